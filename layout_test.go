@@ -88,7 +88,7 @@ var mayImport = map[string][]string{
 	"provision/local":                {"internal/agent", "internal/atomicfile", "internal/identity", "internal/service", "provision"}, // the agent's configuration, and the line in which it publishes its key
 	"provision/static":               {"internal/service", "provision"},
 
-	"internal/controller/fleet": {"internal/controller", "internal/identity", "internal/agent", "internal/service", "internal/telemetry", "plan", "provision", "provision/cloud", "provision/dns", "provision/remote", "provision/static"},
+	"internal/controller/deploy": {"internal/controller", "internal/identity", "internal/agent", "internal/service", "internal/telemetry", "plan", "provision", "provision/cloud", "provision/dns", "provision/remote", "provision/static"},
 	"internal/controller":       {"internal/catalogue", "internal/identity", "internal/service", "internal/store", "internal/telemetry", "internal/telemetry/demand", "provision", "provision/local", "provision/static", "forecast", "plan", "templates"},
 	"tui":                       {"internal/printable", "internal/service", "internal/telemetry"},
 	"cmd/skyserve":              {"*"},
@@ -117,7 +117,7 @@ var sdkPackages = map[string][]string{
 	"go.uber.org/zap":                  {"internal/acme"},
 	"github.com/letsencrypt/pebble":    {"internal/acme/testca"},
 	"charm.land":                       {"tui"},
-	"github.com/goccy/go-yaml":         {"internal/controller/fleet", "internal/service", "lbd", "internal/sim", "internal/testcloud/machines", "provision/local", "internal/controller", "cmd/skyserve", "tui"},
+	"github.com/goccy/go-yaml":         {"internal/controller/deploy", "internal/service", "lbd", "internal/sim", "internal/testcloud/machines", "provision/local", "internal/controller", "cmd/skyserve", "tui"},
 	"github.com/spf13/cobra":           {"cmd/skyserve"},
 	"go.opentelemetry.io":              {"lbd/trace"},
 	"github.com/invopop/jsonschema":    {"internal/service"},

@@ -229,8 +229,8 @@ func (s *screen) summarizePlan(p *telemetry.PlanSummary) string {
 		more, fewer = more+max(c.Delta, 0), fewer+max(-c.Delta, 0)
 	}
 	text := fmt.Sprintf("%d replicas added, %d removed.", more, fewer)
-	if c := p.CostPerHour; c.Now != nil && c.Then != nil {
-		text += fmt.Sprintf(" $%.2f/h %s $%.2f/h.", *c.Now, s.theme.glyphs.arrow, *c.Then)
+	if c := p.CostPerHour; c.Current != nil && c.Planned != nil {
+		text += fmt.Sprintf(" $%.2f/h %s $%.2f/h.", *c.Current, s.theme.glyphs.arrow, *c.Planned)
 	}
 	return text
 }

@@ -82,10 +82,10 @@ func normal() *telemetry.Snapshot {
 		Targets: []telemetry.Target{{Model: llama, Region: "aws/us-east-1", Count: 5, ReplicaTPS: 1300, PeakTPS: 5100}, {Model: llama, Region: "gcp/europe-west4", Count: 1, ReplicaTPS: 2800, PeakTPS: 2900}},
 		Prices:  []telemetry.Price{{Region: "aws/us-east-1", GPU: "L4", USDPerHour: 0.8048}, {Region: "aws/us-east-1", GPU: "H100", USDPerHour: 6.88}, {Region: "gcp/europe-west4", GPU: "L4", USDPerHour: 0.7711}},
 		Plan: &telemetry.PlanSummary{
-			At: noon, Status: "optimal", CostPerHour: telemetry.PlanCost{Now: ptr(9.66), Then: ptr(11.27)},
+			At: noon, Status: "optimal", CostPerHour: telemetry.PlanCost{Current: ptr(9.66), Planned: ptr(11.27)},
 			Changes: []telemetry.PlanChange{
-				{Model: llama, Region: "aws/us-east-1", GPU: "L4", Now: 2, Delta: 3, Then: 5, Reason: "us-east-1 peaks at 5.1k TPS at 12:40, 2 x L4 carry 2.6k; 3 more cost $2.41/h"},
-				{Model: llama, Region: "gcp/europe-west4", GPU: "L4", Now: 2, Delta: -1, Then: 1, Reason: "its peak of 2.9k TPS needs 1; eu donates 1"},
+				{Model: llama, Region: "aws/us-east-1", GPU: "L4", Current: 2, Delta: 3, Planned: 5, Reason: "us-east-1 peaks at 5.1k TPS at 12:40, 2 x L4 carry 2.6k; 3 more cost $2.41/h"},
+				{Model: llama, Region: "gcp/europe-west4", GPU: "L4", Current: 2, Delta: -1, Planned: 1, Reason: "its peak of 2.9k TPS needs 1; eu donates 1"},
 			},
 			Assumed: []string{"a hit rate of 0.57 as in the last day"},
 		},

@@ -38,8 +38,8 @@ func (s *screen) planSheet() sheet {
 			id: string(c.Region) + " " + c.Model + " " + c.GPU, details: []string{why},
 			cells: []cellValue{
 				textCell(s.regionName(c.Region), roleAccent), textCell(s.theme.text(shortModel(c.Model)), roleText), textCell(s.theme.text(c.GPU), roleMuted),
-				numberCell(float64(c.Now), strconv.Itoa(c.Now), roleText), numberCell(float64(c.Delta), fmt.Sprintf("%+d", c.Delta), r),
-				numberCell(float64(c.Then), strconv.Itoa(c.Then), roleText), textCell(why, roleMuted),
+				numberCell(float64(c.Current), strconv.Itoa(c.Current), roleText), numberCell(float64(c.Delta), fmt.Sprintf("%+d", c.Delta), r),
+				numberCell(float64(c.Planned), strconv.Itoa(c.Planned), roleText), textCell(why, roleMuted),
 			},
 		})
 	}
@@ -105,7 +105,7 @@ func (s *screen) planCost(p *telemetry.PlanSummary) string {
 		}
 		return fmt.Sprintf("$%.2f/h", *v)
 	}
-	return usd(p.CostPerHour.Now) + " " + s.theme.glyphs.arrow + " " + usd(p.CostPerHour.Then)
+	return usd(p.CostPerHour.Current) + " " + s.theme.glyphs.arrow + " " + usd(p.CostPerHour.Planned)
 }
 
 // donationSheet has one row per donated replica.

@@ -12,7 +12,7 @@ import (
 
 	"skyserve/internal/agent"
 	"skyserve/internal/controller"
-	"skyserve/internal/controller/fleet"
+	"skyserve/internal/controller/deploy"
 	"skyserve/internal/service"
 	"skyserve/provision"
 	"skyserve/provision/cloud"
@@ -61,10 +61,10 @@ func (m cloudAccess) specOf(regions []service.Region) *service.Spec {
 // its configuration file is not a controller bundle.
 func reconcilerOptions(file string, log *slog.Logger) []controller.Option {
 	dir := filepath.Dir(file)
-	if !fleet.IsBundle(dir) {
+	if !deploy.IsBundle(dir) {
 		return nil
 	}
-	k := &fleet.Reconciler{Dir: dir, Open: reachClouds, Logger: log}
+	k := &deploy.Reconciler{Dir: dir, Open: reachClouds, Logger: log}
 	if svc, here := localServiceAt(dir); here {
 		k.Decisions, k.Lock = decisionsFile(svc), func() (func(), error) {
 			unlock, err := svc.Lock()
@@ -80,17 +80,17 @@ func reconcilerOptions(file string, log *slog.Logger) []controller.Option {
 
 // reachClouds returns the providers of a service's regions as one of its machines uses them:
 // they list machines only.
-func reachClouds(ctx context.Context, text json.RawMessage, spec *service.Spec, owner string) (fleet.CloudAccess, error) {
+func reachClouds(ctx context.Context, text json.RawMessage, spec *service.Spec, owner string) (deploy.CloudAccess, error) {
 	regions := cloud.ManagedRegions(spec)
 	places, lists, err := providersInside(ctx, text, regions)
 	if err != nil {
-		return fleet.CloudAccess{}, err
+		return deploy.CloudAccess{}, err
 	}
 	var m cloudAccess
 	if err := json.Unmarshal(text, &m); err != nil {
-		return fleet.CloudAccess{}, fmt.Errorf("reading the machines' program: %w", err)
+		return deploy.CloudAccess{}, fmt.Errorf("reading the machines' program: %w", err)
 	}
-	reach := fleet.CloudAccess{Provider: places, Attestor: places, Lists: map[service.Region]fleet.Lister{}, UserData: userData(spec.Name, owner, m.Program)}
+	reach := deploy.CloudAccess{Provider: places, Attestor: places, Lists: map[service.Region]deploy.Lister{}, UserData: userData(spec.Name, owner, m.Program)}
 	for r, p := range lists {
 		reach.Lists[r] = p
 	}
@@ -153,7 +153,7 @@ func regionsNamed(names []string) []service.Region {
 
 // localServiceAt returns the local service of a controller directory; false for a service in clouds.
 func localServiceAt(dir string) (local.Service, bool) {
-	c, _, err := fleet.ReadBundle(dir)
+	c, _, err := deploy.ReadBundle(dir)
 	var m cloudAccess
 	if err != nil || json.Unmarshal(c.Bundle.Means, &m) != nil || m.Dir == "" {
 		return local.Service{}, false

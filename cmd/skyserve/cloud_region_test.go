@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"skyserve/internal/controller/fleet"
+	"skyserve/internal/controller/deploy"
 	"skyserve/internal/service"
 	"skyserve/internal/testkit"
 )
@@ -19,7 +19,7 @@ func (e *emulated) listReplicas() {
 		e.t.Errorf("replica list:\n%s", table)
 	}
 	out := e.skyserve(exitOK, "replica", "list", "-o", "json", "--endpoint-aws", e.url)
-	var all []fleet.MachineStatus
+	var all []deploy.MachineStatus
 	if err := json.Unmarshal([]byte(out), &all); err != nil || len(all) != 1 || all[0].ID != "us-east-1-0" || all[0].State != service.StateReady || all[0].Model != "m" || !strings.HasSuffix(all[0].URL, ":8300") {
 		e.t.Errorf("replica list -o json: %+v, %v", all, err)
 	}
@@ -41,7 +41,7 @@ func TestServiceInOneRegion(t *testing.T) {
 	if len(rules) == 0 || slices.ContainsFunc(rules, func(r string) bool { return strings.Contains(r, "/0") }) {
 		t.Errorf("in one region replicas admit %q, want balancers only", rules)
 	}
-	if s := e.status(); s.State != fleet.StateReady || len(s.Drift) > 0 {
+	if s := e.status(); s.State != deploy.StateReady || len(s.Drift) > 0 {
 		t.Errorf("in one region: %+v", s)
 	}
 	e.listReplicas()

@@ -12,13 +12,13 @@ import (
 	"syscall"
 	"testing"
 
-	"skyserve/internal/controller/fleet"
+	"skyserve/internal/controller/deploy"
 	"skyserve/internal/service"
 	"skyserve/provision"
 )
 
 // status returns the status of the service from its JSON output.
-func (e *emulated) status() (s fleet.ServiceStatus) {
+func (e *emulated) status() (s deploy.ServiceStatus) {
 	e.t.Helper()
 	cmd := e.command(e.at("status", "chat", "-o", "json")...)
 	out, err := cmd.Output()
@@ -32,7 +32,7 @@ func (e *emulated) status() (s fleet.ServiceStatus) {
 }
 
 // states returns the states of all machines, by id.
-func states(s fleet.ServiceStatus) map[string]service.ReplicaState {
+func states(s deploy.ServiceStatus) map[string]service.ReplicaState {
 	of := map[string]service.ReplicaState{}
 	for _, r := range s.Regions {
 		for _, m := range slices.Concat(r.Balancers, r.Replicas) {
@@ -59,7 +59,7 @@ func (e *emulated) checkStatusOfHealthy() {
 	if c := s.Controller; c == nil || c.State != service.StateReady || c.Machine != "lb-us-east-1-0" || s.Store != "not replicated" {
 		e.t.Errorf("the controller is %+v, its store %s", c, s.Store)
 	}
-	if s.State != fleet.StateReady || s.CostPerHour <= 0 || s.Drift == nil || len(s.Drift)+len(s.Problems) > 0 || len(states(s)) != 4 {
+	if s.State != deploy.StateReady || s.CostPerHour <= 0 || s.Drift == nil || len(s.Drift)+len(s.Problems) > 0 || len(states(s)) != 4 {
 		e.t.Errorf("status: %+v", s)
 	}
 	table := e.skyserve(exitOK, "status", "--endpoint-aws", e.url)
@@ -180,7 +180,7 @@ func (e *emulated) checkStatusOfHanging() {
 		e.t.Fatal(err)
 	}
 	of := states(s)
-	if s.State != fleet.StateDegraded || of["lb-us-east-1-0"] != service.StateNotReady || of["us-east-1-0"] != service.StateReady || of["lb-eu-west-1-0"] != service.StateReady {
+	if s.State != deploy.StateDegraded || of["lb-us-east-1-0"] != service.StateNotReady || of["us-east-1-0"] != service.StateReady || of["lb-eu-west-1-0"] != service.StateReady {
 		e.t.Errorf("with a machine that hangs: %+v", s)
 	}
 }
@@ -194,7 +194,7 @@ func (e *emulated) checkStatusOfBroken() {
 	for _, c := range s.Drift {
 		drift = append(drift, string(c.Action)+" "+c.ID)
 	}
-	if want := []string{"mend firewall-us-east-1-balancer", "launch lb-eu-west-1-0"}; s.State != fleet.StateDegraded || !slices.Equal(drift, want) {
+	if want := []string{"mend firewall-us-east-1-balancer", "launch lb-eu-west-1-0"}; s.State != deploy.StateDegraded || !slices.Equal(drift, want) {
 		e.t.Errorf("broken: %+v", s)
 	}
 	table := e.skyserve(exitOK, "status", "chat", "--endpoint-aws", e.url)

@@ -13,7 +13,7 @@ import (
 	"sync"
 	"testing"
 
-	"skyserve/internal/controller/fleet"
+	"skyserve/internal/controller/deploy"
 	"skyserve/internal/service"
 	"skyserve/internal/testcloud"
 	"skyserve/internal/testcloud/machines"
@@ -296,7 +296,7 @@ func (e *emulated) repairManualChanges(up []string) {
 	if out := e.skyserve(exitOK, append(up, "--yes")...); !strings.Contains(out, "firewall-us-east-1-balancer") || !strings.Contains(out, "lb-eu-west-1-0 ready") {
 		e.t.Errorf("the third up:\n%s", out)
 	}
-	if s := e.status(); s.State != fleet.StateReady {
+	if s := e.status(); s.State != deploy.StateReady {
 		e.t.Errorf("repaired: %+v", s)
 	}
 }

@@ -19,7 +19,7 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"skyserve/internal/controller/fleet"
+	"skyserve/internal/controller/deploy"
 	"skyserve/internal/identity"
 	"skyserve/internal/service"
 	"skyserve/provision"
@@ -101,7 +101,7 @@ func (c *cloudFlags) googleConfig(places []string, spec *service.Spec) gcp.Confi
 
 // nameZone returns the hosted zone of the service's public name. It returns nil if the service has no
 // public name in a cloud and noted, which may be nil, records none from before.
-func (c *cloudFlags) nameZone(ctx context.Context, spec *service.Spec, noted fleet.NameStore) (provision.DNSZone, error) {
+func (c *cloudFlags) nameZone(ctx context.Context, spec *service.Spec, noted deploy.NameStore) (provision.DNSZone, error) {
 	had := false
 	var err error
 	if noted != nil {
@@ -118,7 +118,7 @@ const noteZone = "zone.json"
 
 // hostedZone returns the zone in which balancers write ACME challenges; the zero value if they
 // write none. Errors are those of dns.Route53's ZoneID.
-func (c *cloudFlags) hostedZone(ctx context.Context, spec *service.Spec) (z fleet.HostedZone, err error) {
+func (c *cloudFlags) hostedZone(ctx context.Context, spec *service.Spec) (z deploy.HostedZone, err error) {
 	if !spec.ObtainsCertificate(service.ChallengeDNS) {
 		return z, nil
 	}
@@ -249,8 +249,8 @@ type operator struct {
 }
 
 // certificateExpiry returns the expiry of the operator's certificate, and whether this machine renews it.
-func (o operator) certificateExpiry() fleet.CertificateExpiries {
-	e := fleet.CertificateExpiries{Signs: o.authority != nil}
+func (o operator) certificateExpiry() deploy.CertificateExpiries {
+	e := deploy.CertificateExpiries{Signs: o.authority != nil}
 	if o.party.Certificate == nil {
 		return e
 	}
@@ -295,7 +295,7 @@ func operatorOf(svc local.Service, doing, hint string) (operator, error) {
 	return o, err
 }
 
-// newFleet returns the fleet of a service.
-func newFleet(spec *service.Spec, owner string, p provision.Providers, program machineProgram) *fleet.Deployer {
-	return &fleet.Deployer{Spec: spec, Owner: owner, Provider: p, UserData: userData(spec.Name, owner, program)}
+// newDeployer returns the fleet of a service.
+func newDeployer(spec *service.Spec, owner string, p provision.Providers, program machineProgram) *deploy.Deployer {
+	return &deploy.Deployer{Spec: spec, Owner: owner, Provider: p, UserData: userData(spec.Name, owner, program)}
 }

@@ -13,7 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"skyserve/internal/controller/fleet"
+	"skyserve/internal/controller/deploy"
 	"skyserve/internal/identity"
 	"skyserve/internal/printable"
 	"skyserve/provision/local"
@@ -180,7 +180,7 @@ func (o *operators) distributeRevocations(ctx context.Context, clouds *cloudFlag
 	if err != nil {
 		return cloudError(err)
 	}
-	h := &fleet.Delivery{Service: spec.Name, Party: o.self.party, Authority: o.self.authority, Revoked: o.self.revoked, Have: listing.Machines()}
+	h := &deploy.Delivery{Service: spec.Name, Party: o.self.party, Authority: o.self.authority, Revoked: o.self.revoked, Have: listing.Machines()}
 	updated, err := h.Revoke(ctx)
 	if o.controller {
 		fmt.Fprintf(o.errOut, "the controller's certificate is revoked; 'skyserve up %s' issues a new one\n", o.svc.SpecFile())

@@ -14,7 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"skyserve/internal/controller/fleet"
+	"skyserve/internal/controller/deploy"
 	"skyserve/internal/printable"
 	"skyserve/internal/service"
 	"skyserve/provision"
@@ -146,7 +146,7 @@ func (o *doctorOptions) findStrangers(ctx context.Context, spec *service.Spec, p
 	if err != nil || who.authority == nil || len(places) == 0 {
 		return nil, err
 	}
-	enrolments, err := fleet.ReadEnrolments(svc)
+	enrolments, err := deploy.ReadEnrolments(svc)
 	if err != nil {
 		return nil, err
 	}
@@ -157,7 +157,7 @@ func (o *doctorOptions) findStrangers(ctx context.Context, spec *service.Spec, p
 	var findings []provision.Finding
 	strangers, _ := enrolments.Examine(have, who.isCertified(ctx, spec.Name))
 	for _, machine := range strangers {
-		err := &fleet.StrangersError{Machines: []provision.Object{machine}}
+		err := &deploy.StrangersError{Machines: []provision.Object{machine}}
 		findings = append(findings, provision.Finding{Where: string(machine.Region), Message: err.Error(), Hint: err.Hint(o.file)})
 	}
 	if len(strangers) == 0 && len(have) > 0 {

@@ -15,7 +15,7 @@ import (
 	"github.com/goccy/go-yaml"
 	"github.com/spf13/cobra"
 
-	"skyserve/internal/controller/fleet"
+	"skyserve/internal/controller/deploy"
 	"skyserve/internal/service"
 	"skyserve/provision"
 	"skyserve/provision/cloud"
@@ -135,7 +135,7 @@ func (d *down) hasVMs() bool { return d.spec != nil && cloud.UsesClouds(d.spec) 
 
 // run deletes the service's objects, then its state on this machine.
 func (d *down) run(ctx context.Context, in io.Reader) error {
-	plan := &fleet.Plan{Have: d.have, Changes: provision.Diff(nil, d.have)}
+	plan := &deploy.Plan{Have: d.have, Changes: provision.Diff(nil, d.have)}
 	if d.hasVMs() {
 		printChanges(d.errOut, d.spec.Name, plan)
 	}
@@ -169,7 +169,7 @@ func (d *down) stopController(ctx context.Context) {
 		return // a local controller stops with its machine
 	}
 	who, err := openOperator(d.svc, false)
-	h := fleet.Delivery{Service: d.spec.Name, Party: who.party, Have: d.have}
+	h := deploy.Delivery{Service: d.spec.Name, Party: who.party, Have: d.have}
 	if err == nil {
 		err = h.StopController(ctx, cloud.ControllerMachine(d.spec))
 	}
@@ -184,7 +184,7 @@ func (d *down) deleteObjects(ctx context.Context) (stopped int, err error) {
 	if d.hasVMs() {
 		verb = "removed"
 	}
-	err = fleet.Down(ctx, d.places, d.svc.Name(), d.owner, func(c provision.Change, p provision.Phase, _ error) {
+	err = deploy.Down(ctx, d.places, d.svc.Name(), d.owner, func(c provision.Change, p provision.Phase, _ error) {
 		if p == provision.PhaseDone {
 			stopped++
 			fmt.Fprintf(d.errOut, "%s %s\n", verb, c.ID())
@@ -240,7 +240,7 @@ func (d *down) unpublish(ctx context.Context) error {
 			return fmt.Errorf("removing the name %s: %w", n.Name, err)
 		}
 	}
-	return fleet.UnpublishName(ctx, zone, d.svc)
+	return deploy.UnpublishName(ctx, zone, d.svc)
 }
 
 // deployedSpec returns the service.yaml of a service: the file that arg names, else the one that the

@@ -7,7 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"skyserve/internal/controller/fleet"
+	"skyserve/internal/controller/deploy"
 	"skyserve/internal/telemetry"
 	"skyserve/provision"
 	"skyserve/provision/local"
@@ -27,7 +27,7 @@ func runningEndpoints(name string) (map[string]string, error) {
 	endpoints := map[string]string{}
 	for _, o := range balancers {
 		if _, has := endpoints[o.Region.Place()]; !has && spec != nil {
-			endpoints[o.Region.Place()] = fleet.PublicURL(spec, o)
+			endpoints[o.Region.Place()] = deploy.PublicURL(spec, o)
 		}
 	}
 	if len(endpoints) == 0 {

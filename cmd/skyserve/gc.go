@@ -13,7 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"skyserve/internal/controller/fleet"
+	"skyserve/internal/controller/deploy"
 	"skyserve/internal/printable"
 	"skyserve/internal/service"
 	"skyserve/provision"
@@ -116,7 +116,7 @@ func findOrphans(ctx context.Context, o *gcOptions) (*orphans, error) {
 	if g.places, err = o.clouds.providers(ctx, &service.Spec{}, regions, false); err != nil {
 		return nil, err
 	}
-	if g.objects, err = fleet.Orphans(ctx, g.places, known); err != nil || len(o.zones) == 0 {
+	if g.objects, err = deploy.Orphans(ctx, g.places, known); err != nil || len(o.zones) == 0 {
 		return g, err
 	}
 	if g.zone, err = dns.NewRoute53(ctx, dns.Config{Endpoint: o.clouds.endpointAWS}); err != nil {
@@ -128,7 +128,7 @@ func findOrphans(ctx context.Context, o *gcOptions) (*orphans, error) {
 			return nil, err
 		}
 		g.names = append(g.names, slices.DeleteFunc(names, func(n provision.PublicName) bool {
-			return slices.Contains(known, fleet.Service{Name: n.Service, Owner: n.Owner})
+			return slices.Contains(known, deploy.Service{Name: n.Service, Owner: n.Owner})
 		})...)
 	}
 	return g, nil
@@ -145,7 +145,7 @@ func (g *orphans) remove(ctx context.Context, errOut io.Writer) error {
 		g.removed++
 		fmt.Fprintf(errOut, "removed %s of %s\n", n.Name, n.Service)
 	}
-	err := fleet.Remove(ctx, g.places, g.objects, func(c provision.Change, p provision.Phase, _ error) {
+	err := deploy.Remove(ctx, g.places, g.objects, func(c provision.Change, p provision.Phase, _ error) {
 		if p == provision.PhaseDone {
 			g.removed++
 			fmt.Fprintf(errOut, "removed %s of %s\n", c.ID(), c.Observed.Service)
@@ -189,7 +189,7 @@ func readRegions(texts []string) ([]service.Region, error) {
 }
 
 // knownServices returns the services that this machine is an operator of.
-func knownServices() ([]fleet.Service, error) {
+func knownServices() ([]deploy.Service, error) {
 	home, err := local.OpenHome()
 	if err != nil {
 		return nil, err
@@ -198,7 +198,7 @@ func knownServices() ([]fleet.Service, error) {
 	if err != nil {
 		return nil, err
 	}
-	var known []fleet.Service
+	var known []deploy.Service
 	for _, name := range names {
 		svc, err := home.Service(name)
 		if err != nil {
@@ -211,7 +211,7 @@ func knownServices() ([]fleet.Service, error) {
 		if err != nil {
 			return nil, err
 		}
-		known = append(known, fleet.Service{Name: name, Owner: who.owner})
+		known = append(known, deploy.Service{Name: name, Owner: who.owner})
 	}
 	return known, nil
 }

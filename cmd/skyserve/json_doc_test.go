@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"skyserve/internal/controller/fleet"
+	"skyserve/internal/controller/deploy"
 	"skyserve/internal/sim/eval"
 	"skyserve/internal/sim/load"
 	"skyserve/internal/telemetry"
@@ -25,7 +25,7 @@ func TestEveryJSONKeyIsDocumented(t *testing.T) {
 	for _, document := range []any{
 		telemetry.Snapshot{},
 		telemetry.Reload{},
-		fleet.ServiceStatus{},
+		deploy.ServiceStatus{},
 		load.Report{},
 		plan.Proposal{},
 		plan.Problem{},

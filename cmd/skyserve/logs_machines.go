@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"skyserve/internal/agent"
-	"skyserve/internal/controller/fleet"
+	"skyserve/internal/controller/deploy"
 	"skyserve/internal/service"
 	"skyserve/provision"
 	"skyserve/provision/cloud"
@@ -74,7 +74,7 @@ func openLogs(ctx context.Context, clouds *cloudFlags, svc local.Service, part s
 		}
 	}
 	if part == provision.ControllerID {
-		part, l.unit = cloud.ControllerMachine(view.spec), fleet.UnitController
+		part, l.unit = cloud.ControllerMachine(view.spec), deploy.UnitController
 	}
 	l.wanted, err = machinesOfPart(svc.Name(), l.machines, part)
 	return l, listing.Problems(), err
@@ -142,15 +142,15 @@ func (l *machineLogs) fetchOne(ctx context.Context, o provision.Object, count in
 	switch {
 	case count == 0:
 		return nil, nil
-	case cloud.RunsOnThisComputer(o.Region), fleet.IsEarlierVersion(o):
-		return l.view.svc.UnitTail(o.ID, cmp.Or(l.unit, fleet.UnitNameOf(o.Kind)), count)
-	case !fleet.Reachable(o):
+	case cloud.RunsOnThisComputer(o.Region), deploy.IsEarlierVersion(o):
+		return l.view.svc.UnitTail(o.ID, cmp.Or(l.unit, deploy.UnitNameOf(o.Kind)), count)
+	case !deploy.Reachable(o):
 		return nil, fmt.Errorf("reading the log of %s: it has no address", o.ID)
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, logsTimeout, fmt.Errorf("no response within %s", logsTimeout))
 	defer cancel()
 	h := l.view.delivery(l.machines)
-	text, err := h.Operator(o).Logs(ctx, h.Machine(o), cmp.Or(l.unit, fleet.UnitNameOf(o.Kind)), count)
+	text, err := h.Operator(o).Logs(ctx, h.Machine(o), cmp.Or(l.unit, deploy.UnitNameOf(o.Kind)), count)
 	if err != nil && ctx.Err() != nil {
 		err = fmt.Errorf("reading the log of %s: %w", o.ID, context.Cause(ctx))
 	}

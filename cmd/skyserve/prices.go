@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"skyserve/internal/controller"
-	"skyserve/internal/controller/fleet"
+	"skyserve/internal/controller/deploy"
 	"skyserve/internal/service"
 	"skyserve/provision"
 	"skyserve/provision/cloud"
@@ -37,8 +37,8 @@ func (o *planOptions) fetchPrices(ctx context.Context, spec *service.Spec) {
 		}
 	} else {
 		var offers map[service.Region]provision.Offerings
-		var prices fleet.Prices
-		offers, prices, unknown = fleet.Offers(ctx, places, regions)
+		var prices deploy.Prices
+		offers, prices, unknown = deploy.Offers(ctx, places, regions)
 		o.review.Prices = controller.MachinePrices(offers)
 		for r, err := range prices.Unknown {
 			if unknown[r] == nil {
@@ -68,7 +68,7 @@ func unknownPriceLines(unknown map[service.Region]error) []string {
 }
 
 // printPrices prints the sources of the prices of machines to launch, and why some are list prices.
-func printPrices(w io.Writer, p *fleet.Plan) {
+func printPrices(w io.Writer, p *deploy.Plan) {
 	var from []string
 	for _, c := range p.Changes {
 		if len(c.Desired.Offerings) > 0 && c.Desired.Offerings[0].PriceSource != "" {
@@ -88,7 +88,7 @@ func printPrices(w io.Writer, p *fleet.Plan) {
 // findPrices reports whether clouds return prices. It is not a failure if one does not.
 func findPrices(ctx context.Context, places provision.Providers, regions []service.Region) []provision.Finding {
 	var findings []provision.Finding
-	prices := fleet.AskPrices(ctx, places, regions)
+	prices := deploy.AskPrices(ctx, places, regions)
 	for _, r := range regions {
 		f := provision.Finding{Where: string(r), OK: true, Message: fmt.Sprintf("prices: %d found", len(prices.ByRegion[r]))}
 		if err := prices.Unknown[r]; err != nil {

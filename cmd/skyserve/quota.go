@@ -11,7 +11,7 @@ import (
 	"sync"
 	"time"
 
-	"skyserve/internal/controller/fleet"
+	"skyserve/internal/controller/deploy"
 	"skyserve/internal/printable"
 	"skyserve/internal/service"
 	"skyserve/provision"
@@ -65,7 +65,7 @@ type quotaView struct {
 
 // checkQuotas fetches the quotas that a plan's launches count against. A plan without launches
 // needs no request.
-func checkQuotas(ctx context.Context, f *fleet.Deployer, places provision.Providers, p *fleet.Plan) (v quotaView, err error) {
+func checkQuotas(ctx context.Context, f *deploy.Deployer, places provision.Providers, p *deploy.Plan) (v quotaView, err error) {
 	needs := cloud.QuotaNeedsOfChanges(p.Changes)
 	if len(needs) == 0 || !cloud.UsesClouds(f.Spec) {
 		return quotaView{fits: true}, nil

@@ -9,7 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"skyserve/internal/controller/fleet"
+	"skyserve/internal/controller/deploy"
 	"skyserve/internal/printable"
 	"skyserve/internal/service"
 	"skyserve/provision/cloud"
@@ -155,7 +155,7 @@ func (o *replicaOptions) add(ctx context.Context, s *scaling, name string) error
 	if m == nil || o.model == "" && len(s.spec.Models) > 1 {
 		return usage(fmt.Errorf("--model: must be one of the service's models, got %q", o.model), "'skyserve replica list' shows the service's regions and models")
 	}
-	on, err := fleet.ChooseClass(m, s.spec.Regions[at], o.gpu, o.capacity)
+	on, err := deploy.ChooseClass(m, s.spec.Regions[at], o.gpu, o.capacity)
 	if err != nil {
 		return usage(err, "models[].gpus and regions[].capacity in service.yaml list the choices")
 	}
@@ -170,7 +170,7 @@ func (o *replicaOptions) add(ctx context.Context, s *scaling, name string) error
 // listedReplica is a replica with its region.
 type listedReplica struct {
 	region service.Region
-	fleet.MachineStatus
+	deploy.MachineStatus
 }
 
 // list prints the replicas.
@@ -187,7 +187,7 @@ func (o *replicaOptions) list(ctx context.Context, out, errOut io.Writer) error 
 		return err
 	}
 	if o.output == "json" {
-		replicas := []fleet.MachineStatus{}
+		replicas := []deploy.MachineStatus{}
 		for _, r := range all {
 			replicas = append(replicas, r.MachineStatus)
 		}

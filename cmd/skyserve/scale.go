@@ -8,7 +8,7 @@ import (
 	"os"
 	"time"
 
-	"skyserve/internal/controller/fleet"
+	"skyserve/internal/controller/deploy"
 	"skyserve/provision"
 	"skyserve/provision/cloud"
 )
@@ -16,7 +16,7 @@ import (
 // scaling is a change of a running service's replicas, with its progress printed to talk.
 type scaling struct {
 	*upRun
-	*fleet.ReplicaScaling
+	*deploy.ReplicaScaling
 }
 
 // openScaling locks a service and reads its desired state.
@@ -41,12 +41,12 @@ func openScaling(ctx context.Context, name string, in io.Reader, errOut io.Write
 	}
 	u := &upRun{
 		up: &up{upOptions: &upOptions{file: svc.SpecFile(), yes: yes, timeout: defaultTimeout(spec), clouds: clouds}, errOut: errOut, started: time.Now()},
-		in: in, svc: svc, spec: spec, text: text, filter: func(*fleet.Plan, provision.Change) bool { return false },
+		in: in, svc: svc, spec: spec, text: text, filter: func(*deploy.Plan, provision.Change) bool { return false },
 	}
 	if !cloud.UsesClouds(spec) {
 		u.clouds.localService = &svc
 	}
-	decided, err := fleet.ReadDecisions(decisionsFile(svc))
+	decided, err := deploy.ReadDecisions(decisionsFile(svc))
 	if err == nil {
 		err = u.open(ctx)
 	}
@@ -54,13 +54,13 @@ func openScaling(ctx context.Context, name string, in io.Reader, errOut io.Write
 		unlock()
 		return nil, nil, cloudError(specUsage(err))
 	}
-	s = &scaling{u, &fleet.ReplicaScaling{
-		Deployer: u.fleet, Decided: decided, Progress: u.progress, Use: u.deliverReplicas,
-		Store:   func(d fleet.Decisions) error { return d.Write(decisionsFile(svc)) },
+	s = &scaling{u, &deploy.ReplicaScaling{
+		Deployer: u.deployer, Decided: decided, Progress: u.progress, Use: u.deliverReplicas,
+		Store:   func(d deploy.Decisions) error { return d.Write(decisionsFile(svc)) },
 		Drained: func(id string) { u.printLine("drained %s", id) },
 	}}
-	drain := u.fleet.Drain
-	u.fleet.Drain = func(ctx context.Context, o provision.Object) {
+	drain := u.deployer.Drain
+	u.deployer.Drain = func(ctx context.Context, o provision.Object) {
 		u.printLine("draining %s", o.ID)
 		drain(ctx, o)
 	}
@@ -69,7 +69,7 @@ func openScaling(ctx context.Context, name string, in io.Reader, errOut io.Write
 
 // deliverReplicas delivers the balancers' configuration with the plan's replicas, waits until they serve, and
 // prints a line for each fresh one.
-func (u *upRun) deliverReplicas(ctx context.Context, p *fleet.Plan, idle, fresh map[string]bool) error {
+func (u *upRun) deliverReplicas(ctx context.Context, p *deploy.Plan, idle, fresh map[string]bool) error {
 	u.changes, u.draining = p, idle
 	have, err := u.awaitAddresses(ctx, p)
 	if err != nil {
@@ -82,7 +82,7 @@ func (u *upRun) deliverReplicas(ctx context.Context, p *fleet.Plan, idle, fresh 
 }
 
 // apply changes the replicas to those wanted. It asks for confirmation if that changes the bill.
-func (s *scaling) apply(ctx context.Context, w fleet.Wanted) error {
+func (s *scaling) apply(ctx context.Context, w deploy.Wanted) error {
 	p, swaps, err := s.Preview(ctx, w)
 	if err == nil {
 		err = s.confirmChanges(ctx, p, swaps)
@@ -106,11 +106,11 @@ func (s *scaling) remove(ctx context.Context, id string) error {
 }
 
 // confirmChanges shows changes of machines, and asks for confirmation if they change the bill.
-func (s *scaling) confirmChanges(ctx context.Context, p *fleet.Plan, swaps []fleet.Replacement) (err error) {
+func (s *scaling) confirmChanges(ctx context.Context, p *deploy.Plan, swaps []deploy.Replacement) (err error) {
 	if len(p.Changes) == 0 && len(swaps) == 0 {
 		return nil
 	}
-	if s.quotas, err = checkQuotas(ctx, s.fleet, s.places, p); err != nil {
+	if s.quotas, err = checkQuotas(ctx, s.deployer, s.places, p); err != nil {
 		return err
 	}
 	s.changes = p
@@ -139,8 +139,8 @@ func (s *scaling) result(ctx context.Context, err error) error {
 	case ctx.Err() != nil:
 		fmt.Fprintln(s.errOut, "interrupted; run the command again to continue")
 		return fmt.Errorf("changing the replicas of %s: %w", name, context.Canceled)
-	case errors.As(err, new(*fleet.PartialError)):
-		if errors.As(err, new(*fleet.ReplacementRefusedError)) {
+	case errors.As(err, new(*deploy.PartialError)):
+		if errors.As(err, new(*deploy.ReplacementRefusedError)) {
 			code = exitPartial // the replica keeps serving with its current GPU and capacity type
 		}
 		return &exitError{code: code, err: err, hint: "all other changes are done"}
@@ -160,13 +160,13 @@ func (s *scaling) result(ctx context.Context, err error) error {
 // allow; nil for any other error.
 func decisionError(err error) error {
 	switch {
-	case errors.As(err, new(*fleet.BoundsError)):
+	case errors.As(err, new(*deploy.BoundsError)):
 		return usage(err, "change the bounds in service.yaml, then run 'skyserve up'")
-	case errors.Is(err, fleet.ErrNotManaged):
+	case errors.Is(err, deploy.ErrNotManaged):
 		return usage(err, "'skyserve replica drain ID' drains a machine's in-flight requests")
-	case errors.Is(err, fleet.ErrNotStorable):
+	case errors.Is(err, deploy.ErrNotStorable):
 		return usage(err, "'skyserve replica remove ID' drains and deletes the VM; POST /workers/ID/drain at its balancer drains it until the balancer restarts")
-	case errors.As(err, new(*fleet.NoReplicaError)), errors.As(err, new(*fleet.ModelUnknownError)):
+	case errors.As(err, new(*deploy.NoReplicaError)), errors.As(err, new(*deploy.ModelUnknownError)):
 		return usage(err, "'skyserve replica list' shows the service's replicas and models")
 	}
 	return nil

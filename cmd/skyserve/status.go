@@ -12,7 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"skyserve/internal/controller/fleet"
+	"skyserve/internal/controller/deploy"
 	"skyserve/internal/printable"
 	"skyserve/provision/local"
 )
@@ -132,7 +132,7 @@ func statusRow(t *printable.Table, cells ...string) {
 
 // writeName prints which balancers the service's name resolves to, and why not to the others.
 // Without a name it prints nothing.
-func writeName(w io.Writer, d *fleet.DNSStatus) {
+func writeName(w io.Writer, d *deploy.DNSStatus) {
 	if d == nil {
 		return
 	}

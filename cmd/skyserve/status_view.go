@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"skyserve/internal/agent"
-	"skyserve/internal/controller/fleet"
+	"skyserve/internal/controller/deploy"
 	"skyserve/internal/printable"
 	"skyserve/internal/service"
 	"skyserve/provision"
@@ -27,7 +27,7 @@ type serviceView struct {
 	operator  operator
 	clouds    cloudFlags
 	problem   string // with the service's state directory
-	inspector *fleet.Inspector
+	inspector *deploy.Inspector
 }
 
 // openView opens a view of a service; doing names the purpose in errors.
@@ -59,11 +59,11 @@ func openView(ctx context.Context, clouds *cloudFlags, svc local.Service, doing 
 	if err := svc.LoadValue(noteProgram, &program); err != nil {
 		return nil, err
 	}
-	var zone fleet.HostedZone
+	var zone deploy.HostedZone
 	if err := svc.LoadValue(noteZone, &zone); err != nil {
 		return nil, err
 	}
-	f := newFleet(v.spec, v.operator.owner, places, program)
+	f := newDeployer(v.spec, v.operator.owner, places, program)
 	if v.operator.owner == "" { // without enrolments, missing machines are still reported
 		f.UserData = userData(v.spec.Name, "nobody", program)
 	}
@@ -71,15 +71,15 @@ func openView(ctx context.Context, clouds *cloudFlags, svc local.Service, doing 
 	if program.URL == "" && cloud.UsesClouds(v.spec) {
 		f.UserData = nil
 	}
-	v.inspector = &fleet.Inspector{
-		Fleet: f, Lists: map[service.Region]fleet.Lister{}, Ask: v.agentStatus, Operator: v.operator.certificateExpiry(), File: svc.SpecFile(),
+	v.inspector = &deploy.Inspector{
+		Deployer: f, Lists: map[service.Region]deploy.Lister{}, Ask: v.agentStatus, Operator: v.operator.certificateExpiry(), File: svc.SpecFile(),
 		Snapshot: v.delivery(nil).Snapshot, Problem: v.problem,
 	}
-	if v.inspector.Decisions, err = fleet.ReadDecisions(decisionsFile(svc)); err != nil {
+	if v.inspector.Decisions, err = deploy.ReadDecisions(decisionsFile(svc)); err != nil {
 		return nil, err
 	}
 	if v.operator.authority != nil {
-		if v.inspector.Enrolments, err = fleet.ReadEnrolments(svc); err != nil {
+		if v.inspector.Enrolments, err = deploy.ReadEnrolments(svc); err != nil {
 			return nil, err
 		}
 	}
@@ -92,8 +92,8 @@ func openView(ctx context.Context, clouds *cloudFlags, svc local.Service, doing 
 }
 
 // delivery returns the connection to the machines' agents.
-func (v *serviceView) delivery(have []provision.Object) *fleet.Delivery {
-	return &fleet.Delivery{Service: v.spec.Name, Party: v.operator.party, Have: have}
+func (v *serviceView) delivery(have []provision.Object) *deploy.Delivery {
+	return &deploy.Delivery{Service: v.spec.Name, Party: v.operator.party, Have: have}
 }
 
 // agentStatus requests the status of a machine from its agent.
@@ -118,7 +118,7 @@ func (v *serviceView) observe(ctx context.Context) (statusPage, error) {
 }
 
 // write prints a status as text.
-func (v *serviceView) write(w io.Writer, s *fleet.ServiceStatus) error {
+func (v *serviceView) write(w io.Writer, s *deploy.ServiceStatus) error {
 	fmt.Fprintf(w, "%s  %s  $%.2f/h  store: %s\n", s.Service, s.State, s.CostPerHour, s.Store)
 	printPlainHTTP(w, v.spec)
 	for _, a := range s.Alerts {
@@ -172,7 +172,7 @@ func (v *serviceView) write(w io.Writer, s *fleet.ServiceStatus) error {
 }
 
 // certificateEnd returns the earliest expiry of the balancers' certificates; nil if unknown.
-func certificateEnd(s *fleet.ServiceStatus) (ends *time.Time) {
+func certificateEnd(s *deploy.ServiceStatus) (ends *time.Time) {
 	for _, r := range s.Regions {
 		for _, b := range r.Balancers {
 			if c := b.Certificate; c != nil && c.ExpiresAt != nil && (ends == nil || c.ExpiresAt.Before(*ends)) {
@@ -184,7 +184,7 @@ func certificateEnd(s *fleet.ServiceStatus) (ends *time.Time) {
 }
 
 // writeMachine writes the row of a machine.
-func writeMachine(t *printable.Table, region service.Region, kind provision.Kind, m fleet.MachineStatus) {
+func writeMachine(t *printable.Table, region service.Region, kind provision.Kind, m deploy.MachineStatus) {
 	var offering, price string
 	if m.Offering != nil && !cloud.RunsOnThisComputer(region) {
 		offering = m.Offering.String()

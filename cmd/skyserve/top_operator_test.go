@@ -243,7 +243,7 @@ func TestActionsOnRunningService(t *testing.T) {
 	byName := newTopOperator(name, false, admins, func() *telemetry.Snapshot { return shown })
 	byAddress := newTopOperator("", true, admins, byName.snapshot)
 
-	more := telemetry.PlanChange{Model: "org/m", Region: "local/us", GPU: "L4", Now: 1, Delta: 1, Then: 2}
+	more := telemetry.PlanChange{Model: "org/m", Region: "local/us", GPU: "L4", Current: 1, Delta: 1, Planned: 2}
 	apply := tui.Action{Verb: tui.VerbApply, Plan: &telemetry.PlanSummary{At: time.Now(), Status: "optimal", Changes: []telemetry.PlanChange{more}}}
 	for _, step := range []struct {
 		o             *topOperator

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"skyserve/internal/agent"
-	"skyserve/internal/controller/fleet"
+	"skyserve/internal/controller/deploy"
 	"skyserve/provision"
 	"skyserve/provision/cloud"
 )
@@ -37,14 +37,14 @@ func (u *upRun) deliver(ctx context.Context, have []provision.Object, isReady fu
 }
 
 // delivery returns the delivery to the machines, with each machine's deployment.
-func (u *upRun) delivery(have []provision.Object) (*fleet.Delivery, map[string]agent.Deployment, error) {
+func (u *upRun) delivery(have []provision.Object) (*deploy.Delivery, map[string]agent.Deployment, error) {
 	content, err := u.deploymentContent()
 	if err != nil {
 		return nil, nil, err
 	}
 	have = provision.OnePerID(u.changes.Wants, have) // the controller will remove the second machine of an id
-	deployments, err := fleet.Deployments(content, have)
-	return &fleet.Delivery{
+	deployments, err := deploy.Deployments(content, have)
+	return &deploy.Delivery{
 		Service: u.spec.Name, Party: u.operator.party, Authority: u.operator.authority, Enrolments: u.enrolments, Revoked: u.operator.revoked, Attestor: u.places, Have: have,
 		Progress: func(id string, s agent.Status) {
 			if u.isReload(id) && s.Phase == agent.PhaseReady {
@@ -70,8 +70,8 @@ func (u *upRun) informController(ctx context.Context) error {
 }
 
 // deploymentContent returns what the machines' configurations are made from.
-func (u *upRun) deploymentContent() (c fleet.Content, err error) {
-	c = fleet.Content{Spec: u.spec, Text: u.text, Secrets: fleet.LocalSecrets, Bundle: &fleet.Bundle{}, Enrolled: u.enrolments.Handles(), Zone: u.hostedZone, Draining: u.draining}
+func (u *upRun) deploymentContent() (c deploy.Content, err error) {
+	c = deploy.Content{Spec: u.spec, Text: u.text, Secrets: deploy.LocalSecrets, Bundle: &deploy.Bundle{}, Enrolled: u.enrolments.Handles(), Zone: u.hostedZone, Draining: u.draining}
 	if c.PeerToken, err = u.peerToken(); err != nil {
 		return c, err
 	}
@@ -124,8 +124,8 @@ func (u *upRun) awaitCertificates(ctx context.Context, have []provision.Object) 
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, u.timeout, fmt.Errorf("not ready within %s", u.timeout))
 	defer cancel()
-	h := fleet.Delivery{Party: u.operator.party, Have: have}
-	err := fleet.AwaitCertificates(ctx, have, h.Certificate, func(id, why string) { u.printLine("%s waiting for certificate: %s", id, why) })
+	h := deploy.Delivery{Party: u.operator.party, Have: have}
+	err := deploy.AwaitCertificates(ctx, have, h.Certificate, func(id, why string) { u.printLine("%s waiting for certificate: %s", id, why) })
 	if err == nil {
 		u.printLine("every balancer has a certificate for %s", u.spec.DNS.Name)
 	}

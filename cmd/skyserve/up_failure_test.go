@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"skyserve/internal/agent"
-	"skyserve/internal/controller/fleet"
+	"skyserve/internal/controller/deploy"
 	"skyserve/internal/identity"
 	"skyserve/internal/service"
 	"skyserve/internal/testkit"
@@ -57,7 +57,7 @@ func TestReadEnrolmentsNamesBrokenFile(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := fleet.ReadEnrolments(svc); err == nil || !strings.Contains(err.Error(), filepath.Join(svc.Dir(), "balancers.json")) || !strings.Contains(err.Error(), "remove the file") {
+	if _, err := deploy.ReadEnrolments(svc); err == nil || !strings.Contains(err.Error(), filepath.Join(svc.Dir(), "balancers.json")) || !strings.Contains(err.Error(), "remove the file") {
 		t.Errorf("got %v, want the file and what to do", err)
 	}
 }

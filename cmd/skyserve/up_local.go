@@ -9,7 +9,7 @@ import (
 	"slices"
 
 	"skyserve/internal/agent"
-	"skyserve/internal/controller/fleet"
+	"skyserve/internal/controller/deploy"
 	"skyserve/internal/service"
 	"skyserve/provision"
 	"skyserve/provision/cloud"
@@ -51,7 +51,7 @@ func checkLocalName(spec *service.Spec) error {
 // localRecords returns the records of a local service in a hosted zone: the public addresses of its
 // balancers.
 func localRecords(spec *service.Spec, have []provision.Object) (records []provision.DNSRecord, err error) {
-	for _, n := range fleet.NameRecords(spec, have) {
+	for _, n := range deploy.NameRecords(spec, have) {
 		record, err := dns.ParseRecord(n)
 		if err != nil {
 			return nil, err
@@ -64,8 +64,8 @@ func localRecords(spec *service.Spec, have []provision.Object) (records []provis
 
 // localEarlierVersionError returns an error if processes of a version without agents are running.
 func localEarlierVersionError(have []provision.Object, name, file string) error {
-	if slices.ContainsFunc(have, fleet.IsEarlierVersion) {
-		return failed(fmt.Errorf("%s runs: %w", name, fleet.ErrEarlierVersion), fmt.Sprintf("skyserve down %s, then: skyserve up %s", name, file))
+	if slices.ContainsFunc(have, deploy.IsEarlierVersion) {
+		return failed(fmt.Errorf("%s runs: %w", name, deploy.ErrEarlierVersion), fmt.Sprintf("skyserve down %s, then: skyserve up %s", name, file))
 	}
 	return nil
 }
@@ -89,7 +89,7 @@ func (u *upRun) checkPorts() error {
 func (u *upRun) awaitServing(ctx context.Context, have []provision.Object, fresh func(id string) bool) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, u.timeout, fmt.Errorf("not ready within %s", u.timeout))
 	defer cancel()
-	h := fleet.Delivery{Service: u.spec.Name, Party: u.operator.party, Have: have}
+	h := deploy.Delivery{Service: u.spec.Name, Party: u.operator.party, Have: have}
 	return h.AwaitServing(ctx, u.spec, u.draining, func(id string) {
 		if fresh(id) {
 			u.printLine("ready %s", id)
@@ -135,7 +135,7 @@ func (u *upRun) findReloads(ctx context.Context) error {
 }
 
 // shownPlan returns the plan to print: its changes and the reloads.
-func (u *upRun) shownPlan() *fleet.Plan {
+func (u *upRun) shownPlan() *deploy.Plan {
 	p := *u.changes
 	p.Changes = slices.Concat(p.Changes, u.reloads)
 	return &p
@@ -199,6 +199,6 @@ func (u *upRun) reloadBalancers(ctx context.Context, have []provision.Object) er
 	if u.clouds.localService == nil {
 		return nil
 	}
-	h := fleet.Delivery{Service: u.spec.Name, Party: u.operator.party, Have: have}
+	h := deploy.Delivery{Service: u.spec.Name, Party: u.operator.party, Have: have}
 	return h.Reload(ctx)
 }

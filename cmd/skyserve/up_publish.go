@@ -6,7 +6,7 @@ import (
 	"slices"
 	"sync"
 
-	"skyserve/internal/controller/fleet"
+	"skyserve/internal/controller/deploy"
 	"skyserve/provision"
 )
 
@@ -92,5 +92,5 @@ func (p *publisher) run(ctx context.Context) {
 // publish sets the name's records to all balancers except those in without.
 func (p *publisher) publish(ctx context.Context, without map[string]bool) error {
 	have := slices.DeleteFunc(slices.Clone(p.have), func(o provision.Object) bool { return without[o.ID] })
-	return fleet.PublishName(ctx, p.up.zone, p.up.svc, publicName(p.up.spec, p.up.operator.owner, have))
+	return deploy.PublishName(ctx, p.up.zone, p.up.svc, publicName(p.up.spec, p.up.operator.owner, have))
 }

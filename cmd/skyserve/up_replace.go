@@ -7,7 +7,7 @@ import (
 	"strings"
 
 	"skyserve/internal/agent"
-	"skyserve/internal/controller/fleet"
+	"skyserve/internal/controller/deploy"
 	"skyserve/provision"
 )
 
@@ -22,7 +22,7 @@ func (u *upRun) replaceDead(ctx context.Context) error {
 		return err
 	}
 	if u.replaceAfter > 0 {
-		h := fleet.Delivery{
+		h := deploy.Delivery{
 			Service: u.spec.Name, Party: u.operator.party, Have: u.changes.Have,
 			Progress: func(id string, s agent.Status) { u.printLine("%s %s %s", id, s.Phase, s.Reason) },
 		}
@@ -44,7 +44,7 @@ func (u *upRun) replaceDead(ctx context.Context) error {
 	if len(replaced) == 0 {
 		return nil
 	}
-	u.changes, err = u.fleet.PlanReplacing(u.changes, replaced)
+	u.changes, err = u.deployer.PlanReplacing(u.changes, replaced)
 	return err
 }
 
@@ -54,7 +54,7 @@ func (u *upRun) handlesToReplace() (map[string]string, error) {
 	for _, id := range u.replace {
 		if strangers := u.strangersWithID(id); len(strangers) > 0 { // keep the enrolled machine of this id
 			for _, o := range strangers {
-				machines[o.Handle] = fleet.ReplacedOnRequest
+				machines[o.Handle] = deploy.ReplacedOnRequest
 			}
 			continue
 		}
@@ -62,7 +62,7 @@ func (u *upRun) handlesToReplace() (map[string]string, error) {
 		if i < 0 {
 			return nil, usage(fmt.Errorf("--replace: %s has no running machine %q", u.spec.Name, id), "skyserve status "+u.spec.Name+" lists them")
 		}
-		machines[u.changes.Have[i].Handle] = fleet.ReplacedOnRequest
+		machines[u.changes.Have[i].Handle] = deploy.ReplacedOnRequest
 	}
 	return machines, nil
 }

@@ -13,7 +13,7 @@ import (
 	"strings"
 
 	"skyserve/internal/agent"
-	"skyserve/internal/controller/fleet"
+	"skyserve/internal/controller/deploy"
 	"skyserve/internal/identity"
 	"skyserve/internal/printable"
 	"skyserve/internal/service"
@@ -32,17 +32,17 @@ type upRun struct {
 	text     []byte
 	operator operator
 	// enrolments records the balancers that this machine's operator launched.
-	enrolments *fleet.Enrolments
+	enrolments *deploy.Enrolments
 	strangers  []provision.Object // machines that claim to be balancers but have no enrolment
 	places     provision.Providers
 	zone       provision.DNSZone
 	// hostedZone is the zone in which balancers write ACME challenges.
-	hostedZone fleet.HostedZone
-	fleet      *fleet.Deployer
-	changes    *fleet.Plan
+	hostedZone deploy.HostedZone
+	deployer   *deploy.Deployer
+	changes    *deploy.Plan
 	program    machineProgram
 	// filter selects the changes of the fleet; it is set when only replicas change.
-	filter func(*fleet.Plan, provision.Change) bool
+	filter func(*deploy.Plan, provision.Change) bool
 	quotas quotaView
 	// draining are the replicas that balancers must stop using.
 	draining map[string]bool
@@ -124,7 +124,7 @@ func (u *upRun) confirm() error {
 
 // checkSecrets checks that the variables and files that the service refers to exist.
 func (u *upRun) checkSecrets() error {
-	if err := fleet.CheckSecrets(u.spec, fleet.LocalSecrets); err != nil {
+	if err := deploy.CheckSecrets(u.spec, deploy.LocalSecrets); err != nil {
 		return usage(fmt.Errorf("reading secrets referenced by %s: %w", u.file, err), "export the variables and create the files that it references")
 	}
 	return nil
@@ -135,7 +135,7 @@ func (u *upRun) open(ctx context.Context) (err error) {
 	if u.operator, err = openOperator(u.svc, true); err != nil {
 		return err
 	}
-	if u.enrolments, err = fleet.ReadEnrolments(u.svc); err != nil {
+	if u.enrolments, err = deploy.ReadEnrolments(u.svc); err != nil {
 		return err
 	}
 	var before machineProgram
@@ -156,26 +156,26 @@ func (u *upRun) open(ctx context.Context) (err error) {
 	if u.hostedZone, err = u.clouds.hostedZone(ctx, u.spec); err != nil {
 		return err
 	}
-	u.fleet = newFleet(u.spec, u.operator.owner, u.places, u.program)
-	u.fleet.ZoneID = u.hostedZone.ID
+	u.deployer = newDeployer(u.spec, u.operator.owner, u.places, u.program)
+	u.deployer.ZoneID = u.hostedZone.ID
 	if u.draining == nil {
-		decided, err := fleet.ReadDecisions(decisionsFile(u.svc))
+		decided, err := deploy.ReadDecisions(decisionsFile(u.svc))
 		if err != nil {
 			return err
 		}
 		u.draining = decided.Idle()
 	}
-	u.fleet.Only, u.fleet.Enrolments = u.filter, u.enrolments
-	u.fleet.Drain = func(ctx context.Context, o provision.Object) {
-		h := fleet.Delivery{Party: u.operator.party, Have: u.changes.Have}
+	u.deployer.Only, u.deployer.Enrolments = u.filter, u.enrolments
+	u.deployer.Drain = func(ctx context.Context, o provision.Object) {
+		h := deploy.Delivery{Party: u.operator.party, Have: u.changes.Have}
 		h.Drain(ctx, o)
 	}
 	if u.upgrade && !cloud.UsesClouds(u.spec) {
-		if _, u.fleet.Build, err = local.Executable(); err != nil {
+		if _, u.deployer.Build, err = local.Executable(); err != nil {
 			return err
 		}
 	}
-	if u.changes, err = u.fleet.Plan(ctx); err != nil {
+	if u.changes, err = u.deployer.Plan(ctx); err != nil {
 		return err
 	}
 	if err := earlierVersionError(u.changes.Have, u.spec.Name, u.file); err != nil {
@@ -196,7 +196,7 @@ func (u *upRun) open(ctx context.Context) (err error) {
 	if err := u.findReloads(ctx); err != nil {
 		return err
 	}
-	u.quotas, err = checkQuotas(ctx, u.fleet, u.places, u.changes)
+	u.quotas, err = checkQuotas(ctx, u.deployer, u.places, u.changes)
 	return err
 }
 
@@ -225,7 +225,7 @@ func (u *upRun) apply(ctx context.Context) error {
 	if err := u.informController(ctx); err != nil {
 		return u.applyError(ctx, err)
 	}
-	plan, err := u.fleet.Up(ctx, u.changes, u.progress)
+	plan, err := u.deployer.Up(ctx, u.changes, u.progress)
 	if err != nil {
 		return u.applyError(ctx, err)
 	}
@@ -253,10 +253,10 @@ func (u *upRun) apply(ctx context.Context) error {
 }
 
 // awaitAddresses waits until each machine has its addresses and returns the objects.
-func (u *upRun) awaitAddresses(ctx context.Context, p *fleet.Plan) ([]provision.Object, error) {
+func (u *upRun) awaitAddresses(ctx context.Context, p *deploy.Plan) ([]provision.Object, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, u.timeout, fmt.Errorf("no address within %s", u.timeout))
 	defer cancel()
-	have, err := u.fleet.AwaitListed(ctx, p)
+	have, err := u.deployer.AwaitListed(ctx, p)
 	if err != nil {
 		return nil, err
 	}
@@ -276,7 +276,7 @@ func publicName(spec *service.Spec, owner string, have []provision.Object) provi
 	}
 	for _, o := range have {
 		if o.Kind == provision.KindBalancer && o.TerminatedReason == "" {
-			n.Records = append(n.Records, provision.DNSRecord{ID: o.ID, Region: o.Region, Address: o.PublicIP, Check: fleet.PublicURL(spec, o) + "/readyz"})
+			n.Records = append(n.Records, provision.DNSRecord{ID: o.ID, Region: o.Region, Address: o.PublicIP, Check: deploy.PublicURL(spec, o) + "/readyz"})
 		}
 	}
 	return n
@@ -287,7 +287,7 @@ func adminURLs(have []provision.Object) []string {
 	var urls []string
 	for _, o := range machinesOf(have) {
 		if o.Kind == provision.KindBalancer && o.TerminatedReason == "" {
-			urls = append(urls, fleet.AdminURL(o))
+			urls = append(urls, deploy.AdminURL(o))
 		}
 	}
 	return urls
@@ -298,7 +298,7 @@ func (u *upRun) endpoints(have []provision.Object) map[string]string {
 	endpoints := map[string]string{}
 	for _, o := range have {
 		if o.ID == provision.BalancerID(o.Region, 0) && o.PublicIP.IsValid() {
-			endpoints[o.Region.Place()] = fleet.PublicURL(u.spec, o)
+			endpoints[o.Region.Place()] = deploy.PublicURL(u.spec, o)
 		}
 	}
 	return endpoints
@@ -317,7 +317,7 @@ func (u *upRun) printResult(have []provision.Object, ready bool) error {
 	case u.output == "json":
 		now, then := u.changes.CostPerHour()
 		document := map[string]any{
-			"service": u.spec.Name, "dry_run": u.dryRun, "ready": ready, "changes": fleet.ChangesOf(u.shownPlan().Changes),
+			"service": u.spec.Name, "dry_run": u.dryRun, "ready": ready, "changes": deploy.ChangesOf(u.shownPlan().Changes),
 			"cost_per_hour": map[string]float64{"now": now, "then": then}, "endpoints": endpoints, "error": nil,
 			"dns": nil,
 		}
@@ -395,7 +395,7 @@ func (u *upRun) applyError(ctx context.Context, err error) error {
 		return fmt.Errorf("bringing %s up: %w", u.spec.Name, context.Canceled)
 	}
 	if u.output == "json" && u.clouds.localService != nil {
-		document := map[string]any{"service": u.spec.Name, "dry_run": false, "ready": false, "changes": fleet.ChangesOf(u.shownPlan().Changes), "endpoints": map[string]string{}, "error": err.Error(), "dns": nil}
+		document := map[string]any{"service": u.spec.Name, "dry_run": false, "ready": false, "changes": deploy.ChangesOf(u.shownPlan().Changes), "endpoints": map[string]string{}, "error": err.Error(), "dns": nil}
 		if printing := json.NewEncoder(u.out).Encode(document); printing != nil {
 			return printing
 		}
@@ -444,7 +444,7 @@ var errDeclined = errors.New("cancelled; nothing was changed")
 
 // confirmBilled asks for confirmation if the plan changes what is billed. Without a terminal it
 // requires --yes.
-func confirmBilled(in io.Reader, errOut io.Writer, p *fleet.Plan, yes bool) error {
+func confirmBilled(in io.Reader, errOut io.Writer, p *deploy.Plan, yes bool) error {
 	if yes || !p.ChangesBilling() {
 		return nil
 	}
@@ -487,7 +487,7 @@ func readLine(in io.Reader) (string, error) {
 }
 
 // printChanges prints the changes, one per line, with their cost per hour.
-func printChanges(w io.Writer, name string, p *fleet.Plan) {
+func printChanges(w io.Writer, name string, p *deploy.Plan) {
 	if len(p.Changes) == 0 {
 		fmt.Fprintf(w, "%s: no change\n", name)
 		return
@@ -511,7 +511,7 @@ func printChanges(w io.Writer, name string, p *fleet.Plan) {
 
 // printPlainHTTP prints a warning if the service serves plain HTTP publicly.
 func printPlainHTTP(w io.Writer, spec *service.Spec) {
-	if warning := fleet.PlainHTTPWarning(spec); warning != "" {
+	if warning := deploy.PlainHTTPWarning(spec); warning != "" {
 		fmt.Fprintln(w, warning)
 	}
 }

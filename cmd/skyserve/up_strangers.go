@@ -6,7 +6,7 @@ import (
 	"slices"
 	"time"
 
-	"skyserve/internal/controller/fleet"
+	"skyserve/internal/controller/deploy"
 	"skyserve/provision"
 )
 
@@ -41,16 +41,16 @@ func strangersError(strangers []provision.Object, file string) error {
 	if len(strangers) == 0 {
 		return nil
 	}
-	err := &fleet.StrangersError{Machines: strangers}
+	err := &deploy.StrangersError{Machines: strangers}
 	return failed(err, err.Hint(file))
 }
 
 // isCertified returns a function that reports whether a machine's agent has a valid certificate of
 // the service.
 func (o operator) isCertified(ctx context.Context, name string) func(provision.Object) bool {
-	h := fleet.Delivery{Service: name, Party: o.party}
+	h := deploy.Delivery{Service: name, Party: o.party}
 	return func(machine provision.Object) bool {
-		if !fleet.Reachable(machine) {
+		if !deploy.Reachable(machine) {
 			return false
 		}
 		ctx, cancel := context.WithTimeout(ctx, certifiedTimeout)
@@ -62,7 +62,7 @@ func (o operator) isCertified(ctx context.Context, name string) func(provision.O
 
 // strangersHint gives an error about unknown machines its exit code and hint.
 func strangersHint(err error, file string) error {
-	var strangers *fleet.StrangersError
+	var strangers *deploy.StrangersError
 	var coded *exitError
 	if errors.As(err, &strangers) && !errors.As(err, &coded) {
 		return failed(err, strangers.Hint(file))

@@ -314,7 +314,7 @@ func summaryOfReview(v *plan.ReviewResult) telemetry.Review {
 		out.Forecast = append(out.Forecast, forecastOf(&v.Forecasts[i]))
 	}
 	out.Plan.Status = string(v.Proposal.Status)
-	out.Plan.CostPerHour = telemetry.PlanCost{Now: v.Proposal.CostPerHour.Current, Then: v.Proposal.CostPerHour.Planned}
+	out.Plan.CostPerHour = telemetry.PlanCost(v.Proposal.CostPerHour)
 	out.Plan.Assumed, out.Plan.Infeasible = v.Proposal.Assumed, v.Proposal.Infeasible
 	for _, c := range v.Proposal.Changes {
 		if c.Delta != 0 {
@@ -325,7 +325,7 @@ func summaryOfReview(v *plan.ReviewResult) telemetry.Review {
 }
 
 func changeSummary(c plan.ReplicaChange) telemetry.PlanChange {
-	out := telemetry.PlanChange{Model: c.Model, Region: service.Region(c.Region), GPU: c.GPU, Now: c.Current, Delta: c.Delta, Then: c.Planned, Reason: c.Reason}
+	out := telemetry.PlanChange{Model: c.Model, Region: service.Region(c.Region), GPU: c.GPU, Current: c.Current, Delta: c.Delta, Planned: c.Planned, Reason: c.Reason}
 	if c.Capacity != nil {
 		out.Capacity = service.CapacityType(*c.Capacity)
 	}

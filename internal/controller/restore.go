@@ -56,17 +56,17 @@ func withChange(rows []plan.ReplicaChange, existing int, c telemetry.PlanChange)
 		if row.Model != c.Model || row.Region != string(c.Region) || row.GPU != c.GPU || other {
 			continue
 		}
-		if row.Current == c.Now && row.Delta == 0 {
+		if row.Current == c.Current && row.Delta == 0 {
 			rows = slices.Clone(rows)
-			rows[i].Delta, rows[i].Planned = c.Delta, c.Then
+			rows[i].Delta, rows[i].Planned = c.Delta, c.Planned
 			return rows, nil
 		}
 		now += row.Current
 	}
-	if c.Now != 0 || now != 0 {
-		return nil, &StalePlanError{Model: c.Model, Region: c.Region, GPU: c.GPU, Planned: c.Now, Now: now}
+	if c.Current != 0 || now != 0 {
+		return nil, &StalePlanError{Model: c.Model, Region: c.Region, GPU: c.GPU, Planned: c.Current, Now: now}
 	}
-	row := plan.ReplicaChange{Model: c.Model, Region: string(c.Region), GPU: c.GPU, Delta: c.Delta, Planned: c.Then, Reason: c.Reason}
+	row := plan.ReplicaChange{Model: c.Model, Region: string(c.Region), GPU: c.GPU, Delta: c.Delta, Planned: c.Planned, Reason: c.Reason}
 	if c.Capacity != "" {
 		capacity := string(c.Capacity)
 		row.Capacity = &capacity

@@ -51,7 +51,7 @@ func counted(p plan.Proposal) []string {
 
 func TestRestoreRejectsChangedCounts(t *testing.T) {
 	const model = demandtest.Model
-	more := telemetry.PlanChange{Model: model, Region: "local/us", GPU: "L4", Now: 1, Delta: 2, Then: 3}
+	more := telemetry.PlanChange{Model: model, Region: "local/us", GPU: "L4", Current: 1, Delta: 2, Planned: 3}
 	for name, c := range map[string]struct {
 		counts  []plan.ReplicaCount
 		status  string
@@ -63,7 +63,7 @@ func TestRestoreRejectsChangedCounts(t *testing.T) {
 		"nothing to do":       {standing(1, 1), "feasible", nil, ""},
 		"one more by now":     {standing(2, 2), "optimal", []telemetry.PlanChange{more}, "replicas of " + model + " in local/us on L4: the plan was made from 1, but there are 2 now"},
 		"none any more":       {standing(0, 2), "optimal", []telemetry.PlanChange{more}, "the plan was made from 1, but there are 0 now"},
-		"the first, but late": {standing(1, 2), "optimal", []telemetry.PlanChange{{Model: model, Region: "local/us", GPU: "L4", Delta: 3, Then: 3}}, "the plan was made from 0, but there are 1 now"},
+		"the first, but late": {standing(1, 2), "optimal", []telemetry.PlanChange{{Model: model, Region: "local/us", GPU: "L4", Delta: 3, Planned: 3}}, "the plan was made from 0, but there are 1 now"},
 		"twice the same":      {standing(1, 2), "optimal", []telemetry.PlanChange{more, more}, "the plan was made from 1"},
 		"no plan":             {standing(1, 1), "infeasible", nil, "there is no plan for chat to apply: infeasible"},
 	} {

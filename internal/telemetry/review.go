@@ -121,8 +121,8 @@ type PlanSummary struct {
 
 // PlanCost is the cost of the service's replicas in USD per hour; nil = unknown.
 type PlanCost struct {
-	Now  *float64 `json:"now"`
-	Then *float64 `json:"then"`
+	Current *float64 `json:"now"`
+	Planned *float64 `json:"then"`
 }
 
 // PlanChange is the change of the replica count of one model, region and GPU type.
@@ -132,9 +132,9 @@ type PlanChange struct {
 	GPU    string         `json:"gpu"`
 	// Capacity is the capacity type; empty if unknown.
 	Capacity service.CapacityType `json:"capacity"`
-	Now      int                  `json:"now"`
+	Current  int                  `json:"now"`
 	Delta    int                  `json:"delta"`
-	Then     int                  `json:"then"`
+	Planned  int                  `json:"then"`
 	Reason   string               `json:"reason"`
 }
 
@@ -187,8 +187,8 @@ func (s *Snapshot) describeChanges() string {
 		words = append(words, text)
 	}
 	text := strings.Join(words, ", ")
-	if c := s.Plan.CostPerHour; c.Now != nil && c.Then != nil && (*c.Now != 0 || *c.Then != 0) {
-		text += fmt.Sprintf("; $%.2f/h -> $%.2f/h", *c.Now, *c.Then)
+	if c := s.Plan.CostPerHour; c.Current != nil && c.Planned != nil && (*c.Current != 0 || *c.Planned != 0) {
+		text += fmt.Sprintf("; $%.2f/h -> $%.2f/h", *c.Current, *c.Planned)
 	}
 	return text
 }

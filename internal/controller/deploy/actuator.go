@@ -1,0 +1,192 @@
+package deploy
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"maps"
+	"path/filepath"
+	"slices"
+
+	"skyserve/internal/controller"
+	"skyserve/internal/service"
+	"skyserve/provision"
+	"skyserve/provision/cloud"
+	"skyserve/provision/static"
+)
+
+var _ controller.Actuator = (*Reconciler)(nil)
+
+// fileDecisions is the file, beside the controller's bundle, of replicas that drain before they are
+// removed. If it is lost, they keep serving until a strategy removes them again.
+const fileDecisions = "leaving.json"
+
+// Current implements controller.Actuator: the service at the last observation, without regions that
+// have never responded. It returns an error before the first observation.
+func (k *Reconciler) Current() (controller.CurrentState, error) {
+	v, err := k.lastView()
+	if err != nil {
+		return controller.CurrentState{}, err
+	}
+	decided, err := k.decisions()
+	if err != nil {
+		return controller.CurrentState{}, err
+	}
+	return currentState(v, decided), nil
+}
+
+// currentState returns the state of a service with its decisions about replicas.
+func currentState(v *serviceView, decided Decisions) controller.CurrentState {
+	s := controller.CurrentState{Spec: v.spec}
+	leave := interrupted(v.have, v.seen)
+	maps.Copy(leave, replaced(v.have, v.seen))
+	maps.Copy(leave, pendingReplacements(v.have, v.seen, leave))
+	for _, o := range v.have {
+		if o.Kind != provision.KindReplica || o.TerminatedReason != "" {
+			continue
+		}
+		r := controller.CurrentReplica{ID: o.ID, Model: o.Labels["model"], Region: o.Region, GPU: gpuOf(o), Drained: leave[o.ID] || decided.IsDrained(o.ID), Donation: decided.Donation(o.ID)}
+		if o.Offering != nil {
+			r.Class = provision.ClassOf(*o.Offering)
+		}
+		if Reachable(o) {
+			r.URL = engineURL(o)
+		}
+		s.Replicas = append(s.Replicas, r)
+	}
+	for _, c := range attachedOf(v.spec) {
+		s.Replicas = append(s.Replicas, controller.CurrentReplica{
+			ID: c.ID, Model: c.Model, Region: c.Region, GPU: c.GPU, URL: c.URL, Drained: decided.IsDrained(c.ID), Donation: decided.Donation(c.ID),
+		})
+	}
+	rank := func(r service.Region) int {
+		return slices.IndexFunc(v.spec.Regions, func(s service.RegionSpec) bool { return s.Name == r })
+	}
+	slices.SortStableFunc(s.Replicas, func(a, b controller.CurrentReplica) int {
+		return cmp.Or(rank(a.Region)-rank(b.Region), cmp.Compare(a.Model, b.Model), cmp.Compare(len(a.ID), len(b.ID)), cmp.Compare(a.ID, b.ID))
+	})
+	return s
+}
+
+// Apply implements controller.Actuator. Excess cloud machines are returned to the cloud, since they
+// cannot be donated. The next observation informs balancers of the change.
+func (k *Reconciler) Apply(ctx context.Context, change controller.Change, may func() error) (launched []string, err error) {
+	if !k.working.TryLock() {
+		return nil, controller.ErrBusy
+	}
+	defer k.working.Unlock()
+	unlock, err := k.lock()
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	o, err := k.loadBundle(ctx)
+	if err != nil {
+		return nil, err
+	}
+	s, err := k.observe(ctx, o)
+	if err != nil {
+		return nil, err
+	}
+	if err := may(); err != nil {
+		return nil, err
+	}
+	if err := k.storeDecisions(s.spec, s.knownObjects(), change); err != nil {
+		return nil, err
+	}
+	failure := errors.Join(s.unreachableParts(change), k.removeMachines(ctx, o, s.have, change.Remove, "removed by the strategy"))
+	launched, err = k.launchReplicas(ctx, o, change.Launch)
+	replaced, refused := k.replaceReplicas(ctx, o, change.Replace)
+	return append(launched, replaced...), errors.Join(failure, err, refused)
+}
+
+// removeMachines deletes machines; why is logged.
+func (k *Reconciler) removeMachines(ctx context.Context, o *bundleState, have []provision.Object, ids []string, why string) error {
+	return o.fleet.removeMachines(ctx, slices.DeleteFunc(slices.Clone(have), func(r provision.Object) bool {
+		return r.Kind != provision.KindReplica || !slices.Contains(ids, r.ID)
+	}), why, k.progress)
+}
+
+// launchReplicas launches replicas and returns the IDs of those with capacity.
+func (k *Reconciler) launchReplicas(ctx context.Context, o *bundleState, launches []controller.ReplicaLaunch) (launched []string, err error) {
+	if len(launches) == 0 {
+		return nil, nil
+	}
+	s, err := k.observe(ctx, o)
+	if err != nil {
+		return nil, err
+	}
+	silent := k.limitPlanning(ctx, o, s)
+	more := map[cloud.ReplicaGroup]provision.ClassCounts{}
+	for _, l := range launches {
+		g := cloud.ReplicaGroup{Model: l.Model, Region: l.Region}
+		if more[g] == nil {
+			more[g] = provision.ClassCounts{}
+		}
+		more[g][l.Class] += l.Count
+	}
+	before := map[string]bool{}
+	for _, r := range s.have {
+		before[r.ID] = r.TerminatedReason == ""
+	}
+	_, err = o.fleet.launchMore(ctx, s.have, more, k.progress)
+	after, failed := o.fleet.listObjects(ctx)
+	for _, r := range after {
+		if r.Kind == provision.KindReplica && r.TerminatedReason == "" && !before[r.ID] {
+			launched = append(launched, r.ID)
+		}
+	}
+	return launched, errors.Join(silent, err, failed)
+}
+
+// decisionsFile returns the file of decisions about replicas.
+func (k *Reconciler) decisionsFile() string {
+	if k.Decisions != "" {
+		return k.Decisions
+	}
+	return filepath.Join(k.Dir, fileDecisions)
+}
+
+// decisions returns the decisions about replicas.
+func (k *Reconciler) decisions() (Decisions, error) { return ReadDecisions(k.decisionsFile()) }
+
+// storeDecisions stores which replicas drain for a change, before the change starts. It drops
+// decisions about replicas that no longer exist, since their IDs may be reused.
+func (k *Reconciler) storeDecisions(spec *service.Spec, have []provision.Object, change controller.Change) error {
+	was, err := k.decisions()
+	if err != nil {
+		return err
+	}
+	next := was
+	for _, d := range change.Donate {
+		how := d.Donation
+		if i := slices.IndexFunc(have, func(o provision.Object) bool { return o.ID == d.ID }); i >= 0 && !cloud.RunsOnThisComputer(have[i].Region) {
+			how.Until = how.Since // cloud machines cannot be donated
+		}
+		next = next.WithDonated(d.ID, how)
+	}
+	for _, id := range change.Reclaim {
+		next = next.Reclaimed(id)
+	}
+	next = next.onlyExisting(func(id string) bool { return isRunning(have, id) || isAttached(spec, id) })
+	if was.equal(next) {
+		return nil
+	}
+	return next.Write(k.decisionsFile())
+}
+
+// isAttached reports whether a replica is a machine of a static region.
+func isAttached(spec *service.Spec, id string) bool {
+	return slices.ContainsFunc(attachedOf(spec), func(c service.ReplicaConfig) bool { return c.ID == id })
+}
+
+// attachedOf returns the replicas of static regions.
+func attachedOf(spec *service.Spec) []service.ReplicaConfig {
+	var all []service.ReplicaConfig
+	for _, r := range spec.Regions {
+		if r.Name.Cloud() == service.CloudStatic {
+			all = append(all, static.Replicas(spec, r)...)
+		}
+	}
+	return all
+}

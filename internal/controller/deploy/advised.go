@@ -1,0 +1,89 @@
+package deploy
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"time"
+
+	"skyserve/internal/agent"
+	"skyserve/provision"
+	"skyserve/provision/cloud"
+)
+
+// A machine with a rebalance recommendation is likely to be interrupted at short notice. It is
+// replaced in advance where replicas.max allows another replica: it serves until its replacement is
+// ready, and is deleted once it has drained.
+
+// recommended returns the ready replicas with a rebalance recommendation.
+func recommended(have []provision.Object, seen map[string]AgentReport) map[string]bool {
+	ids := map[string]bool{}
+	for _, o := range have {
+		if s := seen[o.ID]; o.Kind == provision.KindReplica && s.Err == nil && s.Phase == agent.PhaseReady && !s.AdvisedAt.IsZero() {
+			ids[o.ID] = true
+		}
+	}
+	return ids
+}
+
+// recommendationDelay is how long a replacement machine ignores rebalance recommendations. A cloud that is
+// short of machines issues them for new machines too, and following them immediately would launch
+// one machine after the other, each while the next loads its weights.
+const recommendationDelay = 30 * time.Minute
+
+// dueForReplacement returns the replicas with a rebalance recommendation whose recommendationDelay has passed.
+func (k *Reconciler) dueForReplacement(s *observation, seen map[string]AgentReport) map[string]bool {
+	ids, since := recommended(s.have, seen), map[string]time.Time{}
+	for _, o := range s.knownObjects() {
+		if cloud.ReplacesHandle(o) == "" {
+			continue
+		}
+		first, known := k.successorsSeen[o.Handle]
+		if !known {
+			first = time.Now()
+		}
+		since[o.Handle] = first
+		if time.Since(first) < recommendationDelay {
+			delete(ids, o.ID)
+		}
+	}
+	k.successorsSeen = since
+	return ids
+}
+
+// removeDrained deletes replaced machines and fallback machines that are no longer needed, once they have
+// drained. A machine has drained only when no balancer of its region used it at the previous
+// observation either, because a request that was sent just before may still be arriving.
+func (k *Reconciler) removeDrained(ctx context.Context, o *bundleState, s *observation, seen map[string]AgentReport, deployments map[string]agent.Deployment, may func() error) error {
+	told := map[string]bool{}
+	var empty []string
+	excess := replaced(s.have, seen)
+	maps.Copy(excess, k.excess)
+	for id := range excess {
+		told[id] = isUnused(id, s.have, seen, deployments)
+		if told[id] && k.unusedReplicas[id] && seen[id].InFlight == 0 {
+			empty = append(empty, id)
+		}
+	}
+	k.unusedReplicas = told
+	if len(empty) == 0 {
+		return nil
+	}
+	if err := may(); err != nil {
+		return err
+	}
+	return k.removeMachines(ctx, o, s.have, empty, "replaced by another replica")
+}
+
+// isUnused reports whether all balancers of a replica's region run their current deployment, which
+// does not contain the replica.
+func isUnused(id string, have []provision.Object, seen map[string]AgentReport, deployments map[string]agent.Deployment) bool {
+	at := slices.IndexFunc(have, func(o provision.Object) bool { return o.ID == id })
+	return at >= 0 && !slices.ContainsFunc(have, func(b provision.Object) bool {
+		if b.Kind != provision.KindBalancer || b.TerminatedReason != "" || b.Region != have[at].Region {
+			return false
+		}
+		d, known := deployments[b.ID]
+		return !known || seen[b.ID].Phase != agent.PhaseReady || seen[b.ID].Revision != d.Revision
+	})
+}

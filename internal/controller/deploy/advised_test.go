@@ -1,0 +1,159 @@
+package deploy
+
+import (
+	"errors"
+	"maps"
+	"slices"
+	"testing"
+	"time"
+
+	"skyserve/internal/agent"
+	"skyserve/internal/service"
+	"skyserve/internal/testcloud/conformance"
+	"skyserve/provision"
+)
+
+// A replica is used until the one that was launched in its place serves, for whatever reason
+// it was, and no other one counts.
+func TestWhoIsReplaced(t *testing.T) {
+	since := time.Unix(1, 0)
+	machine := func(id, instead string) provision.Object {
+		return provision.Object{ID: id, Kind: provision.KindReplica, Handle: "h-" + id, Labels: map[string]string{"model": "m", "instead": instead}}
+	}
+	ready := AgentReport{Status: agent.Status{Phase: agent.PhaseReady}}
+	told := ready
+	told.AdvisedAt = since
+	have := []provision.Object{machine("a", ""), machine("b", ""), machine("c", "h-a")}
+	for _, tt := range []struct {
+		name          string
+		seen          map[string]AgentReport
+		advised, gone string
+	}{
+		{"nothing is recommended", map[string]AgentReport{"a": ready, "b": ready, "c": ready}, "", "a"},
+		{"its successor starts", map[string]AgentReport{"a": told, "b": ready, "c": {Status: agent.Status{Phase: agent.PhaseWeights}}}, "a", ""},
+		{"its successor says nothing", map[string]AgentReport{"a": told, "b": ready, "c": {Err: errors.New("no answer")}}, "a", ""},
+		{"its successor serves", map[string]AgentReport{"a": told, "b": ready, "c": ready}, "a", "a"},
+		{"it has no successor", map[string]AgentReport{"a": {}, "b": told, "c": ready}, "b", ""},
+		{"it is taken by now", map[string]AgentReport{"a": {Status: agent.Status{Phase: agent.PhaseInterrupted, AdvisedAt: since}}, "b": ready, "c": ready}, "", ""},
+		{"it says nothing any more", map[string]AgentReport{"a": {Err: errors.New("no answer"), Status: agent.Status{Phase: agent.PhaseReady, AdvisedAt: since}}, "c": ready}, "", ""},
+	} {
+		if got := recommended(have, tt.seen); !maps.Equal(got, fields(tt.advised)) {
+			t.Errorf("%s: advised %v, want %q", tt.name, got, tt.advised)
+		}
+		if got := replaced(have, tt.seen); !maps.Equal(got, fields(tt.gone)) {
+			t.Errorf("%s: replaced %v, want %q", tt.name, got, tt.gone)
+		}
+	}
+}
+
+// A machine that nobody needs any more is given back once balancers were told to leave it, a look
+// later, and it has finished what it had; one that is needed again by then stays.
+func TestWhoIsGivenBack(t *testing.T) {
+	have := []provision.Object{
+		{ID: "us-0", Kind: provision.KindReplica, Region: "aws/us", Handle: "h-0", Labels: map[string]string{"model": "m"}},
+		{ID: "us-1", Kind: provision.KindReplica, Region: "aws/us", Handle: "h-1", Labels: map[string]string{"model": "m", "for": "aws/eu"}},
+		{ID: "lb-us-0", Kind: provision.KindBalancer, Region: "aws/us", Handle: "h-2"},
+	}
+	cloud := &conformance.Memory{}
+	o := &bundleState{fleet: &Deployer{Provider: cloud}}
+	k := &Reconciler{}
+	for _, look := range []struct {
+		name     string
+		surplus  string
+		revision string
+		inFlight int
+		calls    int // so far
+	}{
+		{"its balancer uses it", "us-1", "1", 0, 0},
+		{"its balancer was told", "us-1", "2", 0, 0},
+		{"it is needed again", "", "2", 0, 0},
+		{"it is not", "us-1", "2", 0, 0},
+		{"it has something to finish", "us-1", "2", 1, 0},
+		{"it has not", "us-1", "2", 0, 1},
+	} {
+		k.excess = fields(look.surplus)
+		seen := map[string]AgentReport{
+			"us-0": {Status: agent.Status{Phase: agent.PhaseReady}}, "us-1": {Status: agent.Status{Phase: agent.PhaseReady, InFlight: look.inFlight}},
+			"lb-us-0": {Status: agent.Status{Phase: agent.PhaseReady, Revision: look.revision}},
+		}
+		err := k.removeDrained(t.Context(), o, &observation{have: have}, seen, map[string]agent.Deployment{"lb-us-0": {Revision: "2"}}, func() error { return nil })
+		if err != nil || cloud.Calls() != look.calls {
+			t.Errorf("%s: %d calls, want %d (%v)", look.name, cloud.Calls(), look.calls, err)
+		}
+	}
+}
+
+// A strategy counts a replica and the one that was launched in its place as one: the old one
+// until the new one serves, then the new one.
+func TestASuccessorCountsOnce(t *testing.T) {
+	machine := func(id, instead string) provision.Object {
+		return provision.Object{ID: id, Kind: provision.KindReplica, Handle: "h-" + id, Region: "aws/us", Labels: map[string]string{"model": "m", "instead": instead}}
+	}
+	have := []provision.Object{machine("a", ""), machine("b", "h-a"), machine("c", "h-gone")}
+	for _, tt := range []struct {
+		name, a, b string
+		counts     []string
+	}{
+		{"the new one starts", "ready", "weights", []string{"a", "c"}},
+		{"the new one serves", "ready", "ready", []string{"b", "c"}},
+		{"the old one is taken", "interrupted", "weights", []string{"b", "c"}},
+		{"the new one is taken", "ready", "interrupted", []string{"a", "c"}},
+	} {
+		seen := map[string]AgentReport{"a": {Status: agent.Status{Phase: agent.Phase(tt.a)}}, "b": {Status: agent.Status{Phase: agent.Phase(tt.b)}}}
+		s := currentState(&serviceView{spec: &service.Spec{Regions: []service.RegionSpec{{Name: "aws/us"}}}, have: have, seen: seen}, Decisions{})
+		var got []string
+		for _, r := range s.Replicas {
+			if !r.Drained {
+				got = append(got, r.ID)
+			}
+		}
+		if !slices.Equal(got, tt.counts) {
+			t.Errorf("%s: got %q, want %q", tt.name, got, tt.counts)
+		}
+	}
+}
+
+// What is left of a machine that another was launched in the place of says nothing of one that
+// got its id since.
+func TestATraceIsNotSucceeded(t *testing.T) {
+	old := provision.Object{ID: "a", Kind: provision.KindReplica, Handle: "h-1", TerminatedReason: "stopped"}
+	have := []provision.Object{old, {ID: "a", Kind: provision.KindReplica, Handle: "h-2"}, {ID: "b", Kind: provision.KindReplica, Handle: "h-3", Labels: map[string]string{"instead": "h-1"}}}
+	if got := withReplacement(have); len(got) > 0 {
+		t.Errorf("got %v", got)
+	}
+}
+
+// A replica is unused once all balancers of its region run what they are to.
+func TestWhoIsUnused(t *testing.T) {
+	have := []provision.Object{
+		{ID: "us-0", Kind: provision.KindReplica, Region: "aws/us"},
+		{ID: "lb-us-0", Kind: provision.KindBalancer, Region: "aws/us"},
+		{ID: "lb-us-1", Kind: provision.KindBalancer, Region: "aws/us"},
+		{ID: "lb-us-2", Kind: provision.KindBalancer, Region: "aws/us", TerminatedReason: "stopped"},
+		{ID: "lb-eu-0", Kind: provision.KindBalancer, Region: "aws/eu"},
+	}
+	is := func(revision string, phase agent.Phase) AgentReport {
+		return AgentReport{Status: agent.Status{Revision: revision, Phase: phase}}
+	}
+	wanted := map[string]agent.Deployment{"lb-us-0": {Revision: "2"}, "lb-us-1": {Revision: "2"}, "lb-eu-0": {Revision: "2"}}
+	first := map[string]agent.Deployment{"lb-us-0": {Revision: "2"}}
+	for _, tt := range []struct {
+		name        string
+		deployments map[string]agent.Deployment
+		seen        map[string]AgentReport
+		want        bool
+	}{
+		{"all were told", wanted, map[string]AgentReport{"lb-us-0": is("2", "ready"), "lb-us-1": is("2", "ready")}, true},
+		{"one was not", wanted, map[string]AgentReport{"lb-us-0": is("2", "ready"), "lb-us-1": is("1", "ready")}, false},
+		{"one takes it up", wanted, map[string]AgentReport{"lb-us-0": is("2", "ready"), "lb-us-1": is("2", "preparing")}, false},
+		{"one says nothing", wanted, map[string]AgentReport{"lb-us-0": is("2", "ready"), "lb-us-1": {Err: errors.New("no answer")}}, false},
+		{"what one is to run is not certain", first, map[string]AgentReport{"lb-us-0": is("2", "ready"), "lb-us-1": is("", "ready")}, false},
+	} {
+		if got := isUnused("us-0", have, tt.seen, tt.deployments); got != tt.want {
+			t.Errorf("%s: %t", tt.name, got)
+		}
+	}
+	if isUnused("us-1", slices.Clone(have), nil, nil) {
+		t.Error("one that there is not")
+	}
+}

@@ -1,0 +1,114 @@
+package deploy
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"skyserve/internal/identity"
+	"skyserve/internal/telemetry"
+)
+
+// maxListedMachines is the maximum number of machines that an alert lists.
+const maxListedMachines = 3
+
+// CertificateExpiries are the expiry times of a service's certificates; a zero time is unknown.
+type CertificateExpiries struct {
+	// Controller is the expiry of the controller's own certificate, or of the CA with which it
+	// renews machines' certificates, whichever is earlier.
+	Controller time.Time
+	// Machines are the expiry times of machines' certificates by ID.
+	Machines map[string]time.Time
+	// Operator is the expiry of the calling operator's certificate. Signs is true where the
+	// service's CA is on the operator's machine, which then renews it automatically.
+	Operator time.Time
+	Signs    bool
+}
+
+// CertificateAlerts returns alerts for certificates with less than half of their lifetime left.
+// command renews them, for example 'skyserve up chat.yaml'.
+func CertificateAlerts(ends CertificateExpiries, now time.Time, command string) []telemetry.Alert {
+	alerts := []telemetry.Alert{}
+	add := func(object, message, next string, at time.Time) {
+		a := telemetry.Alert{Severity: telemetry.SeverityWarning, Kind: telemetry.AlertCertificate, Object: object, Message: message}
+		day := at.UTC().Format(time.DateOnly)
+		a.NextStep = fmt.Sprintf("%s before %s", next, day)
+		if now.After(at) {
+			a.Severity, a.NextStep = telemetry.SeverityCritical, next+" now"
+		}
+		a.Message = fmt.Sprintf(message, day)
+		alerts = append(alerts, a)
+	}
+	isDue := func(at time.Time, before time.Duration) bool { return !at.IsZero() && now.Add(before).After(at) }
+	where := "run " + command + " on the machine with the service's CA,"
+	if isDue(ends.Controller, identity.ControllerAlertBefore) {
+		add("controller", "its certificates expire on %s: no machine's certificate is renewed beyond that day, and machines then reject each other", where, ends.Controller)
+	}
+	var due []string
+	first := time.Time{}
+	for id, at := range ends.Machines {
+		if !isDue(at, identity.AlertBefore) {
+			continue
+		}
+		if due = append(due, id); first.IsZero() || at.Before(first) {
+			first = at
+		}
+	}
+	if len(due) > 0 {
+		add("machines", listMachines(due)+" from %s, not renewed yet", where, first)
+	}
+	if isDue(ends.Operator, identity.AlertBefore) && !ends.Signs {
+		add("operator", "your certificate expires on %s", "request an invitation from an operator and run 'skyserve connect'", ends.Operator)
+	}
+	return alerts
+}
+
+// listMachines lists machines whose certificates expire.
+func listMachines(ids []string) string {
+	slices.Sort(ids)
+	names := strings.Join(ids[:min(len(ids), maxListedMachines)], ", ")
+	if more := len(ids) - maxListedMachines; more > 0 {
+		names += fmt.Sprintf(" and %d more", more)
+	}
+	if len(ids) == 1 {
+		return "the certificate of " + names + " expires"
+	}
+	return "the certificates of " + names + " expire"
+}
+
+// Alerts returns the alerts about certificates at the last observation.
+func (k *Reconciler) Alerts() []telemetry.Alert {
+	k.mu.Lock()
+	ends, name := k.ends, k.service
+	k.mu.Unlock()
+	return CertificateAlerts(ends, k.now(), fmt.Sprintf("'skyserve up' with the service.yaml of %s", name))
+}
+
+// now returns the time for checking certificates.
+func (k *Reconciler) now() time.Time {
+	if k.Now == nil {
+		return time.Now()
+	}
+	return k.Now()
+}
+
+// storeExpiries stores the expiry times. Machines that did not respond keep their last known one.
+func (k *Reconciler) storeExpiries(h *Delivery, seen map[string]AgentReport) {
+	ends := CertificateExpiries{Controller: h.Authority.Expires(), Machines: map[string]time.Time{}}
+	if own, err := h.Party.Certificate(); err == nil && own.Leaf.NotAfter.Before(ends.Controller) {
+		ends.Controller = own.Leaf.NotAfter
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for id, s := range seen {
+		at := s.Expires
+		if s.Err != nil {
+			at = k.ends.Machines[id]
+		}
+		if !at.IsZero() {
+			ends.Machines[id] = at
+		}
+	}
+	k.ends, k.service = ends, h.Service
+}

@@ -1,0 +1,264 @@
+package deploy
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/goccy/go-yaml"
+
+	"skyserve/internal/agent"
+	"skyserve/internal/identity"
+	"skyserve/internal/service"
+	"skyserve/provision"
+	"skyserve/provision/cloud"
+)
+
+// Bundle is the additional content of the controller's machine.
+type Bundle struct {
+	// Own is the controller's certificate, Issuer the CA with which it certifies machines: see
+	// identity.Home.Controller.
+	Own, Issuer []byte
+	// Means configure the controller's access to clouds, in a format of the caller. They contain no
+	// secrets: a controller uses its machine's identity.
+	Means json.RawMessage
+}
+
+// UnitController is the name of the controller's unit, and the folder of its files below the
+// agent's directory.
+const UnitController = "controller"
+
+// Files of a controller, in its folder.
+const (
+	fileBundleConfig  = "config.yaml"
+	fileBundleService = "service.yaml"
+	fileBundleContent = "content.json"
+	dirBundleStore    = "store"
+)
+
+// bundleContent is the Content on the controller's machine beyond service.yaml and certificates.
+type bundleContent struct {
+	Secrets   map[string]string `json:"secrets"` // by their reference in service.yaml
+	PeerToken string            `json:"peer_token"`
+	Means     json.RawMessage   `json:"means"`
+	Zone      HostedZone        `json:"zone,omitzero"`
+	// AdminToken and Base are those of Content.
+	AdminToken string `json:"admin_token,omitempty"`
+	Base       string `json:"base,omitempty"`
+	// Enrolled is that of Content.
+	Enrolled map[string][]string `json:"enrolled"`
+	// OtherClouds is the machines in other clouds, which the controller cannot list itself.
+	OtherClouds []provision.Object `json:"elsewhere"`
+}
+
+// IsBundle reports whether a folder is that of a controller in a cloud.
+func IsBundle(dir string) bool {
+	_, err := os.Stat(filepath.Join(dir, fileBundleContent))
+	return err == nil
+}
+
+// ReadBundle reads a controller's bundle from the folder of its configuration, with the machines in
+// other clouds at the time of its delivery.
+func ReadBundle(dir string) (c Content, elsewhere []provision.Object, err error) {
+	read := func(name string) []byte {
+		text, failed := os.ReadFile(filepath.Join(dir, name))
+		err = errors.Join(err, failed)
+		return text
+	}
+	c.Text, c.Bundle = read(fileBundleService), &Bundle{Own: read(identity.FileController), Issuer: read(identity.FileDelegated)}
+	text := read(fileBundleContent)
+	var held bundleContent
+	if err == nil {
+		err = json.Unmarshal(text, &held)
+	}
+	if err == nil {
+		c.Spec, err = service.ParseDeployed(filepath.Join(dir, fileBundleService), c.Text)
+	}
+	if err != nil {
+		return Content{}, nil, fmt.Errorf("reading the controller's bundle: %w", err)
+	}
+	c.PeerToken, c.Bundle.Means, c.Enrolled = held.PeerToken, held.Means, held.Enrolled
+	c.Zone, c.AdminToken, c.Base = held.Zone, held.AdminToken, held.Base
+	c.Secrets = func(ref string) (string, error) {
+		value, known := held.Secrets[ref]
+		if !known {
+			return "", fmt.Errorf("reading %s: it is not in the controller's bundle", ref)
+		}
+		return value, nil
+	}
+	return c, held.OtherClouds, nil
+}
+
+// CheckSecrets returns the secrets of a service that cannot be read, one per line; nil = all can.
+func CheckSecrets(spec *service.Spec, secrets Secrets) error {
+	_, err := secretsOf(Content{Spec: spec, Secrets: secrets})
+	return err
+}
+
+// secretsOf returns all secrets of a service, by their reference. Errors contain the keys that
+// refer to them.
+func secretsOf(c Content) (map[string]string, error) {
+	all := map[string]string{}
+	if !cloud.UsesClouds(c.Spec) {
+		return all, nil // local machines read them in place
+	}
+	var failure error
+	fetch := func(key, ref string) {
+		value, err := c.Secrets(ref)
+		if err != nil {
+			failure = errors.Join(failure, fmt.Errorf("%s: %w", key, err))
+		}
+		all[ref] = value
+	}
+	if auth := c.Spec.Balancer.Auth; auth != nil {
+		fetch("balancer.auth.keys_from", auth.KeysFrom)
+	}
+	switch tls := c.Spec.Balancer.TLS; {
+	case tls == nil:
+	case tls.ACME == nil:
+		fetch("balancer.tls.cert", "file:"+tls.Cert)
+		fetch("balancer.tls.key", "file:"+tls.Key)
+	default:
+		if tls.ACME.Root != "" {
+			fetch("balancer.tls.acme.root", "file:"+tls.ACME.Root)
+		}
+		if tls.ACME.EAB != nil {
+			fetch("balancer.tls.acme.eab.hmac", tls.ACME.EAB.HMAC)
+		}
+	}
+	for i, m := range c.Spec.Models {
+		for _, name := range slices.Sorted(maps.Keys(m.Secrets)) {
+			fetch(fmt.Sprintf("models[%d].secrets.%s", i, name), m.Secrets[name])
+		}
+	}
+	return all, failure
+}
+
+// generation returns the hash of all inputs of deployments except the machines: a controller with
+// another value produces other deployments for the same machines.
+func (c Content) generation() (string, error) {
+	secrets, err := secretsOf(c)
+	if err != nil {
+		return "", err
+	}
+	return provision.ConfigHash(struct {
+		Text, PeerToken  string
+		Secrets          map[string]string
+		Bundle           *Bundle
+		Enrolled         map[string][]string
+		Zone             HostedZone `json:",omitzero"`
+		AdminToken, Base string     `json:",omitempty"`
+	}{string(c.Text), c.PeerToken, secrets, c.Bundle, c.Enrolled, c.Zone, c.AdminToken, c.Base})
+}
+
+// controllerMachine returns the controller's machine; nil where there is none or it has no
+// addresses yet.
+func (d *deploymentBuilder) controllerMachine() *provision.Object {
+	if d.Bundle == nil {
+		return nil
+	}
+	id := cloud.ControllerMachine(d.spec)
+	at := slices.IndexFunc(d.have, func(o provision.Object) bool { return o.ID == id && o.PublicIP.IsValid() })
+	if at < 0 {
+		return nil
+	}
+	return &d.have[at]
+}
+
+// useStore configures a balancer's store: the controller's, or the one of service.yaml.
+func (d *deploymentBuilder) useStore(c *service.BalancerConfig) {
+	machine := d.controllerMachine()
+	switch {
+	case d.spec.Store.URL != "":
+		c.StoreURL = d.spec.Store.URL
+	case machine == nil:
+	case machine.ID == c.ID: // on the same machine, which may not reach its own public address
+		c.StoreURL, c.StoreMTLS = "tls://"+cloud.EndpointsOf(*machine).Listen.Store, true
+	default:
+		c.StoreURL, c.StoreMTLS = "tls://"+cloud.EndpointsOf(*machine).Advertised.Store, true
+	}
+}
+
+// controllerUnit returns the controller's unit on its machine.
+func (d *deploymentBuilder) controllerUnit(machine provision.Object) (agent.Unit, error) {
+	at := cloud.EndpointsOf(machine)
+	own := filepath.ToSlash(filepath.Join(UnitController, identity.FileController))
+	c := service.ControllerConfig{
+		Service: d.spec.Name, Listen: at.Controller, StoreURL: d.spec.Store.URL,
+		Identity: &service.Identity{Cert: own, Key: own, CA: agent.FileCA, Revoked: agent.FileRevoked},
+		RTT:      d.spec.LocalHosts.RTT, Balancers: []service.ControlledBalancer{}, Replicas: []service.ControlledReplica{},
+	}
+	if c.StoreURL == "" {
+		c.StoreListen, c.StoreDir = at.Listen.Store, UnitController+"/"+dirBundleStore
+	}
+	for _, b := range d.have {
+		if b.Kind != provision.KindBalancer || !b.PublicIP.IsValid() {
+			continue
+		}
+		admin := AdminURL(b)
+		if b.ID == machine.ID {
+			admin = "https://" + at.Listen.Admin
+		}
+		c.Balancers = append(c.Balancers, service.ControlledBalancer{ID: b.ID, Region: b.Region, Admin: admin})
+		for _, r := range d.replicasOf(b) {
+			r.Region = cmp.Or(r.Region, b.Region)
+			c.Replicas = append(c.Replicas, service.ControlledReplica{ReplicaConfig: r, Home: b.ID, RemoteURL: d.remoteURL(r)})
+		}
+	}
+	files, err := d.bundleFiles(machine, c)
+	if err != nil {
+		return agent.Unit{}, err
+	}
+	fixed, err := provision.ConfigHash([]any{c.Immutable(), d.Bundle.Own})
+	return agent.Unit{
+		Name: UnitController, Args: []string{program, "controller", "--config", UnitController + "/" + fileBundleConfig}, Files: files, Fixed: fixed,
+		Ready: "http://" + c.Listen + "/healthz",
+	}, err
+}
+
+// bundleFiles returns the files of a controller with a configuration.
+func (d *deploymentBuilder) bundleFiles(machine provision.Object, c service.ControllerConfig) (map[string]string, error) {
+	config, err := yaml.Marshal(c)
+	if err != nil {
+		return nil, err
+	}
+	held := bundleContent{PeerToken: d.PeerToken, Means: d.Bundle.Means, Enrolled: d.Enrolled, Zone: d.Zone, AdminToken: d.AdminToken, Base: d.Base, OtherClouds: []provision.Object{}}
+	if held.Secrets, err = secretsOf(d.Content); err != nil {
+		return nil, err
+	}
+	for _, o := range d.have {
+		if o.Region.Cloud() != machine.Region.Cloud() && !cloud.RunsOnThisComputer(o.Region) {
+			held.OtherClouds = append(held.OtherClouds, provision.Object{
+				ID: o.ID, Kind: o.Kind, Service: o.Service, Handle: o.Handle, Owner: o.Owner, Region: o.Region,
+				Labels: o.Labels, Offering: o.Offering, PublicIP: o.PublicIP, PrivateIP: o.PrivateIP, Endpoints: o.Endpoints,
+			})
+		}
+	}
+	content, err := json.Marshal(held)
+	if err != nil {
+		return nil, err
+	}
+	files := map[string]string{}
+	for name, text := range map[string][]byte{
+		fileBundleConfig: config, fileBundleService: d.Text, fileBundleContent: content,
+		identity.FileController: d.Bundle.Own, identity.FileDelegated: d.Bundle.Issuer,
+	} {
+		files[UnitController+"/"+name] = string(text)
+	}
+	return files, nil
+}
+
+// remoteURL returns the URL at which balancers of other regions reach a replica; empty where it is
+// the same as in its own region. An AWS network is regional; a Google Cloud network is global.
+func (d *deploymentBuilder) remoteURL(r service.ReplicaConfig) string {
+	i := slices.IndexFunc(d.have, func(o provision.Object) bool { return o.ID == r.ID })
+	if i < 0 || r.Region.Cloud() != service.CloudAWS || !d.have[i].PublicIP.IsValid() {
+		return ""
+	}
+	return "https://" + cloud.EndpointsOf(d.have[i]).Advertised.Engine
+}

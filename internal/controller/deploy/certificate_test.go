@@ -1,0 +1,102 @@
+package deploy_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"skyserve/internal/controller/deploy"
+	"skyserve/internal/service"
+	"skyserve/internal/telemetry"
+	"skyserve/provision"
+)
+
+// What balancers wait for is told whenever it is something else, until all have a certificate;
+// who does not answer, and machines that are no balancers, hold nobody up for ever.
+func TestAwaitingCertificates(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		began := time.Now()
+		var mu sync.Mutex
+		asked := map[string]int{}
+		ask := func(_ context.Context, o provision.Object) (*telemetry.Certificate, error) {
+			mu.Lock()
+			defer mu.Unlock()
+			asked[o.ID]++
+			switch n := asked[o.ID]; {
+			case o.Kind != provision.KindBalancer:
+				t.Errorf("%s was asked", o.ID)
+			case o.ID == "lb-us-east-1-1" && n == 1:
+				return nil, errors.New("connection refused")
+			case o.ID == "lb-us-east-1-0" && n < 3:
+				return &telemetry.Certificate{Waiting: "it is being obtained"}, nil
+			case o.ID == "lb-us-east-1-0" && n == 3:
+				return &telemetry.Certificate{Waiting: "no record may be written"}, nil
+			}
+			return &telemetry.Certificate{ExpiresAt: &began}, nil
+		}
+		var told []string
+		progress := func(id, why string) { told = append(told, id+" "+why) }
+		if err := deploy.AwaitCertificates(t.Context(), fleetOf(), ask, progress); err != nil {
+			t.Fatal(err)
+		}
+		want := []string{"lb-us-east-1-0 it is being obtained", "lb-us-east-1-1 connection refused", "lb-us-east-1-0 no record may be written"}
+		if fmt.Sprint(told) != fmt.Sprint(want) || time.Since(began) != 9*time.Second {
+			t.Errorf("after %s it was told %q, want %q", time.Since(began), told, want)
+		}
+
+		never := func(context.Context, provision.Object) (*telemetry.Certificate, error) {
+			return &telemetry.Certificate{Waiting: "no record may be written"}, nil
+		}
+		late := errors.New("not ready within 1m0s")
+		ctx, cancel := context.WithTimeoutCause(t.Context(), time.Minute, late)
+		defer cancel()
+		err := deploy.AwaitCertificates(ctx, fleetOf(), never, func(string, string) {})
+		if !errors.Is(err, late) || !strings.Contains(err.Error(), "lb-europe-west4-0: no record may be written") {
+			t.Errorf("got %v", err)
+		}
+	})
+}
+
+// A balancer without a certificate serves nobody: the service starts, and status says why.
+func TestStatusOfCertificates(t *testing.T) {
+	ends := time.Date(2031, 2, 3, 4, 5, 6, 0, time.UTC)
+	for _, tt := range []struct {
+		name, want  string
+		certificate *telemetry.Certificate
+		err         error
+		state       deploy.ServiceState
+	}{
+		{"waiting", "STARTING waiting for certificate: no record may be written", &telemetry.Certificate{Waiting: "no record may be written"}, nil, deploy.StateStarting},
+		{"not renewed", "READY the newest certificate is invalid, the current one expires on 2031-02-03: refused", &telemetry.Certificate{ExpiresAt: &ends, Problem: "refused"}, nil, deploy.StateReady},
+		{"well", "READY", &telemetry.Certificate{ExpiresAt: &ends}, nil, deploy.StateReady},
+		{"silent", "READY", nil, errors.New("connection refused"), deploy.StateReady},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			_, i := inspected(t, nil)
+			i.Deployer.Spec.Balancer.TLS, i.Deployer.Spec.Balancer.Insecure = &service.TLS{Cert: "c", Key: "k"}, false
+			i.Deployer.UserData = nil // the public port is another one by now, which is not what this is about
+			i.Snapshot = func(_ context.Context, o provision.Object) (*telemetry.Snapshot, error) {
+				if o.Kind != provision.KindBalancer {
+					t.Errorf("%s was asked", o.ID)
+				}
+				self := telemetry.BalancerSnapshot{ID: o.ID, Certificate: tt.certificate}
+				return &telemetry.Snapshot{Regions: []telemetry.RegionSnapshot{{Name: o.Region, Balancers: []telemetry.BalancerSnapshot{self}}}}, tt.err
+			}
+			s, err := i.Status(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := told(t, s, "lb-us-east-1-0"); got != tt.want || s.State != tt.state || s.PlainHTTP {
+				t.Errorf("got %s, and the service is %s", got, s.State)
+			}
+			if got := s.Regions[0].Balancers[0].Certificate; got != tt.certificate {
+				t.Errorf("the certificate is %+v", got)
+			}
+		})
+	}
+}

@@ -1,0 +1,167 @@
+package deploy_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/credentials"
+
+	"skyserve/internal/controller/deploy"
+	"skyserve/internal/service"
+	"skyserve/internal/testcloud"
+	"skyserve/internal/testkit"
+	"skyserve/provision"
+	"skyserve/provision/aws"
+	"skyserve/provision/cloud"
+	"skyserve/provision/gcp"
+)
+
+// clouds is both clouds, in this process.
+type clouds struct {
+	faults *testcloud.Faults
+	aws    *testcloud.AWS
+	gce    *testcloud.GCE
+	places []string // of the service's regions at AWS
+	poll   time.Duration
+}
+
+// emulate makes the clouds of a service. poll is how often its programs look at what
+// takes its time; negative = without a pause.
+func emulate(spec *service.Spec, faults *testcloud.Faults, poll time.Duration) *clouds {
+	c := &clouds{faults: faults, poll: poll, gce: testcloud.NewGCE("p", faults)}
+	for _, r := range cloud.ManagedRegions(spec) {
+		if r.Cloud() == service.CloudAWS {
+			c.places = append(c.places, r.Place())
+		}
+	}
+	c.aws = testcloud.NewAWS(faults, c.places...)
+	for _, name := range []string{"chat", "old"} { // who made them is not what these tests are about
+		c.gce.SetAccount("skyserve-"+name+"-lb@p.iam.gserviceaccount.com", "roles/editor")
+	}
+	return c
+}
+
+// open is the clouds as a program that was just started sees them.
+func (c *clouds) open(t testing.TB) provision.Providers {
+	t.Helper()
+	amazon, err := aws.New(context.Background(), aws.Config{
+		Regions: c.places, Transport: testcloud.Direct{Handler: c.aws}, Poll: c.poll,
+		Credentials: credentials.NewStaticCredentialsProvider("AKIDEXAMPLE", "secret", ""),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	google := gcp.New(gcp.Config{Project: "p", Endpoint: "http://gce", Transport: testcloud.Direct{Handler: c.gce}, Poll: c.poll})
+	return provision.Providers{service.CloudAWS: amazon, service.CloudGCP: google}
+}
+
+// left names everything that exists in both clouds, in order: what is there twice is
+// named twice.
+func (c *clouds) left() []string {
+	left := c.aws.Left()
+	for _, i := range c.gce.Instances() {
+		left = append(left, fmt.Sprintf("instance %s in %s: %s %s", i.Name, i.Zone, i.Status, i.Scheduling.ProvisioningModel))
+	}
+	for _, f := range c.gce.Firewalls() {
+		left = append(left, fmt.Sprintf("rule %s for %v: %v %v from %v %v", f.Name, f.TargetTags, f.Allowed, f.Denied, f.SourceRanges, f.SourceTags))
+	}
+	return left
+}
+
+// calls counts the calls of both clouds.
+func (c *clouds) calls() (n int) {
+	for _, times := range c.faults.Actions() {
+		n += times
+	}
+	return n
+}
+
+// withoutSettings keeps the settings of whoever runs the tests out of them.
+func withoutSettings(t *testing.T) {
+	for _, setting := range os.Environ() {
+		if name, _, _ := strings.Cut(setting, "="); strings.HasPrefix(name, "AWS_") {
+			t.Setenv(name, "")
+		}
+	}
+	t.Setenv("AWS_CONFIG_FILE", os.DevNull)
+	t.Setenv("AWS_SHARED_CREDENTIALS_FILE", os.DevNull)
+}
+
+const hundred = `
+name: chat
+balancer: {auth: {keys_from: env:KEYS}, insecure: true}
+models:
+  - name: llama
+    engine: {kind: vllm}
+    gpus: [{type: L4}]
+regions:
+  - {name: aws/us-east-1, replicas: {min: 20, max: 20}, capacity: [spot, on_demand]}
+  - {name: aws/us-west-2, replicas: {min: 20, max: 20}}
+  - {name: aws/eu-central-1, replicas: {min: 20, max: 20}}
+  - {name: gcp/us-central1, replicas: {min: 20, max: 20}, capacity: [spot, on_demand]}
+  - {name: gcp/europe-west4, replicas: {min: 20, max: 20}}
+`
+
+// rated throttles what a region is asked above a number of calls in a second.
+func rated(limit int) func(testcloud.Call) testcloud.Outcome {
+	type window struct {
+		place  string
+		second int64
+	}
+	seen := map[window]int{}
+	return func(c testcloud.Call) testcloud.Outcome {
+		w := window{c.Cloud + "/" + c.Region, time.Now().Unix()}
+		seen[w]++
+		if seen[w] > limit {
+			return testcloud.Throttled
+		}
+		return testcloud.Served
+	}
+}
+
+// A hundred replicas in five regions of two clouds, whose every call takes 20 ms: they
+// come up without a region being asked too much at once, are left alone by a second
+// up, and leave nothing; also where the clouds throttle, which costs a bounded number of tries.
+func TestAHundredReplicasInTwoClouds(t *testing.T) {
+	testkit.Slow(t)
+	withoutSettings(t)
+	spec := parse(t, hundred)
+	measure := func(name string, decide func(testcloud.Call) testcloud.Outcome) (made int) {
+		synctest.Test(t, func(t *testing.T) {
+			f := &testcloud.Faults{Hold: func(testcloud.Call) { time.Sleep(20 * time.Millisecond) }, Decide: decide}
+			c := emulate(spec, f, 0)
+			begun := time.Now()
+			if _, err := up(spec, c.open(t)); err != nil {
+				t.Fatalf("%s: %v", name, err)
+			}
+			made = c.calls()
+			t.Logf("%s: up after %v and %d calls: %v", name, time.Since(begun), made, f.Actions())
+			if a, g := len(c.aws.Machines()), len(c.gce.Instances()); a != 63 || g != 42 {
+				t.Errorf("%s: %d machines at AWS and %d at Google, want 63 and 42", name, a, g)
+			}
+			for _, r := range cloud.ManagedRegions(spec) {
+				if most := f.MostInFlight(r.Cloud(), r.Place()); most > provision.MaxCallsPerHost {
+					t.Errorf("%s: %d calls in flight to %s, want at most %d", name, most, r, provision.MaxCallsPerHost)
+				}
+			}
+			stands := c.left()
+			if p, err := up(spec, c.open(t)); err != nil || len(p.Changes) != 0 || !slices.Equal(c.left(), stands) {
+				t.Errorf("%s: up again: %+v, %v", name, p, err)
+			}
+			if err := deploy.Down(t.Context(), c.open(t), "chat", "me", nil); err != nil || len(c.left()) != 0 {
+				t.Errorf("%s: down: %v, left %q", name, err, c.left())
+			}
+		})
+		return made
+	}
+	calm := measure("as fast as it goes", nil)
+	if throttled := measure("20 calls a second and region", rated(20)); throttled > 3*calm {
+		t.Errorf("%d calls with throttling, %d without", throttled, calm)
+	}
+}

@@ -1,0 +1,168 @@
+package deploy
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"slices"
+
+	"skyserve/internal/identity"
+	"skyserve/internal/service"
+	"skyserve/provision"
+)
+
+// Decisions are the decisions of a plan, a strategy or an operator about existing replicas, besides
+// their number. They are stored in a file. The zero value contains none.
+type Decisions struct {
+	// Drained are the sorted IDs of replicas that receive no requests.
+	Drained []string `json:"drained"`
+	// Donated are replicas that are donated or drain before removal, by ID.
+	Donated []Donated `json:"donated"`
+}
+
+// Donated is a donated replica: it runs, but the service does not use it. It counts towards
+// replicas.max, but not replicas.min.
+type Donated struct {
+	ID string `json:"id"`
+	service.Donation
+}
+
+// ReadDecisions reads a file of decisions; none where there is no file. An unreadable file is an
+// error: ignoring it would send requests to drained replicas.
+func ReadDecisions(file string) (Decisions, error) {
+	var d Decisions
+	text, err := os.ReadFile(file)
+	if errors.Is(err, fs.ErrNotExist) {
+		return d, nil
+	}
+	if err == nil {
+		err = json.Unmarshal(text, &d)
+	}
+	if err != nil {
+		return Decisions{}, fmt.Errorf("reading the decisions about replicas in %s: %w", file, err)
+	}
+	return d, nil
+}
+
+// Write writes decisions to a file.
+func (d Decisions) Write(file string) error {
+	text, err := json.Marshal(d)
+	if err == nil {
+		err = identity.WriteFile(file, text)
+	}
+	if err != nil {
+		return fmt.Errorf("writing the decisions about replicas: %w", err)
+	}
+	return nil
+}
+
+// Idle returns the replicas that receive no requests.
+func (d Decisions) Idle() map[string]bool {
+	ids := map[string]bool{}
+	for _, id := range d.Drained {
+		ids[id] = true
+	}
+	for _, r := range d.Donated {
+		ids[r.ID] = true
+	}
+	return ids
+}
+
+// Donation returns the donation of a replica; nil where it is not donated.
+func (d Decisions) Donation(id string) *service.Donation {
+	for i := range d.Donated {
+		if d.Donated[i].ID == id {
+			return &d.Donated[i].Donation
+		}
+	}
+	return nil
+}
+
+// IsDrained reports whether a replica is drained.
+func (d Decisions) IsDrained(id string) bool { return slices.Contains(d.Drained, id) }
+
+// WithDrained returns d with a replica drained, or serving again.
+func (d Decisions) WithDrained(id string, drained bool) Decisions {
+	d.Drained = slices.DeleteFunc(slices.Clone(d.Drained), func(other string) bool { return other == id })
+	if drained {
+		d.Drained = append(d.Drained, id)
+		slices.Sort(d.Drained)
+	}
+	return d
+}
+
+// WithDonated returns d with a replica donated, unless it already is.
+func (d Decisions) WithDonated(id string, how service.Donation) Decisions {
+	if d.Donation(id) != nil {
+		return d
+	}
+	d = d.WithDrained(id, false)
+	d.Donated = append(slices.Clone(d.Donated), Donated{id, how})
+	slices.SortFunc(d.Donated, func(a, b Donated) int { return cmp.Compare(a.ID, b.ID) })
+	return d
+}
+
+// Reclaimed returns d with a replica reclaimed.
+func (d Decisions) Reclaimed(id string) Decisions {
+	d.Donated = slices.DeleteFunc(slices.Clone(d.Donated), func(r Donated) bool { return r.ID == id })
+	return d
+}
+
+// onlyExisting returns d without decisions about replicas that do not exist, whose IDs may be reused.
+func (d Decisions) onlyExisting(exists func(id string) bool) Decisions {
+	d.Drained = slices.DeleteFunc(slices.Clone(d.Drained), func(id string) bool { return !exists(id) })
+	d.Donated = slices.DeleteFunc(slices.Clone(d.Donated), func(r Donated) bool { return !exists(r.ID) })
+	return d
+}
+
+// equal reports whether two contain the same decisions.
+func (d Decisions) equal(other Decisions) bool {
+	return slices.Equal(d.Drained, other.Drained) && slices.EqualFunc(d.Donated, other.Donated, func(a, b Donated) bool {
+		return a.ID == b.ID && a.Since.Equal(b.Since) && a.Until.Equal(b.Until)
+	})
+}
+
+// BoundsError is a replica count that service.yaml does not allow.
+type BoundsError struct {
+	Model  string
+	Region service.Region
+	Count  int // the requested count
+	service.Bounds
+}
+
+// Error returns a message with the requested and the allowed counts.
+func (e *BoundsError) Error() string {
+	return fmt.Sprintf("%s in %s: replicas must be %d to %d (replicas.min and max of service.yaml), got %d", e.Model, e.Region, e.Min, e.Max, e.Count)
+}
+
+// NoReplicaError is an ID that no replica of the service has.
+type NoReplicaError struct{ ID string }
+
+// Error returns a message with the ID.
+func (e *NoReplicaError) Error() string { return fmt.Sprintf("the service has no replica %q", e.ID) }
+
+// ModelUnknownError is a replica of a static region whose model service.yaml does not state, so
+// that its bounds cannot be checked.
+type ModelUnknownError struct{ ID string }
+
+// Error returns a message with the replica.
+func (e *ModelUnknownError) Error() string {
+	return fmt.Sprintf("%s: its model is unknown, because the service has several", e.ID)
+}
+
+// ErrNotManaged means that skyserve does not create a region's machines, so that none can be added or
+// removed.
+var ErrNotManaged = errors.New("its machines are listed in service.yaml: they can be drained, but not added or removed")
+
+// ErrNotStorable means that decisions about single replicas are not stored: the controller of a cloud
+// service runs on another machine than the file of decisions, and each operator has a separate
+// file.
+var ErrNotStorable = errors.New("replicas of services with cloud regions cannot be drained or donated manually, because their controller would not know of it")
+
+// isRunning reports whether a replica's machine is among objects.
+func isRunning(have []provision.Object, id string) bool {
+	return slices.ContainsFunc(have, func(o provision.Object) bool { return o.ID == id && o.TerminatedReason == "" })
+}

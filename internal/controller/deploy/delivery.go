@@ -1,0 +1,475 @@
+package deploy
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"skyserve/internal/agent"
+	"skyserve/internal/identity"
+	"skyserve/provision"
+	"skyserve/provision/cloud"
+)
+
+// Polling intervals of machines that are not ready: pollInterval where many are awaited; shortPollInterval
+// initially for a machine that responds, which is usually about to be ready, and for a serving
+// machine that applies another deployment.
+const (
+	pollInterval      = 3 * time.Second
+	shortPollInterval = 300 * time.Millisecond
+	localPollInterval = 50 * time.Millisecond // a machine on this computer starts within a second
+)
+
+// Delivery delivers deployments to machines and waits until they run.
+type Delivery struct {
+	Service string
+	Party   identity.Party
+	// Authority certifies machines; nil where it is on another operator's machine, who alone can
+	// enrol machines.
+	Authority *identity.Authority
+	// Enrolments are the balancers that may be enrolled; nil = none.
+	Enrolments *Enrolments
+	// Revoked is the revocation list for machines.
+	Revoked  identity.Revoked
+	Attestor provision.KeyAttestor
+	// Have is the machines with their addresses.
+	Have []provision.Object
+	// Progress is called when a machine's phase or reason changes; may be nil. Calls never overlap.
+	Progress func(id string, s agent.Status)
+	// Self is the ID of the machine of this program, which is reached at its private address; empty
+	// = none.
+	Self string
+	// Now is the clock for renewing certificates; nil = time.Now.
+	Now func() time.Time
+
+	mu   sync.Mutex
+	last map[string]agent.Status
+}
+
+// Deliver delivers each machine's deployment and returns when all are ready, or when ctx ends, with an
+// error that contains each machine's missing step. New machines and those that are not ready get
+// theirs immediately, replicas through balancers. Serving machines get another deployment one after
+// the other, balancers first, and stop at the first that does not become ready again; a replica is
+// drained before and resumed afterwards.
+func (h *Delivery) Deliver(ctx context.Context, deployments map[string]agent.Deployment) error {
+	seen := h.ReadStatuses(ctx)
+	serving, others := h.classifyMachines(seen, deployments)
+	var wg sync.WaitGroup
+	errs := make([]error, len(others))
+	for i, o := range others {
+		wg.Go(func() { errs[i] = h.deliverUntilReady(ctx, o, deployments[o.ID], pollIntervalOf(o)) })
+	}
+	wg.Wait()
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	defer h.Resume(context.WithoutCancel(ctx), h.replicas(deployments)) // also those that an earlier run left drained
+	for _, o := range serving {
+		if o.Kind == provision.KindReplica && seen[o.ID].Revision != deployments[o.ID].Revision {
+			h.reportStatus(o.ID, agent.Status{Phase: agent.PhaseDraining, Reason: "before an update"})
+			h.Drain(ctx, o)
+		}
+		if err := h.deliverUntilReady(ctx, o, deployments[o.ID], shortPollInterval); err != nil {
+			return err
+		}
+		if o.Kind == provision.KindReplica {
+			h.Use(ctx, o)
+		}
+	}
+	return nil
+}
+
+// pollIntervalOf returns the polling interval of a machine.
+func pollIntervalOf(o provision.Object) time.Duration {
+	if cloud.RunsOnThisComputer(o.Region) {
+		return localPollInterval
+	}
+	return pollInterval
+}
+
+// replicas returns the replicas with a deployment.
+func (h *Delivery) replicas(deployments map[string]agent.Deployment) []provision.Object {
+	return slices.DeleteFunc(slices.Clone(h.Have), func(o provision.Object) bool {
+		_, wanted := deployments[o.ID]
+		return o.Kind != provision.KindReplica || !wanted
+	})
+}
+
+// statusTimeout is the timeout of one status request.
+const statusTimeout = 5 * time.Second
+
+// AgentReport is the status of a machine's agent, or the error of reading it.
+type AgentReport struct {
+	agent.Status
+	Err error
+}
+
+// ReadStatuses reads the status of all reachable machines concurrently, each within 5 s.
+func (h *Delivery) ReadStatuses(ctx context.Context) map[string]AgentReport {
+	var mu sync.Mutex
+	var wg sync.WaitGroup
+	all := map[string]AgentReport{}
+	for _, o := range h.Have {
+		if !o.Kind.IsMachine() || o.TerminatedReason != "" || !Reachable(o) {
+			continue
+		}
+		wg.Go(func() {
+			ctx, cancel := context.WithTimeout(ctx, statusTimeout)
+			defer cancel()
+			s, err := h.Operator(o).Status(ctx, h.Machine(o))
+			mu.Lock()
+			defer mu.Unlock()
+			all[o.ID] = AgentReport{s, err}
+		})
+	}
+	wg.Wait()
+	return all
+}
+
+// classifyMachines returns the serving machines that need another deployment, balancers first, and the
+// machines that are not serving. It omits serving machines with the current deployment, and
+// machines that their cloud is interrupting, which would never become ready.
+func (h *Delivery) classifyMachines(seen map[string]AgentReport, deployments map[string]agent.Deployment) (serving, others []provision.Object) {
+	for _, o := range h.Have {
+		d, wanted := deployments[o.ID]
+		s := seen[o.ID] // an unresponsive machine has no phase
+		switch {
+		case !wanted || s.Phase == agent.PhaseInterrupted:
+		case s.Phase != agent.PhaseReady:
+			others = append(others, o)
+		case s.Revision != d.Revision || s.Revoked < h.Revoked.Number() || h.Operator(o).Renews(s.Status):
+			serving = append(serving, o)
+		}
+	}
+	slices.SortFunc(serving, func(a, b provision.Object) int { return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.ID, b.ID)) })
+	return serving, others
+}
+
+// deliverUntilReady delivers a machine's deployment repeatedly until the machine is ready. A machine that
+// responds, or is reached through another, is polled sooner at first, then with backoff: it may
+// load weights for minutes.
+func (h *Delivery) deliverUntilReady(ctx context.Context, o provision.Object, d agent.Deployment, every time.Duration) error {
+	operator, machine := h.Operator(o), h.Machine(o)
+	soon := min(every, shortPollInterval)
+	for {
+		wait := every
+		s, err := operator.Ensure(ctx, machine, d)
+		switch {
+		case err == nil && s.Phase == agent.PhaseReady:
+			h.reportStatus(o.ID, s)
+			return nil
+		case err == nil:
+			h.reportStatus(o.ID, s)
+			wait, soon = soon, min(every, 2*soon)
+		case isPermanent(err):
+			return err
+		default:
+			h.reportStatus(o.ID, agent.Status{Phase: agent.PhaseWaiting, Reason: waitingReason(err)})
+			if errors.Is(err, errNoRelay) { // needs no call to its cloud
+				wait, soon = soon, min(every, 2*soon)
+			}
+		}
+		if !sleep(ctx, wait) {
+			if err == nil {
+				err = fmt.Errorf("%s: %s", s.Phase, s.Reason)
+			}
+			return fmt.Errorf("waiting for %s: %w: %w", o.ID, context.Cause(ctx), err)
+		}
+	}
+}
+
+// isPermanent reports whether retrying cannot help.
+func isPermanent(err error) bool {
+	var refusal *agent.Refusal
+	var strangers *StrangersError
+	return errors.Is(err, identity.ErrPin) || errors.As(err, &strangers) || errors.As(err, &refusal) && refusal.Status != http.StatusBadGateway || errors.Is(err, errNoAuthority)
+}
+
+// waitingReason describes what a machine that cannot be reached yet is waiting for.
+func waitingReason(err error) string {
+	switch {
+	case errors.Is(err, agent.ErrNoFingerprint):
+		return "for its machine to boot"
+	case errors.Is(err, errNoRelay):
+		return "for a balancer of its region, through which it is reached"
+	}
+	return err.Error()
+}
+
+// UpdateController delivers the controller's deployment before anything else is changed, so that the
+// controller and `up` have the same desired state. It does nothing where there is no controller
+// yet, and fails if the controller does not respond within 5 s: with its old deployment it could
+// relaunch what is being removed.
+func (h *Delivery) UpdateController(ctx context.Context, deployments map[string]agent.Deployment) error {
+	i := slices.IndexFunc(h.Have, func(o provision.Object) bool {
+		d := deployments[o.ID]
+		return o.TerminatedReason == "" && Reachable(o) && slices.ContainsFunc(d.Units, func(u agent.Unit) bool { return u.Name == UnitController })
+	})
+	if i < 0 {
+		return nil
+	}
+	o := h.Have[i]
+	ask, done := context.WithTimeout(ctx, statusTimeout)
+	s, err := h.Operator(o).Status(ask, h.Machine(o))
+	done()
+	switch {
+	case errors.Is(err, identity.ErrUntrusted): // it is not enrolled yet
+		return nil
+	case err != nil:
+		return err
+	case s.Revision == deployments[o.ID].Revision:
+		return nil
+	}
+	return h.deliverAndWait(ctx, o, deployments[o.ID])
+}
+
+// stopTimeout is how long a controller's machine may take to stop its units.
+const stopTimeout = time.Minute
+
+// revisionStopped is the revision of a machine without units.
+const revisionStopped = "dismissed"
+
+// StopController stops everything on the controller's machine, by ID, and returns when it has stopped:
+// from then on nothing relaunches what `down` deletes. It does nothing where there is no such
+// machine, or it was never enrolled; it fails if the machine does not respond, or takes longer than
+// a minute.
+func (h *Delivery) StopController(ctx context.Context, id string) error {
+	i := slices.IndexFunc(h.Have, func(o provision.Object) bool { return o.ID == id && o.TerminatedReason == "" && Reachable(o) })
+	if i < 0 {
+		return nil
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, stopTimeout, fmt.Errorf("%s is still stopping its units", id))
+	defer cancel()
+	operator, m := h.Operator(h.Have[i]), h.Machine(h.Have[i])
+	ask, done := context.WithTimeout(ctx, statusTimeout)
+	_, err := operator.Status(ask, m)
+	done()
+	if errors.Is(err, identity.ErrUntrusted) {
+		return nil
+	}
+	for err == nil {
+		var s agent.Status
+		if s, err = operator.Ensure(ctx, m, agent.Deployment{Revision: revisionStopped}); err == nil && s.Phase != agent.PhasePreparing {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-time.After(shortPollInterval):
+		}
+	}
+	return err
+}
+
+// DeliverDue delivers everything that is due, and only waits for serving balancers, since a controller
+// runs it again soon. It does less than Run, because `up` may be running with another generation of
+// the service: new replicas are enrolled, balancers get new deployments of their own generation,
+// certificates are renewed, and all machines get the newest revocation list. Serving balancers are
+// updated one after the other, this machine's own first, until one of them does not become ready
+// again.
+func (h *Delivery) DeliverDue(ctx context.Context, seen map[string]AgentReport, deployments map[string]agent.Deployment) error {
+	var wg sync.WaitGroup
+	var working []provision.Object
+	errs := make([]error, len(h.Have))
+	for i, o := range h.Have {
+		d, due := h.dueDeployment(seen[o.ID], o, deployments)
+		switch {
+		case !due:
+		case o.Kind == provision.KindBalancer && seen[o.ID].Phase == agent.PhaseReady:
+			working = append(working, o)
+		default:
+			wg.Go(func() { errs[i] = h.deliverOnce(ctx, o, d) })
+		}
+	}
+	wg.Wait()
+	slices.SortStableFunc(working, func(a, b provision.Object) int {
+		switch {
+		case a.ID == h.Self:
+			return -1
+		case b.ID == h.Self:
+			return 1
+		}
+		return 0
+	})
+	for _, o := range working {
+		d, _ := h.dueDeployment(seen[o.ID], o, deployments)
+		if err := h.deliverAndWait(ctx, o, d); err != nil {
+			return errors.Join(append(errs, err)...)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// dueDeployment returns the deployment that a controller delivers to a machine, if any.
+func (h *Delivery) dueDeployment(s AgentReport, o provision.Object, deployments map[string]agent.Deployment) (d agent.Deployment, due bool) {
+	d, wanted := deployments[o.ID]
+	switch {
+	case !wanted:
+		return d, false
+	case s.Err != nil: // only operators enrol balancers
+		return d, errors.Is(s.Err, identity.ErrUntrusted) && o.Kind == provision.KindReplica
+	case o.Kind == provision.KindBalancer && s.Revision != d.Revision && generationOf(s.Revision) == generationOf(d.Revision):
+		return d, true
+	}
+	d.Revision = s.Revision // everything else keeps its deployment
+	return d, s.Enrolled && (h.Operator(o).Renews(s.Status) || s.Revoked < h.Revoked.Number())
+}
+
+// generationOf returns the first part of the revision of a balancer's machine.
+func generationOf(revision string) string {
+	first, _, _ := strings.Cut(revision, ".")
+	return first
+}
+
+// deliverOnce delivers a machine's deployment. A booting machine is no error.
+func (h *Delivery) deliverOnce(ctx context.Context, o provision.Object, d agent.Deployment) error {
+	ctx, cancel := context.WithTimeout(ctx, deliveryTimeout)
+	defer cancel()
+	s, err := h.Operator(o).Ensure(ctx, h.Machine(o), d)
+	switch {
+	case err == nil:
+		h.reportStatus(o.ID, s)
+	case isPermanent(err):
+		return err
+	default:
+		h.reportStatus(o.ID, agent.Status{Phase: agent.PhaseWaiting, Reason: waitingReason(err)})
+	}
+	return nil
+}
+
+// deliveryTimeout is the timeout of a delivery to one machine: a new deployment takes a balancer a
+// second, and an unresponsive one must not delay the others.
+const deliveryTimeout = 20 * time.Second
+
+// deliverAndWait delivers another deployment to a balancer and waits until it is ready again.
+func (h *Delivery) deliverAndWait(ctx context.Context, o provision.Object, d agent.Deployment) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, deliveryTimeout, fmt.Errorf("not ready within %s", deliveryTimeout))
+	defer cancel()
+	return h.deliverUntilReady(ctx, o, d, shortPollInterval)
+}
+
+// reportStatus reports a changed status.
+func (h *Delivery) reportStatus(id string, s agent.Status) {
+	if h.Progress == nil {
+		return
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if was, known := h.last[id]; known && was.Phase == s.Phase && was.Reason == s.Reason {
+		return
+	}
+	if h.last == nil {
+		h.last = map[string]agent.Status{}
+	}
+	h.last[id] = s
+	h.Progress(id, s)
+}
+
+// errNoAuthority is an enrolment while the CA is on another machine.
+var errNoAuthority = errors.New("the service's certificate authority is on another operator's machine, and only that operator can enrol a new machine")
+
+// Operator returns the client of a machine's agent: a balancer's is reached directly, a replica's
+// through a balancer of its region, since nothing else can connect to it.
+func (h *Delivery) Operator(o provision.Object) *agent.Operator {
+	op := &agent.Operator{Party: h.Party, Authority: h.Authority, Revoked: h.Revoked, Now: h.Now}
+	if o.Kind == provision.KindReplica && !cloud.RunsOnThisComputer(o.Region) {
+		op.Dial = func(ctx context.Context, addr, fingerprint string) (net.Conn, error) {
+			return h.dialThroughBalancer(ctx, o, addr, fingerprint)
+		}
+	}
+	return op
+}
+
+// Machine returns a machine's address for its operator.
+func (h *Delivery) Machine(o provision.Object) agent.Machine {
+	at := cloud.EndpointsOf(o)
+	role, address := identity.Balancer, at.Advertised.Agent
+	switch {
+	case o.Kind != provision.KindBalancer:
+		role, address = identity.Replica, at.Listen.Agent
+	case o.ID == h.Self:
+		address = at.Listen.Agent
+	}
+	return agent.Machine{
+		Name: identity.Name{Service: h.Service, Role: role, ID: o.ID}, Address: address,
+		Fingerprint: func(ctx context.Context) (string, error) {
+			if h.Authority == nil {
+				return "", errNoAuthority
+			}
+			return h.fingerprint(ctx, o)
+		},
+	}
+}
+
+// fingerprint returns the fingerprint of the key with which a machine is enrolled. A balancer
+// receives more secrets than a replica: only a recorded one is enrolled, and only with the first
+// key that it reported.
+func (h *Delivery) fingerprint(ctx context.Context, o provision.Object) (string, error) {
+	isBalancer := o.Kind == provision.KindBalancer || provision.IsBalancerID(o.ID)
+	if isBalancer && (h.Enrolments == nil || !h.Enrolments.isLaunched(o)) {
+		return "", &StrangersError{Machines: []provision.Object{o}}
+	}
+	f, err := h.Attestor.Fingerprint(ctx, o)
+	switch {
+	case err != nil:
+		return "", err
+	case f == "":
+		return "", agent.ErrNoFingerprint
+	case isBalancer:
+		err = h.Enrolments.pinKey(o, f)
+	}
+	return f, err
+}
+
+// errNoRelay means that no balancer of a replica's region can be reached.
+var errNoRelay = errors.New("no balancer of its region relays connections yet")
+
+// dialThroughBalancer opens a connection to a machine through the first balancer of its region that relays it,
+// without waiting for unresponsive ones.
+func (h *Delivery) dialThroughBalancer(ctx context.Context, o provision.Object, addr, fingerprint string) (net.Conn, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	type opened struct {
+		conn net.Conn
+		err  error
+	}
+	answers, relays := make(chan opened), 0
+	for _, b := range h.Have {
+		if b.Kind != provision.KindBalancer || b.Region != o.Region || b.TerminatedReason != "" || !b.PublicIP.IsValid() {
+			continue
+		}
+		relays++
+		go func() {
+			conn, err := h.Operator(b).Through(h.Machine(b))(ctx, addr, fingerprint)
+			select {
+			case answers <- opened{conn, err}:
+			case <-ctx.Done(): // another one was the first
+				if err == nil {
+					conn.Close()
+				}
+			}
+		}()
+	}
+	failure := errNoRelay
+	for range relays {
+		select {
+		case a := <-answers:
+			if a.err == nil {
+				return a.conn, nil
+			}
+			if !errors.Is(failure, identity.ErrUntrusted) { // an answer about the machine takes precedence over unresponsive balancers
+				failure = fmt.Errorf("%w: %w", errNoRelay, a.err)
+			}
+		case <-ctx.Done():
+			return nil, fmt.Errorf("%w: %w", errNoRelay, context.Cause(ctx))
+		}
+	}
+	return nil, failure
+}

@@ -1,0 +1,557 @@
+package deploy
+
+import (
+	"cmp"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/goccy/go-yaml"
+
+	"skyserve/internal/agent"
+	"skyserve/internal/service"
+	"skyserve/provision"
+	"skyserve/provision/cloud"
+	"skyserve/provision/static"
+)
+
+// Default ports of engines; images.go has their images.
+const (
+	portVLLM   = 8000
+	portSGLang = 30000
+	// cacheHub is the containers' download cache of the hub.
+	cacheHub = "/root/.cache/huggingface"
+	// weightsPath is the containers' path of weights from a bucket.
+	weightsPath = "/weights"
+)
+
+// program is the skyserve binary on a cloud machine, found in its PATH.
+const program = "skyserve"
+
+// Files of a balancer, below the directory of its machine's agent.
+const (
+	fileConfig  = "balancer/config.yaml"
+	fileService = "balancer/service.yaml"
+	fileKeys    = "balancer/keys"
+	fileTLSCert = "balancer/tls.crt"
+	fileTLSKey  = "balancer/tls.key"
+	fileRoot    = "balancer/acme-root.pem"
+	fileEAB     = "balancer/acme-eab"
+	// dirCertificates is a balancer's directory of obtained certificates.
+	dirCertificates = "balancer/certificates"
+)
+
+// Secrets reads the value of an env:NAME or file:PATH reference of service.yaml on this machine.
+type Secrets func(ref string) (string, error)
+
+// LocalSecrets reads the environment and files of this machine. Errors contain the reference and
+// never a value.
+func LocalSecrets(ref string) (string, error) {
+	if name, ok := strings.CutPrefix(ref, "env:"); ok {
+		value, isSet := os.LookupEnv(name)
+		if !isSet {
+			return "", fmt.Errorf("reading %s: environment variable %s is not set", ref, name)
+		}
+		return value, nil
+	}
+	text, err := os.ReadFile(strings.TrimPrefix(ref, "file:"))
+	if err != nil {
+		return "", fmt.Errorf("reading %s: %w", ref, err)
+	}
+	return strings.TrimSuffix(string(text), "\n"), nil
+}
+
+// Content is the input of Deployments.
+type Content struct {
+	Spec *service.Spec
+	// Text is the service.yaml of Spec.
+	Text []byte
+	// Secrets reads its references.
+	Secrets Secrets
+	// PeerToken seeds the shared prefix hashes: the same for all balancers of a service.
+	PeerToken string
+	// Bundle is the bundle of the controller's machine; nil = no controller.
+	Bundle *Bundle
+	// Zone is the hosted zone for ACME challenges; zero = none.
+	Zone HostedZone
+	// Base is the base directory of relative paths in service.yaml, for balancers on this computer.
+	Base string
+	// AdminToken authenticates plain HTTP clients of the admin APIs of balancers on this computer;
+	// empty opens them to all local users.
+	AdminToken string
+	// Enrolled are the cloud IDs of balancer machines that operators launched, by machine ID; other
+	// machines that claim to be balancers are ignored. nil = all are accepted.
+	Enrolled map[string][]string
+	// Draining are the IDs of replicas that balancers stop using.
+	Draining map[string]bool
+}
+
+// HostedZone is a Route 53 zone for balancers.
+type HostedZone struct {
+	ID string `json:"id,omitempty"`
+	// Endpoint is Route 53's base URL; empty = AWS's.
+	Endpoint string `json:"endpoint,omitempty"`
+}
+
+// Deployments returns the deployment of each machine of a service, by ID; have is the machines with
+// their addresses. It omits machines without an address, from their own deployments and from
+// others', and replicas of models that the file no longer contains. The revision of a balancer's
+// machine begins with the generation of the content, so that a controller with another generation
+// leaves it unchanged: see Handover.Tend.
+func Deployments(c Content, have []provision.Object) (map[string]agent.Deployment, error) {
+	d := &deploymentBuilder{Content: c, spec: c.Spec}
+	for _, o := range have {
+		// A failed machine on this computer restarts at the same address: until then the others
+		// keep it, rather than dropping it and its replicas.
+		stays := o.TerminatedReason == "" || cloud.RunsOnThisComputer(o.Region)
+		if stays && o.PrivateIP.IsValid() && c.trusts(o) {
+			d.have = append(d.have, o)
+		}
+	}
+	slices.SortFunc(d.have, func(a, b provision.Object) int { return cmp.Compare(a.ID, b.ID) })
+	edition, err := c.generation()
+	if err != nil {
+		return nil, fmt.Errorf("building deployments: %w", err)
+	}
+	all := map[string]agent.Deployment{}
+	for _, o := range d.have {
+		var one agent.Deployment
+		switch o.Kind {
+		case provision.KindBalancer:
+			one, err = d.balancerDeployment(o)
+			one.Revision = edition + "."
+		case provision.KindReplica:
+			m := c.Spec.ModelByName(o.Labels["model"])
+			if m == nil {
+				continue // its model is no longer in the file: it will be removed
+			}
+			one, err = d.replicaDeployment(o, m)
+		case provision.KindNameServer:
+			if d := c.Spec.DNS; d == nil || d.Provider != service.DNSEmbedded {
+				continue // it will be removed
+			}
+			one, err = d.nameServer()
+		case provision.KindController, provision.KindFirewall, provision.KindIdentity:
+			continue
+		}
+		var hash string
+		if err == nil {
+			hash, err = provision.ConfigHash(one)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("building the deployment of %s: %w", o.ID, err)
+		}
+		one.Revision += hash
+		all[o.ID] = one
+	}
+	return all, nil
+}
+
+// trusts reports whether a machine is known to be what it claims.
+func (c Content) trusts(o provision.Object) bool {
+	if o.Kind != provision.KindBalancer {
+		return !provision.IsBalancerID(o.ID)
+	}
+	return c.Enrolled == nil || slices.Contains(c.Enrolled[o.ID], o.Handle)
+}
+
+// deploymentBuilder is one call of Deployments.
+type deploymentBuilder struct {
+	Content
+	spec *service.Spec
+	have []provision.Object
+}
+
+// UnitNameOf returns the name of the main unit of a machine of a kind.
+func UnitNameOf(k provision.Kind) string {
+	switch k {
+	case provision.KindBalancer:
+		return "balancer"
+	case provision.KindNameServer:
+		return UnitNameServer
+	}
+	return "engine"
+}
+
+// balancerDeployment returns the deployment of a balancer's machine.
+func (d *deploymentBuilder) balancerDeployment(o provision.Object) (agent.Deployment, error) {
+	files := map[string]string{fileService: string(d.Text)}
+	own := cloud.EndpointsOf(o).Listen
+	c := service.BalancerConfig{
+		Service: d.spec.Name, ID: o.ID, Region: o.Region,
+		Listen: own.PublicAddress(d.spec), Admin: own.Admin,
+		Identity: &service.Identity{Cert: agent.FileCert, Key: agent.FileKey, CA: agent.FileCA, Revoked: agent.FileRevoked},
+		Balancer: d.spec.Balancer, SpecFile: fileService, PeerToken: d.PeerToken,
+		Replicas: d.replicasOf(o), Peers: d.peersOf(o), AdminPlain: cloud.RunsOnThisComputer(o.Region), AdminToken: d.AdminToken,
+	}
+	for _, m := range d.spec.Models {
+		c.Models = append(c.Models, service.BalancerModel{Name: m.Name, Aliases: m.Aliases, LoRA: m.Engine.Adapters(), SLO: m.SLO})
+	}
+	d.useStore(&c)
+	if err := d.addSecrets(&c, own, files); err != nil {
+		return agent.Deployment{}, err
+	}
+	fixed, err := provision.ConfigHash(c.Immutable())
+	if err != nil {
+		return agent.Deployment{}, err
+	}
+	config, err := yaml.Marshal(c)
+	if err != nil {
+		return agent.Deployment{}, err
+	}
+	files[fileConfig] = string(config)
+	units := []agent.Unit{{Name: UnitNameOf(o.Kind), Args: []string{program, "lb", "--config", fileConfig}, Files: files, Fixed: fixed, Memory: int64(d.spec.Balancer.Memory.Total)}}
+	if machine := d.controllerMachine(); machine != nil && machine.ID == o.ID {
+		u, err := d.controllerUnit(o)
+		if err != nil {
+			return agent.Deployment{}, err
+		}
+		units = append(units, u)
+	}
+	return agent.Deployment{Units: units, Cloud: d.cloudAccess(o.Region.Cloud())}, nil
+}
+
+// cloudAccess returns the configuration with which a balancer calls its cloud's API for the controller;
+// nil in the controller's own cloud and without a controller.
+func (d *deploymentBuilder) cloudAccess(name string) *agent.Cloud {
+	if d.Bundle == nil || name == homeCloud(d.spec) || cloud.RunsOnThisComputer(service.Region(name+"/")) {
+		return nil
+	}
+	c := &agent.Cloud{Means: d.Bundle.Means}
+	for _, r := range cloud.ManagedRegions(d.spec) {
+		if r.Cloud() == name {
+			c.Regions = append(c.Regions, string(r))
+		}
+	}
+	return c
+}
+
+// addSecrets adds the secrets of a balancer's configuration to its files.
+func (d *deploymentBuilder) addSecrets(c *service.BalancerConfig, own provision.Addresses, files map[string]string) error {
+	if cloud.RunsOnThisComputer(c.Region) {
+		d.referToLocalFiles(c, own)
+		return nil
+	}
+	if auth := c.Balancer.Auth; auth != nil {
+		keys, err := d.Secrets(auth.KeysFrom)
+		if err != nil {
+			return fmt.Errorf("balancer.auth.keys_from: %w", err)
+		}
+		own := *auth
+		own.KeysFrom = "file:" + fileKeys
+		c.Balancer.Auth, files[fileKeys] = &own, keys
+	}
+	tls := c.Balancer.TLS
+	if tls == nil {
+		return nil
+	}
+	if tls.ACME != nil {
+		return d.addACMEFiles(c, own, files)
+	}
+	for _, f := range []struct{ key, from, to string }{{"cert", tls.Cert, fileTLSCert}, {"key", tls.Key, fileTLSKey}} {
+		text, err := d.Secrets("file:" + f.from)
+		if err != nil {
+			return fmt.Errorf("balancer.tls.%s: %w", f.key, err)
+		}
+		files[f.to] = text
+	}
+	c.Balancer.TLS = &service.TLS{Cert: fileTLSCert, Key: fileTLSKey}
+	return nil
+}
+
+// referToLocalFiles lets a balancer on this computer read the files of service.yaml in place, so that it
+// reloads them when they change.
+func (d *deploymentBuilder) referToLocalFiles(c *service.BalancerConfig, own provision.Addresses) {
+	if auth := c.Balancer.Auth; auth != nil {
+		there := *auth
+		there.KeysFrom = d.absoluteRef(auth.KeysFrom)
+		c.Balancer.Auth = &there
+	}
+	tls := c.Balancer.TLS
+	switch {
+	case tls == nil:
+	case tls.ACME == nil:
+		c.Balancer.TLS = &service.TLS{Cert: d.absolutePath(tls.Cert), Key: d.absolutePath(tls.Key)}
+	default:
+		a := *tls.ACME
+		a.Root = d.absolutePath(a.Root)
+		if a.EAB != nil {
+			a.EAB = &service.EAB{KeyID: a.EAB.KeyID, HMAC: d.absoluteRef(a.EAB.HMAC)}
+		}
+		c.Balancer.TLS = &service.TLS{ACME: &a}
+		d.configureCertificate(c, own)
+	}
+}
+
+// absoluteRef returns a reference of service.yaml with an absolute file path.
+func (d *deploymentBuilder) absoluteRef(ref string) string {
+	if path, isFile := strings.CutPrefix(ref, "file:"); isFile {
+		return "file:" + d.absolutePath(path)
+	}
+	return ref
+}
+
+// absolutePath returns a path of service.yaml as an absolute path.
+func (d *deploymentBuilder) absolutePath(p string) string {
+	if p == "" || filepath.IsAbs(p) || d.Base == "" {
+		return p
+	}
+	return filepath.Join(d.Base, p)
+}
+
+// configureCertificate configures how a balancer obtains the certificate of the service's name. A balancer
+// without an AWS identity cannot write to Route 53: it loads certificates that others obtain.
+func (d *deploymentBuilder) configureCertificate(c *service.BalancerConfig, own provision.Addresses) {
+	c.Certificate = &service.CertificateConfig{Name: d.spec.DNS.Name, Dir: dirCertificates}
+	switch {
+	case d.spec.ObtainsCertificate(service.ChallengeHTTP):
+		c.Certificate.Listen = own.Challenge
+	case d.spec.ObtainsCertificate(service.ChallengeDNS):
+		c.Certificate.Zone, c.Certificate.Private = d.spec.DNS.Zone, d.spec.DNS.Private
+		c.Certificate.ZoneID, c.Certificate.Endpoint = d.Zone.ID, d.Zone.Endpoint
+		c.Certificate.FollowOnly = c.Region.Cloud() == service.CloudGCP
+	}
+}
+
+// addACMEFiles adds the files that a balancer needs to obtain a certificate.
+func (d *deploymentBuilder) addACMEFiles(c *service.BalancerConfig, own provision.Addresses, files map[string]string) error {
+	a := *c.Balancer.TLS.ACME
+	c.Balancer.TLS = &service.TLS{ACME: &a}
+	d.configureCertificate(c, own)
+	var err error
+	if a.Root != "" {
+		if files[fileRoot], err = d.Secrets("file:" + a.Root); err != nil {
+			return fmt.Errorf("balancer.tls.acme.root: %w", err)
+		}
+		a.Root = fileRoot
+	}
+	if a.EAB != nil {
+		if files[fileEAB], err = d.Secrets(a.EAB.HMAC); err != nil {
+			return fmt.Errorf("balancer.tls.acme.eab.hmac: %w", err)
+		}
+		a.EAB = &service.EAB{KeyID: a.EAB.KeyID, HMAC: "file:" + fileEAB}
+	}
+	return nil
+}
+
+// peersOf returns all other balancers. They are reached at the admin listener, which authenticates
+// balancers by certificate.
+func (d *deploymentBuilder) peersOf(o provision.Object) []service.PeerConfig {
+	var peers []service.PeerConfig
+	for _, other := range d.have {
+		if other.Kind != provision.KindBalancer || other.ID == o.ID || !other.PublicIP.IsValid() {
+			continue
+		}
+		base := AdminURL(other)
+		peers = append(peers, service.PeerConfig{ID: other.ID, Region: other.Region, URL: base, Admin: base, EmulateRTT: d.distance(o.Region, other.Region)})
+	}
+	return peers
+}
+
+// distance returns the emulated round trip between regions on this computer.
+func (d *deploymentBuilder) distance(a, b service.Region) time.Duration {
+	if !cloud.RunsOnThisComputer(a) || !cloud.RunsOnThisComputer(b) {
+		return 0
+	}
+	return d.spec.LocalHosts.RTTBetween(a.Place(), b.Place())
+}
+
+// replicasOf returns a balancer's replicas: the replicas of a region are assigned to its balancers
+// by number, so that none moves when another is added or removed. Machines of static regions belong
+// to the first balancer.
+func (d *deploymentBuilder) replicasOf(o provision.Object) []service.ReplicaConfig {
+	balancers := d.machinesOf(provision.KindBalancer, o.Region)
+	turn := slices.IndexFunc(balancers, func(b provision.Object) bool { return b.ID == o.ID })
+	var replicas []service.ReplicaConfig
+	for _, r := range d.machinesOf(provision.KindReplica, o.Region) {
+		at := slices.IndexFunc(d.spec.Models, func(m service.Model) bool { return m.Name == r.Labels["model"] })
+		if at < 0 || !r.PrivateIP.IsValid() || d.Draining[r.ID] {
+			continue
+		}
+		// The first replicas of two models are of two balancers.
+		if (at+provision.ReplicaNumber(r.ID))%len(balancers) != turn {
+			continue
+		}
+		m := &d.spec.Models[at]
+		replicas = append(replicas, service.ReplicaConfig{
+			ID: r.ID, URL: engineURL(r), MTLS: true, Region: r.Region,
+			Model: m.Name, Kind: m.Engine.Kind, GPU: gpuOf(r), Capacity: capacityOf(r), USDPerHour: r.CostPerHour, DataParallel: m.Engine.DataParallel, MaxNumSeqs: m.Engine.MaxNumSeqs,
+		})
+	}
+	return append(replicas, d.attachedTo(o, balancers)...)
+}
+
+// gpuOf returns the actual GPU of a replica, which may differ from the first choice in its label.
+func gpuOf(o provision.Object) string {
+	if o.Offering != nil && o.Offering.GPU != "" {
+		return o.Offering.GPU
+	}
+	return o.Labels["gpu"]
+}
+
+// attachedTo returns a balancer's replicas of static regions: those of its own region in turn, and
+// those of regions without balancers for the service's first balancer.
+func (d *deploymentBuilder) attachedTo(o provision.Object, beside []provision.Object) []service.ReplicaConfig {
+	var replicas []service.ReplicaConfig
+	for _, region := range d.spec.Regions {
+		if region.Name.Cloud() != service.CloudStatic {
+			continue
+		}
+		first := o.ID == cloud.ControllerMachine(d.spec) && !slices.Contains(cloud.ManagedRegions(d.spec), region.Name)
+		for i, r := range static.Replicas(d.spec, region) {
+			own := region.Name == o.Region && beside[i%len(beside)].ID == o.ID
+			if (first || own) && !d.Draining[r.ID] {
+				replicas = append(replicas, r)
+			}
+		}
+	}
+	return replicas
+}
+
+// machinesOf returns the machines of a kind in a region.
+func (d *deploymentBuilder) machinesOf(kind provision.Kind, region service.Region) []provision.Object {
+	var out []provision.Object
+	for _, o := range d.have {
+		if o.Kind == kind && o.Region == region {
+			out = append(out, o)
+		}
+	}
+	return out
+}
+
+// PublicURL returns the URL at which a cloud balancer serves clients.
+func PublicURL(spec *service.Spec, o provision.Object) string {
+	scheme := "http://"
+	if spec.Balancer.TLS != nil {
+		scheme = "https://"
+	}
+	return scheme + cloud.EndpointsOf(o).Advertised.PublicAddress(spec)
+}
+
+// AdminURL returns the URL at which it serves operators and other balancers.
+func AdminURL(o provision.Object) string {
+	return "https://" + cloud.EndpointsOf(o).Advertised.Admin
+}
+
+// engineURL returns the URL at which a replica accepts balancers.
+func engineURL(o provision.Object) string {
+	return "https://" + cloud.EndpointsOf(o).Listen.Engine
+}
+
+// replicaDeployment returns the deployment of a replica's machine: the engine on loopback, behind a proxy
+// that accepts balancers.
+func (d *deploymentBuilder) replicaDeployment(o provision.Object, m *service.Model) (agent.Deployment, error) {
+	at := cloud.EndpointsOf(o)
+	u, base := unitOf(m, gpusOf(o), at)
+	u.Name, u.Env = UnitNameOf(o.Kind), m.Engine.Env
+	if m.Engine.Weights != "" {
+		u.Weights = &agent.Weights{From: m.Engine.Weights, To: weightsPath}
+	}
+	ready := cmp.Or(m.Engine.Ready, "/health")
+	if m.Engine.Kind == service.EngineOpenAI {
+		ready = cmp.Or(m.Engine.Ready, "/v1/models")
+	}
+	u.Ready = base + ready
+	for name, ref := range m.Secrets {
+		value, err := d.Secrets(ref)
+		if err != nil {
+			return agent.Deployment{}, fmt.Errorf("secrets.%s: %w", name, err)
+		}
+		if u.Secrets == nil {
+			u.Secrets = map[string]string{}
+		}
+		u.Secrets[name] = value
+	}
+	return agent.Deployment{Units: []agent.Unit{u}, Front: &agent.Proxy{Listen: at.Listen.Engine, To: base}}, nil
+}
+
+// capacityOf returns the capacity type of a machine; empty where it is unknown.
+func capacityOf(o provision.Object) service.CapacityType {
+	if o.Offering == nil {
+		return ""
+	}
+	return o.Offering.Capacity
+}
+
+// gpusOf returns the number of GPUs of a machine.
+func gpusOf(o provision.Object) int {
+	if o.Offering == nil {
+		return 0
+	}
+	return o.Offering.GPUs
+}
+
+// imageOf returns the container image of an engine; empty for one without a container.
+func imageOf(e *service.Engine) string {
+	switch e.Kind {
+	case service.EngineVLLM:
+		return cmp.Or(e.Image, imageVLLM)
+	case service.EngineSGLang:
+		return cmp.Or(e.Image, imageSGLang)
+	case service.EngineOpenAI:
+		return e.Image
+	case service.EngineSim:
+	}
+	return ""
+}
+
+// unitOf returns the unit of an engine on a machine with a number of GPUs, and its base URL. at
+// contains the machine's loopback address; containers have their own.
+func unitOf(m *service.Model, gpus int, at provision.Endpoints) (u agent.Unit, base string) {
+	if at.Engine != "" { // several share the loopback address
+		args := slices.Insert(provision.SimEngineArgs(m, at.Engine), simSeedAt, "--seed", strings.TrimLeft(at.Engine[strings.LastIndexByte(at.Engine, ':')+1:], "0"))
+		return agent.Unit{Args: append([]string{program}, args...)}, "http://" + at.Engine
+	}
+	u, port := unitOnPort(m, gpus, at.Loopback)
+	return u, "http://" + net.JoinHostPort(at.Loopback, strconv.Itoa(port))
+}
+
+// simSeedAt is the position of the seed in the arguments of a simulated engine: after its address
+// and model.
+const simSeedAt = 5
+
+// unitOnPort is unitOf for an engine with its default port.
+func unitOnPort(m *service.Model, gpus int, host string) (agent.Unit, int) {
+	e, path := &m.Engine, m.Name
+	if e.Weights != "" {
+		path = weightsPath
+	}
+	var args []string
+	option := func(isSet bool, words ...string) {
+		if isSet {
+			args = append(args, words...)
+		}
+	}
+	switch e.Kind {
+	case service.EngineSim:
+		port := cmp.Or(e.Port, portVLLM)
+		args = append(args, program)
+		return agent.Unit{Args: append(args, provision.SimEngineArgs(m, net.JoinHostPort(host, strconv.Itoa(port)))...)}, port
+	case service.EngineSGLang:
+		port := cmp.Or(e.Port, portSGLang)
+		args = []string{"python3", "-m", "sglang.launch_server", "--model-path", path, "--host", "0.0.0.0", "--port", strconv.Itoa(port), "--enable-metrics"}
+		option(e.Weights != "", "--served-model-name", m.Name)
+		option(gpus > 1 && e.DataParallel <= 1, "--tp-size", strconv.Itoa(gpus))
+		option(e.DataParallel > 1, "--dp-size", strconv.Itoa(e.DataParallel))
+		option(e.MaxNumSeqs > 0, "--max-running-requests", strconv.Itoa(e.MaxNumSeqs))
+		option(len(e.LoRA) > 0, append([]string{"--lora-paths"}, e.LoRA...)...)
+		return agent.Unit{Image: imageOf(e), Args: append(args, e.Args...), Port: port, GPUs: gpus > 0, Cache: cacheHub}, port
+	case service.EngineVLLM:
+		port := cmp.Or(e.Port, portVLLM)
+		args = []string{"--model", path, "--port", strconv.Itoa(port)}
+		option(e.Weights != "", "--served-model-name", m.Name)
+		option(gpus > 1 && e.DataParallel <= 1, "--tensor-parallel-size", strconv.Itoa(gpus))
+		option(e.DataParallel > 1, "--data-parallel-size", strconv.Itoa(e.DataParallel))
+		option(e.MaxNumSeqs > 0, "--max-num-seqs", strconv.Itoa(e.MaxNumSeqs))
+		option(len(e.LoRA) > 0, append([]string{"--enable-lora", "--lora-modules"}, e.LoRA...)...)
+		return agent.Unit{Image: imageOf(e), Args: append(args, e.Args...), Port: port, GPUs: gpus > 0, Cache: cacheHub}, port
+	case service.EngineOpenAI:
+	}
+	port := cmp.Or(e.Port, portVLLM)
+	return agent.Unit{Image: imageOf(e), Args: e.Args, Port: port, GPUs: gpus > 0, Cache: cacheHub}, port
+}

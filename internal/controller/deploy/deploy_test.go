@@ -1,0 +1,371 @@
+package deploy_test
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/goccy/go-yaml"
+
+	"skyserve/internal/agent"
+	"skyserve/internal/controller/deploy"
+	"skyserve/internal/service"
+	"skyserve/provision"
+)
+
+const deployed = `
+name: chat
+models:
+  - name: org/llama
+    aliases: [small]
+    engine: {kind: vllm, args: [--max-model-len, "8192"], max_num_seqs: 256, lora: [sql=/adapters/sql]}
+    secrets: {HF_TOKEN: env:HF_TOKEN}
+    gpus: [{type: L4, count: 4}]
+  - name: org/qwen
+    engine: {kind: sglang, image: mine/sglang:1, env: {LEVEL: warn}}
+    gpus: [{type: L4}]
+    regions: {"gcp/europe-west4": {min: 0, max: 0}}
+regions:
+  - name: aws/us-east-1
+    balancers: 2
+  - name: gcp/europe-west4
+  - name: static/paris
+    endpoints: ["http://10.0.0.7:8000"]
+balancer:
+  auth: {keys_from: env:KEYS}
+  tls: {cert: /etc/mine.crt, key: /etc/mine.key}
+`
+
+func machineAt(id string, kind provision.Kind, region service.Region, model, ip string, gpus int) provision.Object {
+	return provision.Object{
+		ID: id, Kind: kind, Service: "chat", Region: region, Labels: map[string]string{"model": model, "gpu": "L4"},
+		PublicIP: netip.MustParseAddr("203.0.113." + ip), PrivateIP: netip.MustParseAddr("10.0.0." + ip), Offering: &provision.Offering{GPUs: gpus},
+	}
+}
+
+func fleetOf() []provision.Object {
+	const b, r = provision.KindBalancer, provision.KindReplica
+	return []provision.Object{
+		machineAt("us-east-1-qwen-0", r, "aws/us-east-1", "org/qwen", "12", 1),
+		machineAt("us-east-1-0", r, "aws/us-east-1", "org/llama", "11", 4),
+		machineAt("lb-us-east-1-0", b, "aws/us-east-1", "", "1", 0),
+		machineAt("lb-us-east-1-1", b, "aws/us-east-1", "", "2", 0),
+		machineAt("lb-europe-west4-0", b, "gcp/europe-west4", "", "3", 0),
+		machineAt("europe-west4-0", r, "gcp/europe-west4", "org/llama", "13", 4),
+		{ID: "us-east-1-1", Kind: r, Region: "aws/us-east-1", Labels: map[string]string{"model": "org/llama"}}, // it has no address yet
+		{ID: "firewall-us-east-1-replica", Kind: provision.KindFirewall, Region: "aws/us-east-1"},
+	}
+}
+
+var secret = map[string]string{"env:HF_TOKEN": "hf_x", "env:KEYS": "k1", "file:/etc/mine.crt": "CRT", "file:/etc/mine.key": "KEY"}
+
+func secrets(ref string) (string, error) {
+	value, ok := secret[ref]
+	if !ok {
+		return "", errors.New("reading " + ref + ": there is none")
+	}
+	return value, nil
+}
+
+func content(t *testing.T) deploy.Content {
+	return deploy.Content{Spec: parse(t, deployed), Text: []byte(deployed), Secrets: secrets, PeerToken: "p"}
+}
+
+func deployAll(t *testing.T, have []provision.Object) map[string]agent.Deployment {
+	t.Helper()
+	all, err := deploy.Deployments(content(t), have)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for id, d := range all {
+		if err := d.Check(); err != nil || d.Revision == "" {
+			t.Errorf("%s: revision %q, %v", id, d.Revision, err)
+		}
+	}
+	return all
+}
+
+func TestDeploymentsOfEngines(t *testing.T) {
+	all := deployAll(t, fleetOf())
+	if len(all) != 6 {
+		t.Errorf("got %d deployments, want one for each machine with an address", len(all))
+	}
+	for id, want := range map[string]struct{ image, args, to, ready string }{
+		"us-east-1-0": {
+			"vllm/vllm-openai:v0.33.0",
+			"--model org/llama --port 8000 --tensor-parallel-size 4 --max-num-seqs 256 --enable-lora --lora-modules sql=/adapters/sql --max-model-len 8192",
+			"http://127.0.0.1:8000", "http://127.0.0.1:8000/health",
+		},
+		"us-east-1-qwen-0": {
+			"mine/sglang:1", "python3 -m sglang.launch_server --model-path org/qwen --host 0.0.0.0 --port 30000 --enable-metrics",
+			"http://127.0.0.1:30000", "http://127.0.0.1:30000/health",
+		},
+	} {
+		d := all[id]
+		u := d.Units[0]
+		if got := strings.Join(u.Args, " "); u.Image != want.image || got != want.args || d.Front.To != want.to || u.Ready != want.ready || !u.GPUs {
+			t.Errorf("%s: got %+v behind %+v", id, u, d.Front)
+		}
+	}
+	if got := all["us-east-1-0"].Units[0].Secrets["HF_TOKEN"]; got != "hf_x" {
+		t.Errorf("the engine's token is %q", got)
+	}
+	if got := all["us-east-1-qwen-0"].Units[0].Env["LEVEL"]; got != "warn" {
+		t.Errorf("the engine's environment has %q", got)
+	}
+}
+
+// An engine whose weights are in a bucket is started with the folder where they are, and
+// still goes by the model's name.
+func TestDeploymentsWithWeightsFromABucket(t *testing.T) {
+	c := content(t)
+	froms := []string{"s3://models/m", "gs://models/m"}
+	for i, from := range froms {
+		c.Spec.Models[i].Engine.Weights = from
+	}
+	all, err := deploy.Deployments(c, fleetOf())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for id, want := range map[string]string{
+		"us-east-1-0":      "--model /weights --port 8000 --served-model-name org/llama --tensor-parallel-size 4",
+		"us-east-1-qwen-0": "--model-path /weights --host 0.0.0.0 --port 30000 --enable-metrics --served-model-name org/qwen",
+	} {
+		u := all[id].Units[0]
+		if got := strings.Join(u.Args, " "); !strings.Contains(got, want) || u.Weights == nil || u.Weights.To != "/weights" || !slices.Contains(froms, u.Weights.From) {
+			t.Errorf("%s: got %q with %+v", id, got, u.Weights)
+		}
+		if err := all[id].Check(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func TestDeploymentsOfBalancers(t *testing.T) {
+	all := deployAll(t, fleetOf())
+	replicas := map[string][]string{
+		"lb-us-east-1-0":    {"us-east-1-0 https://10.0.0.11:8300", "paris-10-0-0-7-8000 http://10.0.0.7:8000"},
+		"lb-us-east-1-1":    {"us-east-1-qwen-0 https://10.0.0.12:8300"},
+		"lb-europe-west4-0": {"europe-west4-0 https://10.0.0.13:8300"},
+	}
+	listens := map[string]string{"lb-us-east-1-0": "10.0.0.1:443", "lb-us-east-1-1": "10.0.0.2:443", "lb-europe-west4-0": "10.0.0.3:443"}
+	for id, want := range replicas {
+		u := all[id].Units[0]
+		var c service.BalancerConfig
+		if err := yaml.UnmarshalWithOptions([]byte(u.Files["balancer/config.yaml"]), &c, yaml.Strict()); err != nil {
+			t.Fatalf("%s: %v", id, err)
+		}
+		var got, peers []string
+		for _, r := range c.Replicas {
+			got = append(got, r.ID+" "+r.URL)
+			if r.MTLS != strings.HasPrefix(r.URL, "https") {
+				t.Errorf("%s speaks to %s with mTLS: %t", id, r.URL, r.MTLS)
+			}
+		}
+		for _, p := range c.Peers {
+			peers = append(peers, p.ID)
+		}
+		if !slices.Equal(got, want) || len(peers) != 2 || slices.Contains(peers, id) {
+			t.Errorf("%s: got replicas %q and peers %q, want %q and the two others", id, got, peers, want)
+		}
+		if c.Listen != listens[id] || c.Identity == nil || c.PeerToken != "p" || c.Balancer.Auth.KeysFrom != "file:balancer/keys" || u.Files["balancer/keys"] != "k1" ||
+			c.Balancer.TLS.Cert != "balancer/tls.crt" || u.Files["balancer/tls.key"] != "KEY" || u.Files["balancer/service.yaml"] != deployed {
+			t.Errorf("%s: got %+v with %+v", id, c, u.Files)
+		}
+		if u.Memory != 2<<30 || c.Balancer.Memory.Total != 2<<30 {
+			t.Errorf("%s: may take %d bytes and is told %s, want 2 GiB", id, u.Memory, c.Balancer.Memory.Total)
+		}
+	}
+}
+
+// Another memory asks for a start: systemd reads it then.
+func TestDeploymentsWithOtherMemory(t *testing.T) {
+	before, c := deployAll(t, fleetOf()), content(t)
+	c.Spec.Balancer.Memory.Total = 3 * service.GiB
+	after, err := deploy.Deployments(c, fleetOf())
+	if err != nil {
+		t.Fatal(err)
+	}
+	const id = "lb-us-east-1-0"
+	if was, is := before[id].Units[0], after[id].Units[0]; is.Memory != 3<<30 || is.Fixed == was.Fixed || before[id].Revision == after[id].Revision {
+		t.Errorf("got %d bytes, fixed %s, was %s", is.Memory, is.Fixed, was.Fixed)
+	}
+}
+
+// A replica that comes is told to a balancer that runs, which need not start again.
+func TestAnotherReplicaIsARearrangementOnly(t *testing.T) {
+	before, after := deployAll(t, fleetOf()), deployAll(t, append(fleetOf(), machineAt("europe-west4-1", provision.KindReplica, "gcp/europe-west4", "org/llama", "14", 4)))
+	for id := range before {
+		changed := before[id].Revision != after[id].Revision
+		if want := id == "lb-europe-west4-0"; changed != want {
+			t.Errorf("%s: changed %t, want %t", id, changed, want)
+		}
+		if before[id].Units[0].Fixed != after[id].Units[0].Fixed {
+			t.Errorf("%s has to be started again", id)
+		}
+	}
+}
+
+// A replica that goes takes no other one from its balancer: who moves is served by nobody for a
+// moment.
+func TestReplicasStayAtTheirBalancerWhenOthersGo(t *testing.T) {
+	all := fleetOf()
+	for n := 1; n < 4; n++ {
+		id := fmt.Sprintf("us-east-1-%d", n)
+		all = append(all, machineAt(id, provision.KindReplica, "aws/us-east-1", "org/llama", strconv.Itoa(14+n), 1))
+	}
+	before := holders(t, deployAll(t, all))
+	for _, gone := range []string{"us-east-1-0", "us-east-1-1", "us-east-1-2", "us-east-1-3", "us-east-1-qwen-0"} {
+		after := holders(t, deployAll(t, slices.DeleteFunc(slices.Clone(all), func(o provision.Object) bool { return o.ID == gone })))
+		want := maps.Clone(before)
+		if delete(want, gone); !maps.Equal(after, want) {
+			t.Errorf("without %s: got %v, want %v", gone, after, want)
+		}
+	}
+	for _, lb := range []string{"lb-us-east-1-0", "lb-us-east-1-1"} {
+		if !slices.Contains(slices.Collect(maps.Values(before)), lb) {
+			t.Errorf("%s has no replica: %v", lb, before)
+		}
+	}
+}
+
+// holders are the balancers of replicas.
+func holders(t *testing.T, all map[string]agent.Deployment) map[string]string {
+	t.Helper()
+	at := map[string]string{}
+	for id, d := range all {
+		for _, u := range d.Units {
+			if u.Files["balancer/config.yaml"] == "" {
+				continue
+			}
+			var c service.BalancerConfig
+			if err := yaml.UnmarshalWithOptions([]byte(u.Files["balancer/config.yaml"]), &c, yaml.Strict()); err != nil {
+				t.Fatalf("%s: %v", id, err)
+			}
+			for _, r := range c.Replicas {
+				at[r.ID] = id
+			}
+		}
+	}
+	return at
+}
+
+// A replica of a model that was taken out of the file is about to go.
+func TestAReplicaOfNoModelIsLeftOut(t *testing.T) {
+	all := deployAll(t, append(fleetOf(), machineAt("us-east-1-mistral-0", provision.KindReplica, "aws/us-east-1", "org/mistral", "15", 1)))
+	if _, there := all["us-east-1-mistral-0"]; there || len(all) != 6 || strings.Contains(all["lb-us-east-1-0"].Units[0].Files["balancer/config.yaml"], "10.0.0.15") {
+		t.Errorf("got deployments of %d machines", len(all))
+	}
+}
+
+func TestASecretThatIsNotThereIsNamedAndNoneIsShown(t *testing.T) {
+	defer func(k string) { secret["env:HF_TOKEN"] = k }(secret["env:HF_TOKEN"])
+	delete(secret, "env:HF_TOKEN")
+	_, err := deploy.Deployments(content(t), fleetOf())
+	if err == nil || !strings.Contains(err.Error(), "env:HF_TOKEN") || !strings.Contains(err.Error(), "models[0].secrets.HF_TOKEN") || strings.Contains(err.Error(), "k1") {
+		t.Errorf("got %v", err)
+	}
+}
+
+// obtaining is a service whose balancers obtain their certificate.
+func obtaining(t *testing.T, acme string) deploy.Content {
+	c := content(t)
+	c.Text = []byte(strings.Replace(deployed, "tls: {cert: /etc/mine.crt, key: /etc/mine.key}", "tls: {acme: {"+acme+"}}", 1) +
+		"dns: {provider: route53, name: chat.example.com, zone: example.com}\n")
+	c.Spec, c.Zone = parse(t, string(c.Text)), deploy.HostedZone{ID: "Z1", Endpoint: "http://route53.test"}
+	return c
+}
+
+// Balancers know what to obtain a certificate for and how; one that has no identity at AWS
+// takes up what others obtain. Secrets travel as all others do.
+func TestDeploymentsOfBalancersThatObtain(t *testing.T) {
+	secret["env:EAB"], secret["file:/etc/root.pem"] = "HMAC", "ROOT"
+	for _, tt := range []struct {
+		challenge, id string
+		want          service.CertificateConfig
+	}{
+		{"dns-01", "lb-us-east-1-0", service.CertificateConfig{Zone: "example.com", ZoneID: "Z1", Endpoint: "http://route53.test"}},
+		{"dns-01", "lb-europe-west4-0", service.CertificateConfig{Zone: "example.com", ZoneID: "Z1", Endpoint: "http://route53.test", FollowOnly: true}},
+		{"http-01", "lb-europe-west4-0", service.CertificateConfig{Listen: "10.0.0.3:80"}},
+		{"tls-alpn-01", "lb-us-east-1-1", service.CertificateConfig{}},
+	} {
+		c := obtaining(t, "email: ops@example.com, challenge: "+tt.challenge+", ca: \"https://ca.example.com/acme\", root: /etc/root.pem, eab: {key_id: k, hmac: env:EAB}")
+		all, err := deploy.Deployments(c, fleetOf())
+		if err != nil {
+			t.Fatal(err)
+		}
+		d := all[tt.id]
+		if err := d.Check(); err != nil {
+			t.Errorf("%s: %v", tt.id, err)
+		}
+		u := d.Units[0]
+		var cfg service.BalancerConfig
+		if err := yaml.Unmarshal([]byte(u.Files["balancer/config.yaml"]), &cfg); err != nil {
+			t.Fatal(err)
+		}
+		tt.want.Name, tt.want.Dir = "chat.example.com", "balancer/certificates"
+		if cfg.Certificate == nil || *cfg.Certificate != tt.want {
+			t.Errorf("%s %s: the certificate is %+v, want %+v", tt.id, tt.challenge, cfg.Certificate, tt.want)
+		}
+		a := cfg.Balancer.TLS.ACME
+		if a.Root != "balancer/acme-root.pem" || u.Files[a.Root] != "ROOT" || a.EAB.HMAC != "file:balancer/acme-eab" || u.Files["balancer/acme-eab"] != "HMAC" {
+			t.Errorf("%s: %+v with the files %v", tt.id, a, slices.Sorted(maps.Keys(u.Files)))
+		}
+		if strings.Contains(u.Files["balancer/config.yaml"], "HMAC") || !strings.HasSuffix(cfg.Listen, ":443") {
+			t.Errorf("%s: the configuration is\n%s", tt.id, u.Files["balancer/config.yaml"])
+		}
+		if c.Spec.Balancer.TLS.ACME.Root != "/etc/root.pem" {
+			t.Error("the service's own keys were changed")
+		}
+	}
+	delete(secret, "env:EAB")
+	_, err := deploy.Deployments(obtaining(t, "email: ops@example.com, eab: {key_id: k, hmac: env:EAB}"), fleetOf())
+	if err == nil || !strings.Contains(err.Error(), "balancer.tls.acme.eab.hmac: reading env:EAB") {
+		t.Errorf("without the key: %v", err)
+	}
+}
+
+// A balancer of this computer whose process died starts again where it was: until then the
+// others go on knowing it, and what it served can be adopted. One in a cloud that was ended
+// does not come back.
+func TestADeadBalancerIsForgottenOnlyWhereItDoesNotComeBack(t *testing.T) {
+	for text, forgotten := range map[string]bool{twoHere: false, twoClouds: true} {
+		c := content(t)
+		c.Spec, c.Text = parse(t, text), []byte(text)
+		var have []provision.Object
+		for i, r := range []service.Region{c.Spec.Regions[0].Name, c.Spec.Regions[1].Name} {
+			have = append(have, machineAt(provision.BalancerID(r, 0), provision.KindBalancer, r, "", fmt.Sprint(i+1), 0))
+		}
+		before, err := deploy.Deployments(c, have)
+		if err != nil {
+			t.Fatal(err)
+		}
+		have[1].TerminatedReason = "its process is gone"
+		after, err := deploy.Deployments(c, have)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if id := have[0].ID; (before[id].Revision != after[id].Revision) != forgotten {
+			t.Errorf("%s: %s is to run another configuration: %t, want %t", have[1].Region, id, !forgotten, forgotten)
+		}
+	}
+}
+
+// A replica is known by the GPU that it got, where another one was tried first and had no capacity.
+func TestAReplicaIsKnownByTheGPUThatItGot(t *testing.T) {
+	have := fleetOf()
+	have[1].Offering.GPU = "A100" // its label says L4
+	for _, id := range []string{"lb-us-east-1-0", "lb-us-east-1-1"} {
+		for _, u := range deployAll(t, have)[id].Units {
+			if config := u.Files["balancer/config.yaml"]; strings.Contains(config, "id: us-east-1-0\n") && strings.Contains(config, "gpu: A100") {
+				return
+			}
+		}
+	}
+	t.Error("no balancer is told of an A100")
+}

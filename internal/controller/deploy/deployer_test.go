@@ -1,0 +1,401 @@
+package deploy_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"go.uber.org/goleak"
+	"pgregory.net/rapid"
+
+	"skyserve/internal/controller/deploy"
+	"skyserve/internal/service"
+	"skyserve/internal/testcloud/conformance"
+	"skyserve/provision"
+	"skyserve/provision/cloud"
+	"skyserve/provision/local"
+)
+
+// TestMain makes this test binary be a machine of this computer when it is started as one.
+func TestMain(m *testing.M) {
+	if object := os.Getenv(local.EnvObject); object != "" {
+		playMachine(object)
+		return
+	}
+	goleak.VerifyTestMain(m)
+}
+
+const twoClouds = `
+name: chat
+balancer: {auth: {keys_from: env:KEYS}, insecure: true}
+models:
+  - name: llama
+    engine: {kind: vllm}
+    gpus: [{type: L4}]
+regions:
+  - name: aws/us-east-1
+    replicas: {min: 2, max: 3}
+    capacity: [spot, on_demand]
+  - name: gcp/europe-west4
+    replicas: {min: 1, max: 3}
+`
+
+func parse(t interface{ Fatal(...any) }, text string) *service.Spec {
+	spec, err := service.Parse("service.yaml", []byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return spec
+}
+
+// world is a cloud with all known machine types in two zones of every region.
+func world(spec *service.Spec) *conformance.Memory {
+	m := &conformance.Memory{Offers: map[service.Region]provision.Offerings{}}
+	for _, r := range cloud.ManagedRegions(spec) {
+		if cloud.RunsOnThisComputer(r) {
+			m.Offers[r] = provision.Offerings{{Type: "local", Region: r, Capacity: service.CapacityOnDemand}}
+		}
+		for _, kind := range provision.MachineTypes(r.Cloud()) {
+			for _, zone := range []string{"a", "b"} {
+				for _, capacity := range []service.CapacityType{service.CapacityOnDemand, service.CapacitySpot} {
+					m.Offers[r] = append(m.Offers[r], kind.Offering(r, r.Place()+zone, capacity))
+				}
+			}
+		}
+	}
+	return m
+}
+
+func newFleet(spec *service.Spec, p provision.Provider) *deploy.Deployer {
+	return &deploy.Deployer{
+		Spec: spec, Owner: "me", Provider: p,
+		UserData: func(n cloud.MachineInput) (string, error) { return "#cloud-config\n# " + n.ID, nil },
+	}
+}
+
+// up plans and carries out, as a program does that was just started.
+func up(spec *service.Spec, p provision.Provider) (*deploy.Plan, error) {
+	f := newFleet(spec, p)
+	plan, err := f.Plan(context.Background())
+	if err != nil {
+		return nil, err
+	}
+	return f.Up(context.Background(), plan, nil)
+}
+
+// machines lists the VMs that run, with what they run on.
+func machines(m *conformance.Memory) []string {
+	var out []string
+	for _, o := range m.Objects() {
+		if o.Offering != nil && o.TerminatedReason == "" {
+			out = append(out, fmt.Sprintf("%s %s %s", o.ID, o.Offering.Capacity, o.Offering.Zone))
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+func TestUpTwiceIsUpOnceAndDownLeavesNothing(t *testing.T) {
+	spec := parse(t, twoClouds)
+	m := world(spec)
+	if _, err := up(spec, m); err != nil {
+		t.Fatal(err)
+	}
+	want := []string{
+		"europe-west4-0 on_demand europe-west4a", "lb-europe-west4-0 on_demand europe-west4a", "lb-us-east-1-0 on_demand us-east-1a",
+		"us-east-1-0 spot us-east-1a", "us-east-1-1 spot us-east-1b",
+	}
+	if got := machines(m); !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	calls := m.Calls()
+	if p, err := up(spec, m); err != nil || len(p.Changes) != 0 || p.ChangesBilling() || m.Calls() != calls {
+		t.Errorf("the second up: %+v, %v", p, err)
+	}
+	if err := deploy.Down(context.Background(), m, "chat", "me", nil); err != nil || len(m.Objects()) != 0 {
+		t.Errorf("down: %v, left %+v", err, m.Objects())
+	}
+	if err := deploy.Down(context.Background(), m, "chat", "me", nil); err != nil {
+		t.Errorf("down again: %v", err)
+	}
+}
+
+// A crash before or after every single call, for up, for a change and for down, and
+// then the same again: the same end, nothing left, nothing twice.
+func TestACrashAnywhereIsMendedByRunningItAgain(t *testing.T) {
+	for name, text := range map[string]string{"two clouds": twoClouds, "this computer": twoHere} {
+		t.Run(name, func(t *testing.T) { mendsCrashes(t, text) })
+	}
+}
+
+// twoHere is a service of this computer, with a region of machines that are there already.
+const twoHere = `
+name: chat
+models:
+  - name: llama
+    engine: {kind: sim}
+regions:
+  - {name: local/us, replicas: {min: 2, max: 3}}
+  - name: local/eu
+    replicas: {min: 1, max: 3}
+  - {name: static/paris, endpoints: ["http://10.0.0.7:8000"]}
+dns: {provider: embedded, name: chat.skyserve.test}
+`
+
+func mendsCrashes(t *testing.T, text string) {
+	spec := parse(t, text)
+	bigger := parse(t, strings.Replace(text, "{min: 1, max: 3}", "{min: 2, max: 3}\n    balancers: 2", 1))
+	down := func(_ *service.Spec, p provision.Provider) (*deploy.Plan, error) {
+		return nil, deploy.Down(context.Background(), p, "chat", "me", nil)
+	}
+	for name, tt := range map[string]struct {
+		before, spec *service.Spec
+		verb         func(*service.Spec, provision.Provider) (*deploy.Plan, error)
+	}{
+		"up":      {nil, spec, up},
+		"growing": {spec, bigger, up},
+		"less":    {bigger, parse(t, strings.Replace(text, "{min: 2, max: 3}", "{min: 0, max: 1}", 1)), up},
+		"down":    {spec, spec, down},
+	} {
+		run := func(at int, late bool) *conformance.Memory {
+			m := world(spec)
+			if tt.before != nil {
+				if _, err := up(tt.before, m); err != nil {
+					t.Fatal(err)
+				}
+			}
+			m.Restart()
+			m.CrashAt, m.Late = at, late
+			_, err := tt.verb(tt.spec, m)
+			if at == 0 && err != nil || at > 0 && err != nil && !errors.Is(err, conformance.ErrCrash) {
+				t.Fatalf("%s: crash at %d: got %v", name, at, err)
+			}
+			if at > 0 && err == nil && len(m.Objects()) > 0 { // down looks again before it gives up
+				t.Fatalf("%s: crash at %d went unnoticed", name, at)
+			}
+			return m
+		}
+		whole := run(0, false)
+		for at := 1; at <= whole.Calls(); at++ {
+			for _, late := range []bool{false, true} {
+				m := run(at, late)
+				m.Restart()
+				if _, err := tt.verb(tt.spec, m); err != nil {
+					t.Fatalf("%s again after a crash at %d: %v", name, at, err)
+				}
+				if got, want := machines(m), machines(whole); !slices.Equal(got, want) {
+					t.Fatalf("%s: crash at %d (late %t): got %q, want %q", name, at, late, got, want)
+				}
+				if len(m.Objects()) != len(whole.Objects()) {
+					t.Fatalf("%s: crash at %d (late %t): %d objects, want %d", name, at, late, len(m.Objects()), len(whole.Objects()))
+				}
+			}
+		}
+	}
+}
+
+// none refuses every replica of some regions.
+func none(regions ...service.Region) func(provision.Offering) *provision.CapacityError {
+	return func(o provision.Offering) *provision.CapacityError {
+		if o.GPU == "" || !slices.Contains(regions, o.Region) {
+			return nil
+		}
+		return &provision.CapacityError{Offering: o, Scope: provision.ScopeZone, Code: "InsufficientInstanceCapacity", Err: errors.New("none")}
+	}
+}
+
+func TestReplicasMoveToARegionThatHasCapacity(t *testing.T) {
+	spec := parse(t, twoClouds)
+	m := world(spec)
+	m.Refuse = none("aws/us-east-1")
+	if _, err := up(spec, m); err != nil {
+		t.Fatal(err)
+	}
+	away := []string{
+		"europe-west4-0 on_demand europe-west4a", "europe-west4-1 on_demand europe-west4b", "europe-west4-2 on_demand europe-west4a",
+		"lb-europe-west4-0 on_demand europe-west4a", "lb-us-east-1-0 on_demand us-east-1a",
+	}
+	if got := machines(m); !slices.Equal(got, away) {
+		t.Errorf("got %q, want %q", got, away)
+	}
+	if _, err := up(spec, m); err != nil || !slices.Equal(machines(m), away) {
+		t.Errorf("while it lasts, up again: %v, %q", err, machines(m))
+	}
+	m.Refuse = nil
+	if _, err := up(spec, m); err != nil {
+		t.Fatal(err)
+	}
+	home := []string{
+		"europe-west4-0 on_demand europe-west4a", "lb-europe-west4-0 on_demand europe-west4a", "lb-us-east-1-0 on_demand us-east-1a",
+		"us-east-1-0 spot us-east-1a", "us-east-1-1 spot us-east-1b",
+	}
+	if got := machines(m); !slices.Equal(got, home) {
+		t.Errorf("once there is capacity: got %q, want %q", got, home)
+	}
+}
+
+func TestWithoutCapacityAnywhereWhatCanBeHadStands(t *testing.T) {
+	spec := parse(t, twoClouds)
+	m := world(spec)
+	m.Refuse = none("aws/us-east-1", "gcp/europe-west4")
+	_, err := up(spec, m)
+	var short *deploy.CapacityError
+	if !errors.As(err, &short) {
+		t.Fatalf("got %v", err)
+	}
+	for _, want := range []string{"2 of llama in aws/us-east-1", "1 of llama in gcp/europe-west4", "spot g6.xlarge in us-east-1a: InsufficientInstanceCapacity"} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("got %q, want %q in it", err, want)
+		}
+	}
+	if got := machines(m); len(got) != 2 {
+		t.Errorf("got %q, want the balancers", got)
+	}
+	m.Refuse = none("aws/us-east-1")
+	m.Change("lb-us-east-1-0", nil)
+	if _, err := up(spec, m); err != nil || len(machines(m)) != 5 {
+		t.Errorf("later: %v, %q", err, machines(m))
+	}
+}
+
+func TestABalancerThatCannotBeHadIsAnError(t *testing.T) {
+	spec := parse(t, twoClouds)
+	m := world(spec)
+	m.Refuse = func(o provision.Offering) *provision.CapacityError {
+		if o.GPU != "" {
+			return nil
+		}
+		return &provision.CapacityError{Offering: o, Scope: provision.ScopeQuota, Code: "VcpuLimitExceeded", Err: errors.New("limit 0")}
+	}
+	_, err := up(spec, m)
+	var none *provision.NoCapacityError
+	if !errors.As(err, &none) || !strings.Contains(err.Error(), "VcpuLimitExceeded") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestWhatWasChangedByHandIsSetRight(t *testing.T) {
+	spec := parse(t, twoClouds)
+	m := world(spec)
+	if _, err := up(spec, m); err != nil {
+		t.Fatal(err)
+	}
+	m.Change("us-east-1-1", nil)
+	m.Change("us-east-1-0", func(o *provision.Object) { o.TerminatedReason = "interrupted by the cloud" })
+	m.Change("firewall-us-east-1-replica", func(o *provision.Object) { o.SpecHash = "port 22 is open" })
+	m.Change("identity-gcp-balancer", nil)
+	f := newFleet(spec, m)
+	plan, err := f.Plan(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, c := range plan.Changes {
+		got = append(got, fmt.Sprintf("%s %s: %s", c.Action, c.ID(), c.Reason))
+	}
+	want := []string{
+		"mend firewall-us-east-1-replica: does not match its configuration", "launch identity-gcp-balancer: new",
+		"launch us-east-1-0: interrupted by the cloud", "launch us-east-1-1: new",
+	}
+	slices.Sort(got)
+	slices.Sort(want)
+	if !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	if _, err := f.Up(context.Background(), plan, nil); err != nil {
+		t.Fatal(err)
+	}
+	if again, err := f.Plan(context.Background()); err != nil || len(again.Changes) != 0 {
+		t.Errorf("still to change: %+v, %v", again, err)
+	}
+}
+
+func TestAnotherOwnersServiceIsLeftAlone(t *testing.T) {
+	spec := parse(t, twoClouds)
+	m := world(spec)
+	if _, err := up(spec, m); err != nil {
+		t.Fatal(err)
+	}
+	before := len(m.Objects())
+	stranger := newFleet(spec, m)
+	stranger.Owner = "you"
+	var owned *provision.OwnedError
+	if _, err := stranger.Plan(context.Background()); !errors.As(err, &owned) || !strings.Contains(err.Error(), "chat") {
+		t.Errorf("up: got %v", err)
+	}
+	if err := deploy.Down(context.Background(), m, "chat", "you", nil); !errors.As(err, &owned) {
+		t.Errorf("down: got %v", err)
+	}
+	if len(m.Objects()) != before {
+		t.Errorf("%d objects are left of %d", len(m.Objects()), before)
+	}
+}
+
+func TestOrphans(t *testing.T) {
+	spec := parse(t, twoClouds)
+	m := world(spec)
+	for _, name := range []string{"chat", "old"} {
+		other := parse(t, strings.Replace(twoClouds, "name: chat", "name: "+name, 1))
+		if _, err := up(other, m); err != nil {
+			t.Fatal(err)
+		}
+	}
+	orphans, err := deploy.Orphans(context.Background(), m, []deploy.Service{{Name: "chat", Owner: "me"}})
+	if err != nil || len(orphans) == 0 || slices.ContainsFunc(orphans, func(o provision.Object) bool { return o.Service != "old" }) {
+		t.Fatalf("got %+v, %v", orphans, err)
+	}
+	if err := deploy.Remove(context.Background(), m, orphans, nil); err != nil {
+		t.Fatal(err)
+	}
+	left, err := m.List(context.Background(), "")
+	if err != nil || slices.ContainsFunc(left, func(o provision.Object) bool { return o.Service == "old" }) || len(machines(m)) != 5 {
+		t.Errorf("left: %+v, %v", left, err)
+	}
+}
+
+// Whatever is refused, interrupted and asked for again: never above a maximum, and
+// the end is one that a further up does not change.
+func TestUpConverges(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		spec := parse(t, twoClouds)
+		m := world(spec)
+		for range rapid.IntRange(1, 4).Draw(t, "ups") {
+			var out []service.Region
+			for _, r := range cloud.ManagedRegions(spec) {
+				if rapid.Bool().Draw(t, "exhausted") {
+					out = append(out, r)
+				}
+			}
+			m.Refuse = none(out...)
+			for _, o := range m.Objects() {
+				if o.Kind == provision.KindReplica && rapid.IntRange(0, 3).Draw(t, "gone") == 0 {
+					m.Change(o.ID, func(o *provision.Object) { o.TerminatedReason = "interrupted" })
+				}
+			}
+			_, err := up(spec, m)
+			var short *deploy.CapacityError
+			if err != nil && !errors.As(err, &short) {
+				t.Fatal(err)
+			}
+			count := map[service.Region]int{}
+			for _, o := range m.Objects() {
+				if o.Kind == provision.KindReplica && o.TerminatedReason == "" {
+					count[o.Region]++
+				}
+			}
+			for r, n := range count {
+				if n > 3 {
+					t.Fatalf("%s has %d replicas", r, n)
+				}
+			}
+			before := machines(m)
+			if _, err := up(spec, m); (err != nil) != (short != nil) || !slices.Equal(machines(m), before) {
+				t.Fatalf("up again: %v, %q, before %q", err, machines(m), before)
+			}
+		}
+	})
+}

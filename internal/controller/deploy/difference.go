@@ -1,0 +1,152 @@
+package deploy
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+
+	"skyserve/internal/service"
+	"skyserve/provision"
+	"skyserve/provision/cloud"
+)
+
+// difference contains the changes that lead to the desired replicas, in the order in which they are
+// applied: increases of capacity first.
+type difference struct {
+	reclaim []string                                     // donated replicas
+	launch  map[cloud.ReplicaGroup]provision.ClassCounts // in addition to the existing replicas
+	replace []Replacement                                // with newly launched replicas
+	excess  []provision.Object                           // replicas to give up
+}
+
+// Replacement is a replica whose class is not the desired one.
+type Replacement struct {
+	Of provision.Object
+	On provision.ReplicaClass
+}
+
+// String formats it in columns for display.
+func (s Replacement) String() string {
+	return fmt.Sprintf("%s\t%s\t%s -> %s", s.Of.ID, s.Of.Region, runsOn(s.Of), s.On)
+}
+
+// differenceOf returns the difference between the replicas of a service and the desired counts by
+// group. It ignores replicas that are a fallback for another region. Counts outside the bounds of
+// service.yaml are returned as *BoundsError.
+func differenceOf(spec *service.Spec, have []provision.Object, decided Decisions, counts map[cloud.ReplicaGroup]provision.ClassCounts) (d difference, short []error) {
+	d.launch = map[cloud.ReplicaGroup]provision.ClassCounts{}
+	groups := slices.SortedFunc(maps.Keys(counts), func(a, b cloud.ReplicaGroup) int {
+		return cmp.Or(cmp.Compare(a.Region, b.Region), cmp.Compare(a.Model, b.Model))
+	})
+	for _, g := range groups {
+		if err := d.addGroup(g, counts[g], spec.BoundsFor(g.Model, g.Region), have, decided); err != nil {
+			short = append(short, err)
+		}
+	}
+	return d, short
+}
+
+// addGroup adds the difference of one group.
+func (d *difference) addGroup(g cloud.ReplicaGroup, counts provision.ClassCounts, b service.Bounds, have []provision.Object, decided Decisions) error {
+	wanted := counts.Total()
+	if wanted < b.Min || wanted > b.Max {
+		return &BoundsError{Model: g.Model, Region: g.Region, Count: wanted, Bounds: b}
+	}
+	all := replicasIn(have, g)
+	serving := slices.DeleteFunc(slices.Clone(all), func(o provision.Object) bool { return decided.Donation(o.ID) != nil })
+	replaced := withReplacement(have)
+	slices.SortStableFunc(serving, func(a, b provision.Object) int { // already replaced ones last, so that they are excess
+		switch {
+		case replaced[a.ID] == replaced[b.ID]:
+			return 0
+		case replaced[b.ID]:
+			return -1
+		}
+		return 1
+	})
+	matched, missing := counts.Match(serving)
+	serve := len(serving)
+	donated := latestDonated(all, decided)
+	missing = slices.DeleteFunc(missing, func(on provision.ReplicaClass) bool {
+		i := slices.IndexFunc(donated, func(o provision.Object) bool { return fits(on, o) })
+		if i < 0 {
+			return false
+		}
+		d.reclaim = append(d.reclaim, donated[i].ID)
+		donated, serve = slices.Delete(donated, i, i+1), serve+1
+		return true
+	})
+	more := max(0, wanted-serve)
+	capacity := min(more, max(0, b.Max-len(all)))
+	for _, on := range missing[:capacity] {
+		if d.launch[g] == nil {
+			d.launch[g] = provision.ClassCounts{}
+		}
+		d.launch[g][on]++
+	}
+	others := unmatched(serving, matched)
+	for _, on := range missing[more:] {
+		d.replace = append(d.replace, Replacement{others[0], on})
+		others = others[1:]
+	}
+	d.excess = append(d.excess, others...)
+	if capacity < more { // donated replicas use it
+		return &BoundsError{Model: g.Model, Region: g.Region, Count: len(all) + more, Bounds: b}
+	}
+	return nil
+}
+
+// replicasIn returns the replicas of a model in a region, by number, without those that are a fallback for
+// another region.
+func replicasIn(have []provision.Object, g cloud.ReplicaGroup) []provision.Object {
+	replicas := slices.DeleteFunc(slices.Clone(have), func(o provision.Object) bool {
+		return o.Kind != provision.KindReplica || o.TerminatedReason != "" || cloud.FallbackFor(o) != "" || o.Region != g.Region || o.Labels["model"] != g.Model
+	})
+	slices.SortFunc(replicas, func(a, b provision.Object) int {
+		return cmp.Or(cmp.Compare(len(a.ID), len(b.ID)), cmp.Compare(a.ID, b.ID))
+	})
+	return replicas
+}
+
+// unmatched returns the replicas whose class is not desired.
+func unmatched(serving []provision.Object, matched map[int]provision.ReplicaClass) []provision.Object {
+	var others []provision.Object
+	for i, o := range serving {
+		if _, fits := matched[i]; !fits {
+			others = append(others, o)
+		}
+	}
+	return others
+}
+
+// latestDonated returns the donated replicas, the most recently donated first, because their caches
+// are the freshest.
+func latestDonated(replicas []provision.Object, decided Decisions) []provision.Object {
+	donated := slices.DeleteFunc(slices.Clone(replicas), func(o provision.Object) bool { return decided.Donation(o.ID) == nil })
+	slices.SortStableFunc(donated, func(a, b provision.Object) int {
+		return decided.Donation(b.ID).Since.Compare(decided.Donation(a.ID).Since)
+	})
+	return donated
+}
+
+// fits reports whether a replica is of a class. A replica of unknown class only matches the zero
+// class.
+func fits(on provision.ReplicaClass, o provision.Object) bool {
+	return on == provision.ReplicaClass{} || o.Offering != nil && on.Matches(*o.Offering)
+}
+
+// runsOn returns the class of a replica; the zero class where it is unknown.
+func runsOn(o provision.Object) provision.ReplicaClass {
+	if o.Offering == nil {
+		return provision.ReplicaClass{}
+	}
+	return provision.ClassOf(*o.Offering)
+}
+
+// subtract returns the difference of two sets.
+func subtract(set, less map[string]bool) map[string]bool {
+	left := maps.Clone(set)
+	maps.DeleteFunc(left, func(id string, _ bool) bool { return less[id] })
+	return left
+}

@@ -1,0 +1,85 @@
+package deploy
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"skyserve/internal/service"
+	"skyserve/provision"
+	"skyserve/provision/cloud"
+)
+
+// A replica of which it is not known what it runs on is replaced like any other.
+func TestASwapOfWhatIsNotKnown(t *testing.T) {
+	s := Replacement{Of: provision.Object{ID: "us-0", Region: "local/us"}, On: provision.ReplicaClass{GPU: "L4", GPUs: 1}}
+	if got, want := s.String(), "us-0\tlocal/us\tany machine -> L4"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+// What is wanted is had at the least cost to clients: donated replicas come back before others
+// are launched, only what stays in number is replaced, and the last of the others goes.
+func TestDifference(t *testing.T) {
+	const region = service.Region("aws/us-east-1")
+	on := func(id, gpu, handle, instead string) provision.Object {
+		return provision.Object{ID: id, Kind: provision.KindReplica, Region: region, Handle: handle, Labels: map[string]string{"model": "llama", "instead": instead}, Offering: &provision.Offering{GPU: gpu, GPUs: 1}}
+	}
+	l4, h100 := provision.ReplicaClass{GPU: "L4", GPUs: 1}, provision.ReplicaClass{GPU: "H100", GPUs: 1}
+	four := []provision.Object{on("us-east-1-0", "L4", "", ""), on("us-east-1-1", "L4", "", ""), on("us-east-1-10", "H100", "", ""), on("us-east-1-2", "L4", "", "")}
+	replaced := []provision.Object{on("us-east-1-0", "L4", "h", ""), on("us-east-1-1", "L4", "", ""), on("us-east-1-2", "H100", "", "h")}
+	for _, tt := range []struct {
+		name    string
+		have    []provision.Object
+		donated string // ids; those donated last come last
+		counts  provision.ClassCounts
+		want    string
+	}{
+		{"as it is", four, "", provision.ClassCounts{l4: 3, h100: 1}, ""},
+		{"two others", four, "", provision.ClassCounts{l4: 1, h100: 3}, "replace us-east-1-1 by H100, replace us-east-1-2 by H100"},
+		{"another one, and one more", four, "", provision.ClassCounts{l4: 2, h100: 3}, "launch 1 H100, replace us-east-1-2 by H100"},
+		{"fewer, some of them others", four, "", provision.ClassCounts{h100: 2}, "replace us-east-1-0 by H100, give up us-east-1-1, give up us-east-1-2"},
+		{"fewer", four, "", provision.ClassCounts{l4: 2, h100: 1}, "give up us-east-1-2"},
+		{"whatever there is", four, "", provision.ClassCounts{provision.ReplicaClass{}: 4}, ""},
+		{"one more of any", four, "", provision.ClassCounts{l4: 3, h100: 1, provision.ReplicaClass{}: 1}, "launch 1 any machine"},
+		{"one that was donated", four, "us-east-1-1", provision.ClassCounts{l4: 3, h100: 1}, "reclaim us-east-1-1"},
+		{"the one that was donated last", four, "us-east-1-1 us-east-1-0", provision.ClassCounts{l4: 2, h100: 1}, "reclaim us-east-1-0"},
+		{"one on another GPU than the donated one", four, "us-east-1-1", provision.ClassCounts{l4: 2, h100: 2}, "launch 1 H100"},
+		{"a donated one in the place of another", four, "us-east-1-10", provision.ClassCounts{l4: 2, h100: 1}, "reclaim us-east-1-10, give up us-east-1-2"},
+		{"one that was replaced goes first", replaced, "", provision.ClassCounts{l4: 1, h100: 1}, "give up us-east-1-0"},
+		{"the replaced one goes, others are next", replaced, "", provision.ClassCounts{h100: 2}, "replace us-east-1-1 by H100, give up us-east-1-0"},
+		{"too many", four, "", provision.ClassCounts{l4: 7}, "llama in aws/us-east-1: replicas must be 1 to 6 (replicas.min and max of service.yaml), got 7"},
+		{"too few", four, "", provision.ClassCounts{l4: 0}, "llama in aws/us-east-1: replicas must be 1 to 6 (replicas.min and max of service.yaml), got 0"},
+		{"donated ones take up the room", four, "us-east-1-0 us-east-1-1", provision.ClassCounts{l4: 1, h100: 5}, "launch 2 H100, llama in aws/us-east-1: replicas must be 1 to 6 (replicas.min and max of service.yaml), got 8"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			spec := &service.Spec{Models: []service.Model{{Name: "llama"}}, Regions: []service.RegionSpec{{Name: region, Replicas: service.Bounds{Min: 1, Max: 6}}}}
+			var decided Decisions
+			for i, id := range strings.Fields(tt.donated) {
+				decided = decided.WithDonated(id, service.Donation{Since: time.Unix(int64(i), 0)})
+			}
+			g := cloud.ReplicaGroup{Model: "llama", Region: region}
+			d, short := differenceOf(spec, tt.have, decided, map[cloud.ReplicaGroup]provision.ClassCounts{g: tt.counts})
+			var all []string
+			for _, id := range d.reclaim {
+				all = append(all, "reclaim "+id)
+			}
+			for class, n := range d.launch[g] { // of one class
+				all = append(all, fmt.Sprintf("launch %d %s", n, class))
+			}
+			for _, s := range d.replace {
+				all = append(all, fmt.Sprintf("replace %s by %s", s.Of.ID, s.On))
+			}
+			for _, o := range d.excess {
+				all = append(all, "give up "+o.ID)
+			}
+			for _, err := range short {
+				all = append(all, err.Error())
+			}
+			if got := strings.Join(all, ", "); got != tt.want {
+				t.Errorf("got  %s\nwant %s", got, tt.want)
+			}
+		})
+	}
+}

@@ -1,0 +1,133 @@
+package deploy
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"skyserve/internal/service"
+	"skyserve/internal/telemetry"
+	"skyserve/provision"
+	"skyserve/provision/cloud"
+)
+
+// Timeouts and intervals of draining a replica, with their reasons.
+const (
+	// drainTimeout is how long a replica may take to complete its requests: a response of 4,000
+	// tokens at 25 per second takes 160 s, and few are longer.
+	drainTimeout = 3 * time.Minute
+	// adminTimeout is the timeout of one request to a busy balancer on another continent.
+	adminTimeout = 5 * time.Second
+	// drainPollInterval is the polling interval of a replica that is draining or resuming.
+	drainPollInterval = 500 * time.Millisecond
+	// useTimeout is how long a balancer may take to find that a replica is ready again: it polls
+	// ten times per second.
+	useTimeout = 10 * time.Second
+	// peerDelay is how long other balancers may take to learn of it.
+	peerDelay = time.Second
+)
+
+// adminClient is a client of a balancer's admin API.
+type adminClient struct{ *telemetry.Client }
+
+// eachAdmin calls do for each balancer with an address, concurrently.
+func (h *Delivery) eachAdmin(do func(adminClient)) {
+	h.eachBalancer(func(_ provision.Object, a adminClient) { do(a) })
+}
+
+// adminURL returns the URL at which this program reaches a balancer's admin API.
+func (h *Delivery) adminURL(b provision.Object) string {
+	if b.ID == h.Self {
+		return "https://" + cloud.EndpointsOf(b).Listen.Admin
+	}
+	return AdminURL(b)
+}
+
+// Drain drains a replica at every balancer, and returns when its outstanding requests have
+// completed, or after 3 minutes. It does not wait for balancers that do not respond, since they
+// send no requests.
+func (h *Delivery) Drain(ctx context.Context, o provision.Object) {
+	if o.Kind != provision.KindReplica {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, drainTimeout)
+	defer cancel()
+	h.eachAdmin(func(b adminClient) {
+		if !b.drainReplica(ctx, o.ID) {
+			return
+		}
+		for w, known := b.worker(ctx, o.ID); known && w.Outstanding > 0; w, known = b.worker(ctx, o.ID) {
+			if !sleep(ctx, drainPollInterval) {
+				return
+			}
+		}
+	})
+}
+
+// Resume makes balancers use replicas again that Drain drained; replicas that an operator or a
+// controller drained stay drained. A balancer that does not respond gets the current replicas when
+// it restarts.
+func (h *Delivery) Resume(ctx context.Context, replicas []provision.Object) {
+	h.eachAdmin(func(b adminClient) {
+		ctx, cancel := context.WithTimeout(ctx, adminTimeout)
+		defer cancel()
+		workers, err := b.Workers(ctx)
+		if err != nil {
+			return
+		}
+		for _, w := range workers {
+			if w.State == service.StateDraining && w.DrainedBy == telemetry.DrainedByUp && slices.ContainsFunc(replicas, func(o provision.Object) bool { return o.ID == w.ID }) {
+				_, _ = b.AddWorker(ctx, w.ReplicaConfig) // rejected where a controller moved it to another balancer meanwhile
+			}
+		}
+	})
+}
+
+// Use resumes one replica, and returns once a balancer finds it ready and the others have had time
+// to learn of it, or after 10 s.
+func (h *Delivery) Use(ctx context.Context, o provision.Object) {
+	h.Resume(ctx, []provision.Object{o})
+	ctx, cancel := context.WithTimeout(ctx, useTimeout)
+	defer cancel()
+	h.eachAdmin(func(b adminClient) {
+		for w, known := b.worker(ctx, o.ID); known && w.State != service.StateReady && w.State != service.StateDraining; w, known = b.worker(ctx, o.ID) {
+			if !sleep(ctx, drainPollInterval) {
+				return
+			}
+		}
+	})
+	sleep(ctx, peerDelay)
+}
+
+// sleep waits; it returns false when ctx ended first.
+func sleep(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// drainReplica drains a replica at a balancer; it returns false when the balancer does not have it,
+// or does not respond.
+func (b adminClient) drainReplica(ctx context.Context, id string) bool {
+	ctx, cancel := context.WithTimeout(ctx, adminTimeout)
+	defer cancel()
+	return b.DrainWorker(ctx, id, telemetry.DrainedByUp) == nil
+}
+
+// worker returns a balancer's view of a replica; false when it does not have it, or does not
+// respond.
+func (b adminClient) worker(ctx context.Context, id string) (telemetry.Worker, bool) {
+	ctx, cancel := context.WithTimeout(ctx, adminTimeout)
+	defer cancel()
+	workers, err := b.Workers(ctx)
+	i := slices.IndexFunc(workers, func(w telemetry.Worker) bool { return w.ID == id })
+	if err != nil || i < 0 {
+		return telemetry.Worker{}, false
+	}
+	return workers[i], true
+}

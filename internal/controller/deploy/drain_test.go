@@ -1,0 +1,158 @@
+package deploy_test
+
+import (
+	"crypto/tls"
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"skyserve/internal/controller/deploy"
+	"skyserve/internal/identity"
+	"skyserve/internal/service"
+	"skyserve/internal/telemetry"
+	"skyserve/internal/testkit"
+	"skyserve/provision"
+)
+
+// party is one of the service with a certificate by an authority.
+func party(t *testing.T, a *identity.Authority, role identity.Role) identity.Party {
+	t.Helper()
+	key, err := identity.NewKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	chain, err := a.Certify(key.Public(), identity.Name{Service: "chat", Role: role, ID: "x"}, time.Now(), time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return identity.NewParty(chain, key)
+}
+
+// adminClient is the admin API of a balancer that has one replica.
+type adminClient struct {
+	mu     sync.Mutex
+	worker telemetry.Worker
+	asked  []string
+}
+
+func (a *adminClient) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	request := r.Method + " " + r.URL.Path
+	if len(a.asked) == 0 || a.asked[len(a.asked)-1] != request {
+		a.asked = append(a.asked, request)
+	}
+	switch request {
+	case "POST /workers/us-0/drain":
+		if a.worker.State != service.StateDraining {
+			a.worker.State, a.worker.DrainedBy = service.StateDraining, r.URL.Query().Get("by")
+		}
+		fmt.Fprint(w, "{}")
+	case "GET /workers":
+		_ = json.NewEncoder(w).Encode(map[string]any{"workers": []telemetry.Worker{a.worker}}) // whoever asked fails the test
+		a.worker.Outstanding = max(0, a.worker.Outstanding-1)
+		if a.worker.State == service.StateStarting {
+			a.worker.State = service.StateReady
+		}
+	case "POST /workers":
+		a.worker.State = service.StateStarting
+		w.WriteHeader(http.StatusOK)
+		fmt.Fprint(w, "{}")
+	default:
+		http.NotFound(w, r)
+	}
+}
+
+// listen serves an admin API where that of a balancer is expected.
+func listen(t *testing.T, ip string, p identity.Party, h http.Handler) {
+	t.Helper()
+	listenAt(t, net.JoinHostPort(ip, "8100"), p, h)
+}
+
+// listenAt serves operators and controllers.
+func listenAt(t *testing.T, addr string, p identity.Party, h http.Handler) {
+	t.Helper()
+	ln, err := net.Listen("tcp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	srv := &http.Server{Handler: h, ReadHeaderTimeout: time.Minute}
+	ended := make(chan error, 1)
+	go func() { ended <- srv.Serve(tls.NewListener(ln, p.Server(identity.Operator, identity.Controller))) }()
+	t.Cleanup(func() {
+		_ = srv.Close()
+		<-ended
+	})
+}
+
+// A replica is emptied at the balancer that has it, whatever the others say, and used
+// again when that balancer finds it ready.
+func TestAReplicaIsEmptiedAndUsedAgain(t *testing.T) {
+	testkit.Slow(t)
+	authority, err := identity.NewAuthority("chat", time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	owner := &adminClient{worker: telemetry.Worker{ReplicaConfig: service.ReplicaConfig{ID: "us-0"}, State: service.StateReady, Outstanding: 1}}
+	other := &adminClient{worker: telemetry.Worker{ReplicaConfig: service.ReplicaConfig{ID: "us-1"}, State: service.StateDraining, DrainedBy: telemetry.DrainedByUp}}
+	h := &deploy.Delivery{Party: party(t, authority, identity.Operator)}
+	network := fmt.Sprintf("127.%d.%d.", 200+os.Getpid()%50, os.Getpid()/50%250)
+	for n, api := range []http.Handler{owner, http.NotFoundHandler(), other, nil} { // the last is away
+		ip := fmt.Sprint(network, n+1)
+		if api != nil {
+			listen(t, ip, party(t, authority, identity.Balancer), api)
+		}
+		h.Have = append(h.Have, provision.Object{ID: fmt.Sprint("lb-us-", n), Kind: provision.KindBalancer, PublicIP: netip.MustParseAddr(ip)})
+	}
+	replica := provision.Object{ID: "us-0", Kind: provision.KindReplica}
+	h.Drain(t.Context(), replica)
+	if owner.worker.State != service.StateDraining || owner.worker.Outstanding != 0 {
+		t.Errorf("emptied: %+v", owner.worker)
+	}
+	h.Use(t.Context(), replica)
+	if owner.worker.State != service.StateReady {
+		t.Errorf("used again: %+v", owner.worker)
+	}
+	if want := []string{"POST /workers/us-0/drain", "GET /workers", "POST /workers", "GET /workers"}; !slices.Equal(owner.asked, want) {
+		t.Errorf("its balancer was asked %q", owner.asked)
+	}
+	if other.worker.State != service.StateDraining || slices.Contains(other.asked, "POST /workers") {
+		t.Errorf("another replica was used, which somebody drains: %q", other.asked)
+	}
+	h.Resume(t.Context(), []provision.Object{replica, {ID: "us-1", Kind: provision.KindReplica}})
+	if other.worker.State == service.StateDraining {
+		t.Error("what an earlier run left empty was not used again")
+	}
+}
+
+// What a person, or a controller, drained at a balancer stays so whatever `up` does with
+// its engine.
+func TestWhatSomebodyElseDrainedStaysDrained(t *testing.T) {
+	testkit.Slow(t)
+	authority, err := identity.NewAuthority("chat", time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for n, by := range []string{"", telemetry.DrainedByController} {
+		ip := fmt.Sprintf("127.%d.%d.%d", 200+os.Getpid()%50, os.Getpid()/50%250, 10+n)
+		b := &adminClient{worker: telemetry.Worker{ReplicaConfig: service.ReplicaConfig{ID: "us-0"}, State: service.StateDraining, DrainedBy: by}}
+		listen(t, ip, party(t, authority, identity.Balancer), b)
+		h := &deploy.Delivery{Party: party(t, authority, identity.Operator), Have: []provision.Object{
+			{ID: "lb-us-0", Kind: provision.KindBalancer, PublicIP: netip.MustParseAddr(ip)},
+		}}
+		replica := provision.Object{ID: "us-0", Kind: provision.KindReplica}
+		h.Drain(t.Context(), replica)
+		h.Use(t.Context(), replica)
+		h.Resume(t.Context(), []provision.Object{replica})
+		if b.worker.State != service.StateDraining || slices.Contains(b.asked, "POST /workers") {
+			t.Errorf("drained by %q, it was used again: %q", by, b.asked)
+		}
+	}
+}

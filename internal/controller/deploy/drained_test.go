@@ -1,0 +1,244 @@
+package deploy
+
+import (
+	"errors"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"skyserve/internal/agent"
+	"skyserve/internal/identity"
+	"skyserve/internal/service"
+	"skyserve/provision"
+)
+
+// fields are the words of a text, as a set.
+func fields(text string) map[string]bool {
+	set := map[string]bool{}
+	for word := range strings.FieldsSeq(text) {
+		set[word] = true
+	}
+	return set
+}
+
+// A replica that its cloud takes is used until another one of its model serves.
+func TestWhoIsRelieved(t *testing.T) {
+	for _, tt := range []struct{ name, machines, leaving, want string }{
+		{"nobody goes", "a0 ready, a1 starting", "", ""},
+		{"the only one goes", "a0 interrupted", "", ""},
+		{"its replacement starts", "a0 interrupted, a1 starting", "", ""},
+		{"its replacement says nothing", "a0 interrupted, a1 silent", "", ""},
+		{"its replacement serves", "a0 interrupted, a1 ready", "", "a0"},
+		{"another model serves", "a0 interrupted, b0 ready", "", ""},
+		{"the other one leaves", "a0 interrupted, a1 ready", "a1", "a1"},
+		{"all go", "a0 interrupted, a1 interrupted", "", ""},
+		{"one drains already", "a0 interrupted, a1 draining, a2 ready", "", "a0"},
+	} {
+		seen, have := map[string]AgentReport{}, []provision.Object{}
+		for machine := range strings.SplitSeq(tt.machines, ", ") {
+			id, phase, _ := strings.Cut(machine, " ")
+			have = append(have, provision.Object{ID: id, Kind: provision.KindReplica, Labels: map[string]string{"model": id[:1]}})
+			seen[id] = AgentReport{Status: agent.Status{Phase: agent.Phase(phase)}}
+			if phase == "silent" {
+				seen[id] = AgentReport{Err: errors.New("no answer")}
+			}
+		}
+		if got := drained(fields(tt.leaving), have, seen); !maps.Equal(got, fields(tt.want)) {
+			t.Errorf("%s: got %v, want %q", tt.name, got, tt.want)
+		}
+	}
+}
+
+// A machine that is to be maintained is given back when another one has taken its place, one
+// that is about to be taken is left to its cloud.
+func TestWhoIsMaintained(t *testing.T) {
+	for _, tt := range []struct {
+		name, old, other string
+		left             time.Duration
+		want             bool
+	}{
+		{"it serves, and so does another in its place", "ready", "ready", 0, true},
+		{"it is to be maintained", "interrupted", "ready", 50 * time.Minute, true},
+		{"its end is near", "interrupted", "ready", 2 * time.Minute, false},
+		{"the other one starts", "interrupted", "starting", 50 * time.Minute, false},
+		{"it starts itself", "starting", "ready", 0, false},
+	} {
+		have := []provision.Object{
+			{ID: "a0", Kind: provision.KindReplica, Handle: "i-0", Labels: map[string]string{}},
+			{ID: "a1", Kind: provision.KindReplica, Handle: "i-1", Labels: map[string]string{"instead": "i-0"}},
+		}
+		seen := map[string]AgentReport{
+			"a0": {Status: agent.Status{Phase: agent.Phase(tt.old), GoneAt: time.Now().Add(tt.left)}},
+			"a1": {Status: agent.Status{Phase: agent.Phase(tt.other)}},
+		}
+		if got := replaced(have, seen); got["a0"] != tt.want || got["a1"] {
+			t.Errorf("%s: got %v", tt.name, got)
+		}
+	}
+}
+
+// What the reconciler changes is replicas that are missing and what is left of others.
+func TestWhatTheReconcilerChanges(t *testing.T) {
+	const launch, terminate, replace = provision.ActionLaunch, provision.ActionTerminate, provision.ActionReplace
+	object := func(kind provision.Kind, id, gone string, standsInFor ...string) provision.Object {
+		o := provision.Object{ID: id, Kind: kind, TerminatedReason: gone, Labels: map[string]string{}}
+		if len(standsInFor) > 0 {
+			o.Labels["for"] = standsInFor[0]
+		}
+		return o
+	}
+	spec := &service.Spec{Regions: []service.RegionSpec{{Name: "aws/us"}, {Name: "aws/eu"}}}
+	p := &Plan{Wants: []provision.Desired{{ID: "us-0", Kind: provision.KindReplica}, {ID: "lb-us-0", Kind: provision.KindBalancer}}}
+	r, b := provision.KindReplica, provision.KindBalancer
+	for _, tt := range []struct {
+		name  string
+		c     provision.Change
+		phase agent.Phase // of the replica that is wanted
+		want  string      // done at once, or once it is empty; empty = never
+	}{
+		{"a replica that is missing", provision.Change{Action: launch, Desired: p.Wants[0]}, "", "done"},
+		{"a balancer that is missing", provision.Change{Action: launch, Desired: p.Wants[1]}, "", ""},
+		{"a firewall that was changed", provision.Change{Action: provision.ActionRepair, Desired: provision.Desired{Kind: provision.KindFirewall}}, "", ""},
+		{"a replica of another program", provision.Change{Action: replace, Desired: p.Wants[0], Observed: object(r, "us-0", "")}, "", ""},
+		{"what is left of a replica", provision.Change{Action: terminate, Observed: object(r, "us-1", "taken")}, "", "done"},
+		{"a second one of an id", provision.Change{Action: terminate, Observed: object(r, "us-0", "")}, "", "done"},
+		{"a second balancer of an id", provision.Change{Action: terminate, Observed: object(b, "lb-us-0", "")}, "", ""},
+		{"one above max", provision.Change{Action: terminate, Observed: object(r, "us-1", "")}, agent.PhaseReady, ""},
+		{"a stand-in that is needed", provision.Change{Action: terminate, Observed: object(r, "eu-1", "", "aws/us")}, agent.PhaseStarting, ""},
+		{"a stand-in that is not", provision.Change{Action: terminate, Observed: object(r, "eu-1", "", "aws/us")}, agent.PhaseReady, "released"},
+		{"a stand-in for a region that says nothing", provision.Change{Action: terminate, Observed: object(r, "eu-1", "", "gcp/silent")}, agent.PhaseReady, ""},
+	} {
+		seen := map[string]AgentReport{"us-0": {Status: agent.Status{Phase: tt.phase}}}
+		got := ""
+		if isReconcilerChange(p, tt.c) {
+			got = "done"
+		}
+		if removesFallback(spec, p, tt.c, seen) {
+			got += "released"
+		}
+		if got != tt.want {
+			t.Errorf("%s: %q, want %q", tt.name, got, tt.want)
+		}
+	}
+}
+
+// A controller hands over to replicas that are new, and to balancers of its own edition; what
+// another edition was handed is left as it is, but for certificates that end.
+func TestWhatAControllerHandsOver(t *testing.T) {
+	authority, err := identity.NewAuthority("chat", time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := &Delivery{Service: "chat", Authority: authority}
+	fresh, ends := time.Now().Add(identity.CertificateLife), time.Now().Add(time.Hour)
+	status := func(revision string, expires time.Time) AgentReport {
+		return AgentReport{Status: agent.Status{Enrolled: true, Revision: revision, Expires: expires}}
+	}
+	for _, tt := range []struct {
+		name     string
+		kind     provision.Kind
+		seen     AgentReport
+		wanted   string // the revision of its deployment; empty = it has none
+		revision string // that it is handed; empty = it is left alone
+	}{
+		{"a new replica", provision.KindReplica, AgentReport{Err: identity.ErrUntrusted}, "r2", "r2"},
+		{"a new balancer, which operators alone enrol", provision.KindBalancer, AgentReport{Err: identity.ErrUntrusted}, "e1.b2", ""},
+		{"one that boots", provision.KindReplica, AgentReport{Err: errors.New("connection refused")}, "r2", ""},
+		{"without a deployment", provision.KindReplica, AgentReport{Err: identity.ErrUntrusted}, "", ""},
+		{"a balancer that lacks a replica", provision.KindBalancer, status("e1.b1", fresh), "e1.b2", "e1.b2"},
+		{"a balancer of another edition", provision.KindBalancer, status("e2.b1", fresh), "e1.b2", ""},
+		{"a balancer as it should be", provision.KindBalancer, status("e1.b2", fresh), "e1.b2", ""},
+		{"a replica of another edition", provision.KindReplica, status("r1", fresh), "r2", ""},
+		{"a replica's certificate ends", provision.KindReplica, status("r1", ends), "r2", "r1"},
+		{"a balancer's certificate of another edition ends", provision.KindBalancer, status("e2.b1", ends), "e1.b2", "e2.b1"},
+	} {
+		o := provision.Object{ID: "x", Kind: tt.kind, PublicIP: netip.MustParseAddr("203.0.113.1"), PrivateIP: netip.MustParseAddr("10.0.0.1")}
+		all := map[string]agent.Deployment{}
+		if tt.wanted != "" {
+			all["x"] = agent.Deployment{Revision: tt.wanted}
+		}
+		d, due := h.dueDeployment(tt.seen, o, all)
+		if due != (tt.revision != "") || due && d.Revision != tt.revision {
+			t.Errorf("%s: is handed %q (%t), want %q", tt.name, d.Revision, due, tt.revision)
+		}
+	}
+}
+
+func TestWhatIsOnItsWay(t *testing.T) {
+	have := []provision.Object{{ID: "a", Kind: provision.KindReplica}, {ID: "lb", Kind: provision.KindBalancer}}
+	for phase, want := range map[agent.Phase]bool{agent.PhaseReady: false, agent.PhaseWeights: true, agent.PhaseInterrupted: true, "": true} {
+		if got := unsettled(have, map[string]AgentReport{"a": {Status: agent.Status{Phase: phase}}}); got != want {
+			t.Errorf("a replica that is %q: %t", phase, got)
+		}
+	}
+	if got := slices.Collect(maps.Keys(interrupted(have, map[string]AgentReport{"a": {Status: agent.Status{Phase: agent.PhaseInterrupted}}, "lb": {Status: agent.Status{Phase: agent.PhaseInterrupted}}}))); !slices.Equal(got, []string{"a"}) {
+		t.Errorf("going: %q", got)
+	}
+}
+
+// The controller does as the agent of its machine says, or as its machine does.
+func TestHowTheControllerDoes(t *testing.T) {
+	spec := &service.Spec{Regions: []service.RegionSpec{{Name: "aws/us-east-1"}}}
+	machine := provision.Object{ID: "lb-us-east-1-0", Kind: provision.KindBalancer, PublicIP: netip.MustParseAddr("203.0.113.1")}
+	boots, gone := machine, machine
+	boots.PublicIP, gone.TerminatedReason = netip.Addr{}, "stopped"
+	unit := func(u agent.UnitStatus) machineAnswer {
+		u.Name = UnitController
+		return machineAnswer{status: agent.Status{Phase: agent.PhaseFailed, Reason: "balancer: it ended", Units: []agent.UnitStatus{{Name: "balancer"}, u}}}
+	}
+	for _, tt := range []struct {
+		name    string
+		machine provision.Object
+		answer  machineAnswer
+		want    string
+	}{
+		{"it works, its balancer does not", machine, unit(agent.UnitStatus{Running: true, Ready: true}), "READY"},
+		{"it starts", machine, unit(agent.UnitStatus{Running: true, Reason: "it does not answer yet"}), "STARTING it does not answer yet"},
+		{"it ends again and again", machine, unit(agent.UnitStatus{Reason: "exit status 1"}), "FAILED exit status 1"},
+		{"there is none", machine, machineAnswer{status: agent.Status{Phase: agent.PhaseReady}}, "none"},
+		{"its machine hangs", machine, machineAnswer{err: errors.New("no answer within 2s")}, "NOT_READY no answer within 2s"},
+		{"its machine boots", boots, machineAnswer{}, "PROVISIONING waiting for an address"},
+		{"its machine is gone", gone, machineAnswer{}, "FAILED its machine is gone"},
+	} {
+		got := "none"
+		if c := controllerOf(spec, []provision.Object{tt.machine}, []machineAnswer{tt.answer}); c != nil {
+			got = strings.TrimSpace(string(c.State) + " " + c.Reason)
+		}
+		if got != tt.want {
+			t.Errorf("%s: got %q, want %q", tt.name, got, tt.want)
+		}
+	}
+}
+
+// Who serves is changed one after the other, who does not is waited for, and who is about
+// to go is left alone.
+func TestWhoIsWaitedFor(t *testing.T) {
+	h := &Delivery{Service: "chat"}
+	seen, deployments := map[string]AgentReport{}, map[string]agent.Deployment{}
+	for id, s := range map[string]agent.Status{
+		"as-it-should": {Phase: agent.PhaseReady, Revision: "new"}, "changes": {Phase: agent.PhaseReady, Revision: "old"},
+		"loads": {Phase: agent.PhaseWeights, Revision: "new"}, "hangs": {}, "going": {Phase: agent.PhaseInterrupted, Revision: "old"},
+		"not-ours": {Phase: agent.PhaseWeights},
+	} {
+		h.Have = append(h.Have, provision.Object{ID: id, Kind: provision.KindReplica})
+		seen[id] = AgentReport{Status: s}
+		if id != "not-ours" {
+			deployments[id] = agent.Deployment{Revision: "new"}
+		}
+	}
+	serving, others := h.classifyMachines(seen, deployments)
+	ids := func(objects []provision.Object) string {
+		var all []string
+		for _, o := range objects {
+			all = append(all, o.ID)
+		}
+		slices.Sort(all)
+		return strings.Join(all, " ")
+	}
+	if ids(serving) != "changes" || ids(others) != "hangs loads" {
+		t.Errorf("%q are changed, and %q waited for", ids(serving), ids(others))
+	}
+}

@@ -1,0 +1,272 @@
+package deploy
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+
+	"skyserve/internal/identity"
+	"skyserve/provision"
+)
+
+// NoteStore stores documents about a service on its operator's machine: local.Service. Note leaves v
+// unchanged where there is no document with that name.
+type NoteStore interface {
+	LoadValue(name string, v any) error
+	StoreValue(name string, v any) error
+}
+
+// noteEnrolments is the name of the document of launched balancers.
+const noteEnrolments = "balancers.json"
+
+// maxLaunches is the maximum number of recorded launches per ID: the running machine, its
+// replacement, and two that were started and never seen again.
+const maxLaunches = 4
+
+// labelLaunch is the label that identifies a launched machine to a process that crashed before the
+// cloud responded.
+const labelLaunch = "launch"
+
+// Enrolments records the balancer machines that an `up` of this operator launched. A machine's tags
+// claim that it is a balancer, and everyone who may launch machines in the account can set these
+// tags. Balancers receive secrets, one of them all secrets of the service: only recorded machines
+// are enrolled as balancers. It is safe for concurrent use.
+type Enrolments struct {
+	notes NoteStore
+
+	mu       sync.Mutex
+	launches []launchRecord
+}
+
+// launchRecord is one launch of a balancer's machine.
+type launchRecord struct {
+	ID string `json:"id"`
+	// Label is the machine's value of labelLaunch. It is recorded before the launch.
+	Label string `json:"word,omitempty"`
+	// Handle is the machine's ID in the cloud; empty until the cloud responds.
+	Handle string `json:"handle,omitempty"`
+	// Fingerprint is the fingerprint of the first key that the machine reported; empty before.
+	Fingerprint string `json:"fingerprint,omitempty"`
+}
+
+// ReadEnrolments reads the record of a service. A new service has none.
+func ReadEnrolments(notes NoteStore) (*Enrolments, error) {
+	e := &Enrolments{notes: notes}
+	if err := notes.LoadValue(noteEnrolments, &e.launches); err != nil {
+		return nil, fmt.Errorf("%w: remove the file; balancers with a certificate of the service are then recorded again", err)
+	}
+	return e, nil
+}
+
+// Handles returns the cloud IDs of the recorded balancer machines, by machine ID.
+func (e *Enrolments) Handles() map[string][]string {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	all := map[string][]string{}
+	for _, l := range e.launches {
+		if l.Handle != "" {
+			all[l.ID] = append(all[l.ID], l.Handle)
+		}
+	}
+	return all
+}
+
+// isLaunched reports whether a machine was launched here.
+func (e *Enrolments) isLaunched(o provision.Object) bool {
+	return slices.Contains(e.Handles()[o.ID], o.Handle)
+}
+
+// update changes the record and stores it.
+func (e *Enrolments) update(to func([]launchRecord) []launchRecord) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	launches := to(slices.Clone(e.launches))
+	if err := e.notes.StoreValue(noteEnrolments, launches); err != nil {
+		return err
+	}
+	e.launches = launches
+	return nil
+}
+
+// beginLaunch records an imminent launch and returns the machine's launch label: that of an
+// unconfirmed earlier launch where there is one, so that its machine is found instead of created
+// twice.
+func (e *Enrolments) beginLaunch(id string) (word string, err error) {
+	e.mu.Lock()
+	for _, l := range e.launches {
+		if l.ID == id && l.Handle == "" {
+			word = l.Label
+		}
+	}
+	e.mu.Unlock()
+	if word != "" {
+		return word, nil
+	}
+	word = strings.ToLower(rand.Text())
+	return word, e.update(func(all []launchRecord) []launchRecord {
+		return bounded(append(all, launchRecord{ID: id, Label: word}))
+	})
+}
+
+// finishLaunch records the cloud ID of the machine with a launch label.
+func (e *Enrolments) finishLaunch(id, word, handle string) error {
+	return e.update(func(all []launchRecord) []launchRecord {
+		for i, l := range all {
+			if l.ID == id && l.Label == word && l.Handle == "" {
+				all[i].Handle = handle
+			}
+		}
+		return all
+	})
+}
+
+// Adopt records machines that Examine found to be known.
+func (e *Enrolments) Adopt(machines []provision.Object) error {
+	for _, o := range machines {
+		word := o.Labels[labelLaunch]
+		err := e.update(func(all []launchRecord) []launchRecord {
+			all = slices.DeleteFunc(all, func(l launchRecord) bool { return l.ID == o.ID && l.Handle == "" && l.Label == word })
+			return bounded(append(all, launchRecord{ID: o.ID, Label: word, Handle: o.Handle}))
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// bounded drops the oldest launches of each ID beyond maxLaunches.
+func bounded(all []launchRecord) []launchRecord {
+	count := map[string]int{}
+	for i := len(all) - 1; i >= 0; i-- {
+		if count[all[i].ID]++; count[all[i].ID] > maxLaunches {
+			all = slices.Delete(all, i, i+1)
+		}
+	}
+	return all
+}
+
+// pinKey pins a machine to the first key that it reports. Another key returns an
+// *identity.PinError.
+func (e *Enrolments) pinKey(o provision.Object, fingerprint string) error {
+	e.mu.Lock()
+	i := slices.IndexFunc(e.launches, func(l launchRecord) bool { return l.ID == o.ID && l.Handle == o.Handle })
+	var had string
+	if i >= 0 {
+		had = e.launches[i].Fingerprint
+	}
+	e.mu.Unlock()
+	switch {
+	case i < 0:
+		return &StrangersError{Machines: []provision.Object{o}}
+	case had == fingerprint:
+		return nil
+	case had != "":
+		return fmt.Errorf("reading the key of %s (%s): %w", o.ID, o.Handle, &identity.PinError{Want: had, Found: fingerprint})
+	}
+	return e.update(func(all []launchRecord) []launchRecord {
+		for i, l := range all {
+			if l.ID == o.ID && l.Handle == o.Handle {
+				all[i].Fingerprint = fingerprint
+			}
+		}
+		return all
+	})
+}
+
+// Examine finds strangers: machines that claim to be balancers, or have the ID of one, but were not
+// launched by an `up` of this operator. isCertified reports whether a machine's agent presents a
+// valid certificate of the service with the machine's name. Where this operator's record was lost
+// and the name is unique, that proves the machine's identity, since its key was certified before.
+// known are valid machines that are not recorded yet: see Adopt.
+func (e *Enrolments) Examine(machines []provision.Object, isCertified func(provision.Object) bool) (strangers, known []provision.Object) {
+	noted := e.Handles()
+	running := slices.DeleteFunc(slices.Clone(machines), func(o provision.Object) bool {
+		return o.TerminatedReason != "" || o.Kind != provision.KindBalancer && (o.Kind != provision.KindReplica || !provision.IsBalancerID(o.ID))
+	})
+	named, carried := map[string]int{}, map[string]int{}
+	for _, o := range running {
+		named[o.ID]++
+		carried[o.ID+" "+o.Labels[labelLaunch]]++
+	}
+	for _, o := range running {
+		switch {
+		case o.Kind != provision.KindBalancer:
+			strangers = append(strangers, o)
+		case slices.Contains(noted[o.ID], o.Handle):
+		case e.hasLaunchLabel(o) && carried[o.ID+" "+o.Labels[labelLaunch]] == 1, named[o.ID] == 1 && isCertified(o):
+			known = append(known, o)
+		default:
+			strangers = append(strangers, o)
+		}
+	}
+	return strangers, known
+}
+
+// hasLaunchLabel reports whether a machine has the launch label of an unconfirmed launch.
+func (e *Enrolments) hasLaunchLabel(o provision.Object) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return slices.ContainsFunc(e.launches, func(l launchRecord) bool {
+		return l.ID == o.ID && l.Handle == "" && l.Label != "" && l.Label == o.Labels[labelLaunch]
+	})
+}
+
+// StrangersError is machines that claim to be balancers but were not launched by an operator.
+type StrangersError struct{ Machines []provision.Object }
+
+// Error returns a message with the machines.
+func (e *StrangersError) Error() string {
+	var all []string
+	for _, o := range e.Machines {
+		all = append(all, fmt.Sprintf("%s (%s in %s)", o.ID, o.Handle, o.Region))
+	}
+	return fmt.Sprintf("%s: claims to be a balancer, but was not launched by 'skyserve up' and has no certificate of the service; it receives no secrets", strings.Join(all, ", "))
+}
+
+// Hint returns how to resolve it, for the service of a file.
+func (e *StrangersError) Hint(file string) string {
+	var flags []string
+	for _, o := range e.Machines {
+		if flag := "--replace " + o.ID; !slices.Contains(flags, flag) {
+			flags = append(flags, flag)
+		}
+	}
+	return fmt.Sprintf("find out who launched it (CloudTrail, Cloud Audit Logs), then run: skyserve up %s %s", file, strings.Join(flags, " "))
+}
+
+// recordingProvider launches machines and records balancers before and after.
+type recordingProvider struct {
+	provision.Provider
+	enrolments *Enrolments
+}
+
+// Launch implements provision.Provider.
+func (n recordingProvider) Launch(ctx context.Context, w provision.Desired) (provision.Object, error) {
+	if w.Kind != provision.KindBalancer {
+		return n.Provider.Launch(ctx, w)
+	}
+	word, err := n.enrolments.beginLaunch(w.ID)
+	if err != nil {
+		return provision.Object{}, err
+	}
+	w.Labels = maps.Clone(w.Labels)
+	if w.Labels == nil {
+		w.Labels = map[string]string{}
+	}
+	w.Labels[labelLaunch] = word
+	o, err := n.Provider.Launch(ctx, w)
+	switch {
+	case err != nil:
+		return o, err
+	case n.enrolments.isLaunched(o):
+		return o, nil
+	case o.Labels[labelLaunch] != word: // it existed before this launch
+		return o, &StrangersError{Machines: []provision.Object{o}}
+	}
+	return o, n.enrolments.finishLaunch(w.ID, word, o.Handle)
+}

@@ -1,0 +1,301 @@
+package deploy_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"skyserve/internal/agent"
+	"skyserve/internal/controller/deploy"
+	"skyserve/internal/identity"
+	"skyserve/internal/service"
+	"skyserve/provision"
+)
+
+// notes is what an operator's machine keeps, in memory.
+type notes map[string]string
+
+func (n notes) LoadValue(name string, v any) error {
+	if n[name] == "" {
+		return nil
+	}
+	return json.Unmarshal([]byte(n[name]), v)
+}
+
+func (n notes) StoreValue(name string, v any) error {
+	text, err := json.Marshal(v)
+	n[name] = string(text)
+	return err
+}
+
+// enrolments are those of an operator whose program was just started.
+func enrolments(t *testing.T, n notes) *deploy.Enrolments {
+	t.Helper()
+	e, err := deploy.ReadEnrolments(n)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return e
+}
+
+// claimed is a machine that says what it is.
+func claimed(kind provision.Kind, id, handle, word string) provision.Object {
+	o := provision.Object{ID: id, Kind: kind, Handle: handle, Region: "aws/us-east-1"}
+	if word != "" {
+		o.Labels = map[string]string{"launch": word}
+	}
+	return o
+}
+
+// What claims to be a balancer is one if an up launched it, also if that never heard of it; else
+// its certificate has to say so, and no other may claim the same.
+func TestWhoIsABalancer(t *testing.T) {
+	const b, r = provision.KindBalancer, provision.KindReplica
+	const noted = `[{"id":"lb-a-0","word":"w0","handle":"i-0"},{"id":"lb-a-1","word":"w1"}]`
+	gone := claimed(b, "lb-a-7", "i-7", "")
+	gone.TerminatedReason = "terminated"
+	for _, tt := range []struct {
+		name      string
+		notes     string
+		have      []provision.Object
+		certified string // the handles of those that show a certificate
+		strangers string
+		known     string
+	}{
+		{"launched here", noted, []provision.Object{claimed(b, "lb-a-0", "i-0", "w0")}, "", "", ""},
+		{"replicas are not looked at", noted, []provision.Object{claimed(r, "a-0", "i-5", "")}, "", "", ""},
+		{"what is gone is not looked at", noted, []provision.Object{gone}, "", "", ""},
+		{"launched, and nothing was heard of it", noted, []provision.Object{claimed(b, "lb-a-1", "i-1", "w1")}, "", "", "i-1"},
+		{"two say so", noted, []provision.Object{claimed(b, "lb-a-1", "i-1", "w1"), claimed(b, "lb-a-1", "i-2", "w1")}, "", "i-1 i-2", ""},
+		{"another word", noted, []provision.Object{claimed(b, "lb-a-1", "i-1", "w9")}, "", "i-1", ""},
+		{"the word of another", noted, []provision.Object{claimed(b, "lb-a-1", "i-1", "w0")}, "", "i-1", ""},
+		{"no word", noted, []provision.Object{claimed(b, "lb-a-1", "i-1", "")}, "", "i-1", ""},
+		{"in the place of one", noted, []provision.Object{claimed(b, "lb-a-0", "i-9", "w0")}, "", "i-9", ""},
+		{"beside one", noted, []provision.Object{claimed(b, "lb-a-0", "i-0", "w0"), claimed(b, "lb-a-0", "i-9", "w0")}, "", "i-9", ""},
+		{"beside one, passing on to it", noted, []provision.Object{claimed(b, "lb-a-0", "i-0", "w0"), claimed(b, "lb-a-0", "i-9", "w0")}, "i-0 i-9", "i-9", ""},
+		{"a replica by the name of a balancer", noted, []provision.Object{claimed(r, "lb-a-0", "i-9", "w0")}, "i-9", "i-9", ""},
+		{"without a record, with a certificate", "", []provision.Object{claimed(b, "lb-a-0", "i-0", "w0")}, "i-0", "", "i-0"},
+		{"without a record, two with it", "", []provision.Object{claimed(b, "lb-a-0", "i-0", ""), claimed(b, "lb-a-0", "i-9", "")}, "i-0 i-9", "i-0 i-9", ""},
+		{"without either", "", []provision.Object{claimed(b, "lb-a-0", "i-0", "w0")}, "", "i-0", ""},
+	} {
+		n := notes{"balancers.json": tt.notes}
+		handles := func(all []provision.Object) string {
+			var words []string
+			for _, o := range all {
+				words = append(words, o.Handle)
+			}
+			slices.Sort(words)
+			return strings.Join(words, " ")
+		}
+		certified := func(o provision.Object) bool { return slices.Contains(strings.Fields(tt.certified), o.Handle) }
+		strangers, known := enrolments(t, n).Examine(tt.have, certified)
+		if got, adopted := handles(strangers), handles(known); got != tt.strangers || adopted != tt.known {
+			t.Errorf("%s: strangers are %q and %q is known, want %q and %q", tt.name, got, adopted, tt.strangers, tt.known)
+			continue
+		}
+		e := enrolments(t, n)
+		if err := e.Adopt(known); err != nil {
+			t.Fatal(err)
+		}
+		if again, more := enrolments(t, n).Examine(tt.have, func(provision.Object) bool { return false }); handles(again) != tt.strangers || len(more) > 0 {
+			t.Errorf("%s: once it is noted, %q are strangers and %q is known", tt.name, handles(again), handles(more))
+		}
+	}
+}
+
+// What is noted of an id stays bounded, and the newest stays.
+func TestEnrolmentsAreBounded(t *testing.T) {
+	n := notes{}
+	for i := range 100 {
+		if err := enrolments(t, n).Adopt([]provision.Object{claimed(provision.KindBalancer, "lb-a-0", fmt.Sprint("i-", i), "")}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := enrolments(t, n).Handles()["lb-a-0"]; len(got) != 4 || got[3] != "i-99" {
+		t.Errorf("noted are %q", got)
+	}
+}
+
+// oneKey is a cloud that tells the same of every machine's key.
+type oneKey string
+
+func (f oneKey) Fingerprint(context.Context, provision.Object) (string, error) { return string(f), nil }
+
+// Only a balancer that an operator launched is enrolled, by the key that it told first; a
+// controller, which launches replicas alone, enrols no balancer.
+func TestWhoIsEnrolledAsABalancer(t *testing.T) {
+	authority, err := identity.NewAuthority("chat", time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := notes{"balancers.json": `[{"id":"lb-a-0","word":"w0","handle":"i-0"}]`}
+	ask := func(known *deploy.Enrolments, key string, o provision.Object) error {
+		h := &deploy.Delivery{Service: "chat", Authority: authority, Enrolments: known, Attestor: oneKey(key)}
+		_, err := h.Machine(o).Fingerprint(t.Context())
+		return err
+	}
+	genuine, impostor := claimed(provision.KindBalancer, "lb-a-0", "i-0", "w0"), claimed(provision.KindBalancer, "lb-a-0", "i-9", "w0")
+	var strangers *deploy.StrangersError
+	for who, err := range map[string]error{
+		"an impostor":                          ask(enrolments(t, n), "k1", impostor),
+		"an impostor among replicas":           ask(enrolments(t, n), "k1", claimed(provision.KindReplica, "lb-a-0", "i-9", "")),
+		"a balancer, enrolled by a controller": ask(nil, "k1", genuine),
+	} {
+		if !errors.As(err, &strangers) {
+			t.Errorf("%s: got %v, want that it is a stranger", who, err)
+		}
+	}
+	if err := ask(enrolments(t, n), "", genuine); !errors.Is(err, agent.ErrNoFingerprint) {
+		t.Errorf("while it boots: %v", err)
+	}
+	for _, key := range []string{"k1", "k1"} {
+		if err := ask(enrolments(t, n), key, genuine); err != nil {
+			t.Errorf("with its key: %v", err)
+		}
+	}
+	if err := ask(enrolments(t, n), "k2", genuine); !errors.Is(err, identity.ErrPin) {
+		t.Errorf("with another key: %v", err)
+	}
+	if err := ask(nil, "k3", claimed(provision.KindReplica, "a-0", "i-4", "")); err != nil {
+		t.Errorf("a replica: %v", err)
+	}
+}
+
+// A machine that is there already, by whomever, is not taken for the one that is launched.
+func TestALaunchIsNotTakenOver(t *testing.T) {
+	spec := parse(t, twoClouds)
+	m, n := world(spec), notes{}
+	if _, err := up(spec, m); err != nil { // by somebody who notes nothing
+		t.Fatal(err)
+	}
+	for _, o := range m.Objects() {
+		if o.Kind == provision.KindReplica {
+			if err := m.Terminate(t.Context(), o); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	f := newFleet(spec, m)
+	f.Enrolments = enrolments(t, n)
+	f.Have = func(context.Context) ([]provision.Object, error) { return nil, nil } // it was not listed yet
+	p, err := f.Plan(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var strangers *deploy.StrangersError
+	if _, err := f.Up(t.Context(), p, nil); !errors.As(err, &strangers) {
+		t.Errorf("got %v, want that it is a stranger", err)
+	}
+	if got := enrolments(t, n).Handles(); len(got) != 0 {
+		t.Errorf("noted are %v", got)
+	}
+}
+
+// What nobody launched has no part in the service: it is handed nothing, is no other balancer's
+// peer, and gets no replicas.
+func TestStrangersHaveNoPart(t *testing.T) {
+	have := fleetOf()
+	c := withBundle(t)
+	c.Enrolled = map[string][]string{}
+	for i, o := range have {
+		have[i].Handle = "h-" + o.ID
+		if o.Kind == provision.KindBalancer {
+			c.Enrolled[o.ID] = []string{"h-" + o.ID}
+		}
+	}
+	want := deployments(t, c, have)
+	second := machineAt("lb-us-east-1-0", provision.KindBalancer, "aws/us-east-1", "", "66", 0)
+	third := machineAt("lb-us-east-1-7", provision.KindBalancer, "aws/us-east-1", "", "67", 0)
+	among := machineAt("lb-us-east-1-0", provision.KindReplica, "aws/us-east-1", "org/llama", "68", 4)
+	for _, stranger := range []provision.Object{second, third, among} {
+		stranger.Handle = "h-stranger"
+		for _, all := range [][]provision.Object{append(slices.Clone(have), stranger), append([]provision.Object{stranger}, have...)} {
+			got := deployments(t, c, all)
+			if len(got) != len(want) {
+				t.Errorf("%s %s: %d deployments, want %d", stranger.Kind, stranger.ID, len(got), len(want))
+			}
+			for id := range want {
+				if got[id].Revision != want[id].Revision {
+					t.Errorf("%s %s changes what %s runs", stranger.Kind, stranger.ID, id)
+				}
+			}
+		}
+	}
+}
+
+// A stranger that has the id of a balancer does not stand before it in the controller's eyes: nobody
+// waits for it, and what it does not answer is not taken for the balancer's silence.
+func TestAControllerLooksPastStrangers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		u := newUpkeep(t)
+		enrolled := map[string][]string{}
+		for _, o := range u.Objects() {
+			if o.Kind == provision.KindBalancer {
+				enrolled[o.ID] = []string{o.Handle}
+			}
+		}
+		path := filepath.Join(u.dir, "content.json")
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var held map[string]any
+		if err := json.Unmarshal(text, &held); err != nil {
+			t.Fatal(err)
+		}
+		held["enrolled"] = enrolled
+		if text, err = json.Marshal(held); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		stranger := machineAt("lb-us-east-1-0", provision.KindBalancer, "aws/us-east-1", "", "66", 0)
+		stranger.Service, stranger.Owner, stranger.Handle = "chat", u.owner, "i-stranger"
+		among := stranger
+		among.Kind, among.Handle = provision.KindReplica, "i-among"
+		k := u.reconciler()
+		k.Open = withMore(k.Open, stranger, among)
+		asked := map[string]bool{}
+		k.SeeBy(func(have []provision.Object) map[string]deploy.AgentReport {
+			for _, o := range have {
+				asked[o.Handle] = true
+			}
+			return nil
+		})
+		u.keep(t, k, time.Minute, always)
+		if asked["i-stranger"] || asked["i-among"] || !asked[enrolled["lb-us-east-1-0"][0]] {
+			t.Errorf("it asks %v, want the balancers that were launched and no stranger", asked)
+		}
+	})
+}
+
+// withMore has us-east-1 list more machines than it has.
+func withMore(open func(context.Context, json.RawMessage, *service.Spec, string) (deploy.CloudAccess, error), more ...provision.Object) func(context.Context, json.RawMessage, *service.Spec, string) (deploy.CloudAccess, error) {
+	return func(ctx context.Context, means json.RawMessage, spec *service.Spec, owner string) (deploy.CloudAccess, error) {
+		r, err := open(ctx, means, spec, owner)
+		if err == nil {
+			r.Lists["aws/us-east-1"] = crowded{r.Lists["aws/us-east-1"], more}
+		}
+		return r, err
+	}
+}
+
+// crowded is a region with more machines.
+type crowded struct {
+	deploy.Lister
+	more []provision.Object
+}
+
+func (c crowded) List(ctx context.Context, name string) ([]provision.Object, error) {
+	have, err := c.Lister.List(ctx, name)
+	return append(have, c.more...), err
+}

@@ -1,0 +1,88 @@
+package deploy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"skyserve/internal/controller"
+	"skyserve/provision"
+)
+
+// ReplacementRefusedError is a replica that keeps its machine class, because the desired class is unavailable.
+type ReplacementRefusedError struct {
+	ID     string
+	Wanted provision.ReplicaClass // the desired class
+	Runs   provision.ReplicaClass
+	Reason string
+}
+
+// Error returns a message with the replica, the desired class and the reason.
+func (e *ReplacementRefusedError) Error() string {
+	return fmt.Sprintf("%s stays on %s: %s is unavailable: %s", e.ID, e.Runs, e.Wanted, e.Reason)
+}
+
+// ReplaceReplica launches a replacement of a class for an existing replica, which serves until the
+// replacement is ready: balancers then stop using it, and the controller deletes it. It returns the
+// launch. There is no fallback: where that class is unavailable, or replicas.max does not allow
+// both, the error is a *ReplacementRefusedError and nothing has changed.
+func (f *Deployer) ReplaceReplica(ctx context.Context, have []provision.Object, of provision.Object, on provision.ReplicaClass, progress provision.ProgressFunc) (launched provision.Change, err error) {
+	refused := &ReplacementRefusedError{ID: of.ID, Wanted: on}
+	if of.Offering != nil {
+		refused.Runs = provision.ClassOf(*of.Offering)
+	}
+	c, own, err := f.planReplacement(have, of)
+	if err != nil {
+		return launched, err
+	}
+	if own == nil {
+		refused.Reason = "replicas.max does not allow a replacement before the old replica is removed"
+		return launched, refused
+	}
+	offers := slices.DeleteFunc(slices.Clone(c.Desired.Offerings), func(o provision.Offering) bool { return !on.Matches(o) })
+	if len(offers) == 0 {
+		refused.Reason = "the region does not offer it"
+		return launched, refused
+	}
+	now := time.Now
+	if f.Now != nil {
+		now = f.Now
+	}
+	refused.Reason = "its cloud has no capacity"
+	if c.Desired.Offerings = f.withoutRefused(offers, now()); len(c.Desired.Offerings) == 0 {
+		return launched, refused
+	}
+	_, err = provision.Apply(ctx, provision.Changes{c}, f.launcher(), f.applyOptions(&Plan{Have: have}, progress))
+	var none *provision.NoCapacityError
+	if errors.As(err, &none) {
+		return launched, refused
+	}
+	if err != nil {
+		return launched, err
+	}
+	return c, nil
+}
+
+// replaceReplicas applies replacements and returns the IDs of the launched replicas.
+func (k *Reconciler) replaceReplicas(ctx context.Context, o *bundleState, replacements []controller.ReplicaReplacement) (launched []string, err error) {
+	for _, r := range replacements {
+		s, failed := k.observe(ctx, o)
+		if failed != nil {
+			return launched, errors.Join(err, failed)
+		}
+		at := slices.IndexFunc(s.have, func(h provision.Object) bool {
+			return h.ID == r.ID && h.Kind == provision.KindReplica && h.TerminatedReason == ""
+		})
+		if at < 0 {
+			continue // it has ended meanwhile
+		}
+		failed = k.limitPlanning(ctx, o, s)
+		c, refused := o.fleet.ReplaceReplica(ctx, s.have, s.have[at], r.Class, k.progress)
+		if err = errors.Join(err, failed, refused); refused == nil {
+			launched = append(launched, c.ID())
+		}
+	}
+	return launched, err
+}

@@ -1,0 +1,78 @@
+package deploy_test
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+
+	"skyserve/internal/controller/deploy"
+	"skyserve/provision"
+)
+
+const twoGPUs = `
+name: chat
+balancer: {auth: {keys_from: env:KEYS}, insecure: true}
+models:
+  - name: llama
+    engine: {kind: vllm}
+    gpus: [{type: L4}, {type: H100}]
+regions:
+  - name: aws/us-east-1
+    replicas: {min: 2, max: 3}
+`
+
+// runsOn is what the replicas there are run on, by id.
+func (u *upkeep) runsOn() string {
+	var all []string
+	for _, o := range u.Objects() {
+		if o.Kind == provision.KindReplica && o.TerminatedReason == "" {
+			all = append(all, o.ID+" "+o.Offering.GPU)
+		}
+	}
+	slices.Sort(all)
+	return strings.Join(all, ", ")
+}
+
+// A replica that is to run on something else is launched beside the one that it takes the
+// place of, as far as replicas.max leaves room and its cloud has it.
+func TestExchange(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		u := newUpkeepOf(t, twoGPUs)
+		f := newFleet(u.spec, u.Memory)
+		f.Owner = u.owner
+		h100 := provision.ReplicaClass{GPU: "H100", GPUs: 1}
+		exchange := func(id string) (string, error) {
+			p, err := f.Plan(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			at := slices.IndexFunc(p.Have, func(o provision.Object) bool { return o.ID == id })
+			c, err := f.ReplaceReplica(t.Context(), p.Have, p.Have[at], h100, nil)
+			return c.ID(), err
+		}
+		u.Refuse = func(o provision.Offering) *provision.CapacityError {
+			if o.GPU != "H100" {
+				t.Errorf("asked for %s in the place of what serves", o)
+			}
+			return &provision.CapacityError{Offering: o, Scope: provision.ScopeRegion, Code: "InsufficientInstanceCapacity"}
+		}
+		var refused *deploy.ReplacementRefusedError
+		if id, err := exchange("us-east-1-0"); id != "" || !errors.As(err, &refused) || err.Error() != "us-east-1-0 stays on on_demand L4: H100 is unavailable: its cloud has no capacity" {
+			t.Errorf("without capacity: launched %q, %v", id, err)
+		}
+		u.Refuse = nil
+		f = newFleet(u.spec, u.Memory) // which remembers no refusal
+		f.Owner = u.owner
+		if id, err := exchange("us-east-1-0"); id != "us-east-1-2" || err != nil {
+			t.Errorf("launched %q, %v", id, err)
+		}
+		if got := u.runsOn(); got != "us-east-1-0 L4, us-east-1-1 L4, us-east-1-2 H100" {
+			t.Errorf("got %s", got)
+		}
+		if id, err := exchange("us-east-1-1"); id != "" || !errors.As(err, &refused) || !strings.Contains(err.Error(), "replicas.max") {
+			t.Errorf("above max: launched %q, %v", id, err)
+		}
+	})
+}

@@ -1,0 +1,287 @@
+package deploy
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"skyserve/internal/agent"
+	"skyserve/internal/controller"
+	"skyserve/internal/service"
+	"skyserve/internal/telemetry"
+	"skyserve/provision"
+	"skyserve/provision/cloud"
+)
+
+// Timeouts of an observation, with their reasons.
+const (
+	regionTimeout  = 10 * time.Second // a distant cloud may throttle, and is then retried
+	machineTimeout = 2 * time.Second  // five round trips through a distant balancer take 1.5 s
+)
+
+// Lister lists the objects of a service in one region: a provision.Provider.
+type Lister interface {
+	List(ctx context.Context, service string) ([]provision.Object, error)
+}
+
+// Inspector observes a service in clouds and changes nothing. An unresponsive region or machine
+// does not hide the others. It is not safe for concurrent use.
+type Inspector struct {
+	// Deployer is the desired service of `up`. Without its UserData the changes of `up` are unknown.
+	Deployer *Deployer
+	// Lists contains the lister of each cloud region of the service. Objects that several of them
+	// list, such as a cloud's identities, count once.
+	Lists map[service.Region]Lister
+	// Ask reads the status of a machine's agent; have is all machines.
+	Ask func(ctx context.Context, have []provision.Object, o provision.Object) (agent.Status, error)
+	// Snapshot reads a balancer's snapshot of the service; nil = not read.
+	Snapshot func(ctx context.Context, o provision.Object) (*telemetry.Snapshot, error)
+	// Decisions are the decisions about replicas on this computer, Problem what is wrong with the
+	// local state.
+	Decisions Decisions
+	Problem   string
+	// Enrolments records the balancers that were launched here; nil = unknown. File is the
+	// service.yaml in messages about running `up` again.
+	Enrolments *Enrolments
+	File       string
+	// Operator contains the expiry of the operator's certificate, for alerts: see Ends.
+	Operator CertificateExpiries
+	// Now is the clock for certificate alerts; nil = time.Now.
+	Now func() time.Time
+	// Timeout is the timeout for listing a region; default 10 s.
+	Timeout time.Duration
+
+	hasOfferings bool // Fleet has the regions' offerings, which change slowly
+	hasPrices    bool // Fleet has their prices
+}
+
+// Listing is the objects of a service in clouds.
+type Listing struct {
+	Have []provision.Object
+	// Silent contains the error of each region that could not be listed.
+	Silent map[service.Region]error
+}
+
+// Machines returns the machines, balancers first in each region.
+func (l Listing) Machines() []provision.Object {
+	return slices.DeleteFunc(slices.Clone(l.Have), func(o provision.Object) bool {
+		return !o.Kind.IsMachine()
+	})
+}
+
+// Problems returns why regions could not be listed, one line each, in the order of the regions.
+func (l Listing) Problems() []string {
+	problems := []string{}
+	for _, r := range slices.Sorted(maps.Keys(l.Silent)) {
+		problems = append(problems, l.Silent[r].Error())
+	}
+	return problems
+}
+
+// List lists all regions concurrently, each within Timeout. It returns an error if none responds,
+// or if another owner has the service: *provision.CredentialsError and *provision.OwnedError among
+// others.
+func (i *Inspector) List(ctx context.Context) (Listing, error) {
+	regions := slices.Sorted(maps.Keys(i.Lists))
+	lists, errs := make([][]provision.Object, len(regions)), make([]error, len(regions))
+	var wg sync.WaitGroup
+	for n, r := range regions {
+		wg.Go(func() { lists[n], errs[n] = i.listRegion(ctx, r) })
+	}
+	wg.Wait()
+	l := Listing{Silent: map[service.Region]error{}}
+	for n, r := range regions {
+		if errs[n] != nil {
+			l.Silent[r] = errs[n]
+		}
+	}
+	if len(l.Silent) == len(regions) {
+		return l, joinListErrors(errs)
+	}
+	l.Have = distinct(slices.Concat(lists...))
+	return l, i.Deployer.checkOwner(l.Have)
+}
+
+// listRegion lists one region.
+func (i *Inspector) listRegion(ctx context.Context, r service.Region) ([]provision.Object, error) {
+	timeout := cmp.Or(i.Timeout, regionTimeout)
+	ctx, cancel := context.WithTimeoutCause(ctx, timeout, fmt.Errorf("no response within %s", timeout))
+	defer cancel()
+	have, err := i.Lists[r].List(ctx, i.Deployer.Spec.Name)
+	if err != nil && ctx.Err() != nil {
+		err = context.Cause(ctx) // instead of the cloud client's own error
+	}
+	if err != nil {
+		return nil, fmt.Errorf("listing %s in %s: %w", i.Deployer.Spec.Name, r, err)
+	}
+	return have, nil
+}
+
+// joinListErrors returns the error of a service without any listed region. Invalid credentials affect all
+// regions of a cloud and are reported once.
+func joinListErrors(errs []error) error {
+	all := errors.Join(errs...)
+	var credentials *provision.CredentialsError
+	if errors.As(all, &credentials) {
+		return credentials
+	}
+	return all
+}
+
+// distinct sorts objects and removes duplicates.
+func distinct(have []provision.Object) []provision.Object {
+	order := func(a, b provision.Object) int {
+		return cmp.Or(cmp.Compare(a.Region, b.Region), cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.ID, b.ID), cmp.Compare(a.Handle, b.Handle))
+	}
+	slices.SortFunc(have, order)
+	return slices.CompactFunc(have, func(a, b provision.Object) bool { return order(a, b) == 0 })
+}
+
+// Status lists the clouds, and reads the status of every machine concurrently, within 2 s. It
+// returns the errors of List.
+func (i *Inspector) Status(ctx context.Context) (*ServiceStatus, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var looking sync.WaitGroup
+	var unknown error
+	looking.Go(func() { unknown = i.readOfferings(ctx) })
+	l, err := i.List(ctx)
+	if err != nil {
+		cancel()
+		looking.Wait()
+		return nil, err
+	}
+	machines := l.Machines()
+	answers := i.readStatuses(ctx, machines)
+	looking.Wait()
+	strangers := i.markStrangers(machines, answers)
+	s := &ServiceStatus{Service: i.Deployer.Spec.Name, Regions: regionsOf(i.Deployer.Spec, machines, answers), Problems: append(l.Problems(), strangers...)}
+	s.Images = imagesOf(i.Deployer.Spec)
+	s.PlainHTTP = i.Deployer.Spec.Balancer.TLS == nil && cloud.UsesClouds(i.Deployer.Spec)
+	s.Controller, s.Store = controllerOf(i.Deployer.Spec, machines, answers), controller.StoreNotReplicated
+	if i.Deployer.Spec.Store.URL != "" {
+		s.Store = controller.StoreExternal
+	}
+	ends := i.Operator
+	ends.Machines = map[string]time.Time{}
+	for n, o := range machines {
+		if o.TerminatedReason == "" {
+			s.CostPerHour += o.CostPerHour
+			ends.Machines[o.ID] = answers[n].status.Expires
+		}
+	}
+	now := time.Now
+	if i.Now != nil {
+		now = i.Now
+	}
+	s.Alerts = CertificateAlerts(ends, now(), "'"+strings.TrimSpace("skyserve up "+i.File)+"'")
+	if err := i.setDrift(ctx, s, l, unknown); err != nil {
+		s.Problems = append(s.Problems, fmt.Sprintf("the changes of 'skyserve up' are unknown: %v", err))
+	}
+	i.addBalancerReports(ctx, s, machines, answers)
+	s.State = s.overallState(len(l.Silent) == 0)
+	return s, nil
+}
+
+// markStrangers replaces the status of machines that no operator launched with an error, and
+// returns how to resolve it.
+func (i *Inspector) markStrangers(machines []provision.Object, answers []machineAnswer) (problems []string) {
+	if i.Enrolments == nil {
+		return nil
+	}
+	at := func(o provision.Object) *machineAnswer {
+		n := slices.IndexFunc(machines, func(m provision.Object) bool { return m.Handle == o.Handle && m.Region == o.Region })
+		return &answers[n]
+	}
+	strangers, _ := i.Enrolments.Examine(machines, func(o provision.Object) bool { return Reachable(o) && at(o).err == nil })
+	for _, o := range strangers {
+		err := &StrangersError{Machines: []provision.Object{o}}
+		*at(o) = machineAnswer{err: err}
+		problems = append(problems, fmt.Sprintf("%v; %s", err, err.Hint(i.File)))
+	}
+	return problems
+}
+
+// readOfferings reads the regions' offerings, unless they are known.
+func (i *Inspector) readOfferings(ctx context.Context) error {
+	if i.hasOfferings || i.Deployer.UserData == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, regionTimeout)
+	defer cancel()
+	err := i.Deployer.readOfferings(ctx)
+	i.hasOfferings = err == nil
+	return err
+}
+
+// readPrices reads the prices of a plan's launches, unless they are known, and reports whether it did.
+// Without launches an observation does not wait for prices.
+func (i *Inspector) readPrices(ctx context.Context, p *Plan) (asked bool) {
+	launches := slices.ContainsFunc(p.Changes, func(c provision.Change) bool { return len(c.Desired.Offerings) > 0 })
+	if i.hasPrices || !launches {
+		return false
+	}
+	ctx, cancel := context.WithTimeout(ctx, regionTimeout)
+	defer cancel()
+	i.Deployer.prices, i.hasPrices = AskPrices(ctx, i.Deployer.Provider, cloud.ManagedRegions(i.Deployer.Spec)), true
+	return true
+}
+
+// setDrift sets the changes of `up`; it returns an error where they are unknown.
+func (i *Inspector) setDrift(ctx context.Context, s *ServiceStatus, l Listing, unknown error) error {
+	switch {
+	case len(l.Silent) > 0:
+		return errors.New("a region was not listed")
+	case i.Deployer.UserData == nil:
+		return errors.New("the machines' program version is only recorded where the service was created")
+	case unknown != nil:
+		return unknown
+	case slices.ContainsFunc(l.Have, IsEarlierVersion):
+		return fmt.Errorf("%w: run 'skyserve down %s' first", ErrEarlierVersion, s.Service)
+	}
+	p, err := i.Deployer.planFor(l.Have, nil)
+	if err == nil && i.readPrices(ctx, p) {
+		p, err = i.Deployer.planFor(l.Have, nil)
+	}
+	if err != nil {
+		return err
+	}
+	s.Drift = ChangesOf(p.Changes)
+	return nil
+}
+
+// readStatuses reads the status of all machines with an address concurrently and returns it in their order.
+func (i *Inspector) readStatuses(ctx context.Context, machines []provision.Object) []machineAnswer {
+	ctx, cancel := context.WithTimeoutCause(ctx, machineTimeout, fmt.Errorf("no response within %s", machineTimeout))
+	defer cancel()
+	answers := make([]machineAnswer, len(machines))
+	var wg sync.WaitGroup
+	for n, o := range machines {
+		if o.TerminatedReason != "" || !Reachable(o) {
+			continue
+		}
+		wg.Go(func() {
+			a := &answers[n]
+			a.status, a.err = i.Ask(ctx, machines, o)
+			if a.err != nil && ctx.Err() != nil {
+				a.err = context.Cause(ctx)
+			}
+			if o.Kind == provision.KindBalancer && a.err == nil && i.Snapshot != nil {
+				a.snapshot, _ = i.Snapshot(ctx, o) // optional: its agent reports its status
+				if a.snapshot != nil {
+					if b := a.snapshot.Balancer(o.ID); b != nil {
+						a.certificate = b.Certificate
+					}
+				}
+			}
+		})
+	}
+	wg.Wait()
+	return answers
+}

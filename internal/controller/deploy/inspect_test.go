@@ -1,0 +1,241 @@
+package deploy_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"net/netip"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"skyserve/internal/agent"
+	"skyserve/internal/controller/deploy"
+	"skyserve/internal/identity"
+	"skyserve/internal/service"
+	"skyserve/internal/testcloud/conformance"
+	"skyserve/provision"
+	"skyserve/provision/cloud"
+)
+
+// regional is a cloud as one of its regions tells of it: its identities stand in every
+// region's list.
+type regional struct {
+	*conformance.Memory
+	region service.Region
+	hangs  bool
+	err    error
+}
+
+func (r regional) List(ctx context.Context, name string) ([]provision.Object, error) {
+	if r.hangs {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
+	if r.err != nil {
+		return nil, r.err
+	}
+	var have []provision.Object
+	all, err := r.Memory.List(ctx, name)
+	for _, o := range all {
+		if o.Region == r.region || o.Kind == provision.KindIdentity {
+			have = append(have, o)
+		}
+	}
+	return have, err
+}
+
+// inspected is the service of twoClouds as `up` leaves it, each machine with an address,
+// and who looks at it. Machines that have no entry in answers say that they are ready.
+func inspected(t *testing.T, answers map[string]func(context.Context) (agent.Status, error)) (*conformance.Memory, *deploy.Inspector) {
+	t.Helper()
+	spec := parse(t, twoClouds)
+	m := world(spec)
+	if _, err := up(spec, m); err != nil {
+		t.Fatal(err)
+	}
+	for n, o := range m.Objects() {
+		ip := netip.MustParseAddr(fmt.Sprintf("192.0.2.%d", n+1))
+		m.Change(o.ID, func(o *provision.Object) { o.PublicIP, o.PrivateIP = ip, ip })
+	}
+	i := &deploy.Inspector{Deployer: newFleet(spec, m), Lists: map[service.Region]deploy.Lister{}}
+	for _, r := range cloud.ManagedRegions(spec) {
+		i.Lists[r] = regional{Memory: m, region: r}
+	}
+	i.Ask = func(ctx context.Context, _ []provision.Object, o provision.Object) (agent.Status, error) {
+		if f := answers[o.ID]; f != nil {
+			return f(ctx)
+		}
+		return agent.Status{Phase: agent.PhaseReady}, nil
+	}
+	return m, i
+}
+
+// told is how a machine does: its state and reason.
+func told(t *testing.T, s *deploy.ServiceStatus, id string) string {
+	t.Helper()
+	for _, r := range s.Regions {
+		for _, m := range append(r.Balancers, r.Replicas...) {
+			if m.ID == id {
+				return strings.TrimSpace(string(m.State) + " " + m.Reason)
+			}
+		}
+	}
+	t.Fatalf("no %s in %+v", id, s)
+	return ""
+}
+
+func TestStatusOfAServiceThatIsWell(t *testing.T) {
+	m, i := inspected(t, nil)
+	s, err := i.Status(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var cost float64
+	for _, o := range m.Objects() {
+		cost += o.CostPerHour
+	}
+	if s.State != deploy.StateReady || len(s.Problems) > 0 || s.Drift == nil || len(s.Drift) > 0 || len(s.Regions) != 2 || math.Abs(s.CostPerHour-cost) > 1e-9 {
+		t.Errorf("got %+v, want a cost of %v", s, cost)
+	}
+	if got := s.Regions[0]; got.Name != "aws/us-east-1" || len(got.Balancers) != 1 || len(got.Replicas) != 2 || got.Endpoint != got.Balancers[0].Endpoint || got.Replicas[0].Model != "llama" {
+		t.Errorf("the first region is %+v", got)
+	}
+}
+
+// A machine that hangs, and one of each other kind, leaves the rest as they are.
+func TestStatusOfMachines(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		says := func(phase agent.Phase, reason string, err error) func(context.Context) (agent.Status, error) {
+			return func(context.Context) (agent.Status, error) { return agent.Status{Phase: phase, Reason: reason}, err }
+		}
+		for _, c := range []struct {
+			name, want string
+			answer     func(context.Context) (agent.Status, error)
+			change     func(*provision.Object)
+			state      deploy.ServiceState
+		}{
+			{name: "hangs", want: "NOT_READY no response within 2s", state: deploy.StateDegraded, answer: func(ctx context.Context) (agent.Status, error) {
+				<-ctx.Done()
+				return agent.Status{}, ctx.Err()
+			}},
+			{name: "refuses", want: "NOT_READY connection refused", state: deploy.StateDegraded, answer: says("", "", errors.New("connection refused"))},
+			{name: "stranger", want: "STARTING enrolling: it has no valid certificate", state: deploy.StateDegraded, answer: says("", "", fmt.Errorf("asking: %w", identity.ErrUntrusted))},
+			{name: "pulls", want: "STARTING image: 3 of 9 layers", state: deploy.StateDegraded, answer: says(agent.PhaseImage, "3 of 9 layers", nil)},
+			{name: "waits", want: "STARTING waiting", state: deploy.StateDegraded, answer: says(agent.PhaseWaiting, "", nil)},
+			{name: "failed", want: "FAILED no GPU", state: deploy.StateDegraded, answer: says(agent.PhaseFailed, "no GPU", nil)},
+			{name: "drains", want: "DRAINING", state: deploy.StateDegraded, answer: says(agent.PhaseDraining, "", nil)},
+			{name: "interrupted", want: "INTERRUPTED in 2 minutes", state: deploy.StateDegraded, answer: says(agent.PhaseInterrupted, "in 2 minutes", nil)},
+			{name: "boots", want: "PROVISIONING waiting for an address", state: deploy.StateDegraded, change: func(o *provision.Object) { o.PublicIP, o.PrivateIP = netip.Addr{}, netip.Addr{} }},
+			{name: "taken", want: "INTERRUPTED stopped by the cloud", state: deploy.StateDegraded, change: func(o *provision.Object) { o.TerminatedReason = "stopped by the cloud" }},
+			{name: "well", want: "READY", state: deploy.StateReady},
+		} {
+			m, i := inspected(t, map[string]func(context.Context) (agent.Status, error){"us-east-1-1": c.answer})
+			if c.change != nil {
+				m.Change("us-east-1-1", c.change)
+			}
+			began := time.Now()
+			s, err := i.Status(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := told(t, s, "us-east-1-1"); !strings.HasPrefix(got, c.want) || s.State != c.state || told(t, s, "us-east-1-0") != "READY" || time.Since(began) > 2*time.Second {
+				t.Errorf("%s: after %s %s, and the service is %s", c.name, time.Since(began), got, s.State)
+			}
+		}
+	})
+}
+
+// A controller that cannot work, as on a full disk, is told of by itself: the balancer
+// beside it serves. What it remarks while it works is told too.
+func TestStatusOfAControllerWhoseDiskIsFull(t *testing.T) {
+	full := "it answers 503: critical: store: no space left on device"
+	for phase, c := range map[agent.Phase]struct {
+		unit  agent.UnitStatus
+		state deploy.ServiceState
+		want  string
+	}{
+		agent.PhaseStarting: {agent.UnitStatus{Running: true, Reason: full}, deploy.StateDegraded, "STARTING " + full},
+		agent.PhaseFailed:   {agent.UnitStatus{Reason: "exit status 1"}, deploy.StateDegraded, "FAILED exit status 1"},
+		agent.PhaseReady:    {agent.UnitStatus{Running: true, Ready: true, Reason: "warning: little room"}, deploy.StateReady, "READY warning: little room"},
+	} {
+		c.unit.Name = deploy.UnitController
+		_, i := inspected(t, map[string]func(context.Context) (agent.Status, error){"lb-us-east-1-0": func(context.Context) (agent.Status, error) {
+			return agent.Status{Phase: phase, Reason: "controller: ...", Units: []agent.UnitStatus{{Name: "balancer", Running: true, Ready: true}, c.unit}}, nil
+		}})
+		s, err := i.Status(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := told(t, s, "lb-us-east-1-0"); !strings.HasPrefix(got, "READY") || s.State != c.state || s.Controller == nil {
+			t.Errorf("%s: the balancer is %s and the service %s with %+v", phase, got, s.State, s.Controller)
+		}
+		if got := string(s.Controller.State) + " " + s.Controller.Reason; got != c.want {
+			t.Errorf("%s: got %q, want %q", phase, got, c.want)
+		}
+	}
+}
+
+// A region that hangs hides nothing of the other; what `up` would change is not known then.
+func TestStatusOfARegionThatHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m, i := inspected(t, nil)
+		i.Lists["gcp/europe-west4"] = regional{Memory: m, region: "gcp/europe-west4", hangs: true}
+		s, err := i.Status(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if s.State != deploy.StateDegraded || s.Drift != nil || len(s.Problems) != 2 || told(t, s, "us-east-1-0") != "READY" {
+			t.Errorf("got %+v", s)
+		}
+		if want := "listing chat in gcp/europe-west4: no response within 10s"; s.Problems[0] != want {
+			t.Errorf("got %q, want %q", s.Problems[0], want)
+		}
+		m.Change("lb-us-east-1-0", nil)
+		if s, err = i.Status(t.Context()); err != nil || s.State != deploy.StateUnknown {
+			t.Errorf("where no balancer is known of: %+v, %v", s, err)
+		}
+	})
+}
+
+func TestStatusThatCannotBeHad(t *testing.T) {
+	m, i := inspected(t, nil)
+	denied := &provision.CredentialsError{Cloud: "aws", Err: errors.New("expired"), Hint: "log in"}
+	for r := range i.Lists {
+		i.Lists[r] = regional{Memory: m, region: r, err: denied}
+	}
+	var credentials *provision.CredentialsError
+	if _, err := i.Status(t.Context()); !errors.As(err, &credentials) || strings.Count(err.Error(), "expired") != 1 {
+		t.Errorf("without credentials: %v", err)
+	}
+	_, i = inspected(t, nil)
+	i.Deployer.Owner = "you"
+	var owned *provision.OwnedError
+	if _, err := i.Status(t.Context()); !errors.As(err, &owned) {
+		t.Errorf("of somebody else's service: %v", err)
+	}
+}
+
+// What `up` would change is told: what is missing, what was changed, what is too many.
+func TestStatusTellsOfDrift(t *testing.T) {
+	m, i := inspected(t, nil)
+	m.Change("us-east-1-1", nil)
+	m.Change("firewall-us-east-1-replica", func(o *provision.Object) { o.SpecHash = "port 22 is open" })
+	s, err := i.Status(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, c := range s.Drift {
+		got = append(got, fmt.Sprintf("%s %s: %s", c.Action, c.ID, c.Reason))
+	}
+	if want := "mend firewall-us-east-1-replica: does not match its configuration, launch us-east-1-1: new"; strings.Join(got, ", ") != want || s.State != deploy.StateDegraded {
+		t.Errorf("got %q (%s), want %q", got, s.State, want)
+	}
+	i.Deployer.UserData = nil
+	if s, err = i.Status(t.Context()); err != nil || s.Drift != nil || len(s.Problems) != 1 {
+		t.Errorf("without what machines are made with: %+v, %v", s, err)
+	}
+}

@@ -1,0 +1,53 @@
+package deploy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"skyserve/provision"
+)
+
+// NameStore stores the public name of a service: local.Service. It is written before the name is
+// created, so that an incomplete creation is found.
+type NameStore interface {
+	StoredName() (n provision.PublicName, has bool, err error)
+	StoreName(n provision.PublicName) error
+	RemoveName() error
+}
+
+// PublishName creates or updates a public name. It first removes another previous name of the service
+// completely; an n without a Name only removes. zone is not called where there is neither. It
+// returns the errors of provision.Zone's Set.
+func PublishName(ctx context.Context, zone provision.DNSZone, noted NameStore, n provision.PublicName) error {
+	old, had, err := noted.StoredName()
+	if err != nil {
+		return err
+	}
+	if had && (n.Name != old.Name || n.Zone != old.Zone || n.Private != old.Private) {
+		if err := UnpublishName(ctx, zone, noted); err != nil {
+			return err
+		}
+	}
+	if n.Name == "" {
+		return nil
+	}
+	if err := noted.StoreName(n); err != nil {
+		return err
+	}
+	return zone.Set(ctx, n)
+}
+
+// UnpublishName removes the stored name, if any. It leaves a name that now belongs to another owner.
+func UnpublishName(ctx context.Context, zone provision.DNSZone, noted NameStore) error {
+	old, had, err := noted.StoredName()
+	if err != nil || !had {
+		return err
+	}
+	old.Records = nil
+	var owned *provision.OwnedError
+	if err := zone.Set(ctx, old); err != nil && !errors.As(err, &owned) {
+		return fmt.Errorf("removing the name %s: %w", old.Name, err)
+	}
+	return noted.RemoveName()
+}

@@ -1,0 +1,222 @@
+package deploy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"skyserve/internal/agent"
+	"skyserve/internal/controller"
+	"skyserve/internal/service"
+	"skyserve/provision"
+	"skyserve/provision/cloud"
+	"skyserve/provision/remote"
+)
+
+// listTimeout is the reconciler's timeout for listing a region or its offerings: a working region
+// responds within a second or two, and the others do not wait longer for one that fails.
+const listTimeout = 5 * time.Second
+
+// observation is one observation of a service by the reconciler. An unresponsive region does not
+// hide the others, and nothing is changed in it.
+type observation struct {
+	spec *service.Spec
+	// have is the objects in the regions that responded.
+	have []provision.Object
+	// isUnreachable contains the errors of the other regions.
+	silent map[service.Region]error
+	// known is the last known objects of silent regions, at their last response or at the delivery
+	// of the controller's bundle; handed are the regions with only the latter.
+	known      []provision.Object
+	fromBundle map[service.Region]bool
+	// unknown are silent regions without known objects.
+	unknown map[service.Region]bool
+}
+
+// observe lists all regions. It returns an error if none responds.
+func (k *Reconciler) observe(ctx context.Context, o *bundleState) (*observation, error) {
+	l, err := o.inspector.List(ctx)
+	if err != nil {
+		return nil, err
+	}
+	s := &observation{spec: o.content.Spec, have: l.Have, silent: l.Silent, fromBundle: map[service.Region]bool{}, unknown: map[service.Region]bool{}}
+	for _, r := range cloud.ManagedRegions(s.spec) {
+		if s.silent[r] == nil {
+			k.last[r] = objectsIn(l.Have, r)
+			continue
+		}
+		last, listed := k.last[r]
+		switch {
+		case listed:
+			s.known = append(s.known, last...)
+		case !isHome(s.spec, r):
+			s.known, s.fromBundle[r] = append(s.known, objectsIn(o.otherClouds, r)...), true
+		default:
+			s.unknown[r] = true
+		}
+	}
+	// Machines that falsely claim to be balancers are not contacted and do not hide the real one,
+	// nor does a duplicate of an ID, which will be removed.
+	o.handover.Have = provision.OnePerID(nil, slices.DeleteFunc(s.knownObjects(), func(have provision.Object) bool { return !o.content.trusts(have) }))
+	return s, nil
+}
+
+// objectsIn returns the objects of a region.
+func objectsIn(have []provision.Object, r service.Region) []provision.Object {
+	return slices.DeleteFunc(slices.Clone(have), func(o provision.Object) bool { return o.Region != r })
+}
+
+// knownObjects returns the current objects, and the last known ones of silent regions.
+func (s *observation) knownObjects() []provision.Object { return slices.Concat(s.have, s.known) }
+
+// without returns the service without some of its regions.
+func without(spec *service.Spec, regions func(service.Region) bool) *service.Spec {
+	less := *spec
+	less.Regions = slices.DeleteFunc(slices.Clone(spec.Regions), func(r service.RegionSpec) bool { return regions(r.Name) })
+	return &less
+}
+
+// view returns the state for readers: the last known state of a silent region, and nothing of a
+// region whose state is uncertain.
+func (s *observation) view(seen map[string]AgentReport) *serviceView {
+	unsure := func(r service.Region) bool { return s.fromBundle[r] || s.unknown[r] }
+	have := slices.DeleteFunc(s.knownObjects(), func(o provision.Object) bool { return unsure(o.Region) })
+	return &serviceView{spec: without(s.spec, unsure), have: have, seen: seen}
+}
+
+// dropUncertain removes the deployments that could be wrong because of silent regions: those of machines
+// there that may have been replaced, and of all balancers while some objects may be unknown, since
+// the balancers would lose them.
+func (s *observation) dropUncertain(deployments map[string]agent.Deployment) {
+	for _, o := range s.knownObjects() {
+		if s.fromBundle[o.Region] || len(s.unknown) > 0 && o.Kind == provision.KindBalancer {
+			delete(deployments, o.ID)
+		}
+	}
+}
+
+// failure returns the errors of silent regions, in their order; nil when all responded.
+func (s *observation) failure() error {
+	var all []error
+	for _, r := range slices.Sorted(maps.Keys(s.silent)) {
+		all = append(all, s.silent[r])
+	}
+	return errors.Join(all...)
+}
+
+// unreachableParts returns why parts of a change cannot be applied now: they concern silent regions.
+func (s *observation) unreachableParts(change controller.Change) error {
+	about := map[service.Region]bool{}
+	for _, l := range change.Launch {
+		about[l.Region] = true
+	}
+	for _, o := range s.known {
+		if slices.Contains(change.Remove, o.ID) {
+			about[o.Region] = true
+		}
+	}
+	var all []error
+	for _, r := range slices.Sorted(maps.Keys(about)) {
+		if why := s.silent[r]; why != nil {
+			all = append(all, fmt.Errorf("changing replicas in %s: %w", r, why))
+		}
+	}
+	return errors.Join(all...)
+}
+
+// limitPlanning limits planning to the regions that responded and whose offerings are known, which it
+// refreshes periodically. It returns the errors of reading offerings.
+func (k *Reconciler) limitPlanning(ctx context.Context, o *bundleState, s *observation) error {
+	var due []service.Region
+	for _, r := range cloud.ManagedRegions(s.spec) {
+		if s.silent[r] == nil && time.Since(o.offersReadAt[r]) > offersTTL {
+			due = append(due, r)
+		}
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, listTimeout, fmt.Errorf("no response within %s", listTimeout))
+	defer cancel()
+	failed := o.fleet.queryOfferings(ctx, due)
+	var all []error
+	for _, r := range due {
+		if all = append(all, failed[r]); failed[r] == nil {
+			o.offersReadAt[r] = time.Now()
+		}
+	}
+	o.fleet.Spec = without(s.spec, func(r service.Region) bool {
+		_, offered := o.fleet.offers[r]
+		return s.silent[r] != nil || !offered
+	})
+	return errors.Join(all...)
+}
+
+// homeCloud returns the controller's cloud.
+func homeCloud(spec *service.Spec) string { return cloud.ManagedRegions(spec)[0].Cloud() }
+
+// isHome reports whether the controller calls a region's API itself.
+func isHome(spec *service.Spec, r service.Region) bool {
+	home := cloud.ManagedRegions(spec)[0]
+	return r.Cloud() == home.Cloud() || cloud.RunsOnThisComputer(r) && cloud.RunsOnThisComputer(home)
+}
+
+// otherCloudsOf returns the clouds of a service other than the controller's.
+func otherCloudsOf(spec *service.Spec) []string {
+	return slices.DeleteFunc(cloud.Clouds(spec), func(name string) bool { return name == homeCloud(spec) })
+}
+
+// regionLister lists one region of a cloud through machines there.
+type regionLister struct {
+	*remote.Client
+	region service.Region
+}
+
+// List implements Lister.
+func (r regionLister) List(ctx context.Context, service string) ([]provision.Object, error) {
+	return r.ListIn(ctx, service, r.region)
+}
+
+// attestors attests keys in the controller's own cloud directly, and in other clouds through
+// machines there.
+type attestors struct {
+	home  string
+	own   provision.KeyAttestor
+	other provision.Providers
+}
+
+// Fingerprint implements provision.Witness.
+func (w attestors) Fingerprint(ctx context.Context, o provision.Object) (string, error) {
+	if o.Region.Cloud() == w.home || cloud.RunsOnThisComputer(o.Region) {
+		return w.own.Fingerprint(ctx, o)
+	}
+	return w.other.Fingerprint(ctx, o)
+}
+
+// relaysIn returns the machines of a cloud that call its API for the controller: its balancers, those
+// that responded to the last observation first.
+func (k *Reconciler) relaysIn(h *Delivery, name string) []remote.CallFunc {
+	var balancers []provision.Object
+	for _, o := range h.Have {
+		if o.Kind == provision.KindBalancer && o.TerminatedReason == "" && o.Region.Cloud() == name && Reachable(o) {
+			balancers = append(balancers, o)
+		}
+	}
+	slices.SortStableFunc(balancers, func(a, b provision.Object) int {
+		switch silent := [2]bool{k.seen[a.ID].Err != nil, k.seen[b.ID].Err != nil}; silent {
+		case [2]bool{true, false}:
+			return 1
+		case [2]bool{false, true}:
+			return -1
+		}
+		return 0
+	})
+	var ways []remote.CallFunc
+	for _, b := range balancers {
+		operator, machine := h.Operator(b), h.Machine(b)
+		ways = append(ways, func(ctx context.Context, call remote.Call, body []byte) ([]byte, error) {
+			return operator.Cloud(ctx, machine, string(call), body)
+		})
+	}
+	return ways
+}

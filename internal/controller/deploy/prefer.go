@@ -1,0 +1,183 @@
+package deploy
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"time"
+
+	"skyserve/internal/agent"
+	"skyserve/provision"
+	"skyserve/provision/cloud"
+)
+
+// costlierInterval is how often a replica on a costlier offering is retried on a preferred one: refused
+// offerings are not retried sooner.
+const costlierInterval = 10 * time.Minute
+
+// replaceCostlier launches, while nothing else is to be done, a replacement for one replica on a costlier
+// offering than its first choices, such as on demand where spot is preferred: capacity may be
+// available again. The replica serves until its replacement is ready; it is then deleted like one
+// with a rebalance recommendation, and does not count towards replicas.max either. If there still
+// is no capacity, nothing changes, and that is no error.
+func (k *Reconciler) replaceCostlier(ctx context.Context, o *bundleState, s *observation, seen map[string]AgentReport, may func() error) (changed bool, err error) {
+	if unsettled(s.have, seen) || time.Since(k.preferred) < costlierInterval {
+		return false, nil
+	}
+	k.preferred = time.Now()
+	for _, dear := range s.have {
+		if dear.Kind != provision.KindReplica || dear.TerminatedReason != "" || cloud.FallbackFor(dear) != "" || o.content.Draining[dear.ID] {
+			continue
+		}
+		c, found, err := o.cheaperReplacement(s.have, dear, k.preferred)
+		if err != nil {
+			return false, err
+		}
+		if !found {
+			continue
+		}
+		if err := may(); err != nil {
+			return false, err
+		}
+		_, err = provision.Apply(ctx, provision.Changes{c}, o.fleet.launcher(), o.fleet.applyOptions(&Plan{Have: s.have}, k.progress))
+		var none *provision.NoCapacityError
+		if errors.As(err, &none) {
+			continue
+		}
+		return true, err
+	}
+	return false, nil
+}
+
+// cheaperReplacement returns the launch of a replacement for a costlier replica, on a preferred and cheaper
+// offering that was not refused recently; false where there is none, or no capacity within
+// replicas.max.
+func (o *bundleState) cheaperReplacement(have []provision.Object, dear provision.Object, now time.Time) (c provision.Change, found bool, err error) {
+	c, own, err := o.fleet.planReplacement(have, dear)
+	if err != nil || own == nil || len(preferredOffers(own.Offerings, dear)) == 0 {
+		return c, false, err // it is meant to be on demand: see on_demand_base
+	}
+	c.Desired.Offerings = o.fleet.withoutRefused(preferredOffers(c.Desired.Offerings, dear), now)
+	return c, len(c.Desired.Offerings) > 0, nil
+}
+
+// planReplacement returns the launch of a replacement for a replica, and the desired state of that
+// replica; nil where replicas.max does not allow both.
+func (f *Deployer) planReplacement(have []provision.Object, of provision.Object) (c provision.Change, own *provision.Desired, err error) {
+	going, only := f.Terminating, f.Only
+	defer func() { f.Terminating, f.Only = going, only }()
+	if f.Terminating = maps.Clone(going); f.Terminating == nil {
+		f.Terminating = map[string]bool{}
+	}
+	f.Terminating[of.ID] = true
+	f.Only = func(_ *Plan, c provision.Change) bool {
+		return c.Action == provision.ActionLaunch && c.Kind() == provision.KindReplica && cloud.ReplacesHandle(provision.Object{Labels: c.Desired.Labels}) == of.Handle
+	}
+	p, err := f.planFor(have, nil)
+	if err != nil || len(p.Changes) == 0 {
+		return c, nil, err
+	}
+	at := slices.IndexFunc(p.Wants, func(w provision.Desired) bool { return w.ID == of.ID })
+	if at < 0 {
+		return c, nil, nil
+	}
+	return p.Changes[0], &p.Wants[at], nil
+}
+
+// withoutRefused returns the offerings that were not refused recently.
+func (f *Deployer) withoutRefused(offers provision.Offerings, now time.Time) provision.Offerings {
+	return slices.DeleteFunc(slices.Clone(offers), func(o provision.Offering) bool { return f.exhausted.Has(o, now) })
+}
+
+// preferredOffers returns the offers that are preferred to a machine's own, with the same GPUs and at a
+// lower price, as far as both are known.
+func preferredOffers(offers provision.Offerings, dear provision.Object) provision.Offerings {
+	if dear.Offering == nil {
+		return nil
+	}
+	runs := func(o provision.Offering) bool {
+		return o.Type == dear.Offering.Type && o.Capacity == dear.Offering.Capacity
+	}
+	var out provision.Offerings
+	for _, o := range offers {
+		if runs(o) {
+			break
+		}
+		if o.GPU == dear.Offering.GPU && o.GPUs == dear.Offering.GPUs && o.Capacity != dear.Offering.Capacity && o.PricePerHour > 0 && o.PricePerHour < dear.CostPerHour {
+			out = append(out, o)
+		}
+	}
+	return out
+}
+
+// withReplacement returns the replicas for which a replacement was launched.
+func withReplacement(have []provision.Object) map[string]bool {
+	ids := map[string]bool{}
+	for _, o := range have {
+		if o.Kind == provision.KindReplica && o.TerminatedReason == "" && slices.ContainsFunc(have, func(by provision.Object) bool { return isReplacementOf(by, o) }) {
+			ids[o.ID] = true
+		}
+	}
+	return ids
+}
+
+// isReplacementOf reports whether a machine is the replacement of another.
+func isReplacementOf(by, o provision.Object) bool {
+	return o.Handle != "" && by.TerminatedReason == "" && cloud.ReplacesHandle(by) == o.Handle
+}
+
+// needReplacement returns the replicas that need replacement: those being interrupted, those with a
+// rebalance recommendation, and those with a replacement. A replica whose replacement is being
+// interrupted first stays for as long as both exist.
+func needReplacement(have []provision.Object, seen map[string]AgentReport, advised map[string]bool) map[string]bool {
+	taken := interrupted(have, seen)
+	ids := maps.Clone(taken)
+	maps.Copy(ids, advised)
+	maps.Copy(ids, withReplacement(have))
+	for _, o := range have {
+		successors := slices.DeleteFunc(slices.Clone(have), func(by provision.Object) bool { return !isReplacementOf(by, o) })
+		last := !slices.ContainsFunc(successors, func(by provision.Object) bool { return !taken[by.ID] })
+		if len(successors) > 0 && last && (!taken[o.ID] || isMaintenance(seen[o.ID])) {
+			delete(ids, o.ID)
+		}
+	}
+	return ids
+}
+
+// isMaintenance reports whether a machine's end is so far ahead that it is scheduled maintenance.
+func isMaintenance(s AgentReport) bool {
+	return s.Err == nil && s.Phase == agent.PhaseInterrupted && time.Until(s.GoneAt) > maintenanceNotice
+}
+
+// pendingReplacements returns the replacements that are not ready yet for replicas that keep serving: a strategy
+// that counted both would remove one of them.
+func pendingReplacements(have []provision.Object, seen map[string]AgentReport, leave map[string]bool) map[string]bool {
+	ids := map[string]bool{}
+	for _, by := range have {
+		if seen[by.ID].Phase != agent.PhaseReady && slices.ContainsFunc(have, func(o provision.Object) bool {
+			return o.TerminatedReason == "" && !leave[o.ID] && isReplacementOf(by, o)
+		}) {
+			ids[by.ID] = true
+		}
+	}
+	return ids
+}
+
+// replaced returns the replicas that are ready, or scheduled for maintenance, and whose replacement
+// is ready. A machine that its cloud is interrupting is left to the cloud.
+func replaced(have []provision.Object, seen map[string]AgentReport) map[string]bool {
+	ready := func(o provision.Object) bool { return seen[o.ID].Err == nil && seen[o.ID].Phase == agent.PhaseReady }
+	ids := map[string]bool{}
+	for _, o := range have {
+		if o.Kind == provision.KindReplica && o.TerminatedReason == "" && (ready(o) || isMaintenance(seen[o.ID])) &&
+			slices.ContainsFunc(have, func(by provision.Object) bool { return isReplacementOf(by, o) && ready(by) }) {
+			ids[o.ID] = true
+		}
+	}
+	return ids
+}
+
+// maintenanceNotice is how far ahead the end of a machine is for scheduled maintenance, after which its
+// cloud restarts it, as opposed to an interruption.
+const maintenanceNotice = 5 * time.Minute

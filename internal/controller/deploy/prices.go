@@ -1,0 +1,185 @@
+package deploy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"skyserve/internal/controller"
+	"skyserve/internal/service"
+	"skyserve/provision"
+	"skyserve/provision/cloud"
+	"skyserve/provision/remote"
+)
+
+var _ controller.OfferingSource = (*Reconciler)(nil)
+
+// priceTimeout is the timeout for reading prices: the longest list has about ten pages of
+// megabytes, and callers continue with list prices.
+const priceTimeout = 30 * time.Second
+
+// Prices are the prices that clouds report.
+type Prices struct {
+	ByRegion map[service.Region][]provision.Price
+	// Unknown contains, by region, why some or all prices are unknown.
+	Unknown map[service.Region]error
+}
+
+// AskPrices reads the prices of regions concurrently, within priceTimeout. Failures are not fatal:
+// they are in Unknown.
+func AskPrices(ctx context.Context, p provision.Provider, regions []service.Region) Prices {
+	all := Prices{ByRegion: map[service.Region][]provision.Price{}, Unknown: map[service.Region]error{}}
+	pricer, tells := p.(provision.Pricer)
+	if !tells {
+		return all
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, priceTimeout, fmt.Errorf("no response within %s", priceTimeout))
+	defer cancel()
+	var mu sync.Mutex
+	var wg sync.WaitGroup
+	for _, r := range regions {
+		wg.Go(func() {
+			prices, err := pricer.Prices(ctx, r)
+			if err != nil && ctx.Err() != nil {
+				err = context.Cause(ctx)
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			all.ByRegion[r] = prices
+			if err != nil {
+				all.Unknown[r] = err
+			}
+		})
+	}
+	wg.Wait()
+	return all
+}
+
+// Offers reads the offerings of regions concurrently, at the prices that their clouds report, as
+// Plan does. unknown contains the errors by region.
+func Offers(ctx context.Context, p provision.Provider, regions []service.Region) (offers map[service.Region]provision.Offerings, prices Prices, unknown map[service.Region]error) {
+	f := Deployer{Provider: p}
+	unknown = f.queryOfferingsAndPrices(ctx, regions)
+	return priced(f.offers, f.prices), f.prices, unknown
+}
+
+// queryOfferingsAndPrices reads the offerings and prices of regions, and returns the errors of reading offerings.
+func (f *Deployer) queryOfferingsAndPrices(ctx context.Context, regions []service.Region) (unknown map[service.Region]error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var wg sync.WaitGroup
+	wg.Go(func() { f.prices = AskPrices(ctx, f.Provider, regions) })
+	f.offers = map[service.Region]provision.Offerings{}
+	unknown = f.queryOfferings(ctx, regions)
+	if len(f.offers) == 0 {
+		cancel() // there is nothing to price
+	}
+	wg.Wait()
+	return unknown
+}
+
+// readPrices reads the offerings and prices of every cloud region.
+func (f *Deployer) readPrices(ctx context.Context) error {
+	return f.joinErrors(f.queryOfferingsAndPrices(ctx, cloud.ManagedRegions(f.Spec)))
+}
+
+// priced returns the offerings of regions at the known prices.
+func priced(offers map[service.Region]provision.Offerings, prices Prices) map[service.Region]provision.Offerings {
+	all := map[service.Region]provision.Offerings{}
+	for r, os := range offers {
+		all[r] = os.WithPrices(prices.ByRegion[r])
+	}
+	return all
+}
+
+// refreshPrices applies prices that have arrived, and requests new ones where they are old. It does not
+// wait for them: a missing replica must not wait for a price.
+func (k *Reconciler) refreshPrices(ctx context.Context, o *bundleState) {
+	select {
+	case prices := <-o.newPrices:
+		k.applyPrices(ctx, o, prices)
+	default:
+	}
+	hold := pricesTTL
+	if len(o.fleet.prices.Unknown) > 0 {
+		hold = pricesRetry
+	}
+	if ctx.Err() != nil || !o.pricesRequestedAt.IsZero() && time.Since(o.pricesRequestedAt) < hold {
+		return
+	}
+	o.pricesRequestedAt = time.Now()
+	provider, regions, answer := askedNow(o.fleet.Provider), cloud.ManagedRegions(o.content.Spec), o.newPrices
+	k.priceRequests.Go(func() {
+		prices := AskPrices(ctx, provider, regions)
+		if ctx.Err() != nil {
+			prices = Prices{} // the request was cancelled
+		}
+		select {
+		case answer <- prices:
+		default: // the previous result was not read yet
+		}
+	})
+}
+
+// askedNow returns a provider that uses the machines in other clouds that are reachable now: the
+// reconciler may only determine them while it is running an iteration.
+func askedNow(p provision.Provider) provision.Provider {
+	places, several := p.(provision.Providers)
+	if !several {
+		return p
+	}
+	still := provision.Providers{}
+	for name, place := range places {
+		still[name] = place
+		if c, away := place.(*remote.Client); away {
+			ways := c.Machines()
+			still[name] = &remote.Client{Cloud: c.Cloud, Machines: func() []remote.CallFunc { return ways }}
+		}
+	}
+	return still
+}
+
+// applyPrices applies new prices. A region without any keeps its previous ones.
+func (k *Reconciler) applyPrices(ctx context.Context, o *bundleState, prices Prices) {
+	if prices.ByRegion == nil {
+		o.pricesRequestedAt = time.Time{}
+		return
+	}
+	for r := range prices.Unknown {
+		if len(prices.ByRegion[r]) == 0 {
+			prices.ByRegion[r] = o.fleet.prices.ByRegion[r]
+		}
+	}
+	o.fleet.prices = prices
+	k.logUnpriced(ctx, o)
+}
+
+// logUnpriced logs why prices are unknown, once until the reason changes.
+func (k *Reconciler) logUnpriced(ctx context.Context, o *bundleState) {
+	var all []error
+	for _, r := range cloud.ManagedRegions(o.content.Spec) {
+		if err := o.fleet.prices.Unknown[r]; err != nil {
+			all = append(all, fmt.Errorf("%s: %w", r, err))
+		}
+	}
+	text := ""
+	if err := errors.Join(all...); err != nil && ctx.Err() == nil {
+		text = err.Error()
+	}
+	if text != "" && text != o.unpriced {
+		k.log().Warn("prices are unknown; using list prices", "err", text)
+	}
+	o.unpriced = text
+}
+
+// Offers implements controller.Market: the offerings of regions at the reconciler's last
+// observation; nothing before the first.
+func (k *Reconciler) Offers() map[service.Region]provision.Offerings {
+	v, err := k.lastView()
+	if err != nil {
+		return nil
+	}
+	return v.offers
+}

@@ -1,0 +1,29 @@
+package deploy
+
+import (
+	"skyserve/provision"
+	"skyserve/provision/cloud"
+)
+
+// FitsQuotas reports whether a plan can be applied within the accounts' quotas, as Up does it: on other
+// offerings where the first are over quota, and with replicas in other regions. An unknown quota is
+// no limit.
+func (f *Deployer) FitsQuotas(p *Plan, quotas []provision.Quota) (bool, error) {
+	short := map[cloud.ReplicaGroup]int{}
+	for {
+		over := cloud.LaunchesOverQuota(p.Changes, quotas)
+		if len(over) == 0 {
+			return f.missingError(p, nil) == nil, nil
+		}
+		for _, c := range over {
+			if !f.addShort(short, p, &provision.NoCapacityError{ID: c.ID(), Region: c.Region()}) {
+				return false, nil
+			}
+		}
+		next, err := f.planFor(p.Have, short)
+		if err != nil {
+			return false, err
+		}
+		p = next
+	}
+}

@@ -1,0 +1,429 @@
+package deploy
+
+import (
+	"context"
+	"crypto/x509"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"skyserve/internal/agent"
+	"skyserve/internal/controller"
+	"skyserve/internal/identity"
+	"skyserve/internal/service"
+	"skyserve/provision"
+	"skyserve/provision/cloud"
+	"skyserve/provision/remote"
+)
+
+// Intervals of the reconciler, with their reasons.
+const (
+	// offersTTL is how long a region's offerings are cached: spot prices change hourly.
+	offersTTL = 30 * time.Minute
+	// repeatLogInterval is how often a failure is logged that only differs in generated IDs.
+	repeatLogInterval = 10 * time.Minute
+	// pricesTTL is how long prices are cached: list prices change monthly, and a provider caches
+	// them for hours. While some are unknown, they are requested every pricesRetry: machines of
+	// other clouds may not have responded yet.
+	pricesTTL   = 30 * time.Minute
+	pricesRetry = 5 * time.Minute
+)
+
+// CloudAccess is the reconciler's access to its own cloud.
+type CloudAccess struct {
+	Provider provision.Provider
+	Attestor provision.KeyAttestor
+	// Lists contains the lister of each region there.
+	Lists map[service.Region]Lister
+	// UserData returns the cloud-init document of a machine, as `up` does.
+	UserData func(cloud.MachineInput) (string, error)
+}
+
+// Reconciler reconciles the replicas of a service in clouds with the desired state: it launches a
+// replacement where a machine is gone or is about to be interrupted, delivers deployments to new
+// machines, and updates balancers; and it applies the changes of strategies (see Apply). It only
+// changes replicas. It reads the existing objects from the clouds' tags each time, so that it can
+// be stopped at any moment. It calls its own cloud directly and others through balancers there; an
+// unresponsive region is left unchanged.
+type Reconciler struct {
+	// Dir is the folder of the controller's configuration: see ReadBundle.
+	Dir string
+	// Open connects to the regions in the reconciler's own cloud, which are all regions of spec.
+	Open func(ctx context.Context, means json.RawMessage, spec *service.Spec, owner string) (CloudAccess, error)
+	// Logger logs the changes; nil = no logging.
+	Logger *slog.Logger
+	// Now is the clock for certificates; nil = time.Now.
+	Now func() time.Time
+	// Decisions is the file of decisions about replicas; empty = one in Dir.
+	Decisions string
+	// Lock locks the service against other changes until unlock is called; controller.ErrBusy means
+	// that another process has the lock. nil = there are no other processes.
+	Lock func() (unlock func(), err error)
+
+	working       sync.Mutex     // held while machines are observed or changed
+	priceRequests sync.WaitGroup // price requests
+
+	opened         *bundleState                          // guarded by working
+	lastError      string                                // the last logged error, likewise
+	lastErrorAt    time.Time                             // when, likewise
+	last           map[service.Region][]provision.Object // of each region at its last response, likewise
+	seen           map[string]AgentReport                // machine statuses at the last observation, likewise
+	unusedReplicas map[string]bool                       // replicas that no balancer used at the last observation, likewise
+
+	excess map[string]bool // fallback replicas that are no longer needed, likewise
+
+	successorsSeen map[string]time.Time // when successors were first seen, by handle, likewise
+	preferred      time.Time            // when a cheaper offering was last tried, likewise
+
+	prober func(have []provision.Object) map[string]AgentReport // reads machine statuses; nil = from the agents
+
+	mu      sync.Mutex
+	view    *serviceView        // the newest; nil before the first
+	ends    CertificateExpiries // as of the last observation
+	service string              // its name
+}
+
+// bundleState is the state that the reconciler derived from its bundle.
+type bundleState struct {
+	content           Content            // the newest
+	otherClouds       []provision.Object // machines in other clouds at the bundle's delivery
+	fleet             *Deployer
+	inspector         *Inspector
+	handover          *Delivery
+	offersReadAt      map[service.Region]time.Time // when its offerings were read
+	pricesRequestedAt time.Time                    // when prices were requested
+	newPrices         chan Prices
+	unpriced          string // the last logged error about unknown prices
+}
+
+// serviceView is the state of a service in clouds at the reconciler's last observation.
+type serviceView struct {
+	spec *service.Spec // without regions in unknown state
+	have []provision.Object
+	seen map[string]AgentReport
+	// offers are the regions' offerings at the known prices.
+	offers map[service.Region]provision.Offerings
+}
+
+var _ controller.Machines = (*Reconciler)(nil)
+
+// Reconcile implements controller.Machines. A failure is logged once until it changes.
+func (k *Reconciler) Reconcile(ctx context.Context, may func() error) (busy bool) {
+	k.working.Lock()
+	defer k.working.Unlock()
+	busy, err := k.reconcileOnce(ctx, may)
+	k.logError(ctx, err)
+	return busy && err == nil
+}
+
+// Wait implements controller.Machines.
+func (k *Reconciler) Wait() { k.priceRequests.Wait() }
+
+func (k *Reconciler) log() *slog.Logger {
+	if k.Logger == nil {
+		return slog.New(slog.DiscardHandler)
+	}
+	return k.Logger
+}
+
+// logError logs an error once until it changes, and one that only differs in IDs that clouds generate
+// for each response every repeatLogInterval.
+func (k *Reconciler) logError(ctx context.Context, err error) {
+	if err == nil || ctx.Err() != nil {
+		k.lastError = ""
+		return
+	}
+	text := err.Error()
+	if text == k.lastError || withoutIDs(text) == withoutIDs(k.lastError) && time.Since(k.lastErrorAt) < repeatLogInterval {
+		return
+	}
+	k.log().Error("reconciling machines", "err", err)
+	k.lastError, k.lastErrorAt = text, time.Now()
+}
+
+// withoutIDs returns a text without its long words with digits: request IDs, address pairs with ports,
+// opaque cloud messages.
+func withoutIDs(text string) string {
+	const long = 24 // the names of most regions, and of replicas there, are shorter
+	return strings.Join(slices.DeleteFunc(strings.Fields(text), func(word string) bool {
+		return len(word) > long && strings.ContainsAny(word, "0123456789")
+	}), " ")
+}
+
+// reconcileOnce observes once and applies the necessary changes; busy means that a change is in progress.
+func (k *Reconciler) reconcileOnce(ctx context.Context, may func() error) (busy bool, err error) {
+	unlock, err := k.lock()
+	if errors.Is(err, controller.ErrBusy) {
+		return true, nil // the process that changes the service does all of this
+	}
+	if err != nil {
+		return false, err
+	}
+	defer unlock()
+	o, err := k.loadBundle(ctx)
+	if err != nil {
+		return false, err
+	}
+	s, err := k.observe(ctx, o)
+	if err != nil {
+		return false, err
+	}
+	if err := k.storeDecisions(s.spec, s.knownObjects(), controller.Change{}); err != nil {
+		return false, err
+	}
+	h := o.handover
+	if h.Revoked, err = k.revoked(h.Party.Root); err != nil {
+		return false, err
+	}
+	seen := k.readStatuses(ctx, h)
+	k.seen = seen
+	k.storeExpiries(h, seen)
+	changed, failure := k.launchMissing(ctx, o, s, seen, may)
+	if changed {
+		if s, err = k.observe(ctx, o); err != nil {
+			return true, errors.Join(failure, err)
+		}
+	}
+	v := s.view(seen)
+	v.offers = priced(o.fleet.offers, o.fleet.prices)
+	k.setView(v)
+	if err := may(); err != nil {
+		return false, errors.Join(failure, err)
+	}
+	c := o.content
+	c.Draining = drained(c.Draining, s.have, seen)
+	maps.Copy(c.Draining, k.excess)
+	deployments, err := Deployments(c, h.Have)
+	if err == nil {
+		s.dropUncertain(deployments)
+		err = errors.Join(h.DeliverDue(ctx, seen, deployments), k.removeDrained(ctx, o, s, seen, deployments, may))
+	}
+	return changed || unsettled(s.have, seen), errors.Join(s.failure(), failure, err)
+}
+
+// lock calls Lock, if set.
+func (k *Reconciler) lock() (unlock func(), err error) {
+	if k.Lock == nil {
+		return func() {}, nil
+	}
+	return k.Lock()
+}
+
+// readStatuses reads the status of all machines.
+func (k *Reconciler) readStatuses(ctx context.Context, h *Delivery) map[string]AgentReport {
+	if k.prober != nil {
+		return k.prober(h.Have)
+	}
+	return h.ReadStatuses(ctx)
+}
+
+// revoked returns the revocation list that this machine's agent received.
+func (k *Reconciler) revoked(root *x509.Certificate) (identity.Revoked, error) {
+	return identity.ReadRevoked(filepath.Join(filepath.Dir(k.Dir), agent.FileRevoked), root)
+}
+
+// unsettled reports whether a replica is starting or terminating.
+func unsettled(have []provision.Object, seen map[string]AgentReport) bool {
+	return slices.ContainsFunc(have, func(o provision.Object) bool {
+		return o.Kind == provision.KindReplica && seen[o.ID].Phase != agent.PhaseReady
+	})
+}
+
+// launchMissing launches missing replicas; changed means that a change may have been made.
+func (k *Reconciler) launchMissing(ctx context.Context, o *bundleState, s *observation, seen map[string]AgentReport, may func() error) (changed bool, err error) {
+	silent := k.limitPlanning(ctx, o, s)
+	k.refreshPrices(ctx, o)
+	o.fleet.Terminating = needReplacement(s.have, seen, k.dueForReplacement(s, seen))
+	k.excess = map[string]bool{}
+	o.fleet.Only = func(p *Plan, c provision.Change) bool {
+		if removesFallback(o.fleet.Spec, p, c, seen) {
+			k.excess[c.ID()] = true // it is deleted once it has drained
+		}
+		return isReconcilerChange(p, c)
+	}
+	p, err := o.fleet.planFor(s.have, nil)
+	if err == nil && len(p.Changes) == 0 {
+		changed, err = k.replaceCostlier(ctx, o, s, seen, may)
+		return changed, errors.Join(silent, err)
+	}
+	if err != nil {
+		return false, errors.Join(silent, err)
+	}
+	if err := may(); err != nil {
+		return false, errors.Join(silent, err)
+	}
+	_, err = o.fleet.Up(ctx, p, k.progress)
+	return true, errors.Join(silent, err)
+}
+
+// progress logs completed changes; failures are logged with the iteration.
+func (k *Reconciler) progress(c provision.Change, p provision.Phase, _ error) {
+	if p == provision.PhaseDone {
+		k.log().Info("machine", "change", string(c.Action), "id", c.ID(), "region", string(c.Region()), "reason", c.Reason)
+	}
+}
+
+// interrupted returns the replicas that their cloud is interrupting, as their agents report.
+func interrupted(have []provision.Object, seen map[string]AgentReport) map[string]bool {
+	ids := map[string]bool{}
+	for _, o := range have {
+		if s := seen[o.ID]; o.Kind == provision.KindReplica && s.Err == nil && s.Phase == agent.PhaseInterrupted {
+			ids[o.ID] = true
+		}
+	}
+	return ids
+}
+
+// drained returns the replicas that balancers stop using: those being removed, those being
+// interrupted whose model another replica serves, and those that were replaced. The last replica of
+// a model serves for as long as its machine exists.
+func drained(leaving map[string]bool, have []provision.Object, seen map[string]AgentReport) map[string]bool {
+	ids := maps.Clone(leaving)
+	serves := map[string]bool{} // models
+	for _, o := range have {
+		if o.Kind == provision.KindReplica && !leaving[o.ID] && seen[o.ID].Phase == agent.PhaseReady {
+			serves[o.Labels["model"]] = true
+		}
+	}
+	leave := interrupted(have, seen)
+	for _, o := range have {
+		if leave[o.ID] && serves[o.Labels["model"]] {
+			ids[o.ID] = true
+		}
+	}
+	maps.Copy(ids, replaced(have, seen))
+	return ids
+}
+
+// isReconcilerChange reports whether a change is the reconciler's to make: it launches missing replicas,
+// deletes the remains of terminated ones, and deletes duplicates of an ID. `up` makes all other
+// changes.
+func isReconcilerChange(p *Plan, c provision.Change) bool {
+	switch {
+	case c.Kind() != provision.KindReplica:
+		return false
+	case c.Action == provision.ActionLaunch:
+		return true
+	}
+	return c.Action == provision.ActionTerminate && (c.Observed.TerminatedReason != "" || planContains(p, c.ID()))
+}
+
+// removesFallback reports whether a change removes a fallback replica of another region of spec, and all
+// desired replicas are ready without it.
+func removesFallback(spec *service.Spec, p *Plan, c provision.Change, seen map[string]AgentReport) bool {
+	if c.Kind() != provision.KindReplica || c.Action != provision.ActionTerminate || c.Observed.TerminatedReason != "" || planContains(p, c.ID()) {
+		return false
+	}
+	return slices.Contains(cloud.ManagedRegions(spec), cloud.FallbackFor(c.Observed)) && !slices.ContainsFunc(p.Wants, func(w provision.Desired) bool {
+		return w.Kind == provision.KindReplica && seen[w.ID].Phase != agent.PhaseReady
+	})
+}
+
+// planContains reports whether a plan contains an ID.
+func planContains(p *Plan, id string) bool {
+	return slices.ContainsFunc(p.Wants, func(w provision.Desired) bool { return w.ID == id })
+}
+
+// loadBundle loads the controller's bundle, and reconnects if it has changed.
+func (k *Reconciler) loadBundle(ctx context.Context) (*bundleState, error) {
+	c, elsewhere, err := ReadBundle(k.Dir)
+	if err != nil {
+		return nil, err
+	}
+	decided, err := k.decisions()
+	if err != nil {
+		return nil, err
+	}
+	c.Draining = decided.Idle()
+	if o := k.opened; o != nil && string(o.content.Text) == string(c.Text) && reflect.DeepEqual(o.content.Bundle, c.Bundle) {
+		o.content, o.otherClouds = c, elsewhere
+		return o, nil
+	}
+	party, authority, err := identity.Home{Dir: k.Dir}.ReadController()
+	if err != nil {
+		return nil, err
+	}
+	o := &bundleState{content: c, otherClouds: elsewhere, offersReadAt: map[service.Region]time.Time{}, newPrices: make(chan Prices, 1)}
+	o.handover = &Delivery{
+		Service: c.Spec.Name, Party: party, Authority: authority, Self: cloud.ControllerMachine(c.Spec), Have: elsewhere, Now: k.Now,
+		Progress: func(id string, s agent.Status) {
+			k.log().Info("machine", "id", id, "phase", string(s.Phase), "reason", s.Reason)
+		},
+	}
+	if err := k.connectClouds(ctx, o, authority.Owner()); err != nil {
+		return nil, err
+	}
+	if k.last == nil {
+		k.last = map[service.Region][]provision.Object{}
+	}
+	k.opened = o
+	return o, nil
+}
+
+// connectClouds connects to all clouds: directly to the reconciler's own, to others through balancers
+// there.
+func (k *Reconciler) connectClouds(ctx context.Context, o *bundleState, owner string) error {
+	c, h, home := o.content, o.handover, homeCloud(o.content.Spec)
+	reach, err := k.Open(ctx, c.Bundle.Means, without(c.Spec, func(r service.Region) bool { return !isHome(c.Spec, r) }), owner)
+	if err != nil {
+		return err
+	}
+	places, lists := provision.Providers{home: reach.Provider}, maps.Clone(reach.Lists)
+	for _, r := range cloud.ManagedRegions(c.Spec) {
+		if isHome(c.Spec, r) {
+			places[r.Cloud()] = reach.Provider
+		}
+	}
+	for _, name := range otherCloudsOf(c.Spec) {
+		client := &remote.Client{Cloud: name, Machines: func() []remote.CallFunc { return k.relaysIn(h, name) }}
+		places[name] = client
+		for _, r := range cloud.ManagedRegions(c.Spec) {
+			if r.Cloud() == name {
+				lists[r] = regionLister{client, r}
+			}
+		}
+	}
+	h.Attestor = attestors{home, reach.Attestor, places}
+	o.fleet = &Deployer{
+		Spec: c.Spec, Owner: owner, Provider: places, UserData: reach.UserData, ZoneID: c.Zone.ID, offers: map[service.Region]provision.Offerings{},
+		Have: func(ctx context.Context) ([]provision.Object, error) {
+			s, err := k.observe(ctx, o)
+			if err != nil {
+				return nil, err
+			}
+			// objectsIn a region that has become unresponsive since planning, all replicas would seem
+			// missing
+			o.fleet.Spec = without(o.fleet.Spec, func(r service.Region) bool { return s.silent[r] != nil })
+			return s.have, nil
+		},
+	}
+	o.inspector = &Inspector{Deployer: o.fleet, Lists: lists, Timeout: listTimeout}
+	return nil
+}
+
+// setView stores the last observation.
+func (k *Reconciler) setView(v *serviceView) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.view = v
+}
+
+// lastView returns the last observation; an error before the first.
+func (k *Reconciler) lastView() (*serviceView, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.view == nil {
+		return nil, fmt.Errorf("reading the state of the service: %w", errNotObserved)
+	}
+	return k.view, nil
+}
+
+var errNotObserved = fmt.Errorf("the clouds have not been observed yet: %w", controller.ErrBusy)

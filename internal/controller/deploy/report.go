@@ -1,0 +1,152 @@
+package deploy
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"strings"
+	"time"
+
+	"skyserve/internal/service"
+	"skyserve/internal/telemetry"
+	"skyserve/provision"
+	"skyserve/provision/cloud"
+)
+
+// maxShownEvents is the number of scaling events in a status.
+const maxShownEvents = 3
+
+// addBalancerReports adds the balancers' reports and the decisions to the agents' status.
+func (i *Inspector) addBalancerReports(ctx context.Context, s *ServiceStatus, machines []provision.Object, answers []machineAnswer) {
+	s.Events = []string{}
+	s.DNS = i.nameStatus(ctx, machines, answers)
+	if s.Problem = i.Problem; s.Problem != "" {
+		s.Problems = append(s.Problems, s.Problem)
+	}
+	var snapshots []*telemetry.Snapshot
+	reports := map[string]reported{}
+	for n, o := range machines {
+		shot := answers[n].snapshot
+		if shot == nil {
+			continue
+		}
+		snapshots = append(snapshots, shot)
+		addReports(reports, o, shot)
+	}
+	i.addMissing(s)
+	if c := s.Controller; !cloud.UsesClouds(i.Deployer.Spec) && (c == nil || c.State != service.StateReady) {
+		s.Store = "unknown"
+	}
+	for n := range s.Regions {
+		for m := range s.Regions[n].Balancers {
+			if b := &s.Regions[n].Balancers[m]; b.State == service.StateFailed && cloud.RunsOnThisComputer(s.Regions[n].Name) {
+				b.State = service.ReplicaState(StateDown)
+			}
+		}
+		for m := range s.Regions[n].Replicas {
+			i.addReplicaReport(&s.Regions[n].Replicas[m], reports)
+		}
+	}
+	s.addSnapshots(snapshots)
+}
+
+// reported is a balancer's report of a replica.
+type reported struct {
+	balancer string
+	telemetry.ReplicaSnapshot
+}
+
+// addReports adds a balancer's reports of the replicas of its own region.
+func addReports(reports map[string]reported, o provision.Object, s *telemetry.Snapshot) {
+	for _, region := range s.Regions {
+		for _, r := range region.Replicas {
+			had, has := reports[r.ID]
+			if region.Name == o.Region && (!has || r.State == service.StateReady && had.State != service.StateReady) {
+				reports[r.ID] = reported{o.ID, r}
+			}
+		}
+	}
+}
+
+// addMissing adds desired machines on this computer that do not exist, and the machines of static
+// regions.
+func (i *Inspector) addMissing(s *ServiceStatus) {
+	for n := range s.Regions {
+		r := &s.Regions[n]
+		for _, c := range s.Drift {
+			if c.Action != provision.ActionLaunch || c.Region != r.Name || !cloud.RunsOnThisComputer(r.Name) {
+				continue
+			}
+			m := MachineStatus{ID: c.ID, State: service.ReplicaState(StateDown), Reason: "not started", Wanted: true}
+			list := &r.Balancers
+			if c.Kind == provision.KindReplica {
+				m.State, list = service.StatePending, &r.Replicas
+			}
+			if !slices.ContainsFunc(*list, func(has MachineStatus) bool { return has.ID == c.ID }) {
+				*list = append(*list, m)
+			}
+		}
+	}
+	for _, c := range attachedOf(i.Deployer.Spec) {
+		n := slices.IndexFunc(s.Regions, func(r RegionStatus) bool { return r.Name == c.Region })
+		if n < 0 {
+			s.Regions = append(s.Regions, RegionStatus{Name: c.Region, Balancers: []MachineStatus{}, Replicas: []MachineStatus{}})
+			n = len(s.Regions) - 1
+		}
+		s.Regions[n].Replicas = append(s.Regions[n].Replicas, MachineStatus{
+			ID: c.ID, State: service.StateStarting, Reason: "no balancer reports it", URL: c.URL, Model: c.Model, GPU: c.GPU, Wanted: true,
+		})
+	}
+	for n := range s.Regions {
+		for m := range s.Regions[n].Replicas {
+			r := &s.Regions[n].Replicas[m]
+			r.Wanted = r.Wanted && !slices.ContainsFunc(s.Drift, func(c StatusChange) bool { return c.ID == r.ID && c.Action == provision.ActionTerminate })
+		}
+	}
+}
+
+// addReplicaReport adds a balancer's report of a replica, and the decisions about it.
+func (i *Inspector) addReplicaReport(r *MachineStatus, reports map[string]reported) {
+	if models := i.Deployer.Spec.Models; r.Model == "" && len(models) == 1 {
+		r.Model = models[0].Name
+	}
+	r.Drained, r.Donated = i.Decisions.IsDrained(r.ID), i.Decisions.Donation(r.ID) != nil
+	if r.State != service.StateReady && r.State != service.StateStarting {
+		return
+	}
+	report, has := reports[r.ID]
+	switch d := i.Decisions.Donation(r.ID); {
+	case r.Drained:
+		r.State, r.Reason = service.StateDraining, "drained; undo with 'skyserve replica drain --undo "+r.ID+"'"
+	case d != nil && d.Draining():
+		r.State, r.Reason = service.StateShuttingDown, "draining before removal"
+	case d != nil:
+		r.State, r.Reason = service.StateDonated, d.String()
+	case has:
+		r.Balancer, r.Model, r.GPU = report.balancer, cmp.Or(r.Model, report.Model), cmp.Or(r.GPU, report.GPU)
+		r.State, r.Reason = report.State, report.Reason
+	}
+}
+
+// addSnapshots adds plans, strategies and alerts from the balancers.
+func (s *ServiceStatus) addSnapshots(snapshots []*telemetry.Snapshot) {
+	alerts := [][]telemetry.Alert{s.Alerts}
+	var planned, scaled *telemetry.Snapshot
+	for _, shot := range snapshots {
+		alerts = append(alerts, shot.Alerts)
+		if shot.Plan != nil && (planned == nil || shot.Plan.At.After(planned.Plan.At)) {
+			planned = shot
+		}
+		if shot.Strategy != "" && scaled == nil {
+			scaled = shot // all balancers have the same
+		}
+	}
+	s.Alerts = telemetry.MergeAlerts(alerts...)
+	if planned != nil {
+		s.Peak, s.Plan, s.Left = planned.PeakLine(), planned.PlanLine(time.Local), planned.DeviationLine()
+	}
+	if scaled != nil {
+		s.Strategy, s.Donations = strings.TrimSpace(scaled.Strategy), scaled.DonationLine()
+		s.Events = append(s.Events, scaled.EventLines(time.Local, maxShownEvents)...)
+	}
+}

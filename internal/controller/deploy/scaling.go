@@ -1,0 +1,524 @@
+package deploy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"skyserve/internal/service"
+	"skyserve/plan"
+	"skyserve/provision"
+	"skyserve/provision/cloud"
+	"skyserve/provision/static"
+)
+
+// ReplicaScaling changes the replicas of a running service, wherever its machines are: to those of a plan,
+// or one that an operator names. Each method returns once its change is complete. All methods are
+// idempotent and safe to run again after a crash.
+type ReplicaScaling struct {
+	*Deployer
+	// Decided are the existing decisions about replicas.
+	Decided Decisions
+	// Store stores decisions before they are applied.
+	Store func(Decisions) error
+	// Use makes balancers use the replicas of a plan without the idle ones, and returns once they
+	// do. fresh are the replicas that are new to them.
+	Use func(ctx context.Context, p *Plan, idle, fresh map[string]bool) error
+	// Progress is called for launched and removed machines; may be nil.
+	Progress provision.ProgressFunc
+	// Drained is called for drained replicas that stay; may be nil.
+	Drained func(id string)
+	// Changed is true once anything was changed.
+	Changed bool
+}
+
+// Wanted is the desired number of replicas.
+type Wanted struct {
+	// Counts are the counts of regions whose machines the service creates.
+	Counts map[cloud.ReplicaGroup]provision.ClassCounts
+	// More is how many more machines of static regions should serve; negative for fewer.
+	More map[cloud.ReplicaGroup]int
+}
+
+// WantedBy returns the desired replicas of a proposal.
+func WantedBy(spec *service.Spec, p plan.Proposal) Wanted {
+	w := Wanted{Counts: map[cloud.ReplicaGroup]provision.ClassCounts{}, More: map[cloud.ReplicaGroup]int{}}
+	for _, c := range p.Changes {
+		g := cloud.ReplicaGroup{Model: c.Model, Region: service.Region(c.Region)}
+		if g.Region.Cloud() == service.CloudStatic {
+			w.More[g] += c.Delta
+			continue
+		}
+		if w.Counts[g] == nil {
+			w.Counts[g] = provision.ClassCounts{}
+		}
+		w.Counts[g][classOf(spec, c)] += c.Planned
+	}
+	return w
+}
+
+// classOf returns the class of a row of a plan. A simulated engine of a model without GPUs runs on
+// any machine, whatever the plan's GPU, and on this computer nothing is billed.
+func classOf(spec *service.Spec, c plan.ReplicaChange) provision.ReplicaClass {
+	gpus, capacity := c.GPU, ""
+	if m := spec.ModelByName(c.Model); m != nil && len(m.GPUs) == 0 {
+		gpus = ""
+	}
+	if c.Capacity != nil && !cloud.RunsOnThisComputer(service.Region(c.Region)) {
+		capacity = *c.Capacity
+	}
+	return provision.ParseClass(gpus, capacity)
+}
+
+// Preview returns the changes of Follow: the machines to launch and remove, and the replicas to
+// replace.
+func (s *ReplicaScaling) Preview(ctx context.Context, w Wanted) (*Plan, []Replacement, error) {
+	have, err := s.listForChange(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	d, _ := differenceOf(s.Spec, have, s.Decided, w.Counts)
+	p := &Plan{Have: have}
+	if len(d.launch) > 0 {
+		defer func() { s.Counts = nil }()
+		if p, err = s.planMore(have, d.launch); err != nil {
+			return nil, nil, err
+		}
+	}
+	_, gone := s.splitExcess(have, d.excess)
+	p.Changes = append(p.Changes, removalOf(gone, reasonExcess)...)
+	return p, d.replace, nil
+}
+
+// ApplyWanted applies the desired replicas: it drains or resumes machines of static regions, reclaims
+// donated replicas, launches missing ones, replaces replicas on another GPU or capacity type, and
+// gives up excess ones once the others are ready. It does as much as possible; the error for the
+// rest is an *PartialError.
+func (s *ReplicaScaling) ApplyWanted(ctx context.Context, w Wanted) error {
+	undone, err := s.followStatic(ctx, w.More)
+	if err != nil {
+		return err
+	}
+	have, err := s.listForChange(ctx)
+	if err != nil {
+		return err
+	}
+	d, short := differenceOf(s.Spec, have, s.Decided, w.Counts)
+	undone = append(undone, short...)
+	to := s.Decided
+	for _, id := range d.reclaim {
+		to = to.Reclaimed(id)
+	}
+	if err := s.applyDecisions(ctx, to); err != nil {
+		return err
+	}
+	if err := s.launchReplicas(ctx, d.launch); err != nil {
+		return err
+	}
+	for {
+		refused, replaced, err := s.replaceMismatched(ctx, w.Counts)
+		if err != nil {
+			return err
+		}
+		gaveUp, err := s.removeExcess(ctx, w.Counts)
+		if err != nil {
+			return err
+		}
+		if len(refused) > 0 && (replaced || gaveUp) {
+			continue // the removed replicas freed capacity for others
+		}
+		if undone = append(undone, refused...); len(undone) > 0 {
+			return &PartialError{undone}
+		}
+		return nil
+	}
+}
+
+// PartialError contains the parts that cannot be applied: *BoundsError, *ReplacementRefusedError, and errors
+// about static regions.
+type PartialError struct{ Errs []error }
+
+// Error returns a message with all errors.
+func (e *PartialError) Error() string {
+	var all []string
+	for _, err := range e.Errs {
+		all = append(all, err.Error())
+	}
+	return "applied partially: " + strings.Join(all, "; ")
+}
+
+// Unwrap returns all errors.
+func (e *PartialError) Unwrap() []error { return e.Errs }
+
+// PlanAddition returns the desired replicas with n more replicas of a model in a region, on a class.
+func (s *ReplicaScaling) PlanAddition(ctx context.Context, g cloud.ReplicaGroup, n int, on provision.ReplicaClass) (Wanted, error) {
+	if g.Region.Cloud() == service.CloudStatic {
+		return Wanted{}, fmt.Errorf("%s: %w", g.Region, ErrNotManaged)
+	}
+	have, err := s.listForChange(ctx)
+	if err != nil {
+		return Wanted{}, err
+	}
+	counts := provision.ClassCounts{}
+	for _, o := range replicasIn(have, g) {
+		if s.Decided.Donation(o.ID) == nil {
+			counts[runsOn(o)]++
+		}
+	}
+	counts[on] += n
+	if b, n := s.Spec.BoundsFor(g.Model, g.Region), counts.Total(); n > b.Max {
+		return Wanted{}, &BoundsError{Model: g.Model, Region: g.Region, Count: n, Bounds: b}
+	}
+	return Wanted{Counts: map[cloud.ReplicaGroup]provision.ClassCounts{g: counts}}, nil
+}
+
+// PlanRemoval returns the plan of removing one replica, which Remove applies.
+func (s *ReplicaScaling) PlanRemoval(ctx context.Context, id string) (*Plan, error) {
+	if isAttached(s.Spec, id) {
+		return nil, fmt.Errorf("%s: %w", id, ErrNotManaged)
+	}
+	have, err := s.listForChange(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.checkRemovable(have, id); err != nil {
+		return nil, err
+	}
+	gone := slices.DeleteFunc(slices.Clone(have), func(o provision.Object) bool { return o.ID != id || o.Kind != provision.KindReplica })
+	return &Plan{Have: have, Changes: removalOf(gone, "removed by the operator")}, nil
+}
+
+// Remove drains a replica and deletes its machine, as planned by Removing.
+func (s *ReplicaScaling) Remove(ctx context.Context, p *Plan, id string) error {
+	if err := s.applyPlan(ctx, p); err != nil {
+		return err
+	}
+	next := s.Decided.WithDrained(id, false).Reclaimed(id) // its ID may be reused
+	if next.equal(s.Decided) {
+		return nil
+	}
+	s.Decided = next
+	return s.Store(next)
+}
+
+// Drain drains a replica, or lets it serve again.
+func (s *ReplicaScaling) Drain(ctx context.Context, id string, drained bool) error {
+	if err := s.checkStorable(ctx, id); err != nil {
+		return err
+	}
+	return s.applyDecisions(ctx, s.Decided.WithDrained(id, drained))
+}
+
+// Donate donates a replica from now on. A machine of a static region stays donated, any other is
+// removed after autoscale.donate_for.
+func (s *ReplicaScaling) Donate(ctx context.Context, id string) error {
+	if err := s.checkStorable(ctx, id); err != nil {
+		return err
+	}
+	have, err := s.listObjects(ctx)
+	if err != nil {
+		return err
+	}
+	if err := s.checkRemovable(have, id); err != nil {
+		return err
+	}
+	return s.applyDecisions(ctx, s.withDonated(s.Decided, id))
+}
+
+// Reclaim reclaims a donated replica.
+func (s *ReplicaScaling) Reclaim(ctx context.Context, id string) error {
+	if err := s.checkStorable(ctx, id); err != nil {
+		return err
+	}
+	return s.applyDecisions(ctx, s.Decided.Reclaimed(id))
+}
+
+// withDonated returns the decisions with a replica donated from now on.
+func (s *ReplicaScaling) withDonated(d Decisions, id string) Decisions {
+	now := time.Now().UTC().Round(0)
+	how := service.Donation{Since: now, Until: now.Add(s.Spec.Autoscale.DonateFor)}
+	if isAttached(s.Spec, id) {
+		how.Until = time.Time{}
+	}
+	return d.WithDonated(id, how)
+}
+
+// splitExcess divides excess replicas into those to donate and those to remove. Cloud machines are
+// removed, since they cannot be donated, and so are replaced ones.
+func (s *ReplicaScaling) splitExcess(have, excess []provision.Object) (donated, removed []provision.Object) {
+	replaced := withReplacement(have)
+	for _, o := range excess {
+		if s.Spec.Autoscale.Donate && cloud.RunsOnThisComputer(o.Region) && !replaced[o.ID] {
+			donated = append(donated, o)
+		} else {
+			removed = append(removed, o)
+		}
+	}
+	return donated, removed
+}
+
+// checkStorable returns an error where the service has no such replica, or decisions about it would not be
+// stored.
+func (s *ReplicaScaling) checkStorable(ctx context.Context, id string) error {
+	have, err := s.listForChange(ctx)
+	switch {
+	case err != nil:
+		return err
+	case !isAttached(s.Spec, id) && !isRunning(have, id):
+		return &NoReplicaError{ID: id}
+	case cloud.UsesClouds(s.Spec):
+		return fmt.Errorf("%s: %w", id, ErrNotStorable)
+	}
+	return nil
+}
+
+// checkRemovable returns an error where a replica cannot be removed.
+func (s *ReplicaScaling) checkRemovable(have []provision.Object, id string) error {
+	g, ids, err := groupOf(s.Spec, have, id)
+	if err != nil || s.Decided.Donation(id) != nil {
+		return err
+	}
+	others := slices.DeleteFunc(ids, func(other string) bool { return other == id || s.Decided.Donation(other) != nil })
+	if b, n := s.Spec.BoundsFor(g.Model, g.Region), len(others); n < b.Min {
+		return &BoundsError{Model: g.Model, Region: g.Region, Count: n, Bounds: b}
+	}
+	return nil
+}
+
+// groupOf returns the model and region of a replica, and the IDs of all replicas of both.
+func groupOf(spec *service.Spec, have []provision.Object, id string) (g cloud.ReplicaGroup, ids []string, err error) {
+	for _, o := range have {
+		if o.ID == id && o.Kind == provision.KindReplica && o.TerminatedReason == "" {
+			g = cloud.ReplicaGroup{Model: o.Labels["model"], Region: o.Region}
+			for _, other := range replicasIn(have, g) {
+				ids = append(ids, other.ID)
+			}
+			return g, ids, nil
+		}
+	}
+	attached := attachedOf(spec)
+	i := slices.IndexFunc(attached, func(c service.ReplicaConfig) bool { return c.ID == id })
+	switch {
+	case i < 0:
+		return g, nil, &NoReplicaError{ID: id}
+	case attached[i].Model == "":
+		return g, nil, &ModelUnknownError{ID: id}
+	}
+	g = cloud.ReplicaGroup{Model: attached[i].Model, Region: attached[i].Region}
+	for _, c := range attached {
+		if c.Model == g.Model && c.Region == g.Region {
+			ids = append(ids, c.ID)
+		}
+	}
+	return g, ids, nil
+}
+
+// listForChange lists the objects. At the first call it also reads the regions' offerings.
+func (s *ReplicaScaling) listForChange(ctx context.Context) ([]provision.Object, error) {
+	if s.offers == nil {
+		if err := s.readPrices(ctx); err != nil {
+			return nil, err
+		}
+	}
+	return s.listObjects(ctx)
+}
+
+// applyDecisions applies decisions, and returns once drained replicas have completed their requests and
+// resumed ones are ready.
+func (s *ReplicaScaling) applyDecisions(ctx context.Context, to Decisions) error {
+	if to.equal(s.Decided) {
+		return nil
+	}
+	if err := s.Store(to); err != nil {
+		return err
+	}
+	before, after := s.Decided.Idle(), to.Idle()
+	s.Decided, s.Changed = to, true
+	have, err := s.listObjects(ctx)
+	if err != nil {
+		return err
+	}
+	if err := s.Use(ctx, &Plan{Have: have}, after, subtract(before, after)); err != nil {
+		return err
+	}
+	for _, id := range slices.Sorted(maps.Keys(subtract(after, before))) {
+		if s.Deployer.Drain != nil {
+			s.Deployer.Drain(ctx, provision.Object{ID: id, Kind: provision.KindReplica})
+		}
+		if s.Drained != nil {
+			s.Drained(id)
+		}
+	}
+	return nil
+}
+
+// applyPlan applies the changes of a plan of replicas and updates the balancers.
+func (s *ReplicaScaling) applyPlan(ctx context.Context, p *Plan) error {
+	if len(p.Changes) == 0 {
+		return nil
+	}
+	s.Changed = true
+	_, err := provision.Apply(ctx, p.Changes, s.launcher(), s.applyOptions(p, s.Progress))
+	if err != nil {
+		return err
+	}
+	return s.updateBalancers(ctx, p)
+}
+
+// updateBalancers updates the balancers after a plan was applied.
+func (s *ReplicaScaling) updateBalancers(ctx context.Context, p *Plan) error {
+	fresh := map[string]bool{}
+	for _, c := range p.Changes {
+		if c.Action == provision.ActionLaunch {
+			fresh[c.ID()] = true
+		}
+	}
+	return s.Use(ctx, p, s.Decided.Idle(), fresh)
+}
+
+// launchReplicas launches more replicas.
+func (s *ReplicaScaling) launchReplicas(ctx context.Context, more map[cloud.ReplicaGroup]provision.ClassCounts) error {
+	have, err := s.listObjects(ctx)
+	if err != nil || len(more) == 0 {
+		return err
+	}
+	s.Changed = true
+	p, err := s.launchMore(ctx, have, more, s.Progress)
+	if err != nil {
+		return err
+	}
+	return s.updateBalancers(ctx, p)
+}
+
+// replaceMismatched launches replacements for replicas of another class than desired, which then are excess.
+// refused are *ReplacementRefusedError.
+func (s *ReplicaScaling) replaceMismatched(ctx context.Context, counts map[cloud.ReplicaGroup]provision.ClassCounts) (refused []error, replaced bool, err error) {
+	have, err := s.listObjects(ctx)
+	if err != nil {
+		return nil, false, err
+	}
+	d, _ := differenceOf(s.Spec, have, s.Decided, counts)
+	p := &Plan{Have: have}
+	for _, swap := range d.replace {
+		c, err := s.ReplaceReplica(ctx, p.Have, swap.Of, swap.On, s.Progress)
+		var stays *ReplacementRefusedError
+		if errors.As(err, &stays) {
+			refused = append(refused, stays)
+			continue
+		}
+		if err != nil {
+			return refused, replaced, err
+		}
+		s.Changed, replaced = true, true
+		p.Wants, p.Changes = append(p.Wants, c.Desired), append(p.Changes, c)
+		if p.Have, err = s.listObjects(ctx); err != nil {
+			return refused, replaced, err
+		}
+	}
+	if !replaced {
+		return refused, false, nil
+	}
+	return refused, true, s.updateBalancers(ctx, p)
+}
+
+// removeExcess donates or removes excess replicas.
+func (s *ReplicaScaling) removeExcess(ctx context.Context, counts map[cloud.ReplicaGroup]provision.ClassCounts) (gaveUp bool, err error) {
+	have, err := s.listObjects(ctx)
+	if err != nil {
+		return false, err
+	}
+	d, _ := differenceOf(s.Spec, have, s.Decided, counts)
+	to := s.Decided
+	donated, gone := s.splitExcess(have, d.excess)
+	for _, o := range donated {
+		to = s.withDonated(to, o.ID)
+	}
+	if err := s.applyDecisions(ctx, to); err != nil {
+		return false, err
+	}
+	return len(d.excess) > 0, s.applyPlan(ctx, &Plan{Have: have, Changes: removalOf(gone, reasonExcess)})
+}
+
+// followStatic drains excess machines of static regions, the last of the list first, and resumes
+// drained and donated ones.
+func (s *ReplicaScaling) followStatic(ctx context.Context, more map[cloud.ReplicaGroup]int) (undone []error, err error) {
+	to := s.Decided
+	for _, r := range s.Spec.Regions {
+		for i := range s.Spec.Models {
+			g := cloud.ReplicaGroup{Model: s.Spec.Models[i].Name, Region: r.Name}
+			left := more[g]
+			if left < 0 && cloud.UsesClouds(s.Spec) {
+				undone = append(undone, fmt.Errorf("%s in %s: %d fewer are proposed: %w", g.Model, g.Region, -left, ErrNotStorable))
+				continue
+			}
+			replicas := static.Replicas(s.Spec, r)
+			slices.Reverse(replicas)
+			for _, c := range replicas {
+				idle := to.Idle()[c.ID]
+				switch {
+				case c.Model != g.Model:
+				case left < 0 && !idle:
+					to, left = to.WithDrained(c.ID, true), left+1
+				case left > 0 && idle:
+					to, left = to.WithDrained(c.ID, false).Reclaimed(c.ID), left-1
+				}
+			}
+			switch {
+			case left > 0:
+				undone = append(undone, fmt.Errorf("%s in %s: machines cannot be added: list %d more under endpoints in service.yaml", g.Model, g.Region, left))
+			case left < 0:
+				undone = append(undone, fmt.Errorf("%s in %s: %d fewer are proposed, but it is unknown which of its machines serve %s: drain them manually", g.Model, g.Region, -left, g.Model))
+			}
+		}
+	}
+	return undone, s.applyDecisions(ctx, to)
+}
+
+// reasonExcess is the reason for removing excess replicas.
+const reasonExcess = "more than the plan requires"
+
+// removalOf returns the deletion of machines with a reason.
+func removalOf(gone []provision.Object, why string) provision.Changes {
+	changes := provision.Diff(nil, gone)
+	for i := range changes {
+		changes[i].Reason = why
+	}
+	return changes
+}
+
+// removeMachines deletes machines; why is passed to progress.
+func (f *Deployer) removeMachines(ctx context.Context, gone []provision.Object, why string, progress provision.ProgressFunc) error {
+	_, err := provision.Apply(ctx, removalOf(gone, why), f.Provider, provision.ApplyOptions{Parallel: parallel, Progress: progress})
+	return err
+}
+
+// launchMore launches additional replicas of classes and returns the final plan.
+func (f *Deployer) launchMore(ctx context.Context, have []provision.Object, more map[cloud.ReplicaGroup]provision.ClassCounts, progress provision.ProgressFunc) (*Plan, error) {
+	defer func() { f.Counts = nil }() // Up replans where there is no capacity
+	p, err := f.planMore(have, more)
+	if err != nil {
+		return p, err
+	}
+	return f.Up(ctx, p, progress)
+}
+
+// planMore returns the plan of launchMore and sets Counts accordingly.
+func (f *Deployer) planMore(have []provision.Object, more map[cloud.ReplicaGroup]provision.ClassCounts) (*Plan, error) {
+	f.Counts = map[cloud.ReplicaGroup]provision.ClassCounts{}
+	for g, counts := range more {
+		f.Counts[g] = maps.Clone(counts)
+		for _, o := range replicasIn(have, g) {
+			if !f.Terminating[o.ID] {
+				f.Counts[g][runsOn(o)]++
+			}
+		}
+	}
+	f.Only = func(_ *Plan, c provision.Change) bool {
+		return c.Kind() == provision.KindReplica && c.Action == provision.ActionLaunch
+	}
+	return f.planFor(have, nil)
+}

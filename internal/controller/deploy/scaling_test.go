@@ -1,0 +1,414 @@
+package deploy_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"skyserve/internal/controller/deploy"
+	"skyserve/internal/service"
+	"skyserve/plan"
+	"skyserve/provision"
+	"skyserve/provision/cloud"
+)
+
+// newScaling changes the replicas of a service whose balancers use at once what there is.
+func newScaling(f *deploy.Deployer) *deploy.ReplicaScaling {
+	return &deploy.ReplicaScaling{
+		Deployer: f,
+		Store:    func(deploy.Decisions) error { return nil },
+		Use:      func(context.Context, *deploy.Plan, map[string]bool, map[string]bool) error { return nil },
+	}
+}
+
+// A plan's counts are by GPU and capacity type where machines are the service's own; machines of
+// static regions are only so many more or fewer.
+func TestWhatAPlanWants(t *testing.T) {
+	spec := &service.Spec{
+		Regions: []service.RegionSpec{{Name: "aws/us-east-1"}, {Name: "static/paris"}, {Name: "local/us"}},
+		Models: []service.Model{
+			{Name: "m", GPUs: []service.GPU{{Type: "L4"}, {Type: "H100", Count: 8}}},
+			{Name: "n", GPUs: []service.GPU{{Type: "L4"}}},
+			{Name: "sim", Engine: service.Engine{Kind: service.EngineSim}},
+		},
+	}
+	spot, onDemand := "spot", "on_demand"
+	got := deploy.WantedBy(spec, plan.Proposal{Changes: []plan.ReplicaChange{
+		{Model: "m", Region: "aws/us-east-1", GPU: "L4", Capacity: &spot, Current: 1, Planned: 3},
+		{Model: "m", Region: "aws/us-east-1", GPU: "8xH100", Capacity: &onDemand, Current: 2, Planned: 1},
+		{Model: "n", Region: "aws/us-east-1", GPU: "L4", Capacity: &onDemand, Current: 1, Planned: 0},
+		{Model: "m", Region: "static/paris", GPU: "L4", Current: 1, Delta: 1, Planned: 2},
+		{Model: "n", Region: "local/us", GPU: "L4", Capacity: &onDemand, Planned: 2},
+		{Model: "sim", Region: "aws/us-east-1", GPU: "L4", Capacity: &onDemand, Planned: 2},
+	}})
+	want := map[cloud.ReplicaGroup]provision.ClassCounts{
+		{Model: "m", Region: "aws/us-east-1"}:   {{GPU: "L4", GPUs: 1, Capacity: "spot"}: 3, {GPU: "H100", GPUs: 8, Capacity: "on_demand"}: 1},
+		{Model: "n", Region: "aws/us-east-1"}:   {{GPU: "L4", GPUs: 1, Capacity: "on_demand"}: 0},
+		{Model: "n", Region: "local/us"}:        {{GPU: "L4", GPUs: 1}: 2},
+		{Model: "sim", Region: "aws/us-east-1"}: {{Capacity: "on_demand"}: 2}, // the GPU is what was assumed
+	}
+	if !maps.EqualFunc(got.Counts, want, func(a, b provision.ClassCounts) bool { return reflect.DeepEqual(a, b) }) {
+		t.Errorf("got %v, want %v", got.Counts, want)
+	}
+	if more := map[cloud.ReplicaGroup]int{{Model: "m", Region: "static/paris"}: 1}; !maps.Equal(got.More, more) {
+		t.Errorf("got %v, want %v", got.More, more)
+	}
+}
+
+// scaled is a service of one region with replicas in memory, and what was said of changing them.
+type scaled struct {
+	upkeep
+	*deploy.ReplicaScaling
+	group cloud.ReplicaGroup
+	told  []string
+}
+
+// newScaled brings a service up whose region is called so, with these replicas beyond its least.
+func newScaled(t *testing.T, region service.Region, autoscale string) *scaled {
+	text := strings.NewReplacer("aws/us-east-1", string(region), "regions:", "autoscale: {"+autoscale+"}\nregions:").Replace(twoGPUs)
+	if region.Cloud() == service.CloudLocal {
+		text = strings.NewReplacer("kind: vllm", "kind: sim", "balancer: {auth: {keys_from: env:KEYS}, insecure: true}\n", "").Replace(text)
+	}
+	spec := parse(t, text)
+	s := &scaled{upkeep: upkeep{Memory: world(spec)}, group: cloud.ReplicaGroup{Model: "llama", Region: region}}
+	if region.Cloud() == service.CloudLocal {
+		for _, gpu := range []string{"L4", "H100"} {
+			s.Offers[region] = append(s.Offers[region], provision.Offering{Type: "local", Region: region, Capacity: service.CapacityOnDemand, GPU: gpu, GPUs: 1})
+		}
+	}
+	if _, err := up(spec, s.Memory); err != nil {
+		t.Fatal(err)
+	}
+	f := newFleet(spec, s.Memory)
+	f.Drain = func(_ context.Context, o provision.Object) { s.told = append(s.told, "drain "+o.ID) }
+	s.ReplicaScaling = newScaling(f)
+	s.Store = func(d deploy.Decisions) error {
+		s.told = append(s.told, "decide")
+		return nil
+	}
+	s.Use = func(_ context.Context, _ *deploy.Plan, idle, fresh map[string]bool) error {
+		s.told = append(s.told, fmt.Sprintf("use, idle %v, new %v", slices.Sorted(maps.Keys(idle)), slices.Sorted(maps.Keys(fresh))))
+		return nil
+	}
+	s.Progress = func(c provision.Change, p provision.Phase, _ error) {
+		if p == provision.PhaseDone {
+			s.told = append(s.told, string(c.Action)+" "+c.ID())
+		}
+	}
+	return s
+}
+
+// follow makes the replicas those that are wanted, and returns what cannot be done.
+func (s *scaled) follow(t *testing.T, counts provision.ClassCounts) string {
+	t.Helper()
+	s.told = nil
+	return undone(t, s.ApplyWanted(t.Context(), deploy.Wanted{Counts: map[cloud.ReplicaGroup]provision.ClassCounts{s.group: counts}}))
+}
+
+// undone is what cannot be done; empty where all was.
+func undone(t *testing.T, err error) string {
+	t.Helper()
+	var u *deploy.PartialError
+	if err != nil && !errors.As(err, &u) {
+		t.Fatal(err)
+	}
+	text, _ := strings.CutPrefix(fmt.Sprint(err), "applied partially: ")
+	if err == nil {
+		return ""
+	}
+	return text
+}
+
+var (
+	onL4   = provision.ReplicaClass{GPU: "L4", GPUs: 1}
+	onH100 = provision.ReplicaClass{GPU: "H100", GPUs: 1}
+)
+
+// Counts by GPU are followed, a few at a time where replicas.max leaves room for a few.
+func TestFollow(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		counts provision.ClassCounts
+		lacks  string // a GPU that cannot be had
+		want   string
+		undone string
+	}{
+		{"all on another GPU", provision.ClassCounts{onH100: 2}, "", "us-east-1-0 H100, us-east-1-2 H100", ""},
+		{"one of each", provision.ClassCounts{onL4: 1, onH100: 1}, "", "us-east-1-0 L4, us-east-1-2 H100", ""},
+		{"one more on another GPU", provision.ClassCounts{onL4: 2, onH100: 1}, "", "us-east-1-0 L4, us-east-1-1 L4, us-east-1-2 H100", ""},
+		{"one more, which falls back", provision.ClassCounts{onL4: 2, onH100: 1}, "H100", "us-east-1-0 L4, us-east-1-1 L4, us-east-1-2 L4", "us-east-1-2 stays on on_demand L4: H100 is unavailable: replicas.max does not allow a replacement before the old replica is removed"},
+		{"another GPU that cannot be had", provision.ClassCounts{onH100: 2}, "H100", "us-east-1-0 L4, us-east-1-1 L4", "us-east-1-0 stays on on_demand L4: H100 is unavailable: its cloud has no capacity; us-east-1-1 stays on on_demand L4: H100 is unavailable: its cloud has no capacity"},
+		{"more than is allowed", provision.ClassCounts{onL4: 4}, "", "us-east-1-0 L4, us-east-1-1 L4", "llama in aws/us-east-1: replicas must be 2 to 3 (replicas.min and max of service.yaml), got 4"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newScaled(t, "aws/us-east-1", "")
+				s.Refuse = func(o provision.Offering) *provision.CapacityError {
+					if o.GPU != tt.lacks || tt.lacks == "" {
+						return nil
+					}
+					return &provision.CapacityError{Offering: o, Scope: provision.ScopeRegion, Code: "InsufficientInstanceCapacity"}
+				}
+				if undone := s.follow(t, tt.counts); undone != tt.undone {
+					t.Errorf("not done: %q, want %q", undone, tt.undone)
+				}
+				if got := s.runsOn(); got != tt.want {
+					t.Errorf("got %s, want %s", got, tt.want)
+				}
+				if tt.undone == "" {
+					if undone := s.follow(t, tt.counts); undone != "" || len(s.told) > 0 {
+						t.Errorf("following it again: %q, %q", undone, s.told)
+					}
+				}
+			})
+		})
+	}
+}
+
+// Fewer on another GPU: what is too much makes room for the exchange, which replicas.max did
+// not leave.
+func TestWhatIsTooMuchMakesRoom(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newScaled(t, "aws/us-east-1", "")
+		if undone := s.follow(t, provision.ClassCounts{onL4: 3}); undone != "" {
+			t.Fatal(undone)
+		}
+		if undone := s.follow(t, provision.ClassCounts{onH100: 2}); undone != "" {
+			t.Errorf("not done: %s", undone)
+		}
+		if got, want := s.runsOn(), "us-east-1-0 H100, us-east-1-2 H100"; got != want {
+			t.Errorf("got %s, want %s", got, want)
+		}
+	})
+}
+
+// What serves more is done first, each once what was before it serves; whoever goes is drained.
+func TestInWhichOrderAPlanIsFollowed(t *testing.T) {
+	for _, tt := range []struct {
+		name, region, autoscale string
+		first, counts           provision.ClassCounts
+		want                    string
+	}{
+		{"one more", "aws/us-east-1", "", nil, provision.ClassCounts{onL4: 3}, "launch us-east-1-2; use, idle [], new [us-east-1-2]"},
+		{"one fewer", "aws/us-east-1", "", provision.ClassCounts{onL4: 3}, provision.ClassCounts{onL4: 2}, "drain us-east-1-2; terminate us-east-1-2; use, idle [], new []"},
+		{"one fewer, where machines in clouds go back", "aws/us-east-1", "donate: true", provision.ClassCounts{onL4: 3}, provision.ClassCounts{onL4: 2}, "drain us-east-1-2; terminate us-east-1-2; use, idle [], new []"},
+		{"one fewer, which is donated", "local/us", "donate: true", provision.ClassCounts{onL4: 3}, provision.ClassCounts{onL4: 2}, "decide; use, idle [us-2], new []; drain us-2"},
+		{"one fewer, which nobody may have", "local/us", "donate: false", provision.ClassCounts{onL4: 3}, provision.ClassCounts{onL4: 2}, "drain us-2; terminate us-2; use, idle [], new []"},
+		{"another GPU, where what is left over is donated", "local/us", "donate: true", nil, provision.ClassCounts{onL4: 1, onH100: 1}, "launch us-2; use, idle [], new [us-2]; drain us-1; terminate us-1; use, idle [], new []"},
+		{"another GPU", "aws/us-east-1", "", nil, provision.ClassCounts{onL4: 1, onH100: 1}, "launch us-east-1-2; use, idle [], new [us-east-1-2]; drain us-east-1-1; terminate us-east-1-1; use, idle [], new []"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newScaled(t, service.Region(tt.region), tt.autoscale)
+				if undone := s.follow(t, tt.first); tt.first != nil && undone != "" {
+					t.Fatal(undone)
+				}
+				if undone := s.follow(t, tt.counts); undone != "" {
+					t.Errorf("not done: %s", undone)
+				}
+				if got := strings.Join(s.told, "; "); got != tt.want {
+					t.Errorf("got  %s\nwant %s", got, tt.want)
+				}
+			})
+		})
+	}
+}
+
+// Before a plan is followed it is said what it changes.
+func TestPreview(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newScaled(t, "aws/us-east-1", "")
+		preview := func(counts provision.ClassCounts) string {
+			t.Helper()
+			p, swaps, err := s.Preview(t.Context(), deploy.Wanted{Counts: map[cloud.ReplicaGroup]provision.ClassCounts{s.group: counts}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			var all []string
+			for _, c := range p.Changes {
+				all = append(all, string(c.Action)+" "+c.ID())
+			}
+			for _, swap := range swaps {
+				all = append(all, fmt.Sprintf("%s -> %s", swap.Of.ID, swap.On))
+			}
+			return strings.Join(all, ", ")
+		}
+		for _, tt := range []struct {
+			counts provision.ClassCounts
+			want   string
+		}{
+			{provision.ClassCounts{onL4: 2}, ""},
+			{provision.ClassCounts{onL4: 2, onH100: 1}, "launch us-east-1-2"},
+			{provision.ClassCounts{onL4: 1, onH100: 1}, "us-east-1-1 -> H100"},
+			{provision.ClassCounts{onL4: 4}, ""},
+		} {
+			if got := preview(tt.counts); got != tt.want {
+				t.Errorf("%v: got %q, want %q", tt.counts, got, tt.want)
+			}
+		}
+		if before := s.Calls(); s.follow(t, provision.ClassCounts{onL4: 3}) != "" || preview(provision.ClassCounts{onL4: 2}) != "terminate us-east-1-2" || s.Calls() != before+1 {
+			t.Errorf("one fewer: %q", preview(provision.ClassCounts{onL4: 2}))
+		}
+	})
+}
+
+// Replicas are removed by hand within the bounds of service.yaml.
+func TestRemoveByHand(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newScaled(t, "aws/us-east-1", "")
+		if _, err := s.PlanRemoval(t.Context(), "us-east-1-0"); err == nil || !strings.Contains(err.Error(), "must be 2 to 3") {
+			t.Errorf("below replicas.min: %v", err)
+		}
+		if _, err := s.PlanRemoval(t.Context(), "us-east-1-7"); err == nil || err.Error() != `the service has no replica "us-east-1-7"` {
+			t.Errorf("one that is not there: %v", err)
+		}
+		w, err := s.PlanAddition(t.Context(), s.group, 1, onH100)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := s.ApplyWanted(t.Context(), w); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.PlanAddition(t.Context(), s.group, 1, onH100); err == nil || !strings.Contains(err.Error(), "got 4") {
+			t.Errorf("above replicas.max: %v", err)
+		}
+		p, err := s.PlanRemoval(t.Context(), "us-east-1-0")
+		if err == nil {
+			err = s.Remove(t.Context(), p, "us-east-1-0")
+		}
+		if got, want := s.runsOn(), "us-east-1-1 L4, us-east-1-2 H100"; err != nil || got != want {
+			t.Errorf("got %s (%v), want %s", got, err, want)
+		}
+	})
+}
+
+const paris = `
+name: chat
+models: [{name: m, engine: {kind: vllm}}]
+regions: [{name: static/paris, replicas: {min: 1, max: 2}, endpoints: ["http://10.0.0.1:8000", "http://10.0.0.2:8000"]}]
+`
+
+// Machines of static regions are drained and used again, the last of the list first.
+func TestMachinesOfStaticRegionsFollowAPlan(t *testing.T) {
+	g := cloud.ReplicaGroup{Model: "m", Region: "static/paris"}
+	spec := parse(t, paris)
+	s := newScaling(newFleet(spec, world(spec)))
+	for _, tt := range []struct {
+		more   int
+		idle   string
+		undone string
+	}{
+		{-1, "paris-10-0-0-2-8000", ""},
+		{1, "", ""},
+		{1, "", "m in static/paris: machines cannot be added: list 1 more under endpoints in service.yaml"},
+	} {
+		text := undone(t, s.ApplyWanted(t.Context(), deploy.Wanted{More: map[cloud.ReplicaGroup]int{g: tt.more}}))
+		if idle := strings.Join(slices.Sorted(maps.Keys(s.Decided.Idle())), " "); idle != tt.idle || text != tt.undone {
+			t.Errorf("%+d: idle %q, not done %q", tt.more, idle, text)
+		}
+	}
+	if err := s.Donate(t.Context(), "paris-10-0-0-1-8000"); err != nil {
+		t.Fatal(err)
+	}
+	if d := s.Decided.Donation("paris-10-0-0-1-8000"); d == nil || !d.Until.IsZero() || time.Since(d.Since) > time.Hour {
+		t.Errorf("donated: %+v", d)
+	}
+	if _, err := s.PlanRemoval(t.Context(), "paris-10-0-0-1-8000"); err == nil || !strings.Contains(err.Error(), "listed in service.yaml") {
+		t.Errorf("removing what is not ours: %v", err)
+	}
+}
+
+// A donated replica is the first to come back, and by hand no more are donated than may be
+// spared.
+func TestDonateByHand(t *testing.T) {
+	s := newScaled(t, "local/us", "donate: true, donate_for: 1h")
+	if err := s.Donate(t.Context(), "us-1"); err == nil || !strings.Contains(err.Error(), "must be 2 to 3") {
+		t.Errorf("below replicas.min: %v", err)
+	}
+	if undone := s.follow(t, provision.ClassCounts{onL4: 3}); undone != "" {
+		t.Fatal(undone)
+	}
+	if err := s.Donate(t.Context(), "us-1"); err != nil {
+		t.Fatal(err)
+	}
+	if d := s.Decided.Donation("us-1"); d == nil || d.Until.Sub(d.Since) != time.Hour {
+		t.Errorf("donated: %+v", d)
+	}
+	if undone := s.follow(t, provision.ClassCounts{onL4: 3}); undone != "" || strings.Join(s.told, "; ") != "decide; use, idle [], new [us-1]" {
+		t.Errorf("one more is wanted: %q, not done %q", s.told, undone)
+	}
+	for _, drained := range []bool{true, false} {
+		if err := s.Drain(t.Context(), "us-0", drained); err != nil || s.Decided.IsDrained("us-0") != drained {
+			t.Errorf("drained %t: %+v, %v", drained, s.Decided, err)
+		}
+	}
+	if err := s.Drain(t.Context(), "us-7", true); err == nil {
+		t.Error("one that is not there is drained")
+	}
+}
+
+// A replica that stands in for a region without capacity is not too many in its own.
+func TestAStandInIsNotTooMany(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		spec := parse(t, strings.Replace(twoGPUs, "regions:", "regions:\n  - {name: aws/us-west-2, replicas: {min: 1, max: 2}}", 1))
+		m := world(spec)
+		if _, err := up(spec, m); err != nil {
+			t.Fatal(err)
+		}
+		m.Refuse = func(o provision.Offering) *provision.CapacityError {
+			if o.Region != "aws/us-east-1" || o.GPU == "" {
+				return nil
+			}
+			return &provision.CapacityError{Offering: o, Scope: provision.ScopeRegion, Code: "InsufficientInstanceCapacity"}
+		}
+		s := newScaling(newFleet(spec, m))
+		counts := map[cloud.ReplicaGroup]provision.ClassCounts{
+			{Model: "llama", Region: "aws/us-east-1"}: {onL4: 3},
+			{Model: "llama", Region: "aws/us-west-2"}: {onL4: 1},
+		}
+		for range 2 {
+			if err := s.ApplyWanted(t.Context(), deploy.Wanted{Counts: counts}); err != nil {
+				t.Fatal(err)
+			}
+			u := upkeep{Memory: m}
+			if got, want := u.runsOn(), "us-east-1-0 L4, us-east-1-1 L4, us-west-2-0 L4, us-west-2-1 L4"; got != want {
+				t.Errorf("got %s, want %s", got, want)
+			}
+		}
+	})
+}
+
+// Beside regions in clouds nothing is decided of single replicas that nobody would keep.
+func TestNothingIsDecidedThatNobodyKeeps(t *testing.T) {
+	spec := parse(t, strings.Replace(twoGPUs, "regions:", "regions:\n  - {name: static/paris, endpoints: [\"http://10.0.0.1:8000\"], replicas: {min: 0, max: 1}}", 1))
+	m := world(spec)
+	if _, err := up(spec, m); err != nil {
+		t.Fatal(err)
+	}
+	s := newScaling(newFleet(spec, m))
+	for what, decide := range map[string]func(id string) error{
+		"drain":   func(id string) error { return s.Drain(t.Context(), id, true) },
+		"donate":  func(id string) error { return s.Donate(t.Context(), id) },
+		"reclaim": func(id string) error { return s.Reclaim(t.Context(), id) },
+	} {
+		for _, id := range []string{"us-east-1-0", "paris-10-0-0-1-8000"} {
+			if err := decide(id); !errors.Is(err, deploy.ErrNotStorable) {
+				t.Errorf("%s %s: %v", what, id, err)
+			}
+		}
+	}
+	err := s.ApplyWanted(t.Context(), deploy.Wanted{More: map[cloud.ReplicaGroup]int{{Model: "llama", Region: "static/paris"}: -1}})
+	if got := undone(t, err); !strings.HasPrefix(got, "llama in static/paris: 1 fewer are proposed: ") {
+		t.Errorf("not done: %q", got)
+	}
+	if s.Changed || len(s.Decided.Idle()) > 0 {
+		t.Errorf("decided: %+v", s.Decided)
+	}
+}

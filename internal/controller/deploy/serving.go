@@ -1,0 +1,205 @@
+package deploy
+
+import (
+	"cmp"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"skyserve/internal/identity"
+	"skyserve/internal/service"
+	"skyserve/internal/telemetry"
+	"skyserve/provision"
+	"skyserve/provision/cloud"
+)
+
+const (
+	// servePollInterval is the polling interval of balancers on this computer.
+	servePollInterval = 50 * time.Millisecond
+	// readyPath is a balancer's readiness endpoint, healthPath its liveness endpoint.
+	readyPath  = "/readyz"
+	healthPath = "/healthz"
+)
+
+// NotReadyError is a service with parts that are not ready yet.
+type NotReadyError struct {
+	Waiting []string // ids, sorted
+	Reasons map[string]string
+	Ready   int // number of ready ones
+	Cause   error
+}
+
+// Error returns a message with the parts that are not ready and their reasons.
+func (e *NotReadyError) Error() string {
+	var lines []string
+	for _, id := range e.Waiting {
+		lines = append(lines, fmt.Sprintf("%s: %s", id, e.Reasons[id]))
+	}
+	return fmt.Sprintf("waiting for the service: %v; %d of %d are ready, these are not:\n  %s",
+		e.Cause, e.Ready, e.Ready+len(e.Waiting), strings.Join(lines, "\n  "))
+}
+
+// Unwrap returns what ended the wait.
+func (e *NotReadyError) Unwrap() error { return e.Cause }
+
+// AwaitServing returns when every balancer on this computer is ready and finds its replicas ready,
+// including those of static regions: shortly after their agents report it. ready is called once for
+// each; may be nil. When ctx ends first, the error is a *NotReadyError.
+func (h *Delivery) AwaitServing(ctx context.Context, spec *service.Spec, leaving map[string]bool, ready func(id string)) error {
+	waiting := h.serving(spec, leaving)
+	total := len(waiting)
+	for {
+		reasons := h.unready(ctx, spec, waiting)
+		for _, id := range slices.Clone(waiting) {
+			if reasons[id] == "" {
+				waiting = slices.DeleteFunc(waiting, func(w string) bool { return w == id })
+				if ready != nil {
+					ready(id)
+				}
+			}
+		}
+		if len(waiting) == 0 {
+			return nil
+		}
+		if !sleep(ctx, servePollInterval) {
+			return &NotReadyError{Waiting: waiting, Reasons: reasons, Ready: total - len(waiting), Cause: context.Cause(ctx)}
+		}
+	}
+}
+
+// Reload makes every balancer reload its files. The error contains those that reject them;
+// balancers that do not respond, or are reloading already, are no error.
+func (h *Delivery) Reload(ctx context.Context) error {
+	var mu sync.Mutex
+	var all []error
+	h.eachBalancer(func(b provision.Object, a adminClient) {
+		ctx, cancel := context.WithTimeout(ctx, adminTimeout)
+		defer cancel()
+		_, err := a.Client.Reload(ctx)
+		var refusal *telemetry.StatusError
+		if errors.As(err, &refusal) && refusal.Status == http.StatusBadRequest {
+			mu.Lock()
+			defer mu.Unlock()
+			all = append(all, fmt.Errorf("reloading %s: %s", b.ID, refusal.Message))
+		}
+	})
+	return errors.Join(all...)
+}
+
+// serving returns the sorted IDs of everything that should serve on this computer or is attached to
+// it.
+func (h *Delivery) serving(spec *service.Spec, leaving map[string]bool) []string {
+	var ids []string
+	if !cloud.UsesClouds(spec) { // otherwise cloud balancers have them
+		for _, r := range attachedOf(spec) {
+			if !leaving[r.ID] {
+				ids = append(ids, r.ID)
+			}
+		}
+	}
+	for _, o := range h.Have {
+		if o.Kind.IsMachine() && o.TerminatedReason == "" && cloud.RunsOnThisComputer(o.Region) && !leaving[o.ID] {
+			ids = append(ids, o.ID)
+		}
+	}
+	slices.Sort(ids)
+	return ids
+}
+
+// unready returns why each of some machines is not ready.
+func (h *Delivery) unready(ctx context.Context, spec *service.Spec, ids []string) map[string]string {
+	reasons := map[string]string{}
+	for _, id := range ids {
+		reasons[id] = "no balancer reports it"
+	}
+	var mu sync.Mutex
+	h.eachBalancer(func(b provision.Object, a adminClient) {
+		ctx, cancel := context.WithTimeout(ctx, adminTimeout)
+		defer cancel()
+		s, err := a.Snapshot(ctx)
+		mu.Lock()
+		defer mu.Unlock()
+		if err != nil {
+			reasons[b.ID] = err.Error()
+			return
+		}
+		own, check := 0, readyPath
+		for _, region := range s.Regions {
+			for _, r := range region.Replicas {
+				if region.Name != b.Region || r.State == service.StateDonated { // listed, but not serving
+					continue
+				}
+				own++
+				if r.State == service.StateReady {
+					reasons[r.ID] = ""
+				} else if reasons[r.ID] != "" {
+					reasons[r.ID] = strings.TrimSpace(fmt.Sprintf("%s %s", r.State, r.Reason))
+				}
+			}
+		}
+		if own == 0 {
+			check = healthPath // without replicas it may never become ready
+		}
+		reasons[b.ID] = cmp.Or(waitingForCertificate(s, b.ID), answersAt(ctx, PublicURL(spec, b)+check))
+	})
+	if _, waits := reasons[provision.NameServerID]; waits && spec.DNS != nil {
+		reasons[provision.NameServerID] = nameServerProblem(ctx, spec.DNS)
+	}
+	return reasons
+}
+
+// eachBalancer calls do for each balancer with an address, concurrently.
+func (h *Delivery) eachBalancer(do func(provision.Object, adminClient)) {
+	hc := telemetry.SecureClient(h.Party.Client(identity.Balancer))
+	defer hc.CloseIdleConnections()
+	var wg sync.WaitGroup
+	for _, b := range h.Have {
+		if b.Kind == provision.KindBalancer && b.TerminatedReason == "" && Reachable(b) {
+			wg.Go(func() { do(b, adminClient{telemetry.NewClient(h.adminURL(b), hc)}) })
+		}
+	}
+	wg.Wait()
+}
+
+// waitingForCertificate returns what a balancer without a certificate is waiting for; empty where
+// it has one, or needs none.
+func waitingForCertificate(s *telemetry.Snapshot, id string) string {
+	if b := s.Balancer(id); b != nil && b.Certificate != nil && b.Certificate.Waiting != "" {
+		return "waiting for certificate: " + b.Certificate.Waiting
+	}
+	return ""
+}
+
+// answersAt returns why a URL does not return 200, or nothing.
+func answersAt(ctx context.Context, url string) string {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return err.Error()
+	}
+	res, err := localClient.Do(req)
+	if err != nil {
+		return err.Error()
+	}
+	defer res.Body.Close()
+	if res.StatusCode != http.StatusOK {
+		return fmt.Sprintf("GET %s: %s", url, res.Status)
+	}
+	return ""
+}
+
+// localClient is the client for processes on this computer. It keeps no connections, because
+// requests are rare, and does not verify certificates: that of a public listener is for its public
+// name, not for the loopback address.
+var localClient = &http.Client{
+	Timeout: time.Second,
+	Transport: &http.Transport{
+		DisableKeepAlives: true,
+		TLSClientConfig:   &tls.Config{InsecureSkipVerify: true}, //nolint:gosec // loopback, and nothing secret is sent
+	},
+}

@@ -1,0 +1,147 @@
+package deploy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net"
+	"net/http"
+	"slices"
+	"syscall"
+	"time"
+
+	"skyserve/internal/agent"
+	"skyserve/internal/identity"
+	"skyserve/provision"
+)
+
+const (
+	// bootTimeout is how long a machine may take from its launch until its agent responds: drivers
+	// are in the image, and the program is about 60 MB. Clocks of clouds and operators differ by
+	// seconds; doctor reports larger differences.
+	bootTimeout = 10 * time.Minute
+	// silentPollInterval is the polling interval of an unresponsive machine.
+	silentPollInterval = 2 * time.Second
+)
+
+// FindDead returns the machines that are running according to their cloud but do not respond, by handle
+// with the reason: they had time to boot, were polled for as long as timeout, and another machine
+// shows that the network is not the cause: for a balancer any other machine, for a replica a
+// balancer of its region, through which it is reached. If all respond, it returns after one request
+// to each machine. unsure are the balancers that do not respond while no other machine does.
+func (h *Delivery) FindDead(ctx context.Context, timeout time.Duration) (dead map[string]string, unsure []string) {
+	seen := h.ReadStatuses(ctx)
+	suspects := h.silentAmong(h.Have, seen)
+	if len(suspects) == 0 {
+		return nil, nil
+	}
+	begun := time.Now()
+	for _, o := range h.provenDead(suspects, seen) {
+		reason := fmt.Sprintf("no response; retrying for up to %s: %v", timeout, seen[o.ID].Err)
+		h.reportStatus(o.ID, agent.Status{Phase: agent.PhaseWaiting, Reason: reason})
+	}
+	for len(h.provenDead(suspects, seen)) > 0 && time.Since(begun) < timeout && sleep(ctx, silentPollInterval) {
+		seen = h.ReadStatuses(ctx)
+		suspects = h.silentAmong(suspects, seen)
+	}
+	if ctx.Err() != nil {
+		return nil, nil
+	}
+	dead = map[string]string{}
+	for _, o := range h.provenDead(suspects, seen) {
+		dead[o.Handle] = fmt.Sprintf("no response for %s", time.Since(begun).Round(time.Second))
+	}
+	for _, o := range suspects {
+		if _, is := dead[o.Handle]; !is && o.Kind == provision.KindBalancer {
+			unsure = append(unsure, o.ID)
+		}
+	}
+	return dead, unsure
+}
+
+// silentAmong returns the machines that had time to boot and do not respond.
+func (h *Delivery) silentAmong(machines []provision.Object, seen map[string]AgentReport) []provision.Object {
+	var out []provision.Object
+	for _, o := range machines {
+		s, asked := seen[o.ID]
+		if asked && o.TerminatedReason == "" && isUnreachable(s.Err) && !o.Started.IsZero() && time.Since(o.Started) > bootTimeout {
+			out = append(out, o)
+		}
+	}
+	return out
+}
+
+// provenDead returns the unresponsive machines for which the network is ruled out as the cause.
+func (h *Delivery) provenDead(suspects []provision.Object, seen map[string]AgentReport) []provision.Object {
+	var out []provision.Object
+	for _, o := range suspects {
+		if slices.ContainsFunc(h.Have, func(b provision.Object) bool {
+			s, asked := seen[b.ID]
+			return asked && !isUnreachable(s.Err) && b.Kind == provision.KindBalancer && (o.Kind == provision.KindBalancer || b.Region == o.Region)
+		}) {
+			out = append(out, o)
+		}
+	}
+	return out
+}
+
+// isUnreachable reports whether an error means that there was no response.
+func isUnreachable(err error) bool {
+	var late net.Error
+	var refusal *agent.Refusal
+	switch {
+	case err == nil || errors.Is(err, identity.ErrUntrusted) || errors.Is(err, identity.ErrPin):
+		return false
+	case errors.As(err, &refusal):
+		return refusal.Status == http.StatusBadGateway // a balancer that cannot reach the replica
+	case errors.As(err, &late) && late.Timeout(), errors.Is(err, context.DeadlineExceeded):
+		return true
+	}
+	for _, broken := range []error{syscall.ECONNREFUSED, syscall.ECONNRESET, syscall.EHOSTUNREACH, syscall.ENETUNREACH, syscall.EPIPE, io.EOF} {
+		if errors.Is(err, broken) {
+			return true
+		}
+	}
+	return false
+}
+
+// PlanReplacing returns a plan that also replaces machines, given by handle with the reason. A machine
+// that is no longer desired is only removed. Machines whose firewall is about to change are kept:
+// that may be why they do not respond.
+func (f *Deployer) PlanReplacing(p *Plan, machines map[string]string) (*Plan, error) {
+	f.replaced = maps.Clone(machines)
+	for _, c := range p.Changes {
+		if c.Kind() != provision.KindFirewall || c.Action == provision.ActionTerminate {
+			continue
+		}
+		for _, o := range p.Have {
+			if o.Region == c.Region() && f.replaced[o.Handle] != ReplacedOnRequest {
+				delete(f.replaced, o.Handle)
+			}
+		}
+	}
+	return f.planFor(p.Have, nil)
+}
+
+// ReplacedOnRequest is the reason for replacing a machine that the operator named.
+const ReplacedOnRequest = "replaced on request"
+
+// markReplaced returns objects with those to replace changed so that they differ from the desired state.
+func (f *Deployer) markReplaced(have []provision.Object) []provision.Object {
+	have = slices.Clone(have)
+	for i, o := range have {
+		if _, goes := f.replaced[o.Handle]; goes && o.Handle != "" {
+			have[i].SpecHash, have[i].ImmutableHash = "", ""
+		}
+	}
+	return have
+}
+
+// replacement reports whether a change replaces a machine that must be deleted first, since both
+// have the same identity in their cloud.
+func (f *Deployer) replacement(c provision.Change) (reason string, is bool) {
+	reason, is = f.replaced[c.Observed.Handle]
+	return reason, is && c.Action == provision.ActionReplace
+}

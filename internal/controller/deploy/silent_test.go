@@ -1,0 +1,139 @@
+package deploy_test
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"skyserve/internal/controller/deploy"
+	"skyserve/internal/identity"
+	"skyserve/internal/service"
+	"skyserve/provision"
+)
+
+// agentThatLetsNobodyThrough is the agent of a balancer's machine whose network leads to
+// no replica.
+func agentThatLetsNobodyThrough(w http.ResponseWriter, r *http.Request) {
+	if r.Method == http.MethodConnect {
+		http.Error(w, "nobody there", http.StatusBadGateway)
+		return
+	}
+	fmt.Fprint(w, "{}")
+}
+
+// Only what was proven to be a machine's own silence is taken for its death.
+func TestWhatAnswersNothingIsDead(t *testing.T) {
+	authority, err := identity.NewAuthority("chat", time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := func(n int) netip.Addr {
+		return netip.MustParseAddr(fmt.Sprintf("127.%d.%d.%d", 200+os.Getpid()%50, os.Getpid()/50%250, 100+n))
+	}
+	machine := func(kind provision.Kind, id, region string, n int, age time.Duration) provision.Object {
+		o := provision.Object{ID: id, Handle: "i-" + id, Kind: kind, PublicIP: address(n), PrivateIP: address(n), Started: time.Now().Add(-age)}
+		o.Region = service.Region("aws/" + region)
+		return o
+	}
+	key, err := identity.NewKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	chain, err := authority.Certify(key.Public(), identity.Name{Service: "chat", Role: identity.Balancer, ID: "lb-us-1"}, time.Now(), time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	listenAt(t, net.JoinHostPort(address(1).String(), "8200"), identity.NewParty(chain, key), http.HandlerFunc(agentThatLetsNobodyThrough))
+	old := time.Hour
+	silent := machine(provision.KindBalancer, "lb-us-0", "us", 0, old) // nobody listens there
+	young := machine(provision.KindBalancer, "lb-us-0", "us", 0, time.Minute)
+	gone := silent
+	gone.TerminatedReason = "stopped"
+	well := machine(provision.KindBalancer, "lb-us-1", "us", 1, old)
+	near := machine(provision.KindReplica, "us-0", "us", 2, old)
+	far := machine(provision.KindReplica, "eu-0", "eu", 3, old)
+	blind := machine(provision.KindBalancer, "lb-eu-0", "eu", 4, old)
+	for name, tt := range map[string]struct {
+		have         []provision.Object
+		dead, unsure []string
+	}{
+		"nothing is silent":                            {have: []provision.Object{well}},
+		"a balancer, while another answers":            {have: []provision.Object{silent, well}, dead: []string{"i-lb-us-0"}},
+		"the only one: the network may be to blame":    {have: []provision.Object{silent}, unsure: []string{"lb-us-0"}},
+		"all of them, likewise":                        {have: []provision.Object{silent, blind}, unsure: []string{"lb-us-0", "lb-eu-0"}},
+		"one that may still boot":                      {have: []provision.Object{young, well}},
+		"one that its cloud has stopped":               {have: []provision.Object{gone, well}},
+		"a replica behind a balancer that answers":     {have: []provision.Object{near, well}, dead: []string{"i-us-0"}},
+		"a replica behind one that does not":           {have: []provision.Object{far, blind, well}, dead: []string{"i-lb-eu-0"}},
+		"a replica that no balancer of its region has": {have: []provision.Object{far, well}},
+	} {
+		h := &deploy.Delivery{Service: "chat", Party: party(t, authority, identity.Operator), Have: tt.have}
+		dead, unsure := h.FindDead(t.Context(), time.Nanosecond)
+		if got := slices.Sorted(maps.Keys(dead)); !slices.Equal(got, tt.dead) || !slices.Equal(unsure, tt.unsure) {
+			t.Errorf("%s: dead are %q, unsure %q, want %q and %q", name, got, unsure, tt.dead, tt.unsure)
+		}
+	}
+}
+
+// A machine is replaced by taking it away first, also where replicas.max leaves no room
+// for two, and what else stands is left alone.
+func TestADeadMachineIsReplaced(t *testing.T) {
+	spec := parse(t, strings.ReplaceAll(twoClouds, "max: 3", "max: 2"))
+	m := world(spec)
+	if _, err := up(spec, m); err != nil {
+		t.Fatal(err)
+	}
+	handles := func() map[string]string {
+		of := map[string]string{}
+		for _, o := range m.Objects() {
+			of[o.ID] = o.Handle
+		}
+		return of
+	}
+	before := handles()
+	replace := func(machines map[string]string) []string {
+		t.Helper()
+		f := newFleet(spec, m)
+		p, err := f.Plan(context.Background())
+		if err == nil {
+			p, err = f.PlanReplacing(p, machines)
+		}
+		if err == nil {
+			_, err = f.Up(context.Background(), p, nil)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		var told []string
+		for _, c := range p.Changes {
+			told = append(told, fmt.Sprintf("%s %s: %s", c.Action, c.ID(), c.Reason))
+		}
+		return told
+	}
+	if got, want := replace(map[string]string{before["us-east-1-1"]: "answers nothing", before["lb-us-east-1-0"]: deploy.ReplacedOnRequest}),
+		[]string{"replace us-east-1-1: answers nothing", "replace lb-us-east-1-0: " + deploy.ReplacedOnRequest}; !slices.Equal(got, want) {
+		t.Errorf("did %q, want %q", got, want)
+	}
+	after := handles()
+	for id, handle := range before {
+		if replaced := id == "us-east-1-1" || id == "lb-us-east-1-0"; (after[id] != handle) != replaced {
+			t.Errorf("%s was %s and is %s", id, handle, after[id])
+		}
+	}
+	if len(after) != len(before) || len(m.Objects()) != len(before) {
+		t.Errorf("%d objects, want %d", len(m.Objects()), len(before))
+	}
+	m.Change("firewall-us-east-1-replica", func(o *provision.Object) { o.SpecHash = "port 8200 is shut" })
+	want := []string{"mend firewall-us-east-1-replica: does not match its configuration", "replace us-east-1-0: " + deploy.ReplacedOnRequest}
+	if got := replace(map[string]string{after["us-east-1-1"]: "answers nothing", after["us-east-1-0"]: deploy.ReplacedOnRequest}); !slices.Equal(got, want) {
+		t.Errorf("behind a firewall that was changed it did %q, want %q", got, want)
+	}
+}

@@ -1,0 +1,394 @@
+package deploy
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"skyserve/internal/agent"
+	"skyserve/internal/identity"
+	"skyserve/internal/service"
+	"skyserve/internal/telemetry"
+	"skyserve/provision"
+	"skyserve/provision/cloud"
+)
+
+// ServiceState is the overall state of a service.
+type ServiceState string
+
+// The states.
+const (
+	StateReady    ServiceState = "READY"    // every machine is ready, and `up` would change nothing
+	StateStarting ServiceState = "STARTING" // no balancer is ready yet
+	StateDegraded ServiceState = "DEGRADED" // a part is not ready, or differs from the desired state
+	StateDown     ServiceState = "DOWN"     // no balancer is ready or starting
+	StateUnknown  ServiceState = "UNKNOWN"  // no balancer is ready in the clouds that responded; some did not
+)
+
+// ServiceStatus is the current status of a service, which `status -o json` prints.
+type ServiceStatus struct {
+	Service string       `json:"service"`
+	State   ServiceState `json:"state"`
+	// CostPerHour is the cost of the listed machines in USD.
+	CostPerHour float64        `json:"cost_per_hour"`
+	Regions     []RegionStatus `json:"regions"`
+	// PlainHTTP is true where balancers serve plain HTTP on the public internet: see
+	// PlainHTTPWarning.
+	PlainHTTP bool `json:"plain_http"`
+	// Controller is nil where its machine does not run one.
+	Controller *ControllerStatus `json:"controller"`
+	// Store is the kind of the state store: controller.StoreNotReplicated,
+	// controller.StoreExternal.
+	Store string `json:"store"`
+	// Images are the container images of the models.
+	Images []ImageStatus `json:"images"`
+	// Drift is the changes of `up`; null where they are unknown, with the reason in Problems.
+	Drift []StatusChange `json:"drift"`
+	// DNS is the public name; null where the service has none.
+	DNS *DNSStatus `json:"dns"`
+	// Problem is what is wrong with the stored state of the service; empty when nothing is.
+	Problem string `json:"problem,omitempty"`
+	// Peak, Plan and Left are one line each: the forecast of the next hours, the controller's last
+	// plan, and the loads that deviate from their forecasts; empty where there is nothing to
+	// report.
+	Peak string `json:"peak"`
+	Plan string `json:"plan"`
+	Left string `json:"left"`
+	// Strategy is the scaling strategy between plans, Donations a line about donated replicas,
+	// Events the last actions of the strategy, one line each.
+	Strategy  string   `json:"strategy"`
+	Donations string   `json:"donations"`
+	Events    []string `json:"events"`
+	// Problems are the parts that could not be observed, one line each.
+	Problems []string `json:"problems"`
+	// Alerts are the current alerts. The controller's own alerts are in its Reason.
+	Alerts []telemetry.Alert `json:"alerts"`
+}
+
+// PlainHTTPWarning returns the warning for a service whose balancers serve plain HTTP on the public
+// internet; empty for any other.
+func PlainHTTPWarning(spec *service.Spec) string {
+	if spec.Balancer.TLS != nil || !cloud.UsesClouds(spec) {
+		return ""
+	}
+	return "WARNING: public port: plain HTTP (balancer.insecure); prompts, responses and API keys can be read in transit"
+}
+
+// ControllerStatus is the controller's status, from its machine's agent.
+type ControllerStatus struct {
+	ID      string               `json:"id"`
+	Machine string               `json:"machine"`
+	State   service.ReplicaState `json:"state"`
+	Reason  string               `json:"reason"`
+	// Admin is the URL of its health endpoint, on its own machine.
+	Admin string `json:"admin"`
+}
+
+// DNSStatus is the public name of a service.
+type DNSStatus struct {
+	Name     string `json:"name"`
+	Zone     string `json:"zone"`
+	Provider string `json:"provider"`
+	// Server is the name server's machine; null for a hosted zone.
+	Server *MachineStatus `json:"server"`
+	// Records are the records of the name server; empty for a hosted zone, which checks its records
+	// itself.
+	Records []DNSRecord `json:"records"`
+}
+
+// DNSRecord is a balancer's record at the name server.
+type DNSRecord struct {
+	ID      string         `json:"id"`
+	Region  service.Region `json:"region"`
+	Address string         `json:"address"` // with its port
+	// Healthy is true while the record is served.
+	Healthy bool   `json:"healthy"`
+	Reason  string `json:"reason"` // why its last check failed
+}
+
+// ImageStatus is the container image of a model.
+type ImageStatus struct {
+	Model string `json:"model"`
+	Image string `json:"image"`
+	// Pinned is true for an image with a digest, so that every machine pulls the same one.
+	Pinned bool `json:"pinned"`
+}
+
+// imagesOf returns the container images of a service's models.
+func imagesOf(spec *service.Spec) []ImageStatus {
+	images := []ImageStatus{}
+	for _, m := range spec.Models {
+		if image := imageOf(&m.Engine); image != "" {
+			images = append(images, ImageStatus{m.Name, image, service.PinsImage(image)})
+		}
+	}
+	return images
+}
+
+// RegionStatus is one region: of the service.yaml, or with remaining machines.
+type RegionStatus struct {
+	Name      service.Region  `json:"name"`
+	Endpoint  string          `json:"endpoint"` // of its first balancer with an address; empty when none has
+	Balancers []MachineStatus `json:"balancers"`
+	Replicas  []MachineStatus `json:"replicas"`
+}
+
+// MachineStatus is one machine.
+type MachineStatus struct {
+	ID     string               `json:"id"`
+	State  service.ReplicaState `json:"state"`
+	Phase  agent.Phase          `json:"phase"` // from its agent; empty without a response
+	Reason string               `json:"reason"`
+	// Endpoint and Admin are a balancer's public and admin base URLs; URL is where a replica
+	// accepts balancers.
+	Endpoint string `json:"endpoint,omitempty"`
+	Admin    string `json:"admin,omitempty"`
+	// Certificate is the certificate of a balancer's public listener; nil without TLS, or where it
+	// is unknown.
+	Certificate *telemetry.Certificate `json:"certificate,omitempty"`
+	URL         string                 `json:"url,omitempty"`
+	Model       string                 `json:"model,omitempty"`
+	GPU         string                 `json:"gpu,omitempty"`
+	// Offering is its offering, CostPerHour its cost in USD; 0 = unknown.
+	Offering    *provision.Offering `json:"offering"`
+	CostPerHour float64             `json:"cost_per_hour"`
+	// Balancer is the balancer that reports a replica; empty when none does.
+	Balancer string `json:"balancer,omitempty"`
+	// PID is the process of a machine on this computer.
+	PID string `json:"pid,omitempty"`
+	// Wanted is false for machines that service.yaml no longer requires.
+	Wanted bool `json:"wanted"`
+	// Drained is true for a replica that an operator or a plan drained, Donated for a donated one.
+	Drained bool `json:"drained"`
+	Donated bool `json:"donated"`
+	// InFlight is the number of requests in flight at a replica's machine.
+	InFlight int `json:"in_flight"`
+}
+
+// StatusChange is a change in its JSON form.
+type StatusChange struct {
+	Action      provision.Action `json:"action"`
+	ID          string           `json:"id"`
+	Kind        provision.Kind   `json:"kind"`
+	Region      service.Region   `json:"region"`
+	Reason      string           `json:"reason"`
+	CostPerHour float64          `json:"cost_per_hour"` // difference to now, in USD
+	// PriceSource is the source of the price of a machine to launch; empty without one.
+	PriceFrom string `json:"price_from"`
+}
+
+// ChangesOf returns changes in their JSON form; never nil.
+func ChangesOf(changes provision.Changes) []StatusChange {
+	out := []StatusChange{}
+	for _, c := range changes {
+		one := StatusChange{c.Action, c.ID(), c.Kind(), c.Region(), c.Reason, c.CostPerHour, ""}
+		if len(c.Desired.Offerings) > 0 {
+			one.PriceFrom = c.Desired.Offerings[0].PriceSource
+		}
+		out = append(out, one)
+	}
+	return out
+}
+
+// machineAnswer is the status of a machine's agent, or the error of reading it.
+type machineAnswer struct {
+	status agent.Status
+	err    error
+	// certificate is the certificate of a balancer's public listener, snapshot its snapshot of the
+	// service; nil where unknown.
+	certificate *telemetry.Certificate
+	snapshot    *telemetry.Snapshot
+}
+
+// ErrEarlierVersion means that this version cannot manage a process of an earlier version.
+var ErrEarlierVersion = errors.New("an incompatible earlier version of skyserve created it")
+
+// IsEarlierVersion reports whether an object is a process on this computer from a version without agents.
+func IsEarlierVersion(o provision.Object) bool {
+	return o.TerminatedReason == "" && o.Endpoints == (provision.Endpoints{}) && (cloud.RunsOnThisComputer(o.Region) || o.Kind == provision.KindController)
+}
+
+// stateOf returns the state of a machine, with the reason.
+func stateOf(o provision.Object, a machineAnswer) (service.ReplicaState, string) {
+	var strangers *StrangersError
+	switch {
+	case errors.As(a.err, &strangers):
+		return service.StateFailed, "not launched by 'skyserve up': it receives no secrets"
+	case o.TerminatedReason != "" && o.Offering != nil && o.Offering.Capacity == service.CapacitySpot:
+		return service.StateInterrupted, o.TerminatedReason
+	case o.TerminatedReason != "":
+		return service.StateFailed, o.TerminatedReason
+	case IsEarlierVersion(o):
+		return service.StateNotReady, ErrEarlierVersion.Error()
+	case !Reachable(o):
+		return service.StateProvisioning, "waiting for an address"
+	case errors.Is(a.err, identity.ErrUntrusted):
+		return service.StateStarting, "enrolling: it has no valid certificate of the service; 'skyserve up' issues one"
+	case a.err != nil:
+		return service.StateNotReady, a.err.Error()
+	}
+	switch a.status.Phase {
+	case agent.PhaseReady:
+		if c := a.certificate; c != nil && c.Waiting != "" {
+			return service.StateStarting, "waiting for certificate: " + c.Waiting
+		} else if c != nil && c.Problem != "" {
+			return service.StateReady, fmt.Sprintf("the newest certificate is invalid, the current one expires on %s: %s", c.ExpiresAt.Format(time.DateOnly), c.Problem)
+		}
+		return service.StateReady, a.status.Reason
+	case agent.PhaseDraining:
+		return service.StateDraining, a.status.Reason
+	case agent.PhaseInterrupted:
+		return service.StateInterrupted, a.status.Reason
+	case agent.PhaseWaiting, agent.PhasePreparing, agent.PhaseImage, agent.PhaseStarting, agent.PhaseWeights, agent.PhaseFailed:
+	}
+	switch {
+	case lacksController(a.status.Units):
+		return service.StateReady, ""
+	case a.status.Phase == agent.PhaseFailed:
+		return service.StateFailed, a.status.Reason
+	}
+	return service.StateStarting, strings.TrimSuffix(string(a.status.Phase)+": "+a.status.Reason, ": ")
+}
+
+// lacksController reports whether all units of a machine but the controller are ready. The
+// controller has its own status: its balancer serves without it.
+func lacksController(units []agent.UnitStatus) bool {
+	lacks := false
+	for _, u := range units {
+		if !u.Ready && u.Name != UnitController {
+			return false
+		}
+		lacks = lacks || !u.Ready
+	}
+	return lacks
+}
+
+// Reachable reports whether a machine has its agent's address.
+func Reachable(o provision.Object) bool {
+	at := cloud.EndpointsOf(o)
+	if o.Kind == provision.KindBalancer {
+		return at.Advertised.Agent != ""
+	}
+	return at.Listen.Agent != ""
+}
+
+// machineStatus returns the status of a machine.
+func machineStatus(spec *service.Spec, o provision.Object, a machineAnswer) MachineStatus {
+	m := MachineStatus{
+		ID: o.ID, Phase: a.status.Phase, Model: o.Labels["model"], GPU: gpuOf(o),
+		Offering: o.Offering, CostPerHour: o.CostPerHour, InFlight: a.status.InFlight, PID: o.Labels[labelPID], Wanted: true,
+	}
+	m.State, m.Reason = stateOf(o, a)
+	m.Certificate = a.certificate
+	var strangers *StrangersError
+	switch {
+	case o.TerminatedReason != "" && cloud.RunsOnThisComputer(o.Region):
+		m.Endpoint, m.Admin, m.URL = "", "", ""
+		if o.Kind != provision.KindBalancer {
+			m.URL = o.Address
+		}
+	case !Reachable(o) || errors.As(a.err, &strangers): // an unknown machine's address is not shown
+	case o.Kind == provision.KindBalancer:
+		m.Endpoint, m.Admin = PublicURL(spec, o), AdminURL(o)
+		if cloud.RunsOnThisComputer(o.Region) {
+			m.Admin = o.Admin // which also accepts plain HTTP
+		}
+	case cloud.RunsOnThisComputer(o.Region):
+		m.URL = o.Address // the engine itself
+	default:
+		m.URL = engineURL(o)
+	}
+	return m
+}
+
+// controllerOf returns the controller's status from the machines' statuses.
+func controllerOf(spec *service.Spec, machines []provision.Object, answers []machineAnswer) *ControllerStatus {
+	c := &ControllerStatus{ID: provision.ControllerID, Machine: cloud.ControllerMachine(spec), State: service.StateFailed, Reason: "its machine is gone"}
+	i := slices.IndexFunc(machines, func(o provision.Object) bool { return o.ID == c.Machine && o.TerminatedReason == "" })
+	if i < 0 {
+		return c
+	}
+	if c.State, c.Reason = stateOf(machines[i], answers[i]); answers[i].err != nil || !Reachable(machines[i]) {
+		return c
+	}
+	c.Admin = "http://" + cloud.EndpointsOf(machines[i]).Controller
+	units := answers[i].status.Units
+	u := slices.IndexFunc(units, func(u agent.UnitStatus) bool { return u.Name == UnitController })
+	if u < 0 {
+		return nil
+	}
+	switch c.Reason = units[u].Reason; {
+	case units[u].Ready:
+		c.State = service.StateReady
+	case units[u].Running:
+		c.State = service.StateStarting
+	default:
+		c.State = service.StateFailed
+	}
+	return c
+}
+
+// regionsOf groups machines by region: those of the file first, then those with remaining machines.
+func regionsOf(spec *service.Spec, machines []provision.Object, answers []machineAnswer) []RegionStatus {
+	order := cloud.ManagedRegions(spec)
+	for _, o := range machines {
+		if !slices.Contains(order, o.Region) {
+			order = append(order, o.Region)
+		}
+	}
+	regions := []RegionStatus{}
+	for _, name := range order {
+		r := RegionStatus{Name: name, Balancers: []MachineStatus{}, Replicas: []MachineStatus{}}
+		for i, o := range machines {
+			if o.Region != name || o.Kind == provision.KindNameServer {
+				continue
+			}
+			m := machineStatus(spec, o, answers[i])
+			if o.Kind == provision.KindReplica {
+				r.Replicas = append(r.Replicas, m)
+				continue
+			}
+			r.Balancers = append(r.Balancers, m)
+			r.Endpoint = cmp.Or(r.Endpoint, m.Endpoint)
+		}
+		regions = append(regions, r)
+	}
+	return regions
+}
+
+// overallState returns the state of the service; whole means that every region was listed.
+func (s *ServiceStatus) overallState(whole bool) ServiceState {
+	well, serving, coming := whole && len(s.Drift) == 0 && s.Problem == "", false, false
+	if s.DNS != nil && s.DNS.Server != nil && s.DNS.Server.State != service.StateReady {
+		well = false
+	}
+	if c := s.Controller; c != nil && c.State != service.StateReady {
+		well = false
+	}
+	for _, r := range s.Regions {
+		for _, m := range slices.Concat(r.Balancers, r.Replicas) {
+			well = well && (m.State == service.StateReady || m.Drained || m.Donated || !m.Wanted)
+		}
+		for _, b := range r.Balancers {
+			serving = serving || b.State == service.StateReady
+			coming = coming || b.State == service.StateStarting || b.State == service.StateProvisioning
+		}
+	}
+	switch {
+	case serving && well:
+		return StateReady
+	case serving:
+		return StateDegraded
+	case coming:
+		return StateStarting
+	case !whole:
+		return StateUnknown
+	}
+	return StateDown
+}
+
+// labelPID is the label of a local machine's process ID.
+const labelPID = "pid"

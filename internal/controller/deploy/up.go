@@ -1,0 +1,147 @@
+package deploy
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"skyserve/provision"
+	"skyserve/provision/cloud"
+)
+
+// Up applies a plan and reports progress. Where a region has no capacity for replicas, it replans
+// them in other regions, until all are placed or no region has capacity; then the error joins the
+// refusals, and the other replicas are running. It returns the final plan. It is idempotent and
+// safe to run again after a crash.
+func (f *Deployer) Up(ctx context.Context, p *Plan, progress provision.ProgressFunc) (*Plan, error) {
+	short := map[cloud.ReplicaGroup]int{}
+	for {
+		_, failure := provision.Apply(ctx, p.Changes, f.launcher(), f.applyOptions(p, progress))
+		if failure == nil {
+			return p, f.missingError(p, nil)
+		}
+		if ctx.Err() != nil {
+			return p, failure
+		}
+		refused, only := refusals(failure)
+		if !only {
+			return p, failure
+		}
+		for _, r := range refused {
+			if !f.addShort(short, p, r) {
+				return p, failure // a balancer has no fallback region
+			}
+		}
+		next, err := f.plan(ctx, short)
+		if err != nil {
+			return p, errors.Join(failure, err)
+		}
+		if p = next; len(p.Changes) == 0 {
+			return p, f.missingError(p, failure)
+		}
+	}
+}
+
+// launcher returns the provider that launches machines.
+func (f *Deployer) launcher() provision.Provider {
+	if f.Enrolments == nil {
+		return f.Provider
+	}
+	return recordingProvider{f.Provider, f.Enrolments}
+}
+
+// missingError returns the error of an applied plan with missing replicas.
+func (f *Deployer) missingError(p *Plan, failure error) error {
+	for _, n := range p.Missing {
+		if n > 0 {
+			return &CapacityError{Missing: p.Missing, Err: failure}
+		}
+	}
+	return nil
+}
+
+// addShort records that a replica has no capacity in its region; false for anything else.
+func (f *Deployer) addShort(short map[cloud.ReplicaGroup]int, p *Plan, r *provision.NoCapacityError) bool {
+	for _, w := range p.Wants {
+		if w.ID == r.ID && w.Region == r.Region && w.Kind == provision.KindReplica {
+			short[cloud.ReplicaGroup{Model: w.Labels["model"], Region: w.Region}]++
+			return true
+		}
+	}
+	return false
+}
+
+// refusals returns the refusals of capacity in an error, and whether it contains nothing else.
+func refusals(err error) (refused []*provision.NoCapacityError, only bool) {
+	joined, ok := err.(interface{ Unwrap() []error })
+	if !ok {
+		var r *provision.NoCapacityError
+		if errors.As(err, &r) {
+			return []*provision.NoCapacityError{r}, true
+		}
+		return nil, false
+	}
+	only = true
+	for _, e := range joined.Unwrap() {
+		more, all := refusals(e)
+		refused, only = append(refused, more...), only && all
+	}
+	return refused, only
+}
+
+// applyOptions returns the options for applying a plan.
+func (f *Deployer) applyOptions(p *Plan, progress provision.ProgressFunc) provision.ApplyOptions {
+	count := map[cloud.ReplicaGroup]int{}
+	for _, o := range p.Have {
+		if o.Kind == provision.KindReplica && o.TerminatedReason == "" {
+			count[cloud.ReplicaGroup{Model: o.Labels["model"], Region: o.Region}]++
+		}
+	}
+	return provision.ApplyOptions{
+		Parallel: parallel, Progress: progress, WaitReady: f.Settle, Drain: f.Drain, Now: f.Now, Exhausted: &f.exhausted,
+		// A balancer is replaced after the new one is ready: two of them are harmless.
+		Surge: func(c provision.Change) bool {
+			if _, is := f.replacement(c); is || cloud.RunsOnThisComputer(c.Region()) { // two machines with one ID cannot coexist here
+				return false
+			}
+			g := cloud.ReplicaGroup{Model: c.Observed.Labels["model"], Region: c.Region()}
+			return c.Kind() == provision.KindBalancer || count[g] < f.Spec.BoundsFor(g.Model, g.Region).Max
+		},
+	}
+}
+
+// parallel is the maximum number of concurrent changes. Each has one call in flight at a time, and
+// each region at most provision.MaxCallsPerHost; this number lets a service of a dozen regions start
+// at the speed of its slowest.
+const parallel = 128
+
+// CapacityError is a service with missing replicas because no region has capacity.
+type CapacityError struct {
+	Missing map[cloud.ReplicaGroup]int
+	Err     error // the refusals; nil where they occurred before
+}
+
+// Error returns a message with the missing replicas.
+func (e *CapacityError) Error() string {
+	groups := slices.SortedFunc(maps.Keys(e.Missing), func(a, b cloud.ReplicaGroup) int {
+		return cmp.Or(cmp.Compare(a.Region, b.Region), cmp.Compare(a.Model, b.Model))
+	})
+	var parts []string
+	for _, g := range groups {
+		if n := e.Missing[g]; n > 0 {
+			parts = append(parts, fmt.Sprintf("%d of %s in %s", n, g.Model, g.Region))
+		}
+	}
+	text := "no capacity in any region for replicas: " + strings.Join(parts, ", ")
+	if e.Err != nil {
+		text += "\n" + e.Err.Error()
+	}
+	return text
+}
+
+// Unwrap returns the refusals.
+func (e *CapacityError) Unwrap() error { return e.Err }
