@@ -96,7 +96,7 @@ func TestCheck(t *testing.T) {
 		{"too little memory", balancer(service.BalancerSpec{Memory: service.Memory{Total: service.MiB}}), "balancer.memory.total: must be at least 256MiB"},
 		{"share exceeds total", balancer(service.BalancerSpec{Memory: service.Memory{Requests: 2 * service.GiB}}), "balancer.memory.requests: must be at most three quarters of total, which is 1536MiB"},
 		{"traces to a collector", balancer(service.BalancerSpec{Traces: "http://127.0.0.1:4318"}), ""},
-		{"invalid trace endpoint", balancer(service.BalancerSpec{Traces: "127.0.0.1:4318"}), "balancer.traces: want a URL"},
+		{"invalid trace endpoint", balancer(service.BalancerSpec{Traces: "127.0.0.1:4318"}), "balancer.traces: must be a URL"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			cfg := service.BalancerConfig{ID: "lb-us-0", Region: "local/us", Listen: "127.0.0.1:8000", Admin: "127.0.0.1:8100"}
