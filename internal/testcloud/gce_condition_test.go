@@ -11,7 +11,7 @@ func TestConditionsAreEvaluatedAsGoogleDoes(t *testing.T) {
 	const prefixed = `resource.type != "compute.googleapis.com/Instance" || resource.name.extract("/instances/{name}").startsWith("skyserve-replica-chat--")`
 	for _, tt := range []struct {
 		condition string
-		of        gceResource
+		lookup    gceResource
 		want      bool
 	}{
 		{"", machine, true},
@@ -30,8 +30,8 @@ func TestConditionsAreEvaluatedAsGoogleDoes(t *testing.T) {
 		{`resource.type == "a" && resource.type == "b" || resource.name.startsWith("projects")`, machine, true},
 		{`resource.name.startsWith("x") && (resource.type == "a" || resource.name.startsWith("projects"))`, machine, false},
 	} {
-		if got, err := tt.of.holds(tt.condition); err != nil || got != tt.want {
-			t.Errorf("%s of %s: %v, %v; want %v", tt.condition, tt.of.name, got, err, tt.want)
+		if got, err := tt.lookup.satisfies(tt.condition); err != nil || got != tt.want {
+			t.Errorf("%s of %s: %v, %v; want %v", tt.condition, tt.lookup.name, got, err, tt.want)
 		}
 	}
 }
@@ -43,7 +43,7 @@ func TestConditionsThatCannotBeDecided(t *testing.T) {
 		`(resource.type == "a"`, `resource.type == "a" resource.name == "b"`, `resource.name.startsWith("projects") || resource.matchTag("a", "b")`,
 		`"a" && "b"`, `!"a"`, `resource.name.startsWith(`,
 	} {
-		if got, err := (gceResource{"a", "projects/p"}).holds(condition); err == nil || !strings.Contains(err.Error(), "condition") {
+		if got, err := (gceResource{"a", "projects/p"}).satisfies(condition); err == nil || !strings.Contains(err.Error(), "condition") {
 			t.Errorf("%s: %v, %v; want an error", condition, got, err)
 		}
 	}

@@ -13,8 +13,8 @@ import (
 // denied, and a statement that denies wins. What the fake cannot decide, such as a condition
 // operator that it does not know, makes a policy malformed: nothing is guessed.
 
-// iamQuestion is one thing that a caller wants to do to one resource.
-type iamQuestion struct {
+// iamRequest is one action by a caller on one resource, for which it needs permission.
+type iamRequest struct {
 	action   string // ec2:RunInstances
 	resource string // an ARN; * = the action names none
 	context  iamContext
@@ -88,25 +88,25 @@ func readPolicy(text string) (iamPolicy, error) {
 	return p, nil
 }
 
-// allowed reports whether policies, taken together, allow what is asked.
-func allowed(policies []iamPolicy, q iamQuestion) bool {
-	may := false
+// allowed reports whether policies together allow a request.
+func allowed(policies []iamPolicy, q iamRequest) bool {
+	allowed := false
 	for _, p := range policies {
 		for _, s := range p.Statement {
-			if !s.speaksOf(q) {
+			if !s.appliesTo(q) {
 				continue
 			}
 			if s.Effect == "Deny" {
 				return false
 			}
-			may = true
+			allowed = true
 		}
 	}
-	return may
+	return allowed
 }
 
-// speaksOf reports whether a statement is about what is asked, and its conditions hold.
-func (s iamStatement) speaksOf(q iamQuestion) bool {
+// appliesTo reports whether a statement matches a request and its conditions hold.
+func (s iamStatement) appliesTo(q iamRequest) bool {
 	action := func(p string) bool { return wildcard(strings.ToLower(p), strings.ToLower(q.action)) }
 	resource := func(p string) bool { return wildcard(p, q.resource) }
 	if slices.ContainsFunc(s.Action, action) == (len(s.Action) == 0) || slices.ContainsFunc(s.NotAction, action) {

@@ -76,7 +76,7 @@ func TestPoliciesAreEvaluatedAsIAMDoes(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if got := allowed([]iamPolicy{p}, iamQuestion{"ec2:TerminateInstances", instance, tt.context}); got != tt.want {
+			if got := allowed([]iamPolicy{p}, iamRequest{"ec2:TerminateInstances", instance, tt.context}); got != tt.want {
 				t.Errorf("allowed: %v, want %v", got, tt.want)
 			}
 		})
