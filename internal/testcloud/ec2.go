@@ -47,7 +47,7 @@ type AWS struct {
 	ProfileLag int
 	// PageSize is the maximum page size of a list; 0 = as requested.
 	PageSize int
-	// Current is the clock of the cloud; nil = time.Now.
+	// Now is the clock of the cloud; nil = time.Now.
 	Now func() time.Time
 	// Address returns the addresses of the nth machine; nil = addresses of documentation and of the
 	// default network.
@@ -102,7 +102,7 @@ func (a *AWS) Set(change func()) {
 	change()
 }
 
-// now the cloud's time. The caller holds mu.
+// now returns the cloud's time. The caller holds mu.
 func (a *AWS) now() time.Time {
 	if a.Now == nil {
 		return time.Now()

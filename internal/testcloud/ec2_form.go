@@ -69,7 +69,7 @@ func (f awsForm) list(prefix string) []string {
 }
 
 // canonical returns the form as sorted text, except the keys in without: two requests are equal if their
-// words are.
+// texts are.
 func (f awsForm) canonical(without ...string) string {
 	var b strings.Builder
 	for _, key := range slices.Sorted(maps.Keys(f)) {
@@ -117,7 +117,7 @@ func (f awsForm) tagsFor(resource string) awsTags {
 	return awsTags{}
 }
 
-// attributes are what filters look at, by the filter's name; tags go as tag:KEY.
+// attributes are the values that filters compare, by the filter's name; tags are tag:KEY.
 type attributes map[string]string
 
 func (t awsTags) addTo(f attributes) attributes {
@@ -149,7 +149,7 @@ func (f awsForm) matches(has attributes) (bool, error) {
 	return true, nil
 }
 
-// filtered are the things of a map that a request's filters let through, by id.
+// filtered returns the elements of a map that pass a request's filters, sorted by id.
 func filtered[T any](f awsForm, all map[string]T, has func(T) attributes) ([]T, error) {
 	var some []T
 	for _, id := range slices.SortedFunc(maps.Keys(all), cmp.Compare[string]) {

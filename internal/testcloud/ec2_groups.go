@@ -12,9 +12,9 @@ type ec2Group struct {
 	id, name, vpc string
 	tags          awsTags
 	rules         []ec2Rule
-	unseen        int  // remaining lists that do not show it yet, or still show it
-	notFoundCalls int  // remaining calls with its id that fail as not found
-	deleted       bool // deleted
+	unseen        int // remaining lists that do not show it yet, or still show it
+	notFoundCalls int // remaining calls with its id that fail as not found
+	deleted       bool
 }
 
 // ec2Rule allows one source to reach a port range: an IPv4 CIDR, an IPv6 CIDR or a group.

@@ -260,7 +260,7 @@ func (r *ec2Region) createTags(f awsForm) (any, error) {
 	return success(), nil
 }
 
-// successAnswer is the answer of an action that only says that it is done.
+// successAnswer is the response of an action without a result.
 type successAnswer struct {
 	Return bool `xml:"return"`
 }

@@ -21,7 +21,7 @@ type GCE struct {
 	// it returns when the machine stops or is deleted.
 	Address func(n int) (public, private string)
 	Boot    func(m Booted) (off func())
-	// Current is the cloud's clock, which its responses report; nil = time.Now.
+	// Now is the cloud's clock, which its responses report; nil = time.Now.
 	Now func() time.Time
 
 	faults  *Faults
@@ -34,7 +34,7 @@ type GCE struct {
 	instances    gceStore[GCEInstance]
 	firewalls    gceStore[GCEFirewall]
 	operations   map[string]*gceOperation
-	requests     map[string]string // request id -> name of the operation that it began
+	requests     map[string]string // request id -> name of the operation that it started
 	steps        int
 	pageSize     int
 	networks     map[string]gceNetwork

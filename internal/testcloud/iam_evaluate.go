@@ -10,8 +10,8 @@ import (
 
 // This file decides what a policy of IAM allows, as AWS documents it ("Policy evaluation
 // logic" and "IAM JSON policy elements" of the IAM User Guide): what no statement allows is
-// denied, and a statement that denies wins. What the fake cannot decide, such as a condition
-// operator that it does not know, makes a policy malformed: nothing is guessed.
+// denied, and a statement that denies wins. Elements that the emulation does not support, such as an
+// unknown condition operator, make a policy malformed: it never guesses.
 
 // iamRequest is one action by a caller on one resource, for which it needs permission.
 type iamRequest struct {
@@ -131,7 +131,7 @@ type iamOperator struct {
 	set      string // ForAllValues, ForAnyValue; empty = of keys with one value
 	negated  bool
 	ifExists bool
-	null     bool // asks whether there is a value at all
+	null     bool // tests whether there is a value
 	matches  func(pattern, value string) bool
 }
 
@@ -156,7 +156,7 @@ func readOperator(name string) (iamOperator, error) {
 	}
 	op.negated = strings.Contains(base, "Not")
 	if op.matches == nil && !op.null || !slices.Contains([]string{"", "ForAllValues", "ForAnyValue"}, op.set) {
-		return op, fmt.Errorf("condition operator %q: the fake cannot decide it", name)
+		return op, fmt.Errorf("condition operator %q: not supported", name)
 	}
 	return op, nil
 }
@@ -182,7 +182,7 @@ func (op iamOperator) holds(has, wanted []string) bool {
 	return slices.ContainsFunc(has, fits)
 }
 
-// wildcard reports whether a text fits a pattern in which * stands for any text and ? for any
+// wildcard reports whether a text matches a pattern with the wildcards * for any text and ? for any
 // one character.
 func wildcard(pattern, text string) bool {
 	star, next := -1, 0
@@ -195,7 +195,7 @@ func wildcard(pattern, text string) bool {
 		case p < len(pattern) && (pattern[p] == '?' || pattern[p] == text[t]):
 			p++
 			t++
-		case star >= 0: // the last * takes one character more
+		case star >= 0: // the last * matches one more character
 			next++
 			p, t = star+1, next
 		default:

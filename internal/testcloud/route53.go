@@ -137,7 +137,7 @@ func (r *Route53) Handler() http.Handler {
 	return mux
 }
 
-// serve answers one call, or fails as its faults say.
+// serve serves one call, or fails it as its Faults decide.
 func (r *Route53) serve(w http.ResponseWriter, req *http.Request, op operation) {
 	action := "route53:" + op.action
 	outcome, end := r.faults.Begin(Call{Cloud: "aws", Action: action, Reads: op.reads})

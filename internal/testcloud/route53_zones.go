@@ -44,7 +44,7 @@ type AliasTarget struct {
 // key returns the unique sort key of a record set.
 func (s RecordSet) key() [3]string { return [3]string{reverseLabels(s.Name), s.Type, s.SetIdentifier} }
 
-// policy says how a record set is chosen among those of its name and type.
+// policy returns the routing policy of a record set.
 func (s RecordSet) policy() string {
 	switch {
 	case s.Region != "":
