@@ -164,39 +164,39 @@ func nonEmptyList(text string) []string {
 // the tags that it sets, the role that it passes, and the parameter that refers to the image.
 func (r *ec2Region) launchAccessRequests(c awsCall) []iamRequest {
 	var all []iamRequest
-	ask := func(action, resource string) iamContext {
+	require := func(action, resource string) iamContext {
 		q := iamRequest{action, resource, iamContext{}}
 		all = append(all, q)
 		return q.context
 	}
-	f, face := c.form, c.form.sub("NetworkInterface.1")
+	f, nic := c.form, c.form.sub("NetworkInterface.1")
 	for _, made := range []string{"instance", "volume", "network-interface"} {
-		ask(c.qualifiedAction(), r.arn(made, "*")).addRequestTags(f.tagsFor(made))
+		require(c.qualifiedAction(), r.arn(made, "*")).addRequestTags(f.tagsFor(made))
 	}
 	if f.get("InstanceMarketOptions.MarketType") == "spot" {
-		ask(c.qualifiedAction(), r.arn("spot-instances-request", "*")).addRequestTags(f.tagsFor("spot-instances-request"))
+		require(c.qualifiedAction(), r.arn("spot-instances-request", "*")).addRequestTags(f.tagsFor("spot-instances-request"))
 	}
-	for _, id := range slices.Concat(face.list("SecurityGroupId"), f.list("SecurityGroupId")) {
-		context := ask(c.qualifiedAction(), r.arn("security-group", id))
+	for _, id := range slices.Concat(nic.list("SecurityGroupId"), f.list("SecurityGroupId")) {
+		context := require(c.qualifiedAction(), r.arn("security-group", id))
 		if g := r.groups[id]; g != nil {
 			context.addTags("aws:ResourceTag/", g.tags)
 		}
 	}
-	ask(c.qualifiedAction(), r.arn("subnet", cmp.Or(face.get("SubnetId"), f.get("SubnetId"), "default")))
+	require(c.qualifiedAction(), r.arn("subnet", cmp.Or(nic.get("SubnetId"), f.get("SubnetId"), "default")))
 	if target := f.get("CapacityReservationSpecification.CapacityReservationTarget.CapacityReservationId"); target != "" {
-		ask(c.qualifiedAction(), r.arn("capacity-reservation", target))
+		require(c.qualifiedAction(), r.arn("capacity-reservation", target))
 	}
 	if key := f.get("KeyName"); key != "" {
-		ask(c.qualifiedAction(), r.arn("key-pair", key))
+		require(c.qualifiedAction(), r.arn("key-pair", key))
 	}
 	image, resolved := strings.CutPrefix(f.get("ImageId"), "resolve:ssm:")
 	if resolved {
-		ask("ssm:GetParameters", fmt.Sprintf("arn:aws:ssm:%s::parameter%s", r.name, image))
+		require("ssm:GetParameters", fmt.Sprintf("arn:aws:ssm:%s::parameter%s", r.name, image))
 		image = "ami-of-parameter"
 	}
-	ask(c.qualifiedAction(), r.arn("image", image))
+	require(c.qualifiedAction(), r.arn("image", image))
 	for _, spec := range f.items("TagSpecification") {
-		context := ask("ec2:CreateTags", r.arn(spec.get("ResourceType"), "*"))
+		context := require("ec2:CreateTags", r.arn(spec.get("ResourceType"), "*"))
 		context.addRequestTags(spec.readTags("Tag"))
 		context.add("ec2:CreateAction", c.action)
 	}
@@ -205,7 +205,7 @@ func (r *ec2Region) launchAccessRequests(c awsCall) []iamRequest {
 		if p := r.aws.profiles[name]; p != nil && r.aws.roles[p.role] != nil {
 			resource = iamARN("role", r.aws.roles[p.role].path, p.role)
 		}
-		ask("iam:PassRole", resource).add("iam:PassedToService", "ec2.amazonaws.com")
+		require("iam:PassRole", resource).add("iam:PassedToService", "ec2.amazonaws.com")
 	}
 	return all
 }

@@ -165,11 +165,11 @@ func (a *AWS) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		writeAWSError(w, c, err)
 		return
 	}
-	place := c.region
+	region := c.region
 	if c.service == "iam" {
-		place = ""
+		region = ""
 	}
-	outcome, end := a.faults.Begin(Call{Cloud: "aws", Region: place, Action: c.qualifiedAction(), Reads: c.reads()})
+	outcome, end := a.faults.Begin(Call{Cloud: "aws", Region: region, Action: c.qualifiedAction(), Reads: c.reads()})
 	defer end()
 	switch outcome {
 	case Refused:

@@ -42,10 +42,10 @@ func (t awsTags) validate(iam bool) error {
 // validateLaunch rejects launch parameters that cannot be combined.
 func (f awsForm) validateLaunch() error {
 	spot := f.get("InstanceMarketOptions.MarketType") == "spot"
-	faces := len(f.items("NetworkInterface")) > 0
+	interfaces := len(f.items("NetworkInterface")) > 0
 	reserved := f.sub("CapacityReservationSpecification")
 	switch {
-	case faces && (f.get("SubnetId") != "" || len(f.list("SecurityGroupId")) > 0):
+	case interfaces && (f.get("SubnetId") != "" || len(f.list("SecurityGroupId")) > 0):
 		return badRequest("InvalidParameterCombination", "Network interfaces and an instance-level subnet ID or security groups may not be specified on the same request")
 	case spot && f.get("InstanceInitiatedShutdownBehavior") == "stop":
 		return badRequest("UnsupportedOperation", "instance_initiated_shutdown_behavior=stop is not supported for spot instances.")

@@ -85,10 +85,10 @@ func (r *ec2Region) repeatLaunch(before ec2Token, words string) (any, error) {
 
 // readInstance returns the instance that a request describes, and validates its references.
 func (r *ec2Region) readInstance(f awsForm) (*ec2Instance, error) {
-	face := f.sub("NetworkInterface.1")
+	nic := f.sub("NetworkInterface.1")
 	i := &ec2Instance{
 		token: f.get("ClientToken"), image: f.get("ImageId"), kind: f.get("InstanceType"), market: "on_demand",
-		subnet: face.get("SubnetId"), group: face.get("SecurityGroupId.1"), profile: f.get("IamInstanceProfile.Name"),
+		subnet: nic.get("SubnetId"), group: nic.get("SecurityGroupId.1"), profile: f.get("IamInstanceProfile.Name"),
 		tags: f.tagsFor("instance"), request: f,
 	}
 	if f.get("InstanceMarketOptions.MarketType") == "spot" {
