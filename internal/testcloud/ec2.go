@@ -232,7 +232,7 @@ func (a *AWS) execute(c awsCall) (any, error) {
 			answer, err = a.callerIdentity(c), nil
 		}
 	case "servicequotas":
-		answer, err = a.quota(c)
+		answer, err = a.getQuota(c)
 	case "pricing":
 		answer, err = a.getProducts(c)
 	}

@@ -16,8 +16,8 @@ type quotaDoc struct {
 	Value                  float64
 }
 
-// quota answers the actions of Service Quotas. The caller holds mu.
-func (a *AWS) quota(c awsCall) (any, error) {
+// getQuota answers the actions of Service Quotas. The caller holds mu.
+func (a *AWS) getQuota(c awsCall) (any, error) {
 	var requested quotaRequest
 	if err := json.Unmarshal(c.body, &requested); err != nil {
 		return nil, badRequest("SerializationException", "%v", err)

@@ -30,22 +30,22 @@ type Subject struct {
 
 // Run checks that a provider meets its contract.
 func Run(t *testing.T, open func(t *testing.T) Subject) {
-	for _, law := range []struct {
+	for _, tc := range []struct {
 		name string
 		test func(t *testing.T, s Subject)
 	}{
 		{"lists launched objects as desired", listsCreatedObjects},
 		{"launching twice creates one object", launchTwice},
-		{"two programs create one object", launchFromTwoPrograms},
+		{"two programs create one object", launchFromTwoClients},
 		{"terminating is idempotent", terminates},
-		{"launches again after termination", launchAgain},
+		{"launches again after termination", launchAfterTermination},
 		{"does not list another service", separatesServices},
-		{"does not change another owner's object", keepsOwners},
-		{"offerings are of the region", offersItsOwn},
-		{"launches nothing with an ended context", obeysContext},
-		{"terminates nothing with an ended context", terminatesNothingLate},
+		{"does not change another owner's object", rejectsOtherOwners},
+		{"offerings are of the region", offersOwnRegions},
+		{"launches nothing with an ended context", launchRejectsEndedContext},
+		{"terminates nothing with an ended context", terminateRejectsEndedContext},
 	} {
-		t.Run(law.name, func(t *testing.T) { law.test(t, open(t)) })
+		t.Run(tc.name, func(t *testing.T) { tc.test(t, open(t)) })
 	}
 }
 
@@ -93,7 +93,7 @@ func launchTwice(t *testing.T, s Subject) {
 	}
 }
 
-func launchFromTwoPrograms(t *testing.T, s Subject) {
+func launchFromTwoClients(t *testing.T, s Subject) {
 	launch(t, s.Provider, s.Wants)
 	other := s.Reopen(t)
 	launch(t, other, s.Wants) // immediately, before lists show the first launches
@@ -122,7 +122,7 @@ func terminates(t *testing.T, s Subject) {
 	}
 }
 
-func launchAgain(t *testing.T, s Subject) {
+func launchAfterTermination(t *testing.T, s Subject) {
 	launch(t, s.Provider, s.Wants)
 	last := s.Wants[len(s.Wants)-1]
 	for _, o := range s.live(t, s.Provider) {
@@ -157,7 +157,7 @@ func separatesServices(t *testing.T, s Subject) {
 	}
 }
 
-func keepsOwners(t *testing.T, s Subject) {
+func rejectsOtherOwners(t *testing.T, s Subject) {
 	launch(t, s.Provider, s.Wants)
 	if !s.Owned {
 		return
@@ -174,7 +174,7 @@ func keepsOwners(t *testing.T, s Subject) {
 	}
 }
 
-func offersItsOwn(t *testing.T, s Subject) {
+func offersOwnRegions(t *testing.T, s Subject) {
 	for _, w := range s.Wants {
 		if w.Machine == nil { // not a VM
 			continue
@@ -191,7 +191,7 @@ func offersItsOwn(t *testing.T, s Subject) {
 	}
 }
 
-func terminatesNothingLate(t *testing.T, s Subject) {
+func terminateRejectsEndedContext(t *testing.T, s Subject) {
 	launch(t, s.Provider, s.Wants)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -206,7 +206,7 @@ func terminatesNothingLate(t *testing.T, s Subject) {
 	}
 }
 
-func obeysContext(t *testing.T, s Subject) {
+func launchRejectsEndedContext(t *testing.T, s Subject) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	for _, w := range s.Wants {

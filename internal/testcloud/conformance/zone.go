@@ -20,18 +20,18 @@ type ZoneSubject struct {
 
 // RunZone checks that a zone meets its contract.
 func RunZone(t *testing.T, open func(t *testing.T) ZoneSubject) {
-	for _, law := range []struct {
+	for _, tc := range []struct {
 		name string
 		test func(t *testing.T, s ZoneSubject)
 	}{
 		{"reads a name as it was set", readsBackName},
 		{"setting replaces the records", replacesRecords},
 		{"removing is idempotent", removesName},
-		{"does not change another owner's name", rejectsOtherOwners},
+		{"does not change another owner's name", rejectsOtherOwnersName},
 		{"checking changes nothing", checksOnly},
-		{"sets nothing with an ended context", rejectsEndedContext},
+		{"sets nothing with an ended context", setRejectsEndedContext},
 	} {
-		t.Run(law.name, func(t *testing.T) { law.test(t, open(t)) })
+		t.Run(tc.name, func(t *testing.T) { tc.test(t, open(t)) })
 	}
 }
 
@@ -85,7 +85,7 @@ func removesName(t *testing.T, s ZoneSubject) {
 	}
 }
 
-func rejectsOtherOwners(t *testing.T, s ZoneSubject) {
+func rejectsOtherOwnersName(t *testing.T, s ZoneSubject) {
 	s.set(t, s.Name)
 	theirs := s.Name
 	theirs.Owner = "another"
@@ -116,7 +116,7 @@ func checksOnly(t *testing.T, s ZoneSubject) {
 	s.checkReads(t, s.Name)
 }
 
-func rejectsEndedContext(t *testing.T, s ZoneSubject) {
+func setRejectsEndedContext(t *testing.T, s ZoneSubject) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if err := s.Zone.Set(ctx, s.Name); err == nil {
