@@ -22,13 +22,13 @@ func TestArrivalsFollowTheRate(t *testing.T) {
 	for i, want := range []float64{5000, 40_000, 5000} {
 		// Four standard deviations of a Poisson count.
 		if math.Abs(count[i]-want) > 4*math.Sqrt(want) {
-			t.Errorf("stretch %d: %v sessions came, want about %v", i, count[i], want)
+			t.Errorf("stretch %d: %v sessions arrived, want about %v", i, count[i], want)
 		}
 	}
 	a.surges[0].Factor = 0
 	for at := a.next(0, end); at < end; at = a.next(at, end) {
 		if surge.From < at && at < surge.To {
-			t.Fatalf("a session came at %v, when none may", at)
+			t.Fatalf("a session arrived at %v, want none", at)
 		}
 	}
 }
@@ -54,11 +54,11 @@ func TestOpenLoopRunsOneSessionPerArrival(t *testing.T) {
 			begun[i][k] = a.begun
 		}
 		if n, all := w.tally.issued, begun[i][0]+begun[i][1]+begun[i][2]; n < 3*all/2 || n > 7*all/2 {
-			t.Errorf("%s: %d requests of %d chats of 3 turns in the mean, some of them begun lately", name, n, all)
+			t.Errorf("%s: %d requests of %d chats of 3 turns in the mean, some of them started recently", name, n, all)
 		}
 	}
 	if begun[0] != begun[1] || begun[0][0] < 30 {
-		t.Errorf("sessions begun by region: %v under one policy, %v under another", begun[0], begun[1])
+		t.Errorf("sessions started by region: %v under one policy, %v under another", begun[0], begun[1])
 	}
 }
 

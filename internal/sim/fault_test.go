@@ -49,7 +49,7 @@ func TestLawsHoldUnderFaults(t *testing.T) {
 		seen.Answered, seen.Failed, seen.Cancelled, seen.Lost = seen.Answered+n.Answered, seen.Failed+n.Failed, seen.Cancelled+n.Cancelled, seen.Lost+n.Lost
 	}
 	if seen.Answered < 10*worlds || seen.Failed < worlds || seen.Cancelled < worlds || seen.Lost < worlds/10 {
-		t.Errorf("too little happened: %+v", seen)
+		t.Errorf("too few events: %+v", seen)
 	}
 }
 
@@ -85,7 +85,7 @@ func drained(w *world) error {
 	if err := w.audit(); err != nil {
 		return err
 	}
-	return fmt.Errorf("%d requests never come to an end", w.tally.inFlight())
+	return fmt.Errorf("%d requests never end", w.tally.inFlight())
 }
 
 // quiet reports whether no event about a request is pending.

@@ -142,7 +142,7 @@ func FuzzParseFile(f *testing.F) {
 		s, err := ParseFile("f.yaml", data)
 		if err != nil {
 			if s != nil || err.Error() == "" {
-				t.Fatalf("refused with %v and read %+v", err, s)
+				t.Fatalf("rejected with %v and read %+v", err, s)
 			}
 			return
 		}
@@ -151,7 +151,7 @@ func FuzzParseFile(f *testing.F) {
 		}
 		again, err := ParseFile("f.yaml", []byte(s.YAML()))
 		if err != nil {
-			t.Fatalf("what it wrote cannot be read: %v\n%s", err, s.YAML())
+			t.Fatalf("reading the written file: %v\n%s", err, s.YAML())
 		}
 		if first, second := s.YAML(), again.YAML(); first != second {
 			t.Fatalf("wrote\n%s\nand then\n%s", first, second)

@@ -84,10 +84,9 @@ var (
 	// the Centre (section 3).
 	regionShape = [][3]float64{{.52, .21, .27}, {.30, .45, .25}, {.40, .35, .25}, {.45, .30, .25}, {.40, .30, .30}}
 	// peakShape is a model's interactive prompt tokens per second over all regions at a Wednesday's
-	// peak: the capacity of about 20 replicas of the two large models, and of two per region of the
-	// small ones. The paper does not publish it: it was set to match the instance-hours of the paper's
-	// peak day approximately, so absolute hours are no evidence, but the differences between strategies
-	// are.
+	// peak: the capacity of about 20 replicas of the two large models, and of two replicas per region of
+	// the small ones. The paper does not publish it. It is set to match the instance-hours of the paper's
+	// peak day approximately, so absolute hours are no evidence; differences between strategies are.
 	peakShape = []float64{28_000, 26_000, 9_000, 9_000, 12_000}
 	// tierShape is the shares of IW-F and IW-N in interactive load, and NIW relative to its mean: 72 %
 	// of all requests are interactive.
@@ -102,11 +101,10 @@ type noiseShape struct {
 	minutes              int     // maximum duration of a burst
 }
 
-// The noise is that of the week of November 2024 that SageServe's authors
-// published by the minute (their model A; Tuesday to Friday; logarithm of a minute
-// over the mean of the two hours around it), whose regions are summed and were
-// taken to be independent of each other. Undiminished, in its first model's sum,
-// SageWeek would show:
+// The noise is fitted to the week of November 2024 that SageServe's authors published by the minute
+// (their model A; Tuesday to Friday; logarithm of a minute over the mean of the two hours around it).
+// Its regions are summed, and are assumed to be independent. Without the factor calmer, the sum of
+// SageWeek's first model has:
 //
 //	                                              published               here
 //	standard deviation by 1, 5, 10, 20 minutes    0.27 0.17 0.13 0.10     0.27 0.18 0.14 0.10
@@ -114,11 +112,11 @@ type noiseShape struct {
 //	1st and 99th percentile of minutes            -0.59 0.98              -0.57 0.88
 //	correlation with the day before               0.58                    0.52
 //
-// and of deferred load 0.54 by the minute and 0.37 by ten, against 0.51 and 0.37.
-// SageWeek stands for the week of July 2025, which has five times the requests
-// (section 3): what independent clients do then differs less by the root of five.
-// One region's interactive load is correlated with the day before by about 0.7,
-// which is where the paper's periodicity of July begins (0.7 to 0.95).
+// For deferred load the standard deviation is 0.54 (published) and 0.51 (here) by the minute, and 0.37
+// for both by ten minutes. SageWeek models the week of July 2025, which has five times the requests
+// (section 3): the variation of independent clients is smaller by the square root of five. One region's
+// interactive load has a correlation with the day before of about 0.7, the lower end of the paper's
+// periodicity in July (0.7 to 0.95).
 var (
 	interactiveNoise = noiseShape{sigma: 0.33 * calmer, correlation: 0.3, chance: 1.0 / 100, minFactor: 1 + 1*calmer, maxFactor: 1 + 5*calmer, minutes: 3}
 	deferredNoise    = noiseShape{sigma: 0.8 * calmer, correlation: 0.8}

@@ -156,7 +156,7 @@ func TestFleetIsReproducible(t *testing.T) {
 	a, first := one(7, &restless{draws: draws})
 	_, again := one(7, &restless{draws: draws})
 	if first != again {
-		t.Error("the same seed gives other bytes")
+		t.Error("the same seed gives different output")
 	}
 	b, other := one(7, still{})
 	c, another := one(8, &restless{draws: draws})
@@ -308,7 +308,7 @@ func TestFleetCountsLateFirstTokens(t *testing.T) {
 		}
 		fast := r.Tiers[3*m]
 		if fast.Completed != fast.Issued || fast.Violations == 0 || first != fast.Completed || late != fast.Violations {
-			t.Errorf("%s: told of %d first tokens, %d late; %+v", s.Models[m].Name, first, late, fast)
+			t.Errorf("%s: %d first tokens reported, %d late; %+v", s.Models[m].Name, first, late, fast)
 		}
 	}
 }
@@ -323,7 +323,7 @@ func TestFleetReroutesWhenFull(t *testing.T) {
 		}
 		r := runFleet(t, s, FleetSetup{Seed: 1})
 		if r.Endpoints[1].Tiers[0].Issued != 0 {
-			t.Fatalf("a region asks what it was not told to: %+v", r.Endpoints[1])
+			t.Fatalf("a region reports values that were not requested: %+v", r.Endpoints[1])
 		}
 		return r.Endpoints[0].Tiers[0].Reroutes
 	}

@@ -28,7 +28,7 @@ func TestLoadIsSampled(t *testing.T) {
 			all += l.Queued + l.Pending + l.Running
 		}
 		if all > clients {
-			t.Errorf("at %v there are %d requests of %d clients that ask one by one", m.At, all, clients)
+			t.Errorf("at %v there are %d requests of %d clients that send one at a time", m.At, all, clients)
 		}
 		most = max(most, all)
 	}

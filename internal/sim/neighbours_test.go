@@ -57,7 +57,7 @@ func TestNeighboursExchangePrefixes(t *testing.T) {
 				late += len(next.learned.entries)
 			}
 			if w.nodes[next.index].region != w.nodes[next.from].region {
-				t.Fatalf("balancer %d hears of another region's %d", next.index, next.from)
+				t.Fatalf("balancer %d receives reports of another region's %d", next.index, next.from)
 			}
 		}
 		w.step()
@@ -74,6 +74,6 @@ func TestNeighboursExchangePrefixes(t *testing.T) {
 		t.Errorf("after its crash it received %d prompts", late)
 	}
 	if w.nodes[1].lives != 1 || w.nodes[0].lives != 0 {
-		t.Errorf("lives that ended: %d and %d, want only the second balancer's", w.nodes[0].lives, w.nodes[1].lives)
+		t.Errorf("ended processes: %d and %d, want only the second balancer's", w.nodes[0].lives, w.nodes[1].lives)
 	}
 }

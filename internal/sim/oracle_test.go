@@ -47,7 +47,7 @@ func TestOracleStateIsAccurate(t *testing.T) {
 			}
 		}
 		if seen == 0 {
-			t.Errorf("%s: nobody ever found anything", name)
+			t.Errorf("%s: no request had a prefix hit", name)
 		}
 	}
 }
@@ -105,18 +105,18 @@ func TestOracleCountsGateWaiters(t *testing.T) {
 				counts[q.gate]++
 			}
 			if l := w.nodes[0].legs[f.id]; l == nil || l.replica != nil {
-				t.Fatalf("request %s is remembered as waiting", f.id)
+				t.Fatalf("request %s is still recorded as waiting", f.id)
 			}
 		}
 		for _, s := range o.states {
 			if s.gateWaiters != counts[s] {
-				t.Fatalf("%s: %d at the door, counted %d", s.r.id, counts[s], s.gateWaiters)
+				t.Fatalf("%s: %d gate waiters, counted %d", s.r.id, counts[s], s.gateWaiters)
 			}
 			waited += s.gateWaiters
 		}
 	}
 	if waited == 0 {
-		t.Error("nobody ever waited for company")
+		t.Error("no request waited at the gate")
 	}
 }
 

@@ -110,10 +110,10 @@ func checkFigures(rt *rapid.T, s *Scenario, r *Result) {
 		rt.Fatalf("totals do not add up: %+v", n)
 	}
 	if s.ClientTimeout == 0 && n.Cancelled > 0 {
-		rt.Fatalf("%d cancelled by clients that wait for ever", n.Cancelled)
+		rt.Fatalf("%d cancelled by clients without a timeout", n.Cancelled)
 	}
 	if !s.Forward && f.Forwarded > 0 {
-		rt.Fatalf("%v forwarded by balancers that must not", f.Forwarded)
+		rt.Fatalf("%v forwarded by balancers with push disabled", f.Forwarded)
 	}
 	if f.PrefixHitRate != nil && !(*f.PrefixHitRate >= 0 && *f.PrefixHitRate < 1) {
 		rt.Fatalf("prefix hit rate %v", *f.PrefixHitRate)
@@ -305,7 +305,7 @@ func TestSettings(t *testing.T) {
 		t.Errorf("profile leaves %+v, %v", s.Constants().Others, err)
 	}
 	if fresh := short(t, "fig8a", time.Second); fresh.Regions[0].Clients != 80 || fresh.Links[0].RTT != 100*time.Millisecond {
-		t.Errorf("setting changed what ships: %+v", fresh)
+		t.Errorf("setting changed the built-in scenario: %+v", fresh)
 	}
 }
 
@@ -347,7 +347,7 @@ func TestSettingErrors(t *testing.T) {
 	ended, cancel := context.WithCancel(context.Background())
 	cancel()
 	if _, err := Run(ended, short(t, "fig8a", time.Second), ok); !errors.Is(err, context.Canceled) {
-		t.Errorf("a run whose context ended gives %v", err)
+		t.Errorf("a run with an ended context returns %v", err)
 	}
 	if _, err := FindScenarios("fig7"); err == nil || !strings.HasPrefix(err.Error(), `unknown scenario "fig7": must be one of fig8a, `) {
 		t.Errorf("got %v", err)
@@ -379,11 +379,11 @@ func TestAuditFindsViolations(t *testing.T) {
 			t.Fatal(err)
 		}
 		if seen := w.nodes[0].core.View(w.now).Replicas[0]; seen.Tokens == 0 || !seen.Pending.Known {
-			t.Fatalf("the balancer heard nothing of %s: %+v", seen.ID, seen)
+			t.Fatalf("the balancer received no report of %s: %+v", seen.ID, seen)
 		}
 		spoil(w)
 		if w.audit() == nil {
-			t.Errorf("%s: the audit saw nothing", name)
+			t.Errorf("%s: the audit has no entries", name)
 		}
 	}
 }

@@ -113,7 +113,7 @@ func TestLightEngineEqualsFullWithoutSharing(t *testing.T) {
 		s.Engine = LightEngine
 		light := run(t, s, setup)
 		if full.Figures.Completed < 500 || full.Replicas[0].Preempted > 0 {
-			t.Fatalf("%s: the trace is no test: %+v", policy, full.Figures)
+			t.Fatalf("%s: the trace is unsuitable for the test: %+v", policy, full.Figures)
 		}
 		if light.Figures.PrefixHitRate != nil {
 			t.Errorf("%s: a light engine has a hit rate of %v", policy, *light.Figures.PrefixHitRate)

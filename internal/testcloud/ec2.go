@@ -89,8 +89,8 @@ func NewAWS(faults *Faults, regions ...string) *AWS {
 	return a
 }
 
-// id makes the next id with a prefix. The caller holds mu.
-func (a *AWS) id(prefix string) string {
+// nextID returns the next id with a prefix. The caller holds mu.
+func (a *AWS) nextID(prefix string) string {
 	a.next++
 	return fmt.Sprintf("%s-%017x", prefix, a.next)
 }
@@ -102,7 +102,7 @@ func (a *AWS) Set(change func()) {
 	change()
 }
 
-// now is the cloud's time. The caller holds mu.
+// now returns the cloud's time. The caller holds mu.
 func (a *AWS) now() time.Time {
 	if a.Now == nil {
 		return time.Now()
@@ -110,34 +110,34 @@ func (a *AWS) now() time.Time {
 	return a.Now()
 }
 
-// awsCall is one request, taken apart.
+// awsCall is one parsed request.
 type awsCall struct {
 	key             string // the access key of the signature
-	service, region string // of the signature: ec2, us-east-1
+	service, region string // from the signature: ec2, us-east-1
 	action          string // RunInstances
 	form            awsForm
 	body            []byte
 }
 
-// name is the action as permissions spell it.
-func (c awsCall) name() string { return c.service + ":" + c.action }
+// qualifiedAction returns the action as written in permissions, such as ec2:RunInstances.
+func (c awsCall) qualifiedAction() string { return c.service + ":" + c.action }
 
 // reads reports whether the action changes nothing.
 func (c awsCall) reads() bool {
 	return strings.HasPrefix(c.action, "Describe") || strings.HasPrefix(c.action, "List") || strings.HasPrefix(c.action, "Get")
 }
 
-// credentialScope finds the access key, the region and the service in a signature.
+// credentialScope matches the access key, region and service of a signature.
 var credentialScope = regexp.MustCompile(`Credential=([^/]+)/\d+/([^/]+)/([^/]+)/aws4_request`)
 
-// maxAWSBody bounds a request: user data of 16 KiB in base64 is the largest part.
+// maxAWSBody limits a request: its largest part is 16 KiB of user data in base64.
 const maxAWSBody = 1 << 20
 
 func readAWSCall(r *http.Request) (awsCall, error) {
 	var c awsCall
 	scope := credentialScope.FindStringSubmatch(r.Header.Get("Authorization"))
 	if scope == nil {
-		return c, awsRefusal(http.StatusForbidden, "MissingAuthenticationToken", "Request is missing Authentication Token")
+		return c, newAWSError(http.StatusForbidden, "MissingAuthenticationToken", "Request is missing Authentication Token")
 	}
 	c.key, c.region, c.service = scope[1], scope[2], scope[3]
 	var err error
@@ -149,13 +149,13 @@ func readAWSCall(r *http.Request) (awsCall, error) {
 		return c, nil
 	}
 	if c.form, err = parseAWSForm(string(c.body)); err != nil {
-		return c, awsRefusal(http.StatusBadRequest, "MalformedQueryString", "%v", err)
+		return c, newAWSError(http.StatusBadRequest, "MalformedQueryString", "%v", err)
 	}
 	c.action = c.form.get("Action")
 	return c, nil
 }
 
-// ServeHTTP answers one call, or fails as its faults say.
+// ServeHTTP serves one call, or fails it as its Faults decide.
 func (a *AWS) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	a.mu.Lock()
 	w.Header().Set("Date", a.now().UTC().Format(http.TimeFormat))
@@ -165,11 +165,11 @@ func (a *AWS) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		writeAWSError(w, c, err)
 		return
 	}
-	place := c.region
+	region := c.region
 	if c.service == "iam" {
-		place = ""
+		region = ""
 	}
-	outcome, end := a.faults.Begin(Call{Cloud: "aws", Region: place, Action: c.name(), Reads: c.reads()})
+	outcome, end := a.faults.Begin(Call{Cloud: "aws", Region: region, Action: c.qualifiedAction(), Reads: c.reads()})
 	defer end()
 	switch outcome {
 	case Refused:
@@ -178,11 +178,11 @@ func (a *AWS) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		writeAWSError(w, c, c.throttled())
 		return
 	case Broken:
-		writeAWSError(w, c, awsRefusal(http.StatusInternalServerError, "InternalError", "An internal error has occurred"))
+		writeAWSError(w, c, newAWSError(http.StatusInternalServerError, "InternalError", "An internal error has occurred"))
 		return
 	}
 	a.mu.Lock()
-	answer, err := a.do(c)
+	answer, err := a.execute(c)
 	a.mu.Unlock()
 	switch {
 	case outcome == Lost:
@@ -194,35 +194,35 @@ func (a *AWS) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// speaksJSON reports whether a call is to a service that speaks JSON 1.1.
-func (c awsCall) speaksJSON() bool { return c.service == "servicequotas" || c.service == "pricing" }
+// usesJSON reports whether the service of a call uses the JSON 1.1 protocol.
+func (c awsCall) usesJSON() bool { return c.service == "servicequotas" || c.service == "pricing" }
 
-// throttled is the refusal of a call for its rate.
+// throttled returns the error for a call that exceeds the rate limit.
 func (c awsCall) throttled() error {
-	if c.speaksJSON() {
+	if c.usesJSON() {
 		return badRequest("ThrottlingException", "Rate exceeded")
 	}
-	return awsRefusal(http.StatusServiceUnavailable, "RequestLimitExceeded", "Request limit exceeded.")
+	return newAWSError(http.StatusServiceUnavailable, "RequestLimitExceeded", "Request limit exceeded.")
 }
 
-// do executes a call. The caller holds mu.
-func (a *AWS) do(c awsCall) (any, error) {
-	for _, action := range c.needs() {
+// execute executes a call. The caller holds mu.
+func (a *AWS) execute(c awsCall) (any, error) {
+	for _, action := range c.requiredActions() {
 		if a.Deny == nil {
 			break
 		}
 		if code := a.Deny(c.region, action); code != "" {
-			return nil, awsRefusal(denialStatus(code), code, "%s", denialText(code, action))
+			return nil, newAWSError(denialStatus(code), code, "%s", denialText(code, action))
 		}
 	}
 	if err := a.authorize(c); err != nil {
 		return nil, err
 	}
 	var answer any
-	err := awsRefusal(http.StatusBadRequest, "InvalidAction", "The action %s is not valid for this web service.", c.name())
+	err := newAWSError(http.StatusBadRequest, "InvalidAction", "The action %s is not valid for this web service.", c.qualifiedAction())
 	switch c.service {
 	case "ec2":
-		answer, err = a.doEC2(c)
+		answer, err = a.executeEC2(c)
 	case "iam":
 		if do, known := iamActions[c.action]; known {
 			answer, err = do(a, c.form)
@@ -232,17 +232,17 @@ func (a *AWS) do(c awsCall) (any, error) {
 			answer, err = a.callerIdentity(c), nil
 		}
 	case "servicequotas":
-		answer, err = a.quota(c)
+		answer, err = a.getQuota(c)
 	case "pricing":
-		answer, err = a.products(c)
+		answer, err = a.getProducts(c)
 	}
 	return answer, err
 }
 
-// needs are the actions that the caller must be allowed for a call: a launch hands over a
-// role, sets tags and looks images up.
-func (c awsCall) needs() []string {
-	needs := []string{c.name()}
+// requiredActions returns the actions that a caller needs for a call: a launch also passes a role, sets
+// tags and reads image parameters.
+func (c awsCall) requiredActions() []string {
+	needs := []string{c.qualifiedAction()}
 	if c.action != "RunInstances" {
 		return needs
 	}
@@ -258,8 +258,8 @@ func (c awsCall) needs() []string {
 	return needs
 }
 
-// denialText is what AWS says of an action that the caller may not do: EC2 appends a long
-// message that only decode-authorization-message reads.
+// denialText returns the message AWS sends for an action that the caller may not perform. EC2 appends a
+// long message that only decode-authorization-message can read.
 func denialText(code, action string) string {
 	text := "User: arn:aws:iam::" + AWSAccount + ":user/operator is not authorized to perform: " + action +
 		" on resource: * because no identity-based policy allows the " + action + " action"
@@ -272,7 +272,7 @@ func denialText(code, action string) string {
 	return "You are not authorized to perform this operation: " + action
 }
 
-// denialStatus is the HTTP status that goes with a code of credentials.
+// denialStatus returns the HTTP status of an authorization error code.
 func denialStatus(code string) int {
 	if code == "AuthFailure" {
 		return http.StatusUnauthorized
@@ -280,7 +280,7 @@ func denialStatus(code string) int {
 	return http.StatusForbidden
 }
 
-// ec2Actions are the actions of EC2 that the fake has.
+// ec2Actions are the emulated actions of EC2.
 var ec2Actions = map[string]func(*ec2Region, awsForm) (any, error){
 	"RunInstances":                  (*ec2Region).runInstances,
 	"DescribeInstances":             (*ec2Region).describeInstances,
@@ -299,43 +299,43 @@ var ec2Actions = map[string]func(*ec2Region, awsForm) (any, error){
 	"CreateTags":                    (*ec2Region).createTags,
 }
 
-func (a *AWS) doEC2(c awsCall) (any, error) {
+func (a *AWS) executeEC2(c awsCall) (any, error) {
 	do, known := ec2Actions[c.action]
 	region := a.regions[c.region]
 	switch {
 	case !known:
-		return nil, awsRefusal(http.StatusBadRequest, "InvalidAction", "The action %s is not valid for this web service.", c.action)
-	case region == nil: // as an account sees a region that it has not enabled
-		return nil, awsRefusal(http.StatusUnauthorized, "AuthFailure", "AWS was not able to validate the provided access credentials")
+		return nil, newAWSError(http.StatusBadRequest, "InvalidAction", "The action %s is not valid for this web service.", c.action)
+	case region == nil: // the error for a region that the account has not enabled
+		return nil, newAWSError(http.StatusUnauthorized, "AuthFailure", "AWS was not able to validate the provided access credentials")
 	case c.form.get("DryRun") == "true" && c.action == "RunInstances":
 		return nil, region.dryRun(c.form)
 	case c.form.get("DryRun") == "true":
-		return nil, awsRefusal(http.StatusPreconditionFailed, "DryRunOperation", "Request would have succeeded, but DryRun flag is set.")
+		return nil, newAWSError(http.StatusPreconditionFailed, "DryRunOperation", "Request would have succeeded, but DryRun flag is set.")
 	}
 	return do(region, c.form)
 }
 
-// awsFailure is an answer that is an error.
-type awsFailure struct {
+// awsError is an error response.
+type awsError struct {
 	status        int
 	code, message string
 }
 
-func (e *awsFailure) Error() string { return e.code + ": " + e.message }
+func (e *awsError) Error() string { return e.code + ": " + e.message }
 
-// awsRefusal makes an error to be answered.
-func awsRefusal(status int, code, format string, args ...any) error {
-	return &awsFailure{status, code, fmt.Sprintf(format, args...)}
+// newAWSError returns an error response.
+func newAWSError(status int, code, format string, args ...any) error {
+	return &awsError{status, code, fmt.Sprintf(format, args...)}
 }
 
-// badRequest makes the error of a request that cannot be carried out.
+// badRequest returns an error response with status 400.
 func badRequest(code, format string, args ...any) error {
-	return awsRefusal(http.StatusBadRequest, code, format, args...)
+	return newAWSError(http.StatusBadRequest, code, format, args...)
 }
 
-// writeAWS writes an answer in the protocol of the call's service.
+// writeAWS writes a response in the protocol of the call's service.
 func writeAWS(w http.ResponseWriter, c awsCall, answer any) {
-	if c.speaksJSON() {
+	if c.usesJSON() {
 		writeJSON11(w, http.StatusOK, answer)
 		return
 	}
@@ -354,11 +354,11 @@ func writeAWS(w http.ResponseWriter, c awsCall, answer any) {
 
 // writeAWSError writes an error in the protocol of the call's service.
 func writeAWSError(w http.ResponseWriter, c awsCall, err error) {
-	var e *awsFailure
+	var e *awsError
 	if !errors.As(err, &e) {
-		e = &awsFailure{http.StatusInternalServerError, "InternalError", err.Error()}
+		e = &awsError{http.StatusInternalServerError, "InternalError", err.Error()}
 	}
-	if c.speaksJSON() {
+	if c.usesJSON() {
 		writeJSON11(w, e.status, map[string]string{"__type": e.code, "Message": e.message})
 		return
 	}
@@ -374,10 +374,10 @@ func writeAWSError(w http.ResponseWriter, c awsCall, err error) {
 	_ = xml.NewEncoder(w).EncodeElement(document, xml.StartElement{Name: xml.Name{Local: root}})
 }
 
-// cutPage gives the part of a list that a page holds, and the token of the next.
-func cutPage[T any](a *AWS, all []T, token, most string) (part []T, next string) {
+// paginate returns one page of a list and the token of the next page.
+func paginate[T any](a *AWS, all []T, token, limit string) (part []T, next string) {
 	from, _ := strconv.Atoi(token)
-	size, _ := strconv.Atoi(most)
+	size, _ := strconv.Atoi(limit)
 	if a.PageSize > 0 && (size == 0 || a.PageSize < size) {
 		size = a.PageSize
 	}

@@ -9,19 +9,18 @@ import (
 	"unicode/utf8"
 )
 
-// The bounds of tags: how many a thing has, and how long they are.
+// The limits of tags: their number per resource, and the lengths of keys and values.
 const (
 	maxTags     = 50
 	maxTagKey   = 128
 	maxTagValue = 256
 )
 
-// iamWord is what IAM takes as a part of a tag.
-var iamWord = regexp.MustCompile(`^[\p{L}\p{Z}\p{N}_.:/=+\-@]*$`)
+// iamTagPattern matches the characters IAM allows in a tag's key or value.
+var iamTagPattern = regexp.MustCompile(`^[\p{L}\p{Z}\p{N}_.:/=+\-@]*$`)
 
-// check refuses tags that no service of AWS takes; iam says whether those that only IAM
-// does not take are refused, too.
-func (t awsTags) check(iam bool) error {
+// validate rejects tags that no service of AWS accepts; with iam set, also those that only IAM rejects.
+func (t awsTags) validate(iam bool) error {
 	if len(t) > maxTags {
 		return fmt.Errorf("more than %d tags", maxTags)
 	}
@@ -33,20 +32,20 @@ func (t awsTags) check(iam bool) error {
 			return fmt.Errorf("tag values have up to %d characters: %q", maxTagValue, value)
 		case strings.HasPrefix(strings.ToLower(key), "aws:"):
 			return fmt.Errorf("tag keys beginning with aws: are for internal use: %q", key)
-		case iam && (!iamWord.MatchString(key) || !iamWord.MatchString(value)):
+		case iam && (!iamTagPattern.MatchString(key) || !iamTagPattern.MatchString(value)):
 			return fmt.Errorf("tags of IAM have letters, digits, spaces and _.:/=+-@: %q", key+"="+value)
 		}
 	}
 	return nil
 }
 
-// checkRun refuses parameters of a launch that do not go together.
-func (f awsForm) checkRun() error {
+// validateLaunch rejects launch parameters that cannot be combined.
+func (f awsForm) validateLaunch() error {
 	spot := f.get("InstanceMarketOptions.MarketType") == "spot"
-	faces := len(f.items("NetworkInterface")) > 0
+	interfaces := len(f.items("NetworkInterface")) > 0
 	reserved := f.sub("CapacityReservationSpecification")
 	switch {
-	case faces && (f.get("SubnetId") != "" || len(f.list("SecurityGroupId")) > 0):
+	case interfaces && (f.get("SubnetId") != "" || len(f.list("SecurityGroupId")) > 0):
 		return badRequest("InvalidParameterCombination", "Network interfaces and an instance-level subnet ID or security groups may not be specified on the same request")
 	case spot && f.get("InstanceInitiatedShutdownBehavior") == "stop":
 		return badRequest("UnsupportedOperation", "instance_initiated_shutdown_behavior=stop is not supported for spot instances.")
@@ -58,15 +57,15 @@ func (f awsForm) checkRun() error {
 		return badRequest("InvalidParameterValue", "The client token is longer than 64 characters")
 	}
 	for _, spec := range f.items("TagSpecification") {
-		if err := spec.readTags("Tag").check(false); err != nil {
+		if err := spec.readTags("Tag").validate(false); err != nil {
 			return badRequest("InvalidParameterValue", "%v", err)
 		}
 	}
-	return f.checkDisks()
+	return f.validateDisks()
 }
 
-// checkDisks refuses volumes that there are not.
-func (f awsForm) checkDisks() error {
+// validateDisks rejects volumes that EC2 does not offer.
+func (f awsForm) validateDisks() error {
 	for _, disk := range f.items("BlockDeviceMapping") {
 		ebs := disk.sub("Ebs")
 		size, speed, ops := ebs.number("VolumeSize"), ebs.number("Throughput"), max(ebs.number("Iops"), 3000)
@@ -84,19 +83,19 @@ func (f awsForm) checkDisks() error {
 	return nil
 }
 
-// RenewImages makes the image parameters name newer images, as their publishers do every few weeks.
+// RenewImages makes the image parameters refer to newer images, as publishers do every few weeks.
 func (a *AWS) RenewImages() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.images++
 }
 
-// dryRun reports whether a launch would be carried out, as far as EC2 looks: whether the
-// caller may, and where it is to stand.
+// dryRun returns the outcome of a dry run, which checks only what EC2 checks: the caller's
+// permissions and the subnet.
 func (r *ec2Region) dryRun(f awsForm) error {
 	i := &ec2Instance{subnet: cmp.Or(f.get("SubnetId"), f.get("NetworkInterface.1.SubnetId"))}
 	if err := r.placeInstance(i); err != nil {
 		return err
 	}
-	return awsRefusal(http.StatusPreconditionFailed, "DryRunOperation", "Request would have succeeded, but DryRun flag is set.")
+	return newAWSError(http.StatusPreconditionFailed, "DryRunOperation", "Request would have succeeded, but DryRun flag is set.")
 }

@@ -27,13 +27,13 @@ func parseAWSForm(text string) (awsForm, error) {
 
 func (f awsForm) get(key string) string { return f[key] }
 
-// number is a whole number; what is none is 0.
+// number returns an integer, or 0 if the value is not one.
 func (f awsForm) number(key string) int {
 	n, _ := strconv.Atoi(f[key])
 	return n
 }
 
-// sub is the members of a structure: what stands under prefix and a dot, without them.
+// sub returns the members of a structure: the keys that begin with prefix and a dot, without those.
 func (f awsForm) sub(prefix string) awsForm {
 	sub := awsForm{}
 	for key, value := range f {
@@ -44,7 +44,7 @@ func (f awsForm) sub(prefix string) awsForm {
 	return sub
 }
 
-// items are the members of a list of structures, in order.
+// items returns the members of a list of structures, in order.
 func (f awsForm) items(prefix string) []awsForm {
 	var items []awsForm
 	for i := 1; ; i++ {
@@ -56,7 +56,7 @@ func (f awsForm) items(prefix string) []awsForm {
 	}
 }
 
-// list is the members of a list of strings, in order.
+// list returns the members of a list of strings, in order.
 func (f awsForm) list(prefix string) []string {
 	var list []string
 	for i := 1; ; i++ {
@@ -68,9 +68,9 @@ func (f awsForm) list(prefix string) []string {
 	}
 }
 
-// words is all of the form but what keys name, in order: two requests are the same
-// when their words are.
-func (f awsForm) words(without ...string) string {
+// canonical returns the form as sorted text, except the keys in without: two requests are equal if their
+// texts are.
+func (f awsForm) canonical(without ...string) string {
 	var b strings.Builder
 	for _, key := range slices.Sorted(maps.Keys(f)) {
 		if !slices.Contains(without, key) {
@@ -80,7 +80,7 @@ func (f awsForm) words(without ...string) string {
 	return b.String()
 }
 
-// awsTags are the tags of a thing.
+// awsTags are the tags of a resource.
 type awsTags map[string]string
 
 // awsTag is a tag on the wire.
@@ -89,8 +89,8 @@ type awsTag struct {
 	Value string `xml:"value"`
 }
 
-// wire are the tags in the order of their keys.
-func (t awsTags) wire() []awsTag {
+// xmlTags returns the tags sorted by key.
+func (t awsTags) xmlTags() []awsTag {
 	var tags []awsTag
 	for _, key := range slices.Sorted(maps.Keys(t)) {
 		tags = append(tags, awsTag{key, t[key]})
@@ -107,7 +107,7 @@ func (f awsForm) readTags(prefix string) awsTags {
 	return tags
 }
 
-// tagsFor reads the tags that a creation gives to what it makes of a type.
+// tagsFor returns the tags that a request sets on the resources of a type that it creates.
 func (f awsForm) tagsFor(resource string) awsTags {
 	for _, spec := range f.items("TagSpecification") {
 		if spec.get("ResourceType") == resource {
@@ -117,20 +117,19 @@ func (f awsForm) tagsFor(resource string) awsTags {
 	return awsTags{}
 }
 
-// facts are what filters look at, by the filter's name; tags go as tag:KEY.
-type facts map[string]string
+// attributes are the values that filters compare, by the filter's name; tags are tag:KEY.
+type attributes map[string]string
 
-func (t awsTags) facts(f facts) facts {
+func (t awsTags) addTo(f attributes) attributes {
 	for key, value := range t {
 		f["tag:"+key] = value
 	}
 	return f
 }
 
-// matches reports whether a thing passes all filters of a request. A filter that
-// facts do not know, and does not ask for a tag, is an error: it would otherwise
-// let through what the cloud holds back.
-func (f awsForm) matches(has facts) (bool, error) {
+// matches reports whether a resource passes all filters of a request. A filter for an unknown
+// attribute, other than a tag, is an error: ignoring it would return resources that EC2 filters out.
+func (f awsForm) matches(has attributes) (bool, error) {
 	for _, filter := range f.items("Filter") {
 		name := filter.get("Name")
 		if name == "tag-key" {
@@ -150,8 +149,8 @@ func (f awsForm) matches(has facts) (bool, error) {
 	return true, nil
 }
 
-// chosen are the things of a map that a request's filters let through, by id.
-func chosen[T any](f awsForm, all map[string]T, has func(T) facts) ([]T, error) {
+// filtered returns the elements of a map that pass a request's filters, sorted by id.
+func filtered[T any](f awsForm, all map[string]T, has func(T) attributes) ([]T, error) {
 	var some []T
 	for _, id := range slices.SortedFunc(maps.Keys(all), cmp.Compare[string]) {
 		ok, err := f.matches(has(all[id]))

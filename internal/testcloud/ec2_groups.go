@@ -12,12 +12,12 @@ type ec2Group struct {
 	id, name, vpc string
 	tags          awsTags
 	rules         []ec2Rule
-	unseen        int  // lists that do not show it yet, or still show it
-	unknown       int  // calls that name it and find it unknown yet
-	gone          bool // deleted
+	unseen        int // remaining lists that do not show it yet, or still show it
+	notFoundCalls int // remaining calls with its id that fail as not found
+	deleted       bool
 }
 
-// ec2Rule lets one source reach a range of ports: CIDR, CIDRv6 or a group.
+// ec2Rule allows one source to reach a port range: an IPv4 CIDR, an IPv6 CIDR or a group.
 type ec2Rule struct {
 	protocol            string
 	from, to            int
@@ -46,7 +46,7 @@ type ec2Permission struct {
 	Pairs    []ec2Pair   `xml:"groups>item"`
 }
 
-// permissions are the rules as lists show them: those of the same ports in one.
+// permissions returns the rules as lists show them: one entry per port range.
 func (g *ec2Group) permissions() []ec2Permission {
 	var all []ec2Permission
 	for _, rule := range g.rules {
@@ -68,7 +68,7 @@ func (g *ec2Group) permissions() []ec2Permission {
 	return all
 }
 
-// readRules takes the rules of a request apart, one source each.
+// readRules returns the rules of a request, with one source each.
 func (f awsForm) readRules() []ec2Rule {
 	var rules []ec2Rule
 	for _, p := range f.items("IpPermissions") {
@@ -95,11 +95,11 @@ type groupAnswer struct {
 func (r *ec2Region) createGroup(f awsForm) (any, error) {
 	vpc := cmp.Or(f.get("VpcId"), r.vpc)
 	for _, g := range r.groups {
-		if g.name == f.get("GroupName") && g.vpc == vpc && !g.gone {
+		if g.name == f.get("GroupName") && g.vpc == vpc && !g.deleted {
 			return nil, badRequest("InvalidGroup.Duplicate", "The security group '%s' already exists for VPC '%s'", g.name, g.vpc)
 		}
 	}
-	if err := f.tagsFor("security-group").check(false); err != nil {
+	if err := f.tagsFor("security-group").validate(false); err != nil {
 		return nil, badRequest("InvalidParameterValue", "%v", err)
 	}
 	switch {
@@ -108,7 +108,7 @@ func (r *ec2Region) createGroup(f awsForm) (any, error) {
 	case vpc != r.vpc && !slices.Contains(r.networks, vpc):
 		return nil, badRequest("InvalidVpcID.NotFound", "The vpc ID '%s' does not exist", vpc)
 	}
-	g := &ec2Group{id: r.aws.id("sg"), name: f.get("GroupName"), vpc: vpc, tags: f.tagsFor("security-group"), unseen: r.aws.faults.Unseen, unknown: r.aws.faults.Unseen}
+	g := &ec2Group{id: r.aws.nextID("sg"), name: f.get("GroupName"), vpc: vpc, tags: f.tagsFor("security-group"), unseen: r.aws.faults.Unseen, notFoundCalls: r.aws.faults.Unseen}
 	r.groups[g.id] = g
 	return groupAnswer{g.id}, nil
 }
@@ -127,8 +127,8 @@ type groupsAnswer struct {
 }
 
 func (r *ec2Region) describeGroups(f awsForm) (any, error) {
-	groups, err := chosen(f, r.groups, func(g *ec2Group) facts {
-		return g.tags.facts(facts{"group-name": g.name, "vpc-id": g.vpc, "group-id": g.id})
+	groups, err := filtered(f, r.groups, func(g *ec2Group) attributes {
+		return g.tags.addTo(attributes{"group-name": g.name, "vpc-id": g.vpc, "group-id": g.id})
 	})
 	if err != nil {
 		return nil, err
@@ -137,37 +137,37 @@ func (r *ec2Region) describeGroups(f awsForm) (any, error) {
 	for _, g := range groups {
 		seen := g.unseen == 0
 		g.unseen = max(0, g.unseen-1)
-		if seen == g.gone {
+		if seen == g.deleted {
 			continue
 		}
-		docs = append(docs, ec2GroupDoc{g.id, g.name, g.vpc, g.permissions(), g.tags.wire()})
+		docs = append(docs, ec2GroupDoc{g.id, g.name, g.vpc, g.permissions(), g.tags.xmlTags()})
 	}
-	part, next := cutPage(r.aws, docs, f.get("NextToken"), f.get("MaxResults"))
+	part, next := paginate(r.aws, docs, f.get("NextToken"), f.get("MaxResults"))
 	return groupsAnswer{part, next}, nil
 }
 
-// group finds the group of a request.
-func (r *ec2Region) group(f awsForm) (*ec2Group, error) {
+// findGroup returns the group of a request.
+func (r *ec2Region) findGroup(f awsForm) (*ec2Group, error) {
 	g := r.groups[f.get("GroupId")]
-	if g == nil || g.gone {
+	if g == nil || g.deleted {
 		return nil, badRequest("InvalidGroup.NotFound", "The security group '%s' does not exist", f.get("GroupId"))
 	}
 	return g, nil
 }
 
-// fresh finds the group of an id for what builds on it: EC2 may not know everywhere yet
-// what it made a moment ago.
-func (r *ec2Region) fresh(id string) (*ec2Group, error) {
-	g, err := r.group(awsForm{"GroupId": id})
-	if err == nil && g.unknown > 0 {
-		g.unknown--
+// findVisibleGroup returns a group by id for a call that depends on it. A new group may not be visible
+// everywhere in EC2 yet.
+func (r *ec2Region) findVisibleGroup(id string) (*ec2Group, error) {
+	g, err := r.findGroup(awsForm{"GroupId": id})
+	if err == nil && g.notFoundCalls > 0 {
+		g.notFoundCalls--
 		return nil, badRequest("InvalidGroup.NotFound", "The security group '%s' does not exist", id)
 	}
 	return g, err
 }
 
 func (r *ec2Region) authorizeIngress(f awsForm) (any, error) {
-	g, err := r.fresh(f.get("GroupId"))
+	g, err := r.findVisibleGroup(f.get("GroupId"))
 	if err != nil {
 		return nil, err
 	}
@@ -177,17 +177,17 @@ func (r *ec2Region) authorizeIngress(f awsForm) (any, error) {
 		case slices.Contains(g.rules, rule):
 			return nil, badRequest("InvalidPermission.Duplicate", "the specified rule already exists")
 		case rule.source != "":
-			if _, err := r.fresh(rule.source); err != nil {
+			if _, err := r.findVisibleGroup(rule.source); err != nil {
 				return nil, err
 			}
 		}
 	}
 	g.rules = append(g.rules, rules...)
-	return done(), nil
+	return success(), nil
 }
 
 func (r *ec2Region) revokeIngress(f awsForm) (any, error) {
-	g, err := r.group(f)
+	g, err := r.findGroup(f)
 	if err != nil {
 		return nil, err
 	}
@@ -198,32 +198,32 @@ func (r *ec2Region) revokeIngress(f awsForm) (any, error) {
 		}
 	}
 	g.rules = slices.DeleteFunc(g.rules, func(rule ec2Rule) bool { return slices.Contains(rules, rule) })
-	return done(), nil
+	return success(), nil
 }
 
 func (r *ec2Region) deleteGroup(f awsForm) (any, error) {
-	g, err := r.group(f)
+	g, err := r.findGroup(f)
 	if err != nil {
 		return nil, err
 	}
 	inUse := false
 	for _, i := range r.instances {
-		if i.group == g.id && i.holds() {
+		if i.group == g.id && i.hasInterface() {
 			inUse = true
-			i.age()
+			i.advance()
 		}
 	}
 	for _, other := range r.groups {
-		inUse = inUse || other != g && !other.gone && slices.ContainsFunc(other.rules, func(rule ec2Rule) bool { return rule.source == g.id })
+		inUse = inUse || other != g && !other.deleted && slices.ContainsFunc(other.rules, func(rule ec2Rule) bool { return rule.source == g.id })
 	}
 	if inUse {
 		return nil, badRequest("DependencyViolation", "resource %s has a dependent object", g.id)
 	}
-	g.gone, g.unseen = true, r.aws.faults.Unseen
-	return done(), nil
+	g.deleted, g.unseen = true, r.aws.faults.Unseen
+	return success(), nil
 }
 
-// Open adds a rule to the group of a name as a person would by hand.
+// Open adds a rule to the group with a name, as a person would by hand.
 func (a *AWS) Open(region, group string, port int, cidr string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -234,17 +234,17 @@ func (a *AWS) Open(region, group string, port int, cidr string) {
 	}
 }
 
-// Ungroup deletes the group of a name as a person would by hand, who has to put its machines
-// into another one first.
+// Ungroup deletes the group with a name, as a person would by hand after moving its machines to
+// another group.
 func (a *AWS) Ungroup(region, group string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	r := a.regions[region]
 	for _, g := range r.groups {
-		if g.name != group || g.gone {
+		if g.name != group || g.deleted {
 			continue
 		}
-		g.gone = true
+		g.deleted = true
 		for _, i := range r.instances {
 			if i.group == g.id {
 				i.group, i.groupName = "sg-default", "default"
@@ -253,14 +253,14 @@ func (a *AWS) Ungroup(region, group string) {
 	}
 }
 
-// Rules are what the group of a name lets in, in order: tcp 8000-8000 0.0.0.0/0.
+// Rules returns the rules of the group with a name, sorted: tcp 8000-8000 0.0.0.0/0.
 func (a *AWS) Rules(region, group string) []string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	var rules []string
 	for _, g := range a.regions[region].groups {
 		for _, r := range g.rules {
-			if g.name == group && !g.gone {
+			if g.name == group && !g.deleted {
 				rules = append(rules, fmt.Sprintf("%s %d-%d %s", r.protocol, r.from, r.to, r.cidr+r.cidr6+r.source))
 			}
 		}

@@ -5,17 +5,16 @@ import (
 	"strings"
 )
 
-// ec2Parameters are public parameters of Systems Manager whose value is the id of an
-// image, as AWS and Canonical publish them. This table is a source of its own: it repeats
-// nothing from the code that launches machines.
+// ec2Parameters are public parameters of Systems Manager whose values are image ids, as published
+// by AWS and Canonical. This table is independent: it copies nothing from the code that launches machines.
 //
 // Sources, read in October 2026:
 //   - AWS, "Finding the ID of a DLAMI" (docs.aws.amazon.com/dlami/latest/devguide/find-dlami-id.html):
 //     the name is /aws/service/deeplearning/ami/ARCHITECTURE/TYPE/latest/ami-id, and TYPE is the
 //     name of the image without the words deep, learning and ami. The image is called "Deep
 //     Learning Base OSS Nvidia Driver GPU AMI (Ubuntu 22.04)". The example command on that page
-//     leaves the word gpu out against its own rule; scripts in public repositories that launch
-//     the image have it.
+//     omits the word gpu, against its own rule; scripts in public repositories that launch
+//     the image include it.
 //   - Canonical, "Find Ubuntu images on AWS" (documentation.ubuntu.com/aws/aws-how-to/instances/find-ubuntu-images).
 var ec2Parameters = []string{
 	"/aws/service/canonical/ubuntu/server/22.04/stable/current/amd64/hvm/ebs-gp2/ami-id",
@@ -24,7 +23,7 @@ var ec2Parameters = []string{
 	"/aws/service/deeplearning/ami/x86_64/base-oss-nvidia-driver-gpu-ubuntu-24.04/latest/ami-id",
 }
 
-// resolveImage refuses an image that a launch names and that there is not.
+// resolveImage rejects an image that does not exist.
 func resolveImage(name string) error {
 	parameter, named := strings.CutPrefix(name, "resolve:ssm:")
 	switch {

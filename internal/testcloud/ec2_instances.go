@@ -23,20 +23,20 @@ func stateOf(name string) ec2State { return ec2State{ec2States[name], name} }
 type ec2Instance struct {
 	id, token, image, kind, zone, subnet, group, groupName, profile string
 	market                                                          string // on_demand or spot
-	reservation                                                     string // the capacity reservation that it fills
-	state, why                                                      string
-	whyCode                                                         string
+	reservation                                                     string // the capacity reservation that it uses
+	state, reason                                                   string
+	reasonCode                                                      string
 	launched                                                        time.Time
-	number                                                          int // of which its addresses are made
+	number                                                          int // determines its addresses
 	tags                                                            awsTags
-	closing                                                         int // looks until it has terminated
+	closingReads                                                    int // reads until it has terminated
 	request                                                         awsForm
 	console                                                         string
 	userData                                                        string
 	public, private                                                 string
-	stop                                                            func() // ends what Boot began
-	// For so many lists the instance is still shown as it was: with oldState, or not at
-	// all where that is empty.
+	stop                                                            func() // returned by Boot; ends the machine's programs
+	// unseen is the number of lists that still show oldState, or do not show the instance if
+	// oldState is empty.
 	unseen   int
 	oldState string
 }
@@ -76,11 +76,11 @@ type ec2GroupRef struct {
 	Name string `xml:"groupName"`
 }
 
-// doc is the instance in a state.
+// doc returns the instance on the wire, in a state.
 func (i *ec2Instance) doc(state string) ec2InstanceDoc {
 	d := ec2InstanceDoc{
 		ID: i.id, Image: i.image, State: stateOf(state), Type: i.kind, Token: i.token, Subnet: i.subnet, Reservation: i.reservation,
-		Launched: i.launched.UTC().Format("2006-01-02T15:04:05.000Z"), Tags: i.tags.wire(),
+		Launched: i.launched.UTC().Format("2006-01-02T15:04:05.000Z"), Tags: i.tags.xmlTags(),
 	}
 	if i.group != "" {
 		d.Groups = []ec2GroupRef{{i.group, i.groupName}}
@@ -93,54 +93,54 @@ func (i *ec2Instance) doc(state string) ec2InstanceDoc {
 	if state == "running" {
 		d.PrivateIP, d.PublicIP = i.private, i.public
 	}
-	if i.whyCode != "" && state == i.state {
-		d.Reason = i.why
+	if i.reasonCode != "" && state == i.state {
+		d.Reason = i.reason
 		d.StateReason = &struct {
 			Code    string `xml:"code"`
 			Message string `xml:"message"`
-		}{i.whyCode, i.whyCode + ": " + i.why}
+		}{i.reasonCode, i.reasonCode + ": " + i.reason}
 	}
 	return d
 }
 
-// shown is the state in which a list shows the instance, empty where it does not yet.
-func (i *ec2Instance) shown() string {
+// visibleState returns the state that lists show; "" = they do not show the instance yet.
+func (i *ec2Instance) visibleState() string {
 	if i.unseen > 0 {
 		return i.oldState
 	}
 	return i.state
 }
 
-// look lets time pass for an instance that a list was asked for.
-func (i *ec2Instance) look() {
+// observe advances an instance after a list has read it.
+func (i *ec2Instance) observe() {
 	if i.unseen > 0 {
 		i.unseen--
 		return
 	}
-	i.age()
+	i.advance()
 }
 
-// age takes an instance one look nearer to the state that it is on the way to.
-func (i *ec2Instance) age() {
+// advance moves an instance one read closer to its target state.
+func (i *ec2Instance) advance() {
 	switch {
 	case i.state == "pending":
 		i.state = "running"
-	case i.state == "shutting-down" && i.closing == 0:
+	case i.state == "shutting-down" && i.closingReads == 0:
 		i.state = "terminated"
 	case i.state == "shutting-down":
-		i.closing--
+		i.closingReads--
 	}
 }
 
-// holds reports whether the instance still has its network interface.
-func (i *ec2Instance) holds() bool { return i.state != "terminated" }
+// hasInterface reports whether the instance still has its network interface.
+func (i *ec2Instance) hasInterface() bool { return i.state != "terminated" }
 
-// counts reports whether the instance counts against quotas and reservations.
-func (i *ec2Instance) counts() bool { return i.state == "pending" || i.state == "running" }
+// usesCapacity reports whether the instance counts against quotas and reservations.
+func (i *ec2Instance) usesCapacity() bool { return i.state == "pending" || i.state == "running" }
 
-// end is the prefix of the end of an instance.
-func (r *ec2Region) end(i *ec2Instance, code, why string) {
-	if !i.counts() && i.state != "stopped" {
+// terminate starts to shut an instance down.
+func (r *ec2Region) terminate(i *ec2Instance, code, reason string) {
+	if !i.usesCapacity() && i.state != "stopped" {
 		return
 	}
 	if i.stop != nil {
@@ -148,7 +148,7 @@ func (r *ec2Region) end(i *ec2Instance, code, why string) {
 		i.stop = nil
 	}
 	i.oldState, i.unseen = i.state, r.aws.faults.Unseen
-	i.state, i.whyCode, i.why, i.closing = "shutting-down", code, why, r.aws.Closing
+	i.state, i.reasonCode, i.reason, i.closingReads = "shutting-down", code, reason, r.aws.Closing
 }
 
 type instanceSet struct {
@@ -161,29 +161,29 @@ type instancesAnswer struct {
 }
 
 func (r *ec2Region) describeInstances(f awsForm) (any, error) {
-	all, err := chosen(f, r.instances, func(i *ec2Instance) facts {
-		return i.tags.facts(facts{
-			"client-token": i.token, "instance-type": i.kind, "instance-state-name": cmp.Or(i.shown(), i.state), "availability-zone": i.zone,
+	all, err := filtered(f, r.instances, func(i *ec2Instance) attributes {
+		return i.tags.addTo(attributes{
+			"client-token": i.token, "instance-type": i.kind, "instance-state-name": cmp.Or(i.visibleState(), i.state), "availability-zone": i.zone,
 		})
 	})
 	if err != nil {
 		return nil, err
 	}
-	asked := f.list("InstanceId")
+	requested := f.list("InstanceId")
 	var docs []ec2InstanceDoc
 	for _, i := range all {
-		if len(asked) > 0 && !slices.Contains(asked, i.id) {
+		if len(requested) > 0 && !slices.Contains(requested, i.id) {
 			continue
 		}
-		if state := i.shown(); state != "" {
+		if state := i.visibleState(); state != "" {
 			docs = append(docs, i.doc(state))
 		}
-		i.look()
+		i.observe()
 	}
-	if len(docs) < len(asked) {
-		return nil, badRequest("InvalidInstanceID.NotFound", "The instance IDs '%s' do not exist", strings.Join(asked, ", "))
+	if len(docs) < len(requested) {
+		return nil, badRequest("InvalidInstanceID.NotFound", "The instance IDs '%s' do not exist", strings.Join(requested, ", "))
 	}
-	part, next := cutPage(r.aws, docs, f.get("NextToken"), f.get("MaxResults"))
+	part, next := paginate(r.aws, docs, f.get("NextToken"), f.get("MaxResults"))
 	answer := instancesAnswer{Next: next}
 	for _, d := range part {
 		answer.Reservations = append(answer.Reservations, instanceSet{[]ec2InstanceDoc{d}})
@@ -192,9 +192,9 @@ func (r *ec2Region) describeInstances(f awsForm) (any, error) {
 }
 
 type ec2StateChange struct {
-	ID   string   `xml:"instanceId"`
-	Now  ec2State `xml:"currentState"`
-	Then ec2State `xml:"previousState"`
+	ID       string   `xml:"instanceId"`
+	Current  ec2State `xml:"currentState"`
+	Previous ec2State `xml:"previousState"`
 }
 
 type stateChangesAnswer struct {
@@ -209,7 +209,7 @@ func (r *ec2Region) terminateInstances(f awsForm) (any, error) {
 			return nil, badRequest("InvalidInstanceID.NotFound", "The instance ID '%s' does not exist", id)
 		}
 		then := i.state
-		r.end(i, "Client.UserInitiatedShutdown", "User initiated shutdown")
+		r.terminate(i, "Client.UserInitiatedShutdown", "User initiated shutdown")
 		answer.Changes = append(answer.Changes, ec2StateChange{id, stateOf(i.state), stateOf(then)})
 	}
 	return answer, nil
@@ -246,7 +246,7 @@ func (r *ec2Region) createTags(f awsForm) (any, error) {
 		case i != nil:
 			tags = i.tags
 		case g != nil:
-			if _, err := r.fresh(id); err != nil {
+			if _, err := r.findVisibleGroup(id); err != nil {
 				return nil, err
 			}
 			tags = g.tags
@@ -257,49 +257,49 @@ func (r *ec2Region) createTags(f awsForm) (any, error) {
 			tags[key] = value
 		}
 	}
-	return done(), nil
+	return success(), nil
 }
 
-// doneAnswer is the answer of an action that only says that it is done.
-type doneAnswer struct {
+// successAnswer is the response of an action without a result.
+type successAnswer struct {
 	Return bool `xml:"return"`
 }
 
-func done() doneAnswer { return doneAnswer{true} }
+func success() successAnswer { return successAnswer{true} }
 
-// Interrupt makes the cloud take a spot instance, by its id.
+// Interrupt interrupts a spot instance, by its id.
 func (a *AWS) Interrupt(id string) {
-	a.endOf(id, "Server.SpotInstanceTermination", "Spot interruption")
+	a.terminateByID(id, "Server.SpotInstanceTermination", "Spot interruption")
 }
 
-// Vanish makes an instance end as if somebody had terminated it by hand.
+// Vanish terminates an instance as if somebody had done so by hand.
 func (a *AWS) Vanish(id string) {
-	a.endOf(id, "Client.UserInitiatedShutdown", "User initiated shutdown")
+	a.terminateByID(id, "Client.UserInitiatedShutdown", "User initiated shutdown")
 }
 
-func (a *AWS) endOf(id, code, why string) {
+func (a *AWS) terminateByID(id, code, reason string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for _, r := range a.regions {
 		if i := r.instances[id]; i != nil {
-			r.end(i, code, why)
+			r.terminate(i, code, reason)
 		}
 	}
 }
 
-// Stop makes an instance stop as a person would by hand.
+// Stop stops an instance as a person would by hand.
 func (a *AWS) Stop(id string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for _, r := range a.regions {
 		if i := r.instances[id]; i != nil {
-			i.state, i.whyCode, i.why = "stopped", "Client.UserInitiatedShutdown", "User initiated shutdown"
+			i.state, i.reasonCode, i.reason = "stopped", "Client.UserInitiatedShutdown", "User initiated shutdown"
 		}
 	}
 }
 
-// Forget lets every instance that has ended be gone from lists, as EC2 does within
-// an hour; the tokens that made them stay known.
+// Forget removes every ended instance from lists, as EC2 does within an hour; their client tokens
+// remain known.
 func (a *AWS) Forget() {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -5,15 +5,15 @@ import (
 	"slices"
 )
 
-// AWSMachine is an instance as a test looks at it.
+// AWSMachine is the state of an instance, for tests.
 type AWSMachine struct {
 	ID, Region, Zone, Type, Market, State, Image, Group, Profile, Reservation, Public string
 	Tags                                                                              map[string]string
-	// Request is what the launch asked for, by the names of the query protocol.
+	// Request contains the parameters of the launch, by their names in the query protocol.
 	Request map[string]string
 }
 
-// Machines are the instances that count: those that have not ended, by region and id.
+// Machines returns the instances that have not ended, sorted by region and id.
 func (a *AWS) Machines() []AWSMachine {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -30,8 +30,8 @@ func (a *AWS) Machines() []AWSMachine {
 	return machines
 }
 
-// Left names everything that exists, of whomever, in order: what is there twice is
-// named twice. The default network is not counted.
+// Left describes every existing resource of any owner, sorted; duplicates are repeated. It omits the
+// default network.
 func (a *AWS) Left() []string {
 	var left []string
 	for _, m := range a.Machines() {
@@ -41,7 +41,7 @@ func (a *AWS) Left() []string {
 	defer a.mu.Unlock()
 	for _, r := range a.regions {
 		for _, g := range r.groups {
-			if !g.gone {
+			if !g.deleted {
 				left = append(left, fmt.Sprintf("group %s in %s with %d rules", g.name, r.name, len(g.rules)))
 			}
 		}

@@ -12,7 +12,7 @@ type ec2Region struct {
 	name      string
 	zones     []string
 	vpc       string   // id of the default network; empty = there is none
-	networks  []string // ids of others
+	networks  []string // ids of other networks
 	subnets   []ec2Subnet
 	instances map[string]*ec2Instance
 	groups    map[string]*ec2Group
@@ -20,7 +20,7 @@ type ec2Region struct {
 	reserved  []*ec2Reservation
 }
 
-// ec2Subnet is a subnet; the default network has one a zone.
+// ec2Subnet is a subnet; the default network has one per zone.
 type ec2Subnet struct {
 	ID      string `xml:"subnetId"`
 	Vpc     string `xml:"vpcId"`
@@ -28,7 +28,7 @@ type ec2Subnet struct {
 	Default bool   `xml:"defaultForAz"`
 	Public  bool   `xml:"mapPublicIpOnLaunch"`
 	Free    int    `xml:"availableIpAddressCount"`
-	gateway string // where its route to everywhere leads; empty = it has none
+	gateway string // target of its default route; empty = it has none
 }
 
 func newEC2Region(a *AWS, name string) *ec2Region {
@@ -53,14 +53,14 @@ func (a *AWS) DropNetwork(region string) {
 	r.vpc = ""
 }
 
-// Subnet is a subnet that somebody made.
+// Subnet is a subnet that a person created.
 type Subnet struct {
 	ID, Zone string
-	// Gateway is where its route to everywhere leads: igw-..., nat-...; empty = nowhere.
+	// Gateway is the target of its default route: igw-..., nat-...; empty = it has none.
 	Gateway string
 }
 
-// AddNetwork adds a network beside the default one.
+// AddNetwork adds a network in addition to the default one.
 func (a *AWS) AddNetwork(region, id string, subnets ...Subnet) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -97,18 +97,17 @@ func (r *ec2Region) describeVpcs(f awsForm) (any, error) {
 	for _, id := range r.networks {
 		all[id] = ec2Vpc{id, false, "10.0.0.0/16"}
 	}
-	if err := named(f, "VpcId", "InvalidVpcID.NotFound", all); err != nil {
+	if err := selectByID(f, "VpcId", "InvalidVpcID.NotFound", all); err != nil {
 		return nil, err
 	}
-	vpcs, err := chosen(f, all, func(v ec2Vpc) facts {
-		return facts{"is-default": fmt.Sprint(v.Default), "isDefault": fmt.Sprint(v.Default), "vpc-id": v.ID}
+	vpcs, err := filtered(f, all, func(v ec2Vpc) attributes {
+		return attributes{"is-default": fmt.Sprint(v.Default), "isDefault": fmt.Sprint(v.Default), "vpc-id": v.ID}
 	})
 	return vpcsAnswer{vpcs}, err
 }
 
-// named keeps of a map what a request names by ids, if it names any: one that is not
-// there is an error.
-func named[T any](f awsForm, key, code string, all map[string]T) error {
+// selectByID reduces a map to the ids in a request, if it contains any; an unknown id is an error.
+func selectByID[T any](f awsForm, key, code string, all map[string]T) error {
 	ids := f.list(key)
 	for _, id := range ids {
 		if _, known := all[id]; !known {
@@ -129,17 +128,17 @@ func (r *ec2Region) describeSubnets(f awsForm) (any, error) {
 	for _, s := range r.subnets {
 		all[s.ID] = s
 	}
-	if err := named(f, "SubnetId", "InvalidSubnetID.NotFound", all); err != nil {
+	if err := selectByID(f, "SubnetId", "InvalidSubnetID.NotFound", all); err != nil {
 		return nil, err
 	}
-	subnets, err := chosen(f, all, func(s ec2Subnet) facts {
-		return facts{"default-for-az": fmt.Sprint(s.Default), "vpc-id": s.Vpc, "availability-zone": s.Zone}
+	subnets, err := filtered(f, all, func(s ec2Subnet) attributes {
+		return attributes{"default-for-az": fmt.Sprint(s.Default), "vpc-id": s.Vpc, "availability-zone": s.Zone}
 	})
-	part, next := cutPage(r.aws, subnets, f.get("NextToken"), f.get("MaxResults"))
+	part, next := paginate(r.aws, subnets, f.get("NextToken"), f.get("MaxResults"))
 	return subnetsAnswer{part, next}, err
 }
 
-// ec2Types are the instance types that the fake knows, with their vCPUs.
+// ec2Types are the emulated instance types, with their vCPUs.
 var ec2Types = map[string]int{
 	"c7i.large": 2, "g6.xlarge": 4, "g6.4xlarge": 16, "g6.12xlarge": 48, "g6.48xlarge": 192,
 	"p4d.24xlarge": 96, "p4de.24xlarge": 96, "p5.4xlarge": 16, "p5.48xlarge": 192,
@@ -170,8 +169,8 @@ func (r *ec2Region) describeOfferings(f awsForm) (any, error) {
 			}
 		}
 	}
-	offerings, err := chosen(f, all, func(o ec2Offering) facts { return facts{"instance-type": o.Type, "location": o.Location} })
-	part, next := cutPage(r.aws, offerings, f.get("NextToken"), f.get("MaxResults"))
+	offerings, err := filtered(f, all, func(o ec2Offering) attributes { return attributes{"instance-type": o.Type, "location": o.Location} })
+	part, next := paginate(r.aws, offerings, f.get("NextToken"), f.get("MaxResults"))
 	return offeringsAnswer{part, next}, err
 }
 
@@ -198,6 +197,6 @@ func (r *ec2Region) describeSpotPrices(f awsForm) (any, error) {
 			prices = append(prices, ec2SpotPrice{kind, zone, r.aws.SpotPrice(zone, kind), "Linux/UNIX", r.aws.now().UTC().Format("2006-01-02T15:04:05.000Z")})
 		}
 	}
-	part, next := cutPage(r.aws, prices, f.get("NextToken"), f.get("MaxResults"))
+	part, next := paginate(r.aws, prices, f.get("NextToken"), f.get("MaxResults"))
 	return spotPricesAnswer{part, next}, nil
 }

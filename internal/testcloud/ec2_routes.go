@@ -15,7 +15,7 @@ type ec2Association struct {
 	Subnet string `xml:"subnetId,omitempty"`
 }
 
-// ec2RouteTable says where packets of its subnets go.
+// ec2RouteTable contains the routes of its subnets.
 type ec2RouteTable struct {
 	ID           string           `xml:"routeTableId"`
 	Vpc          string           `xml:"vpcId"`
@@ -28,8 +28,8 @@ type routeTablesAnswer struct {
 	Next   string          `xml:"nextToken,omitempty"`
 }
 
-// describeRouteTables shows a table for each network, which leads out of the default one
-// and out of no other, and one for each subnet of a network that is not the default one.
+// describeRouteTables returns a main table for each network, which has a default route only in the
+// default network, and a table for each other subnet with a gateway.
 func (r *ec2Region) describeRouteTables(f awsForm) (any, error) {
 	all := map[string]ec2RouteTable{}
 	add := func(id, vpc, subnet, gateway string) {
@@ -50,11 +50,11 @@ func (r *ec2Region) describeRouteTables(f awsForm) (any, error) {
 		add("rtb-"+vpc, vpc, "", "")
 	}
 	for _, s := range r.subnets {
-		if !s.Default && s.gateway != "" { // one without is of the main table
+		if !s.Default && s.gateway != "" { // a subnet without a gateway uses the main table
 			add("rtb-"+s.ID, s.Vpc, s.ID, s.gateway)
 		}
 	}
-	tables, err := chosen(f, all, func(t ec2RouteTable) facts { return facts{"vpc-id": t.Vpc} })
-	part, next := cutPage(r.aws, tables, f.get("NextToken"), f.get("MaxResults"))
+	tables, err := filtered(f, all, func(t ec2RouteTable) attributes { return attributes{"vpc-id": t.Vpc} })
+	part, next := paginate(r.aws, tables, f.get("NextToken"), f.get("MaxResults"))
 	return routeTablesAnswer{part, next}, err
 }

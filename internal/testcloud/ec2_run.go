@@ -8,13 +8,13 @@ import (
 	"strconv"
 )
 
-// ec2Token is what a client token made, and of which request.
+// ec2Token is the instance that a client token created, and the parameters of its request.
 type ec2Token struct {
-	instance string
-	words    string
+	instance   string
+	parameters string
 }
 
-// maxUserData is the most that user data may have, before base64.
+// maxUserData is the maximum size of user data, before base64.
 const maxUserData = 16 << 10
 
 type runAnswer struct {
@@ -23,25 +23,25 @@ type runAnswer struct {
 }
 
 func (r *ec2Region) runInstances(f awsForm) (any, error) {
-	if err := f.checkRun(); err != nil {
+	if err := f.validateLaunch(); err != nil {
 		return nil, err
 	}
-	token, words := f.get("ClientToken"), f.words("Action", "Version")+strconv.Itoa(r.aws.images)
+	token, words := f.get("ClientToken"), f.canonical("Action", "Version")+strconv.Itoa(r.aws.images)
 	if before, used := r.tokens[token]; used && token != "" {
-		return r.again(before, words)
+		return r.repeatLaunch(before, words)
 	}
 	i, err := r.readInstance(f)
 	if err != nil {
 		return nil, err
 	}
-	if err := r.admit(i, f); err != nil {
+	if err := r.checkCapacity(i, f); err != nil {
 		return nil, err
 	}
-	i.id, i.launched, i.number, i.state = r.aws.id("i"), r.aws.now(), r.aws.next, "pending"
+	i.id, i.launched, i.number, i.state = r.aws.nextID("i"), r.aws.now(), r.aws.next, "pending"
 	i.unseen = r.aws.faults.Unseen
 	r.instances[i.id] = i
-	if code := r.falters(i); code != "" {
-		r.end(i, code, "the machine could not be started")
+	if code := r.startFailure(i); code != "" {
+		r.terminate(i, code, "the machine could not be started")
 	} else {
 		r.boot(i)
 	}
@@ -51,15 +51,15 @@ func (r *ec2Region) runInstances(f awsForm) (any, error) {
 	return runAnswer{"r-" + i.id, []ec2InstanceDoc{i.doc("pending")}}, nil
 }
 
-// falters is why EC2 ends an instance that it has just begun to start; empty if it does not.
-func (r *ec2Region) falters(i *ec2Instance) string {
+// startFailure returns the code with which an accepted instance fails to start; empty if it starts.
+func (r *ec2Region) startFailure(i *ec2Instance) string {
 	if r.aws.Falter == nil {
 		return ""
 	}
 	return r.aws.Falter(i.zone, i.kind, i.market)
 }
 
-// boot gives a machine its addresses and starts what it runs.
+// boot assigns addresses to a machine and starts its programs.
 func (r *ec2Region) boot(i *ec2Instance) {
 	i.private = fmt.Sprintf("172.31.%d.%d", i.number>>8, i.number&255)
 	i.public = fmt.Sprintf("203.0.%d.%d", i.number>>8, i.number&255)
@@ -71,11 +71,11 @@ func (r *ec2Region) boot(i *ec2Instance) {
 	}
 }
 
-// again answers a request whose token was used before.
-func (r *ec2Region) again(before ec2Token, words string) (any, error) {
+// repeatLaunch answers a request whose client token was used before.
+func (r *ec2Region) repeatLaunch(before ec2Token, words string) (any, error) {
 	i := r.instances[before.instance]
 	switch {
-	case before.words != words:
+	case before.parameters != words:
 		return nil, badRequest("IdempotentParameterMismatch", "The client token was used with other parameters")
 	case i == nil:
 		return nil, badRequest("IdempotentInstanceTerminated", "The instance of this client token has been terminated")
@@ -83,12 +83,12 @@ func (r *ec2Region) again(before ec2Token, words string) (any, error) {
 	return runAnswer{"r-" + i.id, []ec2InstanceDoc{i.doc(i.state)}}, nil
 }
 
-// readInstance takes an instance from a request and checks what it names.
+// readInstance returns the instance that a request describes, and validates its references.
 func (r *ec2Region) readInstance(f awsForm) (*ec2Instance, error) {
-	face := f.sub("NetworkInterface.1")
+	nic := f.sub("NetworkInterface.1")
 	i := &ec2Instance{
 		token: f.get("ClientToken"), image: f.get("ImageId"), kind: f.get("InstanceType"), market: "on_demand",
-		subnet: face.get("SubnetId"), group: face.get("SecurityGroupId.1"), profile: f.get("IamInstanceProfile.Name"),
+		subnet: nic.get("SubnetId"), group: nic.get("SecurityGroupId.1"), profile: f.get("IamInstanceProfile.Name"),
 		tags: f.tagsFor("instance"), request: f,
 	}
 	if f.get("InstanceMarketOptions.MarketType") == "spot" {
@@ -110,7 +110,7 @@ func (r *ec2Region) readInstance(f awsForm) (*ec2Instance, error) {
 		return nil, badRequest("InvalidParameterValue", "Invalid value '%s' for InstanceType.", i.kind)
 	}
 	if i.group != "" {
-		g, err := r.fresh(i.group)
+		g, err := r.findVisibleGroup(i.group)
 		if err != nil {
 			return nil, err
 		}
@@ -125,7 +125,7 @@ func (r *ec2Region) readInstance(f awsForm) (*ec2Instance, error) {
 	return i, r.aws.checkProfile(i.profile)
 }
 
-// placeInstance finds the zone of an instance: its subnet's, or the default network's first.
+// placeInstance sets the zone of an instance: that of its subnet, or of the first default subnet.
 func (r *ec2Region) placeInstance(i *ec2Instance) error {
 	for _, s := range r.subnets {
 		if i.subnet == s.ID || i.subnet == "" && s.Default {
@@ -139,7 +139,7 @@ func (r *ec2Region) placeInstance(i *ec2Instance) error {
 	return badRequest("VPCIdNotSpecified", "No default VPC for this user")
 }
 
-// vpcOf is the network of a subnet.
+// vpcOf returns the network of a subnet.
 func (r *ec2Region) vpcOf(subnet string) string {
 	for _, s := range r.subnets {
 		if s.ID == subnet {
@@ -149,26 +149,26 @@ func (r *ec2Region) vpcOf(subnet string) string {
 	return ""
 }
 
-// checkProfile refuses an instance profile that EC2 does not know, or not yet.
+// checkProfile rejects an instance profile that is not, or not yet, visible to EC2.
 func (a *AWS) checkProfile(name string) error {
 	if name == "" {
 		return nil
 	}
 	p := a.profiles[name]
-	if p == nil || p.lag > 0 {
+	if p == nil || p.notFoundLaunches > 0 {
 		if p != nil {
-			p.lag--
+			p.notFoundLaunches--
 		}
 		return badRequest("InvalidParameterValue", "Value (%s) for parameter iamInstanceProfile.name is invalid. Invalid IAM Instance Profile name", name)
 	}
-	if p.role == "" || p.empty > 0 {
-		p.empty--
+	if p.role == "" || p.noRoleLaunches > 0 {
+		p.noRoleLaunches--
 		return badRequest("InvalidParameterValue", `IAM Instance Profile "%s" has no associated IAM Roles`, iamARN("instance-profile", p.path, p.name))
 	}
 	return nil
 }
 
-// capacityCodes are the codes of capacity that EC2 gives as its own failures.
+// capacityCodes are the capacity error codes that EC2 sends with a server error status.
 var capacityCodes = map[string]int{
 	"InsufficientInstanceCapacity": http.StatusInternalServerError,
 	"InsufficientHostCapacity":     http.StatusInternalServerError,
@@ -177,18 +177,18 @@ var capacityCodes = map[string]int{
 	"InsufficientVolumeCapacity":   http.StatusInternalServerError,
 }
 
-// admit refuses an instance for which there is no capacity, or no quota.
-func (r *ec2Region) admit(i *ec2Instance, f awsForm) error {
+// checkCapacity rejects an instance for lack of capacity or quota.
+func (r *ec2Region) checkCapacity(i *ec2Instance, f awsForm) error {
 	if !r.offers(i.zone, i.kind) {
 		return badRequest("Unsupported", "Your requested instance type (%s) is not supported in your requested Availability Zone (%s).", i.kind, i.zone)
 	}
 	if r.aws.Refuse != nil {
 		if code := r.aws.Refuse(i.zone, i.kind, i.market); code != "" {
 			status := max(http.StatusBadRequest, capacityCodes[code])
-			return awsRefusal(status, code, "We currently do not have sufficient %s capacity in the Availability Zone you requested (%s).", i.kind, i.zone)
+			return newAWSError(status, code, "We currently do not have sufficient %s capacity in the Availability Zone you requested (%s).", i.kind, i.zone)
 		}
 	}
-	if err := r.reserve(i, f.sub("CapacityReservationSpecification")); err != nil {
+	if err := r.assignReservation(i, f.sub("CapacityReservationSpecification")); err != nil {
 		return err
 	}
 	return r.admitQuota(i)
@@ -198,7 +198,7 @@ func (r *ec2Region) admit(i *ec2Instance, f awsForm) error {
 type ec2Reservation struct {
 	id, zone, kind string
 	count          int
-	open           bool // fills itself with instances that match; else only with those that name it
+	open           bool // any matching instance uses it; otherwise only those that request it by id
 }
 
 // Reserve adds a capacity reservation in a zone of a region.
@@ -208,15 +208,15 @@ func (a *AWS) Reserve(region, id, zone, instanceType string, count int, open boo
 	a.regions[region].reserved = append(a.regions[region].reserved, &ec2Reservation{id, zone, instanceType, count, open})
 }
 
-// reserve finds the reservation that an instance asks for.
-func (r *ec2Region) reserve(i *ec2Instance, asked awsForm) error {
-	target, preference := asked.get("CapacityReservationTarget.CapacityReservationId"), asked.get("CapacityReservationPreference")
+// assignReservation assigns an instance to the reservation that it requests, or to an open one.
+func (r *ec2Region) assignReservation(i *ec2Instance, requested awsForm) error {
+	target, preference := requested.get("CapacityReservationTarget.CapacityReservationId"), requested.get("CapacityReservationPreference")
 	if preference == "none" || i.market == "spot" && target == "" {
 		return nil
 	}
 	for _, c := range r.reserved {
 		named := target == c.id || target == "" && c.open
-		if named && c.zone == i.zone && c.kind == i.kind && r.filled(c.id) < c.count {
+		if named && c.zone == i.zone && c.kind == i.kind && r.reservedCount(c.id) < c.count {
 			i.reservation = c.id
 			return nil
 		}
@@ -227,11 +227,11 @@ func (r *ec2Region) reserve(i *ec2Instance, asked awsForm) error {
 	return nil
 }
 
-// filled counts the instances in a reservation.
-func (r *ec2Region) filled(id string) int {
+// reservedCount returns the number of instances in a reservation.
+func (r *ec2Region) reservedCount(id string) int {
 	n := 0
 	for _, i := range r.instances {
-		if i.reservation == id && i.counts() {
+		if i.reservation == id && i.usesCapacity() {
 			n++
 		}
 	}

@@ -39,11 +39,11 @@ type Faults struct {
 	// no effect.
 	Hold func(Call)
 
-	mu       sync.Mutex
-	number   int
-	actions  map[string]int
-	inFlight map[string]int
-	most     map[string]int
+	mu          sync.Mutex
+	number      int
+	actions     map[string]int
+	inFlight    map[string]int
+	maxInFlight map[string]int
 }
 
 // Actions returns how often each action was called.
@@ -61,7 +61,7 @@ func (f *Faults) Actions() map[string]int {
 func (f *Faults) MostInFlight(cloud, region string) int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.most[cloud+"/"+region]
+	return f.maxInFlight[cloud+"/"+region]
 }
 
 // Begin records the start of a call and returns its outcome; end records its end.
@@ -70,12 +70,12 @@ func (f *Faults) Begin(c Call) (o Outcome, end func()) {
 	f.number++
 	c.Number = f.number
 	if f.actions == nil {
-		f.actions, f.inFlight, f.most = map[string]int{}, map[string]int{}, map[string]int{}
+		f.actions, f.inFlight, f.maxInFlight = map[string]int{}, map[string]int{}, map[string]int{}
 	}
 	f.actions[c.Action]++
-	place := c.Cloud + "/" + c.Region
-	f.inFlight[place]++
-	f.most[place] = max(f.most[place], f.inFlight[place])
+	key := c.Cloud + "/" + c.Region
+	f.inFlight[key]++
+	f.maxInFlight[key] = max(f.maxInFlight[key], f.inFlight[key])
 	if f.Decide != nil {
 		o = f.Decide(c)
 	}
@@ -86,7 +86,7 @@ func (f *Faults) Begin(c Call) (o Outcome, end func()) {
 	return o, func() {
 		f.mu.Lock()
 		defer f.mu.Unlock()
-		f.inFlight[place]--
+		f.inFlight[key]--
 	}
 }
 

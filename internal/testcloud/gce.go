@@ -28,35 +28,35 @@ type GCE struct {
 	project string
 	mux     *http.ServeMux
 
-	mu         sync.Mutex // guards what follows
-	calls      int        // what the operations take for time
-	made       int        // numbers what is made
-	instances  gceStore[GCEInstance]
-	firewalls  gceStore[GCEFirewall]
-	operations map[string]*gceOperation
-	requests   map[string]string // request id -> name of the operation that it began
-	steps      int
-	pageSize   int
-	networks   map[string]gceNetwork
-	token      string
-	account    string
-	roles      map[string][]string     // permissions of roles
-	policy     map[string][]gceBinding // roles of accounts
-	users      map[string][]string     // of accounts: which accounts may act as them
-	allowed    []string                // the only permissions of the caller; nil = all but those denied
-	silent     string                  // the zone that does not answer lists
-	silence    string                  // how a list warns of it
-	denied     []string                // permissions that the caller does not have
-	refusals   map[string]*gceError    // by action
-	failures   map[string]GCEFailure   // how operations of an action end
-	stock      map[gceStock]int        // what is left; unlimited where there is no entry
-	limits     map[gceLimit]float64    // quotas
-	lacking    map[string][]string     // machine types that a zone does not have
-	skus       []GCESKU                // the price list
+	mu           sync.Mutex // guards what follows
+	calls        int        // the clock of operations
+	lastNumber   int        // the last id
+	instances    gceStore[GCEInstance]
+	firewalls    gceStore[GCEFirewall]
+	operations   map[string]*gceOperation
+	requests     map[string]string // request id -> name of the operation that it started
+	steps        int
+	pageSize     int
+	networks     map[string]gceNetwork
+	token        string
+	account      string
+	roles        map[string][]string     // permissions of roles
+	policy       map[string][]gceBinding // roles of accounts
+	users        map[string][]string     // by account: the accounts that may act as it
+	allowed      []string                // the only permissions of the caller; nil = all but those denied
+	silentZone   string                  // the zone whose lists fail
+	silenceCode  string                  // the warning code for it
+	denied       []string                // permissions that the caller does not have
+	refusals     map[string]*gceError    // by action
+	failures     map[string]GCEFailure   // how operations of an action end
+	stock        map[gceStock]int        // remaining machines; without an entry unlimited
+	limits       map[gceLimit]float64    // quotas
+	missingTypes map[string][]string     // machine types that a zone does not have
+	skus         []GCESKU                // the price list
 }
 
-// NewGCE is a project with the regions of the fake's map, an automatic network
-// named default, generous quotas, and nothing made yet. A nil Faults serves everything.
+// NewGCE returns a project with the regions of gceZones, an automatic network named default, high
+// quotas, and no resources. A nil Faults serves every call.
 func NewGCE(project string, faults *Faults) *GCE {
 	if faults == nil {
 		faults = &Faults{}
@@ -65,17 +65,17 @@ func NewGCE(project string, faults *Faults) *GCE {
 		faults: faults, project: project, mux: http.NewServeMux(), steps: 1,
 		operations: map[string]*gceOperation{}, requests: map[string]string{},
 		networks: map[string]gceNetwork{"default": {}}, account: "1234-compute@developer.gserviceaccount.com",
-		roles:  map[string][]string{"roles/editor": gceEditor()},
+		roles:  map[string][]string{"roles/editor": gceKnownPermissions()},
 		policy: map[string][]gceBinding{"1234-compute@developer.gserviceaccount.com": {{role: "roles/editor"}}}, users: map[string][]string{},
 		refusals: map[string]*gceError{}, failures: map[string]GCEFailure{},
-		stock: map[gceStock]int{}, limits: map[gceLimit]float64{}, lacking: map[string][]string{},
+		stock: map[gceStock]int{}, limits: map[gceLimit]float64{}, missingTypes: map[string][]string{},
 		skus: gceSKUs(),
 	}
 	for _, route := range gceRoutes {
-		g.mux.HandleFunc(route.pattern, func(w http.ResponseWriter, r *http.Request) { g.answer(w, r, route) })
+		g.mux.HandleFunc(route.pattern, func(w http.ResponseWriter, r *http.Request) { g.handle(w, r, route) })
 	}
 	g.mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
-		gceFail(http.StatusNotFound, "notFound", "the fake does not know %s %s", r.Method, r.URL.Path).write(w)
+		newGCEError(http.StatusNotFound, "notFound", "not emulated: %s %s", r.Method, r.URL.Path).write(w)
 	})
 	return g
 }
@@ -87,10 +87,10 @@ type gceRoute struct {
 	serve   func(g *GCE, r *http.Request) (any, *gceError)
 }
 
-// gceInsert makes an instance.
+// gceInsert is the action that creates an instance.
 const gceInsert = "compute.instances.insert"
 
-// gceListSKUs is the one action that is not about the project.
+// gceListSKUs is the only action that does not refer to the project.
 const gceListSKUs = "cloudbilling.services.skus.list"
 
 const gceProject = "/compute/v1/projects/{project}"
@@ -116,8 +116,8 @@ var gceRoutes = []gceRoute{
 	{"compute.firewalls.delete", "DELETE " + gceProject + "/global/firewalls/{name}", (*GCE).deleteFirewall},
 	{"compute.globalOperations.get", "GET " + gceProject + "/global/operations/{name}", (*GCE).getOperation},
 	{gceListSKUs, "GET /v1/services/{service}/skus", (*GCE).listSKUs},
-	{"resourcemanager.projects.testIamPermissions", "POST /v1/projects/{verb}", (*GCE).askProject},
-	{"iam.serviceAccounts.testIamPermissions", "POST /v1/projects/{anywhere}/serviceAccounts/{account}", (*GCE).askAccount},
+	{"resourcemanager.projects.testIamPermissions", "POST /v1/projects/{verb}", (*GCE).handleProjectVerb},
+	{"iam.serviceAccounts.testIamPermissions", "POST /v1/projects/{anywhere}/serviceAccounts/{account}", (*GCE).handleAccountVerb},
 	{"iam.roles.get", "GET /v1/roles/{role}", (*GCE).getRole},
 	{"iam.roles.get", "GET /v1/projects/{anywhere}/roles/{role}", (*GCE).getRole},
 }
@@ -125,8 +125,8 @@ var gceRoutes = []gceRoute{
 // ServeHTTP answers one request.
 func (g *GCE) ServeHTTP(w http.ResponseWriter, r *http.Request) { g.mux.ServeHTTP(w, r) }
 
-// answer does what the faults say with a call.
-func (g *GCE) answer(w http.ResponseWriter, r *http.Request, route gceRoute) {
+// handle serves one call, or fails it as its Faults decide.
+func (g *GCE) handle(w http.ResponseWriter, r *http.Request, route gceRoute) {
 	outcome, end := g.faults.Begin(Call{
 		Cloud: "gcp", Region: gceRegionOf(r), Action: route.action, Reads: r.Method == http.MethodGet,
 	})
@@ -137,75 +137,75 @@ func (g *GCE) answer(w http.ResponseWriter, r *http.Request, route gceRoute) {
 	case Refused:
 		Cut()
 	case Throttled:
-		fail = gceFail(http.StatusForbidden, "rateLimitExceeded", "Quota exceeded for quota group 'default' and limit 'Queries per 100 seconds'")
+		fail = newGCEError(http.StatusForbidden, "rateLimitExceeded", "Quota exceeded for quota group 'default' and limit 'Queries per 100 seconds'")
 	case Broken:
-		fail = gceFail(http.StatusServiceUnavailable, "backendError", "Internal error. Please try again or contact Google Support.")
+		fail = newGCEError(http.StatusServiceUnavailable, "backendError", "Internal error. Please try again or contact Google Support.")
 	default:
-		reply, fail = g.serve(r, route)
+		reply, fail = g.execute(r, route)
 	}
 	switch {
 	case outcome == Lost:
 		Cut()
 	case fail != nil:
-		g.date(w)
+		g.writeDate(w)
 		fail.write(w)
 	default:
-		g.date(w)
+		g.writeDate(w)
 		writeGCE(w, http.StatusOK, reply)
 	}
 }
 
-// date tells what time it is.
-func (g *GCE) date(w http.ResponseWriter) {
+// writeDate sets the Date header of a response.
+func (g *GCE) writeDate(w http.ResponseWriter) {
 	w.Header().Set("Date", g.now().UTC().Format(http.TimeFormat))
 }
 
-// bodyless refuses a GET with a body, as Google's front end does before any API sees it.
-func bodyless(r *http.Request) *gceError {
+// rejectGetBody rejects a GET with a body, as Google's front end does before any API receives it.
+func rejectGetBody(r *http.Request) *gceError {
 	if r.Method == http.MethodGet && r.ContentLength > 0 {
-		return gceFail(http.StatusBadRequest, "badRequest", "Your client has issued a malformed or illegal request.")
+		return newGCEError(http.StatusBadRequest, "badRequest", "Your client has issued a malformed or illegal request.")
 	}
 	return nil
 }
 
-// serve moves time on and does a call, if its caller may. The reply is text, for
-// what it shows goes on changing.
-func (g *GCE) serve(r *http.Request, route gceRoute) ([]byte, *gceError) {
+// execute advances the operations and executes a call, if the caller is authorized. It encodes the
+// reply under the lock, because the objects in it may change later.
+func (g *GCE) execute(r *http.Request, route gceRoute) ([]byte, *gceError) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.calls++
 	g.advance()
-	if fail := bodyless(r); fail != nil {
+	if fail := rejectGetBody(r); fail != nil {
 		return nil, fail
 	}
-	if fail := g.admit(r, route); fail != nil {
+	if fail := g.checkRequest(r, route); fail != nil {
 		return nil, fail
 	}
 	reply, fail := route.serve(g, r)
 	if fail != nil {
 		return nil, fail
 	}
-	return gceText(reply), nil
+	return gceJSON(reply), nil
 }
 
-// admit checks who calls, what for, and what the fake was told to refuse.
-func (g *GCE) admit(r *http.Request, route gceRoute) *gceError {
+// checkRequest checks the caller, the project and the permission of a request, and applies Refuse.
+func (g *GCE) checkRequest(r *http.Request, route gceRoute) *gceError {
 	if g.token != "" && r.Header.Get("Authorization") != "Bearer "+g.token {
-		return gceFail(http.StatusUnauthorized, "authError", "Request had invalid authentication credentials. Expected OAuth 2 access token, login cookie or other valid authentication credential.")
+		return newGCEError(http.StatusUnauthorized, "authError", "Request had invalid authentication credentials. Expected OAuth 2 access token, login cookie or other valid authentication credential.")
 	}
 	project, _, _ := strings.Cut(cmp.Or(r.PathValue("project"), r.PathValue("verb")), ":")
 	if project != "" && project != g.project && !strings.Contains(r.URL.Path, "/images/") {
-		return gceFail(http.StatusNotFound, "notFound", "The resource 'projects/%s' was not found", project)
+		return newGCEError(http.StatusNotFound, "notFound", "The resource 'projects/%s' was not found", project)
 	}
-	if strings.HasPrefix(route.action, "compute.") && route.action != gceInsert { // which names what it makes in its body
-		if fail := g.require(r, g.resourceOf(r), gcePermission(route.action)); fail != nil {
+	if strings.HasPrefix(route.action, "compute.") && route.action != gceInsert { // its resource is in the body
+		if fail := g.require(r, g.requestedResource(r), gcePermission(route.action)); fail != nil {
 			return fail
 		}
 	}
 	return g.refusals[route.action]
 }
 
-// gceRegionOf is the region that a path speaks of; empty = none.
+// gceRegionOf returns the region in a path; empty = none.
 func gceRegionOf(r *http.Request) string {
 	if zone := r.PathValue("zone"); zone != "" {
 		return gceRegion(zone)
@@ -213,7 +213,7 @@ func gceRegionOf(r *http.Request) string {
 	return r.PathValue("region")
 }
 
-// gceRegion is the region of a zone: us-central1 of us-central1-a.
+// gceRegion returns the region of a zone: us-central1 for us-central1-a.
 func gceRegion(zone string) string { return zone[:max(0, strings.LastIndex(zone, "-"))] }
 
 func (g *GCE) now() time.Time {
@@ -223,15 +223,15 @@ func (g *GCE) now() time.Time {
 	return g.Now()
 }
 
-// link is the URL by which the API refers to something of the project.
+// link returns the URL of a resource of the project.
 func (g *GCE) link(path string) string {
 	return "https://www.googleapis.com/compute/v1/projects/" + g.project + "/" + path
 }
 
-// number is the next id.
-func (g *GCE) number() string {
-	g.made++
-	return fmt.Sprint(1000 + g.made)
+// nextNumber returns the next id.
+func (g *GCE) nextNumber() string {
+	g.lastNumber++
+	return fmt.Sprint(1000 + g.lastNumber)
 }
 
 // gceError is an error in Google's JSON.
@@ -241,19 +241,19 @@ type gceError struct {
 	message string
 }
 
-func gceFail(status int, reason, format string, args ...any) *gceError {
+func newGCEError(status int, reason, format string, args ...any) *gceError {
 	return &gceError{status, reason, fmt.Sprintf(format, args...)}
 }
 
 func (e *gceError) write(w http.ResponseWriter) {
-	writeGCE(w, e.status, gceText(map[string]any{"error": map[string]any{
+	writeGCE(w, e.status, gceJSON(map[string]any{"error": map[string]any{
 		"code": e.status, "message": e.message,
 		"errors": []map[string]string{{"message": e.message, "domain": "global", "reason": e.reason}},
 	}}))
 }
 
-// gceText is a reply as JSON. All that the fake replies can be written as that.
-func gceText(reply any) []byte {
+// gceJSON encodes a reply as JSON, which does not fail for any reply of the emulation.
+func gceJSON(reply any) []byte {
 	text, err := json.Marshal(reply)
 	if err != nil {
 		panic(fmt.Sprintf("testcloud: writing %T as JSON: %v", reply, err))
@@ -267,12 +267,12 @@ func writeGCE(w http.ResponseWriter, status int, text []byte) {
 	w.Write(text) //nolint:errcheck // the caller may have disconnected
 }
 
-// readGCE reads a body that must say nothing that the fake does not know.
-func readGCE(r *http.Request, into any) *gceError {
+// decodeGCE decodes a body and rejects unknown fields.
+func decodeGCE(r *http.Request, into any) *gceError {
 	d := json.NewDecoder(r.Body)
 	d.DisallowUnknownFields()
 	if err := d.Decode(into); err != nil {
-		return gceFail(http.StatusBadRequest, "invalid", "Invalid JSON payload received: %v", err)
+		return newGCEError(http.StatusBadRequest, "invalid", "Invalid JSON payload received: %v", err)
 	}
 	return nil
 }

@@ -12,16 +12,16 @@ import (
 // reserveCapacity reserves quota and stock for an instance, and returns an error if either does not suffice.
 func (g *GCE) reserveCapacity(i GCEInstance) *GCEFailure {
 	zone, kind := path.Base(i.Zone), path.Base(i.MachineType)
-	if f := g.failure("compute.instances.insert"); f != nil {
+	if f := g.injectedFailure("compute.instances.insert"); f != nil {
 		return f
 	}
-	needs := g.needs(i)
+	needs := g.requiredQuota(i)
 	for _, metric := range slices.Sorted(maps.Keys(needs)) {
 		region, where := gceRegion(zone), "in region "+gceRegion(zone)
 		if metric == gceAllGPUs || metric == gceAllCPUs {
 			region, where = "", "globally"
 		}
-		// the instance itself is counted in what is used
+		// the usage includes the instance itself
 		if limit := g.limit(region, metric); g.usage(region, metric) > limit {
 			return &GCEFailure{Code: "QUOTA_EXCEEDED", Message: fmt.Sprintf("Quota '%s' exceeded.  Limit: %.1f %s.", metric, limit, where)}
 		}
@@ -38,7 +38,7 @@ func (g *GCE) reserveCapacity(i GCEInstance) *GCEFailure {
 	return nil
 }
 
-// model is how an instance is provisioned.
+// model returns the provisioning model of an instance.
 func (i GCEInstance) model() string {
 	if i.Scheduling.ProvisioningModel == gceSpot {
 		return gceSpot
@@ -46,8 +46,8 @@ func (i GCEInstance) model() string {
 	return "STANDARD"
 }
 
-// needs is what an instance takes of each quota.
-func (g *GCE) needs(i GCEInstance) map[string]float64 {
+// requiredQuota returns the usage of each quota by an instance.
+func (g *GCE) requiredQuota(i GCEInstance) map[string]float64 {
 	m := gceMachines[path.Base(i.MachineType)]
 	needs := map[string]float64{gceAddresses: float64(len(i.NetworkInterfaces[0].AccessConfigs))}
 	if size, err := strconv.ParseFloat(i.Disks[0].InitializeParams.DiskSizeGB, 64); err == nil && !strings.HasSuffix(i.Disks[0].InitializeParams.DiskType, "/pd-standard") {
@@ -61,31 +61,31 @@ func (g *GCE) needs(i GCEInstance) map[string]float64 {
 	switch {
 	case m.accelerators == 0:
 		needs[gceCPUs] = float64(m.cpus)
-	// until a project was given a quota for what may be interrupted, the usual one counts
+	// a project without a quota for preemptible GPUs uses the standard quota
 	case spot && g.limit(gceRegion(path.Base(i.Zone)), preemptible) > 0:
 		needs[preemptible] = float64(m.accelerators)
-	case m.accelerator == gceFamily:
-		needs[gceFamilies], needs[gceAllGPUs] = float64(m.accelerators), float64(m.accelerators)
+	case m.accelerator == gceH100:
+		needs[gceFamilyQuota], needs[gceAllGPUs] = float64(m.accelerators), float64(m.accelerators)
 	default:
 		needs[gceMetrics[m.accelerator]], needs[gceAllGPUs] = float64(m.accelerators), float64(m.accelerators)
 	}
 	return needs
 }
 
-// limit is a quota; the empty region is the project.
+// limit returns a quota of a region; an empty region means the project.
 func (g *GCE) limit(region, metric string) float64 {
 	if l, ok := g.limits[gceLimit{region, metric}]; ok {
 		return l
 	}
-	return gceGenerous
+	return gceDefaultLimit
 }
 
-// usage is what the instances that are not stopped take of a quota.
+// usage returns the usage of a quota by all instances that are not stopped.
 func (g *GCE) usage(region, metric string) float64 {
 	var used float64
 	for _, i := range g.instances.all() {
 		if i.Status != gceTerminated && (region == "" || gceRegion(path.Base(i.Zone)) == region) {
-			used += g.needs(i)[metric]
+			used += g.requiredQuota(i)[metric]
 		}
 	}
 	return used

@@ -5,15 +5,15 @@ import (
 	"strings"
 )
 
-// This file evaluates conditions of role bindings of Google Cloud, as far as they speak of the
+// This file evaluates conditions of role bindings of Google Cloud, as far as they refer to the
 // resource: resource.type, resource.service and resource.name with startsWith, endsWith and
 // extract, joined by &&, || and !. ("Attribute reference for IAM Conditions" of Google's IAM
 // documentation; extract is Google's own addition to the Common Expression Language.)
 
-// gceResource is what a permission is asked for.
+// gceResource is a resource for which a permission is checked.
 type gceResource struct{ kind, name string }
 
-// attribute is an attribute of a resource by its name in conditions.
+// attribute returns an attribute of a resource by its name in conditions.
 func (r gceResource) attribute(name string) (string, bool) {
 	switch name {
 	case "resource.type":
@@ -27,34 +27,34 @@ func (r gceResource) attribute(name string) (string, bool) {
 	return "", false
 }
 
-// holds reports whether a condition holds of a resource; an empty one always does.
-func (r gceResource) holds(condition string) (bool, error) {
+// satisfies reports whether a resource satisfies a condition; it always satisfies an empty one.
+func (r gceResource) satisfies(condition string) (bool, error) {
 	if condition == "" {
 		return true, nil
 	}
-	c := &gceCondition{rest: condition, of: r}
-	v, err := c.or()
+	c := &gceCondition{rest: condition, resource: r}
+	v, err := c.parseOr()
 	switch truth, isTruth := v.(bool); {
 	case err != nil:
 		return false, fmt.Errorf("condition %q: %w", condition, err)
 	case strings.TrimSpace(c.rest) != "":
-		return false, fmt.Errorf("condition %q: cannot read %q", condition, c.rest)
+		return false, fmt.Errorf("condition %q: unexpected %q", condition, c.rest)
 	case !isTruth:
-		return false, fmt.Errorf("condition %q: it is neither true nor false", condition)
+		return false, fmt.Errorf("condition %q: is not a boolean", condition)
 	default:
 		return truth, nil
 	}
 }
 
-// gceCondition is a condition while it is evaluated: values are strings and bools. Both sides of
-// an operator are always evaluated, so that an error shows wherever it is.
+// gceCondition is the state of parsing and evaluating a condition: values are strings and bools. Both
+// operands of an operator are always evaluated, so that every error is found.
 type gceCondition struct {
-	rest string
-	of   gceResource
+	rest     string
+	resource gceResource
 }
 
-// takes drops a token from the beginning, if it is there.
-func (c *gceCondition) takes(token string) bool {
+// accept consumes a token if it is next.
+func (c *gceCondition) accept(token string) bool {
 	c.rest = strings.TrimLeft(c.rest, " \t\n")
 	rest, ok := strings.CutPrefix(c.rest, token)
 	if ok {
@@ -63,18 +63,18 @@ func (c *gceCondition) takes(token string) bool {
 	return ok
 }
 
-func (c *gceCondition) or() (any, error) {
-	return c.joined("||", (*gceCondition).and, func(a, b bool) bool { return a || b })
+func (c *gceCondition) parseOr() (any, error) {
+	return c.parseOperands("||", (*gceCondition).parseAnd, func(a, b bool) bool { return a || b })
 }
 
-func (c *gceCondition) and() (any, error) {
-	return c.joined("&&", (*gceCondition).not, func(a, b bool) bool { return a && b })
+func (c *gceCondition) parseAnd() (any, error) {
+	return c.parseOperands("&&", (*gceCondition).parseNot, func(a, b bool) bool { return a && b })
 }
 
-// joined reads operands that an operator joins.
-func (c *gceCondition) joined(operator string, operand func(*gceCondition) (any, error), join func(a, b bool) bool) (any, error) {
+// parseOperands evaluates a chain of operands that an operator joins.
+func (c *gceCondition) parseOperands(operator string, operand func(*gceCondition) (any, error), join func(a, b bool) bool) (any, error) {
 	v, err := operand(c)
-	for err == nil && c.takes(operator) {
+	for err == nil && c.accept(operator) {
 		var next any
 		if next, err = operand(c); err != nil {
 			break
@@ -82,50 +82,50 @@ func (c *gceCondition) joined(operator string, operand func(*gceCondition) (any,
 		a, isA := v.(bool)
 		b, isB := next.(bool)
 		if !isA || !isB {
-			return nil, fmt.Errorf("%s joins what is true or false", operator)
+			return nil, fmt.Errorf("%s: operands must be booleans", operator)
 		}
 		v = join(a, b)
 	}
 	return v, err
 }
 
-func (c *gceCondition) not() (any, error) {
+func (c *gceCondition) parseNot() (any, error) {
 	c.rest = strings.TrimLeft(c.rest, " \t\n")
-	if strings.HasPrefix(c.rest, "!=") || !c.takes("!") {
-		return c.compared()
+	if strings.HasPrefix(c.rest, "!=") || !c.accept("!") {
+		return c.parseComparison()
 	}
-	v, err := c.not()
+	v, err := c.parseNot()
 	truth, isTruth := v.(bool)
 	if err == nil && !isTruth {
-		err = fmt.Errorf("! is of what is true or false")
+		err = fmt.Errorf("!: operand must be a boolean")
 	}
 	return !truth, err
 }
 
-func (c *gceCondition) compared() (any, error) {
-	v, err := c.value()
+func (c *gceCondition) parseComparison() (any, error) {
+	v, err := c.parseValue()
 	if err != nil {
 		return nil, err
 	}
 	for _, operator := range []string{"==", "!="} {
-		if c.takes(operator) {
-			other, err := c.value()
+		if c.accept(operator) {
+			other, err := c.parseValue()
 			return (v == other) == (operator == "=="), err
 		}
 	}
 	return v, nil
 }
 
-// value reads a text, an attribute with its methods, or what is in parentheses.
-func (c *gceCondition) value() (any, error) {
-	if c.takes("(") {
-		v, err := c.or()
-		if err == nil && !c.takes(")") {
-			err = fmt.Errorf("a parenthesis is open before %q", c.rest)
+// parseValue evaluates a string, an attribute with its methods, or an expression in parentheses.
+func (c *gceCondition) parseValue() (any, error) {
+	if c.accept("(") {
+		v, err := c.parseOr()
+		if err == nil && !c.accept(")") {
+			err = fmt.Errorf("missing ) before %q", c.rest)
 		}
 		return v, err
 	}
-	if text, ok := c.text(); ok {
+	if text, ok := c.parseString(); ok {
 		return text, nil
 	}
 	end := strings.IndexFunc(c.rest, func(r rune) bool {
@@ -137,25 +137,26 @@ func (c *gceCondition) value() (any, error) {
 	}
 	c.rest = c.rest[len(word):]
 	method := ""
-	if c.takes("(") {
+	if c.accept("(") {
 		at := strings.LastIndex(word, ".")
 		word, method = word[:max(0, at)], word[at+1:]
 	}
-	v, known := c.of.attribute(word)
+	v, known := c.resource.attribute(word)
 	if !known {
-		return nil, fmt.Errorf("the fake does not know %q", word)
+		return nil, fmt.Errorf("unknown attribute %q", word)
 	}
-	return c.called(v, method)
+	return c.applyMethod(v, method)
 }
 
-// called applies a method, of which the parenthesis is open, to a text, and those that follow it.
-func (c *gceCondition) called(v, method string) (any, error) {
+// applyMethod applies a method, whose opening parenthesis is consumed, to a string, and then any
+// following methods.
+func (c *gceCondition) applyMethod(v, method string) (any, error) {
 	if method == "" {
 		return v, nil
 	}
-	argument, ok := c.text()
-	if !ok || !c.takes(")") {
-		return nil, fmt.Errorf("%s takes one text, found %q", method, c.rest)
+	argument, ok := c.parseString()
+	if !ok || !c.accept(")") {
+		return nil, fmt.Errorf("%s: must have one string argument, found %q", method, c.rest)
 	}
 	switch method {
 	case "startsWith":
@@ -163,28 +164,28 @@ func (c *gceCondition) called(v, method string) (any, error) {
 	case "endsWith":
 		return strings.HasSuffix(v, argument), nil
 	case "extract":
-		return c.chained(extracted(v, argument))
+		return c.applyNextMethod(extractTemplate(v, argument))
 	}
-	return nil, fmt.Errorf("the fake does not know the method %s", method)
+	return nil, fmt.Errorf("unknown method %s", method)
 }
 
-// chained applies the method that follows a text, if one does.
-func (c *gceCondition) chained(v string) (any, error) {
-	if !c.takes(".") {
+// applyNextMethod applies the next method to a string, if there is one.
+func (c *gceCondition) applyNextMethod(v string) (any, error) {
+	if !c.accept(".") {
 		return v, nil
 	}
 	method, rest, ok := strings.Cut(c.rest, "(")
 	if !ok {
-		return nil, fmt.Errorf("no method in %q", c.rest)
+		return nil, fmt.Errorf("missing method in %q", c.rest)
 	}
 	c.rest = rest
-	return c.called(v, method)
+	return c.applyMethod(v, method)
 }
 
-// text reads a text in quotes.
-func (c *gceCondition) text() (string, bool) {
+// parseString consumes a quoted string.
+func (c *gceCondition) parseString() (string, bool) {
 	for _, quote := range []string{`"`, "'"} {
-		if c.takes(quote) {
+		if c.accept(quote) {
 			text, rest, closed := strings.Cut(c.rest, quote)
 			c.rest = rest
 			return text, closed
@@ -193,10 +194,10 @@ func (c *gceCondition) text() (string, bool) {
 	return "", false
 }
 
-// extracted is the part of a value that stands where a template has {name}: what follows the
-// first occurrence of the text before it, up to that of the text behind it; empty where either is
+// extractTemplate returns the part of a value at the position of {name} in a template: from the first
+// occurrence of the text before it to the next occurrence of the text after it; empty if either is
 // missing.
-func extracted(value, template string) string {
+func extractTemplate(value, template string) string {
 	before, rest, _ := strings.Cut(template, "{")
 	_, behind, _ := strings.Cut(rest, "}")
 	_, from, found := strings.Cut(value, before)

@@ -2,58 +2,60 @@ package testcloud
 
 import "slices"
 
-// GCEFailure is how an operation ends that does not succeed.
+// GCEFailure is the error of a failed operation.
 type GCEFailure struct {
 	Code    string // ZONE_RESOURCE_POOL_EXHAUSTED
 	Message string
-	// Stays leaves a machine that could not be started, stopped, instead of taking it away.
+	// Stays leaves a machine that failed to start as stopped, instead of removing it.
 	Stays bool
 }
 
-// gceStock is what a zone may run out of: a machine type in one provisioning model.
+// gceStock is a capacity pool of a zone: a machine type in one provisioning model.
 type gceStock struct{ zone, kind, model string }
 
-// gceLimit is a quota; the empty region is the project.
+// gceLimit identifies a quota; an empty region means the project.
 type gceLimit struct{ region, metric string }
 
-// SetSteps sets how many calls later an operation is done; 0 = at once. It is 1 at first.
-func (g *GCE) SetSteps(n int) { g.locked(func() { g.steps = n }) }
+// SetSteps sets the number of calls after which an operation is done; 0 = at once. The default is 1.
+func (g *GCE) SetSteps(n int) { g.withLock(func() { g.steps = n }) }
 
-// SetPageSize sets how much a list shows at most; 0 = all of it.
-func (g *GCE) SetPageSize(n int) { g.locked(func() { g.pageSize = n }) }
+// SetPageSize sets the maximum page size of lists; 0 = unlimited.
+func (g *GCE) SetPageSize(n int) { g.withLock(func() { g.pageSize = n }) }
 
-// SetStock sets how many machines of a type a zone still has in a provisioning
-// model, STANDARD or SPOT. What goes does not come back.
+// SetStock sets how many machines of a type a zone can still start in a provisioning model, STANDARD or
+// SPOT. Deleted machines do not return to the stock.
 func (g *GCE) SetStock(zone, machineType, model string, n int) {
-	g.locked(func() { g.stock[gceStock{zone, machineType, model}] = n })
+	g.withLock(func() { g.stock[gceStock{zone, machineType, model}] = n })
 }
 
-// SetQuota sets how much of a metric a region may have; the empty region is the project.
+// SetQuota sets the quota of a region for a metric; an empty region means the project.
 func (g *GCE) SetQuota(region, metric string, limit float64) {
-	g.locked(func() { g.limits[gceLimit{region, metric}] = limit })
+	g.withLock(func() { g.limits[gceLimit{region, metric}] = limit })
 }
 
 // SetDefaultAccount sets the project's default service account; empty = it has none.
-func (g *GCE) SetDefaultAccount(email string) { g.locked(func() { g.account = email }) }
+func (g *GCE) SetDefaultAccount(email string) { g.withLock(func() { g.account = email }) }
 
-// Lack takes a machine type from a zone.
+// Lack removes a machine type from a zone.
 func (g *GCE) Lack(zone, machineType string) {
-	g.locked(func() { g.lacking[zone] = append(g.lacking[zone], machineType) })
+	g.withLock(func() { g.missingTypes[zone] = append(g.missingTypes[zone], machineType) })
 }
 
-// Silence keeps a zone from answering lists, which then only warn by a code such as
-// UNREACHABLE; an empty zone ends that.
-func (g *GCE) Silence(zone, code string) { g.locked(func() { g.silent, g.silence = zone, code }) }
+// Silence makes lists omit a zone and contain a warning code for it, such as UNREACHABLE; an empty zone
+// ends that.
+func (g *GCE) Silence(zone, code string) {
+	g.withLock(func() { g.silentZone, g.silenceCode = zone, code })
+}
 
-// RequireToken makes every call need an access token.
-func (g *GCE) RequireToken(token string) { g.locked(func() { g.token = token }) }
+// RequireToken makes every call require an access token.
+func (g *GCE) RequireToken(token string) { g.withLock(func() { g.token = token }) }
 
-// Deny takes permissions from the caller.
-func (g *GCE) Deny(permissions ...string) { g.locked(func() { g.denied = permissions }) }
+// Deny removes permissions from the operator.
+func (g *GCE) Deny(permissions ...string) { g.withLock(func() { g.denied = permissions }) }
 
-// Refuse answers every call of an action with an error; status 0 ends that.
+// Refuse makes every call of an action fail with an error; status 0 ends that.
 func (g *GCE) Refuse(action string, status int, reason, message string) {
-	g.locked(func() {
+	g.withLock(func() {
 		delete(g.refusals, action)
 		if status != 0 {
 			g.refusals[action] = &gceError{status, reason, message}
@@ -61,10 +63,9 @@ func (g *GCE) Refuse(action string, status int, reason, message string) {
 	})
 }
 
-// Fail lets operations of an action, such as compute.instances.insert, end in an
-// error; an empty code ends that.
+// Fail makes operations of an action, such as compute.instances.insert, fail; an empty code ends that.
 func (g *GCE) Fail(action string, f GCEFailure) {
-	g.locked(func() {
+	g.withLock(func() {
 		delete(g.failures, action)
 		if f.Code != "" {
 			g.failures[action] = f
@@ -72,17 +73,17 @@ func (g *GCE) Fail(action string, f GCEFailure) {
 	})
 }
 
-// Preempt takes a spot instance away, by stopping or deleting it as its scheduling
-// says. It says whether there is such an instance.
+// Preempt preempts a spot instance: it stops or deletes it, by its scheduling options. It reports whether
+// there is such an instance.
 func (g *GCE) Preempt(name string) (found bool) {
-	g.locked(func() {
+	g.withLock(func() {
 		for _, at := range g.instances.keys() {
 			i, _ := g.instances.get(at)
 			if i.Name != name || i.Scheduling.ProvisioningModel != gceSpot {
 				continue
 			}
 			found = true
-			i.halt()
+			i.stopPrograms()
 			if i.Scheduling.InstanceTerminationAction == "DELETE" {
 				g.instances.remove(at, g.faults.Unseen)
 				continue
@@ -94,16 +95,16 @@ func (g *GCE) Preempt(name string) (found bool) {
 	return found
 }
 
-// SetStatus gives every instance of a name another status, as somebody does who stops it by hand.
+// SetStatus sets the status of every instance with a name, as a person would by stopping it by hand.
 func (g *GCE) SetStatus(name, status string) {
 	g.editInstances(name, func(i *GCEInstance) {
-		i.halt()
+		i.stopPrograms()
 		i.Status = status
 	})
 }
 
-// SetGuestAttribute writes an attribute as the instances of a name do from inside;
-// those that were made without enable-guest-attributes cannot.
+// SetGuestAttribute writes a guest attribute on behalf of the instances with a name. Instances created
+// without enable-guest-attributes ignore it.
 func (g *GCE) SetGuestAttribute(name, path, value string) {
 	g.editInstances(name, func(i *GCEInstance) {
 		if slices.Contains(i.Metadata.Items, GCEMetadataItem{Key: "enable-guest-attributes", Value: "TRUE"}) {
@@ -113,7 +114,7 @@ func (g *GCE) SetGuestAttribute(name, path, value string) {
 }
 
 func (g *GCE) editInstances(name string, edit func(*GCEInstance)) {
-	g.locked(func() {
+	g.withLock(func() {
 		for _, at := range g.instances.keys() {
 			if i, _ := g.instances.get(at); i.Name == name {
 				edit(&i)
@@ -123,9 +124,9 @@ func (g *GCE) editInstances(name string, edit func(*GCEInstance)) {
 	})
 }
 
-// EditFirewall changes a firewall rule by hand. It says whether there is one.
+// EditFirewall changes a firewall rule by hand. It reports whether there is one.
 func (g *GCE) EditFirewall(name string, edit func(*GCEFirewall)) (found bool) {
-	g.locked(func() {
+	g.withLock(func() {
 		var f GCEFirewall
 		if f, found = g.firewalls.get(name); found {
 			edit(&f)
@@ -135,19 +136,19 @@ func (g *GCE) EditFirewall(name string, edit func(*GCEFirewall)) (found bool) {
 	return found
 }
 
-// Instances are all instances as they are, in the order of zone and name.
+// Instances returns the current state of all instances, sorted by zone and name.
 func (g *GCE) Instances() (all []GCEInstance) {
-	g.locked(func() { all = g.instances.all() })
+	g.withLock(func() { all = g.instances.all() })
 	return all
 }
 
-// Firewalls are all firewall rules as they are, by name.
+// Firewalls returns the current state of all firewall rules, sorted by name.
 func (g *GCE) Firewalls() (all []GCEFirewall) {
-	g.locked(func() { all = g.firewalls.all() })
+	g.withLock(func() { all = g.firewalls.all() })
 	return all
 }
 
-func (g *GCE) locked(change func()) {
+func (g *GCE) withLock(change func()) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	change()

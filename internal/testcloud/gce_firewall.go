@@ -24,7 +24,7 @@ type GCEFirewall struct {
 	Denied       []GCEProtocol `json:"denied,omitempty"`
 }
 
-// GCEProtocol is what a firewall rule lets in, or keeps out.
+// GCEProtocol is a protocol, with ports, that a firewall rule allows or denies.
 type GCEProtocol struct {
 	Protocol string   `json:"IPProtocol"`
 	Ports    []string `json:"ports,omitempty"`
@@ -32,25 +32,25 @@ type GCEProtocol struct {
 
 var gceName = regexp.MustCompile(`^[a-z]([-a-z0-9]{0,61}[a-z0-9])?$`)
 
-// readFirewall reads a rule as somebody sends it, and fills in what is left out.
+// readFirewall decodes and validates a rule, and sets the defaults of omitted fields.
 func (g *GCE) readFirewall(r *http.Request) (f GCEFirewall, fail *gceError) {
-	if fail := readGCE(r, &f); fail != nil {
+	if fail := decodeGCE(r, &f); fail != nil {
 		return f, fail
 	}
-	network, fail := g.network("resource.network", cmp.Or(f.Network, "global/networks/default"))
+	network, fail := g.resolveNetwork("resource.network", cmp.Or(f.Network, "global/networks/default"))
 	switch {
 	case fail != nil:
 		return f, fail
 	case !gceName.MatchString(f.Name):
-		return f, gceFail(http.StatusBadRequest, "invalid", "Invalid value for field 'resource.name': '%s'. Must be a match of regex '%s'", f.Name, gceName)
+		return f, newGCEError(http.StatusBadRequest, "invalid", "Invalid value for field 'resource.name': '%s'. Must be a match of regex '%s'", f.Name, gceName)
 	case len(f.Description) > 2048:
-		return f, gceFail(http.StatusBadRequest, "invalid", "Invalid value for field 'resource.description': the value is too long")
+		return f, newGCEError(http.StatusBadRequest, "invalid", "Invalid value for field 'resource.description': the value is too long")
 	case (len(f.Allowed) == 0) == (len(f.Denied) == 0):
-		return f, gceFail(http.StatusBadRequest, "invalid", "Exactly one of 'allowed' and 'denied' must be specified")
+		return f, newGCEError(http.StatusBadRequest, "invalid", "Exactly one of 'allowed' and 'denied' must be specified")
 	}
 	for _, tag := range append(append([]string{}, f.SourceTags...), f.TargetTags...) {
 		if !gceName.MatchString(tag) {
-			return f, gceFail(http.StatusBadRequest, "invalid", "Invalid value for a tag: '%s'", tag)
+			return f, newGCEError(http.StatusBadRequest, "invalid", "Invalid value for a tag: '%s'", tag)
 		}
 	}
 	f.Network, f.Direction = network, cmp.Or(f.Direction, "INGRESS")
@@ -64,24 +64,24 @@ func (g *GCE) readFirewall(r *http.Request) (f GCEFirewall, fail *gceError) {
 }
 
 func (g *GCE) insertFirewall(r *http.Request) (any, *gceError) {
-	if op := g.repeated(r); op != nil {
+	if op := g.repeatedOperation(r); op != nil {
 		return op, nil
 	}
 	f, fail := g.readFirewall(r)
 	if fail != nil {
 		return nil, fail
 	}
-	if fail := g.require(r, g.whole(), "compute.networks.updatePolicy"); fail != nil {
+	if fail := g.require(r, g.projectResource(), "compute.networks.updatePolicy"); fail != nil {
 		return nil, fail
 	}
 	target := "global/firewalls/" + f.Name
 	if _, ok := g.firewalls.get(f.Name); ok {
-		return nil, gceFail(http.StatusConflict, "alreadyExists", "The resource 'projects/%s/%s' already exists", g.project, target)
+		return nil, newGCEError(http.StatusConflict, "alreadyExists", "The resource 'projects/%s/%s' already exists", g.project, target)
 	}
-	f.Kind, f.ID, f.SelfLink = "compute#firewall", g.number(), g.link(target)
+	f.Kind, f.ID, f.SelfLink = "compute#firewall", g.nextNumber(), g.link(target)
 	g.firewalls.add(f.Name, f, g.faults.Unseen)
-	return g.begin(r, "", "insert", target, func() *GCEFailure {
-		failure := g.failure("compute.firewalls.insert")
+	return g.startOperation(r, "", "insert", target, func() *GCEFailure {
+		failure := g.injectedFailure("compute.firewalls.insert")
 		if failure != nil {
 			g.firewalls.remove(f.Name, 0)
 		}
@@ -89,31 +89,31 @@ func (g *GCE) insertFirewall(r *http.Request) (any, *gceError) {
 	}), nil
 }
 
-// firewall finds the rule that a request names.
-func (g *GCE) firewall(r *http.Request) (GCEFirewall, *gceError) {
+// findFirewall returns the rule in the path of a request.
+func (g *GCE) findFirewall(r *http.Request) (GCEFirewall, *gceError) {
 	f, ok := g.firewalls.get(r.PathValue("name"))
 	if !ok {
-		return f, gceFail(http.StatusNotFound, "notFound", "The resource 'projects/%s/global/firewalls/%s' was not found", g.project, r.PathValue("name"))
+		return f, newGCEError(http.StatusNotFound, "notFound", "The resource 'projects/%s/global/firewalls/%s' was not found", g.project, r.PathValue("name"))
 	}
 	return f, nil
 }
 
-// firewallToChange finds the rule that a request names, if it can be changed now.
+// firewallToChange returns the rule in the path of a request, if no other change of it is in progress.
 func (g *GCE) firewallToChange(r *http.Request) (GCEFirewall, *gceError) {
-	f, fail := g.firewall(r)
+	f, fail := g.findFirewall(r)
 	if fail == nil {
-		fail = g.busy("global/firewalls/" + f.Name)
+		fail = g.checkReady("global/firewalls/" + f.Name)
 	}
 	return f, fail
 }
 
 func (g *GCE) getFirewall(r *http.Request) (any, *gceError) {
-	f, fail := g.firewall(r)
+	f, fail := g.findFirewall(r)
 	return f, fail
 }
 
 func (g *GCE) updateFirewall(r *http.Request) (any, *gceError) {
-	if op := g.repeated(r); op != nil {
+	if op := g.repeatedOperation(r); op != nil {
 		return op, nil
 	}
 	old, fail := g.firewallToChange(r)
@@ -125,22 +125,22 @@ func (g *GCE) updateFirewall(r *http.Request) (any, *gceError) {
 		return nil, fail
 	}
 	if f.Network != old.Network {
-		return nil, gceFail(http.StatusBadRequest, "invalid", "Invalid value for field 'resource.network': '%s'. The network of a firewall cannot be changed.", f.Network)
+		return nil, newGCEError(http.StatusBadRequest, "invalid", "Invalid value for field 'resource.network': '%s'. The network of a firewall cannot be changed.", f.Network)
 	}
 	f.Kind, f.ID, f.SelfLink = old.Kind, old.ID, old.SelfLink
 	g.firewalls.set(old.Name, f)
-	return g.begin(r, "", "update", "global/firewalls/"+old.Name, func() *GCEFailure { return nil }), nil
+	return g.startOperation(r, "", "update", "global/firewalls/"+old.Name, func() *GCEFailure { return nil }), nil
 }
 
 func (g *GCE) deleteFirewall(r *http.Request) (any, *gceError) {
-	if op := g.repeated(r); op != nil {
+	if op := g.repeatedOperation(r); op != nil {
 		return op, nil
 	}
 	f, fail := g.firewallToChange(r)
 	if fail != nil {
 		return nil, fail
 	}
-	return g.begin(r, "", "delete", "global/firewalls/"+f.Name, func() *GCEFailure {
+	return g.startOperation(r, "", "delete", "global/firewalls/"+f.Name, func() *GCEFailure {
 		g.firewalls.remove(f.Name, g.faults.Unseen)
 		return nil
 	}), nil

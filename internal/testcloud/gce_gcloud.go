@@ -5,9 +5,8 @@ import (
 	"strings"
 )
 
-// Gcloud runs commands about roles and accounts, a line each, as an operator pastes them into a
-// shell that has Google's tool of that name. Lines of anything else are left out; a command that the
-// fake does not know is an error.
+// Gcloud runs gcloud commands for roles and accounts, one per line, as an operator pastes them into a
+// shell. It skips other lines; an unknown gcloud command is an error.
 func (g *GCE) Gcloud(commands string) error {
 	for line := range strings.Lines(commands) {
 		words := ShellWords(line)
@@ -45,13 +44,12 @@ func (g *GCE) gcloud(words []string) error {
 		_, expression, _ := strings.Cut(flags["condition"], "expression=")
 		g.Bind(member, flags["role"], expression)
 	default:
-		return fmt.Errorf("the fake does not know it")
+		return fmt.Errorf("unknown command")
 	}
 	return nil
 }
 
-// ShellWords are the words of a line as a shell reads them, less a comment; words in single quotes
-// are one.
+// ShellWords splits a line as a shell does, without a comment; a text in single quotes is one word.
 func ShellWords(line string) []string {
 	var words []string
 	for {

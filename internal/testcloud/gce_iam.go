@@ -8,20 +8,20 @@ import (
 	"strings"
 )
 
-// Allow leaves the caller these permissions and no others.
-func (g *GCE) Allow(permissions ...string) { g.locked(func() { g.allowed = permissions }) }
+// Allow limits the operator to these permissions.
+func (g *GCE) Allow(permissions ...string) { g.withLock(func() { g.allowed = permissions }) }
 
-// SetRole makes a role of the project, projects/PROJECT/roles/NAME, or a predefined one.
+// SetRole creates a role of the project, projects/PROJECT/roles/NAME, or a predefined one.
 func (g *GCE) SetRole(role string, permissions ...string) {
-	g.locked(func() { g.roles[role] = permissions })
+	g.withLock(func() { g.roles[role] = permissions })
 }
 
-// gceBinding is a role that an account has in the project, under a condition where it has one.
+// gceBinding is a role of an account in the project, with an optional condition.
 type gceBinding struct{ role, condition string }
 
-// SetAccount makes a service account that has some roles in the project.
+// SetAccount creates a service account with roles in the project.
 func (g *GCE) SetAccount(email string, roles ...string) {
-	g.locked(func() {
+	g.withLock(func() {
 		g.policy[email] = nil
 		for _, role := range roles {
 			g.policy[email] = append(g.policy[email], gceBinding{role: role})
@@ -29,35 +29,35 @@ func (g *GCE) SetAccount(email string, roles ...string) {
 	})
 }
 
-// Bind gives an account that there is a role in the project under a condition; an empty one always
+// Bind grants an existing account a role in the project under a condition; an empty condition always
 // holds.
 func (g *GCE) Bind(email, role, condition string) {
-	g.locked(func() { g.policy[email] = append(g.policy[email], gceBinding{role, condition}) })
+	g.withLock(func() { g.policy[email] = append(g.policy[email], gceBinding{role, condition}) })
 }
 
-// LetActAs lets an account have machines run as another, or as itself.
+// LetActAs allows user to create machines that run as account.
 func (g *GCE) LetActAs(account, user string) {
-	g.locked(func() { g.users[account] = append(g.users[account], user) })
+	g.withLock(func() { g.users[account] = append(g.users[account], user) })
 }
 
-// tokenOf is the prefix of the access tokens of service accounts.
-const tokenOf = "ya29.account."
+// accountTokenPrefix is the prefix of the access tokens of service accounts.
+const accountTokenPrefix = "ya29.account."
 
-// Credentials are the service account that a machine of a name runs as, and an access token of
-// it; both empty where it runs as nobody.
+// Credentials returns the service account of the machine with a name, and an access token for it; both
+// are empty if it has none.
 func (g *GCE) Credentials(name string) (email, token string) {
-	g.locked(func() {
+	g.withLock(func() {
 		for _, at := range g.instances.keys() {
 			if i, _ := g.instances.get(at); i.Name == name && len(i.ServiceAccounts) > 0 {
 				email = g.emailOf(i.ServiceAccounts[0])
-				token = tokenOf + email
+				token = accountTokenPrefix + email
 			}
 		}
 	})
 	return email, token
 }
 
-// emailOf is the address of an account that an instance names.
+// emailOf returns the email address of an instance's service account.
 func (g *GCE) emailOf(a GCEServiceAccount) string {
 	if a.Email == "default" {
 		return g.account
@@ -65,33 +65,33 @@ func (g *GCE) emailOf(a GCEServiceAccount) string {
 	return a.Email
 }
 
-// caller is the account that a request is of; empty = the operator's.
-func caller(r *http.Request) string {
-	email, isAccount := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer "+tokenOf)
+// callerAccount returns the account that sent a request; empty = the operator.
+func callerAccount(r *http.Request) string {
+	email, isAccount := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer "+accountTokenPrefix)
 	if !isAccount {
 		return ""
 	}
 	return email
 }
 
-// has reports whether the operator has a permission.
-func (g *GCE) has(permission string) bool {
+// operatorHas reports whether the operator has a permission.
+func (g *GCE) operatorHas(permission string) bool {
 	return !slices.Contains(g.denied, permission) && (g.allowed == nil || slices.Contains(g.allowed, permission))
 }
 
-// may reports whether the caller of a request has a permission on a resource.
-func (g *GCE) may(r *http.Request, on gceResource, permission string) (bool, *gceError) {
-	email := caller(r)
+// isAllowed reports whether the caller of a request has a permission on a resource.
+func (g *GCE) isAllowed(r *http.Request, on gceResource, permission string) (bool, *gceError) {
+	email := callerAccount(r)
 	if email == "" {
-		return g.has(permission), nil
+		return g.operatorHas(permission), nil
 	}
 	for _, b := range g.policy[email] {
 		if !slices.Contains(g.roles[b.role], permission) {
 			continue
 		}
-		holds, err := on.holds(b.condition)
+		holds, err := on.satisfies(b.condition)
 		if err != nil {
-			return false, gceFail(http.StatusInternalServerError, "backendError", "%v", err)
+			return false, newGCEError(http.StatusInternalServerError, "backendError", "%v", err)
 		}
 		if holds {
 			return true, nil
@@ -100,50 +100,51 @@ func (g *GCE) may(r *http.Request, on gceResource, permission string) (bool, *gc
 	return false, nil
 }
 
-// require refuses a caller who lacks one of some permissions on a resource.
+// require rejects a caller who lacks any of the permissions on a resource.
 func (g *GCE) require(r *http.Request, on gceResource, permissions ...string) *gceError {
 	for _, permission := range permissions {
 		if permission == "" {
 			continue
 		}
-		may, fail := g.may(r, on, permission)
+		allowed, fail := g.isAllowed(r, on, permission)
 		if fail != nil {
 			return fail
 		}
-		if !may {
-			return gceFail(http.StatusForbidden, "forbidden", "Required '%s' permission for '%s'", permission, on.name)
+		if !allowed {
+			return newGCEError(http.StatusForbidden, "forbidden", "Required '%s' permission for '%s'", permission, on.name)
 		}
 	}
 	return nil
 }
 
-// whole is the project as a resource.
-func (g *GCE) whole() gceResource {
+// projectResource returns the project as a resource.
+func (g *GCE) projectResource() gceResource {
 	return gceResource{"cloudresourcemanager.googleapis.com/Project", "projects/" + g.project}
 }
 
-// thing is something in a zone or a region as a resource: Instance, zones/us-central1-a/instances/x.
-func (g *GCE) thing(kind, path string) gceResource {
+// computeResource returns a resource of a zone or region: Instance, zones/us-central1-a/instances/x.
+func (g *GCE) computeResource(kind, path string) gceResource {
 	return gceResource{"compute.googleapis.com/" + kind, "projects/" + g.project + "/" + path}
 }
 
-// resourceOf is what a request is about.
-func (g *GCE) resourceOf(r *http.Request) gceResource {
+// requestedResource returns the resource that a request refers to.
+func (g *GCE) requestedResource(r *http.Request) gceResource {
 	if zone, name := r.PathValue("zone"), r.PathValue("name"); zone != "" && name != "" && strings.Contains(r.URL.Path, "/instances/") {
-		return g.thing("Instance", "zones/"+zone+"/instances/"+name)
+		return g.computeResource("Instance", "zones/"+zone+"/instances/"+name)
 	}
-	return g.whole()
+	return g.projectResource()
 }
 
-// mayInsert refuses a caller who may not make an instance with all that belongs to it.
-func (g *GCE) mayInsert(r *http.Request, zone string, i GCEInstance) *gceError {
-	for _, needed := range append([]string{"compute.instances.create"}, gceBeside(i)...) {
-		on := g.thing("Instance", "zones/"+zone+"/instances/"+i.Name)
+// checkInsertPermissions rejects a caller without the permissions to create an instance and the resources
+// that it uses.
+func (g *GCE) checkInsertPermissions(r *http.Request, zone string, i GCEInstance) *gceError {
+	for _, needed := range append([]string{"compute.instances.create"}, gceInsertPermissions(i)...) {
+		on := g.computeResource("Instance", "zones/"+zone+"/instances/"+i.Name)
 		switch {
 		case strings.HasPrefix(needed, "compute.disks."):
-			on = g.thing("Disk", "zones/"+zone+"/disks/"+i.Name)
+			on = g.computeResource("Disk", "zones/"+zone+"/disks/"+i.Name)
 		case strings.HasPrefix(needed, "compute.subnetworks."):
-			on = g.thing("Subnetwork", "regions/"+gceRegion(zone)+"/subnetworks/"+path.Base(i.NetworkInterfaces[0].Subnet))
+			on = g.computeResource("Subnetwork", "regions/"+gceRegion(zone)+"/subnetworks/"+path.Base(i.NetworkInterfaces[0].Subnet))
 		}
 		if fail := g.require(r, on, needed); fail != nil {
 			return fail
@@ -152,7 +153,7 @@ func (g *GCE) mayInsert(r *http.Request, zone string, i GCEInstance) *gceError {
 	return nil
 }
 
-// gcePermission is what a caller needs for an action.
+// gcePermission returns the permission that an action requires.
 func gcePermission(action string) string {
 	for verb, permission := range map[string]string{".insert": ".create", ".aggregatedList": ".list", ".getFromFamily": ".get"} {
 		if noun, ok := strings.CutSuffix(action, verb); ok {
@@ -160,16 +161,16 @@ func gcePermission(action string) string {
 		}
 	}
 	if action == "compute.images.get" {
-		return "" // everybody may look at public images
+		return "" // everybody may read public images
 	}
 	return action
 }
 
-// gceBeside returns the permissions that creating an instance needs in addition, by its fields.
-func gceBeside(i GCEInstance) []string {
+// gceInsertPermissions returns the permissions that creating an instance needs in addition, by its fields.
+func gceInsertPermissions(i GCEInstance) []string {
 	needs := []string{"compute.disks.create", "compute.subnetworks.use"}
 	if len(i.Disks) != 1 || len(i.NetworkInterfaces) != 1 {
-		return needs // it is refused for that
+		return needs // the instance is rejected later
 	}
 	for permission, needed := range map[string]bool{
 		"compute.disks.setLabels":             len(i.Disks[0].InitializeParams.Labels) > 0,
@@ -187,15 +188,15 @@ func gceBeside(i GCEInstance) []string {
 	return needs
 }
 
-// gceEditor are the permissions that the fake knows.
-func gceEditor() []string {
+// gceKnownPermissions returns the emulated permissions.
+func gceKnownPermissions() []string {
 	all := map[string]bool{"compute.networks.updatePolicy": true}
 	for _, route := range gceRoutes {
 		if permission := gcePermission(route.action); strings.HasPrefix(permission, "compute.") {
 			all[permission] = true
 		}
 	}
-	for _, permission := range gceBeside(GCEInstance{
+	for _, permission := range gceInsertPermissions(GCEInstance{
 		Disks:  []GCEDisk{{InitializeParams: GCEDiskParams{Labels: map[string]string{"a": "b"}}}},
 		Labels: map[string]string{"a": "b"}, Metadata: GCEMetadata{Items: make([]GCEMetadataItem, 1)}, Tags: GCETags{Items: make([]string, 1)},
 		ServiceAccounts: make([]GCEServiceAccount, 1), NetworkInterfaces: []GCEInterface{{AccessConfigs: make([]GCEAccessConfig, 1)}},
@@ -205,50 +206,50 @@ func gceEditor() []string {
 	return slices.Sorted(maps.Keys(all))
 }
 
-// actsAs is how an operation ends whose caller may not run machines as an account.
-func (g *GCE) actsAs(i GCEInstance) *GCEFailure {
+// checkActAs returns the failure of an operation whose caller may not act as the instance's service account.
+func (g *GCE) checkActAs(i GCEInstance) *GCEFailure {
 	for _, account := range i.ServiceAccounts {
 		email := g.emailOf(account)
 		if _, known := g.policy[email]; !known {
 			return &GCEFailure{Code: "EXTERNAL_RESOURCE_NOT_FOUND", Message: "The resource '" + email + "' of type 'serviceAccount' was not found."}
 		}
-		if i.maker == "" && !g.has("iam.serviceAccounts.actAs") || i.maker != "" && !slices.Contains(g.users[email], i.maker) {
+		if i.creator == "" && !g.operatorHas("iam.serviceAccounts.actAs") || i.creator != "" && !slices.Contains(g.users[email], i.creator) {
 			return &GCEFailure{Code: "SERVICE_ACCOUNT_ACCESS_DENIED", Message: "The user does not have access to service account '" + email + "'. Ask a project owner to grant you the iam.serviceAccountUser role on the service account"}
 		}
 	}
 	return nil
 }
 
-// askProject answers which of some permissions the caller has, or who has which roles.
-func (g *GCE) askProject(r *http.Request) (any, *gceError) {
+// handleProjectVerb answers testIamPermissions and getIamPolicy of the project.
+func (g *GCE) handleProjectVerb(r *http.Request) (any, *gceError) {
 	switch _, verb, _ := strings.Cut(r.PathValue("verb"), ":"); verb {
 	case "testIamPermissions":
 		return g.testPermissions(r)
 	case "getIamPolicy":
-		if fail := g.require(r, g.whole(), "resourcemanager.projects.getIamPolicy"); fail != nil {
+		if fail := g.require(r, g.projectResource(), "resourcemanager.projects.getIamPolicy"); fail != nil {
 			return nil, fail
 		}
-		var asked struct {
+		var requested struct {
 			Options struct {
 				Version int `json:"requestedPolicyVersion"`
 			} `json:"options"`
 		}
-		if fail := readGCE(r, &asked); fail != nil {
+		if fail := decodeGCE(r, &requested); fail != nil {
 			return nil, fail
 		}
 		var bindings []map[string]any
 		for _, email := range slices.Sorted(maps.Keys(g.policy)) {
 			for _, b := range g.policy[email] {
-				bindings = append(bindings, b.document(email, asked.Options.Version))
+				bindings = append(bindings, b.document(email, requested.Options.Version))
 			}
 		}
 		return map[string]any{"version": 3, "bindings": bindings}, nil
 	}
-	return nil, gceFail(http.StatusNotFound, "notFound", "Method not found.")
+	return nil, newGCEError(http.StatusNotFound, "notFound", "Method not found.")
 }
 
-// document is a binding of an account as policies of a version show it: those before 3 know of no
-// conditions, and show that there is one by the role's name.
+// document returns a binding in the format of a policy version: those before 3 do not support conditions,
+// and indicate one by the role's name.
 func (b gceBinding) document(email string, version int) map[string]any {
 	d := map[string]any{"role": b.role, "members": []string{"serviceAccount:" + email}}
 	switch {
@@ -260,26 +261,26 @@ func (b gceBinding) document(email string, version int) map[string]any {
 	return d
 }
 
-// askAccount answers which of some permissions the caller has on a service account.
-func (g *GCE) askAccount(r *http.Request) (any, *gceError) {
+// handleAccountVerb answers testIamPermissions of a service account.
+func (g *GCE) handleAccountVerb(r *http.Request) (any, *gceError) {
 	email, verb, _ := strings.Cut(r.PathValue("account"), ":")
 	if verb != "testIamPermissions" {
-		return nil, gceFail(http.StatusNotFound, "notFound", "Method not found.")
+		return nil, newGCEError(http.StatusNotFound, "notFound", "Method not found.")
 	}
 	if _, known := g.policy[email]; !known {
-		return nil, gceFail(http.StatusNotFound, "notFound", "Unknown service account")
+		return nil, newGCEError(http.StatusNotFound, "notFound", "Unknown service account")
 	}
 	return g.testPermissions(r)
 }
 
 func (g *GCE) testPermissions(r *http.Request) (any, *gceError) {
-	var asked struct {
+	var requested struct {
 		Permissions []string `json:"permissions"`
 	}
-	if fail := readGCE(r, &asked); fail != nil {
+	if fail := decodeGCE(r, &requested); fail != nil {
 		return nil, fail
 	}
-	held := slices.DeleteFunc(asked.Permissions, func(p string) bool { may, _ := g.may(r, g.whole(), p); return !may })
+	held := slices.DeleteFunc(requested.Permissions, func(p string) bool { allowed, _ := g.isAllowed(r, g.projectResource(), p); return !allowed })
 	return map[string]any{"permissions": held}, nil
 }
 
@@ -287,7 +288,7 @@ func (g *GCE) getRole(r *http.Request) (any, *gceError) {
 	name := strings.TrimPrefix(r.URL.Path, "/v1/")
 	permissions, ok := g.roles[name]
 	if !ok {
-		return nil, gceFail(http.StatusNotFound, "notFound", "The role named %s was not found.", name)
+		return nil, newGCEError(http.StatusNotFound, "notFound", "The role named %s was not found.", name)
 	}
 	return map[string]any{"name": name, "includedPermissions": permissions}, nil
 }

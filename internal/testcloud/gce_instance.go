@@ -16,7 +16,7 @@ const (
 	gceProvisioning = "PROVISIONING"
 	gceRunning      = "RUNNING"
 	gceStopping     = "STOPPING"
-	gceTerminated   = "TERMINATED" // it is stopped, and can be started again
+	gceTerminated   = "TERMINATED" // stopped; it can be started again
 	gceSpot         = "SPOT"
 )
 
@@ -41,13 +41,13 @@ type GCEInstance struct {
 	ServiceAccounts     []GCEServiceAccount `json:"serviceAccounts,omitempty"`
 	GuestAccelerators   []GCEAccelerator    `json:"guestAccelerators,omitempty"`
 
-	guest  map[string]string // what its own programs wrote, by namespace/key
-	number int               // of which its addresses are made
-	maker  string            // the account that made it; empty = the operator
-	stop   func()            // ends what Boot began
+	guest   map[string]string // guest attributes, by namespace/key
+	number  int               // determines its addresses
+	creator string            // the account that created it; empty = the operator
+	stop    func()            // returned by Boot; ends the machine's programs
 }
 
-// GCEMetadata is the metadata of an instance, which everybody who may see the instance can read.
+// GCEMetadata is the metadata of an instance, which everybody who may read the instance can read.
 type GCEMetadata struct {
 	Items []GCEMetadataItem `json:"items,omitempty"`
 }
@@ -63,7 +63,7 @@ type GCETags struct {
 	Items []string `json:"items,omitempty"`
 }
 
-// GCEScheduling says how an instance is provisioned and ends.
+// GCEScheduling contains the provisioning and termination options of an instance.
 type GCEScheduling struct {
 	ProvisioningModel         string `json:"provisioningModel,omitempty"`
 	InstanceTerminationAction string `json:"instanceTerminationAction,omitempty"`
@@ -72,7 +72,7 @@ type GCEScheduling struct {
 	Preemptible               bool   `json:"preemptible,omitempty"`
 }
 
-// GCEReservation says which reservations an instance may use.
+// GCEReservation selects the reservations that an instance may use.
 type GCEReservation struct {
 	Consume string   `json:"consumeReservationType"`
 	Key     string   `json:"key,omitempty"`
@@ -86,7 +86,7 @@ type GCEDisk struct {
 	InitializeParams GCEDiskParams `json:"initializeParams,omitzero"`
 }
 
-// GCEDiskParams is how a disk is made.
+// GCEDiskParams contains the parameters for creating a disk.
 type GCEDiskParams struct {
 	SourceImage string            `json:"sourceImage,omitempty"`
 	DiskSizeGB  string            `json:"diskSizeGb,omitempty"`
@@ -94,7 +94,7 @@ type GCEDiskParams struct {
 	Labels      map[string]string `json:"labels,omitempty"`
 }
 
-// GCEInterface joins an instance to a network.
+// GCEInterface is an instance's network interface.
 type GCEInterface struct {
 	Network       string            `json:"network,omitempty"`
 	Subnet        string            `json:"subnetwork,omitempty"`
@@ -110,22 +110,22 @@ type GCEAccessConfig struct {
 	NatIP string `json:"natIP,omitempty"`
 }
 
-// GCEServiceAccount is who the programs of an instance are to the cloud.
+// GCEServiceAccount is the identity of an instance's programs.
 type GCEServiceAccount struct {
 	Email  string   `json:"email"`
 	Scopes []string `json:"scopes"`
 }
 
-// GCEAccelerator is GPUs that are attached to a machine type without.
+// GCEAccelerator describes GPUs that are attached to a machine type without built-in GPUs.
 type GCEAccelerator struct {
 	Type  string `json:"acceleratorType"`
 	Count int    `json:"acceleratorCount"`
 }
 
-// key is where an instance is.
+// key returns the key of an instance: ZONE/NAME.
 func (i GCEInstance) key() string { return path.Base(i.Zone) + "/" + i.Name }
 
-// field is a field of an instance for a filter.
+// field returns a field of an instance for a filter.
 func (i GCEInstance) field(name string) (string, bool) {
 	if key, ok := strings.CutPrefix(name, "labels."); ok {
 		value, found := i.Labels[key]
@@ -139,18 +139,18 @@ var (
 	gceLabelValue = regexp.MustCompile(`^[a-z0-9_-]{0,63}$`)
 )
 
-// checkInstance is what is wrong with an instance that somebody wants.
+// checkInstance validates a requested instance.
 func (g *GCE) checkInstance(zone string, i *GCEInstance) *gceError {
 	invalid := func(field string, value any) *gceError {
-		return gceFail(http.StatusBadRequest, "invalid", "Invalid value for field 'resource.%s': '%v'.", field, value)
+		return newGCEError(http.StatusBadRequest, "invalid", "Invalid value for field 'resource.%s': '%v'.", field, value)
 	}
 	switch {
 	case !gceName.MatchString(i.Name):
 		return invalid("name", i.Name)
 	case i.MachineType != fmt.Sprintf("zones/%s/machineTypes/%s", zone, path.Base(i.MachineType)):
 		return invalid("machineType", i.MachineType)
-	case !g.hasType(zone, path.Base(i.MachineType)):
-		return gceFail(http.StatusBadRequest, "invalid", "Invalid value for field 'resource.machineType': '%s'. The referenced resource does not exist.", i.MachineType)
+	case !g.hasMachineType(zone, path.Base(i.MachineType)):
+		return newGCEError(http.StatusBadRequest, "invalid", "Invalid value for field 'resource.machineType': '%s'. The referenced resource does not exist.", i.MachineType)
 	case len(i.Disks) != 1 || !i.Disks[0].Boot || i.Disks[0].InitializeParams.SourceImage == "":
 		return invalid("disks", i.Disks)
 	case len(i.NetworkInterfaces) != 1:
@@ -167,13 +167,13 @@ func (g *GCE) checkInstance(zone string, i *GCEInstance) *gceError {
 	if k := slices.IndexFunc(i.Tags.Items, func(tag string) bool { return !gceName.MatchString(tag) }); k >= 0 {
 		return invalid("tags.items", i.Tags.Items[k])
 	}
-	return g.join(zone, &i.NetworkInterfaces[0])
+	return g.attachInterface(zone, &i.NetworkInterfaces[0])
 }
 
-// checkScheduling is what of an instance's scheduling its machine type or its
-// provisioning model does not go with.
+// checkScheduling rejects scheduling options that the machine type or the provisioning model does not
+// support.
 func checkScheduling(kind string, s GCEScheduling, nic string) *gceError {
-	refuse := func(text string) *gceError { return gceFail(http.StatusBadRequest, "invalid", "%s", text) }
+	refuse := func(text string) *gceError { return newGCEError(http.StatusBadRequest, "invalid", "%s", text) }
 	spot, third := s.ProvisioningModel == gceSpot, strings.HasPrefix(kind, "a3-")
 	switch {
 	case spot && (s.AutomaticRestart == nil || *s.AutomaticRestart):
@@ -191,18 +191,18 @@ func checkScheduling(kind string, s GCEScheduling, nic string) *gceError {
 }
 
 func (g *GCE) insertInstance(r *http.Request) (any, *gceError) {
-	if op := g.repeated(r); op != nil {
+	if op := g.repeatedOperation(r); op != nil {
 		return op, nil
 	}
 	zone := r.PathValue("zone")
-	if fail := g.knowsZone(zone); fail != nil {
+	if fail := g.checkZone(zone); fail != nil {
 		return nil, fail
 	}
 	var i GCEInstance
-	if fail := readGCE(r, &i); fail != nil {
+	if fail := decodeGCE(r, &i); fail != nil {
 		return nil, fail
 	}
-	if fail := g.mayInsert(r, zone, i); fail != nil {
+	if fail := g.checkInsertPermissions(r, zone, i); fail != nil {
 		return nil, fail
 	}
 	if fail := g.checkInstance(zone, &i); fail != nil {
@@ -211,26 +211,25 @@ func (g *GCE) insertInstance(r *http.Request) (any, *gceError) {
 	target := "zones/" + zone + "/instances/" + i.Name
 	i.Zone = g.link("zones/" + zone)
 	if _, ok := g.instances.get(i.key()); ok {
-		return nil, gceFail(http.StatusConflict, "alreadyExists", "The resource 'projects/%s/%s' already exists", g.project, target)
+		return nil, newGCEError(http.StatusConflict, "alreadyExists", "The resource 'projects/%s/%s' already exists", g.project, target)
 	}
-	i.Kind, i.ID, i.SelfLink, i.Status = "compute#instance", g.number(), g.link(target), gceProvisioning
-	i.number, i.maker = g.made, caller(r)
+	i.Kind, i.ID, i.SelfLink, i.Status = "compute#instance", g.nextNumber(), g.link(target), gceProvisioning
+	i.number, i.creator = g.lastNumber, callerAccount(r)
 	i.MachineType = g.link(i.MachineType)
 	i.Created = g.now().Format(time.RFC3339Nano)
 	g.instances.add(i.key(), i, g.faults.Unseen)
-	op := g.begin(r, zone, "insert", target, func() *GCEFailure { return g.start(i.key()) })
+	op := g.startOperation(r, zone, "insert", target, func() *GCEFailure { return g.finishInsert(i.key()) })
 	op.TargetID = i.ID
 	return op, nil
 }
 
-// start ends the making of an instance: it runs, or there is no room for it and it
-// is not there any more.
-func (g *GCE) start(key string) *GCEFailure {
+// finishInsert completes the creation of an instance: it runs, or it fails and is removed.
+func (g *GCE) finishInsert(key string) *GCEFailure {
 	i, ok := g.instances.get(key)
 	if !ok || i.Status != gceProvisioning {
 		return nil
 	}
-	if failure := g.endOf(i); failure != nil {
+	if failure := g.startFailure(i); failure != nil {
 		if failure.Stays {
 			i.Status = gceTerminated
 			g.instances.set(key, i)
@@ -245,15 +244,15 @@ func (g *GCE) start(key string) *GCEFailure {
 	return nil
 }
 
-// endOf is why an instance does not come to be; nil when it does.
-func (g *GCE) endOf(i GCEInstance) *GCEFailure {
-	if failure := g.actsAs(i); failure != nil {
+// startFailure returns why an instance cannot start; nil if it can.
+func (g *GCE) startFailure(i GCEInstance) *GCEFailure {
+	if failure := g.checkActAs(i); failure != nil {
 		return failure
 	}
 	return g.reserveCapacity(i)
 }
 
-// boot gives a machine its addresses and starts what it runs.
+// boot assigns addresses to a machine and starts its programs.
 func (g *GCE) boot(i *GCEInstance) {
 	public, private := fmt.Sprintf("203.0.%d.%d", i.number/250%250, 1+i.number%250), fmt.Sprintf("10.128.%d.%d", i.number/250%250, 1+i.number%250)
 	if g.Address != nil {
@@ -277,32 +276,32 @@ func (g *GCE) boot(i *GCEInstance) {
 	i.stop = g.Boot(m)
 }
 
-// halt ends what a machine runs.
-func (i *GCEInstance) halt() {
+// stopPrograms ends the programs of a machine.
+func (i *GCEInstance) stopPrograms() {
 	if i.stop != nil {
 		i.stop()
 		i.stop = nil
 	}
 }
 
-// instance finds the instance that a request names.
-func (g *GCE) instance(r *http.Request) (GCEInstance, *gceError) {
+// findInstance returns the instance in the path of a request.
+func (g *GCE) findInstance(r *http.Request) (GCEInstance, *gceError) {
 	zone, name := r.PathValue("zone"), r.PathValue("name")
 	i, ok := g.instances.get(zone + "/" + name)
 	if !ok {
-		return i, gceFail(http.StatusNotFound, "notFound", "The resource 'projects/%s/zones/%s/instances/%s' was not found", g.project, zone, name)
+		return i, newGCEError(http.StatusNotFound, "notFound", "The resource 'projects/%s/zones/%s/instances/%s' was not found", g.project, zone, name)
 	}
 	return i, nil
 }
 
 func (g *GCE) getInstance(r *http.Request) (any, *gceError) {
-	i, fail := g.instance(r)
+	i, fail := g.findInstance(r)
 	return i, fail
 }
 
 // setMetadata replaces the metadata of an instance. Its startup script runs as root at the next boot.
 func (g *GCE) setMetadata(r *http.Request) (any, *gceError) {
-	i, fail := g.instance(r)
+	i, fail := g.findInstance(r)
 	if fail != nil {
 		return nil, fail
 	}
@@ -310,25 +309,25 @@ func (g *GCE) setMetadata(r *http.Request) (any, *gceError) {
 		GCEMetadata
 		Fingerprint string `json:"fingerprint"`
 	}
-	if fail := readGCE(r, &m); fail != nil {
+	if fail := decodeGCE(r, &m); fail != nil {
 		return nil, fail
 	}
 	i.Metadata = m.GCEMetadata
 	g.instances.set(i.key(), i)
 	zone := path.Base(i.Zone)
-	return g.begin(r, zone, "setMetadata", "zones/"+zone+"/instances/"+i.Name, func() *GCEFailure { return nil }), nil
+	return g.startOperation(r, zone, "setMetadata", "zones/"+zone+"/instances/"+i.Name, func() *GCEFailure { return nil }), nil
 }
 
-// getGuestAttributes shows one of the attributes that an instance wrote.
+// getGuestAttributes returns one of the guest attributes that an instance wrote.
 func (g *GCE) getGuestAttributes(r *http.Request) (any, *gceError) {
-	i, fail := g.instance(r)
+	i, fail := g.findInstance(r)
 	if fail != nil {
 		return nil, fail
 	}
 	at := r.FormValue("queryPath")
 	value, ok := i.guest[at]
 	if !ok {
-		return nil, gceFail(http.StatusNotFound, "notFound", "The resource '%s' of type 'Guest Attribute' was not found.", at)
+		return nil, newGCEError(http.StatusNotFound, "notFound", "The resource '%s' of type 'Guest Attribute' was not found.", at)
 	}
 	namespace, key, _ := strings.Cut(at, "/")
 	item := map[string]string{"namespace": namespace, "key": key, "value": value}
@@ -336,21 +335,21 @@ func (g *GCE) getGuestAttributes(r *http.Request) (any, *gceError) {
 }
 
 func (g *GCE) deleteInstance(r *http.Request) (any, *gceError) {
-	if op := g.repeated(r); op != nil {
+	if op := g.repeatedOperation(r); op != nil {
 		return op, nil
 	}
-	i, fail := g.instance(r)
+	i, fail := g.findInstance(r)
 	if fail != nil {
 		return nil, fail
 	}
 	target := "zones/" + path.Base(i.Zone) + "/instances/" + i.Name
-	if fail := g.busy(target); fail != nil {
+	if fail := g.checkReady(target); fail != nil {
 		return nil, fail
 	}
-	i.halt()
+	i.stopPrograms()
 	i.Status = gceStopping
 	g.instances.set(i.key(), i)
-	return g.begin(r, path.Base(i.Zone), "delete", target, func() *GCEFailure {
+	return g.startOperation(r, path.Base(i.Zone), "delete", target, func() *GCEFailure {
 		g.instances.remove(i.key(), g.faults.Unseen)
 		return nil
 	}), nil
@@ -363,7 +362,7 @@ func (g *GCE) listInstances(r *http.Request) (any, *gceError) {
 	}
 	var all []GCEInstance
 	for _, i := range g.instances.list() {
-		if passes(i.field) && path.Base(i.Zone) != g.silent {
+		if passes(i.field) && path.Base(i.Zone) != g.silentZone {
 			all = append(all, i)
 		}
 	}
@@ -374,8 +373,8 @@ func (g *GCE) listInstances(r *http.Request) (any, *gceError) {
 			scopes["zones/"+zone] = map[string]any{"warning": map[string]string{"code": "NO_RESULTS_ON_PAGE", "message": "There are no results for scope 'zones/" + zone + "' on this page."}}
 		}
 	}
-	if g.silent != "" {
-		scopes["zones/"+g.silent] = map[string]any{"warning": map[string]string{"code": g.silence, "message": "The zone is unreachable."}}
+	if g.silentZone != "" {
+		scopes["zones/"+g.silentZone] = map[string]any{"warning": map[string]string{"code": g.silenceCode, "message": "The zone is unreachable."}}
 	}
 	for _, i := range page {
 		zone := "zones/" + path.Base(i.Zone)

@@ -6,7 +6,7 @@ import (
 	"slices"
 )
 
-// gceZones are the zones of each region that the fake knows.
+// gceZones are the zones of each emulated region.
 var gceZones = map[string][]string{
 	"us-central1":     {"us-central1-a", "us-central1-b", "us-central1-c"},
 	"us-east4":        {"us-east4-a", "us-east4-c"},
@@ -15,7 +15,7 @@ var gceZones = map[string][]string{
 	"asia-southeast1": {"asia-southeast1-a", "asia-southeast1-b", "asia-southeast1-c"},
 }
 
-// gceMachine is a machine type: its GPUs are part of it.
+// gceMachine is a machine type with its built-in GPUs.
 type gceMachine struct {
 	cpus         int
 	memoryMB     int
@@ -40,17 +40,17 @@ var gceMachines = map[string]gceMachine{
 	"a3-highgpu-8g":  {208, 1916928, "nvidia-h100-80gb", 8},
 }
 
-// gceMetrics are the quotas that count GPUs, by their type. Those of gceFamily count,
+// gceMetrics are the quotas that count GPUs, by their type. Those of gceH100 count,
 // unless they may be interrupted, by a quota that regions do not show.
-var gceMetrics = map[string]string{"nvidia-l4": "NVIDIA_L4_GPUS", gceA100: "NVIDIA_A100_GPUS", gceFamily: "NVIDIA_H100_GPUS"}
+var gceMetrics = map[string]string{"nvidia-l4": "NVIDIA_L4_GPUS", gceA100: "NVIDIA_A100_GPUS", gceH100: "NVIDIA_H100_GPUS"}
 
 const (
-	gceA100     = "nvidia-tesla-a100"
-	gceFamily   = "nvidia-h100-80gb"
-	gceFamilies = "GPUS_PER_GPU_FAMILY"
+	gceA100        = "nvidia-tesla-a100"
+	gceH100        = "nvidia-h100-80gb"
+	gceFamilyQuota = "GPUS_PER_GPU_FAMILY"
 )
 
-// The quotas that count more than one type of GPU, or none.
+// The quotas for several types of GPU, or for other resources.
 const (
 	gceAllGPUs   = "GPUS_ALL_REGIONS"
 	gceAllCPUs   = "CPUS_ALL_REGIONS"
@@ -59,38 +59,38 @@ const (
 	gceAddresses = "IN_USE_ADDRESSES"
 )
 
-// gceGenerous is a quota that was not set.
-const gceGenerous = 100000
+// gceDefaultLimit is the default value of a quota.
+const gceDefaultLimit = 100000
 
-// gceImages are the families that images come from, by project.
+// gceImages are the image families, by project.
 var gceImages = map[string][]string{
 	"deeplearning-platform-release": {"common-cu128-ubuntu-2204-nvidia-570", "common-cu129-ubuntu-2204-nvidia-580"},
 	"ubuntu-os-cloud":               {"ubuntu-2204-lts"},
 }
 
-func (g *GCE) knowsZone(zone string) *gceError {
+func (g *GCE) checkZone(zone string) *gceError {
 	if !slices.Contains(gceZones[gceRegion(zone)], zone) {
-		return gceFail(http.StatusBadRequest, "invalid", "Invalid value for field 'zone': '%s'. Unknown zone.", zone)
+		return newGCEError(http.StatusBadRequest, "invalid", "Invalid value for field 'zone': '%s'. Unknown zone.", zone)
 	}
 	return nil
 }
 
-func (g *GCE) hasType(zone, name string) bool {
+func (g *GCE) hasMachineType(zone, name string) bool {
 	_, known := gceMachines[name]
-	return known && !slices.Contains(g.lacking[zone], name)
+	return known && !slices.Contains(g.missingTypes[zone], name)
 }
 
 func (g *GCE) getImage(r *http.Request) (any, *gceError) {
 	project, family := r.PathValue("project"), r.PathValue("name")
 	if !slices.Contains(gceImages[project], family) {
-		return nil, gceFail(http.StatusNotFound, "notFound", "The resource 'projects/%s/global/images/family/%s' was not found", project, family)
+		return nil, newGCEError(http.StatusNotFound, "notFound", "The resource 'projects/%s/global/images/family/%s' was not found", project, family)
 	}
 	return map[string]any{"kind": "compute#image", "name": family + "-v1", "family": family, "status": "READY"}, nil
 }
 
 func (g *GCE) listMachineTypes(r *http.Request) (any, *gceError) {
 	zone := r.PathValue("zone")
-	if fail := g.knowsZone(zone); fail != nil {
+	if fail := g.checkZone(zone); fail != nil {
 		return nil, fail
 	}
 	passes, fail := gceFilter(r.FormValue("filter"))
@@ -100,7 +100,7 @@ func (g *GCE) listMachineTypes(r *http.Request) (any, *gceError) {
 	var all []map[string]any
 	for _, name := range slices.Sorted(maps.Keys(gceMachines)) {
 		m := gceMachines[name]
-		if !g.hasType(zone, name) || !passes(func(field string) (string, bool) { return name, field == "name" }) {
+		if !g.hasMachineType(zone, name) || !passes(func(field string) (string, bool) { return name, field == "name" }) {
 			continue
 		}
 		all = append(all, map[string]any{"kind": "compute#machineType", "name": name, "zone": zone, "guestCpus": m.cpus, "memoryMb": m.memoryMB})
@@ -113,7 +113,7 @@ func (g *GCE) getRegion(r *http.Request) (any, *gceError) {
 	region := r.PathValue("region")
 	zones, ok := gceZones[region]
 	if !ok {
-		return nil, gceFail(http.StatusNotFound, "notFound", "The resource 'projects/%s/regions/%s' was not found", g.project, region)
+		return nil, newGCEError(http.StatusNotFound, "notFound", "The resource 'projects/%s/regions/%s' was not found", g.project, region)
 	}
 	var links []string
 	for _, z := range zones {
@@ -122,7 +122,7 @@ func (g *GCE) getRegion(r *http.Request) (any, *gceError) {
 	var quotas []map[string]any
 	metrics := []string{gceCPUs, gceSSD, gceAddresses}
 	for accelerator, m := range gceMetrics {
-		if accelerator != gceFamily {
+		if accelerator != gceH100 {
 			metrics = append(metrics, m)
 		}
 		metrics = append(metrics, "PREEMPTIBLE_"+m)

@@ -9,8 +9,8 @@ import (
 
 // gceNetwork is a network of the project.
 type gceNetwork struct {
-	// custom networks have these subnets, by region; others have one of the network's own
-	// name in each.
+	// A custom network has these subnets, by region; another has one with the network's name in each
+	// region.
 	custom  bool
 	subnets map[string][]string
 }
@@ -22,9 +22,9 @@ func (n gceNetwork) subnetsIn(name, region string) []string {
 	return []string{name}
 }
 
-// SetNetworks sets which networks there are, all of them automatic.
+// SetNetworks replaces the networks; all of them are automatic.
 func (g *GCE) SetNetworks(names ...string) {
-	g.locked(func() {
+	g.withLock(func() {
 		g.networks = map[string]gceNetwork{}
 		for _, name := range names {
 			g.networks[name] = gceNetwork{}
@@ -32,9 +32,9 @@ func (g *GCE) SetNetworks(names ...string) {
 	})
 }
 
-// SetSubnets makes a network a custom one, which has these subnets in a region.
+// SetSubnets makes a network a custom one with these subnets in a region.
 func (g *GCE) SetSubnets(network, region string, names ...string) {
-	g.locked(func() {
+	g.withLock(func() {
 		n := g.networks[network]
 		if n.subnets == nil {
 			n = gceNetwork{custom: true, subnets: map[string][]string{}}
@@ -44,12 +44,12 @@ func (g *GCE) SetSubnets(network, region string, names ...string) {
 	})
 }
 
-// network is the link of a network that a field of a request names.
-func (g *GCE) network(field, at string) (string, *gceError) {
+// resolveNetwork returns the link of the network that a request's field refers to.
+func (g *GCE) resolveNetwork(field, at string) (string, *gceError) {
 	name := path.Base(at)
 	link := g.link("global/networks/" + name)
 	if _, ok := g.networks[name]; !ok || !strings.HasSuffix(at, "global/networks/"+name) {
-		return "", gceFail(http.StatusBadRequest, "invalid", "Invalid value for field '%s': '%s'. The referenced network resource cannot be found.", field, link)
+		return "", newGCEError(http.StatusBadRequest, "invalid", "Invalid value for field '%s': '%s'. The referenced network resource cannot be found.", field, link)
 	}
 	return link, nil
 }
@@ -58,7 +58,7 @@ func (g *GCE) getNetwork(r *http.Request) (any, *gceError) {
 	name := r.PathValue("name")
 	n, ok := g.networks[name]
 	if !ok {
-		return nil, gceFail(http.StatusNotFound, "notFound", "The resource 'projects/%s/global/networks/%s' was not found", g.project, name)
+		return nil, newGCEError(http.StatusNotFound, "notFound", "The resource 'projects/%s/global/networks/%s' was not found", g.project, name)
 	}
 	return map[string]any{"kind": "compute#network", "name": name, "selfLink": g.link("global/networks/" + name), "autoCreateSubnetworks": !n.custom}, nil
 }
@@ -73,13 +73,13 @@ func (g *GCE) getSubnet(r *http.Request) (any, *gceError) {
 			}, nil
 		}
 	}
-	return nil, gceFail(http.StatusNotFound, "notFound", "The resource 'projects/%s/regions/%s/subnetworks/%s' was not found", g.project, region, name)
+	return nil, newGCEError(http.StatusNotFound, "notFound", "The resource 'projects/%s/regions/%s/subnetworks/%s' was not found", g.project, region, name)
 }
 
-// join puts an interface of a machine into its network and subnet.
-func (g *GCE) join(zone string, nic *GCEInterface) *gceError {
+// attachInterface resolves the network and subnet of an interface.
+func (g *GCE) attachInterface(zone string, nic *GCEInterface) *gceError {
 	const field = "resource.networkInterfaces[0]"
-	network, fail := g.network(field+".network", nic.Network)
+	network, fail := g.resolveNetwork(field+".network", nic.Network)
 	if fail != nil {
 		return fail
 	}
@@ -88,11 +88,11 @@ func (g *GCE) join(zone string, nic *GCEInterface) *gceError {
 	subnet := path.Base(nic.Subnet)
 	switch {
 	case nic.Subnet == "" && n.custom:
-		return gceFail(http.StatusBadRequest, "invalid", "Invalid value for field '%s.subnetwork': ''. Network interface must specify a subnet if the network resource is in custom subnet mode.", field)
+		return newGCEError(http.StatusBadRequest, "invalid", "Invalid value for field '%s.subnetwork': ''. Network interface must specify a subnet if the network resource is in custom subnet mode.", field)
 	case nic.Subnet == "":
 		subnet = name
 	case !strings.HasSuffix(nic.Subnet, "regions/"+region+"/subnetworks/"+subnet), !slices.Contains(n.subnetsIn(name, region), subnet):
-		return gceFail(http.StatusBadRequest, "invalid", "Invalid value for field '%s.subnetwork': '%s'. The referenced subnetwork resource cannot be found.", field, nic.Subnet)
+		return newGCEError(http.StatusBadRequest, "invalid", "Invalid value for field '%s.subnetwork': '%s'. The referenced subnetwork resource cannot be found.", field, nic.Subnet)
 	}
 	nic.Network, nic.Subnet = network, g.link("regions/"+region+"/subnetworks/"+subnet)
 	return nil

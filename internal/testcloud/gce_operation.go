@@ -6,7 +6,7 @@ import (
 	"slices"
 )
 
-// gceOperation is a change under way, or done.
+// gceOperation is a change in progress, or done.
 type gceOperation struct {
 	Kind          string             `json:"kind"`
 	ID            string             `json:"id"`
@@ -21,9 +21,9 @@ type gceOperation struct {
 	HTTPMessage   string             `json:"httpErrorMessage,omitempty"`
 	Error         *gceOperationError `json:"error,omitempty"`
 
-	at     int // the call at which it was begun
-	due    int // the call at which it is done
-	finish func() *GCEFailure
+	startedAt int // the call that started it
+	dueAt     int // the call after which it is done
+	finish    func() *GCEFailure
 }
 
 type gceOperationError struct {
@@ -35,13 +35,13 @@ type gceOperationErrorItem struct {
 	Message string `json:"message"`
 }
 
-// begin makes an operation that is done some calls later. It then does what finish
-// does, which undoes what was begun where it returns a failure. zone is empty for one of the whole project.
-func (g *GCE) begin(r *http.Request, zone, verb, target string, finish func() *GCEFailure) *gceOperation {
-	id := g.number()
+// startOperation returns an operation that is done some calls later. It then calls finish, which
+// rolls the change back if it returns a failure. zone is empty for a project-wide operation.
+func (g *GCE) startOperation(r *http.Request, zone, verb, target string, finish func() *GCEFailure) *gceOperation {
+	id := g.nextNumber()
 	op := &gceOperation{
 		Kind: "compute#operation", ID: id, Name: "operation-" + id, OperationType: verb, TargetLink: g.link(target),
-		Status: "RUNNING", at: g.calls, due: g.calls + g.steps, finish: finish,
+		Status: "RUNNING", startedAt: g.calls, dueAt: g.calls + g.steps, finish: finish,
 	}
 	if zone != "" {
 		op.Zone = g.link("zones/" + zone)
@@ -54,26 +54,26 @@ func (g *GCE) begin(r *http.Request, zone, verb, target string, finish func() *G
 	return op
 }
 
-// repeated is the operation that a request with this id began before; nil = none.
-func (g *GCE) repeated(r *http.Request) *gceOperation {
+// repeatedOperation returns the operation that an earlier request with the same id started; nil = none.
+func (g *GCE) repeatedOperation(r *http.Request) *gceOperation {
 	return g.operations[g.requests[r.FormValue("requestId")]]
 }
 
-// busy refuses a change of something that another change is under way of.
-func (g *GCE) busy(target string) *gceError {
+// checkReady rejects a change of a resource with another change in progress.
+func (g *GCE) checkReady(target string) *gceError {
 	for _, op := range g.operations {
 		if op.Status != "DONE" && op.TargetLink == g.link(target) {
-			return gceFail(http.StatusBadRequest, "resourceNotReady", "The resource 'projects/%s/%s' is not ready", g.project, target)
+			return newGCEError(http.StatusBadRequest, "resourceNotReady", "The resource 'projects/%s/%s' is not ready", g.project, target)
 		}
 	}
 	return nil
 }
 
-// advance ends the operations whose time has come, in the order in which they were begun.
+// advance completes the operations that are due, in the order of their start.
 func (g *GCE) advance() {
 	running := slices.Collect(maps.Values(g.operations))
-	running = slices.DeleteFunc(running, func(op *gceOperation) bool { return op.Status == "DONE" || op.due > g.calls })
-	slices.SortFunc(running, func(a, b *gceOperation) int { return a.at - b.at })
+	running = slices.DeleteFunc(running, func(op *gceOperation) bool { return op.Status == "DONE" || op.dueAt > g.calls })
+	slices.SortFunc(running, func(a, b *gceOperation) int { return a.startedAt - b.startedAt })
 	for _, op := range running {
 		op.Status, op.Progress = "DONE", 100
 		if failure := op.finish(); failure != nil {
@@ -86,13 +86,13 @@ func (g *GCE) advance() {
 func (g *GCE) getOperation(r *http.Request) (any, *gceError) {
 	op, ok := g.operations[r.PathValue("name")]
 	if !ok {
-		return nil, gceFail(http.StatusNotFound, "notFound", "The resource 'projects/%s/operations/%s' was not found", g.project, r.PathValue("name"))
+		return nil, newGCEError(http.StatusNotFound, "notFound", "The resource 'projects/%s/operations/%s' was not found", g.project, r.PathValue("name"))
 	}
 	return op, nil
 }
 
-// failure is how an operation of an action was told to end.
-func (g *GCE) failure(action string) *GCEFailure {
+// injectedFailure returns the failure set with Fail for an action; nil = none.
+func (g *GCE) injectedFailure(action string) *GCEFailure {
 	if f, ok := g.failures[action]; ok {
 		return &f
 	}

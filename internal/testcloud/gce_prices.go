@@ -24,7 +24,7 @@ type GCESKU struct {
 // gceRates are the prices per hour of machine parts in the cheapest regions, in billionths of a dollar;
 // spot machines cost two fifths. The figures are fictitious.
 var gceRates = []struct {
-	core, ram, gpu string // what descriptions begin with
+	core, ram, gpu string // prefixes of descriptions
 	rate           int64
 }{
 	{core: "E2", rate: 24_000_000},
@@ -45,7 +45,7 @@ var gceRates = []struct {
 	{gpu: "Nvidia L4 Virtual Workstation", rate: 1_000_000},
 }
 
-// gceSKUs is the price list of the fake's regions.
+// gceSKUs returns the default price list.
 func gceSKUs() []GCESKU {
 	var all []GCESKU
 	for _, region := range slices.Sorted(maps.Keys(gceZones)) {
@@ -75,18 +75,18 @@ func gceSKUs() []GCESKU {
 	return all
 }
 
-// ListPrices changes the price list; edit returns what it is to be.
-func (g *GCE) ListPrices(edit func([]GCESKU) []GCESKU) { g.locked(func() { g.skus = edit(g.skus) }) }
+// ListPrices replaces the price list with the result of edit.
+func (g *GCE) ListPrices(edit func([]GCESKU) []GCESKU) { g.withLock(func() { g.skus = edit(g.skus) }) }
 
-// FakeGCEPrice is what a machine type costs in a region by the fake's own list, in USD
-// an hour; 0 = it has none.
+// FakeGCEPrice returns the price of a machine type in a region by the default price list, in USD per
+// hour; 0 = unknown.
 func FakeGCEPrice(region, machineType string, spot bool) float64 {
 	m, known := gceMachines[machineType]
 	if _, there := gceZones[region]; !known || !there {
 		return 0
 	}
 	family, _, _ := strings.Cut(strings.ToUpper(machineType), "-")
-	gpus := map[string]string{"nvidia-l4": "Nvidia L4 GPU", gceA100: "Nvidia Tesla A100 GPU", gceFamily: "Nvidia H100 80GB GPU"}
+	gpus := map[string]string{"nvidia-l4": "Nvidia L4 GPU", gceA100: "Nvidia Tesla A100 GPU", gceH100: "Nvidia H100 80GB GPU"}
 	sum := 0.0
 	for _, sku := range gceSKUs() {
 		if sku.Regions[0] != region || sku.Usage != map[bool]string{false: "OnDemand", true: "Preemptible"}[spot] {
@@ -105,10 +105,10 @@ func FakeGCEPrice(region, machineType string, spot bool) float64 {
 	return sum
 }
 
-// listSKUs answers with the price list of Compute Engine.
+// listSKUs returns the price list of Compute Engine.
 func (g *GCE) listSKUs(r *http.Request) (any, *gceError) {
 	if service := path.Base(path.Dir(r.URL.Path)); service != "6F81-5844-456A" {
-		return nil, gceFail(http.StatusNotFound, "notFound", "The service %s was not found", service)
+		return nil, newGCEError(http.StatusNotFound, "notFound", "The service %s was not found", service)
 	}
 	size := g.pageSize
 	if n, err := strconv.Atoi(r.FormValue("pageSize")); err == nil && n > 0 && (size == 0 || n < size) {
@@ -122,7 +122,7 @@ func (g *GCE) listSKUs(r *http.Request) (any, *gceError) {
 	return map[string]any{"skus": skus, "nextPageToken": next}, fail
 }
 
-// document is an entry as Cloud Billing writes it, whose integers of 64 bits are strings.
+// document returns an entry in the format of Cloud Billing, in which 64-bit integers are strings.
 func (s GCESKU) document() map[string]any {
 	currency := s.Currency
 	if currency == "" {

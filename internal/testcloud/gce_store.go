@@ -10,64 +10,64 @@ import (
 	"strings"
 )
 
-// gceStore keeps things by key. Its lists lag: they do not show at once what was
-// made, and go on showing what has gone.
+// gceStore contains objects by key. Its lists are eventually consistent: they do not show new objects at
+// once, and still show deleted ones.
 type gceStore[T any] struct {
-	things     map[string]T
-	unseen     map[string]int // by how many lists a thing will not be shown
-	ghosts     map[string]T
-	ghostReads map[string]int // by how many lists a ghost will be shown
+	objects      map[string]T
+	unseen       map[string]int // by key: remaining lists that omit the object
+	deleted      map[string]T
+	deletedReads map[string]int // by key: remaining lists that show the deleted object
 }
 
 func (s *gceStore[T]) get(key string) (T, bool) {
-	thing, ok := s.things[key]
-	return thing, ok
+	object, ok := s.objects[key]
+	return object, ok
 }
 
-// set changes a thing that is there.
-func (s *gceStore[T]) set(key string, thing T) { s.things[key] = thing }
+// set replaces an existing object.
+func (s *gceStore[T]) set(key string, object T) { s.objects[key] = object }
 
-// add puts a new thing, unseen by the next lists.
-func (s *gceStore[T]) add(key string, thing T, unseen int) {
-	if s.things == nil {
-		s.things, s.unseen = map[string]T{}, map[string]int{}
-		s.ghosts, s.ghostReads = map[string]T{}, map[string]int{}
+// add adds an object, which the next unseen lists omit.
+func (s *gceStore[T]) add(key string, object T, unseen int) {
+	if s.objects == nil {
+		s.objects, s.unseen = map[string]T{}, map[string]int{}
+		s.deleted, s.deletedReads = map[string]T{}, map[string]int{}
 	}
-	s.things[key], s.unseen[key] = thing, unseen
-	delete(s.ghosts, key)
+	s.objects[key], s.unseen[key] = object, unseen
+	delete(s.deleted, key)
 }
 
-// remove takes a thing away, which the next lists still show.
+// remove deletes an object, which the next unseen lists still show.
 func (s *gceStore[T]) remove(key string, unseen int) {
-	s.ghosts[key], s.ghostReads[key] = s.things[key], unseen
-	delete(s.things, key)
+	s.deleted[key], s.deletedReads[key] = s.objects[key], unseen
+	delete(s.objects, key)
 }
 
-func (s *gceStore[T]) keys() []string { return slices.Sorted(maps.Keys(s.things)) }
+func (s *gceStore[T]) keys() []string { return slices.Sorted(maps.Keys(s.objects)) }
 
-// all are the things as they are.
+// all returns the current objects, sorted by key.
 func (s *gceStore[T]) all() []T {
 	var all []T
 	for _, key := range s.keys() {
-		all = append(all, s.things[key])
+		all = append(all, s.objects[key])
 	}
 	return all
 }
 
-// list is what a list shows now.
+// list returns the objects that a list shows now.
 func (s *gceStore[T]) list() []T {
 	shown := map[string]T{}
-	for key, thing := range s.things {
+	for key, object := range s.objects {
 		if s.unseen[key] > 0 {
 			s.unseen[key]--
 			continue
 		}
-		shown[key] = thing
+		shown[key] = object
 	}
-	for key, ghost := range s.ghosts {
-		if s.ghostReads[key] > 0 {
-			s.ghostReads[key]--
-			shown[key] = ghost
+	for key, object := range s.deleted {
+		if s.deletedReads[key] > 0 {
+			s.deletedReads[key]--
+			shown[key] = object
 		}
 	}
 	var all []T
@@ -77,18 +77,18 @@ func (s *gceStore[T]) list() []T {
 	return all
 }
 
-// gceFields are the fields of a thing that a filter can ask for.
-type gceFields func(field string) (value string, found bool)
+// gceFieldLookup returns the value of an object's field for filters.
+type gceFieldLookup func(field string) (value string, found bool)
 
-// gceFilter reads a filter: field eq "regular expression", or labels.key="value", or
-// labels.key:* for a key that is there.
-func gceFilter(text string) (func(gceFields) bool, *gceError) {
+// gceFilter parses a filter: field eq "regular expression", labels.key="value", or labels.key:* for an
+// existing key.
+func gceFilter(text string) (func(gceFieldLookup) bool, *gceError) {
 	if text == "" {
-		return func(gceFields) bool { return true }, nil
+		return func(gceFieldLookup) bool { return true }, nil
 	}
-	invalid := gceFail(http.StatusBadRequest, "invalid", "Invalid value for field 'filter': '%s'.", text)
+	invalid := newGCEError(http.StatusBadRequest, "invalid", "Invalid value for field 'filter': '%s'.", text)
 	if key, ok := strings.CutSuffix(text, ":*"); ok {
-		return func(of gceFields) bool { _, found := of(key); return found }, nil
+		return func(lookup gceFieldLookup) bool { _, found := lookup(key); return found }, nil
 	}
 	field, value, isMatch := strings.Cut(text, " eq ")
 	if !isMatch {
@@ -102,17 +102,16 @@ func gceFilter(text string) (func(gceFields) bool, *gceError) {
 		return nil, invalid
 	}
 	if !isMatch {
-		return func(of gceFields) bool { got, found := of(field); return found && got == value }, nil
+		return func(lookup gceFieldLookup) bool { got, found := lookup(field); return found && got == value }, nil
 	}
 	shape, err := regexp.Compile("^(?:" + value + ")$")
 	if err != nil {
 		return nil, invalid
 	}
-	return func(of gceFields) bool { got, found := of(field); return found && shape.MatchString(got) }, nil
+	return func(lookup gceFieldLookup) bool { got, found := lookup(field); return found && shape.MatchString(got) }, nil
 }
 
-// gcePage is one page of a list, by the request and the fake's page size, and the
-// token of the next.
+// gcePage returns one page of a list, limited by the request and by size, and the token of the next page.
 func gcePage[T any](r *http.Request, all []T, size int) (page []T, next string, fail *gceError) {
 	if n, err := strconv.Atoi(r.FormValue("maxResults")); err == nil && n > 0 && (size == 0 || n < size) {
 		size = n
@@ -121,7 +120,7 @@ func gcePage[T any](r *http.Request, all []T, size int) (page []T, next string, 
 	if text := r.FormValue("pageToken"); text != "" {
 		var err error
 		if begin, err = strconv.Atoi(text); err != nil || begin < 0 {
-			return nil, "", gceFail(http.StatusBadRequest, "invalid", "Invalid value for field 'pageToken': '%s'.", text)
+			return nil, "", newGCEError(http.StatusBadRequest, "invalid", "Invalid value for field 'pageToken': '%s'.", text)
 		}
 	}
 	begin = min(begin, len(all))

@@ -15,22 +15,22 @@ type iamRole struct {
 	policies          map[string]string
 	attached          []string // managed policies, by their names
 	tags              awsTags
-	unseen            int // reads that do not show it yet
-	unknown           int // calls that name it and find it unknown yet
-	held              int // tries to delete it that still see what was taken from it
+	unseen            int // remaining reads that do not show it
+	notFoundCalls     int // remaining dependent calls that fail as not found
+	deleteConflicts   int // remaining deletions that fail because a removed policy is still visible
 }
 
 // iamProfile is an instance profile.
 type iamProfile struct {
 	name, path, role string
 	tags             awsTags
-	lag              int // launches that do not know it yet
-	empty            int // launches that do not know its role yet
+	notFoundLaunches int // remaining launches that do not find it
+	noRoleLaunches   int // remaining launches that do not find its role
 	unseen           int
-	held             int // tries to delete it that still see its role
+	deleteConflicts  int // remaining deletions that fail because its role is still visible
 }
 
-// iamActions are the actions of IAM that the fake has.
+// iamActions are the emulated actions of IAM.
 var iamActions = map[string]func(*AWS, awsForm) (any, error){
 	"CreateRole":                    (*AWS).createRole,
 	"GetRole":                       (*AWS).getRole,
@@ -52,7 +52,7 @@ var iamActions = map[string]func(*AWS, awsForm) (any, error){
 	"DeleteInstanceProfile":         (*AWS).deleteProfile,
 }
 
-// iamARN names something of the account.
+// iamARN returns the ARN of an IAM resource of the account.
 func iamARN(kind, path, name string) string {
 	return fmt.Sprintf("arn:aws:iam::%s:%s%s%s", AWSAccount, kind, path, name)
 }
@@ -63,7 +63,7 @@ type iamTags struct {
 
 func (t awsTags) iam() *iamTags {
 	var tags iamTags
-	for _, tag := range t.wire() {
+	for _, tag := range t.xmlTags() {
 		tags.Tags = append(tags.Tags, struct{ Key, Value string }{tag.Key, tag.Value})
 	}
 	return &tags
@@ -75,39 +75,39 @@ type iamRoleDoc struct {
 	Tags                                                      *iamTags `xml:",omitempty"`
 }
 
-// doc is the role on the wire; lists leave the tags out.
+// doc returns the role on the wire; lists omit the tags.
 func (r *iamRole) doc(tags bool) iamRoleDoc {
-	d := iamRoleDoc{r.path, r.name, iamARN("role", r.path, r.name), iamBirth, iamText(r.trust), "AROA" + r.name, nil}
+	d := iamRoleDoc{r.path, r.name, iamARN("role", r.path, r.name), iamCreateDate, iamEncode(r.trust), "AROA" + r.name, nil}
 	if tags {
 		d.Tags = r.tags.iam()
 	}
 	return d
 }
 
-// iamText is a document as IAM writes it, by RFC 3986: a space is %20, a plus %2B.
-func iamText(document string) string {
+// iamEncode encodes a document as IAM does, by RFC 3986: a space is %20, a plus is %2B.
+func iamEncode(document string) string {
 	return strings.ReplaceAll(url.QueryEscape(document), "+", "%20")
 }
 
-// iamBirth is when everything of IAM was made; nobody asks.
-const iamBirth = "2026-01-01T00:00:00Z"
+// iamCreateDate is the creation date of every IAM resource; nothing reads it.
+const iamCreateDate = "2026-01-01T00:00:00Z"
 
 type roleAnswer struct{ Role iamRoleDoc }
 
-// noSuchEntity is the error of a thing that IAM does not have.
+// noSuchEntity returns the error for an IAM resource that does not exist.
 func noSuchEntity(kind, name string) error {
-	return awsRefusal(http.StatusNotFound, "NoSuchEntity", "The %s with name %s cannot be found.", kind, name)
+	return newAWSError(http.StatusNotFound, "NoSuchEntity", "The %s with name %s cannot be found.", kind, name)
 }
 
 func entityExists(kind, name string) error {
-	return awsRefusal(http.StatusConflict, "EntityAlreadyExists", "%s with name %s already exists.", kind, name)
+	return newAWSError(http.StatusConflict, "EntityAlreadyExists", "%s with name %s already exists.", kind, name)
 }
 
 // maxIAMName is the longest name that a role may have.
 const maxIAMName = 64
 
 func (a *AWS) createRole(f awsForm) (any, error) {
-	name, wrong := f.get("RoleName"), f.readTags("Tags.member").check(true)
+	name, wrong := f.get("RoleName"), f.readTags("Tags.member").validate(true)
 	switch {
 	case wrong != nil:
 		return nil, badRequest("ValidationError", "%v", wrong)
@@ -118,14 +118,14 @@ func (a *AWS) createRole(f awsForm) (any, error) {
 	}
 	r := &iamRole{
 		name: name, path: f.get("Path"), trust: f.get("AssumeRolePolicyDocument"), policies: map[string]string{},
-		tags: f.readTags("Tags.member"), unseen: a.faults.Unseen, unknown: a.faults.Unseen,
+		tags: f.readTags("Tags.member"), unseen: a.faults.Unseen, notFoundCalls: a.faults.Unseen,
 	}
 	a.roles[name] = r
 	return roleAnswer{r.doc(true)}, nil
 }
 
-// role finds the role of a request, for reading only if it is seen yet.
-func (a *AWS) role(f awsForm, reads bool) (*iamRole, error) {
+// findRole returns the role of a request. With reads set, it does not find a role that is not visible yet.
+func (a *AWS) findRole(f awsForm, reads bool) (*iamRole, error) {
 	r := a.roles[f.get("RoleName")]
 	if r != nil && reads && r.unseen > 0 {
 		r.unseen--
@@ -138,7 +138,7 @@ func (a *AWS) role(f awsForm, reads bool) (*iamRole, error) {
 }
 
 func (a *AWS) getRole(f awsForm) (any, error) {
-	r, err := a.role(f, true)
+	r, err := a.findRole(f, true)
 	if err != nil {
 		return nil, err
 	}
@@ -160,23 +160,23 @@ func (a *AWS) listRoles(f awsForm) (any, error) {
 			docs = append(docs, r.doc(false))
 		}
 	}
-	part, next := cutPage(a, docs, f.get("Marker"), f.get("MaxItems"))
+	part, next := paginate(a, docs, f.get("Marker"), f.get("MaxItems"))
 	return rolesAnswer{part, next != "", next}, nil
 }
 
-// fresh finds the role of a request that builds on it: IAM may not know everywhere yet
-// what it made a moment ago.
-func (a *AWS) fresh(f awsForm) (*iamRole, error) {
-	r, err := a.role(f, false)
-	if err == nil && r.unknown > 0 {
-		r.unknown--
+// findVisibleRole returns the role of a request that depends on it. A new role may not be visible
+// everywhere in IAM yet.
+func (a *AWS) findVisibleRole(f awsForm) (*iamRole, error) {
+	r, err := a.findRole(f, false)
+	if err == nil && r.notFoundCalls > 0 {
+		r.notFoundCalls--
 		return nil, noSuchEntity("role", r.name)
 	}
 	return r, err
 }
 
 func (a *AWS) tagRole(f awsForm) (any, error) {
-	r, err := a.role(f, false)
+	r, err := a.findRole(f, false)
 	if err != nil {
 		return nil, err
 	}
@@ -185,7 +185,7 @@ func (a *AWS) tagRole(f awsForm) (any, error) {
 }
 
 func (a *AWS) deleteRole(f awsForm) (any, error) {
-	r, err := a.role(f, false)
+	r, err := a.findRole(f, false)
 	if err != nil {
 		return nil, err
 	}
@@ -200,21 +200,21 @@ func (a *AWS) deleteRole(f awsForm) (any, error) {
 		return nil, deleteConflict("must delete policies first.")
 	case len(r.attached) > 0:
 		return nil, deleteConflict("must detach all policies first.")
-	case r.held > 0:
-		r.held--
+	case r.deleteConflicts > 0:
+		r.deleteConflicts--
 		return nil, deleteConflict("must delete policies first.")
 	}
 	delete(a.roles, r.name)
 	return struct{}{}, nil
 }
 
-// deleteConflict is the error of a thing that something else hangs on.
+// deleteConflict returns the error for deleting a resource that is still in use.
 func deleteConflict(what string) error {
-	return awsRefusal(http.StatusConflict, "DeleteConflict", "Cannot delete entity, %s", what)
+	return newAWSError(http.StatusConflict, "DeleteConflict", "Cannot delete entity, %s", what)
 }
 
 func (a *AWS) putRolePolicy(f awsForm) (any, error) {
-	r, err := a.fresh(f)
+	r, err := a.findVisibleRole(f)
 	if err != nil {
 		return nil, err
 	}
@@ -227,9 +227,9 @@ func (a *AWS) putRolePolicy(f awsForm) (any, error) {
 
 type policyAnswer struct{ RoleName, PolicyName, PolicyDocument string }
 
-// policy finds the inline policy of a request.
-func (a *AWS) policy(f awsForm) (*iamRole, string, error) {
-	r, err := a.role(f, false)
+// findPolicy returns the inline policy of a request.
+func (a *AWS) findPolicy(f awsForm) (*iamRole, string, error) {
+	r, err := a.findRole(f, false)
 	if err != nil {
 		return nil, "", err
 	}
@@ -241,20 +241,20 @@ func (a *AWS) policy(f awsForm) (*iamRole, string, error) {
 }
 
 func (a *AWS) getRolePolicy(f awsForm) (any, error) {
-	r, name, err := a.policy(f)
+	r, name, err := a.findPolicy(f)
 	if err != nil {
 		return nil, err
 	}
-	return policyAnswer{r.name, name, iamText(r.policies[name])}, nil
+	return policyAnswer{r.name, name, iamEncode(r.policies[name])}, nil
 }
 
 func (a *AWS) deleteRolePolicy(f awsForm) (any, error) {
-	r, name, err := a.policy(f)
+	r, name, err := a.findPolicy(f)
 	if err != nil {
 		return nil, err
 	}
 	delete(r.policies, name)
-	r.held = a.faults.Unseen
+	r.deleteConflicts = a.faults.Unseen
 	return struct{}{}, nil
 }
 
@@ -265,7 +265,7 @@ func (a *AWS) Grant(role, policy, document string) {
 	a.roles[role].policies[policy] = document
 }
 
-// Policy is an inline policy of a role, empty where there is none.
+// Policy returns an inline policy of a role; empty if there is none.
 func (a *AWS) Policy(role, policy string) string {
 	a.mu.Lock()
 	defer a.mu.Unlock()

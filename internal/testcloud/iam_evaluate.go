@@ -10,11 +10,11 @@ import (
 
 // This file decides what a policy of IAM allows, as AWS documents it ("Policy evaluation
 // logic" and "IAM JSON policy elements" of the IAM User Guide): what no statement allows is
-// denied, and a statement that denies wins. What the fake cannot decide, such as a condition
-// operator that it does not know, makes a policy malformed: nothing is guessed.
+// denied, and a statement that denies wins. Elements that the emulation does not support, such as an
+// unknown condition operator, make a policy malformed: it never guesses.
 
-// iamQuestion is one thing that a caller wants to do to one resource.
-type iamQuestion struct {
+// iamRequest is one action by a caller on one resource, for which it needs permission.
+type iamRequest struct {
 	action   string // ec2:RunInstances
 	resource string // an ARN; * = the action names none
 	context  iamContext
@@ -88,25 +88,25 @@ func readPolicy(text string) (iamPolicy, error) {
 	return p, nil
 }
 
-// allowed reports whether policies, taken together, allow what is asked.
-func allowed(policies []iamPolicy, q iamQuestion) bool {
-	may := false
+// allowed reports whether policies together allow a request.
+func allowed(policies []iamPolicy, q iamRequest) bool {
+	allowed := false
 	for _, p := range policies {
 		for _, s := range p.Statement {
-			if !s.speaksOf(q) {
+			if !s.appliesTo(q) {
 				continue
 			}
 			if s.Effect == "Deny" {
 				return false
 			}
-			may = true
+			allowed = true
 		}
 	}
-	return may
+	return allowed
 }
 
-// speaksOf reports whether a statement is about what is asked, and its conditions hold.
-func (s iamStatement) speaksOf(q iamQuestion) bool {
+// appliesTo reports whether a statement matches a request and its conditions hold.
+func (s iamStatement) appliesTo(q iamRequest) bool {
 	action := func(p string) bool { return wildcard(strings.ToLower(p), strings.ToLower(q.action)) }
 	resource := func(p string) bool { return wildcard(p, q.resource) }
 	if slices.ContainsFunc(s.Action, action) == (len(s.Action) == 0) || slices.ContainsFunc(s.NotAction, action) {
@@ -131,7 +131,7 @@ type iamOperator struct {
 	set      string // ForAllValues, ForAnyValue; empty = of keys with one value
 	negated  bool
 	ifExists bool
-	null     bool // asks whether there is a value at all
+	null     bool // tests whether there is a value
 	matches  func(pattern, value string) bool
 }
 
@@ -156,7 +156,7 @@ func readOperator(name string) (iamOperator, error) {
 	}
 	op.negated = strings.Contains(base, "Not")
 	if op.matches == nil && !op.null || !slices.Contains([]string{"", "ForAllValues", "ForAnyValue"}, op.set) {
-		return op, fmt.Errorf("condition operator %q: the fake cannot decide it", name)
+		return op, fmt.Errorf("condition operator %q: not supported", name)
 	}
 	return op, nil
 }
@@ -182,7 +182,7 @@ func (op iamOperator) holds(has, wanted []string) bool {
 	return slices.ContainsFunc(has, fits)
 }
 
-// wildcard reports whether a text fits a pattern in which * stands for any text and ? for any
+// wildcard reports whether a text matches a pattern with the wildcards * for any text and ? for any
 // one character.
 func wildcard(pattern, text string) bool {
 	star, next := -1, 0
@@ -195,7 +195,7 @@ func wildcard(pattern, text string) bool {
 		case p < len(pattern) && (pattern[p] == '?' || pattern[p] == text[t]):
 			p++
 			t++
-		case star >= 0: // the last * takes one character more
+		case star >= 0: // the last * matches one more character
 			next++
 			p, t = star+1, next
 		default:

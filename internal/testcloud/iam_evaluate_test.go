@@ -5,9 +5,9 @@ import (
 	"testing"
 )
 
-// What a policy allows is what AWS documents: nothing by default, a denial before all, every
-// condition at once, any one of its values.
-func TestPoliciesAreEvaluatedAsIAMDoes(t *testing.T) {
+// Policies follow AWS's documentation: nothing is allowed by default, a denial wins, and every condition
+// must hold for any one of its values.
+func TestAllowedFollowsIAM(t *testing.T) {
 	const instance = "arn:aws:ec2:us-east-1:123456789012:instance/i-1"
 	statement := func(rest string) string {
 		return `{"Version":"2012-10-17","Statement":[{"Effect":"Allow","Action":"ec2:TerminateInstances","Resource":"*"` + rest + `}]}`
@@ -40,7 +40,7 @@ func TestPoliciesAreEvaluatedAsIAMDoes(t *testing.T) {
 		{"any other action", `{"Statement":[{"Effect":"Allow","NotAction":"ec2:RunInstances","Resource":"*"}]}`, nil, true},
 		{"any action but this", `{"Statement":[{"Effect":"Allow","NotAction":"ec2:*","Resource":"*"}]}`, nil, false},
 		{"a wildcard in the resource", `{"Statement":[{"Effect":"Allow","Action":"*","Resource":"arn:aws:ec2:*:*:instance/*"}]}`, nil, true},
-		{"one character of it", `{"Statement":[{"Effect":"Allow","Action":"*","Resource":"arn:aws:ec2:*:*:instance/i-?"}]}`, nil, true},
+		{"a one-character wildcard in the resource", `{"Statement":[{"Effect":"Allow","Action":"*","Resource":"arn:aws:ec2:*:*:instance/i-?"}]}`, nil, true},
 		{"another resource", `{"Statement":[{"Effect":"Allow","Action":"*","Resource":"arn:aws:ec2:*:*:volume/*"}]}`, nil, false},
 		{"the case of a resource counts", `{"Statement":[{"Effect":"Allow","Action":"*","Resource":"arn:aws:ec2:*:*:Instance/*"}]}`, nil, false},
 		{"all but a resource", `{"Statement":[{"Effect":"Allow","Action":"*","NotResource":"arn:aws:ec2:*:*:instance/*"}]}`, nil, false},
@@ -50,19 +50,19 @@ func TestPoliciesAreEvaluatedAsIAMDoes(t *testing.T) {
 		{"equal", when(`"StringEquals":{"aws:ResourceTag/Kind":"replica"}`), tags("replica"), true},
 		{"not equal", when(`"StringEquals":{"aws:ResourceTag/Kind":"replica"}`), tags("balancer"), false},
 		{"the case of a key does not count", when(`"StringEquals":{"AWS:resourcetag/KIND":"replica"}`), tags("replica"), true},
-		{"the case of a value does", when(`"StringEquals":{"aws:ResourceTag/Kind":"Replica"}`), tags("replica"), false},
-		{"unless it is ignored", when(`"StringEqualsIgnoreCase":{"aws:ResourceTag/Kind":"Replica"}`), tags("replica"), true},
-		{"a wildcard is a character there", when(`"StringEquals":{"aws:ResourceTag/Kind":"rep*"}`), tags("replica"), false},
+		{"the case of a value counts", when(`"StringEquals":{"aws:ResourceTag/Kind":"Replica"}`), tags("replica"), false},
+		{"the case of a value is ignored", when(`"StringEqualsIgnoreCase":{"aws:ResourceTag/Kind":"Replica"}`), tags("replica"), true},
+		{"StringEquals has no wildcards", when(`"StringEquals":{"aws:ResourceTag/Kind":"rep*"}`), tags("replica"), false},
 		{"like", when(`"StringLike":{"aws:ResourceTag/Kind":["x","rep*"]}`), tags("replica"), true},
-		{"a key that is missing", when(`"StringEquals":{"aws:ResourceTag/Kind":"replica"}`), nil, false},
-		{"a key that may be missing", when(`"StringEqualsIfExists":{"aws:ResourceTag/Kind":"replica"}`), nil, true},
-		{"a key that is not what it must not be", when(`"StringNotEquals":{"aws:ResourceTag/Kind":"balancer"}`), tags("replica"), true},
-		{"a missing key is not what it must not be", when(`"StringNotEquals":{"aws:ResourceTag/Kind":"balancer"}`), nil, true},
+		{"a missing key", when(`"StringEquals":{"aws:ResourceTag/Kind":"replica"}`), nil, false},
+		{"a missing key with IfExists", when(`"StringEqualsIfExists":{"aws:ResourceTag/Kind":"replica"}`), nil, true},
+		{"not equal, negated", when(`"StringNotEquals":{"aws:ResourceTag/Kind":"balancer"}`), tags("replica"), true},
+		{"a missing key, negated", when(`"StringNotEquals":{"aws:ResourceTag/Kind":"balancer"}`), nil, true},
 		{"a key that must be missing", when(`"Null":{"aws:ResourceTag/Kind":"true"}`), tags("replica"), false},
 		{"a key that must be there", when(`"Null":{"aws:ResourceTag/Kind":"false"}`), tags("replica"), true},
 		{"two conditions", when(`"StringEquals":{"aws:ResourceTag/Kind":"replica"},"StringLike":{"aws:ResourceTag/Kind":"bal*"}`), tags("replica"), false},
 		{"two keys of one condition", when(`"StringEquals":{"aws:ResourceTag/Kind":"replica","aws:ResourceTag/Owner":"me"}`), tags("replica"), false},
-		{"of two values for one key the caller's best counts", when(`"StringEquals":{"aws:ResourceTag/Kind":"replica"}`), tags("balancer", "replica"), true},
+		{"two values for one key: the caller's best counts", when(`"StringEquals":{"aws:ResourceTag/Kind":"replica"}`), tags("balancer", "replica"), true},
 
 		{"all of several", when(`"ForAllValues:StringEquals":{"aws:TagKeys":["a","b"]}`), keys("a", "b"), true},
 		{"not all of several", when(`"ForAllValues:StringEquals":{"aws:TagKeys":["a","b"]}`), keys("a", "c"), false},
@@ -76,15 +76,15 @@ func TestPoliciesAreEvaluatedAsIAMDoes(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if got := allowed([]iamPolicy{p}, iamQuestion{"ec2:TerminateInstances", instance, tt.context}); got != tt.want {
+			if got := allowed([]iamPolicy{p}, iamRequest{"ec2:TerminateInstances", instance, tt.context}); got != tt.want {
 				t.Errorf("allowed: %v, want %v", got, tt.want)
 			}
 		})
 	}
 }
 
-// What the fake cannot decide it refuses, rather than allow or deny it by chance.
-func TestPoliciesThatCannotBeDecided(t *testing.T) {
+// Unsupported elements are rejected, rather than allowed or denied by chance.
+func TestReadPolicyRejectsUnsupported(t *testing.T) {
 	for want, policy := range map[string]string{
 		"Effect":             `{"Statement":[{"Effect":"allow","Action":"*","Resource":"*"}]}`,
 		"Action":             `{"Statement":[{"Effect":"Allow","Resource":"*"}]}`,
@@ -99,8 +99,8 @@ func TestPoliciesThatCannotBeDecided(t *testing.T) {
 	}
 }
 
-// The wildcards of IAM, against the plain definition of them.
-func TestWildcard(t *testing.T) {
+// IAM's wildcards match like their recursive definition.
+func TestWildcardMatchesDefinition(t *testing.T) {
 	var fits func(pattern, text string) bool
 	fits = func(pattern, text string) bool {
 		switch {
@@ -127,7 +127,7 @@ func TestWildcard(t *testing.T) {
 	for _, pattern := range words("ab*?", 4) {
 		for _, text := range words("ab", 4) {
 			if got, want := wildcard(pattern, text), fits(pattern, text); got != want {
-				t.Fatalf("%q fits %q: %v, want %v", text, pattern, got, want)
+				t.Fatalf("%q matches %q: %v, want %v", text, pattern, got, want)
 			}
 		}
 	}

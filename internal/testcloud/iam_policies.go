@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// managedPolicies begin the names of the policies that AWS keeps for everybody.
+// managedPolicies is the ARN prefix of the policies that AWS manages.
 const managedPolicies = "arn:aws:iam::aws:policy/"
 
 type policyNamesAnswer struct {
@@ -15,7 +15,7 @@ type policyNamesAnswer struct {
 }
 
 func (a *AWS) listRolePolicies(f awsForm) (any, error) {
-	r, err := a.role(f, false)
+	r, err := a.findRole(f, false)
 	if err != nil {
 		return nil, err
 	}
@@ -33,7 +33,7 @@ type attachedAnswer struct {
 }
 
 func (a *AWS) listAttached(f awsForm) (any, error) {
-	r, err := a.role(f, false)
+	r, err := a.findRole(f, false)
 	if err != nil {
 		return nil, err
 	}
@@ -45,7 +45,7 @@ func (a *AWS) listAttached(f awsForm) (any, error) {
 }
 
 func (a *AWS) attachPolicy(f awsForm) (any, error) {
-	r, err := a.fresh(f)
+	r, err := a.findVisibleRole(f)
 	name, managed := strings.CutPrefix(f.get("PolicyArn"), managedPolicies)
 	switch {
 	case err != nil:
@@ -59,7 +59,7 @@ func (a *AWS) attachPolicy(f awsForm) (any, error) {
 }
 
 func (a *AWS) detachPolicy(f awsForm) (any, error) {
-	r, err := a.role(f, false)
+	r, err := a.findRole(f, false)
 	if err != nil {
 		return nil, err
 	}
@@ -68,7 +68,7 @@ func (a *AWS) detachPolicy(f awsForm) (any, error) {
 		return nil, noSuchEntity("policy", name)
 	}
 	r.attached = slices.DeleteFunc(r.attached, func(have string) bool { return have == name })
-	r.held = a.faults.Unseen
+	r.deleteConflicts = a.faults.Unseen
 	return struct{}{}, nil
 }
 
@@ -79,7 +79,7 @@ func (a *AWS) Attach(role, policy string) {
 	a.roles[role].attached = append(a.roles[role].attached, policy)
 }
 
-// Attached are the managed policies of a role.
+// Attached returns the managed policies of a role.
 func (a *AWS) Attached(role string) []string {
 	a.mu.Lock()
 	defer a.mu.Unlock()

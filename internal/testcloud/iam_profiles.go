@@ -14,11 +14,11 @@ type iamProfileDoc struct {
 	Tags                                       *iamTags     `xml:",omitempty"`
 }
 
-// profileDoc is a profile on the wire; lists leave the tags out.
+// profileDoc returns a profile on the wire; lists omit the tags.
 func (a *AWS) profileDoc(p *iamProfile, tags bool) iamProfileDoc {
 	d := iamProfileDoc{
 		Path: p.path, InstanceProfileName: p.name, InstanceProfileID: "AIPA" + p.name,
-		Arn: iamARN("instance-profile", p.path, p.name), CreateDate: iamBirth,
+		Arn: iamARN("instance-profile", p.path, p.name), CreateDate: iamCreateDate,
 	}
 	if r := a.roles[p.role]; r != nil {
 		d.Roles = []iamRoleDoc{r.doc(false)}
@@ -36,13 +36,14 @@ func (a *AWS) createProfile(f awsForm) (any, error) {
 	if a.profiles[name] != nil {
 		return nil, entityExists("Instance Profile", name)
 	}
-	p := &iamProfile{name: name, path: f.get("Path"), tags: f.readTags("Tags.member"), lag: a.ProfileLag, unseen: a.faults.Unseen}
+	p := &iamProfile{name: name, path: f.get("Path"), tags: f.readTags("Tags.member"), notFoundLaunches: a.ProfileLag, unseen: a.faults.Unseen}
 	a.profiles[name] = p
 	return profileAnswer{a.profileDoc(p, true)}, nil
 }
 
-// profile finds the instance profile of a request, for reading only if it is seen yet.
-func (a *AWS) profile(f awsForm, reads bool) (*iamProfile, error) {
+// findProfile returns the instance profile of a request. With reads set, it does not find a profile that
+// is not visible yet.
+func (a *AWS) findProfile(f awsForm, reads bool) (*iamProfile, error) {
 	p := a.profiles[f.get("InstanceProfileName")]
 	if p != nil && reads && p.unseen > 0 {
 		p.unseen--
@@ -55,7 +56,7 @@ func (a *AWS) profile(f awsForm, reads bool) (*iamProfile, error) {
 }
 
 func (a *AWS) getProfile(f awsForm) (any, error) {
-	p, err := a.profile(f, true)
+	p, err := a.findProfile(f, true)
 	if err != nil {
 		return nil, err
 	}
@@ -77,45 +78,45 @@ func (a *AWS) listProfiles(f awsForm) (any, error) {
 			docs = append(docs, a.profileDoc(p, false))
 		}
 	}
-	part, next := cutPage(a, docs, f.get("Marker"), f.get("MaxItems"))
+	part, next := paginate(a, docs, f.get("Marker"), f.get("MaxItems"))
 	return profilesAnswer{part, next != "", next}, nil
 }
 
 func (a *AWS) addRole(f awsForm) (any, error) {
-	p, err := a.profile(f, false)
+	p, err := a.findProfile(f, false)
 	if err != nil {
 		return nil, err
 	}
-	r, err := a.fresh(f)
+	r, err := a.findVisibleRole(f)
 	if err != nil {
 		return nil, err
 	}
 	if p.role != "" {
-		return nil, awsRefusal(http.StatusConflict, "LimitExceeded", "Cannot exceed quota for InstanceSessionsPerInstanceProfile: 1")
+		return nil, newAWSError(http.StatusConflict, "LimitExceeded", "Cannot exceed quota for InstanceSessionsPerInstanceProfile: 1")
 	}
-	p.role, p.empty = r.name, a.ProfileLag
+	p.role, p.noRoleLaunches = r.name, a.ProfileLag
 	return struct{}{}, nil
 }
 
 func (a *AWS) removeRole(f awsForm) (any, error) {
-	p, err := a.profile(f, false)
+	p, err := a.findProfile(f, false)
 	if err != nil {
 		return nil, err
 	}
 	if p.role != f.get("RoleName") {
 		return nil, noSuchEntity("role", f.get("RoleName"))
 	}
-	p.role, p.held = "", a.faults.Unseen
+	p.role, p.deleteConflicts = "", a.faults.Unseen
 	return struct{}{}, nil
 }
 
 func (a *AWS) deleteProfile(f awsForm) (any, error) {
-	p, err := a.profile(f, false)
+	p, err := a.findProfile(f, false)
 	if err != nil {
 		return nil, err
 	}
-	if p.role != "" || p.held > 0 {
-		p.held--
+	if p.role != "" || p.deleteConflicts > 0 {
+		p.deleteConflicts--
 		return nil, deleteConflict("must remove roles from instance profile first.")
 	}
 	delete(a.profiles, p.name)

@@ -47,7 +47,7 @@ func fakeListPrice(region, instanceType string) string {
 	return fmt.Sprintf("%.10f", ec2ListPrices[instanceType]*priceFactor(region))
 }
 
-// productsRequest asks for entries of the price list.
+// productsRequest is a request for entries of the price list.
 type productsRequest struct {
 	ServiceCode string
 	Filters     []struct{ Type, Field, Value string }
@@ -55,42 +55,42 @@ type productsRequest struct {
 	NextToken   string
 }
 
-// productsAnswer is a page of the price list: documents within the document.
+// productsAnswer is a page of the price list, whose entries are JSON documents in strings.
 type productsAnswer struct {
 	FormatVersion string
 	PriceList     []string
 	NextToken     string `json:",omitempty"`
 }
 
-// priceHomes are the regions in which the price list answers.
-var priceHomes = []string{"us-east-1", "eu-central-1", "ap-south-1", "cn-northwest-1"}
+// priceListRegions are the regions with an endpoint of the price list.
+var priceListRegions = []string{"us-east-1", "eu-central-1", "ap-south-1", "cn-northwest-1"}
 
-// products answers GetProducts. The caller holds mu.
-func (a *AWS) products(c awsCall) (any, error) {
-	var asked productsRequest
-	if err := json.Unmarshal(c.body, &asked); err != nil {
+// getProducts answers GetProducts. The caller holds mu.
+func (a *AWS) getProducts(c awsCall) (any, error) {
+	var requested productsRequest
+	if err := json.Unmarshal(c.body, &requested); err != nil {
 		return nil, badRequest("SerializationException", "%v", err)
 	}
-	if c.action != "GetProducts" || asked.ServiceCode != "AmazonEC2" || !slices.Contains(priceHomes, c.region) {
-		return nil, badRequest("InvalidParameterException", "%s of %s in %s is not known", c.action, asked.ServiceCode, c.region)
+	if c.action != "GetProducts" || requested.ServiceCode != "AmazonEC2" || !slices.Contains(priceListRegions, c.region) {
+		return nil, badRequest("InvalidParameterException", "%s of %s in %s is not known", c.action, requested.ServiceCode, c.region)
 	}
 	var all []string
 	for _, region := range slices.Sorted(maps.Keys(a.regions)) {
 		for _, kind := range slices.Sorted(maps.Keys(ec2Types)) {
-			all = append(all, a.productsOf(region, kind, asked)...)
+			all = append(all, a.productsFor(region, kind, requested)...)
 		}
 	}
 	size := ""
-	if asked.MaxResults > 0 {
-		size = strconv.Itoa(asked.MaxResults)
+	if requested.MaxResults > 0 {
+		size = strconv.Itoa(requested.MaxResults)
 	}
-	part, next := cutPage(a, all, asked.NextToken, size)
+	part, next := paginate(a, all, requested.NextToken, size)
 	return productsAnswer{"aws_v1", part, next}, nil
 }
 
-// productsOf are the entries of an instance type in a region that were asked for: beside
-// the one that a machine costs, those of other systems, other hardware and other markets.
-func (a *AWS) productsOf(region, kind string, asked productsRequest) []string {
+// productsFor returns the requested entries of an instance type in a region: in addition to the price of a
+// machine, those of other systems, tenancies and markets.
+func (a *AWS) productsFor(region, kind string, requested productsRequest) []string {
 	price := fakeListPrice(region, kind)
 	if a.ListPrice != nil {
 		price = a.ListPrice(region, kind)
@@ -112,7 +112,7 @@ func (a *AWS) productsOf(region, kind string, asked productsRequest) []string {
 			"instanceType": kind, "regionCode": region, "operatingSystem": v.system, "tenancy": v.tenancy, "preInstalledSw": v.software,
 			"capacitystatus": v.status, "marketoption": v.market, "servicecode": "AmazonEC2", "operation": "RunInstances",
 		}
-		if asked.wants(attributes) {
+		if requested.wants(attributes) {
 			documents = append(documents, productDocument(attributes, v.price))
 		}
 	}
@@ -133,8 +133,8 @@ func (q productsRequest) wants(attributes map[string]string) bool {
 	return true
 }
 
-// productDocument is an entry as the price list writes it, with a term that is no price
-// on demand beside the one that is.
+// productDocument returns an entry in the format of the price list: a reserved term in addition to the
+// on-demand price.
 func productDocument(attributes map[string]string, price string) string {
 	const sku = "FAKE1SKU"
 	dimension := map[string]any{"FAKE1SKU.JRTCKXETXF.6YS6EN2CT7": map[string]any{

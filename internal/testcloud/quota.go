@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// quotaRequest asks for a quota of EC2.
+// quotaRequest is a request for a quota of EC2.
 type quotaRequest struct {
 	ServiceCode, QuotaCode string
 }
@@ -16,28 +16,28 @@ type quotaDoc struct {
 	Value                  float64
 }
 
-// quota answers the actions of Service Quotas. The caller holds mu.
-func (a *AWS) quota(c awsCall) (any, error) {
-	var asked quotaRequest
-	if err := json.Unmarshal(c.body, &asked); err != nil {
+// getQuota answers the actions of Service Quotas. The caller holds mu.
+func (a *AWS) getQuota(c awsCall) (any, error) {
+	var requested quotaRequest
+	if err := json.Unmarshal(c.body, &requested); err != nil {
 		return nil, badRequest("SerializationException", "%v", err)
 	}
 	known := map[string]map[string]float64{"GetServiceQuota": a.Quotas, "GetAWSDefaultServiceQuota": a.Defaults}[c.action]
-	value, has := known[asked.QuotaCode]
-	if !has || asked.ServiceCode != "ec2" {
-		return nil, badRequest("NoSuchResourceException", "The request failed because the specified quota %s does not exist.", asked.QuotaCode)
+	value, has := known[requested.QuotaCode]
+	if !has || requested.ServiceCode != "ec2" {
+		return nil, badRequest("NoSuchResourceException", "The request failed because the specified quota %s does not exist.", requested.QuotaCode)
 	}
-	return map[string]quotaDoc{"Quota": {asked.ServiceCode, asked.QuotaCode, value}}, nil
+	return map[string]quotaDoc{"Quota": {requested.ServiceCode, requested.QuotaCode, value}}, nil
 }
 
-// writeJSON11 writes an answer of a service that speaks JSON 1.1.
+// writeJSON11 writes a response in the JSON 1.1 protocol.
 func writeJSON11(w http.ResponseWriter, status int, answer any) {
 	w.Header().Set("Content-Type", "application/x-amz-json-1.1")
 	w.WriteHeader(status)
 	_ = json.NewEncoder(w).Encode(answer) // the caller may have disconnected
 }
 
-// quotaCode is the quota that an instance type counts against, empty where the fake has none.
+// quotaCode returns the quota that an instance type counts against; empty if it is not emulated.
 func quotaCode(instanceType, market string) string {
 	codes := map[string]string{"g on_demand": "L-DB2E81BA", "g spot": "L-3819A6DF", "p on_demand": "L-417A185B", "p spot": "L-C4BD4855"}
 	if strings.HasPrefix(instanceType, "p4") && market == "spot" {
@@ -50,7 +50,7 @@ func quotaCode(instanceType, market string) string {
 	return codes[family+" "+market]
 }
 
-// admitQuota refuses an instance that would exceed a quota.
+// admitQuota rejects an instance that would exceed a quota.
 func (r *ec2Region) admitQuota(i *ec2Instance) error {
 	code := quotaCode(i.kind, i.market)
 	limit, limited := r.aws.Quotas[code]
@@ -59,7 +59,7 @@ func (r *ec2Region) admitQuota(i *ec2Instance) error {
 	}
 	used := ec2Types[i.kind]
 	for _, other := range r.instances {
-		if other.counts() && quotaCode(other.kind, other.market) == code {
+		if other.usesCapacity() && quotaCode(other.kind, other.market) == code {
 			used += ec2Types[other.kind]
 		}
 	}

@@ -14,21 +14,21 @@ import (
 // route53Namespace is the XML namespace of Route53's documents.
 const route53Namespace = "https://route53.amazonaws.com/doc/2013-04-01/"
 
-// maxRoute53Body bounds a request: a batch of 1000 changes is smaller.
+// maxRoute53Body limits a request: a batch of 1000 changes is smaller.
 const maxRoute53Body = 4 << 20
 
-// Route53 is Amazon Route 53 in memory: hosted zones with their record sets,
-// health checks and tags, by the REST-XML protocol of 2013-04-01. Signatures are
-// not checked. Use NewRoute53; once it is served, change fields by Set alone.
+// Route53 emulates Amazon Route 53 in memory: hosted zones with their record sets, health checks and
+// tags, in the REST-XML protocol of 2013-04-01. It does not verify signatures. Create it with
+// NewRoute53; while it is serving, change fields only with Set.
 type Route53 struct {
 	faults *Faults
-	// Deny answers calls of an action (route53:GetChange) with an error code
-	// (AccessDenied, ExpiredToken, ...).
+	// Deny contains the error codes (AccessDenied, ExpiredToken) with which calls fail, by action
+	// (route53:GetChange).
 	Deny map[string]string
-	// PageSize is the most that one answer of a list holds; 0 = as many as were asked for.
+	// PageSize is the maximum page size of a list; 0 = as requested.
 	PageSize int
-	// PendingPolls is how often a change is still PENDING when it is asked for; 0 = it
-	// is everywhere at once.
+	// PendingPolls is the number of GetChange calls that report a change as PENDING; 0 = a change is
+	// INSYNC at once.
 	PendingPolls int
 
 	mu      sync.Mutex
@@ -40,7 +40,7 @@ type Route53 struct {
 	tags    map[string]map[string]string // of health checks, by id
 }
 
-// NewRoute53 makes a Route53 without any zone.
+// NewRoute53 returns a Route53 without zones.
 func NewRoute53(faults *Faults) *Route53 {
 	return &Route53{
 		faults: faults, changes: map[string]int{},
@@ -48,27 +48,27 @@ func NewRoute53(faults *Faults) *Route53 {
 	}
 }
 
-// Set changes fields while programs call.
+// Set changes fields while the service is in use.
 func (r *Route53) Set(change func()) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	change()
 }
 
-// denied is the code with which an action is refused; empty where it is not.
-func (r *Route53) denied(action string) string {
+// denialCode returns the error code of a denied action; empty if it is allowed.
+func (r *Route53) denialCode(action string) string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.Deny[action]
 }
 
-// id makes the next id with a prefix. The caller holds mu, or is alone.
-func (r *Route53) id(prefix string) string {
+// nextID returns the next id with a prefix. The caller holds mu.
+func (r *Route53) nextID(prefix string) string {
 	r.next++
 	return fmt.Sprintf("%s%012d", prefix, r.next)
 }
 
-// route53Error is an answer that is an error, as Route53 gives it.
+// route53Error is an error response of Route 53.
 type route53Error struct {
 	status  int
 	code    string
@@ -77,31 +77,31 @@ type route53Error struct {
 
 func (e *route53Error) Error() string { return e.code + ": " + e.message }
 
-// refusal makes an error of the caller's.
-func refusal(code, format string, args ...any) error {
+// route53BadRequest returns an error response with status 400.
+func route53BadRequest(code, format string, args ...any) error {
 	return &route53Error{http.StatusBadRequest, code, fmt.Sprintf(format, args...)}
 }
 
-// notFound makes an error of something that is not there.
-func notFound(code, format string, args ...any) error {
+// route53NotFound returns an error response for a resource that does not exist.
+func route53NotFound(code, format string, args ...any) error {
 	return &route53Error{http.StatusNotFound, code, fmt.Sprintf(format, args...)}
 }
 
-// route53Call is one call with what its path and query name.
+// route53Call is one call with its body.
 type route53Call struct {
 	*http.Request
 	body []byte
 }
 
-// read parses the body of a call into v.
-func (c route53Call) read(v any) error {
+// decode parses the body of a call into v.
+func (c route53Call) decode(v any) error {
 	if err := xml.Unmarshal(c.body, v); err != nil {
-		return refusal("MalformedInput", "%v", err)
+		return route53BadRequest("MalformedInput", "%v", err)
 	}
 	return nil
 }
 
-// operation is one action of the API. Its result is the document of the answer.
+// operation is one action of the API. do returns the response document.
 type operation struct {
 	action string
 	reads  bool
@@ -115,7 +115,7 @@ var route53Operations = map[string]operation{
 	"GET /2013-04-01/hostedzone/{id}":        {"GetHostedZone", true, http.StatusOK, (*Route53).getZone},
 	"GET /2013-04-01/hostedzone/{id}/rrset":  {"ListResourceRecordSets", true, http.StatusOK, (*Route53).listSets},
 	"POST /2013-04-01/hostedzone/{id}/rrset": {"ChangeResourceRecordSets", false, http.StatusOK, (*Route53).changeSets},
-	// As older clients ask for it.
+	// The path that older clients use.
 	"POST /2013-04-01/hostedzone/{id}/rrset/{$}": {"ChangeResourceRecordSets", false, http.StatusOK, (*Route53).changeSets},
 	"GET /2013-04-01/change/{id}":                {"GetChange", true, http.StatusOK, (*Route53).getChange},
 	"POST /2013-04-01/healthcheck":               {"CreateHealthCheck", false, http.StatusCreated, (*Route53).createCheck},
@@ -125,7 +125,7 @@ var route53Operations = map[string]operation{
 	"DELETE /2013-04-01/healthcheck/{id}":        {"DeleteHealthCheck", false, http.StatusOK, (*Route53).deleteCheck},
 	"POST /2013-04-01/tags/healthcheck/{id}":     {"ChangeTagsForResource", false, http.StatusOK, (*Route53).changeTags},
 	"GET /2013-04-01/tags/healthcheck/{id}":      {"ListTagsForResource", true, http.StatusOK, (*Route53).listTags},
-	"POST /2013-04-01/tags/healthcheck":          {"ListTagsForResources", true, http.StatusOK, (*Route53).listTagsOfMany},
+	"POST /2013-04-01/tags/healthcheck":          {"ListTagsForResources", true, http.StatusOK, (*Route53).listTagsForChecks},
 }
 
 // Handler serves the API.
@@ -137,18 +137,18 @@ func (r *Route53) Handler() http.Handler {
 	return mux
 }
 
-// serve answers one call, or fails as its faults say.
+// serve serves one call, or fails it as its Faults decide.
 func (r *Route53) serve(w http.ResponseWriter, req *http.Request, op operation) {
 	action := "route53:" + op.action
 	outcome, end := r.faults.Begin(Call{Cloud: "aws", Action: action, Reads: op.reads})
 	defer end()
 	body, err := io.ReadAll(io.LimitReader(req.Body, maxRoute53Body))
-	denied := r.denied(action)
+	denied := r.denialCode(action)
 	switch {
 	case outcome == Refused || err != nil:
 		Cut()
 	case outcome == Throttled:
-		writeRoute53Error(w, refusal("Throttling", "Rate exceeded"))
+		writeRoute53Error(w, route53BadRequest("Throttling", "Rate exceeded"))
 		return
 	case outcome == Broken:
 		writeRoute53Error(w, &route53Error{http.StatusInternalServerError, "InternalFailure", "An internal error has occurred"})
@@ -195,25 +195,25 @@ func writeRoute53Error(w http.ResponseWriter, err error) {
 	}{detail{"Sender", e.code, e.message}, "request"})
 }
 
-// page cuts a list at its limit, or at the fake's own.
-func page[T any](r *Route53, all []T, asked int) (part []T, truncated bool) {
-	most := asked
-	if r.PageSize > 0 && (most == 0 || r.PageSize < most) {
-		most = r.PageSize
+// limitPage limits a list to the requested page size, or to PageSize if that is smaller.
+func limitPage[T any](r *Route53, all []T, requested int) (part []T, truncated bool) {
+	limit := requested
+	if r.PageSize > 0 && (limit == 0 || r.PageSize < limit) {
+		limit = r.PageSize
 	}
-	if most == 0 || len(all) <= most {
+	if limit == 0 || len(all) <= limit {
 		return all, false
 	}
-	return all[:most], true
+	return all[:limit], true
 }
 
-// absolute is a name with its last dot, in lower case.
-func absolute(name string) string {
+// fullyQualified returns a name in lower case with a final dot.
+func fullyQualified(name string) string {
 	return strings.TrimSuffix(strings.ToLower(name), ".") + "."
 }
 
-// reversed is the labels of a name from the last, by which Route53 sorts.
-func reversed(name string) string {
+// reverseLabels returns the labels of a name in reverse order, which is the sort key of Route 53.
+func reverseLabels(name string) string {
 	labels := strings.Split(strings.TrimSuffix(name, "."), ".")
 	slices.Reverse(labels)
 	return strings.Join(labels, ".")

@@ -14,63 +14,63 @@ type change struct {
 	ResourceRecordSet RecordSet
 }
 
-// changeSets executes a batch, all of it or nothing.
+// changeSets executes a batch atomically.
 func (r *Route53) changeSets(c route53Call) (any, error) {
-	z, err := r.zone(c.PathValue("id"))
+	z, err := r.findZone(c.PathValue("id"))
 	if err != nil {
 		return nil, err
 	}
 	var batch struct {
 		Changes []change `xml:"ChangeBatch>Changes>Change"`
 	}
-	if err := c.read(&batch); err != nil {
+	if err := c.decode(&batch); err != nil {
 		return nil, err
 	}
-	if err := r.apply(z, batch.Changes); err != nil {
+	if err := r.applyBatch(z, batch.Changes); err != nil {
 		return nil, err
 	}
-	id := r.id("C")
+	id := r.nextID("C")
 	r.changes[id] = r.PendingPolls
 	return infoOf(id, r.PendingPolls), nil
 }
 
-// apply carries out the changes one after the other on a copy, which takes the
-// zone's place when none was refused.
-func (r *Route53) apply(z *hostedZone, batch []change) error {
+// applyBatch applies the changes in order to a copy, and replaces the zone's record sets if all
+// succeeded.
+func (r *Route53) applyBatch(z *hostedZone, batch []change) error {
 	if len(batch) == 0 || len(batch) > 1000 {
-		return refusal("InvalidInput", "a batch has 1 to 1000 changes, got %d", len(batch))
+		return route53BadRequest("InvalidInput", "a batch has 1 to 1000 changes, got %d", len(batch))
 	}
 	next := &hostedZone{id: z.id, name: z.name, private: z.private, sets: slices.Clone(z.sets)}
 	var refused []string
 	for _, c := range batch {
 		s := c.ResourceRecordSet
-		s.Name = absolute(s.Name)
-		if s.HealthCheckID != "" && r.check(s.HealthCheckID) == nil {
-			return notFound("NoSuchHealthCheck", "No health check exists with the specified ID: %s", s.HealthCheckID)
+		s.Name = fullyQualified(s.Name)
+		if s.HealthCheckID != "" && r.findHealthCheck(s.HealthCheckID) == nil {
+			return route53NotFound("NoSuchHealthCheck", "No health check exists with the specified ID: %s", s.HealthCheckID)
 		}
-		if problem := next.change(c.Action, s); problem != "" {
+		if problem := next.applyChange(c.Action, s); problem != "" {
 			refused = append(refused, problem)
 		}
 	}
 	if len(refused) > 0 {
-		return refusal("InvalidChangeBatch", "[%s]", strings.Join(refused, ", "))
+		return route53BadRequest("InvalidChangeBatch", "[%s]", strings.Join(refused, ", "))
 	}
 	z.sets = next.sets
 	return nil
 }
 
-// change does one change and says, as Route53 does, why not; empty when it is done.
-func (z *hostedZone) change(action string, s RecordSet) string {
+// applyChange applies one change. It returns Route 53's error message, or "" on success.
+func (z *hostedZone) applyChange(action string, s RecordSet) string {
 	at := slices.IndexFunc(z.sets, func(o RecordSet) bool { return o.key() == s.key() })
 	switch {
 	case s.Name != z.name && !strings.HasSuffix(s.Name, "."+z.name):
 		return fmt.Sprintf("RRSet with DNS name %s is not permitted in zone %s", s.Name, z.name)
 	case action == "DELETE" && at < 0:
-		return fmt.Sprintf("Tried to delete resource record set %s but it was not found", s.words())
+		return fmt.Sprintf("Tried to delete resource record set %s but it was not found", s.describe())
 	case action == "DELETE" && !reflect.DeepEqual(z.sets[at], s):
-		return fmt.Sprintf("Tried to delete resource record set %s but the values provided do not match the current values", s.words())
+		return fmt.Sprintf("Tried to delete resource record set %s but the values provided do not match the current values", s.describe())
 	case action == "CREATE" && at >= 0:
-		return fmt.Sprintf("Tried to create resource record set %s but it already exists", s.words())
+		return fmt.Sprintf("Tried to create resource record set %s but it already exists", s.describe())
 	}
 	if at >= 0 {
 		z.sets = slices.Delete(z.sets, at, at+1)
@@ -86,17 +86,17 @@ func (z *hostedZone) change(action string, s RecordSet) string {
 	return ""
 }
 
-// words names a record set as Route53's errors do.
-func (s RecordSet) words() string {
+// describe formats a record set as in Route 53's errors.
+func (s RecordSet) describe() string {
 	if s.SetIdentifier == "" {
 		return fmt.Sprintf("[name='%s', type='%s']", s.Name, s.Type)
 	}
 	return fmt.Sprintf("[name='%s', type='%s', set identifier='%s']", s.Name, s.Type, s.SetIdentifier)
 }
 
-// conflict says why a record set cannot stand beside the others, or at all.
+// conflict returns why a record set is invalid or conflicts with others; empty if neither.
 func (z *hostedZone) conflict(s RecordSet) string {
-	if problem := z.malformed(s); problem != "" {
+	if problem := z.invalidReason(s); problem != "" {
 		return problem
 	}
 	for _, o := range z.sets {
@@ -109,17 +109,17 @@ func (z *hostedZone) conflict(s RecordSet) string {
 		case o.Type != s.Type:
 		case o.policy() != s.policy() || s.policy() == "simple":
 			return fmt.Sprintf("RRSet with DNS name %s, type %s, SetIdentifier %s cannot be created as a %s set exists with the same name and type", s.Name, s.Type, s.SetIdentifier, o.policy())
-		case s.place() != "" && s.place() == o.place():
-			return fmt.Sprintf("RRSet with DNS name %s, type %s, SetIdentifier %s, region %s cannot be created as a set of the same region exists", s.Name, s.Type, s.SetIdentifier, s.place())
+		case s.routingRegion() != "" && s.routingRegion() == o.routingRegion():
+			return fmt.Sprintf("RRSet with DNS name %s, type %s, SetIdentifier %s, region %s cannot be created as a set of the same region exists", s.Name, s.Type, s.SetIdentifier, s.routingRegion())
 		}
 	}
 	return ""
 }
 
-// malformed says what is wrong with a record set by itself.
-func (z *hostedZone) malformed(s RecordSet) string {
+// invalidReason returns why a record set is invalid by itself; empty if it is valid.
+func (z *hostedZone) invalidReason(s RecordSet) string {
 	if a := s.AliasTarget; a != nil {
-		target := absolute(a.DNSName)
+		target := fullyQualified(a.DNSName)
 		if a.HostedZoneID == z.id && !slices.ContainsFunc(z.sets, func(o RecordSet) bool { return o.Name == target && o.Type == s.Type }) {
 			return fmt.Sprintf("Tried to create an alias that targets %s, type %s in zone %s, but that target was not found", target, s.Type, z.id)
 		}
@@ -129,7 +129,7 @@ func (z *hostedZone) malformed(s RecordSet) string {
 		return ""
 	}
 	if s.TTL == nil || len(s.values()) == 0 {
-		return fmt.Sprintf("Invalid request: Expected exactly one of [AliasTarget, all of [TTL, and ResourceRecords]] in %s", s.words())
+		return fmt.Sprintf("Invalid request: Expected exactly one of [AliasTarget, all of [TTL, and ResourceRecords]] in %s", s.describe())
 	}
 	if s.policy() == "latency" && len(s.values()) != 1 {
 		return "Invalid request: a latency record set has one value"

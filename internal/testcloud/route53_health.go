@@ -10,7 +10,7 @@ import (
 	"strconv"
 )
 
-// HealthCheckConfig is how a health check looks at an endpoint, as the wire has it.
+// HealthCheckConfig is the configuration of a health check, in its wire format.
 type HealthCheckConfig struct {
 	IPAddress                string `xml:",omitempty"`
 	Port                     int    `xml:",omitempty"`
@@ -31,18 +31,17 @@ type HealthCheck struct {
 	HealthCheckConfig  HealthCheckConfig
 	HealthCheckVersion int64
 
-	sick    bool
-	gone    bool // deleted, and lists may still show it
-	listing int  // lists that do not show what became of it yet
+	unhealthy  bool
+	deleted    bool // lists may still show it
+	staleLists int  // remaining lists that do not show its creation or deletion
 }
 
-// Checks are the health checks that there are, in order of creation, with
-// their tags.
+// Checks returns the existing health checks, in order of creation, with their tags.
 func (r *Route53) Checks() (checks []HealthCheck, tags []map[string]string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, h := range r.checks {
-		if !h.gone {
+		if !h.deleted {
 			checks = append(checks, *h)
 			tags = append(tags, maps.Clone(r.tags[h.ID]))
 		}
@@ -50,18 +49,18 @@ func (r *Route53) Checks() (checks []HealthCheck, tags []map[string]string) {
 	return checks, tags
 }
 
-// SetHealth makes every check of an address find it well, or not.
-func (r *Route53) SetHealth(addr netip.Addr, well bool) {
+// SetHealth sets the outcome of every health check of an address.
+func (r *Route53) SetHealth(addr netip.Addr, healthy bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, h := range r.checks {
 		if h.HealthCheckConfig.IPAddress == addr.String() {
-			h.sick = !well
+			h.unhealthy = !healthy
 		}
 	}
 }
 
-// Tamper changes the configuration of every check, as somebody does in the console.
+// Tamper changes the configuration of every check, as a person would in the console.
 func (r *Route53) Tamper(change func(*HealthCheckConfig)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -70,56 +69,55 @@ func (r *Route53) Tamper(change func(*HealthCheckConfig)) {
 	}
 }
 
-// check finds a health check that there is; nil when there is none.
-func (r *Route53) check(id string) *HealthCheck {
+// findHealthCheck returns an existing health check; nil if there is none.
+func (r *Route53) findHealthCheck(id string) *HealthCheck {
 	for _, h := range r.checks {
-		if h.ID == id && !h.gone {
+		if h.ID == id && !h.deleted {
 			return h
 		}
 	}
 	return nil
 }
 
-// named finds the health check that the path of a call names.
-func (r *Route53) named(c route53Call) (*HealthCheck, error) {
-	if h := r.check(c.PathValue("id")); h != nil {
+// requestedHealthCheck returns the health check in the path of a call.
+func (r *Route53) requestedHealthCheck(c route53Call) (*HealthCheck, error) {
+	if h := r.findHealthCheck(c.PathValue("id")); h != nil {
 		return h, nil
 	}
-	return nil, notFound("NoSuchHealthCheck", "A health check with id %s does not exist.", c.PathValue("id"))
+	return nil, route53NotFound("NoSuchHealthCheck", "A health check with id %s does not exist.", c.PathValue("id"))
 }
 
-// checkDocument is a health check under its element.
+// checkDocument is a response with a health check.
 type checkDocument struct{ HealthCheck HealthCheck }
 
-// createCheck makes a health check. A reference that names one with the same
-// configuration gives that one back; any other use of a reference that was ever
-// used is refused.
+// createCheck creates a health check. If a check with the same caller reference and configuration
+// exists, it returns that one; any other reuse of a reference is rejected.
 func (r *Route53) createCheck(c route53Call) (any, error) {
-	var asked HealthCheck
-	if err := c.read(&asked); err != nil {
+	var requested HealthCheck
+	if err := c.decode(&requested); err != nil {
 		return nil, err
 	}
-	if problem := asked.HealthCheckConfig.problem(); problem != "" {
-		return nil, refusal("InvalidInput", "%s", problem)
+	if problem := requested.HealthCheckConfig.problem(); problem != "" {
+		return nil, route53BadRequest("InvalidInput", "%s", problem)
 	}
 	for _, h := range r.checks {
-		if h.CallerReference == asked.CallerReference && !h.gone && reflect.DeepEqual(h.HealthCheckConfig, asked.HealthCheckConfig) {
+		if h.CallerReference == requested.CallerReference && !h.deleted && reflect.DeepEqual(h.HealthCheckConfig, requested.HealthCheckConfig) {
 			return checkDocument{*h}, nil
 		}
 	}
-	if r.refs[asked.CallerReference] {
+	if r.refs[requested.CallerReference] {
 		return nil, &route53Error{409, "HealthCheckAlreadyExists", "A health check has already been created with the specified caller reference."}
 	}
 	h := &HealthCheck{
-		ID: r.id("hc-"), CallerReference: asked.CallerReference,
-		HealthCheckConfig: asked.HealthCheckConfig, HealthCheckVersion: 1, listing: r.faults.Unseen,
+		ID: r.nextID("hc-"), CallerReference: requested.CallerReference,
+		HealthCheckConfig: requested.HealthCheckConfig, HealthCheckVersion: 1, staleLists: r.faults.Unseen,
 	}
 	r.refs[h.CallerReference] = true
 	r.checks = append(r.checks, h)
 	return checkDocument{*h}, nil
 }
 
-// problem says what Route53 would not accept; empty when there is nothing.
+// problem returns why Route 53 would reject a configuration; empty if it would not.
 func (c HealthCheckConfig) problem() string {
 	if addr, err := netip.ParseAddr(c.IPAddress); err != nil || !addr.IsGlobalUnicast() || addr.IsPrivate() {
 		return fmt.Sprintf("Invalid parameter : IP address %q must be a public address", c.IPAddress)
@@ -136,25 +134,25 @@ func (c HealthCheckConfig) problem() string {
 }
 
 func (r *Route53) getCheck(c route53Call) (any, error) {
-	h, err := r.named(c)
+	h, err := r.requestedHealthCheck(c)
 	if err != nil {
 		return nil, err
 	}
 	return checkDocument{*h}, nil
 }
 
-// updateCheck changes what an update names; the rest stays.
+// updateCheck changes the fields that an update contains.
 func (r *Route53) updateCheck(c route53Call) (any, error) {
-	h, err := r.named(c)
+	h, err := r.requestedHealthCheck(c)
 	if err != nil {
 		return nil, err
 	}
 	next := h.HealthCheckConfig
-	if err := c.read(&next); err != nil {
+	if err := c.decode(&next); err != nil {
 		return nil, err
 	}
 	if problem := next.problem(); problem != "" {
-		return nil, refusal("InvalidInput", "%s", problem)
+		return nil, route53BadRequest("InvalidInput", "%s", problem)
 	}
 	h.HealthCheckConfig = next
 	h.HealthCheckVersion++
@@ -162,33 +160,33 @@ func (r *Route53) updateCheck(c route53Call) (any, error) {
 }
 
 func (r *Route53) deleteCheck(c route53Call) (any, error) {
-	h, err := r.named(c)
+	h, err := r.requestedHealthCheck(c)
 	if err != nil {
 		return nil, err
 	}
-	h.gone, h.listing = true, r.faults.Unseen
+	h.deleted, h.staleLists = true, r.faults.Unseen
 	return struct{}{}, nil
 }
 
-// listChecks lists health checks as lists show them, which may be late.
+// listChecks lists health checks, which may lag behind changes.
 func (r *Route53) listChecks(c route53Call) (any, error) {
 	q := c.URL.Query()
 	var shown []HealthCheck
 	for _, h := range r.checks {
-		if h.ID >= q.Get("marker") && (h.listing > 0) == h.gone {
+		if h.ID >= q.Get("marker") && (h.staleLists > 0) == h.deleted {
 			shown = append(shown, *h)
 		}
-		h.listing = max(0, h.listing-1)
+		h.staleLists = max(0, h.staleLists-1)
 	}
-	asked, _ := strconv.Atoi(q.Get("maxitems")) // what is no number asks for no limit
-	part, truncated := page(r, shown, asked)
+	requested, _ := strconv.Atoi(q.Get("maxitems")) // an invalid number means no limit
+	part, truncated := limitPage(r, shown, requested)
 	answer := struct {
 		HealthChecks struct{ HealthCheck []HealthCheck }
 		Marker       string
 		IsTruncated  bool
 		NextMarker   string `xml:",omitempty"`
 		MaxItems     int
-	}{Marker: q.Get("marker"), IsTruncated: truncated, MaxItems: max(len(part), asked)}
+	}{Marker: q.Get("marker"), IsTruncated: truncated, MaxItems: max(len(part), requested)}
 	answer.HealthChecks.HealthCheck = part
 	if truncated {
 		answer.NextMarker = shown[len(part)].ID
@@ -199,7 +197,7 @@ func (r *Route53) listChecks(c route53Call) (any, error) {
 // tag is a tag on the wire.
 type tag struct{ Key, Value string }
 
-// tagSet is the tags of one health check on the wire.
+// tagSet contains the tags of one health check on the wire.
 type tagSet struct {
 	ResourceType string
 	ResourceID   string `xml:"ResourceId"`
@@ -215,77 +213,76 @@ func (r *Route53) tagsOf(h *HealthCheck) tagSet {
 }
 
 func (r *Route53) changeTags(c route53Call) (any, error) {
-	h, err := r.named(c)
+	h, err := r.requestedHealthCheck(c)
 	if err != nil {
 		return nil, err
 	}
-	var asked struct {
+	var requested struct {
 		Add    []tag    `xml:"AddTags>Tag"`
 		Remove []string `xml:"RemoveTagKeys>Key"`
 	}
-	if err := c.read(&asked); err != nil {
+	if err := c.decode(&requested); err != nil {
 		return nil, err
 	}
 	if r.tags[h.ID] == nil {
 		r.tags[h.ID] = map[string]string{}
 	}
-	for _, t := range asked.Add {
+	for _, t := range requested.Add {
 		r.tags[h.ID][t.Key] = t.Value
 	}
-	for _, k := range asked.Remove {
+	for _, k := range requested.Remove {
 		delete(r.tags[h.ID], k)
 	}
 	return struct{}{}, nil
 }
 
 func (r *Route53) listTags(c route53Call) (any, error) {
-	h, err := r.named(c)
+	h, err := r.requestedHealthCheck(c)
 	if err != nil {
 		return nil, err
 	}
 	return struct{ ResourceTagSet tagSet }{r.tagsOf(h)}, nil
 }
 
-func (r *Route53) listTagsOfMany(c route53Call) (any, error) {
-	var asked struct {
+func (r *Route53) listTagsForChecks(c route53Call) (any, error) {
+	var requested struct {
 		IDs []string `xml:"ResourceIds>ResourceId"`
 	}
-	if err := c.read(&asked); err != nil {
+	if err := c.decode(&requested); err != nil {
 		return nil, err
 	}
 	var answer struct {
 		ResourceTagSets struct{ ResourceTagSet []tagSet }
 	}
-	for _, id := range asked.IDs {
-		h := r.check(id)
+	for _, id := range requested.IDs {
+		h := r.findHealthCheck(id)
 		if h == nil {
-			return nil, notFound("NoSuchHealthCheck", "A health check with id %s does not exist.", id)
+			return nil, route53NotFound("NoSuchHealthCheck", "A health check with id %s does not exist.", id)
 		}
 		answer.ResourceTagSets.ResourceTagSet = append(answer.ResourceTagSets.ResourceTagSet, r.tagsOf(h))
 	}
 	return answer, nil
 }
 
-// Answers is what a name may resolve to for a client to which the given regions
-// of AWS are near, nearest first: the rules of latency, geoproximity and weighted
-// record sets, with what the health checks find. Record sets of regions that are
-// not given are never chosen.
+// Answers returns the addresses that a name may resolve to for a client near the given AWS regions,
+// nearest first. It applies the rules of latency, geoproximity and weighted record sets, and the state of
+// health checks. It never chooses record sets of other regions.
 func (r *Route53) Answers(zone, name string, near ...string) []netip.Addr {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	z, err := r.zone(zone)
+	z, err := r.findZone(zone)
 	if err != nil {
 		return nil
 	}
 	routes := map[string][]RecordSet{}
 	for _, s := range z.sets {
-		if s.Name == absolute(name) && (s.Type == "A" || s.Type == "AAAA") {
-			routes[s.place()] = append(routes[s.place()], s)
+		if s.Name == fullyQualified(name) && (s.Type == "A" || s.Type == "AAAA") {
+			routes[s.routingRegion()] = append(routes[s.routingRegion()], s)
 		}
 	}
-	for _, onlyWell := range []bool{true, false} { // where nothing is well, all counts as well
+	for _, onlyHealthy := range []bool{true, false} { // without any healthy record set, all count as healthy
 		for _, region := range append([]string{""}, near...) {
-			if found := r.follow(z, routes[region], onlyWell); len(found) > 0 {
+			if found := r.resolve(z, routes[region], onlyHealthy); len(found) > 0 {
 				return found
 			}
 		}
@@ -293,15 +290,15 @@ func (r *Route53) Answers(zone, name string, near ...string) []netip.Addr {
 	return nil
 }
 
-// follow is the addresses that record sets lead to, in order.
-func (r *Route53) follow(z *hostedZone, sets []RecordSet, onlyWell bool) []netip.Addr {
+// resolve returns the addresses of record sets, following aliases, sorted.
+func (r *Route53) resolve(z *hostedZone, sets []RecordSet, onlyHealthy bool) []netip.Addr {
 	var found []netip.Addr
 	for _, s := range sets {
 		if s.AliasTarget != nil {
-			found = append(found, r.follow(z, z.called(s.AliasTarget.DNSName, s.Type), onlyWell)...)
+			found = append(found, r.resolve(z, z.recordSets(s.AliasTarget.DNSName, s.Type), onlyHealthy)...)
 			continue
 		}
-		if h := r.check(s.HealthCheckID); onlyWell && h != nil && !h.well() {
+		if h := r.findHealthCheck(s.HealthCheckID); onlyHealthy && h != nil && !h.healthy() {
 			continue
 		}
 		for _, v := range s.values() {
@@ -314,12 +311,12 @@ func (r *Route53) follow(z *hostedZone, sets []RecordSet, onlyWell bool) []netip
 	return found
 }
 
-// well reports whether a health check counts as healthy.
-func (h *HealthCheck) well() bool {
-	return (h.HealthCheckConfig.Disabled || !h.sick) != h.HealthCheckConfig.Inverted
+// healthy reports whether a health check counts as healthy.
+func (h *HealthCheck) healthy() bool {
+	return (h.HealthCheckConfig.Disabled || !h.unhealthy) != h.HealthCheckConfig.Inverted
 }
 
-// called are the record sets of a name and type.
-func (z *hostedZone) called(name, kind string) []RecordSet {
-	return slices.DeleteFunc(slices.Clone(z.sets), func(s RecordSet) bool { return s.Name != absolute(name) || s.Type != kind })
+// recordSets returns the record sets with a name and type.
+func (z *hostedZone) recordSets(name, kind string) []RecordSet {
+	return slices.DeleteFunc(slices.Clone(z.sets), func(s RecordSet) bool { return s.Name != fullyQualified(name) || s.Type != kind })
 }

@@ -27,30 +27,30 @@ func routed(s RecordSet, id string, weight int64, region string) RecordSet {
 	return s
 }
 
-// What Route 53 refuses, it refuses in the same words, and changes nothing.
-func TestRoute53Refuses(t *testing.T) {
+// The emulation rejects what Route 53 rejects, with the same messages, and changes nothing.
+func TestRoute53RejectsInvalidChanges(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
 		first []RecordSet
 		then  RecordSet
-		says  string // empty = it is taken
+		want  string // empty = accepted
 	}{
 		{"the same again", []RecordSet{plainSet("a.example.com", "A", "192.0.2.1")}, plainSet("A.example.com.", "A", "192.0.2.1"), "[Tried to create resource record set [name='a.example.com.', type='A'] but it already exists]"},
 		{"another type", []RecordSet{plainSet("a.example.com", "A", "192.0.2.1")}, plainSet("a.example.com", "AAAA", "2001:db8::1"), ""},
 		{"another zone", nil, plainSet("a.example.org", "A", "192.0.2.1"), "RRSet with DNS name a.example.org. is not permitted in zone example.com."},
-		{"a name that ends alike", nil, plainSet("anexample.com", "A", "192.0.2.1"), "not permitted in zone"},
+		{"a name with the zone as suffix only", nil, plainSet("anexample.com", "A", "192.0.2.1"), "not permitted in zone"},
 		{"beside a CNAME", []RecordSet{plainSet("a.example.com", "CNAME", "b.example.org")}, plainSet("a.example.com", "TXT", `"x"`), "conflicts with other records with the same DNS name"},
 		{"a weighted one beside a simple one", []RecordSet{plainSet("a.example.com", "A", "192.0.2.1")}, routed(plainSet("a.example.com", "A", "192.0.2.2"), "w", 1, ""), "cannot be created as a simple set exists"},
 		{"two weighted ones", []RecordSet{routed(plainSet("a.example.com", "A", "192.0.2.1"), "v", 1, "")}, routed(plainSet("a.example.com", "A", "192.0.2.1"), "w", 1, ""), ""},
 		{"by latency beside by weight", []RecordSet{routed(plainSet("a.example.com", "A", "192.0.2.1"), "v", 1, "")}, routed(plainSet("a.example.com", "A", "192.0.2.1"), "w", 0, "us-east-1"), "a weighted set exists"},
 		{"two of one region", []RecordSet{routed(plainSet("a.example.com", "A", "192.0.2.1"), "v", 0, "us-east-1")}, routed(plainSet("a.example.com", "A", "192.0.2.2"), "w", 0, "us-east-1"), "a set of the same region exists"},
 		{"two values by latency", nil, routed(plainSet("a.example.com", "A", "192.0.2.1", "192.0.2.2"), "v", 0, "us-east-1"), "has one value"},
-		{"no address", nil, plainSet("a.example.com", "A", "2001:db8::1"), "ARRDATAIllegalAddress encountered with '2001:db8::1'"},
-		{"no old address", nil, plainSet("a.example.com", "AAAA", "192.0.2.1"), "AAAARRDATAIllegalAddress"},
+		{"no IPv4 address in A", nil, plainSet("a.example.com", "A", "2001:db8::1"), "ARRDATAIllegalAddress encountered with '2001:db8::1'"},
+		{"no IPv4 address in AAAA", nil, plainSet("a.example.com", "AAAA", "192.0.2.1"), "AAAARRDATAIllegalAddress"},
 		{"text without quotes", nil, plainSet("a.example.com", "TXT", "x"), "enclosed in quotation marks"},
-		{"nothing", nil, RecordSet{Name: "a.example.com", Type: "A"}, "Expected exactly one of"},
+		{"no values", nil, RecordSet{Name: "a.example.com", Type: "A"}, "Expected exactly one of"},
 		{"an alias of nothing", nil, RecordSet{Name: "a.example.com", Type: "A", AliasTarget: &AliasTarget{"Z000000000001", "b.example.com", false}}, "Tried to create an alias that targets b.example.com., type A in zone Z000000000001, but that target was not found"},
-		{"a health check that is not there", nil, RecordSet{Name: "a.example.com", Type: "A", HealthCheckID: "x"}, "NoSuchHealthCheck"},
+		{"an unknown health check", nil, RecordSet{Name: "a.example.com", Type: "A", HealthCheckID: "x"}, "NoSuchHealthCheck"},
 	} {
 		r := NewRoute53(&Faults{})
 		zone := r.AddZone("example.com", false)
@@ -58,17 +58,17 @@ func TestRoute53Refuses(t *testing.T) {
 			t.Fatalf("%s: %v", tt.name, err)
 		}
 		err := r.AddRecords(zone, plainSet("other.example.com", "A", "192.0.2.9"), tt.then)
-		if (err == nil) != (tt.says == "") || err != nil && !strings.Contains(err.Error(), tt.says) {
-			t.Errorf("%s: got %v, want %s", tt.name, err, tt.says)
+		if (err == nil) != (tt.want == "") || err != nil && !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("%s: got %v, want %s", tt.name, err, tt.want)
 		}
 		if err != nil && len(r.RecordSets(zone)) != len(tt.first) {
-			t.Errorf("%s: a batch that was refused left %+v", tt.name, r.RecordSets(zone))
+			t.Errorf("%s: after a rejected batch, the zone has %+v", tt.name, r.RecordSets(zone))
 		}
 	}
 }
 
-// A health check's reference is for one configuration, and for one life.
-func TestRoute53References(t *testing.T) {
+// A caller reference is valid for one configuration and one health check.
+func TestRoute53CallerReferences(t *testing.T) {
 	r := NewRoute53(&Faults{})
 	server := httptest.NewServer(r.Handler())
 	defer server.Close()
@@ -93,7 +93,7 @@ func TestRoute53References(t *testing.T) {
 		t.Fatalf("got %d, %q", status, id)
 	}
 	if status, again := create("a", 80); status != http.StatusCreated || again != id {
-		t.Errorf("the same again: got %d, %q", status, again)
+		t.Errorf("same request again: got %d, %q", status, again)
 	}
 	if status, _ := create("a", 81); status != http.StatusConflict {
 		t.Errorf("another configuration: got %d", status)
@@ -106,7 +106,7 @@ func TestRoute53References(t *testing.T) {
 		t.Fatalf("deleting: %v, %v", res, err)
 	}
 	if status, _ := create("a", 80); status != http.StatusConflict {
-		t.Errorf("after it went: got %d", status)
+		t.Errorf("after deletion: got %d", status)
 	}
 	if status, other := create("b", 80); status != http.StatusCreated || other == id {
 		t.Errorf("another reference: got %d, %q", status, other)

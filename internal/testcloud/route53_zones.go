@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// RecordSet is one resource record set of a zone, as the wire has it.
+// RecordSet is one resource record set of a zone, in its wire format.
 type RecordSet struct {
 	Name                 string
 	Type                 string
@@ -29,22 +29,22 @@ type Values struct {
 // Value is one value of a record set.
 type Value struct{ Value string }
 
-// GeoProximity is where a record set of geoproximity routing is.
+// GeoProximity is the location of a record set with geoproximity routing.
 type GeoProximity struct {
 	AWSRegion string `xml:",omitempty"`
 }
 
-// AliasTarget is the record set that an alias stands for.
+// AliasTarget is the record set that an alias refers to.
 type AliasTarget struct {
 	HostedZoneID         string `xml:"HostedZoneId"`
 	DNSName              string
 	EvaluateTargetHealth bool
 }
 
-// key orders record sets as lists show them, and tells them apart.
-func (s RecordSet) key() [3]string { return [3]string{reversed(s.Name), s.Type, s.SetIdentifier} }
+// key returns the unique sort key of a record set.
+func (s RecordSet) key() [3]string { return [3]string{reverseLabels(s.Name), s.Type, s.SetIdentifier} }
 
-// policy says how a record set is chosen among those of its name and type.
+// policy returns the routing policy of a record set.
 func (s RecordSet) policy() string {
 	switch {
 	case s.Region != "":
@@ -59,15 +59,15 @@ func (s RecordSet) policy() string {
 	return "simple"
 }
 
-// place is the region that routes to a record set by latency or nearness.
-func (s RecordSet) place() string {
+// routingRegion returns the region of a record set with latency or geoproximity routing.
+func (s RecordSet) routingRegion() string {
 	if s.GeoProximityLocation != nil {
 		return s.GeoProximityLocation.AWSRegion
 	}
 	return s.Region
 }
 
-// values are its values.
+// values returns the values of a record set.
 func (s RecordSet) values() []Value {
 	if s.ResourceRecords == nil {
 		return nil
@@ -78,29 +78,29 @@ func (s RecordSet) values() []Value {
 // hostedZone is a zone with its record sets, in the order of lists.
 type hostedZone struct {
 	id      string
-	name    string // with its last dot
+	name    string // with its final dot
 	private bool
 	sets    []RecordSet
 }
 
-// AddZone makes a hosted zone and says its id.
+// AddZone creates a hosted zone and returns its id.
 func (r *Route53) AddZone(name string, private bool) string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	z := &hostedZone{id: r.id("Z"), name: absolute(name), private: private}
+	z := &hostedZone{id: r.nextID("Z"), name: fullyQualified(name), private: private}
 	ttl := int64(172800)
 	z.sets = []RecordSet{{Name: z.name, Type: "NS", TTL: &ttl, ResourceRecords: &Values{[]Value{{"ns-1.awsdns-00.com."}}}}}
 	r.zones = append(r.zones, z)
-	slices.SortStableFunc(r.zones, func(a, b *hostedZone) int { return cmp.Compare(reversed(a.name), reversed(b.name)) })
+	slices.SortStableFunc(r.zones, func(a, b *hostedZone) int { return cmp.Compare(reverseLabels(a.name), reverseLabels(b.name)) })
 	return z.id
 }
 
-// AddRecords adds record sets to a zone by hand, as somebody does in the console.
-// It refuses what Route53 refuses.
+// AddRecords adds record sets to a zone, as a person would in the console. It rejects what Route 53
+// rejects.
 func (r *Route53) AddRecords(zone string, sets ...RecordSet) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	z, err := r.zone(zone)
+	z, err := r.findZone(zone)
 	if err != nil {
 		return err
 	}
@@ -108,27 +108,27 @@ func (r *Route53) AddRecords(zone string, sets ...RecordSet) error {
 	for _, s := range sets {
 		batch = append(batch, change{"CREATE", s})
 	}
-	return r.apply(z, batch)
+	return r.applyBatch(z, batch)
 }
 
-// RecordSets are the record sets of a zone, the zone's own NS left out.
+// RecordSets returns the record sets of a zone without its own NS.
 func (r *Route53) RecordSets(zone string) []RecordSet {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	z, err := r.zone(zone)
+	z, err := r.findZone(zone)
 	if err != nil {
 		return nil
 	}
 	return slices.DeleteFunc(slices.Clone(z.sets), func(s RecordSet) bool { return s.Name == z.name && s.Type == "NS" })
 }
 
-func (r *Route53) zone(id string) (*hostedZone, error) {
+func (r *Route53) findZone(id string) (*hostedZone, error) {
 	for _, z := range r.zones {
 		if z.id == id {
 			return z, nil
 		}
 	}
-	return nil, notFound("NoSuchHostedZone", "No hosted zone found with ID: %s", id)
+	return nil, route53NotFound("NoSuchHostedZone", "No hosted zone found with ID: %s", id)
 }
 
 // zoneDocument is a zone on the wire.
@@ -147,33 +147,33 @@ func (z *hostedZone) document() zoneDocument {
 }
 
 func (r *Route53) getZone(c route53Call) (any, error) {
-	z, err := r.zone(c.PathValue("id"))
+	z, err := r.findZone(c.PathValue("id"))
 	if err != nil {
 		return nil, err
 	}
 	return struct{ HostedZone zoneDocument }{z.document()}, nil
 }
 
-// listZones lists zones by name from one on; those of one name by id.
+// listZones lists zones from a start name, sorted by name and id.
 func (r *Route53) listZones(c route53Call) (any, error) {
 	q := c.URL.Query()
 	from, fromID := q.Get("dnsname"), q.Get("hostedzoneid")
 	var zones []zoneDocument
 	for _, z := range r.zones {
-		before := from != "" && reversed(z.name) < reversed(absolute(from)) || fromID != "" && z.name == absolute(from) && z.id < fromID
+		before := from != "" && reverseLabels(z.name) < reverseLabels(fullyQualified(from)) || fromID != "" && z.name == fullyQualified(from) && z.id < fromID
 		if !before {
 			zones = append(zones, z.document())
 		}
 	}
-	asked, _ := strconv.Atoi(q.Get("maxitems")) // what is no number asks for no limit
-	part, truncated := page(r, zones, asked)
+	requested, _ := strconv.Atoi(q.Get("maxitems")) // an invalid number means no limit
+	part, truncated := limitPage(r, zones, requested)
 	answer := struct {
 		HostedZones      struct{ HostedZone []zoneDocument }
 		IsTruncated      bool
 		NextDNSName      string `xml:",omitempty"`
 		NextHostedZoneID string `xml:"NextHostedZoneId,omitempty"`
 		MaxItems         int
-	}{IsTruncated: truncated, MaxItems: max(len(part), asked)}
+	}{IsTruncated: truncated, MaxItems: max(len(part), requested)}
 	answer.HostedZones.HostedZone = part
 	if truncated {
 		next := zones[len(part)]
@@ -182,20 +182,20 @@ func (r *Route53) listZones(c route53Call) (any, error) {
 	return answer, nil
 }
 
-// listSets lists record sets from a name, type and identifier on.
+// listSets lists record sets from a start name, type and identifier.
 func (r *Route53) listSets(c route53Call) (any, error) {
-	z, err := r.zone(c.PathValue("id"))
+	z, err := r.findZone(c.PathValue("id"))
 	if err != nil {
 		return nil, err
 	}
 	q := c.URL.Query()
 	sets := slices.Clone(z.sets)
 	if name := q.Get("name"); name != "" {
-		from := RecordSet{Name: absolute(name), Type: q.Get("type"), SetIdentifier: q.Get("identifier")}.key()
+		from := RecordSet{Name: fullyQualified(name), Type: q.Get("type"), SetIdentifier: q.Get("identifier")}.key()
 		sets = slices.DeleteFunc(sets, func(s RecordSet) bool { return slices.Compare(keySlice(s.key()), keySlice(from)) < 0 })
 	}
-	asked, _ := strconv.Atoi(q.Get("maxitems")) // likewise
-	part, truncated := page(r, sets, asked)
+	requested, _ := strconv.Atoi(q.Get("maxitems")) // an invalid number means no limit
+	part, truncated := limitPage(r, sets, requested)
 	answer := struct {
 		ResourceRecordSets   struct{ ResourceRecordSet []RecordSet }
 		IsTruncated          bool
@@ -203,7 +203,7 @@ func (r *Route53) listSets(c route53Call) (any, error) {
 		NextRecordType       string `xml:",omitempty"`
 		NextRecordIdentifier string `xml:",omitempty"`
 		MaxItems             int
-	}{IsTruncated: truncated, MaxItems: max(len(part), asked)}
+	}{IsTruncated: truncated, MaxItems: max(len(part), requested)}
 	answer.ResourceRecordSets.ResourceRecordSet = part
 	if truncated {
 		next := sets[len(part)]
@@ -222,7 +222,7 @@ type changeInfo struct {
 	}
 }
 
-// infoOf is a change that is everywhere after so many polls.
+// infoOf returns the state of a change that is INSYNC after a number of polls.
 func infoOf(id string, polls int) changeInfo {
 	var c changeInfo
 	c.ChangeInfo.ID, c.ChangeInfo.Status, c.ChangeInfo.SubmittedAt = "/change/"+id, "INSYNC", "2026-01-01T00:00:00Z"
@@ -236,7 +236,7 @@ func (r *Route53) getChange(c route53Call) (any, error) {
 	id := c.PathValue("id")
 	left, known := r.changes[id]
 	if !known {
-		return nil, notFound("NoSuchChange", "Could not find resource with ID: %s", id)
+		return nil, route53NotFound("NoSuchChange", "Could not find resource with ID: %s", id)
 	}
 	r.changes[id] = max(0, left-1)
 	return infoOf(id, left), nil

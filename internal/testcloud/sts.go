@@ -1,16 +1,16 @@
 package testcloud
 
-// identityAnswer is who calls.
+// identityAnswer is the response of GetCallerIdentity.
 type identityAnswer struct {
 	Arn, Account string
 	UserID       string `xml:"UserId"`
 }
 
-// callerIdentity is who a call is of.
+// callerIdentity returns the identity of a caller.
 func (a *AWS) callerIdentity(c awsCall) identityAnswer {
-	if id := c.caller(); id != "" {
+	if id := c.callerMachine(); id != "" {
 		role := ""
-		if r := a.roleAt(id); r != nil {
+		if r := a.roleOfMachine(id); r != nil {
 			role = r.name
 		}
 		return identityAnswer{"arn:aws:sts::" + AWSAccount + ":assumed-role/" + role + "/" + id, AWSAccount, "AROA" + role + ":" + id}

@@ -227,7 +227,7 @@ func TestCacheReuseIsBounded(t *testing.T) {
 	}
 	for _, n := range c.spare {
 		if cap(n.key) > maxSpareKey {
-			t.Fatalf("a spare node keeps room for %d tokens, want at most %d", cap(n.key), maxSpareKey)
+			t.Fatalf("a spare node has capacity for %d tokens, want at most %d", cap(n.key), maxSpareKey)
 		}
 	}
 }

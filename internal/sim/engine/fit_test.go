@@ -87,9 +87,9 @@ func TestFitRecoversCurves(t *testing.T) {
 			t.Errorf("%s: a benchmark of\n%v\n%v %s\nis fitted by\n%v\n%v %s", p.Name, p.Prefill, p.Decode, p.DecodePerKVToken, got.Prefill, got.Decode, got.DecodePerKVToken)
 		}
 		if got.Name != "x" || got.KVTokens != 7 || got.ChunkTokens != 4096 || got.MaxRunning != 9 || got.ReservePerMille != 11 {
-			t.Errorf("the options are not those asked for: %+v", got)
+			t.Errorf("options differ from the requested ones: %+v", got)
 		}
-		if f.Runs != len(sparseGrid())-1 || f.Repeated != 1 { // 512 alone stands in both halves
+		if f.Runs != len(sparseGrid())-1 || f.Repeated != 1 { // only 512 is in both halves
 			t.Errorf("%d runs, %d repeated", f.Runs, f.Repeated)
 		}
 	}
@@ -205,7 +205,7 @@ func TestInsufficientMeasurements(t *testing.T) {
 		}
 	}
 	if fits, err := FitMeasurements(nil, FitOptions{}); len(fits) != 0 || err != nil {
-		t.Errorf("nothing gives %v, %v", fits, err)
+		t.Errorf("without rows: %v, %v", fits, err)
 	}
 }
 

@@ -89,7 +89,7 @@ func checkEngine(t fataler, e *Engine) {
 type ledger struct {
 	now    time.Duration
 	tokens map[uint64]int
-	last   map[uint64]Reason // on the last token told
+	last   map[uint64]Reason // of the last reported token
 	ended  map[uint64]bool
 	output int64
 }
@@ -149,7 +149,7 @@ func live(t fataler, e *Engine, ops []op, stepping bool, read func([]Event)) {
 			return
 		}
 		if steps > 10_000 {
-			t.Fatalf("%v: does not come to an end", e)
+			t.Fatalf("%v: does not terminate", e)
 		}
 		read(e.Advance(at))
 		checkEngine(t, e)
@@ -170,7 +170,7 @@ func TestEngineInvariants(t *testing.T) {
 			t.Fatalf("%v: not empty at the end", e)
 		}
 		if l.GeneratedTokens != g.output {
-			t.Fatalf("%d tokens generated, %d told", l.GeneratedTokens, g.output)
+			t.Fatalf("%d tokens generated, %d reported", l.GeneratedTokens, g.output)
 		}
 	})
 }
@@ -190,7 +190,7 @@ func TestAdvanceIntervalsDoNotAffectEngine(t *testing.T) {
 				first = log.String()
 			}
 			if log.String() != first {
-				t.Fatalf("way %d of watching:\n%s\nthe first:\n%s", i, log.String(), first)
+				t.Fatalf("detail %d:\n%s\nthe first:\n%s", i, log.String(), first)
 			}
 		}
 	})

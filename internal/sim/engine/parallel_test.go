@@ -48,7 +48,7 @@ func liveParallel(t fataler, p *Parallel, ops []op, stepping bool, read func([]E
 			return
 		}
 		if steps > 20_000 {
-			t.Fatalf("does not come to an end:\n%v", p)
+			t.Fatalf("does not terminate:\n%v", p)
 		}
 		advance(at)
 	}
@@ -68,7 +68,7 @@ func checkParallel(t fataler, p *Parallel) {
 		switch {
 		case !p.stepping:
 			if e.step.kind != stepNone || e.at != p.at {
-				t.Fatalf("rank %d stands at %v in a step of kind %d, the others at %v", g, e.at, e.step.kind, p.at)
+				t.Fatalf("rank %d is at %v in a step of kind %d, the others at %v", g, e.at, e.step.kind, p.at)
 			}
 		case e.step.kind != p.ranks[0].step.kind || e.step.kind == stepNone || e.step.start != p.start || e.step.steps() != len(p.ends) || e.step.done != p.done:
 			t.Fatalf("rank %d: step %+v, want %d of %d steps since %v", g, e.step, p.done, len(p.ends), p.start)
@@ -134,13 +134,13 @@ func TestParallelInvariants(t *testing.T) {
 				}
 			}
 			if d == ReportTokens && generated != g.output {
-				t.Fatalf("%d tokens generated, %d told", generated, g.output)
+				t.Fatalf("%d tokens generated, %d reported", generated, g.output)
 			}
 			if i == 0 {
 				first = log.String()
 			}
 			if log.String() != first {
-				t.Fatalf("way %d of watching:\n%s\nthe first:\n%s", i, log.String(), first)
+				t.Fatalf("detail %d:\n%s\nthe first:\n%s", i, log.String(), first)
 			}
 		}
 	})
@@ -225,6 +225,6 @@ func TestNewParallelErrors(t *testing.T) {
 		t.Errorf("the same id on another rank: %+v", evs)
 	}
 	if x.Cancel(0, 8) || !x.Cancel(0, 7) || x.Cancel(0, 7) {
-		t.Error("cancelling finds what is not there, or not what is")
+		t.Error("Cancel reports an absent request as present, or the reverse")
 	}
 }

@@ -49,6 +49,6 @@ func TestQueueMemoryIsBounded(t *testing.T) {
 		q.popFront()
 	}
 	if q.len() != 10 || cap(q.items) > 1000 {
-		t.Errorf("length %d, room for %d after 100,000 requests", q.len(), cap(q.items))
+		t.Errorf("length %d, capacity %d after 100,000 requests", q.len(), cap(q.items))
 	}
 }

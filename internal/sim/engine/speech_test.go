@@ -26,7 +26,7 @@ func TestVocabularyWordsAreSingleTokens(t *testing.T) {
 		}
 		for _, w := range words {
 			if other, twice := seen[w.inside.text]; twice {
-				t.Errorf("%q stands in classes %d and %d", w.inside.text, other, class)
+				t.Errorf("%q is in classes %d and %d", w.inside.text, other, class)
 			}
 			seen[w.inside.text] = wordClass(class)
 			for _, f := range []form{w.inside, w.opening} {
@@ -44,7 +44,7 @@ func TestSpeechTokenisesToItself(t *testing.T) {
 	tokens, text := say(&s, 200)
 	want := append(Tokenize(nil, prompt), tokens...)
 	if got := Tokenize(nil, prompt+text+"\n")[:len(want)]; !slices.Equal(got, want) {
-		t.Errorf("the answer %q does not tokenise to what was said", text)
+		t.Errorf("the answer %q does not tokenise to the generated tokens", text)
 	}
 	if text[0] < 'A' || text[0] > 'Z' {
 		t.Errorf("the answer begins with %q, want a capital letter", text[:1])
@@ -72,12 +72,12 @@ func TestSpeechDependsOnSeedAndPrompt(t *testing.T) {
 		again := s
 		_, a := say(&s, 20)
 		if _, b := say(&again, 20); a != b {
-			t.Errorf("the same speech said %q and %q", a, b)
+			t.Errorf("the same speech generated %q and %q", a, b)
 		}
 		texts[a] = true
 	}
 	if len(texts) != 4 {
-		t.Errorf("four different speeches said %d different things", len(texts))
+		t.Errorf("four different speeches generated %d different texts", len(texts))
 	}
 }
 

@@ -119,7 +119,7 @@ func TestCalibrateErrors(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := Calibrate(ctx, "r", bytes.NewReader(recordOf(t, "cost", twoReplicas()...)), CalibrateOptions{}); !errors.Is(err, context.Canceled) {
-		t.Errorf("got %v, want that it was cancelled", err)
+		t.Errorf("got %v, want a cancellation error", err)
 	}
 }
 

@@ -97,8 +97,8 @@ func (b *recordedBalancer) report(id string) {
 	}})
 }
 
-// ask sends one request, reads its response and returns the status and body.
-func (b *recordedBalancer) ask(ctx context.Context, client *http.Client, n int) (status int, body string) {
+// send sends one request, reads its response and returns the status and body.
+func (b *recordedBalancer) send(ctx context.Context, client *http.Client, n int) (status int, body string) {
 	text := fmt.Sprintf(`{"model":%q,"stream":true,"user":%q,"messages":[{"role":"user","content":%q}]}`,
 		replayModel, secretUser, strings.Repeat(fmt.Sprintf("%s %d. ", secretPrompt, n%5), 12))
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, b.url+"/v1/chat/completions", strings.NewReader(text))
@@ -169,11 +169,11 @@ func serve(t *testing.T, policyName string) (us, eu *recordedBalancer) {
 	exchangeReports()
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	many := func(n int) {
-		var asking sync.WaitGroup
+		var requests sync.WaitGroup
 		for i := range n {
-			asking.Go(func() { us.ask(t.Context(), client, i) })
+			requests.Go(func() { us.send(t.Context(), client, i) })
 		}
-		asking.Wait()
+		requests.Wait()
 	}
 	many(8) // no replica yet: all are forwarded
 	us.attach(t, "us-0", streamResponse(3, 5))
@@ -190,7 +190,7 @@ func serve(t *testing.T, policyName string) (us, eu *recordedBalancer) {
 	us.RemovePeer("lb-eu-0")
 	ctx, leave := context.WithCancel(t.Context())
 	gone := make(chan struct{})
-	go func() { defer close(gone); us.ask(ctx, client, 0) }()
+	go func() { defer close(gone); us.send(ctx, client, 0) }()
 	<-begun
 	leave()
 	<-gone
@@ -372,7 +372,7 @@ func TestReplayReadsGzip(t *testing.T) {
 	}
 	cut, err := ReplayRecord(t.Context(), "r", bytes.NewReader(packed.Bytes()[:packed.Len()/2]))
 	if err == nil && !cut.Replay.Cut {
-		t.Error("half of a packed record passes for a whole one")
+		t.Error("a truncated gzip record is accepted")
 	}
 }
 
@@ -420,7 +420,7 @@ func TestReplayReportsFirstDifference(t *testing.T) {
 			t.Errorf("the record has no %s", from)
 		case strings.Contains(to, `"x"`):
 			if err == nil || !strings.Contains(err.Error(), `unknown field "x"`) {
-				t.Errorf("%s: %v, want the unknown field named", to, err)
+				t.Errorf("%s: %v, want an error with the unknown field", to, err)
 			}
 		case err != nil || report.Replay.Difference == nil || formatActions(report.Replay.Difference.Replayed) != "no action":
 			t.Errorf("%s: %+v, %v", to, report, err)

@@ -119,11 +119,11 @@ func (t *tree) siblings(level, count int, parent uint64, context []Message, toke
 		}
 		prompt, added := t.prompt(level, keyOf("wording", parent, variant), variant)
 		n := node{key: key, context: extend(context, prompt...), tokens: tokens + added}
-		room := t.MaxContext - n.tokens
-		if room < 1 {
+		available := t.MaxContext - n.tokens
+		if available < 1 {
 			continue
 		}
-		output := t.outputs[level].draw(random, 1, min(maxTreeOutput, room))
+		output := t.outputs[level].draw(random, 1, min(maxTreeOutput, available))
 		r := t.request(t.question.session, t.user(), n.context, n.tokens, output, level)
 		if same {
 			r.AnswerOf = requests[0].Seq
@@ -134,9 +134,9 @@ func (t *tree) siblings(level, count int, parent uint64, context []Message, toke
 	return requests
 }
 
-// prompt is what a call adds to its context, and its length in tokens. A
-// sibling with its own variant differs in its whole follow-up; at the root it
-// shares the preamble and the first half of the question.
+// prompt returns the messages that a call adds to its context, and their length in tokens. A sibling
+// with its own variant has a different follow-up; at the root it shares the preamble and the first half
+// of the question.
 func (t *tree) prompt(level int, key, variant uint64) ([]Message, int) {
 	if level > 0 {
 		return []Message{{"user", Text(t.followUps[level], key)}}, t.followUps[level]

@@ -13,44 +13,43 @@ import (
 // Subject is a provider under test.
 type Subject struct {
 	Provider provision.Provider
-	// Reopen makes another provider of the same place, as a program does that is
-	// started again.
+	// Reopen returns another provider for the same account, as a restarted program would.
 	Reopen func(t *testing.T) provision.Provider
-	// Service is the name that the wants carry.
+	// Service is the service of Wants.
 	Service string
-	// Wants are at least two objects that can be made in any order and at once, with
-	// what each stands on before it; each has an offering where the place has any.
+	// Wants are at least two objects that can be created concurrently, in an order that puts
+	// prerequisites first. Each has an offering if the provider has any.
 	Wants []provision.Desired
-	// Other is of another service; its ID is empty where a provider is for one.
+	// Other is an object of another service; its ID is empty if a provider has only one service.
 	Other provision.Desired
-	// Owned says that the place knows owners: of a machine that one person uses it does not.
+	// Owned reports whether objects have owners. On a machine with a single user they do not.
 	Owned bool
-	// Settle, where it is set, lets what was made come to be seen by List.
+	// Settle, if set, waits until List shows created objects.
 	Settle func()
 }
 
-// Run holds a provider to its contract.
+// Run checks that a provider meets its contract.
 func Run(t *testing.T, open func(t *testing.T) Subject) {
-	for _, law := range []struct {
+	for _, tc := range []struct {
 		name string
 		test func(t *testing.T, s Subject)
 	}{
-		{"a launched object is listed as it was wanted", listsWhatItMade},
-		{"launching twice makes one", launchTwice},
-		{"another program makes nothing twice", launchFromTwoPrograms},
-		{"a terminated object is gone, and goes again without an error", terminates},
-		{"an object is launched anew after it went", launchAgain},
-		{"a second service is left alone", keepsApart},
-		{"another owner's object is left alone", keepsOwners},
-		{"what is offered is of the region", offersItsOwn},
-		{"a context that ended launches nothing", obeysContext},
-		{"a context that ended terminates nothing", terminatesNothingLate},
+		{"lists launched objects as desired", listsCreatedObjects},
+		{"launching twice creates one object", launchTwice},
+		{"two programs create one object", launchFromTwoClients},
+		{"terminating is idempotent", terminates},
+		{"launches again after termination", launchAfterTermination},
+		{"does not list another service", separatesServices},
+		{"does not change another owner's object", rejectsOtherOwners},
+		{"offerings are of the region", offersOwnRegions},
+		{"launches nothing with an ended context", launchRejectsEndedContext},
+		{"terminates nothing with an ended context", terminateRejectsEndedContext},
 	} {
-		t.Run(law.name, func(t *testing.T) { law.test(t, open(t)) })
+		t.Run(tc.name, func(t *testing.T) { tc.test(t, open(t)) })
 	}
 }
 
-// launch makes every want of a subject.
+// launch launches all desired objects.
 func launch(t *testing.T, p provision.Provider, wants []provision.Desired) {
 	t.Helper()
 	for _, w := range wants {
@@ -60,7 +59,7 @@ func launch(t *testing.T, p provision.Provider, wants []provision.Desired) {
 	}
 }
 
-// live lists what runs, by id.
+// live lists the objects that are not terminated.
 func (s Subject) live(t *testing.T, p provision.Provider) []provision.Object {
 	t.Helper()
 	if s.Settle != nil {
@@ -73,15 +72,15 @@ func (s Subject) live(t *testing.T, p provision.Provider) []provision.Object {
 	return slices.DeleteFunc(all, func(o provision.Object) bool { return o.TerminatedReason != "" })
 }
 
-func listsWhatItMade(t *testing.T, s Subject) {
+func listsCreatedObjects(t *testing.T, s Subject) {
 	launch(t, s.Provider, s.Wants)
 	have := s.live(t, s.Provider)
 	if changes := provision.Diff(s.Wants, have); len(changes) != 0 {
-		t.Fatalf("after launching all of it, there is still to do: %+v", changes)
+		t.Fatalf("after launching all objects, Diff returns %+v", changes)
 	}
 	for _, o := range have {
 		if o.Service != s.Service || o.Handle == "" {
-			t.Errorf("%s is listed with service %q and handle %q", o.ID, o.Service, o.Handle)
+			t.Errorf("%s has service %q and handle %q", o.ID, o.Service, o.Handle)
 		}
 	}
 }
@@ -90,23 +89,23 @@ func launchTwice(t *testing.T, s Subject) {
 	launch(t, s.Provider, s.Wants)
 	launch(t, s.Provider, s.Wants)
 	if have := s.live(t, s.Provider); len(have) != len(s.Wants) {
-		t.Fatalf("launched %d objects twice, and there are %d: %+v", len(s.Wants), len(have), have)
+		t.Fatalf("launching %d objects twice: got %d objects: %+v", len(s.Wants), len(have), have)
 	}
 }
 
-func launchFromTwoPrograms(t *testing.T, s Subject) {
+func launchFromTwoClients(t *testing.T, s Subject) {
 	launch(t, s.Provider, s.Wants)
 	other := s.Reopen(t)
-	launch(t, other, s.Wants) // at once: before a list would show the first
+	launch(t, other, s.Wants) // immediately, before lists show the first launches
 	if have := s.live(t, other); len(have) != len(s.Wants) {
-		t.Fatalf("two programs launched the same %d objects, and there are %d: %+v", len(s.Wants), len(have), have)
+		t.Fatalf("two programs launching the same %d objects: got %d objects: %+v", len(s.Wants), len(have), have)
 	}
 }
 
 func terminates(t *testing.T, s Subject) {
 	launch(t, s.Provider, s.Wants)
 	have := s.live(t, s.Provider)
-	slices.Reverse(s.Wants) // what stands on others goes first
+	slices.Reverse(s.Wants) // dependents first
 	for _, w := range s.Wants {
 		i := slices.IndexFunc(have, func(o provision.Object) bool { return o.ID == w.ID })
 		if i < 0 {
@@ -119,11 +118,11 @@ func terminates(t *testing.T, s Subject) {
 		}
 	}
 	if left := s.live(t, s.Reopen(t)); len(left) != 0 {
-		t.Fatalf("terminated all of it, and there is left: %+v", left)
+		t.Fatalf("after terminating all objects, there are %+v", left)
 	}
 }
 
-func launchAgain(t *testing.T, s Subject) {
+func launchAfterTermination(t *testing.T, s Subject) {
 	launch(t, s.Provider, s.Wants)
 	last := s.Wants[len(s.Wants)-1]
 	for _, o := range s.live(t, s.Provider) {
@@ -138,11 +137,11 @@ func launchAgain(t *testing.T, s Subject) {
 		t.Fatalf("launching %s again: %+v, %v", last.ID, o, err)
 	}
 	if have := s.live(t, s.Provider); len(have) != len(s.Wants) {
-		t.Fatalf("there are %d objects of %d: %+v", len(have), len(s.Wants), have)
+		t.Fatalf("got %d objects, want %d: %+v", len(have), len(s.Wants), have)
 	}
 }
 
-func keepsApart(t *testing.T, s Subject) {
+func separatesServices(t *testing.T, s Subject) {
 	launch(t, s.Provider, s.Wants)
 	if s.Other.ID != "" {
 		launch(t, s.Provider, []provision.Desired{s.Other})
@@ -150,15 +149,15 @@ func keepsApart(t *testing.T, s Subject) {
 	have := s.live(t, s.Provider)
 	for _, o := range have {
 		if o.Service != s.Service {
-			t.Errorf("asked for %s, and was shown %s of %s", s.Service, o.ID, o.Service)
+			t.Errorf("listing %s returned %s of %s", s.Service, o.ID, o.Service)
 		}
 	}
 	if len(have) != len(s.Wants) {
-		t.Errorf("there are %d objects of %d: %+v", len(have), len(s.Wants), have)
+		t.Errorf("got %d objects, want %d: %+v", len(have), len(s.Wants), have)
 	}
 }
 
-func keepsOwners(t *testing.T, s Subject) {
+func rejectsOtherOwners(t *testing.T, s Subject) {
 	launch(t, s.Provider, s.Wants)
 	if !s.Owned {
 		return
@@ -171,13 +170,13 @@ func keepsOwners(t *testing.T, s Subject) {
 		}
 	}
 	if changes := provision.Diff(s.Wants, s.live(t, s.Provider)); len(changes) != 0 {
-		t.Errorf("another owner was refused, and there is to do: %+v", changes)
+		t.Errorf("after rejecting another owner, Diff returns %+v", changes)
 	}
 }
 
-func offersItsOwn(t *testing.T, s Subject) {
+func offersOwnRegions(t *testing.T, s Subject) {
 	for _, w := range s.Wants {
-		if w.Machine == nil { // it is rented nowhere
+		if w.Machine == nil { // not a VM
 			continue
 		}
 		offers, err := s.Provider.Offerings(t.Context(), w.Region)
@@ -192,30 +191,30 @@ func offersItsOwn(t *testing.T, s Subject) {
 	}
 }
 
-func terminatesNothingLate(t *testing.T, s Subject) {
+func terminateRejectsEndedContext(t *testing.T, s Subject) {
 	launch(t, s.Provider, s.Wants)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	have := s.live(t, s.Provider)
 	for _, o := range have {
 		if err := s.Provider.Terminate(ctx, o); err == nil {
-			t.Errorf("terminated %s although the context had ended", o.ID)
+			t.Errorf("terminating %s with an ended context succeeded", o.ID)
 		}
 	}
 	if left := s.live(t, s.Reopen(t)); len(left) != len(have) {
-		t.Errorf("of %d objects there are %d", len(have), len(left))
+		t.Errorf("got %[2]d objects, want %[1]d", len(have), len(left))
 	}
 }
 
-func obeysContext(t *testing.T, s Subject) {
+func launchRejectsEndedContext(t *testing.T, s Subject) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	for _, w := range s.Wants {
 		if _, err := s.Provider.Launch(ctx, w); err == nil {
-			t.Fatalf("launched %s although the context had ended", w.ID)
+			t.Fatalf("launching %s with an ended context succeeded", w.ID)
 		}
 	}
 	if have := s.live(t, s.Provider); len(have) != 0 {
-		t.Fatalf("there is %+v", have)
+		t.Fatalf("got %+v, want no objects", have)
 	}
 }

@@ -11,18 +11,18 @@ import (
 	"skyserve/provision"
 )
 
-// ErrCrash is what every call of a Memory returns after its crash.
+// ErrCrash is the error of every call of a Memory after its crash.
 var ErrCrash = errors.New("crashed")
 
-// Memory is a cloud in memory: the simplest provider that meets the contract. It can simulate lack of
+// Memory is an in-memory cloud: the simplest provider that meets the contract. It can simulate lack of
 // capacity, and crashes.
 type Memory struct {
-	// Offers is what its regions have.
+	// Offers contains the offerings of each region.
 	Offers map[service.Region]provision.Offerings
-	// Refuse says which offerings have no capacity; nil = all have.
+	// Refuse returns an error for offerings without capacity; nil = all have capacity.
 	Refuse func(provision.Offering) *provision.CapacityError
-	// CrashAt is the number of the changing call that crashes, counted from 1: before it
-	// did anything or, when Late is set, after it did all. 0 = none does.
+	// CrashAt is the number of the changing call that crashes, from 1: before its effect or, with
+	// Late set, after it. 0 = no crash.
 	CrashAt int
 	Late    bool
 
@@ -32,21 +32,21 @@ type Memory struct {
 	calls   int
 }
 
-// Objects is what there is.
+// Objects returns all objects.
 func (m *Memory) Objects() []provision.Object {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return slices.Clone(m.objects)
 }
 
-// Calls is how many calls changed something, or tried to.
+// Calls returns the number of calls that changed something, or attempted to.
 func (m *Memory) Calls() int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.calls
 }
 
-// Change changes an object behind everybody's back; nil removes it.
+// Change changes an object out of band; nil removes it.
 func (m *Memory) Change(id string, change func(*provision.Object)) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -69,7 +69,7 @@ func (m *Memory) Restart() {
 	m.CrashAt, m.calls = 0, 0
 }
 
-// step does one change unless the crash, or the end of the context, comes first.
+// step executes one change, unless the memory has crashed or the context has ended.
 func (m *Memory) step(ctx context.Context, change func() error) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -89,19 +89,19 @@ func (m *Memory) step(ctx context.Context, change func() error) error {
 	return nil
 }
 
-// Offerings is what it was told.
+// Offerings returns the configured offerings of a region.
 func (m *Memory) Offerings(_ context.Context, region service.Region) (provision.Offerings, error) {
 	return m.Offers[region], nil
 }
 
-// List shows what there is of a service.
+// List returns the objects of a service; "" = of all.
 func (m *Memory) List(_ context.Context, name string) ([]provision.Object, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return slices.DeleteFunc(slices.Clone(m.objects), func(o provision.Object) bool { return name != "" && o.Service != name }), nil
 }
 
-// Launch adds to the list.
+// Launch creates an object, or returns the existing one.
 func (m *Memory) Launch(ctx context.Context, w provision.Desired) (o provision.Object, err error) {
 	err = m.step(ctx, func() error {
 		o = provision.Object{
@@ -141,7 +141,7 @@ func (m *Memory) Launch(ctx context.Context, w provision.Desired) (o provision.O
 	return o, err
 }
 
-// Terminate takes from the list.
+// Terminate removes an object.
 func (m *Memory) Terminate(ctx context.Context, o provision.Object) error {
 	return m.step(ctx, func() error {
 		m.objects = slices.DeleteFunc(m.objects, func(have provision.Object) bool { return have.Handle == o.Handle })

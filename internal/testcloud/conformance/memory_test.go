@@ -7,7 +7,7 @@ import (
 	"skyserve/provision"
 )
 
-func TestMemoryKeepsTheContract(t *testing.T) {
+func TestMemoryMeetsTheContract(t *testing.T) {
 	conformance.Run(t, func(*testing.T) conformance.Subject {
 		m := &conformance.Memory{}
 		return conformance.Subject{

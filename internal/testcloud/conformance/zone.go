@@ -12,30 +12,30 @@ import (
 // ZoneSubject is a zone under test.
 type ZoneSubject struct {
 	Zone provision.DNSZone
-	// Reopen makes another one of the same place, as a program does that is started again.
+	// Reopen returns another client of the same zone, as a restarted program would.
 	Reopen func(t *testing.T) provision.DNSZone
-	// Name is a name with at least two records, as Get reads it again.
+	// Name is a name with at least two records, as Get returns it.
 	Name provision.PublicName
 }
 
-// RunZone holds a zone to its contract.
+// RunZone checks that a zone meets its contract.
 func RunZone(t *testing.T, open func(t *testing.T) ZoneSubject) {
-	for _, law := range []struct {
+	for _, tc := range []struct {
 		name string
 		test func(t *testing.T, s ZoneSubject)
 	}{
-		{"a name is read as it was set", readsWhatItSet},
-		{"a name becomes what it is set to", becomes},
-		{"a name without records is gone, and goes again without an error", unset},
-		{"another owner's name is left alone", refusesTheirs},
+		{"reads a name as it was set", readsBackName},
+		{"setting replaces the records", replacesRecords},
+		{"removing is idempotent", removesName},
+		{"does not change another owner's name", rejectsOtherOwnersName},
 		{"checking changes nothing", checksOnly},
-		{"a context that ended sets nothing", setsNothingLate},
+		{"sets nothing with an ended context", setRejectsEndedContext},
 	} {
-		t.Run(law.name, func(t *testing.T) { law.test(t, open(t)) })
+		t.Run(tc.name, func(t *testing.T) { tc.test(t, open(t)) })
 	}
 }
 
-// set makes a name so.
+// set sets a name, and fails the test on an error.
 func (s ZoneSubject) set(t *testing.T, n provision.PublicName) {
 	t.Helper()
 	if err := s.Zone.Set(t.Context(), n); err != nil {
@@ -43,8 +43,8 @@ func (s ZoneSubject) set(t *testing.T, n provision.PublicName) {
 	}
 }
 
-// reads is an error where another program does not read a name so.
-func (s ZoneSubject) reads(t *testing.T, want provision.PublicName) {
+// checkReads fails the test if a restarted program does not read the expected name.
+func (s ZoneSubject) checkReads(t *testing.T, want provision.PublicName) {
 	t.Helper()
 	got, err := s.Reopen(t).Get(t.Context(), want.Zone, want.Name)
 	if err != nil || !reflect.DeepEqual(got, want) {
@@ -52,40 +52,40 @@ func (s ZoneSubject) reads(t *testing.T, want provision.PublicName) {
 	}
 }
 
-// nothing is a name that is not there.
-func (s ZoneSubject) nothing() provision.PublicName {
+// emptyName returns the name without records.
+func (s ZoneSubject) emptyName() provision.PublicName {
 	return provision.PublicName{Name: s.Name.Name, Zone: s.Name.Zone, Private: s.Name.Private}
 }
 
-func readsWhatItSet(t *testing.T, s ZoneSubject) {
-	s.reads(t, s.nothing())
+func readsBackName(t *testing.T, s ZoneSubject) {
+	s.checkReads(t, s.emptyName())
 	for range 2 {
 		s.set(t, s.Name)
-		s.reads(t, s.Name)
+		s.checkReads(t, s.Name)
 	}
 }
 
-func becomes(t *testing.T, s ZoneSubject) {
+func replacesRecords(t *testing.T, s ZoneSubject) {
 	s.set(t, s.Name)
 	fewer := s.Name
 	fewer.Records = s.Name.Records[:1]
 	s.set(t, fewer)
-	s.reads(t, fewer)
+	s.checkReads(t, fewer)
 	s.set(t, s.Name)
-	s.reads(t, s.Name)
+	s.checkReads(t, s.Name)
 }
 
-func unset(t *testing.T, s ZoneSubject) {
+func removesName(t *testing.T, s ZoneSubject) {
 	s.set(t, s.Name)
 	none := s.Name
 	none.Records = nil
 	for range 2 {
 		s.set(t, none)
-		s.reads(t, s.nothing())
+		s.checkReads(t, s.emptyName())
 	}
 }
 
-func refusesTheirs(t *testing.T, s ZoneSubject) {
+func rejectsOtherOwnersName(t *testing.T, s ZoneSubject) {
 	s.set(t, s.Name)
 	theirs := s.Name
 	theirs.Owner = "another"
@@ -99,7 +99,7 @@ func refusesTheirs(t *testing.T, s ZoneSubject) {
 			t.Errorf("%s another owner's name: %v, want an OwnedError", doing, err)
 		}
 	}
-	s.reads(t, s.Name)
+	s.checkReads(t, s.Name)
 }
 
 func checksOnly(t *testing.T, s ZoneSubject) {
@@ -110,17 +110,17 @@ func checksOnly(t *testing.T, s ZoneSubject) {
 		}
 	}
 	check()
-	s.reads(t, s.nothing())
+	s.checkReads(t, s.emptyName())
 	s.set(t, s.Name)
 	check()
-	s.reads(t, s.Name)
+	s.checkReads(t, s.Name)
 }
 
-func setsNothingLate(t *testing.T, s ZoneSubject) {
+func setRejectsEndedContext(t *testing.T, s ZoneSubject) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if err := s.Zone.Set(ctx, s.Name); err == nil {
-		t.Error("it was set although the context had ended")
+		t.Error("setting with an ended context succeeded")
 	}
-	s.reads(t, s.nothing())
+	s.checkReads(t, s.emptyName())
 }

@@ -43,21 +43,21 @@ type Clouds struct {
 	booting sync.RWMutex // held for reading while a machine boots
 	closed  bool         // no machine boots any more
 
-	mu      sync.Mutex
-	running int
-	agents  map[string]*os.Process // by their ids in the service
-	ends    []func()
-	taken   map[string]bool // by what the cloud calls them: about to be taken
-	advised map[string]bool // likewise: recommended to be left
+	mu          sync.Mutex
+	running     int
+	agents      map[string]*os.Process // by their ids in the service
+	stops       []func()
+	interrupted map[string]bool // by the cloud's id: with an interruption notice
+	rebalanced  map[string]bool // by the cloud's id: with a rebalance recommendation
 }
 
 // New returns clouds without machines.
 func New(o Options) *Clouds {
 	c := &Clouds{
-		opts: o, agents: map[string]*os.Process{}, taken: map[string]bool{}, advised: map[string]bool{},
+		opts: o, agents: map[string]*os.Process{}, interrupted: map[string]bool{}, rebalanced: map[string]bool{},
 		AWS: testcloud.NewAWS(o.Faults, o.Regions...), Google: testcloud.NewGCE(o.Project, o.Faults), Names: testcloud.NewRoute53(o.Faults),
 	}
-	c.AWS.Address, c.Google.Address = addresses(), addresses()
+	c.AWS.Address, c.Google.Address = newNetwork(), newNetwork()
 	c.AWS.Boot = func(m testcloud.Booted) func() {
 		return c.boot(m, func(host string) string { return "AWS_EC2_METADATA_SERVICE_ENDPOINT=http://" + host }, func(_ identity.Name, text string) { c.AWS.Print(m.ID, text) })
 	}
@@ -83,12 +83,12 @@ func (c *Clouds) Amazon() http.Handler {
 	})
 }
 
-// networks counts the networks that addresses were given in, of which each has its own.
+// networks counts the networks of all clouds in this process.
 var networks atomic.Int32
 
-// addresses is a network: it gives the nth machine an address, which depends on the process
-// so that two of them seldom meet.
-func addresses() func(n int) (public, private string) {
+// newNetwork returns a function with the addresses of the nth machine. They depend on the process id, so
+// that two processes rarely use the same.
+func newNetwork() func(n int) (public, private string) {
 	network := networks.Add(1)
 	return func(n int) (public, private string) {
 		ip := fmt.Sprintf("127.%d.%d.%d", 100+os.Getpid()%100, n%256, network)
@@ -96,7 +96,7 @@ func addresses() func(n int) (public, private string) {
 	}
 }
 
-// Runs are what the clouds call the machines that run, by their ids in the service.
+// Runs returns the clouds' ids of the running machines, by their ids in the service.
 func (c *Clouds) Runs() map[string]string {
 	ids := map[string]string{}
 	for _, m := range c.AWS.Machines() {
@@ -110,32 +110,34 @@ func (c *Clouds) Runs() map[string]string {
 	return ids
 }
 
-// Running is how many agents run, those included that their clouds have ended and that have
-// not ended themselves yet.
+// Running returns the number of running agents, including those of ended machines whose processes have
+// not exited yet.
 func (c *Clouds) Running() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.running
 }
 
-// Agent is the process of a machine's agent; nil without one.
+// Agent returns the process of a machine's agent; nil without one.
 func (c *Clouds) Agent(id string) *os.Process {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.agents[id]
 }
 
-// Announce has a machine of an id be told by its cloud that it is about to be taken, and
-// returns what the cloud calls it. Take takes it. It is an error where none runs.
-func (c *Clouds) Announce(id string) (name string, err error) { return c.tell(c.taken, id) }
+// Announce sends a machine an interruption notice, by its id in the service, and returns the cloud's id.
+// Take ends the machine. It is an error if the machine does not run.
+func (c *Clouds) Announce(id string) (name string, err error) {
+	return c.markMachine(c.interrupted, id)
+}
 
-// Advise has a machine be told that AWS recommends to leave it.
-func (c *Clouds) Advise(id string) (name string, err error) { return c.tell(c.advised, id) }
+// Advise sends a machine a rebalance recommendation of AWS.
+func (c *Clouds) Advise(id string) (name string, err error) { return c.markMachine(c.rebalanced, id) }
 
-func (c *Clouds) tell(list map[string]bool, id string) (name string, err error) {
+func (c *Clouds) markMachine(list map[string]bool, id string) (name string, err error) {
 	name, runs := c.Runs()[id]
 	if !runs {
-		return "", fmt.Errorf("finding the machine of %s: none runs", id)
+		return "", fmt.Errorf("finding the machine of %s: not running", id)
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -143,17 +145,17 @@ func (c *Clouds) tell(list map[string]bool, id string) (name string, err error) 
 	return name, nil
 }
 
-// Take ends a machine, by what its cloud calls it, as a cloud does that needs it back.
+// Take interrupts a machine, by the cloud's id.
 func (c *Clouds) Take(name string) {
 	c.mu.Lock()
-	delete(c.taken, name) // Google may call another one the same
+	delete(c.interrupted, name) // Google may give another machine the same name
 	c.mu.Unlock()
 	if !c.Google.Preempt(name) {
 		c.AWS.Interrupt(name)
 	}
 }
 
-// Vanish ends a machine without a word, as a person would by hand.
+// Vanish ends a machine without notice, as a person would by hand.
 func (c *Clouds) Vanish(name string) {
 	for _, m := range c.Google.Instances() {
 		if m.Name == name {
@@ -164,13 +166,13 @@ func (c *Clouds) Vanish(name string) {
 	c.AWS.Vanish(name)
 }
 
-// Close ends all machines, and returns once they have. None boots afterwards.
+// Close ends all machines and waits for them. None boots afterwards.
 func (c *Clouds) Close() {
 	c.booting.Lock()
 	c.closed = true
 	c.booting.Unlock()
 	c.mu.Lock()
-	ends := c.ends
+	ends := c.stops
 	c.mu.Unlock()
 	var wg sync.WaitGroup
 	for _, end := range ends {

@@ -11,8 +11,8 @@ import (
 	"skyserve/internal/testcloud"
 )
 
-// newClouds are clouds whose machines run a program that handles no signals, as every program does
-// at first; it counts those that ended.
+// newClouds returns clouds whose machines run a program without signal handlers, and a counter of ended
+// machines.
 func newClouds(t *testing.T) (c *Clouds, ended *atomic.Int32) {
 	t.Helper()
 	dir := t.TempDir()
@@ -32,8 +32,8 @@ func booted(n int) testcloud.Booted {
 	return testcloud.Booted{ID: fmt.Sprintf("i-%d", n), Private: "127.0.0.1", UserData: "#cloud-config"}
 }
 
-// Shells have what they start in the background ignore interrupts: machines end all the same, also
-// before they come to handle signals.
+// Shells make background processes ignore interrupts: machines must end nevertheless, even before they
+// have installed signal handlers.
 func TestMachinesEndWhereInterruptsAreIgnored(t *testing.T) {
 	signal.Ignore(os.Interrupt)
 	defer signal.Reset(os.Interrupt)
@@ -42,20 +42,20 @@ func TestMachinesEndWhereInterruptsAreIgnored(t *testing.T) {
 		c.AWS.Boot(booted(n))
 	}
 	if c.Running() != 3 {
-		t.Fatalf("%d machines run", c.Running())
+		t.Fatalf("got %d running machines", c.Running())
 	}
 	c.Close()
 	if c.Running() != 0 || ended.Load() != 3 {
-		t.Errorf("%d machines run, %d ended", c.Running(), ended.Load())
+		t.Errorf("got %d running and %d ended machines", c.Running(), ended.Load())
 	}
 }
 
-// A call may be carried out after its program has ended: nobody would end a machine that it boots.
-func TestNoMachineBootsOnceTheCloudsAreClosed(t *testing.T) {
+// A call may be executed after its caller has exited: nothing would end a machine that it boots.
+func TestNoMachineBootsAfterClose(t *testing.T) {
 	c, _ := newClouds(t)
 	c.Close()
 	c.AWS.Boot(booted(1))()
 	if c.Running() != 0 {
-		t.Errorf("%d machines run", c.Running())
+		t.Errorf("got %d running machines", c.Running())
 	}
 }

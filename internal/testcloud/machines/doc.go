@@ -3,5 +3,5 @@
 // use, break and take down a service "in clouds" without one. Engines must be simulated: there are no
 // containers and no GPUs.
 //
-// Read clouds.go first; machine.go is one machine, inside.go its metadata server.
+// Read clouds.go first; machine.go is one machine, metadata.go its metadata server.
 package machines

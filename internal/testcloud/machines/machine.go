@@ -20,12 +20,12 @@ import (
 	"skyserve/internal/testcloud"
 )
 
-// consoleInterval is how often what a machine wrote to its console is shown to its cloud.
+// consoleInterval is the interval at which console output is sent to the cloud.
 const consoleInterval = 20 * time.Millisecond
 
-// ofClouds begin the variables that say who somebody is to a cloud. A machine has none of them:
-// it asks its metadata server.
-var ofClouds = []string{"AWS_", "GOOGLE_", "GCE_", "CLOUDSDK_"}
+// credentialPrefixes are the prefixes of variables with cloud credentials. A machine has none of them: it uses
+// its metadata server.
+var credentialPrefixes = []string{"AWS_", "GOOGLE_", "GCE_", "CLOUDSDK_"}
 
 // boot executes a machine's cloud-init document, except what needs a real machine. found returns the
 // environment variables by which its programs find the metadata server, from its host and port. listen
@@ -34,11 +34,11 @@ func (c *Clouds) boot(m testcloud.Booted, found func(host string) string, listen
 	c.booting.RLock()
 	defer c.booting.RUnlock()
 	if c.closed {
-		return func() {} // a call that is carried out after whoever made it has gone
+		return func() {} // a call that is executed after its caller has exited
 	}
 	dir := filepath.Join(c.opts.Dir, m.ID)
 	fail := func(err error) func() {
-		c.opts.Ended(m.ID, fmt.Errorf("booting it: %w", err), "")
+		c.opts.Ended(m.ID, fmt.Errorf("booting the machine: %w", err), "")
 		return func() {}
 	}
 	inside, err := c.startMetadataServer(m)
@@ -52,7 +52,7 @@ func (c *Clouds) boot(m testcloud.Booted, found func(host string) string, listen
 	}
 	var log tail
 	own := slices.DeleteFunc(slices.Clone(c.opts.Environment), func(v string) bool {
-		return slices.ContainsFunc(ofClouds, func(prefix string) bool { return strings.HasPrefix(v, prefix) })
+		return slices.ContainsFunc(credentialPrefixes, func(prefix string) bool { return strings.HasPrefix(v, prefix) })
 	})
 	cmd := exec.Command(c.opts.Program, "node", "--config", file)
 	cmd.Stderr, cmd.Env = &log, append(own, found(inside.host), "PATH="+filepath.Dir(c.opts.Program)+":"+os.Getenv("PATH"))
@@ -64,12 +64,12 @@ func (c *Clouds) boot(m testcloud.Booted, found func(host string) string, listen
 	var showing sync.WaitGroup
 	name := identity.Name{Service: config.Service, Role: config.Role, ID: config.ID}
 	showing.Go(func() {
-		show(strings.TrimPrefix(config.Publish, "console:"), stop, func(text string) { listen(name, text) })
+		watchConsole(strings.TrimPrefix(config.Publish, "console:"), stop, func(text string) { listen(name, text) })
 	})
 	off := sync.OnceFunc(func() {
 		close(stop)
-		// Not an interrupt: shells have what they start in the background ignore those, and so
-		// does a machine that has not come to handle signals yet.
+		// Not an interrupt: shells make background processes ignore those, and a machine that has not
+		// installed its signal handlers yet inherits that.
 		err := cmd.Process.Signal(syscall.SIGTERM)
 		if errors.Is(err, os.ErrProcessDone) {
 			err = nil
@@ -78,14 +78,14 @@ func (c *Clouds) boot(m testcloud.Booted, found func(host string) string, listen
 		showing.Wait()
 		inside.close()
 		c.opts.Ended(m.ID, err, log.String())
-		c.note(config.ID, nil, -1, nil)
+		c.recordAgent(config.ID, nil, -1, nil)
 	})
-	c.note(config.ID, cmd.Process, 1, off)
+	c.recordAgent(config.ID, cmd.Process, 1, off)
 	return func() { go off() } // the cloud does not wait
 }
 
-// prepare gives a machine a new disk with the configuration of its agent, which finds the
-// metadata server at a host and port.
+// prepare creates a machine's disk with the configuration of its agent, which contains the host and port
+// of the metadata server.
 func (c *Clouds) prepare(m testcloud.Booted, dir, metadata string) (config agent.Config, file string, err error) {
 	var document struct {
 		Files []struct{ Path, Content string } `yaml:"write_files"`
@@ -104,7 +104,7 @@ func (c *Clouds) prepare(m testcloud.Booted, dir, metadata string) (config agent
 	config.Metadata, config.Runner = "http://"+metadata, "exec"
 	text, err := json.Marshal(config)
 	if err == nil {
-		err = os.RemoveAll(dir) // one that had this name before had another disk
+		err = os.RemoveAll(dir) // an earlier machine with this name had another disk
 	}
 	if err == nil {
 		err = os.MkdirAll(dir, 0o755)
@@ -116,8 +116,8 @@ func (c *Clouds) prepare(m testcloud.Booted, dir, metadata string) (config agent
 	return config, file, err
 }
 
-// note keeps a machine's process, where there is one, and counts it.
-func (c *Clouds) note(id string, agent *os.Process, by int, end func()) {
+// recordAgent changes the number of running machines, and records a new machine's process and end function.
+func (c *Clouds) recordAgent(id string, agent *os.Process, by int, end func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.running += by
@@ -125,12 +125,12 @@ func (c *Clouds) note(id string, agent *os.Process, by int, end func()) {
 		c.agents[id] = agent
 	}
 	if end != nil {
-		c.ends = append(c.ends, end)
+		c.stops = append(c.stops, end)
 	}
 }
 
-// show tells what a machine writes to its console.
-func show(console string, stop chan struct{}, listen func(text string)) {
+// watchConsole passes a machine's console output to listen until stop is closed.
+func watchConsole(console string, stop chan struct{}, listen func(text string)) {
 	ticker := time.NewTicker(consoleInterval)
 	defer ticker.Stop()
 	for shown := 0; ; {
@@ -146,10 +146,10 @@ func show(console string, stop chan struct{}, listen func(text string)) {
 	}
 }
 
-// tailBytes bounds what is kept of what a machine writes.
+// tailBytes limits the log that is kept per machine.
 const tailBytes = 64 << 10
 
-// tail keeps the end of what is written to it.
+// tail is an io.Writer that keeps the last tailBytes.
 type tail struct {
 	mu   sync.Mutex
 	text []byte
@@ -164,7 +164,7 @@ func (t *tail) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// String is what is kept.
+// String returns the kept text.
 func (t *tail) String() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()

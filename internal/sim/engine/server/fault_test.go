@@ -37,7 +37,7 @@ func TestFaultGrammar(t *testing.T) {
 		}
 	}
 	if f, err := ParseFaults([]string{"slow=2", "error-rate=1"}); err != nil || f.Slow != 2 || f.ErrorRate != 1 {
-		t.Errorf("two words apart: %+v, %v", f, err)
+		t.Errorf("two separate words: %+v, %v", f, err)
 	}
 }
 
@@ -138,10 +138,10 @@ func TestHangAndWakeUp(t *testing.T) {
 			t.Errorf("POST /fault {}: %d %s", status, text)
 		}
 		if text := read(t, running); strings.Count(text, "data: ") != 31 {
-			t.Errorf("after waking up the answer ended with %d events, want 31", strings.Count(text, "data: "))
+			t.Errorf("after the hang the answer ended with %d events, want 31", strings.Count(text, "data: "))
 		}
 		if status, _ := b.get("/health"); status != 200 {
-			t.Errorf("GET /health after waking up: %d", status)
+			t.Errorf("GET /health after the hang: %d", status)
 		}
 	})
 }
@@ -160,7 +160,7 @@ func TestHangAfterBlocksThatRequest(t *testing.T) {
 		}
 		b.post("/fault", `{}`)
 		if r := <-answered; r.Usage.CompletionTokens != 2 {
-			t.Errorf("after waking up: %+v", r)
+			t.Errorf("after the hang: %+v", r)
 		}
 	})
 }

@@ -70,7 +70,7 @@ func (b *bench) streamCall(body string) (name, arguments string) {
 		}
 		call := piece.Choices[0].Delta.ToolCalls[0]
 		if call.Index == nil || *call.Index != 0 {
-			b.t.Errorf("event %s: a piece of which call?", c.data)
+			b.t.Errorf("event %s: no call has this index", c.data)
 		}
 		name += call.Function.Name
 		arguments += call.Function.Arguments

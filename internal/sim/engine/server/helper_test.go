@@ -65,7 +65,7 @@ type bench struct {
 	t      *testing.T
 	server *Server
 	client *http.Client
-	stop   context.CancelFunc // asks Run to end
+	stop   context.CancelFunc // ends Run
 	ended  chan error         // what Run returned
 }
 
@@ -86,7 +86,7 @@ func bubble(t *testing.T, opts Options, test func(t *testing.T, b *bench)) {
 		transport.CloseIdleConnections()
 		cancel()
 		synctest.Wait()
-		time.Sleep(time.Minute) // fake: whatever is to end has ended
+		time.Sleep(time.Minute) // simulated time: every pending request has ended
 	})
 }
 
@@ -153,7 +153,7 @@ func (b *bench) complete(path, body string) reply {
 
 // chunk is an event of a stream.
 type chunk struct {
-	at      time.Duration // since the stream was asked for
+	at      time.Duration // since the request
 	data    string
 	Object  string
 	Choices []struct {

@@ -41,7 +41,7 @@ func TestStreamInterval(t *testing.T) {
 					}
 				}
 				if fmt.Sprint(reported) != fmt.Sprint(c.want) || text.String() != whole.text() {
-					t.Errorf("interval %d, %s: events after %v tokens say %q, want %v and %q", c.interval, path, reported, text.String(), c.want, whole.text())
+					t.Errorf("interval %d, %s: events after %v tokens contain %q, want %v and %q", c.interval, path, reported, text.String(), c.want, whole.text())
 				}
 			}
 			plain, err := b.stream(textPath, `{"prompt":"once","max_tokens":11,"stream":true,"stream_options":{"continuous_usage_stats":true}}`)

@@ -15,7 +15,7 @@ func (b *bench) respond(body string) response {
 	status, text := b.post(responsesPath, body)
 	var r response
 	if err := json.Unmarshal([]byte(text), &r); err != nil || status != 200 {
-		b.t.Fatalf("%s is answered %d %s", body, status, text)
+		b.t.Fatalf("%s has response %d %s", body, status, text)
 	}
 	return r
 }
@@ -31,7 +31,7 @@ func TestResponseEqualsChatAnswer(t *testing.T) {
 		_, chatted := b.post(chatPath, `{"messages":[{"role":"system","content":"be brief"},{"role":"user","content":"hello"}],"max_tokens":9}`)
 		quoted, _ := json.Marshal(first.text())
 		if !strings.Contains(chatted, string(quoted)) {
-			t.Errorf("the response says %s, the chat %s", quoted, chatted)
+			t.Errorf("the response contains %s, the chat %s", quoted, chatted)
 		}
 	})
 }
@@ -43,7 +43,7 @@ func TestResponseContinuesPrevious(t *testing.T) {
 		continued, _ := json.Marshal(first.text())
 		reported := b.respond(`{"input":[{"role":"user","content":"hello"},{"type":"message","role":"assistant","content":` + string(continued) + `},{"role":"user","content":"and then?"}],"max_output_tokens":9}`)
 		if second.text() != reported.text() || second.Usage.InputTokens != reported.Usage.InputTokens || *second.Previous != first.ID {
-			t.Errorf("going on from a response gives %+v, sending the whole conversation %+v", second, reported)
+			t.Errorf("continuing a response gives %+v, sending the whole conversation %+v", second, reported)
 		}
 		if reported.Usage.InputDetails.CachedTokens == 0 {
 			t.Error("nothing of the conversation was cached")
@@ -101,12 +101,12 @@ func TestResponseErrors(t *testing.T) {
 			status, text := b.post(responsesPath, body)
 			code, words, _ := strings.Cut(want, " ")
 			if fmt.Sprint(status) != code || !strings.Contains(text, words) {
-				t.Errorf("%s is answered %d %s, want %s", body, status, text, want)
+				t.Errorf("%s has response %d %s, want %s", body, status, text, want)
 			}
 		}
 		calls := b.respond(`{"input":[{"role":"user","content":"x"},{"type":"function_call","name":"f","arguments":"{}","call_id":"c"},{"type":"function_call_output","call_id":"c","output":"5"}]}`)
 		if calls.text() == "" {
-			t.Error("a call of a function is not answered")
+			t.Error("no response to a function call")
 		}
 	})
 }
@@ -128,7 +128,7 @@ func TestRerank(t *testing.T) {
 		order := func(body string) (list reranking) {
 			status, text := b.post("/v1/rerank", body)
 			if err := json.Unmarshal([]byte(text), &list); err != nil || status != 200 {
-				t.Fatalf("%s is answered %d %s", body, status, text)
+				t.Fatalf("%s has response %d %s", body, status, text)
 			}
 			return list
 		}
@@ -142,14 +142,14 @@ func TestRerank(t *testing.T) {
 			}
 		}
 		if top := order(`{"query":"water","documents":["river","market","sea"],"top_n":1}`); len(top.Results) != 1 || top.Results[0].Index != all.Results[0].Index {
-			t.Errorf("the best alone is %+v", top.Results)
+			t.Errorf("the best result alone is %+v", top.Results)
 		}
 		if other := order(`{"model":"sql","query":"water","documents":["river"]}`); other.Results[0].RelevanceScore == order(`{"query":"water","documents":["river"]}`).Results[0].RelevanceScore {
-			t.Error("an adapter scores as its model does")
+			t.Error("an adapter has the same scores as its model")
 		}
 		for _, body := range []string{`{"query":"x"}`, `{"query":"x","documents":[]}`, `{"query":"x","documents":[1]}`, `{"query":"x","documents":["a"],"top_n":0}`} {
 			if status, text := b.post("/v1/rerank", body); status != 400 {
-				t.Errorf("%s is answered %d %s", body, status, text)
+				t.Errorf("%s has response %d %s", body, status, text)
 			}
 		}
 	})

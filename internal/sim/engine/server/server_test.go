@@ -127,7 +127,7 @@ func TestLengths(t *testing.T) {
 				t.Errorf("%s: %d tokens, %s; want %d to %d, %s", c.more, n, r.Choices[0].FinishReason, c.from, c.to, c.reason)
 			}
 			if n := engine.CountTokens(r.text()); n != r.Usage.CompletionTokens {
-				t.Errorf("%s: the text has %d tokens, the usage says %d", c.more, n, r.Usage.CompletionTokens)
+				t.Errorf("%s: the text has %d tokens, the usage %d", c.more, n, r.Usage.CompletionTokens)
 			}
 		}
 	})
@@ -232,7 +232,7 @@ func TestLargeBody(t *testing.T) {
 		image := `{"type":"image_url","image_url":{"url":"data:image/png;base64,` + strings.Repeat("A", 20_000_000) + `"}}`
 		r := b.complete(chatPath, `{"max_tokens":3,"messages":[{"role":"user","content":[{"type":"text","text":"what is it?"},`+image+`]}]}`)
 		if r.Usage.PromptTokens > 100 {
-			t.Errorf("a large image counts as %d tokens", r.Usage.PromptTokens)
+			t.Errorf("a large image has %d tokens", r.Usage.PromptTokens)
 		}
 	})
 }
@@ -335,7 +335,7 @@ func TestDisconnectFreesTheEngine(t *testing.T) {
 			hangUp()
 			synctest.Wait()
 			if l := b.server.driver.loads()[0]; l.Running != 0 || l.KVActive != 0 || l.Cancelled != 1 || l.GeneratedTokens > 64/2 {
-				t.Errorf("stream %v, after hanging up: %+v", stream, l)
+				t.Errorf("stream %v, after the client disconnected: %+v", stream, l)
 			}
 		})
 	}
@@ -366,7 +366,7 @@ func TestShutdownFinishesShortAnswers(t *testing.T) {
 		text, err := io.ReadAll(long.Body)
 		long.Body.Close()
 		if err == nil || strings.Contains(string(text), "[DONE]") {
-			t.Errorf("the long answer ended as if it were whole (%v)", err)
+			t.Errorf("the interrupted answer ended without an error (%v)", err)
 		}
 		if err := <-b.ended; err != nil {
 			t.Errorf("Run returned %v", err)

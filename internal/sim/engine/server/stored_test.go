@@ -30,22 +30,22 @@ func TestResponseIsStoredUntilDeleted(t *testing.T) {
 			t.Errorf("%d %s, want what was given: %s", status, text, whole)
 		}
 		if status, text := b.request("POST", path+"/cancel"); status != http.StatusBadRequest || !strings.Contains(errorOf(t, text).Message, "background") {
-			t.Errorf("cancelling what is complete: %d %s", status, text)
+			t.Errorf("cancelling a complete response: %d %s", status, text)
 		}
 		if status, text := b.request("DELETE", path); status != http.StatusOK || !strings.Contains(text, `"deleted":true`) {
 			t.Errorf("deleting: %d %s", status, text)
 		}
 		for method, rest := range map[string]string{"GET": "", "DELETE": "", "POST": "/cancel"} {
 			if status, text := b.request(method, path+rest); status != http.StatusNotFound || errorOf(t, text).Message == "" {
-				t.Errorf("%s%s of what is gone: %d %s", method, rest, status, text)
+				t.Errorf("%s%s of a deleted response: %d %s", method, rest, status, text)
 			}
 		}
 		if status, _ := b.post(responsesPath, `{"input":"more","previous_response_id":"`+given.ID+`"}`); status != http.StatusNotFound {
-			t.Errorf("going on from what was deleted: %d", status)
+			t.Errorf("continuing a deleted response: %d", status)
 		}
 		secret := b.respond(`{"input":"hello","max_output_tokens":9,"store":false}`)
 		if status, _ := b.request("GET", responsesPath+"/"+secret.ID); status != http.StatusNotFound {
-			t.Errorf("what was not to be stored: %d", status)
+			t.Errorf("reading a response with store false: %d", status)
 		}
 	})
 }

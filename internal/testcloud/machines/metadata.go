@@ -11,18 +11,17 @@ import (
 	"skyserve/internal/testcloud"
 )
 
-// notice is how long before it takes a machine AWS says so.
-const notice = 2 * time.Minute
+// noticePeriod is the time between AWS's interruption notice and the interruption.
+const noticePeriod = 2 * time.Minute
 
-// credentialsFor is how long the credentials of a machine last that it gets from its metadata
-// server: as long as those of AWS do at most.
-const credentialsFor = 6 * time.Hour
+// credentialLifetime is the lifetime of the credentials from the metadata server: the maximum of AWS.
+const credentialLifetime = 6 * time.Hour
 
-// rolePath is where a machine of AWS finds the name of its role, and below it the role's
-// credentials.
+// rolePath is the metadata path of the role name of a machine at AWS, with the role's credentials below
+// it.
 const rolePath = "latest/meta-data/iam/security-credentials/"
 
-// accountPath is where a machine at Google learns what account it runs as.
+// accountPath is the metadata path of the service account of a machine at Google.
 const accountPath = "computeMetadata/v1/instance/service-accounts/default/"
 
 // metadataServer is the metadata server of one machine.
@@ -31,20 +30,20 @@ type metadataServer struct {
 	close func()
 }
 
-// startMetadataServer starts the metadata server of a machine, at an address of the machine's own: that
-// is how it is known who asks. A machine gets its identity here, and nowhere else.
+// startMetadataServer starts the metadata server of a machine, at the machine's own address, which
+// identifies the caller. It is the only source of a machine's identity.
 func (c *Clouds) startMetadataServer(m testcloud.Booted) (metadataServer, error) {
 	ln, err := net.Listen("tcp", net.JoinHostPort(m.Private, "0"))
 	if err != nil {
 		return metadataServer{}, err
 	}
-	server := &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { c.inside(w, r, m.ID) })}
-	go func() { _ = server.Serve(ln) }() // it ends when it is closed
+	server := &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { c.serveMetadata(w, r, m.ID) })}
+	go func() { _ = server.Serve(ln) }() // returns after close
 	return metadataServer{ln.Addr().String(), func() { _ = server.Close() }}, nil
 }
 
-// inside answers a machine, by what its cloud calls it.
-func (c *Clouds) inside(w http.ResponseWriter, r *http.Request, name string) {
+// serveMetadata answers a metadata request of a machine, by the cloud's id.
+func (c *Clouds) serveMetadata(w http.ResponseWriter, r *http.Request, name string) {
 	path := strings.TrimPrefix(r.URL.Path, "/")
 	if role := c.AWS.Role(name); role != "" && strings.HasPrefix(path, rolePath) {
 		c.serveRole(w, name, role, strings.TrimPrefix(path, rolePath))
@@ -54,14 +53,14 @@ func (c *Clouds) inside(w http.ResponseWriter, r *http.Request, name string) {
 		w.Header().Set("Metadata-Flavor", "Google")
 	}
 	c.mu.Lock()
-	taken, advised := c.taken[name], c.advised[name]
+	taken, advised := c.interrupted[name], c.rebalanced[name]
 	c.mu.Unlock()
 	switch {
 	case path == "latest/api/token":
 		w.Header().Set("X-Aws-Ec2-Metadata-Token-Ttl-Seconds", "21600")
 		fmt.Fprint(w, "token")
 	case path == "latest/meta-data/spot/instance-action" && taken:
-		fmt.Fprintf(w, `{"action":"terminate","time":%q}`, time.Now().Add(notice).UTC().Format(time.RFC3339))
+		fmt.Fprintf(w, `{"action":"terminate","time":%q}`, time.Now().Add(noticePeriod).UTC().Format(time.RFC3339))
 	case path == "latest/meta-data/events/recommendations/rebalance" && advised:
 		fmt.Fprintf(w, `{"noticeTime":%q}`, time.Now().UTC().Format(time.RFC3339))
 	case path == "computeMetadata/v1/project/project-id":
@@ -78,16 +77,16 @@ func (c *Clouds) inside(w http.ResponseWriter, r *http.Request, name string) {
 	}
 }
 
-// serveRole tells a machine of AWS the name of its role, or the role's credentials.
-func (c *Clouds) serveRole(w http.ResponseWriter, machine, role, asked string) {
-	switch asked {
+// serveRole returns the name or the credentials of the role of a machine at AWS.
+func (c *Clouds) serveRole(w http.ResponseWriter, machine, role, requested string) {
+	switch requested {
 	case "":
 		fmt.Fprint(w, role)
 	case role:
 		key, secret, token := c.AWS.Credentials(machine)
 		w.Header().Set("Content-Type", "application/json")
 		_ = json.NewEncoder(w).Encode(map[string]any{ // a caller that has disconnected retries
-			"Code": "Success", "Type": "AWS-HMAC", "LastUpdated": time.Now().UTC(), "Expiration": time.Now().Add(credentialsFor).UTC(),
+			"Code": "Success", "Type": "AWS-HMAC", "LastUpdated": time.Now().UTC(), "Expiration": time.Now().Add(credentialLifetime).UTC(),
 			"AccessKeyId": key, "SecretAccessKey": secret, "Token": token,
 		})
 	default:
@@ -95,7 +94,7 @@ func (c *Clouds) serveRole(w http.ResponseWriter, machine, role, asked string) {
 	}
 }
 
-// serveToken gives a machine at Google an access token of the account that it runs as.
+// serveToken returns an access token for the service account of a machine at Google.
 func (c *Clouds) serveToken(w http.ResponseWriter, machine string) {
 	email, token := c.Google.Credentials(machine)
 	if email == "" {
