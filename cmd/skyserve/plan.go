@@ -66,14 +66,14 @@ SERVICE.yaml of a service that is not running is planned without current replica
 Prices are those of service.yaml, else those that the clouds return with your
 credentials, else list prices. Reserved capacity (regions[].reserved) adds no cost. Spot
 is planned if regions[].capacity lists it before on_demand. --survive plans for the loss
-of a region: "region" for any one, or a list of names for any one of these. -o html
+of a region: of any one ("region"), or of any one in a list of names. -o html
 writes a single self-contained page.
 
 --reserve recommends how much capacity to reserve, based on the history: for each
 region's own peak, for the peak of all regions together, or at the lowest total cost,
 with the remainder on demand.
 
---problem solves a bare problem: JSON with models, regions, gpus, n[i][j][k],
+--problem solves an optimisation problem given as JSON: models, regions, gpus, n[i][j][k],
 theta[i][k], alpha[k], sigma[i][k], rho[i][j][w], epsilon, and capacity[j][k],
 min[i][j] and max[i][j] or null. The solution minimises
 sum alpha*(n+delta) + sum sigma*max(0,delta). docs/json.md lists the optional fields.
@@ -102,7 +102,7 @@ applying failed and 3 if the plan was partly applied.`,
 	flags := cmd.Flags()
 	o.reviewFlags(cmd)
 	flags.StringVar(&o.at, "at", "", "start of the planned period, as `TIME` such as 2025-01-31T12:00:00Z (default: now, or the end of --history)")
-	flags.StringVar(&o.problem, "problem", "", "solve the bare problem in `FILE` (- = standard input)")
+	flags.StringVar(&o.problem, "problem", "", "solve the optimisation problem in `FILE` (- = standard input)")
 	flags.StringVar(&o.solver, "solver", "", "solve with an installed `SOLVER`: highs, cbc or glpsol (default: built-in)")
 	flags.BoolVar(&o.reserve, "reserve", false, "recommend reserved capacity, based on the history")
 	flags.BoolVar(&o.detailed, "detailed-exitcode", false, "exit 10 instead of 0 when counts change")
@@ -133,7 +133,7 @@ func (o *planOptions) reviewFlags(cmd *cobra.Command) {
 	flags.StringVar(&o.review.Peak, "peak", plan.DefaultPeak, "forecast peak to plan for: "+strings.Join(forecast.PeakLevels, ", "))
 	flags.Float64Var(&o.review.Gap, "gap", 0, "relative optimality gap at which the solver stops (0 = proven optimal)")
 	flags.Float64Var(&o.review.Epsilon, "epsilon", plan.DefaultEpsilon, "minimum share of a region's own peak that it must carry itself")
-	flags.StringSliceVar(&o.review.Survive, "survive", nil, "carry all load after the loss of a region: `region` (any one), or a list of names (any one of these)")
+	flags.StringSliceVar(&o.review.Survive, "survive", nil, "carry all load after the loss of any one of these `REGIONS`, comma-separated; region = any of all regions")
 	flags.DurationVar(&o.review.MaxRTT, "max-rtt", 0, "maximum round trip to a region that serves another's load (default: the service's, else unlimited)")
 	flags.BoolVar(&o.review.Switch, "switch", false, "allow a model to reuse machines that another model releases")
 }
