@@ -89,7 +89,7 @@ func (s *screen) abovePlan() []string {
 		lines = append(lines, t.warn.apply(s.fit(t.text(unmet))))
 	}
 	if p.Error != "" {
-		lines = append(lines, t.bad.apply(s.fit("planning failed since: "+t.text(p.Error))))
+		lines = append(lines, t.bad.apply(s.fit("the latest planning failed: "+t.text(p.Error))))
 	}
 	for _, text := range p.Assumed {
 		lines = append(lines, t.muted.apply(s.fit("assumed: "+t.text(text))))

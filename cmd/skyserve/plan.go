@@ -59,12 +59,12 @@ changed. With --apply, replicas are added and, once those serve, others are drai
 stopped, within replicas.min and replicas.max. Changes are stored with the service, and
 'skyserve up' keeps them. If a cloud has no capacity, the fallbacks of 'skyserve up' apply.
 
-The history is that of the running service unless --history names a file or a URL (see
+The plan uses the history of the running service, or --history FILE or URL (see
 skyserve forecast --help). Assumptions about unknown values are listed in the output. A
 SERVICE.yaml of a service that is not running is planned without current replicas.
 
-Prices are those of service.yaml, else those that the clouds return with your
-credentials, else list prices. Reserved capacity (regions[].reserved) adds no cost. Spot
+Prices come from service.yaml, otherwise from the clouds (with your credentials),
+otherwise from the built-in list. Reserved capacity (regions[].reserved) adds no cost. Spot
 is planned if regions[].capacity lists it before on_demand. --survive plans for the loss
 of a region: of any one ("region"), or of any one in a list of names. -o html
 writes a single self-contained page.
@@ -163,7 +163,7 @@ func runPlan(ctx context.Context, o *planOptions, in io.Reader, out io.Writer) e
 	case o.output == "lp" || o.output == "mps":
 		return nil
 	case r.Proposal.Status == plan.StatusInfeasible:
-		return failed(errors.New("no plan satisfies the bounds: "+r.Proposal.Infeasible[0]), "raise the replicas.max that it names, or lower --epsilon")
+		return failed(errors.New("no plan satisfies the bounds: "+r.Proposal.Infeasible[0]), "raise the replicas.max of that region, or lower --epsilon")
 	case r.Proposal.Status == plan.StatusUnknown:
 		return failed(errors.New("no plan was found within the solver's limits"), "retry with a larger --gap")
 	}

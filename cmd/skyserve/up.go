@@ -83,7 +83,7 @@ capacity, it tries the next zone, then the next capacity type and GPU in the ord
 the file, then the other regions of the service. It replaces a VM that is running but
 does not respond, provided that another VM responds. Each VM generates its own key and
 receives its configuration and secrets once, over mutual TLS; user data and tags contain
-neither. Credentials are those of the clouds' own command-line tools.
+neither. It uses the credentials of the clouds' own command-line tools.
 
 The environment variable ` + envAdminToken + ` sets the token of the balancers'
 admin APIs. The token is stored with the service, so other shells do not need it; an
