@@ -38,7 +38,7 @@ func TestReplicaCommandsInCloud(t *testing.T) {
 	replica(exitUsage, `the service has no replica "us-east-1-7"`, "remove", "us-east-1-7", "--yes")
 	replica(exitUsage, "pass --yes to skip confirmation", "add", "us-east-1")
 	replica(exitUsage, "'skyserve replica remove ID' drains and deletes the VM", "drain", "us-east-1-0")
-	replica(exitUsage, "not drained or donated by hand", "donate", "us-east-1-0")
+	replica(exitUsage, "cannot be drained or donated", "donate", "us-east-1-0")
 	runs(4)
 
 	stop := chatting(base)
