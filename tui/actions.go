@@ -185,7 +185,7 @@ func (s *screen) describeEffect(verb Verb, orders []Action) string {
 	case VerbUndrain:
 		return "New requests are sent to it again."
 	case VerbReclaim:
-		return "It serves again; its weights are still loaded."
+		return "It receives requests again; its weights are still loaded."
 	}
 	draining := map[service.Region]int{}
 	for _, o := range orders {

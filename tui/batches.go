@@ -92,11 +92,11 @@ func kvBar(share float64, w int, g glyphs) string {
 func waitingFor(m telemetry.ModelSnapshot, ready int, kv *float64) string {
 	switch {
 	case m.Deferred == 0:
-		return "queue empty"
+		return "-"
 	case ready == 0:
 		return "a ready replica"
 	case kv == nil:
 		return "unknown: no KV report"
 	}
-	return "spare KV or max age"
+	return "spare KV or maximum wait"
 }

@@ -20,7 +20,7 @@ func (s *screen) aboveList(room int) []string {
 			lines = []string{s.theme.muted.apply(s.fit("paused at " + s.data.requestsAt.In(s.snapshot.At.Location()).Format("15:04:05") + " while a request is selected; esc to resume"))}
 		}
 		if s.data.requestsErr != "" && len(s.data.requests) > 0 {
-			lines = []string{s.theme.bad.apply(s.fit("not updated: " + s.theme.text(s.data.requestsErr)))}
+			lines = []string{s.theme.bad.apply(s.fit("update failed: " + s.theme.text(s.data.requestsErr)))}
 		}
 	case viewPlan:
 		lines = s.abovePlan()

@@ -210,18 +210,18 @@ func (o *deskOperator) Requests(context.Context, int) ([]Request, error) {
 			Target: target, Policy: "cost", Tries: 1, MatchBytes: 1536, PromptBytes: 2048, QueuedMillis: queued,
 		}, why}
 	}
-	done := row("req-2", "finished", "us-1", "it cost the least time", 3*time.Second, 0.4)
+	done := row("req-2", "finished", "us-1", "lowest estimated latency", 3*time.Second, 0.4)
 	done.Status, done.TTFTMillis, done.E2EMillis, done.PromptTokens, done.CachedTokens, done.OutputTokens = 200, ptr(182.0), ptr(2410.0), ptr(512), ptr(384), ptr(64)
-	otherCloud := row("req-3", "sent", "lb-europe-west4-0", "no replica here had room, and this peer had", 2*time.Second, 1240)
+	otherCloud := row("req-3", "sent", "lb-europe-west4-0", "no local replica available; this peer has capacity", 2*time.Second, 1240)
 	otherCloud.Forwarded, otherCloud.Tenant = true, "acme"
-	refused := row("req-1", "rejected", "", "too many requests were waiting already", 9*time.Second, 60000)
+	refused := row("req-1", "rejected", "", "no capacity within the maximum queue time", 9*time.Second, 60000)
 	refused.Status, refused.Tier = 429, "NIW"
-	waits := row("req-4", "queued", "us-0", "it waits for us-0, which is full: cheaper than another place", time.Second, 820)
+	waits := row("req-4", "queued", "us-0", "waiting for us-0, which is full: lower estimated latency than elsewhere", time.Second, 820)
 	return []Request{waits, otherCloud, done, refused}, o.err
 }
 
 func (o *deskOperator) Explain(_ context.Context, request string, _ int) (string, error) {
-	return "all about " + request + "\nit went to us-1 because it cost the least time", o.err
+	return "all about " + request + "\nPolicy cost chose us-1: lowest estimated latency", o.err
 }
 
 func (o *deskOperator) Load(context.Context) ([]LoadSeries, error) {

@@ -7,7 +7,7 @@ var metricHelp = [][2]string{
 	{"-", "unknown: not reported"},
 	{"repl", "ready replicas / all replicas"},
 	{"queue", "requests queued at the balancers"},
-	{"pend, run", "waiting in the engine; in its running batch"},
+	{"pend, run", "waiting in the engine; in the engine's running batch"},
 	{"out", "outstanding: sent to the replica, not finished"},
 	{"req/s, tok/s", "arrivals, output tokens; last 10 s"},
 	{"ttft50, ttft90", "time to first token (median, p90), last minute"},

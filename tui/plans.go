@@ -16,7 +16,7 @@ func (s *screen) planSheet() sheet {
 		{column{title: "REGION", minWidth: 10, maxWidth: 28}, "R", "region", false, false},
 		{column{title: "MODEL", minWidth: 8, maxWidth: 28, dropRank: 5}, "M", "model", false, true},
 		{column{title: "GPU", minWidth: 4, maxWidth: 10, dropRank: 2}, "U", "GPU", false, false},
-		figures("NOW", 1, "W", "now"),
+		figures("CURRENT", 1, "W", "current"),
 		figures("CHANGE", 0, "C", "change"),
 		figures("PLANNED", 1, "T", "planned"),
 		{column{title: "REASON", minWidth: 20, maxWidth: 200, dropRank: 4}, "Y", "reason", false, false},
@@ -89,10 +89,10 @@ func (s *screen) abovePlan() []string {
 		lines = append(lines, t.warn.apply(s.fit(t.text(unmet))))
 	}
 	if p.Error != "" {
-		lines = append(lines, t.bad.apply(s.fit("planning failed since: "+t.text(p.Error))))
+		lines = append(lines, t.bad.apply(s.fit("the latest planning failed: "+t.text(p.Error))))
 	}
 	for _, text := range p.Assumed {
-		lines = append(lines, t.muted.apply(s.fit("assumption: "+t.text(text))))
+		lines = append(lines, t.muted.apply(s.fit("assumed: "+t.text(text))))
 	}
 	return append(lines, "")
 }

@@ -25,7 +25,7 @@ func (s *screen) requestSheet() sheet {
 		figures("QUEUED", 7, "U", "time queued"),
 		figures("TTFT", 4, "F", "time to first token"),
 		figures("E2E", 8, "D", "end-to-end latency"),
-		figures("OUT", 9, "O", "output tokens"),
+		figures("TOKENS", 9, "O", "output tokens"),
 		words("REASON", 16, 100, 5, "Y", "reason"),
 	}}
 	for i := range s.data.requests {

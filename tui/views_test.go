@@ -43,13 +43,13 @@ func TestEveryViewHasAKeyATabAndACommand(t *testing.T) {
 
 func TestRequestsShowTheDecisionAndItsReason(t *testing.T) {
 	d := deskIn(t, 200, 40, normal(), "3")
-	d.wants("queued", "sent", "finished", "rejected 429", "→ lb-europe-west4-0", "75%", "1.24s", "182ms", "too many requests were waiting already")
+	d.wants("queued", "sent", "finished", "rejected 429", "→ lb-europe-west4-0", "75%", "1.24s", "182ms", "no capacity within the maximum queue time")
 	d.press("j", "j")
 	d.press("F") // by time to first token; the selection stays on its request
 	d.wants("TTFT▼")
 	d.wants("request req-3 at lb-us-east-1-0, key acme, policy cost, 1 attempt")
 	d.run(d.press("enter"))
-	d.wants("request req-3", "all about req-3", "it went to us-1")
+	d.wants("request req-3", "all about req-3", "Policy cost chose us-1")
 	d.press("esc")
 	d.lacks("all about")
 }
@@ -111,7 +111,7 @@ func TestActionsRequireConfirmation(t *testing.T) {
 		{[]string{"2", "j", "j", "j", "j", "d"}, []string{"Drain us-0?", "us-east-1: 1 of 2 ready replicas remain"}, []Action{{Verb: VerbDrain, Replica: "us-0"}}},
 		{[]string{"2", "G", "o"}, []string{"Donate eu-1?", "join the spot pool until reclaimed", "europe-west4: 1 of 2 ready"}, []Action{{Verb: VerbDonate, Replica: "eu-1"}}},
 		{[]string{"2", "G", "c"}, []string{"reclaim: eu-1 is not donated"}, nil},
-		{[]string{"6", "j", "c"}, []string{"Reclaim us-10?", "It serves again"}, []Action{{Verb: VerbReclaim, Replica: "us-10"}}},
+		{[]string{"6", "j", "c"}, []string{"Reclaim us-10?", "It receives requests again"}, []Action{{Verb: VerbReclaim, Replica: "us-10"}}},
 		{[]string{"2", "j", "j", "j", "j", "j", "j", "u"}, []string{"Undrain us-3?"}, []Action{{Verb: VerbUndrain, Replica: "us-3"}}},
 		{[]string{"2", "j", "j", "j", "j", "space", "space", "d"}, []string{"Drain us-0, us-1?", "us-east-1: 0 of 2 ready replicas remain"}, []Action{{Verb: VerbDrain, Replica: "us-0"}, {Verb: VerbDrain, Replica: "us-1"}}},
 		{[]string{"5", "a"}, []string{"Apply the plan from 12:00?", "3 replicas added, 1 removed. $9.66/h → $11.27/h"}, []Action{{Verb: VerbApply}}},

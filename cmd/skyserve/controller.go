@@ -16,7 +16,7 @@ func newControllerCmd() *cobra.Command {
 		Use:   "controller --config FILE",
 		Short: "Run the controller of a service",
 		Long: `Run the controller of a service. It assigns replicas to balancers, moves the replicas
-of a dead balancer to the nearest live one and back, plans every autoscale.every, lets
+of a dead balancer to the nearest live one and back, plans at the interval autoscale.every, lets
 autoscale.strategy change the number of replicas between plans, and serves the embedded
 store. 'skyserve up' runs one on the machine of the first balancer, where it also
 replaces replicas whose VMs are gone. Balancers keep serving while the controller is

@@ -121,7 +121,7 @@ func runEngine(cmd *cobra.Command, f engineFlags) error {
 	if o.DataParallel > 1 {
 		ranks = fmt.Sprintf(", %d ranks", o.DataParallel)
 	}
-	fmt.Fprintf(cmd.ErrOrStderr(), "engine %s serves %s on http://%s (%s, speed %g%s)\n", o.Profile.Name, o.Model, listener.Addr(), o.Flavor, o.Speed, ranks)
+	fmt.Fprintf(cmd.ErrOrStderr(), "simulated engine %s serves %s on http://%s (metrics of %s, speed %g%s)\n", o.Profile.Name, o.Model, listener.Addr(), o.Flavor, o.Speed, ranks)
 	if err := s.Run(cmd.Context(), listener); err != nil {
 		return failed(err, "")
 	}

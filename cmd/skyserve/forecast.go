@@ -70,8 +70,8 @@ the unit of the series per step.
 A history is one of these, plain or gzipped, in a file or at a URL:
   - CSV with a header: minute (since 1970) or at (a time with its UTC offset), model,
     prompt_tokens and, optionally, region, tier, balancer, cached_tokens, requests,
-    output_tokens; or with prompt_tokens_total, a counter sampled at a time (and by
-    instance), of which the increase is used
+    output_tokens; or, in place of prompt_tokens, prompt_tokens_total: a counter
+    (per instance), whose increase is used
   - JSON lines with the same keys, or the response of a balancer's GET /v1/history;
     the address of a balancer's admin API is sufficient
   - a request trace: Azure 2023 and 2024, Mooncake, BurstGPT, Qwen-Bailian, SageServe;

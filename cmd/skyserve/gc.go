@@ -34,12 +34,12 @@ type gcOptions struct {
 func newGCCmd() *cobra.Command {
 	var o gcOptions
 	cmd := &cobra.Command{
-		Use:   "gc --region CLOUD/PLACE... --zone DOMAIN...",
+		Use:   "gc --region CLOUD/REGION... --zone DOMAIN...",
 		Short: "Delete orphaned cloud resources",
-		Long: `Find the VMs, firewalls and identities of services that this machine is not an operator
-of, by their tags, and the DNS names of such services in hosted zones of Route 53. Show
-them with their hourly cost and delete them after confirmation, names together with
-their health checks. Resources without such tags are ignored.
+		Long: `Find orphaned resources: VMs, firewalls and identities with the tags of a service that
+this machine does not operate, and the DNS names of such services in hosted zones of
+Route 53. Show them with their hourly cost and delete them after confirmation, DNS names
+together with their health checks. Resources without such tags are ignored.
 
 Services of other operators in this account look the same as orphaned resources. Read
 the list before you confirm.`,
@@ -51,7 +51,7 @@ the list before you confirm.`,
 		},
 	}
 	flags := cmd.Flags()
-	flags.StringArrayVar(&o.regions, "region", nil, "region to search, as `CLOUD/PLACE`, such as aws/us-east-1 (repeatable)")
+	flags.StringArrayVar(&o.regions, "region", nil, "region to search, as `CLOUD/REGION`, such as aws/us-east-1 (repeatable)")
 	flags.StringArrayVar(&o.zones, "zone", nil, "hosted zone to search, as `DOMAIN`, such as example.com (repeatable)")
 	flags.BoolVar(&o.yes, "yes", false, "skip confirmation")
 	flags.BoolVar(&o.dryRun, "dry-run", false, "show what would be deleted without deleting it")
@@ -181,7 +181,7 @@ func readRegions(texts []string) ([]service.Region, error) {
 	for _, text := range texts {
 		r := service.Region(text)
 		if c := r.Cloud(); c != service.CloudAWS && c != service.CloudGCP || r.Place() == "" || r.Place() == text {
-			return nil, usage(fmt.Errorf("--region: must be aws/PLACE or gcp/PLACE, got %q", text), "")
+			return nil, usage(fmt.Errorf("--region: must be aws/REGION or gcp/REGION, got %q", text), "")
 		}
 		regions = append(regions, r)
 	}

@@ -56,14 +56,14 @@ the clients.
 A generated workload is a closed loop: each region has a number of clients, and a client
 sends its next request after the response to the previous one.
   tot15     Tree of Thoughts, 15 requests per question, siblings concurrently
-  tot30     the same with two calls per node, 30 requests
-  mixed     trees of 85 requests in the US, of 15 in other regions
+  tot30     the same with two requests per node, 30 per question
+  mixed     Tree of Thoughts, 85 requests per question in the US, 15 in other regions
   arena     conversations with the lengths of Chatbot Arena
   wildchat  conversations with the longer lengths of WildChat
-  groups    single calls that share one of 64 long prompts, all equally frequent
-  shared    single calls that share long prompts, with a few prompts used most often
-  bursts    up to eight concurrent calls with a user's own long prompt
-  programs  up to four concurrent calls, each with another shared long prompt
+  groups    single requests that share one of 64 long prompts, all equally frequent
+  shared    single requests that share long prompts; a few prompts are much more frequent
+  bursts    per user, up to eight concurrent requests with the user's own long prompt
+  programs  per user, up to four concurrent requests, each with a different shared long prompt
 
 A FILE is a trace and is replayed as an open loop: requests are sent at the recorded
 times, independent of responses. The formats Mooncake, Qwen-Bailian, Azure 2023 and 2024,
@@ -94,7 +94,7 @@ func (o *loadOptions) flags(f *pflag.FlagSet) {
 	f.StringVar(&o.workload, "workload", string(workload.ToT15), "a workload (see above) or a trace `FILE`")
 	f.StringSliceVar(&o.targets, "target", nil, "target of each region's clients, as `REGION=URL,...` (default: the running service)")
 	f.StringSliceVar(&o.clients, "clients", nil, "number of closed-loop clients, as `REGION=N,...`, or N for each region (default: as in SkyLB's experiments)")
-	f.DurationVar(&o.duration, "duration", 0, "how long to send requests (default: 1m; to the end of a FILE)")
+	f.DurationVar(&o.duration, "duration", 0, "how long to send requests (default: 1m; for a FILE, to its end)")
 	f.DurationVar(&o.timeout, "timeout", 0, "timeout of a request (default: none)")
 	f.Uint64Var(&o.seed, "seed", 1, "random seed")
 	f.StringVar(&o.model, "model", "", "model `NAME` (default: the first that the target lists)")
@@ -108,7 +108,7 @@ func (o *loadOptions) flags(f *pflag.FlagSet) {
 	f.DurationVar(&o.trace.To, "to", 0, "FILE: end at this time of the trace (default: its end)")
 	f.StringVarP(&o.output, "output", "o", "table", "output format: table or json")
 	f.BoolVar(&o.quiet, "quiet", false, "hide progress")
-	f.IntVar(&o.maxFailed, "max-failed", -1, "exit 1 if more requests than this failed (default: unlimited)")
+	f.IntVar(&o.maxFailed, "max-failed", -1, "exit 1 if more requests than this fail; -1 = unlimited")
 }
 
 // runLoad runs the load and prints its report.

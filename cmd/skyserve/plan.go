@@ -59,21 +59,21 @@ changed. With --apply, replicas are added and, once those serve, others are drai
 stopped, within replicas.min and replicas.max. Changes are stored with the service, and
 'skyserve up' keeps them. If a cloud has no capacity, the fallbacks of 'skyserve up' apply.
 
-The history is that of the running service unless --history names a file or a URL (see
+The plan uses the history of the running service, or --history FILE or URL (see
 skyserve forecast --help). Assumptions about unknown values are listed in the output. A
 SERVICE.yaml of a service that is not running is planned without current replicas.
 
-Prices are those of service.yaml, else those that the clouds return with your
-credentials, else list prices. Reserved capacity (regions[].reserved) adds no cost. Spot
+Prices come from service.yaml, otherwise from the clouds (with your credentials),
+otherwise from the built-in list. Reserved capacity (regions[].reserved) adds no cost. Spot
 is planned if regions[].capacity lists it before on_demand. --survive plans for the loss
-of a region: "region" for any one, or a list of names for any one of these. -o html
+of a region: of any one ("region"), or of any one in a list of names. -o html
 writes a single self-contained page.
 
 --reserve recommends how much capacity to reserve, based on the history: for each
 region's own peak, for the peak of all regions together, or at the lowest total cost,
 with the remainder on demand.
 
---problem solves a bare problem: JSON with models, regions, gpus, n[i][j][k],
+--problem solves an optimisation problem given as JSON: models, regions, gpus, n[i][j][k],
 theta[i][k], alpha[k], sigma[i][k], rho[i][j][w], epsilon, and capacity[j][k],
 min[i][j] and max[i][j] or null. The solution minimises
 sum alpha*(n+delta) + sum sigma*max(0,delta). docs/json.md lists the optional fields.
@@ -102,7 +102,7 @@ applying failed and 3 if the plan was partly applied.`,
 	flags := cmd.Flags()
 	o.reviewFlags(cmd)
 	flags.StringVar(&o.at, "at", "", "start of the planned period, as `TIME` such as 2025-01-31T12:00:00Z (default: now, or the end of --history)")
-	flags.StringVar(&o.problem, "problem", "", "solve the bare problem in `FILE` (- = standard input)")
+	flags.StringVar(&o.problem, "problem", "", "solve the optimisation problem in `FILE` (- = standard input)")
 	flags.StringVar(&o.solver, "solver", "", "solve with an installed `SOLVER`: highs, cbc or glpsol (default: built-in)")
 	flags.BoolVar(&o.reserve, "reserve", false, "recommend reserved capacity, based on the history")
 	flags.BoolVar(&o.detailed, "detailed-exitcode", false, "exit 10 instead of 0 when counts change")
@@ -133,7 +133,7 @@ func (o *planOptions) reviewFlags(cmd *cobra.Command) {
 	flags.StringVar(&o.review.Peak, "peak", plan.DefaultPeak, "forecast peak to plan for: "+strings.Join(forecast.PeakLevels, ", "))
 	flags.Float64Var(&o.review.Gap, "gap", 0, "relative optimality gap at which the solver stops (0 = proven optimal)")
 	flags.Float64Var(&o.review.Epsilon, "epsilon", plan.DefaultEpsilon, "minimum share of a region's own peak that it must carry itself")
-	flags.StringSliceVar(&o.review.Survive, "survive", nil, "carry all load after the loss of a region: `region` (any one), or a list of names (any one of these)")
+	flags.StringSliceVar(&o.review.Survive, "survive", nil, "carry all load after the loss of any one of these `REGIONS`, comma-separated; region = any of all regions")
 	flags.DurationVar(&o.review.MaxRTT, "max-rtt", 0, "maximum round trip to a region that serves another's load (default: the service's, else unlimited)")
 	flags.BoolVar(&o.review.Switch, "switch", false, "allow a model to reuse machines that another model releases")
 }
@@ -163,7 +163,7 @@ func runPlan(ctx context.Context, o *planOptions, in io.Reader, out io.Writer) e
 	case o.output == "lp" || o.output == "mps":
 		return nil
 	case r.Proposal.Status == plan.StatusInfeasible:
-		return failed(errors.New("no plan satisfies the bounds: "+r.Proposal.Infeasible[0]), "raise the replicas.max that it names, or lower --epsilon")
+		return failed(errors.New("no plan satisfies the bounds: "+r.Proposal.Infeasible[0]), "raise the replicas.max of that region, or lower --epsilon")
 	case r.Proposal.Status == plan.StatusUnknown:
 		return failed(errors.New("no plan was found within the solver's limits"), "retry with a larger --gap")
 	}

@@ -110,7 +110,7 @@ func newReplicaRemoveCmd(o *replicaOptions) *cobra.Command {
 	return cmd
 }
 
-// addYes adds --yes to a command that changes what is billed.
+// addYes adds --yes to a command that can change the bill.
 func (o *replicaOptions) addYes(cmd *cobra.Command) {
 	cmd.Flags().BoolVar(&o.yes, "yes", false, "skip confirmation of billed changes (local regions need none)")
 }

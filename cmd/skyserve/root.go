@@ -114,7 +114,7 @@ shows their state, and plans the capacity that they need next.`,
 			return err
 		},
 	}
-	root.PersistentFlags().Bool("no-color", false, "disable colour (as NO_COLOR does)")
+	root.PersistentFlags().Bool("no-color", false, "disable colour (same as setting NO_COLOR)")
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
 		return usage(err, "run '"+c.CommandPath()+" --help' to list its flags")
 	})

@@ -123,7 +123,7 @@ func (s *scaling) confirmChanges(ctx context.Context, p *deploy.Plan, swaps []de
 	if err := s.checkSecrets(); err != nil || s.yes || !cloud.UsesClouds(s.spec) {
 		return err
 	}
-	return confirmAction(s.in, s.errOut, "changes what is billed")
+	return confirmAction(s.in, s.errOut, "changes the bill")
 }
 
 // result returns the error of a change with its exit code and hint.

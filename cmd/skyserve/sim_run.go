@@ -97,7 +97,7 @@ charts, and the load over time (of seed 1).`,
 	}
 	flags := cmd.Flags()
 	flags.StringSliceVar(&o.policies, "policy", nil, "policies to compare, comma-separated: "+strings.Join(policy.Names(), ", ")+" (default: the scenario's, or all)")
-	flags.StringSliceVar(&o.pushes, "push", nil, "push modes of each policy: pending, outstanding:N, blind (default: the scenario's, or the canonical one)")
+	flags.StringSliceVar(&o.pushes, "push", nil, "push modes of each policy: pending, outstanding:N, blind; see skyserve lb --help (default: the scenario's, or the canonical one)")
 	flags.StringVar(&o.layout, "layout", "", "placement of the balancers: single or regional (default: the canonical one)")
 	flags.IntVar(&o.seeds, "seeds", 3, "run seeds 1 to `N`")
 	flags.StringArrayVar(&o.settings, "set", nil, "override a setting of the scenario, as `KEY=VALUE` (repeatable)")

@@ -45,7 +45,7 @@ process that does not respond within a second is shown with the reason.
 For regions in clouds, status lists their resources (timeout 10 s), queries the agent of
 every VM (timeout 2 s), and shows drift: what 'skyserve up' would change, such as missing
 VMs or modified firewalls. Regions and VMs are queried concurrently, so one that hangs
-hides no other. 'skyserve top' shows the machines of static regions.`,
+does not delay the others. 'skyserve top' shows the machines of static regions.`,
 		Example: `  skyserve status
   skyserve status chat --watch
   skyserve status -o json`,

@@ -83,7 +83,7 @@ capacity, it tries the next zone, then the next capacity type and GPU in the ord
 the file, then the other regions of the service. It replaces a VM that is running but
 does not respond, provided that another VM responds. Each VM generates its own key and
 receives its configuration and secrets once, over mutual TLS; user data and tags contain
-neither. Credentials are those of the clouds' own command-line tools.
+neither. It uses the credentials of the clouds' own command-line tools.
 
 The environment variable ` + envAdminToken + ` sets the token of the balancers'
 admin APIs. The token is stored with the service, so other shells do not need it; an
@@ -94,7 +94,7 @@ which have to boot and fetch images and weights. After a timeout, everything tha
 started keeps running, and the public name points to the balancers that respond (exit 3).
 
 Running processes keep the executable that they were started with. --upgrade replaces
-those that run another executable than this one.
+those that run a different executable.
 
 Exit codes: 0 ready, 1 failed, 2 invalid file, 3 partly ready, 4 a cloud rejects the
 credentials, 130 interrupted (run it again to continue).`,
@@ -115,7 +115,7 @@ credentials, 130 interrupted (run it again to continue).`,
 	flags.BoolVar(&o.dryRun, "dry-run", false, "show what would change without changing it")
 	flags.BoolVar(&o.detailed, "detailed-exitcode", false, "exit 10 instead of 0 when there are changes")
 	flags.BoolVar(&o.wait, "wait", true, "wait until the service is ready")
-	flags.BoolVar(&o.upgrade, "upgrade", false, "also replace processes that run another executable than this one")
+	flags.BoolVar(&o.upgrade, "upgrade", false, "also replace processes that run a different executable")
 	flags.DurationVar(&o.timeout, "timeout", 0, "how long to wait until the service is ready (default 1m; 10m if it obtains a certificate, 30m if it has VMs)")
 	flags.StringVarP(&o.output, "output", "o", "text", "output format: text or json")
 	flags.StringVar(&o.programURL, "program", "", "`URL` from which VMs download skyserve for Linux; append #sha256=... if this machine cannot reach it (default: "+envProgram+", then the last value used)")

@@ -392,7 +392,7 @@ func (u *upRun) printUp(endpoints map[string]string) error {
 func (u *upRun) applyError(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		fmt.Fprintf(u.errOut, "interrupted; run 'skyserve up %s' again to continue\n", u.file)
-		return fmt.Errorf("bringing %s up: %w", u.spec.Name, context.Canceled)
+		return fmt.Errorf("starting %s: %w", u.spec.Name, context.Canceled)
 	}
 	if u.output == "json" && u.clouds.localService != nil {
 		document := map[string]any{"service": u.spec.Name, "dry_run": false, "ready": false, "changes": deploy.ChangesOf(u.shownPlan().Changes), "endpoints": map[string]string{}, "error": err.Error(), "dns": nil}
@@ -442,13 +442,13 @@ func cloudError(err error) error {
 // errDeclined is returned when the user declines the confirmation.
 var errDeclined = errors.New("cancelled; nothing was changed")
 
-// confirmBilled asks for confirmation if the plan changes what is billed. Without a terminal it
+// confirmBilled asks for confirmation if the plan changes the bill. Without a terminal it
 // requires --yes.
 func confirmBilled(in io.Reader, errOut io.Writer, p *deploy.Plan, yes bool) error {
 	if yes || !p.ChangesBilling() {
 		return nil
 	}
-	return confirmAction(in, errOut, "changes what is billed")
+	return confirmAction(in, errOut, "changes the bill")
 }
 
 // confirmAction asks for confirmation of an action; does describes it. It returns an error if there is no
@@ -460,7 +460,7 @@ func confirmAction(in io.Reader, errOut io.Writer, does string) error {
 	fmt.Fprint(errOut, "Proceed? [y/N] ")
 	answer, err := readLine(in)
 	if err != nil && !errors.Is(err, io.EOF) {
-		return fmt.Errorf("reading the answer: %w", err)
+		return fmt.Errorf("reading the response: %w", err)
 	}
 	if !slices.Contains([]string{"y", "yes"}, strings.ToLower(strings.TrimSpace(answer))) {
 		return errDeclined
