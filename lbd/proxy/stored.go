@@ -44,7 +44,7 @@ func newResponses(limit int) *responses {
 	return &responses{max: limit, byID: map[responseID]*list.Element{}}
 }
 
-// put remembers a response.
+// put stores the location of a response.
 func (s *responses) put(at storedAt) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
