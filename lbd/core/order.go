@@ -9,7 +9,7 @@ import (
 )
 
 // QueueOrder is the order of a model's waiting requests (SageServe section 6.5). In every order, tenants
-// share the turns fairly: see queue.
+// share the queue fairly: see queue.
 type QueueOrder string
 
 // The queue orders. Requests that are equal in an order are sorted by arrival or, for a policy that holds
