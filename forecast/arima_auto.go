@@ -127,8 +127,8 @@ func regress(y []float64, columns [][]float64) (beta []float64, ok bool) {
 	return ls.beta[:len(columns)], ok
 }
 
-// run is the stepwise search: from the best of a few simple models it moves to the first better
-// neighbour, until there is none.
+// run returns the best model of the stepwise search: it starts from the best of a few simple models and
+// moves to the first better neighbour until there is none.
 func (s *orderSearch) run() (*ARIMA, error) {
 	s.tried = map[candidate]bool{}
 	var failure error
@@ -184,7 +184,7 @@ func (s *orderSearch) starts() []candidate {
 	return out
 }
 
-// moves are the neighbours of an order, in the sequence of auto.arima.
+// moves contains the neighbours of an order, in the sequence of auto.arima.
 var moves = []candidate{
 	{sp: -1},
 	{sq: -1},

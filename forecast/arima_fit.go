@@ -32,8 +32,8 @@ type likelihood struct {
 	conditional bool
 	delta       []float64
 
-	fast        stationary
-	slow        dense
+	fast        stationaryFilter
+	slow        covarianceFilter
 	out, states [][]float64
 	regression  leastSquares
 	coef, work  []float64

@@ -73,8 +73,8 @@ type fittedARIMA struct {
 	model *ARIMA
 }
 
-// view converts a series to the model's input, the square roots of coarse means.
-func (f arimaForecaster) view(s Series) coarse {
+// coarseRoots converts a series to the model's input, the square roots of coarse means.
+func (f arimaForecaster) coarseRoots(s Series) coarse {
 	c := coarsen(s, arimaStep, int(f.memory/max(arimaStep, s.Step)))
 	for i, v := range c.Values {
 		c.Values[i] = math.Sqrt(v)
@@ -86,7 +86,7 @@ func (f arimaForecaster) fit(s Series, horizon int) (*fittedARIMA, error) {
 	if err := s.check(horizon); err != nil {
 		return nil, err
 	}
-	c := f.view(s)
+	c := f.coarseRoots(s)
 	if n := len(known(c.Values)); n < minKnown {
 		return nil, fmt.Errorf("forecasting %s: %s requires %d known steps of %s, got %d", s.Name, f.Name(), minKnown, ShortDuration(c.Step), n)
 	}
@@ -100,7 +100,7 @@ func (f arimaForecaster) fit(s Series, horizon int) (*fittedARIMA, error) {
 // forecast forecasts the horizon that begins late steps after s, which may differ from the fitted
 // series.
 func (f *fittedARIMA) forecast(s Series, late, horizon int) (Forecast, error) {
-	c := f.view(s)
+	c := f.coarseRoots(s)
 	n := len(c.Values)
 	ahead := (late + horizon + c.each - 1) / c.each
 	z := f.model.unexplained(c.Values, nil)

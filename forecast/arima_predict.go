@@ -9,7 +9,7 @@ const maxDenseState = 128
 // paths forecasts the process z from each of the ascending origins, using the values before it, in
 // one pass of the filter. An origin before the values that differencing needs has no path (nil).
 func (m *ARIMA) paths(z []float64, origins []int, horizon int) [][]float64 {
-	var fast stationary
+	var fast stationaryFilter
 	if anyUnknown(z) || !fast.reset(m.process) {
 		return m.densePaths(z, origins, horizon)
 	}
@@ -79,10 +79,10 @@ func (m *ARIMA) densePaths(z []float64, origins []int, horizon int) [][]float64 
 	return out
 }
 
-func (m *ARIMA) denseFilter() *dense {
-	var start stationary
+func (m *ARIMA) denseFilter() *covarianceFilter {
+	var start stationaryFilter
 	start.reset(m.process)
-	k := &dense{}
+	k := &covarianceFilter{}
 	k.reset(m.process, m.delta(), start.first)
 	return k
 }
@@ -92,7 +92,7 @@ func (m *ARIMA) denseFilter() *dense {
 // states beyond maxDenseState.
 func (m *ARIMA) standardErrors(z []float64, horizon int) []float64 {
 	out := make([]float64, horizon)
-	var fast stationary
+	var fast stationaryFilter
 	settled := fast.reset(m.process) && !anyUnknown(z)
 	for t := 0; settled && t < len(z)-m.differenced() && !fast.settled; t++ {
 		fast.advance()
@@ -103,7 +103,7 @@ func (m *ARIMA) standardErrors(z []float64, horizon int) []float64 {
 	}
 	k := m.denseFilter()
 	for _, v := range z {
-		k.passValue(!math.IsNaN(v))
+		k.updateByValue(!math.IsNaN(v))
 	}
 	for h := range out {
 		out[h] = math.Sqrt(max(0, m.Sigma2*k.variance))
@@ -127,14 +127,14 @@ func (m *ARIMA) shockErrors(out []float64) {
 }
 
 // advance updates a state and the covariance by one value.
-func (k *dense) advance(state, next []float64, value float64) {
+func (k *covarianceFilter) advance(state, next []float64, value float64) {
 	if !math.IsNaN(value) {
 		e := value - k.expected(state)
 		for i, g := range k.gain {
 			state[i] += g * e
 		}
 	}
-	k.passValue(!math.IsNaN(value))
+	k.updateByValue(!math.IsNaN(value))
 	k.stepState(state, next)
 	copy(state, next)
 }

@@ -50,7 +50,7 @@ func (f *fittedARIMA) rollAlong(s Series, origins []int, i, horizon int, out []F
 	past := s.UpTo(origins[along[len(along)-1]])
 	wide := f.arimaForecaster
 	wide.memory += s.Step * time.Duration(len(past.Values)-origins[i])
-	c := wide.view(past)
+	c := wide.coarseRoots(past)
 	ahead := (horizon + c.each - 1) / c.each
 	at := make([]int, len(along))
 	for k, j := range along {

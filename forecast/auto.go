@@ -36,7 +36,7 @@ type auto struct{ candidates []Forecaster }
 // planning capacity.
 func Auto() Forecaster { return auto{candidates()} }
 
-// candidates are the models that auto combines; the first is the baseline.
+// candidates returns the models that auto combines; the first is the baseline.
 func candidates() []Forecaster {
 	return []Forecaster{MovingAverage(), SeasonalNaive(), SeasonalProfile(), DampedTrend(), HAR(), TVAR(), HMM(), ARIMAForecaster()}
 }
@@ -55,8 +55,8 @@ func (a auto) Forecast(s Series, horizon int) (Forecast, error) {
 		if err != nil {
 			return Forecast{}, err
 		}
-		words := fmt.Sprintf("%s of history is too short to compare models: using %s", s.formatSteps(len(until.Values)), f.Model)
-		f.Assumed = append([]string{words}, f.Assumed...)
+		description := fmt.Sprintf("%s of history is too short to compare models: using %s", s.formatSteps(len(until.Values)), f.Model)
+		f.Assumed = append([]string{description}, f.Assumed...)
 		return f, nil
 	}
 	f, err := a.combine(until, late, horizon, weights)

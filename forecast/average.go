@@ -16,7 +16,7 @@ func MovingAverage() Forecaster { return forecaster{movingAverage{}} }
 
 func (movingAverage) Name() string { return "moving-average" }
 
-func (movingAverage) need(Series) (steps int, words string) { return 1, "a step" }
+func (movingAverage) need(Series) (steps int, description string) { return 1, "a step" }
 
 func (movingAverage) fit(Series, int) predictor {
 	return func(s Series, horizon int) []float64 { return flat(s.lastMean(), horizon) }

@@ -54,9 +54,9 @@ func Backtest(s Series, forecasters []Forecaster, horizon, originStep int, now f
 	for _, f := range forecasters {
 		sc := score{scales: naiveScales(s)}
 		for o := first; o+horizon <= n; o += originStep {
-			sc.window(f, s, o, horizon, now)
+			sc.addWindow(f, s, o, horizon, now)
 		}
-		rows = append(rows, sc.row(f.Name(), now != nil))
+		rows = append(rows, sc.result(f.Name(), now != nil))
 	}
 	return rows, nil
 }
@@ -75,7 +75,7 @@ type score struct {
 	took            time.Duration
 }
 
-func (sc *score) window(f Forecaster, s Series, origin, horizon int, now func() time.Duration) {
+func (sc *score) addWindow(f Forecaster, s Series, origin, horizon int, now func() time.Duration) {
 	var start time.Duration
 	if now != nil {
 		start = now()
@@ -96,12 +96,12 @@ func (sc *score) window(f Forecaster, s Series, origin, horizon int, now func() 
 	}
 	for h, m := range fc.Mean {
 		if v := s.Values[origin+h]; !math.IsNaN(v) {
-			sc.step(v, m, fc.Lo90[h], fc.Hi90[h], sc.scales[origin])
+			sc.addStep(v, m, fc.Lo90[h], fc.Hi90[h], sc.scales[origin])
 		}
 	}
 }
 
-func (sc *score) step(actual, mean, lo, hi, scale float64) {
+func (sc *score) addStep(actual, mean, lo, hi, scale float64) {
 	e := math.Abs(actual - mean)
 	sc.steps++
 	sc.abs += e
@@ -120,7 +120,7 @@ func (sc *score) step(actual, mean, lo, hi, scale float64) {
 	}
 }
 
-func (sc *score) row(name string, timed bool) BacktestRow {
+func (sc *score) result(name string, timed bool) BacktestRow {
 	r := BacktestRow{
 		Forecaster: name, Windows: sc.windows,
 		MAPE: ratio(sc.ape, float64(sc.apeSteps)), WAPE: ratio(sc.abs, sc.actual),

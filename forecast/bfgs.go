@@ -80,13 +80,13 @@ func (b *bfgs) setGradient() {
 	for i, v := range b.x {
 		b.next[i] = v + b.step
 		up := b.f(b.next)
-		down, apart := b.value, b.step
+		down, offset := b.value, b.step
 		if b.central {
 			b.next[i] = v - b.step
-			down, apart = b.f(b.next), 2*b.step
+			down, offset = b.f(b.next), 2*b.step
 		}
 		b.next[i] = v
-		b.grad[i] = (up - down) / apart
+		b.grad[i] = (up - down) / offset
 	}
 }
 

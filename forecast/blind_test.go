@@ -53,8 +53,8 @@ func TestUnknownDayExtrapolatesNoTrend(t *testing.T) {
 				if top := slices.Max(fc.Mean); top > s.maxKnown() {
 					t.Errorf("%s: %s forecasts %.4g after a day of nothing, the greatest known value is %.4g", name, f.Name(), top, s.maxKnown())
 				}
-				if words := strings.Join(fc.Assumed, "; "); !strings.Contains(words, "no data for the last day") {
-					t.Errorf("%s: %s does not say that a day is unknown: %q", name, f.Name(), words)
+				if description := strings.Join(fc.Assumed, "; "); !strings.Contains(description, "no data for the last day") {
+					t.Errorf("%s: %s does not say that a day is unknown: %q", name, f.Name(), description)
 				}
 			}
 		}

@@ -49,7 +49,7 @@ func judge(s Series, singles []Forecaster, step time.Duration) (judged, error) {
 	}
 	var inPeaks float64
 	for o := first; o+horizon <= len(s.Values); o += s.steps(step) {
-		came := window(s, o, horizon)
+		actual := window(s, o, horizon)
 		for f, single := range singles {
 			means, err := meansOf(single, s.UpTo(o), horizon)
 			if err == nil {
@@ -57,19 +57,19 @@ func judge(s Series, singles []Forecaster, step time.Duration) (judged, error) {
 			} else if means, err = meansOf(MovingAverage(), s.UpTo(o), horizon); err != nil {
 				return j, err
 			}
-			off, _, _ := absoluteError(came, means)
+			off, _, _ := absoluteError(actual, means)
 			j.off[f] = append(j.off[f], off)
 		}
 		fc, err := Auto().Forecast(s.UpTo(o), horizon)
 		if err != nil {
 			return j, err
 		}
-		off, sum, steps := absoluteError(came, fc.Mean)
+		off, sum, steps := absoluteError(actual, fc.Mean)
 		j.off[j.auto()] = append(j.off[j.auto()], off)
 		j.actual, j.steps = append(j.actual, sum), append(j.steps, float64(steps))
-		inside, score := scoreInterval(came, fc)
+		inside, score := scoreInterval(actual, fc)
 		j.inside, j.score = append(j.inside, inside), append(j.score, score)
-		if top, ok := maxOf(came); ok && fc.Peaks.P05 <= top && top <= fc.Peaks.P95 {
+		if top, ok := maxOf(actual); ok && fc.Peaks.P05 <= top && top <= fc.Peaks.P95 {
 			inPeaks++
 		}
 	}

@@ -143,11 +143,11 @@ func watched(t *testing.T, s Series, factors []float64) string {
 		}
 		n++
 		for k, factor := range factors {
-			came := slices.Clone(s.Values[o : o+steps])
+			actual := slices.Clone(s.Values[o : o+steps])
 			for i := steps - s.steps(watchWindow); i < steps; i++ {
-				came[i] *= factor
+				actual[i] *= factor
 			}
-			if DetectDeviation(f, came, s.Step).Kind != NoDeviation {
+			if DetectDeviation(f, actual, s.Step).Kind != NoDeviation {
 				reported[k]++
 			}
 		}

@@ -85,7 +85,7 @@ func (c *counter) addIncrease(of Sample, begin int64, by float64, seconds int64)
 	c.covered[last] += seconds
 }
 
-// coveredSteps returns the steps that are covered completely.
+// coveredSteps returns the steps that the readings cover completely.
 func (c *counter) coveredSteps() []Sample {
 	out := c.steps[:0]
 	for i, s := range c.steps {

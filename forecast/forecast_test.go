@@ -196,8 +196,8 @@ func TestAutoFavoursTheBestModels(t *testing.T) {
 		if err != nil || f.Model != "auto" {
 			t.Fatalf("%s: %v, model %q", name, err, f.Model)
 		}
-		words, most := f.Assumed[0], 0
-		for _, part := range strings.Split(strings.TrimPrefix(words, "combined by past errors: "), ", ") {
+		description, most := f.Assumed[0], 0
+		for _, part := range strings.Split(strings.TrimPrefix(description, "combined by past errors: "), ", ") {
 			var share int
 			var model string
 			fmt.Sscanf(part, "%d %% %s", &share, &model)
@@ -206,7 +206,7 @@ func TestAutoFavoursTheBestModels(t *testing.T) {
 			}
 		}
 		if most < 25 {
-			t.Errorf("%s: %s, want %s to lead", name, words, c.most)
+			t.Errorf("%s: %s, want %s to lead", name, description, c.most)
 		}
 	}
 	if f, err := Auto().Forecast(constant(30, 5), 60); err != nil || f.Model != "moving-average" {

@@ -39,7 +39,7 @@ func HAR() Forecaster { return forecaster{har{}} }
 
 func (har) Name() string { return "har" }
 
-func (har) need(s Series) (steps int, words string) {
+func (har) need(s Series) (steps int, description string) {
 	n := max(s.steps(6*time.Hour), 2*harWindows[len(harWindows)-1]*s.blockSize(harBlock)/2)
 	return n, s.formatSteps(n)
 }

@@ -25,7 +25,7 @@ type History struct {
 }
 
 // NewHistory creates a history from samples of prompt tokens by minute and samples of cached tokens
-// with the same keys, sources and times. It fails like Build.
+// with the same keys, sources and times. It fails like BuildSeries.
 func NewHistory(prompt, cached []Sample) (*History, error) {
 	o := BuildOptions{Step: time.Minute, Unit: PromptTokens}
 	prompts, _, err := BuildSeries(prompt, o)

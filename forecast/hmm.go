@@ -42,7 +42,7 @@ func HMM() Forecaster { return forecaster{hmm{}} }
 
 func (hmm) Name() string { return "hmm" }
 
-func (hmm) need(s Series) (steps int, words string) {
+func (hmm) need(s Series) (steps int, description string) {
 	n := max(s.steps(3*time.Hour), 18)
 	return n, s.formatSteps(n)
 }
@@ -54,7 +54,7 @@ func (hmm) fit(s Series, horizon int) predictor {
 	best := plain
 	if len(s.Values) >= 2*s.steps(day) {
 		around := fitRegimes(s, size, true)
-		if around.error(ahead) < plain.error(ahead) {
+		if around.pastError(ahead) < plain.pastError(ahead) {
 			best = around
 		}
 	}
@@ -65,7 +65,7 @@ func (hmm) fit(s Series, horizon int) predictor {
 	}
 }
 
-// regimes is a series as the input of a hidden Markov model.
+// regimes is a series prepared for a hidden Markov model.
 type regimes struct {
 	days
 	around bool // relative to the daily profile
@@ -158,9 +158,9 @@ func (r *regimes) expected(p []float64, t, origin int) float64 {
 	return ratio * r.baseAt(t, origin)
 }
 
-// walk filters the blocks and calls visit after each with the distribution of states and the mean
+// filterBlocks filters the blocks and calls visit after each with the distribution of states and the mean
 // offset of the last hmmRecent values from their expectation.
-func (r *regimes) walk(visit func(origin int, p []float64, apart float64)) {
+func (r *regimes) filterBlocks(visit func(origin int, p []float64, offset float64)) {
 	var recent [hmmRecent]float64
 	seen := 0
 	r.chain.filter(r.logs[r.first:], func(t int, p []float64) {
@@ -168,11 +168,11 @@ func (r *regimes) walk(visit func(origin int, p []float64, apart float64)) {
 			recent[seen%hmmRecent] = v - r.expected(p, r.first+t, r.first+t)
 			seen++
 		}
-		var apart float64
+		var offset float64
 		for _, a := range recent {
-			apart += a / hmmRecent
+			offset += a / hmmRecent
 		}
-		visit(r.first+t+1, p, apart)
+		visit(r.first+t+1, p, offset)
 	})
 }
 
@@ -182,17 +182,17 @@ func (r *regimes) forecast(ahead int) []float64 {
 	if len(r.chain.start) == 0 {
 		return out
 	}
-	r.walk(func(origin int, p []float64, apart float64) {
+	r.filterBlocks(func(origin int, p []float64, offset float64) {
 		if origin == len(r.values) {
-			out = r.ahead(p, apart, origin, ahead)
+			out = r.forecastAt(p, offset, origin, ahead)
 		}
 	})
 	return out
 }
 
-// ahead returns the forecast at an origin: the mean over the states, plus the load's current
+// forecastAt returns the forecast at an origin: the mean over the states, plus the load's current
 // offset, which decays with the probability of staying in the state.
-func (r *regimes) ahead(p []float64, apart float64, origin, ahead int) []float64 {
+func (r *regimes) forecastAt(p []float64, offset float64, origin, ahead int) []float64 {
 	stay := slices.Clone(p)
 	out := make([]float64, ahead)
 	for h := range out {
@@ -202,21 +202,21 @@ func (r *regimes) ahead(p []float64, apart float64, origin, ahead int) []float64
 			stay[i] *= r.chain.move[i][i]
 			stays += stay[i]
 		}
-		out[h] = max(0, r.expected(p, origin+h, origin)+apart*stays)
+		out[h] = max(0, r.expected(p, origin+h, origin)+offset*stays)
 	}
 	return out
 }
 
-// error returns the sum of |actual - forecast| from every block on for which both variants have a
+// pastError returns the sum of |actual - forecast| from every block on for which both variants have a
 // day of history.
-func (r *regimes) error(ahead int) float64 {
+func (r *regimes) pastError(ahead int) float64 {
 	n := len(r.values)
 	var sum float64
-	r.walk(func(origin int, p []float64, apart float64) {
+	r.filterBlocks(func(origin int, p []float64, offset float64) {
 		if origin <= r.period || origin <= n-r.period*int(hmmPast/day) {
 			return
 		}
-		for h, m := range r.ahead(p, apart, origin, min(ahead, n-origin)) {
+		for h, m := range r.forecastAt(p, offset, origin, min(ahead, n-origin)) {
 			if e := math.Abs(r.values[origin+h] - m); !math.IsNaN(e) {
 				sum += e
 			}
@@ -253,14 +253,15 @@ func fitChain(x []float64, k int) (chain, float64) {
 	return c, last
 }
 
-// startChain has a state at the middle of each k-th of the values, and mostly stays in its state.
+// startChain returns a chain with one state at the middle of each k-th of the values, which mostly stays in
+// its state.
 func startChain(sorted []float64, k int) chain {
 	c := chain{start: make([]float64, k), mean: make([]float64, k), dev: make([]float64, k), logDev: make([]float64, k)}
 	for i := range k {
 		part := sorted[i*len(sorted)/k : (i+1)*len(sorted)/k]
 		c.start[i] = 1 / float64(k)
 		c.mean[i] = part[len(part)/2]
-		c.spread(i, (sorted[len(sorted)-1]-sorted[0])/float64(2*k))
+		c.setDeviation(i, (sorted[len(sorted)-1]-sorted[0])/float64(2*k))
 		row := make([]float64, k)
 		for j := range row {
 			row[j] = 0.1 / float64(max(1, k-1))
@@ -271,8 +272,8 @@ func startChain(sorted []float64, k int) chain {
 	return c
 }
 
-// spread sets the deviation of a state.
-func (c *chain) spread(i int, dev float64) {
+// setDeviation sets the deviation of a state.
+func (c *chain) setDeviation(i int, dev float64) {
 	c.dev[i] = max(hmmMinDeviation, dev)
 	c.logDev[i] = math.Log(c.dev[i] * math.Sqrt(2*math.Pi))
 }
@@ -423,12 +424,12 @@ func (c *chain) maximise(x, alpha, dens []float64) {
 		}
 		beta, older = older, beta
 	}
-	c.set(moves, weight, sum, squares)
+	c.setParameters(moves, weight, sum, squares)
 }
 
-// set computes the parameters from expected counts. Each transition starts with a small count, so
+// setParameters computes the parameters from expected counts. Each transition starts with a small count, so
 // that none is impossible.
-func (c *chain) set(moves, weight, sum, squares []float64) {
+func (c *chain) setParameters(moves, weight, sum, squares []float64) {
 	k := len(c.start)
 	for i := range k {
 		var total float64
@@ -443,6 +444,6 @@ func (c *chain) set(moves, weight, sum, squares []float64) {
 			continue // the state is empty and stays unchanged
 		}
 		c.mean[i] = sum[i] / weight[i]
-		c.spread(i, math.Sqrt(max(0, squares[i]/weight[i]-c.mean[i]*c.mean[i])))
+		c.setDeviation(i, math.Sqrt(max(0, squares[i]/weight[i]-c.mean[i]*c.mean[i])))
 	}
 }

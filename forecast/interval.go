@@ -73,8 +73,8 @@ func byMean(past []outcome) []outcome {
 	return slices.SortedStableFunc(slices.Values(past), func(a, b outcome) int { return ascending(a.mean, b.mean) })
 }
 
-// ascending is cmp.Compare for known numbers, without a test for NaN: a calibration spends most of
-// its time in it.
+// ascending is cmp.Compare without the test for NaN, which is slow: a calibration spends most of its time
+// in comparisons.
 func ascending(a, b float64) int {
 	switch {
 	case a < b:
@@ -160,8 +160,8 @@ type errorSample struct {
 
 type weighted struct{ value, weight float64 }
 
-// quantile rounds away from the median: among count past errors and the next one, every order is
-// equally likely.
+// quantile returns the q-quantile of the errors, rounded away from the median: among count past errors and
+// the next one, every order is equally likely.
 func (e errorSample) quantile(q float64) float64 {
 	if q < 0.5 {
 		return -e.upper(1-q, -1)
@@ -291,10 +291,10 @@ func levelsOf(s Series) []float64 {
 	return out
 }
 
-// learnIntervals sets a forecast's intervals, its peak and the usual deviations for Watch from past
+// learnIntervals sets a forecast's intervals, its peak and the usual deviations for DetectDeviation from past
 // forecasts of a series that ends with a known value, one part of the horizon at a time. Parts with
 // too few outcomes use ends, and Assumed reports that.
-func (f *Forecast) learnIntervals(t pastTrack, s Series, ends func(h int) (lo, hi float64), words string) {
+func (f *Forecast) learnIntervals(t pastTrack, s Series, ends func(h int) (lo, hi float64), description string) {
 	horizon := len(f.Mean)
 	f.Lo90, f.Hi90 = make([]float64, horizon), make([]float64, horizon)
 	short := false
@@ -316,7 +316,7 @@ func (f *Forecast) learnIntervals(t pastTrack, s Series, ends func(h int) (lo, h
 		}
 	}
 	if short {
-		f.Assumed = append(f.Assumed, "insufficient forecast history for a learned interval: using "+words)
+		f.Assumed = append(f.Assumed, "insufficient forecast history for a learned interval: using "+description)
 	}
 	f.learnPeak(t, s, levels)
 	f.rememberPast(t, s, levels)

@@ -153,8 +153,8 @@ func TestPeaks(t *testing.T) {
 
 // scoreInterval counts the values inside the interval and sums its score (Gneiting and Raftery
 // 2007, eq. 43): its width, and 20 times the distance of a value outside.
-func scoreInterval(came []float64, f Forecast) (inside, score float64) {
-	for h, v := range came {
+func scoreInterval(actual []float64, f Forecast) (inside, score float64) {
+	for h, v := range actual {
 		if math.IsNaN(v) {
 			continue
 		}

@@ -10,12 +10,12 @@ const convergedChange = 1e-13
 // float64.
 const largeProduct = 1e150
 
-// stationary is the exact filter of a stationary ARMA process without unknown values, with the
+// stationaryFilter is the exact filter of a stationary ARMA process without unknown values, with the
 // variance of its shocks as 1. The gain follows the recursions of Morf, Sidhu and Kailath (1974):
 // the covariance of the state changes by a matrix of rank one per step, so a step costs r and not
 // r*r. The gain does not depend on data, so one pass serves several series. The next pass reuses
 // the buffers.
-type stationary struct {
+type stationaryFilter struct {
 	arma
 	// gain is the state's response to a prediction error, and variance the variance of the errors
 	// as a multiple of the shocks'; both are for the next step.
@@ -38,7 +38,7 @@ type stationary struct {
 
 // reset prepares the filter for a process before its first value; ok is false when the process is
 // too close to one without a finite variance.
-func (k *stationary) reset(a arma) (ok bool) {
+func (k *stationaryFilter) reset(a arma) (ok bool) {
 	k.arma = a
 	r := len(a.phi)
 	for _, b := range []*[]float64{&k.gain, &k.change, &k.unscaled, &k.first} {
@@ -69,7 +69,7 @@ func resized(b []float64, n int) []float64 {
 }
 
 // advance updates the gain by one step.
-func (k *stationary) advance() {
+func (k *stationaryFilter) advance() {
 	if k.settled {
 		return
 	}
@@ -100,7 +100,7 @@ func (k *stationary) advance() {
 }
 
 // covariance sets first to the covariance of the value with each state of the stationary process.
-func (k *stationary) covariance() bool {
+func (k *stationaryFilter) covariance() bool {
 	p, q := len(trimmed(k.phi)), len(trimmed(k.theta))-1
 	r := len(k.phi)
 	if !k.autocovariances(p, q, r) {
@@ -124,7 +124,7 @@ func (k *stationary) covariance() bool {
 
 // autocovariances sets gamma to the autocovariances of the process at lags 0 to r: those of its
 // autoregression alone, weighted by the moving average.
-func (k *stationary) autocovariances(p, q, r int) bool {
+func (k *stationaryFilter) autocovariances(p, q, r int) bool {
 	k.plain = resized(k.plain, r+q+2)
 	if !k.autoregression(p, k.plain) {
 		return false
@@ -161,7 +161,7 @@ func abs(i int) int {
 
 // autoregression sets out to the autocovariances of the autoregressive part alone, from its partial
 // autocorrelations: Levinson's recursion down and up again.
-func (k *stationary) autoregression(p int, out []float64) bool {
+func (k *stationaryFilter) autoregression(p int, out []float64) bool {
 	k.levels = resized(k.levels, p*p)
 	k.partial = resized(k.partial, p)
 	copy(k.partial, k.phi[:p])
@@ -207,7 +207,7 @@ func (k *stationary) autoregression(p int, out []float64) bool {
 // errors filters each column and writes its prediction errors to out, each divided by the root of
 // its variance; it returns the sum of the variances' logarithms. states, where not nil, hold the
 // states after the last value: the prediction of the next value is a column's states[0].
-func (k *stationary) errors(columns, out, states [][]float64) (logs float64) {
+func (k *stationaryFilter) errors(columns, out, states [][]float64) (logs float64) {
 	n := len(columns[0])
 	for _, s := range states {
 		clear(s)
@@ -238,7 +238,7 @@ func (k *stationary) errors(columns, out, states [][]float64) (logs float64) {
 }
 
 // step updates a column's state by one value and returns its prediction error.
-func (k *stationary) step(state []float64, value float64) float64 {
+func (k *stationaryFilter) step(state []float64, value float64) float64 {
 	expected := state[0]
 	e := value - expected
 	phi, gain := k.phi[:len(state)], k.gain[:len(state)]
@@ -251,7 +251,7 @@ func (k *stationary) step(state []float64, value float64) float64 {
 }
 
 // filterRest is step for the remaining values of a column once the gain has converged.
-func (k *stationary) filterRest(state, values, out []float64, root float64) {
+func (k *stationaryFilter) filterRest(state, values, out []float64, root float64) {
 	switch len(state) {
 	case 1:
 		a, p0, g0 := state[0], k.phi[0], k.gain[0]

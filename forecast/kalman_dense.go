@@ -11,11 +11,11 @@ const (
 	diffuseVariance = 1e4
 )
 
-// dense is the exact filter of an ARIMA process with its whole covariance. Its state is that of the
+// covarianceFilter is the exact filter of an ARIMA process with its whole covariance. Its state is that of the
 // ARMA process, followed by the last values that differencing needs, which are unknown at first
 // (Gardner 1980; Harvey 1989, 3.4; the form of R's arima). It supports unknown values, which the
 // fast filter does not, at a cost of r*r per step.
-type dense struct {
+type covarianceFilter struct {
 	arma
 	delta []float64
 	m     int // states
@@ -31,7 +31,7 @@ type dense struct {
 
 // reset prepares the filter for a process before its first value. first is the stationary
 // covariance of the ARMA part's state with its value.
-func (k *dense) reset(a arma, delta, first []float64) {
+func (k *covarianceFilter) reset(a arma, delta, first []float64) {
 	k.arma, k.delta = a, delta
 	r := len(a.phi)
 	k.m = r + len(delta)
@@ -68,7 +68,7 @@ func stationaryCovariance(a arma, first, cov []float64, m int) {
 }
 
 // setGain computes the variance and the gain of the next value.
-func (k *dense) setGain() {
+func (k *covarianceFilter) setGain() {
 	r, m := len(k.phi), k.m
 	for i := range m {
 		row := k.cov[i*m : i*m+m]
@@ -88,7 +88,7 @@ func (k *dense) setGain() {
 }
 
 // updateCovariance reduces the covariance by the information of a known value.
-func (k *dense) updateCovariance() {
+func (k *covarianceFilter) updateCovariance() {
 	m := k.m
 	for i := range m {
 		row, g := k.cov[i*m:i*m+m], k.gain[i]*k.variance
@@ -99,7 +99,7 @@ func (k *dense) updateCovariance() {
 }
 
 // predictCovariance predicts the covariance one step ahead.
-func (k *dense) predictCovariance() {
+func (k *covarianceFilter) predictCovariance() {
 	r, m := len(k.phi), k.m
 	for i := range r { // work = T cov
 		row := k.work[i*m : i*m+m]
@@ -138,7 +138,7 @@ func (k *dense) predictCovariance() {
 }
 
 // stepState writes T state to out.
-func (k *dense) stepState(state, out []float64) {
+func (k *covarianceFilter) stepState(state, out []float64) {
 	r := len(k.phi)
 	for j := range r {
 		v := k.phi[j] * state[0]
@@ -154,7 +154,7 @@ func (k *dense) stepState(state, out []float64) {
 }
 
 // expected returns the value of a predicted state.
-func (k *dense) expected(state []float64) float64 {
+func (k *covarianceFilter) expected(state []float64) float64 {
 	v := state[0]
 	for j, d := range k.delta {
 		v += d * state[len(k.phi)+j]
@@ -164,7 +164,7 @@ func (k *dense) expected(state []float64) float64 {
 
 // errors filters each column like stationary.errors. Where the first column is unknown, or a value
 // only resolves the start, the error is 0 and does not count; used is the number that count.
-func (k *dense) errors(columns, out, states [][]float64) (logs float64, used int) {
+func (k *covarianceFilter) errors(columns, out, states [][]float64) (logs float64, used int) {
 	for _, s := range states {
 		clear(s)
 	}
@@ -192,13 +192,13 @@ func (k *dense) errors(columns, out, states [][]float64) (logs float64, used int
 			k.stepState(s, next)
 			copy(s, next)
 		}
-		k.passValue(known)
+		k.updateByValue(known)
 	}
 	return logs, used
 }
 
-// passValue updates the covariance by a value, known or not.
-func (k *dense) passValue(known bool) {
+// updateByValue updates the covariance by a value, known or not.
+func (k *covarianceFilter) updateByValue(known bool) {
 	if !known {
 		k.quiet = 0
 		k.predictCovariance()

@@ -94,7 +94,7 @@ func TestFiltersEqualTheCovarianceMatrix(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		_, a := drawProcess(t)
 		y := drawValues(t, rapid.IntRange(1, 40).Draw(t, "n"))
-		var fast stationary
+		var fast stationaryFilter
 		if !fast.reset(a) {
 			t.Fatal("the process has no variance")
 		}
@@ -107,7 +107,7 @@ func TestFiltersEqualTheCovarianceMatrix(t *testing.T) {
 		agree(t, "fast square", dot(out[0], out[0]), square)
 		expected := state[0][0]
 
-		var slow dense
+		var slow covarianceFilter
 		slow.reset(a, nil, first)
 		logs, used := slow.errors([][]float64{y}, out, state)
 		agree(t, "dense log", logs, logDet)
@@ -138,7 +138,7 @@ func withHoles(t *rapid.T, a arma, first, y []float64) {
 		}
 	}
 	logDet, square := quadratic(cov, known(holed))
-	var slow dense
+	var slow covarianceFilter
 	slow.reset(a, nil, first)
 	out := [][]float64{make([]float64, len(y))}
 	logs, used := slow.errors([][]float64{holed}, out, [][]float64{make([]float64, slow.m)})
@@ -163,9 +163,9 @@ func TestDiffuseStartEqualsDifferencing(t *testing.T) {
 		o.D, o.SD = rapid.IntRange(0, 1).Draw(t, "d"), rapid.IntRange(0, 1).Draw(t, "D")
 		y := drawValues(t, 60)
 		w := o.difference(y)
-		var fast stationary
+		var fast stationaryFilter
 		fast.reset(a)
-		var slow dense
+		var slow covarianceFilter
 		slow.reset(a, o.delta(), fast.first)
 		out := [][]float64{make([]float64, len(w))}
 		logs := fast.errors([][]float64{w}, out, [][]float64{make([]float64, len(a.phi))})

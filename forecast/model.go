@@ -10,7 +10,7 @@ import (
 type model interface {
 	Name() string
 	// need returns the minimum number of steps of history, and the same as text for error messages.
-	need(s Series) (steps int, words string)
+	need(s Series) (steps int, description string)
 	// fit learns from a series of at least need steps, one of them known. Every model here can use
 	// the fit of a short series for a longer one.
 	fit(s Series, horizon int) predictor
@@ -59,8 +59,8 @@ func (f forecaster) checkNeed(s Series, horizon int) error {
 	if err := s.check(horizon); err != nil {
 		return err
 	}
-	if n, words := f.need(s); len(s.Values) < n {
-		return fmt.Errorf("forecasting %s: %s requires %s of history, got %s", s.Name, f.Name(), words, s.formatSteps(len(s.Values)))
+	if n, description := f.need(s); len(s.Values) < n {
+		return fmt.Errorf("forecasting %s: %s requires %s of history, got %s", s.Name, f.Name(), description, s.formatSteps(len(s.Values)))
 	}
 	return nil
 }

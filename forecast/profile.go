@@ -29,18 +29,18 @@ func SeasonalProfile() Forecaster { return forecaster{seasonalProfile{}} }
 
 func (seasonalProfile) Name() string { return "seasonal-profile" }
 
-func (seasonalProfile) need(s Series) (steps int, words string) {
+func (seasonalProfile) need(s Series) (steps int, description string) {
 	return s.steps(day) + s.steps(time.Hour), "1 day and 1 hour"
 }
 
-// follow is a way to adjust a profile to the level of the last blocks.
-type follow struct {
+// levelAdjustment is a rule that adjusts a profile to the level of the last blocks.
+type levelAdjustment struct {
 	blocks   int     // number of last blocks whose mean is the level
 	power    float64 // exponent of the level's ratio to the profile's; 1 adjusts completely
 	additive bool    // shift by power times the difference instead
 }
 
-var follows = []follow{
+var follows = []levelAdjustment{
 	{3, 0.8, false},
 	{3, 1, false},
 	{6, 1, false},
@@ -58,7 +58,7 @@ func (seasonalProfile) fit(s Series, horizon int) predictor {
 	ahead := blocksOf(horizon, size)
 	best, least := 0, math.Inf(1)
 	for i, f := range follows {
-		if e := d.error(f, ahead); e < least {
+		if e := d.pastError(f, ahead); e < least {
 			best, least = i, e
 		}
 	}
@@ -125,7 +125,7 @@ func (d days) at(t, origin int) float64 {
 
 // forecast returns the profile of the blocks from the origin on, adjusted to the level of those
 // before it; the level itself where no day has a value.
-func (d days) forecast(origin, ahead int, f follow) []float64 {
+func (d days) forecast(origin, ahead int, f levelAdjustment) []float64 {
 	level := d.mean(origin-f.blocks, origin, origin)
 	var base, have float64
 	for t := origin - f.blocks; t < origin; t++ {
@@ -137,13 +137,13 @@ func (d days) forecast(origin, ahead int, f follow) []float64 {
 	base /= have
 	out := make([]float64, ahead)
 	for h := range out {
-		out[h] = d.follow(d.at(origin+h, origin), level, base, f)
+		out[h] = d.adjustToLevel(d.at(origin+h, origin), level, base, f)
 	}
 	return out
 }
 
-// follow adjusts one value of the profile to the level.
-func (d days) follow(m, level, base float64, f follow) float64 {
+// adjustToLevel adjusts one value of the profile to the level.
+func (d days) adjustToLevel(m, level, base float64, f levelAdjustment) float64 {
 	switch {
 	case math.IsNaN(m):
 		return level
@@ -157,8 +157,8 @@ func (d days) follow(m, level, base float64, f follow) float64 {
 	return m * math.Pow(min(max(level/base, 1.0/maxLevelRatio), maxLevelRatio), f.power)
 }
 
-// error returns the sum of |actual - forecast| over past origins, by blocks.
-func (d days) error(f follow, ahead int) float64 {
+// pastError returns the sum of |actual - forecast| over past origins, by blocks.
+func (d days) pastError(f levelAdjustment, ahead int) float64 {
 	n := len(d.values)
 	first := d.period + f.blocks
 	stride := max(1, (n-first)/profileOrigins)

@@ -46,7 +46,7 @@ type BuildReport struct {
 	Duplicates Finding
 	// Late samples arrived after one of the same source with a later time. They are sorted in.
 	Late Finding
-	// NotNumbers are NaN and ignored.
+	// NotNumbers are samples with the value NaN; they are ignored.
 	NotNumbers Finding
 	// Resets are counters that restarted from zero.
 	Resets Finding

@@ -16,7 +16,7 @@ func SeasonalNaive() Forecaster { return forecaster{seasonalNaive{}} }
 
 func (seasonalNaive) Name() string { return "seasonal-naive" }
 
-func (seasonalNaive) need(s Series) (steps int, words string) { return s.steps(day), "1 day" }
+func (seasonalNaive) need(s Series) (steps int, description string) { return s.steps(day), "1 day" }
 
 func (seasonalNaive) fit(Series, int) predictor {
 	return func(s Series, horizon int) []float64 {

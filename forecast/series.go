@@ -39,7 +39,7 @@ type Forecast struct {
 	// Assumed lists assumptions for missing data.
 	Assumed []string
 
-	// earlier and level, the mean of the day before, define the usual deviations for Watch.
+	// earlier and level, the mean of the day before, define the usual deviations for DetectDeviation.
 	earlier []pastForecast
 	level   float64
 }
@@ -101,7 +101,7 @@ func (s Series) formatSteps(steps int) string {
 	return d.String()
 }
 
-// formatSpan is words for use after "the last" or "the next": "hour", "7 minutes".
+// formatSpan returns formatSteps for use after "the last" or "the next": "hour", "7 minutes".
 func (s Series) formatSpan(steps int) string { return strings.TrimPrefix(s.formatSteps(steps), "1 ") }
 
 // Forecasters returns every model, simplest first.

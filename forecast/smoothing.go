@@ -25,7 +25,7 @@ func DampedTrend() Forecaster { return forecaster{dampedTrend{}} }
 
 func (dampedTrend) Name() string { return "damped-trend" }
 
-func (dampedTrend) need(s Series) (steps int, words string) {
+func (dampedTrend) need(s Series) (steps int, description string) {
 	return s.steps(averageWindow), s.formatSteps(s.steps(averageWindow))
 }
 
@@ -54,7 +54,7 @@ func (dampedTrend) fit(s Series, horizon int) predictor {
 	grid := dampings()
 	best, least := grid[0], math.Inf(1)
 	for _, c := range grid {
-		if e := c.error(values, ahead); e < least {
+		if e := c.pastError(values, ahead); e < least {
 			best, least = c, e
 		}
 	}
@@ -94,8 +94,8 @@ func (c damping) run(values []float64, visit func(t int, level, trend float64)) 
 	return level, trend
 }
 
-// error returns the sum of absolute errors of forecasts at every block, up to ahead blocks.
-func (c damping) error(values []float64, ahead int) float64 {
+// pastError returns the sum of absolute errors of forecasts at every block, up to ahead blocks.
+func (c damping) pastError(values []float64, ahead int) float64 {
 	ahead = min(ahead, smoothingReach)
 	var sum float64
 	c.run(values, func(t int, level, trend float64) {

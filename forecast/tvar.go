@@ -27,7 +27,7 @@ func TVAR() Forecaster { return forecaster{tvar{}} }
 
 func (tvar) Name() string { return "tvar" }
 
-func (tvar) need(s Series) (steps int, words string) {
+func (tvar) need(s Series) (steps int, description string) {
 	n := max(s.steps(time.Hour), tvarMinSteps)
 	return n, s.formatSteps(n)
 }

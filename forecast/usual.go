@@ -29,8 +29,8 @@ type pastForecast struct {
 func (f *Forecast) rememberPast(t pastTrack, s Series, levels []float64) {
 	f.level = levels[len(s.Values)]
 	for i, o := range t.origins {
-		if came := window(s, o, len(t.means[i])); len(came) == len(t.means[i]) {
-			f.earlier = append(f.earlier, pastForecast{t.means[i], slices.Clone(came), levels[o-t.late]})
+		if actual := window(s, o, len(t.means[i])); len(actual) == len(t.means[i]) {
+			f.earlier = append(f.earlier, pastForecast{t.means[i], slices.Clone(actual), levels[o-t.late]})
 		}
 	}
 }
@@ -59,7 +59,7 @@ func (f Forecast) isUsual(s windowErrors, w int) bool {
 			}
 		}
 		if reported > most {
-			usual, most = c.scaledDeviation(s.on(side, f.level)) <= limit, reported
+			usual, most = c.scaledDeviation(s.onSide(side, f.level)) <= limit, reported
 		}
 	}
 	return usual
@@ -68,22 +68,22 @@ func (f Forecast) isUsual(s windowErrors, w int) bool {
 // floor returns a hundredth of the mean of the actual values, so that the unit of an idle load is
 // not zero.
 func (f Forecast) floor() float64 {
-	var came, known float64
+	var actual, known float64
 	for _, e := range f.earlier {
 		for _, v := range e.came {
 			if !math.IsNaN(v) {
-				came, known = came+v, known+1
+				actual, known = actual+v, known+1
 			}
 		}
 	}
-	return 0.01 * came / max(1, known)
+	return 0.01 * actual / max(1, known)
 }
 
 // sidedWindow is a window measured on one side: its deviation there, the mean of its forecast and the
 // level.
 type sidedWindow struct{ beyond, mean, level float64 }
 
-func (s windowErrors) on(side, level float64) sidedWindow {
+func (s windowErrors) onSide(side, level float64) sidedWindow {
 	return sidedWindow{s.beyond(side), s.expected / float64(s.known), level}
 }
 
@@ -93,7 +93,7 @@ func (f Forecast) windows(side float64, w int) [][]sidedWindow {
 	for i, e := range f.earlier {
 		for t := minKnownOf(w); t <= len(e.came); t++ {
 			if s := errorsOf(e.means, e.came, max(0, t-w), t, 1); s.known >= minKnownOf(w) {
-				out[i] = append(out[i], s.on(side, e.level))
+				out[i] = append(out[i], s.onSide(side, e.level))
 			}
 		}
 	}
@@ -106,7 +106,7 @@ func (f Forecast) disturbedWindows(side float64, w int, factors []float64) (out 
 		for _, factor := range factors {
 			n := len(e.came)
 			if s := errorsOf(e.means, e.came, max(0, n-w), n, factor); s.known >= minKnownOf(w) {
-				out = append(out, s.on(side, e.level))
+				out = append(out, s.onSide(side, e.level))
 			}
 		}
 	}

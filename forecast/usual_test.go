@@ -24,11 +24,11 @@ func alarms(t *testing.T, s Series, factors ...float64) []float64 {
 		}
 		n++
 		for k, factor := range factors {
-			came := slices.Clone(s.Values[o : o+30])
-			for i := 10; i < len(came); i++ {
-				came[i] *= factor
+			actual := slices.Clone(s.Values[o : o+30])
+			for i := 10; i < len(actual); i++ {
+				actual[i] *= factor
 			}
-			if DetectDeviation(f, came, s.Step).Kind != NoDeviation {
+			if DetectDeviation(f, actual, s.Step).Kind != NoDeviation {
 				reported[k]++
 			}
 		}
@@ -87,12 +87,12 @@ func TestWatchCopiesPastValues(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	came := flat(2*f.Mean[0], 30)
-	before := DetectDeviation(f, came, s.Step)
+	actual := flat(2*f.Mean[0], 30)
+	before := DetectDeviation(f, actual, s.Step)
 	for i := range s.Values {
 		s.Values[i] *= 100
 	}
-	if after := DetectDeviation(f, came, s.Step); before.Kind != Burst || after != before {
+	if after := DetectDeviation(f, actual, s.Step); before.Kind != Burst || after != before {
 		t.Errorf("%+v, and after the series changed %+v", before, after)
 	}
 }

@@ -27,7 +27,7 @@ const (
 // DeviationKind is the kind of a deviation from the forecast.
 type DeviationKind string
 
-// The kinds of Departure.
+// The kinds of deviation.
 const (
 	NoDeviation DeviationKind = ""
 	Burst       DeviationKind = "burst"
@@ -66,10 +66,10 @@ type Deviation struct {
 //
 // A load that is on and off by itself can be idle for 20 minutes, and an idle load stays idle when
 // it is multiplied.
-func DetectDeviation(f Forecast, came []float64, step time.Duration) Deviation {
-	n := min(len(came), len(f.Mean))
+func DetectDeviation(f Forecast, actual []float64, step time.Duration) Deviation {
+	n := min(len(actual), len(f.Mean))
 	w := Series{Step: step}.steps(watchWindow)
-	d := errorsOf(f.Mean, came, max(0, n-w), n, 1)
+	d := errorsOf(f.Mean, actual, max(0, n-w), n, 1)
 	if d.known < minKnownOf(w) || math.Abs(d.excess) <= watchMinShare*d.expected {
 		return Deviation{}
 	}
@@ -80,7 +80,7 @@ func DetectDeviation(f Forecast, came []float64, step time.Duration) Deviation {
 	if !left {
 		return Deviation{}
 	}
-	return newDeviation(f, came, onset(f.Mean, came[:n], w), n, step)
+	return newDeviation(f, actual, onset(f.Mean, actual[:n], w), n, step)
 }
 
 // minKnownOf returns the minimum number of known steps in a window of w.
@@ -94,10 +94,10 @@ type windowErrors struct {
 }
 
 // errorsOf compares factor times the actual values with the means, in the steps from..to-1.
-func errorsOf(means, came []float64, from, to int, factor float64) windowErrors {
+func errorsOf(means, actual []float64, from, to int, factor float64) windowErrors {
 	var s windowErrors
 	for t := from; t < to; t++ {
-		if e := factor*came[t] - means[t]; !math.IsNaN(e) {
+		if e := factor*actual[t] - means[t]; !math.IsNaN(e) {
 			s.known++
 			s.expected += means[t]
 			s.excess += e
@@ -127,13 +127,13 @@ func (s windowErrors) beyond(side float64) float64 {
 
 // onset returns the step of the last w at which the load changed: two levels of the error, zero
 // before it and another after it, fit best there by least squares.
-func onset(means, came []float64, w int) int {
-	n := len(came)
+func onset(means, actual []float64, w int) int {
+	n := len(actual)
 	first := max(0, n-w)
-	side := math.Copysign(1, errorsOf(means, came, first, n, 1).excess)
+	side := math.Copysign(1, errorsOf(means, actual, first, n, 1).excess)
 	at, best := first, 0.0
 	for t := first; t < n; t++ {
-		s := errorsOf(means, came, t, n, 1)
+		s := errorsOf(means, actual, t, n, 1)
 		if s.known < minKnownOf(w) || side*s.excess <= 0 {
 			continue
 		}
@@ -144,8 +144,8 @@ func onset(means, came []float64, w int) int {
 	return at
 }
 
-func newDeviation(f Forecast, came []float64, from, to int, step time.Duration) Deviation {
-	d := Deviation{Since: time.Duration(to-from) * step, Ratio: errorsOf(f.Mean, came, from, to, 1).ratio()}
+func newDeviation(f Forecast, actual []float64, from, to int, step time.Duration) Deviation {
+	d := Deviation{Since: time.Duration(to-from) * step, Ratio: errorsOf(f.Mean, actual, from, to, 1).ratio()}
 	switch {
 	case d.Ratio >= watchBurstRatio:
 		d.Kind = Burst
@@ -163,7 +163,7 @@ func newDeviation(f Forecast, came []float64, from, to int, step time.Duration) 
 }
 
 // RecentDeviation reports the deviation of the end of a series from its forecast: it forecasts the last
-// half hour from before it and calls Watch. A series that is too short for that has none.
+// half hour from the values before it and calls DetectDeviation. A series that is too short for that has none.
 func RecentDeviation(f Forecaster, s Series) Deviation {
 	steps := max(2*watchMinKnown, s.steps(watchWindow+watchWindow/2))
 	if len(s.Values) <= steps {

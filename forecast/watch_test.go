@@ -45,11 +45,11 @@ func TestWatch(t *testing.T) {
 	}
 	calm := level(100, 30, 30).seen(near)
 	for name, c := range map[string]struct {
-		f     Forecast
-		came  []float64
-		kind  DeviationKind
-		since time.Duration // at most
-		words string
+		f           Forecast
+		actual      []float64
+		kind        DeviationKind
+		since       time.Duration // at most
+		description string
 	}{
 		"as forecast":              {calm, near(100, 30), NoDeviation, 0, ""},
 		"one spike":                {calm, spike, NoDeviation, 0, ""},
@@ -69,9 +69,9 @@ func TestWatch(t *testing.T) {
 		"two steps say nothing":    {calm, []float64{900, 900}, NoDeviation, 0, ""},
 		"none forecast, none came": {level(0, 0, 30), flat(0, 30), NoDeviation, 0, ""},
 	} {
-		d := DetectDeviation(c.f, c.came, time.Minute)
-		if d.Kind != c.kind || d.Since > c.since || !strings.Contains(d.Message, c.words) {
-			t.Errorf("%s: %+v, want %q within %s and %q", name, d, c.kind, c.since, c.words)
+		d := DetectDeviation(c.f, c.actual, time.Minute)
+		if d.Kind != c.kind || d.Since > c.since || !strings.Contains(d.Message, c.description) {
+			t.Errorf("%s: %+v, want %q within %s and %q", name, d, c.kind, c.since, c.description)
 		}
 		if d.Kind != NoDeviation && d.Since == 0 {
 			t.Errorf("%s: since when is not said: %+v", name, d)

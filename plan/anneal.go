@@ -31,7 +31,7 @@ type annealing struct {
 // unit above it.
 type rowState struct{ use, right, weight float64 }
 
-func (r *rowState) over(use float64) float64 { return max(0, use-r.right) }
+func (r *rowState) excess(use float64) float64 { return max(0, use-r.right) }
 
 // The schedule of an annealing. Temperatures are relative to the price of the most expensive
 // replica, which is 1 after scaling.
@@ -176,7 +176,7 @@ func (a *annealing) recompute() {
 		}
 	}
 	for r := range a.state {
-		if s := &a.state[r]; s.over(s.use) > 0 {
+		if s := &a.state[r]; s.excess(s.use) > 0 {
 			a.broken++
 		}
 	}
@@ -224,7 +224,7 @@ func (a *annealing) run(n int) {
 func (a *annealing) reweigh() {
 	a.recompute() // floating-point sums drift
 	for r := range a.state {
-		if s := &a.state[r]; s.over(s.use) > 0 {
+		if s := &a.state[r]; s.excess(s.use) > 0 {
 			s.weight *= 1.1
 		}
 	}
@@ -290,7 +290,7 @@ func (a *annealing) moveCost(at, to int) (change, costChange float64) {
 	change = costChange
 	for t, l := range a.c.links[at] {
 		s := &a.state[l.row]
-		change += s.weight * (s.over(s.use+next[t+1]-from[t+1]) - s.over(s.use))
+		change += s.weight * (s.excess(s.use+next[t+1]-from[t+1]) - s.excess(s.use))
 	}
 	return change, costChange
 }

@@ -10,7 +10,7 @@ import (
 // replaying plans. It uses the names, Theta, Capacity, CapacityType, Min and Max of Problem.
 type LoadTrace struct {
 	Problem *Problem
-	// EndpointForecast is uncached prompt tokens a second by model, region and minute; NaN is unknown. A minute
+	// Load is uncached prompt tokens a second by model, region and minute; NaN is unknown. A minute
 	// in which a model's load is unknown in all regions is not evaluated.
 	Load [][][]float64
 	// Price is the billed price of a replica on GPU k in region j, in USD an hour.
@@ -25,9 +25,9 @@ type TargetCounts struct {
 	Counts [][][]int
 }
 
-// RuleOutcome is the result of replaying orders over a past: cost and overload.
+// RuleOutcome is the cost and overload of replaying one rule's target counts over a past load.
 type RuleOutcome struct {
-	// Rule is the source of the orders: plan, constant, reactive or real.
+	// Rule is the source of the target counts: plan, constant, reactive or real.
 	Rule string `json:"rule"`
 	// CostUSD is the billed price of all replicas, from order to stop.
 	CostUSD      float64 `json:"cost_usd"`
@@ -47,14 +47,14 @@ type RuleOutcome struct {
 	Stopped int `json:"stopped"`
 }
 
-// minutes returns the length of the past.
+// minutes returns the length of the trace.
 func (p *LoadTrace) minutes() int { return len(p.Load[0][0]) }
 
-// Replay replays orders sorted by minute. The first must be for minute 0; its replicas count as
-// ready. Follow fails on other orders.
+// Replay replays target counts, sorted by minute, and returns their outcome. The first must be for
+// minute 0; its replicas count as ready. Replay fails when the target counts are not sorted.
 func (p *LoadTrace) Replay(rule string, orders []TargetCounts) (RuleOutcome, error) {
 	if len(orders) == 0 || orders[0].Minute != 0 {
-		return RuleOutcome{}, fmt.Errorf("following %s: the first order must be for the first minute", rule)
+		return RuleOutcome{}, fmt.Errorf("replaying %s: the first target counts must be for minute 0", rule)
 	}
 	f := newReplay(p, rule, orders[0].Counts)
 	next := 1
@@ -62,7 +62,7 @@ func (p *LoadTrace) Replay(rule string, orders []TargetCounts) (RuleOutcome, err
 		f.now = m
 		for next < len(orders) && orders[next].Minute <= m {
 			if orders[next].Minute < m {
-				return RuleOutcome{}, fmt.Errorf("following %s: orders are not sorted: minute %d is after %d", rule, orders[next].Minute, m)
+				return RuleOutcome{}, fmt.Errorf("replaying %s: target counts are not sorted: minute %d is after %d", rule, orders[next].Minute, m)
 			}
 			f.setTargets(orders[next].Counts)
 			next++
@@ -115,7 +115,7 @@ func newReplay(p *LoadTrace, rule string, want [][][]int) *replay {
 }
 
 // setTargets starts and stops replicas to reach the desired counts. A model's replicas stop only when
-// the replicas that the same order starts in their place are ready.
+// the replicas that replace them are ready.
 func (f *replay) setTargets(want [][][]int) {
 	f.stops = f.stops[:0]
 	for i := range want {

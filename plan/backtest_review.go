@@ -16,7 +16,7 @@ const maxBacktestReviews = 2400
 
 // BacktestOptions configures a backtest; a zero field means its default.
 type BacktestOptions struct {
-	// Source and To bound the replayed period. From defaults to a day and a horizon after the
+	// From and To bound the replayed period. From defaults to a day and a horizon after the
 	// history's first minute, or to its middle when the history is shorter than twice that; To
 	// defaults to its end.
 	From, To time.Time
@@ -165,20 +165,20 @@ func (b *Backtester) stepOf(n int, r *ReviewResult, past *LoadTrace) BacktestSte
 		s.CostPerHour = *then
 	}
 	for w := range int(b.o.Review.Horizon / time.Minute) {
-		var expected, came float64
+		var expected, arrived float64
 		known := false
 		for i := range r.Problem.Models {
 			for j := range r.Problem.Regions {
 				expected += r.Problem.Rho[i][j][w]
 				if at := int(b.minuteOf(n)-b.from) + w; at < len(past.Load[i][j]) && !math.IsNaN(past.Load[i][j][at]) {
 					known = true
-					came += past.Load[i][j][at]
+					arrived += past.Load[i][j][at]
 				}
 			}
 		}
 		s.ForecastPeakTPS = max(s.ForecastPeakTPS, expected)
-		if known && (s.PeakTPS == nil || came > *s.PeakTPS) {
-			s.PeakTPS = &came
+		if known && (s.PeakTPS == nil || arrived > *s.PeakTPS) {
+			s.PeakTPS = &arrived
 		}
 	}
 	return s
@@ -231,7 +231,7 @@ func (r *review) arrivedLoad(h *forecast.History, i, j int, from, to int64) []fl
 	return out
 }
 
-// actualCounts returns the actual counts as orders; none when they are unknown at the beginning.
+// actualCounts returns the actual counts as target counts; none when they are unknown at the beginning.
 func (b *Backtester) actualCounts(o *ReviewInputs) []TargetCounts {
 	counts := slices.Clone(b.o.Real)
 	slices.SortStableFunc(counts, func(a, b ReplicaCountAt) int { return a.At.Compare(b.At) })

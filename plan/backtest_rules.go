@@ -11,7 +11,7 @@ const (
 )
 
 // ConstantFleet returns counts sized for the peak of every model in every region over the whole
-// past, so it uses hindsight.
+// trace, so it uses hindsight.
 func (p *LoadTrace) ConstantFleet() [][][]int {
 	x := zeroCounts(p.Problem)
 	for i := range x {
@@ -28,7 +28,7 @@ func (p *LoadTrace) ConstantFleet() [][][]int {
 	return x
 }
 
-// Reactive returns the orders of a rule without a forecast. Every minute it compares the load of
+// Reactive returns the target counts of a rule without a forecast. Every minute it compares the load of
 // the previous minute with the ordered capacity, starts replicas above 70 % of it and stops one
 // below 30 %, within min and max.
 func (p *LoadTrace) Reactive() []TargetCounts {
@@ -65,13 +65,13 @@ func knownAt(values []float64, at int) float64 {
 
 // scaleReactively changes the counts of model i in region j for a load, and reports whether any changed.
 func (p *LoadTrace) scaleReactively(x [][][]int, i, j int, load float64) bool {
-	has := p.Problem.carried(x, i, j)
+	has := p.Problem.regionThroughput(x, i, j)
 	switch {
 	case load > reactiveOut*has:
 		changed := false
 		for range reactivePerMinute {
 			k := p.cheapest(x, i, j)
-			if load <= reactiveOut*p.Problem.carried(x, i, j) || k < 0 || sumCounts(x[i][j]) >= limitOr(p.Problem.Max, i, j, unlimited) {
+			if load <= reactiveOut*p.Problem.regionThroughput(x, i, j) || k < 0 || sumCounts(x[i][j]) >= limitOr(p.Problem.Max, i, j, unlimited) {
 				break
 			}
 			x[i][j][k]++
@@ -93,14 +93,14 @@ func (p *LoadTrace) scaleReactively(x [][][]int, i, j int, load float64) bool {
 // load and reach the minimum.
 func (p *LoadTrace) addReplicas(x [][][]int, i, j int, load float64, most int) {
 	least := limitOr(p.Problem.Min, i, j, 0)
-	for sumCounts(x[i][j]) < most && (!meetsNeed(p.Problem.carried(x, i, j), load) || sumCounts(x[i][j]) < least) {
+	for sumCounts(x[i][j]) < most && (!meetsNeed(p.Problem.regionThroughput(x, i, j), load) || sumCounts(x[i][j]) < least) {
 		k := p.cheapest(x, i, j)
 		if k < 0 {
 			return
 		}
 		n := 1
 		if p.Problem.Capacity == nil || p.Problem.Capacity[j][k] == nil {
-			n = max(1, min(unitsFor(load-p.Problem.carried(x, i, j), p.Problem.Theta[i][k]), most-sumCounts(x[i][j])))
+			n = max(1, min(unitsFor(load-p.Problem.regionThroughput(x, i, j), p.Problem.Theta[i][k]), most-sumCounts(x[i][j])))
 		}
 		x[i][j][k] += n
 	}

@@ -47,11 +47,11 @@ func TestReplay(t *testing.T) {
 	}
 }
 
-func TestReplayRejectsBadOrders(t *testing.T) {
+func TestReplayRejectsBadTargetCounts(t *testing.T) {
 	for want, orders := range map[string][]TargetCounts{
-		"following x: the first order must be for the first minute":           nil,
-		"following x: orders are not sorted: minute 1 is after 2":             {{0, counts(1)}, {2, counts(1)}, {1, counts(1)}},
-		"following x: the first order must be for the first minute\x00second": {{1, counts(1)}},
+		"replaying x: the first target counts must be for minute 0":           nil,
+		"replaying x: target counts are not sorted: minute 1 is after 2":      {{0, counts(1)}, {2, counts(1)}, {1, counts(1)}},
+		"replaying x: the first target counts must be for minute 0\x00second": {{1, counts(1)}},
 	} {
 		want, _, _ = strings.Cut(want, "\x00")
 		if _, err := pastOf(1, 2, 3, 4).Replay("x", orders); err == nil || err.Error() != want {

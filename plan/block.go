@@ -8,8 +8,9 @@ import (
 // unlimited means that a count has no upper bound.
 const unlimited = math.MaxInt32
 
-// class is one GPU in a block. The first n units (running) cost stay each, the next m (on VMs that
-// another model frees) stay + turn, further ones stay + start. turn is at most start, or m is 0.
+// class is one GPU in a block. The first running units cost keepCost each, the next
+// switchable ones (on VMs that another model frees) keepCost + switchCost, further ones keepCost +
+// startCost. switchCost is at most startCost, or switchable is 0.
 type class struct {
 	keepCost, switchCost, startCost, theta float64
 	running, switchable, max               int
@@ -51,9 +52,9 @@ type egressCost struct {
 // egressHour converts a price per million tokens to one per token a second throughout the hour.
 const egressHour = 3600.0 / 1e6
 
-// of returns the price of the load above capacity, the mean over the windows. It is convex and
+// costAt returns the price of the load above capacity, the mean over the windows. It is convex and
 // falls with capacity.
-func (a *egressCost) of(capacity float64) float64 {
+func (a *egressCost) costAt(capacity float64) float64 {
 	if a.price == 0 || len(a.loads) == 0 {
 		return 0
 	}
@@ -208,7 +209,7 @@ func (w *blockSearch) lowerBound(k int, need float64) float64 {
 func (w *blockSearch) searchFrom(k int, cost, capacity float64, count int) {
 	if k == len(w.x) {
 		if w.b.egress.price > 0 {
-			cost += w.b.egress.of(capacity)
+			cost += w.b.egress.costAt(capacity)
 		}
 		if count >= w.b.min && meetsNeed(capacity, w.b.need) && cost <= w.limit {
 			w.visit(cost, capacity)
@@ -293,7 +294,7 @@ func (w *blockSearch) greedyCost() float64 {
 		count += n
 	}
 	need := w.b.need - w.baseCap[0]
-	cost := w.baseCost[0] + w.b.egress.of(w.b.need-relTolerance*math.Max(1, w.b.need))
+	cost := w.baseCost[0] + w.b.egress.costAt(w.b.need-relTolerance*math.Max(1, w.b.need))
 	for _, s := range w.segs {
 		u := min(s.count, unitsFor(need, s.theta))
 		need -= s.theta * float64(u)

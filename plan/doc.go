@@ -9,11 +9,11 @@
 // review_count.go the running replicas, review_offer.go and review_price.go the offerings and their
 // costs, review_reach.go and review_egress.go the distances, review_targets.go the targets,
 // review_watch.go the check of a forecast against actual load. backtest_review.go repeats reviews
-// over a past period and backtest.go follows them; reserve_review.go and reserve.go compare
+// over a past period and backtest.go replays them; reserve_review.go and reserve.go compare
 // commitments.
 //
 // For the integer programme read problem.go and extras.go first (its statement), then verify.go
-// (the conditions for a feasible solution), then cover.go and rules.go (its coverage rows in the
+// (the conditions for a feasible solution), then cover.go and row_checker.go (its coverage rows in the
 // solver's form).
 //
 // The solver: solve.go (order of the steps, and the independent subproblems), programme.go (a

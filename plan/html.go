@@ -194,7 +194,7 @@ func (p Page) tiles() []tile {
 	return append(out, load)
 }
 
-// combinedPeak returns the highest total load of all courses in one minute, and the minute.
+// combinedPeak returns the highest total load of all curves in one minute, and the minute.
 func (p Page) combinedPeak() (peak float64, minute int) {
 	for w := 0; len(p.LoadCurves) > 0 && w < len(p.LoadCurves[0].Planned); w++ {
 		var sum float64
@@ -219,7 +219,7 @@ func (p Page) describeMinute(minute int) string {
 // bindingConstraint is a binding constraint, and where it binds.
 type bindingConstraint struct {
 	Name, Meaning string
-	Endpoints     []string
+	Places        []string
 }
 
 // meanings explains constraints by the first word of their name.
@@ -243,7 +243,7 @@ func (p Page) bindingConstraints() []bindingConstraint {
 			if at < 0 {
 				at, out = len(out), append(out, bindingConstraint{Name: b, Meaning: meanings[strings.Fields(b)[0]]})
 			}
-			out[at].Endpoints = append(out[at].Endpoints, place)
+			out[at].Places = append(out[at].Places, place)
 		}
 	}
 	return out

@@ -17,7 +17,7 @@ const (
 	yMarks      = 4
 )
 
-// chartLegend is the legend of a course's lines and areas.
+// chartLegend is the legend of a load curve's lines and areas.
 var chartLegend = []chart.LegendEntry{
 	{Class: "past", Text: "the last day, means of 5 minutes"},
 	{Class: "mean", Text: "planned load"},
@@ -27,14 +27,14 @@ var chartLegend = []chart.LegendEntry{
 	{Class: "divide", Text: "time of the plan; wider scale after it"},
 }
 
-// loadChart is the chart of one course.
+// loadChart is the chart of one load curve.
 type loadChart struct {
 	Model, Region, Summary string
 	AboveCapacity          bool // load is above current capacity
 	chart.Plot
 }
 
-// chart draws a course over minutes relative to the plan's time.
+// chart draws a load curve over minutes relative to the plan's time.
 func (p Page) chart(c LoadCurve) loadChart {
 	ahead := max(1, float64(len(c.Planned)))
 	peak, minute := c.Peak()
@@ -126,7 +126,7 @@ func (c LoadCurve) steps() []chart.Point {
 	return []chart.Point{{X: 0, Y: now}, {X: from, Y: now}, {X: from, Y: then}, {X: end, Y: then}}
 }
 
-// summarise describes a course: its planned peak and its capacity.
+// summarise describes a load curve: its planned peak and its capacity.
 func (p Page) summarise(c LoadCurve) string {
 	carries := formatRate(c.CurrentCapacity)
 	if c.PlannedCapacity != nil && *c.PlannedCapacity != c.CurrentCapacity {

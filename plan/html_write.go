@@ -80,7 +80,7 @@ func (v pageView) putChanges(p *chart.Page) {
 	p.Put("</tbody>\n</table></div>\n")
 }
 
-// putCharts adds a chart for each course, if there are any.
+// putCharts adds a chart for each load curve, if there are any.
 func (v pageView) putCharts(p *chart.Page) {
 	if len(v.Charts) == 0 {
 		return
@@ -89,13 +89,13 @@ func (v pageView) putCharts(p *chart.Page) {
 	p.PutLegend(chartLegend...)
 	p.Put("<div class=\"charts\">\n")
 	for _, c := range v.Charts {
-		c.put(p)
+		c.putFigure(p)
 	}
 	p.Put("</div>\n")
 }
 
-// put adds a chart.
-func (c loadChart) put(p *chart.Page) {
+// putFigure adds a chart.
+func (c loadChart) putFigure(p *chart.Page) {
 	p.Put("<figure>\n<figcaption><b>{}</b> <span>{}</span><br/><span", c.Region, c.Model)
 	p.PutIf(c.AboveCapacity, ` class="short"`)
 	p.Put(">{}", c.Summary)
@@ -115,7 +115,7 @@ func (v pageView) putBinding(p *chart.Page) {
 		p.Put("<li><b>{}</b>", h.Name)
 		p.PutIf(h.Meaning != "", ` <span class="soft">({})</span>`, h.Meaning)
 		before := ": "
-		for _, place := range h.Endpoints {
+		for _, place := range h.Places {
 			p.Put("{}{}", before, place)
 			before = "; "
 		}

@@ -19,11 +19,11 @@ type choices struct {
 	rows    []int // of the entries of their use: rows shared between models
 }
 
-// modelJoin combines the blocks of model i within d of their bound. It satisfies the model's own
+// joinModelBlocks combines the blocks of model i within d of their bound. It satisfies the model's own
 // rows and prices the rows shared with other models. With shared set it lists every choice that no
 // other dominates in cost and in the use of shared rows, otherwise the cheapest at these prices. ok
 // is false where there are too many to enumerate. Loose rows cannot be broken.
-func (c *programme) modelJoin(p *point, i int, d float64, shared bool, loose []bool) (out choices, ok bool) {
+func (c *programme) joinModelBlocks(p *point, i int, d float64, shared bool, loose []bool) (out choices, ok bool) {
 	g := &dynamicProgramme{c: c, y: p.y, limit: d, partialsLeft: modelPartials, open: make([]bool, 3*len(c.rows))}
 	for r := range g.open {
 		g.open[r] = r >= len(c.rows) || c.rows[r].model != i
@@ -144,17 +144,17 @@ func (c *programme) looseRows(p *point, d []float64) []bool {
 	return loose
 }
 
-// wholeModels bounds each model with its own rows satisfied and the shared rows priced. It returns
-// how far each is above its blocks' bound, offers the counts, and reports whether all choices were
-// enumerated; otherwise floors hold what is proven.
-func (c *programme) wholeModels(p *point) (floors []float64, flat []int, all bool) {
+// boundWholeModels bounds each model with its own rows satisfied and the shared rows priced. It returns
+// how far each is above its blocks' bound, passes the counts to offerIncumbent, and reports whether all
+// choices were enumerated; otherwise floors contain the bounds proven so far.
+func (c *programme) boundWholeModels(p *point) (floors []float64, flat []int, all bool) {
 	floors, all = make([]float64, c.models), true
 	far := c.costLimit() - p.value
 	for i := range floors {
 		first := firstWithin * math.Abs(p.value) / float64(c.models)
 		for d := math.Max(first, slackOf(p.value)); ; d *= widen {
 			d = math.Min(d, far+slackOf(c.costLimit()))
-			found, ok := c.modelJoin(p, i, d, false, nil)
+			found, ok := c.joinModelBlocks(p, i, d, false, nil)
 			if !ok {
 				all = false
 				break
@@ -182,7 +182,7 @@ func (c *programme) relaxModels(p *point) bool {
 	if !c.relax(p) || math.IsInf(p.value, 1) {
 		return !c.work.spent()
 	}
-	floors, flat, _ := c.wholeModels(p)
+	floors, flat, _ := c.boundWholeModels(p)
 	for _, f := range floors {
 		p.value += f
 	}
@@ -207,7 +207,7 @@ func (c *programme) relaxModels(p *point) bool {
 // choices of all models that cost less than the incumbent. It returns the bound, and whether no
 // cheaper counts exist.
 func (c *programme) enumerateAll(p *point) (bound float64, settled bool) {
-	floors, _, whole := c.wholeModels(p)
+	floors, _, whole := c.boundWholeModels(p)
 	bound = p.value
 	for _, f := range floors {
 		bound += f
@@ -225,7 +225,7 @@ func (c *programme) enumerateAll(p *point) (bound float64, settled bool) {
 	loose := c.looseRows(p, d)
 	g := &dynamicProgramme{c: c, y: p.y, limit: c.costLimit() - bound, partialsLeft: allPartials, open: make([]bool, 3*len(c.rows)), unequal: c.p.Switch != nil}
 	for i, floor := range floors {
-		found, ok := c.modelJoin(p, i, d[i], true, loose)
+		found, ok := c.joinModelBlocks(p, i, d[i], true, loose)
 		if !ok {
 			return bound, false
 		}

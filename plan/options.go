@@ -91,7 +91,7 @@ func (c *programme) fillOption(at int, o *option) {
 		cl := &b.classes[k]
 		o.cost += cl.keepCost*float64(n) + cl.startCost*float64(max(0, n-cl.running))
 	}
-	o.cost += b.egress.of(b.capacity(o.x))
+	o.cost += b.egress.costAt(b.capacity(o.x))
 	for _, l := range c.links[at] {
 		o.use = append(o.use, rowUse(l.factor, o.x))
 	}

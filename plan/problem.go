@@ -114,7 +114,7 @@ type checker struct {
 	err                   error
 }
 
-// indexed formats an index: at("n", 0, 2) returns n[0][2].
+// indexed formats an index: indexed("n", 0, 2) returns n[0][2].
 func indexed(name string, index ...int) string {
 	var b strings.Builder
 	b.WriteString(name)
@@ -213,7 +213,7 @@ func (p *Problem) Cost(x [][][]int) float64 {
 				cost += p.Price(j, k)*float64(x[i][j][k]) + p.Sigma[i][k]*float64(max(0, x[i][j][k]-p.N[i][j][k]))
 			}
 			if a := p.egressCostOf(i, j); a.price > 0 {
-				cost += a.of(p.carried(x, i, j))
+				cost += a.costAt(p.regionThroughput(x, i, j))
 			}
 		}
 	}

@@ -34,7 +34,7 @@ type programme struct {
 	gap           float64
 	work          effort
 	initialEffort int64 // effort at the start
-	rules         *rules
+	rowChecker    *rowChecker
 
 	models, regions, gpus int
 	blocks                []block // model by model, region by region
@@ -57,7 +57,7 @@ type programme struct {
 
 func newProgramme(p *Problem, gap float64, work effort) *programme {
 	c := &programme{
-		p: p, gap: gap, work: work, rules: newRules(p), bestCost: math.Inf(1),
+		p: p, gap: gap, work: work, rowChecker: newRowChecker(p), bestCost: math.Inf(1),
 		models: len(p.Models), regions: len(p.Regions), gpus: len(p.GPUs),
 	}
 	c.priced.classes = make([]class, c.gpus)
@@ -65,7 +65,7 @@ func newProgramme(p *Problem, gap float64, work effort) *programme {
 		for j := range p.Regions {
 			b := p.block(i, j)
 			c.blocks = append(c.blocks, b)
-			c.maxCost += b.egress.of(0)
+			c.maxCost += b.egress.costAt(0)
 			none := make([]int, c.gpus)
 			for k, cl := range b.classes {
 				none[k] = -1
@@ -212,7 +212,7 @@ func (c *programme) addModelRows(i int) {
 	for j := range c.regions {
 		all = append(all, i*c.regions+j)
 	}
-	for _, cv := range c.rules.covers[i] {
+	for _, cv := range c.rowChecker.covers[i] {
 		// The tolerance of covers must not make the row require one more replica.
 		need := cv.need - relTolerance/2*math.Max(1, cv.need)
 		var blocks []int
@@ -272,16 +272,16 @@ func (c *programme) priceBlock(at int, y []float64) {
 			cl.keepCost += y[l.row] * l.factor[k]
 		}
 		if r := c.runningRows[at][k]; r >= 0 && y[r] > 0 {
-			cl.priceStanding(y[r])
+			cl.priceRunningVMs(y[r])
 		}
 		q.classes[k] = cl
 	}
 	c.search.reset(q, &c.work)
 }
 
-// priceStanding adds a price to the units on running VMs. Units for which a new VM is then cheaper
+// priceRunningVMs adds a price to the units on running VMs. Units for which a new VM is then cheaper
 // count as new.
-func (c *class) priceStanding(q float64) {
+func (c *class) priceRunningVMs(q float64) {
 	switch {
 	case q >= c.startCost:
 		c.keepCost, c.startCost, c.running, c.switchable = c.keepCost+c.startCost, 0, 0, 0
@@ -341,7 +341,8 @@ func (c *programme) relax(p *point) (ok bool) {
 	return true
 }
 
-// addUse adds to use what counts x of block at, the block priced last, use of the selected rows.
+// addUse adds the row use of counts x of block at to use, for the selected rows. Block at must be the
+// one that priceBlock was last called for.
 func (c *programme) addUse(at int, x []int, use []float64, some func(row int) bool) {
 	for _, l := range c.links[at] {
 		if some(l.row) {
@@ -379,7 +380,7 @@ func (c *programme) unflatten(flat []int) [][][]int {
 
 // offerIncumbent makes counts the incumbent when they satisfy every row and cost less.
 func (c *programme) offerIncumbent(x [][][]int) {
-	if c.rules.verify(x) != nil {
+	if c.rowChecker.verify(x) != nil {
 		return
 	}
 	if cost := c.p.Cost(x); cost < c.bestCost-slackOf(cost) {
@@ -388,7 +389,7 @@ func (c *programme) offerIncumbent(x [][][]int) {
 }
 
 // fillRows repairs a point's counts: it adds the units that rows lack, cheapest per gain first, and
-// offers the result. Rows that units can only add to are left as they are when exceeded.
+// passes the result to offerIncumbent. It does not repair rows whose use every unit increases.
 func (c *programme) fillRows(p *point) {
 	x, use := slices.Clone(p.x), slices.Clone(p.use)
 	for r, row := range c.rows {
@@ -441,7 +442,7 @@ func (c *programme) cheapestUnit(r int, x []int, use []float64) (at, class int, 
 	return at, class, factor
 }
 
-// wouldBreakRow reports whether one more unit of a class breaks a row that units only add to.
+// wouldBreakRow reports whether one more unit of a class breaks a row whose use every unit increases.
 func (c *programme) wouldBreakRow(at, k int, use []float64) bool {
 	for _, l := range c.links[at] {
 		if l.factor[k] > 0 && use[l.row]+l.factor[k] > c.rows[l.row].right {

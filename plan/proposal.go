@@ -112,7 +112,7 @@ func Propose(p *Problem, r Solution, c ProposalContext) Proposal {
 	}
 	then := c.billed(p, r.X)
 	out.Objective, out.Gap, out.CostPerHour.Planned = &r.Objective, &r.Gap, &then
-	w := reasonWriter{Problem: p, ProposalContext: c, x: r.X, rules: newRules(p)}
+	w := reasonWriter{Problem: p, ProposalContext: c, x: r.X, rowChecker: newRowChecker(p)}
 	for i := range p.Models {
 		w.flows = p.flows(r.X, i)
 		for j := range p.Regions {
@@ -171,8 +171,8 @@ func (c ProposalContext) price(p *Problem, j, k int) float64 {
 	return p.Alpha[k]
 }
 
-// carried returns the throughput of counts x of model i in region j.
-func (p *Problem) carried(x [][][]int, i, j int) float64 { return p.Throughput(i, x[i][j]) }
+// regionThroughput returns the throughput of counts x of model i in region j.
+func (p *Problem) regionThroughput(x [][][]int, i, j int) float64 { return p.Throughput(i, x[i][j]) }
 
 // bindingRows names the rows that one replica less would break, or else those that one more would.
 func (p *Problem) bindingRows(x [][][]int, i, j, k int) []string {
@@ -186,12 +186,12 @@ func (p *Problem) bindingRows(x [][][]int, i, j, k int) []string {
 	}
 	theta := p.Theta[i][k]
 	if x[i][j][k] > 0 {
-		if !meetsNeed(p.carried(x, i, j)-theta, p.LocalDemand(i, j)) {
+		if !meetsNeed(p.regionThroughput(x, i, j)-theta, p.LocalDemand(i, j)) {
 			out = append(out, "local demand")
 		}
 		var all float64
 		for r := range p.Regions {
-			all += p.carried(x, i, r)
+			all += p.regionThroughput(x, i, r)
 		}
 		if !meetsNeed(all-theta, p.GlobalDemand(i)) {
 			out = append(out, "demand over all regions")

@@ -13,9 +13,9 @@ import (
 type reasonWriter struct {
 	*Problem
 	ProposalContext
-	x     [][][]int
-	rules *rules
-	flows []flow
+	x          [][][]int
+	rowChecker *rowChecker
+	flows      []flow
 }
 
 // gpu and capacity return the names of a column.
@@ -76,7 +76,7 @@ func (w *reasonWriter) changeOf(i, j int, columns []int) ReplicaChange {
 		}
 	}
 	ch.Delta = ch.Planned - ch.Current
-	if all := p.carried(w.x, i, j); all > 0 {
+	if all := p.regionThroughput(w.x, i, j); all > 0 {
 		u := ch.ForecastPeakTPS / all
 		ch.Utilisation = &u
 	}
@@ -92,14 +92,14 @@ func (w *reasonWriter) changeOf(i, j int, columns []int) ReplicaChange {
 // after the loss of a region, or within reach.
 func (w *reasonWriter) bindingCovers(i, j, k int) []string {
 	var out []string
-	for _, c := range w.rules.covers[i] {
+	for _, c := range w.rowChecker.covers[i] {
 		if w.x[i][j][k] == 0 || !c.regions.has(j) || c.regions.size() == len(w.Regions) {
 			continue
 		}
 		carried := -w.Theta[i][k]
 		for r := range w.Regions {
 			if c.regions.has(r) {
-				carried += w.carried(w.x, i, r)
+				carried += w.regionThroughput(w.x, i, r)
 			}
 		}
 		switch {
@@ -133,7 +133,7 @@ func (w *reasonWriter) reason(c ReplicaChange, i, j int) string {
 			peak += c.PeakAt.Format(" at 15:04")
 		}
 	}
-	after := formatRate(w.carried(w.x, i, j))
+	after := formatRate(w.regionThroughput(w.x, i, j))
 	if len(w.rows(i, j)) > 1 {
 		after += " in total"
 	}
@@ -159,7 +159,7 @@ func (w *reasonWriter) reason(c ReplicaChange, i, j int) string {
 
 // describeCurrent describes the current capacity.
 func (w *reasonWriter) describeCurrent(c ReplicaChange, i, j int) string {
-	has := w.carried(w.N, i, j)
+	has := w.regionThroughput(w.N, i, j)
 	own := 0.0
 	if c.Current > 0 {
 		for _, k := range w.rows(i, j) {
@@ -259,7 +259,7 @@ func (p *Problem) placeWindow(out []flow, x [][][]int, i, w int) {
 	free := make([]float64, len(out))
 	taken, from := make([]float64, len(out)), make([][]int, len(out))
 	for j := range out {
-		free[j] = p.carried(x, i, j) - p.Rho[i][j][w]
+		free[j] = p.regionThroughput(x, i, j) - p.Rho[i][j][w]
 	}
 	for j := range out {
 		beyond := -free[j]

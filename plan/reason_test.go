@@ -91,13 +91,13 @@ func TestFlowsBalance(t *testing.T) {
 		load, capacity, short := 0.0, 0.0, 0.0
 		for j := range p.Regions {
 			p.Rho[0][j][0] = float64(rng.IntN(5000))
-			load, capacity = load+p.Rho[0][j][0], capacity+p.carried(x, 0, j)
-			short += max(0, p.Rho[0][j][0]-p.carried(x, 0, j))
+			load, capacity = load+p.Rho[0][j][0], capacity+p.regionThroughput(x, 0, j)
+			short += max(0, p.Rho[0][j][0]-p.regionThroughput(x, 0, j))
 		}
 		var sent, taken float64
 		for j, f := range p.flows(x, 0) {
 			sent, taken = sent+f.sent, taken+f.taken
-			if f.taken > max(0, p.carried(x, 0, j)-p.Rho[0][j][0]) {
+			if f.taken > max(0, p.regionThroughput(x, 0, j)-p.Rho[0][j][0]) {
 				t.Fatalf("%d: region %d takes %g", n, j, f.taken)
 			}
 		}
@@ -128,7 +128,7 @@ func TestSurviveNamedRegions(t *testing.T) {
 			left := 0.0
 			for j, name := range q.Regions {
 				if name != lost {
-					left += q.carried(r.X, 0, j)
+					left += q.regionThroughput(r.X, 0, j)
 				}
 			}
 			if left < 6000 {

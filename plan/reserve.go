@@ -199,8 +199,8 @@ func (r *Reservation) addCosts(p *Problem, reserved []float64, own, global Solut
 	r.addCost("on_demand", 0, rented.OnDemand, rented.CostPerHour)
 }
 
-func (r *Reservation) addCost(way string, committed, onDemand int, perHour float64) {
-	r.Costs = append(r.Costs, ReservedCost{way, committed, onDemand, perHour, HoursPerMonth * perHour})
+func (r *Reservation) addCost(option string, committed, onDemand int, perHour float64) {
+	r.Costs = append(r.Costs, ReservedCost{option, committed, onDemand, perHour, HoursPerMonth * perHour})
 }
 
 func sumAll(x [][][]int) int {

@@ -100,7 +100,7 @@ func (r *review) reservedPrice(c gpuClass, onDemand float64) float64 {
 	var sum, n float64
 	for j := range r.spec.Regions {
 		region := &r.spec.Regions[j]
-		if held := r.reserved(region, c); region.Name.Cloud() == c.cloud && held > 0 {
+		if held := r.reservedReplicas(region, c); region.Name.Cloud() == c.cloud && held > 0 {
 			if each := r.committedPrice(region, c); each > 0 {
 				sum, n = sum+each*float64(held), n+float64(held)
 			}

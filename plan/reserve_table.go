@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// commitmentOptions describes the values of ReservedCost.Way.
+// commitmentOptions describes the values of ReservedCost.Option.
 var commitmentOptions = map[string]string{
 	"own_peaks":   "commit for each region's own peak",
 	"global_peak": "commit for the peak of all regions",

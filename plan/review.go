@@ -43,7 +43,7 @@ type ReviewOptions struct {
 	// Peak is the level of the forecast peak to plan capacity for: one of forecast.PeakLevels;
 	// default p50.
 	Peak string
-	// BacktestStep is the interval over which load is averaged before it is forecast and its peak planned
+	// Step is the interval over which load is averaged before it is forecast and its peak planned
 	// for: whole minutes that divide the horizon; default DefaultStep. A history shorter than
 	// minHistoryForSteps is forecast by the minute.
 	Step    time.Duration
@@ -70,7 +70,7 @@ type ReviewOptions struct {
 	Switch bool
 	// Solve solves the problem; nil = the function of that name.
 	Solve func(*Problem, SolveOptions) (Solution, error)
-	// Current is the clock that measures solving; nil = solving is not measured.
+	// Now is the clock that measures solving; nil = solving is not measured.
 	Now func() time.Time
 	// Notes are assumptions made before the review, as text.
 	Notes []string
@@ -192,13 +192,13 @@ type review struct {
 	offerings        []offering
 	gpus             []string // of the offerings, without their capacity types
 	p                Problem
-	courses          []LoadCurve
+	loadCurves       []LoadCurve
 	donated          [][][]int
 	billed           [][]float64
 	assumptions      []string
 	fixedAssumptions []string           // the assumptions that do not depend on the load
 	uncached         map[string]float64 // uncached share of each model's prompt tokens, by name
-	loads            []EndpointForecast
+	forecasts        []EndpointForecast
 }
 
 // startUpTime returns the time a new replica takes to become ready in a cloud.
@@ -246,12 +246,12 @@ func (r *review) solve() (*ReviewResult, error) {
 		Donated: r.donated, Columns: r.gpus, Billed: r.billed, Assumed: r.assumptions,
 	})
 	out.SolveMillis = float64(took.Microseconds()) / 1000
-	return &ReviewResult{Service: r.spec.Name, Problem: &r.p, Proposal: out, X: res.X, LoadCurves: r.capacities(res.X), Forecasts: r.loads, review: r}, nil
+	return &ReviewResult{Service: r.spec.Name, Problem: &r.p, Proposal: out, X: res.X, LoadCurves: r.withCapacities(res.X), Forecasts: r.forecasts, review: r}, nil
 }
 
-// capacities sets the current and the planned capacity of the courses.
-func (r *review) capacities(x [][][]int) []LoadCurve {
-	out := slices.Clone(r.courses)
+// withCapacities returns the load curves with their current and planned capacity.
+func (r *review) withCapacities(x [][][]int) []LoadCurve {
+	out := slices.Clone(r.loadCurves)
 	for at := range out {
 		c := &out[at]
 		i, j := r.modelIndex(c.Model), r.regionIndex(service.Region(c.Region))

@@ -22,8 +22,8 @@ const (
 	// minRunningMinute is the part of the running minute that must have passed. Balancers store their
 	// counts every 10 s, so an earlier reading would show some regions without load.
 	minRunningMinute = 15 * time.Second
-	// courseMinutes is the length of the past in a course.
-	courseMinutes = 24 * 60
+	// loadCurveMinutes is the length of the past in a load curve, in minutes.
+	loadCurveMinutes = 24 * 60
 	// maxHistoryAge is the maximum time between a history's end and the planned time.
 	maxHistoryAge = 35 * 24 * time.Hour
 )
@@ -40,7 +40,7 @@ func (r *review) setLoad(h *forecast.History) error {
 		rows := make([][]float64, len(r.p.Regions))
 		for j := range rows {
 			rows[j] = make([]float64, minutes)
-			r.courses = append(r.courses, LoadCurve{Model: r.p.Models[i], Region: r.p.Regions[j], Planned: rows[j]})
+			r.loadCurves = append(r.loadCurves, LoadCurve{Model: r.p.Models[i], Region: r.p.Regions[j], Planned: rows[j]})
 		}
 		r.p.Rho = append(r.p.Rho, rows)
 	}
@@ -58,7 +58,7 @@ func (r *review) setLoad(h *forecast.History) error {
 	}
 	r.hitRates(past)
 	r.setEgress()
-	return r.forecastAll(f, r.traffic(past, int(gap)))
+	return r.forecastAll(f, r.groupTraffic(past, int(gap)))
 }
 
 // knownHistory returns the history known at the planned time, and the first minute of the forecast. A
@@ -108,10 +108,10 @@ type traffic struct {
 	interactive, batch []float64
 }
 
-// traffic groups a history's series by the service's models and regions, and subtracts cached
+// groupTraffic groups a history's series by the service's models and regions, and subtracts cached
 // tokens. gap is the number of minutes between the history's end and the planned time; their load
 // is unknown.
-func (r *review) traffic(past *forecast.History, gap int) []*traffic {
+func (r *review) groupTraffic(past *forecast.History, gap int) []*traffic {
 	grid := map[[2]int]*traffic{}
 	for i := range r.p.Models {
 		for j := range r.p.Regions {
@@ -196,18 +196,18 @@ func addKnown(to, values []float64, factor float64) {
 	}
 }
 
-// forecastAll sets rho and the courses from the traffic of every model and region.
+// forecastAll sets rho and the load curves from the traffic of every model and region.
 func (r *review) forecastAll(f forecast.Forecaster, all []*traffic) error {
-	var words sentenceGroup
+	var notes sentenceGroup
 	for _, t := range all {
 		name := r.p.Regions[t.region]
 		if len(r.p.Models) > 1 {
 			name = r.p.Models[t.model] + " in " + name
 		}
-		course := r.courseOf(t)
+		curve := r.loadCurveOf(t)
 		if allUnknown(t.interactive) {
-			words.add("no history: assuming no interactive load", name)
-		} else if err := r.forecastTraffic(f, t, course, func(sentence string) { words.add(sentence, name) }); err != nil {
+			notes.add("no history: assuming no interactive load", name)
+		} else if err := r.forecastTraffic(f, t, curve, func(sentence string) { notes.add(sentence, name) }); err != nil {
 			return err
 		}
 		rho := r.p.Rho[t.model][t.region]
@@ -215,16 +215,16 @@ func (r *review) forecastAll(f forecast.Forecaster, all []*traffic) error {
 			for w := range rho {
 				rho[w] += buffer
 			}
-			words.add("includes 10 % of the last hour's batch load", name)
+			notes.add("includes 10 % of the last hour's batch load", name)
 		}
 	}
-	words.each(len(all), func(names, sentence string) { r.assume("%s: %s", names, sentence) })
+	notes.each(len(all), func(names, sentence string) { r.assume("%s: %s", names, sentence) })
 	return nil
 }
 
-// forecastTraffic adds the expected interactive traffic to rho and the course, and reports its
+// forecastTraffic adds the expected interactive traffic to rho and the load curve, and reports its
 // assumptions.
-func (r *review) forecastTraffic(f forecast.Forecaster, t *traffic, course *LoadCurve, say func(sentence string)) error {
+func (r *review) forecastTraffic(f forecast.Forecaster, t *traffic, curve *LoadCurve, addNote func(sentence string)) error {
 	rho := r.p.Rho[t.model][t.region]
 	s := inSteps(t.start, t.interactive, int(r.o.Step/time.Minute))
 	s.Name = r.p.Regions[t.region]
@@ -235,24 +235,24 @@ func (r *review) forecastTraffic(f forecast.Forecaster, t *traffic, course *Load
 	if err != nil {
 		return err
 	}
-	lift := peakFactor(fc, r.o.Peak)
-	course.Mean, course.Lo90, course.Hi90 = byMinute(fc.Mean, s.Step), byMinute(fc.Lo90, s.Step), byMinute(fc.Hi90, s.Step)
-	for w, v := range course.Mean {
-		rho[w] += lift * v
+	factor := peakFactor(fc, r.o.Peak)
+	curve.Mean, curve.Lo90, curve.Hi90 = byMinute(fc.Mean, s.Step), byMinute(fc.Lo90, s.Step), byMinute(fc.Hi90, s.Step)
+	for w, v := range curve.Mean {
+		rho[w] += factor * v
 	}
-	course.PeakHigh = max(fc.Peaks.P95/s.Step.Seconds(), slices.Max(rho))
-	if lift > 1 {
-		say(fmt.Sprintf("planned for the %s peak, not the mean", r.o.Peak))
+	curve.PeakHigh = max(fc.Peaks.P95/s.Step.Seconds(), slices.Max(rho))
+	if factor > 1 {
+		addNote(fmt.Sprintf("planned for the %s peak, not the mean", r.o.Peak))
 	}
 	for _, a := range fc.Assumed {
-		say(a)
+		addNote(a)
 	}
-	left := forecast.RecentDeviation(f, s)
-	if left.Kind != forecast.NoDeviation {
-		say("load deviates from the forecast: " + left.Message)
+	deviation := forecast.RecentDeviation(f, s)
+	if deviation.Kind != forecast.NoDeviation {
+		addNote("load deviates from the forecast: " + deviation.Message)
 	}
-	r.loads = append(r.loads, EndpointForecast{
-		Model: r.p.Models[t.model], Region: service.Region(r.p.Regions[t.region]), Forecast: fc, Deviation: left,
+	r.forecasts = append(r.forecasts, EndpointForecast{
+		Model: r.p.Models[t.model], Region: service.Region(r.p.Regions[t.region]), Forecast: fc, Deviation: deviation,
 		step: s.Step, first: t.start + int64(len(t.interactive)),
 	})
 	return nil
@@ -303,13 +303,13 @@ func byMinute(values []float64, step time.Duration) []float64 {
 	return out
 }
 
-// courseOf starts the course of a model in a region with the last day of its load, interactive and
+// loadCurveOf starts the load curve of a model in a region with the last day of its load, interactive and
 // batch.
-func (r *review) courseOf(t *traffic) *LoadCurve {
-	for at := range r.courses {
-		if c := &r.courses[at]; c.Model == r.p.Models[t.model] && c.Region == r.p.Regions[t.region] {
-			c.Past = perSecond(t.interactive[max(0, len(t.interactive)-courseMinutes):])
-			addKnown(c.Past, t.batch[max(0, len(t.batch)-courseMinutes):], 1.0/60)
+func (r *review) loadCurveOf(t *traffic) *LoadCurve {
+	for at := range r.loadCurves {
+		if c := &r.loadCurves[at]; c.Model == r.p.Models[t.model] && c.Region == r.p.Regions[t.region] {
+			c.Past = perSecond(t.interactive[max(0, len(t.interactive)-loadCurveMinutes):])
+			addKnown(c.Past, t.batch[max(0, len(t.batch)-loadCurveMinutes):], 1.0/60)
 			return c
 		}
 	}

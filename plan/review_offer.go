@@ -12,8 +12,8 @@ import (
 // base is used before spot, and must not make a plan choose other GPUs.
 const baseShare = 0.999
 
-// offering is one column of the plan: GPUs of a class with one capacity type. base marks the replicas
-// of on_demand_base.
+// offering is one column of the plan: GPUs of a class with one capacity type. onDemandBase marks the
+// replicas of on_demand_base.
 type offering struct {
 	gpuClass
 	capacity     service.CapacityType
@@ -75,7 +75,7 @@ func (r *review) findClasses() []gpuClass {
 	return out
 }
 
-// noLimit is the result of has for an unlimited offering.
+// noLimit is the result of maxReplicas for an unlimited offering.
 const noLimit = -1
 
 // maxReplicas returns the maximum number of replicas of an offering in a region; 0 where the region does
@@ -88,7 +88,7 @@ func (r *review) maxReplicas(region *service.RegionSpec, o offering) int {
 	case cloud == service.CloudStatic:
 		return ifOffered(o.capacity == service.CapacityOnDemand && !o.onDemandBase, len(region.Endpoints))
 	case o.capacity == service.CapacityReserved:
-		return r.reserved(region, o.gpuClass)
+		return r.reservedReplicas(region, o.gpuClass)
 	case o.onDemandBase:
 		return ifOffered(spotFirst(region), region.OnDemandBase)
 	case o.capacity == service.CapacitySpot:
@@ -113,9 +113,9 @@ func spotFirst(region *service.RegionSpec) bool {
 	return spot >= 0 && (demand < 0 || spot < demand)
 }
 
-// reserved returns the number of replicas of a class that a region's commitments can run. A machine
+// reservedReplicas returns the number of replicas of a class that a region's commitments can run. A machine
 // counts for the one class that uses most of its GPUs.
-func (r *review) reserved(region *service.RegionSpec, c gpuClass) int {
+func (r *review) reservedReplicas(region *service.RegionSpec, c gpuClass) int {
 	sum := 0
 	for _, held := range region.Reserved {
 		m, known := catalogue.Find(region.Name.Cloud(), held.Type)
@@ -267,7 +267,7 @@ func (r *review) billedPrices(region *service.RegionSpec, demand, paid []float64
 	committed := 0.0
 	for k, o := range r.offerings {
 		if o.capacity == service.CapacityReserved && o.cloud == region.Name.Cloud() {
-			committed += row[k] * float64(r.reserved(region, o.gpuClass))
+			committed += row[k] * float64(r.reservedReplicas(region, o.gpuClass))
 		}
 	}
 	if committed > 0 {

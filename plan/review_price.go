@@ -8,7 +8,7 @@ import (
 	"skyserve/internal/service"
 )
 
-// gpuClass is what one replica runs on: a number of GPUs of one type in one cloud. Each class has
+// gpuClass is the hardware of one replica: a number of GPUs of one type in one cloud. Each class has
 // its own prices.
 type gpuClass struct {
 	cloud string
@@ -85,7 +85,7 @@ type MachinePrice struct {
 	GPU      string
 	GPUs     int
 	Capacity service.CapacityType
-	// USDPerHour is the price of the whole machine, above 0; From is its source, as text.
+	// USDPerHour is the price of the whole machine, above 0; Source is its source, as text.
 	USDPerHour float64
 	Source     string
 }

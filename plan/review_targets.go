@@ -12,7 +12,7 @@ const maxTargetSteps = 12
 type EndpointTarget struct {
 	Model  string
 	Region service.Region
-	// Target applies from the time of the plan on; the pacing caller sets From and Until.
+	// Target applies from the time of the plan on. The caller sets From and Until.
 	Target
 }
 
@@ -43,7 +43,7 @@ func (v *ReviewResult) Targets() []EndpointTarget {
 				if n > 0 {
 					o := v.review.offerings[k]
 					t.Count += n
-					t.Replicas = addReplicas(t.Replicas, v.review.replicas(i, o, n))
+					t.Replicas = mergeReplicaTarget(t.Replicas, v.review.replicaTarget(i, o, n))
 				}
 			}
 			if t.Count > 0 {
@@ -59,10 +59,10 @@ func (v *ReviewResult) Targets() []EndpointTarget {
 	return out
 }
 
-// replicas returns the target of n replicas of a model on an offering. The GPU is omitted where the
+// replicaTarget returns the target of n replicas of a model on an offering. The GPU is omitted where the
 // model sets none, because it is only assumed, and the capacity type is omitted on the operator's
 // own machines.
-func (r *review) replicas(model int, o offering, n int) ReplicaTarget {
+func (r *review) replicaTarget(model int, o offering, n int) ReplicaTarget {
 	t := ReplicaTarget{Count: n}
 	if len(r.spec.Models[model].GPUs) > 0 {
 		t.GPU = service.GPU{Type: o.gpu, Count: o.count}
@@ -73,9 +73,9 @@ func (r *review) replicas(model int, o offering, n int) ReplicaTarget {
 	return t
 }
 
-// addReplicas merges targets of the same GPU and capacity type: the on-demand base and on demand
+// mergeReplicaTarget merges targets of the same GPU and capacity type: the on-demand base and on demand
 // beyond it are one.
-func addReplicas(all []ReplicaTarget, t ReplicaTarget) []ReplicaTarget {
+func mergeReplicaTarget(all []ReplicaTarget, t ReplicaTarget) []ReplicaTarget {
 	for i := range all {
 		if all[i].GPU == t.GPU && all[i].Capacity == t.Capacity {
 			all[i].Count += t.Count

@@ -21,7 +21,7 @@ type EndpointForecast struct {
 	first int64         // the first minute of the forecast, since 1970
 }
 
-// Source returns the time at which the forecast begins.
+// From returns the time at which the forecast begins.
 func (l *EndpointForecast) From() time.Time { return time.Unix(l.first*60, 0).UTC() }
 
 // stepsPerTarget returns the number of forecast steps in one step of PerStep.
@@ -45,20 +45,20 @@ func (l *EndpointForecast) PerStep(values []float64) []float64 {
 }
 
 // Deviations compares the loads since the review with its forecasts and returns the deviation of each of
-// Loads, in their order. h must contain the minutes since then; minutes from now on are ignored.
+// v.Forecasts, in their order. h must contain the minutes since then; minutes from now on are ignored.
 func (v *ReviewResult) Deviations(h *forecast.History, now time.Time) []forecast.Deviation {
 	past := h.Before(now.Unix() / 60)
 	out := make([]forecast.Deviation, len(v.Forecasts))
 	if past.Minutes == 0 {
 		return out
 	}
-	came := map[[2]string]*traffic{}
+	arrived := map[[2]string]*traffic{}
 	made := *v.review // a copy: its assumptions belong to the review
-	for _, t := range made.traffic(past, 0) {
-		came[[2]string{made.p.Models[t.model], made.p.Regions[t.region]}] = t
+	for _, t := range made.groupTraffic(past, 0) {
+		arrived[[2]string{made.p.Models[t.model], made.p.Regions[t.region]}] = t
 	}
 	for i, l := range v.Forecasts {
-		t := came[[2]string{l.Model, string(l.Region)}]
+		t := arrived[[2]string{l.Model, string(l.Region)}]
 		minutes := unknown(int(min(int64(len(l.Forecast.Mean))*int64(l.step/time.Minute), max(0, past.End()-l.first))))
 		for m := range minutes {
 			if at := l.first + int64(m) - t.start; at >= 0 && at < int64(len(t.interactive)) {

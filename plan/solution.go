@@ -43,7 +43,7 @@ func (p *Problem) Counts(columns map[string]float64) ([][][]int, error) {
 	return x, nil
 }
 
-// Assess returns the Result of counts from another solver with a lower bound of their cost. Rows
+// Assess returns the Solution of counts from another solver with a lower bound of their cost. Rows
 // and cost are computed from the problem itself. It fails when a row is broken.
 func (p *Problem) Assess(x [][][]int, bound, gap float64) (Solution, error) {
 	if err := p.Verify(x); err != nil {

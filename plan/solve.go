@@ -121,10 +121,10 @@ func divided(values []float64, by float64) []float64 {
 
 // solver is the state of one Solve, whose prices are scaled.
 type solver struct {
-	p     *Problem
-	gap   float64
-	work  effort
-	rules *rules
+	p          *Problem
+	gap        float64
+	work       effort
+	rowChecker *rowChecker
 
 	best        [][][]int
 	bound       float64
@@ -133,7 +133,7 @@ type solver struct {
 }
 
 func newSolver(p *Problem, o SolveOptions) *solver {
-	return &solver{p: p, gap: o.Gap, work: effort{remaining: o.Effort, interrupt: o.Interrupt}, rules: newRules(p)}
+	return &solver{p: p, gap: o.Gap, work: effort{remaining: o.Effort, interrupt: o.Interrupt}, rowChecker: newRowChecker(p)}
 }
 
 // solveSubproblems solves each independent subproblem as a programme of its own.
@@ -358,7 +358,7 @@ func (c *programme) closeGap(p *point) {
 // boundModels raises the bound by solving each model whole, and reports whether that finishes the
 // programme.
 func (c *programme) boundModels(p *point) bool {
-	floors, _, _ := c.wholeModels(p)
+	floors, _, _ := c.boundWholeModels(p)
 	bound := p.value
 	for _, f := range floors {
 		bound += f

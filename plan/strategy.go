@@ -55,13 +55,13 @@ type Target struct {
 	Count int
 	// Replicas is the count by GPU and capacity type; nil = any.
 	Replicas []ReplicaTarget
-	// Source and Until bound the time that it applies to, on the clock of Step.
+	// From and Until bound the time that it applies to, on the clock of Step.
 	From, Until time.Duration
 	// ReplicaTPS is the throughput of one replica, in prompt tokens a second; 0 = unknown.
 	ReplicaTPS float64
 	// PeakTPS is the load planned for, in prompt tokens a second, including the buffer.
 	PeakTPS float64
-	// LoadCurve is the forecast of the interactive load in steps of ForecastStep from From on, in prompt
+	// ForecastTPS is the forecast of the interactive load in steps of ForecastStep from From on, in prompt
 	// tokens a second; empty = unknown.
 	ForecastTPS  []float64
 	ForecastStep time.Duration
@@ -82,7 +82,7 @@ type endpointKey struct{ model, region, pool string }
 
 func (e *Endpoint) endpointKey() endpointKey { return endpointKey{e.Model, e.Region, e.Pool} }
 
-// count is the number of replicas that bounds and targets refer to.
+// count returns the number of replicas that bounds and targets refer to.
 func (e *Endpoint) count() int { return e.Ready + e.Starting }
 
 // Scaling is a change of one endpoint. Reclaim, Redeploy and Launch add replicas, Donate or Remove
@@ -128,7 +128,7 @@ func (s *Scaling) Drained() int { return s.Donate + s.Remove }
 type Strategy interface {
 	// Name is the value that selects it in service.yaml.
 	Name() string
-	// BacktestStep returns the changes to make now; none when nothing has to change. Call it every few
+	// Step returns the changes to make now; none when nothing has to change. Call it every few
 	// seconds.
 	Step(now time.Duration, f *Fleet) []Scaling
 }

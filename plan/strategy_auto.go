@@ -45,7 +45,7 @@ const (
 //     memory, which deferred work fills up, and adds all missing replicas at once;
 //   - a large pool is filled further than a small one, because random variation averages out in it;
 //   - the fill level is corrected by results, until the allowed share of first tokens is late: see
-//     filling;
+//     fillLevel;
 //   - each region has replicas for localShare of its load, and the remainder run where the shortfall
 //     is highest, so that three regions do not round up three times;
 //   - the forecast contributes the growth expected within forecastLead; a forecast that differs from
@@ -69,7 +69,7 @@ type autoState struct {
 	load            float64 // in replicas, smoothed
 	known           bool    // load has a value
 	sufficientSince time.Duration
-	minExcess       int          // the smallest excess since enough
+	minExcess       int          // the smallest excess since sufficientSince
 	lastFirstTokens *FirstTokens // at the previous step that reported them
 }
 
@@ -83,10 +83,10 @@ func (*auto) Name() string { return "auto" }
 func (s *auto) Step(now time.Duration, f *Fleet) []Scaling {
 	loads := make([]float64, len(f.Endpoints))
 	needs := make([]int, len(f.Endpoints))
-	s.learn(now, f)
+	s.updateFillLevels(now, f)
 	for i := range f.Endpoints {
 		e := &f.Endpoints[i]
-		st := s.observe(now, e)
+		st := s.updateLoad(now, e)
 		loads[i] = pooledReplicas(st.load*e.expectedGrowth(now)) / s.fillLevels[e.loadKey()].factor()
 		needs[i] = max(int(math.Ceil(localShare*loads[i])), e.Min)
 		if !st.known {
@@ -109,13 +109,13 @@ func (s *auto) Step(now time.Duration, f *Fleet) []Scaling {
 // loadKey returns the key of the endpoints that share a load: those of a model in all regions.
 func (e *Endpoint) loadKey() endpointKey { return endpointKey{model: e.Model, pool: e.Pool} }
 
-// learn processes the first tokens since the previous step, over all regions: requests go where
+// updateFillLevels processes the first tokens since the previous step, over all regions: requests go where
 // there is capacity.
-func (s *auto) learn(now time.Duration, f *Fleet) {
-	came := map[endpointKey]FirstTokens{}
+func (s *auto) updateFillLevels(now time.Duration, f *Fleet) {
+	arrived := map[endpointKey]FirstTokens{}
 	for i := range f.Endpoints {
 		e := &f.Endpoints[i]
-		k, st := e.loadKey(), s.state(now, e)
+		k, st := e.loadKey(), s.stateOf(now, e)
 		if s.fillLevels[k] == nil {
 			s.fillLevels[k] = &fillLevel{maxLateShare: s.options.MaxLateShare, at: now}
 		}
@@ -123,19 +123,19 @@ func (s *auto) learn(now time.Duration, f *Fleet) {
 			continue
 		}
 		if st.lastFirstTokens != nil {
-			n, sum := e.IWFFirstTokens.since(*st.lastFirstTokens), came[k]
-			came[k] = FirstTokens{sum.Total + n.Total, sum.Late + n.Late}
+			n, sum := e.IWFFirstTokens.since(*st.lastFirstTokens), arrived[k]
+			arrived[k] = FirstTokens{sum.Total + n.Total, sum.Late + n.Late}
 		}
 		firsts := *e.IWFFirstTokens
 		st.lastFirstTokens = &firsts
 	}
-	for k, n := range came {
+	for k, n := range arrived {
 		s.fillLevels[k].update(now, n)
 	}
 }
 
-// state returns the state of an endpoint.
-func (s *auto) state(now time.Duration, e *Endpoint) *autoState {
+// stateOf returns the state of an endpoint.
+func (s *auto) stateOf(now time.Duration, e *Endpoint) *autoState {
 	st := s.states[e.endpointKey()]
 	if st == nil {
 		st = &autoState{at: now, sufficientSince: now, minExcess: math.MaxInt}
@@ -144,9 +144,9 @@ func (s *auto) state(now time.Duration, e *Endpoint) *autoState {
 	return st
 }
 
-// observe updates the smoothed load of an endpoint.
-func (s *auto) observe(now time.Duration, e *Endpoint) *autoState {
-	st := s.state(now, e)
+// updateLoad updates the smoothed load of an endpoint.
+func (s *auto) updateLoad(now time.Duration, e *Endpoint) *autoState {
+	st := s.stateOf(now, e)
 	if e.Observed != nil && e.Target != nil && e.Target.ReplicaTPS > 0 {
 		load := *e.Observed / e.Target.ReplicaTPS
 		if !st.known {

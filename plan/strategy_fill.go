@@ -40,19 +40,19 @@ type fillLevel struct {
 func (l *fillLevel) factor() float64 { return math.Exp(l.log) }
 
 // update processes the first tokens since the previous step.
-func (l *fillLevel) update(now time.Duration, came FirstTokens) {
+func (l *fillLevel) update(now time.Duration, arrived FirstTokens) {
 	hours := (now - l.at).Hours()
 	if hours <= 0 {
 		return
 	}
 	l.at = now
-	rate := float64(came.Total) / hours
+	rate := float64(arrived.Total) / hours
 	if l.usualRate == 0 {
 		l.usualRate = rate
 	}
 	l.usualRate += (min(rate, maxRateJump*l.usualRate) - l.usualRate) * -math.Expm1(-hours)
 	if l.usualRate > 0 {
-		l.log += fillGain * (float64(came.Total) - float64(came.Late)/l.maxLateShare) / max(l.usualRate, rate)
+		l.log += fillGain * (float64(arrived.Total) - float64(arrived.Late)/l.maxLateShare) / max(l.usualRate, rate)
 		l.log = min(max(l.log, math.Log(minFill)), math.Log(maxFill))
 	}
 }

@@ -9,12 +9,12 @@ import (
 // hours updates a fill level every 5 s with so many first tokens an hour, of which the share given
 // by late is late, and returns that share over the last half of the time.
 func (l *fillLevel) hours(n, perHour float64, late func(fill float64) float64) float64 {
-	var came, debt, all, gone float64
+	var arrived, debt, all, gone float64
 	looks := int(n * 720)
 	for i := range looks {
-		came += perHour / 720
-		tokens := FirstTokens{Total: int64(came)}
-		came -= float64(tokens.Total)
+		arrived += perHour / 720
+		tokens := FirstTokens{Total: int64(arrived)}
+		arrived -= float64(tokens.Total)
 		debt += late(l.factor()) * float64(tokens.Total)
 		tokens.Late = min(int64(debt), tokens.Total)
 		debt -= float64(tokens.Late)

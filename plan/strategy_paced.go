@@ -8,8 +8,8 @@ import (
 
 // The constants of LT-UA (SageServe section 6.4).
 const (
-	// gapWindow is the end of the hour in which load is compared with the forecast.
-	gapWindow = 20 * time.Minute
+	// loadRatioWindow is the end of the hour in which load is compared with the forecast.
+	loadRatioWindow = 20 * time.Minute
 	// underestimated and overestimated are ratios of observed to forecast load.
 	underestimated = 5.0
 	overestimated  = 0.5
@@ -43,16 +43,16 @@ func (s *paced) Step(now time.Duration, f *Fleet) []Scaling {
 			}
 			continue
 		}
-		if n, reason := s.pace(now, e); n != 0 && s.last.elapsed(e, now) && g.request(i, n, reason) {
+		if n, reason := s.changeFor(now, e); n != 0 && s.last.elapsed(e, now) && g.request(i, n, reason) {
 			s.last[e.endpointKey()] = now
 		}
 	}
 	return g.out
 }
 
-// pace returns the change of an endpoint, and its reason.
-func (s *paced) pace(now time.Duration, e *Endpoint) (n int, reason string) {
-	if gap, known := s.gap(now, e); known {
+// changeFor returns the change of an endpoint, and its reason.
+func (s *paced) changeFor(now time.Duration, e *Endpoint) (n int, reason string) {
+	if gap, known := s.loadRatio(now, e); known {
 		if n := e.stepForTraffic(gap); n != 0 {
 			return n, fmt.Sprintf("load %.1f times the forecast, %d planned", gap, e.Target.Count)
 		}
@@ -82,9 +82,9 @@ func (e *Endpoint) stepForTraffic(gap float64) int {
 	return 0
 }
 
-// gap returns the ratio of load to planned load, at times when LT-UA uses it.
-func (s *paced) gap(now time.Duration, e *Endpoint) (ratio float64, known bool) {
-	if s.name != "lt-ua" || e.Observed == nil || e.Target.PeakTPS <= 0 || now < e.Target.Until-gapWindow || now >= e.Target.Until {
+// loadRatio returns the ratio of load to planned load, at times when LT-UA uses it.
+func (s *paced) loadRatio(now time.Duration, e *Endpoint) (ratio float64, known bool) {
+	if s.name != "lt-ua" || e.Observed == nil || e.Target.PeakTPS <= 0 || now < e.Target.Until-loadRatioWindow || now >= e.Target.Until {
 		return 0, false
 	}
 	return *e.Observed / e.Target.PeakTPS, true

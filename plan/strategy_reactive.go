@@ -24,14 +24,14 @@ func (s *reactive) Step(now time.Duration, f *Fleet) []Scaling {
 		if e.Utilisation == nil || !s.last.elapsed(e, now) {
 			continue
 		}
-		asked := false
+		scaled := false
 		switch u := *e.Utilisation; {
 		case u > scaleOutAbove:
-			asked = g.request(i, 1, aboveThreshold(u))
+			scaled = g.request(i, 1, aboveThreshold(u))
 		case u < scaleInBelow:
-			asked = g.request(i, -1, belowThreshold(u))
+			scaled = g.request(i, -1, belowThreshold(u))
 		}
-		if asked {
+		if scaled {
 			s.last[e.endpointKey()] = now
 		}
 	}

@@ -295,7 +295,7 @@ func checkStrategy(t *rapid.T, name string) {
 func checkChange(t *rapid.T, name string, now time.Duration, e *Endpoint, c *Scaling, last map[int]time.Duration) {
 	n := c.Added() - c.Drained()
 	byTraffic := false
-	if name == "lt-ua" && now >= e.Target.Until-gapWindow {
+	if name == "lt-ua" && now >= e.Target.Until-loadRatioWindow {
 		gap := *e.Observed / e.Target.PeakTPS
 		share := gap * float64(e.Target.Count)
 		byTraffic = n == 1 && gap >= underestimated && float64(e.count()) < share || n == -1 && gap <= overestimated && float64(e.count()) > share

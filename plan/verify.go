@@ -4,7 +4,7 @@ import "fmt"
 
 // Verify returns the first row of the problem that counts x break, with its place. It shares no
 // code with the solver: it places every window's load in the regions that may serve it,
-// independently of the rows that the search uses (rules.go).
+// independently of the rows that the search uses (row_checker.go).
 func (p *Problem) Verify(x [][][]int) error {
 	near := make([]regionSet, len(p.Regions))
 	for j := range near {

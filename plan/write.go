@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// row is one linear row of the programme.
-type row struct {
+// linearRow is one linear row of the programme.
+type linearRow struct {
 	name  string
 	terms []term
 	sense string // ">=" or "<="
@@ -27,8 +27,8 @@ func formatNumber(v float64) string { return strconv.FormatFloat(v, 'g', -1, 64)
 // (added replicas) and, where they apply, t_i_j_k (replicas on VMs taken over from another model)
 // and o_i_j_w (load sent to other regions): x = s + t + a, so max(0, delta) needs no row of its
 // own.
-func (p *Problem) rows() []row {
-	var out []row
+func (p *Problem) rows() []linearRow {
+	var out []linearRow
 	sets := p.reachSets()
 	for i := range p.Models {
 		out = append(out, p.modelRows(i, sets)...)
@@ -36,14 +36,14 @@ func (p *Problem) rows() []row {
 	for j := range p.Regions {
 		for k := range p.GPUs {
 			if capacity := limitOr(p.Capacity, j, k, unlimited); capacity < unlimited {
-				r := row{name: fmt.Sprintf("capacity_%d_%d", j, k), sense: "<=", right: float64(capacity)}
+				r := linearRow{name: fmt.Sprintf("capacity_%d_%d", j, k), sense: "<=", right: float64(capacity)}
 				for i := range p.Models {
 					r.terms = append(r.terms, p.countTerms(1, i, j, k)...)
 				}
 				out = append(out, r)
 			}
 			if p.Switch != nil {
-				r := row{name: fmt.Sprintf("standing_%d_%d", j, k), sense: "<=", right: float64(p.runningVMs(j, k))}
+				r := linearRow{name: fmt.Sprintf("standing_%d_%d", j, k), sense: "<=", right: float64(p.runningVMs(j, k))}
 				for i := range p.Models {
 					all := p.countTerms(1, i, j, k)
 					r.terms = append(r.terms, all[:len(all)-1]...) // all but the added replicas
@@ -56,8 +56,8 @@ func (p *Problem) rows() []row {
 }
 
 // modelRows lists the rows of model i alone.
-func (p *Problem) modelRows(i int, sets []regionSet) []row {
-	var out []row
+func (p *Problem) modelRows(i int, sets []regionSet) []linearRow {
+	var out []linearRow
 	carried, counted := make([][]term, len(p.Regions)), []term{}
 	for j := range p.Regions {
 		var count []term
@@ -66,11 +66,11 @@ func (p *Problem) modelRows(i int, sets []regionSet) []row {
 			count = append(count, p.countTerms(1, i, j, k)...)
 		}
 		counted = append(counted, count...)
-		out = append(out, row{fmt.Sprintf("local_%d_%d", i, j), carried[j], ">=", p.LocalDemand(i, j)})
+		out = append(out, linearRow{fmt.Sprintf("local_%d_%d", i, j), carried[j], ">=", p.LocalDemand(i, j)})
 		out = append(out, boundRows(fmt.Sprintf("%d_%d", i, j), count, limitOr(p.Min, i, j, 0), limitOr(p.Max, i, j, unlimited))...)
 		for w, load := range p.Rho[i][j] {
 			if p.egressCostOf(i, j).price > 0 {
-				out = append(out, row{
+				out = append(out, linearRow{
 					fmt.Sprintf("away_%d_%d_%d", i, j, w), append([]term{{1, column("o", i, j, w)}}, carried[j]...), ">=", load,
 				})
 			}
@@ -78,7 +78,7 @@ func (p *Problem) modelRows(i int, sets []regionSet) []row {
 	}
 	out = append(out, boundRows(fmt.Sprintf("total_%d", i), counted, totalOr(p.MinTotal, i, 0), totalOr(p.MaxTotal, i, unlimited))...)
 	for n, c := range p.covers(i, sets) {
-		r := row{name: fmt.Sprintf("cover_%d_%d", i, n), sense: ">=", right: c.need}
+		r := linearRow{name: fmt.Sprintf("cover_%d_%d", i, n), sense: ">=", right: c.need}
 		if c.regions.size() == len(p.Regions) {
 			r.name = fmt.Sprintf("global_%d", i)
 		}
@@ -96,13 +96,13 @@ func (p *Problem) modelRows(i int, sets []regionSet) []row {
 }
 
 // boundRows returns the rows that keep a count between least and most.
-func boundRows(name string, count []term, least, most int) []row {
-	var out []row
+func boundRows(name string, count []term, least, most int) []linearRow {
+	var out []linearRow
 	if least > 0 {
-		out = append(out, row{"min_" + name, count, ">=", float64(least)})
+		out = append(out, linearRow{"min_" + name, count, ">=", float64(least)})
 	}
 	if most < unlimited {
-		out = append(out, row{"max_" + name, count, "<=", float64(most)})
+		out = append(out, linearRow{"max_" + name, count, "<=", float64(most)})
 	}
 	return out
 }

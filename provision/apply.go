@@ -30,7 +30,7 @@ type ProgressFunc func(c Change, p Phase, err error)
 type ApplyOptions struct {
 	// Parallel is the maximum number of concurrent changes; 0 means 16.
 	Parallel int
-	// ProgressFunc is called for every phase of every change; nil disables progress reports.
+	// Progress is called for every phase of every change; nil disables progress reports.
 	Progress ProgressFunc
 	// WaitReady blocks until a replacement is ready; the next stage waits for it. nil means that a
 	// launched object counts as ready.
@@ -41,7 +41,7 @@ type ApplyOptions struct {
 	Reload func(ctx context.Context, w Desired) error
 	// Now is the clock for the expiry of refused offerings; nil means time.Now.
 	Now func() time.Time
-	// ExhaustedOfferings contains earlier refusals, and Apply adds new ones; nil means no earlier refusal.
+	// Exhausted contains earlier refusals, and Apply adds new ones; nil means no earlier refusal.
 	Exhausted *ExhaustedOfferings
 	// Drain is called before a running object is terminated, also after its replacement is ready. It
 	// returns when no work is left on the object. It cannot veto the termination: nil and an empty

@@ -14,8 +14,8 @@ const (
 	errorTTL  = 10 * time.Minute
 )
 
-// AnswerCache caches answers of a cloud by key: results for hours, errors for minutes. The zero value is
-// empty. It is safe for concurrent use: while one caller requests an answer, others wait for it.
+// AnswerCache caches answers of a cloud by key: results for 6 hours, errors for 10 minutes. The zero value
+// is empty. It is safe for concurrent use: while one caller requests an answer, others wait for it.
 // Entries are never evicted, so use few keys.
 type AnswerCache[T any] struct {
 	mu      sync.Mutex
@@ -32,7 +32,7 @@ type cacheEntry[T any] struct {
 
 // Get returns the cached answer, or requests and caches it. An error of a cancelled context is not
 // cached.
-func (h *AnswerCache[T]) Get(ctx context.Context, key string, now time.Time, ask func(context.Context) (T, error)) (T, error) {
+func (h *AnswerCache[T]) Get(ctx context.Context, key string, now time.Time, fetch func(context.Context) (T, error)) (T, error) {
 	a := h.entry(key)
 	select {
 	case a.sem <- struct{}{}:
@@ -44,7 +44,7 @@ func (h *AnswerCache[T]) Get(ctx context.Context, key string, now time.Time, ask
 	if now.Before(a.expires) {
 		return a.value, a.err
 	}
-	value, err := ask(ctx)
+	value, err := fetch(ctx)
 	if err != nil && errors.Is(ctx.Err(), context.Canceled) {
 		return value, err
 	}

@@ -21,12 +21,13 @@ type ReplicaClass struct {
 // ClassOf returns the class of an offering.
 func ClassOf(o Offering) ReplicaClass { return ReplicaClass{o.GPU, o.GPUs, o.Capacity} }
 
-// Matches reports whether an offering belongs to the class.
+// Matches reports whether o belongs to the class.
 func (c ReplicaClass) Matches(o Offering) bool {
 	return (c.GPU == "" || c.GPU == o.GPU && c.GPUs == o.GPUs) && (c.Capacity == "" || c.Capacity == o.Capacity)
 }
 
-// ParseClass returns the class for a plan's name of GPUs, such as L4 or 8xH100, and a capacity type.
+// ParseClass returns the class with the GPUs in the notation of plans, such as L4 or 8xH100, and a capacity
+// type.
 func ParseClass(gpus, capacity string) ReplicaClass {
 	c := ReplicaClass{GPU: gpus, GPUs: 1, Capacity: service.CapacityType(capacity)}
 	if count, gpu, found := strings.Cut(gpus, "x"); found {
@@ -61,7 +62,7 @@ func (c ClassCounts) Total() int {
 	return total
 }
 
-// sortedClasses returns the classes of counts in a fixed order, the most specific first, so that a replica
+// sortedClasses returns the classes of c in a fixed order, the most specific first, so that a replica
 // counts for its specific class before it counts for a class that matches any.
 func (c ClassCounts) sortedClasses() []ReplicaClass {
 	var all []ReplicaClass
@@ -80,15 +81,15 @@ func (c ClassCounts) sortedClasses() []ReplicaClass {
 
 // Match matches existing replicas with the desired classes. matched maps the index of a replica to its
 // class. missing lists the class of each replica that does not exist yet, in a fixed order. A replica
-// whose offering is unknown matches Class{} only.
+// whose offering is unknown matches ReplicaClass{} only.
 func (c ClassCounts) Match(exist []Object) (matched map[int]ReplicaClass, missing []ReplicaClass) {
 	matched = map[int]ReplicaClass{}
 	for _, class := range c.sortedClasses() {
 		left := c[class]
 		for i, o := range exist {
 			_, taken := matched[i]
-			of := class == ReplicaClass{} || o.Offering != nil && class.Matches(*o.Offering)
-			if left > 0 && !taken && of {
+			fits := class == ReplicaClass{} || o.Offering != nil && class.Matches(*o.Offering)
+			if left > 0 && !taken && fits {
 				matched[i] = class
 				left--
 			}

@@ -22,9 +22,9 @@ const (
 // Change is one step from the observed to the desired state.
 type Change struct {
 	Action Action
-	// Desired is set for launch, replace, reload and mend.
+	// Desired is set for launch, replace, reload and repair.
 	Desired Desired
-	// Observed is set for replace, reload, mend and terminate, and for a launch when a dead object with the
+	// Observed is set for replace, reload, repair and terminate, and for a launch when a dead object with the
 	// same id still exists.
 	Observed Object
 	Reason   string

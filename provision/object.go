@@ -91,7 +91,7 @@ type Desired struct {
 	// Offerings are the offerings to launch on, in the order of attempts; empty where there is no choice.
 	// Apply passes them to Launch one at a time.
 	Offerings Offerings
-	// MachineConfig is the setup of a machine in a cloud, Rules those of a firewall, Grants the permissions
+	// Machine is the setup of a machine in a cloud, Rules are the rules of a firewall, Grants the permissions
 	// of an identity.
 	Machine *MachineConfig
 	Rules   []FirewallRule
@@ -185,8 +185,8 @@ type Provider interface {
 	// exists. In a cloud it filters by tags, in every region of the provider. An empty name lists the
 	// objects of every service.
 	List(ctx context.Context, service string) ([]Object, error)
-	// Launch creates a desired object, on the single offering in w.Offers if there is one, and returns
-	// it once it exists, which is before it is ready. When the same object with the same Spec already
+	// Launch creates a desired object, on the single offering in w.Offerings if there is one, and returns
+	// it once it exists, which is before it is ready. When the same object with the same SpecHash already
 	// runs, Launch returns that one; a firewall or identity that differs is repaired. Repeating a call
 	// whose answer was lost creates nothing twice. Errors include *PortTakenError, *StartError,
 	// *CapacityError (nothing was created), *CredentialsError and *OwnedError.

@@ -15,7 +15,7 @@ type Offering struct {
 	// Type is the cloud's name: g6.xlarge, g2-standard-4.
 	Type   string         `json:"type"`
 	Region service.Region `json:"region"`
-	// DNSZone is a zone of the region, us-east-1a; empty = the cloud chooses one.
+	// Zone is a zone of the region, us-east-1a; empty = the cloud chooses one.
 	Zone     string               `json:"zone,omitempty"`
 	Capacity service.CapacityType `json:"capacity"`
 	// GPU and GPUs are the model and number of its GPUs, L4 and 1; empty and 0 for a machine without.

@@ -14,7 +14,7 @@ type Price struct {
 	Capacity service.CapacityType `json:"capacity"`
 	// PerHour is in USD for the whole machine without its disks; above 0.
 	PerHour float64 `json:"per_hour"`
-	// RuleSource is the source of the price, for people: AWS price list, us-west-2.
+	// Source is the source of the price, for people: AWS price list, us-west-2.
 	Source string `json:"from"`
 }
 
@@ -28,14 +28,14 @@ type Pricer interface {
 }
 
 // maxPrice is the maximum plausible price of a machine, in USD per hour: ten times the costliest of the
-// catalogue. A higher one was misread.
+// catalogue. A higher figure is a parsing error.
 const maxPrice = 1000
 
 // IsValidPrice reports whether a figure is a plausible price of a machine, in USD per hour.
 func IsValidPrice(usd float64) bool { return usd > 0 && usd <= maxPrice }
 
-// WithPrices returns the offerings with the published prices of their types; offerings without one keep
-// their prices. Reserved capacity costs the on-demand price unless service.yaml sets another.
+// WithPrices returns the offerings with the published prices of their types. An offering without a published
+// price keeps its own. Reserved capacity gets the on-demand price.
 func (os Offerings) WithPrices(prices []Price) Offerings {
 	priced := slices.Clone(os)
 	for i, o := range priced {

@@ -42,7 +42,7 @@ func TestHeldCachesResultsAndErrors(t *testing.T) {
 	noon := time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
 	refused := errors.New("refused")
 	asked := 0
-	ask := func(err error) func(context.Context) (int, error) {
+	fetch := func(err error) func(context.Context) (int, error) {
 		return func(context.Context) (int, error) {
 			asked++
 			return asked, err
@@ -67,7 +67,7 @@ func TestHeldCachesResultsAndErrors(t *testing.T) {
 		{"told a day ago, and left", gone, "a", 24 * time.Hour, refused, 0, context.Canceled},
 		{"told a day ago", t.Context(), "a", 24 * time.Hour, nil, 4, nil},
 	} {
-		got, err := h.Get(tt.ctx, tt.key, noon.Add(tt.after), ask(tt.err))
+		got, err := h.Get(tt.ctx, tt.key, noon.Add(tt.after), fetch(tt.err))
 		if tt.ctx == gone { // whether it asks before it leaves is chance
 			if err == nil {
 				t.Errorf("%s: no error", tt.name)

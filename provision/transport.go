@@ -15,8 +15,8 @@ func LimitCallsPerHost(next http.RoundTripper) http.RoundTripper {
 	return LimitCallsByKey(next, func(r *http.Request) string { return r.URL.Host })
 }
 
-// LimitCallsByKey is Bounded for a cloud that has one host for all regions: at most MaxCallsPerHost requests of
-// the same key are in flight. Keys are never evicted, so use few.
+// LimitCallsByKey returns a transport that keeps at most MaxCallsPerHost requests of the same key in flight,
+// for a cloud that has one host for all regions. Keys are never evicted, so use few.
 func LimitCallsByKey(next http.RoundTripper, key func(*http.Request) string) http.RoundTripper {
 	return &callLimit{next: next, key: key, slots: map[string]chan struct{}{}}
 }
@@ -30,13 +30,13 @@ type callLimit struct {
 
 // RoundTrip waits for a free slot and sends a request.
 func (b *callLimit) RoundTrip(r *http.Request) (*http.Response, error) {
-	turn := b.slot(b.key(r))
+	slot := b.slot(b.key(r))
 	select {
-	case turn <- struct{}{}:
+	case slot <- struct{}{}:
 	case <-r.Context().Done():
 		return nil, r.Context().Err()
 	}
-	defer func() { <-turn }()
+	defer func() { <-slot }()
 	return b.next.RoundTrip(r)
 }
 

@@ -34,7 +34,7 @@ type DNSRecord struct {
 
 // PublicName is a public DNS name of a service with all its records.
 type PublicName struct {
-	// PublicName is the DNS name, chat.example.com, and Zone its hosted zone.
+	// Name is the DNS name, chat.example.com, and Zone its hosted zone.
 	Name string
 	Zone string
 	// Service and Owner identify whose name it is. They are stored with the records, so that another
@@ -54,7 +54,7 @@ type DNSZone interface {
 	// Get returns a name as it exists, with the records of its service only; fields that it does not
 	// have are empty. A name that does not exist has no records and no owner.
 	Get(ctx context.Context, zone, name string) (PublicName, error)
-	// Check reports why Set would fail to apply n, as far as it can find out without changing anything;
+	// Check reports why Set would fail to apply n, without changing anything; some failures cannot be predicted;
 	// the records of n may be omitted. Errors include *SpecError, for a zone that does not exist or is
 	// ambiguous, *OwnedError and *CredentialsError.
 	Check(ctx context.Context, n PublicName) error

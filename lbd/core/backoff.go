@@ -14,10 +14,10 @@ const (
 	retryJitter = 0.2
 )
 
-// startRetryRound allows a request all targets again after every live target has failed it: a
-// replica that failed once is better than none. Other replicas are tried at once. Before the same
-// ones are tried again, the request backs off, each time longer, because a common cause needs time
-// to pass. It reports whether the request may be placed now.
+// startRetryRound reports whether r may be placed now. After every live target has failed r, it starts
+// a new round in which r may use all targets again: a replica that failed once is better than none.
+// Targets not yet tried are tried at once. Before a new round r backs off, longer each time, because a
+// common cause needs time to pass.
 func (b *Balancer) startRetryRound(now time.Duration, r *request) bool {
 	switch {
 	case len(r.avoid) == 0 || b.anyTargetLeft(now, r):

@@ -20,26 +20,26 @@ type request struct {
 	poolState
 	suspicion
 	minCharge    int64         // tokens that a failed attempt cost; the tenant is charged at least this, unless the request is served
-	receivedAt   time.Duration // when it arrived; Item.Arrived is the same, or when its response broke off: the start of the client's wait
+	receivedAt   time.Duration // when it arrived; Item.Arrived is the start of the client's wait: receivedAt, or when its stream broke off
 	sessionStart time.Duration // start of its session
 	sentAt       time.Duration
 	target       *target // nil while queued
 	attempts     int
-	// avoid lists the ids of the engines and peers that failed it in this round. retryRounds counts
+	// avoid lists the ids of the engines and peers that failed the request in this round. retryRounds counts
 	// the earlier rounds, in each of which every target failed. failedAt is the time of the last
 	// failure.
 	avoid       []string
 	refusals    []refusal // in this round: see Outcome.Refused
 	retryRounds int
 	failedAt    time.Duration
-	// waitsFor is the full replica that it waits for; nil if it waits for any.
+	// waitsFor is the full replica that the request waits for; nil if any target will do.
 	waitsFor *target
 	// nextRank is the rank that it gets when its queue is reordered.
 	nextRank time.Duration
 	// Expected cost at its target when it was sent, in tokens.
 	evaluated bool // since it was queued; only for a policy that holds requests
 	uncached  int
-	// The last target: when the first token arrived, and the load at that time.
+	// At the current or last target: when the first token arrived, and the load at that time.
 	firstTokenAt          time.Duration
 	firstTokenOutstanding int
 	firstTokenContext     int
@@ -79,18 +79,18 @@ type Balancer struct {
 	ejections      int64
 	retriesRefused int64            // retries refused for lack of budget
 	hitRate        pace.Mean        // share of prompt tokens that engines found in their caches
-	byPace         []*pace.Estimate // scratch buffer of comparePaces
+	scratchPaces   []*pace.Estimate // scratch buffer of updatePaces
 
-	actions      []Action
-	decisions    []Decision
-	candidates   []policy.Candidate
-	targets      []*target // parallel to candidates
-	firstPeer    int       // index of the first peer in candidates
-	pool         []*request
-	freeRequests []*request
-	facts        policy.Facts
-	batch        batch
-	suspects     killSuspects
+	actions         []Action
+	decisions       []Decision
+	candidates      []policy.Candidate
+	targets         []*target // parallel to candidates
+	firstPeer       int       // index of the first peer in candidates
+	scratchRequests []*request
+	freeRequests    []*request
+	facts           policy.Facts
+	batch           batch
+	suspects        killSuspects
 }
 
 // New returns a balancer without replicas, peers or requests.
@@ -117,16 +117,16 @@ func (b *Balancer) Step(now time.Duration, ev Event) []Action {
 	case EventFirstToken:
 		if r := b.requests[ev.ID]; r != nil && r.target != nil {
 			r.target.confirm(r)
-			r.target.work.firstToken(r)
+			r.target.work.endPrefill(r)
 			b.markStreaming(r)
 			r.recordFirstToken(now)
 			b.queue(r.Model).countFirstToken(now, r)
-			b.drainModel(now, r)
+			b.placeWaitingFor(now, r)
 		}
 	case EventProgress:
 		if t := findTarget(b.replicas, ev.Target); t != nil {
 			t.tokens += int64(ev.Tokens)
-			t.work.progress(ev.Tokens)
+			t.work.addGenerated(ev.Tokens)
 			t.recordTokens(ev.Tokens)
 		}
 	case EventFinished:
@@ -165,7 +165,7 @@ func (b *Balancer) stepTargets(now time.Duration, ev Event) {
 	case EventPeerReport:
 		b.handlePeerReport(now, ev.Target, ev.PeerReport)
 	case EventPeerCacheUpdates:
-		b.receiveLearned(now, ev.Target, ev.CacheUpdates)
+		b.receiveCacheUpdates(now, ev.Target, ev.CacheUpdates)
 	default:
 		panic(fmt.Sprintf("core: unknown event kind %q", ev.Kind))
 	}
@@ -206,7 +206,7 @@ func (b *Balancer) handleArrived(now time.Duration, in *Request) {
 		b.addAction(Action{Kind: ActionHold, ID: r.ID})
 	default:
 		q := b.enqueue(now, r)
-		b.drain(now, q)
+		b.placeWaiting(now, q)
 		if r.target == nil {
 			b.addAction(Action{Kind: ActionHold, ID: r.ID, Target: r.waitsForID()})
 		}
@@ -260,13 +260,13 @@ func (b *Balancer) handleFinished(now time.Duration, id string, out *Outcome) {
 	if r == nil || r.target == nil {
 		return
 	}
-	here := out.atLastTarget()
-	t := b.detachRequest(r, here)
+	own := out.withoutEarlierTokens()
+	t := b.detachRequest(r, own)
 	if out != nil && out.ClientError {
 		b.endClientError(now, t, r, out)
 		return
 	}
-	b.learnFromEnd(now, t, r, here)
+	b.learnFromEnd(now, t, r, own)
 	b.queue(r.Model).chargeServed(r, out)
 	if out != nil && out.OutputTokens.Known {
 		b.queue(r.Model).answerLengths.add(max(0, out.OutputTokens.Value))
@@ -280,21 +280,21 @@ func (b *Balancer) handleFinished(now time.Duration, id string, out *Outcome) {
 	t.breaker.Served()
 	b.clearSuspect(now, r)
 	b.forgetRequest(r)
-	b.drainModel(now, r)
+	b.placeWaitingFor(now, r)
 }
 
-// endClientError ends a request that t refused because of what its client sent. The response
-// carries no information about the health of t or the length of answers.
+// endClientError ends a request that t refused as invalid. The response carries no information about the health of
+// t or the length of answers.
 func (b *Balancer) endClientError(now time.Duration, t *target, r *request, out *Outcome) {
 	b.addFailedLoad(now, t, r)
 	b.queue(r.Model).chargeServed(r, out)
 	b.counts.Finished++
 	b.forgetRequest(r)
-	b.drainModel(now, r)
+	b.placeWaitingFor(now, r)
 }
 
-// atLastTarget returns the outcome without the tokens that earlier targets generated.
-func (o *Outcome) atLastTarget() *Outcome {
+// withoutEarlierTokens returns the outcome without the tokens that earlier targets generated.
+func (o *Outcome) withoutEarlierTokens() *Outcome {
 	if o == nil || o.EarlierTokens <= 0 || !o.OutputTokens.Known {
 		return o
 	}
@@ -311,14 +311,14 @@ func (b *Balancer) handleFailed(now time.Duration, id string, out *Outcome) {
 		return
 	}
 	if r.prefilled {
-		r.Arrived = now // the client waits since its stream stopped, not since it sent the request
+		r.Arrived = now // the client's wait starts again when its stream stops
 	}
 	trial, before := r.target.breaker.IsTrial(r.Seq), r.target.breaker
-	generated := b.generated(now, r)
+	generated := b.estimateGenerated(now, r)
 	if out != nil && out.Broke {
 		b.markSuspect(now, r)
 	}
-	t := b.detachRequest(r, out.atLastTarget())
+	t := b.detachRequest(r, out.withoutEarlierTokens())
 	b.queue(r.Model).chargeUnserved(r, out, generated)
 	b.countFailure(now, t, r, trial)
 	if out != nil && out.Unreachable {
@@ -349,7 +349,7 @@ func (b *Balancer) handleFailed(now time.Duration, id string, out *Outcome) {
 		b.requeue(now, r)
 	}
 	b.bounceStranded(now)
-	b.drainModel(now, r)
+	b.placeWaitingFor(now, r)
 }
 
 // handleBounced takes back a request that a peer could not place.
@@ -368,7 +368,7 @@ func (b *Balancer) handleBounced(now time.Duration, id string, out *Outcome) {
 	} else {
 		b.requeue(now, r)
 	}
-	b.drainModel(now, r)
+	b.placeWaitingFor(now, r)
 }
 
 // requeue returns a request to its previous place in the queue.
@@ -417,7 +417,7 @@ func (b *Balancer) handleCancelled(now time.Duration, id string, out *Outcome) {
 		return
 	}
 	if r.target != nil {
-		generated := b.generated(now, r)
+		generated := b.estimateGenerated(now, r)
 		b.markSuspect(now, r)
 		t := b.detachRequest(r, nil)
 		b.queue(r.Model).chargeUnserved(r, out, generated)
@@ -427,7 +427,7 @@ func (b *Balancer) handleCancelled(now time.Duration, id string, out *Outcome) {
 	}
 	b.counts.Cancelled++
 	b.forgetRequest(r)
-	b.drainModel(now, r)
+	b.placeWaitingFor(now, r)
 }
 
 // detachRequest removes r from its target. out is how it ended there, if known.
@@ -449,14 +449,14 @@ func (b *Balancer) detachRequest(r *request, out *Outcome) *target {
 func (b *Balancer) rejectRequest(r *request, reason string) {
 	b.counts.Rejected++
 	b.forgetRequest(r)
-	b.addAction(Action{Kind: ActionReject, ID: r.ID, Reason: reason, Kills: b.killsHere(r)})
+	b.addAction(Action{Kind: ActionReject, ID: r.ID, Reason: reason, Kills: b.localKills(r)})
 }
 
 // bounceRequest returns a forwarded request to its sender. The request must not be in a queue.
 func (b *Balancer) bounceRequest(r *request) {
 	b.counts.Bounced++
 	b.forgetRequest(r)
-	b.addAction(Action{Kind: ActionBounce, ID: r.ID, Target: r.From, Kills: b.killsHere(r)})
+	b.addAction(Action{Kind: ActionBounce, ID: r.ID, Target: r.From, Kills: b.localKills(r)})
 }
 
 func (b *Balancer) enqueue(now time.Duration, r *request) *queue {
@@ -466,11 +466,11 @@ func (b *Balancer) enqueue(now time.Duration, r *request) *queue {
 	return q
 }
 
-// waitingRequests returns a copy of the requests of a queue, including the parked ones, so that the
-// queue can change during iteration. The list is valid until the next call.
+// waitingRequests returns a copy of the requests of a queue, including the parked ones. The queue may
+// change while the caller iterates. The list is valid until the next call.
 func (b *Balancer) waitingRequests(q *queue) []*request {
-	b.pool = q.AllParked(q.Waiting(b.pool[:0]))
-	return b.pool
+	b.scratchRequests = q.AllParked(q.Waiting(b.scratchRequests[:0]))
+	return b.scratchRequests
 }
 
 func (b *Balancer) dequeue(r *request) {
@@ -478,7 +478,7 @@ func (b *Balancer) dequeue(r *request) {
 	b.queued--
 }
 
-// queue returns the queue of a model and creates it if needed.
+// queue returns the queue of a model. It creates the queue if needed.
 func (b *Balancer) queue(model string) *queue {
 	i := sort.Search(len(b.queues), func(i int) bool { return b.queues[i].model >= model })
 	if i < len(b.queues) && b.queues[i].model == model {
@@ -499,7 +499,7 @@ func (b *Balancer) tick(now time.Duration) {
 	b.expireFailedLoad(now)
 	b.allowTrials(now)
 	b.caches.tick(now)
-	b.comparePaces()
+	b.updatePaces()
 	b.bounceStranded(now)
 	for _, q := range b.queues {
 		q.ForgetIdle(now)
@@ -512,7 +512,7 @@ func (b *Balancer) tick(now time.Duration) {
 		}
 		b.releaseDueParked(now, q)
 	}
-	b.drainAll(now)
+	b.placeAllWaiting(now)
 }
 
 // maxWait returns how long r may stay in the queue. A deferred request that can be parked may wait
@@ -520,7 +520,7 @@ func (b *Balancer) tick(now time.Duration) {
 func (b *Balancer) maxWait(r *request) time.Duration {
 	most := b.cfg.MaxWait
 	if r.Tier == service.TierDeferred && b.cfg.Deferred.Enabled() {
-		most = max(most, b.queue(r.Model).ordering.targets.of(r.Tier))
+		most = max(most, b.queue(r.Model).ordering.targets.For(r.Tier))
 	}
 	if r.Wait > 0 {
 		return min(r.Wait, most)

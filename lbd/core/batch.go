@@ -34,19 +34,19 @@ const maxImmediateQueue = 32
 
 // rankState is the state of a target for policies that decide for whole pools.
 type rankState struct {
-	engine     string     // ReplicaInfo.Engine, or the target's own id
-	requests   []*request // outstanding, in no order
-	streaming  int        // number of them with a first token
-	tokensEach float64    // tokens generated for a request that streamed the whole time
+	engine          string     // ReplicaInfo.Engine, or the target's own id
+	requests        []*request // outstanding, in no order
+	streaming       int        // number of them with a first token
+	tokensPerStream float64    // tokens generated per stream, summed since the target was last idle
 }
 
 // poolState is the corresponding state of a request.
 type poolState struct {
-	inPool            bool
-	inPoolSince       time.Duration // when it was first in a pool
-	rankIndex         int           // index in rankState.requests
-	streaming         bool
-	tokensEachAtStart float64 // rankState.tokensEach at its first token
+	inPool                 bool
+	inPoolSince            time.Duration // when it was first in a pool
+	rankIndex              int           // index in rankState.requests
+	streaming              bool
+	tokensPerStreamAtStart float64 // rankState.tokensPerStream at its first token
 }
 
 // engine returns the engine that a replica belongs to.
@@ -87,14 +87,14 @@ func (b *Balancer) removeFromRank(t *target, r *request) {
 		t.streaming--
 	}
 	if last == 0 {
-		t.tokensEach = 0
+		t.tokensPerStream = 0
 	}
 }
 
 // markStreaming records r's first token.
 func (b *Balancer) markStreaming(r *request) {
 	if b.batch.policy != nil && !r.streaming {
-		r.streaming, r.tokensEachAtStart = true, r.target.tokensEach
+		r.streaming, r.tokensPerStreamAtStart = true, r.target.tokensPerStream
 		r.target.streaming++
 	}
 }
@@ -102,25 +102,25 @@ func (b *Balancer) markStreaming(r *request) {
 // recordTokens records tokens generated at t: an equal part for each streaming request.
 func (t *target) recordTokens(tokens int) {
 	if t.streaming > 0 {
-		t.tokensEach += float64(min(max(0, tokens), maxTokens)) / float64(t.streaming)
+		t.tokensPerStream += float64(min(max(0, tokens), maxTokens)) / float64(t.streaming)
 	}
 }
 
-// streamed returns the estimated number of tokens generated for r.
-func (t *target) streamed(r *request) int {
+// generatedFor returns the estimated number of tokens generated for r.
+func (t *target) generatedFor(r *request) int {
 	if !r.streaming {
 		return 0
 	}
-	return 1 + int(t.tokensEach-r.tokensEachAtStart)
+	return 1 + int(t.tokensPerStream-r.tokensPerStreamAtStart)
 }
 
-// drainBatch places waiting requests with a policy that decides for pools.
-func (b *Balancer) drainBatch(now time.Duration, q *queue) {
+// placeAsBatch places waiting requests with a policy that decides for pools.
+func (b *Balancer) placeAsBatch(now time.Duration, q *queue) {
 	if q.Len() == 0 {
 		return
 	}
 	if local, _ := b.anyAvailable(now, q); !local {
-		b.drainInOrder(now, q) // to peers
+		b.placeInOrder(now, q) // to peers
 		return
 	}
 	if !b.poolDue(now, q) {
@@ -130,7 +130,7 @@ func (b *Balancer) drainBatch(now time.Duration, q *queue) {
 	for b.assignPool(now, q) && q.Len() > 0 {
 	}
 	if local, _ := b.anyAvailable(now, q); !local {
-		b.drainInOrder(now, q)
+		b.placeInOrder(now, q)
 	}
 }
 
@@ -194,8 +194,8 @@ func (t *target) freeSlots(now time.Duration, c *Config) int {
 		return 0
 	}
 	n := c.PoolLimit
-	if t.limit > 0 {
-		n = min(n, t.limit-t.outstanding)
+	if t.maxOutstanding > 0 {
+		n = min(n, t.maxOutstanding-t.outstanding)
 	}
 	switch {
 	case c.Push.Mode == PushBlind:
@@ -224,10 +224,10 @@ func (b *Balancer) assignPool(now time.Duration, q *queue) (all bool) {
 		}
 		r := x.requests[i]
 		b.dequeue(r)
-		r.uncached = r.tokens()
+		r.uncached = r.promptLength()
 		b.sendRequest(now, r, x.ranks[choice.Index], b.recordDecision(now, r, choice))
 	}
-	return left-q.Len() >= len(b.pool) && len(b.pool) > 0
+	return left-q.Len() >= len(b.scratchRequests) && len(b.scratchRequests) > 0
 }
 
 // fillPool adds the head of the queue to the pool. Requests that failed before, are suspects or
@@ -236,8 +236,8 @@ func (b *Balancer) fillPool(now time.Duration, q *queue) {
 	x := &b.batch
 	x.requests, x.separate, x.pool.Waiting = x.requests[:0], x.separate[:0], x.pool.Waiting[:0]
 	x.pool.Now, x.pool.Model = now, q.model
-	b.pool = q.First(b.pool[:0], now, b.cfg.PoolLimit)
-	for _, r := range b.pool {
+	b.scratchRequests = q.First(b.scratchRequests[:0], now, b.cfg.PoolLimit)
+	for _, r := range b.scratchRequests {
 		if len(r.avoid) > 0 || r.Holder != "" || r.suspected() {
 			x.separate = append(x.separate, r)
 			continue
@@ -247,7 +247,7 @@ func (b *Balancer) fillPool(now time.Duration, q *queue) {
 		}
 		x.requests = append(x.requests, r)
 		x.pool.Waiting = append(x.pool.Waiting, policy.Waiting{
-			PromptTokens: r.tokens(), MaxTokens: min(r.MaxTokens, maxTokens), ExpectedTokens: b.expectedAnswer(r),
+			PromptTokens: r.promptLength(), MaxTokens: min(r.MaxTokens, maxTokens), ExpectedTokens: b.expectedAnswer(r),
 			Waited: now - r.Arrived, InPool: now - r.inPoolSince,
 		})
 	}
@@ -278,7 +278,7 @@ func (b *Balancer) describeRanks(now time.Duration, q *queue) {
 // appendRunning appends the outstanding requests of t.
 func (t *target) appendRunning(into []policy.Running) []policy.Running {
 	for _, r := range t.requests {
-		streamed := t.streamed(r)
+		streamed := t.generatedFor(r)
 		left := 0
 		if r.MaxTokens > 0 {
 			left = max(1, min(r.MaxTokens, maxTokens)-streamed)

@@ -102,7 +102,7 @@ func TestProgressIsSplitAmongStreams(t *testing.T) {
 	rank := findTarget(b.replicas, "e0/0")
 	got := map[string]int{}
 	for _, id := range []string{"x", "y", "z"} {
-		got[id] = rank.streamed(b.requests[id])
+		got[id] = rank.generatedFor(b.requests[id])
 	}
 	if got["x"] != 15 || got["y"] != 5 || got["z"] != 0 {
 		t.Errorf("streamed %v, want 15, 5 and 0", got)
@@ -115,7 +115,7 @@ func TestProgressIsSplitAmongStreams(t *testing.T) {
 	}
 	step(Event{Kind: EventCancelled, ID: "x"})
 	step(Event{Kind: EventProgress, Target: "e0/0", Tokens: 6})
-	if n := rank.streamed(b.requests["y"]); n != 11 {
+	if n := rank.generatedFor(b.requests["y"]); n != 11 {
 		t.Errorf("alone it had %d, want 11", n)
 	}
 }

@@ -93,7 +93,7 @@ func (c *caches) recordFinished(now time.Duration, h *cacheTarget, tenant string
 		c.tree(h).InsertAnswerFor(c.owners.numberFor(now, tenant), answered, h.slot, began)
 	}
 	if !h.peer && c.neighbours {
-		c.shareLearned(now, h, tenant, prompt, answered, began)
+		c.shareCacheUpdate(now, h, tenant, prompt, answered, began)
 	}
 }
 
@@ -103,7 +103,7 @@ func (c *caches) forgetTarget(now time.Duration, h *cacheTarget) {
 		return
 	}
 	if !h.peer {
-		c.shareLoss(now, h)
+		c.shareCacheLoss(now, h)
 	}
 	c.tree(h).RemoveTarget(h.slot)
 }

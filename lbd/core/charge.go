@@ -23,7 +23,7 @@ const (
 // cost returns the total cost of r to its tenant, from the counts in out if known, and otherwise
 // from an estimate of the generated tokens.
 func (r *request) cost(out *Outcome, generated int) int64 {
-	prompt := r.turnCost()
+	prompt := r.sendCharge()
 	if out != nil && out.PromptTokens.Known {
 		prompt = int64(clampTokens(out.PromptTokens.Value))
 	}
@@ -66,7 +66,7 @@ func (b *Balancer) chargeRunning(now time.Duration, q *queue) {
 		return
 	}
 	q.chargedAt = now
-	q.ChargeRunning(func(r *request) int64 { return r.cost(nil, b.generated(now, r)) })
+	q.ChargeRunning(func(r *request) int64 { return r.cost(nil, b.estimateGenerated(now, r)) })
 }
 
 // GeneratedTokens estimates the tokens generated for a request in flight, of all its answers together,
@@ -74,12 +74,12 @@ func (b *Balancer) chargeRunning(now time.Duration, q *queue) {
 // is 0 for a request that is queued or unknown.
 func (b *Balancer) GeneratedTokens(now time.Duration, id string) int {
 	if r := b.requests[id]; r != nil {
-		return b.generated(now, r)
+		return b.estimateGenerated(now, r)
 	}
 	return 0
 }
 
-func (b *Balancer) generated(now time.Duration, r *request) int {
+func (b *Balancer) estimateGenerated(now time.Duration, r *request) int {
 	t := r.target
 	if t == nil || r.Answers < 0 {
 		return 0

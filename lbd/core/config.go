@@ -60,7 +60,7 @@ func (p Push) String() string {
 type Config struct {
 	Policy policy.Policy
 	Push   Push
-	// QueueOrder is the order of waiting requests. Targets contains the deadline of each tier,
+	// Order is the order of waiting requests. Targets contains the deadline of each tier,
 	// ModelTargets those of models with their own.
 	Order        QueueOrder
 	Targets      TierTargets

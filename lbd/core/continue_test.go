@@ -79,11 +79,11 @@ func TestOutcomeAtLastTarget(t *testing.T) {
 		out  *Outcome
 		want int
 	}{{known(5, 0), 5}, {known(5, 3), 2}, {known(5, 9), 0}, {known(5, -1), 5}} {
-		if got := c.out.atLastTarget().OutputTokens.Value; got != c.want {
+		if got := c.out.withoutEarlierTokens().OutputTokens.Value; got != c.want {
 			t.Errorf("of %+v %d tokens are the last target's, want %d", c.out, got, c.want)
 		}
 	}
-	if (*Outcome)(nil).atLastTarget() != nil || (&Outcome{EarlierTokens: 3}).atLastTarget().OutputTokens.Known {
+	if (*Outcome)(nil).withoutEarlierTokens() != nil || (&Outcome{EarlierTokens: 3}).withoutEarlierTokens().OutputTokens.Known {
 		t.Error("figures were made up")
 	}
 }

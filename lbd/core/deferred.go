@@ -27,10 +27,10 @@ type DeferredRule struct {
 func DefaultDeferred() DeferredRule { return DeferredRule{OneBelow: 0.60, TwoBelow: 0.50} }
 
 // AutoDeferred returns the rule for the strategy auto: one below 65 %, two below 55 %. auto fills
-// replicas further than the paper's strategies, and sends interactive requests to other regions
-// only from 70 %. Requests may be parked for 20 of 24 hours, which includes a night, when the
-// minimum number of replicas has capacity. Requests released by age after 10 h often ran at the
-// next peak.
+// replicas further than the paper's strategies do, and sends interactive requests to other regions only
+// from 70 %. Requests may be parked for 20 of 24 hours, so that every request can wait for a night, when
+// even the minimum number of replicas has spare capacity. With the paper's 10 h, requests released by
+// age often ran at the next peak.
 func AutoDeferred() DeferredRule {
 	return DeferredRule{OneBelow: 0.65, TwoBelow: 0.55, Wait: 20.0 / 24}
 }
@@ -70,10 +70,10 @@ func (b *Balancer) parkRequest(now time.Duration, r *request) bool {
 	return true
 }
 
-// releaseParked releases parked requests when a replica reported capacity. Unused releases are for
-// requests that arrive before the next report. Nothing is released while others wait, because then
-// there is no capacity. Each request is sent before the next is chosen, so that it counts for its
-// tenant.
+// releaseParked releases parked requests when a replica reported capacity. Requests that arrive before
+// the next report may use the remaining releases. Nothing is released while other requests wait, because
+// then there is no capacity. Each request is sent before the next one is chosen, so that the choice takes
+// its tokens into account.
 func (b *Balancer) releaseParked(now time.Duration, q *queue) {
 	q.releasable = 0
 	kv := b.meanKV(now, q.model)
@@ -82,7 +82,7 @@ func (b *Balancer) releaseParked(now time.Duration, q *queue) {
 	}
 	for q.releasable = b.cfg.Deferred.Release(kv.Value); q.releasable > 0 && q.Parked() > 0 && q.Len() == 0; q.releasable-- {
 		q.addReleased(q.Release(now))
-		b.drain(now, q)
+		b.placeWaiting(now, q)
 	}
 }
 
@@ -94,7 +94,7 @@ func (b *Balancer) releaseDueParked(now time.Duration, q *queue) {
 	}
 	urgent := time.Duration(0)
 	if b.cfg.Deferred.Enabled() && b.meanKV(now, q.model).Known {
-		urgent = b.cfg.Deferred.UrgentAfter(q.ordering.targets.of(service.TierDeferred))
+		urgent = b.cfg.Deferred.UrgentAfter(q.ordering.targets.For(service.TierDeferred))
 	}
 	for r := q.OldestParked(); r != nil && now-r.Arrived >= urgent; r = q.OldestParked() {
 		q.Unpark(now, &r.Item)
@@ -102,7 +102,7 @@ func (b *Balancer) releaseDueParked(now time.Duration, q *queue) {
 	}
 }
 
-// addReleased records that a parked request now waits with the others.
+// addReleased records that a released request waits with the interactive ones and is not evaluated yet.
 func (q *queue) addReleased(r *request) {
 	r.evaluated = false
 	q.unevaluated++

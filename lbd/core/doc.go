@@ -22,9 +22,9 @@
 //
 // 1. event.go: inputs and outputs.
 // 2. balancer.go: Step, the life of a request from its arrival to its end, tick.
-// 3. place.go: draining a queue, choosing a target, sending. gather.go: the candidates.
+// 3. place.go: placing the requests of a queue, choosing a target, sending. gather.go: the candidates.
 // 4. target.go: the state of a replica or peer, and the push rule.
-// 5. fleet.go: replicas and peers are added, report and are removed.
+// 5. membership.go: replicas and peers are added, report and are removed; View.
 //
 // The other files contain details that the decision path calls through a few methods:
 //

@@ -27,12 +27,12 @@ const (
 	EventPeerAdded        EventKind = "peer_added"       // Peer
 	EventPeerRemoved      EventKind = "peer_removed"     // Target
 	EventPeerReport       EventKind = "peer_report"      // Target, PeerReport
-	EventPeerCacheUpdates EventKind = "peer_learned"     // Target, Learned: cache updates from a peer of this region
+	EventPeerCacheUpdates EventKind = "peer_learned"     // Target, CacheUpdates: cache updates from a peer of this region
 	EventTick             EventKind = "tick"             // no fields: time passed
 )
 
-// Event is one input of Step. Kind determines which fields are used. Step keeps no pointers to
-// them, except to the keys (Request.Prompt, Outcome.Key, Learned.Key), which must not change
+// Event is one input of Step. Kind determines which fields are used. Step retains no pointers to
+// them, except to the keys (Request.Prompt, Outcome.Key, CacheUpdate.Key), which must not change
 // afterwards.
 type Event struct {
 	Kind         EventKind     `json:"kind"`
@@ -81,8 +81,8 @@ type Request struct {
 	From string `json:"from,omitempty"`
 	// SessionAge is the age of its session as known to the balancer that forwarded it; 0 = unknown.
 	SessionAge time.Duration `json:"session_age_ns,omitempty"`
-	// Holder is the id of the only replica or peer that can serve it, because the state that it
-	// continues exists only there; empty = any.
+	// Holder is the id of the only replica or peer that can serve the request: it stores the response
+	// that the request continues. Empty = any.
 	Holder string `json:"holder,omitempty"`
 	// Wait bounds the time in the queue; 0 = Config.MaxWait.
 	Wait time.Duration `json:"wait_ns,omitempty"`
@@ -121,7 +121,7 @@ type Outcome struct {
 	// Refused: the target refused the request for a reason that may not apply to another target:
 	// 401, 403, 404 of the model, 429, 503.
 	Refused bool `json:"refused,omitempty"`
-	// ClientError: the target refused the request because of what the client sent. The response
+	// ClientError: the target refused the request as invalid (a client error). The response
 	// carries no information about the target's health.
 	ClientError bool `json:"client_error,omitempty"`
 	// Kills is how many replicas of the peer died while they served the request.
@@ -274,7 +274,7 @@ type Considered struct {
 	// to process there.
 	CachedBytes int `json:"cached_bytes,omitempty"`
 	Remaining   int `json:"remaining_tokens,omitempty"`
-	// Held is the number of waiting requests held for it. Score is the policy's score: the expected
+	// Held is the number of waiting requests reserved for the candidate. Score is the policy's score: the expected
 	// cost in seconds, null if it was excluded.
 	Held  int                   `json:"held,omitempty"`
 	Score policy.Maybe[float64] `json:"score"`

@@ -43,8 +43,8 @@ func (s *sharing) searchForeign(id string) (at int, found bool) {
 	return at, at < len(s.foreign) && s.foreign[at].id == id
 }
 
-// receiveLearned processes cache updates from a peer of this region.
-func (b *Balancer) receiveLearned(now time.Duration, from string, entries []CacheUpdate) {
+// receiveCacheUpdates processes cache updates from a peer of this region.
+func (b *Balancer) receiveCacheUpdates(now time.Duration, from string, entries []CacheUpdate) {
 	if p := findTarget(b.peers, from); p == nil || !p.sameRegion {
 		return
 	}
@@ -63,11 +63,11 @@ func (b *Balancer) receiveLearned(now time.Duration, from string, entries []Cach
 
 // toLocalTime converts a peer's update to this balancer's clock. ok is false if the update is
 // invalid or too old.
-func toLocalTime(now time.Duration, sent *CacheUpdate) (e localLearned, ok bool) {
+func toLocalTime(now time.Duration, sent *CacheUpdate) (e localCacheUpdate, ok bool) {
 	if sent.Replica == "" || sent.Age < 0 || sent.Age >= maxSharedAge || sent.SessionAge < 0 {
-		return localLearned{}, false
+		return localCacheUpdate{}, false
 	}
-	e = localLearned{CacheUpdate: *sent, learnedAt: now - sent.Age, sessionStart: now - sent.SessionAge}
+	e = localCacheUpdate{CacheUpdate: *sent, learnedAt: now - sent.Age, sessionStart: now - sent.SessionAge}
 	e.Age, e.SessionAge = 0, 0
 	if len(e.Key) > maxSharedHashes {
 		e.Key, e.Answered = slices.Clone(e.Key[:maxSharedHashes]), false
@@ -78,18 +78,18 @@ func toLocalTime(now time.Duration, sent *CacheUpdate) (e localLearned, ok bool)
 // receiveOwn processes an update about a replica of this balancer's own, which a restarted balancer
 // does not know yet. Its own observations take precedence: a cache that it saw being lost stays
 // lost.
-func (c *caches) receiveOwn(now time.Duration, h *cacheTarget, e *localLearned) {
+func (c *caches) receiveOwn(now time.Duration, h *cacheTarget, e *localCacheUpdate) {
 	switch {
 	case e.Process != h.process || e.learnedAt <= h.cacheLostAt:
 	case !e.Forgotten:
-		c.applyLearned(now, h.slot, e)
+		c.applyCacheUpdate(now, h.slot, e)
 	case e.learnedAt <= h.added: // after that, the peer no longer owned the replica
 		h.cacheLostAt = e.learnedAt
-		c.applyLoss(h.slot, e)
+		c.applyCacheLoss(h.slot, e)
 	}
 }
 
-func (c *caches) receiveForeign(now time.Duration, from string, e *localLearned) {
+func (c *caches) receiveForeign(now time.Duration, from string, e *localCacheUpdate) {
 	f := c.findOrAddForeign(now, e)
 	if f == nil || e.learnedAt <= f.cacheLostAt {
 		return
@@ -98,15 +98,15 @@ func (c *caches) receiveForeign(now time.Duration, from string, e *localLearned)
 	f.reported = f.reported || e.learnedAt > f.removedAt
 	if e.Forgotten {
 		f.cacheLostAt = e.learnedAt
-		c.applyLoss(f.slot, e)
+		c.applyCacheLoss(f.slot, e)
 		return
 	}
-	c.applyLearned(now, f.slot, e)
+	c.applyCacheUpdate(now, f.slot, e)
 }
 
 // findOrAddForeign returns the foreign replica of an update and adds it if needed. It returns nil
 // if the update is about a process that was replaced since.
-func (c *caches) findOrAddForeign(now time.Duration, e *localLearned) *foreignReplica {
+func (c *caches) findOrAddForeign(now time.Duration, e *localCacheUpdate) *foreignReplica {
 	at, found := c.sharing.searchForeign(e.Replica)
 	if !found {
 		if e.Forgotten {
@@ -146,9 +146,9 @@ func (c *caches) addForeign(f *foreignReplica) *foreignReplica {
 	return f
 }
 
-// applyLearned inserts an entry into the tree, and into the log for neighbours that restart with
+// applyCacheUpdate inserts an entry into the tree, and into the log for neighbours that restart with
 // empty state.
-func (c *caches) applyLearned(now time.Duration, slot int, e *localLearned) {
+func (c *caches) applyCacheUpdate(now time.Duration, slot int, e *localCacheUpdate) {
 	owner := c.owners.numberFor(now, e.Tenant)
 	if e.Answered {
 		c.replicas.InsertAnswerFor(owner, e.Key, slot, e.sessionStart)
@@ -158,8 +158,8 @@ func (c *caches) applyLearned(now time.Duration, slot int, e *localLearned) {
 	c.sharing.add(&c.sharing.received, *e)
 }
 
-// applyLoss removes everything learned of a replica before the loss in e.
-func (c *caches) applyLoss(slot int, e *localLearned) {
+// applyCacheLoss removes everything learned of a replica before the loss in e.
+func (c *caches) applyCacheLoss(slot int, e *localCacheUpdate) {
 	c.replicas.RemoveTarget(slot)
 	c.sharing.remove(e.Replica, e.learnedAt)
 	c.sharing.add(&c.sharing.received, *e)

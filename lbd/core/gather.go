@@ -43,7 +43,7 @@ func (b *Balancer) describeTarget(now time.Duration, q *queue, t *target, c *pol
 	*c = policy.Candidate{
 		ID: t.id, Peer: t.peer, Live: !t.draining && t.live(now, &b.cfg),
 		Outstanding: t.outstanding + t.failedLoad.count, Unconfirmed: len(t.unconfirmed), Held: t.heldRequests,
-		Prefilling: t.work.prefilling, Context: t.context(), Remaining: t.work.remaining() + t.failedLoad.remaining,
+		Prefilling: t.work.prefillTokens, Context: t.context(), Remaining: t.work.remaining() + t.failedLoad.remaining,
 		Residence: t.residence, Age: t.age(now),
 	}
 	if !t.peer {
@@ -60,8 +60,8 @@ func (b *Balancer) describeTarget(now time.Duration, q *queue, t *target, c *pol
 	c.Pace, c.PeerOutstanding, c.Context = b.peerPace(l), l.Outstanding, l.Context
 }
 
-// fillMatches sets the candidates' prefix matches for r's prompt and their cache sizes. A peer
-// stands for several engines, so it is never marked as overtaken.
+// fillMatches sets the candidates' prefix matches for r's prompt and their cache sizes. A peer has
+// several engines, so it is never marked as overtaken.
 func (b *Balancer) fillMatches(r *request) {
 	if b.traits.Prefix {
 		b.fillMatchesFrom(b.caches.replicas, r, 0, b.firstPeer)

@@ -9,7 +9,7 @@ import (
 )
 
 // Balancers of one region share what they learn of their replicas' caches, so that a balancer that
-// adopts another's replicas finds their conversations. Each keeps two bounded logs that Learned
+// adopts another's replicas finds their conversations. Each keeps two bounded logs that CacheUpdates
 // reads: updates of its own replicas, and updates received from others, for a neighbour that
 // restarted with empty state. Updates from others arrive as EventPeerCacheUpdates (foreign.go).
 
@@ -17,9 +17,9 @@ const (
 	// maxSharedHashes bounds the hashes of one entry: a context of 128k tokens. The remainder is
 	// left out, which makes a match shorter but never wrong.
 	maxSharedHashes = 8 << 10
-	// learnedOverhead is the memory of an entry besides its hashes and names: the entry itself, and
+	// cacheUpdateOverhead is the memory of an entry besides its hashes and names: the entry itself, and
 	// its slot in a log that may be half empty.
-	learnedOverhead = 256
+	cacheUpdateOverhead = 256
 )
 
 // CacheUpdate is an update about a replica's cache that one balancer sends to another. It contains ages
@@ -41,33 +41,33 @@ type CacheUpdate struct {
 
 // cost returns the approximate memory of an entry in a log.
 func (e *CacheUpdate) cost() int {
-	return learnedOverhead + len(e.Replica) + len(e.Process) + len(e.Tenant) + 8*len(e.Key)
+	return cacheUpdateOverhead + len(e.Replica) + len(e.Process) + len(e.Tenant) + 8*len(e.Key)
 }
 
-// localLearned is an entry with times of this balancer's clock.
-type localLearned struct {
+// localCacheUpdate is an entry with times of this balancer's clock.
+type localCacheUpdate struct {
 	CacheUpdate             // without its ages
 	seq                     uint64
 	learnedAt, sessionStart time.Duration
 }
 
-// learnedLog contains the newest entries, oldest first, bounded in bytes.
-type learnedLog struct {
+// cacheUpdateLog contains the newest entries, oldest first, bounded in bytes.
+type cacheUpdateLog struct {
 	limit   int
 	bytes   int
-	entries []localLearned
+	entries []localCacheUpdate
 	dropped int // leading entries that are already dropped
 }
 
 // add appends an entry and drops the oldest entries that exceed the bound.
-func (l *learnedLog) add(e localLearned) {
+func (l *cacheUpdateLog) add(e localCacheUpdate) {
 	if e.cost() > l.limit {
 		return
 	}
 	l.entries = append(l.entries, e)
 	for l.bytes += e.cost(); l.bytes > l.limit; l.dropped++ {
 		l.bytes -= l.entries[l.dropped].cost()
-		l.entries[l.dropped] = localLearned{}
+		l.entries[l.dropped] = localCacheUpdate{}
 	}
 	if 2*l.dropped > len(l.entries) {
 		l.entries, l.dropped = slices.Delete(l.entries, 0, l.dropped), 0
@@ -75,17 +75,17 @@ func (l *learnedLog) add(e localLearned) {
 }
 
 // all returns the entries.
-func (l *learnedLog) all() []localLearned { return l.entries[l.dropped:] }
+func (l *cacheUpdateLog) all() []localCacheUpdate { return l.entries[l.dropped:] }
 
 // after returns the entries after seq.
-func (l *learnedLog) after(seq uint64) []localLearned {
+func (l *cacheUpdateLog) after(seq uint64) []localCacheUpdate {
 	all := l.all()
 	return all[sort.Search(len(all), func(i int) bool { return all[i].seq > seq }):]
 }
 
 // remove removes the entries of a replica up to a time.
-func (l *learnedLog) remove(replica string, until time.Duration) {
-	l.entries = slices.DeleteFunc(l.all(), func(e localLearned) bool {
+func (l *cacheUpdateLog) remove(replica string, until time.Duration) {
+	l.entries = slices.DeleteFunc(l.all(), func(e localCacheUpdate) bool {
 		lost := e.Replica == replica && e.learnedAt <= until
 		if lost {
 			l.bytes -= e.cost()
@@ -97,17 +97,17 @@ func (l *learnedLog) remove(replica string, until time.Duration) {
 
 // sharing is the state that a balancer shares with the others of its region.
 type sharing struct {
-	own, received learnedLog
+	own, received cacheUpdateLog
 	seq           uint64            // of the last entry of either
 	foreign       []*foreignReplica // replicas of others, sorted by id
 }
 
 func newSharing(limit int) sharing {
-	return sharing{own: learnedLog{limit: limit}, received: learnedLog{limit: limit}}
+	return sharing{own: cacheUpdateLog{limit: limit}, received: cacheUpdateLog{limit: limit}}
 }
 
 // add numbers an entry and appends it to a log.
-func (s *sharing) add(to *learnedLog, e localLearned) {
+func (s *sharing) add(to *cacheUpdateLog, e localCacheUpdate) {
 	s.seq++
 	e.seq = s.seq
 	to.add(e)
@@ -119,8 +119,8 @@ func (s *sharing) remove(replica string, until time.Duration) {
 	s.received.remove(replica, until)
 }
 
-// shareLearned logs for the neighbours what a finished request reveals about a replica's cache.
-func (c *caches) shareLearned(now time.Duration, h *cacheTarget, tenant string, prompt, answered prefix.Key, began time.Duration) {
+// shareCacheUpdate logs for the neighbours what a finished request reveals about a replica's cache.
+func (c *caches) shareCacheUpdate(now time.Duration, h *cacheTarget, tenant string, prompt, answered prefix.Key, began time.Duration) {
 	key, whole := prompt, false
 	if answered != nil {
 		key, whole = answered, true
@@ -133,18 +133,18 @@ func (c *caches) shareLearned(now time.Duration, h *cacheTarget, tenant string, 
 	}
 	// A copy, so that the log keeps no more memory than it counts.
 	e := CacheUpdate{Replica: h.id, Process: h.process, Tenant: tenant, Key: slices.Clone(key), Answered: whole}
-	c.sharing.add(&c.sharing.own, localLearned{CacheUpdate: e, learnedAt: now, sessionStart: began})
+	c.sharing.add(&c.sharing.own, localCacheUpdate{CacheUpdate: e, learnedAt: now, sessionStart: began})
 }
 
-// shareLoss logs for the neighbours that a replica's cache is lost.
-func (c *caches) shareLoss(now time.Duration, h *cacheTarget) {
+// shareCacheLoss logs for the neighbours that a replica's cache is lost.
+func (c *caches) shareCacheLoss(now time.Duration, h *cacheTarget) {
 	h.cacheLostAt = now
 	if c.replicas.Held(h.slot) == 0 || !c.neighbours {
 		return
 	}
 	c.sharing.remove(h.id, now)
 	e := CacheUpdate{Replica: h.id, Process: h.process, Forgotten: true}
-	c.sharing.add(&c.sharing.own, localLearned{CacheUpdate: e, learnedAt: now, sessionStart: now})
+	c.sharing.add(&c.sharing.own, localCacheUpdate{CacheUpdate: e, learnedAt: now, sessionStart: now})
 }
 
 // CacheUpdates returns the updates about the caches of this balancer's own replicas after entry since,
@@ -153,12 +153,12 @@ func (c *caches) shareLoss(now time.Duration, h *cacheTarget) {
 // but returns at least one entry. next is the since of the following call; more reports whether
 // there are more entries now. Entry numbers are valid for the life of this Balancer.
 func (b *Balancer) CacheUpdates(now time.Duration, since uint64, all bool, maxBytes int) (entries []CacheUpdate, next uint64, more bool) {
-	return b.caches.learned(now, since, all, maxBytes)
+	return b.caches.updatesSince(now, since, all, maxBytes)
 }
 
-func (c *caches) learned(now time.Duration, since uint64, all bool, maxBytes int) (entries []CacheUpdate, next uint64, more bool) {
+func (c *caches) updatesSince(now time.Duration, since uint64, all bool, maxBytes int) (entries []CacheUpdate, next uint64, more bool) {
 	s := &c.sharing
-	own, received := s.own.after(since), []localLearned(nil)
+	own, received := s.own.after(since), []localCacheUpdate(nil)
 	if all {
 		received = s.received.after(since)
 	}

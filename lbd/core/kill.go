@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// A request can kill the replica that serves it, and then the next one. No signal says
+// A request can kill the replica that serves it, and then the next one. No signal shows
 // which of a replica's requests killed it. So every request that was at a replica when
 // it died becomes a suspect, identified by its fingerprint. A suspect of
 // Config.KillAfter deaths is stopped. These rules protect requests that only happened
@@ -97,16 +97,16 @@ func (r *request) kills() int {
 	return r.Kills + r.suspect.kills
 }
 
-// killsHere counts the deaths at this balancer that r is suspected of, including its own undecided
+// localKills counts the deaths at this balancer that r is suspected of, including its own undecided
 // failures. It reaches Config.KillAfter only for a request that is to be stopped, because a peer
 // would stop it at that count. Undecided failures of other requests with its fingerprint do not
 // count: their clients may just have disconnected.
-func (b *Balancer) killsHere(r *request) int {
+func (b *Balancer) localKills(r *request) int {
 	s := r.suspect
 	if s == nil {
 		return 0
 	}
-	if s.kills >= b.killsBefore(s.fingerprint) {
+	if s.kills >= b.allowedKills(s.fingerprint) {
 		return s.kills
 	}
 	return min(s.kills+min(s.openFailures, r.failures), b.cfg.KillAfter-1)
@@ -115,16 +115,16 @@ func (b *Balancer) killsHere(r *request) int {
 // killsToSend returns the count that is sent to a peer with r. It does not make the peer stop r:
 // this balancer does that once enough deaths are decided.
 func (b *Balancer) killsToSend(r *request) int {
-	n := r.Kills + b.killsHere(r)
+	n := r.Kills + b.localKills(r)
 	if b.cfg.KillAfter > 0 {
 		n = min(n, b.cfg.KillAfter-1)
 	}
 	return n
 }
 
-// killsBefore returns how many deaths a request with a fingerprint may be suspected of before it is
+// allowedKills returns how many deaths a request with a fingerprint may be suspected of before it is
 // stopped.
-func (b *Balancer) killsBefore(fingerprint uint64) int {
+func (b *Balancer) allowedKills(fingerprint uint64) int {
 	if x := b.suspects.served; len(x) > 0 && fingerprint != 0 {
 		if p := x[fingerprint%servedPrints]; p.fingerprint == fingerprint {
 			return b.cfg.KillAfter + p.times
@@ -133,8 +133,8 @@ func (b *Balancer) killsBefore(fingerprint uint64) int {
 	return b.cfg.KillAfter
 }
 
-// noteServed records that a request with a fingerprint was served.
-func (x *killSuspects) noteServed(fingerprint uint64) {
+// recordServed records that a request with a fingerprint was served.
+func (x *killSuspects) recordServed(fingerprint uint64) {
 	if fingerprint == 0 {
 		return
 	}
@@ -162,16 +162,16 @@ func (b *Balancer) findSuspect(r *request) {
 	}
 }
 
-// mustStop reports whether r may not be sent to an engine again.
+// mustStop reports whether r has killed too many engines to be sent to another.
 func (b *Balancer) mustStop(r *request) bool {
-	return b.cfg.KillAfter > 0 && (r.kills() >= b.killsBefore(r.Fingerprint) || r.suspect != nil && r.suspect.stopped)
+	return b.cfg.KillAfter > 0 && (r.kills() >= b.allowedKills(r.Fingerprint) || r.suspect != nil && r.suspect.stopped)
 }
 
 // awaitsProbes reports whether r must wait for probes: it would be stopped if the replicas that
 // failed it are dead. Replicas that failed before the wait began are decided in time. r does not
 // wait for later failures of other requests with its fingerprint.
 func (b *Balancer) awaitsProbes(now time.Duration, r *request) bool {
-	if r.suspect == nil || r.suspect.openFailures == 0 || r.kills()+r.suspect.openFailures < b.killsBefore(r.Fingerprint) {
+	if r.suspect == nil || r.suspect.openFailures == 0 || r.kills()+r.suspect.openFailures < b.allowedKills(r.Fingerprint) {
 		return false
 	}
 	if r.probesBy == 0 {
@@ -182,20 +182,20 @@ func (b *Balancer) awaitsProbes(now time.Duration, r *request) bool {
 
 // occupied reports whether r is isolated and another isolated request was just sent to t.
 func (b *Balancer) occupied(now time.Duration, r *request, t *target) bool {
-	if !r.mustBeAlone() || now-max(r.failedAt, r.receivedAt) >= isolationTime {
+	if !r.needsIsolation() || now-max(r.failedAt, r.receivedAt) >= isolationTime {
 		return false
 	}
 	other := t.isolation.request
 	return other != nil && now-other.sentAt < b.cfg.KillWait
 }
 
-// isolation is the isolated request that was last sent to an engine, nil if it has ended. The ranks
+// isolation contains the isolated request that was last sent to an engine; nil if it has ended. The ranks
 // of an engine share it, because they die together.
 type isolation struct{ request *request }
 
 // isolate records that r was sent to t, if r is isolated.
 func (t *target) isolate(r *request) {
-	if !t.peer && r.mustBeAlone() {
+	if !t.peer && r.needsIsolation() {
 		t.isolation.request = r
 	}
 }
@@ -221,8 +221,8 @@ func (b *Balancer) setEngine(t *target, engine string) {
 	}
 }
 
-// mustBeAlone reports whether r is isolated.
-func (r *request) mustBeAlone() bool {
+// needsIsolation reports whether r must not share an engine with another isolated request.
+func (r *request) needsIsolation() bool {
 	return r.isolated || r.suspect != nil && r.suspect.isolated
 }
 
@@ -305,7 +305,7 @@ func (b *Balancer) forgetKillers(now time.Duration) {
 	x := &b.suspects
 	x.list = slices.DeleteFunc(x.list, func(s *killSuspect) bool {
 		memory := b.cfg.KillMemory
-		if b.killsBefore(s.fingerprint) > b.cfg.KillAfter {
+		if b.allowedKills(s.fingerprint) > b.cfg.KillAfter {
 			memory /= 10
 		}
 		old := s.openFailures == 0 && now-s.lastKillAt >= memory
@@ -374,10 +374,10 @@ func (b *Balancer) countDeath(now time.Duration, t *target) {
 		s.deaths++
 		switch {
 		case s.servedAt > e.at:
-		case s.deaths > b.killsBefore(s.fingerprint):
-			s.kills = max(s.kills, b.killsBefore(s.fingerprint)-1)
+		case s.deaths > b.allowedKills(s.fingerprint):
+			s.kills = max(s.kills, b.allowedKills(s.fingerprint)-1)
 			b.addKill(now, s, t.id)
-		case e.before == 0, e.alone && !b.runsOnOthers(now, s, t), repeated == 1 && !b.runsOnOthers(now, s, t):
+		case e.before == 0, e.alone && !b.runsOnOtherEngines(now, s, t), repeated == 1 && !b.runsOnOtherEngines(now, s, t):
 			b.addKill(now, s, t.id)
 		case e.alone || !alone:
 			s.isolated = true
@@ -410,9 +410,9 @@ func (b *Balancer) takeFailures(engine string) (all []openFailure) {
 	return all
 }
 
-// runsOnOthers reports whether a request with the suspect's fingerprint has run on an engine other
+// runsOnOtherEngines reports whether a request with the suspect's fingerprint has run on an engine other
 // than that of t for longer than an engine takes to die of one.
-func (b *Balancer) runsOnOthers(now time.Duration, s *killSuspect, t *target) bool {
+func (b *Balancer) runsOnOtherEngines(now time.Duration, s *killSuspect, t *target) bool {
 	if s.fingerprint == 0 {
 		return false
 	}
@@ -431,7 +431,7 @@ func (b *Balancer) addKill(now time.Duration, s *killSuspect, engine string) {
 	if len(s.engines) < b.cfg.KillAfter {
 		s.engines = append(s.engines, engine)
 	}
-	s.stopped = s.stopped || s.kills >= b.killsBefore(s.fingerprint)
+	s.stopped = s.stopped || s.kills >= b.allowedKills(s.fingerprint)
 	b.rememberSuspect(s)
 }
 
@@ -465,7 +465,7 @@ func (b *Balancer) rejectKiller(r *request) {
 
 // clearSuspect clears the fingerprint of a request that was served.
 func (b *Balancer) clearSuspect(now time.Duration, r *request) {
-	b.suspects.noteServed(r.Fingerprint)
+	b.suspects.recordServed(r.Fingerprint)
 	s := r.suspect
 	if s == nil && len(b.suspects.byPrint) > 0 {
 		s = b.suspects.byPrint[r.Fingerprint]
@@ -511,7 +511,7 @@ func (b *Balancer) receiveKillers(now time.Duration, killers []Killer) {
 		if k.Fingerprint == 0 || age >= b.cfg.KillMemory || b.cfg.KillAfter <= 0 {
 			continue
 		}
-		if b.killsBefore(k.Fingerprint) > b.cfg.KillAfter {
+		if b.allowedKills(k.Fingerprint) > b.cfg.KillAfter {
 			continue // it was served here, which outweighs the peer's report
 		}
 		s := b.suspects.byPrint[k.Fingerprint]

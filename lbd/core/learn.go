@@ -23,7 +23,7 @@ func (b *Balancer) learnFromEnd(now time.Duration, t *target, r *request, out *O
 		return
 	}
 	if out.CachedTokens.Known {
-		b.hitRate.Add(min(1, float64(max(0, out.CachedTokens.Value))/float64(max(1, r.tokens()))), hitWeight)
+		b.hitRate.Add(min(1, float64(max(0, out.CachedTokens.Value))/float64(max(1, r.promptLength()))), hitWeight)
 	}
 	t.learnResidence(now-r.sentAt, r, out.OutputTokens.Or(0))
 	streamed := now - r.firstTokenAt
@@ -36,17 +36,17 @@ func (b *Balancer) learnFromEnd(now time.Duration, t *target, r *request, out *O
 	t.pace.LearnStep(step, policy.NominalStep(n, context))
 }
 
-// comparePaces sets the pace of every replica to that of its hardware. A replica without
-// measurements is assumed to be as fast as the fastest of its model. Trying it gives a measurement;
-// a replica assumed slow would never be tried.
-func (b *Balancer) comparePaces() {
-	b.byPace = b.byPace[:0]
+// updatePaces sets the pace of every replica to that of its hardware. It assumes that a replica without
+// measurements is as fast as the fastest of its model: a replica assumed slow would get no requests and
+// would never be measured.
+func (b *Balancer) updatePaces() {
+	b.scratchPaces = b.scratchPaces[:0]
 	for _, t := range b.replicas {
 		if t.pace.Known() {
-			b.byPace = append(b.byPace, &t.pace)
+			b.scratchPaces = append(b.scratchPaces, &t.pace)
 		}
 	}
-	pace.Group(b.byPace)
+	pace.Group(b.scratchPaces)
 	model, fastest := "", 0.0 // search once per run of replicas with the same model
 	for _, t := range b.replicas {
 		if t.pace.Known() {

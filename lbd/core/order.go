@@ -9,10 +9,10 @@ import (
 )
 
 // QueueOrder is the order of a model's waiting requests (SageServe section 6.5). In every order, tenants
-// share the turns fairly: see queue.
+// share the queue fairly: see queue.
 type QueueOrder string
 
-// Orders. Requests that are equal in an order are sorted by arrival or, for a policy that holds
+// The queue orders. Requests that are equal in an order are sorted by arrival or, for a policy that holds
 // requests, by the start of their session.
 const (
 	// OrderFCFS is first come, first served. It ignores tiers.
@@ -63,8 +63,8 @@ func DefaultTargets() TierTargets {
 	}
 }
 
-// of returns the target of a tier.
-func (t TierTargets) of(tier service.Tier) time.Duration {
+// For returns the target of a tier.
+func (t TierTargets) For(tier service.Tier) time.Duration {
 	d := DefaultTargets()
 	switch tier {
 	case service.TierNormal:
@@ -74,9 +74,6 @@ func (t TierTargets) of(tier service.Tier) time.Duration {
 	}
 	return positiveOr(t.Fast, d.Fast)
 }
-
-// For returns the target of a tier.
-func (t TierTargets) For(tier service.Tier) time.Duration { return t.of(tier) }
 
 func positiveOr(d, fallback time.Duration) time.Duration {
 	if d > 0 {
@@ -89,7 +86,8 @@ func positiveOr(d, fallback time.Duration) time.Duration {
 // interactive one: 10 of 24 hours (SageServe section 6.2).
 const urgentAfter = 10.0 / 24
 
-// Levels of a queue: the tiers between which fairness does not share turns, the most urgent first.
+// Levels of a queue, the most urgent first. Fairness between tenants applies within a level, not between
+// levels.
 const (
 	levelFast     = iota // IW-F; in fcfs, everything
 	levelNormal          // IW-N
@@ -97,7 +95,7 @@ const (
 	// fair.Levels is their number.
 )
 
-// Stages of a request, the first to be sent first. Deferred requests are last until they are
+// Stages of a request, in the order of sending. Deferred requests are last until they are
 // urgent, then equal to IW-N.
 const (
 	stageSevere       = iota // only dpa, like the next five
@@ -109,7 +107,7 @@ const (
 	stageDeferred
 )
 
-// ordering is an Order with the configuration of one model.
+// ordering is a QueueOrder with the configuration of one model.
 type ordering struct {
 	order      QueueOrder
 	targets    TierTargets
@@ -129,7 +127,7 @@ func (o *ordering) position(tier service.Tier, arrived, now time.Duration) fair.
 	if o.order == OrderFCFS || o.order == "" {
 		return fair.Position{ChangesAt: fair.Never}
 	}
-	target := o.targets.of(tier)
+	target := o.targets.For(tier)
 	s := fair.Position{Level: levelOf(tier), ChangesAt: fair.Never}
 	if o.order == OrderEDF {
 		s.Due = arrived + target
@@ -140,12 +138,12 @@ func (o *ordering) position(tier service.Tier, arrived, now time.Duration) fair.
 			return s
 		}
 	}
-	as := min(s.Level, levelNormal)
+	level := min(s.Level, levelNormal)
 	switch o.order {
 	case OrderPF:
-		s.Stage = stageUrgentFast + as
+		s.Stage = stageUrgentFast + level
 	case OrderDPA:
-		s.Stage, s.ChangesAt = o.dpaCategory(as, arrived+target, now)
+		s.Stage, s.ChangesAt = o.dpaStage(level, arrived+target, now)
 	}
 	return s
 }
@@ -160,8 +158,8 @@ func levelOf(tier service.Tier) int {
 	return levelFast
 }
 
-// dpaCategory returns the DPA stage of a level and when the next stage begins.
-func (o *ordering) dpaCategory(level int, due, now time.Duration) (stage int, turns time.Duration) {
+// dpaStage returns the DPA stage of a level and when the next stage begins.
+func (o *ordering) dpaStage(level int, due, now time.Duration) (stage int, changesAt time.Duration) {
 	switch left := due - now; {
 	case left < -o.tauN:
 		return stageSevere, fair.Never

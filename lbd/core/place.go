@@ -6,32 +6,34 @@ import (
 	"skyserve/lbd/policy"
 )
 
-// drainAll tries to place the requests of every model.
-func (b *Balancer) drainAll(now time.Duration) {
+// placeAllWaiting tries to place the requests of every model.
+func (b *Balancer) placeAllWaiting(now time.Duration) {
 	for _, q := range b.queues {
-		b.drain(now, q)
+		b.placeWaiting(now, q)
 	}
 }
 
-func (b *Balancer) drainModel(now time.Duration, r *request) { b.drain(now, b.queue(r.Model)) }
+func (b *Balancer) placeWaitingFor(now time.Duration, r *request) {
+	b.placeWaiting(now, b.queue(r.Model))
+}
 
-// drain places requests from the head of the queue. It stops at the first request that cannot be
+// placeWaiting places requests from the head of the queue. It stops at the first request that cannot be
 // placed (first come, first served), unless only that request's own restrictions prevent it: later
 // requests need not wait for those.
-func (b *Balancer) drain(now time.Duration, q *queue) {
+func (b *Balancer) placeWaiting(now time.Duration, q *queue) {
 	switch {
 	case b.batch.policy != nil:
-		b.drainBatch(now, q)
+		b.placeAsBatch(now, q)
 	case b.traits.Holds:
-		b.drainPool(now, q)
+		b.placeWithHolds(now, q)
 	default:
-		b.drainInOrder(now, q)
+		b.placeInOrder(now, q)
 	}
 }
 
-// drainInOrder is drain for a policy that decides one request at a time.
-func (b *Balancer) drainInOrder(now time.Duration, q *queue) {
-	pool := b.pool[:0]
+// placeInOrder is placeWaiting for a policy that decides one request at a time.
+func (b *Balancer) placeInOrder(now time.Duration, q *queue) {
+	pool := b.scratchRequests[:0]
 	for skip := 0; skip < min(q.Len(), b.cfg.PoolLimit); {
 		local, remote := b.anyAvailable(now, q)
 		if !local && !remote {
@@ -39,11 +41,11 @@ func (b *Balancer) drainInOrder(now time.Duration, q *queue) {
 		}
 		if len(pool) <= skip {
 			pool = q.First(pool[:0], now, min(2*skip+1, b.cfg.PoolLimit))
-			b.pool = pool
+			b.scratchRequests = pool
 		}
 		r := pool[skip]
 		if b.placeRequest(now, q, r) {
-			pool = pool[:0] // the tenants' turns changed
+			pool = pool[:0] // the fair order of tenants changed
 			continue
 		}
 		if !r.restricted() {
@@ -53,11 +55,11 @@ func (b *Balancer) drainInOrder(now time.Duration, q *queue) {
 	}
 }
 
-// drainPool evaluates the head of the queue request by request, for a policy that holds requests
+// placeWithHolds evaluates the head of the queue request by request, for a policy that holds requests
 // for a full replica while others overtake them. While no replica has capacity, it evaluates only
 // new requests. Once the available capacity is used up, nothing has changed for the requests
 // behind.
-func (b *Balancer) drainPool(now time.Duration, q *queue) {
+func (b *Balancer) placeWithHolds(now time.Duration, q *queue) {
 	if q.Len() == 0 {
 		return
 	}
@@ -70,9 +72,9 @@ func (b *Balancer) drainPool(now time.Duration, q *queue) {
 	if again {
 		b.clearHolds(q.model)
 	}
-	b.pool = q.First(b.pool[:0], now, b.cfg.PoolLimit)
+	b.scratchRequests = q.First(b.scratchRequests[:0], now, b.cfg.PoolLimit)
 	gathered := false // the candidates apply to every unrestricted request
-	for _, r := range b.pool {
+	for _, r := range b.scratchRequests {
 		if r.evaluated && !again {
 			continue
 		}
@@ -164,7 +166,7 @@ func (b *Balancer) chooseTarget(now time.Duration, q *queue, r *request) bool {
 	b.fillMatches(r)
 	b.facts = policy.Facts{
 		ID: r.ID, Now: now, Model: r.Model, Session: r.Session,
-		PromptBytes: r.Prompt.Bytes(), PromptTokens: r.tokens(), MaxTokens: r.MaxTokens,
+		PromptBytes: r.Prompt.Bytes(), PromptTokens: r.promptLength(), MaxTokens: r.MaxTokens,
 		Waited: now - r.Arrived, Queued: q.Len(), Candidates: b.candidates,
 	}
 	choice := b.cfg.Policy.Choose(&b.facts)
@@ -187,9 +189,9 @@ func (b *Balancer) chooseTarget(now time.Duration, q *queue, r *request) bool {
 // uncached returns how many of r's prompt tokens c is expected to compute.
 func uncached(r *request, c *policy.Candidate) int {
 	if bytes := r.Prompt.Bytes(); bytes > 0 {
-		return int(float64(r.tokens()) * (1 - float64(c.Match)/float64(bytes)))
+		return int(float64(r.promptLength()) * (1 - float64(c.Match)/float64(bytes)))
 	}
-	return r.tokens()
+	return r.promptLength()
 }
 
 // peerEligible reports whether a request may be forwarded to a peer. A policy that compares regions

@@ -34,12 +34,12 @@ func newQueue(model string, o ordering) *queue {
 	return q
 }
 
-// position returns where the order places r.
+// position returns the position of r in the queue's order.
 func (q *queue) position(r *request, now time.Duration) fair.Position {
 	return q.ordering.position(r.Tier, r.Arrived, now)
 }
 
-// push adds r at its place.
+// push adds r at its position.
 func (q *queue) push(now time.Duration, r *request) {
 	r.evaluated = false
 	q.unevaluated++
@@ -61,7 +61,7 @@ func (q *queue) countFirstToken(now time.Duration, r *request) {
 	}
 	r.firstTokenCounted = true
 	q.firstTokens++
-	if now-r.receivedAt > q.ordering.targets.of(r.Tier) {
+	if now-r.receivedAt > q.ordering.targets.For(r.Tier) {
 		q.lateFirstTokens++
 	}
 }
@@ -76,19 +76,19 @@ func (q *queue) markEvaluated(r *request) {
 
 // initItem initialises the queue item of a request that arrived.
 func (r *request) initItem(seq uint64, now time.Duration) {
-	r.Item.Init(r, r.Tenant, r.Tier == service.TierDeferred, r.turnCost())
+	r.Item.Init(r, r.Tenant, r.Tier == service.TierDeferred, r.sendCharge())
 	r.Seq, r.Arrived = seq, now
 }
 
-// turnCost is what a request is charged when it is sent. An empty prompt costs a token too, so that
+// sendCharge returns the tokens that a request is charged when it is sent. An empty prompt costs a token too, so that
 // tenants alternate.
-func (r *request) turnCost() int64 { return int64(max(1, r.tokens())) }
+func (r *request) sendCharge() int64 { return int64(max(1, r.promptLength())) }
 
 // chargeSent charges r's tenant for its prompt, or for the tokens of an earlier attempt if that is
 // more.
 func (q *queue) chargeSent(r *request) {
 	q.Sent(&r.Item)
-	q.setCharge(r, max(r.minCharge, r.turnCost()))
+	q.setCharge(r, max(r.minCharge, r.sendCharge()))
 }
 
 // evictForTenant prevents a tenant that fills the queue from locking r out. It evicts the last

@@ -110,7 +110,7 @@ func (d *dumb) first(now time.Duration, n int) (ids []string) {
 		best := d.whose(left, will, turn)
 		i := slices.IndexFunc(left, func(r *twin) bool { return r.Tenant == best && r.Position.Level <= turn })
 		ids = append(ids, left[i].ID)
-		will[best] += left[i].turnCost()
+		will[best] += left[i].sendCharge()
 		left = slices.Delete(left, i, i+1)
 	}
 	return ids
@@ -204,7 +204,7 @@ func (p *pair) remove(r *request) {
 func (p *pair) send(r *request) {
 	p.remove(r)
 	p.q.chargeSent(r)
-	p.d.charge(r.Tenant, r.turnCost())
+	p.d.charge(r.Tenant, r.sendCharge())
 	p.sent = append(p.sent, r)
 }
 
@@ -220,13 +220,13 @@ func (p *pair) end(rt *rapid.T) {
 	p.q.Ended(&r.Item)
 	if rapid.Bool().Draw(rt, "failed") {
 		p.q.chargeUnserved(r, &Outcome{Retryable: true}, 0)
-		p.d.charge(r.Tenant, -r.turnCost())
+		p.d.charge(r.Tenant, -r.sendCharge())
 		p.push(r)
 		return
 	}
 	out := &Outcome{PromptTokens: policy.Known(rapid.IntRange(0, 40).Draw(rt, "prompt")), OutputTokens: policy.Known(rapid.IntRange(0, 90).Draw(rt, "output"))}
 	p.q.chargeServed(r, out)
-	p.d.charge(r.Tenant, int64(out.PromptTokens.Value)-r.turnCost()+int64(out.OutputTokens.Value))
+	p.d.charge(r.Tenant, int64(out.PromptTokens.Value)-r.sendCharge()+int64(out.OutputTokens.Value))
 }
 
 // The queue answers as its dumb twin does, whatever happens to both.

@@ -24,7 +24,7 @@ func (b *Balancer) Reconfigure(now time.Duration, cfg Config) []Action {
 	b.reconfigureBreakers(now)
 	b.reconfigureBatch()
 	b.requeueAll(now, b.traits.Holds != held || cfg.SessionLead != old.SessionLead)
-	b.drainAll(now)
+	b.placeAllWaiting(now)
 	return b.actions
 }
 
@@ -40,7 +40,7 @@ func (b *Balancer) reconfigureBatch() {
 	for _, r := range inFlight { // reset their targets here too: some were removed
 		r.poolState = poolState{}
 		if r.target != nil {
-			r.target.requests, r.target.streaming, r.target.tokensEach = nil, 0, 0
+			r.target.requests, r.target.streaming, r.target.tokensPerStream = nil, 0, 0
 		}
 	}
 	if kept {
@@ -57,7 +57,7 @@ func (b *Balancer) reconfigureBatch() {
 	}
 	for _, r := range inFlight {
 		if r.streaming { // r's part of the target's tokens was not counted: assume an equal part
-			r.tokensEachAtStart = -float64(r.target.work.generated) / float64(r.target.streaming)
+			r.tokensPerStreamAtStart = -float64(r.target.work.generatedTokens) / float64(r.target.streaming)
 		}
 	}
 }

@@ -35,22 +35,24 @@ func (a *answerLengths) add(tokens int) {
 	a.mean += answerWeight * (float64(tokens) - a.mean)
 }
 
-// work estimates the remaining tokens to process at a target: prompts without a first token, and
-// the expected answers of all its requests minus the generated tokens. Progress is known per
-// target, not per request, so a request that ends without a token count removes its share.
+// work estimates the remaining tokens to process at a target: the prompts of requests without a first
+// token, and the expected answers of all its requests minus the generated tokens. Generated tokens are
+// known per target, not per request: a request that ends without a token count removes its share.
 type work struct {
-	promptTokens int // of all prompts there
-	prefilling   int // tokens that those prompts must still compute, if known
-	prompts      int
-	answers      int
-	generated    int // of answers, without those of ended requests
+	promptTokens        int // of all prompts there
+	prefillTokens       int // tokens that those prompts must still compute, if known
+	pendingPromptTokens int
+	answerTokens        int
+	generatedTokens     int // of answers, without those of ended requests
 }
 
 // remaining returns the remaining tokens; never negative, and 0 when nothing is outstanding.
-func (w *work) remaining() int { return w.prompts + max(0, w.answers-w.generated) }
+func (w *work) remaining() int {
+	return w.pendingPromptTokens + max(0, w.answerTokens-w.generatedTokens)
+}
 
-// tokens returns the length of r's prompt, estimated if there is no count.
-func (r *request) tokens() int {
+// promptLength returns the length of r's prompt, estimated if there is no count.
+func (r *request) promptLength() int {
 	if r.PromptTokens > 0 {
 		return min(r.PromptTokens, maxTokens)
 	}
@@ -59,7 +61,7 @@ func (r *request) tokens() int {
 
 // context returns the tokens that the requests there attend to: their prompts and the generated
 // parts of their answers.
-func (w *work) context() int { return w.promptTokens + w.generated }
+func (w *work) context() int { return w.promptTokens + w.generatedTokens }
 
 // context returns the tokens that the requests at t attend to, including failed requests that still
 // count.
@@ -68,7 +70,7 @@ func (t *target) context() int { return t.work.context() + t.failedLoad.context 
 // estimateCost sets the expected cost of r at the target that it is sent to.
 func (b *Balancer) estimateCost(r *request) {
 	r.prefilled = false
-	r.promptCost = r.tokens()
+	r.promptCost = r.promptLength()
 	r.answerCost = r.MaxTokens
 	if r.MaxTokens <= 0 {
 		r.answerCost = b.queue(r.Model).answerLengths.expected()
@@ -77,18 +79,18 @@ func (b *Balancer) estimateCost(r *request) {
 }
 
 func (w *work) add(r *request) {
-	w.prompts += r.promptCost
-	w.prefilling += r.uncached
+	w.pendingPromptTokens += r.promptCost
+	w.prefillTokens += r.uncached
 	w.promptTokens += r.promptCost
-	w.answers += r.answerCost
+	w.answerTokens += r.answerCost
 }
 
-// firstToken ends r's prefill.
-func (w *work) firstToken(r *request) {
+// endPrefill ends r's prefill.
+func (w *work) endPrefill(r *request) {
 	if !r.prefilled {
 		r.prefilled = true
-		w.prompts -= r.promptCost
-		w.prefilling -= r.uncached
+		w.pendingPromptTokens -= r.promptCost
+		w.prefillTokens -= r.uncached
 	}
 }
 
@@ -98,22 +100,22 @@ func (w *work) remove(r *request, out *Outcome, last bool) {
 		*w = work{}
 		return
 	}
-	w.firstToken(r)
+	w.endPrefill(r)
 	share := 0
-	if w.answers > 0 {
-		share = int(float64(w.generated) * float64(r.answerCost) / float64(w.answers))
+	if w.answerTokens > 0 {
+		share = int(float64(w.generatedTokens) * float64(r.answerCost) / float64(w.answerTokens))
 	}
 	if out != nil && out.OutputTokens.Known {
 		share = max(0, out.OutputTokens.Value)
 	}
-	w.generated -= min(share, w.generated)
+	w.generatedTokens -= min(share, w.generatedTokens)
 	w.promptTokens -= r.promptCost
-	w.answers -= r.answerCost
+	w.answerTokens -= r.answerCost
 }
 
-// progress records tokens generated at the target.
-func (w *work) progress(tokens int) {
-	if w.prompts > 0 || w.answers > 0 {
-		w.generated += min(max(0, tokens), maxTokens)
+// addGenerated records tokens generated at the target.
+func (w *work) addGenerated(tokens int) {
+	if w.pendingPromptTokens > 0 || w.answerTokens > 0 {
+		w.generatedTokens += min(max(0, tokens), maxTokens)
 	}
 }

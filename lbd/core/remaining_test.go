@@ -20,19 +20,19 @@ func (w *world) checkWork(t fatal) {
 				if r.target != x {
 					continue
 				}
-				plain.answers += r.answerCost
+				plain.answerTokens += r.answerCost
 				plain.promptTokens += r.promptCost
 				if !r.prefilled {
-					plain.prompts += r.promptCost
-					plain.prefilling += r.uncached
+					plain.pendingPromptTokens += r.promptCost
+					plain.prefillTokens += r.uncached
 				}
 			}
-			plain.generated = x.work.generated
-			if x.work != plain || x.work.generated < 0 {
+			plain.generatedTokens = x.work.generatedTokens
+			if x.work != plain || x.work.generatedTokens < 0 {
 				t.Fatalf("%s: %+v to do, summed %+v", x.id, x.work, plain)
 			}
 			left := x.work.remaining()
-			if left < 0 || left > plain.prompts+plain.answers || (x.outstanding == 0 && x.work != (work{})) {
+			if left < 0 || left > plain.pendingPromptTokens+plain.answerTokens || (x.outstanding == 0 && x.work != (work{})) {
 				t.Fatalf("%s: %d tokens left of %+v with %d outstanding", x.id, left, x.work, x.outstanding)
 			}
 		}

@@ -380,7 +380,7 @@ func checkSharing(t fatal, b *Balancer) {
 	if len(b.caches.sharing.foreign) > maxForeign {
 		t.Fatalf("%d foreign replicas", len(b.caches.sharing.foreign))
 	}
-	for _, l := range []*learnedLog{&b.caches.sharing.own, &b.caches.sharing.received} {
+	for _, l := range []*cacheUpdateLog{&b.caches.sharing.own, &b.caches.sharing.received} {
 		bytes, seq := 0, uint64(0)
 		for _, e := range l.all() {
 			bytes += e.cost()

@@ -12,9 +12,9 @@ import (
 type target struct {
 	cacheTarget
 
-	model      string // replica only
-	limit      int    // replica only: ReplicaInfo.MaxOutstanding
-	sameRegion bool   // peer only
+	model          string // replica only
+	maxOutstanding int    // replica only: ReplicaInfo.MaxOutstanding
+	sameRegion     bool   // peer only
 
 	draining bool
 	// ready is the result of the last report; reported is whether one was received.
@@ -69,7 +69,7 @@ func (t *target) stale(now time.Duration, c *Config) bool {
 
 // replicaAvailable applies the push rule to one replica.
 func (t *target) replicaAvailable(now time.Duration, c *Config) bool {
-	if t.draining || !t.live(now, c) || t.breaker.TrialRunning() || (t.limit > 0 && t.outstanding >= t.limit) {
+	if t.draining || !t.live(now, c) || t.breaker.TrialRunning() || (t.maxOutstanding > 0 && t.outstanding >= t.maxOutstanding) {
 		return false
 	}
 	switch c.Push.Mode {

@@ -33,11 +33,11 @@ type origin struct {
 	// fingerprint and kills are those of core.Request, sent by a peer; 0 = none.
 	fingerprint uint64
 	kills       int
-	// continueOff: the response must not be continued by another replica. continued: the peer has
-	// continued it, so only an engine that can continue a response may serve it.
+	// continueOff: another replica must not continue the response. continued: the prompt contains the start
+	// of the response, so only an engine that can continue a response may serve it.
 	continueOff, continued bool
-	requestedCounts        string // what the peer requests about the usage so far in each event; empty = nothing
-	// keyed: clients had to present keys when the request arrived, so its Authorization header is
+	requestedCounts        string // headerCounts of the peer: countsExact, countsAny or empty
+	// keysRequired: clients had to present keys when the request arrived, so its Authorization header is
 	// ours.
 	keysRequired bool
 	account      *quota.Account // of the key that a client presented; nil where no key is required

@@ -4,9 +4,9 @@ import (
 	"skyserve/lbd/openai"
 )
 
-// How much of a prompt was in an engine's cache reveals what others asked before. So clients with an
-// API key do not see it unless the operator allows it: the figures in their responses are 0. They are
-// replaced in place, so nothing else of a response changes, not even its length.
+// The number of cached prompt tokens reveals which prompts other clients sent. Clients with an API key see it
+// only if the operator allows it; otherwise the figures in their responses are 0. They are replaced in place,
+// so nothing else in a response changes, not even its length.
 
 // hidesCache reports whether cached token counts are hidden from the client.
 func (r *Runtime) hidesCache(o *origin) bool { return o.account != nil && !r.exposeCache.Load() }
@@ -15,12 +15,12 @@ func (r *Runtime) hidesCache(o *origin) bool { return o.account != nil && !r.exp
 // applies to responses that start from now on.
 func (r *Runtime) SetExposeCache(on bool) { r.exposeCache.Store(on) }
 
-// showsCache reports whether the event that was just parsed has figures to hide. Events that differ
-// only in their text have none.
-func (x *exchange) showsCache(event []byte) bool {
+// hasCacheFigures reports whether the event that was just parsed has cache figures that must be hidden from
+// the client. An event with only text has none.
+func (x *exchange) hasCacheFigures(event []byte) bool {
 	return x.hidesCache && !x.masking && !x.answer.OnlyText && openai.MentionsCache(event)
 }
 
-// maskRest masks everything from now on that is forwarded without being parsed: a response or an event
+// startMasking masks the cache figures in everything that is forwarded from now on without being parsed: a response or an event
 // that is too large to buffer.
-func (x *exchange) maskRest() { x.masking = x.hidesCache }
+func (x *exchange) startMasking() { x.masking = x.hidesCache }

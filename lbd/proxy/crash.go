@@ -31,12 +31,12 @@ func (r *Runtime) crash(why any, ev *core.Event) {
 	}
 	fmt.Fprintf(printable.NewWriter(os.Stderr), "panic: %v\n\nin a decision of balancer %s: %s\n\n%s\n", why, r.self.ID, what, debug.Stack())
 	if ev != nil {
-		r.record.crashed(r.Elapsed(), *ev, fmt.Sprint(why))
+		r.record.recordCrash(r.Elapsed(), *ev, fmt.Sprint(why))
 	}
 	os.Exit(exitCrash)
 }
 
-// eventRequest is the id of the request of an event.
+// eventRequest returns the id of the request of an event.
 func eventRequest(ev *core.Event) string {
 	if ev.Request != nil {
 		return ev.Request.ID
@@ -44,9 +44,9 @@ func eventRequest(ev *core.Event) string {
 	return ev.ID
 }
 
-// underLock runs do under the lock and returns the decisions made. A panic in do ends the
+// withLock calls do under the lock and returns the decisions made. A panic in do ends the
 // process.
-func (r *Runtime) underLock(do func()) (decisions []record.Request) {
+func (r *Runtime) withLock(do func()) (decisions []record.Request) {
 	r.mu.Lock()
 	defer func() {
 		if why := recover(); why != nil {
@@ -59,9 +59,9 @@ func (r *Runtime) underLock(do func()) (decisions []record.Request) {
 	return decisions
 }
 
-// recovered ends a request whose handler panicked outside of the lock: core gets a
+// recoverPanic ends a request whose handler panicked outside of the lock: core gets a
 // cancellation, and the client's connection is cut off. Other requests are not affected.
-func (x *exchange) recovered() {
+func (x *exchange) recoverPanic() {
 	why := recover()
 	if why == nil {
 		return

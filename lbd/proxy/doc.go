@@ -14,13 +14,13 @@
 // accounting.
 //
 // Read runtime.go first (the lock and what happens under it), then exchange.go (the life of one
-// request: admit, arrive, run), handler.go (the HTTP routes) and limits.go (every limit, with its
+// request: admit, submit, run), handler.go (the HTTP routes) and limits.go (every limit, with its
 // reason). admit.go identifies the sender of a request, upstream.go sends it to a target, relay.go
 // forwards the response, refusal.go handles targets that reject requests, and resume.go continues
 // streams whose target fails midway on another target. inflight.go is the runtime's view of a request,
 // requestbody.go its memory, quota.go its reservation.
 //
-// stored.go, locate.go, lookup.go and holds.go handle responses that engines store, targets.go and
+// stored.go, locate.go, storedrequest.go and hasresponse.go handle responses that engines store, targets.go and
 // ranks.go replicas and peers. record.go writes the record, decisions.go and requests.go remember
 // decisions, and gauges.go, metrics.go, stats.go, window.go and points.go count.
 package proxy

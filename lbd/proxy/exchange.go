@@ -34,8 +34,8 @@ type exchange struct {
 	maxGenerated     int  // tokens of the attempt that generated most, when it ended
 	pinned           bool // only one target can serve the request: core.Request.Holder
 	streamWanted     bool // the client requested a stream
-	hideUsage        bool // the client did not request the usage that the engine was asked for
-	hideCounts       bool // likewise the usage so far in each event
+	hideUsage        bool // the balancer requested the usage from the engine, and the client did not
+	hideCounts       bool // the same for the usage so far in each event
 	countsRequested  bool // the current target was asked for it
 	namesMaxTokens   bool // the client sent max_tokens, if only as null
 	showsUsage       bool // the client sees how many tokens the response has
@@ -63,7 +63,7 @@ type exchange struct {
 	reservation   quota.Reservation   // of the client's key; inactive if it has none
 	servedBy      rank                // the rank that generates the response; no replica if that is a peer
 	lastFailure   *failure            // of the latest failed attempt
-	hadFault      bool                // an attempt failed otherwise than by a refusal
+	hadFault      bool                // an attempt failed for another reason than a refusal
 	peerKills     int                 // engines of the current peer that crashed serving the request, from killsComment
 	startedAt     time.Time
 }
@@ -72,7 +72,7 @@ type exchange struct {
 func (r *Runtime) serveInference(w http.ResponseWriter, req *http.Request, e *openai.Endpoint) {
 	x := &exchange{rt: r, w: w, req: req, endpoint: e, ctl: http.NewResponseController(w), startedAt: time.Now()}
 	x.deadlineDue = x.startedAt.Add(r.limits.StallTimeout / 8) // as in extendWriteDeadline: serve has set the first deadline
-	defer x.recovered()
+	defer x.recoverPanic()
 	defer x.setFinalWriteDeadline()
 	x.inFlight.id = requestID(req.Header.Get(headerRequestID))
 	x.spans.start(r.tracer, req.Header, x.startedAt)
@@ -89,14 +89,14 @@ func (r *Runtime) serveInference(w http.ResponseWriter, req *http.Request, e *op
 	if x.reservation.Active() {
 		x.inFlight.reservation = &x.reservation
 	}
-	if !x.arrive(request) {
+	if !x.submit(request) {
 		x.refuse(errDraining())
 		return
 	}
 	x.run(ctx)
 }
 
-// admit reads a request and returns what core needs of it.
+// admit reads a request and returns it as a core.Request.
 func (x *exchange) admit() (*core.Request, *openai.Error) {
 	origin, refused := x.rt.identify(x.req)
 	x.origin = origin
@@ -209,10 +209,10 @@ func (x *exchange) applyEdits(c *openai.Call, resolved openai.ResolvedModel, buf
 	return nil
 }
 
-// arrive passes the request to core. It returns false when the balancer is draining.
-func (x *exchange) arrive(request *core.Request) bool {
+// submit passes the request to core. It returns false when the balancer is draining.
+func (x *exchange) submit(request *core.Request) bool {
 	r := x.rt
-	ok := r.arrive(&x.inFlight, request, &record.Request{
+	ok := r.submitRequest(&x.inFlight, request, &record.Request{
 		At: x.startedAt.UTC(), Balancer: r.self.ID, Region: r.self.Region, Model: x.model, Tier: x.tier,
 		Tenant: x.tenant, Session: x.session, PromptBytes: x.answer.Rendering.Len(), PromptEstimate: x.promptTokens,
 		From: x.from, Hop: x.hop, State: record.StateQueued, Attempts: make([]record.Attempt, 0, 1),
@@ -284,7 +284,7 @@ func (x *exchange) endUnserved() {
 	switch {
 	case x.headerSent:
 		x.endAbandonedStream(x.latestAction)
-	case x.latestAction.kind == core.ActionReject && x.refused():
+	case x.latestAction.kind == core.ActionReject && x.allRefused():
 		x.forwardRefusal()
 		x.finalize(x.lastFailure.refusal.status, record.StateRejected)
 	case x.latestAction.kind == core.ActionReject:

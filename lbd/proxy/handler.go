@@ -108,7 +108,7 @@ func (r *Runtime) serveReady(w http.ResponseWriter) {
 	writeText(w, http.StatusOK, "ok\n")
 }
 
-// notReady returns why no request can be served, empty when one can.
+// notReady returns the reason why no request can be served; empty when one can be.
 func (r *Runtime) notReady() string {
 	if r.draining.Load() {
 		return "shutting down"

@@ -82,12 +82,12 @@ func (f *inFlight) recordAction(now time.Duration, a *core.Action) {
 // millis returns a duration in milliseconds.
 func millis(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
 
-// arrive registers a request in flight under a unique id, close to the one requested, and lets core
+// submitRequest registers a request in flight under a unique id, close to the one requested, and lets core
 // place it. It returns false when the balancer is draining.
-func (r *Runtime) arrive(f *inFlight, req *core.Request, entry *record.Request) bool {
-	taken := false
-	r.subs.publish(r.underLock(func() {
-		if taken = !r.draining.Load(); !taken {
+func (r *Runtime) submitRequest(f *inFlight, req *core.Request, entry *record.Request) bool {
+	accepted := false
+	r.subs.publish(r.withLock(func() {
+		if accepted = !r.draining.Load(); !accepted {
 			return
 		}
 		f.id = r.uniqueID(f.id)
@@ -97,7 +97,7 @@ func (r *Runtime) arrive(f *inFlight, req *core.Request, entry *record.Request) 
 		r.ring.add(entry)
 		r.step(core.Event{Kind: core.EventArrived, Request: req})
 	}))
-	return taken
+	return accepted
 }
 
 // uniqueID returns want, or want with a suffix if a request with that id is in flight.
@@ -114,7 +114,7 @@ func (r *Runtime) uniqueID(want string) string {
 // before the step.
 func (r *Runtime) stepFor(f *inFlight, ev core.Event, change func(*record.Request)) {
 	ev.ID = f.id
-	r.subs.publish(r.underLock(func() {
+	r.subs.publish(r.withLock(func() {
 		if change != nil {
 			change(f.entry)
 		}

@@ -18,8 +18,8 @@ type Limits struct {
 	StreamWindow int
 	// BodyTimeout is how long a client may take to send a request body; after that it gets 408.
 	BodyTimeout time.Duration
-	// FirstByteTimeout is the timeout for the first byte of a streamed response, Idle for the next piece of
-	// any response, Answer for the first byte of a response that is not streamed.
+	// FirstByteTimeout is the timeout for the first byte of a streamed response, IdleTimeout for the next
+	// piece of any response, ResponseTimeout for the first byte of a response that is not streamed.
 	FirstByteTimeout time.Duration
 	IdleTimeout      time.Duration
 	ResponseTimeout  time.Duration
@@ -45,8 +45,8 @@ type Limits struct {
 	// MaxStoredResponses is how many stored responses' holders are remembered.
 	MaxStoredResponses int
 	// MaxLookups is how many lookups of stored responses at the peers may run concurrently, MaxTenantLookups
-	// how many of one tenant, and LookupTimeout the timeout of one. Misses is how many responses that no
-	// peer holds are remembered, and Miss for how long.
+	// how many of one tenant, and LookupTimeout the timeout of one. MaxMisses is how many responses
+	// that no peer holds are remembered, and MissTTL for how long.
 	MaxLookups       int
 	MaxTenantLookups int
 	LookupTimeout    time.Duration
@@ -100,35 +100,35 @@ func DefaultLimits() Limits {
 // orDefault sets the zero fields to their defaults.
 func (l Limits) orDefault() Limits {
 	d := DefaultLimits()
-	fill(&l.MaxBody, d.MaxBody)
-	fill(&l.Memory, d.Memory)
-	fill(&l.TenantMemory, d.TenantMemory)
-	fill(&l.StreamWindow, d.StreamWindow)
-	fill(&l.BodyTimeout, d.BodyTimeout)
-	fill(&l.FirstByteTimeout, d.FirstByteTimeout)
-	fill(&l.IdleTimeout, d.IdleTimeout)
-	fill(&l.ResponseTimeout, d.ResponseTimeout)
-	fill(&l.SilenceTimeout, d.SilenceTimeout)
-	fill(&l.StallTimeout, d.StallTimeout)
-	fill(&l.MaxEvent, d.MaxEvent)
-	fill(&l.MaxBufferedResponse, d.MaxBufferedResponse)
-	fill(&l.MaxKeyedResponse, d.MaxKeyedResponse)
-	fill(&l.MaxContinuedText, d.MaxContinuedText)
-	fill(&l.MaxContinuedBody, d.MaxContinuedBody)
-	fill(&l.MaxStoredResponses, d.MaxStoredResponses)
-	fill(&l.MaxLookups, d.MaxLookups)
-	fill(&l.MaxTenantLookups, d.MaxTenantLookups)
-	fill(&l.LookupTimeout, d.LookupTimeout)
-	fill(&l.MaxMisses, d.MaxMisses)
-	fill(&l.MissTTL, d.MissTTL)
-	fill(&l.MaxDecisions, d.MaxDecisions)
-	fill(&l.HistoryMinutes, d.HistoryMinutes)
-	fill(&l.RecordBuffer, d.RecordBuffer)
-	fill(&l.SubscriberBuffer, d.SubscriberBuffer)
+	setDefault(&l.MaxBody, d.MaxBody)
+	setDefault(&l.Memory, d.Memory)
+	setDefault(&l.TenantMemory, d.TenantMemory)
+	setDefault(&l.StreamWindow, d.StreamWindow)
+	setDefault(&l.BodyTimeout, d.BodyTimeout)
+	setDefault(&l.FirstByteTimeout, d.FirstByteTimeout)
+	setDefault(&l.IdleTimeout, d.IdleTimeout)
+	setDefault(&l.ResponseTimeout, d.ResponseTimeout)
+	setDefault(&l.SilenceTimeout, d.SilenceTimeout)
+	setDefault(&l.StallTimeout, d.StallTimeout)
+	setDefault(&l.MaxEvent, d.MaxEvent)
+	setDefault(&l.MaxBufferedResponse, d.MaxBufferedResponse)
+	setDefault(&l.MaxKeyedResponse, d.MaxKeyedResponse)
+	setDefault(&l.MaxContinuedText, d.MaxContinuedText)
+	setDefault(&l.MaxContinuedBody, d.MaxContinuedBody)
+	setDefault(&l.MaxStoredResponses, d.MaxStoredResponses)
+	setDefault(&l.MaxLookups, d.MaxLookups)
+	setDefault(&l.MaxTenantLookups, d.MaxTenantLookups)
+	setDefault(&l.LookupTimeout, d.LookupTimeout)
+	setDefault(&l.MaxMisses, d.MaxMisses)
+	setDefault(&l.MissTTL, d.MissTTL)
+	setDefault(&l.MaxDecisions, d.MaxDecisions)
+	setDefault(&l.HistoryMinutes, d.HistoryMinutes)
+	setDefault(&l.RecordBuffer, d.RecordBuffer)
+	setDefault(&l.SubscriberBuffer, d.SubscriberBuffer)
 	return l
 }
 
-func fill[T comparable](field *T, with T) {
+func setDefault[T comparable](field *T, with T) {
 	var zero T
 	if *field == zero {
 		*field = with

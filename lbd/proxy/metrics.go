@@ -23,7 +23,7 @@ var (
 
 // Bounds of the native histograms, which scrapers that request them get besides the buckets above.
 const (
-	nativeFactor  = 1.1 // a quantile is off by 5 % at most
+	nativeFactor  = 1.1 // the error of a quantile is at most 5 %
 	nativeBuckets = 160 // from a millisecond to an hour at that width
 	nativeReset   = time.Hour
 )
@@ -85,8 +85,8 @@ func histograms(name, help string, buckets []float64, labels ...string) *prometh
 	}, labels)
 }
 
-// decided counts an action of a policy for a request.
-func (m *metrics) decided(a *core.Action, policy string, e *record.Request) {
+// countDecision counts an action of a policy for a request.
+func (m *metrics) countDecision(a *core.Action, policy string, e *record.Request) {
 	m.decisions.WithLabelValues(string(a.Kind), policy, a.Reason).Inc()
 	d := a.Decision
 	if d == nil {

@@ -12,7 +12,7 @@ import (
 // records it: see core.Balancer.Reconfigure. It reports whether that changes anything; if not, it does
 // nothing.
 func (r *Runtime) Reconfigure(cfg core.Config) (changed bool) {
-	r.subs.publish(r.underLock(func() {
+	r.subs.publish(r.withLock(func() {
 		if changed = !sameConfig(&r.coreCfg, &cfg); !changed {
 			return
 		}
@@ -22,7 +22,7 @@ func (r *Runtime) Reconfigure(cfg core.Config) (changed bool) {
 		for i := range actions {
 			r.deliverAction(now, &actions[i])
 		}
-		r.record.reconfigured(now, &cfg, actions)
+		r.record.recordConfig(now, &cfg, actions)
 	}))
 	return changed
 }

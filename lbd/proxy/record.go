@@ -48,24 +48,24 @@ func newRecorder(w io.Writer, h record.Header, buffer int, log *slog.Logger) *re
 	return c
 }
 
-// add queues a step.
-func (c *recorder) add(now time.Duration, ev core.Event, actions []core.Action) {
+// recordStep queues a step.
+func (c *recorder) recordStep(now time.Duration, ev core.Event, actions []core.Action) {
 	if c != nil {
-		c.queue(now, func() record.Line { return record.Line{T: now, Event: cloneEvent(ev), Actions: slices.Clone(actions)} })
+		c.queueLine(now, func() record.Line { return record.Line{T: now, Event: cloneEvent(ev), Actions: slices.Clone(actions)} })
 	}
 }
 
-// reconfigured queues a new configuration with its actions.
-func (c *recorder) reconfigured(now time.Duration, cfg *core.Config, actions []core.Action) {
+// recordConfig queues a new configuration with its actions.
+func (c *recorder) recordConfig(now time.Duration, cfg *core.Config, actions []core.Action) {
 	if c != nil {
 		config := record.NewConfig(cfg)
-		c.queue(now, func() record.Line { return record.Line{T: now, Config: &config, Actions: slices.Clone(actions)} })
+		c.queueLine(now, func() record.Line { return record.Line{T: now, Config: &config, Actions: slices.Clone(actions)} })
 	}
 }
 
-// crashed writes the event whose step panicked. It returns once the line and all before it are in the
+// recordCrash writes the event whose step panicked. It returns once the line and all before it are in the
 // file. run must be running.
-func (c *recorder) crashed(now time.Duration, ev core.Event, why string) {
+func (c *recorder) recordCrash(now time.Duration, ev core.Event, why string) {
 	if c == nil {
 		return
 	}
@@ -74,9 +74,9 @@ func (c *recorder) crashed(now time.Duration, ev core.Event, why string) {
 	<-line.written
 }
 
-// queue queues a line; the caller must hold the runtime's lock, which keeps the lines in order. It
+// queueLine queues a line; the caller must hold the runtime's lock, which keeps the lines in order. It
 // never blocks: a line that does not fit counts as a gap.
-func (c *recorder) queue(now time.Duration, line func() record.Line) {
+func (c *recorder) queueLine(now time.Duration, line func() record.Line) {
 	if c.pending > 0 && len(c.lines) < cap(c.lines)-1 {
 		c.lines <- queuedLine{Line: record.Line{T: now, Gap: c.pending}}
 		c.pending = 0

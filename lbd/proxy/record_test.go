@@ -130,7 +130,7 @@ func TestSlowRecordCountsDroppedSteps(t *testing.T) {
 	w := &blockedWriter{closed: make(chan struct{})}
 	c := &recorder{out: newRecordWriter(w, slog.New(slog.DiscardHandler)), lines: make(chan queuedLine, 4)}
 	for i := range 10 {
-		c.add(time.Duration(i), core.Event{Kind: core.EventTick}, nil)
+		c.recordStep(time.Duration(i), core.Event{Kind: core.EventTick}, nil)
 	}
 	if c.droppedSteps() != 6 {
 		t.Errorf("%d steps are lost, want 6", c.droppedSteps())
@@ -138,7 +138,7 @@ func TestSlowRecordCountsDroppedSteps(t *testing.T) {
 	for range 3 {
 		c.write((<-c.lines).Line)
 	}
-	c.add(10, core.Event{Kind: core.EventTick}, nil)
+	c.recordStep(10, core.Event{Kind: core.EventTick}, nil)
 	close(w.closed)
 	ctx, stop := context.WithCancel(context.Background())
 	stop()

@@ -23,15 +23,15 @@ type refusal struct {
 	body   []byte
 }
 
-// takeRefusal reads a refusal. The caller closes the body.
-func takeRefusal(resp *http.Response) *refusal {
+// readRefusal reads a refusal. The caller closes the body.
+func readRefusal(resp *http.Response) *refusal {
 	body, _ := io.ReadAll(io.LimitReader(resp.Body, maxRefusalBytes)) // a truncated body is forwarded as received
 	return &refusal{status: resp.StatusCode, header: resp.Header, body: body}
 }
 
-// fault returns why the request should be retried at another target, or nil if the response is for the
+// failureOf returns why the request should be retried at another target, or nil if the response is for the
 // client.
-func (x *exchange) fault(resp *http.Response) *failure {
+func (x *exchange) failureOf(resp *http.Response) *failure {
 	status := resp.StatusCode
 	if status == http.StatusOK {
 		return nil
@@ -41,9 +41,9 @@ func (x *exchange) fault(resp *http.Response) *failure {
 	switch {
 	case f.kills > 0:
 		return f
-	case x.refuses(resp):
+	case x.isRefusal(resp):
 		if !x.headerSent && x.isEngineRefusal(resp) {
-			f.refusal = takeRefusal(resp)
+			f.refusal = readRefusal(resp)
 		}
 		return f
 	case status >= 500:
@@ -55,9 +55,9 @@ func (x *exchange) fault(resp *http.Response) *failure {
 	return nil
 }
 
-// refuses reports whether the target refused the request for a reason of its own: it does
+// isRefusal reports whether the target refused the request for a reason of its own: it does
 // not accept our credentials, does not have the model, or is full.
-func (x *exchange) refuses(resp *http.Response) bool {
+func (x *exchange) isRefusal(resp *http.Response) bool {
 	switch resp.StatusCode {
 	case http.StatusUnauthorized, http.StatusForbidden, http.StatusTooManyRequests, http.StatusServiceUnavailable:
 		return true
@@ -81,7 +81,7 @@ func (x *exchange) targetLacks(resp *http.Response) bool {
 	if x.pinned {
 		return false // only this target can have the response that the request continues
 	}
-	head, _ := io.ReadAll(io.LimitReader(resp.Body, maxRefusalBytes)) // as in takeRefusal
+	head, _ := io.ReadAll(io.LimitReader(resp.Body, maxRefusalBytes)) // as in readRefusal
 	resp.Body = struct {
 		io.Reader
 		io.Closer
@@ -117,9 +117,9 @@ func (r *Runtime) servesPath(model string, e *openai.Endpoint) bool {
 	return false
 }
 
-// refused reports whether core rejected the request after every target that was attempted refused it.
+// allRefused reports whether core rejected the request after every target that was attempted refused it.
 // Then the client gets the last refusal.
-func (x *exchange) refused() bool {
+func (x *exchange) allRefused() bool {
 	switch x.latestAction.reason {
 	case core.RejectRefused, core.RejectRetriesExhausted, core.RejectRetryBudget:
 		return x.lastFailure != nil && x.lastFailure.refusal != nil && !x.hadFault

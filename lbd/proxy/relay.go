@@ -16,9 +16,9 @@ import (
 // minReadSize is the minimum free space for a read from a target.
 const minReadSize = 2 << 10
 
-// commit sends the response's header to the client. From then on the request cannot be retried; only
-// the rest of a response that can be continued can.
-func (x *exchange) commit(resp *http.Response) {
+// sendHeader sends the response's header to the client. From then on the request cannot be retried:
+// another target can only continue the response, where that is possible.
+func (x *exchange) sendHeader(resp *http.Response) {
 	h := x.w.Header()
 	copyHeaders(h, resp.Header)
 	x.setResponseHeaders(h, resp.Header)
@@ -90,7 +90,7 @@ func (x *exchange) relayStream(ctx context.Context, resp *http.Response, watch *
 	case targetFailed:
 		return x.handleStreamFailure(&failure{cause: x.current.target + " ended its response with an error", kind: failureAnswer, broken: true, kills: x.peerKills})
 	}
-	return x.streamEnded(ctx, resp, r.partial(), err)
+	return x.endStream(ctx, resp, r.partial(), err)
 }
 
 // streamRelay receives the bytes of a stream. It has no buffer between two events: of ten thousand
@@ -236,7 +236,7 @@ func (x *exchange) forwardUnchanged(resp *http.Response, b []byte, events *opena
 		at = len(b)
 		*events = openai.Splitter{}
 		x.answer.Transcript.Discard()
-		x.maskRest()
+		x.startMasking()
 	}
 	whole := b[from:at]
 	if out != nil {
@@ -267,7 +267,7 @@ func (x *exchange) forwardJoined(b []byte, events *openai.Splitter, limit int, n
 		at = len(b)
 		*events = openai.Splitter{}
 		x.answer.Transcript.Discard()
-		x.maskRest()
+		x.startMasking()
 	}
 	if !x.writeToClient(nil, out.B, now) {
 		return nil, clientClosed
@@ -300,7 +300,7 @@ func (x *exchange) inspect(event []byte, first bool) (seen eventView) {
 	x.answer.OnlyText = false
 	if seen.data == nil {
 		seen.hide = x.readKills(event)
-		seen.masked = x.showsCache(event)
+		seen.masked = x.hasCacheFigures(event)
 		return seen
 	}
 	f := x.answer.Event(seen.data)
@@ -310,7 +310,7 @@ func (x *exchange) inspect(event []byte, first bool) (seen eventView) {
 	if x.countsRequested && x.hideCounts {
 		seen.counts = f.Counts
 	}
-	seen.masked = x.showsCache(event)
+	seen.masked = x.hasCacheFigures(event)
 	return seen
 }
 
@@ -349,7 +349,7 @@ func (x *exchange) writeToClient(resp *http.Response, b []byte, now time.Time) b
 		return true
 	}
 	if !x.headerSent {
-		x.commit(resp)
+		x.sendHeader(resp)
 	}
 	if x.masking {
 		own := buffer.Get(len(b))
@@ -366,9 +366,9 @@ func (x *exchange) writeToClient(resp *http.Response, b []byte, now time.Time) b
 	return x.ctl.Flush() == nil
 }
 
-// streamEnded handles the end of a stream and its remaining bytes. A clean end is forwarded; an
+// endStream handles the end of a stream and its remaining bytes. A clean end is forwarded; an
 // interrupted stream is continued, ends in an error event, or is retried.
-func (x *exchange) streamEnded(ctx context.Context, resp *http.Response, rest []byte, err error) (ended bool) {
+func (x *exchange) endStream(ctx context.Context, resp *http.Response, rest []byte, err error) (ended bool) {
 	clean := errors.Is(err, io.EOF)
 	if clean {
 		rest, clean = x.parseLastEvent(resp, rest)
@@ -381,7 +381,7 @@ func (x *exchange) streamEnded(ctx context.Context, resp *http.Response, rest []
 		}
 		if !x.headerSent {
 			x.extendWriteDeadline(time.Now())
-			x.commit(resp)
+			x.sendHeader(resp)
 		}
 	case !x.headerSent:
 		return x.handleInterrupted(ctx, unexpectedEOF(err))
@@ -457,7 +457,7 @@ func (x *exchange) relayWhole(ctx context.Context, resp *http.Response, watch *t
 			x.endBroken(resp.StatusCode, x.failureFromError(ctx, err))
 			panic(http.ErrAbortHandler) // closes the connection: the client must not accept a partial response as complete
 		case len(buf.B) > x.rt.limits.MaxBufferedResponse || full || x.headerSent:
-			x.maskRest()
+			x.startMasking()
 			x.unparsed = true
 			if err == nil && x.writeToClient(resp, buf.B, time.Now()) {
 				buf.B = buf.B[:0]
@@ -482,10 +482,10 @@ func (x *exchange) endWhole(resp *http.Response, rest []byte) (ended bool) {
 			openai.HideCache(rest)
 		}
 		x.w.Header()["Content-Length"] = []string{strconv.Itoa(len(rest))}
-		x.commit(resp)
+		x.sendHeader(resp)
 	}
 	if x.unparsed && resp.StatusCode == http.StatusOK {
-		x.estimate()
+		x.estimateTokens()
 	}
 	if x.masking {
 		x.mask.Hide(rest)

@@ -189,8 +189,8 @@ func (r *Runtime) Elapsed() time.Duration { return time.Since(r.startedAt) }
 // Step passes an event to core at the current time, records it and delivers the actions without
 // blocking. The caller may reuse what the event points to, except Request.Prompt and Outcome.Key.
 func (r *Runtime) Step(ev core.Event) {
-	r.subs.publish(r.underLock(func() {
-		r.recordSignOfLife(&ev)
+	r.subs.publish(r.withLock(func() {
+		r.resetSilence(&ev)
 		r.step(ev)
 		if ev.Kind == core.EventPeerReport || ev.Kind == core.EventPeerRemoved {
 			r.updatePeerModels(ev)
@@ -212,7 +212,7 @@ func (r *Runtime) step(ev core.Event) {
 	for i := range actions {
 		r.deliverAction(now, &actions[i])
 	}
-	r.record.add(now, ev, actions)
+	r.record.recordStep(now, ev, actions)
 }
 
 // deliverAction delivers an action to the goroutine that waits for it. The decision is cloned: core reuses
@@ -240,7 +240,7 @@ func (r *Runtime) deliverAction(now time.Duration, a *core.Action) {
 		v.peer = r.peers[a.Target]
 	}
 	f.recordAction(now, a)
-	r.metrics.decided(a, r.coreCfg.Policy.Name(), f.entry)
+	r.metrics.countDecision(a, r.coreCfg.Policy.Name(), f.entry)
 	if r.subs.hasAny() {
 		r.newDecisions = append(r.newDecisions, f.entry.Snapshot())
 	}
@@ -273,7 +273,7 @@ func (r *Runtime) tickUntil(ctx context.Context) {
 // tick reports the progress since the last tick to core, then advances its time.
 func (r *Runtime) tick() {
 	at := r.Elapsed()
-	decisions := r.underLock(func() { r.stepTick(at) })
+	decisions := r.withLock(func() { r.stepTick(at) })
 	r.stats.collectTokens(at)
 	r.subs.publish(decisions)
 }

@@ -14,8 +14,8 @@ import (
 	"skyserve/lbd/core"
 )
 
-// Labels that the peer token is hashed with, one per use, so that one hash reveals nothing about the
-// other.
+// Labels for deriving hashes from the peer token, one label per use, so that no hash reveals anything
+// about another.
 const (
 	labelSeed        = "skyserve: seed of prefix keys"
 	labelFingerprint = "skyserve: fingerprint of prefix keys"
@@ -34,9 +34,9 @@ func keySeed(token string) uint64 {
 	return binary.LittleEndian.Uint64(derive(token, labelSeed))
 }
 
-// seedOf returns the seed of a tenant's prefix keys: its own one, the same in every balancer of the
-// service, so that a match reveals nothing about another tenant's prompts; the service's seed if
-// tenants share prefixes, and without a tenant.
+// seedOf returns the seed of a tenant's prefix keys. Each tenant has its own seed, the same in every
+// balancer of the service, so that a match reveals nothing about another tenant's prompts. Without a
+// tenant, or if tenants share prefixes, it is the service's seed.
 func (r *Runtime) seedOf(tenant string) uint64 {
 	if tenant == "" || r.sharePrefixes.Load() {
 		return r.seed
@@ -54,8 +54,8 @@ func derive(token, label string) []byte {
 	return mac.Sum(nil)
 }
 
-// KeyFingerprint is equal for two balancers that hash prompts alike, and reveals nothing else. It is
-// empty when no other balancer can hash alike.
+// KeyFingerprint returns a fingerprint of the seed of prefix keys. Two balancers with the same fingerprint
+// hash prompts alike; it reveals nothing else. It is empty when no other balancer can hash alike.
 func (r *Runtime) KeyFingerprint() string {
 	if r.self.PeerToken == "" {
 		return ""
@@ -63,7 +63,7 @@ func (r *Runtime) KeyFingerprint() string {
 	return hex.EncodeToString(derive(r.self.PeerToken, labelFingerprint)[:8])
 }
 
-// Learned calls core.Balancer.Learned with the current time.
+// Learned calls core.Balancer.CacheUpdates with the current time.
 func (r *Runtime) Learned(since uint64, all bool, maxBytes int) (entries []core.CacheUpdate, next uint64, more bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

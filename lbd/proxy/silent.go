@@ -11,7 +11,7 @@ import (
 
 // A replica whose host has vanished, or whose engine hangs, closes no connection: it just sends
 // nothing. The usual timeout for a token is far too long then. So when neither a probe was answered
-// nor a token of any response arrived for Limits.Silent, its requests are stopped at once and retried
+// nor a token of any response arrived for Limits.SilenceTimeout, its requests are stopped at once and retried
 // at other replicas, as if their connections had failed. A busy engine does one or the other. Silence
 // is counted in ticks: while this process itself was paused, no probes were sent.
 
@@ -27,9 +27,9 @@ func (l *stoppableAttempt) stop() {
 	}
 }
 
-// recordSignOfLife records that the replica of an event responded; the lock must be held. A rejected
+// resetSilence records that the replica of an event responded; the lock must be held. A rejected
 // probe counts too: engines that finish their requests reject them.
-func (r *Runtime) recordSignOfLife(ev *core.Event) {
+func (r *Runtime) resetSilence(ev *core.Event) {
 	if k := r.ranks[ev.Target]; k.replica != nil && ev.Kind == core.EventReplicaReport {
 		k.count.silentTicks = 0
 	}

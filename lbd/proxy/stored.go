@@ -44,7 +44,7 @@ func newResponses(limit int) *responses {
 	return &responses{max: limit, byID: map[responseID]*list.Element{}}
 }
 
-// put remembers a response.
+// put stores the location of a response.
 func (s *responses) put(at storedAt) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -83,8 +83,8 @@ func (s *responses) find(response responseID) (at storedAt, known bool) {
 }
 
 // holderOf returns the target that holds the response that a call continues from; empty if the call
-// starts a new conversation. For a client's request, the peers are asked about an unknown response:
-// the client may have come from another region or balancer.
+// starts a new conversation. For a client's request, it looks up an unknown response at the peers:
+// the client may have used another region or balancer before.
 func (r *Runtime) holderOf(ctx context.Context, c *openai.Call, o *origin) (target string, refused *openai.Error) {
 	id, given, refused := c.PreviousResponse()
 	if !given || refused != nil {

@@ -96,7 +96,7 @@ func (r *Runtime) AddReplica(cfg service.ReplicaConfig) (added bool, err error) 
 func (r *Runtime) changeTargets(change func() (bool, error)) (bool, error) {
 	var changed bool
 	var err error
-	r.subs.publish(r.underLock(func() {
+	r.subs.publish(r.withLock(func() {
 		changed, err = change()
 		r.rebuildModels()
 	}))

@@ -56,11 +56,11 @@ func (t *tokenEvents) learnSingle(events, tokens int, bounded bool) {
 	t.singleTokens.Store(math.MinInt64 / 2)
 }
 
-// areTokens reports whether each event of the target counts as a token.
-func (t *tokenEvents) areTokens() bool { return t.singleTokens.Load() >= minSingleTokens }
+// eventsAreTokens reports whether each event of the target counts as a token.
+func (t *tokenEvents) eventsAreTokens() bool { return t.singleTokens.Load() >= minSingleTokens }
 
-// observeEvents learns from a stream that a single target served how it puts tokens into events.
-// complete: all of the stream has arrived.
+// observeEvents learns how a target puts tokens into events, from a stream that this target alone served.
+// complete: the whole stream has arrived.
 func (x *exchange) observeEvents(complete bool) {
 	a, c := &x.answer, x.current.targetCounts()
 	if c == nil || x.splice != nil || !a.Usage.Output.Known || a.Events == 0 {
@@ -99,7 +99,7 @@ func (x *exchange) countKnown() bool {
 		return true
 	}
 	c := x.current.targetCounts()
-	return c != nil && c.areTokens()
+	return c != nil && c.eventsAreTokens()
 }
 
 // shouldRequestCounts reports whether to request the usage so far from the current target. A peer requests it from

@@ -18,7 +18,7 @@ type Tracer interface {
 // TraceSpan is a started span of a request. It belongs to one goroutine.
 type TraceSpan interface {
 	// StartChild starts a child span at a time. outward means that it covers a call to another process,
-	// whose request Mark adds to the trace.
+	// whose request Inject adds to the trace.
 	StartChild(name string, outward bool, at time.Time) TraceSpan
 	// Inject adds a request that is sent within the span to its trace.
 	Inject(header http.Header)

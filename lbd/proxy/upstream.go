@@ -108,7 +108,7 @@ func (x *exchange) requestTarget(ctx context.Context) (resp *http.Response, ende
 
 // reportFault reports whether a response is a failure of its target. If so, it reports the failure to core.
 func (x *exchange) reportFault(resp *http.Response) bool {
-	f := x.fault(resp)
+	f := x.failureOf(resp)
 	if f == nil {
 		return false
 	}

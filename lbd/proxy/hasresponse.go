@@ -9,7 +9,7 @@ import (
 	"sync"
 )
 
-// PathHasResponse is the path at which another balancer asks whether a replica of this one holds a stored
+// PathHasResponse is the path at which another balancer checks whether a replica of this one holds a stored
 // response. The response is 204 if so, with the model that generated it in headerModel, otherwise 404.
 // Query parameters: id, and the tenant that owns it.
 const PathHasResponse = "/skyserve/v1/holds"
@@ -30,8 +30,8 @@ func (r *Runtime) ServeHasResponse(w http.ResponseWriter, req *http.Request) {
 	w.WriteHeader(http.StatusNoContent)
 }
 
-// servesItself reports whether a response is at a replica of this balancer. A peer answers for its own
-// replicas.
+// servesItself reports whether a response is at a replica of this balancer. Each balancer reports only its
+// own replicas.
 func (r *Runtime) servesItself(at storedAt) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -58,11 +58,11 @@ func (b *Balancer) addReplica(now time.Duration, info *ReplicaInfo) {
 		}
 		t.process = info.Process
 		b.setEngine(t, info.engine())
-		t.model, t.limit, t.draining = info.Model, info.MaxOutstanding, false
-		b.drainAll(now)
+		t.model, t.maxOutstanding, t.draining = info.Model, info.MaxOutstanding, false
+		b.placeAllWaiting(now)
 		return
 	}
-	t := &target{cacheTarget: cacheTarget{id: info.ID, process: info.Process}, model: info.Model, limit: info.MaxOutstanding}
+	t := &target{cacheTarget: cacheTarget{id: info.ID, process: info.Process}, model: info.Model, maxOutstanding: info.MaxOutstanding}
 	b.setEngine(t, info.engine())
 	b.caches.attachReplica(now, &t.cacheTarget)
 	b.replicas = insertTarget(b.replicas, t)
@@ -103,7 +103,7 @@ func (b *Balancer) removePeer(now time.Duration, id string) {
 	b.updateNeighbours()
 	b.caches.removePeer(&t.cacheTarget)
 	b.rejectUnknown()
-	b.drainAll(now)
+	b.placeAllWaiting(now)
 }
 
 func (b *Balancer) handleReplicaReport(now time.Duration, id string, rep *Report) {
@@ -134,7 +134,7 @@ func (b *Balancer) handleReplicaReport(now time.Duration, id string, rep *Report
 	}
 	q := b.queue(t.model)
 	b.releaseParked(now, q)
-	b.drain(now, q)
+	b.placeWaiting(now, q)
 }
 
 func (b *Balancer) handlePeerReport(now time.Duration, id string, rep *PeerReport) {
@@ -155,7 +155,7 @@ func (b *Balancer) handlePeerReport(now time.Duration, id string, rep *PeerRepor
 		q.evaluatedSinceReport = false
 	}
 	b.rejectUnknown()
-	b.drainAll(now)
+	b.placeAllWaiting(now)
 }
 
 // forgetLost drops the prefixes of replicas that stopped reporting: a process that returns under
@@ -319,7 +319,7 @@ func (b *Balancer) meanKV(now time.Duration, model string) policy.Maybe[float64]
 	return policy.Known(sum / float64(n))
 }
 
-// ReplicaView is the state of a replica.
+// ReplicaView is the state of a replica, for display.
 type ReplicaView struct {
 	ID          string
 	Model       string
@@ -340,7 +340,7 @@ type ReplicaView struct {
 	Pace float64
 }
 
-// PeerView is the state of a peer.
+// PeerView is the state of a peer, for display.
 type PeerView struct {
 	ID          string
 	Live        bool

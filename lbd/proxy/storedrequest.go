@@ -21,14 +21,14 @@ const pathResponses = "/v1/responses/"
 
 // Limits of a request about a stored response. The engine computes nothing for it.
 const (
-	lookupTimeout = 30 * time.Second // to the first byte; an engine looks it up in memory
-	lookupBody    = 64 << 10         // of the request, which needs no body
+	storedRequestTimeout = 30 * time.Second // to the first byte; an engine looks it up in memory
+	maxStoredRequestBody = 64 << 10         // of the request, which needs no body
 )
 
-// lookup is a request about a stored response (GET or DELETE /v1/responses/{id}, POST .../cancel, GET
+// storedRequest is a request about a stored response (GET or DELETE /v1/responses/{id}, POST .../cancel, GET
 // .../input_items). Only the engine that holds the response can serve it. core takes no part, because
 // there is nothing to decide.
-type lookup struct {
+type storedRequest struct {
 	rt          *Runtime
 	w           http.ResponseWriter
 	req         *http.Request
@@ -41,8 +41,8 @@ type lookup struct {
 	region      service.Region    // of the replica
 }
 
-// lookupMethods are the methods of the paths below a response's id.
-var lookupMethods = map[string][]string{
+// storedRequestMethods are the methods of the paths below a response's id.
+var storedRequestMethods = map[string][]string{
 	"":             {http.MethodGet, http.MethodDelete},
 	"/cancel":      {http.MethodPost},
 	"/input_items": {http.MethodGet},
@@ -51,10 +51,10 @@ var lookupMethods = map[string][]string{
 // serveStored serves a request about a stored response. The balancer that received it from the client
 // sends it to the replica, or to the peer that has the replica.
 func (r *Runtime) serveStored(w http.ResponseWriter, req *http.Request) {
-	q := &lookup{rt: r, w: w, req: req, path: strings.TrimPrefix(req.URL.Path, pathResponses)}
+	q := &storedRequest{rt: r, w: w, req: req, path: strings.TrimPrefix(req.URL.Path, pathResponses)}
 	id, _, _ := strings.Cut(q.path, "/")
 	q.id = id
-	methods := lookupMethods[q.path[len(id):]]
+	methods := storedRequestMethods[q.path[len(id):]]
 	if len(methods) == 0 || id == "" {
 		r.refuse(w, req, errNoPath(req))
 		return
@@ -70,7 +70,7 @@ func (r *Runtime) serveStored(w http.ResponseWriter, req *http.Request) {
 
 // serve admits the request like any other request of its key, and serves it. An error is for the
 // client.
-func (q *lookup) serve() (refused *openai.Error) {
+func (q *storedRequest) serve() (refused *openai.Error) {
 	if q.origin, refused = q.rt.identify(q.req); refused != nil {
 		return refused
 	}
@@ -89,7 +89,7 @@ func (q *lookup) serve() (refused *openai.Error) {
 }
 
 // setLimitHeaders writes the remaining limits of the key to the response's header.
-func (q *lookup) setLimitHeaders() {
+func (q *storedRequest) setLimitHeaders() {
 	if q.origin.account != nil {
 		q.origin.account.WriteHeaders(q.w.Header(), q.rt.Elapsed())
 	}
@@ -105,7 +105,7 @@ func errNoResponse() *openai.Error {
 
 // findHolder determines who holds the response. For a peer's request it considers only this balancer's own
 // replicas: the request is not forwarded twice.
-func (q *lookup) findHolder() *openai.Error {
+func (q *storedRequest) findHolder() *openai.Error {
 	response := responseID{q.origin.tenant, q.id}
 	at, known := q.rt.storedResponses.find(response)
 	switch {
@@ -130,15 +130,15 @@ func (q *lookup) findHolder() *openai.Error {
 
 // forwardRequest forwards the request and its response. An error is for the client; it returns none once the
 // response has started.
-func (q *lookup) forwardRequest() *openai.Error {
+func (q *storedRequest) forwardRequest() *openai.Error {
 	ctx, cancel := context.WithCancelCause(q.req.Context())
 	defer cancel(nil)
-	silence := time.AfterFunc(lookupTimeout, func() { cancel(errSilent) })
+	silence := time.AfterFunc(storedRequestTimeout, func() { cancel(errSilent) })
 	defer silence.Stop()
 	mem := q.rt.memory.Use(q.origin.tenant)
 	defer mem.Release()
 	if q.req.ContentLength != 0 {
-		if err := mem.Set(lookupBody); err != nil {
+		if err := mem.Set(maxStoredRequestBody); err != nil {
 			return errNoMemory(err)
 		}
 	}
@@ -164,7 +164,7 @@ func (q *lookup) forwardRequest() *openai.Error {
 }
 
 // holderError returns the error for a holder that did not respond.
-func (q *lookup) holderError(ctx context.Context) *openai.Error {
+func (q *storedRequest) holderError(ctx context.Context) *openai.Error {
 	e := &openai.Error{Status: http.StatusBadGateway, Kind: openai.TypeServer, Code: "replica_failed", Message: q.holder.target + " holds the response but did not respond"}
 	if errors.Is(context.Cause(ctx), errSilent) {
 		e.Status, e.Code = http.StatusGatewayTimeout, "deadline"
@@ -173,9 +173,9 @@ func (q *lookup) holderError(ctx context.Context) *openai.Error {
 }
 
 // outgoing returns the request to send to the holder. transport is nil if the target was removed.
-func (q *lookup) outgoing(ctx context.Context) (out *http.Request, transport http.RoundTripper, err error) {
+func (q *storedRequest) outgoing(ctx context.Context) (out *http.Request, transport http.RoundTripper, err error) {
 	r := q.rt
-	body, err := io.ReadAll(http.MaxBytesReader(q.w, q.req.Body, lookupBody))
+	body, err := io.ReadAll(http.MaxBytesReader(q.w, q.req.Body, maxStoredRequestBody))
 	if err != nil {
 		return nil, nil, err
 	}
@@ -214,7 +214,7 @@ func (q *lookup) outgoing(ctx context.Context) (out *http.Request, transport htt
 }
 
 // markForwarded sets the headers that identify the request to a peer.
-func (q *lookup) markForwarded(h http.Header) {
+func (q *storedRequest) markForwarded(h http.Header) {
 	hop := core.HopRemote
 	if q.peer.cfg.Region == q.rt.self.Region {
 		hop = core.HopRegion
@@ -230,7 +230,7 @@ func (q *lookup) markForwarded(h http.Header) {
 
 // forgetIfDeleted forgets a deleted response. An engine without such a route also returns 404, so only requests
 // to the plain path count.
-func (q *lookup) forgetIfDeleted(status int) {
+func (q *storedRequest) forgetIfDeleted(status int) {
 	plain := q.path == q.id
 	gone := q.req.Method == http.MethodGet && status == http.StatusNotFound
 	deleted := q.req.Method == http.MethodDelete && status == http.StatusOK
@@ -241,7 +241,7 @@ func (q *lookup) forgetIfDeleted(status int) {
 
 // forwardResponse forwards the response as it arrives. It may be a stream, between whose pieces silence allows
 // the idle time of any response.
-func (q *lookup) forwardResponse(resp *http.Response, silence *time.Timer) {
+func (q *storedRequest) forwardResponse(resp *http.Response, silence *time.Timer) {
 	h := q.w.Header()
 	copyHeaders(h, resp.Header)
 	h.Set(headerRequestID, q.req.Header.Get(headerRequestID))

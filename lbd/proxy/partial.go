@@ -9,8 +9,8 @@ import (
 	"skyserve/lbd/record"
 )
 
-// The part that was generated of an incomplete response costs its client as much as a complete one. In
-// a stream it is counted; for a response in one piece core estimates it by the time at the target.
+// A client is charged for the generated part of an incomplete response. In a stream its tokens are counted.
+// For a response that is not streamed, core estimates them from the time at the target.
 
 // coreAnswers converts a number of parallel responses to core.Request.Answers.
 func coreAnswers(n int) int {
@@ -44,8 +44,8 @@ func (x *exchange) tokensSoFar() int {
 	return x.rt.estimateGenerated(&x.inFlight)
 }
 
-// estimate counts the tokens of a complete response that was not parsed.
-func (x *exchange) estimate() {
+// estimateTokens counts the tokens of a complete response that was not parsed.
+func (x *exchange) estimateTokens() {
 	n := x.rt.estimateGenerated(&x.inFlight)
 	x.answer.Tokens = n
 	x.countStreamed(n)
@@ -59,7 +59,7 @@ func (r *Runtime) estimateGenerated(f *inFlight) int {
 }
 
 // growTicks is the number of ticks between two checks whether responses in flight have outgrown their
-// reservations: a second, in which none grows much.
+// reservations: one second.
 const growTicks = int(time.Second / tickInterval)
 
 // growReservations increases the reservations of responses that have more tokens than expected; the

@@ -5,15 +5,15 @@ import (
 	"strings"
 )
 
-// rules are the rows of Verify in the form that the search uses: coverage of each model as rows
-// over sets of regions, listed once. They are fast to check; Verify makes the final check.
-type rules struct {
+// rowChecker checks counts quickly during the search. It lists the coverage of each model once, as rows
+// over sets of regions. Verify makes the final check.
+type rowChecker struct {
 	p      *Problem
 	covers [][]cover // by model
 }
 
-func newRules(p *Problem) *rules {
-	r := &rules{p: p}
+func newRowChecker(p *Problem) *rowChecker {
+	r := &rowChecker{p: p}
 	sets := p.reachSets()
 	for i := range p.Models {
 		r.covers = append(r.covers, p.covers(i, sets))
@@ -22,7 +22,7 @@ func newRules(p *Problem) *rules {
 }
 
 // verify returns the first row that counts x break.
-func (r *rules) verify(x [][][]int) error {
+func (r *rowChecker) verify(x [][][]int) error {
 	for i := range r.p.Models {
 		if err := r.verifyModel(i, x[i]); err != nil {
 			return err
@@ -32,7 +32,7 @@ func (r *rules) verify(x [][][]int) error {
 }
 
 // verifyModel returns the first row of model i alone that counts x break.
-func (r *rules) verifyModel(i int, x [][]int) error {
+func (r *rowChecker) verifyModel(i int, x [][]int) error {
 	p := r.p
 	if err := p.verifyCounts(i, x); err != nil {
 		return err
@@ -75,8 +75,8 @@ func (p *Problem) nameCover(c cover) string {
 	return name
 }
 
-// redistribute moves replicas between regions where that is free and puts capacity where load is. Among
-// equally cheap solutions it selects the one that forwards least.
+// redistribute moves replicas to the regions with load, where a move costs nothing. Among equally cheap
+// solutions it selects the one that forwards least.
 func (s *solver) redistribute() {
 	cost := s.p.Cost(s.best)
 	for i := range s.p.Models {
@@ -103,7 +103,7 @@ func (s *solver) redistributeOnce(i, k int, cost float64) bool {
 			}
 			x[from][k]--
 			x[to][k]++
-			if s.rules.verify(s.best) == nil && p.Cost(s.best) <= cost+slackOf(cost) {
+			if s.rowChecker.verify(s.best) == nil && p.Cost(s.best) <= cost+slackOf(cost) {
 				bestGain, bestFrom, bestTo = gain, from, to
 			}
 			x[from][k]++

@@ -7,7 +7,7 @@ import "time"
 // the forecast.
 type LoadCurve struct {
 	Model, Region string
-	// LoadTrace ends at the time of the plan; NaN is unknown.
+	// Past ends at the time of the plan; NaN is unknown.
 	Past []float64
 	// Mean is the forecast with its 90 % prediction interval; nil without a forecast. Planned is
 	// the load planned for: Mean raised to the planned peak, plus batch load.
