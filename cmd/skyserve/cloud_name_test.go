@@ -32,21 +32,21 @@ func TestUpAndDoctorReportNameErrors(t *testing.T) {
 			prepare: func(e *emulated) error {
 				return e.names.AddRecords(e.zone, testcloud.RecordSet{Name: "chat.example.com", Type: "A", TTL: &ttl, ResourceRecords: &testcloud.Values{ResourceRecord: []testcloud.Value{{Value: "192.0.2.1"}}}})
 			}, exit: exitFailed,
-			want: []string{"record chat.example.com in zone example.com (public, Z", "belongs to another owner (made by hand: chat.example.com A 192.0.2.1)", "hint: choose another name"},
+			want: []string{"record chat.example.com in zone example.com (public, Z", "belongs to another owner (not created by skyserve: chat.example.com A 192.0.2.1)", "hint: choose another name"},
 		},
 		"listing zones denied": {
 			prepare: func(e *emulated) error {
 				e.names.Set(func() { e.names.Deny = map[string]string{"route53:ListHostedZonesByName": "AccessDenied"} })
 				return nil
 			}, exit: exitCredentials,
-			want: []string{"reaching aws: route53:ListHostedZonesByName is not allowed", "hint: allow route53:"},
+			want: []string{"calling aws: route53:ListHostedZonesByName is not allowed", "hint: allow route53:"},
 		},
 		"listing health checks denied": {
 			prepare: func(e *emulated) error {
 				e.names.Set(func() { e.names.Deny = map[string]string{"route53:ListHealthChecks": "AccessDenied"} })
 				return nil
 			}, exit: exitCredentials,
-			want: []string{"reaching aws: route53:ListHealthChecks is not allowed"},
+			want: []string{"calling aws: route53:ListHealthChecks is not allowed"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -163,7 +163,7 @@ func runPlan(ctx context.Context, o *planOptions, in io.Reader, out io.Writer) e
 	case o.output == "lp" || o.output == "mps":
 		return nil
 	case r.Proposal.Status == plan.StatusInfeasible:
-		return failed(errors.New("no plan satisfies the bounds: "+r.Proposal.Infeasible[0]), "raise the replicas.max that it names, or lower --epsilon")
+		return failed(errors.New("no plan satisfies the bounds: "+r.Proposal.Infeasible[0]), "raise the replicas.max named above, or lower --epsilon")
 	case r.Proposal.Status == plan.StatusUnknown:
 		return failed(errors.New("no plan was found within the solver's limits"), "retry with a larger --gap")
 	}
@@ -214,7 +214,7 @@ func (o *planOptions) solveBare(ctx context.Context, in io.Reader, out io.Writer
 		data, err = os.ReadFile(o.problem)
 	}
 	if err != nil {
-		return usage(fmt.Errorf("reading problem: %w", err), "")
+		return usage(fmt.Errorf("reading --problem: %w", err), "")
 	}
 	p, err := plan.ReadProblem(o.problem, data)
 	if err != nil {
