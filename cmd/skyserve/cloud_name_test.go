@@ -85,7 +85,7 @@ func TestDoctorAcceptsOwnName(t *testing.T) {
 	e.aws.Set(func() {
 		e.aws.Quotas = map[string]float64{"L-DB2E81BA": 64, "L-3819A6DF": 64, "L-417A185B": 0, "L-7212CCBC": 0, "L-C4BD4855": 0, "L-1216C47A": 64, "L-34B43A08": 0}
 	})
-	if out := e.skyserve(exitOK, e.at("doctor", up[1])...); !strings.Contains(out, "name chat.example.com: its zone exists, and no other service uses the name") {
+	if out := e.skyserve(exitOK, e.at("doctor", up[1])...); !strings.Contains(out, "DNS name chat.example.com: its hosted zone exists, and no other service owns the name") {
 		t.Errorf("doctor printed\n%s", out)
 	}
 	if out := e.skyserve(exitOK, up...); !strings.Contains(out, "no change") {

@@ -163,7 +163,7 @@ func runPlan(ctx context.Context, o *planOptions, in io.Reader, out io.Writer) e
 	case o.output == "lp" || o.output == "mps":
 		return nil
 	case r.Proposal.Status == plan.StatusInfeasible:
-		return failed(errors.New("no plan satisfies the bounds: "+r.Proposal.Infeasible[0]), "raise the replicas.max named above, or lower --epsilon")
+		return failed(errors.New("no plan satisfies the bounds: "+r.Proposal.Infeasible[0]), "raise the replicas.max of that region, or lower --epsilon")
 	case r.Proposal.Status == plan.StatusUnknown:
 		return failed(errors.New("no plan was found within the solver's limits"), "retry with a larger --gap")
 	}
