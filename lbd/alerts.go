@@ -2,6 +2,7 @@ package lbd
 
 import (
 	"fmt"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -53,7 +54,8 @@ func (b *balancer) alerts(now time.Time) []telemetry.Alert {
 		alerts = append(alerts, alert)
 	} else if since := b.lease.silentSince(now); since != nil {
 		alert.Kind, alert.Object, alert.Since = telemetry.AlertController, "controller", since
-		alert.Message = "no controller is running: nothing is planned, scaled, replaced or adopted"
+		alert.NextStep = fmt.Sprintf("run 'skyserve up' with the service.yaml of %s to start it", b.cfg.Service)
+		alert.Message = "no controller is running: planning, scaling, replacement and adoption are suspended"
 		alerts = append(alerts, alert)
 	}
 	return append(alerts, b.member.alerts(b.cfg, now)...)
@@ -72,6 +74,8 @@ func (m *member) alerts(cfg service.BalancerConfig, now time.Time) []telemetry.A
 	}
 	if now.After(m.cert.expires()) {
 		a.Severity = telemetry.SeverityCritical
+		a.Message = fmt.Sprintf("its identity certificate expired on %s and was not renewed", day)
+		a.NextStep = strings.Replace(a.NextStep, " before that day", " now", 1)
 	}
 	return []telemetry.Alert{a}
 }

@@ -146,7 +146,7 @@ func checkURL(p *problems, key, raw string) {
 
 func claimID(p *problems, seen map[string]string, key, id string) {
 	if other, taken := seen[id]; taken {
-		p.add(key, fmt.Sprintf("has the id %q of %s", id, other), "use unique ids")
+		p.add(key, fmt.Sprintf("id %q is already used by %s", id, other), "use unique ids")
 		return
 	}
 	seen[id] = key

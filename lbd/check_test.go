@@ -51,11 +51,11 @@ func TestCheck(t *testing.T) {
 		{"public admin", func(c *service.BalancerConfig, o *Options) { c.Admin, o.InsecureNoAuth = ":8100", true }, "admin: :8100 is reachable from other machines, and no admin token is set"},
 		{"admin with a token", func(c *service.BalancerConfig, o *Options) { c.Admin, o.AdminToken = ":8100", "t" }, ""},
 		{"replica without scheme", replica("us-1", "127.0.0.1"), `replicas[1].url: must be http://HOST:PORT or https://HOST:PORT, got "127.0.0.1"`},
-		{"same id", replica("us-0", "http://127.0.0.1:2"), `replicas[1]: has the id "us-0" of replicas[0]`},
+		{"same id", replica("us-0", "http://127.0.0.1:2"), `replicas[1]: id "us-0" is already used by replicas[0]`},
 		{"same url", replica("", "http://127.0.0.1:2"), ""},
 		{"peer without id", peer(service.PeerConfig{URL: "http://127.0.0.1:2"}), "peers[0].id: missing"},
 		{"peer without url", peer(service.PeerConfig{ID: "eu"}), "peers[0].url: missing"},
-		{"peer with the balancer's id", peer(service.PeerConfig{ID: "lb-us-0", URL: "http://127.0.0.1:2"}), `peers[0]: has the id "lb-us-0" of id`},
+		{"peer with the balancer's id", peer(service.PeerConfig{ID: "lb-us-0", URL: "http://127.0.0.1:2"}), `peers[0]: id "lb-us-0" is already used by id`},
 		{"negative peer RTT", peer(service.PeerConfig{ID: "eu", URL: "http://127.0.0.1:2", EmulateRTT: -1}), "peers[0].emulate_rtt: must be at least 0, got -1ns"},
 		{"keys without a peer token", func(c *service.BalancerConfig, _ *Options) {
 			c.Peers, c.Balancer.Auth = []service.PeerConfig{{ID: "eu", URL: "http://127.0.0.1:2"}}, &service.Auth{KeysFrom: "env:KEYS"}

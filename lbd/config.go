@@ -39,7 +39,7 @@ func parseConfig(file string, data []byte) (cfg service.BalancerConfig, err erro
 	defer func() {
 		// The parser panics on some texts that nobody writes by hand.
 		if recover() != nil {
-			cfg, err = service.BalancerConfig{}, fmt.Errorf("reading %s: invalid YAML", file)
+			cfg, err = service.BalancerConfig{}, fmt.Errorf("reading %s: invalid YAML (the parser reports no line)", file)
 		}
 	}()
 	err = yaml.UnmarshalWithOptions(data, &cfg, yaml.Strict(), yaml.CustomUnmarshaler(readDuration))

@@ -38,7 +38,7 @@ func (b *balancer) openACME(ctx context.Context) error {
 	if pair, err := loadPair(b.cert.files); err == nil {
 		b.cert.replace(pair)
 	} else if !os.IsNotExist(err) {
-		b.log.Error("certificate of an earlier run cannot be used", "file", m.File(), "err", err)
+		b.log.Error("stored certificate cannot be used", "file", m.File(), "err", err)
 	}
 	return nil
 }
@@ -156,6 +156,6 @@ func checkACME(p *problems, cfg service.BalancerConfig, opts Options) {
 		p.add("certificate.listen", fmt.Sprintf("must be HOST:PORT with the challenge %s, got %q", challenge, c.Listen), "")
 	}
 	if challenge == service.ChallengeDNS && !c.FollowOnly && opts.NewDNSRecords == nil {
-		p.add("balancer.tls.acme.challenge", "dns-01: writing DNS records is not supported here", "")
+		p.add("balancer.tls.acme.challenge", "dns-01: this balancer cannot write DNS records", "")
 	}
 }

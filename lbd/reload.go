@@ -58,7 +58,7 @@ func (b *balancer) reload() (telemetry.Reload, error) {
 func (b *balancer) refuseReload(what []string) (telemetry.Reload, error) {
 	b.metrics.reloads.WithLabelValues("refused").Inc()
 	err := &telemetry.ReloadRefused{Problems: what}
-	b.log.Error("reloading the configuration", "err", err)
+	b.log.Error("reloading the configuration failed", "err", err)
 	return telemetry.Reload{}, err
 }
 
@@ -262,7 +262,7 @@ func describeKeyChange(was, is []service.APIKey) string {
 	}
 	text := fmt.Sprintf("%d keys, %d added, %d removed", len(is), added, removed)
 	if changed > 0 {
-		text += fmt.Sprintf(", %d with other limits or attributes", changed)
+		text += fmt.Sprintf(", %d with changed limits or attributes", changed)
 	}
 	return text
 }

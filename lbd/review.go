@@ -30,7 +30,7 @@ func (l *latest[T]) watch(key string, changes <-chan store.Change, log *slog.Log
 		}
 		next := new(T)
 		if err := json.Unmarshal(c.Value, next); err != nil {
-			log.Warn("reading the controller's state", "key", key, "revision", c.Revision, "err", err)
+			log.Warn("reading the controller's state failed", "key", key, "revision", c.Revision, "err", err)
 			continue
 		}
 		l.value.Store(next)

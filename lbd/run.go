@@ -216,7 +216,7 @@ func (b *balancer) release() {
 	b.sendLastSpans()
 	if b.record != nil {
 		if err := b.record.Close(); err != nil {
-			b.log.Error("closing the record", "file", b.cfg.Record, "err", err)
+			b.log.Error("closing the --record file failed", "file", b.cfg.Record, "err", err)
 		}
 	}
 }
@@ -368,7 +368,7 @@ func (b *balancer) run(ctx context.Context) error {
 	if challenges != nil {
 		serving.Go(func() {
 			if err := challenges.Serve(b.challengeListener); !errors.Is(err, http.ErrServerClosed) {
-				b.log.Error("answering challenges", "err", err)
+				b.log.Error("answering ACME challenges failed", "err", err)
 			}
 		})
 	}

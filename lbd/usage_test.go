@@ -683,8 +683,8 @@ func TestKeyChangesAreReportedWithoutKeys(t *testing.T) {
 	for text, want := range map[string]string{
 		"":                               "API keys are no longer required",
 		"sk-a\nsk-d":                     "2 keys, 1 added, 2 removed",
-		"sk-a\nsk-b concurrent=2\nsk-c":  "3 keys, 0 added, 0 removed, 1 with other limits or attributes",
-		"sk-c concurrent=1\nsk-b name=b": "2 keys, 0 added, 1 removed, 1 with other limits or attributes",
+		"sk-a\nsk-b concurrent=2\nsk-c":  "3 keys, 0 added, 0 removed, 1 with changed limits or attributes",
+		"sk-c concurrent=1\nsk-b name=b": "2 keys, 0 added, 1 removed, 1 with changed limits or attributes",
 	} {
 		if got := describeKeyChange(was, parse(text)); got != want {
 			t.Errorf("%q: %q, want %q", text, got, want)

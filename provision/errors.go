@@ -93,7 +93,11 @@ type CapacityError struct {
 
 // Error names the offering, the scope and the cloud's answer.
 func (e *CapacityError) Error() string {
-	return fmt.Sprintf("launching %s: no capacity in this %s (%s): %v", e.Offering, e.Scope, e.Code, e.Err)
+	where := "in this " + string(e.Scope)
+	if e.Scope == ScopeQuota {
+		where = "within the account's quota"
+	}
+	return fmt.Sprintf("launching %s: no capacity %s (%s): %v", e.Offering, where, e.Code, e.Err)
 }
 
 // Unwrap returns the cause.
@@ -115,7 +119,7 @@ func (e *NoCapacityError) Error() string {
 		fmt.Fprintf(&b, "\n  %s: %s", t.Offering, t.Code)
 	}
 	if len(e.Skipped) > 0 {
-		fmt.Fprintf(&b, "\n  %d more were refused in the last %s", len(e.Skipped), exhaustedFor)
+		fmt.Fprintf(&b, "\n  %d more were not tried: refused in the last %s", len(e.Skipped), exhaustedFor)
 	}
 	return b.String()
 }
@@ -132,9 +136,9 @@ type CredentialsError struct {
 // Error names the cloud and the denied permission.
 func (e *CredentialsError) Error() string {
 	if e.Action == "" {
-		return fmt.Sprintf("reaching %s: no valid credentials: %v", e.Cloud, e.Err)
+		return fmt.Sprintf("calling %s: no valid credentials: %v", e.Cloud, e.Err)
 	}
-	return fmt.Sprintf("reaching %s: %s is not allowed: %v", e.Cloud, e.Action, e.Err)
+	return fmt.Sprintf("calling %s: %s is not allowed: %v", e.Cloud, e.Action, e.Err)
 }
 
 // Unwrap returns the cause.

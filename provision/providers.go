@@ -72,7 +72,7 @@ func (p Providers) Fingerprint(ctx context.Context, o Object) (string, error) {
 	}
 	attestor, ok := provider.(KeyAttestor)
 	if !ok {
-		return "", fmt.Errorf("reading the key of %s: %s has no key attestation", o.ID, o.Region.Cloud())
+		return "", fmt.Errorf("reading the key fingerprint of %s: cloud %s does not support key attestation", o.ID, o.Region.Cloud())
 	}
 	return attestor.Fingerprint(ctx, o)
 }

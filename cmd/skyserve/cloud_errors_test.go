@@ -195,7 +195,7 @@ func TestUpReportsRejectedCredentials(t *testing.T) {
 			func(e *emulated) {
 				e.aws.Set(func() { e.aws.Deny = func(string, string) string { return "AuthFailure" } })
 			},
-			[]string{"reaching aws: no valid credentials", "AuthFailure", "hint: check the keys"},
+			[]string{"calling aws: no valid credentials", "AuthFailure", "hint: check the keys"},
 		},
 		"expired AWS keys": {
 			func(e *emulated) {
@@ -214,15 +214,15 @@ func TestUpReportsRejectedCredentials(t *testing.T) {
 					}
 				})
 			},
-			[]string{"reaching aws: ec2:RunInstances is not allowed", "hint: allow ec2:RunInstances for the caller in an IAM policy"},
+			[]string{"calling aws: ec2:RunInstances is not allowed", "hint: allow ec2:RunInstances for the caller in an IAM policy"},
 		},
 		"unknown Google token": {
 			func(e *emulated) { e.gce.RequireToken("another") },
-			[]string{"reaching gcp: no valid credentials", "hint: run gcloud auth application-default login"},
+			[]string{"calling gcp: no valid credentials", "hint: run gcloud auth application-default login"},
 		},
 		"action denied by Google": {
 			func(e *emulated) { e.gce.Deny("compute.instances.create") },
-			[]string{"reaching gcp: compute.instances.create is not allowed", "hint: grant a role with it"},
+			[]string{"calling gcp: compute.instances.create is not allowed", "hint: grant a role with it"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

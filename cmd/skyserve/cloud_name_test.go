@@ -32,21 +32,21 @@ func TestUpAndDoctorReportNameErrors(t *testing.T) {
 			prepare: func(e *emulated) error {
 				return e.names.AddRecords(e.zone, testcloud.RecordSet{Name: "chat.example.com", Type: "A", TTL: &ttl, ResourceRecords: &testcloud.Values{ResourceRecord: []testcloud.Value{{Value: "192.0.2.1"}}}})
 			}, exit: exitFailed,
-			want: []string{"record chat.example.com in zone example.com (public, Z", "belongs to another owner (made by hand: chat.example.com A 192.0.2.1)", "hint: choose another name"},
+			want: []string{"record chat.example.com in zone example.com (public, Z", "belongs to another owner (not created by skyserve: chat.example.com A 192.0.2.1)", "hint: choose another name"},
 		},
 		"listing zones denied": {
 			prepare: func(e *emulated) error {
 				e.names.Set(func() { e.names.Deny = map[string]string{"route53:ListHostedZonesByName": "AccessDenied"} })
 				return nil
 			}, exit: exitCredentials,
-			want: []string{"reaching aws: route53:ListHostedZonesByName is not allowed", "hint: allow route53:"},
+			want: []string{"calling aws: route53:ListHostedZonesByName is not allowed", "hint: allow route53:"},
 		},
 		"listing health checks denied": {
 			prepare: func(e *emulated) error {
 				e.names.Set(func() { e.names.Deny = map[string]string{"route53:ListHealthChecks": "AccessDenied"} })
 				return nil
 			}, exit: exitCredentials,
-			want: []string{"reaching aws: route53:ListHealthChecks is not allowed"},
+			want: []string{"calling aws: route53:ListHealthChecks is not allowed"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -85,7 +85,7 @@ func TestDoctorAcceptsOwnName(t *testing.T) {
 	e.aws.Set(func() {
 		e.aws.Quotas = map[string]float64{"L-DB2E81BA": 64, "L-3819A6DF": 64, "L-417A185B": 0, "L-7212CCBC": 0, "L-C4BD4855": 0, "L-1216C47A": 64, "L-34B43A08": 0}
 	})
-	if out := e.skyserve(exitOK, e.at("doctor", up[1])...); !strings.Contains(out, "name chat.example.com: its zone exists, and no other service uses the name") {
+	if out := e.skyserve(exitOK, e.at("doctor", up[1])...); !strings.Contains(out, "DNS name chat.example.com: its hosted zone exists, and no other service owns the name") {
 		t.Errorf("doctor printed\n%s", out)
 	}
 	if out := e.skyserve(exitOK, up...); !strings.Contains(out, "no change") {

@@ -153,7 +153,7 @@ func (e *emulated) checkStatusWithoutAccess(file string) {
 	for _, verb := range []string{"status", "logs"} {
 		for _, c := range []struct{ variable, want, hint string }{
 			{"SKYSERVE_HOME=" + filepath.Dir(filepath.Dir(home)), "this machine is not an operator of the service", "hint: run this on the machine that deployed it"},
-			{"AWS_ACCESS_KEY_ID=", "reaching aws: no valid credentials", "hint: set AWS_ACCESS_KEY_ID"},
+			{"AWS_ACCESS_KEY_ID=", "calling aws: no valid credentials", "hint: set AWS_ACCESS_KEY_ID"},
 		} {
 			cmd := e.command(verb, "chat", "--endpoint-aws", e.url)
 			cmd.Env = append(cmd.Env, c.variable)

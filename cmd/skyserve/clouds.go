@@ -185,7 +185,7 @@ func resolveProgram(ctx context.Context, text string, before machineProgram) (ma
 	defer cancel()
 	p.SHA256, err = hashURL(ctx, p.URL)
 	if err != nil {
-		return before, failed(fmt.Errorf("downloading the VMs' program to compute its hash: %w", err), "if this machine cannot reach the URL, pass the hash: --program URL#sha256=...")
+		return before, failed(fmt.Errorf("downloading the program of VMs to compute its SHA-256: %w", err), "if this machine cannot reach the URL, pass the hash: --program URL#sha256=...")
 	}
 	return p, nil
 }
@@ -290,7 +290,7 @@ func openOperator(svc local.Service, create bool) (o operator, err error) {
 func operatorOf(svc local.Service, doing, hint string) (operator, error) {
 	o, err := openOperator(svc, false)
 	if errors.Is(err, fs.ErrNotExist) {
-		err = &exitError{code: exitCredentials, err: fmt.Errorf("%s: %s: this machine is not an operator of the service", svc.Name(), doing), hint: hint}
+		err = &exitError{code: exitCredentials, err: fmt.Errorf("%s of %s: this machine is not an operator of the service", doing, svc.Name()), hint: hint}
 	}
 	return o, err
 }

@@ -127,9 +127,9 @@ func (o *doctorOptions) findName(ctx context.Context, spec *service.Spec, _ prov
 	if err != nil {
 		return nil, err
 	}
-	f := provision.Finding{Where: service.CloudAWS, OK: true, Message: fmt.Sprintf("name %s: its zone exists, and no other service uses the name", spec.DNS.Name)}
+	f := provision.Finding{Where: service.CloudAWS, OK: true, Message: fmt.Sprintf("DNS name %s: its hosted zone exists, and no other service owns the name", spec.DNS.Name)}
 	if err := checkName(ctx, zone, spec, owner); err != nil {
-		f.OK, f.Message = false, fmt.Sprintf("name %s: %v", spec.DNS.Name, err)
+		f.OK, f.Message = false, fmt.Sprintf("DNS name %s: %v", spec.DNS.Name, err)
 		var coded *exitError
 		if errors.As(cloudError(err), &coded) {
 			f.Hint = coded.hint
@@ -239,7 +239,7 @@ func withinQuotas(spec *service.Spec, quotas []provision.Quota) []provision.Find
 			Message: fmt.Sprintf("%s (%s): %g of %g %s in use, the service needs at least %g", n.Name, n.Code, *n.Used, *n.Limit, n.Unit, n.Needs),
 		}
 		if !f.OK {
-			f.Hint = "unless this service uses them already, choose another capacity type, GPU or region, or request an increase: " + n.IncreaseRequest()
+			f.Hint = "if this service does not cause the usage, choose another capacity type, GPU or region, or request an increase: " + n.IncreaseRequest()
 		}
 		findings = append(findings, f)
 	}

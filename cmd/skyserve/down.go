@@ -111,7 +111,7 @@ func (d *down) open(ctx context.Context) (err error) {
 			d.places[name] = here.InRegions()
 		}
 	} else {
-		who, err := operatorOf(d.svc, "deleting it", "'skyserve gc' deletes orphaned resources; 'skyserve connect' makes this machine an operator")
+		who, err := operatorOf(d.svc, "deleting the resources", "'skyserve gc' deletes orphaned resources; 'skyserve connect' makes this machine an operator")
 		if err != nil {
 			return err
 		}
@@ -174,7 +174,7 @@ func (d *down) stopController(ctx context.Context) {
 		err = h.StopController(ctx, cloud.ControllerMachine(d.spec))
 	}
 	if err != nil && ctx.Err() == nil {
-		fmt.Fprintf(d.errOut, "warning: stopping the controller: %v; 'skyserve gc' finds anything that it still launches\n", err)
+		fmt.Fprintf(d.errOut, "warning: stopping the controller: %v; it may still launch VMs: run 'skyserve gc' afterwards\n", err)
 	}
 }
 
@@ -219,7 +219,7 @@ func (d *down) report(stopped int, left []string, failure error) error {
 		return err
 	}
 	if leftover != nil {
-		return &exitError{code: exitPartial, err: cmp.Or(failure, error(leftover)), hint: "retry, or delete what remains by hand"}
+		return &exitError{code: exitPartial, err: cmp.Or(failure, error(leftover)), hint: "retry, or delete the listed resources by hand"}
 	}
 	return nil
 }
@@ -237,7 +237,7 @@ func (d *down) unpublish(ctx context.Context) error {
 	}
 	if n := publicName(spec, d.owner, nil); n.Name != "" && d.hasVMs() {
 		if err := zone.Set(ctx, n); err != nil {
-			return fmt.Errorf("removing the name %s: %w", n.Name, err)
+			return fmt.Errorf("deleting the DNS name %s: %w", n.Name, err)
 		}
 	}
 	return deploy.UnpublishName(ctx, zone, d.svc)

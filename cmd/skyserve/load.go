@@ -327,7 +327,7 @@ func (o *loadOptions) resultError(r *load.Report) error {
 	case r.OK == 0:
 		return failed(fmt.Errorf("none of %d requests succeeded: %s", r.Requests, r.FirstError), "")
 	case o.maxFailed >= 0 && r.Failed > o.maxFailed:
-		return failed(fmt.Errorf("%d requests failed, more than %d: %s", r.Failed, o.maxFailed, r.FirstError), "")
+		return failed(fmt.Errorf("%d requests failed, --max-failed is %d: %s", r.Failed, o.maxFailed, r.FirstError), "")
 	}
 	return nil
 }

@@ -112,7 +112,7 @@ func TestLoadExitCodes(t *testing.T) {
 		stderr string
 	}{
 		{"some failed", func(n int64) int { return []int{500, 0}[n%2] }, nil, exitOK, ""},
-		{"too many failed", func(n int64) int { return []int{500, 0}[n%2] }, []string{"--max-failed", "4"}, exitFailed, "error: 5 requests failed, more than 4: status 500: refused\n"},
+		{"too many failed", func(n int64) int { return []int{500, 0}[n%2] }, []string{"--max-failed", "4"}, exitFailed, "error: 5 requests failed, --max-failed is 4: status 500: refused\n"},
 		{"as many failed as may", func(n int64) int { return []int{500, 0}[n%2] }, []string{"--max-failed", "5"}, exitOK, ""},
 		{"rejected is not failed", func(n int64) int { return []int{429, 0}[n%2] }, []string{"--max-failed", "0"}, exitOK, ""},
 		{"all rejected", func(int64) int { return 429 }, nil, exitFailed, "error: none of 10 requests succeeded: status 429: refused\n"},

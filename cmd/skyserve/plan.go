@@ -214,7 +214,7 @@ func (o *planOptions) solveBare(ctx context.Context, in io.Reader, out io.Writer
 		data, err = os.ReadFile(o.problem)
 	}
 	if err != nil {
-		return usage(fmt.Errorf("reading problem: %w", err), "")
+		return usage(fmt.Errorf("reading --problem: %w", err), "")
 	}
 	p, err := plan.ReadProblem(o.problem, data)
 	if err != nil {

@@ -115,7 +115,7 @@ func (o *backtestOptions) newBacktester(ctx context.Context) (*plan.Backtester, 
 	if o.counts != "" {
 		text, err := os.ReadFile(o.counts)
 		if err != nil {
-			return nil, usage(fmt.Errorf("reading counts: %w", err), "")
+			return nil, usage(fmt.Errorf("reading --counts: %w", err), "")
 		}
 		if b.Real, err = plan.ReadCounts(o.counts, strings.NewReader(string(text))); err != nil {
 			return nil, usage(err, "")

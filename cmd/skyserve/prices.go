@@ -62,7 +62,7 @@ func unknownPriceLines(unknown map[service.Region]error) []string {
 	}
 	var lines []string
 	for _, reason := range slices.Sorted(maps.Keys(regions)) {
-		lines = append(lines, fmt.Sprintf("prices of %s are unknown, using list prices: %s", strings.Join(regions[reason], ", "), reason))
+		lines = append(lines, fmt.Sprintf("prices of %s are unknown, using built-in list prices: %s", strings.Join(regions[reason], ", "), reason))
 	}
 	return lines
 }
@@ -92,7 +92,7 @@ func findPrices(ctx context.Context, places provision.Providers, regions []servi
 	for _, r := range regions {
 		f := provision.Finding{Where: string(r), OK: true, Message: fmt.Sprintf("prices: %d found", len(prices.ByRegion[r]))}
 		if err := prices.Unknown[r]; err != nil {
-			f.Message = "prices are unknown, using list prices: " + oneLine(err)
+			f.Message = "prices are unknown, using built-in list prices: " + oneLine(err)
 			var refused *provision.CredentialsError
 			if errors.As(err, &refused) {
 				f.Hint = refused.Hint

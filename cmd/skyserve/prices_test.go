@@ -47,8 +47,8 @@ func TestUpShowsPricesOfTheRegions(t *testing.T) {
 	shown = e.skyserve(exitOK, up...)
 	for _, want := range []string{
 		"us-east-1-0 aws/us-east-1 +$0.8048/h", "us-central1-0 gcp/us-central1 +$0.7068/h", "price source: list price in us-central1; list price in us-east-1",
-		"prices of aws/us-east-1 are unknown, using list prices: reaching aws: pricing:GetProducts is not allowed",
-		"prices of gcp/us-central1 are unknown, using list prices:", "(enable it: gcloud services enable cloudbilling.googleapis.com)",
+		"prices of aws/us-east-1 are unknown, using built-in list prices: calling aws: pricing:GetProducts is not allowed",
+		"prices of gcp/us-central1 are unknown, using built-in list prices:", "(enable it: gcloud services enable cloudbilling.googleapis.com)",
 	} {
 		if strings.Count(strings.Join(strings.Fields(shown), " "), want) != 1 {
 			t.Errorf("%q is not exactly once in\n%s", want, shown)
@@ -106,7 +106,7 @@ func TestPlanAndUpSeeTheSamePrices(t *testing.T) {
 		t.Errorf("refused: %g, output\n%s", cost, output)
 	}
 	e.aws.Set(func() { e.aws.Deny = func(_, _ string) string { return "ExpiredToken" } })
-	if cost, output := planned(e.at()...); cost < 1.5 || !strings.Contains(output, "prices of aws/us-east-1 are unknown, using list prices: ") {
+	if cost, output := planned(e.at()...); cost < 1.5 || !strings.Contains(output, "prices of aws/us-east-1 are unknown, using built-in list prices: ") {
 		t.Errorf("without access to AWS prices: %g, output\n%s", cost, output)
 	}
 }
@@ -128,7 +128,7 @@ func TestDoctorReportsPrices(t *testing.T) {
 	}
 	e.aws.Set(func() { e.aws.Deny = denyPrices })
 	out = strings.Join(strings.Fields(e.skyserve(exitOK, doctor...)), " ")
-	if want := "ok aws/us-east-1 prices are unknown, using list prices: reaching aws: pricing:GetProducts is not allowed"; !strings.Contains(out, want) || !strings.Contains(out, "hint: allow pricing:GetProducts for the caller in an IAM policy") {
+	if want := "ok aws/us-east-1 prices are unknown, using built-in list prices: calling aws: pricing:GetProducts is not allowed"; !strings.Contains(out, want) || !strings.Contains(out, "hint: allow pricing:GetProducts for the caller in an IAM policy") {
 		t.Errorf("no %q in\n%s", want, out)
 	}
 }

@@ -203,7 +203,7 @@ func (o *replicaOptions) list(ctx context.Context, out, errOut io.Writer) error 
 
 // replicas returns the replicas of a service. It prints regions that could not be listed to talk.
 func (o *replicaOptions) replicas(ctx context.Context, svc local.Service, errOut io.Writer) ([]listedReplica, error) {
-	view, err := openView(ctx, &o.clouds, svc, "listing its replicas")
+	view, err := openView(ctx, &o.clouds, svc, "listing the replicas")
 	if err != nil {
 		return nil, err
 	}

@@ -30,7 +30,7 @@ func openScaling(ctx context.Context, name string, in io.Reader, errOut io.Write
 		return nil, nil, err
 	}
 	if spec == nil {
-		return nil, nil, usage(fmt.Errorf("reading service.yaml of %s: it is missing or cannot be read", svc.Name()), "")
+		return nil, nil, usage(fmt.Errorf("reading service.yaml of %s: it is missing or cannot be read: %s", svc.Name(), svc.SpecFile()), "run 'skyserve up' with the service.yaml, which stores it again")
 	}
 	text, err := os.ReadFile(svc.SpecFile())
 	if err != nil {
@@ -143,7 +143,7 @@ func (s *scaling) result(ctx context.Context, err error) error {
 		if errors.As(err, new(*deploy.ReplacementRefusedError)) {
 			code = exitPartial // the replica keeps serving with its current GPU and capacity type
 		}
-		return &exitError{code: code, err: err, hint: "all other changes are done"}
+		return &exitError{code: code, err: err, hint: "all other changes were applied; run the command again to retry"}
 	case errors.Is(err, errDeclined):
 		return err
 	}
@@ -163,7 +163,7 @@ func decisionError(err error) error {
 	case errors.As(err, new(*deploy.BoundsError)):
 		return usage(err, "change the bounds in service.yaml, then run 'skyserve up'")
 	case errors.Is(err, deploy.ErrNotManaged):
-		return usage(err, "'skyserve replica drain ID' drains a machine's in-flight requests")
+		return usage(err, "'skyserve replica drain ID' drains a replica")
 	case errors.Is(err, deploy.ErrNotStorable):
 		return usage(err, "'skyserve replica remove ID' drains and deletes the VM; POST /workers/ID/drain at its balancer drains it until the balancer restarts")
 	case errors.As(err, new(*deploy.NoReplicaError)), errors.As(err, new(*deploy.ModelUnknownError)):

@@ -95,7 +95,7 @@ type observeFunc func(context.Context) (statusPage, error)
 
 // newObserveFunc returns the function that observes a service.
 func newObserveFunc(ctx context.Context, o *statusOptions, svc local.Service) (observeFunc, error) {
-	view, err := openView(ctx, &o.clouds, svc, "showing its status")
+	view, err := openView(ctx, &o.clouds, svc, "showing the status")
 	if err != nil {
 		return nil, err
 	}

@@ -110,7 +110,7 @@ func (u *upRun) peerToken() (string, error) {
 		return kept.Token, err
 	}
 	if u.operator.authority == nil {
-		return "", failed(fmt.Errorf("configuring balancers: their shared token is on the machine from which %s was first deployed", u.spec.Name), "run 'skyserve up' there")
+		return "", failed(fmt.Errorf("configuring balancers: this machine does not have the peer token of %s", u.spec.Name), "run 'skyserve up' on the machine that first deployed the service")
 	}
 	kept.Token = rand.Text()
 	return kept.Token, u.svc.StoreValue(notePeers, kept)

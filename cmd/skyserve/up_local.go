@@ -65,7 +65,7 @@ func localRecords(spec *service.Spec, have []provision.Object) (records []provis
 // localEarlierVersionError returns an error if processes of a version without agents are running.
 func localEarlierVersionError(have []provision.Object, name, file string) error {
 	if slices.ContainsFunc(have, deploy.IsEarlierVersion) {
-		return failed(fmt.Errorf("%s runs: %w", name, deploy.ErrEarlierVersion), fmt.Sprintf("skyserve down %s, then: skyserve up %s", name, file))
+		return failed(fmt.Errorf("updating %s: %w", name, deploy.ErrEarlierVersion), fmt.Sprintf("skyserve down %s, then: skyserve up %s", name, file))
 	}
 	return nil
 }

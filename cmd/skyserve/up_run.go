@@ -103,7 +103,7 @@ func earlierVersionError(have []provision.Object, name, file string) error {
 	if len(handles) == 0 {
 		return nil
 	}
-	return failed(fmt.Errorf("%s: launched by an earlier version of skyserve, under a name without a kind", strings.Join(handles, ", ")),
+	return failed(fmt.Errorf("%s: launched by an earlier version of skyserve, whose machine names do not contain the kind of machine", strings.Join(handles, ", ")),
 		fmt.Sprintf("skyserve down %s, then: skyserve up %s", name, file))
 }
 
@@ -455,7 +455,7 @@ func confirmBilled(in io.Reader, errOut io.Writer, p *deploy.Plan, yes bool) err
 // terminal or the user declines.
 func confirmAction(in io.Reader, errOut io.Writer, does string) error {
 	if !canPrompt(in) {
-		return usage(fmt.Errorf("confirming: this %s, and stdin is not a terminal", does), "pass --yes to skip confirmation")
+		return usage(fmt.Errorf("confirmation is required: this command %s, and stdin is not a terminal", does), "pass --yes to skip confirmation")
 	}
 	fmt.Fprint(errOut, "Proceed? [y/N] ")
 	answer, err := readLine(in)

@@ -32,7 +32,7 @@ func (a *API) serveHistory(w http.ResponseWriter, r *http.Request) {
 	defer cancel()
 	points, complete, err := a.opts.History.History(ctx, since)
 	if err != nil {
-		a.opts.Logger.Error("reading history", "since", since, "err", err)
+		a.opts.Logger.Error("reading history failed", "since", since, "err", err)
 		refuse(w, http.StatusInternalServerError, "reading the history failed; see the balancer's log")
 		return
 	}

@@ -282,7 +282,7 @@ func (a *API) serveService(w http.ResponseWriter, _ *http.Request) {
 	}
 	text, err := a.opts.ServiceYAML()
 	if err != nil {
-		a.opts.Logger.Error("reading service.yaml", "err", err)
+		a.opts.Logger.Error("reading service.yaml failed", "err", err)
 		refuse(w, http.StatusInternalServerError, "reading service.yaml failed; see the balancer's log")
 		return
 	}

@@ -351,7 +351,7 @@ func (x *exchange) reportFailure(f *failure) {
 	x.spans.setFailure(f.cause)
 	x.current.countFailure(f.kind)
 	retryable := !x.headerSent || x.splice != nil
-	x.rt.log.Warn("upstream attempt failed", "request", x.inFlight.id, "target", x.current.target, "cause", f.cause, "error", f.err, "retryable", retryable)
+	x.rt.log.Warn("upstream attempt failed", "request", x.inFlight.id, "target", x.current.target, "cause", f.cause, "err", f.err, "retryable", retryable)
 	out := &core.Outcome{}
 	if !f.unreachable && f.refusal == nil { // otherwise no engine started it
 		out = x.partialOutcome()

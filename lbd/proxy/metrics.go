@@ -53,7 +53,7 @@ func newMetrics() *metrics {
 		requests:    counters("skyserve_requests_total", "Requests of this balancer's clients by outcome: finished, rejected, cancelled, failed (within a stream), or refused before a decision (status 499: the client disconnected).", "model", "tier", "outcome", "status"),
 		ttft:        histograms("skyserve_ttft_seconds", "Time from arrival to the first token of a stream.", ttftBuckets, "model", "tier"),
 		e2e:         histograms("skyserve_e2e_seconds", "Time from arrival to the end of requests that were served.", e2eBuckets, "model", "tier"),
-		queued:      histograms("skyserve_queue_seconds", "Time that requests were queued before they were first sent; forwarded ones count at each balancer.", queueBuckets, "model", "tier"),
+		queued:      histograms("skyserve_queue_seconds", "Time that requests were queued before they were first sent; a forwarded request is counted at each balancer.", queueBuckets, "model", "tier"),
 		itl:         prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "skyserve_itl_seconds", Help: "Time between two tokens of a stream.", Buckets: itlBuckets}, []string{"model"}),
 		step:        prometheus.NewHistogram(prometheus.HistogramOpts{Name: "skyserve_step_seconds", Help: "Time to decide on one event.", Buckets: stepBuckets}),
 		decisions:   counters("skyserve_decisions_total", "Decisions by kind, policy and reason.", "kind", "policy", "reason"),
@@ -62,7 +62,7 @@ func newMetrics() *metrics {
 		forwarded:   counters("skyserve_forwarded_total", "Requests sent to peers (out) and accepted from them (in).", "direction"),
 		matchBytes:  counter("skyserve_prefix_match_bytes_total", "Prompt bytes expected to be cached at the target of a request."),
 		promptBytes: counter("skyserve_prompt_bytes_total", "Prompt bytes of the requests sent."),
-		prompt:      counters("skyserve_prompt_tokens_total", "Prompt tokens of requests that engines computed, as the engines report or otherwise estimated.", "model", "tier"),
+		prompt:      counters("skyserve_prompt_tokens_total", "Prompt tokens of requests that engines served, cached ones included; estimated if the engine does not report them.", "model", "tier"),
 		cached:      counters("skyserve_cached_tokens_total", "Prompt tokens that engines read from their caches.", "model", "tier"),
 		output:      counters("skyserve_output_tokens_total", "Tokens generated.", "model", "tier"),
 	}

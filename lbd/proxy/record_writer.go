@@ -65,9 +65,9 @@ func (w *recordWriter) flush(now bool) {
 func (w *recordWriter) recordResult(err error) {
 	switch {
 	case err != nil && w.lastErr == nil:
-		w.log.Error("writing the record failed, retrying", "err", err)
+		w.log.Error("writing the --record file failed, retrying", "err", err)
 	case err == nil && w.lastErr != nil:
-		w.log.Info("writing the record succeeded again")
+		w.log.Info("writing the --record file succeeded again")
 	}
 	w.lastErr, w.lastAttempt = err, time.Now()
 }

@@ -161,11 +161,11 @@ func errNoMemory(err error) *openai.Error {
 	if errors.Is(err, quota.ErrShareFull) {
 		return &openai.Error{
 			Status: http.StatusTooManyRequests, Kind: openai.TypeRateLimit, Code: "tenant_memory", RetryAfter: 1,
-			Message: "the request memory of this tenant is exhausted: " + err.Error(),
+			Message: err.Error() + ": retry later",
 		}
 	}
 	return &openai.Error{
 		Status: http.StatusServiceUnavailable, Kind: openai.TypeServer, Code: "memory", RetryAfter: 2,
-		Message: "the request memory is exhausted: " + err.Error(),
+		Message: err.Error() + ": retry later",
 	}
 }

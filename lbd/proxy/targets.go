@@ -203,7 +203,7 @@ func (r *Runtime) sortedReplicas() []*replica {
 func (r *Runtime) AddPeer(cfg service.PeerConfig, transport http.RoundTripper) {
 	base, err := baseURL(cfg.URL)
 	if err != nil {
-		r.log.Error("adding peer", "peer", cfg.ID, "error", err)
+		r.log.Error("adding a peer failed", "peer", cfg.ID, "err", err)
 		return
 	}
 	if transport == nil {

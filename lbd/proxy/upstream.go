@@ -95,7 +95,7 @@ func (x *exchange) requestTarget(ctx context.Context) (resp *http.Response, ende
 	case x.headerSent && (!isStream(resp) || resp.StatusCode != http.StatusOK):
 		x.reportFailure(&failure{cause: fmt.Sprintf("%s returned %d instead of a continuation", x.current.target, resp.StatusCode), kind: failureStatus})
 	case isStream(resp) && encoded(resp.Header):
-		x.reportFailure(&failure{cause: x.current.target + " sent an encoded stream that was not requested", kind: failureAnswer})
+		x.reportFailure(&failure{cause: x.current.target + " sent a compressed stream that was not requested", kind: failureAnswer})
 		resp.Body.Close() // the rest may take long to arrive
 		return nil, false
 	default:

@@ -17,7 +17,7 @@ const directRead = 512
 var errConcurrentRead = errors.New("reading a response body: another Read is in progress")
 
 // errAbandoned is returned by reads after the writer of a WriteTo has failed.
-var errAbandoned = errors.New("it could not be forwarded")
+var errAbandoned = errors.New("the response could not be forwarded")
 
 // States of a body: who may use its connection.
 const (

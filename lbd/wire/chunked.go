@@ -106,7 +106,7 @@ func (d *chunkDecoder) processByte(b byte) error {
 	case d.state == inSize:
 		return d.sizeDigit(b)
 	default:
-		return malformed("chunk size line: got %q after the size", b)
+		return malformed("chunk size line: must end after the size, got %q", b)
 	}
 	return nil
 }
@@ -131,7 +131,7 @@ func (d *chunkDecoder) sizeDigit(b byte) error {
 	case 'A' <= b && b <= 'F':
 		v = int64(b-'A') + 10
 	default:
-		return malformed("chunk size: got %q", b)
+		return malformed("chunk size: must be hexadecimal, got %q", b)
 	}
 	if d.digits++; d.digits > 16 || d.remaining > math.MaxInt64>>4 {
 		return malformed("chunk size: too large")
@@ -144,7 +144,7 @@ func (d *chunkDecoder) sizeDigit(b byte) error {
 func (d *chunkDecoder) startChunk() error {
 	d.overhead = max(0, d.overhead+int64(d.line)-16-2*min(d.remaining, math.MaxInt64/4))
 	if d.overhead > maxOverhead {
-		return malformed("chunks: more framing than content")
+		return malformed("chunks: chunk headers are larger than the content")
 	}
 	if d.remaining == 0 {
 		d.state = inTrailerStart

@@ -83,12 +83,12 @@ func contentLength(h http.Header) (int64, error) {
 	first := values[0]
 	for _, v := range values[1:] {
 		if v != first {
-			return 0, malformed("Content-Length: got %.80q", values)
+			return 0, malformed("Content-Length: must have one value, got %.80q", values)
 		}
 	}
 	n, err := strconv.ParseUint(first, 10, 63)
 	if err != nil {
-		return 0, malformed("Content-Length: got %.80q", first)
+		return 0, malformed("Content-Length: must be a whole number, got %.80q", first)
 	}
 	h["Content-Length"] = values[:1]
 	return int64(n), nil

@@ -120,7 +120,7 @@ func parseStatus(line string, resp *http.Response) error {
 		line[code] >= '1' && isDigit(line[code]) && isDigit(line[code+1]) && isDigit(line[code+2]) &&
 		(len(line) == code+3 || line[code+3] == ' ') && isText(line)
 	if !valid {
-		return malformed("status line: got %.80q", line)
+		return malformed("status line: must be HTTP/1.x STATUS [REASON], got %.80q", line)
 	}
 	resp.Proto, resp.Status = line[:code-1], line[code:]
 	resp.ProtoMajor, resp.ProtoMinor = 1, int(line[version]-'0')
@@ -140,7 +140,7 @@ func parseFields(text string, n int) (http.Header, error) {
 		text = rest
 		name, value, ok := strings.Cut(line, ":")
 		if !ok || !isToken(name) { // a folded line begins with a space
-			return nil, malformed("field: got name %.80q", name)
+			return nil, malformed("field: name must be an HTTP token, got %.80q", name)
 		}
 		name = textproto.CanonicalMIMEHeaderKey(name)
 		if !isText(value) {

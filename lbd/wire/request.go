@@ -75,15 +75,15 @@ func acceptedSchemes(scheme string) string {
 func (o *outgoing) validate() error {
 	switch {
 	case !isToken(o.method) || o.method == http.MethodConnect:
-		return fmt.Errorf("method: got %q", o.method)
+		return fmt.Errorf("method: must be an HTTP token other than CONNECT, got %q", o.method)
 	case !isWord(o.target):
 		return errors.New("target: contains a space or a control character")
 	case !isHost(o.host):
-		return fmt.Errorf("host: got %q", o.host)
+		return fmt.Errorf("host: must be a valid host, got %q", o.host)
 	}
 	for name, values := range o.req.Header {
 		if !isToken(name) {
-			return fmt.Errorf("header: name %q", name)
+			return fmt.Errorf("header: name must be an HTTP token, got %q", name)
 		}
 		for _, v := range values {
 			if !isText(v) {

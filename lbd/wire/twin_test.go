@@ -215,7 +215,7 @@ func TestAmbiguousResponsesAreRejected(t *testing.T) {
 
 // strict are parts of the errors of the rules that net/http does not have.
 var strict = []string{
-	"bare LF", "field: got name", "Transfer-Encoding: not allowed in HTTP/1.0", "both Transfer-Encoding", "status line", "status 101", "more than 1000 fields",
+	"bare LF", "field: name must be", "Transfer-Encoding: not allowed in HTTP/1.0", "both Transfer-Encoding", "status line", "status 101", "more than 1000 fields",
 	"longer than", "control character",
 }
 

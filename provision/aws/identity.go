@@ -35,7 +35,7 @@ func (p *Provider) launchIdentity(ctx context.Context, w provision.Desired) (pro
 	name, tags := roleName(w.Service, role), tagsOf(w)
 	tags[tagGrants] = grantsTag(w.Grants) // set even when empty, to overwrite an earlier value
 	if n := len(tags[tagGrants]); n > maxTagValue {
-		return provision.Object{}, &provision.SpecError{Err: fmt.Errorf("granting %s to the %ss of %s: a tag is limited to %d characters, got %d: store the models below one folder", tags[tagGrants], role, w.Service, maxTagValue, n)}
+		return provision.Object{}, &provision.SpecError{Err: fmt.Errorf("granting %s to the %ss of %s: a tag is limited to %d characters, got %d: store the weights of all models below one folder", tags[tagGrants], role, w.Service, maxTagValue, n)}
 	}
 	policy, err := policyFor(w.Service, w.Owner, partitionOf(p.names[0]), w.Grants)
 	if err != nil {
@@ -126,7 +126,7 @@ func (p *Provider) createProfile(ctx context.Context, w provision.Desired, name 
 		return err
 	}
 	if !hasRole(profile, name) {
-		return fmt.Errorf("adding the role to instance profile %s: it contains another role", name)
+		return fmt.Errorf("adding the role to instance profile %s: it contains another role: remove that role from the profile", name)
 	}
 	return nil
 }

@@ -21,7 +21,7 @@ func (p *Provider) List(ctx context.Context, service string) ([]provision.Object
 		r := p.regions[name]
 		calls = append(calls, func() ([]provision.Object, error) {
 			found, err := r.listObjects(ctx, service)
-			return found, wrapError("listing the objects in "+string(r.regionID()), err)
+			return found, wrapError("listing the resources in "+string(r.regionID()), err)
 		})
 	}
 	if !p.cfg.MachinesOnly {

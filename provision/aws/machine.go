@@ -127,7 +127,7 @@ func (r *region) launchWithToken(ctx context.Context, w provision.Desired, ended
 			return o, nil
 		}
 	}
-	return provision.Object{}, fmt.Errorf("launching: %d machines like this one have ended within hours", maxTokenAttempts)
+	return provision.Object{}, fmt.Errorf("launching: %d machines with this configuration were launched and terminated within the last hours: find out in EC2 why they were terminated", maxTokenAttempts)
 }
 
 // launchKey returns the part of the request that identifies a launch: all but the price, which `up`

@@ -340,7 +340,7 @@ func TestLaunchErrorMessages(t *testing.T) {
 			c.DropNetwork("us-west-2")
 			w.Region = west
 		},
-		"finding security group skyserve-chat-replica: not found; create the replica firewall of service chat first": func(w *provision.Desired, _ *testcloud.AWS) {
+		"finding security group skyserve-chat-replica: not found: 'skyserve up' creates the replica firewall of service chat": func(w *provision.Desired, _ *testcloud.AWS) {
 			w.Region, w.Offerings[0].Zone = west, "us-west-2a"
 		},
 		"its configuration or role is missing": func(w *provision.Desired, _ *testcloud.AWS) { w.Machine = nil },

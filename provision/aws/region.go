@@ -82,7 +82,7 @@ func (r *region) waitGroupID(ctx context.Context, w provision.Desired, role stri
 		return "", err
 	}
 	if !found {
-		return "", fmt.Errorf("finding security group %s: not found; create the %s firewall of service %s first", groupName(w.Service, role), role, w.Service)
+		return "", fmt.Errorf("finding security group %s: not found: 'skyserve up' creates the %s firewall of service %s", groupName(w.Service, role), role, w.Service)
 	}
 	r.cacheGroupID(w, role, id)
 	return id, nil

@@ -154,10 +154,10 @@ func Validate(spec *service.Spec) error {
 	places := map[string]service.Region{}
 	for i, r := range spec.Regions {
 		if r.Name.Cloud() == service.CloudLocal && UsesClouds(spec) {
-			return specError("regions[%d].name: %s is a region on this machine, which machines in a cloud cannot reach: remove it or the regions in clouds", i, r.Name)
+			return specError("regions[%d].name: %s is a region on this machine, which machines in a cloud cannot reach: remove it or the cloud regions", i, r.Name)
 		}
 		if other, taken := places[r.Name.Place()]; taken {
-			return specError("regions[%d].name: %s and %s have the same name %q in ids", i, r.Name, other, r.Name.Place())
+			return specError("regions[%d].name: machine ids contain only the place, and %s and %s have the same place %q", i, r.Name, other, r.Name.Place())
 		}
 		places[r.Name.Place()] = r.Name
 	}

@@ -275,7 +275,7 @@ func TestFallbacksEndWhenRegionHasCapacity(t *testing.T) {
 func TestCheckRejectsInvalidSpecs(t *testing.T) {
 	for _, tt := range []struct{ change, to, want string }{
 		{"- name: gcp/europe-west4\n", "- name: local/eu\n", "regions[1].name"},
-		{"- name: gcp/europe-west4\n", "- name: static/us-east-1\n    endpoints: ['http://10.0.0.1', 'http://10.0.0.2', 'http://10.0.0.3']\n", `have the same name "us-east-1"`},
+		{"- name: gcp/europe-west4\n", "- name: static/us-east-1\n    endpoints: ['http://10.0.0.1', 'http://10.0.0.2', 'http://10.0.0.3']\n", `have the same place "us-east-1"`},
 		{"    gpus: [{type: L4}, {type: H100}]\n", "", "models[0].gpus: missing"},
 		{"gpus: [{type: L4}, {type: H100}]", "gpus: [{type: A100}]", "has no offering with A100 for llama"},
 	} {

@@ -65,7 +65,7 @@ var sharedSpace = netip.MustParsePrefix("100.64.0.0/10")
 func checkConfig(n provision.PublicName, r provision.DNSRecord) (*types.HealthCheckConfig, error) {
 	u, err := url.Parse(r.Check)
 	if err != nil {
-		return nil, fmt.Errorf("parsing the check URL of %s: %w", r.ID, err)
+		return nil, fmt.Errorf("parsing the health check URL of %s: %w", r.ID, err)
 	}
 	c := &types.HealthCheckConfig{
 		Type: types.HealthCheckTypeHttp, IPAddress: aws.String(r.Address.Unmap().String()), Port: aws.Int32(80),
@@ -79,7 +79,7 @@ func checkConfig(n provision.PublicName, r provision.DNSRecord) (*types.HealthCh
 	if u.Port() != "" {
 		port, err := strconv.ParseUint(u.Port(), 10, 16)
 		if err != nil {
-			return nil, fmt.Errorf("parsing the check URL of %s: port: %w", r.ID, err)
+			return nil, fmt.Errorf("parsing the health check URL of %s: port: %w", r.ID, err)
 		}
 		c.Port = aws.Int32(int32(port))
 	}

@@ -38,20 +38,20 @@ func TestForeignNamesAreKept(t *testing.T) {
 		{"another owner", func(t *testing.T, a *account) error { a.set(t, same); return nil }, `service chat of owner "cd34"`},
 		{"an address", func(_ *testing.T, a *account) error {
 			return a.fake.AddRecords(a.zone, byHand("chat.example.com", "A", "192.0.2.1"))
-		}, "made by hand: chat.example.com A 192.0.2.1"},
+		}, "not created by skyserve: chat.example.com A 192.0.2.1"},
 		{"an alias of a name", func(_ *testing.T, a *account) error {
 			return a.fake.AddRecords(a.zone, byHand("chat.example.com", "CNAME", "other.example.org."))
-		}, "made by hand: chat.example.com CNAME other.example.org."},
+		}, "not created by skyserve: chat.example.com CNAME other.example.org."},
 		{"a note", func(_ *testing.T, a *account) error {
 			return a.fake.AddRecords(a.zone, byHand("_skyserve.chat.example.com", "TXT", `"hands off"`))
-		}, `made by hand: _skyserve.chat.example.com TXT "hands off"`},
+		}, `not created by skyserve: _skyserve.chat.example.com TXT "hands off"`},
 		{"a record below", func(_ *testing.T, a *account) error {
 			return a.fake.AddRecords(a.zone, byHand("us-east-1._skyserve.chat.example.com", "A", "192.0.2.1"))
-		}, "made by hand: us-east-1._skyserve.chat.example.com A 192.0.2.1"},
+		}, "not created by skyserve: us-east-1._skyserve.chat.example.com A 192.0.2.1"},
 		{"a record beside ours", func(t *testing.T, a *account) error {
 			a.set(t, world())
 			return a.fake.AddRecords(a.zone, weighted)
-		}, "made by hand: chat.example.com AAAA 2001:db8::7"},
+		}, "not created by skyserve: chat.example.com AAAA 2001:db8::7"},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			a := newAccount()

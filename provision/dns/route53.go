@@ -264,7 +264,7 @@ func checkOwner(n provision.PublicName, zone zone, have recordSets) error {
 	if have.note != nil && !isOwn(n, have) {
 		who := nameOf(n.Zone, n.Name, have)
 		if who.Service == "" {
-			return taken("made by hand: " + formatSet(*have.note))
+			return taken("not created by skyserve: " + formatSet(*have.note))
 		}
 		return taken(fmt.Sprintf("service %s of owner %q", who.Service, who.Owner))
 	}
@@ -274,7 +274,7 @@ func checkOwner(n provision.PublicName, zone zone, have recordSets) error {
 	}
 	foreign, _ := diffSets(slices.Concat(have.aliases, have.targets), slices.Concat(ours.aliases, ours.targets))
 	if len(foreign) > 0 {
-		return taken("made by hand: " + formatSet(foreign[0]))
+		return taken("not created by skyserve: " + formatSet(foreign[0]))
 	}
 	return nil
 }

@@ -170,7 +170,7 @@ func (s *Server) watchRecords(ctx context.Context) {
 		for i, c := range s.candidates() {
 			if c.Healthy != before[i].Healthy {
 				_, reason := s.watch.healthy(c.ID)
-				s.log.Info("record changed", "id", c.ID, "healthy", c.Healthy, "reason", reason)
+				s.log.Info("health of a record changed", "id", c.ID, "healthy", c.Healthy, "reason", reason)
 			}
 		}
 	}

@@ -76,7 +76,7 @@ func checkRecord(r provision.DNSRecord) error {
 	}
 	if r.Check != "" {
 		if u, err := url.Parse(r.Check); err != nil || u.Scheme != "http" && u.Scheme != "https" || !plainWord.MatchString(r.Check) {
-			return fmt.Errorf("check must be an http or https URL, got %q", r.Check)
+			return fmt.Errorf("health check must be an http or https URL, got %q", r.Check)
 		}
 	}
 	if len(noteOfRecord(r)) > maxNote {

@@ -195,7 +195,7 @@ func TestDoctor(t *testing.T) {
 		{"the project's default account is not asked for", func(g *testcloud.GCE) { g.SetDefaultAccount("") }, nil},
 		{"the account has no role", func(g *testcloud.GCE) { g.SetAccount(accountOfBalancers) }, []string{"lacks compute.disks.create"}},
 		{"the account has a role that is too small", func(g *testcloud.GCE) { g.SetRole(roleOfBalancers, permissionsOfRole(t)[1:]...) }, []string{"lacks compute.disks.create in"}},
-		{"the account may do more", func(g *testcloud.GCE) { g.Bind(accountOfBalancers, "roles/editor", "") }, []string{"has more permissions than replicas need, such as compute.firewalls.create"}},
+		{"the account may do more", func(g *testcloud.GCE) { g.Bind(accountOfBalancers, "roles/editor", "") }, []string{"has more permissions than it needs, such as compute.firewalls.create"}},
 		{"the account's role has no condition", func(g *testcloud.GCE) { g.SetAccount(accountOfBalancers, roleOfBalancers) }, []string{"has no condition"}},
 		{"the account is not one's own to use", func(g *testcloud.GCE) { g.Deny("iam.serviceAccounts.actAs") }, []string{"you lack permission to attach it to machines"}},
 		{"roles cannot be seen", func(g *testcloud.GCE) { g.Deny("resourcemanager.projects.getIamPolicy") }, nil},

@@ -94,7 +94,7 @@ func (p *Provider) checkIdentity(ctx context.Context, w provision.Desired) error
 	}
 	return &provision.CredentialsError{
 		Cloud: service.CloudGCP, Action: fmt.Sprintf("running a %s as %s", roleOf(w), account),
-		Err: fmt.Errorf("account not found"), Hint: p.accountHint(w.Service, account, s.project),
+		Err: fmt.Errorf("service account not found"), Hint: p.accountHint(w.Service, account, s.project),
 	}
 }
 
@@ -135,10 +135,10 @@ func (p *Provider) checkActAs(ctx context.Context, account, who, otherwise strin
 	held, err := p.testActAs(ctx, account)
 	switch {
 	case isMissing(err):
-		f.Message += ": account not found"
+		f.Message += ": service account not found"
 		f.Hint = otherwise
 	case err != nil:
-		f = failedFinding(service.CloudGCP, wrapError(err, "testing who may attach %s", account))
+		f = failedFinding(service.CloudGCP, wrapError(err, "testing whether you may attach the service account %s to machines", account))
 		f.Hint = cmp.Or(f.Hint, "to check this: gcloud services enable iam.googleapis.com")
 	case !slices.Contains(held, actAs):
 		f.Message += ": you lack permission to attach it to machines (" + actAs + ")"
@@ -168,16 +168,16 @@ func (p *Provider) checkRoles(ctx context.Context, account, otherwise string) pr
 	}
 	switch {
 	case err != nil:
-		f.OK, f.Message = true, fmt.Sprintf("cannot check whether %s may launch replicas, and nothing else: %v", account, err)
+		f.OK, f.Message = true, fmt.Sprintf("cannot check the roles of the balancers' service account %s: %v", account, err)
 		return f
 	case len(lacking) > 0:
-		f.Message = fmt.Sprintf("the account of balancers, %s, lacks %s in the project's policy: a controller could not launch replicas", account, strings.Join(lacking, ", "))
+		f.Message = fmt.Sprintf("the balancers' service account %s lacks %s in the project's IAM policy: the controller cannot launch replicas", account, strings.Join(lacking, ", "))
 	case len(more) > 0:
-		f.Message = fmt.Sprintf("the account of balancers, %s, has more permissions than replicas need, such as %s: anyone with root on a balancer has them too", account, more[0])
+		f.Message = fmt.Sprintf("the balancers' service account %s has more permissions than it needs, such as %s: anyone with root on a balancer has them too", account, more[0])
 	case slices.ContainsFunc(unbound, changes):
-		f.Message = fmt.Sprintf("the role of the account of balancers, %s, has no condition: anyone with root on a balancer can delete and change every machine of the project", account)
+		f.Message = fmt.Sprintf("the role of the balancers' service account %s has no condition: anyone with root on a balancer can delete and change every machine of the project", account)
 	default:
-		f.OK, f.Message = true, account+" may launch replicas of this service, and nothing else"
+		f.OK, f.Message = true, "the balancers' service account "+account+" may only launch replicas of this service"
 		return f
 	}
 	f.Hint = otherwise

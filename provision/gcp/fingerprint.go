@@ -55,11 +55,11 @@ func (p *Provider) Fingerprint(ctx context.Context, o provision.Object) (string,
 func (p *Provider) readFingerprint(ctx context.Context, o provision.Object) (string, error) {
 	zone, name, _, err := handleOf(o)
 	if err != nil {
-		return "", fmt.Errorf("reading the key of %s: %w", o.ID, err)
+		return "", fmt.Errorf("reading the key fingerprint of %s: %w", o.ID, err)
 	}
 	client, project, err := newClient(ctx, p, compute.NewInstancesRESTClient)
 	if err != nil {
-		return "", wrapError(err, "reading the key of %s", o.ID)
+		return "", wrapError(err, "reading the key fingerprint of %s", o.ID)
 	}
 	found, err := client.GetGuestAttributes(ctx, &computepb.GetGuestAttributesInstanceRequest{
 		Project: project, Zone: zone, Instance: name, QueryPath: new(fingerprintPath),
@@ -68,7 +68,7 @@ func (p *Provider) readFingerprint(ctx context.Context, o provision.Object) (str
 		return "", nil
 	}
 	if err != nil {
-		return "", wrapError(err, "reading the key of %s", o.ID)
+		return "", wrapError(err, "reading the key fingerprint of %s", o.ID)
 	}
 	for _, item := range found.GetQueryValue().GetItems() {
 		if item.GetNamespace()+"/"+item.GetKey() == fingerprintPath {

@@ -150,7 +150,7 @@ func (p *Provider) Terminate(ctx context.Context, o provision.Object) error {
 func handleOf(o provision.Object) (zone, name, number string, err error) {
 	parts := strings.Split(o.Handle, "/")
 	if len(parts) != 3 {
-		return "", "", "", fmt.Errorf("handle %q is not zone/name/number", o.Handle)
+		return "", "", "", fmt.Errorf("handle must be zone/name/number, got %q", o.Handle)
 	}
 	return parts[0], parts[1], parts[2], nil
 }

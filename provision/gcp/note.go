@@ -46,7 +46,7 @@ func roleOf(w provision.Desired) provision.Kind {
 func (n note) text() (string, error) {
 	text, err := json.Marshal(n)
 	if err != nil {
-		return "", fmt.Errorf("writing the note of %s: %w", n.ID, err)
+		return "", fmt.Errorf("encoding the metadata of %s: %w", n.ID, err)
 	}
 	return string(text), nil
 }

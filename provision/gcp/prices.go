@@ -165,7 +165,7 @@ func hourlyPrice(sku *cloudbilling.Sku, what string) (float64, error) {
 	}
 	newest := sku.PricingInfo[len(sku.PricingInfo)-1]
 	if newest == nil || newest.PricingExpression == nil || newest.PricingExpression.UsageUnit != unit || len(newest.PricingExpression.TieredRates) != 1 {
-		return 0, fmt.Errorf("%q: must have one rate for %s", sku.Description, unit)
+		return 0, fmt.Errorf("%q: must have one rate for the unit %s", sku.Description, unit)
 	}
 	price, err := rateUSD(newest.PricingExpression.TieredRates[0])
 	if err != nil {
@@ -177,7 +177,7 @@ func hourlyPrice(sku *cloudbilling.Sku, what string) (float64, error) {
 // rateUSD returns a rate in USD.
 func rateUSD(rate *cloudbilling.TierRate) (float64, error) {
 	if rate == nil || rate.UnitPrice == nil || rate.StartUsageAmount != 0 {
-		return 0, errors.New("its rate does not apply from the first hour on")
+		return 0, errors.New("the rate does not apply from the first hour on")
 	}
 	m := rate.UnitPrice
 	price := float64(m.Units) + float64(m.Nanos)/1e9

@@ -90,7 +90,7 @@ func TestPriceListErrors(t *testing.T) {
 		},
 		{
 			name: "another unit", change: change("Nvidia L4 GPU attached to Spot Preemptible VMs running in us-central1", func(s *testcloud.GCESKU) { s.Unit = "mo" }), priced: 22,
-			says: "must have one rate for h",
+			says: "must have one rate for the unit h",
 		},
 		{
 			name: "two prices", change: change("Commitment v1: E2 Instance Core in us-central1 for 1 Year", func(s *testcloud.GCESKU) {

@@ -50,7 +50,7 @@ func HoldObject(path string) (*ObjectHold, error) {
 	recorded := os.Getenv(envRecord)
 	for _, name := range []string{EnvObject, envRecord} { // a child is not this object
 		if err := os.Unsetenv(name); err != nil {
-			return nil, fmt.Errorf("holding object %s: %w", path, err)
+			return nil, fmt.Errorf("locking the object file %s: %w", path, err)
 		}
 	}
 	return holdFile(path, recorded, watchInterval, func() { _ = unix.Kill(os.Getpid(), unix.SIGTERM) })
@@ -74,20 +74,20 @@ func (h *ObjectHold) write() error {
 func holdFile(path, recorded string, every time.Duration, lost func()) (*ObjectHold, error) {
 	var rec record
 	if err := json.Unmarshal([]byte(recorded), &rec); err != nil {
-		return nil, fmt.Errorf("holding object %s: %s: %w", path, envRecord, err)
+		return nil, fmt.Errorf("locking the object file %s: %s: %w", path, envRecord, err)
 	}
 	f, err := lockWait(context.Background(), path, holdTimeout)
 	if errors.Is(err, errLocked) {
-		return nil, fmt.Errorf("holding object %s: another process already holds it", path)
+		return nil, fmt.Errorf("locking the object file %s: another process has locked it", path)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("holding object %s: %w", path, err)
+		return nil, fmt.Errorf("locking the object file %s: %w", path, err)
 	}
 	rec.PID, rec.Started = os.Getpid(), time.Now().UTC().Truncate(time.Millisecond)
 	h := &ObjectHold{file: f, path: path, rec: rec}
 	if err := h.write(); err != nil {
 		f.Close()
-		return nil, fmt.Errorf("holding object %s: %w", path, err)
+		return nil, fmt.Errorf("locking the object file %s: %w", path, err)
 	}
 	stop, done := make(chan struct{}), make(chan struct{})
 	go func() {

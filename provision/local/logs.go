@@ -89,18 +89,18 @@ func (s Service) UnitTail(id, unit string, n int) ([]string, error) {
 func tailFrom(path string, begin int64, n int) ([]string, error) {
 	f, err := os.Open(path)
 	if err != nil {
-		return nil, fmt.Errorf("reading log: %w", err)
+		return nil, fmt.Errorf("reading a log: %w", err)
 	}
 	defer f.Close()
 	info, err := f.Stat()
 	if err != nil {
-		return nil, fmt.Errorf("reading log: %w", err)
+		return nil, fmt.Errorf("reading a log: %w", err)
 	}
 	cut := info.Size()-maxTailBytes > begin
 	begin = max(begin, info.Size()-maxTailBytes)
 	data, err := io.ReadAll(io.NewSectionReader(f, begin, max(0, info.Size()-begin)))
 	if err != nil {
-		return nil, fmt.Errorf("reading log: %w", err)
+		return nil, fmt.Errorf("reading a log: %w", err)
 	}
 	text := strings.TrimRight(string(data), "\n")
 	if text == "" || n <= 0 {

@@ -329,7 +329,7 @@ func (p *Provider) Fingerprint(_ context.Context, o provision.Object) (string, e
 		return "", nil
 	}
 	if err != nil {
-		return "", fmt.Errorf("reading the key of %s: %w", o.ID, err)
+		return "", fmt.Errorf("reading the key fingerprint of %s: %w", o.ID, err)
 	}
 	role := identity.Replica
 	if o.Kind == provision.KindBalancer {

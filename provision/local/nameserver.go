@@ -34,7 +34,7 @@ func (s Service) StoreName(n provision.PublicName) error {
 	n.Records = nil
 	data, err := json.Marshal(n)
 	if err != nil {
-		return fmt.Errorf("storing the name %s: %w", n.Name, err)
+		return fmt.Errorf("storing the DNS name %s: %w", n.Name, err)
 	}
 	return writeFile(s.configFile(fileName), data)
 }
@@ -49,7 +49,7 @@ func (s Service) StoredName() (n provision.PublicName, has bool, err error) {
 		err = json.Unmarshal(data, &n)
 	}
 	if err != nil {
-		return provision.PublicName{}, false, fmt.Errorf("reading the published name of %s in %s: %w", s.name, s.configFile(fileName), err)
+		return provision.PublicName{}, false, fmt.Errorf("reading the DNS name of %s in %s: %w", s.name, s.configFile(fileName), err)
 	}
 	return n, true, nil
 }
@@ -57,7 +57,7 @@ func (s Service) StoredName() (n provision.PublicName, has bool, err error) {
 // RemoveName records that the stored name does not resolve to the service any more.
 func (s Service) RemoveName() error {
 	if err := os.Remove(s.configFile(fileName)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("deleting the stored name of %s: %w", s.name, err)
+		return fmt.Errorf("deleting the DNS name of %s: %w", s.name, err)
 	}
 	return nil
 }

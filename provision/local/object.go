@@ -98,7 +98,7 @@ func readObject(path string) (rec record, alive bool, err error) {
 func readObjectOnce(path string) (rec record, alive bool, err error) {
 	f, err := os.Open(path)
 	if err != nil {
-		return record{}, false, fmt.Errorf("reading object %s: %w", path, err)
+		return record{}, false, fmt.Errorf("reading the object file %s: %w", path, err)
 	}
 	defer f.Close()
 	alive = isLocked(f)
@@ -110,7 +110,7 @@ func readObjectOnce(path string) (rec record, alive bool, err error) {
 		err = errors.New("no process id")
 	}
 	if err != nil {
-		return record{}, alive, fmt.Errorf("reading object %s: %w", path, err)
+		return record{}, alive, fmt.Errorf("reading the object file %s: %w", path, err)
 	}
 	return rec, alive, nil
 }

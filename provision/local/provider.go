@@ -86,7 +86,7 @@ func (p *Provider) waitHeld(ctx context.Context, w provision.Desired, cmd *exec.
 	id := w.ID
 	exited := make(chan error, 1)
 	go func() { exited <- cmd.Wait() }() // reaps the process
-	ctx, cancel := context.WithTimeoutCause(ctx, startTimeout, errors.New("its process did not write its object file within "+startTimeout.String()))
+	ctx, cancel := context.WithTimeoutCause(ctx, startTimeout, errors.New("the process did not write its object file within "+startTimeout.String()))
 	defer cancel()
 	for {
 		rec, alive, err := readObject(p.svc.objectFile(id))
@@ -142,7 +142,7 @@ func (p *Provider) stopProcess(ctx context.Context, id string) error {
 			return nil
 		}
 		if err != nil {
-			return fmt.Errorf("finding its process: %w", err)
+			return fmt.Errorf("finding the process of %s: %w", id, err)
 		}
 		if err := unix.Kill(rec.PID, step.signal); err != nil && !errors.Is(err, unix.ESRCH) {
 			return fmt.Errorf("signalling process %d: %w", rec.PID, err)
@@ -154,7 +154,7 @@ func (p *Provider) stopProcess(ctx context.Context, id string) error {
 			return context.Cause(ctx)
 		}
 	}
-	return fmt.Errorf("process still holds %s after SIGKILL", p.svc.objectFile(id))
+	return fmt.Errorf("stopping %s: its process still runs after SIGKILL: it has locked %s", id, p.svc.objectFile(id))
 }
 
 // readHolder returns the process that holds an object file. The holder repairs a damaged file; readHolder

@@ -129,7 +129,7 @@ func (h *Handler) list(ctx context.Context, in request) ([]provision.Object, err
 	}
 	one, known := h.ByRegion[in.Region]
 	if !known {
-		return nil, fmt.Errorf("listing %s: the called machine does not serve this region", in.Region)
+		return nil, fmt.Errorf("listing %s: this machine serves only other regions", in.Region)
 	}
 	return one.List(ctx, in.Service)
 }
