@@ -14,7 +14,7 @@ import (
 	"skyserve/internal/identity"
 )
 
-func TestAdviceOfAWS(t *testing.T) {
+func TestAWSRebalanceRecommendation(t *testing.T) {
 	since := time.Date(2026, 3, 1, 12, 2, 0, 0, time.UTC)
 	for _, tt := range []struct {
 		name    string
@@ -48,7 +48,7 @@ func TestAdviceOfAWS(t *testing.T) {
 }
 
 // A machine that its cloud recommends to leave says so and serves on.
-func TestAMachineTellsOfAdvice(t *testing.T) {
+func TestStatusReportsRebalanceRecommendation(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		asked := 0
 		advice := func(context.Context) (time.Time, bool, error) {
@@ -60,8 +60,8 @@ func TestAMachineTellsOfAdvice(t *testing.T) {
 			}
 			return time.Time{}, true, nil
 		}
-		w := newWorld(t)
-		a, err := New(Options{Name: replicaName, Owner: w.authority.Owner(), Dir: t.TempDir(), Publisher: &board{}, Runner: &notes{}, Advice: advice})
+		w := newTestService(t)
+		a, err := New(Options{Name: replicaName, Owner: w.authority.Owner(), Dir: t.TempDir(), Publisher: &fakePublisher{}, Runner: &fakeRunner{}, Advice: advice})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -75,10 +75,10 @@ func TestAMachineTellsOfAdvice(t *testing.T) {
 }
 
 // The controller may have a machine act in its cloud, where that was told how; nobody else may.
-func TestWhoMayHaveAMachineActInItsCloud(t *testing.T) {
-	w := newWorld(t)
+func TestOnlyControllerCallsCloudAPI(t *testing.T) {
+	w := newTestService(t)
 	var made []string
-	m := w.boot(t.TempDir(), &notes{}, func(o *Options) {
+	m := w.boot(t.TempDir(), &fakeRunner{}, func(o *Options) {
 		o.Cloud = func(c Cloud) (http.Handler, error) {
 			made = append(made, c.Regions[0])
 			if string(c.Means) != "{}" {

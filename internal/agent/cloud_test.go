@@ -15,7 +15,7 @@ import (
 
 var replicaName = identity.Name{Service: "chat", Role: identity.Replica, ID: "us-0"}
 
-func TestTheConsoleTellsTheFingerprint(t *testing.T) {
+func TestConsolePublishesFingerprint(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "console")
 	if err := os.WriteFile(path, []byte("[   12.3] cloud-init: half a li"), 0o600); err != nil {
 		t.Fatal(err)
@@ -53,8 +53,8 @@ func TestTheConsoleTellsTheFingerprint(t *testing.T) {
 	}
 }
 
-// google is a metadata server.
-func google(t *testing.T, preempted string) (*httptest.Server, map[string]string) {
+// newGCPMetadataServer is a metadata server.
+func newGCPMetadataServer(t *testing.T, preempted string) (*httptest.Server, map[string]string) {
 	attributes := map[string]string{}
 	mux := http.NewServeMux()
 	mux.HandleFunc("PUT /computeMetadata/v1/instance/guest-attributes/{namespace}/{key}", func(w http.ResponseWriter, r *http.Request) {
@@ -75,8 +75,8 @@ func google(t *testing.T, preempted string) (*httptest.Server, map[string]string
 	return s, attributes
 }
 
-func TestGuestAttributesTellTheFingerprint(t *testing.T) {
-	s, attributes := google(t, "FALSE")
+func TestGuestAttributesPublishFingerprint(t *testing.T) {
+	s, attributes := newGCPMetadataServer(t, "FALSE")
 	if err := (GuestAttributes{s.URL}).Publish(t.Context(), replicaName, "abc"); err != nil || attributes[GuestAttributePath] != "abc" {
 		t.Errorf("told %v (%v)", attributes, err)
 	}
@@ -86,9 +86,9 @@ func TestGuestAttributesTellTheFingerprint(t *testing.T) {
 	}
 }
 
-func TestNoticesOfInterruption(t *testing.T) {
-	stays, _ := google(t, "FALSE\n")
-	goes, _ := google(t, "TRUE\n")
+func TestInterruptionNotices(t *testing.T) {
+	stays, _ := newGCPMetadataServer(t, "FALSE\n")
+	goes, _ := newGCPMetadataServer(t, "TRUE\n")
 	amazon := func(status int, text string) Notice {
 		mux := http.NewServeMux()
 		mux.HandleFunc("PUT /latest/api/token", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "token") })
@@ -128,7 +128,7 @@ func TestNoticesOfInterruption(t *testing.T) {
 	}
 }
 
-func TestDeploymentsAreChecked(t *testing.T) {
+func TestDeploymentValidation(t *testing.T) {
 	good := Unit{Name: "engine", Args: []string{"x"}}
 	with := func(change func(*Unit)) Deployment {
 		u := good
@@ -167,7 +167,7 @@ func TestDeploymentsAreChecked(t *testing.T) {
 	}
 }
 
-func TestConfigurationsAreChecked(t *testing.T) {
+func TestConfigValidation(t *testing.T) {
 	good := `{"service": "chat", "role": "replica", "id": "us-0", "owner": "` + strings.Repeat("a", 52) + `", "listen": ":8441", "dir": "/var/lib/skyserve", "publish": "console:/dev/console", "notices": "aws"}`
 	tests := []struct{ name, old, instead, want string }{
 		{"good", "", "", ""},

@@ -28,8 +28,8 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// notes is a Runner that runs nothing and writes down what it should.
-type notes struct {
+// fakeRunner is a Runner that runs nothing and writes down what it should.
+type fakeRunner struct {
 	mu      sync.Mutex
 	units   map[string]Unit
 	lines   map[string][]string
@@ -37,13 +37,13 @@ type notes struct {
 	failing error
 }
 
-func (n *notes) Names(context.Context) ([]string, error) {
+func (n *fakeRunner) Names(context.Context) ([]string, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return slices.Sorted(maps.Keys(n.units)), nil
 }
 
-func (n *notes) Start(_ context.Context, u Unit, _ func(Phase, string)) (bool, error) {
+func (n *fakeRunner) Start(_ context.Context, u Unit, _ func(Phase, string)) (bool, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.failing != nil {
@@ -60,14 +60,14 @@ func (n *notes) Start(_ context.Context, u Unit, _ func(Phase, string)) (bool, e
 	return true, nil
 }
 
-func (n *notes) Reload(_ context.Context, name string) error {
+func (n *fakeRunner) Reload(_ context.Context, name string) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.calls = append(n.calls, "reload "+name)
 	return nil
 }
 
-func (n *notes) Stop(_ context.Context, name string) error {
+func (n *fakeRunner) Stop(_ context.Context, name string) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	delete(n.units, name)
@@ -75,7 +75,7 @@ func (n *notes) Stop(_ context.Context, name string) error {
 	return nil
 }
 
-func (n *notes) Inspect(_ context.Context, u Unit, lines int) (UnitState, error) {
+func (n *fakeRunner) Inspect(_ context.Context, u Unit, lines int) (UnitState, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	_, runs := n.units[u.Name]
@@ -83,44 +83,44 @@ func (n *notes) Inspect(_ context.Context, u Unit, lines int) (UnitState, error)
 	return UnitState{Running: runs, Lines: said[max(0, len(said)-lines):]}, nil
 }
 
-func (n *notes) did() []string {
+func (n *fakeRunner) recordedCalls() []string {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return slices.Clone(n.calls)
 }
 
-// board is a Publisher and what an operator reads.
-type board struct {
-	mu   sync.Mutex
-	told string
+// fakePublisher is a Publisher and what an operator reads.
+type fakePublisher struct {
+	mu          sync.Mutex
+	fingerprint string
 }
 
-func (b *board) Publish(_ context.Context, _ identity.Name, fingerprint string) error {
+func (b *fakePublisher) Publish(_ context.Context, _ identity.Name, fingerprint string) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.told = fingerprint
+	b.fingerprint = fingerprint
 	return nil
 }
 
-func (b *board) read(context.Context) (string, error) {
+func (b *fakePublisher) read(context.Context) (string, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.told == "" {
+	if b.fingerprint == "" {
 		return "", ErrNoFingerprint
 	}
-	return b.told, nil
+	return b.fingerprint, nil
 }
 
-// world is a service with an operator.
-type world struct {
+// testService is a service with an operator.
+type testService struct {
 	t         *testing.T
 	authority *identity.Authority
 	home      identity.Home
 }
 
-func newWorld(t *testing.T) *world {
+func newTestService(t *testing.T) *testService {
 	t.Helper()
-	w := &world{t: t, home: identity.Home{Dir: t.TempDir()}}
+	w := &testService{t: t, home: identity.Home{Dir: t.TempDir()}}
 	var err error
 	if w.authority, err = w.home.Create("chat", time.Now()); err != nil {
 		t.Fatal(err)
@@ -128,7 +128,7 @@ func newWorld(t *testing.T) *world {
 	return w
 }
 
-func (w *world) operator() *Operator {
+func (w *testService) operator() *Operator {
 	w.t.Helper()
 	p, err := w.home.OperatorParty("ann", time.Now())
 	if err != nil {
@@ -138,7 +138,7 @@ func (w *world) operator() *Operator {
 }
 
 // party is another one with a certificate.
-func (w *world) party(role identity.Role, id string) identity.Party {
+func (w *testService) party(role identity.Role, id string) identity.Party {
 	w.t.Helper()
 	key, err := identity.NewKey()
 	if err != nil {
@@ -151,22 +151,22 @@ func (w *world) party(role identity.Role, id string) identity.Party {
 	return identity.NewParty(chain, key)
 }
 
-// booted is a machine whose agent runs.
-type booted struct {
+// testMachine is a machine whose agent runs.
+type testMachine struct {
 	Machine
-	agent *Agent
-	board *board
-	stop  func()
+	agent     *Agent
+	publisher *fakePublisher
+	stop      func()
 }
 
 // boot starts the agent of a replica us-0 in a directory.
-func (w *world) boot(dir string, runner Runner, change ...func(*Options)) *booted {
+func (w *testService) boot(dir string, runner Runner, change ...func(*Options)) *testMachine {
 	w.t.Helper()
-	b := &booted{board: &board{}}
+	b := &testMachine{publisher: &fakePublisher{}}
 	name := identity.Name{Service: "chat", Role: identity.Replica, ID: "us-0"}
 	listening := make(chan string, 1)
 	o := Options{
-		Name: name, Owner: w.authority.Owner(), Dir: dir, Listen: "127.0.0.1:0", Publisher: b.board, Runner: runner,
+		Name: name, Owner: w.authority.Owner(), Dir: dir, Listen: "127.0.0.1:0", Publisher: b.publisher, Runner: runner,
 		Look: 5 * time.Millisecond, Listening: func(addr string) { listening <- addr },
 	}
 	for _, f := range change {
@@ -188,13 +188,13 @@ func (w *world) boot(dir string, runner Runner, change ...func(*Options)) *boote
 	w.t.Cleanup(b.stop)
 	select {
 	case addr := <-listening:
-		b.Machine = Machine{Name: name, Address: addr, Fingerprint: b.board.read}
+		b.Machine = Machine{Name: name, Address: addr, Fingerprint: b.publisher.read}
 	case err := <-ended:
 		ended <- err
 		w.t.Fatal(err)
 	}
 	testkit.Eventually(w.t, "the fingerprint is published", func() bool {
-		_, err := b.board.read(context.Background())
+		_, err := b.publisher.read(context.Background())
 		return err == nil || b.agent.enrolled() != nil
 	})
 	return b

@@ -87,7 +87,7 @@ func (a *Agent) recordInterruption(at time.Time) {
 	}
 	a.goneAt = at
 	a.stopTimer()
-	a.lastCall = time.AfterFunc(time.Until(at.Add(-drainBefore)), func() { a.drain(reasonInterrupted) })
+	a.drainTimer = time.AfterFunc(time.Until(at.Add(-drainBefore)), func() { a.drain(reasonInterrupted) })
 	a.log.Warn("the cloud interrupts this machine", "gone_at", at)
 	if err := identity.WriteFile(a.path(fileGoneAt), []byte(at.Format(time.RFC3339))); err != nil {
 		a.log.Warn("storing the interruption notice", "err", err)
@@ -115,8 +115,8 @@ func (a *Agent) clearInterruption() {
 
 // stopTimer stops the drain timer; a.mu must be held.
 func (a *Agent) stopTimer() {
-	if a.lastCall != nil {
-		a.lastCall.Stop()
+	if a.drainTimer != nil {
+		a.drainTimer.Stop()
 	}
 }
 
@@ -134,8 +134,8 @@ func (a *Agent) drain(why string) {
 // setDraining sets the reason for draining; empty = not draining. a.mu must be held.
 func (a *Agent) setDraining(why string) {
 	a.draining = why
-	if a.front != nil {
-		a.front.draining.Store(why != "")
+	if a.proxy != nil {
+		a.proxy.draining.Store(why != "")
 	}
 }
 

@@ -18,29 +18,29 @@ import (
 	"skyserve/internal/testkit"
 )
 
-// sky is a cloud that says of a machine what it is told to.
-type sky struct {
+// fakeNotices is a cloud that says of a machine what it is told to.
+type fakeNotices struct {
 	mu     sync.Mutex
 	at     time.Time
 	coming bool
 	err    error
 }
 
-func (s *sky) notice(context.Context) (time.Time, bool, error) {
+func (s *fakeNotices) notice(context.Context) (time.Time, bool, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.at, s.coming, s.err
 }
 
-// says has the cloud say another thing.
-func (s *sky) says(at time.Time, coming bool, err error) {
+// set has the cloud say another thing.
+func (s *fakeNotices) set(at time.Time, coming bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.at, s.coming, s.err = at, coming, err
 }
 
 // watch has an agent heed a cloud; the returned function ends that.
-func (s *sky) watch(t *testing.T, a *Agent) (end func()) {
+func (s *fakeNotices) watch(t *testing.T, a *Agent) (end func()) {
 	ctx, cancel := context.WithCancel(t.Context())
 	a.opts.Notice = s.notice
 	go a.watchNotices(ctx)
@@ -51,36 +51,36 @@ func (s *sky) watch(t *testing.T, a *Agent) (end func()) {
 	}
 }
 
-// pass lets time pass.
-func pass(d time.Duration) {
+// advance lets time pass.
+func advance(d time.Duration) {
 	time.Sleep(d)
 	synctest.Wait()
 }
 
 // A machine that is to be taken says until when it is there, and drains a minute before;
 // one that has less time at once.
-func TestAnInterruptedMachineDrains(t *testing.T) {
+func TestInterruptedMachineDrains(t *testing.T) {
 	for _, tt := range []struct{ notice, serves time.Duration }{{2 * time.Minute, time.Minute}, {time.Hour, 59 * time.Minute}, {30 * time.Second, 0}, {-time.Minute, 0}} {
 		synctest.Test(t, func(t *testing.T) {
-			s, a := &sky{}, newAgent(t, &notes{})
+			s, a := &fakeNotices{}, newAgent(t, &fakeRunner{})
 			defer s.watch(t, a)()
-			pass(2 * noticeInterval)
+			advance(2 * noticeInterval)
 			if st := a.Status(); st.Phase == PhaseInterrupted {
 				t.Errorf("before: %+v", st)
 			}
 			gone := time.Now().Add(noticeInterval + tt.notice)
-			s.says(gone, true, nil)
-			pass(noticeInterval)
+			s.set(gone, true, nil)
+			advance(noticeInterval)
 			drains := func() bool { return strings.HasSuffix(a.Status().Reason, "draining: its end is near") }
 			if st := a.Status(); st.Phase != PhaseInterrupted || !st.GoneAt.Equal(gone) || drains() != (tt.serves == 0) {
 				t.Errorf("with %s left: %+v", tt.notice, st)
 			}
 			if tt.serves > 0 {
-				pass(tt.serves - time.Second)
+				advance(tt.serves - time.Second)
 				if drains() {
 					t.Errorf("with %s left it drains more than a minute before", tt.notice)
 				}
-				pass(time.Second)
+				advance(time.Second)
 			}
 			if !drains() {
 				t.Errorf("with %s left it does not drain: %+v", tt.notice, a.Status())
@@ -91,26 +91,26 @@ func TestAnInterruptedMachineDrains(t *testing.T) {
 
 // Some notices count from when they came: a later one, one that an agent that was started
 // again hears, and a cloud that says nothing for a while put nothing off.
-func TestANoticeIsNotPutOff(t *testing.T) {
+func TestEarliestNoticeApplies(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, a := &sky{}, newAgent(t, &notes{})
+		s, a := &fakeNotices{}, newAgent(t, &fakeRunner{})
 		gone := time.Now().Add(time.Hour)
-		s.says(gone, true, nil)
+		s.set(gone, true, nil)
 		end := s.watch(t, a)
-		s.says(gone.Add(10*time.Minute), true, nil)
-		pass(time.Minute)
+		s.set(gone.Add(10*time.Minute), true, nil)
+		advance(time.Minute)
 		end()
-		again := newAgent(t, &notes{})
+		again := newAgent(t, &fakeRunner{})
 		again.opts.Dir = a.opts.Dir
 		defer s.watch(t, again)()
-		s.says(gone, false, errors.New("no route to host"))
-		pass(10 * time.Minute)
+		s.set(gone, false, errors.New("no route to host"))
+		advance(10 * time.Minute)
 		if st := again.Status(); !st.GoneAt.Equal(gone.Truncate(time.Second)) {
 			t.Errorf("got %+v, want its end at %s", st, gone)
 		}
 		gone = gone.Add(-20 * time.Minute)
-		s.says(gone, true, nil)
-		pass(noticeInterval)
+		s.set(gone, true, nil)
+		advance(noticeInterval)
 		if st := again.Status(); !st.GoneAt.Equal(gone) {
 			t.Errorf("told of an earlier end: got %+v, want %s", st, gone)
 		}
@@ -119,21 +119,21 @@ func TestANoticeIsNotPutOff(t *testing.T) {
 
 // A cloud that takes back what it said, or whose maintenance is over, has the machine serve
 // again; not one that leaves it out once. Whoever emptied it otherwise is heeded still.
-func TestANoticeIsTakenBack(t *testing.T) {
+func TestWithdrawnNoticeEndsDraining(t *testing.T) {
 	for _, asked := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
-			s, a := &sky{}, newAgent(t, &notes{})
+			s, a := &fakeNotices{}, newAgent(t, &fakeRunner{})
 			if asked {
 				a.drain("asked by ann")
 			}
-			s.says(time.Now(), true, nil)
+			s.set(time.Now(), true, nil)
 			end := s.watch(t, a)
-			s.says(time.Time{}, false, nil)
-			pass((withdrawnAfter - 1) * noticeInterval)
+			s.set(time.Time{}, false, nil)
+			advance((withdrawnAfter - 1) * noticeInterval)
 			if st := a.Status(); st.Phase != PhaseInterrupted || !strings.Contains(st.Reason, "draining") {
 				t.Errorf("left out %d times: %+v", withdrawnAfter-1, st)
 			}
-			pass(noticeInterval)
+			advance(noticeInterval)
 			want := PhaseWaiting
 			if asked {
 				want = PhaseDraining
@@ -142,7 +142,7 @@ func TestANoticeIsTakenBack(t *testing.T) {
 				t.Errorf("taken back: %+v, want %s", st, want)
 			}
 			end()
-			again := newAgent(t, &notes{})
+			again := newAgent(t, &fakeRunner{})
 			again.opts.Dir = a.opts.Dir
 			defer s.watch(t, again)()
 			if st := again.Status(); st.Phase == PhaseInterrupted {
@@ -153,21 +153,21 @@ func TestANoticeIsTakenBack(t *testing.T) {
 }
 
 // A metadata server that is away is told of once, not every five seconds.
-func TestAMetadataServerThatIsAwayIsToldOnce(t *testing.T) {
+func TestUnreachableMetadataIsLoggedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log strings.Builder
-		s, a := &sky{err: errors.New("no route to host")}, newAgent(t, &notes{})
+		s, a := &fakeNotices{err: errors.New("no route to host")}, newAgent(t, &fakeRunner{})
 		a.log = slog.New(slog.NewTextHandler(&log, nil))
 		defer s.watch(t, a)()
-		pass(time.Hour)
+		advance(time.Hour)
 		if n := strings.Count(log.String(), "no route to host"); n != 1 {
 			t.Errorf("told %d times", n)
 		}
 	})
 }
 
-// amazon is a metadata server whose instance has these things at paths below meta-data.
-func amazon(t *testing.T, at map[string]string) string {
+// newIMDSServer is a metadata server whose instance has these things at paths below meta-data.
+func newIMDSServer(t *testing.T, at map[string]string) string {
 	mux := http.NewServeMux()
 	mux.HandleFunc("PUT /latest/api/token", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "token") })
 	mux.HandleFunc("GET /latest/meta-data/", func(w http.ResponseWriter, r *http.Request) {
@@ -188,7 +188,7 @@ func amazon(t *testing.T, at map[string]string) string {
 	return s.URL
 }
 
-func TestMaintenanceAtAWS(t *testing.T) {
+func TestAWSMaintenanceEvents(t *testing.T) {
 	const path, form = "events/maintenance/scheduled", "2 Jan 2006 15:04:05 GMT"
 	now := time.Now().UTC().Truncate(time.Second)
 	at := func(d time.Duration) string { return now.Add(d).Format(form) }
@@ -212,23 +212,23 @@ func TestMaintenanceAtAWS(t *testing.T) {
 		"called off":                   {events: []string{event("canceled", at(50*time.Minute), at(2*time.Hour))}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			when, coming, err := MaintenanceAWS(amazon(t, map[string]string{path: "[" + strings.Join(tt.events, ",") + "]"}))(t.Context())
+			when, coming, err := MaintenanceAWS(newIMDSServer(t, map[string]string{path: "[" + strings.Join(tt.events, ",") + "]"}))(t.Context())
 			if err != nil || coming != tt.coming || coming && !when.Equal(now.Add(tt.in)) {
 				t.Errorf("coming %v at %s (%v)", coming, when, err)
 			}
 		})
 	}
-	if _, coming, err := MaintenanceAWS(amazon(t, nil))(t.Context()); coming || err != nil {
+	if _, coming, err := MaintenanceAWS(newIMDSServer(t, nil))(t.Context()); coming || err != nil {
 		t.Errorf("where there is no list: %v (%v)", coming, err)
 	}
 	for _, text := range []string{"", "<html>", `[{"NotBefore": "soon", "State": "active"}]`} {
-		if _, coming, err := MaintenanceAWS(amazon(t, map[string]string{path: text}))(t.Context()); coming || err == nil {
+		if _, coming, err := MaintenanceAWS(newIMDSServer(t, map[string]string{path: text}))(t.Context()); coming || err == nil {
 			t.Errorf("%q: coming %v without an error", text, coming)
 		}
 	}
 }
 
-func TestMaintenanceAtGoogle(t *testing.T) {
+func TestGCPMaintenanceEvents(t *testing.T) {
 	for text, want := range map[string]bool{"NONE": false, "MIGRATE_ON_HOST_MAINTENANCE": false, "TERMINATE_ON_HOST_MAINTENANCE\n": true} {
 		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if r.URL.Path == "/computeMetadata/v1/instance/maintenance-event" && r.Header.Get("Metadata-Flavor") == "Google" {
@@ -238,7 +238,7 @@ func TestMaintenanceAtGoogle(t *testing.T) {
 		t.Cleanup(s.Close)
 		began := time.Now()
 		at, coming, err := MaintenanceGCP(s.URL)(t.Context())
-		if coming != want || err != nil || coming && at.Before(began.Add(maintenanceAhead)) {
+		if coming != want || err != nil || coming && at.Before(began.Add(maintenanceNotice)) {
 			t.Errorf("%q: coming %v at %s (%v)", text, coming, at, err)
 		}
 	}
@@ -246,7 +246,7 @@ func TestMaintenanceAtGoogle(t *testing.T) {
 
 // A cloud is asked for all that it may mean, and a clock that runs late puts no spot
 // machine's end off.
-func TestWhatAMachineIsAskedAbout(t *testing.T) {
+func TestConfigSelectsCloudPolls(t *testing.T) {
 	now := time.Now().UTC().Truncate(time.Second)
 	spot := func(in time.Duration) string {
 		return `{"action": "terminate", "time": "` + now.Add(in).Format(time.RFC3339) + `"}`
@@ -261,7 +261,7 @@ func TestWhatAMachineIsAskedAbout(t *testing.T) {
 	}{
 		"nothing":                           {role: identity.Replica, has: nil},
 		"an interruption":                   {role: identity.Replica, has: map[string]string{action: spot(100 * time.Second)}, in: 100 * time.Second},
-		"an interruption by a late clock":   {role: identity.Replica, has: map[string]string{action: spot(time.Hour)}, in: spotAhead},
+		"an interruption by a late clock":   {role: identity.Replica, has: map[string]string{action: spot(time.Hour)}, in: maxSpotNotice},
 		"maintenance":                       {role: identity.Replica, has: map[string]string{events: scheduled}, in: 30 * time.Minute},
 		"both":                              {role: identity.Replica, has: map[string]string{events: scheduled, action: spot(time.Minute)}, in: time.Minute},
 		"one of them cannot be told":        {role: identity.Replica, has: map[string]string{events: "", action: spot(time.Minute)}, in: time.Minute},
@@ -271,7 +271,7 @@ func TestWhatAMachineIsAskedAbout(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			c := Config{
 				Service: "chat", Role: tt.role, ID: "us-0", Owner: strings.Repeat("a", 52), Listen: ":1", Dir: "/x", Publish: "guest-attributes",
-				Notices: "aws", Metadata: amazon(t, tt.has),
+				Notices: "aws", Metadata: newIMDSServer(t, tt.has),
 			}
 			o, err := c.Options()
 			if err != nil {

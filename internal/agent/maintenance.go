@@ -11,11 +11,11 @@ import (
 )
 
 const (
-	// maintenanceAhead is how long before it a maintenance counts: Google tells of one that
+	// maintenanceNotice is how long before it a maintenance counts: Google tells of one that
 	// ends machines with GPUs an hour ahead, AWS weeks.
-	maintenanceAhead = time.Hour
-	// spotAhead is the most that AWS tells of an interruption ahead.
-	spotAhead = 2 * time.Minute
+	maintenanceNotice = time.Hour
+	// maxSpotNotice is the most that AWS tells of an interruption ahead.
+	maxSpotNotice = 2 * time.Minute
 )
 
 // MaintenanceGCP asks whether Google is to end the machine for maintenance of its host,
@@ -24,20 +24,20 @@ const (
 func MaintenanceGCP(base string) Notice {
 	base = orBase(base, gcpMetadata)
 	return func(ctx context.Context) (at time.Time, coming bool, err error) {
-		text, err := metadata(ctx, http.MethodGet, base+"/computeMetadata/v1/instance/maintenance-event", gcpHeader, "")
-		if isNothing(err) {
+		text, err := requestMetadata(ctx, http.MethodGet, base+"/computeMetadata/v1/instance/maintenance-event", gcpHeader, "")
+		if isNotFound(err) {
 			return at, false, nil
 		}
 		if err != nil || strings.TrimSpace(text) != "TERMINATE_ON_HOST_MAINTENANCE" {
 			return at, false, err
 		}
-		return time.Now().Add(maintenanceAhead), true, nil
+		return time.Now().Add(maintenanceNotice), true, nil
 	}
 }
 
-// event is what AWS has scheduled for an instance: a reboot, a stop, its retirement, or
+// maintenanceEvent is what AWS has scheduled for an instance: a reboot, a stop, its retirement, or
 // work on its host's network or power.
-type event struct {
+type maintenanceEvent struct {
 	NotBefore imdsTime
 	NotAfter  imdsTime
 	State     string
@@ -62,16 +62,16 @@ func (t *imdsTime) UnmarshalJSON(text []byte) error {
 func MaintenanceAWS(base string) Notice {
 	base = orBase(base, awsMetadata)
 	return func(ctx context.Context) (at time.Time, coming bool, err error) {
-		text, found, err := imds(ctx, base, "/latest/meta-data/events/maintenance/scheduled")
+		text, found, err := readIMDS(ctx, base, "/latest/meta-data/events/maintenance/scheduled")
 		if err != nil || !found {
 			return at, false, err
 		}
-		var events []event
+		var events []maintenanceEvent
 		if err := json.Unmarshal([]byte(text), &events); err != nil {
 			return at, false, fmt.Errorf("reading the events scheduled for this machine: %w", err)
 		}
 		for _, e := range events {
-			if e.State == "active" && e.counts(time.Now()) && (!coming || e.NotBefore.Before(at)) {
+			if e.State == "active" && e.isCurrent(time.Now()) && (!coming || e.NotBefore.Before(at)) {
 				at, coming = e.NotBefore.Time, true
 			}
 		}
@@ -79,38 +79,38 @@ func MaintenanceAWS(base string) Notice {
 	}
 }
 
-// counts says whether an event is near, and not over.
-func (e event) counts(now time.Time) bool {
+// isCurrent says whether an event is near, and not over.
+func (e maintenanceEvent) isCurrent(now time.Time) bool {
 	over := e.NotAfter.Time
 	if over.IsZero() {
-		over = e.NotBefore.Add(maintenanceAhead)
+		over = e.NotBefore.Add(maintenanceNotice)
 	}
-	return now.After(e.NotBefore.Add(-maintenanceAhead)) && now.Before(over)
+	return now.After(e.NotBefore.Add(-maintenanceNotice)) && now.Before(over)
 }
 
-// imds asks AWS's metadata server with a token of its own; found is false where there is
+// readIMDS asks AWS's metadata server with a token of its own; found is false where there is
 // nothing at the path.
-func imds(ctx context.Context, base, path string) (text string, found bool, err error) {
-	ask, err := askAWS(ctx, base)
+func readIMDS(ctx context.Context, base, path string) (text string, found bool, err error) {
+	ask, err := newIMDSSession(ctx, base)
 	if err != nil {
 		return "", false, err
 	}
 	text, err = ask(ctx, path)
-	if isNothing(err) {
+	if isNotFound(err) {
 		return "", false, nil
 	}
 	return text, err == nil, err
 }
 
-// isNothing says whether a metadata server has nothing to tell.
-func isNothing(err error) bool {
+// isNotFound says whether a metadata server has nothing to tell.
+func isNotFound(err error) bool {
 	var me *metadataError
 	return errors.As(err, &me) && me.status == http.StatusNotFound
 }
 
-// firstOf asks all, and tells of what comes first. What one of them cannot tell is an
+// earliestOf asks all, and tells of what comes first. What one of them cannot tell is an
 // error only while no other one has anything to tell.
-func firstOf(all ...Notice) Notice {
+func earliestOf(all ...Notice) Notice {
 	return func(ctx context.Context) (at time.Time, coming bool, err error) {
 		for _, ask := range all {
 			t, is, e := ask(ctx)
@@ -126,9 +126,9 @@ func firstOf(all ...Notice) Notice {
 	}
 }
 
-// within is a notice of what comes in so much time at most: a machine whose clock runs
+// capNotice is a notice of what comes in so much time at most: a machine whose clock runs
 // late would take it for later than it is.
-func within(most time.Duration, ask Notice) Notice {
+func capNotice(most time.Duration, ask Notice) Notice {
 	return func(ctx context.Context) (at time.Time, coming bool, err error) {
 		at, coming, err = ask(ctx)
 		if latest := time.Now().Add(most); coming && at.After(latest) {

@@ -20,7 +20,7 @@ const gcpGrace = 30 * time.Second
 func NoticeAWS(base string) Notice {
 	base = orBase(base, awsMetadata)
 	return func(ctx context.Context) (at time.Time, coming bool, err error) {
-		text, found, err := imds(ctx, base, "/latest/meta-data/spot/instance-action")
+		text, found, err := readIMDS(ctx, base, "/latest/meta-data/spot/instance-action")
 		if err != nil || !found {
 			return at, false, err
 		}
@@ -34,11 +34,11 @@ func NoticeAWS(base string) Notice {
 	}
 }
 
-// askAWS opens the metadata of a machine at AWS, by IMDSv2, for a minute.
-func askAWS(ctx context.Context, base string) (ask func(ctx context.Context, path string) (string, error), err error) {
-	token, err := metadata(ctx, http.MethodPut, base+"/latest/api/token", http.Header{"X-Aws-Ec2-Metadata-Token-Ttl-Seconds": {"60"}}, "")
+// newIMDSSession opens the metadata of a machine at AWS, by IMDSv2, for a minute.
+func newIMDSSession(ctx context.Context, base string) (ask func(ctx context.Context, path string) (string, error), err error) {
+	token, err := requestMetadata(ctx, http.MethodPut, base+"/latest/api/token", http.Header{"X-Aws-Ec2-Metadata-Token-Ttl-Seconds": {"60"}}, "")
 	return func(ctx context.Context, path string) (string, error) {
-		return metadata(ctx, http.MethodGet, base+path, http.Header{"X-Aws-Ec2-Metadata-Token": {token}}, "")
+		return requestMetadata(ctx, http.MethodGet, base+path, http.Header{"X-Aws-Ec2-Metadata-Token": {token}}, "")
 	}, err
 }
 
@@ -47,7 +47,7 @@ func askAWS(ctx context.Context, base string) (ask func(ctx context.Context, pat
 func NoticeGCP(base string) Notice {
 	base = orBase(base, gcpMetadata)
 	return func(ctx context.Context) (at time.Time, coming bool, err error) {
-		text, err := metadata(ctx, http.MethodGet, base+"/computeMetadata/v1/instance/preempted", gcpHeader, "")
+		text, err := requestMetadata(ctx, http.MethodGet, base+"/computeMetadata/v1/instance/preempted", gcpHeader, "")
 		if err != nil || strings.TrimSpace(text) != "TRUE" {
 			return at, false, err
 		}

@@ -25,12 +25,12 @@ func ConsoleLine(name identity.Name, fingerprint string) string {
 	return fmt.Sprintf("skyserve: key of %s: %s\n", name, fingerprint)
 }
 
-var lineForm = regexp.MustCompile(`skyserve: key of (skyserve://\S+): ([a-z2-7]{52})\r?\n`)
+var consoleLinePattern = regexp.MustCompile(`skyserve: key of (skyserve://\S+): ([a-z2-7]{52})\r?\n`)
 
 // FindConsoleLine finds the fingerprint of a machine in the text of its console, the last one
 // where there are several; false when it is not there yet.
 func FindConsoleLine(console string, name identity.Name) (fingerprint string, found bool) {
-	for _, m := range lineForm.FindAllStringSubmatch(console, -1) {
+	for _, m := range consoleLinePattern.FindAllStringSubmatch(console, -1) {
 		if m[1] == name.String() {
 			fingerprint, found = m[2], true
 		}
@@ -68,7 +68,7 @@ const GuestAttributePath = "skyserve/fingerprint"
 
 // Publish writes the attribute.
 func (g GuestAttributes) Publish(ctx context.Context, _ identity.Name, fingerprint string) error {
-	_, err := metadata(ctx, http.MethodPut, orBase(g.Base, gcpMetadata)+"/computeMetadata/v1/instance/guest-attributes/"+GuestAttributePath, gcpHeader, fingerprint)
+	_, err := requestMetadata(ctx, http.MethodPut, orBase(g.Base, gcpMetadata)+"/computeMetadata/v1/instance/guest-attributes/"+GuestAttributePath, gcpHeader, fingerprint)
 	return err
 }
 
@@ -98,8 +98,8 @@ type metadataError struct {
 
 func (e *metadataError) Error() string { return fmt.Sprintf("asking %s: %d", e.path, e.status) }
 
-// metadata asks a metadata server.
-func metadata(ctx context.Context, method, url string, header http.Header, body string) (string, error) {
+// requestMetadata asks a metadata server.
+func requestMetadata(ctx context.Context, method, url string, header http.Header, body string) (string, error) {
 	req, err := http.NewRequestWithContext(ctx, method, url, bytes.NewReader([]byte(body)))
 	if err != nil {
 		return "", err

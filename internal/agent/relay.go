@@ -16,42 +16,42 @@ import (
 	"skyserve/internal/identity"
 )
 
-// relayLife bounds one relayed connection: an exchange with an agent takes seconds.
-const relayLife = 5 * time.Minute
+// maxRelayDuration bounds one relayed connection: an exchange with an agent takes seconds.
+const maxRelayDuration = 5 * time.Minute
 
 // headerKey is the fingerprint of the key that a machine must show which is not enrolled
 // yet, or whose certificate ended, for a relay to lead there.
 const headerKey = "Skyserve-Key"
 
-// relay connects an operator or the controller to the agent of another machine, which
+// serveRelay connects an operator or the controller to the agent of another machine, which
 // lets nobody in but balancers' machines. What passes is TLS between the two; the relay
 // sees none of it. Only the agents' own port is relayed to, only by balancers, and only
 // where a machine of the service answers, or the one with the key that was named.
-func (a *Agent) relay(w http.ResponseWriter, r *http.Request) {
+func (a *Agent) serveRelay(w http.ResponseWriter, r *http.Request) {
 	_, own, _ := net.SplitHostPort(a.opts.Listen)
 	_, port, err := net.SplitHostPort(r.Host)
 	switch {
 	case a.opts.Name.Role != identity.Balancer:
-		refuse(w, http.StatusForbidden, fmt.Errorf("relaying to %s: this is a %s, and only balancers relay", r.Host, a.opts.Name.Role))
+		writeError(w, http.StatusForbidden, fmt.Errorf("relaying to %s: this is a %s, and only balancers relay", r.Host, a.opts.Name.Role))
 		return
 	case a.enrolled() == nil:
-		refuse(w, http.StatusConflict, errNotEnrolled)
+		writeError(w, http.StatusConflict, errNotEnrolled)
 		return
 	case err != nil || port != own:
-		refuse(w, http.StatusForbidden, fmt.Errorf("relaying to %s: want another agent, on port %s", r.Host, own))
+		writeError(w, http.StatusForbidden, fmt.Errorf("relaying to %s: want another agent, on port %s", r.Host, own))
 		return
 	}
-	ctx, cancel := context.WithTimeout(r.Context(), relayLife)
+	ctx, cancel := context.WithTimeout(r.Context(), maxRelayDuration)
 	defer cancel()
-	to, status, err := a.reach(ctx, r.Host, r.Header.Get(headerKey))
+	to, status, err := a.dialVerified(ctx, r.Host, r.Header.Get(headerKey))
 	if err != nil {
-		refuse(w, status, fmt.Errorf("relaying to %s: %w", r.Host, err))
+		writeError(w, status, fmt.Errorf("relaying to %s: %w", r.Host, err))
 		return
 	}
 	defer to.Close()
 	from, buffered, err := http.NewResponseController(w).Hijack()
 	if err != nil {
-		refuse(w, http.StatusInternalServerError, fmt.Errorf("relaying to %s: %w", r.Host, err))
+		writeError(w, http.StatusInternalServerError, fmt.Errorf("relaying to %s: %w", r.Host, err))
 		return
 	}
 	defer from.Close()
@@ -59,12 +59,12 @@ func (a *Agent) relay(w http.ResponseWriter, r *http.Request) {
 	if _, err := io.WriteString(from, "HTTP/1.1 200 OK\r\n\r\n"); err != nil {
 		return // who asked has gone
 	}
-	join(ctx, to, from, buffered.Reader)
+	copyBetween(ctx, to, from, buffered.Reader)
 }
 
-// reach connects to a machine once it has shown, over a connection before, that it is one
+// dialVerified connects to a machine once it has shown, over a connection before, that it is one
 // of the service, or has the key with a fingerprint. status is what to answer otherwise.
-func (a *Agent) reach(ctx context.Context, addr, fingerprint string) (conn net.Conn, status int, err error) {
+func (a *Agent) dialVerified(ctx context.Context, addr, fingerprint string) (conn net.Conn, status int, err error) {
 	config := a.enrolled().Client(identity.Balancer, identity.Replica)
 	if fingerprint != "" {
 		config = a.enrolled().Pinned(fingerprint)
@@ -82,8 +82,8 @@ func (a *Agent) reach(ctx context.Context, addr, fingerprint string) (conn net.C
 	return conn, http.StatusBadGateway, err
 }
 
-// join copies between two connections until one side ends, or ctx.
-func join(ctx context.Context, to, from net.Conn, fromReader io.Reader) {
+// copyBetween copies between two connections until one side ends, or ctx.
+func copyBetween(ctx context.Context, to, from net.Conn, fromReader io.Reader) {
 	end := sync.OnceFunc(func() {
 		to.Close()
 		from.Close()
@@ -104,7 +104,7 @@ func join(ctx context.Context, to, from net.Conn, fromReader io.Reader) {
 // machine found the other one.
 func (o *Operator) Through(by Machine) func(ctx context.Context, addr, fingerprint string) (net.Conn, error) {
 	return func(ctx context.Context, addr, fingerprint string) (net.Conn, error) {
-		conn, err := o.relayed(ctx, by, addr, fingerprint)
+		conn, err := o.dialRelayed(ctx, by, addr, fingerprint)
 		var refusal *Refusal
 		if errors.As(err, &refusal) && refusal.Status == http.StatusMisdirectedRequest {
 			err = fmt.Errorf("%w: %s", identity.ErrUntrusted, refusal.Message)
@@ -119,8 +119,8 @@ func (o *Operator) Through(by Machine) func(ctx context.Context, addr, fingerpri
 	}
 }
 
-// relayed asks the agent of a machine for a connection to another one.
-func (o *Operator) relayed(ctx context.Context, by Machine, addr, fingerprint string) (net.Conn, error) {
+// dialRelayed asks the agent of a machine for a connection to another one.
+func (o *Operator) dialRelayed(ctx context.Context, by Machine, addr, fingerprint string) (net.Conn, error) {
 	nc, err := o.dial(ctx, by.Address)
 	if err != nil {
 		return nil, err
@@ -129,7 +129,7 @@ func (o *Operator) relayed(ctx context.Context, by Machine, addr, fingerprint st
 	defer cancel()
 	stop := context.AfterFunc(ctx, func() { nc.Close() })
 	conn := tls.Client(nc, o.Party.To(by.Name))
-	err = ask(conn, addr, fingerprint)
+	err = requestRelay(conn, addr, fingerprint)
 	if !stop() && err == nil {
 		err = context.Cause(ctx)
 	}
@@ -140,8 +140,8 @@ func (o *Operator) relayed(ctx context.Context, by Machine, addr, fingerprint st
 	return conn, nil
 }
 
-// ask asks for a relayed connection over one to the relay.
-func ask(conn net.Conn, addr, fingerprint string) error {
+// requestRelay asks for a relayed connection over one to the relay.
+func requestRelay(conn net.Conn, addr, fingerprint string) error {
 	req := &http.Request{Method: http.MethodConnect, Host: addr, URL: &url.URL{Host: addr}, Header: http.Header{}}
 	if fingerprint != "" {
 		req.Header.Set(headerKey, fingerprint)

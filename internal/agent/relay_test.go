@@ -15,13 +15,13 @@ import (
 
 // A relay leads to agents, and to nothing else; here to its own agent, the only one at
 // its port.
-func TestRelay(t *testing.T) {
-	w := newWorld(t)
+func TestRelayConnectsOnlyToAgents(t *testing.T) {
+	w := newTestService(t)
 	listen := func(role identity.Role, id string) func(*Options) {
 		addr := freePort(t)
 		return func(o *Options) { o.Name.Role, o.Name.ID, o.Listen = role, id, addr }
 	}
-	balancer := w.boot(t.TempDir(), &notes{}, listen(identity.Balancer, "lb-us-0"))
+	balancer := w.boot(t.TempDir(), &fakeRunner{}, listen(identity.Balancer, "lb-us-0"))
 	balancer.Name = identity.Name{Service: "chat", Role: identity.Balancer, ID: "lb-us-0"}
 	op := w.operator()
 	through := func(by Machine) *Operator {
@@ -35,7 +35,7 @@ func TestRelay(t *testing.T) {
 	if _, err := op.Ensure(t.Context(), balancer.Machine, Deployment{Revision: "1"}); err != nil {
 		t.Fatal(err)
 	}
-	replica := w.boot(t.TempDir(), &notes{}, listen(identity.Replica, "us-0"))
+	replica := w.boot(t.TempDir(), &fakeRunner{}, listen(identity.Replica, "us-0"))
 	if _, err := op.Ensure(t.Context(), replica.Machine, Deployment{Revision: "1"}); err != nil {
 		t.Fatal(err)
 	}
@@ -69,15 +69,15 @@ func TestRelay(t *testing.T) {
 
 // A relay leads to machines of its service, to one that is to become one by its key, and to
 // nobody else: not a byte of the operator's reaches them.
-func TestWhereARelayLeads(t *testing.T) {
-	w, other := newWorld(t), newWorld(t)
-	balancer := w.boot(t.TempDir(), &notes{}, func(o *Options) { o.Name.Role, o.Name.ID = identity.Balancer, "lb-us-0" })
+func TestRelayVerifiesTarget(t *testing.T) {
+	w, other := newTestService(t), newTestService(t)
+	balancer := w.boot(t.TempDir(), &fakeRunner{}, func(o *Options) { o.Name.Role, o.Name.ID = identity.Balancer, "lb-us-0" })
 	balancer.Name = identity.Name{Service: "chat", Role: identity.Balancer, ID: "lb-us-0"}
 	if _, err := w.operator().Ensure(t.Context(), balancer.Machine, Deployment{Revision: "1"}); err != nil {
 		t.Fatal(err)
 	}
-	enrolled := func(w *world) *booted {
-		m := w.boot(t.TempDir(), &notes{})
+	enrolled := func(w *testService) *testMachine {
+		m := w.boot(t.TempDir(), &fakeRunner{})
 		if _, err := w.operator().Ensure(t.Context(), m.Machine, Deployment{Revision: "1"}); err != nil {
 			t.Fatal(err)
 		}
@@ -96,7 +96,7 @@ func TestWhereARelayLeads(t *testing.T) {
 	operator := w.party(identity.Operator, "bob")
 	plain := httptest.NewServer(http.NotFoundHandler())
 	t.Cleanup(plain.Close)
-	ours, theirs, newcomer := enrolled(w), enrolled(other), w.boot(t.TempDir(), &notes{})
+	ours, theirs, newcomer := enrolled(w), enrolled(other), w.boot(t.TempDir(), &fakeRunner{})
 	for name, tt := range map[string]struct {
 		addr, key string
 		status    int // 0 = it is let through
@@ -112,7 +112,7 @@ func TestWhereARelayLeads(t *testing.T) {
 		"nobody": {freePort(t), "", http.StatusBadGateway},
 	} {
 		t.Run(name, func(t *testing.T) {
-			conn, status, err := balancer.agent.reach(t.Context(), tt.addr, tt.key)
+			conn, status, err := balancer.agent.dialVerified(t.Context(), tt.addr, tt.key)
 			if (err == nil) != (tt.status == 0) || err != nil && status != tt.status {
 				t.Errorf("got status %d (%v), want %d", status, err, tt.status)
 			}

@@ -10,8 +10,8 @@ import (
 	"skyserve/internal/identity"
 )
 
-// isRevoked says whether who is at the other end of a connection counts no more.
-func (a *Agent) isRevoked(s *tls.ConnectionState) bool {
+// isPeerRevoked says whether who is at the other end of a connection counts no more.
+func (a *Agent) isPeerRevoked(s *tls.ConnectionState) bool {
 	return slices.ContainsFunc(s.PeerCertificates, a.hasRevoked)
 }
 
@@ -22,9 +22,9 @@ func (a *Agent) hasRevoked(c *x509.Certificate) bool {
 	return a.revoked.Has(c)
 }
 
-// revoke takes a list of revoked certificates, unless it has a newer one. The units of
+// setRevoked takes a list of revoked certificates, unless it has a newer one. The units of
 // the machine read it from FileRevoked.
-func (a *Agent) revoke(r revocation) error {
+func (a *Agent) setRevoked(r revocation) error {
 	a.operatorMu.Lock()
 	defer a.operatorMu.Unlock()
 	party := a.enrolled()

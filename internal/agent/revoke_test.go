@@ -25,8 +25,8 @@ func leaf(t *testing.T, p identity.Party) *x509.Certificate {
 	return pair.Leaf
 }
 
-// list is what follows a list once certificates of parties are revoked.
-func (w *world) list(before identity.Revoked, parties ...identity.Party) identity.Revoked {
+// revocationList is what follows a list once certificates of parties are revoked.
+func (w *testService) revocationList(before identity.Revoked, parties ...identity.Party) identity.Revoked {
 	w.t.Helper()
 	var certs []*x509.Certificate
 	for _, p := range parties {
@@ -41,12 +41,12 @@ func (w *world) list(before identity.Revoked, parties ...identity.Party) identit
 
 // An operator whose certificate is revoked is refused from then on, on connections that
 // are open too; others go on. The machine remembers when it starts again.
-func TestARevokedOperatorIsRefused(t *testing.T) {
-	w := newWorld(t)
+func TestRevokedOperatorLosesAccess(t *testing.T) {
+	w := newTestService(t)
 	dir := t.TempDir()
-	m := w.boot(dir, &notes{})
+	m := w.boot(dir, &fakeRunner{})
 	ann := w.operator()
-	if _, err := ann.Ensure(t.Context(), m.Machine, sample("1")); err != nil {
+	if _, err := ann.Ensure(t.Context(), m.Machine, sampleDeployment("1")); err != nil {
 		t.Fatal(err)
 	}
 	bob := &Operator{Party: w.party(identity.Operator, "bob")}
@@ -67,8 +67,8 @@ func TestARevokedOperatorIsRefused(t *testing.T) {
 	if code := ask(); code != http.StatusOK {
 		t.Fatalf("before: %d", code)
 	}
-	ann.Revoked = w.list(identity.Revoked{}, bob.Party)
-	s, err := ann.Ensure(t.Context(), m.Machine, sample("1"))
+	ann.Revoked = w.revocationList(identity.Revoked{}, bob.Party)
+	s, err := ann.Ensure(t.Context(), m.Machine, sampleDeployment("1"))
 	if err != nil || s.Revoked != 1 || s.Revision != "1" {
 		t.Fatalf("handing the list over: %+v, %v", s, err)
 	}
@@ -83,31 +83,31 @@ func TestARevokedOperatorIsRefused(t *testing.T) {
 			t.Errorf("another operator: %v", err)
 		}
 		m.stop()
-		m = w.boot(dir, &notes{})
+		m = w.boot(dir, &fakeRunner{})
 	}
 }
 
 // A list that is older than the one a machine has, or that somebody else signed, is refused.
-func TestListsThatAMachineRefuses(t *testing.T) {
-	w, strangers := newWorld(t), newWorld(t)
+func TestInvalidRevocationListsAreRejected(t *testing.T) {
+	w, strangers := newTestService(t), newTestService(t)
 	dir := t.TempDir()
-	m, bare := w.boot(dir, &notes{}), w.boot(t.TempDir(), &notes{})
+	m, bare := w.boot(dir, &fakeRunner{}), w.boot(t.TempDir(), &fakeRunner{})
 	ann := w.operator()
 	bob, cy := w.party(identity.Operator, "bob"), w.party(identity.Operator, "cy")
-	first := w.list(identity.Revoked{}, bob)
-	second := w.list(first, cy)
+	first := w.revocationList(identity.Revoked{}, bob)
+	second := w.revocationList(first, cy)
 	ann.Revoked = second
-	if _, err := ann.Ensure(t.Context(), m.Machine, sample("1")); err != nil {
+	if _, err := ann.Ensure(t.Context(), m.Machine, sampleDeployment("1")); err != nil {
 		t.Fatal(err)
 	}
 	for _, tt := range []struct {
 		name    string
-		machine *booted
+		machine *testMachine
 		list    []byte
 		status  int
 	}{
 		{"an older one", m, first.Text(), http.StatusConflict},
-		{"another service's", m, strangers.list(second, bob).Text(), http.StatusBadRequest},
+		{"another service's", m, strangers.revocationList(second, bob).Text(), http.StatusBadRequest},
 		{"none", m, nil, http.StatusBadRequest},
 		{"no list", m, []byte("nothing"), http.StatusBadRequest},
 		{"before it is enrolled", bare, second.Text(), http.StatusConflict},
@@ -116,7 +116,7 @@ func TestListsThatAMachineRefuses(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, err = ann.do(t.Context(), tt.machine.Machine, ann.Party.Pinned(keyOf(t, tt.machine)), http.MethodPut, pathRevoked, body)
+		_, err = ann.do(t.Context(), tt.machine.Machine, ann.Party.Pinned(keyFingerprint(t, tt.machine)), http.MethodPut, pathRevoked, body)
 		var refusal *Refusal
 		if !errors.As(err, &refusal) || refusal.Status != tt.status {
 			t.Errorf("%s: %v, want %d", tt.name, err, tt.status)

@@ -16,12 +16,12 @@ import (
 )
 
 const (
-	stopGrace  = 30 * time.Second // twice what a balancer takes to drain
-	restMost   = 30 * time.Second
-	logMost    = 1 << 20 // of a unit's log; then it begins anew
-	unitLog    = "unit.log"
-	restAtOnce = 100 * time.Millisecond
-	self       = "skyserve" // what units call this program
+	stopGrace   = 30 * time.Second // twice what a balancer takes to drain
+	maxBackoff  = 30 * time.Second
+	maxLogSize  = 1 << 20 // of a unit's log; then it begins anew
+	unitLog     = "unit.log"
+	minBackoff  = 100 * time.Millisecond
+	programName = "skyserve" // what units call this program
 )
 
 // Exec runs units as children of the agent, which end with it. It is for machines
@@ -45,11 +45,11 @@ type job struct {
 	inside  func(ctx context.Context, args []string, log io.Writer, reload <-chan os.Signal) error
 	reload  chan os.Signal
 	stop    context.CancelFunc
-	ended   chan struct{}
+	done    chan struct{}
 
 	mu      sync.Mutex
 	process *os.Process // nil while it does not run, or runs inside
-	runs    bool
+	running bool
 	reason  string
 }
 
@@ -65,8 +65,8 @@ func (e *Exec) Start(ctx context.Context, u Unit, _ func(Phase, string)) (starte
 	if u.Image != "" {
 		return false, fmt.Errorf("the image %s: containers need the runner of a machine with Docker", u.Image)
 	}
-	j := &job{fixed: u.fixed(), ended: make(chan struct{}), reload: make(chan os.Signal, 1)}
-	if e.Inside != nil && u.Args[0] == self {
+	j := &job{fixed: u.fixed(), done: make(chan struct{}), reload: make(chan os.Signal, 1)}
+	if e.Inside != nil && u.Args[0] == programName {
 		j.inside = e.Inside
 	} else if j.program, err = exec.LookPath(u.Args[0]); err != nil {
 		return false, err
@@ -91,24 +91,24 @@ func (e *Exec) Start(ctx context.Context, u Unit, _ func(Phase, string)) (starte
 	}
 	e.jobs[u.Name] = j
 	e.mu.Unlock()
-	go j.run(life, e.Dir, u)
+	go j.runUntilStopped(life, e.Dir, u)
 	return true, nil
 }
 
-// run starts the program again and again, after rests that grow while it fails soon.
-func (j *job) run(ctx context.Context, dir string, u Unit) {
-	defer close(j.ended)
-	for rest := restAtOnce; ctx.Err() == nil; rest = min(2*rest, restMost) {
+// runUntilStopped starts the program again and again, after rests that grow while it fails soon.
+func (j *job) runUntilStopped(ctx context.Context, dir string, u Unit) {
+	defer close(j.done)
+	for rest := minBackoff; ctx.Err() == nil; rest = min(2*rest, maxBackoff) {
 		began := time.Now()
-		err := j.once(ctx, dir, u)
-		if time.Since(began) > restMost {
-			rest = restAtOnce
+		err := j.runOnce(ctx, dir, u)
+		if time.Since(began) > maxBackoff {
+			rest = minBackoff
 		}
 		reason := "it ended"
 		if err != nil {
 			reason = err.Error()
 		}
-		j.set(nil, false, reason)
+		j.setState(nil, false, reason)
 		select {
 		case <-ctx.Done():
 		case <-time.After(rest):
@@ -116,16 +116,16 @@ func (j *job) run(ctx context.Context, dir string, u Unit) {
 	}
 }
 
-// once runs the program until it ends. At the end of ctx it is asked to, and made to
+// runOnce runs the program until it ends. At the end of ctx it is asked to, and made to
 // when it does not.
-func (j *job) once(ctx context.Context, dir string, u Unit) error {
+func (j *job) runOnce(ctx context.Context, dir string, u Unit) error {
 	log, err := openLog(filepath.Join(dir, u.Name, unitLog))
 	if err != nil {
 		return err
 	}
 	defer log.Close()
 	if j.inside != nil {
-		j.set(nil, true, "")
+		j.setState(nil, true, "")
 		return j.inside(ctx, u.Args[1:], log, j.reload)
 	}
 	cmd := exec.CommandContext(ctx, j.program, u.Args[1:]...)
@@ -135,27 +135,27 @@ func (j *job) once(ctx context.Context, dir string, u Unit) error {
 	if err := cmd.Start(); err != nil {
 		return err
 	}
-	j.set(cmd.Process, true, "")
+	j.setState(cmd.Process, true, "")
 	return cmd.Wait()
 }
 
-// set notes whether the program runs, and why it does not.
-func (j *job) set(process *os.Process, runs bool, reason string) {
+// setState notes whether the program runs, and why it does not.
+func (j *job) setState(process *os.Process, runs bool, reason string) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	j.process, j.runs, j.reason = process, runs, reason
+	j.process, j.running, j.reason = process, runs, reason
 }
 
 // openLog opens a unit's log for what it will write; a long one begins anew.
 func openLog(path string) (*os.File, error) {
 	flags := os.O_CREATE | os.O_WRONLY | os.O_APPEND
-	if info, err := os.Stat(path); err == nil && info.Size() > logMost {
+	if info, err := os.Stat(path); err == nil && info.Size() > maxLogSize {
 		flags |= os.O_TRUNC
 	}
 	return os.OpenFile(path, flags, 0o600)
 }
 
-func (e *Exec) job(name string) *job {
+func (e *Exec) findJob(name string) *job {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.jobs[name]
@@ -163,7 +163,7 @@ func (e *Exec) job(name string) *job {
 
 // Reload sends SIGHUP.
 func (e *Exec) Reload(_ context.Context, name string) error {
-	j := e.job(name)
+	j := e.findJob(name)
 	if j == nil {
 		return fmt.Errorf("reloading %s: it does not run", name)
 	}
@@ -184,12 +184,12 @@ func (e *Exec) Reload(_ context.Context, name string) error {
 
 // Stop ends a unit with SIGTERM, and after its grace with SIGKILL.
 func (e *Exec) Stop(_ context.Context, name string) error {
-	j := e.job(name)
+	j := e.findJob(name)
 	if j == nil {
 		return nil
 	}
 	j.stop()
-	<-j.ended
+	<-j.done
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	delete(e.jobs, name)
@@ -207,12 +207,12 @@ func (e *Exec) Close() error {
 
 // Inspect sees how a unit does.
 func (e *Exec) Inspect(_ context.Context, u Unit, lines int) (UnitState, error) {
-	j := e.job(u.Name)
+	j := e.findJob(u.Name)
 	if j == nil {
 		return UnitState{Reason: "it was not started"}, nil
 	}
 	j.mu.Lock()
-	seen := UnitState{Running: j.runs || j.reason == "", Reason: j.reason} // without a reason it is about to
+	seen := UnitState{Running: j.running || j.reason == "", Reason: j.reason} // without a reason it is about to
 	j.mu.Unlock()
 	text, err := os.ReadFile(filepath.Join(e.Dir, u.Name, unitLog))
 	if errors.Is(err, os.ErrNotExist) {

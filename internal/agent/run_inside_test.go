@@ -12,7 +12,7 @@ import (
 
 // A unit of this program runs inside of the agent's process: it is told of other files, started
 // again when it fails, and ended with Stop. Other programs are children.
-func TestUnitsOfThisProgramRunInside(t *testing.T) {
+func TestOwnProgramRunsInsideAgent(t *testing.T) {
 	started, reloaded, ended := make(chan []string, 2), make(chan struct{}), make(chan struct{}, 2)
 	failFirst := make(chan struct{}, 1)
 	failFirst <- struct{}{}

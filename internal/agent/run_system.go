@@ -27,7 +27,7 @@ type System struct {
 	// Call runs a program of the machine and returns what it wrote; nil = it does.
 	Call func(ctx context.Context, program string, args ...string) (output string, err error)
 	// Fetch brings weights from a bucket into a directory; nil = as the machine.
-	Fetch func(ctx context.Context, from, dir string, note func(string)) error
+	Fetch func(ctx context.Context, from, dir string, report func(string)) error
 }
 
 const (
@@ -104,12 +104,12 @@ func (s *System) Names(ctx context.Context) ([]string, error) {
 }
 
 // Start starts a program or a container.
-func (s *System) Start(ctx context.Context, u Unit, note func(Phase, string)) (started bool, err error) {
+func (s *System) Start(ctx context.Context, u Unit, report func(Phase, string)) (started bool, err error) {
 	if u.Name == agentUnit {
 		return false, fmt.Errorf("the name %s is the agent's own", agentUnit)
 	}
 	if u.Image != "" {
-		return s.startContainer(ctx, u, note)
+		return s.startContainer(ctx, u, report)
 	}
 	return s.startProgram(ctx, u)
 }
@@ -130,7 +130,7 @@ func (s *System) startProgram(ctx context.Context, u Unit) (started bool, err er
 	var env strings.Builder
 	for _, line := range u.environment() {
 		name, value, _ := strings.Cut(line, "=")
-		fmt.Fprintf(&env, "%s=%s\n", name, quoted(value))
+		fmt.Fprintf(&env, "%s=%s\n", name, quoteValue(value))
 	}
 	if err := identity.WriteFile(s.envFile(u.Name), []byte(env.String())); err != nil {
 		return false, err
@@ -146,13 +146,13 @@ func (s *System) startProgram(ctx context.Context, u Unit) (started bool, err er
 	return true, identity.WriteFile(s.startedFile(u.Name), []byte(u.fixed()))
 }
 
-// quoted writes a value as a file of variables has it (systemd.exec(5)).
-func quoted(value string) string {
+// quoteValue writes a value as a file of variables has it (systemd.exec(5)).
+func quoteValue(value string) string {
 	return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`, "`", "\\`", `$`, `\$`).Replace(value) + `"`
 }
 
-// word writes an argument as ExecStart has it (systemd.service(5)).
-func word(arg string) string {
+// quoteArg writes an argument as ExecStart has it (systemd.service(5)).
+func quoteArg(arg string) string {
 	return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`, `%`, `%%`, `$`, `$$`, "\n", `\n`, "\r", `\r`).Replace(arg) + `"`
 }
 
@@ -160,7 +160,7 @@ func word(arg string) string {
 func (s *System) unitText(u Unit) string {
 	words := make([]string, len(u.Args))
 	for i, arg := range u.Args {
-		words[i] = word(arg)
+		words[i] = quoteArg(arg)
 	}
 	memory := ""
 	if u.Memory > 0 {
@@ -191,19 +191,19 @@ WantedBy=multi-user.target
 
 // startContainer starts a container unless the same runs, after it made sure that GPUs
 // can be used and that the image is there.
-func (s *System) startContainer(ctx context.Context, u Unit, note func(Phase, string)) (started bool, err error) {
+func (s *System) startContainer(ctx context.Context, u Unit, report func(Phase, string)) (started bool, err error) {
 	name := unitPrefix + u.Name
 	have, err := s.call(ctx, "docker", "ps", "--filter", "name=^"+name+"$", "--format", `{{.Label "`+labelFixed+`"}}`)
 	if err == nil && strings.TrimSpace(have) == u.fixed() {
 		return false, nil
 	}
 	if u.GPUs {
-		note(PhasePreparing, "looking for the GPU's driver")
+		report(PhasePreparing, "looking for the GPU's driver")
 		if _, err := s.call(ctx, "nvidia-smi", "-L"); err != nil {
 			return false, fmt.Errorf("the GPU's driver: %w", err)
 		}
 	}
-	if err := s.pull(ctx, u.Image, note); err != nil {
+	if err := s.pull(ctx, u.Image, report); err != nil {
 		return false, err
 	}
 	if w := u.Weights; w != nil {
@@ -211,7 +211,7 @@ func (s *System) startContainer(ctx context.Context, u Unit, note func(Phase, st
 		if fetch == nil {
 			fetch = fetchWeights
 		}
-		if err := fetch(ctx, w.From, weightsDir(s.Dir, w), func(how string) { note(PhaseWeights, how) }); err != nil {
+		if err := fetch(ctx, w.From, weightsDir(s.Dir, w), func(how string) { report(PhaseWeights, how) }); err != nil {
 			return false, err
 		}
 	}
@@ -226,18 +226,18 @@ func (s *System) startContainer(ctx context.Context, u Unit, note func(Phase, st
 	return err == nil, err
 }
 
-// noSpace is how Docker tells that a disk is full.
-const noSpace = "no space left on device"
+// noSpaceMessage is how Docker tells that a disk is full.
+const noSpaceMessage = "no space left on device"
 
 // pull gets an image that is not there. Where the disk is full, images that nothing runs,
 // such as that of an earlier deployment, make room for it.
-func (s *System) pull(ctx context.Context, image string, note func(Phase, string)) error {
+func (s *System) pull(ctx context.Context, image string, report func(Phase, string)) error {
 	if _, err := s.call(ctx, "docker", "image", "inspect", "--format", "{{.Id}}", image); err == nil {
 		return nil
 	}
-	note(PhaseImage, image)
+	report(PhaseImage, image)
 	_, err := s.call(ctx, "docker", "pull", "--quiet", image)
-	if err == nil || !strings.Contains(err.Error(), noSpace) {
+	if err == nil || !strings.Contains(err.Error(), noSpaceMessage) {
 		return err
 	}
 	if _, failed := s.call(ctx, "docker", "image", "prune", "--all", "--force"); failed != nil {

@@ -20,10 +20,10 @@ import (
 	"skyserve/internal/testkit"
 )
 
-// says asks a unit of these tests; empty while it does not answer.
-func says(t *testing.T, addr, path string) string {
+// getBody asks a unit of these tests; empty while it does not answer.
+func getBody(t *testing.T, addr, path string) string {
 	t.Helper()
-	resp, err := local.Get("http://" + addr + path)
+	resp, err := localClient.Get("http://" + addr + path)
 	if err != nil {
 		return ""
 	}
@@ -35,7 +35,7 @@ func says(t *testing.T, addr, path string) string {
 	return string(text)
 }
 
-func TestExecKeepsProgramsRunning(t *testing.T) {
+func TestExecRestartsPrograms(t *testing.T) {
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
@@ -55,27 +55,27 @@ func TestExecKeepsProgramsRunning(t *testing.T) {
 	if !start(u) {
 		t.Error("it was not started")
 	}
-	testkit.Eventually(t, "it answers with its secret", func() bool { return says(t, at, "/") == "hunter2" })
-	first := says(t, at, "/pid")
+	testkit.Eventually(t, "it answers with its secret", func() bool { return getBody(t, at, "/") == "hunter2" })
+	first := getBody(t, at, "/pid")
 	if start(u) {
 		t.Error("what runs was started again")
 	}
-	says(t, at, "/exit")
-	testkit.Eventually(t, "it runs again", func() bool { pid := says(t, at, "/pid"); return pid != "" && pid != first })
+	getBody(t, at, "/exit")
+	testkit.Eventually(t, "it runs again", func() bool { pid := getBody(t, at, "/pid"); return pid != "" && pid != first })
 
 	u.Env = map[string]string{envUnit: at}
 	u.Secrets = map[string]string{"SAYS": "other"}
 	if !start(u) {
 		t.Error("a unit that is another runs on")
 	}
-	testkit.Eventually(t, "it answers with its new secret", func() bool { return says(t, at, "/") == "other" })
+	testkit.Eventually(t, "it answers with its new secret", func() bool { return getBody(t, at, "/") == "other" })
 	if seen, err := e.Inspect(t.Context(), u, 5); err != nil || !seen.Running {
 		t.Errorf("%+v (%v)", seen, err)
 	}
 	if names, err := e.Names(t.Context()); err != nil || !slices.Equal(names, []string{"engine"}) {
 		t.Errorf("%v (%v)", names, err)
 	}
-	if err := e.Stop(t.Context(), "engine"); err != nil || says(t, at, "/") != "" {
+	if err := e.Stop(t.Context(), "engine"); err != nil || getBody(t, at, "/") != "" {
 		t.Errorf("it runs on (%v)", err)
 	}
 	for _, bad := range []Unit{{Name: "x", Args: []string{"no-such-program"}}, {Name: "x", Image: "vllm/vllm-openai"}} {
@@ -85,7 +85,7 @@ func TestExecKeepsProgramsRunning(t *testing.T) {
 	}
 }
 
-func TestExecTellsWhyAProgramDoesNotRun(t *testing.T) {
+func TestExecReportsExitReason(t *testing.T) {
 	sh, err := exec.LookPath("sh")
 	if err != nil {
 		t.Fatal(err)
@@ -102,8 +102,8 @@ func TestExecTellsWhyAProgramDoesNotRun(t *testing.T) {
 	})
 }
 
-// machine plays systemctl and docker: it writes down the calls and remembers what runs.
-type machine struct {
+// fakeHost plays systemctl and docker: it writes down the calls and remembers what runs.
+type fakeHost struct {
 	mu      sync.Mutex
 	calls   []string
 	running map[string]string // containers with their labels
@@ -115,8 +115,8 @@ type machine struct {
 	state   string    // of its container, as docker inspect tells it
 }
 
-// change makes the machine another while an agent works on it.
-func (m *machine) change(do func()) {
+// update makes the machine another while an agent works on it.
+func (m *fakeHost) update(do func()) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	do()
@@ -124,7 +124,7 @@ func (m *machine) change(do func()) {
 
 // show plays systemctl show: properties come in an order of systemd's, those of the service
 // before those of the unit, whatever the order in which they were asked for.
-func (m *machine) show(args []string) string {
+func (m *fakeHost) show(args []string) string {
 	var b strings.Builder
 	for _, p := range []string{"Restart=always", "Result=" + m.unit[2], "NRestarts=3", "ActiveState=" + m.unit[0], "SubState=" + m.unit[1]} {
 		key, value, _ := strings.Cut(p, "=")
@@ -141,7 +141,7 @@ func (m *machine) show(args []string) string {
 	return b.String()
 }
 
-func (m *machine) call(_ context.Context, program string, args ...string) (string, error) {
+func (m *fakeHost) call(_ context.Context, program string, args ...string) (string, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	line := strings.Join(append([]string{program}, args...), " ")
@@ -198,9 +198,9 @@ func (m *machine) call(_ context.Context, program string, args ...string) (strin
 	return "", nil
 }
 
-func newMachine(t *testing.T) (*machine, *System) {
+func newFakeHost(t *testing.T) (*fakeHost, *System) {
 	t.Helper()
-	m := &machine{running: map[string]string{}, active: map[string]bool{}, images: map[string]bool{}, unit: [3]string{"activating", "auto-restart", "oom-kill"}}
+	m := &fakeHost{running: map[string]string{}, active: map[string]bool{}, images: map[string]bool{}, unit: [3]string{"activating", "auto-restart", "oom-kill"}}
 	dir := t.TempDir()
 	units := filepath.Join(dir, "units")
 	if err := os.Mkdir(units, 0o700); err != nil {
@@ -215,10 +215,10 @@ var container = Unit{
 }
 
 func TestSystemRunsContainers(t *testing.T) {
-	m, s := newMachine(t)
+	m, s := newFakeHost(t)
 	var noted []string
-	note := func(p Phase, reason string) { noted = append(noted, fmt.Sprintf("%s %s", p, reason)) }
-	if started, err := s.Start(t.Context(), container, note); err != nil || !started {
+	report := func(p Phase, reason string) { noted = append(noted, fmt.Sprintf("%s %s", p, reason)) }
+	if started, err := s.Start(t.Context(), container, report); err != nil || !started {
 		t.Fatal(started, err)
 	}
 	if want := []string{"preparing looking for the GPU's driver", "image vllm/vllm-openai:v0.11.0"}; !slices.Equal(noted, want) {
@@ -236,7 +236,7 @@ func TestSystemRunsContainers(t *testing.T) {
 	if strings.Contains(strings.Join(m.calls, "\n"), "hunter2") {
 		t.Error("a secret stands in a command line")
 	}
-	if started, err := s.Start(t.Context(), container, note); err != nil || started {
+	if started, err := s.Start(t.Context(), container, report); err != nil || started {
 		t.Errorf("started again: %v (%v)", started, err)
 	}
 	seen, err := s.Inspect(t.Context(), container, 1)
@@ -253,31 +253,31 @@ func TestSystemRunsContainers(t *testing.T) {
 		t.Errorf("its secrets are still there (%v)", err)
 	}
 	m.broken = "nvidia-smi"
-	if _, err := s.Start(t.Context(), container, note); err == nil || !strings.HasPrefix(err.Error(), "the GPU's driver: ") {
+	if _, err := s.Start(t.Context(), container, report); err == nil || !strings.HasPrefix(err.Error(), "the GPU's driver: ") {
 		t.Errorf("without a driver: %v", err)
 	}
 }
 
 // A container whose weights are in a bucket starts once they are there, and reads them only.
 func TestSystemFetchesWeightsFirst(t *testing.T) {
-	m, s := newMachine(t)
+	m, s := newFakeHost(t)
 	u := container
 	u.Weights = &Weights{From: "s3://models/llama", To: "/weights"}
 	var into string
 	failing := errors.New("no route")
-	s.Fetch = func(_ context.Context, from, dir string, note func(string)) error {
-		note("1.0 of 2.0 GB of " + from)
+	s.Fetch = func(_ context.Context, from, dir string, report func(string)) error {
+		report("1.0 of 2.0 GB of " + from)
 		into = dir
 		return failing
 	}
 	var noted []string
-	note := func(p Phase, reason string) { noted = append(noted, fmt.Sprintf("%s %s", p, reason)) }
+	report := func(p Phase, reason string) { noted = append(noted, fmt.Sprintf("%s %s", p, reason)) }
 	ran := func() bool { return strings.HasPrefix(m.calls[len(m.calls)-1], "docker run ") }
-	if started, err := s.Start(t.Context(), u, note); !errors.Is(err, failing) || started || ran() {
+	if started, err := s.Start(t.Context(), u, report); !errors.Is(err, failing) || started || ran() {
 		t.Errorf("without its weights: started %v, ran %v (%v)", started, ran(), err)
 	}
 	failing = nil
-	if started, err := s.Start(t.Context(), u, note); err != nil || !started || !strings.Contains(m.calls[len(m.calls)-1], " --volume "+into+":/weights:ro ") {
+	if started, err := s.Start(t.Context(), u, report); err != nil || !started || !strings.Contains(m.calls[len(m.calls)-1], " --volume "+into+":/weights:ro ") {
 		t.Errorf("started %v by %s (%v)", started, m.calls[len(m.calls)-1], err)
 	}
 	if !slices.Contains(noted, "weights 1.0 of 2.0 GB of s3://models/llama") || !strings.HasPrefix(into, s.Dir+"/weights/") {
@@ -292,7 +292,7 @@ func TestSystemFetchesWeightsFirst(t *testing.T) {
 }
 
 func TestSystemRunsPrograms(t *testing.T) {
-	m, s := newMachine(t)
+	m, s := newFakeHost(t)
 	u := Unit{Name: "balancer", Args: []string{"/usr/local/bin/skyserve", "lb", "--config", `a "b" %h $x`}, Secrets: map[string]string{"SKYSERVE_PEER_TOKEN": `a"b$c\d`}, Fixed: "f1"}
 	if started, err := s.Start(t.Context(), u, nil); err != nil || !started {
 		t.Fatal(started, err)
@@ -350,7 +350,7 @@ func TestSystemRunsPrograms(t *testing.T) {
 	}
 }
 
-func TestPhasesOfEngines(t *testing.T) {
+func TestPhaseFromEngineLog(t *testing.T) {
 	for line, want := range map[string]Phase{
 		"INFO 11-20 weight_utils.py:304] Time spent downloading weights for m: 41.2 seconds":        PhaseWeights,
 		"Loading safetensors checkpoint shards:  50% Completed | 2/4 [00:01<00:01,  1.2it/s]":       PhaseWeights,
@@ -367,7 +367,7 @@ func TestPhasesOfEngines(t *testing.T) {
 
 // What a unit says of itself is told with its status: why it is not ready, and what somebody
 // should know although it is.
-func TestAUnitIsHeard(t *testing.T) {
+func TestReadinessResponses(t *testing.T) {
 	for name, c := range map[string]struct {
 		status       int
 		kind, body   string
@@ -386,7 +386,7 @@ func TestAUnitIsHeard(t *testing.T) {
 			w.WriteHeader(c.status)
 			_, _ = io.WriteString(w, c.body)
 		}))
-		remark, err := answers(t.Context(), server.URL)
+		remark, err := checkReadyURL(t.Context(), server.URL)
 		if got := fmt.Sprint(err); remark != c.remark || c.want == "" && err != nil || c.want != "" && got != c.want {
 			t.Errorf("%s: got %q and %v", name, remark, err)
 		}
@@ -396,8 +396,8 @@ func TestAUnitIsHeard(t *testing.T) {
 
 // A unit that runs is ready when its URL answers, and until then the machine says what
 // the unit wrote last.
-func TestAMachineTellsWhatItIsBusyWith(t *testing.T) {
-	w, runner := newWorld(t), &notes{lines: map[string][]string{"engine": {"Loading weights took 3 s"}}}
+func TestStatusReportsUnitProgress(t *testing.T) {
+	w, runner := newTestService(t), &fakeRunner{lines: map[string][]string{"engine": {"Loading weights took 3 s"}}}
 	m, o := w.boot(t.TempDir(), runner), w.operator()
 	ready := make(chan struct{})
 	at := freePort(t)
@@ -431,10 +431,10 @@ func TestAMachineTellsWhatItIsBusyWith(t *testing.T) {
 	}
 }
 
-func TestAUnitThatCannotBeStartedIsTold(t *testing.T) {
-	w, runner := newWorld(t), &notes{failing: errors.New("the GPU's driver: no device")}
+func TestStatusReportsStartFailure(t *testing.T) {
+	w, runner := newTestService(t), &fakeRunner{failing: errors.New("the GPU's driver: no device")}
 	m, o := w.boot(t.TempDir(), runner), w.operator()
-	if _, err := o.Ensure(t.Context(), m.Machine, sample("1")); err != nil {
+	if _, err := o.Ensure(t.Context(), m.Machine, sampleDeployment("1")); err != nil {
 		t.Fatal(err)
 	}
 	testkit.Eventually(t, "it says so", func() bool {
@@ -446,7 +446,7 @@ func TestAUnitThatCannotBeStartedIsTold(t *testing.T) {
 // systemd restarts programs and the agent, whatever their exit code and however often
 // they end.
 func TestUnitsAreRestarted(t *testing.T) {
-	_, s := newMachine(t)
+	_, s := newFakeHost(t)
 	agent, err := os.ReadFile("../../templates/node.service")
 	if err != nil {
 		t.Fatal(err)

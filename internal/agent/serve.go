@@ -49,17 +49,17 @@ type revocation struct {
 	List string `json:"list"`
 }
 
-// config is TLS for operators and the controller. Who they are is judged in the same
+// operatorTLS is TLS for operators and the controller. Who they are is judged in the same
 // way before and after the enrolment, by the fingerprint that the machine was born
 // with; what the machine shows differs.
-func (a *Agent) config() *tls.Config {
+func (a *Agent) operatorTLS() *tls.Config {
 	return &tls.Config{
 		MinVersion: tls.VersionTLS13, ClientAuth: tls.RequireAnyClientCert, SessionTicketsDisabled: true,
 		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 			if p := a.enrolled(); p != nil {
 				return p.Certificate()
 			}
-			return a.self, nil
+			return a.selfSigned, nil
 		},
 		VerifyConnection: func(s tls.ConnectionState) error {
 			root, err := identity.RootOf(s.PeerCertificates, a.opts.Owner)
@@ -70,7 +70,7 @@ func (a *Agent) config() *tls.Config {
 			if err == nil && !slices.Contains([]identity.Role{identity.Operator, identity.Controller}, name.Role) {
 				err = fmt.Errorf("%w: want an operator or the controller, found %s", identity.ErrRole, name)
 			}
-			if err == nil && a.isRevoked(&s) {
+			if err == nil && a.isPeerRevoked(&s) {
 				err = fmt.Errorf("%w: %s", identity.ErrRevoked, name)
 			}
 			return err
@@ -80,11 +80,11 @@ func (a *Agent) config() *tls.Config {
 
 func (a *Agent) routes() http.Handler {
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET "+pathStatus, func(w http.ResponseWriter, _ *http.Request) { answer(w, http.StatusOK, a.Status()) })
-	mux.HandleFunc("PUT "+pathEnrolment, func(w http.ResponseWriter, r *http.Request) { take(w, r, a.enrol) })
-	mux.HandleFunc("PUT "+pathDeployment, func(w http.ResponseWriter, r *http.Request) { take(w, r, a.deploy) })
-	mux.HandleFunc("PUT "+pathCertificate, func(w http.ResponseWriter, r *http.Request) { take(w, r, a.renew) })
-	mux.HandleFunc("PUT "+pathRevoked, func(w http.ResponseWriter, r *http.Request) { take(w, r, a.revoke) })
+	mux.HandleFunc("GET "+pathStatus, func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, http.StatusOK, a.Status()) })
+	mux.HandleFunc("PUT "+pathEnrolment, func(w http.ResponseWriter, r *http.Request) { handlePut(w, r, a.enrol) })
+	mux.HandleFunc("PUT "+pathDeployment, func(w http.ResponseWriter, r *http.Request) { handlePut(w, r, a.deploy) })
+	mux.HandleFunc("PUT "+pathCertificate, func(w http.ResponseWriter, r *http.Request) { handlePut(w, r, a.renew) })
+	mux.HandleFunc("PUT "+pathRevoked, func(w http.ResponseWriter, r *http.Request) { handlePut(w, r, a.setRevoked) })
 	mux.HandleFunc("POST "+pathDrain, func(w http.ResponseWriter, r *http.Request) {
 		who, _ := identity.PeerName(r.TLS) // the listener has named everybody
 		a.drain("asked by " + who.ID)
@@ -94,10 +94,10 @@ func (a *Agent) routes() http.Handler {
 	mux.HandleFunc("POST "+pathCloud+"{call}", a.serveCloud)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch {
-		case a.isRevoked(r.TLS): // since it connected
-			refuse(w, http.StatusForbidden, identity.ErrRevoked)
+		case a.isPeerRevoked(r.TLS): // since it connected
+			writeError(w, http.StatusForbidden, identity.ErrRevoked)
 		case r.Method == http.MethodConnect: // its target is no path
-			a.relay(w, r)
+			a.serveRelay(w, r)
 		default:
 			mux.ServeHTTP(w, r)
 		}
@@ -107,21 +107,21 @@ func (a *Agent) routes() http.Handler {
 // conflict is a request that comes at the wrong time.
 type conflict struct{ error }
 
-// take reads a body, hands it to do and answers what came of it.
-func take[T any](w http.ResponseWriter, r *http.Request, do func(T) error) {
+// handlePut reads a body, hands it to do and answers what came of it.
+func handlePut[T any](w http.ResponseWriter, r *http.Request, do func(T) error) {
 	var body T
 	dec := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxBody))
 	dec.DisallowUnknownFields()
 	if err := dec.Decode(&body); err != nil {
-		refuse(w, http.StatusBadRequest, fmt.Errorf("reading the request: %w", withoutValue(err)))
+		writeError(w, http.StatusBadRequest, fmt.Errorf("reading the request: %w", withoutValue(err)))
 		return
 	}
 	var at conflict
 	switch err := do(body); {
 	case errors.As(err, &at):
-		refuse(w, http.StatusConflict, err)
+		writeError(w, http.StatusConflict, err)
 	case err != nil:
-		refuse(w, http.StatusBadRequest, err)
+		writeError(w, http.StatusBadRequest, err)
 	default:
 		w.WriteHeader(http.StatusNoContent)
 	}
@@ -143,7 +143,7 @@ func (a *Agent) enrol(e enrolment) error {
 	if a.enrolled() != nil {
 		return conflict{fmt.Errorf("enrolling %s: it is enrolled already", a.opts.Name.ID)}
 	}
-	chain, err := a.certified(e.Chain)
+	chain, err := a.parseVerifiedChain(e.Chain)
 	if err == nil {
 		err = e.Deployment.Check()
 	}
@@ -154,18 +154,18 @@ func (a *Agent) enrol(e enrolment) error {
 	if err := identity.WriteFile(a.path(FileCA), identity.EncodeChain(chain[len(chain)-1:])); err != nil {
 		return err
 	}
-	if err := a.keep(e.Deployment); err != nil {
+	if err := a.storeDeployment(e.Deployment); err != nil {
 		return err
 	}
-	if err := a.certify(chain); err != nil {
+	if err := a.setCertificate(chain); err != nil {
 		return err
 	}
 	a.signalChange()
 	return nil
 }
 
-// certified reads a chain for this machine, and makes sure that it is one.
-func (a *Agent) certified(text string) ([]*x509.Certificate, error) {
+// parseVerifiedChain reads a chain for this machine, and makes sure that it is one.
+func (a *Agent) parseVerifiedChain(text string) ([]*x509.Certificate, error) {
 	chain, err := identity.ParseChain([]byte(text))
 	if err != nil {
 		return nil, err
@@ -181,8 +181,8 @@ func (a *Agent) certified(text string) ([]*x509.Certificate, error) {
 	return chain, err
 }
 
-// certify keeps a chain and makes it the machine's identity.
-func (a *Agent) certify(chain []*x509.Certificate) error {
+// setCertificate keeps a chain and makes it the machine's identity.
+func (a *Agent) setCertificate(chain []*x509.Certificate) error {
 	party, err := a.partyOf(chain)
 	if err != nil {
 		return err
@@ -204,9 +204,9 @@ func (a *Agent) renew(e renewal) error {
 	if a.enrolled() == nil {
 		return conflict{errNotEnrolled}
 	}
-	chain, err := a.certified(e.Chain)
+	chain, err := a.parseVerifiedChain(e.Chain)
 	if err == nil {
-		err = a.certify(chain)
+		err = a.setCertificate(chain)
 	}
 	if err != nil {
 		return fmt.Errorf("renewing the certificate of %s: %w", a.opts.Name.ID, err)
@@ -226,15 +226,15 @@ func (a *Agent) deploy(d Deployment) error {
 	if err := d.Check(); err != nil {
 		return err
 	}
-	if err := a.keep(d); err != nil {
+	if err := a.storeDeployment(d); err != nil {
 		return err
 	}
 	a.signalChange()
 	return nil
 }
 
-// keep keeps a deployment as what is wanted.
-func (a *Agent) keep(d Deployment) error {
+// storeDeployment keeps a deployment as what is wanted.
+func (a *Agent) storeDeployment(d Deployment) error {
 	text, err := json.Marshal(d)
 	if err == nil {
 		err = identity.WriteFile(a.path(fileDeployment), text)
@@ -243,8 +243,8 @@ func (a *Agent) keep(d Deployment) error {
 		return fmt.Errorf("keeping the deployment: %w", err)
 	}
 	a.mu.Lock()
-	a.stale = slices.AppendSeq(a.stale, maps.Keys(filesOf(a.wanted)))
-	a.wanted = d
+	a.staleFiles = slices.AppendSeq(a.staleFiles, maps.Keys(filesOf(a.desired)))
+	a.desired = d
 	a.phase, a.reason = PhasePreparing, "" // ready speaks of what ran before
 	a.mu.Unlock()
 	return nil
@@ -260,10 +260,10 @@ func (a *Agent) Status() Status {
 		Revoked: a.revoked.Number(), Issuer: a.issuer,
 	}
 	if a.party != nil {
-		s.Revision = a.wanted.Revision
+		s.Revision = a.desired.Revision
 	}
-	if a.front != nil {
-		s.InFlight = int(a.front.inFlight.Load())
+	if a.proxy != nil {
+		s.InFlight = int(a.proxy.inFlight.Load())
 	}
 	if a.draining != "" {
 		s.Phase, s.Reason = PhaseDraining, a.draining
@@ -280,24 +280,24 @@ func (a *Agent) serveLogs(w http.ResponseWriter, r *http.Request) {
 	if text := r.URL.Query().Get("lines"); text != "" {
 		var err error
 		if lines, err = strconv.Atoi(text); err != nil || lines < 1 || lines > MaxLogLines {
-			refuse(w, http.StatusBadRequest, fmt.Errorf("lines: want 1 to %d, got %q", MaxLogLines, text))
+			writeError(w, http.StatusBadRequest, fmt.Errorf("lines: want 1 to %d, got %q", MaxLogLines, text))
 			return
 		}
 	}
 	a.mu.Lock()
-	i := slices.IndexFunc(a.wanted.Units, func(u Unit) bool { return u.Name == name })
+	i := slices.IndexFunc(a.desired.Units, func(u Unit) bool { return u.Name == name })
 	var unit Unit
 	if i >= 0 {
-		unit = a.wanted.Units[i]
+		unit = a.desired.Units[i]
 	}
 	a.mu.Unlock()
 	if i < 0 {
-		refuse(w, http.StatusNotFound, fmt.Errorf("no unit is called %q", name))
+		writeError(w, http.StatusNotFound, fmt.Errorf("no unit is called %q", name))
 		return
 	}
 	seen, err := a.opts.Runner.Inspect(r.Context(), unit, lines)
 	if err != nil {
-		refuse(w, http.StatusInternalServerError, err)
+		writeError(w, http.StatusInternalServerError, err)
 		return
 	}
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
@@ -306,14 +306,14 @@ func (a *Agent) serveLogs(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// answer writes a JSON document. A client that has gone is no failure.
-func answer(w http.ResponseWriter, status int, v any) {
+// writeJSON writes a JSON document. A client that has gone is no failure.
+func writeJSON(w http.ResponseWriter, status int, v any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
 	_ = json.NewEncoder(w).Encode(v)
 }
 
-// refuse writes an error in the form of the balancers' admin API.
-func refuse(w http.ResponseWriter, status int, err error) {
-	answer(w, status, map[string]any{"error": map[string]string{"message": err.Error()}})
+// writeError writes an error in the form of the balancers' admin API.
+func writeError(w http.ResponseWriter, status int, err error) {
+	writeJSON(w, status, map[string]any{"error": map[string]string{"message": err.Error()}})
 }

@@ -78,8 +78,8 @@ func argsOf(command string) ([]string, error) {
 }
 
 // Whatever the arguments of a program are, systemd runs it with these.
-func TestUnitsHaveTheirArguments(t *testing.T) {
-	_, s := newMachine(t)
+func TestUnitFileQuotesArguments(t *testing.T) {
+	_, s := newFakeHost(t)
 	letters := []rune("a \"'\\%$\n\r\t;#=[]é-{}")
 	for seed := range uint64(500) {
 		r := rand.New(rand.NewPCG(seed, 0))
@@ -106,8 +106,8 @@ func TestUnitsHaveTheirArguments(t *testing.T) {
 }
 
 // A unit that may take so much memory is ended by systemd, or Docker, beyond that.
-func TestUnitsHaveTheirMemory(t *testing.T) {
-	_, s := newMachine(t)
+func TestUnitMemoryLimits(t *testing.T) {
+	_, s := newFakeHost(t)
 	for _, c := range []struct {
 		memory int64
 		want   string
@@ -128,8 +128,8 @@ func TestUnitsHaveTheirMemory(t *testing.T) {
 }
 
 // Secrets and units are for root alone, or hold nothing secret.
-func TestFilesOfUnitsAreOfTheirOwner(t *testing.T) {
-	_, s := newMachine(t)
+func TestUnitFilePermissions(t *testing.T) {
+	_, s := newFakeHost(t)
 	u := Unit{Name: "balancer", Args: []string{"/bin/true"}, Secrets: map[string]string{"KEY": "hunter2"}}
 	if _, err := s.Start(t.Context(), u, nil); err != nil {
 		t.Fatal(err)

@@ -28,12 +28,12 @@ type gcsBucket struct {
 
 // gcpToken is what the machine shows who it is with, for about an hour.
 type gcpToken struct {
-	text string
-	ends time.Time
+	text    string
+	expires time.Time
 }
 
-// accountOf is where a machine at Google is told of the account that it runs as.
-const accountOf = "/computeMetadata/v1/instance/service-accounts/default/"
+// gcpAccountPath is where a machine at Google is told of the account that it runs as.
+const gcpAccountPath = "/computeMetadata/v1/instance/service-accounts/default/"
 
 // gcsObject is an object in a list, of which numbers are text.
 type gcsObject struct {
@@ -44,8 +44,8 @@ type gcsObject struct {
 	ContentEncoding string    `json:"contentEncoding"`
 }
 
-func (b *gcsBucket) list(ctx context.Context, prefix string) ([]stored, error) {
-	var all []stored
+func (b *gcsBucket) list(ctx context.Context, prefix string) ([]object, error) {
+	var all []object
 	query := url.Values{"prefix": {prefix}, "fields": {"nextPageToken,items(name,size,updated,generation,contentEncoding)"}}
 	for {
 		resp, err := b.get(ctx, "", query, http.Header{})
@@ -62,7 +62,7 @@ func (b *gcsBucket) list(ctx context.Context, prefix string) ([]stored, error) {
 			return nil, fmt.Errorf("reading the list: %w", err)
 		}
 		for _, o := range page.Items {
-			all = append(all, stored{o.Name, o.Size, o.Updated, o.Generation})
+			all = append(all, object{o.Name, o.Size, o.Updated, o.Generation})
 			if o.ContentEncoding != "" { // Google may decode it on the way, and then sends no parts of it
 				return nil, fmt.Errorf("%s: its Content-Encoding is %s: %w", o.Name, o.ContentEncoding, errEncoded)
 			}
@@ -75,12 +75,12 @@ func (b *gcsBucket) list(ctx context.Context, prefix string) ([]stored, error) {
 }
 
 // open reads the version that was listed, so that no file is made of two.
-func (b *gcsBucket) open(ctx context.Context, o stored, from, size int64) (io.ReadCloser, error) {
-	resp, err := b.get(ctx, "/"+awsEscape(o.Key, false), url.Values{"alt": {"media"}, "generation": {o.Generation}}, bytesOf(from, size))
+func (b *gcsBucket) open(ctx context.Context, o object, from, size int64) (io.ReadCloser, error) {
+	resp, err := b.get(ctx, "/"+awsEscape(o.Key, false), url.Values{"alt": {"media"}, "generation": {o.Generation}}, rangeHeader(from, size))
 	if err != nil {
 		return nil, err
 	}
-	return partOf(resp, from, size)
+	return partialBody(resp, from, size)
 }
 
 // get asks for the list of objects, or below it, and once more where the token has ended
@@ -88,7 +88,7 @@ func (b *gcsBucket) open(ctx context.Context, o stored, from, size int64) (io.Re
 func (b *gcsBucket) get(ctx context.Context, path string, query url.Values, header http.Header) (*http.Response, error) {
 	address := orBase(b.endpoint, "https://storage.googleapis.com") + "/storage/v1/b/" + b.name + "/o" + path + "?" + query.Encode()
 	for last := false; ; last = true {
-		token, err := b.identity(ctx)
+		token, err := b.accessToken(ctx)
 		if err != nil {
 			return nil, err
 		}
@@ -108,41 +108,41 @@ func (b *gcsBucket) get(ctx context.Context, path string, query url.Values, head
 		text, _ := io.ReadAll(io.LimitReader(resp.Body, 4<<10)) // what can be had of it
 		resp.Body.Close()
 		if resp.StatusCode != http.StatusUnauthorized || last {
-			return nil, b.refusal(ctx, resp, text)
+			return nil, b.responseError(ctx, resp, text)
 		}
-		b.forget(token)
+		b.forgetToken(token)
 	}
 }
 
-// refusal is why Cloud Storage did not answer: in JSON, or in words where it was asked for
+// responseError is why Cloud Storage did not answer: in JSON, or in words where it was asked for
 // an object itself. A refusal of rights names who has none, and what gives them.
-func (b *gcsBucket) refusal(ctx context.Context, resp *http.Response, text []byte) error {
+func (b *gcsBucket) responseError(ctx context.Context, resp *http.Response, text []byte) error {
 	var said struct{ Error struct{ Message string } }
 	_ = json.Unmarshal(text, &said) // it may be in words
 	err := fmt.Errorf("%w: %s", &metadataError{resp.Request.URL.Path, resp.StatusCode}, cmp.Or(said.Error.Message, strings.TrimSpace(string(text)), http.StatusText(resp.StatusCode)))
 	if resp.StatusCode != http.StatusForbidden && resp.StatusCode != http.StatusUnauthorized {
 		return err
 	}
-	account, e := metadata(ctx, http.MethodGet, orBase(b.metadata, gcpMetadata)+accountOf+"email", gcpHeader, "")
+	account, e := requestMetadata(ctx, http.MethodGet, orBase(b.metadata, gcpMetadata)+gcpAccountPath+"email", gcpHeader, "")
 	if e != nil {
 		account = "the account of this machine"
 	}
 	return fmt.Errorf("%w: the bucket %s has to let %s read it: roles/storage.objectViewer", err, b.name, strings.TrimSpace(account))
 }
 
-// identity is a token of the account that the machine runs as.
-func (b *gcsBucket) identity(ctx context.Context) (string, error) {
+// accessToken is a token of the account that the machine runs as.
+func (b *gcsBucket) accessToken(ctx context.Context) (string, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.token.text != "" && b.token.ends.After(b.now().Add(keysLeft)) {
+	if b.token.text != "" && b.token.expires.After(b.now().Add(credentialsMargin)) {
 		return b.token.text, nil
 	}
 	var answer struct {
 		AccessToken string `json:"access_token"`
 		ExpiresIn   int    `json:"expires_in"` // seconds
 	}
-	text, err := metadata(ctx, http.MethodGet, orBase(b.metadata, gcpMetadata)+accountOf+"token", gcpHeader, "")
-	if isNothing(err) {
+	text, err := requestMetadata(ctx, http.MethodGet, orBase(b.metadata, gcpMetadata)+gcpAccountPath+"token", gcpHeader, "")
+	if isNotFound(err) {
 		err = fmt.Errorf("%w: it runs as nobody: name an account in gcp.replica_account", err)
 	}
 	if err == nil {
@@ -158,8 +158,8 @@ func (b *gcsBucket) identity(ctx context.Context) (string, error) {
 	return b.token.text, nil
 }
 
-// forget gives a token up that holds no more; one that was had since stays.
-func (b *gcsBucket) forget(token string) {
+// forgetToken gives a token up that holds no more; one that was had since stays.
+func (b *gcsBucket) forgetToken(token string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.token.text == token {

@@ -16,22 +16,22 @@ import (
 
 // gcsStore is Cloud Storage and the metadata of a machine at Google: a bucket "models" that
 // its account may read, any other that it may not, and none named "absent".
-type gcsStore struct{ *store }
+type gcsStore struct{ *fakeStore }
 
 func (s gcsStore) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	about, isMetadata := strings.CutPrefix(r.URL.Path, accountOf)
+	about, isMetadata := strings.CutPrefix(r.URL.Path, gcpAccountPath)
 	switch {
 	case !isMetadata:
 		s.serveBucket(w, r)
-	case s.nobody || r.Header.Get("Metadata-Flavor") != "Google":
+	case s.noAccount || r.Header.Get("Metadata-Flavor") != "Google":
 		w.WriteHeader(http.StatusNotFound)
 	case about == "email":
 		fmt.Fprint(w, "me@p.iam.gserviceaccount.com")
 	default:
 		s.tokens++
-		fmt.Fprintf(w, `{"access_token":"t%d","expires_in":%s,"token_type":"Bearer"}`, s.tokens, s.lasting)
+		fmt.Fprintf(w, `{"access_token":"t%d","expires_in":%s,"token_type":"Bearer"}`, s.tokens, s.tokenSeconds)
 	}
 }
 
@@ -47,18 +47,18 @@ func (s gcsStore) serveBucket(w http.ResponseWriter, r *http.Request) {
 		}
 		_ = json.NewEncoder(w).Encode(map[string]any{"error": map[string]any{"code": status, "message": message}})
 	}
-	if s.gone && r.Header.Get("Authorization") == "Bearer t1" || !strings.HasPrefix(r.Header.Get("Authorization"), "Bearer t") {
+	if s.firstTokenInvalid && r.Header.Get("Authorization") == "Bearer t1" || !strings.HasPrefix(r.Header.Get("Authorization"), "Bearer t") {
 		refuse(http.StatusUnauthorized, "Invalid Credentials")
 		return
 	}
-	broken := s.breaks(r)
+	broken := s.countAndBreak(r)
 	switch {
 	case strings.HasPrefix(r.URL.Path, "/storage/v1/b/absent/"):
 		refuse(http.StatusNotFound, "The specified bucket does not exist.")
 	case !inside && r.URL.Path != "/storage/v1/b/models/o":
 		refuse(http.StatusForbidden, "me@p.iam.gserviceaccount.com does not have storage.objects.list access to the Google Cloud Storage bucket.")
 	case broken && inside:
-		half(w)
+		writeHalf(w)
 	case broken:
 		refuse(http.StatusTooManyRequests, "The rate limit is exceeded.")
 	case !inside:
@@ -73,7 +73,7 @@ func (s gcsStore) serveBucket(w http.ResponseWriter, r *http.Request) {
 // list answers one object a page.
 func (s gcsStore) list(w http.ResponseWriter, r *http.Request) {
 	page := map[string]any{}
-	keys := s.below(r.URL.Query().Get("prefix"))
+	keys := s.keysBelow(r.URL.Query().Get("prefix"))
 	at, _ := strconv.Atoi(r.URL.Query().Get("pageToken")) // none is the first
 	if at < len(keys) {
 		page["items"] = []map[string]any{{
@@ -87,17 +87,17 @@ func (s gcsStore) list(w http.ResponseWriter, r *http.Request) {
 }
 
 // A token is asked for anew before it ends, or once it holds no more, and not for each request.
-func TestTokensOfGoogle(t *testing.T) {
+func TestGCPTokenRenewal(t *testing.T) {
 	testkit.Slow(t)
 	for name, tt := range map[string]struct {
-		change func(*store)
+		change func(*fakeStore)
 		good   func(tokens, requests int) bool
 	}{
-		"for an hour":           {func(*store) {}, func(tokens, _ int) bool { return tokens == 1 }},
-		"about to end":          {func(s *store) { s.lasting = "299" }, func(tokens, requests int) bool { return tokens == requests }},
-		"ended before its time": {func(s *store) { s.gone = true }, func(tokens, _ int) bool { return tokens == 2 }},
+		"for an hour":           {func(*fakeStore) {}, func(tokens, _ int) bool { return tokens == 1 }},
+		"about to end":          {func(s *fakeStore) { s.tokenSeconds = "299" }, func(tokens, requests int) bool { return tokens == requests }},
+		"ended before its time": {func(s *fakeStore) { s.firstTokenInvalid = true }, func(tokens, _ int) bool { return tokens == 2 }},
 	} {
-		s, f := stores["gs"](t, "models")
+		s, f := fakeStores["gs"](t, "models")
 		tt.change(s)
 		if err := f.fetchAll(t.Context(), "gs://models/llama", t.TempDir(), func(string) {}); err != nil {
 			t.Errorf("%s: %v", name, err)
@@ -113,19 +113,19 @@ func TestTokensOfGoogle(t *testing.T) {
 }
 
 // A token that Cloud Storage never takes is refused, and not asked for without end.
-func TestTokensThatHoldNowhere(t *testing.T) {
-	s, f := stores["gs"](t, "models")
-	f.bucket.(*gcsBucket).client = &http.Client{Transport: stripped{}}
+func TestRejectedGCPTokenIsRetriedOnce(t *testing.T) {
+	s, f := fakeStores["gs"](t, "models")
+	f.bucket.(*gcsBucket).client = &http.Client{Transport: withoutCredentials{}}
 	err := f.fetchAll(t.Context(), "gs://models/llama", t.TempDir(), func(string) {})
 	if err == nil || !strings.Contains(err.Error(), "401: Invalid Credentials: the bucket models has to let me@p") || s.tokens != 2 {
 		t.Errorf("got %v after %d tokens", err, s.tokens)
 	}
 }
 
-// stripped carries requests without the credentials.
-type stripped struct{}
+// withoutCredentials carries requests without the credentials.
+type withoutCredentials struct{}
 
-func (stripped) RoundTrip(r *http.Request) (*http.Response, error) {
+func (withoutCredentials) RoundTrip(r *http.Request) (*http.Response, error) {
 	r = r.Clone(r.Context())
 	r.Header.Del("Authorization")
 	return http.DefaultTransport.RoundTrip(r)
@@ -133,9 +133,9 @@ func (stripped) RoundTrip(r *http.Request) (*http.Response, error) {
 
 // An object that is replaced while it is read is not made of both.
 func TestReplacedObjectsAreNotMixed(t *testing.T) {
-	_, f := stores["gs"](t, "models")
-	_, err := f.bucket.open(t.Context(), stored{Key: "llama/config.json", Size: 8, Generation: "6"}, 0, 8)
-	if err == nil || !isRefused(err) || !strings.Contains(err.Error(), "404: No such object: llama/config.json") {
+	_, f := fakeStores["gs"](t, "models")
+	_, err := f.bucket.open(t.Context(), object{Key: "llama/config.json", Size: 8, Generation: "6"}, 0, 8)
+	if err == nil || !isPermanent(err) || !strings.Contains(err.Error(), "404: No such object: llama/config.json") {
 		t.Errorf("got %v", err)
 	}
 }

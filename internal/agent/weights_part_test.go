@@ -8,9 +8,9 @@ import (
 )
 
 // A store that answers with the whole where a part was asked for writes nothing.
-func TestTheWholeIsNoPart(t *testing.T) {
+func TestFullResponseToRangeIsRejected(t *testing.T) {
 	for status, want := range map[int]bool{http.StatusPartialContent: true, http.StatusOK: false} {
-		_, err := partOf(&http.Response{StatusCode: status, Body: io.NopCloser(strings.NewReader("whole"))}, 32, 32)
+		_, err := partialBody(&http.Response{StatusCode: status, Body: io.NopCloser(strings.NewReader("whole"))}, 32, 32)
 		if (err == nil) != want {
 			t.Errorf("%d: %v", status, err)
 		}

@@ -27,20 +27,20 @@ type s3Bucket struct {
 	keys   awsKeys
 }
 
-func (b *s3Bucket) open(ctx context.Context, o stored, from, size int64) (io.ReadCloser, error) {
-	resp, err := b.get(ctx, "/"+b.name+"/"+o.Key, nil, bytesOf(from, size))
+func (b *s3Bucket) open(ctx context.Context, o object, from, size int64) (io.ReadCloser, error) {
+	resp, err := b.get(ctx, "/"+b.name+"/"+o.Key, nil, rangeHeader(from, size))
 	if err != nil {
 		return nil, err
 	}
-	return partOf(resp, from, size)
+	return partialBody(resp, from, size)
 }
 
-func (b *s3Bucket) list(ctx context.Context, prefix string) ([]stored, error) {
-	var all []stored
+func (b *s3Bucket) list(ctx context.Context, prefix string) ([]object, error) {
+	var all []object
 	query := map[string]string{"list-type": "2", "prefix": prefix}
 	for {
 		var page struct {
-			Contents              []stored
+			Contents              []object
 			IsTruncated           bool
 			NextContinuationToken string
 		}
@@ -78,7 +78,7 @@ func (b *s3Bucket) get(ctx context.Context, path string, query map[string]string
 		text, _ := io.ReadAll(io.LimitReader(resp.Body, 4<<10)) // what can be had of it
 		resp.Body.Close()
 		there := resp.Header.Get("X-Amz-Bucket-Region")
-		if b.moved(there) {
+		if b.setRegion(there) {
 			continue
 		}
 		var said struct{ Code, Message string }
@@ -88,8 +88,8 @@ func (b *s3Bucket) get(ctx context.Context, path string, query map[string]string
 	return nil, errors.New("S3 sends it from one region to another")
 }
 
-// moved takes up the region that a bucket turned out to be in; false where it is known.
-func (b *s3Bucket) moved(region string) bool {
+// setRegion takes up the region that a bucket turned out to be in; false where it is known.
+func (b *s3Bucket) setRegion(region string) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if region == "" || region == b.region {
@@ -101,7 +101,7 @@ func (b *s3Bucket) moved(region string) bool {
 
 // request makes a signed request.
 func (b *s3Bucket) request(ctx context.Context, path string, query map[string]string, header http.Header) (*http.Request, error) {
-	keys, region, err := b.identity(ctx)
+	keys, region, err := b.credentials(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -128,16 +128,16 @@ func (b *s3Bucket) request(ctx context.Context, path string, query map[string]st
 	return req, nil
 }
 
-// identity is the credentials of the machine's role, and the bucket's region, which is the
+// credentials is the credentials of the machine's role, and the bucket's region, which is the
 // machine's as long as nothing else is known.
-func (b *s3Bucket) identity(ctx context.Context) (awsKeys, string, error) {
+func (b *s3Bucket) credentials(ctx context.Context) (awsKeys, string, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.keys.AccessKeyID != "" && b.keys.Expiration.After(b.now().Add(keysLeft)) {
+	if b.keys.AccessKeyID != "" && b.keys.Expiration.After(b.now().Add(credentialsMargin)) {
 		return b.keys, b.region, nil
 	}
 	base := orBase(b.metadata, awsMetadata)
-	ask, err := askAWS(ctx, base)
+	ask, err := newIMDSSession(ctx, base)
 	if err != nil {
 		return awsKeys{}, "", fmt.Errorf("asking for the machine's credentials: %w", err)
 	}

@@ -19,56 +19,56 @@ import (
 	"skyserve/internal/testkit"
 )
 
-// store is what the clouds' stores have in common: a bucket "models".
-type store struct {
-	mu      sync.Mutex
-	objects map[string][]byte
-	asked   map[string]int // by range and path
-	broken  func(asked string, times int) bool
-	encoded string // the Content-Encoding of all objects at Google
-	gone    bool   // at Google: tokens hold from the second on only
-	nobody  bool   // at Google: the machine runs as nobody
-	tokens  int    // at Google: how many were had
-	lasting string // at Google: how many seconds a token holds
+// fakeStore is what the clouds' stores have in common: a bucket "models".
+type fakeStore struct {
+	mu                sync.Mutex
+	objects           map[string][]byte
+	requests          map[string]int // by range and path
+	broken            func(asked string, times int) bool
+	encoded           string // the Content-Encoding of all objects at Google
+	firstTokenInvalid bool   // at Google: tokens hold from the second on only
+	noAccount         bool   // at Google: the machine runs as nobody
+	tokens            int    // at Google: how many were had
+	tokenSeconds      string // at Google: how many seconds a token holds
 }
 
-// breaks counts a request, and says whether its answer is to break off.
-func (s *store) breaks(r *http.Request) bool {
+// countAndBreak counts a request, and says whether its answer is to break off.
+func (s *fakeStore) countAndBreak(r *http.Request) bool {
 	asked := r.Header.Get("Range") + " " + r.URL.Path
-	s.asked[asked]++
-	return s.broken != nil && s.broken(asked, s.asked[asked])
+	s.requests[asked]++
+	return s.broken != nil && s.broken(asked, s.requests[asked])
 }
 
 // reset breaks no answers from now on, and returns what was asked for before. A request that the
 // fetcher gave up may still be served at that moment.
-func (s *store) reset() (asked map[string]int) {
+func (s *fakeStore) reset() (asked map[string]int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	asked, s.asked, s.broken = s.asked, map[string]int{}, nil
+	asked, s.requests, s.broken = s.requests, map[string]int{}, nil
 	return asked
 }
 
-// half begins an answer that breaks off.
-func half(w http.ResponseWriter) {
+// writeHalf begins an answer that breaks off.
+func writeHalf(w http.ResponseWriter) {
 	w.Header().Set("Content-Length", "1000")
 	w.WriteHeader(http.StatusPartialContent)
 	_, _ = w.Write([]byte("half"))
 }
 
-// below are the sorted names of the objects below a prefix.
-func (s *store) below(prefix string) []string {
+// keysBelow are the sorted names of the objects below a prefix.
+func (s *fakeStore) keysBelow(prefix string) []string {
 	return slices.DeleteFunc(slices.Sorted(maps.Keys(s.objects)), func(key string) bool { return !strings.HasPrefix(key, prefix) })
 }
 
-// stores serve a bucket with a model in it, by scheme, and are read from by a fetcher.
-var stores = map[string]func(t *testing.T, name string) (*store, fetcher){
-	"s3": func(t *testing.T, name string) (*store, fetcher) {
+// fakeStores serve a bucket with a model in it, by scheme, and are read from by a fetcher.
+var fakeStores = map[string]func(t *testing.T, name string) (*fakeStore, fetcher){
+	"s3": func(t *testing.T, name string) (*fakeStore, fetcher) {
 		s := newStore()
 		server := httptest.NewServer(s3Store{s})
 		t.Cleanup(server.Close)
 		return s, fetcher{bucket: &s3Bucket{name: name, metadata: server.URL, endpoint: server.URL, client: server.Client(), now: noon}}
 	},
-	"gs": func(t *testing.T, name string) (*store, fetcher) {
+	"gs": func(t *testing.T, name string) (*fakeStore, fetcher) {
 		s := newStore()
 		server := httptest.NewServer(gcsStore{s})
 		t.Cleanup(server.Close)
@@ -77,12 +77,12 @@ var stores = map[string]func(t *testing.T, name string) (*store, fetcher){
 }
 
 // shards are more than one request fetches, and no whole number of chunks.
-var shards = bytes.Repeat([]byte("0123456789abcdefg"), chunk/10)
+var shards = bytes.Repeat([]byte("0123456789abcdefg"), chunkSize/10)
 
 func noon() time.Time { return time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC) }
 
-func newStore() *store {
-	return &store{asked: map[string]int{}, lasting: "3600", objects: map[string][]byte{
+func newStore() *fakeStore {
+	return &fakeStore{requests: map[string]int{}, tokenSeconds: "3600", objects: map[string][]byte{
 		"llama/config.json": []byte(`{"a": 1}`), "llama/": nil, "llama/empty": {}, "llama/part s/a+b?#%2F.bin": shards,
 		"llama-2/config.json": []byte("another model"),
 	}}
@@ -91,7 +91,7 @@ func newStore() *store {
 // All of a folder comes, in whatever pieces and however often they break, and nothing
 // beside it; what is there is not fetched twice.
 func TestWeightsAreFetched(t *testing.T) {
-	for scheme, serve := range stores {
+	for scheme, serve := range fakeStores {
 		t.Run(scheme, func(t *testing.T) {
 			s, f := serve(t, "models")
 			s.broken = func(_ string, times int) bool { return times < 3 }
@@ -109,7 +109,7 @@ func TestWeightsAreFetched(t *testing.T) {
 			if err := fetch(); err != nil {
 				t.Fatal(err)
 			}
-			if found, want := s.compare(t, dir), []string{"config.json", "empty", "part s/a+b?#%2F.bin"}; !slices.Equal(found, want) {
+			if found, want := s.checkFiles(t, dir), []string{"config.json", "empty", "part s/a+b?#%2F.bin"}; !slices.Equal(found, want) {
 				t.Errorf("fetched are %q, want %q", found, want)
 			}
 			if !slices.Contains(told, "0.0 of 0.1 GB") || told[len(told)-1] != "0.1 of 0.1 GB" {
@@ -124,9 +124,9 @@ func TestWeightsAreFetched(t *testing.T) {
 	}
 }
 
-// compare are the names of the files below a directory, which are to hold what the model's
+// checkFiles are the names of the files below a directory, which are to hold what the model's
 // objects do.
-func (s *store) compare(t *testing.T, dir string) []string {
+func (s *fakeStore) checkFiles(t *testing.T, dir string) []string {
 	t.Helper()
 	var found []string
 	err := filepath.WalkDir(dir, func(path string, d os.DirEntry, err error) error {
@@ -147,9 +147,9 @@ func (s *store) compare(t *testing.T, dir string) []string {
 }
 
 // What broke off goes on with the files that are not there yet.
-func TestWeightsGoOnWhereTheyWere(t *testing.T) {
+func TestFetchResumesAfterFailure(t *testing.T) {
 	testkit.Slow(t)
-	for scheme, serve := range stores {
+	for scheme, serve := range fakeStores {
 		s, f := serve(t, "models")
 		s.broken = func(asked string, _ int) bool { return strings.Contains(asked, ".bin") }
 		dir := t.TempDir()
@@ -157,7 +157,7 @@ func TestWeightsGoOnWhereTheyWere(t *testing.T) {
 			t.Fatalf("%s: nothing broke", scheme)
 		}
 		s.reset()
-		if err := f.fetchAll(t.Context(), scheme+"://models/llama", dir, func(string) {}); err != nil || len(s.compare(t, dir)) != 3 {
+		if err := f.fetchAll(t.Context(), scheme+"://models/llama", dir, func(string) {}); err != nil || len(s.checkFiles(t, dir)) != 3 {
 			t.Errorf("%s: %v", scheme, err)
 		}
 		for asked := range s.reset() {
@@ -169,10 +169,10 @@ func TestWeightsGoOnWhereTheyWere(t *testing.T) {
 }
 
 // The scheme of a folder says whose bucket it is of.
-func TestBucketsOfEachCloud(t *testing.T) {
+func TestBucketForScheme(t *testing.T) {
 	for from, want := range map[string]string{"s3://models/a/b": "*agent.s3Bucket models", "gs://models/a": "*agent.gcsBucket models", "gs://models": "none", "az://models/a": "none", "gs:///a": "none"} {
 		got := "none"
-		switch b, _ := bucketOf(from, nil); b := b.(type) {
+		switch b, _ := newBucket(from, nil); b := b.(type) {
 		case *s3Bucket:
 			got = fmt.Sprintf("%T %s", b, b.name)
 		case *gcsBucket:
@@ -185,14 +185,16 @@ func TestBucketsOfEachCloud(t *testing.T) {
 }
 
 // What cannot be fetched says what, and why.
-func TestWeightsThatCannotBeFetched(t *testing.T) {
-	none := func(*store) {}
-	escape := func(s *store) { s.objects = map[string][]byte{"llama/../../etc/passwd": []byte("x")} }
-	breaks := func(s *store) { s.broken = func(asked string, _ int) bool { return strings.Contains(asked, "config") } }
+func TestFetchErrors(t *testing.T) {
+	none := func(*fakeStore) {}
+	escape := func(s *fakeStore) { s.objects = map[string][]byte{"llama/../../etc/passwd": []byte("x")} }
+	breaks := func(s *fakeStore) {
+		s.broken = func(asked string, _ int) bool { return strings.Contains(asked, "config") }
+	}
 	const api = "asking /storage/v1/b/"
 	for want, tt := range map[string]struct {
 		bucket, from string
-		change       func(*store)
+		change       func(*fakeStore)
 	}{
 		"listing s3://others/llama: asking /others: 403: AccessDenied Access Denied":       {"others", "s3://others/llama", none},
 		"listing s3://models/qwen: nothing is below it":                                    {"models", "s3://models/qwen", none},
@@ -205,12 +207,12 @@ func TestWeightsThatCannotBeFetched(t *testing.T) {
 		"listing gs://models/qwen: nothing is below it":                                             {"models", "gs://models/qwen", none},
 		"fetching gs://models/llama/../../etc/passwd: its name leads out of the directory":          {"models", "gs://models/llama", escape},
 		"fetching gs://models/llama/config.json: unexpected EOF":                                    {"models", "gs://models/llama", breaks},
-		"listing gs://models/llama: llama/: its Content-Encoding is gzip: want it stored without":   {"models", "gs://models/llama", func(s *store) { s.encoded = "gzip" }},
+		"listing gs://models/llama: llama/: its Content-Encoding is gzip: want it stored without":   {"models", "gs://models/llama", func(s *fakeStore) { s.encoded = "gzip" }},
 		"listing gs://models/llama: asking for the machine's credentials: asking /computeMetadata/v1/instance/service-accounts/default/token: 404: it runs as nobody: name an account in gcp.replica_account": {
-			"models", "gs://models/llama", func(s *store) { s.nobody = true },
+			"models", "gs://models/llama", func(s *fakeStore) { s.noAccount = true },
 		},
 	} {
-		s, f := stores[tt.from[:2]](t, tt.bucket)
+		s, f := fakeStores[tt.from[:2]](t, tt.bucket)
 		tt.change(s)
 		dir := t.TempDir()
 		err := f.fetchAll(t.Context(), tt.from, dir, func(string) {})

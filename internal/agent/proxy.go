@@ -16,32 +16,32 @@ import (
 	"skyserve/internal/identity"
 )
 
-// front is the proxy through which balancers use an engine on loopback.
-type front struct {
-	config   Proxy
-	server   *http.Server
-	proxy    *httputil.ReverseProxy
-	inFlight atomic.Int64
-	draining atomic.Bool
+// engineProxy is the proxy through which balancers use an engine on loopback.
+type engineProxy struct {
+	config       Proxy
+	server       *http.Server
+	reverseProxy *httputil.ReverseProxy
+	inFlight     atomic.Int64
+	draining     atomic.Bool
 }
 
-// frontIdle is longer than a balancer's idle timeout, so that no connection is closed while a
+// proxyIdleTimeout is longer than a balancer's idle timeout, so that no connection is closed while a
 // request is being sent.
-const frontIdle = 3 * time.Minute
+const proxyIdleTimeout = 3 * time.Minute
 
-// setFront opens the desired proxy; an unchanged one stays open.
-func (a *Agent) setFront(wanted *Proxy) error {
+// setProxy opens the desired proxy; an unchanged one stays open.
+func (a *Agent) setProxy(wanted *Proxy) error {
 	a.mu.Lock()
-	old, draining := a.front, a.draining != ""
+	old, draining := a.proxy, a.draining != ""
 	a.mu.Unlock()
 	if wanted != nil && old != nil && old.config == *wanted {
 		return nil
 	}
-	a.closeFront()
+	a.closeProxy()
 	if wanted == nil {
 		return nil
 	}
-	f, err := a.newFront(*wanted)
+	f, err := a.newProxy(*wanted)
 	if err != nil {
 		return fmt.Errorf("opening the proxy: %w", err)
 	}
@@ -51,59 +51,59 @@ func (a *Agent) setFront(wanted *Proxy) error {
 		return fmt.Errorf("opening the proxy: %w", err)
 	}
 	a.mu.Lock()
-	a.front = f
+	a.proxy = f
 	a.mu.Unlock()
 	go func() {
-		err := f.server.Serve(tls.NewListener(ln, a.frontConfig()))
+		err := f.server.Serve(tls.NewListener(ln, a.proxyTLS()))
 		a.log.Info("proxy closed", "listen", wanted.Listen, "err", err)
 	}()
 	return nil
 }
 
-// newFront returns a proxy that does not listen yet.
-func (a *Agent) newFront(config Proxy) (*front, error) {
+// newProxy returns a proxy that does not listen yet.
+func (a *Agent) newProxy(config Proxy) (*engineProxy, error) {
 	to, err := url.Parse(config.To)
 	if err != nil {
 		return nil, err
 	}
-	f := &front{config: config}
-	f.proxy = &httputil.ReverseProxy{
+	f := &engineProxy{config: config}
+	f.reverseProxy = &httputil.ReverseProxy{
 		Rewrite:       func(r *httputil.ProxyRequest) { r.SetURL(to) },
 		FlushInterval: -1, // forward each token immediately
 		Transport:     &http.Transport{MaxIdleConnsPerHost: 1024, DisableCompression: true},
 		ErrorLog:      slog.NewLogLogger(a.log.Handler(), slog.LevelDebug),
 	}
-	f.server = &http.Server{Handler: f, ReadHeaderTimeout: headerTimeout, IdleTimeout: frontIdle, ErrorLog: f.proxy.ErrorLog}
+	f.server = &http.Server{Handler: f, ReadHeaderTimeout: headerTimeout, IdleTimeout: proxyIdleTimeout, ErrorLog: f.reverseProxy.ErrorLog}
 	return f, nil
 }
 
-// frontConfig returns the TLS configuration for balancers, with the certificate in effect when one
+// proxyTLS returns the TLS configuration for balancers, with the certificate in effect when one
 // connects.
-func (a *Agent) frontConfig() *tls.Config {
+func (a *Agent) proxyTLS() *tls.Config {
 	return &tls.Config{MinVersion: tls.VersionTLS13, GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) {
 		return a.enrolled().Server(identity.Balancer), nil
 	}}
 }
 
 // ServeHTTP forwards a request, unless the machine is draining: then a balancer's next probe fails.
-func (f *front) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (f *engineProxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if f.draining.Load() {
 		w.Header().Set("Connection", "close")
-		refuse(w, http.StatusServiceUnavailable, errDraining)
+		writeError(w, http.StatusServiceUnavailable, errDraining)
 		return
 	}
 	f.inFlight.Add(1)
 	defer f.inFlight.Add(-1)
-	f.proxy.ServeHTTP(w, r)
+	f.reverseProxy.ServeHTTP(w, r)
 }
 
 var errDraining = errors.New("this machine is draining")
 
-// closeFront closes the proxy, with a timeout for requests in flight.
-func (a *Agent) closeFront() {
+// closeProxy closes the proxy, with a timeout for requests in flight.
+func (a *Agent) closeProxy() {
 	a.mu.Lock()
-	f := a.front
-	a.front = nil
+	f := a.proxy
+	a.proxy = nil
 	a.mu.Unlock()
 	if f == nil {
 		return
@@ -113,5 +113,5 @@ func (a *Agent) closeFront() {
 	if err := f.server.Shutdown(ctx); err != nil {
 		_ = f.server.Close() // aborts the remaining requests
 	}
-	f.proxy.Transport.(*http.Transport).CloseIdleConnections()
+	f.reverseProxy.Transport.(*http.Transport).CloseIdleConnections()
 }

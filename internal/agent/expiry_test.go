@@ -19,8 +19,8 @@ type fakeClock struct{ at atomic.Pointer[time.Time] }
 func (c *fakeClock) set(t time.Time) { c.at.Store(&t) }
 func (c *fakeClock) now() time.Time  { return *c.at.Load() }
 
-// talks says why a client and a server, each a party with a role, do not come together.
-func talks(t *testing.T, client *tls.Config, server *tls.Config) error {
+// handshake says why a client and a server, each a party with a role, do not come together.
+func handshake(t *testing.T, client *tls.Config, server *tls.Config) error {
 	t.Helper()
 	near, far := net.Pipe()
 	defer near.Close()
@@ -39,35 +39,35 @@ func talks(t *testing.T, client *tls.Config, server *tls.Config) error {
 	return err
 }
 
-// serviceOfAYear is a balancer and a replica with a controller, on one fake clock.
-type serviceOfAYear struct {
-	*world
+// serviceWithClock is a balancer and a replica with a controller, on one fake clock.
+type serviceWithClock struct {
+	*testService
 	clock             *fakeClock
 	began             time.Time
-	balancer, replica *booted
+	balancer, replica *testMachine
 	controller        *Operator
 }
 
-func newYear(t *testing.T) *serviceOfAYear {
+func newServiceWithClock(t *testing.T) *serviceWithClock {
 	t.Helper()
-	y := &serviceOfAYear{world: newWorld(t), clock: &fakeClock{}, began: time.Now()}
+	y := &serviceWithClock{testService: newTestService(t), clock: &fakeClock{}, began: time.Now()}
 	y.clock.set(y.began)
 	clocked := func(o *Options) { o.Now = y.clock.now }
-	y.replica = y.boot(t.TempDir(), &notes{}, clocked)
-	y.balancer = y.boot(t.TempDir(), &notes{}, clocked, func(o *Options) {
+	y.replica = y.boot(t.TempDir(), &fakeRunner{}, clocked)
+	y.balancer = y.boot(t.TempDir(), &fakeRunner{}, clocked, func(o *Options) {
 		o.Name = identity.Name{Service: "chat", Role: identity.Balancer, ID: "lb-us-0"}
 	})
 	y.balancer.Name = identity.Name{Service: "chat", Role: identity.Balancer, ID: "lb-us-0"}
-	y.up()
+	y.certifyAll()
 	return y
 }
 
-// day is so many days after the service came up.
-func (y *serviceOfAYear) day(n int) { y.clock.set(y.began.AddDate(0, 0, n)) }
+// setDay is so many days after the service came up.
+func (y *serviceWithClock) setDay(n int) { y.clock.set(y.began.AddDate(0, 0, n)) }
 
-// up is what an operator with the service's authority does: machines are certified, and the
+// certifyAll is what an operator with the service's authority does: machines are certified, and the
 // controller is handed what it needs.
-func (y *serviceOfAYear) up() {
+func (y *serviceWithClock) certifyAll() {
 	y.t.Helper()
 	now := y.clock.now()
 	p, err := y.home.OperatorParty("ann", now)
@@ -80,9 +80,9 @@ func (y *serviceOfAYear) up() {
 		y.t.Fatal(err)
 	}
 	operator := &Operator{Party: p, Authority: y.authority, Revoked: revoked, Now: y.clock.now}
-	for _, m := range []*booted{y.balancer, y.replica} {
-		testkit.Eventually(y.t, "the fingerprint is told", func() bool { _, err := m.board.read(y.t.Context()); return err == nil })
-		if _, err := operator.Ensure(y.t.Context(), m.Machine, sample("1")); err != nil {
+	for _, m := range []*testMachine{y.balancer, y.replica} {
+		testkit.Eventually(y.t, "the fingerprint is told", func() bool { _, err := m.publisher.read(y.t.Context()); return err == nil })
+		if _, err := operator.Ensure(y.t.Context(), m.Machine, sampleDeployment("1")); err != nil {
 			y.t.Fatal(err)
 		}
 	}
@@ -102,64 +102,64 @@ func (y *serviceOfAYear) up() {
 	y.controller = &Operator{Party: party, Authority: authority, Revoked: revoked, Now: y.clock.now}
 }
 
-// tend is what a controller does with machines by itself.
-func (y *serviceOfAYear) tend() error {
-	for _, m := range []*booted{y.balancer, y.replica} {
-		if _, err := y.controller.Ensure(y.t.Context(), m.Machine, sample("1")); err != nil {
+// ensureMachines is what a controller does with machines by itself.
+func (y *serviceWithClock) ensureMachines() error {
+	for _, m := range []*testMachine{y.balancer, y.replica} {
+		if _, err := y.controller.Ensure(y.t.Context(), m.Machine, sampleDeployment("1")); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// serves says why the parties of the service do not come together: balancers and replicas,
+// checkConnections says why the parties of the service do not come together: balancers and replicas,
 // the controller and the balancer's admin API, balancers and the controller's store.
-func (y *serviceOfAYear) serves() error {
+func (y *serviceWithClock) checkConnections() error {
 	balancer, replica := y.balancer.agent.enrolled(), y.replica.agent.enrolled()
 	controller := y.controller.Party
 	return errors.Join(
-		talks(y.t, balancer.Client(identity.Replica), replica.Server(identity.Balancer)),
-		talks(y.t, controller.Client(identity.Balancer), balancer.ServerAllowingAnonymous(identity.Operator, identity.Controller, identity.Balancer)),
-		talks(y.t, balancer.Client(identity.Controller), controller.Server(identity.Balancer, identity.Controller)),
+		handshake(y.t, balancer.Client(identity.Replica), replica.Server(identity.Balancer)),
+		handshake(y.t, controller.Client(identity.Balancer), balancer.ServerAllowingAnonymous(identity.Operator, identity.Controller, identity.Balancer)),
+		handshake(y.t, balancer.Client(identity.Controller), controller.Server(identity.Balancer, identity.Controller)),
 	)
 }
 
 // Nobody runs `up` for a year: the controller renews the certificates of machines, and all
 // go on as long as what it was handed holds. Then an operator renews all of it.
-func TestAYearWithoutAnOperator(t *testing.T) {
+func TestYearWithoutOperator(t *testing.T) {
 	testkit.Slow(t)
-	y := newYear(t)
+	y := newServiceWithClock(t)
 	for day := 0; day < 365; day += 13 {
-		y.day(day)
-		if err := errors.Join(y.tend(), y.serves()); err != nil {
+		y.setDay(day)
+		if err := errors.Join(y.ensureMachines(), y.checkConnections()); err != nil {
 			t.Fatalf("on day %d: %v", day, err)
 		}
-		for _, m := range []*booted{y.balancer, y.replica} {
+		for _, m := range []*testMachine{y.balancer, y.replica} {
 			left := m.agent.Status().Expires.Sub(y.clock.now())
 			if end := y.controller.Authority.Expires().Sub(y.clock.now()); left < min(identity.AlertBefore, end-time.Hour) {
 				t.Errorf("on day %d: %s has %s left", day, m.Name.ID, left)
 			}
 		}
 	}
-	y.day(366)
-	if err := y.serves(); !errors.Is(err, identity.ErrUntrusted) {
+	y.setDay(366)
+	if err := y.checkConnections(); !errors.Is(err, identity.ErrUntrusted) {
 		t.Errorf("a year and a day: %v", err)
 	}
-	if err := y.tend(); err == nil {
+	if err := y.ensureMachines(); err == nil {
 		t.Error("a controller renews beyond what it was handed")
 	}
-	y.up()
-	if err := errors.Join(y.tend(), y.serves()); err != nil {
+	y.certifyAll()
+	if err := errors.Join(y.ensureMachines(), y.checkConnections()); err != nil {
 		t.Errorf("once an operator has renewed all: %v", err)
 	}
 }
 
 // Without a controller either, what machines were handed holds for 90 days.
-func TestCertificatesWithoutAController(t *testing.T) {
-	y := newYear(t)
+func TestCertificatesWithoutController(t *testing.T) {
+	y := newServiceWithClock(t)
 	for day, serves := range map[int]bool{1: true, 89: true, 91: false} {
-		y.day(day)
-		if err := talks(t, y.balancer.agent.enrolled().Client(identity.Replica), y.replica.agent.enrolled().Server(identity.Balancer)); (err == nil) != serves {
+		y.setDay(day)
+		if err := handshake(t, y.balancer.agent.enrolled().Client(identity.Replica), y.replica.agent.enrolled().Server(identity.Balancer)); (err == nil) != serves {
 			t.Errorf("on day %d: %v", day, err)
 		}
 	}
@@ -167,10 +167,10 @@ func TestCertificatesWithoutAController(t *testing.T) {
 
 // A controller that was taken out certifies nobody: what it signed is refused as soon as a
 // machine knows the list, and machines that it had certified are certified anew before.
-func TestWhatARevokedControllerSignedIsRefused(t *testing.T) {
-	y := newYear(t)
-	y.day(40)
-	if err := y.tend(); err != nil {
+func TestRevokedControllerCertificatesAreRejected(t *testing.T) {
+	y := newServiceWithClock(t)
+	y.setDay(40)
+	if err := y.ensureMachines(); err != nil {
 		t.Fatal(err)
 	}
 	if y.replica.agent.Status().Issuer == "" {
@@ -186,11 +186,11 @@ func TestWhatARevokedControllerSignedIsRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	before := *y.controller
-	y.up() // which renews machines, then hands them the list
-	if err := errors.Join(y.tend(), y.serves()); err != nil {
+	y.certifyAll() // which renews machines, then hands them the list
+	if err := errors.Join(y.ensureMachines(), y.checkConnections()); err != nil {
 		t.Fatalf("machines, and the controller that came after it: %v", err)
 	}
-	for _, m := range []*booted{y.balancer, y.replica} {
+	for _, m := range []*testMachine{y.balancer, y.replica} {
 		if s := m.agent.Status(); s.Issuer != "" || s.Revoked != list.Number() {
 			t.Errorf("%s: %+v", m.Name.ID, s)
 		}
@@ -205,7 +205,7 @@ func TestWhatARevokedControllerSignedIsRefused(t *testing.T) {
 	}
 	posing := identity.NewParty(chain, key)
 	posing.Now = y.clock.now
-	if err := talks(t, posing.Client(identity.Replica), y.replica.agent.frontConfig()); !errors.Is(err, identity.ErrRevoked) {
+	if err := handshake(t, posing.Client(identity.Replica), y.replica.agent.proxyTLS()); !errors.Is(err, identity.ErrRevoked) {
 		t.Errorf("a balancer of its making is let in: %v", err)
 	}
 	if _, err := before.Status(t.Context(), y.balancer.Machine); err == nil {

@@ -10,14 +10,14 @@ import (
 // Inspect sees how a unit does.
 func (s *System) Inspect(ctx context.Context, u Unit, lines int) (UnitState, error) {
 	if u.Image == "" {
-		return s.lookAtProgram(ctx, unitPrefix+u.Name, lines)
+		return s.inspectProgram(ctx, unitPrefix+u.Name, lines)
 	}
-	return s.lookAtContainer(ctx, unitPrefix+u.Name, lines)
+	return s.inspectContainer(ctx, unitPrefix+u.Name, lines)
 }
 
-// lookAtProgram asks systemd, which tells properties in an order of its own: they are
+// inspectProgram asks systemd, which tells properties in an order of its own: they are
 // known by their names.
-func (s *System) lookAtProgram(ctx context.Context, name string, lines int) (UnitState, error) {
+func (s *System) inspectProgram(ctx context.Context, name string, lines int) (UnitState, error) {
 	text, err := s.call(ctx, "systemctl", "show", "--property=ActiveState,SubState,Result,NRestarts", name)
 	if err != nil {
 		return UnitState{}, err
@@ -40,8 +40,8 @@ func (s *System) lookAtProgram(ctx context.Context, name string, lines int) (Uni
 // which has blanks.
 const inspectFormat = "{{.State.Status}} {{.State.ExitCode}} {{.State.OOMKilled}} {{.RestartCount}} {{.State.Error}}"
 
-// lookAtContainer asks Docker.
-func (s *System) lookAtContainer(ctx context.Context, name string, lines int) (UnitState, error) {
+// inspectContainer asks Docker.
+func (s *System) inspectContainer(ctx context.Context, name string, lines int) (UnitState, error) {
 	text, err := s.call(ctx, "docker", "inspect", "--format", inspectFormat, name)
 	if err != nil {
 		return UnitState{Lost: true}, err

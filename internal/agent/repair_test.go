@@ -15,7 +15,7 @@ import (
 )
 
 // What Docker says of a container is what people read, and whether the agent has to act.
-func TestHowContainersDo(t *testing.T) {
+func TestContainerStates(t *testing.T) {
 	for state, want := range map[string]UnitState{
 		"running 0 false 0 ":     {Running: true},
 		"running 0 false 7 ":     {Running: true, Restarts: 7},
@@ -25,7 +25,7 @@ func TestHowContainersDo(t *testing.T) {
 			Reason: "it is created, exit code 128, nvidia-container-cli: device error: GPU is lost", Lost: true,
 		},
 	} {
-		m, s := newMachine(t)
+		m, s := newFakeHost(t)
 		m.running["skyserve-engine"], m.state = "f1", state
 		want.Lines = []string{"two"}
 		got, err := s.Inspect(t.Context(), container, 1)
@@ -33,14 +33,14 @@ func TestHowContainersDo(t *testing.T) {
 			t.Errorf("%q: got %+v (%v), want %+v", state, got, err, want)
 		}
 	}
-	_, s := newMachine(t)
+	_, s := newFakeHost(t)
 	if seen, err := s.Inspect(t.Context(), container, 1); err == nil || !seen.Lost {
 		t.Errorf("without a container: %+v (%v)", seen, err)
 	}
 }
 
 // A program that fails tells why on stderr, and nvidia-smi on stdout.
-func TestAProgramThatFailsIsQuoted(t *testing.T) {
+func TestCallErrorQuotesOutput(t *testing.T) {
 	for script, want := range map[string]string{
 		"echo data; echo why >&2; exit 3":                  "sh -c: exit status 3: why",
 		"echo 'Unable to determine: GPU is lost'; exit 15": "sh -c: exit status 15: Unable to determine: GPU is lost",
@@ -52,8 +52,8 @@ func TestAProgramThatFailsIsQuoted(t *testing.T) {
 }
 
 // A disk that earlier images fill has room for another one.
-func TestAFullDiskIsMadeRoomOn(t *testing.T) {
-	m, s := newMachine(t)
+func TestFullDiskPrunesImages(t *testing.T) {
+	m, s := newFakeHost(t)
 	m.full = true
 	if started, err := s.Start(t.Context(), container, func(Phase, string) {}); err != nil || !started {
 		t.Errorf("started %v (%v) after %q", started, err, m.calls)
@@ -65,8 +65,8 @@ func TestAFullDiskIsMadeRoomOn(t *testing.T) {
 
 // An engine that is a program where it was a container, or the other way round, takes the
 // place of that one.
-func TestAUnitThatBecomesAnother(t *testing.T) {
-	m, s := newMachine(t)
+func TestProgramReplacesContainer(t *testing.T) {
+	m, s := newFakeHost(t)
 	program := Unit{Name: "engine", Args: []string{"/usr/local/bin/skyserve", "engine"}}
 	for i, u := range []Unit{container, program, container} {
 		if started, err := s.Start(t.Context(), u, func(Phase, string) {}); err != nil || !started {
@@ -81,8 +81,8 @@ func TestAUnitThatBecomesAnother(t *testing.T) {
 // newAgent is an agent that does not run.
 func newAgent(t *testing.T, runner Runner) *Agent {
 	t.Helper()
-	w := newWorld(t)
-	a, err := New(Options{Name: replicaName, Owner: w.authority.Owner(), Dir: t.TempDir(), Publisher: &board{}, Runner: runner})
+	w := newTestService(t)
+	a, err := New(Options{Name: replicaName, Owner: w.authority.Owner(), Dir: t.TempDir(), Publisher: &fakePublisher{}, Runner: runner})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -91,40 +91,40 @@ func newAgent(t *testing.T, runner Runner) *Agent {
 
 // A container that Docker gave up, as when a GPU fell off its bus, is started anew; why it
 // cannot be is told for as long as that lasts.
-func TestALostContainerIsStartedAnew(t *testing.T) {
+func TestLostContainerIsRestarted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m, s := newMachine(t)
+		m, s := newFakeHost(t)
 		a := newAgent(t, s)
 		runs := func() (n int) {
-			m.change(func() {
+			m.update(func() {
 				n = strings.Count(strings.Join(m.calls, "\n"), "docker run ")
 			})
 			return n
 		}
 		ctx, cancel := context.WithCancel(t.Context())
-		a.wanted = Deployment{Revision: "1", Units: []Unit{container}}
-		go a.carry(ctx)
-		m.change(func() { m.state = "running 0 false 0 " })
-		pass(time.Hour)
+		a.desired = Deployment{Revision: "1", Units: []Unit{container}}
+		go a.runDeployment(ctx)
+		m.update(func() { m.state = "running 0 false 0 " })
+		advance(time.Hour)
 		if s := a.Status(); s.Phase != PhaseReady || runs() != 1 {
 			t.Errorf("at first: %+v after %d starts", s, runs())
 		}
-		m.change(func() { m.state = "restarting 1 false 4 " })
-		pass(time.Hour)
+		m.update(func() { m.state = "restarting 1 false 4 " })
+		advance(time.Hour)
 		if s := a.Status(); s.Phase != PhaseFailed || s.Reason != "engine: it is restarting, exit code 1, started again 4 times: two" || runs() != 1 {
 			t.Errorf("while Docker starts it again: %+v after %d starts", s, runs())
 		}
-		m.change(func() { m.state, m.broken, m.running["skyserve-engine"] = "exited 1 false 4 ", "nvidia-smi", "gone" })
-		pass(repairDelay / 2)
+		m.update(func() { m.state, m.broken, m.running["skyserve-engine"] = "exited 1 false 4 ", "nvidia-smi", "gone" })
+		advance(repairDelay / 2)
 		if s := a.Status(); !strings.HasPrefix(s.Reason, "engine: it is exited, exit code 1") {
 			t.Errorf("at once: %+v", s)
 		}
-		pass(time.Hour)
+		advance(time.Hour)
 		if s := a.Status(); s.Phase != PhaseFailed || !strings.HasPrefix(s.Reason, "starting engine: the GPU's driver: ") {
 			t.Errorf("while the driver does not answer: %+v", s)
 		}
-		m.change(func() { m.state, m.broken = "running 0 false 0 ", "" })
-		pass(time.Minute)
+		m.update(func() { m.state, m.broken = "running 0 false 0 ", "" })
+		advance(time.Minute)
 		if s := a.Status(); s.Phase != PhaseReady || runs() != 2 {
 			t.Errorf("at last: %+v after %d starts", s, runs())
 		}
@@ -135,8 +135,8 @@ func TestALostContainerIsStartedAnew(t *testing.T) {
 
 // What a machine is no longer to have, such as the keys of a controller that is now on
 // another one, it has no longer.
-func TestFilesOfEarlierDeploymentsGo(t *testing.T) {
-	w, runner := newWorld(t), &notes{}
+func TestStaleFilesAreRemoved(t *testing.T) {
+	w, runner := newTestService(t), &fakeRunner{}
 	m, o := w.boot(t.TempDir(), runner, func(o *Options) { o.Name.Role = identity.Balancer }), w.operator()
 	m.Name.Role = identity.Balancer
 	with := func(revision string, units ...Unit) Deployment { return Deployment{Revision: revision, Units: units} }
