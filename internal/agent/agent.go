@@ -63,7 +63,7 @@ type Options struct {
 	Cloud func(Cloud) (http.Handler, error)
 	// Advice polls the cloud for a rebalance recommendation; nil = never.
 	Advice Advice
-	// Inspect is the interval at which units are checked; default 2 s.
+	// Look is the interval at which units are checked; default 2 s.
 	Look time.Duration
 	// Now is the clock for certificates; nil = time.Now.
 	Now func() time.Time

@@ -21,7 +21,7 @@ const (
 	withdrawnAfter = 3
 
 	fileGoneAt        = "gone-at" // time of the interruption; missing without one
-	reasonInterrupted = "its end is near"
+	reasonInterrupted = "interruption imminent"
 )
 
 // watchNotices reports interruptions and drains the machine in time, until ctx ends. A restarted

@@ -30,23 +30,23 @@ type engineProxy struct {
 const proxyIdleTimeout = 3 * time.Minute
 
 // setProxy opens the desired proxy; an unchanged one stays open.
-func (a *Agent) setProxy(wanted *Proxy) error {
+func (a *Agent) setProxy(config *Proxy) error {
 	a.mu.Lock()
 	old, draining := a.proxy, a.draining != ""
 	a.mu.Unlock()
-	if wanted != nil && old != nil && old.config == *wanted {
+	if config != nil && old != nil && old.config == *config {
 		return nil
 	}
 	a.closeProxy()
-	if wanted == nil {
+	if config == nil {
 		return nil
 	}
-	f, err := a.newProxy(*wanted)
+	f, err := a.newProxy(*config)
 	if err != nil {
 		return fmt.Errorf("opening the proxy: %w", err)
 	}
 	f.draining.Store(draining)
-	ln, err := net.Listen("tcp", wanted.Listen)
+	ln, err := net.Listen("tcp", config.Listen)
 	if err != nil {
 		return fmt.Errorf("opening the proxy: %w", err)
 	}
@@ -55,7 +55,11 @@ func (a *Agent) setProxy(wanted *Proxy) error {
 	a.mu.Unlock()
 	go func() {
 		err := f.server.Serve(tls.NewListener(ln, a.proxyTLS()))
-		a.log.Info("proxy closed", "listen", wanted.Listen, "err", err)
+		if errors.Is(err, http.ErrServerClosed) {
+			a.log.Info("proxy stopped", "listen", config.Listen)
+			return
+		}
+		a.log.Info("proxy failed", "listen", config.Listen, "err", err)
 	}()
 	return nil
 }

@@ -19,26 +19,26 @@ import (
 // maxRelayDuration bounds one relayed connection: an exchange with an agent takes seconds.
 const maxRelayDuration = 5 * time.Minute
 
-// headerKey is the fingerprint of the key that a machine must show which is not enrolled
-// yet, or whose certificate ended, for a relay to lead there.
+// headerKey is the header with the fingerprint of the key that the target machine must present.
+// It is sent for a machine that is not enrolled yet or whose certificate has expired.
 const headerKey = "Skyserve-Key"
 
 // serveRelay connects an operator or the controller to the agent of another machine, which
-// lets nobody in but balancers' machines. What passes is TLS between the two; the relay
-// sees none of it. Only the agents' own port is relayed to, only by balancers, and only
-// where a machine of the service answers, or the one with the key that was named.
+// accepts connections only from machines of balancers. The relayed bytes are TLS between the two
+// ends; the relay cannot read them. Only balancers relay, only to the agents' port, and only to a
+// machine of the service or to one with the requested key.
 func (a *Agent) serveRelay(w http.ResponseWriter, r *http.Request) {
 	_, own, _ := net.SplitHostPort(a.opts.Listen)
 	_, port, err := net.SplitHostPort(r.Host)
 	switch {
 	case a.opts.Name.Role != identity.Balancer:
-		writeError(w, http.StatusForbidden, fmt.Errorf("relaying to %s: this is a %s, and only balancers relay", r.Host, a.opts.Name.Role))
+		writeError(w, http.StatusForbidden, fmt.Errorf("relaying to %s: this machine is a %s; only balancers relay", r.Host, a.opts.Name.Role))
 		return
 	case a.enrolled() == nil:
 		writeError(w, http.StatusConflict, errNotEnrolled)
 		return
 	case err != nil || port != own:
-		writeError(w, http.StatusForbidden, fmt.Errorf("relaying to %s: want another agent, on port %s", r.Host, own))
+		writeError(w, http.StatusForbidden, fmt.Errorf("relaying to %s: must be another agent, on port %s", r.Host, own))
 		return
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), maxRelayDuration)
@@ -55,15 +55,16 @@ func (a *Agent) serveRelay(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer from.Close()
-	_ = from.SetDeadline(time.Time{}) // the server's was for a request; a dead connection shows below
+	_ = from.SetDeadline(time.Time{}) // the server's deadline was for a request; copying detects a dead connection
 	if _, err := io.WriteString(from, "HTTP/1.1 200 OK\r\n\r\n"); err != nil {
-		return // who asked has gone
+		return // the client has disconnected
 	}
 	copyBetween(ctx, to, from, buffered.Reader)
 }
 
-// dialVerified connects to a machine once it has shown, over a connection before, that it is one
-// of the service, or has the key with a fingerprint. status is what to answer otherwise.
+// dialVerified connects to a machine after verifying, on a first connection, that it belongs to
+// the service or has the key with a fingerprint. On an error, status is the HTTP status to
+// return.
 func (a *Agent) dialVerified(ctx context.Context, addr, fingerprint string) (conn net.Conn, status int, err error) {
 	config := a.enrolled().Client(identity.Balancer, identity.Replica)
 	if fingerprint != "" {
@@ -82,7 +83,7 @@ func (a *Agent) dialVerified(ctx context.Context, addr, fingerprint string) (con
 	return conn, http.StatusBadGateway, err
 }
 
-// copyBetween copies between two connections until one side ends, or ctx.
+// copyBetween copies between two connections until one side closes or ctx ends.
 func copyBetween(ctx context.Context, to, from net.Conn, fromReader io.Reader) {
 	end := sync.OnceFunc(func() {
 		to.Close()
@@ -91,7 +92,7 @@ func copyBetween(ctx context.Context, to, from net.Conn, fromReader io.Reader) {
 	defer context.AfterFunc(ctx, end)()
 	var both sync.WaitGroup
 	copied := func(w io.Writer, r io.Reader) {
-		_, _ = io.Copy(w, r) // how it ended is for the two ends to say
+		_, _ = io.Copy(w, r) // the two ends detect errors themselves
 		end()
 	}
 	both.Go(func() { copied(to, fromReader) })
@@ -99,9 +100,9 @@ func copyBetween(ctx context.Context, to, from net.Conn, fromReader io.Reader) {
 	both.Wait()
 }
 
-// Through is a Dial that goes by way of a balancer's machine: to replicas, which let
-// only those in. Errors include identity.ErrUntrusted and identity.ErrPin, as the balancer's
-// machine found the other one.
+// Through returns a Dial function that connects through a balancer's machine: replicas accept
+// connections only from those. Errors include identity.ErrUntrusted and identity.ErrPin, as found
+// by the balancer's machine.
 func (o *Operator) Through(by Machine) func(ctx context.Context, addr, fingerprint string) (net.Conn, error) {
 	return func(ctx context.Context, addr, fingerprint string) (net.Conn, error) {
 		conn, err := o.dialRelayed(ctx, by, addr, fingerprint)
@@ -113,13 +114,13 @@ func (o *Operator) Through(by Machine) func(ctx context.Context, addr, fingerpri
 			}
 		}
 		if err != nil {
-			return nil, fmt.Errorf("going through %s: %w", by.Name.ID, err)
+			return nil, fmt.Errorf("connecting through %s: %w", by.Name.ID, err)
 		}
 		return conn, nil
 	}
 }
 
-// dialRelayed asks the agent of a machine for a connection to another one.
+// dialRelayed requests a connection to another machine from the agent of a machine.
 func (o *Operator) dialRelayed(ctx context.Context, by Machine, addr, fingerprint string) (net.Conn, error) {
 	nc, err := o.dial(ctx, by.Address)
 	if err != nil {
@@ -140,7 +141,7 @@ func (o *Operator) dialRelayed(ctx context.Context, by Machine, addr, fingerprin
 	return conn, nil
 }
 
-// requestRelay asks for a relayed connection over one to the relay.
+// requestRelay requests a relayed connection, on a connection to the relay.
 func requestRelay(conn net.Conn, addr, fingerprint string) error {
 	req := &http.Request{Method: http.MethodConnect, Host: addr, URL: &url.URL{Host: addr}, Header: http.Header{}}
 	if fingerprint != "" {
@@ -154,12 +155,12 @@ func requestRelay(conn net.Conn, addr, fingerprint string) error {
 	if err != nil {
 		return err
 	}
-	if resp.StatusCode != http.StatusOK { // else what follows is no body, and closing it would wait for its end
+	if resp.StatusCode != http.StatusOK { // with 200, the stream follows: closing it as a body would wait for its end
 		defer resp.Body.Close()
 		return responseError(resp)
 	}
 	if r.Buffered() > 0 {
-		return errors.New("the relay spoke before it was its turn") // in TLS the client does
+		return errors.New("the relay sent data before the client") // in TLS the client sends first
 	}
 	return nil
 }

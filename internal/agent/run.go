@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// Runner runs units. Its methods are idempotent; one goroutine changes units, others may call Look.
+// Runner runs units. Its methods are idempotent; one goroutine changes units, others may call Inspect.
 type Runner interface {
 	// Names returns the units that it runs or should run, including those of an earlier agent.
 	Names(ctx context.Context) ([]string, error)

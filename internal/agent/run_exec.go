@@ -16,54 +16,54 @@ import (
 )
 
 const (
-	stopGrace   = 30 * time.Second // twice what a balancer takes to drain
+	stopGrace   = 30 * time.Second // twice the drain time of a balancer
 	maxBackoff  = 30 * time.Second
-	maxLogSize  = 1 << 20 // of a unit's log; then it begins anew
+	maxLogSize  = 1 << 20 // of a unit's log; a larger one is truncated at the next start
 	unitLog     = "unit.log"
 	minBackoff  = 100 * time.Millisecond
-	programName = "skyserve" // what units call this program
+	programName = "skyserve" // the name of this program in Unit.Args
 )
 
-// Exec runs units as children of the agent, which end with it. It is for machines
-// without systemd; containers it cannot run.
+// Exec runs units as children of the agent, which stop with it. It is for machines without
+// systemd and cannot run containers.
 type Exec struct {
 	// Dir is the agent's directory, in which units run.
 	Dir string
-	// Inside runs a unit of this program inside of the agent's process, until ctx ends. args are
-	// those after the program's name; what it writes goes to log, and each value of reload asks
-	// it to read its files again. nil = units of this program are children too.
+	// Inside runs a unit of this program inside the agent's process, until ctx ends. args are the
+	// arguments after the program's name, log receives its output, and each value of reload
+	// requests a reload of its files. nil = units of this program are children too.
 	Inside func(ctx context.Context, args []string, log io.Writer, reload <-chan os.Signal) error
 
 	mu   sync.Mutex
 	jobs map[string]*job
 }
 
-// job is a program that is started again when it ends.
+// job is a program that is restarted when it exits.
 type job struct {
 	fixed   string
-	program string // its path; empty where it is run inside
+	program string // its path; empty if it runs inside
 	inside  func(ctx context.Context, args []string, log io.Writer, reload <-chan os.Signal) error
 	reload  chan os.Signal
 	stop    context.CancelFunc
 	done    chan struct{}
 
 	mu      sync.Mutex
-	process *os.Process // nil while it does not run, or runs inside
+	process *os.Process // nil while it is not running, or runs inside
 	running bool
 	reason  string
 }
 
-// Names are the units that run.
+// Names returns the units that it runs.
 func (e *Exec) Names(context.Context) ([]string, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return slices.Sorted(maps.Keys(e.jobs)), nil
 }
 
-// Start starts a unit; note is not used, since nothing takes long.
+// Start starts a unit. It does not report progress, since nothing takes long.
 func (e *Exec) Start(ctx context.Context, u Unit, _ func(Phase, string)) (started bool, err error) {
 	if u.Image != "" {
-		return false, fmt.Errorf("the image %s: containers need the runner of a machine with Docker", u.Image)
+		return false, fmt.Errorf("running image %s: the exec runner cannot run containers, use the system runner", u.Image)
 	}
 	j := &job{fixed: u.fixed(), done: make(chan struct{}), reload: make(chan os.Signal, 1)}
 	if e.Inside != nil && u.Args[0] == programName {
@@ -95,29 +95,30 @@ func (e *Exec) Start(ctx context.Context, u Unit, _ func(Phase, string)) (starte
 	return true, nil
 }
 
-// runUntilStopped starts the program again and again, after rests that grow while it fails soon.
+// runUntilStopped restarts the program whenever it exits, with a backoff that grows while it
+// fails soon.
 func (j *job) runUntilStopped(ctx context.Context, dir string, u Unit) {
 	defer close(j.done)
-	for rest := minBackoff; ctx.Err() == nil; rest = min(2*rest, maxBackoff) {
+	for backoff := minBackoff; ctx.Err() == nil; backoff = min(2*backoff, maxBackoff) {
 		began := time.Now()
 		err := j.runOnce(ctx, dir, u)
 		if time.Since(began) > maxBackoff {
-			rest = minBackoff
+			backoff = minBackoff
 		}
-		reason := "it ended"
+		reason := "exited"
 		if err != nil {
 			reason = err.Error()
 		}
 		j.setState(nil, false, reason)
 		select {
 		case <-ctx.Done():
-		case <-time.After(rest):
+		case <-time.After(backoff):
 		}
 	}
 }
 
-// runOnce runs the program until it ends. At the end of ctx it is asked to, and made to
-// when it does not.
+// runOnce runs the program until it exits. When ctx ends, it sends SIGTERM, and SIGKILL after
+// stopGrace.
 func (j *job) runOnce(ctx context.Context, dir string, u Unit) error {
 	log, err := openLog(filepath.Join(dir, u.Name, unitLog))
 	if err != nil {
@@ -139,14 +140,14 @@ func (j *job) runOnce(ctx context.Context, dir string, u Unit) error {
 	return cmd.Wait()
 }
 
-// setState notes whether the program runs, and why it does not.
+// setState records whether the program is running, and why it is not.
 func (j *job) setState(process *os.Process, runs bool, reason string) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.process, j.running, j.reason = process, runs, reason
 }
 
-// openLog opens a unit's log for what it will write; a long one begins anew.
+// openLog opens a unit's log for appending, and truncates one above maxLogSize.
 func openLog(path string) (*os.File, error) {
 	flags := os.O_CREATE | os.O_WRONLY | os.O_APPEND
 	if info, err := os.Stat(path); err == nil && info.Size() > maxLogSize {
@@ -165,24 +166,24 @@ func (e *Exec) findJob(name string) *job {
 func (e *Exec) Reload(_ context.Context, name string) error {
 	j := e.findJob(name)
 	if j == nil {
-		return fmt.Errorf("reloading %s: it does not run", name)
+		return fmt.Errorf("reloading %s: it is not running", name)
 	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if j.inside != nil {
 		select {
 		case j.reload <- syscall.SIGHUP:
-		default: // it did not read its files yet since the last one
+		default: // the last signal is still pending
 		}
 		return nil
 	}
 	if j.process == nil {
-		return nil // it reads them when it starts
+		return nil // it reads its files when it starts
 	}
 	return j.process.Signal(syscall.SIGHUP)
 }
 
-// Stop ends a unit with SIGTERM, and after its grace with SIGKILL.
+// Stop stops a unit with SIGTERM, and with SIGKILL after stopGrace.
 func (e *Exec) Stop(_ context.Context, name string) error {
 	j := e.findJob(name)
 	if j == nil {
@@ -196,7 +197,7 @@ func (e *Exec) Stop(_ context.Context, name string) error {
 	return nil
 }
 
-// Close ends all units.
+// Close stops all units.
 func (e *Exec) Close() error {
 	names, err := e.Names(context.Background())
 	for _, name := range names {
@@ -205,19 +206,19 @@ func (e *Exec) Close() error {
 	return err
 }
 
-// Inspect sees how a unit does.
+// Inspect returns the state of a unit, with the last lines of its log.
 func (e *Exec) Inspect(_ context.Context, u Unit, lines int) (UnitState, error) {
 	j := e.findJob(u.Name)
 	if j == nil {
-		return UnitState{Reason: "it was not started"}, nil
+		return UnitState{Reason: "not started"}, nil
 	}
 	j.mu.Lock()
-	seen := UnitState{Running: j.running || j.reason == "", Reason: j.reason} // without a reason it is about to
+	state := UnitState{Running: j.running || j.reason == "", Reason: j.reason} // without a reason, it is starting
 	j.mu.Unlock()
 	text, err := os.ReadFile(filepath.Join(e.Dir, u.Name, unitLog))
 	if errors.Is(err, os.ErrNotExist) {
-		return seen, nil
+		return state, nil
 	}
-	seen.Lines = lastLines(string(text), lines)
-	return seen, err
+	state.Lines = lastLines(string(text), lines)
+	return state, err
 }

@@ -20,15 +20,15 @@ import (
 )
 
 const (
-	readyTimeout  = 5 * time.Second // a model that is busy loading answers late
+	readyTimeout  = 5 * time.Second // an engine that is loading a model responds late
 	retryInterval = 15 * time.Second
 	tailLines     = 5
-	// repairDelay is how long a unit may be lost before it is started anew: its reason is to
-	// be read, and Docker itself may be starting again.
+	// repairDelay is how long a unit may be lost before it is restarted: an operator can read its
+	// reason meanwhile, and Docker itself may be restarting.
 	repairDelay = 30 * time.Second
 )
 
-// reconcileUnits carries out what is wanted and looks how it does, until ctx ends.
+// reconcileUnits applies the desired deployment and checks its units, until ctx ends.
 func (a *Agent) reconcileUnits(ctx context.Context) {
 	for {
 		select {
@@ -44,7 +44,7 @@ func (a *Agent) reconcileUnits(ctx context.Context) {
 		}()
 		select {
 		case <-ctx.Done():
-		case <-a.changed: // pulls of what is no longer wanted are given up
+		case <-a.changed: // cancels pulls of an outdated deployment
 			a.signalChange()
 		}
 		stop()
@@ -52,8 +52,8 @@ func (a *Agent) reconcileUnits(ctx context.Context) {
 	}
 }
 
-// runDeployment makes the machine run what is wanted, trying again what fails, and then looks
-// on until ctx ends.
+// runDeployment applies the desired deployment, with retries, and then checks its units until ctx
+// ends.
 func (a *Agent) runDeployment(ctx context.Context) {
 	a.mu.Lock()
 	d := a.desired
@@ -74,29 +74,30 @@ func (a *Agent) runDeployment(ctx context.Context) {
 	})
 }
 
-// applyWithRetries makes the machine run what is wanted, however often that takes.
+// applyWithRetries applies a deployment, until it succeeds or ctx ends.
 func (a *Agent) applyWithRetries(ctx context.Context, d Deployment) {
 	a.repeat(ctx, retryInterval, func() (done bool) {
 		err := a.applyDeployment(ctx, d)
 		if err != nil && ctx.Err() == nil {
-			a.log.Error("carrying out the deployment", "revision", d.Revision, "err", err)
+			a.log.Error("applying the deployment", "revision", d.Revision, "err", err)
 			a.setPhase(PhaseFailed, err.Error())
 		}
 		return err == nil
 	})
 	if ctx.Err() == nil {
-		a.log.Info("the deployment is carried out", "revision", d.Revision)
+		a.log.Info("deployment applied", "revision", d.Revision)
 	}
 }
 
-// setPhase says how far the machine is.
+// setPhase sets the phase of the machine and its reason.
 func (a *Agent) setPhase(phase Phase, reason string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.phase, a.reason = phase, reason
 }
 
-// applyDeployment stops what is not wanted, then starts or tells what is.
+// applyDeployment stops units that the deployment does not contain, then starts or reloads its
+// own.
 func (a *Agent) applyDeployment(ctx context.Context, d Deployment) error {
 	a.setPhase(PhasePreparing, "")
 	running, err := a.opts.Runner.Names(ctx)
@@ -119,8 +120,8 @@ func (a *Agent) applyDeployment(ctx context.Context, d Deployment) error {
 	return errors.Join(a.setProxy(d.Front), a.removeStale(d))
 }
 
-// removeStale removes what earlier deployments had files for and this one has not: they
-// may be secrets, such as those of a controller that moved to another machine.
+// removeStale removes files of earlier deployments that this one does not contain. They may be
+// secrets, such as those of a controller that moved to another machine.
 func (a *Agent) removeStale(d Deployment) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -136,7 +137,7 @@ func (a *Agent) removeStale(d Deployment) error {
 	return nil
 }
 
-// filesOf are the paths of the files of a deployment.
+// filesOf returns the paths of the files of a deployment.
 func filesOf(d Deployment) map[string]bool {
 	paths := map[string]bool{}
 	for _, u := range d.Units {
@@ -147,7 +148,7 @@ func filesOf(d Deployment) map[string]bool {
 	return paths
 }
 
-// startUnit writes a unit's files and has it run with them.
+// startUnit writes a unit's files, and starts or reloads the unit.
 func (a *Agent) startUnit(ctx context.Context, u Unit) error {
 	for _, name := range slices.Sorted(maps.Keys(u.Files)) {
 		path := filepath.Join(a.opts.Dir, name)
@@ -163,21 +164,22 @@ func (a *Agent) startUnit(ctx context.Context, u Unit) error {
 		}
 	}
 	started, err := a.opts.Runner.Start(ctx, u, a.setPhase)
-	if err == nil && !started && len(u.Files) > 0 { // whether an earlier agent came to tell it is not known
+	if err == nil && !started && len(u.Files) > 0 { // an earlier agent may have stopped before the reload
 		err = a.opts.Runner.Reload(ctx, u.Name)
 	}
 	return err
 }
 
-// checkUnits sees how the units do; lost says that one of them does not come back by itself.
+// checkUnits updates the status of the units; lost reports that one of them does not restart by
+// itself.
 func (a *Agent) checkUnits(ctx context.Context, d Deployment) (lost bool) {
 	units := make([]UnitStatus, len(d.Units))
 	phase, reason := PhaseReady, ""
 	for i, u := range d.Units {
-		s, worst, gone := a.checkUnit(ctx, u)
-		lost = lost || gone
+		s, unitPhase, unitLost := a.checkUnit(ctx, u)
+		lost = lost || unitLost
 		if units[i] = s; !s.Ready && phase == PhaseReady {
-			phase, reason = worst, u.Name+": "+s.Reason
+			phase, reason = unitPhase, u.Name+": "+s.Reason
 		}
 	}
 	if ctx.Err() != nil {
@@ -192,34 +194,34 @@ func (a *Agent) checkUnits(ctx context.Context, d Deployment) (lost bool) {
 	return lost
 }
 
-// checkUnit sees how one unit does; phase is what the machine is in because of it.
+// checkUnit returns the status of one unit, and the phase of the machine that follows from it.
 func (a *Agent) checkUnit(ctx context.Context, u Unit) (s UnitStatus, phase Phase, lost bool) {
 	s.Name = u.Name
-	seen, err := a.opts.Runner.Inspect(ctx, u, tailLines)
+	state, err := a.opts.Runner.Inspect(ctx, u, tailLines)
 	if err != nil {
 		s.Reason = err.Error()
-		return s, PhaseFailed, seen.Lost
+		return s, PhaseFailed, state.Lost
 	}
-	s.Running = seen.Running
+	s.Running = state.Running
 	if s.Running {
-		phase, s.Reason = readinessPhase(ctx, u, seen.Lines)
+		phase, s.Reason = readinessPhase(ctx, u, state.Lines)
 	} else {
-		phase, s.Reason = PhaseFailed, seen.Reason
+		phase, s.Reason = PhaseFailed, state.Reason
 	}
 	if s.Ready = phase == PhaseReady; s.Ready {
 		return s, phase, false
 	}
-	if seen.Restarts > 0 {
-		s.Reason += fmt.Sprintf(", started again %d times", seen.Restarts)
+	if state.Restarts > 0 {
+		s.Reason += fmt.Sprintf(", restarted %d times", state.Restarts)
 	}
-	if len(seen.Lines) > 0 {
-		s.Reason = strings.TrimPrefix(s.Reason+": "+seen.Lines[len(seen.Lines)-1], ": ")
+	if len(state.Lines) > 0 {
+		s.Reason = strings.TrimPrefix(s.Reason+": "+state.Lines[len(state.Lines)-1], ": ")
 	}
-	return s, phase, seen.Lost
+	return s, phase, state.Lost
 }
 
-// readinessPhase says what a unit that runs is busy with, and why it is of no use yet, or what it
-// remarks although it is ready.
+// readinessPhase returns the phase of a running unit. reason is why it is not ready, or remarks
+// of a ready unit, such as alerts.
 func readinessPhase(ctx context.Context, u Unit, lines []string) (phase Phase, reason string) {
 	if u.Ready == "" {
 		return PhaseReady, ""
@@ -231,10 +233,10 @@ func readinessPhase(ctx context.Context, u Unit, lines []string) (phase Phase, r
 	return PhaseReady, remark
 }
 
-// weightsLogPhrases are words of engines' logs while they download or load weights.
+// weightsLogPhrases are phrases in the logs of engines that download or load weights.
 var weightsLogPhrases = []string{"download", "fetching", "loading safetensors", "loading weights", "load weight", "loading model", "starting to load model"}
 
-// phaseOf tells from what an engine wrote last what it is busy with.
+// phaseOf returns the phase of an engine that is not ready, from the last lines of its log.
 func phaseOf(lines []string) Phase {
 	for _, line := range slices.Backward(lines) {
 		line = strings.ToLower(line)
@@ -245,15 +247,16 @@ func phaseOf(lines []string) Phase {
 	return PhaseStarting
 }
 
-// localClient asks this machine only, and anew each time: a unit may be another by then.
+// localClient calls units of this machine, each time on a new connection: the unit may have been
+// replaced.
 var localClient = &http.Client{
 	Timeout:       readyTimeout,
 	Transport:     &http.Transport{DisableKeepAlives: true},
 	CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 }
 
-// checkReadyURL is nil when a URL of this machine answers 200. The remark is what it says beyond
-// "ok" in plain text, as our own programs do.
+// checkReadyURL returns nil if a URL of this machine returns 200. remark is the text after "ok"
+// in a plain-text response, which our own programs send.
 func checkReadyURL(ctx context.Context, url string) (remark string, err error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
@@ -261,23 +264,23 @@ func checkReadyURL(ctx context.Context, url string) (remark string, err error) {
 	}
 	resp, err := localClient.Do(req)
 	if err != nil {
-		return "", errors.New("it does not answer yet")
+		return "", errors.New("not responding yet")
 	}
 	defer resp.Body.Close()
 	text := plainText(resp)
 	if resp.StatusCode != http.StatusOK {
-		return "", errors.New(strings.TrimSuffix(fmt.Sprintf("it answers %d: %s", resp.StatusCode, text), ": "))
+		return "", errors.New(strings.TrimSuffix(fmt.Sprintf("HTTP status %d: %s", resp.StatusCode, text), ": "))
 	}
-	if remarks, ours := strings.CutPrefix(text, "ok"); ours {
-		return strings.TrimPrefix(remarks, "; "), nil
+	if after, ok := strings.CutPrefix(text, "ok"); ok {
+		return strings.TrimPrefix(after, "; "), nil
 	}
 	return "", nil
 }
 
-// maxReadyBody bounds what is read of an answer: a few alerts.
+// maxReadyBody is the number of bytes read of a response: enough for a few alerts.
 const maxReadyBody = 2 << 10
 
-// plainText is the lines of an answer in plain text as one; empty where it is anything else.
+// plainText returns the lines of a plain-text response, joined; empty for other content types.
 func plainText(resp *http.Response) string {
 	if kind, _, err := mime.ParseMediaType(resp.Header.Get("Content-Type")); err != nil || kind != "text/plain" {
 		return ""
@@ -287,7 +290,7 @@ func plainText(resp *http.Response) string {
 		return ""
 	}
 	clean := strings.Map(func(r rune) rune {
-		if r != '\n' && unicode.IsControl(r) { // it is shown on terminals
+		if r != '\n' && unicode.IsControl(r) { // removes escape sequences: it is shown on terminals
 			return ' '
 		}
 		return r
