@@ -17,7 +17,7 @@ import (
 	"skyserve/internal/testkit"
 )
 
-// sampleDeployment is a deployment of one unit with a secret.
+// sampleDeployment returns a deployment of one unit with a secret.
 func sampleDeployment(revision string) Deployment {
 	return Deployment{Revision: revision, Units: []Unit{{
 		Name: "engine", Args: []string{"engine"}, Secrets: map[string]string{"HF_TOKEN": "hunter2"},
@@ -32,34 +32,34 @@ func TestMachineIsEnrolledOnceThenUpdated(t *testing.T) {
 		t.Errorf("at boot: %+v", s)
 	}
 	if _, err := o.Status(t.Context(), m.Machine); !errors.Is(err, identity.ErrUntrusted) {
-		t.Errorf("before it is enrolled: %v", err)
+		t.Errorf("status before the enrolment: %v", err)
 	}
 	s, err := o.Ensure(t.Context(), m.Machine, sampleDeployment("1"))
 	if err != nil || !s.Enrolled || s.Revision != "1" || s.Name != "skyserve://replica.chat/us-0" {
 		t.Fatalf("%+v (%v)", s, err)
 	}
-	testkit.Eventually(t, "it is ready", func() bool { return m.agent.Status().Phase == PhaseReady })
+	testkit.Eventually(t, "the machine is ready", func() bool { return m.agent.Status().Phase == PhaseReady })
 
 	again, err := o.Ensure(t.Context(), m.Machine, sampleDeployment("1"))
 	if err != nil || !again.Expires.Equal(s.Expires) {
-		t.Errorf("ensured twice: %+v (%v)", again, err)
+		t.Errorf("second Ensure: %+v (%v)", again, err)
 	}
 	if _, err := o.Ensure(t.Context(), m.Machine, sampleDeployment("2")); err != nil {
 		t.Fatal(err)
 	}
-	testkit.Eventually(t, "the new file is told", func() bool { return slices.Contains(runner.recordedCalls(), "reload engine") })
+	testkit.Eventually(t, "the unit is reloaded", func() bool { return slices.Contains(runner.recordedCalls(), "reload engine") })
 	if text, err := os.ReadFile(filepath.Join(dir, "engine/config.yaml")); err != nil || string(text) != "revision: 2" {
-		t.Errorf("the file is %q (%v)", text, err)
+		t.Errorf("file: %q (%v)", text, err)
 	}
 	if got := runner.recordedCalls(); !slices.Equal(got, []string{"start engine", "reload engine"}) {
-		t.Errorf("did %v", got)
+		t.Errorf("calls: %v", got)
 	}
 
-	// Another deployment without the unit stops it.
+	// A deployment without the unit stops it.
 	if _, err := o.Ensure(t.Context(), m.Machine, Deployment{Revision: "3"}); err != nil {
 		t.Fatal(err)
 	}
-	testkit.Eventually(t, "it is stopped", func() bool { return slices.Contains(runner.recordedCalls(), "stop engine") })
+	testkit.Eventually(t, "the unit is stopped", func() bool { return slices.Contains(runner.recordedCalls(), "stop engine") })
 	err = filepath.WalkDir(dir, func(path string, d os.DirEntry, err error) error {
 		if info, e := d.Info(); err == nil && e == nil && info.Mode().Perm()&0o077 != 0 && path != dir {
 			t.Errorf("%s: mode %v", path, info.Mode())
@@ -81,8 +81,8 @@ func TestAgentRestartKeepsEnrolment(t *testing.T) {
 	m.stop()
 	runner := &fakeRunner{}
 	m = w.boot(dir, runner)
-	m.Fingerprint = nil // it is known by its certificate now
-	testkit.Eventually(t, "it is ready again", func() bool { return m.agent.Status().Phase == PhaseReady })
+	m.Fingerprint = nil // the certificate identifies it now
+	testkit.Eventually(t, "the machine is ready again", func() bool { return m.agent.Status().Phase == PhaseReady })
 	after, err := o.Ensure(t.Context(), m.Machine, sampleDeployment("1"))
 	if err != nil || after.Revision != "1" || !after.Expires.Equal(before.Expires) {
 		t.Errorf("%+v, was %+v (%v)", after, before, err)
@@ -91,25 +91,25 @@ func TestAgentRestartKeepsEnrolment(t *testing.T) {
 	other := newTestService(t)
 	_, err = New(Options{Name: m.Name, Owner: other.authority.Owner(), Dir: dir, Publisher: &fakePublisher{}, Runner: runner})
 	if !errors.Is(err, identity.ErrUntrusted) {
-		t.Errorf("an agent that is told of another owner: %v", err)
+		t.Errorf("New with another owner: %v", err)
 	}
 }
 
-// What no certificate of the service's operators and controllers comes with gets
-// nothing out of a machine and nothing into it.
+// Only certificates of the service's operators and controllers give access to a machine, before
+// and after the enrolment.
 func TestAgentRejectsOtherIdentities(t *testing.T) {
 	w := newTestService(t)
-	bare := w.boot(t.TempDir(), &fakeRunner{})
+	unenrolled := w.boot(t.TempDir(), &fakeRunner{})
 	enrolled := w.boot(t.TempDir(), &fakeRunner{})
 	if _, err := w.operator().Ensure(t.Context(), enrolled.Machine, sampleDeployment("1")); err != nil {
 		t.Fatal(err)
 	}
-	strangers := newTestService(t)
-	for _, m := range []*testMachine{bare, enrolled} {
+	other := newTestService(t)
+	for _, m := range []*testMachine{unenrolled, enrolled} {
 		for name, p := range map[string]identity.Party{
-			"a replica": w.party(identity.Replica, "us-1"), "a balancer": w.party(identity.Balancer, "lb-us-0"), "an operator of another service": strangers.operator().Party,
+			"a replica": w.party(identity.Replica, "us-1"), "a balancer": w.party(identity.Balancer, "lb-us-0"), "an operator of another service": other.operator().Party,
 		} {
-			o := &Operator{Party: p, Authority: strangers.authority}
+			o := &Operator{Party: p, Authority: other.authority}
 			for _, do := range []struct {
 				method, path string
 				body         string
@@ -133,7 +133,7 @@ func TestAgentRejectsOtherIdentities(t *testing.T) {
 	}
 }
 
-// keyFingerprint is the fingerprint of the key that a machine shows.
+// keyFingerprint returns the fingerprint of the key that a machine presents.
 func keyFingerprint(t *testing.T, m *testMachine) string {
 	t.Helper()
 	if p := m.agent.enrolled(); p != nil {
@@ -165,15 +165,15 @@ func TestInvalidEnrolmentsAreRejected(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	foreign, err := w.authority.Certify(otherKey.Public(), m.Name, time.Now(), time.Hour)
+	otherKeyChain, err := w.authority.Certify(otherKey.Public(), m.Name, time.Now(), time.Hour)
 	if err != nil {
 		t.Fatal(err)
 	}
-	elsewhere, err := newTestService(t).authority.Certify(shown.PublicKey, m.Name, time.Now(), time.Hour)
+	otherCAChain, err := newTestService(t).authority.Certify(shown.PublicKey, m.Name, time.Now(), time.Hour)
 	if err != nil {
 		t.Fatal(err)
 	}
-	past, err := w.authority.Certify(shown.PublicKey, m.Name, time.Now().Add(-2*time.Hour), time.Hour)
+	expired, err := w.authority.Certify(shown.PublicKey, m.Name, time.Now().Add(-2*time.Hour), time.Hour)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -184,11 +184,11 @@ func TestInvalidEnrolmentsAreRejected(t *testing.T) {
 	}{
 		{"for another machine", "but this machine is", enrolment{Chain: certified(identity.Name{Service: "chat", Role: identity.Replica, ID: "us-1"})}},
 		{"for another role", "but this machine is", enrolment{Chain: certified(identity.Name{Service: "chat", Role: identity.Balancer, ID: "us-0"})}},
-		{"for another key", "not for the key", enrolment{Chain: string(identity.EncodeChain(foreign))}},
-		{"by another authority", "not of this service", enrolment{Chain: string(identity.EncodeChain(elsewhere))}},
-		{"past", "not of this service", enrolment{Chain: string(identity.EncodeChain(past))}},
+		{"for another key", "not for the key", enrolment{Chain: string(identity.EncodeChain(otherKeyChain))}},
+		{"from another CA", "not of this service", enrolment{Chain: string(identity.EncodeChain(otherCAChain))}},
+		{"expired", "not of this service", enrolment{Chain: string(identity.EncodeChain(expired))}},
 		{"without a chain", "none found", enrolment{}},
-		{"with a unit that cannot be", "units[0]: args: is missing", enrolment{Chain: good, Deployment: Deployment{Units: []Unit{{Name: "x"}}}}},
+		{"invalid unit", "units[0]: args: is missing", enrolment{Chain: good, Deployment: Deployment{Units: []Unit{{Name: "x"}}}}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -198,18 +198,18 @@ func TestInvalidEnrolmentsAreRejected(t *testing.T) {
 				t.Errorf("%v, want %q", err, tt.want)
 			}
 			if m.agent.enrolled() != nil {
-				t.Error("it is enrolled")
+				t.Error("the machine is enrolled")
 			}
 		})
 	}
 	if err := o.put(t.Context(), m.Machine, pinned, pathDeployment, sampleDeployment("1")); !isConflict(err) {
-		t.Errorf("a deployment before the enrolment: %v", err)
+		t.Errorf("deployment before the enrolment: %v", err)
 	}
 	if err := o.put(t.Context(), m.Machine, pinned, pathEnrolment, enrolment{Chain: good, Deployment: sampleDeployment("1")}); err != nil {
 		t.Fatal(err)
 	}
 	if err := o.put(t.Context(), m.Machine, pinned, pathEnrolment, enrolment{Chain: good, Deployment: sampleDeployment("1")}); !isConflict(err) {
-		t.Errorf("the same once more: %v", err)
+		t.Errorf("second enrolment: %v", err)
 	}
 }
 
@@ -218,8 +218,8 @@ func isConflict(err error) bool {
 	return errors.As(err, &refusal) && refusal.Status == http.StatusConflict
 }
 
-// Who sits in between before the enrolment, or answers in the machine's place, is found
-// out before anything is handed over.
+// An operator detects a machine in the middle, or in the place of another, before the enrolment,
+// and sends it nothing.
 func TestImpostorIsNotEnrolled(t *testing.T) {
 	w := newTestService(t)
 	m := w.boot(t.TempDir(), &fakeRunner{})
@@ -233,12 +233,12 @@ func TestImpostorIsNotEnrolled(t *testing.T) {
 	invited := w.operator()
 	invited.Authority = nil
 	if _, err := invited.Ensure(t.Context(), m.Machine, sampleDeployment("1")); !errors.Is(err, ErrNoAuthority) || m.agent.enrolled() != nil {
-		t.Errorf("enrolling without the authority: %v", err)
+		t.Errorf("enrolling without the CA: %v", err)
 	}
-	silent := m.Machine
-	silent.Fingerprint = (&fakePublisher{}).read
-	if _, err := w.operator().Ensure(t.Context(), silent, sampleDeployment("1")); !errors.Is(err, ErrNoFingerprint) {
-		t.Errorf("a machine that has told nothing yet: %v", err)
+	unpublished := m.Machine
+	unpublished.Fingerprint = (&fakePublisher{}).read
+	if _, err := w.operator().Ensure(t.Context(), unpublished, sampleDeployment("1")); !errors.Is(err, ErrNoFingerprint) {
+		t.Errorf("machine without a published fingerprint: %v", err)
 	}
 }
 
@@ -252,9 +252,9 @@ func TestCertificatesAreRenewed(t *testing.T) {
 	later := *o
 	later.Now = func() time.Time { return first.Expires.Add(-identity.RenewBefore + time.Minute) }
 	if _, err := later.Ensure(t.Context(), m.Machine, sampleDeployment("1")); err == nil || !strings.Contains(err.Error(), "not of this service") {
-		t.Errorf("a certificate that is not good yet by the machine's clock: %v", err)
+		t.Errorf("certificate that is not valid yet by the machine's clock: %v", err)
 	}
-	// The operator's clock is right, and the certificate is an old one.
+	// The operator's clock is correct, and the certificate is old.
 	chain, err := w.authority.Certify(m.agent.selfSigned.Leaf.PublicKey, m.Name, time.Now(), time.Hour)
 	if err != nil {
 		t.Fatal(err)
@@ -265,18 +265,18 @@ func TestCertificatesAreRenewed(t *testing.T) {
 	invited := *o
 	invited.Authority = nil
 	if s, err := invited.Ensure(t.Context(), m.Machine, sampleDeployment("1")); err != nil || s.Expires.After(time.Now().Add(2*time.Hour)) {
-		t.Errorf("who has no authority renewed nothing, and that is no error: %+v (%v)", s, err)
+		t.Errorf("operator without the CA: %+v (%v), want the certificate unchanged", s, err)
 	}
 	s, err := o.Ensure(t.Context(), m.Machine, sampleDeployment("1"))
 	if err != nil || s.Expires.Before(time.Now().Add(identity.CertificateLife-time.Hour)) {
 		t.Errorf("%+v (%v)", s, err)
 	}
 	if got := runner.recordedCalls(); slices.Contains(got, "stop engine") {
-		t.Errorf("renewing did %v", got)
+		t.Errorf("calls while renewing: %v", got)
 	}
 }
 
-// A machine whose certificate ended is found again by its fingerprint.
+// A machine whose certificate has expired is identified by its fingerprint again.
 func TestExpiredCertificateIsRenewed(t *testing.T) {
 	w, runner, dir := newTestService(t), &fakeRunner{}, t.TempDir()
 	m, o := w.boot(dir, runner), w.operator()
@@ -287,7 +287,7 @@ func TestExpiredCertificateIsRenewed(t *testing.T) {
 	m.stop()
 	later := func() time.Time { return first.Expires.Add(time.Hour) }
 	m = w.boot(dir, runner, func(o *Options) { o.Now = later })
-	testkit.Eventually(t, "the fingerprint is told again", func() bool { _, err := m.publisher.read(t.Context()); return err == nil })
+	testkit.Eventually(t, "the fingerprint is published again", func() bool { _, err := m.publisher.read(t.Context()); return err == nil })
 	p, err := w.home.OperatorParty("", later())
 	if err != nil {
 		t.Fatal(err)
@@ -299,8 +299,8 @@ func TestExpiredCertificateIsRenewed(t *testing.T) {
 	}
 }
 
-// The front passes what balancers ask, and stops doing so when the machine drains;
-// what is in flight goes on.
+// The proxy forwards requests of balancers. While the machine drains, it rejects new ones and
+// completes those in flight.
 func TestProxyServesOnlyBalancers(t *testing.T) {
 	release := make(chan struct{})
 	engine := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -320,7 +320,7 @@ func TestProxyServesOnlyBalancers(t *testing.T) {
 	if _, err := o.Ensure(t.Context(), m.Machine, d); err != nil {
 		t.Fatal(err)
 	}
-	testkit.Eventually(t, "it is ready", func() bool { return m.agent.Status().Phase == PhaseReady })
+	testkit.Eventually(t, "the machine is ready", func() bool { return m.agent.Status().Phase == PhaseReady })
 	as := func(p identity.Party) *http.Client {
 		transport := &http.Transport{TLSClientConfig: p.Client(identity.Replica)}
 		t.Cleanup(transport.CloseIdleConnections)
@@ -335,7 +335,7 @@ func TestProxyServesOnlyBalancers(t *testing.T) {
 	if _, err := io.ReadFull(slow.Body, make([]byte, len("data: 1\n\n"))); err != nil {
 		t.Fatal(err)
 	}
-	for name, p := range map[string]identity.Party{"an operator": o.Party, "a replica": w.party(identity.Replica, "us-1"), "a stranger": newTestService(t).party(identity.Balancer, "lb-us-0")} {
+	for name, p := range map[string]identity.Party{"an operator": o.Party, "a replica": w.party(identity.Replica, "us-1"), "a balancer of another service": newTestService(t).party(identity.Balancer, "lb-us-0")} {
 		p.Root = w.authority.Root()
 		if resp, err := as(p).Get("https://" + at + "/"); err == nil {
 			resp.Body.Close()
@@ -346,7 +346,7 @@ func TestProxyServesOnlyBalancers(t *testing.T) {
 		t.Fatal(err)
 	}
 	s, err := o.Status(t.Context(), m.Machine)
-	if err != nil || s.Phase != PhaseDraining || s.Reason != "asked by ann" || s.InFlight != 1 {
+	if err != nil || s.Phase != PhaseDraining || s.Reason != "requested by ann" || s.InFlight != 1 {
 		t.Errorf("%+v (%v)", s, err)
 	}
 	resp, err := balancer.Get("https://" + at + "/metrics")
@@ -355,11 +355,11 @@ func TestProxyServesOnlyBalancers(t *testing.T) {
 	}
 	resp.Body.Close()
 	if resp.StatusCode != http.StatusServiceUnavailable {
-		t.Errorf("a probe while it drains: %s", resp.Status)
+		t.Errorf("probe while draining: %s", resp.Status)
 	}
 	close(release)
-	if rest, err := io.ReadAll(slow.Body); err != nil || string(rest) != "data: 2\n\n" {
-		t.Errorf("what was in flight: %q (%v)", rest, err)
+	if remaining, err := io.ReadAll(slow.Body); err != nil || string(remaining) != "data: 2\n\n" {
+		t.Errorf("response in flight: %q (%v)", remaining, err)
 	}
 	testkit.Eventually(t, "nothing is in flight", func() bool { return m.agent.Status().InFlight == 0 })
 }

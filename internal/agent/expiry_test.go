@@ -13,27 +13,27 @@ import (
 	"skyserve/internal/testkit"
 )
 
-// fakeClock is the time of a whole service.
+// fakeClock is the clock of a whole service.
 type fakeClock struct{ at atomic.Pointer[time.Time] }
 
 func (c *fakeClock) set(t time.Time) { c.at.Store(&t) }
 func (c *fakeClock) now() time.Time  { return *c.at.Load() }
 
-// handshake says why a client and a server, each a party with a role, do not come together.
+// handshake returns why a TLS handshake between a client and a server fails; nil if it succeeds.
 func handshake(t *testing.T, client *tls.Config, server *tls.Config) error {
 	t.Helper()
 	near, far := net.Pipe()
 	defer near.Close()
 	defer far.Close()
-	served := make(chan error, 1)
+	serverErr := make(chan error, 1)
 	go func() {
 		err := tls.Server(far, server).Handshake()
-		far.Close() // the client is not to wait for more
-		served <- err
+		far.Close() // so that the client does not wait
+		serverErr <- err
 	}()
 	err := tls.Client(near, client).Handshake()
 	near.Close()
-	if refused := <-served; refused != nil && (errors.Is(refused, identity.ErrUntrusted) || errors.Is(refused, identity.ErrRevoked)) {
+	if refused := <-serverErr; refused != nil && (errors.Is(refused, identity.ErrUntrusted) || errors.Is(refused, identity.ErrRevoked)) {
 		return refused
 	}
 	return err
@@ -62,11 +62,11 @@ func newServiceWithClock(t *testing.T) *serviceWithClock {
 	return y
 }
 
-// setDay is so many days after the service came up.
+// setDay sets the clock to n days after the start of the service.
 func (y *serviceWithClock) setDay(n int) { y.clock.set(y.began.AddDate(0, 0, n)) }
 
-// certifyAll is what an operator with the service's authority does: machines are certified, and the
-// controller is handed what it needs.
+// certifyAll does what `skyserve up` does for an operator with the CA: it certifies machines, and
+// delivers a certificate and a delegated CA to the controller.
 func (y *serviceWithClock) certifyAll() {
 	y.t.Helper()
 	now := y.clock.now()
@@ -81,7 +81,7 @@ func (y *serviceWithClock) certifyAll() {
 	}
 	operator := &Operator{Party: p, Authority: y.authority, Revoked: revoked, Now: y.clock.now}
 	for _, m := range []*testMachine{y.balancer, y.replica} {
-		testkit.Eventually(y.t, "the fingerprint is told", func() bool { _, err := m.publisher.read(y.t.Context()); return err == nil })
+		testkit.Eventually(y.t, "the fingerprint is published", func() bool { _, err := m.publisher.read(y.t.Context()); return err == nil })
 		if _, err := operator.Ensure(y.t.Context(), m.Machine, sampleDeployment("1")); err != nil {
 			y.t.Fatal(err)
 		}
@@ -102,7 +102,7 @@ func (y *serviceWithClock) certifyAll() {
 	y.controller = &Operator{Party: party, Authority: authority, Revoked: revoked, Now: y.clock.now}
 }
 
-// ensureMachines is what a controller does with machines by itself.
+// ensureMachines does what a controller does with machines by itself.
 func (y *serviceWithClock) ensureMachines() error {
 	for _, m := range []*testMachine{y.balancer, y.replica} {
 		if _, err := y.controller.Ensure(y.t.Context(), m.Machine, sampleDeployment("1")); err != nil {
@@ -112,8 +112,8 @@ func (y *serviceWithClock) ensureMachines() error {
 	return nil
 }
 
-// checkConnections says why the parties of the service do not come together: balancers and replicas,
-// the controller and the balancer's admin API, balancers and the controller's store.
+// checkConnections returns why parties of the service cannot connect: balancers to replicas, the
+// controller to the balancer's admin API, balancers to the controller's store.
 func (y *serviceWithClock) checkConnections() error {
 	balancer, replica := y.balancer.agent.enrolled(), y.replica.agent.enrolled()
 	controller := y.controller.Party
@@ -124,8 +124,8 @@ func (y *serviceWithClock) checkConnections() error {
 	)
 }
 
-// Nobody runs `up` for a year: the controller renews the certificates of machines, and all
-// go on as long as what it was handed holds. Then an operator renews all of it.
+// For a year, nobody runs `skyserve up`. The controller renews the certificates of machines until
+// its delegated CA expires. Then an operator renews everything.
 func TestYearWithoutOperator(t *testing.T) {
 	testkit.Slow(t)
 	y := newServiceWithClock(t)
@@ -143,30 +143,30 @@ func TestYearWithoutOperator(t *testing.T) {
 	}
 	y.setDay(366)
 	if err := y.checkConnections(); !errors.Is(err, identity.ErrUntrusted) {
-		t.Errorf("a year and a day: %v", err)
+		t.Errorf("after a year: %v", err)
 	}
 	if err := y.ensureMachines(); err == nil {
-		t.Error("a controller renews beyond what it was handed")
+		t.Error("the controller renews after the expiry of its delegated CA")
 	}
 	y.certifyAll()
 	if err := errors.Join(y.ensureMachines(), y.checkConnections()); err != nil {
-		t.Errorf("once an operator has renewed all: %v", err)
+		t.Errorf("after the renewal by an operator: %v", err)
 	}
 }
 
-// Without a controller either, what machines were handed holds for 90 days.
+// Without a controller, certificates of machines expire after 90 days.
 func TestCertificatesWithoutController(t *testing.T) {
 	y := newServiceWithClock(t)
-	for day, serves := range map[int]bool{1: true, 89: true, 91: false} {
+	for day, valid := range map[int]bool{1: true, 89: true, 91: false} {
 		y.setDay(day)
-		if err := handshake(t, y.balancer.agent.enrolled().Client(identity.Replica), y.replica.agent.enrolled().Server(identity.Balancer)); (err == nil) != serves {
+		if err := handshake(t, y.balancer.agent.enrolled().Client(identity.Replica), y.replica.agent.enrolled().Server(identity.Balancer)); (err == nil) != valid {
 			t.Errorf("on day %d: %v", day, err)
 		}
 	}
 }
 
-// A controller that was taken out certifies nobody: what it signed is refused as soon as a
-// machine knows the list, and machines that it had certified are certified anew before.
+// A revoked controller cannot certify. Machines with the list reject certificates that it issued;
+// those of machines are renewed before they get the list.
 func TestRevokedControllerCertificatesAreRejected(t *testing.T) {
 	y := newServiceWithClock(t)
 	y.setDay(40)
@@ -174,9 +174,9 @@ func TestRevokedControllerCertificatesAreRejected(t *testing.T) {
 		t.Fatal(err)
 	}
 	if y.replica.agent.Status().Issuer == "" {
-		t.Fatal("the replica does not say that the controller certified it")
+		t.Fatal("the status of the replica does not show the controller as issuer")
 	}
-	thief := y.controller.Authority
+	revokedCA := y.controller.Authority
 	all, err := y.home.Recorded()
 	if err != nil {
 		t.Fatal(err)
@@ -186,9 +186,9 @@ func TestRevokedControllerCertificatesAreRejected(t *testing.T) {
 		t.Fatal(err)
 	}
 	before := *y.controller
-	y.certifyAll() // which renews machines, then hands them the list
+	y.certifyAll() // renews the certificates of machines, then delivers the list
 	if err := errors.Join(y.ensureMachines(), y.checkConnections()); err != nil {
-		t.Fatalf("machines, and the controller that came after it: %v", err)
+		t.Fatalf("machines and the next controller: %v", err)
 	}
 	for _, m := range []*testMachine{y.balancer, y.replica} {
 		if s := m.agent.Status(); s.Issuer != "" || s.Revoked != list.Number() {
@@ -199,16 +199,16 @@ func TestRevokedControllerCertificatesAreRejected(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	chain, err := thief.Certify(key.Public(), identity.Name{Service: "chat", Role: identity.Balancer, ID: "lb-us-0"}, y.clock.now(), identity.CertificateLife)
+	chain, err := revokedCA.Certify(key.Public(), identity.Name{Service: "chat", Role: identity.Balancer, ID: "lb-us-0"}, y.clock.now(), identity.CertificateLife)
 	if err != nil {
 		t.Fatal(err)
 	}
 	posing := identity.NewParty(chain, key)
 	posing.Now = y.clock.now
 	if err := handshake(t, posing.Client(identity.Replica), y.replica.agent.proxyTLS()); !errors.Is(err, identity.ErrRevoked) {
-		t.Errorf("a balancer of its making is let in: %v", err)
+		t.Errorf("a balancer that it certified: %v", err)
 	}
 	if _, err := before.Status(t.Context(), y.balancer.Machine); err == nil {
-		t.Error("the controller itself is let in")
+		t.Error("the controller itself is accepted")
 	}
 }

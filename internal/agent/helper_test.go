@@ -19,7 +19,7 @@ import (
 	"skyserve/internal/testkit"
 )
 
-// TestMain also is the program that units of these tests run: see unitMain.
+// TestMain runs the tests, or a unit's program: see unitMain.
 func TestMain(m *testing.M) {
 	if os.Getenv(envUnit) != "" {
 		unitMain()
@@ -28,7 +28,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// fakeRunner is a Runner that runs nothing and writes down what it should.
+// fakeRunner is a Runner that runs nothing and records its calls.
 type fakeRunner struct {
 	mu      sync.Mutex
 	units   map[string]Unit
@@ -78,9 +78,9 @@ func (n *fakeRunner) Stop(_ context.Context, name string) error {
 func (n *fakeRunner) Inspect(_ context.Context, u Unit, lines int) (UnitState, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	_, runs := n.units[u.Name]
-	said := n.lines[u.Name]
-	return UnitState{Running: runs, Lines: said[max(0, len(said)-lines):]}, nil
+	_, running := n.units[u.Name]
+	log := n.lines[u.Name]
+	return UnitState{Running: running, Lines: log[max(0, len(log)-lines):]}, nil
 }
 
 func (n *fakeRunner) recordedCalls() []string {
@@ -89,7 +89,7 @@ func (n *fakeRunner) recordedCalls() []string {
 	return slices.Clone(n.calls)
 }
 
-// fakePublisher is a Publisher and what an operator reads.
+// fakePublisher is a Publisher from which a test reads the fingerprint.
 type fakePublisher struct {
 	mu          sync.Mutex
 	fingerprint string
@@ -111,7 +111,7 @@ func (b *fakePublisher) read(context.Context) (string, error) {
 	return b.fingerprint, nil
 }
 
-// testService is a service with an operator.
+// testService is a service with its CA.
 type testService struct {
 	t         *testing.T
 	authority *identity.Authority
@@ -137,7 +137,7 @@ func (w *testService) operator() *Operator {
 	return &Operator{Party: p, Authority: w.authority}
 }
 
-// party is another one with a certificate.
+// party returns another identity of the service.
 func (w *testService) party(role identity.Role, id string) identity.Party {
 	w.t.Helper()
 	key, err := identity.NewKey()
@@ -151,7 +151,7 @@ func (w *testService) party(role identity.Role, id string) identity.Party {
 	return identity.NewParty(chain, key)
 }
 
-// testMachine is a machine whose agent runs.
+// testMachine is a machine with a running agent.
 type testMachine struct {
 	Machine
 	agent     *Agent
@@ -159,7 +159,7 @@ type testMachine struct {
 	stop      func()
 }
 
-// boot starts the agent of a replica us-0 in a directory.
+// boot starts the agent of the replica us-0 in a directory.
 func (w *testService) boot(dir string, runner Runner, change ...func(*Options)) *testMachine {
 	w.t.Helper()
 	b := &testMachine{publisher: &fakePublisher{}}
@@ -182,7 +182,7 @@ func (w *testService) boot(dir string, runner Runner, change ...func(*Options)) 
 	b.stop = sync.OnceFunc(func() {
 		cancel()
 		if err := <-ended; err != nil {
-			w.t.Errorf("the agent: %v", err)
+			w.t.Errorf("Run: %v", err)
 		}
 	})
 	w.t.Cleanup(b.stop)
@@ -200,10 +200,10 @@ func (w *testService) boot(dir string, runner Runner, change ...func(*Options)) 
 	return b
 }
 
-// envUnit makes this test binary the program of a unit: its value is where it listens.
+// envUnit makes this test binary the program of a unit; its value is the listen address.
 const envUnit = "SKYSERVE_TEST_UNIT"
 
-// unitMain answers every request with one of its variables, and ends at /exit.
+// unitMain responds to every request with the variable RESPONSE, and exits at /exit.
 func unitMain() {
 	err := http.ListenAndServe(os.Getenv(envUnit), http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
@@ -212,7 +212,7 @@ func unitMain() {
 		case "/pid":
 			_, _ = w.Write([]byte(strconv.Itoa(os.Getpid())))
 		default:
-			_, _ = w.Write([]byte(os.Getenv("SAYS")))
+			_, _ = w.Write([]byte(os.Getenv("RESPONSE")))
 		}
 	}))
 	if !errors.Is(err, http.ErrServerClosed) {
@@ -220,7 +220,7 @@ func unitMain() {
 	}
 }
 
-// freePort is an address that nothing listens on.
+// freePort returns an address that nothing listens on.
 func freePort(t *testing.T) string {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")

@@ -18,7 +18,7 @@ import (
 	"skyserve/internal/testkit"
 )
 
-// fakeNotices is a cloud that says of a machine what it is told to.
+// fakeNotices is a cloud whose interruption notice a test sets.
 type fakeNotices struct {
 	mu     sync.Mutex
 	at     time.Time
@@ -32,14 +32,14 @@ func (s *fakeNotices) notice(context.Context) (time.Time, bool, error) {
 	return s.at, s.coming, s.err
 }
 
-// set has the cloud say another thing.
+// set replaces the notice.
 func (s *fakeNotices) set(at time.Time, coming bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.at, s.coming, s.err = at, coming, err
 }
 
-// watch has an agent heed a cloud; the returned function ends that.
+// watch starts polling by an agent; the returned function stops it.
 func (s *fakeNotices) watch(t *testing.T, a *Agent) (end func()) {
 	ctx, cancel := context.WithCancel(t.Context())
 	a.opts.Notice = s.notice
@@ -51,14 +51,14 @@ func (s *fakeNotices) watch(t *testing.T, a *Agent) (end func()) {
 	}
 }
 
-// advance lets time pass.
+// advance advances the fake time.
 func advance(d time.Duration) {
 	time.Sleep(d)
 	synctest.Wait()
 }
 
-// A machine that is to be taken says until when it is there, and drains a minute before;
-// one that has less time at once.
+// A machine with an interruption notice reports the time, and drains a minute before; immediately
+// if less time remains.
 func TestInterruptedMachineDrains(t *testing.T) {
 	for _, tt := range []struct{ notice, serves time.Duration }{{2 * time.Minute, time.Minute}, {time.Hour, 59 * time.Minute}, {30 * time.Second, 0}, {-time.Minute, 0}} {
 		synctest.Test(t, func(t *testing.T) {
@@ -71,26 +71,26 @@ func TestInterruptedMachineDrains(t *testing.T) {
 			gone := time.Now().Add(noticeInterval + tt.notice)
 			s.set(gone, true, nil)
 			advance(noticeInterval)
-			drains := func() bool { return strings.HasSuffix(a.Status().Reason, "draining: its end is near") }
+			drains := func() bool { return strings.HasSuffix(a.Status().Reason, "draining: interruption imminent") }
 			if st := a.Status(); st.Phase != PhaseInterrupted || !st.GoneAt.Equal(gone) || drains() != (tt.serves == 0) {
-				t.Errorf("with %s left: %+v", tt.notice, st)
+				t.Errorf("%s before: %+v", tt.notice, st)
 			}
 			if tt.serves > 0 {
 				advance(tt.serves - time.Second)
 				if drains() {
-					t.Errorf("with %s left it drains more than a minute before", tt.notice)
+					t.Errorf("notice of %s: drains more than a minute before", tt.notice)
 				}
 				advance(time.Second)
 			}
 			if !drains() {
-				t.Errorf("with %s left it does not drain: %+v", tt.notice, a.Status())
+				t.Errorf("notice of %s: does not drain: %+v", tt.notice, a.Status())
 			}
 		})
 	}
 }
 
-// Some notices count from when they came: a later one, one that an agent that was started
-// again hears, and a cloud that says nothing for a while put nothing off.
+// Some notices count from their arrival. A later one, one received after a restart of the agent,
+// and missing notices do not postpone the interruption.
 func TestEarliestNoticeApplies(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, a := &fakeNotices{}, newAgent(t, &fakeRunner{})
@@ -106,53 +106,53 @@ func TestEarliestNoticeApplies(t *testing.T) {
 		s.set(gone, false, errors.New("no route to host"))
 		advance(10 * time.Minute)
 		if st := again.Status(); !st.GoneAt.Equal(gone.Truncate(time.Second)) {
-			t.Errorf("got %+v, want its end at %s", st, gone)
+			t.Errorf("got %+v, want an interruption at %s", st, gone)
 		}
 		gone = gone.Add(-20 * time.Minute)
 		s.set(gone, true, nil)
 		advance(noticeInterval)
 		if st := again.Status(); !st.GoneAt.Equal(gone) {
-			t.Errorf("told of an earlier end: got %+v, want %s", st, gone)
+			t.Errorf("after an earlier notice: got %+v, want %s", st, gone)
 		}
 	})
 }
 
-// A cloud that takes back what it said, or whose maintenance is over, has the machine serve
-// again; not one that leaves it out once. Whoever emptied it otherwise is heeded still.
+// A machine serves again after the cloud withdraws its notice or the maintenance has ended; not
+// after a single poll without it. It keeps draining if an operator requested that.
 func TestWithdrawnNoticeEndsDraining(t *testing.T) {
-	for _, asked := range []bool{false, true} {
+	for _, requested := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
 			s, a := &fakeNotices{}, newAgent(t, &fakeRunner{})
-			if asked {
-				a.drain("asked by ann")
+			if requested {
+				a.drain("requested by ann")
 			}
 			s.set(time.Now(), true, nil)
 			end := s.watch(t, a)
 			s.set(time.Time{}, false, nil)
 			advance((withdrawnAfter - 1) * noticeInterval)
 			if st := a.Status(); st.Phase != PhaseInterrupted || !strings.Contains(st.Reason, "draining") {
-				t.Errorf("left out %d times: %+v", withdrawnAfter-1, st)
+				t.Errorf("after %d polls without a notice: %+v", withdrawnAfter-1, st)
 			}
 			advance(noticeInterval)
 			want := PhaseWaiting
-			if asked {
+			if requested {
 				want = PhaseDraining
 			}
 			if st := a.Status(); st.Phase != want || !st.GoneAt.IsZero() {
-				t.Errorf("taken back: %+v, want %s", st, want)
+				t.Errorf("after the withdrawal: %+v, want %s", st, want)
 			}
 			end()
 			again := newAgent(t, &fakeRunner{})
 			again.opts.Dir = a.opts.Dir
 			defer s.watch(t, again)()
 			if st := again.Status(); st.Phase == PhaseInterrupted {
-				t.Errorf("an agent that starts later: %+v", st)
+				t.Errorf("after a restart of the agent: %+v", st)
 			}
 		})
 	}
 }
 
-// A metadata server that is away is told of once, not every five seconds.
+// An unreachable metadata server is logged once, not at every poll.
 func TestUnreachableMetadataIsLoggedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log strings.Builder
@@ -161,12 +161,13 @@ func TestUnreachableMetadataIsLoggedOnce(t *testing.T) {
 		defer s.watch(t, a)()
 		advance(time.Hour)
 		if n := strings.Count(log.String(), "no route to host"); n != 1 {
-			t.Errorf("told %d times", n)
+			t.Errorf("logged %d times", n)
 		}
 	})
 }
 
-// newIMDSServer is a metadata server whose instance has these things at paths below meta-data.
+// newIMDSServer returns the URL of an AWS metadata server with these texts by their paths below
+// meta-data; an empty text is a server error.
 func newIMDSServer(t *testing.T, at map[string]string) string {
 	mux := http.NewServeMux()
 	mux.HandleFunc("PUT /latest/api/token", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "token") })
@@ -200,16 +201,16 @@ func TestAWSMaintenanceEvents(t *testing.T) {
 		in     time.Duration
 		coming bool
 	}{
-		"none":                         {},
-		"in a fortnight":               {events: []string{event("active", at(14*24*time.Hour), at(15*24*time.Hour))}},
-		"within the hour":              {[]string{event("active", at(50*time.Minute), at(2*time.Hour))}, 50 * time.Minute, true},
-		"the first of two":             {[]string{event("active", at(50*time.Minute), ""), event("active", at(40*time.Minute), "")}, 40 * time.Minute, true},
-		"under way":                    {[]string{event("active", at(-2*time.Hour), at(time.Hour))}, -2 * time.Hour, true},
-		"under way until nobody knows": {[]string{event("active", at(-50*time.Minute), "")}, -50 * time.Minute, true},
-		"over":                         {events: []string{event("active", at(-2*time.Hour), at(-time.Hour))}},
-		"over, until nobody knows":     {events: []string{event("active", at(-2*time.Hour), "")}},
-		"completed":                    {events: []string{event("completed", at(50*time.Minute), at(2*time.Hour))}},
-		"called off":                   {events: []string{event("canceled", at(50*time.Minute), at(2*time.Hour))}},
+		"none":                {},
+		"in two weeks":        {events: []string{event("active", at(14*24*time.Hour), at(15*24*time.Hour))}},
+		"within the hour":     {[]string{event("active", at(50*time.Minute), at(2*time.Hour))}, 50 * time.Minute, true},
+		"earliest of two":     {[]string{event("active", at(50*time.Minute), ""), event("active", at(40*time.Minute), "")}, 40 * time.Minute, true},
+		"in progress":         {[]string{event("active", at(-2*time.Hour), at(time.Hour))}, -2 * time.Hour, true},
+		"in progress, no end": {[]string{event("active", at(-50*time.Minute), "")}, -50 * time.Minute, true},
+		"ended":               {events: []string{event("active", at(-2*time.Hour), at(-time.Hour))}},
+		"ended, no end":       {events: []string{event("active", at(-2*time.Hour), "")}},
+		"completed":           {events: []string{event("completed", at(50*time.Minute), at(2*time.Hour))}},
+		"cancelled":           {events: []string{event("canceled", at(50*time.Minute), at(2*time.Hour))}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			when, coming, err := MaintenanceAWS(newIMDSServer(t, map[string]string{path: "[" + strings.Join(tt.events, ",") + "]"}))(t.Context())
@@ -219,7 +220,7 @@ func TestAWSMaintenanceEvents(t *testing.T) {
 		})
 	}
 	if _, coming, err := MaintenanceAWS(newIMDSServer(t, nil))(t.Context()); coming || err != nil {
-		t.Errorf("where there is no list: %v (%v)", coming, err)
+		t.Errorf("without a list: %v (%v)", coming, err)
 	}
 	for _, text := range []string{"", "<html>", `[{"NotBefore": "soon", "State": "active"}]`} {
 		if _, coming, err := MaintenanceAWS(newIMDSServer(t, map[string]string{path: text}))(t.Context()); coming || err == nil {
@@ -244,8 +245,8 @@ func TestGCPMaintenanceEvents(t *testing.T) {
 	}
 }
 
-// A cloud is asked for all that it may mean, and a clock that runs late puts no spot
-// machine's end off.
+// Replicas poll for interruptions and maintenance, balancers only for interruptions. A slow clock
+// does not postpone the interruption of a spot machine.
 func TestConfigSelectsCloudPolls(t *testing.T) {
 	now := time.Now().UTC().Truncate(time.Second)
 	spot := func(in time.Duration) string {
@@ -256,17 +257,17 @@ func TestConfigSelectsCloudPolls(t *testing.T) {
 	for name, tt := range map[string]struct {
 		role  identity.Role
 		has   map[string]string
-		in    time.Duration // 0 = nothing comes
+		in    time.Duration // 0 = no notice
 		fails bool
 	}{
 		"nothing":                           {role: identity.Replica, has: nil},
 		"an interruption":                   {role: identity.Replica, has: map[string]string{action: spot(100 * time.Second)}, in: 100 * time.Second},
-		"an interruption by a late clock":   {role: identity.Replica, has: map[string]string{action: spot(time.Hour)}, in: maxSpotNotice},
+		"interruption with a slow clock":    {role: identity.Replica, has: map[string]string{action: spot(time.Hour)}, in: maxSpotNotice},
 		"maintenance":                       {role: identity.Replica, has: map[string]string{events: scheduled}, in: 30 * time.Minute},
 		"both":                              {role: identity.Replica, has: map[string]string{events: scheduled, action: spot(time.Minute)}, in: time.Minute},
-		"one of them cannot be told":        {role: identity.Replica, has: map[string]string{events: "", action: spot(time.Minute)}, in: time.Minute},
-		"one of them, and the other is not": {role: identity.Replica, has: map[string]string{events: ""}, fails: true},
-		"maintenance of a balancer":         {role: identity.Balancer, has: map[string]string{events: scheduled}},
+		"one fails, the other has a notice": {role: identity.Replica, has: map[string]string{events: "", action: spot(time.Minute)}, in: time.Minute},
+		"one fails, the other has none":     {role: identity.Replica, has: map[string]string{events: ""}, fails: true},
+		"balancer with maintenance":         {role: identity.Balancer, has: map[string]string{events: scheduled}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := Config{

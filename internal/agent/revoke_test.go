@@ -15,7 +15,7 @@ import (
 	"skyserve/internal/identity"
 )
 
-// leaf is the certificate of a party.
+// leaf returns the certificate of a party.
 func leaf(t *testing.T, p identity.Party) *x509.Certificate {
 	t.Helper()
 	pair, err := p.Certificate()
@@ -25,7 +25,7 @@ func leaf(t *testing.T, p identity.Party) *x509.Certificate {
 	return pair.Leaf
 }
 
-// revocationList is what follows a list once certificates of parties are revoked.
+// revocationList returns the successor of a list, with the certificates of parties added.
 func (w *testService) revocationList(before identity.Revoked, parties ...identity.Party) identity.Revoked {
 	w.t.Helper()
 	var certs []*x509.Certificate
@@ -39,8 +39,8 @@ func (w *testService) revocationList(before identity.Revoked, parties ...identit
 	return list
 }
 
-// An operator whose certificate is revoked is refused from then on, on connections that
-// are open too; others go on. The machine remembers when it starts again.
+// An operator with a revoked certificate is rejected, also on open connections; others are not. A
+// restarted agent still rejects it.
 func TestRevokedOperatorLosesAccess(t *testing.T) {
 	w := newTestService(t)
 	dir := t.TempDir()
@@ -52,7 +52,7 @@ func TestRevokedOperatorLosesAccess(t *testing.T) {
 	bob := &Operator{Party: w.party(identity.Operator, "bob")}
 	open := &http.Client{Transport: &http.Transport{TLSClientConfig: bob.Party.To(m.Name)}}
 	defer open.CloseIdleConnections()
-	ask := func() int {
+	get := func() int {
 		t.Helper()
 		resp, err := open.Get("https://" + m.Address + pathStatus)
 		if err != nil {
@@ -64,20 +64,20 @@ func TestRevokedOperatorLosesAccess(t *testing.T) {
 		}
 		return resp.StatusCode
 	}
-	if code := ask(); code != http.StatusOK {
+	if code := get(); code != http.StatusOK {
 		t.Fatalf("before: %d", code)
 	}
 	ann.Revoked = w.revocationList(identity.Revoked{}, bob.Party)
 	s, err := ann.Ensure(t.Context(), m.Machine, sampleDeployment("1"))
 	if err != nil || s.Revoked != 1 || s.Revision != "1" {
-		t.Fatalf("handing the list over: %+v, %v", s, err)
+		t.Fatalf("delivering the list: %+v, %v", s, err)
 	}
-	if code := ask(); code != http.StatusForbidden {
-		t.Errorf("on the connection that was open: %d", code)
+	if code := get(); code != http.StatusForbidden {
+		t.Errorf("on the open connection: %d", code)
 	}
 	for range 2 {
 		if _, err := bob.Status(t.Context(), m.Machine); err == nil {
-			t.Error("the revoked operator is let in")
+			t.Error("the revoked operator is accepted")
 		}
 		if _, err := ann.Status(t.Context(), m.Machine); err != nil {
 			t.Errorf("another operator: %v", err)
@@ -87,11 +87,11 @@ func TestRevokedOperatorLosesAccess(t *testing.T) {
 	}
 }
 
-// A list that is older than the one a machine has, or that somebody else signed, is refused.
+// A machine rejects a list that is older than its own, or that another CA signed.
 func TestInvalidRevocationListsAreRejected(t *testing.T) {
-	w, strangers := newTestService(t), newTestService(t)
+	w, other := newTestService(t), newTestService(t)
 	dir := t.TempDir()
-	m, bare := w.boot(dir, &fakeRunner{}), w.boot(t.TempDir(), &fakeRunner{})
+	m, unenrolled := w.boot(dir, &fakeRunner{}), w.boot(t.TempDir(), &fakeRunner{})
 	ann := w.operator()
 	bob, cy := w.party(identity.Operator, "bob"), w.party(identity.Operator, "cy")
 	first := w.revocationList(identity.Revoked{}, bob)
@@ -106,11 +106,11 @@ func TestInvalidRevocationListsAreRejected(t *testing.T) {
 		list    []byte
 		status  int
 	}{
-		{"an older one", m, first.Text(), http.StatusConflict},
-		{"another service's", m, strangers.revocationList(second, bob).Text(), http.StatusBadRequest},
-		{"none", m, nil, http.StatusBadRequest},
-		{"no list", m, []byte("nothing"), http.StatusBadRequest},
-		{"before it is enrolled", bare, second.Text(), http.StatusConflict},
+		{"an older list", m, first.Text(), http.StatusConflict},
+		{"another service's", m, other.revocationList(second, bob).Text(), http.StatusBadRequest},
+		{"empty", m, nil, http.StatusBadRequest},
+		{"not a list", m, []byte("nothing"), http.StatusBadRequest},
+		{"before the enrolment", unenrolled, second.Text(), http.StatusConflict},
 	} {
 		body, err := json.Marshal(revocation{string(tt.list)})
 		if err != nil {
@@ -123,9 +123,9 @@ func TestInvalidRevocationListsAreRejected(t *testing.T) {
 		}
 	}
 	if s, err := ann.Status(t.Context(), m.Machine); err != nil || s.Revoked != 2 {
-		t.Errorf("after that it goes by list %d, %v", s.Revoked, err)
+		t.Errorf("list %d is in force (%v), want 2", s.Revoked, err)
 	}
-	if kept, err := os.ReadFile(filepath.Join(dir, FileRevoked)); err != nil || !bytes.Equal(kept, second.Text()) {
-		t.Errorf("after that it keeps %q, %v", kept, err)
+	if stored, err := os.ReadFile(filepath.Join(dir, FileRevoked)); err != nil || !bytes.Equal(stored, second.Text()) {
+		t.Errorf("stored list: %q, %v", stored, err)
 	}
 }

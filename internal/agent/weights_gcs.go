@@ -128,7 +128,7 @@ func (b *gcsBucket) responseError(ctx context.Context, resp *http.Response, text
 	if e != nil {
 		account = "the account of this machine"
 	}
-	return fmt.Errorf("%w: grant %[3]s roles/storage.objectViewer on the bucket %[2]s", err, b.name, strings.TrimSpace(account))
+	return fmt.Errorf("%w: grant %s roles/storage.objectViewer on the bucket %s", err, strings.TrimSpace(account), b.name)
 }
 
 // accessToken returns a token of the account that the machine runs as.

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// A store that answers with the whole where a part was asked for writes nothing.
+// A full response to a range request is rejected, and not written.
 func TestFullResponseToRangeIsRejected(t *testing.T) {
 	for status, want := range map[int]bool{http.StatusPartialContent: true, http.StatusOK: false} {
 		_, err := partialBody(&http.Response{StatusCode: status, Body: io.NopCloser(strings.NewReader("whole"))}, 32, 32)

@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// The signatures are those of the examples in S3's own reference: "Authenticating Requests:
-// Using the Authorization Header".
+// The signatures are those of the examples in S3's own reference: "Authenticating Requests: Using
+// the Authorization Header".
 func TestS3Signatures(t *testing.T) {
 	keys := awsKeys{AccessKeyID: "AKIAIOSFODNN7EXAMPLE", SecretAccessKey: "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"}
 	for _, tt := range []struct{ path, rang, want string }{
@@ -30,24 +30,24 @@ func TestS3Signatures(t *testing.T) {
 	}
 }
 
-// s3Store is S3 and the metadata of a machine at AWS: its bucket is in eu-west-1.
+// s3Store emulates S3 and the metadata server of a machine at AWS. Its bucket is in eu-west-1.
 type s3Store struct{ *fakeStore }
 
 func (s s3Store) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	const mine = "/latest/meta-data/"
+	const metadataPath = "/latest/meta-data/"
 	switch r.URL.Path {
 	case "/latest/api/token":
 		fmt.Fprint(w, "token")
 		return
-	case mine + "iam/security-credentials/":
+	case metadataPath + "iam/security-credentials/":
 		fmt.Fprint(w, "skyserve-chat-replica\n")
 		return
-	case mine + "iam/security-credentials/skyserve-chat-replica":
+	case metadataPath + "iam/security-credentials/skyserve-chat-replica":
 		fmt.Fprint(w, `{"AccessKeyId":"ASIA","SecretAccessKey":"secret","Token":"session","Expiration":"2026-05-01T18:00:00Z"}`)
 		return
-	case mine + "placement/region":
+	case metadataPath + "placement/region":
 		fmt.Fprint(w, "us-east-1")
 		return
 	}
@@ -75,7 +75,7 @@ func (s s3Store) serveBucket(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// list answers one object a page.
+// list returns one object per page.
 func (s s3Store) list(w http.ResponseWriter, r *http.Request) {
 	type page struct {
 		XMLName               xml.Name `xml:"ListBucketResult"`
