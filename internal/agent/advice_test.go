@@ -133,6 +133,6 @@ func TestOnlyControllerCallsCloudAPI(t *testing.T) {
 		t.Errorf("with an invalid configuration: %d", status)
 	}
 	if len(created) != 2 || created[0] != "gcp/us-central1" || created[1] != "gcp/europe-west4" {
-		t.Errorf("created %q, want it created once for each deployment", created)
+		t.Errorf("created %q, want one handler for each deployment", created)
 	}
 }

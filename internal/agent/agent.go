@@ -85,21 +85,21 @@ type Agent struct {
 	cloudHandler cloudHandler  // in the machine's cloud
 	changed      chan struct{} // signals that wanted has changed; capacity 1
 
-	mu         sync.Mutex
-	party      *identity.Party // nil until it is enrolled
-	expires    time.Time
-	issuer     string // see Status.Issuer
-	revoked    identity.Revoked
-	desired    Deployment
-	staleFiles []string // paths of files of earlier deployments
-	phase      Phase
-	reason     string
-	units      []UnitStatus
-	draining   string       // the reason; empty = not draining
-	goneAt     time.Time    // when the cloud interrupts the machine; zero = not announced
-	drainTimer *time.Timer  // drains before the end; nil until one is announced
-	advisedAt  time.Time    // time of the rebalance recommendation; zero = none
-	proxy      *engineProxy // nil without one
+	mu             sync.Mutex
+	party          *identity.Party // nil until it is enrolled
+	expires        time.Time
+	issuer         string // see Status.Issuer
+	revoked        identity.Revoked
+	desired        Deployment
+	staleFiles     []string // paths of files of earlier deployments
+	phase          Phase
+	reason         string
+	units          []UnitStatus
+	draining       string       // the reason; empty = not draining
+	interruptionAt time.Time    // when the cloud interrupts the machine; zero = not announced
+	drainTimer     *time.Timer  // drains before the end; nil until one is announced
+	advisedAt      time.Time    // time of the rebalance recommendation; zero = none
+	proxy          *engineProxy // nil without one
 }
 
 // New loads the machine's state, and generates its key at the first boot. It returns an error if

@@ -150,12 +150,12 @@ func TestInvalidEnrolmentsAreRejected(t *testing.T) {
 	w := newTestService(t)
 	m, o := w.boot(t.TempDir(), &fakeRunner{}), w.operator()
 	pinned := o.Party.Pinned(m.agent.Fingerprint())
-	shown, err := o.presentedCertificate(t.Context(), m.Machine, pinned)
+	presented, err := o.presentedCertificate(t.Context(), m.Machine, pinned)
 	if err != nil {
 		t.Fatal(err)
 	}
 	certified := func(n identity.Name) string {
-		chain, err := w.authority.Certify(shown.PublicKey, n, time.Now(), time.Hour)
+		chain, err := w.authority.Certify(presented.PublicKey, n, time.Now(), time.Hour)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -169,11 +169,11 @@ func TestInvalidEnrolmentsAreRejected(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	otherCAChain, err := newTestService(t).authority.Certify(shown.PublicKey, m.Name, time.Now(), time.Hour)
+	otherCAChain, err := newTestService(t).authority.Certify(presented.PublicKey, m.Name, time.Now(), time.Hour)
 	if err != nil {
 		t.Fatal(err)
 	}
-	expired, err := w.authority.Certify(shown.PublicKey, m.Name, time.Now().Add(-2*time.Hour), time.Hour)
+	expired, err := w.authority.Certify(presented.PublicKey, m.Name, time.Now().Add(-2*time.Hour), time.Hour)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -106,11 +106,11 @@ func TestInterruptionNotices(t *testing.T) {
 	}
 	at := time.Date(2026, 3, 1, 12, 2, 0, 0, time.UTC)
 	tests := []struct {
-		name   string
-		notice Notice
-		coming bool
-		at     time.Time
-		fails  bool
+		name      string
+		notice    Notice
+		announced bool
+		at        time.Time
+		fails     bool
 	}{
 		{"GCP: none", NoticeGCP(running.URL), false, time.Time{}, false},
 		{"GCP: preempted", NoticeGCP(preempted.URL), true, time.Time{}, false},
@@ -121,9 +121,9 @@ func TestInterruptionNotices(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			when, coming, err := tt.notice(t.Context())
-			if coming != tt.coming || (err != nil) != tt.fails || !tt.at.IsZero() && !when.Equal(tt.at) {
-				t.Errorf("coming %v at %s (%v)", coming, when, err)
+			when, announced, err := tt.notice(t.Context())
+			if announced != tt.announced || (err != nil) != tt.fails || !tt.at.IsZero() && !when.Equal(tt.at) {
+				t.Errorf("announced %v at %s (%v)", announced, when, err)
 			}
 		})
 	}

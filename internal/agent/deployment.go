@@ -23,7 +23,7 @@ type Deployment struct {
 	Revision string `json:"revision"`
 	// Units are started in their order.
 	Units []Unit `json:"units"`
-	// Proxy is the proxy through which balancers use an engine on loopback; nil = none.
+	// Front is the proxy through which balancers use an engine on loopback; nil = none.
 	Front *Proxy `json:"front,omitempty"`
 	// Cloud lets the controller call the machine's cloud API through it; nil = it cannot.
 	Cloud *Cloud `json:"cloud,omitempty"`

@@ -52,9 +52,9 @@ func newServiceWithClock(t *testing.T) *serviceWithClock {
 	t.Helper()
 	y := &serviceWithClock{testService: newTestService(t), clock: &fakeClock{}, began: time.Now()}
 	y.clock.set(y.began)
-	clocked := func(o *Options) { o.Now = y.clock.now }
-	y.replica = y.boot(t.TempDir(), &fakeRunner{}, clocked)
-	y.balancer = y.boot(t.TempDir(), &fakeRunner{}, clocked, func(o *Options) {
+	withClock := func(o *Options) { o.Now = y.clock.now }
+	y.replica = y.boot(t.TempDir(), &fakeRunner{}, withClock)
+	y.balancer = y.boot(t.TempDir(), &fakeRunner{}, withClock, func(o *Options) {
 		o.Name = identity.Name{Service: "chat", Role: identity.Balancer, ID: "lb-us-0"}
 	})
 	y.balancer.Name = identity.Name{Service: "chat", Role: identity.Balancer, ID: "lb-us-0"}

@@ -20,23 +20,23 @@ import (
 
 // fakeNotices is a cloud whose interruption notice a test sets.
 type fakeNotices struct {
-	mu     sync.Mutex
-	at     time.Time
-	coming bool
-	err    error
+	mu        sync.Mutex
+	at        time.Time
+	announced bool
+	err       error
 }
 
 func (s *fakeNotices) notice(context.Context) (time.Time, bool, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.at, s.coming, s.err
+	return s.at, s.announced, s.err
 }
 
 // set replaces the notice.
-func (s *fakeNotices) set(at time.Time, coming bool, err error) {
+func (s *fakeNotices) set(at time.Time, announced bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.at, s.coming, s.err = at, coming, err
+	s.at, s.announced, s.err = at, announced, err
 }
 
 // watch starts polling by an agent; the returned function stops it.
@@ -68,11 +68,11 @@ func TestInterruptedMachineDrains(t *testing.T) {
 			if st := a.Status(); st.Phase == PhaseInterrupted {
 				t.Errorf("before: %+v", st)
 			}
-			gone := time.Now().Add(noticeInterval + tt.notice)
-			s.set(gone, true, nil)
+			interruptionAt := time.Now().Add(noticeInterval + tt.notice)
+			s.set(interruptionAt, true, nil)
 			advance(noticeInterval)
 			drains := func() bool { return strings.HasSuffix(a.Status().Reason, "draining: interruption imminent") }
-			if st := a.Status(); st.Phase != PhaseInterrupted || !st.GoneAt.Equal(gone) || drains() != (tt.serves == 0) {
+			if st := a.Status(); st.Phase != PhaseInterrupted || !st.GoneAt.Equal(interruptionAt) || drains() != (tt.serves == 0) {
 				t.Errorf("%s before: %+v", tt.notice, st)
 			}
 			if tt.serves > 0 {
@@ -94,25 +94,25 @@ func TestInterruptedMachineDrains(t *testing.T) {
 func TestEarliestNoticeApplies(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, a := &fakeNotices{}, newAgent(t, &fakeRunner{})
-		gone := time.Now().Add(time.Hour)
-		s.set(gone, true, nil)
+		interruptionAt := time.Now().Add(time.Hour)
+		s.set(interruptionAt, true, nil)
 		end := s.watch(t, a)
-		s.set(gone.Add(10*time.Minute), true, nil)
+		s.set(interruptionAt.Add(10*time.Minute), true, nil)
 		advance(time.Minute)
 		end()
 		again := newAgent(t, &fakeRunner{})
 		again.opts.Dir = a.opts.Dir
 		defer s.watch(t, again)()
-		s.set(gone, false, errors.New("no route to host"))
+		s.set(interruptionAt, false, errors.New("no route to host"))
 		advance(10 * time.Minute)
-		if st := again.Status(); !st.GoneAt.Equal(gone.Truncate(time.Second)) {
-			t.Errorf("got %+v, want an interruption at %s", st, gone)
+		if st := again.Status(); !st.GoneAt.Equal(interruptionAt.Truncate(time.Second)) {
+			t.Errorf("got %+v, want an interruption at %s", st, interruptionAt)
 		}
-		gone = gone.Add(-20 * time.Minute)
-		s.set(gone, true, nil)
+		interruptionAt = interruptionAt.Add(-20 * time.Minute)
+		s.set(interruptionAt, true, nil)
 		advance(noticeInterval)
-		if st := again.Status(); !st.GoneAt.Equal(gone) {
-			t.Errorf("after an earlier notice: got %+v, want %s", st, gone)
+		if st := again.Status(); !st.GoneAt.Equal(interruptionAt) {
+			t.Errorf("after an earlier notice: got %+v, want %s", st, interruptionAt)
 		}
 	})
 }
@@ -197,9 +197,9 @@ func TestAWSMaintenanceEvents(t *testing.T) {
 		return fmt.Sprintf(`{"NotBefore": %q, "Code": "system-reboot", "Description": "scheduled reboot", "EventId": "instance-event-0d59", "NotAfter": %q, "State": %q}`, before, after, state)
 	}
 	for name, tt := range map[string]struct {
-		events []string
-		in     time.Duration
-		coming bool
+		events    []string
+		in        time.Duration
+		announced bool
 	}{
 		"none":                {},
 		"in two weeks":        {events: []string{event("active", at(14*24*time.Hour), at(15*24*time.Hour))}},
@@ -213,18 +213,18 @@ func TestAWSMaintenanceEvents(t *testing.T) {
 		"cancelled":           {events: []string{event("canceled", at(50*time.Minute), at(2*time.Hour))}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			when, coming, err := MaintenanceAWS(newIMDSServer(t, map[string]string{path: "[" + strings.Join(tt.events, ",") + "]"}))(t.Context())
-			if err != nil || coming != tt.coming || coming && !when.Equal(now.Add(tt.in)) {
-				t.Errorf("coming %v at %s (%v)", coming, when, err)
+			when, announced, err := MaintenanceAWS(newIMDSServer(t, map[string]string{path: "[" + strings.Join(tt.events, ",") + "]"}))(t.Context())
+			if err != nil || announced != tt.announced || announced && !when.Equal(now.Add(tt.in)) {
+				t.Errorf("announced %v at %s (%v)", announced, when, err)
 			}
 		})
 	}
-	if _, coming, err := MaintenanceAWS(newIMDSServer(t, nil))(t.Context()); coming || err != nil {
-		t.Errorf("without a list: %v (%v)", coming, err)
+	if _, announced, err := MaintenanceAWS(newIMDSServer(t, nil))(t.Context()); announced || err != nil {
+		t.Errorf("without a list: %v (%v)", announced, err)
 	}
 	for _, text := range []string{"", "<html>", `[{"NotBefore": "soon", "State": "active"}]`} {
-		if _, coming, err := MaintenanceAWS(newIMDSServer(t, map[string]string{path: text}))(t.Context()); coming || err == nil {
-			t.Errorf("%q: coming %v without an error", text, coming)
+		if _, announced, err := MaintenanceAWS(newIMDSServer(t, map[string]string{path: text}))(t.Context()); announced || err == nil {
+			t.Errorf("%q: announced %v without an error", text, announced)
 		}
 	}
 }
@@ -238,9 +238,9 @@ func TestGCPMaintenanceEvents(t *testing.T) {
 		}))
 		t.Cleanup(s.Close)
 		began := time.Now()
-		at, coming, err := MaintenanceGCP(s.URL)(t.Context())
-		if coming != want || err != nil || coming && at.Before(began.Add(maintenanceNotice)) {
-			t.Errorf("%q: coming %v at %s (%v)", text, coming, at, err)
+		at, announced, err := MaintenanceGCP(s.URL)(t.Context())
+		if announced != want || err != nil || announced && at.Before(began.Add(maintenanceNotice)) {
+			t.Errorf("%q: announced %v at %s (%v)", text, announced, at, err)
 		}
 	}
 }
@@ -278,10 +278,10 @@ func TestConfigSelectsCloudPolls(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			at, coming, err := o.Notice(t.Context())
+			at, announced, err := o.Notice(t.Context())
 			off := at.Sub(now.Add(tt.in)).Abs()
-			if coming != (tt.in != 0) || (err != nil) != tt.fails || coming && off > testkit.Timeout {
-				t.Errorf("coming %v at %s (%v), want it in %s", coming, at, err, tt.in)
+			if announced != (tt.in != 0) || (err != nil) != tt.fails || announced && off > testkit.Timeout {
+				t.Errorf("announced %v at %s (%v), want it in %s", announced, at, err, tt.in)
 			}
 		})
 	}

@@ -23,7 +23,7 @@ const (
 // announcement. base is only set in tests.
 func MaintenanceGCP(base string) Notice {
 	base = orBase(base, gcpMetadata)
-	return func(ctx context.Context) (at time.Time, coming bool, err error) {
+	return func(ctx context.Context) (at time.Time, announced bool, err error) {
 		text, err := requestMetadata(ctx, http.MethodGet, base+"/computeMetadata/v1/instance/maintenance-event", gcpHeader, "")
 		if isNotFound(err) {
 			return at, false, nil
@@ -60,7 +60,7 @@ func (t *imdsTime) UnmarshalJSON(text []byte) error {
 // first one that begins within an hour or has not ended; base is only set in tests.
 func MaintenanceAWS(base string) Notice {
 	base = orBase(base, awsMetadata)
-	return func(ctx context.Context) (at time.Time, coming bool, err error) {
+	return func(ctx context.Context) (at time.Time, announced bool, err error) {
 		text, found, err := readIMDS(ctx, base, "/latest/meta-data/events/maintenance/scheduled")
 		if err != nil || !found {
 			return at, false, err
@@ -70,11 +70,11 @@ func MaintenanceAWS(base string) Notice {
 			return at, false, fmt.Errorf("reading the scheduled events of this machine: %w", err)
 		}
 		for _, e := range events {
-			if e.State == "active" && e.isCurrent(time.Now()) && (!coming || e.NotBefore.Before(at)) {
-				at, coming = e.NotBefore.Time, true
+			if e.State == "active" && e.isCurrent(time.Now()) && (!announced || e.NotBefore.Before(at)) {
+				at, announced = e.NotBefore.Time, true
 			}
 		}
-		return at, coming, nil
+		return at, announced, nil
 	}
 }
 
@@ -110,29 +110,29 @@ func isNotFound(err error) bool {
 // earliestOf returns a Notice that polls all given ones and reports the earliest interruption. It
 // returns their errors only if none of them reports an interruption.
 func earliestOf(all ...Notice) Notice {
-	return func(ctx context.Context) (at time.Time, coming bool, err error) {
+	return func(ctx context.Context) (at time.Time, announced bool, err error) {
 		for _, poll := range all {
 			t, found, e := poll(ctx)
 			err = errors.Join(err, e)
-			if found && (!coming || t.Before(at)) {
-				at, coming = t, true
+			if found && (!announced || t.Before(at)) {
+				at, announced = t, true
 			}
 		}
-		if coming {
+		if announced {
 			err = nil
 		}
-		return at, coming, err
+		return at, announced, err
 	}
 }
 
 // capNotice limits the announced time to at most limit from now: a machine with a slow clock
 // would otherwise expect the interruption too late.
 func capNotice(limit time.Duration, poll Notice) Notice {
-	return func(ctx context.Context) (at time.Time, coming bool, err error) {
-		at, coming, err = poll(ctx)
-		if latest := time.Now().Add(limit); coming && at.After(latest) {
+	return func(ctx context.Context) (at time.Time, announced bool, err error) {
+		at, announced, err = poll(ctx)
+		if latest := time.Now().Add(limit); announced && at.After(latest) {
 			at = latest
 		}
-		return at, coming, err
+		return at, announced, err
 	}
 }

@@ -10,7 +10,7 @@ import (
 )
 
 // Notice reports whether the cloud is about to interrupt the machine, and when.
-type Notice func(ctx context.Context) (at time.Time, coming bool, err error)
+type Notice func(ctx context.Context) (at time.Time, announced bool, err error)
 
 // gcpGrace is the time between Google's preemption notice and the end of the machine.
 const gcpGrace = 30 * time.Second
@@ -19,7 +19,7 @@ const gcpGrace = 30 * time.Second
 // tests.
 func NoticeAWS(base string) Notice {
 	base = orBase(base, awsMetadata)
-	return func(ctx context.Context) (at time.Time, coming bool, err error) {
+	return func(ctx context.Context) (at time.Time, announced bool, err error) {
 		text, found, err := readIMDS(ctx, base, "/latest/meta-data/spot/instance-action")
 		if err != nil || !found {
 			return at, false, err
@@ -46,7 +46,7 @@ func newIMDSSession(ctx context.Context, base string) (read func(ctx context.Con
 // NoticeGCP polls for the preemption of a spot machine at Google; base is only set in tests.
 func NoticeGCP(base string) Notice {
 	base = orBase(base, gcpMetadata)
-	return func(ctx context.Context) (at time.Time, coming bool, err error) {
+	return func(ctx context.Context) (at time.Time, announced bool, err error) {
 		text, err := requestMetadata(ctx, http.MethodGet, base+"/computeMetadata/v1/instance/preempted", gcpHeader, "")
 		if err != nil || strings.TrimSpace(text) != "TRUE" {
 			return at, false, err

@@ -71,33 +71,33 @@ func (a *Agent) dialVerified(ctx context.Context, addr, fingerprint string) (con
 		config = a.enrolled().Pinned(fingerprint)
 	}
 	dialer := &net.Dialer{Timeout: dialTimeout}
-	shown, err := (&tls.Dialer{NetDialer: dialer, Config: config}).DialContext(ctx, "tcp", addr)
+	presented, err := (&tls.Dialer{NetDialer: dialer, Config: config}).DialContext(ctx, "tcp", addr)
 	switch {
 	case errors.Is(err, identity.ErrUntrusted), errors.Is(err, identity.ErrRevoked), errors.Is(err, identity.ErrRole), errors.Is(err, identity.ErrPin):
 		return nil, http.StatusMisdirectedRequest, err
 	case err != nil:
 		return nil, http.StatusBadGateway, err
 	}
-	shown.Close()
+	presented.Close()
 	conn, err = dialer.DialContext(ctx, "tcp", addr)
 	return conn, http.StatusBadGateway, err
 }
 
 // copyBetween copies between two connections until one side closes or ctx ends.
 func copyBetween(ctx context.Context, to, from net.Conn, fromReader io.Reader) {
-	end := sync.OnceFunc(func() {
+	closeBoth := sync.OnceFunc(func() {
 		to.Close()
 		from.Close()
 	})
-	defer context.AfterFunc(ctx, end)()
-	var both sync.WaitGroup
-	copied := func(w io.Writer, r io.Reader) {
+	defer context.AfterFunc(ctx, closeBoth)()
+	var copies sync.WaitGroup
+	copyAndClose := func(w io.Writer, r io.Reader) {
 		_, _ = io.Copy(w, r) // the two ends detect errors themselves
-		end()
+		closeBoth()
 	}
-	both.Go(func() { copied(to, fromReader) })
-	both.Go(func() { copied(from, to) })
-	both.Wait()
+	copies.Go(func() { copyAndClose(to, fromReader) })
+	copies.Go(func() { copyAndClose(from, to) })
+	copies.Wait()
 }
 
 // Through returns a Dial function that connects through a balancer's machine: replicas accept
