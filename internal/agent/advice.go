@@ -19,7 +19,7 @@ const adviceInterval = 15 * time.Second
 func AdviceAWS(base string) Advice {
 	base = orBase(base, awsMetadata)
 	return func(ctx context.Context) (since time.Time, advised bool, err error) {
-		text, found, err := imds(ctx, base, "/latest/meta-data/events/recommendations/rebalance")
+		text, found, err := readIMDS(ctx, base, "/latest/meta-data/events/recommendations/rebalance")
 		if err != nil || !found {
 			return since, false, err
 		}

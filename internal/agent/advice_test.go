@@ -14,7 +14,7 @@ import (
 	"skyserve/internal/identity"
 )
 
-func TestAdviceOfAWS(t *testing.T) {
+func TestAWSRebalanceRecommendation(t *testing.T) {
 	since := time.Date(2026, 3, 1, 12, 2, 0, 0, time.UTC)
 	for _, tt := range []struct {
 		name    string
@@ -23,10 +23,10 @@ func TestAdviceOfAWS(t *testing.T) {
 		advised bool
 		fails   bool
 	}{
-		{"nothing is recommended", http.StatusNotFound, "", false, false},
-		{"to leave", http.StatusOK, `{"noticeTime": "2026-03-01T12:02:00Z"}`, true, false},
-		{"something else", http.StatusOK, "<html>", false, true},
-		{"it is out of order", http.StatusInternalServerError, "", false, true},
+		{"no recommendation", http.StatusNotFound, "", false, false},
+		{"recommendation", http.StatusOK, `{"noticeTime": "2026-03-01T12:02:00Z"}`, true, false},
+		{"invalid document", http.StatusOK, "<html>", false, true},
+		{"server error", http.StatusInternalServerError, "", false, true},
 	} {
 		mux := http.NewServeMux()
 		mux.HandleFunc("PUT /latest/api/token", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "token") })
@@ -47,42 +47,43 @@ func TestAdviceOfAWS(t *testing.T) {
 	}
 }
 
-// A machine that its cloud recommends to leave says so and serves on.
-func TestAMachineTellsOfAdvice(t *testing.T) {
+// A machine with a rebalance recommendation reports it and keeps serving.
+func TestStatusReportsRebalanceRecommendation(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		asked := 0
+		polls := 0
 		advice := func(context.Context) (time.Time, bool, error) {
-			switch asked++; asked {
+			switch polls++; polls {
 			case 1:
 				return time.Time{}, false, nil
 			case 2:
-				return time.Time{}, false, errors.New("no answer")
+				return time.Time{}, false, errors.New("no response")
 			}
 			return time.Time{}, true, nil
 		}
-		w := newWorld(t)
-		a, err := New(Options{Name: replicaName, Owner: w.authority.Owner(), Dir: t.TempDir(), Publisher: &board{}, Runner: &notes{}, Advice: advice})
+		w := newTestService(t)
+		a, err := New(Options{Name: replicaName, Owner: w.authority.Owner(), Dir: t.TempDir(), Publisher: &fakePublisher{}, Runner: &fakeRunner{}, Advice: advice})
 		if err != nil {
 			t.Fatal(err)
 		}
 		before := a.Status()
-		a.watchAdvice(t.Context()) // ends once it is advised
+		a.watchAdvice(t.Context()) // returns after the first recommendation
 		after := a.Status()
-		if !before.AdvisedAt.IsZero() || after.AdvisedAt.IsZero() || after.Phase != before.Phase || asked != 3 {
-			t.Errorf("before %+v, after %+v, asked %d times", before, after, asked)
+		if !before.AdvisedAt.IsZero() || after.AdvisedAt.IsZero() || after.Phase != before.Phase || polls != 3 {
+			t.Errorf("before %+v, after %+v, polls %d", before, after, polls)
 		}
 	})
 }
 
-// The controller may have a machine act in its cloud, where that was told how; nobody else may.
-func TestWhoMayHaveAMachineActInItsCloud(t *testing.T) {
-	w := newWorld(t)
-	var made []string
-	m := w.boot(t.TempDir(), &notes{}, func(o *Options) {
+// Only the controller may call the cloud's API through a machine, and only where the deployment
+// configures it.
+func TestOnlyControllerCallsCloudAPI(t *testing.T) {
+	w := newTestService(t)
+	var created []string
+	m := w.boot(t.TempDir(), &fakeRunner{}, func(o *Options) {
 		o.Cloud = func(c Cloud) (http.Handler, error) {
-			made = append(made, c.Regions[0])
+			created = append(created, c.Regions[0])
 			if string(c.Means) != "{}" {
-				return nil, errors.New("no such means")
+				return nil, errors.New("unsupported means")
 			}
 			return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				body, err := io.ReadAll(r.Body)
@@ -96,7 +97,7 @@ func TestWhoMayHaveAMachineActInItsCloud(t *testing.T) {
 		}
 	})
 	controller := &Operator{Party: w.party(identity.Controller, "c")}
-	act := func(o *Operator) (string, int) {
+	call := func(o *Operator) (string, int) {
 		t.Helper()
 		text, err := o.Cloud(t.Context(), m.Machine, "list", []byte("all"))
 		var refusal *Refusal
@@ -115,23 +116,23 @@ func TestWhoMayHaveAMachineActInItsCloud(t *testing.T) {
 		}
 	}
 	deploy("1", nil)
-	if _, status := act(controller); status != http.StatusConflict {
-		t.Errorf("of a machine that was not told how: %d", status)
+	if _, status := call(controller); status != http.StatusConflict {
+		t.Errorf("without a cloud configuration: %d", status)
 	}
 	deploy("2", &Cloud{Regions: []string{"gcp/us-central1"}, Means: json.RawMessage("{}")})
 	for range 2 {
-		if text, status := act(controller); text != "list all" || status != 0 {
+		if text, status := call(controller); text != "list all" || status != 0 {
 			t.Errorf("got %q, %d", text, status)
 		}
 	}
-	if _, status := act(w.operator()); status != http.StatusForbidden {
+	if _, status := call(w.operator()); status != http.StatusForbidden {
 		t.Errorf("an operator: %d", status)
 	}
-	deploy("3", &Cloud{Regions: []string{"gcp/europe-west4"}, Means: json.RawMessage(`"else"`)})
-	if _, status := act(controller); status != http.StatusConflict {
-		t.Errorf("with means that are none: %d", status)
+	deploy("3", &Cloud{Regions: []string{"gcp/europe-west4"}, Means: json.RawMessage(`"invalid"`)})
+	if _, status := call(controller); status != http.StatusConflict {
+		t.Errorf("with an invalid configuration: %d", status)
 	}
-	if len(made) != 2 || made[0] != "gcp/us-central1" || made[1] != "gcp/europe-west4" {
-		t.Errorf("made %q, want it made once for each deployment", made)
+	if len(created) != 2 || created[0] != "gcp/us-central1" || created[1] != "gcp/europe-west4" {
+		t.Errorf("created %q, want one handler for each deployment", created)
 	}
 }

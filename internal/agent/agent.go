@@ -63,7 +63,7 @@ type Options struct {
 	Cloud func(Cloud) (http.Handler, error)
 	// Advice polls the cloud for a rebalance recommendation; nil = never.
 	Advice Advice
-	// Inspect is the interval at which units are checked; default 2 s.
+	// Look is the interval at which units are checked; default 2 s.
 	Look time.Duration
 	// Now is the clock for certificates; nil = time.Now.
 	Now func() time.Time
@@ -75,31 +75,31 @@ type Options struct {
 
 // Agent is the agent of one machine.
 type Agent struct {
-	opts Options
-	log  *slog.Logger
-	key  crypto.Signer
-	self *tls.Certificate // its certificate until it is enrolled
-	api  http.Handler
+	opts       Options
+	log        *slog.Logger
+	key        crypto.Signer
+	selfSigned *tls.Certificate // its certificate until it is enrolled
+	api        http.Handler
 
 	operatorMu   sync.Mutex    // serialises changes by operators
 	cloudHandler cloudHandler  // in the machine's cloud
 	changed      chan struct{} // signals that wanted has changed; capacity 1
 
-	mu        sync.Mutex
-	party     *identity.Party // nil until it is enrolled
-	expires   time.Time
-	issuer    string // see Status.Issuer
-	revoked   identity.Revoked
-	wanted    Deployment
-	stale     []string // paths of files of earlier deployments
-	phase     Phase
-	reason    string
-	units     []UnitStatus
-	draining  string      // the reason; empty = not draining
-	goneAt    time.Time   // when the cloud interrupts the machine; zero = not announced
-	lastCall  *time.Timer // drains before the end; nil until one is announced
-	advisedAt time.Time   // time of the rebalance recommendation; zero = none
-	front     *front      // nil without one
+	mu             sync.Mutex
+	party          *identity.Party // nil until it is enrolled
+	expires        time.Time
+	issuer         string // see Status.Issuer
+	revoked        identity.Revoked
+	desired        Deployment
+	staleFiles     []string // paths of files of earlier deployments
+	phase          Phase
+	reason         string
+	units          []UnitStatus
+	draining       string       // the reason; empty = not draining
+	interruptionAt time.Time    // when the cloud interrupts the machine; zero = not announced
+	drainTimer     *time.Timer  // drains before the end; nil until one is announced
+	advisedAt      time.Time    // time of the rebalance recommendation; zero = none
+	proxy          *engineProxy // nil without one
 }
 
 // New loads the machine's state, and generates its key at the first boot. It returns an error if
@@ -120,10 +120,10 @@ func New(opts Options) (*Agent, error) {
 	}
 	a := &Agent{opts: opts, log: opts.Logger, phase: PhaseWaiting, changed: make(chan struct{}, 1)}
 	var err error
-	if a.key, err = ownKey(a.path(FileKey)); err != nil {
+	if a.key, err = loadOrCreateKey(a.path(FileKey)); err != nil {
 		return nil, err
 	}
-	if a.self, err = identity.SelfSigned(a.key, opts.Name.ID, opts.Now()); err != nil {
+	if a.selfSigned, err = identity.SelfSigned(a.key, opts.Name.ID, opts.Now()); err != nil {
 		return nil, err
 	}
 	if err := a.restore(); err != nil {
@@ -133,8 +133,8 @@ func New(opts Options) (*Agent, error) {
 	return a, nil
 }
 
-// ownKey returns the machine's key and generates it where there is none.
-func ownKey(path string) (crypto.Signer, error) {
+// loadOrCreateKey returns the machine's key and generates it where there is none.
+func loadOrCreateKey(path string) (crypto.Signer, error) {
 	key, err := identity.ReadKey(path)
 	if !errors.Is(err, fs.ErrNotExist) {
 		return key, err
@@ -153,7 +153,7 @@ func ownKey(path string) (crypto.Signer, error) {
 func (a *Agent) path(name string) string { return filepath.Join(a.opts.Dir, name) }
 
 // Fingerprint returns the fingerprint of the machine's key.
-func (a *Agent) Fingerprint() string { return identity.KeyFingerprint(a.self.Leaf) }
+func (a *Agent) Fingerprint() string { return identity.KeyFingerprint(a.selfSigned.Leaf) }
 
 // restore loads the enrolment and deployment from before a restart.
 func (a *Agent) restore() error {
@@ -176,7 +176,7 @@ func (a *Agent) restore() error {
 		text, err = os.ReadFile(a.path(fileDeployment))
 	}
 	if err == nil {
-		err = json.Unmarshal(text, &a.wanted)
+		err = json.Unmarshal(text, &a.desired)
 	}
 	if err != nil {
 		return fmt.Errorf("loading the enrolment in %s: %w", a.opts.Dir, err)
@@ -238,7 +238,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	server.BaseContext = func(net.Listener) context.Context { return ctx } // relayed connections end with the agent
 	var running sync.WaitGroup
 	running.Go(func() { a.publish(ctx) })
-	running.Go(func() { a.keepUnits(ctx) })
+	running.Go(func() { a.reconcileUnits(ctx) })
 	if a.opts.Notice != nil {
 		running.Go(func() { a.watchNotices(ctx) })
 	}
@@ -252,10 +252,10 @@ func (a *Agent) Run(ctx context.Context) error {
 	if a.opts.Listening != nil {
 		a.opts.Listening(ln.Addr().String())
 	}
-	err = server.Serve(tls.NewListener(ln, a.config()))
+	err = server.Serve(tls.NewListener(ln, a.operatorTLS()))
 	cancel()
 	running.Wait()
-	a.closeFront()
+	a.closeProxy()
 	if errors.Is(err, http.ErrServerClosed) {
 		return nil
 	}

@@ -13,7 +13,7 @@ import (
 // it.
 type cloudHandler struct {
 	mu      sync.Mutex
-	as      *Cloud
+	config  *Cloud
 	handler http.Handler
 }
 
@@ -23,12 +23,12 @@ var errNoCloud = errors.New("this machine has no configuration for its cloud's A
 // their own cloud identity.
 func (a *Agent) serveCloud(w http.ResponseWriter, r *http.Request) {
 	if who, err := identity.PeerName(r.TLS); err != nil || who.Role != identity.Controller {
-		refuse(w, http.StatusForbidden, fmt.Errorf("%w: expected the controller, found %s", identity.ErrRole, who))
+		writeError(w, http.StatusForbidden, fmt.Errorf("%w: expected the controller, found %s", identity.ErrRole, who))
 		return
 	}
 	h, err := a.cloud()
 	if err != nil {
-		refuse(w, http.StatusConflict, err)
+		writeError(w, http.StatusConflict, err)
 		return
 	}
 	h.ServeHTTP(w, r)
@@ -37,20 +37,20 @@ func (a *Agent) serveCloud(w http.ResponseWriter, r *http.Request) {
 // cloud returns the handler for the machine's cloud, recreated where its configuration has changed.
 func (a *Agent) cloud() (http.Handler, error) {
 	a.mu.Lock()
-	as := a.wanted.Cloud
+	as := a.desired.Cloud
 	a.mu.Unlock()
 	if as == nil || a.opts.Cloud == nil {
 		return nil, errNoCloud
 	}
 	a.cloudHandler.mu.Lock()
 	defer a.cloudHandler.mu.Unlock()
-	if a.cloudHandler.as == as {
+	if a.cloudHandler.config == as {
 		return a.cloudHandler.handler, nil
 	}
 	h, err := a.opts.Cloud(*as)
 	if err != nil {
 		return nil, err
 	}
-	a.cloudHandler.as, a.cloudHandler.handler = as, h
+	a.cloudHandler.config, a.cloudHandler.handler = as, h
 	return h, nil
 }

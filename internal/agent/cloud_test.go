@@ -15,7 +15,7 @@ import (
 
 var replicaName = identity.Name{Service: "chat", Role: identity.Replica, ID: "us-0"}
 
-func TestTheConsoleTellsTheFingerprint(t *testing.T) {
+func TestConsolePublishesFingerprint(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "console")
 	if err := os.WriteFile(path, []byte("[   12.3] cloud-init: half a li"), 0o600); err != nil {
 		t.Fatal(err)
@@ -28,16 +28,16 @@ func TestTheConsoleTellsTheFingerprint(t *testing.T) {
 		return string(text)
 	}
 	if f, found := FindConsoleLine(read(), replicaName); found {
-		t.Errorf("found %q before it was told", f)
+		t.Errorf("found %q before it was published", f)
 	}
 	old, fingerprint := strings.Repeat("a", 52), strings.Repeat("b", 52)
 	other := replicaName
 	other.ID = "us-01"
-	for _, told := range []struct {
+	for _, line := range []struct {
 		name identity.Name
 		text string
 	}{{replicaName, old}, {replicaName, fingerprint}, {other, old}} {
-		if err := (Console{path}).Publish(t.Context(), told.name, told.text); err != nil {
+		if err := (Console{path}).Publish(t.Context(), line.name, line.text); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -46,15 +46,16 @@ func TestTheConsoleTellsTheFingerprint(t *testing.T) {
 	}
 	cut := read()
 	if f, _ := FindConsoleLine(cut[:strings.LastIndex(cut, fingerprint)+20], replicaName); f != old {
-		t.Errorf("half a line was taken: %q", f)
+		t.Errorf("read from half a line: %q", f)
 	}
 	if err := (Console{t.TempDir()}).Publish(t.Context(), replicaName, old); err == nil {
-		t.Error("a console that cannot be written: no error")
+		t.Error("no error for an unwritable console")
 	}
 }
 
-// google is a metadata server.
-func google(t *testing.T, preempted string) (*httptest.Server, map[string]string) {
+// newGCPMetadataServer starts a GCP metadata server and returns the guest attributes that it
+// stores.
+func newGCPMetadataServer(t *testing.T, preempted string) (*httptest.Server, map[string]string) {
 	attributes := map[string]string{}
 	mux := http.NewServeMux()
 	mux.HandleFunc("PUT /computeMetadata/v1/instance/guest-attributes/{namespace}/{key}", func(w http.ResponseWriter, r *http.Request) {
@@ -75,21 +76,21 @@ func google(t *testing.T, preempted string) (*httptest.Server, map[string]string
 	return s, attributes
 }
 
-func TestGuestAttributesTellTheFingerprint(t *testing.T) {
-	s, attributes := google(t, "FALSE")
+func TestGuestAttributesPublishFingerprint(t *testing.T) {
+	s, attributes := newGCPMetadataServer(t, "FALSE")
 	if err := (GuestAttributes{s.URL}).Publish(t.Context(), replicaName, "abc"); err != nil || attributes[GuestAttributePath] != "abc" {
-		t.Errorf("told %v (%v)", attributes, err)
+		t.Errorf("published %v (%v)", attributes, err)
 	}
 	s.Close()
 	if err := (GuestAttributes{s.URL}).Publish(t.Context(), replicaName, "abc"); err == nil {
-		t.Error("without a metadata server: no error")
+		t.Error("no error without a metadata server")
 	}
 }
 
-func TestNoticesOfInterruption(t *testing.T) {
-	stays, _ := google(t, "FALSE\n")
-	goes, _ := google(t, "TRUE\n")
-	amazon := func(status int, text string) Notice {
+func TestInterruptionNotices(t *testing.T) {
+	running, _ := newGCPMetadataServer(t, "FALSE\n")
+	preempted, _ := newGCPMetadataServer(t, "TRUE\n")
+	aws := func(status int, text string) Notice {
 		mux := http.NewServeMux()
 		mux.HandleFunc("PUT /latest/api/token", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "token") })
 		mux.HandleFunc("GET /latest/meta-data/spot/instance-action", func(w http.ResponseWriter, r *http.Request) {
@@ -105,30 +106,30 @@ func TestNoticesOfInterruption(t *testing.T) {
 	}
 	at := time.Date(2026, 3, 1, 12, 2, 0, 0, time.UTC)
 	tests := []struct {
-		name   string
-		notice Notice
-		coming bool
-		at     time.Time
-		fails  bool
+		name      string
+		notice    Notice
+		announced bool
+		at        time.Time
+		fails     bool
 	}{
-		{"Google leaves it", NoticeGCP(stays.URL), false, time.Time{}, false},
-		{"Google takes it", NoticeGCP(goes.URL), true, time.Time{}, false},
-		{"AWS leaves it", amazon(http.StatusNotFound, ""), false, time.Time{}, false},
-		{"AWS takes it", amazon(http.StatusOK, `{"action": "terminate", "time": "2026-03-01T12:02:00Z"}`), true, at, false},
-		{"AWS says something else", amazon(http.StatusOK, "<html>"), false, time.Time{}, true},
-		{"AWS is out of order", amazon(http.StatusInternalServerError, ""), false, time.Time{}, true},
+		{"GCP: none", NoticeGCP(running.URL), false, time.Time{}, false},
+		{"GCP: preempted", NoticeGCP(preempted.URL), true, time.Time{}, false},
+		{"AWS: none", aws(http.StatusNotFound, ""), false, time.Time{}, false},
+		{"AWS: interrupted", aws(http.StatusOK, `{"action": "terminate", "time": "2026-03-01T12:02:00Z"}`), true, at, false},
+		{"AWS: invalid document", aws(http.StatusOK, "<html>"), false, time.Time{}, true},
+		{"AWS: server error", aws(http.StatusInternalServerError, ""), false, time.Time{}, true},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			when, coming, err := tt.notice(t.Context())
-			if coming != tt.coming || (err != nil) != tt.fails || !tt.at.IsZero() && !when.Equal(tt.at) {
-				t.Errorf("coming %v at %s (%v)", coming, when, err)
+			when, announced, err := tt.notice(t.Context())
+			if announced != tt.announced || (err != nil) != tt.fails || !tt.at.IsZero() && !when.Equal(tt.at) {
+				t.Errorf("announced %v at %s (%v)", announced, when, err)
 			}
 		})
 	}
 }
 
-func TestDeploymentsAreChecked(t *testing.T) {
+func TestDeploymentValidation(t *testing.T) {
 	good := Unit{Name: "engine", Args: []string{"x"}}
 	with := func(change func(*Unit)) Deployment {
 		u := good
@@ -139,20 +140,20 @@ func TestDeploymentsAreChecked(t *testing.T) {
 		name, want string
 		d          Deployment
 	}{
-		{"good", "", Deployment{Units: []Unit{good}, Front: &Proxy{Listen: ":8443", To: "http://127.0.0.1:8000"}}},
+		{"valid", "", Deployment{Units: []Unit{good}, Front: &Proxy{Listen: ":8443", To: "http://127.0.0.1:8000"}}},
 		{"a container", "", Deployment{Units: []Unit{container}}},
-		{"a name that would lead elsewhere", "units[0]: name", with(func(u *Unit) { u.Name = "../x" })},
-		{"twice", "units[1].name", Deployment{Units: []Unit{good, good}}},
+		{"name with a path", "units[0]: name", with(func(u *Unit) { u.Name = "../x" })},
+		{"duplicate name", "units[1].name", Deployment{Units: []Unit{good, good}}},
 		{"a container without a port", "units[0]: port", with(func(u *Unit) { u.Image = "i" })},
-		{"an image that is an option", "units[0]: image", with(func(u *Unit) { u.Image = "--privileged" })},
-		{"a file elsewhere", "units[0]: files", with(func(u *Unit) { u.Files = map[string]string{"engine/../node.key": ""} })},
+		{"image that is an option", "units[0]: image", with(func(u *Unit) { u.Image = "--privileged" })},
+		{"file outside the directory", "units[0]: files", with(func(u *Unit) { u.Files = map[string]string{"engine/../node.key": ""} })},
 		{"a file of another unit", "units[0]: files", with(func(u *Unit) { u.Files = map[string]string{"balancer/x": ""} })},
-		{"an absolute file", "units[0]: files", with(func(u *Unit) { u.Files = map[string]string{"/etc/passwd": ""} })},
-		{"a variable that would be two", "units[0]: env.A", with(func(u *Unit) { u.Secrets = map[string]string{"A": "hunter2\nB=2"} })},
-		{"a variable without a name", "units[0]: env", with(func(u *Unit) { u.Env = map[string]string{"A=B": "1"} })},
-		{"readiness of another machine", "units[0]: ready", with(func(u *Unit) { u.Ready = "http://10.0.0.1/" })},
-		{"a front for another machine", "front.to", Deployment{Front: &Proxy{Listen: ":1", To: "http://10.0.0.1"}}},
-		{"a front nowhere", "front.listen", Deployment{Front: &Proxy{Listen: "here", To: "http://127.0.0.1:1"}}},
+		{"absolute path", "units[0]: files", with(func(u *Unit) { u.Files = map[string]string{"/etc/passwd": ""} })},
+		{"variable with a newline", "units[0]: env.A", with(func(u *Unit) { u.Secrets = map[string]string{"A": "hunter2\nB=2"} })},
+		{"invalid variable name", "units[0]: env", with(func(u *Unit) { u.Env = map[string]string{"A=B": "1"} })},
+		{"readiness URL of another machine", "units[0]: ready", with(func(u *Unit) { u.Ready = "http://10.0.0.1/" })},
+		{"proxy to another machine", "front.to", Deployment{Front: &Proxy{Listen: ":1", To: "http://10.0.0.1"}}},
+		{"invalid proxy address", "front.listen", Deployment{Front: &Proxy{Listen: "here", To: "http://127.0.0.1:1"}}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -161,18 +162,18 @@ func TestDeploymentsAreChecked(t *testing.T) {
 				t.Errorf("%v, want %q", err, tt.want)
 			}
 			if err != nil && strings.Contains(err.Error(), "hunter2") {
-				t.Errorf("a secret is told: %v", err)
+				t.Errorf("error contains a secret: %v", err)
 			}
 		})
 	}
 }
 
-func TestConfigurationsAreChecked(t *testing.T) {
+func TestConfigValidation(t *testing.T) {
 	good := `{"service": "chat", "role": "replica", "id": "us-0", "owner": "` + strings.Repeat("a", 52) + `", "listen": ":8441", "dir": "/var/lib/skyserve", "publish": "console:/dev/console", "notices": "aws"}`
-	tests := []struct{ name, old, instead, want string }{
-		{"good", "", "", ""},
-		{"of Google", `"console:/dev/console", "notices": "aws"`, `"guest-attributes", "notices": "gcp", "runner": "exec"`, ""},
-		{"a role that is none", `"replica"`, `"root"`, "role: want one of"},
+	tests := []struct{ name, old, replacement, want string }{
+		{"valid", "", "", ""},
+		{"GCP", `"console:/dev/console", "notices": "aws"`, `"guest-attributes", "notices": "gcp", "runner": "exec"`, ""},
+		{"unknown role", `"replica"`, `"root"`, "role: want one of"},
 		{"no owner", `"owner": "`, `"owner": "a`, "owner: must be the 52"},
 		{"no listener", `":8441"`, `""`, "listen: is missing"},
 		{"a relative directory", `"/var`, `"var`, "dir: must be an absolute path"},
@@ -184,7 +185,7 @@ func TestConfigurationsAreChecked(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "node.json")
-			if err := os.WriteFile(path, []byte(strings.Replace(good, tt.old, tt.instead, 1)), 0o600); err != nil {
+			if err := os.WriteFile(path, []byte(strings.Replace(good, tt.old, tt.replacement, 1)), 0o600); err != nil {
 				t.Fatal(err)
 			}
 			_, err := ReadConfig(path)

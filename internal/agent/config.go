@@ -103,14 +103,14 @@ func (c Config) cloudPolls() (Notice, Advice, error) {
 	replica := c.Role == identity.Replica
 	switch c.Notices {
 	case "aws":
-		spot := within(spotAhead, NoticeAWS(c.Metadata))
+		spot := capNotice(maxSpotNotice, NoticeAWS(c.Metadata))
 		if replica {
-			return firstOf(spot, MaintenanceAWS(c.Metadata)), AdviceAWS(c.Metadata), nil
+			return earliestOf(spot, MaintenanceAWS(c.Metadata)), AdviceAWS(c.Metadata), nil
 		}
 		return spot, AdviceAWS(c.Metadata), nil
 	case "gcp":
 		if replica {
-			return firstOf(NoticeGCP(c.Metadata), MaintenanceGCP(c.Metadata)), nil, nil
+			return earliestOf(NoticeGCP(c.Metadata), MaintenanceGCP(c.Metadata)), nil, nil
 		}
 		return NoticeGCP(c.Metadata), nil, nil
 	case "":

@@ -23,7 +23,7 @@ type Deployment struct {
 	Revision string `json:"revision"`
 	// Units are started in their order.
 	Units []Unit `json:"units"`
-	// Proxy is the proxy through which balancers use an engine on loopback; nil = none.
+	// Front is the proxy through which balancers use an engine on loopback; nil = none.
 	Front *Proxy `json:"front,omitempty"`
 	// Cloud lets the controller call the machine's cloud API through it; nil = it cannot.
 	Cloud *Cloud `json:"cloud,omitempty"`
@@ -123,8 +123,8 @@ type UnitStatus struct {
 }
 
 var (
-	unitForm = regexp.MustCompile(`^[a-z][a-z0-9-]{0,31}$`)
-	envForm  = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
+	unitPattern = regexp.MustCompile(`^[a-z][a-z0-9-]{0,31}$`)
+	envPattern  = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 )
 
 // Check returns an error for an invalid deployment. It contains no values of variables.
@@ -152,7 +152,7 @@ func (d Deployment) Check() error {
 
 func (u Unit) check() error {
 	switch {
-	case !unitForm.MatchString(u.Name):
+	case !unitPattern.MatchString(u.Name):
 		return fmt.Errorf("name: must be lower-case letters, digits and dashes, got %q", u.Name)
 	case u.Image == "" && len(u.Args) == 0:
 		return errors.New("args: is missing: required without an image")
@@ -160,7 +160,7 @@ func (u Unit) check() error {
 		return fmt.Errorf("image: invalid image %q", u.Image)
 	case u.Image != "" && (u.Port < 1 || u.Port > 65535):
 		return fmt.Errorf("port: must be 1 to 65535, got %d", u.Port)
-	case u.Weights != nil && (u.Image == "" || !folderForm.MatchString(u.Weights.From) || !strings.HasPrefix(u.Weights.To, "/") || strings.Contains(u.Weights.To, ":")):
+	case u.Weights != nil && (u.Image == "" || !folderPattern.MatchString(u.Weights.From) || !strings.HasPrefix(u.Weights.To, "/") || strings.Contains(u.Weights.To, ":")):
 		return fmt.Errorf("weights: must be s3://BUCKET/PREFIX or gs://BUCKET/PREFIX, and a container directory, got %q and %q", u.Weights.From, u.Weights.To)
 	case u.Memory < 0:
 		return fmt.Errorf("memory: must be a number of bytes, got %d", u.Memory)
@@ -169,7 +169,7 @@ func (u Unit) check() error {
 	}
 	for _, set := range []map[string]string{u.Env, u.Secrets} {
 		for _, name := range slices.Sorted(maps.Keys(set)) {
-			if !envForm.MatchString(name) {
+			if !envPattern.MatchString(name) {
 				return fmt.Errorf("env: must be the name of a variable, got %q", name)
 			}
 			if strings.ContainsAny(set[name], "\n\r\x00") {

@@ -7,6 +7,6 @@
 // sides authenticate each other by certificates. docs/security.md describes the permissions.
 //
 // Read deployment.go first; then agent.go, serve.go and units.go, the agent; operator.go, the
-// client. run_*.go run programs, front.go is the proxy that only lets balancers use an engine,
+// client. run_*.go run programs, proxy.go is the proxy that only lets balancers use an engine,
 // publish.go and notice.go call the cloud from inside the machine.
 package agent

@@ -19,7 +19,7 @@ import (
 	"skyserve/internal/testkit"
 )
 
-// TestMain also is the program that units of these tests run: see unitMain.
+// TestMain runs the tests, or a unit's program: see unitMain.
 func TestMain(m *testing.M) {
 	if os.Getenv(envUnit) != "" {
 		unitMain()
@@ -28,8 +28,8 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// notes is a Runner that runs nothing and writes down what it should.
-type notes struct {
+// fakeRunner is a Runner that runs nothing and records its calls.
+type fakeRunner struct {
 	mu      sync.Mutex
 	units   map[string]Unit
 	lines   map[string][]string
@@ -37,13 +37,13 @@ type notes struct {
 	failing error
 }
 
-func (n *notes) Names(context.Context) ([]string, error) {
+func (n *fakeRunner) Names(context.Context) ([]string, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return slices.Sorted(maps.Keys(n.units)), nil
 }
 
-func (n *notes) Start(_ context.Context, u Unit, _ func(Phase, string)) (bool, error) {
+func (n *fakeRunner) Start(_ context.Context, u Unit, _ func(Phase, string)) (bool, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.failing != nil {
@@ -60,14 +60,14 @@ func (n *notes) Start(_ context.Context, u Unit, _ func(Phase, string)) (bool, e
 	return true, nil
 }
 
-func (n *notes) Reload(_ context.Context, name string) error {
+func (n *fakeRunner) Reload(_ context.Context, name string) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.calls = append(n.calls, "reload "+name)
 	return nil
 }
 
-func (n *notes) Stop(_ context.Context, name string) error {
+func (n *fakeRunner) Stop(_ context.Context, name string) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	delete(n.units, name)
@@ -75,52 +75,52 @@ func (n *notes) Stop(_ context.Context, name string) error {
 	return nil
 }
 
-func (n *notes) Inspect(_ context.Context, u Unit, lines int) (UnitState, error) {
+func (n *fakeRunner) Inspect(_ context.Context, u Unit, lines int) (UnitState, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	_, runs := n.units[u.Name]
-	said := n.lines[u.Name]
-	return UnitState{Running: runs, Lines: said[max(0, len(said)-lines):]}, nil
+	_, running := n.units[u.Name]
+	log := n.lines[u.Name]
+	return UnitState{Running: running, Lines: log[max(0, len(log)-lines):]}, nil
 }
 
-func (n *notes) did() []string {
+func (n *fakeRunner) recordedCalls() []string {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return slices.Clone(n.calls)
 }
 
-// board is a Publisher and what an operator reads.
-type board struct {
-	mu   sync.Mutex
-	told string
+// fakePublisher is a Publisher from which a test reads the fingerprint.
+type fakePublisher struct {
+	mu          sync.Mutex
+	fingerprint string
 }
 
-func (b *board) Publish(_ context.Context, _ identity.Name, fingerprint string) error {
+func (b *fakePublisher) Publish(_ context.Context, _ identity.Name, fingerprint string) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.told = fingerprint
+	b.fingerprint = fingerprint
 	return nil
 }
 
-func (b *board) read(context.Context) (string, error) {
+func (b *fakePublisher) read(context.Context) (string, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.told == "" {
+	if b.fingerprint == "" {
 		return "", ErrNoFingerprint
 	}
-	return b.told, nil
+	return b.fingerprint, nil
 }
 
-// world is a service with an operator.
-type world struct {
+// testService is a service with its CA.
+type testService struct {
 	t         *testing.T
 	authority *identity.Authority
 	home      identity.Home
 }
 
-func newWorld(t *testing.T) *world {
+func newTestService(t *testing.T) *testService {
 	t.Helper()
-	w := &world{t: t, home: identity.Home{Dir: t.TempDir()}}
+	w := &testService{t: t, home: identity.Home{Dir: t.TempDir()}}
 	var err error
 	if w.authority, err = w.home.Create("chat", time.Now()); err != nil {
 		t.Fatal(err)
@@ -128,7 +128,7 @@ func newWorld(t *testing.T) *world {
 	return w
 }
 
-func (w *world) operator() *Operator {
+func (w *testService) operator() *Operator {
 	w.t.Helper()
 	p, err := w.home.OperatorParty("ann", time.Now())
 	if err != nil {
@@ -137,8 +137,8 @@ func (w *world) operator() *Operator {
 	return &Operator{Party: p, Authority: w.authority}
 }
 
-// party is another one with a certificate.
-func (w *world) party(role identity.Role, id string) identity.Party {
+// party returns another identity of the service.
+func (w *testService) party(role identity.Role, id string) identity.Party {
 	w.t.Helper()
 	key, err := identity.NewKey()
 	if err != nil {
@@ -151,22 +151,22 @@ func (w *world) party(role identity.Role, id string) identity.Party {
 	return identity.NewParty(chain, key)
 }
 
-// booted is a machine whose agent runs.
-type booted struct {
+// testMachine is a machine with a running agent.
+type testMachine struct {
 	Machine
-	agent *Agent
-	board *board
-	stop  func()
+	agent     *Agent
+	publisher *fakePublisher
+	stop      func()
 }
 
-// boot starts the agent of a replica us-0 in a directory.
-func (w *world) boot(dir string, runner Runner, change ...func(*Options)) *booted {
+// boot starts the agent of the replica us-0 in a directory.
+func (w *testService) boot(dir string, runner Runner, change ...func(*Options)) *testMachine {
 	w.t.Helper()
-	b := &booted{board: &board{}}
+	b := &testMachine{publisher: &fakePublisher{}}
 	name := identity.Name{Service: "chat", Role: identity.Replica, ID: "us-0"}
 	listening := make(chan string, 1)
 	o := Options{
-		Name: name, Owner: w.authority.Owner(), Dir: dir, Listen: "127.0.0.1:0", Publisher: b.board, Runner: runner,
+		Name: name, Owner: w.authority.Owner(), Dir: dir, Listen: "127.0.0.1:0", Publisher: b.publisher, Runner: runner,
 		Look: 5 * time.Millisecond, Listening: func(addr string) { listening <- addr },
 	}
 	for _, f := range change {
@@ -182,28 +182,28 @@ func (w *world) boot(dir string, runner Runner, change ...func(*Options)) *boote
 	b.stop = sync.OnceFunc(func() {
 		cancel()
 		if err := <-ended; err != nil {
-			w.t.Errorf("the agent: %v", err)
+			w.t.Errorf("Run: %v", err)
 		}
 	})
 	w.t.Cleanup(b.stop)
 	select {
 	case addr := <-listening:
-		b.Machine = Machine{Name: name, Address: addr, Fingerprint: b.board.read}
+		b.Machine = Machine{Name: name, Address: addr, Fingerprint: b.publisher.read}
 	case err := <-ended:
 		ended <- err
 		w.t.Fatal(err)
 	}
 	testkit.Eventually(w.t, "the fingerprint is published", func() bool {
-		_, err := b.board.read(context.Background())
+		_, err := b.publisher.read(context.Background())
 		return err == nil || b.agent.enrolled() != nil
 	})
 	return b
 }
 
-// envUnit makes this test binary the program of a unit: its value is where it listens.
+// envUnit makes this test binary the program of a unit; its value is the listen address.
 const envUnit = "SKYSERVE_TEST_UNIT"
 
-// unitMain answers every request with one of its variables, and ends at /exit.
+// unitMain responds to every request with the variable RESPONSE, and exits at /exit.
 func unitMain() {
 	err := http.ListenAndServe(os.Getenv(envUnit), http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
@@ -212,7 +212,7 @@ func unitMain() {
 		case "/pid":
 			_, _ = w.Write([]byte(strconv.Itoa(os.Getpid())))
 		default:
-			_, _ = w.Write([]byte(os.Getenv("SAYS")))
+			_, _ = w.Write([]byte(os.Getenv("RESPONSE")))
 		}
 	}))
 	if !errors.Is(err, http.ErrServerClosed) {
@@ -220,7 +220,7 @@ func unitMain() {
 	}
 }
 
-// freePort is an address that nothing listens on.
+// freePort returns an address that nothing listens on.
 func freePort(t *testing.T) string {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")

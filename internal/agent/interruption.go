@@ -20,8 +20,8 @@ const (
 	// considered withdrawn: a single one may be caused by a moved server.
 	withdrawnAfter = 3
 
-	fileGoneAt        = "gone-at" // time of the interruption; missing without one
-	reasonInterrupted = "its end is near"
+	fileInterruptionAt = "gone-at" // time of the interruption; missing without one
+	reasonInterrupted  = "interruption imminent"
 )
 
 // watchNotices reports interruptions and drains the machine in time, until ctx ends. A restarted
@@ -31,7 +31,7 @@ func (a *Agent) watchNotices(ctx context.Context) {
 	a.loadNotice()
 	quiet, lastError := 0, ""
 	a.repeat(ctx, noticeInterval, func() (done bool) {
-		at, coming, err := a.opts.Notice(ctx)
+		at, announced, err := a.opts.Notice(ctx)
 		switch {
 		case ctx.Err() != nil:
 			return true
@@ -41,7 +41,7 @@ func (a *Agent) watchNotices(ctx context.Context) {
 				lastError = text
 			}
 			return false
-		case coming:
+		case announced:
 			quiet = 0
 			a.recordInterruption(at)
 		default:
@@ -59,7 +59,7 @@ func (a *Agent) watchNotices(ctx context.Context) {
 
 // loadNotice loads the notice of an earlier agent.
 func (a *Agent) loadNotice() {
-	text, err := os.ReadFile(a.path(fileGoneAt))
+	text, err := os.ReadFile(a.path(fileInterruptionAt))
 	if errors.Is(err, fs.ErrNotExist) {
 		return
 	}
@@ -82,14 +82,14 @@ func parseTime(text []byte, err error) (at time.Time, _ error) {
 func (a *Agent) recordInterruption(at time.Time) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if !a.goneAt.IsZero() && !at.Before(a.goneAt) {
+	if !a.interruptionAt.IsZero() && !at.Before(a.interruptionAt) {
 		return
 	}
-	a.goneAt = at
+	a.interruptionAt = at
 	a.stopTimer()
-	a.lastCall = time.AfterFunc(time.Until(at.Add(-drainBefore)), func() { a.drain(reasonInterrupted) })
+	a.drainTimer = time.AfterFunc(time.Until(at.Add(-drainBefore)), func() { a.drain(reasonInterrupted) })
 	a.log.Warn("the cloud interrupts this machine", "gone_at", at)
-	if err := identity.WriteFile(a.path(fileGoneAt), []byte(at.Format(time.RFC3339))); err != nil {
+	if err := identity.WriteFile(a.path(fileInterruptionAt), []byte(at.Format(time.RFC3339))); err != nil {
 		a.log.Warn("storing the interruption notice", "err", err)
 	}
 }
@@ -99,24 +99,24 @@ func (a *Agent) recordInterruption(at time.Time) {
 func (a *Agent) clearInterruption() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.goneAt.IsZero() {
+	if a.interruptionAt.IsZero() {
 		return
 	}
-	a.goneAt = time.Time{}
+	a.interruptionAt = time.Time{}
 	a.stopTimer()
 	if a.draining == reasonInterrupted {
 		a.setDraining("")
 	}
 	a.log.Warn("the interruption of this machine was withdrawn")
-	if err := os.Remove(a.path(fileGoneAt)); err != nil {
+	if err := os.Remove(a.path(fileInterruptionAt)); err != nil {
 		a.log.Warn("removing the stored interruption notice", "err", err)
 	}
 }
 
 // stopTimer stops the drain timer; a.mu must be held.
 func (a *Agent) stopTimer() {
-	if a.lastCall != nil {
-		a.lastCall.Stop()
+	if a.drainTimer != nil {
+		a.drainTimer.Stop()
 	}
 }
 
@@ -124,7 +124,7 @@ func (a *Agent) stopTimer() {
 func (a *Agent) drain(why string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if why == reasonInterrupted && (a.goneAt.IsZero() || a.draining != "") {
+	if why == reasonInterrupted && (a.interruptionAt.IsZero() || a.draining != "") {
 		return // withdrawn at the last moment, or already draining
 	}
 	a.setDraining(why)
@@ -134,14 +134,14 @@ func (a *Agent) drain(why string) {
 // setDraining sets the reason for draining; empty = not draining. a.mu must be held.
 func (a *Agent) setDraining(why string) {
 	a.draining = why
-	if a.front != nil {
-		a.front.draining.Store(why != "")
+	if a.proxy != nil {
+		a.proxy.draining.Store(why != "")
 	}
 }
 
 // interruptionReason returns the reason of an interrupted machine's status; a.mu must be held.
 func (a *Agent) interruptionReason() string {
-	reason := fmt.Sprintf("preemption at %s", a.goneAt.UTC().Format(time.TimeOnly))
+	reason := fmt.Sprintf("preemption at %s", a.interruptionAt.UTC().Format(time.TimeOnly))
 	if a.draining != "" {
 		reason += ", draining: " + a.draining
 	}

@@ -18,29 +18,29 @@ import (
 	"skyserve/internal/testkit"
 )
 
-// sky is a cloud that says of a machine what it is told to.
-type sky struct {
-	mu     sync.Mutex
-	at     time.Time
-	coming bool
-	err    error
+// fakeNotices is a cloud whose interruption notice a test sets.
+type fakeNotices struct {
+	mu        sync.Mutex
+	at        time.Time
+	announced bool
+	err       error
 }
 
-func (s *sky) notice(context.Context) (time.Time, bool, error) {
+func (s *fakeNotices) notice(context.Context) (time.Time, bool, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.at, s.coming, s.err
+	return s.at, s.announced, s.err
 }
 
-// says has the cloud say another thing.
-func (s *sky) says(at time.Time, coming bool, err error) {
+// set replaces the notice.
+func (s *fakeNotices) set(at time.Time, announced bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.at, s.coming, s.err = at, coming, err
+	s.at, s.announced, s.err = at, announced, err
 }
 
-// watch has an agent heed a cloud; the returned function ends that.
-func (s *sky) watch(t *testing.T, a *Agent) (end func()) {
+// watch starts polling by an agent; the returned function stops it.
+func (s *fakeNotices) watch(t *testing.T, a *Agent) (end func()) {
 	ctx, cancel := context.WithCancel(t.Context())
 	a.opts.Notice = s.notice
 	go a.watchNotices(ctx)
@@ -51,123 +51,124 @@ func (s *sky) watch(t *testing.T, a *Agent) (end func()) {
 	}
 }
 
-// pass lets time pass.
-func pass(d time.Duration) {
+// advance advances the fake time.
+func advance(d time.Duration) {
 	time.Sleep(d)
 	synctest.Wait()
 }
 
-// A machine that is to be taken says until when it is there, and drains a minute before;
-// one that has less time at once.
-func TestAnInterruptedMachineDrains(t *testing.T) {
+// A machine with an interruption notice reports the time, and drains a minute before; immediately
+// if less time remains.
+func TestInterruptedMachineDrains(t *testing.T) {
 	for _, tt := range []struct{ notice, serves time.Duration }{{2 * time.Minute, time.Minute}, {time.Hour, 59 * time.Minute}, {30 * time.Second, 0}, {-time.Minute, 0}} {
 		synctest.Test(t, func(t *testing.T) {
-			s, a := &sky{}, newAgent(t, &notes{})
+			s, a := &fakeNotices{}, newAgent(t, &fakeRunner{})
 			defer s.watch(t, a)()
-			pass(2 * noticeInterval)
+			advance(2 * noticeInterval)
 			if st := a.Status(); st.Phase == PhaseInterrupted {
 				t.Errorf("before: %+v", st)
 			}
-			gone := time.Now().Add(noticeInterval + tt.notice)
-			s.says(gone, true, nil)
-			pass(noticeInterval)
-			drains := func() bool { return strings.HasSuffix(a.Status().Reason, "draining: its end is near") }
-			if st := a.Status(); st.Phase != PhaseInterrupted || !st.GoneAt.Equal(gone) || drains() != (tt.serves == 0) {
-				t.Errorf("with %s left: %+v", tt.notice, st)
+			interruptionAt := time.Now().Add(noticeInterval + tt.notice)
+			s.set(interruptionAt, true, nil)
+			advance(noticeInterval)
+			drains := func() bool { return strings.HasSuffix(a.Status().Reason, "draining: interruption imminent") }
+			if st := a.Status(); st.Phase != PhaseInterrupted || !st.GoneAt.Equal(interruptionAt) || drains() != (tt.serves == 0) {
+				t.Errorf("%s before: %+v", tt.notice, st)
 			}
 			if tt.serves > 0 {
-				pass(tt.serves - time.Second)
+				advance(tt.serves - time.Second)
 				if drains() {
-					t.Errorf("with %s left it drains more than a minute before", tt.notice)
+					t.Errorf("notice of %s: drains more than a minute before", tt.notice)
 				}
-				pass(time.Second)
+				advance(time.Second)
 			}
 			if !drains() {
-				t.Errorf("with %s left it does not drain: %+v", tt.notice, a.Status())
+				t.Errorf("notice of %s: does not drain: %+v", tt.notice, a.Status())
 			}
 		})
 	}
 }
 
-// Some notices count from when they came: a later one, one that an agent that was started
-// again hears, and a cloud that says nothing for a while put nothing off.
-func TestANoticeIsNotPutOff(t *testing.T) {
+// Some notices count from their arrival. A later one, one received after a restart of the agent,
+// and missing notices do not postpone the interruption.
+func TestEarliestNoticeApplies(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, a := &sky{}, newAgent(t, &notes{})
-		gone := time.Now().Add(time.Hour)
-		s.says(gone, true, nil)
+		s, a := &fakeNotices{}, newAgent(t, &fakeRunner{})
+		interruptionAt := time.Now().Add(time.Hour)
+		s.set(interruptionAt, true, nil)
 		end := s.watch(t, a)
-		s.says(gone.Add(10*time.Minute), true, nil)
-		pass(time.Minute)
+		s.set(interruptionAt.Add(10*time.Minute), true, nil)
+		advance(time.Minute)
 		end()
-		again := newAgent(t, &notes{})
+		again := newAgent(t, &fakeRunner{})
 		again.opts.Dir = a.opts.Dir
 		defer s.watch(t, again)()
-		s.says(gone, false, errors.New("no route to host"))
-		pass(10 * time.Minute)
-		if st := again.Status(); !st.GoneAt.Equal(gone.Truncate(time.Second)) {
-			t.Errorf("got %+v, want its end at %s", st, gone)
+		s.set(interruptionAt, false, errors.New("no route to host"))
+		advance(10 * time.Minute)
+		if st := again.Status(); !st.GoneAt.Equal(interruptionAt.Truncate(time.Second)) {
+			t.Errorf("got %+v, want an interruption at %s", st, interruptionAt)
 		}
-		gone = gone.Add(-20 * time.Minute)
-		s.says(gone, true, nil)
-		pass(noticeInterval)
-		if st := again.Status(); !st.GoneAt.Equal(gone) {
-			t.Errorf("told of an earlier end: got %+v, want %s", st, gone)
+		interruptionAt = interruptionAt.Add(-20 * time.Minute)
+		s.set(interruptionAt, true, nil)
+		advance(noticeInterval)
+		if st := again.Status(); !st.GoneAt.Equal(interruptionAt) {
+			t.Errorf("after an earlier notice: got %+v, want %s", st, interruptionAt)
 		}
 	})
 }
 
-// A cloud that takes back what it said, or whose maintenance is over, has the machine serve
-// again; not one that leaves it out once. Whoever emptied it otherwise is heeded still.
-func TestANoticeIsTakenBack(t *testing.T) {
-	for _, asked := range []bool{false, true} {
+// A machine serves again after the cloud withdraws its notice or the maintenance has ended; not
+// after a single poll without it. It keeps draining if an operator requested that.
+func TestWithdrawnNoticeEndsDraining(t *testing.T) {
+	for _, requested := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
-			s, a := &sky{}, newAgent(t, &notes{})
-			if asked {
-				a.drain("asked by ann")
+			s, a := &fakeNotices{}, newAgent(t, &fakeRunner{})
+			if requested {
+				a.drain("requested by ann")
 			}
-			s.says(time.Now(), true, nil)
+			s.set(time.Now(), true, nil)
 			end := s.watch(t, a)
-			s.says(time.Time{}, false, nil)
-			pass((withdrawnAfter - 1) * noticeInterval)
+			s.set(time.Time{}, false, nil)
+			advance((withdrawnAfter - 1) * noticeInterval)
 			if st := a.Status(); st.Phase != PhaseInterrupted || !strings.Contains(st.Reason, "draining") {
-				t.Errorf("left out %d times: %+v", withdrawnAfter-1, st)
+				t.Errorf("after %d polls without a notice: %+v", withdrawnAfter-1, st)
 			}
-			pass(noticeInterval)
+			advance(noticeInterval)
 			want := PhaseWaiting
-			if asked {
+			if requested {
 				want = PhaseDraining
 			}
 			if st := a.Status(); st.Phase != want || !st.GoneAt.IsZero() {
-				t.Errorf("taken back: %+v, want %s", st, want)
+				t.Errorf("after the withdrawal: %+v, want %s", st, want)
 			}
 			end()
-			again := newAgent(t, &notes{})
+			again := newAgent(t, &fakeRunner{})
 			again.opts.Dir = a.opts.Dir
 			defer s.watch(t, again)()
 			if st := again.Status(); st.Phase == PhaseInterrupted {
-				t.Errorf("an agent that starts later: %+v", st)
+				t.Errorf("after a restart of the agent: %+v", st)
 			}
 		})
 	}
 }
 
-// A metadata server that is away is told of once, not every five seconds.
-func TestAMetadataServerThatIsAwayIsToldOnce(t *testing.T) {
+// An unreachable metadata server is logged once, not at every poll.
+func TestUnreachableMetadataIsLoggedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log strings.Builder
-		s, a := &sky{err: errors.New("no route to host")}, newAgent(t, &notes{})
+		s, a := &fakeNotices{err: errors.New("no route to host")}, newAgent(t, &fakeRunner{})
 		a.log = slog.New(slog.NewTextHandler(&log, nil))
 		defer s.watch(t, a)()
-		pass(time.Hour)
+		advance(time.Hour)
 		if n := strings.Count(log.String(), "no route to host"); n != 1 {
-			t.Errorf("told %d times", n)
+			t.Errorf("logged %d times", n)
 		}
 	})
 }
 
-// amazon is a metadata server whose instance has these things at paths below meta-data.
-func amazon(t *testing.T, at map[string]string) string {
+// newIMDSServer returns the URL of an AWS metadata server with these texts by their paths below
+// meta-data; an empty text is a server error.
+func newIMDSServer(t *testing.T, at map[string]string) string {
 	mux := http.NewServeMux()
 	mux.HandleFunc("PUT /latest/api/token", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "token") })
 	mux.HandleFunc("GET /latest/meta-data/", func(w http.ResponseWriter, r *http.Request) {
@@ -188,7 +189,7 @@ func amazon(t *testing.T, at map[string]string) string {
 	return s.URL
 }
 
-func TestMaintenanceAtAWS(t *testing.T) {
+func TestAWSMaintenanceEvents(t *testing.T) {
 	const path, form = "events/maintenance/scheduled", "2 Jan 2006 15:04:05 GMT"
 	now := time.Now().UTC().Truncate(time.Second)
 	at := func(d time.Duration) string { return now.Add(d).Format(form) }
@@ -196,39 +197,39 @@ func TestMaintenanceAtAWS(t *testing.T) {
 		return fmt.Sprintf(`{"NotBefore": %q, "Code": "system-reboot", "Description": "scheduled reboot", "EventId": "instance-event-0d59", "NotAfter": %q, "State": %q}`, before, after, state)
 	}
 	for name, tt := range map[string]struct {
-		events []string
-		in     time.Duration
-		coming bool
+		events    []string
+		in        time.Duration
+		announced bool
 	}{
-		"none":                         {},
-		"in a fortnight":               {events: []string{event("active", at(14*24*time.Hour), at(15*24*time.Hour))}},
-		"within the hour":              {[]string{event("active", at(50*time.Minute), at(2*time.Hour))}, 50 * time.Minute, true},
-		"the first of two":             {[]string{event("active", at(50*time.Minute), ""), event("active", at(40*time.Minute), "")}, 40 * time.Minute, true},
-		"under way":                    {[]string{event("active", at(-2*time.Hour), at(time.Hour))}, -2 * time.Hour, true},
-		"under way until nobody knows": {[]string{event("active", at(-50*time.Minute), "")}, -50 * time.Minute, true},
-		"over":                         {events: []string{event("active", at(-2*time.Hour), at(-time.Hour))}},
-		"over, until nobody knows":     {events: []string{event("active", at(-2*time.Hour), "")}},
-		"completed":                    {events: []string{event("completed", at(50*time.Minute), at(2*time.Hour))}},
-		"called off":                   {events: []string{event("canceled", at(50*time.Minute), at(2*time.Hour))}},
+		"none":                {},
+		"in two weeks":        {events: []string{event("active", at(14*24*time.Hour), at(15*24*time.Hour))}},
+		"within the hour":     {[]string{event("active", at(50*time.Minute), at(2*time.Hour))}, 50 * time.Minute, true},
+		"earliest of two":     {[]string{event("active", at(50*time.Minute), ""), event("active", at(40*time.Minute), "")}, 40 * time.Minute, true},
+		"in progress":         {[]string{event("active", at(-2*time.Hour), at(time.Hour))}, -2 * time.Hour, true},
+		"in progress, no end": {[]string{event("active", at(-50*time.Minute), "")}, -50 * time.Minute, true},
+		"ended":               {events: []string{event("active", at(-2*time.Hour), at(-time.Hour))}},
+		"ended, no end":       {events: []string{event("active", at(-2*time.Hour), "")}},
+		"completed":           {events: []string{event("completed", at(50*time.Minute), at(2*time.Hour))}},
+		"cancelled":           {events: []string{event("canceled", at(50*time.Minute), at(2*time.Hour))}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			when, coming, err := MaintenanceAWS(amazon(t, map[string]string{path: "[" + strings.Join(tt.events, ",") + "]"}))(t.Context())
-			if err != nil || coming != tt.coming || coming && !when.Equal(now.Add(tt.in)) {
-				t.Errorf("coming %v at %s (%v)", coming, when, err)
+			when, announced, err := MaintenanceAWS(newIMDSServer(t, map[string]string{path: "[" + strings.Join(tt.events, ",") + "]"}))(t.Context())
+			if err != nil || announced != tt.announced || announced && !when.Equal(now.Add(tt.in)) {
+				t.Errorf("announced %v at %s (%v)", announced, when, err)
 			}
 		})
 	}
-	if _, coming, err := MaintenanceAWS(amazon(t, nil))(t.Context()); coming || err != nil {
-		t.Errorf("where there is no list: %v (%v)", coming, err)
+	if _, announced, err := MaintenanceAWS(newIMDSServer(t, nil))(t.Context()); announced || err != nil {
+		t.Errorf("without a list: %v (%v)", announced, err)
 	}
 	for _, text := range []string{"", "<html>", `[{"NotBefore": "soon", "State": "active"}]`} {
-		if _, coming, err := MaintenanceAWS(amazon(t, map[string]string{path: text}))(t.Context()); coming || err == nil {
-			t.Errorf("%q: coming %v without an error", text, coming)
+		if _, announced, err := MaintenanceAWS(newIMDSServer(t, map[string]string{path: text}))(t.Context()); announced || err == nil {
+			t.Errorf("%q: announced %v without an error", text, announced)
 		}
 	}
 }
 
-func TestMaintenanceAtGoogle(t *testing.T) {
+func TestGCPMaintenanceEvents(t *testing.T) {
 	for text, want := range map[string]bool{"NONE": false, "MIGRATE_ON_HOST_MAINTENANCE": false, "TERMINATE_ON_HOST_MAINTENANCE\n": true} {
 		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if r.URL.Path == "/computeMetadata/v1/instance/maintenance-event" && r.Header.Get("Metadata-Flavor") == "Google" {
@@ -237,16 +238,16 @@ func TestMaintenanceAtGoogle(t *testing.T) {
 		}))
 		t.Cleanup(s.Close)
 		began := time.Now()
-		at, coming, err := MaintenanceGCP(s.URL)(t.Context())
-		if coming != want || err != nil || coming && at.Before(began.Add(maintenanceAhead)) {
-			t.Errorf("%q: coming %v at %s (%v)", text, coming, at, err)
+		at, announced, err := MaintenanceGCP(s.URL)(t.Context())
+		if announced != want || err != nil || announced && at.Before(began.Add(maintenanceNotice)) {
+			t.Errorf("%q: announced %v at %s (%v)", text, announced, at, err)
 		}
 	}
 }
 
-// A cloud is asked for all that it may mean, and a clock that runs late puts no spot
-// machine's end off.
-func TestWhatAMachineIsAskedAbout(t *testing.T) {
+// Replicas poll for interruptions and maintenance, balancers only for interruptions. A slow clock
+// does not postpone the interruption of a spot machine.
+func TestConfigSelectsCloudPolls(t *testing.T) {
 	now := time.Now().UTC().Truncate(time.Second)
 	spot := func(in time.Duration) string {
 		return `{"action": "terminate", "time": "` + now.Add(in).Format(time.RFC3339) + `"}`
@@ -256,31 +257,31 @@ func TestWhatAMachineIsAskedAbout(t *testing.T) {
 	for name, tt := range map[string]struct {
 		role  identity.Role
 		has   map[string]string
-		in    time.Duration // 0 = nothing comes
+		in    time.Duration // 0 = no notice
 		fails bool
 	}{
 		"nothing":                           {role: identity.Replica, has: nil},
 		"an interruption":                   {role: identity.Replica, has: map[string]string{action: spot(100 * time.Second)}, in: 100 * time.Second},
-		"an interruption by a late clock":   {role: identity.Replica, has: map[string]string{action: spot(time.Hour)}, in: spotAhead},
+		"interruption with a slow clock":    {role: identity.Replica, has: map[string]string{action: spot(time.Hour)}, in: maxSpotNotice},
 		"maintenance":                       {role: identity.Replica, has: map[string]string{events: scheduled}, in: 30 * time.Minute},
 		"both":                              {role: identity.Replica, has: map[string]string{events: scheduled, action: spot(time.Minute)}, in: time.Minute},
-		"one of them cannot be told":        {role: identity.Replica, has: map[string]string{events: "", action: spot(time.Minute)}, in: time.Minute},
-		"one of them, and the other is not": {role: identity.Replica, has: map[string]string{events: ""}, fails: true},
-		"maintenance of a balancer":         {role: identity.Balancer, has: map[string]string{events: scheduled}},
+		"one fails, the other has a notice": {role: identity.Replica, has: map[string]string{events: "", action: spot(time.Minute)}, in: time.Minute},
+		"one fails, the other has none":     {role: identity.Replica, has: map[string]string{events: ""}, fails: true},
+		"balancer with maintenance":         {role: identity.Balancer, has: map[string]string{events: scheduled}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := Config{
 				Service: "chat", Role: tt.role, ID: "us-0", Owner: strings.Repeat("a", 52), Listen: ":1", Dir: "/x", Publish: "guest-attributes",
-				Notices: "aws", Metadata: amazon(t, tt.has),
+				Notices: "aws", Metadata: newIMDSServer(t, tt.has),
 			}
 			o, err := c.Options()
 			if err != nil {
 				t.Fatal(err)
 			}
-			at, coming, err := o.Notice(t.Context())
+			at, announced, err := o.Notice(t.Context())
 			off := at.Sub(now.Add(tt.in)).Abs()
-			if coming != (tt.in != 0) || (err != nil) != tt.fails || coming && off > testkit.Timeout {
-				t.Errorf("coming %v at %s (%v), want it in %s", coming, at, err, tt.in)
+			if announced != (tt.in != 0) || (err != nil) != tt.fails || announced && off > testkit.Timeout {
+				t.Errorf("announced %v at %s (%v), want it in %s", announced, at, err, tt.in)
 			}
 		})
 	}

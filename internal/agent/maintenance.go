@@ -11,42 +11,42 @@ import (
 )
 
 const (
-	// maintenanceAhead is how long before it a maintenance counts: Google tells of one that
-	// ends machines with GPUs an hour ahead, AWS weeks.
-	maintenanceAhead = time.Hour
-	// spotAhead is the most that AWS tells of an interruption ahead.
-	spotAhead = 2 * time.Minute
+	// maintenanceNotice is how long before a maintenance a machine reports it. Google announces
+	// one that terminates machines with GPUs an hour before, AWS weeks before.
+	maintenanceNotice = time.Hour
+	// maxSpotNotice is the maximum time between AWS's notice and the interruption.
+	maxSpotNotice = 2 * time.Minute
 )
 
-// MaintenanceGCP asks whether Google is to end the machine for maintenance of its host,
-// which machines with GPUs cannot be moved for. It does not say when: an hour after it
-// began to tell at the latest. base is empty but in tests.
+// MaintenanceGCP polls for host maintenance at Google that terminates the machine: machines with
+// GPUs cannot be migrated. Google announces no time; it is at most an hour after the
+// announcement. base is only set in tests.
 func MaintenanceGCP(base string) Notice {
 	base = orBase(base, gcpMetadata)
-	return func(ctx context.Context) (at time.Time, coming bool, err error) {
-		text, err := metadata(ctx, http.MethodGet, base+"/computeMetadata/v1/instance/maintenance-event", gcpHeader, "")
-		if isNothing(err) {
+	return func(ctx context.Context) (at time.Time, announced bool, err error) {
+		text, err := requestMetadata(ctx, http.MethodGet, base+"/computeMetadata/v1/instance/maintenance-event", gcpHeader, "")
+		if isNotFound(err) {
 			return at, false, nil
 		}
 		if err != nil || strings.TrimSpace(text) != "TERMINATE_ON_HOST_MAINTENANCE" {
 			return at, false, err
 		}
-		return time.Now().Add(maintenanceAhead), true, nil
+		return time.Now().Add(maintenanceNotice), true, nil
 	}
 }
 
-// event is what AWS has scheduled for an instance: a reboot, a stop, its retirement, or
+// maintenanceEvent is a scheduled event of an AWS instance: a reboot, a stop, its retirement, or
 // work on its host's network or power.
-type event struct {
+type maintenanceEvent struct {
 	NotBefore imdsTime
 	NotAfter  imdsTime
 	State     string
 }
 
-// imdsTime is a time as the list of events writes it: 21 Jan 2019 09:00:43 GMT.
+// imdsTime is a time in the format of the list of events: 21 Jan 2019 09:00:43 GMT.
 type imdsTime struct{ time.Time }
 
-// UnmarshalJSON reads it; an empty one is the zero time.
+// UnmarshalJSON parses the time; an empty text is the zero time.
 func (t *imdsTime) UnmarshalJSON(text []byte) error {
 	var written string
 	err := json.Unmarshal(text, &written)
@@ -56,84 +56,83 @@ func (t *imdsTime) UnmarshalJSON(text []byte) error {
 	return err
 }
 
-// MaintenanceAWS asks for the events that AWS has scheduled for an instance, by IMDSv2, and
-// tells of the first one that begins within the hour or is not over; base is empty but in
-// tests.
+// MaintenanceAWS polls for the scheduled events of an AWS instance, with IMDSv2. It reports the
+// first one that begins within an hour or has not ended; base is only set in tests.
 func MaintenanceAWS(base string) Notice {
 	base = orBase(base, awsMetadata)
-	return func(ctx context.Context) (at time.Time, coming bool, err error) {
-		text, found, err := imds(ctx, base, "/latest/meta-data/events/maintenance/scheduled")
+	return func(ctx context.Context) (at time.Time, announced bool, err error) {
+		text, found, err := readIMDS(ctx, base, "/latest/meta-data/events/maintenance/scheduled")
 		if err != nil || !found {
 			return at, false, err
 		}
-		var events []event
+		var events []maintenanceEvent
 		if err := json.Unmarshal([]byte(text), &events); err != nil {
-			return at, false, fmt.Errorf("reading the events scheduled for this machine: %w", err)
+			return at, false, fmt.Errorf("reading the scheduled events of this machine: %w", err)
 		}
 		for _, e := range events {
-			if e.State == "active" && e.counts(time.Now()) && (!coming || e.NotBefore.Before(at)) {
-				at, coming = e.NotBefore.Time, true
+			if e.State == "active" && e.isCurrent(time.Now()) && (!announced || e.NotBefore.Before(at)) {
+				at, announced = e.NotBefore.Time, true
 			}
 		}
-		return at, coming, nil
+		return at, announced, nil
 	}
 }
 
-// counts says whether an event is near, and not over.
-func (e event) counts(now time.Time) bool {
-	over := e.NotAfter.Time
-	if over.IsZero() {
-		over = e.NotBefore.Add(maintenanceAhead)
+// isCurrent reports whether an event begins within maintenanceNotice and has not ended.
+func (e maintenanceEvent) isCurrent(now time.Time) bool {
+	end := e.NotAfter.Time
+	if end.IsZero() {
+		end = e.NotBefore.Add(maintenanceNotice)
 	}
-	return now.After(e.NotBefore.Add(-maintenanceAhead)) && now.Before(over)
+	return now.After(e.NotBefore.Add(-maintenanceNotice)) && now.Before(end)
 }
 
-// imds asks AWS's metadata server with a token of its own; found is false where there is
-// nothing at the path.
-func imds(ctx context.Context, base, path string) (text string, found bool, err error) {
-	ask, err := askAWS(ctx, base)
+// readIMDS reads a path of AWS's metadata server with a new token; found is false if the path
+// does not exist.
+func readIMDS(ctx context.Context, base, path string) (text string, found bool, err error) {
+	read, err := newIMDSSession(ctx, base)
 	if err != nil {
 		return "", false, err
 	}
-	text, err = ask(ctx, path)
-	if isNothing(err) {
+	text, err = read(ctx, path)
+	if isNotFound(err) {
 		return "", false, nil
 	}
 	return text, err == nil, err
 }
 
-// isNothing says whether a metadata server has nothing to tell.
-func isNothing(err error) bool {
+// isNotFound reports whether a metadata server returned 404.
+func isNotFound(err error) bool {
 	var me *metadataError
 	return errors.As(err, &me) && me.status == http.StatusNotFound
 }
 
-// firstOf asks all, and tells of what comes first. What one of them cannot tell is an
-// error only while no other one has anything to tell.
-func firstOf(all ...Notice) Notice {
-	return func(ctx context.Context) (at time.Time, coming bool, err error) {
-		for _, ask := range all {
-			t, is, e := ask(ctx)
+// earliestOf returns a Notice that polls all given ones and reports the earliest interruption. It
+// returns their errors only if none of them reports an interruption.
+func earliestOf(all ...Notice) Notice {
+	return func(ctx context.Context) (at time.Time, announced bool, err error) {
+		for _, poll := range all {
+			t, found, e := poll(ctx)
 			err = errors.Join(err, e)
-			if is && (!coming || t.Before(at)) {
-				at, coming = t, true
+			if found && (!announced || t.Before(at)) {
+				at, announced = t, true
 			}
 		}
-		if coming {
+		if announced {
 			err = nil
 		}
-		return at, coming, err
+		return at, announced, err
 	}
 }
 
-// within is a notice of what comes in so much time at most: a machine whose clock runs
-// late would take it for later than it is.
-func within(most time.Duration, ask Notice) Notice {
-	return func(ctx context.Context) (at time.Time, coming bool, err error) {
-		at, coming, err = ask(ctx)
-		if latest := time.Now().Add(most); coming && at.After(latest) {
+// capNotice limits the announced time to at most limit from now: a machine with a slow clock
+// would otherwise expect the interruption too late.
+func capNotice(limit time.Duration, poll Notice) Notice {
+	return func(ctx context.Context) (at time.Time, announced bool, err error) {
+		at, announced, err = poll(ctx)
+		if latest := time.Now().Add(limit); announced && at.After(latest) {
 			at = latest
 		}
-		return at, coming, err
+		return at, announced, err
 	}
 }

@@ -9,18 +9,18 @@ import (
 	"time"
 )
 
-// Notice asks whether the cloud will take the machine, and when.
-type Notice func(ctx context.Context) (at time.Time, coming bool, err error)
+// Notice reports whether the cloud is about to interrupt the machine, and when.
+type Notice func(ctx context.Context) (at time.Time, announced bool, err error)
 
-// gcpGrace is how long Google leaves a machine that it takes.
+// gcpGrace is the time between Google's preemption notice and the end of the machine.
 const gcpGrace = 30 * time.Second
 
-// NoticeAWS asks for the interruption of a spot instance, by IMDSv2; base is empty but
-// in tests.
+// NoticeAWS polls for the interruption of a spot instance, with IMDSv2; base is only set in
+// tests.
 func NoticeAWS(base string) Notice {
 	base = orBase(base, awsMetadata)
-	return func(ctx context.Context) (at time.Time, coming bool, err error) {
-		text, found, err := imds(ctx, base, "/latest/meta-data/spot/instance-action")
+	return func(ctx context.Context) (at time.Time, announced bool, err error) {
+		text, found, err := readIMDS(ctx, base, "/latest/meta-data/spot/instance-action")
 		if err != nil || !found {
 			return at, false, err
 		}
@@ -28,26 +28,26 @@ func NoticeAWS(base string) Notice {
 			Time time.Time `json:"time"`
 		}
 		if err := json.Unmarshal([]byte(text), &action); err != nil {
-			return at, false, fmt.Errorf("reading the notice of interruption: %w", err)
+			return at, false, fmt.Errorf("reading the interruption notice: %w", err)
 		}
 		return action.Time, true, nil
 	}
 }
 
-// askAWS opens the metadata of a machine at AWS, by IMDSv2, for a minute.
-func askAWS(ctx context.Context, base string) (ask func(ctx context.Context, path string) (string, error), err error) {
-	token, err := metadata(ctx, http.MethodPut, base+"/latest/api/token", http.Header{"X-Aws-Ec2-Metadata-Token-Ttl-Seconds": {"60"}}, "")
+// newIMDSSession returns a function that reads the metadata of a machine at AWS, with an IMDSv2
+// token that is valid for a minute.
+func newIMDSSession(ctx context.Context, base string) (read func(ctx context.Context, path string) (string, error), err error) {
+	token, err := requestMetadata(ctx, http.MethodPut, base+"/latest/api/token", http.Header{"X-Aws-Ec2-Metadata-Token-Ttl-Seconds": {"60"}}, "")
 	return func(ctx context.Context, path string) (string, error) {
-		return metadata(ctx, http.MethodGet, base+path, http.Header{"X-Aws-Ec2-Metadata-Token": {token}}, "")
+		return requestMetadata(ctx, http.MethodGet, base+path, http.Header{"X-Aws-Ec2-Metadata-Token": {token}}, "")
 	}, err
 }
 
-// NoticeGCP asks whether a spot machine at Google was preempted; base is empty but in
-// tests.
+// NoticeGCP polls for the preemption of a spot machine at Google; base is only set in tests.
 func NoticeGCP(base string) Notice {
 	base = orBase(base, gcpMetadata)
-	return func(ctx context.Context) (at time.Time, coming bool, err error) {
-		text, err := metadata(ctx, http.MethodGet, base+"/computeMetadata/v1/instance/preempted", gcpHeader, "")
+	return func(ctx context.Context) (at time.Time, announced bool, err error) {
+		text, err := requestMetadata(ctx, http.MethodGet, base+"/computeMetadata/v1/instance/preempted", gcpHeader, "")
 		if err != nil || strings.TrimSpace(text) != "TRUE" {
 			return at, false, err
 		}

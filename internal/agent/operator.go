@@ -114,11 +114,11 @@ func (o *Operator) enrol(ctx context.Context, m Machine, d Deployment) error {
 	}
 	config, to := o.Party.Pinned(fingerprint), *o
 	to.key = fingerprint
-	shown, err := to.presentedCertificate(ctx, m, config)
+	presented, err := to.presentedCertificate(ctx, m, config)
 	if err != nil {
 		return fmt.Errorf("enrolling %s: %w", m.Name.ID, err)
 	}
-	text, err := o.certify(shown, m.Name)
+	text, err := o.certify(presented, m.Name)
 	if err != nil {
 		return fmt.Errorf("enrolling %s: %w", m.Name.ID, err)
 	}
@@ -133,11 +133,11 @@ func (o *Operator) enrol(ctx context.Context, m Machine, d Deployment) error {
 // Renew issues another certificate for the machine's key.
 func (o *Operator) Renew(ctx context.Context, m Machine) error {
 	config := o.Party.To(m.Name)
-	shown, err := o.presentedCertificate(ctx, m, config)
+	presented, err := o.presentedCertificate(ctx, m, config)
 	if err != nil {
 		return fmt.Errorf("renewing the certificate of %s: %w", m.Name.ID, err)
 	}
-	text, err := o.certify(shown, m.Name)
+	text, err := o.certify(presented, m.Name)
 	if err != nil {
 		return fmt.Errorf("renewing the certificate of %s: %w", m.Name.ID, err)
 	}
@@ -148,11 +148,11 @@ func (o *Operator) Renew(ctx context.Context, m Machine) error {
 var ErrNoAuthority = errors.New("the service's certificate authority is on another machine")
 
 // certify returns a PEM chain for the key of a machine's certificate.
-func (o *Operator) certify(shown *x509.Certificate, n identity.Name) (chain string, err error) {
+func (o *Operator) certify(presented *x509.Certificate, n identity.Name) (chain string, err error) {
 	if o.Authority == nil {
 		return "", ErrNoAuthority
 	}
-	certs, err := o.Authority.Certify(shown.PublicKey, n, o.now(), identity.CertificateLife)
+	certs, err := o.Authority.Certify(presented.PublicKey, n, o.now(), identity.CertificateLife)
 	return string(identity.EncodeChain(certs)), err
 }
 

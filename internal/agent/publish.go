@@ -14,23 +14,23 @@ import (
 	"skyserve/internal/identity"
 )
 
-// Publisher tells the fingerprint of a machine's key where an operator can read it, and
-// where nobody can write but the machine itself and its cloud account.
+// Publisher publishes the fingerprint of a machine's key where an operator can read it, and where
+// only the machine itself and its cloud account can write.
 type Publisher interface {
 	Publish(ctx context.Context, name identity.Name, fingerprint string) error
 }
 
-// ConsoleLine is how a fingerprint stands in the text of a console.
+// ConsoleLine returns the line with a fingerprint that is written to a console.
 func ConsoleLine(name identity.Name, fingerprint string) string {
 	return fmt.Sprintf("skyserve: key of %s: %s\n", name, fingerprint)
 }
 
-var lineForm = regexp.MustCompile(`skyserve: key of (skyserve://\S+): ([a-z2-7]{52})\r?\n`)
+var consoleLinePattern = regexp.MustCompile(`skyserve: key of (skyserve://\S+): ([a-z2-7]{52})\r?\n`)
 
-// FindConsoleLine finds the fingerprint of a machine in the text of its console, the last one
-// where there are several; false when it is not there yet.
+// FindConsoleLine finds the fingerprint of a machine in the text of its console, the last one if
+// there are several; found is false if there is none yet.
 func FindConsoleLine(console string, name identity.Name) (fingerprint string, found bool) {
-	for _, m := range lineForm.FindAllStringSubmatch(console, -1) {
+	for _, m := range consoleLinePattern.FindAllStringSubmatch(console, -1) {
 		if m[1] == name.String() {
 			fingerprint, found = m[2], true
 		}
@@ -38,8 +38,8 @@ func FindConsoleLine(console string, name identity.Name) (fingerprint string, fo
 	return fingerprint, found
 }
 
-// Console publishes on the machine's console, which the cloud keeps: AWS gives it by
-// GetConsoleOutput, Google by getSerialPortOutput. Only root can write there.
+// Console publishes on the machine's console, which the cloud stores: AWS returns it from
+// GetConsoleOutput, Google from getSerialPortOutput. Only root can write to it.
 type Console struct{ Path string }
 
 // Publish writes the line.
@@ -48,7 +48,7 @@ func (c Console) Publish(_ context.Context, name identity.Name, fingerprint stri
 	if err != nil {
 		return err
 	}
-	// The boot messages around it do not end where a line does.
+	// The boot messages before it may end in the middle of a line.
 	_, err = f.WriteString("\n" + ConsoleLine(name, fingerprint))
 	if e := f.Close(); err == nil {
 		err = e
@@ -56,23 +56,23 @@ func (c Console) Publish(_ context.Context, name identity.Name, fingerprint stri
 	return err
 }
 
-// GuestAttributes publishes as a guest attribute of a machine at Google, which the
-// machine alone can write. The instance's metadata must have enable-guest-attributes.
+// GuestAttributes publishes as a guest attribute of a machine at Google, which only the machine
+// can write. The instance's metadata must have enable-guest-attributes.
 type GuestAttributes struct {
 	// Base is the metadata server's URL; empty = Google's.
 	Base string
 }
 
-// GuestAttributePath is where the fingerprint stands: namespace and key.
+// GuestAttributePath is the namespace and key of the fingerprint.
 const GuestAttributePath = "skyserve/fingerprint"
 
 // Publish writes the attribute.
 func (g GuestAttributes) Publish(ctx context.Context, _ identity.Name, fingerprint string) error {
-	_, err := metadata(ctx, http.MethodPut, orBase(g.Base, gcpMetadata)+"/computeMetadata/v1/instance/guest-attributes/"+GuestAttributePath, gcpHeader, fingerprint)
+	_, err := requestMetadata(ctx, http.MethodPut, orBase(g.Base, gcpMetadata)+"/computeMetadata/v1/instance/guest-attributes/"+GuestAttributePath, gcpHeader, fingerprint)
 	return err
 }
 
-// The metadata servers of the clouds, by address: names could be made to mean others.
+// Metadata servers of the clouds, by address: DNS names could be spoofed.
 const (
 	gcpMetadata = "http://169.254.169.254"
 	awsMetadata = "http://169.254.169.254"
@@ -80,6 +80,7 @@ const (
 
 var gcpHeader = http.Header{"Metadata-Flavor": {"Google"}}
 
+// orBase returns base without a trailing slash, or the default if base is empty.
 func orBase(base, usual string) string {
 	if base == "" {
 		return usual
@@ -87,19 +88,19 @@ func orBase(base, usual string) string {
 	return strings.TrimRight(base, "/")
 }
 
-// metadataClient asks the cloud from inside a machine: never through a proxy.
+// metadataClient calls the metadata server from inside a machine, never through an HTTP proxy.
 var metadataClient = &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
 
-// metadataError is an answer that is no success.
+// metadataError is an error response of a cloud API.
 type metadataError struct {
 	path   string
 	status int
 }
 
-func (e *metadataError) Error() string { return fmt.Sprintf("asking %s: %d", e.path, e.status) }
+func (e *metadataError) Error() string { return fmt.Sprintf("calling %s: status %d", e.path, e.status) }
 
-// metadata asks a metadata server.
-func metadata(ctx context.Context, method, url string, header http.Header, body string) (string, error) {
+// requestMetadata performs a request to a metadata server.
+func requestMetadata(ctx context.Context, method, url string, header http.Header, body string) (string, error) {
 	req, err := http.NewRequestWithContext(ctx, method, url, bytes.NewReader([]byte(body)))
 	if err != nil {
 		return "", err

@@ -16,95 +16,96 @@ import (
 	"skyserve/internal/identity"
 )
 
-// relayLife bounds one relayed connection: an exchange with an agent takes seconds.
-const relayLife = 5 * time.Minute
+// maxRelayDuration bounds one relayed connection: an exchange with an agent takes seconds.
+const maxRelayDuration = 5 * time.Minute
 
-// headerKey is the fingerprint of the key that a machine must show which is not enrolled
-// yet, or whose certificate ended, for a relay to lead there.
+// headerKey is the header with the fingerprint of the key that the target machine must present.
+// It is sent for a machine that is not enrolled yet or whose certificate has expired.
 const headerKey = "Skyserve-Key"
 
-// relay connects an operator or the controller to the agent of another machine, which
-// lets nobody in but balancers' machines. What passes is TLS between the two; the relay
-// sees none of it. Only the agents' own port is relayed to, only by balancers, and only
-// where a machine of the service answers, or the one with the key that was named.
-func (a *Agent) relay(w http.ResponseWriter, r *http.Request) {
+// serveRelay connects an operator or the controller to the agent of another machine, which
+// accepts connections only from machines of balancers. The relayed bytes are TLS between the two
+// ends; the relay cannot read them. Only balancers relay, only to the agents' port, and only to a
+// machine of the service or to one with the requested key.
+func (a *Agent) serveRelay(w http.ResponseWriter, r *http.Request) {
 	_, own, _ := net.SplitHostPort(a.opts.Listen)
 	_, port, err := net.SplitHostPort(r.Host)
 	switch {
 	case a.opts.Name.Role != identity.Balancer:
-		refuse(w, http.StatusForbidden, fmt.Errorf("relaying to %s: this is a %s, and only balancers relay", r.Host, a.opts.Name.Role))
+		writeError(w, http.StatusForbidden, fmt.Errorf("relaying to %s: this machine is a %s; only balancers relay", r.Host, a.opts.Name.Role))
 		return
 	case a.enrolled() == nil:
-		refuse(w, http.StatusConflict, errNotEnrolled)
+		writeError(w, http.StatusConflict, errNotEnrolled)
 		return
 	case err != nil || port != own:
-		refuse(w, http.StatusForbidden, fmt.Errorf("relaying to %s: want another agent, on port %s", r.Host, own))
+		writeError(w, http.StatusForbidden, fmt.Errorf("relaying to %s: must be another agent, on port %s", r.Host, own))
 		return
 	}
-	ctx, cancel := context.WithTimeout(r.Context(), relayLife)
+	ctx, cancel := context.WithTimeout(r.Context(), maxRelayDuration)
 	defer cancel()
-	to, status, err := a.reach(ctx, r.Host, r.Header.Get(headerKey))
+	to, status, err := a.dialVerified(ctx, r.Host, r.Header.Get(headerKey))
 	if err != nil {
-		refuse(w, status, fmt.Errorf("relaying to %s: %w", r.Host, err))
+		writeError(w, status, fmt.Errorf("relaying to %s: %w", r.Host, err))
 		return
 	}
 	defer to.Close()
 	from, buffered, err := http.NewResponseController(w).Hijack()
 	if err != nil {
-		refuse(w, http.StatusInternalServerError, fmt.Errorf("relaying to %s: %w", r.Host, err))
+		writeError(w, http.StatusInternalServerError, fmt.Errorf("relaying to %s: %w", r.Host, err))
 		return
 	}
 	defer from.Close()
-	_ = from.SetDeadline(time.Time{}) // the server's was for a request; a dead connection shows below
+	_ = from.SetDeadline(time.Time{}) // the server's deadline was for a request; copying detects a dead connection
 	if _, err := io.WriteString(from, "HTTP/1.1 200 OK\r\n\r\n"); err != nil {
-		return // who asked has gone
+		return // the client has disconnected
 	}
-	join(ctx, to, from, buffered.Reader)
+	copyBetween(ctx, to, from, buffered.Reader)
 }
 
-// reach connects to a machine once it has shown, over a connection before, that it is one
-// of the service, or has the key with a fingerprint. status is what to answer otherwise.
-func (a *Agent) reach(ctx context.Context, addr, fingerprint string) (conn net.Conn, status int, err error) {
+// dialVerified connects to a machine after verifying, on a first connection, that it belongs to
+// the service or has the key with a fingerprint. On an error, status is the HTTP status to
+// return.
+func (a *Agent) dialVerified(ctx context.Context, addr, fingerprint string) (conn net.Conn, status int, err error) {
 	config := a.enrolled().Client(identity.Balancer, identity.Replica)
 	if fingerprint != "" {
 		config = a.enrolled().Pinned(fingerprint)
 	}
 	dialer := &net.Dialer{Timeout: dialTimeout}
-	shown, err := (&tls.Dialer{NetDialer: dialer, Config: config}).DialContext(ctx, "tcp", addr)
+	presented, err := (&tls.Dialer{NetDialer: dialer, Config: config}).DialContext(ctx, "tcp", addr)
 	switch {
 	case errors.Is(err, identity.ErrUntrusted), errors.Is(err, identity.ErrRevoked), errors.Is(err, identity.ErrRole), errors.Is(err, identity.ErrPin):
 		return nil, http.StatusMisdirectedRequest, err
 	case err != nil:
 		return nil, http.StatusBadGateway, err
 	}
-	shown.Close()
+	presented.Close()
 	conn, err = dialer.DialContext(ctx, "tcp", addr)
 	return conn, http.StatusBadGateway, err
 }
 
-// join copies between two connections until one side ends, or ctx.
-func join(ctx context.Context, to, from net.Conn, fromReader io.Reader) {
-	end := sync.OnceFunc(func() {
+// copyBetween copies between two connections until one side closes or ctx ends.
+func copyBetween(ctx context.Context, to, from net.Conn, fromReader io.Reader) {
+	closeBoth := sync.OnceFunc(func() {
 		to.Close()
 		from.Close()
 	})
-	defer context.AfterFunc(ctx, end)()
-	var both sync.WaitGroup
-	copied := func(w io.Writer, r io.Reader) {
-		_, _ = io.Copy(w, r) // how it ended is for the two ends to say
-		end()
+	defer context.AfterFunc(ctx, closeBoth)()
+	var copies sync.WaitGroup
+	copyAndClose := func(w io.Writer, r io.Reader) {
+		_, _ = io.Copy(w, r) // the two ends detect errors themselves
+		closeBoth()
 	}
-	both.Go(func() { copied(to, fromReader) })
-	both.Go(func() { copied(from, to) })
-	both.Wait()
+	copies.Go(func() { copyAndClose(to, fromReader) })
+	copies.Go(func() { copyAndClose(from, to) })
+	copies.Wait()
 }
 
-// Through is a Dial that goes by way of a balancer's machine: to replicas, which let
-// only those in. Errors include identity.ErrUntrusted and identity.ErrPin, as the balancer's
-// machine found the other one.
+// Through returns a Dial function that connects through a balancer's machine: replicas accept
+// connections only from those. Errors include identity.ErrUntrusted and identity.ErrPin, as found
+// by the balancer's machine.
 func (o *Operator) Through(by Machine) func(ctx context.Context, addr, fingerprint string) (net.Conn, error) {
 	return func(ctx context.Context, addr, fingerprint string) (net.Conn, error) {
-		conn, err := o.relayed(ctx, by, addr, fingerprint)
+		conn, err := o.dialRelayed(ctx, by, addr, fingerprint)
 		var refusal *Refusal
 		if errors.As(err, &refusal) && refusal.Status == http.StatusMisdirectedRequest {
 			err = fmt.Errorf("%w: %s", identity.ErrUntrusted, refusal.Message)
@@ -113,14 +114,14 @@ func (o *Operator) Through(by Machine) func(ctx context.Context, addr, fingerpri
 			}
 		}
 		if err != nil {
-			return nil, fmt.Errorf("going through %s: %w", by.Name.ID, err)
+			return nil, fmt.Errorf("connecting through %s: %w", by.Name.ID, err)
 		}
 		return conn, nil
 	}
 }
 
-// relayed asks the agent of a machine for a connection to another one.
-func (o *Operator) relayed(ctx context.Context, by Machine, addr, fingerprint string) (net.Conn, error) {
+// dialRelayed requests a connection to another machine from the agent of a machine.
+func (o *Operator) dialRelayed(ctx context.Context, by Machine, addr, fingerprint string) (net.Conn, error) {
 	nc, err := o.dial(ctx, by.Address)
 	if err != nil {
 		return nil, err
@@ -129,7 +130,7 @@ func (o *Operator) relayed(ctx context.Context, by Machine, addr, fingerprint st
 	defer cancel()
 	stop := context.AfterFunc(ctx, func() { nc.Close() })
 	conn := tls.Client(nc, o.Party.To(by.Name))
-	err = ask(conn, addr, fingerprint)
+	err = requestRelay(conn, addr, fingerprint)
 	if !stop() && err == nil {
 		err = context.Cause(ctx)
 	}
@@ -140,8 +141,8 @@ func (o *Operator) relayed(ctx context.Context, by Machine, addr, fingerprint st
 	return conn, nil
 }
 
-// ask asks for a relayed connection over one to the relay.
-func ask(conn net.Conn, addr, fingerprint string) error {
+// requestRelay requests a relayed connection, on a connection to the relay.
+func requestRelay(conn net.Conn, addr, fingerprint string) error {
 	req := &http.Request{Method: http.MethodConnect, Host: addr, URL: &url.URL{Host: addr}, Header: http.Header{}}
 	if fingerprint != "" {
 		req.Header.Set(headerKey, fingerprint)
@@ -154,12 +155,12 @@ func ask(conn net.Conn, addr, fingerprint string) error {
 	if err != nil {
 		return err
 	}
-	if resp.StatusCode != http.StatusOK { // else what follows is no body, and closing it would wait for its end
+	if resp.StatusCode != http.StatusOK { // with 200, the stream follows: closing it as a body would wait for its end
 		defer resp.Body.Close()
 		return responseError(resp)
 	}
 	if r.Buffered() > 0 {
-		return errors.New("the relay spoke before it was its turn") // in TLS the client does
+		return errors.New("the relay sent data before the client") // in TLS the client sends first
 	}
 	return nil
 }

@@ -13,15 +13,14 @@ import (
 	"skyserve/internal/identity"
 )
 
-// A relay leads to agents, and to nothing else; here to its own agent, the only one at
-// its port.
-func TestRelay(t *testing.T) {
-	w := newWorld(t)
+// A relay connects to agents only; here to its own agent, the only one on its port.
+func TestRelayConnectsOnlyToAgents(t *testing.T) {
+	w := newTestService(t)
 	listen := func(role identity.Role, id string) func(*Options) {
 		addr := freePort(t)
 		return func(o *Options) { o.Name.Role, o.Name.ID, o.Listen = role, id, addr }
 	}
-	balancer := w.boot(t.TempDir(), &notes{}, listen(identity.Balancer, "lb-us-0"))
+	balancer := w.boot(t.TempDir(), &fakeRunner{}, listen(identity.Balancer, "lb-us-0"))
 	balancer.Name = identity.Name{Service: "chat", Role: identity.Balancer, ID: "lb-us-0"}
 	op := w.operator()
 	through := func(by Machine) *Operator {
@@ -30,18 +29,18 @@ func TestRelay(t *testing.T) {
 		return o
 	}
 	if _, err := through(balancer.Machine).Status(t.Context(), balancer.Machine); !errors.Is(err, identity.ErrUntrusted) {
-		t.Errorf("before it is enrolled: got %v, want %v", err, identity.ErrUntrusted)
+		t.Errorf("before the enrolment: got %v, want %v", err, identity.ErrUntrusted)
 	}
 	if _, err := op.Ensure(t.Context(), balancer.Machine, Deployment{Revision: "1"}); err != nil {
 		t.Fatal(err)
 	}
-	replica := w.boot(t.TempDir(), &notes{}, listen(identity.Replica, "us-0"))
+	replica := w.boot(t.TempDir(), &fakeRunner{}, listen(identity.Replica, "us-0"))
 	if _, err := op.Ensure(t.Context(), replica.Machine, Deployment{Revision: "1"}); err != nil {
 		t.Fatal(err)
 	}
 	s, err := through(balancer.Machine).Status(t.Context(), balancer.Machine)
 	if err != nil || s.Name != balancer.Name.String() || s.Revision != "1" {
-		t.Errorf("by way of the relay: got %+v, %v", s, err)
+		t.Errorf("through the relay: got %+v, %v", s, err)
 	}
 
 	_, port, _ := net.SplitHostPort(balancer.Address)
@@ -50,7 +49,7 @@ func TestRelay(t *testing.T) {
 		status int
 	}{
 		"another port than agents'": {balancer.Machine, Machine{balancer.Name, freePort(t), nil}, http.StatusForbidden},
-		"nobody there":              {balancer.Machine, Machine{balancer.Name, net.JoinHostPort("127.0.0.1.invalid", port), nil}, http.StatusBadGateway},
+		"unreachable host":          {balancer.Machine, Machine{balancer.Name, net.JoinHostPort("127.0.0.1.invalid", port), nil}, http.StatusBadGateway},
 		"a replica's machine":       {replica.Machine, replica.Machine, http.StatusForbidden},
 	} {
 		var refusal *Refusal
@@ -58,26 +57,26 @@ func TestRelay(t *testing.T) {
 			t.Errorf("%s: got %v, want status %d", name, err, tt.status)
 		}
 	}
-	stranger := &Operator{Party: w.party(identity.Balancer, "lb-us-1"), Dial: op.Dial}
-	if _, err := stranger.Through(balancer.Machine)(t.Context(), balancer.Address, ""); err == nil {
-		t.Error("a balancer was let through, who is no operator")
+	otherBalancer := &Operator{Party: w.party(identity.Balancer, "lb-us-1"), Dial: op.Dial}
+	if _, err := otherBalancer.Through(balancer.Machine)(t.Context(), balancer.Address, ""); err == nil {
+		t.Error("a balancer was relayed; only operators and controllers may be")
 	}
 	if _, err := op.Through(balancer.Machine)(t.Context(), balancer.Address, strings.Repeat("b", 52)); !errors.Is(err, identity.ErrPin) {
 		t.Errorf("to the key of another machine: got %v, want %v", err, identity.ErrPin)
 	}
 }
 
-// A relay leads to machines of its service, to one that is to become one by its key, and to
-// nobody else: not a byte of the operator's reaches them.
-func TestWhereARelayLeads(t *testing.T) {
-	w, other := newWorld(t), newWorld(t)
-	balancer := w.boot(t.TempDir(), &notes{}, func(o *Options) { o.Name.Role, o.Name.ID = identity.Balancer, "lb-us-0" })
+// A relay connects to machines of its service, and to an unenrolled one by its key. No other
+// server receives a byte from the operator.
+func TestRelayVerifiesTarget(t *testing.T) {
+	w, other := newTestService(t), newTestService(t)
+	balancer := w.boot(t.TempDir(), &fakeRunner{}, func(o *Options) { o.Name.Role, o.Name.ID = identity.Balancer, "lb-us-0" })
 	balancer.Name = identity.Name{Service: "chat", Role: identity.Balancer, ID: "lb-us-0"}
 	if _, err := w.operator().Ensure(t.Context(), balancer.Machine, Deployment{Revision: "1"}); err != nil {
 		t.Fatal(err)
 	}
-	enrolled := func(w *world) *booted {
-		m := w.boot(t.TempDir(), &notes{})
+	enrolled := func(w *testService) *testMachine {
+		m := w.boot(t.TempDir(), &fakeRunner{})
 		if _, err := w.operator().Ensure(t.Context(), m.Machine, Deployment{Revision: "1"}); err != nil {
 			t.Fatal(err)
 		}
@@ -96,23 +95,23 @@ func TestWhereARelayLeads(t *testing.T) {
 	operator := w.party(identity.Operator, "bob")
 	plain := httptest.NewServer(http.NotFoundHandler())
 	t.Cleanup(plain.Close)
-	ours, theirs, newcomer := enrolled(w), enrolled(other), w.boot(t.TempDir(), &notes{})
+	ours, theirs, newcomer := enrolled(w), enrolled(other), w.boot(t.TempDir(), &fakeRunner{})
 	for name, tt := range map[string]struct {
 		addr, key string
-		status    int // 0 = it is let through
+		status    int // 0 = relayed
 	}{
-		"a machine of the service":                {ours.Address, "", 0},
-		"one that is new, by its key":             {newcomer.Address, newcomer.agent.Fingerprint(), 0},
-		"one that is new":                         {newcomer.Address, "", http.StatusMisdirectedRequest},
-		"one that is new, by another key":         {newcomer.Address, ours.agent.Fingerprint(), http.StatusMisdirectedRequest},
-		"a machine of another service":            {theirs.Address, "", http.StatusMisdirectedRequest},
-		"an operator, who is no machine":          {listen(operator.Server(identity.Balancer)), "", http.StatusMisdirectedRequest},
-		"a server that speaks no TLS":             {plain.Listener.Addr().String(), "", http.StatusBadGateway},
-		"a server that speaks no TLS, by any key": {plain.Listener.Addr().String(), ours.agent.Fingerprint(), http.StatusBadGateway},
-		"nobody": {freePort(t), "", http.StatusBadGateway},
+		"a machine of the service":       {ours.Address, "", 0},
+		"unenrolled, by its key":         {newcomer.Address, newcomer.agent.Fingerprint(), 0},
+		"unenrolled":                     {newcomer.Address, "", http.StatusMisdirectedRequest},
+		"unenrolled, by another key":     {newcomer.Address, ours.agent.Fingerprint(), http.StatusMisdirectedRequest},
+		"a machine of another service":   {theirs.Address, "", http.StatusMisdirectedRequest},
+		"an operator":                    {listen(operator.Server(identity.Balancer)), "", http.StatusMisdirectedRequest},
+		"a server without TLS":           {plain.Listener.Addr().String(), "", http.StatusBadGateway},
+		"a server without TLS, by a key": {plain.Listener.Addr().String(), ours.agent.Fingerprint(), http.StatusBadGateway},
+		"closed port":                    {freePort(t), "", http.StatusBadGateway},
 	} {
 		t.Run(name, func(t *testing.T) {
-			conn, status, err := balancer.agent.reach(t.Context(), tt.addr, tt.key)
+			conn, status, err := balancer.agent.dialVerified(t.Context(), tt.addr, tt.key)
 			if (err == nil) != (tt.status == 0) || err != nil && status != tt.status {
 				t.Errorf("got status %d (%v), want %d", status, err, tt.status)
 			}

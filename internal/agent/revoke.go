@@ -10,21 +10,21 @@ import (
 	"skyserve/internal/identity"
 )
 
-// isRevoked says whether who is at the other end of a connection counts no more.
-func (a *Agent) isRevoked(s *tls.ConnectionState) bool {
+// isPeerRevoked reports whether a certificate of the peer of a connection is revoked.
+func (a *Agent) isPeerRevoked(s *tls.ConnectionState) bool {
 	return slices.ContainsFunc(s.PeerCertificates, a.hasRevoked)
 }
 
-// hasRevoked says whether a certificate was taken back.
+// hasRevoked reports whether a certificate is revoked.
 func (a *Agent) hasRevoked(c *x509.Certificate) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.revoked.Has(c)
 }
 
-// revoke takes a list of revoked certificates, unless it has a newer one. The units of
-// the machine read it from FileRevoked.
-func (a *Agent) revoke(r revocation) error {
+// setRevoked stores a revocation list, unless the machine has a newer one. The units of the
+// machine read it from FileRevoked.
+func (a *Agent) setRevoked(r revocation) error {
 	a.operatorMu.Lock()
 	defer a.operatorMu.Unlock()
 	party := a.enrolled()
@@ -33,7 +33,7 @@ func (a *Agent) revoke(r revocation) error {
 	}
 	list, err := identity.ParseRevoked([]byte(r.List), party.Root)
 	if err == nil && list.Number() == 0 {
-		err = errors.New("reading the list of revoked certificates: it is empty")
+		err = errors.New("reading the revocation list: it is empty")
 	}
 	if err != nil {
 		return err
@@ -42,7 +42,7 @@ func (a *Agent) revoke(r revocation) error {
 	err = list.After(a.revoked)
 	a.mu.Unlock()
 	if err != nil {
-		return conflict{fmt.Errorf("taking list %d of revoked certificates: %w", list.Number(), err)}
+		return conflict{fmt.Errorf("storing revocation list %d: %w", list.Number(), err)}
 	}
 	if err := identity.WriteFile(a.path(FileRevoked), list.Text()); err != nil {
 		return err

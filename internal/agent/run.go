@@ -7,13 +7,13 @@ import (
 	"strings"
 )
 
-// Runner runs units. Its methods are idempotent; one goroutine changes units, others may call Look.
+// Runner runs units. Its methods are idempotent; one goroutine changes units, others may call Inspect.
 type Runner interface {
 	// Names returns the units that it runs or should run, including those of an earlier agent.
 	Names(ctx context.Context) ([]string, error)
 	// Start starts a unit and restarts it when it exits. A unit with an unchanged Fixed part keeps
 	// running: started is then false. note receives progress of slow steps.
-	Start(ctx context.Context, u Unit, note func(Phase, string)) (started bool, err error)
+	Start(ctx context.Context, u Unit, report func(Phase, string)) (started bool, err error)
 	// Reload signals a unit that its files have changed.
 	Reload(ctx context.Context, name string) error
 	// Stop stops a unit gracefully; a missing unit is no error.

@@ -16,57 +16,57 @@ import (
 )
 
 const (
-	stopGrace  = 30 * time.Second // twice what a balancer takes to drain
-	restMost   = 30 * time.Second
-	logMost    = 1 << 20 // of a unit's log; then it begins anew
-	unitLog    = "unit.log"
-	restAtOnce = 100 * time.Millisecond
-	self       = "skyserve" // what units call this program
+	stopGrace   = 30 * time.Second // twice the drain time of a balancer
+	maxBackoff  = 30 * time.Second
+	maxLogSize  = 1 << 20 // of a unit's log; a larger one is truncated at the next start
+	unitLog     = "unit.log"
+	minBackoff  = 100 * time.Millisecond
+	programName = "skyserve" // the name of this program in Unit.Args
 )
 
-// Exec runs units as children of the agent, which end with it. It is for machines
-// without systemd; containers it cannot run.
+// Exec runs units as children of the agent, which stop with it. It is for machines without
+// systemd and cannot run containers.
 type Exec struct {
 	// Dir is the agent's directory, in which units run.
 	Dir string
-	// Inside runs a unit of this program inside of the agent's process, until ctx ends. args are
-	// those after the program's name; what it writes goes to log, and each value of reload asks
-	// it to read its files again. nil = units of this program are children too.
+	// Inside runs a unit of this program inside the agent's process, until ctx ends. args are the
+	// arguments after the program's name, log receives its output, and each value of reload
+	// requests a reload of its files. nil = units of this program are children too.
 	Inside func(ctx context.Context, args []string, log io.Writer, reload <-chan os.Signal) error
 
 	mu   sync.Mutex
 	jobs map[string]*job
 }
 
-// job is a program that is started again when it ends.
+// job is a program that is restarted when it exits.
 type job struct {
 	fixed   string
-	program string // its path; empty where it is run inside
+	program string // its path; empty if it runs inside
 	inside  func(ctx context.Context, args []string, log io.Writer, reload <-chan os.Signal) error
 	reload  chan os.Signal
 	stop    context.CancelFunc
-	ended   chan struct{}
+	done    chan struct{}
 
 	mu      sync.Mutex
-	process *os.Process // nil while it does not run, or runs inside
-	runs    bool
+	process *os.Process // nil while it is not running, or runs inside
+	running bool
 	reason  string
 }
 
-// Names are the units that run.
+// Names returns the units that it runs.
 func (e *Exec) Names(context.Context) ([]string, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return slices.Sorted(maps.Keys(e.jobs)), nil
 }
 
-// Start starts a unit; note is not used, since nothing takes long.
+// Start starts a unit. It does not report progress, since nothing takes long.
 func (e *Exec) Start(ctx context.Context, u Unit, _ func(Phase, string)) (started bool, err error) {
 	if u.Image != "" {
-		return false, fmt.Errorf("the image %s: containers need the runner of a machine with Docker", u.Image)
+		return false, fmt.Errorf("running image %s: the exec runner cannot run containers, use the system runner", u.Image)
 	}
-	j := &job{fixed: u.fixed(), ended: make(chan struct{}), reload: make(chan os.Signal, 1)}
-	if e.Inside != nil && u.Args[0] == self {
+	j := &job{fixed: u.fixed(), done: make(chan struct{}), reload: make(chan os.Signal, 1)}
+	if e.Inside != nil && u.Args[0] == programName {
 		j.inside = e.Inside
 	} else if j.program, err = exec.LookPath(u.Args[0]); err != nil {
 		return false, err
@@ -91,41 +91,42 @@ func (e *Exec) Start(ctx context.Context, u Unit, _ func(Phase, string)) (starte
 	}
 	e.jobs[u.Name] = j
 	e.mu.Unlock()
-	go j.run(life, e.Dir, u)
+	go j.runUntilStopped(life, e.Dir, u)
 	return true, nil
 }
 
-// run starts the program again and again, after rests that grow while it fails soon.
-func (j *job) run(ctx context.Context, dir string, u Unit) {
-	defer close(j.ended)
-	for rest := restAtOnce; ctx.Err() == nil; rest = min(2*rest, restMost) {
+// runUntilStopped restarts the program whenever it exits, with a backoff that grows while it
+// fails soon.
+func (j *job) runUntilStopped(ctx context.Context, dir string, u Unit) {
+	defer close(j.done)
+	for backoff := minBackoff; ctx.Err() == nil; backoff = min(2*backoff, maxBackoff) {
 		began := time.Now()
-		err := j.once(ctx, dir, u)
-		if time.Since(began) > restMost {
-			rest = restAtOnce
+		err := j.runOnce(ctx, dir, u)
+		if time.Since(began) > maxBackoff {
+			backoff = minBackoff
 		}
-		reason := "it ended"
+		reason := "exited"
 		if err != nil {
 			reason = err.Error()
 		}
-		j.set(nil, false, reason)
+		j.setState(nil, false, reason)
 		select {
 		case <-ctx.Done():
-		case <-time.After(rest):
+		case <-time.After(backoff):
 		}
 	}
 }
 
-// once runs the program until it ends. At the end of ctx it is asked to, and made to
-// when it does not.
-func (j *job) once(ctx context.Context, dir string, u Unit) error {
+// runOnce runs the program until it exits. When ctx ends, it sends SIGTERM, and SIGKILL after
+// stopGrace.
+func (j *job) runOnce(ctx context.Context, dir string, u Unit) error {
 	log, err := openLog(filepath.Join(dir, u.Name, unitLog))
 	if err != nil {
 		return err
 	}
 	defer log.Close()
 	if j.inside != nil {
-		j.set(nil, true, "")
+		j.setState(nil, true, "")
 		return j.inside(ctx, u.Args[1:], log, j.reload)
 	}
 	cmd := exec.CommandContext(ctx, j.program, u.Args[1:]...)
@@ -135,27 +136,27 @@ func (j *job) once(ctx context.Context, dir string, u Unit) error {
 	if err := cmd.Start(); err != nil {
 		return err
 	}
-	j.set(cmd.Process, true, "")
+	j.setState(cmd.Process, true, "")
 	return cmd.Wait()
 }
 
-// set notes whether the program runs, and why it does not.
-func (j *job) set(process *os.Process, runs bool, reason string) {
+// setState records whether the program is running, and why it is not.
+func (j *job) setState(process *os.Process, runs bool, reason string) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	j.process, j.runs, j.reason = process, runs, reason
+	j.process, j.running, j.reason = process, runs, reason
 }
 
-// openLog opens a unit's log for what it will write; a long one begins anew.
+// openLog opens a unit's log for appending, and truncates one above maxLogSize.
 func openLog(path string) (*os.File, error) {
 	flags := os.O_CREATE | os.O_WRONLY | os.O_APPEND
-	if info, err := os.Stat(path); err == nil && info.Size() > logMost {
+	if info, err := os.Stat(path); err == nil && info.Size() > maxLogSize {
 		flags |= os.O_TRUNC
 	}
 	return os.OpenFile(path, flags, 0o600)
 }
 
-func (e *Exec) job(name string) *job {
+func (e *Exec) findJob(name string) *job {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.jobs[name]
@@ -163,40 +164,40 @@ func (e *Exec) job(name string) *job {
 
 // Reload sends SIGHUP.
 func (e *Exec) Reload(_ context.Context, name string) error {
-	j := e.job(name)
+	j := e.findJob(name)
 	if j == nil {
-		return fmt.Errorf("reloading %s: it does not run", name)
+		return fmt.Errorf("reloading %s: it is not running", name)
 	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if j.inside != nil {
 		select {
 		case j.reload <- syscall.SIGHUP:
-		default: // it did not read its files yet since the last one
+		default: // the last signal is still pending
 		}
 		return nil
 	}
 	if j.process == nil {
-		return nil // it reads them when it starts
+		return nil // it reads its files when it starts
 	}
 	return j.process.Signal(syscall.SIGHUP)
 }
 
-// Stop ends a unit with SIGTERM, and after its grace with SIGKILL.
+// Stop stops a unit with SIGTERM, and with SIGKILL after stopGrace.
 func (e *Exec) Stop(_ context.Context, name string) error {
-	j := e.job(name)
+	j := e.findJob(name)
 	if j == nil {
 		return nil
 	}
 	j.stop()
-	<-j.ended
+	<-j.done
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	delete(e.jobs, name)
 	return nil
 }
 
-// Close ends all units.
+// Close stops all units.
 func (e *Exec) Close() error {
 	names, err := e.Names(context.Background())
 	for _, name := range names {
@@ -205,19 +206,19 @@ func (e *Exec) Close() error {
 	return err
 }
 
-// Inspect sees how a unit does.
+// Inspect returns the state of a unit, with the last lines of its log.
 func (e *Exec) Inspect(_ context.Context, u Unit, lines int) (UnitState, error) {
-	j := e.job(u.Name)
+	j := e.findJob(u.Name)
 	if j == nil {
-		return UnitState{Reason: "it was not started"}, nil
+		return UnitState{Reason: "not started"}, nil
 	}
 	j.mu.Lock()
-	seen := UnitState{Running: j.runs || j.reason == "", Reason: j.reason} // without a reason it is about to
+	state := UnitState{Running: j.running || j.reason == "", Reason: j.reason} // without a reason, it is starting
 	j.mu.Unlock()
 	text, err := os.ReadFile(filepath.Join(e.Dir, u.Name, unitLog))
 	if errors.Is(err, os.ErrNotExist) {
-		return seen, nil
+		return state, nil
 	}
-	seen.Lines = lastLines(string(text), lines)
-	return seen, err
+	state.Lines = lastLines(string(text), lines)
+	return state, err
 }

@@ -10,19 +10,19 @@ import (
 	"testing"
 )
 
-// A unit of this program runs inside of the agent's process: it is told of other files, started
-// again when it fails, and ended with Stop. Other programs are children.
-func TestUnitsOfThisProgramRunInside(t *testing.T) {
+// A unit of this program runs inside the agent's process: it is reloaded, restarted when it
+// fails, and stopped. Other programs are children.
+func TestOwnProgramRunsInsideAgent(t *testing.T) {
 	started, reloaded, ended := make(chan []string, 2), make(chan struct{}), make(chan struct{}, 2)
 	failFirst := make(chan struct{}, 1)
 	failFirst <- struct{}{}
 	e := &Exec{Dir: t.TempDir(), Inside: func(ctx context.Context, args []string, log io.Writer, reload <-chan os.Signal) error {
 		defer func() { ended <- struct{}{} }()
-		fmt.Fprintln(log, "it runs")
+		fmt.Fprintln(log, "running")
 		started <- args
 		select {
 		case <-failFirst:
-			return errors.New("it fails at first")
+			return errors.New("first run fails")
 		default:
 		}
 		for {
@@ -38,9 +38,9 @@ func TestUnitsOfThisProgramRunInside(t *testing.T) {
 	if _, err := e.Start(t.Context(), u, nil); err != nil {
 		t.Fatal(err)
 	}
-	for range 2 { // it failed once
+	for range 2 { // the first run fails
 		if args := <-started; !slices.Equal(args, []string{"lb", "--config", "c"}) {
-			t.Fatalf("it was run with %q", args)
+			t.Fatalf("run with %q", args)
 		}
 	}
 	<-ended
@@ -51,14 +51,14 @@ func TestUnitsOfThisProgramRunInside(t *testing.T) {
 		t.Fatal(err)
 	}
 	<-reloaded
-	if seen, err := e.Inspect(t.Context(), u, 1); !seen.Running || err != nil || !slices.Equal(seen.Lines, []string{"it runs"}) {
-		t.Errorf("got %+v, %v", seen, err)
+	if state, err := e.Inspect(t.Context(), u, 1); !state.Running || err != nil || !slices.Equal(state.Lines, []string{"running"}) {
+		t.Errorf("got %+v, %v", state, err)
 	}
 	if err := e.Close(); err != nil {
 		t.Fatal(err)
 	}
 	<-ended
 	if _, err := e.Start(t.Context(), Unit{Name: "other", Args: []string{"no-such-program"}}, nil); err == nil {
-		t.Error("a program that there is not was started inside")
+		t.Error("no error for a missing program")
 	}
 }

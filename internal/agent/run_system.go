@@ -17,24 +17,24 @@ import (
 	"skyserve/internal/identity"
 )
 
-// System runs programs as units of systemd, and images as containers of Docker, so that
-// they outlive the agent.
+// System runs programs as systemd units, and images as Docker containers, so that they outlive
+// the agent.
 type System struct {
 	// Dir is the agent's directory, in which programs run.
 	Dir string
-	// Units is where systemd reads units from; empty = /etc/systemd/system.
+	// Units is the directory of systemd units; empty = /etc/systemd/system.
 	Units string
-	// Call runs a program of the machine and returns what it wrote; nil = it does.
+	// Call runs a program of the machine and returns its output; nil = run it with os/exec.
 	Call func(ctx context.Context, program string, args ...string) (output string, err error)
-	// Fetch brings weights from a bucket into a directory; nil = as the machine.
-	Fetch func(ctx context.Context, from, dir string, note func(string)) error
+	// Fetch downloads weights from a bucket into a directory; nil = with the machine's identity.
+	Fetch func(ctx context.Context, from, dir string, report func(string)) error
 }
 
 const (
 	unitPrefix   = "skyserve-"
 	labelFixed   = "skyserve.fixed"
 	defaultUnits = "/etc/systemd/system"
-	agentUnit    = "node" // the agent's own: see templates
+	agentUnit    = "node" // the agent's own unit: see templates
 )
 
 func (s *System) call(ctx context.Context, program string, args ...string) (string, error) {
@@ -46,11 +46,11 @@ func (s *System) call(ctx context.Context, program string, args ...string) (stri
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()
 	if err != nil {
-		said := lastLines(stderr.String(), tailLines)
-		if len(said) == 0 { // nvidia-smi tells on stdout what is wrong with a GPU
-			said = lastLines(string(out), tailLines)
+		lines := lastLines(stderr.String(), tailLines)
+		if len(lines) == 0 { // nvidia-smi prints GPU errors on stdout
+			lines = lastLines(string(out), tailLines)
 		}
-		return string(out), fmt.Errorf("%s %s: %w: %s", program, args[0], err, strings.Join(said, "; "))
+		return string(out), fmt.Errorf("%s %s: %w: %s", program, args[0], err, strings.Join(lines, "; "))
 	}
 	return string(out), nil
 }
@@ -63,12 +63,13 @@ func (s *System) unitFile(name string) string {
 	return filepath.Join(dir, unitPrefix+name+".service")
 }
 
-// startedFile says with which hash a program was started last.
+// startedFile returns the path of the file with the hash of the last started version of a
+// program.
 func (s *System) startedFile(name string) string { return filepath.Join(s.Dir, name+".started") }
 
 func (s *System) envFile(name string) string { return filepath.Join(s.Dir, name+".env") }
 
-// containers lists the names of this service's containers; none without Docker.
+// containers lists the names of this service's containers; without Docker, there are none.
 func (s *System) containers(ctx context.Context) ([]string, error) {
 	if s.Call == nil {
 		if _, err := exec.LookPath("docker"); errors.Is(err, exec.ErrNotFound) {
@@ -82,7 +83,7 @@ func (s *System) containers(ctx context.Context) ([]string, error) {
 	return strings.Fields(out), nil
 }
 
-// Names are the units whose files or containers are there.
+// Names returns the units that have a unit file or a container.
 func (s *System) Names(ctx context.Context) ([]string, error) {
 	names, err := s.containers(ctx)
 	if err != nil {
@@ -104,19 +105,18 @@ func (s *System) Names(ctx context.Context) ([]string, error) {
 }
 
 // Start starts a program or a container.
-func (s *System) Start(ctx context.Context, u Unit, note func(Phase, string)) (started bool, err error) {
+func (s *System) Start(ctx context.Context, u Unit, report func(Phase, string)) (started bool, err error) {
 	if u.Name == agentUnit {
-		return false, fmt.Errorf("the name %s is the agent's own", agentUnit)
+		return false, fmt.Errorf("the name %s is reserved for the agent", agentUnit)
 	}
 	if u.Image != "" {
-		return s.startContainer(ctx, u, note)
+		return s.startContainer(ctx, u, report)
 	}
 	return s.startProgram(ctx, u)
 }
 
-// startProgram starts a program as a unit of systemd. That it runs as it should is known
-// by a file that is written once it was started: a unit's file alone may be newer than
-// what runs.
+// startProgram starts a program as a systemd unit. The file of startedFile is written after the
+// start and shows which version is running: the unit file alone may be newer.
 func (s *System) startProgram(ctx context.Context, u Unit) (started bool, err error) {
 	last, err := os.ReadFile(s.startedFile(u.Name))
 	if err == nil && string(last) == u.fixed() {
@@ -124,18 +124,18 @@ func (s *System) startProgram(ctx context.Context, u Unit) (started bool, err er
 			return false, nil
 		}
 	}
-	if err := s.removeContainer(ctx, unitPrefix+u.Name); err != nil { // what was one has its port
+	if err := s.removeContainer(ctx, unitPrefix+u.Name); err != nil { // a container of an earlier deployment uses its port
 		return false, err
 	}
 	var env strings.Builder
 	for _, line := range u.environment() {
 		name, value, _ := strings.Cut(line, "=")
-		fmt.Fprintf(&env, "%s=%s\n", name, quoted(value))
+		fmt.Fprintf(&env, "%s=%s\n", name, quoteValue(value))
 	}
 	if err := identity.WriteFile(s.envFile(u.Name), []byte(env.String())); err != nil {
 		return false, err
 	}
-	if err := atomicfile.WriteFile(s.unitFile(u.Name), []byte(s.unitText(u)), 0o644); err != nil { // it holds no secret
+	if err := atomicfile.WriteFile(s.unitFile(u.Name), []byte(s.unitText(u)), 0o644); err != nil { // contains no secret
 		return false, err
 	}
 	for _, args := range [][]string{{"daemon-reload"}, {"enable", unitPrefix + u.Name}, {"restart", unitPrefix + u.Name}} {
@@ -146,21 +146,21 @@ func (s *System) startProgram(ctx context.Context, u Unit) (started bool, err er
 	return true, identity.WriteFile(s.startedFile(u.Name), []byte(u.fixed()))
 }
 
-// quoted writes a value as a file of variables has it (systemd.exec(5)).
-func quoted(value string) string {
+// quoteValue quotes a value for an environment file (systemd.exec(5)).
+func quoteValue(value string) string {
 	return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`, "`", "\\`", `$`, `\$`).Replace(value) + `"`
 }
 
-// word writes an argument as ExecStart has it (systemd.service(5)).
-func word(arg string) string {
+// quoteArg quotes an argument for ExecStart (systemd.service(5)).
+func quoteArg(arg string) string {
 	return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`, `%`, `%%`, `$`, `$$`, "\n", `\n`, "\r", `\r`).Replace(arg) + `"`
 }
 
-// unitText is a program as a unit of systemd.
+// unitText returns the systemd unit of a program.
 func (s *System) unitText(u Unit) string {
 	words := make([]string, len(u.Args))
 	for i, arg := range u.Args {
-		words[i] = word(arg)
+		words[i] = quoteArg(arg)
 	}
 	memory := ""
 	if u.Memory > 0 {
@@ -189,21 +189,21 @@ WantedBy=multi-user.target
 `
 }
 
-// startContainer starts a container unless the same runs, after it made sure that GPUs
-// can be used and that the image is there.
-func (s *System) startContainer(ctx context.Context, u Unit, note func(Phase, string)) (started bool, err error) {
+// startContainer starts a container, unless the same one is running. First it checks that GPUs
+// can be used, pulls the image and downloads weights.
+func (s *System) startContainer(ctx context.Context, u Unit, report func(Phase, string)) (started bool, err error) {
 	name := unitPrefix + u.Name
 	have, err := s.call(ctx, "docker", "ps", "--filter", "name=^"+name+"$", "--format", `{{.Label "`+labelFixed+`"}}`)
 	if err == nil && strings.TrimSpace(have) == u.fixed() {
 		return false, nil
 	}
 	if u.GPUs {
-		note(PhasePreparing, "looking for the GPU's driver")
+		report(PhasePreparing, "checking the GPU driver")
 		if _, err := s.call(ctx, "nvidia-smi", "-L"); err != nil {
-			return false, fmt.Errorf("the GPU's driver: %w", err)
+			return false, fmt.Errorf("checking the GPU driver: %w", err)
 		}
 	}
-	if err := s.pull(ctx, u.Image, note); err != nil {
+	if err := s.pull(ctx, u.Image, report); err != nil {
 		return false, err
 	}
 	if w := u.Weights; w != nil {
@@ -211,7 +211,7 @@ func (s *System) startContainer(ctx context.Context, u Unit, note func(Phase, st
 		if fetch == nil {
 			fetch = fetchWeights
 		}
-		if err := fetch(ctx, w.From, weightsDir(s.Dir, w), func(how string) { note(PhaseWeights, how) }); err != nil {
+		if err := fetch(ctx, w.From, weightsDir(s.Dir, w), func(progress string) { report(PhaseWeights, progress) }); err != nil {
 			return false, err
 		}
 	}
@@ -226,35 +226,36 @@ func (s *System) startContainer(ctx context.Context, u Unit, note func(Phase, st
 	return err == nil, err
 }
 
-// noSpace is how Docker tells that a disk is full.
-const noSpace = "no space left on device"
+// noSpaceMessage is Docker's error for a full disk.
+const noSpaceMessage = "no space left on device"
 
-// pull gets an image that is not there. Where the disk is full, images that nothing runs,
-// such as that of an earlier deployment, make room for it.
-func (s *System) pull(ctx context.Context, image string, note func(Phase, string)) error {
+// pull pulls an image unless it exists. If the disk is full, it first removes unused images, such
+// as that of an earlier deployment.
+func (s *System) pull(ctx context.Context, image string, report func(Phase, string)) error {
 	if _, err := s.call(ctx, "docker", "image", "inspect", "--format", "{{.Id}}", image); err == nil {
 		return nil
 	}
-	note(PhaseImage, image)
+	report(PhaseImage, image)
 	_, err := s.call(ctx, "docker", "pull", "--quiet", image)
-	if err == nil || !strings.Contains(err.Error(), noSpace) {
+	if err == nil || !strings.Contains(err.Error(), noSpaceMessage) {
 		return err
 	}
-	if _, failed := s.call(ctx, "docker", "image", "prune", "--all", "--force"); failed != nil {
-		return errors.Join(err, failed)
+	if _, pruneErr := s.call(ctx, "docker", "image", "prune", "--all", "--force"); pruneErr != nil {
+		return errors.Join(err, pruneErr)
 	}
 	_, err = s.call(ctx, "docker", "pull", "--quiet", image)
 	return err
 }
 
-// maxProcesses bounds the processes and threads of a container. The ranks of an engine on a machine
-// with 8 GPUs and 192 cores have some thousands.
+// maxProcesses bounds the processes and threads of a container. The ranks of an engine on a
+// machine with 8 GPUs and 192 cores have some thousands.
 const maxProcesses = 32768
 
-// runArgs start a container: its port on loopback only, its log bounded, without any of the
-// capabilities that root has in a container by default. vLLM and SGLang need none: they start as the
-// user that they run as, write to what that user owns, and have warnings at most where the kernel
-// keeps them from binding memory to NUMA nodes, which takes a capability that Docker never gave.
+// runArgs returns the arguments of docker that start a container. Its port is published on
+// loopback only, its log is bounded, and it has none of the capabilities that root has in a
+// container by default. vLLM and SGLang need none: they keep the user that they start as, and
+// write only files of that user. At most they log warnings where the kernel does not let them
+// bind memory to NUMA nodes, which requires a capability that Docker never grants.
 func (s *System) runArgs(u Unit) []string {
 	port := strconv.Itoa(u.Port)
 	args := []string{
@@ -266,7 +267,7 @@ func (s *System) runArgs(u Unit) []string {
 		args = append(args, "--memory", strconv.FormatInt(u.Memory, 10))
 	}
 	if u.GPUs {
-		args = append(args, "--gpus", "all", "--ipc", "host") // ranks of an engine share memory
+		args = append(args, "--gpus", "all", "--ipc", "host") // an engine's ranks share memory
 	}
 	if u.Cache != "" {
 		args = append(args, "--volume", filepath.Join(s.Dir, "cache")+":"+u.Cache)
@@ -277,13 +278,13 @@ func (s *System) runArgs(u Unit) []string {
 	return append(append(args, u.Image), u.Args...)
 }
 
-// isProgram says whether a unit of systemd is there under a name.
+// isProgram reports whether a systemd unit of that name exists.
 func (s *System) isProgram(name string) bool {
 	_, err := os.Stat(s.unitFile(name))
 	return err == nil
 }
 
-// Reload tells a program; a container cannot be told.
+// Reload reloads a program; a container has no reload.
 func (s *System) Reload(ctx context.Context, name string) error {
 	if !s.isProgram(name) {
 		return nil
@@ -292,8 +293,8 @@ func (s *System) Reload(ctx context.Context, name string) error {
 	return err
 }
 
-// Stop ends a program and a container of that name, and removes what they were made of,
-// their secrets with it.
+// Stop stops a program or container of that name, and removes its unit file and the files with
+// its secrets.
 func (s *System) Stop(ctx context.Context, name string) error {
 	if s.isProgram(name) {
 		if _, err := s.call(ctx, "systemctl", "disable", "--now", unitPrefix+name); err != nil {
@@ -314,7 +315,7 @@ func (s *System) Stop(ctx context.Context, name string) error {
 	return nil
 }
 
-// removeContainer ends a container; none of that name is no error.
+// removeContainer stops and removes a container; a missing one is no error.
 func (s *System) removeContainer(ctx context.Context, name string) error {
 	have, err := s.containers(ctx)
 	if err != nil || !slices.Contains(have, name) {

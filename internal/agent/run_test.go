@@ -20,10 +20,10 @@ import (
 	"skyserve/internal/testkit"
 )
 
-// says asks a unit of these tests; empty while it does not answer.
-func says(t *testing.T, addr, path string) string {
+// getBody returns the response of a test unit; empty if there is none.
+func getBody(t *testing.T, addr, path string) string {
 	t.Helper()
-	resp, err := local.Get("http://" + addr + path)
+	resp, err := localClient.Get("http://" + addr + path)
 	if err != nil {
 		return ""
 	}
@@ -35,7 +35,7 @@ func says(t *testing.T, addr, path string) string {
 	return string(text)
 }
 
-func TestExecKeepsProgramsRunning(t *testing.T) {
+func TestExecRestartsPrograms(t *testing.T) {
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
@@ -43,7 +43,7 @@ func TestExecKeepsProgramsRunning(t *testing.T) {
 	e := &Exec{Dir: t.TempDir()}
 	defer e.Close()
 	at := freePort(t)
-	u := Unit{Name: "engine", Args: []string{self}, Env: map[string]string{envUnit: at, "SAYS": "env"}, Secrets: map[string]string{"SAYS": "hunter2"}}
+	u := Unit{Name: "engine", Args: []string{self}, Env: map[string]string{envUnit: at, "RESPONSE": "env"}, Secrets: map[string]string{"RESPONSE": "hunter2"}}
 	start := func(u Unit) bool {
 		t.Helper()
 		started, err := e.Start(t.Context(), u, nil)
@@ -53,30 +53,30 @@ func TestExecKeepsProgramsRunning(t *testing.T) {
 		return started
 	}
 	if !start(u) {
-		t.Error("it was not started")
+		t.Error("not started")
 	}
-	testkit.Eventually(t, "it answers with its secret", func() bool { return says(t, at, "/") == "hunter2" })
-	first := says(t, at, "/pid")
+	testkit.Eventually(t, "the unit responds with its secret", func() bool { return getBody(t, at, "/") == "hunter2" })
+	first := getBody(t, at, "/pid")
 	if start(u) {
-		t.Error("what runs was started again")
+		t.Error("a running unit was restarted")
 	}
-	says(t, at, "/exit")
-	testkit.Eventually(t, "it runs again", func() bool { pid := says(t, at, "/pid"); return pid != "" && pid != first })
+	getBody(t, at, "/exit")
+	testkit.Eventually(t, "the unit is restarted", func() bool { pid := getBody(t, at, "/pid"); return pid != "" && pid != first })
 
 	u.Env = map[string]string{envUnit: at}
-	u.Secrets = map[string]string{"SAYS": "other"}
+	u.Secrets = map[string]string{"RESPONSE": "other"}
 	if !start(u) {
-		t.Error("a unit that is another runs on")
+		t.Error("a changed unit was not restarted")
 	}
-	testkit.Eventually(t, "it answers with its new secret", func() bool { return says(t, at, "/") == "other" })
-	if seen, err := e.Inspect(t.Context(), u, 5); err != nil || !seen.Running {
-		t.Errorf("%+v (%v)", seen, err)
+	testkit.Eventually(t, "the unit responds with its new secret", func() bool { return getBody(t, at, "/") == "other" })
+	if state, err := e.Inspect(t.Context(), u, 5); err != nil || !state.Running {
+		t.Errorf("%+v (%v)", state, err)
 	}
 	if names, err := e.Names(t.Context()); err != nil || !slices.Equal(names, []string{"engine"}) {
 		t.Errorf("%v (%v)", names, err)
 	}
-	if err := e.Stop(t.Context(), "engine"); err != nil || says(t, at, "/") != "" {
-		t.Errorf("it runs on (%v)", err)
+	if err := e.Stop(t.Context(), "engine"); err != nil || getBody(t, at, "/") != "" {
+		t.Errorf("still running (%v)", err)
 	}
 	for _, bad := range []Unit{{Name: "x", Args: []string{"no-such-program"}}, {Name: "x", Image: "vllm/vllm-openai"}} {
 		if _, err := e.Start(t.Context(), bad, nil); err == nil {
@@ -85,7 +85,7 @@ func TestExecKeepsProgramsRunning(t *testing.T) {
 	}
 }
 
-func TestExecTellsWhyAProgramDoesNotRun(t *testing.T) {
+func TestExecReportsExitReason(t *testing.T) {
 	sh, err := exec.LookPath("sh")
 	if err != nil {
 		t.Fatal(err)
@@ -96,35 +96,35 @@ func TestExecTellsWhyAProgramDoesNotRun(t *testing.T) {
 	if _, err := e.Start(t.Context(), u, nil); err != nil {
 		t.Fatal(err)
 	}
-	testkit.Eventually(t, "it has ended", func() bool {
-		seen, err := e.Inspect(t.Context(), u, 1)
-		return err == nil && !seen.Running && seen.Reason == "exit status 7" && slices.Equal(seen.Lines, []string{"out of memory"})
+	testkit.Eventually(t, "the unit has exited", func() bool {
+		state, err := e.Inspect(t.Context(), u, 1)
+		return err == nil && !state.Running && state.Reason == "exit status 7" && slices.Equal(state.Lines, []string{"out of memory"})
 	})
 }
 
-// machine plays systemctl and docker: it writes down the calls and remembers what runs.
-type machine struct {
+// fakeHost emulates systemctl and docker: it records calls, and what is running.
+type fakeHost struct {
 	mu      sync.Mutex
 	calls   []string
 	running map[string]string // containers with their labels
 	active  map[string]bool   // units
 	images  map[string]bool
-	broken  string    // the program that fails
-	full    bool      // its disk
+	broken  string    // the program whose calls fail
+	full    bool      // the disk is full
 	unit    [3]string // ActiveState, SubState and Result of its units
-	state   string    // of its container, as docker inspect tells it
+	state   string    // of its container, as in the output of docker inspect
 }
 
-// change makes the machine another while an agent works on it.
-func (m *machine) change(do func()) {
+// update changes the host while an agent uses it.
+func (m *fakeHost) update(do func()) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	do()
 }
 
-// show plays systemctl show: properties come in an order of systemd's, those of the service
-// before those of the unit, whatever the order in which they were asked for.
-func (m *machine) show(args []string) string {
+// show emulates systemctl show. Properties are in systemd's order, those of the service before
+// those of the unit, independent of the requested order.
+func (m *fakeHost) show(args []string) string {
 	var b strings.Builder
 	for _, p := range []string{"Restart=always", "Result=" + m.unit[2], "NRestarts=3", "ActiveState=" + m.unit[0], "SubState=" + m.unit[1]} {
 		key, value, _ := strings.Cut(p, "=")
@@ -141,7 +141,7 @@ func (m *machine) show(args []string) string {
 	return b.String()
 }
 
-func (m *machine) call(_ context.Context, program string, args ...string) (string, error) {
+func (m *fakeHost) call(_ context.Context, program string, args ...string) (string, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	line := strings.Join(append([]string{program}, args...), " ")
@@ -198,9 +198,9 @@ func (m *machine) call(_ context.Context, program string, args ...string) (strin
 	return "", nil
 }
 
-func newMachine(t *testing.T) (*machine, *System) {
+func newFakeHost(t *testing.T) (*fakeHost, *System) {
 	t.Helper()
-	m := &machine{running: map[string]string{}, active: map[string]bool{}, images: map[string]bool{}, unit: [3]string{"activating", "auto-restart", "oom-kill"}}
+	m := &fakeHost{running: map[string]string{}, active: map[string]bool{}, images: map[string]bool{}, unit: [3]string{"activating", "auto-restart", "oom-kill"}}
 	dir := t.TempDir()
 	units := filepath.Join(dir, "units")
 	if err := os.Mkdir(units, 0o700); err != nil {
@@ -215,14 +215,14 @@ var container = Unit{
 }
 
 func TestSystemRunsContainers(t *testing.T) {
-	m, s := newMachine(t)
-	var noted []string
-	note := func(p Phase, reason string) { noted = append(noted, fmt.Sprintf("%s %s", p, reason)) }
-	if started, err := s.Start(t.Context(), container, note); err != nil || !started {
+	m, s := newFakeHost(t)
+	var reported []string
+	report := func(p Phase, reason string) { reported = append(reported, fmt.Sprintf("%s %s", p, reason)) }
+	if started, err := s.Start(t.Context(), container, report); err != nil || !started {
 		t.Fatal(started, err)
 	}
-	if want := []string{"preparing looking for the GPU's driver", "image vllm/vllm-openai:v0.11.0"}; !slices.Equal(noted, want) {
-		t.Errorf("noted %q", noted)
+	if want := []string{"preparing checking the GPU driver", "image vllm/vllm-openai:v0.11.0"}; !slices.Equal(reported, want) {
+		t.Errorf("reported %q", reported)
 	}
 	run := m.calls[len(m.calls)-1]
 	want := "docker run --detach --name skyserve-engine --label skyserve.fixed=f1 --restart unless-stopped --publish 127.0.0.1:8000:8000 --env-file " +
@@ -234,14 +234,14 @@ func TestSystemRunsContainers(t *testing.T) {
 		t.Errorf("variables %q (%v)", text, err)
 	}
 	if strings.Contains(strings.Join(m.calls, "\n"), "hunter2") {
-		t.Error("a secret stands in a command line")
+		t.Error("a command line contains a secret")
 	}
-	if started, err := s.Start(t.Context(), container, note); err != nil || started {
+	if started, err := s.Start(t.Context(), container, report); err != nil || started {
 		t.Errorf("started again: %v (%v)", started, err)
 	}
-	seen, err := s.Inspect(t.Context(), container, 1)
-	if err != nil || seen.Running || seen.Reason != "it is exited, exit code 137, out of memory" || !slices.Equal(seen.Lines, []string{"two"}) {
-		t.Errorf("%+v (%v)", seen, err)
+	state, err := s.Inspect(t.Context(), container, 1)
+	if err != nil || state.Running || state.Reason != "container is exited, exit code 137, out of memory" || !slices.Equal(state.Lines, []string{"two"}) {
+		t.Errorf("%+v (%v)", state, err)
 	}
 	if names, err := s.Names(t.Context()); err != nil || !slices.Equal(names, []string{"engine"}) {
 		t.Errorf("%v (%v)", names, err)
@@ -250,38 +250,38 @@ func TestSystemRunsContainers(t *testing.T) {
 		t.Errorf("stopped: %v (%v)", m.running, err)
 	}
 	if _, err := os.Stat(s.envFile("engine")); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("its secrets are still there (%v)", err)
+		t.Errorf("its secrets still exist (%v)", err)
 	}
 	m.broken = "nvidia-smi"
-	if _, err := s.Start(t.Context(), container, note); err == nil || !strings.HasPrefix(err.Error(), "the GPU's driver: ") {
+	if _, err := s.Start(t.Context(), container, report); err == nil || !strings.HasPrefix(err.Error(), "checking the GPU driver: ") {
 		t.Errorf("without a driver: %v", err)
 	}
 }
 
-// A container whose weights are in a bucket starts once they are there, and reads them only.
+// A container with weights in a bucket starts after their download, and mounts them read-only.
 func TestSystemFetchesWeightsFirst(t *testing.T) {
-	m, s := newMachine(t)
+	m, s := newFakeHost(t)
 	u := container
 	u.Weights = &Weights{From: "s3://models/llama", To: "/weights"}
 	var into string
 	failing := errors.New("no route")
-	s.Fetch = func(_ context.Context, from, dir string, note func(string)) error {
-		note("1.0 of 2.0 GB of " + from)
+	s.Fetch = func(_ context.Context, from, dir string, report func(string)) error {
+		report("1.0 of 2.0 GB of " + from)
 		into = dir
 		return failing
 	}
-	var noted []string
-	note := func(p Phase, reason string) { noted = append(noted, fmt.Sprintf("%s %s", p, reason)) }
+	var reported []string
+	report := func(p Phase, reason string) { reported = append(reported, fmt.Sprintf("%s %s", p, reason)) }
 	ran := func() bool { return strings.HasPrefix(m.calls[len(m.calls)-1], "docker run ") }
-	if started, err := s.Start(t.Context(), u, note); !errors.Is(err, failing) || started || ran() {
+	if started, err := s.Start(t.Context(), u, report); !errors.Is(err, failing) || started || ran() {
 		t.Errorf("without its weights: started %v, ran %v (%v)", started, ran(), err)
 	}
 	failing = nil
-	if started, err := s.Start(t.Context(), u, note); err != nil || !started || !strings.Contains(m.calls[len(m.calls)-1], " --volume "+into+":/weights:ro ") {
+	if started, err := s.Start(t.Context(), u, report); err != nil || !started || !strings.Contains(m.calls[len(m.calls)-1], " --volume "+into+":/weights:ro ") {
 		t.Errorf("started %v by %s (%v)", started, m.calls[len(m.calls)-1], err)
 	}
-	if !slices.Contains(noted, "weights 1.0 of 2.0 GB of s3://models/llama") || !strings.HasPrefix(into, s.Dir+"/weights/") {
-		t.Errorf("noted %q, fetched into %s", noted, into)
+	if !slices.Contains(reported, "weights 1.0 of 2.0 GB of s3://models/llama") || !strings.HasPrefix(into, s.Dir+"/weights/") {
+		t.Errorf("reported %q, fetched into %s", reported, into)
 	}
 	for _, wrong := range []Weights{{From: "http://x/y", To: "/weights"}, {From: "gs://x", To: "/weights"}, {From: "s3://x/y", To: "weights"}, {From: "s3://x/y", To: "/a:/b"}} {
 		u.Weights = &wrong
@@ -292,7 +292,7 @@ func TestSystemFetchesWeightsFirst(t *testing.T) {
 }
 
 func TestSystemRunsPrograms(t *testing.T) {
-	m, s := newMachine(t)
+	m, s := newFakeHost(t)
 	u := Unit{Name: "balancer", Args: []string{"/usr/local/bin/skyserve", "lb", "--config", `a "b" %h $x`}, Secrets: map[string]string{"SKYSERVE_PEER_TOKEN": `a"b$c\d`}, Fixed: "f1"}
 	if started, err := s.Start(t.Context(), u, nil); err != nil || !started {
 		t.Fatal(started, err)
@@ -314,43 +314,43 @@ func TestSystemRunsPrograms(t *testing.T) {
 	if env, err := os.ReadFile(s.envFile("balancer")); err != nil || string(env) != `SKYSERVE_PEER_TOKEN="a\"b\$c\\d"`+"\n" {
 		t.Errorf("variables %s (%v)", env, err)
 	}
-	// An agent that ended between the file and the start has it started again.
+	// After a failure between writing the file and the start, the next attempt starts it.
 	m.broken = "systemctl"
 	u.Fixed = "f2"
 	if _, err := s.Start(t.Context(), u, nil); err == nil {
-		t.Error("no error of a start that failed")
+		t.Error("no error for a failed start")
 	}
 	m.broken = ""
 	if started, err := s.Start(t.Context(), u, nil); err != nil || !started {
-		t.Errorf("started after that: %v (%v)", started, err)
+		t.Errorf("started after the failure: %v (%v)", started, err)
 	}
 	if err := s.Reload(t.Context(), "balancer"); err != nil || m.calls[len(m.calls)-1] != "systemctl reload skyserve-balancer" {
 		t.Errorf("reloading called %q (%v)", m.calls[len(m.calls)-1], err)
 	}
-	if seen, err := s.Inspect(t.Context(), u, 1); err != nil || seen.Running || seen.Reason != "activating auto-restart oom-kill" || seen.Restarts != 3 || seen.Lost {
-		t.Errorf("%+v (%v)", seen, err)
+	if state, err := s.Inspect(t.Context(), u, 1); err != nil || state.Running || state.Reason != "activating auto-restart oom-kill" || state.Restarts != 3 || state.Lost {
+		t.Errorf("%+v (%v)", state, err)
 	}
 	m.unit = [3]string{"active", "running", "success"}
-	if seen, err := s.Inspect(t.Context(), u, 1); err != nil || !seen.Running {
-		t.Errorf("of a unit that runs: %+v (%v)", seen, err)
+	if state, err := s.Inspect(t.Context(), u, 1); err != nil || !state.Running {
+		t.Errorf("running unit: %+v (%v)", state, err)
 	}
 	if names, err := s.Names(t.Context()); err != nil || !slices.Equal(names, []string{"balancer"}) {
 		t.Errorf("%v (%v)", names, err)
 	}
 	if err := s.Stop(t.Context(), "balancer"); err != nil || s.isProgram("balancer") {
-		t.Errorf("it is still there (%v)", err)
+		t.Errorf("the unit still exists (%v)", err)
 	}
 	for _, file := range []string{s.envFile("balancer"), s.startedFile("balancer")} {
 		if _, err := os.Stat(file); !errors.Is(err, fs.ErrNotExist) {
-			t.Errorf("%s is still there (%v)", file, err)
+			t.Errorf("%s still exists (%v)", file, err)
 		}
 	}
 	if _, err := s.Start(t.Context(), Unit{Name: "node", Args: []string{"x"}}, nil); err == nil {
-		t.Error("a unit took the agent's own name")
+		t.Error("a unit may use the agent's name")
 	}
 }
 
-func TestPhasesOfEngines(t *testing.T) {
+func TestPhaseFromEngineLog(t *testing.T) {
 	for line, want := range map[string]Phase{
 		"INFO 11-20 weight_utils.py:304] Time spent downloading weights for m: 41.2 seconds":        PhaseWeights,
 		"Loading safetensors checkpoint shards:  50% Completed | 2/4 [00:01<00:01,  1.2it/s]":       PhaseWeights,
@@ -360,33 +360,33 @@ func TestPhasesOfEngines(t *testing.T) {
 		"": PhaseStarting,
 	} {
 		if got := phaseOf([]string{line}); got != want {
-			t.Errorf("%q is of %s, want %s", line, got, want)
+			t.Errorf("%q: phase %s, want %s", line, got, want)
 		}
 	}
 }
 
-// What a unit says of itself is told with its status: why it is not ready, and what somebody
-// should know although it is.
-func TestAUnitIsHeard(t *testing.T) {
+// The status of a unit contains its readiness response: why it is not ready, or remarks of a
+// ready unit.
+func TestReadinessResponses(t *testing.T) {
 	for name, c := range map[string]struct {
 		status       int
 		kind, body   string
 		remark, want string
 	}{
-		"well":           {200, "text/plain; charset=utf-8", "ok\n", "", ""},
-		"a remark":       {200, "text/plain", "ok\nwarning: the disk\x1b[31m is full\nwarning: more\n", "warning: the disk [31m is full; warning: more", ""},
-		"an engine":      {200, "application/json", `{"ok":1}`, "", ""},
-		"other text":     {200, "text/plain", "healthy", "", ""},
-		"why not":        {503, "text/plain", "critical: no space left\n", "", "it answers 503: critical: no space left"},
-		"without reason": {503, "text/html", "<p>", "", "it answers 503"},
-		"much":           {503, "text/plain", strings.Repeat("x", 1<<20), "", "it answers 503: " + strings.Repeat("x", 2048)},
+		"ok":         {200, "text/plain; charset=utf-8", "ok\n", "", ""},
+		"a remark":   {200, "text/plain", "ok\nwarning: the disk\x1b[31m is full\nwarning: more\n", "warning: the disk [31m is full; warning: more", ""},
+		"an engine":  {200, "application/json", `{"ok":1}`, "", ""},
+		"other text": {200, "text/plain", "healthy", "", ""},
+		"reason":     {503, "text/plain", "critical: no space left\n", "", "HTTP status 503: critical: no space left"},
+		"no reason":  {503, "text/html", "<p>", "", "HTTP status 503"},
+		"long":       {503, "text/plain", strings.Repeat("x", 1<<20), "", "HTTP status 503: " + strings.Repeat("x", 2048)},
 	} {
 		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Type", c.kind)
 			w.WriteHeader(c.status)
 			_, _ = io.WriteString(w, c.body)
 		}))
-		remark, err := answers(t.Context(), server.URL)
+		remark, err := checkReadyURL(t.Context(), server.URL)
 		if got := fmt.Sprint(err); remark != c.remark || c.want == "" && err != nil || c.want != "" && got != c.want {
 			t.Errorf("%s: got %q and %v", name, remark, err)
 		}
@@ -394,10 +394,10 @@ func TestAUnitIsHeard(t *testing.T) {
 	}
 }
 
-// A unit that runs is ready when its URL answers, and until then the machine says what
-// the unit wrote last.
-func TestAMachineTellsWhatItIsBusyWith(t *testing.T) {
-	w, runner := newWorld(t), &notes{lines: map[string][]string{"engine": {"Loading weights took 3 s"}}}
+// A running unit is ready when its URL returns 200. Until then the status shows the last line of
+// its log.
+func TestStatusReportsUnitProgress(t *testing.T) {
+	w, runner := newTestService(t), &fakeRunner{lines: map[string][]string{"engine": {"Loading weights took 3 s"}}}
 	m, o := w.boot(t.TempDir(), runner), w.operator()
 	ready := make(chan struct{})
 	at := freePort(t)
@@ -405,9 +405,9 @@ func TestAMachineTellsWhatItIsBusyWith(t *testing.T) {
 	if _, err := o.Ensure(t.Context(), m.Machine, d); err != nil {
 		t.Fatal(err)
 	}
-	testkit.Eventually(t, "it is loading", func() bool {
+	testkit.Eventually(t, "the unit is loading", func() bool {
 		s := m.agent.Status()
-		return s.Phase == PhaseWeights && s.Reason == "engine: it does not answer yet: Loading weights took 3 s"
+		return s.Phase == PhaseWeights && s.Reason == "engine: not responding yet: Loading weights took 3 s"
 	})
 	server := &http.Server{Addr: at, Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		select {
@@ -418,35 +418,34 @@ func TestAMachineTellsWhatItIsBusyWith(t *testing.T) {
 	})}
 	defer server.Close()
 	go func() { _ = server.ListenAndServe() }()
-	testkit.Eventually(t, "it answers 503", func() bool { return strings.Contains(m.agent.Status().Reason, "it answers 503") })
+	testkit.Eventually(t, "the status is 503", func() bool { return strings.Contains(m.agent.Status().Reason, "HTTP status 503") })
 	close(ready)
-	testkit.Eventually(t, "it is ready", func() bool { return m.agent.Status().Phase == PhaseReady })
+	testkit.Eventually(t, "the machine is ready", func() bool { return m.agent.Status().Phase == PhaseReady })
 	if text, err := o.Logs(t.Context(), m.Machine, "engine", 1); err != nil || string(text) != "Loading weights took 3 s\n" {
-		t.Errorf("its log: %q (%v)", text, err)
+		t.Errorf("log: %q (%v)", text, err)
 	}
 	for _, unit := range []string{"other", "../engine"} {
 		if _, err := o.Logs(t.Context(), m.Machine, unit, 1); err == nil {
-			t.Errorf("the log of %q", unit)
+			t.Errorf("no error for the log of %q", unit)
 		}
 	}
 }
 
-func TestAUnitThatCannotBeStartedIsTold(t *testing.T) {
-	w, runner := newWorld(t), &notes{failing: errors.New("the GPU's driver: no device")}
+func TestStatusReportsStartFailure(t *testing.T) {
+	w, runner := newTestService(t), &fakeRunner{failing: errors.New("checking the GPU driver: no device")}
 	m, o := w.boot(t.TempDir(), runner), w.operator()
-	if _, err := o.Ensure(t.Context(), m.Machine, sample("1")); err != nil {
+	if _, err := o.Ensure(t.Context(), m.Machine, sampleDeployment("1")); err != nil {
 		t.Fatal(err)
 	}
-	testkit.Eventually(t, "it says so", func() bool {
+	testkit.Eventually(t, "the status shows the failure", func() bool {
 		s := m.agent.Status()
-		return s.Phase == PhaseFailed && s.Reason == "starting engine: the GPU's driver: no device"
+		return s.Phase == PhaseFailed && s.Reason == "starting engine: checking the GPU driver: no device"
 	})
 }
 
-// systemd restarts programs and the agent, whatever their exit code and however often
-// they end.
+// systemd restarts programs and the agent, with any exit code and without a limit.
 func TestUnitsAreRestarted(t *testing.T) {
-	_, s := newMachine(t)
+	_, s := newFakeHost(t)
 	agent, err := os.ReadFile("../../templates/node.service")
 	if err != nil {
 		t.Fatal(err)

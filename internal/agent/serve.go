@@ -16,7 +16,7 @@ import (
 
 const (
 	maxBody = 4 << 20 // a balancer's configuration with thousands of replicas
-	// MaxLogLines bounds what is told of a log at once.
+	// MaxLogLines is the maximum number of log lines in a response.
 	MaxLogLines = 10_000
 )
 
@@ -32,34 +32,34 @@ const (
 	pathCloud       = "/v1/cloud/"
 )
 
-// enrolment is what is handed over once.
+// enrolment is the body of the one enrolment request.
 type enrolment struct {
-	// Chain is the machine's certificate with those behind it, in PEM.
+	// Chain is the machine's certificate with its issuers, in PEM.
 	Chain      string     `json:"chain"`
 	Deployment Deployment `json:"deployment"`
 }
 
-// renewal is another certificate for the same key.
+// renewal is a new certificate for the same key.
 type renewal struct {
 	Chain string `json:"chain"`
 }
 
-// revocation is a list of revoked certificates, in PEM.
+// revocation is a revocation list in PEM.
 type revocation struct {
 	List string `json:"list"`
 }
 
-// config is TLS for operators and the controller. Who they are is judged in the same
-// way before and after the enrolment, by the fingerprint that the machine was born
-// with; what the machine shows differs.
-func (a *Agent) config() *tls.Config {
+// operatorTLS returns the TLS configuration for operators and the controller. It verifies them in
+// the same way before and after the enrolment: against the CA fingerprint in the initial
+// configuration. Only the certificate that the machine presents differs.
+func (a *Agent) operatorTLS() *tls.Config {
 	return &tls.Config{
 		MinVersion: tls.VersionTLS13, ClientAuth: tls.RequireAnyClientCert, SessionTicketsDisabled: true,
 		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 			if p := a.enrolled(); p != nil {
 				return p.Certificate()
 			}
-			return a.self, nil
+			return a.selfSigned, nil
 		},
 		VerifyConnection: func(s tls.ConnectionState) error {
 			root, err := identity.RootOf(s.PeerCertificates, a.opts.Owner)
@@ -68,9 +68,9 @@ func (a *Agent) config() *tls.Config {
 			}
 			name, err := identity.Verify(s.PeerCertificates, root, a.opts.Now(), x509.ExtKeyUsageClientAuth)
 			if err == nil && !slices.Contains([]identity.Role{identity.Operator, identity.Controller}, name.Role) {
-				err = fmt.Errorf("%w: want an operator or the controller, found %s", identity.ErrRole, name)
+				err = fmt.Errorf("%w: expected an operator or the controller, found %s", identity.ErrRole, name)
 			}
-			if err == nil && a.isRevoked(&s) {
+			if err == nil && a.isPeerRevoked(&s) {
 				err = fmt.Errorf("%w: %s", identity.ErrRevoked, name)
 			}
 			return err
@@ -80,92 +80,92 @@ func (a *Agent) config() *tls.Config {
 
 func (a *Agent) routes() http.Handler {
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET "+pathStatus, func(w http.ResponseWriter, _ *http.Request) { answer(w, http.StatusOK, a.Status()) })
-	mux.HandleFunc("PUT "+pathEnrolment, func(w http.ResponseWriter, r *http.Request) { take(w, r, a.enrol) })
-	mux.HandleFunc("PUT "+pathDeployment, func(w http.ResponseWriter, r *http.Request) { take(w, r, a.deploy) })
-	mux.HandleFunc("PUT "+pathCertificate, func(w http.ResponseWriter, r *http.Request) { take(w, r, a.renew) })
-	mux.HandleFunc("PUT "+pathRevoked, func(w http.ResponseWriter, r *http.Request) { take(w, r, a.revoke) })
+	mux.HandleFunc("GET "+pathStatus, func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, http.StatusOK, a.Status()) })
+	mux.HandleFunc("PUT "+pathEnrolment, func(w http.ResponseWriter, r *http.Request) { handlePut(w, r, a.enrol) })
+	mux.HandleFunc("PUT "+pathDeployment, func(w http.ResponseWriter, r *http.Request) { handlePut(w, r, a.deploy) })
+	mux.HandleFunc("PUT "+pathCertificate, func(w http.ResponseWriter, r *http.Request) { handlePut(w, r, a.renew) })
+	mux.HandleFunc("PUT "+pathRevoked, func(w http.ResponseWriter, r *http.Request) { handlePut(w, r, a.setRevoked) })
 	mux.HandleFunc("POST "+pathDrain, func(w http.ResponseWriter, r *http.Request) {
-		who, _ := identity.PeerName(r.TLS) // the listener has named everybody
-		a.drain("asked by " + who.ID)
+		who, _ := identity.PeerName(r.TLS) // the listener has verified the name
+		a.drain("requested by " + who.ID)
 		w.WriteHeader(http.StatusNoContent)
 	})
 	mux.HandleFunc("GET "+pathLogs+"{unit}", a.serveLogs)
 	mux.HandleFunc("POST "+pathCloud+"{call}", a.serveCloud)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch {
-		case a.isRevoked(r.TLS): // since it connected
-			refuse(w, http.StatusForbidden, identity.ErrRevoked)
-		case r.Method == http.MethodConnect: // its target is no path
-			a.relay(w, r)
+		case a.isPeerRevoked(r.TLS): // since the connection was opened
+			writeError(w, http.StatusForbidden, identity.ErrRevoked)
+		case r.Method == http.MethodConnect: // its target is not a path
+			a.serveRelay(w, r)
 		default:
 			mux.ServeHTTP(w, r)
 		}
 	})
 }
 
-// conflict is a request that comes at the wrong time.
+// conflict is the error of a request that the agent's state does not allow; the response is 409.
 type conflict struct{ error }
 
-// take reads a body, hands it to do and answers what came of it.
-func take[T any](w http.ResponseWriter, r *http.Request, do func(T) error) {
+// handlePut decodes a body, calls do with it and writes the response.
+func handlePut[T any](w http.ResponseWriter, r *http.Request, do func(T) error) {
 	var body T
 	dec := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxBody))
 	dec.DisallowUnknownFields()
 	if err := dec.Decode(&body); err != nil {
-		refuse(w, http.StatusBadRequest, fmt.Errorf("reading the request: %w", withoutValue(err)))
+		writeError(w, http.StatusBadRequest, fmt.Errorf("reading the request: %w", withoutValue(err)))
 		return
 	}
-	var at conflict
+	var c conflict
 	switch err := do(body); {
-	case errors.As(err, &at):
-		refuse(w, http.StatusConflict, err)
+	case errors.As(err, &c):
+		writeError(w, http.StatusConflict, err)
 	case err != nil:
-		refuse(w, http.StatusBadRequest, err)
+		writeError(w, http.StatusBadRequest, err)
 	default:
 		w.WriteHeader(http.StatusNoContent)
 	}
 }
 
-// withoutValue keeps what was in a body, which may be secret, out of an error.
+// withoutValue removes values of the body, which may be secret, from an error.
 func withoutValue(err error) error {
 	var typed *json.UnmarshalTypeError
 	if errors.As(err, &typed) {
-		return fmt.Errorf("%s: want %s, got a %s", typed.Field, typed.Type, typed.Value)
+		return fmt.Errorf("%s: must be a %s, got a %s", typed.Field, typed.Type, typed.Value)
 	}
 	return err
 }
 
-// enrol takes what is handed over, once.
+// enrol enrols the machine, once.
 func (a *Agent) enrol(e enrolment) error {
 	a.operatorMu.Lock()
 	defer a.operatorMu.Unlock()
 	if a.enrolled() != nil {
-		return conflict{fmt.Errorf("enrolling %s: it is enrolled already", a.opts.Name.ID)}
+		return conflict{fmt.Errorf("enrolling %s: it is already enrolled", a.opts.Name.ID)}
 	}
-	chain, err := a.certified(e.Chain)
+	chain, err := a.parseVerifiedChain(e.Chain)
 	if err == nil {
 		err = e.Deployment.Check()
 	}
 	if err != nil {
 		return fmt.Errorf("enrolling %s: %w", a.opts.Name.ID, err)
 	}
-	// The certificate goes last: with it, the machine is enrolled.
+	// The certificate is written last: with it, the machine is enrolled.
 	if err := identity.WriteFile(a.path(FileCA), identity.EncodeChain(chain[len(chain)-1:])); err != nil {
 		return err
 	}
-	if err := a.keep(e.Deployment); err != nil {
+	if err := a.storeDeployment(e.Deployment); err != nil {
 		return err
 	}
-	if err := a.certify(chain); err != nil {
+	if err := a.setCertificate(chain); err != nil {
 		return err
 	}
 	a.signalChange()
 	return nil
 }
 
-// certified reads a chain for this machine, and makes sure that it is one.
-func (a *Agent) certified(text string) ([]*x509.Certificate, error) {
+// parseVerifiedChain parses a chain and verifies that it is for this machine's service.
+func (a *Agent) parseVerifiedChain(text string) ([]*x509.Certificate, error) {
 	chain, err := identity.ParseChain([]byte(text))
 	if err != nil {
 		return nil, err
@@ -175,14 +175,14 @@ func (a *Agent) certified(text string) ([]*x509.Certificate, error) {
 		return nil, err
 	}
 	if !chain[len(chain)-1].Equal(root) {
-		return nil, errors.New("the chain does not end with the service's authority")
+		return nil, errors.New("the chain does not end with the service's CA")
 	}
 	_, err = identity.Verify(chain, root, a.opts.Now(), x509.ExtKeyUsageServerAuth)
 	return chain, err
 }
 
-// certify keeps a chain and makes it the machine's identity.
-func (a *Agent) certify(chain []*x509.Certificate) error {
+// setCertificate stores a chain and makes it the machine's identity.
+func (a *Agent) setCertificate(chain []*x509.Certificate) error {
 	party, err := a.partyOf(chain)
 	if err != nil {
 		return err
@@ -193,20 +193,20 @@ func (a *Agent) certify(chain []*x509.Certificate) error {
 	a.mu.Lock()
 	a.party, a.expires, a.issuer = party, chain[0].NotAfter, issuerOf(chain)
 	a.mu.Unlock()
-	a.log.Info("certified", "name", a.opts.Name.String(), "expires", chain[0].NotAfter)
+	a.log.Info("certificate installed", "name", a.opts.Name.String(), "expires", chain[0].NotAfter)
 	return nil
 }
 
-// renew replaces the certificate; nothing is started again.
+// renew replaces the certificate without restarting units.
 func (a *Agent) renew(e renewal) error {
 	a.operatorMu.Lock()
 	defer a.operatorMu.Unlock()
 	if a.enrolled() == nil {
 		return conflict{errNotEnrolled}
 	}
-	chain, err := a.certified(e.Chain)
+	chain, err := a.parseVerifiedChain(e.Chain)
 	if err == nil {
-		err = a.certify(chain)
+		err = a.setCertificate(chain)
 	}
 	if err != nil {
 		return fmt.Errorf("renewing the certificate of %s: %w", a.opts.Name.ID, err)
@@ -216,7 +216,7 @@ func (a *Agent) renew(e renewal) error {
 
 var errNotEnrolled = errors.New("the machine is not enrolled")
 
-// deploy takes another deployment.
+// deploy replaces the desired deployment.
 func (a *Agent) deploy(d Deployment) error {
 	a.operatorMu.Lock()
 	defer a.operatorMu.Unlock()
@@ -226,94 +226,94 @@ func (a *Agent) deploy(d Deployment) error {
 	if err := d.Check(); err != nil {
 		return err
 	}
-	if err := a.keep(d); err != nil {
+	if err := a.storeDeployment(d); err != nil {
 		return err
 	}
 	a.signalChange()
 	return nil
 }
 
-// keep keeps a deployment as what is wanted.
-func (a *Agent) keep(d Deployment) error {
+// storeDeployment stores a deployment as the desired one.
+func (a *Agent) storeDeployment(d Deployment) error {
 	text, err := json.Marshal(d)
 	if err == nil {
 		err = identity.WriteFile(a.path(fileDeployment), text)
 	}
 	if err != nil {
-		return fmt.Errorf("keeping the deployment: %w", err)
+		return fmt.Errorf("storing the deployment: %w", err)
 	}
 	a.mu.Lock()
-	a.stale = slices.AppendSeq(a.stale, maps.Keys(filesOf(a.wanted)))
-	a.wanted = d
-	a.phase, a.reason = PhasePreparing, "" // ready speaks of what ran before
+	a.staleFiles = slices.AppendSeq(a.staleFiles, maps.Keys(filesOf(a.desired)))
+	a.desired = d
+	a.phase, a.reason = PhasePreparing, "" // ready described the earlier deployment
 	a.mu.Unlock()
 	return nil
 }
 
-// Status is how the machine does.
+// Status returns the status of the machine.
 func (a *Agent) Status() Status {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	s := Status{
 		Name: a.opts.Name.String(), Phase: a.phase, Reason: a.reason, Enrolled: a.party != nil,
-		Units: slices.Clone(a.units), Expires: a.expires, GoneAt: a.goneAt, AdvisedAt: a.advisedAt,
+		Units: slices.Clone(a.units), Expires: a.expires, GoneAt: a.interruptionAt, AdvisedAt: a.advisedAt,
 		Revoked: a.revoked.Number(), Issuer: a.issuer,
 	}
 	if a.party != nil {
-		s.Revision = a.wanted.Revision
+		s.Revision = a.desired.Revision
 	}
-	if a.front != nil {
-		s.InFlight = int(a.front.inFlight.Load())
+	if a.proxy != nil {
+		s.InFlight = int(a.proxy.inFlight.Load())
 	}
 	if a.draining != "" {
 		s.Phase, s.Reason = PhaseDraining, a.draining
 	}
-	if !a.goneAt.IsZero() {
+	if !a.interruptionAt.IsZero() {
 		s.Phase, s.Reason = PhaseInterrupted, a.interruptionReason()
 	}
 	return s
 }
 
-// serveLogs answers the last lines that a unit wrote.
+// serveLogs returns the last lines of a unit's log.
 func (a *Agent) serveLogs(w http.ResponseWriter, r *http.Request) {
 	name, lines := r.PathValue("unit"), 100
 	if text := r.URL.Query().Get("lines"); text != "" {
 		var err error
 		if lines, err = strconv.Atoi(text); err != nil || lines < 1 || lines > MaxLogLines {
-			refuse(w, http.StatusBadRequest, fmt.Errorf("lines: want 1 to %d, got %q", MaxLogLines, text))
+			writeError(w, http.StatusBadRequest, fmt.Errorf("lines: must be 1 to %d, got %q", MaxLogLines, text))
 			return
 		}
 	}
 	a.mu.Lock()
-	i := slices.IndexFunc(a.wanted.Units, func(u Unit) bool { return u.Name == name })
+	i := slices.IndexFunc(a.desired.Units, func(u Unit) bool { return u.Name == name })
 	var unit Unit
 	if i >= 0 {
-		unit = a.wanted.Units[i]
+		unit = a.desired.Units[i]
 	}
 	a.mu.Unlock()
 	if i < 0 {
-		refuse(w, http.StatusNotFound, fmt.Errorf("no unit is called %q", name))
+		writeError(w, http.StatusNotFound, fmt.Errorf("no unit named %q", name))
 		return
 	}
-	seen, err := a.opts.Runner.Inspect(r.Context(), unit, lines)
+	state, err := a.opts.Runner.Inspect(r.Context(), unit, lines)
 	if err != nil {
-		refuse(w, http.StatusInternalServerError, err)
+		writeError(w, http.StatusInternalServerError, err)
 		return
 	}
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-	for _, line := range seen.Lines {
+	for _, line := range state.Lines {
 		fmt.Fprintln(w, line)
 	}
 }
 
-// answer writes a JSON document. A client that has gone is no failure.
-func answer(w http.ResponseWriter, status int, v any) {
+// writeJSON writes a JSON document. It ignores errors: the client may have disconnected.
+func writeJSON(w http.ResponseWriter, status int, v any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
 	_ = json.NewEncoder(w).Encode(v)
 }
 
-// refuse writes an error in the form of the balancers' admin API.
-func refuse(w http.ResponseWriter, status int, err error) {
-	answer(w, status, map[string]any{"error": map[string]string{"message": err.Error()}})
+// writeError writes an error in the form of the balancers' admin API.
+func writeError(w http.ResponseWriter, status int, err error) {
+	writeJSON(w, status, map[string]any{"error": map[string]string{"message": err.Error()}})
 }

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// awsKeys are the credentials of a machine's role for some hours.
+// awsKeys are the temporary credentials of a machine's role, valid for some hours.
 type awsKeys struct {
 	AccessKeyID     string    `json:"AccessKeyId"`
 	SecretAccessKey string    `json:"SecretAccessKey"`
@@ -19,11 +19,11 @@ type awsKeys struct {
 	Expiration      time.Time `json:"Expiration"`
 }
 
-// noBody is the SHA-256 of nothing, as every request that is signed here has it.
+// noBody is the SHA-256 of an empty body, which all requests signed here have.
 const noBody = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
 
-// sign signs a request to S3 that has no body, by AWS's Signature Version 4, with all
-// headers that it has by then.
+// sign signs a request to S3 without a body with AWS Signature Version 4. It covers all headers
+// that are set by then.
 func (k awsKeys) sign(r *http.Request, region string, at time.Time) {
 	const stamp = "20060102T150405Z"
 	now := at.UTC().Format(stamp)
@@ -34,8 +34,8 @@ func (k awsKeys) sign(r *http.Request, region string, at time.Time) {
 	}
 	names, lines := []string{"host"}, map[string]string{"host": r.URL.Host}
 	for name := range r.Header {
-		low := strings.ToLower(name)
-		names, lines[low] = append(names, low), strings.TrimSpace(r.Header.Get(name))
+		lower := strings.ToLower(name)
+		names, lines[lower] = append(names, lower), strings.TrimSpace(r.Header.Get(name))
 	}
 	slices.Sort(names)
 	var headers strings.Builder
@@ -55,11 +55,11 @@ func (k awsKeys) sign(r *http.Request, region string, at time.Time) {
 	r.Header.Set("Authorization", "AWS4-HMAC-SHA256 Credential="+k.AccessKeyID+"/"+scope+",SignedHeaders="+signed+",Signature="+hex.EncodeToString(key))
 }
 
-// awsEscape writes text as a signature wants paths and queries: everything but letters,
-// digits and -._~ by its bytes in upper-case hexadecimal; slashes stay where keep says so.
-func awsEscape(text string, keep bool) string {
+// awsEscape escapes paths and queries for a signature: all bytes but letters, digits and -._~ as
+// upper-case hexadecimal. It leaves slashes if keepSlashes is true.
+func awsEscape(text string, keepSlashes bool) string {
 	escaped := strings.ReplaceAll(url.QueryEscape(text), "+", "%20")
-	if keep {
+	if keepSlashes {
 		escaped = strings.ReplaceAll(escaped, "%2F", "/")
 	}
 	return escaped

@@ -9,15 +9,15 @@ import (
 	"testing"
 )
 
-// directives are those of systemd.unit(5), systemd.service(5) and systemd.exec(5) that our
-// units have: systemd passes over what it does not know, a misspelt one too.
+// directives are the directives of systemd.unit(5), systemd.service(5) and systemd.exec(5) that
+// our units use: systemd ignores unknown and misspelt ones.
 var directives = map[string][]string{
 	"Unit":    {"Description", "After", "Wants", "StartLimitIntervalSec"},
 	"Service": {"WorkingDirectory", "EnvironmentFile", "ExecStart", "ExecReload", "Restart", "RestartSec", "LimitNOFILE", "MemoryMax", "NoNewPrivileges", "ProtectHome", "PrivateTmp"},
 	"Install": {"WantedBy"},
 }
 
-// readUnit reads the text of a unit as systemd does.
+// readUnit parses the text of a unit like systemd.
 func readUnit(text string) (values map[string]string, err error) {
 	section, values := "", map[string]string{}
 	for line := range strings.Lines(text) {
@@ -58,7 +58,7 @@ func argsOf(command string) ([]string, error) {
 			quoted = true
 		case !quoted && c == ' ':
 		case !quoted:
-			return nil, errors.New("outside of quotes: " + command[i:])
+			return nil, errors.New("outside quotes: " + command[i:])
 		case c == '\\' && strings.IndexByte(`\"nr`, next) >= 0:
 			word.WriteByte(map[byte]byte{'\\': '\\', '"': '"', 'n': '\n', 'r': '\r'}[next])
 			i++
@@ -66,20 +66,20 @@ func argsOf(command string) ([]string, error) {
 			word.WriteByte(c)
 			i++
 		case c == '\\' || c == '%' || c == '$' || c == '\n' || c == '\r':
-			return nil, errors.New("systemd makes something else of " + command[i:])
+			return nil, errors.New("systemd would expand " + command[i:])
 		default:
 			word.WriteByte(c)
 		}
 	}
 	if quoted {
-		return nil, errors.New("a quote is open")
+		return nil, errors.New("unterminated quote")
 	}
 	return args, nil
 }
 
-// Whatever the arguments of a program are, systemd runs it with these.
-func TestUnitsHaveTheirArguments(t *testing.T) {
-	_, s := newMachine(t)
+// systemd passes any arguments of a program unchanged.
+func TestUnitFileQuotesArguments(t *testing.T) {
+	_, s := newFakeHost(t)
 	letters := []rune("a \"'\\%$\n\r\t;#=[]é-{}")
 	for seed := range uint64(500) {
 		r := rand.New(rand.NewPCG(seed, 0))
@@ -105,9 +105,9 @@ func TestUnitsHaveTheirArguments(t *testing.T) {
 	}
 }
 
-// A unit that may take so much memory is ended by systemd, or Docker, beyond that.
-func TestUnitsHaveTheirMemory(t *testing.T) {
-	_, s := newMachine(t)
+// systemd and Docker limit the memory of a unit.
+func TestUnitMemoryLimits(t *testing.T) {
+	_, s := newFakeHost(t)
 	for _, c := range []struct {
 		memory int64
 		want   string
@@ -123,13 +123,13 @@ func TestUnitsHaveTheirMemory(t *testing.T) {
 		}
 	}
 	if err := (Deployment{Units: []Unit{{Name: "balancer", Args: []string{"x"}, Memory: -1}}}).Check(); err == nil || !strings.Contains(err.Error(), "memory") {
-		t.Errorf("a memory below zero: %v", err)
+		t.Errorf("negative memory: %v", err)
 	}
 }
 
-// Secrets and units are for root alone, or hold nothing secret.
-func TestFilesOfUnitsAreOfTheirOwner(t *testing.T) {
-	_, s := newMachine(t)
+// Files with secrets are readable by root only.
+func TestUnitFilePermissions(t *testing.T) {
+	_, s := newFakeHost(t)
 	u := Unit{Name: "balancer", Args: []string{"/bin/true"}, Secrets: map[string]string{"KEY": "hunter2"}}
 	if _, err := s.Start(t.Context(), u, nil); err != nil {
 		t.Fatal(err)

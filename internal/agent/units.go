@@ -20,16 +20,16 @@ import (
 )
 
 const (
-	readyTimeout = 5 * time.Second // a model that is busy loading answers late
-	retryEvery   = 15 * time.Second
-	tailLines    = 5
-	// repairDelay is how long a unit may be lost before it is started anew: its reason is to
-	// be read, and Docker itself may be starting again.
+	readyTimeout  = 5 * time.Second // an engine that is loading a model responds late
+	retryInterval = 15 * time.Second
+	tailLines     = 5
+	// repairDelay is how long a unit may be lost before it is restarted: an operator can read its
+	// reason meanwhile, and Docker itself may be restarting.
 	repairDelay = 30 * time.Second
 )
 
-// keepUnits carries out what is wanted and looks how it does, until ctx ends.
-func (a *Agent) keepUnits(ctx context.Context) {
+// reconcileUnits applies the desired deployment and checks its units, until ctx ends.
+func (a *Agent) reconcileUnits(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
@@ -40,11 +40,11 @@ func (a *Agent) keepUnits(ctx context.Context) {
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
-			a.carry(life)
+			a.runDeployment(life)
 		}()
 		select {
 		case <-ctx.Done():
-		case <-a.changed: // pulls of what is no longer wanted are given up
+		case <-a.changed: // cancels pulls of an outdated deployment
 			a.signalChange()
 		}
 		stop()
@@ -52,53 +52,54 @@ func (a *Agent) keepUnits(ctx context.Context) {
 	}
 }
 
-// carry makes the machine run what is wanted, trying again what fails, and then looks
-// on until ctx ends.
-func (a *Agent) carry(ctx context.Context) {
+// runDeployment applies the desired deployment, with retries, and then checks its units until ctx
+// ends.
+func (a *Agent) runDeployment(ctx context.Context) {
 	a.mu.Lock()
-	d := a.wanted
+	d := a.desired
 	a.mu.Unlock()
-	a.settle(ctx, d)
+	a.applyWithRetries(ctx, d)
 	lostAt := time.Time{}
 	a.repeat(ctx, a.opts.Look, func() (done bool) {
-		switch lost := a.look(ctx, d); {
+		switch lost := a.checkUnits(ctx, d); {
 		case !lost:
 			lostAt = time.Time{}
 		case lostAt.IsZero():
 			lostAt = time.Now()
 		case time.Since(lostAt) >= repairDelay:
-			a.settle(ctx, d)
+			a.applyWithRetries(ctx, d)
 			lostAt = time.Time{}
 		}
 		return false
 	})
 }
 
-// settle makes the machine run what is wanted, however often that takes.
-func (a *Agent) settle(ctx context.Context, d Deployment) {
-	a.repeat(ctx, retryEvery, func() (done bool) {
-		err := a.apply(ctx, d)
+// applyWithRetries applies a deployment, until it succeeds or ctx ends.
+func (a *Agent) applyWithRetries(ctx context.Context, d Deployment) {
+	a.repeat(ctx, retryInterval, func() (done bool) {
+		err := a.applyDeployment(ctx, d)
 		if err != nil && ctx.Err() == nil {
-			a.log.Error("carrying out the deployment", "revision", d.Revision, "err", err)
-			a.note(PhaseFailed, err.Error())
+			a.log.Error("applying the deployment", "revision", d.Revision, "err", err)
+			a.setPhase(PhaseFailed, err.Error())
 		}
 		return err == nil
 	})
 	if ctx.Err() == nil {
-		a.log.Info("the deployment is carried out", "revision", d.Revision)
+		a.log.Info("deployment applied", "revision", d.Revision)
 	}
 }
 
-// note says how far the machine is.
-func (a *Agent) note(phase Phase, reason string) {
+// setPhase sets the phase of the machine and its reason.
+func (a *Agent) setPhase(phase Phase, reason string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.phase, a.reason = phase, reason
 }
 
-// apply stops what is not wanted, then starts or tells what is.
-func (a *Agent) apply(ctx context.Context, d Deployment) error {
-	a.note(PhasePreparing, "")
+// applyDeployment stops units that the deployment does not contain, then starts or reloads its
+// own.
+func (a *Agent) applyDeployment(ctx context.Context, d Deployment) error {
+	a.setPhase(PhasePreparing, "")
 	running, err := a.opts.Runner.Names(ctx)
 	if err != nil {
 		return err
@@ -111,32 +112,32 @@ func (a *Agent) apply(ctx context.Context, d Deployment) error {
 		}
 	}
 	for _, u := range d.Units {
-		if err := a.start(ctx, u); err != nil {
+		if err := a.startUnit(ctx, u); err != nil {
 			return fmt.Errorf("starting %s: %w", u.Name, err)
 		}
 	}
-	a.note(PhaseStarting, "")
-	return errors.Join(a.setFront(d.Front), a.removeStale(d))
+	a.setPhase(PhaseStarting, "")
+	return errors.Join(a.setProxy(d.Front), a.removeStale(d))
 }
 
-// removeStale removes what earlier deployments had files for and this one has not: they
-// may be secrets, such as those of a controller that moved to another machine.
+// removeStale removes files of earlier deployments that this one does not contain. They may be
+// secrets, such as those of a controller that moved to another machine.
 func (a *Agent) removeStale(d Deployment) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	wanted := filesOf(d)
-	for len(a.stale) > 0 {
-		if !wanted[a.stale[0]] {
-			if err := os.Remove(a.path(a.stale[0])); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	for len(a.staleFiles) > 0 {
+		if !wanted[a.staleFiles[0]] {
+			if err := os.Remove(a.path(a.staleFiles[0])); err != nil && !errors.Is(err, fs.ErrNotExist) {
 				return err
 			}
 		}
-		a.stale = a.stale[1:]
+		a.staleFiles = a.staleFiles[1:]
 	}
 	return nil
 }
 
-// filesOf are the paths of the files of a deployment.
+// filesOf returns the paths of the files of a deployment.
 func filesOf(d Deployment) map[string]bool {
 	paths := map[string]bool{}
 	for _, u := range d.Units {
@@ -147,8 +148,8 @@ func filesOf(d Deployment) map[string]bool {
 	return paths
 }
 
-// start writes a unit's files and has it run with them.
-func (a *Agent) start(ctx context.Context, u Unit) error {
+// startUnit writes a unit's files, and starts or reloads the unit.
+func (a *Agent) startUnit(ctx context.Context, u Unit) error {
 	for _, name := range slices.Sorted(maps.Keys(u.Files)) {
 		path := filepath.Join(a.opts.Dir, name)
 		old, err := os.ReadFile(path)
@@ -162,22 +163,23 @@ func (a *Agent) start(ctx context.Context, u Unit) error {
 			return err
 		}
 	}
-	started, err := a.opts.Runner.Start(ctx, u, a.note)
-	if err == nil && !started && len(u.Files) > 0 { // whether an earlier agent came to tell it is not known
+	started, err := a.opts.Runner.Start(ctx, u, a.setPhase)
+	if err == nil && !started && len(u.Files) > 0 { // an earlier agent may have stopped before the reload
 		err = a.opts.Runner.Reload(ctx, u.Name)
 	}
 	return err
 }
 
-// look sees how the units do; lost says that one of them does not come back by itself.
-func (a *Agent) look(ctx context.Context, d Deployment) (lost bool) {
+// checkUnits updates the status of the units; lost reports that one of them does not restart by
+// itself.
+func (a *Agent) checkUnits(ctx context.Context, d Deployment) (lost bool) {
 	units := make([]UnitStatus, len(d.Units))
 	phase, reason := PhaseReady, ""
 	for i, u := range d.Units {
-		s, worst, gone := a.lookAt(ctx, u)
-		lost = lost || gone
+		s, unitPhase, unitLost := a.checkUnit(ctx, u)
+		lost = lost || unitLost
 		if units[i] = s; !s.Ready && phase == PhaseReady {
-			phase, reason = worst, u.Name+": "+s.Reason
+			phase, reason = unitPhase, u.Name+": "+s.Reason
 		}
 	}
 	if ctx.Err() != nil {
@@ -192,102 +194,103 @@ func (a *Agent) look(ctx context.Context, d Deployment) (lost bool) {
 	return lost
 }
 
-// lookAt sees how one unit does; phase is what the machine is in because of it.
-func (a *Agent) lookAt(ctx context.Context, u Unit) (s UnitStatus, phase Phase, lost bool) {
+// checkUnit returns the status of one unit, and the phase of the machine that follows from it.
+func (a *Agent) checkUnit(ctx context.Context, u Unit) (s UnitStatus, phase Phase, lost bool) {
 	s.Name = u.Name
-	seen, err := a.opts.Runner.Inspect(ctx, u, tailLines)
+	state, err := a.opts.Runner.Inspect(ctx, u, tailLines)
 	if err != nil {
 		s.Reason = err.Error()
-		return s, PhaseFailed, seen.Lost
+		return s, PhaseFailed, state.Lost
 	}
-	s.Running = seen.Running
+	s.Running = state.Running
 	if s.Running {
-		phase, s.Reason = isReady(ctx, u, seen.Lines)
+		phase, s.Reason = readinessPhase(ctx, u, state.Lines)
 	} else {
-		phase, s.Reason = PhaseFailed, seen.Reason
+		phase, s.Reason = PhaseFailed, state.Reason
 	}
 	if s.Ready = phase == PhaseReady; s.Ready {
 		return s, phase, false
 	}
-	if seen.Restarts > 0 {
-		s.Reason += fmt.Sprintf(", started again %d times", seen.Restarts)
+	if state.Restarts > 0 {
+		s.Reason += fmt.Sprintf(", restarted %d times", state.Restarts)
 	}
-	if len(seen.Lines) > 0 {
-		s.Reason = strings.TrimPrefix(s.Reason+": "+seen.Lines[len(seen.Lines)-1], ": ")
+	if len(state.Lines) > 0 {
+		s.Reason = strings.TrimPrefix(s.Reason+": "+state.Lines[len(state.Lines)-1], ": ")
 	}
-	return s, phase, seen.Lost
+	return s, phase, state.Lost
 }
 
-// isReady says what a unit that runs is busy with, and why it is of no use yet, or what it
-// remarks although it is ready.
-func isReady(ctx context.Context, u Unit, lines []string) (phase Phase, reason string) {
+// readinessPhase returns the phase of a running unit. reason is why it is not ready, or remarks
+// of a ready unit, such as alerts.
+func readinessPhase(ctx context.Context, u Unit, lines []string) (phase Phase, reason string) {
 	if u.Ready == "" {
 		return PhaseReady, ""
 	}
-	remark, err := answers(ctx, u.Ready)
+	remark, err := checkReadyURL(ctx, u.Ready)
 	if err != nil {
 		return phaseOf(lines), err.Error()
 	}
 	return PhaseReady, remark
 }
 
-// gettingWeights are words of engines' logs while they download or load weights.
-var gettingWeights = []string{"download", "fetching", "loading safetensors", "loading weights", "load weight", "loading model", "starting to load model"}
+// weightsLogPhrases are phrases in the logs of engines that download or load weights.
+var weightsLogPhrases = []string{"download", "fetching", "loading safetensors", "loading weights", "load weight", "loading model", "starting to load model"}
 
-// phaseOf tells from what an engine wrote last what it is busy with.
+// phaseOf returns the phase of an engine that is not ready, from the last lines of its log.
 func phaseOf(lines []string) Phase {
 	for _, line := range slices.Backward(lines) {
 		line = strings.ToLower(line)
-		if slices.ContainsFunc(gettingWeights, func(words string) bool { return strings.Contains(line, words) }) {
+		if slices.ContainsFunc(weightsLogPhrases, func(words string) bool { return strings.Contains(line, words) }) {
 			return PhaseWeights
 		}
 	}
 	return PhaseStarting
 }
 
-// local asks this machine only, and anew each time: a unit may be another by then.
-var local = &http.Client{
+// localClient calls units of this machine, each time on a new connection: the unit may have been
+// replaced.
+var localClient = &http.Client{
 	Timeout:       readyTimeout,
 	Transport:     &http.Transport{DisableKeepAlives: true},
 	CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 }
 
-// answers is nil when a URL of this machine answers 200. The remark is what it says beyond
-// "ok" in plain text, as our own programs do.
-func answers(ctx context.Context, url string) (remark string, err error) {
+// checkReadyURL returns nil if a URL of this machine returns 200. remark is the text after "ok"
+// in a plain-text response, which our own programs send.
+func checkReadyURL(ctx context.Context, url string) (remark string, err error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
 		return "", err
 	}
-	resp, err := local.Do(req)
+	resp, err := localClient.Do(req)
 	if err != nil {
-		return "", errors.New("it does not answer yet")
+		return "", errors.New("not responding yet")
 	}
 	defer resp.Body.Close()
 	text := plainText(resp)
 	if resp.StatusCode != http.StatusOK {
-		return "", errors.New(strings.TrimSuffix(fmt.Sprintf("it answers %d: %s", resp.StatusCode, text), ": "))
+		return "", errors.New(strings.TrimSuffix(fmt.Sprintf("HTTP status %d: %s", resp.StatusCode, text), ": "))
 	}
-	if remarks, ours := strings.CutPrefix(text, "ok"); ours {
-		return strings.TrimPrefix(remarks, "; "), nil
+	if after, ok := strings.CutPrefix(text, "ok"); ok {
+		return strings.TrimPrefix(after, "; "), nil
 	}
 	return "", nil
 }
 
-// maxRemark bounds what is read of an answer: a few alerts.
-const maxRemark = 2 << 10
+// maxReadyBody is the number of bytes read of a response: enough for a few alerts.
+const maxReadyBody = 2 << 10
 
-// plainText is the lines of an answer in plain text as one; empty where it is anything else.
+// plainText returns the lines of a plain-text response, joined; empty for other content types.
 func plainText(resp *http.Response) string {
 	if kind, _, err := mime.ParseMediaType(resp.Header.Get("Content-Type")); err != nil || kind != "text/plain" {
 		return ""
 	}
-	text, err := io.ReadAll(io.LimitReader(resp.Body, maxRemark))
+	text, err := io.ReadAll(io.LimitReader(resp.Body, maxReadyBody))
 	if err != nil {
 		return ""
 	}
 	clean := strings.Map(func(r rune) rune {
-		if r != '\n' && unicode.IsControl(r) { // it is shown on terminals
+		if r != '\n' && unicode.IsControl(r) { // removes escape sequences: it is shown on terminals
 			return ' '
 		}
 		return r

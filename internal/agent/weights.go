@@ -21,64 +21,66 @@ import (
 
 // Weights are files of a model in a bucket that an engine reads instead of the hub's.
 type Weights struct {
-	// From is s3://bucket/prefix or gs://bucket/prefix: everything below the prefix is
-	// fetched, with the identity of the machine.
+	// From is s3://bucket/prefix or gs://bucket/prefix. Everything below the prefix is downloaded
+	// with the identity of the machine.
 	From string `json:"from"`
-	// To is the directory of the container where they are, for reading only.
+	// To is the directory in the container where they are mounted read-only.
 	To string `json:"to"`
 }
 
 const (
-	// chunk is what one request fetches, and fetchers how many run at once: together a
-	// few hundred MiB a second, and a broken one costs little.
-	chunk    = 32 << 20
-	fetchers = 16
-	// fetchTries bounds how often a list, or one chunk, is asked for.
-	fetchTries   = 5
-	fetchTimeout = 2 * time.Minute // of a chunk: slower than 0.3 MB/s is broken
-	fetchPause   = time.Second
-	// keysLeft is how long before their end credentials are asked for anew.
-	keysLeft = 5 * time.Minute
+	// chunkSize is the size of one request, and parallelFetches the number of concurrent
+	// requests. Together they reach a few hundred MiB a second, and a failed request costs
+	// little.
+	chunkSize       = 32 << 20
+	parallelFetches = 16
+	// maxFetchAttempts bounds the attempts to list objects, or to download one chunk.
+	maxFetchAttempts = 5
+	fetchTimeout     = 2 * time.Minute // of a chunk: below 0.3 MB/s the connection is considered broken
+	fetchBackoff     = time.Second
+	// credentialsMargin is how long before their expiry credentials are renewed.
+	credentialsMargin = 5 * time.Minute
 )
 
-// bucket is where objects are read as the machine. Both methods may run many times at once.
+// bucket reads objects with the identity of the machine. Both methods may be called concurrently.
 type bucket interface {
-	// list is everything below a prefix.
-	list(ctx context.Context, prefix string) ([]stored, error)
-	// open reads an object, size bytes from one on. The caller closes it.
-	open(ctx context.Context, o stored, from, size int64) (io.ReadCloser, error)
+	// list returns all objects below a prefix.
+	list(ctx context.Context, prefix string) ([]object, error)
+	// open reads size bytes of an object, starting at from. The caller closes the reader.
+	open(ctx context.Context, o object, from, size int64) (io.ReadCloser, error)
 }
 
-// stored is an object of a bucket. Generation is which of its versions, where the cloud
-// tells; empty = the one that is there when it is read.
-type stored struct {
+// object is an object in a bucket. Generation identifies its version, if the cloud reports one;
+// empty = the current one when it is read.
+type object struct {
 	Key          string
 	Size         int64
 	LastModified time.Time
 	Generation   string
 }
 
-// folderForm is a folder of a bucket: its cloud's scheme, the bucket and a prefix.
-var folderForm = regexp.MustCompile(`^(s3|gs)://([^/]+)/.+$`)
+// folderPattern matches a folder of a bucket: the scheme of its cloud, the bucket and a prefix.
+var folderPattern = regexp.MustCompile(`^(s3|gs)://([^/]+)/.+$`)
 
-// fetchWeights brings everything below a prefix into a directory, as the machine, and tells
-// how far it is. What is there already is not fetched again. Errors name the object.
-func fetchWeights(ctx context.Context, from, dir string, note func(string)) error {
-	carrier := &http.Transport{MaxIdleConnsPerHost: fetchers, ResponseHeaderTimeout: 30 * time.Second, Proxy: http.ProxyFromEnvironment, Protocols: new(http.Protocols)}
-	carrier.Protocols.SetHTTP1(true) // a connection for each part: by HTTP/2, which Google has, all would share one
-	defer carrier.CloseIdleConnections()
-	b, err := bucketOf(from, &http.Client{Transport: carrier})
+// fetchWeights downloads everything below a prefix into a directory, with the identity of the
+// machine, and reports progress. It skips files that are already complete. Errors name the
+// object.
+func fetchWeights(ctx context.Context, from, dir string, report func(string)) error {
+	transport := &http.Transport{MaxIdleConnsPerHost: parallelFetches, ResponseHeaderTimeout: 30 * time.Second, Proxy: http.ProxyFromEnvironment, Protocols: new(http.Protocols)}
+	transport.Protocols.SetHTTP1(true) // one connection for each chunk: with HTTP/2, as at Google, all would share one
+	defer transport.CloseIdleConnections()
+	b, err := newBucket(from, &http.Client{Transport: transport})
 	if err != nil {
 		return err
 	}
-	return fetcher{b, fetchPause}.fetchAll(ctx, from, dir, note)
+	return fetcher{b, fetchBackoff}.fetchAll(ctx, from, dir, report)
 }
 
-// bucketOf is the bucket of a folder.
-func bucketOf(from string, client *http.Client) (bucket, error) {
-	switch m := folderForm.FindStringSubmatch(from); {
+// newBucket returns the bucket of a folder.
+func newBucket(from string, client *http.Client) (bucket, error) {
+	switch m := folderPattern.FindStringSubmatch(from); {
 	case m == nil:
-		return nil, fmt.Errorf("fetching weights: want s3://BUCKET/PREFIX or gs://BUCKET/PREFIX, got %q", from)
+		return nil, fmt.Errorf("fetching weights: must be s3://BUCKET/PREFIX or gs://BUCKET/PREFIX, got %q", from)
 	case m[1] == "gs":
 		return &gcsBucket{name: m[2], client: client, now: time.Now}, nil
 	default:
@@ -86,19 +88,19 @@ func bucketOf(from string, client *http.Client) (bucket, error) {
 	}
 }
 
-// fetcher brings objects of a bucket to the disk.
+// fetcher downloads objects of a bucket to the disk.
 type fetcher struct {
-	bucket bucket
-	pause  time.Duration // half of what is waited before a second try; it doubles before each further one
+	bucket  bucket
+	backoff time.Duration // half of the wait before the second attempt; it doubles with each further one
 }
 
-// fetchAll brings everything below a folder of the bucket into a directory.
-func (f fetcher) fetchAll(ctx context.Context, from, dir string, note func(string)) error {
+// fetchAll downloads everything below a folder of the bucket into a directory.
+func (f fetcher) fetchAll(ctx context.Context, from, dir string, report func(string)) error {
 	scheme, rest, _ := strings.Cut(from, "://")
 	name, prefix, _ := strings.Cut(rest, "/")
 	root, prefix := scheme+"://"+name+"/", strings.TrimRight(prefix, "/")+"/"
-	var objects []stored
-	err := f.again(ctx, func() (err error) {
+	var objects []object
+	err := f.retry(ctx, func() (err error) {
 		objects, err = f.bucket.list(ctx, prefix)
 		return err
 	})
@@ -106,9 +108,9 @@ func (f fetcher) fetchAll(ctx context.Context, from, dir string, note func(strin
 		return fmt.Errorf("listing %s: %w", from, err)
 	}
 	if len(objects) == 0 {
-		return fmt.Errorf("listing %s: nothing is below it", from)
+		return fmt.Errorf("listing %s: no objects found", from)
 	}
-	p := &progress{note: note}
+	p := &progress{report: report}
 	for _, o := range objects {
 		p.total += o.Size
 	}
@@ -116,37 +118,37 @@ func (f fetcher) fetchAll(ctx context.Context, from, dir string, note func(strin
 	for _, o := range objects {
 		path := strings.TrimPrefix(o.Key, prefix)
 		if strings.HasSuffix(path, "/") || path == "" {
-			continue // what consoles make for a folder
+			continue // consoles create such an object for a folder
 		}
 		if !filepath.IsLocal(path) {
-			return fmt.Errorf("fetching %s%s: its name leads out of the directory", root, o.Key)
+			return fmt.Errorf("fetching %s%s: the object name is outside the directory", root, o.Key)
 		}
-		if err := f.fetch(ctx, o, filepath.Join(dir, path), p); err != nil {
+		if err := f.fetchObject(ctx, o, filepath.Join(dir, path), p); err != nil {
 			return fmt.Errorf("fetching %s%s: %w", root, o.Key, err)
 		}
 	}
 	return nil
 }
 
-// progress adds up what was fetched.
+// progress counts the downloaded bytes.
 type progress struct {
-	note  func(string)
-	total int64
-	done  atomic.Int64
+	report func(string)
+	total  int64
+	done   atomic.Int64
 }
 
 func (p *progress) add(n int64) {
 	const gb = 1e9
-	p.note(fmt.Sprintf("%.1f of %.1f GB", float64(p.done.Add(n))/gb, float64(p.total)/gb))
+	p.report(fmt.Sprintf("%.1f of %.1f GB", float64(p.done.Add(n))/gb, float64(p.total)/gb))
 }
 
-// fetch brings one object to a path, in chunks side by side.
-func (f fetcher) fetch(ctx context.Context, o stored, path string, p *progress) error {
+// fetchObject downloads one object to a path, in concurrent chunks.
+func (f fetcher) fetchObject(ctx context.Context, o object, path string, p *progress) error {
 	if have, err := os.Stat(path); err == nil && have.Size() == o.Size && !have.ModTime().Before(o.LastModified) {
 		p.add(o.Size)
 		return nil
 	}
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil { // containers read it, whoever they run as
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil { // containers read it with any user
 		return err
 	}
 	file, err := os.OpenFile(path+".part", os.O_CREATE|os.O_RDWR|os.O_TRUNC, 0o644)
@@ -156,13 +158,13 @@ func (f fetcher) fetch(ctx context.Context, o stored, path string, p *progress) 
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	var running sync.WaitGroup
-	tokens := make(chan struct{}, fetchers)
-	for at := int64(0); at < o.Size && ctx.Err() == nil; at += chunk {
+	tokens := make(chan struct{}, parallelFetches)
+	for at := int64(0); at < o.Size && ctx.Err() == nil; at += chunkSize {
 		tokens <- struct{}{}
 		running.Go(func() {
 			defer func() { <-tokens }()
-			n := min(chunk, o.Size-at)
-			if err := f.part(ctx, o, file, at, n); err != nil {
+			n := min(chunkSize, o.Size-at)
+			if err := f.fetchChunk(ctx, o, file, at, n); err != nil {
 				cancel(err)
 				return
 			}
@@ -180,9 +182,9 @@ func (f fetcher) fetch(ctx context.Context, o stored, path string, p *progress) 
 	return err
 }
 
-// part writes n bytes of an object, from one on, into a file, and tries again what breaks.
-func (f fetcher) part(ctx context.Context, o stored, file io.WriterAt, at, n int64) error {
-	return f.again(ctx, func() error {
+// fetchChunk writes n bytes of an object, starting at at, into a file, with retries.
+func (f fetcher) fetchChunk(ctx context.Context, o object, file io.WriterAt, at, n int64) error {
+	return f.retry(ctx, func() error {
 		ctx, cancel := context.WithTimeout(ctx, fetchTimeout)
 		defer cancel()
 		body, err := f.bucket.open(ctx, o, at, n)
@@ -192,58 +194,60 @@ func (f fetcher) part(ctx context.Context, o stored, file io.WriterAt, at, n int
 		defer body.Close()
 		got, err := io.Copy(io.NewOffsetWriter(file, at), io.LimitReader(body, n))
 		if err == nil && got != n {
-			err = fmt.Errorf("%w: %d of %d bytes from %d on", io.ErrUnexpectedEOF, got, n, at)
+			err = fmt.Errorf("%w: got %d of %d bytes at offset %d", io.ErrUnexpectedEOF, got, n, at)
 		}
 		return err
 	})
 }
 
-// errEncoded is about an object whose bytes are others than those that were put there.
-var errEncoded = errors.New("want it stored without a Content-Encoding")
+// errEncoded means that a store may return other bytes of an object than those that were
+// uploaded.
+var errEncoded = errors.New("must be stored without a Content-Encoding")
 
-// again does something until it succeeds, is refused for good or was tried often enough.
-func (f fetcher) again(ctx context.Context, do func() error) error {
+// retry calls do until it succeeds, returns a permanent error or has been attempted
+// maxFetchAttempts times.
+func (f fetcher) retry(ctx context.Context, do func() error) error {
 	var err error
-	for try := range fetchTries {
-		if try > 0 {
+	for attempt := range maxFetchAttempts {
+		if attempt > 0 {
 			select {
 			case <-ctx.Done():
 				return context.Cause(ctx)
-			case <-time.After(f.pause << try):
+			case <-time.After(f.backoff << attempt):
 			}
 		}
-		if err = do(); err == nil || isRefused(err) {
+		if err = do(); err == nil || isPermanent(err) {
 			return err
 		}
 	}
 	return err
 }
 
-// isRefused says whether asking again is of no use. It is of use where the other side is
-// broken or wants fewer requests.
-func isRefused(err error) bool {
-	var answer *metadataError
-	return errors.Is(err, errEncoded) || errors.As(err, &answer) && answer.status < http.StatusInternalServerError &&
-		answer.status != http.StatusRequestTimeout && answer.status != http.StatusTooManyRequests
+// isPermanent reports whether a retry is useless. It is useful if the store fails or limits the
+// rate of requests.
+func isPermanent(err error) bool {
+	var response *metadataError
+	return errors.Is(err, errEncoded) || errors.As(err, &response) && response.status < http.StatusInternalServerError &&
+		response.status != http.StatusRequestTimeout && response.status != http.StatusTooManyRequests
 }
 
-// bytesOf is the header that asks for a part of an object.
-func bytesOf(from, size int64) http.Header {
+// rangeHeader returns the header that requests a range of an object.
+func rangeHeader(from, size int64) http.Header {
 	return http.Header{"Range": {fmt.Sprintf("bytes=%d-%d", from, from+size-1)}}
 }
 
-// weightsDir is where what is fetched from one place is kept, below the agent's directory.
+// weightsDir returns the directory, below the agent's, of the files downloaded from one folder.
 func weightsDir(dir string, w *Weights) string {
 	sum := sha256.Sum256([]byte(w.From))
 	return filepath.Join(dir, "weights", hex.EncodeToString(sum[:8]))
 }
 
-// partOf is the body of an answer to who asked for a part: one that has the whole instead
-// would be written to the wrong place.
-func partOf(resp *http.Response, from, size int64) (io.ReadCloser, error) {
+// partialBody returns the body of a response to a range request. It rejects a full response,
+// which would be written to the wrong offset.
+func partialBody(resp *http.Response, from, size int64) (io.ReadCloser, error) {
 	if resp.StatusCode != http.StatusPartialContent {
 		resp.Body.Close()
-		return nil, fmt.Errorf("asking for %d bytes from %d on: want the status 206, got %d", size, from, resp.StatusCode)
+		return nil, fmt.Errorf("requesting %d bytes at offset %d: expected HTTP status 206, got %d", size, from, resp.StatusCode)
 	}
 	return resp.Body, nil
 }

@@ -14,10 +14,10 @@ import (
 	"time"
 )
 
-// gcsBucket is a bucket of Google Cloud Storage, read by its JSON API.
+// gcsBucket is a bucket of Google Cloud Storage, read with its JSON API.
 type gcsBucket struct {
 	name     string
-	metadata string // base URL of the machine's metadata; empty = Google's
+	metadata string // base URL of the metadata server; empty = Google's
 	endpoint string // base URL of Cloud Storage; empty = Google's
 	client   *http.Client
 	now      func() time.Time
@@ -26,16 +26,16 @@ type gcsBucket struct {
 	token gcpToken
 }
 
-// gcpToken is what the machine shows who it is with, for about an hour.
+// gcpToken is an access token of the machine, valid for about an hour.
 type gcpToken struct {
-	text string
-	ends time.Time
+	text    string
+	expires time.Time
 }
 
-// accountOf is where a machine at Google is told of the account that it runs as.
-const accountOf = "/computeMetadata/v1/instance/service-accounts/default/"
+// gcpAccountPath is the metadata path of the service account that the machine runs as.
+const gcpAccountPath = "/computeMetadata/v1/instance/service-accounts/default/"
 
-// gcsObject is an object in a list, of which numbers are text.
+// gcsObject is an object in a list. The API encodes its numbers as strings.
 type gcsObject struct {
 	Name            string    `json:"name"`
 	Size            int64     `json:"size,string"`
@@ -44,8 +44,8 @@ type gcsObject struct {
 	ContentEncoding string    `json:"contentEncoding"`
 }
 
-func (b *gcsBucket) list(ctx context.Context, prefix string) ([]stored, error) {
-	var all []stored
+func (b *gcsBucket) list(ctx context.Context, prefix string) ([]object, error) {
+	var all []object
 	query := url.Values{"prefix": {prefix}, "fields": {"nextPageToken,items(name,size,updated,generation,contentEncoding)"}}
 	for {
 		resp, err := b.get(ctx, "", query, http.Header{})
@@ -62,9 +62,9 @@ func (b *gcsBucket) list(ctx context.Context, prefix string) ([]stored, error) {
 			return nil, fmt.Errorf("reading the list: %w", err)
 		}
 		for _, o := range page.Items {
-			all = append(all, stored{o.Name, o.Size, o.Updated, o.Generation})
-			if o.ContentEncoding != "" { // Google may decode it on the way, and then sends no parts of it
-				return nil, fmt.Errorf("%s: its Content-Encoding is %s: %w", o.Name, o.ContentEncoding, errEncoded)
+			all = append(all, object{o.Name, o.Size, o.Updated, o.Generation})
+			if o.ContentEncoding != "" { // Google may decode it while sending, and then ignores ranges
+				return nil, fmt.Errorf("%s: Content-Encoding is %s: %w", o.Name, o.ContentEncoding, errEncoded)
 			}
 		}
 		if page.NextPageToken == "" {
@@ -74,21 +74,21 @@ func (b *gcsBucket) list(ctx context.Context, prefix string) ([]stored, error) {
 	}
 }
 
-// open reads the version that was listed, so that no file is made of two.
-func (b *gcsBucket) open(ctx context.Context, o stored, from, size int64) (io.ReadCloser, error) {
-	resp, err := b.get(ctx, "/"+awsEscape(o.Key, false), url.Values{"alt": {"media"}, "generation": {o.Generation}}, bytesOf(from, size))
+// open reads the listed version, so that a file is never a mix of two.
+func (b *gcsBucket) open(ctx context.Context, o object, from, size int64) (io.ReadCloser, error) {
+	resp, err := b.get(ctx, "/"+awsEscape(o.Key, false), url.Values{"alt": {"media"}, "generation": {o.Generation}}, rangeHeader(from, size))
 	if err != nil {
 		return nil, err
 	}
-	return partOf(resp, from, size)
+	return partialBody(resp, from, size)
 }
 
-// get asks for the list of objects, or below it, and once more where the token has ended
-// before its time.
+// get requests the list of objects, or a path below it. It retries once with a new token if the
+// token is rejected before its expiry.
 func (b *gcsBucket) get(ctx context.Context, path string, query url.Values, header http.Header) (*http.Response, error) {
 	address := orBase(b.endpoint, "https://storage.googleapis.com") + "/storage/v1/b/" + b.name + "/o" + path + "?" + query.Encode()
 	for last := false; ; last = true {
-		token, err := b.identity(ctx)
+		token, err := b.accessToken(ctx)
 		if err != nil {
 			return nil, err
 		}
@@ -105,61 +105,62 @@ func (b *gcsBucket) get(ctx context.Context, path string, query url.Values, head
 		if resp.StatusCode == http.StatusOK || resp.StatusCode == http.StatusPartialContent {
 			return resp, nil
 		}
-		text, _ := io.ReadAll(io.LimitReader(resp.Body, 4<<10)) // what can be had of it
+		text, _ := io.ReadAll(io.LimitReader(resp.Body, 4<<10)) // best effort
 		resp.Body.Close()
 		if resp.StatusCode != http.StatusUnauthorized || last {
-			return nil, b.refusal(ctx, resp, text)
+			return nil, b.responseError(ctx, resp, text)
 		}
-		b.forget(token)
+		b.forgetToken(token)
 	}
 }
 
-// refusal is why Cloud Storage did not answer: in JSON, or in words where it was asked for
-// an object itself. A refusal of rights names who has none, and what gives them.
-func (b *gcsBucket) refusal(ctx context.Context, resp *http.Response, text []byte) error {
-	var said struct{ Error struct{ Message string } }
-	_ = json.Unmarshal(text, &said) // it may be in words
-	err := fmt.Errorf("%w: %s", &metadataError{resp.Request.URL.Path, resp.StatusCode}, cmp.Or(said.Error.Message, strings.TrimSpace(string(text)), http.StatusText(resp.StatusCode)))
+// responseError returns an error response of Cloud Storage as an error. The message is JSON, or
+// plain text for an object. For a missing permission, the error names the account and the role to
+// grant.
+func (b *gcsBucket) responseError(ctx context.Context, resp *http.Response, text []byte) error {
+	var body struct{ Error struct{ Message string } }
+	_ = json.Unmarshal(text, &body) // it may be plain text
+	err := fmt.Errorf("%w: %s", &metadataError{resp.Request.URL.Path, resp.StatusCode}, cmp.Or(body.Error.Message, strings.TrimSpace(string(text)), http.StatusText(resp.StatusCode)))
 	if resp.StatusCode != http.StatusForbidden && resp.StatusCode != http.StatusUnauthorized {
 		return err
 	}
-	account, e := metadata(ctx, http.MethodGet, orBase(b.metadata, gcpMetadata)+accountOf+"email", gcpHeader, "")
+	account, e := requestMetadata(ctx, http.MethodGet, orBase(b.metadata, gcpMetadata)+gcpAccountPath+"email", gcpHeader, "")
 	if e != nil {
 		account = "the account of this machine"
 	}
-	return fmt.Errorf("%w: the bucket %s has to let %s read it: roles/storage.objectViewer", err, b.name, strings.TrimSpace(account))
+	return fmt.Errorf("%w: grant %s roles/storage.objectViewer on the bucket %s", err, strings.TrimSpace(account), b.name)
 }
 
-// identity is a token of the account that the machine runs as.
-func (b *gcsBucket) identity(ctx context.Context) (string, error) {
+// accessToken returns a token of the account that the machine runs as.
+func (b *gcsBucket) accessToken(ctx context.Context) (string, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.token.text != "" && b.token.ends.After(b.now().Add(keysLeft)) {
+	if b.token.text != "" && b.token.expires.After(b.now().Add(credentialsMargin)) {
 		return b.token.text, nil
 	}
-	var answer struct {
+	var response struct {
 		AccessToken string `json:"access_token"`
 		ExpiresIn   int    `json:"expires_in"` // seconds
 	}
-	text, err := metadata(ctx, http.MethodGet, orBase(b.metadata, gcpMetadata)+accountOf+"token", gcpHeader, "")
-	if isNothing(err) {
-		err = fmt.Errorf("%w: it runs as nobody: name an account in gcp.replica_account", err)
+	text, err := requestMetadata(ctx, http.MethodGet, orBase(b.metadata, gcpMetadata)+gcpAccountPath+"token", gcpHeader, "")
+	if isNotFound(err) {
+		err = fmt.Errorf("%w: the machine has no service account: set gcp.replica_account", err)
 	}
 	if err == nil {
-		err = json.Unmarshal([]byte(text), &answer)
+		err = json.Unmarshal([]byte(text), &response)
 	}
-	if err == nil && answer.AccessToken == "" {
-		err = errors.New("there is no token in the answer")
+	if err == nil && response.AccessToken == "" {
+		err = errors.New("the response has no token")
 	}
 	if err != nil {
-		return "", fmt.Errorf("asking for the machine's credentials: %w", err)
+		return "", fmt.Errorf("getting the machine's credentials: %w", err)
 	}
-	b.token = gcpToken{answer.AccessToken, b.now().Add(time.Duration(answer.ExpiresIn) * time.Second)}
+	b.token = gcpToken{response.AccessToken, b.now().Add(time.Duration(response.ExpiresIn) * time.Second)}
 	return b.token.text, nil
 }
 
-// forget gives a token up that holds no more; one that was had since stays.
-func (b *gcsBucket) forget(token string) {
+// forgetToken discards a rejected token, unless it has been replaced since.
+func (b *gcsBucket) forgetToken(token string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.token.text == token {

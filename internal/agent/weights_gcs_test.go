@@ -14,29 +14,29 @@ import (
 	"skyserve/internal/testkit"
 )
 
-// gcsStore is Cloud Storage and the metadata of a machine at Google: a bucket "models" that
-// its account may read, any other that it may not, and none named "absent".
-type gcsStore struct{ *store }
+// gcsStore emulates Cloud Storage and the metadata server of a machine at Google. The machine's
+// account may read the bucket "models", but no other; "absent" does not exist.
+type gcsStore struct{ *fakeStore }
 
 func (s gcsStore) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	about, isMetadata := strings.CutPrefix(r.URL.Path, accountOf)
+	about, isMetadata := strings.CutPrefix(r.URL.Path, gcpAccountPath)
 	switch {
 	case !isMetadata:
 		s.serveBucket(w, r)
-	case s.nobody || r.Header.Get("Metadata-Flavor") != "Google":
+	case s.noAccount || r.Header.Get("Metadata-Flavor") != "Google":
 		w.WriteHeader(http.StatusNotFound)
 	case about == "email":
 		fmt.Fprint(w, "me@p.iam.gserviceaccount.com")
 	default:
 		s.tokens++
-		fmt.Fprintf(w, `{"access_token":"t%d","expires_in":%s,"token_type":"Bearer"}`, s.tokens, s.lasting)
+		fmt.Fprintf(w, `{"access_token":"t%d","expires_in":%s,"token_type":"Bearer"}`, s.tokens, s.tokenSeconds)
 	}
 }
 
 func (s gcsStore) serveBucket(w http.ResponseWriter, r *http.Request) {
-	// an object's name is one part of the path, whatever is in it
+	// an object's name is one path element, with any characters escaped
 	name, inside := strings.CutPrefix(r.URL.EscapedPath(), "/storage/v1/b/models/o/")
 	key, _ := url.PathUnescape(name)
 	refuse := func(status int, message string) {
@@ -47,18 +47,18 @@ func (s gcsStore) serveBucket(w http.ResponseWriter, r *http.Request) {
 		}
 		_ = json.NewEncoder(w).Encode(map[string]any{"error": map[string]any{"code": status, "message": message}})
 	}
-	if s.gone && r.Header.Get("Authorization") == "Bearer t1" || !strings.HasPrefix(r.Header.Get("Authorization"), "Bearer t") {
+	if s.firstTokenInvalid && r.Header.Get("Authorization") == "Bearer t1" || !strings.HasPrefix(r.Header.Get("Authorization"), "Bearer t") {
 		refuse(http.StatusUnauthorized, "Invalid Credentials")
 		return
 	}
-	broken := s.breaks(r)
+	broken := s.countAndBreak(r)
 	switch {
 	case strings.HasPrefix(r.URL.Path, "/storage/v1/b/absent/"):
 		refuse(http.StatusNotFound, "The specified bucket does not exist.")
 	case !inside && r.URL.Path != "/storage/v1/b/models/o":
 		refuse(http.StatusForbidden, "me@p.iam.gserviceaccount.com does not have storage.objects.list access to the Google Cloud Storage bucket.")
 	case broken && inside:
-		half(w)
+		writeHalf(w)
 	case broken:
 		refuse(http.StatusTooManyRequests, "The rate limit is exceeded.")
 	case !inside:
@@ -70,11 +70,11 @@ func (s gcsStore) serveBucket(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// list answers one object a page.
+// list returns one object per page.
 func (s gcsStore) list(w http.ResponseWriter, r *http.Request) {
 	page := map[string]any{}
-	keys := s.below(r.URL.Query().Get("prefix"))
-	at, _ := strconv.Atoi(r.URL.Query().Get("pageToken")) // none is the first
+	keys := s.keysBelow(r.URL.Query().Get("prefix"))
+	at, _ := strconv.Atoi(r.URL.Query().Get("pageToken")) // missing on the first page
 	if at < len(keys) {
 		page["items"] = []map[string]any{{
 			"name": keys[at], "size": strconv.Itoa(len(s.objects[keys[at]])), "updated": "2026-01-01T00:00:00.123Z", "generation": "7", "contentEncoding": s.encoded,
@@ -86,18 +86,18 @@ func (s gcsStore) list(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(w).Encode(page)
 }
 
-// A token is asked for anew before it ends, or once it holds no more, and not for each request.
-func TestTokensOfGoogle(t *testing.T) {
+// A token is reused, and renewed before its expiry or after its rejection.
+func TestGCPTokenRenewal(t *testing.T) {
 	testkit.Slow(t)
 	for name, tt := range map[string]struct {
-		change func(*store)
-		good   func(tokens, requests int) bool
+		change func(*fakeStore)
+		valid  func(tokens, requests int) bool
 	}{
-		"for an hour":           {func(*store) {}, func(tokens, _ int) bool { return tokens == 1 }},
-		"about to end":          {func(s *store) { s.lasting = "299" }, func(tokens, requests int) bool { return tokens == requests }},
-		"ended before its time": {func(s *store) { s.gone = true }, func(tokens, _ int) bool { return tokens == 2 }},
+		"valid for an hour": {func(*fakeStore) {}, func(tokens, _ int) bool { return tokens == 1 }},
+		"expires soon":      {func(s *fakeStore) { s.tokenSeconds = "299" }, func(tokens, requests int) bool { return tokens == requests }},
+		"rejected early":    {func(s *fakeStore) { s.firstTokenInvalid = true }, func(tokens, _ int) bool { return tokens == 2 }},
 	} {
-		s, f := stores["gs"](t, "models")
+		s, f := fakeStores["gs"](t, "models")
 		tt.change(s)
 		if err := f.fetchAll(t.Context(), "gs://models/llama", t.TempDir(), func(string) {}); err != nil {
 			t.Errorf("%s: %v", name, err)
@@ -106,36 +106,36 @@ func TestTokensOfGoogle(t *testing.T) {
 		for _, times := range s.reset() {
 			requests += times
 		}
-		if !tt.good(s.tokens, requests) {
+		if !tt.valid(s.tokens, requests) {
 			t.Errorf("%s: %d tokens for %d requests", name, s.tokens, requests)
 		}
 	}
 }
 
-// A token that Cloud Storage never takes is refused, and not asked for without end.
-func TestTokensThatHoldNowhere(t *testing.T) {
-	s, f := stores["gs"](t, "models")
-	f.bucket.(*gcsBucket).client = &http.Client{Transport: stripped{}}
+// A token that Cloud Storage always rejects is renewed only once.
+func TestRejectedGCPTokenIsRetriedOnce(t *testing.T) {
+	s, f := fakeStores["gs"](t, "models")
+	f.bucket.(*gcsBucket).client = &http.Client{Transport: withoutCredentials{}}
 	err := f.fetchAll(t.Context(), "gs://models/llama", t.TempDir(), func(string) {})
-	if err == nil || !strings.Contains(err.Error(), "401: Invalid Credentials: the bucket models has to let me@p") || s.tokens != 2 {
+	if err == nil || !strings.Contains(err.Error(), "status 401: Invalid Credentials: grant me@p") || s.tokens != 2 {
 		t.Errorf("got %v after %d tokens", err, s.tokens)
 	}
 }
 
-// stripped carries requests without the credentials.
-type stripped struct{}
+// withoutCredentials is a transport that removes the credentials of requests.
+type withoutCredentials struct{}
 
-func (stripped) RoundTrip(r *http.Request) (*http.Response, error) {
+func (withoutCredentials) RoundTrip(r *http.Request) (*http.Response, error) {
 	r = r.Clone(r.Context())
 	r.Header.Del("Authorization")
 	return http.DefaultTransport.RoundTrip(r)
 }
 
-// An object that is replaced while it is read is not made of both.
+// An object that is replaced during the download is not mixed with its new version.
 func TestReplacedObjectsAreNotMixed(t *testing.T) {
-	_, f := stores["gs"](t, "models")
-	_, err := f.bucket.open(t.Context(), stored{Key: "llama/config.json", Size: 8, Generation: "6"}, 0, 8)
-	if err == nil || !isRefused(err) || !strings.Contains(err.Error(), "404: No such object: llama/config.json") {
+	_, f := fakeStores["gs"](t, "models")
+	_, err := f.bucket.open(t.Context(), object{Key: "llama/config.json", Size: 8, Generation: "6"}, 0, 8)
+	if err == nil || !isPermanent(err) || !strings.Contains(err.Error(), "status 404: No such object: llama/config.json") {
 		t.Errorf("got %v", err)
 	}
 }

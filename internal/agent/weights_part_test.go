@@ -7,10 +7,10 @@ import (
 	"testing"
 )
 
-// A store that answers with the whole where a part was asked for writes nothing.
-func TestTheWholeIsNoPart(t *testing.T) {
+// A full response to a range request is rejected, and not written.
+func TestFullResponseToRangeIsRejected(t *testing.T) {
 	for status, want := range map[int]bool{http.StatusPartialContent: true, http.StatusOK: false} {
-		_, err := partOf(&http.Response{StatusCode: status, Body: io.NopCloser(strings.NewReader("whole"))}, 32, 32)
+		_, err := partialBody(&http.Response{StatusCode: status, Body: io.NopCloser(strings.NewReader("whole"))}, 32, 32)
 		if (err == nil) != want {
 			t.Errorf("%d: %v", status, err)
 		}

@@ -17,7 +17,7 @@ import (
 // s3Bucket is a bucket of S3.
 type s3Bucket struct {
 	name     string
-	metadata string // base URL of the machine's metadata; empty = AWS's
+	metadata string // base URL of the metadata server; empty = AWS's
 	endpoint string // base URL of S3; empty = that of the bucket's region
 	client   *http.Client
 	now      func() time.Time
@@ -27,20 +27,20 @@ type s3Bucket struct {
 	keys   awsKeys
 }
 
-func (b *s3Bucket) open(ctx context.Context, o stored, from, size int64) (io.ReadCloser, error) {
-	resp, err := b.get(ctx, "/"+b.name+"/"+o.Key, nil, bytesOf(from, size))
+func (b *s3Bucket) open(ctx context.Context, o object, from, size int64) (io.ReadCloser, error) {
+	resp, err := b.get(ctx, "/"+b.name+"/"+o.Key, nil, rangeHeader(from, size))
 	if err != nil {
 		return nil, err
 	}
-	return partOf(resp, from, size)
+	return partialBody(resp, from, size)
 }
 
-func (b *s3Bucket) list(ctx context.Context, prefix string) ([]stored, error) {
-	var all []stored
+func (b *s3Bucket) list(ctx context.Context, prefix string) ([]object, error) {
+	var all []object
 	query := map[string]string{"list-type": "2", "prefix": prefix}
 	for {
 		var page struct {
-			Contents              []stored
+			Contents              []object
 			IsTruncated           bool
 			NextContinuationToken string
 		}
@@ -61,7 +61,7 @@ func (b *s3Bucket) list(ctx context.Context, prefix string) ([]stored, error) {
 	}
 }
 
-// get asks S3, and once more where the bucket is in another region than it was looked for.
+// get performs a request to S3. It retries once if the bucket is in another region than expected.
 func (b *s3Bucket) get(ctx context.Context, path string, query map[string]string, header http.Header) (*http.Response, error) {
 	for range 2 {
 		req, err := b.request(ctx, path, query, header)
@@ -75,21 +75,21 @@ func (b *s3Bucket) get(ctx context.Context, path string, query map[string]string
 		if resp.StatusCode == http.StatusOK || resp.StatusCode == http.StatusPartialContent {
 			return resp, nil
 		}
-		text, _ := io.ReadAll(io.LimitReader(resp.Body, 4<<10)) // what can be had of it
+		text, _ := io.ReadAll(io.LimitReader(resp.Body, 4<<10)) // best effort
 		resp.Body.Close()
-		there := resp.Header.Get("X-Amz-Bucket-Region")
-		if b.moved(there) {
+		region := resp.Header.Get("X-Amz-Bucket-Region")
+		if b.setRegion(region) {
 			continue
 		}
-		var said struct{ Code, Message string }
-		_ = xml.Unmarshal(text, &said) // the status says enough where it says nothing
-		return nil, fmt.Errorf("%w: %s %s", &metadataError{path, resp.StatusCode}, said.Code, said.Message)
+		var body struct{ Code, Message string }
+		_ = xml.Unmarshal(text, &body) // without a body, the status is enough
+		return nil, fmt.Errorf("%w: %s %s", &metadataError{path, resp.StatusCode}, body.Code, body.Message)
 	}
-	return nil, errors.New("S3 sends it from one region to another")
+	return nil, errors.New("S3 redirects repeatedly between regions")
 }
 
-// moved takes up the region that a bucket turned out to be in; false where it is known.
-func (b *s3Bucket) moved(region string) bool {
+// setRegion records the region of the bucket that S3 reported; false if it is empty or unchanged.
+func (b *s3Bucket) setRegion(region string) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if region == "" || region == b.region {
@@ -99,9 +99,9 @@ func (b *s3Bucket) moved(region string) bool {
 	return true
 }
 
-// request makes a signed request.
+// request returns a signed request.
 func (b *s3Bucket) request(ctx context.Context, path string, query map[string]string, header http.Header) (*http.Request, error) {
-	keys, region, err := b.identity(ctx)
+	keys, region, err := b.credentials(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -118,7 +118,7 @@ func (b *s3Bucket) request(ctx context.Context, path string, query map[string]st
 	for key, value := range query {
 		values.Set(key, value)
 	}
-	u.RawQuery = strings.ReplaceAll(values.Encode(), "+", "%20") // sorted, as a signature wants it
+	u.RawQuery = strings.ReplaceAll(values.Encode(), "+", "%20") // sorted, as a signature requires
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), nil)
 	if err != nil {
 		return nil, err
@@ -128,33 +128,33 @@ func (b *s3Bucket) request(ctx context.Context, path string, query map[string]st
 	return req, nil
 }
 
-// identity is the credentials of the machine's role, and the bucket's region, which is the
-// machine's as long as nothing else is known.
-func (b *s3Bucket) identity(ctx context.Context) (awsKeys, string, error) {
+// credentials returns the credentials of the machine's role, and the bucket's region: the
+// machine's, unless S3 has reported another one.
+func (b *s3Bucket) credentials(ctx context.Context) (awsKeys, string, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.keys.AccessKeyID != "" && b.keys.Expiration.After(b.now().Add(keysLeft)) {
+	if b.keys.AccessKeyID != "" && b.keys.Expiration.After(b.now().Add(credentialsMargin)) {
 		return b.keys, b.region, nil
 	}
 	base := orBase(b.metadata, awsMetadata)
-	ask, err := askAWS(ctx, base)
+	read, err := newIMDSSession(ctx, base)
 	if err != nil {
-		return awsKeys{}, "", fmt.Errorf("asking for the machine's credentials: %w", err)
+		return awsKeys{}, "", fmt.Errorf("getting the machine's credentials: %w", err)
 	}
 	const roles = "/latest/meta-data/iam/security-credentials/"
-	role, err := ask(ctx, roles)
+	role, err := read(ctx, roles)
 	var text string
 	if err == nil {
-		text, err = ask(ctx, roles+strings.TrimSpace(role))
+		text, err = read(ctx, roles+strings.TrimSpace(role))
 	}
 	if err == nil {
 		err = json.Unmarshal([]byte(text), &b.keys)
 	}
 	if err == nil && b.region == "" {
-		b.region, err = ask(ctx, "/latest/meta-data/placement/region")
+		b.region, err = read(ctx, "/latest/meta-data/placement/region")
 	}
 	if err != nil {
-		return awsKeys{}, "", fmt.Errorf("asking for the machine's credentials: %w", err)
+		return awsKeys{}, "", fmt.Errorf("getting the machine's credentials: %w", err)
 	}
 	return b.keys, b.region, nil
 }

@@ -11,9 +11,9 @@ import (
 	"time"
 )
 
-// The signatures are those of the examples in S3's own reference: "Authenticating Requests:
-// Using the Authorization Header".
-func TestSignaturesOfS3(t *testing.T) {
+// The signatures are those of the examples in S3's own reference: "Authenticating Requests: Using
+// the Authorization Header".
+func TestS3Signatures(t *testing.T) {
 	keys := awsKeys{AccessKeyID: "AKIAIOSFODNN7EXAMPLE", SecretAccessKey: "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"}
 	for _, tt := range []struct{ path, rang, want string }{
 		{"/test.txt", "bytes=0-9", "f0e8bdb87c964420e857bd35b5d6ed310bd44f0170aba48dd91039c6036bdb41"},
@@ -30,24 +30,24 @@ func TestSignaturesOfS3(t *testing.T) {
 	}
 }
 
-// s3Store is S3 and the metadata of a machine at AWS: its bucket is in eu-west-1.
-type s3Store struct{ *store }
+// s3Store emulates S3 and the metadata server of a machine at AWS. Its bucket is in eu-west-1.
+type s3Store struct{ *fakeStore }
 
 func (s s3Store) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	const mine = "/latest/meta-data/"
+	const metadataPath = "/latest/meta-data/"
 	switch r.URL.Path {
 	case "/latest/api/token":
 		fmt.Fprint(w, "token")
 		return
-	case mine + "iam/security-credentials/":
+	case metadataPath + "iam/security-credentials/":
 		fmt.Fprint(w, "skyserve-chat-replica\n")
 		return
-	case mine + "iam/security-credentials/skyserve-chat-replica":
+	case metadataPath + "iam/security-credentials/skyserve-chat-replica":
 		fmt.Fprint(w, `{"AccessKeyId":"ASIA","SecretAccessKey":"secret","Token":"session","Expiration":"2026-05-01T18:00:00Z"}`)
 		return
-	case mine + "placement/region":
+	case metadataPath + "placement/region":
 		fmt.Fprint(w, "us-east-1")
 		return
 	}
@@ -60,14 +60,14 @@ func (s s3Store) serveBucket(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusMovedPermanently)
 		return
 	}
-	broken := s.breaks(r)
+	broken := s.countAndBreak(r)
 	key, inside := strings.CutPrefix(r.URL.Path, "/models/")
 	switch {
 	case r.Header.Get("X-Amz-Security-Token") != "session" || !inside && r.URL.Path != "/models":
 		w.WriteHeader(http.StatusForbidden)
 		fmt.Fprint(w, `<Error><Code>AccessDenied</Code><Message>Access Denied</Message></Error>`)
 	case broken:
-		half(w)
+		writeHalf(w)
 	case inside:
 		http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(s.objects[key]))
 	default:
@@ -75,21 +75,21 @@ func (s s3Store) serveBucket(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// list answers one object a page.
+// list returns one object per page.
 func (s s3Store) list(w http.ResponseWriter, r *http.Request) {
 	type page struct {
 		XMLName               xml.Name `xml:"ListBucketResult"`
-		Contents              []stored
+		Contents              []object
 		IsTruncated           bool
 		NextContinuationToken string `xml:",omitempty"`
 	}
 	var p page
-	keys := s.below(r.URL.Query().Get("prefix"))
+	keys := s.keysBelow(r.URL.Query().Get("prefix"))
 	for i, key := range keys {
 		if key <= r.URL.Query().Get("continuation-token") {
 			continue
 		}
-		p.Contents = []stored{{Key: key, Size: int64(len(s.objects[key])), LastModified: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)}}
+		p.Contents = []object{{Key: key, Size: int64(len(s.objects[key])), LastModified: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)}}
 		p.IsTruncated, p.NextContinuationToken = i+1 < len(keys), key
 		break
 	}

@@ -1,0 +1,121 @@
+package agent
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httputil"
+	"net/url"
+	"sync/atomic"
+	"time"
+
+	"skyserve/internal/identity"
+)
+
+// engineProxy is the proxy through which balancers use an engine on loopback.
+type engineProxy struct {
+	config       Proxy
+	server       *http.Server
+	reverseProxy *httputil.ReverseProxy
+	inFlight     atomic.Int64
+	draining     atomic.Bool
+}
+
+// proxyIdleTimeout is longer than a balancer's idle timeout, so that no connection is closed while a
+// request is being sent.
+const proxyIdleTimeout = 3 * time.Minute
+
+// setProxy opens the desired proxy; an unchanged one stays open.
+func (a *Agent) setProxy(config *Proxy) error {
+	a.mu.Lock()
+	old, draining := a.proxy, a.draining != ""
+	a.mu.Unlock()
+	if config != nil && old != nil && old.config == *config {
+		return nil
+	}
+	a.closeProxy()
+	if config == nil {
+		return nil
+	}
+	f, err := a.newProxy(*config)
+	if err != nil {
+		return fmt.Errorf("opening the proxy: %w", err)
+	}
+	f.draining.Store(draining)
+	ln, err := net.Listen("tcp", config.Listen)
+	if err != nil {
+		return fmt.Errorf("opening the proxy: %w", err)
+	}
+	a.mu.Lock()
+	a.proxy = f
+	a.mu.Unlock()
+	go func() {
+		err := f.server.Serve(tls.NewListener(ln, a.proxyTLS()))
+		if errors.Is(err, http.ErrServerClosed) {
+			a.log.Info("proxy stopped", "listen", config.Listen)
+			return
+		}
+		a.log.Info("proxy failed", "listen", config.Listen, "err", err)
+	}()
+	return nil
+}
+
+// newProxy returns a proxy that does not listen yet.
+func (a *Agent) newProxy(config Proxy) (*engineProxy, error) {
+	to, err := url.Parse(config.To)
+	if err != nil {
+		return nil, err
+	}
+	f := &engineProxy{config: config}
+	f.reverseProxy = &httputil.ReverseProxy{
+		Rewrite:       func(r *httputil.ProxyRequest) { r.SetURL(to) },
+		FlushInterval: -1, // forward each token immediately
+		Transport:     &http.Transport{MaxIdleConnsPerHost: 1024, DisableCompression: true},
+		ErrorLog:      slog.NewLogLogger(a.log.Handler(), slog.LevelDebug),
+	}
+	f.server = &http.Server{Handler: f, ReadHeaderTimeout: headerTimeout, IdleTimeout: proxyIdleTimeout, ErrorLog: f.reverseProxy.ErrorLog}
+	return f, nil
+}
+
+// proxyTLS returns the TLS configuration for balancers, with the certificate in effect when one
+// connects.
+func (a *Agent) proxyTLS() *tls.Config {
+	return &tls.Config{MinVersion: tls.VersionTLS13, GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) {
+		return a.enrolled().Server(identity.Balancer), nil
+	}}
+}
+
+// ServeHTTP forwards a request, unless the machine is draining: then a balancer's next probe fails.
+func (f *engineProxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if f.draining.Load() {
+		w.Header().Set("Connection", "close")
+		writeError(w, http.StatusServiceUnavailable, errDraining)
+		return
+	}
+	f.inFlight.Add(1)
+	defer f.inFlight.Add(-1)
+	f.reverseProxy.ServeHTTP(w, r)
+}
+
+var errDraining = errors.New("this machine is draining")
+
+// closeProxy closes the proxy, with a timeout for requests in flight.
+func (a *Agent) closeProxy() {
+	a.mu.Lock()
+	f := a.proxy
+	a.proxy = nil
+	a.mu.Unlock()
+	if f == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
+	defer cancel()
+	if err := f.server.Shutdown(ctx); err != nil {
+		_ = f.server.Close() // aborts the remaining requests
+	}
+	f.reverseProxy.Transport.(*http.Transport).CloseIdleConnections()
+}
