@@ -56,7 +56,7 @@ func CertificateAlerts(ends CertificateExpiries, now time.Time, command string) 
 		}
 	}
 	if len(due) > 0 {
-		add("machines", listMachines(due)+" from %s, not renewed yet", where, first)
+		add("machines", operatorWorld(due)+" from %s, not renewed yet", where, first)
 	}
 	if isDue(ends.Operator, identity.AlertBefore) && !ends.Signs {
 		add("operator", "your certificate expires on %s", "request an invitation from an operator and run 'skyserve connect'", ends.Operator)
@@ -64,8 +64,8 @@ func CertificateAlerts(ends CertificateExpiries, now time.Time, command string) 
 	return alerts
 }
 
-// listMachines lists machines whose certificates expire.
-func listMachines(ids []string) string {
+// operatorWorld lists machines whose certificates expire.
+func operatorWorld(ids []string) string {
 	slices.Sort(ids)
 	names := strings.Join(ids[:min(len(ids), maxListedMachines)], ", ")
 	if more := len(ids) - maxListedMachines; more > 0 {
@@ -80,7 +80,7 @@ func listMachines(ids []string) string {
 // Alerts returns the alerts about certificates at the last observation.
 func (k *Reconciler) Alerts() []telemetry.Alert {
 	k.mu.Lock()
-	ends, name := k.ends, k.service
+	ends, name := k.expiries, k.serviceName
 	k.mu.Unlock()
 	return CertificateAlerts(ends, k.now(), fmt.Sprintf("'skyserve up' with the service.yaml of %s", name))
 }
@@ -104,11 +104,11 @@ func (k *Reconciler) storeExpiries(h *Delivery, seen map[string]AgentReport) {
 	for id, s := range seen {
 		at := s.Expires
 		if s.Err != nil {
-			at = k.ends.Machines[id]
+			at = k.expiries.Machines[id]
 		}
 		if !at.IsZero() {
 			ends.Machines[id] = at
 		}
 	}
-	k.ends, k.service = ends, h.Service
+	k.expiries, k.serviceName = ends, h.Service
 }

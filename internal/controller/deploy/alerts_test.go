@@ -56,12 +56,12 @@ func TestCertificateAlerts(t *testing.T) {
 }
 
 // A look at a service tells which machines' certificates nobody has renewed.
-func TestStatusAlertsOfCertificates(t *testing.T) {
+func TestStatusAlertsAboutCertificates(t *testing.T) {
 	end := time.Date(2026, 5, 30, 0, 0, 0, 0, time.UTC)
 	ends := func(context.Context) (agent.Status, error) {
 		return agent.Status{Phase: agent.PhaseReady, Expires: end}, nil
 	}
-	_, i := inspected(t, map[string]func(context.Context) (agent.Status, error){"us-east-1-0": ends})
+	_, i := newInspector(t, map[string]func(context.Context) (agent.Status, error){"us-east-1-0": ends})
 	i.File = "chat.yaml"
 	for left, want := range map[int]int{46: 0, 44: 1} {
 		i.Now = func() time.Time { return end.AddDate(0, 0, -left) }
@@ -79,14 +79,14 @@ func TestStatusAlertsOfCertificates(t *testing.T) {
 }
 
 // The controller tells half a year before what it was handed ends, which it cannot renew.
-func TestTheReconcilerAlertsOfWhatItCannotRenew(t *testing.T) {
+func TestReconcilerAlertsAboutOwnExpiry(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		u := newUpkeep(t)
+		u := newReconcilerWorld(t)
 		k := u.reconciler()
 		if got := k.Alerts(); len(got) > 0 {
 			t.Errorf("before the first look: %v", got)
 		}
-		u.keep(t, k, 10*time.Second, always)
+		u.reconcileFor(t, k, 10*time.Second, always)
 		day := 0
 		for _, c := range []struct{ day, alerts int }{{0, 0}, {180, 0}, {185, 1}, {400, 1}} {
 			time.Sleep(time.Duration(c.day-day) * 24 * time.Hour)

@@ -50,7 +50,7 @@ type Delivery struct {
 	Now func() time.Time
 
 	mu   sync.Mutex
-	last map[string]agent.Status
+	lastStatuses map[string]agent.Status
 }
 
 // Deliver delivers each machine's deployment and returns when all are ready, or when ctx ends, with an
@@ -362,13 +362,13 @@ func (h *Delivery) reportStatus(id string, s agent.Status) {
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if was, known := h.last[id]; known && was.Phase == s.Phase && was.Reason == s.Reason {
+	if was, known := h.lastStatuses[id]; known && was.Phase == s.Phase && was.Reason == s.Reason {
 		return
 	}
-	if h.last == nil {
-		h.last = map[string]agent.Status{}
+	if h.lastStatuses == nil {
+		h.lastStatuses = map[string]agent.Status{}
 	}
-	h.last[id] = s
+	h.lastStatuses[id] = s
 	h.Progress(id, s)
 }
 

@@ -48,7 +48,7 @@ func machineAt(id string, kind provision.Kind, region service.Region, model, ip 
 	}
 }
 
-func fleetOf() []provision.Object {
+func testMachines() []provision.Object {
 	const b, r = provision.KindBalancer, provision.KindReplica
 	return []provision.Object{
 		machineAt("us-east-1-qwen-0", r, "aws/us-east-1", "org/qwen", "12", 1),
@@ -90,8 +90,8 @@ func deployAll(t *testing.T, have []provision.Object) map[string]agent.Deploymen
 	return all
 }
 
-func TestDeploymentsOfEngines(t *testing.T) {
-	all := deployAll(t, fleetOf())
+func TestEngineDeployments(t *testing.T) {
+	all := deployAll(t, testMachines())
 	if len(all) != 6 {
 		t.Errorf("got %d deployments, want one for each machine with an address", len(all))
 	}
@@ -122,13 +122,13 @@ func TestDeploymentsOfEngines(t *testing.T) {
 
 // An engine whose weights are in a bucket is started with the folder where they are, and
 // still goes by the model's name.
-func TestDeploymentsWithWeightsFromABucket(t *testing.T) {
+func TestEngineDeploymentsWithBucketWeights(t *testing.T) {
 	c := content(t)
 	froms := []string{"s3://models/m", "gs://models/m"}
 	for i, from := range froms {
 		c.Spec.Models[i].Engine.Weights = from
 	}
-	all, err := deploy.Deployments(c, fleetOf())
+	all, err := deploy.Deployments(c, testMachines())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -146,8 +146,8 @@ func TestDeploymentsWithWeightsFromABucket(t *testing.T) {
 	}
 }
 
-func TestDeploymentsOfBalancers(t *testing.T) {
-	all := deployAll(t, fleetOf())
+func TestBalancerDeployments(t *testing.T) {
+	all := deployAll(t, testMachines())
 	replicas := map[string][]string{
 		"lb-us-east-1-0":    {"us-east-1-0 https://10.0.0.11:8300", "paris-10-0-0-7-8000 http://10.0.0.7:8000"},
 		"lb-us-east-1-1":    {"us-east-1-qwen-0 https://10.0.0.12:8300"},
@@ -184,10 +184,10 @@ func TestDeploymentsOfBalancers(t *testing.T) {
 }
 
 // Another memory asks for a start: systemd reads it then.
-func TestDeploymentsWithOtherMemory(t *testing.T) {
-	before, c := deployAll(t, fleetOf()), content(t)
+func TestChangedMemoryRestartsBalancer(t *testing.T) {
+	before, c := deployAll(t, testMachines()), content(t)
 	c.Spec.Balancer.Memory.Total = 3 * service.GiB
-	after, err := deploy.Deployments(c, fleetOf())
+	after, err := deploy.Deployments(c, testMachines())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -198,8 +198,8 @@ func TestDeploymentsWithOtherMemory(t *testing.T) {
 }
 
 // A replica that comes is told to a balancer that runs, which need not start again.
-func TestAnotherReplicaIsARearrangementOnly(t *testing.T) {
-	before, after := deployAll(t, fleetOf()), deployAll(t, append(fleetOf(), machineAt("europe-west4-1", provision.KindReplica, "gcp/europe-west4", "org/llama", "14", 4)))
+func TestNewReplicaReloadsWithoutRestart(t *testing.T) {
+	before, after := deployAll(t, testMachines()), deployAll(t, append(testMachines(), machineAt("europe-west4-1", provision.KindReplica, "gcp/europe-west4", "org/llama", "14", 4)))
 	for id := range before {
 		changed := before[id].Revision != after[id].Revision
 		if want := id == "lb-europe-west4-0"; changed != want {
@@ -213,18 +213,18 @@ func TestAnotherReplicaIsARearrangementOnly(t *testing.T) {
 
 // A replica that goes takes no other one from its balancer: who moves is served by nobody for a
 // moment.
-func TestReplicasStayAtTheirBalancerWhenOthersGo(t *testing.T) {
-	all := fleetOf()
+func TestReplicasKeepBalancerOnRemoval(t *testing.T) {
+	all := testMachines()
 	for n := 1; n < 4; n++ {
 		id := fmt.Sprintf("us-east-1-%d", n)
 		all = append(all, machineAt(id, provision.KindReplica, "aws/us-east-1", "org/llama", strconv.Itoa(14+n), 1))
 	}
-	before := holders(t, deployAll(t, all))
-	for _, gone := range []string{"us-east-1-0", "us-east-1-1", "us-east-1-2", "us-east-1-3", "us-east-1-qwen-0"} {
-		after := holders(t, deployAll(t, slices.DeleteFunc(slices.Clone(all), func(o provision.Object) bool { return o.ID == gone })))
+	before := balancersOfReplicas(t, deployAll(t, all))
+	for _, removed := range []string{"us-east-1-0", "us-east-1-1", "us-east-1-2", "us-east-1-3", "us-east-1-qwen-0"} {
+		after := balancersOfReplicas(t, deployAll(t, slices.DeleteFunc(slices.Clone(all), func(o provision.Object) bool { return o.ID == removed })))
 		want := maps.Clone(before)
-		if delete(want, gone); !maps.Equal(after, want) {
-			t.Errorf("without %s: got %v, want %v", gone, after, want)
+		if delete(want, removed); !maps.Equal(after, want) {
+			t.Errorf("without %s: got %v, want %v", removed, after, want)
 		}
 	}
 	for _, lb := range []string{"lb-us-east-1-0", "lb-us-east-1-1"} {
@@ -234,8 +234,8 @@ func TestReplicasStayAtTheirBalancerWhenOthersGo(t *testing.T) {
 	}
 }
 
-// holders are the balancers of replicas.
-func holders(t *testing.T, all map[string]agent.Deployment) map[string]string {
+// balancersOfReplicas are the balancers of replicas.
+func balancersOfReplicas(t *testing.T, all map[string]agent.Deployment) map[string]string {
 	t.Helper()
 	at := map[string]string{}
 	for id, d := range all {
@@ -256,24 +256,24 @@ func holders(t *testing.T, all map[string]agent.Deployment) map[string]string {
 }
 
 // A replica of a model that was taken out of the file is about to go.
-func TestAReplicaOfNoModelIsLeftOut(t *testing.T) {
-	all := deployAll(t, append(fleetOf(), machineAt("us-east-1-mistral-0", provision.KindReplica, "aws/us-east-1", "org/mistral", "15", 1)))
+func TestReplicaOfRemovedModelIsOmitted(t *testing.T) {
+	all := deployAll(t, append(testMachines(), machineAt("us-east-1-mistral-0", provision.KindReplica, "aws/us-east-1", "org/mistral", "15", 1)))
 	if _, there := all["us-east-1-mistral-0"]; there || len(all) != 6 || strings.Contains(all["lb-us-east-1-0"].Units[0].Files["balancer/config.yaml"], "10.0.0.15") {
 		t.Errorf("got deployments of %d machines", len(all))
 	}
 }
 
-func TestASecretThatIsNotThereIsNamedAndNoneIsShown(t *testing.T) {
+func TestSecretErrorsContainNoValues(t *testing.T) {
 	defer func(k string) { secret["env:HF_TOKEN"] = k }(secret["env:HF_TOKEN"])
 	delete(secret, "env:HF_TOKEN")
-	_, err := deploy.Deployments(content(t), fleetOf())
+	_, err := deploy.Deployments(content(t), testMachines())
 	if err == nil || !strings.Contains(err.Error(), "env:HF_TOKEN") || !strings.Contains(err.Error(), "models[0].secrets.HF_TOKEN") || strings.Contains(err.Error(), "k1") {
 		t.Errorf("got %v", err)
 	}
 }
 
-// obtaining is a service whose balancers obtain their certificate.
-func obtaining(t *testing.T, acme string) deploy.Content {
+// contentWithACME is a service whose balancers obtain their certificate.
+func contentWithACME(t *testing.T, acme string) deploy.Content {
 	c := content(t)
 	c.Text = []byte(strings.Replace(deployed, "tls: {cert: /etc/mine.crt, key: /etc/mine.key}", "tls: {acme: {"+acme+"}}", 1) +
 		"dns: {provider: route53, name: chat.example.com, zone: example.com}\n")
@@ -283,7 +283,7 @@ func obtaining(t *testing.T, acme string) deploy.Content {
 
 // Balancers know what to obtain a certificate for and how; one that has no identity at AWS
 // takes up what others obtain. Secrets travel as all others do.
-func TestDeploymentsOfBalancersThatObtain(t *testing.T) {
+func TestBalancerDeploymentsWithACME(t *testing.T) {
 	secret["env:EAB"], secret["file:/etc/root.pem"] = "HMAC", "ROOT"
 	for _, tt := range []struct {
 		challenge, id string
@@ -294,8 +294,8 @@ func TestDeploymentsOfBalancersThatObtain(t *testing.T) {
 		{"http-01", "lb-europe-west4-0", service.CertificateConfig{Listen: "10.0.0.3:80"}},
 		{"tls-alpn-01", "lb-us-east-1-1", service.CertificateConfig{}},
 	} {
-		c := obtaining(t, "email: ops@example.com, challenge: "+tt.challenge+", ca: \"https://ca.example.com/acme\", root: /etc/root.pem, eab: {key_id: k, hmac: env:EAB}")
-		all, err := deploy.Deployments(c, fleetOf())
+		c := contentWithACME(t, "email: ops@example.com, challenge: "+tt.challenge+", ca: \"https://ca.example.com/acme\", root: /etc/root.pem, eab: {key_id: k, hmac: env:EAB}")
+		all, err := deploy.Deployments(c, testMachines())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -324,7 +324,7 @@ func TestDeploymentsOfBalancersThatObtain(t *testing.T) {
 		}
 	}
 	delete(secret, "env:EAB")
-	_, err := deploy.Deployments(obtaining(t, "email: ops@example.com, eab: {key_id: k, hmac: env:EAB}"), fleetOf())
+	_, err := deploy.Deployments(contentWithACME(t, "email: ops@example.com, eab: {key_id: k, hmac: env:EAB}"), testMachines())
 	if err == nil || !strings.Contains(err.Error(), "balancer.tls.acme.eab.hmac: reading env:EAB") {
 		t.Errorf("without the key: %v", err)
 	}
@@ -333,8 +333,8 @@ func TestDeploymentsOfBalancersThatObtain(t *testing.T) {
 // A balancer of this computer whose process died starts again where it was: until then the
 // others go on knowing it, and what it served can be adopted. One in a cloud that was ended
 // does not come back.
-func TestADeadBalancerIsForgottenOnlyWhereItDoesNotComeBack(t *testing.T) {
-	for text, forgotten := range map[string]bool{twoHere: false, twoClouds: true} {
+func TestOnlyLocalDeadBalancersStayConfigured(t *testing.T) {
+	for text, forgotten := range map[string]bool{localService: false, twoClouds: true} {
 		c := content(t)
 		c.Spec, c.Text = parse(t, text), []byte(text)
 		var have []provision.Object
@@ -357,8 +357,8 @@ func TestADeadBalancerIsForgottenOnlyWhereItDoesNotComeBack(t *testing.T) {
 }
 
 // A replica is known by the GPU that it got, where another one was tried first and had no capacity.
-func TestAReplicaIsKnownByTheGPUThatItGot(t *testing.T) {
-	have := fleetOf()
+func TestReplicaReportsItsActualGPU(t *testing.T) {
+	have := testMachines()
 	have[1].Offering.GPU = "A100" // its label says L4
 	for _, id := range []string{"lb-us-east-1-0", "lb-us-east-1-1"} {
 		for _, u := range deployAll(t, have)[id].Units {

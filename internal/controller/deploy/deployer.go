@@ -88,11 +88,11 @@ func (f *Deployer) Plan(ctx context.Context) (*Plan, error) {
 	if err := f.readPrices(ctx); err != nil {
 		return nil, err
 	}
-	return f.plan(ctx, nil)
+	return f.planWithShortfall(ctx, nil)
 }
 
-// plan is Plan with the number of replicas that had no capacity.
-func (f *Deployer) plan(ctx context.Context, short map[cloud.ReplicaGroup]int) (*Plan, error) {
+// planWithShortfall is Plan with the number of replicas that had no capacity.
+func (f *Deployer) planWithShortfall(ctx context.Context, short map[cloud.ReplicaGroup]int) (*Plan, error) {
 	have, err := f.listObjects(ctx)
 	if err != nil {
 		return nil, err
@@ -117,7 +117,7 @@ func (f *Deployer) planFor(have []provision.Object, short map[cloud.ReplicaGroup
 		Have: have, Wants: l.Desired, Changes: provision.Diff(l.Desired, f.markReplaced(have)), Missing: l.Unplaced, Unpriced: f.prices.Unknown,
 	}
 	for i, c := range p.Changes {
-		if reason, is := f.replacement(c); is {
+		if reason, is := f.replacementReason(c); is {
 			p.Changes[i].Reason = reason
 		}
 	}

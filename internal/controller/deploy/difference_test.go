@@ -12,7 +12,7 @@ import (
 )
 
 // A replica of which it is not known what it runs on is replaced like any other.
-func TestASwapOfWhatIsNotKnown(t *testing.T) {
+func TestReplacementOfUnknownClass(t *testing.T) {
 	s := Replacement{Of: provision.Object{ID: "us-0", Region: "local/us"}, On: provision.ReplicaClass{GPU: "L4", GPUs: 1}}
 	if got, want := s.String(), "us-0\tlocal/us\tany machine -> L4"; got != want {
 		t.Errorf("got %q, want %q", got, want)

@@ -94,7 +94,7 @@ func listenAt(t *testing.T, addr string, p identity.Party, h http.Handler) {
 
 // A replica is emptied at the balancer that has it, whatever the others say, and used
 // again when that balancer finds it ready.
-func TestAReplicaIsEmptiedAndUsedAgain(t *testing.T) {
+func TestReplicaDrainsAndResumes(t *testing.T) {
 	testkit.Slow(t)
 	authority, err := identity.NewAuthority("chat", time.Now())
 	if err != nil {
@@ -134,7 +134,7 @@ func TestAReplicaIsEmptiedAndUsedAgain(t *testing.T) {
 
 // What a person, or a controller, drained at a balancer stays so whatever `up` does with
 // its engine.
-func TestWhatSomebodyElseDrainedStaysDrained(t *testing.T) {
+func TestResumeSkipsReplicasDrainedByOthers(t *testing.T) {
 	testkit.Slow(t)
 	authority, err := identity.NewAuthority("chat", time.Now())
 	if err != nil {

@@ -15,8 +15,8 @@ import (
 	"skyserve/provision"
 )
 
-// fields are the words of a text, as a set.
-func fields(text string) map[string]bool {
+// setOf are the words of a text, as a set.
+func setOf(text string) map[string]bool {
 	set := map[string]bool{}
 	for word := range strings.FieldsSeq(text) {
 		set[word] = true
@@ -25,8 +25,8 @@ func fields(text string) map[string]bool {
 }
 
 // A replica that its cloud takes is used until another one of its model serves.
-func TestWhoIsRelieved(t *testing.T) {
-	for _, tt := range []struct{ name, machines, leaving, want string }{
+func TestInterruptedDrainsWhenOthersServe(t *testing.T) {
+	for _, tt := range []struct{ name, machines, draining, want string }{
 		{"nobody goes", "a0 ready, a1 starting", "", ""},
 		{"the only one goes", "a0 interrupted", "", ""},
 		{"its replacement starts", "a0 interrupted, a1 starting", "", ""},
@@ -46,7 +46,7 @@ func TestWhoIsRelieved(t *testing.T) {
 				seen[id] = AgentReport{Err: errors.New("no answer")}
 			}
 		}
-		if got := drained(fields(tt.leaving), have, seen); !maps.Equal(got, fields(tt.want)) {
+		if got := drained(setOf(tt.draining), have, seen); !maps.Equal(got, setOf(tt.want)) {
 			t.Errorf("%s: got %v, want %q", tt.name, got, tt.want)
 		}
 	}
@@ -54,7 +54,7 @@ func TestWhoIsRelieved(t *testing.T) {
 
 // A machine that is to be maintained is given back when another one has taken its place, one
 // that is about to be taken is left to its cloud.
-func TestWhoIsMaintained(t *testing.T) {
+func TestMaintainedReplicaIsReplaced(t *testing.T) {
 	for _, tt := range []struct {
 		name, old, other string
 		left             time.Duration
@@ -81,12 +81,12 @@ func TestWhoIsMaintained(t *testing.T) {
 }
 
 // What the reconciler changes is replicas that are missing and what is left of others.
-func TestWhatTheReconcilerChanges(t *testing.T) {
+func TestReconcilerChanges(t *testing.T) {
 	const launch, terminate, replace = provision.ActionLaunch, provision.ActionTerminate, provision.ActionReplace
-	object := func(kind provision.Kind, id, gone string, standsInFor ...string) provision.Object {
-		o := provision.Object{ID: id, Kind: kind, TerminatedReason: gone, Labels: map[string]string{}}
-		if len(standsInFor) > 0 {
-			o.Labels["for"] = standsInFor[0]
+	object := func(kind provision.Kind, id, removed string, fallbackFor ...string) provision.Object {
+		o := provision.Object{ID: id, Kind: kind, TerminatedReason: removed, Labels: map[string]string{}}
+		if len(fallbackFor) > 0 {
+			o.Labels["for"] = fallbackFor[0]
 		}
 		return o
 	}
@@ -127,7 +127,7 @@ func TestWhatTheReconcilerChanges(t *testing.T) {
 
 // A controller hands over to replicas that are new, and to balancers of its own edition; what
 // another edition was handed is left as it is, but for certificates that end.
-func TestWhatAControllerHandsOver(t *testing.T) {
+func TestControllerDeliversToOwnGeneration(t *testing.T) {
 	authority, err := identity.NewAuthority("chat", time.Now())
 	if err != nil {
 		t.Fatal(err)
@@ -167,7 +167,7 @@ func TestWhatAControllerHandsOver(t *testing.T) {
 	}
 }
 
-func TestWhatIsOnItsWay(t *testing.T) {
+func TestUnsettled(t *testing.T) {
 	have := []provision.Object{{ID: "a", Kind: provision.KindReplica}, {ID: "lb", Kind: provision.KindBalancer}}
 	for phase, want := range map[agent.Phase]bool{agent.PhaseReady: false, agent.PhaseWeights: true, agent.PhaseInterrupted: true, "": true} {
 		if got := unsettled(have, map[string]AgentReport{"a": {Status: agent.Status{Phase: phase}}}); got != want {
@@ -180,11 +180,11 @@ func TestWhatIsOnItsWay(t *testing.T) {
 }
 
 // The controller does as the agent of its machine says, or as its machine does.
-func TestHowTheControllerDoes(t *testing.T) {
+func TestControllerStatus(t *testing.T) {
 	spec := &service.Spec{Regions: []service.RegionSpec{{Name: "aws/us-east-1"}}}
 	machine := provision.Object{ID: "lb-us-east-1-0", Kind: provision.KindBalancer, PublicIP: netip.MustParseAddr("203.0.113.1")}
-	boots, gone := machine, machine
-	boots.PublicIP, gone.TerminatedReason = netip.Addr{}, "stopped"
+	boots, removed := machine, machine
+	boots.PublicIP, removed.TerminatedReason = netip.Addr{}, "stopped"
 	unit := func(u agent.UnitStatus) machineAnswer {
 		u.Name = UnitController
 		return machineAnswer{status: agent.Status{Phase: agent.PhaseFailed, Reason: "balancer: it ended", Units: []agent.UnitStatus{{Name: "balancer"}, u}}}
@@ -201,7 +201,7 @@ func TestHowTheControllerDoes(t *testing.T) {
 		{"there is none", machine, machineAnswer{status: agent.Status{Phase: agent.PhaseReady}}, "none"},
 		{"its machine hangs", machine, machineAnswer{err: errors.New("no answer within 2s")}, "NOT_READY no answer within 2s"},
 		{"its machine boots", boots, machineAnswer{}, "PROVISIONING waiting for an address"},
-		{"its machine is gone", gone, machineAnswer{}, "FAILED its machine is gone"},
+		{"its machine is gone", removed, machineAnswer{}, "FAILED its machine is gone"},
 	} {
 		got := "none"
 		if c := controllerOf(spec, []provision.Object{tt.machine}, []machineAnswer{tt.answer}); c != nil {
@@ -215,7 +215,7 @@ func TestHowTheControllerDoes(t *testing.T) {
 
 // Who serves is changed one after the other, who does not is waited for, and who is about
 // to go is left alone.
-func TestWhoIsWaitedFor(t *testing.T) {
+func TestClassifyMachines(t *testing.T) {
 	h := &Delivery{Service: "chat"}
 	seen, deployments := map[string]AgentReport{}, map[string]agent.Deployment{}
 	for id, s := range map[string]agent.Status{

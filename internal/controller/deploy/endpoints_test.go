@@ -10,7 +10,7 @@ import (
 )
 
 // Machines that share one address are told apart by the ports that their provider says.
-func TestAProviderSaysThePortsOfMachinesThatShareAnAddress(t *testing.T) {
+func TestProviderPortsOfSharedAddress(t *testing.T) {
 	spec := parse(t, twoClouds)
 	shared := netip.MustParseAddr("127.0.0.1")
 	machine := func(id string, kind provision.Kind, at provision.Addresses) provision.Object {

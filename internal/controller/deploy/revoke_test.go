@@ -12,7 +12,7 @@ import (
 
 // A controller hands the newest list of revoked certificates, which it finds beside the
 // agent of its machine, to machines that have an older one, and changes nothing else there.
-func TestAControllerHandsListsOn(t *testing.T) {
+func TestControllerDeliversRevocationLists(t *testing.T) {
 	dir := t.TempDir()
 	a, err := identity.Home{Dir: filepath.Join(dir, "home")}.Create("chat", time.Now())
 	if err != nil {

@@ -24,7 +24,7 @@ regions:
 `
 
 // runsOn is what the replicas there are run on, by id.
-func (u *upkeep) runsOn() string {
+func (u *reconcilerWorld) runsOn() string {
 	var all []string
 	for _, o := range u.Objects() {
 		if o.Kind == provision.KindReplica && o.TerminatedReason == "" {
@@ -37,10 +37,10 @@ func (u *upkeep) runsOn() string {
 
 // A replica that is to run on something else is launched beside the one that it takes the
 // place of, as far as replicas.max leaves room and its cloud has it.
-func TestExchange(t *testing.T) {
+func TestReplaceReplica(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		u := newUpkeepOf(t, twoGPUs)
-		f := newFleet(u.spec, u.Memory)
+		u := newReconcilerWorldOf(t, twoGPUs)
+		f := newDeployer(u.spec, u.Memory)
 		f.Owner = u.owner
 		h100 := provision.ReplicaClass{GPU: "H100", GPUs: 1}
 		exchange := func(id string) (string, error) {
@@ -63,7 +63,7 @@ func TestExchange(t *testing.T) {
 			t.Errorf("without capacity: launched %q, %v", id, err)
 		}
 		u.Refuse = nil
-		f = newFleet(u.spec, u.Memory) // which remembers no refusal
+		f = newDeployer(u.spec, u.Memory) // which remembers no refusal
 		f.Owner = u.owner
 		if id, err := exchange("us-east-1-0"); id != "us-east-1-2" || err != nil {
 			t.Errorf("launched %q, %v", id, err)

@@ -139,9 +139,9 @@ func (f *Deployer) markReplaced(have []provision.Object) []provision.Object {
 	return have
 }
 
-// replacement reports whether a change replaces a machine that must be deleted first, since both
+// replacementReason reports whether a change replaces a machine that must be deleted first, since both
 // have the same identity in their cloud.
-func (f *Deployer) replacement(c provision.Change) (reason string, is bool) {
+func (f *Deployer) replacementReason(c provision.Change) (reason string, is bool) {
 	reason, is = f.replaced[c.Observed.Handle]
 	return reason, is && c.Action == provision.ActionReplace
 }

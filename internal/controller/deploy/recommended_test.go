@@ -15,47 +15,47 @@ import (
 
 // A replica is used until the one that was launched in its place serves, for whatever reason
 // it was, and no other one counts.
-func TestWhoIsReplaced(t *testing.T) {
+func TestReplacedOnceReplacementIsReady(t *testing.T) {
 	since := time.Unix(1, 0)
 	machine := func(id, instead string) provision.Object {
 		return provision.Object{ID: id, Kind: provision.KindReplica, Handle: "h-" + id, Labels: map[string]string{"model": "m", "instead": instead}}
 	}
 	ready := AgentReport{Status: agent.Status{Phase: agent.PhaseReady}}
-	told := ready
-	told.AdvisedAt = since
+	reported := ready
+	reported.AdvisedAt = since
 	have := []provision.Object{machine("a", ""), machine("b", ""), machine("c", "h-a")}
 	for _, tt := range []struct {
 		name          string
 		seen          map[string]AgentReport
-		advised, gone string
+		advised, removed string
 	}{
 		{"nothing is recommended", map[string]AgentReport{"a": ready, "b": ready, "c": ready}, "", "a"},
-		{"its successor starts", map[string]AgentReport{"a": told, "b": ready, "c": {Status: agent.Status{Phase: agent.PhaseWeights}}}, "a", ""},
-		{"its successor says nothing", map[string]AgentReport{"a": told, "b": ready, "c": {Err: errors.New("no answer")}}, "a", ""},
-		{"its successor serves", map[string]AgentReport{"a": told, "b": ready, "c": ready}, "a", "a"},
-		{"it has no successor", map[string]AgentReport{"a": {}, "b": told, "c": ready}, "b", ""},
+		{"its successor starts", map[string]AgentReport{"a": reported, "b": ready, "c": {Status: agent.Status{Phase: agent.PhaseWeights}}}, "a", ""},
+		{"its successor says nothing", map[string]AgentReport{"a": reported, "b": ready, "c": {Err: errors.New("no answer")}}, "a", ""},
+		{"its successor serves", map[string]AgentReport{"a": reported, "b": ready, "c": ready}, "a", "a"},
+		{"it has no successor", map[string]AgentReport{"a": {}, "b": reported, "c": ready}, "b", ""},
 		{"it is taken by now", map[string]AgentReport{"a": {Status: agent.Status{Phase: agent.PhaseInterrupted, AdvisedAt: since}}, "b": ready, "c": ready}, "", ""},
 		{"it says nothing any more", map[string]AgentReport{"a": {Err: errors.New("no answer"), Status: agent.Status{Phase: agent.PhaseReady, AdvisedAt: since}}, "c": ready}, "", ""},
 	} {
-		if got := recommended(have, tt.seen); !maps.Equal(got, fields(tt.advised)) {
+		if got := recommended(have, tt.seen); !maps.Equal(got, setOf(tt.advised)) {
 			t.Errorf("%s: advised %v, want %q", tt.name, got, tt.advised)
 		}
-		if got := replaced(have, tt.seen); !maps.Equal(got, fields(tt.gone)) {
-			t.Errorf("%s: replaced %v, want %q", tt.name, got, tt.gone)
+		if got := replaced(have, tt.seen); !maps.Equal(got, setOf(tt.removed)) {
+			t.Errorf("%s: replaced %v, want %q", tt.name, got, tt.removed)
 		}
 	}
 }
 
 // A machine that nobody needs any more is given back once balancers were told to leave it, a look
 // later, and it has finished what it had; one that is needed again by then stays.
-func TestWhoIsGivenBack(t *testing.T) {
+func TestRemoveDrainedWaitsUntilUnused(t *testing.T) {
 	have := []provision.Object{
 		{ID: "us-0", Kind: provision.KindReplica, Region: "aws/us", Handle: "h-0", Labels: map[string]string{"model": "m"}},
 		{ID: "us-1", Kind: provision.KindReplica, Region: "aws/us", Handle: "h-1", Labels: map[string]string{"model": "m", "for": "aws/eu"}},
 		{ID: "lb-us-0", Kind: provision.KindBalancer, Region: "aws/us", Handle: "h-2"},
 	}
 	cloud := &conformance.Memory{}
-	o := &bundleState{fleet: &Deployer{Provider: cloud}}
+	o := &bundleState{deployer: &Deployer{Provider: cloud}}
 	k := &Reconciler{}
 	for _, look := range []struct {
 		name     string
@@ -71,7 +71,7 @@ func TestWhoIsGivenBack(t *testing.T) {
 		{"it has something to finish", "us-1", "2", 1, 0},
 		{"it has not", "us-1", "2", 0, 1},
 	} {
-		k.excess = fields(look.surplus)
+		k.excess = setOf(look.surplus)
 		seen := map[string]AgentReport{
 			"us-0": {Status: agent.Status{Phase: agent.PhaseReady}}, "us-1": {Status: agent.Status{Phase: agent.PhaseReady, InFlight: look.inFlight}},
 			"lb-us-0": {Status: agent.Status{Phase: agent.PhaseReady, Revision: look.revision}},
@@ -85,7 +85,7 @@ func TestWhoIsGivenBack(t *testing.T) {
 
 // A strategy counts a replica and the one that was launched in its place as one: the old one
 // until the new one serves, then the new one.
-func TestASuccessorCountsOnce(t *testing.T) {
+func TestReplicaAndReplacementCountOnce(t *testing.T) {
 	machine := func(id, instead string) provision.Object {
 		return provision.Object{ID: id, Kind: provision.KindReplica, Handle: "h-" + id, Region: "aws/us", Labels: map[string]string{"model": "m", "instead": instead}}
 	}
@@ -115,7 +115,7 @@ func TestASuccessorCountsOnce(t *testing.T) {
 
 // What is left of a machine that another was launched in the place of says nothing of one that
 // got its id since.
-func TestATraceIsNotSucceeded(t *testing.T) {
+func TestReplacementMatchesHandleNotID(t *testing.T) {
 	old := provision.Object{ID: "a", Kind: provision.KindReplica, Handle: "h-1", TerminatedReason: "stopped"}
 	have := []provision.Object{old, {ID: "a", Kind: provision.KindReplica, Handle: "h-2"}, {ID: "b", Kind: provision.KindReplica, Handle: "h-3", Labels: map[string]string{"instead": "h-1"}}}
 	if got := withReplacement(have); len(got) > 0 {
@@ -124,7 +124,7 @@ func TestATraceIsNotSucceeded(t *testing.T) {
 }
 
 // A replica is unused once all balancers of its region run what they are to.
-func TestWhoIsUnused(t *testing.T) {
+func TestUnusedWhenAllBalancersUpdated(t *testing.T) {
 	have := []provision.Object{
 		{ID: "us-0", Kind: provision.KindReplica, Region: "aws/us"},
 		{ID: "lb-us-0", Kind: provision.KindBalancer, Region: "aws/us"},
