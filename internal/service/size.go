@@ -32,7 +32,7 @@ var (
 	sizeTypo = regexp.MustCompile(`^([1-9][0-9]{0,11}) ?([KkMmGgTt])([Ii]?[Bb]?)$`)
 )
 
-// String formats the size in the largest unit of which it is a whole multiple.
+// String formats the size in the largest unit that divides it.
 func (s Size) String() string {
 	for _, u := range sizeUnits {
 		if s != 0 && s%u.unit == 0 {

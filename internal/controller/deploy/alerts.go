@@ -56,7 +56,7 @@ func CertificateAlerts(ends CertificateExpiries, now time.Time, command string) 
 		}
 	}
 	if len(due) > 0 {
-		add("machines", operatorWorld(due)+" from %s, not renewed yet", where, first)
+		add("machines", listMachines(due), where, first)
 	}
 	if isDue(ends.Operator, identity.AlertBefore) && !ends.Signs {
 		add("operator", "your certificate expires on %s", "request an invitation from an operator and run 'skyserve connect'", ends.Operator)
@@ -64,17 +64,17 @@ func CertificateAlerts(ends CertificateExpiries, now time.Time, command string) 
 	return alerts
 }
 
-// operatorWorld lists machines whose certificates expire.
-func operatorWorld(ids []string) string {
+// listMachines returns the message about machines whose certificates expire, with a verb for the first day.
+func listMachines(ids []string) string {
 	slices.Sort(ids)
 	names := strings.Join(ids[:min(len(ids), maxListedMachines)], ", ")
 	if more := len(ids) - maxListedMachines; more > 0 {
 		names += fmt.Sprintf(" and %d more", more)
 	}
 	if len(ids) == 1 {
-		return "the certificate of " + names + " expires"
+		return "the certificate of " + names + " expires on %s and has not been renewed"
 	}
-	return "the certificates of " + names + " expire"
+	return "the certificates of " + names + " expire, the first on %s, and have not been renewed"
 }
 
 // Alerts returns the alerts about certificates at the last observation.

@@ -38,7 +38,7 @@ func writeBundle(t *testing.T, d agent.Deployment) string {
 	t.Helper()
 	i := slices.IndexFunc(d.Units, func(u agent.Unit) bool { return u.Name == "controller" })
 	if i < 0 {
-		t.Fatalf("no controller among %+v", d.Units)
+		t.Fatalf("no controller in %+v", d.Units)
 	}
 	dir := t.TempDir()
 	for path, text := range d.Units[i].Files {
@@ -117,8 +117,8 @@ func TestBalancersUseControllersStore(t *testing.T) {
 	}{
 		{"on its machine", withBundle(t), testMachines(), "lb-us-east-1-0", "ours tls://10.0.0.1:8400"},
 		{"elsewhere", withBundle(t), testMachines(), "lb-us-east-1-1", "ours tls://203.0.113.1:8400"},
-		{"one of the user's own", named, testMachines(), "lb-us-east-1-1", "nats://store.example.com:4222"},
-		{"while its machine is away", withBundle(t), away, "lb-us-east-1-1", ""},
+		{"an external store", named, testMachines(), "lb-us-east-1-1", "nats://store.example.com:4222"},
+		{"while its machine is missing", withBundle(t), away, "lb-us-east-1-1", ""},
 		{"without a controller", content(t), testMachines(), "lb-us-east-1-1", ""},
 	} {
 		if got := store(deployments(t, tt.content, tt.have)[tt.balancer]); got != tt.want {
@@ -126,12 +126,12 @@ func TestBalancersUseControllersStore(t *testing.T) {
 		}
 	}
 	if files := deployments(t, named, testMachines())["lb-us-east-1-0"].Units[1].Files; strings.Contains(files["controller/config.yaml"], "store_listen") {
-		t.Error("the controller serves a store that nobody uses")
+		t.Error("the controller serves an unused store")
 	}
 }
 
-// What a controller makes of what it was handed is what it was made from: else it and
-// `up` would undo each other's work for ever.
+// A controller builds the same deployments from its bundle as `up`: otherwise they would undo each
+// other's changes forever.
 func TestBundleYieldsSameDeployments(t *testing.T) {
 	have := testMachines()
 	obtains := contentWithACME(t, "email: ops@example.com, ca: \"https://ca.example.com\", root: /etc/mine.crt, eab: {key_id: k, hmac: env:HF_TOKEN}")
@@ -147,7 +147,7 @@ func TestBundleYieldsSameDeployments(t *testing.T) {
 			t.Errorf("got %+v\nwant %+v", again, all)
 		}
 		if value, err := c.Secrets("env:NONE"); err == nil {
-			t.Errorf("a secret that it was not handed is %q", value)
+			t.Errorf("a secret outside the bundle is %q", value)
 		}
 	}
 }
@@ -164,7 +164,7 @@ func TestReadBundleRejectsDamage(t *testing.T) {
 	}
 }
 
-// A replica that leaves is no balancer's any more; its machine goes on.
+// Balancers do not use a draining replica; its machine keeps its deployment.
 func TestDrainingReplicaIsNotConfigured(t *testing.T) {
 	c := withBundle(t)
 	c.Draining = map[string]bool{"us-east-1-0": true}
@@ -175,6 +175,6 @@ func TestDrainingReplicaIsNotConfigured(t *testing.T) {
 		}
 	}
 	if !reflect.DeepEqual(all["us-east-1-0"], deployments(t, withBundle(t), testMachines())["us-east-1-0"]) {
-		t.Error("its machine is to run something else")
+		t.Error("the deployment of its machine changed")
 	}
 }

@@ -16,8 +16,8 @@ import (
 	"skyserve/provision"
 )
 
-// What balancers wait for is told whenever it is something else, until all have a certificate;
-// who does not answer, and machines that are no balancers, hold nobody up for ever.
+// Each changed reason is reported until all balancers have a certificate. Machines that are not
+// balancers are ignored, and the wait for unresponsive balancers is bounded.
 func TestAwaitCertificates(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began := time.Now()
@@ -29,7 +29,7 @@ func TestAwaitCertificates(t *testing.T) {
 			asked[o.ID]++
 			switch n := asked[o.ID]; {
 			case o.Kind != provision.KindBalancer:
-				t.Errorf("%s was asked", o.ID)
+				t.Errorf("%s was queried", o.ID)
 			case o.ID == "lb-us-east-1-1" && n == 1:
 				return nil, errors.New("connection refused")
 			case o.ID == "lb-us-east-1-0" && n < 3:
@@ -46,7 +46,7 @@ func TestAwaitCertificates(t *testing.T) {
 		}
 		want := []string{"lb-us-east-1-0 it is being obtained", "lb-us-east-1-1 connection refused", "lb-us-east-1-0 no record may be written"}
 		if fmt.Sprint(reported) != fmt.Sprint(want) || time.Since(began) != 9*time.Second {
-			t.Errorf("after %s it was told %q, want %q", time.Since(began), reported, want)
+			t.Errorf("after %s: got %q, want %q", time.Since(began), reported, want)
 		}
 
 		never := func(context.Context, provision.Object) (*telemetry.Certificate, error) {
@@ -62,7 +62,7 @@ func TestAwaitCertificates(t *testing.T) {
 	})
 }
 
-// A balancer without a certificate serves nobody: the service starts, and status says why.
+// A balancer without a certificate does not serve: the service is starting, and status shows why.
 func TestStatusShowsCertificates(t *testing.T) {
 	ends := time.Date(2031, 2, 3, 4, 5, 6, 0, time.UTC)
 	for _, tt := range []struct {
@@ -82,7 +82,7 @@ func TestStatusShowsCertificates(t *testing.T) {
 			i.Deployer.UserData = nil // the public port is another one by now, which is not what this is about
 			i.Snapshot = func(_ context.Context, o provision.Object) (*telemetry.Snapshot, error) {
 				if o.Kind != provision.KindBalancer {
-					t.Errorf("%s was asked", o.ID)
+					t.Errorf("%s was queried", o.ID)
 				}
 				self := telemetry.BalancerSnapshot{ID: o.ID, Certificate: tt.certificate}
 				return &telemetry.Snapshot{Regions: []telemetry.RegionSnapshot{{Name: o.Region, Balancers: []telemetry.BalancerSnapshot{self}}}}, tt.err

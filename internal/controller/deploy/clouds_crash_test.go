@@ -38,12 +38,12 @@ regions:
 dns: {provider: route53, name: chat.example.com, zone: example.com}
 `
 
-// operatorWorld is two clouds with a hosted zone, and what an operator's machine keeps on its disk.
+// operatorWorld is two clouds with a hosted zone, and the files of an operator's machine.
 type operatorWorld struct {
 	*clouds
-	names *testcloud.Route53
-	zone  string
-	stored  *provision.PublicName
+	names  *testcloud.Route53
+	zone   string
+	stored *provision.PublicName
 	memoryNotes
 }
 
@@ -75,7 +75,7 @@ func newOperatorWorld(t *testing.T, faults *testcloud.Faults) *operatorWorld {
 	return n
 }
 
-// state is all that there is, with the addresses in records as the machines that have them.
+// state returns everything that exists, with machines in place of their addresses in records.
 func (n *operatorWorld) state() []string {
 	var addresses []string
 	for _, m := range n.aws.Machines() {
@@ -108,17 +108,17 @@ func (n *operatorWorld) state() []string {
 	return left
 }
 
-// step is one thing that an operator does.
+// step is one action of an operator.
 type step struct {
 	name string
 	do   func(ctx context.Context, n *operatorWorld, p provision.Providers, zone provision.DNSZone) error
 	// before is done by somebody else; nil = nothing.
-	before func(n *operatorWorld)
-	calls  int
-	objects   []string
+	before  func(n *operatorWorld)
+	calls   int
+	objects []string
 }
 
-// upStep is what `skyserve up` does to clouds, in its order: see cloudUp.applyPlan.
+// upStep returns what `skyserve up` does to clouds, in its order: see cloudUp.applyPlan.
 func upStep(spec *service.Spec, program string) func(context.Context, *operatorWorld, provision.Providers, provision.DNSZone) error {
 	return func(ctx context.Context, n *operatorWorld, p provision.Providers, zone provision.DNSZone) error {
 		f := newDeployer(spec, p)
@@ -148,7 +148,7 @@ func upStep(spec *service.Spec, program string) func(context.Context, *operatorW
 	}
 }
 
-// nameFor is the name that a service asks for, with the balancers there are.
+// nameFor returns the desired name of a service with its balancers.
 func nameFor(spec *service.Spec, have []provision.Object) provision.PublicName {
 	if spec.DNS == nil {
 		return provision.PublicName{}
@@ -162,7 +162,7 @@ func nameFor(spec *service.Spec, have []provision.Object) provision.PublicName {
 	return name
 }
 
-// applyStep is what `plan --apply` does.
+// applyStep returns what `plan --apply` does.
 func applyStep(spec *service.Spec, counts map[cloud.ReplicaGroup]provision.ClassCounts) func(context.Context, *operatorWorld, provision.Providers, provision.DNSZone) error {
 	return func(ctx context.Context, _ *operatorWorld, p provision.Providers, _ provision.DNSZone) error {
 		s := newScaling(newDeployer(spec, p))
@@ -174,7 +174,7 @@ func applyStep(spec *service.Spec, counts map[cloud.ReplicaGroup]provision.Class
 	}
 }
 
-// downStep is what `down` does.
+// downStep does what `down` does.
 func downStep(ctx context.Context, n *operatorWorld, p provision.Providers, zone provision.DNSZone) error {
 	if err := deploy.UnpublishName(ctx, zone, n); err != nil {
 		return err
@@ -182,7 +182,7 @@ func downStep(ctx context.Context, n *operatorWorld, p provision.Providers, zone
 	return deploy.Down(ctx, p, "chat", "me", nil)
 }
 
-// gcStep is what `gc` does.
+// gcStep does what `gc` does.
 func gcStep(ctx context.Context, _ *operatorWorld, p provision.Providers, _ provision.DNSZone) error {
 	orphans, err := deploy.Orphans(ctx, p, []deploy.Service{{Name: "chat", Owner: "me"}})
 	if err != nil {
@@ -191,7 +191,7 @@ func gcStep(ctx context.Context, _ *operatorWorld, p provision.Providers, _ prov
 	return deploy.Remove(ctx, p, orphans, nil)
 }
 
-// lifecycle is all that is done to a service.
+// lifecycle returns all steps of a service.
 func lifecycle(t *testing.T) []*step {
 	with := func(text string, replacements ...string) *service.Spec {
 		return parse(t, strings.NewReplacer(replacements...).Replace(text))
@@ -245,13 +245,13 @@ func lifecycle(t *testing.T) []*step {
 	}
 }
 
-// crash ends a program at its kth call that changes something, which is carried out: its
-// answer does not come, and nothing that the program still sends arrives.
+// crash ends a program at its kth changing call, which takes effect: its response is lost, and later
+// calls do not arrive.
 type crash struct {
-	at    int // 0 = it lives
-	cancel   context.CancelFunc
-	calls int
-	dead  bool
+	at     int // 0 = it lives
+	cancel context.CancelFunc
+	calls  int
+	dead   bool
 }
 
 func (d *crash) decide(c testcloud.Call) testcloud.Outcome {
@@ -270,8 +270,8 @@ func (d *crash) decide(c testcloud.Call) testcloud.Outcome {
 	return testcloud.Lost
 }
 
-// A program that ends after any change that it makes to two clouds and a hosted zone leaves them so that the same again comes to the same end: nothing is missing, left
-// over, or there twice. So it is where lists show what was done at once, and where they lag.
+// After a crash at any change to two clouds and a hosted zone, a second run leads to the same result:
+// nothing is missing, remains, or exists twice. This holds whether or not lists lag behind.
 func TestRerunAfterCrashInTwoClouds(t *testing.T) {
 	testkit.NotUnderRace(t, "it takes minutes with the detector on, and goes ways that others go")
 	testkit.Slow(t)
@@ -312,8 +312,8 @@ func TestRerunAfterCrashInTwoClouds(t *testing.T) {
 // maxReruns is how often the same is done until lists that lag show what there is.
 const maxReruns = 4
 
-// runLifecycle goes through a life in which every chapter crashes after one of its calls and is
-// begun again. With at 0 nothing crashes, and the chapters are written.
+// runLifecycle runs a lifecycle in which every step crashes after one of its calls and is run again.
+// With at 0 nothing crashes, and the results of the steps are recorded.
 func runLifecycle(t *testing.T, steps []*step, at, lag int) error {
 	d := &crash{}
 	n := newOperatorWorld(t, &testcloud.Faults{Decide: d.decide, Unseen: lag})
@@ -357,7 +357,7 @@ func runLifecycle(t *testing.T, steps []*step, at, lag int) error {
 	return nil
 }
 
-// convergeLists lets lists show what is done: between what operators do minutes pass.
+// convergeLists makes lists current: between the steps of an operator minutes pass.
 func (n *operatorWorld) convergeLists(t *testing.T, lag int) error {
 	for range lag {
 		err := n.runStep(t.Context(), t, &step{do: func(ctx context.Context, n *operatorWorld, p provision.Providers, zone provision.DNSZone) error {
@@ -372,7 +372,7 @@ func (n *operatorWorld) convergeLists(t *testing.T, lag int) error {
 	return nil
 }
 
-// runStep does what a chapter is about, by a program that was just started.
+// runStep runs a step with a program that has just started.
 func (n *operatorWorld) runStep(ctx context.Context, t *testing.T, c *step) error {
 	zone, err := dns.NewRoute53(context.WithoutCancel(ctx), dns.Config{Endpoint: "http://route53", Transport: testcloud.Direct{Handler: n.names.Handler()}})
 	if err != nil {

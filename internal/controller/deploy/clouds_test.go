@@ -31,8 +31,8 @@ type clouds struct {
 	poll   time.Duration
 }
 
-// newClouds makes the clouds of a service. poll is how often its programs look at what
-// takes its time; negative = without a pause.
+// newClouds returns the clouds of a service. poll is the polling interval of its programs;
+// negative = without waiting.
 func newClouds(spec *service.Spec, faults *testcloud.Faults, poll time.Duration) *clouds {
 	c := &clouds{faults: faults, poll: poll, gce: testcloud.NewGCE("p", faults)}
 	for _, r := range cloud.ManagedRegions(spec) {
@@ -47,7 +47,7 @@ func newClouds(spec *service.Spec, faults *testcloud.Faults, poll time.Duration)
 	return c
 }
 
-// open is the clouds as a program that was just started sees them.
+// open returns the clouds as a program that has just started sees them.
 func (c *clouds) open(t testing.TB) provision.Providers {
 	t.Helper()
 	amazon, err := aws.New(context.Background(), aws.Config{
@@ -61,8 +61,7 @@ func (c *clouds) open(t testing.TB) provision.Providers {
 	return provision.Providers{service.CloudAWS: amazon, service.CloudGCP: google}
 }
 
-// objects names everything that exists in both clouds, in order: what is there twice is
-// named twice.
+// listAll returns everything that exists in both clouds, sorted, with duplicates.
 func (c *clouds) listAll() []string {
 	left := c.aws.Left()
 	for _, i := range c.gce.Instances() {
@@ -74,7 +73,7 @@ func (c *clouds) listAll() []string {
 	return left
 }
 
-// calls counts the calls of both clouds.
+// calls returns the number of calls of both clouds.
 func (c *clouds) calls() (n int) {
 	for _, times := range c.faults.Actions() {
 		n += times
@@ -82,7 +81,7 @@ func (c *clouds) calls() (n int) {
 	return n
 }
 
-// clearCloudEnv keeps the settings of whoever runs the tests out of them.
+// clearCloudEnv unsets the cloud settings of the environment.
 func clearCloudEnv(t *testing.T) {
 	for _, setting := range os.Environ() {
 		if name, _, _ := strings.Cut(setting, "="); strings.HasPrefix(name, "AWS_") {
@@ -108,7 +107,7 @@ regions:
   - {name: gcp/europe-west4, replicas: {min: 20, max: 20}}
 `
 
-// throttle throttles what a region is asked above a number of calls in a second.
+// throttle rejects calls to a region above a number per second.
 func throttle(limit int) func(testcloud.Call) testcloud.Outcome {
 	type window struct {
 		place  string
@@ -125,9 +124,9 @@ func throttle(limit int) func(testcloud.Call) testcloud.Outcome {
 	}
 }
 
-// A hundred replicas in five regions of two clouds, whose every call takes 20 ms: they
-// come up without a region being asked too much at once, are left alone by a second
-// up, and leave nothing; also where the clouds throttle, which costs a bounded number of tries.
+// A hundred replicas in five regions of two clouds, with 20 ms per call, start within the limit of
+// concurrent calls per region, a second up changes nothing, and down deletes everything; also where
+// the clouds throttle, with a bounded number of retries.
 func TestHundredReplicasInTwoClouds(t *testing.T) {
 	testkit.Slow(t)
 	clearCloudEnv(t)

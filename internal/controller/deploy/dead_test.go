@@ -19,8 +19,7 @@ import (
 	"skyserve/provision"
 )
 
-// agentWithoutRelay is the agent of a balancer's machine whose network leads to
-// no replica.
+// agentWithoutRelay is a balancer's agent that cannot reach any replica.
 func agentWithoutRelay(w http.ResponseWriter, r *http.Request) {
 	if r.Method == http.MethodConnect {
 		http.Error(w, "nobody there", http.StatusBadGateway)
@@ -29,7 +28,7 @@ func agentWithoutRelay(w http.ResponseWriter, r *http.Request) {
 	fmt.Fprint(w, "{}")
 }
 
-// Only what was proven to be a machine's own silence is taken for its death.
+// Only machines whose network is ruled out as the cause count as dead.
 func TestFindDeadRequiresProof(t *testing.T) {
 	authority, err := identity.NewAuthority("chat", time.Now())
 	if err != nil {
@@ -83,8 +82,8 @@ func TestFindDeadRequiresProof(t *testing.T) {
 	}
 }
 
-// A machine is replaced by taking it away first, also where replicas.max leaves no room
-// for two, and what else stands is left alone.
+// A dead machine is deleted before it is replaced, also where replicas.max does not allow two, and
+// everything else is unchanged.
 func TestDeadMachineIsReplaced(t *testing.T) {
 	spec := parse(t, strings.ReplaceAll(twoClouds, "max: 3", "max: 2"))
 	m := newCloud(spec)
@@ -134,6 +133,6 @@ func TestDeadMachineIsReplaced(t *testing.T) {
 	m.Change("firewall-us-east-1-replica", func(o *provision.Object) { o.SpecHash = "port 8200 is shut" })
 	want := []string{"mend firewall-us-east-1-replica: does not match its configuration", "replace us-east-1-0: " + deploy.ReplacedOnRequest}
 	if got := replace(map[string]string{after["us-east-1-1"]: "answers nothing", after["us-east-1-0"]: deploy.ReplacedOnRequest}); !slices.Equal(got, want) {
-		t.Errorf("behind a firewall that was changed it did %q, want %q", got, want)
+		t.Errorf("behind a changed firewall it did %q, want %q", got, want)
 	}
 }

@@ -49,7 +49,7 @@ type Delivery struct {
 	// Now is the clock for renewing certificates; nil = time.Now.
 	Now func() time.Time
 
-	mu   sync.Mutex
+	mu           sync.Mutex
 	lastStatuses map[string]agent.Status
 }
 
@@ -269,7 +269,7 @@ func (h *Delivery) StopController(ctx context.Context, id string) error {
 }
 
 // DeliverDue delivers everything that is due, and only waits for serving balancers, since a controller
-// runs it again soon. It does less than Run, because `up` may be running with another generation of
+// runs it again soon. It does less than Deliver, because `up` may be running with another generation of
 // the service: new replicas are enrolled, balancers get new deployments of their own generation,
 // certificates are renewed, and all machines get the newest revocation list. Serving balancers are
 // updated one after the other, this machine's own first, until one of them does not become ready

@@ -102,7 +102,7 @@ type HostedZone struct {
 // their addresses. It omits machines without an address, from their own deployments and from
 // others', and replicas of models that the file no longer contains. The revision of a balancer's
 // machine begins with the generation of the content, so that a controller with another generation
-// leaves it unchanged: see Handover.Tend.
+// leaves it unchanged: see Delivery.DeliverDue.
 func Deployments(c Content, have []provision.Object) (map[string]agent.Deployment, error) {
 	d := &deploymentBuilder{Content: c, spec: c.Spec}
 	for _, o := range have {

@@ -120,8 +120,7 @@ func TestEngineDeployments(t *testing.T) {
 	}
 }
 
-// An engine whose weights are in a bucket is started with the folder where they are, and
-// still goes by the model's name.
+// An engine with weights from a bucket is started with their folder and still serves the model's name.
 func TestEngineDeploymentsWithBucketWeights(t *testing.T) {
 	c := content(t)
 	froms := []string{"s3://models/m", "gs://models/m"}
@@ -164,7 +163,7 @@ func TestBalancerDeployments(t *testing.T) {
 		for _, r := range c.Replicas {
 			got = append(got, r.ID+" "+r.URL)
 			if r.MTLS != strings.HasPrefix(r.URL, "https") {
-				t.Errorf("%s speaks to %s with mTLS: %t", id, r.URL, r.MTLS)
+				t.Errorf("%s uses mTLS for %s: %t", id, r.URL, r.MTLS)
 			}
 		}
 		for _, p := range c.Peers {
@@ -178,12 +177,12 @@ func TestBalancerDeployments(t *testing.T) {
 			t.Errorf("%s: got %+v with %+v", id, c, u.Files)
 		}
 		if u.Memory != 2<<30 || c.Balancer.Memory.Total != 2<<30 {
-			t.Errorf("%s: may take %d bytes and is told %s, want 2 GiB", id, u.Memory, c.Balancer.Memory.Total)
+			t.Errorf("%s: limit of %d bytes, configured %s, want 2 GiB", id, u.Memory, c.Balancer.Memory.Total)
 		}
 	}
 }
 
-// Another memory asks for a start: systemd reads it then.
+// A changed memory limit requires a restart, because systemd only reads it at start.
 func TestChangedMemoryRestartsBalancer(t *testing.T) {
 	before, c := deployAll(t, testMachines()), content(t)
 	c.Spec.Balancer.Memory.Total = 3 * service.GiB
@@ -197,7 +196,7 @@ func TestChangedMemoryRestartsBalancer(t *testing.T) {
 	}
 }
 
-// A replica that comes is told to a balancer that runs, which need not start again.
+// A running balancer receives a new replica without a restart.
 func TestNewReplicaReloadsWithoutRestart(t *testing.T) {
 	before, after := deployAll(t, testMachines()), deployAll(t, append(testMachines(), machineAt("europe-west4-1", provision.KindReplica, "gcp/europe-west4", "org/llama", "14", 4)))
 	for id := range before {
@@ -206,13 +205,12 @@ func TestNewReplicaReloadsWithoutRestart(t *testing.T) {
 			t.Errorf("%s: changed %t, want %t", id, changed, want)
 		}
 		if before[id].Units[0].Fixed != after[id].Units[0].Fixed {
-			t.Errorf("%s has to be started again", id)
+			t.Errorf("%s requires a restart", id)
 		}
 	}
 }
 
-// A replica that goes takes no other one from its balancer: who moves is served by nobody for a
-// moment.
+// Removing a replica moves no other replica to another balancer: a moved one is briefly unserved.
 func TestReplicasKeepBalancerOnRemoval(t *testing.T) {
 	all := testMachines()
 	for n := 1; n < 4; n++ {
@@ -234,7 +232,7 @@ func TestReplicasKeepBalancerOnRemoval(t *testing.T) {
 	}
 }
 
-// balancersOfReplicas are the balancers of replicas.
+// balancersOfReplicas returns the balancer of each replica.
 func balancersOfReplicas(t *testing.T, all map[string]agent.Deployment) map[string]string {
 	t.Helper()
 	at := map[string]string{}
@@ -255,7 +253,7 @@ func balancersOfReplicas(t *testing.T, all map[string]agent.Deployment) map[stri
 	return at
 }
 
-// A replica of a model that was taken out of the file is about to go.
+// A replica whose model was removed from the file will be terminated.
 func TestReplicaOfRemovedModelIsOmitted(t *testing.T) {
 	all := deployAll(t, append(testMachines(), machineAt("us-east-1-mistral-0", provision.KindReplica, "aws/us-east-1", "org/mistral", "15", 1)))
 	if _, there := all["us-east-1-mistral-0"]; there || len(all) != 6 || strings.Contains(all["lb-us-east-1-0"].Units[0].Files["balancer/config.yaml"], "10.0.0.15") {
@@ -272,7 +270,7 @@ func TestSecretErrorsContainNoValues(t *testing.T) {
 	}
 }
 
-// contentWithACME is a service whose balancers obtain their certificate.
+// contentWithACME returns the content of a service whose balancers obtain their certificate.
 func contentWithACME(t *testing.T, acme string) deploy.Content {
 	c := content(t)
 	c.Text = []byte(strings.Replace(deployed, "tls: {cert: /etc/mine.crt, key: /etc/mine.key}", "tls: {acme: {"+acme+"}}", 1) +
@@ -281,8 +279,8 @@ func contentWithACME(t *testing.T, acme string) deploy.Content {
 	return c
 }
 
-// Balancers know what to obtain a certificate for and how; one that has no identity at AWS
-// takes up what others obtain. Secrets travel as all others do.
+// Balancers receive the configuration for obtaining a certificate. One without an AWS identity only
+// loads certificates that others obtain. Secrets are delivered as files, like all others.
 func TestBalancerDeploymentsWithACME(t *testing.T) {
 	secret["env:EAB"], secret["file:/etc/root.pem"] = "HMAC", "ROOT"
 	for _, tt := range []struct {
@@ -330,9 +328,8 @@ func TestBalancerDeploymentsWithACME(t *testing.T) {
 	}
 }
 
-// A balancer of this computer whose process died starts again where it was: until then the
-// others go on knowing it, and what it served can be adopted. One in a cloud that was ended
-// does not come back.
+// A failed balancer on this computer restarts at the same address: until then other balancers keep it
+// as a peer, so that its replicas can be adopted. A terminated one in a cloud does not return.
 func TestOnlyLocalDeadBalancersStayConfigured(t *testing.T) {
 	for text, forgotten := range map[string]bool{localService: false, twoClouds: true} {
 		c := content(t)
@@ -356,7 +353,7 @@ func TestOnlyLocalDeadBalancersStayConfigured(t *testing.T) {
 	}
 }
 
-// A replica is known by the GPU that it got, where another one was tried first and had no capacity.
+// A replica is configured with its actual GPU where the first choice had no capacity.
 func TestReplicaReportsItsActualGPU(t *testing.T) {
 	have := testMachines()
 	have[1].Offering.GPU = "A100" // its label says L4
@@ -367,5 +364,5 @@ func TestReplicaReportsItsActualGPU(t *testing.T) {
 			}
 		}
 	}
-	t.Error("no balancer is told of an A100")
+	t.Error("no balancer is configured with the A100")
 }

@@ -16,7 +16,7 @@ import (
 // Deployer is the machines of one service in clouds.
 type Deployer struct {
 	Spec *service.Spec
-	// Owner is the owner of the service: provision.Want.Owner.
+	// Owner is the owner of the service: provision.Desired.Owner.
 	Owner string
 	// Provider combines all clouds of the service.
 	Provider provision.Provider
@@ -33,7 +33,7 @@ type Deployer struct {
 	// Now is the clock for remembering refused offerings; nil = time.Now.
 	Now func() time.Time
 
-	// Going, Counts and ZoneID are those of cloud.Input.
+	// Terminating, Counts and ZoneID are those of cloud.Input.
 	Terminating map[string]bool
 	Counts      map[cloud.ReplicaGroup]provision.ClassCounts
 	ZoneID      string
@@ -43,7 +43,7 @@ type Deployer struct {
 	Only func(*Plan, provision.Change) bool
 
 	exhausted provision.ExhaustedOfferings
-	replaced  map[string]string                      // see Replacing
+	replaced  map[string]string                      // see PlanReplacing
 	offers    map[service.Region]provision.Offerings // at list prices
 	prices    Prices
 }

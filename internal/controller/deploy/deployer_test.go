@@ -20,7 +20,7 @@ import (
 	"skyserve/provision/local"
 )
 
-// TestMain makes this test binary be a machine of this computer when it is started as one.
+// TestMain runs this test binary as a machine of this computer when it is started as one.
 func TestMain(m *testing.M) {
 	if object := os.Getenv(local.EnvObject); object != "" {
 		runMachineProcess(object)
@@ -52,7 +52,7 @@ func parse(t interface{ Fatal(...any) }, text string) *service.Spec {
 	return spec
 }
 
-// newCloud is a cloud with all known machine types in two zones of every region.
+// newCloud returns a cloud with all known machine types in two zones of every region.
 func newCloud(spec *service.Spec) *conformance.Memory {
 	m := &conformance.Memory{Offers: map[service.Region]provision.Offerings{}}
 	for _, r := range cloud.ManagedRegions(spec) {
@@ -77,7 +77,7 @@ func newDeployer(spec *service.Spec, p provision.Provider) *deploy.Deployer {
 	}
 }
 
-// up plans and carries out, as a program does that was just started.
+// up plans and applies, as a program that has just started.
 func up(spec *service.Spec, p provision.Provider) (*deploy.Plan, error) {
 	f := newDeployer(spec, p)
 	plan, err := f.Plan(context.Background())
@@ -87,7 +87,7 @@ func up(spec *service.Spec, p provision.Provider) (*deploy.Plan, error) {
 	return f.Up(context.Background(), plan, nil)
 }
 
-// machines lists the VMs that run, with what they run on.
+// machines returns the running VMs with their types.
 func machines(m *conformance.Memory) []string {
 	var out []string
 	for _, o := range m.Objects() {
@@ -124,8 +124,8 @@ func TestUpIsIdempotentAndDownDeletesAll(t *testing.T) {
 	}
 }
 
-// A crash before or after every single call, for up, for a change and for down, and
-// then the same again: the same end, nothing left, nothing twice.
+// After a crash before or after any call of up, a change or down, a second run leads to the same
+// result without remains or duplicates.
 func TestRerunAfterCrash(t *testing.T) {
 	for name, text := range map[string]string{"two clouds": twoClouds, "this computer": localService} {
 		t.Run(name, func(t *testing.T) { testCrashes(t, text) })
@@ -175,7 +175,7 @@ func testCrashes(t *testing.T, text string) {
 				t.Fatalf("%s: crash at %d: got %v", name, at, err)
 			}
 			if at > 0 && err == nil && len(m.Objects()) > 0 { // down looks again before it gives up
-				t.Fatalf("%s: crash at %d went unnoticed", name, at)
+				t.Fatalf("%s: crash at %d was not reported", name, at)
 			}
 			return m
 		}
@@ -223,7 +223,7 @@ func TestReplicasFallBackToOtherRegions(t *testing.T) {
 		t.Errorf("got %q, want %q", got, away)
 	}
 	if _, err := up(spec, m); err != nil || !slices.Equal(machines(m), away) {
-		t.Errorf("while it lasts, up again: %v, %q", err, machines(m))
+		t.Errorf("up again without capacity: %v, %q", err, machines(m))
 	}
 	m.Refuse = nil
 	if _, err := up(spec, m); err != nil {
@@ -310,7 +310,7 @@ func TestUpRepairsManualChanges(t *testing.T) {
 		t.Fatal(err)
 	}
 	if again, err := f.Plan(context.Background()); err != nil || len(again.Changes) != 0 {
-		t.Errorf("still to change: %+v, %v", again, err)
+		t.Errorf("remaining changes: %+v, %v", again, err)
 	}
 }
 
@@ -357,8 +357,8 @@ func TestOrphans(t *testing.T) {
 	}
 }
 
-// Whatever is refused, interrupted and asked for again: never above a maximum, and
-// the end is one that a further up does not change.
+// Whatever is refused, interrupted and requested again: replicas never exceed their maximum, and a
+// further up changes nothing.
 func TestUpConverges(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		spec := parse(t, twoClouds)

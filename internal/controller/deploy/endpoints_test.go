@@ -9,7 +9,7 @@ import (
 	"skyserve/provision"
 )
 
-// Machines that share one address are told apart by the ports that their provider says.
+// Machines that share an address are distinguished by their provider's ports.
 func TestProviderPortsOfSharedAddress(t *testing.T) {
 	spec := parse(t, twoClouds)
 	shared := netip.MustParseAddr("127.0.0.1")

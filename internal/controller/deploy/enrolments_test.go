@@ -20,7 +20,7 @@ import (
 	"skyserve/provision"
 )
 
-// memoryNotes is what an operator's machine keeps, in memory.
+// memoryNotes is a NoteStore in memory.
 type memoryNotes map[string]string
 
 func (n memoryNotes) LoadValue(name string, v any) error {
@@ -36,7 +36,7 @@ func (n memoryNotes) StoreValue(name string, v any) error {
 	return err
 }
 
-// enrolments are those of an operator whose program was just started.
+// enrolments returns the record of an operator whose program has just started.
 func enrolments(t *testing.T, n memoryNotes) *deploy.Enrolments {
 	t.Helper()
 	e, err := deploy.ReadEnrolments(n)
@@ -46,7 +46,7 @@ func enrolments(t *testing.T, n memoryNotes) *deploy.Enrolments {
 	return e
 }
 
-// claimedMachine is a machine that says what it is.
+// claimedMachine returns a machine with the claimed kind and ID.
 func claimedMachine(kind provision.Kind, id, handle, word string) provision.Object {
 	o := provision.Object{ID: id, Kind: kind, Handle: handle, Region: "aws/us-east-1"}
 	if word != "" {
@@ -55,8 +55,8 @@ func claimedMachine(kind provision.Kind, id, handle, word string) provision.Obje
 	return o
 }
 
-// What claims to be a balancer is one if an up launched it, also if that never heard of it; else
-// its certificate has to say so, and no other may claim the same.
+// A machine that claims to be a balancer is one if an `up` launched it, even where `up` never got the
+// response. Otherwise it needs a certificate, and no other machine may claim the same ID.
 func TestExamineRecognisesBalancers(t *testing.T) {
 	const b, r = provision.KindBalancer, provision.KindReplica
 	const noted = `[{"id":"lb-a-0","word":"w0","handle":"i-0"},{"id":"lb-a-1","word":"w1"}]`
@@ -111,7 +111,7 @@ func TestExamineRecognisesBalancers(t *testing.T) {
 	}
 }
 
-// What is noted of an id stays bounded, and the newest stays.
+// The number of recorded launches per ID is bounded, and the newest are kept.
 func TestEnrolmentsAreBounded(t *testing.T) {
 	n := memoryNotes{}
 	for i := range 100 {
@@ -124,13 +124,15 @@ func TestEnrolmentsAreBounded(t *testing.T) {
 	}
 }
 
-// constantKey is a cloud that tells the same of every machine's key.
+// constantKey is an attestor that returns the same key for every machine.
 type constantKey string
 
-func (f constantKey) Fingerprint(context.Context, provision.Object) (string, error) { return string(f), nil }
+func (f constantKey) Fingerprint(context.Context, provision.Object) (string, error) {
+	return string(f), nil
+}
 
-// Only a balancer that an operator launched is enrolled, by the key that it told first; a
-// controller, which launches replicas alone, enrols no balancer.
+// Only a balancer that an operator launched is enrolled, with the first key that it reported. A
+// controller, which only launches replicas, enrols no balancers.
 func TestOnlyLaunchedBalancersAreEnrolled(t *testing.T) {
 	authority, err := identity.NewAuthority("chat", time.Now())
 	if err != nil {
@@ -169,7 +171,7 @@ func TestOnlyLaunchedBalancersAreEnrolled(t *testing.T) {
 	}
 }
 
-// A machine that is there already, by whomever, is not taken for the one that is launched.
+// An existing machine is not mistaken for the launched one.
 func TestLaunchRejectsExistingMachine(t *testing.T) {
 	spec := parse(t, twoClouds)
 	m, n := newCloud(spec), memoryNotes{}
@@ -195,12 +197,11 @@ func TestLaunchRejectsExistingMachine(t *testing.T) {
 		t.Errorf("got %v, want that it is a stranger", err)
 	}
 	if got := enrolments(t, n).Handles(); len(got) != 0 {
-		t.Errorf("noted are %v", got)
+		t.Errorf("recorded are %v", got)
 	}
 }
 
-// What nobody launched has no part in the service: it is handed nothing, is no other balancer's
-// peer, and gets no replicas.
+// Machines that no operator launched get no deployment, and are neither peers nor replicas of others.
 func TestStrangersGetNoDeployment(t *testing.T) {
 	have := testMachines()
 	c := withBundle(t)
@@ -224,15 +225,15 @@ func TestStrangersGetNoDeployment(t *testing.T) {
 			}
 			for id := range want {
 				if got[id].Revision != want[id].Revision {
-					t.Errorf("%s %s changes what %s runs", stranger.Kind, stranger.ID, id)
+					t.Errorf("%s %s changes the deployment of %s", stranger.Kind, stranger.ID, id)
 				}
 			}
 		}
 	}
 }
 
-// A stranger that has the id of a balancer does not stand before it in the controller's eyes: nobody
-// waits for it, and what it does not answer is not taken for the balancer's silence.
+// A stranger with a balancer's ID does not hide the balancer: the controller does not wait for the
+// stranger, and its missing response is not attributed to the balancer.
 func TestReconcilerIgnoresStrangers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		u := newReconcilerWorld(t)
@@ -273,12 +274,12 @@ func TestReconcilerIgnoresStrangers(t *testing.T) {
 		})
 		u.reconcileFor(t, k, time.Minute, always)
 		if asked["i-stranger"] || asked["i-among"] || !asked[enrolled["lb-us-east-1-0"][0]] {
-			t.Errorf("it asks %v, want the balancers that were launched and no stranger", asked)
+			t.Errorf("it contacts %v, want the launched balancers and no stranger", asked)
 		}
 	})
 }
 
-// withExtraMachines has us-east-1 list more machines than it has.
+// withExtraMachines adds machines to the list of us-east-1.
 func withExtraMachines(open func(context.Context, json.RawMessage, *service.Spec, string) (deploy.CloudAccess, error), more ...provision.Object) func(context.Context, json.RawMessage, *service.Spec, string) (deploy.CloudAccess, error) {
 	return func(ctx context.Context, means json.RawMessage, spec *service.Spec, owner string) (deploy.CloudAccess, error) {
 		r, err := open(ctx, means, spec, owner)
@@ -289,7 +290,7 @@ func withExtraMachines(open func(context.Context, json.RawMessage, *service.Spec
 	}
 }
 
-// extendedLister is a region with more machines.
+// extendedLister is a region with additional machines.
 type extendedLister struct {
 	deploy.Lister
 	more []provision.Object

@@ -2,7 +2,7 @@ package deploy
 
 import "skyserve/provision"
 
-// SetProber has the reconciler told how machines do, instead of asking them.
+// SetProber replaces reading the status of machines from their agents.
 func (k *Reconciler) SetProber(prober func(have []provision.Object) map[string]AgentReport) {
 	k.prober = prober
 }

@@ -20,8 +20,7 @@ import (
 	"skyserve/provision/cloud"
 )
 
-// cloudRegion is a cloud as one of its regions tells of it: its identities stand in every
-// region's list.
+// cloudRegion is one region's view of a cloud: identities are in every region's list.
 type cloudRegion struct {
 	*conformance.Memory
 	region service.Region
@@ -47,8 +46,8 @@ func (r cloudRegion) List(ctx context.Context, name string) ([]provision.Object,
 	return have, err
 }
 
-// newInspector is the service of twoClouds as `up` leaves it, each machine with an address,
-// and who looks at it. Machines that have no entry in answers say that they are ready.
+// newInspector returns the service of twoClouds after `up`, with addresses for all machines, and its
+// inspector. Machines without an entry in answers report that they are ready.
 func newInspector(t *testing.T, answers map[string]func(context.Context) (agent.Status, error)) (*conformance.Memory, *deploy.Inspector) {
 	t.Helper()
 	spec := parse(t, twoClouds)
@@ -73,7 +72,7 @@ func newInspector(t *testing.T, answers map[string]func(context.Context) (agent.
 	return m, i
 }
 
-// machineState is how a machine does: its state and reason.
+// machineState returns the state and reason of a machine.
 func machineState(t *testing.T, s *deploy.ServiceStatus, id string) string {
 	t.Helper()
 	for _, r := range s.Regions {
@@ -105,7 +104,7 @@ func TestStatusOfHealthyService(t *testing.T) {
 	}
 }
 
-// A machine that hangs, and one of each other kind, leaves the rest as they are.
+// A hanging machine, and one in each other state, does not affect the others.
 func TestStatusOfMachines(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		says := func(phase agent.Phase, reason string, err error) func(context.Context) (agent.Status, error) {
@@ -148,8 +147,8 @@ func TestStatusOfMachines(t *testing.T) {
 	})
 }
 
-// A controller that cannot work, as on a full disk, is told of by itself: the balancer
-// beside it serves. What it remarks while it works is told too.
+// A controller that cannot work, for example on a full disk, has its own status: the balancer on its
+// machine serves. Its warnings are shown too.
 func TestStatusOfControllerWithFullDisk(t *testing.T) {
 	full := "it answers 503: critical: store: no space left on device"
 	for phase, c := range map[agent.Phase]struct {
@@ -178,7 +177,7 @@ func TestStatusOfControllerWithFullDisk(t *testing.T) {
 	}
 }
 
-// A region that hangs hides nothing of the other; what `up` would change is not known then.
+// An unresponsive region does not hide others; the changes of `up` are then unknown.
 func TestStatusOfUnresponsiveRegion(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, i := newInspector(t, nil)
@@ -195,7 +194,7 @@ func TestStatusOfUnresponsiveRegion(t *testing.T) {
 		}
 		m.Change("lb-us-east-1-0", nil)
 		if s, err = i.Status(t.Context()); err != nil || s.State != deploy.StateUnknown {
-			t.Errorf("where no balancer is known of: %+v, %v", s, err)
+			t.Errorf("without known balancers: %+v, %v", s, err)
 		}
 	})
 }
@@ -214,11 +213,11 @@ func TestStatusErrors(t *testing.T) {
 	i.Deployer.Owner = "you"
 	var owned *provision.OwnedError
 	if _, err := i.Status(t.Context()); !errors.As(err, &owned) {
-		t.Errorf("of somebody else's service: %v", err)
+		t.Errorf("of another owner: %v", err)
 	}
 }
 
-// What `up` would change is told: what is missing, what was changed, what is too many.
+// Status shows the changes of `up`: missing, changed and excess machines.
 func TestStatusShowsDrift(t *testing.T) {
 	m, i := newInspector(t, nil)
 	m.Change("us-east-1-1", nil)
@@ -236,6 +235,6 @@ func TestStatusShowsDrift(t *testing.T) {
 	}
 	i.Deployer.UserData = nil
 	if s, err = i.Status(t.Context()); err != nil || s.Drift != nil || len(s.Problems) != 1 {
-		t.Errorf("without what machines are made with: %+v, %v", s, err)
+		t.Errorf("without UserData: %+v, %v", s, err)
 	}
 }

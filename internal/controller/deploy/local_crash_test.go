@@ -20,8 +20,8 @@ import (
 	"skyserve/provision/local"
 )
 
-// runMachineProcess is the process of a machine on this computer: it holds its object until it is asked
-// to end.
+// runMachineProcess is the process of a machine on this computer: it holds its object until it is
+// terminated.
 func runMachineProcess(object string) {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
@@ -33,8 +33,8 @@ func runMachineProcess(object string) {
 	<-ctx.Done()
 }
 
-// crashingProvider is a provider whose program ends at one of its calls: before it did anything or, when
-// late is set, after it did all. Nothing that the program still calls does anything.
+// crashingProvider is a provider whose program ends at one of its calls: before the call has any effect
+// or, with late, after it took effect. Later calls have no effect.
 type crashingProvider struct {
 	provision.Provider
 	at   int // counted from 1; 0 = none does
@@ -74,17 +74,17 @@ func (c *crashingProvider) Terminate(ctx context.Context, o provision.Object) er
 	return c.step(func() error { return c.Provider.Terminate(ctx, o) })
 }
 
-// localStep is one thing that is done to a service of this computer.
+// localStep is one action on a service of this computer.
 type localStep struct {
-	name  string
-	spec  *service.Spec
-	do    func(*service.Spec, provision.Provider) error
-	calls int      // that change something
-	objects  []string // what there is afterwards, and which of it was there before
+	name    string
+	spec    *service.Spec
+	do      func(*service.Spec, provision.Provider) error
+	calls   int      // that change something
+	objects []string // what there is afterwards, and which of it was there before
 }
 
-// A program that ends before or after any change that it makes to a service of this computer leaves
-// it so that the same again comes to the same end, with the same processes where they were to stay.
+// After a crash before or after any change to a service on this computer, a second run leads to the
+// same result, and keeps the processes that should be kept.
 func TestRerunAfterLocalCrash(t *testing.T) {
 	testkit.Slow(t)
 	t.Setenv("GORACE", "atexit_sleep_ms=0") // else a process built to find races takes a second to end
@@ -113,8 +113,8 @@ func TestRerunAfterLocalCrash(t *testing.T) {
 	}
 }
 
-// runLocalLifecycle goes through a life in which every chapter crashes at one of its calls and is begun
-// again. With at 0 nothing crashes, and the chapters are written.
+// runLocalLifecycle runs steps, each of which crashes at one of its calls and is then run again. With
+// at 0 nothing crashes, and the results of the steps are recorded.
 func runLocalLifecycle(t *testing.T, steps []*localStep, at int, late bool) {
 	t.Helper()
 	exe, err := os.Executable()

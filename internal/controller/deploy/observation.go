@@ -26,10 +26,10 @@ type observation struct {
 	spec *service.Spec
 	// have is the objects in the regions that responded.
 	have []provision.Object
-	// isUnreachable contains the errors of the other regions.
+	// silent contains the errors of the other regions.
 	silent map[service.Region]error
 	// known is the last known objects of silent regions, at their last response or at the delivery
-	// of the controller's bundle; handed are the regions with only the latter.
+	// of the controller's bundle; fromBundle are the regions with only the latter.
 	known      []provision.Object
 	fromBundle map[service.Region]bool
 	// unknown are silent regions without known objects.
@@ -185,7 +185,7 @@ type attestors struct {
 	other provision.Providers
 }
 
-// Fingerprint implements provision.Witness.
+// Fingerprint implements provision.KeyAttestor.
 func (w attestors) Fingerprint(ctx context.Context, o provision.Object) (string, error) {
 	if o.Region.Cloud() == w.home || cloud.RunsOnThisComputer(o.Region) {
 		return w.own.Fingerprint(ctx, o)

@@ -31,8 +31,8 @@ type Prices struct {
 // they are in Unknown.
 func AskPrices(ctx context.Context, p provision.Provider, regions []service.Region) Prices {
 	all := Prices{ByRegion: map[service.Region][]provision.Price{}, Unknown: map[service.Region]error{}}
-	pricer, tells := p.(provision.Pricer)
-	if !tells {
+	pricer, ok := p.(provision.Pricer)
+	if !ok {
 		return all
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, priceTimeout, fmt.Errorf("no response within %s", priceTimeout))
@@ -102,11 +102,11 @@ func (k *Reconciler) refreshPrices(ctx context.Context, o *bundleState) {
 		k.applyPrices(ctx, o, prices)
 	default:
 	}
-	hold := pricesTTL
+	ttl := pricesTTL
 	if len(o.deployer.prices.Unknown) > 0 {
-		hold = pricesRetry
+		ttl = pricesRetry
 	}
-	if ctx.Err() != nil || !o.pricesRequestedAt.IsZero() && time.Since(o.pricesRequestedAt) < hold {
+	if ctx.Err() != nil || !o.pricesRequestedAt.IsZero() && time.Since(o.pricesRequestedAt) < ttl {
 		return
 	}
 	o.pricesRequestedAt = time.Now()

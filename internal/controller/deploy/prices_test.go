@@ -20,11 +20,11 @@ import (
 	"skyserve/provision"
 )
 
-// pricedCloud is a cloud that tells prices.
+// pricedCloud is a cloud that reports prices.
 type pricedCloud struct {
 	*conformance.Memory
-	requests  atomic.Int32
-	prices func(ctx context.Context, r service.Region) ([]provision.Price, error)
+	requests atomic.Int32
+	prices   func(ctx context.Context, r service.Region) ([]provision.Price, error)
 }
 
 func (p *pricedCloud) Prices(ctx context.Context, r service.Region) ([]provision.Price, error) {
@@ -32,13 +32,13 @@ func (p *pricedCloud) Prices(ctx context.Context, r service.Region) ([]provision
 	return p.prices(ctx, r)
 }
 
-// tenfoldPrices has everything cost ten times as much as by the list, on demand and as spot.
+// tenfoldPrices returns ten times the list prices, on demand and spot.
 func tenfoldPrices(_ context.Context, r service.Region) ([]provision.Price, error) {
 	var prices []provision.Price
 	for _, m := range provision.MachineTypes(r.Cloud()) {
 		prices = append(prices,
-			provision.Price{Type: m.Type, Capacity: service.CapacityOnDemand, PerHour: 10 * m.OnDemand, Source: "dear " + r.Place()},
-			provision.Price{Type: m.Type, Capacity: service.CapacitySpot, PerHour: 4 * m.OnDemand, Source: "dear spot " + r.Place()})
+			provision.Price{Type: m.Type, Capacity: service.CapacityOnDemand, PerHour: 10 * m.OnDemand, Source: "costly " + r.Place()},
+			provision.Price{Type: m.Type, Capacity: service.CapacitySpot, PerHour: 4 * m.OnDemand, Source: "costly spot " + r.Place()})
 	}
 	return prices, nil
 }
@@ -62,7 +62,7 @@ regions:
     capacity: [reserved, on_demand]
 `
 
-// costsOf is what each machine that a plan launches costs, and by whose word.
+// costsOf returns the cost and price source of each machine that a plan launches.
 func costsOf(p *deploy.Plan) map[string]string {
 	all := map[string]string{}
 	for _, c := range p.Changes {
@@ -74,8 +74,8 @@ func costsOf(p *deploy.Plan) map[string]string {
 	return all
 }
 
-// Service.yaml goes before what a cloud tells, and that before the list; a cloud that
-// tells nothing holds nothing up.
+// Prices of service.yaml take precedence over a cloud's, and those over list prices. A cloud that
+// reports no prices delays nothing.
 func TestPlanUsesCloudPrices(t *testing.T) {
 	spec := parse(t, pricedService)
 	refused := errors.New("prices are secret")
@@ -85,8 +85,8 @@ func TestPlanUsesCloudPrices(t *testing.T) {
 		"us-east-1-stated-0": "3 service.yaml", "eu-west-1-stated-0": "3 service.yaml",
 	}
 	reported := map[string]string{
-		"lb-us-east-1-0": "0.8925 dear us-east-1", "lb-eu-west-1-0": "0.8925 dear eu-west-1",
-		"us-east-1-0": "8.048 dear us-east-1", "eu-west-1-0": "0.5 service.yaml",
+		"lb-us-east-1-0": "0.8925 costly us-east-1", "lb-eu-west-1-0": "0.8925 costly eu-west-1",
+		"us-east-1-0": "8.048 costly us-east-1", "eu-west-1-0": "0.5 service.yaml",
 		"us-east-1-stated-0": "3 service.yaml", "eu-west-1-stated-0": "3 service.yaml",
 	}
 	half := map[string]string{"lb-us-east-1-0": reported["lb-us-east-1-0"], "us-east-1-0": reported["us-east-1-0"]}
@@ -101,7 +101,7 @@ func TestPlanUsesCloudPrices(t *testing.T) {
 		want    map[string]string
 		unknown []service.Region
 	}{
-		{"told", tenfoldPrices, reported, nil},
+		{"reported", tenfoldPrices, reported, nil},
 		{"refused", func(context.Context, service.Region) ([]provision.Price, error) { return nil, refused }, listed, []service.Region{"aws/eu-west-1", "aws/us-east-1"}},
 		{"refused in one region", func(ctx context.Context, r service.Region) ([]provision.Price, error) {
 			if r.Place() == "eu-west-1" {
@@ -109,7 +109,7 @@ func TestPlanUsesCloudPrices(t *testing.T) {
 			}
 			return tenfoldPrices(ctx, r)
 		}, half, []service.Region{"aws/eu-west-1"}},
-		{"told in part", func(ctx context.Context, r service.Region) ([]provision.Price, error) {
+		{"incomplete prices", func(ctx context.Context, r service.Region) ([]provision.Price, error) {
 			prices, _ := tenfoldPrices(ctx, r)
 			return prices, refused
 		}, reported, []service.Region{"aws/eu-west-1", "aws/us-east-1"}},
@@ -135,14 +135,13 @@ func TestPlanUsesCloudPrices(t *testing.T) {
 			}
 			slices.Sort(unknown)
 			if !slices.Equal(unknown, tt.unknown) || cloud.requests.Load() != 2 {
-				t.Errorf("unknown are %q after %d questions, want %q", unknown, cloud.requests.Load(), tt.unknown)
+				t.Errorf("unknown are %q after %d requests, want %q", unknown, cloud.requests.Load(), tt.unknown)
 			}
 		})
 	}
 }
 
-// What `status` says that `up` would launch costs what `up` says; where nothing is to be
-// launched nobody asks.
+// Launches in the drift of `status` cost what `up` reports. Without launches no prices are requested.
 func TestDriftUsesCloudPrices(t *testing.T) {
 	spec := parse(t, pricedService)
 	cloud := &pricedCloud{Memory: newCloud(spec), prices: tenfoldPrices}
@@ -161,7 +160,7 @@ func TestDriftUsesCloudPrices(t *testing.T) {
 	for range 2 {
 		s, err := i.Status(t.Context())
 		if err != nil || len(s.Drift) == 0 || !slices.Equal(s.Drift, deploy.ChangesOf(p.Changes)) || cloud.requests.Load() != 2 {
-			t.Errorf("got %+v, %v after %d questions, want %+v", s, err, cloud.requests.Load(), deploy.ChangesOf(p.Changes))
+			t.Errorf("got %+v, %v after %d requests, want %+v", s, err, cloud.requests.Load(), deploy.ChangesOf(p.Changes))
 		}
 	}
 	if _, err := newDeployer(spec, cloud.Memory).Up(t.Context(), p, nil); err != nil {
@@ -170,11 +169,11 @@ func TestDriftUsesCloudPrices(t *testing.T) {
 	cloud.requests.Store(0)
 	still := &deploy.Inspector{Deployer: newDeployer(spec, cloud), Lists: i.Lists, Ask: i.Ask}
 	if s, err := still.Status(t.Context()); err != nil || len(s.Drift) != 0 || cloud.requests.Load() != 0 {
-		t.Errorf("of what stands: %+v, %v after %d questions", s, err, cloud.requests.Load())
+		t.Errorf("without launches: %+v, %v after %d requests", s, err, cloud.requests.Load())
 	}
 }
 
-// A cloud that never answers about prices holds a plan up for half a minute and no more.
+// A cloud that never returns prices delays a plan by at most half a minute.
 func TestPriceRequestTimesOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		spec := parse(t, pricedService)
@@ -193,8 +192,8 @@ func TestPriceRequestTimesOut(t *testing.T) {
 	})
 }
 
-// The reconciler asks for prices beside its work, keeps those it had when it is refused later,
-// and shows the planner what it launches on.
+// The reconciler requests prices in the background, keeps the previous ones if a later request fails,
+// and provides its offerings to the planner.
 func TestReconcilerRequestsPricesInBackground(t *testing.T) {
 	testkit.Slow(t)
 	synctest.Test(t, func(t *testing.T) {
@@ -219,7 +218,7 @@ func TestReconcilerRequestsPricesInBackground(t *testing.T) {
 			return reach, err
 		}
 		if k.Offers() != nil {
-			t.Errorf("before its first look it knows %v", k.Offers())
+			t.Errorf("before the first observation: %v", k.Offers())
 		}
 		price := func() float64 {
 			return k.Offers()["aws/eu-west-1"].WithGPU("L4", 1).SortedByCapacity([]service.CapacityType{service.CapacityOnDemand})[0].PricePerHour
@@ -231,12 +230,12 @@ func TestReconcilerRequestsPricesInBackground(t *testing.T) {
 		}
 		u.reconcileFor(t, k, 40*time.Second, always)
 		if math.Abs(price()-8.048) > 1e-9 || cloud.requests.Load() != 4 {
-			t.Errorf("told: %g after %d questions", price(), cloud.requests.Load())
+			t.Errorf("with prices: %g after %d requests", price(), cloud.requests.Load())
 		}
 		refuse.Store(true)
 		u.reconcileFor(t, k, 36*time.Minute, always)
 		if math.Abs(price()-8.048) > 1e-9 || cloud.requests.Load() != 4+2*2 {
-			t.Errorf("refused: %g after %d questions", price(), cloud.requests.Load())
+			t.Errorf("refused: %g after %d requests", price(), cloud.requests.Load())
 		}
 	})
 }

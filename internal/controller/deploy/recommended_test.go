@@ -13,29 +13,28 @@ import (
 	"skyserve/provision"
 )
 
-// A replica is used until the one that was launched in its place serves, for whatever reason
-// it was, and no other one counts.
+// A replica counts as replaced once its replacement is ready, whatever the reason for replacing it.
 func TestReplacedOnceReplacementIsReady(t *testing.T) {
 	since := time.Unix(1, 0)
-	machine := func(id, instead string) provision.Object {
-		return provision.Object{ID: id, Kind: provision.KindReplica, Handle: "h-" + id, Labels: map[string]string{"model": "m", "instead": instead}}
+	machine := func(id, replaces string) provision.Object {
+		return provision.Object{ID: id, Kind: provision.KindReplica, Handle: "h-" + id, Labels: map[string]string{"model": "m", "instead": replaces}}
 	}
 	ready := AgentReport{Status: agent.Status{Phase: agent.PhaseReady}}
 	reported := ready
 	reported.AdvisedAt = since
 	have := []provision.Object{machine("a", ""), machine("b", ""), machine("c", "h-a")}
 	for _, tt := range []struct {
-		name          string
-		seen          map[string]AgentReport
+		name             string
+		seen             map[string]AgentReport
 		advised, removed string
 	}{
 		{"nothing is recommended", map[string]AgentReport{"a": ready, "b": ready, "c": ready}, "", "a"},
-		{"its successor starts", map[string]AgentReport{"a": reported, "b": ready, "c": {Status: agent.Status{Phase: agent.PhaseWeights}}}, "a", ""},
-		{"its successor says nothing", map[string]AgentReport{"a": reported, "b": ready, "c": {Err: errors.New("no answer")}}, "a", ""},
-		{"its successor serves", map[string]AgentReport{"a": reported, "b": ready, "c": ready}, "a", "a"},
-		{"it has no successor", map[string]AgentReport{"a": {}, "b": reported, "c": ready}, "b", ""},
-		{"it is taken by now", map[string]AgentReport{"a": {Status: agent.Status{Phase: agent.PhaseInterrupted, AdvisedAt: since}}, "b": ready, "c": ready}, "", ""},
-		{"it says nothing any more", map[string]AgentReport{"a": {Err: errors.New("no answer"), Status: agent.Status{Phase: agent.PhaseReady, AdvisedAt: since}}, "c": ready}, "", ""},
+		{"its replacement starts", map[string]AgentReport{"a": reported, "b": ready, "c": {Status: agent.Status{Phase: agent.PhaseWeights}}}, "a", ""},
+		{"its replacement does not respond", map[string]AgentReport{"a": reported, "b": ready, "c": {Err: errors.New("no response")}}, "a", ""},
+		{"its replacement is ready", map[string]AgentReport{"a": reported, "b": ready, "c": ready}, "a", "a"},
+		{"it has no replacement", map[string]AgentReport{"a": {}, "b": reported, "c": ready}, "b", ""},
+		{"it is being interrupted", map[string]AgentReport{"a": {Status: agent.Status{Phase: agent.PhaseInterrupted, AdvisedAt: since}}, "b": ready, "c": ready}, "", ""},
+		{"it no longer responds", map[string]AgentReport{"a": {Err: errors.New("no response"), Status: agent.Status{Phase: agent.PhaseReady, AdvisedAt: since}}, "c": ready}, "", ""},
 	} {
 		if got := recommended(have, tt.seen); !maps.Equal(got, setOf(tt.advised)) {
 			t.Errorf("%s: advised %v, want %q", tt.name, got, tt.advised)
@@ -46,8 +45,8 @@ func TestReplacedOnceReplacementIsReady(t *testing.T) {
 	}
 }
 
-// A machine that nobody needs any more is given back once balancers were told to leave it, a look
-// later, and it has finished what it had; one that is needed again by then stays.
+// An excess machine is deleted once its balancers have stopped using it for one observation and its
+// requests have completed. One that is needed again before stays.
 func TestRemoveDrainedWaitsUntilUnused(t *testing.T) {
 	have := []provision.Object{
 		{ID: "us-0", Kind: provision.KindReplica, Region: "aws/us", Handle: "h-0", Labels: map[string]string{"model": "m"}},
@@ -57,37 +56,37 @@ func TestRemoveDrainedWaitsUntilUnused(t *testing.T) {
 	cloud := &conformance.Memory{}
 	o := &bundleState{deployer: &Deployer{Provider: cloud}}
 	k := &Reconciler{}
-	for _, look := range []struct {
+	for _, round := range []struct {
 		name     string
-		surplus  string
+		excess   string
 		revision string
 		inFlight int
 		calls    int // so far
 	}{
 		{"its balancer uses it", "us-1", "1", 0, 0},
-		{"its balancer was told", "us-1", "2", 0, 0},
+		{"its balancer is updated", "us-1", "2", 0, 0},
 		{"it is needed again", "", "2", 0, 0},
-		{"it is not", "us-1", "2", 0, 0},
-		{"it has something to finish", "us-1", "2", 1, 0},
-		{"it has not", "us-1", "2", 0, 1},
+		{"it is no longer needed", "us-1", "2", 0, 0},
+		{"it has a request in flight", "us-1", "2", 1, 0},
+		{"its requests have completed", "us-1", "2", 0, 1},
 	} {
-		k.excess = setOf(look.surplus)
+		k.excess = setOf(round.excess)
 		seen := map[string]AgentReport{
-			"us-0": {Status: agent.Status{Phase: agent.PhaseReady}}, "us-1": {Status: agent.Status{Phase: agent.PhaseReady, InFlight: look.inFlight}},
-			"lb-us-0": {Status: agent.Status{Phase: agent.PhaseReady, Revision: look.revision}},
+			"us-0": {Status: agent.Status{Phase: agent.PhaseReady}}, "us-1": {Status: agent.Status{Phase: agent.PhaseReady, InFlight: round.inFlight}},
+			"lb-us-0": {Status: agent.Status{Phase: agent.PhaseReady, Revision: round.revision}},
 		}
 		err := k.removeDrained(t.Context(), o, &observation{have: have}, seen, map[string]agent.Deployment{"lb-us-0": {Revision: "2"}}, func() error { return nil })
-		if err != nil || cloud.Calls() != look.calls {
-			t.Errorf("%s: %d calls, want %d (%v)", look.name, cloud.Calls(), look.calls, err)
+		if err != nil || cloud.Calls() != round.calls {
+			t.Errorf("%s: %d calls, want %d (%v)", round.name, cloud.Calls(), round.calls, err)
 		}
 	}
 }
 
-// A strategy counts a replica and the one that was launched in its place as one: the old one
-// until the new one serves, then the new one.
+// A strategy counts a replica and its replacement as one: the old replica until the replacement is
+// ready, then the replacement.
 func TestReplicaAndReplacementCountOnce(t *testing.T) {
-	machine := func(id, instead string) provision.Object {
-		return provision.Object{ID: id, Kind: provision.KindReplica, Handle: "h-" + id, Region: "aws/us", Labels: map[string]string{"model": "m", "instead": instead}}
+	machine := func(id, replaces string) provision.Object {
+		return provision.Object{ID: id, Kind: provision.KindReplica, Handle: "h-" + id, Region: "aws/us", Labels: map[string]string{"model": "m", "instead": replaces}}
 	}
 	have := []provision.Object{machine("a", ""), machine("b", "h-a"), machine("c", "h-gone")}
 	for _, tt := range []struct {
@@ -95,9 +94,9 @@ func TestReplicaAndReplacementCountOnce(t *testing.T) {
 		counts     []string
 	}{
 		{"the new one starts", "ready", "weights", []string{"a", "c"}},
-		{"the new one serves", "ready", "ready", []string{"b", "c"}},
-		{"the old one is taken", "interrupted", "weights", []string{"b", "c"}},
-		{"the new one is taken", "ready", "interrupted", []string{"a", "c"}},
+		{"the new one is ready", "ready", "ready", []string{"b", "c"}},
+		{"the old one is interrupted", "interrupted", "weights", []string{"b", "c"}},
+		{"the new one is interrupted", "ready", "interrupted", []string{"a", "c"}},
 	} {
 		seen := map[string]AgentReport{"a": {Status: agent.Status{Phase: agent.Phase(tt.a)}}, "b": {Status: agent.Status{Phase: agent.Phase(tt.b)}}}
 		s := currentState(&serviceView{spec: &service.Spec{Regions: []service.RegionSpec{{Name: "aws/us"}}}, have: have, seen: seen}, Decisions{})
@@ -113,8 +112,7 @@ func TestReplicaAndReplacementCountOnce(t *testing.T) {
 	}
 }
 
-// What is left of a machine that another was launched in the place of says nothing of one that
-// got its id since.
+// A replacement of a terminated machine is not a replacement of a newer machine with the same ID.
 func TestReplacementMatchesHandleNotID(t *testing.T) {
 	old := provision.Object{ID: "a", Kind: provision.KindReplica, Handle: "h-1", TerminatedReason: "stopped"}
 	have := []provision.Object{old, {ID: "a", Kind: provision.KindReplica, Handle: "h-2"}, {ID: "b", Kind: provision.KindReplica, Handle: "h-3", Labels: map[string]string{"instead": "h-1"}}}
@@ -123,7 +121,7 @@ func TestReplacementMatchesHandleNotID(t *testing.T) {
 	}
 }
 
-// A replica is unused once all balancers of its region run what they are to.
+// A replica is unused once all balancers of its region run their current deployment.
 func TestUnusedWhenAllBalancersUpdated(t *testing.T) {
 	have := []provision.Object{
 		{ID: "us-0", Kind: provision.KindReplica, Region: "aws/us"},
@@ -143,17 +141,17 @@ func TestUnusedWhenAllBalancersUpdated(t *testing.T) {
 		seen        map[string]AgentReport
 		want        bool
 	}{
-		{"all were told", wanted, map[string]AgentReport{"lb-us-0": is("2", "ready"), "lb-us-1": is("2", "ready")}, true},
-		{"one was not", wanted, map[string]AgentReport{"lb-us-0": is("2", "ready"), "lb-us-1": is("1", "ready")}, false},
-		{"one takes it up", wanted, map[string]AgentReport{"lb-us-0": is("2", "ready"), "lb-us-1": is("2", "preparing")}, false},
-		{"one says nothing", wanted, map[string]AgentReport{"lb-us-0": is("2", "ready"), "lb-us-1": {Err: errors.New("no answer")}}, false},
-		{"what one is to run is not certain", first, map[string]AgentReport{"lb-us-0": is("2", "ready"), "lb-us-1": is("", "ready")}, false},
+		{"all are updated", wanted, map[string]AgentReport{"lb-us-0": is("2", "ready"), "lb-us-1": is("2", "ready")}, true},
+		{"one is not", wanted, map[string]AgentReport{"lb-us-0": is("2", "ready"), "lb-us-1": is("1", "ready")}, false},
+		{"one is reloading", wanted, map[string]AgentReport{"lb-us-0": is("2", "ready"), "lb-us-1": is("2", "preparing")}, false},
+		{"one does not respond", wanted, map[string]AgentReport{"lb-us-0": is("2", "ready"), "lb-us-1": {Err: errors.New("no response")}}, false},
+		{"the deployment of one is uncertain", first, map[string]AgentReport{"lb-us-0": is("2", "ready"), "lb-us-1": is("", "ready")}, false},
 	} {
 		if got := isUnused("us-0", have, tt.seen, tt.deployments); got != tt.want {
 			t.Errorf("%s: %t", tt.name, got)
 		}
 	}
 	if isUnused("us-1", slices.Clone(have), nil, nil) {
-		t.Error("one that there is not")
+		t.Error("an unknown replica is unused")
 	}
 }

@@ -74,19 +74,19 @@ type Reconciler struct {
 	bundle         *bundleState                          // guarded by working
 	lastError      string                                // the last logged error, likewise
 	lastErrorAt    time.Time                             // when, likewise
-	lastObjects           map[service.Region][]provision.Object // of each region at its last response, likewise
+	lastObjects    map[service.Region][]provision.Object // of each region at its last response, likewise
 	seen           map[string]AgentReport                // machine statuses at the last observation, likewise
 	unusedReplicas map[string]bool                       // replicas that no balancer used at the last observation, likewise
 
 	excess map[string]bool // fallback replicas that are no longer needed, likewise
 
-	successorsSeen map[string]time.Time // when successors were first seen, by handle, likewise
-	costlierTriedAt      time.Time            // when a cheaper offering was last tried, likewise
+	successorsSeen  map[string]time.Time // when successors were first seen, by handle, likewise
+	costlierTriedAt time.Time            // when a cheaper offering was last tried, likewise
 
 	prober func(have []provision.Object) map[string]AgentReport // reads machine statuses; nil = from the agents
 
-	mu      sync.Mutex
-	view    *serviceView        // the newest; nil before the first
+	mu          sync.Mutex
+	view        *serviceView        // the newest; nil before the first
 	expiries    CertificateExpiries // as of the last observation
 	serviceName string              // its name
 }
@@ -95,7 +95,7 @@ type Reconciler struct {
 type bundleState struct {
 	content           Content            // the newest
 	otherClouds       []provision.Object // machines in other clouds at the bundle's delivery
-	deployer             *Deployer
+	deployer          *Deployer
 	inspector         *Inspector
 	delivery          *Delivery
 	offersReadAt      map[service.Region]time.Time // when its offerings were read
@@ -399,8 +399,8 @@ func (k *Reconciler) connectClouds(ctx context.Context, o *bundleState, owner st
 			if err != nil {
 				return nil, err
 			}
-			// objectsIn a region that has become unresponsive since planning, all replicas would seem
-			// missing
+			// In a region that has become unresponsive since planning, all replicas would seem
+			// missing.
 			o.deployer.Spec = without(o.deployer.Spec, func(r service.Region) bool { return s.silent[r] != nil })
 			return s.have, nil
 		},

@@ -39,22 +39,22 @@ regions:
     replicas: {min: 1, max: 3}
 `
 
-// reconcilerWorld is a service in a cloud that is nothing but a list, with its controller's folder.
-// Its machines have no addresses, so that nobody tells how they do.
+// reconcilerWorld is a service in an in-memory cloud, with its controller's folder. Its machines have no
+// addresses, so that their status is unknown.
 type reconcilerWorld struct {
 	*conformance.Memory
 	dir   string
 	owner string
 	spec  *service.Spec
-	// unresponsive are the regions that do not answer.
+	// unresponsive are the regions that do not respond.
 	unresponsive map[service.Region]bool
-	// withoutOfferings are those that do not say what they offer.
+	// withoutOfferings are the regions whose offerings cannot be read.
 	withoutOfferings map[service.Region]bool
-	// duplicated are the ids of which there is a second machine.
+	// duplicated are the IDs with a second machine.
 	duplicated map[string]bool
 }
 
-// Offerings is what a region offers.
+// Offerings returns the offerings of a region.
 func (u *reconcilerWorld) Offerings(ctx context.Context, r service.Region) (provision.Offerings, error) {
 	if u.withoutOfferings[r] {
 		return nil, errors.New("throttled")
@@ -97,7 +97,7 @@ func newReconcilerWorldOf(t *testing.T, text string) *reconcilerWorld {
 	return u
 }
 
-// reconciler is one whose process was just started.
+// reconciler returns a reconciler whose process has just started.
 func (u *reconcilerWorld) reconciler() *deploy.Reconciler {
 	return &deploy.Reconciler{Dir: u.dir, Open: func(_ context.Context, _ json.RawMessage, spec *service.Spec, owner string) (deploy.CloudAccess, error) {
 		if owner != u.owner {
@@ -111,7 +111,7 @@ func (u *reconcilerWorld) reconciler() *deploy.Reconciler {
 	}}
 }
 
-// worldLister is one region of it.
+// worldLister lists one region of it.
 type worldLister struct {
 	*reconcilerWorld
 	region service.Region
@@ -131,7 +131,7 @@ func (l worldLister) List(ctx context.Context, name string) ([]provision.Object,
 	return slices.DeleteFunc(have, func(o provision.Object) bool { return o.Region != l.region }), err
 }
 
-// reconcileFor has the reconciler work for a while.
+// reconcileFor runs the reconciler for a duration.
 func (u *reconcilerWorld) reconcileFor(t *testing.T, k *deploy.Reconciler, d time.Duration, may func() error) {
 	t.Helper()
 	ctx, end := context.WithTimeout(t.Context(), d)
@@ -151,7 +151,7 @@ func (u *reconcilerWorld) reconcileFor(t *testing.T, k *deploy.Reconciler, d tim
 
 func always() error { return nil }
 
-// replicas are the ids of those that run, with the region that they stand in for.
+// replicas returns the IDs of running replicas, with the regions that they are a fallback for.
 func (u *reconcilerWorld) replicas() []string {
 	var ids []string
 	for _, o := range u.Objects() {
@@ -165,8 +165,8 @@ func (u *reconcilerWorld) replicas() []string {
 
 var allKept = []string{"eu-west-1-0", "us-east-1-0", "us-east-1-1"}
 
-// Of two machines of one id the second is about to go: nothing is handed to it, and the first is
-// handed what is made for its own addresses.
+// The second machine of an ID will be removed: it gets no deployment, and the first gets the one for
+// its own addresses.
 func TestDuplicateMachineGetsNoDeployment(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		u := newReconcilerWorld(t)
@@ -184,7 +184,7 @@ func TestDuplicateMachineGetsNoDeployment(t *testing.T) {
 		k.Reconcile(t.Context(), always)
 		k.Wait()
 		if len(handles) != 1 || strings.HasSuffix(handles[0], "-second") {
-			t.Errorf("asked are the machines %q", handles)
+			t.Errorf("polled machines %q", handles)
 		}
 	})
 }
@@ -197,7 +197,7 @@ func TestReconcilerReplacesLostReplicas(t *testing.T) {
 		calls := u.Calls()
 		u.reconcileFor(t, k, 20*time.Minute, always)
 		if got := u.replicas(); !slices.Equal(got, allKept) || u.Calls() != calls {
-			t.Errorf("of what is as it should be it made %q in %d calls", got, u.Calls()-calls)
+			t.Errorf("without differences it launched %q in %d calls", got, u.Calls()-calls)
 		}
 		u.Change("us-east-1-1", nil) // vanished
 		u.Change("eu-west-1-0", func(o *provision.Object) { o.TerminatedReason = "taken by the cloud" })
@@ -206,22 +206,21 @@ func TestReconcilerReplacesLostReplicas(t *testing.T) {
 		refused := errors.New("the lease is lost")
 		u.reconcileFor(t, k, 10*time.Second, func() error { return refused })
 		if got := u.replicas(); len(got) != 1 {
-			t.Errorf("without the lease it made %q", got)
+			t.Errorf("without the lease it launched %q", got)
 		}
 		u.reconcileFor(t, k, 10*time.Second, always)
 		if got := u.replicas(); !slices.Equal(got, allKept) || len(u.Objects()) != 3+1+4+2 {
-			t.Errorf("it made %q of %d objects", got, len(u.Objects()))
+			t.Errorf("got %q, %d objects", got, len(u.Objects()))
 		}
 		for _, o := range u.Objects() {
 			if o.ID == "lb-eu-west-1-0" || o.ID == "firewall-us-east-1-balancer" && o.SpecHash != "changed by hand" {
-				t.Errorf("it changed %s, which is for `up` to do", o.ID)
+				t.Errorf("it changed %s, which only `up` may change", o.ID)
 			}
 		}
 	})
 }
 
-// A region without capacity is stood in for by another, and served itself again once it
-// has capacity.
+// Replicas of a region without capacity run in another region until the first has capacity again.
 func TestReconcilerFallsBackToOtherRegions(t *testing.T) {
 	testkit.Slow(t)
 	synctest.Test(t, func(t *testing.T) {
@@ -241,12 +240,12 @@ func TestReconcilerFallsBackToOtherRegions(t *testing.T) {
 		u.Refuse = nil
 		u.reconcileFor(t, k, 20*time.Minute, always)
 		if got := u.replicas(); !slices.Equal(got, []string{"eu-west-1-0", "eu-west-1-1 for aws/us-east-1", "us-east-1-0", "us-east-1-1"}) {
-			t.Errorf("with capacity, before it is known that the new one serves: %q", got)
+			t.Errorf("with capacity, before the new replica is ready: %q", got)
 		}
 	})
 }
 
-// A region that does not answer is left as it is, and what happens in the others is mended.
+// An unresponsive region is left unchanged, while the others are reconciled.
 func TestUnresponsiveRegionIsUnchanged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		u := newReconcilerWorld(t)
@@ -257,11 +256,11 @@ func TestUnresponsiveRegionIsUnchanged(t *testing.T) {
 		u.Change("eu-west-1-0", nil)
 		u.reconcileFor(t, k, time.Minute, always)
 		if got := u.replicas(); !slices.Equal(got, []string{"eu-west-1-0", "us-east-1-1"}) {
-			t.Errorf("while a region is silent: %q", got)
+			t.Errorf("while a region is unresponsive: %q", got)
 		}
 		s, err := k.Current()
 		if err != nil || len(s.Replicas) != 3 || len(s.Spec.Regions) != 2 {
-			t.Errorf("it tells of %+v (%v), want what there was when it last answered", s.Replicas, err)
+			t.Errorf("got %+v (%v), want the last known state", s.Replicas, err)
 		}
 		change := controller.Change{
 			Launch: []controller.ReplicaLaunch{{Model: "llama", Region: "aws/us-east-1", Count: 1}, {Model: "llama", Region: "aws/eu-west-1", Count: 1}},
@@ -277,19 +276,19 @@ func TestUnresponsiveRegionIsUnchanged(t *testing.T) {
 		delete(u.unresponsive, "aws/us-east-1")
 		u.reconcileFor(t, k, time.Minute, always)
 		if got := u.replicas(); !slices.Equal(got, []string{"eu-west-1-0", "eu-west-1-1", "us-east-1-0", "us-east-1-1"}) {
-			t.Errorf("once it answers again: %q", got)
+			t.Errorf("once it responds again: %q", got)
 		}
 	})
 }
 
-// noisyRegion is a region of it whose errors differ each time.
+// noisyRegion is a region whose errors differ each time.
 type noisyRegion struct {
 	*reconcilerWorld
 	region service.Region
 	calls  *int
 }
 
-// List fails in words of which one differs each time.
+// List fails with an error that differs each time.
 func (n noisyRegion) List(ctx context.Context, name string) ([]provision.Object, error) {
 	if n.region != "aws/us-east-1" {
 		return worldLister{n.reconcilerWorld, n.region}.List(ctx, name)
@@ -298,8 +297,8 @@ func (n noisyRegion) List(ctx context.Context, name string) ([]provision.Object,
 	return nil, fmt.Errorf("UnauthorizedOperation: Encoded authorization failure message: x9-AQoDYXdzEJr1AbCdEfGhIjKl%dQ", *n.calls)
 }
 
-// What fails in the same way is told once in a while, though clouds put numbers into their
-// words that are others each time; another failure is told at once.
+// An error that only differs in generated numbers is logged once per interval; another error is logged
+// immediately.
 func TestReconcilerLogsRepeatedErrorsOnce(t *testing.T) {
 	testkit.Slow(t)
 	synctest.Test(t, func(t *testing.T) {
@@ -317,19 +316,19 @@ func TestReconcilerLogsRepeatedErrorsOnce(t *testing.T) {
 		k.Logger = slog.New(slog.NewTextHandler(log, nil))
 		u.reconcileFor(t, k, time.Hour, always)
 		if reported := strings.Count(log.String(), "level=ERROR"); asked < 100 || reported < 1 || reported > 10 {
-			t.Errorf("told %d times of %d failures", reported, asked)
+			t.Errorf("logged %d times for %d failures", reported, asked)
 		}
 		u.unresponsive["aws/eu-west-1"] = true
 		before := strings.Count(log.String(), "level=ERROR")
 		u.reconcileFor(t, k, 5*time.Second, always)
 		if reported := strings.Count(log.String(), "level=ERROR"); reported != before+1 {
-			t.Errorf("of something else: told %d times", reported-before)
+			t.Errorf("another error: logged %d times", reported-before)
 		}
 	})
 }
 
-// One that stood in for a region is not ended while balancers may send it requests, and the
-// reconciler does not wait for that: it goes on with all else.
+// A fallback replica is not removed while balancers may send it requests. The reconciler does not wait
+// for that and continues with everything else.
 func TestFallbackReplicaInUseStays(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		u := newReconcilerWorld(t)
@@ -361,8 +360,8 @@ func TestFallbackReplicaInUseStays(t *testing.T) {
 	})
 }
 
-// A region that ceases to answer while another one is found to have no capacity is left
-// alone too: what it has is not launched again.
+// A region that becomes unresponsive while another turns out to have no capacity is left unchanged:
+// its replicas are not launched again.
 func TestRegionFailingMidwayIsUnchanged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		u := newReconcilerWorld(t)
@@ -382,7 +381,7 @@ func TestRegionFailingMidwayIsUnchanged(t *testing.T) {
 	})
 }
 
-// A replica that stands in for a region is needed for as long as that says nothing.
+// A fallback replica for a region is needed while that region is unresponsive.
 func TestFallbackForUnresponsiveRegionStays(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		u := newReconcilerWorld(t)
@@ -397,7 +396,7 @@ func TestFallbackForUnresponsiveRegionStays(t *testing.T) {
 	})
 }
 
-// A region that does not say what it offers is left as it is, until it does.
+// A region whose offerings cannot be read is left unchanged until they can.
 func TestRegionWithoutOfferingsHidesNoOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		u := newReconcilerWorld(t)
@@ -407,12 +406,12 @@ func TestRegionWithoutOfferingsHidesNoOther(t *testing.T) {
 		k := u.reconciler()
 		u.reconcileFor(t, k, time.Minute, always)
 		if got := u.replicas(); !slices.Equal(got, []string{"eu-west-1-0", "us-east-1-1"}) {
-			t.Errorf("without its offers: %q", got)
+			t.Errorf("without its offerings: %q", got)
 		}
 		u.withoutOfferings = nil
 		u.reconcileFor(t, k, 10*time.Second, always)
 		if got := u.replicas(); !slices.Equal(got, allKept) {
-			t.Errorf("with its offers: %q", got)
+			t.Errorf("with its offerings: %q", got)
 		}
 	})
 }
@@ -431,8 +430,8 @@ regions:
     on_demand_base: 1
 `
 
-// What was launched on demand because spot had no capacity is replaced by spot once it has,
-// while replicas.max leaves room; what is to be on demand stays so.
+// A replica on demand for lack of spot capacity is replaced by spot once there is capacity, within
+// replicas.max. Replicas that are meant to be on demand stay.
 func TestReconcilerReturnsToSpot(t *testing.T) {
 	testkit.Slow(t)
 	synctest.Test(t, func(t *testing.T) {
@@ -474,7 +473,7 @@ func TestReconcilerReturnsToSpot(t *testing.T) {
 		asked = 0
 		u.reconcileFor(t, k, time.Hour, always)
 		if got := capacities(); got != "us-east-1-0 on_demand, us-east-1-1 on_demand" || asked < 3 || asked > 12 {
-			t.Errorf("an hour later: %s, asked %d times", got, asked)
+			t.Errorf("an hour later: %s, requested %d times", got, asked)
 		}
 		u.Refuse = nil
 		u.reconcileFor(t, k, 25*time.Minute, always)
@@ -484,7 +483,7 @@ func TestReconcilerReturnsToSpot(t *testing.T) {
 	})
 }
 
-// Whichever call a controller dies at, before it or after, the next one makes nothing twice.
+// Whichever call a controller crashes before or after, the next one creates no duplicates.
 func TestCrashedReconcilerCreatesNoDuplicates(t *testing.T) {
 	for _, late := range []bool{false, true} {
 		died := 0
@@ -508,7 +507,7 @@ func TestCrashedReconcilerCreatesNoDuplicates(t *testing.T) {
 					want = append(slices.Clone(want), "us-east-1-2") // launching it was the last that it did
 				}
 				if got := u.replicas(); !slices.Equal(got, want) {
-					t.Errorf("died at call %d (late %t): %q, want %q", at, late, got, want)
+					t.Errorf("crashed at call %d (late %t): %q, want %q", at, late, got, want)
 				}
 			})
 			if done {
@@ -517,7 +516,7 @@ func TestCrashedReconcilerCreatesNoDuplicates(t *testing.T) {
 			died++
 		}
 		if died < 3 {
-			t.Errorf("only %d calls were died at", died)
+			t.Errorf("only %d crash points", died)
 		}
 	}
 }
@@ -527,7 +526,7 @@ func TestStrategyChangesCloudReplicas(t *testing.T) {
 		u := newReconcilerWorld(t)
 		k := u.reconciler()
 		if _, err := k.Current(); err == nil {
-			t.Error("it tells what stands before it looked")
+			t.Error("it returns a state before the first observation")
 		}
 		stands := func(want ...string) {
 			t.Helper()
@@ -578,7 +577,7 @@ func TestStrategyChangesCloudReplicas(t *testing.T) {
 	})
 }
 
-// While machines are looked at or changed, a strategy waits for its next turn.
+// While machines are observed or changed, a strategy waits for its next round.
 func TestChangesAreExclusive(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		u := newReconcilerWorld(t)

@@ -35,8 +35,8 @@ func (u *reconcilerWorld) runsOn() string {
 	return strings.Join(all, ", ")
 }
 
-// A replica that is to run on something else is launched beside the one that it takes the
-// place of, as far as replicas.max leaves room and its cloud has it.
+// A replacement on another class is launched beside the old replica, as far as replicas.max and its
+// cloud have capacity.
 func TestReplaceReplica(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		u := newReconcilerWorldOf(t, twoGPUs)
@@ -54,7 +54,7 @@ func TestReplaceReplica(t *testing.T) {
 		}
 		u.Refuse = func(o provision.Offering) *provision.CapacityError {
 			if o.GPU != "H100" {
-				t.Errorf("asked for %s in the place of what serves", o)
+				t.Errorf("requested %s instead of the replacement class", o)
 			}
 			return &provision.CapacityError{Offering: o, Scope: provision.ScopeRegion, Code: "InsufficientInstanceCapacity"}
 		}

@@ -17,7 +17,7 @@ import (
 )
 
 // ReplicaScaling changes the replicas of a running service, wherever its machines are: to those of a plan,
-// or one that an operator names. Each method returns once its change is complete. All methods are
+// or one replica that an operator names. Each method returns once its change is complete. All methods are
 // idempotent and safe to run again after a crash.
 type ReplicaScaling struct {
 	*Deployer
@@ -74,7 +74,7 @@ func classOf(spec *service.Spec, c plan.ReplicaChange) provision.ReplicaClass {
 	return provision.ParseClass(gpus, capacity)
 }
 
-// Preview returns the changes of Follow: the machines to launch and remove, and the replicas to
+// Preview returns the changes of ApplyWanted: the machines to launch and remove, and the replicas to
 // replace.
 func (s *ReplicaScaling) Preview(ctx context.Context, w Wanted) (*Plan, []Replacement, error) {
 	have, err := s.listForChange(ctx)
@@ -97,7 +97,7 @@ func (s *ReplicaScaling) Preview(ctx context.Context, w Wanted) (*Plan, []Replac
 // ApplyWanted applies the desired replicas: it drains or resumes machines of static regions, reclaims
 // donated replicas, launches missing ones, replaces replicas on another GPU or capacity type, and
 // gives up excess ones once the others are ready. It does as much as possible; the error for the
-// rest is an *PartialError.
+// rest is a *PartialError.
 func (s *ReplicaScaling) ApplyWanted(ctx context.Context, w Wanted) error {
 	undone, err := s.scaleStatic(ctx, w.More)
 	if err != nil {
@@ -124,11 +124,11 @@ func (s *ReplicaScaling) ApplyWanted(ctx context.Context, w Wanted) error {
 		if err != nil {
 			return err
 		}
-		gaveUp, err := s.removeExcess(ctx, w.Counts)
+		changed, err := s.removeExcess(ctx, w.Counts)
 		if err != nil {
 			return err
 		}
-		if len(refused) > 0 && (replaced || gaveUp) {
+		if len(refused) > 0 && (replaced || changed) {
 			continue // the removed replicas freed capacity for others
 		}
 		if undone = append(undone, refused...); len(undone) > 0 {
@@ -192,7 +192,7 @@ func (s *ReplicaScaling) PlanRemoval(ctx context.Context, id string) (*Plan, err
 	return &Plan{Have: have, Changes: removalOf(removed, "removed by the operator")}, nil
 }
 
-// Remove drains a replica and deletes its machine, as planned by Removing.
+// Remove drains a replica and deletes its machine, as planned by PlanRemoval.
 func (s *ReplicaScaling) Remove(ctx context.Context, p *Plan, id string) error {
 	if err := s.applyPlan(ctx, p); err != nil {
 		return err
@@ -426,7 +426,7 @@ func (s *ReplicaScaling) replaceMismatched(ctx context.Context, counts map[cloud
 }
 
 // removeExcess donates or removes excess replicas.
-func (s *ReplicaScaling) removeExcess(ctx context.Context, counts map[cloud.ReplicaGroup]provision.ClassCounts) (gaveUp bool, err error) {
+func (s *ReplicaScaling) removeExcess(ctx context.Context, counts map[cloud.ReplicaGroup]provision.ClassCounts) (changed bool, err error) {
 	have, err := s.listObjects(ctx)
 	if err != nil {
 		return false, err

@@ -19,7 +19,7 @@ import (
 	"skyserve/provision/cloud"
 )
 
-// newScaling changes the replicas of a service whose balancers use at once what there is.
+// newScaling returns the scaling of a service whose balancers immediately use all replicas.
 func newScaling(f *deploy.Deployer) *deploy.ReplicaScaling {
 	return &deploy.ReplicaScaling{
 		Deployer: f,
@@ -28,8 +28,8 @@ func newScaling(f *deploy.Deployer) *deploy.ReplicaScaling {
 	}
 }
 
-// A plan's counts are by GPU and capacity type where machines are the service's own; machines of
-// static regions are only so many more or fewer.
+// A plan's counts are by GPU and capacity type for the service's own machines; for machines of static
+// regions they are differences.
 func TestWantedByPlan(t *testing.T) {
 	spec := &service.Spec{
 		Regions: []service.RegionSpec{{Name: "aws/us-east-1"}, {Name: "static/paris"}, {Name: "local/us"}},
@@ -62,15 +62,15 @@ func TestWantedByPlan(t *testing.T) {
 	}
 }
 
-// scaledService is a service of one region with replicas in memory, and what was said of changing them.
+// scaledService is a service of one region with replicas in memory, and the steps of changing them.
 type scaledService struct {
 	reconcilerWorld
 	*deploy.ReplicaScaling
 	group cloud.ReplicaGroup
-	steps  []string
+	steps []string
 }
 
-// newScaledService brings a service up whose region is called so, with these replicas beyond its least.
+// newScaledService creates a service in a region, with replicas beyond its minimum.
 func newScaledService(t *testing.T, region service.Region, autoscale string) *scaledService {
 	text := strings.NewReplacer("aws/us-east-1", string(region), "regions:", "autoscale: {"+autoscale+"}\nregions:").Replace(twoGPUs)
 	if region.Cloud() == service.CloudLocal {
@@ -105,14 +105,14 @@ func newScaledService(t *testing.T, region service.Region, autoscale string) *sc
 	return s
 }
 
-// apply makes the replicas those that are wanted, and returns what cannot be done.
+// apply applies the desired counts and returns what could not be applied.
 func (s *scaledService) apply(t *testing.T, counts provision.ClassCounts) string {
 	t.Helper()
 	s.steps = nil
 	return undoneText(t, s.ApplyWanted(t.Context(), deploy.Wanted{Counts: map[cloud.ReplicaGroup]provision.ClassCounts{s.group: counts}}))
 }
 
-// undoneText is what cannot be done; empty where all was.
+// undoneText returns what could not be applied; empty where everything was.
 func undoneText(t *testing.T, err error) string {
 	t.Helper()
 	var u *deploy.PartialError
@@ -131,7 +131,7 @@ var (
 	onH100 = provision.ReplicaClass{GPU: "H100", GPUs: 1}
 )
 
-// Counts by GPU are followed, a few at a time where replicas.max leaves room for a few.
+// Counts by GPU are applied, a few at a time where replicas.max limits them.
 func TestApplyWanted(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
@@ -144,7 +144,7 @@ func TestApplyWanted(t *testing.T) {
 		{"one of each", provision.ClassCounts{onL4: 1, onH100: 1}, "", "us-east-1-0 L4, us-east-1-2 H100", ""},
 		{"one more on another GPU", provision.ClassCounts{onL4: 2, onH100: 1}, "", "us-east-1-0 L4, us-east-1-1 L4, us-east-1-2 H100", ""},
 		{"one more, which falls back", provision.ClassCounts{onL4: 2, onH100: 1}, "H100", "us-east-1-0 L4, us-east-1-1 L4, us-east-1-2 L4", "us-east-1-2 stays on on_demand L4: H100 is unavailable: replicas.max does not allow a replacement before the old replica is removed"},
-		{"another GPU that cannot be had", provision.ClassCounts{onH100: 2}, "H100", "us-east-1-0 L4, us-east-1-1 L4", "us-east-1-0 stays on on_demand L4: H100 is unavailable: its cloud has no capacity; us-east-1-1 stays on on_demand L4: H100 is unavailable: its cloud has no capacity"},
+		{"another GPU without capacity", provision.ClassCounts{onH100: 2}, "H100", "us-east-1-0 L4, us-east-1-1 L4", "us-east-1-0 stays on on_demand L4: H100 is unavailable: its cloud has no capacity; us-east-1-1 stays on on_demand L4: H100 is unavailable: its cloud has no capacity"},
 		{"more than is allowed", provision.ClassCounts{onL4: 4}, "", "us-east-1-0 L4, us-east-1-1 L4", "llama in aws/us-east-1: replicas must be 2 to 3 (replicas.min and max of service.yaml), got 4"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -157,7 +157,7 @@ func TestApplyWanted(t *testing.T) {
 					return &provision.CapacityError{Offering: o, Scope: provision.ScopeRegion, Code: "InsufficientInstanceCapacity"}
 				}
 				if undone := s.apply(t, tt.counts); undone != tt.undone {
-					t.Errorf("not done: %q, want %q", undone, tt.undone)
+					t.Errorf("not applied: %q, want %q", undone, tt.undone)
 				}
 				if got := s.runsOn(); got != tt.want {
 					t.Errorf("got %s, want %s", got, tt.want)
@@ -172,8 +172,7 @@ func TestApplyWanted(t *testing.T) {
 	}
 }
 
-// Fewer on another GPU: what is too much makes room for the exchange, which replicas.max did
-// not leave.
+// Removing excess replicas makes replacements possible that replicas.max did not allow before.
 func TestExcessReplicasFreeCapacity(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newScaledService(t, "aws/us-east-1", "")
@@ -181,7 +180,7 @@ func TestExcessReplicasFreeCapacity(t *testing.T) {
 			t.Fatal(undone)
 		}
 		if undone := s.apply(t, provision.ClassCounts{onH100: 2}); undone != "" {
-			t.Errorf("not done: %s", undone)
+			t.Errorf("not applied: %s", undone)
 		}
 		if got, want := s.runsOn(), "us-east-1-0 H100, us-east-1-2 H100"; got != want {
 			t.Errorf("got %s, want %s", got, want)
@@ -189,7 +188,8 @@ func TestExcessReplicasFreeCapacity(t *testing.T) {
 	})
 }
 
-// What serves more is done first, each once what was before it serves; whoever goes is drained.
+// Increases of capacity come first, each step once the previous one is complete; removed replicas are
+// drained.
 func TestApplyWantedOrder(t *testing.T) {
 	for _, tt := range []struct {
 		name, region, autoscale string
@@ -198,10 +198,10 @@ func TestApplyWantedOrder(t *testing.T) {
 	}{
 		{"one more", "aws/us-east-1", "", nil, provision.ClassCounts{onL4: 3}, "launch us-east-1-2; use, idle [], new [us-east-1-2]"},
 		{"one fewer", "aws/us-east-1", "", provision.ClassCounts{onL4: 3}, provision.ClassCounts{onL4: 2}, "drain us-east-1-2; terminate us-east-1-2; use, idle [], new []"},
-		{"one fewer, where machines in clouds go back", "aws/us-east-1", "donate: true", provision.ClassCounts{onL4: 3}, provision.ClassCounts{onL4: 2}, "drain us-east-1-2; terminate us-east-1-2; use, idle [], new []"},
+		{"one fewer, where cloud machines are removed", "aws/us-east-1", "donate: true", provision.ClassCounts{onL4: 3}, provision.ClassCounts{onL4: 2}, "drain us-east-1-2; terminate us-east-1-2; use, idle [], new []"},
 		{"one fewer, which is donated", "local/us", "donate: true", provision.ClassCounts{onL4: 3}, provision.ClassCounts{onL4: 2}, "decide; use, idle [us-2], new []; drain us-2"},
-		{"one fewer, which nobody may have", "local/us", "donate: false", provision.ClassCounts{onL4: 3}, provision.ClassCounts{onL4: 2}, "drain us-2; terminate us-2; use, idle [], new []"},
-		{"another GPU, where what is left over is donated", "local/us", "donate: true", nil, provision.ClassCounts{onL4: 1, onH100: 1}, "launch us-2; use, idle [], new [us-2]; drain us-1; terminate us-1; use, idle [], new []"},
+		{"one fewer, not donated", "local/us", "donate: false", provision.ClassCounts{onL4: 3}, provision.ClassCounts{onL4: 2}, "drain us-2; terminate us-2; use, idle [], new []"},
+		{"another GPU, where the excess is donated", "local/us", "donate: true", nil, provision.ClassCounts{onL4: 1, onH100: 1}, "launch us-2; use, idle [], new [us-2]; drain us-1; terminate us-1; use, idle [], new []"},
 		{"another GPU", "aws/us-east-1", "", nil, provision.ClassCounts{onL4: 1, onH100: 1}, "launch us-east-1-2; use, idle [], new [us-east-1-2]; drain us-east-1-1; terminate us-east-1-1; use, idle [], new []"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -211,7 +211,7 @@ func TestApplyWantedOrder(t *testing.T) {
 					t.Fatal(undone)
 				}
 				if undone := s.apply(t, tt.counts); undone != "" {
-					t.Errorf("not done: %s", undone)
+					t.Errorf("not applied: %s", undone)
 				}
 				if got := strings.Join(s.steps, "; "); got != tt.want {
 					t.Errorf("got  %s\nwant %s", got, tt.want)
@@ -221,7 +221,7 @@ func TestApplyWantedOrder(t *testing.T) {
 	}
 }
 
-// Before a plan is followed it is said what it changes.
+// Preview returns the changes before they are applied.
 func TestPreview(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newScaledService(t, "aws/us-east-1", "")
@@ -259,7 +259,7 @@ func TestPreview(t *testing.T) {
 	})
 }
 
-// Replicas are removed by hand within the bounds of service.yaml.
+// Operators can remove replicas within the bounds of service.yaml.
 func TestRemoveReplica(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newScaledService(t, "aws/us-east-1", "")
@@ -267,7 +267,7 @@ func TestRemoveReplica(t *testing.T) {
 			t.Errorf("below replicas.min: %v", err)
 		}
 		if _, err := s.PlanRemoval(t.Context(), "us-east-1-7"); err == nil || err.Error() != `the service has no replica "us-east-1-7"` {
-			t.Errorf("one that is not there: %v", err)
+			t.Errorf("an unknown replica: %v", err)
 		}
 		w, err := s.PlanAddition(t.Context(), s.group, 1, onH100)
 		if err != nil {
@@ -295,7 +295,7 @@ models: [{name: m, engine: {kind: vllm}}]
 regions: [{name: static/paris, replicas: {min: 1, max: 2}, endpoints: ["http://10.0.0.1:8000", "http://10.0.0.2:8000"]}]
 `
 
-// Machines of static regions are drained and used again, the last of the list first.
+// Machines of static regions are drained and resumed, the last of the list first.
 func TestApplyWantedToStaticRegions(t *testing.T) {
 	g := cloud.ReplicaGroup{Model: "m", Region: "static/paris"}
 	spec := parse(t, paris)
@@ -321,12 +321,11 @@ func TestApplyWantedToStaticRegions(t *testing.T) {
 		t.Errorf("donated: %+v", d)
 	}
 	if _, err := s.PlanRemoval(t.Context(), "paris-10-0-0-1-8000"); err == nil || !strings.Contains(err.Error(), "listed in service.yaml") {
-		t.Errorf("removing what is not ours: %v", err)
+		t.Errorf("removing a static machine: %v", err)
 	}
 }
 
-// A donated replica is the first to come back, and by hand no more are donated than may be
-// spared.
+// A donated replica is reclaimed first, and operators can only donate what replicas.min allows.
 func TestDonateReplica(t *testing.T) {
 	s := newScaledService(t, "local/us", "donate: true, donate_for: 1h")
 	if err := s.Donate(t.Context(), "us-1"); err == nil || !strings.Contains(err.Error(), "must be 2 to 3") {
@@ -342,7 +341,7 @@ func TestDonateReplica(t *testing.T) {
 		t.Errorf("donated: %+v", d)
 	}
 	if undone := s.apply(t, provision.ClassCounts{onL4: 3}); undone != "" || strings.Join(s.steps, "; ") != "decide; use, idle [], new [us-1]" {
-		t.Errorf("one more is wanted: %q, not done %q", s.steps, undone)
+		t.Errorf("one more: %q, not done %q", s.steps, undone)
 	}
 	for _, drained := range []bool{true, false} {
 		if err := s.Drain(t.Context(), "us-0", drained); err != nil || s.Decided.IsDrained("us-0") != drained {
@@ -350,11 +349,11 @@ func TestDonateReplica(t *testing.T) {
 		}
 	}
 	if err := s.Drain(t.Context(), "us-7", true); err == nil {
-		t.Error("one that is not there is drained")
+		t.Error("an unknown replica is drained")
 	}
 }
 
-// A replica that stands in for a region without capacity is not too many in its own.
+// A fallback replica for a region without capacity is not excess in its own region.
 func TestFallbackReplicaIsNotExcess(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		spec := parse(t, strings.Replace(twoGPUs, "regions:", "regions:\n  - {name: aws/us-west-2, replicas: {min: 1, max: 2}}", 1))
@@ -385,7 +384,7 @@ func TestFallbackReplicaIsNotExcess(t *testing.T) {
 	})
 }
 
-// Beside regions in clouds nothing is decided of single replicas that nobody would keep.
+// Services with cloud regions reject decisions about single replicas, which would not be stored.
 func TestCloudServiceRejectsDecisions(t *testing.T) {
 	spec := parse(t, strings.Replace(twoGPUs, "regions:", "regions:\n  - {name: static/paris, endpoints: [\"http://10.0.0.1:8000\"], replicas: {min: 0, max: 1}}", 1))
 	m := newCloud(spec)
@@ -406,7 +405,7 @@ func TestCloudServiceRejectsDecisions(t *testing.T) {
 	}
 	err := s.ApplyWanted(t.Context(), deploy.Wanted{More: map[cloud.ReplicaGroup]int{{Model: "llama", Region: "static/paris"}: -1}})
 	if got := undoneText(t, err); !strings.HasPrefix(got, "llama in static/paris: 1 fewer are proposed: ") {
-		t.Errorf("not done: %q", got)
+		t.Errorf("not applied: %q", got)
 	}
 	if s.Changed || len(s.Decided.Idle()) > 0 {
 		t.Errorf("decided: %+v", s.Decided)
