@@ -312,7 +312,7 @@ func (m *Manager) obtain(ctx context.Context) {
 	}
 }
 
-// lead is one term of obtaining: until ctx or the term ends, or the lease is lost.
+// lead obtains and renews certificates for one term: until ctx or the term ends, or the lease is lost.
 func (m *Manager) lead(ctx context.Context) {
 	var lease *store.Lease
 	if m.opts.Store != nil {
@@ -356,7 +356,7 @@ func renewLease(ctx context.Context, end func(), lease *store.Lease) {
 	}
 }
 
-// awaitShared waits until the shared storage can be read. If it has no certificate, await seeds it
+// awaitShared waits until the shared storage can be read. If it has no certificate, awaitShared seeds it
 // from File.
 func (m *Manager) awaitShared(ctx context.Context) error {
 	for {

@@ -21,8 +21,8 @@ import (
 	"skyserve/provision/dns"
 )
 
-// everyCall has programs die after calls that only read, too. They leave the clouds as the
-// call before them did, so that this takes some minutes to find what is found without.
+// everyCall also crashes programs after calls that only read. These do not change the clouds, so
+// that this takes minutes and finds nothing more.
 var everyCall = flag.Bool("crash-every-call", false, "crash after calls that change nothing, too")
 
 const pair = `
@@ -112,7 +112,7 @@ func (n *operatorWorld) state() []string {
 type step struct {
 	name string
 	do   func(ctx context.Context, n *operatorWorld, p provision.Providers, zone provision.DNSZone) error
-	// before is done by somebody else; nil = nothing.
+	// before is a change by another party; nil = none.
 	before  func(n *operatorWorld)
 	calls   int
 	objects []string
@@ -273,7 +273,7 @@ func (d *crash) decide(c testcloud.Call) testcloud.Outcome {
 // After a crash at any change to two clouds and a hosted zone, a second run leads to the same result:
 // nothing is missing, remains, or exists twice. This holds whether or not lists lag behind.
 func TestRerunAfterCrashInTwoClouds(t *testing.T) {
-	testkit.NotUnderRace(t, "it takes minutes with the detector on, and goes ways that others go")
+	testkit.NotUnderRace(t, "it takes minutes under the race detector, and other tests cover the same code")
 	testkit.Slow(t)
 	clearCloudEnv(t)
 	t.Setenv("AWS_ACCESS_KEY_ID", "AKIDEXAMPLE")
@@ -285,7 +285,7 @@ func TestRerunAfterCrashInTwoClouds(t *testing.T) {
 		}
 		most, points := 0, 0
 		for _, c := range whole {
-			t.Logf("%s: %d points, then there are %d things", c.name, c.calls, len(c.objects))
+			t.Logf("%s: %d points, then %d objects exist", c.name, c.calls, len(c.objects))
 			most, points = max(most, c.calls), points+c.calls
 		}
 		if left := whole[len(whole)-1].objects; len(left) > 0 {
@@ -309,7 +309,7 @@ func TestRerunAfterCrashInTwoClouds(t *testing.T) {
 	})
 }
 
-// maxReruns is how often the same is done until lists that lag show what there is.
+// maxReruns is how often a step is repeated until lagging lists are current.
 const maxReruns = 4
 
 // runLifecycle runs a lifecycle in which every step crashes after one of its calls and is run again.
@@ -319,7 +319,7 @@ func runLifecycle(t *testing.T, steps []*step, at, lag int) error {
 	n := newOperatorWorld(t, &testcloud.Faults{Decide: d.decide, Unseen: lag})
 	for i, this := range steps {
 		if at > 0 && !slices.ContainsFunc(steps[i:], func(c *step) bool { return at <= c.calls }) {
-			return nil // nothing that follows would crash
+			return nil // no later step would crash
 		}
 		if this.before != nil {
 			this.before(n)
@@ -383,7 +383,7 @@ func (n *operatorWorld) runStep(ctx context.Context, t *testing.T, c *step) erro
 	return c.do(ctx, n, n.open(t), zone)
 }
 
-// difference tells what there is too much, and what is missing.
+// difference returns an error with the excess and the missing objects.
 func difference(got, want []string) error {
 	less := func(a, b []string) []string {
 		b = slices.Clone(b)
@@ -395,5 +395,5 @@ func difference(got, want []string) error {
 			return i >= 0
 		})
 	}
-	return errors.New(strings.Join(append(append([]string{"too much:"}, less(got, want)...), append([]string{"missing:"}, less(want, got)...)...), "\n  "))
+	return errors.New(strings.Join(append(append([]string{"excess:"}, less(got, want)...), append([]string{"missing:"}, less(want, got)...)...), "\n  "))
 }

@@ -132,7 +132,7 @@ func TestRerunAfterCrash(t *testing.T) {
 	}
 }
 
-// localService is a service of this computer, with a region of machines that are there already.
+// localService is a service of this computer, with a static region.
 const localService = `
 name: chat
 models:

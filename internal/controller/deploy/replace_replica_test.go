@@ -23,7 +23,7 @@ regions:
     replicas: {min: 2, max: 3}
 `
 
-// runsOn is what the replicas there are run on, by id.
+// runsOn returns the classes of the replicas, by ID.
 func (u *reconcilerWorld) runsOn() string {
 	var all []string
 	for _, o := range u.Objects() {
