@@ -267,7 +267,7 @@ func (m *Manager) installShared(ctx context.Context) error {
 		return fmt.Errorf("reading the certificate of %s: %w", m.opts.Name, err)
 	}
 	text = append([]byte(m.authorityLine()), text...)
-	old, kept, same := m.kept()
+	old, kept, same := m.installed()
 	if bytes.Equal(old, text) || same && kept.NotBefore.After(leaf.NotBefore) { // an older store was restored
 		return nil
 	}
@@ -308,12 +308,12 @@ func (m *Manager) check(text []byte) (*x509.Certificate, error) {
 // obtain obtains and renews whenever this process holds the lease.
 func (m *Manager) obtain(ctx context.Context) {
 	for ctx.Err() == nil {
-		m.turn(ctx)
+		m.lead(ctx)
 	}
 }
 
-// turn is one term of obtaining: until ctx or the term ends, or the lease is lost.
-func (m *Manager) turn(ctx context.Context) {
+// lead obtains and renews certificates for one term: until ctx or the term ends, or the lease is lost.
+func (m *Manager) lead(ctx context.Context) {
 	var lease *store.Lease
 	if m.opts.Store != nil {
 		var err error
@@ -324,9 +324,9 @@ func (m *Manager) turn(ctx context.Context) {
 	life, end := context.WithTimeout(ctx, term)
 	var wg sync.WaitGroup
 	if lease != nil {
-		wg.Go(func() { hold(life, end, lease) })
+		wg.Go(func() { renewLease(life, end, lease) })
 	}
-	if m.await(life) == nil && m.letOthersStart(life) == nil {
+	if m.awaitShared(life) == nil && m.letOthersStart(life) == nil {
 		m.manage(life)
 	}
 	end()
@@ -339,8 +339,8 @@ func (m *Manager) turn(ctx context.Context) {
 	}
 }
 
-// hold renews a lease until ctx ends, and calls end when the lease is lost.
-func hold(ctx context.Context, end func(), lease *store.Lease) {
+// renewLease renews a lease until ctx ends, and calls end when the lease is lost.
+func renewLease(ctx context.Context, end func(), lease *store.Lease) {
 	ticker := time.NewTicker(leaseTTL / 3)
 	defer ticker.Stop()
 	for {
@@ -356,9 +356,9 @@ func hold(ctx context.Context, end func(), lease *store.Lease) {
 	}
 }
 
-// await waits until the shared storage can be read. If it has no certificate, await seeds it
+// awaitShared waits until the shared storage can be read. If it has no certificate, awaitShared seeds it
 // from File.
-func (m *Manager) await(ctx context.Context) error {
+func (m *Manager) awaitShared(ctx context.Context) error {
 	for {
 		_, err := m.storage.Load(ctx, m.key(certmagic.StorageKeys.SiteCert))
 		if errors.Is(err, fs.ErrNotExist) {
@@ -379,7 +379,7 @@ func (m *Manager) await(ctx context.Context) error {
 // seed shares the certificate of File if it is still valid: a new, empty store is no reason
 // to request another certificate, which authorities limit to five per week.
 func (m *Manager) seed(ctx context.Context) error {
-	text, leaf, same := m.kept()
+	text, leaf, same := m.installed()
 	if !same || time.Now().After(leaf.NotAfter) {
 		return nil
 	}
@@ -435,9 +435,9 @@ func (m *Manager) manage(ctx context.Context) {
 // ignore text before the first block.
 func (m *Manager) authorityLine() string { return "authority: " + m.issuer.IssuerKey() + "\n" }
 
-// kept returns the certificate of File; leaf is nil if it cannot be used. same reports whether
+// installed returns the certificate of File; leaf is nil if it cannot be used. same reports whether
 // it is usable and from the current authority.
-func (m *Manager) kept() (text []byte, leaf *x509.Certificate, same bool) {
+func (m *Manager) installed() (text []byte, leaf *x509.Certificate, same bool) {
 	text, err := os.ReadFile(m.File())
 	if err != nil {
 		return nil, nil, false

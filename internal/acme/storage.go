@@ -211,7 +211,7 @@ func (s *storage) Lock(ctx context.Context, name string) error {
 	l := &lock{lease: lease, stop: stop, done: make(chan struct{})}
 	go func() {
 		defer close(l.done)
-		hold(life, stop, lease)
+		renewLease(life, stop, lease)
 	}()
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -119,11 +119,11 @@ func TestSlowDiskKeepsLeadership(t *testing.T) {
 			if slow := strings.Contains(text, "a write took 2.5s"); status != 200 || slow != (took > time.Second) {
 				t.Errorf("writes of %s: got %d %q", took, status, text)
 			}
-			var told telemetry.Alerts
+			var reported telemetry.Alerts
 			w.Controller.state.(*fakeState).mu.Lock()
 			data := w.Controller.state.(*fakeState).alerts
 			w.Controller.state.(*fakeState).mu.Unlock()
-			if err := json.Unmarshal(data, &told); err != nil || (len(told.Alerts) > 0) != (took > time.Second) || told.Token != 7 {
+			if err := json.Unmarshal(data, &reported); err != nil || (len(reported.Alerts) > 0) != (took > time.Second) || reported.Token != 7 {
 				t.Errorf("writes of %s: balancers receive %s", took, data)
 			}
 			end()

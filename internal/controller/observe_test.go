@@ -141,12 +141,12 @@ func TestObserveUsesNewestModelCounts(t *testing.T) {
 	region := func(name, balancers, models string) string {
 		return `{"name":"` + name + `","balancers":[` + balancers + `],"models":` + models + `,"replicas":[]}`
 	}
-	told := func(age, state string) string { return `{"id":"lb","age_ms":` + age + `,"state":"` + state + `"}` }
+	reported := func(age, state string) string { return `{"id":"lb","age_ms":` + age + `,"state":"` + state + `"}` }
 	held := func(n string) string { return `[{"model":"chat-small","queued":` + n + `,"deferred":4}]` }
-	us := fakeAdmin(t, demandtest.Service, `{"regions":[`+region("local/asia", told("900", "READY"), held("3"))+","+region("local/eu", told("800", "READY"), held("7"))+","+
-		region("local/us", told("0", "READY")+","+told("90000", "UNREACHABLE"), held("1"))+`]}`, "")
-	eu := fakeAdmin(t, demandtest.Service, `{"regions":[`+region("local/eu", told("0", "READY"), "null")+","+region("local/sa", told("0", "UNREACHABLE"), "null")+","+
-		region("local/us", told("400", "READY"), held("9"))+`]}`, "")
+	us := fakeAdmin(t, demandtest.Service, `{"regions":[`+region("local/asia", reported("900", "READY"), held("3"))+","+region("local/eu", reported("800", "READY"), held("7"))+","+
+		region("local/us", reported("0", "READY")+","+reported("90000", "UNREACHABLE"), held("1"))+`]}`, "")
+	eu := fakeAdmin(t, demandtest.Service, `{"regions":[`+region("local/eu", reported("0", "READY"), "null")+","+region("local/sa", reported("0", "UNREACHABLE"), "null")+","+
+		region("local/us", reported("400", "READY"), held("9"))+`]}`, "")
 	o, err := Observe(t.Context(), clients(us, eu), 0, false)
 	if err != nil {
 		t.Fatal(err)

@@ -124,16 +124,16 @@ func TestSignalReloads(t *testing.T) {
 	w.options.reloadSignals = hangups
 	w.options.readConfig = func() (service.ControllerConfig, error) { return w.without("us-1"), <-results }
 	ctx, end := context.WithCancel(t.Context())
-	var heeding sync.WaitGroup
-	heeding.Go(func() { w.reloadOnSignal(ctx) })
+	var reloading sync.WaitGroup
+	reloading.Go(func() { w.reloadOnSignal(ctx) })
 	results <- errors.New("line 3")
 	results <- nil
-	for range 3 { // the third is taken once the second was heeded
+	for range 3 { // the third is received once the second reload has ended
 		hangups <- syscall.SIGHUP
 	}
 	end()
 	close(results)
-	heeding.Wait()
+	reloading.Wait()
 	w.applyReload()
 	if len(w.config.Replicas) != 3 {
 		t.Errorf("%d replicas were applied, want 3", len(w.config.Replicas))

@@ -372,7 +372,7 @@ func TestMissingFiguresCauseNoChange(t *testing.T) {
 // balancers or in the engines. Deferred requests, those of another model or region, and stale or
 // missing figures have no effect.
 func TestAutoScalesUpForWaitingInteractive(t *testing.T) {
-	told := func(region service.Region, age int64, models ...telemetry.ModelSnapshot) telemetry.RegionSnapshot {
+	reported := func(region service.Region, age int64, models ...telemetry.ModelSnapshot) telemetry.RegionSnapshot {
 		return telemetry.RegionSnapshot{Name: region, Balancers: []telemetry.BalancerSnapshot{{State: "READY", AgeMillis: age}}, Models: models}
 	}
 	full := telemetry.ModelSnapshot{Model: "m", Queued: 9}
@@ -382,13 +382,13 @@ func TestAutoScalesUpForWaitingInteractive(t *testing.T) {
 		pending *int
 		want    int
 	}{
-		"held by the balancers":  {told("local/us", 200, full), nil, 2},
-		"pending in the engines": {told("local/us", 200, telemetry.ModelSnapshot{Model: "m"}), &many, 2},
-		"deferred":               {told("local/us", 200, telemetry.ModelSnapshot{Model: "m", Deferred: 99}), nil, 1},
-		"another model":          {told("local/us", 200, telemetry.ModelSnapshot{Model: "m"}, telemetry.ModelSnapshot{Model: "n", Queued: 99}), nil, 1},
-		"another region":         {told("local/eu", 200, full), nil, 1},
-		"old":                    {told("local/us", 9000, full), nil, 1},
-		"not told":               {told("local/us", 200), &many, 1},
+		"held by the balancers":  {reported("local/us", 200, full), nil, 2},
+		"pending in the engines": {reported("local/us", 200, telemetry.ModelSnapshot{Model: "m"}), &many, 2},
+		"deferred":               {reported("local/us", 200, telemetry.ModelSnapshot{Model: "m", Deferred: 99}), nil, 1},
+		"another model":          {reported("local/us", 200, telemetry.ModelSnapshot{Model: "m"}, telemetry.ModelSnapshot{Model: "n", Queued: 99}), nil, 1},
+		"another region":         {reported("local/eu", 200, full), nil, 1},
+		"old":                    {reported("local/us", 9000, full), nil, 1},
+		"not told":               {reported("local/us", 200), &many, 1},
 		"no balancer is reached": {telemetry.RegionSnapshot{Name: "local/us", Models: []telemetry.ModelSnapshot{full}}, &many, 1},
 	} {
 		t.Run(name, func(t *testing.T) {

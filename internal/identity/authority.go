@@ -192,8 +192,8 @@ func sameKey(a, b crypto.PublicKey) bool {
 	return ok && known.Equal(b)
 }
 
-// short encodes a hash in characters that labels of every cloud allow.
-var short = base32.StdEncoding.WithPadding(base32.NoPadding)
+// encoding encodes a hash in characters that labels of every cloud allow.
+var encoding = base32.StdEncoding.WithPadding(base32.NoPadding)
 
 // Fingerprint returns the SHA-256 of a certificate: 52 lower-case letters and digits.
 func Fingerprint(c *x509.Certificate) string { return digest(c.Raw) }
@@ -203,5 +203,5 @@ func KeyFingerprint(c *x509.Certificate) string { return digest(c.RawSubjectPubl
 
 func digest(data []byte) string {
 	sum := sha256.Sum256(data)
-	return strings.ToLower(short.EncodeToString(sum[:]))
+	return strings.ToLower(encoding.EncodeToString(sum[:]))
 }

@@ -70,7 +70,7 @@ func (h Home) bundle(file string, now time.Time, certify func(crypto.PublicKey) 
 	if chain, err = certify(made.Public()); err != nil {
 		return nil, err
 	}
-	if err := errors.Join(h.Record(chain[0]), h.keep(file, chain, made)); err != nil {
+	if err := errors.Join(h.Record(chain[0]), h.writeBundle(file, chain, made)); err != nil {
 		return nil, err
 	}
 	return Bundle(chain, made)

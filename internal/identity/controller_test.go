@@ -104,7 +104,7 @@ func TestUnrecordedCertificatesAreRecorded(t *testing.T) {
 		}
 		chain, err := certify(key.Public())
 		if err == nil {
-			err = home.keep(file, chain, key)
+			err = home.writeBundle(file, chain, key)
 		}
 		if err != nil {
 			t.Fatal(err)

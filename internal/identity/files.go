@@ -57,7 +57,7 @@ func (h Home) Create(service string, now time.Time) (*Authority, error) {
 	if a, err = NewAuthority(service, now); err != nil {
 		return nil, err
 	}
-	return a, h.keep(fileAuthority, a.chain, a.key)
+	return a, h.writeBundle(fileAuthority, a.chain, a.key)
 }
 
 // Authority opens the service's authority; fs.ErrNotExist if it is not on this machine.
@@ -121,7 +121,7 @@ func (h Home) certifyOperator(id string, old []*x509.Certificate, now time.Time)
 	if err != nil {
 		return Party{}, err
 	}
-	return NewParty(chain, key), h.keep(fileOperator, chain, key)
+	return NewParty(chain, key), h.writeBundle(fileOperator, chain, key)
 }
 
 // NewParty returns the party with a chain, which ends with the service's authority, and its
@@ -140,7 +140,7 @@ func (h Home) KeepOperator(chain []*x509.Certificate, key crypto.Signer) error {
 	if _, err := os.Stat(h.path(fileAuthority)); err == nil {
 		return fmt.Errorf("storing the operator's certificate: %s contains the service's authority", h.Dir)
 	}
-	return h.keep(fileOperator, chain, key)
+	return h.writeBundle(fileOperator, chain, key)
 }
 
 // Delegated opens the delegated authority in FileDelegated; fs.ErrNotExist if there is none.
@@ -152,7 +152,7 @@ func (h Home) Delegated() (*Authority, error) {
 	return Delegated(chain, key)
 }
 
-func (h Home) keep(name string, chain []*x509.Certificate, key crypto.Signer) error {
+func (h Home) writeBundle(name string, chain []*x509.Certificate, key crypto.Signer) error {
 	text, err := Bundle(chain, key)
 	if err != nil {
 		return err

@@ -31,12 +31,12 @@ func NewInvite(a *Authority) Invite {
 
 // Text returns the secret text of the invitation: 77 letters and digits.
 func (i Invite) Text() string {
-	return strings.ToLower(short.EncodeToString(append(i.secret[:], i.owner[:]...)))
+	return strings.ToLower(encoding.EncodeToString(append(i.secret[:], i.owner[:]...)))
 }
 
 // ParseInvite parses a Text, in any case and with spaces around it.
 func ParseInvite(text string) (i Invite, err error) {
-	data, err := short.DecodeString(strings.ToUpper(strings.TrimSpace(text)))
+	data, err := encoding.DecodeString(strings.ToUpper(strings.TrimSpace(text)))
 	if err != nil || len(data) != len(i.secret)+len(i.owner) {
 		return i, fmt.Errorf("reading the invitation: want its 77 letters and digits, got %d characters", len(strings.TrimSpace(text)))
 	}
@@ -46,7 +46,7 @@ func ParseInvite(text string) (i Invite, err error) {
 }
 
 // Owner returns the fingerprint of the service's authority.
-func (i Invite) Owner() string { return strings.ToLower(short.EncodeToString(i.owner[:])) }
+func (i Invite) Owner() string { return strings.ToLower(encoding.EncodeToString(i.owner[:])) }
 
 // derive derives a key for one purpose from the secret.
 func (i Invite) derive(purpose string, data []byte) []byte {

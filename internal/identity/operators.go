@@ -87,18 +87,18 @@ const minDigits = 8
 func SelectCertificates(certs []*x509.Certificate, who string) []*x509.Certificate {
 	controllers := map[string]bool{}
 	for _, c := range certs {
-		if n, err := NameOf(c); err == nil && n.Role != Operator && means(who, c, n) {
+		if n, err := NameOf(c); err == nil && n.Role != Operator && selects(who, c, n) {
 			controllers[n.ID] = true
 		}
 	}
 	return slices.DeleteFunc(slices.Clone(certs), func(c *x509.Certificate) bool {
 		n, _ := NameOf(c) // without a name, by fingerprint only
-		return !means(who, c, n) && (n.Role == Operator || !controllers[n.ID])
+		return !selects(who, c, n) && (n.Role == Operator || !controllers[n.ID])
 	})
 }
 
-// means reports whether a name or a fingerprint prefix selects a certificate.
-func means(who string, c *x509.Certificate, n Name) bool {
+// selects reports whether a name or a fingerprint prefix selects a certificate.
+func selects(who string, c *x509.Certificate, n Name) bool {
 	return who != "" && n.ID == who || len(who) >= minDigits && strings.HasPrefix(Fingerprint(c), strings.ToLower(who))
 }
 

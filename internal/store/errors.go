@@ -106,8 +106,8 @@ func (b *createBackoff) refuses(now time.Time) error {
 	return nil
 }
 
-// note records the result of an attempt.
-func (b *createBackoff) note(now time.Time, err error) {
+// recordResult records the result of an attempt.
+func (b *createBackoff) recordResult(now time.Time, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if !isServerFailure(err) {

@@ -28,7 +28,7 @@ func TestProblemReportsStoreFailure(t *testing.T) {
 		t.Fatal(p)
 	}
 	full := &jetstream.APIError{Code: 500, ErrorCode: 10077, Description: "no space left on device"}
-	st.note(&st.write, full)
+	st.recordResult(&st.write, full)
 	first := st.Problem()
 	if first == nil || !errors.Is(first, full) {
 		t.Fatalf("got %v", first)
@@ -36,7 +36,7 @@ func TestProblemReportsStoreFailure(t *testing.T) {
 	if _, _, err := st.Get(t.Context(), "key"); err != nil {
 		t.Fatal(err)
 	}
-	st.note(&st.write, fmt.Errorf("once more: %w", full))
+	st.recordResult(&st.write, fmt.Errorf("once more: %w", full))
 	if p := st.Problem(); p == nil || !p.Since.Equal(first.Since) {
 		t.Errorf("it began at %v, not %v", p, first)
 	}
@@ -70,14 +70,14 @@ func TestStreamCreationBacksOff(t *testing.T) {
 	for range 3600 {
 		if b.refuses(now) == nil {
 			attempts++
-			b.note(now, failure)
+			b.recordResult(now, failure)
 		}
 		now = now.Add(time.Second)
 	}
 	if attempts < 60 || attempts > 150 {
 		t.Errorf("%d attempts in an hour", attempts)
 	}
-	if b.note(now, nil); b.refuses(now) != nil {
+	if b.recordResult(now, nil); b.refuses(now) != nil {
 		t.Error("it is refused after it succeeded")
 	}
 }

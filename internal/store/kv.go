@@ -32,7 +32,7 @@ func (s *Store) withBucket(ctx context.Context, key, doing string, f func(contex
 	if doing == reading {
 		last = &s.read
 	}
-	s.note(last, err)
+	s.recordResult(last, err)
 	return wrap(ctx, err, "%s store key %q", doing, key)
 }
 
@@ -111,7 +111,7 @@ func (s *Store) Keys(ctx context.Context, prefix string) ([]string, error) {
 			err = octx.Err() // a listing that timed out looks empty
 		}
 	}
-	s.note(&s.read, err)
+	s.recordResult(&s.read, err)
 	return keys, wrap(ctx, err, "listing store keys %q", prefix)
 }
 

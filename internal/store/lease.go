@@ -146,7 +146,7 @@ func (l *Lease) Renew(ctx context.Context) error {
 	start := l.s.now()
 	revision, err := l.s.CompareAndSwap(ctx, l.key, l.value, l.revision)
 	if errors.Is(err, ErrConflict) {
-		revision, err = l.reclaim(ctx)
+		revision, err = l.resolveConflict(ctx)
 	}
 	if err != nil {
 		return err
@@ -155,9 +155,9 @@ func (l *Lease) Renew(ctx context.Context) error {
 	return nil
 }
 
-// reclaim resolves a conflict: the newer value may be our own, written by a renewal whose
+// resolveConflict resolves a conflict: the newer value may be our own, written by a renewal whose
 // acknowledgement was lost.
-func (l *Lease) reclaim(ctx context.Context) (uint64, error) {
+func (l *Lease) resolveConflict(ctx context.Context) (uint64, error) {
 	value, revision, err := l.s.Get(ctx, l.key)
 	if err != nil && !errors.Is(err, ErrNotFound) {
 		return 0, err

@@ -41,7 +41,7 @@ func (s *Store) AppendPoints(ctx context.Context, points []telemetry.Point) erro
 	if err == nil {
 		err = s.publish(octx, js, points)
 	}
-	s.note(&s.write, err)
+	s.recordResult(&s.write, err)
 	if err == nil {
 		s.dropOldPoints(octx, stream, newestDay(points))
 	}
@@ -116,7 +116,7 @@ func (s *Store) daySubject(day int64) string {
 // returns. It keeps one day in memory.
 func (s *Store) ReadPoints(ctx context.Context, sinceMinute int64, yield func(telemetry.Point) error) error {
 	days, stream, err := s.pointDays(ctx, sinceMinute/minutesPerDay)
-	s.note(&s.read, err)
+	s.recordResult(&s.read, err)
 	if err != nil {
 		return wrap(ctx, err, "reading points since minute %d", sinceMinute)
 	}
@@ -292,7 +292,7 @@ func (s *Store) pointStream(ctx context.Context) (jetstream.Stream, jetstream.Je
 		Subjects: []string{s.namespace + "_points.*"}, Storage: jetstream.FileStorage,
 		MaxBytes: pointsMaxBytes, Discard: jetstream.DiscardOld, // by age: dropOldPoints
 	})
-	s.making.note(s.now(), err)
+	s.making.recordResult(s.now(), err)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -218,7 +218,7 @@ func (s *Store) connected() {
 	s.epoch++
 	s.state, s.points = nil, nil
 	s.read, s.write, s.lost = nil, nil, nil // of an earlier connection, maybe to another server
-	s.making.note(s.now(), nil)
+	s.making.recordResult(s.now(), nil)
 	close(s.up)
 	s.up = make(chan struct{})
 	s.log.Info("store connected", "url", s.url)
@@ -284,7 +284,7 @@ func (s *Store) bucket(ctx context.Context) (jetstream.KeyValue, error) {
 		Bucket: s.namespace + "_state", Description: "skyserve: desired state and leases",
 		History: 1, MaxBytes: stateMaxBytes, Storage: jetstream.FileStorage,
 	})
-	s.making.note(s.now(), err)
+	s.making.recordResult(s.now(), err)
 	if err != nil {
 		return nil, err
 	}
@@ -327,8 +327,8 @@ func (s *Store) Problem() *Problem {
 	return cmp.Or(s.write, s.lost, s.read)
 }
 
-// note records the result of an operation for Problem, and drops handles that may be stale.
-func (s *Store) note(last **Problem, err error) {
+// recordResult records the result of an operation for Problem, and drops handles that may be stale.
+func (s *Store) recordResult(last **Problem, err error) {
 	s.forget(err)
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -182,7 +182,7 @@ func (s *Store) Time(ctx context.Context) (at time.Time, err error) {
 	if err == nil {
 		status, err = kv.Status(octx)
 	}
-	s.note(&s.read, err)
+	s.recordResult(&s.read, err)
 	if err != nil {
 		return at, wrap(ctx, err, "reading the store's time")
 	}

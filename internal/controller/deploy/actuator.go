@@ -102,7 +102,7 @@ func (k *Reconciler) Apply(ctx context.Context, change controller.Change, may fu
 
 // removeMachines deletes machines; why is logged.
 func (k *Reconciler) removeMachines(ctx context.Context, o *bundleState, have []provision.Object, ids []string, why string) error {
-	return o.fleet.removeMachines(ctx, slices.DeleteFunc(slices.Clone(have), func(r provision.Object) bool {
+	return o.deployer.removeMachines(ctx, slices.DeleteFunc(slices.Clone(have), func(r provision.Object) bool {
 		return r.Kind != provision.KindReplica || !slices.Contains(ids, r.ID)
 	}), why, k.progress)
 }
@@ -129,8 +129,8 @@ func (k *Reconciler) launchReplicas(ctx context.Context, o *bundleState, launche
 	for _, r := range s.have {
 		before[r.ID] = r.TerminatedReason == ""
 	}
-	_, err = o.fleet.launchMore(ctx, s.have, more, k.progress)
-	after, failed := o.fleet.listObjects(ctx)
+	_, err = o.deployer.launchMore(ctx, s.have, more, k.progress)
+	after, failed := o.deployer.listObjects(ctx)
 	for _, r := range after {
 		if r.Kind == provision.KindReplica && r.TerminatedReason == "" && !before[r.ID] {
 			launched = append(launched, r.ID)

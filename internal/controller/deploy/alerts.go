@@ -56,7 +56,7 @@ func CertificateAlerts(ends CertificateExpiries, now time.Time, command string) 
 		}
 	}
 	if len(due) > 0 {
-		add("machines", listMachines(due)+" from %s, not renewed yet", where, first)
+		add("machines", listMachines(due), where, first)
 	}
 	if isDue(ends.Operator, identity.AlertBefore) && !ends.Signs {
 		add("operator", "your certificate expires on %s", "request an invitation from an operator and run 'skyserve connect'", ends.Operator)
@@ -64,7 +64,7 @@ func CertificateAlerts(ends CertificateExpiries, now time.Time, command string) 
 	return alerts
 }
 
-// listMachines lists machines whose certificates expire.
+// listMachines returns the message about machines whose certificates expire, with a verb for the first day.
 func listMachines(ids []string) string {
 	slices.Sort(ids)
 	names := strings.Join(ids[:min(len(ids), maxListedMachines)], ", ")
@@ -72,15 +72,15 @@ func listMachines(ids []string) string {
 		names += fmt.Sprintf(" and %d more", more)
 	}
 	if len(ids) == 1 {
-		return "the certificate of " + names + " expires"
+		return "the certificate of " + names + " expires on %s and has not been renewed"
 	}
-	return "the certificates of " + names + " expire"
+	return "the certificates of " + names + " expire, the first on %s, and have not been renewed"
 }
 
 // Alerts returns the alerts about certificates at the last observation.
 func (k *Reconciler) Alerts() []telemetry.Alert {
 	k.mu.Lock()
-	ends, name := k.ends, k.service
+	ends, name := k.expiries, k.serviceName
 	k.mu.Unlock()
 	return CertificateAlerts(ends, k.now(), fmt.Sprintf("'skyserve up' with the service.yaml of %s", name))
 }
@@ -104,11 +104,11 @@ func (k *Reconciler) storeExpiries(h *Delivery, seen map[string]AgentReport) {
 	for id, s := range seen {
 		at := s.Expires
 		if s.Err != nil {
-			at = k.ends.Machines[id]
+			at = k.expiries.Machines[id]
 		}
 		if !at.IsZero() {
 			ends.Machines[id] = at
 		}
 	}
-	k.ends, k.service = ends, h.Service
+	k.expiries, k.serviceName = ends, h.Service
 }

@@ -12,8 +12,8 @@ import (
 	"skyserve/internal/telemetry"
 )
 
-// Alerts begin at half of a certificate's life, name what ends when and the command that
-// renews it by when, and become critical when it has ended.
+// Alerts start at half of a certificate's lifetime, contain the expiry date and the command that renews
+// it, and become critical when the certificate has expired.
 func TestCertificateAlerts(t *testing.T) {
 	const command = "'skyserve up chat.yaml'"
 	began := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
@@ -30,19 +30,19 @@ func TestCertificateAlerts(t *testing.T) {
 		day  int
 		want []string // of each line, in order; none = no alert
 	}{
-		"nothing is known":       {deploy.CertificateExpiries{}, 0, nil},
-		"machines, soon after":   {deploy.CertificateExpiries{Machines: machines(90, "us-0")}, 44, nil},
-		"machines, half-time":    {deploy.CertificateExpiries{Machines: machines(90, "us-0")}, 46, []string{"warning: certificate machines: the certificate of us-0 expires from 2026-05-30, not renewed yet; run " + command}},
-		"by when":                {deploy.CertificateExpiries{Machines: machines(90, "us-0")}, 46, []string{"before 2026-05-30"}},
-		"many":                   {deploy.CertificateExpiries{Machines: machines(90, "us-4", "us-1", "us-0", "us-2", "us-3")}, 46, []string{"the certificates of us-0, us-1, us-2 and 2 more expire from"}},
-		"machines, past":         {deploy.CertificateExpiries{Machines: machines(90, "us-0")}, 91, []string{"critical: certificate machines:"}},
-		"controller, soon after": {deploy.CertificateExpiries{Controller: year}, 182, nil},
-		"controller, half-time":  {deploy.CertificateExpiries{Controller: year}, 184, []string{"warning: certificate controller: its certificates expire on 2027-03-01"}},
-		"its command":            {deploy.CertificateExpiries{Controller: year}, 184, []string{"run " + command + " on the machine with the service's CA, before 2027-03-01"}},
-		"controller, past":       {deploy.CertificateExpiries{Controller: year}, 366, []string{"critical: certificate controller:"}},
-		"operator":               {deploy.CertificateExpiries{Operator: began.AddDate(0, 0, 90)}, 46, []string{"run 'skyserve connect' before 2026-05-30"}},
-		"operator who signs":     {deploy.CertificateExpiries{Operator: began.AddDate(0, 0, 90), Signs: true}, 46, nil},
-		"both":                   {deploy.CertificateExpiries{Controller: year, Machines: machines(365, "us-0")}, 330, []string{"certificate controller", "certificate machines"}},
+		"unknown":                          {deploy.CertificateExpiries{}, 0, nil},
+		"machines, early":                  {deploy.CertificateExpiries{Machines: machines(90, "us-0")}, 44, nil},
+		"machines, half of the lifetime":   {deploy.CertificateExpiries{Machines: machines(90, "us-0")}, 46, []string{"warning: certificate machines: the certificate of us-0 expires on 2026-05-30 and has not been renewed; run " + command}},
+		"expiry date":                      {deploy.CertificateExpiries{Machines: machines(90, "us-0")}, 46, []string{"before 2026-05-30"}},
+		"many":                             {deploy.CertificateExpiries{Machines: machines(90, "us-4", "us-1", "us-0", "us-2", "us-3")}, 46, []string{"the certificates of us-0, us-1, us-2 and 2 more expire, the first on 2026-05-30, and have not been renewed"}},
+		"machines, expired":                {deploy.CertificateExpiries{Machines: machines(90, "us-0")}, 91, []string{"critical: certificate machines:"}},
+		"controller, early":                {deploy.CertificateExpiries{Controller: year}, 182, nil},
+		"controller, half of the lifetime": {deploy.CertificateExpiries{Controller: year}, 184, []string{"warning: certificate controller: its certificates expire on 2027-03-01"}},
+		"controller, command":              {deploy.CertificateExpiries{Controller: year}, 184, []string{"run " + command + " on the machine with the service's CA, before 2027-03-01"}},
+		"controller, expired":              {deploy.CertificateExpiries{Controller: year}, 366, []string{"critical: certificate controller:"}},
+		"operator":                         {deploy.CertificateExpiries{Operator: began.AddDate(0, 0, 90)}, 46, []string{"run 'skyserve connect' before 2026-05-30"}},
+		"operator with the CA":             {deploy.CertificateExpiries{Operator: began.AddDate(0, 0, 90), Signs: true}, 46, nil},
+		"both":                             {deploy.CertificateExpiries{Controller: year, Machines: machines(365, "us-0")}, 330, []string{"certificate controller", "certificate machines"}},
 	} {
 		got := deploy.CertificateAlerts(c.ends, began.AddDate(0, 0, c.day), command)
 		ok := len(got) == len(c.want)
@@ -55,13 +55,13 @@ func TestCertificateAlerts(t *testing.T) {
 	}
 }
 
-// A look at a service tells which machines' certificates nobody has renewed.
-func TestStatusAlertsOfCertificates(t *testing.T) {
+// Status shows an alert for machines' certificates that were not renewed.
+func TestStatusAlertsAboutCertificates(t *testing.T) {
 	end := time.Date(2026, 5, 30, 0, 0, 0, 0, time.UTC)
 	ends := func(context.Context) (agent.Status, error) {
 		return agent.Status{Phase: agent.PhaseReady, Expires: end}, nil
 	}
-	_, i := inspected(t, map[string]func(context.Context) (agent.Status, error){"us-east-1-0": ends})
+	_, i := newInspector(t, map[string]func(context.Context) (agent.Status, error){"us-east-1-0": ends})
 	i.File = "chat.yaml"
 	for left, want := range map[int]int{46: 0, 44: 1} {
 		i.Now = func() time.Time { return end.AddDate(0, 0, -left) }
@@ -69,24 +69,24 @@ func TestStatusAlertsOfCertificates(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if len(s.Alerts) != want || want > 0 && (s.Alerts[0].Kind != telemetry.AlertCertificate || !strings.Contains(s.Alerts[0].Line(), "us-east-1-0 expires from 2026-05-30")) {
+		if len(s.Alerts) != want || want > 0 && (s.Alerts[0].Kind != telemetry.AlertCertificate || !strings.Contains(s.Alerts[0].Line(), "us-east-1-0 expires on 2026-05-30")) {
 			t.Errorf("%d days before: %v", left, s.Alerts)
 		}
 		if s.State != deploy.StateReady {
-			t.Errorf("%d days before: a service that works is %s", left, s.State)
+			t.Errorf("%d days before: a working service is %s", left, s.State)
 		}
 	}
 }
 
-// The controller tells half a year before what it was handed ends, which it cannot renew.
-func TestTheReconcilerAlertsOfWhatItCannotRenew(t *testing.T) {
+// The controller raises an alert half a year before its own certificate expires, which it cannot renew.
+func TestReconcilerAlertsAboutOwnExpiry(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		u := newUpkeep(t)
+		u := newReconcilerWorld(t)
 		k := u.reconciler()
 		if got := k.Alerts(); len(got) > 0 {
-			t.Errorf("before the first look: %v", got)
+			t.Errorf("before the first observation: %v", got)
 		}
-		u.keep(t, k, 10*time.Second, always)
+		u.reconcileFor(t, k, 10*time.Second, always)
 		day := 0
 		for _, c := range []struct{ day, alerts int }{{0, 0}, {180, 0}, {185, 1}, {400, 1}} {
 			time.Sleep(time.Duration(c.day-day) * 24 * time.Hour)

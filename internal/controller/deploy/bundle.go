@@ -64,7 +64,7 @@ func IsBundle(dir string) bool {
 
 // ReadBundle reads a controller's bundle from the folder of its configuration, with the machines in
 // other clouds at the time of its delivery.
-func ReadBundle(dir string) (c Content, elsewhere []provision.Object, err error) {
+func ReadBundle(dir string) (c Content, otherClouds []provision.Object, err error) {
 	read := func(name string) []byte {
 		text, failed := os.ReadFile(filepath.Join(dir, name))
 		err = errors.Join(err, failed)

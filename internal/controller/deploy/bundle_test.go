@@ -38,7 +38,7 @@ func writeBundle(t *testing.T, d agent.Deployment) string {
 	t.Helper()
 	i := slices.IndexFunc(d.Units, func(u agent.Unit) bool { return u.Name == "controller" })
 	if i < 0 {
-		t.Fatalf("no controller among %+v", d.Units)
+		t.Fatalf("no controller in %+v", d.Units)
 	}
 	dir := t.TempDir()
 	for path, text := range d.Units[i].Files {
@@ -53,8 +53,8 @@ func writeBundle(t *testing.T, d agent.Deployment) string {
 	return filepath.Join(dir, "controller")
 }
 
-func TestTheControllerIsOnOneMachine(t *testing.T) {
-	all := deployments(t, withBundle(t), fleetOf())
+func TestControllerRunsOnOneMachine(t *testing.T) {
+	all := deployments(t, withBundle(t), testMachines())
 	for id, d := range all {
 		if err := d.Check(); err != nil {
 			t.Errorf("%s: %v", id, err)
@@ -93,7 +93,7 @@ func TestTheControllerIsOnOneMachine(t *testing.T) {
 	}
 }
 
-func TestBalancersUseTheControllersStore(t *testing.T) {
+func TestBalancersUseControllersStore(t *testing.T) {
 	store := func(d agent.Deployment) string {
 		var c service.BalancerConfig
 		if err := yaml.UnmarshalWithOptions([]byte(d.Units[0].Files["balancer/config.yaml"]), &c, yaml.Strict()); err != nil {
@@ -107,7 +107,7 @@ func TestBalancersUseTheControllersStore(t *testing.T) {
 	named := withBundle(t)
 	spec := *named.Spec
 	named.Spec, spec.Store.URL = &spec, "nats://store.example.com:4222"
-	away := slices.DeleteFunc(fleetOf(), func(o provision.Object) bool { return o.ID == "lb-us-east-1-0" })
+	away := slices.DeleteFunc(testMachines(), func(o provision.Object) bool { return o.ID == "lb-us-east-1-0" })
 	for _, tt := range []struct {
 		name     string
 		content  deploy.Content
@@ -115,46 +115,46 @@ func TestBalancersUseTheControllersStore(t *testing.T) {
 		balancer string
 		want     string
 	}{
-		{"on its machine", withBundle(t), fleetOf(), "lb-us-east-1-0", "ours tls://10.0.0.1:8400"},
-		{"elsewhere", withBundle(t), fleetOf(), "lb-us-east-1-1", "ours tls://203.0.113.1:8400"},
-		{"one of the user's own", named, fleetOf(), "lb-us-east-1-1", "nats://store.example.com:4222"},
-		{"while its machine is away", withBundle(t), away, "lb-us-east-1-1", ""},
-		{"without a controller", content(t), fleetOf(), "lb-us-east-1-1", ""},
+		{"on its machine", withBundle(t), testMachines(), "lb-us-east-1-0", "ours tls://10.0.0.1:8400"},
+		{"elsewhere", withBundle(t), testMachines(), "lb-us-east-1-1", "ours tls://203.0.113.1:8400"},
+		{"an external store", named, testMachines(), "lb-us-east-1-1", "nats://store.example.com:4222"},
+		{"while its machine is missing", withBundle(t), away, "lb-us-east-1-1", ""},
+		{"without a controller", content(t), testMachines(), "lb-us-east-1-1", ""},
 	} {
 		if got := store(deployments(t, tt.content, tt.have)[tt.balancer]); got != tt.want {
 			t.Errorf("%s: got %q, want %q", tt.name, got, tt.want)
 		}
 	}
-	if files := deployments(t, named, fleetOf())["lb-us-east-1-0"].Units[1].Files; strings.Contains(files["controller/config.yaml"], "store_listen") {
-		t.Error("the controller serves a store that nobody uses")
+	if files := deployments(t, named, testMachines())["lb-us-east-1-0"].Units[1].Files; strings.Contains(files["controller/config.yaml"], "store_listen") {
+		t.Error("the controller serves an unused store")
 	}
 }
 
-// What a controller makes of what it was handed is what it was made from: else it and
-// `up` would undo each other's work for ever.
-func TestAControllerHandsOutWhatUpDoes(t *testing.T) {
-	have := fleetOf()
-	obtains := obtaining(t, "email: ops@example.com, ca: \"https://ca.example.com\", root: /etc/mine.crt, eab: {key_id: k, hmac: env:HF_TOKEN}")
+// A controller builds the same deployments from its bundle as `up`: otherwise they would undo each
+// other's changes forever.
+func TestBundleYieldsSameDeployments(t *testing.T) {
+	have := testMachines()
+	obtains := contentWithACME(t, "email: ops@example.com, ca: \"https://ca.example.com\", root: /etc/mine.crt, eab: {key_id: k, hmac: env:HF_TOKEN}")
 	obtains.Bundle = withBundle(t).Bundle
 	for _, content := range []deploy.Content{withBundle(t), obtains} {
 		all := deployments(t, content, have)
-		c, elsewhere, err := deploy.ReadBundle(writeBundle(t, all["lb-us-east-1-0"]))
+		c, otherClouds, err := deploy.ReadBundle(writeBundle(t, all["lb-us-east-1-0"]))
 		if err != nil {
 			t.Fatal(err)
 		}
 		own := slices.DeleteFunc(slices.Clone(have), func(o provision.Object) bool { return o.Region.Cloud() != service.CloudAWS })
-		if again := deployments(t, c, slices.Concat(own, elsewhere)); !reflect.DeepEqual(again, all) {
+		if again := deployments(t, c, slices.Concat(own, otherClouds)); !reflect.DeepEqual(again, all) {
 			t.Errorf("got %+v\nwant %+v", again, all)
 		}
 		if value, err := c.Secrets("env:NONE"); err == nil {
-			t.Errorf("a secret that it was not handed is %q", value)
+			t.Errorf("a secret outside the bundle is %q", value)
 		}
 	}
 }
 
-func TestABundleThatIsDamaged(t *testing.T) {
+func TestReadBundleRejectsDamage(t *testing.T) {
 	for _, name := range []string{"content.json", "service.yaml", "controller.pem", "issuer.pem"} {
-		dir := writeBundle(t, deployments(t, withBundle(t), fleetOf())["lb-us-east-1-0"])
+		dir := writeBundle(t, deployments(t, withBundle(t), testMachines())["lb-us-east-1-0"])
 		if err := os.Remove(filepath.Join(dir, name)); err != nil {
 			t.Fatal(err)
 		}
@@ -164,17 +164,17 @@ func TestABundleThatIsDamaged(t *testing.T) {
 	}
 }
 
-// A replica that leaves is no balancer's any more; its machine goes on.
-func TestAReplicaThatLeaves(t *testing.T) {
+// Balancers do not use a draining replica; its machine keeps its deployment.
+func TestDrainingReplicaIsNotConfigured(t *testing.T) {
 	c := withBundle(t)
 	c.Draining = map[string]bool{"us-east-1-0": true}
-	all := deployments(t, c, fleetOf())
+	all := deployments(t, c, testMachines())
 	for _, u := range all["lb-us-east-1-0"].Units {
 		if config := u.Files[u.Name+"/config.yaml"]; config == "" || strings.Contains(config, "10.0.0.11") {
 			t.Errorf("the %s still uses it: %s", u.Name, config)
 		}
 	}
-	if !reflect.DeepEqual(all["us-east-1-0"], deployments(t, withBundle(t), fleetOf())["us-east-1-0"]) {
-		t.Error("its machine is to run something else")
+	if !reflect.DeepEqual(all["us-east-1-0"], deployments(t, withBundle(t), testMachines())["us-east-1-0"]) {
+		t.Error("the deployment of its machine changed")
 	}
 }

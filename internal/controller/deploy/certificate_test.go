@@ -16,9 +16,9 @@ import (
 	"skyserve/provision"
 )
 
-// What balancers wait for is told whenever it is something else, until all have a certificate;
-// who does not answer, and machines that are no balancers, hold nobody up for ever.
-func TestAwaitingCertificates(t *testing.T) {
+// Each changed reason is reported until all balancers have a certificate. Machines that are not
+// balancers are ignored, and the wait for unresponsive balancers is bounded.
+func TestAwaitCertificates(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began := time.Now()
 		var mu sync.Mutex
@@ -29,7 +29,7 @@ func TestAwaitingCertificates(t *testing.T) {
 			asked[o.ID]++
 			switch n := asked[o.ID]; {
 			case o.Kind != provision.KindBalancer:
-				t.Errorf("%s was asked", o.ID)
+				t.Errorf("%s was queried", o.ID)
 			case o.ID == "lb-us-east-1-1" && n == 1:
 				return nil, errors.New("connection refused")
 			case o.ID == "lb-us-east-1-0" && n < 3:
@@ -39,14 +39,14 @@ func TestAwaitingCertificates(t *testing.T) {
 			}
 			return &telemetry.Certificate{ExpiresAt: &began}, nil
 		}
-		var told []string
-		progress := func(id, why string) { told = append(told, id+" "+why) }
-		if err := deploy.AwaitCertificates(t.Context(), fleetOf(), ask, progress); err != nil {
+		var reported []string
+		progress := func(id, why string) { reported = append(reported, id+" "+why) }
+		if err := deploy.AwaitCertificates(t.Context(), testMachines(), ask, progress); err != nil {
 			t.Fatal(err)
 		}
 		want := []string{"lb-us-east-1-0 it is being obtained", "lb-us-east-1-1 connection refused", "lb-us-east-1-0 no record may be written"}
-		if fmt.Sprint(told) != fmt.Sprint(want) || time.Since(began) != 9*time.Second {
-			t.Errorf("after %s it was told %q, want %q", time.Since(began), told, want)
+		if fmt.Sprint(reported) != fmt.Sprint(want) || time.Since(began) != 9*time.Second {
+			t.Errorf("after %s: got %q, want %q", time.Since(began), reported, want)
 		}
 
 		never := func(context.Context, provision.Object) (*telemetry.Certificate, error) {
@@ -55,15 +55,15 @@ func TestAwaitingCertificates(t *testing.T) {
 		late := errors.New("not ready within 1m0s")
 		ctx, cancel := context.WithTimeoutCause(t.Context(), time.Minute, late)
 		defer cancel()
-		err := deploy.AwaitCertificates(ctx, fleetOf(), never, func(string, string) {})
+		err := deploy.AwaitCertificates(ctx, testMachines(), never, func(string, string) {})
 		if !errors.Is(err, late) || !strings.Contains(err.Error(), "lb-europe-west4-0: no record may be written") {
 			t.Errorf("got %v", err)
 		}
 	})
 }
 
-// A balancer without a certificate serves nobody: the service starts, and status says why.
-func TestStatusOfCertificates(t *testing.T) {
+// A balancer without a certificate does not serve: the service is starting, and status shows why.
+func TestStatusShowsCertificates(t *testing.T) {
 	ends := time.Date(2031, 2, 3, 4, 5, 6, 0, time.UTC)
 	for _, tt := range []struct {
 		name, want  string
@@ -77,12 +77,12 @@ func TestStatusOfCertificates(t *testing.T) {
 		{"silent", "READY", nil, errors.New("connection refused"), deploy.StateReady},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			_, i := inspected(t, nil)
+			_, i := newInspector(t, nil)
 			i.Deployer.Spec.Balancer.TLS, i.Deployer.Spec.Balancer.Insecure = &service.TLS{Cert: "c", Key: "k"}, false
 			i.Deployer.UserData = nil // the public port is another one by now, which is not what this is about
 			i.Snapshot = func(_ context.Context, o provision.Object) (*telemetry.Snapshot, error) {
 				if o.Kind != provision.KindBalancer {
-					t.Errorf("%s was asked", o.ID)
+					t.Errorf("%s was queried", o.ID)
 				}
 				self := telemetry.BalancerSnapshot{ID: o.ID, Certificate: tt.certificate}
 				return &telemetry.Snapshot{Regions: []telemetry.RegionSnapshot{{Name: o.Region, Balancers: []telemetry.BalancerSnapshot{self}}}}, tt.err
@@ -91,7 +91,7 @@ func TestStatusOfCertificates(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if got := told(t, s, "lb-us-east-1-0"); got != tt.want || s.State != tt.state || s.PlainHTTP {
+			if got := machineState(t, s, "lb-us-east-1-0"); got != tt.want || s.State != tt.state || s.PlainHTTP {
 				t.Errorf("got %s, and the service is %s", got, s.State)
 			}
 			if got := s.Regions[0].Balancers[0].Certificate; got != tt.certificate {

@@ -8,8 +8,8 @@ import (
 	"skyserve/provision"
 )
 
-// By hand a replica runs on what service.yaml allows, and on nothing else.
-func TestChoose(t *testing.T) {
+// An operator can only choose what service.yaml allows.
+func TestChooseClass(t *testing.T) {
 	gpus := []service.GPU{{Type: "L4"}, {Type: "H100", Count: 8}}
 	rented := service.RegionSpec{Name: "aws/us-east-1", Capacity: []service.CapacityType{service.CapacitySpot, service.CapacityOnDemand}}
 	for _, tt := range []struct {

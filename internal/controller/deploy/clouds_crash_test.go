@@ -21,8 +21,8 @@ import (
 	"skyserve/provision/dns"
 )
 
-// everyCall has programs die after calls that only read, too. They leave the clouds as the
-// call before them did, so that this takes some minutes to find what is found without.
+// everyCall also crashes programs after calls that only read. These do not change the clouds, so
+// that this takes minutes and finds nothing more.
 var everyCall = flag.Bool("crash-every-call", false, "crash after calls that change nothing, too")
 
 const pair = `
@@ -38,36 +38,36 @@ regions:
 dns: {provider: route53, name: chat.example.com, zone: example.com}
 `
 
-// listMachines is two clouds with a hosted zone, and what an operator's machine keeps on its disk.
-type listMachines struct {
+// operatorWorld is two clouds with a hosted zone, and the files of an operator's machine.
+type operatorWorld struct {
 	*clouds
-	names *testcloud.Route53
-	zone  string
-	note  *provision.PublicName
-	notes
+	names  *testcloud.Route53
+	zone   string
+	stored *provision.PublicName
+	memoryNotes
 }
 
-func (n *listMachines) StoredName() (provision.PublicName, bool, error) {
-	if n.note == nil {
+func (n *operatorWorld) StoredName() (provision.PublicName, bool, error) {
+	if n.stored == nil {
 		return provision.PublicName{}, false, nil
 	}
-	return *n.note, true, nil
+	return *n.stored, true, nil
 }
 
-func (n *listMachines) StoreName(name provision.PublicName) error {
+func (n *operatorWorld) StoreName(name provision.PublicName) error {
 	name.Records = nil
-	n.note = &name
+	n.stored = &name
 	return nil
 }
 
-func (n *listMachines) RemoveName() error {
-	n.note = nil
+func (n *operatorWorld) RemoveName() error {
+	n.stored = nil
 	return nil
 }
 
-func newNamed(t *testing.T, faults *testcloud.Faults) *listMachines {
+func newOperatorWorld(t *testing.T, faults *testcloud.Faults) *operatorWorld {
 	spec := parse(t, strings.Replace(pair, "dns:", "  - {name: aws/eu-west-1}\n  - {name: gcp/europe-west4}\ndns:", 1))
-	n := &listMachines{clouds: emulate(spec, faults, 0), names: testcloud.NewRoute53(faults), notes: notes{}}
+	n := &operatorWorld{clouds: newClouds(spec, faults, 0), names: testcloud.NewRoute53(faults), memoryNotes: memoryNotes{}}
 	n.aws.Address = func(i int) (public, private string) {
 		return fmt.Sprintf("198.18.%d.%d", i>>8, i&255), fmt.Sprintf("172.31.%d.%d", i>>8, i&255)
 	}
@@ -75,8 +75,8 @@ func newNamed(t *testing.T, faults *testcloud.Faults) *listMachines {
 	return n
 }
 
-// world is all that there is, with the addresses in records as the machines that have them.
-func (n *listMachines) world() []string {
+// state returns everything that exists, with machines in place of their addresses in records.
+func (n *operatorWorld) state() []string {
 	var addresses []string
 	for _, m := range n.aws.Machines() {
 		addresses = append(addresses, m.Public, m.Tags["skyserve:id"])
@@ -84,7 +84,7 @@ func (n *listMachines) world() []string {
 	for _, i := range n.gce.Instances() {
 		addresses = append(addresses, i.NetworkInterfaces[0].AccessConfigs[0].NatIP, i.Name)
 	}
-	left := n.left()
+	left := n.listAll()
 	checks, tags := n.names.Checks()
 	checked := map[string]string{}
 	for i, c := range checks {
@@ -108,20 +108,20 @@ func (n *listMachines) world() []string {
 	return left
 }
 
-// chapter is one thing that an operator does.
-type chapter struct {
+// step is one action of an operator.
+type step struct {
 	name string
-	do   func(ctx context.Context, n *listMachines, p provision.Providers, zone provision.DNSZone) error
-	// before is done by somebody else; nil = nothing.
-	before func(n *listMachines)
-	calls  int
-	left   []string
+	do   func(ctx context.Context, n *operatorWorld, p provision.Providers, zone provision.DNSZone) error
+	// before is a change by another party; nil = none.
+	before  func(n *operatorWorld)
+	calls   int
+	objects []string
 }
 
-// bringUp is what `skyserve up` does to clouds, in its order: see cloudUp.applyPlan.
-func bringUp(spec *service.Spec, program string) func(context.Context, *listMachines, provision.Providers, provision.DNSZone) error {
-	return func(ctx context.Context, n *listMachines, p provision.Providers, zone provision.DNSZone) error {
-		f := newFleet(spec, p)
+// upStep returns what `skyserve up` does to clouds, in its order: see cloudUp.applyPlan.
+func upStep(spec *service.Spec, program string) func(context.Context, *operatorWorld, provision.Providers, provision.DNSZone) error {
+	return func(ctx context.Context, n *operatorWorld, p provision.Providers, zone provision.DNSZone) error {
+		f := newDeployer(spec, p)
 		f.UserData = func(c cloud.MachineInput) (string, error) { return "#cloud-config\n# " + c.ID + program, nil }
 		plan, err := f.Plan(ctx)
 		if err != nil {
@@ -148,7 +148,7 @@ func bringUp(spec *service.Spec, program string) func(context.Context, *listMach
 	}
 }
 
-// nameFor is the name that a service asks for, with the balancers there are.
+// nameFor returns the desired name of a service with its balancers.
 func nameFor(spec *service.Spec, have []provision.Object) provision.PublicName {
 	if spec.DNS == nil {
 		return provision.PublicName{}
@@ -162,10 +162,10 @@ func nameFor(spec *service.Spec, have []provision.Object) provision.PublicName {
 	return name
 }
 
-// follow is what `plan --apply` does.
-func follow(spec *service.Spec, counts map[cloud.ReplicaGroup]provision.ClassCounts) func(context.Context, *listMachines, provision.Providers, provision.DNSZone) error {
-	return func(ctx context.Context, _ *listMachines, p provision.Providers, _ provision.DNSZone) error {
-		s := newScaling(newFleet(spec, p))
+// applyStep returns what `plan --apply` does.
+func applyStep(spec *service.Spec, counts map[cloud.ReplicaGroup]provision.ClassCounts) func(context.Context, *operatorWorld, provision.Providers, provision.DNSZone) error {
+	return func(ctx context.Context, _ *operatorWorld, p provision.Providers, _ provision.DNSZone) error {
+		s := newScaling(newDeployer(spec, p))
 		s.Use = func(ctx context.Context, plan *deploy.Plan, _, _ map[string]bool) error {
 			_, err := s.AwaitListed(ctx, plan)
 			return err
@@ -174,16 +174,16 @@ func follow(spec *service.Spec, counts map[cloud.ReplicaGroup]provision.ClassCou
 	}
 }
 
-// takeDown is what `down` does.
-func takeDown(ctx context.Context, n *listMachines, p provision.Providers, zone provision.DNSZone) error {
+// downStep does what `down` does.
+func downStep(ctx context.Context, n *operatorWorld, p provision.Providers, zone provision.DNSZone) error {
 	if err := deploy.UnpublishName(ctx, zone, n); err != nil {
 		return err
 	}
 	return deploy.Down(ctx, p, "chat", "me", nil)
 }
 
-// collect is what `gc` does.
-func collect(ctx context.Context, _ *listMachines, p provision.Providers, _ provision.DNSZone) error {
+// gcStep does what `gc` does.
+func gcStep(ctx context.Context, _ *operatorWorld, p provision.Providers, _ provision.DNSZone) error {
 	orphans, err := deploy.Orphans(ctx, p, []deploy.Service{{Name: "chat", Owner: "me"}})
 	if err != nil {
 		return err
@@ -191,8 +191,8 @@ func collect(ctx context.Context, _ *listMachines, p provision.Providers, _ prov
 	return deploy.Remove(ctx, p, orphans, nil)
 }
 
-// life is all that is done to a service.
-func life(t *testing.T) []*chapter {
+// lifecycle returns all steps of a service.
+func lifecycle(t *testing.T) []*step {
 	with := func(text string, replacements ...string) *service.Spec {
 		return parse(t, strings.NewReplacer(replacements...).Replace(text))
 	}
@@ -201,23 +201,23 @@ func life(t *testing.T) []*chapter {
 	east, central := service.Region("aws/us-east-1"), service.Region("gcp/us-central1")
 	group := func(r service.Region) cloud.ReplicaGroup { return cloud.ReplicaGroup{Model: "llama", Region: r} }
 	l4, h100 := provision.ReplicaClass{GPU: "L4", GPUs: 1}, provision.ReplicaClass{GPU: "H100", GPUs: 1}
-	return []*chapter{
-		{name: "up", do: bringUp(with(pair), "")},
-		{name: "up with more replicas", do: bringUp(with(pair, bounds, "{min: 2, max: 2}"), "")},
-		{name: "up with fewer replicas", do: bringUp(with(pair), "")},
-		{name: "plan --apply, more here and fewer there", do: follow(with(wide), map[cloud.ReplicaGroup]provision.ClassCounts{group(east): {provision.ReplicaClass{}: 2}, group(central): {}})},
-		{name: "plan --apply, the other way", do: follow(with(wide), map[cloud.ReplicaGroup]provision.ClassCounts{group(east): {provision.ReplicaClass{}: 1}, group(central): {provision.ReplicaClass{}: 1}})},
-		{name: "plan --apply, on another GPU", do: follow(with(wide, "{type: L4}", "{type: L4}, {type: H100}"), map[cloud.ReplicaGroup]provision.ClassCounts{group(east): {h100: 1}, group(central): {provision.ReplicaClass{}: 1}})},
-		{name: "plan --apply, on the first one again", do: follow(with(wide, "{type: L4}", "{type: L4}, {type: H100}"), map[cloud.ReplicaGroup]provision.ClassCounts{group(east): {l4: 1}, group(central): {provision.ReplicaClass{}: 1}})},
-		{name: "up with another program", do: bringUp(with(pair), " 2")},
-		{name: "up with another public port", do: bringUp(with(pair, "insecure: true", "tls: {cert: a, key: b}"), " 2")},
-		{name: "up with another region", do: bringUp(with(pair, "dns:", "  - {name: aws/eu-west-1, replicas: {min: 0, max: 1}}\ndns:"), " 2")},
-		{name: "up with a region less", do: bringUp(with(pair), " 2")},
-		{name: "up with another routing", do: bringUp(with(pair, "zone: example.com}", "zone: example.com, routing: geo}"), " 2")},
-		{name: "up with another name", do: bringUp(with(pair, "chat.example.com", "llm.example.com"), " 2")},
-		{name: "up without a name", do: bringUp(with(pair, dnsOf, ""), " 2")},
-		{name: "up with a name", do: bringUp(with(pair), " 2")},
-		{name: "up after machines went", do: bringUp(with(pair), " 2"), before: func(n *listMachines) {
+	return []*step{
+		{name: "up", do: upStep(with(pair), "")},
+		{name: "up with more replicas", do: upStep(with(pair, bounds, "{min: 2, max: 2}"), "")},
+		{name: "up with fewer replicas", do: upStep(with(pair), "")},
+		{name: "plan --apply, more here and fewer there", do: applyStep(with(wide), map[cloud.ReplicaGroup]provision.ClassCounts{group(east): {provision.ReplicaClass{}: 2}, group(central): {}})},
+		{name: "plan --apply, the other way", do: applyStep(with(wide), map[cloud.ReplicaGroup]provision.ClassCounts{group(east): {provision.ReplicaClass{}: 1}, group(central): {provision.ReplicaClass{}: 1}})},
+		{name: "plan --apply, on another GPU", do: applyStep(with(wide, "{type: L4}", "{type: L4}, {type: H100}"), map[cloud.ReplicaGroup]provision.ClassCounts{group(east): {h100: 1}, group(central): {provision.ReplicaClass{}: 1}})},
+		{name: "plan --apply, on the first one again", do: applyStep(with(wide, "{type: L4}", "{type: L4}, {type: H100}"), map[cloud.ReplicaGroup]provision.ClassCounts{group(east): {l4: 1}, group(central): {provision.ReplicaClass{}: 1}})},
+		{name: "up with another program", do: upStep(with(pair), " 2")},
+		{name: "up with another public port", do: upStep(with(pair, "insecure: true", "tls: {cert: a, key: b}"), " 2")},
+		{name: "up with another region", do: upStep(with(pair, "dns:", "  - {name: aws/eu-west-1, replicas: {min: 0, max: 1}}\ndns:"), " 2")},
+		{name: "up with a region less", do: upStep(with(pair), " 2")},
+		{name: "up with another routing", do: upStep(with(pair, "zone: example.com}", "zone: example.com, routing: geo}"), " 2")},
+		{name: "up with another name", do: upStep(with(pair, "chat.example.com", "llm.example.com"), " 2")},
+		{name: "up without a name", do: upStep(with(pair, dnsOf, ""), " 2")},
+		{name: "up with a name", do: upStep(with(pair), " 2")},
+		{name: "up after machines went", do: upStep(with(pair), " 2"), before: func(n *operatorWorld) {
 			for _, m := range n.aws.Machines() {
 				n.aws.Vanish(m.ID)
 			}
@@ -225,36 +225,36 @@ func life(t *testing.T) []*chapter {
 				n.gce.SetStatus(i.Name, "TERMINATED")
 			}
 		}},
-		{name: "up after firewalls were changed", do: bringUp(with(pair), " 2"), before: func(n *listMachines) {
+		{name: "up after firewalls were changed", do: upStep(with(pair), " 2"), before: func(n *operatorWorld) {
 			n.aws.Open("us-east-1", "skyserve-chat-replica", 22, "0.0.0.0/0")
 			n.gce.EditFirewall(n.gce.Firewalls()[0].Name, func(f *testcloud.GCEFirewall) { f.SourceRanges = []string{"192.0.2.0/24"} })
 		}},
-		{name: "up after a security group was deleted", do: bringUp(with(pair), " 2"), before: func(n *listMachines) {
+		{name: "up after a security group was deleted", do: upStep(with(pair), " 2"), before: func(n *operatorWorld) {
 			n.aws.Ungroup("us-east-1", "skyserve-chat-replica")
 		}},
-		{name: "up after records were changed", do: bringUp(with(pair), " 2"), before: func(n *listMachines) {
+		{name: "up after records were changed", do: upStep(with(pair), " 2"), before: func(n *operatorWorld) {
 			n.names.Tamper(func(c *testcloud.HealthCheckConfig) { c.ResourcePath = "/elsewhere" })
 		}},
-		{name: "gc of a service that nobody owns", do: collect, before: func(n *listMachines) {
+		{name: "gc of a service that nobody owns", do: gcStep, before: func(n *operatorWorld) {
 			other := parse(t, strings.NewReplacer("name: chat\n", "name: old\n", dnsOf, "").Replace(pair))
 			if _, err := up(other, n.open(t)); err != nil {
 				t.Error(err)
 			}
 		}},
-		{name: "down", do: takeDown},
+		{name: "down", do: downStep},
 	}
 }
 
-// death ends a program at its kth call that changes something, which is carried out: its
-// answer does not come, and nothing that the program still sends arrives.
-type death struct {
-	at    int // 0 = it lives
-	end   context.CancelFunc
-	calls int
-	dead  bool
+// crash ends a program at its kth changing call, which takes effect: its response is lost, and later
+// calls do not arrive.
+type crash struct {
+	at     int // 0 = it lives
+	cancel context.CancelFunc
+	calls  int
+	dead   bool
 }
 
-func (d *death) decide(c testcloud.Call) testcloud.Outcome {
+func (d *crash) decide(c testcloud.Call) testcloud.Outcome {
 	if d.dead {
 		return testcloud.Refused
 	}
@@ -266,40 +266,40 @@ func (d *death) decide(c testcloud.Call) testcloud.Outcome {
 		return testcloud.Served
 	}
 	d.dead = true
-	d.end()
+	d.cancel()
 	return testcloud.Lost
 }
 
-// A program that ends after any change that it makes to two clouds and a hosted zone leaves them so that the same again comes to the same end: nothing is missing, left
-// over, or there twice. So it is where lists show what was done at once, and where they lag.
-func TestACrashAnywhereInTwoCloudsIsMendedByRunningItAgain(t *testing.T) {
-	testkit.NotUnderRace(t, "it takes minutes with the detector on, and goes ways that others go")
+// After a crash at any change to two clouds and a hosted zone, a second run leads to the same result:
+// nothing is missing, remains, or exists twice. This holds whether or not lists lag behind.
+func TestRerunAfterCrashInTwoClouds(t *testing.T) {
+	testkit.NotUnderRace(t, "it takes minutes under the race detector, and other tests cover the same code")
 	testkit.Slow(t)
-	withoutSettings(t)
+	clearCloudEnv(t)
 	t.Setenv("AWS_ACCESS_KEY_ID", "AKIDEXAMPLE")
 	t.Setenv("AWS_SECRET_ACCESS_KEY", "secret")
 	synctest.Test(t, func(t *testing.T) {
-		whole := life(t)
-		if err := relive(t, whole, 0, 0); err != nil {
+		whole := lifecycle(t)
+		if err := runLifecycle(t, whole, 0, 0); err != nil {
 			t.Fatal(err)
 		}
 		most, points := 0, 0
 		for _, c := range whole {
-			t.Logf("%s: %d points, then there are %d things", c.name, c.calls, len(c.left))
+			t.Logf("%s: %d points, then %d objects exist", c.name, c.calls, len(c.objects))
 			most, points = max(most, c.calls), points+c.calls
 		}
-		if left := whole[len(whole)-1].left; len(left) > 0 {
+		if left := whole[len(whole)-1].objects; len(left) > 0 {
 			t.Fatalf("down left %q", left)
 		}
-		for _, unseen := range []int{0, 2} {
+		for _, lag := range []int{0, 2} {
 			var lives sync.WaitGroup
 			atOnce := make(chan struct{}, 4)
 			for at := 1; at <= most; at++ {
 				atOnce <- struct{}{}
 				lives.Go(func() {
 					defer func() { <-atOnce }()
-					if err := relive(t, whole, at, unseen); err != nil {
-						t.Errorf("lists lag by %d: %v", unseen, err)
+					if err := runLifecycle(t, whole, at, lag); err != nil {
+						t.Errorf("lists lag by %d: %v", lag, err)
 					}
 				})
 			}
@@ -309,58 +309,58 @@ func TestACrashAnywhereInTwoCloudsIsMendedByRunningItAgain(t *testing.T) {
 	})
 }
 
-// again is how often the same is done until lists that lag show what there is.
-const again = 4
+// maxReruns is how often a step is repeated until lagging lists are current.
+const maxReruns = 4
 
-// relive goes through a life in which every chapter crashes after one of its calls and is
-// begun again. With at 0 nothing crashes, and the chapters are written.
-func relive(t *testing.T, chapters []*chapter, at, unseen int) error {
-	d := &death{}
-	n := newNamed(t, &testcloud.Faults{Decide: d.decide, Unseen: unseen})
-	for i, this := range chapters {
-		if at > 0 && !slices.ContainsFunc(chapters[i:], func(c *chapter) bool { return at <= c.calls }) {
-			return nil // nothing that follows would crash
+// runLifecycle runs a lifecycle in which every step crashes after one of its calls and is run again.
+// With at 0 nothing crashes, and the results of the steps are recorded.
+func runLifecycle(t *testing.T, steps []*step, at, lag int) error {
+	d := &crash{}
+	n := newOperatorWorld(t, &testcloud.Faults{Decide: d.decide, Unseen: lag})
+	for i, this := range steps {
+		if at > 0 && !slices.ContainsFunc(steps[i:], func(c *step) bool { return at <= c.calls }) {
+			return nil // no later step would crash
 		}
 		if this.before != nil {
 			this.before(n)
 		}
-		if err := n.settle(t, unseen); err != nil {
+		if err := n.convergeLists(t, lag); err != nil {
 			return err
 		}
 		ctx, cancel := context.WithCancel(t.Context())
-		*d = death{end: cancel}
+		*d = crash{cancel: cancel}
 		if at <= this.calls {
 			d.at = at
 		}
-		err := n.run(ctx, t, this)
+		err := n.runStep(ctx, t, this)
 		cancel()
 		calls, crashed := d.calls, d.at > 0
-		*d = death{}
+		*d = crash{}
 		if at == 0 {
-			this.left, this.calls = n.world(), calls
+			this.objects, this.calls = n.state(), calls
 		}
 		if crashed {
-			err = n.run(t.Context(), t, this)
+			err = n.runStep(t.Context(), t, this)
 		}
-		for range again * min(unseen, 1) {
-			if err != nil || !slices.Equal(n.world(), this.left) {
-				err = n.run(t.Context(), t, this)
+		for range maxReruns * min(lag, 1) {
+			if err != nil || !slices.Equal(n.state(), this.objects) {
+				err = n.runStep(t.Context(), t, this)
 			}
 		}
 		if err != nil {
 			return fmt.Errorf("%s, with a crash at call %d: %w", this.name, at, err)
 		}
-		if got := n.world(); !slices.Equal(got, this.left) {
-			return fmt.Errorf("%s, with a crash at call %d: %w", this.name, at, difference(got, this.left))
+		if got := n.state(); !slices.Equal(got, this.objects) {
+			return fmt.Errorf("%s, with a crash at call %d: %w", this.name, at, difference(got, this.objects))
 		}
 	}
 	return nil
 }
 
-// settle lets lists show what is done: between what operators do minutes pass.
-func (n *listMachines) settle(t *testing.T, unseen int) error {
-	for range unseen {
-		err := n.run(t.Context(), t, &chapter{do: func(ctx context.Context, n *listMachines, p provision.Providers, zone provision.DNSZone) error {
+// convergeLists makes lists current: between the steps of an operator minutes pass.
+func (n *operatorWorld) convergeLists(t *testing.T, lag int) error {
+	for range lag {
+		err := n.runStep(t.Context(), t, &step{do: func(ctx context.Context, n *operatorWorld, p provision.Providers, zone provision.DNSZone) error {
 			_, listing := p.List(ctx, "")
 			return errors.Join(listing, zone.Check(ctx, nameFor(parse(t, pair), nil)))
 		}})
@@ -372,8 +372,8 @@ func (n *listMachines) settle(t *testing.T, unseen int) error {
 	return nil
 }
 
-// run does what a chapter is about, by a program that was just started.
-func (n *listMachines) run(ctx context.Context, t *testing.T, c *chapter) error {
+// runStep runs a step with a program that has just started.
+func (n *operatorWorld) runStep(ctx context.Context, t *testing.T, c *step) error {
 	zone, err := dns.NewRoute53(context.WithoutCancel(ctx), dns.Config{Endpoint: "http://route53", Transport: testcloud.Direct{Handler: n.names.Handler()}})
 	if err != nil {
 		return err
@@ -383,7 +383,7 @@ func (n *listMachines) run(ctx context.Context, t *testing.T, c *chapter) error 
 	return c.do(ctx, n, n.open(t), zone)
 }
 
-// difference tells what there is too much, and what is missing.
+// difference returns an error with the excess and the missing objects.
 func difference(got, want []string) error {
 	less := func(a, b []string) []string {
 		b = slices.Clone(b)
@@ -395,5 +395,5 @@ func difference(got, want []string) error {
 			return i >= 0
 		})
 	}
-	return errors.New(strings.Join(append(append([]string{"too much:"}, less(got, want)...), append([]string{"missing:"}, less(want, got)...)...), "\n  "))
+	return errors.New(strings.Join(append(append([]string{"excess:"}, less(got, want)...), append([]string{"missing:"}, less(want, got)...)...), "\n  "))
 }

@@ -31,9 +31,9 @@ type clouds struct {
 	poll   time.Duration
 }
 
-// emulate makes the clouds of a service. poll is how often its programs look at what
-// takes its time; negative = without a pause.
-func emulate(spec *service.Spec, faults *testcloud.Faults, poll time.Duration) *clouds {
+// newClouds returns the clouds of a service. poll is the polling interval of its programs;
+// negative = without waiting.
+func newClouds(spec *service.Spec, faults *testcloud.Faults, poll time.Duration) *clouds {
 	c := &clouds{faults: faults, poll: poll, gce: testcloud.NewGCE("p", faults)}
 	for _, r := range cloud.ManagedRegions(spec) {
 		if r.Cloud() == service.CloudAWS {
@@ -47,7 +47,7 @@ func emulate(spec *service.Spec, faults *testcloud.Faults, poll time.Duration) *
 	return c
 }
 
-// open is the clouds as a program that was just started sees them.
+// open returns the clouds as a program that has just started sees them.
 func (c *clouds) open(t testing.TB) provision.Providers {
 	t.Helper()
 	amazon, err := aws.New(context.Background(), aws.Config{
@@ -61,9 +61,8 @@ func (c *clouds) open(t testing.TB) provision.Providers {
 	return provision.Providers{service.CloudAWS: amazon, service.CloudGCP: google}
 }
 
-// left names everything that exists in both clouds, in order: what is there twice is
-// named twice.
-func (c *clouds) left() []string {
+// listAll returns everything that exists in both clouds, sorted, with duplicates.
+func (c *clouds) listAll() []string {
 	left := c.aws.Left()
 	for _, i := range c.gce.Instances() {
 		left = append(left, fmt.Sprintf("instance %s in %s: %s %s", i.Name, i.Zone, i.Status, i.Scheduling.ProvisioningModel))
@@ -74,7 +73,7 @@ func (c *clouds) left() []string {
 	return left
 }
 
-// calls counts the calls of both clouds.
+// calls returns the number of calls of both clouds.
 func (c *clouds) calls() (n int) {
 	for _, times := range c.faults.Actions() {
 		n += times
@@ -82,8 +81,8 @@ func (c *clouds) calls() (n int) {
 	return n
 }
 
-// withoutSettings keeps the settings of whoever runs the tests out of them.
-func withoutSettings(t *testing.T) {
+// clearCloudEnv unsets the cloud settings of the environment.
+func clearCloudEnv(t *testing.T) {
 	for _, setting := range os.Environ() {
 		if name, _, _ := strings.Cut(setting, "="); strings.HasPrefix(name, "AWS_") {
 			t.Setenv(name, "")
@@ -108,8 +107,8 @@ regions:
   - {name: gcp/europe-west4, replicas: {min: 20, max: 20}}
 `
 
-// rated throttles what a region is asked above a number of calls in a second.
-func rated(limit int) func(testcloud.Call) testcloud.Outcome {
+// throttle rejects calls to a region above a number per second.
+func throttle(limit int) func(testcloud.Call) testcloud.Outcome {
 	type window struct {
 		place  string
 		second int64
@@ -125,17 +124,17 @@ func rated(limit int) func(testcloud.Call) testcloud.Outcome {
 	}
 }
 
-// A hundred replicas in five regions of two clouds, whose every call takes 20 ms: they
-// come up without a region being asked too much at once, are left alone by a second
-// up, and leave nothing; also where the clouds throttle, which costs a bounded number of tries.
-func TestAHundredReplicasInTwoClouds(t *testing.T) {
+// A hundred replicas in five regions of two clouds, with 20 ms per call, start within the limit of
+// concurrent calls per region, a second up changes nothing, and down deletes everything; also where
+// the clouds throttle, with a bounded number of retries.
+func TestHundredReplicasInTwoClouds(t *testing.T) {
 	testkit.Slow(t)
-	withoutSettings(t)
+	clearCloudEnv(t)
 	spec := parse(t, hundred)
 	measure := func(name string, decide func(testcloud.Call) testcloud.Outcome) (made int) {
 		synctest.Test(t, func(t *testing.T) {
 			f := &testcloud.Faults{Hold: func(testcloud.Call) { time.Sleep(20 * time.Millisecond) }, Decide: decide}
-			c := emulate(spec, f, 0)
+			c := newClouds(spec, f, 0)
 			begun := time.Now()
 			if _, err := up(spec, c.open(t)); err != nil {
 				t.Fatalf("%s: %v", name, err)
@@ -150,18 +149,18 @@ func TestAHundredReplicasInTwoClouds(t *testing.T) {
 					t.Errorf("%s: %d calls in flight to %s, want at most %d", name, most, r, provision.MaxCallsPerHost)
 				}
 			}
-			stands := c.left()
-			if p, err := up(spec, c.open(t)); err != nil || len(p.Changes) != 0 || !slices.Equal(c.left(), stands) {
+			stands := c.listAll()
+			if p, err := up(spec, c.open(t)); err != nil || len(p.Changes) != 0 || !slices.Equal(c.listAll(), stands) {
 				t.Errorf("%s: up again: %+v, %v", name, p, err)
 			}
-			if err := deploy.Down(t.Context(), c.open(t), "chat", "me", nil); err != nil || len(c.left()) != 0 {
-				t.Errorf("%s: down: %v, left %q", name, err, c.left())
+			if err := deploy.Down(t.Context(), c.open(t), "chat", "me", nil); err != nil || len(c.listAll()) != 0 {
+				t.Errorf("%s: down: %v, left %q", name, err, c.listAll())
 			}
 		})
 		return made
 	}
 	calm := measure("as fast as it goes", nil)
-	if throttled := measure("20 calls a second and region", rated(20)); throttled > 3*calm {
+	if throttled := measure("20 calls a second and region", throttle(20)); throttled > 3*calm {
 		t.Errorf("%d calls with throttling, %d without", throttled, calm)
 	}
 }

@@ -49,8 +49,8 @@ type Delivery struct {
 	// Now is the clock for renewing certificates; nil = time.Now.
 	Now func() time.Time
 
-	mu   sync.Mutex
-	last map[string]agent.Status
+	mu           sync.Mutex
+	lastStatuses map[string]agent.Status
 }
 
 // Deliver delivers each machine's deployment and returns when all are ready, or when ctx ends, with an
@@ -269,7 +269,7 @@ func (h *Delivery) StopController(ctx context.Context, id string) error {
 }
 
 // DeliverDue delivers everything that is due, and only waits for serving balancers, since a controller
-// runs it again soon. It does less than Run, because `up` may be running with another generation of
+// runs it again soon. It does less than Deliver, because `up` may be running with another generation of
 // the service: new replicas are enrolled, balancers get new deployments of their own generation,
 // certificates are renewed, and all machines get the newest revocation list. Serving balancers are
 // updated one after the other, this machine's own first, until one of them does not become ready
@@ -362,13 +362,13 @@ func (h *Delivery) reportStatus(id string, s agent.Status) {
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if was, known := h.last[id]; known && was.Phase == s.Phase && was.Reason == s.Reason {
+	if was, known := h.lastStatuses[id]; known && was.Phase == s.Phase && was.Reason == s.Reason {
 		return
 	}
-	if h.last == nil {
-		h.last = map[string]agent.Status{}
+	if h.lastStatuses == nil {
+		h.lastStatuses = map[string]agent.Status{}
 	}
-	h.last[id] = s
+	h.lastStatuses[id] = s
 	h.Progress(id, s)
 }
 

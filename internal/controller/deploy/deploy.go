@@ -102,7 +102,7 @@ type HostedZone struct {
 // their addresses. It omits machines without an address, from their own deployments and from
 // others', and replicas of models that the file no longer contains. The revision of a balancer's
 // machine begins with the generation of the content, so that a controller with another generation
-// leaves it unchanged: see Handover.Tend.
+// leaves it unchanged: see Delivery.DeliverDue.
 func Deployments(c Content, have []provision.Object) (map[string]agent.Deployment, error) {
 	d := &deploymentBuilder{Content: c, spec: c.Spec}
 	for _, o := range have {
@@ -114,7 +114,7 @@ func Deployments(c Content, have []provision.Object) (map[string]agent.Deploymen
 		}
 	}
 	slices.SortFunc(d.have, func(a, b provision.Object) int { return cmp.Compare(a.ID, b.ID) })
-	edition, err := c.generation()
+	generation, err := c.generation()
 	if err != nil {
 		return nil, fmt.Errorf("building deployments: %w", err)
 	}
@@ -124,7 +124,7 @@ func Deployments(c Content, have []provision.Object) (map[string]agent.Deploymen
 		switch o.Kind {
 		case provision.KindBalancer:
 			one, err = d.balancerDeployment(o)
-			one.Revision = edition + "."
+			one.Revision = generation + "."
 		case provision.KindReplica:
 			m := c.Spec.ModelByName(o.Labels["model"])
 			if m == nil {
@@ -135,7 +135,7 @@ func Deployments(c Content, have []provision.Object) (map[string]agent.Deploymen
 			if d := c.Spec.DNS; d == nil || d.Provider != service.DNSEmbedded {
 				continue // it will be removed
 			}
-			one, err = d.nameServer()
+			one, err = d.nameServerDeployment()
 		case provision.KindController, provision.KindFirewall, provision.KindIdentity:
 			continue
 		}
@@ -348,13 +348,13 @@ func (d *deploymentBuilder) peersOf(o provision.Object) []service.PeerConfig {
 			continue
 		}
 		base := AdminURL(other)
-		peers = append(peers, service.PeerConfig{ID: other.ID, Region: other.Region, URL: base, Admin: base, EmulateRTT: d.distance(o.Region, other.Region)})
+		peers = append(peers, service.PeerConfig{ID: other.ID, Region: other.Region, URL: base, Admin: base, EmulateRTT: d.emulatedRTT(o.Region, other.Region)})
 	}
 	return peers
 }
 
-// distance returns the emulated round trip between regions on this computer.
-func (d *deploymentBuilder) distance(a, b service.Region) time.Duration {
+// emulatedRTT returns the emulated round trip between regions on this computer.
+func (d *deploymentBuilder) emulatedRTT(a, b service.Region) time.Duration {
 	if !cloud.RunsOnThisComputer(a) || !cloud.RunsOnThisComputer(b) {
 		return 0
 	}

@@ -48,7 +48,7 @@ func machineAt(id string, kind provision.Kind, region service.Region, model, ip 
 	}
 }
 
-func fleetOf() []provision.Object {
+func testMachines() []provision.Object {
 	const b, r = provision.KindBalancer, provision.KindReplica
 	return []provision.Object{
 		machineAt("us-east-1-qwen-0", r, "aws/us-east-1", "org/qwen", "12", 1),
@@ -90,8 +90,8 @@ func deployAll(t *testing.T, have []provision.Object) map[string]agent.Deploymen
 	return all
 }
 
-func TestDeploymentsOfEngines(t *testing.T) {
-	all := deployAll(t, fleetOf())
+func TestEngineDeployments(t *testing.T) {
+	all := deployAll(t, testMachines())
 	if len(all) != 6 {
 		t.Errorf("got %d deployments, want one for each machine with an address", len(all))
 	}
@@ -120,15 +120,14 @@ func TestDeploymentsOfEngines(t *testing.T) {
 	}
 }
 
-// An engine whose weights are in a bucket is started with the folder where they are, and
-// still goes by the model's name.
-func TestDeploymentsWithWeightsFromABucket(t *testing.T) {
+// An engine with weights from a bucket is started with their folder and still serves the model's name.
+func TestEngineDeploymentsWithBucketWeights(t *testing.T) {
 	c := content(t)
 	froms := []string{"s3://models/m", "gs://models/m"}
 	for i, from := range froms {
 		c.Spec.Models[i].Engine.Weights = from
 	}
-	all, err := deploy.Deployments(c, fleetOf())
+	all, err := deploy.Deployments(c, testMachines())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -146,8 +145,8 @@ func TestDeploymentsWithWeightsFromABucket(t *testing.T) {
 	}
 }
 
-func TestDeploymentsOfBalancers(t *testing.T) {
-	all := deployAll(t, fleetOf())
+func TestBalancerDeployments(t *testing.T) {
+	all := deployAll(t, testMachines())
 	replicas := map[string][]string{
 		"lb-us-east-1-0":    {"us-east-1-0 https://10.0.0.11:8300", "paris-10-0-0-7-8000 http://10.0.0.7:8000"},
 		"lb-us-east-1-1":    {"us-east-1-qwen-0 https://10.0.0.12:8300"},
@@ -164,7 +163,7 @@ func TestDeploymentsOfBalancers(t *testing.T) {
 		for _, r := range c.Replicas {
 			got = append(got, r.ID+" "+r.URL)
 			if r.MTLS != strings.HasPrefix(r.URL, "https") {
-				t.Errorf("%s speaks to %s with mTLS: %t", id, r.URL, r.MTLS)
+				t.Errorf("%s uses mTLS for %s: %t", id, r.URL, r.MTLS)
 			}
 		}
 		for _, p := range c.Peers {
@@ -178,16 +177,16 @@ func TestDeploymentsOfBalancers(t *testing.T) {
 			t.Errorf("%s: got %+v with %+v", id, c, u.Files)
 		}
 		if u.Memory != 2<<30 || c.Balancer.Memory.Total != 2<<30 {
-			t.Errorf("%s: may take %d bytes and is told %s, want 2 GiB", id, u.Memory, c.Balancer.Memory.Total)
+			t.Errorf("%s: limit of %d bytes, configured %s, want 2 GiB", id, u.Memory, c.Balancer.Memory.Total)
 		}
 	}
 }
 
-// Another memory asks for a start: systemd reads it then.
-func TestDeploymentsWithOtherMemory(t *testing.T) {
-	before, c := deployAll(t, fleetOf()), content(t)
+// A changed memory limit requires a restart, because systemd only reads it at start.
+func TestChangedMemoryRestartsBalancer(t *testing.T) {
+	before, c := deployAll(t, testMachines()), content(t)
 	c.Spec.Balancer.Memory.Total = 3 * service.GiB
-	after, err := deploy.Deployments(c, fleetOf())
+	after, err := deploy.Deployments(c, testMachines())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -197,34 +196,33 @@ func TestDeploymentsWithOtherMemory(t *testing.T) {
 	}
 }
 
-// A replica that comes is told to a balancer that runs, which need not start again.
-func TestAnotherReplicaIsARearrangementOnly(t *testing.T) {
-	before, after := deployAll(t, fleetOf()), deployAll(t, append(fleetOf(), machineAt("europe-west4-1", provision.KindReplica, "gcp/europe-west4", "org/llama", "14", 4)))
+// A running balancer receives a new replica without a restart.
+func TestNewReplicaReloadsWithoutRestart(t *testing.T) {
+	before, after := deployAll(t, testMachines()), deployAll(t, append(testMachines(), machineAt("europe-west4-1", provision.KindReplica, "gcp/europe-west4", "org/llama", "14", 4)))
 	for id := range before {
 		changed := before[id].Revision != after[id].Revision
 		if want := id == "lb-europe-west4-0"; changed != want {
 			t.Errorf("%s: changed %t, want %t", id, changed, want)
 		}
 		if before[id].Units[0].Fixed != after[id].Units[0].Fixed {
-			t.Errorf("%s has to be started again", id)
+			t.Errorf("%s requires a restart", id)
 		}
 	}
 }
 
-// A replica that goes takes no other one from its balancer: who moves is served by nobody for a
-// moment.
-func TestReplicasStayAtTheirBalancerWhenOthersGo(t *testing.T) {
-	all := fleetOf()
+// Removing a replica moves no other replica to another balancer: a moved one is briefly unserved.
+func TestReplicasKeepBalancerOnRemoval(t *testing.T) {
+	all := testMachines()
 	for n := 1; n < 4; n++ {
 		id := fmt.Sprintf("us-east-1-%d", n)
 		all = append(all, machineAt(id, provision.KindReplica, "aws/us-east-1", "org/llama", strconv.Itoa(14+n), 1))
 	}
-	before := holders(t, deployAll(t, all))
-	for _, gone := range []string{"us-east-1-0", "us-east-1-1", "us-east-1-2", "us-east-1-3", "us-east-1-qwen-0"} {
-		after := holders(t, deployAll(t, slices.DeleteFunc(slices.Clone(all), func(o provision.Object) bool { return o.ID == gone })))
+	before := balancersOfReplicas(t, deployAll(t, all))
+	for _, removed := range []string{"us-east-1-0", "us-east-1-1", "us-east-1-2", "us-east-1-3", "us-east-1-qwen-0"} {
+		after := balancersOfReplicas(t, deployAll(t, slices.DeleteFunc(slices.Clone(all), func(o provision.Object) bool { return o.ID == removed })))
 		want := maps.Clone(before)
-		if delete(want, gone); !maps.Equal(after, want) {
-			t.Errorf("without %s: got %v, want %v", gone, after, want)
+		if delete(want, removed); !maps.Equal(after, want) {
+			t.Errorf("without %s: got %v, want %v", removed, after, want)
 		}
 	}
 	for _, lb := range []string{"lb-us-east-1-0", "lb-us-east-1-1"} {
@@ -234,8 +232,8 @@ func TestReplicasStayAtTheirBalancerWhenOthersGo(t *testing.T) {
 	}
 }
 
-// holders are the balancers of replicas.
-func holders(t *testing.T, all map[string]agent.Deployment) map[string]string {
+// balancersOfReplicas returns the balancer of each replica.
+func balancersOfReplicas(t *testing.T, all map[string]agent.Deployment) map[string]string {
 	t.Helper()
 	at := map[string]string{}
 	for id, d := range all {
@@ -255,25 +253,25 @@ func holders(t *testing.T, all map[string]agent.Deployment) map[string]string {
 	return at
 }
 
-// A replica of a model that was taken out of the file is about to go.
-func TestAReplicaOfNoModelIsLeftOut(t *testing.T) {
-	all := deployAll(t, append(fleetOf(), machineAt("us-east-1-mistral-0", provision.KindReplica, "aws/us-east-1", "org/mistral", "15", 1)))
+// A replica whose model was removed from the file will be terminated.
+func TestReplicaOfRemovedModelIsOmitted(t *testing.T) {
+	all := deployAll(t, append(testMachines(), machineAt("us-east-1-mistral-0", provision.KindReplica, "aws/us-east-1", "org/mistral", "15", 1)))
 	if _, there := all["us-east-1-mistral-0"]; there || len(all) != 6 || strings.Contains(all["lb-us-east-1-0"].Units[0].Files["balancer/config.yaml"], "10.0.0.15") {
 		t.Errorf("got deployments of %d machines", len(all))
 	}
 }
 
-func TestASecretThatIsNotThereIsNamedAndNoneIsShown(t *testing.T) {
+func TestSecretErrorsContainNoValues(t *testing.T) {
 	defer func(k string) { secret["env:HF_TOKEN"] = k }(secret["env:HF_TOKEN"])
 	delete(secret, "env:HF_TOKEN")
-	_, err := deploy.Deployments(content(t), fleetOf())
+	_, err := deploy.Deployments(content(t), testMachines())
 	if err == nil || !strings.Contains(err.Error(), "env:HF_TOKEN") || !strings.Contains(err.Error(), "models[0].secrets.HF_TOKEN") || strings.Contains(err.Error(), "k1") {
 		t.Errorf("got %v", err)
 	}
 }
 
-// obtaining is a service whose balancers obtain their certificate.
-func obtaining(t *testing.T, acme string) deploy.Content {
+// contentWithACME returns the content of a service whose balancers obtain their certificate.
+func contentWithACME(t *testing.T, acme string) deploy.Content {
 	c := content(t)
 	c.Text = []byte(strings.Replace(deployed, "tls: {cert: /etc/mine.crt, key: /etc/mine.key}", "tls: {acme: {"+acme+"}}", 1) +
 		"dns: {provider: route53, name: chat.example.com, zone: example.com}\n")
@@ -281,9 +279,9 @@ func obtaining(t *testing.T, acme string) deploy.Content {
 	return c
 }
 
-// Balancers know what to obtain a certificate for and how; one that has no identity at AWS
-// takes up what others obtain. Secrets travel as all others do.
-func TestDeploymentsOfBalancersThatObtain(t *testing.T) {
+// Balancers receive the configuration for obtaining a certificate. One without an AWS identity only
+// loads certificates that others obtain. Secrets are delivered as files, like all others.
+func TestBalancerDeploymentsWithACME(t *testing.T) {
 	secret["env:EAB"], secret["file:/etc/root.pem"] = "HMAC", "ROOT"
 	for _, tt := range []struct {
 		challenge, id string
@@ -294,8 +292,8 @@ func TestDeploymentsOfBalancersThatObtain(t *testing.T) {
 		{"http-01", "lb-europe-west4-0", service.CertificateConfig{Listen: "10.0.0.3:80"}},
 		{"tls-alpn-01", "lb-us-east-1-1", service.CertificateConfig{}},
 	} {
-		c := obtaining(t, "email: ops@example.com, challenge: "+tt.challenge+", ca: \"https://ca.example.com/acme\", root: /etc/root.pem, eab: {key_id: k, hmac: env:EAB}")
-		all, err := deploy.Deployments(c, fleetOf())
+		c := contentWithACME(t, "email: ops@example.com, challenge: "+tt.challenge+", ca: \"https://ca.example.com/acme\", root: /etc/root.pem, eab: {key_id: k, hmac: env:EAB}")
+		all, err := deploy.Deployments(c, testMachines())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -324,17 +322,16 @@ func TestDeploymentsOfBalancersThatObtain(t *testing.T) {
 		}
 	}
 	delete(secret, "env:EAB")
-	_, err := deploy.Deployments(obtaining(t, "email: ops@example.com, eab: {key_id: k, hmac: env:EAB}"), fleetOf())
+	_, err := deploy.Deployments(contentWithACME(t, "email: ops@example.com, eab: {key_id: k, hmac: env:EAB}"), testMachines())
 	if err == nil || !strings.Contains(err.Error(), "balancer.tls.acme.eab.hmac: reading env:EAB") {
 		t.Errorf("without the key: %v", err)
 	}
 }
 
-// A balancer of this computer whose process died starts again where it was: until then the
-// others go on knowing it, and what it served can be adopted. One in a cloud that was ended
-// does not come back.
-func TestADeadBalancerIsForgottenOnlyWhereItDoesNotComeBack(t *testing.T) {
-	for text, forgotten := range map[string]bool{twoHere: false, twoClouds: true} {
+// A failed balancer on this computer restarts at the same address: until then other balancers keep it
+// as a peer, so that its replicas can be adopted. A terminated one in a cloud does not return.
+func TestOnlyLocalDeadBalancersStayConfigured(t *testing.T) {
+	for text, forgotten := range map[string]bool{localService: false, twoClouds: true} {
 		c := content(t)
 		c.Spec, c.Text = parse(t, text), []byte(text)
 		var have []provision.Object
@@ -356,9 +353,9 @@ func TestADeadBalancerIsForgottenOnlyWhereItDoesNotComeBack(t *testing.T) {
 	}
 }
 
-// A replica is known by the GPU that it got, where another one was tried first and had no capacity.
-func TestAReplicaIsKnownByTheGPUThatItGot(t *testing.T) {
-	have := fleetOf()
+// A replica is configured with its actual GPU where the first choice had no capacity.
+func TestReplicaReportsItsActualGPU(t *testing.T) {
+	have := testMachines()
 	have[1].Offering.GPU = "A100" // its label says L4
 	for _, id := range []string{"lb-us-east-1-0", "lb-us-east-1-1"} {
 		for _, u := range deployAll(t, have)[id].Units {
@@ -367,5 +364,5 @@ func TestAReplicaIsKnownByTheGPUThatItGot(t *testing.T) {
 			}
 		}
 	}
-	t.Error("no balancer is told of an A100")
+	t.Error("no balancer is configured with the A100")
 }

@@ -16,7 +16,7 @@ import (
 // Deployer is the machines of one service in clouds.
 type Deployer struct {
 	Spec *service.Spec
-	// Owner is the owner of the service: provision.Want.Owner.
+	// Owner is the owner of the service: provision.Desired.Owner.
 	Owner string
 	// Provider combines all clouds of the service.
 	Provider provision.Provider
@@ -33,7 +33,7 @@ type Deployer struct {
 	// Now is the clock for remembering refused offerings; nil = time.Now.
 	Now func() time.Time
 
-	// Going, Counts and ZoneID are those of cloud.Input.
+	// Terminating, Counts and ZoneID are those of cloud.Input.
 	Terminating map[string]bool
 	Counts      map[cloud.ReplicaGroup]provision.ClassCounts
 	ZoneID      string
@@ -43,7 +43,7 @@ type Deployer struct {
 	Only func(*Plan, provision.Change) bool
 
 	exhausted provision.ExhaustedOfferings
-	replaced  map[string]string                      // see Replacing
+	replaced  map[string]string                      // see PlanReplacing
 	offers    map[service.Region]provision.Offerings // at list prices
 	prices    Prices
 }
@@ -88,11 +88,11 @@ func (f *Deployer) Plan(ctx context.Context) (*Plan, error) {
 	if err := f.readPrices(ctx); err != nil {
 		return nil, err
 	}
-	return f.plan(ctx, nil)
+	return f.planWithShortfall(ctx, nil)
 }
 
-// plan is Plan with the number of replicas that had no capacity.
-func (f *Deployer) plan(ctx context.Context, short map[cloud.ReplicaGroup]int) (*Plan, error) {
+// planWithShortfall is Plan with the number of replicas that had no capacity.
+func (f *Deployer) planWithShortfall(ctx context.Context, short map[cloud.ReplicaGroup]int) (*Plan, error) {
 	have, err := f.listObjects(ctx)
 	if err != nil {
 		return nil, err
@@ -117,7 +117,7 @@ func (f *Deployer) planFor(have []provision.Object, short map[cloud.ReplicaGroup
 		Have: have, Wants: l.Desired, Changes: provision.Diff(l.Desired, f.markReplaced(have)), Missing: l.Unplaced, Unpriced: f.prices.Unknown,
 	}
 	for i, c := range p.Changes {
-		if reason, is := f.replacement(c); is {
+		if reason, is := f.replacementReason(c); is {
 			p.Changes[i].Reason = reason
 		}
 	}

@@ -20,10 +20,10 @@ import (
 	"skyserve/provision/local"
 )
 
-// TestMain makes this test binary be a machine of this computer when it is started as one.
+// TestMain runs this test binary as a machine of this computer when it is started as one.
 func TestMain(m *testing.M) {
 	if object := os.Getenv(local.EnvObject); object != "" {
-		playMachine(object)
+		runMachineProcess(object)
 		return
 	}
 	goleak.VerifyTestMain(m)
@@ -52,8 +52,8 @@ func parse(t interface{ Fatal(...any) }, text string) *service.Spec {
 	return spec
 }
 
-// world is a cloud with all known machine types in two zones of every region.
-func world(spec *service.Spec) *conformance.Memory {
+// newCloud returns a cloud with all known machine types in two zones of every region.
+func newCloud(spec *service.Spec) *conformance.Memory {
 	m := &conformance.Memory{Offers: map[service.Region]provision.Offerings{}}
 	for _, r := range cloud.ManagedRegions(spec) {
 		if cloud.RunsOnThisComputer(r) {
@@ -70,16 +70,16 @@ func world(spec *service.Spec) *conformance.Memory {
 	return m
 }
 
-func newFleet(spec *service.Spec, p provision.Provider) *deploy.Deployer {
+func newDeployer(spec *service.Spec, p provision.Provider) *deploy.Deployer {
 	return &deploy.Deployer{
 		Spec: spec, Owner: "me", Provider: p,
 		UserData: func(n cloud.MachineInput) (string, error) { return "#cloud-config\n# " + n.ID, nil },
 	}
 }
 
-// up plans and carries out, as a program does that was just started.
+// up plans and applies, as a program that has just started.
 func up(spec *service.Spec, p provision.Provider) (*deploy.Plan, error) {
-	f := newFleet(spec, p)
+	f := newDeployer(spec, p)
 	plan, err := f.Plan(context.Background())
 	if err != nil {
 		return nil, err
@@ -87,7 +87,7 @@ func up(spec *service.Spec, p provision.Provider) (*deploy.Plan, error) {
 	return f.Up(context.Background(), plan, nil)
 }
 
-// machines lists the VMs that run, with what they run on.
+// machines returns the running VMs with their types.
 func machines(m *conformance.Memory) []string {
 	var out []string
 	for _, o := range m.Objects() {
@@ -99,9 +99,9 @@ func machines(m *conformance.Memory) []string {
 	return out
 }
 
-func TestUpTwiceIsUpOnceAndDownLeavesNothing(t *testing.T) {
+func TestUpIsIdempotentAndDownDeletesAll(t *testing.T) {
 	spec := parse(t, twoClouds)
-	m := world(spec)
+	m := newCloud(spec)
 	if _, err := up(spec, m); err != nil {
 		t.Fatal(err)
 	}
@@ -124,16 +124,16 @@ func TestUpTwiceIsUpOnceAndDownLeavesNothing(t *testing.T) {
 	}
 }
 
-// A crash before or after every single call, for up, for a change and for down, and
-// then the same again: the same end, nothing left, nothing twice.
-func TestACrashAnywhereIsMendedByRunningItAgain(t *testing.T) {
-	for name, text := range map[string]string{"two clouds": twoClouds, "this computer": twoHere} {
-		t.Run(name, func(t *testing.T) { mendsCrashes(t, text) })
+// After a crash before or after any call of up, a change or down, a second run leads to the same
+// result without remains or duplicates.
+func TestRerunAfterCrash(t *testing.T) {
+	for name, text := range map[string]string{"two clouds": twoClouds, "this computer": localService} {
+		t.Run(name, func(t *testing.T) { testCrashes(t, text) })
 	}
 }
 
-// twoHere is a service of this computer, with a region of machines that are there already.
-const twoHere = `
+// localService is a service of this computer, with a static region.
+const localService = `
 name: chat
 models:
   - name: llama
@@ -146,7 +146,7 @@ regions:
 dns: {provider: embedded, name: chat.skyserve.test}
 `
 
-func mendsCrashes(t *testing.T, text string) {
+func testCrashes(t *testing.T, text string) {
 	spec := parse(t, text)
 	bigger := parse(t, strings.Replace(text, "{min: 1, max: 3}", "{min: 2, max: 3}\n    balancers: 2", 1))
 	down := func(_ *service.Spec, p provision.Provider) (*deploy.Plan, error) {
@@ -162,7 +162,7 @@ func mendsCrashes(t *testing.T, text string) {
 		"down":    {spec, spec, down},
 	} {
 		run := func(at int, late bool) *conformance.Memory {
-			m := world(spec)
+			m := newCloud(spec)
 			if tt.before != nil {
 				if _, err := up(tt.before, m); err != nil {
 					t.Fatal(err)
@@ -175,7 +175,7 @@ func mendsCrashes(t *testing.T, text string) {
 				t.Fatalf("%s: crash at %d: got %v", name, at, err)
 			}
 			if at > 0 && err == nil && len(m.Objects()) > 0 { // down looks again before it gives up
-				t.Fatalf("%s: crash at %d went unnoticed", name, at)
+				t.Fatalf("%s: crash at %d was not reported", name, at)
 			}
 			return m
 		}
@@ -198,8 +198,8 @@ func mendsCrashes(t *testing.T, text string) {
 	}
 }
 
-// none refuses every replica of some regions.
-func none(regions ...service.Region) func(provision.Offering) *provision.CapacityError {
+// refuseRegions refuses every replica of some regions.
+func refuseRegions(regions ...service.Region) func(provision.Offering) *provision.CapacityError {
 	return func(o provision.Offering) *provision.CapacityError {
 		if o.GPU == "" || !slices.Contains(regions, o.Region) {
 			return nil
@@ -208,10 +208,10 @@ func none(regions ...service.Region) func(provision.Offering) *provision.Capacit
 	}
 }
 
-func TestReplicasMoveToARegionThatHasCapacity(t *testing.T) {
+func TestReplicasFallBackToOtherRegions(t *testing.T) {
 	spec := parse(t, twoClouds)
-	m := world(spec)
-	m.Refuse = none("aws/us-east-1")
+	m := newCloud(spec)
+	m.Refuse = refuseRegions("aws/us-east-1")
 	if _, err := up(spec, m); err != nil {
 		t.Fatal(err)
 	}
@@ -223,7 +223,7 @@ func TestReplicasMoveToARegionThatHasCapacity(t *testing.T) {
 		t.Errorf("got %q, want %q", got, away)
 	}
 	if _, err := up(spec, m); err != nil || !slices.Equal(machines(m), away) {
-		t.Errorf("while it lasts, up again: %v, %q", err, machines(m))
+		t.Errorf("up again without capacity: %v, %q", err, machines(m))
 	}
 	m.Refuse = nil
 	if _, err := up(spec, m); err != nil {
@@ -238,10 +238,10 @@ func TestReplicasMoveToARegionThatHasCapacity(t *testing.T) {
 	}
 }
 
-func TestWithoutCapacityAnywhereWhatCanBeHadStands(t *testing.T) {
+func TestUpKeepsPlacedReplicasWithoutCapacity(t *testing.T) {
 	spec := parse(t, twoClouds)
-	m := world(spec)
-	m.Refuse = none("aws/us-east-1", "gcp/europe-west4")
+	m := newCloud(spec)
+	m.Refuse = refuseRegions("aws/us-east-1", "gcp/europe-west4")
 	_, err := up(spec, m)
 	var short *deploy.CapacityError
 	if !errors.As(err, &short) {
@@ -255,16 +255,16 @@ func TestWithoutCapacityAnywhereWhatCanBeHadStands(t *testing.T) {
 	if got := machines(m); len(got) != 2 {
 		t.Errorf("got %q, want the balancers", got)
 	}
-	m.Refuse = none("aws/us-east-1")
+	m.Refuse = refuseRegions("aws/us-east-1")
 	m.Change("lb-us-east-1-0", nil)
 	if _, err := up(spec, m); err != nil || len(machines(m)) != 5 {
 		t.Errorf("later: %v, %q", err, machines(m))
 	}
 }
 
-func TestABalancerThatCannotBeHadIsAnError(t *testing.T) {
+func TestBalancerWithoutCapacityIsAnError(t *testing.T) {
 	spec := parse(t, twoClouds)
-	m := world(spec)
+	m := newCloud(spec)
 	m.Refuse = func(o provision.Offering) *provision.CapacityError {
 		if o.GPU != "" {
 			return nil
@@ -278,9 +278,9 @@ func TestABalancerThatCannotBeHadIsAnError(t *testing.T) {
 	}
 }
 
-func TestWhatWasChangedByHandIsSetRight(t *testing.T) {
+func TestUpRepairsManualChanges(t *testing.T) {
 	spec := parse(t, twoClouds)
-	m := world(spec)
+	m := newCloud(spec)
 	if _, err := up(spec, m); err != nil {
 		t.Fatal(err)
 	}
@@ -288,7 +288,7 @@ func TestWhatWasChangedByHandIsSetRight(t *testing.T) {
 	m.Change("us-east-1-0", func(o *provision.Object) { o.TerminatedReason = "interrupted by the cloud" })
 	m.Change("firewall-us-east-1-replica", func(o *provision.Object) { o.SpecHash = "port 22 is open" })
 	m.Change("identity-gcp-balancer", nil)
-	f := newFleet(spec, m)
+	f := newDeployer(spec, m)
 	plan, err := f.Plan(context.Background())
 	if err != nil {
 		t.Fatal(err)
@@ -310,18 +310,18 @@ func TestWhatWasChangedByHandIsSetRight(t *testing.T) {
 		t.Fatal(err)
 	}
 	if again, err := f.Plan(context.Background()); err != nil || len(again.Changes) != 0 {
-		t.Errorf("still to change: %+v, %v", again, err)
+		t.Errorf("remaining changes: %+v, %v", again, err)
 	}
 }
 
-func TestAnotherOwnersServiceIsLeftAlone(t *testing.T) {
+func TestOtherOwnersServiceIsUnchanged(t *testing.T) {
 	spec := parse(t, twoClouds)
-	m := world(spec)
+	m := newCloud(spec)
 	if _, err := up(spec, m); err != nil {
 		t.Fatal(err)
 	}
 	before := len(m.Objects())
-	stranger := newFleet(spec, m)
+	stranger := newDeployer(spec, m)
 	stranger.Owner = "you"
 	var owned *provision.OwnedError
 	if _, err := stranger.Plan(context.Background()); !errors.As(err, &owned) || !strings.Contains(err.Error(), "chat") {
@@ -337,7 +337,7 @@ func TestAnotherOwnersServiceIsLeftAlone(t *testing.T) {
 
 func TestOrphans(t *testing.T) {
 	spec := parse(t, twoClouds)
-	m := world(spec)
+	m := newCloud(spec)
 	for _, name := range []string{"chat", "old"} {
 		other := parse(t, strings.Replace(twoClouds, "name: chat", "name: "+name, 1))
 		if _, err := up(other, m); err != nil {
@@ -357,12 +357,12 @@ func TestOrphans(t *testing.T) {
 	}
 }
 
-// Whatever is refused, interrupted and asked for again: never above a maximum, and
-// the end is one that a further up does not change.
+// Whatever is refused, interrupted and requested again: replicas never exceed their maximum, and a
+// further up changes nothing.
 func TestUpConverges(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		spec := parse(t, twoClouds)
-		m := world(spec)
+		m := newCloud(spec)
 		for range rapid.IntRange(1, 4).Draw(t, "ups") {
 			var out []service.Region
 			for _, r := range cloud.ManagedRegions(spec) {
@@ -370,7 +370,7 @@ func TestUpConverges(t *testing.T) {
 					out = append(out, r)
 				}
 			}
-			m.Refuse = none(out...)
+			m.Refuse = refuseRegions(out...)
 			for _, o := range m.Objects() {
 				if o.Kind == provision.KindReplica && rapid.IntRange(0, 3).Draw(t, "gone") == 0 {
 					m.Change(o.ID, func(o *provision.Object) { o.TerminatedReason = "interrupted" })

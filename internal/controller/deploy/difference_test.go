@@ -11,20 +11,20 @@ import (
 	"skyserve/provision/cloud"
 )
 
-// A replica of which it is not known what it runs on is replaced like any other.
-func TestASwapOfWhatIsNotKnown(t *testing.T) {
+// A replica of unknown class is replaced like any other.
+func TestReplacementOfUnknownClass(t *testing.T) {
 	s := Replacement{Of: provision.Object{ID: "us-0", Region: "local/us"}, On: provision.ReplicaClass{GPU: "L4", GPUs: 1}}
 	if got, want := s.String(), "us-0\tlocal/us\tany machine -> L4"; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
 }
 
-// What is wanted is had at the least cost to clients: donated replicas come back before others
-// are launched, only what stays in number is replaced, and the last of the others goes.
+// The desired state is reached at the least cost to clients: donated replicas are reclaimed before
+// others are launched, only remaining replicas are replaced, and the last of the others are removed.
 func TestDifference(t *testing.T) {
 	const region = service.Region("aws/us-east-1")
-	on := func(id, gpu, handle, instead string) provision.Object {
-		return provision.Object{ID: id, Kind: provision.KindReplica, Region: region, Handle: handle, Labels: map[string]string{"model": "llama", "instead": instead}, Offering: &provision.Offering{GPU: gpu, GPUs: 1}}
+	on := func(id, gpu, handle, replaces string) provision.Object {
+		return provision.Object{ID: id, Kind: provision.KindReplica, Region: region, Handle: handle, Labels: map[string]string{"model": "llama", "instead": replaces}, Offering: &provision.Offering{GPU: gpu, GPUs: 1}}
 	}
 	l4, h100 := provision.ReplicaClass{GPU: "L4", GPUs: 1}, provision.ReplicaClass{GPU: "H100", GPUs: 1}
 	four := []provision.Object{on("us-east-1-0", "L4", "", ""), on("us-east-1-1", "L4", "", ""), on("us-east-1-10", "H100", "", ""), on("us-east-1-2", "L4", "", "")}
@@ -36,12 +36,12 @@ func TestDifference(t *testing.T) {
 		counts  provision.ClassCounts
 		want    string
 	}{
-		{"as it is", four, "", provision.ClassCounts{l4: 3, h100: 1}, ""},
+		{"no change", four, "", provision.ClassCounts{l4: 3, h100: 1}, ""},
 		{"two others", four, "", provision.ClassCounts{l4: 1, h100: 3}, "replace us-east-1-1 by H100, replace us-east-1-2 by H100"},
 		{"another one, and one more", four, "", provision.ClassCounts{l4: 2, h100: 3}, "launch 1 H100, replace us-east-1-2 by H100"},
 		{"fewer, some of them others", four, "", provision.ClassCounts{h100: 2}, "replace us-east-1-0 by H100, give up us-east-1-1, give up us-east-1-2"},
 		{"fewer", four, "", provision.ClassCounts{l4: 2, h100: 1}, "give up us-east-1-2"},
-		{"whatever there is", four, "", provision.ClassCounts{provision.ReplicaClass{}: 4}, ""},
+		{"any class", four, "", provision.ClassCounts{provision.ReplicaClass{}: 4}, ""},
 		{"one more of any", four, "", provision.ClassCounts{l4: 3, h100: 1, provision.ReplicaClass{}: 1}, "launch 1 any machine"},
 		{"one that was donated", four, "us-east-1-1", provision.ClassCounts{l4: 3, h100: 1}, "reclaim us-east-1-1"},
 		{"the one that was donated last", four, "us-east-1-1 us-east-1-0", provision.ClassCounts{l4: 2, h100: 1}, "reclaim us-east-1-0"},
@@ -51,7 +51,7 @@ func TestDifference(t *testing.T) {
 		{"the replaced one goes, others are next", replaced, "", provision.ClassCounts{h100: 2}, "replace us-east-1-1 by H100, give up us-east-1-0"},
 		{"too many", four, "", provision.ClassCounts{l4: 7}, "llama in aws/us-east-1: replicas must be 1 to 6 (replicas.min and max of service.yaml), got 7"},
 		{"too few", four, "", provision.ClassCounts{l4: 0}, "llama in aws/us-east-1: replicas must be 1 to 6 (replicas.min and max of service.yaml), got 0"},
-		{"donated ones take up the room", four, "us-east-1-0 us-east-1-1", provision.ClassCounts{l4: 1, h100: 5}, "launch 2 H100, llama in aws/us-east-1: replicas must be 1 to 6 (replicas.min and max of service.yaml), got 8"},
+		{"donated ones use the capacity", four, "us-east-1-0 us-east-1-1", provision.ClassCounts{l4: 1, h100: 5}, "launch 2 H100, llama in aws/us-east-1: replicas must be 1 to 6 (replicas.min and max of service.yaml), got 8"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			spec := &service.Spec{Models: []service.Model{{Name: "llama"}}, Regions: []service.RegionSpec{{Name: region, Replicas: service.Bounds{Min: 1, Max: 6}}}}

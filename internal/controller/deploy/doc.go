@@ -2,7 +2,7 @@
 // without a service. It combines the desired state of provision/cloud with the providers' observed
 // state.
 //
-// Read fleet.go first (planning changes), then up.go (applying them, with fallback to other
+// Read deployer.go first (planning changes), then up.go (applying them, with fallback to other
 // regions), down.go and orphans.go; deploy.go and delivery.go contain the deployments of machines
 // and their delivery. bundle.go is the additional content for the controller's machine,
 // reconciler.go and actuator.go the part that runs in the controller.

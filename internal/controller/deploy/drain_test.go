@@ -21,7 +21,7 @@ import (
 	"skyserve/provision"
 )
 
-// party is one of the service with a certificate by an authority.
+// party returns a party of the service with a certificate by an authority.
 func party(t *testing.T, a *identity.Authority, role identity.Role) identity.Party {
 	t.Helper()
 	key, err := identity.NewKey()
@@ -35,7 +35,7 @@ func party(t *testing.T, a *identity.Authority, role identity.Role) identity.Par
 	return identity.NewParty(chain, key)
 }
 
-// adminClient is the admin API of a balancer that has one replica.
+// adminClient is the admin API of a balancer with one replica.
 type adminClient struct {
 	mu     sync.Mutex
 	worker telemetry.Worker
@@ -70,13 +70,13 @@ func (a *adminClient) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// listen serves an admin API where that of a balancer is expected.
+// listen serves an admin API at a balancer's address.
 func listen(t *testing.T, ip string, p identity.Party, h http.Handler) {
 	t.Helper()
 	listenAt(t, net.JoinHostPort(ip, "8100"), p, h)
 }
 
-// listenAt serves operators and controllers.
+// listenAt serves an API for operators and controllers.
 func listenAt(t *testing.T, addr string, p identity.Party, h http.Handler) {
 	t.Helper()
 	ln, err := net.Listen("tcp", addr)
@@ -92,9 +92,9 @@ func listenAt(t *testing.T, addr string, p identity.Party, h http.Handler) {
 	})
 }
 
-// A replica is emptied at the balancer that has it, whatever the others say, and used
-// again when that balancer finds it ready.
-func TestAReplicaIsEmptiedAndUsedAgain(t *testing.T) {
+// A replica is drained at its own balancer, whatever the others report, and is used again once that
+// balancer finds it ready.
+func TestReplicaDrainsAndResumes(t *testing.T) {
 	testkit.Slow(t)
 	authority, err := identity.NewAuthority("chat", time.Now())
 	if err != nil {
@@ -114,11 +114,11 @@ func TestAReplicaIsEmptiedAndUsedAgain(t *testing.T) {
 	replica := provision.Object{ID: "us-0", Kind: provision.KindReplica}
 	h.Drain(t.Context(), replica)
 	if owner.worker.State != service.StateDraining || owner.worker.Outstanding != 0 {
-		t.Errorf("emptied: %+v", owner.worker)
+		t.Errorf("drained: %+v", owner.worker)
 	}
 	h.Use(t.Context(), replica)
 	if owner.worker.State != service.StateReady {
-		t.Errorf("used again: %+v", owner.worker)
+		t.Errorf("resumed: %+v", owner.worker)
 	}
 	if want := []string{"POST /workers/us-0/drain", "GET /workers", "POST /workers", "GET /workers"}; !slices.Equal(owner.asked, want) {
 		t.Errorf("its balancer was asked %q", owner.asked)
@@ -132,9 +132,8 @@ func TestAReplicaIsEmptiedAndUsedAgain(t *testing.T) {
 	}
 }
 
-// What a person, or a controller, drained at a balancer stays so whatever `up` does with
-// its engine.
-func TestWhatSomebodyElseDrainedStaysDrained(t *testing.T) {
+// Replicas that an operator or a controller drained stay drained when `up` updates their engine.
+func TestResumeSkipsReplicasDrainedByOthers(t *testing.T) {
 	testkit.Slow(t)
 	authority, err := identity.NewAuthority("chat", time.Now())
 	if err != nil {

@@ -15,8 +15,8 @@ import (
 	"skyserve/provision"
 )
 
-// fields are the words of a text, as a set.
-func fields(text string) map[string]bool {
+// setOf returns the words of a text as a set.
+func setOf(text string) map[string]bool {
 	set := map[string]bool{}
 	for word := range strings.FieldsSeq(text) {
 		set[word] = true
@@ -24,18 +24,18 @@ func fields(text string) map[string]bool {
 	return set
 }
 
-// A replica that its cloud takes is used until another one of its model serves.
-func TestWhoIsRelieved(t *testing.T) {
-	for _, tt := range []struct{ name, machines, leaving, want string }{
-		{"nobody goes", "a0 ready, a1 starting", "", ""},
-		{"the only one goes", "a0 interrupted", "", ""},
+// An interrupted replica is used until another replica of its model is ready.
+func TestInterruptedDrainsWhenOthersServe(t *testing.T) {
+	for _, tt := range []struct{ name, machines, draining, want string }{
+		{"none is interrupted", "a0 ready, a1 starting", "", ""},
+		{"the only one is interrupted", "a0 interrupted", "", ""},
 		{"its replacement starts", "a0 interrupted, a1 starting", "", ""},
-		{"its replacement says nothing", "a0 interrupted, a1 silent", "", ""},
-		{"its replacement serves", "a0 interrupted, a1 ready", "", "a0"},
-		{"another model serves", "a0 interrupted, b0 ready", "", ""},
-		{"the other one leaves", "a0 interrupted, a1 ready", "a1", "a1"},
-		{"all go", "a0 interrupted, a1 interrupted", "", ""},
-		{"one drains already", "a0 interrupted, a1 draining, a2 ready", "", "a0"},
+		{"its replacement does not respond", "a0 interrupted, a1 silent", "", ""},
+		{"its replacement is ready", "a0 interrupted, a1 ready", "", "a0"},
+		{"another model is ready", "a0 interrupted, b0 ready", "", ""},
+		{"the other one drains", "a0 interrupted, a1 ready", "a1", "a1"},
+		{"all are interrupted", "a0 interrupted, a1 interrupted", "", ""},
+		{"one is already draining", "a0 interrupted, a1 draining, a2 ready", "", "a0"},
 	} {
 		seen, have := map[string]AgentReport{}, []provision.Object{}
 		for machine := range strings.SplitSeq(tt.machines, ", ") {
@@ -43,26 +43,26 @@ func TestWhoIsRelieved(t *testing.T) {
 			have = append(have, provision.Object{ID: id, Kind: provision.KindReplica, Labels: map[string]string{"model": id[:1]}})
 			seen[id] = AgentReport{Status: agent.Status{Phase: agent.Phase(phase)}}
 			if phase == "silent" {
-				seen[id] = AgentReport{Err: errors.New("no answer")}
+				seen[id] = AgentReport{Err: errors.New("no response")}
 			}
 		}
-		if got := drained(fields(tt.leaving), have, seen); !maps.Equal(got, fields(tt.want)) {
+		if got := drained(setOf(tt.draining), have, seen); !maps.Equal(got, setOf(tt.want)) {
 			t.Errorf("%s: got %v, want %q", tt.name, got, tt.want)
 		}
 	}
 }
 
-// A machine that is to be maintained is given back when another one has taken its place, one
-// that is about to be taken is left to its cloud.
-func TestWhoIsMaintained(t *testing.T) {
+// A machine with scheduled maintenance is removed once its replacement is ready; one that is about to
+// be interrupted is left to its cloud.
+func TestMaintainedReplicaIsReplaced(t *testing.T) {
 	for _, tt := range []struct {
 		name, old, other string
 		left             time.Duration
 		want             bool
 	}{
-		{"it serves, and so does another in its place", "ready", "ready", 0, true},
-		{"it is to be maintained", "interrupted", "ready", 50 * time.Minute, true},
-		{"its end is near", "interrupted", "ready", 2 * time.Minute, false},
+		{"it and its replacement are ready", "ready", "ready", 0, true},
+		{"maintenance is scheduled", "interrupted", "ready", 50 * time.Minute, true},
+		{"it ends soon", "interrupted", "ready", 2 * time.Minute, false},
 		{"the other one starts", "interrupted", "starting", 50 * time.Minute, false},
 		{"it starts itself", "starting", "ready", 0, false},
 	} {
@@ -80,13 +80,13 @@ func TestWhoIsMaintained(t *testing.T) {
 	}
 }
 
-// What the reconciler changes is replicas that are missing and what is left of others.
-func TestWhatTheReconcilerChanges(t *testing.T) {
+// The reconciler launches missing replicas and removes the remains of others.
+func TestReconcilerChanges(t *testing.T) {
 	const launch, terminate, replace = provision.ActionLaunch, provision.ActionTerminate, provision.ActionReplace
-	object := func(kind provision.Kind, id, gone string, standsInFor ...string) provision.Object {
-		o := provision.Object{ID: id, Kind: kind, TerminatedReason: gone, Labels: map[string]string{}}
-		if len(standsInFor) > 0 {
-			o.Labels["for"] = standsInFor[0]
+	object := func(kind provision.Kind, id, removed string, fallbackFor ...string) provision.Object {
+		o := provision.Object{ID: id, Kind: kind, TerminatedReason: removed, Labels: map[string]string{}}
+		if len(fallbackFor) > 0 {
+			o.Labels["for"] = fallbackFor[0]
 		}
 		return o
 	}
@@ -99,17 +99,17 @@ func TestWhatTheReconcilerChanges(t *testing.T) {
 		phase agent.Phase // of the replica that is wanted
 		want  string      // done at once, or once it is empty; empty = never
 	}{
-		{"a replica that is missing", provision.Change{Action: launch, Desired: p.Wants[0]}, "", "done"},
-		{"a balancer that is missing", provision.Change{Action: launch, Desired: p.Wants[1]}, "", ""},
-		{"a firewall that was changed", provision.Change{Action: provision.ActionRepair, Desired: provision.Desired{Kind: provision.KindFirewall}}, "", ""},
+		{"a missing replica", provision.Change{Action: launch, Desired: p.Wants[0]}, "", "done"},
+		{"a missing balancer", provision.Change{Action: launch, Desired: p.Wants[1]}, "", ""},
+		{"a changed firewall", provision.Change{Action: provision.ActionRepair, Desired: provision.Desired{Kind: provision.KindFirewall}}, "", ""},
 		{"a replica of another program", provision.Change{Action: replace, Desired: p.Wants[0], Observed: object(r, "us-0", "")}, "", ""},
-		{"what is left of a replica", provision.Change{Action: terminate, Observed: object(r, "us-1", "taken")}, "", "done"},
+		{"the remains of a replica", provision.Change{Action: terminate, Observed: object(r, "us-1", "taken")}, "", "done"},
 		{"a second one of an id", provision.Change{Action: terminate, Observed: object(r, "us-0", "")}, "", "done"},
 		{"a second balancer of an id", provision.Change{Action: terminate, Observed: object(b, "lb-us-0", "")}, "", ""},
 		{"one above max", provision.Change{Action: terminate, Observed: object(r, "us-1", "")}, agent.PhaseReady, ""},
-		{"a stand-in that is needed", provision.Change{Action: terminate, Observed: object(r, "eu-1", "", "aws/us")}, agent.PhaseStarting, ""},
-		{"a stand-in that is not", provision.Change{Action: terminate, Observed: object(r, "eu-1", "", "aws/us")}, agent.PhaseReady, "released"},
-		{"a stand-in for a region that says nothing", provision.Change{Action: terminate, Observed: object(r, "eu-1", "", "gcp/silent")}, agent.PhaseReady, ""},
+		{"a fallback that is needed", provision.Change{Action: terminate, Observed: object(r, "eu-1", "", "aws/us")}, agent.PhaseStarting, ""},
+		{"a fallback that is not needed", provision.Change{Action: terminate, Observed: object(r, "eu-1", "", "aws/us")}, agent.PhaseReady, "released"},
+		{"a fallback for a region that does not respond", provision.Change{Action: terminate, Observed: object(r, "eu-1", "", "gcp/silent")}, agent.PhaseReady, ""},
 	} {
 		seen := map[string]AgentReport{"us-0": {Status: agent.Status{Phase: tt.phase}}}
 		got := ""
@@ -125,9 +125,9 @@ func TestWhatTheReconcilerChanges(t *testing.T) {
 	}
 }
 
-// A controller hands over to replicas that are new, and to balancers of its own edition; what
-// another edition was handed is left as it is, but for certificates that end.
-func TestWhatAControllerHandsOver(t *testing.T) {
+// A controller delivers deployments to new replicas and to balancers of its own generation. Those of
+// another generation keep their deployment and only get renewed certificates.
+func TestControllerDeliversToOwnGeneration(t *testing.T) {
 	authority, err := identity.NewAuthority("chat", time.Now())
 	if err != nil {
 		t.Fatal(err)
@@ -167,7 +167,7 @@ func TestWhatAControllerHandsOver(t *testing.T) {
 	}
 }
 
-func TestWhatIsOnItsWay(t *testing.T) {
+func TestUnsettled(t *testing.T) {
 	have := []provision.Object{{ID: "a", Kind: provision.KindReplica}, {ID: "lb", Kind: provision.KindBalancer}}
 	for phase, want := range map[agent.Phase]bool{agent.PhaseReady: false, agent.PhaseWeights: true, agent.PhaseInterrupted: true, "": true} {
 		if got := unsettled(have, map[string]AgentReport{"a": {Status: agent.Status{Phase: phase}}}); got != want {
@@ -179,12 +179,12 @@ func TestWhatIsOnItsWay(t *testing.T) {
 	}
 }
 
-// The controller does as the agent of its machine says, or as its machine does.
-func TestHowTheControllerDoes(t *testing.T) {
+// The controller's status comes from its machine's agent, or from the machine where there is no agent status.
+func TestControllerStatus(t *testing.T) {
 	spec := &service.Spec{Regions: []service.RegionSpec{{Name: "aws/us-east-1"}}}
 	machine := provision.Object{ID: "lb-us-east-1-0", Kind: provision.KindBalancer, PublicIP: netip.MustParseAddr("203.0.113.1")}
-	boots, gone := machine, machine
-	boots.PublicIP, gone.TerminatedReason = netip.Addr{}, "stopped"
+	boots, removed := machine, machine
+	boots.PublicIP, removed.TerminatedReason = netip.Addr{}, "stopped"
 	unit := func(u agent.UnitStatus) machineAnswer {
 		u.Name = UnitController
 		return machineAnswer{status: agent.Status{Phase: agent.PhaseFailed, Reason: "balancer: it ended", Units: []agent.UnitStatus{{Name: "balancer"}, u}}}
@@ -201,7 +201,7 @@ func TestHowTheControllerDoes(t *testing.T) {
 		{"there is none", machine, machineAnswer{status: agent.Status{Phase: agent.PhaseReady}}, "none"},
 		{"its machine hangs", machine, machineAnswer{err: errors.New("no answer within 2s")}, "NOT_READY no answer within 2s"},
 		{"its machine boots", boots, machineAnswer{}, "PROVISIONING waiting for an address"},
-		{"its machine is gone", gone, machineAnswer{}, "FAILED its machine is gone"},
+		{"its machine is gone", removed, machineAnswer{}, "FAILED its machine is gone"},
 	} {
 		got := "none"
 		if c := controllerOf(spec, []provision.Object{tt.machine}, []machineAnswer{tt.answer}); c != nil {
@@ -213,9 +213,8 @@ func TestHowTheControllerDoes(t *testing.T) {
 	}
 }
 
-// Who serves is changed one after the other, who does not is waited for, and who is about
-// to go is left alone.
-func TestWhoIsWaitedFor(t *testing.T) {
+// Serving machines are updated one after the other, others are awaited, and interrupted ones are omitted.
+func TestClassifyMachines(t *testing.T) {
 	h := &Delivery{Service: "chat"}
 	seen, deployments := map[string]AgentReport{}, map[string]agent.Deployment{}
 	for id, s := range map[string]agent.Status{

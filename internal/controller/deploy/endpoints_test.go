@@ -9,8 +9,8 @@ import (
 	"skyserve/provision"
 )
 
-// Machines that share one address are told apart by the ports that their provider says.
-func TestAProviderSaysThePortsOfMachinesThatShareAnAddress(t *testing.T) {
+// Machines that share an address are distinguished by their provider's ports.
+func TestProviderPortsOfSharedAddress(t *testing.T) {
 	spec := parse(t, twoClouds)
 	shared := netip.MustParseAddr("127.0.0.1")
 	machine := func(id string, kind provision.Kind, at provision.Addresses) provision.Object {

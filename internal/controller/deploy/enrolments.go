@@ -13,7 +13,7 @@ import (
 	"skyserve/provision"
 )
 
-// NoteStore stores documents about a service on its operator's machine: local.Service. Note leaves v
+// NoteStore stores documents about a service on its operator's machine: local.Service. LoadValue leaves v
 // unchanged where there is no document with that name.
 type NoteStore interface {
 	LoadValue(name string, v any) error

@@ -20,24 +20,24 @@ import (
 	"skyserve/provision"
 )
 
-// notes is what an operator's machine keeps, in memory.
-type notes map[string]string
+// memoryNotes is a NoteStore in memory.
+type memoryNotes map[string]string
 
-func (n notes) LoadValue(name string, v any) error {
+func (n memoryNotes) LoadValue(name string, v any) error {
 	if n[name] == "" {
 		return nil
 	}
 	return json.Unmarshal([]byte(n[name]), v)
 }
 
-func (n notes) StoreValue(name string, v any) error {
+func (n memoryNotes) StoreValue(name string, v any) error {
 	text, err := json.Marshal(v)
 	n[name] = string(text)
 	return err
 }
 
-// enrolments are those of an operator whose program was just started.
-func enrolments(t *testing.T, n notes) *deploy.Enrolments {
+// enrolments returns the record of an operator whose program has just started.
+func enrolments(t *testing.T, n memoryNotes) *deploy.Enrolments {
 	t.Helper()
 	e, err := deploy.ReadEnrolments(n)
 	if err != nil {
@@ -46,8 +46,8 @@ func enrolments(t *testing.T, n notes) *deploy.Enrolments {
 	return e
 }
 
-// claimed is a machine that says what it is.
-func claimed(kind provision.Kind, id, handle, word string) provision.Object {
+// claimedMachine returns a machine with the claimed kind and ID.
+func claimedMachine(kind provision.Kind, id, handle, word string) provision.Object {
 	o := provision.Object{ID: id, Kind: kind, Handle: handle, Region: "aws/us-east-1"}
 	if word != "" {
 		o.Labels = map[string]string{"launch": word}
@@ -55,13 +55,13 @@ func claimed(kind provision.Kind, id, handle, word string) provision.Object {
 	return o
 }
 
-// What claims to be a balancer is one if an up launched it, also if that never heard of it; else
-// its certificate has to say so, and no other may claim the same.
-func TestWhoIsABalancer(t *testing.T) {
+// A machine that claims to be a balancer is one if an `up` launched it, even where `up` never got the
+// response. Otherwise it needs a certificate, and no other machine may claim the same ID.
+func TestExamineRecognisesBalancers(t *testing.T) {
 	const b, r = provision.KindBalancer, provision.KindReplica
 	const noted = `[{"id":"lb-a-0","word":"w0","handle":"i-0"},{"id":"lb-a-1","word":"w1"}]`
-	gone := claimed(b, "lb-a-7", "i-7", "")
-	gone.TerminatedReason = "terminated"
+	removed := claimedMachine(b, "lb-a-7", "i-7", "")
+	removed.TerminatedReason = "terminated"
 	for _, tt := range []struct {
 		name      string
 		notes     string
@@ -70,23 +70,23 @@ func TestWhoIsABalancer(t *testing.T) {
 		strangers string
 		known     string
 	}{
-		{"launched here", noted, []provision.Object{claimed(b, "lb-a-0", "i-0", "w0")}, "", "", ""},
-		{"replicas are not looked at", noted, []provision.Object{claimed(r, "a-0", "i-5", "")}, "", "", ""},
-		{"what is gone is not looked at", noted, []provision.Object{gone}, "", "", ""},
-		{"launched, and nothing was heard of it", noted, []provision.Object{claimed(b, "lb-a-1", "i-1", "w1")}, "", "", "i-1"},
-		{"two say so", noted, []provision.Object{claimed(b, "lb-a-1", "i-1", "w1"), claimed(b, "lb-a-1", "i-2", "w1")}, "", "i-1 i-2", ""},
-		{"another word", noted, []provision.Object{claimed(b, "lb-a-1", "i-1", "w9")}, "", "i-1", ""},
-		{"the word of another", noted, []provision.Object{claimed(b, "lb-a-1", "i-1", "w0")}, "", "i-1", ""},
-		{"no word", noted, []provision.Object{claimed(b, "lb-a-1", "i-1", "")}, "", "i-1", ""},
-		{"in the place of one", noted, []provision.Object{claimed(b, "lb-a-0", "i-9", "w0")}, "", "i-9", ""},
-		{"beside one", noted, []provision.Object{claimed(b, "lb-a-0", "i-0", "w0"), claimed(b, "lb-a-0", "i-9", "w0")}, "", "i-9", ""},
-		{"beside one, passing on to it", noted, []provision.Object{claimed(b, "lb-a-0", "i-0", "w0"), claimed(b, "lb-a-0", "i-9", "w0")}, "i-0 i-9", "i-9", ""},
-		{"a replica by the name of a balancer", noted, []provision.Object{claimed(r, "lb-a-0", "i-9", "w0")}, "i-9", "i-9", ""},
-		{"without a record, with a certificate", "", []provision.Object{claimed(b, "lb-a-0", "i-0", "w0")}, "i-0", "", "i-0"},
-		{"without a record, two with it", "", []provision.Object{claimed(b, "lb-a-0", "i-0", ""), claimed(b, "lb-a-0", "i-9", "")}, "i-0 i-9", "i-0 i-9", ""},
-		{"without either", "", []provision.Object{claimed(b, "lb-a-0", "i-0", "w0")}, "", "i-0", ""},
+		{"launched here", noted, []provision.Object{claimedMachine(b, "lb-a-0", "i-0", "w0")}, "", "", ""},
+		{"replicas are not looked at", noted, []provision.Object{claimedMachine(r, "a-0", "i-5", "")}, "", "", ""},
+		{"what is gone is not looked at", noted, []provision.Object{removed}, "", "", ""},
+		{"launched, and nothing was heard of it", noted, []provision.Object{claimedMachine(b, "lb-a-1", "i-1", "w1")}, "", "", "i-1"},
+		{"two say so", noted, []provision.Object{claimedMachine(b, "lb-a-1", "i-1", "w1"), claimedMachine(b, "lb-a-1", "i-2", "w1")}, "", "i-1 i-2", ""},
+		{"another word", noted, []provision.Object{claimedMachine(b, "lb-a-1", "i-1", "w9")}, "", "i-1", ""},
+		{"the word of another", noted, []provision.Object{claimedMachine(b, "lb-a-1", "i-1", "w0")}, "", "i-1", ""},
+		{"no word", noted, []provision.Object{claimedMachine(b, "lb-a-1", "i-1", "")}, "", "i-1", ""},
+		{"in the place of one", noted, []provision.Object{claimedMachine(b, "lb-a-0", "i-9", "w0")}, "", "i-9", ""},
+		{"beside one", noted, []provision.Object{claimedMachine(b, "lb-a-0", "i-0", "w0"), claimedMachine(b, "lb-a-0", "i-9", "w0")}, "", "i-9", ""},
+		{"beside one, passing on to it", noted, []provision.Object{claimedMachine(b, "lb-a-0", "i-0", "w0"), claimedMachine(b, "lb-a-0", "i-9", "w0")}, "i-0 i-9", "i-9", ""},
+		{"a replica by the name of a balancer", noted, []provision.Object{claimedMachine(r, "lb-a-0", "i-9", "w0")}, "i-9", "i-9", ""},
+		{"without a record, with a certificate", "", []provision.Object{claimedMachine(b, "lb-a-0", "i-0", "w0")}, "i-0", "", "i-0"},
+		{"without a record, two with it", "", []provision.Object{claimedMachine(b, "lb-a-0", "i-0", ""), claimedMachine(b, "lb-a-0", "i-9", "")}, "i-0 i-9", "i-0 i-9", ""},
+		{"without either", "", []provision.Object{claimedMachine(b, "lb-a-0", "i-0", "w0")}, "", "i-0", ""},
 	} {
-		n := notes{"balancers.json": tt.notes}
+		n := memoryNotes{"balancers.json": tt.notes}
 		handles := func(all []provision.Object) string {
 			var words []string
 			for _, o := range all {
@@ -111,11 +111,11 @@ func TestWhoIsABalancer(t *testing.T) {
 	}
 }
 
-// What is noted of an id stays bounded, and the newest stays.
+// The number of recorded launches per ID is bounded, and the newest are kept.
 func TestEnrolmentsAreBounded(t *testing.T) {
-	n := notes{}
+	n := memoryNotes{}
 	for i := range 100 {
-		if err := enrolments(t, n).Adopt([]provision.Object{claimed(provision.KindBalancer, "lb-a-0", fmt.Sprint("i-", i), "")}); err != nil {
+		if err := enrolments(t, n).Adopt([]provision.Object{claimedMachine(provision.KindBalancer, "lb-a-0", fmt.Sprint("i-", i), "")}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -124,29 +124,31 @@ func TestEnrolmentsAreBounded(t *testing.T) {
 	}
 }
 
-// oneKey is a cloud that tells the same of every machine's key.
-type oneKey string
+// constantKey is an attestor that returns the same key for every machine.
+type constantKey string
 
-func (f oneKey) Fingerprint(context.Context, provision.Object) (string, error) { return string(f), nil }
+func (f constantKey) Fingerprint(context.Context, provision.Object) (string, error) {
+	return string(f), nil
+}
 
-// Only a balancer that an operator launched is enrolled, by the key that it told first; a
-// controller, which launches replicas alone, enrols no balancer.
-func TestWhoIsEnrolledAsABalancer(t *testing.T) {
+// Only a balancer that an operator launched is enrolled, with the first key that it reported. A
+// controller, which only launches replicas, enrols no balancers.
+func TestOnlyLaunchedBalancersAreEnrolled(t *testing.T) {
 	authority, err := identity.NewAuthority("chat", time.Now())
 	if err != nil {
 		t.Fatal(err)
 	}
-	n := notes{"balancers.json": `[{"id":"lb-a-0","word":"w0","handle":"i-0"}]`}
+	n := memoryNotes{"balancers.json": `[{"id":"lb-a-0","word":"w0","handle":"i-0"}]`}
 	ask := func(known *deploy.Enrolments, key string, o provision.Object) error {
-		h := &deploy.Delivery{Service: "chat", Authority: authority, Enrolments: known, Attestor: oneKey(key)}
+		h := &deploy.Delivery{Service: "chat", Authority: authority, Enrolments: known, Attestor: constantKey(key)}
 		_, err := h.Machine(o).Fingerprint(t.Context())
 		return err
 	}
-	genuine, impostor := claimed(provision.KindBalancer, "lb-a-0", "i-0", "w0"), claimed(provision.KindBalancer, "lb-a-0", "i-9", "w0")
+	genuine, impostor := claimedMachine(provision.KindBalancer, "lb-a-0", "i-0", "w0"), claimedMachine(provision.KindBalancer, "lb-a-0", "i-9", "w0")
 	var strangers *deploy.StrangersError
 	for who, err := range map[string]error{
 		"an impostor":                          ask(enrolments(t, n), "k1", impostor),
-		"an impostor among replicas":           ask(enrolments(t, n), "k1", claimed(provision.KindReplica, "lb-a-0", "i-9", "")),
+		"an impostor among replicas":           ask(enrolments(t, n), "k1", claimedMachine(provision.KindReplica, "lb-a-0", "i-9", "")),
 		"a balancer, enrolled by a controller": ask(nil, "k1", genuine),
 	} {
 		if !errors.As(err, &strangers) {
@@ -164,15 +166,15 @@ func TestWhoIsEnrolledAsABalancer(t *testing.T) {
 	if err := ask(enrolments(t, n), "k2", genuine); !errors.Is(err, identity.ErrPin) {
 		t.Errorf("with another key: %v", err)
 	}
-	if err := ask(nil, "k3", claimed(provision.KindReplica, "a-0", "i-4", "")); err != nil {
+	if err := ask(nil, "k3", claimedMachine(provision.KindReplica, "a-0", "i-4", "")); err != nil {
 		t.Errorf("a replica: %v", err)
 	}
 }
 
-// A machine that is there already, by whomever, is not taken for the one that is launched.
-func TestALaunchIsNotTakenOver(t *testing.T) {
+// An existing machine is not mistaken for the launched one.
+func TestLaunchRejectsExistingMachine(t *testing.T) {
 	spec := parse(t, twoClouds)
-	m, n := world(spec), notes{}
+	m, n := newCloud(spec), memoryNotes{}
 	if _, err := up(spec, m); err != nil { // by somebody who notes nothing
 		t.Fatal(err)
 	}
@@ -183,7 +185,7 @@ func TestALaunchIsNotTakenOver(t *testing.T) {
 			}
 		}
 	}
-	f := newFleet(spec, m)
+	f := newDeployer(spec, m)
 	f.Enrolments = enrolments(t, n)
 	f.Have = func(context.Context) ([]provision.Object, error) { return nil, nil } // it was not listed yet
 	p, err := f.Plan(t.Context())
@@ -195,14 +197,13 @@ func TestALaunchIsNotTakenOver(t *testing.T) {
 		t.Errorf("got %v, want that it is a stranger", err)
 	}
 	if got := enrolments(t, n).Handles(); len(got) != 0 {
-		t.Errorf("noted are %v", got)
+		t.Errorf("recorded are %v", got)
 	}
 }
 
-// What nobody launched has no part in the service: it is handed nothing, is no other balancer's
-// peer, and gets no replicas.
-func TestStrangersHaveNoPart(t *testing.T) {
-	have := fleetOf()
+// Machines that no operator launched get no deployment, and are neither peers nor replicas of others.
+func TestStrangersGetNoDeployment(t *testing.T) {
+	have := testMachines()
 	c := withBundle(t)
 	c.Enrolled = map[string][]string{}
 	for i, o := range have {
@@ -224,18 +225,18 @@ func TestStrangersHaveNoPart(t *testing.T) {
 			}
 			for id := range want {
 				if got[id].Revision != want[id].Revision {
-					t.Errorf("%s %s changes what %s runs", stranger.Kind, stranger.ID, id)
+					t.Errorf("%s %s changes the deployment of %s", stranger.Kind, stranger.ID, id)
 				}
 			}
 		}
 	}
 }
 
-// A stranger that has the id of a balancer does not stand before it in the controller's eyes: nobody
-// waits for it, and what it does not answer is not taken for the balancer's silence.
-func TestAControllerLooksPastStrangers(t *testing.T) {
+// A stranger with a balancer's ID does not hide the balancer: the controller does not wait for the
+// stranger, and its missing response is not attributed to the balancer.
+func TestReconcilerIgnoresStrangers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		u := newUpkeep(t)
+		u := newReconcilerWorld(t)
 		enrolled := map[string][]string{}
 		for _, o := range u.Objects() {
 			if o.Kind == provision.KindBalancer {
@@ -263,39 +264,39 @@ func TestAControllerLooksPastStrangers(t *testing.T) {
 		among := stranger
 		among.Kind, among.Handle = provision.KindReplica, "i-among"
 		k := u.reconciler()
-		k.Open = withMore(k.Open, stranger, among)
+		k.Open = withExtraMachines(k.Open, stranger, among)
 		asked := map[string]bool{}
-		k.SeeBy(func(have []provision.Object) map[string]deploy.AgentReport {
+		k.SetProber(func(have []provision.Object) map[string]deploy.AgentReport {
 			for _, o := range have {
 				asked[o.Handle] = true
 			}
 			return nil
 		})
-		u.keep(t, k, time.Minute, always)
+		u.reconcileFor(t, k, time.Minute, always)
 		if asked["i-stranger"] || asked["i-among"] || !asked[enrolled["lb-us-east-1-0"][0]] {
-			t.Errorf("it asks %v, want the balancers that were launched and no stranger", asked)
+			t.Errorf("it contacts %v, want the launched balancers and no stranger", asked)
 		}
 	})
 }
 
-// withMore has us-east-1 list more machines than it has.
-func withMore(open func(context.Context, json.RawMessage, *service.Spec, string) (deploy.CloudAccess, error), more ...provision.Object) func(context.Context, json.RawMessage, *service.Spec, string) (deploy.CloudAccess, error) {
+// withExtraMachines adds machines to the list of us-east-1.
+func withExtraMachines(open func(context.Context, json.RawMessage, *service.Spec, string) (deploy.CloudAccess, error), more ...provision.Object) func(context.Context, json.RawMessage, *service.Spec, string) (deploy.CloudAccess, error) {
 	return func(ctx context.Context, means json.RawMessage, spec *service.Spec, owner string) (deploy.CloudAccess, error) {
 		r, err := open(ctx, means, spec, owner)
 		if err == nil {
-			r.Lists["aws/us-east-1"] = crowded{r.Lists["aws/us-east-1"], more}
+			r.Lists["aws/us-east-1"] = extendedLister{r.Lists["aws/us-east-1"], more}
 		}
 		return r, err
 	}
 }
 
-// crowded is a region with more machines.
-type crowded struct {
+// extendedLister is a region with additional machines.
+type extendedLister struct {
 	deploy.Lister
 	more []provision.Object
 }
 
-func (c crowded) List(ctx context.Context, name string) ([]provision.Object, error) {
+func (c extendedLister) List(ctx context.Context, name string) ([]provision.Object, error) {
 	have, err := c.Lister.List(ctx, name)
 	return append(have, c.more...), err
 }

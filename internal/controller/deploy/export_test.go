@@ -2,7 +2,7 @@ package deploy
 
 import "skyserve/provision"
 
-// SeeBy has the reconciler told how machines do, instead of asking them.
-func (k *Reconciler) SeeBy(eyes func(have []provision.Object) map[string]AgentReport) {
-	k.prober = eyes
+// SetProber replaces reading the status of machines from their agents.
+func (k *Reconciler) SetProber(prober func(have []provision.Object) map[string]AgentReport) {
+	k.prober = prober
 }

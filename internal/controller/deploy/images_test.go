@@ -23,8 +23,8 @@ func TestDefaultImagesAreDocumented(t *testing.T) {
 	}
 }
 
-// status shows which image each model runs in, the default one too, and whether it can change.
-func TestImagesOfAService(t *testing.T) {
+// Status shows each model's image, including defaults, and whether it is pinned.
+func TestStatusShowsImages(t *testing.T) {
 	pinned := "vllm/vllm-openai:v1@sha256:" + strings.Repeat("0a", 32)
 	spec := &service.Spec{Models: []service.Model{
 		{Name: "default", Engine: service.Engine{Kind: service.EngineVLLM}},

@@ -50,15 +50,15 @@ type Inspector struct {
 	// service.yaml in messages about running `up` again.
 	Enrolments *Enrolments
 	File       string
-	// Operator contains the expiry of the operator's certificate, for alerts: see Ends.
+	// Operator contains the expiry of the operator's certificate, for alerts: see CertificateExpiries.
 	Operator CertificateExpiries
 	// Now is the clock for certificate alerts; nil = time.Now.
 	Now func() time.Time
 	// Timeout is the timeout for listing a region; default 10 s.
 	Timeout time.Duration
 
-	hasOfferings bool // Fleet has the regions' offerings, which change slowly
-	hasPrices    bool // Fleet has their prices
+	hasOfferings bool // Deployer has the regions' offerings, which change slowly
+	hasPrices    bool // Deployer has their prices
 }
 
 // Listing is the objects of a service in clouds.
@@ -148,18 +148,18 @@ func distinct(have []provision.Object) []provision.Object {
 func (i *Inspector) Status(ctx context.Context) (*ServiceStatus, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	var looking sync.WaitGroup
+	var reading sync.WaitGroup
 	var unknown error
-	looking.Go(func() { unknown = i.readOfferings(ctx) })
+	reading.Go(func() { unknown = i.readOfferings(ctx) })
 	l, err := i.List(ctx)
 	if err != nil {
 		cancel()
-		looking.Wait()
+		reading.Wait()
 		return nil, err
 	}
 	machines := l.Machines()
 	answers := i.readStatuses(ctx, machines)
-	looking.Wait()
+	reading.Wait()
 	strangers := i.markStrangers(machines, answers)
 	s := &ServiceStatus{Service: i.Deployer.Spec.Name, Regions: regionsOf(i.Deployer.Spec, machines, answers), Problems: append(l.Problems(), strangers...)}
 	s.Images = imagesOf(i.Deployer.Spec)
@@ -222,7 +222,7 @@ func (i *Inspector) readOfferings(ctx context.Context) error {
 
 // readPrices reads the prices of a plan's launches, unless they are known, and reports whether it did.
 // Without launches an observation does not wait for prices.
-func (i *Inspector) readPrices(ctx context.Context, p *Plan) (asked bool) {
+func (i *Inspector) readPrices(ctx context.Context, p *Plan) (queried bool) {
 	launches := slices.ContainsFunc(p.Changes, func(c provision.Change) bool { return len(c.Desired.Offerings) > 0 })
 	if i.hasPrices || !launches {
 		return false

@@ -20,16 +20,15 @@ import (
 	"skyserve/provision/cloud"
 )
 
-// regional is a cloud as one of its regions tells of it: its identities stand in every
-// region's list.
-type regional struct {
+// cloudRegion is one region's view of a cloud: identities are in every region's list.
+type cloudRegion struct {
 	*conformance.Memory
 	region service.Region
 	hangs  bool
 	err    error
 }
 
-func (r regional) List(ctx context.Context, name string) ([]provision.Object, error) {
+func (r cloudRegion) List(ctx context.Context, name string) ([]provision.Object, error) {
 	if r.hangs {
 		<-ctx.Done()
 		return nil, ctx.Err()
@@ -47,12 +46,12 @@ func (r regional) List(ctx context.Context, name string) ([]provision.Object, er
 	return have, err
 }
 
-// inspected is the service of twoClouds as `up` leaves it, each machine with an address,
-// and who looks at it. Machines that have no entry in answers say that they are ready.
-func inspected(t *testing.T, answers map[string]func(context.Context) (agent.Status, error)) (*conformance.Memory, *deploy.Inspector) {
+// newInspector returns the service of twoClouds after `up`, with addresses for all machines, and its
+// inspector. Machines without an entry in answers report that they are ready.
+func newInspector(t *testing.T, answers map[string]func(context.Context) (agent.Status, error)) (*conformance.Memory, *deploy.Inspector) {
 	t.Helper()
 	spec := parse(t, twoClouds)
-	m := world(spec)
+	m := newCloud(spec)
 	if _, err := up(spec, m); err != nil {
 		t.Fatal(err)
 	}
@@ -60,9 +59,9 @@ func inspected(t *testing.T, answers map[string]func(context.Context) (agent.Sta
 		ip := netip.MustParseAddr(fmt.Sprintf("192.0.2.%d", n+1))
 		m.Change(o.ID, func(o *provision.Object) { o.PublicIP, o.PrivateIP = ip, ip })
 	}
-	i := &deploy.Inspector{Deployer: newFleet(spec, m), Lists: map[service.Region]deploy.Lister{}}
+	i := &deploy.Inspector{Deployer: newDeployer(spec, m), Lists: map[service.Region]deploy.Lister{}}
 	for _, r := range cloud.ManagedRegions(spec) {
-		i.Lists[r] = regional{Memory: m, region: r}
+		i.Lists[r] = cloudRegion{Memory: m, region: r}
 	}
 	i.Ask = func(ctx context.Context, _ []provision.Object, o provision.Object) (agent.Status, error) {
 		if f := answers[o.ID]; f != nil {
@@ -73,8 +72,8 @@ func inspected(t *testing.T, answers map[string]func(context.Context) (agent.Sta
 	return m, i
 }
 
-// told is how a machine does: its state and reason.
-func told(t *testing.T, s *deploy.ServiceStatus, id string) string {
+// machineState returns the state and reason of a machine.
+func machineState(t *testing.T, s *deploy.ServiceStatus, id string) string {
 	t.Helper()
 	for _, r := range s.Regions {
 		for _, m := range append(r.Balancers, r.Replicas...) {
@@ -87,8 +86,8 @@ func told(t *testing.T, s *deploy.ServiceStatus, id string) string {
 	return ""
 }
 
-func TestStatusOfAServiceThatIsWell(t *testing.T) {
-	m, i := inspected(t, nil)
+func TestStatusOfHealthyService(t *testing.T) {
+	m, i := newInspector(t, nil)
 	s, err := i.Status(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -105,7 +104,7 @@ func TestStatusOfAServiceThatIsWell(t *testing.T) {
 	}
 }
 
-// A machine that hangs, and one of each other kind, leaves the rest as they are.
+// A hanging machine, and one in each other state, does not affect the others.
 func TestStatusOfMachines(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		says := func(phase agent.Phase, reason string, err error) func(context.Context) (agent.Status, error) {
@@ -132,7 +131,7 @@ func TestStatusOfMachines(t *testing.T) {
 			{name: "taken", want: "INTERRUPTED stopped by the cloud", state: deploy.StateDegraded, change: func(o *provision.Object) { o.TerminatedReason = "stopped by the cloud" }},
 			{name: "well", want: "READY", state: deploy.StateReady},
 		} {
-			m, i := inspected(t, map[string]func(context.Context) (agent.Status, error){"us-east-1-1": c.answer})
+			m, i := newInspector(t, map[string]func(context.Context) (agent.Status, error){"us-east-1-1": c.answer})
 			if c.change != nil {
 				m.Change("us-east-1-1", c.change)
 			}
@@ -141,16 +140,16 @@ func TestStatusOfMachines(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if got := told(t, s, "us-east-1-1"); !strings.HasPrefix(got, c.want) || s.State != c.state || told(t, s, "us-east-1-0") != "READY" || time.Since(began) > 2*time.Second {
+			if got := machineState(t, s, "us-east-1-1"); !strings.HasPrefix(got, c.want) || s.State != c.state || machineState(t, s, "us-east-1-0") != "READY" || time.Since(began) > 2*time.Second {
 				t.Errorf("%s: after %s %s, and the service is %s", c.name, time.Since(began), got, s.State)
 			}
 		}
 	})
 }
 
-// A controller that cannot work, as on a full disk, is told of by itself: the balancer
-// beside it serves. What it remarks while it works is told too.
-func TestStatusOfAControllerWhoseDiskIsFull(t *testing.T) {
+// A controller that cannot work, for example on a full disk, has its own status: the balancer on its
+// machine serves. Its warnings are shown too.
+func TestStatusOfControllerWithFullDisk(t *testing.T) {
 	full := "it answers 503: critical: store: no space left on device"
 	for phase, c := range map[agent.Phase]struct {
 		unit  agent.UnitStatus
@@ -162,14 +161,14 @@ func TestStatusOfAControllerWhoseDiskIsFull(t *testing.T) {
 		agent.PhaseReady:    {agent.UnitStatus{Running: true, Ready: true, Reason: "warning: little room"}, deploy.StateReady, "READY warning: little room"},
 	} {
 		c.unit.Name = deploy.UnitController
-		_, i := inspected(t, map[string]func(context.Context) (agent.Status, error){"lb-us-east-1-0": func(context.Context) (agent.Status, error) {
+		_, i := newInspector(t, map[string]func(context.Context) (agent.Status, error){"lb-us-east-1-0": func(context.Context) (agent.Status, error) {
 			return agent.Status{Phase: phase, Reason: "controller: ...", Units: []agent.UnitStatus{{Name: "balancer", Running: true, Ready: true}, c.unit}}, nil
 		}})
 		s, err := i.Status(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := told(t, s, "lb-us-east-1-0"); !strings.HasPrefix(got, "READY") || s.State != c.state || s.Controller == nil {
+		if got := machineState(t, s, "lb-us-east-1-0"); !strings.HasPrefix(got, "READY") || s.State != c.state || s.Controller == nil {
 			t.Errorf("%s: the balancer is %s and the service %s with %+v", phase, got, s.State, s.Controller)
 		}
 		if got := string(s.Controller.State) + " " + s.Controller.Reason; got != c.want {
@@ -178,16 +177,16 @@ func TestStatusOfAControllerWhoseDiskIsFull(t *testing.T) {
 	}
 }
 
-// A region that hangs hides nothing of the other; what `up` would change is not known then.
-func TestStatusOfARegionThatHangs(t *testing.T) {
+// An unresponsive region does not hide others; the changes of `up` are then unknown.
+func TestStatusOfUnresponsiveRegion(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m, i := inspected(t, nil)
-		i.Lists["gcp/europe-west4"] = regional{Memory: m, region: "gcp/europe-west4", hangs: true}
+		m, i := newInspector(t, nil)
+		i.Lists["gcp/europe-west4"] = cloudRegion{Memory: m, region: "gcp/europe-west4", hangs: true}
 		s, err := i.Status(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
-		if s.State != deploy.StateDegraded || s.Drift != nil || len(s.Problems) != 2 || told(t, s, "us-east-1-0") != "READY" {
+		if s.State != deploy.StateDegraded || s.Drift != nil || len(s.Problems) != 2 || machineState(t, s, "us-east-1-0") != "READY" {
 			t.Errorf("got %+v", s)
 		}
 		if want := "listing chat in gcp/europe-west4: no response within 10s"; s.Problems[0] != want {
@@ -195,32 +194,32 @@ func TestStatusOfARegionThatHangs(t *testing.T) {
 		}
 		m.Change("lb-us-east-1-0", nil)
 		if s, err = i.Status(t.Context()); err != nil || s.State != deploy.StateUnknown {
-			t.Errorf("where no balancer is known of: %+v, %v", s, err)
+			t.Errorf("without known balancers: %+v, %v", s, err)
 		}
 	})
 }
 
-func TestStatusThatCannotBeHad(t *testing.T) {
-	m, i := inspected(t, nil)
+func TestStatusErrors(t *testing.T) {
+	m, i := newInspector(t, nil)
 	denied := &provision.CredentialsError{Cloud: "aws", Err: errors.New("expired"), Hint: "log in"}
 	for r := range i.Lists {
-		i.Lists[r] = regional{Memory: m, region: r, err: denied}
+		i.Lists[r] = cloudRegion{Memory: m, region: r, err: denied}
 	}
 	var credentials *provision.CredentialsError
 	if _, err := i.Status(t.Context()); !errors.As(err, &credentials) || strings.Count(err.Error(), "expired") != 1 {
 		t.Errorf("without credentials: %v", err)
 	}
-	_, i = inspected(t, nil)
+	_, i = newInspector(t, nil)
 	i.Deployer.Owner = "you"
 	var owned *provision.OwnedError
 	if _, err := i.Status(t.Context()); !errors.As(err, &owned) {
-		t.Errorf("of somebody else's service: %v", err)
+		t.Errorf("of another owner: %v", err)
 	}
 }
 
-// What `up` would change is told: what is missing, what was changed, what is too many.
-func TestStatusTellsOfDrift(t *testing.T) {
-	m, i := inspected(t, nil)
+// Status shows the changes of `up`: missing, changed and excess machines.
+func TestStatusShowsDrift(t *testing.T) {
+	m, i := newInspector(t, nil)
 	m.Change("us-east-1-1", nil)
 	m.Change("firewall-us-east-1-replica", func(o *provision.Object) { o.SpecHash = "port 22 is open" })
 	s, err := i.Status(t.Context())
@@ -236,6 +235,6 @@ func TestStatusTellsOfDrift(t *testing.T) {
 	}
 	i.Deployer.UserData = nil
 	if s, err = i.Status(t.Context()); err != nil || s.Drift != nil || len(s.Problems) != 1 {
-		t.Errorf("without what machines are made with: %+v, %v", s, err)
+		t.Errorf("without UserData: %+v, %v", s, err)
 	}
 }

@@ -23,8 +23,8 @@ const (
 // nameTimeout is the timeout of querying a name server on this computer.
 const nameTimeout = time.Second
 
-// nameServer returns the deployment of the name server's machine.
-func (d *deploymentBuilder) nameServer() (agent.Deployment, error) {
+// nameServerDeployment returns the deployment of the name server's machine.
+func (d *deploymentBuilder) nameServerDeployment() (agent.Deployment, error) {
 	n := d.spec.DNS
 	c := service.NameServerConfig{
 		Service: d.spec.Name, Listen: n.Listen, Name: n.Name, Zone: n.Zone, Routing: n.Routing, TTL: n.TTL,

@@ -26,10 +26,10 @@ type observation struct {
 	spec *service.Spec
 	// have is the objects in the regions that responded.
 	have []provision.Object
-	// isUnreachable contains the errors of the other regions.
+	// silent contains the errors of the other regions.
 	silent map[service.Region]error
 	// known is the last known objects of silent regions, at their last response or at the delivery
-	// of the controller's bundle; handed are the regions with only the latter.
+	// of the controller's bundle; fromBundle are the regions with only the latter.
 	known      []provision.Object
 	fromBundle map[service.Region]bool
 	// unknown are silent regions without known objects.
@@ -45,10 +45,10 @@ func (k *Reconciler) observe(ctx context.Context, o *bundleState) (*observation,
 	s := &observation{spec: o.content.Spec, have: l.Have, silent: l.Silent, fromBundle: map[service.Region]bool{}, unknown: map[service.Region]bool{}}
 	for _, r := range cloud.ManagedRegions(s.spec) {
 		if s.silent[r] == nil {
-			k.last[r] = objectsIn(l.Have, r)
+			k.lastObjects[r] = objectsIn(l.Have, r)
 			continue
 		}
-		last, listed := k.last[r]
+		last, listed := k.lastObjects[r]
 		switch {
 		case listed:
 			s.known = append(s.known, last...)
@@ -60,7 +60,7 @@ func (k *Reconciler) observe(ctx context.Context, o *bundleState) (*observation,
 	}
 	// Machines that falsely claim to be balancers are not contacted and do not hide the real one,
 	// nor does a duplicate of an ID, which will be removed.
-	o.handover.Have = provision.OnePerID(nil, slices.DeleteFunc(s.knownObjects(), func(have provision.Object) bool { return !o.content.trusts(have) }))
+	o.delivery.Have = provision.OnePerID(nil, slices.DeleteFunc(s.knownObjects(), func(have provision.Object) bool { return !o.content.trusts(have) }))
 	return s, nil
 }
 
@@ -138,15 +138,15 @@ func (k *Reconciler) limitPlanning(ctx context.Context, o *bundleState, s *obser
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, listTimeout, fmt.Errorf("no response within %s", listTimeout))
 	defer cancel()
-	failed := o.fleet.queryOfferings(ctx, due)
+	failed := o.deployer.queryOfferings(ctx, due)
 	var all []error
 	for _, r := range due {
 		if all = append(all, failed[r]); failed[r] == nil {
 			o.offersReadAt[r] = time.Now()
 		}
 	}
-	o.fleet.Spec = without(s.spec, func(r service.Region) bool {
-		_, offered := o.fleet.offers[r]
+	o.deployer.Spec = without(s.spec, func(r service.Region) bool {
+		_, offered := o.deployer.offers[r]
 		return s.silent[r] != nil || !offered
 	})
 	return errors.Join(all...)
@@ -185,7 +185,7 @@ type attestors struct {
 	other provision.Providers
 }
 
-// Fingerprint implements provision.Witness.
+// Fingerprint implements provision.KeyAttestor.
 func (w attestors) Fingerprint(ctx context.Context, o provision.Object) (string, error) {
 	if o.Region.Cloud() == w.home || cloud.RunsOnThisComputer(o.Region) {
 		return w.own.Fingerprint(ctx, o)
@@ -211,12 +211,12 @@ func (k *Reconciler) relaysIn(h *Delivery, name string) []remote.CallFunc {
 		}
 		return 0
 	})
-	var ways []remote.CallFunc
+	var relays []remote.CallFunc
 	for _, b := range balancers {
 		operator, machine := h.Operator(b), h.Machine(b)
-		ways = append(ways, func(ctx context.Context, call remote.Call, body []byte) ([]byte, error) {
+		relays = append(relays, func(ctx context.Context, call remote.Call, body []byte) ([]byte, error) {
 			return operator.Cloud(ctx, machine, string(call), body)
 		})
 	}
-	return ways
+	return relays
 }

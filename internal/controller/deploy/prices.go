@@ -31,8 +31,8 @@ type Prices struct {
 // they are in Unknown.
 func AskPrices(ctx context.Context, p provision.Provider, regions []service.Region) Prices {
 	all := Prices{ByRegion: map[service.Region][]provision.Price{}, Unknown: map[service.Region]error{}}
-	pricer, tells := p.(provision.Pricer)
-	if !tells {
+	pricer, ok := p.(provision.Pricer)
+	if !ok {
 		return all
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, priceTimeout, fmt.Errorf("no response within %s", priceTimeout))
@@ -102,15 +102,15 @@ func (k *Reconciler) refreshPrices(ctx context.Context, o *bundleState) {
 		k.applyPrices(ctx, o, prices)
 	default:
 	}
-	hold := pricesTTL
-	if len(o.fleet.prices.Unknown) > 0 {
-		hold = pricesRetry
+	ttl := pricesTTL
+	if len(o.deployer.prices.Unknown) > 0 {
+		ttl = pricesRetry
 	}
-	if ctx.Err() != nil || !o.pricesRequestedAt.IsZero() && time.Since(o.pricesRequestedAt) < hold {
+	if ctx.Err() != nil || !o.pricesRequestedAt.IsZero() && time.Since(o.pricesRequestedAt) < ttl {
 		return
 	}
 	o.pricesRequestedAt = time.Now()
-	provider, regions, answer := askedNow(o.fleet.Provider), cloud.ManagedRegions(o.content.Spec), o.newPrices
+	provider, regions, answer := withCurrentRelays(o.deployer.Provider), cloud.ManagedRegions(o.content.Spec), o.newPrices
 	k.priceRequests.Go(func() {
 		prices := AskPrices(ctx, provider, regions)
 		if ctx.Err() != nil {
@@ -123,19 +123,19 @@ func (k *Reconciler) refreshPrices(ctx context.Context, o *bundleState) {
 	})
 }
 
-// askedNow returns a provider that uses the machines in other clouds that are reachable now: the
+// withCurrentRelays returns a provider that uses the machines in other clouds that are reachable now: the
 // reconciler may only determine them while it is running an iteration.
-func askedNow(p provision.Provider) provision.Provider {
-	places, several := p.(provision.Providers)
+func withCurrentRelays(p provision.Provider) provision.Provider {
+	providers, several := p.(provision.Providers)
 	if !several {
 		return p
 	}
 	still := provision.Providers{}
-	for name, place := range places {
+	for name, place := range providers {
 		still[name] = place
 		if c, away := place.(*remote.Client); away {
-			ways := c.Machines()
-			still[name] = &remote.Client{Cloud: c.Cloud, Machines: func() []remote.CallFunc { return ways }}
+			relays := c.Machines()
+			still[name] = &remote.Client{Cloud: c.Cloud, Machines: func() []remote.CallFunc { return relays }}
 		}
 	}
 	return still
@@ -149,10 +149,10 @@ func (k *Reconciler) applyPrices(ctx context.Context, o *bundleState, prices Pri
 	}
 	for r := range prices.Unknown {
 		if len(prices.ByRegion[r]) == 0 {
-			prices.ByRegion[r] = o.fleet.prices.ByRegion[r]
+			prices.ByRegion[r] = o.deployer.prices.ByRegion[r]
 		}
 	}
-	o.fleet.prices = prices
+	o.deployer.prices = prices
 	k.logUnpriced(ctx, o)
 }
 
@@ -160,7 +160,7 @@ func (k *Reconciler) applyPrices(ctx context.Context, o *bundleState, prices Pri
 func (k *Reconciler) logUnpriced(ctx context.Context, o *bundleState) {
 	var all []error
 	for _, r := range cloud.ManagedRegions(o.content.Spec) {
-		if err := o.fleet.prices.Unknown[r]; err != nil {
+		if err := o.deployer.prices.Unknown[r]; err != nil {
 			all = append(all, fmt.Errorf("%s: %w", r, err))
 		}
 	}

@@ -20,25 +20,25 @@ import (
 	"skyserve/provision"
 )
 
-// pricing is a cloud that tells prices.
-type pricing struct {
+// pricedCloud is a cloud that reports prices.
+type pricedCloud struct {
 	*conformance.Memory
-	asked  atomic.Int32
-	prices func(ctx context.Context, r service.Region) ([]provision.Price, error)
+	requests atomic.Int32
+	prices   func(ctx context.Context, r service.Region) ([]provision.Price, error)
 }
 
-func (p *pricing) Prices(ctx context.Context, r service.Region) ([]provision.Price, error) {
-	p.asked.Add(1)
+func (p *pricedCloud) Prices(ctx context.Context, r service.Region) ([]provision.Price, error) {
+	p.requests.Add(1)
 	return p.prices(ctx, r)
 }
 
-// dear has everything cost ten times as much as by the list, on demand and as spot.
-func dear(_ context.Context, r service.Region) ([]provision.Price, error) {
+// tenfoldPrices returns ten times the list prices, on demand and spot.
+func tenfoldPrices(_ context.Context, r service.Region) ([]provision.Price, error) {
 	var prices []provision.Price
 	for _, m := range provision.MachineTypes(r.Cloud()) {
 		prices = append(prices,
-			provision.Price{Type: m.Type, Capacity: service.CapacityOnDemand, PerHour: 10 * m.OnDemand, Source: "dear " + r.Place()},
-			provision.Price{Type: m.Type, Capacity: service.CapacitySpot, PerHour: 4 * m.OnDemand, Source: "dear spot " + r.Place()})
+			provision.Price{Type: m.Type, Capacity: service.CapacityOnDemand, PerHour: 10 * m.OnDemand, Source: "costly " + r.Place()},
+			provision.Price{Type: m.Type, Capacity: service.CapacitySpot, PerHour: 4 * m.OnDemand, Source: "costly spot " + r.Place()})
 	}
 	return prices, nil
 }
@@ -62,8 +62,8 @@ regions:
     capacity: [reserved, on_demand]
 `
 
-// costs is what each machine that a plan launches costs, and by whose word.
-func costs(p *deploy.Plan) map[string]string {
+// costsOf returns the cost and price source of each machine that a plan launches.
+func costsOf(p *deploy.Plan) map[string]string {
 	all := map[string]string{}
 	for _, c := range p.Changes {
 		if len(c.Desired.Offerings) > 0 {
@@ -74,9 +74,9 @@ func costs(p *deploy.Plan) map[string]string {
 	return all
 }
 
-// Service.yaml goes before what a cloud tells, and that before the list; a cloud that
-// tells nothing holds nothing up.
-func TestAPlanIsPriced(t *testing.T) {
+// Prices of service.yaml take precedence over a cloud's, and those over list prices. A cloud that
+// reports no prices delays nothing.
+func TestPlanUsesCloudPrices(t *testing.T) {
 	spec := parse(t, pricedService)
 	refused := errors.New("prices are secret")
 	listed := map[string]string{
@@ -84,12 +84,12 @@ func TestAPlanIsPriced(t *testing.T) {
 		"us-east-1-0": "0.8048 list price in us-east-1", "eu-west-1-0": "0.5 service.yaml",
 		"us-east-1-stated-0": "3 service.yaml", "eu-west-1-stated-0": "3 service.yaml",
 	}
-	told := map[string]string{
-		"lb-us-east-1-0": "0.8925 dear us-east-1", "lb-eu-west-1-0": "0.8925 dear eu-west-1",
-		"us-east-1-0": "8.048 dear us-east-1", "eu-west-1-0": "0.5 service.yaml",
+	reported := map[string]string{
+		"lb-us-east-1-0": "0.8925 costly us-east-1", "lb-eu-west-1-0": "0.8925 costly eu-west-1",
+		"us-east-1-0": "8.048 costly us-east-1", "eu-west-1-0": "0.5 service.yaml",
 		"us-east-1-stated-0": "3 service.yaml", "eu-west-1-stated-0": "3 service.yaml",
 	}
-	half := map[string]string{"lb-us-east-1-0": told["lb-us-east-1-0"], "us-east-1-0": told["us-east-1-0"]}
+	half := map[string]string{"lb-us-east-1-0": reported["lb-us-east-1-0"], "us-east-1-0": reported["us-east-1-0"]}
 	for id, cost := range listed {
 		if half[id] == "" {
 			half[id] = cost
@@ -101,26 +101,26 @@ func TestAPlanIsPriced(t *testing.T) {
 		want    map[string]string
 		unknown []service.Region
 	}{
-		{"told", dear, told, nil},
+		{"reported", tenfoldPrices, reported, nil},
 		{"refused", func(context.Context, service.Region) ([]provision.Price, error) { return nil, refused }, listed, []service.Region{"aws/eu-west-1", "aws/us-east-1"}},
 		{"refused in one region", func(ctx context.Context, r service.Region) ([]provision.Price, error) {
 			if r.Place() == "eu-west-1" {
 				return nil, refused
 			}
-			return dear(ctx, r)
+			return tenfoldPrices(ctx, r)
 		}, half, []service.Region{"aws/eu-west-1"}},
-		{"told in part", func(ctx context.Context, r service.Region) ([]provision.Price, error) {
-			prices, _ := dear(ctx, r)
+		{"incomplete prices", func(ctx context.Context, r service.Region) ([]provision.Price, error) {
+			prices, _ := tenfoldPrices(ctx, r)
 			return prices, refused
-		}, told, []service.Region{"aws/eu-west-1", "aws/us-east-1"}},
+		}, reported, []service.Region{"aws/eu-west-1", "aws/us-east-1"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			cloud := &pricing{Memory: world(spec), prices: tt.prices}
-			p, err := newFleet(spec, cloud).Plan(t.Context())
+			cloud := &pricedCloud{Memory: newCloud(spec), prices: tt.prices}
+			p, err := newDeployer(spec, cloud).Plan(t.Context())
 			if err != nil {
 				t.Fatal(err)
 			}
-			got := costs(p)
+			got := costsOf(p)
 			for id, want := range tt.want {
 				if got[id] != want {
 					t.Errorf("%s costs %q, want %q of %v", id, got[id], want, got)
@@ -134,58 +134,57 @@ func TestAPlanIsPriced(t *testing.T) {
 				}
 			}
 			slices.Sort(unknown)
-			if !slices.Equal(unknown, tt.unknown) || cloud.asked.Load() != 2 {
-				t.Errorf("unknown are %q after %d questions, want %q", unknown, cloud.asked.Load(), tt.unknown)
+			if !slices.Equal(unknown, tt.unknown) || cloud.requests.Load() != 2 {
+				t.Errorf("unknown are %q after %d requests, want %q", unknown, cloud.requests.Load(), tt.unknown)
 			}
 		})
 	}
 }
 
-// What `status` says that `up` would launch costs what `up` says; where nothing is to be
-// launched nobody asks.
-func TestDriftIsPriced(t *testing.T) {
+// Launches in the drift of `status` cost what `up` reports. Without launches no prices are requested.
+func TestDriftUsesCloudPrices(t *testing.T) {
 	spec := parse(t, pricedService)
-	cloud := &pricing{Memory: world(spec), prices: dear}
-	i := &deploy.Inspector{Deployer: newFleet(spec, cloud), Lists: map[service.Region]deploy.Lister{}}
+	cloud := &pricedCloud{Memory: newCloud(spec), prices: tenfoldPrices}
+	i := &deploy.Inspector{Deployer: newDeployer(spec, cloud), Lists: map[service.Region]deploy.Lister{}}
 	for _, r := range spec.Regions {
-		i.Lists[r.Name] = regional{Memory: cloud.Memory, region: r.Name}
+		i.Lists[r.Name] = cloudRegion{Memory: cloud.Memory, region: r.Name}
 	}
 	i.Ask = func(context.Context, []provision.Object, provision.Object) (agent.Status, error) {
 		return agent.Status{}, nil
 	}
-	p, err := newFleet(spec, cloud).Plan(t.Context())
+	p, err := newDeployer(spec, cloud).Plan(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	cloud.asked.Store(0)
+	cloud.requests.Store(0)
 	for range 2 {
 		s, err := i.Status(t.Context())
-		if err != nil || len(s.Drift) == 0 || !slices.Equal(s.Drift, deploy.ChangesOf(p.Changes)) || cloud.asked.Load() != 2 {
-			t.Errorf("got %+v, %v after %d questions, want %+v", s, err, cloud.asked.Load(), deploy.ChangesOf(p.Changes))
+		if err != nil || len(s.Drift) == 0 || !slices.Equal(s.Drift, deploy.ChangesOf(p.Changes)) || cloud.requests.Load() != 2 {
+			t.Errorf("got %+v, %v after %d requests, want %+v", s, err, cloud.requests.Load(), deploy.ChangesOf(p.Changes))
 		}
 	}
-	if _, err := newFleet(spec, cloud.Memory).Up(t.Context(), p, nil); err != nil {
+	if _, err := newDeployer(spec, cloud.Memory).Up(t.Context(), p, nil); err != nil {
 		t.Fatal(err)
 	}
-	cloud.asked.Store(0)
-	still := &deploy.Inspector{Deployer: newFleet(spec, cloud), Lists: i.Lists, Ask: i.Ask}
-	if s, err := still.Status(t.Context()); err != nil || len(s.Drift) != 0 || cloud.asked.Load() != 0 {
-		t.Errorf("of what stands: %+v, %v after %d questions", s, err, cloud.asked.Load())
+	cloud.requests.Store(0)
+	still := &deploy.Inspector{Deployer: newDeployer(spec, cloud), Lists: i.Lists, Ask: i.Ask}
+	if s, err := still.Status(t.Context()); err != nil || len(s.Drift) != 0 || cloud.requests.Load() != 0 {
+		t.Errorf("without launches: %+v, %v after %d requests", s, err, cloud.requests.Load())
 	}
 }
 
-// A cloud that never answers about prices holds a plan up for half a minute and no more.
-func TestPricesThatNeverCome(t *testing.T) {
+// A cloud that never returns prices delays a plan by at most half a minute.
+func TestPriceRequestTimesOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		spec := parse(t, pricedService)
-		cloud := &pricing{Memory: world(spec), prices: func(ctx context.Context, _ service.Region) ([]provision.Price, error) {
+		cloud := &pricedCloud{Memory: newCloud(spec), prices: func(ctx context.Context, _ service.Region) ([]provision.Price, error) {
 			<-ctx.Done()
 			return nil, ctx.Err()
 		}}
 		begun := time.Now()
-		p, err := newFleet(spec, cloud).Plan(t.Context())
-		if err != nil || time.Since(begun) != 30*time.Second || costs(p)["us-east-1-0"] != "0.8048 list price in us-east-1" {
-			t.Errorf("after %s: %v, %v", time.Since(begun), costs(p), err)
+		p, err := newDeployer(spec, cloud).Plan(t.Context())
+		if err != nil || time.Since(begun) != 30*time.Second || costsOf(p)["us-east-1-0"] != "0.8048 list price in us-east-1" {
+			t.Errorf("after %s: %v, %v", time.Since(begun), costsOf(p), err)
 		}
 		if err := p.Unpriced["aws/us-east-1"]; err == nil || !strings.Contains(err.Error(), "no response within 30s") {
 			t.Errorf("got %v", err)
@@ -193,14 +192,14 @@ func TestPricesThatNeverCome(t *testing.T) {
 	})
 }
 
-// The reconciler asks for prices beside its work, keeps those it had when it is refused later,
-// and shows the planner what it launches on.
-func TestTheReconcilerAsksForPricesBesideItsWork(t *testing.T) {
+// The reconciler requests prices in the background, keeps the previous ones if a later request fails,
+// and provides its offerings to the planner.
+func TestReconcilerRequestsPricesInBackground(t *testing.T) {
 	testkit.Slow(t)
 	synctest.Test(t, func(t *testing.T) {
-		u := newUpkeep(t)
+		u := newReconcilerWorld(t)
 		var refuse atomic.Bool
-		cloud := &pricing{Memory: u.Memory, prices: func(ctx context.Context, r service.Region) ([]provision.Price, error) {
+		cloud := &pricedCloud{Memory: u.Memory, prices: func(ctx context.Context, r service.Region) ([]provision.Price, error) {
 			select {
 			case <-time.After(20 * time.Second):
 			case <-ctx.Done():
@@ -209,7 +208,7 @@ func TestTheReconcilerAsksForPricesBesideItsWork(t *testing.T) {
 			if refuse.Load() {
 				return nil, errors.New("prices are secret")
 			}
-			return dear(ctx, r)
+			return tenfoldPrices(ctx, r)
 		}}
 		k := u.reconciler()
 		inner := k.Open
@@ -219,24 +218,24 @@ func TestTheReconcilerAsksForPricesBesideItsWork(t *testing.T) {
 			return reach, err
 		}
 		if k.Offers() != nil {
-			t.Errorf("before its first look it knows %v", k.Offers())
+			t.Errorf("before the first observation: %v", k.Offers())
 		}
 		price := func() float64 {
 			return k.Offers()["aws/eu-west-1"].WithGPU("L4", 1).SortedByCapacity([]service.CapacityType{service.CapacityOnDemand})[0].PricePerHour
 		}
 		u.Change("us-east-1-1", nil)
-		u.keep(t, k, 10*time.Second, always)
+		u.reconcileFor(t, k, 10*time.Second, always)
 		if got := u.replicas(); !slices.Equal(got, allKept) || price() != 0.8048 {
 			t.Errorf("while it waits for prices: %q at %g", got, price())
 		}
-		u.keep(t, k, 40*time.Second, always)
-		if math.Abs(price()-8.048) > 1e-9 || cloud.asked.Load() != 4 {
-			t.Errorf("told: %g after %d questions", price(), cloud.asked.Load())
+		u.reconcileFor(t, k, 40*time.Second, always)
+		if math.Abs(price()-8.048) > 1e-9 || cloud.requests.Load() != 4 {
+			t.Errorf("with prices: %g after %d requests", price(), cloud.requests.Load())
 		}
 		refuse.Store(true)
-		u.keep(t, k, 36*time.Minute, always)
-		if math.Abs(price()-8.048) > 1e-9 || cloud.asked.Load() != 4+2*2 {
-			t.Errorf("refused: %g after %d questions", price(), cloud.asked.Load())
+		u.reconcileFor(t, k, 36*time.Minute, always)
+		if math.Abs(price()-8.048) > 1e-9 || cloud.requests.Load() != 4+2*2 {
+			t.Errorf("refused: %g after %d requests", price(), cloud.requests.Load())
 		}
 	})
 }

@@ -16,7 +16,7 @@ func (f *Deployer) FitsQuotas(p *Plan, quotas []provision.Quota) (bool, error) {
 			return f.missingError(p, nil) == nil, nil
 		}
 		for _, c := range over {
-			if !f.addShort(short, p, &provision.NoCapacityError{ID: c.ID(), Region: c.Region()}) {
+			if !f.addShortfall(short, p, &provision.NoCapacityError{ID: c.ID(), Region: c.Region()}) {
 				return false, nil
 			}
 		}

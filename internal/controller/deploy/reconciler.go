@@ -71,33 +71,33 @@ type Reconciler struct {
 	working       sync.Mutex     // held while machines are observed or changed
 	priceRequests sync.WaitGroup // price requests
 
-	opened         *bundleState                          // guarded by working
+	bundle         *bundleState                          // guarded by working
 	lastError      string                                // the last logged error, likewise
 	lastErrorAt    time.Time                             // when, likewise
-	last           map[service.Region][]provision.Object // of each region at its last response, likewise
+	lastObjects    map[service.Region][]provision.Object // of each region at its last response, likewise
 	seen           map[string]AgentReport                // machine statuses at the last observation, likewise
 	unusedReplicas map[string]bool                       // replicas that no balancer used at the last observation, likewise
 
 	excess map[string]bool // fallback replicas that are no longer needed, likewise
 
-	successorsSeen map[string]time.Time // when successors were first seen, by handle, likewise
-	preferred      time.Time            // when a cheaper offering was last tried, likewise
+	successorsSeen  map[string]time.Time // when successors were first seen, by handle, likewise
+	costlierTriedAt time.Time            // when a cheaper offering was last tried, likewise
 
 	prober func(have []provision.Object) map[string]AgentReport // reads machine statuses; nil = from the agents
 
-	mu      sync.Mutex
-	view    *serviceView        // the newest; nil before the first
-	ends    CertificateExpiries // as of the last observation
-	service string              // its name
+	mu          sync.Mutex
+	view        *serviceView        // the newest; nil before the first
+	expiries    CertificateExpiries // as of the last observation
+	serviceName string              // its name
 }
 
 // bundleState is the state that the reconciler derived from its bundle.
 type bundleState struct {
 	content           Content            // the newest
 	otherClouds       []provision.Object // machines in other clouds at the bundle's delivery
-	fleet             *Deployer
+	deployer          *Deployer
 	inspector         *Inspector
-	handover          *Delivery
+	delivery          *Delivery
 	offersReadAt      map[service.Region]time.Time // when its offerings were read
 	pricesRequestedAt time.Time                    // when prices were requested
 	newPrices         chan Prices
@@ -179,7 +179,7 @@ func (k *Reconciler) reconcileOnce(ctx context.Context, may func() error) (busy 
 	if err := k.storeDecisions(s.spec, s.knownObjects(), controller.Change{}); err != nil {
 		return false, err
 	}
-	h := o.handover
+	h := o.delivery
 	if h.Revoked, err = k.revoked(h.Party.Root); err != nil {
 		return false, err
 	}
@@ -193,7 +193,7 @@ func (k *Reconciler) reconcileOnce(ctx context.Context, may func() error) (busy 
 		}
 	}
 	v := s.view(seen)
-	v.offers = priced(o.fleet.offers, o.fleet.prices)
+	v.offers = priced(o.deployer.offers, o.deployer.prices)
 	k.setView(v)
 	if err := may(); err != nil {
 		return false, errors.Join(failure, err)
@@ -241,15 +241,15 @@ func unsettled(have []provision.Object, seen map[string]AgentReport) bool {
 func (k *Reconciler) launchMissing(ctx context.Context, o *bundleState, s *observation, seen map[string]AgentReport, may func() error) (changed bool, err error) {
 	silent := k.limitPlanning(ctx, o, s)
 	k.refreshPrices(ctx, o)
-	o.fleet.Terminating = needReplacement(s.have, seen, k.dueForReplacement(s, seen))
+	o.deployer.Terminating = needReplacement(s.have, seen, k.dueForReplacement(s, seen))
 	k.excess = map[string]bool{}
-	o.fleet.Only = func(p *Plan, c provision.Change) bool {
-		if removesFallback(o.fleet.Spec, p, c, seen) {
+	o.deployer.Only = func(p *Plan, c provision.Change) bool {
+		if removesFallback(o.deployer.Spec, p, c, seen) {
 			k.excess[c.ID()] = true // it is deleted once it has drained
 		}
 		return isReconcilerChange(p, c)
 	}
-	p, err := o.fleet.planFor(s.have, nil)
+	p, err := o.deployer.planFor(s.have, nil)
 	if err == nil && len(p.Changes) == 0 {
 		changed, err = k.replaceCostlier(ctx, o, s, seen, may)
 		return changed, errors.Join(silent, err)
@@ -260,7 +260,7 @@ func (k *Reconciler) launchMissing(ctx context.Context, o *bundleState, s *obser
 	if err := may(); err != nil {
 		return false, errors.Join(silent, err)
 	}
-	_, err = o.fleet.Up(ctx, p, k.progress)
+	_, err = o.deployer.Up(ctx, p, k.progress)
 	return true, errors.Join(silent, err)
 }
 
@@ -285,11 +285,11 @@ func interrupted(have []provision.Object, seen map[string]AgentReport) map[strin
 // drained returns the replicas that balancers stop using: those being removed, those being
 // interrupted whose model another replica serves, and those that were replaced. The last replica of
 // a model serves for as long as its machine exists.
-func drained(leaving map[string]bool, have []provision.Object, seen map[string]AgentReport) map[string]bool {
-	ids := maps.Clone(leaving)
+func drained(draining map[string]bool, have []provision.Object, seen map[string]AgentReport) map[string]bool {
+	ids := maps.Clone(draining)
 	serves := map[string]bool{} // models
 	for _, o := range have {
-		if o.Kind == provision.KindReplica && !leaving[o.ID] && seen[o.ID].Phase == agent.PhaseReady {
+		if o.Kind == provision.KindReplica && !draining[o.ID] && seen[o.ID].Phase == agent.PhaseReady {
 			serves[o.Labels["model"]] = true
 		}
 	}
@@ -334,7 +334,7 @@ func planContains(p *Plan, id string) bool {
 
 // loadBundle loads the controller's bundle, and reconnects if it has changed.
 func (k *Reconciler) loadBundle(ctx context.Context) (*bundleState, error) {
-	c, elsewhere, err := ReadBundle(k.Dir)
+	c, otherClouds, err := ReadBundle(k.Dir)
 	if err != nil {
 		return nil, err
 	}
@@ -343,17 +343,17 @@ func (k *Reconciler) loadBundle(ctx context.Context) (*bundleState, error) {
 		return nil, err
 	}
 	c.Draining = decided.Idle()
-	if o := k.opened; o != nil && string(o.content.Text) == string(c.Text) && reflect.DeepEqual(o.content.Bundle, c.Bundle) {
-		o.content, o.otherClouds = c, elsewhere
+	if o := k.bundle; o != nil && string(o.content.Text) == string(c.Text) && reflect.DeepEqual(o.content.Bundle, c.Bundle) {
+		o.content, o.otherClouds = c, otherClouds
 		return o, nil
 	}
 	party, authority, err := identity.Home{Dir: k.Dir}.ReadController()
 	if err != nil {
 		return nil, err
 	}
-	o := &bundleState{content: c, otherClouds: elsewhere, offersReadAt: map[service.Region]time.Time{}, newPrices: make(chan Prices, 1)}
-	o.handover = &Delivery{
-		Service: c.Spec.Name, Party: party, Authority: authority, Self: cloud.ControllerMachine(c.Spec), Have: elsewhere, Now: k.Now,
+	o := &bundleState{content: c, otherClouds: otherClouds, offersReadAt: map[service.Region]time.Time{}, newPrices: make(chan Prices, 1)}
+	o.delivery = &Delivery{
+		Service: c.Spec.Name, Party: party, Authority: authority, Self: cloud.ControllerMachine(c.Spec), Have: otherClouds, Now: k.Now,
 		Progress: func(id string, s agent.Status) {
 			k.log().Info("machine", "id", id, "phase", string(s.Phase), "reason", s.Reason)
 		},
@@ -361,51 +361,51 @@ func (k *Reconciler) loadBundle(ctx context.Context) (*bundleState, error) {
 	if err := k.connectClouds(ctx, o, authority.Owner()); err != nil {
 		return nil, err
 	}
-	if k.last == nil {
-		k.last = map[service.Region][]provision.Object{}
+	if k.lastObjects == nil {
+		k.lastObjects = map[service.Region][]provision.Object{}
 	}
-	k.opened = o
+	k.bundle = o
 	return o, nil
 }
 
 // connectClouds connects to all clouds: directly to the reconciler's own, to others through balancers
 // there.
 func (k *Reconciler) connectClouds(ctx context.Context, o *bundleState, owner string) error {
-	c, h, home := o.content, o.handover, homeCloud(o.content.Spec)
+	c, h, home := o.content, o.delivery, homeCloud(o.content.Spec)
 	reach, err := k.Open(ctx, c.Bundle.Means, without(c.Spec, func(r service.Region) bool { return !isHome(c.Spec, r) }), owner)
 	if err != nil {
 		return err
 	}
-	places, lists := provision.Providers{home: reach.Provider}, maps.Clone(reach.Lists)
+	providers, lists := provision.Providers{home: reach.Provider}, maps.Clone(reach.Lists)
 	for _, r := range cloud.ManagedRegions(c.Spec) {
 		if isHome(c.Spec, r) {
-			places[r.Cloud()] = reach.Provider
+			providers[r.Cloud()] = reach.Provider
 		}
 	}
 	for _, name := range otherCloudsOf(c.Spec) {
 		client := &remote.Client{Cloud: name, Machines: func() []remote.CallFunc { return k.relaysIn(h, name) }}
-		places[name] = client
+		providers[name] = client
 		for _, r := range cloud.ManagedRegions(c.Spec) {
 			if r.Cloud() == name {
 				lists[r] = regionLister{client, r}
 			}
 		}
 	}
-	h.Attestor = attestors{home, reach.Attestor, places}
-	o.fleet = &Deployer{
-		Spec: c.Spec, Owner: owner, Provider: places, UserData: reach.UserData, ZoneID: c.Zone.ID, offers: map[service.Region]provision.Offerings{},
+	h.Attestor = attestors{home, reach.Attestor, providers}
+	o.deployer = &Deployer{
+		Spec: c.Spec, Owner: owner, Provider: providers, UserData: reach.UserData, ZoneID: c.Zone.ID, offers: map[service.Region]provision.Offerings{},
 		Have: func(ctx context.Context) ([]provision.Object, error) {
 			s, err := k.observe(ctx, o)
 			if err != nil {
 				return nil, err
 			}
-			// objectsIn a region that has become unresponsive since planning, all replicas would seem
-			// missing
-			o.fleet.Spec = without(o.fleet.Spec, func(r service.Region) bool { return s.silent[r] != nil })
+			// In a region that has become unresponsive since planning, all replicas would seem
+			// missing.
+			o.deployer.Spec = without(o.deployer.Spec, func(r service.Region) bool { return s.silent[r] != nil })
 			return s.have, nil
 		},
 	}
-	o.inspector = &Inspector{Deployer: o.fleet, Lists: lists, Timeout: listTimeout}
+	o.inspector = &Inspector{Deployer: o.deployer, Lists: lists, Timeout: listTimeout}
 	return nil
 }
 

@@ -39,35 +39,35 @@ regions:
     replicas: {min: 1, max: 3}
 `
 
-// upkeep is a service in a cloud that is nothing but a list, with its controller's folder.
-// Its machines have no addresses, so that nobody tells how they do.
-type upkeep struct {
+// reconcilerWorld is a service in an in-memory cloud, with its controller's folder. Its machines have no
+// addresses, so that their status is unknown.
+type reconcilerWorld struct {
 	*conformance.Memory
 	dir   string
 	owner string
 	spec  *service.Spec
-	// silent are the regions that do not answer.
-	silent map[service.Region]bool
-	// mute are those that do not say what they offer.
-	mute map[service.Region]bool
-	// twice are the ids of which there is a second machine.
-	twice map[string]bool
+	// unresponsive are the regions that do not respond.
+	unresponsive map[service.Region]bool
+	// withoutOfferings are the regions whose offerings cannot be read.
+	withoutOfferings map[service.Region]bool
+	// duplicated are the IDs with a second machine.
+	duplicated map[string]bool
 }
 
-// Offerings is what a region offers.
-func (u *upkeep) Offerings(ctx context.Context, r service.Region) (provision.Offerings, error) {
-	if u.mute[r] {
+// Offerings returns the offerings of a region.
+func (u *reconcilerWorld) Offerings(ctx context.Context, r service.Region) (provision.Offerings, error) {
+	if u.withoutOfferings[r] {
 		return nil, errors.New("throttled")
 	}
 	return u.Memory.Offerings(ctx, r)
 }
 
-func newUpkeep(t *testing.T) *upkeep {
+func newReconcilerWorld(t *testing.T) *reconcilerWorld {
 	t.Helper()
-	return newUpkeepOf(t, kept)
+	return newReconcilerWorldOf(t, kept)
 }
 
-func newUpkeepOf(t *testing.T, text string) *upkeep {
+func newReconcilerWorldOf(t *testing.T, text string) *reconcilerWorld {
 	t.Helper()
 	home := identity.Home{Dir: t.TempDir()}
 	authority, err := home.Create("chat", time.Now())
@@ -79,13 +79,13 @@ func newUpkeepOf(t *testing.T, text string) *upkeep {
 		t.Fatal(err)
 	}
 	first := machineAt("lb-us-east-1-0", provision.KindBalancer, "aws/us-east-1", "", "1", 0)
-	u := &upkeep{Memory: world(c.Spec), dir: writeBundle(t, deployments(t, c, []provision.Object{first})["lb-us-east-1-0"]), owner: authority.Owner(), spec: c.Spec, silent: map[service.Region]bool{}}
+	u := &reconcilerWorld{Memory: newCloud(c.Spec), dir: writeBundle(t, deployments(t, c, []provision.Object{first})["lb-us-east-1-0"]), owner: authority.Owner(), spec: c.Spec, unresponsive: map[service.Region]bool{}}
 	for _, name := range []string{identity.FileController, identity.FileDelegated} {
 		if err := os.Chmod(filepath.Join(u.dir, name), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
-	f := newFleet(u.spec, u.Memory)
+	f := newDeployer(u.spec, u.Memory)
 	f.Owner = u.owner
 	p, err := f.Plan(t.Context())
 	if err == nil {
@@ -97,33 +97,33 @@ func newUpkeepOf(t *testing.T, text string) *upkeep {
 	return u
 }
 
-// reconciler is one whose process was just started.
-func (u *upkeep) reconciler() *deploy.Reconciler {
+// reconciler returns a reconciler whose process has just started.
+func (u *reconcilerWorld) reconciler() *deploy.Reconciler {
 	return &deploy.Reconciler{Dir: u.dir, Open: func(_ context.Context, _ json.RawMessage, spec *service.Spec, owner string) (deploy.CloudAccess, error) {
 		if owner != u.owner {
 			return deploy.CloudAccess{}, errors.New("opened for " + owner)
 		}
 		lists := map[service.Region]deploy.Lister{}
 		for _, r := range spec.Regions {
-			lists[r.Name] = listed{u, r.Name}
+			lists[r.Name] = worldLister{u, r.Name}
 		}
-		return deploy.CloudAccess{Provider: u, Lists: lists, UserData: newFleet(u.spec, u.Memory).UserData}, nil
+		return deploy.CloudAccess{Provider: u, Lists: lists, UserData: newDeployer(u.spec, u.Memory).UserData}, nil
 	}}
 }
 
-// listed is one region of it.
-type listed struct {
-	*upkeep
+// worldLister lists one region of it.
+type worldLister struct {
+	*reconcilerWorld
 	region service.Region
 }
 
-func (l listed) List(ctx context.Context, name string) ([]provision.Object, error) {
-	if l.silent[l.region] {
+func (l worldLister) List(ctx context.Context, name string) ([]provision.Object, error) {
+	if l.unresponsive[l.region] {
 		return nil, errors.New("the cloud is out of order")
 	}
 	have, err := l.Memory.List(ctx, name)
 	for _, o := range slices.Clone(have) {
-		if l.twice[o.ID] {
+		if l.duplicated[o.ID] {
 			o.Handle += "-second"
 			have = append(have, o)
 		}
@@ -131,8 +131,8 @@ func (l listed) List(ctx context.Context, name string) ([]provision.Object, erro
 	return slices.DeleteFunc(have, func(o provision.Object) bool { return o.Region != l.region }), err
 }
 
-// keep has the reconciler work for a while.
-func (u *upkeep) keep(t *testing.T, k *deploy.Reconciler, d time.Duration, may func() error) {
+// reconcileFor runs the reconciler for a duration.
+func (u *reconcilerWorld) reconcileFor(t *testing.T, k *deploy.Reconciler, d time.Duration, may func() error) {
 	t.Helper()
 	ctx, end := context.WithTimeout(t.Context(), d)
 	defer end()
@@ -151,8 +151,8 @@ func (u *upkeep) keep(t *testing.T, k *deploy.Reconciler, d time.Duration, may f
 
 func always() error { return nil }
 
-// replicas are the ids of those that run, with the region that they stand in for.
-func (u *upkeep) replicas() []string {
+// replicas returns the IDs of running replicas, with the regions that they are a fallback for.
+func (u *reconcilerWorld) replicas() []string {
 	var ids []string
 	for _, o := range u.Objects() {
 		if o.Kind == provision.KindReplica && o.TerminatedReason == "" {
@@ -165,15 +165,15 @@ func (u *upkeep) replicas() []string {
 
 var allKept = []string{"eu-west-1-0", "us-east-1-0", "us-east-1-1"}
 
-// Of two machines of one id the second is about to go: nothing is handed to it, and the first is
-// handed what is made for its own addresses.
-func TestASecondMachineOfAnIDIsHandedNothing(t *testing.T) {
+// The second machine of an ID will be removed: it gets no deployment, and the first gets the one for
+// its own addresses.
+func TestDuplicateMachineGetsNoDeployment(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		u := newUpkeep(t)
-		u.twice = map[string]bool{"us-east-1-0": true}
+		u := newReconcilerWorld(t)
+		u.duplicated = map[string]bool{"us-east-1-0": true}
 		k := u.reconciler()
 		var handles []string
-		k.SeeBy(func(have []provision.Object) map[string]deploy.AgentReport {
+		k.SetProber(func(have []provision.Object) map[string]deploy.AgentReport {
 			for _, o := range have {
 				if o.ID == "us-east-1-0" {
 					handles = append(handles, o.Handle)
@@ -184,48 +184,47 @@ func TestASecondMachineOfAnIDIsHandedNothing(t *testing.T) {
 		k.Reconcile(t.Context(), always)
 		k.Wait()
 		if len(handles) != 1 || strings.HasSuffix(handles[0], "-second") {
-			t.Errorf("asked are the machines %q", handles)
+			t.Errorf("polled machines %q", handles)
 		}
 	})
 }
 
-func TestTheReconcilerReplacesWhatIsGone(t *testing.T) {
+func TestReconcilerReplacesLostReplicas(t *testing.T) {
 	testkit.Slow(t)
 	synctest.Test(t, func(t *testing.T) {
-		u := newUpkeep(t)
+		u := newReconcilerWorld(t)
 		k := u.reconciler()
 		calls := u.Calls()
-		u.keep(t, k, 20*time.Minute, always)
+		u.reconcileFor(t, k, 20*time.Minute, always)
 		if got := u.replicas(); !slices.Equal(got, allKept) || u.Calls() != calls {
-			t.Errorf("of what is as it should be it made %q in %d calls", got, u.Calls()-calls)
+			t.Errorf("without differences it launched %q in %d calls", got, u.Calls()-calls)
 		}
 		u.Change("us-east-1-1", nil) // vanished
 		u.Change("eu-west-1-0", func(o *provision.Object) { o.TerminatedReason = "taken by the cloud" })
 		u.Change("firewall-us-east-1-balancer", func(o *provision.Object) { o.SpecHash = "changed by hand" })
 		u.Change("lb-eu-west-1-0", nil)
 		refused := errors.New("the lease is lost")
-		u.keep(t, k, 10*time.Second, func() error { return refused })
+		u.reconcileFor(t, k, 10*time.Second, func() error { return refused })
 		if got := u.replicas(); len(got) != 1 {
-			t.Errorf("without the lease it made %q", got)
+			t.Errorf("without the lease it launched %q", got)
 		}
-		u.keep(t, k, 10*time.Second, always)
+		u.reconcileFor(t, k, 10*time.Second, always)
 		if got := u.replicas(); !slices.Equal(got, allKept) || len(u.Objects()) != 3+1+4+2 {
-			t.Errorf("it made %q of %d objects", got, len(u.Objects()))
+			t.Errorf("got %q, %d objects", got, len(u.Objects()))
 		}
 		for _, o := range u.Objects() {
 			if o.ID == "lb-eu-west-1-0" || o.ID == "firewall-us-east-1-balancer" && o.SpecHash != "changed by hand" {
-				t.Errorf("it changed %s, which is for `up` to do", o.ID)
+				t.Errorf("it changed %s, which only `up` may change", o.ID)
 			}
 		}
 	})
 }
 
-// A region without capacity is stood in for by another, and served itself again once it
-// has capacity.
-func TestTheReconcilerGoesWhereCapacityIs(t *testing.T) {
+// Replicas of a region without capacity run in another region until the first has capacity again.
+func TestReconcilerFallsBackToOtherRegions(t *testing.T) {
 	testkit.Slow(t)
 	synctest.Test(t, func(t *testing.T) {
-		u := newUpkeep(t)
+		u := newReconcilerWorld(t)
 		k := u.reconciler()
 		u.Refuse = func(o provision.Offering) *provision.CapacityError {
 			if o.Region == "aws/us-east-1" {
@@ -234,34 +233,34 @@ func TestTheReconcilerGoesWhereCapacityIs(t *testing.T) {
 			return nil
 		}
 		u.Change("us-east-1-0", nil)
-		u.keep(t, k, 20*time.Minute, always)
+		u.reconcileFor(t, k, 20*time.Minute, always)
 		if got := u.replicas(); !slices.Equal(got, []string{"eu-west-1-0", "eu-west-1-1 for aws/us-east-1", "us-east-1-1"}) {
 			t.Errorf("without capacity: %q", got)
 		}
 		u.Refuse = nil
-		u.keep(t, k, 20*time.Minute, always)
+		u.reconcileFor(t, k, 20*time.Minute, always)
 		if got := u.replicas(); !slices.Equal(got, []string{"eu-west-1-0", "eu-west-1-1 for aws/us-east-1", "us-east-1-0", "us-east-1-1"}) {
-			t.Errorf("with capacity, before it is known that the new one serves: %q", got)
+			t.Errorf("with capacity, before the new replica is ready: %q", got)
 		}
 	})
 }
 
-// A region that does not answer is left as it is, and what happens in the others is mended.
-func TestTheReconcilerLeavesASilentRegionAlone(t *testing.T) {
+// An unresponsive region is left unchanged, while the others are reconciled.
+func TestUnresponsiveRegionIsUnchanged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		u := newUpkeep(t)
+		u := newReconcilerWorld(t)
 		k := u.reconciler()
-		u.keep(t, k, time.Second, always)
-		u.silent["aws/us-east-1"] = true
+		u.reconcileFor(t, k, time.Second, always)
+		u.unresponsive["aws/us-east-1"] = true
 		u.Change("us-east-1-0", nil)
 		u.Change("eu-west-1-0", nil)
-		u.keep(t, k, time.Minute, always)
+		u.reconcileFor(t, k, time.Minute, always)
 		if got := u.replicas(); !slices.Equal(got, []string{"eu-west-1-0", "us-east-1-1"}) {
-			t.Errorf("while a region is silent: %q", got)
+			t.Errorf("while a region is unresponsive: %q", got)
 		}
 		s, err := k.Current()
 		if err != nil || len(s.Replicas) != 3 || len(s.Spec.Regions) != 2 {
-			t.Errorf("it tells of %+v (%v), want what there was when it last answered", s.Replicas, err)
+			t.Errorf("got %+v (%v), want the last known state", s.Replicas, err)
 		}
 		change := controller.Change{
 			Launch: []controller.ReplicaLaunch{{Model: "llama", Region: "aws/us-east-1", Count: 1}, {Model: "llama", Region: "aws/eu-west-1", Count: 1}},
@@ -274,66 +273,66 @@ func TestTheReconcilerLeavesASilentRegionAlone(t *testing.T) {
 		if got := u.replicas(); !slices.Equal(got, []string{"eu-west-1-0", "eu-west-1-1", "us-east-1-1"}) {
 			t.Errorf("after a change: %q", got)
 		}
-		delete(u.silent, "aws/us-east-1")
-		u.keep(t, k, time.Minute, always)
+		delete(u.unresponsive, "aws/us-east-1")
+		u.reconcileFor(t, k, time.Minute, always)
 		if got := u.replicas(); !slices.Equal(got, []string{"eu-west-1-0", "eu-west-1-1", "us-east-1-0", "us-east-1-1"}) {
-			t.Errorf("once it answers again: %q", got)
+			t.Errorf("once it responds again: %q", got)
 		}
 	})
 }
 
-// noisy is a region of it whose errors differ each time.
-type noisy struct {
-	*upkeep
+// noisyRegion is a region whose errors differ each time.
+type noisyRegion struct {
+	*reconcilerWorld
 	region service.Region
-	asked  *int
+	calls  *int
 }
 
-// List fails in words of which one differs each time.
-func (n noisy) List(ctx context.Context, name string) ([]provision.Object, error) {
+// List fails with an error that differs each time.
+func (n noisyRegion) List(ctx context.Context, name string) ([]provision.Object, error) {
 	if n.region != "aws/us-east-1" {
-		return listed{n.upkeep, n.region}.List(ctx, name)
+		return worldLister{n.reconcilerWorld, n.region}.List(ctx, name)
 	}
-	*n.asked++
-	return nil, fmt.Errorf("UnauthorizedOperation: Encoded authorization failure message: x9-AQoDYXdzEJr1AbCdEfGhIjKl%dQ", *n.asked)
+	*n.calls++
+	return nil, fmt.Errorf("UnauthorizedOperation: Encoded authorization failure message: x9-AQoDYXdzEJr1AbCdEfGhIjKl%dQ", *n.calls)
 }
 
-// What fails in the same way is told once in a while, though clouds put numbers into their
-// words that are others each time; another failure is told at once.
-func TestTheReconcilerDoesNotRepeatItself(t *testing.T) {
+// An error that only differs in generated numbers is logged once per interval; another error is logged
+// immediately.
+func TestReconcilerLogsRepeatedErrorsOnce(t *testing.T) {
 	testkit.Slow(t)
 	synctest.Test(t, func(t *testing.T) {
-		u := newUpkeep(t)
+		u := newReconcilerWorld(t)
 		asked, log := 0, &strings.Builder{}
 		k := u.reconciler()
 		open := k.Open
 		k.Open = func(ctx context.Context, means json.RawMessage, spec *service.Spec, owner string) (deploy.CloudAccess, error) {
 			reach, err := open(ctx, means, spec, owner)
 			for r := range reach.Lists {
-				reach.Lists[r] = noisy{u, r, &asked}
+				reach.Lists[r] = noisyRegion{u, r, &asked}
 			}
 			return reach, err
 		}
 		k.Logger = slog.New(slog.NewTextHandler(log, nil))
-		u.keep(t, k, time.Hour, always)
-		if told := strings.Count(log.String(), "level=ERROR"); asked < 100 || told < 1 || told > 10 {
-			t.Errorf("told %d times of %d failures", told, asked)
+		u.reconcileFor(t, k, time.Hour, always)
+		if reported := strings.Count(log.String(), "level=ERROR"); asked < 100 || reported < 1 || reported > 10 {
+			t.Errorf("logged %d times for %d failures", reported, asked)
 		}
-		u.silent["aws/eu-west-1"] = true
+		u.unresponsive["aws/eu-west-1"] = true
 		before := strings.Count(log.String(), "level=ERROR")
-		u.keep(t, k, 5*time.Second, always)
-		if told := strings.Count(log.String(), "level=ERROR"); told != before+1 {
-			t.Errorf("of something else: told %d times", told-before)
+		u.reconcileFor(t, k, 5*time.Second, always)
+		if reported := strings.Count(log.String(), "level=ERROR"); reported != before+1 {
+			t.Errorf("another error: logged %d times", reported-before)
 		}
 	})
 }
 
-// One that stood in for a region is not ended while balancers may send it requests, and the
-// reconciler does not wait for that: it goes on with all else.
-func TestAStandInThatIsUsedStays(t *testing.T) {
+// A fallback replica is not removed while balancers may send it requests. The reconciler does not wait
+// for that and continues with everything else.
+func TestFallbackReplicaInUseStays(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		u := newUpkeep(t)
-		f := newFleet(u.spec, u.Memory)
+		u := newReconcilerWorld(t)
+		f := newDeployer(u.spec, u.Memory)
 		f.Owner = u.owner
 		p, err := f.Plan(t.Context())
 		if err != nil {
@@ -347,72 +346,72 @@ func TestAStandInThatIsUsedStays(t *testing.T) {
 			t.Fatal(err)
 		}
 		k := u.reconciler()
-		k.SeeBy(func(have []provision.Object) map[string]deploy.AgentReport { // all of them serve
+		k.SetProber(func(have []provision.Object) map[string]deploy.AgentReport { // all of them serve
 			seen := map[string]deploy.AgentReport{}
 			for _, o := range have {
 				seen[o.ID] = deploy.AgentReport{Status: agent.Status{Phase: agent.PhaseReady, InFlight: 1}}
 			}
 			return seen
 		})
-		u.keep(t, k, 10*time.Minute, always)
+		u.reconcileFor(t, k, 10*time.Minute, always)
 		if got := u.replicas(); !slices.Equal(got, []string{"eu-west-1-0", "eu-west-1-1 for aws/us-east-1", "us-east-1-0", "us-east-1-1"}) {
 			t.Errorf("got %q", got)
 		}
 	})
 }
 
-// A region that ceases to answer while another one is found to have no capacity is left
-// alone too: what it has is not launched again.
-func TestARegionThatFallsSilentMidwayIsLeftAlone(t *testing.T) {
+// A region that becomes unresponsive while another turns out to have no capacity is left unchanged:
+// its replicas are not launched again.
+func TestRegionFailingMidwayIsUnchanged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		u := newUpkeep(t)
+		u := newReconcilerWorld(t)
 		u.Change("eu-west-1-0", func(o *provision.Object) { o.SpecHash = "of another program" })
 		u.Refuse = func(o provision.Offering) *provision.CapacityError {
-			u.silent["aws/eu-west-1"] = true
+			u.unresponsive["aws/eu-west-1"] = true
 			if o.Region == "aws/us-east-1" {
 				return &provision.CapacityError{Offering: o, Scope: provision.ScopeRegion, Code: "InsufficientInstanceCapacity"}
 			}
 			return nil
 		}
 		u.Change("us-east-1-0", nil)
-		u.keep(t, u.reconciler(), time.Second, always)
+		u.reconcileFor(t, u.reconciler(), time.Second, always)
 		if got := u.replicas(); !slices.Equal(got, []string{"eu-west-1-0", "us-east-1-1"}) {
 			t.Errorf("got %q", got)
 		}
 	})
 }
 
-// A replica that stands in for a region is needed for as long as that says nothing.
-func TestAStandInForASilentRegionStays(t *testing.T) {
+// A fallback replica for a region is needed while that region is unresponsive.
+func TestFallbackForUnresponsiveRegionStays(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		u := newUpkeep(t)
+		u := newReconcilerWorld(t)
 		u.Change("us-east-1-0", func(o *provision.Object) {
 			o.ID, o.Region, o.Labels["for"] = "eu-west-1-1", "aws/eu-west-1", "aws/us-east-1"
 		})
-		u.silent["aws/us-east-1"] = true
-		u.keep(t, u.reconciler(), time.Minute, always)
+		u.unresponsive["aws/us-east-1"] = true
+		u.reconcileFor(t, u.reconciler(), time.Minute, always)
 		if got := u.replicas(); !slices.Equal(got, []string{"eu-west-1-0", "eu-west-1-1 for aws/us-east-1", "us-east-1-1"}) {
 			t.Errorf("got %q", got)
 		}
 	})
 }
 
-// A region that does not say what it offers is left as it is, until it does.
-func TestARegionThatOffersNothingHidesNoOther(t *testing.T) {
+// A region whose offerings cannot be read is left unchanged until they can.
+func TestRegionWithoutOfferingsHidesNoOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		u := newUpkeep(t)
-		u.mute = map[service.Region]bool{"aws/us-east-1": true}
+		u := newReconcilerWorld(t)
+		u.withoutOfferings = map[service.Region]bool{"aws/us-east-1": true}
 		u.Change("us-east-1-0", nil)
 		u.Change("eu-west-1-0", nil)
 		k := u.reconciler()
-		u.keep(t, k, time.Minute, always)
+		u.reconcileFor(t, k, time.Minute, always)
 		if got := u.replicas(); !slices.Equal(got, []string{"eu-west-1-0", "us-east-1-1"}) {
-			t.Errorf("without its offers: %q", got)
+			t.Errorf("without its offerings: %q", got)
 		}
-		u.mute = nil
-		u.keep(t, k, 10*time.Second, always)
+		u.withoutOfferings = nil
+		u.reconcileFor(t, k, 10*time.Second, always)
 		if got := u.replicas(); !slices.Equal(got, allKept) {
-			t.Errorf("with its offers: %q", got)
+			t.Errorf("with its offerings: %q", got)
 		}
 	})
 }
@@ -431,12 +430,12 @@ regions:
     on_demand_base: 1
 `
 
-// What was launched on demand because spot had no capacity is replaced by spot once it has,
-// while replicas.max leaves room; what is to be on demand stays so.
-func TestTheReconcilerGoesBackToSpot(t *testing.T) {
+// A replica on demand for lack of spot capacity is replaced by spot once there is capacity, within
+// replicas.max. Replicas that are meant to be on demand stay.
+func TestReconcilerReturnsToSpot(t *testing.T) {
 	testkit.Slow(t)
 	synctest.Test(t, func(t *testing.T) {
-		u := newUpkeepOf(t, spotFirst)
+		u := newReconcilerWorldOf(t, spotFirst)
 		capacities := func() string {
 			var all []string
 			for _, o := range u.Objects() {
@@ -448,14 +447,14 @@ func TestTheReconcilerGoesBackToSpot(t *testing.T) {
 			return strings.Join(all, ", ")
 		}
 		k := u.reconciler()
-		k.SeeBy(func(have []provision.Object) map[string]deploy.AgentReport { // all of them serve
+		k.SetProber(func(have []provision.Object) map[string]deploy.AgentReport { // all of them serve
 			seen := map[string]deploy.AgentReport{}
 			for _, o := range have {
 				seen[o.ID] = deploy.AgentReport{Status: agent.Status{Phase: agent.PhaseReady}}
 			}
 			return seen
 		})
-		u.keep(t, k, 30*time.Minute, always)
+		u.reconcileFor(t, k, 30*time.Minute, always)
 		if got := capacities(); got != "us-east-1-0 on_demand, us-east-1-1 spot" {
 			t.Fatalf("at first: %s", got)
 		}
@@ -467,48 +466,48 @@ func TestTheReconcilerGoesBackToSpot(t *testing.T) {
 			return nil
 		}
 		u.Change("us-east-1-1", nil)
-		u.keep(t, k, 8*time.Minute, always)
+		u.reconcileFor(t, k, 8*time.Minute, always)
 		if got := capacities(); got != "us-east-1-0 on_demand, us-east-1-1 on_demand" {
 			t.Errorf("without spot: %s", got)
 		}
 		asked = 0
-		u.keep(t, k, time.Hour, always)
+		u.reconcileFor(t, k, time.Hour, always)
 		if got := capacities(); got != "us-east-1-0 on_demand, us-east-1-1 on_demand" || asked < 3 || asked > 12 {
-			t.Errorf("an hour later: %s, asked %d times", got, asked)
+			t.Errorf("an hour later: %s, requested %d times", got, asked)
 		}
 		u.Refuse = nil
-		u.keep(t, k, 25*time.Minute, always)
+		u.reconcileFor(t, k, 25*time.Minute, always)
 		if got := capacities(); got != "us-east-1-0 on_demand, us-east-1-1 on_demand, us-east-1-2 spot" { // balancers do not say yet that they use it
 			t.Errorf("with spot: %s", got)
 		}
 	})
 }
 
-// Whichever call a controller dies at, before it or after, the next one makes nothing twice.
-func TestAReconcilerThatDiesDoublesNothing(t *testing.T) {
+// Whichever call a controller crashes before or after, the next one creates no duplicates.
+func TestCrashedReconcilerCreatesNoDuplicates(t *testing.T) {
 	for _, late := range []bool{false, true} {
 		died := 0
 		for at := 1; ; at++ {
 			done := false
 			synctest.Test(t, func(t *testing.T) {
-				u := newUpkeep(t)
+				u := newReconcilerWorld(t)
 				u.Change("us-east-1-1", nil)
 				u.Change("eu-west-1-0", func(o *provision.Object) { o.TerminatedReason = "taken by the cloud" })
 				u.Restart()
 				u.CrashAt, u.Late = at, late
 				k := u.reconciler()
-				u.keep(t, k, time.Second, always)
+				u.reconcileFor(t, k, time.Second, always)
 				change := controller.Change{Launch: []controller.ReplicaLaunch{{Model: "llama", Region: "aws/us-east-1", Count: 1}}}
 				_, err := k.Apply(t.Context(), change, always)
 				done = u.Calls() < at
 				u.Restart()
-				u.keep(t, u.reconciler(), 10*time.Second, always)
+				u.reconcileFor(t, u.reconciler(), 10*time.Second, always)
 				want := allKept
 				if got := u.replicas(); err == nil || late && len(got) > len(want) {
 					want = append(slices.Clone(want), "us-east-1-2") // launching it was the last that it did
 				}
 				if got := u.replicas(); !slices.Equal(got, want) {
-					t.Errorf("died at call %d (late %t): %q, want %q", at, late, got, want)
+					t.Errorf("crashed at call %d (late %t): %q, want %q", at, late, got, want)
 				}
 			})
 			if done {
@@ -517,21 +516,21 @@ func TestAReconcilerThatDiesDoublesNothing(t *testing.T) {
 			died++
 		}
 		if died < 3 {
-			t.Errorf("only %d calls were died at", died)
+			t.Errorf("only %d crash points", died)
 		}
 	}
 }
 
-func TestAStrategyActsOnACloud(t *testing.T) {
+func TestStrategyChangesCloudReplicas(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		u := newUpkeep(t)
+		u := newReconcilerWorld(t)
 		k := u.reconciler()
 		if _, err := k.Current(); err == nil {
-			t.Error("it tells what stands before it looked")
+			t.Error("it returns a state before the first observation")
 		}
 		stands := func(want ...string) {
 			t.Helper()
-			u.keep(t, k, time.Second, always)
+			u.reconcileFor(t, k, time.Second, always)
 			s, err := k.Current()
 			if err != nil {
 				t.Fatal(err)
@@ -561,8 +560,8 @@ func TestAStrategyActsOnACloud(t *testing.T) {
 		stands("us-east-1-0 llama L4", "us-east-1-1 llama L4", "us-east-1-2 llama L4", "eu-west-1-0 llama L4", "eu-west-1-1 llama L4")
 
 		now := time.Now().UTC()
-		gone := controller.Change{Donate: []controller.ReplicaDonation{{ID: "us-east-1-1", Donation: service.Donation{Since: now, Until: now}}}}
-		carry(gone)
+		removed := controller.Change{Donate: []controller.ReplicaDonation{{ID: "us-east-1-1", Donation: service.Donation{Since: now, Until: now}}}}
+		carry(removed)
 		stands("us-east-1-0 llama L4", "us-east-1-1 llama L4 leaves", "us-east-1-2 llama L4", "eu-west-1-0 llama L4", "eu-west-1-1 llama L4")
 		k = u.reconciler() // what leaves is known to the next controller
 		stands("us-east-1-0 llama L4", "us-east-1-1 llama L4 leaves", "us-east-1-2 llama L4", "eu-west-1-0 llama L4", "eu-west-1-1 llama L4")
@@ -578,10 +577,10 @@ func TestAStrategyActsOnACloud(t *testing.T) {
 	})
 }
 
-// While machines are looked at or changed, a strategy waits for its next turn.
-func TestOneChangeAtATime(t *testing.T) {
+// While machines are observed or changed, a strategy waits for its next round.
+func TestChangesAreExclusive(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		u := newUpkeep(t)
+		u := newReconcilerWorld(t)
 		k := u.reconciler()
 		u.Change("us-east-1-1", nil)
 		var busy error
@@ -589,7 +588,7 @@ func TestOneChangeAtATime(t *testing.T) {
 			_, busy = k.Apply(t.Context(), controller.Change{}, always)
 			return nil
 		}
-		u.keep(t, k, time.Second, always)
+		u.reconcileFor(t, k, time.Second, always)
 		if !errors.Is(busy, controller.ErrBusy) {
 			t.Errorf("got %v, want ErrBusy", busy)
 		}

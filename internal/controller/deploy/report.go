@@ -26,12 +26,12 @@ func (i *Inspector) addBalancerReports(ctx context.Context, s *ServiceStatus, ma
 	var snapshots []*telemetry.Snapshot
 	reports := map[string]reported{}
 	for n, o := range machines {
-		shot := answers[n].snapshot
-		if shot == nil {
+		snapshot := answers[n].snapshot
+		if snapshot == nil {
 			continue
 		}
-		snapshots = append(snapshots, shot)
-		addReports(reports, o, shot)
+		snapshots = append(snapshots, snapshot)
+		addReports(reports, o, snapshot)
 	}
 	i.addMissing(s)
 	if c := s.Controller; !cloud.UsesClouds(i.Deployer.Spec) && (c == nil || c.State != service.StateReady) {
@@ -132,13 +132,13 @@ func (i *Inspector) addReplicaReport(r *MachineStatus, reports map[string]report
 func (s *ServiceStatus) addSnapshots(snapshots []*telemetry.Snapshot) {
 	alerts := [][]telemetry.Alert{s.Alerts}
 	var planned, scaled *telemetry.Snapshot
-	for _, shot := range snapshots {
-		alerts = append(alerts, shot.Alerts)
-		if shot.Plan != nil && (planned == nil || shot.Plan.At.After(planned.Plan.At)) {
-			planned = shot
+	for _, snapshot := range snapshots {
+		alerts = append(alerts, snapshot.Alerts)
+		if snapshot.Plan != nil && (planned == nil || snapshot.Plan.At.After(planned.Plan.At)) {
+			planned = snapshot
 		}
-		if shot.Strategy != "" && scaled == nil {
-			scaled = shot // all balancers have the same
+		if snapshot.Strategy != "" && scaled == nil {
+			scaled = snapshot // all balancers have the same
 		}
 	}
 	s.Alerts = telemetry.MergeAlerts(alerts...)

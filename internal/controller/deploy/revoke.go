@@ -20,15 +20,15 @@ const revokeTimeout = 20 * time.Second
 // machines that have it, including those with a newer list; the error contains the reasons of the
 // others. Where a delegated CA is on the list and the service's own CA is here, machines that the
 // delegated CA certified first get another certificate: otherwise they would reject each other.
-func (h *Delivery) Revoke(ctx context.Context) (told int, err error) {
+func (h *Delivery) Revoke(ctx context.Context) (delivered int, err error) {
 	renewed := h.eachMachine(ctx, h.renew)
 	errs := h.eachMachine(ctx, h.revoke)
 	for _, e := range errs {
 		if e == nil {
-			told++
+			delivered++
 		}
 	}
-	return told, errors.Join(append(renewed, errs...)...)
+	return delivered, errors.Join(append(renewed, errs...)...)
 }
 
 // eachMachine calls do for every machine concurrently, each within revokeTimeout.
@@ -65,8 +65,8 @@ func (h *Delivery) revoke(ctx context.Context, o provision.Object) error {
 	err := h.Operator(o).Revoke(ctx, h.Machine(o))
 	var refusal *agent.Refusal
 	if errors.As(err, &refusal) && refusal.Status == http.StatusConflict {
-		s, asking := h.Operator(o).Status(ctx, h.Machine(o))
-		if asking == nil && s.Revoked >= h.Revoked.Number() {
+		s, failed := h.Operator(o).Status(ctx, h.Machine(o))
+		if failed == nil && s.Revoked >= h.Revoked.Number() {
 			return nil
 		}
 	}

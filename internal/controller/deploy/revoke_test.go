@@ -10,9 +10,9 @@ import (
 	"skyserve/provision"
 )
 
-// A controller hands the newest list of revoked certificates, which it finds beside the
-// agent of its machine, to machines that have an older one, and changes nothing else there.
-func TestAControllerHandsListsOn(t *testing.T) {
+// A controller delivers the newest revocation list, which its machine's agent received, to machines
+// with an older one, and changes nothing else there.
+func TestControllerDeliversRevocationLists(t *testing.T) {
 	dir := t.TempDir()
 	a, err := identity.Home{Dir: filepath.Join(dir, "home")}.Create("chat", time.Now())
 	if err != nil {

@@ -17,7 +17,7 @@ import (
 )
 
 // ReplicaScaling changes the replicas of a running service, wherever its machines are: to those of a plan,
-// or one that an operator names. Each method returns once its change is complete. All methods are
+// or one replica that an operator names. Each method returns once its change is complete. All methods are
 // idempotent and safe to run again after a crash.
 type ReplicaScaling struct {
 	*Deployer
@@ -74,7 +74,7 @@ func classOf(spec *service.Spec, c plan.ReplicaChange) provision.ReplicaClass {
 	return provision.ParseClass(gpus, capacity)
 }
 
-// Preview returns the changes of Follow: the machines to launch and remove, and the replicas to
+// Preview returns the changes of ApplyWanted: the machines to launch and remove, and the replicas to
 // replace.
 func (s *ReplicaScaling) Preview(ctx context.Context, w Wanted) (*Plan, []Replacement, error) {
 	have, err := s.listForChange(ctx)
@@ -89,17 +89,17 @@ func (s *ReplicaScaling) Preview(ctx context.Context, w Wanted) (*Plan, []Replac
 			return nil, nil, err
 		}
 	}
-	_, gone := s.splitExcess(have, d.excess)
-	p.Changes = append(p.Changes, removalOf(gone, reasonExcess)...)
+	_, removed := s.splitExcess(have, d.excess)
+	p.Changes = append(p.Changes, removalOf(removed, reasonExcess)...)
 	return p, d.replace, nil
 }
 
 // ApplyWanted applies the desired replicas: it drains or resumes machines of static regions, reclaims
 // donated replicas, launches missing ones, replaces replicas on another GPU or capacity type, and
 // gives up excess ones once the others are ready. It does as much as possible; the error for the
-// rest is an *PartialError.
+// rest is a *PartialError.
 func (s *ReplicaScaling) ApplyWanted(ctx context.Context, w Wanted) error {
-	undone, err := s.followStatic(ctx, w.More)
+	undone, err := s.scaleStatic(ctx, w.More)
 	if err != nil {
 		return err
 	}
@@ -124,11 +124,11 @@ func (s *ReplicaScaling) ApplyWanted(ctx context.Context, w Wanted) error {
 		if err != nil {
 			return err
 		}
-		gaveUp, err := s.removeExcess(ctx, w.Counts)
+		changed, err := s.removeExcess(ctx, w.Counts)
 		if err != nil {
 			return err
 		}
-		if len(refused) > 0 && (replaced || gaveUp) {
+		if len(refused) > 0 && (replaced || changed) {
 			continue // the removed replicas freed capacity for others
 		}
 		if undone = append(undone, refused...); len(undone) > 0 {
@@ -188,11 +188,11 @@ func (s *ReplicaScaling) PlanRemoval(ctx context.Context, id string) (*Plan, err
 	if err := s.checkRemovable(have, id); err != nil {
 		return nil, err
 	}
-	gone := slices.DeleteFunc(slices.Clone(have), func(o provision.Object) bool { return o.ID != id || o.Kind != provision.KindReplica })
-	return &Plan{Have: have, Changes: removalOf(gone, "removed by the operator")}, nil
+	removed := slices.DeleteFunc(slices.Clone(have), func(o provision.Object) bool { return o.ID != id || o.Kind != provision.KindReplica })
+	return &Plan{Have: have, Changes: removalOf(removed, "removed by the operator")}, nil
 }
 
-// Remove drains a replica and deletes its machine, as planned by Removing.
+// Remove drains a replica and deletes its machine, as planned by PlanRemoval.
 func (s *ReplicaScaling) Remove(ctx context.Context, p *Plan, id string) error {
 	if err := s.applyPlan(ctx, p); err != nil {
 		return err
@@ -426,26 +426,26 @@ func (s *ReplicaScaling) replaceMismatched(ctx context.Context, counts map[cloud
 }
 
 // removeExcess donates or removes excess replicas.
-func (s *ReplicaScaling) removeExcess(ctx context.Context, counts map[cloud.ReplicaGroup]provision.ClassCounts) (gaveUp bool, err error) {
+func (s *ReplicaScaling) removeExcess(ctx context.Context, counts map[cloud.ReplicaGroup]provision.ClassCounts) (changed bool, err error) {
 	have, err := s.listObjects(ctx)
 	if err != nil {
 		return false, err
 	}
 	d, _ := differenceOf(s.Spec, have, s.Decided, counts)
 	to := s.Decided
-	donated, gone := s.splitExcess(have, d.excess)
+	donated, removed := s.splitExcess(have, d.excess)
 	for _, o := range donated {
 		to = s.withDonated(to, o.ID)
 	}
 	if err := s.applyDecisions(ctx, to); err != nil {
 		return false, err
 	}
-	return len(d.excess) > 0, s.applyPlan(ctx, &Plan{Have: have, Changes: removalOf(gone, reasonExcess)})
+	return len(d.excess) > 0, s.applyPlan(ctx, &Plan{Have: have, Changes: removalOf(removed, reasonExcess)})
 }
 
-// followStatic drains excess machines of static regions, the last of the list first, and resumes
+// scaleStatic drains excess machines of static regions, the last of the list first, and resumes
 // drained and donated ones.
-func (s *ReplicaScaling) followStatic(ctx context.Context, more map[cloud.ReplicaGroup]int) (undone []error, err error) {
+func (s *ReplicaScaling) scaleStatic(ctx context.Context, more map[cloud.ReplicaGroup]int) (undone []error, err error) {
 	to := s.Decided
 	for _, r := range s.Spec.Regions {
 		for i := range s.Spec.Models {
@@ -482,8 +482,8 @@ func (s *ReplicaScaling) followStatic(ctx context.Context, more map[cloud.Replic
 const reasonExcess = "more than the plan requires"
 
 // removalOf returns the deletion of machines with a reason.
-func removalOf(gone []provision.Object, why string) provision.Changes {
-	changes := provision.Diff(nil, gone)
+func removalOf(removed []provision.Object, why string) provision.Changes {
+	changes := provision.Diff(nil, removed)
 	for i := range changes {
 		changes[i].Reason = why
 	}
@@ -491,8 +491,8 @@ func removalOf(gone []provision.Object, why string) provision.Changes {
 }
 
 // removeMachines deletes machines; why is passed to progress.
-func (f *Deployer) removeMachines(ctx context.Context, gone []provision.Object, why string, progress provision.ProgressFunc) error {
-	_, err := provision.Apply(ctx, removalOf(gone, why), f.Provider, provision.ApplyOptions{Parallel: parallel, Progress: progress})
+func (f *Deployer) removeMachines(ctx context.Context, removed []provision.Object, why string, progress provision.ProgressFunc) error {
+	_, err := provision.Apply(ctx, removalOf(removed, why), f.Provider, provision.ApplyOptions{Parallel: parallel, Progress: progress})
 	return err
 }
 

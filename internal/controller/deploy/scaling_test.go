@@ -19,7 +19,7 @@ import (
 	"skyserve/provision/cloud"
 )
 
-// newScaling changes the replicas of a service whose balancers use at once what there is.
+// newScaling returns the scaling of a service whose balancers immediately use all replicas.
 func newScaling(f *deploy.Deployer) *deploy.ReplicaScaling {
 	return &deploy.ReplicaScaling{
 		Deployer: f,
@@ -28,9 +28,9 @@ func newScaling(f *deploy.Deployer) *deploy.ReplicaScaling {
 	}
 }
 
-// A plan's counts are by GPU and capacity type where machines are the service's own; machines of
-// static regions are only so many more or fewer.
-func TestWhatAPlanWants(t *testing.T) {
+// A plan's counts are by GPU and capacity type for the service's own machines; for machines of static
+// regions they are differences.
+func TestWantedByPlan(t *testing.T) {
 	spec := &service.Spec{
 		Regions: []service.RegionSpec{{Name: "aws/us-east-1"}, {Name: "static/paris"}, {Name: "local/us"}},
 		Models: []service.Model{
@@ -62,22 +62,22 @@ func TestWhatAPlanWants(t *testing.T) {
 	}
 }
 
-// scaled is a service of one region with replicas in memory, and what was said of changing them.
-type scaled struct {
-	upkeep
+// scaledService is a service of one region with replicas in memory, and the steps of changing them.
+type scaledService struct {
+	reconcilerWorld
 	*deploy.ReplicaScaling
 	group cloud.ReplicaGroup
-	told  []string
+	steps []string
 }
 
-// newScaled brings a service up whose region is called so, with these replicas beyond its least.
-func newScaled(t *testing.T, region service.Region, autoscale string) *scaled {
+// newScaledService creates a service in a region, with replicas beyond its minimum.
+func newScaledService(t *testing.T, region service.Region, autoscale string) *scaledService {
 	text := strings.NewReplacer("aws/us-east-1", string(region), "regions:", "autoscale: {"+autoscale+"}\nregions:").Replace(twoGPUs)
 	if region.Cloud() == service.CloudLocal {
 		text = strings.NewReplacer("kind: vllm", "kind: sim", "balancer: {auth: {keys_from: env:KEYS}, insecure: true}\n", "").Replace(text)
 	}
 	spec := parse(t, text)
-	s := &scaled{upkeep: upkeep{Memory: world(spec)}, group: cloud.ReplicaGroup{Model: "llama", Region: region}}
+	s := &scaledService{reconcilerWorld: reconcilerWorld{Memory: newCloud(spec)}, group: cloud.ReplicaGroup{Model: "llama", Region: region}}
 	if region.Cloud() == service.CloudLocal {
 		for _, gpu := range []string{"L4", "H100"} {
 			s.Offers[region] = append(s.Offers[region], provision.Offering{Type: "local", Region: region, Capacity: service.CapacityOnDemand, GPU: gpu, GPUs: 1})
@@ -86,34 +86,34 @@ func newScaled(t *testing.T, region service.Region, autoscale string) *scaled {
 	if _, err := up(spec, s.Memory); err != nil {
 		t.Fatal(err)
 	}
-	f := newFleet(spec, s.Memory)
-	f.Drain = func(_ context.Context, o provision.Object) { s.told = append(s.told, "drain "+o.ID) }
+	f := newDeployer(spec, s.Memory)
+	f.Drain = func(_ context.Context, o provision.Object) { s.steps = append(s.steps, "drain "+o.ID) }
 	s.ReplicaScaling = newScaling(f)
 	s.Store = func(d deploy.Decisions) error {
-		s.told = append(s.told, "decide")
+		s.steps = append(s.steps, "decide")
 		return nil
 	}
 	s.Use = func(_ context.Context, _ *deploy.Plan, idle, fresh map[string]bool) error {
-		s.told = append(s.told, fmt.Sprintf("use, idle %v, new %v", slices.Sorted(maps.Keys(idle)), slices.Sorted(maps.Keys(fresh))))
+		s.steps = append(s.steps, fmt.Sprintf("use, idle %v, new %v", slices.Sorted(maps.Keys(idle)), slices.Sorted(maps.Keys(fresh))))
 		return nil
 	}
 	s.Progress = func(c provision.Change, p provision.Phase, _ error) {
 		if p == provision.PhaseDone {
-			s.told = append(s.told, string(c.Action)+" "+c.ID())
+			s.steps = append(s.steps, string(c.Action)+" "+c.ID())
 		}
 	}
 	return s
 }
 
-// follow makes the replicas those that are wanted, and returns what cannot be done.
-func (s *scaled) follow(t *testing.T, counts provision.ClassCounts) string {
+// apply applies the desired counts and returns what could not be applied.
+func (s *scaledService) apply(t *testing.T, counts provision.ClassCounts) string {
 	t.Helper()
-	s.told = nil
-	return undone(t, s.ApplyWanted(t.Context(), deploy.Wanted{Counts: map[cloud.ReplicaGroup]provision.ClassCounts{s.group: counts}}))
+	s.steps = nil
+	return undoneText(t, s.ApplyWanted(t.Context(), deploy.Wanted{Counts: map[cloud.ReplicaGroup]provision.ClassCounts{s.group: counts}}))
 }
 
-// undone is what cannot be done; empty where all was.
-func undone(t *testing.T, err error) string {
+// undoneText returns what could not be applied; empty where everything was.
+func undoneText(t *testing.T, err error) string {
 	t.Helper()
 	var u *deploy.PartialError
 	if err != nil && !errors.As(err, &u) {
@@ -131,8 +131,8 @@ var (
 	onH100 = provision.ReplicaClass{GPU: "H100", GPUs: 1}
 )
 
-// Counts by GPU are followed, a few at a time where replicas.max leaves room for a few.
-func TestFollow(t *testing.T) {
+// Counts by GPU are applied, a few at a time where replicas.max limits them.
+func TestApplyWanted(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
 		counts provision.ClassCounts
@@ -144,27 +144,27 @@ func TestFollow(t *testing.T) {
 		{"one of each", provision.ClassCounts{onL4: 1, onH100: 1}, "", "us-east-1-0 L4, us-east-1-2 H100", ""},
 		{"one more on another GPU", provision.ClassCounts{onL4: 2, onH100: 1}, "", "us-east-1-0 L4, us-east-1-1 L4, us-east-1-2 H100", ""},
 		{"one more, which falls back", provision.ClassCounts{onL4: 2, onH100: 1}, "H100", "us-east-1-0 L4, us-east-1-1 L4, us-east-1-2 L4", "us-east-1-2 stays on on_demand L4: H100 is unavailable: replicas.max does not allow a replacement before the old replica is removed"},
-		{"another GPU that cannot be had", provision.ClassCounts{onH100: 2}, "H100", "us-east-1-0 L4, us-east-1-1 L4", "us-east-1-0 stays on on_demand L4: H100 is unavailable: its cloud has no capacity; us-east-1-1 stays on on_demand L4: H100 is unavailable: its cloud has no capacity"},
+		{"another GPU without capacity", provision.ClassCounts{onH100: 2}, "H100", "us-east-1-0 L4, us-east-1-1 L4", "us-east-1-0 stays on on_demand L4: H100 is unavailable: its cloud has no capacity; us-east-1-1 stays on on_demand L4: H100 is unavailable: its cloud has no capacity"},
 		{"more than is allowed", provision.ClassCounts{onL4: 4}, "", "us-east-1-0 L4, us-east-1-1 L4", "llama in aws/us-east-1: replicas must be 2 to 3 (replicas.min and max of service.yaml), got 4"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				s := newScaled(t, "aws/us-east-1", "")
+				s := newScaledService(t, "aws/us-east-1", "")
 				s.Refuse = func(o provision.Offering) *provision.CapacityError {
 					if o.GPU != tt.lacks || tt.lacks == "" {
 						return nil
 					}
 					return &provision.CapacityError{Offering: o, Scope: provision.ScopeRegion, Code: "InsufficientInstanceCapacity"}
 				}
-				if undone := s.follow(t, tt.counts); undone != tt.undone {
-					t.Errorf("not done: %q, want %q", undone, tt.undone)
+				if undone := s.apply(t, tt.counts); undone != tt.undone {
+					t.Errorf("not applied: %q, want %q", undone, tt.undone)
 				}
 				if got := s.runsOn(); got != tt.want {
 					t.Errorf("got %s, want %s", got, tt.want)
 				}
 				if tt.undone == "" {
-					if undone := s.follow(t, tt.counts); undone != "" || len(s.told) > 0 {
-						t.Errorf("following it again: %q, %q", undone, s.told)
+					if undone := s.apply(t, tt.counts); undone != "" || len(s.steps) > 0 {
+						t.Errorf("following it again: %q, %q", undone, s.steps)
 					}
 				}
 			})
@@ -172,16 +172,15 @@ func TestFollow(t *testing.T) {
 	}
 }
 
-// Fewer on another GPU: what is too much makes room for the exchange, which replicas.max did
-// not leave.
-func TestWhatIsTooMuchMakesRoom(t *testing.T) {
+// Removing excess replicas makes replacements possible that replicas.max did not allow before.
+func TestExcessReplicasFreeCapacity(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newScaled(t, "aws/us-east-1", "")
-		if undone := s.follow(t, provision.ClassCounts{onL4: 3}); undone != "" {
+		s := newScaledService(t, "aws/us-east-1", "")
+		if undone := s.apply(t, provision.ClassCounts{onL4: 3}); undone != "" {
 			t.Fatal(undone)
 		}
-		if undone := s.follow(t, provision.ClassCounts{onH100: 2}); undone != "" {
-			t.Errorf("not done: %s", undone)
+		if undone := s.apply(t, provision.ClassCounts{onH100: 2}); undone != "" {
+			t.Errorf("not applied: %s", undone)
 		}
 		if got, want := s.runsOn(), "us-east-1-0 H100, us-east-1-2 H100"; got != want {
 			t.Errorf("got %s, want %s", got, want)
@@ -189,8 +188,9 @@ func TestWhatIsTooMuchMakesRoom(t *testing.T) {
 	})
 }
 
-// What serves more is done first, each once what was before it serves; whoever goes is drained.
-func TestInWhichOrderAPlanIsFollowed(t *testing.T) {
+// Increases of capacity come first, each step once the previous one is complete; removed replicas are
+// drained.
+func TestApplyWantedOrder(t *testing.T) {
 	for _, tt := range []struct {
 		name, region, autoscale string
 		first, counts           provision.ClassCounts
@@ -198,22 +198,22 @@ func TestInWhichOrderAPlanIsFollowed(t *testing.T) {
 	}{
 		{"one more", "aws/us-east-1", "", nil, provision.ClassCounts{onL4: 3}, "launch us-east-1-2; use, idle [], new [us-east-1-2]"},
 		{"one fewer", "aws/us-east-1", "", provision.ClassCounts{onL4: 3}, provision.ClassCounts{onL4: 2}, "drain us-east-1-2; terminate us-east-1-2; use, idle [], new []"},
-		{"one fewer, where machines in clouds go back", "aws/us-east-1", "donate: true", provision.ClassCounts{onL4: 3}, provision.ClassCounts{onL4: 2}, "drain us-east-1-2; terminate us-east-1-2; use, idle [], new []"},
+		{"one fewer, where cloud machines are removed", "aws/us-east-1", "donate: true", provision.ClassCounts{onL4: 3}, provision.ClassCounts{onL4: 2}, "drain us-east-1-2; terminate us-east-1-2; use, idle [], new []"},
 		{"one fewer, which is donated", "local/us", "donate: true", provision.ClassCounts{onL4: 3}, provision.ClassCounts{onL4: 2}, "decide; use, idle [us-2], new []; drain us-2"},
-		{"one fewer, which nobody may have", "local/us", "donate: false", provision.ClassCounts{onL4: 3}, provision.ClassCounts{onL4: 2}, "drain us-2; terminate us-2; use, idle [], new []"},
-		{"another GPU, where what is left over is donated", "local/us", "donate: true", nil, provision.ClassCounts{onL4: 1, onH100: 1}, "launch us-2; use, idle [], new [us-2]; drain us-1; terminate us-1; use, idle [], new []"},
+		{"one fewer, not donated", "local/us", "donate: false", provision.ClassCounts{onL4: 3}, provision.ClassCounts{onL4: 2}, "drain us-2; terminate us-2; use, idle [], new []"},
+		{"another GPU, where the excess is donated", "local/us", "donate: true", nil, provision.ClassCounts{onL4: 1, onH100: 1}, "launch us-2; use, idle [], new [us-2]; drain us-1; terminate us-1; use, idle [], new []"},
 		{"another GPU", "aws/us-east-1", "", nil, provision.ClassCounts{onL4: 1, onH100: 1}, "launch us-east-1-2; use, idle [], new [us-east-1-2]; drain us-east-1-1; terminate us-east-1-1; use, idle [], new []"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				s := newScaled(t, service.Region(tt.region), tt.autoscale)
-				if undone := s.follow(t, tt.first); tt.first != nil && undone != "" {
+				s := newScaledService(t, service.Region(tt.region), tt.autoscale)
+				if undone := s.apply(t, tt.first); tt.first != nil && undone != "" {
 					t.Fatal(undone)
 				}
-				if undone := s.follow(t, tt.counts); undone != "" {
-					t.Errorf("not done: %s", undone)
+				if undone := s.apply(t, tt.counts); undone != "" {
+					t.Errorf("not applied: %s", undone)
 				}
-				if got := strings.Join(s.told, "; "); got != tt.want {
+				if got := strings.Join(s.steps, "; "); got != tt.want {
 					t.Errorf("got  %s\nwant %s", got, tt.want)
 				}
 			})
@@ -221,10 +221,10 @@ func TestInWhichOrderAPlanIsFollowed(t *testing.T) {
 	}
 }
 
-// Before a plan is followed it is said what it changes.
+// Preview returns the changes before they are applied.
 func TestPreview(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newScaled(t, "aws/us-east-1", "")
+		s := newScaledService(t, "aws/us-east-1", "")
 		preview := func(counts provision.ClassCounts) string {
 			t.Helper()
 			p, swaps, err := s.Preview(t.Context(), deploy.Wanted{Counts: map[cloud.ReplicaGroup]provision.ClassCounts{s.group: counts}})
@@ -253,21 +253,21 @@ func TestPreview(t *testing.T) {
 				t.Errorf("%v: got %q, want %q", tt.counts, got, tt.want)
 			}
 		}
-		if before := s.Calls(); s.follow(t, provision.ClassCounts{onL4: 3}) != "" || preview(provision.ClassCounts{onL4: 2}) != "terminate us-east-1-2" || s.Calls() != before+1 {
+		if before := s.Calls(); s.apply(t, provision.ClassCounts{onL4: 3}) != "" || preview(provision.ClassCounts{onL4: 2}) != "terminate us-east-1-2" || s.Calls() != before+1 {
 			t.Errorf("one fewer: %q", preview(provision.ClassCounts{onL4: 2}))
 		}
 	})
 }
 
-// Replicas are removed by hand within the bounds of service.yaml.
-func TestRemoveByHand(t *testing.T) {
+// Operators can remove replicas within the bounds of service.yaml.
+func TestRemoveReplica(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newScaled(t, "aws/us-east-1", "")
+		s := newScaledService(t, "aws/us-east-1", "")
 		if _, err := s.PlanRemoval(t.Context(), "us-east-1-0"); err == nil || !strings.Contains(err.Error(), "must be 2 to 3") {
 			t.Errorf("below replicas.min: %v", err)
 		}
 		if _, err := s.PlanRemoval(t.Context(), "us-east-1-7"); err == nil || err.Error() != `the service has no replica "us-east-1-7"` {
-			t.Errorf("one that is not there: %v", err)
+			t.Errorf("an unknown replica: %v", err)
 		}
 		w, err := s.PlanAddition(t.Context(), s.group, 1, onH100)
 		if err != nil {
@@ -295,11 +295,11 @@ models: [{name: m, engine: {kind: vllm}}]
 regions: [{name: static/paris, replicas: {min: 1, max: 2}, endpoints: ["http://10.0.0.1:8000", "http://10.0.0.2:8000"]}]
 `
 
-// Machines of static regions are drained and used again, the last of the list first.
-func TestMachinesOfStaticRegionsFollowAPlan(t *testing.T) {
+// Machines of static regions are drained and resumed, the last of the list first.
+func TestApplyWantedToStaticRegions(t *testing.T) {
 	g := cloud.ReplicaGroup{Model: "m", Region: "static/paris"}
 	spec := parse(t, paris)
-	s := newScaling(newFleet(spec, world(spec)))
+	s := newScaling(newDeployer(spec, newCloud(spec)))
 	for _, tt := range []struct {
 		more   int
 		idle   string
@@ -309,7 +309,7 @@ func TestMachinesOfStaticRegionsFollowAPlan(t *testing.T) {
 		{1, "", ""},
 		{1, "", "m in static/paris: machines cannot be added: list 1 more under endpoints in service.yaml"},
 	} {
-		text := undone(t, s.ApplyWanted(t.Context(), deploy.Wanted{More: map[cloud.ReplicaGroup]int{g: tt.more}}))
+		text := undoneText(t, s.ApplyWanted(t.Context(), deploy.Wanted{More: map[cloud.ReplicaGroup]int{g: tt.more}}))
 		if idle := strings.Join(slices.Sorted(maps.Keys(s.Decided.Idle())), " "); idle != tt.idle || text != tt.undone {
 			t.Errorf("%+d: idle %q, not done %q", tt.more, idle, text)
 		}
@@ -321,18 +321,17 @@ func TestMachinesOfStaticRegionsFollowAPlan(t *testing.T) {
 		t.Errorf("donated: %+v", d)
 	}
 	if _, err := s.PlanRemoval(t.Context(), "paris-10-0-0-1-8000"); err == nil || !strings.Contains(err.Error(), "listed in service.yaml") {
-		t.Errorf("removing what is not ours: %v", err)
+		t.Errorf("removing a static machine: %v", err)
 	}
 }
 
-// A donated replica is the first to come back, and by hand no more are donated than may be
-// spared.
-func TestDonateByHand(t *testing.T) {
-	s := newScaled(t, "local/us", "donate: true, donate_for: 1h")
+// A donated replica is reclaimed first, and operators can only donate what replicas.min allows.
+func TestDonateReplica(t *testing.T) {
+	s := newScaledService(t, "local/us", "donate: true, donate_for: 1h")
 	if err := s.Donate(t.Context(), "us-1"); err == nil || !strings.Contains(err.Error(), "must be 2 to 3") {
 		t.Errorf("below replicas.min: %v", err)
 	}
-	if undone := s.follow(t, provision.ClassCounts{onL4: 3}); undone != "" {
+	if undone := s.apply(t, provision.ClassCounts{onL4: 3}); undone != "" {
 		t.Fatal(undone)
 	}
 	if err := s.Donate(t.Context(), "us-1"); err != nil {
@@ -341,8 +340,8 @@ func TestDonateByHand(t *testing.T) {
 	if d := s.Decided.Donation("us-1"); d == nil || d.Until.Sub(d.Since) != time.Hour {
 		t.Errorf("donated: %+v", d)
 	}
-	if undone := s.follow(t, provision.ClassCounts{onL4: 3}); undone != "" || strings.Join(s.told, "; ") != "decide; use, idle [], new [us-1]" {
-		t.Errorf("one more is wanted: %q, not done %q", s.told, undone)
+	if undone := s.apply(t, provision.ClassCounts{onL4: 3}); undone != "" || strings.Join(s.steps, "; ") != "decide; use, idle [], new [us-1]" {
+		t.Errorf("one more: %q, not done %q", s.steps, undone)
 	}
 	for _, drained := range []bool{true, false} {
 		if err := s.Drain(t.Context(), "us-0", drained); err != nil || s.Decided.IsDrained("us-0") != drained {
@@ -350,15 +349,15 @@ func TestDonateByHand(t *testing.T) {
 		}
 	}
 	if err := s.Drain(t.Context(), "us-7", true); err == nil {
-		t.Error("one that is not there is drained")
+		t.Error("an unknown replica is drained")
 	}
 }
 
-// A replica that stands in for a region without capacity is not too many in its own.
-func TestAStandInIsNotTooMany(t *testing.T) {
+// A fallback replica for a region without capacity is not excess in its own region.
+func TestFallbackReplicaIsNotExcess(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		spec := parse(t, strings.Replace(twoGPUs, "regions:", "regions:\n  - {name: aws/us-west-2, replicas: {min: 1, max: 2}}", 1))
-		m := world(spec)
+		m := newCloud(spec)
 		if _, err := up(spec, m); err != nil {
 			t.Fatal(err)
 		}
@@ -368,7 +367,7 @@ func TestAStandInIsNotTooMany(t *testing.T) {
 			}
 			return &provision.CapacityError{Offering: o, Scope: provision.ScopeRegion, Code: "InsufficientInstanceCapacity"}
 		}
-		s := newScaling(newFleet(spec, m))
+		s := newScaling(newDeployer(spec, m))
 		counts := map[cloud.ReplicaGroup]provision.ClassCounts{
 			{Model: "llama", Region: "aws/us-east-1"}: {onL4: 3},
 			{Model: "llama", Region: "aws/us-west-2"}: {onL4: 1},
@@ -377,7 +376,7 @@ func TestAStandInIsNotTooMany(t *testing.T) {
 			if err := s.ApplyWanted(t.Context(), deploy.Wanted{Counts: counts}); err != nil {
 				t.Fatal(err)
 			}
-			u := upkeep{Memory: m}
+			u := reconcilerWorld{Memory: m}
 			if got, want := u.runsOn(), "us-east-1-0 L4, us-east-1-1 L4, us-west-2-0 L4, us-west-2-1 L4"; got != want {
 				t.Errorf("got %s, want %s", got, want)
 			}
@@ -385,14 +384,14 @@ func TestAStandInIsNotTooMany(t *testing.T) {
 	})
 }
 
-// Beside regions in clouds nothing is decided of single replicas that nobody would keep.
-func TestNothingIsDecidedThatNobodyKeeps(t *testing.T) {
+// Services with cloud regions reject decisions about single replicas, which would not be stored.
+func TestCloudServiceRejectsDecisions(t *testing.T) {
 	spec := parse(t, strings.Replace(twoGPUs, "regions:", "regions:\n  - {name: static/paris, endpoints: [\"http://10.0.0.1:8000\"], replicas: {min: 0, max: 1}}", 1))
-	m := world(spec)
+	m := newCloud(spec)
 	if _, err := up(spec, m); err != nil {
 		t.Fatal(err)
 	}
-	s := newScaling(newFleet(spec, m))
+	s := newScaling(newDeployer(spec, m))
 	for what, decide := range map[string]func(id string) error{
 		"drain":   func(id string) error { return s.Drain(t.Context(), id, true) },
 		"donate":  func(id string) error { return s.Donate(t.Context(), id) },
@@ -405,8 +404,8 @@ func TestNothingIsDecidedThatNobodyKeeps(t *testing.T) {
 		}
 	}
 	err := s.ApplyWanted(t.Context(), deploy.Wanted{More: map[cloud.ReplicaGroup]int{{Model: "llama", Region: "static/paris"}: -1}})
-	if got := undone(t, err); !strings.HasPrefix(got, "llama in static/paris: 1 fewer are proposed: ") {
-		t.Errorf("not done: %q", got)
+	if got := undoneText(t, err); !strings.HasPrefix(got, "llama in static/paris: 1 fewer are proposed: ") {
+		t.Errorf("not applied: %q", got)
 	}
 	if s.Changed || len(s.Decided.Idle()) > 0 {
 		t.Errorf("decided: %+v", s.Decided)

@@ -51,11 +51,11 @@ func (e *NotReadyError) Unwrap() error { return e.Cause }
 // AwaitServing returns when every balancer on this computer is ready and finds its replicas ready,
 // including those of static regions: shortly after their agents report it. ready is called once for
 // each; may be nil. When ctx ends first, the error is a *NotReadyError.
-func (h *Delivery) AwaitServing(ctx context.Context, spec *service.Spec, leaving map[string]bool, ready func(id string)) error {
-	waiting := h.serving(spec, leaving)
+func (h *Delivery) AwaitServing(ctx context.Context, spec *service.Spec, draining map[string]bool, ready func(id string)) error {
+	waiting := h.servingIDs(spec, draining)
 	total := len(waiting)
 	for {
-		reasons := h.unready(ctx, spec, waiting)
+		reasons := h.unreadyReasons(ctx, spec, waiting)
 		for _, id := range slices.Clone(waiting) {
 			if reasons[id] == "" {
 				waiting = slices.DeleteFunc(waiting, func(w string) bool { return w == id })
@@ -92,19 +92,19 @@ func (h *Delivery) Reload(ctx context.Context) error {
 	return errors.Join(all...)
 }
 
-// serving returns the sorted IDs of everything that should serve on this computer or is attached to
+// servingIDs returns the sorted IDs of everything that should serve on this computer or is attached to
 // it.
-func (h *Delivery) serving(spec *service.Spec, leaving map[string]bool) []string {
+func (h *Delivery) servingIDs(spec *service.Spec, draining map[string]bool) []string {
 	var ids []string
 	if !cloud.UsesClouds(spec) { // otherwise cloud balancers have them
 		for _, r := range attachedOf(spec) {
-			if !leaving[r.ID] {
+			if !draining[r.ID] {
 				ids = append(ids, r.ID)
 			}
 		}
 	}
 	for _, o := range h.Have {
-		if o.Kind.IsMachine() && o.TerminatedReason == "" && cloud.RunsOnThisComputer(o.Region) && !leaving[o.ID] {
+		if o.Kind.IsMachine() && o.TerminatedReason == "" && cloud.RunsOnThisComputer(o.Region) && !draining[o.ID] {
 			ids = append(ids, o.ID)
 		}
 	}
@@ -112,8 +112,8 @@ func (h *Delivery) serving(spec *service.Spec, leaving map[string]bool) []string
 	return ids
 }
 
-// unready returns why each of some machines is not ready.
-func (h *Delivery) unready(ctx context.Context, spec *service.Spec, ids []string) map[string]string {
+// unreadyReasons returns why each of some machines is not ready.
+func (h *Delivery) unreadyReasons(ctx context.Context, spec *service.Spec, ids []string) map[string]string {
 	reasons := map[string]string{}
 	for _, id := range ids {
 		reasons[id] = "no balancer reports it"
@@ -146,7 +146,7 @@ func (h *Delivery) unready(ctx context.Context, spec *service.Spec, ids []string
 		if own == 0 {
 			check = healthPath // without replicas it may never become ready
 		}
-		reasons[b.ID] = cmp.Or(waitingForCertificate(s, b.ID), answersAt(ctx, PublicURL(spec, b)+check))
+		reasons[b.ID] = cmp.Or(waitingForCertificate(s, b.ID), probeProblem(ctx, PublicURL(spec, b)+check))
 	})
 	if _, waits := reasons[provision.NameServerID]; waits && spec.DNS != nil {
 		reasons[provision.NameServerID] = nameServerProblem(ctx, spec.DNS)
@@ -176,8 +176,8 @@ func waitingForCertificate(s *telemetry.Snapshot, id string) string {
 	return ""
 }
 
-// answersAt returns why a URL does not return 200, or nothing.
-func answersAt(ctx context.Context, url string) string {
+// probeProblem returns why a URL does not return 200, or nothing.
+func probeProblem(ctx context.Context, url string) string {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
 		return err.Error()

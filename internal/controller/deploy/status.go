@@ -176,7 +176,7 @@ type StatusChange struct {
 	Region      service.Region   `json:"region"`
 	Reason      string           `json:"reason"`
 	CostPerHour float64          `json:"cost_per_hour"` // difference to now, in USD
-	// PriceSource is the source of the price of a machine to launch; empty without one.
+	// PriceFrom is the source of the price of a machine to launch; empty without one.
 	PriceFrom string `json:"price_from"`
 }
 

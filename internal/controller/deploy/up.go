@@ -32,11 +32,11 @@ func (f *Deployer) Up(ctx context.Context, p *Plan, progress provision.ProgressF
 			return p, failure
 		}
 		for _, r := range refused {
-			if !f.addShort(short, p, r) {
+			if !f.addShortfall(short, p, r) {
 				return p, failure // a balancer has no fallback region
 			}
 		}
-		next, err := f.plan(ctx, short)
+		next, err := f.planWithShortfall(ctx, short)
 		if err != nil {
 			return p, errors.Join(failure, err)
 		}
@@ -64,8 +64,8 @@ func (f *Deployer) missingError(p *Plan, failure error) error {
 	return nil
 }
 
-// addShort records that a replica has no capacity in its region; false for anything else.
-func (f *Deployer) addShort(short map[cloud.ReplicaGroup]int, p *Plan, r *provision.NoCapacityError) bool {
+// addShortfall records that a replica has no capacity in its region; false for anything else.
+func (f *Deployer) addShortfall(short map[cloud.ReplicaGroup]int, p *Plan, r *provision.NoCapacityError) bool {
 	for _, w := range p.Wants {
 		if w.ID == r.ID && w.Region == r.Region && w.Kind == provision.KindReplica {
 			short[cloud.ReplicaGroup{Model: w.Labels["model"], Region: w.Region}]++
@@ -105,7 +105,7 @@ func (f *Deployer) applyOptions(p *Plan, progress provision.ProgressFunc) provis
 		Parallel: parallel, Progress: progress, WaitReady: f.Settle, Drain: f.Drain, Now: f.Now, Exhausted: &f.exhausted,
 		// A balancer is replaced after the new one is ready: two of them are harmless.
 		Surge: func(c provision.Change) bool {
-			if _, is := f.replacement(c); is || cloud.RunsOnThisComputer(c.Region()) { // two machines with one ID cannot coexist here
+			if _, is := f.replacementReason(c); is || cloud.RunsOnThisComputer(c.Region()) { // two machines with one ID cannot coexist here
 				return false
 			}
 			g := cloud.ReplicaGroup{Model: c.Observed.Labels["model"], Region: c.Region()}

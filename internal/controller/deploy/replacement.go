@@ -22,15 +22,15 @@ const costlierInterval = 10 * time.Minute
 // with a rebalance recommendation, and does not count towards replicas.max either. If there still
 // is no capacity, nothing changes, and that is no error.
 func (k *Reconciler) replaceCostlier(ctx context.Context, o *bundleState, s *observation, seen map[string]AgentReport, may func() error) (changed bool, err error) {
-	if unsettled(s.have, seen) || time.Since(k.preferred) < costlierInterval {
+	if unsettled(s.have, seen) || time.Since(k.costlierTriedAt) < costlierInterval {
 		return false, nil
 	}
-	k.preferred = time.Now()
-	for _, dear := range s.have {
-		if dear.Kind != provision.KindReplica || dear.TerminatedReason != "" || cloud.FallbackFor(dear) != "" || o.content.Draining[dear.ID] {
+	k.costlierTriedAt = time.Now()
+	for _, costlier := range s.have {
+		if costlier.Kind != provision.KindReplica || costlier.TerminatedReason != "" || cloud.FallbackFor(costlier) != "" || o.content.Draining[costlier.ID] {
 			continue
 		}
-		c, found, err := o.cheaperReplacement(s.have, dear, k.preferred)
+		c, found, err := o.cheaperReplacement(s.have, costlier, k.costlierTriedAt)
 		if err != nil {
 			return false, err
 		}
@@ -40,7 +40,7 @@ func (k *Reconciler) replaceCostlier(ctx context.Context, o *bundleState, s *obs
 		if err := may(); err != nil {
 			return false, err
 		}
-		_, err = provision.Apply(ctx, provision.Changes{c}, o.fleet.launcher(), o.fleet.applyOptions(&Plan{Have: s.have}, k.progress))
+		_, err = provision.Apply(ctx, provision.Changes{c}, o.deployer.launcher(), o.deployer.applyOptions(&Plan{Have: s.have}, k.progress))
 		var none *provision.NoCapacityError
 		if errors.As(err, &none) {
 			continue
@@ -53,21 +53,21 @@ func (k *Reconciler) replaceCostlier(ctx context.Context, o *bundleState, s *obs
 // cheaperReplacement returns the launch of a replacement for a costlier replica, on a preferred and cheaper
 // offering that was not refused recently; false where there is none, or no capacity within
 // replicas.max.
-func (o *bundleState) cheaperReplacement(have []provision.Object, dear provision.Object, now time.Time) (c provision.Change, found bool, err error) {
-	c, own, err := o.fleet.planReplacement(have, dear)
-	if err != nil || own == nil || len(preferredOffers(own.Offerings, dear)) == 0 {
+func (o *bundleState) cheaperReplacement(have []provision.Object, costlier provision.Object, now time.Time) (c provision.Change, found bool, err error) {
+	c, own, err := o.deployer.planReplacement(have, costlier)
+	if err != nil || own == nil || len(preferredOffers(own.Offerings, costlier)) == 0 {
 		return c, false, err // it is meant to be on demand: see on_demand_base
 	}
-	c.Desired.Offerings = o.fleet.withoutRefused(preferredOffers(c.Desired.Offerings, dear), now)
+	c.Desired.Offerings = o.deployer.withoutRefused(preferredOffers(c.Desired.Offerings, costlier), now)
 	return c, len(c.Desired.Offerings) > 0, nil
 }
 
 // planReplacement returns the launch of a replacement for a replica, and the desired state of that
 // replica; nil where replicas.max does not allow both.
 func (f *Deployer) planReplacement(have []provision.Object, of provision.Object) (c provision.Change, own *provision.Desired, err error) {
-	going, only := f.Terminating, f.Only
-	defer func() { f.Terminating, f.Only = going, only }()
-	if f.Terminating = maps.Clone(going); f.Terminating == nil {
+	terminating, only := f.Terminating, f.Only
+	defer func() { f.Terminating, f.Only = terminating, only }()
+	if f.Terminating = maps.Clone(terminating); f.Terminating == nil {
 		f.Terminating = map[string]bool{}
 	}
 	f.Terminating[of.ID] = true
@@ -92,19 +92,19 @@ func (f *Deployer) withoutRefused(offers provision.Offerings, now time.Time) pro
 
 // preferredOffers returns the offers that are preferred to a machine's own, with the same GPUs and at a
 // lower price, as far as both are known.
-func preferredOffers(offers provision.Offerings, dear provision.Object) provision.Offerings {
-	if dear.Offering == nil {
+func preferredOffers(offers provision.Offerings, costlier provision.Object) provision.Offerings {
+	if costlier.Offering == nil {
 		return nil
 	}
 	runs := func(o provision.Offering) bool {
-		return o.Type == dear.Offering.Type && o.Capacity == dear.Offering.Capacity
+		return o.Type == costlier.Offering.Type && o.Capacity == costlier.Offering.Capacity
 	}
 	var out provision.Offerings
 	for _, o := range offers {
 		if runs(o) {
 			break
 		}
-		if o.GPU == dear.Offering.GPU && o.GPUs == dear.Offering.GPUs && o.Capacity != dear.Offering.Capacity && o.PricePerHour > 0 && o.PricePerHour < dear.CostPerHour {
+		if o.GPU == costlier.Offering.GPU && o.GPUs == costlier.Offering.GPUs && o.Capacity != costlier.Offering.Capacity && o.PricePerHour > 0 && o.PricePerHour < costlier.CostPerHour {
 			out = append(out, o)
 		}
 	}

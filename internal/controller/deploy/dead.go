@@ -37,12 +37,12 @@ func (h *Delivery) FindDead(ctx context.Context, timeout time.Duration) (dead ma
 	if len(suspects) == 0 {
 		return nil, nil
 	}
-	begun := time.Now()
+	start := time.Now()
 	for _, o := range h.provenDead(suspects, seen) {
 		reason := fmt.Sprintf("no response; retrying for up to %s: %v", timeout, seen[o.ID].Err)
 		h.reportStatus(o.ID, agent.Status{Phase: agent.PhaseWaiting, Reason: reason})
 	}
-	for len(h.provenDead(suspects, seen)) > 0 && time.Since(begun) < timeout && sleep(ctx, silentPollInterval) {
+	for len(h.provenDead(suspects, seen)) > 0 && time.Since(start) < timeout && sleep(ctx, silentPollInterval) {
 		seen = h.ReadStatuses(ctx)
 		suspects = h.silentAmong(suspects, seen)
 	}
@@ -51,7 +51,7 @@ func (h *Delivery) FindDead(ctx context.Context, timeout time.Duration) (dead ma
 	}
 	dead = map[string]string{}
 	for _, o := range h.provenDead(suspects, seen) {
-		dead[o.Handle] = fmt.Sprintf("no response for %s", time.Since(begun).Round(time.Second))
+		dead[o.Handle] = fmt.Sprintf("no response for %s", time.Since(start).Round(time.Second))
 	}
 	for _, o := range suspects {
 		if _, is := dead[o.Handle]; !is && o.Kind == provision.KindBalancer {
@@ -132,16 +132,16 @@ const ReplacedOnRequest = "replaced on request"
 func (f *Deployer) markReplaced(have []provision.Object) []provision.Object {
 	have = slices.Clone(have)
 	for i, o := range have {
-		if _, goes := f.replaced[o.Handle]; goes && o.Handle != "" {
+		if _, isReplaced := f.replaced[o.Handle]; isReplaced && o.Handle != "" {
 			have[i].SpecHash, have[i].ImmutableHash = "", ""
 		}
 	}
 	return have
 }
 
-// replacement reports whether a change replaces a machine that must be deleted first, since both
+// replacementReason reports whether a change replaces a machine that must be deleted first, since both
 // have the same identity in their cloud.
-func (f *Deployer) replacement(c provision.Change) (reason string, is bool) {
+func (f *Deployer) replacementReason(c provision.Change) (reason string, is bool) {
 	reason, is = f.replaced[c.Observed.Handle]
 	return reason, is && c.Action == provision.ActionReplace
 }

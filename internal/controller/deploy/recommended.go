@@ -55,17 +55,17 @@ func (k *Reconciler) dueForReplacement(s *observation, seen map[string]AgentRepo
 // drained. A machine has drained only when no balancer of its region used it at the previous
 // observation either, because a request that was sent just before may still be arriving.
 func (k *Reconciler) removeDrained(ctx context.Context, o *bundleState, s *observation, seen map[string]AgentReport, deployments map[string]agent.Deployment, may func() error) error {
-	told := map[string]bool{}
+	unused := map[string]bool{}
 	var empty []string
 	excess := replaced(s.have, seen)
 	maps.Copy(excess, k.excess)
 	for id := range excess {
-		told[id] = isUnused(id, s.have, seen, deployments)
-		if told[id] && k.unusedReplicas[id] && seen[id].InFlight == 0 {
+		unused[id] = isUnused(id, s.have, seen, deployments)
+		if unused[id] && k.unusedReplicas[id] && seen[id].InFlight == 0 {
 			empty = append(empty, id)
 		}
 	}
-	k.unusedReplicas = told
+	k.unusedReplicas = unused
 	if len(empty) == 0 {
 		return nil
 	}

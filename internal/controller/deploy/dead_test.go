@@ -19,9 +19,8 @@ import (
 	"skyserve/provision"
 )
 
-// agentThatLetsNobodyThrough is the agent of a balancer's machine whose network leads to
-// no replica.
-func agentThatLetsNobodyThrough(w http.ResponseWriter, r *http.Request) {
+// agentWithoutRelay is a balancer's agent that cannot reach any replica.
+func agentWithoutRelay(w http.ResponseWriter, r *http.Request) {
 	if r.Method == http.MethodConnect {
 		http.Error(w, "nobody there", http.StatusBadGateway)
 		return
@@ -29,8 +28,8 @@ func agentThatLetsNobodyThrough(w http.ResponseWriter, r *http.Request) {
 	fmt.Fprint(w, "{}")
 }
 
-// Only what was proven to be a machine's own silence is taken for its death.
-func TestWhatAnswersNothingIsDead(t *testing.T) {
+// Only machines whose network is ruled out as the cause count as dead.
+func TestFindDeadRequiresProof(t *testing.T) {
 	authority, err := identity.NewAuthority("chat", time.Now())
 	if err != nil {
 		t.Fatal(err)
@@ -51,12 +50,12 @@ func TestWhatAnswersNothingIsDead(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	listenAt(t, net.JoinHostPort(address(1).String(), "8200"), identity.NewParty(chain, key), http.HandlerFunc(agentThatLetsNobodyThrough))
+	listenAt(t, net.JoinHostPort(address(1).String(), "8200"), identity.NewParty(chain, key), http.HandlerFunc(agentWithoutRelay))
 	old := time.Hour
 	silent := machine(provision.KindBalancer, "lb-us-0", "us", 0, old) // nobody listens there
 	young := machine(provision.KindBalancer, "lb-us-0", "us", 0, time.Minute)
-	gone := silent
-	gone.TerminatedReason = "stopped"
+	removed := silent
+	removed.TerminatedReason = "stopped"
 	well := machine(provision.KindBalancer, "lb-us-1", "us", 1, old)
 	near := machine(provision.KindReplica, "us-0", "us", 2, old)
 	far := machine(provision.KindReplica, "eu-0", "eu", 3, old)
@@ -70,7 +69,7 @@ func TestWhatAnswersNothingIsDead(t *testing.T) {
 		"the only one: the network may be to blame":    {have: []provision.Object{silent}, unsure: []string{"lb-us-0"}},
 		"all of them, likewise":                        {have: []provision.Object{silent, blind}, unsure: []string{"lb-us-0", "lb-eu-0"}},
 		"one that may still boot":                      {have: []provision.Object{young, well}},
-		"one that its cloud has stopped":               {have: []provision.Object{gone, well}},
+		"one that its cloud has stopped":               {have: []provision.Object{removed, well}},
 		"a replica behind a balancer that answers":     {have: []provision.Object{near, well}, dead: []string{"i-us-0"}},
 		"a replica behind one that does not":           {have: []provision.Object{far, blind, well}, dead: []string{"i-lb-eu-0"}},
 		"a replica that no balancer of its region has": {have: []provision.Object{far, well}},
@@ -83,11 +82,11 @@ func TestWhatAnswersNothingIsDead(t *testing.T) {
 	}
 }
 
-// A machine is replaced by taking it away first, also where replicas.max leaves no room
-// for two, and what else stands is left alone.
-func TestADeadMachineIsReplaced(t *testing.T) {
+// A dead machine is deleted before it is replaced, also where replicas.max does not allow two, and
+// everything else is unchanged.
+func TestDeadMachineIsReplaced(t *testing.T) {
 	spec := parse(t, strings.ReplaceAll(twoClouds, "max: 3", "max: 2"))
-	m := world(spec)
+	m := newCloud(spec)
 	if _, err := up(spec, m); err != nil {
 		t.Fatal(err)
 	}
@@ -101,7 +100,7 @@ func TestADeadMachineIsReplaced(t *testing.T) {
 	before := handles()
 	replace := func(machines map[string]string) []string {
 		t.Helper()
-		f := newFleet(spec, m)
+		f := newDeployer(spec, m)
 		p, err := f.Plan(context.Background())
 		if err == nil {
 			p, err = f.PlanReplacing(p, machines)
@@ -112,11 +111,11 @@ func TestADeadMachineIsReplaced(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		var told []string
+		var reported []string
 		for _, c := range p.Changes {
-			told = append(told, fmt.Sprintf("%s %s: %s", c.Action, c.ID(), c.Reason))
+			reported = append(reported, fmt.Sprintf("%s %s: %s", c.Action, c.ID(), c.Reason))
 		}
-		return told
+		return reported
 	}
 	if got, want := replace(map[string]string{before["us-east-1-1"]: "answers nothing", before["lb-us-east-1-0"]: deploy.ReplacedOnRequest}),
 		[]string{"replace us-east-1-1: answers nothing", "replace lb-us-east-1-0: " + deploy.ReplacedOnRequest}; !slices.Equal(got, want) {
@@ -134,6 +133,6 @@ func TestADeadMachineIsReplaced(t *testing.T) {
 	m.Change("firewall-us-east-1-replica", func(o *provision.Object) { o.SpecHash = "port 8200 is shut" })
 	want := []string{"mend firewall-us-east-1-replica: does not match its configuration", "replace us-east-1-0: " + deploy.ReplacedOnRequest}
 	if got := replace(map[string]string{after["us-east-1-1"]: "answers nothing", after["us-east-1-0"]: deploy.ReplacedOnRequest}); !slices.Equal(got, want) {
-		t.Errorf("behind a firewall that was changed it did %q, want %q", got, want)
+		t.Errorf("behind a changed firewall it did %q, want %q", got, want)
 	}
 }

@@ -20,9 +20,9 @@ import (
 	"skyserve/provision/local"
 )
 
-// playMachine is the process of a machine on this computer: it holds its object until it is asked
-// to end.
-func playMachine(object string) {
+// runMachineProcess is the process of a machine on this computer: it holds its object until it is
+// terminated.
+func runMachineProcess(object string) {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
 	held, err := local.HoldObject(object)
@@ -33,9 +33,9 @@ func playMachine(object string) {
 	<-ctx.Done()
 }
 
-// crashing is a provider whose program ends at one of its calls: before it did anything or, when
-// late is set, after it did all. Nothing that the program still calls does anything.
-type crashing struct {
+// crashingProvider is a provider whose program ends at one of its calls: before the call has any effect
+// or, with late, after it took effect. Later calls have no effect.
+type crashingProvider struct {
 	provision.Provider
 	at   int // counted from 1; 0 = none does
 	late bool
@@ -44,7 +44,7 @@ type crashing struct {
 	calls int
 }
 
-func (c *crashing) step(change func() error) error {
+func (c *crashingProvider) step(change func() error) error {
 	c.mu.Lock()
 	c.calls++
 	n := c.calls
@@ -62,7 +62,7 @@ func (c *crashing) step(change func() error) error {
 	return nil
 }
 
-func (c *crashing) Launch(ctx context.Context, w provision.Desired) (o provision.Object, err error) {
+func (c *crashingProvider) Launch(ctx context.Context, w provision.Desired) (o provision.Object, err error) {
 	err = c.step(func() error {
 		o, err = c.Provider.Launch(ctx, w)
 		return err
@@ -70,22 +70,22 @@ func (c *crashing) Launch(ctx context.Context, w provision.Desired) (o provision
 	return o, err
 }
 
-func (c *crashing) Terminate(ctx context.Context, o provision.Object) error {
+func (c *crashingProvider) Terminate(ctx context.Context, o provision.Object) error {
 	return c.step(func() error { return c.Provider.Terminate(ctx, o) })
 }
 
-// chapterHere is one thing that is done to a service of this computer.
-type chapterHere struct {
-	name  string
-	spec  *service.Spec
-	do    func(*service.Spec, provision.Provider) error
-	calls int      // that change something
-	left  []string // what there is afterwards, and which of it was there before
+// localStep is one action on a service of this computer.
+type localStep struct {
+	name    string
+	spec    *service.Spec
+	do      func(*service.Spec, provision.Provider) error
+	calls   int      // that change something
+	objects []string // what there is afterwards, and which of it was there before
 }
 
-// A program that ends before or after any change that it makes to a service of this computer leaves
-// it so that the same again comes to the same end, with the same processes where they were to stay.
-func TestACrashAnywhereOnThisComputerIsMendedByRunningItAgain(t *testing.T) {
+// After a crash before or after any change to a service on this computer, a second run leads to the
+// same result, and keeps the processes that should be kept.
+func TestRerunAfterLocalCrash(t *testing.T) {
 	testkit.Slow(t)
 	t.Setenv("GORACE", "atexit_sleep_ms=0") // else a process built to find races takes a second to end
 	port := fmt.Sprintf("local: {port: %d}\n", testkit.LocalPort())
@@ -94,42 +94,42 @@ func TestACrashAnywhereOnThisComputerIsMendedByRunningItAgain(t *testing.T) {
 		return deploy.Down(t.Context(), p, "chat", "me", nil)
 	}
 	changed := func(replacements ...string) *service.Spec {
-		return parse(t, strings.NewReplacer(replacements...).Replace(twoHere)+port)
+		return parse(t, strings.NewReplacer(replacements...).Replace(localService)+port)
 	}
-	life := []*chapterHere{
+	life := []*localStep{
 		{name: "up", spec: changed(), do: bring},
 		{name: "up with more", spec: changed("{min: 1, max: 3}", "{min: 2, max: 3}\n    balancers: 2"), do: bring},
 		{name: "up without a name, with less", spec: changed("{min: 2, max: 3}", "{min: 1, max: 1}", "dns:", "#"), do: bring},
 		{name: "down", spec: changed(), do: remove},
 	}
-	liveHere(t, life, 0, false)
+	runLocalLifecycle(t, life, 0, false)
 	for _, c := range life {
-		t.Logf("%s: %d calls, then there is %q", c.name, c.calls, c.left)
+		t.Logf("%s: %d calls, then there is %q", c.name, c.calls, c.objects)
 	}
-	for at := 1; slices.ContainsFunc(life, func(c *chapterHere) bool { return at <= c.calls }); at++ {
+	for at := 1; slices.ContainsFunc(life, func(c *localStep) bool { return at <= c.calls }); at++ {
 		for _, late := range []bool{false, true} {
-			liveHere(t, life, at, late)
+			runLocalLifecycle(t, life, at, late)
 		}
 	}
 }
 
-// liveHere goes through a life in which every chapter crashes at one of its calls and is begun
-// again. With at 0 nothing crashes, and the chapters are written.
-func liveHere(t *testing.T, chapters []*chapterHere, at int, late bool) {
+// runLocalLifecycle runs steps, each of which crashes at one of its calls and is then run again. With
+// at 0 nothing crashes, and the results of the steps are recorded.
+func runLocalLifecycle(t *testing.T, steps []*localStep, at int, late bool) {
 	t.Helper()
 	exe, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
 	svc := local.ServiceAt(filepath.Join(t.TempDir(), "services", "chat"))
-	open := func(c *chapterHere) provision.Provider {
+	open := func(c *localStep) provision.Provider {
 		return local.NewProvider(svc, exe, "build", 0).WithSpec(c.spec)
 	}
-	last := chapters[len(chapters)-1]
+	last := steps[len(steps)-1]
 	defer func() { _ = last.do(last.spec, open(last)) }() // where the test ended before
 	before := map[string]string{}                         // processes, by the ids of their machines
-	for _, this := range chapters {
-		p := &crashing{Provider: open(this), late: late}
+	for _, this := range steps {
+		p := &crashingProvider{Provider: open(this), late: late}
 		if at <= this.calls {
 			p.at = at
 		}
@@ -155,9 +155,9 @@ func liveHere(t *testing.T, chapters []*chapterHere, at int, late bool) {
 			left, before[o.ID] = append(left, line), pid
 		}
 		if at == 0 {
-			this.left = left
-		} else if !slices.Equal(left, this.left) {
-			t.Fatalf("%s, with a crash at call %d (late %t): got %q, want %q", this.name, at, late, left, this.left)
+			this.objects = left
+		} else if !slices.Equal(left, this.objects) {
+			t.Fatalf("%s, with a crash at call %d (late %t): got %q, want %q", this.name, at, late, left, this.objects)
 		}
 	}
 }

@@ -79,7 +79,7 @@ func (k *Reconciler) replaceReplicas(ctx context.Context, o *bundleState, replac
 			continue // it has ended meanwhile
 		}
 		failed = k.limitPlanning(ctx, o, s)
-		c, refused := o.fleet.ReplaceReplica(ctx, s.have, s.have[at], r.Class, k.progress)
+		c, refused := o.deployer.ReplaceReplica(ctx, s.have, s.have[at], r.Class, k.progress)
 		if err = errors.Join(err, failed, refused); refused == nil {
 			launched = append(launched, c.ID())
 		}

@@ -14,21 +14,21 @@ import (
 	"skyserve/provision"
 )
 
-// A machine that was launched in the place of one that serves, and is taken before it serves
-// itself, is nobody whose place is to be filled: the one that serves is still there.
-func TestASuccessorThatIsTakenLeavesAsMany(t *testing.T) {
+// A replacement that is interrupted before it is ready is not replaced itself, because the old
+// replica still serves.
+func TestInterruptedReplacementIsReplaced(t *testing.T) {
 	testkit.Slow(t)
 	ready, advised := agent.Status{Phase: agent.PhaseReady}, agent.Status{Phase: agent.PhaseReady, AdvisedAt: time.Unix(1, 0)}
 	maintained := agent.Status{Phase: agent.PhaseInterrupted, GoneAt: time.Now().AddDate(100, 0, 0)}
-	for name, first := range map[string]agent.Status{"it runs on something dearer": ready, "it is advised to go": advised, "it is to be maintained": maintained} {
+	for name, first := range map[string]agent.Status{"it is on a costlier offering": ready, "it has a recommendation": advised, "it is scheduled for maintenance": maintained} {
 		synctest.Test(t, func(t *testing.T) {
-			u := newUpkeepOf(t, strings.ReplaceAll(strings.Replace(spotFirst, "on_demand_base: 1", "on_demand_base: 0", 1), "min: 2, max: 3", "min: 1, max: 4"))
+			u := newReconcilerWorldOf(t, strings.ReplaceAll(strings.Replace(spotFirst, "on_demand_base: 1", "on_demand_base: 0", 1), "min: 2, max: 3", "min: 1, max: 4"))
 			u.Change("us-east-1-0", func(o *provision.Object) { // as if spot had had no capacity
 				o.CostPerHour, o.Offering = 100, &provision.Offering{Type: o.Offering.Type, Region: o.Region, Capacity: service.CapacityOnDemand, GPU: "L4", GPUs: 1}
 			})
 			how := map[string]agent.Status{"us-east-1-0": first, "us-east-1-1": {Phase: agent.PhaseWeights}, "us-east-1-2": ready}
 			k := u.reconciler()
-			k.SeeBy(func(have []provision.Object) map[string]deploy.AgentReport {
+			k.SetProber(func(have []provision.Object) map[string]deploy.AgentReport {
 				seen := map[string]deploy.AgentReport{}
 				for _, o := range have {
 					seen[o.ID] = deploy.AgentReport{Status: how[o.ID]}
@@ -37,45 +37,45 @@ func TestASuccessorThatIsTakenLeavesAsMany(t *testing.T) {
 			})
 			expect := func(when string, want ...string) {
 				t.Helper()
-				u.keep(t, k, time.Minute, always)
+				u.reconcileFor(t, k, time.Minute, always)
 				if got := u.replicas(); !slices.Equal(got, want) {
 					t.Errorf("%s, %s: %q, want %q", name, when, got, want)
 				}
 			}
 			expect("at first", "us-east-1-0", "us-east-1-1")
 			how["us-east-1-1"] = agent.Status{Phase: agent.PhaseInterrupted, GoneAt: time.Now().Add(2 * time.Minute)}
-			expect("while its successor is taken", "us-east-1-0", "us-east-1-1")
+			expect("while its replacement is interrupted", "us-east-1-0", "us-east-1-1")
 			how["us-east-1-1"] = agent.Status{Phase: agent.PhaseWeights}
-			expect("while it is not after all", "us-east-1-0", "us-east-1-1")
+			expect("after the interruption was cancelled", "us-east-1-0", "us-east-1-1")
 			how["us-east-1-1"] = agent.Status{Phase: agent.PhaseInterrupted, GoneAt: time.Now().Add(2 * time.Minute)}
-			u.keep(t, k, time.Minute, always)
+			u.reconcileFor(t, k, time.Minute, always)
 			u.Change("us-east-1-1", nil)
 			how["us-east-1-1"] = agent.Status{Phase: agent.PhaseWeights}
-			u.keep(t, k, 20*time.Minute, always)
-			expect("once it was taken", "us-east-1-0", "us-east-1-1") // another one, in its place
+			u.reconcileFor(t, k, 20*time.Minute, always)
+			expect("after the interruption", "us-east-1-0", "us-east-1-1") // another replacement
 		})
 	}
 }
 
-// A cloud that is short of spot machines recommends to leave new ones at once, too: those that
-// were launched because of such advice are given a rest from it.
-func TestAdviceIsNotChased(t *testing.T) {
+// A cloud that is short of spot machines issues rebalance recommendations for new machines too:
+// replacement machines ignore them for a while.
+func TestRecommendationsAreDelayed(t *testing.T) {
 	testkit.Slow(t)
 	synctest.Test(t, func(t *testing.T) {
-		u := newUpkeepOf(t, strings.ReplaceAll(strings.Replace(spotFirst, "on_demand_base: 1", "on_demand_base: 0", 1), "min: 2, max: 3", "min: 1, max: 9"))
+		u := newReconcilerWorldOf(t, strings.ReplaceAll(strings.Replace(spotFirst, "on_demand_base: 1", "on_demand_base: 0", 1), "min: 2, max: 3", "min: 1, max: 9"))
 		k := u.reconciler()
-		k.SeeBy(func(have []provision.Object) map[string]deploy.AgentReport { // all serve, and are to be left
+		k.SetProber(func(have []provision.Object) map[string]deploy.AgentReport { // all are ready, with a recommendation
 			seen := map[string]deploy.AgentReport{}
 			for _, o := range have {
 				seen[o.ID] = deploy.AgentReport{Status: agent.Status{Phase: agent.PhaseReady, AdvisedAt: time.Unix(1, 0)}}
 			}
 			return seen
 		})
-		u.keep(t, k, time.Minute, always)
+		u.reconcileFor(t, k, time.Minute, always)
 		if got := u.replicas(); len(got) != 2 {
-			t.Errorf("a minute after it was advised: %q", got)
+			t.Errorf("a minute after the recommendation: %q", got)
 		}
-		u.keep(t, k, 2*time.Hour, always)
+		u.reconcileFor(t, k, 2*time.Hour, always)
 		if got := u.replicas(); len(got) < 3 || len(got) > 6 {
 			t.Errorf("two hours later: %q", got)
 		}

@@ -23,8 +23,8 @@ regions:
     replicas: {min: 2, max: 3}
 `
 
-// runsOn is what the replicas there are run on, by id.
-func (u *upkeep) runsOn() string {
+// runsOn returns the classes of the replicas, by ID.
+func (u *reconcilerWorld) runsOn() string {
 	var all []string
 	for _, o := range u.Objects() {
 		if o.Kind == provision.KindReplica && o.TerminatedReason == "" {
@@ -35,12 +35,12 @@ func (u *upkeep) runsOn() string {
 	return strings.Join(all, ", ")
 }
 
-// A replica that is to run on something else is launched beside the one that it takes the
-// place of, as far as replicas.max leaves room and its cloud has it.
-func TestExchange(t *testing.T) {
+// A replacement on another class is launched beside the old replica, as far as replicas.max and its
+// cloud have capacity.
+func TestReplaceReplica(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		u := newUpkeepOf(t, twoGPUs)
-		f := newFleet(u.spec, u.Memory)
+		u := newReconcilerWorldOf(t, twoGPUs)
+		f := newDeployer(u.spec, u.Memory)
 		f.Owner = u.owner
 		h100 := provision.ReplicaClass{GPU: "H100", GPUs: 1}
 		exchange := func(id string) (string, error) {
@@ -54,7 +54,7 @@ func TestExchange(t *testing.T) {
 		}
 		u.Refuse = func(o provision.Offering) *provision.CapacityError {
 			if o.GPU != "H100" {
-				t.Errorf("asked for %s in the place of what serves", o)
+				t.Errorf("requested %s instead of the replacement class", o)
 			}
 			return &provision.CapacityError{Offering: o, Scope: provision.ScopeRegion, Code: "InsufficientInstanceCapacity"}
 		}
@@ -63,7 +63,7 @@ func TestExchange(t *testing.T) {
 			t.Errorf("without capacity: launched %q, %v", id, err)
 		}
 		u.Refuse = nil
-		f = newFleet(u.spec, u.Memory) // which remembers no refusal
+		f = newDeployer(u.spec, u.Memory) // which remembers no refusal
 		f.Owner = u.owner
 		if id, err := exchange("us-east-1-0"); id != "us-east-1-2" || err != nil {
 			t.Errorf("launched %q, %v", id, err)
