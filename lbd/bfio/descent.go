@@ -28,9 +28,9 @@ func (s *Solver) replaceAll() bool {
 func (s *Solver) replace(sl *slot) bool {
 	row := s.row(sl.worker)
 	copy(s.own, row)
-	s.add(s.own, sl.rank, -1)
+	s.addJob(s.own, sl.rank, -1)
 	for h := range s.others {
-		s.others[h] = s.top[h].highestWithout(sl.worker, sl.worker) + s.lift
+		s.others[h] = s.top[h].highestWithout(sl.worker, sl.worker) + s.skylineLift
 	}
 	now := s.slotCost(s.jobs[sl.rank])
 	best, cost := s.bestWaiting()
@@ -40,7 +40,7 @@ func (s *Solver) replace(sl *slot) bool {
 	s.waiting.set(s.position[sl.rank])
 	s.waiting.unset(s.position[best])
 	copy(row, s.own)
-	s.add(row, best, 1)
+	s.addJob(row, best, 1)
 	sl.rank = best
 	s.updateTopLoads(sl.worker)
 	return true

@@ -24,8 +24,8 @@ type Worker struct {
 	Future []int64
 }
 
-// at is the worker's own load h steps from now.
-func (w *Worker) at(h int) int64 {
+// loadAt is the worker's own load h steps from now.
+func (w *Worker) loadAt(h int) int64 {
 	if h = min(h, len(w.Future)); h > 0 {
 		return w.Future[h-1]
 	}
@@ -119,7 +119,7 @@ func Evaluate(in Instance, assignment []int) Cost {
 	loads := make([]int64, len(in.Workers))
 	for h := 0; h <= in.Options.H && len(loads) > 0; h++ {
 		for g := range loads {
-			loads[g] = in.Workers[g].at(h)
+			loads[g] = in.Workers[g].loadAt(h)
 		}
 		for job, g := range assignment {
 			if g != Unplaced {

@@ -11,7 +11,7 @@ func (s *Solver) seed() {
 		worker := s.lightest()
 		s.freeSlots[worker]--
 		s.score[worker] += s.weight(rank)
-		s.add(s.row(worker), rank, 1)
+		s.addJob(s.row(worker), rank, 1)
 		s.waiting.unset(int32(at))
 		s.slots = append(s.slots, slot{rank: rank, worker: worker})
 	}

@@ -109,12 +109,12 @@ func (s *Solver) swapGain(p, q int32, a, b rankedJob, beat float64) float64 {
 func (s *Solver) exchange(i int, p partner) {
 	a := &s.slots[i]
 	from, to := s.row(a.worker), s.row(p.worker)
-	s.add(from, a.rank, -1)
-	s.add(to, a.rank, 1)
+	s.addJob(from, a.rank, -1)
+	s.addJob(to, a.rank, 1)
 	if p.slot >= 0 {
 		b := &s.slots[p.slot]
-		s.add(to, b.rank, -1)
-		s.add(from, b.rank, 1)
+		s.addJob(to, b.rank, -1)
+		s.addJob(from, b.rank, 1)
 		b.worker = a.worker
 	} else {
 		s.freeSlots[a.worker]++

@@ -27,7 +27,7 @@ func checkSpelling(c *Call, raw, value []byte) error {
 	if len(name) != len(raw) && identifier(inner) {
 		return &AmbiguousKeyError{string(inner), fmt.Sprintf("it is written with escapes, as %s: write it without", asWritten(raw))}
 	}
-	if folded := fold(name); folded != nil && (c.field(folded) != nil || forbids(folded, value)) {
+	if folded := foldCase(name); folded != nil && (c.field(folded) != nil || forbids(folded, value)) {
 		return &AmbiguousKeyError{string(folded[1 : len(folded)-1]), fmt.Sprintf("it is written as %s: write it in lower case", asWritten(raw))}
 	}
 	return nil
@@ -62,23 +62,23 @@ func identifier(name []byte) bool {
 // maxNameBytes is more than any parameter's name has.
 const maxNameBytes = 64
 
-// fold is a quoted name in lower case, as readers have it that do not tell upper
+// foldCase is a quoted name in lower case, as readers have it that do not tell upper
 // from lower case (Go's encoding/json); nil where it is written so.
-func fold(name []byte) []byte {
+func foldCase(name []byte) []byte {
 	if len(name) > maxNameBytes {
 		return nil
 	}
 	for _, b := range name {
 		if b >= 'A' && b <= 'Z' || b >= utf8.RuneSelf {
-			return bytes.Map(lowest, name)
+			return bytes.Map(lowestCase, name)
 		}
 	}
 	return nil
 }
 
-// lowest stands for all characters that differ by case only: k for the sign of
+// lowestCase stands for all characters that differ by case only: k for the sign of
 // kelvin, s for the long s.
-func lowest(r rune) rune {
+func lowestCase(r rune) rune {
 	least := r
 	for next := unicode.SimpleFold(r); next != r; next = unicode.SimpleFold(next) {
 		least = min(least, next)

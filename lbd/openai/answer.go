@@ -29,15 +29,15 @@ type Answer struct {
 	id         []byte      // of an answer that is whole, as JSON writes it
 
 	template chunkTemplate
-	quoted   []byte // of the event at hand: the text of its first choice, as JSON writes it
-	plainly  bool   // quoted is a completion's
-	mixed    bool   // the event at hand says more than that text and its usage
-	tally    []byte // of the event at hand: its usage, as JSON writes it
+	quotedText   []byte // of the event at hand: the text of its first choice, as JSON writes it
+	isCompletion  bool   // quoted is a completion's
+	hasOther    bool   // the event at hand says more than that text and its usage
+	usageJSON    []byte // of the event at hand: its usage, as JSON writes it
 
 	Rendering    *Rendering // nil when no key is wanted
 	KeyBytesLeft int        // bytes that may still enter the key
-	turned       bool       // the assistant's turn has begun
-	partial      bool       // something of the answer is missing in the key
+	turnStarted       bool       // the assistant's turn has begun
+	keyIncomplete      bool       // something of the answer is missing in the key
 }
 
 // Figure is a number that an engine may have told.
@@ -48,7 +48,7 @@ type Usage struct{ Prompt, Cached, Output policy.Maybe[int] }
 
 // Finding is what one event was.
 type Finding struct {
-	text      bool // it holds text
+	hasText      bool // it holds text
 	UsageOnly bool // it holds the usage and no choice
 	// Counts is where the usage so far stands in an event that holds more; zero = there
 	// is none.
@@ -60,37 +60,37 @@ func (a *Answer) Event(data []byte) Finding {
 	if f, ok := a.matchTemplate(data); ok {
 		return f
 	}
-	a.quoted, a.tally, a.mixed = nil, nil, false
-	f := a.read(data)
-	if a.quoted != nil && !a.mixed {
-		a.template.learn(data, a.quoted, a.tally, f.Counts, a.plainly)
+	a.quotedText, a.usageJSON, a.hasOther = nil, nil, false
+	f := a.readEvent(data)
+	if a.quotedText != nil && !a.hasOther {
+		a.template.learn(data, a.quotedText, a.usageJSON, f.Counts, a.isCompletion)
 	}
-	a.quoted, a.tally = nil, nil // they are the reader's memory
+	a.quotedText, a.usageJSON = nil, nil // they are the reader's memory
 	return f
 }
 
 // matchTemplate is event for one that differs from those before in its text and its usage
 // only.
 func (a *Answer) matchTemplate(data []byte) (f Finding, ok bool) {
-	quoted, tally := a.template.match(data)
+	quoted, usageJSON := a.template.match(data)
 	if quoted == nil {
 		return f, false
 	}
-	if tally != nil {
-		if !a.template.usage.read(&a.Usage, tally) {
+	if usageJSON != nil {
+		if !a.template.usage.read(&a.Usage, usageJSON) {
 			return f, false
 		}
-		f.Counts = a.template.counts(data, tally)
+		f.Counts = a.template.countsSpan(data, usageJSON)
 	}
-	if a.template.plain {
-		a.plain(quoted, true)
+	if a.template.isCompletion {
+		a.readText(quoted, true)
 	} else {
-		a.content(quoted, true)
+		a.readContent(quoted, true)
 	}
-	a.quoted = nil
-	a.countText(tally != nil)
-	a.OnlyText = tally == nil
-	f.text = true
+	a.quotedText = nil
+	a.countText(usageJSON != nil)
+	a.OnlyText = usageJSON == nil
+	f.hasText = true
 	return f, true
 }
 
@@ -104,49 +104,49 @@ func (a *Answer) countText(counted bool) {
 	}
 }
 
-// read is event for one that may be like none before.
-func (a *Answer) read(data []byte) Finding {
+// readEvent is event for one that may be like none before.
+func (a *Answer) readEvent(data []byte) Finding {
 	if string(data) == "[DONE]" {
 		a.Done = true
-		a.Transcript.close()
+		a.Transcript.markClosed()
 		return Finding{}
 	}
 	var f Finding
-	var choices, tally, tallyKey, delta, whole, kind []byte
+	var choices, usageJSON, usageKey, delta, whole, kind []byte
 	members(data, func(key, value []byte) {
 		switch string(key) {
 		case `"choices"`:
 			choices = value
 		case `"usage"`:
-			tally, tallyKey = value, key
+			usageJSON, usageKey = value, key
 		case `"error"`:
-			a.mixed = true
+			a.hasOther = true
 			a.Failed = a.Failed || kindOf(value) != 'n'
 			a.Faulty = a.Faulty || serverFault(value)
 		case `"id"`, `"created"`, `"model"`:
-			a.Transcript.noteChunk(key, value)
+			a.Transcript.recordHead(key, value)
 		case `"type"`:
 			kind = value
 		case `"delta"`:
 			delta = value
-			a.mixed = true
+			a.hasOther = true
 		case `"response"`:
 			whole = value
-			a.mixed = true
+			a.hasOther = true
 		}
 	})
-	counted := a.Usage.read(tally)
-	if a.tally = tally; !counted {
-		a.tally = nil // it is like the rest of the event
+	counted := a.Usage.read(usageJSON)
+	if a.usageJSON = usageJSON; !counted {
+		a.usageJSON = nil // it is like the rest of the event
 	}
-	f.text = a.choices(choices) || (kindOf(delta) == '"' && len(delta) > 2)
+	f.hasText = a.readChoices(choices) || (kindOf(delta) == '"' && len(delta) > 2)
 	if f.UsageOnly = counted && emptyArray(choices); counted && !f.UsageOnly {
-		f.Counts = memberAt(data, tallyKey, tally)
+		f.Counts = memberAt(data, usageKey, usageJSON)
 	}
 	if whole != nil {
-		a.response(kind, whole)
+		a.readResponse(kind, whole)
 	}
-	if f.text {
+	if f.hasText {
 		a.countText(counted)
 	}
 	return f
@@ -168,93 +168,93 @@ func emptyArray(raw []byte) bool {
 	return kindOf(raw) == '[' && len(bytes.TrimSpace(raw[1:len(raw)-1])) == 0
 }
 
-// choices learns from the choices of a chunk; only the first choice enters the
+// readChoices learns from the choices of a chunk; only the first choice enters the
 // key. It says whether any of them holds text.
-func (a *Answer) choices(raw []byte) (hasText bool) {
+func (a *Answer) readChoices(raw []byte) (hasText bool) {
 	first := true
 	each(raw, func(choice []byte) {
 		members(choice, func(key, value []byte) {
 			switch string(key) {
 			case `"delta"`:
-				hasText = a.delta(value, first) || hasText
+				hasText = a.readDelta(value, first) || hasText
 			case `"text"`:
-				hasText = a.plain(value, first) || hasText
+				hasText = a.readText(value, first) || hasText
 			case `"finish_reason"`:
 				if kindOf(value) == '"' {
-					a.mixed = true
+					a.hasOther = true
 					a.Done, a.Bounded = true, string(value) == `"length"`
-					a.Transcript.end()
+					a.Transcript.markEnded()
 				}
 			}
 		})
-		a.mixed = a.mixed || !first
+		a.hasOther = a.hasOther || !first
 		first = false
 	})
 	return hasText
 }
 
-// delta learns from a piece of a chat message.
-func (a *Answer) delta(raw []byte, keyed bool) (hasText bool) {
+// readDelta learns from a piece of a chat message.
+func (a *Answer) readDelta(raw []byte, keyed bool) (hasText bool) {
 	members(raw, func(key, value []byte) {
 		switch string(key) {
 		case `"content"`:
-			hasText = a.content(value, keyed) || hasText
+			hasText = a.readContent(value, keyed) || hasText
 		case `"tool_calls"`:
 			each(value, func(call []byte) {
-				hasText, a.mixed = true, true
+				hasText, a.hasOther = true, true
 				a.Transcript.Discard()
-				if keyed && a.turn(len(call)) {
-					a.callPiece(call)
+				if keyed && a.startTurn(len(call)) {
+					a.renderCallDelta(call)
 				}
 			})
 		case `"reasoning_content"`, `"reasoning"`, `"refusal"`:
 			if kindOf(value) == '"' && len(value) > 2 {
-				hasText, a.mixed = true, true
+				hasText, a.hasOther = true, true
 				a.Transcript.Discard()
 			}
 		case `"function_call"`, `"audio"`:
 			if kindOf(value) == '{' {
-				a.mixed = true
+				a.hasOther = true
 				a.Transcript.Discard()
 			}
 		case `"role"`:
-			a.Transcript.noteRole()
+			a.Transcript.recordRole()
 		}
 	})
 	return hasText
 }
 
-// content learns from a piece of a chat's text; it says whether that is one.
-func (a *Answer) content(raw []byte, keyed bool) bool {
+// readContent learns from a piece of a chat's text; it says whether that is one.
+func (a *Answer) readContent(raw []byte, keyed bool) bool {
 	if kindOf(raw) != '"' || len(raw) <= 2 {
 		return false
 	}
-	a.noteText(raw, false)
-	a.keepText(raw, keyed)
-	if keyed && a.turn(len(raw)) {
-		a.Rendering.text(raw)
+	a.recordText(raw, false)
+	a.addToTranscript(raw, keyed)
+	if keyed && a.startTurn(len(raw)) {
+		a.Rendering.writeText(raw)
 	}
 	return true
 }
 
-// noteText notes a text of the event at hand.
-func (a *Answer) noteText(raw []byte, plain bool) {
-	a.mixed = a.mixed || a.quoted != nil
-	a.quoted, a.plainly = raw, plain
+// recordText notes a text of the event at hand.
+func (a *Answer) recordText(raw []byte, plain bool) {
+	a.hasOther = a.hasOther || a.quotedText != nil
+	a.quotedText, a.isCompletion = raw, plain
 }
 
-// keepText keeps a piece of the text for the case that it must be continued. Only
+// addToTranscript keeps a piece of the text for the case that it must be continued. Only
 // one answer can be.
-func (a *Answer) keepText(quoted []byte, first bool) {
+func (a *Answer) addToTranscript(quoted []byte, first bool) {
 	if first {
-		a.Transcript.add(quoted)
+		a.Transcript.appendText(quoted)
 	} else {
 		a.Transcript.Discard()
 	}
 }
 
-// callPiece writes a piece of a tool call as renderer.toolCall writes the whole.
-func (a *Answer) callPiece(raw []byte) {
+// renderCallDelta writes a piece of a tool call as renderer.toolCall writes the whole.
+func (a *Answer) renderCallDelta(raw []byte) {
 	members(raw, func(key, function []byte) {
 		if string(key) != `"function"` {
 			return
@@ -263,52 +263,52 @@ func (a *Answer) callPiece(raw []byte) {
 			switch {
 			case kindOf(value) != '"':
 			case string(key) == `"name"`:
-				a.Rendering.callName(value)
+				a.Rendering.startCall(value)
 			case string(key) == `"arguments"`:
-				a.Rendering.text(value)
+				a.Rendering.writeText(value)
 			}
 		})
 	})
 }
 
-// plain learns from a piece of a completion.
-func (a *Answer) plain(raw []byte, keyed bool) bool {
+// readText learns from a piece of a completion.
+func (a *Answer) readText(raw []byte, keyed bool) bool {
 	if kindOf(raw) != '"' || len(raw) <= 2 {
 		return false
 	}
-	a.noteText(raw, true)
-	a.keepText(raw, keyed)
-	if keyed && a.Rendering != nil && a.Rendering.answer == answerText && a.enter(len(raw)) {
-		a.Rendering.text(raw)
+	a.recordText(raw, true)
+	a.addToTranscript(raw, keyed)
+	if keyed && a.Rendering != nil && a.Rendering.answer == answerText && a.reserveKeyBytes(len(raw)) {
+		a.Rendering.writeText(raw)
 	}
 	return true
 }
 
-// turn begins the assistant's turn in the key once; it says whether n more
+// startTurn begins the assistant's turn in the key once; it says whether n more
 // bytes may follow.
-func (a *Answer) turn(n int) bool {
-	if a.Rendering == nil || a.Rendering.answer != answerTurn || !a.enter(n) {
+func (a *Answer) startTurn(n int) bool {
+	if a.Rendering == nil || a.Rendering.answer != answerTurn || !a.reserveKeyBytes(n) {
 		return false
 	}
-	if !a.turned {
-		a.turned = true
-		a.Rendering.turn([]byte(`"assistant"`))
+	if !a.turnStarted {
+		a.turnStarted = true
+		a.Rendering.startTurn([]byte(`"assistant"`))
 	}
 	return true
 }
 
-// enter says whether n more bytes may enter the key.
-func (a *Answer) enter(n int) bool {
-	if a.partial || n > a.KeyBytesLeft {
-		a.partial = true
+// reserveKeyBytes says whether n more bytes may enter the key.
+func (a *Answer) reserveKeyBytes(n int) bool {
+	if a.keyIncomplete || n > a.KeyBytesLeft {
+		a.keyIncomplete = true
 		return false
 	}
 	a.KeyBytesLeft -= n
 	return true
 }
 
-// response learns from the response object that a Responses stream ends with.
-func (a *Answer) response(kind, raw []byte) {
+// readResponse learns from the response object that a Responses stream ends with.
+func (a *Answer) readResponse(kind, raw []byte) {
 	switch string(kind) {
 	case `"response.completed"`, `"response.incomplete"`:
 		a.Done = true
@@ -333,46 +333,46 @@ func (a *Answer) Whole(raw []byte) {
 			first := true
 			each(value, func(choice []byte) {
 				if first {
-					a.wholeChoice(choice)
+					a.readWholeChoice(choice)
 				}
 				first = false
 			})
 		case `"output"`:
-			if a.Rendering != nil && a.Rendering.answer == answerTurn && a.enter(len(value)) {
+			if a.Rendering != nil && a.Rendering.answer == answerTurn && a.reserveKeyBytes(len(value)) {
 				a.Rendering.items(value)
 			}
 		}
 	})
 }
 
-func (a *Answer) wholeChoice(raw []byte) {
+func (a *Answer) readWholeChoice(raw []byte) {
 	members(raw, func(key, value []byte) {
 		switch string(key) {
 		case `"message"`:
-			if a.Rendering != nil && a.Rendering.answer == answerTurn && a.enter(len(value)) {
+			if a.Rendering != nil && a.Rendering.answer == answerTurn && a.reserveKeyBytes(len(value)) {
 				a.Rendering.message(value)
 			}
 		case `"text"`:
-			a.plain(value, true)
+			a.readText(value, true)
 		}
 	})
 }
 
 // Finish is the key of the prompt with its answer; nil when it is not known.
 func (a *Answer) Finish() prefix.Key {
-	if a.Rendering == nil || a.Rendering.answer == answerUnknown || a.partial {
+	if a.Rendering == nil || a.Rendering.answer == answerUnknown || a.keyIncomplete {
 		return nil
 	}
 	return a.Rendering.hash.Key()
 }
 
-// read takes an engine's usage object; it says whether that is one.
+// readEvent takes an engine's usage object; it says whether that is one.
 func (u *Usage) read(raw []byte) bool {
-	return eachFigure(raw, func(field usageField, value []byte) { count(u.figure(field), value) })
+	return eachUsageField(raw, func(field usageField, value []byte) { parseCount(u.fieldOf(field), value) })
 }
 
-// figure is where a number of a usage is kept; nil for another one.
-func (u *Usage) figure(field usageField) *Figure {
+// fieldOf is where a number of a usage is kept; nil for another one.
+func (u *Usage) fieldOf(field usageField) *Figure {
 	switch field {
 	case fieldPrompt:
 		return &u.Prompt
@@ -384,9 +384,9 @@ func (u *Usage) figure(field usageField) *Figure {
 	return nil
 }
 
-// eachFigure calls do for the members of an engine's usage object that are kept; it says
+// eachUsageField calls do for the members of an engine's usage object that are kept; it says
 // whether raw is an object.
-func eachFigure(raw []byte, do func(field usageField, value []byte)) bool {
+func eachUsageField(raw []byte, do func(field usageField, value []byte)) bool {
 	if kindOf(raw) != '{' {
 		return false
 	}
@@ -406,8 +406,8 @@ func eachFigure(raw []byte, do func(field usageField, value []byte)) bool {
 	}) == len(raw)
 }
 
-// count takes a number of tokens; one that cannot be is as good as none.
-func count(into *policy.Maybe[int], raw []byte) {
+// parseCount takes a number of tokens; one that cannot be is as good as none.
+func parseCount(into *policy.Maybe[int], raw []byte) {
 	if n, err := strconv.Atoi(string(raw)); err == nil && n >= 0 && n <= maxRequested {
 		*into = policy.Known(n)
 	}

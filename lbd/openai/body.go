@@ -167,7 +167,7 @@ func ReadCall(body []byte, seed uint64) (Call, error) {
 	in := cursor{data: body}
 	if !utf8.Valid(body) {
 		// An engine may treat it as an internal error, and so would every other engine after a retry.
-		return c, &malformed{body, firstInvalid(body), "UTF-8"}
+		return c, &malformedError{body, firstInvalid(body), "UTF-8"}
 	}
 	if err := in.open('{', "'{'"); err != nil {
 		return c, err
@@ -190,7 +190,7 @@ func ReadCall(body []byte, seed uint64) (Call, error) {
 		}
 		c.addToSum(key.of(body), v.of(body))
 		c.guarded |= guardedField(key.of(body), v.of(body))
-		if err := c.member(key.of(body), v); err != nil {
+		if err := c.readMember(key.of(body), v); err != nil {
 			return c, err
 		}
 	}
@@ -200,8 +200,8 @@ func ReadCall(body []byte, seed uint64) (Call, error) {
 	return c, nil
 }
 
-// member processes a top-level member.
-func (c *Call) member(key []byte, value Span) error {
+// readMember processes a top-level member.
+func (c *Call) readMember(key []byte, value Span) error {
 	f := c.field(key)
 	switch {
 	case f != nil && *f != Span{}:
@@ -406,8 +406,8 @@ type Edit struct {
 	With []byte
 }
 
-// rename is the edit that writes the real name in place of an alias.
-func (c *Call) rename(real string) Edit {
+// renameModel is the edit that writes the real name in place of an alias.
+func (c *Call) renameModel(real string) Edit {
 	quoted, _ := json.Marshal(real) // a string always marshals
 	return Edit{c.model, quoted}
 }
@@ -432,16 +432,16 @@ type Changes struct {
 
 // Changes returns the balancer's changes: the real model name for an alias, and the request for a
 // stream's usage.
-func (c *Call) Changes(e *Endpoint, stands ResolvedModel) Changes {
+func (c *Call) Changes(e *Endpoint, resolved ResolvedModel) Changes {
 	ch := Changes{
 		Stream: c.streamRequested(), Continuable: c.continuable(e), CountsRequested: c.countsRequested(),
 		NamesMaxTokens: c.maxTokens != Span{}, SetsBounds: c.setsBounds(),
 	}
-	if name, _ := c.ModelName(); string(name) != stands.Model && stands.Adapter == "" {
-		ch.Edits = append(ch.Edits, c.rename(stands.Model))
+	if name, _ := c.ModelName(); string(name) != resolved.Model && resolved.Adapter == "" {
+		ch.Edits = append(ch.Edits, c.renameModel(resolved.Model))
 	}
 	if e.streams && ch.Stream {
-		if ask, needed := c.askUsage(); needed {
+		if ask, needed := c.requestUsage(); needed {
 			ch.Edits = append(ch.Edits, ask)
 			ch.HideUsage = true
 		}
@@ -452,9 +452,9 @@ func (c *Call) Changes(e *Endpoint, stands ResolvedModel) Changes {
 	return ch
 }
 
-// askUsage is the edit that makes a stream end with its usage; needed is false
+// requestUsage is the edit that makes a stream end with its usage; needed is false
 // when the client asked for that itself or the options are not an object.
-func (c *Call) askUsage() (e Edit, needed bool) {
+func (c *Call) requestUsage() (e Edit, needed bool) {
 	const ask = `"include_usage":true`
 	raw := c.streamOptions.of(c.body)
 	switch kindOf(raw) {
@@ -464,13 +464,13 @@ func (c *Call) askUsage() (e Edit, needed bool) {
 	case 'n':
 		return Edit{c.streamOptions, []byte(`{` + ask + `}`)}, true
 	case '{':
-		return c.askInOptions(raw, ask)
+		return c.requestUsageInOptions(raw, ask)
 	}
 	return Edit{}, false
 }
 
-// askInOptions edits stream options that are there already.
-func (c *Call) askInOptions(raw []byte, ask string) (Edit, bool) {
+// requestUsageInOptions edits stream options that are there already.
+func (c *Call) requestUsageInOptions(raw []byte, ask string) (Edit, bool) {
 	in := cursor{data: raw}
 	_ = in.open('{', "")
 	found := Span{}
@@ -507,12 +507,12 @@ func ApplyInPlace(body []byte, edits []Edit) []byte {
 	// The text between edits is moved so that nothing is overwritten that is still to be
 	// moved: what moves to the front from the front on, what moves to the back from the back.
 	for i := range edits {
-		if at, end, by := between(edits, i, len(body)); by < 0 {
+		if at, end, by := textAfterEdit(edits, i, len(body)); by < 0 {
 			copy(out[at+by:], body[at:end])
 		}
 	}
 	for i := range slices.Backward(edits) {
-		if at, end, by := between(edits, i, len(body)); by > 0 {
+		if at, end, by := textAfterEdit(edits, i, len(body)); by > 0 {
 			copy(out[at+by:end+by], body[at:end])
 		}
 	}
@@ -524,8 +524,8 @@ func ApplyInPlace(body []byte, edits []Edit) []byte {
 	return out
 }
 
-// between is the text after edit i and before the next one, and by how many bytes it moves.
-func between(edits []Edit, i, end int) (from, to, by int) {
+// textAfterEdit is the text after edit i and before the next one, and by how many bytes it moves.
+func textAfterEdit(edits []Edit, i, end int) (from, to, by int) {
 	if to = end; i+1 < len(edits) {
 		to = edits[i+1].From
 	}

@@ -34,7 +34,7 @@ const (
 	outside       maskState = iota // of strings and of what is hidden
 	inString                       //
 	inEscape                       // behind a backslash in a string
-	behindName                     // a string that tells of the cache has ended
+	afterName                     // a string that tells of the cache has ended
 	inValue                        // what is hidden
 	inValueString                  // a string in it
 	inValueEscape                  //
@@ -49,13 +49,13 @@ func (m *CacheMask) Hide(piece []byte) {
 				m.state, m.length = inString, 0
 			}
 		case inString:
-			m.str(c)
+			m.stringByte(c)
 		case inEscape:
 			m.state = inString
-		case behindName:
-			m.behind(c)
+		case afterName:
+			m.afterStringByte(c)
 		case inValue:
-			piece[i] = m.value(c)
+			piece[i] = m.valueByte(c)
 		case inValueString:
 			switch c {
 			case '\\':
@@ -69,8 +69,8 @@ func (m *CacheMask) Hide(piece []byte) {
 	}
 }
 
-// str takes a byte of a string.
-func (m *CacheMask) str(c byte) {
+// stringByte takes a byte of a string.
+func (m *CacheMask) stringByte(c byte) {
 	switch {
 	case c == '\\':
 		m.state, m.length = inEscape, maxCacheName // no name that is looked for has one
@@ -78,7 +78,7 @@ func (m *CacheMask) str(c byte) {
 		m.state = outside // JSON has none in a string: this was no JSON, the next line may be
 	case c == '"':
 		if m.state = outside; m.namesCache() {
-			m.state = behindName
+			m.state = afterName
 		}
 	case m.length < maxCacheName:
 		m.name[m.length] = c
@@ -102,9 +102,9 @@ func (m *CacheMask) namesCache() bool {
 	return false
 }
 
-// behind takes a byte after a string that tells of the cache: it is a name if a colon
+// afterStringByte takes a byte after a string that tells of the cache: it is a name if a colon
 // follows.
-func (m *CacheMask) behind(c byte) {
+func (m *CacheMask) afterStringByte(c byte) {
 	switch c {
 	case ' ', '\t', '\r', '\n':
 	case ':':
@@ -114,9 +114,9 @@ func (m *CacheMask) behind(c byte) {
 	}
 }
 
-// value takes a byte of a value that is hidden and gives the byte that replaces it: of
+// valueByte takes a byte of a value that is hidden and gives the byte that replaces it: of
 // a number the first byte is 0 and the others are spaces.
-func (m *CacheMask) value(c byte) byte {
+func (m *CacheMask) valueByte(c byte) byte {
 	switch {
 	case '0' <= c && c <= '9', c == '-':
 		if m.number {

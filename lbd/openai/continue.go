@@ -19,7 +19,7 @@ func forbids(key, value []byte) bool {
 	case `"skip_special_tokens"`: // then the text has marks that a prompt must not repeat
 		return kindOf(value) == 'f'
 	case `"modalities"`:
-		return lists(value, "audio")
+		return arrayContains(value, "audio")
 	case `"structured_outputs"`, `"structural_tag"`, `"grammar"`, `"regex"`, `"ebnf"`, `"json_schema"`, // vLLM's and SGLang's
 		`"suffix"`, `"audio"`, `"prompt_embeds"`, `"truncate_prompt_tokens"`, `"kv_transfer_params"`:
 		return kindOf(value) != 'n'
@@ -27,8 +27,8 @@ func forbids(key, value []byte) bool {
 	return bytes.HasPrefix(key, []byte(`"guided_`)) && kindOf(value) != 'n'
 }
 
-// lists reports whether an array contains a text.
-func lists(array []byte, word string) (found bool) {
+// arrayContains reports whether an array contains a text.
+func arrayContains(array []byte, word string) (found bool) {
 	each(array, func(element []byte) {
 		if kindOf(element) == '"' {
 			plain, _ := text(element, nil)
@@ -92,11 +92,11 @@ func ContinuationBody(e *Endpoint, body, soFar []byte, tokens, implied int, coun
 		grown := Growth(edits, counts.From)
 		counts.From, counts.To = counts.From+grown, counts.To+grown
 	}()
-	edits = append(edits, c.reduce(c.maxTokens, tokens, 1)...)
-	edits = append(edits, c.reduce(c.maxCompletion, tokens, 1)...)
-	edits = append(edits, c.reduce(c.minTokens, tokens, 0)...)
+	edits = append(edits, c.reduceBound(c.maxTokens, tokens, 1)...)
+	edits = append(edits, c.reduceBound(c.maxCompletion, tokens, 1)...)
+	edits = append(edits, c.reduceBound(c.minTokens, tokens, 0)...)
 	if left := implied - tokens; tokens > 0 && left > 0 {
-		edits = append(edits, c.set(setting{member: `"max_tokens":` + strconv.Itoa(left)})...)
+		edits = append(edits, c.setMembers(setting{member: `"max_tokens":` + strconv.Itoa(left)})...)
 	}
 	return applyEdits(make([]byte, 0, len(body)+len(soFar)+ContinuationOverhead), body, edits), true
 }
@@ -142,8 +142,8 @@ func breaksContinuation(c *Call, soFar []byte) bool {
 	return false
 }
 
-// reduce takes tokens off a bound, down to least; no edit where it is no number.
-func (c *Call) reduce(s Span, tokens, least int) []Edit {
+// reduceBound takes tokens off a bound, down to least; no edit where it is no number.
+func (c *Call) reduceBound(s Span, tokens, least int) []Edit {
 	n, ok := wholeNumber(s.of(c.body))
 	if !ok || tokens == 0 {
 		return nil
@@ -201,7 +201,7 @@ func (c *Call) extendChat(soFar []byte) ([]Edit, bool) {
 	message = append(append(message, soFar...), `"}`...)
 	end := c.messages.To - 1
 	edits := []Edit{{Span{end, end}, message}}
-	return append(edits, c.set(
+	return append(edits, c.setMembers(
 		setting{c.continueFinal, `"continue_final_message":true`, "true"}, setting{c.addPrompt, `"add_generation_prompt":false`, "false"},
 	)...), true
 }
@@ -228,9 +228,9 @@ type setting struct {
 	member, value string
 }
 
-// set is the edits that give members their values, those that are not there yet
+// setMembers is the edits that give members their values, those that are not there yet
 // in one place.
-func (c *Call) set(settings ...setting) []Edit {
+func (c *Call) setMembers(settings ...setting) []Edit {
 	var edits []Edit
 	var added []byte
 	for _, f := range settings {

@@ -12,10 +12,10 @@ import (
 //
 // It has the seed of the prefix keys: the balancers of a service agree on it, and nobody
 // else can test a prompt against it.
-func (c *Call) Fingerprint(e *Endpoint, stands ResolvedModel) uint64 {
+func (c *Call) Fingerprint(e *Endpoint, resolved ResolvedModel) uint64 {
 	h := xxh3.HashStringSeed(e.Path, c.seed)
-	h = xxh3.HashStringSeed(stands.Model, h)
-	h = xxh3.HashStringSeed(stands.Adapter, h)
+	h = xxh3.HashStringSeed(resolved.Model, h)
+	h = xxh3.HashStringSeed(resolved.Adapter, h)
 	var sum [8]byte
 	binary.LittleEndian.PutUint64(sum[:], c.sum)
 	return max(1, xxh3.HashSeed(sum[:], h))

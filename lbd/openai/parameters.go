@@ -167,7 +167,7 @@ func publicHost(host string) bool {
 	host = strings.ToLower(strings.TrimSuffix(strings.Trim(host, "[]"), "."))
 	if a, err := netip.ParseAddr(host); err == nil {
 		a = a.Unmap()
-		return a.IsGlobalUnicast() && !a.IsPrivate() && !carrierGrade.Contains(a) && !translated.Contains(a)
+		return a.IsGlobalUnicast() && !a.IsPrivate() && !carrierGradeNAT.Contains(a) && !nat64Prefix.Contains(a)
 	}
 	last := host[strings.LastIndexByte(host, '.')+1:]
 	switch {
@@ -180,6 +180,6 @@ func publicHost(host string) bool {
 }
 
 var (
-	carrierGrade = netip.MustParsePrefix("100.64.0.0/10")
-	translated   = netip.MustParsePrefix("64:ff9b::/96") // an IPv4 address behind NAT64
+	carrierGradeNAT = netip.MustParsePrefix("100.64.0.0/10")
+	nat64Prefix   = netip.MustParsePrefix("64:ff9b::/96") // an IPv4 address behind NAT64
 )

@@ -14,22 +14,22 @@ import (
 // maxDepth is how deep JSON may nest: tool schemas reach about twenty.
 const maxDepth = 256
 
-// malformed is a place where a body stops being JSON.
-type malformed struct {
+// malformedError is a place where a body stops being JSON.
+type malformedError struct {
 	data []byte
 	at   int
-	want string
+	expected string
 }
 
 // Error names the place by byte, line and column, and what stands there.
-func (m *malformed) Error() string {
+func (m *malformedError) Error() string {
 	before := m.data[:m.at]
 	line := bytes.Count(before, []byte{'\n'}) + 1
 	column := m.at - bytes.LastIndexByte(before, '\n')
-	return fmt.Sprintf("byte %d (line %d, column %d): want %s, found %s", m.at, line, column, m.want, m.found())
+	return fmt.Sprintf("byte %d (line %d, column %d): want %s, found %s", m.at, line, column, m.expected, m.found())
 }
 
-func (m *malformed) found() string {
+func (m *malformedError) found() string {
 	if m.at >= len(m.data) {
 		return "the end of the body"
 	}
@@ -60,7 +60,7 @@ type cursor struct {
 	depth int
 }
 
-func (c *cursor) fail(want string) error { return &malformed{c.data, min(c.at, len(c.data)), want} }
+func (c *cursor) fail(want string) error { return &malformedError{c.data, min(c.at, len(c.data)), want} }
 
 // peek is the next byte that is not white space, 0 at the end.
 func (c *cursor) peek() byte {
@@ -121,7 +121,7 @@ func (c *cursor) key() (Span, error) {
 	return key, nil
 }
 
-// value reads one value of any kind.
+// valueByte reads one value of any kind.
 func (c *cursor) value() (Span, error) {
 	b := c.peek()
 	v := Span{From: c.at}
@@ -233,7 +233,7 @@ func (c *cursor) number() error {
 	return nil
 }
 
-// str reads a string whose opening quote is next.
+// stringByte reads a string whose opening quote is next.
 func (c *cursor) str() error {
 	c.at++
 	for {
@@ -304,7 +304,7 @@ func plainBytes(b []byte) int {
 	return n
 }
 
-// text is what a quoted string says. scratch is used when the string holds
+// hasText is what a quoted string says. scratch is used when the string holds
 // escapes; one whose escapes mean nothing (half a surrogate pair) says its raw
 // bytes.
 func text(raw, scratch []byte) (plain, memory []byte) {

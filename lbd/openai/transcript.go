@@ -9,7 +9,7 @@ import (
 // Transcript is what a client has of a streamed answer that can be continued
 // elsewhere when its target fails. A nil one belongs to an answer that cannot.
 type Transcript struct {
-	// text is the pieces of the answer as JSON writes them, without their quotes:
+	// hasText is the pieces of the answer as JSON writes them, without their quotes:
 	// in a row they are one string again. Nil before the first and after the loss.
 	text *buffer.Buffer
 	// Memory accounts for the text; nil = nothing does. BytesLeft is how many bytes may still
@@ -17,7 +17,7 @@ type Transcript struct {
 	Memory    TextMemory
 	BytesLeft int
 	head      chunkHead
-	role      bool // the client knows whose turn it is, by a word or by the text
+	roleKnown      bool // the client knows whose turn it is, by a word or by the text
 	// ended: the reason why the answer came to its end has passed; closed: so has
 	// the end of the stream.
 	ended, closed bool
@@ -65,8 +65,8 @@ func (s *Transcript) Ending(e *Endpoint) []byte {
 // was not said.
 type chunkHead struct{ id, created, model []byte }
 
-// noteChunk keeps what the first chunk says of the answer.
-func (s *Transcript) noteChunk(key, value []byte) {
+// recordHead keeps what the first chunk says of the answer.
+func (s *Transcript) recordHead(key, value []byte) {
 	if s == nil {
 		return
 	}
@@ -89,8 +89,8 @@ func (h *chunkHead) field(key []byte) *[]byte {
 	return nil
 }
 
-// add adds a quoted piece of the answer.
-func (s *Transcript) add(quoted []byte) {
+// appendText adds a quoted piece of the answer.
+func (s *Transcript) appendText(quoted []byte) {
 	if s == nil || s.lost {
 		return
 	}
@@ -100,7 +100,7 @@ func (s *Transcript) add(quoted []byte) {
 		return
 	}
 	s.BytesLeft -= len(piece)
-	s.role = true
+	s.roleKnown = true
 	if s.text == nil || cap(s.text.B)-len(s.text.B) < len(piece) {
 		if !s.reserve(len(piece)) {
 			s.Discard()
@@ -137,22 +137,22 @@ func (s *Transcript) Text() []byte {
 	return s.text.B
 }
 
-// noteRole notes that the client was told whose turn it is.
-func (s *Transcript) noteRole() {
+// recordRole notes that the client was told whose turn it is.
+func (s *Transcript) recordRole() {
 	if s != nil {
-		s.role = true
+		s.roleKnown = true
 	}
 }
 
-// end notes that the answer has come to its end.
-func (s *Transcript) end() {
+// markEnded notes that the answer has come to its end.
+func (s *Transcript) markEnded() {
 	if s != nil {
 		s.ended = true
 	}
 }
 
-// close notes that the stream has.
-func (s *Transcript) close() {
+// markClosed notes that the stream has.
+func (s *Transcript) markClosed() {
 	if s != nil {
 		s.ended, s.closed = true, true
 	}

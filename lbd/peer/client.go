@@ -27,7 +27,7 @@ import (
 const (
 	defaultInterval = 100 * time.Millisecond // SkyLB's heartbeat (section 3.3)
 	defaultTimeout  = time.Second            // the core calls a peer lost after a second of silence
-	regionEvery     = time.Second            // as often as top draws
+	regionInterval     = time.Second            // as often as top draws
 	maxInFlight     = 4                      // round trips up to 400 ms still bring a report each interval
 	rttWindow       = 32                     // about three seconds of round trips
 	jitterShare     = 0.1                    // spreads the heartbeats of many balancers
@@ -266,10 +266,10 @@ func (l *link) heartbeat(ctx context.Context) {
 		err = fmt.Errorf("answers with this balancer's own id %s: each balancer needs its own", hb.ID)
 	}
 	if err != nil {
-		l.failed(sent, err)
+		l.recordFailure(sent, err)
 		return
 	}
-	models := sane(hb.Models)
+	models := dropInvalidLoads(hb.Models)
 	if hb.Draining {
 		models = nil
 	}
@@ -284,8 +284,8 @@ func (l *link) heartbeat(ctx context.Context) {
 	})
 }
 
-// sane drops impossible figures of a peer's loads and returns one load per model, sorted.
-func sane(loads []core.ModelLoad) []core.ModelLoad {
+// dropInvalidLoads drops impossible figures of a peer's loads and returns one load per model, sorted.
+func dropInvalidLoads(loads []core.ModelLoad) []core.ModelLoad {
 	loads = slices.DeleteFunc(loads, func(l core.ModelLoad) bool {
 		return min(l.Replicas, l.Available, l.Queued, l.Outstanding) < 0
 	})
@@ -324,9 +324,9 @@ func (l *link) recordAnswer(sent time.Time, trip time.Duration, draining bool) (
 	return rtt, newest
 }
 
-// failed notes a heartbeat that went unanswered; one that was overtaken by a later
+// recordFailure notes a heartbeat that went unanswered; one that was overtaken by a later
 // answer is no news.
-func (l *link) failed(sent time.Time, err error) {
+func (l *link) recordFailure(sent time.Time, err error) {
 	reason := explain(err, l.client.opts.Timeout)
 	l.mu.Lock()
 	changed := l.reason != reason && !sent.Before(l.sent)
@@ -357,7 +357,7 @@ func (l *link) watchRegion(ctx context.Context) {
 			l.region, l.regionAt = region, sent.Add(time.Since(sent)/2)
 			l.mu.Unlock()
 		}
-		timer.Reset(max(regionEvery-time.Since(sent), regionEvery/10))
+		timer.Reset(max(regionInterval-time.Since(sent), regionInterval/10))
 	}
 }
 

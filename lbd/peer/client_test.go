@@ -425,7 +425,7 @@ func FuzzHeartbeat(f *testing.F) {
 // A peer whose figures cannot be is not believed: a share of memory outside 0..1
 // counts as unknown, a negative count drops the model.
 func TestImpossiblePeerFiguresAreDropped(t *testing.T) {
-	got := sane([]core.ModelLoad{
+	got := dropInvalidLoads([]core.ModelLoad{
 		{Model: "c", KV: policy.Known(0.5)},
 		{Model: "b", KV: policy.Known(7.0)},
 		{Model: "a", KV: policy.Known(math.NaN())},

@@ -21,8 +21,8 @@ const PathPrefixes = "/skyserve/v1/prefixes"
 
 // Bounds of what balancers of one region tell each other, each with its reason.
 const (
-	prefixesEvery   = time.Second            // what a balancer takes with it when it dies at once
-	moreAfter       = 100 * time.Millisecond // ten pages a second: more than 500 prompts of 32 KB
+	prefixesInterval   = time.Second            // what a balancer takes with it when it dies at once
+	moreInterval       = 100 * time.Millisecond // ten pages a second: more than 500 prompts of 32 KB
 	maxPrefixes     = 256 << 10              // a page, as JSON
 	pageBytes       = 128 << 10              // a page, as the core measures it: base64 and names fit
 	sinkEntries     = 32                     // in one event: the balancer decides about requests between two
@@ -129,7 +129,7 @@ func (s *SharedPrefix) check() error {
 type follower struct {
 	boot   string
 	since  uint64
-	begun  bool   // all of what the peer knew at first has come
+	synced  bool   // all of what the peer knew at first has come
 	reason string // what was wrong with the last answer
 }
 
@@ -145,19 +145,19 @@ func (l *link) followPrefixes(ctx context.Context, jitter *rand.Rand) {
 			return
 		case <-timer.C:
 		}
-		wait := prefixesEvery
-		if l.askPrefixes(ctx, &f) {
-			wait = moreAfter
+		wait := prefixesInterval
+		if l.fetchPrefixes(ctx, &f) {
+			wait = moreInterval
 		}
 		timer.Reset(wait + time.Duration((2*jitter.Float64()-1)*jitterShare*float64(wait)))
 	}
 }
 
-// askPrefixes asks once and hands over what is new. It reports whether there is
+// fetchPrefixes asks once and hands over what is new. It reports whether there is
 // more to be had.
-func (l *link) askPrefixes(ctx context.Context, f *follower) (more bool) {
+func (l *link) fetchPrefixes(ctx context.Context, f *follower) (more bool) {
 	query := url.Values{"since": {strconv.FormatUint(f.since, 10)}, "boot": {f.boot}}
-	if !f.begun {
+	if !f.synced {
 		query.Set("all", "true")
 	}
 	var p Prefixes
@@ -173,7 +173,7 @@ func (l *link) askPrefixes(ctx context.Context, f *follower) (more bool) {
 	if err == nil {
 		entries, err = p.decode(time.Since(sent) / 2)
 	}
-	l.noteFollowed(f, err)
+	l.logPrefixesError(f, err)
 	if err != nil {
 		return false
 	}
@@ -181,13 +181,13 @@ func (l *link) askPrefixes(ctx context.Context, f *follower) (more bool) {
 		l.client.opts.Sink(core.Event{Kind: core.EventPeerCacheUpdates, Target: l.cfg.ID, CacheUpdates: entries[:min(len(entries), sinkEntries)]})
 	}
 	more = p.More && (p.Boot != f.boot || p.Next > f.since)
-	f.boot, f.since, f.begun = p.Boot, p.Next, f.begun || !p.More
+	f.boot, f.since, f.synced = p.Boot, p.Next, f.synced || !p.More
 	return more
 }
 
-// noteFollowed logs what is wrong with a peer's answers, once until it changes.
+// logPrefixesError logs what is wrong with a peer's answers, once until it changes.
 // That a peer does not answer at all is for the heartbeats to say.
-func (l *link) noteFollowed(f *follower, err error) {
+func (l *link) logPrefixesError(f *follower, err error) {
 	l.mu.Lock()
 	answers := !l.receivedAt.IsZero() && l.reason == ""
 	l.mu.Unlock()

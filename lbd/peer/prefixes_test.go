@@ -306,7 +306,7 @@ func FuzzPrefixes(f *testing.F) {
 		defer c.Close()
 		b := &balancer{answer: func(*http.Request) (int, string, error) { return 200, string(body), nil }}
 		l := &link{client: c, cfg: near, hc: &http.Client{Transport: b}}
-		l.askPrefixes(t.Context(), &follower{})
+		l.fetchPrefixes(t.Context(), &follower{})
 		for _, e := range got {
 			if e.Replica == "" || e.Age < 0 || e.SessionAge < 0 || len(e.Key) > maxSharedHashes || e.Forgotten == (len(e.Key) > 0) {
 				t.Errorf("believed %+v", e)

@@ -6,7 +6,7 @@ package prefix
 type descent struct {
 	known bool    // whether the tree still has the shape it had
 	path  []int32 // nodes whose whole edges match, from the top
-	above int     // hashes of path
+	pathDepth int     // hashes of path
 	depth int     // hashes that match in all
 	tip   int32   // the node whose edge matches in part, or none
 	hash  uint64  // the last hash that matches
@@ -31,12 +31,12 @@ func (d *descent) after(i int) int32 {
 // push makes id, whose whole edge matches, the end of the path.
 func (d *descent) push(id int32) {
 	d.path = append(d.path, id)
-	d.above, d.tip = d.depth, none
+	d.pathDepth, d.tip = d.depth, none
 }
 
 // extendTo says that all of key is on the path.
 func (d *descent) extendTo(key Key) {
-	d.above, d.depth, d.hash = len(key), len(key), key[len(key)-1]
+	d.pathDepth, d.depth, d.hash = len(key), len(key), key[len(key)-1]
 }
 
 // isPrefixOf reports whether key begins with everything that matched. A hash stands
@@ -69,8 +69,8 @@ func (t *Tree) descend(key Key) {
 // reports whether all of it matches.
 func (t *Tree) followEdge(id int32, key Key) bool {
 	d, n := &t.walked, t.node(id)
-	d.depth = d.above + t.commonHashes(n, key[d.above:], max(1, d.depth-d.above))
-	if d.depth-d.above < int(n.length) {
+	d.depth = d.pathDepth + t.commonHashes(n, key[d.pathDepth:], max(1, d.depth-d.pathDepth))
+	if d.depth-d.pathDepth < int(n.length) {
 		d.tip = id
 		return false
 	}

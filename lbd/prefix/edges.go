@@ -38,7 +38,7 @@ func (e *edges) words(at uint32, n int) []uint64 {
 
 func (e *edges) header(at uint32) *uint64 { return &e.chunks[at>>edgeBits][at&edgeMask] }
 
-func piece(size int, owner int32) uint64 { return uint64(size)<<32 | uint64(uint32(owner)) }
+func pieceHeader(size int, owner int32) uint64 { return uint64(size)<<32 | uint64(uint32(owner)) }
 
 // setOwner makes node id the owner of the piece at at.
 func (e *edges) setOwner(at uint32, id int32) {
@@ -46,14 +46,14 @@ func (e *edges) setOwner(at uint32, id int32) {
 	*h = *h>>32<<32 | uint64(uint32(id))
 }
 
-// put writes a piece of node owner's.
-func (e *edges) put(words []uint64, owner int32) uint32 {
+// appendPiece writes a piece of node owner's.
+func (e *edges) appendPiece(words []uint64, owner int32) uint32 {
 	size := len(words) + 1
 	if len(e.chunks) == 0 || e.fill[e.head]+size > edgeChunk {
 		e.openChunk()
 	}
 	at := e.head<<edgeBits | uint32(e.fill[e.head])
-	*e.header(at) = piece(size, owner)
+	*e.header(at) = pieceHeader(size, owner)
 	copy(e.words(at+1, len(words)), words)
 	e.fill[e.head] += size
 	e.live[e.head] += size
@@ -99,21 +99,21 @@ func (e *edges) releaseChunk(chunk uint32) {
 	e.freeChunks = append(e.freeChunks, chunk)
 }
 
-// cut makes two pieces of the one at at, which is that of an edge of length
+// splitPiece makes two pieces of the one at at, which is that of an edge of length
 // hashes, where the edge is cut after k of them: the upper keeps its place and
 // goes to node up, the lower is returned. Nothing is copied: the hash before
 // the cut is kept in the upper node and the one behind it in the lower, so one
 // of their words is free to be the header of the lower piece.
-func (e *edges) cut(at uint32, length, k int, up, low int32) uint32 {
+func (e *edges) splitPiece(at uint32, length, k int, up, low int32) uint32 {
 	lower := at + uint32(k)
 	if size := int(*e.header(at)>>32) - k; size > 0 {
-		*e.header(lower) = piece(size, low)
-		if !inner(length - k) {
+		*e.header(lower) = pieceHeader(size, low)
+		if !hasInner(length - k) {
 			e.free(lower)
 		}
 	}
-	*e.header(at) = piece(k, up)
-	if !inner(k) {
+	*e.header(at) = pieceHeader(k, up)
+	if !hasInner(k) {
 		e.free(at)
 	}
 	return lower
@@ -150,7 +150,7 @@ func (e *edges) rewrite(chunk uint32, moved func(owner int32, at uint32)) {
 		h := e.chunks[chunk][from]
 		size, owner := int(h>>32), int32(uint32(h))
 		if owner != 0 {
-			moved(owner, e.put(e.chunks[chunk][from+1:from+size], owner))
+			moved(owner, e.appendPiece(e.chunks[chunk][from+1:from+size], owner))
 		}
 		from += size
 	}

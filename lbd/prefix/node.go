@@ -30,7 +30,7 @@ const (
 type node struct {
 	first, last  uint64
 	start        time.Duration // when the marked answer's session began
-	low          uint64        // targets 0 to 63; see Tree.word for the others
+	lowTargets          uint64        // targets 0 to 63; see Tree.word for the others
 	parent       int32
 	child        int32  // first child
 	left, right  int32  // siblings
@@ -72,9 +72,9 @@ func (n *node) setLatest(target int) {
 // latest is the target that was sent the node last, -1 if that is not known.
 func (n *node) latest() int { return int(n.tags>>latestShift) - 1 }
 
-// inner reports whether an edge of so many hashes has any between its first
+// hasInner reports whether an edge of so many hashes has any between its first
 // and its last.
-func inner(length int) bool { return length > 2 }
+func hasInner(length int) bool { return length > 2 }
 
 func (t *Tree) node(id int32) *node { return &t.chunks[id>>chunkBits][id&chunkMask] }
 
@@ -92,7 +92,7 @@ func (t *Tree) hash(n *node, i int) uint64 {
 // hashes appends n's edge to into.
 func (t *Tree) hashes(n *node, into []uint64) []uint64 {
 	into = append(into, n.first)
-	if inner(int(n.length)) {
+	if hasInner(int(n.length)) {
 		into = append(into, t.edges.words(n.edge+1, int(n.length)-2)...)
 	}
 	if n.length > 1 {
@@ -105,14 +105,14 @@ func (t *Tree) hashes(n *node, into []uint64) []uint64 {
 func (t *Tree) setEdge(id int32, hashes []uint64) {
 	n := t.node(id)
 	n.first, n.last, n.length = hashes[0], hashes[len(hashes)-1], uint16(len(hashes))
-	if inner(len(hashes)) {
-		n.edge = t.edges.put(hashes[1:len(hashes)-1], id)
+	if hasInner(len(hashes)) {
+		n.edge = t.edges.appendPiece(hashes[1:len(hashes)-1], id)
 	}
 }
 
 // dropEdge gives back the memory of node id's edge.
 func (t *Tree) dropEdge(id int32) {
-	if n := t.node(id); inner(int(n.length)) {
+	if n := t.node(id); hasInner(int(n.length)) {
 		t.edges.free(n.edge)
 	}
 }
@@ -182,11 +182,11 @@ func (t *Tree) compact(most int) {
 func (t *Tree) moveNode(from, to int32) {
 	n := t.node(to)
 	*n = *t.node(from)
-	n.low = 0
+	n.lowTargets = 0
 	t.copyTargets(from, to)
 	t.clearTargets(from)
 	t.eachTarget(to, func(target int) { t.addMember(to, target) })
-	if inner(int(n.length)) {
+	if hasInner(int(n.length)) {
 		t.edges.setOwner(n.edge, to)
 	}
 	t.index.replace(n.first, n.parent, from, to)

@@ -14,11 +14,11 @@ const (
 
 // makeNewest makes id the newest node of the owner that inserts.
 func (t *Tree) makeNewest(id int32) {
-	if t.owners[t.inserting].newest == id {
+	if t.owners[t.insertingOwner].newest == id {
 		return
 	}
 	t.unlink(id)
-	t.transfer(id, t.inserting)
+	t.transfer(id, t.insertingOwner)
 	t.linkNewest(id)
 }
 

@@ -53,7 +53,7 @@ func (t *Tree) Release(owner int) {
 
 // startInsert makes owner the one whose key is inserted now.
 func (t *Tree) startInsert(owner int) {
-	t.inserting = owner
+	t.insertingOwner = owner
 	if owner >= len(t.owners) {
 		t.ensureOwner(owner)
 	}
@@ -155,17 +155,17 @@ func (t *Tree) victim() int32 {
 	}
 	for {
 		share := t.weight / max(1, t.active)
-		over := t.owners[t.inserting].weight > share
+		over := t.owners[t.insertingOwner].weight > share
 		if over {
-			if id := t.oldestLeaf(t.inserting); id != none {
+			if id := t.oldestLeaf(t.insertingOwner); id != none {
 				return id
 			}
 		}
-		if t.owners[t.heaviest].weight <= share || t.owners[t.heaviest].oldest == t.protected {
+		if t.owners[t.heaviest].weight <= share || t.owners[t.heaviest].oldest == t.protectedNode {
 			t.heaviest = t.heaviestOwner()
 		}
-		if w := t.owners[t.heaviest].weight; w == 0 || over && w <= share || t.owners[t.heaviest].oldest == t.protected {
-			t.protected = none // from its end on
+		if w := t.owners[t.heaviest].weight; w == 0 || over && w <= share || t.owners[t.heaviest].oldest == t.protectedNode {
+			t.protectedNode = none // from its end on
 			continue
 		}
 		if id := t.oldestLeaf(t.heaviest); id != none {
@@ -178,7 +178,7 @@ func (t *Tree) victim() int32 {
 // inserted.
 func (t *Tree) heaviestOwner() (heaviest int) {
 	for o := range t.owners {
-		if x, most := &t.owners[o], &t.owners[heaviest]; x.oldest != t.protected && (x.weight > most.weight || most.oldest == t.protected) {
+		if x, most := &t.owners[o], &t.owners[heaviest]; x.oldest != t.protectedNode && (x.weight > most.weight || most.oldest == t.protectedNode) {
 			heaviest = o
 		}
 	}
@@ -190,7 +190,7 @@ func (t *Tree) heaviestOwner() (heaviest int) {
 func (t *Tree) oldestLeaf(owner int) int32 {
 	for {
 		switch id := t.owners[owner].oldest; {
-		case id == none || id == t.protected:
+		case id == none || id == t.protectedNode:
 			return none
 		case t.node(id).child == none:
 			return id

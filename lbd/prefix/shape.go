@@ -4,8 +4,8 @@ package prefix
 func (t *Tree) addLeaf(parent int32, edge []uint64, target int) int32 {
 	id := t.allocNode()
 	*t.node(id) = node{child: none, left: none, right: none}
-	t.setOwner(id, t.inserting)
-	t.addWeight(t.inserting, weightOf(len(edge)))
+	t.setOwner(id, t.insertingOwner)
+	t.addWeight(t.insertingOwner, weightOf(len(edge)))
 	t.setEdge(id, edge)
 	t.addChild(parent, id)
 	t.addTarget(id, target)
@@ -55,8 +55,8 @@ func (t *Tree) split(id int32, k int) int32 {
 	length, last, first := int(low.length), t.hash(low, k-1), t.hash(low, k)
 	t.removeChild(id)
 	*t.node(up) = node{first: low.first, last: last, length: uint16(k), edge: low.edge, child: none, tags: low.tags &^ tagMarked}
-	if inner(length) {
-		low.edge = t.edges.cut(low.edge, length, k, up, id)
+	if hasInner(length) {
+		low.edge = t.edges.splitPiece(low.edge, length, k, up, id)
 	}
 	owner := t.ownerOf(id)
 	t.setOwner(up, owner)
@@ -99,8 +99,8 @@ func (t *Tree) mergeChild(id int32) {
 	t.unlink(c)
 	t.transfer(c, t.ownerOf(id))
 	t.addWeight(t.ownerOf(id), -nodeBytes)
-	if t.protected == id {
-		t.protected = c
+	if t.protectedNode == id {
+		t.protectedNode = c
 	}
 	t.removeChild(c)
 	t.removeChild(id)
@@ -118,7 +118,7 @@ func (t *Tree) mergeChild(id int32) {
 func (t *Tree) removeLeaf(id int32) {
 	bytes := int(t.node(id).length) * BlockBytes
 	t.eachTarget(id, func(target int) {
-		t.held[target] -= bytes
+		t.heldBytes[target] -= bytes
 		t.uncountTarget(target)
 	})
 	t.addWeight(t.ownerOf(id), -weightOf(int(t.node(id).length)))

@@ -23,7 +23,7 @@ func (t *Tree) extraWords(id int32) []uint64 {
 // word is word w of node id's targets.
 func (t *Tree) word(id int32, w int) uint64 {
 	if w == 0 {
-		return t.node(id).low
+		return t.node(id).lowTargets
 	}
 	if m := t.extraWords(id); w <= len(m) {
 		return m[w-1]
@@ -42,13 +42,13 @@ func (t *Tree) addTarget(id int32, target int) bool {
 	}
 	w, bit := target/64, uint64(1)<<(target%64)
 	if w == 0 {
-		t.node(id).low |= bit
+		t.node(id).lowTargets |= bit
 	} else {
 		t.widenTargets(id, w)
 		t.extraWords(id)[w-1] |= bit
 	}
 	t.countTarget(id, target)
-	t.held[target] += int(t.node(id).length) * BlockBytes
+	t.heldBytes[target] += int(t.node(id).length) * BlockBytes
 	return true
 }
 
@@ -69,20 +69,20 @@ func (t *Tree) widenTargets(id int32, w int) {
 // unsetTarget takes target out of node id's set, and of nothing else.
 func (t *Tree) unsetTarget(id int32, target int) {
 	if w, bit := target/64, uint64(1)<<(target%64); w == 0 {
-		t.node(id).low &^= bit
+		t.node(id).lowTargets &^= bit
 	} else {
 		t.extraWords(id)[w-1] &^= bit
 	}
 }
 
 func (t *Tree) clearTargets(id int32) {
-	t.node(id).low = 0
+	t.node(id).lowTargets = 0
 	clear(t.extraWords(id))
 }
 
 // copyTargets gives node to, which has none, the targets of node from.
 func (t *Tree) copyTargets(from, to int32) {
-	t.node(to).low = t.node(from).low
+	t.node(to).lowTargets = t.node(from).lowTargets
 	if m := t.extraWords(from); slices.ContainsFunc(m, func(w uint64) bool { return w != 0 }) {
 		t.widenTargets(to, len(m))
 		copy(t.extraWords(to), m)
@@ -90,11 +90,11 @@ func (t *Tree) copyTargets(from, to int32) {
 }
 
 func (t *Tree) hasNoTargets(id int32) bool {
-	return t.node(id).low == 0 && !slices.ContainsFunc(t.extraWords(id), func(w uint64) bool { return w != 0 })
+	return t.node(id).lowTargets == 0 && !slices.ContainsFunc(t.extraWords(id), func(w uint64) bool { return w != 0 })
 }
 
 func (t *Tree) sameTargets(a, b int32) bool {
-	if t.node(a).low != t.node(b).low {
+	if t.node(a).lowTargets != t.node(b).lowTargets {
 		return false
 	}
 	for w := 1; w <= max(t.stride(a), t.stride(b)); w++ {
@@ -130,8 +130,8 @@ func (t *Tree) eachTarget(id int32, f func(target int)) {
 
 // ensureTarget makes room for what the tree counts of target.
 func (t *Tree) ensureTarget(target int) {
-	for len(t.held) <= target {
-		t.held = append(t.held, 0)
+	for len(t.heldBytes) <= target {
+		t.heldBytes = append(t.heldBytes, 0)
 		t.counts = append(t.counts, 0)
 		t.members = append(t.members, nil)
 	}

@@ -30,7 +30,7 @@ type Tree struct {
 	order    Order
 	walked   descent
 
-	held        []int        // bytes of prefixes, by target
+	heldBytes        []int        // bytes of prefixes, by target
 	counts      []int        // nodes, by target
 	members     [][]int32    // the nodes and some that were, by target
 	memberships int          // sum of counts
@@ -40,8 +40,8 @@ type Tree struct {
 	active      int     // owners with a node that were not released
 	released    []int32 // those that were
 	heaviest    int     // the owner that gave up a leaf last
-	inserting   int     // the owner of the insert at hand
-	protected   int32   // the end of what it inserted
+	insertingOwner   int     // the owner of the insert at hand
+	protectedNode   int32   // the end of what it inserted
 
 	scratch []uint64 // of grow and mergeChild
 	moved   func(owner int32, at uint32)
@@ -79,8 +79,8 @@ func (t *Tree) Nodes() int { return t.count }
 // Held returns how many bytes of prefixes the target holds; a part that several prefixes share
 // counts once.
 func (t *Tree) Held(target int) int {
-	if target < len(t.held) {
-		return t.held[target]
+	if target < len(t.heldBytes) {
+		return t.heldBytes[target]
 	}
 	return 0
 }
@@ -187,7 +187,7 @@ func (t *Tree) insert(owner int, key Key, target int, start time.Duration, answe
 			t.makeNewest(t.walked.path[i])
 		}
 	}
-	t.protected = t.walked.end()
+	t.protectedNode = t.walked.end()
 	t.evict()
 	t.edges.compact(t.moved)
 }
@@ -198,7 +198,7 @@ func (t *Tree) insertNodes(key Key, target int) (changed bool) {
 	t.descend(key)
 	d := &t.walked
 	if d.tip != none {
-		d.push(t.split(d.tip, d.depth-d.above))
+		d.push(t.split(d.tip, d.depth-d.pathDepth))
 	}
 	// Whoever has a node has those above it.
 	for i := len(d.path) - 1; i >= 0 && t.addTarget(d.path[i], target); i-- {
@@ -218,7 +218,7 @@ func (t *Tree) extend(rest []uint64, target int) {
 	if at := d.end(); t.canGrow(at, target) {
 		k := min(len(rest), maxEdge-int(t.node(at).length))
 		t.growEdge(at, rest[:k])
-		t.held[target] += k * BlockBytes
+		t.heldBytes[target] += k * BlockBytes
 		rest = rest[k:]
 	}
 	for len(rest) > 0 {
@@ -240,7 +240,7 @@ func (t *Tree) RemoveTarget(target int) {
 		t.unsetTarget(id, target)
 	}
 	t.memberships -= t.counts[target]
-	t.held[target], t.counts[target], t.members[target] = 0, 0, nil
+	t.heldBytes[target], t.counts[target], t.members[target] = 0, 0, nil
 	for _, id := range list {
 		t.prune(id)
 	}

@@ -22,8 +22,8 @@ type group struct {
 	jitter  *rand.Rand // of run, once that has begun
 }
 
-// join puts a watch into the first group that has room; p.mu is held.
-func (p *Prober) join(w *watch) {
+// joinGroup puts a watch into the first group that has room; p.mu is held.
+func (p *Prober) joinGroup(w *watch) {
 	i := slices.IndexFunc(p.groups, func(g *group) bool { return len(g.watches) < groupSize })
 	if i < 0 {
 		i = len(p.groups)
@@ -45,8 +45,8 @@ func firstTick(group int, interval time.Duration) time.Duration {
 	return time.Duration((1 - phase) * float64(interval))
 }
 
-// part takes a watch out of its group; p.mu is held.
-func (p *Prober) part(w *watch) {
+// leaveGroup takes a watch out of its group; p.mu is held.
+func (p *Prober) leaveGroup(w *watch) {
 	g := w.group
 	g.watches = slices.DeleteFunc(g.watches, func(o *watch) bool { return o == w })
 	if len(g.watches) == 0 {
@@ -66,13 +66,13 @@ func (g *group) run(ctx context.Context, first time.Duration) {
 		case <-timer.C:
 		}
 		timer.Reset(jittered(g.prober.opts.Interval, g.jitter))
-		g.fire()
+		g.tickAll()
 	}
 }
 
-// fire tells all that it is time for a probe. What is still at its last one has
+// tickAll tells all that it is time for a probe. What is still at its last one has
 // missed it.
-func (g *group) fire() {
+func (g *group) tickAll() {
 	g.prober.mu.Lock()
 	defer g.prober.mu.Unlock()
 	for _, w := range g.watches {

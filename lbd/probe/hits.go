@@ -17,7 +17,7 @@ const (
 type hitWindow struct {
 	samples []hitSample // oldest first, a step apart
 	last    hitSample
-	own     policy.Maybe[float64] // what the engine itself calls its hit rate
+	engineRate     policy.Maybe[float64] // what the engine itself calls its hit rate
 }
 
 type hitSample struct {
@@ -27,7 +27,7 @@ type hitSample struct {
 
 // add takes a page's figures into the window.
 func (h *hitWindow) add(now time.Time, f Figures) {
-	h.own = f.HitRate
+	h.engineRate = f.HitRate
 	if !f.HitTokens.Known || !f.QueryTokens.Known {
 		h.samples = h.samples[:0]
 		return
@@ -53,7 +53,7 @@ func (h *hitWindow) add(now time.Time, f Figures) {
 // prompt came.
 func (h *hitWindow) rate() policy.Maybe[float64] {
 	if len(h.samples) == 0 {
-		return h.own
+		return h.engineRate
 	}
 	queries := h.last.queries - h.samples[0].queries
 	if queries <= 0 {

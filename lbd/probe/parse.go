@@ -34,7 +34,7 @@ const (
 	pageHits
 	pageQueries
 	pageHitRate
-	pageFigures
+	pageCount
 	pageNone = -1
 )
 
@@ -63,42 +63,42 @@ func figureOf(name []byte) int {
 type series struct {
 	sum float64
 	n   int
-	bad bool // a rank's value made no sense, so the whole is unknown
+	invalid bool // a rank's value made no sense, so the whole is unknown
 }
 
 func (s *series) add(v float64, ok bool) {
 	s.sum += v
 	s.n++
-	s.bad = s.bad || !ok
+	s.invalid = s.invalid || !ok
 }
 
 // maxCount bounds what is believed of a count: no engine holds a billion requests.
 const maxCount = 1e9
 
 func (s *series) count() policy.Maybe[int] {
-	if s.n == 0 || s.bad || s.sum < 0 || s.sum > maxCount {
+	if s.n == 0 || s.invalid || s.sum < 0 || s.sum > maxCount {
 		return policy.Maybe[int]{}
 	}
 	return policy.Known(int(s.sum))
 }
 
 func (s *series) total() policy.Maybe[float64] {
-	if s.n == 0 || s.bad || s.sum < 0 {
+	if s.n == 0 || s.invalid || s.sum < 0 {
 		return policy.Maybe[float64]{}
 	}
 	return policy.Known(s.sum)
 }
 
-// slack is how far above 1 rounding can carry a share.
-const slack = 0.01
+// shareTolerance is how far above 1 rounding can carry a share.
+const shareTolerance = 0.01
 
 // share is the mean over the ranks.
 func (s *series) share() policy.Maybe[float64] {
-	if s.n == 0 || s.bad {
+	if s.n == 0 || s.invalid {
 		return policy.Maybe[float64]{}
 	}
 	mean := s.sum / float64(s.n)
-	if mean < 0 || mean > 1+slack {
+	if mean < 0 || mean > 1+shareTolerance {
 		return policy.Maybe[float64]{}
 	}
 	return policy.Known(min(mean, 1))
@@ -136,7 +136,7 @@ func ParseRanks(page []byte, ranks []Figures) {
 }
 
 // figures gathers what a page says.
-type figures [pageFigures]series
+type figures [pageCount]series
 
 // parsePage reads a page into one set of figures, or, by rank, into that of
 // each.
@@ -157,8 +157,8 @@ func parsePage(page []byte, all []figures, byRank bool) {
 }
 
 var (
-	typeWord      = []byte("# TYPE ")
-	histogramWord = []byte(" histogram")
+	typePrefix      = []byte("# TYPE ")
+	histogramSuffix = []byte(" histogram")
 )
 
 // histogramSize is how much of page, which begins behind a comment, is samples of
@@ -166,11 +166,11 @@ var (
 // make up nearly all of a page and hold no figure. As the samples of a metric are
 // in one piece, those up to the next comment are all of it if the last one is.
 func histogramSize(comment, page []byte) int {
-	name, ok := bytes.CutSuffix(comment, histogramWord)
+	name, ok := bytes.CutSuffix(comment, histogramSuffix)
 	if !ok {
 		return 0
 	}
-	if name, ok = bytes.CutPrefix(name, typeWord); !ok {
+	if name, ok = bytes.CutPrefix(name, typePrefix); !ok {
 		return 0
 	}
 	samples := bytes.TrimRight(page[:nextComment(page)], "\n")
@@ -209,8 +209,8 @@ func (all *figures) read() Figures {
 	return f
 }
 
-// mayTell is false for nearly all of the lines that hold no figure, at a glance.
-func mayTell(line []byte) bool {
+// mayHoldFigure is false for nearly all of the lines that hold no figure, at a glance.
+func mayHoldFigure(line []byte) bool {
 	const vllm, sglang = len("vllm:"), len("sglang:")
 	switch {
 	case len(line) <= sglang:
@@ -228,7 +228,7 @@ func mayTell(line []byte) bool {
 // parseLine adds a sample line's value to its series; comments, other metrics
 // and what is no sample are passed over.
 func parseLine(line []byte, all []figures, byRank bool) {
-	if !mayTell(line) {
+	if !mayHoldFigure(line) {
 		return
 	}
 	end := 0
@@ -245,7 +245,7 @@ func parseLine(line []byte, all []figures, byRank bool) {
 	}
 	if len(rest) > 0 && rest[0] == '{' {
 		size := labelsSize(rest)
-		if partial(rest[:size]) {
+		if isPerPriority(rest[:size]) {
 			return
 		}
 		if byRank {
@@ -304,9 +304,9 @@ var (
 	priorityLater = []byte(`,priority="`)
 )
 
-// partial says whether a series counts only the requests of one priority.
+// isPerPriority says whether a series counts only the requests of one priority.
 // SGLang exports those beside the total, whose priority is empty.
-func partial(labels []byte) bool {
+func isPerPriority(labels []byte) bool {
 	i := bytes.Index(labels, priorityFirst)
 	if i < 0 {
 		i = bytes.Index(labels, priorityLater)
@@ -318,8 +318,8 @@ func partial(labels []byte) bool {
 	return after < len(labels) && labels[after] != '"'
 }
 
-// maxNumber bounds the digits of a number; float64 needs at most 24.
-const maxNumber = 32
+// maxNumberBytes bounds the digits of a number; float64 needs at most 24.
+const maxNumberBytes = 32
 
 // parseValue reads the first word of b as a finite number.
 func parseValue(b []byte) (v float64, ok bool) {
@@ -327,7 +327,7 @@ func parseValue(b []byte) (v float64, ok bool) {
 	if i := bytes.IndexAny(b, " \t\r"); i >= 0 {
 		b = b[:i]
 	}
-	if len(b) == 0 || len(b) > maxNumber {
+	if len(b) == 0 || len(b) > maxNumberBytes {
 		return 0, false
 	}
 	v, err := strconv.ParseFloat(string(b), 64)

@@ -30,9 +30,9 @@ func newSource(cfg service.ReplicaConfig, opts Options) source {
 	url := strings.TrimRight(cfg.URL, "/")
 	if opts.Transport == nil && (cfg.MTLS || strings.HasPrefix(url, "http://")) {
 		o := wire.Options{DialTimeout: dialTimeout, Allow: opts.Allow, Direct: cfg.MTLS, TLS: opts.TLS}
-		return &kept{wire.NewPoller(o, url, maxPage)}
+		return &pollerSource{wire.NewPoller(o, url, maxPage)}
 	}
-	s := &carried{url: url, transport: opts.Transport, requests: map[string]*http.Request{}}
+	s := &transportSource{url: url, transport: opts.Transport, requests: map[string]*http.Request{}}
 	if s.transport == nil {
 		own := wire.NewTransport(wire.Options{DialTimeout: dialTimeout, MaxIdlePerHost: 1, IdleTimeout: idleTimeout, Allow: opts.Allow})
 		s.transport, s.closeIdle = own, own.CloseIdleConnections
@@ -40,10 +40,10 @@ func newSource(cfg service.ReplicaConfig, opts Options) source {
 	return s
 }
 
-// kept is a connection that carries nothing else.
-type kept struct{ poller *wire.Poller }
+// pollerSource is a connection that carries nothing else.
+type pollerSource struct{ poller *wire.Poller }
 
-func (s *kept) get(ctx context.Context, path string, deadline time.Time) (status int, body []byte, err error) {
+func (s *pollerSource) get(ctx context.Context, path string, deadline time.Time) (status int, body []byte, err error) {
 	status, body, err = s.poller.Get(ctx, path, deadline)
 	if errors.Is(err, wire.ErrTooLong) {
 		return status, nil, nil
@@ -51,12 +51,12 @@ func (s *kept) get(ctx context.Context, path string, deadline time.Time) (status
 	return status, body, err
 }
 
-func (s *kept) release() { s.poller.Release() }
-func (s *kept) abort()   { s.poller.Abort() }
-func (s *kept) close()   { s.poller.Close() }
+func (s *pollerSource) release() { s.poller.Release() }
+func (s *pollerSource) abort()   { s.poller.Abort() }
+func (s *pollerSource) close()   { s.poller.Close() }
 
-// carried is pages by way of an http.RoundTripper.
-type carried struct {
+// transportSource is pages by way of an http.RoundTripper.
+type transportSource struct {
 	url       string
 	transport http.RoundTripper
 	closeIdle func()                   // nil where the transport is somebody else's
@@ -64,7 +64,7 @@ type carried struct {
 	page      []byte
 }
 
-func (s *carried) get(ctx context.Context, path string, deadline time.Time) (status int, body []byte, err error) {
+func (s *transportSource) get(ctx context.Context, path string, deadline time.Time) (status int, body []byte, err error) {
 	ctx, cancel := context.WithDeadline(ctx, deadline)
 	defer cancel()
 	req, err := s.request(path)
@@ -83,7 +83,7 @@ func (s *carried) get(ctx context.Context, path string, deadline time.Time) (sta
 }
 
 // request is the request for a path, made once.
-func (s *carried) request(path string) (*http.Request, error) {
+func (s *transportSource) request(path string) (*http.Request, error) {
 	if req := s.requests[path]; req != nil {
 		return req, nil
 	}
@@ -96,7 +96,7 @@ func (s *carried) request(path string) (*http.Request, error) {
 }
 
 // readPage reads a body into memory that is kept.
-func (s *carried) readPage(res *http.Response) error {
+func (s *transportSource) readPage(res *http.Response) error {
 	s.page = s.page[:0]
 	for {
 		if len(s.page) == cap(s.page) {
@@ -117,12 +117,12 @@ func (s *carried) readPage(res *http.Response) error {
 	}
 }
 
-func (s *carried) release() {}
+func (s *transportSource) release() {}
 
 // abort has nothing to do: contexts end what is under way.
-func (s *carried) abort() {}
+func (s *transportSource) abort() {}
 
-func (s *carried) close() {
+func (s *transportSource) close() {
 	if s.closeIdle != nil {
 		s.closeIdle()
 	}

@@ -23,7 +23,7 @@ import (
 // watch probes one replica. Its goroutine owns everything but status.
 type watch struct {
 	prober *Prober
-	asked  service.ReplicaConfig // as it was started
+	config  service.ReplicaConfig // as it was started
 	stop   context.CancelFunc
 	jitter *rand.Rand
 
@@ -32,7 +32,7 @@ type watch struct {
 	verified  bool               // the model was listed, and nothing failed since
 	noMetrics bool               // it answers /metrics with an error of ours
 	aliveAt   time.Time
-	half      time.Duration // half of the last round trip
+	halfRTT      time.Duration // half of the last round trip
 	failures  int           // probes in a row that found it dead
 	source    source
 	hits      hitWindow
@@ -54,11 +54,11 @@ type watch struct {
 
 // run probes until ctx ends.
 func (w *watch) run(ctx context.Context) {
-	w.model, w.kind, w.ranks = w.asked.Model, w.asked.Kind, make([]Figures, w.asked.Ranks())
+	w.model, w.kind, w.ranks = w.config.Model, w.config.Kind, make([]Figures, w.config.Ranks())
 	for i := range w.ranks {
-		w.ids = append(w.ids, w.asked.RankID(i))
+		w.ids = append(w.ids, w.config.RankID(i))
 	}
-	w.source = newSource(w.asked, w.prober.opts)
+	w.source = newSource(w.config, w.prober.opts)
 	defer w.source.close()
 	defer context.AfterFunc(ctx, w.source.abort)()
 	timer := time.NewTimer(time.Hour)
@@ -76,7 +76,7 @@ func (w *watch) run(ctx context.Context) {
 // wait returns when the next probe is due after one that took so long, or false
 // when ctx ends.
 func (w *watch) wait(ctx context.Context, timer *time.Timer, took time.Duration) bool {
-	pause := w.pause(took)
+	pause := w.nextDelay(took)
 	if pause == 0 {
 		select {
 		case <-ctx.Done():
@@ -98,10 +98,10 @@ func (w *watch) wait(ctx context.Context, timer *time.Timer, took time.Duration)
 	return true
 }
 
-// pause is how long to wait after a probe that took so long; 0 = until the next
+// nextDelay is how long to wait after a probe that took so long; 0 = until the next
 // tick. A dead replica has longer intervals, each jittered, and one that takes
 // longer than to the next tick is probed again soon after.
-func (w *watch) pause(took time.Duration) time.Duration {
+func (w *watch) nextDelay(took time.Duration) time.Duration {
 	interval := w.prober.opts.Interval
 	if w.failures == 0 {
 		select {
@@ -121,30 +121,30 @@ func (w *watch) pause(took time.Duration) time.Duration {
 // probe looks once and reports what it found. A timeout reports nothing: the
 // core draws its conclusion from the silence.
 func (w *watch) probe(ctx context.Context) {
-	report, err := w.look(ctx)
+	report, err := w.checkReplica(ctx)
 	if ctx.Err() != nil {
 		return
 	}
 	if err == nil {
 		w.failures, w.verified = 0, true
-		w.note(true, "")
-		w.send(report)
+		w.recordState(true, "")
+		w.reportRanks(report)
 		return
 	}
 	reason, silent := explain(err, w.prober.opts.Timeout)
-	w.verified, w.noMetrics, w.kind = false, false, w.asked.Kind // another engine may come
+	w.verified, w.noMetrics, w.kind = false, false, w.config.Kind // another engine may come
 	w.hits = hitWindow{}
-	w.note(false, reason)
+	w.recordState(false, reason)
 	if silent {
 		return
 	}
 	w.failures++
 	clear(w.ranks)
-	w.send(core.Report{Age: w.half, Reason: reason})
+	w.reportRanks(core.Report{Age: w.halfRTT, Reason: reason})
 }
 
-// look makes sure that the model answers and reads the engine's figures.
-func (w *watch) look(ctx context.Context) (core.Report, error) {
+// checkReplica makes sure that the model answers and reads the engine's figures.
+func (w *watch) checkReplica(ctx context.Context) (core.Report, error) {
 	if at := w.suspectedAt.Load(); at != 0 {
 		if err := w.checkHealth(ctx, at); err != nil {
 			return core.Report{}, err
@@ -157,7 +157,7 @@ func (w *watch) look(ctx context.Context) (core.Report, error) {
 		w.aliveAt = time.Now()
 	}
 	if w.noMetrics {
-		return w.lookAlive(ctx)
+		return w.checkAlive(ctx)
 	}
 	status, page, err := w.get(ctx, "/metrics")
 	switch {
@@ -166,13 +166,13 @@ func (w *watch) look(ctx context.Context) (core.Report, error) {
 	case status/100 == 4:
 		w.noMetrics = true
 		clear(w.ranks)
-		return core.Report{Age: w.half, Ready: true}, nil
+		return core.Report{Age: w.halfRTT, Ready: true}, nil
 	case status != http.StatusOK:
 		return core.Report{}, &statusError{path: "/metrics", status: status}
 	}
 	if w.kind == "" {
 		if w.kind = KindOf(page); w.kind != "" {
-			w.learned()
+			w.reportIdentity()
 		}
 	}
 	f := Parse(page)
@@ -180,7 +180,7 @@ func (w *watch) look(ctx context.Context) (core.Report, error) {
 	if w.ranks[0] = f; len(w.ranks) > 1 {
 		ParseRanks(page, w.ranks)
 	}
-	return core.Report{Age: w.half, Ready: true}, nil
+	return core.Report{Age: w.halfRTT, Ready: true}, nil
 }
 
 // checkHealth asks for /health: vLLM serves its metrics for seconds after its engine has
@@ -212,10 +212,10 @@ func (w *watch) health(ctx context.Context) (status int, silent bool, err error)
 	return status, false, err
 }
 
-// lookAlive reports an engine without metrics: that it lives is asked only now
+// checkAlive reports an engine without metrics: that it lives is asked only now
 // and then, and what it does is unknown.
-func (w *watch) lookAlive(ctx context.Context) (core.Report, error) {
-	if time.Since(w.aliveAt) >= aliveEvery {
+func (w *watch) checkAlive(ctx context.Context) (core.Report, error) {
+	if time.Since(w.aliveAt) >= aliveInterval {
 		status, silent, err := w.health(ctx)
 		switch {
 		case err != nil:
@@ -229,7 +229,7 @@ func (w *watch) lookAlive(ctx context.Context) (core.Report, error) {
 		}
 		w.aliveAt = time.Now()
 	}
-	return core.Report{Age: w.half, Ready: true}, nil
+	return core.Report{Age: w.halfRTT, Ready: true}, nil
 }
 
 // verify asks which models the engine serves and makes sure that the replica's
@@ -248,19 +248,19 @@ func (w *watch) verify(ctx context.Context) error {
 		return err
 	case len(models) == 0:
 		return errors.New("no model listed")
-	case w.asked.Model != "" && !slices.Contains(models, w.asked.Model):
-		return fmt.Errorf("serves %s, not %q", shortList(models), w.asked.Model)
-	case w.asked.Model == "" && !slices.Contains(models, w.model):
+	case w.config.Model != "" && !slices.Contains(models, w.config.Model):
+		return fmt.Errorf("serves %s, not %q", shortList(models), w.config.Model)
+	case w.config.Model == "" && !slices.Contains(models, w.model):
 		w.model = models[0]
-		w.learned()
+		w.reportIdentity()
 	}
 	return nil
 }
 
-// learned tells what a replica that was started without its model or its kind
+// reportIdentity tells what a replica that was started without its model or its kind
 // told of them.
-func (w *watch) learned() {
-	cfg := w.asked
+func (w *watch) reportIdentity() {
+	cfg := w.config
 	cfg.Model, cfg.Kind = w.model, w.kind
 	w.mu.Lock()
 	w.status.Replica = cfg
@@ -304,13 +304,13 @@ func (w *watch) get(ctx context.Context, path string) (status int, body []byte, 
 	began := time.Now()
 	status, body, err = w.source.get(ctx, path, began.Add(w.prober.opts.Timeout))
 	if err == nil {
-		w.half = time.Since(began) / 2
+		w.halfRTT = time.Since(began) / 2
 	}
 	return status, body, err
 }
 
-// note keeps what was found for people to look at, and logs a change.
-func (w *watch) note(ready bool, reason string) {
+// recordState keeps what was found for people to look at, and logs a change.
+func (w *watch) recordState(ready bool, reason string) {
 	w.mu.Lock()
 	changed := w.status.Ready != ready || w.status.Reason != reason
 	w.status.Ready, w.status.Reason = ready, reason
@@ -319,14 +319,14 @@ func (w *watch) note(ready bool, reason string) {
 	w.mu.Unlock()
 	switch {
 	case changed && ready:
-		w.prober.opts.Logger.Info("replica ready", "replica", w.asked.ID, "model", w.model)
+		w.prober.opts.Logger.Info("replica ready", "replica", w.config.ID, "model", w.model)
 	case changed:
-		w.prober.opts.Logger.Warn("replica not ready", "replica", w.asked.ID, "reason", reason)
+		w.prober.opts.Logger.Warn("replica not ready", "replica", w.config.ID, "reason", reason)
 	}
 }
 
-// send reports each rank, with the figures of the last look.
-func (w *watch) send(r core.Report) {
+// reportRanks reports each rank, with the figures of the last look.
+func (w *watch) reportRanks(r core.Report) {
 	for i, f := range w.ranks {
 		w.report = r
 		w.report.Pending, w.report.Running, w.report.KV = f.Pending, f.Running, f.KV
@@ -334,7 +334,7 @@ func (w *watch) send(r core.Report) {
 	}
 }
 
-func (w *watch) current() ReplicaStatus {
+func (w *watch) currentStatus() ReplicaStatus {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.status
