@@ -221,7 +221,7 @@ func (a *API) Forbid(w http.ResponseWriter, why string) { writeError(w, http.Sta
 // serve serves a request. beyond: other machines may send requests; authorized: this one is
 // authorized.
 func (a *API) serve(w http.ResponseWriter, r *http.Request, beyond, authorized bool) {
-	line := http.NewResponseController(w)                            // a writer without deadlines may block
+	line := http.NewResponseController(w)                                   // a writer without deadlines may block
 	defer func() { _ = line.SetReadDeadline(deadlineAfter(bodyTimeout)) }() // net/http reads the unread rest of the body
 	deadline := deadlineAfter(writeTimeout)
 	if strings.HasPrefix(r.URL.Path, "/debug/pprof/") {

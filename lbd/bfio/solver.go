@@ -16,7 +16,7 @@ import (
 // A decision depends on its instance alone. Among equal choices the older job
 // wins, and workers that differ in nothing but their index are told apart by it.
 type Solver struct {
-	instance         Instance
+	instance   Instance
 	steps      int       // H + 1
 	scale      float64   // workers in all: the factor of the highest load in J
 	weights    []float64 // per step
@@ -45,14 +45,14 @@ type Solver struct {
 	top       []topLoads // per step
 
 	slots, best []slot  // kept: the best found so far
-	skylineLift        float64 // tokens by which the skyline is raised, lift.go
+	skylineLift float64 // tokens by which the skyline is raised, lift.go
 
 	own, others []float64 // scratch rows, per step
 	maxGain     []float64 // bound on the gain of a swap, per step
 	answer      []int
 }
 
-// rankedJob is a job as the search sees it.
+// rankedJob is a job in the form that the search uses.
 type rankedJob struct {
 	size float64 // prefill
 	life int32   // for how many steps of the window it runs, 1..H+1
@@ -63,9 +63,9 @@ type slot struct {
 	rank, worker int32 // worker: position in open
 }
 
-// Solve returns for each job its worker's index, or Unplaced. The slice is the
-// solver's own and holds until the next call. Exactly in.Places() jobs are placed,
-// those over the bound on the wait, oldest first, before any other.
+// Solve returns for each job its worker's index, or Unplaced. The slice belongs to the solver and
+// is valid until the next call. Exactly in.Places() jobs are placed, those over the bound on the
+// wait, oldest first, before any other.
 func (s *Solver) Solve(in Instance) []int {
 	s.reset(in)
 	if s.placed > 0 {
@@ -79,7 +79,7 @@ func (s *Solver) Solve(in Instance) []int {
 	for _, sl := range s.slots {
 		s.answer[s.byAge[sl.rank]] = int(s.open[sl.worker])
 	}
-	s.instance = Instance{} // what the caller owns is not kept alive
+	s.instance = Instance{} // do not keep the caller's memory alive
 	return s.answer
 }
 
@@ -104,7 +104,7 @@ func (s *Solver) reset(in Instance) {
 	s.setWindow(max(in.Options.H, 0) + 1)
 }
 
-// setWindow fills what depends on the step alone.
+// setWindow fills the fields that depend only on the step.
 func (s *Solver) setWindow(steps int) {
 	s.steps = steps
 	s.weights, s.drift = resize(s.weights, steps), resize(s.drift, steps)
@@ -119,7 +119,7 @@ func (s *Solver) setWindow(steps int) {
 	}
 }
 
-// rankJobs orders the jobs by age. Callers mostly hand them over so ordered.
+// rankJobs orders the jobs by age. Callers usually pass them in this order.
 func (s *Solver) rankJobs() {
 	jobs := s.instance.Jobs
 	s.byAge = resize(s.byAge, len(jobs))
@@ -188,8 +188,8 @@ func (s *Solver) sortPool() {
 	}
 }
 
-// openWorkers takes the workers with a free slot in an order that depends on
-// what they are and not on their index, and folds all others into one row.
+// openWorkers sorts the workers with a free slot in an order that depends on their state and not on
+// their index, and folds all others into one row.
 func (s *Solver) openWorkers() {
 	workers := s.instance.Workers
 	s.open = s.open[:0]
@@ -237,13 +237,13 @@ func (s *Solver) compareWorkers(a, b int32) int {
 	return cmp.Or(cmp.Compare(x.Free, y.Free), cmp.Compare(a, b))
 }
 
-// row is a worker's load at every step of the window.
+// row returns a worker's load at every step of the window.
 func (s *Solver) row(worker int32) []float64 {
 	from := int(worker) * s.steps
 	return s.load[from : from+s.steps : from+s.steps]
 }
 
-// addJob puts sign times the job's tokens on a row.
+// addJob adds sign times the job's tokens to a row.
 func (s *Solver) addJob(row []float64, rank int32, sign float64) {
 	job := s.jobs[rank]
 	drift := s.drift[:job.life]
@@ -253,7 +253,7 @@ func (s *Solver) addJob(row []float64, rank int32, sign float64) {
 	}
 }
 
-// resize is s with n elements of any content, in its own memory where it is large enough.
+// resize returns s with n elements of any content, in its own memory if that is large enough.
 func resize[T any](s []T, n int) []T {
 	if cap(s) < n {
 		return make([]T, n, n+n/2)

@@ -8,18 +8,17 @@ import (
 	"skyserve/lbd/prefix"
 )
 
-// Answer is what is learned from an engine's answer as it passes.
+// Answer contains what the balancer extracts from an engine's answer as it passes.
 type Answer struct {
-	// Tokens is how many tokens have come: the engine's count where it gives one with
-	// each event (Exact: with the latest text), else the events that hold text.
+	// Tokens is how many tokens have arrived: the engine's count if it reports one with each event
+	// (Exact: with the latest text), else the number of events with text.
 	Tokens         int
 	Exact          bool
 	AskedForCounts bool // the target at hand was asked for that
 	Events         int  // of the try at hand that held text
 	Usage          Usage
-	// Done: the stream says that it is complete, or why it has come to its end (Bounded:
-	// because it was to be no longer); Failed: it reports an error; Faulty: one that is the
-	// engine's and not the request's.
+	// Done: the stream is marked complete, or has a finish reason (Bounded: the length bound); Failed:
+	// it reports an error; Faulty: an error of the engine and not of the request.
 	Done       bool
 	Bounded    bool
 	Failed     bool
@@ -28,34 +27,33 @@ type Answer struct {
 	Transcript *Transcript // nil when the answer cannot be continued elsewhere
 	id         []byte      // of an answer that is whole, as JSON writes it
 
-	template chunkTemplate
+	template     chunkTemplate
 	quotedText   []byte // of the event at hand: the text of its first choice, as JSON writes it
-	isCompletion  bool   // quoted is a completion's
-	hasOther    bool   // the event at hand says more than that text and its usage
+	isCompletion bool   // quoted is a completion's
+	hasOther     bool   // the event at hand says more than that text and its usage
 	usageJSON    []byte // of the event at hand: its usage, as JSON writes it
 
-	Rendering    *Rendering // nil when no key is wanted
-	KeyBytesLeft int        // bytes that may still enter the key
-	turnStarted       bool       // the assistant's turn has begun
-	keyIncomplete      bool       // something of the answer is missing in the key
+	Rendering     *Rendering // nil when no key is wanted
+	KeyBytesLeft  int        // bytes that may still enter the key
+	turnStarted   bool       // the assistant's turn has begun
+	keyIncomplete bool       // something of the answer is missing in the key
 }
 
-// Figure is a number that an engine may have told.
+// Figure is a number that an engine may have reported.
 type Figure = policy.Maybe[int]
 
 // Usage is an engine's own count.
 type Usage struct{ Prompt, Cached, Output policy.Maybe[int] }
 
-// Finding is what one event was.
+// Finding describes one event.
 type Finding struct {
-	hasText      bool // it holds text
+	hasText   bool // it holds text
 	UsageOnly bool // it holds the usage and no choice
-	// Counts is where the usage so far stands in an event that holds more; zero = there
-	// is none.
+	// Counts is the position of the usage so far in an event that contains more; zero = none.
 	Counts Span
 }
 
-// Event learns from an event of a stream.
+// Event processes an event of a stream.
 func (a *Answer) Event(data []byte) Finding {
 	if f, ok := a.matchTemplate(data); ok {
 		return f
@@ -69,8 +67,7 @@ func (a *Answer) Event(data []byte) Finding {
 	return f
 }
 
-// matchTemplate is event for one that differs from those before in its text and its usage
-// only.
+// matchTemplate is Event for an event that differs from earlier ones only in its text and usage.
 func (a *Answer) matchTemplate(data []byte) (f Finding, ok bool) {
 	quoted, usageJSON := a.template.match(data)
 	if quoted == nil {
@@ -94,8 +91,7 @@ func (a *Answer) matchTemplate(data []byte) (f Finding, ok bool) {
 	return f, true
 }
 
-// countText counts an event that holds text; counted: the engine tells how many tokens there
-// are with it.
+// countText counts an event with text; counted: the engine reports the number of tokens with it.
 func (a *Answer) countText(counted bool) {
 	a.Events++
 	a.Tokens++
@@ -104,7 +100,7 @@ func (a *Answer) countText(counted bool) {
 	}
 }
 
-// readEvent is event for one that may be like none before.
+// readEvent is Event for an event that may differ from all earlier ones.
 func (a *Answer) readEvent(data []byte) Finding {
 	if string(data) == "[DONE]" {
 		a.Done = true
@@ -152,8 +148,8 @@ func (a *Answer) readEvent(data []byte) Finding {
 	return f
 }
 
-// serverFault says whether an error in a stream is the engine's: vLLM and SGLang
-// say so by an HTTP status in code when what computes has died under the server.
+// serverFault reports whether an error in a stream is the engine's: vLLM and SGLang set code to an
+// HTTP status if the compute process behind the server has died.
 func serverFault(raw []byte) (fault bool) {
 	members(raw, func(key, value []byte) {
 		if string(key) == `"code"` {
@@ -168,8 +164,8 @@ func emptyArray(raw []byte) bool {
 	return kindOf(raw) == '[' && len(bytes.TrimSpace(raw[1:len(raw)-1])) == 0
 }
 
-// readChoices learns from the choices of a chunk; only the first choice enters the
-// key. It says whether any of them holds text.
+// readChoices processes the choices of a chunk; only the first choice enters the key. It reports
+// whether any of them contains text.
 func (a *Answer) readChoices(raw []byte) (hasText bool) {
 	first := true
 	each(raw, func(choice []byte) {
@@ -193,7 +189,7 @@ func (a *Answer) readChoices(raw []byte) (hasText bool) {
 	return hasText
 }
 
-// readDelta learns from a piece of a chat message.
+// readDelta processes a piece of a chat message.
 func (a *Answer) readDelta(raw []byte, keyed bool) (hasText bool) {
 	members(raw, func(key, value []byte) {
 		switch string(key) {
@@ -224,7 +220,7 @@ func (a *Answer) readDelta(raw []byte, keyed bool) (hasText bool) {
 	return hasText
 }
 
-// readContent learns from a piece of a chat's text; it says whether that is one.
+// readContent processes a piece of a chat's text; it reports whether raw is one.
 func (a *Answer) readContent(raw []byte, keyed bool) bool {
 	if kindOf(raw) != '"' || len(raw) <= 2 {
 		return false
@@ -237,14 +233,14 @@ func (a *Answer) readContent(raw []byte, keyed bool) bool {
 	return true
 }
 
-// recordText notes a text of the event at hand.
+// recordText records a text of the current event.
 func (a *Answer) recordText(raw []byte, plain bool) {
 	a.hasOther = a.hasOther || a.quotedText != nil
 	a.quotedText, a.isCompletion = raw, plain
 }
 
-// addToTranscript keeps a piece of the text for the case that it must be continued. Only
-// one answer can be.
+// addToTranscript keeps a piece of the text in case the answer must be continued. This is possible
+// for one choice only.
 func (a *Answer) addToTranscript(quoted []byte, first bool) {
 	if first {
 		a.Transcript.appendText(quoted)
@@ -253,7 +249,7 @@ func (a *Answer) addToTranscript(quoted []byte, first bool) {
 	}
 }
 
-// renderCallDelta writes a piece of a tool call as renderer.toolCall writes the whole.
+// renderCallDelta writes a piece of a tool call as Rendering.toolCall writes a complete one.
 func (a *Answer) renderCallDelta(raw []byte) {
 	members(raw, func(key, function []byte) {
 		if string(key) != `"function"` {
@@ -271,7 +267,7 @@ func (a *Answer) renderCallDelta(raw []byte) {
 	})
 }
 
-// readText learns from a piece of a completion.
+// readText processes a piece of a completion.
 func (a *Answer) readText(raw []byte, keyed bool) bool {
 	if kindOf(raw) != '"' || len(raw) <= 2 {
 		return false
@@ -284,8 +280,8 @@ func (a *Answer) readText(raw []byte, keyed bool) bool {
 	return true
 }
 
-// startTurn begins the assistant's turn in the key once; it says whether n more
-// bytes may follow.
+// startTurn starts the assistant's turn in the key, once; it reports whether n more bytes may
+// follow.
 func (a *Answer) startTurn(n int) bool {
 	if a.Rendering == nil || a.Rendering.answer != answerTurn || !a.reserveKeyBytes(n) {
 		return false
@@ -297,7 +293,7 @@ func (a *Answer) startTurn(n int) bool {
 	return true
 }
 
-// reserveKeyBytes says whether n more bytes may enter the key.
+// reserveKeyBytes reports whether n more bytes may enter the key.
 func (a *Answer) reserveKeyBytes(n int) bool {
 	if a.keyIncomplete || n > a.KeyBytesLeft {
 		a.keyIncomplete = true
@@ -307,7 +303,7 @@ func (a *Answer) reserveKeyBytes(n int) bool {
 	return true
 }
 
-// readResponse learns from the response object that a Responses stream ends with.
+// readResponse processes the response object at the end of a Responses stream.
 func (a *Answer) readResponse(kind, raw []byte) {
 	switch string(kind) {
 	case `"response.completed"`, `"response.incomplete"`:
@@ -321,7 +317,7 @@ func (a *Answer) readResponse(kind, raw []byte) {
 	a.Whole(raw)
 }
 
-// Whole learns from an answer that came in one piece.
+// Whole processes an answer that is not a stream.
 func (a *Answer) Whole(raw []byte) {
 	members(raw, func(key, value []byte) {
 		switch string(key) {
@@ -358,7 +354,7 @@ func (a *Answer) readWholeChoice(raw []byte) {
 	})
 }
 
-// Finish is the key of the prompt with its answer; nil when it is not known.
+// Finish returns the key of the prompt with its answer; nil if it is unknown.
 func (a *Answer) Finish() prefix.Key {
 	if a.Rendering == nil || a.Rendering.answer == answerUnknown || a.keyIncomplete {
 		return nil
@@ -366,12 +362,12 @@ func (a *Answer) Finish() prefix.Key {
 	return a.Rendering.hash.Key()
 }
 
-// readEvent takes an engine's usage object; it says whether that is one.
+// read parses an engine's usage object; it reports whether raw is one.
 func (u *Usage) read(raw []byte) bool {
 	return eachUsageField(raw, func(field usageField, value []byte) { parseCount(u.fieldOf(field), value) })
 }
 
-// fieldOf is where a number of a usage is kept; nil for another one.
+// fieldOf returns where a number of a usage is stored; nil for any other number.
 func (u *Usage) fieldOf(field usageField) *Figure {
 	switch field {
 	case fieldPrompt:
@@ -384,8 +380,8 @@ func (u *Usage) fieldOf(field usageField) *Figure {
 	return nil
 }
 
-// eachUsageField calls do for the members of an engine's usage object that are kept; it says
-// whether raw is an object.
+// eachUsageField calls do for the relevant members of an engine's usage object; it reports whether
+// raw is an object.
 func eachUsageField(raw []byte, do func(field usageField, value []byte)) bool {
 	if kindOf(raw) != '{' {
 		return false
@@ -406,15 +402,15 @@ func eachUsageField(raw []byte, do func(field usageField, value []byte)) bool {
 	}) == len(raw)
 }
 
-// parseCount takes a number of tokens; one that cannot be is as good as none.
+// parseCount parses a number of tokens; an impossible number is ignored.
 func parseCount(into *policy.Maybe[int], raw []byte) {
 	if n, err := strconv.Atoi(string(raw)); err == nil && n >= 0 && n <= maxRequested {
 		*into = policy.Known(n)
 	}
 }
 
-// CheckWhole reads an answer that came in one piece: an error says that it is JSON
-// without its end, fault that it is an error of the engine.
+// CheckWhole parses an answer that is not a stream: it returns an error if the JSON is truncated;
+// fault reports an error of the engine.
 func CheckWhole(body []byte) (fault bool, err error) {
 	in := cursor{data: body}
 	if _, err := in.value(); err != nil && in.at >= len(body) {
@@ -424,8 +420,7 @@ func CheckWhole(body []byte) (fault bool, err error) {
 	return fault, nil
 }
 
-// TakeID gives the id of a whole answer, once, as far as it has at most so many bytes in
-// JSON.
+// TakeID returns the id of a complete answer, once, unless it has more than most bytes in JSON.
 func (a *Answer) TakeID(most int) (id string, ok bool) {
 	raw := a.id
 	if kindOf(raw) != '"' || len(raw) > most {
@@ -436,7 +431,7 @@ func (a *Answer) TakeID(most int) (id string, ok bool) {
 	return string(plain), true
 }
 
-// BeginTry forgets what the target before said of the end of the answer.
+// BeginTry discards what the previous target reported about the end of the answer.
 func (a *Answer) BeginTry() {
 	a.Usage, a.Done, a.Failed, a.Faulty = Usage{}, false, false, false
 	a.Events = 0

@@ -235,9 +235,9 @@ func (c *Call) ModelName() ([]byte, error) {
 		name, _ := text(raw, nil)
 		return name, nil
 	case 0:
-		return nil, fmt.Errorf("model: want a model's name, found nothing")
+		return nil, fmt.Errorf("model: must be the name of a model, got nothing")
 	}
-	return nil, fmt.Errorf("model: want a string, found %s", Clip(raw))
+	return nil, fmt.Errorf("model: must be a string, got %s", Clip(raw))
 }
 
 // Clip returns at most 40 bytes of a found value, quoted for an error.
@@ -375,7 +375,7 @@ func (c *Call) PreviousResponse() (id string, given bool, refused *Error) {
 	case '"':
 		return string(c.stringOf(c.previous)), true, nil
 	}
-	return "", false, Invalid("previous_response_id", "invalid_previous_response_id", "previous_response_id: want a string, found "+Clip(raw))
+	return "", false, Invalid("previous_response_id", "invalid_previous_response_id", "previous_response_id: must be a string, got "+Clip(raw))
 }
 
 // PromptCacheKey returns the client's name for its conversation; nil if not given.
@@ -391,8 +391,8 @@ func (e *Endpoint) Generates() bool { return e.Path != "/tokenize" }
 // share.
 const completionBound = 16
 
-// ImpliedBound is the bound that a completion without max_tokens has at an engine of a
-// kind; 0 where there is none, or that is not known.
+// ImpliedBound returns the bound that an engine of a kind applies to a completion without
+// max_tokens; 0 if there is none or it is unknown.
 func (e *Endpoint) ImpliedBound(kind service.EngineKind) int {
 	if e.chat || kind != service.EngineVLLM && kind != service.EngineSGLang {
 		return 0
@@ -406,14 +406,13 @@ type Edit struct {
 	With []byte
 }
 
-// renameModel is the edit that writes the real name in place of an alias.
+// renameModel returns the edit that replaces an alias by the real name.
 func (c *Call) renameModel(real string) Edit {
 	quoted, _ := json.Marshal(real) // a string always marshals
 	return Edit{c.model, quoted}
 }
 
-// Changes is what the balancer changes of a body, and what the body says that matters for
-// the answer.
+// Changes contains the balancer's changes to a body, and the fields that matter for the answer.
 type Changes struct {
 	Edits []Edit
 	// Counts is the edit that requests the usage so far with each event, applied after Edits; its
@@ -452,8 +451,8 @@ func (c *Call) Changes(e *Endpoint, resolved ResolvedModel) Changes {
 	return ch
 }
 
-// requestUsage is the edit that makes a stream end with its usage; needed is false
-// when the client asked for that itself or the options are not an object.
+// requestUsage returns the edit that makes a stream end with its usage; needed is false if the
+// client already requests it or the options are not an object.
 func (c *Call) requestUsage() (e Edit, needed bool) {
 	const ask = `"include_usage":true`
 	raw := c.streamOptions.of(c.body)
@@ -469,7 +468,7 @@ func (c *Call) requestUsage() (e Edit, needed bool) {
 	return Edit{}, false
 }
 
-// requestUsageInOptions edits stream options that are there already.
+// requestUsageInOptions edits existing stream options.
 func (c *Call) requestUsageInOptions(raw []byte, ask string) (Edit, bool) {
 	in := cursor{data: raw}
 	_ = in.open('{', "")
@@ -499,8 +498,8 @@ func (c *Call) requestUsageInOptions(raw []byte, ask string) (Edit, bool) {
 	return Edit{Span{at + found.From, at + found.To}, []byte("true")}, true
 }
 
-// ApplyInPlace makes edits to a body in its own memory, which must have room for them. The
-// edits must not overlap, and must not point into it.
+// ApplyInPlace applies edits to a body in its own memory, which must have enough capacity. The
+// edits must not overlap, and must not point into the body.
 func ApplyInPlace(body []byte, edits []Edit) []byte {
 	sortEdits(edits)
 	out := body[:len(body)+Growth(edits, len(body))]
@@ -524,7 +523,7 @@ func ApplyInPlace(body []byte, edits []Edit) []byte {
 	return out
 }
 
-// textAfterEdit is the text after edit i and before the next one, and by how many bytes it moves.
+// textAfterEdit returns the text between edit i and the next one, and by how many bytes it moves.
 func textAfterEdit(edits []Edit, i, end int) (from, to, by int) {
 	if to = end; i+1 < len(edits) {
 		to = edits[i+1].From
@@ -551,6 +550,6 @@ func applyEdits(dst, body []byte, edits []Edit) []byte {
 	return append(dst, body[at:]...)
 }
 
-// ResolvedModel is what a name stands for: a model under its own name or an alias, or
-// an adapter of a model, which its engines know by that very name.
+// ResolvedModel is what a model name resolves to: a model, by its own name or an alias, or an
+// adapter of a model, which engines serve under the same name.
 type ResolvedModel struct{ Model, Adapter string }

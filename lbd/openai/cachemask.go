@@ -5,20 +5,20 @@ import (
 	"strings"
 )
 
-// cacheNames are the beginnings of the names under which engines tell it: OpenAI's, vLLM's
-// and SGLang's own, DeepSeek's, Anthropic's.
+// cacheNames are the prefixes of the names under which engines report cached tokens: OpenAI's,
+// vLLM's and SGLang's own, DeepSeek's, Anthropic's.
 var cacheNames = []string{
 	"cached_tokens", "num_cached_tokens", "prompt_cache_hit_tokens", "prompt_cache_miss_tokens", "cache_read_input_tokens", "cache_creation_input_tokens", "cache_write_tokens",
 }
 
-// maxCacheName is longer than each of them.
+// maxCacheName exceeds the length of each of them.
 const maxCacheName = 32
 
-// MentionsCache is a quick look whether there can be anything to hide.
+// MentionsCache is a quick check whether there may be anything to hide.
 func MentionsCache(b []byte) bool { return bytes.Contains(b, []byte("cache")) }
 
-// CacheMask reads JSON, in pieces of any size, and makes the numbers 0 that tell what
-// was cached. Its zero value stands before a document.
+// CacheMask processes JSON in pieces of any size and replaces the numbers of cached tokens by 0.
+// The zero value is ready for a document.
 type CacheMask struct {
 	state  maskState
 	name   [maxCacheName]byte // of the string at hand
@@ -27,14 +27,14 @@ type CacheMask struct {
 	number bool // its first digit has passed
 }
 
-// maskState is where in a document a CacheMask is.
+// maskState is the position of a CacheMask in a document.
 type maskState int
 
 const (
 	outside       maskState = iota // of strings and of what is hidden
 	inString                       //
 	inEscape                       // behind a backslash in a string
-	afterName                     // a string that tells of the cache has ended
+	afterName                      // a string that tells of the cache has ended
 	inValue                        // what is hidden
 	inValueString                  // a string in it
 	inValueEscape                  //
@@ -69,7 +69,7 @@ func (m *CacheMask) Hide(piece []byte) {
 	}
 }
 
-// stringByte takes a byte of a string.
+// stringByte processes a byte of a string.
 func (m *CacheMask) stringByte(c byte) {
 	switch {
 	case c == '\\':
@@ -102,8 +102,8 @@ func (m *CacheMask) namesCache() bool {
 	return false
 }
 
-// afterStringByte takes a byte after a string that tells of the cache: it is a name if a colon
-// follows.
+// afterStringByte processes a byte after a string that names the cache: the string is a key if a
+// colon follows.
 func (m *CacheMask) afterStringByte(c byte) {
 	switch c {
 	case ' ', '\t', '\r', '\n':
@@ -114,8 +114,8 @@ func (m *CacheMask) afterStringByte(c byte) {
 	}
 }
 
-// valueByte takes a byte of a value that is hidden and gives the byte that replaces it: of
-// a number the first byte is 0 and the others are spaces.
+// valueByte processes a byte of a hidden value and returns its replacement: 0 for the first byte of
+// a number, spaces for the others.
 func (m *CacheMask) valueByte(c byte) byte {
 	switch {
 	case '0' <= c && c <= '9', c == '-':
@@ -142,7 +142,7 @@ func (m *CacheMask) valueByte(c byte) byte {
 	return c
 }
 
-// HideCache hides what a whole document or event tells of the cache.
+// HideCache hides the cached tokens in a complete document or event.
 func HideCache(b []byte) {
 	if MentionsCache(b) {
 		(&CacheMask{}).Hide(b)

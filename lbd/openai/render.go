@@ -7,22 +7,21 @@ import (
 	"skyserve/lbd/prefix"
 )
 
-// Rendering writes a call's prompt into a key in the order in which a chat
-// template renders it, such that a prompt with its answer is the beginning of
-// the conversation's next prompt:
+// Rendering writes a call's prompt into a key in the order in which a chat template renders it, so
+// that a prompt with its answer is the beginning of the conversation's next prompt:
 //
-//	<|model|>\n adapter, cache salt, what the template is given besides, tools,
+//	<|model|>\n adapter, cache salt, other inputs of the template, tools,
 //	each with its name, then for each message
 //	<|role|>\n content, tool calls \n, and <|assistant|>\n before an answer
 //
-// What only guides the answer (response_format, tool_choice) is no part of a
-// prompt: engines share what they hold of the same prompt whatever the answer's form.
+// Fields that only guide the answer (response_format, tool_choice) are not part of a prompt:
+// engines share the cache of the same prompt whatever the format of the answer.
 type Rendering struct {
 	hash    prefix.Hasher
 	scratch []byte
-	// answer says how an answer goes on after the prompt.
+	// answer is how an answer follows the prompt.
 	answer answerKind
-	// guarded are the guarded parameters in its messages.
+	// guarded is the set of guarded parameters in its messages.
 	guarded Parameters
 }
 
@@ -37,12 +36,12 @@ const (
 
 var renderingPool = sync.Pool{New: func() any { return new(Rendering) }}
 
-// Render starts a renderer with a call's prompt. The caller calls
-// release when no more of the answer will come.
+// Render returns a Rendering of a call's prompt. The caller calls Release when the answer has
+// ended.
 func Render(seed uint64, e *Endpoint, c *Call, resolved ResolvedModel) *Rendering {
 	r := renderingPool.Get().(*Rendering)
 	r.hash.Reset(seed, false)
-	r.hash.Grow(len(c.body)) // what is rendered is not much longer
+	r.hash.Grow(len(c.body)) // the rendering is not much longer
 	r.answer, r.guarded = answerUnknown, 0
 	r.writeString("<|")
 	r.writeString(resolved.Model)
@@ -57,8 +56,7 @@ func Render(seed uint64, e *Endpoint, c *Call, resolved ResolvedModel) *Renderin
 	return r
 }
 
-// writeOption writes a field that stands before the messages; one that is null is as
-// good as none.
+// writeOption writes a field that precedes the messages; null is the same as absent.
 func (r *Rendering) writeOption(c *Call, name string, s Span) {
 	raw := s.of(c.body)
 	if k := kindOf(raw); k == 0 || k == 'n' {
@@ -71,13 +69,13 @@ func (r *Rendering) writeOption(c *Call, name string, s Span) {
 	r.writeString("\n")
 }
 
-// Len is how many bytes were rendered.
+// Len returns how many bytes were rendered.
 func (r *Rendering) Len() int { return r.hash.Len() }
 
-// Key is the key of what was rendered.
+// Key returns the key of the rendered bytes.
 func (r *Rendering) Key() prefix.Key { return r.hash.Key() }
 
-// Release gives the renderer back.
+// Release returns the Rendering to its pool.
 func (r *Rendering) Release() {
 	if cap(r.scratch) > buffer.MaxPooled {
 		r.scratch = nil
@@ -87,7 +85,7 @@ func (r *Rendering) Release() {
 
 func (r *Rendering) writeString(s string) { _, _ = r.hash.WriteString(s) }
 
-// hasText writes what a quoted string says.
+// writeText writes the decoded text of a quoted string.
 func (r *Rendering) writeText(quoted []byte) {
 	plain, memory := text(quoted, r.scratch)
 	r.scratch = memory
@@ -113,8 +111,8 @@ func each(raw []byte, do func(element []byte)) {
 	}
 }
 
-// members calls do for every member of an object; keys come with their quotes, as
-// decoders read them. It gives where the object ends, -1 where it is none.
+// members calls do for every member of an object; keys are quoted, in the form that decoders read.
+// It returns the offset of the object's end, -1 if raw is not an object.
 func members(raw []byte, do func(key, value []byte)) (end int) {
 	return membersAsWritten(raw, func(key, value []byte) { do(canonical(key), value) })
 }
@@ -159,7 +157,7 @@ func (r *Rendering) chat(c *Call) {
 
 func (r *Rendering) messages(raw []byte) { each(raw, r.message) }
 
-// message writes one message; its keys may stand in any order.
+// message writes one message; its keys may be in any order.
 func (r *Rendering) message(raw []byte) {
 	var role, content, calls []byte
 	members(raw, func(key, value []byte) {
@@ -178,7 +176,7 @@ func (r *Rendering) message(raw []byte) {
 	r.writeString("\n")
 }
 
-// startTurn begins a message.
+// startTurn writes the head of a message.
 func (r *Rendering) startTurn(role []byte) {
 	r.writeString("<|")
 	if kindOf(role) == '"' {
@@ -187,7 +185,7 @@ func (r *Rendering) startTurn(role []byte) {
 	r.writeString("|>\n")
 }
 
-// readContent writes a message's content: a string, or parts.
+// content writes a message's content: a string, or parts.
 func (r *Rendering) content(raw []byte) {
 	switch kindOf(raw) {
 	case '"':
@@ -197,8 +195,7 @@ func (r *Rendering) content(raw []byte) {
 	}
 }
 
-// part writes a part of a content: its text, or all of it when it is an image
-// or the like.
+// part writes a part of a content: its text, or the whole part if it is an image or similar.
 func (r *Rendering) part(raw []byte) {
 	var own []byte
 	members(raw, func(key, value []byte) {
@@ -216,7 +213,7 @@ func (r *Rendering) part(raw []byte) {
 	_, _ = r.hash.Write(raw)
 }
 
-// toolCall writes the function called; ids are not part of a prompt.
+// toolCall writes the called function; ids are not part of a prompt.
 func (r *Rendering) toolCall(raw []byte) {
 	members(raw, func(key, function []byte) {
 		if string(key) != `"function"` {
@@ -236,7 +233,7 @@ func (r *Rendering) toolCall(raw []byte) {
 	})
 }
 
-// startCall begins a tool call.
+// startCall writes the head of a tool call.
 func (r *Rendering) startCall(name []byte) {
 	r.writeString("<|call|>")
 	r.content(name)
@@ -272,7 +269,7 @@ func (r *Rendering) texts(raw []byte) {
 }
 
 func (r *Rendering) responses(c *Call) {
-	// What a stored response says is not known here, only that it comes first.
+	// The text of a stored response is unknown here; it precedes all else.
 	r.writeOption(c, "previous_response_id", c.previous)
 	r.writeOption(c, "reasoning", c.reasoning)
 	r.writeOption(c, "tools", c.tools)
@@ -295,8 +292,8 @@ func (r *Rendering) responses(c *Call) {
 // items writes the items of a Responses input or output.
 func (r *Rendering) items(raw []byte) { each(raw, r.item) }
 
-// item writes a message, a call of a function, what one returned, or all of
-// anything else. What was reasoned is not told again in later turns.
+// item writes a message, a function call, the output of one, or any other item as a whole.
+// Reasoning is not repeated in later turns.
 func (r *Rendering) item(raw []byte) {
 	var kind, name, arguments, output []byte
 	members(raw, func(key, value []byte) {
@@ -331,7 +328,7 @@ func (r *Rendering) item(raw []byte) {
 
 func (r *Rendering) embeddings(c *Call) {
 	r.texts(c.input.of(c.body))
-	r.messages(c.messages.of(c.body)) // vLLM's, of images and text
+	r.messages(c.messages.of(c.body)) // vLLM: images and text
 }
 
 func (r *Rendering) rerank(c *Call) {

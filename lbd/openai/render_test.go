@@ -55,7 +55,7 @@ func TestRenderedFieldsChangeKey(t *testing.T) {
 	}
 	for name, c := range map[string]struct {
 		path, one, other string
-		resolved           ResolvedModel // of the other
+		resolved         ResolvedModel // of the other
 		from             int           // the least that they share
 	}{
 		"model":               {chatPath, `{` + base + `}`, `{` + base + `}`, ResolvedModel{Model: "n"}, atFront},

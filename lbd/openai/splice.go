@@ -11,7 +11,7 @@ import (
 // target, so that the client sees one stream.
 type Splice struct {
 	chunkHead
-	roleKnown        bool // the client has the role of the message
+	roleKnown   bool // the client has the role of the message
 	HidesCounts bool // the usage so far is hidden from the client
 	// TokensBefore is how many tokens the client had before, TokensInPrompt how many of them were
 	// part of this target's prompt.
@@ -65,11 +65,11 @@ func appendEvent(dst, data []byte) []byte {
 	return append(dst, '\n')
 }
 
-// memberWriter writes a member's value to dst, perhaps another one than it has, and says
-// whether the member stays.
+// memberWriter appends a member's value, possibly changed, to dst and reports whether to keep the
+// member.
 type memberWriter func(dst, key, value []byte) ([]byte, bool)
 
-// rewriteMembers appends an object, each of its members by way of do.
+// rewriteMembers appends an object; do writes each of its members.
 func rewriteMembers(dst, object []byte, do memberWriter) []byte {
 	dst = append(dst, '{')
 	first := true
@@ -89,7 +89,7 @@ func rewriteMembers(dst, object []byte, do memberWriter) []byte {
 	return append(dst, '}')
 }
 
-// appendChunk appends a chunk; says is false where nothing of it is news.
+// appendChunk appends a chunk; hasContent is false if it contains nothing new for the client.
 func (s *Splice) appendChunk(dst, data []byte) (out []byte, hasContent bool) {
 	var chosen, counted bool
 	out = rewriteMembers(dst, data, func(dst, key, value []byte) ([]byte, bool) {
@@ -118,7 +118,7 @@ func (s *Splice) appendChunk(dst, data []byte) (out []byte, hasContent bool) {
 	return out, hasContent || counted && (!s.HidesCounts || !chosen)
 }
 
-// readChoices appends a chunk's choices; a list of none is not news by itself.
+// appendChoices appends a chunk's choices; an empty list alone is not content.
 func (s *Splice) appendChoices(dst, list []byte) (out []byte, hasContent bool) {
 	if kindOf(list) != '[' {
 		return append(dst, list...), false
@@ -158,7 +158,7 @@ func (s *Splice) appendChoice(dst, key, value []byte) (out []byte, hasContent bo
 	return append(dst, oneLine(value)...), hasContent
 }
 
-// readDelta appends a piece of a message. The client learns once whose turn it is.
+// appendDelta appends a piece of a message. The client receives the role only once.
 func (s *Splice) appendDelta(dst, raw []byte) (out []byte, hasContent bool) {
 	out = rewriteMembers(dst, raw, func(dst, key, value []byte) ([]byte, bool) {
 		switch string(key) {
@@ -183,8 +183,7 @@ func (s *Splice) appendDelta(dst, raw []byte) (out []byte, hasContent bool) {
 	return out, hasContent
 }
 
-// appendText appends a piece of the text, without the white space that the client has
-// already.
+// appendText appends a piece of the text, without the white space that the client already has.
 func (s *Splice) appendText(dst, value []byte) (out []byte, hasContent bool) {
 	if kindOf(value) != '"' {
 		return append(dst, oneLine(value)...), false
@@ -202,8 +201,8 @@ func (s *Splice) appendText(dst, value []byte) (out []byte, hasContent bool) {
 	return append(dst, '"'), len(inner) > 0
 }
 
-// appendUsage appends what the engine counted, as of the whole answer: what was said
-// before is no part of the prompt.
+// appendUsage appends the engine's usage, converted to that of the whole answer: text of the answer
+// that was sent in the prompt does not count as prompt.
 func (s *Splice) appendUsage(dst, raw []byte) []byte {
 	var u Usage
 	u.read(raw)
@@ -226,7 +225,7 @@ func (s *Splice) appendUsage(dst, raw []byte) []byte {
 	})
 }
 
-// appendPromptDetails appends the details of a prompt, no more of it cached than it has.
+// appendPromptDetails appends the details of a prompt, with cached tokens limited to its length.
 func appendPromptDetails(dst, raw []byte, prompt int) []byte {
 	return rewriteMembers(dst, raw, func(dst, key, value []byte) ([]byte, bool) {
 		if n, err := strconv.Atoi(string(value)); err == nil && string(key) == `"cached_tokens"` {
@@ -236,8 +235,8 @@ func appendPromptDetails(dst, raw []byte, prompt int) []byte {
 	})
 }
 
-// oneLine is a JSON value without line ends, which are white space in it: an
-// event's lines are not to be mixed up with them.
+// oneLine returns a JSON value with its line ends, which are white space, replaced by spaces,
+// because an SSE event is divided into lines.
 func oneLine(value []byte) []byte {
 	if bytes.IndexByte(value, '\n') < 0 && bytes.IndexByte(value, '\r') < 0 {
 		return value

@@ -6,22 +6,21 @@ import (
 	"skyserve/lbd/policy"
 )
 
-// chunkTemplate is what the chunks of one stream have in common: engines print all of
-// an answer's in one way, so that a chunk which differs from the one before in its
-// text alone, or in its text and the usage so far, needs no second reading of the rest.
-// Its zero value is like nothing.
+// chunkTemplate is the common part of the chunks of one stream: an engine prints all of an answer's
+// chunks alike, so a chunk that differs from the previous one only in its text, or in its text and
+// the usage so far, need not be parsed again. The zero value matches nothing.
 type chunkTemplate struct {
-	around []byte // of a chunk: all but its text and its usage
-	textAt   int    // where in it the text stands
-	usageAt  int    // where the usage does, behind the text; its end where there is none
-	usage  usageTemplate
-	before int  // how many bytes of the usage's member stand before it
-	after  int  // and behind it
-	isCompletion  bool // the text is a completion's, and not a chat's
+	around       []byte // of a chunk: all but its text and its usage
+	textAt       int    // where in it the text stands
+	usageAt      int    // where the usage does, behind the text; its end where there is none
+	usage        usageTemplate
+	before       int  // how many bytes of the usage's member stand before it
+	after        int  // and behind it
+	isCompletion bool // the text is a completion's, and not a chat's
 }
 
-// learn takes a chunk for the pattern, in which quoted, a part of it, is the text, and
-// tally the usage, whose member is counts; nil = there is none.
+// learn makes chunk the template; quoted, a part of it, is the text, and usageJSON the usage, whose
+// member is at counts; nil = none.
 func (l *chunkTemplate) learn(chunk, quoted, usageJSON []byte, counts Span, plain bool) {
 	text, ok := offsetOf(chunk, quoted)
 	if !ok {
@@ -43,14 +42,14 @@ func (l *chunkTemplate) learn(chunk, quoted, usageJSON []byte, counts Span, plai
 	l.textAt, l.usageAt, l.isCompletion = text, text+at-behind, plain
 }
 
-// countsSpan is the member of a usage that match found in a chunk.
+// countsSpan returns the span of the usage member that match found in a chunk.
 func (l *chunkTemplate) countsSpan(chunk, usageJSON []byte) Span {
 	at, _ := offsetOf(chunk, usageJSON)
 	return Span{at - l.before, at + len(usageJSON) + l.after}
 }
 
-// match takes a chunk like those before apart: its text, quoted, and its usage, nil where
-// there is none. text is nil when it is another kind of chunk, or one without text.
+// match splits a chunk that matches the template into its quoted text and its usage, nil if there
+// is none. text is nil if the chunk does not match or has no text.
 func (l *chunkTemplate) match(chunk []byte) (text, usageJSON []byte) {
 	const empty = len(`""`)
 	if len(l.around) == 0 || len(chunk) <= len(l.around)+empty || chunk[l.textAt] != '"' || !bytes.Equal(chunk[:l.textAt], l.around[:l.textAt]) {
@@ -74,8 +73,8 @@ func (l *chunkTemplate) match(chunk []byte) (text, usageJSON []byte) {
 	return text, usageJSON
 }
 
-// usageTemplate is how an engine prints the usage so far: the same but for its numbers. The
-// zero value is none.
+// usageTemplate is an engine's format of the usage so far, in which only the numbers change. The
+// zero value means none.
 type usageTemplate struct {
 	text   []byte       // as it was printed once; nil in the zero value
 	before [][]byte     // parts of text: what stands before each number
@@ -83,7 +82,7 @@ type usageTemplate struct {
 	end    []byte       // of text: what stands behind the last number
 }
 
-// usageField is what a number of a usage is.
+// usageField identifies a number of a usage.
 type usageField uint8
 
 const (
@@ -97,11 +96,11 @@ const (
 // more than maxRequested has.
 const (
 	maxUsageNumbers = 12
-	maxDigits  = 10
+	maxDigits       = 10
 )
 
-// learn takes a usage, an object of JSON, for the form; false where it has too many
-// numbers, ones that are not whole, or texts that hold some.
+// learn makes a usage, a JSON object, the template; it returns false if the object has too many
+// numbers, fractions, or strings with digits.
 func (f *usageTemplate) learn(usageJSON []byte) bool {
 	text := append(f.text[:0], usageJSON...)
 	*f = usageTemplate{before: f.before[:0], fields: f.fields[:0]}
@@ -126,7 +125,7 @@ func (f *usageTemplate) learn(usageJSON []byte) bool {
 	return true
 }
 
-// fieldAt is what the number at a place of a usage is: that which usage.read keeps of it.
+// fieldAt returns which field the number at an offset of a usage is, as Usage.read assigns it.
 func fieldAt(usageJSON []byte, at int) (field usageField) {
 	eachUsageField(usageJSON, func(f usageField, value []byte) {
 		if from, inside := offsetOf(usageJSON, value); inside && from == at {
@@ -136,7 +135,7 @@ func fieldAt(usageJSON []byte, at int) (field usageField) {
 	return field
 }
 
-// readEvent is usage.read of a usage of this form; false where it is of another one.
+// read is Usage.read for a usage of this format; it returns false for any other format.
 func (f *usageTemplate) read(u *Usage, usageJSON []byte) bool {
 	var numbers [maxUsageNumbers]int
 	for i, before := range f.before {

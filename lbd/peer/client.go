@@ -27,7 +27,7 @@ import (
 const (
 	defaultInterval = 100 * time.Millisecond // SkyLB's heartbeat (section 3.3)
 	defaultTimeout  = time.Second            // the core calls a peer lost after a second of silence
-	regionInterval     = time.Second            // as often as top draws
+	regionInterval  = time.Second            // as often as top draws
 	maxInFlight     = 4                      // round trips up to 400 ms still bring a report each interval
 	rttWindow       = 32                     // about three seconds of round trips
 	jitterShare     = 0.1                    // spreads the heartbeats of many balancers
@@ -298,8 +298,8 @@ func dropInvalidLoads(loads []core.ModelLoad) []core.ModelLoad {
 	return slices.CompactFunc(loads, func(a, b core.ModelLoad) bool { return a.Model == b.Model })
 }
 
-// recordAnswer records an answered heartbeat. It returns the least round trip of late and whether no
-// later heartbeat was answered before.
+// recordAnswer records an answered heartbeat. It returns the minimum of recent round trips, and
+// whether no later heartbeat was answered before.
 func (l *link) recordAnswer(sent time.Time, trip time.Duration, draining bool) (rtt time.Duration, newest bool) {
 	l.mu.Lock()
 	newest = sent.After(l.sent)
@@ -324,8 +324,7 @@ func (l *link) recordAnswer(sent time.Time, trip time.Duration, draining bool) (
 	return rtt, newest
 }
 
-// recordFailure notes a heartbeat that went unanswered; one that was overtaken by a later
-// answer is no news.
+// recordFailure records a failed heartbeat; it ignores one sent before the last answered heartbeat.
 func (l *link) recordFailure(sent time.Time, err error) {
 	reason := explain(err, l.client.opts.Timeout)
 	l.mu.Lock()
@@ -361,8 +360,7 @@ func (l *link) watchRegion(ctx context.Context) {
 	}
 }
 
-// get fetches a JSON document of at most most bytes. Errors name the path
-// without its query.
+// get fetches a JSON document of up to most bytes. Errors contain the path without its query.
 func (l *link) get(ctx context.Context, path string, most int64, into any) error {
 	ctx, cancel := context.WithTimeout(ctx, l.client.opts.Timeout)
 	defer cancel()
@@ -396,7 +394,7 @@ func (l *link) get(ctx context.Context, path string, most int64, into any) error
 	return nil
 }
 
-// explain says in few words what went wrong.
+// explain returns a short reason for an error.
 func explain(err error, timeout time.Duration) string {
 	if errors.Is(err, context.DeadlineExceeded) {
 		return fmt.Sprintf("no answer within %s", timeout)

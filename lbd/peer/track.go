@@ -9,10 +9,10 @@ import (
 	"time"
 )
 
-// errHalfClosed ends a track of which only this direction is over.
+// errHalfClosed ends a track if only this direction is closed.
 var errHalfClosed = errors.New("closed for writing")
 
-// isTrackError says whether an error comes from the track and not from the connection.
+// isTrackError reports whether an error comes from the track and not from the connection.
 func isTrackError(err error) bool {
 	return err != nil && !errors.Is(err, io.EOF) && (errors.Is(err, net.ErrClosed) || errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, errHalfClosed))
 }
@@ -26,7 +26,7 @@ type track struct {
 	mu       sync.Mutex
 	pieces   []piece // under way, oldest first
 	bytes    int     // in pieces
-	endErr      error   // what comes after them; nil while the track is open
+	endErr   error   // what comes after them; nil while the track is open
 	endAt    time.Time
 	closed   bool
 	deadline time.Time
@@ -42,14 +42,13 @@ func newTrack(delay time.Duration) *track {
 	return &track{delay: delay, changed: make(chan struct{})}
 }
 
-// notify wakes everybody who waits; l.mu is held.
+// notify wakes all waiting goroutines; l.mu must be held.
 func (l *track) notify() {
 	close(l.changed)
 	l.changed = make(chan struct{})
 }
 
-// wait lets go of l.mu until something changes or the time has come; the zero
-// time never comes.
+// wait releases l.mu until a change or the given time; the zero time means no timeout.
 func (l *track) wait(until time.Time) {
 	changed := l.changed
 	l.mu.Unlock()
@@ -66,10 +65,10 @@ func (l *track) wait(until time.Time) {
 	}
 }
 
-// deadlinePassed says whether the user's deadline has passed.
+// deadlinePassed reports whether the user's deadline has passed.
 func (l *track) deadlinePassed() bool { return !l.deadline.IsZero() && !time.Now().Before(l.deadline) }
 
-// write sends a copy of b along the track and waits while too much is under way.
+// write sends a copy of b along the track and blocks while trackBytes are under way.
 func (l *track) write(b []byte, user bool) (n int, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -97,8 +96,8 @@ func (l *track) write(b []byte, user bool) (n int, err error) {
 	}
 }
 
-// read fills b with what has come out, waiting for at least a byte. After the
-// last it returns what the track was finished with.
+// read fills b with delivered bytes and blocks until there is at least one. After the last byte it
+// returns the error that the track was finished with.
 func (l *track) read(b []byte, user bool) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -126,8 +125,7 @@ func (l *track) read(b []byte, user bool) (int, error) {
 	}
 }
 
-// nextAt is when the next piece, or the end, comes out; zero while neither is
-// under way.
+// nextAt returns when the next piece, or the end, is delivered; zero if neither is under way.
 func (l *track) nextAt() time.Time {
 	if len(l.pieces) > 0 {
 		return l.pieces[0].at
@@ -138,7 +136,7 @@ func (l *track) nextAt() time.Time {
 	return time.Time{}
 }
 
-// readReady moves all that has come out into b, as far as it fits.
+// readReady moves delivered bytes into b, as many as fit.
 func (l *track) readReady(b []byte) (n int) {
 	now := time.Now()
 	done := 0
@@ -162,7 +160,7 @@ func (l *track) readReady(b []byte) (n int) {
 	return n
 }
 
-// finish ends the track with err, which comes out after all that is under way.
+// finish ends the track with err, which is delivered after everything under way.
 func (l *track) finish(err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -172,7 +170,7 @@ func (l *track) finish(err error) {
 	}
 }
 
-// fail ends the track with err and drops what is under way.
+// fail ends the track with err and drops everything under way.
 func (l *track) fail(err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -181,7 +179,7 @@ func (l *track) fail(err error) {
 	l.notify()
 }
 
-// closeUser closes the user's end; false when it was closed before.
+// closeUser closes the user's end; it returns false if it was already closed.
 func (l *track) closeUser() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -4,12 +4,12 @@ package prefix
 // like it goes on from its end: a request is matched, inserted and, longer by
 // its answer, inserted again.
 type descent struct {
-	known bool    // whether the tree still has the shape it had
-	path  []int32 // nodes whose whole edges match, from the top
+	known     bool    // whether the tree still has the shape it had
+	path      []int32 // nodes whose whole edges match, from the top
 	pathDepth int     // hashes of path
-	depth int     // hashes that match in all
-	tip   int32   // the node whose edge matches in part, or none
-	hash  uint64  // the last hash that matches
+	depth     int     // hashes that match in all
+	tip       int32   // the node whose edge matches in part, or none
+	hash      uint64  // the last hash that matches
 }
 
 // end is the last node of the path; the root if that is empty.

@@ -30,7 +30,7 @@ const (
 type node struct {
 	first, last  uint64
 	start        time.Duration // when the marked answer's session began
-	lowTargets          uint64        // targets 0 to 63; see Tree.word for the others
+	lowTargets   uint64        // targets 0 to 63; see Tree.word for the others
 	parent       int32
 	child        int32  // first child
 	left, right  int32  // siblings

@@ -30,18 +30,18 @@ type Tree struct {
 	order    Order
 	walked   descent
 
-	heldBytes        []int        // bytes of prefixes, by target
-	counts      []int        // nodes, by target
-	members     [][]int32    // the nodes and some that were, by target
-	memberships int          // sum of counts
-	owners      []ownerState // by owner, see owners.go
-	ownerOfNode []*[chunkSize]uint16
-	weight      int     // sum of the owners'
-	active      int     // owners with a node that were not released
-	released    []int32 // those that were
-	heaviest    int     // the owner that gave up a leaf last
-	insertingOwner   int     // the owner of the insert at hand
-	protectedNode   int32   // the end of what it inserted
+	heldBytes      []int        // bytes of prefixes, by target
+	counts         []int        // nodes, by target
+	members        [][]int32    // the nodes and some that were, by target
+	memberships    int          // sum of counts
+	owners         []ownerState // by owner, see owners.go
+	ownerOfNode    []*[chunkSize]uint16
+	weight         int     // sum of the owners'
+	active         int     // owners with a node that were not released
+	released       []int32 // those that were
+	heaviest       int     // the owner that gave up a leaf last
+	insertingOwner int     // the owner of the insert at hand
+	protectedNode  int32   // the end of what it inserted
 
 	scratch []uint64 // of grow and mergeChild
 	moved   func(owner int32, at uint32)

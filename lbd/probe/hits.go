@@ -13,11 +13,11 @@ const (
 	hitStep = time.Second
 )
 
-// hitWindow turns an engine's ever-growing counters into a rate of late.
+// hitWindow converts an engine's cumulative counters to a recent rate.
 type hitWindow struct {
-	samples []hitSample // oldest first, a step apart
-	last    hitSample
-	engineRate     policy.Maybe[float64] // what the engine itself calls its hit rate
+	samples    []hitSample // oldest first, a step apart
+	last       hitSample
+	engineRate policy.Maybe[float64] // what the engine itself calls its hit rate
 }
 
 type hitSample struct {
@@ -25,7 +25,7 @@ type hitSample struct {
 	hits, queries float64
 }
 
-// add takes a page's figures into the window.
+// add adds a page's figures to the window.
 func (h *hitWindow) add(now time.Time, f Figures) {
 	h.engineRate = f.HitRate
 	if !f.HitTokens.Known || !f.QueryTokens.Known {
@@ -49,8 +49,7 @@ func (h *hitWindow) add(now time.Time, f Figures) {
 	h.samples = append(h.samples, s)
 }
 
-// rate is the share of prompt tokens that came from the cache; unknown while no
-// prompt came.
+// rate returns the share of prompt tokens that came from the cache; unknown without prompts.
 func (h *hitWindow) rate() policy.Maybe[float64] {
 	if len(h.samples) == 0 {
 		return h.engineRate

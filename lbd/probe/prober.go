@@ -22,7 +22,7 @@ import (
 const (
 	defaultInterval = 100 * time.Millisecond // ten looks a second: a prefill of an L4 lasts about as long
 	defaultTimeout  = time.Second            // the core calls a replica lost after a second of silence
-	aliveInterval      = time.Second            // engines without metrics: /health tells nothing but life
+	aliveInterval   = time.Second            // engines without metrics: /health tells nothing but life
 	suspicionTime   = time.Second            // how long probes ask for /health after a failure: ten probes
 	healthTimeout   = 250 * time.Millisecond // SGLang's /health generates a token, which takes over a second: the core must hear of it meanwhile
 	maxBackoff      = time.Second            // a replica that comes back is used within a second
@@ -115,7 +115,7 @@ func (p *Prober) stopWatch(w *watch) {
 	delete(p.watches, w.config.ID)
 }
 
-// seedOf gives every replica its own stream of jitter.
+// seedOf returns a different jitter seed for every replica.
 func seedOf(id string) uint64 {
 	h := fnv.New64a()
 	_, _ = h.Write([]byte(id))
@@ -153,7 +153,7 @@ func (p *Prober) Close() {
 
 // ReplicaStatus is the state of one replica beyond what the core keeps.
 type ReplicaStatus struct {
-	// Replica is as it was started, with the model that it told.
+	// Replica is the configuration at the start, with the identified model and kind.
 	Replica service.ReplicaConfig
 	Ready   bool
 	// Answered: its model was served at least once.

@@ -12,20 +12,20 @@ import (
 	"skyserve/lbd/wire"
 )
 
-// source is where a replica's pages come from.
+// source fetches a replica's pages.
 type source interface {
-	// get fetches a path by a deadline. The body is valid until release or the
-	// next get; one that is too long comes back empty.
+	// get fetches a path by a deadline. The body is valid until release or the next get; a body that is
+	// too long is returned empty.
 	get(ctx context.Context, path string, deadline time.Time) (status int, body []byte, err error)
-	// release gives the memory of the last page back.
+	// release returns the memory of the last page.
 	release()
-	// abort makes a get that is under way fail.
+	// abort makes a get in progress fail.
 	abort()
 	close()
 }
 
-// newSource keeps a connection to a replica. Redirects are not followed: an engine
-// has no reason to send its balancer elsewhere.
+// newSource returns the source of a replica, which keeps one connection. It does not follow
+// redirects: an engine has no reason to redirect its balancer.
 func newSource(cfg service.ReplicaConfig, opts Options) source {
 	url := strings.TrimRight(cfg.URL, "/")
 	if opts.Transport == nil && (cfg.MTLS || strings.HasPrefix(url, "http://")) {
@@ -40,7 +40,7 @@ func newSource(cfg service.ReplicaConfig, opts Options) source {
 	return s
 }
 
-// pollerSource is a connection that carries nothing else.
+// pollerSource has a connection of its own, only for probes.
 type pollerSource struct{ poller *wire.Poller }
 
 func (s *pollerSource) get(ctx context.Context, path string, deadline time.Time) (status int, body []byte, err error) {
@@ -55,7 +55,7 @@ func (s *pollerSource) release() { s.poller.Release() }
 func (s *pollerSource) abort()   { s.poller.Abort() }
 func (s *pollerSource) close()   { s.poller.Close() }
 
-// transportSource is pages by way of an http.RoundTripper.
+// transportSource fetches pages with an http.RoundTripper.
 type transportSource struct {
 	url       string
 	transport http.RoundTripper
@@ -82,7 +82,7 @@ func (s *transportSource) get(ctx context.Context, path string, deadline time.Ti
 	return res.StatusCode, s.page, nil
 }
 
-// request is the request for a path, made once.
+// request returns the request for a path, created once.
 func (s *transportSource) request(path string) (*http.Request, error) {
 	if req := s.requests[path]; req != nil {
 		return req, nil
@@ -95,7 +95,7 @@ func (s *transportSource) request(path string) (*http.Request, error) {
 	return req, nil
 }
 
-// readPage reads a body into memory that is kept.
+// readPage reads a body into reused memory.
 func (s *transportSource) readPage(res *http.Response) error {
 	s.page = s.page[:0]
 	for {
@@ -119,7 +119,7 @@ func (s *transportSource) readPage(res *http.Response) error {
 
 func (s *transportSource) release() {}
 
-// abort has nothing to do: contexts end what is under way.
+// abort does nothing: contexts end requests in progress.
 func (s *transportSource) abort() {}
 
 func (s *transportSource) close() {

@@ -20,10 +20,10 @@ import (
 	"skyserve/lbd/core"
 )
 
-// watch probes one replica. Its goroutine owns everything but status.
+// watch probes one replica. Its goroutine owns all fields but status.
 type watch struct {
 	prober *Prober
-	config  service.ReplicaConfig // as it was started
+	config service.ReplicaConfig // as it was started
 	stop   context.CancelFunc
 	jitter *rand.Rand
 
@@ -32,7 +32,7 @@ type watch struct {
 	verified  bool               // the model was listed, and nothing failed since
 	noMetrics bool               // it answers /metrics with an error of ours
 	aliveAt   time.Time
-	halfRTT      time.Duration // half of the last round trip
+	halfRTT   time.Duration // half of the last round trip
 	failures  int           // probes in a row that found it dead
 	source    source
 	hits      hitWindow
@@ -40,12 +40,12 @@ type watch struct {
 	ranks     []Figures   // of the last look; unknown without metrics
 	report    core.Report // as it was sent last
 
-	// tick says that it is time for a probe; it holds one that came too early.
+	// tick receives when a probe is due; it buffers one tick that came during a probe.
 	tick  chan struct{}
 	group *group // see its Prober's lock
 
-	// suspectedAt is the time of the last call of Suspect in Unix nanoseconds; 0 = probes
-	// do not ask for /health.
+	// suspectedAt is the time of the last call of Suspect in Unix nanoseconds; 0 = probes do not
+	// request /health.
 	suspectedAt atomic.Int64
 
 	mu     sync.Mutex
@@ -73,8 +73,8 @@ func (w *watch) run(ctx context.Context) {
 	}
 }
 
-// wait returns when the next probe is due after one that took so long, or false
-// when ctx ends.
+// wait returns true when the next probe is due after one that lasted for took, or false when ctx
+// ends.
 func (w *watch) wait(ctx context.Context, timer *time.Timer, took time.Duration) bool {
 	pause := w.nextDelay(took)
 	if pause == 0 {
@@ -98,9 +98,9 @@ func (w *watch) wait(ctx context.Context, timer *time.Timer, took time.Duration)
 	return true
 }
 
-// nextDelay is how long to wait after a probe that took so long; 0 = until the next
-// tick. A dead replica has longer intervals, each jittered, and one that takes
-// longer than to the next tick is probed again soon after.
+// nextDelay returns how long to wait after a probe that lasted for took; 0 = until the next tick. A
+// dead replica has longer, jittered intervals. A probe that lasts beyond the next tick is repeated
+// soon.
 func (w *watch) nextDelay(took time.Duration) time.Duration {
 	interval := w.prober.opts.Interval
 	if w.failures == 0 {
@@ -118,8 +118,8 @@ func (w *watch) nextDelay(took time.Duration) time.Duration {
 	return max(jittered(every, w.jitter)-took, interval/10, 1)
 }
 
-// probe looks once and reports what it found. A timeout reports nothing: the
-// core draws its conclusion from the silence.
+// probe checks the replica once and reports the result. A timeout reports nothing: the core detects
+// missing reports.
 func (w *watch) probe(ctx context.Context) {
 	report, err := w.checkReplica(ctx)
 	if ctx.Err() != nil {
@@ -143,7 +143,7 @@ func (w *watch) probe(ctx context.Context) {
 	w.reportRanks(core.Report{Age: w.halfRTT, Reason: reason})
 }
 
-// checkReplica makes sure that the model answers and reads the engine's figures.
+// checkReplica verifies that the model is served and reads the engine's figures.
 func (w *watch) checkReplica(ctx context.Context) (core.Report, error) {
 	if at := w.suspectedAt.Load(); at != 0 {
 		if err := w.checkHealth(ctx, at); err != nil {
@@ -183,10 +183,9 @@ func (w *watch) checkReplica(ctx context.Context) (core.Report, error) {
 	return core.Report{Age: w.halfRTT, Ready: true}, nil
 }
 
-// checkHealth asks for /health: vLLM serves its metrics for seconds after its engine has
-// died. It ends the checks once suspicionTime has passed since at and the answer is good,
-// and at once where /health does not answer in time: whether such a replica lives, the
-// rest of the probe tells.
+// checkHealth requests /health: vLLM serves its metrics for seconds after its engine has died. It
+// ends these checks after a good response once suspicionTime has passed since at, and at once if
+// /health does not respond in time: then the other requests of the probe decide.
 func (w *watch) checkHealth(ctx context.Context, at int64) error {
 	status, silent, err := w.health(ctx)
 	switch {
@@ -200,7 +199,7 @@ func (w *watch) checkHealth(ctx context.Context, at int64) error {
 	return nil
 }
 
-// health asks for /health. silent: there was no answer within healthTimeout.
+// health requests /health. silent: there was no response within healthTimeout.
 func (w *watch) health(ctx context.Context) (status int, silent bool, err error) {
 	timeout := min(healthTimeout, w.prober.opts.Timeout)
 	status, _, err = w.source.get(ctx, "/health", time.Now().Add(timeout))
@@ -212,8 +211,8 @@ func (w *watch) health(ctx context.Context) (status int, silent bool, err error)
 	return status, false, err
 }
 
-// checkAlive reports an engine without metrics: that it lives is asked only now
-// and then, and what it does is unknown.
+// checkAlive reports an engine without metrics: its health is checked every aliveInterval, and its
+// load is unknown.
 func (w *watch) checkAlive(ctx context.Context) (core.Report, error) {
 	if time.Since(w.aliveAt) >= aliveInterval {
 		status, silent, err := w.health(ctx)
@@ -232,8 +231,8 @@ func (w *watch) checkAlive(ctx context.Context) (core.Report, error) {
 	return core.Report{Age: w.halfRTT, Ready: true}, nil
 }
 
-// verify asks which models the engine serves and makes sure that the replica's
-// is one of them; it learns the model where none was given.
+// verify requests the engine's model list and checks that it contains the replica's model; if none
+// is configured, it uses the first one listed.
 func (w *watch) verify(ctx context.Context) error {
 	status, body, err := w.get(ctx, "/v1/models")
 	if err != nil {
@@ -257,8 +256,7 @@ func (w *watch) verify(ctx context.Context) error {
 	return nil
 }
 
-// reportIdentity tells what a replica that was started without its model or its kind
-// told of them.
+// reportIdentity reports the model and kind of a replica that was started without them.
 func (w *watch) reportIdentity() {
 	cfg := w.config
 	cfg.Model, cfg.Kind = w.model, w.kind
@@ -270,7 +268,7 @@ func (w *watch) reportIdentity() {
 	}
 }
 
-// modelNames reads the ids of an OpenAI model list.
+// modelNames returns the ids of an OpenAI model list.
 func modelNames(body []byte) ([]string, error) {
 	var list struct {
 		Data []struct {
@@ -289,7 +287,7 @@ func modelNames(body []byte) ([]string, error) {
 	return names, nil
 }
 
-// shortList writes the first few of a list: an engine may serve many adapters.
+// shortList formats the first few names of a list: an engine may serve many adapters.
 func shortList(names []string) string {
 	const most = 4
 	if len(names) > most {
@@ -298,8 +296,8 @@ func shortList(names []string) string {
 	return strings.Join(names, ", ")
 }
 
-// get fetches a path of the replica. The body is valid until the next get; one
-// that is too long comes back empty.
+// get fetches a path of the replica. The body is valid until the next get; a body that is too long
+// is returned empty.
 func (w *watch) get(ctx context.Context, path string) (status int, body []byte, err error) {
 	began := time.Now()
 	status, body, err = w.source.get(ctx, path, began.Add(w.prober.opts.Timeout))
@@ -309,7 +307,7 @@ func (w *watch) get(ctx context.Context, path string) (status int, body []byte, 
 	return status, body, err
 }
 
-// recordState keeps what was found for people to look at, and logs a change.
+// recordState updates the status, and logs a change.
 func (w *watch) recordState(ready bool, reason string) {
 	w.mu.Lock()
 	changed := w.status.Ready != ready || w.status.Reason != reason
@@ -325,7 +323,7 @@ func (w *watch) recordState(ready bool, reason string) {
 	}
 }
 
-// reportRanks reports each rank, with the figures of the last look.
+// reportRanks reports each rank, with the figures of the last probe.
 func (w *watch) reportRanks(r core.Report) {
 	for i, f := range w.ranks {
 		w.report = r
@@ -340,7 +338,7 @@ func (w *watch) currentStatus() ReplicaStatus {
 	return w.status
 }
 
-// statusError is an answer that a living engine would not give.
+// statusError is a response that a healthy engine would not send.
 type statusError struct {
 	path   string
 	status int
@@ -350,7 +348,7 @@ func (e *statusError) Error() string {
 	return fmt.Sprintf("answers GET %s with %d %s", e.path, e.status, http.StatusText(e.status))
 }
 
-// explain says in few words what went wrong, and whether it was silence.
+// explain returns a short reason for an error, and whether the error is a timeout.
 func explain(err error, timeout time.Duration) (reason string, silent bool) {
 	var ne net.Error
 	if errors.Is(err, context.DeadlineExceeded) || (errors.As(err, &ne) && ne.Timeout()) {

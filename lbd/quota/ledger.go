@@ -64,21 +64,21 @@ type Account struct {
 	ledger *Ledger
 	name   string
 
-	mu       sync.Mutex
-	tenant   string
-	tier     service.Tier
-	maxTier  service.Tier // empty = any
-	limits   service.KeyLimits
-	requests bucket
-	tokens   bucket
-	inFlight int
-	reserved int64   // tokens that requests in flight may still use
-	meanAnswer   float64 // tokens of an answer, mean of late
-	label    string  // in metrics; empty until the account is used
-	used     map[string]*telemetry.Usage
-	total    telemetry.Usage // of all models
-	denied   map[string]int64
-	quota    telemetry.KeyQuota
+	mu         sync.Mutex
+	tenant     string
+	tier       service.Tier
+	maxTier    service.Tier // empty = any
+	limits     service.KeyLimits
+	requests   bucket
+	tokens     bucket
+	inFlight   int
+	reserved   int64   // tokens that requests in flight may still use
+	meanAnswer float64 // tokens of an answer, mean of late
+	label      string  // in metrics; empty until the account is used
+	used       map[string]*telemetry.Usage
+	total      telemetry.Usage // of all models
+	denied     map[string]int64
+	quota      telemetry.KeyQuota
 }
 
 // An answer of unknown bound is expected to be as long as the key's answers of

@@ -12,11 +12,11 @@ type Memory struct {
 	max       int64 // in all
 	tenantMax int64 // of one tenant
 
-	mu       sync.Mutex
-	bytes    int64
-	byTenant map[string]int64 // none of tenants that hold nothing
-	refusedTotal     int64            // how often something was refused because of max
-	refusedTenant     int64            // and because of tenantMax
+	mu            sync.Mutex
+	bytes         int64
+	byTenant      map[string]int64 // none of tenants that hold nothing
+	refusedTotal  int64            // how often something was refused because of max
+	refusedTenant int64            // and because of tenantMax
 }
 
 // NewMemory returns a Memory with bounds for the total and for each tenant.
@@ -99,7 +99,7 @@ func (m *Memory) Use(tenant string) MemoryUse { return MemoryUse{memory: m, tena
 type MemoryUse struct {
 	memory *Memory
 	tenant string
-	used  int64
+	used   int64
 }
 
 // Set changes the bytes in use. On an error they are unchanged.
