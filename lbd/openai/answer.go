@@ -14,8 +14,8 @@ type Answer struct {
 	// (Exact: with the latest text), else the number of events with text.
 	Tokens         int
 	Exact          bool
-	AskedForCounts bool // the target at hand was asked for that
-	Events         int  // of the try at hand that held text
+	AskedForCounts bool // these counts were requested from the current target
+	Events         int  // of the current attempt that contain text
 	Usage          Usage
 	// Done: the stream is marked complete, or has a finish reason (Bounded: the length bound); Failed:
 	// it reports an error; Faulty: an error of the engine and not of the request.
@@ -23,20 +23,20 @@ type Answer struct {
 	Bounded    bool
 	Failed     bool
 	Faulty     bool
-	OnlyText   bool        // the event at hand says nothing but a text
+	OnlyText   bool        // the current event contains only text
 	Transcript *Transcript // nil when the answer cannot be continued elsewhere
-	id         []byte      // of an answer that is whole, as JSON writes it
+	id         []byte      // of an answer that is not a stream, JSON-encoded
 
 	template     chunkTemplate
-	quotedText   []byte // of the event at hand: the text of its first choice, as JSON writes it
+	quotedText   []byte // of the current event: the text of its first choice, JSON-encoded
 	isCompletion bool   // quoted is a completion's
-	hasOther     bool   // the event at hand says more than that text and its usage
-	usageJSON    []byte // of the event at hand: its usage, as JSON writes it
+	hasOther     bool   // the current event contains more than that text and its usage
+	usageJSON    []byte // of the current event: its usage, JSON-encoded
 
 	Rendering     *Rendering // nil when no key is wanted
 	KeyBytesLeft  int        // bytes that may still enter the key
 	turnStarted   bool       // the assistant's turn has begun
-	keyIncomplete bool       // something of the answer is missing in the key
+	keyIncomplete bool       // a part of the answer is missing in the key
 }
 
 // Figure is a number that an engine may have reported.
@@ -47,8 +47,8 @@ type Usage struct{ Prompt, Cached, Output policy.Maybe[int] }
 
 // Finding describes one event.
 type Finding struct {
-	hasText   bool // it holds text
-	UsageOnly bool // it holds the usage and no choice
+	hasText   bool // it contains text
+	UsageOnly bool // it contains the usage and no choice
 	// Counts is the position of the usage so far in an event that contains more; zero = none.
 	Counts Span
 }
@@ -63,7 +63,7 @@ func (a *Answer) Event(data []byte) Finding {
 	if a.quotedText != nil && !a.hasOther {
 		a.template.learn(data, a.quotedText, a.usageJSON, f.Counts, a.isCompletion)
 	}
-	a.quotedText, a.usageJSON = nil, nil // they are the reader's memory
+	a.quotedText, a.usageJSON = nil, nil // they point into the reader's memory
 	return f
 }
 
@@ -133,7 +133,7 @@ func (a *Answer) readEvent(data []byte) Finding {
 	})
 	counted := a.Usage.read(usageJSON)
 	if a.usageJSON = usageJSON; !counted {
-		a.usageJSON = nil // it is like the rest of the event
+		a.usageJSON = nil // treat it as any other member
 	}
 	f.hasText = a.readChoices(choices) || (kindOf(delta) == '"' && len(delta) > 2)
 	if f.UsageOnly = counted && emptyArray(choices); counted && !f.UsageOnly {

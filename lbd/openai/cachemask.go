@@ -21,21 +21,21 @@ func MentionsCache(b []byte) bool { return bytes.Contains(b, []byte("cache")) }
 // The zero value is ready for a document.
 type CacheMask struct {
 	state  maskState
-	name   [maxCacheName]byte // of the string at hand
+	name   [maxCacheName]byte // of the current string
 	length int
-	depth  int  // brackets inside the value that is hidden
-	number bool // its first digit has passed
+	depth  int  // open brackets inside the hidden value
+	number bool // its first digit was processed
 }
 
 // maskState is the position of a CacheMask in a document.
 type maskState int
 
 const (
-	outside       maskState = iota // of strings and of what is hidden
+	outside       maskState = iota // outside strings and hidden values
 	inString                       //
-	inEscape                       // behind a backslash in a string
-	afterName                      // a string that tells of the cache has ended
-	inValue                        // what is hidden
+	inEscape                       // after a backslash in a string
+	afterName                      // after a string that names the cache
+	inValue                        // a hidden value
 	inValueString                  // a string in it
 	inValueEscape                  //
 )
@@ -73,9 +73,9 @@ func (m *CacheMask) Hide(piece []byte) {
 func (m *CacheMask) stringByte(c byte) {
 	switch {
 	case c == '\\':
-		m.state, m.length = inEscape, maxCacheName // no name that is looked for has one
+		m.state, m.length = inEscape, maxCacheName // no cache name has one
 	case c == '\n':
-		m.state = outside // JSON has none in a string: this was no JSON, the next line may be
+		m.state = outside // invalid in JSON strings: the line is not JSON, the next one may be
 	case c == '"':
 		if m.state = outside; m.namesCache() {
 			m.state = afterName
@@ -127,7 +127,7 @@ func (m *CacheMask) valueByte(c byte) byte {
 	case m.number && (c == '.' || c == 'e' || c == 'E' || c == '+'):
 		return ' '
 	}
-	m.number = m.number && (c == ' ') // never within one: it has no spaces
+	m.number = m.number && (c == ' ') // numbers contain no spaces
 	switch c {
 	case '"':
 		m.state = inValueString

@@ -16,7 +16,7 @@ func forbids(key, value []byte) bool {
 		return kindOf(value) != 'n' && kindOf(value) != 'f'
 	case `"response_format"`:
 		return kindOf(value) != 'n' && !plainText(value)
-	case `"skip_special_tokens"`: // then the text has marks that a prompt must not repeat
+	case `"skip_special_tokens"`: // the text contains special tokens that a prompt must not repeat
 		return kindOf(value) == 'f'
 	case `"modalities"`:
 		return arrayContains(value, "audio")
@@ -127,7 +127,7 @@ func breaksContinuation(c *Call, soFar []byte) bool {
 	var stop string
 	if json.Unmarshal(value, &stops) != nil {
 		if json.Unmarshal(value, &stop) != nil {
-			return true // what it may stop at is not known
+			return true // the stop strings are unknown
 		}
 		stops = []string{stop}
 	}
@@ -187,7 +187,7 @@ func (c *Call) extendChat(soFar []byte) ([]Edit, bool) {
 		return c.extendLast(raw, soFar)
 	}
 	if string(c.addPrompt.of(c.body)) == "false" {
-		return nil, false // whose turn it is, only the client knows
+		return nil, false // only the client knows whose turn it is
 	}
 	if len(soFar) == 0 {
 		return nil, true

@@ -73,7 +73,7 @@ func Growth(edits []Edit, at int) (n int) {
 // WithoutCounts appends an event to dst without the usage so far.
 func WithoutCounts(dst, event, data []byte, counts Span) []byte {
 	at, inside := offsetOf(event, data)
-	if !inside { // its data stands in several lines
+	if !inside { // its data has several lines
 		return appendEvent(dst, append(append([]byte(nil), data[:counts.From]...), data[counts.To:]...))
 	}
 	dst = append(dst, event[:at+counts.From]...)

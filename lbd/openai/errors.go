@@ -20,7 +20,7 @@ type Error struct {
 	Code       string
 	Param      string
 	Message    string
-	RetryAfter int // seconds; 0 = not said
+	RetryAfter int // seconds; 0 = none
 }
 
 // Error returns the message.

@@ -123,7 +123,7 @@ func guardedParts(raw []byte, depth int) (found Parameters) {
 
 // guardedMedia is guardedURL for a value that may be base64 too.
 func guardedMedia(quoted []byte) Parameters {
-	path := bytes.HasPrefix(quoted, []byte(`"/`)) && !bytes.HasPrefix(quoted, []byte(`"/9j/`)) // which a JPEG in base64 begins with
+	path := bytes.HasPrefix(quoted, []byte(`"/`)) && !bytes.HasPrefix(quoted, []byte(`"/9j/`)) // a JPEG in base64 begins with /9j/
 	if !path && !bytes.ContainsAny(quoted, `:.\`) {
 		return 0
 	}

@@ -6,8 +6,8 @@ import "bytes"
 // that arrives in pieces: at an empty line. Lines end in LF, CRLF or CR; a CR that is the last byte
 // so far waits for the next one.
 type Splitter struct {
-	line int // where the present line begins
-	at   int // where to go on looking
+	line int // start of the current line
+	at   int // where the search continues
 }
 
 // Next returns the end of the first event of b, including its empty line; ok is false if the event

@@ -10,12 +10,12 @@ import (
 // chunks alike, so a chunk that differs from the previous one only in its text, or in its text and
 // the usage so far, need not be parsed again. The zero value matches nothing.
 type chunkTemplate struct {
-	around       []byte // of a chunk: all but its text and its usage
-	textAt       int    // where in it the text stands
-	usageAt      int    // where the usage does, behind the text; its end where there is none
+	around       []byte // a chunk without its text and its usage
+	textAt       int    // offset of the text in it
+	usageAt      int    // offset of the usage, after the text; the end if there is none
 	usage        usageTemplate
-	before       int  // how many bytes of the usage's member stand before it
-	after        int  // and behind it
+	before       int  // bytes of the usage's member before its value
+	after        int  // and after it
 	isCompletion bool // the text is a completion's, and not a chat's
 }
 
@@ -76,10 +76,10 @@ func (l *chunkTemplate) match(chunk []byte) (text, usageJSON []byte) {
 // usageTemplate is an engine's format of the usage so far, in which only the numbers change. The
 // zero value means none.
 type usageTemplate struct {
-	text   []byte       // as it was printed once; nil in the zero value
-	before [][]byte     // parts of text: what stands before each number
-	fields []usageField // what the numbers are
-	end    []byte       // of text: what stands behind the last number
+	text   []byte       // an example; nil in the zero value
+	before [][]byte     // parts of text: the text before each number
+	fields []usageField // the field of each number
+	end    []byte       // part of text: the text after the last number
 }
 
 // usageField identifies a number of a usage.

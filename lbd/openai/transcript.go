@@ -17,7 +17,7 @@ type Transcript struct {
 	Memory    TextMemory
 	BytesLeft int
 	head      chunkHead
-	roleKnown bool // the client knows whose turn it is, by a word or by the text
+	roleKnown bool // the client has the role of the message, explicitly or by its text
 	// ended: the finish reason has been sent; closed: so has the end of the stream.
 	ended, closed bool
 	// lost: the answer cannot be continued, because it contains something that no prompt can begin with

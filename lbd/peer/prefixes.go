@@ -19,16 +19,16 @@ import (
 // for a client that has nothing yet.
 const PathPrefixes = "/skyserve/v1/prefixes"
 
-// Bounds of what balancers of one region tell each other, each with its reason.
+// Bounds of the cache updates between balancers of one region, with reasons.
 const (
-	prefixesInterval = time.Second            // what a balancer takes with it when it dies at once
+	prefixesInterval = time.Second            // how much a balancer that dies suddenly can lose
 	moreInterval     = 100 * time.Millisecond // ten pages a second: more than 500 prompts of 32 KB
 	maxPrefixes      = 256 << 10              // a page, as JSON
-	pageBytes        = 128 << 10              // a page, as the core measures it: base64 and names fit
-	sinkEntries      = 32                     // in one event: the balancer decides about requests between two
-	maxSharedHashes  = 8 << 10                // no balancer tells longer ones
+	pageBytes        = 128 << 10              // a page, as the core measures it: leaves room for base64 and names
+	sinkEntries      = 32                     // in one event: the balancer handles requests between events
+	maxSharedHashes  = 8 << 10                // no balancer sends longer keys
 	maxSharedName    = 512                    // of a replica, a process or a tenant
-	maxSharedAge     = 30 * 24 * time.Hour    // beyond, no session is worth a word
+	maxSharedAge     = 30 * 24 * time.Hour    // older sessions are useless
 	hashBytes        = 8
 )
 
@@ -129,8 +129,8 @@ func (s *SharedPrefix) check() error {
 type follower struct {
 	boot   string
 	since  uint64
-	synced bool   // all of what the peer knew at first has come
-	reason string // what was wrong with the last answer
+	synced bool   // all updates that existed at the start have arrived
+	reason string // error of the last response
 }
 
 // followPrefixes requests the peer's cache updates every second until ctx ends.

@@ -26,7 +26,7 @@ type track struct {
 	mu       sync.Mutex
 	pieces   []piece // under way, oldest first
 	bytes    int     // in pieces
-	endErr   error   // what comes after them; nil while the track is open
+	endErr   error   // returned after them; nil while the track is open
 	endAt    time.Time
 	closed   bool
 	deadline time.Time
@@ -34,7 +34,7 @@ type track struct {
 }
 
 type piece struct {
-	at   time.Time // when it comes out
+	at   time.Time // when it is delivered
 	data []byte
 }
 

@@ -17,7 +17,7 @@ const (
 type hitWindow struct {
 	samples    []hitSample // oldest first, a step apart
 	last       hitSample
-	engineRate policy.Maybe[float64] // what the engine itself calls its hit rate
+	engineRate policy.Maybe[float64] // the engine's own hit rate
 }
 
 type hitSample struct {
@@ -34,7 +34,7 @@ func (h *hitWindow) add(now time.Time, f Figures) {
 	}
 	s := hitSample{at: now, hits: f.HitTokens.Value, queries: f.QueryTokens.Value}
 	if s.hits < h.last.hits || s.queries < h.last.queries {
-		h.samples = h.samples[:0] // the engine started over
+		h.samples = h.samples[:0] // the engine restarted
 	}
 	h.last = s
 	n := len(h.samples)

@@ -63,7 +63,7 @@ func figureOf(name []byte) int {
 type series struct {
 	sum     float64
 	n       int
-	invalid bool // a rank's value made no sense, so the whole is unknown
+	invalid bool // a rank's value is implausible, so the figure is unknown
 }
 
 func (s *series) add(v float64, ok bool) {

@@ -20,11 +20,11 @@ import (
 
 // Defaults and bounds, with reasons.
 const (
-	defaultInterval = 100 * time.Millisecond // ten looks a second: a prefill of an L4 lasts about as long
-	defaultTimeout  = time.Second            // the core calls a replica lost after a second of silence
-	aliveInterval   = time.Second            // engines without metrics: /health tells nothing but life
-	suspicionTime   = time.Second            // how long probes ask for /health after a failure: ten probes
-	healthTimeout   = 250 * time.Millisecond // SGLang's /health generates a token, which takes over a second: the core must hear of it meanwhile
+	defaultInterval = 100 * time.Millisecond // ten probes a second: a prefill on an L4 lasts about as long
+	defaultTimeout  = time.Second            // the core marks a replica lost after a second without reports
+	aliveInterval   = time.Second            // engines without metrics: /health reports no load
+	suspicionTime   = time.Second            // how long probes request /health after a failure: ten probes
+	healthTimeout   = 250 * time.Millisecond // SGLang's /health generates a token, which may take over a second: the core needs reports meanwhile
 	maxBackoff      = time.Second            // a replica that comes back is used within a second
 	dialTimeout     = time.Second            // part of the timeout above
 	jitterShare     = 0.1                    // spreads the probes of many replicas and balancers

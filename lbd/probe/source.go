@@ -59,7 +59,7 @@ func (s *pollerSource) close()   { s.poller.Close() }
 type transportSource struct {
 	url       string
 	transport http.RoundTripper
-	closeIdle func()                   // nil where the transport is somebody else's
+	closeIdle func()                   // nil if the caller owns the transport
 	requests  map[string]*http.Request // by path
 	page      []byte
 }

@@ -23,22 +23,22 @@ import (
 // watch probes one replica. Its goroutine owns all fields but status.
 type watch struct {
 	prober *Prober
-	config service.ReplicaConfig // as it was started
+	config service.ReplicaConfig // as passed to Start
 	stop   context.CancelFunc
 	jitter *rand.Rand
 
 	model     string             // asked.Model, or what the replica told
 	kind      service.EngineKind // asked.Kind, or what its metrics told
-	verified  bool               // the model was listed, and nothing failed since
-	noMetrics bool               // it answers /metrics with an error of ours
+	verified  bool               // the model was listed, and no probe failed since
+	noMetrics bool               // /metrics responds with a 4xx status
 	aliveAt   time.Time
 	halfRTT   time.Duration // half of the last round trip
 	failures  int           // probes in a row that found it dead
 	source    source
 	hits      hitWindow
 	ids       []string    // of its ranks
-	ranks     []Figures   // of the last look; unknown without metrics
-	report    core.Report // as it was sent last
+	ranks     []Figures   // of the last probe; unknown without metrics
+	report    core.Report // the last one sent
 
 	// tick receives when a probe is due; it buffers one tick that came during a probe.
 	tick  chan struct{}
@@ -92,7 +92,7 @@ func (w *watch) wait(ctx context.Context, timer *time.Timer, took time.Duration)
 	case <-timer.C:
 	}
 	select {
-	case <-w.tick: // it came meanwhile
+	case <-w.tick: // it arrived meanwhile
 	default:
 	}
 	return true
@@ -132,7 +132,7 @@ func (w *watch) probe(ctx context.Context) {
 		return
 	}
 	reason, silent := explain(err, w.prober.opts.Timeout)
-	w.verified, w.noMetrics, w.kind = false, false, w.config.Kind // another engine may come
+	w.verified, w.noMetrics, w.kind = false, false, w.config.Kind // another engine may replace it
 	w.hits = hitWindow{}
 	w.recordState(false, reason)
 	if silent {
