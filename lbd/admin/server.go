@@ -38,7 +38,7 @@ const (
 type Replica struct {
 	service.ReplicaConfig
 	State service.ReplicaState
-	// Reason says why it is not ready, or what is unusual about it.
+	// Reason is why it is not ready, or what is unusual about it.
 	Reason string
 	// View is the core's state; nil while its model is unknown.
 	View *core.ReplicaView

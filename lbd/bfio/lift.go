@@ -11,7 +11,7 @@ var skylineLifts = [...]float64{-1, -0.5}
 // liftAll descends from each lifted skyline and keeps the best result.
 func (s *Solver) liftAll() {
 	if s.overdue >= s.placed || s.placed == len(s.jobs) || s.instance.Options.Passes <= 0 || s.weightSums[s.steps] <= 0 {
-		return // nothing to exchange, or nothing asked for
+		return // nothing to exchange, or no passes configured
 	}
 	best := s.totalCost()
 	s.best = append(s.best[:0], s.slots...)

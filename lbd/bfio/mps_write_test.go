@@ -78,7 +78,7 @@ func (p *program) settle(bound int) {
 	}
 }
 
-// must says whether the wait bound settles that a job is placed, or that it stays.
+// must reports whether the wait bound requires a job to be placed, or to stay.
 func (p *program) must(job int) (placed, stays bool) {
 	waited := p.in.Jobs[job].Waited
 	return waited >= p.placed, waited < p.stay

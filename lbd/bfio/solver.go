@@ -14,7 +14,7 @@ import (
 // Solver is ready; it is for one goroutine at a time.
 //
 // A decision depends on its instance alone. Among equal choices the older job
-// wins, and workers that differ in nothing but their index are told apart by it.
+// wins, and workers that differ only in their index are ordered by it.
 type Solver struct {
 	instance   Instance
 	steps      int       // H + 1

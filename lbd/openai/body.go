@@ -160,7 +160,7 @@ func (c *Call) field(key []byte) *Span {
 func parseCall(body []byte) (Call, error) { return ReadCall(body, 0) }
 
 // ReadCall parses a complete body as JSON; seed is that of its fingerprint. The error is a
-// *malformed, or an *ambiguous if a key can be read in two ways: of a duplicate key, most engines
+// *malformedError, or an *AmbiguousKeyError if a key can be read in two ways: of a duplicate key, most engines
 // use the last value and some the first.
 func ReadCall(body []byte, seed uint64) (Call, error) {
 	c := Call{body: body, seed: seed}

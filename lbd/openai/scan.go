@@ -26,7 +26,7 @@ func (m *malformedError) Error() string {
 	before := m.data[:m.at]
 	line := bytes.Count(before, []byte{'\n'}) + 1
 	column := m.at - bytes.LastIndexByte(before, '\n')
-	return fmt.Sprintf("byte %d (line %d, column %d): want %s, found %s", m.at, line, column, m.expected, m.found())
+	return fmt.Sprintf("byte %d (line %d, column %d): expected %s, got %s", m.at, line, column, m.expected, m.found())
 }
 
 func (m *malformedError) found() string {
@@ -123,7 +123,7 @@ func (c *cursor) key() (Span, error) {
 	return key, nil
 }
 
-// valueByte reads one value of any kind.
+// value reads one value of any kind.
 func (c *cursor) value() (Span, error) {
 	b := c.peek()
 	v := Span{From: c.at}
@@ -235,7 +235,7 @@ func (c *cursor) number() error {
 	return nil
 }
 
-// stringByte reads a string whose opening quote is next.
+// str reads a string whose opening quote is next.
 func (c *cursor) str() error {
 	c.at++
 	for {

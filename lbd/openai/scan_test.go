@@ -109,7 +109,7 @@ func FuzzSSE(f *testing.F) {
 	})
 }
 
-// Edits that are made to a body where it stands give what copying it gives.
+// Edits in place give the same body as edits of a copy.
 func TestEditsInPlace(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		body := rapid.SliceOfN(rapid.ByteRange('a', 'z'), 0, 60).Draw(t, "body")

@@ -9,7 +9,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// How engines print a chunk; %s stands for the text as JSON writes it.
+// How engines print a chunk; %s is the JSON-encoded text.
 var chunkForms = []string{
 	`{"id":"c-1","created":7,"model":"m","choices":[{"index":0,"delta":{"content":%s},"logprobs":null,"finish_reason":null}]}`,
 	`{"id":"c-1","choices":[{"index":0,"delta":{"role":"assistant","content":%s},"finish_reason":null}],"usage":null}`,

@@ -41,9 +41,8 @@ type Options struct {
 	Self string
 	// Token is the service's peer token; may be empty on one machine.
 	Token string
-	// Region is this balancer's own: the peers in it are asked what they learned,
-	// provided that Keys, the fingerprint of what prompts are hashed with, is not
-	// empty.
+	// Region is this balancer's own. It requests the cache updates of the peers in this region,
+	// unless Keys, the fingerprint of the key that prompts are hashed with, is empty.
 	Region service.Region
 	Keys   string
 	// Sink takes the reports; it is called from many goroutines and must not block.
@@ -68,7 +67,7 @@ type Client struct {
 
 	mu     sync.Mutex
 	links  map[string]*link
-	tick   *time.Timer // tells all links that it is time for a heartbeat; nil before the first
+	tick   *time.Timer // triggers a heartbeat on all links; nil before the first
 	jitter *rand.Rand
 }
 
@@ -218,7 +217,7 @@ type link struct {
 	mu         sync.Mutex
 	added      time.Time
 	sent       time.Time // when the newest heartbeat that was answered was sent
-	draining   bool      // as that one said
+	draining   bool      // as reported by that heartbeat
 	receivedAt time.Time
 	rtts       []time.Duration // the last rttWindow, oldest first
 	reason     string
@@ -389,7 +388,7 @@ func (l *link) get(ctx context.Context, path string, most int64, into any) error
 		return fmt.Errorf("answers GET %s with more than %d bytes", path, most)
 	}
 	if err := json.Unmarshal(body, into); err != nil {
-		return fmt.Errorf("answers GET %s with something else than a balancer would: %w", path, err)
+		return fmt.Errorf("answers GET %s with an invalid response: %w", path, err)
 	}
 	return nil
 }

@@ -67,7 +67,7 @@ func requireToken(token string, answer func(*http.Request) any) http.HandlerFunc
 			_, _ = w.Write([]byte(`{"error":{"message":"this path is for the service's other balancers: a peer token is required"}}` + "\n"))
 			return
 		}
-		// An error here means that the peer has gone; it asks again.
+		// An error here means that the peer disconnected; it will retry.
 		_ = json.NewEncoder(w).Encode(answer(r))
 	}
 }

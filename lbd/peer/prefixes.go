@@ -94,7 +94,7 @@ func (p *Prefixes) decode(underway time.Duration) ([]core.CacheUpdate, error) {
 	for i := range p.Learned {
 		s := &p.Learned[i]
 		if err := s.check(); err != nil {
-			return nil, fmt.Errorf("answers GET %s with something else than a balancer would: learned[%d]%w", PathPrefixes, i, err)
+			return nil, fmt.Errorf("answers GET %s with an invalid response: learned[%d]%w", PathPrefixes, i, err)
 		}
 		e := &entries[i]
 		e.Replica, e.Process, e.Tenant, e.Answered, e.Forgotten = s.Replica, s.Process, s.Tenant, s.Answered, s.Forgotten
@@ -199,7 +199,7 @@ func (l *link) logPrefixesError(f *follower, err error) {
 		reason = err.Error()
 	}
 	if reason != "" && reason != f.reason {
-		l.client.opts.Logger.Warn("peer's prefixes are of no use", "peer", l.cfg.ID, "reason", reason)
+		l.client.opts.Logger.Warn("ignoring the peer's prefixes", "peer", l.cfg.ID, "reason", reason)
 	}
 	f.reason = reason
 }

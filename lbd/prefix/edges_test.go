@@ -48,7 +48,7 @@ func (s *edgesReference) free(id int32) {
 	s.ids = slices.DeleteFunc(s.ids, func(x int32) bool { return x == id })
 }
 
-// splitPiece gives the upper part of id's edge to a new node, or drops the lower.
+// cut gives the upper part of id's edge to a new node, or drops the lower.
 func (s *edgesReference) cut(id int32) {
 	edge := s.edge[id]
 	if len(edge) < 2 {

@@ -158,7 +158,7 @@ type ReplicaStatus struct {
 	Ready   bool
 	// Answered: its model was served at least once.
 	Answered bool
-	// Reason says why it is not ready.
+	// Reason is why it is not ready.
 	Reason string
 	// HitRate is the share of prompt tokens that the engine took from its prefix cache over the last
 	// minute, according to its own metrics.

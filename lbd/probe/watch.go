@@ -27,8 +27,8 @@ type watch struct {
 	stop   context.CancelFunc
 	jitter *rand.Rand
 
-	model     string             // asked.Model, or what the replica told
-	kind      service.EngineKind // asked.Kind, or what its metrics told
+	model     string             // config.Model, or the identified model
+	kind      service.EngineKind // config.Kind, or the engine identified by its metrics
 	verified  bool               // the model was listed, and no probe failed since
 	noMetrics bool               // /metrics responds with a 4xx status
 	aliveAt   time.Time

@@ -19,7 +19,7 @@ import (
 type Ledger struct {
 	mu       sync.Mutex
 	accounts map[string]*Account
-	labels   atomic.Int64 // how many accounts asked for a name in metrics
+	labels   atomic.Int64 // number of accounts that requested a metric label
 }
 
 // NewLedger returns a ledger without accounts.
@@ -104,7 +104,7 @@ func (a *Account) configure(k service.APIKey, now time.Duration) {
 type Reservation struct {
 	account  *Account
 	prompt   int64 // tokens of its prompt, as reserved
-	answers  int   // that it asks for
+	answers  int   // requested answers
 	reserved int64 // its prompt and what its answers are expected to have, or more once they do
 	settled  bool
 	released bool
@@ -248,14 +248,14 @@ func (a *Account) overQuota(requests, tokens int64) *Denial {
 	if l.RequestsPerDay|l.TokensPerDay|l.RequestsPerMonth|l.TokensPerMonth == 0 {
 		return nil
 	}
-	own := a.total.Minus(a.quota.Own) // what nobody was told of yet
+	own := a.total.Minus(a.quota.Own) // usage not reported to others yet
 	now := time.Now()
 	day, month := a.quota.By(now)
 	day, month = day.Plus(own), month.Plus(own)
 	others := int64(a.inFlight) - requests // the request at hand is in flight already
 	for _, q := range []struct {
-		what   string
-		most   int
+		unit   string
+		limit  int
 		used   int64
 		period period
 	}{
@@ -264,8 +264,8 @@ func (a *Account) overQuota(requests, tokens int64) *Denial {
 		{"tokens", l.TokensPerDay, day.Tokens() + a.reserved + max(tokens, 1), oneDay},
 		{"tokens", l.TokensPerMonth, month.Tokens() + a.reserved + max(tokens, 1), oneMonth},
 	} {
-		if q.most > 0 && q.used > int64(q.most) {
-			return a.deny(deniedQuota, quotaReached(q.what, q.most, q.period, now))
+		if q.limit > 0 && q.used > int64(q.limit) {
+			return a.deny(deniedQuota, quotaReached(q.unit, q.limit, q.period, now))
 		}
 	}
 	return nil

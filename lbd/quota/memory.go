@@ -44,14 +44,14 @@ func (m *Memory) UsedBy(tenant string) int64 {
 	return m.byTenant[tenant]
 }
 
-// checkFits says whether so many bytes more could be taken now; if not, why.
+// checkFits returns an error if that many more bytes cannot be used now.
 func (m *Memory) checkFits(tenant string, more int64) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.refusal(tenant, more)
 }
 
-// refusal is fits with the lock held; it counts what it refuses.
+// refusal is checkFits with the lock held; it counts refusals.
 func (m *Memory) refusal(tenant string, more int64) error {
 	switch {
 	case more <= 0:
