@@ -97,7 +97,7 @@ func TestMalformedBodies(t *testing.T) {
 		`{"a":[1 2]}`:                 "byte 8 (line 1, column 9): expected ',' or ']', got '2'",
 		`{"a":1} x`:                   "byte 8 (line 1, column 9): expected nothing after the object, got 'x'",
 		"{\"a\":\xff}":                "byte 5 (line 1, column 6): expected UTF-8, got byte 0xff",
-		strings.Repeat(`{"a":`, 1000): "want less than 256 levels of brackets, found '{'",
+		strings.Repeat(`{"a":`, 1000): "expected less than 256 levels of brackets, got '{'",
 	} {
 		got := expect(t, b.post(chatPath, body), http.StatusBadRequest, "invalid_json")
 		if message, _, _ := apiErrorOf(t, got); !strings.HasSuffix(message, found) {
@@ -112,7 +112,7 @@ func TestMalformedBodies(t *testing.T) {
 func TestUnknownModels(t *testing.T) {
 	b := start(t, testOptions(t))
 	for body, found := range map[string]string{
-		`{"messages":[]}`: "found nothing", `{"model":7}`: `found "7"`, `{"model":null}`: `found "null"`,
+		`{"messages":[]}`: "got nothing", `{"model":7}`: `got "7"`, `{"model":null}`: `got "null"`,
 		`{"model":"gpt-9"}`: `"gpt-9" does not exist`, `{"model":"Chat-Small"}`: "does not exist",
 	} {
 		got := expect(t, b.post(chatPath, body), http.StatusNotFound, "model_not_found")

@@ -66,7 +66,7 @@ func (m *Memory) refusal(tenant string, more int64) error {
 	return nil
 }
 
-// adjust takes so many bytes more, or gives some back where it is below zero.
+// adjust changes the bytes in use by a number of bytes, which may be negative.
 func (m *Memory) adjust(tenant string, by int64) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
