@@ -20,14 +20,14 @@ var instanceSecrets = []netip.Prefix{
 	netip.MustParsePrefix("192.0.0.192/32"),     // Oracle
 }
 
-// translated are the IPv6 prefixes that gateways map to the IPv4 address in their last four bytes
+// translationPrefixes are the IPv6 prefixes that gateways map to the IPv4 address in their last four bytes
 // (RFC 6052, RFC 8215, and the compatible ones of RFC 4291).
-var translated = []netip.Prefix{netip.MustParsePrefix("64:ff9b::/96"), netip.MustParsePrefix("64:ff9b:1::/48"), netip.MustParsePrefix("::/96")}
+var translationPrefixes = []netip.Prefix{netip.MustParsePrefix("64:ff9b::/96"), netip.MustParsePrefix("64:ff9b:1::/48"), netip.MustParsePrefix("::/96")}
 
-// plain returns the address that packets to addr reach.
-func plain(addr netip.Addr) netip.Addr {
+// effectiveAddress returns the address that packets to addr reach.
+func effectiveAddress(addr netip.Addr) netip.Addr {
 	addr = addr.Unmap().WithZone("")
-	if addr.Is6() && !addr.IsLoopback() && !addr.IsUnspecified() && contains(translated, addr) {
+	if addr.Is6() && !addr.IsLoopback() && !addr.IsUnspecified() && containsAddress(translationPrefixes, addr) {
 		b := addr.As16()
 		return netip.AddrFrom4([4]byte(b[12:]))
 	}
@@ -39,11 +39,11 @@ func plain(addr netip.Addr) netip.Addr {
 // replica, because its name may resolve to another address since it was added.
 func RejectMetadataAddresses(allow []netip.Prefix) func(netip.Addr) error {
 	return func(given netip.Addr) error {
-		addr := plain(given)
-		if contains(allow, addr) || contains(allow, given) {
+		addr := effectiveAddress(given)
+		if containsAddress(allow, addr) || containsAddress(allow, given) {
 			return nil
 		}
-		if addr.IsLinkLocalUnicast() || addr.IsMulticast() || contains(instanceSecrets, addr) {
+		if addr.IsLinkLocalUnicast() || addr.IsMulticast() || containsAddress(instanceSecrets, addr) {
 			return fmt.Errorf("%s is not allowed as a replica address", addr)
 		}
 		return nil
@@ -61,15 +61,15 @@ func (a *API) checkAddress(ctx context.Context, host string, nearOnly bool) erro
 	never := RejectMetadataAddresses(a.opts.AllowCIDRs)
 	for _, given := range addrs {
 		if err := never(given); err != nil {
-			return fmt.Errorf("url: %w, got host %s", err, quoted(host))
+			return fmt.Errorf("url: %w, got host %s", err, quoteClipped(host))
 		}
-		addr := plain(given)
+		addr := effectiveAddress(given)
 		switch {
-		case contains(a.opts.AllowCIDRs, addr) || contains(a.opts.AllowCIDRs, given):
+		case containsAddress(a.opts.AllowCIDRs, addr) || containsAddress(a.opts.AllowCIDRs, given):
 		case addr.IsUnspecified():
-			return fmt.Errorf("url: %s is not allowed as a replica address, got host %s", addr, quoted(host))
+			return fmt.Errorf("url: %s is not allowed as a replica address, got host %s", addr, quoteClipped(host))
 		case nearOnly && !addr.IsLoopback() && !addr.IsPrivate():
-			return fmt.Errorf("url: %s is outside this machine and its private networks; /add_worker requires --allow-replicas for it, got host %s", addr, quoted(host))
+			return fmt.Errorf("url: %s is outside this machine and its private networks; /add_worker requires --allow-replicas for it, got host %s", addr, quoteClipped(host))
 		}
 	}
 	return nil
@@ -83,12 +83,12 @@ func (a *API) addresses(ctx context.Context, host string) ([]netip.Addr, error) 
 	defer cancel()
 	addrs, err := a.opts.Resolve(ctx, host)
 	if err != nil {
-		return nil, fmt.Errorf("url: looking up host %s: %w", quoted(host), err)
+		return nil, fmt.Errorf("url: looking up host %s: %w", quoteClipped(host), err)
 	}
 	return addrs, nil
 }
 
-func contains(prefixes []netip.Prefix, addr netip.Addr) bool {
+func containsAddress(prefixes []netip.Prefix, addr netip.Addr) bool {
 	for _, p := range prefixes {
 		if p.Contains(addr) {
 			return true

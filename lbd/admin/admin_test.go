@@ -28,7 +28,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// balancer is everything that the API asks, in memory.
+// balancer is an in-memory fake of everything that the API uses.
 type balancer struct {
 	replicas []Replica
 	view     core.BalancerView
@@ -84,7 +84,7 @@ func (b *balancer) DecisionMemory() telemetry.DecisionMemory {
 	return telemetry.DecisionMemory{Balancer: "lb-us-0", Region: "local/us", Count: 1, Limit: 4096, Since: &since}
 }
 
-// requests is one, named after how many were asked for.
+// requests returns one request, whose id contains the requested number.
 func (b *balancer) requests(limit int) []telemetry.RequestSummary {
 	return []telemetry.RequestSummary{{Request: fmt.Sprintf("r%d", limit)}}
 }

@@ -14,7 +14,7 @@ const eventsTick = 15 * time.Second
 func (a *API) serveEvents(w http.ResponseWriter, r *http.Request) {
 	defer a.watchers.Add(-1)
 	if a.watchers.Add(1) > maxWatchers {
-		refuse(w, http.StatusServiceUnavailable, fmt.Sprintf("%d clients follow the events already; disconnect one of them first", maxWatchers))
+		writeError(w, http.StatusServiceUnavailable, fmt.Sprintf("%d clients follow the events already; disconnect one of them first", maxWatchers))
 		return
 	}
 	events, cancel := a.opts.Decisions.Subscribe()
@@ -37,10 +37,10 @@ func (a *API) serveEvents(w http.ResponseWriter, r *http.Request) {
 			if !open {
 				return
 			}
-			_ = out.SetWriteDeadline(within(writeTimeout))
+			_ = out.SetWriteDeadline(deadlineAfter(writeTimeout))
 			_, err = fmt.Fprintf(w, "event: decision\ndata: %s\n\n", event)
 		case <-tick.C:
-			_ = out.SetWriteDeadline(within(writeTimeout))
+			_ = out.SetWriteDeadline(deadlineAfter(writeTimeout))
 			_, err = fmt.Fprint(w, ": still here\n\n")
 		}
 		if err != nil || out.Flush() != nil {

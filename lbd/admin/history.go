@@ -23,7 +23,7 @@ func (a *API) serveHistory(w http.ResponseWriter, r *http.Request) {
 	if text := r.URL.Query().Get("since"); text != "" {
 		n, err := strconv.ParseInt(text, 10, 64)
 		if err != nil || n < 0 {
-			refuse(w, http.StatusBadRequest, "since must be a minute since the Unix epoch, got "+quoted(text))
+			writeError(w, http.StatusBadRequest, "since must be a minute since the Unix epoch, got "+quoteClipped(text))
 			return
 		}
 		since = n
@@ -33,13 +33,13 @@ func (a *API) serveHistory(w http.ResponseWriter, r *http.Request) {
 	points, complete, err := a.opts.History.History(ctx, since)
 	if err != nil {
 		a.opts.Logger.Error("reading history failed", "since", since, "err", err)
-		refuse(w, http.StatusInternalServerError, "reading the history failed; see the balancer's log")
+		writeError(w, http.StatusInternalServerError, "reading the history failed; see the balancer's log")
 		return
 	}
 	if points == nil {
 		points = []telemetry.Point{}
 	}
-	answer(w, http.StatusOK, struct {
+	writeJSON(w, http.StatusOK, struct {
 		Complete bool              `json:"complete"`
 		Points   []telemetry.Point `json:"points"`
 	}{complete, points})

@@ -50,7 +50,7 @@ func (a *API) ServeGuest(w http.ResponseWriter, r *http.Request) {
 	_, what, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, pathInvites), "/")
 	allowed := r.Method == http.MethodPut && what == "request" || r.Method == http.MethodGet && what == "answer"
 	if !strings.HasPrefix(r.URL.Path, pathInvites) || !allowed {
-		refuse(w, http.StatusUnauthorized, "a client certificate of the service is required: see 'skyserve connect'")
+		writeError(w, http.StatusUnauthorized, "a client certificate of the service is required: see 'skyserve connect'")
 		return
 	}
 	a.serve(w, r, true, true)
@@ -73,11 +73,11 @@ func (a *API) openInvite(w http.ResponseWriter, r *http.Request) {
 	name := r.PathValue("mailbox")
 	switch open := a.mailbox(r); {
 	case !mailboxForm.MatchString(name):
-		refuse(w, http.StatusBadRequest, "mailbox: must be 32 hexadecimal digits")
+		writeError(w, http.StatusBadRequest, "mailbox: must be 32 hexadecimal digits")
 	case open == nil && len(a.invites.open) >= maxInvites:
-		refuse(w, http.StatusTooManyRequests, "too many invitations are open")
+		writeError(w, http.StatusTooManyRequests, "too many invitations are open")
 	case open != nil:
-		refuse(w, http.StatusConflict, "the invitation is already open")
+		writeError(w, http.StatusConflict, "the invitation is already open")
 	default:
 		if a.invites.open == nil {
 			a.invites.open = map[string]*invite{}
@@ -98,19 +98,19 @@ func (a *API) closeInvite(w http.ResponseWriter, r *http.Request) {
 // fillInvite stores a document in a mailbox, once.
 func (a *API) fillInvite(of func(*invite) *[]byte) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		_ = http.NewResponseController(w).SetReadDeadline(within(bodyTimeout)) // as in ServeHTTP
+		_ = http.NewResponseController(w).SetReadDeadline(deadlineAfter(bodyTimeout)) // as in ServeHTTP
 		var document json.RawMessage
 		if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxInviteBody)).Decode(&document); err != nil {
-			refuse(w, http.StatusBadRequest, "reading the message: "+err.Error())
+			writeError(w, http.StatusBadRequest, "reading the message: "+err.Error())
 			return
 		}
 		a.invites.mu.Lock()
 		defer a.invites.mu.Unlock()
 		switch i := a.mailbox(r); {
 		case i == nil:
-			refuse(w, http.StatusNotFound, "no such invitation is open: it expired, was used, or is open at another balancer")
+			writeError(w, http.StatusNotFound, "no such invitation is open: it expired, was used, or is open at another balancer")
 		case *of(i) != nil:
-			refuse(w, http.StatusConflict, "the invitation was used already")
+			writeError(w, http.StatusConflict, "the invitation was used already")
 		default:
 			*of(i) = document
 			w.WriteHeader(http.StatusNoContent)
@@ -125,11 +125,11 @@ func (a *API) readInvite(of func(*invite) *[]byte) http.HandlerFunc {
 		defer a.invites.mu.Unlock()
 		switch i := a.mailbox(r); {
 		case i == nil:
-			refuse(w, http.StatusNotFound, "no such invitation is open")
+			writeError(w, http.StatusNotFound, "no such invitation is open")
 		case *of(i) == nil:
 			w.WriteHeader(http.StatusNoContent)
 		default:
-			answer(w, http.StatusOK, json.RawMessage(*of(i)))
+			writeJSON(w, http.StatusOK, json.RawMessage(*of(i)))
 		}
 	}
 }

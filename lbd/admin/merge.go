@@ -14,7 +14,7 @@ import (
 func merge(parts []telemetry.RegionSnapshot) []telemetry.RegionSnapshot {
 	held := map[string]bool{}
 	for _, p := range parts {
-		if living(p) {
+		if isLive(p) {
 			for _, r := range p.Replicas {
 				held[r.ID] = true
 			}
@@ -23,7 +23,7 @@ func merge(parts []telemetry.RegionSnapshot) []telemetry.RegionSnapshot {
 	byName := map[service.Region][]telemetry.RegionSnapshot{}
 	names := []service.Region{}
 	for _, p := range parts {
-		if !living(p) {
+		if !isLive(p) {
 			p.Replicas = slices.DeleteFunc(slices.Clone(p.Replicas), func(r telemetry.ReplicaSnapshot) bool { return held[r.ID] })
 		}
 		if byName[p.Name] == nil {
@@ -39,7 +39,7 @@ func merge(parts []telemetry.RegionSnapshot) []telemetry.RegionSnapshot {
 	return regions
 }
 
-func living(p telemetry.RegionSnapshot) bool {
+func isLive(p telemetry.RegionSnapshot) bool {
 	return p.Balancers[0].State != telemetry.BalancerUnreachable
 }
 
@@ -56,8 +56,8 @@ func mergeRegion(name service.Region, parts []telemetry.RegionSnapshot) telemetr
 		s.Queued += p.Queued
 		s.ForwardedIn += p.ForwardedIn
 		s.ForwardedOut += p.ForwardedOut
-		s.RequestsPerSecond = addKnown(s.RequestsPerSecond, p.RequestsPerSecond)
-		s.OutputTokensPerSecond = addKnown(s.OutputTokensPerSecond, p.OutputTokensPerSecond)
+		s.RequestsPerSecond = sumKnown(s.RequestsPerSecond, p.RequestsPerSecond)
+		s.OutputTokensPerSecond = sumKnown(s.OutputTokensPerSecond, p.OutputTokensPerSecond)
 	}
 	s.Models, s.ForwardedTo = mergeModels(parts), sortedFlows(flows)
 	slices.SortFunc(s.Balancers, func(a, b telemetry.BalancerSnapshot) int { return cmp.Compare(a.ID, b.ID) })
@@ -73,7 +73,7 @@ func mergeModels(parts []telemetry.RegionSnapshot) []telemetry.ModelSnapshot {
 	sums := map[string]telemetry.ModelSnapshot{}
 	known := false
 	for _, p := range parts {
-		if !living(p) {
+		if !isLive(p) {
 			continue
 		}
 		if p.Models == nil {
@@ -98,7 +98,7 @@ func mergeModels(parts []telemetry.RegionSnapshot) []telemetry.ModelSnapshot {
 	return models
 }
 
-func addKnown(a, b *float64) *float64 {
+func sumKnown(a, b *float64) *float64 {
 	switch {
 	case a == nil:
 		return b

@@ -10,7 +10,7 @@ import (
 // serveReload reloads the balancer's configuration.
 func (a *API) serveReload(w http.ResponseWriter, _ *http.Request) {
 	if a.opts.Reload == nil {
-		refuse(w, http.StatusNotFound, "this balancer has no configuration file to reload")
+		writeError(w, http.StatusNotFound, "this balancer has no configuration file to reload")
 		return
 	}
 	done, err := a.opts.Reload()
@@ -21,12 +21,12 @@ func (a *API) serveReload(w http.ResponseWriter, _ *http.Request) {
 			Message  string   `json:"message"`
 			Problems []string `json:"problems"`
 		}
-		answer(w, http.StatusBadRequest, struct {
+		writeJSON(w, http.StatusBadRequest, struct {
 			Error problem `json:"error"`
 		}{problem{refused.Error(), refused.Problems}})
 	case err != nil:
-		refuse(w, http.StatusInternalServerError, err.Error())
+		writeError(w, http.StatusInternalServerError, err.Error())
 	default:
-		answer(w, http.StatusOK, done)
+		writeJSON(w, http.StatusOK, done)
 	}
 }

@@ -17,10 +17,10 @@ func (a *API) serveRequests(w http.ResponseWriter, r *http.Request) {
 	if text := r.URL.Query().Get("limit"); text != "" {
 		n, err := strconv.Atoi(text)
 		if err != nil || n < 1 || n > telemetry.MaxRequests {
-			refuse(w, http.StatusBadRequest, fmt.Sprintf("limit must be a number from 1 to %d, got %s", telemetry.MaxRequests, quoted(text)))
+			writeError(w, http.StatusBadRequest, fmt.Sprintf("limit must be a number from 1 to %d, got %s", telemetry.MaxRequests, quoteClipped(text)))
 			return
 		}
 		limit = n
 	}
-	answer(w, http.StatusOK, map[string]any{"requests": a.opts.Requests(limit)})
+	writeJSON(w, http.StatusOK, map[string]any{"requests": a.opts.Requests(limit)})
 }

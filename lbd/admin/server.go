@@ -38,7 +38,7 @@ const (
 type Replica struct {
 	service.ReplicaConfig
 	State service.ReplicaState
-	// Reason says why it is not ready, or what is unusual about it.
+	// Reason is why it is not ready, or what is unusual about it.
 	Reason string
 	// View is the core's state; nil while its model is unknown.
 	View *core.ReplicaView
@@ -162,16 +162,16 @@ func New(opts Options) *API {
 
 func (a *API) route() {
 	a.mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
-		answer(w, http.StatusOK, map[string]string{"status": "ok"})
+		writeJSON(w, http.StatusOK, map[string]string{"status": "ok"})
 	})
 	a.mux.HandleFunc("GET /readyz", a.serveReady)
-	a.mux.HandleFunc("GET /v1/snapshot", func(w http.ResponseWriter, _ *http.Request) { answer(w, http.StatusOK, a.Snapshot()) })
+	a.mux.HandleFunc("GET /v1/snapshot", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, http.StatusOK, a.Snapshot()) })
 	a.mux.HandleFunc("GET /v1/service", a.serveService)
 	a.mux.HandleFunc("GET /v1/history", a.serveHistory)
 	a.mux.HandleFunc("GET /v1/usage", a.serveUsage)
 	a.mux.HandleFunc("GET /usage", a.serveUsage)
 	a.mux.HandleFunc("GET /v1/decisions", func(w http.ResponseWriter, _ *http.Request) {
-		answer(w, http.StatusOK, a.opts.Decisions.DecisionMemory())
+		writeJSON(w, http.StatusOK, a.opts.Decisions.DecisionMemory())
 	})
 	a.mux.HandleFunc("GET /v1/decisions/{request...}", a.serveDecision)
 	a.mux.HandleFunc("GET /v1/requests", a.serveRequests)
@@ -186,7 +186,7 @@ func (a *API) route() {
 	a.mux.HandleFunc("GET /debug/pprof/symbol", pprof.Symbol)
 	a.mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
 	a.mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
-		refuse(w, http.StatusNotFound, "the admin API has no "+r.Method+" "+r.URL.Path)
+		writeError(w, http.StatusNotFound, "the admin API has no "+r.Method+" "+r.URL.Path)
 	})
 }
 
@@ -199,7 +199,7 @@ func (a *API) serveReady(w http.ResponseWriter, _ *http.Request) {
 	if own.State == string(service.StateReady) {
 		status = http.StatusOK
 	}
-	answer(w, status, struct {
+	writeJSON(w, status, struct {
 		State  string            `json:"state"`
 		Reason string            `json:"reason"`
 		Alerts []telemetry.Alert `json:"alerts"`
@@ -216,35 +216,35 @@ func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func (a *API) ServeMember(w http.ResponseWriter, r *http.Request) { a.serve(w, r, true, true) }
 
 // Forbid responds 403 to a client that is authenticated but not authorized.
-func (a *API) Forbid(w http.ResponseWriter, why string) { refuse(w, http.StatusForbidden, why) }
+func (a *API) Forbid(w http.ResponseWriter, why string) { writeError(w, http.StatusForbidden, why) }
 
 // serve serves a request. beyond: other machines may send requests; authorized: this one is
 // authorized.
 func (a *API) serve(w http.ResponseWriter, r *http.Request, beyond, authorized bool) {
-	line := http.NewResponseController(w)                            // a writer without deadlines may block
-	defer func() { _ = line.SetReadDeadline(within(bodyTimeout)) }() // net/http reads the unread rest of the body
-	deadline := within(writeTimeout)
+	line := http.NewResponseController(w)                                   // a writer without deadlines may block
+	defer func() { _ = line.SetReadDeadline(deadlineAfter(bodyTimeout)) }() // net/http reads the unread rest of the body
+	deadline := deadlineAfter(writeTimeout)
 	if strings.HasPrefix(r.URL.Path, "/debug/pprof/") {
 		deadline = time.Time{} // the client sets the duration
 	}
 	_ = line.SetWriteDeadline(deadline)
 	switch err := a.csrf.Check(r); {
 	case err != nil:
-		refuse(w, http.StatusForbidden, "cross-origin requests are not allowed")
+		writeError(w, http.StatusForbidden, "cross-origin requests are not allowed")
 	case !beyond && !namesLoopback(r.Host):
 		// Without this check, an attacker's DNS name for this machine would let a browser read the
 		// API for the attacker.
-		refuse(w, http.StatusForbidden, "without a token, the admin API accepts only local requests: host must be localhost or a loopback address, got "+r.Host)
+		writeError(w, http.StatusForbidden, "without a token, the admin API accepts only local requests: host must be localhost or a loopback address, got "+r.Host)
 	case !authorized && r.URL.Path != "/healthz":
 		w.Header().Set("WWW-Authenticate", "Bearer")
-		refuse(w, http.StatusUnauthorized, "the admin API requires a token: Authorization: Bearer TOKEN")
+		writeError(w, http.StatusUnauthorized, "the admin API requires a token: Authorization: Bearer TOKEN")
 	default:
 		a.mux.ServeHTTP(w, r)
 	}
 }
 
-// within returns the deadline after a duration. Deadlines use the machine's clock, not Options.Now.
-func within(d time.Duration) time.Time { return time.Now().Add(d) }
+// deadlineAfter returns the deadline after a duration. Deadlines use the machine's clock, not Options.Now.
+func deadlineAfter(d time.Duration) time.Time { return time.Now().Add(d) }
 
 func (a *API) authorized(r *http.Request) bool {
 	if a.opts.Token == "" {
@@ -277,13 +277,13 @@ func BeyondLoopback(listen string) bool {
 // serveService responds with service.yaml.
 func (a *API) serveService(w http.ResponseWriter, _ *http.Request) {
 	if a.opts.ServiceYAML == nil {
-		refuse(w, http.StatusNotFound, "this balancer was started without a service.yaml")
+		writeError(w, http.StatusNotFound, "this balancer was started without a service.yaml")
 		return
 	}
 	text, err := a.opts.ServiceYAML()
 	if err != nil {
 		a.opts.Logger.Error("reading service.yaml failed", "err", err)
-		refuse(w, http.StatusInternalServerError, "reading service.yaml failed; see the balancer's log")
+		writeError(w, http.StatusInternalServerError, "reading service.yaml failed; see the balancer's log")
 		return
 	}
 	w.Header().Set("Content-Type", "application/yaml")
@@ -295,14 +295,14 @@ func (a *API) serveDecision(w http.ResponseWriter, r *http.Request) {
 	id := r.PathValue("request")
 	d, ok := a.opts.Decisions.Decision(id)
 	if !ok {
-		refuse(w, http.StatusNotFound, "no decision recorded for request "+quoted(id))
+		writeError(w, http.StatusNotFound, "no decision recorded for request "+quoteClipped(id))
 		return
 	}
-	answer(w, http.StatusOK, d)
+	writeJSON(w, http.StatusOK, d)
 }
 
-// answer writes a JSON document. Errors of a disconnected client are ignored.
-func answer(w http.ResponseWriter, status int, v any) {
+// writeJSON writes a JSON document. Errors of a disconnected client are ignored.
+func writeJSON(w http.ResponseWriter, status int, v any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
 	enc := json.NewEncoder(w)
@@ -310,18 +310,18 @@ func answer(w http.ResponseWriter, status int, v any) {
 	_ = enc.Encode(v)
 }
 
-// refuse writes an error in the common format of the API.
-func refuse(w http.ResponseWriter, status int, message string) {
+// writeError writes an error in the common format of the API.
+func writeError(w http.ResponseWriter, status int, message string) {
 	type text struct {
 		Message string `json:"message"`
 	}
-	answer(w, status, struct {
+	writeJSON(w, status, struct {
 		Error text `json:"error"`
 	}{text{message}})
 }
 
-// quoted quotes client input and truncates it to a readable length.
-func quoted(s string) string {
+// quoteClipped quotes client input and truncates it to a readable length.
+func quoteClipped(s string) string {
 	const most = 100
 	b, _ := json.Marshal(s[:min(len(s), most)])
 	return cmp.Or(string(b), `""`)

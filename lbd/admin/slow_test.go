@@ -61,7 +61,7 @@ func dial(t *testing.T, h http.Handler, text string) net.Conn {
 
 const local = "Host: localhost\r\n"
 
-// watched tells when a subscription ends.
+// watched reports when a subscription ends.
 type watched struct {
 	*balancer
 	ended chan struct{}

@@ -88,7 +88,7 @@ func (a *API) Region() telemetry.RegionSnapshot {
 		TTFT:                  stats.TTFT,
 		ForwardedIn:           view.Counts.ForwardedIn,
 		ForwardedOut:          view.Counts.ForwardedOut,
-		ForwardedTo:           a.flows(view.Peers),
+		ForwardedTo:           a.forwardFlows(view.Peers),
 	}
 	for _, m := range view.Models {
 		s.Models = append(s.Models, telemetry.ModelSnapshot(m))
@@ -99,8 +99,8 @@ func (a *API) Region() telemetry.RegionSnapshot {
 	return s
 }
 
-// flows sums the requests forwarded to peers by region, sorted by region.
-func (a *API) flows(peers []core.PeerView) []telemetry.Flow {
+// forwardFlows sums the requests forwarded to peers by region, sorted by region.
+func (a *API) forwardFlows(peers []core.PeerView) []telemetry.Flow {
 	regions := map[string]service.Region{}
 	for _, p := range a.opts.Peers() {
 		regions[p.Peer.ID] = p.Peer.Region
@@ -153,7 +153,7 @@ func (a *API) self(replicas []Replica) telemetry.BalancerSnapshot {
 		b.State, b.Reason = balancerDraining, reasonDraining
 	case b.Certificate != nil && b.Certificate.Waiting != "":
 		b.State, b.Reason = balancerStarting, "waiting for certificate: "+b.Certificate.Waiting
-	case len(replicas) == 0 && (self.Balancer.Forward == nil || *self.Balancer.Forward) && slices.ContainsFunc(a.opts.Peers(), serves):
+	case len(replicas) == 0 && (self.Balancer.Forward == nil || *self.Balancer.Forward) && slices.ContainsFunc(a.opts.Peers(), hasReadyReplica):
 		b.Reason = cmp.Or(b.Reason, "no replicas, forwarding all requests")
 	case len(replicas) == 0:
 		b.State, b.Reason = balancerStarting, "no replicas"
@@ -163,8 +163,8 @@ func (a *API) self(replicas []Replica) telemetry.BalancerSnapshot {
 	return b
 }
 
-// serves reports whether a live peer has a ready replica.
-func serves(p peer.PeerStatus) bool {
+// hasReadyReplica reports whether a live peer has a ready replica.
+func hasReadyReplica(p peer.PeerStatus) bool {
 	return p.Reported && p.Silence < lostAfter && !p.Draining && p.Region != nil &&
 		slices.ContainsFunc(p.Region.Replicas, func(r telemetry.ReplicaSnapshot) bool { return r.State == service.StateReady })
 }
@@ -191,13 +191,13 @@ func replicaSnapshot(r Replica, stats proxy.ReplicaTrafficStats) telemetry.Repli
 		s.USDPerHour = &r.USDPerHour
 	}
 	if r.View != nil {
-		fill(&s, r.View)
+		copyFigures(&s, r.View)
 	}
 	return s
 }
 
-// fill copies the core's figures.
-func fill(s *telemetry.ReplicaSnapshot, v *core.ReplicaView) {
+// copyFigures copies the core's figures.
+func copyFigures(s *telemetry.ReplicaSnapshot, v *core.ReplicaView) {
 	s.Outstanding = v.Outstanding
 	if !v.Reported {
 		return

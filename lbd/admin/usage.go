@@ -20,7 +20,7 @@ func (a *API) serveUsage(w http.ResponseWriter, r *http.Request) {
 	month := telemetry.MonthOf(now)
 	if text := r.URL.Query().Get("month"); text != "" {
 		if t, err := time.Parse("2006-01", text); err != nil || telemetry.MonthOf(t) != text {
-			refuse(w, http.StatusBadRequest, "month must be a year and a month such as 2026-11, got "+quoted(text))
+			writeError(w, http.StatusBadRequest, "month must be a year and a month such as 2026-11, got "+quoteClipped(text))
 			return
 		}
 		month = text
@@ -32,5 +32,5 @@ func (a *API) serveUsage(w http.ResponseWriter, r *http.Request) {
 	if a.opts.Keys != nil {
 		keys = a.opts.Keys()
 	}
-	answer(w, http.StatusOK, telemetry.NewUsageReport(month, now, rows, complete, keys))
+	writeJSON(w, http.StatusOK, telemetry.NewUsageReport(month, now, rows, complete, keys))
 }

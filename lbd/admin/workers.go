@@ -40,7 +40,7 @@ func (a *API) listWorkers(w http.ResponseWriter, _ *http.Request) {
 		}
 		workers = append(workers, worker)
 	}
-	answer(w, http.StatusOK, map[string]any{"workers": workers})
+	writeJSON(w, http.StatusOK, map[string]any{"workers": workers})
 }
 
 // listURLs serves SGLang's list of workers.
@@ -49,25 +49,25 @@ func (a *API) listURLs(w http.ResponseWriter, _ *http.Request) {
 	for _, r := range a.opts.Workers.List() {
 		urls = append(urls, r.URL)
 	}
-	answer(w, http.StatusOK, map[string]any{"urls": urls})
+	writeJSON(w, http.StatusOK, map[string]any{"urls": urls})
 }
 
 func (a *API) addWorker(w http.ResponseWriter, r *http.Request) {
 	var cfg service.ReplicaConfig
-	_ = http.NewResponseController(w).SetReadDeadline(within(bodyTimeout)) // as in ServeHTTP
+	_ = http.NewResponseController(w).SetReadDeadline(deadlineAfter(bodyTimeout)) // as in ServeHTTP
 	dec := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxWorkerBody))
 	dec.DisallowUnknownFields()
 	if err := dec.Decode(&cfg); err != nil {
 		var large *http.MaxBytesError
 		if errors.As(err, &large) {
-			refuse(w, http.StatusRequestEntityTooLarge, fmt.Sprintf("reading the replica: larger than %d bytes", large.Limit))
+			writeError(w, http.StatusRequestEntityTooLarge, fmt.Sprintf("reading the replica: larger than %d bytes", large.Limit))
 			return
 		}
 		if errors.Is(err, os.ErrDeadlineExceeded) {
-			refuse(w, http.StatusRequestTimeout, fmt.Sprintf("reading the replica: no complete body within %s", bodyTimeout))
+			writeError(w, http.StatusRequestTimeout, fmt.Sprintf("reading the replica: no complete body within %s", bodyTimeout))
 			return
 		}
-		refuse(w, http.StatusBadRequest, "reading the replica: "+err.Error())
+		writeError(w, http.StatusBadRequest, "reading the replica: "+err.Error())
 		return
 	}
 	a.add(w, r, cfg, false)
@@ -85,7 +85,7 @@ func (a *API) add(w http.ResponseWriter, r *http.Request, cfg service.ReplicaCon
 		err = a.checkAddress(r.Context(), u.Hostname(), nearOnly)
 	}
 	if err != nil {
-		refuse(w, http.StatusBadRequest, err.Error())
+		writeError(w, http.StatusBadRequest, err.Error())
 		return
 	}
 	if cfg.ID == "" {
@@ -94,14 +94,14 @@ func (a *API) add(w http.ResponseWriter, r *http.Request, cfg service.ReplicaCon
 	added, err := a.opts.Workers.Add(cfg)
 	switch {
 	case errors.Is(err, proxy.ErrOlderEpoch):
-		refuse(w, http.StatusConflict, err.Error())
+		writeError(w, http.StatusConflict, err.Error())
 	case err != nil:
-		refuse(w, http.StatusBadRequest, err.Error())
+		writeError(w, http.StatusBadRequest, err.Error())
 	case added:
 		a.opts.Logger.Info("replica attached", "replica", cfg.ID, "url", cfg.URL, "epoch", cfg.Epoch)
-		answer(w, http.StatusCreated, map[string]any{"id": cfg.ID, "added": true})
+		writeJSON(w, http.StatusCreated, map[string]any{"id": cfg.ID, "added": true})
 	default:
-		answer(w, http.StatusOK, map[string]any{"id": cfg.ID, "added": false})
+		writeJSON(w, http.StatusOK, map[string]any{"id": cfg.ID, "added": false})
 	}
 }
 
@@ -117,11 +117,11 @@ func ReplicaURL(raw string) (*url.URL, error) {
 	case u.User != nil:
 		return nil, errors.New("url: must not contain a user or password")
 	case u.Scheme != "http" && u.Scheme != "https":
-		return nil, fmt.Errorf("url: must be http://HOST:PORT or https://HOST:PORT, got %s", quoted(raw))
+		return nil, fmt.Errorf("url: must be http://HOST:PORT or https://HOST:PORT, got %s", quoteClipped(raw))
 	case u.Hostname() == "":
-		return nil, fmt.Errorf("url: must contain a host, got %s", quoted(raw))
+		return nil, fmt.Errorf("url: must contain a host, got %s", quoteClipped(raw))
 	case u.RawQuery != "" || u.Fragment != "":
-		return nil, fmt.Errorf("url: must be a base URL without query, got %s", quoted(raw))
+		return nil, fmt.Errorf("url: must be a base URL without query, got %s", quoteClipped(raw))
 	}
 	return u, nil
 }
@@ -131,7 +131,7 @@ func (a *API) removeWorker(w http.ResponseWriter, r *http.Request) {
 	if text := r.URL.Query().Get("epoch"); text != "" {
 		var err error
 		if epoch, err = strconv.ParseUint(text, 10, 64); err != nil {
-			refuse(w, http.StatusBadRequest, "epoch must be a whole number, got "+quoted(text))
+			writeError(w, http.StatusBadRequest, "epoch must be a whole number, got "+quoteClipped(text))
 			return
 		}
 	}
@@ -147,34 +147,34 @@ func (a *API) removeByURL(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 	}
-	refuse(w, http.StatusNotFound, "no replica with the URL "+quoted(raw))
+	writeError(w, http.StatusNotFound, "no replica with the URL "+quoteClipped(raw))
 }
 
 func (a *API) remove(w http.ResponseWriter, id string, epoch uint64) {
 	removed, err := a.opts.Workers.Remove(id, epoch)
 	switch {
 	case errors.Is(err, proxy.ErrOlderEpoch):
-		refuse(w, http.StatusConflict, err.Error())
+		writeError(w, http.StatusConflict, err.Error())
 	case err != nil:
-		refuse(w, http.StatusBadRequest, err.Error())
+		writeError(w, http.StatusBadRequest, err.Error())
 	case !removed:
-		refuse(w, http.StatusNotFound, "no replica with the ID "+quoted(id))
+		writeError(w, http.StatusNotFound, "no replica with the ID "+quoteClipped(id))
 	default:
 		a.opts.Logger.Info("replica detached", "replica", id, "epoch", epoch)
-		answer(w, http.StatusOK, map[string]any{"id": id, "removed": true})
+		writeJSON(w, http.StatusOK, map[string]any{"id": id, "removed": true})
 	}
 }
 
 func (a *API) drainWorker(w http.ResponseWriter, r *http.Request) {
 	id, by := r.PathValue("id"), r.URL.Query().Get("by")
 	if len(by) > maxDrainedBy {
-		refuse(w, http.StatusBadRequest, fmt.Sprintf("by: must have at most %d bytes, got %d", maxDrainedBy, len(by)))
+		writeError(w, http.StatusBadRequest, fmt.Sprintf("by: must have at most %d bytes, got %d", maxDrainedBy, len(by)))
 		return
 	}
 	if !a.opts.Workers.Drain(id, by) {
-		refuse(w, http.StatusNotFound, "no replica with the ID "+quoted(id))
+		writeError(w, http.StatusNotFound, "no replica with the ID "+quoteClipped(id))
 		return
 	}
 	a.opts.Logger.Info("replica draining", "replica", id, "by", by)
-	answer(w, http.StatusOK, map[string]any{"id": id, "draining": true})
+	writeJSON(w, http.StatusOK, map[string]any{"id": id, "draining": true})
 }

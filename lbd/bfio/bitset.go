@@ -2,7 +2,7 @@ package bfio
 
 import "math/bits"
 
-// bitset is a set of small positions that finds the nearest member either way.
+// bitset is a set of small positions with a search for the nearest member in both directions.
 type bitset []uint64
 
 func (b *bitset) reset(n int) {
@@ -13,7 +13,7 @@ func (b *bitset) reset(n int) {
 func (b bitset) set(i int32)   { b[i>>6] |= 1 << (i & 63) }
 func (b bitset) unset(i int32) { b[i>>6] &^= 1 << (i & 63) }
 
-// next is the first member in [from, to), or -1.
+// next returns the first member in [from, to), or -1.
 func (b bitset) next(from, to int32) int32 {
 	if from >= to {
 		return -1
@@ -32,7 +32,7 @@ func (b bitset) next(from, to int32) int32 {
 	return -1
 }
 
-// prev is the last member in [from, to), or -1.
+// prev returns the last member in [from, to), or -1.
 func (b bitset) prev(from, to int32) int32 {
 	if from >= to {
 		return -1

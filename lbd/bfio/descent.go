@@ -5,11 +5,11 @@ import (
 	"sort"
 )
 
-// tolerance is by which part of a cost a change must improve it, so that rounding
-// is not taken for progress.
+// tolerance is the minimum relative improvement of a cost, so that rounding does not count as
+// progress.
 const tolerance = 1e-12
 
-// replaceAll gives each slot in turn the best job for it, all else fixed.
+// replaceAll gives each slot its best job, one slot after the other, with all else fixed.
 func (s *Solver) replaceAll() bool {
 	if s.overdue >= s.placed || s.placed == len(s.jobs) {
 		return false // nobody may leave, or nobody waits
@@ -23,14 +23,14 @@ func (s *Solver) replaceAll() bool {
 	return changed
 }
 
-// replace exchanges the slot's job for a waiting one where that costs less, or
-// costs the same and is older.
+// replace exchanges the slot's job for a waiting one that costs less, or costs the same and is
+// older.
 func (s *Solver) replace(sl *slot) bool {
 	row := s.row(sl.worker)
 	copy(s.own, row)
-	s.add(s.own, sl.rank, -1)
+	s.addJob(s.own, sl.rank, -1)
 	for h := range s.others {
-		s.others[h] = s.top[h].highestWithout(sl.worker, sl.worker) + s.lift
+		s.others[h] = s.top[h].highestWithout(sl.worker, sl.worker) + s.skylineLift
 	}
 	now := s.slotCost(s.jobs[sl.rank])
 	best, cost := s.bestWaiting()
@@ -40,14 +40,14 @@ func (s *Solver) replace(sl *slot) bool {
 	s.waiting.set(s.position[sl.rank])
 	s.waiting.unset(s.position[best])
 	copy(row, s.own)
-	s.add(row, best, 1)
+	s.addJob(row, best, 1)
 	sl.rank = best
 	s.updateTopLoads(sl.worker)
 	return true
 }
 
-// slotCost is the part of J that a job in the slot decides: own is the worker
-// without it, others the highest load elsewhere.
+// slotCost returns the part of J that depends on the slot's job: own is the worker's load without
+// it, others the highest load of the other workers.
 func (s *Solver) slotCost(job rankedJob) float64 {
 	sum := 0.0
 	for h, own := range s.own {
@@ -59,9 +59,9 @@ func (s *Solver) slotCost(job rankedJob) float64 {
 	return sum
 }
 
-// bestWaiting is the waiting job that costs least in the slot, the older of
-// equals, or -1. Within one life the cost is convex in the size, so that only the
-// two neighbours of the best size come into question.
+// bestWaiting returns the waiting job with the lowest cost in the slot, the older of equals, or -1.
+// Among jobs of one life the cost is convex in the size, so only the two neighbours of the best
+// size are candidates.
 func (s *Solver) bestWaiting() (int32, float64) {
 	best, cost := int32(-1), math.Inf(1)
 	for life := 1; life <= s.steps; life++ {
@@ -88,10 +88,10 @@ func (s *Solver) bestWaiting() (int32, float64) {
 	return best, cost
 }
 
-// bestSize is the size at which the cost of a job of that life turns from falling
-// to rising. At step h it falls by the weight until the job lifts its worker
-// to the highest of the others and rises by (workers-1) weights from there, so
-// that it turns where the steps lifted weigh a share 1/workers of all.
+// bestSize returns the size at which the cost of a job of that life turns from falling to rising.
+// At step h the cost falls by the weight until the job lifts its worker to the highest of the
+// others, and rises by (workers-1) weights from there, so it turns where the lifted steps have a
+// share 1/workers of all weight.
 func (s *Solver) bestSize(life int) float64 {
 	if life == 1 {
 		return s.others[0] - s.own[0]
@@ -117,7 +117,7 @@ func (s *Solver) bestSize(life int) float64 {
 	return size
 }
 
-// firstFrom is the first position of [from, to) whose job is at least so large.
+// firstFrom returns the first position of [from, to) whose job has at least the given size.
 func (s *Solver) firstFrom(from, to int32, size float64) int32 {
 	return from + int32(sort.Search(int(to-from), func(i int) bool {
 		return s.jobs[s.pool[from+int32(i)]].size >= size

@@ -13,61 +13,58 @@ const decay = 0.9
 
 // Worker is one rank of the barrier as the router sees it before a decision.
 type Worker struct {
-	// Load is how many tokens are resident now, those of the jobs to place left out.
+	// Load is the number of tokens resident now, without the jobs to place.
 	Load int64
 	// Free is how many more jobs the worker can take now; below zero counts as zero.
 	Free int
-	// Future[h-1] is the load in tokens predicted h steps from now, without the
-	// jobs to place: each active request grows by the drift and those predicted
-	// to complete are gone. Where it is shorter than the window its last value
-	// (Load, when it is empty) holds for the steps that it lacks.
+	// Future[h-1] is the load in tokens predicted h steps from now, without the jobs to place: each
+	// active request grows by the drift, and requests predicted to complete are removed. If it is
+	// shorter than the window, its last value (Load, if it is empty) applies to the missing steps.
 	Future []int64
 }
 
-// at is the worker's own load h steps from now.
-func (w *Worker) at(h int) int64 {
+// loadAt returns the worker's own load h steps from now.
+func (w *Worker) loadAt(h int) int64 {
 	if h = min(h, len(w.Future)); h > 0 {
 		return w.Future[h-1]
 	}
 	return w.Load
 }
 
-// Job is a request that waits for a worker. Jobs are known by their index; of
-// two that waited equally long the lower index is the older.
+// Job is a request that waits for a worker. Jobs are identified by their index; of two that waited
+// equally long, the lower index is the older.
 type Job struct {
-	// Prefill is how many tokens the job brings to its worker.
+	// Prefill is how many tokens the job adds to its worker.
 	Prefill int64
-	// Waited is how many steps ago the job came.
+	// Waited is how many steps ago the job arrived.
 	Waited int
-	// Remaining is for how many steps, from now, the job is predicted to run;
-	// 0 is unknown, which the solver takes as longer than the window.
+	// Remaining is for how many steps, from now, the job is predicted to run; 0 means unknown, which
+	// the solver treats as longer than the window.
 	Remaining int
 }
 
-// Options says what is minimised and how hard.
+// Options configures the objective and the effort.
 type Options struct {
 	// H is the window of lookahead in steps beyond the current one.
 	H int
-	// Weights[h] is the weight of step h, none below 0; steps that it lacks weigh
-	// nothing. Nil is 0.9^h.
+	// Weights[h] is the weight of step h, not negative; missing steps have weight 0. Nil means 0.9^h.
 	Weights []float64
-	// Drift is by how many tokens a placed job grows per step: 1 in decoding, 0
-	// where the load is constant (section 5.1 of the paper).
+	// Drift is by how many tokens a placed job grows per step: 1 in decoding, 0 if the load is constant
+	// (section 5.1 of the paper).
 	Drift int64
-	// WaitBound is after how many steps of waiting a job goes before all that
-	// waited less; 0 is never.
+	// WaitBound is after how many steps of waiting a job precedes all that waited less; 0 means never.
 	WaitBound int
-	// Passes bounds the rounds of improvement after the seed.
+	// Passes is the maximum number of improvement rounds after the seed.
 	Passes int
 }
 
-// Defaults are the options for a window of h steps in decoding: weights 0.9^h,
-// one token of drift, no bound on the wait, four passes.
+// Defaults returns the options for a window of h steps in decoding: weights 0.9^h, one token of
+// drift, no bound on the wait, four passes.
 func Defaults(h int) Options {
 	return Options{H: h, Drift: 1, Passes: 4}
 }
 
-// weight is the weight of step h.
+// weight returns the weight of step h.
 func (o *Options) weight(h int) float64 {
 	switch {
 	case o.Weights == nil:
@@ -78,14 +75,14 @@ func (o *Options) weight(h int) float64 {
 	return 0
 }
 
-// Instance is one decision to take. Loads are exact up to 2^53 tokens.
+// Instance is one decision to make. Loads are exact up to 2^53 tokens.
 type Instance struct {
 	Workers []Worker
 	Jobs    []Job
 	Options Options
 }
 
-// Places is how many jobs a decision places: all, or as many as there are free slots.
+// Places returns how many jobs a decision places: all, or as many as there are free slots.
 func (in *Instance) Places() int {
 	free := 0
 	for _, w := range in.Workers {
@@ -94,7 +91,7 @@ func (in *Instance) Places() int {
 	return min(free, len(in.Jobs))
 }
 
-// size is how many tokens the job holds h steps from now once it is placed.
+// size returns how many tokens a placed job has h steps from now.
 func (in *Instance) size(job, h int) int64 {
 	j := &in.Jobs[job]
 	if j.Remaining > 0 && h >= j.Remaining {
@@ -103,7 +100,7 @@ func (in *Instance) size(job, h int) int64 {
 	return j.Prefill + int64(h)*in.Options.Drift
 }
 
-// Cost is what an assignment costs over the window, in tokens.
+// Cost is the cost of an assignment over the window, in tokens.
 type Cost struct {
 	// Imbalance is J, the objective of (IO) with equation (2) in it: the sum over
 	// the steps of weight * (workers * highest load - sum of the loads).
@@ -112,14 +109,14 @@ type Cost struct {
 	Peak float64
 }
 
-// Evaluate is the cost of an assignment, one worker index or Unplaced per job,
-// straight from the definition. It does not ask whether the assignment is legal.
+// Evaluate computes the cost of an assignment, one worker index or Unplaced per job, directly from
+// the definition. It does not check the constraints; see Check.
 func Evaluate(in Instance, assignment []int) Cost {
 	var cost Cost
 	loads := make([]int64, len(in.Workers))
 	for h := 0; h <= in.Options.H && len(loads) > 0; h++ {
 		for g := range loads {
-			loads[g] = in.Workers[g].at(h)
+			loads[g] = in.Workers[g].loadAt(h)
 		}
 		for job, g := range assignment {
 			if g != Unplaced {
@@ -137,8 +134,8 @@ func Evaluate(in Instance, assignment []int) Cost {
 	return cost
 }
 
-// Check says how an assignment breaks the constraints of (IO) or the bound on
-// the wait, and returns nil where it does not.
+// Check returns an error if an assignment violates the constraints of (IO) or the bound on the
+// wait.
 func Check(in Instance, assignment []int) error {
 	if len(assignment) != len(in.Jobs) {
 		return fmt.Errorf("checking an assignment: want one worker for each of %d jobs, got %d", len(in.Jobs), len(assignment))
@@ -166,7 +163,7 @@ func Check(in Instance, assignment []int) error {
 	return in.checkWait(assignment)
 }
 
-// checkWait finds a job over the bound that stays while a younger one is placed.
+// checkWait returns an error if a job over the bound is not placed while a younger one is.
 func (in *Instance) checkWait(assignment []int) error {
 	bound := in.Options.WaitBound
 	if bound <= 0 {

@@ -1,28 +1,27 @@
 package bfio
 
-// lifts are by how much the skyline is raised (here: lowered) for the descents
-// that follow the first, in mean slacks of a worker. One worker that sinks alone
-// gains nothing while others stay on top, so that a descent keeps the skyline of
-// its seed, which is a bad one where the oldest jobs are those too large to have
-// been placed; a lowered skyline lets all workers sink together. On 16 workers with
-// H = 20 the mean gap to the optimum falls from 0.8 % to 0.001 %; further lifts,
-// raised ones among them, found nothing more.
-var lifts = [...]float64{-1, -0.5}
+// skylineLifts are the amounts, in mean slacks of a worker, by which the skyline is raised (here:
+// lowered) for the descents after the first. A single worker that sinks gains nothing while others
+// stay on top, so a descent keeps the skyline of its seed. That skyline is bad if the oldest jobs
+// are those that were too large to be placed; a lowered skyline lets all workers sink together. On
+// 16 workers with H = 20 the mean gap to the optimum falls from 0.8 % to 0.001 %; further lifts,
+// including positive ones, found nothing more.
+var skylineLifts = [...]float64{-1, -0.5}
 
-// liftAll descends from each lifted skyline in turn and keeps the best end.
+// liftAll descends from each lifted skyline and keeps the best result.
 func (s *Solver) liftAll() {
-	if s.overdue >= s.placed || s.placed == len(s.jobs) || s.in.Options.Passes <= 0 || s.weightSums[s.steps] <= 0 {
-		return // nothing to exchange, or nothing asked for
+	if s.overdue >= s.placed || s.placed == len(s.jobs) || s.instance.Options.Passes <= 0 || s.weightSums[s.steps] <= 0 {
+		return // nothing to exchange, or no passes configured
 	}
-	best := s.total()
+	best := s.totalCost()
 	s.best = append(s.best[:0], s.slots...)
 	slack := s.slackPerWorker(best)
-	for _, l := range lifts {
-		s.lift = l * slack
+	for _, l := range skylineLifts {
+		s.skylineLift = l * slack
 		s.replaceAll()
-		s.lift = 0
+		s.skylineLift = 0
 		s.improve()
-		if now := s.total(); now < best-tolerance*s.scale*s.weightedPeaks() {
+		if now := s.totalCost(); now < best-tolerance*s.scale*s.weightedPeaks() {
 			best = now
 			s.best = append(s.best[:0], s.slots...)
 			continue
@@ -31,8 +30,8 @@ func (s *Solver) liftAll() {
 	}
 }
 
-// total is J less what no decision changes.
-func (s *Solver) total() float64 {
+// totalCost returns J without the part that no decision changes.
+func (s *Solver) totalCost() float64 {
 	sum := 0.0
 	for h, weight := range s.weights {
 		loads := 0.0
@@ -44,8 +43,8 @@ func (s *Solver) total() float64 {
 	return sum
 }
 
-// slackPerWorker is by how many tokens an open worker stays below the skyline on
-// average. It takes total's word for J, of which the closed workers' part is left out.
+// slackPerWorker returns by how many tokens an open worker stays below the skyline on average.
+// total is the result of totalCost, which omits the closed workers' part of J.
 func (s *Solver) slackPerWorker(total float64) float64 {
 	closed := s.scale - float64(len(s.open))
 	for h, weight := range s.weights {
@@ -54,7 +53,7 @@ func (s *Solver) slackPerWorker(total float64) float64 {
 	return total / (s.weightSums[s.steps] * float64(len(s.open)))
 }
 
-// restore goes back to the slots kept.
+// restore restores the best slots.
 func (s *Solver) restore() {
 	for _, sl := range s.slots {
 		s.waiting.set(s.position[sl.rank])
@@ -65,7 +64,7 @@ func (s *Solver) restore() {
 	for _, sl := range s.slots {
 		s.waiting.unset(s.position[sl.rank])
 		s.freeSlots[sl.worker]--
-		s.add(s.row(sl.worker), sl.rank, 1)
+		s.addJob(s.row(sl.worker), sl.rank, 1)
 	}
 	s.findTopLoads()
 }

@@ -90,7 +90,7 @@ func columns(p programme, in Instance, answer []int) (map[string]float64, bool) 
 	for h := range in.Options.H + 1 {
 		peak := math.Inf(-1)
 		for g := range in.Workers {
-			load := in.Workers[g].at(h)
+			load := in.Workers[g].loadAt(h)
 			for job, at := range answer {
 				if at == g {
 					load += in.size(job, h)

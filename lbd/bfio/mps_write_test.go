@@ -78,7 +78,7 @@ func (p *program) settle(bound int) {
 	}
 }
 
-// must says whether the wait bound settles that a job is placed, or that it stays.
+// must reports whether the wait bound requires a job to be placed, or to stay.
 func (p *program) must(job int) (placed, stays bool) {
 	waited := p.in.Jobs[job].Waited
 	return waited >= p.placed, waited < p.stay
@@ -126,7 +126,7 @@ func (p *program) columns() {
 		p.printf(" m%d cost %.17g\n", h, weight*float64(len(p.in.Workers)))
 		for g := range p.in.Workers {
 			p.printf(" m%d load%d_%d -1\n", h, g, h)
-			constant -= weight * float64(p.in.Workers[g].at(h))
+			constant -= weight * float64(p.in.Workers[g].loadAt(h))
 		}
 	}
 	p.printf(" one cost %.17g\n", constant)
@@ -144,7 +144,7 @@ func (p *program) rightHandSides() {
 	}
 	for h := 0; h <= p.in.Options.H; h++ {
 		for g := range p.in.Workers {
-			p.printf(" RHS load%d_%d %d\n", g, h, -p.in.Workers[g].at(h))
+			p.printf(" RHS load%d_%d %d\n", g, h, -p.in.Workers[g].loadAt(h))
 		}
 	}
 }

@@ -11,14 +11,14 @@ func (s *Solver) seed() {
 		worker := s.lightest()
 		s.freeSlots[worker]--
 		s.score[worker] += s.weight(rank)
-		s.add(s.row(worker), rank, 1)
+		s.addJob(s.row(worker), rank, 1)
 		s.waiting.unset(int32(at))
 		s.slots = append(s.slots, slot{rank: rank, worker: worker})
 	}
 	s.findTopLoads()
 }
 
-// lightest is the worker with room whose weighted load is least.
+// lightest returns the worker with a free slot that has the lowest weighted load.
 func (s *Solver) lightest() int32 {
 	best := -1
 	for k, score := range s.score {
@@ -29,7 +29,7 @@ func (s *Solver) lightest() int32 {
 	return int32(best)
 }
 
-// weight is the job's weighted load over the window.
+// weight returns the job's weighted load over the window.
 func (s *Solver) weight(rank int32) float64 {
 	job := s.jobs[rank]
 	sum := 0.0

@@ -14,9 +14,9 @@ import (
 // Solver is ready; it is for one goroutine at a time.
 //
 // A decision depends on its instance alone. Among equal choices the older job
-// wins, and workers that differ in nothing but their index are told apart by it.
+// wins, and workers that differ only in their index are ordered by it.
 type Solver struct {
-	in         Instance
+	instance   Instance
 	steps      int       // H + 1
 	scale      float64   // workers in all: the factor of the highest load in J
 	weights    []float64 // per step
@@ -45,14 +45,14 @@ type Solver struct {
 	top       []topLoads // per step
 
 	slots, best []slot  // kept: the best found so far
-	lift        float64 // tokens by which the skyline is raised, lift.go
+	skylineLift float64 // tokens by which the skyline is raised, lift.go
 
 	own, others []float64 // scratch rows, per step
 	maxGain     []float64 // bound on the gain of a swap, per step
 	answer      []int
 }
 
-// rankedJob is a job as the search sees it.
+// rankedJob is a job in the form that the search uses.
 type rankedJob struct {
 	size float64 // prefill
 	life int32   // for how many steps of the window it runs, 1..H+1
@@ -63,9 +63,9 @@ type slot struct {
 	rank, worker int32 // worker: position in open
 }
 
-// Solve returns for each job its worker's index, or Unplaced. The slice is the
-// solver's own and holds until the next call. Exactly in.Places() jobs are placed,
-// those over the bound on the wait, oldest first, before any other.
+// Solve returns for each job its worker's index, or Unplaced. The slice belongs to the solver and
+// is valid until the next call. Exactly in.Places() jobs are placed, those over the bound on the
+// wait, oldest first, before any other.
 func (s *Solver) Solve(in Instance) []int {
 	s.reset(in)
 	if s.placed > 0 {
@@ -79,13 +79,13 @@ func (s *Solver) Solve(in Instance) []int {
 	for _, sl := range s.slots {
 		s.answer[s.byAge[sl.rank]] = int(s.open[sl.worker])
 	}
-	s.in = Instance{} // what the caller owns is not kept alive
+	s.instance = Instance{} // do not keep the caller's memory alive
 	return s.answer
 }
 
 // improve runs the passes until one changes nothing.
 func (s *Solver) improve() {
-	for range s.in.Options.Passes {
+	for range s.instance.Options.Passes {
 		replaced, swapped := s.replaceAll(), s.swapAll()
 		if !replaced && !swapped {
 			return
@@ -94,7 +94,7 @@ func (s *Solver) improve() {
 }
 
 func (s *Solver) reset(in Instance) {
-	s.in, s.scale = in, float64(len(in.Workers))
+	s.instance, s.scale = in, float64(len(in.Workers))
 	s.placed = in.Places()
 	s.slots = s.slots[:0]
 	s.answer = resize(s.answer, len(in.Jobs))
@@ -104,7 +104,7 @@ func (s *Solver) reset(in Instance) {
 	s.setWindow(max(in.Options.H, 0) + 1)
 }
 
-// setWindow fills what depends on the step alone.
+// setWindow fills the fields that depend only on the step.
 func (s *Solver) setWindow(steps int) {
 	s.steps = steps
 	s.weights, s.drift = resize(s.weights, steps), resize(s.drift, steps)
@@ -113,15 +113,15 @@ func (s *Solver) setWindow(steps int) {
 	s.top = resize(s.top, steps)
 	s.weightSums[0] = 0
 	for h := range steps {
-		s.weights[h] = s.in.Options.weight(h)
-		s.drift[h] = float64(int64(h) * s.in.Options.Drift)
+		s.weights[h] = s.instance.Options.weight(h)
+		s.drift[h] = float64(int64(h) * s.instance.Options.Drift)
 		s.weightSums[h+1] = s.weightSums[h] + s.weights[h]
 	}
 }
 
-// rankJobs orders the jobs by age. Callers mostly hand them over so ordered.
+// rankJobs orders the jobs by age. Callers usually pass them in this order.
 func (s *Solver) rankJobs() {
-	jobs := s.in.Jobs
+	jobs := s.instance.Jobs
 	s.byAge = resize(s.byAge, len(jobs))
 	sorted := true
 	for i := range jobs {
@@ -138,7 +138,7 @@ func (s *Solver) rankJobs() {
 	for rank, i := range s.byAge {
 		job := &jobs[i]
 		s.jobs[rank] = rankedJob{size: float64(job.Prefill), life: s.life(job.Remaining)}
-		if bound := s.in.Options.WaitBound; bound > 0 && job.Waited >= bound {
+		if bound := s.instance.Options.WaitBound; bound > 0 && job.Waited >= bound {
 			s.overdue++
 		}
 	}
@@ -188,10 +188,10 @@ func (s *Solver) sortPool() {
 	}
 }
 
-// openWorkers takes the workers with a free slot in an order that depends on
-// what they are and not on their index, and folds all others into one row.
+// openWorkers sorts the workers with a free slot in an order that depends on their state and not on
+// their index, and folds all others into one row.
 func (s *Solver) openWorkers() {
-	workers := s.in.Workers
+	workers := s.instance.Workers
 	s.open = s.open[:0]
 	for g := range workers {
 		if workers[g].Free > 0 {
@@ -206,7 +206,7 @@ func (s *Solver) openWorkers() {
 		s.freeSlots[i], s.score[i] = int32(min(workers[g].Free, s.placed)), 0
 		row := s.row(int32(i))
 		for h := range row {
-			row[h] = float64(workers[g].at(h))
+			row[h] = float64(workers[g].loadAt(h))
 			s.score[i] += s.weights[h] * row[h]
 		}
 	}
@@ -219,32 +219,32 @@ func (s *Solver) foldClosed(row []float64) {
 	for h := range row {
 		row[h] = math.Inf(-1)
 	}
-	for g := range s.in.Workers {
-		w := &s.in.Workers[g]
+	for g := range s.instance.Workers {
+		w := &s.instance.Workers[g]
 		for h := 0; w.Free <= 0 && h < len(row); h++ {
-			row[h] = max(row[h], float64(w.at(h)))
+			row[h] = max(row[h], float64(w.loadAt(h)))
 		}
 	}
 }
 
 func (s *Solver) compareWorkers(a, b int32) int {
-	x, y := &s.in.Workers[a], &s.in.Workers[b]
+	x, y := &s.instance.Workers[a], &s.instance.Workers[b]
 	for h := range s.steps {
-		if d := cmp.Compare(x.at(h), y.at(h)); d != 0 {
+		if d := cmp.Compare(x.loadAt(h), y.loadAt(h)); d != 0 {
 			return d
 		}
 	}
 	return cmp.Or(cmp.Compare(x.Free, y.Free), cmp.Compare(a, b))
 }
 
-// row is a worker's load at every step of the window.
+// row returns a worker's load at every step of the window.
 func (s *Solver) row(worker int32) []float64 {
 	from := int(worker) * s.steps
 	return s.load[from : from+s.steps : from+s.steps]
 }
 
-// add puts sign times the job's tokens on a row.
-func (s *Solver) add(row []float64, rank int32, sign float64) {
+// addJob adds sign times the job's tokens to a row.
+func (s *Solver) addJob(row []float64, rank int32, sign float64) {
 	job := s.jobs[rank]
 	drift := s.drift[:job.life]
 	row = row[:len(drift)]
@@ -253,7 +253,7 @@ func (s *Solver) add(row []float64, rank int32, sign float64) {
 	}
 }
 
-// resize is s with n elements of any content, in its own memory where it is large enough.
+// resize returns s with n elements of any content, in its own memory if that is large enough.
 func resize[T any](s []T, n int) []T {
 	if cap(s) < n {
 		return make([]T, n, n+n/2)

@@ -1,16 +1,15 @@
 package bfio
 
-// partner is what a slot's job may be exchanged for: another slot's job, or
-// (slot < 0) a free slot of a worker.
+// partner is what a slot's job can be exchanged for: another slot's job, or (slot < 0) a free slot
+// of a worker.
 type partner struct {
 	slot   int
 	worker int32
 	gain   float64 // how much J falls, in weighted tokens of the highest load
 }
 
-// swapAll exchanges jobs between workers. The jobs placed stay the same, and with
-// them the sum of the loads: only a lower summit helps, so one of the two must
-// be a summit at some step.
+// swapAll exchanges jobs between workers. The placed jobs, and so the sum of the loads, stay the
+// same: only a lower peak helps, so one of the two workers must have the peak load at some step.
 func (s *Solver) swapAll() bool {
 	changed := false
 	for i := range s.slots {
@@ -34,7 +33,7 @@ func (s *Solver) hasTopLoad(worker int32) bool {
 	return false
 }
 
-// bestPartner is the exchange of slot i that gains most, the first of equals.
+// bestPartner returns the exchange of slot i with the highest gain, the first of equals.
 func (s *Solver) bestPartner(i int) partner {
 	best := partner{slot: -1, gain: tolerance * s.weightedPeaks()}
 	least := best.gain
@@ -62,7 +61,7 @@ func (s *Solver) bestPartner(i int) partner {
 	return best
 }
 
-// weightedPeaks is the weighted sum of the summits, without their sign.
+// weightedPeaks returns the weighted sum of the absolute peak loads.
 func (s *Solver) weightedPeaks() float64 {
 	sum := 0.0
 	for h := range s.top {
@@ -71,8 +70,8 @@ func (s *Solver) weightedPeaks() float64 {
 	return sum
 }
 
-// boundGains sets most[h] to the most that any swap can gain from step h on:
-// the two workers in it leave the third highest where it is.
+// boundGains sets maxGain[h] to the maximum gain of any swap from step h on: a swap changes two
+// workers, so the peak cannot fall below the third highest load.
 func (s *Solver) boundGains() {
 	s.maxGain[s.steps] = 0
 	for h := s.steps - 1; h >= 0; h-- {
@@ -81,9 +80,9 @@ func (s *Solver) boundGains() {
 	}
 }
 
-// swapGain is how much the weighted sum of the summits falls when worker p gives
-// job a to worker q for job b; a job with no life is a free slot. Of a swap that
-// cannot gain more than beat it returns something no larger than that.
+// swapGain returns by how much the weighted sum of the peaks falls if worker p gives job a to
+// worker q for job b; a job with no life is a free slot. If the gain cannot exceed beat, it returns
+// some value not above beat.
 func (s *Solver) swapGain(p, q int32, a, b rankedJob, beat float64) float64 {
 	rowP, rowQ := s.row(p), s.row(q)
 	gain := 0.0
@@ -105,16 +104,16 @@ func (s *Solver) swapGain(p, q int32, a, b rankedJob, beat float64) float64 {
 	return gain
 }
 
-// exchange carries a swap or a move out.
+// exchange performs a swap or a move.
 func (s *Solver) exchange(i int, p partner) {
 	a := &s.slots[i]
 	from, to := s.row(a.worker), s.row(p.worker)
-	s.add(from, a.rank, -1)
-	s.add(to, a.rank, 1)
+	s.addJob(from, a.rank, -1)
+	s.addJob(to, a.rank, 1)
 	if p.slot >= 0 {
 		b := &s.slots[p.slot]
-		s.add(to, b.rank, -1)
-		s.add(from, b.rank, 1)
+		s.addJob(to, b.rank, -1)
+		s.addJob(from, b.rank, 1)
 		b.worker = a.worker
 	} else {
 		s.freeSlots[a.worker]++

@@ -8,94 +8,90 @@ import (
 	"skyserve/lbd/prefix"
 )
 
-// Answer is what is learned from an engine's answer as it passes.
+// Answer contains what the balancer extracts from an engine's answer as it passes.
 type Answer struct {
-	// Tokens is how many tokens have come: the engine's count where it gives one with
-	// each event (Exact: with the latest text), else the events that hold text.
+	// Tokens is how many tokens have arrived: the engine's count if it reports one with each event
+	// (Exact: with the latest text), else the number of events with text.
 	Tokens         int
 	Exact          bool
-	AskedForCounts bool // the target at hand was asked for that
-	Events         int  // of the try at hand that held text
+	AskedForCounts bool // these counts were requested from the current target
+	Events         int  // of the current attempt that contain text
 	Usage          Usage
-	// Done: the stream says that it is complete, or why it has come to its end (Bounded:
-	// because it was to be no longer); Failed: it reports an error; Faulty: one that is the
-	// engine's and not the request's.
+	// Done: the stream is marked complete, or has a finish reason (Bounded: the length bound); Failed:
+	// it reports an error; Faulty: an error of the engine and not of the request.
 	Done       bool
 	Bounded    bool
 	Failed     bool
 	Faulty     bool
-	OnlyText   bool        // the event at hand says nothing but a text
+	OnlyText   bool        // the current event contains only text
 	Transcript *Transcript // nil when the answer cannot be continued elsewhere
-	id         []byte      // of an answer that is whole, as JSON writes it
+	id         []byte      // of an answer that is not a stream, JSON-encoded
 
-	template chunkTemplate
-	quoted   []byte // of the event at hand: the text of its first choice, as JSON writes it
-	plainly  bool   // quoted is a completion's
-	mixed    bool   // the event at hand says more than that text and its usage
-	tally    []byte // of the event at hand: its usage, as JSON writes it
+	template     chunkTemplate
+	quotedText   []byte // of the current event: the text of its first choice, JSON-encoded
+	isCompletion bool   // quoted is a completion's
+	hasOther     bool   // the current event contains more than that text and its usage
+	usageJSON    []byte // of the current event: its usage, JSON-encoded
 
-	Rendering    *Rendering // nil when no key is wanted
-	KeyBytesLeft int        // bytes that may still enter the key
-	turned       bool       // the assistant's turn has begun
-	partial      bool       // something of the answer is missing in the key
+	Rendering     *Rendering // nil when no key is wanted
+	KeyBytesLeft  int        // bytes that may still enter the key
+	turnStarted   bool       // the assistant's turn has begun
+	keyIncomplete bool       // a part of the answer is missing in the key
 }
 
-// Figure is a number that an engine may have told.
+// Figure is a number that an engine may have reported.
 type Figure = policy.Maybe[int]
 
 // Usage is an engine's own count.
 type Usage struct{ Prompt, Cached, Output policy.Maybe[int] }
 
-// Finding is what one event was.
+// Finding describes one event.
 type Finding struct {
-	text      bool // it holds text
-	UsageOnly bool // it holds the usage and no choice
-	// Counts is where the usage so far stands in an event that holds more; zero = there
-	// is none.
+	hasText   bool // it contains text
+	UsageOnly bool // it contains the usage and no choice
+	// Counts is the position of the usage so far in an event that contains more; zero = none.
 	Counts Span
 }
 
-// Event learns from an event of a stream.
+// Event processes an event of a stream.
 func (a *Answer) Event(data []byte) Finding {
 	if f, ok := a.matchTemplate(data); ok {
 		return f
 	}
-	a.quoted, a.tally, a.mixed = nil, nil, false
-	f := a.read(data)
-	if a.quoted != nil && !a.mixed {
-		a.template.learn(data, a.quoted, a.tally, f.Counts, a.plainly)
+	a.quotedText, a.usageJSON, a.hasOther = nil, nil, false
+	f := a.readEvent(data)
+	if a.quotedText != nil && !a.hasOther {
+		a.template.learn(data, a.quotedText, a.usageJSON, f.Counts, a.isCompletion)
 	}
-	a.quoted, a.tally = nil, nil // they are the reader's memory
+	a.quotedText, a.usageJSON = nil, nil // they point into the reader's memory
 	return f
 }
 
-// matchTemplate is event for one that differs from those before in its text and its usage
-// only.
+// matchTemplate is Event for an event that differs from earlier ones only in its text and usage.
 func (a *Answer) matchTemplate(data []byte) (f Finding, ok bool) {
-	quoted, tally := a.template.match(data)
+	quoted, usageJSON := a.template.match(data)
 	if quoted == nil {
 		return f, false
 	}
-	if tally != nil {
-		if !a.template.usage.read(&a.Usage, tally) {
+	if usageJSON != nil {
+		if !a.template.usage.read(&a.Usage, usageJSON) {
 			return f, false
 		}
-		f.Counts = a.template.counts(data, tally)
+		f.Counts = a.template.countsSpan(data, usageJSON)
 	}
-	if a.template.plain {
-		a.plain(quoted, true)
+	if a.template.isCompletion {
+		a.readText(quoted, true)
 	} else {
-		a.content(quoted, true)
+		a.readContent(quoted, true)
 	}
-	a.quoted = nil
-	a.countText(tally != nil)
-	a.OnlyText = tally == nil
-	f.text = true
+	a.quotedText = nil
+	a.countText(usageJSON != nil)
+	a.OnlyText = usageJSON == nil
+	f.hasText = true
 	return f, true
 }
 
-// countText counts an event that holds text; counted: the engine tells how many tokens there
-// are with it.
+// countText counts an event with text; counted: the engine reports the number of tokens with it.
 func (a *Answer) countText(counted bool) {
 	a.Events++
 	a.Tokens++
@@ -104,56 +100,56 @@ func (a *Answer) countText(counted bool) {
 	}
 }
 
-// read is event for one that may be like none before.
-func (a *Answer) read(data []byte) Finding {
+// readEvent is Event for an event that may differ from all earlier ones.
+func (a *Answer) readEvent(data []byte) Finding {
 	if string(data) == "[DONE]" {
 		a.Done = true
-		a.Transcript.close()
+		a.Transcript.markClosed()
 		return Finding{}
 	}
 	var f Finding
-	var choices, tally, tallyKey, delta, whole, kind []byte
+	var choices, usageJSON, usageKey, delta, whole, kind []byte
 	members(data, func(key, value []byte) {
 		switch string(key) {
 		case `"choices"`:
 			choices = value
 		case `"usage"`:
-			tally, tallyKey = value, key
+			usageJSON, usageKey = value, key
 		case `"error"`:
-			a.mixed = true
+			a.hasOther = true
 			a.Failed = a.Failed || kindOf(value) != 'n'
 			a.Faulty = a.Faulty || serverFault(value)
 		case `"id"`, `"created"`, `"model"`:
-			a.Transcript.noteChunk(key, value)
+			a.Transcript.recordHead(key, value)
 		case `"type"`:
 			kind = value
 		case `"delta"`:
 			delta = value
-			a.mixed = true
+			a.hasOther = true
 		case `"response"`:
 			whole = value
-			a.mixed = true
+			a.hasOther = true
 		}
 	})
-	counted := a.Usage.read(tally)
-	if a.tally = tally; !counted {
-		a.tally = nil // it is like the rest of the event
+	counted := a.Usage.read(usageJSON)
+	if a.usageJSON = usageJSON; !counted {
+		a.usageJSON = nil // treat it as any other member
 	}
-	f.text = a.choices(choices) || (kindOf(delta) == '"' && len(delta) > 2)
+	f.hasText = a.readChoices(choices) || (kindOf(delta) == '"' && len(delta) > 2)
 	if f.UsageOnly = counted && emptyArray(choices); counted && !f.UsageOnly {
-		f.Counts = memberAt(data, tallyKey, tally)
+		f.Counts = memberAt(data, usageKey, usageJSON)
 	}
 	if whole != nil {
-		a.response(kind, whole)
+		a.readResponse(kind, whole)
 	}
-	if f.text {
+	if f.hasText {
 		a.countText(counted)
 	}
 	return f
 }
 
-// serverFault says whether an error in a stream is the engine's: vLLM and SGLang
-// say so by an HTTP status in code when what computes has died under the server.
+// serverFault reports whether an error in a stream is the engine's: vLLM and SGLang set code to an
+// HTTP status if the compute process behind the server has died.
 func serverFault(raw []byte) (fault bool) {
 	members(raw, func(key, value []byte) {
 		if string(key) == `"code"` {
@@ -168,93 +164,93 @@ func emptyArray(raw []byte) bool {
 	return kindOf(raw) == '[' && len(bytes.TrimSpace(raw[1:len(raw)-1])) == 0
 }
 
-// choices learns from the choices of a chunk; only the first choice enters the
-// key. It says whether any of them holds text.
-func (a *Answer) choices(raw []byte) (hasText bool) {
+// readChoices processes the choices of a chunk; only the first choice enters the key. It reports
+// whether any of them contains text.
+func (a *Answer) readChoices(raw []byte) (hasText bool) {
 	first := true
 	each(raw, func(choice []byte) {
 		members(choice, func(key, value []byte) {
 			switch string(key) {
 			case `"delta"`:
-				hasText = a.delta(value, first) || hasText
+				hasText = a.readDelta(value, first) || hasText
 			case `"text"`:
-				hasText = a.plain(value, first) || hasText
+				hasText = a.readText(value, first) || hasText
 			case `"finish_reason"`:
 				if kindOf(value) == '"' {
-					a.mixed = true
+					a.hasOther = true
 					a.Done, a.Bounded = true, string(value) == `"length"`
-					a.Transcript.end()
+					a.Transcript.markEnded()
 				}
 			}
 		})
-		a.mixed = a.mixed || !first
+		a.hasOther = a.hasOther || !first
 		first = false
 	})
 	return hasText
 }
 
-// delta learns from a piece of a chat message.
-func (a *Answer) delta(raw []byte, keyed bool) (hasText bool) {
+// readDelta processes a piece of a chat message.
+func (a *Answer) readDelta(raw []byte, keyed bool) (hasText bool) {
 	members(raw, func(key, value []byte) {
 		switch string(key) {
 		case `"content"`:
-			hasText = a.content(value, keyed) || hasText
+			hasText = a.readContent(value, keyed) || hasText
 		case `"tool_calls"`:
 			each(value, func(call []byte) {
-				hasText, a.mixed = true, true
+				hasText, a.hasOther = true, true
 				a.Transcript.Discard()
-				if keyed && a.turn(len(call)) {
-					a.callPiece(call)
+				if keyed && a.startTurn(len(call)) {
+					a.renderCallDelta(call)
 				}
 			})
 		case `"reasoning_content"`, `"reasoning"`, `"refusal"`:
 			if kindOf(value) == '"' && len(value) > 2 {
-				hasText, a.mixed = true, true
+				hasText, a.hasOther = true, true
 				a.Transcript.Discard()
 			}
 		case `"function_call"`, `"audio"`:
 			if kindOf(value) == '{' {
-				a.mixed = true
+				a.hasOther = true
 				a.Transcript.Discard()
 			}
 		case `"role"`:
-			a.Transcript.noteRole()
+			a.Transcript.recordRole()
 		}
 	})
 	return hasText
 }
 
-// content learns from a piece of a chat's text; it says whether that is one.
-func (a *Answer) content(raw []byte, keyed bool) bool {
+// readContent processes a piece of a chat's text; it reports whether raw is one.
+func (a *Answer) readContent(raw []byte, keyed bool) bool {
 	if kindOf(raw) != '"' || len(raw) <= 2 {
 		return false
 	}
-	a.noteText(raw, false)
-	a.keepText(raw, keyed)
-	if keyed && a.turn(len(raw)) {
-		a.Rendering.text(raw)
+	a.recordText(raw, false)
+	a.addToTranscript(raw, keyed)
+	if keyed && a.startTurn(len(raw)) {
+		a.Rendering.writeText(raw)
 	}
 	return true
 }
 
-// noteText notes a text of the event at hand.
-func (a *Answer) noteText(raw []byte, plain bool) {
-	a.mixed = a.mixed || a.quoted != nil
-	a.quoted, a.plainly = raw, plain
+// recordText records a text of the current event.
+func (a *Answer) recordText(raw []byte, plain bool) {
+	a.hasOther = a.hasOther || a.quotedText != nil
+	a.quotedText, a.isCompletion = raw, plain
 }
 
-// keepText keeps a piece of the text for the case that it must be continued. Only
-// one answer can be.
-func (a *Answer) keepText(quoted []byte, first bool) {
+// addToTranscript keeps a piece of the text in case the answer must be continued. This is possible
+// for one choice only.
+func (a *Answer) addToTranscript(quoted []byte, first bool) {
 	if first {
-		a.Transcript.add(quoted)
+		a.Transcript.appendText(quoted)
 	} else {
 		a.Transcript.Discard()
 	}
 }
 
-// callPiece writes a piece of a tool call as renderer.toolCall writes the whole.
-func (a *Answer) callPiece(raw []byte) {
+// renderCallDelta writes a piece of a tool call as Rendering.toolCall writes a complete one.
+func (a *Answer) renderCallDelta(raw []byte) {
 	members(raw, func(key, function []byte) {
 		if string(key) != `"function"` {
 			return
@@ -263,52 +259,52 @@ func (a *Answer) callPiece(raw []byte) {
 			switch {
 			case kindOf(value) != '"':
 			case string(key) == `"name"`:
-				a.Rendering.callName(value)
+				a.Rendering.startCall(value)
 			case string(key) == `"arguments"`:
-				a.Rendering.text(value)
+				a.Rendering.writeText(value)
 			}
 		})
 	})
 }
 
-// plain learns from a piece of a completion.
-func (a *Answer) plain(raw []byte, keyed bool) bool {
+// readText processes a piece of a completion.
+func (a *Answer) readText(raw []byte, keyed bool) bool {
 	if kindOf(raw) != '"' || len(raw) <= 2 {
 		return false
 	}
-	a.noteText(raw, true)
-	a.keepText(raw, keyed)
-	if keyed && a.Rendering != nil && a.Rendering.answer == answerText && a.enter(len(raw)) {
-		a.Rendering.text(raw)
+	a.recordText(raw, true)
+	a.addToTranscript(raw, keyed)
+	if keyed && a.Rendering != nil && a.Rendering.answer == answerText && a.reserveKeyBytes(len(raw)) {
+		a.Rendering.writeText(raw)
 	}
 	return true
 }
 
-// turn begins the assistant's turn in the key once; it says whether n more
-// bytes may follow.
-func (a *Answer) turn(n int) bool {
-	if a.Rendering == nil || a.Rendering.answer != answerTurn || !a.enter(n) {
+// startTurn starts the assistant's turn in the key, once; it reports whether n more bytes may
+// follow.
+func (a *Answer) startTurn(n int) bool {
+	if a.Rendering == nil || a.Rendering.answer != answerTurn || !a.reserveKeyBytes(n) {
 		return false
 	}
-	if !a.turned {
-		a.turned = true
-		a.Rendering.turn([]byte(`"assistant"`))
+	if !a.turnStarted {
+		a.turnStarted = true
+		a.Rendering.startTurn([]byte(`"assistant"`))
 	}
 	return true
 }
 
-// enter says whether n more bytes may enter the key.
-func (a *Answer) enter(n int) bool {
-	if a.partial || n > a.KeyBytesLeft {
-		a.partial = true
+// reserveKeyBytes reports whether n more bytes may enter the key.
+func (a *Answer) reserveKeyBytes(n int) bool {
+	if a.keyIncomplete || n > a.KeyBytesLeft {
+		a.keyIncomplete = true
 		return false
 	}
 	a.KeyBytesLeft -= n
 	return true
 }
 
-// response learns from the response object that a Responses stream ends with.
-func (a *Answer) response(kind, raw []byte) {
+// readResponse processes the response object at the end of a Responses stream.
+func (a *Answer) readResponse(kind, raw []byte) {
 	switch string(kind) {
 	case `"response.completed"`, `"response.incomplete"`:
 		a.Done = true
@@ -321,7 +317,7 @@ func (a *Answer) response(kind, raw []byte) {
 	a.Whole(raw)
 }
 
-// Whole learns from an answer that came in one piece.
+// Whole processes an answer that is not a stream.
 func (a *Answer) Whole(raw []byte) {
 	members(raw, func(key, value []byte) {
 		switch string(key) {
@@ -333,46 +329,46 @@ func (a *Answer) Whole(raw []byte) {
 			first := true
 			each(value, func(choice []byte) {
 				if first {
-					a.wholeChoice(choice)
+					a.readWholeChoice(choice)
 				}
 				first = false
 			})
 		case `"output"`:
-			if a.Rendering != nil && a.Rendering.answer == answerTurn && a.enter(len(value)) {
+			if a.Rendering != nil && a.Rendering.answer == answerTurn && a.reserveKeyBytes(len(value)) {
 				a.Rendering.items(value)
 			}
 		}
 	})
 }
 
-func (a *Answer) wholeChoice(raw []byte) {
+func (a *Answer) readWholeChoice(raw []byte) {
 	members(raw, func(key, value []byte) {
 		switch string(key) {
 		case `"message"`:
-			if a.Rendering != nil && a.Rendering.answer == answerTurn && a.enter(len(value)) {
+			if a.Rendering != nil && a.Rendering.answer == answerTurn && a.reserveKeyBytes(len(value)) {
 				a.Rendering.message(value)
 			}
 		case `"text"`:
-			a.plain(value, true)
+			a.readText(value, true)
 		}
 	})
 }
 
-// Finish is the key of the prompt with its answer; nil when it is not known.
+// Finish returns the key of the prompt with its answer; nil if it is unknown.
 func (a *Answer) Finish() prefix.Key {
-	if a.Rendering == nil || a.Rendering.answer == answerUnknown || a.partial {
+	if a.Rendering == nil || a.Rendering.answer == answerUnknown || a.keyIncomplete {
 		return nil
 	}
 	return a.Rendering.hash.Key()
 }
 
-// read takes an engine's usage object; it says whether that is one.
+// read parses an engine's usage object; it reports whether raw is one.
 func (u *Usage) read(raw []byte) bool {
-	return eachFigure(raw, func(field usageField, value []byte) { count(u.figure(field), value) })
+	return eachUsageField(raw, func(field usageField, value []byte) { parseCount(u.fieldOf(field), value) })
 }
 
-// figure is where a number of a usage is kept; nil for another one.
-func (u *Usage) figure(field usageField) *Figure {
+// fieldOf returns where a number of a usage is stored; nil for any other number.
+func (u *Usage) fieldOf(field usageField) *Figure {
 	switch field {
 	case fieldPrompt:
 		return &u.Prompt
@@ -384,9 +380,9 @@ func (u *Usage) figure(field usageField) *Figure {
 	return nil
 }
 
-// eachFigure calls do for the members of an engine's usage object that are kept; it says
-// whether raw is an object.
-func eachFigure(raw []byte, do func(field usageField, value []byte)) bool {
+// eachUsageField calls do for the relevant members of an engine's usage object; it reports whether
+// raw is an object.
+func eachUsageField(raw []byte, do func(field usageField, value []byte)) bool {
 	if kindOf(raw) != '{' {
 		return false
 	}
@@ -406,15 +402,15 @@ func eachFigure(raw []byte, do func(field usageField, value []byte)) bool {
 	}) == len(raw)
 }
 
-// count takes a number of tokens; one that cannot be is as good as none.
-func count(into *policy.Maybe[int], raw []byte) {
+// parseCount parses a number of tokens; an impossible number is ignored.
+func parseCount(into *policy.Maybe[int], raw []byte) {
 	if n, err := strconv.Atoi(string(raw)); err == nil && n >= 0 && n <= maxRequested {
 		*into = policy.Known(n)
 	}
 }
 
-// CheckWhole reads an answer that came in one piece: an error says that it is JSON
-// without its end, fault that it is an error of the engine.
+// CheckWhole parses an answer that is not a stream: it returns an error if the JSON is truncated;
+// fault reports an error of the engine.
 func CheckWhole(body []byte) (fault bool, err error) {
 	in := cursor{data: body}
 	if _, err := in.value(); err != nil && in.at >= len(body) {
@@ -424,8 +420,7 @@ func CheckWhole(body []byte) (fault bool, err error) {
 	return fault, nil
 }
 
-// TakeID gives the id of a whole answer, once, as far as it has at most so many bytes in
-// JSON.
+// TakeID returns the id of a complete answer, once, unless it has more than most bytes in JSON.
 func (a *Answer) TakeID(most int) (id string, ok bool) {
 	raw := a.id
 	if kindOf(raw) != '"' || len(raw) > most {
@@ -436,7 +431,7 @@ func (a *Answer) TakeID(most int) (id string, ok bool) {
 	return string(plain), true
 }
 
-// BeginTry forgets what the target before said of the end of the answer.
+// BeginTry discards what the previous target reported about the end of the answer.
 func (a *Answer) BeginTry() {
 	a.Usage, a.Done, a.Failed, a.Faulty = Usage{}, false, false, false
 	a.Events = 0

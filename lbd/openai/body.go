@@ -160,14 +160,14 @@ func (c *Call) field(key []byte) *Span {
 func parseCall(body []byte) (Call, error) { return ReadCall(body, 0) }
 
 // ReadCall parses a complete body as JSON; seed is that of its fingerprint. The error is a
-// *malformed, or an *ambiguous if a key can be read in two ways: of a duplicate key, most engines
+// *malformedError, or an *AmbiguousKeyError if a key can be read in two ways: of a duplicate key, most engines
 // use the last value and some the first.
 func ReadCall(body []byte, seed uint64) (Call, error) {
 	c := Call{body: body, seed: seed}
 	in := cursor{data: body}
 	if !utf8.Valid(body) {
 		// An engine may treat it as an internal error, and so would every other engine after a retry.
-		return c, &malformed{body, firstInvalid(body), "UTF-8"}
+		return c, &malformedError{body, firstInvalid(body), "UTF-8"}
 	}
 	if err := in.open('{', "'{'"); err != nil {
 		return c, err
@@ -190,7 +190,7 @@ func ReadCall(body []byte, seed uint64) (Call, error) {
 		}
 		c.addToSum(key.of(body), v.of(body))
 		c.guarded |= guardedField(key.of(body), v.of(body))
-		if err := c.member(key.of(body), v); err != nil {
+		if err := c.readMember(key.of(body), v); err != nil {
 			return c, err
 		}
 	}
@@ -200,8 +200,8 @@ func ReadCall(body []byte, seed uint64) (Call, error) {
 	return c, nil
 }
 
-// member processes a top-level member.
-func (c *Call) member(key []byte, value Span) error {
+// readMember processes a top-level member.
+func (c *Call) readMember(key []byte, value Span) error {
 	f := c.field(key)
 	switch {
 	case f != nil && *f != Span{}:
@@ -235,9 +235,9 @@ func (c *Call) ModelName() ([]byte, error) {
 		name, _ := text(raw, nil)
 		return name, nil
 	case 0:
-		return nil, fmt.Errorf("model: want a model's name, found nothing")
+		return nil, fmt.Errorf("model: must be the name of a model, got nothing")
 	}
-	return nil, fmt.Errorf("model: want a string, found %s", Clip(raw))
+	return nil, fmt.Errorf("model: must be a string, got %s", Clip(raw))
 }
 
 // Clip returns at most 40 bytes of a found value, quoted for an error.
@@ -375,7 +375,7 @@ func (c *Call) PreviousResponse() (id string, given bool, refused *Error) {
 	case '"':
 		return string(c.stringOf(c.previous)), true, nil
 	}
-	return "", false, Invalid("previous_response_id", "invalid_previous_response_id", "previous_response_id: want a string, found "+Clip(raw))
+	return "", false, Invalid("previous_response_id", "invalid_previous_response_id", "previous_response_id: must be a string, got "+Clip(raw))
 }
 
 // PromptCacheKey returns the client's name for its conversation; nil if not given.
@@ -391,8 +391,8 @@ func (e *Endpoint) Generates() bool { return e.Path != "/tokenize" }
 // share.
 const completionBound = 16
 
-// ImpliedBound is the bound that a completion without max_tokens has at an engine of a
-// kind; 0 where there is none, or that is not known.
+// ImpliedBound returns the bound that an engine of a kind applies to a completion without
+// max_tokens; 0 if there is none or it is unknown.
 func (e *Endpoint) ImpliedBound(kind service.EngineKind) int {
 	if e.chat || kind != service.EngineVLLM && kind != service.EngineSGLang {
 		return 0
@@ -406,14 +406,13 @@ type Edit struct {
 	With []byte
 }
 
-// rename is the edit that writes the real name in place of an alias.
-func (c *Call) rename(real string) Edit {
+// renameModel returns the edit that replaces an alias by the real name.
+func (c *Call) renameModel(real string) Edit {
 	quoted, _ := json.Marshal(real) // a string always marshals
 	return Edit{c.model, quoted}
 }
 
-// Changes is what the balancer changes of a body, and what the body says that matters for
-// the answer.
+// Changes contains the balancer's changes to a body, and the fields that matter for the answer.
 type Changes struct {
 	Edits []Edit
 	// Counts is the edit that requests the usage so far with each event, applied after Edits; its
@@ -432,16 +431,16 @@ type Changes struct {
 
 // Changes returns the balancer's changes: the real model name for an alias, and the request for a
 // stream's usage.
-func (c *Call) Changes(e *Endpoint, stands ResolvedModel) Changes {
+func (c *Call) Changes(e *Endpoint, resolved ResolvedModel) Changes {
 	ch := Changes{
 		Stream: c.streamRequested(), Continuable: c.continuable(e), CountsRequested: c.countsRequested(),
 		NamesMaxTokens: c.maxTokens != Span{}, SetsBounds: c.setsBounds(),
 	}
-	if name, _ := c.ModelName(); string(name) != stands.Model && stands.Adapter == "" {
-		ch.Edits = append(ch.Edits, c.rename(stands.Model))
+	if name, _ := c.ModelName(); string(name) != resolved.Model && resolved.Adapter == "" {
+		ch.Edits = append(ch.Edits, c.renameModel(resolved.Model))
 	}
 	if e.streams && ch.Stream {
-		if ask, needed := c.askUsage(); needed {
+		if ask, needed := c.requestUsage(); needed {
 			ch.Edits = append(ch.Edits, ask)
 			ch.HideUsage = true
 		}
@@ -452,9 +451,9 @@ func (c *Call) Changes(e *Endpoint, stands ResolvedModel) Changes {
 	return ch
 }
 
-// askUsage is the edit that makes a stream end with its usage; needed is false
-// when the client asked for that itself or the options are not an object.
-func (c *Call) askUsage() (e Edit, needed bool) {
+// requestUsage returns the edit that makes a stream end with its usage; needed is false if the
+// client already requests it or the options are not an object.
+func (c *Call) requestUsage() (e Edit, needed bool) {
 	const ask = `"include_usage":true`
 	raw := c.streamOptions.of(c.body)
 	switch kindOf(raw) {
@@ -464,13 +463,13 @@ func (c *Call) askUsage() (e Edit, needed bool) {
 	case 'n':
 		return Edit{c.streamOptions, []byte(`{` + ask + `}`)}, true
 	case '{':
-		return c.askInOptions(raw, ask)
+		return c.requestUsageInOptions(raw, ask)
 	}
 	return Edit{}, false
 }
 
-// askInOptions edits stream options that are there already.
-func (c *Call) askInOptions(raw []byte, ask string) (Edit, bool) {
+// requestUsageInOptions edits existing stream options.
+func (c *Call) requestUsageInOptions(raw []byte, ask string) (Edit, bool) {
 	in := cursor{data: raw}
 	_ = in.open('{', "")
 	found := Span{}
@@ -499,20 +498,20 @@ func (c *Call) askInOptions(raw []byte, ask string) (Edit, bool) {
 	return Edit{Span{at + found.From, at + found.To}, []byte("true")}, true
 }
 
-// ApplyInPlace makes edits to a body in its own memory, which must have room for them. The
-// edits must not overlap, and must not point into it.
+// ApplyInPlace applies edits to a body in its own memory, which must have enough capacity. The
+// edits must not overlap, and must not point into the body.
 func ApplyInPlace(body []byte, edits []Edit) []byte {
 	sortEdits(edits)
 	out := body[:len(body)+Growth(edits, len(body))]
 	// The text between edits is moved so that nothing is overwritten that is still to be
 	// moved: what moves to the front from the front on, what moves to the back from the back.
 	for i := range edits {
-		if at, end, by := between(edits, i, len(body)); by < 0 {
+		if at, end, by := textAfterEdit(edits, i, len(body)); by < 0 {
 			copy(out[at+by:], body[at:end])
 		}
 	}
 	for i := range slices.Backward(edits) {
-		if at, end, by := between(edits, i, len(body)); by > 0 {
+		if at, end, by := textAfterEdit(edits, i, len(body)); by > 0 {
 			copy(out[at+by:end+by], body[at:end])
 		}
 	}
@@ -524,8 +523,8 @@ func ApplyInPlace(body []byte, edits []Edit) []byte {
 	return out
 }
 
-// between is the text after edit i and before the next one, and by how many bytes it moves.
-func between(edits []Edit, i, end int) (from, to, by int) {
+// textAfterEdit returns the text between edit i and the next one, and by how many bytes it moves.
+func textAfterEdit(edits []Edit, i, end int) (from, to, by int) {
 	if to = end; i+1 < len(edits) {
 		to = edits[i+1].From
 	}
@@ -551,6 +550,6 @@ func applyEdits(dst, body []byte, edits []Edit) []byte {
 	return append(dst, body[at:]...)
 }
 
-// ResolvedModel is what a name stands for: a model under its own name or an alias, or
-// an adapter of a model, which its engines know by that very name.
+// ResolvedModel is what a model name resolves to: a model, by its own name or an alias, or an
+// adapter of a model, which engines serve under the same name.
 type ResolvedModel struct{ Model, Adapter string }

@@ -5,37 +5,37 @@ import (
 	"strings"
 )
 
-// cacheNames are the beginnings of the names under which engines tell it: OpenAI's, vLLM's
-// and SGLang's own, DeepSeek's, Anthropic's.
+// cacheNames are the prefixes of the names under which engines report cached tokens: OpenAI's,
+// vLLM's and SGLang's own, DeepSeek's, Anthropic's.
 var cacheNames = []string{
 	"cached_tokens", "num_cached_tokens", "prompt_cache_hit_tokens", "prompt_cache_miss_tokens", "cache_read_input_tokens", "cache_creation_input_tokens", "cache_write_tokens",
 }
 
-// maxCacheName is longer than each of them.
+// maxCacheName exceeds the length of each of them.
 const maxCacheName = 32
 
-// MentionsCache is a quick look whether there can be anything to hide.
+// MentionsCache is a quick check whether there may be anything to hide.
 func MentionsCache(b []byte) bool { return bytes.Contains(b, []byte("cache")) }
 
-// CacheMask reads JSON, in pieces of any size, and makes the numbers 0 that tell what
-// was cached. Its zero value stands before a document.
+// CacheMask processes JSON in pieces of any size and replaces the numbers of cached tokens by 0.
+// The zero value is ready for a document.
 type CacheMask struct {
 	state  maskState
-	name   [maxCacheName]byte // of the string at hand
+	name   [maxCacheName]byte // of the current string
 	length int
-	depth  int  // brackets inside the value that is hidden
-	number bool // its first digit has passed
+	depth  int  // open brackets inside the hidden value
+	number bool // its first digit was processed
 }
 
-// maskState is where in a document a CacheMask is.
+// maskState is the position of a CacheMask in a document.
 type maskState int
 
 const (
-	outside       maskState = iota // of strings and of what is hidden
+	outside       maskState = iota // outside strings and hidden values
 	inString                       //
-	inEscape                       // behind a backslash in a string
-	behindName                     // a string that tells of the cache has ended
-	inValue                        // what is hidden
+	inEscape                       // after a backslash in a string
+	afterName                      // after a string that names the cache
+	inValue                        // a hidden value
 	inValueString                  // a string in it
 	inValueEscape                  //
 )
@@ -49,13 +49,13 @@ func (m *CacheMask) Hide(piece []byte) {
 				m.state, m.length = inString, 0
 			}
 		case inString:
-			m.str(c)
+			m.stringByte(c)
 		case inEscape:
 			m.state = inString
-		case behindName:
-			m.behind(c)
+		case afterName:
+			m.afterStringByte(c)
 		case inValue:
-			piece[i] = m.value(c)
+			piece[i] = m.valueByte(c)
 		case inValueString:
 			switch c {
 			case '\\':
@@ -69,16 +69,16 @@ func (m *CacheMask) Hide(piece []byte) {
 	}
 }
 
-// str takes a byte of a string.
-func (m *CacheMask) str(c byte) {
+// stringByte processes a byte of a string.
+func (m *CacheMask) stringByte(c byte) {
 	switch {
 	case c == '\\':
-		m.state, m.length = inEscape, maxCacheName // no name that is looked for has one
+		m.state, m.length = inEscape, maxCacheName // no cache name has one
 	case c == '\n':
-		m.state = outside // JSON has none in a string: this was no JSON, the next line may be
+		m.state = outside // invalid in JSON strings: the line is not JSON, the next one may be
 	case c == '"':
 		if m.state = outside; m.namesCache() {
-			m.state = behindName
+			m.state = afterName
 		}
 	case m.length < maxCacheName:
 		m.name[m.length] = c
@@ -102,9 +102,9 @@ func (m *CacheMask) namesCache() bool {
 	return false
 }
 
-// behind takes a byte after a string that tells of the cache: it is a name if a colon
-// follows.
-func (m *CacheMask) behind(c byte) {
+// afterStringByte processes a byte after a string that names the cache: the string is a key if a
+// colon follows.
+func (m *CacheMask) afterStringByte(c byte) {
 	switch c {
 	case ' ', '\t', '\r', '\n':
 	case ':':
@@ -114,9 +114,9 @@ func (m *CacheMask) behind(c byte) {
 	}
 }
 
-// value takes a byte of a value that is hidden and gives the byte that replaces it: of
-// a number the first byte is 0 and the others are spaces.
-func (m *CacheMask) value(c byte) byte {
+// valueByte processes a byte of a hidden value and returns its replacement: 0 for the first byte of
+// a number, spaces for the others.
+func (m *CacheMask) valueByte(c byte) byte {
 	switch {
 	case '0' <= c && c <= '9', c == '-':
 		if m.number {
@@ -127,7 +127,7 @@ func (m *CacheMask) value(c byte) byte {
 	case m.number && (c == '.' || c == 'e' || c == 'E' || c == '+'):
 		return ' '
 	}
-	m.number = m.number && (c == ' ') // never within one: it has no spaces
+	m.number = m.number && (c == ' ') // numbers contain no spaces
 	switch c {
 	case '"':
 		m.state = inValueString
@@ -142,7 +142,7 @@ func (m *CacheMask) value(c byte) byte {
 	return c
 }
 
-// HideCache hides what a whole document or event tells of the cache.
+// HideCache hides the cached tokens in a complete document or event.
 func HideCache(b []byte) {
 	if MentionsCache(b) {
 		(&CacheMask{}).Hide(b)

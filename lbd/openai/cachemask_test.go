@@ -39,7 +39,7 @@ func TestCachedTokensAreMasked(t *testing.T) {
 	}
 }
 
-// zeroed is v with every number below a name that tells of the cache zero.
+// zeroed returns v with every number below a cache name set to zero.
 func zeroed(v any, hidden bool) any {
 	switch v := v.(type) {
 	case map[string]any:

@@ -16,10 +16,10 @@ func forbids(key, value []byte) bool {
 		return kindOf(value) != 'n' && kindOf(value) != 'f'
 	case `"response_format"`:
 		return kindOf(value) != 'n' && !plainText(value)
-	case `"skip_special_tokens"`: // then the text has marks that a prompt must not repeat
+	case `"skip_special_tokens"`: // the text contains special tokens that a prompt must not repeat
 		return kindOf(value) == 'f'
 	case `"modalities"`:
-		return lists(value, "audio")
+		return arrayContains(value, "audio")
 	case `"structured_outputs"`, `"structural_tag"`, `"grammar"`, `"regex"`, `"ebnf"`, `"json_schema"`, // vLLM's and SGLang's
 		`"suffix"`, `"audio"`, `"prompt_embeds"`, `"truncate_prompt_tokens"`, `"kv_transfer_params"`:
 		return kindOf(value) != 'n'
@@ -27,8 +27,8 @@ func forbids(key, value []byte) bool {
 	return bytes.HasPrefix(key, []byte(`"guided_`)) && kindOf(value) != 'n'
 }
 
-// lists reports whether an array contains a text.
-func lists(array []byte, word string) (found bool) {
+// arrayContains reports whether an array contains a text.
+func arrayContains(array []byte, word string) (found bool) {
 	each(array, func(element []byte) {
 		if kindOf(element) == '"' {
 			plain, _ := text(element, nil)
@@ -92,26 +92,25 @@ func ContinuationBody(e *Endpoint, body, soFar []byte, tokens, implied int, coun
 		grown := Growth(edits, counts.From)
 		counts.From, counts.To = counts.From+grown, counts.To+grown
 	}()
-	edits = append(edits, c.reduce(c.maxTokens, tokens, 1)...)
-	edits = append(edits, c.reduce(c.maxCompletion, tokens, 1)...)
-	edits = append(edits, c.reduce(c.minTokens, tokens, 0)...)
+	edits = append(edits, c.reduceBound(c.maxTokens, tokens, 1)...)
+	edits = append(edits, c.reduceBound(c.maxCompletion, tokens, 1)...)
+	edits = append(edits, c.reduceBound(c.minTokens, tokens, 0)...)
 	if left := implied - tokens; tokens > 0 && left > 0 {
-		edits = append(edits, c.set(setting{member: `"max_tokens":` + strconv.Itoa(left)})...)
+		edits = append(edits, c.setMembers(setting{member: `"max_tokens":` + strconv.Itoa(left)})...)
 	}
 	return applyEdits(make([]byte, 0, len(body)+len(soFar)+ContinuationOverhead), body, edits), true
 }
 
-// controlMarks are what an engine that is given it in a prompt takes for more than text.
-// Templates of models that think (Qwen3's, DeepSeek-R1's) cut an assistant's
-// message at the end of a thought: vLLM then answers 400, or the thought is gone.
-// Tokenizers take control tokens for what they are, where the answer only spelt
-// them.
+// controlMarks are strings that an engine does not treat as plain text in a prompt. Templates of
+// reasoning models (Qwen3's, DeepSeek-R1's) cut an assistant's message at the end of its reasoning:
+// vLLM then responds 400, or the reasoning is lost. Tokenizers convert spelt-out control tokens in
+// a prompt to real ones.
 var controlMarks = []string{"<think>", "</think>", "<|", "</s>", "[INST]", "[/INST]", "<start_of_turn>", "<end_of_turn>"}
 
-// breaksContinuation says whether the text so far, as JSON writes it, cannot be a prompt's end
-// that the answer goes on from: it has marks, or ends in what may be the beginning
-// of a stop string, which no engine finds whose other half is in the prompt. vLLM
-// holds back what may be one; SGLang, and vLLM that includes it, do not.
+// breaksContinuation reports whether the JSON-encoded text so far cannot be the end of a prompt: it
+// contains control marks, or ends in a possible beginning of a stop string, which no engine detects
+// if its first half is in the prompt. vLLM withholds such text; SGLang, and vLLM with
+// include_stop_str_in_output, do not.
 func breaksContinuation(c *Call, soFar []byte) bool {
 	quoted := append(append([]byte{'"'}, soFar...), '"')
 	plain, _ := text(quoted, nil)
@@ -128,7 +127,7 @@ func breaksContinuation(c *Call, soFar []byte) bool {
 	var stop string
 	if json.Unmarshal(value, &stops) != nil {
 		if json.Unmarshal(value, &stop) != nil {
-			return true // what it may stop at is not known
+			return true // the stop strings are unknown
 		}
 		stops = []string{stop}
 	}
@@ -142,8 +141,8 @@ func breaksContinuation(c *Call, soFar []byte) bool {
 	return false
 }
 
-// reduce takes tokens off a bound, down to least; no edit where it is no number.
-func (c *Call) reduce(s Span, tokens, least int) []Edit {
+// reduceBound subtracts tokens from a bound, down to least; no edit if it is not a number.
+func (c *Call) reduceBound(s Span, tokens, least int) []Edit {
 	n, ok := wholeNumber(s.of(c.body))
 	if !ok || tokens == 0 {
 		return nil
@@ -151,7 +150,7 @@ func (c *Call) reduce(s Span, tokens, least int) []Edit {
 	return []Edit{{s, strconv.AppendInt(nil, int64(max(n-tokens, least)), 10)}}
 }
 
-// extendString is the edit that adds to the end of a quoted string; none for nothing.
+// extendString returns the edit that appends to a quoted string; none if soFar is empty.
 func extendString(s Span, soFar []byte) []Edit {
 	if len(soFar) == 0 {
 		return nil
@@ -159,8 +158,8 @@ func extendString(s Span, soFar []byte) []Edit {
 	return []Edit{{Span{s.To - 1, s.To - 1}, soFar}}
 }
 
-// extendPrompt puts the text so far behind a completion's prompt: a string, or a
-// list of one. Tokens do not tell what text they stand for.
+// extendPrompt appends the text so far to a completion's prompt: a string, or a list of one. Token
+// ids cannot be extended with text.
 func (c *Call) extendPrompt(soFar []byte) ([]Edit, bool) {
 	raw := c.prompt.of(c.body)
 	switch kindOf(raw) {
@@ -175,10 +174,10 @@ func (c *Call) extendPrompt(soFar []byte) ([]Edit, bool) {
 	return nil, false
 }
 
-// extendChat puts the text so far behind a chat as the beginning of the
-// assistant's message, and says that it is one: continue_final_message, which
-// vLLM and SGLang read, needs add_generation_prompt to be off. A chat whose last
-// message was to be continued from the start has that message lengthened.
+// extendChat appends the text so far to a chat as the beginning of the assistant's message, and
+// marks it as such: continue_final_message, which vLLM and SGLang support, requires
+// add_generation_prompt to be false. If the client itself continues the last message, that message
+// is extended.
 func (c *Call) extendChat(soFar []byte) ([]Edit, bool) {
 	raw := c.messages.of(c.body)
 	if kindOf(raw) != '[' {
@@ -188,7 +187,7 @@ func (c *Call) extendChat(soFar []byte) ([]Edit, bool) {
 		return c.extendLast(raw, soFar)
 	}
 	if string(c.addPrompt.of(c.body)) == "false" {
-		return nil, false // whose turn it is, only the client knows
+		return nil, false // only the client knows whose turn it is
 	}
 	if len(soFar) == 0 {
 		return nil, true
@@ -201,12 +200,12 @@ func (c *Call) extendChat(soFar []byte) ([]Edit, bool) {
 	message = append(append(message, soFar...), `"}`...)
 	end := c.messages.To - 1
 	edits := []Edit{{Span{end, end}, message}}
-	return append(edits, c.set(
+	return append(edits, c.setMembers(
 		setting{c.continueFinal, `"continue_final_message":true`, "true"}, setting{c.addPrompt, `"add_generation_prompt":false`, "false"},
 	)...), true
 }
 
-// extendLast lengthens the last message's content, which must be a string.
+// extendLast extends the last message's content, which must be a string.
 func (c *Call) extendLast(messages, soFar []byte) ([]Edit, bool) {
 	last, n := lastElement(messages)
 	if n == 0 {
@@ -221,16 +220,15 @@ func (c *Call) extendLast(messages, soFar []byte) ([]Edit, bool) {
 	return extendString(Span{at + content.From, at + content.To}, soFar), true
 }
 
-// setting is a top-level member that is to have a value: where its present value
-// stands, the whole member and the new value.
+// setting is a top-level member and the value to set: the span of its present value, the whole
+// member and the new value.
 type setting struct {
 	Span
 	member, value string
 }
 
-// set is the edits that give members their values, those that are not there yet
-// in one place.
-func (c *Call) set(settings ...setting) []Edit {
+// setMembers returns the edits that set members; missing members are added in one edit.
+func (c *Call) setMembers(settings ...setting) []Edit {
 	var edits []Edit
 	var added []byte
 	for _, f := range settings {
@@ -247,7 +245,7 @@ func (c *Call) set(settings ...setting) []Edit {
 	return edits
 }
 
-// lastElement finds the last of an array's n elements.
+// lastElement returns the last of an array's n elements.
 func lastElement(array []byte) (last Span, n int) {
 	in := cursor{data: array}
 	if in.open('[', "") != nil {
@@ -266,7 +264,7 @@ func lastElement(array []byte) (last Span, n int) {
 	}
 }
 
-// memberSpan finds an object's member; the last one of that name counts.
+// memberSpan returns the value of an object's member; of duplicates the last.
 func memberSpan(object []byte, name string) (found Span, ok bool) {
 	in := cursor{data: object}
 	if in.open('{', "") != nil {

@@ -197,21 +197,21 @@ func TestWhiteSpaceIsSplitFromText(t *testing.T) {
 
 func TestTranscriptIsBounded(t *testing.T) {
 	s := Transcript{BytesLeft: 6}
-	s.add([]byte(`"abc"`))
-	s.add([]byte(`"\n"`))
+	s.appendText([]byte(`"abc"`))
+	s.appendText([]byte(`"\n"`))
 	if s.lost || string(s.Text()) != `abc\n` {
 		t.Fatalf("kept %q, lost %v", s.Text(), s.lost)
 	}
-	s.add([]byte(`"de"`))
+	s.appendText([]byte(`"de"`))
 	if !s.lost || s.Text() != nil {
 		t.Errorf("beyond its bound it keeps %q, lost %v", s.Text(), s.lost)
 	}
 	var none *Transcript
-	none.add([]byte(`"a"`))
-	none.noteChunk([]byte(`"id"`), []byte(`"a"`))
-	none.noteRole()
-	none.end()
-	none.close()
+	none.appendText([]byte(`"a"`))
+	none.recordHead([]byte(`"id"`), []byte(`"a"`))
+	none.recordRole()
+	none.markEnded()
+	none.markClosed()
 	none.Discard()
 }
 
@@ -252,7 +252,7 @@ func TestEngineFaults(t *testing.T) {
 }
 
 func testSplice() *Splice {
-	return &Splice{chunkHead: chunkHead{id: []byte(`"c1"`), created: []byte(`17`), model: []byte(`"m"`)}, role: true, TokensBefore: 5, TokensInPrompt: 5}
+	return &Splice{chunkHead: chunkHead{id: []byte(`"c1"`), created: []byte(`17`), model: []byte(`"m"`)}, roleKnown: true, TokensBefore: 5, TokensInPrompt: 5}
 }
 
 func TestSplice(t *testing.T) {
@@ -296,13 +296,13 @@ func TestSplice(t *testing.T) {
 func TestSpliceKeepsUsageOfFirstTarget(t *testing.T) {
 	s := testSplice()
 	s.chunkHead, s.Prompt = chunkHead{}, policy.Known(42)
-	s.role = false
+	s.roleKnown = false
 	event := `data: {"id":"c2","choices":[{"delta":{"role":"assistant","content":""}}],"usage":{"prompt_tokens":50,"completion_tokens":1,"total_tokens":51}}` + "\n\n"
 	want := `data: {"id":"c2","choices":[{"delta":{"role":"assistant","content":""}}],"usage":{"prompt_tokens":42,"completion_tokens":6,"total_tokens":48}}` + "\n\n"
 	if got := string(s.Event(nil, []byte(event))); got != want {
 		t.Errorf("%q\nwant %q", got, want)
 	}
-	if !s.role {
+	if !s.roleKnown {
 		t.Error("the role would be told twice")
 	}
 }

@@ -35,9 +35,9 @@ func (c *Call) countsRequested() bool {
 	return true
 }
 
-// requestCounts is the edit that asks for the usage so far with each event, of the body as
-// edits leave it, which ask for the usage at the end; its text is empty where there are
-// no options to put it in.
+// requestCounts returns the edit that requests the usage so far with each event. It applies to the
+// body after edits, which request the final usage; its text is empty if there are no options to
+// edit.
 func (c *Call) requestCounts(edits []Edit) Edit {
 	raw := c.streamOptions.of(c.body)
 	switch kindOf(raw) {
@@ -60,7 +60,7 @@ func (c *Call) requestCounts(edits []Edit) Edit {
 	return Edit{}
 }
 
-// Growth is by how many bytes edits that end at or before a place move it.
+// Growth returns by how many bytes the edits that end at or before an offset move it.
 func Growth(edits []Edit, at int) (n int) {
 	for _, e := range edits {
 		if e.To <= at {
@@ -70,18 +70,17 @@ func Growth(edits []Edit, at int) (n int) {
 	return n
 }
 
-// WithoutCounts appends an event to dst without the part of its data that tells the usage so
-// far.
+// WithoutCounts appends an event to dst without the usage so far.
 func WithoutCounts(dst, event, data []byte, counts Span) []byte {
 	at, inside := offsetOf(event, data)
-	if !inside { // its data stands in several lines
+	if !inside { // its data has several lines
 		return appendEvent(dst, append(append([]byte(nil), data[:counts.From]...), data[counts.To:]...))
 	}
 	dst = append(dst, event[:at+counts.From]...)
 	return append(dst, event[at+counts.To:]...)
 }
 
-// offsetOf is where a part of some bytes begins in them.
+// offsetOf returns the offset of a subslice in a slice.
 func offsetOf(whole, part []byte) (at int, inside bool) {
 	at = cap(whole) - cap(part)
 	if at < 0 || at+len(part) > len(whole) || len(part) == 0 || &whole[at] != &part[0] {
@@ -90,8 +89,8 @@ func offsetOf(whole, part []byte) (at int, inside bool) {
 	return at, true
 }
 
-// memberAt is the span of an object's member with the comma that parts it from the
-// others; the zero span where key and value are not parts of the object.
+// memberAt returns the span of an object's member with the comma that separates it from the others;
+// the zero Span if key and value are not subslices of the object.
 func memberAt(object, key, value []byte) Span {
 	from, ok := offsetOf(object, key)
 	to, ok2 := offsetOf(object, value)

@@ -20,13 +20,13 @@ type Error struct {
 	Code       string
 	Param      string
 	Message    string
-	RetryAfter int // seconds; 0 = not said
+	RetryAfter int // seconds; 0 = none
 }
 
-// Error is the message.
+// Error returns the message.
 func (e *Error) Error() string { return e.Message }
 
-// Body is the error in OpenAI's shape.
+// Body returns the error in OpenAI's format.
 func (e *Error) Body() []byte {
 	type shape struct {
 		Message string  `json:"message"`
@@ -45,7 +45,7 @@ func (e *Error) Body() []byte {
 	return b
 }
 
-// Event is the error as an event of a stream; named: it is of type error.
+// Event returns the error as an event of a stream; named: with the event type error.
 func (e *Error) Event(named bool) []byte {
 	event := "data: " + string(e.Body()) + "\n\n"
 	if named {
@@ -54,10 +54,10 @@ func (e *Error) Event(named bool) []byte {
 	return []byte(event)
 }
 
-// statusBadRequest is the HTTP status of an error in what the client sent.
+// statusBadRequest is the HTTP status of an invalid request.
 const statusBadRequest = 400
 
-// Invalid is an error in a parameter that the client sent.
+// Invalid returns an error for a parameter of the client.
 func Invalid(param, code, message string) *Error {
 	return &Error{Status: statusBadRequest, Kind: TypeInvalid, Param: param, Code: code, Message: message}
 }

@@ -6,23 +6,23 @@ import (
 	"github.com/zeebo/xxh3"
 )
 
-// Fingerprint is a hash of the path, the model and all top-level fields except those that
-// identify the client or change only how the answer is delivered. It does not depend on
-// the order of the fields nor on the tenant. It is never 0.
+// Fingerprint returns a hash of the path, the model and all top-level fields except those that
+// identify the client or change only how the answer is delivered. It does not depend on the order
+// of the fields or on the tenant. It is never 0.
 //
-// It has the seed of the prefix keys: the balancers of a service agree on it, and nobody
-// else can test a prompt against it.
-func (c *Call) Fingerprint(e *Endpoint, stands ResolvedModel) uint64 {
+// It uses the seed of the prefix keys: the balancers of a service share it, and nobody else can
+// test a prompt against a fingerprint.
+func (c *Call) Fingerprint(e *Endpoint, resolved ResolvedModel) uint64 {
 	h := xxh3.HashStringSeed(e.Path, c.seed)
-	h = xxh3.HashStringSeed(stands.Model, h)
-	h = xxh3.HashStringSeed(stands.Adapter, h)
+	h = xxh3.HashStringSeed(resolved.Model, h)
+	h = xxh3.HashStringSeed(resolved.Adapter, h)
 	var sum [8]byte
 	binary.LittleEndian.PutUint64(sum[:], c.sum)
 	return max(1, xxh3.HashSeed(sum[:], h))
 }
 
-// addToSum adds a field to the sum that the fingerprint is made from. Each summand has the
-// seed: else a client could find fields whose sum is that of another one's request.
+// addToSum adds a field to the sum that the fingerprint hashes. Each summand is seeded: otherwise a
+// client could construct fields with the same sum as another client's request.
 func (c *Call) addToSum(key, value []byte) {
 	if kindOf(value) == 'n' || outsideFingerprint(key) {
 		return

@@ -14,8 +14,8 @@ const (
 	AboutRequest                // something in the request does not exist
 )
 
-// SubjectOf404 reads an engine's 404. vLLM, SGLang and OpenAI name the model in the
-// message, the parameter or the code.
+// SubjectOf404 returns the subject of an engine's 404. vLLM, SGLang and OpenAI name the model in
+// the message, the parameter or the code.
 func SubjectOf404(body []byte) Subject {
 	found := AboutUnknown
 	var read func(key, value []byte)

@@ -37,7 +37,7 @@ var templateArguments = map[string]bool{
 	"return_dict": true, "tokenizer_kwargs": true, "processor_kwargs": true,
 }
 
-// ParseParameters is the set of the guarded parameters of these names.
+// ParseParameters returns the set of the guarded parameters with these names.
 func ParseParameters(names []string) (set Parameters) {
 	for _, name := range names {
 		set |= guardedSet[name]
@@ -45,8 +45,8 @@ func ParseParameters(names []string) (set Parameters) {
 	return set
 }
 
-// RefuseGuarded refuses a call that has a guarded parameter which is not allowed; r
-// rendered its prompt.
+// RefuseGuarded returns an error for a call with a guarded parameter that is not allowed; r is the
+// rendering of its prompt.
 func (c *Call) RefuseGuarded(r *Rendering, allowed Parameters) *Error {
 	found := (c.guarded | r.guarded) &^ allowed
 	if found == 0 {
@@ -104,12 +104,12 @@ func guardedPart(key, value []byte) (found Parameters) {
 	return found
 }
 
-// partsDepth is more levels of brackets than there are around the parts of an input of
-// embeddings, or of a query or document of a rerank: {"content":[{"image_url":...}]}.
+// partsDepth exceeds the nesting of brackets around the parts of an embeddings input, or of a query
+// or document of a rerank: {"content":[{"image_url":...}]}.
 const partsDepth = 4
 
-// guardedParts returns the guarded parameters of message parts that are somewhere in a
-// value, and of inputs of embeddings that name an image.
+// guardedParts returns the guarded parameters of message parts anywhere in a value, and of
+// embeddings inputs that refer to an image.
 func guardedParts(raw []byte, depth int) (found Parameters) {
 	switch in := (cursor{data: raw, at: 1}); {
 	case depth == 0 || kindOf(raw) == '[' && digit(in.peek()): // tokens
@@ -123,7 +123,7 @@ func guardedParts(raw []byte, depth int) (found Parameters) {
 
 // guardedMedia is guardedURL for a value that may be base64 too.
 func guardedMedia(quoted []byte) Parameters {
-	path := bytes.HasPrefix(quoted, []byte(`"/`)) && !bytes.HasPrefix(quoted, []byte(`"/9j/`)) // which a JPEG in base64 begins with
+	path := bytes.HasPrefix(quoted, []byte(`"/`)) && !bytes.HasPrefix(quoted, []byte(`"/9j/`)) // a JPEG in base64 begins with /9j/
 	if !path && !bytes.ContainsAny(quoted, `:.\`) {
 		return 0
 	}
@@ -167,7 +167,7 @@ func publicHost(host string) bool {
 	host = strings.ToLower(strings.TrimSuffix(strings.Trim(host, "[]"), "."))
 	if a, err := netip.ParseAddr(host); err == nil {
 		a = a.Unmap()
-		return a.IsGlobalUnicast() && !a.IsPrivate() && !carrierGrade.Contains(a) && !translated.Contains(a)
+		return a.IsGlobalUnicast() && !a.IsPrivate() && !carrierGradeNAT.Contains(a) && !nat64Prefix.Contains(a)
 	}
 	last := host[strings.LastIndexByte(host, '.')+1:]
 	switch {
@@ -180,6 +180,6 @@ func publicHost(host string) bool {
 }
 
 var (
-	carrierGrade = netip.MustParsePrefix("100.64.0.0/10")
-	translated   = netip.MustParsePrefix("64:ff9b::/96") // an IPv4 address behind NAT64
+	carrierGradeNAT = netip.MustParsePrefix("100.64.0.0/10")
+	nat64Prefix     = netip.MustParsePrefix("64:ff9b::/96") // an IPv4 address behind NAT64
 )

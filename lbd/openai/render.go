@@ -7,22 +7,21 @@ import (
 	"skyserve/lbd/prefix"
 )
 
-// Rendering writes a call's prompt into a key in the order in which a chat
-// template renders it, such that a prompt with its answer is the beginning of
-// the conversation's next prompt:
+// Rendering writes a call's prompt into a key in the order in which a chat template renders it, so
+// that a prompt with its answer is the beginning of the conversation's next prompt:
 //
-//	<|model|>\n adapter, cache salt, what the template is given besides, tools,
+//	<|model|>\n adapter, cache salt, other inputs of the template, tools,
 //	each with its name, then for each message
 //	<|role|>\n content, tool calls \n, and <|assistant|>\n before an answer
 //
-// What only guides the answer (response_format, tool_choice) is no part of a
-// prompt: engines share what they hold of the same prompt whatever the answer's form.
+// Fields that only guide the answer (response_format, tool_choice) are not part of a prompt:
+// engines share the cache of the same prompt whatever the format of the answer.
 type Rendering struct {
 	hash    prefix.Hasher
 	scratch []byte
-	// answer says how an answer goes on after the prompt.
+	// answer is how an answer follows the prompt.
 	answer answerKind
-	// guarded are the guarded parameters in its messages.
+	// guarded is the set of guarded parameters in its messages.
 	guarded Parameters
 }
 
@@ -35,60 +34,59 @@ const (
 	answerText                      // right after the prompt's text
 )
 
-var renderers = sync.Pool{New: func() any { return new(Rendering) }}
+var renderingPool = sync.Pool{New: func() any { return new(Rendering) }}
 
-// Render starts a renderer with a call's prompt. The caller calls
-// release when no more of the answer will come.
-func Render(seed uint64, e *Endpoint, c *Call, stands ResolvedModel) *Rendering {
-	r := renderers.Get().(*Rendering)
+// Render returns a Rendering of a call's prompt. The caller calls Release when the answer has
+// ended.
+func Render(seed uint64, e *Endpoint, c *Call, resolved ResolvedModel) *Rendering {
+	r := renderingPool.Get().(*Rendering)
 	r.hash.Reset(seed, false)
-	r.hash.Grow(len(c.body)) // what is rendered is not much longer
+	r.hash.Grow(len(c.body)) // the rendering is not much longer
 	r.answer, r.guarded = answerUnknown, 0
-	r.str("<|")
-	r.str(stands.Model)
-	r.str("|>\n")
-	if stands.Adapter != "" {
-		r.str("<|adapter|>")
-		r.str(stands.Adapter)
-		r.str("\n")
+	r.writeString("<|")
+	r.writeString(resolved.Model)
+	r.writeString("|>\n")
+	if resolved.Adapter != "" {
+		r.writeString("<|adapter|>")
+		r.writeString(resolved.Adapter)
+		r.writeString("\n")
 	}
-	r.option(c, "cache_salt", c.cacheSalt)
+	r.writeOption(c, "cache_salt", c.cacheSalt)
 	e.render(r, c)
 	return r
 }
 
-// option writes a field that stands before the messages; one that is null is as
-// good as none.
-func (r *Rendering) option(c *Call, name string, s Span) {
+// writeOption writes a field that precedes the messages; null is the same as absent.
+func (r *Rendering) writeOption(c *Call, name string, s Span) {
 	raw := s.of(c.body)
 	if k := kindOf(raw); k == 0 || k == 'n' {
 		return
 	}
-	r.str("<|")
-	r.str(name)
-	r.str("|>")
+	r.writeString("<|")
+	r.writeString(name)
+	r.writeString("|>")
 	_, _ = r.hash.Write(raw)
-	r.str("\n")
+	r.writeString("\n")
 }
 
-// Len is how many bytes were rendered.
+// Len returns how many bytes were rendered.
 func (r *Rendering) Len() int { return r.hash.Len() }
 
-// Key is the key of what was rendered.
+// Key returns the key of the rendered bytes.
 func (r *Rendering) Key() prefix.Key { return r.hash.Key() }
 
-// Release gives the renderer back.
+// Release returns the Rendering to its pool.
 func (r *Rendering) Release() {
 	if cap(r.scratch) > buffer.MaxPooled {
 		r.scratch = nil
 	}
-	renderers.Put(r)
+	renderingPool.Put(r)
 }
 
-func (r *Rendering) str(s string) { _, _ = r.hash.WriteString(s) }
+func (r *Rendering) writeString(s string) { _, _ = r.hash.WriteString(s) }
 
-// text writes what a quoted string says.
-func (r *Rendering) text(quoted []byte) {
+// writeText writes the decoded text of a quoted string.
+func (r *Rendering) writeText(quoted []byte) {
 	plain, memory := text(quoted, r.scratch)
 	r.scratch = memory
 	_, _ = r.hash.Write(plain)
@@ -113,14 +111,14 @@ func each(raw []byte, do func(element []byte)) {
 	}
 }
 
-// members calls do for every member of an object; keys come with their quotes, as
-// decoders read them. It gives where the object ends, -1 where it is none.
+// members calls do for every member of an object; keys are quoted, in the form that decoders read.
+// It returns the offset of the object's end, -1 if raw is not an object.
 func members(raw []byte, do func(key, value []byte)) (end int) {
-	return written(raw, func(key, value []byte) { do(canonical(key), value) })
+	return membersAsWritten(raw, func(key, value []byte) { do(canonical(key), value) })
 }
 
-// written is members with the keys as they are written.
-func written(raw []byte, do func(key, value []byte)) (end int) {
+// membersAsWritten is members with the keys as they are written.
+func membersAsWritten(raw []byte, do func(key, value []byte)) (end int) {
 	in := cursor{data: raw}
 	if in.peek() != '{' {
 		return -1
@@ -148,18 +146,18 @@ func written(raw []byte, do func(key, value []byte)) (end int) {
 
 func (r *Rendering) chat(c *Call) {
 	// A template may render these anywhere; most do so before the messages.
-	r.option(c, "chat_template", c.template)
-	r.option(c, "chat_template_kwargs", c.templateArgs)
-	r.option(c, "reasoning_effort", c.effort)
-	r.option(c, "documents", c.documents)
-	r.option(c, "tools", c.tools)
+	r.writeOption(c, "chat_template", c.template)
+	r.writeOption(c, "chat_template_kwargs", c.templateArgs)
+	r.writeOption(c, "reasoning_effort", c.effort)
+	r.writeOption(c, "documents", c.documents)
+	r.writeOption(c, "tools", c.tools)
 	r.messages(c.messages.of(c.body))
 	r.answer = answerTurn
 }
 
 func (r *Rendering) messages(raw []byte) { each(raw, r.message) }
 
-// message writes one message; its keys may stand in any order.
+// message writes one message; its keys may be in any order.
 func (r *Rendering) message(raw []byte) {
 	var role, content, calls []byte
 	members(raw, func(key, value []byte) {
@@ -172,33 +170,32 @@ func (r *Rendering) message(raw []byte) {
 			calls = value
 		}
 	})
-	r.turn(role)
+	r.startTurn(role)
 	r.content(content)
 	each(calls, r.toolCall)
-	r.str("\n")
+	r.writeString("\n")
 }
 
-// turn begins a message.
-func (r *Rendering) turn(role []byte) {
-	r.str("<|")
+// startTurn writes the head of a message.
+func (r *Rendering) startTurn(role []byte) {
+	r.writeString("<|")
 	if kindOf(role) == '"' {
-		r.text(role)
+		r.writeText(role)
 	}
-	r.str("|>\n")
+	r.writeString("|>\n")
 }
 
 // content writes a message's content: a string, or parts.
 func (r *Rendering) content(raw []byte) {
 	switch kindOf(raw) {
 	case '"':
-		r.text(raw)
+		r.writeText(raw)
 	case '[':
 		each(raw, r.part)
 	}
 }
 
-// part writes a part of a content: its text, or all of it when it is an image
-// or the like.
+// part writes a part of a content: its text, or the whole part if it is an image or similar.
 func (r *Rendering) part(raw []byte) {
 	var own []byte
 	members(raw, func(key, value []byte) {
@@ -209,14 +206,14 @@ func (r *Rendering) part(raw []byte) {
 		r.guarded |= guardedPart(key, value)
 	})
 	if own != nil {
-		r.text(own)
+		r.writeText(own)
 		return
 	}
-	r.str("<|part|>")
+	r.writeString("<|part|>")
 	_, _ = r.hash.Write(raw)
 }
 
-// toolCall writes the function called; ids are not part of a prompt.
+// toolCall writes the called function; ids are not part of a prompt.
 func (r *Rendering) toolCall(raw []byte) {
 	members(raw, func(key, function []byte) {
 		if string(key) != `"function"` {
@@ -231,22 +228,22 @@ func (r *Rendering) toolCall(raw []byte) {
 				arguments = value
 			}
 		})
-		r.callName(name)
+		r.startCall(name)
 		r.content(arguments)
 	})
 }
 
-// callName begins a tool call.
-func (r *Rendering) callName(name []byte) {
-	r.str("<|call|>")
+// startCall writes the head of a tool call.
+func (r *Rendering) startCall(name []byte) {
+	r.writeString("<|call|>")
 	r.content(name)
-	r.str("\n")
+	r.writeString("\n")
 }
 
 func (r *Rendering) completion(c *Call) {
 	raw := c.prompt.of(c.body)
 	if kindOf(raw) == '"' {
-		r.text(raw)
+		r.writeText(raw)
 		r.answer = answerText
 		return
 	}
@@ -262,30 +259,30 @@ func (r *Rendering) texts(raw []byte) {
 	}
 	each(raw, func(element []byte) {
 		if kindOf(element) == '"' {
-			r.text(element)
+			r.writeText(element)
 		} else {
 			_, _ = r.hash.Write(element)
 			r.guarded |= guardedParts(element, partsDepth)
 		}
-		r.str("\x00")
+		r.writeString("\x00")
 	})
 }
 
 func (r *Rendering) responses(c *Call) {
-	// What a stored response says is not known here, only that it comes first.
-	r.option(c, "previous_response_id", c.previous)
-	r.option(c, "reasoning", c.reasoning)
-	r.option(c, "tools", c.tools)
+	// The text of a stored response is unknown here; it precedes all else.
+	r.writeOption(c, "previous_response_id", c.previous)
+	r.writeOption(c, "reasoning", c.reasoning)
+	r.writeOption(c, "tools", c.tools)
 	if quoted := c.instructions.of(c.body); kindOf(quoted) == '"' {
-		r.turn([]byte(`"system"`))
-		r.text(quoted)
-		r.str("\n")
+		r.startTurn([]byte(`"system"`))
+		r.writeText(quoted)
+		r.writeString("\n")
 	}
 	raw := c.input.of(c.body)
 	if kindOf(raw) == '"' {
-		r.turn([]byte(`"user"`))
-		r.text(raw)
-		r.str("\n")
+		r.startTurn([]byte(`"user"`))
+		r.writeText(raw)
+		r.writeString("\n")
 	} else {
 		r.items(raw)
 	}
@@ -295,8 +292,8 @@ func (r *Rendering) responses(c *Call) {
 // items writes the items of a Responses input or output.
 func (r *Rendering) items(raw []byte) { each(raw, r.item) }
 
-// item writes a message, a call of a function, what one returned, or all of
-// anything else. What was reasoned is not told again in later turns.
+// item writes a message, a function call, the output of one, or any other item as a whole.
+// Reasoning is not repeated in later turns.
 func (r *Rendering) item(raw []byte) {
 	var kind, name, arguments, output []byte
 	members(raw, func(key, value []byte) {
@@ -315,14 +312,14 @@ func (r *Rendering) item(raw []byte) {
 	case "", `"message"`:
 		r.message(raw)
 	case `"function_call"`:
-		r.turn([]byte(`"assistant"`))
-		r.callName(name)
+		r.startTurn([]byte(`"assistant"`))
+		r.startCall(name)
 		r.content(arguments)
-		r.str("\n")
+		r.writeString("\n")
 	case `"function_call_output"`:
-		r.turn([]byte(`"tool"`))
+		r.startTurn([]byte(`"tool"`))
 		r.content(output)
-		r.str("\n")
+		r.writeString("\n")
 	case `"reasoning"`:
 	default:
 		r.part(raw)
@@ -331,17 +328,17 @@ func (r *Rendering) item(raw []byte) {
 
 func (r *Rendering) embeddings(c *Call) {
 	r.texts(c.input.of(c.body))
-	r.messages(c.messages.of(c.body)) // vLLM's, of images and text
+	r.messages(c.messages.of(c.body)) // vLLM: images and text
 }
 
 func (r *Rendering) rerank(c *Call) {
 	r.texts(c.query.of(c.body))
-	r.str("\x00")
+	r.writeString("\x00")
 	r.texts(c.documents.of(c.body))
 }
 
 func (r *Rendering) tokenize(c *Call) {
-	r.option(c, "tools", c.tools)
+	r.writeOption(c, "tools", c.tools)
 	r.texts(c.prompt.of(c.body))
 	r.messages(c.messages.of(c.body))
 }

@@ -8,13 +8,13 @@ import (
 )
 
 // keyFor is a body's prompt as the endpoint renders it for a model.
-func keyFor(t *testing.T, path, body string, stands ResolvedModel) prefix.Key {
+func keyFor(t *testing.T, path, body string, resolved ResolvedModel) prefix.Key {
 	t.Helper()
 	c, err := parseCall([]byte(body))
 	if err != nil {
 		t.Fatalf("%s: %v", body, err)
 	}
-	r := Render(1, endpoints[path], &c, stands)
+	r := Render(1, endpoints[path], &c, resolved)
 	defer r.Release()
 	return r.hash.Key()
 }
@@ -55,7 +55,7 @@ func TestRenderedFieldsChangeKey(t *testing.T) {
 	}
 	for name, c := range map[string]struct {
 		path, one, other string
-		stands           ResolvedModel // of the other
+		resolved         ResolvedModel // of the other
 		from             int           // the least that they share
 	}{
 		"model":               {chatPath, `{` + base + `}`, `{` + base + `}`, ResolvedModel{Model: "n"}, atFront},
@@ -82,7 +82,7 @@ func TestRenderedFieldsChangeKey(t *testing.T) {
 		"tools of a counting": {"/tokenize", `{"tools":[1],` + base + `}`, `{` + base + `}`, plain, atFront},
 	} {
 		t.Run(name, func(t *testing.T) {
-			one, other := keyFor(t, c.path, c.one, plain), keyFor(t, c.path, c.other, c.stands)
+			one, other := keyFor(t, c.path, c.one, plain), keyFor(t, c.path, c.other, c.resolved)
 			n := common(one, other)
 			if n < c.from || n > min(len(one), len(other))-9 {
 				t.Errorf("%d of %d blocks are alike, want at least %d and none of the last text's", n, min(len(one), len(other)), c.from)

@@ -11,25 +11,25 @@ import (
 	"github.com/buger/jsonparser"
 )
 
-// maxDepth is how deep JSON may nest: tool schemas reach about twenty.
+// maxDepth is the maximum nesting of JSON: tool schemas reach about twenty levels.
 const maxDepth = 256
 
-// malformed is a place where a body stops being JSON.
-type malformed struct {
-	data []byte
-	at   int
-	want string
+// malformedError is the position at which a body is not valid JSON.
+type malformedError struct {
+	data     []byte
+	at       int
+	expected string
 }
 
-// Error names the place by byte, line and column, and what stands there.
-func (m *malformed) Error() string {
+// Error contains the position as byte, line and column, and what was found there.
+func (m *malformedError) Error() string {
 	before := m.data[:m.at]
 	line := bytes.Count(before, []byte{'\n'}) + 1
 	column := m.at - bytes.LastIndexByte(before, '\n')
-	return fmt.Sprintf("byte %d (line %d, column %d): want %s, found %s", m.at, line, column, m.want, m.found())
+	return fmt.Sprintf("byte %d (line %d, column %d): expected %s, got %s", m.at, line, column, m.expected, m.found())
 }
 
-func (m *malformed) found() string {
+func (m *malformedError) found() string {
 	if m.at >= len(m.data) {
 		return "the end of the body"
 	}
@@ -39,13 +39,13 @@ func (m *malformed) found() string {
 	return fmt.Sprintf("byte 0x%02x", m.data[m.at])
 }
 
-// Span is a value's bytes in the body, quotes and brackets included; the zero
-// span stands for a value that is not there.
+// Span is the position of a value in the body, including quotes and brackets; the zero Span is a
+// missing value.
 type Span struct{ From, To int }
 
 func (s Span) of(data []byte) []byte { return data[s.From:s.To] }
 
-// kindOf is the first byte of a value: { [ " t f n or a number's; 0 for none.
+// kindOf returns the first byte of a value: { [ " t f n or that of a number; 0 if empty.
 func kindOf(raw []byte) byte {
 	if len(raw) == 0 {
 		return 0
@@ -53,16 +53,18 @@ func kindOf(raw []byte) byte {
 	return raw[0]
 }
 
-// cursor reads JSON by its grammar (RFC 8259), copying nothing.
+// cursor parses JSON by its grammar (RFC 8259) without copying.
 type cursor struct {
 	data  []byte
 	at    int
 	depth int
 }
 
-func (c *cursor) fail(want string) error { return &malformed{c.data, min(c.at, len(c.data)), want} }
+func (c *cursor) fail(want string) error {
+	return &malformedError{c.data, min(c.at, len(c.data)), want}
+}
 
-// peek is the next byte that is not white space, 0 at the end.
+// peek returns the next byte that is not white space, 0 at the end.
 func (c *cursor) peek() byte {
 	for ; c.at < len(c.data); c.at++ {
 		switch b := c.data[c.at]; b {
@@ -86,8 +88,8 @@ func (c *cursor) open(bracket byte, want string) error {
 	return nil
 }
 
-// more says whether another member follows in a bracket that was opened, and
-// leaves the bracket when none does. first is true for the first call.
+// more reports whether another member follows in an open bracket, and leaves the bracket if none
+// does. first is true for the first call.
 func (c *cursor) more(closing byte, first bool) (bool, error) {
 	b := c.peek()
 	switch {
@@ -281,10 +283,9 @@ func hexDigit(b byte) bool {
 	return digit(b) || 'a' <= b && b <= 'f' || 'A' <= b && b <= 'F'
 }
 
-// plainBytes is how many bytes stand before the first quote, backslash or
-// control character. It looks at eight bytes at once: in a word, a byte's top
-// bit is set in the mask where the byte is zero after the quote or the
-// backslash is taken off, or lies below 0x20.
+// plainBytes returns the number of bytes before the first quote, backslash or control character. It
+// processes eight bytes at once: in a word, a byte's top bit is set in the mask if the byte is zero
+// after subtracting the quote or the backslash, or is below 0x20.
 func plainBytes(b []byte) int {
 	const ones, tops = 0x0101010101010101, 0x8080808080808080
 	n := 0
@@ -304,9 +305,8 @@ func plainBytes(b []byte) int {
 	return n
 }
 
-// text is what a quoted string says. scratch is used when the string holds
-// escapes; one whose escapes mean nothing (half a surrogate pair) says its raw
-// bytes.
+// text decodes a quoted string. It uses scratch if the string contains escapes; a string with
+// invalid escapes (half a surrogate pair) is returned undecoded.
 func text(raw, scratch []byte) (plain, memory []byte) {
 	inner := raw[1 : len(raw)-1]
 	if bytes.IndexByte(inner, '\\') < 0 {

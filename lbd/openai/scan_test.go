@@ -50,8 +50,8 @@ func FuzzBody(f *testing.F) {
 		if _, err := c.ModelName(); err != nil {
 			return
 		}
-		edits := []Edit{c.rename("real")}
-		if e, needed := c.askUsage(); needed {
+		edits := []Edit{c.renameModel("real")}
+		if e, needed := c.requestUsage(); needed {
 			edits = append(edits, e)
 		}
 		var was, is map[string]json.RawMessage
@@ -109,7 +109,7 @@ func FuzzSSE(f *testing.F) {
 	})
 }
 
-// Edits that are made to a body where it stands give what copying it gives.
+// Edits in place give the same body as edits of a copy.
 func TestEditsInPlace(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		body := rapid.SliceOfN(rapid.ByteRange('a', 'z'), 0, 60).Draw(t, "body")
@@ -164,7 +164,7 @@ func keyOf(t *testing.T, path, body string) string {
 		t.Fatal(err)
 	}
 	r := Render(1, endpoints[path], &c, ResolvedModel{Model: "m"})
-	r.str(strings.Repeat("\x00", 64)) // fill the last block up, so that every byte counts
+	r.writeString(strings.Repeat("\x00", 64)) // fill the last block up, so that every byte counts
 	key := r.hash.Key()
 	r.Release()
 	b, _ := json.Marshal(key)
@@ -235,7 +235,7 @@ func TestAnswerRendersAsTheNextTurn(t *testing.T) {
 	finish := func(end string, feed func(*Answer)) string {
 		a := Answer{Rendering: Render(1, endpoints[chatPath], &c, ResolvedModel{Model: "m"}), KeyBytesLeft: 1 << 20}
 		feed(&a)
-		a.Rendering.str(end + strings.Repeat("\x00", 64))
+		a.Rendering.writeString(end + strings.Repeat("\x00", 64))
 		b, _ := json.Marshal(a.Finish())
 		return string(b)
 	}

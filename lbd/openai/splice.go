@@ -11,7 +11,7 @@ import (
 // target, so that the client sees one stream.
 type Splice struct {
 	chunkHead
-	role        bool // the client has the role of the message
+	roleKnown   bool // the client has the role of the message
 	HidesCounts bool // the usage so far is hidden from the client
 	// TokensBefore is how many tokens the client had before, TokensInPrompt how many of them were
 	// part of this target's prompt.
@@ -28,7 +28,7 @@ type Splice struct {
 // NewSplice returns a Splice for another target: soFar is the text sent to the target, space the
 // white space that was not, tokens how many the client has.
 func NewSplice(t *Transcript, soFar, space []byte, tokens int) *Splice {
-	s := &Splice{chunkHead: t.head, role: t.role, TokensBefore: tokens, space: bytes.Clone(space)}
+	s := &Splice{chunkHead: t.head, roleKnown: t.roleKnown, TokensBefore: tokens, space: bytes.Clone(space)}
 	if len(soFar) > 0 {
 		s.TokensInPrompt = tokens
 	}
@@ -48,8 +48,8 @@ func (s *Splice) Event(dst, event []byte) []byte {
 	}
 	mark := len(dst)
 	dst = append(dst, "data: "...)
-	dst, says := s.chunk(dst, data)
-	if !says {
+	dst, hasContent := s.appendChunk(dst, data)
+	if !hasContent {
 		return dst[:mark]
 	}
 	return append(dst, "\n\n"...)
@@ -65,15 +65,15 @@ func appendEvent(dst, data []byte) []byte {
 	return append(dst, '\n')
 }
 
-// put writes a member's value to dst, perhaps another one than it has, and says
-// whether the member stays.
-type put func(dst, key, value []byte) ([]byte, bool)
+// memberWriter appends a member's value, possibly changed, to dst and reports whether to keep the
+// member.
+type memberWriter func(dst, key, value []byte) ([]byte, bool)
 
-// rewrite appends an object, each of its members by way of do.
-func rewrite(dst, object []byte, do put) []byte {
+// rewriteMembers appends an object; do writes each of its members.
+func rewriteMembers(dst, object []byte, do memberWriter) []byte {
 	dst = append(dst, '{')
 	first := true
-	written(object, func(key, value []byte) {
+	membersAsWritten(object, func(key, value []byte) {
 		mark := len(dst)
 		if !first {
 			dst = append(dst, ',')
@@ -89,10 +89,10 @@ func rewrite(dst, object []byte, do put) []byte {
 	return append(dst, '}')
 }
 
-// chunk appends a chunk; says is false where nothing of it is news.
-func (s *Splice) chunk(dst, data []byte) (out []byte, says bool) {
+// appendChunk appends a chunk; hasContent is false if it contains nothing new for the client.
+func (s *Splice) appendChunk(dst, data []byte) (out []byte, hasContent bool) {
 	var chosen, counted bool
-	out = rewrite(dst, data, func(dst, key, value []byte) ([]byte, bool) {
+	out = rewriteMembers(dst, data, func(dst, key, value []byte) ([]byte, bool) {
 		if known := s.field(key); known != nil {
 			if *known != nil {
 				value = *known
@@ -102,24 +102,24 @@ func (s *Splice) chunk(dst, data []byte) (out []byte, says bool) {
 		switch string(key) {
 		case `"choices"`:
 			var any bool
-			dst, any = s.choices(dst, value)
-			says, chosen = says || any, !emptyArray(value)
+			dst, any = s.appendChoices(dst, value)
+			hasContent, chosen = hasContent || any, !emptyArray(value)
 			return dst, true
 		case `"usage"`:
 			if kindOf(value) == '{' {
 				counted = true
-				return s.usage(dst, value), true
+				return s.appendUsage(dst, value), true
 			}
 		case `"error"`:
-			says = says || kindOf(value) != 'n'
+			hasContent = hasContent || kindOf(value) != 'n'
 		}
 		return append(dst, oneLine(value)...), true
 	})
-	return out, says || counted && (!s.HidesCounts || !chosen)
+	return out, hasContent || counted && (!s.HidesCounts || !chosen)
 }
 
-// choices appends a chunk's choices; a list of none is not news by itself.
-func (s *Splice) choices(dst, list []byte) (out []byte, says bool) {
+// appendChoices appends a chunk's choices; an empty list alone is not content.
+func (s *Splice) appendChoices(dst, list []byte) (out []byte, hasContent bool) {
 	if kindOf(list) != '[' {
 		return append(dst, list...), false
 	}
@@ -134,58 +134,57 @@ func (s *Splice) choices(dst, list []byte) (out []byte, says bool) {
 			out = append(out, oneLine(choice)...)
 			return
 		}
-		out = rewrite(out, choice, func(dst, key, value []byte) ([]byte, bool) {
-			dst, any := s.choice(dst, key, value)
-			says = says || any
+		out = rewriteMembers(out, choice, func(dst, key, value []byte) ([]byte, bool) {
+			dst, any := s.appendChoice(dst, key, value)
+			hasContent = hasContent || any
 			return dst, true
 		})
 	})
-	return append(out, ']'), says
+	return append(out, ']'), hasContent
 }
 
-// choice appends a member of a choice.
-func (s *Splice) choice(dst, key, value []byte) (out []byte, says bool) {
+// appendChoice appends a member of a choice.
+func (s *Splice) appendChoice(dst, key, value []byte) (out []byte, hasContent bool) {
 	switch string(key) {
 	case `"delta"`:
 		if kindOf(value) == '{' {
-			return s.delta(dst, value)
+			return s.appendDelta(dst, value)
 		}
 	case `"text"`:
-		return s.piece(dst, value)
+		return s.appendText(dst, value)
 	case `"finish_reason"`:
-		says = kindOf(value) != 'n'
+		hasContent = kindOf(value) != 'n'
 	}
-	return append(dst, oneLine(value)...), says
+	return append(dst, oneLine(value)...), hasContent
 }
 
-// delta appends a piece of a message. The client learns once whose turn it is.
-func (s *Splice) delta(dst, raw []byte) (out []byte, says bool) {
-	out = rewrite(dst, raw, func(dst, key, value []byte) ([]byte, bool) {
+// appendDelta appends a piece of a message. The client receives the role only once.
+func (s *Splice) appendDelta(dst, raw []byte) (out []byte, hasContent bool) {
+	out = rewriteMembers(dst, raw, func(dst, key, value []byte) ([]byte, bool) {
 		switch string(key) {
 		case `"role"`:
-			if s.role {
+			if s.roleKnown {
 				return dst, false
 			}
-			s.role, says = true, true
+			s.roleKnown, hasContent = true, true
 		case `"content"`:
 			var any bool
-			dst, any = s.piece(dst, value)
-			says = says || any
+			dst, any = s.appendText(dst, value)
+			hasContent = hasContent || any
 			return dst, true
 		case `"reasoning_content"`, `"reasoning"`:
 			thinks := kindOf(value) == '"' && len(value) > 2
-			says, s.Diverges = says || thinks, s.Diverges || thinks && s.TokensInPrompt > 0
+			hasContent, s.Diverges = hasContent || thinks, s.Diverges || thinks && s.TokensInPrompt > 0
 		default:
-			says = says || (kindOf(value) != 'n' && string(value) != `""` && !emptyArray(value))
+			hasContent = hasContent || (kindOf(value) != 'n' && string(value) != `""` && !emptyArray(value))
 		}
 		return append(dst, oneLine(value)...), true
 	})
-	return out, says
+	return out, hasContent
 }
 
-// piece appends a piece of the text, without the white space that the client has
-// already.
-func (s *Splice) piece(dst, value []byte) (out []byte, says bool) {
+// appendText appends a piece of the text, without the white space that the client already has.
+func (s *Splice) appendText(dst, value []byte) (out []byte, hasContent bool) {
 	if kindOf(value) != '"' {
 		return append(dst, oneLine(value)...), false
 	}
@@ -202,14 +201,14 @@ func (s *Splice) piece(dst, value []byte) (out []byte, says bool) {
 	return append(dst, '"'), len(inner) > 0
 }
 
-// usage appends what the engine counted, as of the whole answer: what was said
-// before is no part of the prompt.
-func (s *Splice) usage(dst, raw []byte) []byte {
+// appendUsage appends the engine's usage, converted to that of the whole answer: text of the answer
+// that was sent in the prompt does not count as prompt.
+func (s *Splice) appendUsage(dst, raw []byte) []byte {
 	var u Usage
 	u.read(raw)
 	prompt := s.Prompt.Or(max(0, u.Prompt.Or(0)-s.TokensInPrompt))
 	output := s.TokensBefore + u.Output.Or(0)
-	return rewrite(dst, raw, func(dst, key, value []byte) ([]byte, bool) {
+	return rewriteMembers(dst, raw, func(dst, key, value []byte) ([]byte, bool) {
 		switch string(key) {
 		case `"prompt_tokens"`:
 			return strconv.AppendInt(dst, int64(prompt), 10), true
@@ -219,16 +218,16 @@ func (s *Splice) usage(dst, raw []byte) []byte {
 			return strconv.AppendInt(dst, int64(prompt+output), 10), true
 		case `"prompt_tokens_details"`:
 			if kindOf(value) == '{' {
-				return cachedOf(dst, value, prompt), true
+				return appendPromptDetails(dst, value, prompt), true
 			}
 		}
 		return append(dst, oneLine(value)...), true
 	})
 }
 
-// cachedOf appends the details of a prompt, no more of it cached than it has.
-func cachedOf(dst, raw []byte, prompt int) []byte {
-	return rewrite(dst, raw, func(dst, key, value []byte) ([]byte, bool) {
+// appendPromptDetails appends the details of a prompt, with cached tokens limited to its length.
+func appendPromptDetails(dst, raw []byte, prompt int) []byte {
+	return rewriteMembers(dst, raw, func(dst, key, value []byte) ([]byte, bool) {
 		if n, err := strconv.Atoi(string(value)); err == nil && string(key) == `"cached_tokens"` {
 			return strconv.AppendInt(dst, int64(min(n, prompt)), 10), true
 		}
@@ -236,8 +235,8 @@ func cachedOf(dst, raw []byte, prompt int) []byte {
 	})
 }
 
-// oneLine is a JSON value without line ends, which are white space in it: an
-// event's lines are not to be mixed up with them.
+// oneLine returns a JSON value with its line ends, which are white space, replaced by spaces,
+// because an SSE event is divided into lines.
 func oneLine(value []byte) []byte {
 	if bytes.IndexByte(value, '\n') < 0 && bytes.IndexByte(value, '\r') < 0 {
 		return value

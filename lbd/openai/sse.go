@@ -6,12 +6,12 @@ import "bytes"
 // that arrives in pieces: at an empty line. Lines end in LF, CRLF or CR; a CR that is the last byte
 // so far waits for the next one.
 type Splitter struct {
-	line int // where the present line begins
-	at   int // where to go on looking
+	line int // start of the current line
+	at   int // where the search continues
 }
 
-// Next is where the first event of b ends, its empty line included; ok is false
-// when b ends before. b begins where the last event ended and only grows.
+// Next returns the end of the first event of b, including its empty line; ok is false if the event
+// is incomplete. b begins where the last event ended and only grows.
 func (s *Splitter) Next(b []byte) (end int, ok bool) {
 	for {
 		i := lineEnd(b, s.at)
@@ -38,7 +38,7 @@ func (s *Splitter) Next(b []byte) (end int, ok bool) {
 	}
 }
 
-// lineEnd is the first LF or CR at or after from, -1 when there is none.
+// lineEnd returns the first LF or CR at or after from, -1 if there is none.
 func lineEnd(b []byte, from int) int {
 	lf := bytes.IndexByte(b[from:], '\n')
 	line := b[from:]
@@ -54,8 +54,7 @@ func lineEnd(b []byte, from int) int {
 	return -1
 }
 
-// EventData is what an event says: the value of its data field, the lines of
-// several joined by LF; nil when it has none.
+// EventData returns the data of an event, with several data lines joined by LF; nil if it has none.
 func EventData(event []byte) []byte {
 	var data []byte
 	several := false
@@ -100,7 +99,7 @@ func dataField(line []byte) ([]byte, bool) {
 	return value, true
 }
 
-// IsPartial says whether an event breaks off in the middle of a line or of its data.
+// IsPartial reports whether an event is truncated within a line or its data.
 func IsPartial(event []byte) bool {
 	data := EventData(event)
 	if data == nil {
@@ -114,7 +113,7 @@ func IsPartial(event []byte) bool {
 	return err != nil
 }
 
-// EndsStream says whether an event is the end of a stream.
+// EndsStream reports whether an event is the end of a stream.
 func EndsStream(event []byte) bool {
 	var a Answer
 	a.Event(EventData(event))

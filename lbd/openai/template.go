@@ -6,84 +6,83 @@ import (
 	"skyserve/lbd/policy"
 )
 
-// chunkTemplate is what the chunks of one stream have in common: engines print all of
-// an answer's in one way, so that a chunk which differs from the one before in its
-// text alone, or in its text and the usage so far, needs no second reading of the rest.
-// Its zero value is like nothing.
+// chunkTemplate is the common part of the chunks of one stream: an engine prints all of an answer's
+// chunks alike, so a chunk that differs from the previous one only in its text, or in its text and
+// the usage so far, need not be parsed again. The zero value matches nothing.
 type chunkTemplate struct {
-	around []byte // of a chunk: all but its text and its usage
-	text   int    // where in it the text stands
-	tally  int    // where the usage does, behind the text; its end where there is none
-	usage  usageTemplate
-	before int  // how many bytes of the usage's member stand before it
-	after  int  // and behind it
-	plain  bool // the text is a completion's, and not a chat's
+	around       []byte // a chunk without its text and its usage
+	textAt       int    // offset of the text in it
+	usageAt      int    // offset of the usage, after the text; the end if there is none
+	usage        usageTemplate
+	before       int  // bytes of the usage's member before its value
+	after        int  // and after it
+	isCompletion bool // the text is a completion's, and not a chat's
 }
 
-// learn takes a chunk for the pattern, in which quoted, a part of it, is the text, and
-// tally the usage, whose member is counts; nil = there is none.
-func (l *chunkTemplate) learn(chunk, quoted, tally []byte, counts Span, plain bool) {
+// learn makes chunk the template; quoted, a part of it, is the text, and usageJSON the usage, whose
+// member is at counts; nil = none.
+func (l *chunkTemplate) learn(chunk, quoted, usageJSON []byte, counts Span, plain bool) {
 	text, ok := offsetOf(chunk, quoted)
 	if !ok {
 		return
 	}
 	behind := text + len(quoted)
-	at, inside := offsetOf(chunk, tally)
+	at, inside := offsetOf(chunk, usageJSON)
 	switch {
-	case tally == nil:
+	case usageJSON == nil:
 		at = len(chunk)
 		l.usage = usageTemplate{}
-	case !inside || counts == Span{} || counts.From < behind || !l.usage.learn(tally):
+	case !inside || counts == Span{} || counts.From < behind || !l.usage.learn(usageJSON):
 		l.around = l.around[:0]
 		return
 	default:
-		l.before, l.after = at-counts.From, counts.To-at-len(tally)
+		l.before, l.after = at-counts.From, counts.To-at-len(usageJSON)
 	}
-	l.around = append(append(append(l.around[:0], chunk[:text]...), chunk[behind:at]...), chunk[at+len(tally):]...)
-	l.text, l.tally, l.plain = text, text+at-behind, plain
+	l.around = append(append(append(l.around[:0], chunk[:text]...), chunk[behind:at]...), chunk[at+len(usageJSON):]...)
+	l.textAt, l.usageAt, l.isCompletion = text, text+at-behind, plain
 }
 
-// counts is the member of a usage that match found in a chunk.
-func (l *chunkTemplate) counts(chunk, tally []byte) Span {
-	at, _ := offsetOf(chunk, tally)
-	return Span{at - l.before, at + len(tally) + l.after}
+// countsSpan returns the span of the usage member that match found in a chunk.
+func (l *chunkTemplate) countsSpan(chunk, usageJSON []byte) Span {
+	at, _ := offsetOf(chunk, usageJSON)
+	return Span{at - l.before, at + len(usageJSON) + l.after}
 }
 
-// match takes a chunk like those before apart: its text, quoted, and its usage, nil where
-// there is none. text is nil when it is another kind of chunk, or one without text.
-func (l *chunkTemplate) match(chunk []byte) (text, tally []byte) {
+// match splits a chunk that matches the template into its quoted text and its usage, nil if there
+// is none. text is nil if the chunk does not match or has no text.
+func (l *chunkTemplate) match(chunk []byte) (text, usageJSON []byte) {
 	const empty = len(`""`)
-	if len(l.around) == 0 || len(chunk) <= len(l.around)+empty || chunk[l.text] != '"' || !bytes.Equal(chunk[:l.text], l.around[:l.text]) {
+	if len(l.around) == 0 || len(chunk) <= len(l.around)+empty || chunk[l.textAt] != '"' || !bytes.Equal(chunk[:l.textAt], l.around[:l.textAt]) {
 		return nil, nil
 	}
-	in := cursor{data: chunk, at: l.text}
-	if in.str() != nil || in.at-l.text <= empty {
+	in := cursor{data: chunk, at: l.textAt}
+	if in.str() != nil || in.at-l.textAt <= empty {
 		return nil, nil
 	}
-	text, rest := chunk[l.text:in.at], chunk[in.at:]
-	between, end := l.around[l.text:l.tally], l.around[l.tally:]
+	text, rest := chunk[l.textAt:in.at], chunk[in.at:]
+	between, end := l.around[l.textAt:l.usageAt], l.around[l.usageAt:]
 	if len(rest) < len(between)+len(end) || !bytes.Equal(rest[:len(between)], between) || !bytes.Equal(rest[len(rest)-len(end):], end) {
 		return nil, nil
 	}
-	tally = rest[len(between) : len(rest)-len(end)]
-	if counted := l.usage.text != nil; counted == (len(tally) == 0) {
+	usageJSON = rest[len(between) : len(rest)-len(end)]
+	if counted := l.usage.text != nil; counted == (len(usageJSON) == 0) {
 		return nil, nil
 	} else if !counted {
-		tally = nil
+		usageJSON = nil
 	}
-	return text, tally
+	return text, usageJSON
 }
 
-// usageTemplate is how an engine prints the usage so far: the same but for its numbers. The
-// zero value is none.
+// usageTemplate is an engine's format of the usage so far, in which only the numbers change. The
+// zero value means none.
 type usageTemplate struct {
-	text   []byte       // as it was printed once; nil in the zero value
-	before [][]byte     // parts of text: what stands before each number
-	fields []usageField // what the numbers are
-	end    []byte       // of text: what stands behind the last number
+	text   []byte       // an example; nil in the zero value
+	before [][]byte     // parts of text: the text before each number
+	fields []usageField // the field of each number
+	end    []byte       // part of text: the text after the last number
 }
 
-// usageField is what a number of a usage is.
+// usageField identifies a number of a usage.
 type usageField uint8
 
 const (
@@ -96,19 +95,19 @@ const (
 // Bounds of a usage that is read by its form: numbers, and digits of one, which are
 // more than maxRequested has.
 const (
-	maxFigures = 12
-	maxDigits  = 10
+	maxUsageNumbers = 12
+	maxDigits       = 10
 )
 
-// learn takes a usage, an object of JSON, for the form; false where it has too many
-// numbers, ones that are not whole, or texts that hold some.
-func (f *usageTemplate) learn(tally []byte) bool {
-	text := append(f.text[:0], tally...)
+// learn makes a usage, a JSON object, the template; it returns false if the object has too many
+// numbers, fractions, or strings with digits.
+func (f *usageTemplate) learn(usageJSON []byte) bool {
+	text := append(f.text[:0], usageJSON...)
 	*f = usageTemplate{before: f.before[:0], fields: f.fields[:0]}
 	from, quoted := 0, false
 	for at := 0; at < len(text); at++ {
 		switch c := text[at]; {
-		case c == '\\' || digit(c) && (quoted || len(f.fields) == maxFigures):
+		case c == '\\' || digit(c) && (quoted || len(f.fields) == maxUsageNumbers):
 			return false
 		case c == '"':
 			quoted = !quoted
@@ -126,38 +125,38 @@ func (f *usageTemplate) learn(tally []byte) bool {
 	return true
 }
 
-// fieldAt is what the number at a place of a usage is: that which usage.read keeps of it.
-func fieldAt(tally []byte, at int) (field usageField) {
-	eachFigure(tally, func(f usageField, value []byte) {
-		if from, inside := offsetOf(tally, value); inside && from == at {
+// fieldAt returns which field the number at an offset of a usage is, as Usage.read assigns it.
+func fieldAt(usageJSON []byte, at int) (field usageField) {
+	eachUsageField(usageJSON, func(f usageField, value []byte) {
+		if from, inside := offsetOf(usageJSON, value); inside && from == at {
 			field = f
 		}
 	})
 	return field
 }
 
-// read is usage.read of a usage of this form; false where it is of another one.
-func (f *usageTemplate) read(u *Usage, tally []byte) bool {
-	var numbers [maxFigures]int
+// read is Usage.read for a usage of this format; it returns false for any other format.
+func (f *usageTemplate) read(u *Usage, usageJSON []byte) bool {
+	var numbers [maxUsageNumbers]int
 	for i, before := range f.before {
-		if !bytes.HasPrefix(tally, before) {
+		if !bytes.HasPrefix(usageJSON, before) {
 			return false
 		}
-		tally = tally[len(before):]
+		usageJSON = usageJSON[len(before):]
 		n := 0
-		for ; n < len(tally) && digit(tally[n]); n++ {
-			numbers[i] = numbers[i]*10 + int(tally[n]-'0')
+		for ; n < len(usageJSON) && digit(usageJSON[n]); n++ {
+			numbers[i] = numbers[i]*10 + int(usageJSON[n]-'0')
 		}
-		if n == 0 || n > maxDigits || n > 1 && tally[0] == '0' {
+		if n == 0 || n > maxDigits || n > 1 && usageJSON[0] == '0' {
 			return false
 		}
-		tally = tally[n:]
+		usageJSON = usageJSON[n:]
 	}
-	if !bytes.Equal(tally, f.end) {
+	if !bytes.Equal(usageJSON, f.end) {
 		return false
 	}
 	for i, field := range f.fields {
-		if figure := u.figure(field); figure != nil && numbers[i] <= maxRequested {
+		if figure := u.fieldOf(field); figure != nil && numbers[i] <= maxRequested {
 			*figure = policy.Known(numbers[i])
 		}
 	}

@@ -9,7 +9,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// How engines print a chunk; %s stands for the text as JSON writes it.
+// How engines print a chunk; %s is the JSON-encoded text.
 var chunkForms = []string{
 	`{"id":"c-1","created":7,"model":"m","choices":[{"index":0,"delta":{"content":%s},"logprobs":null,"finish_reason":null}]}`,
 	`{"id":"c-1","choices":[{"index":0,"delta":{"role":"assistant","content":%s},"finish_reason":null}],"usage":null}`,
@@ -52,7 +52,7 @@ func TestChunkTemplateIsFullReading(t *testing.T) {
 		for range rapid.IntRange(1, 12).Draw(t, "chunks") {
 			chunk := strings.Replace(rapid.SampledFrom(forms).Draw(t, "form"), "%s", rapid.SampledFrom(pieces).Draw(t, "text"), 1)
 			chunk = strings.ReplaceAll(chunk, "%d", rapid.SampledFrom([]string{"0", "7", "12345", "-1", "1.5", "1e2", "007", "99999999999", "x", `1,"a":{}`, `1},"b":{"c":1`}).Draw(t, "count"))
-			got, want := like.Event([]byte(chunk)), full.read([]byte(chunk))
+			got, want := like.Event([]byte(chunk)), full.readEvent([]byte(chunk))
 			if got != want {
 				t.Fatalf("%s: found %+v, want %+v", chunk, got, want)
 			}
@@ -68,8 +68,8 @@ func answerState(a *Answer) string {
 	key, _ := json.Marshal(a.Finish())
 	s := a.Transcript
 	return fmt.Sprintf("%d tokens, exact %v, %d events, usage %v, done %v, failed %v, faulty %v, room %d, turned %v, partial %v, said %q, head %s, %v %v %v %v, key %s",
-		a.Tokens, a.Exact, a.Events, a.Usage, a.Done, a.Failed, a.Faulty, a.KeyBytesLeft, a.turned, a.partial, s.Text(), fmt.Sprintf("%s", []any{s.head.id, s.head.created, s.head.model}),
-		s.role, s.ended, s.closed, s.lost, key)
+		a.Tokens, a.Exact, a.Events, a.Usage, a.Done, a.Failed, a.Faulty, a.KeyBytesLeft, a.turnStarted, a.keyIncomplete, s.Text(), fmt.Sprintf("%s", []any{s.head.id, s.head.created, s.head.model}),
+		s.roleKnown, s.ended, s.closed, s.lost, key)
 }
 
 // A chunk is only like another one where what differs is the whole of one text.

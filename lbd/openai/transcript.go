@@ -6,41 +6,40 @@ import (
 	"skyserve/lbd/buffer"
 )
 
-// Transcript is what a client has of a streamed answer that can be continued
-// elsewhere when its target fails. A nil one belongs to an answer that cannot.
+// Transcript is the part of a streamed answer that the client has, so that another target can
+// continue it if its target fails. It is nil if the answer cannot be continued.
 type Transcript struct {
-	// text is the pieces of the answer as JSON writes them, without their quotes:
-	// in a row they are one string again. Nil before the first and after the loss.
+	// text contains the pieces of the answer JSON-encoded, without their quotes: concatenated they are
+	// one string. Nil before the first piece and after lost.
 	text *buffer.Buffer
-	// Memory accounts for the text; nil = nothing does. BytesLeft is how many bytes may still
-	// enter it.
+	// Memory accounts for the text; nil = nothing does. BytesLeft is how many more bytes the text may
+	// have.
 	Memory    TextMemory
 	BytesLeft int
 	head      chunkHead
-	role      bool // the client knows whose turn it is, by a word or by the text
-	// ended: the reason why the answer came to its end has passed; closed: so has
-	// the end of the stream.
+	roleKnown bool // the client has the role of the message, explicitly or by its text
+	// ended: the finish reason has been sent; closed: so has the end of the stream.
 	ended, closed bool
-	// lost: the answer holds what no prompt can begin with (a tool call, a thought,
-	// a text that is too long to be kept), so that it cannot be continued.
+	// lost: the answer cannot be continued, because it contains something that no prompt can begin with
+	// (a tool call, reasoning) or a text that is too long to keep.
 	lost bool
 }
 
-// TextMemory bounds the bytes that a transcript takes.
+// TextMemory bounds the bytes that a transcript uses.
 type TextMemory interface {
-	// Set makes it take so many bytes; with an error it takes what it took before.
+	// Set changes the number of bytes in use; on an error it is unchanged.
 	Set(bytes int64) error
-	// Release gives all of them back.
+	// Release returns all of them.
 	Release()
 }
 
 // Lost reports whether the answer cannot be continued.
 func (s *Transcript) Lost() bool { return s.lost }
 
-// Ended reports whether the answer has come to its end.
+// Ended reports whether the answer is complete.
 func (s *Transcript) Ended() bool { return s.ended }
 
-// Ending is what the client has not seen of a stream whose answer is complete.
+// Ending returns the part of a stream that the client has not received, if its answer is complete.
 func (s *Transcript) Ending(e *Endpoint) []byte {
 	var b []byte
 	if !s.ended {
@@ -61,12 +60,11 @@ func (s *Transcript) Ending(e *Endpoint) []byte {
 	return b
 }
 
-// chunkHead is what every chunk of one answer repeats, as JSON writes it; nil where it
-// was not said.
+// chunkHead is the part that every chunk of one answer repeats, JSON-encoded; nil if not present.
 type chunkHead struct{ id, created, model []byte }
 
-// noteChunk keeps what the first chunk says of the answer.
-func (s *Transcript) noteChunk(key, value []byte) {
+// recordHead keeps the head of the first chunk.
+func (s *Transcript) recordHead(key, value []byte) {
 	if s == nil {
 		return
 	}
@@ -76,7 +74,7 @@ func (s *Transcript) noteChunk(key, value []byte) {
 	}
 }
 
-// field is where a chunk's value is kept, nil for one that is not.
+// field returns where a chunk's value is stored, nil for an irrelevant key.
 func (h *chunkHead) field(key []byte) *[]byte {
 	switch string(key) {
 	case `"id"`:
@@ -89,8 +87,8 @@ func (h *chunkHead) field(key []byte) *[]byte {
 	return nil
 }
 
-// add adds a quoted piece of the answer.
-func (s *Transcript) add(quoted []byte) {
+// appendText adds a quoted piece of the answer.
+func (s *Transcript) appendText(quoted []byte) {
 	if s == nil || s.lost {
 		return
 	}
@@ -100,7 +98,7 @@ func (s *Transcript) add(quoted []byte) {
 		return
 	}
 	s.BytesLeft -= len(piece)
-	s.role = true
+	s.roleKnown = true
 	if s.text == nil || cap(s.text.B)-len(s.text.B) < len(piece) {
 		if !s.reserve(len(piece)) {
 			s.Discard()
@@ -110,8 +108,8 @@ func (s *Transcript) add(quoted []byte) {
 	s.text.B = append(s.text.B, piece...)
 }
 
-// reserve makes room for n bytes more of the text, twice as much as there was at least, as it
-// comes in small pieces; false where there is no memory for that.
+// reserve allocates memory for n more bytes of text, at least doubling it, because the pieces are
+// small; it returns false if the memory is refused.
 func (s *Transcript) reserve(n int) bool {
 	want := max(n, buffer.MinSize)
 	if s.text != nil {
@@ -129,7 +127,7 @@ func (s *Transcript) reserve(n int) bool {
 	return true
 }
 
-// Text is the text as JSON writes it, without quotes.
+// Text returns the text JSON-encoded, without quotes.
 func (s *Transcript) Text() []byte {
 	if s.text == nil {
 		return nil
@@ -137,28 +135,28 @@ func (s *Transcript) Text() []byte {
 	return s.text.B
 }
 
-// noteRole notes that the client was told whose turn it is.
-func (s *Transcript) noteRole() {
+// recordRole records that the client has received the message's role.
+func (s *Transcript) recordRole() {
 	if s != nil {
-		s.role = true
+		s.roleKnown = true
 	}
 }
 
-// end notes that the answer has come to its end.
-func (s *Transcript) end() {
+// markEnded records that the answer is complete.
+func (s *Transcript) markEnded() {
 	if s != nil {
 		s.ended = true
 	}
 }
 
-// close notes that the stream has.
-func (s *Transcript) close() {
+// markClosed records that the stream is complete.
+func (s *Transcript) markClosed() {
 	if s != nil {
 		s.ended, s.closed = true, true
 	}
 }
 
-// Discard gives up hope and memory.
+// Discard marks the answer as not continuable and releases its text.
 func (s *Transcript) Discard() {
 	if s != nil {
 		s.lost = true
@@ -166,7 +164,7 @@ func (s *Transcript) Discard() {
 	}
 }
 
-// Release lets go of the text.
+// Release releases the text.
 func (s *Transcript) Release() {
 	if s.text == nil {
 		return
@@ -178,7 +176,7 @@ func (s *Transcript) Release() {
 	}
 }
 
-// SplitSpace parts a text, as JSON writes it, from the white space at its end.
+// SplitSpace splits the trailing white space off a JSON-encoded text.
 func SplitSpace(raw []byte) (rest, space []byte) {
 	end := len(raw)
 	for end > 0 {
@@ -191,9 +189,8 @@ func SplitSpace(raw []byte) (rest, space []byte) {
 	return raw[:end], raw[end:]
 }
 
-// spaceBefore is how many bytes the white space at the end of raw takes, 0 where
-// there is none: a letter is a line's end only after a backslash that is not
-// itself escaped.
+// spaceBefore returns the length of the last white-space character of raw, 0 if it ends in none: a
+// letter is a line end only after a backslash that is not itself escaped.
 func spaceBefore(raw []byte) int {
 	switch raw[len(raw)-1] {
 	case ' ':
@@ -208,7 +205,8 @@ func spaceBefore(raw []byte) int {
 	return 0
 }
 
-// spaceLen is how many bytes the first white space of what SplitSpace cut takes.
+// spaceLen returns the length of the first white-space character of the space that SplitSpace
+// returned.
 func spaceLen(space []byte) int {
 	if space[0] == ' ' {
 		return 1

@@ -27,7 +27,7 @@ import (
 const (
 	defaultInterval = 100 * time.Millisecond // SkyLB's heartbeat (section 3.3)
 	defaultTimeout  = time.Second            // the core calls a peer lost after a second of silence
-	regionEvery     = time.Second            // as often as top draws
+	regionInterval  = time.Second            // as often as top draws
 	maxInFlight     = 4                      // round trips up to 400 ms still bring a report each interval
 	rttWindow       = 32                     // about three seconds of round trips
 	jitterShare     = 0.1                    // spreads the heartbeats of many balancers
@@ -41,9 +41,8 @@ type Options struct {
 	Self string
 	// Token is the service's peer token; may be empty on one machine.
 	Token string
-	// Region is this balancer's own: the peers in it are asked what they learned,
-	// provided that Keys, the fingerprint of what prompts are hashed with, is not
-	// empty.
+	// Region is this balancer's own. It requests the cache updates of the peers in this region,
+	// unless Keys, the fingerprint of the key that prompts are hashed with, is empty.
 	Region service.Region
 	Keys   string
 	// Sink takes the reports; it is called from many goroutines and must not block.
@@ -68,7 +67,7 @@ type Client struct {
 
 	mu     sync.Mutex
 	links  map[string]*link
-	tick   *time.Timer // tells all links that it is time for a heartbeat; nil before the first
+	tick   *time.Timer // triggers a heartbeat on all links; nil before the first
 	jitter *rand.Rand
 }
 
@@ -218,7 +217,7 @@ type link struct {
 	mu         sync.Mutex
 	added      time.Time
 	sent       time.Time // when the newest heartbeat that was answered was sent
-	draining   bool      // as that one said
+	draining   bool      // as reported by that heartbeat
 	receivedAt time.Time
 	rtts       []time.Duration // the last rttWindow, oldest first
 	reason     string
@@ -266,10 +265,10 @@ func (l *link) heartbeat(ctx context.Context) {
 		err = fmt.Errorf("answers with this balancer's own id %s: each balancer needs its own", hb.ID)
 	}
 	if err != nil {
-		l.failed(sent, err)
+		l.recordFailure(sent, err)
 		return
 	}
-	models := sane(hb.Models)
+	models := dropInvalidLoads(hb.Models)
 	if hb.Draining {
 		models = nil
 	}
@@ -284,8 +283,8 @@ func (l *link) heartbeat(ctx context.Context) {
 	})
 }
 
-// sane drops impossible figures of a peer's loads and returns one load per model, sorted.
-func sane(loads []core.ModelLoad) []core.ModelLoad {
+// dropInvalidLoads drops impossible figures of a peer's loads and returns one load per model, sorted.
+func dropInvalidLoads(loads []core.ModelLoad) []core.ModelLoad {
 	loads = slices.DeleteFunc(loads, func(l core.ModelLoad) bool {
 		return min(l.Replicas, l.Available, l.Queued, l.Outstanding) < 0
 	})
@@ -298,8 +297,8 @@ func sane(loads []core.ModelLoad) []core.ModelLoad {
 	return slices.CompactFunc(loads, func(a, b core.ModelLoad) bool { return a.Model == b.Model })
 }
 
-// recordAnswer records an answered heartbeat. It returns the least round trip of late and whether no
-// later heartbeat was answered before.
+// recordAnswer records an answered heartbeat. It returns the minimum of recent round trips, and
+// whether no later heartbeat was answered before.
 func (l *link) recordAnswer(sent time.Time, trip time.Duration, draining bool) (rtt time.Duration, newest bool) {
 	l.mu.Lock()
 	newest = sent.After(l.sent)
@@ -324,9 +323,8 @@ func (l *link) recordAnswer(sent time.Time, trip time.Duration, draining bool) (
 	return rtt, newest
 }
 
-// failed notes a heartbeat that went unanswered; one that was overtaken by a later
-// answer is no news.
-func (l *link) failed(sent time.Time, err error) {
+// recordFailure records a failed heartbeat; it ignores one sent before the last answered heartbeat.
+func (l *link) recordFailure(sent time.Time, err error) {
 	reason := explain(err, l.client.opts.Timeout)
 	l.mu.Lock()
 	changed := l.reason != reason && !sent.Before(l.sent)
@@ -357,12 +355,11 @@ func (l *link) watchRegion(ctx context.Context) {
 			l.region, l.regionAt = region, sent.Add(time.Since(sent)/2)
 			l.mu.Unlock()
 		}
-		timer.Reset(max(regionEvery-time.Since(sent), regionEvery/10))
+		timer.Reset(max(regionInterval-time.Since(sent), regionInterval/10))
 	}
 }
 
-// get fetches a JSON document of at most most bytes. Errors name the path
-// without its query.
+// get fetches a JSON document of up to most bytes. Errors contain the path without its query.
 func (l *link) get(ctx context.Context, path string, most int64, into any) error {
 	ctx, cancel := context.WithTimeout(ctx, l.client.opts.Timeout)
 	defer cancel()
@@ -391,12 +388,12 @@ func (l *link) get(ctx context.Context, path string, most int64, into any) error
 		return fmt.Errorf("answers GET %s with more than %d bytes", path, most)
 	}
 	if err := json.Unmarshal(body, into); err != nil {
-		return fmt.Errorf("answers GET %s with something else than a balancer would: %w", path, err)
+		return fmt.Errorf("answers GET %s with an invalid response: %w", path, err)
 	}
 	return nil
 }
 
-// explain says in few words what went wrong.
+// explain returns a short reason for an error.
 func explain(err error, timeout time.Duration) string {
 	if errors.Is(err, context.DeadlineExceeded) {
 		return fmt.Sprintf("no answer within %s", timeout)

@@ -130,7 +130,7 @@ func TestDrainingPeerReportsNoModels(t *testing.T) {
 			{strings.Replace(beat, `"models"`, `"killers":[{"fingerprint":18446744073709551615,"age_ns":5}],"models"`, 1), false, 2},
 			{`{"id":"lb-eu-0","region":"local/eu","models":[]}`, false, 0}, // of one that does not know of draining
 		} {
-			time.Sleep(defaultInterval) // what is in flight still says what was before
+			time.Sleep(defaultInterval) // heartbeats in flight still contain the old state
 			b.set(func(b *balancer) { b.answer = says(now.text) })
 			time.Sleep(2 * defaultInterval)
 			events, _ := r.drain()
@@ -244,7 +244,7 @@ func TestDistantPeerIsNeverStale(t *testing.T) {
 	})
 }
 
-// A heartbeat that is lost says nothing of a peer that has answered later ones.
+// A lost heartbeat does not matter if the peer has answered later ones.
 func TestLateFailureIsIgnored(t *testing.T) {
 	n := 0
 	b := &balancer{rtt: 10 * time.Millisecond}
@@ -289,7 +289,7 @@ func TestSilentPeerIsNotReported(t *testing.T) {
 		{"broken", func(b *balancer) { b.answer = func(*http.Request) (int, string, error) { return 502, "", nil } }, "answers GET /skyserve/v1/heartbeat with 502 Bad Gateway"},
 		{
 			"not a balancer", func(b *balancer) { b.answer = func(*http.Request) (int, string, error) { return 200, "<html>", nil } },
-			"answers GET /skyserve/v1/heartbeat with something else than a balancer would: invalid character '<' looking for beginning of value",
+			"answers GET /skyserve/v1/heartbeat with an invalid response: invalid character '<' looking for beginning of value",
 		},
 		{"endless", func(b *balancer) {
 			b.answer = func(*http.Request) (int, string, error) { return 200, strings.Repeat(" ", maxHeartbeat+1), nil }
@@ -425,7 +425,7 @@ func FuzzHeartbeat(f *testing.F) {
 // A peer whose figures cannot be is not believed: a share of memory outside 0..1
 // counts as unknown, a negative count drops the model.
 func TestImpossiblePeerFiguresAreDropped(t *testing.T) {
-	got := sane([]core.ModelLoad{
+	got := dropInvalidLoads([]core.ModelLoad{
 		{Model: "c", KV: policy.Known(0.5)},
 		{Model: "b", KV: policy.Known(7.0)},
 		{Model: "a", KV: policy.Known(math.NaN())},

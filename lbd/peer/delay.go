@@ -89,7 +89,7 @@ func (c *distantConn) carryIn() {
 	for {
 		n, err := c.Conn.Read(piece)
 		if n > 0 {
-			if _, full := c.in.put(piece[:n], false); full != nil {
+			if _, full := c.in.write(piece[:n], false); full != nil {
 				return
 			}
 		}
@@ -105,7 +105,7 @@ func (c *distantConn) carryOut() {
 	defer c.Conn.Close()
 	piece := make([]byte, pieceBytes)
 	for {
-		n, end := c.out.take(piece, false)
+		n, end := c.out.read(piece, false)
 		if end == nil {
 			if _, err := c.Conn.Write(piece[:n]); err != nil {
 				c.out.fail(err)
@@ -126,20 +126,20 @@ func (c *distantConn) carryOut() {
 
 // Read reads what arrived, half a round trip after it did.
 func (c *distantConn) Read(b []byte) (int, error) {
-	n, err := c.in.take(b, true)
+	n, err := c.in.read(b, true)
 	return n, c.wrap("read", err)
 }
 
 // Write sends b, which leaves half a round trip later; a failure shows at a
 // later Write.
 func (c *distantConn) Write(b []byte) (int, error) {
-	n, err := c.out.put(b, true)
+	n, err := c.out.write(b, true)
 	return n, c.wrap("write", err)
 }
 
 // wrap gives a time-out or a use after close the form that net's own have.
 func (c *distantConn) wrap(op string, err error) error {
-	if !isOwn(err) {
+	if !isTrackError(err) {
 		return err
 	}
 	return &net.OpError{Op: op, Net: c.LocalAddr().Network(), Source: c.LocalAddr(), Addr: c.RemoteAddr(), Err: err}
@@ -148,12 +148,12 @@ func (c *distantConn) wrap(op string, err error) error {
 // Close ends the connection at once for its user; what was written is delivered
 // and the other side learns of the end half a round trip later.
 func (c *distantConn) Close() error {
-	if !c.in.shut() {
+	if !c.in.closeUser() {
 		return c.wrap("close", net.ErrClosed)
 	}
 	close(c.closing)
 	c.out.finish(net.ErrClosed)
-	c.out.shut()
+	c.out.closeUser()
 	_ = c.Conn.SetReadDeadline(time.Unix(1, 0)) // wakes carryIn
 	_ = c.Conn.SetWriteDeadline(time.Now().Add(c.delay + lingerTime))
 	return nil

@@ -51,15 +51,15 @@ type Source struct {
 // PathPrefixes answers with. Requests without the token are answered 401; with
 // an empty token, those that do not come from this machine.
 func Register(mux *http.ServeMux, token string, s Source) {
-	mux.HandleFunc("GET "+PathHeartbeat, guarded(token, func(*http.Request) any { return s.Heartbeat() }))
-	mux.HandleFunc("GET "+PathRegion, guarded(token, func(*http.Request) any { return s.Region() }))
+	mux.HandleFunc("GET "+PathHeartbeat, requireToken(token, func(*http.Request) any { return s.Heartbeat() }))
+	mux.HandleFunc("GET "+PathRegion, requireToken(token, func(*http.Request) any { return s.Region() }))
 	if s.Keys != "" {
 		boot := rand.Text()
-		mux.HandleFunc("GET "+PathPrefixes, guarded(token, func(r *http.Request) any { return s.prefixes(r, boot) }))
+		mux.HandleFunc("GET "+PathPrefixes, requireToken(token, func(r *http.Request) any { return s.prefixes(r, boot) }))
 	}
 }
 
-func guarded(token string, answer func(*http.Request) any) http.HandlerFunc {
+func requireToken(token string, answer func(*http.Request) any) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
 		if !Authorized(r, token) {
@@ -67,7 +67,7 @@ func guarded(token string, answer func(*http.Request) any) http.HandlerFunc {
 			_, _ = w.Write([]byte(`{"error":{"message":"this path is for the service's other balancers: a peer token is required"}}` + "\n"))
 			return
 		}
-		// An error here means that the peer has gone; it asks again.
+		// An error here means that the peer disconnected; it will retry.
 		_ = json.NewEncoder(w).Encode(answer(r))
 	}
 }

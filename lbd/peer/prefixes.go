@@ -14,45 +14,45 @@ import (
 	"skyserve/lbd/core"
 )
 
-// PathPrefixes answers Prefixes: what a balancer learned of its replicas' caches.
-// Its query: since, the last number that the asker has; boot, whose number that
-// is; all=true for an asker that begins with nothing.
+// PathPrefixes is the path of Prefixes: what a balancer learned of its replicas' caches. Its query:
+// since, the last number that the client has; boot, the process that assigned this number; all=true
+// for a client that has nothing yet.
 const PathPrefixes = "/skyserve/v1/prefixes"
 
-// Bounds of what balancers of one region tell each other, each with its reason.
+// Bounds of the cache updates between balancers of one region, with reasons.
 const (
-	prefixesEvery   = time.Second            // what a balancer takes with it when it dies at once
-	moreAfter       = 100 * time.Millisecond // ten pages a second: more than 500 prompts of 32 KB
-	maxPrefixes     = 256 << 10              // a page, as JSON
-	pageBytes       = 128 << 10              // a page, as the core measures it: base64 and names fit
-	sinkEntries     = 32                     // in one event: the balancer decides about requests between two
-	maxSharedHashes = 8 << 10                // no balancer tells longer ones
-	maxSharedName   = 512                    // of a replica, a process or a tenant
-	maxSharedAge    = 30 * 24 * time.Hour    // beyond, no session is worth a word
-	hashBytes       = 8
+	prefixesInterval = time.Second            // how much a balancer that dies suddenly can lose
+	moreInterval     = 100 * time.Millisecond // ten pages a second: more than 500 prompts of 32 KB
+	maxPrefixes      = 256 << 10              // a page, as JSON
+	pageBytes        = 128 << 10              // a page, as the core measures it: leaves room for base64 and names
+	sinkEntries      = 32                     // in one event: the balancer handles requests between events
+	maxSharedHashes  = 8 << 10                // no balancer sends longer keys
+	maxSharedName    = 512                    // of a replica, a process or a tenant
+	maxSharedAge     = 30 * 24 * time.Hour    // older sessions are useless
+	hashBytes        = 8
 )
 
-// Prefixes is a page of what a balancer learned.
+// Prefixes is a page of cache updates that a balancer learned.
 type Prefixes struct {
-	// Boot tells the answering process: another one numbers anew, so the page
-	// begins at the beginning unless the asker named this one.
+	// Boot identifies the responding process: another process numbers its updates anew, so the page
+	// starts at the beginning unless the client sent this boot.
 	Boot string `json:"boot"`
-	// Keys is the fingerprint of what prompts are hashed with: under another one
-	// the hashes say nothing.
+	// Keys is the fingerprint of the key that prompts are hashed with: hashes of different keys cannot
+	// be compared.
 	Keys string `json:"keys"`
-	// Next is the number to ask from next; More says that there is more by now.
+	// Next is the value of since for the next request; More: more updates are available now.
 	Next    uint64         `json:"next"`
 	More    bool           `json:"more,omitempty"`
 	Learned []SharedPrefix `json:"learned"` // oldest first
 }
 
-// SharedPrefix is a core.Learned on its way.
+// SharedPrefix is the wire format of a core.CacheUpdate.
 type SharedPrefix struct {
 	Replica string `json:"replica"`
 	Process string `json:"process,omitempty"`
-	// Tenant is whose prompt it is; empty where there are none.
+	// Tenant is the owner of the prompt; empty without tenants.
 	Tenant string `json:"tenant,omitempty"`
-	// Hashes are those of the prompt, 8 bytes each, the least byte first.
+	// Hashes are those of the prompt, 8 bytes each, little-endian.
 	Hashes     []byte        `json:"hashes,omitempty"`
 	Answered   bool          `json:"answered,omitempty"`
 	Forgotten  bool          `json:"forgotten,omitempty"`
@@ -60,7 +60,7 @@ type SharedPrefix struct {
 	SessionAge time.Duration `json:"session_age_ns,omitempty"`
 }
 
-// prefixes answers a neighbour's question.
+// prefixes returns the page for a request of another balancer.
 func (s *Source) prefixes(r *http.Request, boot string) Prefixes {
 	q := r.URL.Query()
 	since, err := strconv.ParseUint(q.Get("since"), 10, 64)
@@ -87,14 +87,14 @@ func packHashes(key []uint64) []byte {
 	return packed
 }
 
-// decode is what the page tells, each piece older by the time that it was under
-// way. A page with anything in it that no balancer tells is refused as a whole.
+// decode returns the updates of the page, with underway added to their ages. A page with any
+// invalid entry is rejected as a whole.
 func (p *Prefixes) decode(underway time.Duration) ([]core.CacheUpdate, error) {
 	entries := make([]core.CacheUpdate, len(p.Learned))
 	for i := range p.Learned {
 		s := &p.Learned[i]
 		if err := s.check(); err != nil {
-			return nil, fmt.Errorf("answers GET %s with something else than a balancer would: learned[%d]%w", PathPrefixes, i, err)
+			return nil, fmt.Errorf("answers GET %s with an invalid response: learned[%d]%w", PathPrefixes, i, err)
 		}
 		e := &entries[i]
 		e.Replica, e.Process, e.Tenant, e.Answered, e.Forgotten = s.Replica, s.Process, s.Tenant, s.Answered, s.Forgotten
@@ -125,15 +125,15 @@ func (s *SharedPrefix) check() error {
 	return nil
 }
 
-// follower is where a link stands in what its peer learned.
+// follower is the progress of a link in its peer's updates.
 type follower struct {
 	boot   string
 	since  uint64
-	begun  bool   // all of what the peer knew at first has come
-	reason string // what was wrong with the last answer
+	synced bool   // all updates that existed at the start have arrived
+	reason string // error of the last response
 }
 
-// followPrefixes asks the peer every second what it learned, until ctx ends.
+// followPrefixes requests the peer's cache updates every second until ctx ends.
 func (l *link) followPrefixes(ctx context.Context, jitter *rand.Rand) {
 	defer l.hc.CloseIdleConnections()
 	timer := time.NewTimer(0)
@@ -145,19 +145,19 @@ func (l *link) followPrefixes(ctx context.Context, jitter *rand.Rand) {
 			return
 		case <-timer.C:
 		}
-		wait := prefixesEvery
-		if l.askPrefixes(ctx, &f) {
-			wait = moreAfter
+		wait := prefixesInterval
+		if l.fetchPrefixes(ctx, &f) {
+			wait = moreInterval
 		}
 		timer.Reset(wait + time.Duration((2*jitter.Float64()-1)*jitterShare*float64(wait)))
 	}
 }
 
-// askPrefixes asks once and hands over what is new. It reports whether there is
-// more to be had.
-func (l *link) askPrefixes(ctx context.Context, f *follower) (more bool) {
+// fetchPrefixes requests one page and delivers the new updates. It reports whether more are
+// available.
+func (l *link) fetchPrefixes(ctx context.Context, f *follower) (more bool) {
 	query := url.Values{"since": {strconv.FormatUint(f.since, 10)}, "boot": {f.boot}}
-	if !f.begun {
+	if !f.synced {
 		query.Set("all", "true")
 	}
 	var p Prefixes
@@ -173,7 +173,7 @@ func (l *link) askPrefixes(ctx context.Context, f *follower) (more bool) {
 	if err == nil {
 		entries, err = p.decode(time.Since(sent) / 2)
 	}
-	l.noteFollowed(f, err)
+	l.logPrefixesError(f, err)
 	if err != nil {
 		return false
 	}
@@ -181,13 +181,13 @@ func (l *link) askPrefixes(ctx context.Context, f *follower) (more bool) {
 		l.client.opts.Sink(core.Event{Kind: core.EventPeerCacheUpdates, Target: l.cfg.ID, CacheUpdates: entries[:min(len(entries), sinkEntries)]})
 	}
 	more = p.More && (p.Boot != f.boot || p.Next > f.since)
-	f.boot, f.since, f.begun = p.Boot, p.Next, f.begun || !p.More
+	f.boot, f.since, f.synced = p.Boot, p.Next, f.synced || !p.More
 	return more
 }
 
-// noteFollowed logs what is wrong with a peer's answers, once until it changes.
-// That a peer does not answer at all is for the heartbeats to say.
-func (l *link) noteFollowed(f *follower, err error) {
+// logPrefixesError logs an error in a peer's responses, once until it changes. Heartbeats report a
+// peer that does not respond at all.
+func (l *link) logPrefixesError(f *follower, err error) {
 	l.mu.Lock()
 	answers := !l.receivedAt.IsZero() && l.reason == ""
 	l.mu.Unlock()
@@ -199,7 +199,7 @@ func (l *link) noteFollowed(f *follower, err error) {
 		reason = err.Error()
 	}
 	if reason != "" && reason != f.reason {
-		l.client.opts.Logger.Warn("peer's prefixes are of no use", "peer", l.cfg.ID, "reason", reason)
+		l.client.opts.Logger.Warn("ignoring the peer's prefixes", "peer", l.cfg.ID, "reason", reason)
 	}
 	f.reason = reason
 }

@@ -189,7 +189,7 @@ func TestCacheUpdatesAreNotRequestedAcrossRegions(t *testing.T) {
 	})
 }
 
-// A neighbour that cannot tell anything costs one line in the log, and its
+// A neighbour with invalid responses costs one line in the log, and its
 // heartbeats go on.
 func TestUnusablePrefixes(t *testing.T) {
 	page := func(learned string) string {
@@ -199,7 +199,7 @@ func TestUnusablePrefixes(t *testing.T) {
 		name, body, want string
 	}{
 		{"other keys", `{"boot":"b","keys":"j","next":1}`, "hashes prompts with another key: balancers of one service need the same peer token"},
-		{"no page", `<html>`, "answers GET /skyserve/v1/prefixes with something else than a balancer would: invalid character '<' looking for beginning of value"},
+		{"no page", `<html>`, "answers GET /skyserve/v1/prefixes with an invalid response: invalid character '<' looking for beginning of value"},
 		{"endless", strings.Repeat(" ", maxPrefixes+1), "answers GET /skyserve/v1/prefixes with more than 262144 bytes"},
 		{"no replica", page(`{"hashes":"AAAAAAAAAAA="}`), "learned[0].replica: must have 1 to 512 bytes, got 0"},
 		{"a name too long", page(`{"replica":"` + strings.Repeat("x", 513) + `","hashes":"AAAAAAAAAAA="}`), "learned[0].replica: must have 1 to 512 bytes, got 513"},
@@ -224,7 +224,7 @@ func TestUnusablePrefixes(t *testing.T) {
 				if s := cl.Status()[0]; s.Reason != "" || s.Silence > time.Second {
 					t.Errorf("its heartbeats: %+v", s)
 				}
-				if n := strings.Count(log.String(), "of no use"); n != 1 || !strings.Contains(log.String(), c.want) {
+				if n := strings.Count(log.String(), "ignoring the peer's prefixes"); n != 1 || !strings.Contains(log.String(), c.want) {
 					t.Errorf("%d lines of\n%s\nwant one of %s", n, log.String(), c.want)
 				}
 				b.set(func(b *balancer) { b.answer = through(learned(prompt(1)).boot("k")) })
@@ -306,7 +306,7 @@ func FuzzPrefixes(f *testing.F) {
 		defer c.Close()
 		b := &balancer{answer: func(*http.Request) (int, string, error) { return 200, string(body), nil }}
 		l := &link{client: c, cfg: near, hc: &http.Client{Transport: b}}
-		l.askPrefixes(t.Context(), &follower{})
+		l.fetchPrefixes(t.Context(), &follower{})
 		for _, e := range got {
 			if e.Replica == "" || e.Age < 0 || e.SessionAge < 0 || len(e.Key) > maxSharedHashes || e.Forgotten == (len(e.Key) > 0) {
 				t.Errorf("believed %+v", e)

@@ -9,11 +9,11 @@ import (
 	"time"
 )
 
-// errHalfClosed ends a track of which only this direction is over.
+// errHalfClosed ends a track if only this direction is closed.
 var errHalfClosed = errors.New("closed for writing")
 
-// isOwn says whether an error comes from the track and not from the connection.
-func isOwn(err error) bool {
+// isTrackError reports whether an error comes from the track and not from the connection.
+func isTrackError(err error) bool {
 	return err != nil && !errors.Is(err, io.EOF) && (errors.Is(err, net.ErrClosed) || errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, errHalfClosed))
 }
 
@@ -26,7 +26,7 @@ type track struct {
 	mu       sync.Mutex
 	pieces   []piece // under way, oldest first
 	bytes    int     // in pieces
-	end      error   // what comes after them; nil while the track is open
+	endErr   error   // returned after them; nil while the track is open
 	endAt    time.Time
 	closed   bool
 	deadline time.Time
@@ -34,7 +34,7 @@ type track struct {
 }
 
 type piece struct {
-	at   time.Time // when it comes out
+	at   time.Time // when it is delivered
 	data []byte
 }
 
@@ -42,14 +42,13 @@ func newTrack(delay time.Duration) *track {
 	return &track{delay: delay, changed: make(chan struct{})}
 }
 
-// notify wakes everybody who waits; l.mu is held.
+// notify wakes all waiting goroutines; l.mu must be held.
 func (l *track) notify() {
 	close(l.changed)
 	l.changed = make(chan struct{})
 }
 
-// wait lets go of l.mu until something changes or the time has come; the zero
-// time never comes.
+// wait releases l.mu until a change or the given time; the zero time means no timeout.
 func (l *track) wait(until time.Time) {
 	changed := l.changed
 	l.mu.Unlock()
@@ -66,20 +65,20 @@ func (l *track) wait(until time.Time) {
 	}
 }
 
-// late says whether the user's deadline has passed.
-func (l *track) late() bool { return !l.deadline.IsZero() && !time.Now().Before(l.deadline) }
+// deadlinePassed reports whether the user's deadline has passed.
+func (l *track) deadlinePassed() bool { return !l.deadline.IsZero() && !time.Now().Before(l.deadline) }
 
-// put sends a copy of b along the track and waits while too much is under way.
-func (l *track) put(b []byte, user bool) (n int, err error) {
+// write sends a copy of b along the track and blocks while trackBytes are under way.
+func (l *track) write(b []byte, user bool) (n int, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for {
 		switch {
 		case l.closed:
 			return n, net.ErrClosed
-		case l.end != nil:
-			return n, l.end
-		case user && l.late():
+		case l.endErr != nil:
+			return n, l.endErr
+		case user && l.deadlinePassed():
 			return n, os.ErrDeadlineExceeded
 		case len(b) == 0:
 			return n, nil
@@ -97,27 +96,27 @@ func (l *track) put(b []byte, user bool) (n int, err error) {
 	}
 }
 
-// take fills b with what has come out, waiting for at least a byte. After the
-// last it returns what the track was finished with.
-func (l *track) take(b []byte, user bool) (int, error) {
+// read fills b with delivered bytes and blocks until there is at least one. After the last byte it
+// returns the error that the track was finished with.
+func (l *track) read(b []byte, user bool) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for {
 		if user && l.closed {
 			return 0, net.ErrClosed
 		}
-		if user && l.late() {
+		if user && l.deadlinePassed() {
 			return 0, os.ErrDeadlineExceeded
 		}
 		if user && len(b) == 0 {
 			return 0, nil
 		}
-		next := l.next()
+		next := l.nextAt()
 		if !next.IsZero() && !time.Now().Before(next) {
 			if len(l.pieces) == 0 {
-				return 0, l.end
+				return 0, l.endErr
 			}
-			return l.gather(b), nil
+			return l.readReady(b), nil
 		}
 		if user && !l.deadline.IsZero() && (next.IsZero() || l.deadline.Before(next)) {
 			next = l.deadline
@@ -126,20 +125,19 @@ func (l *track) take(b []byte, user bool) (int, error) {
 	}
 }
 
-// next is when the next piece, or the end, comes out; zero while neither is
-// under way.
-func (l *track) next() time.Time {
+// nextAt returns when the next piece, or the end, is delivered; zero if neither is under way.
+func (l *track) nextAt() time.Time {
 	if len(l.pieces) > 0 {
 		return l.pieces[0].at
 	}
-	if l.end != nil {
+	if l.endErr != nil {
 		return l.endAt
 	}
 	return time.Time{}
 }
 
-// gather moves all that has come out into b, as far as it fits.
-func (l *track) gather(b []byte) (n int) {
+// readReady moves delivered bytes into b, as many as fit.
+func (l *track) readReady(b []byte) (n int) {
 	now := time.Now()
 	done := 0
 	for done < len(l.pieces) && n < len(b) && !now.Before(l.pieces[done].at) {
@@ -162,27 +160,27 @@ func (l *track) gather(b []byte) (n int) {
 	return n
 }
 
-// finish ends the track with err, which comes out after all that is under way.
+// finish ends the track with err, which is delivered after everything under way.
 func (l *track) finish(err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.end == nil {
-		l.end, l.endAt = err, time.Now().Add(l.delay)
+	if l.endErr == nil {
+		l.endErr, l.endAt = err, time.Now().Add(l.delay)
 		l.notify()
 	}
 }
 
-// fail ends the track with err and drops what is under way.
+// fail ends the track with err and drops everything under way.
 func (l *track) fail(err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.pieces, l.bytes = nil, 0
-	l.end, l.endAt = err, time.Now()
+	l.endErr, l.endAt = err, time.Now()
 	l.notify()
 }
 
-// shut closes the user's end; false when it was closed before.
-func (l *track) shut() bool {
+// closeUser closes the user's end; it returns false if it was already closed.
+func (l *track) closeUser() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed {

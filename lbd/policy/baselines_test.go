@@ -36,7 +36,7 @@ func TestPrefixMissesSpread(t *testing.T) {
 }
 
 // Also when prompts are too short to be remembered and end at once, so that
-// neither trees nor loads tell the replicas apart.
+// neither trees nor loads distinguish the replicas.
 func TestShortPrefixMissesSpread(t *testing.T) {
 	for _, name := range Names() {
 		p, _ := New(name)

@@ -13,7 +13,7 @@ import (
 	"skyserve/lbd/bfio"
 )
 
-// drawPool is a small pool: engines of one rank or more, with and without room.
+// drawPool is a small pool: engines of one rank or more, with and without free slots.
 func drawPool(t *rapid.T, engines, waiting int) *Pool {
 	p := &Pool{Model: "m"}
 	for e := range rapid.IntRange(1, engines).Draw(t, "engines") {
@@ -47,7 +47,7 @@ func (p *Pool) free() (n int) {
 	return n
 }
 
-// Whatever the pool: no rank gets more than it has room for, everything that
+// For every pool: no rank gets more than its free slots, everything that
 // fits is placed, and the same pool gives the same choices.
 func TestBFIOFillsExactlyTheFreeSlots(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {

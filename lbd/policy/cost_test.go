@@ -83,7 +83,7 @@ func TestLongContextsThatFillEngineCountMore(t *testing.T) {
 	if got := NewCost().Choose(long(300, cs)); got.Index != 1 {
 		t.Errorf("got %+v, want the replica with memory left", got)
 	}
-	// An engine that tells nothing of its memory is judged by what is known.
+	// An engine that does not report its memory is judged by its other figures.
 	cs[0].KV, cs[1].KV = Maybe[float64]{}, Maybe[float64]{}
 	if got := NewCost().Choose(long(300, cs)); got.Index != 0 {
 		t.Errorf("memory unknown: %+v", got)

@@ -6,7 +6,7 @@ type fataler interface{ Fatalf(string, ...any) }
 
 // check verifies the tree's invariants.
 func check(t fataler, tree *Tree) {
-	a := audit{t: t, tree: tree, held: make([]int, len(tree.held)), counts: make([]int, len(tree.held))}
+	a := audit{t: t, tree: tree, held: make([]int, len(tree.heldBytes)), counts: make([]int, len(tree.heldBytes))}
 	a.children(0)
 	a.totals()
 	a.edges()
@@ -34,7 +34,7 @@ func (a *audit) children(id int32) {
 		if n.length < 1 || n.length > maxEdge || tree.hasNoTargets(c) || n.seen() {
 			a.t.Fatalf("node %d has %d hashes, held %v, seen %v", c, n.length, !tree.hasNoTargets(c), n.seen())
 		}
-		if inner(int(n.length)) {
+		if hasInner(int(n.length)) {
 			a.piece(c, n)
 		}
 		a.targets(id, c)
@@ -81,8 +81,8 @@ func (a *audit) totals() {
 	if a.nodes != tree.count || a.nodes != tree.index.count || a.nodes != inUse {
 		a.t.Fatalf("walked %d nodes; the tree says %d, %d indexed, %d in use", a.nodes, tree.count, tree.index.count, inUse)
 	}
-	if !slices.Equal(a.held, tree.held) || !slices.Equal(a.counts, tree.counts) || memberships != tree.memberships {
-		a.t.Fatalf("counted %v bytes and %v nodes by target; the tree says %v and %v", a.held, a.counts, tree.held, tree.counts)
+	if !slices.Equal(a.held, tree.heldBytes) || !slices.Equal(a.counts, tree.counts) || memberships != tree.memberships {
+		a.t.Fatalf("counted %v bytes and %v nodes by target; the tree says %v and %v", a.held, a.counts, tree.heldBytes, tree.counts)
 	}
 }
 

@@ -1,18 +1,17 @@
 package prefix
 
-// descent is the way that the last key went down the tree. A key that begins
-// like it goes on from its end: a request is matched, inserted and, longer by
-// its answer, inserted again.
+// descent is the path of the last key through the tree. A key with the same beginning continues
+// from its end: a request is matched, inserted and, longer by its answer, inserted again.
 type descent struct {
-	known bool    // whether the tree still has the shape it had
-	path  []int32 // nodes whose whole edges match, from the top
-	above int     // hashes of path
-	depth int     // hashes that match in all
-	tip   int32   // the node whose edge matches in part, or none
-	hash  uint64  // the last hash that matches
+	known     bool    // whether the tree is unchanged since
+	path      []int32 // nodes whose whole edges match, from the top
+	pathDepth int     // hashes of path
+	depth     int     // total matching hashes
+	tip       int32   // the node whose edge matches in part, or none
+	hash      uint64  // the last hash that matches
 }
 
-// end is the last node of the path; the root if that is empty.
+// end returns the last node of the path; the root if the path is empty.
 func (d *descent) end() int32 {
 	if n := len(d.path); n > 0 {
 		return d.path[n-1]
@@ -20,7 +19,7 @@ func (d *descent) end() int32 {
 	return 0
 }
 
-// after is the node below path[i], none if there is none.
+// after returns the node below path[i], none if there is none.
 func (d *descent) after(i int) int32 {
 	if i+1 < len(d.path) {
 		return d.path[i+1]
@@ -28,25 +27,24 @@ func (d *descent) after(i int) int32 {
 	return d.tip
 }
 
-// push makes id, whose whole edge matches, the end of the path.
+// push appends id, whose whole edge matches, to the path.
 func (d *descent) push(id int32) {
 	d.path = append(d.path, id)
-	d.above, d.tip = d.depth, none
+	d.pathDepth, d.tip = d.depth, none
 }
 
-// extendTo says that all of key is on the path.
+// extendTo records that all of key is on the path.
 func (d *descent) extendTo(key Key) {
-	d.above, d.depth, d.hash = len(key), len(key), key[len(key)-1]
+	d.pathDepth, d.depth, d.hash = len(key), len(key), key[len(key)-1]
 }
 
-// isPrefixOf reports whether key begins with everything that matched. A hash stands
-// for all text before it, so the last one says it; and where an earlier key
-// came to, by whatever memory it lay in, does not matter.
+// isPrefixOf reports whether key begins with everything that matched. A hash identifies all text
+// before it, so comparing the last one is enough.
 func (d *descent) isPrefixOf(key Key) bool {
 	return d.known && d.depth > 0 && d.depth <= len(key) && key[d.depth-1] == d.hash
 }
 
-// descend walks down as far as key matches and leaves the way in t.walked.
+// descend walks down as far as key matches and stores the path in t.walked.
 func (t *Tree) descend(key Key) {
 	d := &t.walked
 	if !d.isPrefixOf(key) {
@@ -65,12 +63,12 @@ func (t *Tree) descend(key Key) {
 	}
 }
 
-// followEdge goes down node id's edge, which begins like the rest of key, and
-// reports whether all of it matches.
+// followEdge walks down node id's edge, whose first hash matches the remaining key, and reports
+// whether all of it matches.
 func (t *Tree) followEdge(id int32, key Key) bool {
 	d, n := &t.walked, t.node(id)
-	d.depth = d.above + t.commonHashes(n, key[d.above:], max(1, d.depth-d.above))
-	if d.depth-d.above < int(n.length) {
+	d.depth = d.pathDepth + t.commonHashes(n, key[d.pathDepth:], max(1, d.depth-d.pathDepth))
+	if d.depth-d.pathDepth < int(n.length) {
 		d.tip = id
 		return false
 	}
@@ -78,15 +76,15 @@ func (t *Tree) followEdge(id int32, key Key) bool {
 	return true
 }
 
-// commonHashes is how many hashes n's edge and rest begin with alike, at least known
-// as many. As hashes stand for all text before them, those that are alike come
-// first and the point where they end is found by bisection.
+// commonHashes returns the number of equal leading hashes of n's edge and rest, of which the first
+// known are already known to be equal. A hash identifies all text before it, so the equal ones come
+// first and bisection finds their end.
 func (t *Tree) commonHashes(n *node, rest []uint64, known int) int {
 	most := min(int(n.length), len(rest))
 	if t.hash(n, most-1) == rest[most-1] {
 		return most
 	}
-	low, high := known, most-1 // low are alike, high and on are not
+	low, high := known, most-1 // hashes below low are equal, from high on they differ
 	for low < high {
 		if mid := (low + high) / 2; t.hash(n, mid) == rest[mid] {
 			low = mid + 1
@@ -97,7 +95,7 @@ func (t *Tree) commonHashes(n *node, rest []uint64, known int) int {
 	return low
 }
 
-// findChild is the child of parent whose edge begins with hash, or none.
+// findChild returns the child of parent whose edge begins with hash, or none.
 func (t *Tree) findChild(parent int32, hash uint64) int32 {
 	x := &t.index
 	if x.count == 0 {

@@ -1,31 +1,30 @@
 package prefix
 
-// edges keeps the hashes between the first and the last of every edge, in
-// chunks that are only ever written from front to back. What is given back
-// leaves dead words; when those are a quarter of all, the chunks with the fewest
-// live words are written anew elsewhere. So the memory follows the contents
-// whatever the lengths are, nothing is left to the garbage collector, and a
-// word costs at most wordBytes.
+// edges stores the hashes between the first and the last of every edge, in chunks that are only
+// written from front to back. Freed pieces leave dead words; when a quarter of all words are dead,
+// the chunks with the fewest live words are rewritten elsewhere. So the memory is proportional to
+// the contents whatever the lengths are, the garbage collector has nothing to do, and a word costs
+// at most wordBytes.
 //
-// A piece is a header (its size with the header in the upper half, its node in
-// the lower; node 0 is nobody) and the words after it.
+// A piece is a header (its size including the header in the upper half, its node in the lower; node
+// 0 means none) and the words after it.
 type edges struct {
 	chunks     []*[edgeChunk]uint64
 	fill       []int              // words written, by chunk
 	live       []int              // words of pieces in use, by chunk
-	freeChunks []uint32           // numbers of chunks that were let go
+	freeChunks []uint32           // numbers of released chunks
 	blankChunk *[edgeChunk]uint64 // one of those, for the next
 	head       uint32             // the chunk being written
 	used       int                // sum of live
-	dead       int                // sum of fill less used
+	dead       int                // sum of fill minus used
 }
 
 const (
 	edgeChunk = 4096
 	edgeMask  = edgeChunk - 1
 	edgeBits  = 12
-	// wordBytes is what a word costs when a quarter is dead and the ends of the
-	// chunks are as empty as pieces of maxEdge can leave them.
+	// wordBytes is the memory of a word when a quarter is dead and the ends of the chunks are as empty
+	// as pieces of maxEdge can leave them.
 	wordBytes = 12
 )
 
@@ -38,22 +37,22 @@ func (e *edges) words(at uint32, n int) []uint64 {
 
 func (e *edges) header(at uint32) *uint64 { return &e.chunks[at>>edgeBits][at&edgeMask] }
 
-func piece(size int, owner int32) uint64 { return uint64(size)<<32 | uint64(uint32(owner)) }
+func pieceHeader(size int, owner int32) uint64 { return uint64(size)<<32 | uint64(uint32(owner)) }
 
-// setOwner makes node id the owner of the piece at at.
+// setOwner sets the owner of the piece at at to node id.
 func (e *edges) setOwner(at uint32, id int32) {
 	h := e.header(at)
 	*h = *h>>32<<32 | uint64(uint32(id))
 }
 
-// put writes a piece of node owner's.
-func (e *edges) put(words []uint64, owner int32) uint32 {
+// appendPiece writes a piece of node owner and returns its position.
+func (e *edges) appendPiece(words []uint64, owner int32) uint32 {
 	size := len(words) + 1
 	if len(e.chunks) == 0 || e.fill[e.head]+size > edgeChunk {
 		e.openChunk()
 	}
 	at := e.head<<edgeBits | uint32(e.fill[e.head])
-	*e.header(at) = piece(size, owner)
+	*e.header(at) = pieceHeader(size, owner)
 	copy(e.words(at+1, len(words)), words)
 	e.fill[e.head] += size
 	e.live[e.head] += size
@@ -61,7 +60,7 @@ func (e *edges) put(words []uint64, owner int32) uint32 {
 	return at
 }
 
-// openChunk begins a chunk.
+// openChunk starts a chunk.
 func (e *edges) openChunk() {
 	if n := len(e.freeChunks); n > 0 {
 		e.head = e.freeChunks[n-1]
@@ -76,13 +75,13 @@ func (e *edges) openChunk() {
 	e.chunks[e.head], e.blankChunk = e.blankChunk, nil
 }
 
-// free gives back the piece at at.
+// free frees the piece at at.
 func (e *edges) free(at uint32) {
 	e.setOwner(at, 0)
 	e.markDead(at>>edgeBits, int(*e.header(at)>>32))
 }
 
-// markDead counts size words of a chunk as dead; a chunk of nothing else is let go.
+// markDead counts size words of a chunk as dead; a chunk without live words is released.
 func (e *edges) markDead(chunk uint32, size int) {
 	e.live[chunk] -= size
 	e.used -= size
@@ -99,29 +98,29 @@ func (e *edges) releaseChunk(chunk uint32) {
 	e.freeChunks = append(e.freeChunks, chunk)
 }
 
-// cut makes two pieces of the one at at, which is that of an edge of length
-// hashes, where the edge is cut after k of them: the upper keeps its place and
-// goes to node up, the lower is returned. Nothing is copied: the hash before
-// the cut is kept in the upper node and the one behind it in the lower, so one
-// of their words is free to be the header of the lower piece.
-func (e *edges) cut(at uint32, length, k int, up, low int32) uint32 {
+// splitPiece splits the piece at at, which is that of an edge of length hashes, for an edge that is
+// split after k of them: the upper part keeps its place and belongs to node up, the position of the
+// lower part is returned. Nothing is copied: the hash before the split is stored in the upper node
+// and the one after it in the lower, so one of their words is free for the header of the lower
+// piece.
+func (e *edges) splitPiece(at uint32, length, k int, up, low int32) uint32 {
 	lower := at + uint32(k)
 	if size := int(*e.header(at)>>32) - k; size > 0 {
-		*e.header(lower) = piece(size, low)
-		if !inner(length - k) {
+		*e.header(lower) = pieceHeader(size, low)
+		if !hasInner(length - k) {
 			e.free(lower)
 		}
 	}
-	*e.header(at) = piece(k, up)
-	if !inner(k) {
+	*e.header(at) = pieceHeader(k, up)
+	if !hasInner(k) {
 		e.free(at)
 	}
 	return lower
 }
 
-// compact writes chunks anew while too many words are dead; moved learns where
-// the edge of a node has gone. Every chunk that it takes has dead words, which
-// are fewer afterwards, so it ends.
+// compact rewrites chunks while too many words are dead; it calls moved with the new position of a
+// node's edge. Every chunk that it selects has dead words, and their number falls, so it
+// terminates.
 func (e *edges) compact(moved func(owner int32, at uint32)) {
 	for 3*e.dead > e.used+edgeChunk {
 		worst := e.mostDeadChunk()
@@ -132,8 +131,7 @@ func (e *edges) compact(moved func(owner int32, at uint32)) {
 	}
 }
 
-// mostDeadChunk is the chunk with the most dead words, the head only if no other has
-// any.
+// mostDeadChunk returns the chunk with the most dead words, the head only if no other has any.
 func (e *edges) mostDeadChunk() uint32 {
 	worst, most := e.head, 0
 	for i := range e.chunks {
@@ -144,13 +142,13 @@ func (e *edges) mostDeadChunk() uint32 {
 	return worst
 }
 
-// rewrite moves every piece of a chunk in use elsewhere and lets the chunk go.
+// rewrite moves every used piece of a chunk elsewhere and releases the chunk.
 func (e *edges) rewrite(chunk uint32, moved func(owner int32, at uint32)) {
 	for from := 0; from < e.fill[chunk]; {
 		h := e.chunks[chunk][from]
 		size, owner := int(h>>32), int32(uint32(h))
 		if owner != 0 {
-			moved(owner, e.put(e.chunks[chunk][from+1:from+size], owner))
+			moved(owner, e.appendPiece(e.chunks[chunk][from+1:from+size], owner))
 		}
 		from += size
 	}

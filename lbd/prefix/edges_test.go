@@ -25,8 +25,8 @@ func (s *edgesReference) put(length int) {
 	}
 	s.last++
 	s.keep(s.last, edge)
-	if inner(length) {
-		s.at[s.last] = s.edges.put(edge[1:length-1], s.last)
+	if hasInner(length) {
+		s.at[s.last] = s.edges.appendPiece(edge[1:length-1], s.last)
 	}
 }
 
@@ -40,7 +40,7 @@ func (s *edgesReference) keep(id int32, edge []uint64) {
 func (s *edgesReference) any() int32 { return s.ids[s.rng.IntN(len(s.ids))] }
 
 func (s *edgesReference) free(id int32) {
-	if inner(len(s.edge[id])) {
+	if hasInner(len(s.edge[id])) {
 		s.edges.free(s.at[id])
 	}
 	delete(s.edge, id)
@@ -57,8 +57,8 @@ func (s *edgesReference) cut(id int32) {
 	k := 1 + s.rng.IntN(len(edge)-1)
 	s.last++
 	up, shorten := s.last, s.rng.IntN(3) == 0
-	if at := s.at[id]; inner(len(edge)) {
-		s.at[up], s.at[id] = at, s.edges.cut(at, len(edge), k, up, id)
+	if at := s.at[id]; hasInner(len(edge)) {
+		s.at[up], s.at[id] = at, s.edges.splitPiece(at, len(edge), k, up, id)
 	}
 	s.keep(up, edge[:k])
 	s.keep(id, edge[k:])
@@ -71,7 +71,7 @@ func (s *edgesReference) cut(id int32) {
 func (s *edgesReference) own(id int32) {
 	s.last++
 	edge, at := s.edge[id], s.at[id]
-	if inner(len(edge)) {
+	if hasInner(len(edge)) {
 		s.edges.setOwner(at, s.last)
 	}
 	delete(s.edge, id)
@@ -85,7 +85,7 @@ func (s *edgesReference) own(id int32) {
 func (s *edgesReference) clean() {
 	words := s.edges.used
 	s.edges.compact(func(owner int32, at uint32) {
-		if _, known := s.edge[owner]; !known || !inner(len(s.edge[owner])) {
+		if _, known := s.edge[owner]; !known || !hasInner(len(s.edge[owner])) {
 			s.t.Fatalf("an edge of node %d moved, which has none", owner)
 		}
 		s.at[owner] = at
@@ -103,7 +103,7 @@ func (s *edgesReference) check() {
 	e := &s.edges
 	live := make([]int, len(e.chunks))
 	for id, edge := range s.edge {
-		if !inner(len(edge)) {
+		if !hasInner(len(edge)) {
 			continue
 		}
 		at := s.at[id]

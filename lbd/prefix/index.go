@@ -2,14 +2,13 @@ package prefix
 
 import "math/bits"
 
-// index finds a node by its parent and the first hash of its edge: an open
-// table with linear probing. An entry is 32 bits of a mix of both beside the
-// node's number; the tree confirms what is found by the node itself. The mix
-// includes the parent, so that prefixes whose hashes collide, by chance or by
-// intent, do not crowd one place.
+// index finds a node by its parent and the first hash of its edge: an open-addressing table with
+// linear probing. An entry is 32 bits of a mix of both, and the node's number; the tree verifies
+// the result with the node itself. The mix includes the parent, so that prefixes whose hashes
+// collide, by chance or by intent, do not cluster.
 //
-// An entry's home is the upper bits of its mix: a table that grows copies its
-// entries in their order, at the speed of memory.
+// An entry's home is the upper bits of its mix: a growing table copies its entries in order, at
+// memory speed.
 type index struct {
 	slots []uint64 // mix in the upper half, node in the lower; 0 is free, as the root is never in it
 	shift int      // 32 - log2(len(slots))
@@ -24,8 +23,8 @@ func mix(hash uint64, parent int32) uint64 {
 
 func (x *index) home(entry uint64) int { return int(entry >> 32 >> x.shift) }
 
-// next is the node of the first entry of this mix at or after slot *at, which
-// moves past it; none when there are no more.
+// next returns the node of the first entry of this mix at or after slot *at, and advances *at past
+// it; none when there are no more.
 func (x *index) next(m uint64, at *int) int32 {
 	mask := len(x.slots) - 1
 	for {
@@ -57,7 +56,7 @@ func (x *index) place(entry uint64) {
 	x.slots[at] = entry
 }
 
-// resize makes a table of size slots, a power of two.
+// resize allocates a table of size slots, a power of two.
 func (x *index) resize(size int) {
 	old := x.slots
 	x.slots, x.shift = make([]uint64, size), 32-bits.Len(uint(size-1))
@@ -68,7 +67,7 @@ func (x *index) resize(size int) {
 	}
 }
 
-// slotOf is the slot of an entry, which must be there.
+// slotOf returns the slot of an entry, which must exist.
 func (x *index) slotOf(hash uint64, parent, id int32) int {
 	entry := mix(hash, parent)<<32 | uint64(uint32(id))
 	at := x.home(entry)
@@ -78,14 +77,13 @@ func (x *index) slotOf(hash uint64, parent, id int32) int {
 	return at
 }
 
-// replace makes an entry lead to another node.
+// replace changes the node of an entry.
 func (x *index) replace(hash uint64, parent, id, by int32) {
 	at := x.slotOf(hash, parent, id)
 	x.slots[at] = x.slots[at]>>32<<32 | uint64(uint32(by))
 }
 
-// remove takes an entry out and moves those after it up, so that no probe stops
-// at a gap too early.
+// remove removes an entry and moves later ones up, so that no probe stops at a gap too early.
 func (x *index) remove(hash uint64, parent, id int32) {
 	mask := len(x.slots) - 1
 	gap := x.slotOf(hash, parent, id)

@@ -17,9 +17,9 @@ type Key []uint64
 // Bytes returns the number of prompt bytes that the key covers.
 func (k Key) Bytes() int { return len(k) * BlockBytes }
 
-// Hasher turns a stream of bytes into a Key. Writing a prompt in one piece or
-// in many gives the same key, so an answer can be appended to its prompt as it
-// streams. The zero Hasher is not usable; see NewHasher.
+// Hasher converts a stream of bytes to a Key. The key is the same whether a prompt is written in
+// one piece or many, so an answer can be appended to its prompt as it streams. The zero Hasher is
+// not usable; see NewHasher.
 type Hasher struct {
 	chain uint64
 	key   Key
@@ -32,8 +32,8 @@ type Hasher struct {
 // from clients prevents constructed collisions.
 func NewHasher(seed uint64) *Hasher { return &Hasher{chain: seed} }
 
-// Reset starts over with seed, keeping the key's memory only when reuse is
-// true; the caller then must not hold an earlier Key.
+// Reset starts over with seed. It reuses the key's memory only if reuse is true; the caller must
+// then not keep an earlier Key.
 func (h *Hasher) Reset(seed uint64, reuse bool) {
 	if reuse {
 		h.key = h.key[:0]

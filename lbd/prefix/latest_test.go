@@ -11,7 +11,7 @@ import (
 type lastSent map[uint64]int
 
 func (l lastSent) insert(key Key, target int) {
-	for _, hash := range key { // a hash stands for all before it
+	for _, hash := range key { // a hash identifies all text before it
 		l[hash] = target
 	}
 }

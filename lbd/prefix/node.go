@@ -3,16 +3,16 @@ package prefix
 import "time"
 
 const (
-	// nodeBytes is what a node costs beside its hashes and targets: itself, its
-	// share of the index after that has grown, and of the holes between nodes.
+	// nodeBytes is the memory of a node without its hashes and targets: the node itself, its share of
+	// the index after growth, and of the holes between nodes.
 	nodeBytes = 64 + 22 + 18
-	// ownerBytes is what a node costs besides in a tree that knows owners.
+	// ownerBytes is the additional memory of a node in a tree with owners.
 	ownerBytes = 3
-	// memberBytes is what one target of a node costs: its line in the target's list
-	// at the list's longest.
+	// memberBytes is the memory of one target of a node: its entry in the target's list at the list's
+	// maximum length.
 	memberBytes = 12
-	// maxEdge is the most hashes of one edge (32 KB of a prompt); a longer piece
-	// of text is a chain of nodes. It bounds what one move of an edge costs.
+	// maxEdge is the maximum number of hashes of one edge (32 KB of a prompt); longer text is a chain
+	// of nodes. It bounds the cost of moving an edge.
 	maxEdge = 512
 
 	chunkBits = 8
@@ -23,14 +23,13 @@ const (
 	unused = int32(-2) // the parent of a node that is not in use
 )
 
-// node is one edge of the tree with the point it leads to: a cache line, so
-// that a step down costs one miss. The hashes between the edge's first and last
-// are kept apart: as a hash stands for all text before it, a walk that finds the
-// last one equal needs none of them.
+// node is one edge of the tree with the point it leads to. It is one cache line, so that a step
+// down costs one cache miss. The hashes between the edge's first and last are stored separately: a
+// hash identifies all text before it, so a walk that finds an equal last hash needs none of them.
 type node struct {
 	first, last  uint64
 	start        time.Duration // when the marked answer's session began
-	low          uint64        // targets 0 to 63; see Tree.word for the others
+	lowTargets   uint64        // targets 0 to 63; see Tree.word for the others
 	parent       int32
 	child        int32  // first child
 	left, right  int32  // siblings
@@ -61,7 +60,7 @@ func (n *node) setSeen(seen bool) {
 	}
 }
 
-// setLatest notes that target was sent the node last.
+// setLatest records that target was sent the node last.
 func (n *node) setLatest(target int) {
 	n.tags &= tagMarked | tagSeen
 	if target < maxLatest {
@@ -69,16 +68,15 @@ func (n *node) setLatest(target int) {
 	}
 }
 
-// latest is the target that was sent the node last, -1 if that is not known.
+// latest returns the target that was sent the node last, -1 if it is unknown.
 func (n *node) latest() int { return int(n.tags>>latestShift) - 1 }
 
-// inner reports whether an edge of so many hashes has any between its first
-// and its last.
-func inner(length int) bool { return length > 2 }
+// hasInner reports whether an edge of a number of hashes has any between its first and its last.
+func hasInner(length int) bool { return length > 2 }
 
 func (t *Tree) node(id int32) *node { return &t.chunks[id>>chunkBits][id&chunkMask] }
 
-// hash is hash i of n's edge.
+// hash returns hash i of n's edge.
 func (t *Tree) hash(n *node, i int) uint64 {
 	switch i {
 	case 0:
@@ -92,7 +90,7 @@ func (t *Tree) hash(n *node, i int) uint64 {
 // hashes appends n's edge to into.
 func (t *Tree) hashes(n *node, into []uint64) []uint64 {
 	into = append(into, n.first)
-	if inner(int(n.length)) {
+	if hasInner(int(n.length)) {
 		into = append(into, t.edges.words(n.edge+1, int(n.length)-2)...)
 	}
 	if n.length > 1 {
@@ -101,25 +99,24 @@ func (t *Tree) hashes(n *node, into []uint64) []uint64 {
 	return into
 }
 
-// setEdge makes hashes the edge of node id, which has none.
+// setEdge sets the edge of node id, which has none.
 func (t *Tree) setEdge(id int32, hashes []uint64) {
 	n := t.node(id)
 	n.first, n.last, n.length = hashes[0], hashes[len(hashes)-1], uint16(len(hashes))
-	if inner(len(hashes)) {
-		n.edge = t.edges.put(hashes[1:len(hashes)-1], id)
+	if hasInner(len(hashes)) {
+		n.edge = t.edges.appendPiece(hashes[1:len(hashes)-1], id)
 	}
 }
 
-// dropEdge gives back the memory of node id's edge.
+// dropEdge frees the memory of node id's edge.
 func (t *Tree) dropEdge(id int32) {
-	if n := t.node(id); inner(int(n.length)) {
+	if n := t.node(id); hasInner(int(n.length)) {
 		t.edges.free(n.edge)
 	}
 }
 
-// allocNode hands out a node, whose fields the caller sets. It makes a place only
-// when there is no hole, so holes beyond the end are forgotten before the end
-// comes back to them.
+// allocNode returns a node, whose fields the caller sets. It adds a place only if there is no hole,
+// so takeHole discards holes beyond the end before the end reaches them again.
 func (t *Tree) allocNode() int32 {
 	t.count++
 	if id := t.takeHole(); id != none {
@@ -136,7 +133,7 @@ func (t *Tree) allocNode() int32 {
 	return t.end - 1
 }
 
-// takeHole is a free place below the end, none if there is none.
+// takeHole returns a free place below the end, none if there is none.
 func (t *Tree) takeHole() int32 {
 	for n := len(t.holes); n > 0; n = len(t.holes) {
 		id := t.holes[n-1]
@@ -147,7 +144,7 @@ func (t *Tree) takeHole() int32 {
 	return none
 }
 
-// freeNode takes node id back.
+// freeNode frees node id.
 func (t *Tree) freeNode(id int32) {
 	t.clearTargets(id)
 	*t.node(id) = node{parent: unused}
@@ -155,9 +152,9 @@ func (t *Tree) freeNode(id int32) {
 	t.count--
 }
 
-// compact moves the last nodes into the holes while a fifth of all places is
-// such, so that a tree of few long edges does not keep the memory of many short
-// ones. It frees as many places as most, so that no single call takes long.
+// compact moves the last nodes into the holes while a fifth of all places are holes, so that a tree
+// of few long edges does not keep the memory of many short ones. It frees up to most places, so
+// that no single call takes long.
 func (t *Tree) compact(most int) {
 	const slack = 4 * chunkSize
 	for ; most > 0 && 4*(int(t.end)-1-t.count) > t.count+slack; most-- {
@@ -178,15 +175,15 @@ func (t *Tree) compact(most int) {
 	}
 }
 
-// moveNode makes node from node to, in everything that names it.
+// moveNode moves a node from number from to number to and updates everything that refers to it.
 func (t *Tree) moveNode(from, to int32) {
 	n := t.node(to)
 	*n = *t.node(from)
-	n.low = 0
+	n.lowTargets = 0
 	t.copyTargets(from, to)
 	t.clearTargets(from)
 	t.eachTarget(to, func(target int) { t.addMember(to, target) })
-	if inner(int(n.length)) {
+	if hasInner(int(n.length)) {
 		t.edges.setOwner(n.edge, to)
 	}
 	t.index.replace(n.first, n.parent, from, to)

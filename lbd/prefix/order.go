@@ -12,13 +12,13 @@ const (
 	EarliestInserted
 )
 
-// makeNewest makes id the newest node of the owner that inserts.
+// makeNewest makes id the newest node of the inserting owner.
 func (t *Tree) makeNewest(id int32) {
-	if t.owners[t.inserting].newest == id {
+	if t.owners[t.insertingOwner].newest == id {
 		return
 	}
 	t.unlink(id)
-	t.transfer(id, t.inserting)
+	t.transfer(id, t.insertingOwner)
 	t.linkNewest(id)
 }
 
@@ -29,14 +29,14 @@ func (t *Tree) linkNewest(id int32) {
 	t.relink(id)
 }
 
-// linkBefore puts id right on the newer side of other, which has the same owner.
+// linkBefore inserts id next to other, on its newer side; other must have the same owner.
 func (t *Tree) linkBefore(id, other int32) {
 	n := t.node(id)
 	n.newer, n.older = t.node(other).newer, other
 	t.relink(id)
 }
 
-// relink makes the neighbours that id names name id.
+// relink updates the neighbours of id to refer to id.
 func (t *Tree) relink(id int32) {
 	n := t.node(id)
 	if n.newer == none {

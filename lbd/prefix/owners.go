@@ -12,10 +12,10 @@ import (
 //
 // While everything inserted belongs to owner 0, a tree does not track owners.
 
-// ownerState is what the tree counts of an owner.
+// ownerState contains the tree's counters for an owner.
 type ownerState struct {
 	newest, oldest int32 // of its nodes
-	weight         int   // what they cost, more or less, in bytes
+	weight         int   // approximate bytes of its nodes
 	released       bool
 }
 
@@ -30,7 +30,7 @@ func (t *Tree) InsertAnswerFor(owner int, key Key, target int, start time.Durati
 	t.insert(owner, key, target, start, true)
 }
 
-// Weight is about how many bytes the tree spends on an owner's nodes.
+// Weight returns approximately how many bytes an owner's nodes use.
 func (t *Tree) Weight(owner int) int {
 	switch {
 	case t.ownerOfNode == nil && owner == 0:
@@ -41,7 +41,7 @@ func (t *Tree) Weight(owner int) int {
 	return 0
 }
 
-// Release takes an owner's share away until something is inserted for it again.
+// Release removes an owner's share until something is inserted for it again.
 func (t *Tree) Release(owner int) {
 	if owner >= len(t.owners) || t.owners[owner].weight == 0 || t.owners[owner].released {
 		return
@@ -51,9 +51,9 @@ func (t *Tree) Release(owner int) {
 	t.released = append(t.released, int32(owner))
 }
 
-// startInsert makes owner the one whose key is inserted now.
+// startInsert sets the owner of the current insert.
 func (t *Tree) startInsert(owner int) {
-	t.inserting = owner
+	t.insertingOwner = owner
 	if owner >= len(t.owners) {
 		t.ensureOwner(owner)
 	}
@@ -63,13 +63,13 @@ func (t *Tree) startInsert(owner int) {
 	}
 }
 
-// unrelease takes an owner off the released.
+// unrelease removes an owner from the released ones.
 func (t *Tree) unrelease(owner int) {
 	t.owners[owner].released = false
 	t.released = slices.DeleteFunc(t.released, func(o int32) bool { return int(o) == owner })
 }
 
-// ensureOwner makes room for what the tree counts of an owner, and for the owners of nodes.
+// ensureOwner extends the tree's counters to an owner, and starts to track the owners of nodes.
 func (t *Tree) ensureOwner(owner int) {
 	for len(t.owners) <= owner {
 		t.owners = append(t.owners, ownerState{newest: none, oldest: none})
@@ -86,7 +86,7 @@ func (t *Tree) ensureOwner(owner int) {
 	}
 }
 
-// ownerOf is whose node id is.
+// ownerOf returns the owner of node id.
 func (t *Tree) ownerOf(id int32) int {
 	if t.ownerOfNode == nil {
 		return 0
@@ -94,20 +94,20 @@ func (t *Tree) ownerOf(id int32) int {
 	return int(t.ownerOfNode[id>>chunkBits][id&chunkMask])
 }
 
-// setOwner notes whose node id is, and counts nothing.
+// setOwner sets the owner of node id without changing any counter.
 func (t *Tree) setOwner(id int32, owner int) {
 	if t.ownerOfNode != nil {
 		t.ownerOfNode[id>>chunkBits][id&chunkMask] = uint16(owner)
 	}
 }
 
-// listOf is the order of age that node id is in.
+// listOf returns the state of the owner in whose age order node id is.
 func (t *Tree) listOf(id int32) *ownerState { return &t.owners[t.ownerOf(id)] }
 
-// weightOf is what a node of so many hashes counts.
+// weightOf returns the weight of a node of a number of hashes.
 func weightOf(length int) int { return nodeBytes + wordBytes*length }
 
-// addWeight adds to what an owner's nodes cost, where owners are known.
+// addWeight changes the weight of an owner's nodes, if owners are tracked.
 func (t *Tree) addWeight(owner, by int) {
 	if t.ownerOfNode != nil {
 		t.addOwnerWeight(owner, by)
@@ -129,7 +129,7 @@ func (t *Tree) addOwnerWeight(owner, by int) {
 	}
 }
 
-// transfer makes node id, which is in no order of age, owner's.
+// transfer changes the owner of node id, which is in no age order.
 func (t *Tree) transfer(id int32, owner int) {
 	was := t.ownerOf(id)
 	if was == owner {
@@ -141,9 +141,9 @@ func (t *Tree) transfer(id int32, owner int) {
 	t.setOwner(id, owner)
 }
 
-// victim is the leaf to evict next: of an owner that was released, else of the one that
-// inserts if it has more than its share, else of the one that has the most. What was
-// just inserted stays, unless its owner has more than its share and nobody else has.
+// victim returns the leaf to evict next: of a released owner, else of the inserting owner if it
+// exceeds its share, else of the owner with the most. The most recent insert stays, unless its
+// owner exceeds its share and no other owner does.
 func (t *Tree) victim() int32 {
 	if t.ownerOfNode == nil {
 		return t.owners[0].oldest
@@ -155,17 +155,17 @@ func (t *Tree) victim() int32 {
 	}
 	for {
 		share := t.weight / max(1, t.active)
-		over := t.owners[t.inserting].weight > share
+		over := t.owners[t.insertingOwner].weight > share
 		if over {
-			if id := t.oldestLeaf(t.inserting); id != none {
+			if id := t.oldestLeaf(t.insertingOwner); id != none {
 				return id
 			}
 		}
-		if t.owners[t.heaviest].weight <= share || t.owners[t.heaviest].oldest == t.protected {
+		if t.owners[t.heaviest].weight <= share || t.owners[t.heaviest].oldest == t.protectedNode {
 			t.heaviest = t.heaviestOwner()
 		}
-		if w := t.owners[t.heaviest].weight; w == 0 || over && w <= share || t.owners[t.heaviest].oldest == t.protected {
-			t.protected = none // from its end on
+		if w := t.owners[t.heaviest].weight; w == 0 || over && w <= share || t.owners[t.heaviest].oldest == t.protectedNode {
+			t.protectedNode = none // no longer protected
 			continue
 		}
 		if id := t.oldestLeaf(t.heaviest); id != none {
@@ -174,23 +174,22 @@ func (t *Tree) victim() int32 {
 	}
 }
 
-// heaviestOwner is the owner with the most, but for one that has only what was just
-// inserted.
+// heaviestOwner returns the owner with the most, except one that has only the most recent insert.
 func (t *Tree) heaviestOwner() (heaviest int) {
 	for o := range t.owners {
-		if x, most := &t.owners[o], &t.owners[heaviest]; x.oldest != t.protected && (x.weight > most.weight || most.oldest == t.protected) {
+		if x, most := &t.owners[o], &t.owners[heaviest]; x.oldest != t.protectedNode && (x.weight > most.weight || most.oldest == t.protectedNode) {
 			heaviest = o
 		}
 	}
 	return heaviest
 }
 
-// oldestLeaf is an owner's oldest leaf, none if it has none but what was just inserted.
-// Where the oldest node is no leaf, others inserted below it: it becomes theirs.
+// oldestLeaf returns an owner's oldest leaf, none if it has only the most recent insert. If the
+// oldest node is not a leaf, other owners inserted below it: it is given to one of them.
 func (t *Tree) oldestLeaf(owner int) int32 {
 	for {
 		switch id := t.owners[owner].oldest; {
-		case id == none || id == t.protected:
+		case id == none || id == t.protectedNode:
 			return none
 		case t.node(id).child == none:
 			return id
@@ -200,8 +199,8 @@ func (t *Tree) oldestLeaf(owner int) int32 {
 	}
 }
 
-// giveToChildOwner gives node id, and what is above it of the same owner, to the owner of its
-// first child, as the newest it has: so a parent stays newer than its children.
+// giveToChildOwner gives node id, and its ancestors of that owner, to the owner of its first child,
+// as its newest nodes: so a parent stays newer than its children.
 func (t *Tree) giveToChildOwner(id int32) {
 	heir := t.ownerOf(t.node(id).child)
 	for at := id; at != 0; at = t.node(at).parent {

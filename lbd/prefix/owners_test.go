@@ -14,7 +14,7 @@ func own(owner int, text string) Key {
 	return chained(append([]byte{byte(owner), byte(owner >> 8)}, text...))
 }
 
-// holds says how many bytes of a key a tree knows.
+// holds returns how many bytes of a key a tree contains.
 func (t *Tree) holds(key Key) int { return t.Match(key, nil).Bytes }
 
 // One owner that inserts without end does not push out what others hold.

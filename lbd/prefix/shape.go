@@ -1,11 +1,11 @@
 package prefix
 
-// addLeaf hangs a new node under parent.
+// addLeaf adds a new node below parent.
 func (t *Tree) addLeaf(parent int32, edge []uint64, target int) int32 {
 	id := t.allocNode()
 	*t.node(id) = node{child: none, left: none, right: none}
-	t.setOwner(id, t.inserting)
-	t.addWeight(t.inserting, weightOf(len(edge)))
+	t.setOwner(id, t.insertingOwner)
+	t.addWeight(t.insertingOwner, weightOf(len(edge)))
 	t.setEdge(id, edge)
 	t.addChild(parent, id)
 	t.addTarget(id, target)
@@ -24,7 +24,7 @@ func (t *Tree) addChild(parent, id int32) {
 	t.index.put(n.first, parent, id)
 }
 
-// removeChild takes id from among its siblings.
+// removeChild removes id from its siblings.
 func (t *Tree) removeChild(id int32) {
 	n := t.node(id)
 	if n.left == none {
@@ -38,8 +38,7 @@ func (t *Tree) removeChild(id int32) {
 	t.index.remove(n.first, n.parent, id)
 }
 
-// setParent tells node id, which stays where it is among its siblings, that its
-// parent's number is now parent.
+// setParent updates the parent's number in node id, which keeps its place among its siblings.
 func (t *Tree) setParent(id, parent int32) {
 	n := t.node(id)
 	t.index.remove(n.first, n.parent, id)
@@ -47,16 +46,16 @@ func (t *Tree) setParent(id, parent int32) {
 	t.index.put(n.first, parent, id)
 }
 
-// split cuts node id's edge after k hashes and returns the new upper node. The
-// lower part keeps its number, its children and its mark.
+// split splits node id's edge after k hashes and returns the new upper node. The lower part keeps
+// its number, its children and its mark.
 func (t *Tree) split(id int32, k int) int32 {
 	up := t.allocNode()
 	low := t.node(id)
 	length, last, first := int(low.length), t.hash(low, k-1), t.hash(low, k)
 	t.removeChild(id)
 	*t.node(up) = node{first: low.first, last: last, length: uint16(k), edge: low.edge, child: none, tags: low.tags &^ tagMarked}
-	if inner(length) {
-		low.edge = t.edges.cut(low.edge, length, k, up, id)
+	if hasInner(length) {
+		low.edge = t.edges.splitPiece(low.edge, length, k, up, id)
 	}
 	owner := t.ownerOf(id)
 	t.setOwner(up, owner)
@@ -70,15 +69,15 @@ func (t *Tree) split(id int32, k int) int32 {
 	return up
 }
 
-// canGrow reports whether a new leaf of target's under node at may as well
-// lengthen at's own edge: nothing else is known of the point where at ends. The
-// leaf would be as new as at, so eviction loses no distinction.
+// canGrow reports whether at's own edge can be extended in place of adding a leaf of target below
+// node at: the end of at has no other meaning. The leaf would be as new as at, so eviction loses no
+// distinction.
 func (t *Tree) canGrow(at int32, target int) bool {
 	n := t.node(at)
 	return at != 0 && n.child == none && !n.marked() && int(n.length) < maxEdge && t.hasOnlyTarget(at, target)
 }
 
-// growEdge lengthens node id's edge.
+// growEdge extends node id's edge.
 func (t *Tree) growEdge(id int32, by []uint64) {
 	t.scratch = append(t.hashes(t.node(id), t.scratch[:0]), by...)
 	t.dropEdge(id)
@@ -86,10 +85,9 @@ func (t *Tree) growEdge(id int32, by []uint64) {
 	t.addWeight(t.ownerOf(id), wordBytes*len(by))
 }
 
-// mergeChild joins a node with its only child when both are held by the same
-// targets, so that a tree that shrinks does not stay in splinters. A marked node
-// is left alone; see InsertAnswer. The child keeps its number, so that its own
-// children need not hear of it.
+// mergeChild joins a node with its only child if both have the same targets, so that a shrinking
+// tree is not fragmented. A marked node is not joined; see InsertAnswer. The child keeps its
+// number, so that its own children need no update.
 func (t *Tree) mergeChild(id int32) {
 	n, c := t.node(id), t.node(id).child
 	if c == none || t.node(c).right != none || n.marked() || int(n.length)+int(t.node(c).length) > maxEdge || !t.sameTargets(id, c) {
@@ -99,8 +97,8 @@ func (t *Tree) mergeChild(id int32) {
 	t.unlink(c)
 	t.transfer(c, t.ownerOf(id))
 	t.addWeight(t.ownerOf(id), -nodeBytes)
-	if t.protected == id {
-		t.protected = c
+	if t.protectedNode == id {
+		t.protectedNode = c
 	}
 	t.removeChild(c)
 	t.removeChild(id)
@@ -114,11 +112,11 @@ func (t *Tree) mergeChild(id int32) {
 	t.freeNode(id)
 }
 
-// removeLeaf takes a node without children out of the tree.
+// removeLeaf removes a node without children from the tree.
 func (t *Tree) removeLeaf(id int32) {
 	bytes := int(t.node(id).length) * BlockBytes
 	t.eachTarget(id, func(target int) {
-		t.held[target] -= bytes
+		t.heldBytes[target] -= bytes
 		t.uncountTarget(target)
 	})
 	t.addWeight(t.ownerOf(id), -weightOf(int(t.node(id).length)))

@@ -9,10 +9,10 @@ import (
 // beyond in words beside the node's chunk, which a chunk has only as far as one
 // of its nodes needs them.
 
-// stride is how many words beyond the first the nodes of id's chunk have.
+// stride returns how many words beyond the first the nodes of id's chunk have.
 func (t *Tree) stride(id int32) int { return len(t.extraTargets[id>>chunkBits]) >> chunkBits }
 
-// extraWords is those words of node id.
+// extraWords returns the words beyond the first of node id.
 func (t *Tree) extraWords(id int32) []uint64 {
 	m := t.extraTargets[id>>chunkBits]
 	stride := len(m) >> chunkBits
@@ -20,10 +20,10 @@ func (t *Tree) extraWords(id int32) []uint64 {
 	return m[at : at+stride]
 }
 
-// word is word w of node id's targets.
+// word returns word w of node id's targets.
 func (t *Tree) word(id int32, w int) uint64 {
 	if w == 0 {
-		return t.node(id).low
+		return t.node(id).lowTargets
 	}
 	if m := t.extraWords(id); w <= len(m) {
 		return m[w-1]
@@ -35,20 +35,20 @@ func (t *Tree) hasTarget(id int32, target int) bool {
 	return t.word(id, target/64)&(1<<(target%64)) != 0
 }
 
-// addTarget puts target into node id's set and reports whether it is new there.
+// addTarget adds target to node id's set and reports whether it is new there.
 func (t *Tree) addTarget(id int32, target int) bool {
 	if t.hasTarget(id, target) {
 		return false
 	}
 	w, bit := target/64, uint64(1)<<(target%64)
 	if w == 0 {
-		t.node(id).low |= bit
+		t.node(id).lowTargets |= bit
 	} else {
 		t.widenTargets(id, w)
 		t.extraWords(id)[w-1] |= bit
 	}
 	t.countTarget(id, target)
-	t.held[target] += int(t.node(id).length) * BlockBytes
+	t.heldBytes[target] += int(t.node(id).length) * BlockBytes
 	return true
 }
 
@@ -66,23 +66,23 @@ func (t *Tree) widenTargets(id int32, w int) {
 	t.extraTargets[id>>chunkBits] = wider
 }
 
-// unsetTarget takes target out of node id's set, and of nothing else.
+// unsetTarget removes target from node id's set, and changes nothing else.
 func (t *Tree) unsetTarget(id int32, target int) {
 	if w, bit := target/64, uint64(1)<<(target%64); w == 0 {
-		t.node(id).low &^= bit
+		t.node(id).lowTargets &^= bit
 	} else {
 		t.extraWords(id)[w-1] &^= bit
 	}
 }
 
 func (t *Tree) clearTargets(id int32) {
-	t.node(id).low = 0
+	t.node(id).lowTargets = 0
 	clear(t.extraWords(id))
 }
 
-// copyTargets gives node to, which has none, the targets of node from.
+// copyTargets copies the targets of node from to node to, which has none.
 func (t *Tree) copyTargets(from, to int32) {
-	t.node(to).low = t.node(from).low
+	t.node(to).lowTargets = t.node(from).lowTargets
 	if m := t.extraWords(from); slices.ContainsFunc(m, func(w uint64) bool { return w != 0 }) {
 		t.widenTargets(to, len(m))
 		copy(t.extraWords(to), m)
@@ -90,11 +90,11 @@ func (t *Tree) copyTargets(from, to int32) {
 }
 
 func (t *Tree) hasNoTargets(id int32) bool {
-	return t.node(id).low == 0 && !slices.ContainsFunc(t.extraWords(id), func(w uint64) bool { return w != 0 })
+	return t.node(id).lowTargets == 0 && !slices.ContainsFunc(t.extraWords(id), func(w uint64) bool { return w != 0 })
 }
 
 func (t *Tree) sameTargets(a, b int32) bool {
-	if t.node(a).low != t.node(b).low {
+	if t.node(a).lowTargets != t.node(b).lowTargets {
 		return false
 	}
 	for w := 1; w <= max(t.stride(a), t.stride(b)); w++ {
@@ -105,7 +105,7 @@ func (t *Tree) sameTargets(a, b int32) bool {
 	return true
 }
 
-// hasOnlyTarget reports whether target alone holds node id.
+// hasOnlyTarget reports whether target is the only target of node id.
 func (t *Tree) hasOnlyTarget(id int32, target int) bool {
 	for w := 0; w <= t.stride(id); w++ {
 		want := uint64(0)
@@ -128,25 +128,25 @@ func (t *Tree) eachTarget(id int32, f func(target int)) {
 	}
 }
 
-// ensureTarget makes room for what the tree counts of target.
+// ensureTarget extends the tree's counters to target.
 func (t *Tree) ensureTarget(target int) {
-	for len(t.held) <= target {
-		t.held = append(t.held, 0)
+	for len(t.heldBytes) <= target {
+		t.heldBytes = append(t.heldBytes, 0)
 		t.counts = append(t.counts, 0)
 		t.members = append(t.members, nil)
 	}
 }
 
-// countTarget counts target into node id.
+// countTarget adds node id to target's counters.
 func (t *Tree) countTarget(id int32, target int) {
 	t.counts[target]++
 	t.memberships++
 	t.addMember(id, target)
 }
 
-// addMember writes node id into target's list. The list is what makes removal
-// cheap: it leads to target's nodes and to no others. A node that target lost
-// stays in it until half of the list is such.
+// addMember appends node id to target's list. The list makes removal cheap, because it contains
+// target's nodes and few others. A node that target no longer has stays in it until half of the
+// list is such nodes.
 func (t *Tree) addMember(id int32, target int) {
 	if len(t.members[target]) > 2*t.counts[target]+32 {
 		t.compactMembers(target)
@@ -154,8 +154,8 @@ func (t *Tree) addMember(id int32, target int) {
 	t.members[target] = append(t.members[target], id)
 }
 
-// uncountTarget counts target out of a node; its list forgets the node later, when it
-// is long for what target has.
+// uncountTarget removes a node from target's counters; the list drops the node later, when it is
+// too long for target's count.
 func (t *Tree) uncountTarget(target int) {
 	t.counts[target]--
 	t.memberships--
@@ -164,8 +164,8 @@ func (t *Tree) uncountTarget(target int) {
 	}
 }
 
-// compactMembers leaves in target's list the nodes that it has, each once: a place of a
-// node may have been given back and be target's again.
+// compactMembers reduces target's list to the nodes that target has, each once: a node's place may
+// have been freed and reused for target.
 func (t *Tree) compactMembers(target int) {
 	list := t.members[target]
 	kept := list[:0]

@@ -5,17 +5,15 @@ import (
 	"time"
 )
 
-// Tree maps prefixes to the targets that hold them. Targets are small integers
-// that the owner hands out, from 0. Memory stays under the bound given to New:
-// the oldest leaves by the tree's Order go first, those of owners (see InsertFor)
-// that have more than their share.
+// Tree maps prefixes to the targets that hold them. Targets are small integers from 0 that the
+// caller assigns. Memory stays under the bound given to NewTree: the oldest leaves by the tree's
+// Order are evicted first, those of owners (see InsertFor) above their share before others.
 //
-// Invariants: a node's targets are a non-empty subset of its parent's; a
-// node is at least as new as those of its children that have the same owner; every
-// node but the root, which is node 0, is in index by its parent and the first
-// hash of its edge, and no two children of a node begin alike; held[i] is the
-// sum of the edges that target i has and counts[i] their number; every node that
-// target i has is in members[i].
+// Invariants: a node's targets are a non-empty subset of its parent's; a node is at least as new as
+// its children of the same owner; every node but the root, which is node 0, is in index by its
+// parent and the first hash of its edge, and no two children of a node begin alike; heldBytes[i] is
+// the sum of the edges of target i and counts[i] their number; every node of target i is in
+// members[i].
 type Tree struct {
 	chunks       []*[chunkSize]node // the nodes, which name each other by number
 	extraTargets [][]uint64         // targets from 64 on, by chunk
@@ -30,18 +28,18 @@ type Tree struct {
 	order    Order
 	walked   descent
 
-	held        []int        // bytes of prefixes, by target
-	counts      []int        // nodes, by target
-	members     [][]int32    // the nodes and some that were, by target
-	memberships int          // sum of counts
-	owners      []ownerState // by owner, see owners.go
-	ownerOfNode []*[chunkSize]uint16
-	weight      int     // sum of the owners'
-	active      int     // owners with a node that were not released
-	released    []int32 // those that were
-	heaviest    int     // the owner that gave up a leaf last
-	inserting   int     // the owner of the insert at hand
-	protected   int32   // the end of what it inserted
+	heldBytes      []int        // bytes of prefixes, by target
+	counts         []int        // nodes, by target
+	members        [][]int32    // the nodes and some that were, by target
+	memberships    int          // sum of counts
+	owners         []ownerState // by owner, see owners.go
+	ownerOfNode    []*[chunkSize]uint16
+	weight         int     // sum of the owners'
+	active         int     // owners with a node that were not released
+	released       []int32 // those that were
+	heaviest       int     // the owner that gave up a leaf last
+	insertingOwner int     // the owner of the insert at hand
+	protectedNode  int32   // the end of what it inserted
 
 	scratch []uint64 // of grow and mergeChild
 	moved   func(owner int32, at uint32)
@@ -79,8 +77,8 @@ func (t *Tree) Nodes() int { return t.count }
 // Held returns how many bytes of prefixes the target holds; a part that several prefixes share
 // counts once.
 func (t *Tree) Held(target int) int {
-	if target < len(t.held) {
-		return t.held[target]
+	if target < len(t.heldBytes) {
+		return t.heldBytes[target]
 	}
 	return 0
 }
@@ -123,8 +121,8 @@ func (t *Tree) Match(key Key, out []int) (found Found) {
 	return found
 }
 
-// latest is the target that was sent node id, or the end of the walked path
-// where id is none, last; -1 if it does not hold it any more.
+// latest returns the target that was last sent node id, or the end of the walked path if id is
+// none; -1 if that target no longer holds it.
 func (t *Tree) latest(id int32) int {
 	if id == none {
 		id = t.walked.end()
@@ -154,15 +152,13 @@ func (t *Tree) writeDepths(id, next int32, depth int, out []int) {
 // Insert records that target holds key, and evicts the oldest leaves if the tree exceeds its bound.
 func (t *Tree) Insert(key Key, target int) { t.insert(0, key, target, 0, false) }
 
-// InsertAnswer is Insert for a prompt together with its answer: the point where
-// key ends is marked as the end of an answer of a session that began at start,
-// by the owner's clock. A later mark on the same point replaces the earlier,
-// whichever start is later.
+// InsertAnswer is Insert for a prompt together with its answer: the end of key is marked as the end
+// of an answer of a session that began at start, by the owner's clock. A later mark at the same
+// point replaces the earlier one, whichever start is later.
 //
-// A mark lives as long as its node. That node is not joined with the one below
-// it, even if an answer ends there too: of two answers of one conversation the
-// upper is where a second continuation of it would branch off. So a mark costs
-// one node, which counts towards the bound.
+// A mark lives as long as its node. That node is not joined with the one below it, even if an
+// answer ends there too: of two answers of one conversation, a second continuation would branch off
+// at the upper one. So a mark costs one node, which counts towards the bound.
 func (t *Tree) InsertAnswer(key Key, target int, start time.Duration) {
 	t.insert(0, key, target, start, true)
 }
@@ -187,7 +183,7 @@ func (t *Tree) insert(owner int, key Key, target int, start time.Duration, answe
 			t.makeNewest(t.walked.path[i])
 		}
 	}
-	t.protected = t.walked.end()
+	t.protectedNode = t.walked.end()
 	t.evict()
 	t.edges.compact(t.moved)
 }
@@ -198,7 +194,7 @@ func (t *Tree) insertNodes(key Key, target int) (changed bool) {
 	t.descend(key)
 	d := &t.walked
 	if d.tip != none {
-		d.push(t.split(d.tip, d.depth-d.above))
+		d.push(t.split(d.tip, d.depth-d.pathDepth))
 	}
 	// Whoever has a node has those above it.
 	for i := len(d.path) - 1; i >= 0 && t.addTarget(d.path[i], target); i-- {
@@ -218,7 +214,7 @@ func (t *Tree) extend(rest []uint64, target int) {
 	if at := d.end(); t.canGrow(at, target) {
 		k := min(len(rest), maxEdge-int(t.node(at).length))
 		t.growEdge(at, rest[:k])
-		t.held[target] += k * BlockBytes
+		t.heldBytes[target] += k * BlockBytes
 		rest = rest[k:]
 	}
 	for len(rest) > 0 {
@@ -240,7 +236,7 @@ func (t *Tree) RemoveTarget(target int) {
 		t.unsetTarget(id, target)
 	}
 	t.memberships -= t.counts[target]
-	t.held[target], t.counts[target], t.members[target] = 0, 0, nil
+	t.heldBytes[target], t.counts[target], t.members[target] = 0, 0, nil
 	for _, id := range list {
 		t.prune(id)
 	}
@@ -253,9 +249,8 @@ func (t *Tree) RemoveTarget(target int) {
 	t.edges.compact(t.moved)
 }
 
-// prune removes node id if nobody holds it, and what that leaves above it of
-// the kind. Of such nodes the last child takes its parents with it, so it does
-// not matter in which order they are pruned.
+// prune removes node id if no target holds it, and then its ancestors without targets. The last
+// child of such nodes removes its parents too, so the order of pruning does not matter.
 func (t *Tree) prune(id int32) {
 	for id != 0 && t.node(id).parent != unused && t.node(id).child == none && t.hasNoTargets(id) {
 		parent := t.node(id).parent

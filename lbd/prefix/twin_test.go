@@ -147,7 +147,7 @@ func (r *trial) step(o operation) {
 	}
 	o.doDumb(r.dumb)
 	check(r.t, r.tree)
-	if a, b := r.tree, r.forgetful; a.Bytes() != b.Bytes() || a.Nodes() != b.Nodes() || !slices.Equal(a.held, b.held) {
+	if a, b := r.tree, r.forgetful; a.Bytes() != b.Bytes() || a.Nodes() != b.Nodes() || !slices.Equal(a.heldBytes, b.heldBytes) {
 		r.t.Fatalf("%v: %d bytes in %d nodes, from the root %d in %d", o, a.Bytes(), a.Nodes(), b.Bytes(), b.Nodes())
 	}
 	switch o.kind {

@@ -14,7 +14,7 @@ import (
 	"skyserve/lbd/core"
 )
 
-// wholeAnswer is what an engine sends when it is asked for a page.
+// wholeAnswer is an engine's complete response to a request for a page.
 func wholeAnswer(page []byte) []byte {
 	return append([]byte("HTTP/1.1 200 OK\r\nServer: uvicorn\r\nContent-Type: text/plain\r\nContent-Length: "+strconv.Itoa(len(page))+"\r\n\r\n"), page...)
 }
@@ -63,7 +63,7 @@ func probed(tb testing.TB, size int) *watch {
 	p := New(Options{Sink: func(core.Event) {}})
 	cfg := service.ReplicaConfig{ID: "r", URL: "http://" + l.Addr().String(), Model: "m", Kind: service.EngineVLLM}
 	w := &watch{
-		prober: p, asked: cfg, model: cfg.Model, kind: cfg.Kind, source: newSource(cfg, p.opts), ids: []string{cfg.ID}, ranks: make([]Figures, 1),
+		prober: p, config: cfg, model: cfg.Model, kind: cfg.Kind, source: newSource(cfg, p.opts), ids: []string{cfg.ID}, ranks: make([]Figures, 1),
 	}
 	tb.Cleanup(func() {
 		w.source.close()
@@ -74,7 +74,7 @@ func probed(tb testing.TB, size int) *watch {
 	return w
 }
 
-// probeOnce probes and fails unless the engine told what it has.
+// probeOnce probes once and fails unless the engine reported its figures.
 func probeOnce(ctx context.Context, tb testing.TB, w *watch) {
 	w.probe(ctx)
 	w.source.release()

@@ -8,13 +8,13 @@ import (
 	"time"
 )
 
-// groupSize is how many replicas are probed at the same moment. That a process
-// wakes up costs more than what it then does: one by one, hundreds of probes take
-// half as much processor time again. Groups twice as large save little more, and
-// this one keeps a single core busy for no more than a millisecond or two.
+// groupSize is how many replicas are probed at the same moment. Waking up a process costs more than
+// a probe: probed one by one, hundreds of replicas need 1.5 times the processor time. Groups of
+// twice this size save little more, and this size keeps a single core busy for no more than a
+// millisecond or two.
 const groupSize = 64
 
-// group is replicas that are probed at the same moment. The lock of its Prober guards it.
+// group is a set of replicas that are probed at the same moment. Its Prober's lock guards it.
 type group struct {
 	prober  *Prober
 	watches []*watch
@@ -22,8 +22,8 @@ type group struct {
 	jitter  *rand.Rand // of run, once that has begun
 }
 
-// join puts a watch into the first group that has room; p.mu is held.
-func (p *Prober) join(w *watch) {
+// joinGroup adds a watch to the first group with capacity; p.mu must be held.
+func (p *Prober) joinGroup(w *watch) {
 	i := slices.IndexFunc(p.groups, func(g *group) bool { return len(g.watches) < groupSize })
 	if i < 0 {
 		i = len(p.groups)
@@ -38,15 +38,15 @@ func (p *Prober) join(w *watch) {
 	w.group.watches = append(w.group.watches, w)
 }
 
-// firstTick spreads the groups over the interval: the multiples of the golden
-// section keep away from each other, however many there are.
+// firstTick spreads the groups over the interval: multiples of the golden ratio stay apart for any
+// number of groups.
 func firstTick(group int, interval time.Duration) time.Duration {
 	_, phase := math.Modf(float64(group) / math.Phi)
 	return time.Duration((1 - phase) * float64(interval))
 }
 
-// part takes a watch out of its group; p.mu is held.
-func (p *Prober) part(w *watch) {
+// leaveGroup removes a watch from its group; p.mu must be held.
+func (p *Prober) leaveGroup(w *watch) {
 	g := w.group
 	g.watches = slices.DeleteFunc(g.watches, func(o *watch) bool { return o == w })
 	if len(g.watches) == 0 {
@@ -55,7 +55,7 @@ func (p *Prober) part(w *watch) {
 	}
 }
 
-// run tells the watches when it is time for a probe, until ctx ends.
+// run ticks the watches at each interval until ctx ends.
 func (g *group) run(ctx context.Context, first time.Duration) {
 	timer := time.NewTimer(first)
 	defer timer.Stop()
@@ -66,13 +66,12 @@ func (g *group) run(ctx context.Context, first time.Duration) {
 		case <-timer.C:
 		}
 		timer.Reset(jittered(g.prober.opts.Interval, g.jitter))
-		g.fire()
+		g.tickAll()
 	}
 }
 
-// fire tells all that it is time for a probe. What is still at its last one has
-// missed it.
-func (g *group) fire() {
+// tickAll sends a tick to all watches. A watch that already has one pending skips this one.
+func (g *group) tickAll() {
 	g.prober.mu.Lock()
 	defer g.prober.mu.Unlock()
 	for _, w := range g.watches {
@@ -83,7 +82,7 @@ func (g *group) fire() {
 	}
 }
 
-// jittered is an interval give or take a tenth.
+// jittered returns an interval changed at random by up to a tenth.
 func jittered(interval time.Duration, by *rand.Rand) time.Duration {
 	return interval + time.Duration((2*by.Float64()-1)*jitterShare*float64(interval))
 }

@@ -59,7 +59,7 @@ func TestReplicasAreProbedTogether(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		wantTogether(t, m.drain(), replicas, 3)
 
-		// Those that stop leave the others where they are, and room for new ones.
+		// Stopped watches leave the others in place, and capacity for new ones.
 		for i := range replicas - 1 {
 			p.Stop(fmt.Sprint(i))
 		}

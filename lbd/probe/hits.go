@@ -13,11 +13,11 @@ const (
 	hitStep = time.Second
 )
 
-// hitWindow turns an engine's ever-growing counters into a rate of late.
+// hitWindow converts an engine's cumulative counters to a recent rate.
 type hitWindow struct {
-	samples []hitSample // oldest first, a step apart
-	last    hitSample
-	own     policy.Maybe[float64] // what the engine itself calls its hit rate
+	samples    []hitSample // oldest first, a step apart
+	last       hitSample
+	engineRate policy.Maybe[float64] // the engine's own hit rate
 }
 
 type hitSample struct {
@@ -25,16 +25,16 @@ type hitSample struct {
 	hits, queries float64
 }
 
-// add takes a page's figures into the window.
+// add adds a page's figures to the window.
 func (h *hitWindow) add(now time.Time, f Figures) {
-	h.own = f.HitRate
+	h.engineRate = f.HitRate
 	if !f.HitTokens.Known || !f.QueryTokens.Known {
 		h.samples = h.samples[:0]
 		return
 	}
 	s := hitSample{at: now, hits: f.HitTokens.Value, queries: f.QueryTokens.Value}
 	if s.hits < h.last.hits || s.queries < h.last.queries {
-		h.samples = h.samples[:0] // the engine started over
+		h.samples = h.samples[:0] // the engine restarted
 	}
 	h.last = s
 	n := len(h.samples)
@@ -49,11 +49,10 @@ func (h *hitWindow) add(now time.Time, f Figures) {
 	h.samples = append(h.samples, s)
 }
 
-// rate is the share of prompt tokens that came from the cache; unknown while no
-// prompt came.
+// rate returns the share of prompt tokens that came from the cache; unknown without prompts.
 func (h *hitWindow) rate() policy.Maybe[float64] {
 	if len(h.samples) == 0 {
-		return h.own
+		return h.engineRate
 	}
 	queries := h.last.queries - h.samples[0].queries
 	if queries <= 0 {

@@ -9,10 +9,10 @@ import (
 	"skyserve/lbd/policy"
 )
 
-// Figures is what an engine's metrics page says. What the page does not hold,
-// or holds as something other than a sensible number, is unknown.
+// Figures are the figures of an engine's metrics page. A figure that is missing or implausible is
+// unknown.
 type Figures struct {
-	// Pending and Running count requests: waiting outside, and in, the running batch.
+	// Pending and Running count requests: waiting for the running batch, and in it.
 	Pending policy.Maybe[int]
 	Running policy.Maybe[int]
 	// KV is the used share of KV memory, 0..1.
@@ -34,11 +34,11 @@ const (
 	pageHits
 	pageQueries
 	pageHitRate
-	pageFigures
+	pageCount
 	pageNone = -1
 )
 
-// figureOf tells which figure a metric is.
+// figureOf returns the index of a metric's figure, or pageNone.
 func figureOf(name []byte) int {
 	switch string(name) {
 	case "vllm:num_requests_waiting", "sglang:num_queue_reqs":
@@ -59,53 +59,52 @@ func figureOf(name []byte) int {
 	return pageNone
 }
 
-// series gathers the series of one figure, one a data-parallel rank.
+// series sums the series of one figure, one per data-parallel rank.
 type series struct {
-	sum float64
-	n   int
-	bad bool // a rank's value made no sense, so the whole is unknown
+	sum     float64
+	n       int
+	invalid bool // a rank's value is implausible, so the figure is unknown
 }
 
 func (s *series) add(v float64, ok bool) {
 	s.sum += v
 	s.n++
-	s.bad = s.bad || !ok
+	s.invalid = s.invalid || !ok
 }
 
-// maxCount bounds what is believed of a count: no engine holds a billion requests.
+// maxCount bounds a plausible count: no engine has a billion requests.
 const maxCount = 1e9
 
 func (s *series) count() policy.Maybe[int] {
-	if s.n == 0 || s.bad || s.sum < 0 || s.sum > maxCount {
+	if s.n == 0 || s.invalid || s.sum < 0 || s.sum > maxCount {
 		return policy.Maybe[int]{}
 	}
 	return policy.Known(int(s.sum))
 }
 
 func (s *series) total() policy.Maybe[float64] {
-	if s.n == 0 || s.bad || s.sum < 0 {
+	if s.n == 0 || s.invalid || s.sum < 0 {
 		return policy.Maybe[float64]{}
 	}
 	return policy.Known(s.sum)
 }
 
-// slack is how far above 1 rounding can carry a share.
-const slack = 0.01
+// shareTolerance is how far rounding can raise a share above 1.
+const shareTolerance = 0.01
 
-// share is the mean over the ranks.
+// share returns the mean of the ranks.
 func (s *series) share() policy.Maybe[float64] {
-	if s.n == 0 || s.bad {
+	if s.n == 0 || s.invalid {
 		return policy.Maybe[float64]{}
 	}
 	mean := s.sum / float64(s.n)
-	if mean < 0 || mean > 1+slack {
+	if mean < 0 || mean > 1+shareTolerance {
 		return policy.Maybe[float64]{}
 	}
 	return policy.Known(min(mean, 1))
 }
 
-// KindOf tells by a metrics page which engine wrote it: vllm, sglang, or empty
-// where it says nothing of that.
+// KindOf returns the engine that wrote a metrics page: vllm, sglang, or empty if unknown.
 func KindOf(page []byte) service.EngineKind {
 	switch {
 	case bytes.Contains(page, []byte("\nvllm:")) || bytes.HasPrefix(page, []byte("vllm:")):
@@ -116,17 +115,17 @@ func KindOf(page []byte) service.EngineKind {
 	return ""
 }
 
-// Parse reads a metrics page in Prometheus' text format, in place and without
-// allocating. Counts of several series (data-parallel ranks) are summed, shares
-// averaged; one series that makes no sense makes its figure unknown.
+// Parse parses a metrics page in Prometheus' text format, in place and without allocating. Counts
+// of several series (data-parallel ranks) are summed, shares averaged; one implausible series makes
+// its figure unknown.
 func Parse(page []byte) Figures {
 	var all [1]figures
 	parsePage(page, all[:], false)
 	return all[0].read()
 }
 
-// ParseRanks reads a metrics page into the figures of each data-parallel rank.
-// What the page does not tell by rank, or tells of others, is left out.
+// ParseRanks parses a metrics page into the figures of each data-parallel rank. Figures without a
+// rank, or of other ranks, are ignored.
 func ParseRanks(page []byte, ranks []Figures) {
 	all := make([]figures, len(ranks))
 	parsePage(page, all, true)
@@ -135,11 +134,10 @@ func ParseRanks(page []byte, ranks []Figures) {
 	}
 }
 
-// figures gathers what a page says.
-type figures [pageFigures]series
+// figures accumulates the series of a page.
+type figures [pageCount]series
 
-// parsePage reads a page into one set of figures, or, by rank, into that of
-// each.
+// parsePage parses a page into one set of figures or, if byRank, into one set per rank.
 func parsePage(page []byte, all []figures, byRank bool) {
 	for len(page) > 0 {
 		line := page
@@ -157,20 +155,20 @@ func parsePage(page []byte, all []figures, byRank bool) {
 }
 
 var (
-	typeWord      = []byte("# TYPE ")
-	histogramWord = []byte(" histogram")
+	typePrefix      = []byte("# TYPE ")
+	histogramSuffix = []byte(" histogram")
 )
 
-// histogramSize is how much of page, which begins behind a comment, is samples of
-// the histogram that the comment announces; 0 where it announces none. Histograms
-// make up nearly all of a page and hold no figure. As the samples of a metric are
-// in one piece, those up to the next comment are all of it if the last one is.
+// histogramSize returns how many bytes at the start of page, which follows a comment, are samples
+// of the histogram that the comment announces; 0 if it announces none. Histograms make up nearly
+// all of a page and contain no figure. The samples of a metric are contiguous, so if the last
+// sample before the next comment belongs to the histogram, all of them do.
 func histogramSize(comment, page []byte) int {
-	name, ok := bytes.CutSuffix(comment, histogramWord)
+	name, ok := bytes.CutSuffix(comment, histogramSuffix)
 	if !ok {
 		return 0
 	}
-	if name, ok = bytes.CutPrefix(name, typeWord); !ok {
+	if name, ok = bytes.CutPrefix(name, typePrefix); !ok {
 		return 0
 	}
 	samples := bytes.TrimRight(page[:nextComment(page)], "\n")
@@ -181,8 +179,7 @@ func histogramSize(comment, page []byte) int {
 	return len(samples)
 }
 
-// nextComment is where the next line that is a comment begins, at the end where
-// there is none.
+// nextComment returns the start of the next comment line, or the end of page if there is none.
 func nextComment(page []byte) int {
 	for at := 0; ; at++ {
 		i := bytes.IndexByte(page[at:], '#')
@@ -195,7 +192,7 @@ func nextComment(page []byte) int {
 	}
 }
 
-// read is what the series gathered say.
+// read returns the figures of the accumulated series.
 func (all *figures) read() Figures {
 	f := Figures{
 		Pending: all[pagePending].count(), Running: all[pageRunning].count(),
@@ -209,8 +206,8 @@ func (all *figures) read() Figures {
 	return f
 }
 
-// mayTell is false for nearly all of the lines that hold no figure, at a glance.
-func mayTell(line []byte) bool {
+// mayHoldFigure is a quick check that returns false for nearly all lines without a figure.
+func mayHoldFigure(line []byte) bool {
 	const vllm, sglang = len("vllm:"), len("sglang:")
 	switch {
 	case len(line) <= sglang:
@@ -225,10 +222,10 @@ func mayTell(line []byte) bool {
 	return false
 }
 
-// parseLine adds a sample line's value to its series; comments, other metrics
-// and what is no sample are passed over.
+// parseLine adds a sample line's value to its series; it ignores comments, other metrics and
+// invalid lines.
 func parseLine(line []byte, all []figures, byRank bool) {
-	if !mayTell(line) {
+	if !mayHoldFigure(line) {
 		return
 	}
 	end := 0
@@ -245,7 +242,7 @@ func parseLine(line []byte, all []figures, byRank bool) {
 	}
 	if len(rest) > 0 && rest[0] == '{' {
 		size := labelsSize(rest)
-		if partial(rest[:size]) {
+		if isPerPriority(rest[:size]) {
 			return
 		}
 		if byRank {
@@ -258,8 +255,8 @@ func parseLine(line []byte, all []figures, byRank bool) {
 	}
 }
 
-// labelsSize is the length of the label set that b begins with, braces
-// included; all of b when it does not end.
+// labelsSize returns the length of the label set at the start of b, including braces; all of b if
+// the set is not closed.
 func labelsSize(b []byte) int {
 	quoted := false
 	for i := 0; i < len(b); i++ {
@@ -279,11 +276,11 @@ func labelsSize(b []byte) int {
 	return len(b)
 }
 
-// rankLabels is how a series names its data-parallel rank: vLLM's label and
-// SGLang's, first in the set or later.
+// rankLabels are the labels of a data-parallel rank, vLLM's and SGLang's, as the first label or a
+// later one.
 var rankLabels = [][]byte{[]byte(`{engine="`), []byte(`,engine="`), []byte(`{dp_rank="`), []byte(`,dp_rank="`)}
 
-// rankOf is the rank, below n, that a label set names, or -1.
+// rankOf returns the rank, below n, in a label set, or -1.
 func rankOf(labels []byte, n int) int {
 	for _, label := range rankLabels {
 		i := bytes.Index(labels, label)
@@ -304,9 +301,9 @@ var (
 	priorityLater = []byte(`,priority="`)
 )
 
-// partial says whether a series counts only the requests of one priority.
-// SGLang exports those beside the total, whose priority is empty.
-func partial(labels []byte) bool {
+// isPerPriority reports whether a series counts only the requests of one priority. SGLang exports
+// those beside the total, whose priority is empty.
+func isPerPriority(labels []byte) bool {
 	i := bytes.Index(labels, priorityFirst)
 	if i < 0 {
 		i = bytes.Index(labels, priorityLater)
@@ -318,16 +315,16 @@ func partial(labels []byte) bool {
 	return after < len(labels) && labels[after] != '"'
 }
 
-// maxNumber bounds the digits of a number; float64 needs at most 24.
-const maxNumber = 32
+// maxNumberBytes bounds the digits of a number; float64 needs at most 24.
+const maxNumberBytes = 32
 
-// parseValue reads the first word of b as a finite number.
+// parseValue parses the first word of b as a finite number.
 func parseValue(b []byte) (v float64, ok bool) {
 	b = bytes.TrimLeft(b, " \t")
 	if i := bytes.IndexAny(b, " \t\r"); i >= 0 {
 		b = b[:i]
 	}
-	if len(b) == 0 || len(b) > maxNumber {
+	if len(b) == 0 || len(b) > maxNumberBytes {
 		return 0, false
 	}
 	v, err := strconv.ParseFloat(string(b), 64)

@@ -157,7 +157,7 @@ func FuzzParse(f *testing.F) {
 				t.Errorf("%s: %+v", name, s)
 			}
 		}
-		// What stands on a line of its own changes nothing but itself.
+		// A separate line affects only its own figure.
 		more := append(append([]byte("# a comment\nother 1\n"), page...), "\n# a comment\nother 2\n"...)
 		if again := Parse(more); again != got {
 			t.Errorf("with other lines around: %+v, without: %+v", again, got)

@@ -20,11 +20,11 @@ import (
 
 // Defaults and bounds, with reasons.
 const (
-	defaultInterval = 100 * time.Millisecond // ten looks a second: a prefill of an L4 lasts about as long
-	defaultTimeout  = time.Second            // the core calls a replica lost after a second of silence
-	aliveEvery      = time.Second            // engines without metrics: /health tells nothing but life
-	suspicionTime   = time.Second            // how long probes ask for /health after a failure: ten probes
-	healthTimeout   = 250 * time.Millisecond // SGLang's /health generates a token, which takes over a second: the core must hear of it meanwhile
+	defaultInterval = 100 * time.Millisecond // ten probes a second: a prefill on an L4 lasts about as long
+	defaultTimeout  = time.Second            // the core marks a replica lost after a second without reports
+	aliveInterval   = time.Second            // engines without metrics: /health reports no load
+	suspicionTime   = time.Second            // how long probes request /health after a failure: ten probes
+	healthTimeout   = 250 * time.Millisecond // SGLang's /health generates a token, which may take over a second: the core needs reports meanwhile
 	maxBackoff      = time.Second            // a replica that comes back is used within a second
 	dialTimeout     = time.Second            // part of the timeout above
 	jitterShare     = 0.1                    // spreads the probes of many replicas and balancers
@@ -92,30 +92,30 @@ func (p *Prober) Start(cfg service.ReplicaConfig) {
 		return
 	}
 	if w := p.watches[cfg.ID]; w != nil {
-		if w.asked.URL == cfg.URL && w.asked.MTLS == cfg.MTLS && w.asked.Model == cfg.Model && w.asked.Ranks() == cfg.Ranks() {
+		if w.config.URL == cfg.URL && w.config.MTLS == cfg.MTLS && w.config.Model == cfg.Model && w.config.Ranks() == cfg.Ranks() {
 			return
 		}
-		p.end(w)
+		p.stopWatch(w)
 	}
 	ctx, stop := context.WithCancel(p.ctx)
 	w := &watch{
-		prober: p, asked: cfg, stop: stop,
+		prober: p, config: cfg, stop: stop,
 		jitter: rand.New(rand.NewPCG(p.opts.Seed, seedOf(cfg.ID))),
 		status: ReplicaStatus{Replica: cfg, Reason: "no answer yet"}, tick: make(chan struct{}, 1),
 	}
 	p.watches[cfg.ID] = w
-	p.join(w)
+	p.joinGroup(w)
 	p.wg.Go(func() { w.run(ctx) })
 }
 
-// end stops probing a replica; p.mu must be held.
-func (p *Prober) end(w *watch) {
+// stopWatch stops probing a replica; p.mu must be held.
+func (p *Prober) stopWatch(w *watch) {
 	w.stop()
-	p.part(w)
-	delete(p.watches, w.asked.ID)
+	p.leaveGroup(w)
+	delete(p.watches, w.config.ID)
 }
 
-// seedOf gives every replica its own stream of jitter.
+// seedOf returns a different jitter seed for every replica.
 func seedOf(id string) uint64 {
 	h := fnv.New64a()
 	_, _ = h.Write([]byte(id))
@@ -138,7 +138,7 @@ func (p *Prober) Stop(id string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if w := p.watches[id]; w != nil {
-		p.end(w)
+		p.stopWatch(w)
 	}
 }
 
@@ -153,12 +153,12 @@ func (p *Prober) Close() {
 
 // ReplicaStatus is the state of one replica beyond what the core keeps.
 type ReplicaStatus struct {
-	// Replica is as it was started, with the model that it told.
+	// Replica is the configuration at the start, with the identified model and kind.
 	Replica service.ReplicaConfig
 	Ready   bool
 	// Answered: its model was served at least once.
 	Answered bool
-	// Reason says why it is not ready.
+	// Reason is why it is not ready.
 	Reason string
 	// HitRate is the share of prompt tokens that the engine took from its prefix cache over the last
 	// minute, according to its own metrics.
@@ -175,7 +175,7 @@ func (p *Prober) Status() []ReplicaStatus {
 	p.mu.Unlock()
 	all := make([]ReplicaStatus, len(watches))
 	for i, w := range watches {
-		all[i] = w.current()
+		all[i] = w.currentStatus()
 	}
 	slices.SortFunc(all, func(a, b ReplicaStatus) int { return cmp.Compare(a.Replica.ID, b.Replica.ID) })
 	return all

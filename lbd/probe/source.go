@@ -12,27 +12,27 @@ import (
 	"skyserve/lbd/wire"
 )
 
-// source is where a replica's pages come from.
+// source fetches a replica's pages.
 type source interface {
-	// get fetches a path by a deadline. The body is valid until release or the
-	// next get; one that is too long comes back empty.
+	// get fetches a path by a deadline. The body is valid until release or the next get; a body that is
+	// too long is returned empty.
 	get(ctx context.Context, path string, deadline time.Time) (status int, body []byte, err error)
-	// release gives the memory of the last page back.
+	// release returns the memory of the last page.
 	release()
-	// abort makes a get that is under way fail.
+	// abort makes a get in progress fail.
 	abort()
 	close()
 }
 
-// newSource keeps a connection to a replica. Redirects are not followed: an engine
-// has no reason to send its balancer elsewhere.
+// newSource returns the source of a replica, which keeps one connection. It does not follow
+// redirects: an engine has no reason to redirect its balancer.
 func newSource(cfg service.ReplicaConfig, opts Options) source {
 	url := strings.TrimRight(cfg.URL, "/")
 	if opts.Transport == nil && (cfg.MTLS || strings.HasPrefix(url, "http://")) {
 		o := wire.Options{DialTimeout: dialTimeout, Allow: opts.Allow, Direct: cfg.MTLS, TLS: opts.TLS}
-		return &kept{wire.NewPoller(o, url, maxPage)}
+		return &pollerSource{wire.NewPoller(o, url, maxPage)}
 	}
-	s := &carried{url: url, transport: opts.Transport, requests: map[string]*http.Request{}}
+	s := &transportSource{url: url, transport: opts.Transport, requests: map[string]*http.Request{}}
 	if s.transport == nil {
 		own := wire.NewTransport(wire.Options{DialTimeout: dialTimeout, MaxIdlePerHost: 1, IdleTimeout: idleTimeout, Allow: opts.Allow})
 		s.transport, s.closeIdle = own, own.CloseIdleConnections
@@ -40,10 +40,10 @@ func newSource(cfg service.ReplicaConfig, opts Options) source {
 	return s
 }
 
-// kept is a connection that carries nothing else.
-type kept struct{ poller *wire.Poller }
+// pollerSource has a connection of its own, only for probes.
+type pollerSource struct{ poller *wire.Poller }
 
-func (s *kept) get(ctx context.Context, path string, deadline time.Time) (status int, body []byte, err error) {
+func (s *pollerSource) get(ctx context.Context, path string, deadline time.Time) (status int, body []byte, err error) {
 	status, body, err = s.poller.Get(ctx, path, deadline)
 	if errors.Is(err, wire.ErrTooLong) {
 		return status, nil, nil
@@ -51,20 +51,20 @@ func (s *kept) get(ctx context.Context, path string, deadline time.Time) (status
 	return status, body, err
 }
 
-func (s *kept) release() { s.poller.Release() }
-func (s *kept) abort()   { s.poller.Abort() }
-func (s *kept) close()   { s.poller.Close() }
+func (s *pollerSource) release() { s.poller.Release() }
+func (s *pollerSource) abort()   { s.poller.Abort() }
+func (s *pollerSource) close()   { s.poller.Close() }
 
-// carried is pages by way of an http.RoundTripper.
-type carried struct {
+// transportSource fetches pages with an http.RoundTripper.
+type transportSource struct {
 	url       string
 	transport http.RoundTripper
-	closeIdle func()                   // nil where the transport is somebody else's
+	closeIdle func()                   // nil if the caller owns the transport
 	requests  map[string]*http.Request // by path
 	page      []byte
 }
 
-func (s *carried) get(ctx context.Context, path string, deadline time.Time) (status int, body []byte, err error) {
+func (s *transportSource) get(ctx context.Context, path string, deadline time.Time) (status int, body []byte, err error) {
 	ctx, cancel := context.WithDeadline(ctx, deadline)
 	defer cancel()
 	req, err := s.request(path)
@@ -82,8 +82,8 @@ func (s *carried) get(ctx context.Context, path string, deadline time.Time) (sta
 	return res.StatusCode, s.page, nil
 }
 
-// request is the request for a path, made once.
-func (s *carried) request(path string) (*http.Request, error) {
+// request returns the request for a path, created once.
+func (s *transportSource) request(path string) (*http.Request, error) {
 	if req := s.requests[path]; req != nil {
 		return req, nil
 	}
@@ -95,8 +95,8 @@ func (s *carried) request(path string) (*http.Request, error) {
 	return req, nil
 }
 
-// readPage reads a body into memory that is kept.
-func (s *carried) readPage(res *http.Response) error {
+// readPage reads a body into reused memory.
+func (s *transportSource) readPage(res *http.Response) error {
 	s.page = s.page[:0]
 	for {
 		if len(s.page) == cap(s.page) {
@@ -117,12 +117,12 @@ func (s *carried) readPage(res *http.Response) error {
 	}
 }
 
-func (s *carried) release() {}
+func (s *transportSource) release() {}
 
-// abort has nothing to do: contexts end what is under way.
-func (s *carried) abort() {}
+// abort does nothing: contexts end requests in progress.
+func (s *transportSource) abort() {}
 
-func (s *carried) close() {
+func (s *transportSource) close() {
 	if s.closeIdle != nil {
 		s.closeIdle()
 	}

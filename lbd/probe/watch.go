@@ -20,32 +20,32 @@ import (
 	"skyserve/lbd/core"
 )
 
-// watch probes one replica. Its goroutine owns everything but status.
+// watch probes one replica. Its goroutine owns all fields but status.
 type watch struct {
 	prober *Prober
-	asked  service.ReplicaConfig // as it was started
+	config service.ReplicaConfig // as passed to Start
 	stop   context.CancelFunc
 	jitter *rand.Rand
 
-	model     string             // asked.Model, or what the replica told
-	kind      service.EngineKind // asked.Kind, or what its metrics told
-	verified  bool               // the model was listed, and nothing failed since
-	noMetrics bool               // it answers /metrics with an error of ours
+	model     string             // config.Model, or the identified model
+	kind      service.EngineKind // config.Kind, or the engine identified by its metrics
+	verified  bool               // the model was listed, and no probe failed since
+	noMetrics bool               // /metrics responds with a 4xx status
 	aliveAt   time.Time
-	half      time.Duration // half of the last round trip
+	halfRTT   time.Duration // half of the last round trip
 	failures  int           // probes in a row that found it dead
 	source    source
 	hits      hitWindow
 	ids       []string    // of its ranks
-	ranks     []Figures   // of the last look; unknown without metrics
-	report    core.Report // as it was sent last
+	ranks     []Figures   // of the last probe; unknown without metrics
+	report    core.Report // the last one sent
 
-	// tick says that it is time for a probe; it holds one that came too early.
+	// tick receives when a probe is due; it buffers one tick that came during a probe.
 	tick  chan struct{}
 	group *group // see its Prober's lock
 
-	// suspectedAt is the time of the last call of Suspect in Unix nanoseconds; 0 = probes
-	// do not ask for /health.
+	// suspectedAt is the time of the last call of Suspect in Unix nanoseconds; 0 = probes do not
+	// request /health.
 	suspectedAt atomic.Int64
 
 	mu     sync.Mutex
@@ -54,11 +54,11 @@ type watch struct {
 
 // run probes until ctx ends.
 func (w *watch) run(ctx context.Context) {
-	w.model, w.kind, w.ranks = w.asked.Model, w.asked.Kind, make([]Figures, w.asked.Ranks())
+	w.model, w.kind, w.ranks = w.config.Model, w.config.Kind, make([]Figures, w.config.Ranks())
 	for i := range w.ranks {
-		w.ids = append(w.ids, w.asked.RankID(i))
+		w.ids = append(w.ids, w.config.RankID(i))
 	}
-	w.source = newSource(w.asked, w.prober.opts)
+	w.source = newSource(w.config, w.prober.opts)
 	defer w.source.close()
 	defer context.AfterFunc(ctx, w.source.abort)()
 	timer := time.NewTimer(time.Hour)
@@ -73,10 +73,10 @@ func (w *watch) run(ctx context.Context) {
 	}
 }
 
-// wait returns when the next probe is due after one that took so long, or false
-// when ctx ends.
+// wait returns true when the next probe is due after one that lasted for took, or false when ctx
+// ends.
 func (w *watch) wait(ctx context.Context, timer *time.Timer, took time.Duration) bool {
-	pause := w.pause(took)
+	pause := w.nextDelay(took)
 	if pause == 0 {
 		select {
 		case <-ctx.Done():
@@ -92,16 +92,16 @@ func (w *watch) wait(ctx context.Context, timer *time.Timer, took time.Duration)
 	case <-timer.C:
 	}
 	select {
-	case <-w.tick: // it came meanwhile
+	case <-w.tick: // it arrived meanwhile
 	default:
 	}
 	return true
 }
 
-// pause is how long to wait after a probe that took so long; 0 = until the next
-// tick. A dead replica has longer intervals, each jittered, and one that takes
-// longer than to the next tick is probed again soon after.
-func (w *watch) pause(took time.Duration) time.Duration {
+// nextDelay returns how long to wait after a probe that lasted for took; 0 = until the next tick. A
+// dead replica has longer, jittered intervals. A probe that lasts beyond the next tick is repeated
+// soon.
+func (w *watch) nextDelay(took time.Duration) time.Duration {
 	interval := w.prober.opts.Interval
 	if w.failures == 0 {
 		select {
@@ -118,33 +118,33 @@ func (w *watch) pause(took time.Duration) time.Duration {
 	return max(jittered(every, w.jitter)-took, interval/10, 1)
 }
 
-// probe looks once and reports what it found. A timeout reports nothing: the
-// core draws its conclusion from the silence.
+// probe checks the replica once and reports the result. A timeout reports nothing: the core detects
+// missing reports.
 func (w *watch) probe(ctx context.Context) {
-	report, err := w.look(ctx)
+	report, err := w.checkReplica(ctx)
 	if ctx.Err() != nil {
 		return
 	}
 	if err == nil {
 		w.failures, w.verified = 0, true
-		w.note(true, "")
-		w.send(report)
+		w.recordState(true, "")
+		w.reportRanks(report)
 		return
 	}
 	reason, silent := explain(err, w.prober.opts.Timeout)
-	w.verified, w.noMetrics, w.kind = false, false, w.asked.Kind // another engine may come
+	w.verified, w.noMetrics, w.kind = false, false, w.config.Kind // another engine may replace it
 	w.hits = hitWindow{}
-	w.note(false, reason)
+	w.recordState(false, reason)
 	if silent {
 		return
 	}
 	w.failures++
 	clear(w.ranks)
-	w.send(core.Report{Age: w.half, Reason: reason})
+	w.reportRanks(core.Report{Age: w.halfRTT, Reason: reason})
 }
 
-// look makes sure that the model answers and reads the engine's figures.
-func (w *watch) look(ctx context.Context) (core.Report, error) {
+// checkReplica verifies that the model is served and reads the engine's figures.
+func (w *watch) checkReplica(ctx context.Context) (core.Report, error) {
 	if at := w.suspectedAt.Load(); at != 0 {
 		if err := w.checkHealth(ctx, at); err != nil {
 			return core.Report{}, err
@@ -157,7 +157,7 @@ func (w *watch) look(ctx context.Context) (core.Report, error) {
 		w.aliveAt = time.Now()
 	}
 	if w.noMetrics {
-		return w.lookAlive(ctx)
+		return w.checkAlive(ctx)
 	}
 	status, page, err := w.get(ctx, "/metrics")
 	switch {
@@ -166,13 +166,13 @@ func (w *watch) look(ctx context.Context) (core.Report, error) {
 	case status/100 == 4:
 		w.noMetrics = true
 		clear(w.ranks)
-		return core.Report{Age: w.half, Ready: true}, nil
+		return core.Report{Age: w.halfRTT, Ready: true}, nil
 	case status != http.StatusOK:
 		return core.Report{}, &statusError{path: "/metrics", status: status}
 	}
 	if w.kind == "" {
 		if w.kind = KindOf(page); w.kind != "" {
-			w.learned()
+			w.reportIdentity()
 		}
 	}
 	f := Parse(page)
@@ -180,13 +180,12 @@ func (w *watch) look(ctx context.Context) (core.Report, error) {
 	if w.ranks[0] = f; len(w.ranks) > 1 {
 		ParseRanks(page, w.ranks)
 	}
-	return core.Report{Age: w.half, Ready: true}, nil
+	return core.Report{Age: w.halfRTT, Ready: true}, nil
 }
 
-// checkHealth asks for /health: vLLM serves its metrics for seconds after its engine has
-// died. It ends the checks once suspicionTime has passed since at and the answer is good,
-// and at once where /health does not answer in time: whether such a replica lives, the
-// rest of the probe tells.
+// checkHealth requests /health: vLLM serves its metrics for seconds after its engine has died. It
+// ends these checks after a good response once suspicionTime has passed since at, and at once if
+// /health does not respond in time: then the other requests of the probe decide.
 func (w *watch) checkHealth(ctx context.Context, at int64) error {
 	status, silent, err := w.health(ctx)
 	switch {
@@ -200,7 +199,7 @@ func (w *watch) checkHealth(ctx context.Context, at int64) error {
 	return nil
 }
 
-// health asks for /health. silent: there was no answer within healthTimeout.
+// health requests /health. silent: there was no response within healthTimeout.
 func (w *watch) health(ctx context.Context) (status int, silent bool, err error) {
 	timeout := min(healthTimeout, w.prober.opts.Timeout)
 	status, _, err = w.source.get(ctx, "/health", time.Now().Add(timeout))
@@ -212,10 +211,10 @@ func (w *watch) health(ctx context.Context) (status int, silent bool, err error)
 	return status, false, err
 }
 
-// lookAlive reports an engine without metrics: that it lives is asked only now
-// and then, and what it does is unknown.
-func (w *watch) lookAlive(ctx context.Context) (core.Report, error) {
-	if time.Since(w.aliveAt) >= aliveEvery {
+// checkAlive reports an engine without metrics: its health is checked every aliveInterval, and its
+// load is unknown.
+func (w *watch) checkAlive(ctx context.Context) (core.Report, error) {
+	if time.Since(w.aliveAt) >= aliveInterval {
 		status, silent, err := w.health(ctx)
 		switch {
 		case err != nil:
@@ -229,11 +228,11 @@ func (w *watch) lookAlive(ctx context.Context) (core.Report, error) {
 		}
 		w.aliveAt = time.Now()
 	}
-	return core.Report{Age: w.half, Ready: true}, nil
+	return core.Report{Age: w.halfRTT, Ready: true}, nil
 }
 
-// verify asks which models the engine serves and makes sure that the replica's
-// is one of them; it learns the model where none was given.
+// verify requests the engine's model list and checks that it contains the replica's model; if none
+// is configured, it uses the first one listed.
 func (w *watch) verify(ctx context.Context) error {
 	status, body, err := w.get(ctx, "/v1/models")
 	if err != nil {
@@ -248,19 +247,18 @@ func (w *watch) verify(ctx context.Context) error {
 		return err
 	case len(models) == 0:
 		return errors.New("no model listed")
-	case w.asked.Model != "" && !slices.Contains(models, w.asked.Model):
-		return fmt.Errorf("serves %s, not %q", shortList(models), w.asked.Model)
-	case w.asked.Model == "" && !slices.Contains(models, w.model):
+	case w.config.Model != "" && !slices.Contains(models, w.config.Model):
+		return fmt.Errorf("serves %s, not %q", shortList(models), w.config.Model)
+	case w.config.Model == "" && !slices.Contains(models, w.model):
 		w.model = models[0]
-		w.learned()
+		w.reportIdentity()
 	}
 	return nil
 }
 
-// learned tells what a replica that was started without its model or its kind
-// told of them.
-func (w *watch) learned() {
-	cfg := w.asked
+// reportIdentity reports the model and kind of a replica that was started without them.
+func (w *watch) reportIdentity() {
+	cfg := w.config
 	cfg.Model, cfg.Kind = w.model, w.kind
 	w.mu.Lock()
 	w.status.Replica = cfg
@@ -270,7 +268,7 @@ func (w *watch) learned() {
 	}
 }
 
-// modelNames reads the ids of an OpenAI model list.
+// modelNames returns the ids of an OpenAI model list.
 func modelNames(body []byte) ([]string, error) {
 	var list struct {
 		Data []struct {
@@ -289,7 +287,7 @@ func modelNames(body []byte) ([]string, error) {
 	return names, nil
 }
 
-// shortList writes the first few of a list: an engine may serve many adapters.
+// shortList formats the first few names of a list: an engine may serve many adapters.
 func shortList(names []string) string {
 	const most = 4
 	if len(names) > most {
@@ -298,19 +296,19 @@ func shortList(names []string) string {
 	return strings.Join(names, ", ")
 }
 
-// get fetches a path of the replica. The body is valid until the next get; one
-// that is too long comes back empty.
+// get fetches a path of the replica. The body is valid until the next get; a body that is too long
+// is returned empty.
 func (w *watch) get(ctx context.Context, path string) (status int, body []byte, err error) {
 	began := time.Now()
 	status, body, err = w.source.get(ctx, path, began.Add(w.prober.opts.Timeout))
 	if err == nil {
-		w.half = time.Since(began) / 2
+		w.halfRTT = time.Since(began) / 2
 	}
 	return status, body, err
 }
 
-// note keeps what was found for people to look at, and logs a change.
-func (w *watch) note(ready bool, reason string) {
+// recordState updates the status, and logs a change.
+func (w *watch) recordState(ready bool, reason string) {
 	w.mu.Lock()
 	changed := w.status.Ready != ready || w.status.Reason != reason
 	w.status.Ready, w.status.Reason = ready, reason
@@ -319,14 +317,14 @@ func (w *watch) note(ready bool, reason string) {
 	w.mu.Unlock()
 	switch {
 	case changed && ready:
-		w.prober.opts.Logger.Info("replica ready", "replica", w.asked.ID, "model", w.model)
+		w.prober.opts.Logger.Info("replica ready", "replica", w.config.ID, "model", w.model)
 	case changed:
-		w.prober.opts.Logger.Warn("replica not ready", "replica", w.asked.ID, "reason", reason)
+		w.prober.opts.Logger.Warn("replica not ready", "replica", w.config.ID, "reason", reason)
 	}
 }
 
-// send reports each rank, with the figures of the last look.
-func (w *watch) send(r core.Report) {
+// reportRanks reports each rank, with the figures of the last probe.
+func (w *watch) reportRanks(r core.Report) {
 	for i, f := range w.ranks {
 		w.report = r
 		w.report.Pending, w.report.Running, w.report.KV = f.Pending, f.Running, f.KV
@@ -334,13 +332,13 @@ func (w *watch) send(r core.Report) {
 	}
 }
 
-func (w *watch) current() ReplicaStatus {
+func (w *watch) currentStatus() ReplicaStatus {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.status
 }
 
-// statusError is an answer that a living engine would not give.
+// statusError is a response that a healthy engine would not send.
 type statusError struct {
 	path   string
 	status int
@@ -350,7 +348,7 @@ func (e *statusError) Error() string {
 	return fmt.Sprintf("answers GET %s with %d %s", e.path, e.status, http.StatusText(e.status))
 }
 
-// explain says in few words what went wrong, and whether it was silence.
+// explain returns a short reason for an error, and whether the error is a timeout.
 func explain(err error, timeout time.Duration) (reason string, silent bool) {
 	var ne net.Error
 	if errors.Is(err, context.DeadlineExceeded) || (errors.As(err, &ne) && ne.Timeout()) {

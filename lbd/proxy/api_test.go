@@ -80,24 +80,24 @@ func TestMalformedBodies(t *testing.T) {
 	b := start(t, testOptions(t))
 	b.attach("us-0", engine(t, whole(plainReply)))
 	for body, found := range map[string]string{
-		"":                            "byte 0 (line 1, column 1): want '{', found the end of the body",
-		"[]":                          "byte 0 (line 1, column 1): want '{', found '['",
-		"{\"model\":\n  \"x\",}":      "byte 16 (line 2, column 7): want a key in quotes, found '}'",
-		`{"model":"x" "a":1}`:         "byte 13 (line 1, column 14): want ',' or '}', found '\"'",
-		`{"model":"x`:                 "byte 11 (line 1, column 12): want '\"' at the end of a string, found the end of the body",
-		`{"model":tru}`:               "byte 12 (line 1, column 13): want true, found '}'",
-		`{"a":01}`:                    "byte 6 (line 1, column 7): want ',' or '}', found '1'",
-		`{"a":1.}`:                    "byte 7 (line 1, column 8): want a digit, found '}'",
-		`{"a":1e+}`:                   "byte 8 (line 1, column 9): want a digit, found '}'",
-		`{"a":-}`:                     "byte 6 (line 1, column 7): want a digit, found '}'",
-		`{"a":"\x"}`:                  "byte 7 (line 1, column 8): want one of \"\\/bfnrtu after a backslash, found 'x'",
-		`{"a":"\u12g4"}`:              "byte 10 (line 1, column 11): want four hexadecimal digits, found 'g'",
-		"{\"a\":\"\n\"}":              `byte 6 (line 1, column 7): want no control character in a string, found '\n'`,
-		`{"a" 1}`:                     "byte 5 (line 1, column 6): want ':' after a key, found '1'",
-		`{"a":[1 2]}`:                 "byte 8 (line 1, column 9): want ',' or ']', found '2'",
-		`{"a":1} x`:                   "byte 8 (line 1, column 9): want nothing after the object, found 'x'",
-		"{\"a\":\xff}":                "byte 5 (line 1, column 6): want UTF-8, found byte 0xff",
-		strings.Repeat(`{"a":`, 1000): "want less than 256 levels of brackets, found '{'",
+		"":                            "byte 0 (line 1, column 1): expected '{', got the end of the body",
+		"[]":                          "byte 0 (line 1, column 1): expected '{', got '['",
+		"{\"model\":\n  \"x\",}":      "byte 16 (line 2, column 7): expected a key in quotes, got '}'",
+		`{"model":"x" "a":1}`:         "byte 13 (line 1, column 14): expected ',' or '}', got '\"'",
+		`{"model":"x`:                 "byte 11 (line 1, column 12): expected '\"' at the end of a string, got the end of the body",
+		`{"model":tru}`:               "byte 12 (line 1, column 13): expected true, got '}'",
+		`{"a":01}`:                    "byte 6 (line 1, column 7): expected ',' or '}', got '1'",
+		`{"a":1.}`:                    "byte 7 (line 1, column 8): expected a digit, got '}'",
+		`{"a":1e+}`:                   "byte 8 (line 1, column 9): expected a digit, got '}'",
+		`{"a":-}`:                     "byte 6 (line 1, column 7): expected a digit, got '}'",
+		`{"a":"\x"}`:                  "byte 7 (line 1, column 8): expected one of \"\\/bfnrtu after a backslash, got 'x'",
+		`{"a":"\u12g4"}`:              "byte 10 (line 1, column 11): expected four hexadecimal digits, got 'g'",
+		"{\"a\":\"\n\"}":              `byte 6 (line 1, column 7): expected no control character in a string, got '\n'`,
+		`{"a" 1}`:                     "byte 5 (line 1, column 6): expected ':' after a key, got '1'",
+		`{"a":[1 2]}`:                 "byte 8 (line 1, column 9): expected ',' or ']', got '2'",
+		`{"a":1} x`:                   "byte 8 (line 1, column 9): expected nothing after the object, got 'x'",
+		"{\"a\":\xff}":                "byte 5 (line 1, column 6): expected UTF-8, got byte 0xff",
+		strings.Repeat(`{"a":`, 1000): "expected less than 256 levels of brackets, got '{'",
 	} {
 		got := expect(t, b.post(chatPath, body), http.StatusBadRequest, "invalid_json")
 		if message, _, _ := apiErrorOf(t, got); !strings.HasSuffix(message, found) {
@@ -112,7 +112,7 @@ func TestMalformedBodies(t *testing.T) {
 func TestUnknownModels(t *testing.T) {
 	b := start(t, testOptions(t))
 	for body, found := range map[string]string{
-		`{"messages":[]}`: "found nothing", `{"model":7}`: `found "7"`, `{"model":null}`: `found "null"`,
+		`{"messages":[]}`: "got nothing", `{"model":7}`: `got "7"`, `{"model":null}`: `got "null"`,
 		`{"model":"gpt-9"}`: `"gpt-9" does not exist`, `{"model":"Chat-Small"}`: "does not exist",
 	} {
 		got := expect(t, b.post(chatPath, body), http.StatusNotFound, "model_not_found")

@@ -35,7 +35,7 @@ func (b *bucket) set(limit int64, now time.Duration) {
 		b.level = limit * partsPerToken
 	}
 	b.limit, b.text = limit, strconv.FormatInt(limit, 10)
-	b.bound()
+	b.clampLevel()
 }
 
 func (b *bucket) capacity() int64 { return b.limit * partsPerToken }
@@ -75,19 +75,19 @@ func (b *bucket) take(n int64, now time.Duration) (wait time.Duration, never, ok
 	return 0, false, true
 }
 
-// give returns n tokens, up to the capacity; a negative n takes them even if the level becomes
+// giveBack returns n tokens, up to the capacity; a negative n takes them even if the level becomes
 // negative.
-func (b *bucket) give(n int64, now time.Duration) {
+func (b *bucket) giveBack(n int64, now time.Duration) {
 	if b.limit == 0 {
 		return
 	}
 	b.fill(now)
 	b.level += max(min(n, maxChange), -maxChange) * partsPerToken
-	b.bound()
+	b.clampLevel()
 }
 
-// bound keeps the level within the capacity and maxDebt.
-func (b *bucket) bound() { b.level = max(min(b.level, b.capacity()), -maxDebt*b.limit) }
+// clampLevel keeps the level within the capacity and maxDebt.
+func (b *bucket) clampLevel() { b.level = max(min(b.level, b.capacity()), -maxDebt*b.limit) }
 
 // timeFor returns how long the bucket takes to gain a number of parts.
 func (b *bucket) timeFor(parts int64) time.Duration {

@@ -60,7 +60,7 @@ func TestBucketMatchesReference(t *testing.T) {
 				}
 			} else {
 				n *= rapid.SampledFrom([]int64{1, -1}).Draw(t, "sign")
-				b.give(n, now)
+				b.giveBack(n, now)
 				d.level.Add(d.level, rat(n))
 				d.clamp()
 			}

@@ -9,14 +9,14 @@ import (
 type period string
 
 const (
-	aDay   period = "day"
-	aMonth period = "month"
+	oneDay   period = "day"
+	oneMonth period = "month"
 )
 
 // end is when the period that holds t ends.
 func (p period) end(t time.Time) time.Time {
 	y, m, d := t.UTC().Date()
-	if p == aMonth {
+	if p == oneMonth {
 		return time.Date(y, m+1, 1, 0, 0, 0, 0, time.UTC)
 	}
 	return time.Date(y, m, d+1, 0, 0, 0, 0, time.UTC)

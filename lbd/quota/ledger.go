@@ -19,7 +19,7 @@ import (
 type Ledger struct {
 	mu       sync.Mutex
 	accounts map[string]*Account
-	labels   atomic.Int64 // how many accounts asked for a name in metrics
+	labels   atomic.Int64 // number of accounts that requested a metric label
 }
 
 // NewLedger returns a ledger without accounts.
@@ -64,21 +64,21 @@ type Account struct {
 	ledger *Ledger
 	name   string
 
-	mu       sync.Mutex
-	tenant   string
-	tier     service.Tier
-	maxTier  service.Tier // empty = any
-	limits   service.KeyLimits
-	requests bucket
-	tokens   bucket
-	inFlight int
-	reserved int64   // tokens that requests in flight may still use
-	answer   float64 // tokens of an answer, mean of late
-	label    string  // in metrics; empty until the account is used
-	used     map[string]*telemetry.Usage
-	total    telemetry.Usage // of all models
-	denied   map[string]int64
-	quota    telemetry.KeyQuota
+	mu         sync.Mutex
+	tenant     string
+	tier       service.Tier
+	maxTier    service.Tier // empty = any
+	limits     service.KeyLimits
+	requests   bucket
+	tokens     bucket
+	inFlight   int
+	reserved   int64   // tokens that requests in flight may still use
+	meanAnswer float64 // tokens of an answer, mean of late
+	label      string  // in metrics; empty until the account is used
+	used       map[string]*telemetry.Usage
+	total      telemetry.Usage // of all models
+	denied     map[string]int64
+	quota      telemetry.KeyQuota
 }
 
 // An answer of unknown bound is expected to be as long as the key's answers of
@@ -94,8 +94,8 @@ func (a *Account) configure(k service.APIKey, now time.Duration) {
 	a.tenant, a.tier, a.maxTier, a.limits = k.Tenant, k.Tier, k.MaxTier, k.Limits
 	a.requests.set(int64(k.Limits.RequestsPerMinute), now)
 	a.tokens.set(int64(k.Limits.TokensPerMinute), now)
-	if a.answer == 0 {
-		a.answer = firstAnswer
+	if a.meanAnswer == 0 {
+		a.meanAnswer = firstAnswer
 	}
 }
 
@@ -104,7 +104,7 @@ func (a *Account) configure(k service.APIKey, now time.Duration) {
 type Reservation struct {
 	account  *Account
 	prompt   int64 // tokens of its prompt, as reserved
-	answers  int   // that it asks for
+	answers  int   // requested answers
 	reserved int64 // its prompt and what its answers are expected to have, or more once they do
 	settled  bool
 	released bool
@@ -145,7 +145,7 @@ func (v *Reservation) Reserve(prompt, bound, answers int, now time.Duration) *De
 	defer a.mu.Unlock()
 	each := float64(bound)
 	if bound <= 0 {
-		each = math.Ceil(a.answer)
+		each = math.Ceil(a.meanAnswer)
 	}
 	expected := each * float64(answers)
 	n := int64(prompt) + int64(min(expected, float64(maxChange)))
@@ -179,7 +179,7 @@ func (v *Reservation) Grow(generated int, now time.Duration) {
 	}
 	v.reserved += more
 	a.reserved += more
-	a.tokens.give(-more, now)
+	a.tokens.giveBack(-more, now)
 }
 
 // Settle replaces the reserved tokens by the actual usage.
@@ -194,10 +194,10 @@ func (v *Reservation) Settle(model string, used telemetry.Usage, now time.Durati
 		return
 	}
 	v.settled = true
-	a.tokens.give(v.reserved-used.Tokens(), now)
+	a.tokens.giveBack(v.reserved-used.Tokens(), now)
 	a.reserved -= v.reserved
 	if used.OutputTokens > 0 {
-		a.answer += answerWeight * (float64(used.OutputTokens)/float64(max(1, v.answers)) - a.answer)
+		a.meanAnswer += answerWeight * (float64(used.OutputTokens)/float64(max(1, v.answers)) - a.meanAnswer)
 	}
 	u := a.used[model]
 	if u == nil {
@@ -221,7 +221,7 @@ func (v *Reservation) Release(now time.Duration) {
 	}
 	a.inFlight--
 	if !v.settled {
-		a.tokens.give(v.reserved, now)
+		a.tokens.giveBack(v.reserved, now)
 		a.reserved -= v.reserved
 	}
 	v.settled, v.released = true, true // and the account stays: after a panic the request may still be known as in flight, and Grow it
@@ -248,24 +248,24 @@ func (a *Account) overQuota(requests, tokens int64) *Denial {
 	if l.RequestsPerDay|l.TokensPerDay|l.RequestsPerMonth|l.TokensPerMonth == 0 {
 		return nil
 	}
-	own := a.total.Minus(a.quota.Own) // what nobody was told of yet
+	own := a.total.Minus(a.quota.Own) // usage not reported to others yet
 	now := time.Now()
 	day, month := a.quota.By(now)
 	day, month = day.Plus(own), month.Plus(own)
 	others := int64(a.inFlight) - requests // the request at hand is in flight already
 	for _, q := range []struct {
-		what   string
-		most   int
+		unit   string
+		limit  int
 		used   int64
 		period period
 	}{
-		{"requests", l.RequestsPerDay, day.Requests + others + 1, aDay},
-		{"requests", l.RequestsPerMonth, month.Requests + others + 1, aMonth},
-		{"tokens", l.TokensPerDay, day.Tokens() + a.reserved + max(tokens, 1), aDay},
-		{"tokens", l.TokensPerMonth, month.Tokens() + a.reserved + max(tokens, 1), aMonth},
+		{"requests", l.RequestsPerDay, day.Requests + others + 1, oneDay},
+		{"requests", l.RequestsPerMonth, month.Requests + others + 1, oneMonth},
+		{"tokens", l.TokensPerDay, day.Tokens() + a.reserved + max(tokens, 1), oneDay},
+		{"tokens", l.TokensPerMonth, month.Tokens() + a.reserved + max(tokens, 1), oneMonth},
 	} {
-		if q.most > 0 && q.used > int64(q.most) {
-			return a.deny(deniedQuota, quotaReached(q.what, q.most, q.period, now))
+		if q.limit > 0 && q.used > int64(q.limit) {
+			return a.deny(deniedQuota, quotaReached(q.unit, q.limit, q.period, now))
 		}
 	}
 	return nil

@@ -98,7 +98,7 @@ func TestPeriodsEnd(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if day, month := aDay.end(at).Format(time.RFC3339), aMonth.end(at).Format(time.RFC3339); day != c.day || month != c.month {
+		if day, month := oneDay.end(at).Format(time.RFC3339), oneMonth.end(at).Format(time.RFC3339); day != c.day || month != c.month {
 			t.Errorf("%s: the day ends %s, the month %s", c.at, day, month)
 		}
 	}
@@ -223,7 +223,7 @@ func TestSeveralAnswersAreReserved(t *testing.T) {
 func TestDebtAfterLoweredLimit(t *testing.T) {
 	var b bucket
 	b.set(1_000_000, 0)
-	b.give(-math.MaxInt64, 0)
+	b.giveBack(-math.MaxInt64, 0)
 	b.set(10, 0)
 	if wait, _, ok := b.take(1, 0); ok || wait > 61*time.Minute {
 		t.Errorf("passes %v, else after %v; want an hour at most", ok, wait)

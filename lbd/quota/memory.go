@@ -12,11 +12,11 @@ type Memory struct {
 	max       int64 // in all
 	tenantMax int64 // of one tenant
 
-	mu       sync.Mutex
-	bytes    int64
-	byTenant map[string]int64 // none of tenants that hold nothing
-	full     int64            // how often something was refused because of max
-	over     int64            // and because of tenantMax
+	mu            sync.Mutex
+	bytes         int64
+	byTenant      map[string]int64 // none of tenants that hold nothing
+	refusedTotal  int64            // how often something was refused because of max
+	refusedTenant int64            // and because of tenantMax
 }
 
 // NewMemory returns a Memory with bounds for the total and for each tenant.
@@ -44,30 +44,30 @@ func (m *Memory) UsedBy(tenant string) int64 {
 	return m.byTenant[tenant]
 }
 
-// fits says whether so many bytes more could be taken now; if not, why.
-func (m *Memory) fits(tenant string, more int64) error {
+// checkFits returns an error if that many more bytes cannot be used now.
+func (m *Memory) checkFits(tenant string, more int64) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.refusal(tenant, more)
 }
 
-// refusal is fits with the lock held; it counts what it refuses.
+// refusal is checkFits with the lock held; it counts refusals.
 func (m *Memory) refusal(tenant string, more int64) error {
 	switch {
 	case more <= 0:
 		return nil
 	case tenant != "" && m.byTenant[tenant]+more > m.tenantMax:
-		m.over++
+		m.refusedTenant++
 		return ErrShareFull
 	case m.bytes+more > m.max:
-		m.full++
+		m.refusedTotal++
 		return ErrMemoryFull
 	}
 	return nil
 }
 
-// change takes so many bytes more, or gives some back where it is below zero.
-func (m *Memory) change(tenant string, by int64) error {
+// adjust changes the bytes in use by a number of bytes, which may be negative.
+func (m *Memory) adjust(tenant string, by int64) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if err := m.refusal(tenant, by); err != nil {
@@ -88,7 +88,7 @@ func (m *Memory) change(tenant string, by int64) error {
 func (m *Memory) Refusals() (full, over int64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.full, m.over
+	return m.refusedTotal, m.refusedTenant
 }
 
 // Use returns a MemoryUse for a tenant; empty = no tenant.
@@ -99,30 +99,30 @@ func (m *Memory) Use(tenant string) MemoryUse { return MemoryUse{memory: m, tena
 type MemoryUse struct {
 	memory *Memory
 	tenant string
-	taken  int64
+	used   int64
 }
 
 // Set changes the bytes in use. On an error they are unchanged.
 func (h *MemoryUse) Set(bytes int64) error {
-	if h.memory == nil || bytes == h.taken {
+	if h.memory == nil || bytes == h.used {
 		return nil
 	}
-	if err := h.memory.change(h.tenant, bytes-h.taken); err != nil {
+	if err := h.memory.adjust(h.tenant, bytes-h.used); err != nil {
 		return err
 	}
-	h.taken = bytes
+	h.used = bytes
 	return nil
 }
 
 // Bytes returns the bytes in use.
-func (h *MemoryUse) Bytes() int64 { return h.taken }
+func (h *MemoryUse) Bytes() int64 { return h.used }
 
 // Fits returns an error if a number of further bytes cannot be used now.
 func (h *MemoryUse) Fits(more int64) error {
 	if h.memory == nil {
 		return nil
 	}
-	return h.memory.fits(h.tenant, more)
+	return h.memory.checkFits(h.tenant, more)
 }
 
 // Release releases all bytes. It may be called again.

@@ -41,7 +41,7 @@ func TestMemoryIsSumOfUses(t *testing.T) {
 			case grows > 0 && sum("*")+grows > total:
 				refused = ErrMemoryFull
 			}
-			if fits := m.fits(h.tenant, grows); grows > 0 && !errors.Is(fits, refused) {
+			if fits := m.checkFits(h.tenant, grows); grows > 0 && !errors.Is(fits, refused) {
 				t.Fatalf("%d bytes more of %q: %v, want %v", grows, h.tenant, fits, refused)
 			}
 			if got := h.Set(want); !errors.Is(got, refused) {
