@@ -89,9 +89,9 @@ var mayImport = map[string][]string{
 	"provision/static":               {"internal/service", "provision"},
 
 	"internal/controller/deploy": {"internal/controller", "internal/identity", "internal/agent", "internal/service", "internal/telemetry", "plan", "provision", "provision/cloud", "provision/dns", "provision/remote", "provision/static"},
-	"internal/controller":       {"internal/catalogue", "internal/identity", "internal/service", "internal/store", "internal/telemetry", "internal/telemetry/demand", "provision", "provision/local", "provision/static", "forecast", "plan", "templates"},
-	"tui":                       {"internal/printable", "internal/service", "internal/telemetry"},
-	"cmd/skyserve":              {"*"},
+	"internal/controller":        {"internal/catalogue", "internal/identity", "internal/service", "internal/store", "internal/telemetry", "internal/telemetry/demand", "provision", "provision/local", "provision/static", "forecast", "plan", "templates"},
+	"tui":                        {"internal/printable", "internal/service", "internal/telemetry"},
+	"cmd/skyserve":               {"*"},
 }
 
 // purePackages depend only on their arguments: see impure and impureCalls.

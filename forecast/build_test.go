@@ -111,7 +111,7 @@ func dumbBuild(samples []Sample, o BuildOptions, key SeriesKey, at int64) float6
 		}
 		if n > 0 {
 			silent = false
-			if o.Unit.Rate() {
+			if o.Unit.IsRate() {
 				sum /= float64(n)
 			}
 			total += sum
@@ -322,7 +322,7 @@ func TestResampleEqualsSimpleResample(t *testing.T) {
 					sum, n = sum+x, n+1
 				}
 			}
-			if s.Unit.Rate() {
+			if s.Unit.IsRate() {
 				sum /= float64(n)
 			}
 			if n != parts || math.IsNaN(sum) != math.IsNaN(v) || math.Abs(sum-v) > 1e-9 {

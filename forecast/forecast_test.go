@@ -152,7 +152,7 @@ func TestPoints(t *testing.T) {
 	if f, _ := SeasonalNaive().Forecast(hole, 10); f.Mean[5] != hole.Values[144+5] {
 		t.Errorf("a hole is filled with %g, want the day before it, %g", f.Mean[5], hole.Values[144+5])
 	}
-	mean, hi := Forecast{Mean: []float64{1, 3, 2}, Hi90: []float64{2, 4, 9}}.Peak()
+	mean, hi := Forecast{Mean: []float64{1, 3, 2}, Hi90: []float64{2, 4, 9}}.ExpectedPeak()
 	if mean != 3 || hi != 9 {
 		t.Errorf("peak %g, %g", mean, hi)
 	}

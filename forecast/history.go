@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// Traffic is the prompt tokens of one key by minute, and the part of them that hit prefix caches.
+// TokenSeries is the prompt tokens of one key by minute, and the part of them that hit prefix caches.
 // NaN in both = unknown.
-type Traffic struct {
+type TokenSeries struct {
 	KeyedSeries
 	// Cached has the same minutes as Values and is included in them.
 	Cached []float64
@@ -21,7 +21,7 @@ type History struct {
 	First   int64
 	Minutes int
 	// Series are sorted by model, region and tier.
-	Series []Traffic
+	Series []TokenSeries
 }
 
 // NewHistory creates a history from samples of prompt tokens by minute and samples of cached tokens
@@ -38,7 +38,7 @@ func NewHistory(prompt, cached []Sample) (*History, error) {
 	}
 	h := &History{First: prompts[0].Start, Minutes: len(prompts[0].Values)}
 	for i, k := range prompts {
-		h.Series = append(h.Series, Traffic{KeyedSeries: k, Cached: spared[i].Values})
+		h.Series = append(h.Series, TokenSeries{KeyedSeries: k, Cached: spared[i].Values})
 	}
 	return h, nil
 }

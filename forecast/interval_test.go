@@ -138,7 +138,7 @@ func TestPeaks(t *testing.T) {
 	if p := f.Peaks; math.Abs(p.Mean-1696) > 60 || math.Abs(p.P50-1680) > 60 || p.P95 < p.P90 || p.P95 > 2200 {
 		t.Errorf("peaks %+v", p)
 	}
-	if mean, hi := f.Peak(); mean != f.Peaks.Mean || hi != f.Peaks.P95 {
+	if mean, hi := f.ExpectedPeak(); mean != f.Peaks.Mean || hi != f.Peaks.P95 {
 		t.Errorf("peak %g, %g", mean, hi)
 	}
 	short, err := MovingAverage().Forecast(constant(3, 10), 5)

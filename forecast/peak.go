@@ -11,9 +11,9 @@ type Peaks struct {
 	P05, P50, P90, P95, P99 float64
 }
 
-// Peak returns the expected highest value over the horizon and its 95 % quantile; for a forecast
+// ExpectedPeak returns the expected highest value over the horizon and its 95 % quantile; for a forecast
 // without learned peaks, the highest mean and upper end of the interval.
-func (f Forecast) Peak() (mean, hi float64) {
+func (f Forecast) ExpectedPeak() (mean, hi float64) {
 	if f.Peaks != (Peaks{}) {
 		return f.Peaks.Mean, f.Peaks.P95
 	}

@@ -6,17 +6,17 @@ import (
 	"time"
 )
 
-// Finding counts one kind of flaw in a history and records its first occurrence.
-type Finding struct {
+// SampleFlaw counts one kind of flaw in a history and records its first occurrence.
+type SampleFlaw struct {
 	Count int
 	// SeriesKey and At (seconds since the Unix epoch) are of the earliest occurrence.
 	Key SeriesKey
 	At  int64
 }
 
-func (f *Finding) add(k SeriesKey, at int64) { f.merge(Finding{1, k, at}) }
+func (f *SampleFlaw) add(k SeriesKey, at int64) { f.merge(SampleFlaw{1, k, at}) }
 
-func (f *Finding) merge(other Finding) {
+func (f *SampleFlaw) merge(other SampleFlaw) {
 	if other.Count == 0 {
 		return
 	}
@@ -27,7 +27,7 @@ func (f *Finding) merge(other Finding) {
 }
 
 // sentence returns a sentence about the finding, "" when there is none.
-func (f Finding) sentence(one, many, done string) string {
+func (f SampleFlaw) sentence(one, many, done string) string {
 	if f.Count == 0 {
 		return ""
 	}
@@ -43,18 +43,18 @@ type BuildReport struct {
 	// Samples is the number of samples.
 	Samples int
 	// Duplicates have the key, source and time of an earlier sample, which they replace.
-	Duplicates Finding
+	Duplicates SampleFlaw
 	// Late samples arrived after one of the same source with a later time. They are sorted in.
-	Late Finding
+	Late SampleFlaw
 	// NotNumbers are samples with the value NaN; they are ignored.
-	NotNumbers Finding
+	NotNumbers SampleFlaw
 	// Resets are counters that restarted from zero.
-	Resets Finding
+	Resets SampleFlaw
 	// LongReadGaps are pairs of readings of a counter so far apart that the time of the increase is
 	// unknown: it is ignored.
-	LongReadGaps Finding
+	LongReadGaps SampleFlaw
 	// Gaps are runs of unknown steps between known ones, UnknownSteps their total number of steps.
-	Gaps         Finding
+	Gaps         SampleFlaw
 	UnknownSteps int
 	// step is the length of a step in UnknownSteps.
 	step time.Duration

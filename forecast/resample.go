@@ -36,7 +36,7 @@ func Resample(s Series, step time.Duration) (Series, error) {
 		for _, v := range s.Values[skip+i*parts : skip+(i+1)*parts] {
 			out.Values[i] += v // NaN stays NaN
 		}
-		if s.Unit.Rate() {
+		if s.Unit.IsRate() {
 			out.Values[i] /= float64(parts)
 		}
 	}

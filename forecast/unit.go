@@ -15,8 +15,8 @@ const (
 	RequestRate Unit = "requests/s"
 )
 
-// Rate reports whether the unit is a mean over the step instead of a count.
-func (u Unit) Rate() bool { return u == RequestRate }
+// IsRate reports whether the unit is a mean over the step instead of a count.
+func (u Unit) IsRate() bool { return u == RequestRate }
 
 // PerSecond returns the unit per second for tables and plots: tok/s, req/s.
 func (u Unit) PerSecond() string {
@@ -35,7 +35,7 @@ func (u Unit) join(samples []Sample) float64 {
 	for _, s := range samples {
 		sum += s.Value
 	}
-	if u.Rate() {
+	if u.IsRate() {
 		return sum / float64(len(samples))
 	}
 	return sum
@@ -43,7 +43,7 @@ func (u Unit) join(samples []Sample) float64 {
 
 // PerSecond converts a value of the series to a rate per second.
 func (s Series) PerSecond(value float64) float64 {
-	if s.Unit.Rate() {
+	if s.Unit.IsRate() {
 		return value
 	}
 	return value / s.Step.Seconds()

@@ -475,7 +475,7 @@ func (b *balancer) publicURL() string {
 func (b *balancer) handler() http.Handler {
 	peers := http.NewServeMux()
 	peer.Register(peers, b.cfg.PeerToken, peer.Source{
-		Heartbeat: b.heartbeat, Region: b.api.Region, Learned: b.runtime.Learned, Keys: b.runtime.KeyFingerprint(),
+		Heartbeat: b.heartbeat, Region: b.api.Region, Learned: b.runtime.CacheUpdates, Keys: b.runtime.KeyFingerprint(),
 	})
 	peers.HandleFunc("GET "+proxy.PathHasResponse, b.runtime.ServeHasResponse)
 	clients := b.runtime.Handler()

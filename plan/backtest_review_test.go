@@ -179,7 +179,7 @@ func TestReserve(t *testing.T) {
 	for at := range h.Series {
 		h.Series[at].Region = map[service.Region]service.Region{"local/us": "aws/us-east-1", "local/eu": "aws/eu-west-1"}[h.Series[at].Region]
 	}
-	r, err := Reserve(demandtest.Parse(t, yaml), h, time.Time{}, time.Time{}, ReviewOptions{})
+	r, err := CompareCommitments(demandtest.Parse(t, yaml), h, time.Time{}, time.Time{}, ReviewOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -187,10 +187,10 @@ func TestReserve(t *testing.T) {
 	if own.Committed != 14 || global.Committed != 10 || math.Abs(own.CostPerHour-7) > 1e-9 || r.BreakEven[0].ReservedPerHour != 0.5 {
 		t.Errorf("%+v %+v", r.Costs, r.BreakEven)
 	}
-	if r, err = Reserve(demandtest.Parse(t, yaml), h, time.Time{}, time.Unix((h.First+30)*60, 0), ReviewOptions{}); err != nil || r.Until.Sub(r.From) != 30*time.Minute {
+	if r, err = CompareCommitments(demandtest.Parse(t, yaml), h, time.Time{}, time.Unix((h.First+30)*60, 0), ReviewOptions{}); err != nil || r.Until.Sub(r.From) != 30*time.Minute {
 		t.Errorf("%+v %v", r, err)
 	}
-	_, err = Reserve(demandtest.Parse(t, yaml), &forecast.History{}, time.Time{}, time.Time{}, ReviewOptions{})
+	_, err = CompareCommitments(demandtest.Parse(t, yaml), &forecast.History{}, time.Time{}, time.Time{}, ReviewOptions{})
 	if err == nil || !strings.HasPrefix(err.Error(), "reserving for chat: the history has less than 5m0s between ") {
 		t.Error(err)
 	}

@@ -26,7 +26,7 @@ func withCapacity(p *Problem, r *rand.Rand, share float64) *Problem {
 					kinds++
 				}
 			}
-			units += p.Peak(i, j) * kinds / mean
+			units += p.RegionPeak(i, j) * kinds / mean
 		}
 		row := make([]*int, len(p.GPUs))
 		for k := range row {

@@ -225,14 +225,14 @@ func TestColumnsConvertToCounts(t *testing.T) {
 	}
 	golden(t, "extras.lp", lp.Bytes())
 	golden(t, "extras.mps", mps.Bytes())
-	x, err := p.Counts(map[string]float64{"s_0_0_0": 2, "t_0_0_0": 1, "a_0_0_0": 3.0000001})
+	x, err := p.CountsFromColumns(map[string]float64{"s_0_0_0": 2, "t_0_0_0": 1, "a_0_0_0": 3.0000001})
 	if err != nil || x[0][0][0] != 6 {
 		t.Fatalf("%v %v", x, err)
 	}
-	if _, err := p.Counts(map[string]float64{"a_0_0_0": 0.5}); err == nil || err.Error() != "a_0_0_0: must be a whole number from 0 to 1000000, got 0.5" {
+	if _, err := p.CountsFromColumns(map[string]float64{"a_0_0_0": 0.5}); err == nil || err.Error() != "a_0_0_0: must be a whole number from 0 to 1000000, got 0.5" {
 		t.Fatalf("got %v", err)
 	}
-	if _, err := p.Assess(x, 0, 0); err == nil || !strings.Contains(err.Error(), "eu") {
+	if _, err := p.AssessExternal(x, 0, 0); err == nil || !strings.Contains(err.Error(), "eu") {
 		t.Fatalf("got %v", err)
 	}
 }

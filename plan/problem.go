@@ -178,10 +178,10 @@ func limitOr(rows [][]*int, a, b, fallback int) int {
 }
 
 // LocalDemand returns the load of model i that region j must serve itself: epsilon of its peak.
-func (p *Problem) LocalDemand(i, j int) float64 { return p.Epsilon * p.Peak(i, j) }
+func (p *Problem) LocalDemand(i, j int) float64 { return p.Epsilon * p.RegionPeak(i, j) }
 
-// Peak returns the highest load of model i in region j over the windows.
-func (p *Problem) Peak(i, j int) float64 {
+// RegionPeak returns the highest load of model i in region j over the windows.
+func (p *Problem) RegionPeak(i, j int) float64 {
 	var peak float64
 	for _, v := range p.Rho[i][j] {
 		peak = math.Max(peak, v)

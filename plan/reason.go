@@ -54,7 +54,7 @@ func (w *reasonWriter) rows(i, j int) [][]int {
 func (w *reasonWriter) changeOf(i, j int, columns []int) ReplicaChange {
 	p := w.Problem
 	ch := ReplicaChange{
-		Model: p.Models[i], Region: p.Regions[j], GPU: w.gpu(columns[0]), Capacity: known(w.capacity(columns[0])), ForecastPeakTPS: p.Peak(i, j),
+		Model: p.Models[i], Region: p.Regions[j], GPU: w.gpu(columns[0]), Capacity: known(w.capacity(columns[0])), ForecastPeakTPS: p.RegionPeak(i, j),
 		ForwardedTPS: w.flows[j].sent, ReceivedTPS: w.flows[j].taken, PeakAt: w.peakAt(w.flows[j].peak), Binding: []string{},
 	}
 	donated := 0

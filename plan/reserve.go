@@ -10,18 +10,18 @@ import (
 // HoursPerMonth converts hourly prices to monthly ones.
 const HoursPerMonth = 730
 
-// Reservation compares commitments for a service's past load: enough for each region's own peak,
+// CommitmentComparison compares commitments for a service's past load: enough for each region's own peak,
 // enough for the peak of all regions together (SkyLB 2.2 and figure 3), or the share that pays off,
 // with the remainder on demand.
-type Reservation struct {
+type CommitmentComparison struct {
 	From  time.Time `json:"from"`
 	Until time.Time `json:"until"`
 	// StepSeconds is the interval over which the load was averaged.
-	StepSeconds float64        `json:"step_s"`
-	Loads       []ReservedLoad `json:"loads"`
-	Rows        []ReservedRow  `json:"rows"`
-	Costs       []ReservedCost `json:"costs"`
-	BreakEven   []BreakEven    `json:"break_even"`
+	StepSeconds float64          `json:"step_s"`
+	Loads       []CommitmentLoad `json:"loads"`
+	Rows        []CommitmentRow  `json:"rows"`
+	Costs       []CommitmentCost `json:"costs"`
+	BreakEven   []BreakEven      `json:"break_even"`
 	// Saving is the relative saving of committing for the peak of all regions instead of for each
 	// region's own; nil when there is no load.
 	Saving *float64 `json:"saving"`
@@ -29,9 +29,9 @@ type Reservation struct {
 	Assumed []string `json:"assumed"`
 }
 
-// ReservedLoad is a model's load in one region, or, when Region is nil, in all together. PeakTPS
+// CommitmentLoad is a model's load in one region, or, when Region is nil, in all together. PeakTPS
 // and MinTPS are uncached prompt tokens a second; PeakOverMin is nil where the least is 0.
-type ReservedLoad struct {
+type CommitmentLoad struct {
 	Model       string    `json:"model"`
 	Region      *string   `json:"region"`
 	PeakTPS     float64   `json:"peak_tps"`
@@ -40,9 +40,9 @@ type ReservedLoad struct {
 	PeakOverMin *float64  `json:"peak_over_least"`
 }
 
-// ReservedRow is the number of replicas to commit to: for the region's own peak, and for the peak
+// CommitmentRow is the number of replicas to commit to: for the region's own peak, and for the peak
 // of all regions.
-type ReservedRow struct {
+type CommitmentRow struct {
 	Model      string `json:"model"`
 	Region     string `json:"region"`
 	GPU        string `json:"gpu"`
@@ -50,10 +50,10 @@ type ReservedRow struct {
 	GlobalPeak int    `json:"global_peak"`
 }
 
-// ReservedCost is the cost in USD of one way of providing the replicas, for a mean hour and for a
+// CommitmentCost is the cost in USD of one way of providing the replicas, for a mean hour and for a
 // month. Committed replicas are billed all the time; OnDemand is the number of additional ones in
 // the busiest step.
-type ReservedCost struct {
+type CommitmentCost struct {
 	Option       string  `json:"way"` // own_peaks, global_peak, mixed or on_demand
 	Committed    int     `json:"committed"`
 	OnDemand     int     `json:"on_demand"`
@@ -75,7 +75,7 @@ type BreakEven struct {
 // began at from. Alpha is the on-demand price of a replica, reserved its committed price. Running
 // replicas and start-up costs are ignored. The peak of all regions is served with Epsilon of its
 // own peak in each. It fails on a problem that Check rejects or that is infeasible.
-func compareCommitments(p *Problem, reserved []float64, from time.Time, step time.Duration, o SolveOptions) (*Reservation, error) {
+func compareCommitments(p *Problem, reserved []float64, from time.Time, step time.Duration, o SolveOptions) (*CommitmentComparison, error) {
 	q := *p
 	q.Extras, q.Max = Extras{}, nil
 	q.Alpha = reserved
@@ -91,15 +91,15 @@ func compareCommitments(p *Problem, reserved []float64, from time.Time, step tim
 	apart.Epsilon, apart.Rho = 1, make([][][]float64, len(p.Models))
 	for i := range p.Models {
 		for j := range p.Regions {
-			apart.Rho[i] = append(apart.Rho[i], []float64{p.Peak(i, j)})
+			apart.Rho[i] = append(apart.Rho[i], []float64{p.RegionPeak(i, j)})
 		}
 	}
 	own, err := solveFor(&apart, "each region's peak", o)
 	if err != nil {
 		return nil, err
 	}
-	r := &Reservation{
-		From: from, Until: from.Add(time.Duration(len(p.Rho[0][0])) * step), StepSeconds: step.Seconds(), Rows: []ReservedRow{}, Assumed: []string{},
+	r := &CommitmentComparison{
+		From: from, Until: from.Add(time.Duration(len(p.Rho[0][0])) * step), StepSeconds: step.Seconds(), Rows: []CommitmentRow{}, Assumed: []string{},
 	}
 	r.addLoads(p, step)
 	r.addRows(p, own.X, global.X)
@@ -132,7 +132,7 @@ func solveFor(p *Problem, what string, o SolveOptions) (Solution, error) {
 }
 
 // addLoads adds the variation of each model's load, by region and over all.
-func (r *Reservation) addLoads(p *Problem, step time.Duration) {
+func (r *CommitmentComparison) addLoads(p *Problem, step time.Duration) {
 	for i, model := range p.Models {
 		sum := make([]float64, len(p.Rho[i][0]))
 		for j, region := range p.Regions {
@@ -145,8 +145,8 @@ func (r *Reservation) addLoads(p *Problem, step time.Duration) {
 	}
 }
 
-func (r *Reservation) addLoad(model string, region *string, values []float64, step time.Duration) {
-	l := ReservedLoad{Model: model, Region: region, PeakAt: r.From}
+func (r *CommitmentComparison) addLoad(model string, region *string, values []float64, step time.Duration) {
+	l := CommitmentLoad{Model: model, Region: region, PeakAt: r.From}
 	if len(values) > 0 {
 		l.PeakTPS, l.MinTPS = slices.Max(values), slices.Min(values)
 		l.PeakAt = r.From.Add(time.Duration(slices.Index(values, l.PeakTPS)) * step)
@@ -158,12 +158,12 @@ func (r *Reservation) addLoad(model string, region *string, values []float64, st
 	r.Loads = append(r.Loads, l)
 }
 
-func (r *Reservation) addRows(p *Problem, own, global [][][]int) {
+func (r *CommitmentComparison) addRows(p *Problem, own, global [][][]int) {
 	for i := range p.Models {
 		for j := range p.Regions {
 			for k := range p.GPUs {
 				if own[i][j][k] > 0 || global[i][j][k] > 0 {
-					r.Rows = append(r.Rows, ReservedRow{p.Models[i], p.Regions[j], p.GPUs[k], own[i][j][k], global[i][j][k]})
+					r.Rows = append(r.Rows, CommitmentRow{p.Models[i], p.Regions[j], p.GPUs[k], own[i][j][k], global[i][j][k]})
 				}
 			}
 		}
@@ -171,7 +171,7 @@ func (r *Reservation) addRows(p *Problem, own, global [][][]int) {
 }
 
 // addCosts adds the cost of each way, the saving and the break-even.
-func (r *Reservation) addCosts(p *Problem, reserved []float64, own, global Solution) {
+func (r *CommitmentComparison) addCosts(p *Problem, reserved []float64, own, global Solution) {
 	for k, gpu := range p.GPUs {
 		b := BreakEven{GPU: gpu, Regions: []string{}, OnDemandPerHour: p.Alpha[k], ReservedPerHour: reserved[k]}
 		for j, region := range p.Regions {
@@ -190,7 +190,7 @@ func (r *Reservation) addCosts(p *Problem, reserved []float64, own, global Solut
 		saving := 1 - global.Objective/own.Objective
 		r.Saving = &saving
 	}
-	var mixed, rented ReservedCost
+	var mixed, rented CommitmentCost
 	for i := range p.Models {
 		p.addStackedCost(i, global.X[i], reserved, reserved, &mixed)
 		p.addStackedCost(i, global.X[i], p.Alpha, nil, &rented)
@@ -199,8 +199,8 @@ func (r *Reservation) addCosts(p *Problem, reserved []float64, own, global Solut
 	r.addCost("on_demand", 0, rented.OnDemand, rented.CostPerHour)
 }
 
-func (r *Reservation) addCost(option string, committed, onDemand int, perHour float64) {
-	r.Costs = append(r.Costs, ReservedCost{option, committed, onDemand, perHour, HoursPerMonth * perHour})
+func (r *CommitmentComparison) addCost(option string, committed, onDemand int, perHour float64) {
+	r.Costs = append(r.Costs, CommitmentCost{option, committed, onDemand, perHour, HoursPerMonth * perHour})
 }
 
 func sumAll(x [][][]int) int {
@@ -219,7 +219,7 @@ func sumAll(x [][][]int) int {
 // the cheapest by rank per throughput first. It adds their cost to cost: a replica is committed to
 // if that is cheaper over the time that it is needed, otherwise it is on demand for just that time.
 // With nil prices it commits to none.
-func (p *Problem) addStackedCost(i int, x [][]int, rank, reserved []float64, cost *ReservedCost) {
+func (p *Problem) addStackedCost(i int, x [][]int, rank, reserved []float64, cost *CommitmentCost) {
 	loads := make([]float64, len(p.Rho[i][0]))
 	for j := range p.Regions {
 		for w, v := range p.Rho[i][j] {

@@ -12,10 +12,10 @@ import (
 // reserveStep is the interval over which load is averaged before its peak is computed.
 const reserveStep = 5 * time.Minute
 
-// Reserve recommends commitments for the load of a history between two times; a zero time is the
+// CompareCommitments recommends commitments for the load of a history between two times; a zero time is the
 // history's first or last. The options provide epsilon, gap and notes. It fails when the history
 // has no data in that period.
-func Reserve(spec *service.Spec, h *forecast.History, from, to time.Time, o ReviewOptions) (*Reservation, error) {
+func CompareCommitments(spec *service.Spec, h *forecast.History, from, to time.Time, o ReviewOptions) (*CommitmentComparison, error) {
 	r := review{spec: spec, o: o.WithDefaults(spec), assumptions: append([]string(nil), o.Notes...)}
 	r.findOfferings()
 	first, end := h.First, h.End()

@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// commitmentOptions describes the values of ReservedCost.Option.
+// commitmentOptions describes the values of CommitmentCost.Option.
 var commitmentOptions = map[string]string{
 	"own_peaks":   "commit for each region's own peak",
 	"global_peak": "commit for the peak of all regions",
@@ -17,7 +17,7 @@ var commitmentOptions = map[string]string{
 }
 
 // WriteTable writes the comparison for people.
-func (r *Reservation) WriteTable(w io.Writer) error {
+func (r *CommitmentComparison) WriteTable(w io.Writer) error {
 	var b bytes.Buffer
 	fmt.Fprintf(&b, "Load from %s to %s, means of %gs:\n", r.From.Format("2006-01-02 15:04"), r.Until.Format("2006-01-02 15:04 MST"), r.StepSeconds)
 	rows := [][]string{{"MODEL", "REGION", "PEAK TOK/S", "PEAK AT", "MIN TOK/S", "PEAK/MIN"}}

@@ -36,7 +36,7 @@ func reserving(rho [][]float64, theta float64) *Problem {
 
 var reserveFrom = time.Date(2027, 1, 11, 0, 0, 0, 0, time.UTC)
 
-func reservation(t *testing.T, p *Problem, reserved ...float64) *Reservation {
+func reservation(t *testing.T, p *Problem, reserved ...float64) *CommitmentComparison {
 	t.Helper()
 	r, err := compareCommitments(p, reserved, reserveFrom, 5*time.Minute, SolveOptions{})
 	if err != nil {

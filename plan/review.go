@@ -40,10 +40,10 @@ const AnyOneRegion = "region"
 type ReviewOptions struct {
 	Horizon    time.Duration // default the time between two plans, at least an hour
 	Forecaster string        // default the service's setting, else auto
-	// Peak is the level of the forecast peak to plan capacity for: one of forecast.PeakLevels;
+	// RegionPeak is the level of the forecast peak to plan capacity for: one of forecast.PeakLevels;
 	// default p50.
 	Peak string
-	// Step is the interval over which load is averaged before it is forecast and its peak planned
+	// TargetStep is the interval over which load is averaged before it is forecast and its peak planned
 	// for: whole minutes that divide the horizon; default DefaultStep. A history shorter than
 	// minHistoryForSteps is forecast by the minute.
 	Step    time.Duration
@@ -119,7 +119,7 @@ func Review(spec *service.Spec, counts []ReplicaCount, h *forecast.History, at t
 	if err != nil {
 		return nil, err
 	}
-	return in.Review(counts)
+	return in.Solve(counts)
 }
 
 // NextReviewIn returns the time until the next review, for a service's planning interval and the
@@ -164,8 +164,8 @@ func ForecastInputs(spec *service.Spec, h *forecast.History, at time.Time, o Rev
 	return &ReviewInputs{r}, nil
 }
 
-// Review plans from the running replicas. It does not change the inputs.
-func (in *ReviewInputs) Review(counts []ReplicaCount) (*ReviewResult, error) {
+// Solve plans from the running replicas. It does not change the inputs.
+func (in *ReviewInputs) Solve(counts []ReplicaCount) (*ReviewResult, error) {
 	r := in.review
 	r.assumptions = slices.Clone(r.assumptions)
 	r.setCounts(counts)

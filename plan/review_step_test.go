@@ -31,8 +31,8 @@ func TestReviewWithLongerSteps(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if l := r.Forecasts[0]; l.Step()*time.Duration(len(l.PerStep(l.Forecast.Mean))) != time.Hour || r.Deviations(h, reviewAt)[0].Message != "" {
-			t.Errorf("step %s: told in steps of %s", o.Step, l.Step())
+		if l := r.Forecasts[0]; l.TargetStep()*time.Duration(len(l.MeanRates(l.Forecast.Mean))) != time.Hour || r.Deviations(h, reviewAt)[0].Message != "" {
+			t.Errorf("step %s: told in steps of %s", o.Step, l.TargetStep())
 		}
 		got, _ := r.LoadCurves[0].Peak()
 		return got

@@ -49,9 +49,9 @@ func (v *ReviewResult) Targets() []EndpointTarget {
 			if t.Count > 0 {
 				t.ReplicaTPS = v.Problem.Throughput(i, x[i][j]) / float64(t.Count)
 			}
-			t.PeakTPS = v.Problem.Peak(i, j)
+			t.PeakTPS = v.Problem.RegionPeak(i, j)
 			if l := v.forecastFor(m, t.Region); l != nil {
-				t.ForecastStep, t.ForecastTPS = l.Step(), l.PerStep(l.Forecast.Mean)
+				t.ForecastStep, t.ForecastTPS = l.TargetStep(), l.MeanRates(l.Forecast.Mean)
 			}
 			out = append(out, t)
 		}
@@ -111,7 +111,7 @@ func (p *Problem) withinBounds() [][][]int {
 	x := zeroCounts(p)
 	for i := range x {
 		for j := range x[i] {
-			(&LoadTrace{Problem: p}).addReplicas(x, i, j, p.Peak(i, j), limitOr(p.Max, i, j, unlimited))
+			(&LoadTrace{Problem: p}).addReplicas(x, i, j, p.RegionPeak(i, j), limitOr(p.Max, i, j, unlimited))
 		}
 	}
 	return x

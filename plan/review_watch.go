@@ -21,22 +21,24 @@ type EndpointForecast struct {
 	first int64         // the first minute of the forecast, since 1970
 }
 
-// From returns the time at which the forecast begins.
-func (l *EndpointForecast) From() time.Time { return time.Unix(l.first*60, 0).UTC() }
+// Start returns the time at which the forecast begins.
+func (l *EndpointForecast) Start() time.Time { return time.Unix(l.first*60, 0).UTC() }
 
-// stepsPerTarget returns the number of forecast steps in one step of PerStep.
+// stepsPerTarget returns the number of forecast steps in one step of MeanRates.
 func (l *EndpointForecast) stepsPerTarget() int {
 	return (len(l.Forecast.Mean) + maxTargetSteps - 1) / maxTargetSteps
 }
 
-// Step returns the time between two values of PerStep.
-func (l *EndpointForecast) Step() time.Duration { return time.Duration(l.stepsPerTarget()) * l.step }
+// TargetStep returns the time between two values of MeanRates.
+func (l *EndpointForecast) TargetStep() time.Duration {
+	return time.Duration(l.stepsPerTarget()) * l.step
+}
 
 // PerSecond converts a value of the forecast to tokens a second.
 func (l *EndpointForecast) PerSecond(value float64) float64 { return value / l.step.Seconds() }
 
-// PerStep returns the means of the forecast's values over steps, in tokens a second.
-func (l *EndpointForecast) PerStep(values []float64) []float64 {
+// MeanRates returns the means of the forecast's values over steps, in tokens a second.
+func (l *EndpointForecast) MeanRates(values []float64) []float64 {
 	out := []float64{}
 	for part := range slices.Chunk(values, l.stepsPerTarget()) {
 		out = append(out, l.PerSecond(meanKnown(part)))

@@ -136,5 +136,5 @@ func (s *solver) localShortfall(i, j int, change float64) float64 {
 	for k, n := range s.best[i][j] {
 		change += s.p.Theta[i][k] * float64(n)
 	}
-	return max(0, s.p.Peak(i, j)-change)
+	return max(0, s.p.RegionPeak(i, j)-change)
 }

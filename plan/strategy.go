@@ -7,19 +7,19 @@ import (
 	"time"
 )
 
-// Fleet is the input of a Strategy: every endpoint, and the VMs that are free. Counts are replicas,
+// StrategyInput is the input of a Strategy: every endpoint, and the VMs that are free. Counts are replicas,
 // one per VM.
-type Fleet struct {
+type StrategyInput struct {
 	// Endpoints in a fixed order, which also breaks ties.
-	Endpoints []Endpoint
+	Endpoints []ScaledEndpoint
 	// FreeVMs is the number of VMs that can be launched beyond those in use and donated, by region; 0
 	// for a region that is missing.
 	FreeVMs map[string]int
 }
 
-// Endpoint is the replicas of one model in one region that serve the same
+// ScaledEndpoint is the replicas of one model in one region that serve the same
 // requests (SageServe section 2.1).
-type Endpoint struct {
+type ScaledEndpoint struct {
 	Model, Region string
 	// Pool distinguishes endpoints of a model and region that share no traffic, such as interactive
 	// and deferred work in silos; empty where there is only one.
@@ -55,7 +55,7 @@ type Target struct {
 	Count int
 	// Replicas is the count by GPU and capacity type; nil = any.
 	Replicas []ReplicaTarget
-	// From and Until bound the time that it applies to, on the clock of Step.
+	// Start and Until bound the time that it applies to, on the clock of Step.
 	From, Until time.Duration
 	// ReplicaTPS is the throughput of one replica, in prompt tokens a second; 0 = unknown.
 	ReplicaTPS float64
@@ -80,21 +80,21 @@ func (t *Target) forecastAt(now time.Duration) (tps float64, ok bool) {
 // endpointKey identifies an endpoint.
 type endpointKey struct{ model, region, pool string }
 
-func (e *Endpoint) endpointKey() endpointKey { return endpointKey{e.Model, e.Region, e.Pool} }
+func (e *ScaledEndpoint) endpointKey() endpointKey { return endpointKey{e.Model, e.Region, e.Pool} }
 
 // count returns the number of replicas that bounds and targets refer to.
-func (e *Endpoint) count() int { return e.Ready + e.Starting }
+func (e *ScaledEndpoint) count() int { return e.Ready + e.Starting }
 
 // Scaling is a change of one endpoint. Reclaim, Redeploy and Launch add replicas, Donate or Remove
 // reduce them, never both.
 type Scaling struct {
-	// Endpoint is an index in the Fleet.
+	// ScaledEndpoint is an index in the Fleet.
 	Endpoint int
 	// Reclaim is the number of replicas that return from the spot pool with their weights in place:
 	// about a minute (SageServe section 7.1).
 	Reclaim int
-	// Redeploy loads this model on donated VMs of other endpoints: about ten minutes.
-	Redeploy []Redeploy
+	// RedeployedVMs loads this model on donated VMs of other endpoints: about ten minutes.
+	Redeploy []RedeployedVMs
 	// Launch is the number of new VMs.
 	Launch int
 	// Donate is the number of replicas that drain and are then donated to the spot pool, Remove the
@@ -104,14 +104,14 @@ type Scaling struct {
 	Reason string
 }
 
-// Redeploy is a number of donated VMs that switch to another model.
-type Redeploy struct {
+// RedeployedVMs is a number of donated VMs that switch to another model.
+type RedeployedVMs struct {
 	From  int // the endpoint whose weights are loaded, an index in the Fleet
 	Count int
 }
 
-// Added returns the number of replicas that are started.
-func (s *Scaling) Added() int {
+// AddedReplicas returns the number of replicas that are started.
+func (s *Scaling) AddedReplicas() int {
 	n := s.Reclaim + s.Launch
 	for _, r := range s.Redeploy {
 		n += r.Count
@@ -119,8 +119,8 @@ func (s *Scaling) Added() int {
 	return n
 }
 
-// Drained returns the number of replicas that are drained.
-func (s *Scaling) Drained() int { return s.Donate + s.Remove }
+// DrainedReplicas returns the number of replicas that are drained.
+func (s *Scaling) DrainedReplicas() int { return s.Donate + s.Remove }
 
 // Strategy decides on replica counts over time (SageServe sections 4 and 6.4). It is a state
 // machine: the same fleets at the same times give the same scalings, and time must not go
@@ -128,9 +128,9 @@ func (s *Scaling) Drained() int { return s.Donate + s.Remove }
 type Strategy interface {
 	// Name is the value that selects it in service.yaml.
 	Name() string
-	// Step returns the changes to make now; none when nothing has to change. Call it every few
+	// TargetStep returns the changes to make now; none when nothing has to change. Call it every few
 	// seconds.
-	Step(now time.Duration, f *Fleet) []Scaling
+	Step(now time.Duration, f *StrategyInput) []Scaling
 }
 
 // StrategyOptions are the options of all strategies.
@@ -154,8 +154,8 @@ var strategies = map[string]func(StrategyOptions) Strategy{
 // StrategyNames lists the strategies: the paper's, simplest first, then ours.
 func StrategyNames() []string { return []string{"reactive", "lt-i", "lt-u", "lt-ua", "auto"} }
 
-// FollowsPlan reports whether a strategy uses the hourly plan.
-func FollowsPlan(strategy string) bool { return strategy != "reactive" }
+// UsesPlan reports whether a strategy uses the hourly plan.
+func UsesPlan(strategy string) bool { return strategy != "reactive" }
 
 // NewStrategy returns a new strategy by name. For an unknown name the error lists the valid names.
 func NewStrategy(name string, o StrategyOptions) (Strategy, error) {
@@ -178,7 +178,7 @@ const (
 type cooldown map[endpointKey]time.Duration
 
 // elapsed reports whether an endpoint may be scaled again.
-func (c cooldown) elapsed(e *Endpoint, now time.Duration) bool {
+func (c cooldown) elapsed(e *ScaledEndpoint, now time.Duration) bool {
 	last, ok := c[e.endpointKey()]
 	return !ok || now-last >= scaleCooldown
 }
@@ -186,14 +186,14 @@ func (c cooldown) elapsed(e *Endpoint, now time.Duration) bool {
 // allocator allocates VMs to requested changes. When two endpoints need the same donated VM, the first
 // in the fleet's order gets it.
 type allocator struct {
-	fleet      *Fleet
+	fleet      *StrategyInput
 	noDonation bool
 	donated    []int          // by endpoint, not allocated yet
 	freeVMs    map[string]int // by region, not allocated yet
 	out        []Scaling
 }
 
-func newAllocator(f *Fleet, o StrategyOptions) *allocator {
+func newAllocator(f *StrategyInput, o StrategyOptions) *allocator {
 	g := &allocator{fleet: f, noDonation: o.NoDonation, donated: make([]int, len(f.Endpoints)), freeVMs: make(map[string]int, len(f.FreeVMs))}
 	for i := range f.Endpoints {
 		g.donated[i] = f.Endpoints[i].Donated
@@ -217,7 +217,7 @@ func (g *allocator) request(i, n int, reason string) bool {
 			s.Donate = give
 		}
 	}
-	if s.Added() == 0 && s.Drained() == 0 {
+	if s.AddedReplicas() == 0 && s.DrainedReplicas() == 0 {
 		return false
 	}
 	g.out = append(g.out, s)
@@ -226,7 +226,7 @@ func (g *allocator) request(i, n int, reason string) bool {
 
 // allocate allocates VMs to n replicas, the fastest first: donated ones with the model's weights, then
 // those of other models, then new ones (SageServe section 6.4).
-func (g *allocator) allocate(s *Scaling, e *Endpoint, n int) {
+func (g *allocator) allocate(s *Scaling, e *ScaledEndpoint, n int) {
 	for _, i := range g.donors(s.Endpoint, e) {
 		if n <= 0 {
 			return
@@ -237,7 +237,7 @@ func (g *allocator) allocate(s *Scaling, e *Endpoint, n int) {
 		if i == s.Endpoint {
 			s.Reclaim = take
 		} else {
-			s.Redeploy = append(s.Redeploy, Redeploy{i, take})
+			s.Redeploy = append(s.Redeploy, RedeployedVMs{i, take})
 		}
 	}
 	if take := min(n, g.freeVMs[e.Region]); take > 0 {
@@ -248,7 +248,7 @@ func (g *allocator) allocate(s *Scaling, e *Endpoint, n int) {
 
 // donors lists the endpoints of a region with available VMs: the endpoint itself, those of its
 // model, then by number of donated VMs.
-func (g *allocator) donors(self int, e *Endpoint) []int {
+func (g *allocator) donors(self int, e *ScaledEndpoint) []int {
 	var all []int
 	for i := range g.fleet.Endpoints {
 		if g.donated[i] > 0 && g.fleet.Endpoints[i].Region == e.Region {

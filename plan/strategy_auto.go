@@ -80,7 +80,7 @@ func newAuto(o StrategyOptions) *auto {
 
 func (*auto) Name() string { return "auto" }
 
-func (s *auto) Step(now time.Duration, f *Fleet) []Scaling {
+func (s *auto) Step(now time.Duration, f *StrategyInput) []Scaling {
 	loads := make([]float64, len(f.Endpoints))
 	needs := make([]int, len(f.Endpoints))
 	s.updateFillLevels(now, f)
@@ -107,11 +107,11 @@ func (s *auto) Step(now time.Duration, f *Fleet) []Scaling {
 }
 
 // loadKey returns the key of the endpoints that share a load: those of a model in all regions.
-func (e *Endpoint) loadKey() endpointKey { return endpointKey{model: e.Model, pool: e.Pool} }
+func (e *ScaledEndpoint) loadKey() endpointKey { return endpointKey{model: e.Model, pool: e.Pool} }
 
 // updateFillLevels processes the first tokens since the previous step, over all regions: requests go where
 // there is capacity.
-func (s *auto) updateFillLevels(now time.Duration, f *Fleet) {
+func (s *auto) updateFillLevels(now time.Duration, f *StrategyInput) {
 	arrived := map[endpointKey]FirstTokens{}
 	for i := range f.Endpoints {
 		e := &f.Endpoints[i]
@@ -135,7 +135,7 @@ func (s *auto) updateFillLevels(now time.Duration, f *Fleet) {
 }
 
 // stateOf returns the state of an endpoint.
-func (s *auto) stateOf(now time.Duration, e *Endpoint) *autoState {
+func (s *auto) stateOf(now time.Duration, e *ScaledEndpoint) *autoState {
 	st := s.states[e.endpointKey()]
 	if st == nil {
 		st = &autoState{at: now, sufficientSince: now, minExcess: math.MaxInt}
@@ -145,7 +145,7 @@ func (s *auto) stateOf(now time.Duration, e *Endpoint) *autoState {
 }
 
 // updateLoad updates the smoothed load of an endpoint.
-func (s *auto) updateLoad(now time.Duration, e *Endpoint) *autoState {
+func (s *auto) updateLoad(now time.Duration, e *ScaledEndpoint) *autoState {
 	st := s.stateOf(now, e)
 	if e.Observed != nil && e.Target != nil && e.Target.ReplicaTPS > 0 {
 		load := *e.Observed / e.Target.ReplicaTPS
@@ -160,7 +160,7 @@ func (s *auto) updateLoad(now time.Duration, e *Endpoint) *autoState {
 
 // expectedGrowth returns the factor by which the load is expected to rise within forecastLead: 1 where the
 // forecast does not match the load.
-func (e *Endpoint) expectedGrowth(now time.Duration) float64 {
+func (e *ScaledEndpoint) expectedGrowth(now time.Duration) float64 {
 	here, ok := e.Target.forecastAt(now)
 	ahead, _ := e.Target.forecastAt(now + forecastLead)
 	if !ok || e.Observed == nil || here <= 0 || *e.Observed <= 0 {
@@ -180,7 +180,7 @@ func pooledReplicas(load float64) float64 {
 
 // spreadReplicas adds replicas until those of each model serve its load over all regions, each where the
 // shortfall is highest.
-func spreadReplicas(f *Fleet, loads []float64, needs []int) {
+func spreadReplicas(f *StrategyInput, loads []float64, needs []int) {
 	done := map[endpointKey]bool{}
 	for first := range f.Endpoints {
 		of := f.Endpoints[first].loadKey()
@@ -209,7 +209,7 @@ func spreadReplicas(f *Fleet, loads []float64, needs []int) {
 
 // countForMemory returns the number of replicas that brings memory utilisation to a share; the current
 // count where utilisation is unknown.
-func (e *Endpoint) countForMemory(share float64) int {
+func (e *ScaledEndpoint) countForMemory(share float64) int {
 	if e.Utilisation == nil {
 		return e.count()
 	}
@@ -217,7 +217,7 @@ func (e *Endpoint) countForMemory(share float64) int {
 }
 
 // clampNeed bounds a need by queues, memory and the endpoint's limits, and returns the deciding reason.
-func (e *Endpoint) clampNeed(need int, load float64) (int, string) {
+func (e *ScaledEndpoint) clampNeed(need int, load float64) (int, string) {
 	have, why := e.count(), fmt.Sprintf("load of %.1f replicas", load)
 	if rescue := have + int(math.Ceil(queueGrowth*float64(have))); e.hasQueue() && rescue > need {
 		need, why = rescue, fmt.Sprintf("%d requests without a first token", *e.Waiting)
@@ -234,7 +234,7 @@ func (e *Endpoint) clampNeed(need int, load float64) (int, string) {
 }
 
 // hasQueue reports whether more requests wait than starting replicas explain.
-func (e *Endpoint) hasQueue() bool {
+func (e *ScaledEndpoint) hasQueue() bool {
 	return e.Waiting != nil && e.Starting == 0 && *e.Waiting > queuePerReplica*e.Ready
 }
 

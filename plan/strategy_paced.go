@@ -30,7 +30,7 @@ func newPaced(name string, o StrategyOptions) *paced { return &paced{name, o, co
 
 func (s *paced) Name() string { return s.name }
 
-func (s *paced) Step(now time.Duration, f *Fleet) []Scaling {
+func (s *paced) Step(now time.Duration, f *StrategyInput) []Scaling {
 	g := newAllocator(f, s.options)
 	for i := range f.Endpoints {
 		e := &f.Endpoints[i]
@@ -51,7 +51,7 @@ func (s *paced) Step(now time.Duration, f *Fleet) []Scaling {
 }
 
 // changeFor returns the change of an endpoint, and its reason.
-func (s *paced) changeFor(now time.Duration, e *Endpoint) (n int, reason string) {
+func (s *paced) changeFor(now time.Duration, e *ScaledEndpoint) (n int, reason string) {
 	if gap, known := s.loadRatio(now, e); known {
 		if n := e.stepForTraffic(gap); n != 0 {
 			return n, fmt.Sprintf("load %.1f times the forecast, %d planned", gap, e.Target.Count)
@@ -71,7 +71,7 @@ func (s *paced) changeFor(now time.Duration, e *Endpoint) (n int, reason string)
 
 // stepForTraffic returns the next step beyond the planned count when the load is gap times the planned
 // one; 0 where the plan's error is within bounds.
-func (e *Endpoint) stepForTraffic(gap float64) int {
+func (e *ScaledEndpoint) stepForTraffic(gap float64) int {
 	needed := int(math.Ceil(gap * float64(e.Target.Count)))
 	switch {
 	case gap >= underestimated && e.count() >= e.Target.Count && e.count() < needed:
@@ -83,7 +83,7 @@ func (e *Endpoint) stepForTraffic(gap float64) int {
 }
 
 // loadRatio returns the ratio of load to planned load, at times when LT-UA uses it.
-func (s *paced) loadRatio(now time.Duration, e *Endpoint) (ratio float64, known bool) {
+func (s *paced) loadRatio(now time.Duration, e *ScaledEndpoint) (ratio float64, known bool) {
 	if s.name != "lt-ua" || e.Observed == nil || e.Target.PeakTPS <= 0 || now < e.Target.Until-loadRatioWindow || now >= e.Target.Until {
 		return 0, false
 	}

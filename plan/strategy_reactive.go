@@ -17,7 +17,7 @@ func newReactive(o StrategyOptions) *reactive { return &reactive{o, cooldown{}} 
 
 func (*reactive) Name() string { return "reactive" }
 
-func (s *reactive) Step(now time.Duration, f *Fleet) []Scaling {
+func (s *reactive) Step(now time.Duration, f *StrategyInput) []Scaling {
 	g := newAllocator(f, s.options)
 	for i := range f.Endpoints {
 		e := &f.Endpoints[i]

@@ -51,7 +51,7 @@ func TestStrategyTranscripts(t *testing.T) {
 func replayStrategy(t *testing.T, text string) string {
 	var out bytes.Buffer
 	var s Strategy
-	var f Fleet
+	var f StrategyInput
 	f.FreeVMs = map[string]int{}
 	for n, line := range strings.Split(strings.TrimRight(text, "\n"), "\n") {
 		if strings.HasPrefix(line, "  ") {
@@ -84,7 +84,7 @@ func replayStrategy(t *testing.T, text string) string {
 }
 
 // inWords formats a scaling as text.
-func inWords(f *Fleet, c *Scaling) string {
+func inWords(f *StrategyInput, c *Scaling) string {
 	text := f.Endpoints[c.Endpoint].Model + ":"
 	for _, w := range []struct {
 		name string
@@ -101,11 +101,11 @@ func inWords(f *Fleet, c *Scaling) string {
 }
 
 // set changes an endpoint as a line of a transcript specifies.
-func (f *Fleet) set(words []string) error {
-	i := slices.IndexFunc(f.Endpoints, func(e Endpoint) bool { return e.Model == words[0] })
+func (f *StrategyInput) set(words []string) error {
+	i := slices.IndexFunc(f.Endpoints, func(e ScaledEndpoint) bool { return e.Model == words[0] })
 	if i < 0 {
 		i = len(f.Endpoints)
-		f.Endpoints = append(f.Endpoints, Endpoint{Model: words[0], Region: "r", Min: 2, Max: 10})
+		f.Endpoints = append(f.Endpoints, ScaledEndpoint{Model: words[0], Region: "r", Min: 2, Max: 10})
 	}
 	e := &f.Endpoints[i]
 	for _, w := range words[1:] {
@@ -175,7 +175,7 @@ func TestUnknownStrategy(t *testing.T) {
 // closedFleet is a fleet of three models in two regions that applies a strategy's changes with a
 // delay.
 type closedFleet struct {
-	fleet Fleet
+	fleet StrategyInput
 }
 
 func drawFleet(t *rapid.T) *closedFleet {
@@ -184,7 +184,7 @@ func drawFleet(t *rapid.T) *closedFleet {
 		for _, r := range []string{"r", "s"} {
 			least := rapid.IntRange(1, 3).Draw(t, "min")
 			ready := least + rapid.IntRange(0, 5).Draw(t, "over")
-			c.fleet.Endpoints = append(c.fleet.Endpoints, Endpoint{
+			c.fleet.Endpoints = append(c.fleet.Endpoints, ScaledEndpoint{
 				Model: m, Region: r, Min: least, Max: ready + rapid.IntRange(0, 6).Draw(t, "room"),
 				Ready: ready, Donated: rapid.IntRange(0, 3).Draw(t, "donated"),
 			})
@@ -222,18 +222,18 @@ func (c *closedFleet) vary(t *rapid.T, now time.Duration) {
 func (c *closedFleet) apply(t *rapid.T, changes []Scaling) {
 	for _, s := range changes {
 		e := &c.fleet.Endpoints[s.Endpoint]
-		if s.Added() > 0 && s.Drained() > 0 || s.Added()+s.Drained() == 0 || s.Reason == "" {
+		if s.AddedReplicas() > 0 && s.DrainedReplicas() > 0 || s.AddedReplicas()+s.DrainedReplicas() == 0 || s.Reason == "" {
 			t.Fatalf("impossible: %+v", s)
 		}
 		e.Donated -= s.Reclaim
-		e.Starting += s.Added()
+		e.Starting += s.AddedReplicas()
 		for _, r := range s.Redeploy {
 			if c.fleet.Endpoints[r.From].Region != e.Region {
 				t.Fatalf("a VM changes its region: %+v", s)
 			}
 			c.fleet.Endpoints[r.From].Donated -= r.Count
 		}
-		e.Ready -= s.Drained()
+		e.Ready -= s.DrainedReplicas()
 		e.Draining += s.Donate
 	}
 	for i := range c.fleet.Endpoints {
@@ -292,8 +292,8 @@ func checkStrategy(t *rapid.T, name string) {
 }
 
 // checkChange checks one change against the rules of its strategy.
-func checkChange(t *rapid.T, name string, now time.Duration, e *Endpoint, c *Scaling, last map[int]time.Duration) {
-	n := c.Added() - c.Drained()
+func checkChange(t *rapid.T, name string, now time.Duration, e *ScaledEndpoint, c *Scaling, last map[int]time.Duration) {
+	n := c.AddedReplicas() - c.DrainedReplicas()
 	byTraffic := false
 	if name == "lt-ua" && now >= e.Target.Until-loadRatioWindow {
 		gap := *e.Observed / e.Target.PeakTPS
@@ -320,7 +320,7 @@ func checkChange(t *rapid.T, name string, now time.Duration, e *Endpoint, c *Sca
 func TestNoLoadNeedsNoReplicas(t *testing.T) {
 	for _, name := range StrategyNames() {
 		u, tps := 0.5, 550.0
-		f := Fleet{Endpoints: []Endpoint{{
+		f := StrategyInput{Endpoints: []ScaledEndpoint{{
 			Model: "m", Region: "r", Ready: 5, Donated: 5, Min: 2, Max: 8, Utilisation: &u, Observed: &tps,
 			Target: &Target{Count: 5, Until: time.Hour, ReplicaTPS: 100, PeakTPS: 550, ForecastTPS: []float64{550}, ForecastStep: time.Hour},
 		}}}

@@ -13,18 +13,18 @@ import (
 // come up together, few enough for a small machine or a cloud's rate limit.
 const defaultParallel = 16
 
-// Phase is the progress of one change.
-type Phase string
+// ChangePhase is the progress of one change.
+type ChangePhase string
 
 // The phases of a change. A change that has not started has no phase.
 const (
-	PhaseStarted Phase = "begun"
-	PhaseDone    Phase = "done"
-	PhaseFailed  Phase = "failed"
+	PhaseStarted ChangePhase = "begun"
+	PhaseDone    ChangePhase = "done"
+	PhaseFailed  ChangePhase = "failed"
 )
 
 // ProgressFunc receives every phase of every change; err is set for PhaseFailed. Calls never overlap.
-type ProgressFunc func(c Change, p Phase, err error)
+type ProgressFunc func(c Change, p ChangePhase, err error)
 
 // ApplyOptions configures Apply; the zero value is usable.
 type ApplyOptions struct {
@@ -142,7 +142,7 @@ func (a *applier) recordOutcomes(changes Changes, failures []error, skipped []bo
 	}
 }
 
-func (a *applier) reportProgress(c Change, p Phase, err error) {
+func (a *applier) reportProgress(c Change, p ChangePhase, err error) {
 	if a.opt.Progress == nil {
 		return
 	}
@@ -233,7 +233,7 @@ func (a *applier) launch(ctx context.Context, w Desired) (Object, error) {
 func (a *applier) isExhausted(o Offering) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.opt.Exhausted.Has(o, a.opt.Now())
+	return a.opt.Exhausted.Covers(o, a.opt.Now())
 }
 
 func (a *applier) recordRefusal(e *CapacityError) {

@@ -192,13 +192,13 @@ func TestApplyReloads(t *testing.T) {
 	for _, tt := range []struct {
 		reload  func(context.Context, provision.Desired) error
 		want    []string // calls of the provider
-		actions []provision.Action
+		actions []provision.ChangeAction
 		err     error
 		skipped int
 	}{
-		{nil, []string{"terminate lb-eu-0", "launch lb-eu-0", "terminate lb-us-0", "launch lb-us-0"}, []provision.Action{"replace", "replace"}, nil, 0},
-		{func(context.Context, provision.Desired) error { return nil }, nil, []provision.Action{"reload", "reload"}, nil, 0},
-		{func(context.Context, provision.Desired) error { return provision.ErrCannotReload }, []string{"terminate lb-eu-0", "launch lb-eu-0", "terminate lb-us-0", "launch lb-us-0"}, []provision.Action{"replace", "replace"}, nil, 0},
+		{nil, []string{"terminate lb-eu-0", "launch lb-eu-0", "terminate lb-us-0", "launch lb-us-0"}, []provision.ChangeAction{"replace", "replace"}, nil, 0},
+		{func(context.Context, provision.Desired) error { return nil }, nil, []provision.ChangeAction{"reload", "reload"}, nil, 0},
+		{func(context.Context, provision.Desired) error { return provision.ErrCannotReload }, []string{"terminate lb-eu-0", "launch lb-eu-0", "terminate lb-us-0", "launch lb-us-0"}, []provision.ChangeAction{"replace", "replace"}, nil, 0},
 		{func(context.Context, provision.Desired) error { return refused }, nil, nil, refused, 1},
 	} {
 		var wants []provision.Desired
@@ -210,10 +210,10 @@ func TestApplyReloads(t *testing.T) {
 			o.SpecHash = "old"
 			wants, f.objects = append(wants, w), append(f.objects, o)
 		}
-		var done []provision.Action
+		var done []provision.ChangeAction
 		result, err := provision.Apply(context.Background(), provision.Diff(wants, f.objects), f, provision.ApplyOptions{
 			Reload: tt.reload,
-			Progress: func(c provision.Change, p provision.Phase, _ error) {
+			Progress: func(c provision.Change, p provision.ChangePhase, _ error) {
 				if p == provision.PhaseDone {
 					done = append(done, c.Action)
 				}
@@ -252,13 +252,13 @@ func TestApplyDrainsOnlyRunningTerminated(t *testing.T) {
 
 func TestApplyReportsPhases(t *testing.T) {
 	w := want("us-0", provision.KindReplica, "local/us", "s")
-	var got []provision.Phase
+	var got []provision.ChangePhase
 	for _, p := range []provision.Provider{&fake{}, failingLaunch{&fake{}, "us-0"}} {
 		_, _ = provision.Apply(context.Background(), provision.Diff([]provision.Desired{w}, nil), p, provision.ApplyOptions{
-			Progress: func(_ provision.Change, phase provision.Phase, _ error) { got = append(got, phase) },
+			Progress: func(_ provision.Change, phase provision.ChangePhase, _ error) { got = append(got, phase) },
 		})
 	}
-	want := []provision.Phase{provision.PhaseStarted, provision.PhaseDone, provision.PhaseStarted, provision.PhaseFailed}
+	want := []provision.ChangePhase{provision.PhaseStarted, provision.PhaseDone, provision.PhaseStarted, provision.PhaseFailed}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got %q, want %q", got, want)
 	}

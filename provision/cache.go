@@ -14,10 +14,10 @@ const (
 	errorTTL  = 10 * time.Minute
 )
 
-// AnswerCache caches answers of a cloud by key: results for 6 hours, errors for 10 minutes. The zero value
+// CloudCache caches answers of a cloud by key: results for 6 hours, errors for 10 minutes. The zero value
 // is empty. It is safe for concurrent use: while one caller requests an answer, others wait for it.
 // Entries are never evicted, so use few keys.
-type AnswerCache[T any] struct {
+type CloudCache[T any] struct {
 	mu      sync.Mutex
 	entries map[string]*cacheEntry[T]
 }
@@ -32,7 +32,7 @@ type cacheEntry[T any] struct {
 
 // Get returns the cached answer, or requests and caches it. An error of a cancelled context is not
 // cached.
-func (h *AnswerCache[T]) Get(ctx context.Context, key string, now time.Time, fetch func(context.Context) (T, error)) (T, error) {
+func (h *CloudCache[T]) Get(ctx context.Context, key string, now time.Time, fetch func(context.Context) (T, error)) (T, error) {
 	a := h.entry(key)
 	select {
 	case a.sem <- struct{}{}:
@@ -55,7 +55,7 @@ func (h *AnswerCache[T]) Get(ctx context.Context, key string, now time.Time, fet
 	return value, err
 }
 
-func (h *AnswerCache[T]) entry(key string) *cacheEntry[T] {
+func (h *CloudCache[T]) entry(key string) *cacheEntry[T] {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.entries == nil {

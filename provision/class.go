@@ -18,17 +18,17 @@ type ReplicaClass struct {
 	Capacity service.CapacityType
 }
 
-// ClassOf returns the class of an offering.
-func ClassOf(o Offering) ReplicaClass { return ReplicaClass{o.GPU, o.GPUs, o.Capacity} }
+// ReplicaClassOf returns the class of an offering.
+func ReplicaClassOf(o Offering) ReplicaClass { return ReplicaClass{o.GPU, o.GPUs, o.Capacity} }
 
 // Matches reports whether o belongs to the class.
 func (c ReplicaClass) Matches(o Offering) bool {
 	return (c.GPU == "" || c.GPU == o.GPU && c.GPUs == o.GPUs) && (c.Capacity == "" || c.Capacity == o.Capacity)
 }
 
-// ParseClass returns the class with the GPUs in the notation of plans, such as L4 or 8xH100, and a capacity
+// ParseReplicaClass returns the class with the GPUs in the notation of plans, such as L4 or 8xH100, and a capacity
 // type.
-func ParseClass(gpus, capacity string) ReplicaClass {
+func ParseReplicaClass(gpus, capacity string) ReplicaClass {
 	c := ReplicaClass{GPU: gpus, GPUs: 1, Capacity: service.CapacityType(capacity)}
 	if count, gpu, found := strings.Cut(gpus, "x"); found {
 		if n, err := strconv.Atoi(count); err == nil {

@@ -7,21 +7,21 @@ import (
 	"skyserve/internal/service"
 )
 
-// Action is the kind of a change.
-type Action string
+// ChangeAction is the kind of a change.
+type ChangeAction string
 
 // The actions.
 const (
-	ActionLaunch    Action = "launch"
-	ActionReplace   Action = "replace"
-	ActionReload    Action = "reload" // the object loads its configuration again and keeps running
-	ActionRepair    Action = "mend"   // the object is repaired in place
-	ActionTerminate Action = "terminate"
+	ActionLaunch    ChangeAction = "launch"
+	ActionReplace   ChangeAction = "replace"
+	ActionReload    ChangeAction = "reload" // the object loads its configuration again and keeps running
+	ActionRepair    ChangeAction = "mend"   // the object is repaired in place
+	ActionTerminate ChangeAction = "terminate"
 )
 
 // Change is one step from the observed to the desired state.
 type Change struct {
-	Action Action
+	Action ChangeAction
 	// Desired is set for launch, replace, reload and repair.
 	Desired Desired
 	// Observed is set for replace, reload, repair and terminate, and for a launch when a dead object with the
@@ -40,7 +40,7 @@ type Change struct {
 func (c Change) ID() string { return cmp.Or(c.Desired.ID, c.Observed.ID) }
 
 // Kind returns the kind of the changed object.
-func (c Change) Kind() Kind { return cmp.Or(c.Desired.Kind, c.Observed.Kind) }
+func (c Change) Kind() ObjectKind { return cmp.Or(c.Desired.Kind, c.Observed.Kind) }
 
 // Region returns the region of the changed object.
 func (c Change) Region() service.Region { return cmp.Or(c.Desired.Region, c.Observed.Region) }
@@ -152,7 +152,7 @@ func changeRank(w Desired, o Object) int {
 
 // requiredAction returns the action that brings an object to the desired state, and the reason; empty when the
 // object already matches. An empty Build matches any.
-func requiredAction(w Desired, o Object) (action Action, reason string) {
+func requiredAction(w Desired, o Object) (action ChangeAction, reason string) {
 	switch {
 	case o.Kind != w.Kind || o.Region != w.Region:
 		return ActionReplace, "kind or region changed"

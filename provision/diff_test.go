@@ -16,7 +16,7 @@ var regions = []service.Region{"local/us", "local/eu"}
 
 // drawWants draws wanted objects with unique ids.
 func drawWants(t *rapid.T) []provision.Desired {
-	kinds := []provision.Kind{provision.KindReplica, provision.KindBalancer, provision.KindController, provision.KindFirewall, provision.KindIdentity}
+	kinds := []provision.ObjectKind{provision.KindReplica, provision.KindBalancer, provision.KindController, provision.KindFirewall, provision.KindIdentity}
 	var wants []provision.Desired
 	for i := range rapid.IntRange(0, 8).Draw(t, "wants") {
 		wants = append(wants, provision.Desired{
@@ -104,11 +104,11 @@ func TestCostPerHourIsCostDifference(t *testing.T) {
 }
 
 // want returns a desired object for the tables below.
-func want(id string, kind provision.Kind, region service.Region, spec string) provision.Desired {
+func want(id string, kind provision.ObjectKind, region service.Region, spec string) provision.Desired {
 	return provision.Desired{ID: id, Kind: kind, Region: region, SpecHash: spec}
 }
 
-func have(id string, kind provision.Kind, region service.Region, spec, gone string) provision.Object {
+func have(id string, kind provision.ObjectKind, region service.Region, spec, gone string) provision.Object {
 	return provision.Object{ID: id, Kind: kind, Region: region, SpecHash: spec, TerminatedReason: gone}
 }
 

@@ -10,7 +10,7 @@ type Addresses struct {
 	PublicTLS string `json:"public_tls,omitempty"`
 	// Admin is where the balancer serves operators and other balancers.
 	Admin string `json:"admin,omitempty"`
-	// Challenge is where a balancer answers the certificate authority's http-01 challenge.
+	// ChallengeRecord is where a balancer answers the certificate authority's http-01 challenge.
 	Challenge string `json:"challenge,omitempty"`
 	// Agent is where the machine's agent receives its configuration.
 	Agent string `json:"agent,omitempty"`
@@ -28,9 +28,9 @@ func (a Addresses) PublicAddress(spec *service.Spec) string {
 	return a.Public
 }
 
-// Endpoints are the addresses of a machine: those that other machines connect to, those that its own
+// MachineEndpoints are the addresses of a machine: those that other machines connect to, those that its own
 // programs listen on, and those that only the machine itself uses.
-type Endpoints struct {
+type MachineEndpoints struct {
 	Advertised Addresses `json:"outside"`
 	Listen     Addresses `json:"inside"`
 	// Loopback is the machine's own loopback address, on which engines listen.

@@ -71,22 +71,22 @@ func (e *SpecError) Error() string { return e.Err.Error() }
 // Unwrap returns the cause.
 func (e *SpecError) Unwrap() error { return e.Err }
 
-// Scope is how far a lack of capacity extends.
-type Scope string
+// CapacityScope is how far a lack of capacity extends.
+type CapacityScope string
 
 // The scopes, from narrowest to widest.
 const (
-	ScopeZone   Scope = "zone"   // this type and capacity type in this zone
-	ScopeRegion Scope = "region" // this type and capacity type in every zone of the region
-	ScopeQuota  Scope = "quota"  // every type with this GPU and capacity type in the region: the account's quota is used up
-	ScopeCloud  Scope = "cloud"  // every type with this GPU and capacity type in the whole cloud
+	ScopeZone   CapacityScope = "zone"   // this type and capacity type in this zone
+	ScopeRegion CapacityScope = "region" // this type and capacity type in every zone of the region
+	ScopeQuota  CapacityScope = "quota"  // every type with this GPU and capacity type in the region: the account's quota is used up
+	ScopeCloud  CapacityScope = "cloud"  // every type with this GPU and capacity type in the whole cloud
 )
 
 // CapacityError reports an offering that has no capacity now; another offering may have some. Launch
 // returns it only when nothing was created.
 type CapacityError struct {
 	Offering Offering
-	Scope    Scope
+	Scope    CapacityScope
 	Code     string // the cloud's own code: InsufficientInstanceCapacity
 	Err      error
 }

@@ -1,7 +1,7 @@
 package provision
 
-// Finding is the result of one check that runs before anything is created.
-type Finding struct {
+// CheckResult is the result of one check that runs before anything is created.
+type CheckResult struct {
 	// Where is the cloud or the region: gcp, gcp/us-central1.
 	Where string `json:"where"`
 	OK    bool   `json:"ok"`

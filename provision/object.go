@@ -9,35 +9,37 @@ import (
 	"skyserve/internal/service"
 )
 
-// Kind is the kind of an object.
-type Kind string
+// ObjectKind is the kind of an object.
+type ObjectKind string
 
 // The kinds of object.
 const (
-	KindBalancer   Kind = "balancer"
-	KindReplica    Kind = "replica"
-	KindController Kind = "controller"
-	KindNameServer Kind = "nameserver" // serves DNS for the service's public name
+	KindBalancer   ObjectKind = "balancer"
+	KindReplica    ObjectKind = "replica"
+	KindController ObjectKind = "controller"
+	KindNameServer ObjectKind = "nameserver" // serves DNS for the service's public name
 	// Prerequisites of machines in a cloud: firewall rules, and the permissions of machines in their
 	// own cloud. They are created before the machines and removed after them.
-	KindFirewall Kind = "firewall"
-	KindIdentity Kind = "identity"
+	KindFirewall ObjectKind = "firewall"
+	KindIdentity ObjectKind = "identity"
 )
 
 // IsMachine reports whether objects of this kind run an agent.
-func (k Kind) IsMachine() bool { return k == KindBalancer || k == KindReplica || k == KindNameServer }
+func (k ObjectKind) IsMachine() bool {
+	return k == KindBalancer || k == KindReplica || k == KindNameServer
+}
 
 // isPrerequisite reports whether machines need objects of this kind to exist first.
-func (k Kind) isPrerequisite() bool { return k == KindFirewall || k == KindIdentity }
+func (k ObjectKind) isPrerequisite() bool { return k == KindFirewall || k == KindIdentity }
 
 // Object is one thing that exists for a service: a local process or a VM in a cloud. It is read from
 // the actual state (lock files, tags), never from a separate inventory.
 type Object struct {
 	// ID is unique in the service (us-0, lb-us-0, controller), except when a crash left two objects
 	// with the same id; Handle distinguishes those.
-	ID      string `json:"id"`
-	Kind    Kind   `json:"kind"`
-	Service string `json:"service"`
+	ID      string     `json:"id"`
+	Kind    ObjectKind `json:"kind"`
+	Service string     `json:"service"`
 	// Owner is the owner of the service: the fingerprint of the certificate authority that created the
 	// object; empty where a machine has one user.
 	Owner  string         `json:"owner,omitempty"`
@@ -58,9 +60,9 @@ type Object struct {
 	// while, or where, it has none.
 	PublicIP  netip.Addr `json:"public_ip,omitzero"`
 	PrivateIP netip.Addr `json:"private_ip,omitzero"`
-	// Endpoints are the addresses of its programs, where the provider sets them; zero where they follow
+	// MachineEndpoints are the addresses of its programs, where the provider sets them; zero where they follow
 	// from PublicIP and PrivateIP.
-	Endpoints Endpoints `json:"endpoints,omitzero"`
+	Endpoints MachineEndpoints `json:"endpoints,omitzero"`
 	// Labels are further properties to display, such as model and gpu.
 	Labels map[string]string `json:"labels,omitempty"`
 	// Handle is the provider's own id: a process or instance id.
@@ -77,7 +79,7 @@ type Object struct {
 // Desired is a desired object.
 type Desired struct {
 	ID            string
-	Kind          Kind
+	Kind          ObjectKind
 	Service       string
 	Owner         string // see Object
 	Region        service.Region
@@ -101,7 +103,7 @@ type Desired struct {
 // MachineConfig is the setup of a VM, the same in every cloud.
 type MachineConfig struct {
 	// Role selects the machine's firewall and identity: KindBalancer or KindReplica.
-	Role Kind
+	Role ObjectKind
 	// UserData is its cloud-init document. Everybody who may describe the VM can read it: it contains
 	// no secret.
 	UserData string
@@ -152,8 +154,8 @@ func GrantChallenge(zoneID, name string) Grant {
 	return Grant(challengeGrantPrefix + zoneID + "/" + name)
 }
 
-// Challenge returns the zone's id and the name of a grant of GrantChallenge; false for any other grant.
-func (g Grant) Challenge() (zoneID, name string, ok bool) {
+// ChallengeRecord returns the zone's id and the name of a grant of GrantChallenge; false for any other grant.
+func (g Grant) ChallengeRecord() (zoneID, name string, ok bool) {
 	text, ok := strings.CutPrefix(string(g), challengeGrantPrefix)
 	zoneID, name, _ = strings.Cut(text, "/")
 	return zoneID, name, ok
@@ -163,15 +165,17 @@ func (g Grant) Challenge() (zoneID, name string, ok bool) {
 // the bucket.
 func GrantRead(folder string) Grant { return Grant(readGrantPrefix + folder) }
 
-// Read returns the folder of a grant of GrantRead; false for any other grant.
-func (g Grant) Read() (folder string, ok bool) { return strings.CutPrefix(string(g), readGrantPrefix) }
+// ReadFolder returns the folder of a grant of GrantRead; false for any other grant.
+func (g Grant) ReadFolder() (folder string, ok bool) {
+	return strings.CutPrefix(string(g), readGrantPrefix)
+}
 
 // GrantSession lets authorized people of the cloud account open a shell on a VM in a region through the
 // cloud's own session service. place is the cloud's name of the region.
 func GrantSession(place string) Grant { return Grant(sessionGrantPrefix + place) }
 
-// Session returns the region of a grant of GrantSession; false for any other grant.
-func (g Grant) Session() (place string, ok bool) {
+// SessionRegion returns the region of a grant of GrantSession; false for any other grant.
+func (g Grant) SessionRegion() (place string, ok bool) {
 	return strings.CutPrefix(string(g), sessionGrantPrefix)
 }
 

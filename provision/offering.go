@@ -110,9 +110,9 @@ func (e *ExhaustedOfferings) Add(err *CapacityError, at time.Time) {
 	e.until[exhaustedKeyFor(err.Offering, err.Scope)] = at.Add(exhaustedFor)
 }
 
-// Has reports whether a refusal that has not expired covers an offering.
-func (e *ExhaustedOfferings) Has(o Offering, at time.Time) bool {
-	for _, scope := range []Scope{ScopeZone, ScopeRegion, ScopeQuota, ScopeCloud} {
+// Covers reports whether a refusal that has not expired covers an offering.
+func (e *ExhaustedOfferings) Covers(o Offering, at time.Time) bool {
+	for _, scope := range []CapacityScope{ScopeZone, ScopeRegion, ScopeQuota, ScopeCloud} {
 		if until, ok := e.until[exhaustedKeyFor(o, scope)]; ok && at.Before(until) {
 			return true
 		}
@@ -121,7 +121,7 @@ func (e *ExhaustedOfferings) Has(o Offering, at time.Time) bool {
 }
 
 // exhaustedKeyFor returns the key of a refusal of an offering at a scope.
-func exhaustedKeyFor(o Offering, scope Scope) exhaustedKey {
+func exhaustedKeyFor(o Offering, scope CapacityScope) exhaustedKey {
 	k := exhaustedKey{cloud: o.Region.Cloud(), capacity: o.Capacity}
 	switch scope {
 	case ScopeZone:

@@ -70,7 +70,7 @@ func TestExhaustedMatchesScopeAndExpires(t *testing.T) {
 		"another capacity type":  offer("g6.xlarge", "us-east-1a", onDemand, 0.8),
 		"a machine without GPUs": {Type: "c7i.large", Region: "aws/us-east-1", Zone: "us-east-1a", Capacity: spot},
 	}
-	for scope, want := range map[provision.Scope][]string{
+	for scope, want := range map[provision.CapacityScope][]string{
 		provision.ScopeZone:   {"itself"},
 		provision.ScopeRegion: {"another zone", "itself"},
 		provision.ScopeQuota:  {"another type", "another zone", "itself"},
@@ -80,10 +80,10 @@ func TestExhaustedMatchesScopeAndExpires(t *testing.T) {
 		e.Add(&provision.CapacityError{Offering: refused, Scope: scope}, begin)
 		var got []string
 		for name, o := range others {
-			if e.Has(o, begin.Add(time.Minute)) {
+			if e.Covers(o, begin.Add(time.Minute)) {
 				got = append(got, name)
 			}
-			if e.Has(o, begin.Add(time.Hour)) {
+			if e.Covers(o, begin.Add(time.Hour)) {
 				t.Errorf("%s: %s is passed over an hour later", scope, name)
 			}
 		}
@@ -168,7 +168,7 @@ func TestSurgeLaunchesBeforeTerminating(t *testing.T) {
 
 func TestPlacesRouteByCloud(t *testing.T) {
 	aws, gcp := &fake{}, &fake{}
-	p := provision.Providers{"aws": aws, "gcp": gcp}
+	p := provision.MultiCloud{"aws": aws, "gcp": gcp}
 	wants := []provision.Desired{want("a", provision.KindReplica, "aws/us-east-1", "s"), want("g", provision.KindReplica, "gcp/us-central1", "s")}
 	if _, err := provision.Apply(context.Background(), provision.Diff(wants, nil), p, provision.ApplyOptions{}); err != nil {
 		t.Fatal(err)
@@ -198,7 +198,7 @@ func (*failingList) List(context.Context, string) ([]provision.Object, error) {
 }
 
 func TestPlacesListFailsIfOneCloudFails(t *testing.T) {
-	p := provision.Providers{"aws": &fake{objects: []provision.Object{{ID: "a"}}}, "gcp": &failingList{}}
+	p := provision.MultiCloud{"aws": &fake{objects: []provision.Object{{ID: "a"}}}, "gcp": &failingList{}}
 	if have, err := p.List(context.Background(), "chat"); err == nil || have != nil || !strings.Contains(err.Error(), "gcp") {
 		t.Errorf("got %+v, %v", have, err)
 	}

@@ -52,7 +52,7 @@ func (os Offerings) WithPrices(prices []Price) Offerings {
 }
 
 // Prices calls the provider of the region's cloud; none where it publishes no prices.
-func (p Providers) Prices(ctx context.Context, region service.Region) ([]Price, error) {
+func (p MultiCloud) Prices(ctx context.Context, region service.Region) ([]Price, error) {
 	provider, err := p.provider(region)
 	if err != nil {
 		return nil, err

@@ -38,7 +38,7 @@ func TestPricedPrefersPublishedPrices(t *testing.T) {
 
 // Results are cached for hours, errors for minutes, and errors of cancelled contexts not at all.
 func TestHeldCachesResultsAndErrors(t *testing.T) {
-	var h provision.AnswerCache[int]
+	var h provision.CloudCache[int]
 	noon := time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
 	refused := errors.New("refused")
 	asked := 0
@@ -83,7 +83,7 @@ func TestHeldCachesResultsAndErrors(t *testing.T) {
 
 // Concurrent callers share one request.
 func TestHeldSharesConcurrentRequests(t *testing.T) {
-	var h provision.AnswerCache[int]
+	var h provision.CloudCache[int]
 	var wg sync.WaitGroup
 	asked := 0 // by one at a time, as the race detector sees
 	for range 50 {

@@ -11,13 +11,13 @@ import (
 	"skyserve/internal/service"
 )
 
-// Providers combines the providers of several clouds, by cloud (aws, gcp, local). Each object belongs to
+// MultiCloud combines the providers of several clouds, by cloud (aws, gcp, local). Each object belongs to
 // the provider of its region's cloud. A missing region is an error: nobody could find such an object
 // later.
-type Providers map[string]Provider
+type MultiCloud map[string]Provider
 
 // Offerings calls the provider of the region's cloud.
-func (p Providers) Offerings(ctx context.Context, region service.Region) (Offerings, error) {
+func (p MultiCloud) Offerings(ctx context.Context, region service.Region) (Offerings, error) {
 	provider, err := p.provider(region)
 	if err != nil {
 		return nil, err
@@ -27,7 +27,7 @@ func (p Providers) Offerings(ctx context.Context, region service.Region) (Offeri
 
 // List queries all clouds concurrently. When one fails there is no list: acting on a partial list would
 // launch existing objects again.
-func (p Providers) List(ctx context.Context, service string) ([]Object, error) {
+func (p MultiCloud) List(ctx context.Context, service string) ([]Object, error) {
 	clouds := slices.Sorted(maps.Keys(p))
 	lists, errs := make([][]Object, len(clouds)), make([]error, len(clouds))
 	var wg sync.WaitGroup
@@ -47,7 +47,7 @@ func (p Providers) List(ctx context.Context, service string) ([]Object, error) {
 }
 
 // Launch calls the provider of the region's cloud.
-func (p Providers) Launch(ctx context.Context, w Desired) (Object, error) {
+func (p MultiCloud) Launch(ctx context.Context, w Desired) (Object, error) {
 	provider, err := p.provider(w.Region)
 	if err != nil {
 		return Object{}, err
@@ -56,7 +56,7 @@ func (p Providers) Launch(ctx context.Context, w Desired) (Object, error) {
 }
 
 // Terminate calls the provider of the region's cloud.
-func (p Providers) Terminate(ctx context.Context, o Object) error {
+func (p MultiCloud) Terminate(ctx context.Context, o Object) error {
 	provider, err := p.provider(o.Region)
 	if err != nil {
 		return err
@@ -65,7 +65,7 @@ func (p Providers) Terminate(ctx context.Context, o Object) error {
 }
 
 // Fingerprint calls the provider of the region's cloud; an error where that has no key attestation.
-func (p Providers) Fingerprint(ctx context.Context, o Object) (string, error) {
+func (p MultiCloud) Fingerprint(ctx context.Context, o Object) (string, error) {
 	provider, err := p.provider(o.Region)
 	if err != nil {
 		return "", err
@@ -77,7 +77,7 @@ func (p Providers) Fingerprint(ctx context.Context, o Object) (string, error) {
 	return attestor.Fingerprint(ctx, o)
 }
 
-func (p Providers) provider(region service.Region) (Provider, error) {
+func (p MultiCloud) provider(region service.Region) (Provider, error) {
 	provider, ok := p[region.Cloud()]
 	if !ok {
 		return nil, fmt.Errorf("finding a provider for region %q: no provider for cloud %q", region, region.Cloud())

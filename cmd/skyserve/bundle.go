@@ -99,7 +99,7 @@ func reachClouds(ctx context.Context, text json.RawMessage, spec *service.Spec, 
 
 // providersInside returns the providers of regions as a machine there uses them: one for all regions, and
 // one per region.
-func providersInside(ctx context.Context, text json.RawMessage, regions []service.Region) (provision.Providers, map[service.Region]provision.Provider, error) {
+func providersInside(ctx context.Context, text json.RawMessage, regions []service.Region) (provision.MultiCloud, map[service.Region]provision.Provider, error) {
 	var m cloudAccess
 	if err := json.Unmarshal(text, &m); err != nil {
 		return nil, nil, fmt.Errorf("reading the cloud access configuration: %w", err)

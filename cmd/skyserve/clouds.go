@@ -46,7 +46,7 @@ func (c *cloudFlags) add(flags *pflag.FlagSet) {
 }
 
 // providersOf returns the providers of all regions of a service, or of some.
-func (c *cloudFlags) providersOf(ctx context.Context, spec *service.Spec, some ...service.Region) (provision.Providers, error) {
+func (c *cloudFlags) providersOf(ctx context.Context, spec *service.Spec, some ...service.Region) (provision.MultiCloud, error) {
 	if len(some) == 0 {
 		some = cloud.ManagedRegions(spec)
 	}
@@ -55,12 +55,12 @@ func (c *cloudFlags) providersOf(ctx context.Context, spec *service.Spec, some .
 
 // providers returns the providers of regions, with the networks of spec. alone is set if the
 // service has only one region.
-func (c *cloudFlags) providers(ctx context.Context, spec *service.Spec, regions []service.Region, alone bool) (provision.Providers, error) {
+func (c *cloudFlags) providers(ctx context.Context, spec *service.Spec, regions []service.Region, alone bool) (provision.MultiCloud, error) {
 	of := map[string][]string{}
 	for _, r := range regions {
 		of[r.Cloud()] = append(of[r.Cloud()], r.Place())
 	}
-	p := provision.Providers{}
+	p := provision.MultiCloud{}
 	if c.localService != nil {
 		all := local.NewProvider(*c.localService, "", "", 0).WithSpec(spec)
 		for _, name := range []string{service.CloudLocal, service.CloudStatic} {
@@ -225,7 +225,7 @@ func userData(name, owner string, p machineProgram) func(cloud.MachineInput) (st
 
 // roleOf returns the role of a machine of a kind in its service's certificates. A name server has
 // the role of a replica, which has no rights at other machines.
-func roleOf(k provision.Kind) identity.Role {
+func roleOf(k provision.ObjectKind) identity.Role {
 	if k == provision.KindBalancer {
 		return identity.Balancer
 	}
@@ -296,6 +296,6 @@ func operatorOf(svc local.Service, doing, hint string) (operator, error) {
 }
 
 // newDeployer returns the fleet of a service.
-func newDeployer(spec *service.Spec, owner string, p provision.Providers, program machineProgram) *deploy.Deployer {
+func newDeployer(spec *service.Spec, owner string, p provision.MultiCloud, program machineProgram) *deploy.Deployer {
 	return &deploy.Deployer{Spec: spec, Owner: owner, Provider: p, UserData: userData(spec.Name, owner, program)}
 }

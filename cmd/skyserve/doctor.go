@@ -55,7 +55,7 @@ the credentials.`,
 
 // checkedProvider is a provider with checks of its own.
 type checkedProvider interface {
-	Doctor(ctx context.Context) []provision.Finding
+	Doctor(ctx context.Context) []provision.CheckResult
 }
 
 func runDoctor(ctx context.Context, o *doctorOptions, out io.Writer) error {
@@ -74,7 +74,7 @@ func runDoctor(ctx context.Context, o *doctorOptions, out io.Writer) error {
 	if err != nil {
 		return cloudError(err)
 	}
-	findings, quotas := []provision.Finding{}, []provision.Quota{}
+	findings, quotas := []provision.CheckResult{}, []provision.Quota{}
 	for _, name := range cloud.Clouds(spec) {
 		provider, ok := places[name].(checkedProvider)
 		if !ok {
@@ -87,12 +87,12 @@ func runDoctor(ctx context.Context, o *doctorOptions, out io.Writer) error {
 	var refused *provision.CredentialsError
 	for _, r := range slices.Sorted(maps.Keys(unknown)) {
 		if err := unknown[r]; !errors.As(err, &refused) { // Doctor has reported rejected credentials already
-			findings = append(findings, provision.Finding{Where: string(r), Message: "quotas: " + err.Error()})
+			findings = append(findings, provision.CheckResult{Where: string(r), Message: "quotas: " + err.Error()})
 		}
 	}
 	findings = append(findings, withinQuotas(spec, quotas)...)
 	findings = append(findings, findPrices(ctx, places, cloud.CloudRegions(spec))...)
-	for _, find := range []func(context.Context, *service.Spec, provision.Providers) ([]provision.Finding, error){o.findName, o.findStrangers} {
+	for _, find := range []func(context.Context, *service.Spec, provision.MultiCloud) ([]provision.CheckResult, error){o.findName, o.findStrangers} {
 		found, err := find(ctx, spec, places)
 		if err != nil {
 			return err
@@ -107,7 +107,7 @@ func runDoctor(ctx context.Context, o *doctorOptions, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	if n := len(slices.DeleteFunc(slices.Clone(findings), func(f provision.Finding) bool { return f.OK })); n > 0 {
+	if n := len(slices.DeleteFunc(slices.Clone(findings), func(f provision.CheckResult) bool { return f.OK })); n > 0 {
 		code := exitFailed
 		if refused != nil {
 			code = exitCredentials
@@ -118,7 +118,7 @@ func runDoctor(ctx context.Context, o *doctorOptions, out io.Writer) error {
 }
 
 // findName checks whether the service can use its public name. Without a name it returns nothing.
-func (o *doctorOptions) findName(ctx context.Context, spec *service.Spec, _ provision.Providers) ([]provision.Finding, error) {
+func (o *doctorOptions) findName(ctx context.Context, spec *service.Spec, _ provision.MultiCloud) ([]provision.CheckResult, error) {
 	zone, err := o.clouds.nameZone(ctx, spec, nil)
 	if err != nil || zone == nil {
 		return nil, err
@@ -127,7 +127,7 @@ func (o *doctorOptions) findName(ctx context.Context, spec *service.Spec, _ prov
 	if err != nil {
 		return nil, err
 	}
-	f := provision.Finding{Where: service.CloudAWS, OK: true, Message: fmt.Sprintf("DNS name %s: its hosted zone exists, and no other service owns the name", spec.DNS.Name)}
+	f := provision.CheckResult{Where: service.CloudAWS, OK: true, Message: fmt.Sprintf("DNS name %s: its hosted zone exists, and no other service owns the name", spec.DNS.Name)}
 	if err := checkName(ctx, zone, spec, owner); err != nil {
 		f.OK, f.Message = false, fmt.Sprintf("DNS name %s: %v", spec.DNS.Name, err)
 		var coded *exitError
@@ -135,13 +135,13 @@ func (o *doctorOptions) findName(ctx context.Context, spec *service.Spec, _ prov
 			f.Hint = coded.hint
 		}
 	}
-	return []provision.Finding{f}, nil
+	return []provision.CheckResult{f}, nil
 }
 
 // findStrangers looks for machines that claim to be balancers of the service but were not launched
 // from here. It returns nothing if the service was not deployed from this machine, or if it cannot
 // be listed, which another finding reports.
-func (o *doctorOptions) findStrangers(ctx context.Context, spec *service.Spec, places provision.Providers) ([]provision.Finding, error) {
+func (o *doctorOptions) findStrangers(ctx context.Context, spec *service.Spec, places provision.MultiCloud) ([]provision.CheckResult, error) {
 	svc, who, err := localOperator(spec.Name)
 	if err != nil || who.authority == nil || len(places) == 0 {
 		return nil, err
@@ -154,14 +154,14 @@ func (o *doctorOptions) findStrangers(ctx context.Context, spec *service.Spec, p
 	if err != nil {
 		return nil, nil //nolint:nilerr // another finding reports a cloud that cannot be listed
 	}
-	var findings []provision.Finding
+	var findings []provision.CheckResult
 	strangers, _ := enrolments.Examine(have, who.isCertified(ctx, spec.Name))
 	for _, machine := range strangers {
 		err := &deploy.StrangersError{Machines: []provision.Object{machine}}
-		findings = append(findings, provision.Finding{Where: string(machine.Region), Message: err.Error(), Hint: err.Hint(o.file)})
+		findings = append(findings, provision.CheckResult{Where: string(machine.Region), Message: err.Error(), Hint: err.Hint(o.file)})
 	}
 	if len(strangers) == 0 && len(have) > 0 {
-		findings = append(findings, provision.Finding{Where: spec.Name, OK: true, Message: "all its balancers were launched from this machine"})
+		findings = append(findings, provision.CheckResult{Where: spec.Name, OK: true, Message: "all its balancers were launched from this machine"})
 	}
 	return findings, nil
 }
@@ -194,7 +194,7 @@ func localOperator(name string) (svc local.Service, who operator, err error) {
 }
 
 // printFindings lists the findings, failed checks first.
-func printFindings(w io.Writer, findings []provision.Finding, quotas []provision.Quota) error {
+func printFindings(w io.Writer, findings []provision.CheckResult, quotas []provision.Quota) error {
 	if len(findings)+len(quotas) == 0 {
 		_, err := fmt.Fprintln(w, "nothing to check: the service has no cloud regions")
 		return err
@@ -228,13 +228,13 @@ func printFindings(w io.Writer, findings []provision.Finding, quotas []provision
 
 // withinQuotas checks whether each quota suffices for the service's minimum number of machines.
 // An unknown quota yields no finding.
-func withinQuotas(spec *service.Spec, quotas []provision.Quota) []provision.Finding {
-	var findings []provision.Finding
+func withinQuotas(spec *service.Spec, quotas []provision.Quota) []provision.CheckResult {
+	var findings []provision.CheckResult
 	for _, n := range cloud.CompareQuotas(cloud.QuotaNeeds(spec), quotas) {
 		if n.Limit == nil {
 			continue
 		}
-		f := provision.Finding{
+		f := provision.CheckResult{
 			Where: string(n.Region), OK: !n.Exceeded(),
 			Message: fmt.Sprintf("%s (%s): %g of %g %s in use, the service needs at least %g", n.Name, n.Code, *n.Used, *n.Limit, n.Unit, n.Needs),
 		}

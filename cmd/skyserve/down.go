@@ -97,7 +97,7 @@ type down struct {
 	out, errOut io.Writer
 
 	owner  string
-	places provision.Providers
+	places provision.MultiCloud
 	have   []provision.Object
 	ports  map[string][]string // ports of processes that no longer have an object
 }
@@ -106,7 +106,7 @@ type down struct {
 func (d *down) open(ctx context.Context) (err error) {
 	if d.spec == nil || !cloud.UsesClouds(d.spec) {
 		here := local.NewProvider(d.svc, "", "", local.DefaultGrace)
-		d.places = provision.Providers{"": here} // for objects of any region
+		d.places = provision.MultiCloud{"": here} // for objects of any region
 		for _, name := range []string{service.CloudLocal, service.CloudStatic} {
 			d.places[name] = here.InRegions()
 		}
@@ -184,7 +184,7 @@ func (d *down) deleteObjects(ctx context.Context) (stopped int, err error) {
 	if d.hasVMs() {
 		verb = "removed"
 	}
-	err = deploy.Down(ctx, d.places, d.svc.Name(), d.owner, func(c provision.Change, p provision.Phase, _ error) {
+	err = deploy.Down(ctx, d.places, d.svc.Name(), d.owner, func(c provision.Change, p provision.ChangePhase, _ error) {
 		if p == provision.PhaseDone {
 			stopped++
 			fmt.Fprintf(d.errOut, "%s %s\n", verb, c.ID())

@@ -42,7 +42,7 @@ func newExplainAdmin(t *testing.T, d record.Request) string {
 func forwardedPair(t *testing.T) (us, eu string) {
 	t.Helper()
 	record := func(id string, region service.Region, kind core.ActionKind, target string) record.Request {
-		d := &core.Decision{Policy: "cost", Reason: policy.ReasonLeastCost, PromptBytes: 640, Considered: []core.Considered{
+		d := &core.Decision{Policy: "cost", Reason: policy.ReasonLeastCost, PromptBytes: 640, Considered: []core.ConsideredTarget{
 			{ID: target, Peer: kind == core.ActionForward, Available: true, Score: policy.Known(0.25)},
 		}}
 		return record.Request{

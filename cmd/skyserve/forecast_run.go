@@ -214,7 +214,7 @@ func (o *forecastOptions) printForecasts(w io.Writer, results []forecastedSeries
 
 // seriesOf converts a forecast from values per step to values per second.
 func (o *forecastOptions) seriesOf(s forecast.KeyedSeries, name string, fc forecast.Forecast) forecastSeries {
-	mean, hi := fc.Peak()
+	mean, hi := fc.ExpectedPeak()
 	perSecond := func(values []float64) []float64 {
 		out := make([]float64, len(values))
 		for i, v := range values {
@@ -235,7 +235,7 @@ func forecastTable(out io.Writer, results []forecastedSeries) error {
 	w.Rowf("SERIES\tFORECASTER\tFROM\tUNIT\tNEXT\tPEAK\tPEAK (90 %% upper)")
 	for _, d := range results {
 		for i, fc := range d.forecasts {
-			mean, hi := fc.Peak()
+			mean, hi := fc.ExpectedPeak()
 			w.Rowf("%s\t%s\t%s\t%s\t%.1f\t%.1f\t%.1f", d.SeriesKey, d.label(i), d.End().Format("2006-01-02 15:04"), d.Unit.PerSecond(),
 				d.PerSecond(fc.Mean[0]), d.PerSecond(mean), d.PerSecond(hi))
 		}

@@ -95,7 +95,7 @@ func runGC(ctx context.Context, o *gcOptions, in io.Reader, out, errOut io.Write
 
 // orphans are the resources of services that this machine is not an operator of.
 type orphans struct {
-	places  provision.Providers
+	places  provision.MultiCloud
 	zone    *dns.Route53
 	objects []provision.Object
 	names   []provision.PublicName
@@ -145,7 +145,7 @@ func (g *orphans) remove(ctx context.Context, errOut io.Writer) error {
 		g.removed++
 		fmt.Fprintf(errOut, "removed %s of %s\n", n.Name, n.Service)
 	}
-	err := deploy.Remove(ctx, g.places, g.objects, func(c provision.Change, p provision.Phase, _ error) {
+	err := deploy.Remove(ctx, g.places, g.objects, func(c provision.Change, p provision.ChangePhase, _ error) {
 		if p == provision.PhaseDone {
 			g.removed++
 			fmt.Fprintf(errOut, "removed %s of %s\n", c.ID(), c.Observed.Service)

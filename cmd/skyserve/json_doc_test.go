@@ -29,7 +29,7 @@ func TestEveryJSONKeyIsDocumented(t *testing.T) {
 		load.Report{},
 		plan.Proposal{},
 		plan.Problem{},
-		plan.Reservation{},
+		plan.CommitmentComparison{},
 		plan.Backtest{},
 		forecastSeries{},
 		backtestSeries{},

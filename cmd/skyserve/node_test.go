@@ -156,7 +156,7 @@ func TestAgentsRunBalancerAndReplica(t *testing.T) {
 	c := newCloud(t)
 	us, lb := c.boot(identity.Replica, "us-0"), c.boot(identity.Balancer, "lb-us-0")
 	engine, relay, public, admin := freeAddr(t), freeAddr(t), freeAddr(t), freeAddr(t)
-	c.deploy(us, agent.Deployment{Revision: "1", Front: &agent.Proxy{Listen: relay, To: "http://" + engine}, Units: []agent.Unit{{
+	c.deploy(us, agent.Deployment{Revision: "1", Proxy: &agent.Proxy{Listen: relay, To: "http://" + engine}, Units: []agent.Unit{{
 		Name: "engine", Args: []string{c.program, "engine", "--listen", engine, "--model", "m", "--speed", "50"}, Ready: "http://" + engine + "/v1/models",
 	}}})
 	c.deploy(lb, c.balancer("1", public, admin, relay, "skylb"))

@@ -24,7 +24,7 @@ func (o *planOptions) printReservation(ctx context.Context, out io.Writer) error
 	if o.at != "" {
 		until = g.at
 	}
-	r, err := plan.Reserve(g.Spec, g.history, time.Time{}, until, o.review)
+	r, err := plan.CompareCommitments(g.Spec, g.history, time.Time{}, until, o.review)
 	if err != nil {
 		return usage(err, "")
 	}

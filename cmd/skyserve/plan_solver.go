@@ -93,7 +93,7 @@ func (s *externalSolver) solve(ctx context.Context, p *plan.Problem, gap float64
 
 // check converts the solver's columns to a result.
 func (s *externalSolver) check(p *plan.Problem, columns map[string]float64, status plan.SolveStatus, gap float64) (plan.Solution, error) {
-	x, err := p.Counts(columns)
+	x, err := p.CountsFromColumns(columns)
 	if err != nil {
 		return plan.Solution{}, failed(fmt.Errorf("reading the solution of %s: %w", s.name, err), "")
 	}
@@ -101,7 +101,7 @@ func (s *externalSolver) check(p *plan.Problem, columns map[string]float64, stat
 	if status == plan.StatusOptimal {
 		bound = p.Cost(x) * (1 - gap)
 	}
-	r, err := p.Assess(x, bound, gap)
+	r, err := p.AssessExternal(x, bound, gap)
 	if err != nil {
 		return plan.Solution{}, failed(fmt.Errorf("checking the solution of %s: %w", s.name, err), "")
 	}

@@ -86,11 +86,11 @@ func printPrices(w io.Writer, p *deploy.Plan) {
 }
 
 // findPrices reports whether clouds return prices. It is not a failure if one does not.
-func findPrices(ctx context.Context, places provision.Providers, regions []service.Region) []provision.Finding {
-	var findings []provision.Finding
+func findPrices(ctx context.Context, places provision.MultiCloud, regions []service.Region) []provision.CheckResult {
+	var findings []provision.CheckResult
 	prices := deploy.AskPrices(ctx, places, regions)
 	for _, r := range regions {
-		f := provision.Finding{Where: string(r), OK: true, Message: fmt.Sprintf("prices: %d found", len(prices.ByRegion[r]))}
+		f := provision.CheckResult{Where: string(r), OK: true, Message: fmt.Sprintf("prices: %d found", len(prices.ByRegion[r]))}
 		if err := prices.Unknown[r]; err != nil {
 			f.Message = "prices are unknown, using built-in list prices: " + oneLine(err)
 			var refused *provision.CredentialsError

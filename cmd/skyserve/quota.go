@@ -27,7 +27,7 @@ type quotaProvider interface {
 }
 
 // quotasOf fetches the quotas of regions concurrently. unknown has the errors, by region.
-func quotasOf(ctx context.Context, places provision.Providers, regions []service.Region) (quotas []provision.Quota, unknown map[service.Region]error) {
+func quotasOf(ctx context.Context, places provision.MultiCloud, regions []service.Region) (quotas []provision.Quota, unknown map[service.Region]error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, quotaTimeout, fmt.Errorf("no response within %s", quotaTimeout))
 	defer cancel()
 	found, errs := make([][]provision.Quota, len(regions)), make([]error, len(regions))
@@ -65,7 +65,7 @@ type quotaView struct {
 
 // checkQuotas fetches the quotas that a plan's launches count against. A plan without launches
 // needs no request.
-func checkQuotas(ctx context.Context, f *deploy.Deployer, places provision.Providers, p *deploy.Plan) (v quotaView, err error) {
+func checkQuotas(ctx context.Context, f *deploy.Deployer, places provision.MultiCloud, p *deploy.Plan) (v quotaView, err error) {
 	needs := cloud.QuotaNeedsOfChanges(p.Changes)
 	if len(needs) == 0 || !cloud.UsesClouds(f.Spec) {
 		return quotaView{fits: true}, nil

@@ -184,7 +184,7 @@ func certificateEnd(s *deploy.ServiceStatus) (ends *time.Time) {
 }
 
 // writeMachine writes the row of a machine.
-func writeMachine(t *printable.Table, region service.Region, kind provision.Kind, m deploy.MachineStatus) {
+func writeMachine(t *printable.Table, region service.Region, kind provision.ObjectKind, m deploy.MachineStatus) {
 	var offering, price string
 	if m.Offering != nil && !cloud.RunsOnThisComputer(region) {
 		offering = m.Offering.String()

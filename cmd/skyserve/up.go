@@ -170,8 +170,8 @@ func specUsage(err error) error {
 }
 
 // progress prints a line for each change that is done or has failed.
-func (u *up) progress(c provision.Change, p provision.Phase, err error) {
-	verb := map[provision.Action]string{
+func (u *up) progress(c provision.Change, p provision.ChangePhase, err error) {
+	verb := map[provision.ChangeAction]string{
 		provision.ActionLaunch: "started", provision.ActionReplace: "replaced", provision.ActionReload: "reloaded", provision.ActionTerminate: "stopped",
 	}[c.Action]
 	switch p {

@@ -34,7 +34,7 @@ type upRun struct {
 	// enrolments records the balancers that this machine's operator launched.
 	enrolments *deploy.Enrolments
 	strangers  []provision.Object // machines that claim to be balancers but have no enrolment
-	places     provision.Providers
+	places     provision.MultiCloud
 	zone       provision.DNSZone
 	// hostedZone is the zone in which balancers write ACME challenges.
 	hostedZone deploy.HostedZone
@@ -516,7 +516,7 @@ func printPlainHTTP(w io.Writer, spec *service.Spec) {
 	}
 }
 
-func changeMark(a provision.Action) string {
+func changeMark(a provision.ChangeAction) string {
 	switch a {
 	case provision.ActionLaunch:
 		return "+"

@@ -63,8 +63,8 @@ type Options struct {
 	Cloud func(Cloud) (http.Handler, error)
 	// Advice polls the cloud for a rebalance recommendation; nil = never.
 	Advice Advice
-	// Look is the interval at which units are checked; default 2 s.
-	Look time.Duration
+	// CheckInterval is the interval at which units are checked; default 2 s.
+	CheckInterval time.Duration
 	// Now is the clock for certificates; nil = time.Now.
 	Now func() time.Time
 	// Logger logs events, without secrets; nil = no logging.
@@ -105,7 +105,7 @@ type Agent struct {
 // New loads the machine's state, and generates its key at the first boot. It returns an error if
 // another service's CA enrolled the machine.
 func New(opts Options) (*Agent, error) {
-	opts.Look = cmp.Or(opts.Look, defaultCheckInterval)
+	opts.CheckInterval = cmp.Or(opts.CheckInterval, defaultCheckInterval)
 	if opts.Now == nil {
 		opts.Now = time.Now
 	}

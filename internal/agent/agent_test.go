@@ -316,7 +316,7 @@ func TestProxyServesOnlyBalancers(t *testing.T) {
 	m, o := w.boot(t.TempDir(), &fakeRunner{}), w.operator()
 	at := freePort(t)
 	d := sampleDeployment("1")
-	d.Front = &Proxy{Listen: at, To: engine.URL}
+	d.Proxy = &Proxy{Listen: at, To: engine.URL}
 	if _, err := o.Ensure(t.Context(), m.Machine, d); err != nil {
 		t.Fatal(err)
 	}

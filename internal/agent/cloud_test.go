@@ -140,7 +140,7 @@ func TestDeploymentValidation(t *testing.T) {
 		name, want string
 		d          Deployment
 	}{
-		{"valid", "", Deployment{Units: []Unit{good}, Front: &Proxy{Listen: ":8443", To: "http://127.0.0.1:8000"}}},
+		{"valid", "", Deployment{Units: []Unit{good}, Proxy: &Proxy{Listen: ":8443", To: "http://127.0.0.1:8000"}}},
 		{"a container", "", Deployment{Units: []Unit{container}}},
 		{"name with a path", "units[0]: name", with(func(u *Unit) { u.Name = "../x" })},
 		{"duplicate name", "units[1].name", Deployment{Units: []Unit{good, good}}},
@@ -152,8 +152,8 @@ func TestDeploymentValidation(t *testing.T) {
 		{"variable with a newline", "units[0]: env.A", with(func(u *Unit) { u.Secrets = map[string]string{"A": "hunter2\nB=2"} })},
 		{"invalid variable name", "units[0]: env", with(func(u *Unit) { u.Env = map[string]string{"A=B": "1"} })},
 		{"readiness URL of another machine", "units[0]: ready", with(func(u *Unit) { u.Ready = "http://10.0.0.1/" })},
-		{"proxy to another machine", "front.to", Deployment{Front: &Proxy{Listen: ":1", To: "http://10.0.0.1"}}},
-		{"invalid proxy address", "front.listen", Deployment{Front: &Proxy{Listen: "here", To: "http://127.0.0.1:1"}}},
+		{"proxy to another machine", "front.to", Deployment{Proxy: &Proxy{Listen: ":1", To: "http://10.0.0.1"}}},
+		{"invalid proxy address", "front.listen", Deployment{Proxy: &Proxy{Listen: "here", To: "http://127.0.0.1:1"}}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

@@ -90,7 +90,7 @@ func (c Config) Options() (Options, error) {
 	case "", "system":
 		o.Runner = &System{Dir: c.Dir}
 	case "exec", RunnerInside:
-		o.Runner, o.Look = &Exec{Dir: c.Dir}, localCheckInterval
+		o.Runner, o.CheckInterval = &Exec{Dir: c.Dir}, localCheckInterval
 	default:
 		return o, fmt.Errorf("runner: must be one of: system, exec, inside; got %q", c.Runner)
 	}

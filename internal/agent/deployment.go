@@ -23,8 +23,8 @@ type Deployment struct {
 	Revision string `json:"revision"`
 	// Units are started in their order.
 	Units []Unit `json:"units"`
-	// Front is the proxy through which balancers use an engine on loopback; nil = none.
-	Front *Proxy `json:"front,omitempty"`
+	// Proxy is the proxy through which balancers use an engine on loopback; nil = none.
+	Proxy *Proxy `json:"front,omitempty"`
 	// Cloud lets the controller call the machine's cloud API through it; nil = it cannot.
 	Cloud *Cloud `json:"cloud,omitempty"`
 }
@@ -107,8 +107,8 @@ type Status struct {
 	Issuer string `json:"issuer,omitempty"`
 	// Revoked is the number of its revocation list; 0 = none.
 	Revoked int64 `json:"revoked,omitempty"`
-	// GoneAt is when the cloud will have interrupted the machine, if announced.
-	GoneAt time.Time `json:"gone_at,omitzero"`
+	// InterruptionAt is when the cloud will have interrupted the machine, if announced.
+	InterruptionAt time.Time `json:"gone_at,omitzero"`
 	// AdvisedAt is the time of the cloud's rebalance recommendation: an interruption is likely, but
 	// the machine keeps serving.
 	AdvisedAt time.Time `json:"advised_at,omitzero"`
@@ -139,7 +139,7 @@ func (d Deployment) Check() error {
 		}
 		seen[u.Name] = true
 	}
-	if f := d.Front; f != nil {
+	if f := d.Proxy; f != nil {
 		if _, _, err := net.SplitHostPort(f.Listen); err != nil {
 			return fmt.Errorf("checking the deployment: front.listen: must be HOST:PORT, got %q", f.Listen)
 		}

@@ -167,7 +167,7 @@ func (w *testService) boot(dir string, runner Runner, change ...func(*Options)) 
 	listening := make(chan string, 1)
 	o := Options{
 		Name: name, Owner: w.authority.Owner(), Dir: dir, Listen: "127.0.0.1:0", Publisher: b.publisher, Runner: runner,
-		Look: 5 * time.Millisecond, Listening: func(addr string) { listening <- addr },
+		CheckInterval: 5 * time.Millisecond, Listening: func(addr string) { listening <- addr },
 	}
 	for _, f := range change {
 		f(&o)

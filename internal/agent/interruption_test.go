@@ -72,7 +72,7 @@ func TestInterruptedMachineDrains(t *testing.T) {
 			s.set(interruptionAt, true, nil)
 			advance(noticeInterval)
 			drains := func() bool { return strings.HasSuffix(a.Status().Reason, "draining: interruption imminent") }
-			if st := a.Status(); st.Phase != PhaseInterrupted || !st.GoneAt.Equal(interruptionAt) || drains() != (tt.serves == 0) {
+			if st := a.Status(); st.Phase != PhaseInterrupted || !st.InterruptionAt.Equal(interruptionAt) || drains() != (tt.serves == 0) {
 				t.Errorf("%s before: %+v", tt.notice, st)
 			}
 			if tt.serves > 0 {
@@ -105,13 +105,13 @@ func TestEarliestNoticeApplies(t *testing.T) {
 		defer s.watch(t, again)()
 		s.set(interruptionAt, false, errors.New("no route to host"))
 		advance(10 * time.Minute)
-		if st := again.Status(); !st.GoneAt.Equal(interruptionAt.Truncate(time.Second)) {
+		if st := again.Status(); !st.InterruptionAt.Equal(interruptionAt.Truncate(time.Second)) {
 			t.Errorf("got %+v, want an interruption at %s", st, interruptionAt)
 		}
 		interruptionAt = interruptionAt.Add(-20 * time.Minute)
 		s.set(interruptionAt, true, nil)
 		advance(noticeInterval)
-		if st := again.Status(); !st.GoneAt.Equal(interruptionAt) {
+		if st := again.Status(); !st.InterruptionAt.Equal(interruptionAt) {
 			t.Errorf("after an earlier notice: got %+v, want %s", st, interruptionAt)
 		}
 	})
@@ -138,7 +138,7 @@ func TestWithdrawnNoticeEndsDraining(t *testing.T) {
 			if requested {
 				want = PhaseDraining
 			}
-			if st := a.Status(); st.Phase != want || !st.GoneAt.IsZero() {
+			if st := a.Status(); st.Phase != want || !st.InterruptionAt.IsZero() {
 				t.Errorf("after the withdrawal: %+v, want %s", st, want)
 			}
 			end()

@@ -100,10 +100,10 @@ func copyBetween(ctx context.Context, to, from net.Conn, fromReader io.Reader) {
 	copies.Wait()
 }
 
-// Through returns a Dial function that connects through a balancer's machine: replicas accept
+// DialThrough returns a Dial function that connects through a balancer's machine: replicas accept
 // connections only from those. Errors include identity.ErrUntrusted and identity.ErrPin, as found
 // by the balancer's machine.
-func (o *Operator) Through(by Machine) func(ctx context.Context, addr, fingerprint string) (net.Conn, error) {
+func (o *Operator) DialThrough(by Machine) func(ctx context.Context, addr, fingerprint string) (net.Conn, error) {
 	return func(ctx context.Context, addr, fingerprint string) (net.Conn, error) {
 		conn, err := o.dialRelayed(ctx, by, addr, fingerprint)
 		var refusal *Refusal

@@ -25,7 +25,7 @@ func TestRelayConnectsOnlyToAgents(t *testing.T) {
 	op := w.operator()
 	through := func(by Machine) *Operator {
 		o := w.operator()
-		o.Dial = op.Through(by)
+		o.Dial = op.DialThrough(by)
 		return o
 	}
 	if _, err := through(balancer.Machine).Status(t.Context(), balancer.Machine); !errors.Is(err, identity.ErrUntrusted) {
@@ -58,10 +58,10 @@ func TestRelayConnectsOnlyToAgents(t *testing.T) {
 		}
 	}
 	otherBalancer := &Operator{Party: w.party(identity.Balancer, "lb-us-1"), Dial: op.Dial}
-	if _, err := otherBalancer.Through(balancer.Machine)(t.Context(), balancer.Address, ""); err == nil {
+	if _, err := otherBalancer.DialThrough(balancer.Machine)(t.Context(), balancer.Address, ""); err == nil {
 		t.Error("a balancer was relayed; only operators and controllers may be")
 	}
-	if _, err := op.Through(balancer.Machine)(t.Context(), balancer.Address, strings.Repeat("b", 52)); !errors.Is(err, identity.ErrPin) {
+	if _, err := op.DialThrough(balancer.Machine)(t.Context(), balancer.Address, strings.Repeat("b", 52)); !errors.Is(err, identity.ErrPin) {
 		t.Errorf("to the key of another machine: got %v, want %v", err, identity.ErrPin)
 	}
 }

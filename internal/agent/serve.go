@@ -256,7 +256,7 @@ func (a *Agent) Status() Status {
 	defer a.mu.Unlock()
 	s := Status{
 		Name: a.opts.Name.String(), Phase: a.phase, Reason: a.reason, Enrolled: a.party != nil,
-		Units: slices.Clone(a.units), Expires: a.expires, GoneAt: a.interruptionAt, AdvisedAt: a.advisedAt,
+		Units: slices.Clone(a.units), Expires: a.expires, InterruptionAt: a.interruptionAt, AdvisedAt: a.advisedAt,
 		Revoked: a.revoked.Number(), Issuer: a.issuer,
 	}
 	if a.party != nil {

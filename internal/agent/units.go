@@ -60,7 +60,7 @@ func (a *Agent) runDeployment(ctx context.Context) {
 	a.mu.Unlock()
 	a.applyWithRetries(ctx, d)
 	lostAt := time.Time{}
-	a.repeat(ctx, a.opts.Look, func() (done bool) {
+	a.repeat(ctx, a.opts.CheckInterval, func() (done bool) {
 		switch lost := a.checkUnits(ctx, d); {
 		case !lost:
 			lostAt = time.Time{}
@@ -117,7 +117,7 @@ func (a *Agent) applyDeployment(ctx context.Context, d Deployment) error {
 		}
 	}
 	a.setPhase(PhaseStarting, "")
-	return errors.Join(a.setProxy(d.Front), a.removeStale(d))
+	return errors.Join(a.setProxy(d.Proxy), a.removeStale(d))
 }
 
 // removeStale removes files of earlier deployments that this one does not contain. They may be

@@ -102,7 +102,7 @@ func (m *changeBuilder) addEvent(what telemetry.ScalingAction, ids []string) {
 
 // donateOrRemove donates or removes replicas.
 func (m *changeBuilder) donateOrRemove(c plan.Scaling, t releaseTerms) {
-	ids := m.group.removalCandidates(m.group.mismatch.removable(c.Drained()))
+	ids := m.group.removalCandidates(m.group.mismatch.removable(c.DrainedReplicas()))
 	for _, id := range ids {
 		m.change.Donate = append(m.change.Donate, ReplicaDonation{id, t.newDonation(m.now)})
 	}

@@ -336,8 +336,8 @@ func changeSummary(c plan.ReplicaChange) telemetry.PlanChange {
 func forecastOf(l *plan.EndpointForecast) telemetry.LoadForecast {
 	f := l.Forecast
 	return telemetry.LoadForecast{
-		Model: l.Model, Region: l.Region, Forecaster: f.Model, At: l.From(), StepSeconds: l.Step().Seconds(),
-		MeanTPS: l.PerStep(f.Mean), Lo90TPS: l.PerStep(f.Lo90), Hi90TPS: l.PerStep(f.Hi90),
+		Model: l.Model, Region: l.Region, Forecaster: f.Model, At: l.Start(), StepSeconds: l.TargetStep().Seconds(),
+		MeanTPS: l.MeanRates(f.Mean), Lo90TPS: l.MeanRates(f.Lo90), Hi90TPS: l.MeanRates(f.Hi90),
 		Peak: telemetry.Peak{
 			Mean: l.PerSecond(f.Peaks.Mean), P05: l.PerSecond(f.Peaks.P05), P50: l.PerSecond(f.Peaks.P50),
 			P90: l.PerSecond(f.Peaks.P90), P95: l.PerSecond(f.Peaks.P95), P99: l.PerSecond(f.Peaks.P99),

@@ -17,7 +17,7 @@ func (w *world) audit() error {
 		if err := auditReplica(r); err != nil {
 			return err
 		}
-		for _, seen := range r.node.core.View(w.now).Replicas {
+		for _, seen := range r.node.core.Snapshot(w.now).Replicas {
 			if made := r.load().GeneratedTokens; seen.ID == r.id && seen.Tokens > made {
 				return fmt.Errorf("replica %s: its balancer received %d tokens, but %d were generated", r.id, seen.Tokens, made)
 			}

@@ -127,7 +127,7 @@ func troubled(seed uint64) (*Scenario, Setup) {
 			s.Faults = s.Faults[:len(s.Faults)-1]
 		}
 	}
-	rules := []core.Push{{Mode: core.PushPending}, {Mode: core.PushBlind}, {Mode: core.PushOutstanding, N: 3}}
+	rules := []core.PushRule{{Mode: core.PushPending}, {Mode: core.PushBlind}, {Mode: core.PushOutstanding, N: 3}}
 	names := append(policy.Names(), Oracle)
 	setup := Setup{
 		Policy: names[pick(len(names))], Push: rules[pick(3)], Layout: []Layout{Regional, Regional, Single}[pick(3)], Seed: seed,
@@ -170,7 +170,7 @@ func under(t *testing.T, f Fault) (*Result, *world) {
 	s.Warmup, s.Regions = 0, []Region{{Name: "us", Replicas: 2, Clients: 60}, {Name: "eu", Replicas: 2, Clients: 10}}
 	f.From, f.To = 20*time.Second, 30*time.Second
 	s.Faults = []Fault{f}
-	w, err := newWorld(s, Setup{Policy: "skylb", Push: core.Push{Mode: core.PushPending}, Layout: Regional, Seed: 2})
+	w, err := newWorld(s, Setup{Policy: "skylb", Push: core.PushRule{Mode: core.PushPending}, Layout: Regional, Seed: 2})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -203,7 +203,7 @@ func TestFaultsHaveTheirEffects(t *testing.T) {
 		t.Errorf("link-cut: %v forwarded, %v without; %+v in eu", r.Figures.Forwarded, sound.Figures.Forwarded, r.Balancers[1])
 	}
 	r, w = under(t, Fault{Kind: BalancerDown, Region: "us"})
-	if r.Totals.Lost == 0 || w.replicas[0].node != w.nodes[0] || w.nodes[0].core.View(w.now).Counts.Finished == 0 || r.Balancers[1].Arrived < 2*sound.Balancers[1].Arrived-r.Balancers[1].ForwardedIn {
+	if r.Totals.Lost == 0 || w.replicas[0].node != w.nodes[0] || w.nodes[0].core.Snapshot(w.now).Counts.Finished == 0 || r.Balancers[1].Arrived < 2*sound.Balancers[1].Arrived-r.Balancers[1].ForwardedIn {
 		t.Errorf("balancer-down: %+v, %+v, without %+v", r.Totals, r.Balancers, sound.Balancers)
 	}
 	lossy, _ := under(t, Fault{Kind: ProbeLoss, Share: 1})
@@ -219,7 +219,7 @@ func TestFaultsHaveTheirEffects(t *testing.T) {
 func TestReplicasOfStoppedBalancerAreAdopted(t *testing.T) {
 	s := short(t, "fig8a", 60*time.Second)
 	s.Faults = []Fault{{Kind: BalancerDown, Region: "us", From: 10 * time.Second, To: 20 * time.Second}, {Kind: BalancerDown, Region: "eu", From: 15 * time.Second}}
-	w, err := newWorld(s, Setup{Policy: "skylb", Push: core.Push{Mode: core.PushPending}, Layout: Regional, Seed: 2})
+	w, err := newWorld(s, Setup{Policy: "skylb", Push: core.PushRule{Mode: core.PushPending}, Layout: Regional, Seed: 2})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -281,7 +281,7 @@ func TestFaultErrors(t *testing.T) {
 	} {
 		s := short(t, "fig8a", time.Minute)
 		s.Faults = c.faults
-		_, err := Run(context.Background(), s, Setup{Policy: "skylb", Push: core.Push{Mode: core.PushPending}, Layout: Regional})
+		_, err := Run(context.Background(), s, Setup{Policy: "skylb", Push: core.PushRule{Mode: core.PushPending}, Layout: Regional})
 		if err == nil || !strings.HasPrefix(err.Error(), "checking scenario fig8a: "+c.want) {
 			t.Errorf("got %v, want %s", err, c.want)
 		}

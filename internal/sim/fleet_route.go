@@ -71,7 +71,7 @@ func (f *fleet) signal() {
 		if e.backlog.len() == 0 {
 			continue
 		}
-		for range min(f.setup.Deferred.Release(e.utilisation()), e.backlog.len()) {
+		for range min(f.setup.Deferred.ReleaseCount(e.utilisation()), e.backlog.len()) {
 			i := e.backlog.pop()
 			f.calls[i].priority = 1
 			f.dispatch(i, e, e)

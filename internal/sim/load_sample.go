@@ -22,7 +22,7 @@ func (w *world) sampleLoad() {
 	regions := make([]RegionLoad, len(w.scenario.Regions))
 	for _, n := range w.nodes {
 		if !n.dead {
-			regions[n.region].Queued += n.core.View(w.now).Counts.Queued
+			regions[n.region].Queued += n.core.Snapshot(w.now).Counts.Queued
 		}
 	}
 	for _, r := range w.replicas {

@@ -74,7 +74,7 @@ func (w *world) boot(n *node) error {
 // counts returns the counts over all lives of a balancer; requests lost in crashes count only in
 // Arrived.
 func (n *node) counts(now time.Duration) core.Counts {
-	c, b := n.core.View(now).Counts, &n.before
+	c, b := n.core.Snapshot(now).Counts, &n.before
 	c.Arrived, c.Finished, c.Rejected = c.Arrived+b.Arrived, c.Finished+b.Finished, c.Rejected+b.Rejected
 	c.Cancelled, c.Bounced = c.Cancelled+b.Cancelled, c.Bounced+b.Bounced
 	c.ForwardedOut, c.ForwardedIn = c.ForwardedOut+b.ForwardedOut, c.ForwardedIn+b.ForwardedIn
@@ -262,7 +262,7 @@ func (w *world) abortDown(l *leg) {
 // heartbeat sends a balancer's load to all reachable peers.
 func (w *world) heartbeat(n *node) {
 	if !n.dead {
-		loads := n.core.Load(w.now)
+		loads := n.core.ModelLoads(w.now)
 		for _, peer := range w.nodes {
 			if peer != n && !w.isCut(n, peer) {
 				d := w.delay[n.region][peer.region]
@@ -291,7 +291,7 @@ func (w *world) tick(n *node) {
 // oldest returns the longest current queue time at any balancer.
 func (w *world) oldest() (wait time.Duration) {
 	for _, n := range w.nodes {
-		wait = max(wait, n.core.View(w.now).OldestWait)
+		wait = max(wait, n.core.Snapshot(w.now).OldestWait)
 	}
 	return wait
 }

@@ -177,7 +177,7 @@ func ParseLayout(text string) (Layout, error) {
 // Setup is the configuration under test.
 type Setup struct {
 	Policy string // a name of policy.Names
-	Push   core.Push
+	Push   core.PushRule
 	Layout Layout
 	Seed   uint64
 }

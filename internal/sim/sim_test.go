@@ -29,7 +29,7 @@ func short(t testing.TB, name string, duration time.Duration) *Scenario {
 	return &found[0]
 }
 
-func push(t testing.TB, rule string) core.Push {
+func push(t testing.TB, rule string) core.PushRule {
 	t.Helper()
 	p, err := core.ParsePush(rule)
 	if err != nil {
@@ -150,7 +150,7 @@ func TestSingleClientTimes(t *testing.T) {
 	s.Name, s.Workload, s.Warmup, s.Duration = "one", workload.ToT15, 0, 4*time.Second
 	s.Regions = []Region{{Name: "us", Clients: 1}, {Name: "eu", Replicas: 1}}
 	s.Links = []Link{{"us", "eu", 100 * time.Millisecond}}
-	w, err := newWorld(&s, Setup{Policy: "least-load", Push: core.Push{Mode: core.PushBlind}, Layout: Single, Seed: 3})
+	w, err := newWorld(&s, Setup{Policy: "least-load", Push: core.PushRule{Mode: core.PushBlind}, Layout: Single, Seed: 3})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -378,7 +378,7 @@ func TestAuditFindsViolations(t *testing.T) {
 		if err := w.audit(); err != nil {
 			t.Fatal(err)
 		}
-		if seen := w.nodes[0].core.View(w.now).Replicas[0]; seen.Tokens == 0 || !seen.Pending.Known {
+		if seen := w.nodes[0].core.Snapshot(w.now).Replicas[0]; seen.Tokens == 0 || !seen.Pending.Known {
 			t.Fatalf("the balancer received no report of %s: %+v", seen.ID, seen)
 		}
 		spoil(w)

@@ -70,10 +70,10 @@ func (b *balancer) Remove(id string, epoch uint64) (bool, error) {
 	return true, nil
 }
 
-func (b *balancer) Drain(id, _ string) bool   { return b.index(id) >= 0 }
-func (b *balancer) List() []Replica           { return b.replicas }
-func (b *balancer) View() core.BalancerView   { return b.view }
-func (b *balancer) Stats() proxy.TrafficStats { return b.stats }
+func (b *balancer) Drain(id, _ string) bool          { return b.index(id) >= 0 }
+func (b *balancer) List() []Replica                  { return b.replicas }
+func (b *balancer) View() core.BalancerView          { return b.view }
+func (b *balancer) TrafficStats() proxy.TrafficStats { return b.stats }
 
 func (b *balancer) Decision(id string) (record.Request, bool) {
 	return record.Request{Request: id, Model: "llama"}, id == "req/1"
@@ -385,7 +385,7 @@ func TestSnapshotOfOwnRegion(t *testing.T) {
 			{ReplicaConfig: service.ReplicaConfig{ID: "us-2"}, State: service.StateStarting, Reason: "no answer yet"},
 		},
 		view:  core.BalancerView{Counts: core.Counts{Queued: 4, ForwardedIn: 2, ForwardedOut: 3}, Models: []core.ModelView{{Model: "llama", Queued: 1, Deferred: 3, FirstTokens: 40, Late: 2}}},
-		stats: proxy.TrafficStats{RequestsPerSecond: ptr(1.5), Replica: map[string]proxy.ReplicaTrafficStats{"us-0": {OutputTokensPerSecond: ptr(20.0), PrefixHitRate: ptr(0.75)}}},
+		stats: proxy.TrafficStats{RequestsPerSecond: ptr(1.5), ByReplica: map[string]proxy.ReplicaTrafficStats{"us-0": {OutputTokensPerSecond: ptr(20.0), PrefixHitRate: ptr(0.75)}}},
 	}
 	_, body := call(api(b, nil), "GET", "/v1/snapshot", "")
 	want := `{"at":"2023-11-14T22:13:20Z","service":"chat","regions":[{"name":"local/us",` +

@@ -65,7 +65,7 @@ type Workers interface {
 // Traffic provides the balancer's counts.
 type Traffic interface {
 	View() core.BalancerView
-	Stats() proxy.TrafficStats
+	TrafficStats() proxy.TrafficStats
 }
 
 // Decisions stores and streams routing decisions.

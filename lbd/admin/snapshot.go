@@ -75,7 +75,7 @@ func (a *API) alerts(regions []telemetry.RegionSnapshot) []telemetry.Alert {
 
 // Region returns this balancer's part of its region's snapshot, which it also sends to peers.
 func (a *API) Region() telemetry.RegionSnapshot {
-	view, stats, replicas := a.opts.Traffic.View(), a.opts.Traffic.Stats(), a.opts.Workers.List()
+	view, stats, replicas := a.opts.Traffic.View(), a.opts.Traffic.TrafficStats(), a.opts.Workers.List()
 	s := telemetry.RegionSnapshot{
 		Name:                  a.opts.Self.Region,
 		Balancers:             []telemetry.BalancerSnapshot{a.self(replicas)},
@@ -94,7 +94,7 @@ func (a *API) Region() telemetry.RegionSnapshot {
 		s.Models = append(s.Models, telemetry.ModelSnapshot(m))
 	}
 	for _, r := range replicas {
-		s.Replicas = append(s.Replicas, replicaSnapshot(r, stats.Replica[r.ID]))
+		s.Replicas = append(s.Replicas, replicaSnapshot(r, stats.ByReplica[r.ID]))
 	}
 	return s
 }

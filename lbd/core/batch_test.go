@@ -14,7 +14,7 @@ import (
 // rankedConfig is a balancer that decides for pools.
 func rankedConfig() Config {
 	cfg := DefaultConfig(policy.NewBFIO(policy.DefaultBFIO()))
-	cfg.Push = Push{Mode: PushBlind}
+	cfg.Push = PushRule{Mode: PushBlind}
 	return cfg
 }
 
@@ -174,7 +174,7 @@ func TestLongPromptIsNotStarvedByBatches(t *testing.T) {
 			}
 			b.Step(now, Event{Kind: EventFinished, ID: id, Outcome: &Outcome{}})
 		}
-		for _, n := range b.View(now).Replicas {
+		for _, n := range b.Snapshot(now).Replicas {
 			b.Step(now, idle(n.ID))
 		}
 	}
@@ -240,7 +240,7 @@ func TestPoolsRespectLimitsAndLoseNoRequest(t *testing.T) {
 		}
 		for _, r := range w.b.waitingRequests(w.b.queue("m")) {
 			if len(r.avoid) == 0 {
-				rt.Fatalf("%s waits while there is room: %+v", r.ID, w.b.View(w.now).Replicas)
+				rt.Fatalf("%s waits while there is room: %+v", r.ID, w.b.Snapshot(w.now).Replicas)
 			}
 		}
 	})

@@ -136,7 +136,7 @@ func BenchmarkQueued(b *testing.B) {
 					arrive()
 				}
 			}
-			if q := bal.View(0).Counts.Queued; q != 128 {
+			if q := bal.Snapshot(0).Counts.Queued; q != 128 {
 				b.Fatalf("%d requests wait", q)
 			}
 		})
@@ -147,7 +147,7 @@ func BenchmarkQueued(b *testing.B) {
 // tenants are being generated at 64 replicas.
 func BenchmarkChargeRunning(b *testing.B) {
 	bal := fleet(b, "least-load", 64)
-	bal.cfg.Push = Push{Mode: PushBlind}
+	bal.cfg.Push = PushRule{Mode: PushBlind}
 	for i := range 64 * 24 {
 		bal.Step(0, Event{Kind: EventArrived, Request: &Request{ID: fmt.Sprint(i), Model: "m", Tenant: fmt.Sprint(i % 50), PromptTokens: 100}})
 	}

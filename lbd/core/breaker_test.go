@@ -46,7 +46,7 @@ func (f *failing) step(ev Event) {
 func (f *failing) ask() {
 	f.now += 10 * time.Millisecond
 	if f.requests++; f.requests%10 == 0 {
-		for _, v := range f.b.View(f.now).Replicas {
+		for _, v := range f.b.Snapshot(f.now).Replicas {
 			f.step(idle(v.ID))
 		}
 		f.step(Event{Kind: EventTick})
@@ -62,7 +62,7 @@ func TestFailingReplicaIsEjected(t *testing.T) {
 	for range 12_000 { // two minutes
 		f.ask()
 	}
-	c := f.b.View(f.now)
+	c := f.b.Snapshot(f.now)
 	if c.Counts.Finished != 12_000 || c.Counts.Rejected != 0 {
 		t.Fatalf("counts %+v", c.Counts)
 	}
@@ -101,7 +101,7 @@ func TestSuccessResetsFailureCount(t *testing.T) {
 			b.Step(now, Event{Kind: EventFinished, ID: id})
 		}
 	}
-	if v := b.View(now); v.Ejections != 0 {
+	if v := b.Snapshot(now); v.Ejections != 0 {
 		t.Errorf("%d ejections", v.Ejections)
 	}
 }
@@ -109,7 +109,7 @@ func TestSuccessResetsFailureCount(t *testing.T) {
 // Requests that were under way when a connection broke fail together: once.
 func TestBrokenConnectionCountsAsOneFailure(t *testing.T) {
 	cfg := DefaultConfig(&policy.RoundRobin{})
-	cfg.Push = Push{Mode: PushBlind}
+	cfg.Push = PushRule{Mode: PushBlind}
 	b := start(cfg, 2)
 	for i := range 40 {
 		ask(t, b, 1, Request{ID: fmt.Sprint(i)})
@@ -117,7 +117,7 @@ func TestBrokenConnectionCountsAsOneFailure(t *testing.T) {
 	for i := range 40 {
 		b.Step(2, Event{Kind: EventFailed, ID: fmt.Sprint(i), Outcome: &Outcome{Cause: "connection reset"}})
 	}
-	if v := b.View(3); v.Ejections != 0 || v.Counts.Outstanding != 0 {
+	if v := b.Snapshot(3); v.Ejections != 0 || v.Counts.Outstanding != 0 {
 		t.Errorf("%d ejections, counts %+v", v.Ejections, v.Counts)
 	}
 }
@@ -140,7 +140,7 @@ func TestEjectionKeepsEnoughReplicas(t *testing.T) {
 				}
 			}
 			out := 0
-			for _, r := range b.View(now).Replicas {
+			for _, r := range b.Snapshot(now).Replicas {
 				if !r.Ready {
 					out++
 				}
@@ -149,7 +149,7 @@ func TestEjectionKeepsEnoughReplicas(t *testing.T) {
 				t.Fatalf("%d of %d replicas are left out", out, n)
 			}
 		}
-		if b.View(now).Ejections == 0 && most > 0 {
+		if b.Snapshot(now).Ejections == 0 && most > 0 {
 			t.Errorf("of %d replicas that fail none was left out", n)
 		}
 	}
@@ -161,7 +161,7 @@ func TestEjectedReplicaIsUsedIfItIsTheOnlyOne(t *testing.T) {
 	for range 20 {
 		f.ask()
 	}
-	if f.b.View(f.now).Replicas[0].Ready {
+	if f.b.Snapshot(f.now).Replicas[0].Ready {
 		t.Fatal("r0 was not ejected")
 	}
 	f.step(Event{Kind: EventReplicaReport, Target: "r1", Report: &Report{Reason: "gone"}})
@@ -197,7 +197,7 @@ func TestRetryBudgetBoundsRetries(t *testing.T) {
 	}
 	now += 2 * cfg.RetryBackoff // the last ones have rested
 	fail(b.Step(now, Event{Kind: EventTick}))
-	v := b.View(now)
+	v := b.Snapshot(now)
 	if want := arrivals + cfg.RetryBurst + arrivals/5; sends > want || sends < want-5 || v.RetriesRefused < 700 {
 		t.Errorf("%d sends for %d arrivals, %d retries refused; want %d sends", sends, arrivals, v.RetriesRefused, want)
 	}

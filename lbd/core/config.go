@@ -10,9 +10,9 @@ import (
 	"skyserve/lbd/prefix"
 )
 
-// Push is the rule that decides whether another request may be sent to a replica (SkyLB section
+// PushRule is the rule that decides whether another request may be sent to a replica (SkyLB section
 // 3.3).
-type Push struct {
+type PushRule struct {
 	Mode PushMode
 	N    int // for PushOutstanding only
 }
@@ -32,23 +32,23 @@ const (
 
 // ParsePush parses a push rule in the user's notation: pending, outstanding:N or blind; empty is
 // pending.
-func ParsePush(s string) (Push, error) {
+func ParsePush(s string) (PushRule, error) {
 	switch s {
 	case "", string(PushPending):
-		return Push{Mode: PushPending}, nil
+		return PushRule{Mode: PushPending}, nil
 	case string(PushBlind):
-		return Push{Mode: PushBlind}, nil
+		return PushRule{Mode: PushBlind}, nil
 	}
 	if rest, ok := strings.CutPrefix(s, string(PushOutstanding)+":"); ok {
 		if n, err := strconv.Atoi(rest); err == nil && n >= 1 {
-			return Push{Mode: PushOutstanding, N: n}, nil
+			return PushRule{Mode: PushOutstanding, N: n}, nil
 		}
 	}
-	return Push{}, fmt.Errorf("unknown push rule %q: must be pending, outstanding:N (N >= 1) or blind", s)
+	return PushRule{}, fmt.Errorf("unknown push rule %q: must be pending, outstanding:N (N >= 1) or blind", s)
 }
 
 // String returns the rule in the notation of ParsePush.
-func (p Push) String() string {
+func (p PushRule) String() string {
 	if p.Mode == PushOutstanding {
 		return fmt.Sprintf("%s:%d", p.Mode, p.N)
 	}
@@ -59,7 +59,7 @@ func (p Push) String() string {
 // default of every field.
 type Config struct {
 	Policy policy.Policy
-	Push   Push
+	Push   PushRule
 	// Order is the order of waiting requests. Targets contains the deadline of each tier,
 	// ModelTargets those of models with their own.
 	Order        QueueOrder
@@ -134,8 +134,8 @@ type Config struct {
 func DefaultConfig(p policy.Policy) Config {
 	return Config{
 		Policy:         p,
-		Push:           Push{Mode: PushPending}, // SkyLB 5.2: 1.27x the throughput of blind pushing near saturation
-		Order:          OrderFCFS,               // what clients expect
+		Push:           PushRule{Mode: PushPending}, // SkyLB 5.2: 1.27x the throughput of blind pushing near saturation
+		Order:          OrderFCFS,                   // what clients expect
 		Targets:        DefaultTargets(),
 		TauN:           5 * time.Second, // a client that missed its target by 5 s is still there; after that it is likely to disconnect
 		TauP:           time.Second,     // the whole target of IW-F, so that such a request is urgent on arrival

@@ -50,7 +50,7 @@ func TestCostLearnsFastReplicas(t *testing.T) {
 		t.Errorf("requests by replica: %v", got)
 	}
 	v := map[string]float64{}
-	for _, r := range b.View(now).Replicas {
+	for _, r := range b.Snapshot(now).Replicas {
 		v[r.ID] = r.Pace
 	}
 	if v["r0"] != v["r2"] || v["r1"] > 0.2*v["r0"] {
@@ -92,7 +92,7 @@ func TestUnstreamedAnswerDoesNotChangePace(t *testing.T) {
 		b.Step(now, idle("r0"))
 	}
 	b.Step(now, Event{Kind: EventTick})
-	if got := b.View(now).Replicas[0].Pace; got != 1 {
+	if got := b.Snapshot(now).Replicas[0].Pace; got != 1 {
 		t.Errorf("pace %v", got)
 	}
 }

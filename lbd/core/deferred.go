@@ -35,8 +35,8 @@ func AutoDeferred() DeferredRule {
 	return DeferredRule{OneBelow: 0.65, TwoBelow: 0.55, Wait: 20.0 / 24}
 }
 
-// Release returns how many requests to release at a KV utilisation, 0..1.
-func (d DeferredRule) Release(utilisation float64) int {
+// ReleaseCount returns how many requests to release at a KV utilisation, 0..1.
+func (d DeferredRule) ReleaseCount(utilisation float64) int {
 	switch {
 	case utilisation < d.TwoBelow:
 		return 2
@@ -80,7 +80,7 @@ func (b *Balancer) releaseParked(now time.Duration, q *queue) {
 	if !kv.Known || q.Len() > 0 {
 		return
 	}
-	for q.releasable = b.cfg.Deferred.Release(kv.Value); q.releasable > 0 && q.Parked() > 0 && q.Len() == 0; q.releasable-- {
+	for q.releasable = b.cfg.Deferred.ReleaseCount(kv.Value); q.releasable > 0 && q.Parked() > 0 && q.Len() == 0; q.releasable-- {
 		q.addReleased(q.Release(now))
 		b.placeWaiting(now, q)
 	}

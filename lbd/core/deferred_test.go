@@ -19,7 +19,7 @@ func TestDeferredReleaseFollowsKVUtilisation(t *testing.T) {
 		utilisation float64
 		want        int
 	}{{0, 2}, {0.49, 2}, {0.5, 1}, {0.59, 1}, {0.6, 0}, {1, 0}} {
-		if got := DefaultDeferred().Release(c.utilisation); got != c.want {
+		if got := DefaultDeferred().ReleaseCount(c.utilisation); got != c.want {
 			t.Errorf("Release(%g) = %d, want %d", c.utilisation, got, c.want)
 		}
 	}
@@ -46,7 +46,7 @@ func deferring(t fatal, limit int) *Balancer {
 		t.Fatalf("%v", err)
 	}
 	cfg := DefaultConfig(p)
-	cfg.Push, cfg.QueueLimit, cfg.ProbeInterval = Push{Mode: PushBlind}, limit, time.Hour
+	cfg.Push, cfg.QueueLimit, cfg.ProbeInterval = PushRule{Mode: PushBlind}, limit, time.Hour
 	b := New(cfg)
 	b.Step(0, Event{Kind: EventReplicaAdded, Replica: &ReplicaInfo{ID: "r", Model: "m"}})
 	b.Step(0, memory(0.9))
@@ -211,7 +211,7 @@ func TestFullDeferredQueueIsShared(t *testing.T) {
 	if len(actions) != 2 || !strings.HasPrefix(actions[0], "rejectone") || !strings.HasPrefix(actions[1], "dispatchchat") {
 		t.Errorf("an interactive request: %v, want a deferred one of the tenant with the most to give way", actions)
 	}
-	if c := b.View(3).Counts; c.Queued != 99 || c.Outstanding != 1 {
+	if c := b.Snapshot(3).Counts; c.Queued != 99 || c.Outstanding != 1 {
 		t.Errorf("counted %+v", c)
 	}
 }

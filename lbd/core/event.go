@@ -168,8 +168,8 @@ type PeerReport struct {
 	Age    time.Duration `json:"age_ns"`
 	RTT    time.Duration `json:"rtt_ns"`
 	Models []ModelLoad   `json:"models"` // sorted by model
-	// Killers are the requests that the peer has stopped.
-	Killers []Killer `json:"killers,omitempty"`
+	// StoppedFingerprints are the requests that the peer has stopped.
+	Killers []StoppedFingerprint `json:"killers,omitempty"`
 }
 
 // ModelLoad is the load of one model that a balancer reports to its peers.
@@ -255,12 +255,12 @@ type Decision struct {
 	PromptBytes int           `json:"prompt_bytes"`
 	Queued      time.Duration `json:"queued_ns"` // time in the queue
 	Attempt     int           `json:"try"`       // 0 for the first
-	// Considered lists every candidate as the policy saw it.
-	Considered []Considered `json:"considered"`
+	// ConsideredTarget lists every candidate as the policy saw it.
+	Considered []ConsideredTarget `json:"considered"`
 }
 
-// Considered is a candidate as the policy saw it.
-type Considered struct {
+// ConsideredTarget is a candidate as the policy saw it.
+type ConsideredTarget struct {
 	ID          string                `json:"id"`
 	Peer        bool                  `json:"peer,omitempty"`
 	Available   bool                  `json:"available"`

@@ -98,11 +98,11 @@ func TestFailedLoadExpires(t *testing.T) {
 		w.ask(conversation("", i))
 		w.pass(50 * time.Millisecond)
 	}
-	if load := w.b.Load(w.now); load[0].Outstanding <= w.b.View(w.now).Counts.Outstanding {
+	if load := w.b.ModelLoads(w.now); load[0].Outstanding <= w.b.Snapshot(w.now).Counts.Outstanding {
 		t.Errorf("peers get %d outstanding, without the failed ones", load[0].Outstanding)
 	}
 	w.pass(20 * time.Second)
-	if load := w.b.Load(w.now); load[0].Outstanding != 0 || load[0].Context != 0 {
+	if load := w.b.ModelLoads(w.now); load[0].Outstanding != 0 || load[0].Context != 0 {
 		t.Errorf("after all requests ended peers get %+v", load[0])
 	}
 }
@@ -127,7 +127,7 @@ func TestRequestRefusedByEveryReplica(t *testing.T) {
 				t.Fatalf("%s ended as %q after tries at %v", r.ID, w.ends[r.ID], w.tries[r.ID])
 			}
 		}
-		for _, r := range w.b.View(w.now).Replicas {
+		for _, r := range w.b.Snapshot(w.now).Replicas {
 			if !r.Ready {
 				t.Errorf("%s: %s", r.ID, r.Reason)
 			}

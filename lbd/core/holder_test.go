@@ -45,8 +45,8 @@ func TestWaitForHolderDoesNotBlockOthers(t *testing.T) {
 		b := start(cfg, 2)
 		full := Event{Kind: EventReplicaReport, Target: "r1", Report: &Report{Ready: true, Pending: policy.Known(9), Running: policy.Known(9), KV: policy.Known(1.0)}}
 		if cfg.Push.Mode == PushOutstanding {
-			for b.View(0).Replicas[1].Outstanding < cfg.Push.N {
-				ask(t, b, 0, Request{ID: string(rune('A' + b.View(0).Replicas[1].Outstanding)), PromptTokens: 1, Holder: "r1"})
+			for b.Snapshot(0).Replicas[1].Outstanding < cfg.Push.N {
+				ask(t, b, 0, Request{ID: string(rune('A' + b.Snapshot(0).Replicas[1].Outstanding)), PromptTokens: 1, Holder: "r1"})
 			}
 		}
 		b.Step(0, full)
@@ -84,7 +84,7 @@ func TestRemovedHolderEndsItsRequests(t *testing.T) {
 		if got := rejected(failed, "there"); got != RejectHolderGone {
 			t.Errorf("its holder was removed and then failed: rejected for %q", got)
 		}
-		if c := b.View(0).Counts; c.Queued != 0 || c.Outstanding != 0 || c.Rejected != 3 {
+		if c := b.Snapshot(0).Counts; c.Queued != 0 || c.Outstanding != 0 || c.Rejected != 3 {
 			t.Errorf("counts %+v", c)
 		}
 	})

@@ -101,7 +101,7 @@ func TestNaNFigureIsUnknown(t *testing.T) {
 		if got := ask(t, b, 0, Request{ID: "q", PromptTokens: 10}); got != "r0" {
 			t.Errorf("went to %q", got)
 		}
-		if v := b.View(0).Replicas[0]; v.KV.Known {
+		if v := b.Snapshot(0).Replicas[0]; v.KV.Known {
 			t.Errorf("a KV share of %v is believed", v.KV.Value)
 		}
 	})
@@ -120,7 +120,7 @@ func TestAllTargetsRemovedAndClockJumps(t *testing.T) {
 		actions := b.Step(now, Event{Kind: EventFailed, ID: "sent", Outcome: &Outcome{Retryable: true, Unreachable: true}})
 		actions = append([]Action(nil), actions...)
 		actions = append(actions, b.Step(2*now, Event{Kind: EventTick})...)
-		if c := b.View(2 * now).Counts; c.Rejected != 1 || c.Queued+c.Outstanding != 0 {
+		if c := b.Snapshot(2 * now).Counts; c.Rejected != 1 || c.Queued+c.Outstanding != 0 {
 			t.Errorf("sent to %s, then %+v, counts %+v", sent, actions, c)
 		}
 		// The fleet comes back after the jump and serves.
@@ -143,7 +143,7 @@ func decided(t *testing.T, name string, b *Balancer, now time.Duration, actions 
 			now += 100 * time.Millisecond
 			b.Step(now, idle("r0"))
 		}
-		if n := b.View(now).Counts.Queued; n > 0 && b.View(now).Replicas[0].Available {
+		if n := b.Snapshot(now).Counts.Queued; n > 0 && b.Snapshot(now).Replicas[0].Available {
 			t.Errorf("%s: %d requests wait though there is room", name, n)
 		}
 	}
@@ -162,7 +162,7 @@ func settled(t *testing.T, name string, b *Balancer) {
 		b.Step(time.Minute, Event{Kind: EventCancelled, ID: id})
 	}
 	b.Step(time.Minute, Event{Kind: EventTick})
-	c := b.View(time.Minute).Counts
+	c := b.Snapshot(time.Minute).Counts
 	if c.Queued+c.Outstanding != 0 || c.Arrived != c.Finished+c.Rejected+c.Cancelled+c.Bounced {
 		t.Errorf("%s: in the end %+v", name, c)
 	}

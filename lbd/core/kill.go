@@ -36,9 +36,9 @@ const (
 	servedPrints     = 8192            // fingerprints of served requests, 128 KB
 )
 
-// Killer is the fingerprint of a request that was stopped because replicas died while
+// StoppedFingerprint is the fingerprint of a request that was stopped because replicas died while
 // they served it. Balancers share it with their peers.
-type Killer struct {
+type StoppedFingerprint struct {
 	Fingerprint uint64 `json:"fingerprint"`
 	// Age is how long ago it was stopped.
 	Age time.Duration `json:"age_ns"`
@@ -490,13 +490,13 @@ func (b *Balancer) addPeerKills(now time.Duration, r *request, peer string, out 
 	}
 }
 
-// Killers returns the requests that this balancer has stopped within Config.KillMemory, in the
+// StoppedFingerprints returns the requests that this balancer has stopped within Config.KillMemory, in the
 // order in which it stopped them, at most 64. Its peers refuse them too.
-func (b *Balancer) Killers(now time.Duration) []Killer {
-	var all []Killer
+func (b *Balancer) StoppedFingerprints(now time.Duration) []StoppedFingerprint {
+	var all []StoppedFingerprint
 	for _, s := range b.suspects.list {
 		if s.stopped && !s.fromPeer && now-s.lastKillAt < b.cfg.KillMemory {
-			all = append(all, Killer{Fingerprint: s.fingerprint, Age: now - s.lastKillAt})
+			all = append(all, StoppedFingerprint{Fingerprint: s.fingerprint, Age: now - s.lastKillAt})
 		}
 	}
 	return all[max(0, len(all)-maxKillersShared):]
@@ -504,7 +504,7 @@ func (b *Balancer) Killers(now time.Duration) []Killer {
 
 // receiveKillers stops the requests that a peer has stopped. They are not passed on: every balancer
 // shares only its own.
-func (b *Balancer) receiveKillers(now time.Duration, killers []Killer) {
+func (b *Balancer) receiveKillers(now time.Duration, killers []StoppedFingerprint) {
 	changed := false
 	for _, k := range killers[:min(len(killers), maxKillersShared)] {
 		age := max(0, k.Age)

@@ -23,7 +23,7 @@ func poisoned(after time.Duration) func(request, replica string) (time.Duration,
 
 func roundRobinConfig() Config {
 	cfg := DefaultConfig(mustPolicy("round-robin"))
-	cfg.Push = Push{Mode: PushBlind}
+	cfg.Push = PushRule{Mode: PushBlind}
 	return cfg
 }
 
@@ -308,7 +308,7 @@ func TestKillsCountAcrossPeers(t *testing.T) {
 	if len(there.dead) != 1 || back.Kind != ActionReject || back.Reason != RejectKills || back.Kills != 1 {
 		t.Fatalf("%d replicas died at the peer, which answers %+v", len(there.dead), back)
 	}
-	if shared := there.b.Killers(there.now); len(shared) != 0 {
+	if shared := there.b.StoppedFingerprints(there.now); len(shared) != 0 {
 		t.Errorf("the peer shares %v, after one death there", shared)
 	}
 
@@ -319,7 +319,7 @@ func TestKillsCountAcrossPeers(t *testing.T) {
 	if origin.ends["poison"] != RejectKills {
 		t.Fatalf("it ended as %q", origin.ends["poison"])
 	}
-	killers := origin.b.Killers(origin.now)
+	killers := origin.b.StoppedFingerprints(origin.now)
 	if len(killers) != 1 || killers[0].Fingerprint != 7 || killers[0].Age > time.Second {
 		t.Fatalf("the origin shares %+v", killers)
 	}
@@ -333,7 +333,7 @@ func TestKillsCountAcrossPeers(t *testing.T) {
 	if a := there.given["poison-3"]; a.Reason != RejectKills || a.Kills < 2 {
 		t.Errorf("who forwards another one gets %+v, want at least two kills", a)
 	}
-	if shared := there.b.Killers(there.now); len(shared) != 0 {
+	if shared := there.b.StoppedFingerprints(there.now); len(shared) != 0 {
 		t.Errorf("the peer passes on what it received: %v", shared)
 	}
 }

@@ -130,9 +130,9 @@ func drawLearned(rt *rapid.T, peer string) Event {
 }
 
 // drawKillers draws the killers of a peer's heartbeat.
-func drawKillers(rt *rapid.T) (killers []Killer) {
+func drawKillers(rt *rapid.T) (killers []StoppedFingerprint) {
 	for range rapid.IntRange(-8, 2).Draw(rt, "killers") {
-		killers = append(killers, Killer{
+		killers = append(killers, StoppedFingerprint{
 			Fingerprint: uint64(rapid.IntRange(0, 5).Draw(rt, "killer")),
 			Age:         time.Duration(rapid.IntRange(-1, 700_000).Draw(rt, "stopped")) * time.Millisecond,
 		})
@@ -230,7 +230,7 @@ func (w *world) end(t fatal, id, how string) {
 }
 
 func (w *world) checkCounts(t fatal) {
-	c := w.b.View(w.now).Counts
+	c := w.b.Snapshot(w.now).Counts
 	if sum := c.Finished + c.Rejected + c.Cancelled + c.Bounced + int64(c.Queued) + int64(c.Outstanding); sum != c.Arrived || c.Arrived != int64(w.asked) {
 		t.Fatalf("%d arrived, %d accounted for: %+v", w.asked, sum, c)
 	}
@@ -238,7 +238,7 @@ func (w *world) checkCounts(t fatal) {
 		t.Fatalf("%d in flight, counted %+v", len(w.at), c)
 	}
 	total := 0
-	for _, r := range w.b.View(w.now).Replicas {
+	for _, r := range w.b.Snapshot(w.now).Replicas {
 		if r.Outstanding < 0 {
 			t.Fatalf("replica %s has %d outstanding", r.ID, r.Outstanding)
 		}
@@ -267,7 +267,7 @@ func (w *world) checkModels(t fatal) {
 		}
 		want[r.Model] = m
 	}
-	got := w.b.View(w.now).Models
+	got := w.b.Snapshot(w.now).Models
 	if !slices.IsSortedFunc(got, func(x, y ModelView) int { return cmp.Compare(x.Model, y.Model) }) || len(got) != len(want) {
 		t.Fatalf("models %+v, want %+v, sorted", got, want)
 	}
@@ -299,7 +299,7 @@ func TestNoRequestIsLostAndCountersReachZero(t *testing.T) {
 			}
 		}
 		w.checkCounts(rt)
-		v := w.b.View(w.now)
+		v := w.b.Snapshot(w.now)
 		if v.Counts.Queued != 0 || v.Counts.Outstanding != 0 || len(w.b.requests) != 0 {
 			rt.Fatalf("traffic ended, still counted: %+v", v.Counts)
 		}

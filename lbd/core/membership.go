@@ -242,8 +242,8 @@ func (b *Balancer) bounceStranded(now time.Duration) {
 	}
 }
 
-// Load returns the load that this balancer reports to its peers, sorted by model.
-func (b *Balancer) Load(now time.Duration) []ModelLoad {
+// ModelLoads returns the load that this balancer reports to its peers, sorted by model.
+func (b *Balancer) ModelLoads(now time.Duration) []ModelLoad {
 	var loads []ModelLoad
 	at := map[string]int{}
 	get := func(model string) *ModelLoad {
@@ -382,8 +382,8 @@ type BalancerView struct {
 	Stopped        int64
 }
 
-// View returns a copy of the state for display. It changes nothing.
-func (b *Balancer) View(now time.Duration) BalancerView {
+// Snapshot returns a copy of the state for display. It changes nothing.
+func (b *Balancer) Snapshot(now time.Duration) BalancerView {
 	v := BalancerView{Counts: b.counts, TreeBytes: b.caches.replicas.Bytes() + b.caches.peers.Bytes(), TreeNodes: b.caches.replicas.Nodes() + b.caches.peers.Nodes(), Ejections: b.ejections, RetriesRefused: b.retriesRefused, Stopped: b.suspects.stopped}
 	v.Counts.Queued = b.queued
 	v.Models = b.modelViews()

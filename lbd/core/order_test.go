@@ -103,7 +103,7 @@ func leastLoad(t testing.TB) policy.Policy {
 // servedBy lets an IW-F and then an IW-N request wait for a busy replica of a
 // model and tells in which order they were sent.
 func servedBy(cfg Config, model string) (sent []string) {
-	cfg.Push = Push{Mode: PushOutstanding, N: 1}
+	cfg.Push = PushRule{Mode: PushOutstanding, N: 1}
 	b := New(cfg)
 	b.Step(0, Event{Kind: EventReplicaAdded, Replica: &ReplicaInfo{ID: "r", Model: model}})
 	b.Step(0, Event{Kind: EventReplicaReport, Target: "r", Report: &Report{Ready: true}})
@@ -137,7 +137,7 @@ func (d day) q3(tier service.Tier) time.Duration {
 // replica that serves ten requests a second one after another.
 func busyDay(t *testing.T, order QueueOrder, seed uint64) day {
 	cfg := DefaultConfig(leastLoad(t))
-	cfg.Push, cfg.Order, cfg.MaxWait, cfg.LostIntervals = Push{Mode: PushOutstanding, N: 1}, order, time.Hour, 1<<30
+	cfg.Push, cfg.Order, cfg.MaxWait, cfg.LostIntervals = PushRule{Mode: PushOutstanding, N: 1}, order, time.Hour, 1<<30
 	// The bursts make the queue some 10 s long, beyond both targets.
 	cfg.Targets = TierTargets{Fast: time.Second, Normal: 6 * time.Second}
 	cfg.TauN, cfg.TauP = 15*time.Second, time.Second

@@ -264,7 +264,7 @@ func (b *Balancer) recordDecision(now time.Duration, r *request, choice policy.C
 		Queued: now - r.Arrived, Attempt: r.attempts, Considered: d.Considered[:0],
 	}
 	for _, c := range b.candidates {
-		d.Considered = append(d.Considered, Considered{
+		d.Considered = append(d.Considered, ConsideredTarget{
 			ID: c.ID, Peer: c.Peer, Available: c.Available, Outstanding: c.Outstanding, Unconfirmed: c.Unconfirmed,
 			Pending: c.Pending, KV: c.KV, Queued: c.Queued, MatchBytes: c.Match,
 			CachedBytes: c.Cached, Remaining: c.Remaining, Held: c.Held, Score: c.Score, Age: c.Age,
@@ -279,6 +279,6 @@ func (d *Decision) Clone() *Decision {
 		return nil
 	}
 	c := *d
-	c.Considered = append([]Considered(nil), d.Considered...)
+	c.Considered = append([]ConsideredTarget(nil), d.Considered...)
 	return &c
 }

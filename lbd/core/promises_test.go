@@ -182,7 +182,7 @@ func TestLoadCountersDoNotLeak(t *testing.T) {
 				rt.Fatalf("%s: %d outstanding, %d unconfirmed, %+v to do after the end", x.id, x.outstanding, len(x.unconfirmed), x.work)
 			}
 		}
-		if c := w.b.View(w.now).Counts; c.Queued != 0 || c.Outstanding != 0 || len(w.b.requests) != 0 {
+		if c := w.b.Snapshot(w.now).Counts; c.Queued != 0 || c.Outstanding != 0 || len(w.b.requests) != 0 {
 			rt.Fatalf("traffic ended, still counted: %+v", c)
 		}
 	})
@@ -202,7 +202,7 @@ func TestMemoryStaysBoundedUnderChurn(t *testing.T) {
 			id := fmt.Sprintf("q%d", i)
 			ask(t, b, 0, Request{ID: id, Session: id, Prompt: fresh(rng, 1+rng.IntN(40))})
 			b.Step(0, Event{Kind: EventFinished, ID: id, Outcome: &Outcome{}})
-			if v := b.View(0); v.TreeBytes > 2*cfg.TreeBytes {
+			if v := b.Snapshot(0); v.TreeBytes > 2*cfg.TreeBytes {
 				t.Fatalf("after %d prompts the trees take %d bytes", i, v.TreeBytes)
 			}
 		}
@@ -325,7 +325,7 @@ func TestUnmeasuredRegionIsTried(t *testing.T) {
 	b.Step(0, Event{Kind: EventPeerReport, Target: "us", PeerReport: &PeerReport{
 		RTT: 100 * time.Millisecond, Models: []ModelLoad{{Model: "m", Replicas: 2, Available: 2, Pace: 0.1}},
 	}})
-	if loads := b.Load(0); len(loads) != 1 || loads[0].Pace != 0 {
+	if loads := b.ModelLoads(0); len(loads) != 1 || loads[0].Pace != 0 {
 		t.Errorf("tells its peers the pace of replicas that it has not tried: %+v", loads)
 	}
 	b.Step(1, Event{Kind: EventTick})
@@ -368,7 +368,7 @@ func TestFirstTokensAreCountedPerModel(t *testing.T) {
 		b.Step(2*q.after, Event{Kind: EventFinished, ID: q.request.ID, Outcome: &Outcome{}})
 	}
 	want := []ModelView{{Model: "m", FirstTokens: 2, Late: 1}, {Model: "strict", FirstTokens: 1, Late: 1}}
-	if got := b.View(0).Models; !slices.Equal(got, want) {
+	if got := b.Snapshot(0).Models; !slices.Equal(got, want) {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
 }

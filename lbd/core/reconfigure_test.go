@@ -116,7 +116,7 @@ func TestReconfigureLosesNothing(t *testing.T) {
 				w.step(rt, Event{Kind: EventCancelled, ID: id})
 			}
 		}
-		if c := w.b.View(w.now).Counts; c.Queued != 0 || c.Outstanding != 0 || len(w.b.requests) != 0 {
+		if c := w.b.Snapshot(w.now).Counts; c.Queued != 0 || c.Outstanding != 0 || len(w.b.requests) != 0 {
 			rt.Fatalf("traffic ended, still counted: %+v", c)
 		}
 		for _, x := range slices.Concat(w.b.replicas, w.b.peers) {
@@ -162,7 +162,7 @@ func TestReconfigureDecidesLikeNew(t *testing.T) {
 		for range 30 {
 			both(late.draw(rt))
 		}
-		if got, want := fmt.Sprint(late.b.Load(late.now)), fmt.Sprint(early.b.Load(early.now)); got != want {
+		if got, want := fmt.Sprint(late.b.ModelLoads(late.now)), fmt.Sprint(early.b.ModelLoads(early.now)); got != want {
 			rt.Fatalf("load %s reconfigured, %s from the start", got, want)
 		}
 	})
@@ -207,7 +207,7 @@ func TestReconfigureAppliesBounds(t *testing.T) {
 		t.Fatal(err)
 	}
 	cfg := DefaultConfig(p)
-	cfg.EjectAfter, cfg.EjectShare, cfg.Push = 1, 1, Push{Mode: PushOutstanding, N: 1}
+	cfg.EjectAfter, cfg.EjectShare, cfg.Push = 1, 1, PushRule{Mode: PushOutstanding, N: 1}
 	w := newWorld(cfg)
 	w.step(t, Event{Kind: EventReplicaAdded, Replica: &ReplicaInfo{ID: "r0", Model: "m"}})
 	w.step(t, Event{Kind: EventReplicaAdded, Replica: &ReplicaInfo{ID: "r1", Model: "m"}})
@@ -215,8 +215,8 @@ func TestReconfigureAppliesBounds(t *testing.T) {
 	w.step(t, Event{Kind: EventArrived, Request: &Request{ID: "a", Model: "m"}})
 	w.step(t, Event{Kind: EventReplicaReport, Target: "r1", Report: &Report{Ready: true}})
 	w.step(t, Event{Kind: EventFailed, ID: "a", Outcome: &Outcome{Retryable: true}})
-	if at := w.at["a"]; at != "r1" || w.b.View(w.now).Ejections != 1 {
-		t.Fatalf("a is at %q after %d ejections, want r1 after one", at, w.b.View(w.now).Ejections)
+	if at := w.at["a"]; at != "r1" || w.b.Snapshot(w.now).Ejections != 1 {
+		t.Fatalf("a is at %q after %d ejections, want r1 after one", at, w.b.Snapshot(w.now).Ejections)
 	}
 	for _, id := range []string{"b", "c", "d"} {
 		w.step(t, Event{Kind: EventArrived, Request: &Request{ID: id, Model: "m"}})
@@ -226,7 +226,7 @@ func TestReconfigureAppliesBounds(t *testing.T) {
 	if at := w.at["b"]; at != "r0" {
 		t.Errorf("b is at %q, want r0, which is not left out any more", at)
 	}
-	if c := w.b.View(w.now).Counts; c.Queued != 2 || c.Outstanding != 2 {
+	if c := w.b.Snapshot(w.now).Counts; c.Queued != 2 || c.Outstanding != 2 {
 		t.Errorf("counts %+v, want two queued beyond the limit of one", c)
 	}
 	w.step(t, Event{Kind: EventArrived, Request: &Request{ID: "e", Model: "m"}})
@@ -243,7 +243,7 @@ func TestReconfigureKeepsServedTokens(t *testing.T) {
 		t.Fatal(err)
 	}
 	cfg := DefaultConfig(p)
-	cfg.Push = Push{Mode: PushOutstanding, N: 1}
+	cfg.Push = PushRule{Mode: PushOutstanding, N: 1}
 	w := newWorld(cfg)
 	w.step(t, Event{Kind: EventReplicaAdded, Replica: &ReplicaInfo{ID: "r0", Model: "m"}})
 	w.step(t, Event{Kind: EventReplicaReport, Target: "r0", Report: &Report{Ready: true}})

@@ -153,7 +153,7 @@ func TestLoadReportsMeanOfKnownKV(t *testing.T) {
 	}
 	b.Step(0, Event{Kind: EventReplicaDraining, Target: "r5"})
 	b.Step(0, Event{Kind: EventReplicaAdded, Replica: &ReplicaInfo{ID: "s", Model: "n"}})
-	loads := b.Load(0)
+	loads := b.ModelLoads(0)
 	if len(loads) != 2 || !loads[0].KV.Known || math.Abs(loads[0].KV.Value-0.6) > 1e-9 || loads[1].KV.Known {
 		t.Errorf("got %+v, want 0.6 for m and nothing known for n", loads)
 	}

@@ -206,8 +206,8 @@ func TestOldCacheUpdatesExpire(t *testing.T) {
 		t.Errorf("%d bytes are known before its time", got)
 	}
 	b.Step(maxSharedAge, Event{Kind: EventTick})
-	if got := held(b, "x", key); got != -1 || b.View(maxSharedAge).TreeNodes != 0 || len(b.caches.slots[0].free) != 1 || len(b.caches.sharing.received.all()) != 0 {
-		t.Errorf("%d bytes are known, %d nodes, %d slots free", got, b.View(maxSharedAge).TreeNodes, len(b.caches.slots[0].free))
+	if got := held(b, "x", key); got != -1 || b.Snapshot(maxSharedAge).TreeNodes != 0 || len(b.caches.slots[0].free) != 1 || len(b.caches.sharing.received.all()) != 0 {
+		t.Errorf("%d bytes are known, %d nodes, %d slots free", got, b.Snapshot(maxSharedAge).TreeNodes, len(b.caches.slots[0].free))
 	}
 }
 
@@ -327,7 +327,7 @@ func TestSharingIsBounded(t *testing.T) {
 		b.Step(now, Event{Kind: EventPeerCacheUpdates, Target: "b", CacheUpdates: []CacheUpdate{{Replica: theirs, Key: fresh(rng, 30)}}})
 		b.Step(now, Event{Kind: EventTick})
 		checkSharing(t, b)
-		if v := b.View(now); v.TreeBytes > cfg.TreeBytes || b.caches.slots[0].next > maxForeign+2 {
+		if v := b.Snapshot(now); v.TreeBytes > cfg.TreeBytes || b.caches.slots[0].next > maxForeign+2 {
 			t.Fatalf("after %d replicas the trees take %d bytes and %d slots", i, v.TreeBytes, b.caches.slots[0].next)
 		}
 	}
@@ -335,7 +335,7 @@ func TestSharingIsBounded(t *testing.T) {
 		t.Errorf("%d foreign replicas, room for %d and %d entries", len(b.caches.sharing.foreign), cap(b.caches.sharing.own.entries), cap(b.caches.sharing.received.entries))
 	}
 	b.Step(time.Hour, Event{Kind: EventTick})
-	if v := b.View(time.Hour); len(b.caches.sharing.foreign) != 0 || v.TreeNodes != 0 {
+	if v := b.Snapshot(time.Hour); len(b.caches.sharing.foreign) != 0 || v.TreeNodes != 0 {
 		t.Errorf("an hour later: %d foreign replicas, %d nodes", len(b.caches.sharing.foreign), v.TreeNodes)
 	}
 }

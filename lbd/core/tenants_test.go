@@ -18,7 +18,7 @@ func flooded(t *testing.T, policyName string, limit int) *Balancer {
 		t.Fatal(err)
 	}
 	cfg := DefaultConfig(p)
-	cfg.Push, cfg.QueueLimit = Push{Mode: PushOutstanding, N: 1}, limit
+	cfg.Push, cfg.QueueLimit = PushRule{Mode: PushOutstanding, N: 1}, limit
 	b := New(cfg)
 	b.Step(0, Event{Kind: EventReplicaAdded, Replica: &ReplicaInfo{ID: "r", Model: "m"}})
 	b.Step(0, Event{Kind: EventReplicaReport, Target: "r", Report: &Report{Ready: true, Pending: policy.Known(0)}})
@@ -66,7 +66,7 @@ func TestFullQueueIsShared(t *testing.T) {
 			t.Fatalf("request %d: %v, want %v", i, got, want)
 		}
 	}
-	if c := b.View(time.Millisecond).Counts; c.Queued != 100 || c.Outstanding != 1 || c.Rejected != 299+60 {
+	if c := b.Snapshot(time.Millisecond).Counts; c.Queued != 100 || c.Outstanding != 1 || c.Rejected != 299+60 {
 		t.Errorf("counted %+v", c)
 	}
 }

@@ -123,9 +123,9 @@ func (s *script) line(n int, words []string) []string {
 		s.now = time.Duration(ms) * time.Millisecond
 		return nil
 	case "load":
-		return []string{describeLoad(s.b.Load(s.now))}
+		return []string{describeLoad(s.b.ModelLoads(s.now))}
 	case "counts":
-		c := s.b.View(s.now).Counts
+		c := s.b.Snapshot(s.now).Counts
 		return []string{fmt.Sprintf("%+v", c)}
 	}
 	ev, ok := event(words[0], name, a)

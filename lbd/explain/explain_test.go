@@ -58,8 +58,8 @@ var arrived = time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC)
 func ptr[T any](v T) *T { return &v }
 
 // considered is what cost saw at the origin.
-func considered() []core.Considered {
-	return []core.Considered{
+func considered() []core.ConsideredTarget {
+	return []core.ConsideredTarget{
 		{ID: "us-0", Outstanding: 24, Pending: policy.Known(3), KV: policy.Known(0.97), MatchBytes: 1024, Held: 2, Score: policy.Known(4.25), Age: 80 * time.Millisecond},
 		{ID: "us-1", Available: true, Outstanding: 30, KV: policy.Known(0.5), Age: 12 * time.Second},
 		{ID: "lb-asia-0", Peer: true, Available: true, Outstanding: 3, Queued: 1, Score: policy.Known(0.9), Age: 60 * time.Millisecond},
@@ -85,7 +85,7 @@ func origin() *record.Request {
 }
 
 func remote() *record.Request {
-	d := &core.Decision{Policy: "skylb", Reason: policy.ReasonPrefixMatch, MatchBytes: 1536, PromptBytes: 2048, Considered: []core.Considered{
+	d := &core.Decision{Policy: "skylb", Reason: policy.ReasonPrefixMatch, MatchBytes: 1536, PromptBytes: 2048, Considered: []core.ConsideredTarget{
 		{ID: "eu-0", Available: true, Outstanding: 4, Pending: policy.Known(0), KV: policy.Known(0.4), MatchBytes: 1536, Age: 33 * time.Millisecond},
 		{ID: "eu-1", Available: true, Outstanding: 2, Pending: policy.Known(0), Age: 35 * time.Millisecond},
 	}}
@@ -318,10 +318,10 @@ func TestWhy(t *testing.T) {
 func TestPagesFitWidth(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
 		width := rapid.SampledFrom([]int{60, 72, 80, 100}).Draw(r, "width")
-		var rows []core.Considered
+		var rows []core.ConsideredTarget
 		id := rapid.StringMatching(`[a-z0-9/-]{1,60}`)
 		for range rapid.IntRange(1, 6).Draw(r, "rows") {
-			c := core.Considered{
+			c := core.ConsideredTarget{
 				ID: id.Draw(r, "id"), Peer: rapid.Bool().Draw(r, "peer"), Available: rapid.Bool().Draw(r, "room"),
 				Outstanding: rapid.IntRange(0, 99999).Draw(r, "out"), Queued: rapid.IntRange(0, 99999).Draw(r, "queued"),
 				Held: rapid.IntRange(0, 9999).Draw(r, "held"), MatchBytes: rapid.IntRange(0, 2048).Draw(r, "match"),

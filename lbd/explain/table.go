@@ -13,9 +13,9 @@ import (
 // column is one column of the table of candidates.
 type column struct {
 	title string
-	cell  func(c *core.Considered) string
+	cell  func(c *core.ConsideredTarget) string
 	// needed reports whether the column has information about a candidate; nil = always.
-	needed func(c *core.Considered) bool
+	needed func(c *core.ConsideredTarget) bool
 	// rank is the priority for hiding the column when the page is too narrow: the highest is hidden
 	// first. 0 is never hidden.
 	rank int
@@ -24,16 +24,16 @@ type column struct {
 // columns returns all columns except the mark and the name, in order.
 func columns(promptBytes int) []column {
 	return []column{
-		{"SCORE", score, func(c *core.Considered) bool { return c.Score.Known }, 0},
-		{"PEER", func(c *core.Considered) string { return yes(c.Peer) }, func(c *core.Considered) bool { return c.Peer }, 1},
-		{"HIT", func(c *core.Considered) string { return percent(c.MatchBytes, promptBytes) }, nil, 0},
-		{"OUT", func(c *core.Considered) string { return fmt.Sprint(c.Outstanding) }, nil, 0},
-		{"PEND", func(c *core.Considered) string { return maybe(c.Pending.Known, "%d", c.Pending.Value) }, nil, 2},
-		{"QUEUED", func(c *core.Considered) string { return maybe(c.Peer, "%d", c.Queued) }, func(c *core.Considered) bool { return c.Queued > 0 }, 3},
-		{"KV", func(c *core.Considered) string { return maybe(c.KV.Known, "%.0f%%", 100*c.KV.Value) }, nil, 4},
-		{"HELD", func(c *core.Considered) string { return fmt.Sprint(c.Held) }, func(c *core.Considered) bool { return c.Held > 0 }, 3},
-		{"AGE", func(c *core.Considered) string { return age(c.Age) }, nil, 5},
-		{"AVAIL", func(c *core.Considered) string { return yes(c.Available) }, nil, 0},
+		{"SCORE", score, func(c *core.ConsideredTarget) bool { return c.Score.Known }, 0},
+		{"PEER", func(c *core.ConsideredTarget) string { return yes(c.Peer) }, func(c *core.ConsideredTarget) bool { return c.Peer }, 1},
+		{"HIT", func(c *core.ConsideredTarget) string { return percent(c.MatchBytes, promptBytes) }, nil, 0},
+		{"OUT", func(c *core.ConsideredTarget) string { return fmt.Sprint(c.Outstanding) }, nil, 0},
+		{"PEND", func(c *core.ConsideredTarget) string { return maybe(c.Pending.Known, "%d", c.Pending.Value) }, nil, 2},
+		{"QUEUED", func(c *core.ConsideredTarget) string { return maybe(c.Peer, "%d", c.Queued) }, func(c *core.ConsideredTarget) bool { return c.Queued > 0 }, 3},
+		{"KV", func(c *core.ConsideredTarget) string { return maybe(c.KV.Known, "%.0f%%", 100*c.KV.Value) }, nil, 4},
+		{"HELD", func(c *core.ConsideredTarget) string { return fmt.Sprint(c.Held) }, func(c *core.ConsideredTarget) bool { return c.Held > 0 }, 3},
+		{"AGE", func(c *core.ConsideredTarget) string { return age(c.Age) }, nil, 5},
+		{"AVAIL", func(c *core.ConsideredTarget) string { return yes(c.Available) }, nil, 0},
 	}
 }
 
@@ -64,7 +64,7 @@ func (p *page) candidates(d *core.Decision, chosen string) {
 		return
 	}
 	rows := slices.Clone(d.Considered)
-	slices.SortStableFunc(rows, func(a, b core.Considered) int {
+	slices.SortStableFunc(rows, func(a, b core.ConsideredTarget) int {
 		if !a.Score.Known || !b.Score.Known {
 			return -compareBool(a.Score.Known, b.Score.Known)
 		}
@@ -94,13 +94,13 @@ type table struct {
 	shown, dropped []string
 }
 
-func newTable(rows []core.Considered, chosen string, promptBytes, width int) table {
+func newTable(rows []core.ConsideredTarget, chosen string, promptBytes, width int) table {
 	name := len("CANDIDATE")
 	for i := range rows {
 		name = max(name, len(rows[i].ID))
 	}
 	shown := slices.DeleteFunc(columns(promptBytes), func(c column) bool {
-		return c.needed != nil && !slices.ContainsFunc(rows, func(r core.Considered) bool { return c.needed(&r) })
+		return c.needed != nil && !slices.ContainsFunc(rows, func(r core.ConsideredTarget) bool { return c.needed(&r) })
 	})
 	cells := make([][]string, len(shown))
 	for i, c := range shown {
@@ -139,7 +139,7 @@ func newTable(rows []core.Considered, chosen string, promptBytes, width int) tab
 }
 
 // layout joins marks, names and cells into lines.
-func layout(rows []core.Considered, chosen string, name int, cells [][]string) []string {
+func layout(rows []core.ConsideredTarget, chosen string, name int, cells [][]string) []string {
 	lines := make([]string, 0, len(rows)+1)
 	for j := range len(rows) + 1 {
 		mark, first := " ", "CANDIDATE"
@@ -209,7 +209,7 @@ func maybe(known bool, format string, v any) string {
 	return fmt.Sprintf(format, v)
 }
 
-func score(c *core.Considered) string { return maybe(c.Score.Known, "%.3f", c.Score.Value) }
+func score(c *core.ConsideredTarget) string { return maybe(c.Score.Known, "%.3f", c.Score.Value) }
 
 // age formats the age of a report in at most five characters.
 func age(d time.Duration) string {

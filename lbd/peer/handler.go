@@ -30,7 +30,7 @@ type Heartbeat struct {
 	Region service.Region   `json:"region"`
 	Models []core.ModelLoad `json:"models"` // sorted by model; none while it drains
 	// Killers are the requests that it has stopped because they kill engines.
-	Killers []core.Killer `json:"killers,omitempty"`
+	Killers []core.StoppedFingerprint `json:"killers,omitempty"`
 	// Draining: it is shutting down and accepts no new requests. Balancers without support for this
 	// field see no models.
 	Draining bool `json:"draining,omitempty"`

@@ -250,7 +250,7 @@ func TestClientDisconnectStopsEngine(t *testing.T) {
 				}
 			}()
 			<-requested
-			b.until(func() bool { return sent == "" || b.Stats().TTFT != nil })
+			b.until(func() bool { return sent == "" || b.TrafficStats().TTFT != nil })
 			leave()
 			<-answered
 			<-left // the engine has noticed

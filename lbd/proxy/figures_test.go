@@ -111,7 +111,7 @@ func TestAbsurdUsage(t *testing.T) {
 				t.Errorf("%s: a point of %+v", c.usage, p)
 			}
 		}
-		if rate := b.Stats().PrefixHitRate; rate != nil && (*rate < 0 || *rate > 1) {
+		if rate := b.TrafficStats().PrefixHitRate; rate != nil && (*rate < 0 || *rate > 1) {
 			t.Errorf("%s: a hit rate of %v", c.usage, *rate)
 		}
 		reg := prometheus.NewRegistry()

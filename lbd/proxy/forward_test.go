@@ -69,7 +69,7 @@ func TestForward(t *testing.T) {
 	if !ok || d.From != "lb-us-0" || d.Hop != core.HopRemote || d.Tier != service.TierNormal {
 		t.Errorf("the peer remembers %+v", d)
 	}
-	if s := eu.Stats(); s.TTFT != nil || *orZero(s.Replica["eu-0"].PrefixHitRate) != 0.64 {
+	if s := eu.TrafficStats(); s.TTFT != nil || *orZero(s.ByReplica["eu-0"].PrefixHitRate) != 0.64 {
 		t.Errorf("stats of the peer %+v: want no TTFT and the replica's hit rate", s)
 	}
 }

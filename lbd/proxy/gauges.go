@@ -129,7 +129,7 @@ func (g gauges) Collect(ch chan<- prometheus.Metric) {
 	r := g.r
 	r.mu.Lock()
 	now := r.Elapsed()
-	v, load, replicas := r.core.View(now), r.core.Load(now), r.sortedReplicas()
+	v, load, replicas := r.core.Snapshot(now), r.core.ModelLoads(now), r.sortedReplicas()
 	peers := make(map[string]*targetCount, len(r.peers))
 	for id, p := range r.peers {
 		peers[id] = p.count

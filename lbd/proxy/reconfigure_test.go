@@ -32,7 +32,7 @@ func TestReconfigureDuringRequests(t *testing.T) {
 	var log bytes.Buffer
 	o := testOptions(t)
 	o.Record = &log
-	o.Core.Push = core.Push{Mode: core.PushOutstanding, N: 1}
+	o.Core.Push = core.PushRule{Mode: core.PushOutstanding, N: 1}
 	rt, err := New(o)
 	if err != nil {
 		t.Fatal(err)

@@ -291,7 +291,7 @@ func TestResponseInterruptedTwice(t *testing.T) {
 	if p.Requests != 1 || p.PromptTokens != 100 || p.OutputTokens != 5 {
 		t.Errorf("points %+v: want each token once", p)
 	}
-	if tokens := b.Stats().Replica; len(tokens) != 3 {
+	if tokens := b.TrafficStats().ByReplica; len(tokens) != 3 {
 		t.Errorf("%d replicas", len(tokens))
 	}
 }

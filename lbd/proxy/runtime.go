@@ -300,21 +300,21 @@ func (r *Runtime) stepTick(at time.Duration) {
 func (r *Runtime) View() core.BalancerView {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.core.View(r.Elapsed())
+	return r.core.Snapshot(r.Elapsed())
 }
 
 // ModelLoads returns what this balancer reports to its peers, sorted by model.
 func (r *Runtime) ModelLoads() []core.ModelLoad {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.core.Load(r.Elapsed())
+	return r.core.ModelLoads(r.Elapsed())
 }
 
 // StoppedRequests returns the requests that this balancer has stopped, for its peers: see core.
-func (r *Runtime) StoppedRequests() []core.Killer {
+func (r *Runtime) StoppedRequests() []core.StoppedFingerprint {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.core.Killers(r.Elapsed())
+	return r.core.StoppedFingerprints(r.Elapsed())
 }
 
 // Drain stops accepting requests (readyz returns 503, new requests are rejected) and waits until those

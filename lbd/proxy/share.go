@@ -63,8 +63,8 @@ func (r *Runtime) KeyFingerprint() string {
 	return hex.EncodeToString(derive(r.self.PeerToken, labelFingerprint)[:8])
 }
 
-// Learned calls core.Balancer.CacheUpdates with the current time.
-func (r *Runtime) Learned(since uint64, all bool, maxBytes int) (entries []core.CacheUpdate, next uint64, more bool) {
+// CacheUpdates calls core.Balancer.CacheUpdates with the current time.
+func (r *Runtime) CacheUpdates(since uint64, all bool, maxBytes int) (entries []core.CacheUpdate, next uint64, more bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.core.CacheUpdates(r.Elapsed(), since, all, maxBytes)

@@ -19,8 +19,8 @@ type TrafficStats struct {
 	PrefixHitRate *float64
 	// TTFT is in milliseconds from arrival here, over the last 60 s.
 	TTFT *telemetry.Percentiles
-	// Replica is by replica id.
-	Replica map[string]ReplicaTrafficStats
+	// ByReplica is by replica id.
+	ByReplica map[string]ReplicaTrafficStats
 }
 
 // ReplicaTrafficStats is one replica's recent traffic.
@@ -45,20 +45,20 @@ func (s *stats) collectTokens(at time.Duration) {
 	}
 }
 
-// Stats returns the recent traffic.
-func (r *Runtime) Stats() TrafficStats {
+// TrafficStats returns the recent traffic.
+func (r *Runtime) TrafficStats() TrafficStats {
 	now := r.Elapsed()
 	s := TrafficStats{
 		RequestsPerSecond:     r.stats.arrivals.perSecond(now),
 		OutputTokensPerSecond: r.stats.output.perSecond(now),
 		PrefixHitRate:         r.stats.hits.rate(now),
 		TTFT:                  r.stats.ttft.percentiles(now),
-		Replica:               map[string]ReplicaTrafficStats{},
+		ByReplica:             map[string]ReplicaTrafficStats{},
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for id, rep := range r.replicas {
-		s.Replica[id] = ReplicaTrafficStats{
+		s.ByReplica[id] = ReplicaTrafficStats{
 			OutputTokensPerSecond: rep.count.rate.perSecond(now),
 			PrefixHitRate:         rep.count.hits.rate(now),
 		}

@@ -177,17 +177,17 @@ func TestRingForgetsTheOldest(t *testing.T) {
 
 func TestStatsByOrigin(t *testing.T) {
 	b := start(t, testOptions(t))
-	if s := b.Stats(); s.PrefixHitRate != nil || s.TTFT != nil {
+	if s := b.TrafficStats(); s.PrefixHitRate != nil || s.TTFT != nil {
 		t.Errorf("stats of no traffic: %+v", s)
 	}
 	b.attach("us-0", engine(t, speak("a", " b")))
 	read(t, b.post(chatPath, streamBody))
 	b.settled()
-	s := b.Stats()
+	s := b.TrafficStats()
 	if s.PrefixHitRate == nil || *s.PrefixHitRate != 0.64 || s.TTFT == nil || s.TTFT.Max <= 0 {
 		t.Errorf("stats %+v, want the request's", s)
 	}
-	if r := s.Replica["us-0"]; r.PrefixHitRate == nil || *r.PrefixHitRate != 0.64 {
+	if r := s.ByReplica["us-0"]; r.PrefixHitRate == nil || *r.PrefixHitRate != 0.64 {
 		t.Errorf("stats of the replica %+v, want the request's", r)
 	}
 }

@@ -74,8 +74,8 @@ type Provider struct {
 	sts     *sts.Client
 	clock   *clockTransport
 	regions map[string]*region
-	names   []string                                 // of regions, sorted
-	prices  provision.AnswerCache[[]provision.Price] // by region
+	names   []string                                // of regions, sorted
+	prices  provision.CloudCache[[]provision.Price] // by region
 }
 
 var (

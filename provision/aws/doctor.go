@@ -21,8 +21,8 @@ const maxSkew = 4 * time.Minute
 
 // Doctor checks whether AWS can be used: the caller, the clock, and in each region the network and the
 // permission to launch. It changes nothing: EC2 calls are dry runs.
-func (p *Provider) Doctor(ctx context.Context) []provision.Finding {
-	findings := []provision.Finding{p.checkCaller(ctx)}
+func (p *Provider) Doctor(ctx context.Context) []provision.CheckResult {
+	findings := []provision.CheckResult{p.checkCaller(ctx)}
 	findings = append(findings, p.checkClock()...)
 	if !findings[0].OK {
 		return findings // all other checks would fail for the same reason
@@ -35,56 +35,56 @@ func (p *Provider) Doctor(ctx context.Context) []provision.Finding {
 }
 
 // failedFinding returns the finding of an error.
-func failedFinding(where, what string, err error) provision.Finding {
-	f := provision.Finding{Where: where, Message: fmt.Sprintf("%s: %v", what, plainError(err))}
+func failedFinding(where, what string, err error) provision.CheckResult {
+	f := provision.CheckResult{Where: where, Message: fmt.Sprintf("%s: %v", what, plainError(err))}
 	if e := credentialsError(err); e != nil {
 		f.Hint = e.Hint
 	}
 	return f
 }
 
-func (p *Provider) checkCaller(ctx context.Context) provision.Finding {
+func (p *Provider) checkCaller(ctx context.Context) provision.CheckResult {
 	who, err := p.sts.GetCallerIdentity(ctx, &sts.GetCallerIdentityInput{})
 	if err != nil {
 		return failedFinding(service.CloudAWS, "credentials", err)
 	}
-	return provision.Finding{Where: service.CloudAWS, OK: true, Message: "credentials: " + aws.ToString(who.Arn)}
+	return provision.CheckResult{Where: service.CloudAWS, OK: true, Message: "credentials: " + aws.ToString(who.Arn)}
 }
 
 // checkClock compares the clocks; none before AWS has answered.
-func (p *Provider) checkClock() []provision.Finding {
+func (p *Provider) checkClock() []provision.CheckResult {
 	ahead, known := p.clock.aheadBy()
 	if !known {
 		return nil
 	}
-	f := provision.Finding{Where: service.CloudAWS, OK: ahead.Abs() < maxSkew, Message: fmt.Sprintf("clock: %s ahead of AWS", ahead)}
+	f := provision.CheckResult{Where: service.CloudAWS, OK: ahead.Abs() < maxSkew, Message: fmt.Sprintf("clock: %s ahead of AWS", ahead)}
 	if !f.OK {
 		f.Hint = "set this machine's clock: AWS refuses signatures that are five minutes off"
 	}
-	return []provision.Finding{f}
+	return []provision.CheckResult{f}
 }
 
-func (p *Provider) checkList(ctx context.Context) provision.Finding {
+func (p *Provider) checkList(ctx context.Context) provision.CheckResult {
 	const what = "listing identities"
 	if _, err := p.iam.ListRoles(ctx, &iam.ListRolesInput{PathPrefix: aws.String(iamPath(""))}); err != nil {
 		return failedFinding(service.CloudAWS, what, err)
 	}
-	return provision.Finding{Where: service.CloudAWS, OK: true, Message: what}
+	return provision.CheckResult{Where: service.CloudAWS, OK: true, Message: what}
 }
 
 // doctor checks one region.
-func (r *region) doctor(ctx context.Context) []provision.Finding {
+func (r *region) doctor(ctx context.Context) []provision.CheckResult {
 	where := string(r.regionID())
 	n, err := r.network(ctx)
 	if err != nil {
-		return []provision.Finding{failedFinding(where, "network", err)}
+		return []provision.CheckResult{failedFinding(where, "network", err)}
 	}
-	findings := []provision.Finding{{Where: where, OK: true, Message: fmt.Sprintf("network: %s with subnets in %d zones", n.vpc, len(n.subnets))}}
+	findings := []provision.CheckResult{{Where: where, OK: true, Message: fmt.Sprintf("network: %s with subnets in %d zones", n.vpc, len(n.subnets))}}
 	return append(findings, r.checkLaunch(ctx, n), r.checkFirewall(ctx, n))
 }
 
 // checkLaunch checks with a dry run whether a small machine could be launched.
-func (r *region) checkLaunch(ctx context.Context, n *network) provision.Finding {
+func (r *region) checkLaunch(ctx context.Context, n *network) provision.CheckResult {
 	tags := ec2Tags(map[string]string{tagService: "doctor"})
 	_, err := r.ec2.RunInstances(ctx, &ec2.RunInstancesInput{
 		DryRun: aws.Bool(true), MinCount: aws.Int32(1), MaxCount: aws.Int32(1), ImageId: aws.String(imagePlain), InstanceType: ec2types.InstanceTypeC7iLarge,
@@ -95,7 +95,7 @@ func (r *region) checkLaunch(ctx context.Context, n *network) provision.Finding 
 }
 
 // checkFirewall checks with a dry run whether a security group could be created.
-func (r *region) checkFirewall(ctx context.Context, n *network) provision.Finding {
+func (r *region) checkFirewall(ctx context.Context, n *network) provision.CheckResult {
 	_, err := r.ec2.CreateSecurityGroup(ctx, &ec2.CreateSecurityGroupInput{
 		DryRun: aws.Bool(true), GroupName: aws.String("skyserve-doctor"), Description: aws.String("never made"), VpcId: aws.String(n.vpc),
 	})
@@ -103,9 +103,9 @@ func (r *region) checkFirewall(ctx context.Context, n *network) provision.Findin
 }
 
 // dryRunFinding converts the result of a dry run.
-func (r *region) dryRunFinding(what string, err error) provision.Finding {
+func (r *region) dryRunFinding(what string, err error) provision.CheckResult {
 	if codeOf(err) == "DryRunOperation" {
-		return provision.Finding{Where: string(r.regionID()), OK: true, Message: what}
+		return provision.CheckResult{Where: string(r.regionID()), OK: true, Message: what}
 	}
 	return failedFinding(string(r.regionID()), what, err)
 }

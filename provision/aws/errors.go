@@ -17,7 +17,7 @@ import (
 )
 
 // capacityScopes maps EC2's codes for an unavailable offering to the scope of each.
-var capacityScopes = map[string]provision.Scope{
+var capacityScopes = map[string]provision.CapacityScope{
 	"InsufficientInstanceCapacity":         provision.ScopeZone,
 	"InsufficientHostCapacity":             provision.ScopeZone,
 	"InsufficientCapacity":                 provision.ScopeZone,
@@ -40,7 +40,7 @@ var capacityScopes = map[string]provision.Scope{
 
 // startFailureScopes maps the state codes of a machine that EC2 failed to start, after it had granted the
 // launch, to the scope of each.
-var startFailureScopes = map[string]provision.Scope{
+var startFailureScopes = map[string]provision.CapacityScope{
 	"Server.InsufficientInstanceCapacity": provision.ScopeZone,
 	"Server.InternalError":                provision.ScopeZone,
 	"Client.VolumeLimitExceeded":          provision.ScopeQuota,

@@ -63,14 +63,14 @@ func newCloud(f *testcloud.Faults) *testcloud.AWS {
 }
 
 // roleFor and firewall are what machines of a role stand on.
-func roleFor(role provision.Kind, grants ...provision.Grant) provision.Desired {
+func roleFor(role provision.ObjectKind, grants ...provision.Grant) provision.Desired {
 	return provision.Desired{
 		ID: "identity-aws-" + string(role), Kind: provision.KindIdentity, Service: "chat", Owner: "me", Region: world,
 		SpecHash: "i1", Labels: map[string]string{"role": string(role)}, Grants: grants,
 	}
 }
 
-func firewall(region service.Region, role provision.Kind, rules ...provision.FirewallRule) provision.Desired {
+func firewall(region service.Region, role provision.ObjectKind, rules ...provision.FirewallRule) provision.Desired {
 	return provision.Desired{
 		ID: "firewall-" + region.Place() + "-" + string(role), Kind: provision.KindFirewall, Service: "chat", Owner: "me", Region: region,
 		SpecHash: "f1", Labels: map[string]string{"role": string(role)}, Rules: rules,
@@ -78,7 +78,7 @@ func firewall(region service.Region, role provision.Kind, rules ...provision.Fir
 }
 
 // machine is a VM of a role, a replica unless its kind says otherwise.
-func machine(id string, kind provision.Kind, region service.Region, capacity service.CapacityType) provision.Desired {
+func machine(id string, kind provision.ObjectKind, region service.Region, capacity service.CapacityType) provision.Desired {
 	name := "c7i.large"
 	if kind == provision.KindReplica {
 		name = "g6.xlarge"

@@ -26,7 +26,7 @@ func launchPrerequisites(t testing.TB, p provision.Provider, region service.Regi
 
 // Every code of capacity is a refusal of the right reach, is asked once, and makes nothing.
 func TestCapacityErrorScopes(t *testing.T) {
-	for code, want := range map[string]provision.Scope{
+	for code, want := range map[string]provision.CapacityScope{
 		"InsufficientInstanceCapacity":         provision.ScopeZone,
 		"InsufficientHostCapacity":             provision.ScopeZone,
 		"InsufficientCapacity":                 provision.ScopeZone,

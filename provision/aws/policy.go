@@ -31,13 +31,13 @@ func policyFor(name, owner, partition string, grants []provision.Grant) (string,
 		statements = operateStatements(name, owner, "arn:"+partition+":")
 	}
 	for _, g := range slices.Sorted(slices.Values(grants)) {
-		if place, ok := g.Session(); ok {
+		if place, ok := g.SessionRegion(); ok {
 			statements = append(statements, sessionStatement(place))
 		}
-		if folder, ok := g.Read(); ok {
+		if folder, ok := g.ReadFolder(); ok {
 			statements = append(statements, readStatements(folder, "arn:"+partition+":s3:::")...)
 		}
-		if zone, of, ok := g.Challenge(); ok {
+		if zone, of, ok := g.ChallengeRecord(); ok {
 			statements = append(statements, challengeStatement(zone, of, "arn:"+partition+":route53:::"))
 		}
 	}

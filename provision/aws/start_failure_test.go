@@ -15,7 +15,7 @@ import (
 // A launch that EC2 granted and then failed is not repeated at once. A lack of capacity falls back to
 // the next zone, and to the same zone after a while.
 func TestStartFailureBlocksRelaunch(t *testing.T) {
-	for code, want := range map[string]provision.Scope{
+	for code, want := range map[string]provision.CapacityScope{
 		"Server.InsufficientInstanceCapacity": provision.ScopeZone,
 		"Server.InternalError":                provision.ScopeZone,
 		"Client.VolumeLimitExceeded":          provision.ScopeQuota,

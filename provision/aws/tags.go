@@ -65,7 +65,7 @@ func tagsOf(w provision.Desired) map[string]string {
 // objectFromTags reads an object from its tags; false where they are not those of a service.
 func objectFromTags(tags map[string]string, region service.Region, handle string) (provision.Object, bool) {
 	o := provision.Object{
-		ID: tags[tagID], Kind: provision.Kind(tags[tagKind]), Service: tags[tagService], Owner: tags[tagOwner], Region: region,
+		ID: tags[tagID], Kind: provision.ObjectKind(tags[tagKind]), Service: tags[tagService], Owner: tags[tagOwner], Region: region,
 		SpecHash: tags[tagSpec], ImmutableHash: tags[tagFixed], BuildHash: tags[tagBuild], Handle: handle,
 	}
 	for key, value := range tags {

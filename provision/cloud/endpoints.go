@@ -42,12 +42,12 @@ func PublicPort(spec *service.Spec) int {
 // EndpointsOf returns the addresses of the programs on a machine. The network of a cloud translates
 // public addresses, so programs listen on the private one. A provider whose machines share an address
 // sets the endpoints itself.
-func EndpointsOf(o provision.Object) provision.Endpoints {
-	if o.Endpoints != (provision.Endpoints{}) {
+func EndpointsOf(o provision.Object) provision.MachineEndpoints {
+	if o.Endpoints != (provision.MachineEndpoints{}) {
 		return o.Endpoints
 	}
 	loopback := loopbackOf(o)
-	return provision.Endpoints{
+	return provision.MachineEndpoints{
 		Advertised: addressesAt(o.PublicIP), Listen: addressesAt(o.PrivateIP),
 		Loopback: loopback, Controller: net.JoinHostPort(loopback, strconv.Itoa(PortController)),
 	}

@@ -65,7 +65,7 @@ type ReplicaGroup struct {
 // MachineInput describes a machine for its cloud-init document.
 type MachineInput struct {
 	ID     string
-	Kind   provision.Kind // KindBalancer or KindReplica
+	Kind   provision.ObjectKind // KindBalancer or KindReplica
 	Region service.Region
 	Model  *service.Model // nil for a balancer
 }
@@ -135,8 +135,8 @@ func NamedNetworks(spec *service.Spec, cloud string) map[string]provision.Networ
 
 // GoogleAccounts returns the service accounts of machines at Google, by role; empty where service.yaml names
 // none.
-func GoogleAccounts(spec *service.Spec) map[provision.Kind]string {
-	return map[provision.Kind]string{provision.KindBalancer: spec.GCP.BalancerAccount, provision.KindReplica: spec.GCP.ReplicaAccount}
+func GoogleAccounts(spec *service.Spec) map[provision.ObjectKind]string {
+	return map[provision.ObjectKind]string{provision.KindBalancer: spec.GCP.BalancerAccount, provision.KindReplica: spec.GCP.ReplicaAccount}
 }
 
 // IsSingleRegion reports whether all machines of a service are in one region of one cloud, so that balancers
@@ -243,7 +243,7 @@ func (l *layout) addPrerequisites(cloud string) error {
 	global := service.Region(cloud + "/" + globalPlace)
 	sessions := l.sessionGrants(cloud)
 	balancers := slices.Concat([]provision.Grant{provision.GrantOperate}, l.challengeGrants(cloud), sessions)
-	for role, grants := range map[provision.Kind][]provision.Grant{provision.KindBalancer: balancers, provision.KindReplica: append(l.readGrants(cloud), sessions...)} {
+	for role, grants := range map[provision.ObjectKind][]provision.Grant{provision.KindBalancer: balancers, provision.KindReplica: append(l.readGrants(cloud), sessions...)} {
 		w := provision.Desired{ID: fmt.Sprintf("identity-%s-%s", cloud, role), Kind: provision.KindIdentity, Region: global, Grants: grants}
 		if err := l.addObject(w, role, grants); err != nil {
 			return err
@@ -253,7 +253,7 @@ func (l *layout) addPrerequisites(cloud string) error {
 		if r.Name.Cloud() != cloud {
 			continue
 		}
-		for role, rules := range map[provision.Kind][]provision.FirewallRule{provision.KindBalancer: l.balancerRules(), provision.KindReplica: replicaRules} {
+		for role, rules := range map[provision.ObjectKind][]provision.FirewallRule{provision.KindBalancer: l.balancerRules(), provision.KindReplica: replicaRules} {
 			w := provision.Desired{ID: fmt.Sprintf("firewall-%s-%s", r.Name.Place(), role), Kind: provision.KindFirewall, Region: r.Name, Rules: rules}
 			if err := l.addObject(w, role, rules); err != nil {
 				return err
@@ -362,7 +362,7 @@ func (l *layout) addMachine(n MachineInput, offers provision.Offerings, disk int
 
 // addObject adds an object; a change of identity requires another object. So does another network: an object
 // cannot move between networks.
-func (l *layout) addObject(w provision.Desired, role provision.Kind, identity any) error {
+func (l *layout) addObject(w provision.Desired, role provision.ObjectKind, identity any) error {
 	if n, named := NamedNetworks(l.Spec, w.Region.Cloud())[w.Region.Place()]; named {
 		identity = []any{identity, n.Name}
 	}

@@ -89,7 +89,7 @@ func launchAll(wants []provision.Desired) []provision.Object {
 	return have
 }
 
-func ids(wants []provision.Desired, kind provision.Kind) []string {
+func ids(wants []provision.Desired, kind provision.ObjectKind) []string {
 	var out []string
 	for _, w := range wants {
 		if w.Kind == kind {
@@ -101,7 +101,7 @@ func ids(wants []provision.Desired, kind provision.Kind) []string {
 
 func TestPlanObjects(t *testing.T) {
 	l := plan(t, input(parse(t, threeRegions)))
-	for kind, want := range map[provision.Kind][]string{
+	for kind, want := range map[provision.ObjectKind][]string{
 		provision.KindBalancer: {"lb-us-east-1-0", "lb-europe-west4-0", "lb-ap-northeast-1-0", "lb-ap-northeast-1-1"},
 		provision.KindReplica:  {"us-east-1-0", "us-east-1-1", "europe-west4-0", "ap-northeast-1-0", "us-east-1-qwen-0", "us-east-1-qwen-1", "ap-northeast-1-qwen-0"},
 		provision.KindIdentity: {"identity-aws-balancer", "identity-aws-replica", "identity-gcp-balancer", "identity-gcp-replica"},

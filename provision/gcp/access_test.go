@@ -212,7 +212,7 @@ func TestDoctor(t *testing.T) {
 			tt.set(g)
 			cfg := config(g)
 			cfg.Regions = []string{"us-central1", "europe-west4"}
-			var bad []provision.Finding
+			var bad []provision.CheckResult
 			for _, f := range gcp.New(cfg).Doctor(t.Context()) {
 				if !f.OK {
 					bad = append(bad, f)

@@ -31,7 +31,7 @@ func accountName(name string) string {
 
 // account returns the address of the service account for machines of a role of a service; empty = none.
 // It is never the project's default account, which has more permissions than needed.
-func (p *Provider) account(name string, role provision.Kind, wanted, project string) string {
+func (p *Provider) account(name string, role provision.ObjectKind, wanted, project string) string {
 	email := cmp.Or(wanted, p.cfg.Accounts[role])
 	if email == "" && role != provision.KindReplica {
 		email = accountName(name) + "@" + project + accountSuffix
@@ -112,14 +112,14 @@ func (p *Provider) testActAs(ctx context.Context, account string) ([]string, err
 
 // checkAccounts checks the service accounts of machines, whether the caller may use them, and whether
 // the balancers' account has exactly the permissions that it needs.
-func (p *Provider) checkAccounts(ctx context.Context) []provision.Finding {
+func (p *Provider) checkAccounts(ctx context.Context) []provision.CheckResult {
 	s, err := p.openSession(ctx)
 	if err != nil {
-		return []provision.Finding{failedFinding(service.CloudGCP, err)}
+		return []provision.CheckResult{failedFinding(service.CloudGCP, err)}
 	}
 	account := p.account(p.cfg.Service, provision.KindBalancer, "", s.project)
 	otherwise := p.accountHint(p.cfg.Service, account, s.project)
-	findings := []provision.Finding{p.checkActAs(ctx, account, "balancers", otherwise)}
+	findings := []provision.CheckResult{p.checkActAs(ctx, account, "balancers", otherwise)}
 	if findings[0].Hint != otherwise { // the account exists
 		findings = append(findings, p.checkRoles(ctx, account, otherwise))
 	}
@@ -130,8 +130,8 @@ func (p *Provider) checkAccounts(ctx context.Context) []provision.Finding {
 }
 
 // checkActAs checks that an account exists and that the caller may attach it to machines.
-func (p *Provider) checkActAs(ctx context.Context, account, who, otherwise string) provision.Finding {
-	f := provision.Finding{Where: service.CloudGCP, Message: who + " run as " + account}
+func (p *Provider) checkActAs(ctx context.Context, account, who, otherwise string) provision.CheckResult {
+	f := provision.CheckResult{Where: service.CloudGCP, Message: who + " run as " + account}
 	held, err := p.testActAs(ctx, account)
 	switch {
 	case isMissing(err):
@@ -151,8 +151,8 @@ func (p *Provider) checkActAs(ctx context.Context, account, who, otherwise strin
 
 // checkRoles checks that the roles of the balancers' account are enough for a controller, and no more.
 // It sees the roles of the project itself; without permission to read them the finding says so.
-func (p *Provider) checkRoles(ctx context.Context, account, otherwise string) provision.Finding {
-	f := provision.Finding{Where: service.CloudGCP}
+func (p *Provider) checkRoles(ctx context.Context, account, otherwise string) provision.CheckResult {
+	f := provision.CheckResult{Where: service.CloudGCP}
 	held, err := p.rolesOf(ctx, account)
 	needed := p.requiredPermissions()
 	var all, unbound []string

@@ -33,7 +33,7 @@ func (c *clock) observe(answer *http.Response) {
 const maxSkew = 4 * time.Minute
 
 // checkClock checks the clock; no finding before Google has answered.
-func (p *Provider) checkClock() []provision.Finding {
+func (p *Provider) checkClock() []provision.CheckResult {
 	p.mu.Lock()
 	s := p.session
 	p.mu.Unlock()
@@ -45,11 +45,11 @@ func (p *Provider) checkClock() []provision.Finding {
 	if !s.clock.known {
 		return nil
 	}
-	f := provision.Finding{Where: service.CloudGCP, OK: s.clock.skew.Abs() < maxSkew, Message: fmt.Sprintf("clock: %s ahead of Google", s.clock.skew)}
+	f := provision.CheckResult{Where: service.CloudGCP, OK: s.clock.skew.Abs() < maxSkew, Message: fmt.Sprintf("clock: %s ahead of Google", s.clock.skew)}
 	if !f.OK {
 		f.Hint = clockHint
 	}
-	return []provision.Finding{f}
+	return []provision.CheckResult{f}
 }
 
 const clockHint = "set this machine's clock: Google issues no tokens for signatures that are five minutes off"

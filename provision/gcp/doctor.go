@@ -17,12 +17,12 @@ import (
 
 // Doctor checks everything that a launch needs and creates nothing. A finding that prevents all further
 // checks is the last one.
-func (p *Provider) Doctor(ctx context.Context) []provision.Finding {
+func (p *Provider) Doctor(ctx context.Context) []provision.CheckResult {
 	project, err := p.readProject(ctx)
 	if err != nil {
-		return append([]provision.Finding{failedFinding(service.CloudGCP, err)}, p.checkClock()...)
+		return append([]provision.CheckResult{failedFinding(service.CloudGCP, err)}, p.checkClock()...)
 	}
-	findings := []provision.Finding{{Where: service.CloudGCP, OK: true, Message: "project " + project.GetName() + " is accessible"}}
+	findings := []provision.CheckResult{{Where: service.CloudGCP, OK: true, Message: "project " + project.GetName() + " is accessible"}}
 	findings = append(findings, p.checkClock()...)
 	network := p.checkNetwork(ctx)
 	findings = append(findings, p.checkPermissions(ctx), network)
@@ -40,8 +40,8 @@ func (p *Provider) Doctor(ctx context.Context) []provision.Finding {
 }
 
 // failedFinding returns the finding of a failed check.
-func failedFinding(where string, err error) provision.Finding {
-	f := provision.Finding{Where: where, Message: err.Error()}
+func failedFinding(where string, err error) provision.CheckResult {
+	f := provision.CheckResult{Where: where, Message: err.Error()}
 	var denied *provision.CredentialsError
 	if errors.As(err, &denied) {
 		f.Hint = denied.Hint
@@ -49,7 +49,7 @@ func failedFinding(where string, err error) provision.Finding {
 	return f
 }
 
-func (p *Provider) checkNetwork(ctx context.Context) provision.Finding {
+func (p *Provider) checkNetwork(ctx context.Context) provision.CheckResult {
 	client, project, err := newClient(ctx, p, compute.NewNetworksRESTClient)
 	if err != nil {
 		return failedFinding(service.CloudGCP, err)
@@ -57,19 +57,19 @@ func (p *Provider) checkNetwork(ctx context.Context) provision.Finding {
 	_, err = client.Get(ctx, &computepb.GetNetworkRequest{Project: project, Network: p.cfg.Network})
 	switch {
 	case isMissing(err):
-		return provision.Finding{
+		return provision.CheckResult{
 			Where: service.CloudGCP, Message: "network not found: " + p.cfg.Network,
 			Hint: "create it (gcloud compute networks create " + p.cfg.Network + " --subnet-mode=auto), or set regions[].network to another one",
 		}
 	case err != nil:
 		return failedFinding(service.CloudGCP, wrapError(err, "reading network %s", p.cfg.Network))
 	}
-	return provision.Finding{Where: service.CloudGCP, OK: true, Message: "network " + p.cfg.Network + " exists"}
+	return provision.CheckResult{Where: service.CloudGCP, OK: true, Message: "network " + p.cfg.Network + " exists"}
 }
 
 // checkSubnet checks the subnet for machines of a region: the configured one, or the one with the
 // network's name, which an automatic network has.
-func (p *Provider) checkSubnet(ctx context.Context, place string) provision.Finding {
+func (p *Provider) checkSubnet(ctx context.Context, place string) provision.CheckResult {
 	client, project, err := newClient(ctx, p, compute.NewSubnetworksRESTClient)
 	where, name := string(regionID(place)), cmp.Or(p.cfg.Subnets[place], p.cfg.Network)
 	if err != nil {
@@ -78,17 +78,17 @@ func (p *Provider) checkSubnet(ctx context.Context, place string) provision.Find
 	found, err := client.Get(ctx, &computepb.GetSubnetworkRequest{Project: project, Region: place, Subnetwork: name})
 	switch {
 	case isMissing(err) || err == nil && path.Base(found.GetNetwork()) != p.cfg.Network:
-		return provision.Finding{
+		return provision.CheckResult{
 			Where: where, Message: fmt.Sprintf("network %s has no subnet %s in this region", p.cfg.Network, name),
 			Hint: "set regions[].subnets to an existing one, or create one: gcloud compute networks subnets create NAME --network " + p.cfg.Network + " --region " + place + " --range 10.0.0.0/20",
 		}
 	case err != nil:
 		return failedFinding(where, wrapError(err, "reading subnet %s", name))
 	}
-	return provision.Finding{Where: where, OK: true, Message: "subnet " + name + " exists"}
+	return provision.CheckResult{Where: where, OK: true, Message: "subnet " + name + " exists"}
 }
 
-func (p *Provider) checkImage(ctx context.Context, image string) provision.Finding {
+func (p *Provider) checkImage(ctx context.Context, image string) provision.CheckResult {
 	client, _, err := newClient(ctx, p, compute.NewImagesRESTClient)
 	if err != nil {
 		return failedFinding(service.CloudGCP, err)
@@ -98,14 +98,14 @@ func (p *Provider) checkImage(ctx context.Context, image string) provision.Findi
 	if err != nil {
 		return failedFinding(service.CloudGCP, wrapError(err, "finding the current image of %s", family))
 	}
-	return provision.Finding{Where: service.CloudGCP, OK: true, Message: "boot image " + found.GetName()}
+	return provision.CheckResult{Where: service.CloudGCP, OK: true, Message: "boot image " + found.GetName()}
 }
 
-func (p *Provider) checkRegion(ctx context.Context, place string) provision.Finding {
+func (p *Provider) checkRegion(ctx context.Context, place string) provision.CheckResult {
 	where := string(regionID(place))
 	region, err := p.readRegion(ctx, place)
 	if err != nil {
 		return failedFinding(where, err)
 	}
-	return provision.Finding{Where: where, OK: true, Message: fmt.Sprintf("%d zones", len(region.GetZones()))}
+	return provision.CheckResult{Where: where, OK: true, Message: fmt.Sprintf("%d zones", len(region.GetZones()))}
 }

@@ -61,7 +61,7 @@ func isBusy(err error) bool {
 
 // noCapacity maps the cloud's codes for a lack of capacity or quota to their scope. Immediate refusals
 // spell them in one word (quotaExceeded).
-var noCapacity = map[string]provision.Scope{
+var noCapacity = map[string]provision.CapacityScope{
 	"RESOURCE_POOL_EXHAUSTED":                   provision.ScopeZone,
 	"STOCKOUT":                                  provision.ScopeZone,
 	"ZONE_RESOURCE_POOL_EXHAUSTED":              provision.ScopeZone,

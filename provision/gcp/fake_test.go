@@ -77,7 +77,7 @@ func balancer(id string) provision.Desired {
 	}
 }
 
-func firewall(role provision.Kind, rules ...provision.FirewallRule) provision.Desired {
+func firewall(role provision.ObjectKind, rules ...provision.FirewallRule) provision.Desired {
 	return provision.Desired{
 		ID: "firewall-us-central1-" + string(role), Kind: provision.KindFirewall, Service: "chat", Owner: "Ab:12", Region: here,
 		SpecHash: fmt.Sprint("f", rules), Rules: rules, Labels: map[string]string{"role": string(role)},

@@ -24,7 +24,7 @@ const (
 	ruleIdentity  = "identity"
 )
 
-var ruleEnds = map[provision.Kind][]string{
+var ruleEnds = map[provision.ObjectKind][]string{
 	provision.KindFirewall: {ruleWorld, ruleBalancers, ruleRest},
 	provision.KindIdentity: {ruleIdentity},
 }

@@ -30,7 +30,7 @@ type Config struct {
 	Subnets map[string]string
 	// Accounts are the service accounts of machines, by role. By default a balancer runs as the account
 	// skyserve-SERVICE-lb of the project, and a replica without an account.
-	Accounts map[provision.Kind]string
+	Accounts map[provision.ObjectKind]string
 	// Service is the service whose account Doctor checks; nothing else uses it.
 	Service string
 	// Endpoint is the API's base URL; empty = Google's. With one, and without
@@ -52,7 +52,7 @@ const defaultPoll = 2 * time.Second
 // Provider manages objects in the regions of Google Cloud. Create one with New.
 type Provider struct {
 	cfg    Config
-	prices provision.AnswerCache[*priceList] // one list for all regions
+	prices provision.CloudCache[*priceList] // one list for all regions
 
 	mu           sync.Mutex // guards the fields below
 	session      *session

@@ -145,7 +145,7 @@ func disk(m *provision.MachineConfig, offer provision.Offering, labels map[strin
 // accounts returns the service account of a machine of a role; none without an email. The permissions
 // of a replica's account, such as reading weights from a bucket, are set by its roles alone: its scope
 // includes all APIs.
-func accounts(role provision.Kind, email string) []*computepb.ServiceAccount {
+func accounts(role provision.ObjectKind, email string) []*computepb.ServiceAccount {
 	if email == "" {
 		return nil
 	}

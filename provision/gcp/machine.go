@@ -79,8 +79,8 @@ func noteOfInstance(i *computepb.Instance) (note, bool) {
 // kindFromName returns the kind that the name of a service's machine encodes; empty where it encodes none.
 // The note is written by whoever created the machine, but IAM restricts the name: a balancer's account
 // can create only replicas of its own service, whatever their notes claim.
-func kindFromName(name, service string) provision.Kind {
-	for _, kind := range []provision.Kind{provision.KindBalancer, provision.KindReplica} {
+func kindFromName(name, service string) provision.ObjectKind {
+	for _, kind := range []provision.ObjectKind{provision.KindBalancer, provision.KindReplica} {
 		if strings.HasPrefix(name, machinePrefix(kind, service)) {
 			return kind
 		}
@@ -91,7 +91,7 @@ func kindFromName(name, service string) provision.Kind {
 // isLegacyName reports whether a name has the form of earlier versions, whose machine names did not
 // contain their kind. The account of a balancer cannot create such a name.
 func isLegacyName(name, service string) bool {
-	for _, kind := range []provision.Kind{provision.KindBalancer, provision.KindReplica} {
+	for _, kind := range []provision.ObjectKind{provision.KindBalancer, provision.KindReplica} {
 		if strings.HasPrefix(name, "skyserve-"+string(kind)+"-") && strings.Contains(name, "--") {
 			return false
 		}

@@ -24,7 +24,7 @@ func TestCapacityErrorScopes(t *testing.T) {
 	for _, tt := range []struct {
 		code, message string
 		status        int // of a refusal at once; 0 = the operation ends so
-		want          provision.Scope
+		want          provision.CapacityScope
 	}{
 		{"ZONE_RESOURCE_POOL_EXHAUSTED", "not enough resources", 0, provision.ScopeZone},
 		{"ZONE_RESOURCE_POOL_EXHAUSTED_WITH_DETAILS", "not enough resources", 0, provision.ScopeZone},

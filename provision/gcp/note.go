@@ -18,7 +18,7 @@ const noteKey = "skyserve"
 // note is the description of an object that is stored with it in the cloud.
 type note struct {
 	provision.Object
-	Role  provision.Kind           `json:"role"`
+	Role  provision.ObjectKind     `json:"role"`
 	Rules []provision.FirewallRule `json:"rules,omitempty"` // of a firewall
 }
 
@@ -35,11 +35,11 @@ func noteOf(w provision.Desired, offer *provision.Offering) note {
 
 // roleOf returns the role of a machine, or of the machines that a prerequisite is for; empty when it is
 // not set.
-func roleOf(w provision.Desired) provision.Kind {
+func roleOf(w provision.Desired) provision.ObjectKind {
 	if w.Machine != nil {
 		return w.Machine.Role
 	}
-	return provision.Kind(w.Labels["role"])
+	return provision.ObjectKind(w.Labels["role"])
 }
 
 // text encodes a note.
@@ -78,7 +78,7 @@ func resourceName(most int, key []string, words ...string) string {
 
 // machinePrefix is the name prefix of the machines of one kind of one service, and of no others: it
 // ends in two dashes and contains none before. IAM conditions on machines match it.
-func machinePrefix(kind provision.Kind, service string) string {
+func machinePrefix(kind provision.ObjectKind, service string) string {
 	const most, kept, hashed = 24, 17, 6
 	if len(service) > most || strings.Contains(service, "--") {
 		readable := strings.Join(strings.FieldsFunc(service, func(r rune) bool { return r == '-' }), "-")
@@ -90,7 +90,7 @@ func machinePrefix(kind provision.Kind, service string) string {
 
 // machineName returns the name of a machine: its kind and service, its id truncated to fit, and a hash
 // of the key.
-func machineName(kind provision.Kind, service, id string, key []string) string {
+func machineName(kind provision.ObjectKind, service, id string, key []string) string {
 	const hashed = 12
 	readable := sanitizeName(machinePrefix(kind, service)+id, maxNameLength-1-hashed, "")
 	return strings.TrimRight(readable, "-") + "-" + hashOf(key)[:hashed]
@@ -119,7 +119,7 @@ func hashOf(words []string) string {
 
 // tag returns the network tag of the machines of a role, in one region or, where place is empty, in
 // all.
-func (n note) tag(role provision.Kind, place string) string {
+func (n note) tag(role provision.ObjectKind, place string) string {
 	return resourceName(maxNameLength, []string{"tag", n.Service, n.Owner, string(role), place}, n.Service, string(role), cmp.Or(place, "all"))
 }
 

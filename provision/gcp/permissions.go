@@ -36,7 +36,7 @@ const actAs = "iam.serviceAccounts.actAs"
 
 // checkPermissions checks which permissions the caller lacks. It needs the Resource Manager API, which
 // may be disabled in a project; then the finding says so.
-func (p *Provider) checkPermissions(ctx context.Context) provision.Finding {
+func (p *Provider) checkPermissions(ctx context.Context) provision.CheckResult {
 	needed := slices.Concat(balancerPermissions, operatorPermissions)
 	slices.Sort(needed)
 	held, err := p.grantedPermissions(ctx, needed)
@@ -46,12 +46,12 @@ func (p *Provider) checkPermissions(ctx context.Context) provision.Finding {
 		return f
 	}
 	if lacking := difference(needed, held); len(lacking) > 0 {
-		return provision.Finding{
+		return provision.CheckResult{
 			Where: service.CloudGCP, Message: "missing permissions: " + strings.Join(lacking, ", "),
 			Hint: "grant the roles Compute Instance Admin (v1) and Compute Security Admin",
 		}
 	}
-	return provision.Finding{Where: service.CloudGCP, OK: true, Message: fmt.Sprintf("all %d permissions granted", len(needed))}
+	return provision.CheckResult{Where: service.CloudGCP, OK: true, Message: fmt.Sprintf("all %d permissions granted", len(needed))}
 }
 
 // difference returns the elements of all that are not in some.

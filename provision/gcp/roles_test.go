@@ -328,7 +328,7 @@ func TestMachinesOfEarlierVersionsAreListed(t *testing.T) {
 func TestNoteCannotChangeKind(t *testing.T) {
 	for _, tt := range []struct {
 		service, kind string
-		listed        provision.Kind // empty = not at all
+		listed        provision.ObjectKind // empty = not at all
 	}{{"chat", "balancer", provision.KindReplica}, {"chat", "replica", provision.KindReplica}, {"other", "balancer", ""}, {"other", "replica", ""}} {
 		a := takeOver(t)
 		status, text := a.insert(a.replica, "skyserve-replica-chat--x-000000000000", func(i *testcloud.GCEInstance) {
@@ -344,7 +344,7 @@ func TestNoteCannotChangeKind(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		var listed provision.Kind
+		var listed provision.ObjectKind
 		for _, o := range have {
 			if o.ID == "lb-us-central1-7" {
 				listed = o.Kind

@@ -170,7 +170,7 @@ func (p *Provider) startMachine(ctx context.Context, w provision.Desired, dead r
 }
 
 // writeAgentConfig writes the configuration of a machine's agent, taken from its cloud-init document.
-func writeAgentConfig(dir, document string, at provision.Endpoints) (file string, err error) {
+func writeAgentConfig(dir, document string, at provision.MachineEndpoints) (file string, err error) {
 	var d struct {
 		Files []struct{ Path, Content string } `yaml:"write_files"`
 	}
@@ -199,7 +199,7 @@ func writeAgentConfig(dir, document string, at provision.Endpoints) (file string
 }
 
 // objectOf returns the object of a machine that is about to start.
-func (p *Provider) objectOf(w provision.Desired, at provision.Endpoints) provision.Object {
+func (p *Provider) objectOf(w provision.Desired, at provision.MachineEndpoints) provision.Object {
 	o := provision.Object{
 		ID: w.ID, Kind: w.Kind, Service: w.Service, Owner: w.Owner, Region: w.Region, SpecHash: w.SpecHash, ImmutableHash: w.ImmutableHash, BuildHash: p.build,
 		Labels: w.Labels, CostPerHour: w.CostPerHour, Endpoints: at, PublicIP: netip.MustParseAddr(loopback), PrivateIP: netip.MustParseAddr(loopback),
@@ -224,7 +224,7 @@ func (p *Provider) objectOf(w provision.Desired, at provision.Endpoints) provisi
 
 // endpoints assigns a machine its ports, which it keeps while anything of it exists. The caller holds
 // machinesLock. A port in use is a *provision.PortTakenError.
-func (p *Provider) endpoints(w provision.Desired) (at provision.Endpoints, err error) {
+func (p *Provider) endpoints(w provision.Desired) (at provision.MachineEndpoints, err error) {
 	slots, err := p.portSlots(w)
 	if err != nil {
 		return at, err
@@ -273,7 +273,7 @@ func (p *Provider) PublicAddress(w provision.Desired) (string, error) {
 }
 
 // portsInUse returns the ports of a machine that are in use.
-func (p *Provider) portsInUse(w provision.Desired, at provision.Endpoints) []*provision.PortTakenError {
+func (p *Provider) portsInUse(w provision.Desired, at provision.MachineEndpoints) []*provision.PortTakenError {
 	var taken []*provision.PortTakenError
 	for _, used := range portsOf(at, w.Kind, w.Labels[labelName]) {
 		if IsPortInUse(used.addr) {

@@ -228,7 +228,7 @@ func TestTerminateProcessOfEarlierVersion(t *testing.T) {
 		t.Fatal(err)
 	}
 	have, err := p.List(t.Context(), "chat")
-	if err != nil || len(have) != 1 || have[0].TerminatedReason != "" || have[0].Handle == "" || have[0].Endpoints != (provision.Endpoints{}) {
+	if err != nil || len(have) != 1 || have[0].TerminatedReason != "" || have[0].Handle == "" || have[0].Endpoints != (provision.MachineEndpoints{}) {
 		t.Fatalf("got %+v, %v", have, err)
 	}
 	if err := p.Terminate(t.Context(), have[0]); err != nil {

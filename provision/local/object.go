@@ -117,7 +117,7 @@ func readObjectOnce(path string) (rec record, alive bool, err error) {
 
 // RunningObjects returns the running objects of one kind, sorted by address, which is the order in which they
 // were added to the service.
-func RunningObjects(objects []provision.Object, kind provision.Kind) []provision.Object {
+func RunningObjects(objects []provision.Object, kind provision.ObjectKind) []provision.Object {
 	var running []provision.Object
 	for _, o := range objects {
 		if o.Kind == kind && o.TerminatedReason == "" {

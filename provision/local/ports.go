@@ -22,7 +22,7 @@ type usedPort struct {
 }
 
 // portsOf returns the addresses that a machine of a kind listens on; name is that of a name server.
-func portsOf(at provision.Endpoints, kind provision.Kind, name string) []usedPort {
+func portsOf(at provision.MachineEndpoints, kind provision.ObjectKind, name string) []usedPort {
 	agent := usedPort{at.Listen.Agent, "agent", portSetting}
 	switch kind {
 	case provision.KindBalancer:
@@ -94,7 +94,7 @@ func (s Service) Ports() map[string][]string {
 	}
 	ports := map[string][]string{}
 	of := slots
-	add := func(slots map[string]int, kind provision.Kind) {
+	add := func(slots map[string]int, kind provision.ObjectKind) {
 		for id := range slots {
 			for _, used := range portsOf(of.endpoints(id, kind), kind, "") {
 				ports[id] = append(ports[id], used.addr)

@@ -126,9 +126,9 @@ func (s slotFile) check() error {
 }
 
 // endpoints returns the addresses of a machine of a kind.
-func (s slotFile) endpoints(id string, kind provision.Kind) provision.Endpoints {
+func (s slotFile) endpoints(id string, kind provision.ObjectKind) provision.MachineEndpoints {
 	at := func(offset int) string { return addrOf(s.Port + offset) }
-	e := provision.Endpoints{Loopback: loopback, Controller: at(controlOffset)}
+	e := provision.MachineEndpoints{Loopback: loopback, Controller: at(controlOffset)}
 	switch kind {
 	case provision.KindNameServer:
 		e.Listen = provision.Addresses{Agent: at(replicaAgentOffset + s.Engines[id])}

@@ -73,7 +73,7 @@ var errUnknownCall = errors.New("unknown call, or missing argument")
 
 // checkOwner returns why a call is not permitted for this service; nil when it is.
 func (h *Handler) checkOwner(in request) error {
-	refuse := func(what, service, owner string, kind provision.Kind) error {
+	refuse := func(what, service, owner string, kind provision.ObjectKind) error {
 		switch {
 		case service != h.Service || owner != h.Owner:
 			return fmt.Errorf("%s: belongs to service %q of owner %q, must belong to service %q of owner %q", what, service, owner, h.Service, h.Owner)

@@ -47,7 +47,7 @@ func currentState(v *serviceView, decided Decisions) controller.CurrentState {
 		}
 		r := controller.CurrentReplica{ID: o.ID, Model: o.Labels["model"], Region: o.Region, GPU: gpuOf(o), Drained: leave[o.ID] || decided.IsDrained(o.ID), Donation: decided.Donation(o.ID)}
 		if o.Offering != nil {
-			r.Class = provision.ClassOf(*o.Offering)
+			r.Class = provision.ReplicaClassOf(*o.Offering)
 		}
 		if Reachable(o) {
 			r.URL = engineURL(o)

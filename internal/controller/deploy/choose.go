@@ -30,7 +30,7 @@ func (e *ChoiceError) Error() string {
 // ChooseClass returns the class of a GPU, such as L4 or 8xH100, and a capacity type, which service.yaml
 // must allow for the model and region; empty values mean any. The error is a *ChoiceError.
 func ChooseClass(m *service.Model, r service.RegionSpec, gpu, capacity string) (provision.ReplicaClass, error) {
-	on := provision.ParseClass(gpu, capacity)
+	on := provision.ParseReplicaClass(gpu, capacity)
 	var gpus, capacities []string
 	known := gpu == ""
 	for _, g := range m.GPUs {

@@ -111,7 +111,7 @@ func (n *operatorWorld) state() []string {
 // step is one action of an operator.
 type step struct {
 	name string
-	do   func(ctx context.Context, n *operatorWorld, p provision.Providers, zone provision.DNSZone) error
+	do   func(ctx context.Context, n *operatorWorld, p provision.MultiCloud, zone provision.DNSZone) error
 	// before is a change by another party; nil = none.
 	before  func(n *operatorWorld)
 	calls   int
@@ -119,8 +119,8 @@ type step struct {
 }
 
 // upStep returns what `skyserve up` does to clouds, in its order: see cloudUp.applyPlan.
-func upStep(spec *service.Spec, program string) func(context.Context, *operatorWorld, provision.Providers, provision.DNSZone) error {
-	return func(ctx context.Context, n *operatorWorld, p provision.Providers, zone provision.DNSZone) error {
+func upStep(spec *service.Spec, program string) func(context.Context, *operatorWorld, provision.MultiCloud, provision.DNSZone) error {
+	return func(ctx context.Context, n *operatorWorld, p provision.MultiCloud, zone provision.DNSZone) error {
 		f := newDeployer(spec, p)
 		f.UserData = func(c cloud.MachineInput) (string, error) { return "#cloud-config\n# " + c.ID + program, nil }
 		plan, err := f.Plan(ctx)
@@ -163,8 +163,8 @@ func nameFor(spec *service.Spec, have []provision.Object) provision.PublicName {
 }
 
 // applyStep returns what `plan --apply` does.
-func applyStep(spec *service.Spec, counts map[cloud.ReplicaGroup]provision.ClassCounts) func(context.Context, *operatorWorld, provision.Providers, provision.DNSZone) error {
-	return func(ctx context.Context, _ *operatorWorld, p provision.Providers, _ provision.DNSZone) error {
+func applyStep(spec *service.Spec, counts map[cloud.ReplicaGroup]provision.ClassCounts) func(context.Context, *operatorWorld, provision.MultiCloud, provision.DNSZone) error {
+	return func(ctx context.Context, _ *operatorWorld, p provision.MultiCloud, _ provision.DNSZone) error {
 		s := newScaling(newDeployer(spec, p))
 		s.Use = func(ctx context.Context, plan *deploy.Plan, _, _ map[string]bool) error {
 			_, err := s.AwaitListed(ctx, plan)
@@ -175,7 +175,7 @@ func applyStep(spec *service.Spec, counts map[cloud.ReplicaGroup]provision.Class
 }
 
 // downStep does what `down` does.
-func downStep(ctx context.Context, n *operatorWorld, p provision.Providers, zone provision.DNSZone) error {
+func downStep(ctx context.Context, n *operatorWorld, p provision.MultiCloud, zone provision.DNSZone) error {
 	if err := deploy.UnpublishName(ctx, zone, n); err != nil {
 		return err
 	}
@@ -183,7 +183,7 @@ func downStep(ctx context.Context, n *operatorWorld, p provision.Providers, zone
 }
 
 // gcStep does what `gc` does.
-func gcStep(ctx context.Context, _ *operatorWorld, p provision.Providers, _ provision.DNSZone) error {
+func gcStep(ctx context.Context, _ *operatorWorld, p provision.MultiCloud, _ provision.DNSZone) error {
 	orphans, err := deploy.Orphans(ctx, p, []deploy.Service{{Name: "chat", Owner: "me"}})
 	if err != nil {
 		return err
@@ -360,7 +360,7 @@ func runLifecycle(t *testing.T, steps []*step, at, lag int) error {
 // convergeLists makes lists current: between the steps of an operator minutes pass.
 func (n *operatorWorld) convergeLists(t *testing.T, lag int) error {
 	for range lag {
-		err := n.runStep(t.Context(), t, &step{do: func(ctx context.Context, n *operatorWorld, p provision.Providers, zone provision.DNSZone) error {
+		err := n.runStep(t.Context(), t, &step{do: func(ctx context.Context, n *operatorWorld, p provision.MultiCloud, zone provision.DNSZone) error {
 			_, listing := p.List(ctx, "")
 			return errors.Join(listing, zone.Check(ctx, nameFor(parse(t, pair), nil)))
 		}})

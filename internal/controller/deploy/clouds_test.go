@@ -48,7 +48,7 @@ func newClouds(spec *service.Spec, faults *testcloud.Faults, poll time.Duration)
 }
 
 // open returns the clouds as a program that has just started sees them.
-func (c *clouds) open(t testing.TB) provision.Providers {
+func (c *clouds) open(t testing.TB) provision.MultiCloud {
 	t.Helper()
 	amazon, err := aws.New(context.Background(), aws.Config{
 		Regions: c.places, Transport: testcloud.Direct{Handler: c.aws}, Poll: c.poll,
@@ -58,7 +58,7 @@ func (c *clouds) open(t testing.TB) provision.Providers {
 		t.Fatal(err)
 	}
 	google := gcp.New(gcp.Config{Project: "p", Endpoint: "http://gce", Transport: testcloud.Direct{Handler: c.gce}, Poll: c.poll})
-	return provision.Providers{service.CloudAWS: amazon, service.CloudGCP: google}
+	return provision.MultiCloud{service.CloudAWS: amazon, service.CloudGCP: google}
 }
 
 // listAll returns everything that exists in both clouds, sorted, with duplicates.

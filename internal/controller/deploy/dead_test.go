@@ -37,7 +37,7 @@ func TestFindDeadRequiresProof(t *testing.T) {
 	address := func(n int) netip.Addr {
 		return netip.MustParseAddr(fmt.Sprintf("127.%d.%d.%d", 200+os.Getpid()%50, os.Getpid()/50%250, 100+n))
 	}
-	machine := func(kind provision.Kind, id, region string, n int, age time.Duration) provision.Object {
+	machine := func(kind provision.ObjectKind, id, region string, n int, age time.Duration) provision.Object {
 		o := provision.Object{ID: id, Handle: "i-" + id, Kind: kind, PublicIP: address(n), PrivateIP: address(n), Started: time.Now().Add(-age)}
 		o.Region = service.Region("aws/" + region)
 		return o

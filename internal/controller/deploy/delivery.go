@@ -447,7 +447,7 @@ func (h *Delivery) dialThroughBalancer(ctx context.Context, o provision.Object, 
 		}
 		relays++
 		go func() {
-			conn, err := h.Operator(b).Through(h.Machine(b))(ctx, addr, fingerprint)
+			conn, err := h.Operator(b).DialThrough(h.Machine(b))(ctx, addr, fingerprint)
 			select {
 			case answers <- opened{conn, err}:
 			case <-ctx.Done(): // another one was the first

@@ -168,7 +168,7 @@ type deploymentBuilder struct {
 }
 
 // UnitNameOf returns the name of the main unit of a machine of a kind.
-func UnitNameOf(k provision.Kind) string {
+func UnitNameOf(k provision.ObjectKind) string {
 	switch k {
 	case provision.KindBalancer:
 		return "balancer"
@@ -414,7 +414,7 @@ func (d *deploymentBuilder) attachedTo(o provision.Object, beside []provision.Ob
 }
 
 // machinesOf returns the machines of a kind in a region.
-func (d *deploymentBuilder) machinesOf(kind provision.Kind, region service.Region) []provision.Object {
+func (d *deploymentBuilder) machinesOf(kind provision.ObjectKind, region service.Region) []provision.Object {
 	var out []provision.Object
 	for _, o := range d.have {
 		if o.Kind == kind && o.Region == region {
@@ -467,7 +467,7 @@ func (d *deploymentBuilder) replicaDeployment(o provision.Object, m *service.Mod
 		}
 		u.Secrets[name] = value
 	}
-	return agent.Deployment{Units: []agent.Unit{u}, Front: &agent.Proxy{Listen: at.Listen.Engine, To: base}}, nil
+	return agent.Deployment{Units: []agent.Unit{u}, Proxy: &agent.Proxy{Listen: at.Listen.Engine, To: base}}, nil
 }
 
 // capacityOf returns the capacity type of a machine; empty where it is unknown.
@@ -502,7 +502,7 @@ func imageOf(e *service.Engine) string {
 
 // unitOf returns the unit of an engine on a machine with a number of GPUs, and its base URL. at
 // contains the machine's loopback address; containers have their own.
-func unitOf(m *service.Model, gpus int, at provision.Endpoints) (u agent.Unit, base string) {
+func unitOf(m *service.Model, gpus int, at provision.MachineEndpoints) (u agent.Unit, base string) {
 	if at.Engine != "" { // several share the loopback address
 		args := slices.Insert(provision.SimEngineArgs(m, at.Engine), simSeedAt, "--seed", strings.TrimLeft(at.Engine[strings.LastIndexByte(at.Engine, ':')+1:], "0"))
 		return agent.Unit{Args: append([]string{program}, args...)}, "http://" + at.Engine

@@ -41,7 +41,7 @@ balancer:
   tls: {cert: /etc/mine.crt, key: /etc/mine.key}
 `
 
-func machineAt(id string, kind provision.Kind, region service.Region, model, ip string, gpus int) provision.Object {
+func machineAt(id string, kind provision.ObjectKind, region service.Region, model, ip string, gpus int) provision.Object {
 	return provision.Object{
 		ID: id, Kind: kind, Service: "chat", Region: region, Labels: map[string]string{"model": model, "gpu": "L4"},
 		PublicIP: netip.MustParseAddr("203.0.113." + ip), PrivateIP: netip.MustParseAddr("10.0.0." + ip), Offering: &provision.Offering{GPUs: gpus},
@@ -108,8 +108,8 @@ func TestEngineDeployments(t *testing.T) {
 	} {
 		d := all[id]
 		u := d.Units[0]
-		if got := strings.Join(u.Args, " "); u.Image != want.image || got != want.args || d.Front.To != want.to || u.Ready != want.ready || !u.GPUs {
-			t.Errorf("%s: got %+v behind %+v", id, u, d.Front)
+		if got := strings.Join(u.Args, " "); u.Image != want.image || got != want.args || d.Proxy.To != want.to || u.Ready != want.ready || !u.GPUs {
+			t.Errorf("%s: got %+v behind %+v", id, u, d.Proxy)
 		}
 	}
 	if got := all["us-east-1-0"].Units[0].Secrets["HF_TOKEN"]; got != "hf_x" {

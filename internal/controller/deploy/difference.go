@@ -141,7 +141,7 @@ func runsOn(o provision.Object) provision.ReplicaClass {
 	if o.Offering == nil {
 		return provision.ReplicaClass{}
 	}
-	return provision.ClassOf(*o.Offering)
+	return provision.ReplicaClassOf(*o.Offering)
 }
 
 // subtract returns the difference of two sets.

@@ -71,7 +71,7 @@ func TestMaintainedReplicaIsReplaced(t *testing.T) {
 			{ID: "a1", Kind: provision.KindReplica, Handle: "i-1", Labels: map[string]string{"instead": "i-0"}},
 		}
 		seen := map[string]AgentReport{
-			"a0": {Status: agent.Status{Phase: agent.Phase(tt.old), GoneAt: time.Now().Add(tt.left)}},
+			"a0": {Status: agent.Status{Phase: agent.Phase(tt.old), InterruptionAt: time.Now().Add(tt.left)}},
 			"a1": {Status: agent.Status{Phase: agent.Phase(tt.other)}},
 		}
 		if got := replaced(have, seen); got["a0"] != tt.want || got["a1"] {
@@ -83,7 +83,7 @@ func TestMaintainedReplicaIsReplaced(t *testing.T) {
 // The reconciler launches missing replicas and removes the remains of others.
 func TestReconcilerChanges(t *testing.T) {
 	const launch, terminate, replace = provision.ActionLaunch, provision.ActionTerminate, provision.ActionReplace
-	object := func(kind provision.Kind, id, removed string, fallbackFor ...string) provision.Object {
+	object := func(kind provision.ObjectKind, id, removed string, fallbackFor ...string) provision.Object {
 		o := provision.Object{ID: id, Kind: kind, TerminatedReason: removed, Labels: map[string]string{}}
 		if len(fallbackFor) > 0 {
 			o.Labels["for"] = fallbackFor[0]
@@ -139,7 +139,7 @@ func TestControllerDeliversToOwnGeneration(t *testing.T) {
 	}
 	for _, tt := range []struct {
 		name     string
-		kind     provision.Kind
+		kind     provision.ObjectKind
 		seen     AgentReport
 		wanted   string // the revision of its deployment; empty = it has none
 		revision string // that it is handed; empty = it is left alone

@@ -13,10 +13,10 @@ import (
 func TestProviderPortsOfSharedAddress(t *testing.T) {
 	spec := parse(t, twoClouds)
 	shared := netip.MustParseAddr("127.0.0.1")
-	machine := func(id string, kind provision.Kind, at provision.Addresses) provision.Object {
+	machine := func(id string, kind provision.ObjectKind, at provision.Addresses) provision.Object {
 		return provision.Object{
 			ID: id, Kind: kind, Service: "chat", Region: "aws/us-east-1", Handle: id, Labels: map[string]string{"model": "llama"}, PublicIP: shared, PrivateIP: shared,
-			Endpoints: provision.Endpoints{Advertised: at, Listen: at, Loopback: "127.0.0.1", Controller: "127.0.0.1:8311"},
+			Endpoints: provision.MachineEndpoints{Advertised: at, Listen: at, Loopback: "127.0.0.1", Controller: "127.0.0.1:8311"},
 		}
 	}
 	have := []provision.Object{
@@ -33,7 +33,7 @@ func TestProviderPortsOfSharedAddress(t *testing.T) {
 			t.Errorf("the balancer's configuration lacks %q:\n%s", want, config)
 		}
 	}
-	if front := all["us-east-1-0"].Front; front == nil || front.Listen != "127.0.0.1:8201" {
+	if front := all["us-east-1-0"].Proxy; front == nil || front.Listen != "127.0.0.1:8201" {
 		t.Errorf("the replica's front is %+v, want 127.0.0.1:8201", front)
 	}
 	if got := deploy.PublicURL(spec, have[0]); got != "http://127.0.0.1:8001" {

@@ -47,7 +47,7 @@ func enrolments(t *testing.T, n memoryNotes) *deploy.Enrolments {
 }
 
 // claimedMachine returns a machine with the claimed kind and ID.
-func claimedMachine(kind provision.Kind, id, handle, word string) provision.Object {
+func claimedMachine(kind provision.ObjectKind, id, handle, word string) provision.Object {
 	o := provision.Object{ID: id, Kind: kind, Handle: handle, Region: "aws/us-east-1"}
 	if word != "" {
 		o.Labels = map[string]string{"launch": word}

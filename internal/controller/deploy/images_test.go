@@ -37,7 +37,7 @@ func TestStatusShowsImages(t *testing.T) {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
 	for _, m := range spec.Models {
-		if u, _ := unitOf(&m, 1, provision.Endpoints{Loopback: "127.0.0.1"}); u.Image != imageOf(&m.Engine) {
+		if u, _ := unitOf(&m, 1, provision.MachineEndpoints{Loopback: "127.0.0.1"}); u.Image != imageOf(&m.Engine) {
 			t.Errorf("%s runs in %q, and status shows %q", m.Name, u.Image, imageOf(&m.Engine))
 		}
 	}

@@ -182,7 +182,7 @@ func (r regionLister) List(ctx context.Context, service string) ([]provision.Obj
 type attestors struct {
 	home  string
 	own   provision.KeyAttestor
-	other provision.Providers
+	other provision.MultiCloud
 }
 
 // Fingerprint implements provision.KeyAttestor.

@@ -126,11 +126,11 @@ func (k *Reconciler) refreshPrices(ctx context.Context, o *bundleState) {
 // withCurrentRelays returns a provider that uses the machines in other clouds that are reachable now: the
 // reconciler may only determine them while it is running an iteration.
 func withCurrentRelays(p provision.Provider) provision.Provider {
-	providers, several := p.(provision.Providers)
+	providers, several := p.(provision.MultiCloud)
 	if !several {
 		return p
 	}
-	still := provision.Providers{}
+	still := provision.MultiCloud{}
 	for name, place := range providers {
 		still[name] = place
 		if c, away := place.(*remote.Client); away {

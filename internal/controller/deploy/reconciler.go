@@ -265,7 +265,7 @@ func (k *Reconciler) launchMissing(ctx context.Context, o *bundleState, s *obser
 }
 
 // progress logs completed changes; failures are logged with the iteration.
-func (k *Reconciler) progress(c provision.Change, p provision.Phase, _ error) {
+func (k *Reconciler) progress(c provision.Change, p provision.ChangePhase, _ error) {
 	if p == provision.PhaseDone {
 		k.log().Info("machine", "change", string(c.Action), "id", c.ID(), "region", string(c.Region()), "reason", c.Reason)
 	}
@@ -376,7 +376,7 @@ func (k *Reconciler) connectClouds(ctx context.Context, o *bundleState, owner st
 	if err != nil {
 		return err
 	}
-	providers, lists := provision.Providers{home: reach.Provider}, maps.Clone(reach.Lists)
+	providers, lists := provision.MultiCloud{home: reach.Provider}, maps.Clone(reach.Lists)
 	for _, r := range cloud.ManagedRegions(c.Spec) {
 		if isHome(c.Spec, r) {
 			providers[r.Cloud()] = reach.Provider

@@ -31,7 +31,7 @@ func (e *ReplacementRefusedError) Error() string {
 func (f *Deployer) ReplaceReplica(ctx context.Context, have []provision.Object, of provision.Object, on provision.ReplicaClass, progress provision.ProgressFunc) (launched provision.Change, err error) {
 	refused := &ReplacementRefusedError{ID: of.ID, Wanted: on}
 	if of.Offering != nil {
-		refused.Runs = provision.ClassOf(*of.Offering)
+		refused.Runs = provision.ReplicaClassOf(*of.Offering)
 	}
 	c, own, err := f.planReplacement(have, of)
 	if err != nil {

@@ -87,7 +87,7 @@ func (f *Deployer) planReplacement(have []provision.Object, of provision.Object)
 
 // withoutRefused returns the offerings that were not refused recently.
 func (f *Deployer) withoutRefused(offers provision.Offerings, now time.Time) provision.Offerings {
-	return slices.DeleteFunc(slices.Clone(offers), func(o provision.Offering) bool { return f.exhausted.Has(o, now) })
+	return slices.DeleteFunc(slices.Clone(offers), func(o provision.Offering) bool { return f.exhausted.Covers(o, now) })
 }
 
 // preferredOffers returns the offers that are preferred to a machine's own, with the same GPUs and at a
@@ -147,7 +147,7 @@ func needReplacement(have []provision.Object, seen map[string]AgentReport, advis
 
 // isMaintenance reports whether a machine's end is so far ahead that it is scheduled maintenance.
 func isMaintenance(s AgentReport) bool {
-	return s.Err == nil && s.Phase == agent.PhaseInterrupted && time.Until(s.GoneAt) > maintenanceNotice
+	return s.Err == nil && s.Phase == agent.PhaseInterrupted && time.Until(s.InterruptionAt) > maintenanceNotice
 }
 
 // pendingReplacements returns the replacements that are not ready yet for replicas that keep serving: a strategy

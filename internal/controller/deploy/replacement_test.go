@@ -19,7 +19,7 @@ import (
 func TestInterruptedReplacementIsReplaced(t *testing.T) {
 	testkit.Slow(t)
 	ready, advised := agent.Status{Phase: agent.PhaseReady}, agent.Status{Phase: agent.PhaseReady, AdvisedAt: time.Unix(1, 0)}
-	maintained := agent.Status{Phase: agent.PhaseInterrupted, GoneAt: time.Now().AddDate(100, 0, 0)}
+	maintained := agent.Status{Phase: agent.PhaseInterrupted, InterruptionAt: time.Now().AddDate(100, 0, 0)}
 	for name, first := range map[string]agent.Status{"it is on a costlier offering": ready, "it has a recommendation": advised, "it is scheduled for maintenance": maintained} {
 		synctest.Test(t, func(t *testing.T) {
 			u := newReconcilerWorldOf(t, strings.ReplaceAll(strings.Replace(spotFirst, "on_demand_base: 1", "on_demand_base: 0", 1), "min: 2, max: 3", "min: 1, max: 4"))
@@ -43,11 +43,11 @@ func TestInterruptedReplacementIsReplaced(t *testing.T) {
 				}
 			}
 			expect("at first", "us-east-1-0", "us-east-1-1")
-			how["us-east-1-1"] = agent.Status{Phase: agent.PhaseInterrupted, GoneAt: time.Now().Add(2 * time.Minute)}
+			how["us-east-1-1"] = agent.Status{Phase: agent.PhaseInterrupted, InterruptionAt: time.Now().Add(2 * time.Minute)}
 			expect("while its replacement is interrupted", "us-east-1-0", "us-east-1-1")
 			how["us-east-1-1"] = agent.Status{Phase: agent.PhaseWeights}
 			expect("after the interruption was cancelled", "us-east-1-0", "us-east-1-1")
-			how["us-east-1-1"] = agent.Status{Phase: agent.PhaseInterrupted, GoneAt: time.Now().Add(2 * time.Minute)}
+			how["us-east-1-1"] = agent.Status{Phase: agent.PhaseInterrupted, InterruptionAt: time.Now().Add(2 * time.Minute)}
 			u.reconcileFor(t, k, time.Minute, always)
 			u.Change("us-east-1-1", nil)
 			how["us-east-1-1"] = agent.Status{Phase: agent.PhaseWeights}

@@ -71,7 +71,7 @@ func classOf(spec *service.Spec, c plan.ReplicaChange) provision.ReplicaClass {
 	if c.Capacity != nil && !cloud.RunsOnThisComputer(service.Region(c.Region)) {
 		capacity = *c.Capacity
 	}
-	return provision.ParseClass(gpus, capacity)
+	return provision.ParseReplicaClass(gpus, capacity)
 }
 
 // Preview returns the changes of ApplyWanted: the machines to launch and remove, and the replicas to

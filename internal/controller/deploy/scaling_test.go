@@ -97,7 +97,7 @@ func newScaledService(t *testing.T, region service.Region, autoscale string) *sc
 		s.steps = append(s.steps, fmt.Sprintf("use, idle %v, new %v", slices.Sorted(maps.Keys(idle)), slices.Sorted(maps.Keys(fresh))))
 		return nil
 	}
-	s.Progress = func(c provision.Change, p provision.Phase, _ error) {
+	s.Progress = func(c provision.Change, p provision.ChangePhase, _ error) {
 		if p == provision.PhaseDone {
 			s.steps = append(s.steps, string(c.Action)+" "+c.ID())
 		}

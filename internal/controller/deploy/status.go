@@ -170,12 +170,12 @@ type MachineStatus struct {
 
 // StatusChange is a change in its JSON form.
 type StatusChange struct {
-	Action      provision.Action `json:"action"`
-	ID          string           `json:"id"`
-	Kind        provision.Kind   `json:"kind"`
-	Region      service.Region   `json:"region"`
-	Reason      string           `json:"reason"`
-	CostPerHour float64          `json:"cost_per_hour"` // difference to now, in USD
+	Action      provision.ChangeAction `json:"action"`
+	ID          string                 `json:"id"`
+	Kind        provision.ObjectKind   `json:"kind"`
+	Region      service.Region         `json:"region"`
+	Reason      string                 `json:"reason"`
+	CostPerHour float64                `json:"cost_per_hour"` // difference to now, in USD
 	// PriceFrom is the source of the price of a machine to launch; empty without one.
 	PriceFrom string `json:"price_from"`
 }
@@ -208,7 +208,7 @@ var ErrEarlierVersion = errors.New("an incompatible earlier version of skyserve 
 
 // IsEarlierVersion reports whether an object is a process on this computer from a version without agents.
 func IsEarlierVersion(o provision.Object) bool {
-	return o.TerminatedReason == "" && o.Endpoints == (provision.Endpoints{}) && (cloud.RunsOnThisComputer(o.Region) || o.Kind == provision.KindController)
+	return o.TerminatedReason == "" && o.Endpoints == (provision.MachineEndpoints{}) && (cloud.RunsOnThisComputer(o.Region) || o.Kind == provision.KindController)
 }
 
 // stateOf returns the state of a machine, with the reason.

@@ -17,7 +17,7 @@ import (
 func changedRecord(t *testing.T) []byte {
 	t.Helper()
 	cfg := core.DefaultConfig(newPolicy(t, "skylb"))
-	cfg.Push = core.Push{Mode: core.PushOutstanding, N: 1}
+	cfg.Push = core.PushRule{Mode: core.PushOutstanding, N: 1}
 	ready := &core.Report{Ready: true, Pending: policy.Known(0)}
 	events := []recordedEvent{
 		{0, core.Event{Kind: core.EventReplicaAdded, Replica: &core.ReplicaInfo{ID: "a", Model: "m"}}},

@@ -28,7 +28,7 @@ type fleetScaler struct {
 
 	nextPlan time.Duration    // when the next plan is due
 	demand   []endpointDemand // by endpoint
-	fleet    plan.Fleet
+	fleet    plan.StrategyInput
 }
 
 // endpointDemand is the observed demand of an endpoint.
@@ -63,7 +63,7 @@ func (f *fleetScaler) Step(now time.Duration, v *sim.FleetView) ([]sim.FleetChan
 	for i := range v.Endpoints {
 		f.observe(i, &v.Endpoints[i], now)
 	}
-	if now >= f.nextPlan && plan.FollowsPlan(f.strategy.Name()) {
+	if now >= f.nextPlan && plan.UsesPlan(f.strategy.Name()) {
 		if err := f.plan(now, v); err != nil {
 			return nil, err
 		}
@@ -89,7 +89,7 @@ func (f *fleetScaler) Step(now time.Duration, v *sim.FleetView) ([]sim.FleetChan
 // loadHistory loads the history.
 func (f *fleetScaler) loadHistory(v *sim.FleetView) {
 	f.demand = make([]endpointDemand, len(v.Endpoints))
-	f.fleet.Endpoints = make([]plan.Endpoint, len(v.Endpoints))
+	f.fleet.Endpoints = make([]plan.ScaledEndpoint, len(v.Endpoints))
 	for i := range v.Endpoints {
 		e, w := &v.Endpoints[i], &f.demand[i]
 		for minute := range int(f.scenario.From / time.Minute) {
@@ -151,7 +151,7 @@ func (f *fleetScaler) plan(now time.Duration, v *sim.FleetView) error {
 	if err != nil {
 		return err
 	}
-	made, err := in.Review(f.counts(v))
+	made, err := in.Solve(f.counts(v))
 	if err != nil {
 		return err
 	}
@@ -183,7 +183,7 @@ func (f *fleetScaler) history(v *sim.FleetView) *forecast.History {
 			counts tokenCounts
 		}{{service.TierNormal, w.interactive}, {service.TierDeferred, w.deferred}} {
 			key := forecast.SeriesKey{Region: f.service.Regions[e.Region].Name, Model: f.service.Models[e.Model].Name, Tier: t.tier}
-			h.Series = append(h.Series, forecast.Traffic{KeyedSeries: forecast.KeyedSeries{SeriesKey: key, Series: forecast.Series{
+			h.Series = append(h.Series, forecast.TokenSeries{KeyedSeries: forecast.KeyedSeries{SeriesKey: key, Series: forecast.Series{
 				Name: key.String(), Unit: forecast.PromptTokens, Start: weekStartMinute, Step: time.Minute, Values: t.counts.minutes,
 			}}, Cached: none})
 		}
@@ -259,7 +259,7 @@ func (s *sharedInputs) get(now time.Duration, forecastInputs func() (*plan.Revie
 func (f *fleetScaler) convertEndpoint(i int, e *sim.EndpointView) {
 	s, w := f.scenario, &f.demand[i]
 	out := &f.fleet.Endpoints[i]
-	*out = plan.Endpoint{
+	*out = plan.ScaledEndpoint{
 		Model: s.Models[e.Model].Name, Region: s.Regions[e.Region],
 		Ready: e.Ready, Starting: e.Starting, Draining: e.Draining, Donated: e.Donated, Min: s.Min, Max: s.Max,
 		Observed: f.observed(w), Target: w.target,

@@ -184,7 +184,7 @@ func (r *SageReport) basis() string {
 // planning describes the planner's parameters, if a strategy follows a plan.
 func (r *SageReport) planning() string {
 	p := &r.Constants.Planner
-	if !slices.ContainsFunc(r.Summary, func(s SageSummary) bool { return s.Strategy != "fixed" && plan.FollowsPlan(s.Strategy) }) {
+	if !slices.ContainsFunc(r.Summary, func(s SageSummary) bool { return s.Strategy != "fixed" && plan.UsesPlan(s.Strategy) }) {
 		return ""
 	}
 	return fmt.Sprintf("; plan horizon %s: forecaster %s, %s peak over %s steps, epsilon %g", forecast.ShortDuration(time.Duration(p.HorizonSeconds*1e9)),
