@@ -140,7 +140,7 @@ func checkName(ctx context.Context, zone provision.DNSZone, spec *service.Spec, 
 	if zone == nil || spec.DNS == nil {
 		return nil
 	}
-	for _, r := range cloud.CloudRegions(spec) { // every rented region has a balancer
+	for _, r := range cloud.RentedRegions(spec) { // every rented region has a balancer
 		if _, err := dns.AWSRegionOf(r); err != nil {
 			return err
 		}

@@ -82,7 +82,7 @@ func runDoctor(ctx context.Context, o *doctorOptions, out io.Writer) error {
 		}
 		findings = append(findings, provider.Doctor(ctx)...)
 	}
-	found, unknown := quotasOf(ctx, places, cloud.CloudRegions(spec))
+	found, unknown := quotasOf(ctx, places, cloud.RentedRegions(spec))
 	quotas = append(quotas, found...)
 	var refused *provision.CredentialsError
 	for _, r := range slices.Sorted(maps.Keys(unknown)) {
@@ -91,7 +91,7 @@ func runDoctor(ctx context.Context, o *doctorOptions, out io.Writer) error {
 		}
 	}
 	findings = append(findings, withinQuotas(spec, quotas)...)
-	findings = append(findings, findPrices(ctx, places, cloud.CloudRegions(spec))...)
+	findings = append(findings, findPrices(ctx, places, cloud.RentedRegions(spec))...)
 	for _, find := range []func(context.Context, *service.Spec, provision.MultiCloud) ([]provision.CheckResult, error){o.findName, o.findStrangers} {
 		found, err := find(ctx, spec, places)
 		if err != nil {

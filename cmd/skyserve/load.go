@@ -131,7 +131,7 @@ func runLoad(ctx context.Context, o *loadOptions, given *pflag.FlagSet, out, err
 		}
 	}
 	if !o.quiet && isTerminal(errOut) {
-		config.Progress = func(p load.LoadProgress) { redrawLine(errOut, p.Line()) }
+		config.Progress = func(p load.ProgressReport) { redrawLine(errOut, p.Line()) }
 	}
 	report, err := start.run(ctx, config)
 	if config.Progress != nil {

@@ -33,7 +33,7 @@ type balancer struct {
 	replicas []Replica
 	view     core.BalancerView
 	stats    proxy.TrafficStats
-	peers    []peer.PeerStatus
+	peers    []peer.Health
 	points   []telemetry.Point
 	complete bool
 	broken   error
@@ -105,7 +105,7 @@ func (b *balancer) Usage(_ context.Context, month string) ([]telemetry.UsageRow,
 func api(b *balancer, change func(*Options)) *API {
 	o := Options{
 		Self:    service.BalancerConfig{Service: "chat", ID: "lb-us-0", Region: "local/us", Listen: "127.0.0.1:8001", Admin: "127.0.0.1:8101"},
-		Workers: b, Traffic: b, Decisions: b, Requests: b.requests, History: b, Usage: b, Peers: func() []peer.PeerStatus { return b.peers },
+		Workers: b, Traffic: b, Decisions: b, Requests: b.requests, History: b, Usage: b, Peers: func() []peer.Health { return b.peers },
 		Now: func() time.Time { return time.Unix(1_700_000_000, 0) },
 		Resolve: func(_ context.Context, host string) ([]netip.Addr, error) {
 			switch host {
@@ -430,7 +430,7 @@ func TestBrokenCertificateIsShown(t *testing.T) {
 	}
 	teller := reportingPeer("lb-us-0", "local/us")
 	teller.Region = &own
-	seen := api(&balancer{peers: []peer.PeerStatus{teller}}, func(o *Options) { o.Self.ID = "lb-eu-0" }).Snapshot()
+	seen := api(&balancer{peers: []peer.Health{teller}}, func(o *Options) { o.Self.ID = "lb-eu-0" }).Snapshot()
 	if got := seen.Balancer("lb-us-0"); got == nil || got.Reason != want || got.Certificate.Problem != c.Problem {
 		t.Errorf("a peer shows %+v", got)
 	}
@@ -475,7 +475,7 @@ func TestAlertsOfAllBalancers(t *testing.T) {
 		}
 	}).Region()
 	teller.Region = &own
-	s := api(&balancer{peers: []peer.PeerStatus{teller}}, func(o *Options) {
+	s := api(&balancer{peers: []peer.Health{teller}}, func(o *Options) {
 		o.Self.ID, o.Self.Region = "lb-eu-0", "local/eu"
 		o.Alerts = func() []telemetry.Alert { return []telemetry.Alert{store} }
 		o.ServiceAlerts = func() []telemetry.Alert {
@@ -506,7 +506,7 @@ func TestEndpointOfUnspecifiedAddress(t *testing.T) {
 }
 
 // reportingPeer is a peer that has reported its region.
-func reportingPeer(id string, region service.Region, replicas ...string) peer.PeerStatus {
+func reportingPeer(id string, region service.Region, replicas ...string) peer.Health {
 	r := &telemetry.RegionSnapshot{
 		Name: region, Balancers: []telemetry.BalancerSnapshot{{ID: id, State: "READY"}},
 		Queued: 2, RequestsPerSecond: ptr(3.0), PrefixHitRate: ptr(0.5), ForwardedIn: 1, ForwardedOut: 1,
@@ -515,7 +515,7 @@ func reportingPeer(id string, region service.Region, replicas ...string) peer.Pe
 	for _, rep := range replicas {
 		r.Replicas = append(r.Replicas, telemetry.ReplicaSnapshot{ID: rep, State: service.StateReady, Pending: ptr(1), AgeMillis: ptr(int64(50))})
 	}
-	return peer.PeerStatus{
+	return peer.Health{
 		Peer:   service.PeerConfig{ID: id, Region: region, URL: "http://" + id, Admin: "http://admin-" + id},
 		Region: r, RegionAge: 300 * time.Millisecond, Reported: true, Silence: 80 * time.Millisecond, RTT: 110 * time.Millisecond,
 	}
@@ -524,10 +524,10 @@ func reportingPeer(id string, region service.Region, replicas ...string) peer.Pe
 func TestSnapshotOfPeers(t *testing.T) {
 	silent := reportingPeer("lb-eu-0", "local/eu", "eu-0", "eu-1")
 	silent.Silence, silent.Reason = 5*time.Second, "connection refused"
-	unheard := peer.PeerStatus{Peer: service.PeerConfig{ID: "lb-sa-0", Region: "local/sa"}, Silence: 2 * time.Second}
+	unheard := peer.Health{Peer: service.PeerConfig{ID: "lb-sa-0", Region: "local/sa"}, Silence: 2 * time.Second}
 	b := &balancer{
 		replicas: []Replica{{ReplicaConfig: service.ReplicaConfig{ID: "eu-0"}, State: service.StateReady, Reason: "adopted from local/eu"}},
-		peers:    []peer.PeerStatus{reportingPeer("lb-asia-0", "local/asia", "asia-0"), silent, unheard},
+		peers:    []peer.Health{reportingPeer("lb-asia-0", "local/asia", "asia-0"), silent, unheard},
 	}
 	s := api(b, nil).Snapshot()
 	var names []service.Region
@@ -567,14 +567,14 @@ func TestSnapshotOfPeers(t *testing.T) {
 // The counts of a model are known only if all its live balancers report them.
 func TestModelsOfARegion(t *testing.T) {
 	own := []core.ModelView{{Model: "llama", Queued: 2, Deferred: 5, FirstTokens: 70, Late: 4}, {Model: "small"}}
-	peers := func(models []telemetry.ModelSnapshot, silence time.Duration) []peer.PeerStatus {
+	peers := func(models []telemetry.ModelSnapshot, silence time.Duration) []peer.Health {
 		p := reportingPeer("lb-us-1", "local/us")
 		p.Region.Models, p.Silence = models, silence
-		return []peer.PeerStatus{p}
+		return []peer.Health{p}
 	}
 	alone := []telemetry.ModelSnapshot{{Model: "llama", Queued: 2, Deferred: 5, FirstTokens: 70, Late: 4}, {Model: "small"}}
 	for name, c := range map[string]struct {
-		peers []peer.PeerStatus
+		peers []peer.Health
 		want  []telemetry.ModelSnapshot
 	}{
 		"one balancer": {nil, alone},
@@ -605,7 +605,7 @@ func TestSnapshotIncludesForwards(t *testing.T) {
 		view: core.BalancerView{Peers: []core.PeerView{
 			{ID: "lb-eu-0", Forwarded: 5}, {ID: "lb-eu-1", Forwarded: 2}, {ID: "lb-asia-0"}, {ID: "gone", Forwarded: 9}, {ID: "lb-us-1", Forwarded: 1},
 		}},
-		peers: []peer.PeerStatus{reportingPeer("lb-eu-0", "local/eu"), reportingPeer("lb-eu-1", "local/eu"), reportingPeer("lb-asia-0", "local/asia"), sibling},
+		peers: []peer.Health{reportingPeer("lb-eu-0", "local/eu"), reportingPeer("lb-eu-1", "local/eu"), reportingPeer("lb-asia-0", "local/asia"), sibling},
 	}
 	s := api(b, nil).Snapshot()
 	for _, r := range s.Regions {
@@ -621,7 +621,7 @@ func TestSeveralBalancersOfARegion(t *testing.T) {
 		replicas: []Replica{{ReplicaConfig: service.ReplicaConfig{ID: "us-0"}, State: service.StateReady}},
 		view:     core.BalancerView{Counts: core.Counts{Queued: 1, ForwardedOut: 5}},
 		stats:    proxy.TrafficStats{RequestsPerSecond: ptr(1.0), PrefixHitRate: ptr(0.9), TTFT: &telemetry.Percentiles{Mean: 200, P50: 190, Max: 300}},
-		peers:    []peer.PeerStatus{reportingPeer("lb-us-1", "local/us", "us-1")},
+		peers:    []peer.Health{reportingPeer("lb-us-1", "local/us", "us-1")},
 	}
 	s := api(b, nil).Snapshot()
 	if len(s.Regions) != 1 {

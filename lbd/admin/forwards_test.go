@@ -17,18 +17,18 @@ func TestBalancerThatForwardsAll(t *testing.T) {
 	no := false
 	for _, tt := range []struct {
 		name    string
-		peer    peer.PeerStatus
+		peer    peer.Health
 		forward *bool
 		state   string
 	}{
-		{"a peer has one", peer.PeerStatus{Reported: true, Region: region(service.StateReady)}, nil, "READY"},
-		{"its one starts", peer.PeerStatus{Reported: true, Region: region(service.StateStarting)}, nil, "STARTING"},
-		{"the peer has told nothing", peer.PeerStatus{Reported: true}, nil, "STARTING"},
-		{"the peer is gone", peer.PeerStatus{Reported: true, Silence: time.Hour, Region: region(service.StateReady)}, nil, "STARTING"},
-		{"the peer ends", peer.PeerStatus{Reported: true, Draining: true, Region: region(service.StateReady)}, nil, "STARTING"},
-		{"it forwards nothing", peer.PeerStatus{Reported: true, Region: region(service.StateReady)}, &no, "STARTING"},
+		{"a peer has one", peer.Health{Reported: true, Region: region(service.StateReady)}, nil, "READY"},
+		{"its one starts", peer.Health{Reported: true, Region: region(service.StateStarting)}, nil, "STARTING"},
+		{"the peer has told nothing", peer.Health{Reported: true}, nil, "STARTING"},
+		{"the peer is gone", peer.Health{Reported: true, Silence: time.Hour, Region: region(service.StateReady)}, nil, "STARTING"},
+		{"the peer ends", peer.Health{Reported: true, Draining: true, Region: region(service.StateReady)}, nil, "STARTING"},
+		{"it forwards nothing", peer.Health{Reported: true, Region: region(service.StateReady)}, &no, "STARTING"},
 	} {
-		b := &balancer{peers: []peer.PeerStatus{tt.peer}}
+		b := &balancer{peers: []peer.Health{tt.peer}}
 		if got := api(b, func(o *Options) { o.Self.Balancer.Forward = tt.forward }).Region().Balancers[0]; got.State != tt.state {
 			t.Errorf("%s: %+v", tt.name, got)
 		}

@@ -96,7 +96,7 @@ type Options struct {
 	// Keys lists the currently valid API keys, without their secrets; nil = none.
 	Keys func() []service.APIKey
 	// Peers lists the other balancers with their last reports, sorted by id.
-	Peers func() []peer.PeerStatus
+	Peers func() []peer.Health
 	// ServiceYAML returns the text of service.yaml; nil = there is none.
 	ServiceYAML func() ([]byte, error)
 	// Reload reloads the balancer's configuration; it returns *telemetry.ReloadRefused if the

@@ -164,7 +164,7 @@ func (a *API) self(replicas []Replica) telemetry.BalancerSnapshot {
 }
 
 // hasReadyReplica reports whether a live peer has a ready replica.
-func hasReadyReplica(p peer.PeerStatus) bool {
+func hasReadyReplica(p peer.Health) bool {
 	return p.Reported && p.Silence < lostAfter && !p.Draining && p.Region != nil &&
 		slices.ContainsFunc(p.Region.Replicas, func(r telemetry.ReplicaSnapshot) bool { return r.State == service.StateReady })
 }
@@ -207,7 +207,7 @@ func copyFigures(s *telemetry.ReplicaSnapshot, v *core.ReplicaView) {
 }
 
 // peerRegion returns a peer's part of its region's snapshot.
-func peerRegion(p peer.PeerStatus) telemetry.RegionSnapshot {
+func peerRegion(p peer.Health) telemetry.RegionSnapshot {
 	lost := !p.Reported || p.Silence >= lostAfter
 	s := telemetry.RegionSnapshot{}
 	if p.Region != nil {
@@ -240,7 +240,7 @@ func peerRegion(p peer.PeerStatus) telemetry.RegionSnapshot {
 	return s
 }
 
-func lostReason(p peer.PeerStatus) string {
+func lostReason(p peer.Health) string {
 	reason := fmt.Sprintf("no heartbeat for %s", p.Silence.Round(100*time.Millisecond))
 	if p.Reason != "" {
 		reason += ": " + p.Reason
@@ -250,7 +250,7 @@ func lostReason(p peer.PeerStatus) string {
 
 // peerReplicas returns a peer's replicas as last reported. The replicas of a lost peer are of
 // unknown state and unreachable through it.
-func peerReplicas(p peer.PeerStatus, lost bool) []telemetry.ReplicaSnapshot {
+func peerReplicas(p peer.Health, lost bool) []telemetry.ReplicaSnapshot {
 	if p.Region == nil {
 		return nil
 	}

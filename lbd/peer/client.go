@@ -170,8 +170,8 @@ func (c *Client) Close() {
 	c.wg.Wait()
 }
 
-// PeerStatus is the state of one peer.
-type PeerStatus struct {
+// Health is the state of one peer.
+type Health struct {
 	Peer service.PeerConfig
 	// Region is its last region snapshot, nil before the first; the caller must
 	// not change it. RegionAge is the snapshot's age, half a round trip included.
@@ -190,18 +190,18 @@ type PeerStatus struct {
 }
 
 // Status returns the state of all peers, sorted by id.
-func (c *Client) Status() []PeerStatus {
+func (c *Client) Status() []Health {
 	c.mu.Lock()
 	links := make([]*link, 0, len(c.links))
 	for _, l := range c.links {
 		links = append(links, l)
 	}
 	c.mu.Unlock()
-	all := make([]PeerStatus, len(links))
+	all := make([]Health, len(links))
 	for i, l := range links {
 		all[i] = l.status()
 	}
-	slices.SortFunc(all, func(a, b PeerStatus) int { return cmp.Compare(a.Peer.ID, b.Peer.ID) })
+	slices.SortFunc(all, func(a, b Health) int { return cmp.Compare(a.Peer.ID, b.Peer.ID) })
 	return all
 }
 
@@ -405,11 +405,11 @@ func explain(err error, timeout time.Duration) string {
 	return err.Error()
 }
 
-func (l *link) status() PeerStatus {
+func (l *link) status() Health {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now := time.Now()
-	s := PeerStatus{Peer: l.cfg, Reported: !l.receivedAt.IsZero(), Silence: now.Sub(l.added), Draining: l.draining, Reason: l.reason}
+	s := Health{Peer: l.cfg, Reported: !l.receivedAt.IsZero(), Silence: now.Sub(l.added), Draining: l.draining, Reason: l.reason}
 	if s.Reported {
 		s.Silence = now.Sub(l.receivedAt)
 		s.RTT = slices.Min(l.rtts)

@@ -129,7 +129,7 @@ func (t *Tracer) Close(ctx context.Context) error {
 	return nil
 }
 
-// Begin starts the span of a request, in the trace of its headers.
+// StartSpan starts the span of a request, in the trace of its headers.
 func (t *Tracer) StartSpan(header http.Header, at time.Time) proxy.TraceSpan {
 	ctx := headers.Extract(context.Background(), propagation.HeaderCarrier(header))
 	return t.start(ctx, "request", trace.SpanKindServer, at)

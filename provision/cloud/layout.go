@@ -93,10 +93,10 @@ func ManagedRegions(spec *service.Spec) []service.Region {
 }
 
 // UsesClouds reports whether a service has machines in clouds, which are billed.
-func UsesClouds(spec *service.Spec) bool { return len(CloudRegions(spec)) > 0 }
+func UsesClouds(spec *service.Spec) bool { return len(RentedRegions(spec)) > 0 }
 
-// CloudRegions returns a service's regions in clouds, in the order of the file.
-func CloudRegions(spec *service.Spec) []service.Region {
+// RentedRegions returns a service's regions in clouds, in the order of the file.
+func RentedRegions(spec *service.Spec) []service.Region {
 	var regions []service.Region
 	for _, r := range spec.Regions {
 		if isCloudRegion(r.Name) {
@@ -114,7 +114,7 @@ func RunsOnThisComputer(r service.Region) bool {
 // Clouds returns the clouds of a service's rented regions, sorted.
 func Clouds(spec *service.Spec) []string {
 	var clouds []string
-	for _, r := range CloudRegions(spec) {
+	for _, r := range RentedRegions(spec) {
 		clouds = append(clouds, r.Cloud())
 	}
 	slices.Sort(clouds)
@@ -141,7 +141,7 @@ func GoogleAccounts(spec *service.Spec) map[provision.ObjectKind]string {
 
 // IsSingleRegion reports whether all machines of a service are in one region of one cloud, so that balancers
 // reach replicas inside its network only.
-func IsSingleRegion(spec *service.Spec) bool { return len(CloudRegions(spec)) == 1 }
+func IsSingleRegion(spec *service.Spec) bool { return len(RentedRegions(spec)) == 1 }
 
 // ControllerMachine returns the id of the machine that runs the service's controller beside its
 // balancer: the first balancer of the first region with machines.

@@ -80,12 +80,12 @@ func TestObjectIsGoneAfterRelease(t *testing.T) {
 	if o := only(t, svc); o.TerminatedReason != "" || o.SpecHash != "s" || o.Service != "chat" || o.Handle == "" || o.Started.IsZero() {
 		t.Errorf("held: got %+v", o)
 	}
-	if _, err := holdFile(svc.objectFile("us-0"), fakeRecord(t, provision.Object{ID: "us-0"}), time.Second, nil); err == nil || !strings.Contains(err.Error(), "already") {
+	if _, err := holdFile(svc.objectFile("us-0"), fakeRecord(t, provision.Object{ID: "us-0"}), time.Second, nil); err == nil || !strings.Contains(err.Error(), "another process has locked it") {
 		t.Errorf("a second copy: got %v", err)
 	}
 	release()
 	release() // once more does nothing
-	if o := only(t, svc); !strings.Contains(o.TerminatedReason, "gone") || o.SpecHash != "s" {
+	if o := only(t, svc); !strings.Contains(o.TerminatedReason, "process exited") || o.SpecHash != "s" {
 		t.Errorf("released: got %+v", o)
 	}
 }

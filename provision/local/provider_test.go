@@ -109,7 +109,7 @@ func TestUnstoppableObjectStaysListed(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer held.Close()
-	if err := p.Terminate(t.Context(), provision.Object{ID: "us-0"}); err == nil || !strings.Contains(err.Error(), "finding its process") {
+	if err := p.Terminate(t.Context(), provision.Object{ID: "us-0"}); err == nil || !strings.Contains(err.Error(), "finding the process of us-0") {
 		t.Errorf("got %v", err)
 	}
 	if o := only(t, svc); o.ID != "us-0" || o.TerminatedReason != "" || o.Labels["problem"] == "" {

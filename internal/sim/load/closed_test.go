@@ -254,7 +254,7 @@ func TestProgress(t *testing.T) {
 		})
 		c := oneRegion(svc)
 		var got []string
-		c.Progress = func(p LoadProgress) { got = append(got, p.Line()) }
+		c.Progress = func(p ProgressReport) { got = append(got, p.Line()) }
 		if _, err := RunClosed(context.Background(), c, []ClosedLoopClient{{"us", &looped{}}}, 1600*time.Millisecond); err != nil {
 			t.Fatal(err)
 		}

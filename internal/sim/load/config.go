@@ -57,14 +57,14 @@ type Config struct {
 	// Transport sends the requests; nil = NewTransport.
 	Transport http.RoundTripper
 	// Progress, if set, is called every ProgressEvery while the load runs.
-	Progress func(LoadProgress)
+	Progress func(ProgressReport)
 }
 
 // ProgressEvery is the time between two calls of Config.Progress.
 const ProgressEvery = 500 * time.Millisecond
 
-// LoadProgress is the state of a running load.
-type LoadProgress struct {
+// ProgressReport is the state of a running load.
+type ProgressReport struct {
 	Elapsed  time.Duration
 	InFlight int
 	OK       int

@@ -139,7 +139,7 @@ func (r *run) reportProgress() {
 			return
 		case now := <-ticker.C:
 			total := r.live.tokens.Load()
-			r.config.Progress(LoadProgress{
+			r.config.Progress(ProgressReport{
 				Elapsed:  now.Sub(r.start),
 				InFlight: int(r.live.inFlight.Load()),
 				OK:       int(r.live.ok.Load()), Failed: int(r.live.failed.Load()),

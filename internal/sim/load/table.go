@@ -115,7 +115,7 @@ func share(x *float64) string {
 }
 
 // Line formats the progress in one line.
-func (p LoadProgress) Line() string {
+func (p ProgressReport) Line() string {
 	return fmt.Sprintf("%s  in flight %d  ok %d  failed %d  %.0f tok/s",
 		p.Elapsed.Truncate(time.Second), p.InFlight, p.OK, p.Failed, p.TokensPerSecond)
 }
