@@ -246,37 +246,43 @@ func TestUnresponsiveBalancer(t *testing.T) {
 }
 
 // constants lists the values of a package's string constants by their prefix.
-func constants(t *testing.T, file, prefix string) (values []string) {
+func constants(t *testing.T, pattern, prefix string) (values []string) {
 	t.Helper()
-	parsed, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.SkipObjectResolution)
+	files, err := filepath.Glob(pattern)
 	if err != nil {
 		t.Fatal(err)
 	}
-	ast.Inspect(parsed, func(n ast.Node) bool {
-		if v, ok := n.(*ast.ValueSpec); ok && strings.HasPrefix(v.Names[0].Name, prefix) && len(v.Values) == 1 {
-			if lit, ok := v.Values[0].(*ast.BasicLit); ok {
-				value, err := strconv.Unquote(lit.Value)
-				if err != nil {
-					t.Fatal(err)
-				}
-				values = append(values, value)
-			}
+	for _, file := range files {
+		parsed, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.SkipObjectResolution)
+		if err != nil {
+			t.Fatal(err)
 		}
-		return true
-	})
+		ast.Inspect(parsed, func(n ast.Node) bool {
+			if v, ok := n.(*ast.ValueSpec); ok && strings.HasPrefix(v.Names[0].Name, prefix) && len(v.Values) == 1 {
+				if lit, ok := v.Values[0].(*ast.BasicLit); ok && lit.Kind == token.STRING {
+					value, err := strconv.Unquote(lit.Value)
+					if err != nil {
+						t.Fatal(err)
+					}
+					values = append(values, value)
+				}
+			}
+			return true
+		})
+	}
 	if len(values) < 5 {
-		t.Fatalf("%s has the constants %q: too few to be all", file, values)
+		t.Fatalf("%s has the constants %q: too few to be all", pattern, values)
 	}
 	return values
 }
 
 func TestEveryReasonHasDescription(t *testing.T) {
-	for _, reason := range constants(t, "../../lbd/policy/policy.go", "Reason") {
+	for _, reason := range constants(t, "../policy/*.go", "Reason") {
 		if chosenBecause[reason] == "" {
 			t.Errorf("no sentence for the choice %q", reason)
 		}
 	}
-	for _, reason := range constants(t, "../../lbd/core/event.go", "Reject") {
+	for _, reason := range constants(t, "../core/event.go", "Reject") {
 		if rejectedBecause[reason] == "" {
 			t.Errorf("no sentence for the refusal %q", reason)
 		}

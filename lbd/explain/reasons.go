@@ -20,6 +20,7 @@ var chosenBecause = map[string]string{
 	policy.ReasonImbalance:   "load too imbalanced for prefix routing; least loaded",
 	policy.ReasonRemaining:   "fewest remaining tokens",
 	policy.ReasonLeastCost:   "lowest estimated latency",
+	policy.ReasonBalance:     "balances the load of the data-parallel ranks",
 	// Never the reason of a choice, but a record may be newer than this list.
 	policy.ReasonNoneAvailable: "no target available",
 }
