@@ -10,7 +10,7 @@ const (
 	maxStreams   = 1000             // twice what an engine runs concurrently; a gateway may send all its requests over one connection
 	pingAfter    = 15 * time.Second // of silence: detects a client that vanished, and saves its GPU time
 	pingTimeout  = 15 * time.Second // half a world away with several lost packets
-	writeTimeout = 30 * time.Second // as proxy.Limits.Stall for a request; also used for responses to peers over HTTP/1.1
+	writeTimeout = 30 * time.Second // as proxy.Limits.StallTimeout for a request; also used for responses to peers over HTTP/1.1
 	// windowsPerConnection is how many uploads of one connection may have a full window each; more uploads
 	// share the windows.
 	windowsPerConnection = 4

@@ -40,10 +40,10 @@ const AnyOneRegion = "region"
 type ReviewOptions struct {
 	Horizon    time.Duration // default the time between two plans, at least an hour
 	Forecaster string        // default the service's setting, else auto
-	// RegionPeak is the level of the forecast peak to plan capacity for: one of forecast.PeakLevels;
+	// Peak is the level of the forecast peak to plan capacity for: one of forecast.PeakLevels;
 	// default p50.
 	Peak string
-	// TargetStep is the interval over which load is averaged before it is forecast and its peak planned
+	// Step is the interval over which load is averaged before it is forecast and its peak planned
 	// for: whole minutes that divide the horizon; default DefaultStep. A history shorter than
 	// minHistoryForSteps is forecast by the minute.
 	Step    time.Duration

@@ -55,7 +55,7 @@ type Target struct {
 	Count int
 	// Replicas is the count by GPU and capacity type; nil = any.
 	Replicas []ReplicaTarget
-	// Start and Until bound the time that it applies to, on the clock of Step.
+	// From and Until bound the time that it applies to, on the clock of Step.
 	From, Until time.Duration
 	// ReplicaTPS is the throughput of one replica, in prompt tokens a second; 0 = unknown.
 	ReplicaTPS float64
@@ -88,7 +88,7 @@ func (e *ScaledEndpoint) count() int { return e.Ready + e.Starting }
 // Scaling is a change of one endpoint. Reclaim, Redeploy and Launch add replicas, Donate or Remove
 // reduce them, never both.
 type Scaling struct {
-	// ScaledEndpoint is an index in the Fleet.
+	// Endpoint is an index in StrategyInput.Endpoints.
 	Endpoint int
 	// Reclaim is the number of replicas that return from the spot pool with their weights in place:
 	// about a minute (SageServe section 7.1).

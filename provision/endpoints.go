@@ -10,7 +10,7 @@ type Addresses struct {
 	PublicTLS string `json:"public_tls,omitempty"`
 	// Admin is where the balancer serves operators and other balancers.
 	Admin string `json:"admin,omitempty"`
-	// ChallengeRecord is where a balancer answers the certificate authority's http-01 challenge.
+	// Challenge is where a balancer answers the certificate authority's http-01 challenge.
 	Challenge string `json:"challenge,omitempty"`
 	// Agent is where the machine's agent receives its configuration.
 	Agent string `json:"agent,omitempty"`

@@ -60,7 +60,7 @@ type Object struct {
 	// while, or where, it has none.
 	PublicIP  netip.Addr `json:"public_ip,omitzero"`
 	PrivateIP netip.Addr `json:"private_ip,omitzero"`
-	// MachineEndpoints are the addresses of its programs, where the provider sets them; zero where they follow
+	// Endpoints are the addresses of its programs, where the provider sets them; zero where they follow
 	// from PublicIP and PrivateIP.
 	Endpoints MachineEndpoints `json:"endpoints,omitzero"`
 	// Labels are further properties to display, such as model and gpu.

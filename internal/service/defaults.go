@@ -61,7 +61,7 @@ var defaults = map[string]defaultValue{
 	"LocalHosts.port": {8001, "next to 8000, which engines use"},
 }
 
-// autoDefaults override defaults for services with the strategy auto: the values of plan.AutoNIW,
+// autoDefaults override defaults for services with the strategy auto: the values of core.AutoDeferred,
 // with which the strategy was evaluated.
 var autoDefaults = map[string]defaultValue{
 	"BalancerSpec.deferred_memory_percent": {65, "auto runs replicas at a higher utilisation than SageServe"},

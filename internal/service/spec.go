@@ -183,7 +183,7 @@ type BalancerSpec struct {
 	// the time until its deadline after which a NIW request is released in any case.
 	DeferredMemoryPercent int `yaml:"deferred_memory_percent,omitempty" json:"deferred_memory_percent,omitempty"`
 	DeferredWaitPercent   int `yaml:"deferred_wait_percent,omitempty" json:"deferred_wait_percent,omitempty"`
-	// MaxAttempts is the maximum number of attempts for one request. RetryPercent is the retry budget:
+	// MaxTries is the maximum number of attempts for one request. RetryPercent is the retry budget:
 	// the number of retries per hundred arriving requests.
 	MaxTries     int `yaml:"max_tries,omitempty" json:"max_tries,omitempty"`
 	RetryPercent int `yaml:"retry_percent,omitempty" json:"retry_percent,omitempty"`

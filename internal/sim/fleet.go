@@ -32,7 +32,7 @@ type FleetScenario struct {
 	// Min and Max are the limits of replicas per endpoint.
 	Min, Max int
 	// Order is the queue order at a replica. With FCFS, the engine's own order, deferred requests come
-	// last; see fleetRank.
+	// last; see popQueued.
 	Order core.QueueOrder
 	// Targets are the deadlines of the tiers, which define violations.
 	Targets core.TierTargets
@@ -89,7 +89,7 @@ type FleetSetup struct {
 	Scaler   Scaler
 	Deferred core.DeferredRule // for a scenario without silos
 	Seed     uint64
-	// Watch, if set, receives every change of a VM.
+	// OnVMChange, if set, receives every change of a VM.
 	OnVMChange func(VMChange)
 }
 

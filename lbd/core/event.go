@@ -168,7 +168,7 @@ type PeerReport struct {
 	Age    time.Duration `json:"age_ns"`
 	RTT    time.Duration `json:"rtt_ns"`
 	Models []ModelLoad   `json:"models"` // sorted by model
-	// StoppedFingerprints are the requests that the peer has stopped.
+	// Killers are the requests that the peer has stopped.
 	Killers []StoppedFingerprint `json:"killers,omitempty"`
 }
 

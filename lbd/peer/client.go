@@ -177,7 +177,7 @@ type Health struct {
 	// not change it. RegionAge is the snapshot's age, half a round trip included.
 	Region    *telemetry.RegionSnapshot
 	RegionAge time.Duration
-	// Heard: a heartbeat was received. Silence is the time since the last one, or since the peer was
+	// Reported: a heartbeat was received. Silence is the time since the last one, or since the peer was
 	// added.
 	Reported bool
 	Silence  time.Duration

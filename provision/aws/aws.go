@@ -65,7 +65,7 @@ const (
 	maxBackoff      = 20 * time.Second
 )
 
-// Provider creates and removes objects of AWS. It implements provision.Provider, provision.Witness and
+// Provider creates and removes objects of AWS. It implements provision.Provider, provision.KeyAttestor and
 // provision.Pricer.
 type Provider struct {
 	cfg     Config

@@ -34,7 +34,7 @@ const globalPlace = "global"
 // Input is the input of Plan.
 type Input struct {
 	Spec *service.Spec
-	// Owner is the owner of the service: provision.Want.Owner.
+	// Owner is the owner of the service: provision.Desired.Owner.
 	Owner string
 	// Offerings are the offerings of each rented region.
 	Offerings map[service.Region]provision.Offerings

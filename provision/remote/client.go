@@ -16,7 +16,7 @@ import (
 type CallFunc func(ctx context.Context, call Call, body []byte) ([]byte, error)
 
 // Client is the provider of a cloud through machines there. It implements provision.Provider,
-// provision.Witness and provision.Pricer; errors of the cloud keep their types.
+// provision.KeyAttestor and provision.Pricer; errors of the cloud keep their types.
 type Client struct {
 	// Cloud is its name, gcp.
 	Cloud string
@@ -64,7 +64,7 @@ func (c *Client) Terminate(ctx context.Context, o provision.Object) error {
 	return err
 }
 
-// Fingerprint implements provision.Witness.
+// Fingerprint implements provision.KeyAttestor.
 func (c *Client) Fingerprint(ctx context.Context, o provision.Object) (string, error) {
 	r, err := c.call(ctx, CallFingerprint, request{Object: &o})
 	return r.Fingerprint, err

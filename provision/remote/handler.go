@@ -26,7 +26,7 @@ type Handler struct {
 	// Service and Owner identify the machines that it lists, launches and terminates. It rejects calls
 	// for others, whatever the machine's identity permits.
 	Service, Owner string
-	// Provider and Witness act in all regions of the cloud. Lists has one provider per region.
+	// Provider and Attestor act in all regions of the cloud. ByRegion has one provider per region.
 	Provider provision.Provider
 	Attestor provision.KeyAttestor
 	ByRegion map[service.Region]provision.Provider

@@ -10,7 +10,7 @@ import (
 // Call is the name of a remote call.
 type Call string
 
-// The calls: the methods of provision.Provider, provision.Witness and provision.Pricer.
+// The calls: the methods of provision.Provider, provision.KeyAttestor and provision.Pricer.
 const (
 	CallOfferings   Call = "offerings"
 	CallList        Call = "list"

@@ -118,7 +118,7 @@ type step struct {
 	objects []string
 }
 
-// upStep returns what `skyserve up` does to clouds, in its order: see cloudUp.applyPlan.
+// upStep returns what `skyserve up` does to clouds, in its order.
 func upStep(spec *service.Spec, program string) func(context.Context, *operatorWorld, provision.MultiCloud, provision.DNSZone) error {
 	return func(ctx context.Context, n *operatorWorld, p provision.MultiCloud, zone provision.DNSZone) error {
 		f := newDeployer(spec, p)

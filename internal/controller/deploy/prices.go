@@ -174,7 +174,7 @@ func (k *Reconciler) logUnpriced(ctx context.Context, o *bundleState) {
 	o.unpriced = text
 }
 
-// Offers implements controller.Market: the offerings of regions at the reconciler's last
+// Offers implements controller.OfferingSource: the offerings of regions at the reconciler's last
 // observation; nothing before the first.
 func (k *Reconciler) Offers() map[service.Region]provision.Offerings {
 	v, err := k.lastView()

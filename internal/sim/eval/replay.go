@@ -56,7 +56,7 @@ type Replay struct {
 	// Panic is the value of the panic in the last step of the record, empty if there is none. That step
 	// is not replayed.
 	Panic string `json:"panic"`
-	// ReplayDifference is the first step that differs, nil if none does.
+	// Difference is the first step that differs, nil if none does.
 	Difference *ReplayDifference `json:"difference"`
 }
 
