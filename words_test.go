@@ -114,7 +114,7 @@ var retiredTexts = []struct{ pattern, use string }{
 var allowedWords = []struct{ path, word, reason string }{
 	{"words_test.go", "*", "the list itself"},
 	{"CHANGELOG.md", "*", "says what was renamed"},
-	{"internal/sim/", "patience", "a key of scenario files"},
+	{"internal/sim/", "patience", "a former name of a setting that is still accepted"},
 	{"internal/store/lease.go", "tenure", "a key of stored leases"},
 }
 

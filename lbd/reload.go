@@ -38,7 +38,7 @@ func (b *balancer) reload() (telemetry.Reload, error) {
 		}
 		return b.refuseReload(texts)
 	}
-	done := telemetry.Reload{Revision: next.Revision, Changed: []string{}, Restart: []string{}, Left: []string{}}
+	done := telemetry.Reload{Revision: next.Revision, Changed: []string{}, Restart: []string{}, NotApplied: []string{}}
 	diffFields(reflect.ValueOf(b.configured.Immutable()), reflect.ValueOf(next.Immutable()), "", func(key string, _, _ reflect.Value) {
 		done.Restart = append(done.Restart, key)
 	})
@@ -50,7 +50,7 @@ func (b *balancer) reload() (telemetry.Reload, error) {
 		b.opts.OnReload(next.Revision)
 	}
 	b.metrics.reloads.WithLabelValues("applied").Inc()
-	b.log.Info("configuration reloaded", "changed", done.Changed, "needs_restart", done.Restart, "left_to_controller", done.Left)
+	b.log.Info("configuration reloaded", "changed", done.Changed, "needs_restart", done.Restart, "left_to_controller", done.NotApplied)
 	return done, nil
 }
 
@@ -197,7 +197,7 @@ func (b *balancer) applyReplicas(was, wanted []service.ReplicaConfig, done *tele
 		}
 		switch added, err := b.fleet.Add(r); {
 		case err != nil: // its URL was checked, so the controller has assigned it
-			done.Left = append(done.Left, id)
+			done.NotApplied = append(done.NotApplied, id)
 			b.log.Warn("replica left unchanged", "replica", id, "err", err)
 		case added:
 			report("replicas: %s added", id)
@@ -208,7 +208,7 @@ func (b *balancer) applyReplicas(was, wanted []service.ReplicaConfig, done *tele
 	for _, id := range slices.Sorted(maps.Keys(old)) {
 		switch held, fromConfig := b.fleet.removeWhenIdle(id); {
 		case held && !fromConfig:
-			done.Left = append(done.Left, id)
+			done.NotApplied = append(done.NotApplied, id)
 		case held:
 			report("replicas: %s removed", id)
 		}

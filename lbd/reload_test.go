@@ -221,7 +221,7 @@ func TestPolicyChangesUnderLoad(t *testing.T) {
 func TestReloadListsRestartFields(t *testing.T) {
 	reported := make(chan string, 4)
 	f := startFiled(t, config("lb-us-0", "local/us"), Options{OnReload: func(revision string) { reported <- revision }})
-	if done := f.reload(); len(done.Changed)+len(done.Restart)+len(done.Left) != 0 {
+	if done := f.reload(); len(done.Changed)+len(done.Restart)+len(done.NotApplied) != 0 {
 		t.Errorf("the same file again did %+v", done)
 	}
 	<-reported
@@ -351,7 +351,7 @@ func TestReloadChangesReplicasAndPeers(t *testing.T) {
 		c.Models = []service.BalancerModel{{Name: "llama", Aliases: []string{"small"}}}
 	})
 	done := f.reload()
-	if want := []string{"models", "peers: lb-eu-0 added", "replicas: us-1 added", "replicas: us-0 removed"}; !slices.Equal(done.Changed, want) || !slices.Equal(done.Left, []string{"us-9"}) {
+	if want := []string{"models", "peers: lb-eu-0 added", "replicas: us-1 added", "replicas: us-0 removed"}; !slices.Equal(done.Changed, want) || !slices.Equal(done.NotApplied, []string{"us-9"}) {
 		t.Errorf("reload did %+v, want %v", done, want)
 	}
 	if w := f.worker(t, "us-0"); w.State != service.StateDraining {

@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"encoding/json"
 	"fmt"
 	"math"
 	"time"
@@ -33,7 +34,7 @@ type RuleOutcome struct {
 	CostUSD      float64 `json:"cost_usd"`
 	ReplicaHours float64 `json:"replica_hours"`
 	// MaxReplicas is the highest count at a time, including starting replicas.
-	MaxReplicas int `json:"most_replicas"`
+	MaxReplicas int `json:"max_replicas"`
 	// OverloadMinutes counts the minutes in which a model's load over all regions was above the
 	// capacity of its ready replicas. OverloadTokens is the number of prompt tokens above it,
 	// OverloadShare their share of all.
@@ -45,6 +46,15 @@ type RuleOutcome struct {
 	// Started and Stopped count replicas.
 	Started int `json:"started"`
 	Stopped int `json:"stopped"`
+}
+
+// MarshalJSON adds the former key of MaxReplicas.
+func (o RuleOutcome) MarshalJSON() ([]byte, error) {
+	type plain RuleOutcome
+	return json.Marshal(struct {
+		plain
+		OldMaxReplicas int `json:"most_replicas"`
+	}{plain(o), o.MaxReplicas})
 }
 
 // minutes returns the length of the trace.

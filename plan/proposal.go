@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"encoding/json"
 	"fmt"
 	"time"
 
@@ -63,13 +64,22 @@ type ReplicaChange struct {
 	// ForwardedTPS is the part of its peak that the region sends to others, ReceivedTPS the maximum that it
 	// serves for others; both over all its replicas of the model.
 	ForwardedTPS float64 `json:"sent_tps"`
-	ReceivedTPS  float64 `json:"taken_tps"`
+	ReceivedTPS  float64 `json:"received_tps"`
 	// CostPerHour is the change of the billed price of the row's replicas, in USD an hour; below 0
 	// for a saving.
 	CostPerHour float64 `json:"cost_change_per_hour"`
 	// Binding names the constraints that keep the count from being lower, or higher.
 	Binding []string `json:"binding"`
 	Reason  string   `json:"reason"`
+}
+
+// MarshalJSON adds the former key of ReceivedTPS.
+func (c ReplicaChange) MarshalJSON() ([]byte, error) {
+	type plain ReplicaChange
+	return json.Marshal(struct {
+		plain
+		OldReceivedTPS float64 `json:"taken_tps"`
+	}{plain(c), c.ReceivedTPS})
 }
 
 // ProposalContext is the part of a Proposal beyond the problem and its solution. The zero value is for a

@@ -2,6 +2,7 @@ package plan
 
 import (
 	"cmp"
+	"encoding/json"
 	"fmt"
 	"slices"
 	"time"
@@ -30,14 +31,24 @@ type CommitmentComparison struct {
 }
 
 // CommitmentLoad is a model's load in one region, or, when Region is nil, in all together. PeakTPS
-// and MinTPS are uncached prompt tokens a second; PeakOverMin is nil where the least is 0.
+// and MinTPS are uncached prompt tokens a second; PeakOverMin is nil where MinTPS is 0.
 type CommitmentLoad struct {
 	Model       string    `json:"model"`
 	Region      *string   `json:"region"`
 	PeakTPS     float64   `json:"peak_tps"`
 	PeakAt      time.Time `json:"peak_at"`
-	MinTPS      float64   `json:"least_tps"`
-	PeakOverMin *float64  `json:"peak_over_least"`
+	MinTPS      float64   `json:"min_tps"`
+	PeakOverMin *float64  `json:"peak_over_min"`
+}
+
+// MarshalJSON adds the former keys of MinTPS and PeakOverMin.
+func (l CommitmentLoad) MarshalJSON() ([]byte, error) {
+	type plain CommitmentLoad
+	return json.Marshal(struct {
+		plain
+		OldMinTPS      float64  `json:"least_tps"`
+		OldPeakOverMin *float64 `json:"peak_over_least"`
+	}{plain(l), l.MinTPS, l.PeakOverMin})
 }
 
 // CommitmentRow is the number of replicas to commit to: for the region's own peak, and for the peak
@@ -54,11 +65,20 @@ type CommitmentRow struct {
 // month. Committed replicas are billed all the time; OnDemand is the number of additional ones in
 // the busiest step.
 type CommitmentCost struct {
-	Option       string  `json:"way"` // own_peaks, global_peak, mixed or on_demand
+	Option       string  `json:"option"` // own_peaks, global_peak, mixed or on_demand
 	Committed    int     `json:"committed"`
 	OnDemand     int     `json:"on_demand"`
 	CostPerHour  float64 `json:"cost_per_hour"`
 	CostPerMonth float64 `json:"cost_per_month"`
+}
+
+// MarshalJSON adds the former key of Option.
+func (c CommitmentCost) MarshalJSON() ([]byte, error) {
+	type plain CommitmentCost
+	return json.Marshal(struct {
+		plain
+		OldOption string `json:"way"`
+	}{plain(c), c.Option})
 }
 
 // BreakEven is the number of hours of use a month from which a commitment to a GPU pays off.

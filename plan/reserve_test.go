@@ -129,7 +129,7 @@ func TestReserveMixes(t *testing.T) {
 // error that names it.
 func TestReserveEdges(t *testing.T) {
 	data, err := json.Marshal(reservation(t, reserving([][]float64{{0, 0}}, 1000), 1))
-	if err != nil || !strings.Contains(string(data), `"rows":[]`) || !strings.Contains(string(data), `"saving":null`) || !strings.Contains(string(data), `"peak_over_least":null`) {
+	if err != nil || !strings.Contains(string(data), `"rows":[]`) || !strings.Contains(string(data), `"saving":null`) || !strings.Contains(string(data), `"peak_over_min":null`) {
 		t.Errorf("%s %v", data, err)
 	}
 	p := reserving([][]float64{{5, 6}}, 1000)

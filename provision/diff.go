@@ -15,7 +15,7 @@ const (
 	ActionLaunch    ChangeAction = "launch"
 	ActionReplace   ChangeAction = "replace"
 	ActionReload    ChangeAction = "reload" // the object loads its configuration again and keeps running
-	ActionRepair    ChangeAction = "mend"   // the object is repaired in place
+	ActionRepair    ChangeAction = "repair" // the object is repaired in place
 	ActionTerminate ChangeAction = "terminate"
 )
 

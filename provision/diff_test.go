@@ -130,7 +130,7 @@ func TestDiffStages(t *testing.T) {
 		have("firewall-eu", provision.KindFirewall, "local/eu", "old", ""), have("firewall-asia", provision.KindFirewall, "local/asia", "old", ""),
 	}
 	want := []string{
-		"0 mend firewall-eu (does not match its configuration)", "0 launch firewall-us (new)",
+		"0 repair firewall-eu (does not match its configuration)", "0 launch firewall-us (new)",
 		"1 launch us-2 (killed)", "1 launch us-3 (new)",
 		"2 replace eu-0 (configuration changed)", "2 replace us-0 (configuration changed)",
 		"3 replace us-1 (configuration changed)",

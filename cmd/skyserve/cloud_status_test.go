@@ -194,7 +194,7 @@ func (e *emulated) checkStatusOfBroken() {
 	for _, c := range s.Drift {
 		drift = append(drift, string(c.Action)+" "+c.ID)
 	}
-	if want := []string{"mend firewall-us-east-1-balancer", "launch lb-eu-west-1-0"}; s.State != deploy.StateDegraded || !slices.Equal(drift, want) {
+	if want := []string{"repair firewall-us-east-1-balancer", "launch lb-eu-west-1-0"}; s.State != deploy.StateDegraded || !slices.Equal(drift, want) {
 		e.t.Errorf("broken: %+v", s)
 	}
 	table := e.skyserve(exitOK, "status", "chat", "--endpoint-aws", e.url)

@@ -127,7 +127,7 @@ func (v *serviceView) write(w io.Writer, s *deploy.ServiceStatus) error {
 	for _, problem := range s.Problems {
 		fmt.Fprintf(w, "problem: %s\n", problem)
 	}
-	for _, line := range append([]string{s.Peak, s.Plan, s.Left, s.Donations}, s.Events...) {
+	for _, line := range append([]string{s.Peak, s.Plan, s.Deviation, s.Donations}, s.Events...) {
 		if line != "" {
 			fmt.Fprintln(w, line)
 		}

@@ -252,7 +252,7 @@ func (u *usageReport) write(w io.Writer, by []string) {
 		t := printable.NewTable(w)
 		t.Rowf("\nKEY\tTENANT\tQUOTA\tLIMIT\tUSED\tREMAINING\tRESETS")
 		for _, q := range u.Quotas {
-			t.Row(q.Key, q.Tenant, q.What+" per "+q.Period, formatCount(q.Limit), formatCount(q.Used), formatCount(q.Left), q.ResetsAt.UTC().Format(time.DateOnly))
+			t.Row(q.Key, q.Tenant, q.What+" per "+q.Period, formatCount(q.Limit), formatCount(q.Used), formatCount(q.Remaining), q.ResetsAt.UTC().Format(time.DateOnly))
 		}
 		_ = t.Flush() // w is a buffer
 	}

@@ -81,7 +81,7 @@ func (c *Controller) serveReload(w http.ResponseWriter, r *http.Request) {
 // reload reloads the configuration, whose replicas the next round applies. It returns errors of
 // reading.
 func (c *Controller) reload() (telemetry.Reload, error) {
-	done := telemetry.Reload{Changed: []string{}, Restart: []string{}, Left: []string{}}
+	done := telemetry.Reload{Changed: []string{}, Restart: []string{}, NotApplied: []string{}}
 	next, err := c.options.readConfig()
 	if err != nil {
 		return done, err

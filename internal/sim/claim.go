@@ -23,9 +23,9 @@ type Claim struct {
 	Figure Figure `json:"figure"`
 	Side   Side   `json:"side"`
 	Than   *Side  `json:"than,omitempty"`
-	// Min and Most are equal if the paper reports a single value.
-	Min float64 `json:"least"`
-	Max float64 `json:"most"`
+	// Min and Max are equal if the paper reports a single value.
+	Min float64 `json:"min"`
+	Max float64 `json:"max"`
 }
 
 // Share reports whether the figure is a share, from 0 to 1.
@@ -67,8 +67,8 @@ func (c *Claim) Compare(side, than *Figures) *float64 {
 }
 
 // level returns a claim about a figure of a policy.
-func level(f Figure, policy string, least, most float64) Claim {
-	return Claim{Figure: f, Side: Side{Policy: policy}, Min: least, Max: most}
+func level(f Figure, policy string, low, high float64) Claim {
+	return Claim{Figure: f, Side: Side{Policy: policy}, Min: low, Max: high}
 }
 
 // ratio returns a claim about two policies: a ratio or, for shares, a difference.

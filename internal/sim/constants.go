@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"encoding/json"
 	"reflect"
 	"slices"
 
@@ -32,11 +33,20 @@ type Constants struct {
 	Order         core.QueueOrder   `json:"order"`
 	Tau           int               `json:"tau"`
 	MaxWait       float64           `json:"max_wait_ms"`
-	ClientTimeout float64           `json:"patience_ms"` // client timeout; 0 = none
+	ClientTimeout float64           `json:"client_timeout_ms"` // client timeout; 0 = none
 
 	ConstantsProfile
 	// Others are further profiles of regions.
 	Others []ConstantsProfile `json:"profiles,omitempty"`
+}
+
+// MarshalJSON adds the former key of ClientTimeout.
+func (c Constants) MarshalJSON() ([]byte, error) {
+	type plain Constants
+	return json.Marshal(struct {
+		plain
+		OldClientTimeout float64 `json:"patience_ms"`
+	}{plain(c), c.ClientTimeout})
 }
 
 // ConstantsProfile is an engine.Profile in a report.

@@ -94,7 +94,7 @@ func (r *reader) top(s *Scenario, p pair) {
 	case "faults":
 		s.Faults = readList(r, p, faultFields, func() Fault { return Fault{} })
 	default:
-		set, known := settings[p.key]
+		set, known := setting(p.key)
 		if known {
 			r.scalar(p, p.key, func(v string) error { return set(s, v) })
 		} else {

@@ -36,7 +36,7 @@ func (s *Scenario) YAML() string {
 	w.line("order", string(s.Order))
 	w.line("tau", strconv.Itoa(s.Tau))
 	w.line("max_wait", brief(s.MaxWait))
-	w.line("patience", brief(s.ClientTimeout)+" # client timeout; 0s = none")
+	w.line("client_timeout", brief(s.ClientTimeout)+" # 0s = none")
 	w.list("surges", surgeLines(s.Surges))
 	w.list("faults", faultLines(s.Faults))
 	w.names("policies", s.Policies)

@@ -15,31 +15,43 @@ import (
 
 // settings are the scenario fields that can be set by name.
 var settings = map[string]func(s *Scenario, value string) error{
-	"name":        func(s *Scenario, v string) error { s.Name = v; return nil },
-	"title":       func(s *Scenario, v string) error { s.Title = v; return nil },
-	"policies":    func(s *Scenario, v string) error { s.Policies = split(v); return nil },
-	"pushes":      func(s *Scenario, v string) error { s.Pushes = split(v); return nil },
-	"layout":      func(s *Scenario, v string) error { return setLayout(s, v) },
-	"workload":    func(s *Scenario, v string) error { s.Workload = workload.Kind(v); return nil },
-	"lengths":     func(s *Scenario, v string) error { return setFloat(&s.Lengths, v) },
-	"sigma":       func(s *Scenario, v string) error { return setFloat(&s.Sigma, v) },
-	"rate":        func(s *Scenario, v string) error { return setFloat(&s.Rate, v) },
-	"duration":    func(s *Scenario, v string) error { return setDuration(&s.Duration, v) },
-	"warmup":      func(s *Scenario, v string) error { return setFloat(&s.Warmup, v) },
-	"interval":    func(s *Scenario, v string) error { return setDuration(&s.Interval, v) },
-	"local_rtt":   func(s *Scenario, v string) error { return setDuration(&s.LocalRTT, v) },
-	"rtt_scale":   scaleLinks,
-	"home":        func(s *Scenario, v string) error { s.Home = v; return nil },
-	"forward":     func(s *Scenario, v string) error { return setBool(&s.Forward, v) },
-	"max_new":     func(s *Scenario, v string) error { return setInt(&s.MaxNew, v) },
-	"max_context": func(s *Scenario, v string) error { return setInt(&s.MaxContext, v) },
-	"order":       setOrder,
-	"tau":         func(s *Scenario, v string) error { return setInt(&s.Tau, v) },
-	"max_wait":    func(s *Scenario, v string) error { return setDuration(&s.MaxWait, v) },
-	"patience":    func(s *Scenario, v string) error { return setDuration(&s.ClientTimeout, v) },
-	"engine":      func(s *Scenario, v string) error { s.Engine = EngineModel(v); return nil },
-	"kv":          setKV,
-	"profile":     setProfile,
+	"name":           func(s *Scenario, v string) error { s.Name = v; return nil },
+	"title":          func(s *Scenario, v string) error { s.Title = v; return nil },
+	"policies":       func(s *Scenario, v string) error { s.Policies = split(v); return nil },
+	"pushes":         func(s *Scenario, v string) error { s.Pushes = split(v); return nil },
+	"layout":         func(s *Scenario, v string) error { return setLayout(s, v) },
+	"workload":       func(s *Scenario, v string) error { s.Workload = workload.Kind(v); return nil },
+	"lengths":        func(s *Scenario, v string) error { return setFloat(&s.Lengths, v) },
+	"sigma":          func(s *Scenario, v string) error { return setFloat(&s.Sigma, v) },
+	"rate":           func(s *Scenario, v string) error { return setFloat(&s.Rate, v) },
+	"duration":       func(s *Scenario, v string) error { return setDuration(&s.Duration, v) },
+	"warmup":         func(s *Scenario, v string) error { return setFloat(&s.Warmup, v) },
+	"interval":       func(s *Scenario, v string) error { return setDuration(&s.Interval, v) },
+	"local_rtt":      func(s *Scenario, v string) error { return setDuration(&s.LocalRTT, v) },
+	"rtt_scale":      scaleLinks,
+	"home":           func(s *Scenario, v string) error { s.Home = v; return nil },
+	"forward":        func(s *Scenario, v string) error { return setBool(&s.Forward, v) },
+	"max_new":        func(s *Scenario, v string) error { return setInt(&s.MaxNew, v) },
+	"max_context":    func(s *Scenario, v string) error { return setInt(&s.MaxContext, v) },
+	"order":          setOrder,
+	"tau":            func(s *Scenario, v string) error { return setInt(&s.Tau, v) },
+	"max_wait":       func(s *Scenario, v string) error { return setDuration(&s.MaxWait, v) },
+	"client_timeout": func(s *Scenario, v string) error { return setDuration(&s.ClientTimeout, v) },
+	"engine":         func(s *Scenario, v string) error { s.Engine = EngineModel(v); return nil },
+	"kv":             setKV,
+	"profile":        setProfile,
+}
+
+// formerSettings maps former names of settings, which are still accepted, to today's.
+var formerSettings = map[string]string{"patience": "client_timeout"}
+
+// setting returns the setter of a setting by its name or a former one.
+func setting(name string) (set func(s *Scenario, value string) error, known bool) {
+	if current, renamed := formerSettings[name]; renamed {
+		name = current
+	}
+	set, known = settings[name]
+	return set, known
 }
 
 // perRegion are the fields of regions: NAME sets it for all, NAME.REGION for one.
@@ -58,7 +70,7 @@ var perRegion = map[string]func(s *Scenario, r *Region, value string) error{
 func (s *Scenario) Set(name, value string) error {
 	var err error
 	field, region, _ := strings.Cut(name, ".")
-	if set, known := settings[name]; known {
+	if set, known := setting(name); known {
 		err = set(s, value)
 	} else if set, known := perRegion[field]; known {
 		name = field

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -64,7 +65,7 @@ func drawScenario(rt *rapid.T) (*Scenario, Setup) {
 	s.Profile.KVTokens = rapid.SampledFrom([]int{2100, 4000, 21_000}).Draw(rt, "kv")
 	s.Tau = rapid.IntRange(0, 10).Draw(rt, "tau")
 	s.MaxWait = time.Duration(rapid.IntRange(1, 30).Draw(rt, "max wait")) * time.Second
-	s.ClientTimeout = time.Duration(rapid.SampledFrom([]int{0, 1, 5}).Draw(rt, "patience")) * time.Second
+	s.ClientTimeout = time.Duration(rapid.SampledFrom([]int{0, 1, 5}).Draw(rt, "client_timeout")) * time.Second
 	s.Lengths = rapid.SampledFrom([]float64{1, 0.7, 1.3}).Draw(rt, "lengths")
 	s.Sigma = rapid.SampledFrom([]float64{1, 2}).Draw(rt, "sigma")
 	s.Rate = rapid.SampledFrom([]float64{0, 0, 0.5, 5}).Draw(rt, "rate")
@@ -309,10 +310,27 @@ func TestSettings(t *testing.T) {
 	}
 }
 
+// Files and scripts that set a setting by its former name keep working.
+func TestFormerSettingNames(t *testing.T) {
+	for _, name := range []string{"client_timeout", "patience"} {
+		s := short(t, "fig8a", time.Second)
+		if err := s.Set(name, "5s"); err != nil || s.ClientTimeout != 5*time.Second {
+			t.Errorf("--set %s=5s: the client timeout is %s (%v)", name, s.ClientTimeout, err)
+		}
+		file, err := ParseFile("test.yaml", []byte("profile: l4-llama3.1-8b\nworkload: tot15\nregions: [{name: us, replicas: 1, clients: 1}]\n"+name+": 5s\n"))
+		if err != nil || file.ClientTimeout != 5*time.Second {
+			t.Errorf("%s in a file: %v", name, err)
+		}
+	}
+	if slices.Contains(SettingNames(), "patience") {
+		t.Error("help lists a former name")
+	}
+}
+
 func TestSettingErrors(t *testing.T) {
 	ok := Setup{Policy: "skylb", Push: push(t, "pending"), Layout: Regional}
 	for _, c := range []struct{ name, value, want string }{
-		{"speed", "3", `unknown setting "speed": must be one of balancers, balancers.REGION, clients, clients.REGION,`},
+		{"speed", "3", `unknown setting "speed": must be one of balancers, balancers.REGION, client_timeout, clients,`},
 		{"clients.mars", "3", `setting clients: unknown region "mars"`},
 		{"clients", "many", `setting clients: must be an integer, got "many"`},
 		{"duration", "4", `setting duration: must be a duration such as 100s, got "4"`},

@@ -91,7 +91,7 @@ func (c *checker) numbers() {
 	c.need(err == nil, "order", "%v", err)
 	c.need(s.Tau >= 0, "tau", "must be at least 0, got %d", s.Tau)
 	c.need(s.MaxWait > 0, "max_wait", "must be more than zero, got %s", s.MaxWait)
-	c.need(s.ClientTimeout >= 0, "patience", "must be at least 0, got %s", s.ClientTimeout)
+	c.need(s.ClientTimeout >= 0, "client_timeout", "must be at least 0, got %s", s.ClientTimeout)
 }
 
 // load checks the load parameters.

@@ -19,9 +19,35 @@ type Reload struct {
 	// Restart lists the changed keys that take effect only after a restart of the
 	// balancer.
 	Restart []string `json:"restart"`
-	// Left lists the changed replicas that were not applied because the controller now
+	// NotApplied lists the changed replicas that were not applied because the controller
 	// owns them.
-	Left []string `json:"left"`
+	NotApplied []string `json:"not_applied"`
+}
+
+// MarshalJSON adds the former key of NotApplied.
+func (r Reload) MarshalJSON() ([]byte, error) {
+	type plain Reload
+	return json.Marshal(struct {
+		plain
+		OldNotApplied []string `json:"left"`
+	}{plain(r), r.NotApplied})
+}
+
+// UnmarshalJSON also reads the former key of NotApplied, which older balancers send.
+func (r *Reload) UnmarshalJSON(data []byte) error {
+	type plain Reload
+	var read struct {
+		plain
+		OldNotApplied []string `json:"left"`
+	}
+	if err := json.Unmarshal(data, &read); err != nil {
+		return err
+	}
+	*r = Reload(read.plain)
+	if r.NotApplied == nil {
+		r.NotApplied = read.OldNotApplied
+	}
+	return nil
 }
 
 // ReloadRefused is the error of a reload that was rejected; nothing of the configuration

@@ -2,6 +2,7 @@ package telemetry
 
 import (
 	"cmp"
+	"encoding/json"
 	"fmt"
 	"strings"
 	"time"
@@ -88,7 +89,31 @@ type LoadForecast struct {
 	// Peak is the distribution of the greatest minute of the whole forecast.
 	Peak Peak `json:"peak_tps"`
 	// Deviation describes how the load deviates from this forecast; empty if it does not.
-	Deviation string `json:"left"`
+	Deviation string `json:"deviation"`
+}
+
+// MarshalJSON adds the former key of Deviation.
+func (f LoadForecast) MarshalJSON() ([]byte, error) {
+	type plain LoadForecast
+	return json.Marshal(struct {
+		plain
+		OldDeviation string `json:"left"`
+	}{plain(f), f.Deviation})
+}
+
+// UnmarshalJSON also reads the former key of Deviation, which older controllers store.
+func (f *LoadForecast) UnmarshalJSON(data []byte) error {
+	type plain LoadForecast
+	var read struct {
+		plain
+		OldDeviation string `json:"left"`
+	}
+	if err := json.Unmarshal(data, &read); err != nil {
+		return err
+	}
+	*f = LoadForecast(read.plain)
+	f.Deviation = cmp.Or(read.Deviation, read.OldDeviation)
+	return nil
 }
 
 // Peak is the distribution of the greatest value over a time.

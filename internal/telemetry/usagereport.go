@@ -3,6 +3,7 @@ package telemetry
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"net/url"
 	"slices"
 	"time"
@@ -43,10 +44,34 @@ type Quota struct {
 	Period string `json:"period"` // day or month, by UTC's calendar
 	Limit  int64  `json:"limit"`
 	Used   int64  `json:"used"`
-	// Left is never negative, although requests in flight when a quota is reached may
+	// Remaining is never negative, although requests in flight when a quota is reached may
 	// exceed it.
-	Left     int64     `json:"left"`
-	ResetsAt time.Time `json:"resets_at"`
+	Remaining int64     `json:"remaining"`
+	ResetsAt  time.Time `json:"resets_at"`
+}
+
+// MarshalJSON adds the former key of Remaining.
+func (q Quota) MarshalJSON() ([]byte, error) {
+	type plain Quota
+	return json.Marshal(struct {
+		plain
+		OldRemaining int64 `json:"left"`
+	}{plain(q), q.Remaining})
+}
+
+// UnmarshalJSON also reads the former key of Remaining, which older balancers send.
+func (q *Quota) UnmarshalJSON(data []byte) error {
+	type plain Quota
+	var read struct {
+		plain
+		OldRemaining int64 `json:"left"`
+	}
+	if err := json.Unmarshal(data, &read); err != nil {
+		return err
+	}
+	*q = Quota(read.plain)
+	q.Remaining = max(read.Remaining, read.OldRemaining)
+	return nil
 }
 
 // NewUsageReport returns the report of a month at time now. keys are the valid keys; their
@@ -94,7 +119,7 @@ func quotas(keys []service.APIKey, usage []UsageEntry, now time.Time) []Quota {
 			{What: "tokens", Period: "month", Limit: int64(k.Limits.TokensPerMonth), Used: used.Month.Tokens(), ResetsAt: next},
 		} {
 			if q.Limit > 0 {
-				q.Key, q.Tenant, q.Left = k.Name, k.Tenant, max(q.Limit-q.Used, 0)
+				q.Key, q.Tenant, q.Remaining = k.Name, k.Tenant, max(q.Limit-q.Used, 0)
 				list = append(list, q)
 			}
 		}

@@ -25,7 +25,7 @@ const (
 
 // String returns the label value.
 func (w failureKind) String() string {
-	return [failureKinds]string{"unreachable", "silent", "broken", "status", "answer", "unable", "bounced"}[w]
+	return [failureKinds]string{"unreachable", "timeout", "disconnected", "status", "error_response", "cannot_continue", "bounced"}[w]
 }
 
 // targetCount counts the attempts at a replica or a peer since it was added, and its failures. It is
@@ -62,7 +62,7 @@ var (
 	descOldest   = desc("skyserve_queue_oldest_seconds", "Time that the oldest queued request has waited.")
 	descInFlight = desc("skyserve_in_flight", "Requests that have arrived and have not ended.")
 	descDraining = desc("skyserve_draining", "1 when the balancer accepts no new requests.")
-	descEnded    = desc("skyserve_ended_total", "Requests that ended at the balancer, forwarded ones included, by how they ended: finished, rejected, cancelled or bounced (returned to the forwarding peer).", "how")
+	descEnded    = desc("skyserve_ended_total", "Requests that ended at the balancer, forwarded ones included, by outcome: finished, rejected, cancelled or bounced (returned to the forwarding peer); how is the former name of the label.", "outcome", "how")
 	descRefused  = desc("skyserve_retries_refused_total", "Requests that ended because the retry budget was exhausted.")
 	descEjected  = desc("skyserve_ejections_total", "Outlier ejections: times that a replica was excluded because it failed its requests.")
 	descStopped  = desc("skyserve_requests_stopped_total", "Requests stopped or rejected because engines crashed while serving the same or an identical request.")
@@ -84,7 +84,7 @@ var (
 	descAvailable       = desc("skyserve_replica_available", "1 when the push rule allows another request to be sent to the replica.", "replica")
 	descReplicaDraining = desc("skyserve_replica_draining", "1 when the replica is draining: it finishes its requests and gets no new ones.", "replica")
 	descOutstanding     = desc("skyserve_replica_outstanding", "Requests sent to a replica that have not ended.", "replica")
-	descHeld            = desc("skyserve_replica_held", "Queued requests that are reserved for a replica.", "replica")
+	descHeld            = desc("skyserve_replica_held", "Queued requests that are held for a replica.", "replica")
 	descPending         = desc("skyserve_replica_pending", "Requests pending in the engine, as it reports; missing if it does not report them.", "replica")
 	descRunning         = desc("skyserve_replica_running", "Requests running in the engine, as it reports; missing if it does not report them.", "replica")
 	descKV              = desc("skyserve_replica_kv_usage_ratio", "KV utilisation, 0 to 1, as the engine reports; missing if it does not report it.", "replica")
@@ -92,7 +92,7 @@ var (
 	descPace            = desc("skyserve_replica_pace_ratio", "Observed time between two tokens, relative to the nominal replica; missing until enough tokens are observed.", "replica")
 	descTokens          = desc("skyserve_replica_tokens_total", "Tokens that a replica generated.", "replica")
 	descSent            = desc("skyserve_replica_sent_total", "Attempts sent to a replica.", "replica")
-	descFailures        = desc("skyserve_replica_failures_total", "Attempts that failed at a replica: unreachable, silent (timeout), broken (connection failed), status (5xx, 429, 401, 403, or 404 for the model), answer (an error in the response), unable (cannot continue a response).", "replica", "cause")
+	descFailures        = desc("skyserve_replica_failures_total", "Attempts that failed at a replica: unreachable, timeout, disconnected, status (5xx, 429, 401, 403, or 404 for the model), error_response (an error in the body), cannot_continue (the stream of another replica).", "replica", "cause")
 	descRepPrompt       = desc("skyserve_replica_prompt_tokens_total", "Prompt tokens of those responses of a replica that also report cached tokens.", "replica")
 	descRepCached       = desc("skyserve_replica_cached_tokens_total", "Prompt tokens that a replica read from its cache.", "replica")
 
@@ -181,10 +181,10 @@ func (s scrape) balancer(v *core.BalancerView) {
 	s.count(descStopped, v.Stopped)
 	c := v.Counts
 	for _, e := range []struct {
-		how string
-		n   int64
+		outcome string
+		n       int64
 	}{{"finished", c.Finished}, {"rejected", c.Rejected}, {"cancelled", c.Cancelled}, {"bounced", c.Bounced}} {
-		s.count(descEnded, e.n, e.how)
+		s.count(descEnded, e.n, e.outcome, e.outcome)
 	}
 }
 

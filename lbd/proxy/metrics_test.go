@@ -51,27 +51,27 @@ func TestMetrics(t *testing.T) {
 		"skyserve_queue_seconds{model=" + testModel + ",tier=IW-F}":                              1,
 		"skyserve_decisions_total{kind=dispatch,policy=skylb,reason=prefix_miss}":                1,
 
-		"skyserve_queue_depth{}":                     0,
-		"skyserve_replica_outstanding{replica=us-0}": 0,
-		"skyserve_ended_total{how=finished}":         1,
-		"skyserve_retries_total{}":                   0,
+		"skyserve_queue_depth{}":                              0,
+		"skyserve_replica_outstanding{replica=us-0}":          0,
+		"skyserve_ended_total{how=finished,outcome=finished}": 1,
+		"skyserve_retries_total{}":                            0,
 
 		"skyserve_output_tokens_total{model=" + testModel + ",tier=IW-F}": 2,
 		"skyserve_prompt_tokens_total{model=" + testModel + ",tier=IW-F}": 100,
 		"skyserve_cached_tokens_total{model=" + testModel + ",tier=IW-F}": 64,
 
-		"skyserve_in_flight{}":                                       0,
-		"skyserve_draining{}":                                        0,
-		"skyserve_retries_refused_total{}":                           0,
-		"skyserve_ejections_total{}":                                 0,
-		"skyserve_requests_stopped_total{}":                          0,
-		"skyserve_model_replicas{model=" + testModel + "}":           1,
-		"skyserve_model_queued{model=" + testModel + "}":             0,
-		"skyserve_replica_sent_total{replica=us-0}":                  1,
-		"skyserve_replica_failures_total{cause=broken,replica=us-0}": 0,
-		"skyserve_replica_prompt_tokens_total{replica=us-0}":         100,
-		"skyserve_replica_cached_tokens_total{replica=us-0}":         64,
-		"skyserve_replica_pending{replica=us-0}":                     0,
+		"skyserve_in_flight{}":                                             0,
+		"skyserve_draining{}":                                              0,
+		"skyserve_retries_refused_total{}":                                 0,
+		"skyserve_ejections_total{}":                                       0,
+		"skyserve_requests_stopped_total{}":                                0,
+		"skyserve_model_replicas{model=" + testModel + "}":                 1,
+		"skyserve_model_queued{model=" + testModel + "}":                   0,
+		"skyserve_replica_sent_total{replica=us-0}":                        1,
+		"skyserve_replica_failures_total{cause=disconnected,replica=us-0}": 0,
+		"skyserve_replica_prompt_tokens_total{replica=us-0}":               100,
+		"skyserve_replica_cached_tokens_total{replica=us-0}":               64,
+		"skyserve_replica_pending{replica=us-0}":                           0,
 	} {
 		if v, ok := got[key]; !ok || v != want {
 			t.Errorf("%s is %v (there: %v), want %v", key, v, ok, want)
@@ -83,10 +83,10 @@ func TestFailuresByCause(t *testing.T) {
 	gone := httptest.NewServer(http.NotFoundHandler())
 	gone.Close()
 	for cause, h := range map[string]http.HandlerFunc{
-		"status":      func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusInternalServerError) },
-		"broken":      func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) },
-		"unreachable": nil,
-		"answer": func(w http.ResponseWriter, _ *http.Request) {
+		"status":       func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusInternalServerError) },
+		"disconnected": func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) },
+		"unreachable":  nil,
+		"error_response": func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Type", "text/event-stream")
 			_, _ = w.Write([]byte(chunk("a") + `data: {"error":{"message":"died","code":500}}` + "\n\n"))
 		},

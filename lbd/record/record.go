@@ -6,6 +6,8 @@
 package record
 
 import (
+	"cmp"
+	"encoding/json"
 	"fmt"
 	"time"
 
@@ -67,15 +69,42 @@ type Config struct {
 	RetryShare       float64                     `json:"retry_share"`
 	RetryBurst       int                         `json:"retry_burst"` // 0 = no bound
 	RetryWait        time.Duration               `json:"retry_wait_ns"`
-	RetryWaitMax     time.Duration               `json:"retry_wait_most_ns"`
+	RetryWaitMax     time.Duration               `json:"retry_wait_max_ns"`
 	EjectAfter       int                         `json:"eject_after"` // 0 = never
 	EjectTime        time.Duration               `json:"eject_time_ns"`
-	EjectMax         time.Duration               `json:"eject_most_ns"`
+	EjectMax         time.Duration               `json:"eject_max_ns"`
 	EjectShare       float64                     `json:"eject_share"`
 	KillAfter        int                         `json:"kill_after"` // 0 = never
 	KillWait         time.Duration               `json:"kill_wait_ns"`
 	KillMemory       time.Duration               `json:"kill_memory_ns"`
 	KillLimit        int                         `json:"kill_limit"`
+}
+
+// MarshalJSON adds the former keys of RetryWaitMax and EjectMax.
+func (c Config) MarshalJSON() ([]byte, error) {
+	type plain Config
+	return json.Marshal(struct {
+		plain
+		OldRetryWaitMax time.Duration `json:"retry_wait_most_ns"`
+		OldEjectMax     time.Duration `json:"eject_most_ns"`
+	}{plain(c), c.RetryWaitMax, c.EjectMax})
+}
+
+// UnmarshalJSON also reads the former keys of RetryWaitMax and EjectMax, for older records.
+func (c *Config) UnmarshalJSON(data []byte) error {
+	type plain Config
+	var read struct {
+		plain
+		OldRetryWaitMax time.Duration `json:"retry_wait_most_ns"`
+		OldEjectMax     time.Duration `json:"eject_most_ns"`
+	}
+	if err := json.Unmarshal(data, &read); err != nil {
+		return err
+	}
+	*c = Config(read.plain)
+	c.RetryWaitMax = cmp.Or(c.RetryWaitMax, read.OldRetryWaitMax)
+	c.EjectMax = cmp.Or(c.EjectMax, read.OldEjectMax)
+	return nil
 }
 
 // Line is every other line: one step, a new configuration from there on, or a gap where Gap lines

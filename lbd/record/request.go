@@ -1,6 +1,7 @@
 package record
 
 import (
+	"encoding/json"
 	"time"
 
 	"skyserve/internal/service"
@@ -32,7 +33,7 @@ type Request struct {
 	Decision *core.Decision  `json:"decision"`
 	// HeldFor is the replica that it waits for, as was decided when it came; empty
 	// where it waits for any, or does not wait.
-	HeldFor string `json:"kept_for,omitempty"`
+	HeldFor string `json:"held_for,omitempty"`
 	// Attempts lists all decisions about it, oldest first.
 	Attempts []Attempt `json:"tries"`
 	// State is queued, sent, finished, rejected, cancelled, bounced or failed.
@@ -48,6 +49,15 @@ type Request struct {
 	OutputTokens *int `json:"output_tokens"`
 }
 
+// MarshalJSON adds the former key of HeldFor.
+func (d Request) MarshalJSON() ([]byte, error) {
+	type plain Request
+	return json.Marshal(struct {
+		plain
+		OldHeldFor string `json:"kept_for,omitempty"`
+	}{plain(d), d.HeldFor})
+}
+
 // Attempt is one decision about a request and its result.
 type Attempt struct {
 	AtMillis float64         `json:"at_ms"` // since the request arrived
@@ -56,13 +66,22 @@ type Attempt struct {
 	Reason   string          `json:"reason,omitempty"`
 	Decision *core.Decision  `json:"decision,omitempty"`
 	// HeldFor is the replica that it had waited for until then.
-	HeldFor string `json:"kept_for,omitempty"`
+	HeldFor string `json:"held_for,omitempty"`
 	// Engines are those of core.Action: who died, of a request that was rejected for it.
 	Engines []string `json:"engines,omitempty"`
 	// Failure says why it had to be tried again, empty when it had not; EndedMillis
 	// when that was known, since the request arrived, null likewise.
 	Failure     string   `json:"failure,omitempty"`
 	EndedMillis *float64 `json:"ended_ms,omitempty"`
+}
+
+// MarshalJSON adds the former key of HeldFor.
+func (t Attempt) MarshalJSON() ([]byte, error) {
+	type plain Attempt
+	return json.Marshal(struct {
+		plain
+		OldHeldFor string `json:"kept_for,omitempty"`
+	}{plain(t), t.HeldFor})
 }
 
 // Failed records how the latest attempt ended, at a time since the request arrived.

@@ -30,7 +30,7 @@ func TestPrerequisitesAreRepaired(t *testing.T) {
 			tamper(cloud)
 			changes := provision.Diff(chat(), list(t, p))
 			if len(changes) != 1 || changes[0].Action != provision.ActionRepair {
-				t.Fatalf("there is to do: %+v, want one to mend", changes)
+				t.Fatalf("there is to do: %+v, want one repair", changes)
 			}
 			if _, err := provision.Apply(t.Context(), changes, p, provision.ApplyOptions{}); err != nil {
 				t.Fatal(err)
@@ -71,7 +71,7 @@ func TestReplicaFirewallSources(t *testing.T) {
 	}
 	changes := provision.Diff([]provision.Desired{replica}, only(list(t, grown), replica.ID))
 	if len(changes) != 1 || changes[0].Action != provision.ActionRepair {
-		t.Fatalf("grown, there is to do: %+v, want to mend it", changes)
+		t.Fatalf("grown, there is to do: %+v, want a repair", changes)
 	}
 	launch(t, grown, replica)
 	if got := cloud.Rules("us-east-1", "skyserve-chat-replica"); !slices.Equal(got, world) {

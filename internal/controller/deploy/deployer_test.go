@@ -298,7 +298,7 @@ func TestUpRepairsManualChanges(t *testing.T) {
 		got = append(got, fmt.Sprintf("%s %s: %s", c.Action, c.ID(), c.Reason))
 	}
 	want := []string{
-		"mend firewall-us-east-1-replica: does not match its configuration", "launch identity-gcp-balancer: new",
+		"repair firewall-us-east-1-replica: does not match its configuration", "launch identity-gcp-balancer: new",
 		"launch us-east-1-0: interrupted by the cloud", "launch us-east-1-1: new",
 	}
 	slices.Sort(got)

@@ -230,7 +230,7 @@ func TestStatusShowsDrift(t *testing.T) {
 	for _, c := range s.Drift {
 		got = append(got, fmt.Sprintf("%s %s: %s", c.Action, c.ID, c.Reason))
 	}
-	if want := "mend firewall-us-east-1-replica: does not match its configuration, launch us-east-1-1: new"; strings.Join(got, ", ") != want || s.State != deploy.StateDegraded {
+	if want := "repair firewall-us-east-1-replica: does not match its configuration, launch us-east-1-1: new"; strings.Join(got, ", ") != want || s.State != deploy.StateDegraded {
 		t.Errorf("got %q (%s), want %q", got, s.State, want)
 	}
 	i.Deployer.UserData = nil

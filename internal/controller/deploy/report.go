@@ -143,7 +143,7 @@ func (s *ServiceStatus) addSnapshots(snapshots []*telemetry.Snapshot) {
 	}
 	s.Alerts = telemetry.MergeAlerts(alerts...)
 	if planned != nil {
-		s.Peak, s.Plan, s.Left = planned.PeakLine(), planned.PlanLine(time.Local), planned.DeviationLine()
+		s.Peak, s.Plan, s.Deviation = planned.PeakLine(), planned.PlanLine(time.Local), planned.DeviationLine()
 	}
 	if scaled != nil {
 		s.Strategy, s.Donations = strings.TrimSpace(scaled.Strategy), scaled.DonationLine()

@@ -2,6 +2,7 @@ package deploy
 
 import (
 	"cmp"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -51,12 +52,12 @@ type ServiceStatus struct {
 	DNS *DNSStatus `json:"dns"`
 	// Problem is what is wrong with the stored state of the service; empty when nothing is.
 	Problem string `json:"problem,omitempty"`
-	// Peak, Plan and Left are one line each: the forecast of the next hours, the controller's last
+	// Peak, Plan and Deviation are one line each: the forecast of the next hours, the controller's last
 	// plan, and the loads that deviate from their forecasts; empty where there is nothing to
 	// report.
-	Peak string `json:"peak"`
-	Plan string `json:"plan"`
-	Left string `json:"left"`
+	Peak      string `json:"peak"`
+	Plan      string `json:"plan"`
+	Deviation string `json:"deviation"`
 	// Strategy is the scaling strategy between plans, Donations a line about donated replicas,
 	// Events the last actions of the strategy, one line each.
 	Strategy  string   `json:"strategy"`
@@ -66,6 +67,15 @@ type ServiceStatus struct {
 	Problems []string `json:"problems"`
 	// Alerts are the current alerts. The controller's own alerts are in its Reason.
 	Alerts []telemetry.Alert `json:"alerts"`
+}
+
+// MarshalJSON adds the former key of Deviation.
+func (s ServiceStatus) MarshalJSON() ([]byte, error) {
+	type plain ServiceStatus
+	return json.Marshal(struct {
+		plain
+		OldDeviation string `json:"left"`
+	}{plain(s), s.Deviation})
 }
 
 // PlainHTTPWarning returns the warning for a service whose balancers serve plain HTTP on the public

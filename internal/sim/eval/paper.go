@@ -1,6 +1,7 @@
 package eval
 
 import (
+	"encoding/json"
 	"fmt"
 	"io"
 
@@ -13,6 +14,16 @@ import (
 type Claim struct {
 	sim.Claim
 	Measured *float64 `json:"measured"`
+}
+
+// MarshalJSON adds the former keys of Min and Max.
+func (c Claim) MarshalJSON() ([]byte, error) {
+	type plain Claim
+	return json.Marshal(struct {
+		plain
+		OldMin float64 `json:"least"`
+		OldMax float64 `json:"most"`
+	}{plain(c), c.Min, c.Max})
 }
 
 // Delta returns the distance of the measured value from the claimed range, relative to the nearest end,
