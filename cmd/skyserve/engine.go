@@ -43,7 +43,7 @@ Faults (--fault, or POST /fault with {"slow": 3} at run time):
   skyserve engine --profile l4-llama3.1-8b-38k --flavor sglang --seed 7
   skyserve engine --data-parallel 4
   skyserve engine --fault slow=2,error-rate=0.05 --fault die-after=1m`,
-		Args: cobra.NoArgs,
+		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return runEngine(cmd, f) },
 	}
 	f.register(cmd)

@@ -9,6 +9,8 @@ import (
 	"log"
 	"os"
 	"os/signal"
+	"slices"
+	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -61,9 +63,22 @@ func execute(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	root.SetOut(out)
 	root.SetErr(errOut)
 	err := root.ExecuteContext(ctx)
+	if _, _, unknown := root.Find(args); unknown != nil {
+		err = unknownCommand(root, args)
+	}
 	code := report(ctx, errOut, cmp.Or(err, out.Flush()))
 	_ = errOut.Flush() // an error could be reported only to the same stream
 	return code
+}
+
+// unknownCommand is the error of a command line that names no command, with the most similar ones.
+func unknownCommand(root *cobra.Command, args []string) error {
+	name := args[slices.IndexFunc(args, func(a string) bool { return !strings.HasPrefix(a, "-") })]
+	hint := "run 'skyserve --help' to list the commands"
+	if similar := root.SuggestionsFor(name); len(similar) > 0 {
+		hint = "did you mean '" + strings.Join(similar, "' or '") + "'?"
+	}
+	return usage(fmt.Errorf("unknown command %q", name), hint)
 }
 
 // report prints err, with its hint, and chooses the exit code.

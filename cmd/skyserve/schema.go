@@ -14,12 +14,7 @@ func newSchemaCmd() *cobra.Command {
 completion and checks if the file starts with
 # yaml-language-server: $schema=service.schema.json`,
 		Example: "  skyserve schema > service.schema.json",
-		Args: func(cmd *cobra.Command, args []string) error {
-			if err := cobra.NoArgs(cmd, args); err != nil {
-				return usage(err, "skyserve schema > service.schema.json")
-			}
-			return nil
-		},
+		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			text, err := service.Schema()
 			if err != nil {

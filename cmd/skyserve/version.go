@@ -18,7 +18,7 @@ func newVersionCmd() *cobra.Command {
 		Use:     "version",
 		Short:   "Print the version",
 		Example: "  skyserve version -o json",
-		Args:    cobra.NoArgs,
+		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			info := map[string]string{"version": version, "go": runtime.Version(), "platform": runtime.GOOS + "/" + runtime.GOARCH}
 			if bi, ok := debug.ReadBuildInfo(); ok {

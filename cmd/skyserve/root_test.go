@@ -1,0 +1,31 @@
+package main
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+)
+
+// A misspelt command is an error of usage, with the command that was probably meant.
+func TestUnknownCommands(t *testing.T) {
+	for _, c := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"stattus"}, "error: unknown command \"stattus\"\nhint: did you mean 'status'?\n"},
+		{[]string{"--no-color", "xyzzy"}, "error: unknown command \"xyzzy\"\nhint: run 'skyserve --help' to list the commands\n"},
+		{[]string{"version", "extra"}, "error: accepts no arguments; received 1\nhint: run 'skyserve version --help' for an example\n"},
+		{[]string{"engine", "extra"}, "error: accepts no arguments; received 1\nhint: run 'skyserve engine --help' for an example\n"},
+	} {
+		var out, errOut bytes.Buffer
+		if code := execute(t.Context(), c.args, &out, &errOut); code != exitUsage || errOut.String() != c.want || out.Len() > 0 {
+			t.Errorf("skyserve %s: exit %d, %q, %q", strings.Join(c.args, " "), code, out.String(), errOut.String())
+		}
+	}
+	for _, args := range [][]string{{"help"}, {"--help"}, {"completion", "bash"}, {"__complete", "sta"}} {
+		var out, errOut bytes.Buffer
+		if code := execute(t.Context(), args, &out, &errOut); code != exitOK || out.Len() == 0 {
+			t.Errorf("skyserve %s: exit %d, %s", strings.Join(args, " "), code, errOut.String())
+		}
+	}
+}
