@@ -28,12 +28,12 @@ func TestReadConfig(t *testing.T) {
 		{"good", good + "replicas: [{id: us-0, url: 'http://r', home: lb-us-0}]\nrtt: {us-eu: 80ms}\n", ""},
 		{"JSON", `{"service":"chat","listen":"127.0.0.1:1","store_url":"nats://s:4222"}`, ""},
 		{"an unknown key", good + "replica: []\n", "replica"},
-		{"no service", strings.Replace(good, "service: chat", "", 1), "service: is missing"},
-		{"no listener", strings.Replace(good, "127.0.0.1:8311", "nonsense", 1), "listen:"},
+		{"no service", strings.Replace(good, "service: chat", "", 1), "service is required"},
+		{"no listener", strings.Replace(good, "127.0.0.1:8311", "nonsense", 1), "listen must be host:port: "},
 		{"a public listener", strings.Replace(good, "127.0.0.1:8311", "0.0.0.0:8311", 1), "loopback"},
 		{"two stores", good + "store_url: nats://s\n", "exactly one of"},
 		{"no store", "service: chat\nlisten: 127.0.0.1:8311\n", "exactly one of"},
-		{"no directory", strings.Replace(good, "store_dir: /d", "", 1), "store_dir: is missing"},
+		{"no directory", strings.Replace(good, "store_dir: /d", "", 1), "store_dir is required with store_listen"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

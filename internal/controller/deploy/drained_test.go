@@ -30,7 +30,7 @@ func TestInterruptedDrainsWhenOthersServe(t *testing.T) {
 		{"none is interrupted", "a0 ready, a1 starting", "", ""},
 		{"the only one is interrupted", "a0 interrupted", "", ""},
 		{"its replacement starts", "a0 interrupted, a1 starting", "", ""},
-		{"its replacement does not respond", "a0 interrupted, a1 silent", "", ""},
+		{"its replacement does not respond", "a0 interrupted, a1 unresponsive", "", ""},
 		{"its replacement is ready", "a0 interrupted, a1 ready", "", "a0"},
 		{"another model is ready", "a0 interrupted, b0 ready", "", ""},
 		{"the other one drains", "a0 interrupted, a1 ready", "a1", "a1"},
@@ -42,7 +42,7 @@ func TestInterruptedDrainsWhenOthersServe(t *testing.T) {
 			id, phase, _ := strings.Cut(machine, " ")
 			have = append(have, provision.Object{ID: id, Kind: provision.KindReplica, Labels: map[string]string{"model": id[:1]}})
 			seen[id] = AgentReport{Status: agent.Status{Phase: agent.Phase(phase)}}
-			if phase == "silent" {
+			if phase == "unresponsive" {
 				seen[id] = AgentReport{Err: errors.New("no response")}
 			}
 		}
@@ -53,7 +53,7 @@ func TestInterruptedDrainsWhenOthersServe(t *testing.T) {
 }
 
 // A machine with scheduled maintenance is removed once its replacement is ready; one that is about to
-// be interrupted is left to its cloud.
+// be interrupted is not: its cloud deletes it.
 func TestMaintainedReplicaIsReplaced(t *testing.T) {
 	for _, tt := range []struct {
 		name, old, other string
@@ -109,7 +109,7 @@ func TestReconcilerChanges(t *testing.T) {
 		{"one above max", provision.Change{Action: terminate, Observed: object(r, "us-1", "")}, agent.PhaseReady, ""},
 		{"a fallback that is needed", provision.Change{Action: terminate, Observed: object(r, "eu-1", "", "aws/us")}, agent.PhaseStarting, ""},
 		{"a fallback that is not needed", provision.Change{Action: terminate, Observed: object(r, "eu-1", "", "aws/us")}, agent.PhaseReady, "released"},
-		{"a fallback for a region that does not respond", provision.Change{Action: terminate, Observed: object(r, "eu-1", "", "gcp/silent")}, agent.PhaseReady, ""},
+		{"a fallback for a region that does not respond", provision.Change{Action: terminate, Observed: object(r, "eu-1", "", "gcp/unresponsive")}, agent.PhaseReady, ""},
 	} {
 		seen := map[string]AgentReport{"us-0": {Status: agent.Status{Phase: tt.phase}}}
 		got := ""
@@ -190,21 +190,21 @@ func TestControllerStatus(t *testing.T) {
 		return machineAnswer{status: agent.Status{Phase: agent.PhaseFailed, Reason: "balancer: it ended", Units: []agent.UnitStatus{{Name: "balancer"}, u}}}
 	}
 	for _, tt := range []struct {
-		name    string
-		machine provision.Object
-		answer  machineAnswer
-		want    string
+		name     string
+		machine  provision.Object
+		response machineAnswer
+		want     string
 	}{
 		{"it works, its balancer does not", machine, unit(agent.UnitStatus{Running: true, Ready: true}), "READY"},
-		{"it starts", machine, unit(agent.UnitStatus{Running: true, Reason: "it does not answer yet"}), "STARTING it does not answer yet"},
-		{"it ends again and again", machine, unit(agent.UnitStatus{Reason: "exit status 1"}), "FAILED exit status 1"},
+		{"it starts", machine, unit(agent.UnitStatus{Running: true, Reason: "it does not respond yet"}), "STARTING it does not respond yet"},
+		{"it exits repeatedly", machine, unit(agent.UnitStatus{Reason: "exit status 1"}), "FAILED exit status 1"},
 		{"there is none", machine, machineAnswer{status: agent.Status{Phase: agent.PhaseReady}}, "none"},
-		{"its machine hangs", machine, machineAnswer{err: errors.New("no answer within 2s")}, "NOT_READY no answer within 2s"},
-		{"its machine boots", boots, machineAnswer{}, "PROVISIONING waiting for an address"},
-		{"its machine is gone", removed, machineAnswer{}, "FAILED its machine is gone"},
+		{"its machine hangs", machine, machineAnswer{err: errors.New("no response within 2s")}, "NOT_READY no response within 2s"},
+		{"its machine boots", boots, machineAnswer{}, "PROVISIONING waiting for an address from the cloud"},
+		{"its machine no longer exists", removed, machineAnswer{}, "FAILED its machine no longer exists; run 'skyserve up' to replace it"},
 	} {
 		got := "none"
-		if c := controllerOf(spec, []provision.Object{tt.machine}, []machineAnswer{tt.answer}); c != nil {
+		if c := controllerOf(spec, []provision.Object{tt.machine}, []machineAnswer{tt.response}); c != nil {
 			got = strings.TrimSpace(string(c.State) + " " + c.Reason)
 		}
 		if got != tt.want {
@@ -238,6 +238,6 @@ func TestClassifyMachines(t *testing.T) {
 		return strings.Join(all, " ")
 	}
 	if ids(serving) != "changes" || ids(others) != "hangs loads" {
-		t.Errorf("%q are changed, and %q waited for", ids(serving), ids(others))
+		t.Errorf("serving machines to update are %q, others %q", ids(serving), ids(others))
 	}
 }
