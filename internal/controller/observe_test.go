@@ -88,7 +88,7 @@ func TestObserveFails(t *testing.T) {
 		want   string
 	}{
 		"no balancers": {nil, "it has no balancers"},
-		"no service":   {[]string{none}, "/v1/service: 404 not here"},
+		"no service":   {[]string{none}, "/v1/service returned 404: not here"},
 		"invalid":      {[]string{invalid}, "service.yaml of http://"},
 		"both errors":  {[]string{none, "http://127.0.0.1:1"}, "connection refused"},
 	} {

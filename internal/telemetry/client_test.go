@@ -105,7 +105,7 @@ func TestRequests(t *testing.T) {
 		t.Errorf("got %+v, %v", rows, err)
 	}
 	c = serve(t, exchange{"GET", "/v1/requests?limit=0", "", 400, `{"error":{"message":"limit must be a number from 1 to 1000, got \"0\""}}`})
-	if _, err := c.Requests(t.Context(), 0); err == nil || !strings.Contains(err.Error(), `400 limit must be a number from 1 to 1000, got "0"`) {
+	if _, err := c.Requests(t.Context(), 0); err == nil || !strings.Contains(err.Error(), `returned 400: limit must be a number from 1 to 1000, got "0"`) {
 		t.Errorf("got %v", err)
 	}
 }
@@ -192,10 +192,10 @@ func TestErrorsNameRequestAndCause(t *testing.T) {
 		answer string
 		want   string
 	}{
-		{"the API's shape", 503, `{"error":{"message":"no store"}}`, "/v1/snapshot: 503 no store"},
-		{"plain text", 500, "boom\nstack\n", "/v1/snapshot: 500 boom"},
-		{"no body", 502, "", "/v1/snapshot: 502 Bad Gateway"},
-		{"a redirect", 302, "", "/v1/snapshot: 302 Found"},
+		{"the API's shape", 503, `{"error":{"message":"no store"}}`, "/v1/snapshot returned 503: no store"},
+		{"plain text", 500, "boom\nstack\n", "/v1/snapshot returned 500: boom"},
+		{"no body", 502, "", "/v1/snapshot returned 502: Bad Gateway"},
+		{"a redirect", 302, "", "/v1/snapshot returned 302: Found"},
 		{"not JSON", 200, "<html>", "/v1/snapshot: invalid character '<'"},
 	}
 	for _, tt := range tests {

@@ -186,16 +186,16 @@ func TestPrometheusErrors(t *testing.T) {
 	}{
 		"its own words":     {400, `{"status":"error","errorType":"bad_data","error":"invalid parameter \"query\": parse error"}`, `bad_data: invalid parameter "query": parse error`},
 		"an error in a 200": {200, `{"status":"error","errorType":"timeout","error":"query timed out"}`, "timeout: query timed out"},
-		"no JSON":           {200, "<html>", "decoding the response: invalid character '<'"},
-		"a proxy's answer":  {502, "bad gateway\nsorry", "502 bad gateway"},
-		"no words":          {401, "", "401 Unauthorized"},
-		"a vector":          {200, `{"status":"success","data":{"resultType":"vector","result":[]}}`, "the query returns a vector: must be a matrix of rates"},
+		"no JSON":           {200, "<html>", "decode the response: invalid character '<'"},
+		"a proxy's answer":  {502, "bad gateway\nsorry", "the server returned 502: bad gateway"},
+		"no words":          {401, "", "returned 401: Unauthorized"},
+		"a vector":          {200, `{"status":"success","data":{"resultType":"vector","result":[]}}`, "the query must return a matrix of rates, got vector"},
 		"nothing":           {200, matrix(), "no samples from 2025-01-17T12:01Z to 2025-01-31T12:00Z for sum by"},
-		"histograms":        {200, matrix(`{"metric":{},"histograms":[[1,{}]]}`), "the query returns histograms"},
-		"a bad pair":        {200, matrix(`{"metric":{},"values":[[1,2]]}`), "want a time and a number as text, got [1,2]"},
-		"cut short":         {200, `{"status":"success","data":{"res`, "decoding the response: unexpected EOF"},
+		"histograms":        {200, matrix(`{"metric":{},"histograms":[[1,{}]]}`), "the query must return a matrix of rates, got histograms"},
+		"a bad pair":        {200, matrix(`{"metric":{},"values":[[1,2]]}`), "a value must be a pair of a time and a number as text, got [1,2]"},
+		"cut short":         {200, `{"status":"success","data":{"res`, "decode the response: unexpected EOF"},
 		"a negative rate":   {200, matrix(values(`"model":"m"`, now.Unix()/60*60, "-1")), "must be 0 to 1e+18, got -60"},
-		"an unknown tier":   {200, matrix(values(`"tier":"gold"`, now.Unix()/60*60, "1")), `tier: want IW-F, IW-N, NIW or IW, got "gold"`},
+		"an unknown tier":   {200, matrix(values(`"tier":"gold"`, now.Unix()/60*60, "1")), `tier must be IW-F, IW-N, NIW or IW, got "gold"`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, source := startProm(t, func(string, int64, int64) (int, string) { return c.status, c.body })
@@ -206,7 +206,7 @@ func TestPrometheusErrors(t *testing.T) {
 		})
 	}
 	_, source := startProm(t, func(string, int64, int64) (int, string) { return 200, matrix() })
-	if _, err := Load(t.Context(), source, Options{Now: now, Since: now}); err == nil || !strings.Contains(err.Error(), "no whole minute between") {
+	if _, err := Load(t.Context(), source, Options{Now: now, Since: now}); err == nil || !strings.Contains(err.Error(), "contains no complete minute") {
 		t.Errorf("no time at all: %v", err)
 	}
 }
@@ -225,8 +225,8 @@ func FuzzPrometheusAnswer(f *testing.F) {
 	f.Add(matrix(values(`"model":"m"`, 60, "1", "NaN")))
 	f.Add(`{"status":"error"}`)
 	f.Fuzz(func(t *testing.T, body string) {
-		var doc promAnswer
-		a := &answer{byLabels: map[string]*promSeries{}}
+		var doc promResponse
+		a := &queryResult{byLabels: map[string]*promSeries{}}
 		if json.Unmarshal([]byte(body), &doc) != nil || a.add(doc) != nil {
 			return
 		}
