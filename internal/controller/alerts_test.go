@@ -29,8 +29,8 @@ func (w *world) get(t *testing.T, path string) (status int, text string) {
 	return rec.Code, string(body)
 }
 
-// The controller is unhealthy only while its store does not work; other alerts do not fail the
-// probe.
+// The controller's health check fails only while reads from or writes to the store fail; other alerts
+// do not fail it.
 func TestHealthReportsStoreFailures(t *testing.T) {
 	long := time.Now().Add(-time.Hour)
 	full := &store.Problem{Since: long, Err: syscall.ENOSPC}
@@ -101,7 +101,7 @@ func TestSlowDiskKeepsLeadership(t *testing.T) {
 			terms := 0
 			w.acquire = func(ctx context.Context) (lease, error) {
 				terms++
-				time.Sleep(leaseTTL) // as long as a lease that was lost is in the way
+				time.Sleep(leaseTTL) // until the lost lease has expired
 				l.mu.Lock()
 				l.until = time.Now().Add(leaseTTL)
 				l.mu.Unlock()

@@ -56,8 +56,8 @@ func TestReadConfig(t *testing.T) {
 }
 
 // balancerServer serves the admin API of a balancer without replicas and sends every attached
-// replica to given.
-func balancerServer(t *testing.T, given chan<- service.ReplicaConfig) *httptest.Server {
+// replica to attached.
+func balancerServer(t *testing.T, attached chan<- service.ReplicaConfig) *httptest.Server {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(http.ResponseWriter, *http.Request) {})
 	mux.HandleFunc("GET /workers", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, `{"workers":[]}`) })
@@ -68,7 +68,7 @@ func balancerServer(t *testing.T, given chan<- service.ReplicaConfig) *httptest.
 		}
 		w.WriteHeader(http.StatusCreated)
 		select {
-		case given <- c:
+		case attached <- c:
 		default:
 		}
 	})
@@ -86,7 +86,7 @@ func TestRunWithEmbeddedStore(t *testing.T) {
 		Replicas:  []service.ControlledReplica{{ReplicaConfig: service.ReplicaConfig{ID: "us-0", URL: "http://r", Region: "local/us"}, Home: "lb-us-0"}},
 	}
 	epoch := uint64(0)
-	for range 2 { // the second one goes on where the first one stopped
+	for range 2 { // the second one continues with the state of the first
 		ctx, cancel := context.WithCancel(context.Background())
 		ended := make(chan error, 1)
 		go func() { ended <- Run(ctx, config, slog.New(slog.DiscardHandler)) }()

@@ -122,11 +122,11 @@ func (s *scaler) selectStrategy(by service.Autoscale) error {
 	if isAutomatic(by.Strategy) {
 		var err error
 		if next, err = plan.NewStrategy(by.Strategy, plan.StrategyOptions{NoDonation: !by.Donate, MaxLateShare: by.Late}); err != nil {
-			return fmt.Errorf("start the scaling strategy of %s: %w", s.service, err)
+			return fmt.Errorf("select the scaling strategy of %s: %w", s.service, err)
 		}
 	}
 	s.autoscale, s.strategy = by, next
-	s.log.Info("scaling strategy started", "strategy", by.Strategy, "donate", by.Donate)
+	s.log.Info("scaling strategy selected", "strategy", by.Strategy, "donate", by.Donate)
 	return nil
 }
 

@@ -26,13 +26,13 @@ func TestReadHistory(t *testing.T) {
 		text string
 		want Point
 	}{
-		"csv by minute": {"minute,region,model,tier,prompt_tokens,cached_tokens,requests\n28401120,us,m,IW-N,100,40,3\n", want},
-		"csv by time":   {"at,region,model,tier,prompt_tokens,cached_tokens,requests\n2024-01-01T00:00:00Z,us,m,iw-n,100,40,3\n", want},
-		"csv decimals":  {"\ufeffTier, Prompt_Tokens ,cached_tokens,requests,model,region,minute\nIW-N,99.6,40,3,m,us,28401120\r\n", want},
-		"sageserve":     {"minute,model,tier,prompt_tokens,exact\n0,A,IW,137536,1\n", sage},
-		"json lines":    {`{"minute":28401120,"balancer":"lb-0","region":"us","model":"m","tier":"IW-N","requests":3,"prompt_tokens":100,"cached_tokens":40}` + "\n", withBalancer},
-		"json list":     {`[{"minute":28401120,"balancer":"lb-0","region":"us","model":"m","tier":"IW-N","requests":3,"prompt_tokens":100,"cached_tokens":40}]`, withBalancer},
-		"admin answer":  {`{"complete":true,"points":[{"minute":28401120,"balancer":"lb-0","region":"us","model":"m","tier":"IW-N","requests":3,"prompt_tokens":100,"cached_tokens":40}]}`, withBalancer},
+		"csv by minute":  {"minute,region,model,tier,prompt_tokens,cached_tokens,requests\n28401120,us,m,IW-N,100,40,3\n", want},
+		"csv by time":    {"at,region,model,tier,prompt_tokens,cached_tokens,requests\n2024-01-01T00:00:00Z,us,m,iw-n,100,40,3\n", want},
+		"csv decimals":   {"\ufeffTier, Prompt_Tokens ,cached_tokens,requests,model,region,minute\nIW-N,99.6,40,3,m,us,28401120\r\n", want},
+		"sageserve":      {"minute,model,tier,prompt_tokens,exact\n0,A,IW,137536,1\n", sage},
+		"json lines":     {`{"minute":28401120,"balancer":"lb-0","region":"us","model":"m","tier":"IW-N","requests":3,"prompt_tokens":100,"cached_tokens":40}` + "\n", withBalancer},
+		"json list":      {`[{"minute":28401120,"balancer":"lb-0","region":"us","model":"m","tier":"IW-N","requests":3,"prompt_tokens":100,"cached_tokens":40}]`, withBalancer},
+		"admin response": {`{"complete":true,"points":[{"minute":28401120,"balancer":"lb-0","region":"us","model":"m","tier":"IW-N","requests":3,"prompt_tokens":100,"cached_tokens":40}]}`, withBalancer},
 	} {
 		t.Run(name, func(t *testing.T) {
 			for _, in := range [][]byte{[]byte(c.text), zip(t, c.text)} {
@@ -44,7 +44,7 @@ func TestReadHistory(t *testing.T) {
 		})
 	}
 	if got, err := ReadHistory("h", strings.NewReader(`{"complete":true,"points":[]}`)); err != nil || len(got) != 0 {
-		t.Fatalf("an answer without points: %v, %v", got, err)
+		t.Fatalf("a response without points: %v, %v", got, err)
 	}
 }
 
@@ -87,7 +87,7 @@ func TestReadHistoryErrors(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			_, err := ReadHistory("h.csv", strings.NewReader(c.text))
 			if err == nil || !strings.Contains(err.Error(), c.want) {
-				t.Fatalf("got %v, want it to say %q", err, c.want)
+				t.Fatalf("got %v, want it to contain %q", err, c.want)
 			}
 		})
 	}

@@ -96,8 +96,8 @@ func TestReconcilerChanges(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
 		c     provision.Change
-		phase agent.Phase // of the replica that is wanted
-		want  string      // done at once, or once it is empty; empty = never
+		phase agent.Phase // of the desired replica
+		want  string      // when the change is made: at once, or once the replica has drained; empty = never
 	}{
 		{"a missing replica", provision.Change{Action: launch, Desired: p.Wants[0]}, "", "done"},
 		{"a missing balancer", provision.Change{Action: launch, Desired: p.Wants[1]}, "", ""},
@@ -126,7 +126,7 @@ func TestReconcilerChanges(t *testing.T) {
 }
 
 // A controller delivers deployments to new replicas and to balancers of its own generation. Those of
-// another generation keep their deployment and only get renewed certificates.
+// another generation keep their deployment; only their certificates are renewed.
 func TestControllerDeliversToOwnGeneration(t *testing.T) {
 	authority, err := identity.NewAuthority("chat", time.Now())
 	if err != nil {
@@ -142,7 +142,7 @@ func TestControllerDeliversToOwnGeneration(t *testing.T) {
 		kind     provision.ObjectKind
 		seen     AgentReport
 		wanted   string // the revision of its deployment; empty = it has none
-		revision string // that it is handed; empty = it is left alone
+		revision string // of the delivery; empty = no delivery
 	}{
 		{"a new replica", provision.KindReplica, AgentReport{Err: identity.ErrUntrusted}, "r2", "r2"},
 		{"a new balancer, which operators alone enrol", provision.KindBalancer, AgentReport{Err: identity.ErrUntrusted}, "e1.b2", ""},
@@ -162,7 +162,7 @@ func TestControllerDeliversToOwnGeneration(t *testing.T) {
 		}
 		d, due := h.dueDeployment(tt.seen, o, all)
 		if due != (tt.revision != "") || due && d.Revision != tt.revision {
-			t.Errorf("%s: is handed %q (%t), want %q", tt.name, d.Revision, due, tt.revision)
+			t.Errorf("%s: delivery of %q (%t), want %q", tt.name, d.Revision, due, tt.revision)
 		}
 	}
 }
@@ -175,7 +175,7 @@ func TestUnsettled(t *testing.T) {
 		}
 	}
 	if got := slices.Collect(maps.Keys(interrupted(have, map[string]AgentReport{"a": {Status: agent.Status{Phase: agent.PhaseInterrupted}}, "lb": {Status: agent.Status{Phase: agent.PhaseInterrupted}}}))); !slices.Equal(got, []string{"a"}) {
-		t.Errorf("going: %q", got)
+		t.Errorf("terminating: %q", got)
 	}
 }
 

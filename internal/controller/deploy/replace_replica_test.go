@@ -63,7 +63,7 @@ func TestReplaceReplica(t *testing.T) {
 			t.Errorf("without capacity: launched %q, %v", id, err)
 		}
 		u.Refuse = nil
-		f = newDeployer(u.spec, u.Memory) // which remembers no refusal
+		f = newDeployer(u.spec, u.Memory) // without recently rejected offerings
 		f.Owner = u.owner
 		if id, err := exchange("us-east-1-0"); id != "us-east-1-2" || err != nil {
 			t.Errorf("launched %q, %v", id, err)

@@ -52,7 +52,7 @@ func TestWantedByPlan(t *testing.T) {
 		{Model: "m", Region: "aws/us-east-1"}:   {{GPU: "L4", GPUs: 1, Capacity: "spot"}: 3, {GPU: "H100", GPUs: 8, Capacity: "on_demand"}: 1},
 		{Model: "n", Region: "aws/us-east-1"}:   {{GPU: "L4", GPUs: 1, Capacity: "on_demand"}: 0},
 		{Model: "n", Region: "local/us"}:        {{GPU: "L4", GPUs: 1}: 2},
-		{Model: "sim", Region: "aws/us-east-1"}: {{Capacity: "on_demand"}: 2}, // the GPU is what was assumed
+		{Model: "sim", Region: "aws/us-east-1"}: {{Capacity: "on_demand"}: 2}, // with the assumed GPU
 	}
 	if !maps.EqualFunc(got.Counts, want, func(a, b provision.ClassCounts) bool { return reflect.DeepEqual(a, b) }) {
 		t.Errorf("got %v, want %v", got.Counts, want)
@@ -112,7 +112,7 @@ func (s *scaledService) apply(t *testing.T, counts provision.ClassCounts) string
 	return undoneText(t, s.ApplyWanted(t.Context(), deploy.Wanted{Counts: map[cloud.ReplicaGroup]provision.ClassCounts{s.group: counts}}))
 }
 
-// undoneText returns what could not be applied; empty where everything was.
+// undoneText returns the errors of the changes that could not be applied; empty without any.
 func undoneText(t *testing.T, err error) string {
 	t.Helper()
 	var u *deploy.PartialError
@@ -136,7 +136,7 @@ func TestApplyWanted(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
 		counts provision.ClassCounts
-		lacks  string // a GPU that cannot be had
+		lacks  string // a GPU without capacity
 		want   string
 		undone string
 	}{
@@ -164,7 +164,7 @@ func TestApplyWanted(t *testing.T) {
 				}
 				if tt.undone == "" {
 					if undone := s.apply(t, tt.counts); undone != "" || len(s.steps) > 0 {
-						t.Errorf("following it again: %q, %q", undone, s.steps)
+						t.Errorf("applying it again: %q, %q", undone, s.steps)
 					}
 				}
 			})

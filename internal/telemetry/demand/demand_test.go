@@ -31,7 +31,7 @@ func describe(h *History) string {
 func gzipped(text string) string {
 	var b bytes.Buffer
 	z := gzip.NewWriter(&b)
-	_, _ = z.Write([]byte(text)) // a buffer takes all
+	_, _ = z.Write([]byte(text)) // writing to a buffer never fails
 	_ = z.Close()
 	return b.String()
 }
@@ -247,7 +247,7 @@ func TestLoadURLs(t *testing.T) {
 	} {
 		_, err := Load(t.Context(), source, Options{Now: time.Unix(1e9, 0)})
 		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "secret") {
-			t.Errorf("%s: got %v, want it to say %q and no secret", source, err, want)
+			t.Errorf("%s: got %v, want it to contain %q and no secret", source, err, want)
 		}
 	}
 }
