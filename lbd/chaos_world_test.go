@@ -216,7 +216,7 @@ func (c *watcher) Handle(_ context.Context, r slog.Record) error {
 	switch r.Message {
 	case "assignment published":
 		c.assigned.Store(true)
-	case "balancer is dead; other balancers adopt its replicas":
+	case "balancer does not respond; other balancers adopt its replicas":
 		c.world.decided(attribute(r, "balancer"))
 	case "replica attached":
 		c.world.attached(attribute(r, "replica"))

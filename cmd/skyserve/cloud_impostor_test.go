@@ -96,7 +96,7 @@ func TestUpRejectsControllerImpostor(t *testing.T) {
 	e.aws.Vanish(genuine)
 	impostor := e.launchLike(like)
 	out := e.skyserve(exitFailed, up...)
-	for _, want := range []string{"lb-us-east-1-0", impostor, "was not launched by 'skyserve up'", "skyserve up " + up[1] + " --replace lb-us-east-1-0"} {
+	for _, want := range []string{"lb-us-east-1-0", impostor, "not launched by 'skyserve up'", "skyserve up " + up[1] + " --replace lb-us-east-1-0"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("no %q in the output of up:\n%s", want, out)
 		}

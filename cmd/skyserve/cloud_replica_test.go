@@ -31,8 +31,8 @@ func TestReplicaCommandsInCloud(t *testing.T) {
 	}
 
 	// Changes that service.yaml does not allow or that were not confirmed are not applied.
-	replica(exitUsage, `--gpu: must be one that m runs on (L4), got "H100"`, "add", "us-east-1", "--gpu", "H100", "--yes")
-	replica(exitUsage, `--capacity: must be one that machines in aws/us-east-1 are paid for by (spot, on_demand), got "reserved"`, "add", "us-east-1", "--capacity", "reserved", "--yes")
+	replica(exitUsage, `--gpu must be a GPU of m in service.yaml (L4), got "H100"`, "add", "us-east-1", "--gpu", "H100", "--yes")
+	replica(exitUsage, `--capacity must be a capacity type of aws/us-east-1 in service.yaml (spot, on_demand), got "reserved"`, "add", "us-east-1", "--capacity", "reserved", "--yes")
 	replica(exitUsage, "m in aws/us-east-1: replicas must be 1 to 3 (replicas.min and max of service.yaml), got 4", "add", "us-east-1", "--count", "3", "--yes")
 	replica(exitUsage, "m in aws/us-east-1: replicas must be 1 to 3 (replicas.min and max of service.yaml), got 0", "remove", "us-east-1-0", "--yes")
 	replica(exitUsage, `the service has no replica "us-east-1-7"`, "remove", "us-east-1-7", "--yes")

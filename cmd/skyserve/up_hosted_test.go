@@ -90,7 +90,7 @@ func TestUpAndDownReportLocalNameErrors(t *testing.T) {
 	e.skyserve(exitOK, e.upOf(published(port, "dns: {provider: route53, name: chat.example.com, zone: example.com}"))...)
 	e.names.Set(func() { e.names.Deny = map[string]string{"route53:ChangeResourceRecordSets": "AccessDenied"} })
 	out = e.skyserve(exitPartial, e.at("down", "chat")...)
-	for _, want := range []string{"stopped lb-eu-0", "stopped eu-0", "the name chat.example.com: ", "route53:ChangeResourceRecordSets", "hint: retry"} {
+	for _, want := range []string{"stopped lb-eu-0", "stopped eu-0", "the DNS name chat.example.com: ", "route53:ChangeResourceRecordSets", "hint: retry"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("no %q in the output of down:\n%s", want, out)
 		}

@@ -11,17 +11,17 @@ import (
 // Actuator reads and changes the replicas of a service. It stores every change before it starts it,
 // so that after a crash the next Apply resumes it.
 type Actuator interface {
-	// Current returns the decided replicas and their state. It returns errors of the service's
-	// state.
+	// Current returns the decided replicas and their state. It returns an error where the state of
+	// the service cannot be read.
 	Current() (CurrentState, error)
 	// Apply makes a change and returns the IDs of the launched replicas. It waits neither until
 	// they are ready nor until others have drained; it also completes unfinished earlier changes.
-	// may is called immediately before the first change, and its error aborts. ErrBusy means that
-	// another process is changing the service.
+	// Apply calls may immediately before the first change; if may returns an error, Apply returns
+	// that error and changes nothing. ErrBusy means that another process is changing the service.
 	Apply(ctx context.Context, c Change, may func() error) (launched []string, err error)
 }
 
-// OfferingSource is an Actuator that knows the offerings of regions and their prices.
+// OfferingSource is an Actuator that has the offerings of regions and their prices.
 type OfferingSource interface {
 	// Offers returns the last known offerings of the service's regions; regions without observed
 	// offerings are missing.
@@ -84,8 +84,8 @@ type ReplicaLaunch struct {
 }
 
 // ReplicaReplacement is a replica whose machine class differs from the plan. A replacement of the planned
-// class is launched and takes over once it is ready. If that class is unavailable, the replica
-// stays.
+// class is launched; the replica serves until the replacement is ready. If that class is
+// unavailable, the replica stays.
 type ReplicaReplacement struct {
 	ID    string
 	Class provision.ReplicaClass

@@ -15,13 +15,13 @@ import (
 
 // The thresholds and intervals of the controller's alerts, with their reasons.
 const (
-	// lowDiskBytes is the free disk space below which a warning is raised: the store and logs take
+	// lowDiskBytes is the free disk space below which a warning is raised: the store and logs need
 	// days to fill it.
 	lowDiskBytes = 256 << 20
-	// slowWrite is the duration from which a write to the store is slow: a durable one takes about
-	// 1 ms, and the lease expires after leaseTTL.
+	// slowWrite is the duration from which a write to the store is slow: a durable write usually
+	// lasts about 1 ms, and the lease expires after leaseTTL.
 	slowWrite = time.Second
-	// slowWindow is the number of last writes in which a slow one raises the alert.
+	// slowWindow is the number of most recent writes; the alert is active while one of them is slow.
 	slowWindow = 10
 	// storeGrace is how long the store may be unavailable without an alert, for a restart.
 	storeGrace = 10 * time.Second
@@ -35,11 +35,12 @@ const (
 // storeHealth is the health of the controller's store.
 type storeHealth struct {
 	dir string // of an embedded store; empty = external
-	// broken returns why the embedded store cannot write; nil for an external store.
+	// broken returns the error of the embedded store's writes, or nil while they succeed; the
+	// function is nil for an external store.
 	broken func() *store.Problem
-	// free returns the free space of its disk; nil where it is unknown.
+	// free returns the free space of the store's disk; nil for an external store.
 	free func() (bytes uint64, known bool)
-	// client returns why the controller's own reads and writes fail.
+	// client returns the error of the controller's own reads and writes, or nil while they succeed.
 	client func() *store.Problem
 }
 
@@ -78,7 +79,7 @@ func (c *Controller) storeAlerts(now time.Time) []telemetry.Alert {
 	h := c.store
 	if h.broken != nil {
 		if p := h.broken(); p != nil {
-			a := alert(telemetry.SeverityCritical, fmt.Sprintf("cannot write to %s; planning, scaling and replacement are suspended: %v", h.dir, p.Err),
+			a := alert(telemetry.SeverityCritical, fmt.Sprintf("writing to %s failed: %v; planning, scaling, replacement and adoption are suspended", h.dir, p.Err),
 				"free disk space there or repair the disk; the store then recovers automatically")
 			a.Since = &p.Since
 			return []telemetry.Alert{a}
@@ -86,7 +87,7 @@ func (c *Controller) storeAlerts(now time.Time) []telemetry.Alert {
 	}
 	if h.client != nil {
 		if p := h.client(); p != nil && now.Sub(p.Since) >= storeGrace {
-			a := alert(telemetry.SeverityCritical, fmt.Sprintf("does not respond to the controller; planning, scaling and replacement are suspended: %v", p.Err), "check the store's logs")
+			a := alert(telemetry.SeverityCritical, fmt.Sprintf("does not respond to the controller: %v; planning, scaling, replacement and adoption are suspended", p.Err), "check the store's logs")
 			a.Since = &p.Since
 			return []telemetry.Alert{a}
 		}
@@ -128,8 +129,8 @@ func (c *Controller) publishAlerts(ctx context.Context, l lease) {
 	}
 }
 
-// serveHealth serves GET /healthz: 503 with the reason while the store does not work. Other alerts
-// follow "ok", one per line.
+// serveHealth serves GET /healthz: 503 with the reason while reads from or writes to the store fail;
+// otherwise "ok", followed by the alerts, one per line.
 func (c *Controller) serveHealth(w http.ResponseWriter, _ *http.Request) {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	var broken, lines []string

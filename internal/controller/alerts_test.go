@@ -29,8 +29,8 @@ func (w *world) get(t *testing.T, path string) (status int, text string) {
 	return rec.Code, string(body)
 }
 
-// The controller is unhealthy only while its store does not work; other alerts do not fail the
-// probe.
+// The controller's health check fails only while reads from or writes to the store fail; other alerts
+// do not fail it.
 func TestHealthReportsStoreFailures(t *testing.T) {
 	long := time.Now().Add(-time.Hour)
 	full := &store.Problem{Since: long, Err: syscall.ENOSPC}
@@ -39,14 +39,14 @@ func TestHealthReportsStoreFailures(t *testing.T) {
 		status int
 		want   string
 	}{
-		"well":                {storeHealth{}, 200, "ok"},
-		"a full disk":         {storeHealth{dir: "/d", broken: func() *store.Problem { return full }}, 503, "cannot write to /d"},
+		"healthy":             {storeHealth{}, 200, "ok"},
+		"a full disk":         {storeHealth{dir: "/d", broken: func() *store.Problem { return full }}, 503, "writing to /d failed: no space left on device; planning, scaling, replacement and adoption are suspended"},
 		"the cause":           {storeHealth{broken: func() *store.Problem { return full }}, 503, "no space left on device"},
-		"no answer":           {storeHealth{client: func() *store.Problem { return full }}, 503, "does not respond"},
-		"no answer just now":  {storeHealth{client: func() *store.Problem { return &store.Problem{Since: time.Now(), Err: syscall.EPIPE} }}, 200, "ok"},
-		"little room":         {storeHealth{dir: "/d", free: func() (uint64, bool) { return 12 << 20, true }}, 200, "disk of /d has 12 MiB free"},
-		"room":                {storeHealth{free: func() (uint64, bool) { return 1 << 40, true }}, 200, "ok"},
-		"room is not known":   {storeHealth{free: func() (uint64, bool) { return 0, false }}, 200, "ok"},
+		"no response":         {storeHealth{client: func() *store.Problem { return full }}, 503, "does not respond to the controller: no space left on device; planning, scaling, replacement and adoption are suspended"},
+		"no response for now": {storeHealth{client: func() *store.Problem { return &store.Problem{Since: time.Now(), Err: syscall.EPIPE} }}, 200, "ok"},
+		"little free space":   {storeHealth{dir: "/d", free: func() (uint64, bool) { return 12 << 20, true }}, 200, "disk of /d has 12 MiB free"},
+		"enough free space":   {storeHealth{free: func() (uint64, bool) { return 1 << 40, true }}, 200, "ok"},
+		"unknown free space":  {storeHealth{free: func() (uint64, bool) { return 0, false }}, 200, "ok"},
 		"certificates' alert": {storeHealth{}, 200, "ok\nwarning: certificate lb-us-0: it ends"},
 	} {
 		w := newWorld()
@@ -101,7 +101,7 @@ func TestSlowDiskKeepsLeadership(t *testing.T) {
 			terms := 0
 			w.acquire = func(ctx context.Context) (lease, error) {
 				terms++
-				time.Sleep(leaseTTL) // as long as a lease that was lost is in the way
+				time.Sleep(leaseTTL) // until the lost lease has expired
 				l.mu.Lock()
 				l.until = time.Now().Add(leaseTTL)
 				l.mu.Unlock()

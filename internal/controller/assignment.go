@@ -15,8 +15,8 @@ type Assignment struct {
 	Owners map[string]string `json:"owners"`
 	// Token is the fencing token of the controller that made the assignment.
 	Token uint64 `json:"token"`
-	// Base is added to the revision for the epoch. It is 0 unless the store was lost while
-	// balancers kept the epochs of the old store.
+	// Base plus the revision is the epoch. It is 0 unless the store was lost while balancers kept
+	// the epochs of the old store.
 	Base uint64 `json:"base,omitempty"`
 
 	revision uint64
@@ -44,7 +44,7 @@ func (a Assignment) next(owners map[string]string, token, newestSeen uint64) Ass
 func decodeAssignment(data []byte, revision uint64) (Assignment, error) {
 	var a Assignment
 	if err := json.Unmarshal(data, &a); err != nil {
-		return Assignment{revision: revision}, fmt.Errorf("reading the assignment at revision %d: %w", revision, err)
+		return Assignment{revision: revision}, fmt.Errorf("decode the assignment at revision %d: %w", revision, err)
 	}
 	a.revision = revision
 	return a, nil

@@ -16,7 +16,7 @@ type scalingChange struct {
 	events []telemetry.ScalingEvent
 }
 
-// releaseTerms describe how excess replicas are given up.
+// releaseTerms define what happens to excess replicas: they are donated or removed.
 type releaseTerms struct {
 	donate  bool
 	keepFor time.Duration // of a donated replica; 0 = forever
@@ -34,7 +34,8 @@ func releaseTermsIn(region service.Region, by service.Autoscale) releaseTerms {
 	return releaseTerms{}
 }
 
-// newDonation returns the donation of a replica that is given up at a time.
+// newDonation returns the donation of an excess replica that begins at a time. The donation of a
+// replica that is to be removed ends at once.
 func (t releaseTerms) newDonation(now time.Time) service.Donation {
 	d := service.Donation{Since: now.UTC()}
 	switch {
@@ -84,7 +85,7 @@ func (s *scalingInputs) claimDonated(g replicaGroup, n int, idle bool) []string 
 	return ids
 }
 
-// changeBuilder builds a move.
+// changeBuilder builds a change of one group.
 type changeBuilder struct {
 	*scalingInputs
 	scalingChange
@@ -145,7 +146,7 @@ func (s *scalingInputs) replaceMismatched(groups []replicaGroup, changed map[mod
 			continue
 		}
 		m := &changeBuilder{scalingInputs: s, group: g, strategy: s.current.Spec.Autoscale.Strategy}
-		m.reason = fmt.Sprintf("the plan requires %s instead of %s", replacements[0].Class, replacements[0].ID)
+		m.reason = fmt.Sprintf("the plan requires %s; replaces %s", replacements[0].Class, replacements[0].ID)
 		m.change.Replace = replacements
 		m.addEvent(telemetry.ScalingReplaced, nil)
 		out = append(out, m.scalingChange)

@@ -13,18 +13,19 @@ import (
 
 // The intervals of the control loop, with their reasons.
 const (
-	// loopInterval is a third of a strategy's cooldown, and starts a replacement within seconds
-	// of an interruption notice, the shortest of which is 30 s. Each iteration lists the machines
-	// of each region and reads a snapshot of each balancer.
+	// loopInterval is a third of a strategy's cooldown. It is short enough to launch a replacement
+	// within seconds of an interruption notice; the shortest notice is 30 s. Each iteration lists
+	// the machines of each region and reads a snapshot of each balancer.
 	loopInterval = 5 * time.Second
 	// busyInterval is the interval while a change is in progress, or before the first balancer has
 	// responded.
 	busyInterval = time.Second
 	// observeTimeout is the timeout for a balancer's snapshot, so that its figures are current.
 	observeTimeout = 3 * time.Second
-	// historyTimeout is the timeout for a history: weeks of minutes take far less.
+	// historyTimeout is the timeout for reading the history. Reading two weeks of minutes is much
+	// faster.
 	historyTimeout = 30 * time.Second
-	// minuteDelay is how long after a minute's end all balancers have stored it.
+	// minuteDelay is the time after the end of a minute by which all balancers have stored it.
 	minuteDelay = 15 * time.Second
 )
 
@@ -170,7 +171,7 @@ func (r *controlLoop) historySince(now time.Time) (minute int64, wanted bool) {
 // settledMinute returns the minute before which all minutes are stored.
 func settledMinute(now time.Time) int64 { return now.Add(-minuteDelay).Unix() / 60 }
 
-// errorOnce remembers the last logged error, so that an unchanged error is logged once.
+// errorOnce stores the last logged error, so that an unchanged error is logged once.
 type errorOnce struct{ last string }
 
 // changed reports whether an error should be logged: it differs from the last one and is not a

@@ -30,11 +30,11 @@ type fakeBalancer struct {
 	mu    sync.Mutex
 	dead  bool
 	has   map[string]uint64 // epoch by replica
-	stuck bool              // refuses to let go
+	stuck bool              // RemoveWorker fails
 	gone  map[string]uint64 // epoch of replicas that it had
 	busy  map[string]int    // requests outstanding at a replica
 	drain map[string]bool
-	url   map[string]string // by which it was told to reach a replica
+	url   map[string]string // of each replica, as attached
 }
 
 func (b *fakeBalancer) set(dead bool) {
@@ -278,15 +278,15 @@ func TestReplicasOfDeadBalancerAreAdoptedAndReturn(t *testing.T) {
 
 	w.lb["lb-us-0"].set(true)
 	w.rounds(t, deadAfter-1)
-	w.check(t, atHome) // a probe or two may get lost
+	w.check(t, atHome) // one or two failed probes have no effect
 	w.rounds(t, 1)
 	w.check(t, map[string][]string{"lb-eu-0": {"eu-0", "us-0", "us-1"}, "lb-asia-0": {"asia-0"}})
 
-	w.lb["lb-eu-0"].set(true) // two at once
+	w.lb["lb-eu-0"].set(true) // two recover at the same time
 	w.rounds(t, deadAfter)
 	w.check(t, map[string][]string{"lb-asia-0": {"asia-0", "eu-0", "us-0", "us-1"}})
 
-	w.lb["lb-asia-0"].set(true) // nobody is left to move anything to
+	w.lb["lb-asia-0"].set(true) // no balancer is alive
 	w.rounds(t, deadAfter)
 
 	for _, b := range w.lb {
@@ -330,8 +330,8 @@ func TestRestartedBalancerGetsMissingReplicas(t *testing.T) {
 func TestOnlyManagedReplicasAreDetached(t *testing.T) {
 	w := newWorld()
 	w.lb["lb-eu-0"].has["by-hand"] = 0 // an operator attached it
-	w.lb["lb-eu-0"].has["us-0"] = 0    // ours, in the wrong place
-	w.lb["lb-eu-0"].has["old-3"] = 2   // of an assignment of long ago: drained, then taken
+	w.lb["lb-eu-0"].has["us-0"] = 0    // a managed replica at the wrong balancer
+	w.lb["lb-eu-0"].has["old-3"] = 2   // of an old assignment: drained, then detached
 	w.rounds(t, 2)
 	w.check(t, map[string][]string{"lb-eu-0": {"by-hand", "eu-0"}, "lb-us-0": {"us-0", "us-1"}})
 }
@@ -370,7 +370,7 @@ func TestEpochIncreasesWithChanges(t *testing.T) {
 
 func TestEpochExceedsBalancersAfterStoreLoss(t *testing.T) {
 	w := newWorld()
-	w.lb["lb-us-0"].has["us-0"] = 40 // what the lost store once decided
+	w.lb["lb-us-0"].has["us-0"] = 40 // an epoch of the lost store
 	w.rounds(t, 2)
 	if got := w.lb["lb-us-0"].has["us-0"]; got <= 40 || got != w.current.Epoch() {
 		t.Errorf("got epoch %d, want the current %d, above 40", got, w.current.Epoch())
@@ -443,7 +443,7 @@ func TestControllerSurvivesFailures(t *testing.T) {
 		w.state.mu.Unlock()
 		w.lb["lb-us-0"].set(false)
 		at(time.Hour)
-		w.check(t, map[string][]string{"lb-eu-0": {"eu-0", "us-0", "us-1"}}) // unpublished, it does not act
+		w.check(t, map[string][]string{"lb-eu-0": {"eu-0", "us-0", "us-1"}}) // an unpublished assignment is not applied
 		w.state.mu.Lock()
 		w.state.down = false
 		w.state.mu.Unlock()

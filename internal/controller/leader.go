@@ -28,7 +28,7 @@ const (
 	releaseTimeout = time.Second
 )
 
-// errLeaseLost ends a term of leadership.
+// errLeaseLost is the error that ends a term of leadership.
 var errLeaseLost = errors.New("lease lost")
 
 // state is the part of the store that the controller uses.
@@ -91,7 +91,7 @@ func (c *Controller) run(ctx context.Context) {
 	for ctx.Err() == nil {
 		l, err := c.acquire(ctx)
 		if err != nil {
-			return // acquire only fails when ctx ends
+			return // acquire returns an error only when ctx has ended
 		}
 		c.log.Info("lease acquired", "token", l.Token())
 		c.setLease(l)
@@ -137,7 +137,7 @@ func (c *Controller) runRounds(ctx context.Context, l lease) error {
 		if time.Since(renewed) >= leaseTTL/3 {
 			start := time.Now()
 			if err := l.Renew(ctx); err == nil {
-				renewed = start // its start, since on a slow disk the next renewal is due immediately
+				renewed = start // not its end: on a slow disk the next renewal is then due at once
 				c.recordWrite(time.Since(start))
 			}
 		}
@@ -172,7 +172,7 @@ func (c *Controller) logFailure(err error) bool {
 		delete(c.lastErrors, "")
 	case !errors.Is(err, context.Canceled) && c.lastErrors[""] != err.Error():
 		c.lastErrors[""] = err.Error()
-		c.log.Warn("running a round; retrying", "err", err)
+		c.log.Warn("assigning replicas to balancers failed; retrying", "err", err)
 	}
 	return err == nil
 }
@@ -182,6 +182,6 @@ func (c *Controller) releaseLease(ctx context.Context, l lease) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTimeout)
 	defer cancel()
 	if err := l.Release(ctx); err != nil {
-		c.log.Warn("releasing the lease", "err", err)
+		c.log.Warn("releasing the lease failed; the next leader waits until it expires", "err", err)
 	}
 }

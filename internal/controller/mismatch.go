@@ -55,9 +55,9 @@ func (m mismatch) launches(g modelRegion, n int) []ReplicaLaunch {
 	return out
 }
 
-// removable returns how many of n replicas can be removed: none while a planned class is missing,
-// since the serving replicas substitute for it, and a replica of another class may have more
-// capacity.
+// removable returns how many of n replicas can be removed. It returns 0 while a planned class is
+// missing: replicas of other classes then serve in its place, and one of them may have more
+// capacity than a replica of the planned class.
 func (m mismatch) removable(n int) int {
 	if len(m.missing) > 0 {
 		return 0

@@ -41,7 +41,7 @@ func (w *scalerWorld) stand(n int) {
 	})
 }
 
-// wants puts a plan in force for an hour.
+// wants sets the plan in force for an hour.
 func (w *scalerWorld) wants(on ...telemetry.TargetReplicas) {
 	target := telemetry.Target{Model: "m", Region: "aws/us-east-1", Replicas: on, ReplicaTPS: 1000, PeakTPS: 1000}
 	for _, c := range on {

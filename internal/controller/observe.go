@@ -25,8 +25,8 @@ type Observed struct {
 	Notes  []string
 	// RTT is the measured round trip between the balancers' regions.
 	RTT map[plan.RegionPair]time.Duration
-	// Snapshot contains every replica once, from the balancer with its newest report; Silent is the
-	// number of balancers that did not respond.
+	// Snapshot contains every replica once, from the balancer with its newest report. Unreachable is
+	// the number of balancers that did not respond.
 	Snapshot    *telemetry.Snapshot
 	Unreachable int
 }
@@ -37,19 +37,20 @@ var ErrNoBalancerResponds = errors.New("no balancer responds")
 
 // Observe reads a service's service.yaml, its replicas and, if history is true, its traffic since a
 // minute, from the base URLs of its balancers' admin APIs. It reads the replicas from all
-// balancers, because each knows its own region best. Everything else comes from the first that
-// responds, except that without the store the history is collected from every balancer's memory. It
-// fails with ErrNoBalancerResponds when none is reachable, and when their service.yaml is invalid.
+// balancers, because each has the newest reports of its own region. It reads service.yaml and the
+// history from the first balancer that responds; without the store it collects the history from
+// every balancer's memory. It returns ErrNoBalancerResponds when no balancer responds, and another
+// error when their service.yaml is invalid.
 func Observe(ctx context.Context, admins []*telemetry.Client, sinceMinute int64, history bool) (*Observed, error) {
 	if len(admins) == 0 {
-		return nil, errors.New("observing the service: there is no balancer")
+		return nil, errors.New("observe the service: it has no balancers")
 	}
-	answers := queryBalancers(ctx, admins)
+	responses := queryBalancers(ctx, admins)
 	o := &Observed{}
 	var snapshots []*telemetry.Snapshot
 	var live []*telemetry.Client
 	var failures []error
-	for i, a := range answers {
+	for i, a := range responses {
 		if o.Spec == nil {
 			o.Spec = a.spec
 		}
@@ -64,10 +65,10 @@ func Observe(ctx context.Context, admins []*telemetry.Client, sinceMinute int64,
 		if !slices.ContainsFunc(failures, func(err error) bool { return !isUnreachable(err) }) {
 			err = fmt.Errorf("%w: %w", ErrNoBalancerResponds, err)
 		}
-		return nil, fmt.Errorf("observing the service: %w", err)
+		return nil, fmt.Errorf("observe the service: %w", err)
 	}
 	if len(failures) > 0 {
-		o.Notes = append(o.Notes, fmt.Sprintf("%d of %d balancers do not respond: their replicas are counted as last reported to the others", len(failures), len(admins)))
+		o.Notes = append(o.Notes, fmt.Sprintf("%d of %d balancers do not respond: their replicas are counted from the last reports that other balancers have", len(failures), len(admins)))
 	}
 	o.Snapshot, o.Unreachable = mergeSnapshots(snapshots), len(failures)
 	o.Counts = CountReplicas(o.Snapshot)
@@ -78,7 +79,7 @@ func Observe(ctx context.Context, admins []*telemetry.Client, sinceMinute int64,
 	return o, nil
 }
 
-// isUnreachable reports whether a request got no response at all.
+// isUnreachable reports whether a request received no response.
 func isUnreachable(err error) bool {
 	var network net.Error
 	return errors.As(err, &network)
@@ -96,18 +97,18 @@ type balancerResponse struct {
 func queryBalancers(ctx context.Context, admins []*telemetry.Client) []balancerResponse {
 	ctx, cancel := context.WithTimeout(ctx, observeTimeout)
 	defer cancel()
-	answers := make([]balancerResponse, len(admins))
+	responses := make([]balancerResponse, len(admins))
 	var wg sync.WaitGroup
 	for i, admin := range admins {
 		wg.Go(func() {
-			a := &answers[i]
+			a := &responses[i]
 			if a.spec, a.err = readSpec(ctx, admin); a.err == nil {
 				a.snapshot, a.err = admin.Snapshot(ctx)
 			}
 		})
 	}
 	wg.Wait()
-	return answers
+	return responses
 }
 
 // readSpec reads the service.yaml of a balancer.
@@ -184,7 +185,7 @@ func reportAge(r telemetry.ReplicaSnapshot) int64 {
 	return *r.AgeMillis
 }
 
-// readHistory reads the history and notes its gaps.
+// readHistory reads the history and adds its gaps to the notes.
 func (o *Observed) readHistory(ctx context.Context, admins []*telemetry.Client, sinceMinute int64) {
 	ctx, cancel := context.WithTimeout(ctx, historyTimeout)
 	defer cancel()
@@ -193,15 +194,15 @@ func (o *Observed) readHistory(ctx context.Context, admins []*telemetry.Client, 
 	if complete {
 		return
 	}
-	o.Notes = append(o.Notes, "the store is unreachable: the history only contains what balancers have in memory")
-	if silent := len(failures); silent > 0 {
-		o.Notes = append(o.Notes, fmt.Sprintf("%d of %d balancers did not return their history", silent, len(admins)))
+	o.Notes = append(o.Notes, "the store does not respond: the history contains only the minutes that balancers have in memory")
+	if failed := len(failures); failed > 0 {
+		o.Notes = append(o.Notes, fmt.Sprintf("%d of %d balancers did not return their history", failed, len(admins)))
 	}
 }
 
-// History returns the traffic of a service since a minute (since the Unix epoch): complete, from
-// the store, through the first balancer that reaches it, otherwise from every balancer's memory.
-// failures are the errors of balancers that did not respond.
+// History returns the traffic of a service since a minute, counted from the Unix epoch. It is
+// complete if a balancer can read it from the store; otherwise it is collected from every
+// balancer's memory. failures are the errors of balancers that did not respond.
 func History(ctx context.Context, admins []*telemetry.Client, sinceMinute int64) (points []telemetry.Point, complete bool, failures []error) {
 	for _, admin := range admins {
 		some, complete, err := admin.History(ctx, sinceMinute)

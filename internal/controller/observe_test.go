@@ -55,17 +55,17 @@ func TestObserve(t *testing.T) {
 	us := fakeAdmin(t, demandtest.Service, oneReady, answerOf("false", ofUS))
 	eu := fakeAdmin(t, demandtest.Service, oneReady, answerOf("false", ofEU))
 	whole := fakeAdmin(t, demandtest.Service, oneReady, answerOf("true", ofUS+","+ofEU))
-	mute := fakeAdmin(t, demandtest.Service, oneReady, "")
+	withoutHistory := fakeAdmin(t, demandtest.Service, oneReady, "")
 	for name, c := range map[string]struct {
 		admins []string
 		points int
 		notes  string
 	}{
-		"complete":     {[]string{whole, us}, 2, ""},
-		"remembered":   {[]string{us, eu}, 2, "the store is unreachable: the history only contains what balancers have in memory"},
-		"one is mute":  {[]string{us, mute}, 1, "the store is unreachable: the history only contains what balancers have in memory; 1 of 2 balancers did not return their history"},
-		"second knows": {[]string{us, whole}, 2, ""},
-		"one is dead":  {[]string{"http://127.0.0.1:1", whole}, 2, "1 of 2 balancers do not respond: their replicas are counted as last reported to the others"},
+		"complete":             {[]string{whole, us}, 2, ""},
+		"from memory":          {[]string{us, eu}, 2, "the store does not respond: the history contains only the minutes that balancers have in memory"},
+		"no history from one":  {[]string{us, withoutHistory}, 1, "the store does not respond: the history contains only the minutes that balancers have in memory; 1 of 2 balancers did not return their history"},
+		"second has the store": {[]string{us, whole}, 2, ""},
+		"one is dead":          {[]string{"http://127.0.0.1:1", whole}, 2, "1 of 2 balancers do not respond: their replicas are counted from the last reports that other balancers have"},
 	} {
 		o, err := Observe(t.Context(), clients(c.admins...), 0, true)
 		if err != nil {
@@ -87,10 +87,10 @@ func TestObserveFails(t *testing.T) {
 		admins []string
 		want   string
 	}{
-		"nobody":     {nil, "there is no balancer"},
-		"no service": {[]string{none}, "/v1/service: 404 not here"},
-		"invalid":    {[]string{invalid}, "service.yaml of http://"},
-		"both named": {[]string{none, "http://127.0.0.1:1"}, "connection refused"},
+		"no balancers": {nil, "it has no balancers"},
+		"no service":   {[]string{none}, "/v1/service returned 404: not here"},
+		"invalid":      {[]string{invalid}, "service.yaml of http://"},
+		"both errors":  {[]string{none, "http://127.0.0.1:1"}, "connection refused"},
 	} {
 		if _, err := Observe(t.Context(), clients(c.admins...), 0, true); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: got %v, want it to contain %q", name, err, c.want)
@@ -103,19 +103,19 @@ func TestObserveDistinguishesUnreachable(t *testing.T) {
 	none := fakeAdmin(t, "", "", "")
 	const closed = "http://127.0.0.1:1"
 	for name, c := range map[string]struct {
-		admins []string
-		silent bool
+		admins      []string
+		unreachable bool
 	}{
-		"none listens":        {[]string{closed, closed}, true},
-		"one answers nothing": {[]string{none, closed}, false},
+		"none listens":    {[]string{closed, closed}, true},
+		"one returns 404": {[]string{none, closed}, false},
 	} {
-		if _, err := Observe(t.Context(), clients(c.admins...), 0, true); errors.Is(err, ErrNoBalancerResponds) != c.silent {
+		if _, err := Observe(t.Context(), clients(c.admins...), 0, true); errors.Is(err, ErrNoBalancerResponds) != c.unreachable {
 			t.Errorf("%s: got %v", name, err)
 		}
 	}
 }
 
-// Each balancer knows its own region best: its report of its replicas takes precedence over those
+// Each balancer has the newest reports of its own region: its report of its replicas takes precedence over those
 // of other balancers.
 func TestObserveUsesOwnRegionsReports(t *testing.T) {
 	replica := func(id, state, age string) string {

@@ -21,16 +21,16 @@ import (
 
 // The planner's intervals. The service's autoscale.every is the interval between reviews.
 const (
-	// firstReviewRetry is the interval at which the history is queried before the first review; balancers
-	// store their counts at the same interval.
+	// firstReviewRetry is the interval at which the history is read before the first review;
+	// balancers store their counts at the same interval.
 	firstReviewRetry = 10 * time.Second
 	// retryAfter is the interval after a failed review, which is expensive to compute.
 	retryAfter = 5 * time.Minute
 	// observeRetry is the interval after the first failure to observe the service; it doubles up to
 	// retryAfter.
 	observeRetry = time.Second
-	// startGrace is how long after the controller became leader unresponsive balancers count as
-	// starting: a machine boots in far less.
+	// startGrace is the time after the start of a term in which balancers that do not respond count
+	// as starting. Machines boot much faster.
 	startGrace = 2 * time.Minute
 	// changeDelay is how long balancers take to report added or removed replicas.
 	changeDelay = 10 * time.Second
@@ -38,8 +38,9 @@ const (
 	reviewLookback = 14 * 24 * time.Hour
 )
 
-// planner reviews the service every hour and checks every minute which loads deviate from their
-// forecast. Its state survives a term of leadership.
+// planner reviews the service every hour and compares every minute each load with its forecast. A
+// review is a forecast of the loads and a plan for it. The planner's state is kept when a term of
+// leadership ends.
 type planner struct {
 	service string
 	state   state
@@ -56,7 +57,7 @@ type planner struct {
 	termStart    time.Time         // start of this term
 	allResponded bool              // all balancers have responded in this term
 	published    telemetry.Review  // the review for balancers to display
-	unpublished  bool              // shown is not stored yet
+	unpublished  bool              // published is not stored yet
 	ready        func()            // called when a running review completes
 	running      chan reviewResult // nil = no review is running
 }
@@ -71,8 +72,8 @@ type reviewResult struct {
 }
 
 // newPlanner returns the planner of a service.
-func newPlanner(config service.ControllerConfig, st state, force *currentReview, log *slog.Logger) *planner {
-	return &planner{service: config.Service, state: st, log: log, current: force}
+func newPlanner(config service.ControllerConfig, st state, review *currentReview, log *slog.Logger) *planner {
+	return &planner{service: config.Service, state: st, log: log, current: review}
 }
 
 // requestReview requests a review soon. A plan that a strategy applies is valid until its end: the
@@ -89,7 +90,7 @@ func isAutomatic(strategy string) bool { return strategy != "" && strategy != se
 // startTerm starts a term of leadership; ready is called from another goroutine when a review
 // completes. It logs errors of reading the stored review.
 func (p *planner) startTerm(ctx context.Context, ready func()) {
-	p.next = time.Time{} // another controller may have planned meanwhile, from other counts
+	p.next = time.Time{} // meanwhile another controller may have planned from other counts
 	p.termStart, p.allResponded, p.retry, p.running, p.ready = time.Now(), false, 0, nil, ready
 	p.logError(p.adoptStoredReview(ctx))
 }
@@ -136,8 +137,8 @@ func (p *planner) step(ctx context.Context, l lease, now time.Time, o observatio
 	return p.checkForecasts(ctx, l, now, o)
 }
 
-// adoptStoredReview loads a plan from the store that a strategy is applying and that has not expired, whichever
-// controller made it.
+// adoptStoredReview loads the stored plan if a strategy is applying it and it has not expired. Another
+// controller may have made it.
 func (p *planner) adoptStoredReview(ctx context.Context) error {
 	data, _, err := p.state.Get(ctx, telemetry.ReviewKey(p.service))
 	if isNotFound(err) {
@@ -148,7 +149,7 @@ func (p *planner) adoptStoredReview(ctx context.Context) error {
 		err = json.Unmarshal(data, &r)
 	}
 	if err != nil {
-		return fmt.Errorf("reading the plan in force: %w", err)
+		return fmt.Errorf("read the plan in force: %w", err)
 	}
 	if !isAutomatic(r.Strategy) || !time.Now().Before(r.Until) {
 		return nil
@@ -161,15 +162,15 @@ func (p *planner) adoptStoredReview(ctx context.Context) error {
 // logError logs an error once until it changes.
 func (p *planner) logError(err error) {
 	if p.logged.changed(err) {
-		p.log.Warn("planning", "err", err)
+		p.log.Warn("planning failed", "err", err)
 	}
 }
 
 // startReview starts a review of an observation. Where the observation is incomplete, the last review
 // stays in force and the reason is published.
 func (p *planner) startReview(ctx context.Context, l lease, now time.Time, o observation) error {
-	silent := errors.Is(o.err, ErrNoBalancerResponds) || o.err == nil && o.Unreachable > 0
-	if silent && !p.allResponded && now.Before(p.termStart.Add(startGrace)) {
+	unresponsive := errors.Is(o.err, ErrNoBalancerResponds) || o.err == nil && o.Unreachable > 0
+	if unresponsive && !p.allResponded && now.Before(p.termStart.Add(startGrace)) {
 		p.scheduleObserve(now)
 		return p.publishWaiting(ctx, l, now)
 	}
@@ -195,7 +196,7 @@ func (p *planner) finishReview(ctx context.Context, l lease, now time.Time, out 
 	}
 	made := out.review
 	p.newest, p.next = made, out.at.Add(plan.NextReviewIn(p.every, out.minutes))
-	p.log.Info("reviewed", "status", made.Proposal.Status, "changes", made.Proposal.Changed(), "solve_ms", made.Proposal.SolveMillis)
+	p.log.Info("plan computed", "status", made.Proposal.Status, "changes", made.Proposal.Changed(), "solve_ms", made.Proposal.SolveMillis)
 	summary := summaryOfReview(made)
 	summary.Strategy, summary.From, summary.Until = out.observed.Spec.Autoscale.Strategy, out.at.UTC(), p.next.UTC()
 	p.current.set(summary)
@@ -208,20 +209,20 @@ func (p *planner) scheduleObserve(now time.Time) {
 	p.next = now.Add(p.retry)
 }
 
-// publishWaiting publishes what the first plan is waiting for. It does not replace a published plan.
+// publishWaiting publishes that the first plan waits for balancers. It does not replace a published plan.
 func (p *planner) publishWaiting(ctx context.Context, l lease, now time.Time) error {
 	if p.published.Plan != nil && !p.unpublished {
 		return nil
 	}
 	if p.published.Plan == nil {
-		p.log.Info("planning is waiting for balancers")
+		p.log.Info("planning postponed until balancers respond")
 		p.published.Plan = emptyPlan(now)
 		p.published.Plan.Waiting = "waiting for balancers"
 	}
 	return p.publishReview(ctx, l, p.published)
 }
 
-// clearWaiting removes what publishWaiting published.
+// clearWaiting removes the published state of publishWaiting.
 func (p *planner) clearWaiting(ctx context.Context, l lease) error {
 	if p.published.Plan == nil || p.published.Plan.Waiting == "" {
 		return nil
@@ -253,11 +254,11 @@ func (p *planner) computeReview(ctx context.Context, o observation, now time.Tim
 	if p.offers != nil {
 		options.Prices = MachinePrices(p.offers())
 	}
-	making, ready := make(chan reviewResult, 1), p.ready
-	p.running = making
+	result, ready := make(chan reviewResult, 1), p.ready
+	p.running = result
 	go func() {
 		made, err := plan.Review(o.Spec, o.Counts, o.history, now, options)
-		making <- reviewResult{now, o.Observed, o.history.Minutes, made, err}
+		result <- reviewResult{now, o.Observed, o.history.Minutes, made, err}
 		ready()
 	}()
 }
@@ -293,7 +294,7 @@ func (p *planner) publishReview(ctx context.Context, l lease, r telemetry.Review
 	r.Token = l.Token()
 	p.published, p.unpublished = r, true
 	if err := storeValue(ctx, l, p.state, telemetry.ReviewKey(p.service), r); err != nil {
-		return fmt.Errorf("publishing the review: %w", err)
+		return fmt.Errorf("publish the plan: %w", err)
 	}
 	p.unpublished = false
 	return nil

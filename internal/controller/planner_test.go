@@ -32,13 +32,13 @@ type plannerWorld struct {
 	state *fakeState
 	lease *fakeLease
 
-	mu        sync.Mutex
-	perMin    int64 // prompt tokens of the minutes to come
-	counted   []telemetry.Point
-	err       error
-	histories int // that were asked for
-	observed  *service.Spec
-	silent    int // balancers that do not answer, while others do
+	mu           sync.Mutex
+	perMin       int64 // prompt tokens per future minute
+	counted      []telemetry.Point
+	err          error
+	histories    int // number of reads of the history
+	observed     *service.Spec
+	unresponsive int // number of balancers that do not respond, while others do
 }
 
 func newPlannerWorld(t *testing.T) *plannerWorld {
@@ -63,7 +63,7 @@ func (w *plannerWorld) observeBalancers(_ context.Context, since int64, history 
 	if history {
 		w.histories++
 	}
-	o := &Observed{Unreachable: w.silent, Spec: w.observed, Counts: []plan.ReplicaCount{{Model: "m", Region: "local/us", GPU: "L4", Replicas: 1}}}
+	o := &Observed{Unreachable: w.unresponsive, Spec: w.observed, Counts: []plan.ReplicaCount{{Model: "m", Region: "local/us", GPU: "L4", Replicas: 1}}}
 	for _, p := range w.counted {
 		if history && p.Minute >= since {
 			o.Points = append(o.Points, p)
@@ -211,7 +211,7 @@ func TestFailedReviewKeepsLastOne(t *testing.T) {
 	})
 }
 
-// hasHistory gives the store two hours of history from an earlier run.
+// hasHistory adds two hours of history from an earlier run to the store.
 func (w *plannerWorld) hasHistory() {
 	now := time.Now().Unix() / 60
 	for m := now - 120; m < now; m++ {
@@ -236,7 +236,7 @@ func TestPlanningWaitsForStartingBalancers(t *testing.T) {
 				t.Errorf("after %s: got %q", starting, line)
 			}
 			w.set(func() { w.err = nil })
-			time.Sleep(starting + 2*time.Second) // it waits at most as long again
+			time.Sleep(starting + 2*time.Second) // the backoff is at most as long as the start
 			synctest.Wait()
 			if line := w.line(); !strings.HasSuffix(line, ": us +2 L4") {
 				t.Errorf("balancers that started in %s: got %q", starting, line)
@@ -264,7 +264,7 @@ func TestNoPlanIsShownBeforeTraffic(t *testing.T) {
 	}, func(w *plannerWorld) { w.err = ErrNoBalancerResponds })
 }
 
-// Balancers that stay unreachable no longer count as starting: the error is shown.
+// Balancers that still do not respond after startGrace no longer count as starting: the error is shown.
 func TestUnreachableBalancersAreReported(t *testing.T) {
 	testPlanner(t, func(w *plannerWorld) {
 		w.pass(time.Hour)
@@ -277,7 +277,7 @@ func TestUnreachableBalancersAreReported(t *testing.T) {
 }
 
 // Balancers start one after the other: planning waits for all of them, because the first alone
-// reports only part of the service, but not forever.
+// reports only a part of the service. The wait is limited.
 func TestPlanningWaitsForAllBalancersAtStart(t *testing.T) {
 	testPlanner(t, func(w *plannerWorld) {
 		time.Sleep(10 * time.Second)
@@ -292,7 +292,7 @@ func TestPlanningWaitsForAllBalancersAtStart(t *testing.T) {
 		}
 	}, func(w *plannerWorld) {
 		w.hasHistory()
-		w.silent = 2
+		w.unresponsive = 2
 	})
 }
 
@@ -368,12 +368,12 @@ func TestChangedReplicasCauseReview(t *testing.T) {
 		w.trigger()
 		synctest.Wait()
 		if r := w.published(); !r.Plan.At.Equal(before.Plan.At) {
-			t.Error("reviewed before balancers could tell")
+			t.Error("reviewed before balancers could report the change")
 		}
-		asked := time.Now()
+		requested := time.Now()
 		w.pass(time.Minute)
-		if r := w.published(); r.Plan.At.Sub(asked) != changeDelay {
-			t.Errorf("reviewed %s after the last change", r.Plan.At.Sub(asked))
+		if r := w.published(); r.Plan.At.Sub(requested) != changeDelay {
+			t.Errorf("reviewed %s after the last change", r.Plan.At.Sub(requested))
 		}
 	})
 }
@@ -409,7 +409,7 @@ func TestAppliedPlanStaysInForce(t *testing.T) {
 			t.Errorf("a new plan was made too early: %s, not %s", r.From, plan.From)
 		}
 		if r := next.planner.current.get(); r == nil || !r.From.Equal(plan.From) {
-			t.Errorf("the new leader does not know the plan: %+v", r)
+			t.Errorf("the new leader has not loaded the plan: %+v", r)
 		}
 		end()
 		wg.Wait()

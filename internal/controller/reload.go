@@ -62,11 +62,11 @@ func (c *Controller) applyReload() {
 // configuration; any other change requires a restart.
 func (c *Controller) serveReload(w http.ResponseWriter, r *http.Request) {
 	if !isLocalRequest(r) {
-		writeError(w, http.StatusForbidden, "requests from other origins are not allowed")
+		writeError(w, http.StatusForbidden, "only programs on this machine may reload the configuration")
 		return
 	}
 	if c.options.readConfig == nil {
-		writeError(w, http.StatusNotFound, "this controller has no configuration file")
+		writeError(w, http.StatusNotFound, "this controller has no configuration file to reload")
 		return
 	}
 	done, err := c.reload()
@@ -87,7 +87,7 @@ func (c *Controller) reload() (telemetry.Reload, error) {
 		return done, err
 	}
 	if !reflect.DeepEqual(next.Immutable(), c.immutable) {
-		done.Restart = append(done.Restart, "the configuration apart from replicas")
+		done.Restart = append(done.Restart, "a key other than replicas")
 		return done, nil
 	}
 	c.mu.Lock()
@@ -108,15 +108,16 @@ func (c *Controller) reloadOnSignal(ctx context.Context) {
 		done, err := c.reload()
 		switch {
 		case err != nil:
-			c.log.Error("reloading the configuration", "err", err)
+			c.log.Error("reloading the configuration failed", "err", err)
 		case len(done.Restart) > 0:
-			c.log.Error("reloading the configuration: a restart is required", "changed", done.Restart)
+			c.log.Error("the configuration was not reloaded: restart the controller to apply it", "changed", done.Restart)
 		}
 	}
 }
 
-// isLocalRequest reports whether a request comes from a program on this machine, and not from a page in a
-// browser: of another origin, or with a name whose DNS record points here.
+// isLocalRequest reports whether a request comes from a program on this machine. It rejects requests of
+// web pages in a browser: those of another origin, and those with a DNS name that resolves to this
+// machine.
 func isLocalRequest(r *http.Request) bool {
 	host, _, err := net.SplitHostPort(r.Host)
 	if err != nil {

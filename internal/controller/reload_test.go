@@ -92,8 +92,8 @@ func TestReloadRejectsInvalidRequests(t *testing.T) {
 		status      int
 		want        string
 	}{
-		{"another name for this machine", "http://evil.example:8311/reload", "", nil, 403, "other origins"},
-		{"a page of another origin", "http://127.0.0.1:8311/reload", "http://evil.example", nil, 403, "other origins"},
+		{"another name for this machine", "http://evil.example:8311/reload", "", nil, 403, "only programs on this machine may reload"},
+		{"a page of another origin", "http://127.0.0.1:8311/reload", "http://evil.example", nil, 403, "only programs on this machine may reload"},
 		{"no file", "http://127.0.0.1:8311/reload", "", nil, 404, "has no configuration file"},
 		{"a file that cannot be read", "http://localhost:8311/reload", "", func() (service.ControllerConfig, error) { return service.ControllerConfig{}, errors.New("line 3") }, 400, "line 3"},
 		{"another token", "http://127.0.0.1:8311/reload", "", func() (service.ControllerConfig, error) { return moved, nil }, 200, `"revision":""`},

@@ -68,23 +68,23 @@ func (c *Controller) probeBalancer(ctx context.Context, w *trackedBalancer) {
 	if err := w.admin.Healthy(ctx); err != nil {
 		w.failures++
 		if before && !w.alive() {
-			c.log.Warn("balancer is dead; other balancers adopt its replicas", "balancer", w.ID, "err", err)
+			c.log.Warn("balancer does not respond; other balancers adopt its replicas", "balancer", w.ID, "err", err)
 		}
 		return
 	}
 	if !before {
-		c.log.Info("balancer has recovered; its replicas return", "balancer", w.ID)
+		c.log.Info("balancer responds again; its replicas return to it", "balancer", w.ID)
 	}
 	w.failures = 0
 	workers, err := w.admin.Workers(ctx)
-	c.recordResult(w, "", "listing the replicas of a balancer", err)
+	c.recordResult(w, "", "listing the replicas of a balancer failed", err)
 	if err != nil {
 		return
 	}
 	w.workers, w.listed = workers, true
 }
 
-// forEachBalancer calls f for all balancers concurrently and waits.
+// forEachBalancer calls f for all balancers concurrently and returns when all calls have returned.
 func (c *Controller) forEachBalancer(f func(*trackedBalancer)) {
 	var wg sync.WaitGroup
 	for _, w := range c.balancers {
@@ -102,9 +102,9 @@ func (c *Controller) assignInput() AssignInput {
 	return f
 }
 
-// newestEpoch returns the newest epoch of any balancer. A balancer that rejected an assignment as
-// too old remembers a newer epoch of a replica that it no longer has, but does not report it:
-// doubling the epoch exceeds it soon.
+// newestEpoch returns the newest epoch that a balancer has. A balancer may reject an assignment
+// because of the newer epoch of a replica that it no longer has. It does not report that epoch, but
+// doubling the current epoch soon exceeds it.
 func (c *Controller) newestEpoch() uint64 {
 	var newest uint64
 	if c.conflicted {
@@ -123,7 +123,7 @@ func (c *Controller) newestEpoch() uint64 {
 func (c *Controller) publishAssignment(ctx context.Context, next Assignment) error {
 	data, err := json.Marshal(next)
 	if err != nil {
-		return fmt.Errorf("publishing the assignment: %w", err)
+		return fmt.Errorf("publish the assignment: %w", err)
 	}
 	var revision uint64
 	if c.current.revision == 0 {
@@ -132,7 +132,7 @@ func (c *Controller) publishAssignment(ctx context.Context, next Assignment) err
 		revision, err = c.state.CompareAndSwap(ctx, c.assignmentKey(), data, c.current.revision)
 	}
 	if err != nil {
-		return errors.Join(fmt.Errorf("publishing the assignment: %w", err), c.loadAssignment(ctx))
+		return errors.Join(fmt.Errorf("publish the assignment: %w", err), c.loadAssignment(ctx))
 	}
 	next.revision = revision
 	c.current = next
@@ -151,7 +151,7 @@ func (c *Controller) loadAssignment(ctx context.Context) error {
 		return err
 	}
 	if c.current, err = decodeAssignment(data, revision); err != nil {
-		c.log.Warn("the published assignment is corrupt; computing a new one", "err", err)
+		c.log.Warn("reading the published assignment failed; computing a new one", "err", err)
 	}
 	for id := range c.current.Owners {
 		c.known[id] = true
@@ -159,8 +159,8 @@ func (c *Controller) loadAssignment(ctx context.Context) error {
 	return nil
 }
 
-// repair makes the balancers follow the assignment: a replica is detached from one balancer before it
-// is attached to another, so that it has one owner.
+// repair attaches and detaches replicas until balancers match the assignment. A replica is detached
+// from one balancer before it is attached to another, so that it has one owner.
 func (c *Controller) repair(ctx context.Context) {
 	var mu sync.Mutex
 	stuck := map[string]bool{} // replicas that could not be detached
@@ -168,7 +168,7 @@ func (c *Controller) repair(ctx context.Context) {
 		for _, r := range c.excessReplicas(w) {
 			id := r.ID
 			err := c.releaseReplica(ctx, w, r)
-			c.recordResult(w, id, "detaching a replica", err)
+			c.recordResult(w, id, "detaching a replica failed", err)
 			if err != nil {
 				mu.Lock()
 				stuck[id] = true
@@ -181,13 +181,14 @@ func (c *Controller) repair(ctx context.Context) {
 			if stuck[r.ID] {
 				continue
 			}
-			c.recordResult(w, r.ID, "attaching a replica", c.attachReplica(ctx, w, r))
+			c.recordResult(w, r.ID, "attaching a replica failed", c.attachReplica(ctx, w, r))
 		}
 	})
 }
 
-// recordResult records the result of a change of a balancer's replicas. A repeated error is logged once.
-func (c *Controller) recordResult(w *trackedBalancer, replica, doing string, err error) {
+// recordResult records the result of a change of a balancer's replicas. It logs an error with the
+// message failure, and an unchanged error once.
+func (c *Controller) recordResult(w *trackedBalancer, replica, failure string, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	key := w.ID + " " + replica
@@ -198,7 +199,7 @@ func (c *Controller) recordResult(w *trackedBalancer, replica, doing string, err
 	c.conflicted = c.conflicted || errors.Is(err, telemetry.ErrConflict)
 	if c.lastErrors[key] != err.Error() {
 		c.lastErrors[key] = err.Error()
-		c.log.Warn(doing, "balancer", w.ID, "replica", replica, "err", err)
+		c.log.Warn(failure, "balancer", w.ID, "replica", replica, "err", err)
 	}
 }
 
@@ -231,7 +232,7 @@ func (c *Controller) releaseReplica(ctx context.Context, w *trackedBalancer, r t
 		return c.detachReplica(ctx, w, r.ID)
 	}
 	if err == nil {
-		c.log.Info("draining replica", "balancer", w.ID, "replica", r.ID)
+		c.log.Info("replica drain started", "balancer", w.ID, "replica", r.ID)
 	}
 	return err
 }

@@ -30,10 +30,10 @@ func ReadConfig(path string) (service.ControllerConfig, error) {
 	var c service.ControllerConfig
 	data, err := os.ReadFile(path)
 	if err != nil {
-		return c, fmt.Errorf("reading the controller's configuration: %w", err)
+		return c, fmt.Errorf("read the controller's configuration: %w", err)
 	}
 	if err := yaml.UnmarshalWithOptions(data, &c, yaml.Strict()); err != nil {
-		return c, fmt.Errorf("reading the controller's configuration %s: %w", path, err)
+		return c, fmt.Errorf("read the controller's configuration %s: %w", path, err)
 	}
 	return c, checkConfig(path, c)
 }
@@ -43,25 +43,26 @@ func checkConfig(path string, c service.ControllerConfig) error {
 	host, _, err := net.SplitHostPort(c.Listen)
 	switch {
 	case c.Service == "":
-		return fmt.Errorf("reading %s: service: is missing", path)
+		return fmt.Errorf("read %s: service is required", path)
 	case err != nil:
-		return fmt.Errorf("reading %s: listen: %w", path, err)
+		return fmt.Errorf("read %s: listen must be host:port: %w", path, err)
 	case net.ParseIP(host) == nil || !net.ParseIP(host).IsLoopback():
-		return fmt.Errorf("reading %s: listen: must be a loopback address, because it has no authentication, got %q", path, c.Listen)
+		return fmt.Errorf("read %s: listen must be a loopback address, because it has no authentication, got %q", path, c.Listen)
 	case (c.StoreListen == "") == (c.StoreURL == ""):
-		return fmt.Errorf("reading %s: exactly one of store_listen and store_url is required", path)
+		return fmt.Errorf("read %s: exactly one of store_listen and store_url is required", path)
 	case c.StoreListen != "" && c.StoreDir == "":
-		return fmt.Errorf("reading %s: store_dir: is missing: store_listen requires it", path)
+		return fmt.Errorf("read %s: store_dir is required with store_listen", path)
 	}
 	return nil
 }
 
 // Run runs the controller process: it serves the embedded store if configured, and controls the
-// service until ctx ends. It returns errors of starting; once started, it retries whatever fails.
+// service until ctx ends. It returns errors of the start; later failures are logged
+// and retried.
 func Run(ctx context.Context, config service.ControllerConfig, log *slog.Logger, more ...Option) error {
 	ln, err := net.Listen("tcp", config.Listen)
 	if err != nil {
-		return fmt.Errorf("starting the controller: %w", err)
+		return fmt.Errorf("start the controller: %w", err)
 	}
 	defer ln.Close()
 	self, revoked, err := loadIdentity(config)
@@ -86,14 +87,14 @@ func Run(ctx context.Context, config service.ControllerConfig, log *slog.Logger,
 	for _, b := range config.Balancers {
 		admins = append(admins, telemetry.NewClient(b.Admin, hc))
 	}
-	force := new(currentReview)
+	review := new(currentReview)
 	r := newControlLoop(admins, log)
-	r.machines, r.planner = c.options.machines, newPlanner(config, st, force, log)
-	if m, knows := c.options.actuator.(OfferingSource); knows {
+	r.machines, r.planner = c.options.machines, newPlanner(config, st, review, log)
+	if m, ok := c.options.actuator.(OfferingSource); ok {
 		r.planner.offers = m.Offers
 	}
 	if c.options.actuator != nil {
-		r.scaler = newScaler(config, st, c.options.actuator, force, log)
+		r.scaler = newScaler(config, st, c.options.actuator, review, log)
 	}
 	c.loop = r
 	return c.serve(ctx, ln)
@@ -111,7 +112,7 @@ func loadIdentity(config service.ControllerConfig) (*identity.Party, *identity.R
 		revoked, err = identity.OpenRevoked(i.Revoked, self.Root)
 	}
 	if err != nil {
-		return nil, nil, fmt.Errorf("starting the controller: identity: %w", err)
+		return nil, nil, fmt.Errorf("start the controller: load its identity: %w", err)
 	}
 	self.Revoked = revoked.Has
 	return &self, revoked, nil
@@ -131,7 +132,7 @@ func (c *Controller) watchRevocations(ctx context.Context) {
 		case <-tick.C:
 		}
 		if _, err := c.revoked.Reload(); err != nil {
-			c.log.Debug("the revocation list is invalid; the previous one stays in effect", "file", c.revoked.Path(), "err", err)
+			c.log.Debug("reading the revocation list failed; the previous list stays in effect", "file", c.revoked.Path(), "err", err)
 		}
 	}
 }
@@ -171,7 +172,7 @@ func (c *Controller) serve(ctx context.Context, ln net.Listener) error {
 	if errors.Is(err, http.ErrServerClosed) {
 		return nil
 	}
-	return fmt.Errorf("serving the controller's listener: %w", err)
+	return fmt.Errorf("serve the controller's listener: %w", err)
 }
 
 // openStore serves the embedded store if configured, and connects to it or to the external one. The

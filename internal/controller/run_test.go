@@ -28,12 +28,12 @@ func TestReadConfig(t *testing.T) {
 		{"good", good + "replicas: [{id: us-0, url: 'http://r', home: lb-us-0}]\nrtt: {us-eu: 80ms}\n", ""},
 		{"JSON", `{"service":"chat","listen":"127.0.0.1:1","store_url":"nats://s:4222"}`, ""},
 		{"an unknown key", good + "replica: []\n", "replica"},
-		{"no service", strings.Replace(good, "service: chat", "", 1), "service: is missing"},
-		{"no listener", strings.Replace(good, "127.0.0.1:8311", "nonsense", 1), "listen:"},
+		{"no service", strings.Replace(good, "service: chat", "", 1), "service is required"},
+		{"no listener", strings.Replace(good, "127.0.0.1:8311", "nonsense", 1), "listen must be host:port: "},
 		{"a public listener", strings.Replace(good, "127.0.0.1:8311", "0.0.0.0:8311", 1), "loopback"},
 		{"two stores", good + "store_url: nats://s\n", "exactly one of"},
 		{"no store", "service: chat\nlisten: 127.0.0.1:8311\n", "exactly one of"},
-		{"no directory", strings.Replace(good, "store_dir: /d", "", 1), "store_dir: is missing"},
+		{"no directory", strings.Replace(good, "store_dir: /d", "", 1), "store_dir is required with store_listen"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -56,8 +56,8 @@ func TestReadConfig(t *testing.T) {
 }
 
 // balancerServer serves the admin API of a balancer without replicas and sends every attached
-// replica to given.
-func balancerServer(t *testing.T, given chan<- service.ReplicaConfig) *httptest.Server {
+// replica to attached.
+func balancerServer(t *testing.T, attached chan<- service.ReplicaConfig) *httptest.Server {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(http.ResponseWriter, *http.Request) {})
 	mux.HandleFunc("GET /workers", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, `{"workers":[]}`) })
@@ -68,7 +68,7 @@ func balancerServer(t *testing.T, given chan<- service.ReplicaConfig) *httptest.
 		}
 		w.WriteHeader(http.StatusCreated)
 		select {
-		case given <- c:
+		case attached <- c:
 		default:
 		}
 	})
@@ -86,7 +86,7 @@ func TestRunWithEmbeddedStore(t *testing.T) {
 		Replicas:  []service.ControlledReplica{{ReplicaConfig: service.ReplicaConfig{ID: "us-0", URL: "http://r", Region: "local/us"}, Home: "lb-us-0"}},
 	}
 	epoch := uint64(0)
-	for range 2 { // the second one goes on where the first one stopped
+	for range 2 { // the second one continues with the state of the first
 		ctx, cancel := context.WithCancel(context.Background())
 		ended := make(chan error, 1)
 		go func() { ended <- Run(ctx, config, slog.New(slog.DiscardHandler)) }()

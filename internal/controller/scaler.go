@@ -16,12 +16,13 @@ import (
 	"skyserve/plan"
 )
 
-// cooldown is the cooldown of a model and region after another controller changed it:
-// SageServe's cooldown (section 4), which a new strategy has no record of.
+// cooldown is the time after a change of a model and region by another controller in which they are
+// not changed again. It is SageServe's cooldown (section 4); a new strategy does not have the time
+// of that change.
 const cooldown = 15 * time.Second
 
-// scaler runs the service's strategy on observations and applies its decisions. A strategy's memory
-// ends with a term of leadership; the replicas and the plan in force do not.
+// scaler runs the service's strategy on observations and applies its decisions. The state of a
+// strategy is discarded when a term of leadership ends; the replicas and the plan in force are kept.
 type scaler struct {
 	service  string
 	state    state
@@ -36,13 +37,13 @@ type scaler struct {
 	loaded      bool      // the previous controller's events are loaded
 	lastChanges map[modelRegion]time.Time
 	events      []telemetry.ScalingEvent
-	published   telemetry.Scaling // what is stored
+	published   telemetry.Scaling // the stored scaling state
 	loads       map[modelRegion]float64
 }
 
 // newScaler returns the scaler of a service.
-func newScaler(config service.ControllerConfig, st state, act Actuator, force *currentReview, log *slog.Logger) *scaler {
-	return &scaler{service: config.Service, state: st, actuator: act, review: force, log: log}
+func newScaler(config service.ControllerConfig, st state, act Actuator, inForce *currentReview, log *slog.Logger) *scaler {
+	return &scaler{service: config.Service, state: st, actuator: act, review: inForce, log: log}
 }
 
 // startTerm starts a term.
@@ -54,7 +55,7 @@ func (s *scaler) startTerm() {
 // logError logs an error once until it changes.
 func (s *scaler) logError(err error) {
 	if s.logged.changed(err) {
-		s.log.Warn("scaling", "err", err)
+		s.log.Warn("scaling failed", "err", err)
 	}
 }
 
@@ -69,7 +70,7 @@ func (s *scaler) loadEvents(ctx context.Context) error {
 		err = json.Unmarshal(data, &s.published)
 	}
 	if err != nil {
-		return fmt.Errorf("reading earlier scaling events: %w", err)
+		return fmt.Errorf("read the scaling events of the previous controller: %w", err)
 	}
 	s.events = s.published.Events
 	for _, e := range s.events {
@@ -100,8 +101,8 @@ func (s *scaler) step(ctx context.Context, l lease, now time.Time, o observation
 		s.loads = observedLoads(o.history, now)
 	}
 	at := &scalingInputs{now: now, current: current, snapshot: o.Snapshot, loads: s.loads, targets: targetsAt(s.review.get(), now, s.termStart), review: s.review.get()}
-	if moves := s.decideChanges(at, o.Unreachable); len(moves) > 0 {
-		err = s.applyChanges(ctx, l, moves)
+	if changes := s.decideChanges(at, o.Unreachable); len(changes) > 0 {
+		err = s.applyChanges(ctx, l, changes)
 		after, failed := s.actuator.Current()
 		if failed != nil {
 			return errors.Join(err, failed)
@@ -121,32 +122,32 @@ func (s *scaler) selectStrategy(by service.Autoscale) error {
 	if isAutomatic(by.Strategy) {
 		var err error
 		if next, err = plan.NewStrategy(by.Strategy, plan.StrategyOptions{NoDonation: !by.Donate, MaxLateShare: by.Late}); err != nil {
-			return fmt.Errorf("scaling %s: %w", s.service, err)
+			return fmt.Errorf("select the scaling strategy of %s: %w", s.service, err)
 		}
 	}
 	s.autoscale, s.strategy = by, next
-	s.log.Info("scaling", "strategy", by.Strategy, "donate", by.Donate)
+	s.log.Info("scaling strategy selected", "strategy", by.Strategy, "donate", by.Donate)
 	return nil
 }
 
 // decideChanges returns the changes for an observation in which a number of balancers did not respond.
 // Donated replicas are reclaimed before expired ones are removed.
-func (s *scaler) decideChanges(at *scalingInputs, silent int) (moves []scalingChange) {
+func (s *scaler) decideChanges(at *scalingInputs, unresponsive int) (changes []scalingChange) {
 	groups := at.groups()
 	at.claimed = map[string]bool{}
 	if s.strategy != nil {
-		moves = s.strategyChanges(at, groups)
+		changes = s.strategyChanges(at, groups)
 	}
-	if silent == 0 { // otherwise an unreported replica may have requests
-		moves = append(moves, at.removeExpired(groups)...)
+	if unresponsive == 0 { // otherwise an unreported replica may have requests
+		changes = append(changes, at.removeExpired(groups)...)
 	}
-	return moves
+	return changes
 }
 
 // strategyChanges returns the strategy's changes and completes unfinished ones.
-func (s *scaler) strategyChanges(at *scalingInputs, groups []replicaGroup) (moves []scalingChange) {
+func (s *scaler) strategyChanges(at *scalingInputs, groups []replicaGroup) (changes []scalingChange) {
 	if at.current.Unfinished {
-		moves = append(moves, scalingChange{})
+		changes = append(changes, scalingChange{})
 	}
 	changed := map[modelRegion]bool{}
 	for _, c := range s.strategy.Step(at.now.Sub(s.termStart), at.planFleet(groups)) {
@@ -155,17 +156,17 @@ func (s *scaler) strategyChanges(at *scalingInputs, groups []replicaGroup) (move
 		}
 		m := at.buildChange(groups, c, s.autoscale)
 		if !reflect.DeepEqual(m.change, Change{}) {
-			moves, changed[groups[c.Endpoint].modelRegion] = append(moves, m), true
+			changes, changed[groups[c.Endpoint].modelRegion] = append(changes, m), true
 		}
 	}
-	return append(moves, at.replaceMismatched(groups, changed)...)
+	return append(changes, at.replaceMismatched(groups, changed)...)
 }
 
 // applyChanges applies changes in sequence while the lease is held; a failed one does not prevent the
 // others.
-func (s *scaler) applyChanges(ctx context.Context, l lease, moves []scalingChange) (err error) {
+func (s *scaler) applyChanges(ctx context.Context, l lease, changes []scalingChange) (err error) {
 	may := mayAct(ctx, l)
-	for _, m := range moves {
+	for _, m := range changes {
 		launched, failed := s.actuator.Apply(ctx, m.change, may)
 		if errors.Is(failed, errLeaseLost) || errors.Is(failed, ErrBusy) || ctx.Err() != nil {
 			return errors.Join(err, failed)
@@ -177,7 +178,7 @@ func (s *scaler) applyChanges(ctx context.Context, l lease, moves []scalingChang
 		}
 		events := m.eventsAfter(launched)
 		for _, e := range events {
-			s.log.Info("scaled", "strategy", e.Strategy, "action", e.Action, "region", e.Region, "model", e.Model, "replicas", strings.Join(e.Replicas, ","), "reason", e.Reason)
+			s.log.Info("replicas scaled", "strategy", e.Strategy, "action", e.Action, "region", e.Region, "model", e.Model, "replicas", strings.Join(e.Replicas, ","), "reason", e.Reason)
 		}
 		s.addEvents(events)
 	}
@@ -214,7 +215,7 @@ func (s *scaler) failureEvents(m scalingChange, err error) []telemetry.ScalingEv
 		return nil
 	}
 	e := m.events[0]
-	e.Reason = fmt.Sprintf("%s (%s): %v", e.Action, e.Reason, err)
+	e.Reason = fmt.Sprintf("not %s (%s): %v", e.Action, e.Reason, err)
 	e.Action = telemetry.ScalingFailed
 	for _, old := range slices.Backward(s.events) {
 		if old.Model == e.Model && old.Region == e.Region {
@@ -237,7 +238,7 @@ func (s *scaler) publish(ctx context.Context, l lease, current CurrentState) err
 		return nil
 	}
 	if err := storeValue(ctx, l, s.state, telemetry.ScalingKey(s.service), next); err != nil {
-		return fmt.Errorf("publishing the scaling events: %w", err)
+		return fmt.Errorf("publish the scaling events: %w", err)
 	}
 	s.published = next
 	return nil

@@ -29,20 +29,20 @@ type fakeActuator struct {
 	fail func(format string, args ...any)
 	spec *service.Spec
 
-	mu       sync.Mutex
-	replicas []CurrentReplica
-	started  int
-	kv       map[string]*float64 // by replica; what is not in it is 0
-	pending  *int                // of every replica
-	held     []telemetry.RegionSnapshot
-	stale    bool
-	down     map[string]bool // replicas that are not ready
-	silent   error
-	refuse   error                  // of Apply
-	lacks    provision.ReplicaClass // what no replica can be had on
-	half     bool
-	orders   []Change
-	points   []telemetry.Point
+	mu           sync.Mutex
+	replicas     []CurrentReplica
+	started      int
+	kv           map[string]*float64 // by replica; missing = 0
+	pending      *int                // of every replica
+	held         []telemetry.RegionSnapshot
+	stale        bool
+	down         map[string]bool // replicas that are not ready
+	unresponsive error
+	refuse       error                  // of Apply
+	lacks        provision.ReplicaClass // the class without capacity
+	half         bool
+	orders       []Change
+	points       []telemetry.Point
 }
 
 func newFakeActuator(t interface {
@@ -124,7 +124,7 @@ func (y *fakeActuator) Apply(_ context.Context, o Change, may func() error) (lau
 		id := y.start(of.Model, of.Region)
 		y.at(id).Class = r.Class
 		launched = append(launched, id)
-		y.replicas = slices.DeleteFunc(y.replicas, func(s CurrentReplica) bool { return s.ID == r.ID }) // its successor serves
+		y.replicas = slices.DeleteFunc(y.replicas, func(s CurrentReplica) bool { return s.ID == r.ID }) // its replacement serves
 	}
 	y.check()
 	return launched, err
@@ -163,8 +163,8 @@ func (y *fakeActuator) check() {
 func (y *fakeActuator) observe(_ context.Context, since int64, history bool) (*Observed, error) {
 	y.mu.Lock()
 	defer y.mu.Unlock()
-	if y.silent != nil {
-		return nil, y.silent
+	if y.unresponsive != nil {
+		return nil, y.unresponsive
 	}
 	o := &Observed{Spec: y.spec, Snapshot: &telemetry.Snapshot{Regions: slices.Clone(y.held)}}
 	age := int64(100)
@@ -244,7 +244,7 @@ func testScaler(t *testing.T, text string, f func(w *scalerWorld)) {
 		wg.Go(func() { w.run(ctx, w.lease) })
 		defer wg.Wait()
 		defer end()
-		synctest.Wait() // the first look is at a service of which nothing was said yet
+		synctest.Wait() // the first iteration observes a service without reports
 		f(w)
 	})
 }
@@ -343,7 +343,7 @@ func TestExcessReplicasStopAfterDraining(t *testing.T) {
 func TestMissingFiguresCauseNoChange(t *testing.T) {
 	for name, spoil := range map[string]func(y *fakeActuator){
 		"stale":                 func(y *fakeActuator) { y.stale = true },
-		"no balancer answers":   func(y *fakeActuator) { y.silent = errDead },
+		"no balancer responds":  func(y *fakeActuator) { y.unresponsive = errDead },
 		"an engine tells none":  func(y *fakeActuator) { y.kv[y.replicas[0].ID] = nil },
 		"nobody is ready":       func(y *fakeActuator) { y.down[y.replicas[0].ID], y.down[y.replicas[1].ID] = true, true },
 		"one of two is unknown": func(y *fakeActuator) { y.kv[y.replicas[1].ID] = nil },
@@ -352,7 +352,7 @@ func TestMissingFiguresCauseNoChange(t *testing.T) {
 			testScaler(t, strings.Replace(reactiveService, "min: 1", "min: 2", 1), func(w *scalerWorld) {
 				for _, share := range []float64{0.95, 0.05} {
 					for range 60 {
-						w.actuator.set(func() { // at once: a look may come between two steps
+						w.actuator.set(func() { // under one lock: an iteration may run between two steps
 							w.actuator.use(share)
 							spoil(w.actuator)
 						})
@@ -388,7 +388,7 @@ func TestAutoScalesUpForWaitingInteractive(t *testing.T) {
 		"another model":          {reported("local/us", 200, telemetry.ModelSnapshot{Model: "m"}, telemetry.ModelSnapshot{Model: "n", Queued: 99}), nil, 1},
 		"another region":         {reported("local/eu", 200, full), nil, 1},
 		"old":                    {reported("local/us", 9000, full), nil, 1},
-		"not told":               {reported("local/us", 200), &many, 1},
+		"not reported":           {reported("local/us", 200), &many, 1},
 		"no balancer is reached": {telemetry.RegionSnapshot{Name: "local/us", Models: []telemetry.ModelSnapshot{full}}, &many, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -548,7 +548,7 @@ func TestRedeployBeforeLaunch(t *testing.T) {
 					for _, r := range w.actuator.replicas {
 						w.actuator.kv[r.ID] = &calm
 					}
-					w.actuator.kv[w.actuator.replicas[0].ID] = &full // the one of m
+					w.actuator.kv[w.actuator.replicas[0].ID] = &full // the replica of m
 				})
 				time.Sleep(7 * time.Second)
 				synctest.Wait()

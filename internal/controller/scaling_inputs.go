@@ -12,8 +12,8 @@ import (
 	"skyserve/plan"
 )
 
-// maxReportAge is the maximum age of a replica's or balancer's figures for a decision: with older ones
-// several decisions would use the same report.
+// maxReportAge is the maximum age of a replica's or balancer's report that a decision uses. If older
+// reports were used, several decisions would be based on the same one.
 const maxReportAge = 3 * time.Second
 
 // scalingInputs are the inputs of a scaling decision.
@@ -60,16 +60,17 @@ func (m member) hasFreshReport() bool {
 // isDonated reports whether a replica can be reclaimed.
 func (r CurrentReplica) isDonated() bool { return r.Donation != nil && !r.Donation.Draining() }
 
-// idle reports whether a donated replica has no outstanding requests: no balancer has it any more.
+// idle reports whether a donated replica has no outstanding requests, because it is no longer attached
+// to a balancer.
 func (m member) idle() bool { return m.report == nil || m.report.State == service.StateDonated }
 
 // groups returns the groups of replicas in the order of service.yaml.
 func (s *scalingInputs) groups() []replicaGroup {
-	seen := map[string]*telemetry.ReplicaSnapshot{}
+	reports := map[string]*telemetry.ReplicaSnapshot{}
 	for i := range s.snapshot.Regions {
 		for k := range s.snapshot.Regions[i].Replicas {
 			r := &s.snapshot.Regions[i].Replicas[k]
-			seen[r.ID] = r
+			reports[r.ID] = r
 		}
 	}
 	var out []replicaGroup
@@ -81,11 +82,11 @@ func (s *scalingInputs) groups() []replicaGroup {
 				g.gpu = service.GPU{Type: m.GPUs[0].Type, Count: max(1, m.GPUs[0].Count)}
 			}
 			for _, rep := range s.current.Replicas {
-				if reported := seen[rep.ID]; rep.Model == "" && reported != nil {
+				if reported := reports[rep.ID]; rep.Model == "" && reported != nil {
 					rep.Model = reported.Model
 				}
 				if rep.Region == r.Name && rep.Model == m.Name {
-					g.members = append(g.members, member{rep, seen[rep.ID]})
+					g.members = append(g.members, member{rep, reports[rep.ID]})
 				}
 			}
 			g.mismatch = newMismatch(countsAt(s.review, s.now, g.modelRegion), g.members)

@@ -29,7 +29,7 @@ func (f *currentReview) get() *telemetry.Review {
 	return f.review
 }
 
-// publishedTargets returns the plan's targets for each model and region; none where it has no
+// publishedTargets returns the plan's targets for each model and region; none for a plan without
 // counts.
 func publishedTargets(v *plan.ReviewResult) []telemetry.Target {
 	out := []telemetry.Target{}

@@ -14,7 +14,7 @@ import (
 // View is the controller's state: GET /v1/state.
 type View struct {
 	Service string `json:"service"`
-	// Leading is true while it holds the lease, with fencing token Token.
+	// Leading is true while the controller holds the lease; Token is the fencing token of the lease.
 	Leading bool   `json:"leading"`
 	Token   uint64 `json:"token"`
 	// Store is the kind of the state store: "not replicated" or "external".

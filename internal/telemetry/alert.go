@@ -15,8 +15,8 @@ type Severity string
 
 // The severities.
 const (
-	SeverityWarning  Severity = "warning"  // everything still works
-	SeverityCritical Severity = "critical" // something does not work
+	SeverityWarning  Severity = "warning"  // nothing has failed yet
+	SeverityCritical Severity = "critical" // a part of the service has failed
 )
 
 // The kinds of alerts.
@@ -39,7 +39,7 @@ type Alert struct {
 	Message string `json:"message"`
 	// Since is when the failure started; nil if unknown.
 	Since *time.Time `json:"since"`
-	// NextStep is what to do, and by when.
+	// NextStep is the action that an operator has to take, with its deadline.
 	NextStep string `json:"next_step"`
 }
 
@@ -51,8 +51,8 @@ func (a Alert) Subject() string {
 	return a.Kind + " " + a.Object
 }
 
-// Line returns the alert in one line, such as "warning: certificate lb-us-0: ends
-// 2027-01-02; run 'skyserve up'".
+// Line returns the alert in one line, such as "warning: certificate lb-us-0: expires
+// on 2027-01-02; run 'skyserve up'".
 func (a Alert) Line() string {
 	text := fmt.Sprintf("%s: %s: %s", a.Severity, a.Subject(), a.Message)
 	if a.NextStep != "" {
@@ -61,17 +61,17 @@ func (a Alert) Line() string {
 	return strings.Join(strings.Fields(text), " ")
 }
 
-// MergeAlerts merges alerts of several sources: the most severe of each identity, most severe
-// first. The result is never nil.
+// MergeAlerts merges alerts of several sources. Of alerts with the same kind, region and object it
+// returns the most severe one. The result is sorted, most severe first, and never nil.
 func MergeAlerts(lists ...[]Alert) []Alert {
-	type about struct {
+	type identity struct {
 		kind, object string
 		region       service.Region
 	}
-	best := map[about]Alert{}
-	order := []about{}
+	best := map[identity]Alert{}
+	order := []identity{}
 	for _, a := range slices.Concat(lists...) {
-		key := about{a.Kind, a.Object, a.Region}
+		key := identity{a.Kind, a.Object, a.Region}
 		old, known := best[key]
 		if !known {
 			order = append(order, key)

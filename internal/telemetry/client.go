@@ -21,11 +21,11 @@ import (
 
 // Limits of the client.
 const (
-	clientTimeout  = 10 * time.Second // a whole exchange, unless the caller's context ends earlier
-	dialTimeout    = 3 * time.Second  // enough for a host half a world away
-	idleTimeout    = 30 * time.Second // keeps the connection between two polls
-	maxAnswerBytes = 64 << 20         // more than a week of minutes of a large service
-	maxErrorBytes  = 64 << 10         // of an error response: all problems of a refused configuration
+	clientTimeout    = 10 * time.Second // a whole exchange, unless the caller's context ends earlier
+	dialTimeout      = 3 * time.Second  // enough for a host half a world away
+	idleTimeout      = 30 * time.Second // keeps the connection between two polls
+	maxResponseBytes = 64 << 20         // more than a week of minutes of a large service
+	maxErrorBytes    = 64 << 10         // of an error response: all problems of a rejected configuration
 )
 
 // Errors for callers to test with errors.Is.
@@ -46,7 +46,7 @@ type StatusError struct {
 
 // Error returns the request, the status and the server's message.
 func (e *StatusError) Error() string {
-	return fmt.Sprintf("%s %s: %d %s", e.Method, e.URL, e.Status, e.Message)
+	return fmt.Sprintf("%s %s returned %d: %s", e.Method, e.URL, e.Status, e.Message)
 }
 
 // Is makes 404 an ErrNotFound and 409 an ErrConflict.
@@ -80,8 +80,8 @@ type Client struct {
 }
 
 // NewClient returns a client of the admin API at base, for example
-// http://127.0.0.1:8101; the default scheme is http. A nil hc means a client with suitable
-// timeouts. For a certificate or token, pass the client of SecureClient or HTTPClient.
+// http://127.0.0.1:8101; the default scheme is http. A nil hc means a client with the timeouts
+// above. For a certificate or token, pass the client of SecureClient or HTTPClient.
 func NewClient(base string, hc *http.Client) *Client {
 	if !strings.Contains(base, "://") {
 		base = "http://" + base
@@ -154,7 +154,7 @@ func (b bearer) CloseIdleConnections() {
 // Base returns the URL of the admin API, without a password.
 func (c *Client) Base() string { return redact(c.base) }
 
-// Snapshot returns the current state of the service as known to the balancer.
+// Snapshot returns the current state of the service, as the balancer has it.
 func (c *Client) Snapshot(ctx context.Context) (*Snapshot, error) {
 	s := new(Snapshot)
 	if err := c.getJSON(ctx, "/v1/snapshot", s); err != nil {
@@ -171,24 +171,24 @@ func (c *Client) Service(ctx context.Context) ([]byte, error) {
 }
 
 // History returns the points from sinceMinute on (minutes since the Unix epoch). complete is
-// false if the store was unreachable and the points are only those that this balancer
-// remembers.
+// false if the store did not respond; the points are then only those that this balancer has in
+// memory.
 func (c *Client) History(ctx context.Context, sinceMinute int64) (points []Point, complete bool, err error) {
-	var answer struct {
+	var response struct {
 		Complete bool    `json:"complete"`
 		Points   []Point `json:"points"`
 	}
-	err = c.getJSON(ctx, "/v1/history?since="+strconv.FormatInt(sinceMinute, 10), &answer)
-	return answer.Points, answer.Complete && err == nil, err
+	err = c.getJSON(ctx, "/v1/history?since="+strconv.FormatInt(sinceMinute, 10), &response)
+	return response.Points, response.Complete && err == nil, err
 }
 
 // Workers lists the replicas attached to the balancer.
 func (c *Client) Workers(ctx context.Context) ([]Worker, error) {
-	var answer struct {
+	var response struct {
 		Workers []Worker `json:"workers"`
 	}
-	err := c.getJSON(ctx, "/workers", &answer)
-	return answer.Workers, err
+	err := c.getJSON(ctx, "/workers", &response)
+	return response.Workers, err
 }
 
 // AddWorker attaches a replica. added is false if it was already attached; ErrConflict if
@@ -196,15 +196,15 @@ func (c *Client) Workers(ctx context.Context) ([]Worker, error) {
 func (c *Client) AddWorker(ctx context.Context, r service.ReplicaConfig) (added bool, err error) {
 	body, err := json.Marshal(r)
 	if err != nil {
-		return false, fmt.Errorf("encoding replica %s: %w", r.ID, err)
+		return false, fmt.Errorf("encode replica %s: %w", r.ID, err)
 	}
 	status, _, err := c.do(ctx, http.MethodPost, "/workers", body)
 	return status == http.StatusCreated, err
 }
 
 // DrainWorker drains a replica: it finishes its requests and receives no new ones. by
-// becomes Worker.DrainedBy unless it is already draining. ErrNotFound if the balancer has no
-// such replica, or does not know its model.
+// becomes Worker.DrainedBy unless the replica is already draining. ErrNotFound if the replica is
+// not attached to the balancer, or its model is unknown.
 func (c *Client) DrainWorker(ctx context.Context, id, by string) error {
 	_, _, err := c.do(ctx, http.MethodPost, "/workers/"+url.PathEscape(id)+"/drain?by="+url.QueryEscape(by), nil)
 	return err
@@ -228,28 +228,28 @@ func (c *Client) Healthy(ctx context.Context) error {
 }
 
 // Decision returns the routing decisions of a request; ErrNotFound if the balancer does not
-// remember it.
+// have it in memory.
 func (c *Client) Decision(ctx context.Context, requestID string) (json.RawMessage, error) {
-	var answer json.RawMessage
-	err := c.getJSON(ctx, "/v1/decisions/"+url.PathEscape(requestID), &answer)
-	return answer, err
+	var response json.RawMessage
+	err := c.getJSON(ctx, "/v1/decisions/"+url.PathEscape(requestID), &response)
+	return response, err
 }
 
-// Decisions returns how many decisions the balancer remembers.
+// Decisions describes the decisions that the balancer has in memory.
 func (c *Client) Decisions(ctx context.Context) (DecisionMemory, error) {
-	var answer DecisionMemory
-	err := c.getJSON(ctx, "/v1/decisions", &answer)
-	return answer, err
+	var response DecisionMemory
+	err := c.getJSON(ctx, "/v1/decisions", &response)
+	return response, err
 }
 
-// Requests lists the newest requests that the balancer remembers, at most limit (1 to
-// MaxRequests), newest first.
+// Requests lists the newest requests that the balancer has in memory, newest first. limit is the
+// maximum number, 1 to MaxRequests.
 func (c *Client) Requests(ctx context.Context, limit int) ([]RequestSummary, error) {
-	var answer struct {
+	var response struct {
 		Requests []RequestSummary `json:"requests"`
 	}
-	err := c.getJSON(ctx, "/v1/requests?limit="+strconv.Itoa(limit), &answer)
-	return answer.Requests, err
+	err := c.getJSON(ctx, "/v1/requests?limit="+strconv.Itoa(limit), &response)
+	return response.Requests, err
 }
 
 // getJSON fetches path and decodes its JSON document into v.
@@ -259,7 +259,7 @@ func (c *Client) getJSON(ctx context.Context, path string, v any) error {
 		return err
 	}
 	if err := json.Unmarshal(body, v); err != nil {
-		return fmt.Errorf("decoding the response of GET %s: %w", redact(c.base+path), err)
+		return fmt.Errorf("decode the response of GET %s: %w", redact(c.base+path), err)
 	}
 	return nil
 }
@@ -270,7 +270,7 @@ func (c *Client) do(ctx context.Context, method, path string, body []byte) (int,
 	target := c.base + path
 	req, err := http.NewRequestWithContext(ctx, method, target, bytes.NewReader(body))
 	if err != nil {
-		return 0, nil, fmt.Errorf("creating request %s %s: %w", method, redact(target), withoutURL(err))
+		return 0, nil, fmt.Errorf("create request %s %s: %w", method, redact(target), withoutURL(err))
 	}
 	req.Header.Set("Accept", "application/json, */*")
 	if body != nil {
@@ -284,12 +284,12 @@ func (c *Client) do(ctx context.Context, method, path string, body []byte) (int,
 	if res.StatusCode/100 != 2 {
 		return res.StatusCode, nil, statusError(method, redact(target), res)
 	}
-	data, err := io.ReadAll(io.LimitReader(res.Body, maxAnswerBytes+1))
+	data, err := io.ReadAll(io.LimitReader(res.Body, maxResponseBytes+1))
 	if err != nil {
-		return res.StatusCode, nil, fmt.Errorf("reading the response of %s %s: %w", method, redact(target), err)
+		return res.StatusCode, nil, fmt.Errorf("read the response of %s %s: %w", method, redact(target), err)
 	}
-	if len(data) > maxAnswerBytes {
-		return res.StatusCode, nil, fmt.Errorf("reading the response of %s %s: longer than %d MiB", method, redact(target), maxAnswerBytes>>20)
+	if len(data) > maxResponseBytes {
+		return res.StatusCode, nil, fmt.Errorf("read the response of %s %s: longer than the maximum of %d MiB", method, redact(target), maxResponseBytes>>20)
 	}
 	return res.StatusCode, data, nil
 }
@@ -307,20 +307,20 @@ func statusError(method, target string, res *http.Response) error {
 // errorMessage returns the message of {"error":{"message":...}}, or the first line of any
 // other text.
 func errorMessage(data []byte) string {
-	var answer struct {
+	var response struct {
 		Error struct {
 			Message string `json:"message"`
 		} `json:"error"`
 	}
-	if json.Unmarshal(data, &answer) == nil && answer.Error.Message != "" {
-		return answer.Error.Message
+	if json.Unmarshal(data, &response) == nil && response.Error.Message != "" {
+		return response.Error.Message
 	}
 	line, _, _ := strings.Cut(strings.TrimSpace(string(data)), "\n")
 	return strings.TrimSpace(line)
 }
 
-// withoutURL removes the URL that net/http and net/url put before the cause: do adds it
-// without the password. The cause of an unparsable URL may quote the password, too.
+// withoutURL removes the URL that net/http and net/url put before the cause: do adds it without the
+// password. The cause of an invalid URL may contain the password too, so it is replaced.
 func withoutURL(err error) error {
 	var ue *url.Error
 	switch {

@@ -16,26 +16,26 @@ import (
 	"skyserve/internal/telemetry"
 )
 
-// exchange is what the scripted server expects and answers.
+// exchange is the expected request and the response of the scripted server.
 type exchange struct {
 	method, target, body string // expected; target is the path with its query
 	status               int
-	answer               string
+	response             string
 }
 
-// serve starts a server that answers one exchange and returns its client.
+// serve starts a server that responds to one exchange, and returns its client.
 func serve(t *testing.T, e exchange) *telemetry.Client {
 	t.Helper()
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(r.Body)
 		if err != nil {
-			t.Errorf("reading the request: %v", err)
+			t.Errorf("read the request: %v", err)
 		}
 		if r.Method != e.method || r.URL.RequestURI() != e.target || string(body) != e.body {
 			t.Errorf("got %s %s %q, want %s %s %q", r.Method, r.URL.RequestURI(), body, e.method, e.target, e.body)
 		}
 		w.WriteHeader(e.status)
-		io.WriteString(w, e.answer)
+		io.WriteString(w, e.response)
 	}))
 	t.Cleanup(srv.Close)
 	return telemetry.NewClient(srv.URL+"/", nil)
@@ -86,11 +86,11 @@ func TestServiceIsTheTextAsServed(t *testing.T) {
 
 func TestHistory(t *testing.T) {
 	for _, complete := range []bool{true, false} {
-		answer, err := json.Marshal(map[string]any{"complete": complete, "points": []telemetry.Point{{Minute: 7, Requests: 3}}})
+		response, err := json.Marshal(map[string]any{"complete": complete, "points": []telemetry.Point{{Minute: 7, Requests: 3}}})
 		if err != nil {
 			t.Fatal(err)
 		}
-		c := serve(t, exchange{"GET", "/v1/history?since=5", "", 200, string(answer)})
+		c := serve(t, exchange{"GET", "/v1/history?since=5", "", 200, string(response)})
 		points, got, err := c.History(context.Background(), 5)
 		if err != nil || got != complete || len(points) != 1 || points[0].Minute != 7 || points[0].Requests != 3 {
 			t.Errorf("complete=%t: got %v, %t, %v", complete, points, got, err)
@@ -105,7 +105,7 @@ func TestRequests(t *testing.T) {
 		t.Errorf("got %+v, %v", rows, err)
 	}
 	c = serve(t, exchange{"GET", "/v1/requests?limit=0", "", 400, `{"error":{"message":"limit must be a number from 1 to 1000, got \"0\""}}`})
-	if _, err := c.Requests(t.Context(), 0); err == nil || !strings.Contains(err.Error(), `400 limit must be a number from 1 to 1000, got "0"`) {
+	if _, err := c.Requests(t.Context(), 0); err == nil || !strings.Contains(err.Error(), `returned 400: limit must be a number from 1 to 1000, got "0"`) {
 		t.Errorf("got %v", err)
 	}
 }
@@ -165,7 +165,7 @@ func TestHealthyAndDecision(t *testing.T) {
 		t.Error(err)
 	}
 	if err := serve(t, exchange{"GET", "/healthz", "", 503, "draining"}).Healthy(context.Background()); err == nil {
-		t.Error("a balancer that answers 503 is not healthy")
+		t.Error("a balancer that returns 503 is not healthy")
 	}
 	c := serve(t, exchange{"GET", "/v1/decisions/req%2F1", "", 200, `{"replica":"us-0"}`})
 	if d, err := c.Decision(context.Background(), "req/1"); err != nil || string(d) != `{"replica":"us-0"}` {
@@ -187,20 +187,20 @@ func TestDecisions(t *testing.T) {
 
 func TestErrorsNameRequestAndCause(t *testing.T) {
 	tests := []struct {
-		name   string
-		status int
-		answer string
-		want   string
+		name     string
+		status   int
+		response string
+		want     string
 	}{
-		{"the API's shape", 503, `{"error":{"message":"no store"}}`, "/v1/snapshot: 503 no store"},
-		{"plain text", 500, "boom\nstack\n", "/v1/snapshot: 500 boom"},
-		{"no body", 502, "", "/v1/snapshot: 502 Bad Gateway"},
-		{"a redirect", 302, "", "/v1/snapshot: 302 Found"},
+		{"the API's shape", 503, `{"error":{"message":"no store"}}`, "/v1/snapshot returned 503: no store"},
+		{"plain text", 500, "boom\nstack\n", "/v1/snapshot returned 500: boom"},
+		{"no body", 502, "", "/v1/snapshot returned 502: Bad Gateway"},
+		{"a redirect", 302, "", "/v1/snapshot returned 302: Found"},
 		{"not JSON", 200, "<html>", "/v1/snapshot: invalid character '<'"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			_, err := serve(t, exchange{"GET", "/v1/snapshot", "", tt.status, tt.answer}).Snapshot(context.Background())
+			_, err := serve(t, exchange{"GET", "/v1/snapshot", "", tt.status, tt.response}).Snapshot(context.Background())
 			if err == nil || !strings.Contains(err.Error(), tt.want) || !strings.Contains(err.Error(), "GET http://127.0.0.1:") {
 				t.Errorf("got %v, want one with %q and the URL", err, tt.want)
 			}
@@ -290,7 +290,7 @@ func TestInvalidBaseURL(t *testing.T) {
 	}
 }
 
-// endless answers with a body that never ends.
+// endless responds with a body that never ends.
 type endless struct{}
 
 func (endless) RoundTrip(r *http.Request) (*http.Response, error) {

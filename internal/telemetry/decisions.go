@@ -6,12 +6,12 @@ import (
 	"skyserve/internal/service"
 )
 
-// DecisionMemory describes which decisions a balancer still remembers: the response of
+// DecisionMemory describes the decisions that a balancer has in memory: the response of
 // GET /v1/decisions.
 type DecisionMemory struct {
 	Balancer string         `json:"balancer"`
 	Region   service.Region `json:"region"`
-	// Count is the number of requests remembered, at most Limit; a new one then
+	// Count is the number of requests in memory. When it has reached Limit, a new request
 	// replaces the oldest.
 	Count int `json:"remembered"`
 	Limit int `json:"limit"`

@@ -33,16 +33,16 @@ const TierInteractive service.Tier = "IW"
 //     ignored. SageServe's minute,model,tier,prompt_tokens,exact is of this kind.
 //   - JSON: one Point after another, or the response of GET /v1/history.
 //
-// Errors name file, line, field and the value found.
+// Errors contain the file, the line, the field and its value.
 func ReadHistory(name string, r io.Reader) ([]Point, error) {
 	data, err := readAll(r)
 	if err != nil {
-		return nil, fmt.Errorf("reading history %s: %w", name, err)
+		return nil, fmt.Errorf("read history %s: %w", name, err)
 	}
 	trimmed := bytes.TrimLeft(data, " \t\r\n")
 	switch {
 	case len(trimmed) == 0:
-		return nil, fmt.Errorf("reading history %s: the file is empty", name)
+		return nil, fmt.Errorf("read history %s: the file is empty", name)
 	case trimmed[0] == '{' || trimmed[0] == '[':
 		return readJSON(name, data)
 	}
@@ -58,26 +58,26 @@ func readAll(r io.Reader) ([]byte, error) {
 		if err != nil {
 			return nil, err
 		}
-		in = gz // holds nothing that Close would free
+		in = gz // needs no Close: it has no resources to free
 	}
 	data, err := io.ReadAll(io.LimitReader(in, maxHistoryBytes+1))
 	if err != nil {
 		return nil, err
 	}
 	if len(data) > maxHistoryBytes {
-		return nil, fmt.Errorf("more than %d MiB", maxHistoryBytes>>20)
+		return nil, fmt.Errorf("the unpacked file must have at most %d MiB", maxHistoryBytes>>20)
 	}
 	return data, nil
 }
 
-// place is a line of a history file, for errors of a common form.
+// place is a line of a history file, for errors in a common format.
 type place struct {
 	name string
 	line int
 }
 
-func (p place) errorf(field, want, found string) error {
-	return fmt.Errorf("reading history %s:%d: %s: %s, got %q", p.name, p.line, field, want, found)
+func (p place) errorf(field, rule, got string) error {
+	return fmt.Errorf("read history %s:%d: %s %s, got %q", p.name, p.line, field, rule, got)
 }
 
 // checkPoint sets defaults and validates a point.
@@ -91,7 +91,7 @@ func checkPoint(p *Point, at place) error {
 	if p.Tier != TierInteractive {
 		tier, err := service.ParseTier(string(p.Tier))
 		if err != nil {
-			return at.errorf("tier", "want IW-F, IW-N, NIW or IW", string(p.Tier))
+			return at.errorf("tier", "must be IW-F, IW-N, NIW or IW", string(p.Tier))
 		}
 		p.Tier = tier
 	}
@@ -133,7 +133,7 @@ func readJSON(name string, data []byte) ([]Point, error) {
 		}
 		end := int(dec.InputOffset())
 		if err != nil {
-			return nil, fmt.Errorf("reading history %s:%d: %w", name, lineAt(data, end), err)
+			return nil, fmt.Errorf("read history %s:%d: %w", name, lineAt(data, end), err)
 		}
 		at := place{name, lineAt(data, end-len(raw))}
 		if out, err = appendJSON(out, raw, at); err != nil {
@@ -152,7 +152,7 @@ func appendJSON(out []Point, raw json.RawMessage, at place) ([]Point, error) {
 	if raw[0] == '[' {
 		var list []jsonPoint
 		if err := json.Unmarshal(raw, &list); err != nil {
-			return nil, fmt.Errorf("reading history %s:%d: %w", at.name, at.line, err)
+			return nil, fmt.Errorf("read history %s:%d: %w", at.name, at.line, err)
 		}
 		return appendPoints(out, list, at)
 	}
@@ -161,7 +161,7 @@ func appendJSON(out []Point, raw json.RawMessage, at place) ([]Point, error) {
 		Points *[]jsonPoint `json:"points"`
 	}
 	if err := json.Unmarshal(raw, &p); err != nil {
-		return nil, fmt.Errorf("reading history %s:%d: %w", at.name, at.line, err)
+		return nil, fmt.Errorf("read history %s:%d: %w", at.name, at.line, err)
 	}
 	if p.Points != nil {
 		return appendPoints(out, *p.Points, at)
@@ -182,10 +182,10 @@ func appendPoints(out []Point, list []jsonPoint, at place) ([]Point, error) {
 
 func (p jsonPoint) point(at place) (Point, error) {
 	if p.Minute == nil {
-		return Point{}, at.errorf("minute", "want minutes since 1970", "")
+		return Point{}, at.errorf("minute", "must be a whole number of minutes since 1970", "")
 	}
 	if p.PromptTokens == nil {
-		return Point{}, at.errorf("prompt_tokens", "want a count", "")
+		return Point{}, at.errorf("prompt_tokens", "must be a count", "")
 	}
 	p.Point.Minute, p.Point.PromptTokens = *p.Minute, *p.PromptTokens
 	err := checkPoint(&p.Point, at)
@@ -204,7 +204,7 @@ func readCSV(name string, data []byte) ([]Point, error) {
 	r.ReuseRecord, r.TrimLeadingSpace = true, true
 	header, err := r.Read()
 	if err != nil {
-		return nil, fmt.Errorf("reading history %s: %w", name, err)
+		return nil, fmt.Errorf("read history %s: %w", name, err)
 	}
 	h := csvHistory{name: name, columns: map[string]int{}, seen: map[string]int{}}
 	for i, column := range header {
@@ -220,7 +220,7 @@ func readCSV(name string, data []byte) ([]Point, error) {
 			return out, nil
 		}
 		if err != nil {
-			return nil, fmt.Errorf("reading history %s: %w", name, err)
+			return nil, fmt.Errorf("read history %s: %w", name, err)
 		}
 		line, _ := r.FieldPos(0)
 		p, err := h.point(record, line)
@@ -234,13 +234,13 @@ func readCSV(name string, data []byte) ([]Point, error) {
 func (h *csvHistory) checkHeader(header []string) error {
 	at := place{h.name, 1}
 	has := func(c string) bool { _, ok := h.columns[c]; return ok }
-	found := strings.Join(header, ",")
+	columns := strings.Join(header, ",")
 	if !has("minute") && !has("at") {
-		return at.errorf("header", "want a column minute or at", found)
+		return at.errorf("header", "must contain the column minute or at", columns)
 	}
 	for _, c := range []string{"model", "prompt_tokens"} {
 		if !has(c) {
-			return at.errorf("header", "want a column "+c, found)
+			return at.errorf("header", "must contain the column "+c, columns)
 		}
 	}
 	return nil
@@ -287,7 +287,7 @@ func (h *csvHistory) point(record []string, line int) (Point, error) {
 	}
 	id := strings.Join([]string{strconv.FormatInt(p.Minute, 10), p.Balancer, string(p.Region), p.Model, string(p.Tier)}, "\x00")
 	if before, dup := h.seen[id]; dup {
-		return p, at.errorf("row", fmt.Sprintf("same minute, region, model and tier as line %d; add a balancer column if the rows are to be summed", before), strings.Join(slices.Clone(record), ","))
+		return p, at.errorf("row", fmt.Sprintf("must differ from line %d in minute, region, model or tier (or add a balancer column to sum such rows)", before), strings.Join(slices.Clone(record), ","))
 	}
 	h.seen[id] = line
 	return p, nil
@@ -298,14 +298,14 @@ func (h *csvHistory) minute(record []string, at place) (int64, error) {
 		text := h.field(record, "minute")
 		m, err := strconv.ParseInt(text, 10, 64)
 		if err != nil {
-			return 0, at.errorf("minute", "want a whole number of minutes since 1970", text)
+			return 0, at.errorf("minute", "must be a whole number of minutes since 1970", text)
 		}
 		return m, nil
 	}
 	text := h.field(record, "at")
 	t, err := time.Parse(time.RFC3339, text)
 	if err != nil {
-		return 0, at.errorf("at", "want a time with its offset from UTC such as 2025-01-31T12:00:00Z or 2025-01-31T13:00:00+01:00", text)
+		return 0, at.errorf("at", "must be a time with its offset from UTC such as 2025-01-31T12:00:00Z or 2025-01-31T13:00:00+01:00", text)
 	}
 	return t.Unix() / 60, nil
 }
@@ -314,7 +314,7 @@ func (h *csvHistory) minute(record []string, at place) (int64, error) {
 func parseCount(text string) (int64, error) {
 	f, err := strconv.ParseFloat(text, 64)
 	if err != nil || math.IsNaN(f) || math.Abs(f) > 1e15 {
-		return 0, errors.New("want a count")
+		return 0, errors.New("must be a count")
 	}
 	return int64(math.Round(f)), nil
 }

@@ -26,13 +26,13 @@ func TestReadHistory(t *testing.T) {
 		text string
 		want Point
 	}{
-		"csv by minute": {"minute,region,model,tier,prompt_tokens,cached_tokens,requests\n28401120,us,m,IW-N,100,40,3\n", want},
-		"csv by time":   {"at,region,model,tier,prompt_tokens,cached_tokens,requests\n2024-01-01T00:00:00Z,us,m,iw-n,100,40,3\n", want},
-		"csv decimals":  {"\ufeffTier, Prompt_Tokens ,cached_tokens,requests,model,region,minute\nIW-N,99.6,40,3,m,us,28401120\r\n", want},
-		"sageserve":     {"minute,model,tier,prompt_tokens,exact\n0,A,IW,137536,1\n", sage},
-		"json lines":    {`{"minute":28401120,"balancer":"lb-0","region":"us","model":"m","tier":"IW-N","requests":3,"prompt_tokens":100,"cached_tokens":40}` + "\n", withBalancer},
-		"json list":     {`[{"minute":28401120,"balancer":"lb-0","region":"us","model":"m","tier":"IW-N","requests":3,"prompt_tokens":100,"cached_tokens":40}]`, withBalancer},
-		"admin answer":  {`{"complete":true,"points":[{"minute":28401120,"balancer":"lb-0","region":"us","model":"m","tier":"IW-N","requests":3,"prompt_tokens":100,"cached_tokens":40}]}`, withBalancer},
+		"csv by minute":  {"minute,region,model,tier,prompt_tokens,cached_tokens,requests\n28401120,us,m,IW-N,100,40,3\n", want},
+		"csv by time":    {"at,region,model,tier,prompt_tokens,cached_tokens,requests\n2024-01-01T00:00:00Z,us,m,iw-n,100,40,3\n", want},
+		"csv decimals":   {"\ufeffTier, Prompt_Tokens ,cached_tokens,requests,model,region,minute\nIW-N,99.6,40,3,m,us,28401120\r\n", want},
+		"sageserve":      {"minute,model,tier,prompt_tokens,exact\n0,A,IW,137536,1\n", sage},
+		"json lines":     {`{"minute":28401120,"balancer":"lb-0","region":"us","model":"m","tier":"IW-N","requests":3,"prompt_tokens":100,"cached_tokens":40}` + "\n", withBalancer},
+		"json list":      {`[{"minute":28401120,"balancer":"lb-0","region":"us","model":"m","tier":"IW-N","requests":3,"prompt_tokens":100,"cached_tokens":40}]`, withBalancer},
+		"admin response": {`{"complete":true,"points":[{"minute":28401120,"balancer":"lb-0","region":"us","model":"m","tier":"IW-N","requests":3,"prompt_tokens":100,"cached_tokens":40}]}`, withBalancer},
 	} {
 		t.Run(name, func(t *testing.T) {
 			for _, in := range [][]byte{[]byte(c.text), zip(t, c.text)} {
@@ -44,7 +44,7 @@ func TestReadHistory(t *testing.T) {
 		})
 	}
 	if got, err := ReadHistory("h", strings.NewReader(`{"complete":true,"points":[]}`)); err != nil || len(got) != 0 {
-		t.Fatalf("an answer without points: %v, %v", got, err)
+		t.Fatalf("a response without points: %v, %v", got, err)
 	}
 }
 
@@ -65,29 +65,29 @@ func TestReadHistoryErrors(t *testing.T) {
 	const head = "minute,region,model,tier,prompt_tokens,cached_tokens\n"
 	for name, c := range map[string]struct{ text, want string }{
 		"empty":       {"  \n", "h.csv: the file is empty"},
-		"no minute":   {"model,prompt_tokens\nm,1\n", `h.csv:1: header: want a column minute or at, got "model,prompt_tokens"`},
-		"no tokens":   {"minute,model\n1,m\n", `h.csv:1: header: want a column prompt_tokens`},
-		"bad minute":  {head + "1,us,m,IW-F,5,0\nx,us,m,IW-F,5,0\n", `h.csv:3: minute: want a whole number of minutes since 1970, got "x"`},
-		"bad time":    {"at,model,prompt_tokens\nyesterday,m,1\n", `h.csv:2: at: want a time`},
-		"bad count":   {head + "1,us,m,IW-F,many,0\n", `h.csv:2: prompt_tokens: want a count, got "many"`},
-		"no count":    {head + "1,us,m,IW-F,,0\n", `h.csv:2: prompt_tokens: want a count, got ""`},
-		"nan":         {head + "1,us,m,IW-F,NaN,0\n", `h.csv:2: prompt_tokens: want a count, got "NaN"`},
-		"negative":    {head + "1,us,m,IW-F,-5,0\n", `h.csv:2: prompt_tokens: must not be negative, got "-5"`},
-		"bad tier":    {head + "1,us,m,gold,5,0\n", `h.csv:2: tier: want IW-F, IW-N, NIW or IW, got "gold"`},
-		"no model":    {head + "1,us,,IW-F,5,0\n", `h.csv:2: model: must not be empty`},
-		"cached":      {head + "1,us,m,IW-F,5,6\n", `h.csv:2: cached_tokens: must not exceed prompt_tokens (5), got "6"`},
-		"twice":       {head + "1,us,m,IW-F,5,0\n1,us,m,IW-F,6,0\n", `h.csv:3: row: same minute, region, model and tier as line 2`},
+		"no minute":   {"model,prompt_tokens\nm,1\n", `h.csv:1: header must contain the column minute or at, got "model,prompt_tokens"`},
+		"no tokens":   {"minute,model\n1,m\n", `h.csv:1: header must contain the column prompt_tokens`},
+		"bad minute":  {head + "1,us,m,IW-F,5,0\nx,us,m,IW-F,5,0\n", `h.csv:3: minute must be a whole number of minutes since 1970, got "x"`},
+		"bad time":    {"at,model,prompt_tokens\nyesterday,m,1\n", `h.csv:2: at must be a time`},
+		"bad count":   {head + "1,us,m,IW-F,many,0\n", `h.csv:2: prompt_tokens must be a count, got "many"`},
+		"no count":    {head + "1,us,m,IW-F,,0\n", `h.csv:2: prompt_tokens must be a count, got ""`},
+		"nan":         {head + "1,us,m,IW-F,NaN,0\n", `h.csv:2: prompt_tokens must be a count, got "NaN"`},
+		"negative":    {head + "1,us,m,IW-F,-5,0\n", `h.csv:2: prompt_tokens must not be negative, got "-5"`},
+		"bad tier":    {head + "1,us,m,gold,5,0\n", `h.csv:2: tier must be IW-F, IW-N, NIW or IW, got "gold"`},
+		"no model":    {head + "1,us,,IW-F,5,0\n", `h.csv:2: model must not be empty`},
+		"cached":      {head + "1,us,m,IW-F,5,6\n", `h.csv:2: cached_tokens must not exceed prompt_tokens (5), got "6"`},
+		"twice":       {head + "1,us,m,IW-F,5,0\n1,us,m,IW-F,6,0\n", `h.csv:3: row must differ from line 2 in minute, region, model or tier`},
 		"short row":   {head + "1,us\n", "line 2: wrong number of fields"},
-		"json minute": {"{\"model\":\"m\",\"prompt_tokens\":1}\n", `h.csv:1: minute: want minutes since 1970`},
+		"json minute": {"{\"model\":\"m\",\"prompt_tokens\":1}\n", `h.csv:1: minute must be a whole number of minutes since 1970`},
 		"json type":   {"{\"minute\":1,\"model\":\"m\",\"prompt_tokens\":1}\n{\"minute\":\"x\"}\n", "h.csv:2: json:"},
 		"json broken": {"{\"minute\":1,\n", "h.csv:1: unexpected EOF"},
-		"json tokens": {"\n\n{\"minute\":1,\"model\":\"m\"}\n", "h.csv:3: prompt_tokens: want a count"},
+		"json tokens": {"\n\n{\"minute\":1,\"model\":\"m\"}\n", "h.csv:3: prompt_tokens must be a count"},
 		"gzip":        {"\x1f\x8bnonsense", "gzip"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := ReadHistory("h.csv", strings.NewReader(c.text))
 			if err == nil || !strings.Contains(err.Error(), c.want) {
-				t.Fatalf("got %v, want it to say %q", err, c.want)
+				t.Fatalf("got %v, want it to contain %q", err, c.want)
 			}
 		})
 	}

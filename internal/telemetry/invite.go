@@ -17,7 +17,7 @@ type InviteRequest struct {
 	Proof []byte `json:"proof"`
 }
 
-// InviteAnswer is the response: certificates in PEM, or the reason for the refusal.
+// InviteAnswer is the response: certificates in PEM, or the reason of the rejection.
 type InviteAnswer struct {
 	Chain   string `json:"chain,omitempty"`
 	Refused string `json:"refused,omitempty"`

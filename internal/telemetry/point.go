@@ -8,8 +8,8 @@ import "skyserve/internal/service"
 type Point struct {
 	// Minute is the minute's number since the Unix epoch (UTC seconds / 60).
 	Minute int64 `json:"minute"`
-	// Balancer is the id of the balancer that counted; with Minute, Model and
-	// Tier it makes the point unique, so storing a point twice changes nothing.
+	// Balancer is the id of the balancer that counted. Balancer, Minute, Model and Tier identify a
+	// point, so storing a point twice changes nothing.
 	Balancer string `json:"balancer"`
 	// Region is where the clients' requests arrived, not where they were served.
 	Region service.Region `json:"region"`

@@ -19,8 +19,8 @@ type Reload struct {
 	// Restart lists the changed keys that take effect only after a restart of the
 	// balancer.
 	Restart []string `json:"restart"`
-	// NotApplied lists the changed replicas that were not applied because the controller
-	// owns them.
+	// NotApplied lists the changed replicas that were not applied because the controller has
+	// assigned them since.
 	NotApplied []string `json:"not_applied"`
 }
 
@@ -50,19 +50,18 @@ func (r *Reload) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// ReloadRefused is the error of a reload that was rejected; nothing of the configuration
-// was applied.
+// ReloadRefused is the error of a reload whose configuration was rejected. Nothing of it was applied.
 type ReloadRefused struct {
-	Problems []string // each with its place
+	Problems []string // each with its position in the file
 }
 
 // Error lists the problems.
 func (e *ReloadRefused) Error() string {
-	return "the configuration is refused, nothing was changed: " + strings.Join(e.Problems, "; ")
+	return "the configuration was rejected and nothing was changed: " + strings.Join(e.Problems, "; ")
 }
 
 // Reload makes the balancer reload its configuration. A *StatusError of 400 reports an
-// invalid configuration, of which nothing was applied.
+// invalid configuration; nothing of it was applied.
 func (c *Client) Reload(ctx context.Context) (*Reload, error) {
 	_, body, err := c.do(ctx, http.MethodPost, "/reload", nil)
 	if err != nil {
@@ -70,7 +69,7 @@ func (c *Client) Reload(ctx context.Context) (*Reload, error) {
 	}
 	r := new(Reload)
 	if err := json.Unmarshal(body, r); err != nil {
-		return nil, fmt.Errorf("decoding the response of POST %s: %w", redact(c.base+"/reload"), err)
+		return nil, fmt.Errorf("decode the response of POST %s: %w", redact(c.base+"/reload"), err)
 	}
 	return r, nil
 }

@@ -32,10 +32,10 @@ type RequestSummary struct {
 	// Policy is the policy that decided; Reason is its reason.
 	Policy string `json:"policy"`
 	Reason string `json:"reason"`
-	// MatchBytes of PromptBytes were expected to be cached at Target.
+	// MatchBytes is the part of PromptBytes that was expected to be cached at Target.
 	MatchBytes  int `json:"match_bytes"`
 	PromptBytes int `json:"prompt_bytes"`
-	// Tries is the number of attempts, including refused ones.
+	// Tries is the number of attempts, including rejected ones.
 	Tries int `json:"tries"`
 	// QueuedMillis is the queueing time before the last attempt, or until now while queued.
 	QueuedMillis float64 `json:"queued_ms"`

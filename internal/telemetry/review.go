@@ -28,15 +28,15 @@ type Review struct {
 }
 
 // Price is the on-demand price of one replica on a GPU type in a region, in USD per hour;
-// the spot or reserved price if it is not offered on demand. Static machines have no price.
+// the spot or reserved price if the GPU type is not offered on demand. Static machines have no price.
 type Price struct {
 	Region     service.Region `json:"region"`
 	GPU        string         `json:"gpu"`
 	USDPerHour float64        `json:"usd_per_hour"`
 }
 
-// Current reports whether the targets still apply. They do not once the plan is overdue by
-// its own length, because something then prevents a newer plan.
+// Current reports whether the targets still apply. They expire when the newer plan is overdue by the
+// length of this one, because planning then fails repeatedly.
 func (r *Review) Current(now time.Time) bool {
 	return r != nil && now.Sub(r.Until) <= r.Until.Sub(r.From)
 }
@@ -138,9 +138,9 @@ type PlanSummary struct {
 	// cannot be met.
 	Assumed    []string `json:"assumed"`
 	Infeasible []string `json:"infeasible"`
-	// Error is why planning failed since; empty if it did not.
+	// Error is the error of planning since At; empty without an error.
 	Error string `json:"error"`
-	// Waiting is what the first plan waits for while the service starts; else empty.
+	// Waiting is the reason that there is no plan yet while the service starts; else empty.
 	Waiting string `json:"waiting"`
 }
 
@@ -234,23 +234,23 @@ func (s *Snapshot) PeakLine() string {
 // DeviationLine returns the loads that deviate from their forecasts in one line; empty if none
 // does.
 func (s *Snapshot) DeviationLine() string {
-	left := s.byRegion(func(f LoadForecast) string { return f.Deviation })
-	if left == "" {
+	deviations := s.byRegion(func(f LoadForecast) string { return f.Deviation })
+	if deviations == "" {
 		return ""
 	}
-	return "load deviates from forecast: " + left
+	return "load deviates from forecast: " + deviations
 }
 
-// byRegion joins the texts that say returns for each forecast, each after its region, and
+// byRegion joins the texts that describe returns for the forecasts, each after its region, and after
 // its model if there are several.
-func (s *Snapshot) byRegion(say func(LoadForecast) string) string {
+func (s *Snapshot) byRegion(describe func(LoadForecast) string) string {
 	models := map[string]bool{}
 	for _, f := range s.Forecast {
 		models[f.Model] = true
 	}
 	var words []string
 	for _, f := range s.Forecast {
-		text := say(f)
+		text := describe(f)
 		if text == "" {
 			continue
 		}

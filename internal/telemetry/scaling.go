@@ -21,7 +21,7 @@ type Scaling struct {
 	Events []ScalingEvent `json:"events"`
 }
 
-// MaxScalingEvents is the number of events kept: more than a busy service has in an hour,
+// MaxScalingEvents is the maximum number of stored events: more than a busy service has in an hour,
 // and few enough for every snapshot.
 const MaxScalingEvents = 50
 
@@ -56,7 +56,7 @@ const (
 	ScalingReplaced   ScalingAction = "replaced"   // a replica was launched to replace one whose GPU or capacity type differs from the plan
 	ScalingDonated    ScalingAction = "donated"    // replicas drain and are donated
 	ScalingRemoved    ScalingAction = "removed"    // replicas drain and are stopped
-	ScalingFailed     ScalingAction = "failed"     // the decision could not be carried out
+	ScalingFailed     ScalingAction = "failed"     // the decision could not be applied
 )
 
 // ScalingEvent is one change of the number of replicas of a model in a region.
@@ -70,7 +70,7 @@ type ScalingEvent struct {
 	Replicas []string `json:"replicas"`
 	// Serving is how many replicas were ready or starting before the event.
 	Serving int `json:"serving"`
-	// Reason is a text for people.
+	// Reason explains the decision in one line.
 	Reason string `json:"reason"`
 }
 

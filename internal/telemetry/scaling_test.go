@@ -23,7 +23,7 @@ func TestDonatedReplicasAreListed(t *testing.T) {
 	s.AddScaling(&Scaling{Strategy: "lt-ua", Donations: []Donation{
 		{Replica: "us-0", Region: "local/us", Model: "m", Since: since, Until: &until, EarnsPerHour: 0.3},
 		{Replica: "us-1", Region: "local/us", Since: since, EarnsPerHour: 0.3},
-		{Replica: "us-2", Region: "local/us", Since: since}, // is back, and the controller has not told yet
+		{Replica: "us-2", Region: "local/us", Since: since}, // serves again, and the controller has not reported it yet
 	}})
 	want := []ReplicaSnapshot{
 		{ID: "us-0", Model: "m", State: service.StateDonated, Donated: true, Reason: "donated since 2026-03-01T14:00:00Z, removed at 2026-03-01T15:00:00Z unless reclaimed"},

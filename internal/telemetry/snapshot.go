@@ -6,9 +6,9 @@ import (
 	"skyserve/internal/service"
 )
 
-// Snapshot is the state of a service at one instant as known to one balancer: its own
-// region in full, the others as last reported by their balancers. It is the response of
-// GET /v1/snapshot and what top draws. Pointers are nil (JSON null) for unknown values;
+// Snapshot is the state of a service at one instant, as one balancer has it: its own region
+// completely, the others as last reported by their balancers. It is the response of
+// GET /v1/snapshot, and `skyserve top` shows it. Pointers are nil (JSON null) for unknown values;
 // unknown is never zero.
 type Snapshot struct {
 	At        time.Time        `json:"at"`
@@ -48,7 +48,7 @@ type RegionSnapshot struct {
 	Replicas  []ReplicaSnapshot  `json:"replicas"`
 	// Queued is the number of requests queued at the region's balancers.
 	Queued int `json:"queued"`
-	// Models are those with replicas or requests in the region, sorted; nil if a balancer
+	// Models are the models with replicas or requests in the region, sorted; nil if a balancer
 	// does not report them.
 	Models []ModelSnapshot `json:"models"`
 	// RequestsPerSecond counts arrivals from clients over the last 10 s.
@@ -57,7 +57,8 @@ type RegionSnapshot struct {
 	OutputTokensPerSecond *float64 `json:"output_tokens_per_second"`
 	// PrefixHitRate is cached over prompt tokens of requests finished in the last 60 s.
 	PrefixHitRate *float64 `json:"prefix_hit_rate"`
-	// TTFT is of requests that arrived at this region's balancers in the last 60 s.
+	// TTFT is the distribution for requests that arrived at this region's balancers in the last
+	// 60 s.
 	TTFT *Percentiles `json:"ttft_ms"`
 	// ForwardedIn and ForwardedOut count requests since the balancer started.
 	ForwardedIn  int64 `json:"forwarded_in"`
@@ -109,10 +110,11 @@ type BalancerSnapshot struct {
 type Certificate struct {
 	// ExpiresAt is when the certificate in use expires; nil while there is none.
 	ExpiresAt *time.Time `json:"expires_at"`
-	// Waiting is why there is no certificate yet and the listener refuses TLS; else empty.
+	// Waiting is the reason that there is no certificate yet; the listener then rejects TLS
+	// connections. Empty otherwise.
 	Waiting string `json:"waiting"`
-	// Problem is why the current files cannot be used, or why the renewal failed, so that
-	// an older certificate stays in use; else empty.
+	// Problem is the reason that the current files cannot be used or the renewal failed; an older
+	// certificate then stays in use. Empty otherwise.
 	Problem string `json:"problem"`
 }
 
@@ -129,7 +131,7 @@ type ReplicaSnapshot struct {
 	Capacity service.CapacityType `json:"capacity"`
 	State    service.ReplicaState `json:"state"`
 	Reason   string               `json:"reason"`
-	// Pending and Running are reported by the engine, nil if it does not.
+	// Pending and Running are reported by the engine; nil if it does not report them.
 	Pending *int `json:"pending"`
 	Running *int `json:"running"`
 	// Outstanding is the balancer's count of requests sent and not yet finished.

@@ -33,13 +33,13 @@ func (u Unmet) String() string {
 func (s *Snapshot) Unmet() []Unmet {
 	var out []Unmet
 	for _, t := range s.Targets {
-		tells := s.reportsCapacity(t)
+		hasCapacity := s.reportsCapacity(t)
 		byGPU := map[string]int{}
 		for _, c := range t.Replicas {
 			byGPU[c.GPU] += c.Count
 		}
 		for _, c := range t.Replicas {
-			if !tells {
+			if !hasCapacity {
 				c.Capacity, c.Count = "", byGPU[c.GPU]
 				delete(byGPU, c.GPU) // one line for all capacity types of a GPU
 			}
@@ -64,9 +64,9 @@ func (s *Snapshot) running(t Target, on TargetReplicas) (n int) {
 
 // reportsCapacity reports whether all replicas of a target report their capacity type.
 func (s *Snapshot) reportsCapacity(t Target) bool {
-	tells := true
-	s.eachReplica(t, func(r *ReplicaSnapshot) { tells = tells && r.Capacity != "" })
-	return tells
+	hasCapacity := true
+	s.eachReplica(t, func(r *ReplicaSnapshot) { hasCapacity = hasCapacity && r.Capacity != "" })
+	return hasCapacity
 }
 
 // eachReplica calls f with each replica of a target's model and region that is not donated.

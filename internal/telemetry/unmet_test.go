@@ -6,7 +6,7 @@ import (
 	"skyserve/internal/service"
 )
 
-// Where what runs differs from what the plan wants it to run on, that is said.
+// A difference between the running replicas and the planned GPUs is reported.
 func TestUnmetLine(t *testing.T) {
 	const region = service.Region("aws/us-east-1")
 	on := func(gpu string, capacity service.CapacityType) ReplicaSnapshot {
@@ -37,7 +37,7 @@ func TestUnmetLine(t *testing.T) {
 	}
 }
 
-// A replica that another region's balancer has adopted runs where it ran before.
+// A replica that another region's balancer has adopted counts in its own region.
 func TestUnmetCountsAdoptedReplicas(t *testing.T) {
 	const us, eu = service.Region("aws/us-east-1"), service.Region("aws/eu-west-1")
 	on := func(region service.Region) ReplicaSnapshot {

@@ -63,8 +63,8 @@ func (r UsageRow) Plus(s UsageRow) UsageRow {
 	return r
 }
 
-// NotAfter returns the row without Today if its day is in the future: it was counted by a
-// clock that was ahead, and would hide usage until that day.
+// NotAfter returns the row without Today if its day is after day. Such a row was counted while a
+// clock was ahead, and would replace later usage until that day.
 func (r UsageRow) NotAfter(day int64) UsageRow {
 	if r.Day > day {
 		r.Day, r.Today = day, Usage{}
@@ -86,8 +86,8 @@ func DayOf(t time.Time) int64 { return t.Unix() / (24 * 60 * 60) }
 // MonthOf returns the month of t (UTC), such as 2026-11.
 func MonthOf(t time.Time) string { return t.UTC().Format("2006-01") }
 
-// KeyQuota is the usage of one API key at all balancers, as known to one balancer, which
-// compares it with the key's quotas.
+// KeyQuota is the usage of one API key at all balancers, as one balancer has it in memory to compare
+// it with the key's quotas.
 type KeyQuota struct {
 	// At is the time of the counts: Day and Month are those that contain it (UTC).
 	At         time.Time

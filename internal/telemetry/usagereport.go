@@ -16,8 +16,8 @@ import (
 type UsageReport struct {
 	At    time.Time `json:"at"`
 	Month string    `json:"month"` // UTC: 2026-11
-	// Complete is false without a reachable store: the report then contains only what the
-	// responding balancer knows.
+	// Complete is false if the store does not respond: the report then contains only the usage
+	// that the responding balancer has in memory.
 	Complete bool         `json:"complete"`
 	Usage    []UsageEntry `json:"usage"`
 	// Quotas are those of the valid keys; empty for a past month.
@@ -40,12 +40,12 @@ type UsageEntry struct {
 type Quota struct {
 	Key    string `json:"key"`
 	Tenant string `json:"tenant"`
-	What   string `json:"what"`   // requests or tokens (prompt and answer)
+	What   string `json:"what"`   // requests or tokens (prompt and output)
 	Period string `json:"period"` // day or month, by UTC's calendar
 	Limit  int64  `json:"limit"`
 	Used   int64  `json:"used"`
-	// Remaining is never negative, although requests in flight when a quota is reached may
-	// exceed it.
+	// Remaining is the remaining quota. It is never negative, although requests in flight when a quota is
+	// reached may exceed it.
 	Remaining int64     `json:"remaining"`
 	ResetsAt  time.Time `json:"resets_at"`
 }
@@ -75,23 +75,23 @@ func (q *Quota) UnmarshalJSON(data []byte) error {
 }
 
 // NewUsageReport returns the report of a month at time now. keys are the valid keys; their
-// secrets are not read.
+// secrets are not used.
 func NewUsageReport(month string, now time.Time, rows []UsageRow, complete bool, keys []service.APIKey) UsageReport {
 	r := UsageReport{At: now.UTC(), Month: month, Complete: complete, Usage: make([]UsageEntry, 0, len(rows)), Quotas: []Quota{}}
 	tenants := map[string]string{}
 	for _, k := range keys {
 		tenants[k.Name] = k.Tenant
 	}
-	running := month == MonthOf(now)
+	isCurrent := month == MonthOf(now)
 	for _, row := range rows {
 		e := UsageEntry{Key: row.Key, Tenant: tenants[row.Key], Model: row.Model, Region: row.Region, Usage: row.Month}
-		if running {
+		if isCurrent {
 			today := row.On(DayOf(now))
 			e.Today = &today
 		}
 		r.Usage = append(r.Usage, e)
 	}
-	if running {
+	if isCurrent {
 		r.Quotas = quotas(keys, r.Usage, r.At)
 	}
 	return r

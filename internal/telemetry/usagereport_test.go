@@ -31,7 +31,7 @@ func TestUsageReportShowsRemainingQuota(t *testing.T) {
 		{"idle", "idle", "tokens", "day", 5, 0, 5, midnight},
 		{"idle", "idle", "requests", "month", 7, 0, 7, midnight},
 		{"nightly", "batch", "requests", "day", 10, 4, 6, midnight},
-		{"nightly", "batch", "tokens", "month", 1000, 1100, 0, midnight}, // overrun by what was in flight
+		{"nightly", "batch", "tokens", "month", 1000, 1100, 0, midnight}, // exceeded by requests in flight
 	}
 	if !reflect.DeepEqual(r.Quotas, want) {
 		t.Errorf("got %+v\nwant %+v", r.Quotas, want)
@@ -53,6 +53,6 @@ func TestClientUsage(t *testing.T) {
 	}
 	c = serve(t, exchange{"GET", "/v1/usage", "", 400, `{"error":{"message":"no"}}`})
 	if _, err := c.Usage(t.Context(), ""); err == nil {
-		t.Error("an error went unnoticed")
+		t.Error("the error was not returned")
 	}
 }

@@ -17,8 +17,9 @@ import (
 
 var _ controller.Actuator = (*Reconciler)(nil)
 
-// fileDecisions is the file, beside the controller's bundle, of replicas that drain before they are
-// removed. If it is lost, they keep serving until a strategy removes them again.
+// fileDecisions is the file of decisions about replicas, beside the controller's bundle. It lists the
+// replicas that drain before they are removed. If the file is lost, they serve until a strategy
+// removes them again.
 const fileDecisions = "leaving.json"
 
 // Current implements controller.Actuator: the service at the last observation, without regions that
@@ -69,7 +70,8 @@ func currentState(v *serviceView, decided Decisions) controller.CurrentState {
 }
 
 // Apply implements controller.Actuator. Excess cloud machines are returned to the cloud, since they
-// cannot be donated. The next observation informs balancers of the change.
+// cannot be donated. The next iteration delivers the change
+// to balancers.
 func (k *Reconciler) Apply(ctx context.Context, change controller.Change, may func() error) (launched []string, err error) {
 	if !k.working.TryLock() {
 		return nil, controller.ErrBusy
@@ -94,7 +96,7 @@ func (k *Reconciler) Apply(ctx context.Context, change controller.Change, may fu
 	if err := k.storeDecisions(s.spec, s.knownObjects(), change); err != nil {
 		return nil, err
 	}
-	failure := errors.Join(s.unreachableParts(change), k.removeMachines(ctx, o, s.have, change.Remove, "removed by the strategy"))
+	failure := errors.Join(s.unreachableParts(change), k.removeMachines(ctx, o, s.have, change.Remove, "removed by the scaling strategy"))
 	launched, err = k.launchReplicas(ctx, o, change.Launch)
 	replaced, refused := k.replaceReplicas(ctx, o, change.Replace)
 	return append(launched, replaced...), errors.Join(failure, err, refused)
@@ -116,7 +118,7 @@ func (k *Reconciler) launchReplicas(ctx context.Context, o *bundleState, launche
 	if err != nil {
 		return nil, err
 	}
-	silent := k.limitPlanning(ctx, o, s)
+	offersErr := k.limitPlanning(ctx, o, s)
 	more := map[cloud.ReplicaGroup]provision.ClassCounts{}
 	for _, l := range launches {
 		g := cloud.ReplicaGroup{Model: l.Model, Region: l.Region}
@@ -136,7 +138,7 @@ func (k *Reconciler) launchReplicas(ctx context.Context, o *bundleState, launche
 			launched = append(launched, r.ID)
 		}
 	}
-	return launched, errors.Join(silent, err, failed)
+	return launched, errors.Join(offersErr, err, failed)
 }
 
 // decisionsFile returns the file of decisions about replicas.
@@ -150,7 +152,7 @@ func (k *Reconciler) decisionsFile() string {
 // decisions returns the decisions about replicas.
 func (k *Reconciler) decisions() (Decisions, error) { return ReadDecisions(k.decisionsFile()) }
 
-// storeDecisions stores which replicas drain for a change, before the change starts. It drops
+// storeDecisions stores which replicas drain for a change, before the change starts. It deletes
 // decisions about replicas that no longer exist, since their IDs may be reused.
 func (k *Reconciler) storeDecisions(spec *service.Spec, have []provision.Object, change controller.Change) error {
 	was, err := k.decisions()

@@ -26,8 +26,8 @@ type CertificateExpiries struct {
 	Signs    bool
 }
 
-// CertificateAlerts returns alerts for certificates with less than half of their lifetime left.
-// command renews them, for example 'skyserve up chat.yaml'.
+// CertificateAlerts returns alerts for certificates with less than half of their lifetime remaining.
+// command is the command that renews them, for example 'skyserve up chat.yaml'.
 func CertificateAlerts(ends CertificateExpiries, now time.Time, command string) []telemetry.Alert {
 	alerts := []telemetry.Alert{}
 	add := func(object, message, next string, at time.Time) {
@@ -41,9 +41,9 @@ func CertificateAlerts(ends CertificateExpiries, now time.Time, command string) 
 		alerts = append(alerts, a)
 	}
 	isDue := func(at time.Time, before time.Duration) bool { return !at.IsZero() && now.Add(before).After(at) }
-	where := "run " + command + " on the machine with the service's CA,"
+	where := "run " + command + " on the machine that has the service's CA key,"
 	if isDue(ends.Controller, identity.ControllerAlertBefore) {
-		add("controller", "its certificates expire on %s: no machine's certificate is renewed beyond that day, and machines then reject each other", where, ends.Controller)
+		add("controller", "its certificates expire on %s; it cannot renew machines' certificates beyond that day, and machines then reject each other", where, ends.Controller)
 	}
 	var due []string
 	first := time.Time{}
@@ -64,7 +64,8 @@ func CertificateAlerts(ends CertificateExpiries, now time.Time, command string) 
 	return alerts
 }
 
-// listMachines returns the message about machines whose certificates expire, with a verb for the first day.
+// listMachines returns the message about machines whose certificates expire, with the format verb %s for
+// the first day.
 func listMachines(ids []string) string {
 	slices.Sort(ids)
 	names := strings.Join(ids[:min(len(ids), maxListedMachines)], ", ")

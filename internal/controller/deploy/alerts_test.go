@@ -38,7 +38,7 @@ func TestCertificateAlerts(t *testing.T) {
 		"machines, expired":                {deploy.CertificateExpiries{Machines: machines(90, "us-0")}, 91, []string{"critical: certificate machines:"}},
 		"controller, early":                {deploy.CertificateExpiries{Controller: year}, 182, nil},
 		"controller, half of the lifetime": {deploy.CertificateExpiries{Controller: year}, 184, []string{"warning: certificate controller: its certificates expire on 2027-03-01"}},
-		"controller, command":              {deploy.CertificateExpiries{Controller: year}, 184, []string{"run " + command + " on the machine with the service's CA, before 2027-03-01"}},
+		"controller, command":              {deploy.CertificateExpiries{Controller: year}, 184, []string{"run " + command + " on the machine that has the service's CA key, before 2027-03-01"}},
 		"controller, expired":              {deploy.CertificateExpiries{Controller: year}, 366, []string{"critical: certificate controller:"}},
 		"operator":                         {deploy.CertificateExpiries{Operator: began.AddDate(0, 0, 90)}, 46, []string{"run 'skyserve connect' before 2026-05-30"}},
 		"operator with the CA":             {deploy.CertificateExpiries{Operator: began.AddDate(0, 0, 90), Signs: true}, 46, nil},

@@ -16,9 +16,10 @@ const (
 	maxLocateInterval = 2 * time.Second
 )
 
-// AwaitListed returns the objects of a service once every machine that p wants (or, with Only,
-// launched) is listed with its addresses, and none that p removed is: lists of clouds are
-// eventually consistent. When ctx ends first, the error contains a machine that is not ready.
+// AwaitListed returns the objects of a service once the cloud lists every desired machine of p (or,
+// with Only, every launched one) with its addresses, and no machine that p removed: lists of clouds
+// are eventually consistent. When ctx ends first, the error contains one machine that is not listed
+// as expected.
 func (f *Deployer) AwaitListed(ctx context.Context, p *Plan) ([]provision.Object, error) {
 	for wait := minLocateInterval; ; wait = min(maxLocateInterval, 2*wait) {
 		have, err := f.listObjects(ctx)
@@ -30,7 +31,7 @@ func (f *Deployer) AwaitListed(ctx context.Context, p *Plan) ([]provision.Object
 			return have, nil
 		}
 		if !sleep(ctx, wait) {
-			return nil, fmt.Errorf("waiting for %s: %w", id, context.Cause(ctx))
+			return nil, fmt.Errorf("wait for the cloud to list the current state of %s: %w", id, context.Cause(ctx))
 		}
 	}
 }

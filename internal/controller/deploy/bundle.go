@@ -25,7 +25,7 @@ type Bundle struct {
 	// identity.Home.Controller.
 	Own, Issuer []byte
 	// Means configure the controller's access to clouds, in a format of the caller. They contain no
-	// secrets: a controller uses its machine's identity.
+	// secrets: a controller uses the IAM role or service account of its machine.
 	Means json.RawMessage
 }
 
@@ -80,21 +80,22 @@ func ReadBundle(dir string) (c Content, otherClouds []provision.Object, err erro
 		c.Spec, err = service.ParseDeployed(filepath.Join(dir, fileBundleService), c.Text)
 	}
 	if err != nil {
-		return Content{}, nil, fmt.Errorf("reading the controller's bundle: %w", err)
+		return Content{}, nil, fmt.Errorf("read the controller's bundle: %w", err)
 	}
 	c.PeerToken, c.Bundle.Means, c.Enrolled = held.PeerToken, held.Means, held.Enrolled
 	c.Zone, c.AdminToken, c.Base = held.Zone, held.AdminToken, held.Base
 	c.Secrets = func(ref string) (string, error) {
 		value, known := held.Secrets[ref]
 		if !known {
-			return "", fmt.Errorf("reading %s: it is not in the controller's bundle", ref)
+			return "", fmt.Errorf("read %s: not in the controller's bundle; run 'skyserve up' to deliver it", ref)
 		}
 		return value, nil
 	}
 	return c, held.OtherClouds, nil
 }
 
-// CheckSecrets returns the secrets of a service that cannot be read, one per line; nil = all can.
+// CheckSecrets returns an error that lists the unreadable secrets of a service, one per line; nil if
+// all can be read.
 func CheckSecrets(spec *service.Spec, secrets Secrets) error {
 	_, err := secretsOf(Content{Spec: spec, Secrets: secrets})
 	return err
@@ -105,7 +106,7 @@ func CheckSecrets(spec *service.Spec, secrets Secrets) error {
 func secretsOf(c Content) (map[string]string, error) {
 	all := map[string]string{}
 	if !cloud.UsesClouds(c.Spec) {
-		return all, nil // local machines read them in place
+		return all, nil // balancers on this computer read the files of service.yaml themselves
 	}
 	var failure error
 	fetch := func(key, ref string) {

@@ -31,16 +31,16 @@ func (h *Delivery) Snapshot(ctx context.Context, o provision.Object) (*telemetry
 }
 
 // AwaitCertificates returns when all balancers have obtained a certificate; when ctx ends, with an
-// error that contains each balancer's reason. ask queries one balancer; progress receives each
-// changed reason, one call at a time.
-func AwaitCertificates(ctx context.Context, have []provision.Object, ask func(context.Context, provision.Object) (*telemetry.Certificate, error), progress func(id, why string)) error {
+// error that contains the reason of each balancer without one. read returns the certificate of one
+// balancer; progress receives each changed reason, one call at a time.
+func AwaitCertificates(ctx context.Context, have []provision.Object, read func(context.Context, provision.Object) (*telemetry.Certificate, error), progress func(id, why string)) error {
 	reported := map[string]string{}
 	for {
 		var lines []string
-		waiting := withoutCertificate(ctx, have, ask)
+		waiting := withoutCertificate(ctx, have, read)
 		for _, o := range have {
-			why, waits := waiting[o.ID]
-			if !waits {
+			why, isWaiting := waiting[o.ID]
+			if !isWaiting {
 				continue
 			}
 			if lines = append(lines, o.ID+": "+why); reported[o.ID] != why && ctx.Err() == nil {
@@ -52,13 +52,13 @@ func AwaitCertificates(ctx context.Context, have []provision.Object, ask func(co
 			return nil
 		}
 		if !sleep(ctx, pollInterval) {
-			return fmt.Errorf("waiting for certificate: %w:\n  %s", context.Cause(ctx), strings.Join(lines, "\n  "))
+			return fmt.Errorf("wait for certificates: %w:\n  %s", context.Cause(ctx), strings.Join(lines, "\n  "))
 		}
 	}
 }
 
 // withoutCertificate returns why balancers have no certificate, by ID.
-func withoutCertificate(ctx context.Context, have []provision.Object, ask func(context.Context, provision.Object) (*telemetry.Certificate, error)) map[string]string {
+func withoutCertificate(ctx context.Context, have []provision.Object, read func(context.Context, provision.Object) (*telemetry.Certificate, error)) map[string]string {
 	var mu sync.Mutex
 	var wg sync.WaitGroup
 	waiting := map[string]string{}
@@ -69,14 +69,14 @@ func withoutCertificate(ctx context.Context, have []provision.Object, ask func(c
 		wg.Go(func() {
 			ctx, cancel := context.WithTimeout(ctx, statusTimeout)
 			defer cancel()
-			certificate, err := ask(ctx, o)
+			certificate, err := read(ctx, o)
 			mu.Lock()
 			defer mu.Unlock()
 			switch {
 			case err != nil:
 				waiting[o.ID] = err.Error()
 			case certificate == nil:
-				waiting[o.ID] = "its TLS configuration has not been applied yet"
+				waiting[o.ID] = "the balancer has not applied its TLS configuration yet"
 			case certificate.Waiting != "":
 				waiting[o.ID] = certificate.Waiting
 			}

@@ -17,7 +17,7 @@ import (
 )
 
 // Each changed reason is reported until all balancers have a certificate. Machines that are not
-// balancers are ignored, and the wait for unresponsive balancers is bounded.
+// balancers are ignored, and the wait for unresponsive balancers is limited.
 func TestAwaitCertificates(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began := time.Now()
@@ -74,12 +74,12 @@ func TestStatusShowsCertificates(t *testing.T) {
 		{"waiting", "STARTING waiting for certificate: no record may be written", &telemetry.Certificate{Waiting: "no record may be written"}, nil, deploy.StateStarting},
 		{"not renewed", "READY the newest certificate is invalid, the current one expires on 2031-02-03: refused", &telemetry.Certificate{ExpiresAt: &ends, Problem: "refused"}, nil, deploy.StateReady},
 		{"well", "READY", &telemetry.Certificate{ExpiresAt: &ends}, nil, deploy.StateReady},
-		{"silent", "READY", nil, errors.New("connection refused"), deploy.StateReady},
+		{"does not respond", "READY", nil, errors.New("connection refused"), deploy.StateReady},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			_, i := newInspector(t, nil)
 			i.Deployer.Spec.Balancer.TLS, i.Deployer.Spec.Balancer.Insecure = &service.TLS{Cert: "c", Key: "k"}, false
-			i.Deployer.UserData = nil // the public port is another one by now, which is not what this is about
+			i.Deployer.UserData = nil // the public port has changed, which this test ignores
 			i.Snapshot = func(_ context.Context, o provision.Object) (*telemetry.Snapshot, error) {
 				if o.Kind != provision.KindBalancer {
 					t.Errorf("%s was queried", o.ID)

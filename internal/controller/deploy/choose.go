@@ -12,8 +12,8 @@ import (
 
 // ChoiceError is a GPU or capacity type that service.yaml does not allow.
 type ChoiceError struct {
-	What    string   // gpu or capacity
-	Of      string   // description of the choices
+	What    string   // flag: gpu or capacity
+	Of      string   // the kind of value and where service.yaml lists the choices
 	Choices []string // the allowed values; empty = none configured
 	Got     string
 }
@@ -24,7 +24,7 @@ func (e *ChoiceError) Error() string {
 	if choices == "" {
 		choices = "none configured"
 	}
-	return fmt.Sprintf("--%s: must be one that %s (%s), got %q", e.What, e.Of, choices, e.Got)
+	return fmt.Sprintf("--%s must be %s (%s), got %q", e.What, e.Of, choices, e.Got)
 }
 
 // ChooseClass returns the class of a GPU, such as L4 or 8xH100, and a capacity type, which service.yaml
@@ -39,7 +39,7 @@ func ChooseClass(m *service.Model, r service.RegionSpec, gpu, capacity string) (
 		known = known || one.GPU == on.GPU && one.GPUs == on.GPUs
 	}
 	if !known {
-		return on, &ChoiceError{What: "gpu", Of: m.Name + " runs on", Choices: gpus, Got: gpu}
+		return on, &ChoiceError{What: "gpu", Of: "a GPU of " + m.Name + " in service.yaml", Choices: gpus, Got: gpu}
 	}
 	if cloud.RunsOnThisComputer(r.Name) {
 		r.Capacity = nil // nothing is billed on this computer
@@ -48,7 +48,7 @@ func ChooseClass(m *service.Model, r service.RegionSpec, gpu, capacity string) (
 		capacities = append(capacities, string(c))
 	}
 	if capacity != "" && !slices.Contains(r.Capacity, service.CapacityType(capacity)) {
-		return on, &ChoiceError{What: "capacity", Of: "machines in " + string(r.Name) + " are paid for by", Choices: capacities, Got: capacity}
+		return on, &ChoiceError{What: "capacity", Of: "a capacity type of " + string(r.Name) + " in service.yaml", Choices: capacities, Got: capacity}
 	}
 	return on, nil
 }

@@ -24,11 +24,11 @@ func TestChooseClass(t *testing.T) {
 		{"a GPU", gpus, rented, "L4", "", provision.ReplicaClass{GPU: "L4", GPUs: 1}, ""},
 		{"several GPUs, on spot", gpus, rented, "8xH100", "spot", provision.ReplicaClass{GPU: "H100", GPUs: 8, Capacity: "spot"}, ""},
 		{"on demand, whatever the GPU", gpus, rented, "", "on_demand", provision.ReplicaClass{Capacity: "on_demand"}, ""},
-		{"another GPU", gpus, rented, "A100", "", provision.ReplicaClass{}, `--gpu: must be one that m runs on (L4, 8xH100), got "A100"`},
-		{"too few GPUs", gpus, rented, "H100", "", provision.ReplicaClass{}, `--gpu: must be one that m runs on (L4, 8xH100), got "H100"`},
-		{"a GPU of a model without", nil, rented, "L4", "", provision.ReplicaClass{}, `--gpu: must be one that m runs on (none configured), got "L4"`},
-		{"reserved without a commitment", gpus, rented, "", "reserved", provision.ReplicaClass{}, `--capacity: must be one that machines in aws/us-east-1 are paid for by (spot, on_demand), got "reserved"`},
-		{"on this computer", gpus, service.RegionSpec{Name: "local/us"}, "", "spot", provision.ReplicaClass{}, `--capacity: must be one that machines in local/us are paid for by (none configured), got "spot"`},
+		{"another GPU", gpus, rented, "A100", "", provision.ReplicaClass{}, `--gpu must be a GPU of m in service.yaml (L4, 8xH100), got "A100"`},
+		{"too few GPUs", gpus, rented, "H100", "", provision.ReplicaClass{}, `--gpu must be a GPU of m in service.yaml (L4, 8xH100), got "H100"`},
+		{"a GPU of a model without", nil, rented, "L4", "", provision.ReplicaClass{}, `--gpu must be a GPU of m in service.yaml (none configured), got "L4"`},
+		{"reserved without a commitment", gpus, rented, "", "reserved", provision.ReplicaClass{}, `--capacity must be a capacity type of aws/us-east-1 in service.yaml (spot, on_demand), got "reserved"`},
+		{"on this computer", gpus, service.RegionSpec{Name: "local/us"}, "", "spot", provision.ReplicaClass{}, `--capacity must be a capacity type of local/us in service.yaml (none configured), got "spot"`},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			got, err := deploy.ChooseClass(&service.Model{Name: "m", GPUs: tt.gpus}, tt.region, tt.gpu, tt.capacity)

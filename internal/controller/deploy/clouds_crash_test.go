@@ -22,7 +22,7 @@ import (
 )
 
 // everyCall also crashes programs after calls that only read. These do not change the clouds, so
-// that this takes minutes and finds nothing more.
+// that such a run needs minutes and detects no other errors.
 var everyCall = flag.Bool("crash-every-call", false, "crash after calls that change nothing, too")
 
 const pair = `
@@ -248,7 +248,7 @@ func lifecycle(t *testing.T) []*step {
 // crash ends a program at its kth changing call, which takes effect: its response is lost, and later
 // calls do not arrive.
 type crash struct {
-	at     int // 0 = it lives
+	at     int // 0 = no crash
 	cancel context.CancelFunc
 	calls  int
 	dead   bool
@@ -378,7 +378,7 @@ func (n *operatorWorld) runStep(ctx context.Context, t *testing.T, c *step) erro
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, time.Minute) // of the bubble: a list may have shown what had gone
+	ctx, cancel := context.WithTimeout(ctx, time.Minute) // in the bubble's time: a list may still contain deleted objects
 	defer cancel()
 	return c.do(ctx, n, n.open(t), zone)
 }

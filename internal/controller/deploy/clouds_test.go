@@ -41,13 +41,13 @@ func newClouds(spec *service.Spec, faults *testcloud.Faults, poll time.Duration)
 		}
 	}
 	c.aws = testcloud.NewAWS(faults, c.places...)
-	for _, name := range []string{"chat", "old"} { // who made them is not what these tests are about
+	for _, name := range []string{"chat", "old"} { // these tests ignore the owner
 		c.gce.SetAccount("skyserve-"+name+"-lb@p.iam.gserviceaccount.com", "roles/editor")
 	}
 	return c
 }
 
-// open returns the clouds as a program that has just started sees them.
+// open returns the clouds for a program that has just started.
 func (c *clouds) open(t testing.TB) provision.MultiCloud {
 	t.Helper()
 	amazon, err := aws.New(context.Background(), aws.Config{

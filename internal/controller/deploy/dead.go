@@ -18,22 +18,23 @@ import (
 )
 
 const (
-	// bootTimeout is how long a machine may take from its launch until its agent responds: drivers
-	// are in the image, and the program is about 60 MB. Clocks of clouds and operators differ by
+	// bootTimeout is the maximum time from a machine's launch until its agent responds: drivers are
+	// in the image, and the binary has about 60 MB. Clocks of clouds and operators differ by
 	// seconds; doctor reports larger differences.
 	bootTimeout = 10 * time.Minute
-	// silentPollInterval is the polling interval of an unresponsive machine.
-	silentPollInterval = 2 * time.Second
+	// unresponsivePollInterval is the polling interval of an unresponsive machine.
+	unresponsivePollInterval = 2 * time.Second
 )
 
 // FindDead returns the machines that are running according to their cloud but do not respond, by handle
-// with the reason: they had time to boot, were polled for as long as timeout, and another machine
-// shows that the network is not the cause: for a balancer any other machine, for a replica a
-// balancer of its region, through which it is reached. If all respond, it returns after one request
-// to each machine. unsure are the balancers that do not respond while no other machine does.
+// with the reason. Such a machine had time to boot, was polled for the whole timeout, and another
+// machine responds, so that the network is not the cause: for a balancer, another balancer; for a
+// replica, a balancer of its region, through which it is reached. If all machines respond, FindDead
+// returns after one request to each. unsure are the balancers that do not respond while no other
+// balancer does.
 func (h *Delivery) FindDead(ctx context.Context, timeout time.Duration) (dead map[string]string, unsure []string) {
 	seen := h.ReadStatuses(ctx)
-	suspects := h.silentAmong(h.Have, seen)
+	suspects := h.unresponsiveAmong(h.Have, seen)
 	if len(suspects) == 0 {
 		return nil, nil
 	}
@@ -42,9 +43,9 @@ func (h *Delivery) FindDead(ctx context.Context, timeout time.Duration) (dead ma
 		reason := fmt.Sprintf("no response; retrying for up to %s: %v", timeout, seen[o.ID].Err)
 		h.reportStatus(o.ID, agent.Status{Phase: agent.PhaseWaiting, Reason: reason})
 	}
-	for len(h.provenDead(suspects, seen)) > 0 && time.Since(start) < timeout && sleep(ctx, silentPollInterval) {
+	for len(h.provenDead(suspects, seen)) > 0 && time.Since(start) < timeout && sleep(ctx, unresponsivePollInterval) {
 		seen = h.ReadStatuses(ctx)
-		suspects = h.silentAmong(suspects, seen)
+		suspects = h.unresponsiveAmong(suspects, seen)
 	}
 	if ctx.Err() != nil {
 		return nil, nil
@@ -61,12 +62,12 @@ func (h *Delivery) FindDead(ctx context.Context, timeout time.Duration) (dead ma
 	return dead, unsure
 }
 
-// silentAmong returns the machines that had time to boot and do not respond.
-func (h *Delivery) silentAmong(machines []provision.Object, seen map[string]AgentReport) []provision.Object {
+// unresponsiveAmong returns the machines that had time to boot and do not respond.
+func (h *Delivery) unresponsiveAmong(machines []provision.Object, seen map[string]AgentReport) []provision.Object {
 	var out []provision.Object
 	for _, o := range machines {
-		s, asked := seen[o.ID]
-		if asked && o.TerminatedReason == "" && isUnreachable(s.Err) && !o.Started.IsZero() && time.Since(o.Started) > bootTimeout {
+		s, polled := seen[o.ID]
+		if polled && o.TerminatedReason == "" && isUnreachable(s.Err) && !o.Started.IsZero() && time.Since(o.Started) > bootTimeout {
 			out = append(out, o)
 		}
 	}
@@ -78,8 +79,8 @@ func (h *Delivery) provenDead(suspects []provision.Object, seen map[string]Agent
 	var out []provision.Object
 	for _, o := range suspects {
 		if slices.ContainsFunc(h.Have, func(b provision.Object) bool {
-			s, asked := seen[b.ID]
-			return asked && !isUnreachable(s.Err) && b.Kind == provision.KindBalancer && (o.Kind == provision.KindBalancer || b.Region == o.Region)
+			s, polled := seen[b.ID]
+			return polled && !isUnreachable(s.Err) && b.Kind == provision.KindBalancer && (o.Kind == provision.KindBalancer || b.Region == o.Region)
 		}) {
 			out = append(out, o)
 		}
@@ -87,16 +88,16 @@ func (h *Delivery) provenDead(suspects []provision.Object, seen map[string]Agent
 	return out
 }
 
-// isUnreachable reports whether an error means that there was no response.
+// isUnreachable reports whether an error means that the machine did not respond.
 func isUnreachable(err error) bool {
-	var late net.Error
+	var timeout net.Error
 	var refusal *agent.Refusal
 	switch {
 	case err == nil || errors.Is(err, identity.ErrUntrusted) || errors.Is(err, identity.ErrPin):
 		return false
 	case errors.As(err, &refusal):
-		return refusal.Status == http.StatusBadGateway // a balancer that cannot reach the replica
-	case errors.As(err, &late) && late.Timeout(), errors.Is(err, context.DeadlineExceeded):
+		return refusal.Status == http.StatusBadGateway // the balancer cannot connect to the replica
+	case errors.As(err, &timeout) && timeout.Timeout(), errors.Is(err, context.DeadlineExceeded):
 		return true
 	}
 	for _, broken := range []error{syscall.ECONNREFUSED, syscall.ECONNRESET, syscall.EHOSTUNREACH, syscall.ENETUNREACH, syscall.EPIPE, io.EOF} {
@@ -108,8 +109,8 @@ func isUnreachable(err error) bool {
 }
 
 // PlanReplacing returns a plan that also replaces machines, given by handle with the reason. A machine
-// that is no longer desired is only removed. Machines whose firewall is about to change are kept:
-// that may be why they do not respond.
+// that is no longer desired is only removed. Machines whose firewall is about to change are kept,
+// since the firewall may be the reason that they do not respond.
 func (f *Deployer) PlanReplacing(p *Plan, machines map[string]string) (*Plan, error) {
 	f.replaced = maps.Clone(machines)
 	for _, c := range p.Changes {
@@ -125,10 +126,11 @@ func (f *Deployer) PlanReplacing(p *Plan, machines map[string]string) (*Plan, er
 	return f.planFor(p.Have, nil)
 }
 
-// ReplacedOnRequest is the reason for replacing a machine that the operator named.
+// ReplacedOnRequest is the reason for replacing a machine that the operator selected with --replace.
 const ReplacedOnRequest = "replaced on request"
 
-// markReplaced returns objects with those to replace changed so that they differ from the desired state.
+// markReplaced returns a copy of objects in which the machines to replace have no hashes, so that they
+// differ from the desired state.
 func (f *Deployer) markReplaced(have []provision.Object) []provision.Object {
 	have = slices.Clone(have)
 	for i, o := range have {

@@ -52,9 +52,9 @@ func TestFindDeadRequiresProof(t *testing.T) {
 	}
 	listenAt(t, net.JoinHostPort(address(1).String(), "8200"), identity.NewParty(chain, key), http.HandlerFunc(agentWithoutRelay))
 	old := time.Hour
-	silent := machine(provision.KindBalancer, "lb-us-0", "us", 0, old) // nobody listens there
+	unresponsive := machine(provision.KindBalancer, "lb-us-0", "us", 0, old) // nothing listens on its port
 	young := machine(provision.KindBalancer, "lb-us-0", "us", 0, time.Minute)
-	removed := silent
+	removed := unresponsive
 	removed.TerminatedReason = "stopped"
 	well := machine(provision.KindBalancer, "lb-us-1", "us", 1, old)
 	near := machine(provision.KindReplica, "us-0", "us", 2, old)
@@ -64,13 +64,13 @@ func TestFindDeadRequiresProof(t *testing.T) {
 		have         []provision.Object
 		dead, unsure []string
 	}{
-		"nothing is silent":                            {have: []provision.Object{well}},
-		"a balancer, while another answers":            {have: []provision.Object{silent, well}, dead: []string{"i-lb-us-0"}},
-		"the only one: the network may be to blame":    {have: []provision.Object{silent}, unsure: []string{"lb-us-0"}},
-		"all of them, likewise":                        {have: []provision.Object{silent, blind}, unsure: []string{"lb-us-0", "lb-eu-0"}},
+		"all respond":                                  {have: []provision.Object{well}},
+		"a balancer, while another responds":           {have: []provision.Object{unresponsive, well}, dead: []string{"i-lb-us-0"}},
+		"the only one: the network may be the cause":   {have: []provision.Object{unresponsive}, unsure: []string{"lb-us-0"}},
+		"all of them, likewise":                        {have: []provision.Object{unresponsive, blind}, unsure: []string{"lb-us-0", "lb-eu-0"}},
 		"one that may still boot":                      {have: []provision.Object{young, well}},
 		"one that its cloud has stopped":               {have: []provision.Object{removed, well}},
-		"a replica behind a balancer that answers":     {have: []provision.Object{near, well}, dead: []string{"i-us-0"}},
+		"a replica behind a balancer that responds":    {have: []provision.Object{near, well}, dead: []string{"i-us-0"}},
 		"a replica behind one that does not":           {have: []provision.Object{far, blind, well}, dead: []string{"i-lb-eu-0"}},
 		"a replica that no balancer of its region has": {have: []provision.Object{far, well}},
 	} {
@@ -117,8 +117,8 @@ func TestDeadMachineIsReplaced(t *testing.T) {
 		}
 		return reported
 	}
-	if got, want := replace(map[string]string{before["us-east-1-1"]: "answers nothing", before["lb-us-east-1-0"]: deploy.ReplacedOnRequest}),
-		[]string{"replace us-east-1-1: answers nothing", "replace lb-us-east-1-0: " + deploy.ReplacedOnRequest}; !slices.Equal(got, want) {
+	if got, want := replace(map[string]string{before["us-east-1-1"]: "no response", before["lb-us-east-1-0"]: deploy.ReplacedOnRequest}),
+		[]string{"replace us-east-1-1: no response", "replace lb-us-east-1-0: " + deploy.ReplacedOnRequest}; !slices.Equal(got, want) {
 		t.Errorf("did %q, want %q", got, want)
 	}
 	after := handles()
@@ -132,7 +132,7 @@ func TestDeadMachineIsReplaced(t *testing.T) {
 	}
 	m.Change("firewall-us-east-1-replica", func(o *provision.Object) { o.SpecHash = "port 8200 is shut" })
 	want := []string{"repair firewall-us-east-1-replica: does not match its configuration", "replace us-east-1-0: " + deploy.ReplacedOnRequest}
-	if got := replace(map[string]string{after["us-east-1-1"]: "answers nothing", after["us-east-1-0"]: deploy.ReplacedOnRequest}); !slices.Equal(got, want) {
+	if got := replace(map[string]string{after["us-east-1-1"]: "no response", after["us-east-1-0"]: deploy.ReplacedOnRequest}); !slices.Equal(got, want) {
 		t.Errorf("behind a changed firewall it did %q, want %q", got, want)
 	}
 }

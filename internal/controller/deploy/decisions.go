@@ -30,8 +30,8 @@ type Donated struct {
 	service.Donation
 }
 
-// ReadDecisions reads a file of decisions; none where there is no file. An unreadable file is an
-// error: ignoring it would send requests to drained replicas.
+// ReadDecisions reads a file of decisions; none where there is no file. It returns an error
+// for an unreadable file: otherwise drained replicas would receive requests.
 func ReadDecisions(file string) (Decisions, error) {
 	var d Decisions
 	text, err := os.ReadFile(file)
@@ -42,7 +42,7 @@ func ReadDecisions(file string) (Decisions, error) {
 		err = json.Unmarshal(text, &d)
 	}
 	if err != nil {
-		return Decisions{}, fmt.Errorf("reading the decisions about replicas in %s: %w", file, err)
+		return Decisions{}, fmt.Errorf("read the decisions about replicas in %s: %w", file, err)
 	}
 	return d, nil
 }
@@ -54,7 +54,7 @@ func (d Decisions) Write(file string) error {
 		err = identity.WriteFile(file, text)
 	}
 	if err != nil {
-		return fmt.Errorf("writing the decisions about replicas: %w", err)
+		return fmt.Errorf("write the decisions about replicas: %w", err)
 	}
 	return nil
 }
@@ -144,23 +144,23 @@ type NoReplicaError struct{ ID string }
 // Error returns a message with the ID.
 func (e *NoReplicaError) Error() string { return fmt.Sprintf("the service has no replica %q", e.ID) }
 
-// ModelUnknownError is a replica of a static region whose model service.yaml does not state, so
-// that its bounds cannot be checked.
+// ModelUnknownError is a replica of a static region whose model is not in service.yaml, so that its
+// bounds cannot be checked.
 type ModelUnknownError struct{ ID string }
 
 // Error returns a message with the replica.
 func (e *ModelUnknownError) Error() string {
-	return fmt.Sprintf("%s: its model is unknown, because the service has several", e.ID)
+	return fmt.Sprintf("%s: its model is unknown, because service.yaml has several models and does not state which one this machine serves", e.ID)
 }
 
 // ErrNotManaged means that skyserve does not create a region's machines, so that none can be added or
 // removed.
-var ErrNotManaged = errors.New("its machines are listed in service.yaml: they can be drained, but not added or removed")
+var ErrNotManaged = errors.New("machines of static regions are listed in service.yaml; they can be drained, but not added or removed")
 
 // ErrNotStorable means that decisions about single replicas are not stored: the controller of a cloud
 // service runs on another machine than the file of decisions, and each operator has a separate
 // file.
-var ErrNotStorable = errors.New("replicas of services with cloud regions cannot be drained or donated manually, because their controller would not know of it")
+var ErrNotStorable = errors.New("replicas of a service with cloud regions cannot be drained or donated manually, because such decisions are not delivered to the controller")
 
 // isRunning reports whether a replica's machine is among objects.
 func isRunning(have []provision.Object, id string) bool {

@@ -31,8 +31,8 @@ const (
 type Delivery struct {
 	Service string
 	Party   identity.Party
-	// Authority certifies machines; nil where it is on another operator's machine, who alone can
-	// enrol machines.
+	// Authority certifies machines; nil where it is on the machine of another operator. Only that
+	// operator can enrol machines.
 	Authority *identity.Authority
 	// Enrolments are the balancers that may be enrolled; nil = none.
 	Enrolments *Enrolments
@@ -54,10 +54,10 @@ type Delivery struct {
 }
 
 // Deliver delivers each machine's deployment and returns when all are ready, or when ctx ends, with an
-// error that contains each machine's missing step. New machines and those that are not ready get
-// theirs immediately, replicas through balancers. Serving machines get another deployment one after
-// the other, balancers first, and stop at the first that does not become ready again; a replica is
-// drained before and resumed afterwards.
+// error that contains the missing step of each machine. New machines and those that are not ready
+// receive their deployments immediately, replicas through balancers. Serving machines receive
+// theirs one after the other, balancers first; Deliver stops at the first machine that does not
+// become ready again. A replica is drained before its delivery and resumed afterwards.
 func (h *Delivery) Deliver(ctx context.Context, deployments map[string]agent.Deployment) error {
 	seen := h.ReadStatuses(ctx)
 	serving, others := h.classifyMachines(seen, deployments)
@@ -70,7 +70,7 @@ func (h *Delivery) Deliver(ctx context.Context, deployments map[string]agent.Dep
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}
-	defer h.Resume(context.WithoutCancel(ctx), h.replicas(deployments)) // also those that an earlier run left drained
+	defer h.Resume(context.WithoutCancel(ctx), h.replicas(deployments)) // including those that an earlier run drained and did not resume
 	for _, o := range serving {
 		if o.Kind == provision.KindReplica && seen[o.ID].Revision != deployments[o.ID].Revision {
 			h.reportStatus(o.ID, agent.Status{Phase: agent.PhaseDraining, Reason: "before an update"})
@@ -180,7 +180,7 @@ func (h *Delivery) deliverUntilReady(ctx context.Context, o provision.Object, d 
 			if err == nil {
 				err = fmt.Errorf("%s: %s", s.Phase, s.Reason)
 			}
-			return fmt.Errorf("waiting for %s: %w: %w", o.ID, context.Cause(ctx), err)
+			return fmt.Errorf("wait for %s: %w: %w", o.ID, context.Cause(ctx), err)
 		}
 	}
 }
@@ -192,7 +192,7 @@ func isPermanent(err error) bool {
 	return errors.Is(err, identity.ErrPin) || errors.As(err, &strangers) || errors.As(err, &refusal) && refusal.Status != http.StatusBadGateway || errors.Is(err, errNoAuthority)
 }
 
-// waitingReason describes what a machine that cannot be reached yet is waiting for.
+// waitingReason returns the reason of a machine in the phase "waiting" to which no connection is possible yet.
 func waitingReason(err error) string {
 	switch {
 	case errors.Is(err, agent.ErrNoFingerprint):
@@ -206,7 +206,7 @@ func waitingReason(err error) string {
 // UpdateController delivers the controller's deployment before anything else is changed, so that the
 // controller and `up` have the same desired state. It does nothing where there is no controller
 // yet, and fails if the controller does not respond within 5 s: with its old deployment it could
-// relaunch what is being removed.
+// relaunch machines that are being removed.
 func (h *Delivery) UpdateController(ctx context.Context, deployments map[string]agent.Deployment) error {
 	i := slices.IndexFunc(h.Have, func(o provision.Object) bool {
 		d := deployments[o.ID]
@@ -216,8 +216,8 @@ func (h *Delivery) UpdateController(ctx context.Context, deployments map[string]
 		return nil
 	}
 	o := h.Have[i]
-	ask, done := context.WithTimeout(ctx, statusTimeout)
-	s, err := h.Operator(o).Status(ask, h.Machine(o))
+	statusCtx, done := context.WithTimeout(ctx, statusTimeout)
+	s, err := h.Operator(o).Status(statusCtx, h.Machine(o))
 	done()
 	switch {
 	case errors.Is(err, identity.ErrUntrusted): // it is not enrolled yet
@@ -230,26 +230,26 @@ func (h *Delivery) UpdateController(ctx context.Context, deployments map[string]
 	return h.deliverAndWait(ctx, o, deployments[o.ID])
 }
 
-// stopTimeout is how long a controller's machine may take to stop its units.
+// stopTimeout is the maximum time in which a controller's machine stops its units.
 const stopTimeout = time.Minute
 
 // revisionStopped is the revision of a machine without units.
 const revisionStopped = "dismissed"
 
 // StopController stops everything on the controller's machine, by ID, and returns when it has stopped:
-// from then on nothing relaunches what `down` deletes. It does nothing where there is no such
-// machine, or it was never enrolled; it fails if the machine does not respond, or takes longer than
-// a minute.
+// from then on nothing relaunches the machines that `down` deletes. It does nothing where there is no
+// such machine, or the machine was never enrolled. It fails if the machine does not respond, or has
+// not stopped its units within a minute.
 func (h *Delivery) StopController(ctx context.Context, id string) error {
 	i := slices.IndexFunc(h.Have, func(o provision.Object) bool { return o.ID == id && o.TerminatedReason == "" && Reachable(o) })
 	if i < 0 {
 		return nil
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, stopTimeout, fmt.Errorf("%s is still stopping its units", id))
+	ctx, cancel := context.WithTimeoutCause(ctx, stopTimeout, fmt.Errorf("%s has not stopped its units within %s", id, stopTimeout))
 	defer cancel()
 	operator, m := h.Operator(h.Have[i]), h.Machine(h.Have[i])
-	ask, done := context.WithTimeout(ctx, statusTimeout)
-	_, err := operator.Status(ask, m)
+	statusCtx, done := context.WithTimeout(ctx, statusTimeout)
+	_, err := operator.Status(statusCtx, m)
 	done()
 	if errors.Is(err, identity.ErrUntrusted) {
 		return nil
@@ -268,12 +268,12 @@ func (h *Delivery) StopController(ctx context.Context, id string) error {
 	return err
 }
 
-// DeliverDue delivers everything that is due, and only waits for serving balancers, since a controller
-// runs it again soon. It does less than Deliver, because `up` may be running with another generation of
-// the service: new replicas are enrolled, balancers get new deployments of their own generation,
-// certificates are renewed, and all machines get the newest revocation list. Serving balancers are
-// updated one after the other, this machine's own first, until one of them does not become ready
-// again.
+// DeliverDue makes the deliveries of a controller, which calls it in each iteration. It waits only for
+// serving balancers. It does less than Deliver, because `up` may be running with another generation
+// of the service: it enrols new replicas, delivers to balancers new deployments of their own
+// generation, renews certificates, and delivers the newest revocation list to all machines. Serving
+// balancers are updated one after the other, the balancer on this machine first, until one does not
+// become ready again.
 func (h *Delivery) DeliverDue(ctx context.Context, seen map[string]AgentReport, deployments map[string]agent.Deployment) error {
 	var wg sync.WaitGroup
 	var working []provision.Object
@@ -344,8 +344,8 @@ func (h *Delivery) deliverOnce(ctx context.Context, o provision.Object, d agent.
 	return nil
 }
 
-// deliveryTimeout is the timeout of a delivery to one machine: a new deployment takes a balancer a
-// second, and an unresponsive one must not delay the others.
+// deliveryTimeout is the timeout of a delivery to one machine: a balancer applies a new deployment in
+// a second, and a machine that does not respond must not delay the others.
 const deliveryTimeout = 20 * time.Second
 
 // deliverAndWait delivers another deployment to a balancer and waits until it is ready again.
@@ -372,8 +372,8 @@ func (h *Delivery) reportStatus(id string, s agent.Status) {
 	h.Progress(id, s)
 }
 
-// errNoAuthority is an enrolment while the CA is on another machine.
-var errNoAuthority = errors.New("the service's certificate authority is on another operator's machine, and only that operator can enrol a new machine")
+// errNoAuthority is the error of an enrolment while the CA key is on another machine.
+var errNoAuthority = errors.New("the key of the service's CA is on another operator's machine: run 'skyserve up' there to enrol new machines")
 
 // Operator returns the client of a machine's agent: a balancer's is reached directly, a replica's
 // through a balancer of its region, since nothing else can connect to it.
@@ -428,7 +428,7 @@ func (h *Delivery) fingerprint(ctx context.Context, o provision.Object) (string,
 	return f, err
 }
 
-// errNoRelay means that no balancer of a replica's region can be reached.
+// errNoRelay means that no balancer of a replica's region could connect to the replica.
 var errNoRelay = errors.New("no balancer of its region relays connections yet")
 
 // dialThroughBalancer opens a connection to a machine through the first balancer of its region that relays it,
@@ -440,7 +440,7 @@ func (h *Delivery) dialThroughBalancer(ctx context.Context, o provision.Object, 
 		conn net.Conn
 		err  error
 	}
-	answers, relays := make(chan opened), 0
+	results, relays := make(chan opened), 0
 	for _, b := range h.Have {
 		if b.Kind != provision.KindBalancer || b.Region != o.Region || b.TerminatedReason != "" || !b.PublicIP.IsValid() {
 			continue
@@ -449,7 +449,7 @@ func (h *Delivery) dialThroughBalancer(ctx context.Context, o provision.Object, 
 		go func() {
 			conn, err := h.Operator(b).DialThrough(h.Machine(b))(ctx, addr, fingerprint)
 			select {
-			case answers <- opened{conn, err}:
+			case results <- opened{conn, err}:
 			case <-ctx.Done(): // another one was the first
 				if err == nil {
 					conn.Close()
@@ -460,12 +460,12 @@ func (h *Delivery) dialThroughBalancer(ctx context.Context, o provision.Object, 
 	failure := errNoRelay
 	for range relays {
 		select {
-		case a := <-answers:
-			if a.err == nil {
-				return a.conn, nil
+		case r := <-results:
+			if r.err == nil {
+				return r.conn, nil
 			}
-			if !errors.Is(failure, identity.ErrUntrusted) { // an answer about the machine takes precedence over unresponsive balancers
-				failure = fmt.Errorf("%w: %w", errNoRelay, a.err)
+			if !errors.Is(failure, identity.ErrUntrusted) { // a response about the machine takes precedence over balancers that do not respond
+				failure = fmt.Errorf("%w: %w", errNoRelay, r.err)
 			}
 		case <-ctx.Done():
 			return nil, fmt.Errorf("%w: %w", errNoRelay, context.Cause(ctx))

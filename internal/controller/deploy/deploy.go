@@ -55,13 +55,13 @@ func LocalSecrets(ref string) (string, error) {
 	if name, ok := strings.CutPrefix(ref, "env:"); ok {
 		value, isSet := os.LookupEnv(name)
 		if !isSet {
-			return "", fmt.Errorf("reading %s: environment variable %s is not set", ref, name)
+			return "", fmt.Errorf("read %s: environment variable %s is not set", ref, name)
 		}
 		return value, nil
 	}
 	text, err := os.ReadFile(strings.TrimPrefix(ref, "file:"))
 	if err != nil {
-		return "", fmt.Errorf("reading %s: %w", ref, err)
+		return "", fmt.Errorf("read %s: %w", ref, err)
 	}
 	return strings.TrimSuffix(string(text), "\n"), nil
 }
@@ -85,7 +85,7 @@ type Content struct {
 	// empty opens them to all local users.
 	AdminToken string
 	// Enrolled are the cloud IDs of balancer machines that operators launched, by machine ID; other
-	// machines that claim to be balancers are ignored. nil = all are accepted.
+	// machines with the tags of a balancer are ignored. nil = all are accepted.
 	Enrolled map[string][]string
 	// Draining are the IDs of replicas that balancers stop using.
 	Draining map[string]bool
@@ -99,15 +99,15 @@ type HostedZone struct {
 }
 
 // Deployments returns the deployment of each machine of a service, by ID; have is the machines with
-// their addresses. It omits machines without an address, from their own deployments and from
-// others', and replicas of models that the file no longer contains. The revision of a balancer's
+// their addresses. Machines without an address, and replicas of models that the file no longer
+// contains, have no deployment and are not in the deployments of others. The revision of a balancer's
 // machine begins with the generation of the content, so that a controller with another generation
 // leaves it unchanged: see Delivery.DeliverDue.
 func Deployments(c Content, have []provision.Object) (map[string]agent.Deployment, error) {
 	d := &deploymentBuilder{Content: c, spec: c.Spec}
 	for _, o := range have {
-		// A failed machine on this computer restarts at the same address: until then the others
-		// keep it, rather than dropping it and its replicas.
+		// A failed machine on this computer restarts at the same address. Until then the
+		// configuration of the others contains it and its replicas.
 		stays := o.TerminatedReason == "" || cloud.RunsOnThisComputer(o.Region)
 		if stays && o.PrivateIP.IsValid() && c.trusts(o) {
 			d.have = append(d.have, o)
@@ -116,7 +116,7 @@ func Deployments(c Content, have []provision.Object) (map[string]agent.Deploymen
 	slices.SortFunc(d.have, func(a, b provision.Object) int { return cmp.Compare(a.ID, b.ID) })
 	generation, err := c.generation()
 	if err != nil {
-		return nil, fmt.Errorf("building deployments: %w", err)
+		return nil, fmt.Errorf("build the deployments: %w", err)
 	}
 	all := map[string]agent.Deployment{}
 	for _, o := range d.have {
@@ -144,7 +144,7 @@ func Deployments(c Content, have []provision.Object) (map[string]agent.Deploymen
 			hash, err = provision.ConfigHash(one)
 		}
 		if err != nil {
-			return nil, fmt.Errorf("building the deployment of %s: %w", o.ID, err)
+			return nil, fmt.Errorf("build the deployment of %s: %w", o.ID, err)
 		}
 		one.Revision += hash
 		all[o.ID] = one
@@ -152,7 +152,7 @@ func Deployments(c Content, have []provision.Object) (map[string]agent.Deploymen
 	return all, nil
 }
 
-// trusts reports whether a machine is known to be what it claims.
+// trusts reports whether the kind in a machine's tags is trusted: a balancer must be recorded.
 func (c Content) trusts(o provision.Object) bool {
 	if o.Kind != provision.KindBalancer {
 		return !provision.IsBalancerID(o.ID)
@@ -216,8 +216,8 @@ func (d *deploymentBuilder) balancerDeployment(o provision.Object) (agent.Deploy
 	return agent.Deployment{Units: units, Cloud: d.cloudAccess(o.Region.Cloud())}, nil
 }
 
-// cloudAccess returns the configuration with which a balancer calls its cloud's API for the controller;
-// nil in the controller's own cloud and without a controller.
+// cloudAccess returns the configuration for a balancer that calls the API of its cloud for the
+// controller; nil in the controller's own cloud and without a controller.
 func (d *deploymentBuilder) cloudAccess(name string) *agent.Cloud {
 	if d.Bundle == nil || name == homeCloud(d.spec) || cloud.RunsOnThisComputer(service.Region(name+"/")) {
 		return nil
@@ -268,9 +268,9 @@ func (d *deploymentBuilder) addSecrets(c *service.BalancerConfig, own provision.
 // reloads them when they change.
 func (d *deploymentBuilder) referToLocalFiles(c *service.BalancerConfig, own provision.Addresses) {
 	if auth := c.Balancer.Auth; auth != nil {
-		there := *auth
-		there.KeysFrom = d.absoluteRef(auth.KeysFrom)
-		c.Balancer.Auth = &there
+		local := *auth
+		local.KeysFrom = d.absoluteRef(auth.KeysFrom)
+		c.Balancer.Auth = &local
 	}
 	tls := c.Balancer.TLS
 	switch {
@@ -305,7 +305,7 @@ func (d *deploymentBuilder) absolutePath(p string) string {
 }
 
 // configureCertificate configures how a balancer obtains the certificate of the service's name. A balancer
-// without an AWS identity cannot write to Route 53: it loads certificates that others obtain.
+// without an IAM role cannot write to Route 53: it loads certificates that other balancers obtain.
 func (d *deploymentBuilder) configureCertificate(c *service.BalancerConfig, own provision.Addresses) {
 	c.Certificate = &service.CertificateConfig{Name: d.spec.DNS.Name, Dir: dirCertificates}
 	switch {
@@ -366,15 +366,15 @@ func (d *deploymentBuilder) emulatedRTT(a, b service.Region) time.Duration {
 // to the first balancer.
 func (d *deploymentBuilder) replicasOf(o provision.Object) []service.ReplicaConfig {
 	balancers := d.machinesOf(provision.KindBalancer, o.Region)
-	turn := slices.IndexFunc(balancers, func(b provision.Object) bool { return b.ID == o.ID })
+	position := slices.IndexFunc(balancers, func(b provision.Object) bool { return b.ID == o.ID })
 	var replicas []service.ReplicaConfig
 	for _, r := range d.machinesOf(provision.KindReplica, o.Region) {
 		at := slices.IndexFunc(d.spec.Models, func(m service.Model) bool { return m.Name == r.Labels["model"] })
 		if at < 0 || !r.PrivateIP.IsValid() || d.Draining[r.ID] {
 			continue
 		}
-		// The first replicas of two models are of two balancers.
-		if (at+provision.ReplicaNumber(r.ID))%len(balancers) != turn {
+		// Adding the model's position assigns the first replicas of two models to two balancers.
+		if (at+provision.ReplicaNumber(r.ID))%len(balancers) != position {
 			continue
 		}
 		m := &d.spec.Models[at]
@@ -396,7 +396,7 @@ func gpuOf(o provision.Object) string {
 
 // attachedTo returns a balancer's replicas of static regions: those of its own region in turn, and
 // those of regions without balancers for the service's first balancer.
-func (d *deploymentBuilder) attachedTo(o provision.Object, beside []provision.Object) []service.ReplicaConfig {
+func (d *deploymentBuilder) attachedTo(o provision.Object, balancers []provision.Object) []service.ReplicaConfig {
 	var replicas []service.ReplicaConfig
 	for _, region := range d.spec.Regions {
 		if region.Name.Cloud() != service.CloudStatic {
@@ -404,7 +404,7 @@ func (d *deploymentBuilder) attachedTo(o provision.Object, beside []provision.Ob
 		}
 		first := o.ID == cloud.ControllerMachine(d.spec) && !slices.Contains(cloud.ManagedRegions(d.spec), region.Name)
 		for i, r := range static.Replicas(d.spec, region) {
-			own := region.Name == o.Region && beside[i%len(beside)].ID == o.ID
+			own := region.Name == o.Region && balancers[i%len(balancers)].ID == o.ID
 			if (first || own) && !d.Draining[r.ID] {
 				replicas = append(replicas, r)
 			}
@@ -433,7 +433,7 @@ func PublicURL(spec *service.Spec, o provision.Object) string {
 	return scheme + cloud.EndpointsOf(o).Advertised.PublicAddress(spec)
 }
 
-// AdminURL returns the URL at which it serves operators and other balancers.
+// AdminURL returns the URL at which a balancer serves operators and other balancers.
 func AdminURL(o provision.Object) string {
 	return "https://" + cloud.EndpointsOf(o).Advertised.Admin
 }
@@ -522,9 +522,9 @@ func unitOnPort(m *service.Model, gpus int, host string) (agent.Unit, int) {
 		path = weightsPath
 	}
 	var args []string
-	option := func(isSet bool, words ...string) {
+	option := func(isSet bool, values ...string) {
 		if isSet {
-			args = append(args, words...)
+			args = append(args, values...)
 		}
 	}
 	switch e.Kind {

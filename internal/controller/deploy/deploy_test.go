@@ -279,7 +279,7 @@ func contentWithACME(t *testing.T, acme string) deploy.Content {
 	return c
 }
 
-// Balancers receive the configuration for obtaining a certificate. One without an AWS identity only
+// Balancers receive the configuration for obtaining a certificate. One without an IAM role only
 // loads certificates that others obtain. Secrets are delivered as files, like all others.
 func TestBalancerDeploymentsWithACME(t *testing.T) {
 	secret["env:EAB"], secret["file:/etc/root.pem"] = "HMAC", "ROOT"
@@ -356,7 +356,7 @@ func TestOnlyLocalDeadBalancersStayConfigured(t *testing.T) {
 // A replica is configured with its actual GPU where the first choice had no capacity.
 func TestReplicaReportsItsActualGPU(t *testing.T) {
 	have := testMachines()
-	have[1].Offering.GPU = "A100" // its label says L4
+	have[1].Offering.GPU = "A100" // its label is L4
 	for _, id := range []string{"lb-us-east-1-0", "lb-us-east-1-1"} {
 		for _, u := range deployAll(t, have)[id].Units {
 			if config := u.Files["balancer/config.yaml"]; strings.Contains(config, "id: us-east-1-0\n") && strings.Contains(config, "gpu: A100") {

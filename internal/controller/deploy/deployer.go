@@ -13,7 +13,7 @@ import (
 	"skyserve/provision/cloud"
 )
 
-// Deployer is the machines of one service in clouds.
+// Deployer plans and applies changes to the machines of one service in clouds.
 type Deployer struct {
 	Spec *service.Spec
 	// Owner is the owner of the service: provision.Desired.Owner.
@@ -30,14 +30,14 @@ type Deployer struct {
 	Enrolments *Enrolments
 	// Have lists the existing objects; nil = list them with Provider.
 	Have func(ctx context.Context) ([]provision.Object, error)
-	// Now is the clock for remembering refused offerings; nil = time.Now.
+	// Now is the clock for the time in which refused offerings are not retried; nil = time.Now.
 	Now func() time.Time
 
 	// Terminating, Counts and ZoneID are those of cloud.Input.
 	Terminating map[string]bool
 	Counts      map[cloud.ReplicaGroup]provision.ClassCounts
 	ZoneID      string
-	// Build is the program version for machines on this computer; empty = unchanged.
+	// Build is the hash of the binary for machines on this computer; empty = unchanged.
 	Build string
 	// Only selects the changes to apply; nil = all.
 	Only func(*Plan, provision.Change) bool
@@ -48,15 +48,15 @@ type Deployer struct {
 	prices    Prices
 }
 
-// Plan is the necessary changes in the clouds.
+// Plan contains the necessary changes in the clouds.
 type Plan struct {
 	Have    []provision.Object
 	Wants   []provision.Desired
 	Changes provision.Changes
 	// Missing is the number of replicas without capacity in any region, by model and home region.
 	Missing map[cloud.ReplicaGroup]int
-	// Unpriced contains, by region, why its cloud returned no or incomplete prices; list prices are
-	// used instead.
+	// Unpriced contains, by region, the error of a cloud that returned no prices or incomplete ones;
+	// built-in list prices are used for them.
 	Unpriced map[service.Region]error
 }
 
@@ -127,7 +127,7 @@ func (f *Deployer) planFor(have []provision.Object, short map[cloud.ReplicaGroup
 	return p, nil
 }
 
-// listObjects returns the objects of the service; an error where another owner has it.
+// listObjects returns the objects of the service; an error where the service belongs to another owner.
 func (f *Deployer) listObjects(ctx context.Context) ([]provision.Object, error) {
 	if f.Have != nil {
 		return f.Have(ctx)
@@ -179,7 +179,7 @@ func (f *Deployer) queryOfferings(ctx context.Context, regions []service.Region)
 			mu.Lock()
 			defer mu.Unlock()
 			if err != nil {
-				failed[r] = fmt.Errorf("listing the offerings of %s: %w", r, err)
+				failed[r] = fmt.Errorf("list the offerings of %s: %w", r, err)
 				return
 			}
 			f.offers[r] = offers

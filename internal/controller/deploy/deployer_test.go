@@ -174,7 +174,7 @@ func testCrashes(t *testing.T, text string) {
 			if at == 0 && err != nil || at > 0 && err != nil && !errors.Is(err, conformance.ErrCrash) {
 				t.Fatalf("%s: crash at %d: got %v", name, at, err)
 			}
-			if at > 0 && err == nil && len(m.Objects()) > 0 { // down looks again before it gives up
+			if at > 0 && err == nil && len(m.Objects()) > 0 { // down lists the objects again before it fails
 				t.Fatalf("%s: crash at %d was not reported", name, at)
 			}
 			return m
@@ -198,7 +198,7 @@ func testCrashes(t *testing.T, text string) {
 	}
 }
 
-// refuseRegions refuses every replica of some regions.
+// refuseRegions rejects every launch of a replica in some regions.
 func refuseRegions(regions ...service.Region) func(provision.Offering) *provision.CapacityError {
 	return func(o provision.Offering) *provision.CapacityError {
 		if o.GPU == "" || !slices.Contains(regions, o.Region) {
@@ -331,7 +331,7 @@ func TestOtherOwnersServiceIsUnchanged(t *testing.T) {
 		t.Errorf("down: got %v", err)
 	}
 	if len(m.Objects()) != before {
-		t.Errorf("%d objects are left of %d", len(m.Objects()), before)
+		t.Errorf("%d objects remain of %d", len(m.Objects()), before)
 	}
 }
 
@@ -357,7 +357,7 @@ func TestOrphans(t *testing.T) {
 	}
 }
 
-// Whatever is refused, interrupted and requested again: replicas never exceed their maximum, and a
+// Whatever launches are rejected, interrupted and repeated: replicas never exceed their maximum, and a
 // further up changes nothing.
 func TestUpConverges(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {

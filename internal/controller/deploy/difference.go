@@ -17,7 +17,7 @@ type difference struct {
 	reclaim []string                                     // donated replicas
 	launch  map[cloud.ReplicaGroup]provision.ClassCounts // in addition to the existing replicas
 	replace []Replacement                                // with newly launched replicas
-	excess  []provision.Object                           // replicas to give up
+	excess  []provision.Object                           // replicas to donate or remove
 }
 
 // Replacement is a replica whose class is not the desired one.
@@ -91,7 +91,7 @@ func (d *difference) addGroup(g cloud.ReplicaGroup, counts provision.ClassCounts
 		others = others[1:]
 	}
 	d.excess = append(d.excess, others...)
-	if capacity < more { // donated replicas use it
+	if capacity < more { // donated replicas count towards replicas.max
 		return &BoundsError{Model: g.Model, Region: g.Region, Count: len(all) + more, Bounds: b}
 	}
 	return nil
@@ -144,9 +144,9 @@ func runsOn(o provision.Object) provision.ReplicaClass {
 	return provision.ReplicaClassOf(*o.Offering)
 }
 
-// subtract returns the difference of two sets.
+// subtract returns the elements of set that are not in less.
 func subtract(set, less map[string]bool) map[string]bool {
-	left := maps.Clone(set)
-	maps.DeleteFunc(left, func(id string, _ bool) bool { return less[id] })
-	return left
+	rest := maps.Clone(set)
+	maps.DeleteFunc(rest, func(id string, _ bool) bool { return less[id] })
+	return rest
 }

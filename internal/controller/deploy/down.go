@@ -13,10 +13,11 @@ import (
 // clouds are eventually consistent, so that an object may appear late.
 const maxDownRounds = 3
 
-// Down deletes every object of a service from the clouds of a provider and verifies that they are
-// gone. Balancers are deleted first: a controller beside one of them that was not stopped would
-// launch replicas again. It only needs the name and the owner; an empty owner deletes all objects
-// of that name in the account. A *provision.RemainingError lists the remaining objects.
+// Down deletes every object of a service from the clouds of a provider, and lists the objects again to
+// verify it. Balancers are deleted first, because a controller that still runs on the machine of
+// one would launch replicas again. Down requires only the name and the owner; with an empty owner
+// it deletes all objects of that name in the cloud accounts. A *provision.RemainingError lists the
+// remaining objects.
 func Down(ctx context.Context, p provision.Provider, name, owner string, progress provision.ProgressFunc) error {
 	var failure error
 	for range maxDownRounds {
@@ -50,9 +51,9 @@ func Down(ctx context.Context, p provision.Provider, name, owner string, progres
 	if len(have) == 0 {
 		return nil
 	}
-	left := &provision.RemainingError{Service: name}
+	remaining := &provision.RemainingError{Service: name}
 	for _, o := range have {
-		left.Remaining = append(left.Remaining, fmt.Sprintf("%s %s in %s (%s)", o.Kind, o.ID, o.Region, o.Handle))
+		remaining.Remaining = append(remaining.Remaining, fmt.Sprintf("%s %s in %s (%s)", o.Kind, o.ID, o.Region, o.Handle))
 	}
-	return errors.Join(left, failure)
+	return errors.Join(remaining, failure)
 }

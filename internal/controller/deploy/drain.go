@@ -13,17 +13,17 @@ import (
 
 // Timeouts and intervals of draining a replica, with their reasons.
 const (
-	// drainTimeout is how long a replica may take to complete its requests: a response of 4,000
-	// tokens at 25 per second takes 160 s, and few are longer.
+	// drainTimeout is the maximum time in which a replica completes its requests: a response of
+	// 4,000 tokens at 25 per second has a duration of 160 s, and few are longer.
 	drainTimeout = 3 * time.Minute
 	// adminTimeout is the timeout of one request to a busy balancer on another continent.
 	adminTimeout = 5 * time.Second
 	// drainPollInterval is the polling interval of a replica that is draining or resuming.
 	drainPollInterval = 500 * time.Millisecond
-	// useTimeout is how long a balancer may take to find that a replica is ready again: it polls
-	// ten times per second.
+	// useTimeout is the maximum time in which a balancer detects that a replica is ready again: it
+	// polls ten times per second.
 	useTimeout = 10 * time.Second
-	// peerDelay is how long other balancers may take to learn of it.
+	// peerDelay is the maximum time until the state of a replica has reached other balancers.
 	peerDelay = time.Second
 )
 
@@ -44,8 +44,8 @@ func (h *Delivery) adminURL(b provision.Object) string {
 }
 
 // Drain drains a replica at every balancer, and returns when its outstanding requests have
-// completed, or after 3 minutes. It does not wait for balancers that do not respond, since they
-// send no requests.
+// completed, or after 3 minutes. It does not wait for balancers that do not respond: they send no
+// requests.
 func (h *Delivery) Drain(ctx context.Context, o provision.Object) {
 	if o.Kind != provision.KindReplica {
 		return
@@ -65,8 +65,8 @@ func (h *Delivery) Drain(ctx context.Context, o provision.Object) {
 }
 
 // Resume makes balancers use replicas again that Drain drained; replicas that an operator or a
-// controller drained stay drained. A balancer that does not respond gets the current replicas when
-// it restarts.
+// controller drained stay drained. A balancer that does not respond receives the current replicas
+// when it restarts.
 func (h *Delivery) Resume(ctx context.Context, replicas []provision.Object) {
 	h.eachAdmin(func(b adminClient) {
 		ctx, cancel := context.WithTimeout(ctx, adminTimeout)
@@ -83,8 +83,8 @@ func (h *Delivery) Resume(ctx context.Context, replicas []provision.Object) {
 	})
 }
 
-// Use resumes one replica, and returns once a balancer finds it ready and the others have had time
-// to learn of it, or after 10 s.
+// Use resumes one replica, and returns once a balancer reports it ready and peerDelay has passed,
+// or after 10 s.
 func (h *Delivery) Use(ctx context.Context, o provision.Object) {
 	h.Resume(ctx, []provision.Object{o})
 	ctx, cancel := context.WithTimeout(ctx, useTimeout)
@@ -111,16 +111,16 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// drainReplica drains a replica at a balancer; it returns false when the balancer does not have it,
-// or does not respond.
+// drainReplica drains a replica at a balancer. It returns false when the replica is not attached to
+// the balancer, or the balancer does not respond.
 func (b adminClient) drainReplica(ctx context.Context, id string) bool {
 	ctx, cancel := context.WithTimeout(ctx, adminTimeout)
 	defer cancel()
 	return b.DrainWorker(ctx, id, telemetry.DrainedByUp) == nil
 }
 
-// worker returns a balancer's view of a replica; false when it does not have it, or does not
-// respond.
+// worker returns the state of a replica at a balancer; false when the replica is not attached to it,
+// or the balancer does not respond.
 func (b adminClient) worker(ctx context.Context, id string) (telemetry.Worker, bool) {
 	ctx, cancel := context.WithTimeout(ctx, adminTimeout)
 	defer cancel()

@@ -37,17 +37,17 @@ func party(t *testing.T, a *identity.Authority, role identity.Role) identity.Par
 
 // adminClient is the admin API of a balancer with one replica.
 type adminClient struct {
-	mu     sync.Mutex
-	worker telemetry.Worker
-	asked  []string
+	mu       sync.Mutex
+	worker   telemetry.Worker
+	requests []string
 }
 
 func (a *adminClient) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	request := r.Method + " " + r.URL.Path
-	if len(a.asked) == 0 || a.asked[len(a.asked)-1] != request {
-		a.asked = append(a.asked, request)
+	if len(a.requests) == 0 || a.requests[len(a.requests)-1] != request {
+		a.requests = append(a.requests, request)
 	}
 	switch request {
 	case "POST /workers/us-0/drain":
@@ -56,7 +56,7 @@ func (a *adminClient) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 		fmt.Fprint(w, "{}")
 	case "GET /workers":
-		_ = json.NewEncoder(w).Encode(map[string]any{"workers": []telemetry.Worker{a.worker}}) // whoever asked fails the test
+		_ = json.NewEncoder(w).Encode(map[string]any{"workers": []telemetry.Worker{a.worker}}) // the client's error fails the test
 		a.worker.Outstanding = max(0, a.worker.Outstanding-1)
 		if a.worker.State == service.StateStarting {
 			a.worker.State = service.StateReady
@@ -92,8 +92,8 @@ func listenAt(t *testing.T, addr string, p identity.Party, h http.Handler) {
 	})
 }
 
-// A replica is drained at its own balancer, whatever the others report, and is used again once that
-// balancer finds it ready.
+// A replica is drained at its own balancer, whatever the others report, and is resumed once that
+// balancer reports it ready.
 func TestReplicaDrainsAndResumes(t *testing.T) {
 	testkit.Slow(t)
 	authority, err := identity.NewAuthority("chat", time.Now())
@@ -104,7 +104,7 @@ func TestReplicaDrainsAndResumes(t *testing.T) {
 	other := &adminClient{worker: telemetry.Worker{ReplicaConfig: service.ReplicaConfig{ID: "us-1"}, State: service.StateDraining, DrainedBy: telemetry.DrainedByUp}}
 	h := &deploy.Delivery{Party: party(t, authority, identity.Operator)}
 	network := fmt.Sprintf("127.%d.%d.", 200+os.Getpid()%50, os.Getpid()/50%250)
-	for n, api := range []http.Handler{owner, http.NotFoundHandler(), other, nil} { // the last is away
+	for n, api := range []http.Handler{owner, http.NotFoundHandler(), other, nil} { // the last does not respond
 		ip := fmt.Sprint(network, n+1)
 		if api != nil {
 			listen(t, ip, party(t, authority, identity.Balancer), api)
@@ -120,15 +120,15 @@ func TestReplicaDrainsAndResumes(t *testing.T) {
 	if owner.worker.State != service.StateReady {
 		t.Errorf("resumed: %+v", owner.worker)
 	}
-	if want := []string{"POST /workers/us-0/drain", "GET /workers", "POST /workers", "GET /workers"}; !slices.Equal(owner.asked, want) {
-		t.Errorf("its balancer was asked %q", owner.asked)
+	if want := []string{"POST /workers/us-0/drain", "GET /workers", "POST /workers", "GET /workers"}; !slices.Equal(owner.requests, want) {
+		t.Errorf("its balancer received %q", owner.requests)
 	}
-	if other.worker.State != service.StateDraining || slices.Contains(other.asked, "POST /workers") {
-		t.Errorf("another replica was used, which somebody drains: %q", other.asked)
+	if other.worker.State != service.StateDraining || slices.Contains(other.requests, "POST /workers") {
+		t.Errorf("a replica that an operator drained was resumed: %q", other.requests)
 	}
 	h.Resume(t.Context(), []provision.Object{replica, {ID: "us-1", Kind: provision.KindReplica}})
 	if other.worker.State == service.StateDraining {
-		t.Error("what an earlier run left empty was not used again")
+		t.Error("a replica that an earlier run drained was not resumed")
 	}
 }
 
@@ -150,8 +150,8 @@ func TestResumeSkipsReplicasDrainedByOthers(t *testing.T) {
 		h.Drain(t.Context(), replica)
 		h.Use(t.Context(), replica)
 		h.Resume(t.Context(), []provision.Object{replica})
-		if b.worker.State != service.StateDraining || slices.Contains(b.asked, "POST /workers") {
-			t.Errorf("drained by %q, it was used again: %q", by, b.asked)
+		if b.worker.State != service.StateDraining || slices.Contains(b.requests, "POST /workers") {
+			t.Errorf("drained by %q, it was used again: %q", by, b.requests)
 		}
 	}
 }

@@ -30,7 +30,7 @@ func TestInterruptedDrainsWhenOthersServe(t *testing.T) {
 		{"none is interrupted", "a0 ready, a1 starting", "", ""},
 		{"the only one is interrupted", "a0 interrupted", "", ""},
 		{"its replacement starts", "a0 interrupted, a1 starting", "", ""},
-		{"its replacement does not respond", "a0 interrupted, a1 silent", "", ""},
+		{"its replacement does not respond", "a0 interrupted, a1 unresponsive", "", ""},
 		{"its replacement is ready", "a0 interrupted, a1 ready", "", "a0"},
 		{"another model is ready", "a0 interrupted, b0 ready", "", ""},
 		{"the other one drains", "a0 interrupted, a1 ready", "a1", "a1"},
@@ -42,7 +42,7 @@ func TestInterruptedDrainsWhenOthersServe(t *testing.T) {
 			id, phase, _ := strings.Cut(machine, " ")
 			have = append(have, provision.Object{ID: id, Kind: provision.KindReplica, Labels: map[string]string{"model": id[:1]}})
 			seen[id] = AgentReport{Status: agent.Status{Phase: agent.Phase(phase)}}
-			if phase == "silent" {
+			if phase == "unresponsive" {
 				seen[id] = AgentReport{Err: errors.New("no response")}
 			}
 		}
@@ -53,7 +53,7 @@ func TestInterruptedDrainsWhenOthersServe(t *testing.T) {
 }
 
 // A machine with scheduled maintenance is removed once its replacement is ready; one that is about to
-// be interrupted is left to its cloud.
+// be interrupted is not: its cloud deletes it.
 func TestMaintainedReplicaIsReplaced(t *testing.T) {
 	for _, tt := range []struct {
 		name, old, other string
@@ -96,8 +96,8 @@ func TestReconcilerChanges(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
 		c     provision.Change
-		phase agent.Phase // of the replica that is wanted
-		want  string      // done at once, or once it is empty; empty = never
+		phase agent.Phase // of the desired replica
+		want  string      // when the change is made: at once, or once the replica has drained; empty = never
 	}{
 		{"a missing replica", provision.Change{Action: launch, Desired: p.Wants[0]}, "", "done"},
 		{"a missing balancer", provision.Change{Action: launch, Desired: p.Wants[1]}, "", ""},
@@ -109,7 +109,7 @@ func TestReconcilerChanges(t *testing.T) {
 		{"one above max", provision.Change{Action: terminate, Observed: object(r, "us-1", "")}, agent.PhaseReady, ""},
 		{"a fallback that is needed", provision.Change{Action: terminate, Observed: object(r, "eu-1", "", "aws/us")}, agent.PhaseStarting, ""},
 		{"a fallback that is not needed", provision.Change{Action: terminate, Observed: object(r, "eu-1", "", "aws/us")}, agent.PhaseReady, "released"},
-		{"a fallback for a region that does not respond", provision.Change{Action: terminate, Observed: object(r, "eu-1", "", "gcp/silent")}, agent.PhaseReady, ""},
+		{"a fallback for a region that does not respond", provision.Change{Action: terminate, Observed: object(r, "eu-1", "", "gcp/unresponsive")}, agent.PhaseReady, ""},
 	} {
 		seen := map[string]AgentReport{"us-0": {Status: agent.Status{Phase: tt.phase}}}
 		got := ""
@@ -126,7 +126,7 @@ func TestReconcilerChanges(t *testing.T) {
 }
 
 // A controller delivers deployments to new replicas and to balancers of its own generation. Those of
-// another generation keep their deployment and only get renewed certificates.
+// another generation keep their deployment; only their certificates are renewed.
 func TestControllerDeliversToOwnGeneration(t *testing.T) {
 	authority, err := identity.NewAuthority("chat", time.Now())
 	if err != nil {
@@ -142,7 +142,7 @@ func TestControllerDeliversToOwnGeneration(t *testing.T) {
 		kind     provision.ObjectKind
 		seen     AgentReport
 		wanted   string // the revision of its deployment; empty = it has none
-		revision string // that it is handed; empty = it is left alone
+		revision string // of the delivery; empty = no delivery
 	}{
 		{"a new replica", provision.KindReplica, AgentReport{Err: identity.ErrUntrusted}, "r2", "r2"},
 		{"a new balancer, which operators alone enrol", provision.KindBalancer, AgentReport{Err: identity.ErrUntrusted}, "e1.b2", ""},
@@ -162,7 +162,7 @@ func TestControllerDeliversToOwnGeneration(t *testing.T) {
 		}
 		d, due := h.dueDeployment(tt.seen, o, all)
 		if due != (tt.revision != "") || due && d.Revision != tt.revision {
-			t.Errorf("%s: is handed %q (%t), want %q", tt.name, d.Revision, due, tt.revision)
+			t.Errorf("%s: delivery of %q (%t), want %q", tt.name, d.Revision, due, tt.revision)
 		}
 	}
 }
@@ -175,7 +175,7 @@ func TestUnsettled(t *testing.T) {
 		}
 	}
 	if got := slices.Collect(maps.Keys(interrupted(have, map[string]AgentReport{"a": {Status: agent.Status{Phase: agent.PhaseInterrupted}}, "lb": {Status: agent.Status{Phase: agent.PhaseInterrupted}}}))); !slices.Equal(got, []string{"a"}) {
-		t.Errorf("going: %q", got)
+		t.Errorf("terminating: %q", got)
 	}
 }
 
@@ -190,21 +190,21 @@ func TestControllerStatus(t *testing.T) {
 		return machineAnswer{status: agent.Status{Phase: agent.PhaseFailed, Reason: "balancer: it ended", Units: []agent.UnitStatus{{Name: "balancer"}, u}}}
 	}
 	for _, tt := range []struct {
-		name    string
-		machine provision.Object
-		answer  machineAnswer
-		want    string
+		name     string
+		machine  provision.Object
+		response machineAnswer
+		want     string
 	}{
 		{"it works, its balancer does not", machine, unit(agent.UnitStatus{Running: true, Ready: true}), "READY"},
-		{"it starts", machine, unit(agent.UnitStatus{Running: true, Reason: "it does not answer yet"}), "STARTING it does not answer yet"},
-		{"it ends again and again", machine, unit(agent.UnitStatus{Reason: "exit status 1"}), "FAILED exit status 1"},
+		{"it starts", machine, unit(agent.UnitStatus{Running: true, Reason: "it does not respond yet"}), "STARTING it does not respond yet"},
+		{"it exits repeatedly", machine, unit(agent.UnitStatus{Reason: "exit status 1"}), "FAILED exit status 1"},
 		{"there is none", machine, machineAnswer{status: agent.Status{Phase: agent.PhaseReady}}, "none"},
-		{"its machine hangs", machine, machineAnswer{err: errors.New("no answer within 2s")}, "NOT_READY no answer within 2s"},
-		{"its machine boots", boots, machineAnswer{}, "PROVISIONING waiting for an address"},
-		{"its machine is gone", removed, machineAnswer{}, "FAILED its machine is gone"},
+		{"its machine hangs", machine, machineAnswer{err: errors.New("no response within 2s")}, "NOT_READY no response within 2s"},
+		{"its machine boots", boots, machineAnswer{}, "PROVISIONING waiting for an address from the cloud"},
+		{"its machine no longer exists", removed, machineAnswer{}, "FAILED its machine no longer exists; run 'skyserve up' to replace it"},
 	} {
 		got := "none"
-		if c := controllerOf(spec, []provision.Object{tt.machine}, []machineAnswer{tt.answer}); c != nil {
+		if c := controllerOf(spec, []provision.Object{tt.machine}, []machineAnswer{tt.response}); c != nil {
 			got = strings.TrimSpace(string(c.State) + " " + c.Reason)
 		}
 		if got != tt.want {
@@ -238,6 +238,6 @@ func TestClassifyMachines(t *testing.T) {
 		return strings.Join(all, " ")
 	}
 	if ids(serving) != "changes" || ids(others) != "hangs loads" {
-		t.Errorf("%q are changed, and %q waited for", ids(serving), ids(others))
+		t.Errorf("serving machines to update are %q, others %q", ids(serving), ids(others))
 	}
 }

@@ -24,17 +24,17 @@ type NoteStore interface {
 const noteEnrolments = "balancers.json"
 
 // maxLaunches is the maximum number of recorded launches per ID: the running machine, its
-// replacement, and two that were started and never seen again.
+// replacement, and two whose launch was never confirmed.
 const maxLaunches = 4
 
 // labelLaunch is the label that identifies a launched machine to a process that crashed before the
 // cloud responded.
 const labelLaunch = "launch"
 
-// Enrolments records the balancer machines that an `up` of this operator launched. A machine's tags
-// claim that it is a balancer, and everyone who may launch machines in the account can set these
-// tags. Balancers receive secrets, one of them all secrets of the service: only recorded machines
-// are enrolled as balancers. It is safe for concurrent use.
+// Enrolments records the balancer machines that an `up` of this operator launched. Tags alone do not
+// prove that a machine is a balancer, because everyone who may launch machines in the cloud account
+// can set them. Balancers receive secrets, and one of them receives all secrets of the service.
+// Therefore only recorded machines are enrolled as balancers. It is safe for concurrent use.
 type Enrolments struct {
 	notes NoteStore
 
@@ -57,7 +57,7 @@ type launchRecord struct {
 func ReadEnrolments(notes NoteStore) (*Enrolments, error) {
 	e := &Enrolments{notes: notes}
 	if err := notes.LoadValue(noteEnrolments, &e.launches); err != nil {
-		return nil, fmt.Errorf("%w: remove the file; balancers with a certificate of the service are then recorded again", err)
+		return nil, fmt.Errorf("%w; remove the file: 'skyserve up' then records balancers with a certificate of the service again", err)
 	}
 	return e, nil
 }
@@ -95,28 +95,28 @@ func (e *Enrolments) update(to func([]launchRecord) []launchRecord) error {
 // beginLaunch records an imminent launch and returns the machine's launch label: that of an
 // unconfirmed earlier launch where there is one, so that its machine is found instead of created
 // twice.
-func (e *Enrolments) beginLaunch(id string) (word string, err error) {
+func (e *Enrolments) beginLaunch(id string) (label string, err error) {
 	e.mu.Lock()
 	for _, l := range e.launches {
 		if l.ID == id && l.Handle == "" {
-			word = l.Label
+			label = l.Label
 		}
 	}
 	e.mu.Unlock()
-	if word != "" {
-		return word, nil
+	if label != "" {
+		return label, nil
 	}
-	word = strings.ToLower(rand.Text())
-	return word, e.update(func(all []launchRecord) []launchRecord {
-		return bounded(append(all, launchRecord{ID: id, Label: word}))
+	label = strings.ToLower(rand.Text())
+	return label, e.update(func(all []launchRecord) []launchRecord {
+		return bounded(append(all, launchRecord{ID: id, Label: label}))
 	})
 }
 
 // finishLaunch records the cloud ID of the machine with a launch label.
-func (e *Enrolments) finishLaunch(id, word, handle string) error {
+func (e *Enrolments) finishLaunch(id, label, handle string) error {
 	return e.update(func(all []launchRecord) []launchRecord {
 		for i, l := range all {
-			if l.ID == id && l.Label == word && l.Handle == "" {
+			if l.ID == id && l.Label == label && l.Handle == "" {
 				all[i].Handle = handle
 			}
 		}
@@ -124,13 +124,13 @@ func (e *Enrolments) finishLaunch(id, word, handle string) error {
 	})
 }
 
-// Adopt records machines that Examine found to be known.
+// Adopt records the known machines that Examine returned.
 func (e *Enrolments) Adopt(machines []provision.Object) error {
 	for _, o := range machines {
-		word := o.Labels[labelLaunch]
+		label := o.Labels[labelLaunch]
 		err := e.update(func(all []launchRecord) []launchRecord {
-			all = slices.DeleteFunc(all, func(l launchRecord) bool { return l.ID == o.ID && l.Handle == "" && l.Label == word })
-			return bounded(append(all, launchRecord{ID: o.ID, Label: word, Handle: o.Handle}))
+			all = slices.DeleteFunc(all, func(l launchRecord) bool { return l.ID == o.ID && l.Handle == "" && l.Label == label })
+			return bounded(append(all, launchRecord{ID: o.ID, Label: label, Handle: o.Handle}))
 		})
 		if err != nil {
 			return err
@@ -150,7 +150,7 @@ func bounded(all []launchRecord) []launchRecord {
 	return all
 }
 
-// pinKey pins a machine to the first key that it reports. Another key returns an
+// pinKey records the first key that a machine reports. For another key it returns an
 // *identity.PinError.
 func (e *Enrolments) pinKey(o provision.Object, fingerprint string) error {
 	e.mu.Lock()
@@ -166,7 +166,7 @@ func (e *Enrolments) pinKey(o provision.Object, fingerprint string) error {
 	case had == fingerprint:
 		return nil
 	case had != "":
-		return fmt.Errorf("reading the key of %s (%s): %w", o.ID, o.Handle, &identity.PinError{Want: had, Found: fingerprint})
+		return fmt.Errorf("read the key of %s (%s): %w", o.ID, o.Handle, &identity.PinError{Want: had, Found: fingerprint})
 	}
 	return e.update(func(all []launchRecord) []launchRecord {
 		for i, l := range all {
@@ -178,27 +178,27 @@ func (e *Enrolments) pinKey(o provision.Object, fingerprint string) error {
 	})
 }
 
-// Examine finds strangers: machines that claim to be balancers, or have the ID of one, but were not
+// Examine returns strangers: machines that have the tags or the ID of a balancer, but were not
 // launched by an `up` of this operator. isCertified reports whether a machine's agent presents a
 // valid certificate of the service with the machine's name. Where this operator's record was lost
-// and the name is unique, that proves the machine's identity, since its key was certified before.
+// and the name is unique, the certificate proves the machine's identity.
 // known are valid machines that are not recorded yet: see Adopt.
 func (e *Enrolments) Examine(machines []provision.Object, isCertified func(provision.Object) bool) (strangers, known []provision.Object) {
-	noted := e.Handles()
+	recorded := e.Handles()
 	running := slices.DeleteFunc(slices.Clone(machines), func(o provision.Object) bool {
 		return o.TerminatedReason != "" || o.Kind != provision.KindBalancer && (o.Kind != provision.KindReplica || !provision.IsBalancerID(o.ID))
 	})
-	named, carried := map[string]int{}, map[string]int{}
+	idCount, labelCount := map[string]int{}, map[string]int{}
 	for _, o := range running {
-		named[o.ID]++
-		carried[o.ID+" "+o.Labels[labelLaunch]]++
+		idCount[o.ID]++
+		labelCount[o.ID+" "+o.Labels[labelLaunch]]++
 	}
 	for _, o := range running {
 		switch {
 		case o.Kind != provision.KindBalancer:
 			strangers = append(strangers, o)
-		case slices.Contains(noted[o.ID], o.Handle):
-		case e.hasLaunchLabel(o) && carried[o.ID+" "+o.Labels[labelLaunch]] == 1, named[o.ID] == 1 && isCertified(o):
+		case slices.Contains(recorded[o.ID], o.Handle):
+		case e.hasLaunchLabel(o) && labelCount[o.ID+" "+o.Labels[labelLaunch]] == 1, idCount[o.ID] == 1 && isCertified(o):
 			known = append(known, o)
 		default:
 			strangers = append(strangers, o)
@@ -216,7 +216,7 @@ func (e *Enrolments) hasLaunchLabel(o provision.Object) bool {
 	})
 }
 
-// StrangersError is machines that claim to be balancers but were not launched by an operator.
+// StrangersError contains machines with the tags or the ID of a balancer that no operator launched.
 type StrangersError struct{ Machines []provision.Object }
 
 // Error returns a message with the machines.
@@ -225,7 +225,7 @@ func (e *StrangersError) Error() string {
 	for _, o := range e.Machines {
 		all = append(all, fmt.Sprintf("%s (%s in %s)", o.ID, o.Handle, o.Region))
 	}
-	return fmt.Sprintf("%s: claims to be a balancer, but was not launched by 'skyserve up' and has no certificate of the service; it receives no secrets", strings.Join(all, ", "))
+	return fmt.Sprintf("%s: tagged as a balancer, but not launched by 'skyserve up' and without a certificate of the service; receives no secrets", strings.Join(all, ", "))
 }
 
 // Hint returns how to resolve it, for the service of a file.
@@ -236,7 +236,7 @@ func (e *StrangersError) Hint(file string) string {
 			flags = append(flags, flag)
 		}
 	}
-	return fmt.Sprintf("find out who launched it (CloudTrail, Cloud Audit Logs), then run: skyserve up %s %s", file, strings.Join(flags, " "))
+	return fmt.Sprintf("check who launched it (CloudTrail, Cloud Audit Logs), then run: skyserve up %s %s", file, strings.Join(flags, " "))
 }
 
 // recordingProvider launches machines and records balancers before and after.
@@ -250,7 +250,7 @@ func (n recordingProvider) Launch(ctx context.Context, w provision.Desired) (pro
 	if w.Kind != provision.KindBalancer {
 		return n.Provider.Launch(ctx, w)
 	}
-	word, err := n.enrolments.beginLaunch(w.ID)
+	label, err := n.enrolments.beginLaunch(w.ID)
 	if err != nil {
 		return provision.Object{}, err
 	}
@@ -258,15 +258,15 @@ func (n recordingProvider) Launch(ctx context.Context, w provision.Desired) (pro
 	if w.Labels == nil {
 		w.Labels = map[string]string{}
 	}
-	w.Labels[labelLaunch] = word
+	w.Labels[labelLaunch] = label
 	o, err := n.Provider.Launch(ctx, w)
 	switch {
 	case err != nil:
 		return o, err
 	case n.enrolments.isLaunched(o):
 		return o, nil
-	case o.Labels[labelLaunch] != word: // it existed before this launch
+	case o.Labels[labelLaunch] != label: // it existed before this launch
 		return o, &StrangersError{Machines: []provision.Object{o}}
 	}
-	return o, n.enrolments.finishLaunch(w.ID, word, o.Handle)
+	return o, n.enrolments.finishLaunch(w.ID, label, o.Handle)
 }

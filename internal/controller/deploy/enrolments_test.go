@@ -46,7 +46,7 @@ func enrolments(t *testing.T, n memoryNotes) *deploy.Enrolments {
 	return e
 }
 
-// claimedMachine returns a machine with the claimed kind and ID.
+// claimedMachine returns a machine whose tags contain a kind and an ID.
 func claimedMachine(kind provision.ObjectKind, id, handle, word string) provision.Object {
 	o := provision.Object{ID: id, Kind: kind, Handle: handle, Region: "aws/us-east-1"}
 	if word != "" {
@@ -55,8 +55,8 @@ func claimedMachine(kind provision.ObjectKind, id, handle, word string) provisio
 	return o
 }
 
-// A machine that claims to be a balancer is one if an `up` launched it, even where `up` never got the
-// response. Otherwise it needs a certificate, and no other machine may claim the same ID.
+// A machine with the tags of a balancer is one if an `up` launched it, even if `up` never received the
+// response. Otherwise it needs a certificate, and no other machine may have the same ID.
 func TestExamineRecognisesBalancers(t *testing.T) {
 	const b, r = provision.KindBalancer, provision.KindReplica
 	const noted = `[{"id":"lb-a-0","word":"w0","handle":"i-0"},{"id":"lb-a-1","word":"w1"}]`
@@ -66,15 +66,15 @@ func TestExamineRecognisesBalancers(t *testing.T) {
 		name      string
 		notes     string
 		have      []provision.Object
-		certified string // the handles of those that show a certificate
+		certified string // handles of the machines with a certificate
 		strangers string
 		known     string
 	}{
 		{"launched here", noted, []provision.Object{claimedMachine(b, "lb-a-0", "i-0", "w0")}, "", "", ""},
 		{"replicas are not looked at", noted, []provision.Object{claimedMachine(r, "a-0", "i-5", "")}, "", "", ""},
-		{"what is gone is not looked at", noted, []provision.Object{removed}, "", "", ""},
+		{"a removed machine is ignored", noted, []provision.Object{removed}, "", "", ""},
 		{"launched, and nothing was heard of it", noted, []provision.Object{claimedMachine(b, "lb-a-1", "i-1", "w1")}, "", "", "i-1"},
-		{"two say so", noted, []provision.Object{claimedMachine(b, "lb-a-1", "i-1", "w1"), claimedMachine(b, "lb-a-1", "i-2", "w1")}, "", "i-1 i-2", ""},
+		{"two with one ID", noted, []provision.Object{claimedMachine(b, "lb-a-1", "i-1", "w1"), claimedMachine(b, "lb-a-1", "i-2", "w1")}, "", "i-1 i-2", ""},
 		{"another word", noted, []provision.Object{claimedMachine(b, "lb-a-1", "i-1", "w9")}, "", "i-1", ""},
 		{"the word of another", noted, []provision.Object{claimedMachine(b, "lb-a-1", "i-1", "w0")}, "", "i-1", ""},
 		{"no word", noted, []provision.Object{claimedMachine(b, "lb-a-1", "i-1", "")}, "", "i-1", ""},
@@ -106,7 +106,7 @@ func TestExamineRecognisesBalancers(t *testing.T) {
 			t.Fatal(err)
 		}
 		if again, more := enrolments(t, n).Examine(tt.have, func(provision.Object) bool { return false }); handles(again) != tt.strangers || len(more) > 0 {
-			t.Errorf("%s: once it is noted, %q are strangers and %q is known", tt.name, handles(again), handles(more))
+			t.Errorf("%s: once it is recorded, %q are strangers and %q is known", tt.name, handles(again), handles(more))
 		}
 	}
 }
@@ -120,7 +120,7 @@ func TestEnrolmentsAreBounded(t *testing.T) {
 		}
 	}
 	if got := enrolments(t, n).Handles()["lb-a-0"]; len(got) != 4 || got[3] != "i-99" {
-		t.Errorf("noted are %q", got)
+		t.Errorf("recorded are %q", got)
 	}
 }
 
@@ -139,7 +139,7 @@ func TestOnlyLaunchedBalancersAreEnrolled(t *testing.T) {
 		t.Fatal(err)
 	}
 	n := memoryNotes{"balancers.json": `[{"id":"lb-a-0","word":"w0","handle":"i-0"}]`}
-	ask := func(known *deploy.Enrolments, key string, o provision.Object) error {
+	enrol := func(known *deploy.Enrolments, key string, o provision.Object) error {
 		h := &deploy.Delivery{Service: "chat", Authority: authority, Enrolments: known, Attestor: constantKey(key)}
 		_, err := h.Machine(o).Fingerprint(t.Context())
 		return err
@@ -147,26 +147,26 @@ func TestOnlyLaunchedBalancersAreEnrolled(t *testing.T) {
 	genuine, impostor := claimedMachine(provision.KindBalancer, "lb-a-0", "i-0", "w0"), claimedMachine(provision.KindBalancer, "lb-a-0", "i-9", "w0")
 	var strangers *deploy.StrangersError
 	for who, err := range map[string]error{
-		"an impostor":                          ask(enrolments(t, n), "k1", impostor),
-		"an impostor among replicas":           ask(enrolments(t, n), "k1", claimedMachine(provision.KindReplica, "lb-a-0", "i-9", "")),
-		"a balancer, enrolled by a controller": ask(nil, "k1", genuine),
+		"an impostor":                          enrol(enrolments(t, n), "k1", impostor),
+		"an impostor among replicas":           enrol(enrolments(t, n), "k1", claimedMachine(provision.KindReplica, "lb-a-0", "i-9", "")),
+		"a balancer, enrolled by a controller": enrol(nil, "k1", genuine),
 	} {
 		if !errors.As(err, &strangers) {
 			t.Errorf("%s: got %v, want that it is a stranger", who, err)
 		}
 	}
-	if err := ask(enrolments(t, n), "", genuine); !errors.Is(err, agent.ErrNoFingerprint) {
+	if err := enrol(enrolments(t, n), "", genuine); !errors.Is(err, agent.ErrNoFingerprint) {
 		t.Errorf("while it boots: %v", err)
 	}
 	for _, key := range []string{"k1", "k1"} {
-		if err := ask(enrolments(t, n), key, genuine); err != nil {
+		if err := enrol(enrolments(t, n), key, genuine); err != nil {
 			t.Errorf("with its key: %v", err)
 		}
 	}
-	if err := ask(enrolments(t, n), "k2", genuine); !errors.Is(err, identity.ErrPin) {
+	if err := enrol(enrolments(t, n), "k2", genuine); !errors.Is(err, identity.ErrPin) {
 		t.Errorf("with another key: %v", err)
 	}
-	if err := ask(nil, "k3", claimedMachine(provision.KindReplica, "a-0", "i-4", "")); err != nil {
+	if err := enrol(nil, "k3", claimedMachine(provision.KindReplica, "a-0", "i-4", "")); err != nil {
 		t.Errorf("a replica: %v", err)
 	}
 }
@@ -175,7 +175,7 @@ func TestOnlyLaunchedBalancersAreEnrolled(t *testing.T) {
 func TestLaunchRejectsExistingMachine(t *testing.T) {
 	spec := parse(t, twoClouds)
 	m, n := newCloud(spec), memoryNotes{}
-	if _, err := up(spec, m); err != nil { // by somebody who notes nothing
+	if _, err := up(spec, m); err != nil { // without recording the launches
 		t.Fatal(err)
 	}
 	for _, o := range m.Objects() {
@@ -232,8 +232,8 @@ func TestStrangersGetNoDeployment(t *testing.T) {
 	}
 }
 
-// A stranger with a balancer's ID does not hide the balancer: the controller does not wait for the
-// stranger, and its missing response is not attributed to the balancer.
+// A stranger with a balancer's ID does not replace the balancer: the controller does not wait for the
+// stranger, and does not treat the balancer as unresponsive.
 func TestReconcilerIgnoresStrangers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		u := newReconcilerWorld(t)
@@ -265,16 +265,16 @@ func TestReconcilerIgnoresStrangers(t *testing.T) {
 		among.Kind, among.Handle = provision.KindReplica, "i-among"
 		k := u.reconciler()
 		k.Open = withExtraMachines(k.Open, stranger, among)
-		asked := map[string]bool{}
+		contacted := map[string]bool{}
 		k.SetProber(func(have []provision.Object) map[string]deploy.AgentReport {
 			for _, o := range have {
-				asked[o.Handle] = true
+				contacted[o.Handle] = true
 			}
 			return nil
 		})
 		u.reconcileFor(t, k, time.Minute, always)
-		if asked["i-stranger"] || asked["i-among"] || !asked[enrolled["lb-us-east-1-0"][0]] {
-			t.Errorf("it contacts %v, want the launched balancers and no stranger", asked)
+		if contacted["i-stranger"] || contacted["i-among"] || !contacted[enrolled["lb-us-east-1-0"][0]] {
+			t.Errorf("it contacts %v, want the launched balancers and no stranger", contacted)
 		}
 	})
 }

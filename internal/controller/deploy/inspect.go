@@ -21,7 +21,7 @@ import (
 
 // Timeouts of an observation, with their reasons.
 const (
-	regionTimeout  = 10 * time.Second // a distant cloud may throttle, and is then retried
+	regionTimeout  = 10 * time.Second // a distant cloud may throttle requests, which are then retried
 	machineTimeout = 2 * time.Second  // five round trips through a distant balancer take 1.5 s
 )
 
@@ -30,8 +30,8 @@ type Lister interface {
 	List(ctx context.Context, service string) ([]provision.Object, error)
 }
 
-// Inspector observes a service in clouds and changes nothing. An unresponsive region or machine
-// does not hide the others. It is not safe for concurrent use.
+// Inspector observes a service in clouds and changes nothing. A region or machine that does not
+// respond does not prevent the observation of the others. It is not safe for concurrent use.
 type Inspector struct {
 	// Deployer is the desired service of `up`. Without its UserData the changes of `up` are unknown.
 	Deployer *Deployer
@@ -42,11 +42,11 @@ type Inspector struct {
 	Ask func(ctx context.Context, have []provision.Object, o provision.Object) (agent.Status, error)
 	// Snapshot reads a balancer's snapshot of the service; nil = not read.
 	Snapshot func(ctx context.Context, o provision.Object) (*telemetry.Snapshot, error)
-	// Decisions are the decisions about replicas on this computer, Problem what is wrong with the
-	// local state.
+	// Decisions are the decisions about replicas on this computer, Problem is the error in the
+	// service's local state.
 	Decisions Decisions
 	Problem   string
-	// Enrolments records the balancers that were launched here; nil = unknown. File is the
+	// Enrolments records the balancers that were launched from this machine; nil = unknown. File is the
 	// service.yaml in messages about running `up` again.
 	Enrolments *Enrolments
 	File       string
@@ -118,7 +118,7 @@ func (i *Inspector) listRegion(ctx context.Context, r service.Region) ([]provisi
 		err = context.Cause(ctx) // instead of the cloud client's own error
 	}
 	if err != nil {
-		return nil, fmt.Errorf("listing %s in %s: %w", i.Deployer.Spec.Name, r, err)
+		return nil, fmt.Errorf("list the objects of %s in %s: %w", i.Deployer.Spec.Name, r, err)
 	}
 	return have, nil
 }
@@ -158,13 +158,13 @@ func (i *Inspector) Status(ctx context.Context) (*ServiceStatus, error) {
 		return nil, err
 	}
 	machines := l.Machines()
-	answers := i.readStatuses(ctx, machines)
+	responses := i.readStatuses(ctx, machines)
 	reading.Wait()
-	strangers := i.markStrangers(machines, answers)
-	s := &ServiceStatus{Service: i.Deployer.Spec.Name, Regions: regionsOf(i.Deployer.Spec, machines, answers), Problems: append(l.Problems(), strangers...)}
+	strangers := i.markStrangers(machines, responses)
+	s := &ServiceStatus{Service: i.Deployer.Spec.Name, Regions: regionsOf(i.Deployer.Spec, machines, responses), Problems: append(l.Problems(), strangers...)}
 	s.Images = imagesOf(i.Deployer.Spec)
 	s.PlainHTTP = i.Deployer.Spec.Balancer.TLS == nil && cloud.UsesClouds(i.Deployer.Spec)
-	s.Controller, s.Store = controllerOf(i.Deployer.Spec, machines, answers), controller.StoreNotReplicated
+	s.Controller, s.Store = controllerOf(i.Deployer.Spec, machines, responses), controller.StoreNotReplicated
 	if i.Deployer.Spec.Store.URL != "" {
 		s.Store = controller.StoreExternal
 	}
@@ -173,7 +173,7 @@ func (i *Inspector) Status(ctx context.Context) (*ServiceStatus, error) {
 	for n, o := range machines {
 		if o.TerminatedReason == "" {
 			s.CostPerHour += o.CostPerHour
-			ends.Machines[o.ID] = answers[n].status.Expires
+			ends.Machines[o.ID] = responses[n].status.Expires
 		}
 	}
 	now := time.Now
@@ -182,22 +182,22 @@ func (i *Inspector) Status(ctx context.Context) (*ServiceStatus, error) {
 	}
 	s.Alerts = CertificateAlerts(ends, now(), "'"+strings.TrimSpace("skyserve up "+i.File)+"'")
 	if err := i.setDrift(ctx, s, l, unknown); err != nil {
-		s.Problems = append(s.Problems, fmt.Sprintf("the changes of 'skyserve up' are unknown: %v", err))
+		s.Problems = append(s.Problems, fmt.Sprintf("the changes that 'skyserve up' would make are unknown: %v", err))
 	}
-	i.addBalancerReports(ctx, s, machines, answers)
+	i.addBalancerReports(ctx, s, machines, responses)
 	s.State = s.overallState(len(l.Silent) == 0)
 	return s, nil
 }
 
 // markStrangers replaces the status of machines that no operator launched with an error, and
 // returns how to resolve it.
-func (i *Inspector) markStrangers(machines []provision.Object, answers []machineAnswer) (problems []string) {
+func (i *Inspector) markStrangers(machines []provision.Object, responses []machineAnswer) (problems []string) {
 	if i.Enrolments == nil {
 		return nil
 	}
 	at := func(o provision.Object) *machineAnswer {
 		n := slices.IndexFunc(machines, func(m provision.Object) bool { return m.Handle == o.Handle && m.Region == o.Region })
-		return &answers[n]
+		return &responses[n]
 	}
 	strangers, _ := i.Enrolments.Examine(machines, func(o provision.Object) bool { return Reachable(o) && at(o).err == nil })
 	for _, o := range strangers {
@@ -237,9 +237,9 @@ func (i *Inspector) readPrices(ctx context.Context, p *Plan) (queried bool) {
 func (i *Inspector) setDrift(ctx context.Context, s *ServiceStatus, l Listing, unknown error) error {
 	switch {
 	case len(l.Silent) > 0:
-		return errors.New("a region was not listed")
+		return errors.New("not every region could be listed")
 	case i.Deployer.UserData == nil:
-		return errors.New("the machines' program version is only recorded where the service was created")
+		return errors.New("the version of the machines' binary is recorded only on the machine from which the service was deployed")
 	case unknown != nil:
 		return unknown
 	case slices.ContainsFunc(l.Have, IsEarlierVersion):
@@ -260,14 +260,14 @@ func (i *Inspector) setDrift(ctx context.Context, s *ServiceStatus, l Listing, u
 func (i *Inspector) readStatuses(ctx context.Context, machines []provision.Object) []machineAnswer {
 	ctx, cancel := context.WithTimeoutCause(ctx, machineTimeout, fmt.Errorf("no response within %s", machineTimeout))
 	defer cancel()
-	answers := make([]machineAnswer, len(machines))
+	responses := make([]machineAnswer, len(machines))
 	var wg sync.WaitGroup
 	for n, o := range machines {
 		if o.TerminatedReason != "" || !Reachable(o) {
 			continue
 		}
 		wg.Go(func() {
-			a := &answers[n]
+			a := &responses[n]
 			a.status, a.err = i.Ask(ctx, machines, o)
 			if a.err != nil && ctx.Err() != nil {
 				a.err = context.Cause(ctx)
@@ -283,5 +283,5 @@ func (i *Inspector) readStatuses(ctx context.Context, machines []provision.Objec
 		})
 	}
 	wg.Wait()
-	return answers
+	return responses
 }

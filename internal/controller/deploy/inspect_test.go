@@ -47,8 +47,8 @@ func (r cloudRegion) List(ctx context.Context, name string) ([]provision.Object,
 }
 
 // newInspector returns the service of twoClouds after `up`, with addresses for all machines, and its
-// inspector. Machines without an entry in answers report that they are ready.
-func newInspector(t *testing.T, answers map[string]func(context.Context) (agent.Status, error)) (*conformance.Memory, *deploy.Inspector) {
+// inspector. Machines without an entry in responses report that they are ready.
+func newInspector(t *testing.T, responses map[string]func(context.Context) (agent.Status, error)) (*conformance.Memory, *deploy.Inspector) {
 	t.Helper()
 	spec := parse(t, twoClouds)
 	m := newCloud(spec)
@@ -64,7 +64,7 @@ func newInspector(t *testing.T, answers map[string]func(context.Context) (agent.
 		i.Lists[r] = cloudRegion{Memory: m, region: r}
 	}
 	i.Ask = func(ctx context.Context, _ []provision.Object, o provision.Object) (agent.Status, error) {
-		if f := answers[o.ID]; f != nil {
+		if f := responses[o.ID]; f != nil {
 			return f(ctx)
 		}
 		return agent.Status{Phase: agent.PhaseReady}, nil
@@ -104,34 +104,34 @@ func TestStatusOfHealthyService(t *testing.T) {
 	}
 }
 
-// A hanging machine, and one in each other state, does not affect the others.
+// A machine that hangs or is in any other state does not affect the status of the others.
 func TestStatusOfMachines(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		says := func(phase agent.Phase, reason string, err error) func(context.Context) (agent.Status, error) {
+		responds := func(phase agent.Phase, reason string, err error) func(context.Context) (agent.Status, error) {
 			return func(context.Context) (agent.Status, error) { return agent.Status{Phase: phase, Reason: reason}, err }
 		}
 		for _, c := range []struct {
 			name, want string
-			answer     func(context.Context) (agent.Status, error)
+			response   func(context.Context) (agent.Status, error)
 			change     func(*provision.Object)
 			state      deploy.ServiceState
 		}{
-			{name: "hangs", want: "NOT_READY no response within 2s", state: deploy.StateDegraded, answer: func(ctx context.Context) (agent.Status, error) {
+			{name: "hangs", want: "NOT_READY no response within 2s", state: deploy.StateDegraded, response: func(ctx context.Context) (agent.Status, error) {
 				<-ctx.Done()
 				return agent.Status{}, ctx.Err()
 			}},
-			{name: "refuses", want: "NOT_READY connection refused", state: deploy.StateDegraded, answer: says("", "", errors.New("connection refused"))},
-			{name: "stranger", want: "STARTING enrolling: it has no valid certificate", state: deploy.StateDegraded, answer: says("", "", fmt.Errorf("asking: %w", identity.ErrUntrusted))},
-			{name: "pulls", want: "STARTING image: 3 of 9 layers", state: deploy.StateDegraded, answer: says(agent.PhaseImage, "3 of 9 layers", nil)},
-			{name: "waits", want: "STARTING waiting", state: deploy.StateDegraded, answer: says(agent.PhaseWaiting, "", nil)},
-			{name: "failed", want: "FAILED no GPU", state: deploy.StateDegraded, answer: says(agent.PhaseFailed, "no GPU", nil)},
-			{name: "drains", want: "DRAINING", state: deploy.StateDegraded, answer: says(agent.PhaseDraining, "", nil)},
-			{name: "interrupted", want: "INTERRUPTED in 2 minutes", state: deploy.StateDegraded, answer: says(agent.PhaseInterrupted, "in 2 minutes", nil)},
+			{name: "refuses connections", want: "NOT_READY connection refused", state: deploy.StateDegraded, response: responds("", "", errors.New("connection refused"))},
+			{name: "stranger", want: "STARTING enrolling: it has no valid certificate", state: deploy.StateDegraded, response: responds("", "", fmt.Errorf("connect: %w", identity.ErrUntrusted))},
+			{name: "pulls", want: "STARTING image: 3 of 9 layers", state: deploy.StateDegraded, response: responds(agent.PhaseImage, "3 of 9 layers", nil)},
+			{name: "waits", want: "STARTING waiting", state: deploy.StateDegraded, response: responds(agent.PhaseWaiting, "", nil)},
+			{name: "failed", want: "FAILED no GPU", state: deploy.StateDegraded, response: responds(agent.PhaseFailed, "no GPU", nil)},
+			{name: "drains", want: "DRAINING", state: deploy.StateDegraded, response: responds(agent.PhaseDraining, "", nil)},
+			{name: "interrupted", want: "INTERRUPTED in 2 minutes", state: deploy.StateDegraded, response: responds(agent.PhaseInterrupted, "in 2 minutes", nil)},
 			{name: "boots", want: "PROVISIONING waiting for an address", state: deploy.StateDegraded, change: func(o *provision.Object) { o.PublicIP, o.PrivateIP = netip.Addr{}, netip.Addr{} }},
-			{name: "taken", want: "INTERRUPTED stopped by the cloud", state: deploy.StateDegraded, change: func(o *provision.Object) { o.TerminatedReason = "stopped by the cloud" }},
+			{name: "stopped by the cloud", want: "INTERRUPTED stopped by the cloud", state: deploy.StateDegraded, change: func(o *provision.Object) { o.TerminatedReason = "stopped by the cloud" }},
 			{name: "well", want: "READY", state: deploy.StateReady},
 		} {
-			m, i := newInspector(t, map[string]func(context.Context) (agent.Status, error){"us-east-1-1": c.answer})
+			m, i := newInspector(t, map[string]func(context.Context) (agent.Status, error){"us-east-1-1": c.response})
 			if c.change != nil {
 				m.Change("us-east-1-1", c.change)
 			}
@@ -150,7 +150,7 @@ func TestStatusOfMachines(t *testing.T) {
 // A controller that cannot work, for example on a full disk, has its own status: the balancer on its
 // machine serves. Its warnings are shown too.
 func TestStatusOfControllerWithFullDisk(t *testing.T) {
-	full := "it answers 503: critical: store: no space left on device"
+	full := "GET http://127.0.0.1:8311/healthz returned 503: critical: store: no space left on device"
 	for phase, c := range map[agent.Phase]struct {
 		unit  agent.UnitStatus
 		state deploy.ServiceState
@@ -158,7 +158,7 @@ func TestStatusOfControllerWithFullDisk(t *testing.T) {
 	}{
 		agent.PhaseStarting: {agent.UnitStatus{Running: true, Reason: full}, deploy.StateDegraded, "STARTING " + full},
 		agent.PhaseFailed:   {agent.UnitStatus{Reason: "exit status 1"}, deploy.StateDegraded, "FAILED exit status 1"},
-		agent.PhaseReady:    {agent.UnitStatus{Running: true, Ready: true, Reason: "warning: little room"}, deploy.StateReady, "READY warning: little room"},
+		agent.PhaseReady:    {agent.UnitStatus{Running: true, Ready: true, Reason: "warning: 12 MiB free"}, deploy.StateReady, "READY warning: 12 MiB free"},
 	} {
 		c.unit.Name = deploy.UnitController
 		_, i := newInspector(t, map[string]func(context.Context) (agent.Status, error){"lb-us-east-1-0": func(context.Context) (agent.Status, error) {
@@ -177,7 +177,7 @@ func TestStatusOfControllerWithFullDisk(t *testing.T) {
 	}
 }
 
-// An unresponsive region does not hide others; the changes of `up` are then unknown.
+// A region that does not respond does not prevent the status of others; the changes of `up` are then unknown.
 func TestStatusOfUnresponsiveRegion(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, i := newInspector(t, nil)
@@ -189,7 +189,7 @@ func TestStatusOfUnresponsiveRegion(t *testing.T) {
 		if s.State != deploy.StateDegraded || s.Drift != nil || len(s.Problems) != 2 || machineState(t, s, "us-east-1-0") != "READY" {
 			t.Errorf("got %+v", s)
 		}
-		if want := "listing chat in gcp/europe-west4: no response within 10s"; s.Problems[0] != want {
+		if want := "list the objects of chat in gcp/europe-west4: no response within 10s"; s.Problems[0] != want {
 			t.Errorf("got %q, want %q", s.Problems[0], want)
 		}
 		m.Change("lb-us-east-1-0", nil)

@@ -79,15 +79,15 @@ type localStep struct {
 	name    string
 	spec    *service.Spec
 	do      func(*service.Spec, provision.Provider) error
-	calls   int      // that change something
-	objects []string // what there is afterwards, and which of it was there before
+	calls   int      // number of changing calls
+	objects []string // the objects afterwards, and which of them existed before
 }
 
 // After a crash before or after any change to a service on this computer, a second run leads to the
 // same result, and keeps the processes that should be kept.
 func TestRerunAfterLocalCrash(t *testing.T) {
 	testkit.Slow(t)
-	t.Setenv("GORACE", "atexit_sleep_ms=0") // else a process built to find races takes a second to end
+	t.Setenv("GORACE", "atexit_sleep_ms=0") // otherwise a process with the race detector ends a second later
 	port := fmt.Sprintf("local: {port: %d}\n", testkit.LocalPort())
 	bring := func(spec *service.Spec, p provision.Provider) error { _, err := up(spec, p); return err }
 	remove := func(_ *service.Spec, p provision.Provider) error {
@@ -126,7 +126,7 @@ func runLocalLifecycle(t *testing.T, steps []*localStep, at int, late bool) {
 		return local.NewProvider(svc, exe, "build", 0).WithSpec(c.spec)
 	}
 	last := steps[len(steps)-1]
-	defer func() { _ = last.do(last.spec, open(last)) }() // where the test ended before
+	defer func() { _ = last.do(last.spec, open(last)) }() // if the test ended earlier
 	before := map[string]string{}                         // processes, by the ids of their machines
 	for _, this := range steps {
 		p := &crashingProvider{Provider: open(this), late: late}

@@ -19,35 +19,35 @@ type NameStore interface {
 // PublishName creates or updates a public name. It first removes another previous name of the service
 // completely; an n without a Name only removes. zone is not called where there is neither. It
 // returns the errors of provision.Zone's Set.
-func PublishName(ctx context.Context, zone provision.DNSZone, noted NameStore, n provision.PublicName) error {
-	old, had, err := noted.StoredName()
+func PublishName(ctx context.Context, zone provision.DNSZone, stored NameStore, n provision.PublicName) error {
+	old, had, err := stored.StoredName()
 	if err != nil {
 		return err
 	}
 	if had && (n.Name != old.Name || n.Zone != old.Zone || n.Private != old.Private) {
-		if err := UnpublishName(ctx, zone, noted); err != nil {
+		if err := UnpublishName(ctx, zone, stored); err != nil {
 			return err
 		}
 	}
 	if n.Name == "" {
 		return nil
 	}
-	if err := noted.StoreName(n); err != nil {
+	if err := stored.StoreName(n); err != nil {
 		return err
 	}
 	return zone.Set(ctx, n)
 }
 
 // UnpublishName removes the stored name, if any. It leaves a name that now belongs to another owner.
-func UnpublishName(ctx context.Context, zone provision.DNSZone, noted NameStore) error {
-	old, had, err := noted.StoredName()
+func UnpublishName(ctx context.Context, zone provision.DNSZone, stored NameStore) error {
+	old, had, err := stored.StoredName()
 	if err != nil || !had {
 		return err
 	}
 	old.Records = nil
 	var owned *provision.OwnedError
 	if err := zone.Set(ctx, old); err != nil && !errors.As(err, &owned) {
-		return fmt.Errorf("removing the name %s: %w", old.Name, err)
+		return fmt.Errorf("remove the DNS name %s: %w", old.Name, err)
 	}
-	return noted.RemoveName()
+	return stored.RemoveName()
 }

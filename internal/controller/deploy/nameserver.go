@@ -64,7 +64,7 @@ func NameRecords(spec *service.Spec, have []provision.Object) []service.NameReco
 }
 
 // nameStatus returns the status of a service's name; nil where it has none.
-func (i *Inspector) nameStatus(ctx context.Context, machines []provision.Object, answers []machineAnswer) *DNSStatus {
+func (i *Inspector) nameStatus(ctx context.Context, machines []provision.Object, responses []machineAnswer) *DNSStatus {
 	n := slices.IndexFunc(machines, func(o provision.Object) bool { return o.Kind == provision.KindNameServer })
 	spec := i.Deployer.Spec.DNS
 	if spec == nil && n < 0 {
@@ -76,11 +76,11 @@ func (i *Inspector) nameStatus(ctx context.Context, machines []provision.Object,
 	}
 	if n < 0 {
 		if spec.Provider == service.DNSEmbedded {
-			d.Server = &MachineStatus{ID: provision.NameServerID, State: service.ReplicaState(StateDown), Reason: "not started", Wanted: true}
+			d.Server = &MachineStatus{ID: provision.NameServerID, State: service.ReplicaState(StateDown), Reason: "not started; run 'skyserve up'", Wanted: true}
 		}
 		return d
 	}
-	m := machineStatus(i.Deployer.Spec, machines[n], answers[n])
+	m := machineStatus(i.Deployer.Spec, machines[n], responses[n])
 	m.URL, m.Endpoint, m.Wanted = "", machines[n].Address, spec != nil && spec.Provider == service.DNSEmbedded
 	if m.State == service.StateFailed {
 		m.State = service.ReplicaState(StateDown)

@@ -20,19 +20,19 @@ import (
 // responds within a second or two, and the others do not wait longer for one that fails.
 const listTimeout = 5 * time.Second
 
-// observation is one observation of a service by the reconciler. An unresponsive region does not
-// hide the others, and nothing is changed in it.
+// observation is one observation of a service by the reconciler. A region that does not respond
+// does not prevent the observation of the others, and nothing is changed in it.
 type observation struct {
 	spec *service.Spec
 	// have is the objects in the regions that responded.
 	have []provision.Object
-	// silent contains the errors of the other regions.
-	silent map[service.Region]error
-	// known is the last known objects of silent regions, at their last response or at the delivery
+	// unresponsive contains the errors of the other regions.
+	unresponsive map[service.Region]error
+	// known is the last known objects of unresponsive regions, at their last response or at the delivery
 	// of the controller's bundle; fromBundle are the regions with only the latter.
 	known      []provision.Object
 	fromBundle map[service.Region]bool
-	// unknown are silent regions without known objects.
+	// unknown are unresponsive regions without known objects.
 	unknown map[service.Region]bool
 }
 
@@ -42,9 +42,9 @@ func (k *Reconciler) observe(ctx context.Context, o *bundleState) (*observation,
 	if err != nil {
 		return nil, err
 	}
-	s := &observation{spec: o.content.Spec, have: l.Have, silent: l.Silent, fromBundle: map[service.Region]bool{}, unknown: map[service.Region]bool{}}
+	s := &observation{spec: o.content.Spec, have: l.Have, unresponsive: l.Silent, fromBundle: map[service.Region]bool{}, unknown: map[service.Region]bool{}}
 	for _, r := range cloud.ManagedRegions(s.spec) {
-		if s.silent[r] == nil {
+		if s.unresponsive[r] == nil {
 			k.lastObjects[r] = objectsIn(l.Have, r)
 			continue
 		}
@@ -58,8 +58,8 @@ func (k *Reconciler) observe(ctx context.Context, o *bundleState) (*observation,
 			s.unknown[r] = true
 		}
 	}
-	// Machines that falsely claim to be balancers are not contacted and do not hide the real one,
-	// nor does a duplicate of an ID, which will be removed.
+	// Machines that are falsely tagged as balancers are not contacted. Neither they nor a duplicate
+	// of an ID, which will be removed, replace the real machine in this list.
 	o.delivery.Have = provision.OnePerID(nil, slices.DeleteFunc(s.knownObjects(), func(have provision.Object) bool { return !o.content.trusts(have) }))
 	return s, nil
 }
@@ -69,7 +69,7 @@ func objectsIn(have []provision.Object, r service.Region) []provision.Object {
 	return slices.DeleteFunc(slices.Clone(have), func(o provision.Object) bool { return o.Region != r })
 }
 
-// knownObjects returns the current objects, and the last known ones of silent regions.
+// knownObjects returns the current objects, and the last known ones of unresponsive regions.
 func (s *observation) knownObjects() []provision.Object { return slices.Concat(s.have, s.known) }
 
 // without returns the service without some of its regions.
@@ -79,17 +79,17 @@ func without(spec *service.Spec, regions func(service.Region) bool) *service.Spe
 	return &less
 }
 
-// view returns the state for readers: the last known state of a silent region, and nothing of a
-// region whose state is uncertain.
+// view returns the state for readers, with the last known state of unresponsive regions, and without
+// regions whose state is uncertain.
 func (s *observation) view(seen map[string]AgentReport) *serviceView {
 	unsure := func(r service.Region) bool { return s.fromBundle[r] || s.unknown[r] }
 	have := slices.DeleteFunc(s.knownObjects(), func(o provision.Object) bool { return unsure(o.Region) })
 	return &serviceView{spec: without(s.spec, unsure), have: have, seen: seen}
 }
 
-// dropUncertain removes the deployments that could be wrong because of silent regions: those of machines
-// there that may have been replaced, and of all balancers while some objects may be unknown, since
-// the balancers would lose them.
+// dropUncertain removes the deployments that could be wrong because of unresponsive regions. These are
+// the deployments of machines there that may have been replaced. While some objects may be unknown,
+// they are also the deployments of all balancers, which would not contain those objects.
 func (s *observation) dropUncertain(deployments map[string]agent.Deployment) {
 	for _, o := range s.knownObjects() {
 		if s.fromBundle[o.Region] || len(s.unknown) > 0 && o.Kind == provision.KindBalancer {
@@ -98,16 +98,16 @@ func (s *observation) dropUncertain(deployments map[string]agent.Deployment) {
 	}
 }
 
-// failure returns the errors of silent regions, in their order; nil when all responded.
+// failure returns the errors of unresponsive regions, in their order; nil when all responded.
 func (s *observation) failure() error {
 	var all []error
-	for _, r := range slices.Sorted(maps.Keys(s.silent)) {
-		all = append(all, s.silent[r])
+	for _, r := range slices.Sorted(maps.Keys(s.unresponsive)) {
+		all = append(all, s.unresponsive[r])
 	}
 	return errors.Join(all...)
 }
 
-// unreachableParts returns why parts of a change cannot be applied now: they concern silent regions.
+// unreachableParts returns why parts of a change cannot be applied now: they concern unresponsive regions.
 func (s *observation) unreachableParts(change controller.Change) error {
 	about := map[service.Region]bool{}
 	for _, l := range change.Launch {
@@ -120,8 +120,8 @@ func (s *observation) unreachableParts(change controller.Change) error {
 	}
 	var all []error
 	for _, r := range slices.Sorted(maps.Keys(about)) {
-		if why := s.silent[r]; why != nil {
-			all = append(all, fmt.Errorf("changing replicas in %s: %w", r, why))
+		if why := s.unresponsive[r]; why != nil {
+			all = append(all, fmt.Errorf("change the replicas in %s: %w", r, why))
 		}
 	}
 	return errors.Join(all...)
@@ -132,7 +132,7 @@ func (s *observation) unreachableParts(change controller.Change) error {
 func (k *Reconciler) limitPlanning(ctx context.Context, o *bundleState, s *observation) error {
 	var due []service.Region
 	for _, r := range cloud.ManagedRegions(s.spec) {
-		if s.silent[r] == nil && time.Since(o.offersReadAt[r]) > offersTTL {
+		if s.unresponsive[r] == nil && time.Since(o.offersReadAt[r]) > offersTTL {
 			due = append(due, r)
 		}
 	}
@@ -147,7 +147,7 @@ func (k *Reconciler) limitPlanning(ctx context.Context, o *bundleState, s *obser
 	}
 	o.deployer.Spec = without(s.spec, func(r service.Region) bool {
 		_, offered := o.deployer.offers[r]
-		return s.silent[r] != nil || !offered
+		return s.unresponsive[r] != nil || !offered
 	})
 	return errors.Join(all...)
 }
@@ -161,7 +161,7 @@ func isHome(spec *service.Spec, r service.Region) bool {
 	return r.Cloud() == home.Cloud() || cloud.RunsOnThisComputer(r) && cloud.RunsOnThisComputer(home)
 }
 
-// otherCloudsOf returns the clouds of a service other than the controller's.
+// otherCloudsOf returns the clouds of a service except the controller's own.
 func otherCloudsOf(spec *service.Spec) []string {
 	return slices.DeleteFunc(cloud.Clouds(spec), func(name string) bool { return name == homeCloud(spec) })
 }
@@ -203,7 +203,7 @@ func (k *Reconciler) relaysIn(h *Delivery, name string) []remote.CallFunc {
 		}
 	}
 	slices.SortStableFunc(balancers, func(a, b provision.Object) int {
-		switch silent := [2]bool{k.seen[a.ID].Err != nil, k.seen[b.ID].Err != nil}; silent {
+		switch failed := [2]bool{k.seen[a.ID].Err != nil, k.seen[b.ID].Err != nil}; failed {
 		case [2]bool{true, false}:
 			return 1
 		case [2]bool{false, true}:

@@ -16,8 +16,8 @@ import (
 
 var _ controller.OfferingSource = (*Reconciler)(nil)
 
-// priceTimeout is the timeout for reading prices: the longest list has about ten pages of
-// megabytes, and callers continue with list prices.
+// priceTimeout is the timeout for reading prices: the longest list has about ten pages of several
+// megabytes, and callers continue with built-in list prices.
 const priceTimeout = 30 * time.Second
 
 // Prices are the prices that clouds report.
@@ -110,14 +110,14 @@ func (k *Reconciler) refreshPrices(ctx context.Context, o *bundleState) {
 		return
 	}
 	o.pricesRequestedAt = time.Now()
-	provider, regions, answer := withCurrentRelays(o.deployer.Provider), cloud.ManagedRegions(o.content.Spec), o.newPrices
+	provider, regions, results := withCurrentRelays(o.deployer.Provider), cloud.ManagedRegions(o.content.Spec), o.newPrices
 	k.priceRequests.Go(func() {
 		prices := AskPrices(ctx, provider, regions)
 		if ctx.Err() != nil {
 			prices = Prices{} // the request was cancelled
 		}
 		select {
-		case answer <- prices:
+		case results <- prices:
 		default: // the previous result was not read yet
 		}
 	})
@@ -130,15 +130,15 @@ func withCurrentRelays(p provision.Provider) provision.Provider {
 	if !several {
 		return p
 	}
-	still := provision.MultiCloud{}
-	for name, place := range providers {
-		still[name] = place
-		if c, away := place.(*remote.Client); away {
+	fixed := provision.MultiCloud{}
+	for name, provider := range providers {
+		fixed[name] = provider
+		if c, isRemote := provider.(*remote.Client); isRemote {
 			relays := c.Machines()
-			still[name] = &remote.Client{Cloud: c.Cloud, Machines: func() []remote.CallFunc { return relays }}
+			fixed[name] = &remote.Client{Cloud: c.Cloud, Machines: func() []remote.CallFunc { return relays }}
 		}
 	}
-	return still
+	return fixed
 }
 
 // applyPrices applies new prices. A region without any keeps its previous ones.
@@ -169,7 +169,7 @@ func (k *Reconciler) logUnpriced(ctx context.Context, o *bundleState) {
 		text = err.Error()
 	}
 	if text != "" && text != o.unpriced {
-		k.log().Warn("prices are unknown; using list prices", "err", text)
+		k.log().Warn("reading prices failed; using built-in list prices", "err", text)
 	}
 	o.unpriced = text
 }

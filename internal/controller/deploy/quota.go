@@ -5,8 +5,8 @@ import (
 	"skyserve/provision/cloud"
 )
 
-// FitsQuotas reports whether a plan can be applied within the accounts' quotas, as Up does it: on other
-// offerings where the first are over quota, and with replicas in other regions. An unknown quota is
+// FitsQuotas reports whether Up can apply a plan within the quotas of the cloud accounts: on other
+// offerings where the first ones exceed a quota, and with replicas in other regions. An unknown quota is
 // no limit.
 func (f *Deployer) FitsQuotas(p *Plan, quotas []provision.Quota) (bool, error) {
 	short := map[cloud.ReplicaGroup]int{}

@@ -26,9 +26,9 @@ func recommended(have []provision.Object, seen map[string]AgentReport) map[strin
 	return ids
 }
 
-// recommendationDelay is how long a replacement machine ignores rebalance recommendations. A cloud that is
-// short of machines issues them for new machines too, and following them immediately would launch
-// one machine after the other, each while the next loads its weights.
+// recommendationDelay is how long a replacement machine ignores rebalance recommendations. A cloud with little
+// capacity issues them for new machines too. If they were followed immediately, one machine after
+// the other would be launched and replaced while it still loads its weights.
 const recommendationDelay = 30 * time.Minute
 
 // dueForReplacement returns the replicas with a rebalance recommendation whose recommendationDelay has passed.

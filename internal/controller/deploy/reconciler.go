@@ -48,11 +48,11 @@ type CloudAccess struct {
 }
 
 // Reconciler reconciles the replicas of a service in clouds with the desired state: it launches a
-// replacement where a machine is gone or is about to be interrupted, delivers deployments to new
+// replacement where a machine no longer exists or is about to be interrupted, delivers deployments to new
 // machines, and updates balancers; and it applies the changes of strategies (see Apply). It only
 // changes replicas. It reads the existing objects from the clouds' tags each time, so that it can
-// be stopped at any moment. It calls its own cloud directly and others through balancers there; an
-// unresponsive region is left unchanged.
+// be stopped at any moment. It calls its own cloud directly and other clouds through balancers there.
+// It changes nothing in a region that does not respond.
 type Reconciler struct {
 	// Dir is the folder of the controller's configuration: see ReadBundle.
 	Dir string
@@ -145,14 +145,14 @@ func (k *Reconciler) logError(ctx context.Context, err error) {
 	if text == k.lastError || withoutIDs(text) == withoutIDs(k.lastError) && time.Since(k.lastErrorAt) < repeatLogInterval {
 		return
 	}
-	k.log().Error("reconciling machines", "err", err)
+	k.log().Error("reconciling machines failed", "err", err)
 	k.lastError, k.lastErrorAt = text, time.Now()
 }
 
 // withoutIDs returns a text without its long words with digits: request IDs, address pairs with ports,
 // opaque cloud messages.
 func withoutIDs(text string) string {
-	const long = 24 // the names of most regions, and of replicas there, are shorter
+	const long = 24 // most names of regions and replicas are shorter
 	return strings.Join(slices.DeleteFunc(strings.Fields(text), func(word string) bool {
 		return len(word) > long && strings.ContainsAny(word, "0123456789")
 	}), " ")
@@ -162,7 +162,7 @@ func withoutIDs(text string) string {
 func (k *Reconciler) reconcileOnce(ctx context.Context, may func() error) (busy bool, err error) {
 	unlock, err := k.lock()
 	if errors.Is(err, controller.ErrBusy) {
-		return true, nil // the process that changes the service does all of this
+		return true, nil // the other process makes all necessary changes
 	}
 	if err != nil {
 		return false, err
@@ -239,7 +239,7 @@ func unsettled(have []provision.Object, seen map[string]AgentReport) bool {
 
 // launchMissing launches missing replicas; changed means that a change may have been made.
 func (k *Reconciler) launchMissing(ctx context.Context, o *bundleState, s *observation, seen map[string]AgentReport, may func() error) (changed bool, err error) {
-	silent := k.limitPlanning(ctx, o, s)
+	offersErr := k.limitPlanning(ctx, o, s)
 	k.refreshPrices(ctx, o)
 	o.deployer.Terminating = needReplacement(s.have, seen, k.dueForReplacement(s, seen))
 	k.excess = map[string]bool{}
@@ -252,22 +252,22 @@ func (k *Reconciler) launchMissing(ctx context.Context, o *bundleState, s *obser
 	p, err := o.deployer.planFor(s.have, nil)
 	if err == nil && len(p.Changes) == 0 {
 		changed, err = k.replaceCostlier(ctx, o, s, seen, may)
-		return changed, errors.Join(silent, err)
+		return changed, errors.Join(offersErr, err)
 	}
 	if err != nil {
-		return false, errors.Join(silent, err)
+		return false, errors.Join(offersErr, err)
 	}
 	if err := may(); err != nil {
-		return false, errors.Join(silent, err)
+		return false, errors.Join(offersErr, err)
 	}
 	_, err = o.deployer.Up(ctx, p, k.progress)
-	return true, errors.Join(silent, err)
+	return true, errors.Join(offersErr, err)
 }
 
 // progress logs completed changes; failures are logged with the iteration.
 func (k *Reconciler) progress(c provision.Change, p provision.ChangePhase, _ error) {
 	if p == provision.PhaseDone {
-		k.log().Info("machine", "change", string(c.Action), "id", c.ID(), "region", string(c.Region()), "reason", c.Reason)
+		k.log().Info("machine changed", "change", string(c.Action), "id", c.ID(), "region", string(c.Region()), "reason", c.Reason)
 	}
 }
 
@@ -355,7 +355,7 @@ func (k *Reconciler) loadBundle(ctx context.Context) (*bundleState, error) {
 	o.delivery = &Delivery{
 		Service: c.Spec.Name, Party: party, Authority: authority, Self: cloud.ControllerMachine(c.Spec), Have: otherClouds, Now: k.Now,
 		Progress: func(id string, s agent.Status) {
-			k.log().Info("machine", "id", id, "phase", string(s.Phase), "reason", s.Reason)
+			k.log().Info("machine status changed", "id", id, "phase", string(s.Phase), "reason", s.Reason)
 		},
 	}
 	if err := k.connectClouds(ctx, o, authority.Owner()); err != nil {
@@ -399,9 +399,9 @@ func (k *Reconciler) connectClouds(ctx context.Context, o *bundleState, owner st
 			if err != nil {
 				return nil, err
 			}
-			// In a region that has become unresponsive since planning, all replicas would seem
-			// missing.
-			o.deployer.Spec = without(o.deployer.Spec, func(r service.Region) bool { return s.silent[r] != nil })
+			// All replicas of a region that did not respond now, but did while planning, would count
+			// as missing.
+			o.deployer.Spec = without(o.deployer.Spec, func(r service.Region) bool { return s.unresponsive[r] != nil })
 			return s.have, nil
 		},
 	}
@@ -421,7 +421,7 @@ func (k *Reconciler) lastView() (*serviceView, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.view == nil {
-		return nil, fmt.Errorf("reading the state of the service: %w", errNotObserved)
+		return nil, fmt.Errorf("read the state of the service: %w", errNotObserved)
 	}
 	return k.view, nil
 }

@@ -199,7 +199,7 @@ func TestReconcilerReplacesLostReplicas(t *testing.T) {
 		if got := u.replicas(); !slices.Equal(got, allKept) || u.Calls() != calls {
 			t.Errorf("without differences it launched %q in %d calls", got, u.Calls()-calls)
 		}
-		u.Change("us-east-1-1", nil) // vanished
+		u.Change("us-east-1-1", nil) // deleted by the cloud
 		u.Change("eu-west-1-0", func(o *provision.Object) { o.TerminatedReason = "taken by the cloud" })
 		u.Change("firewall-us-east-1-balancer", func(o *provision.Object) { o.SpecHash = "changed by hand" })
 		u.Change("lb-eu-west-1-0", nil)
@@ -303,20 +303,20 @@ func TestReconcilerLogsRepeatedErrorsOnce(t *testing.T) {
 	testkit.Slow(t)
 	synctest.Test(t, func(t *testing.T) {
 		u := newReconcilerWorld(t)
-		asked, log := 0, &strings.Builder{}
+		requests, log := 0, &strings.Builder{}
 		k := u.reconciler()
 		open := k.Open
 		k.Open = func(ctx context.Context, means json.RawMessage, spec *service.Spec, owner string) (deploy.CloudAccess, error) {
 			reach, err := open(ctx, means, spec, owner)
 			for r := range reach.Lists {
-				reach.Lists[r] = noisyRegion{u, r, &asked}
+				reach.Lists[r] = noisyRegion{u, r, &requests}
 			}
 			return reach, err
 		}
 		k.Logger = slog.New(slog.NewTextHandler(log, nil))
 		u.reconcileFor(t, k, time.Hour, always)
-		if reported := strings.Count(log.String(), "level=ERROR"); asked < 100 || reported < 1 || reported > 10 {
-			t.Errorf("logged %d times for %d failures", reported, asked)
+		if reported := strings.Count(log.String(), "level=ERROR"); requests < 100 || reported < 1 || reported > 10 {
+			t.Errorf("logged %d times for %d failures", reported, requests)
 		}
 		u.unresponsive["aws/eu-west-1"] = true
 		before := strings.Count(log.String(), "level=ERROR")
@@ -431,7 +431,7 @@ regions:
 `
 
 // A replica on demand for lack of spot capacity is replaced by spot once there is capacity, within
-// replicas.max. Replicas that are meant to be on demand stay.
+// replicas.max. Replicas whose desired capacity type is on demand stay.
 func TestReconcilerReturnsToSpot(t *testing.T) {
 	testkit.Slow(t)
 	synctest.Test(t, func(t *testing.T) {
@@ -458,9 +458,9 @@ func TestReconcilerReturnsToSpot(t *testing.T) {
 		if got := capacities(); got != "us-east-1-0 on_demand, us-east-1-1 spot" {
 			t.Fatalf("at first: %s", got)
 		}
-		asked := 0
+		requests := 0
 		u.Refuse = func(o provision.Offering) *provision.CapacityError {
-			if asked++; o.Capacity == service.CapacitySpot {
+			if requests++; o.Capacity == service.CapacitySpot {
 				return &provision.CapacityError{Offering: o, Scope: provision.ScopeRegion, Code: "InsufficientInstanceCapacity"}
 			}
 			return nil
@@ -470,14 +470,14 @@ func TestReconcilerReturnsToSpot(t *testing.T) {
 		if got := capacities(); got != "us-east-1-0 on_demand, us-east-1-1 on_demand" {
 			t.Errorf("without spot: %s", got)
 		}
-		asked = 0
+		requests = 0
 		u.reconcileFor(t, k, time.Hour, always)
-		if got := capacities(); got != "us-east-1-0 on_demand, us-east-1-1 on_demand" || asked < 3 || asked > 12 {
-			t.Errorf("an hour later: %s, requested %d times", got, asked)
+		if got := capacities(); got != "us-east-1-0 on_demand, us-east-1-1 on_demand" || requests < 3 || requests > 12 {
+			t.Errorf("an hour later: %s, requested %d times", got, requests)
 		}
 		u.Refuse = nil
 		u.reconcileFor(t, k, 25*time.Minute, always)
-		if got := capacities(); got != "us-east-1-0 on_demand, us-east-1-1 on_demand, us-east-1-2 spot" { // balancers do not say yet that they use it
+		if got := capacities(); got != "us-east-1-0 on_demand, us-east-1-1 on_demand, us-east-1-2 spot" { // balancers have not reported yet that they use it
 			t.Errorf("with spot: %s", got)
 		}
 	})
@@ -504,7 +504,7 @@ func TestCrashedReconcilerCreatesNoDuplicates(t *testing.T) {
 				u.reconcileFor(t, u.reconciler(), 10*time.Second, always)
 				want := allKept
 				if got := u.replicas(); err == nil || late && len(got) > len(want) {
-					want = append(slices.Clone(want), "us-east-1-2") // launching it was the last that it did
+					want = append(slices.Clone(want), "us-east-1-2") // the launch was its last call
 				}
 				if got := u.replicas(); !slices.Equal(got, want) {
 					t.Errorf("crashed at call %d (late %t): %q, want %q", at, late, got, want)
@@ -563,16 +563,16 @@ func TestStrategyChangesCloudReplicas(t *testing.T) {
 		removed := controller.Change{Donate: []controller.ReplicaDonation{{ID: "us-east-1-1", Donation: service.Donation{Since: now, Until: now}}}}
 		carry(removed)
 		stands("us-east-1-0 llama L4", "us-east-1-1 llama L4 leaves", "us-east-1-2 llama L4", "eu-west-1-0 llama L4", "eu-west-1-1 llama L4")
-		k = u.reconciler() // what leaves is known to the next controller
+		k = u.reconciler() // the next controller reads which replicas drain
 		stands("us-east-1-0 llama L4", "us-east-1-1 llama L4 leaves", "us-east-1-2 llama L4", "eu-west-1-0 llama L4", "eu-west-1-1 llama L4")
 		carry(controller.Change{Remove: []string{"us-east-1-1"}})
 		stands("us-east-1-0 llama L4", "us-east-1-2 llama L4", "eu-west-1-0 llama L4", "eu-west-1-1 llama L4")
-		carry(controller.Change{Launch: []controller.ReplicaLaunch{{Model: "llama", Region: "aws/us-east-1", Count: 1}}}, "us-east-1-1") // one of that id does not leave
+		carry(controller.Change{Launch: []controller.ReplicaLaunch{{Model: "llama", Region: "aws/us-east-1", Count: 1}}}, "us-east-1-1") // the new replica with that ID does not drain
 		stands("us-east-1-0 llama L4", "us-east-1-1 llama L4", "us-east-1-2 llama L4", "eu-west-1-0 llama L4", "eu-west-1-1 llama L4")
 
 		refused := errors.New("the lease is lost")
 		if _, err := k.Apply(t.Context(), controller.Change{Remove: []string{"us-east-1-0"}}, func() error { return refused }); !errors.Is(err, refused) || len(u.replicas()) != 5 {
-			t.Errorf("without the lease: %v, and %q are left", err, u.replicas())
+			t.Errorf("without the lease: %v, and %q remain", err, u.replicas())
 		}
 	})
 }

@@ -50,7 +50,7 @@ func (f *Deployer) ReplaceReplica(ctx context.Context, have []provision.Object, 
 	if f.Now != nil {
 		now = f.Now
 	}
-	refused.Reason = "its cloud has no capacity"
+	refused.Reason = "the cloud has no capacity for it"
 	if c.Desired.Offerings = f.withoutRefused(offers, now()); len(c.Desired.Offerings) == 0 {
 		return launched, refused
 	}
@@ -76,7 +76,7 @@ func (k *Reconciler) replaceReplicas(ctx context.Context, o *bundleState, replac
 			return h.ID == r.ID && h.Kind == provision.KindReplica && h.TerminatedReason == ""
 		})
 		if at < 0 {
-			continue // it has ended meanwhile
+			continue // it was terminated meanwhile
 		}
 		failed = k.limitPlanning(ctx, o, s)
 		c, refused := o.deployer.ReplaceReplica(ctx, s.have, s.have[at], r.Class, k.progress)

@@ -59,11 +59,11 @@ func TestReplaceReplica(t *testing.T) {
 			return &provision.CapacityError{Offering: o, Scope: provision.ScopeRegion, Code: "InsufficientInstanceCapacity"}
 		}
 		var refused *deploy.ReplacementRefusedError
-		if id, err := exchange("us-east-1-0"); id != "" || !errors.As(err, &refused) || err.Error() != "us-east-1-0 stays on on_demand L4: H100 is unavailable: its cloud has no capacity" {
+		if id, err := exchange("us-east-1-0"); id != "" || !errors.As(err, &refused) || err.Error() != "us-east-1-0 stays on on_demand L4: H100 is unavailable: the cloud has no capacity for it" {
 			t.Errorf("without capacity: launched %q, %v", id, err)
 		}
 		u.Refuse = nil
-		f = newDeployer(u.spec, u.Memory) // which remembers no refusal
+		f = newDeployer(u.spec, u.Memory) // without recently rejected offerings
 		f.Owner = u.owner
 		if id, err := exchange("us-east-1-0"); id != "us-east-1-2" || err != nil {
 			t.Errorf("launched %q, %v", id, err)

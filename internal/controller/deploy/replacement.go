@@ -12,15 +12,15 @@ import (
 	"skyserve/provision/cloud"
 )
 
-// costlierInterval is how often a replica on a costlier offering is retried on a preferred one: refused
-// offerings are not retried sooner.
+// costlierInterval is the interval at which a preferred offering is tried for a replica on a costlier
+// one. Refused offerings are not retried sooner.
 const costlierInterval = 10 * time.Minute
 
-// replaceCostlier launches, while nothing else is to be done, a replacement for one replica on a costlier
-// offering than its first choices, such as on demand where spot is preferred: capacity may be
-// available again. The replica serves until its replacement is ready; it is then deleted like one
-// with a rebalance recommendation, and does not count towards replicas.max either. If there still
-// is no capacity, nothing changes, and that is no error.
+// replaceCostlier launches, while no other change is due, a replacement for one replica on an offering
+// that is costlier than its first choices, such as on demand where spot is preferred: capacity may
+// be available again. The replica serves until its replacement is ready. It is then deleted like a
+// replica with a rebalance recommendation, and like that one does not count towards replicas.max.
+// Without capacity nothing changes, and no error is returned.
 func (k *Reconciler) replaceCostlier(ctx context.Context, o *bundleState, s *observation, seen map[string]AgentReport, may func() error) (changed bool, err error) {
 	if unsettled(s.have, seen) || time.Since(k.costlierTriedAt) < costlierInterval {
 		return false, nil
@@ -56,7 +56,7 @@ func (k *Reconciler) replaceCostlier(ctx context.Context, o *bundleState, s *obs
 func (o *bundleState) cheaperReplacement(have []provision.Object, costlier provision.Object, now time.Time) (c provision.Change, found bool, err error) {
 	c, own, err := o.deployer.planReplacement(have, costlier)
 	if err != nil || own == nil || len(preferredOffers(own.Offerings, costlier)) == 0 {
-		return c, false, err // it is meant to be on demand: see on_demand_base
+		return c, false, err // on demand is its desired capacity type: see on_demand_base
 	}
 	c.Desired.Offerings = o.deployer.withoutRefused(preferredOffers(c.Desired.Offerings, costlier), now)
 	return c, len(c.Desired.Offerings) > 0, nil
@@ -165,7 +165,7 @@ func pendingReplacements(have []provision.Object, seen map[string]AgentReport, l
 }
 
 // replaced returns the replicas that are ready, or scheduled for maintenance, and whose replacement
-// is ready. A machine that its cloud is interrupting is left to the cloud.
+// is ready. A machine that its cloud is interrupting is not included: the cloud deletes it.
 func replaced(have []provision.Object, seen map[string]AgentReport) map[string]bool {
 	ready := func(o provision.Object) bool { return seen[o.ID].Err == nil && seen[o.ID].Phase == agent.PhaseReady }
 	ids := map[string]bool{}

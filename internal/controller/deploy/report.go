@@ -17,16 +17,16 @@ import (
 const maxShownEvents = 3
 
 // addBalancerReports adds the balancers' reports and the decisions to the agents' status.
-func (i *Inspector) addBalancerReports(ctx context.Context, s *ServiceStatus, machines []provision.Object, answers []machineAnswer) {
+func (i *Inspector) addBalancerReports(ctx context.Context, s *ServiceStatus, machines []provision.Object, responses []machineAnswer) {
 	s.Events = []string{}
-	s.DNS = i.nameStatus(ctx, machines, answers)
+	s.DNS = i.nameStatus(ctx, machines, responses)
 	if s.Problem = i.Problem; s.Problem != "" {
 		s.Problems = append(s.Problems, s.Problem)
 	}
 	var snapshots []*telemetry.Snapshot
 	reports := map[string]reported{}
 	for n, o := range machines {
-		snapshot := answers[n].snapshot
+		snapshot := responses[n].snapshot
 		if snapshot == nil {
 			continue
 		}
@@ -77,7 +77,7 @@ func (i *Inspector) addMissing(s *ServiceStatus) {
 			if c.Action != provision.ActionLaunch || c.Region != r.Name || !cloud.RunsOnThisComputer(r.Name) {
 				continue
 			}
-			m := MachineStatus{ID: c.ID, State: service.ReplicaState(StateDown), Reason: "not started", Wanted: true}
+			m := MachineStatus{ID: c.ID, State: service.ReplicaState(StateDown), Reason: "not started; run 'skyserve up'", Wanted: true}
 			list := &r.Balancers
 			if c.Kind == provision.KindReplica {
 				m.State, list = service.StatePending, &r.Replicas

@@ -13,7 +13,8 @@ import (
 )
 
 // revokeTimeout is the timeout for delivering the list to one machine: a revocation takes effect
-// within a minute, and a machine that does not respond by then gets it with the next `up`.
+// within a minute, and a machine that does not respond in that time receives the list with the next
+// `up`.
 const revokeTimeout = 20 * time.Second
 
 // Revoke delivers the revocation list to all machines concurrently. It returns the number of
@@ -60,7 +61,7 @@ func (h *Delivery) renew(ctx context.Context, o provision.Object) error {
 
 func (h *Delivery) revoke(ctx context.Context, o provision.Object) error {
 	if o.TerminatedReason != "" || !Reachable(o) {
-		return fmt.Errorf("delivering to %s: it is not running, or has no address yet", o.ID)
+		return fmt.Errorf("deliver the revocation list to %s: the machine is not running or has no address yet", o.ID)
 	}
 	err := h.Operator(o).Revoke(ctx, h.Machine(o))
 	var refusal *agent.Refusal

@@ -96,10 +96,10 @@ func (s *ReplicaScaling) Preview(ctx context.Context, w Wanted) (*Plan, []Replac
 
 // ApplyWanted applies the desired replicas: it drains or resumes machines of static regions, reclaims
 // donated replicas, launches missing ones, replaces replicas on another GPU or capacity type, and
-// gives up excess ones once the others are ready. It does as much as possible; the error for the
-// rest is a *PartialError.
+// donates or removes excess ones once the others are ready. It applies as many changes as possible;
+// the error for the others is a *PartialError.
 func (s *ReplicaScaling) ApplyWanted(ctx context.Context, w Wanted) error {
-	undone, err := s.scaleStatic(ctx, w.More)
+	errs, err := s.scaleStatic(ctx, w.More)
 	if err != nil {
 		return err
 	}
@@ -108,7 +108,7 @@ func (s *ReplicaScaling) ApplyWanted(ctx context.Context, w Wanted) error {
 		return err
 	}
 	d, short := differenceOf(s.Spec, have, s.Decided, w.Counts)
-	undone = append(undone, short...)
+	errs = append(errs, short...)
 	to := s.Decided
 	for _, id := range d.reclaim {
 		to = to.Reclaimed(id)
@@ -131,8 +131,8 @@ func (s *ReplicaScaling) ApplyWanted(ctx context.Context, w Wanted) error {
 		if len(refused) > 0 && (replaced || changed) {
 			continue // the removed replicas freed capacity for others
 		}
-		if undone = append(undone, refused...); len(undone) > 0 {
-			return &PartialError{undone}
+		if errs = append(errs, refused...); len(errs) > 0 {
+			return &PartialError{errs}
 		}
 		return nil
 	}
@@ -213,7 +213,7 @@ func (s *ReplicaScaling) Drain(ctx context.Context, id string, drained bool) err
 	return s.applyDecisions(ctx, s.Decided.WithDrained(id, drained))
 }
 
-// Donate donates a replica from now on. A machine of a static region stays donated, any other is
+// Donate donates a replica. A machine of a static region stays donated, any other is
 // removed after autoscale.donate_for.
 func (s *ReplicaScaling) Donate(ctx context.Context, id string) error {
 	if err := s.checkStorable(ctx, id); err != nil {
@@ -445,14 +445,14 @@ func (s *ReplicaScaling) removeExcess(ctx context.Context, counts map[cloud.Repl
 
 // scaleStatic drains excess machines of static regions, the last of the list first, and resumes
 // drained and donated ones.
-func (s *ReplicaScaling) scaleStatic(ctx context.Context, more map[cloud.ReplicaGroup]int) (undone []error, err error) {
+func (s *ReplicaScaling) scaleStatic(ctx context.Context, more map[cloud.ReplicaGroup]int) (errs []error, err error) {
 	to := s.Decided
 	for _, r := range s.Spec.Regions {
 		for i := range s.Spec.Models {
 			g := cloud.ReplicaGroup{Model: s.Spec.Models[i].Name, Region: r.Name}
-			left := more[g]
-			if left < 0 && cloud.UsesClouds(s.Spec) {
-				undone = append(undone, fmt.Errorf("%s in %s: %d fewer are proposed: %w", g.Model, g.Region, -left, ErrNotStorable))
+			delta := more[g]
+			if delta < 0 && cloud.UsesClouds(s.Spec) {
+				errs = append(errs, fmt.Errorf("%s in %s: remove %d: %w", g.Model, g.Region, -delta, ErrNotStorable))
 				continue
 			}
 			replicas := static.Replicas(s.Spec, r)
@@ -461,25 +461,25 @@ func (s *ReplicaScaling) scaleStatic(ctx context.Context, more map[cloud.Replica
 				idle := to.Idle()[c.ID]
 				switch {
 				case c.Model != g.Model:
-				case left < 0 && !idle:
-					to, left = to.WithDrained(c.ID, true), left+1
-				case left > 0 && idle:
-					to, left = to.WithDrained(c.ID, false).Reclaimed(c.ID), left-1
+				case delta < 0 && !idle:
+					to, delta = to.WithDrained(c.ID, true), delta+1
+				case delta > 0 && idle:
+					to, delta = to.WithDrained(c.ID, false).Reclaimed(c.ID), delta-1
 				}
 			}
 			switch {
-			case left > 0:
-				undone = append(undone, fmt.Errorf("%s in %s: machines cannot be added: list %d more under endpoints in service.yaml", g.Model, g.Region, left))
-			case left < 0:
-				undone = append(undone, fmt.Errorf("%s in %s: %d fewer are proposed, but it is unknown which of its machines serve %s: drain them manually", g.Model, g.Region, -left, g.Model))
+			case delta > 0:
+				errs = append(errs, fmt.Errorf("%s in %s: add %d: list the machines under endpoints in service.yaml", g.Model, g.Region, delta))
+			case delta < 0:
+				errs = append(errs, fmt.Errorf("%s in %s: remove %d: service.yaml does not state which machines serve %s; drain them manually", g.Model, g.Region, -delta, g.Model))
 			}
 		}
 	}
-	return undone, s.applyDecisions(ctx, to)
+	return errs, s.applyDecisions(ctx, to)
 }
 
 // reasonExcess is the reason for removing excess replicas.
-const reasonExcess = "more than the plan requires"
+const reasonExcess = "exceeds the plan"
 
 // removalOf returns the deletion of machines with a reason.
 func removalOf(removed []provision.Object, why string) provision.Changes {

@@ -52,7 +52,7 @@ func TestWantedByPlan(t *testing.T) {
 		{Model: "m", Region: "aws/us-east-1"}:   {{GPU: "L4", GPUs: 1, Capacity: "spot"}: 3, {GPU: "H100", GPUs: 8, Capacity: "on_demand"}: 1},
 		{Model: "n", Region: "aws/us-east-1"}:   {{GPU: "L4", GPUs: 1, Capacity: "on_demand"}: 0},
 		{Model: "n", Region: "local/us"}:        {{GPU: "L4", GPUs: 1}: 2},
-		{Model: "sim", Region: "aws/us-east-1"}: {{Capacity: "on_demand"}: 2}, // the GPU is what was assumed
+		{Model: "sim", Region: "aws/us-east-1"}: {{Capacity: "on_demand"}: 2}, // with the assumed GPU
 	}
 	if !maps.EqualFunc(got.Counts, want, func(a, b provision.ClassCounts) bool { return reflect.DeepEqual(a, b) }) {
 		t.Errorf("got %v, want %v", got.Counts, want)
@@ -112,7 +112,7 @@ func (s *scaledService) apply(t *testing.T, counts provision.ClassCounts) string
 	return undoneText(t, s.ApplyWanted(t.Context(), deploy.Wanted{Counts: map[cloud.ReplicaGroup]provision.ClassCounts{s.group: counts}}))
 }
 
-// undoneText returns what could not be applied; empty where everything was.
+// undoneText returns the errors of the changes that could not be applied; empty without any.
 func undoneText(t *testing.T, err error) string {
 	t.Helper()
 	var u *deploy.PartialError
@@ -136,7 +136,7 @@ func TestApplyWanted(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
 		counts provision.ClassCounts
-		lacks  string // a GPU that cannot be had
+		lacks  string // a GPU without capacity
 		want   string
 		undone string
 	}{
@@ -144,7 +144,7 @@ func TestApplyWanted(t *testing.T) {
 		{"one of each", provision.ClassCounts{onL4: 1, onH100: 1}, "", "us-east-1-0 L4, us-east-1-2 H100", ""},
 		{"one more on another GPU", provision.ClassCounts{onL4: 2, onH100: 1}, "", "us-east-1-0 L4, us-east-1-1 L4, us-east-1-2 H100", ""},
 		{"one more, which falls back", provision.ClassCounts{onL4: 2, onH100: 1}, "H100", "us-east-1-0 L4, us-east-1-1 L4, us-east-1-2 L4", "us-east-1-2 stays on on_demand L4: H100 is unavailable: replicas.max does not allow a replacement before the old replica is removed"},
-		{"another GPU without capacity", provision.ClassCounts{onH100: 2}, "H100", "us-east-1-0 L4, us-east-1-1 L4", "us-east-1-0 stays on on_demand L4: H100 is unavailable: its cloud has no capacity; us-east-1-1 stays on on_demand L4: H100 is unavailable: its cloud has no capacity"},
+		{"another GPU without capacity", provision.ClassCounts{onH100: 2}, "H100", "us-east-1-0 L4, us-east-1-1 L4", "us-east-1-0 stays on on_demand L4: H100 is unavailable: the cloud has no capacity for it; us-east-1-1 stays on on_demand L4: H100 is unavailable: the cloud has no capacity for it"},
 		{"more than is allowed", provision.ClassCounts{onL4: 4}, "", "us-east-1-0 L4, us-east-1-1 L4", "llama in aws/us-east-1: replicas must be 2 to 3 (replicas.min and max of service.yaml), got 4"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -164,7 +164,7 @@ func TestApplyWanted(t *testing.T) {
 				}
 				if tt.undone == "" {
 					if undone := s.apply(t, tt.counts); undone != "" || len(s.steps) > 0 {
-						t.Errorf("following it again: %q, %q", undone, s.steps)
+						t.Errorf("applying it again: %q, %q", undone, s.steps)
 					}
 				}
 			})
@@ -307,7 +307,7 @@ func TestApplyWantedToStaticRegions(t *testing.T) {
 	}{
 		{-1, "paris-10-0-0-2-8000", ""},
 		{1, "", ""},
-		{1, "", "m in static/paris: machines cannot be added: list 1 more under endpoints in service.yaml"},
+		{1, "", "m in static/paris: add 1: list the machines under endpoints in service.yaml"},
 	} {
 		text := undoneText(t, s.ApplyWanted(t.Context(), deploy.Wanted{More: map[cloud.ReplicaGroup]int{g: tt.more}}))
 		if idle := strings.Join(slices.Sorted(maps.Keys(s.Decided.Idle())), " "); idle != tt.idle || text != tt.undone {
@@ -404,7 +404,7 @@ func TestCloudServiceRejectsDecisions(t *testing.T) {
 		}
 	}
 	err := s.ApplyWanted(t.Context(), deploy.Wanted{More: map[cloud.ReplicaGroup]int{{Model: "llama", Region: "static/paris"}: -1}})
-	if got := undoneText(t, err); !strings.HasPrefix(got, "llama in static/paris: 1 fewer are proposed: ") {
+	if got := undoneText(t, err); !strings.HasPrefix(got, "llama in static/paris: remove 1: ") {
 		t.Errorf("not applied: %q", got)
 	}
 	if s.Changed || len(s.Decided.Idle()) > 0 {

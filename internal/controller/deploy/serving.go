@@ -31,7 +31,7 @@ const (
 type NotReadyError struct {
 	Waiting []string // ids, sorted
 	Reasons map[string]string
-	Ready   int // number of ready ones
+	Ready   int // number of ready parts
 	Cause   error
 }
 
@@ -41,16 +41,16 @@ func (e *NotReadyError) Error() string {
 	for _, id := range e.Waiting {
 		lines = append(lines, fmt.Sprintf("%s: %s", id, e.Reasons[id]))
 	}
-	return fmt.Sprintf("waiting for the service: %v; %d of %d are ready, these are not:\n  %s",
+	return fmt.Sprintf("wait for the service: %v; %d of %d are ready, these are not:\n  %s",
 		e.Cause, e.Ready, e.Ready+len(e.Waiting), strings.Join(lines, "\n  "))
 }
 
-// Unwrap returns what ended the wait.
+// Unwrap returns the reason that the wait ended.
 func (e *NotReadyError) Unwrap() error { return e.Cause }
 
-// AwaitServing returns when every balancer on this computer is ready and finds its replicas ready,
-// including those of static regions: shortly after their agents report it. ready is called once for
-// each; may be nil. When ctx ends first, the error is a *NotReadyError.
+// AwaitServing returns when every balancer on this computer is ready and reports its replicas ready,
+// including those of static regions. Balancers report that shortly after the agents. ready is called
+// once for each balancer and replica; may be nil. When ctx ends first, the error is a *NotReadyError.
 func (h *Delivery) AwaitServing(ctx context.Context, spec *service.Spec, draining map[string]bool, ready func(id string)) error {
 	waiting := h.servingIDs(spec, draining)
 	total := len(waiting)
@@ -86,7 +86,7 @@ func (h *Delivery) Reload(ctx context.Context) error {
 		if errors.As(err, &refusal) && refusal.Status == http.StatusBadRequest {
 			mu.Lock()
 			defer mu.Unlock()
-			all = append(all, fmt.Errorf("reloading %s: %s", b.ID, refusal.Message))
+			all = append(all, fmt.Errorf("reload %s: %s", b.ID, refusal.Message))
 		}
 	})
 	return errors.Join(all...)
@@ -176,7 +176,7 @@ func waitingForCertificate(s *telemetry.Snapshot, id string) string {
 	return ""
 }
 
-// probeProblem returns why a URL does not return 200, or nothing.
+// probeProblem returns why GET of a URL did not return 200; empty if it did.
 func probeProblem(ctx context.Context, url string) string {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
@@ -188,7 +188,7 @@ func probeProblem(ctx context.Context, url string) string {
 	}
 	defer res.Body.Close()
 	if res.StatusCode != http.StatusOK {
-		return fmt.Sprintf("GET %s: %s", url, res.Status)
+		return fmt.Sprintf("GET %s returned %s", url, res.Status)
 	}
 	return ""
 }

@@ -22,7 +22,7 @@ type ServiceState string
 
 // The states.
 const (
-	StateReady    ServiceState = "READY"    // every machine is ready, and `up` would change nothing
+	StateReady    ServiceState = "READY"    // every machine is ready and matches the desired state
 	StateStarting ServiceState = "STARTING" // no balancer is ready yet
 	StateDegraded ServiceState = "DEGRADED" // a part is not ready, or differs from the desired state
 	StateDown     ServiceState = "DOWN"     // no balancer is ready or starting
@@ -50,7 +50,7 @@ type ServiceStatus struct {
 	Drift []StatusChange `json:"drift"`
 	// DNS is the public name; null where the service has none.
 	DNS *DNSStatus `json:"dns"`
-	// Problem is what is wrong with the stored state of the service; empty when nothing is.
+	// Problem is the error in the stored state of the service; empty without an error.
 	Problem string `json:"problem,omitempty"`
 	// Peak, Plan and Deviation are one line each: the forecast of the next hours, the controller's last
 	// plan, and the loads that deviate from their forecasts; empty where there is nothing to
@@ -234,7 +234,7 @@ func stateOf(o provision.Object, a machineAnswer) (service.ReplicaState, string)
 	case IsEarlierVersion(o):
 		return service.StateNotReady, ErrEarlierVersion.Error()
 	case !Reachable(o):
-		return service.StateProvisioning, "waiting for an address"
+		return service.StateProvisioning, "waiting for an address from the cloud"
 	case errors.Is(a.err, identity.ErrUntrusted):
 		return service.StateStarting, "enrolling: it has no valid certificate of the service; 'skyserve up' issues one"
 	case a.err != nil:
@@ -315,17 +315,17 @@ func machineStatus(spec *service.Spec, o provision.Object, a machineAnswer) Mach
 }
 
 // controllerOf returns the controller's status from the machines' statuses.
-func controllerOf(spec *service.Spec, machines []provision.Object, answers []machineAnswer) *ControllerStatus {
-	c := &ControllerStatus{ID: provision.ControllerID, Machine: cloud.ControllerMachine(spec), State: service.StateFailed, Reason: "its machine is gone"}
+func controllerOf(spec *service.Spec, machines []provision.Object, responses []machineAnswer) *ControllerStatus {
+	c := &ControllerStatus{ID: provision.ControllerID, Machine: cloud.ControllerMachine(spec), State: service.StateFailed, Reason: "its machine no longer exists; run 'skyserve up' to replace it"}
 	i := slices.IndexFunc(machines, func(o provision.Object) bool { return o.ID == c.Machine && o.TerminatedReason == "" })
 	if i < 0 {
 		return c
 	}
-	if c.State, c.Reason = stateOf(machines[i], answers[i]); answers[i].err != nil || !Reachable(machines[i]) {
+	if c.State, c.Reason = stateOf(machines[i], responses[i]); responses[i].err != nil || !Reachable(machines[i]) {
 		return c
 	}
 	c.Admin = "http://" + cloud.EndpointsOf(machines[i]).Controller
-	units := answers[i].status.Units
+	units := responses[i].status.Units
 	u := slices.IndexFunc(units, func(u agent.UnitStatus) bool { return u.Name == UnitController })
 	if u < 0 {
 		return nil
@@ -342,7 +342,7 @@ func controllerOf(spec *service.Spec, machines []provision.Object, answers []mac
 }
 
 // regionsOf groups machines by region: those of the file first, then those with remaining machines.
-func regionsOf(spec *service.Spec, machines []provision.Object, answers []machineAnswer) []RegionStatus {
+func regionsOf(spec *service.Spec, machines []provision.Object, responses []machineAnswer) []RegionStatus {
 	order := cloud.ManagedRegions(spec)
 	for _, o := range machines {
 		if !slices.Contains(order, o.Region) {
@@ -356,7 +356,7 @@ func regionsOf(spec *service.Spec, machines []provision.Object, answers []machin
 			if o.Region != name || o.Kind == provision.KindNameServer {
 				continue
 			}
-			m := machineStatus(spec, o, answers[i])
+			m := machineStatus(spec, o, responses[i])
 			if o.Kind == provision.KindReplica {
 				r.Replicas = append(r.Replicas, m)
 				continue

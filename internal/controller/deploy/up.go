@@ -119,7 +119,7 @@ func (f *Deployer) applyOptions(p *Plan, progress provision.ProgressFunc) provis
 // at the speed of its slowest.
 const parallel = 128
 
-// CapacityError is a service with missing replicas because no region has capacity.
+// CapacityError means that replicas of a service are missing because no region has capacity.
 type CapacityError struct {
 	Missing map[cloud.ReplicaGroup]int
 	Err     error // the refusals; nil where they occurred before

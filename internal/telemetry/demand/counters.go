@@ -33,12 +33,12 @@ func readCounters(name string, in io.Reader) (*found, error) {
 	r.ReuseRecord, r.TrimLeadingSpace = true, true
 	head, err := r.Read()
 	if err != nil {
-		return nil, fmt.Errorf("reading history %s: %w", name, err)
+		return nil, fmt.Errorf("read history %s: %w", name, err)
 	}
 	c := counterFile{columnsOf(strings.Join(head, ","))}
-	for _, want := range []string{"at", "model"} {
-		if !slices.Contains(c.columns, want) {
-			return nil, fmt.Errorf("reading history %s:1: header: want a column %s, got %q", name, want, strings.Join(head, ","))
+	for _, column := range []string{"at", "model"} {
+		if !slices.Contains(c.columns, column) {
+			return nil, fmt.Errorf("read history %s:1: header must contain the column %s, got %q", name, column, strings.Join(head, ","))
 		}
 	}
 	var readings []forecast.Sample
@@ -48,20 +48,20 @@ func readCounters(name string, in io.Reader) (*found, error) {
 			break
 		}
 		if err != nil {
-			return nil, fmt.Errorf("reading history %s: %w", name, err)
+			return nil, fmt.Errorf("read history %s: %w", name, err)
 		}
 		line, _ := r.FieldPos(0)
 		s, err := c.reading(record)
 		if err != nil {
-			return nil, fmt.Errorf("reading history %s:%d: %w", name, line, err)
+			return nil, fmt.Errorf("read history %s:%d: %w", name, line, err)
 		}
 		readings = append(readings, s)
 	}
 	grown, report, err := forecast.CounterIncreases(readings, time.Minute)
 	if err != nil {
-		return nil, fmt.Errorf("reading history %s: %w", name, err)
+		return nil, fmt.Errorf("read history %s: %w", name, err)
 	}
-	return &found{samples: grown, report: report, silenceUnknown: true}, nil
+	return &found{samples: grown, report: report, gapsUnknown: true}, nil
 }
 
 // counterFile holds the columns of a file of counter readings.
@@ -77,19 +77,19 @@ func (c counterFile) field(record []string, column string) string {
 func (c counterFile) reading(record []string) (forecast.Sample, error) {
 	at, err := time.Parse(time.RFC3339, c.field(record, "at"))
 	if err != nil {
-		return forecast.Sample{}, fmt.Errorf("at: want a time with its offset from UTC such as 2025-01-31T12:00:00Z, got %q", c.field(record, "at"))
+		return forecast.Sample{}, fmt.Errorf("at must be a time with its offset from UTC such as 2025-01-31T12:00:00Z, got %q", c.field(record, "at"))
 	}
 	text := c.field(record, counterColumn)
 	value, err := strconv.ParseFloat(text, 64)
 	if err != nil || !(value >= 0 && value <= 1e18) {
-		return forecast.Sample{}, fmt.Errorf("%s: want a count of 0 to 1e18, got %q", counterColumn, text)
+		return forecast.Sample{}, fmt.Errorf("%s must be a count of 0 to 1e18, got %q", counterColumn, text)
 	}
 	labels := map[string]string{}
 	for _, l := range []string{"model", "region", "tier"} {
 		labels[l] = c.field(record, l)
 	}
 	if labels["model"] == "" {
-		return forecast.Sample{}, errors.New(`model: must not be empty, got ""`)
+		return forecast.Sample{}, errors.New(`model must not be empty, got ""`)
 	}
 	key, err := keyOfLabels(labels)
 	return forecast.Sample{SeriesKey: key, Source: c.field(record, "instance"), At: at.Unix(), Value: value}, err

@@ -1,6 +1,6 @@
 // Package demand reads the past load of a service from files, from a balancer's admin API or
-// from Prometheus, as the series that forecasts are based on. Problems of a source are
-// reported in notes, never silently ignored.
+// from Prometheus, as the series that forecasts are based on. Every problem of a source
+// is reported in its notes.
 //
 // Read this file first, then read.go (files), trace.go (traces of requests),
 // fetch.go (URLs) and prometheus.go.
@@ -78,7 +78,7 @@ func Points(ctx context.Context, source string, o Options) (points []telemetry.P
 		return nil, nil, err
 	}
 	if raw.window != 0 {
-		return nil, nil, fmt.Errorf("reading history %s: it contains request rates, but no prompt tokens", Redact(source))
+		return nil, nil, fmt.Errorf("read history %s: the source contains request rates, but no prompt tokens", Redact(source))
 	}
 	for _, s := range raw.samples {
 		if !math.IsNaN(s.Value) {
@@ -110,7 +110,7 @@ func load(ctx context.Context, source string, o Options) (*found, error) {
 	}
 	f, err := os.Open(source)
 	if err != nil {
-		return nil, fmt.Errorf("reading history: %w", err)
+		return nil, fmt.Errorf("read history: %w", err)
 	}
 	defer f.Close()
 	return read(source, f)
@@ -122,21 +122,21 @@ type found struct {
 	samples []forecast.Sample
 	// window is the step of samples that are request rates; 0 for counts per minute.
 	window time.Duration
-	// silenceUnknown: a minute without a sample is unknown, not without load.
-	silenceUnknown bool
-	report         forecast.BuildReport
-	notes          []string
+	// gapsUnknown is true if a minute without a sample is unknown; otherwise it is without load.
+	gapsUnknown bool
+	report      forecast.BuildReport
+	notes       []string
 }
 
 // history builds the requested series.
 func (f *found) history(name string, o Options) (*History, error) {
 	samples, build, err := f.choose(o.Requests)
 	if err != nil {
-		return nil, fmt.Errorf("reading history %s: %w", name, err)
+		return nil, fmt.Errorf("read history %s: %w", name, err)
 	}
 	series, report, err := forecast.BuildSeries(samples, build)
 	if err != nil {
-		return nil, fmt.Errorf("reading history %s: %w", name, err)
+		return nil, fmt.Errorf("read history %s: %w", name, err)
 	}
 	f.report.Merge(report)
 	for i := range series {
@@ -144,7 +144,7 @@ func (f *found) history(name string, o Options) (*History, error) {
 			break
 		}
 		if series[i].Series, err = forecast.Resample(series[i].Series, o.Step); err != nil {
-			return nil, fmt.Errorf("reading history %s: %w", name, err)
+			return nil, fmt.Errorf("read history %s: %w", name, err)
 		}
 	}
 	return &History{Series: series, Notes: append(f.notes, f.report.Notes()...)}, nil
@@ -152,12 +152,12 @@ func (f *found) history(name string, o Options) (*History, error) {
 
 // choose selects the requested quantity.
 func (f *found) choose(requests bool) ([]forecast.Sample, forecast.BuildOptions, error) {
-	o := forecast.BuildOptions{Step: time.Minute, Unit: forecast.PromptTokens, MissingIsUnknown: f.silenceUnknown}
+	o := forecast.BuildOptions{Step: time.Minute, Unit: forecast.PromptTokens, MissingIsUnknown: f.gapsUnknown}
 	switch {
 	case f.window != 0:
 		o.Step, o.Unit = f.window, forecast.RequestRate
 		if !requests {
-			f.notes = append(f.notes, "the source counts only requests: the series are requests per second, not prompt tokens")
+			f.notes = append(f.notes, "the source contains only request rates: the series are requests per second, not prompt tokens")
 		}
 		return f.samples, o, nil
 	case requests:
@@ -174,7 +174,7 @@ func (f *found) choose(requests bool) ([]forecast.Sample, forecast.BuildOptions,
 		samples = append(samples, sampleOf(p, float64(value)))
 	}
 	if requests && total == 0 && len(f.points) > 0 {
-		return nil, o, errors.New("it contains no request counts")
+		return nil, o, errors.New("the source contains no request counts")
 	}
 	return samples, o, nil
 }

@@ -17,29 +17,29 @@ import (
 // Limits of fetching, each with its reason.
 const (
 	dialTimeout = 5 * time.Second // enough for a host half a world away
-	// answerTimeout is the timeout of the response headers: the default query timeout of
+	// headerTimeout is the timeout of the response headers: the default query timeout of
 	// Prometheus.
-	answerTimeout = 2 * time.Minute
-	// maxAnswer is the maximum unpacked size of a response: two weeks of minutes of five
+	headerTimeout = 2 * time.Minute
+	// maxResponse is the maximum unpacked size of a response: two weeks of minutes of five
 	// hundred series.
-	maxAnswer = 512 << 20
-	// maxErrorAnswer is how much of an error response is read.
-	maxErrorAnswer = 4 << 10
+	maxResponse = 512 << 20
+	// maxErrorResponse is how much of an error response is read.
+	maxErrorResponse = 4 << 10
 )
 
-// newHTTPClient returns a client without a timeout on the whole exchange: a long history
-// takes long, and the caller's context limits it.
+// newHTTPClient returns a client without a timeout on the whole exchange: the caller's
+// context limits the duration, which is long for a long history.
 func newHTTPClient() *http.Client {
 	return &http.Client{Transport: &http.Transport{
 		Proxy:                 http.ProxyFromEnvironment,
 		DialContext:           (&net.Dialer{Timeout: dialTimeout}).DialContext,
 		TLSHandshakeTimeout:   dialTimeout,
-		ResponseHeaderTimeout: answerTimeout,
+		ResponseHeaderTimeout: headerTimeout,
 	}}
 }
 
-// Redact returns a source as it may appear in messages: a URL without its user, password and
-// parameters, any of which may be a secret.
+// Redact returns a source for messages: a URL without its user, password and parameters, which may be
+// secrets.
 func Redact(source string) string {
 	if !IsURL(source) {
 		return source
@@ -61,19 +61,19 @@ func fetch(ctx context.Context, source string, o Options) (*found, error) {
 	rest, isPrometheus := strings.CutPrefix(source, "prometheus+")
 	u, err := url.Parse(rest)
 	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
-		return nil, fmt.Errorf("fetching history: must be an http, https, prometheus+http or prometheus+https URL, got %q", Redact(source))
+		return nil, fmt.Errorf("fetch history: the source must be an http, https, prometheus+http or prometheus+https URL, got %q", Redact(source))
 	}
 	switch {
 	case isPrometheus || o.PromQL != "":
-		return askPrometheus(ctx, u, o)
+		return queryPrometheus(ctx, u, o)
 	case strings.Trim(u.Path, "/") == "" && u.RawQuery == "":
-		return askBalancer(ctx, rest, o)
+		return queryBalancer(ctx, rest, o)
 	}
 	return fetchFile(ctx, u, o)
 }
 
-// askBalancer fetches the history from an admin API.
-func askBalancer(ctx context.Context, target string, o Options) (*found, error) {
+// queryBalancer fetches the history from an admin API.
+func queryBalancer(ctx context.Context, target string, o Options) (*found, error) {
 	since := int64(0)
 	if !o.Since.IsZero() {
 		since = o.Since.Unix() / 60
@@ -84,7 +84,7 @@ func askBalancer(ctx context.Context, target string, o Options) (*found, error) 
 	}
 	f := &found{points: points}
 	if !complete {
-		f.notes = append(f.notes, "the store is unreachable: the history is only what one balancer remembers")
+		f.notes = append(f.notes, "the store does not respond: the history contains only the minutes that one balancer has in memory")
 	}
 	return f, nil
 }
@@ -94,25 +94,25 @@ func fetchFile(ctx context.Context, u *url.URL, o Options) (*found, error) {
 	name := Redact(u.String())
 	body, err := get(ctx, o.HTTP, u, nil)
 	if err != nil {
-		return nil, fmt.Errorf("fetching history %s: %w", name, err)
+		return nil, fmt.Errorf("fetch history %s: %w", name, err)
 	}
 	defer body.Close()
-	return read(name, io.LimitReader(body, maxAnswer))
+	return read(name, io.LimitReader(body, maxResponse))
 }
 
-// refusal is an unsuccessful response.
-type refusal struct {
+// statusError is a response whose status is not 200.
+type statusError struct {
 	status int
-	body   []byte // its beginning
+	body   []byte // the first maxErrorResponse bytes
 }
 
 // Error returns the status and the first line of the response.
-func (r *refusal) Error() string {
+func (r *statusError) Error() string {
 	line, _, _ := strings.Cut(strings.TrimSpace(string(r.body)), "\n")
 	if line == "" {
 		line = http.StatusText(r.status)
 	}
-	return fmt.Sprintf("%d %s", r.status, line)
+	return fmt.Sprintf("the server returned %d: %s", r.status, line)
 }
 
 // get opens the response body of a URL. Its errors do not contain the URL.
@@ -132,8 +132,8 @@ func get(ctx context.Context, hc *http.Client, u *url.URL, header http.Header) (
 		return res.Body, nil
 	}
 	defer res.Body.Close()
-	r := &refusal{status: res.StatusCode}
-	r.body, _ = io.ReadAll(io.LimitReader(res.Body, maxErrorAnswer)) // a partial body is enough for a message
+	r := &statusError{status: res.StatusCode}
+	r.body, _ = io.ReadAll(io.LimitReader(res.Body, maxErrorResponse)) // a partial body is enough for a message
 	return nil, r
 }
 

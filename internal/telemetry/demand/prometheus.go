@@ -64,9 +64,9 @@ type prometheus struct {
 	first, last int64 // seconds, multiples of 60, both inclusive
 }
 
-// askPrometheus queries a rate per second by model, tier and region, in steps of a minute.
+// queryPrometheus queries a rate per second by model, tier and region, in steps of a minute.
 // If a query returns counters (their name ends in _total), it computes their increases.
-func askPrometheus(ctx context.Context, u *url.URL, o Options) (*found, error) {
+func queryPrometheus(ctx context.Context, u *url.URL, o Options) (*found, error) {
 	p := newPrometheus(u, o)
 	queries := DefaultQueries(o.Requests)
 	if own := cmp.Or(o.PromQL, p.params.Get("query")); own != "" {
@@ -74,18 +74,18 @@ func askPrometheus(ctx context.Context, u *url.URL, o Options) (*found, error) {
 	}
 	p.params.Del("query")
 	for _, q := range queries {
-		answer, err := p.ask(ctx, strings.NewReplacer("$window", rateWindow, "$step", "1m").Replace(q))
-		if err == nil && len(answer.series) > 0 {
+		result, err := p.query(ctx, strings.NewReplacer("$window", rateWindow, "$step", "1m").Replace(q))
+		if err == nil && len(result.series) > 0 {
 			var f *found
-			if f, err = p.found(answer); err == nil {
+			if f, err = p.found(result); err == nil {
 				return f, nil
 			}
 		}
 		if err != nil {
-			return nil, fmt.Errorf("querying Prometheus %s: %w", Redact(p.base.String()), err)
+			return nil, fmt.Errorf("query Prometheus %s: %w", Redact(p.base.String()), err)
 		}
 	}
-	return nil, fmt.Errorf("querying Prometheus %s: no samples from %s to %s for %s",
+	return nil, fmt.Errorf("query Prometheus %s: no samples from %s to %s for %s",
 		Redact(p.base.String()), stamp(p.first), stamp(p.last), strings.Join(queries, "; "))
 }
 
@@ -102,8 +102,8 @@ func newPrometheus(u *url.URL, o Options) *prometheus {
 	return p
 }
 
-// authorize sets the credentials: the URL's user and password, a password without user as
-// a bearer token, else those given.
+// authorize sets the credentials: those of the URL if it has any, otherwise given, which is
+// user:password or a token. A password without a user is sent as a bearer token.
 func (p *prometheus) authorize(user *url.Userinfo, given string) {
 	name, secret, basic := strings.Cut(given, ":")
 	if !basic {
@@ -122,30 +122,30 @@ func (p *prometheus) authorize(user *url.Userinfo, given string) {
 	}
 }
 
-// answer is the result of a query: each series once, with the values of all ranges one
+// queryResult is the result of a query: each series once, with the values of all ranges one
 // after another.
-type answer struct {
+type queryResult struct {
 	series   []*promSeries
 	byLabels map[string]*promSeries
 	warnings []string
 }
 
-// ask queries range by range, each within the limits of one response.
-func (p *prometheus) ask(ctx context.Context, query string) (*answer, error) {
+// query queries range by range, each within the limits of one response.
+func (p *prometheus) query(ctx context.Context, query string) (*queryResult, error) {
 	if p.last < p.first {
-		return nil, fmt.Errorf("no whole minute between %s and %s", stamp(p.first), stamp(p.last))
+		return nil, fmt.Errorf("the range %s to %s contains no complete minute", stamp(p.first), stamp(p.last))
 	}
-	a := &answer{byLabels: map[string]*promSeries{}}
+	a := &queryResult{byLabels: map[string]*promSeries{}}
 	for from := p.first; from <= p.last; from += maxPoints * 60 {
 		to := min(from+(maxPoints-1)*60, p.last)
-		if err := p.askRange(ctx, a, query, from, to); err != nil {
+		if err := p.queryRange(ctx, a, query, from, to); err != nil {
 			return nil, err
 		}
 	}
 	return a, nil
 }
 
-func (p *prometheus) askRange(ctx context.Context, a *answer, query string, from, to int64) error {
+func (p *prometheus) queryRange(ctx context.Context, a *queryResult, query string, from, to int64) error {
 	u := p.base.JoinPath("api/v1/query_range")
 	params := url.Values{}
 	for name, values := range p.params {
@@ -161,9 +161,9 @@ func (p *prometheus) askRange(ctx context.Context, a *answer, query string, from
 		return explain(err)
 	}
 	defer body.Close()
-	var doc promAnswer
-	if err := json.NewDecoder(io.LimitReader(body, maxAnswer)).Decode(&doc); err != nil {
-		return fmt.Errorf("decoding the response: %w", err)
+	var doc promResponse
+	if err := json.NewDecoder(io.LimitReader(body, maxResponse)).Decode(&doc); err != nil {
+		return fmt.Errorf("decode the response: %w", err)
 	}
 	if doc.Status != "success" {
 		return doc.problem()
@@ -171,18 +171,18 @@ func (p *prometheus) askRange(ctx context.Context, a *answer, query string, from
 	return a.add(doc)
 }
 
-// explain replaces an HTTP error by the error message of Prometheus in its body.
+// explain replaces an HTTP error by Prometheus' error message in its body, if there is one.
 func explain(err error) error {
-	var r *refusal
-	var doc promAnswer
+	var r *statusError
+	var doc promResponse
 	if errors.As(err, &r) && json.Unmarshal(r.body, &doc) == nil && doc.Error != "" {
 		return doc.problem()
 	}
 	return err
 }
 
-// promAnswer is a response of Prometheus' HTTP API.
-type promAnswer struct {
+// promResponse is a response of Prometheus' HTTP API.
+type promResponse struct {
 	Status    string   `json:"status"`
 	ErrorType string   `json:"errorType"`
 	Error     string   `json:"error"`
@@ -193,8 +193,8 @@ type promAnswer struct {
 	} `json:"data"`
 }
 
-func (d promAnswer) problem() error {
-	return fmt.Errorf("%s: %s", cmp.Or(d.ErrorType, "status "+strconv.Quote(d.Status)), cmp.Or(d.Error, "no reason"))
+func (d promResponse) problem() error {
+	return fmt.Errorf("%s: %s", cmp.Or(d.ErrorType, "status "+strconv.Quote(d.Status)), cmp.Or(d.Error, "the response contains no error message"))
 }
 
 // promSeries is one series of a matrix.
@@ -210,8 +210,8 @@ type promValue struct {
 	value float64
 }
 
-// UnmarshalJSON reads [1435781430.781,"1"]; +Inf and -Inf, which load cannot be, become
-// NaN.
+// UnmarshalJSON reads [1435781430.781,"1"]; +Inf and -Inf, which are no valid loads,
+// become NaN.
 func (v *promValue) UnmarshalJSON(data []byte) error {
 	var pair [2]any
 	if err := json.Unmarshal(data, &pair); err != nil {
@@ -221,7 +221,7 @@ func (v *promValue) UnmarshalJSON(data []byte) error {
 	text, okText := pair[1].(string)
 	value, err := strconv.ParseFloat(text, 64)
 	if !okAt || !okText || err != nil {
-		return fmt.Errorf("want a time and a number as text, got %s", data)
+		return fmt.Errorf("a value must be a pair of a time and a number as text, got %s", data)
 	}
 	if math.IsInf(value, 0) {
 		value = math.NaN()
@@ -231,22 +231,22 @@ func (v *promValue) UnmarshalJSON(data []byte) error {
 }
 
 // add appends the response of a range to those before.
-func (a *answer) add(doc promAnswer) error {
+func (a *queryResult) add(doc promResponse) error {
 	for _, w := range doc.Warnings {
 		if !slices.Contains(a.warnings, w) {
 			a.warnings = append(a.warnings, w)
 		}
 	}
 	if doc.Data.ResultType != "matrix" {
-		return fmt.Errorf("the query returns a %s: must be a matrix of rates", cmp.Or(doc.Data.ResultType, "nothing"))
+		return fmt.Errorf("the query must return a matrix of rates, got %s", cmp.Or(doc.Data.ResultType, "nothing"))
 	}
 	var result []*promSeries
 	if err := json.Unmarshal(doc.Data.Result, &result); err != nil {
-		return fmt.Errorf("decoding the response: %w", err)
+		return fmt.Errorf("decode the response: %w", err)
 	}
 	for _, s := range result {
 		if len(s.Histograms) > 0 && len(s.Values) == 0 {
-			return fmt.Errorf("the query returns histograms: must be a matrix of rates")
+			return fmt.Errorf("the query must return a matrix of rates, got histograms")
 		}
 		id := identity(s.Metric)
 		if before := a.byLabels[id]; before != nil {
@@ -272,8 +272,8 @@ func identity(labels map[string]string, without ...string) string {
 }
 
 // found converts a result to counts per minute.
-func (p *prometheus) found(a *answer) (*found, error) {
-	f := &found{silenceUnknown: true}
+func (p *prometheus) found(a *queryResult) (*found, error) {
+	f := &found{gapsUnknown: true}
 	var readings []forecast.Sample
 	for _, s := range a.series {
 		key, err := keyOfLabels(s.Metric)
@@ -287,7 +287,7 @@ func (p *prometheus) found(a *answer) (*found, error) {
 				readings = append(readings, forecast.Sample{SeriesKey: key, Source: source, At: v.at, Value: v.value})
 				continue
 			}
-			// A value at a time is of the minute before it.
+			// A value at a time is the rate of the preceding minute.
 			f.samples = append(f.samples, forecast.Sample{SeriesKey: key, Source: source, At: v.at - 60, Value: v.value * 60})
 		}
 	}
@@ -309,7 +309,7 @@ func keyOfLabels(labels map[string]string) (forecast.SeriesKey, error) {
 	if tier != "" && tier != telemetry.TierInteractive {
 		parsed, err := service.ParseTier(string(tier))
 		if err != nil {
-			return forecast.SeriesKey{}, fmt.Errorf("tier: want IW-F, IW-N, NIW or IW, got %q", tier)
+			return forecast.SeriesKey{}, fmt.Errorf("tier must be IW-F, IW-N, NIW or IW, got %q", tier)
 		}
 		tier = parsed
 	}

@@ -14,33 +14,33 @@ import (
 // now is the time of the tests, half a minute past a minute.
 var now = time.Date(2025, 1, 31, 12, 0, 30, 0, time.UTC)
 
-// fakeProm answers range queries as Prometheus does.
+// fakeProm responds to range queries as Prometheus does.
 type fakeProm struct {
 	t       *testing.T
 	queries []string
 	ranges  [][2]int64
 	auth    string
 	dedup   string
-	// answer gives the body for a query, and the status.
-	answer func(query string, start, end int64) (int, string)
+	// response returns the status and the body for a query.
+	response func(query string, start, end int64) (int, string)
 }
 
 func (p *fakeProm) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	start, errStart := strconv.ParseInt(r.FormValue("start"), 10, 64)
 	end, errEnd := strconv.ParseInt(r.FormValue("end"), 10, 64)
 	if r.URL.Path != "/prom/api/v1/query_range" || errStart != nil || errEnd != nil || r.FormValue("step") != "60" {
-		p.t.Errorf("asked for %s", r.URL)
+		p.t.Errorf("requested %s", r.URL)
 	}
 	p.queries = append(p.queries, r.FormValue("query"))
 	p.ranges = append(p.ranges, [2]int64{start, end})
 	p.dedup = r.FormValue("dedup")
 	p.auth = r.Header.Get("Authorization")
-	status, body := p.answer(r.FormValue("query"), start, end)
+	status, body := p.response(r.FormValue("query"), start, end)
 	w.WriteHeader(status)
 	w.Write([]byte(body))
 }
 
-// matrix is the answer with these series, each a JSON object.
+// matrix is a response with these series, each a JSON object.
 func matrix(series ...string) string {
 	return `{"status":"success","data":{"resultType":"matrix","result":[` + strings.Join(series, ",") + `]}}`
 }
@@ -56,8 +56,8 @@ func values(labels string, from int64, vs ...string) string {
 	return `{"metric":{` + labels + `},"values":[` + strings.Join(pairs, ",") + `]}`
 }
 
-func startProm(t *testing.T, answer func(query string, start, end int64) (int, string)) (*fakeProm, string) {
-	p := &fakeProm{t: t, answer: answer}
+func startProm(t *testing.T, response func(query string, start, end int64) (int, string)) (*fakeProm, string) {
+	p := &fakeProm{t: t, response: response}
 	srv := httptest.NewServer(p)
 	t.Cleanup(srv.Close)
 	return p, "prometheus+" + srv.URL + "/prom"
@@ -66,38 +66,38 @@ func startProm(t *testing.T, answer func(query string, start, end int64) (int, s
 func TestPrometheus(t *testing.T) {
 	last := now.Unix() / 60 * 60
 	for name, c := range map[string]struct {
-		answer []string
-		params string
-		o      Options
-		want   string
-		query  string
+		response []string
+		params   string
+		o        Options
+		want     string
+		query    string
 	}{
 		"rates by model, region and tier": {
-			answer: []string{matrix(values(`"model":"m","region":"us","tier":"NIW"`, last-180, "2", "", "NaN", "1.5"), values(`"model":"m","region":"eu","tier":"niw"`, last-180, "1", "1", "+Inf", "0"))},
-			params: "?query=my_rate%5B$window%5D",
-			query:  "my_rate[2m]",
+			response: []string{matrix(values(`"model":"m","region":"us","tier":"NIW"`, last-180, "2", "", "NaN", "1.5"), values(`"model":"m","region":"eu","tier":"niw"`, last-180, "1", "1", "+Inf", "0"))},
+			params:   "?query=my_rate%5B$window%5D",
+			query:    "my_rate[2m]",
 			want: "eu m NIW, prompt tokens by 1m from 2025-01-31T11:56: [60 60 NaN 0]\nus m NIW, prompt tokens by 1m from 2025-01-31T11:56: [120 NaN NaN 90]\n" +
 				"note: 2 samples are not numbers, first of eu m NIW at 2025-01-31T11:58:00Z: treated as unknown\n" +
 				"note: 2 gaps, first of us m NIW at 2025-01-31T11:57:00Z: 3 minutes in total are unknown\n",
 		},
 		"the balancers' own counters first": {
-			answer: []string{matrix(values(`"model":"m"`, last, "1"))},
-			query:  "sum by (model, tier, region) (rate(skyserve_prompt_tokens_total[2m]))",
-			want:   "all m IW-F, prompt tokens by 1m from 2025-01-31T11:59: [60]\n",
+			response: []string{matrix(values(`"model":"m"`, last, "1"))},
+			query:    "sum by (model, tier, region) (rate(skyserve_prompt_tokens_total[2m]))",
+			want:     "all m IW-F, prompt tokens by 1m from 2025-01-31T11:59: [60]\n",
 		},
 		"then engines'": {
-			answer: []string{matrix(), matrix(), matrix(values(`"model_name":"llama"`, last, "1"))},
-			query:  "sum by (model_name, tier, region) (rate(sglang:prompt_tokens_total[2m]))",
-			want:   "all llama IW-F, prompt tokens by 1m from 2025-01-31T11:59: [60]\n",
+			response: []string{matrix(), matrix(), matrix(values(`"model_name":"llama"`, last, "1"))},
+			query:    "sum by (model_name, tier, region) (rate(sglang:prompt_tokens_total[2m]))",
+			want:     "all llama IW-F, prompt tokens by 1m from 2025-01-31T11:59: [60]\n",
 		},
 		"requests": {
-			answer: []string{matrix(values(`"model":"m"`, last, "0.5"))},
-			o:      Options{Requests: true},
-			query:  "sum by (model, tier, region) (rate(skyserve_requests_total[2m]))",
-			want:   "all m IW-F, requests by 1m from 2025-01-31T11:59: [30]\n",
+			response: []string{matrix(values(`"model":"m"`, last, "0.5"))},
+			o:        Options{Requests: true},
+			query:    "sum by (model, tier, region) (rate(skyserve_requests_total[2m]))",
+			want:     "all m IW-F, requests by 1m from 2025-01-31T11:59: [30]\n",
 		},
 		"counters that begin again, of two instances": {
-			answer: []string{matrix(
+			response: []string{matrix(
 				values(`"__name__":"vllm:prompt_tokens_total","model_name":"m","instance":"a"`, last-240, "100", "160", "30", "40", "45"),
 				values(`"__name__":"vllm:prompt_tokens_total","model_name":"m","instance":"b"`, last-240, "7", "8", "9", "10", "11"))},
 			o:     Options{PromQL: "vllm:prompt_tokens_total"},
@@ -106,19 +106,19 @@ func TestPrometheus(t *testing.T) {
 				"note: 1 counter reset, first of all m IW-F at 2025-01-31T11:58:00Z: counting continues from zero\n",
 		},
 		"warnings": {
-			answer: []string{strings.Replace(matrix(values("", last, "1")), `"data"`, `"warnings":["partial data"],"data"`, 1)},
-			query:  "sum by (model, tier, region) (rate(skyserve_prompt_tokens_total[2m]))",
-			want:   "all all IW-F, prompt tokens by 1m from 2025-01-31T11:59: [60]\nnote: Prometheus warning: partial data\n",
+			response: []string{strings.Replace(matrix(values("", last, "1")), `"data"`, `"warnings":["partial data"],"data"`, 1)},
+			query:    "sum by (model, tier, region) (rate(skyserve_prompt_tokens_total[2m]))",
+			want:     "all all IW-F, prompt tokens by 1m from 2025-01-31T11:59: [60]\nnote: Prometheus warning: partial data\n",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			asked := 0
+			queries := 0
 			p, source := startProm(t, func(_ string, _, end int64) (int, string) {
 				if end < last {
 					return 200, matrix()
 				}
-				asked++
-				return 200, c.answer[asked-1]
+				queries++
+				return 200, c.response[queries-1]
 			})
 			c.o.Now = now
 			h, err := Load(t.Context(), source+c.params, c.o)
@@ -129,13 +129,13 @@ func TestPrometheus(t *testing.T) {
 				t.Errorf("got\n%s\nwant\n%s", got, c.want)
 			}
 			if q := p.queries[len(p.queries)-1]; q != c.query {
-				t.Errorf("asked %s, want %s", q, c.query)
+				t.Errorf("queried %s, want %s", q, c.query)
 			}
 		})
 	}
 }
 
-// A range is asked in parts of at most 11,000 points, and nothing is asked twice.
+// A range is queried in parts of at most 11,000 points, and no point is queried twice.
 func TestPrometheusRangesAreSplit(t *testing.T) {
 	p, source := startProm(t, func(_ string, start, end int64) (int, string) {
 		var vs []string
@@ -184,40 +184,40 @@ func TestPrometheusErrors(t *testing.T) {
 		body   string
 		want   string
 	}{
-		"its own words":     {400, `{"status":"error","errorType":"bad_data","error":"invalid parameter \"query\": parse error"}`, `bad_data: invalid parameter "query": parse error`},
-		"an error in a 200": {200, `{"status":"error","errorType":"timeout","error":"query timed out"}`, "timeout: query timed out"},
-		"no JSON":           {200, "<html>", "decoding the response: invalid character '<'"},
-		"a proxy's answer":  {502, "bad gateway\nsorry", "502 bad gateway"},
-		"no words":          {401, "", "401 Unauthorized"},
-		"a vector":          {200, `{"status":"success","data":{"resultType":"vector","result":[]}}`, "the query returns a vector: must be a matrix of rates"},
-		"nothing":           {200, matrix(), "no samples from 2025-01-17T12:01Z to 2025-01-31T12:00Z for sum by"},
-		"histograms":        {200, matrix(`{"metric":{},"histograms":[[1,{}]]}`), "the query returns histograms"},
-		"a bad pair":        {200, matrix(`{"metric":{},"values":[[1,2]]}`), "want a time and a number as text, got [1,2]"},
-		"cut short":         {200, `{"status":"success","data":{"res`, "decoding the response: unexpected EOF"},
-		"a negative rate":   {200, matrix(values(`"model":"m"`, now.Unix()/60*60, "-1")), "must be 0 to 1e+18, got -60"},
-		"an unknown tier":   {200, matrix(values(`"tier":"gold"`, now.Unix()/60*60, "1")), `tier: want IW-F, IW-N, NIW or IW, got "gold"`},
+		"its own words":      {400, `{"status":"error","errorType":"bad_data","error":"invalid parameter \"query\": parse error"}`, `bad_data: invalid parameter "query": parse error`},
+		"an error in a 200":  {200, `{"status":"error","errorType":"timeout","error":"query timed out"}`, "timeout: query timed out"},
+		"no JSON":            {200, "<html>", "decode the response: invalid character '<'"},
+		"a proxy's response": {502, "bad gateway\nsorry", "the server returned 502: bad gateway"},
+		"no words":           {401, "", "returned 401: Unauthorized"},
+		"a vector":           {200, `{"status":"success","data":{"resultType":"vector","result":[]}}`, "the query must return a matrix of rates, got vector"},
+		"nothing":            {200, matrix(), "no samples from 2025-01-17T12:01Z to 2025-01-31T12:00Z for sum by"},
+		"histograms":         {200, matrix(`{"metric":{},"histograms":[[1,{}]]}`), "the query must return a matrix of rates, got histograms"},
+		"a bad pair":         {200, matrix(`{"metric":{},"values":[[1,2]]}`), "a value must be a pair of a time and a number as text, got [1,2]"},
+		"cut short":          {200, `{"status":"success","data":{"res`, "decode the response: unexpected EOF"},
+		"a negative rate":    {200, matrix(values(`"model":"m"`, now.Unix()/60*60, "-1")), "must be 0 to 1e+18, got -60"},
+		"an unknown tier":    {200, matrix(values(`"tier":"gold"`, now.Unix()/60*60, "1")), `tier must be IW-F, IW-N, NIW or IW, got "gold"`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, source := startProm(t, func(string, int64, int64) (int, string) { return c.status, c.body })
 			_, err := Load(t.Context(), source, Options{Now: now})
 			if err == nil || !strings.Contains(err.Error(), c.want) {
-				t.Errorf("got %v, want it to say %q", err, c.want)
+				t.Errorf("got %v, want it to contain %q", err, c.want)
 			}
 		})
 	}
 	_, source := startProm(t, func(string, int64, int64) (int, string) { return 200, matrix() })
-	if _, err := Load(t.Context(), source, Options{Now: now, Since: now}); err == nil || !strings.Contains(err.Error(), "no whole minute between") {
+	if _, err := Load(t.Context(), source, Options{Now: now, Since: now}); err == nil || !strings.Contains(err.Error(), "contains no complete minute") {
 		t.Errorf("no time at all: %v", err)
 	}
 }
 
 // An http URL is Prometheus' when a query is given; its other parameters are
-// passed on, as some stores behind the same API want.
+// forwarded, because some stores with the same API require them.
 func TestPrometheusForwardsParameters(t *testing.T) {
 	p, source := startProm(t, func(_ string, start, _ int64) (int, string) { return 200, matrix(values("", start, "1")) })
 	points, _, err := Points(t.Context(), strings.TrimPrefix(source, "prometheus+")+"?dedup=true", Options{Now: now, PromQL: "q"})
 	if err != nil || p.dedup != "true" || p.queries[0] != "q" || len(points) != 2 || points[0].PromptTokens != 60 {
-		t.Errorf("asked %q with %q, got %v, %v", p.queries, p.dedup, points, err)
+		t.Errorf("queried %q with %q, got %v, %v", p.queries, p.dedup, points, err)
 	}
 }
 
@@ -225,8 +225,8 @@ func FuzzPrometheusAnswer(f *testing.F) {
 	f.Add(matrix(values(`"model":"m"`, 60, "1", "NaN")))
 	f.Add(`{"status":"error"}`)
 	f.Fuzz(func(t *testing.T, body string) {
-		var doc promAnswer
-		a := &answer{byLabels: map[string]*promSeries{}}
+		var doc promResponse
+		a := &queryResult{byLabels: map[string]*promSeries{}}
 		if json.Unmarshal([]byte(body), &doc) != nil || a.add(doc) != nil {
 			return
 		}

@@ -34,11 +34,11 @@ func read(name string, r io.Reader) (*found, error) {
 	if magic, _ := in.Peek(2); bytes.Equal(magic, []byte{0x1f, 0x8b}) {
 		z, err := gzip.NewReader(in)
 		if err != nil {
-			return nil, fmt.Errorf("reading history %s: unpacking gzip: %w", name, err)
+			return nil, fmt.Errorf("read history %s: unpack gzip: %w", name, err)
 		}
 		in = bufio.NewReaderSize(z, 64<<10)
 	}
-	head, _ := in.Peek(in.Size()) // an error occurs again below, and is returned there
+	head, _ := in.Peek(in.Size()) // reading below returns the same error
 	first, _, _ := strings.Cut(string(head), "\n")
 	format, ok := workload.FormatOf(strings.TrimSpace(first))
 	switch {
@@ -61,9 +61,9 @@ func readRates(name string, in io.Reader) (*found, error) {
 		return nil, err
 	}
 	if window%time.Minute != 0 {
-		return nil, fmt.Errorf("reading history %s: t_s: windows must be whole minutes, got %s", name, window)
+		return nil, fmt.Errorf("read history %s: t_s must have steps of whole minutes, got %s", name, window)
 	}
-	f := &found{window: window, samples: make([]forecast.Sample, len(rates)), silenceUnknown: len(rates) > 0 && rates[0].Client == ""}
+	f := &found{window: window, samples: make([]forecast.Sample, len(rates)), gapsUnknown: len(rates) > 0 && rates[0].Client == ""}
 	for i, r := range rates {
 		f.samples[i] = forecast.Sample{
 			SeriesKey: keyOf("", r.Model, ""), Source: r.Client, At: int64(r.Start / time.Second), Value: r.PerSecond,

@@ -17,8 +17,8 @@ import (
 // maxCells is the maximum number of points of a trace: a year of minutes of eight series.
 const maxCells = 4 << 20
 
-// headSlack is how long after the start of a minute a trace may start for that minute to
-// count as complete.
+// headSlack is the maximum time between the start of a minute and the start of a trace for which that
+// minute counts as complete.
 const headSlack = time.Second
 
 // cell is a minute of a series.
@@ -45,7 +45,7 @@ func readTrace(name string, in io.Reader) (*found, error) {
 		}
 		end = t.Origin() + row.At
 		if err := count(counts, row, minuteOf(end)); err != nil {
-			return nil, fmt.Errorf("reading history %s:%d: %w", name, row.Line, err)
+			return nil, fmt.Errorf("read history %s:%d: %w", name, row.Line, err)
 		}
 	}
 	return whole(counts, t.Origin(), end), nil
@@ -64,7 +64,7 @@ func count(counts map[cell]*telemetry.Point, row workload.Row, minute int64) err
 	p := counts[c]
 	if p == nil {
 		if len(counts) >= maxCells {
-			return fmt.Errorf("more than %d minutes of all series together", maxCells)
+			return fmt.Errorf("all series together must have at most %d minutes", maxCells)
 		}
 		p = &telemetry.Point{Minute: minute, Region: c.Region, Model: c.Model, Tier: c.Tier}
 		counts[c] = p
@@ -83,7 +83,7 @@ func whole(counts map[cell]*telemetry.Point, begin, end time.Duration) *found {
 		first++
 	}
 	f := &found{}
-	left := int64(0)
+	omitted := int64(0)
 	seen := map[service.Region]map[int64]bool{}
 	quiet := map[service.Region]telemetry.Point{} // by the region's first series
 	for _, p := range sorted(counts) {
@@ -92,7 +92,7 @@ func whole(counts map[cell]*telemetry.Point, begin, end time.Duration) *found {
 			quiet[p.Region] = telemetry.Point{Region: p.Region, Model: p.Model, Tier: p.Tier}
 		}
 		if p.Minute < first || p.Minute >= last {
-			left += p.Requests
+			omitted += p.Requests
 			continue
 		}
 		seen[p.Region][p.Minute] = true
@@ -107,8 +107,8 @@ func whole(counts map[cell]*telemetry.Point, begin, end time.Duration) *found {
 		}
 	}
 	slices.SortStableFunc(f.points, func(a, b telemetry.Point) int { return cmp.Compare(a.Minute, b.Minute) })
-	if left > 0 {
-		f.notes = append(f.notes, fmt.Sprintf("requests omitted because the trace covers their minutes only in part: %d", left))
+	if omitted > 0 {
+		f.notes = append(f.notes, fmt.Sprintf("requests omitted because the trace covers their minutes only in part: %d", omitted))
 	}
 	return f
 }

@@ -19,7 +19,7 @@ func pt(minute int64, balancer, region, model string, tier service.Tier, prompt,
 	}
 }
 
-// A quiet minute of a region that was seen is zero; one that nobody saw is unknown.
+// A minute without requests in a reported region is zero; a minute that no balancer reported is unknown.
 func TestHistoryGaps(t *testing.T) {
 	h, err := Traffic([]telemetry.Point{
 		pt(100, "us-0", "us", "m", "IW-F", 10, 4),
@@ -74,13 +74,13 @@ func TestHistoryBegun(t *testing.T) {
 	}
 	b := h.IncludingRunningMinute(11, 0.5)
 	if s := b.Series[0]; b.Minutes != 2 || s.Values[0] != 100 || s.Values[1] != 60 || s.Cached[1] != 30 {
-		t.Errorf("half of minute 11 went on to %+v", b.Series)
+		t.Errorf("the history before the middle of minute 11 has %+v", b.Series)
 	}
 	if h.Series[0].Values[1] != 30 {
 		t.Error("the history itself changed")
 	}
 	if b := h.IncludingRunningMinute(12, 0.5); b.Minutes != 2 || b.Series[0].Values[1] != 30 {
-		t.Errorf("nothing is known of minute 12, got %+v", b.Series)
+		t.Errorf("minute 12 must be unknown, got %+v", b.Series)
 	}
 }
 
