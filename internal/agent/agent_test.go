@@ -186,13 +186,13 @@ func TestInvalidEnrolmentsAreRejected(t *testing.T) {
 		name, want string
 		e          enrolment
 	}{
-		{"for another machine", "but this machine is", enrolment{Chain: certified(identity.Name{Service: "chat", Role: identity.Replica, ID: "us-1"})}},
-		{"for another role", "but this machine is", enrolment{Chain: certified(identity.Name{Service: "chat", Role: identity.Balancer, ID: "us-0"})}},
-		{"for another key", "not for the key", enrolment{Chain: string(identity.EncodeChain(otherKeyChain))}},
+		{"for another machine", "the certificate must be for", enrolment{Chain: certified(identity.Name{Service: "chat", Role: identity.Replica, ID: "us-1"})}},
+		{"for another role", "the certificate must be for", enrolment{Chain: certified(identity.Name{Service: "chat", Role: identity.Balancer, ID: "us-0"})}},
+		{"for another key", "got one for another key", enrolment{Chain: string(identity.EncodeChain(otherKeyChain))}},
 		{"from another CA", "not of this service", enrolment{Chain: string(identity.EncodeChain(otherCAChain))}},
 		{"expired", "not of this service", enrolment{Chain: string(identity.EncodeChain(expired))}},
 		{"without a chain", "none found", enrolment{}},
-		{"invalid unit", "units[0]: args: is missing", enrolment{Chain: good, Deployment: Deployment{Units: []Unit{{Name: "x"}}}}},
+		{"invalid unit", "units[0].args is required", enrolment{Chain: good, Deployment: Deployment{Units: []Unit{{Name: "x"}}}}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -232,12 +232,12 @@ func TestImpostorIsNotEnrolled(t *testing.T) {
 	posing.Fingerprint = m.publisher.read
 	_, err := w.operator().Ensure(t.Context(), posing, sampleDeployment("1"))
 	if !errors.Is(err, identity.ErrPin) || impostor.agent.enrolled() != nil {
-		t.Errorf("enrolling an impostor: %v", err)
+		t.Errorf("Ensure of an impostor returned %v", err)
 	}
 	invited := w.operator()
 	invited.Authority = nil
 	if _, err := invited.Ensure(t.Context(), m.Machine, sampleDeployment("1")); !errors.Is(err, ErrNoAuthority) || m.agent.enrolled() != nil {
-		t.Errorf("enrolling without the CA: %v", err)
+		t.Errorf("Ensure without the CA returned %v", err)
 	}
 	unpublished := m.Machine
 	unpublished.Fingerprint = (&fakePublisher{}).read
