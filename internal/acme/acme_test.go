@@ -310,7 +310,7 @@ func TestACertificateIsShared(t *testing.T) {
 		t.Error("without the store it has another certificate")
 	}
 	within(t, "it says that the store is away", func() error {
-		if p := again.WaitingReason(); !strings.Contains(p, "reading the certificate of chat.example.com") {
+		if p := again.WaitingReason(); !strings.Contains(p, "read the certificate of chat.example.com") {
 			return fmt.Errorf("the problem is %q", p)
 		}
 		return nil

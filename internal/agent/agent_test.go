@@ -189,9 +189,9 @@ func TestInvalidEnrolmentsAreRejected(t *testing.T) {
 		{"for another machine", "the certificate must be for", enrolment{Chain: certified(identity.Name{Service: "chat", Role: identity.Replica, ID: "us-1"})}},
 		{"for another role", "the certificate must be for", enrolment{Chain: certified(identity.Name{Service: "chat", Role: identity.Balancer, ID: "us-0"})}},
 		{"for another key", "got one for another key", enrolment{Chain: string(identity.EncodeChain(otherKeyChain))}},
-		{"from another CA", "not of this service", enrolment{Chain: string(identity.EncodeChain(otherCAChain))}},
-		{"expired", "not of this service", enrolment{Chain: string(identity.EncodeChain(expired))}},
-		{"without a chain", "none found", enrolment{}},
+		{"from another CA", "not trusted by this service", enrolment{Chain: string(identity.EncodeChain(otherCAChain))}},
+		{"expired", "not trusted by this service", enrolment{Chain: string(identity.EncodeChain(expired))}},
+		{"without a chain", "a PEM certificate, got none", enrolment{}},
 		{"invalid unit", "units[0].args is required", enrolment{Chain: good, Deployment: Deployment{Units: []Unit{{Name: "x"}}}}},
 	}
 	for _, tt := range tests {
@@ -255,7 +255,7 @@ func TestCertificatesAreRenewed(t *testing.T) {
 	}
 	later := *o
 	later.Now = func() time.Time { return first.Expires.Add(-identity.RenewBefore + time.Minute) }
-	if _, err := later.Ensure(t.Context(), m.Machine, sampleDeployment("1")); err == nil || !strings.Contains(err.Error(), "not of this service") {
+	if _, err := later.Ensure(t.Context(), m.Machine, sampleDeployment("1")); err == nil || !strings.Contains(err.Error(), "not trusted by this service") {
 		t.Errorf("certificate that is not valid yet by the machine's clock: %v", err)
 	}
 	// The operator's clock is correct, and the certificate is old.

@@ -173,7 +173,7 @@ func TestConfigValidation(t *testing.T) {
 	tests := []struct{ name, old, replacement, want string }{
 		{"valid", "", "", ""},
 		{"GCP", `"console:/dev/console", "notices": "aws"`, `"guest-attributes", "notices": "gcp", "runner": "exec"`, ""},
-		{"unknown role", `"replica"`, `"root"`, "role: want one of"},
+		{"unknown role", `"replica"`, `"root"`, "role must be one of"},
 		{"no owner", `"owner": "`, `"owner": "a`, "owner must be a fingerprint of 52"},
 		{"no listener", `":8441"`, `""`, "listen is required"},
 		{"a relative directory", `"/var`, `"var`, "dir must be an absolute path"},

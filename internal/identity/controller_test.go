@@ -62,7 +62,7 @@ func TestControllerBundles(t *testing.T) {
 			_, err = Verify(chain, chat.Root(), start, x509.ExtKeyUsageClientAuth)
 		}
 		if (err == nil) != certifies {
-			t.Errorf("certifying a %s: %v", role, err)
+			t.Errorf("Certify of a %s returned %v", role, err)
 		}
 	}
 	quarter := 365 * 24 * time.Hour / 4

@@ -97,7 +97,7 @@ func TestAnEnrolledOperatorCannotRenewAlone(t *testing.T) {
 	if n, end := leafOf(t, p); n.ID != "bob" || !end.Equal(start.Add(CertificateLife)) || !p.Root.Equal(chat.Root()) {
 		t.Errorf("%v until %s", n, end)
 	}
-	if _, err := h.Create("chat", start); err == nil || !strings.Contains(err.Error(), "enrolled") {
+	if _, err := h.Create("chat", start); err == nil || !strings.Contains(err.Error(), "another operator invited") {
 		t.Errorf("a second authority for the service: %v", err)
 	}
 	own := Home{t.TempDir()}
@@ -160,12 +160,12 @@ func TestInvalidFilesAreRejected(t *testing.T) {
 		want string
 	}{
 		{"good", pair, 0o600, ""},
-		{"readable by others", pair, 0o640, "other users may read it (mode 0640)"},
-		{"empty", nil, 0o600, "none found"},
-		{"without its key", EncodeChain(chat.chain), 0o600, "no PEM private key"},
-		{"with another key", append(EncodeChain(other.chain), key...), 0o600, "not that of its first certificate"},
-		{"without its certificate", key, 0o600, "none found"},
-		{"cut off", pair[:len(pair)-20], 0o600, "no PEM private key"},
+		{"readable by others", pair, 0o640, "other users can read it (mode 0640)"},
+		{"empty", nil, 0o600, "a PEM certificate, got none"},
+		{"without its key", EncodeChain(chat.chain), 0o600, "a PEM private key for signing, got none"},
+		{"with another key", append(EncodeChain(other.chain), key...), 0o600, "must be that of the first certificate"},
+		{"without its certificate", key, 0o600, "a PEM certificate, got none"},
+		{"cut off", pair[:len(pair)-20], 0o600, "a PEM private key for signing, got none"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

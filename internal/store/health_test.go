@@ -68,7 +68,7 @@ func TestStreamCreationBacksOff(t *testing.T) {
 	var b createBackoff
 	attempts := 0
 	for range 3600 {
-		if b.refuses(now) == nil {
+		if b.recentFailure(now) == nil {
 			attempts++
 			b.recordResult(now, failure)
 		}
@@ -77,14 +77,14 @@ func TestStreamCreationBacksOff(t *testing.T) {
 	if attempts < 60 || attempts > 150 {
 		t.Errorf("%d attempts in an hour", attempts)
 	}
-	if b.recordResult(now, nil); b.refuses(now) != nil {
+	if b.recordResult(now, nil); b.recentFailure(now) != nil {
 		t.Error("it is refused after it succeeded")
 	}
 }
 
 func TestProblemKeepsFirstTime(t *testing.T) {
 	p := &Problem{Since: time.Date(2026, 11, 22, 20, 3, 12, 0, time.UTC), Err: errors.New("no space left on device")}
-	if got := p.Error(); got != "the store has failed since 2026-11-22 20:03:12 UTC: no space left on device" {
+	if got := p.Error(); got != "the store is unavailable since 2026-11-22 20:03:12 UTC: no space left on device" {
 		t.Errorf("got %q", got)
 	}
 }

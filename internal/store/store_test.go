@@ -200,7 +200,7 @@ func TestRestart(t *testing.T) {
 		t.Fatalf("reading without a server: %v", err)
 	}
 	if err := lazy.AppendPoints(t.Context(), []telemetry.Point{{Minute: 1}}); !errors.Is(err, ErrUnavailable) {
-		t.Fatalf("appending without a server: %v", err)
+		t.Fatalf("AppendPoints without a server returned %v", err)
 	}
 	if _, err := Connect(t.Context(), "nats://"+addr, "secret"); !errors.Is(err, ErrUnavailable) {
 		t.Fatalf("connecting without a server: %v", err)
@@ -264,13 +264,13 @@ func TestServeRefuses(t *testing.T) {
 		want string
 	}{
 		"taken port":    {Options{Dir: t.TempDir(), Listen: taken.Addr().String()}, "address already in use"},
-		"busy dir":      {Options{Dir: busy, Listen: "127.0.0.1:0"}, "is another store using it?"},
-		"file as dir":   {Options{Dir: file, Listen: "127.0.0.1:0"}, "making directory"},
-		"no dir":        {Options{Listen: "127.0.0.1:0"}, "no directory given"},
-		"open to all":   {Options{Dir: t.TempDir(), Listen: "0.0.0.0:0"}, "needs a token"},
-		"all by colon":  {Options{Dir: t.TempDir(), Listen: ":0"}, "needs a token"},
+		"busy dir":      {Options{Dir: busy, Listen: "127.0.0.1:0"}, "stop any other store that uses it"},
+		"file as dir":   {Options{Dir: file, Listen: "127.0.0.1:0"}, "create directory"},
+		"no dir":        {Options{Listen: "127.0.0.1:0"}, "a directory is required"},
+		"open to all":   {Options{Dir: t.TempDir(), Listen: "0.0.0.0:0"}, "set a token or TLS"},
+		"all by colon":  {Options{Dir: t.TempDir(), Listen: ":0"}, "set a token or TLS"},
 		"bad port":      {Options{Dir: t.TempDir(), Listen: "127.0.0.1:http"}, `got "http"`},
-		"bad address":   {Options{Dir: t.TempDir(), Listen: "127.0.0.1"}, "want host:port"},
+		"bad address":   {Options{Dir: t.TempDir(), Listen: "127.0.0.1"}, "listen must be host:port"},
 		"damaged store": {Options{Dir: damaged(t), Listen: "127.0.0.1:0"}, "_state is damaged"},
 	} {
 		t.Run(name, func(t *testing.T) {
