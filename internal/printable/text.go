@@ -122,8 +122,8 @@ func appendInText(dst []byte, r rune) []byte {
 	return fmt.Appendf(dst, `\u%04x`, r)
 }
 
-// shows reports whether a character is visible or a space, and has no effect on those
-// around it. The two selectors between text and emoji style are accepted as harmless.
+// shows reports whether a character is visible or a space, and does not change the characters
+// around it. The two selectors of text and emoji style are harmless and accepted.
 func shows(r rune) bool {
 	switch {
 	case r == 0xfe0e || r == 0xfe0f:

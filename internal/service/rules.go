@@ -81,8 +81,8 @@ var (
 
 // Limits that several keys share or that need a reason.
 const (
-	// maxReplicas is the maximum replica count: far above any fleet that one controller manages, so
-	// a larger number is a typo.
+	// maxReplicas is the maximum number of replicas. It is far above what one controller can manage,
+	// so a larger number is a typo.
 	maxReplicas = 10_000
 	// maxMinute is the maximum of a per-minute limit: more than all GPUs of a service can process.
 	maxMinute = 1e9
@@ -91,8 +91,8 @@ const (
 	// localPorts is the highest offset from the base port in the local layout: the controller's
 	// port.
 	localPorts = 310
-	// challengePorts is the highest offset where balancers answer ACME challenges on their own
-	// ports (http-01).
+	// challengePorts is the highest offset if balancers serve ACME challenges on their own ports
+	// (http-01).
 	challengePorts = 499
 	// localSlots is the maximum number of balancers, and of engines: the distance between the base
 	// ports of two kinds.
