@@ -25,7 +25,7 @@ func checkErrors(t interface{ Fatalf(string, ...any) }, text string, err error) 
 	last := 0
 	for i, e := range all {
 		if i == maxErrors {
-			break // says only how many more there are
+			break // contains only the number of further problems
 		}
 		if e.File != "service.yaml" || e.Problem == "" {
 			t.Fatalf("incomplete: %+v", e)
@@ -304,7 +304,7 @@ func TestQuickstartParses(t *testing.T) {
 	}
 }
 
-func TestCheckWord(t *testing.T) {
+func TestCheckValue(t *testing.T) {
 	for _, c := range []struct{ key, word, want string }{
 		{"BalancerSpec.policy", "skylb", ""},
 		{"BalancerSpec.policy", "cost", ""},

@@ -39,7 +39,7 @@ func TestParseSizeRejectsOverflow(t *testing.T) {
 }
 
 // Sizes survive encoding a configuration as YAML or JSON.
-func TestSizesSurviveEncoding(t *testing.T) {
+func TestSizesAreParsedAsEncoded(t *testing.T) {
 	want := Memory{Total: 3 * GiB, Requests: 96 * MiB, Tenant: 1 * KiB}
 	for name, codec := range map[string]struct {
 		write func(any) ([]byte, error)
