@@ -96,7 +96,7 @@ func TestAgentRestartKeepsEnrolment(t *testing.T) {
 	}
 }
 
-// Only certificates of the service's operators and controllers give access to a machine, before
+// Only certificates of the service's operators and controllers allow access to a machine, before
 // and after the enrolment.
 func TestAgentRejectsOtherIdentities(t *testing.T) {
 	w := newTestService(t)
@@ -222,8 +222,8 @@ func isConflict(err error) bool {
 	return errors.As(err, &refusal) && refusal.Status == http.StatusConflict
 }
 
-// An operator detects a machine in the middle, or in the place of another, before the enrolment,
-// and sends it nothing.
+// Before the enrolment, an operator detects a machine in the middle and a replaced machine, and sends
+// it nothing.
 func TestImpostorIsNotEnrolled(t *testing.T) {
 	w := newTestService(t)
 	m := w.boot(t.TempDir(), &fakeRunner{})

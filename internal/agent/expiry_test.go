@@ -166,7 +166,7 @@ func TestCertificatesWithoutController(t *testing.T) {
 }
 
 // A revoked controller cannot certify. Machines with the list reject certificates that it issued;
-// those of machines are renewed before they get the list.
+// those of machines are renewed before they receive the list.
 func TestRevokedControllerCertificatesAreRejected(t *testing.T) {
 	y := newServiceWithClock(t)
 	y.setDay(40)

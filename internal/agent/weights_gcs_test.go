@@ -15,7 +15,7 @@ import (
 )
 
 // gcsStore emulates Cloud Storage and the metadata server of a machine at Google. The machine's
-// account may read the bucket "models", but no other; "absent" does not exist.
+// service account can read the bucket "models", but no other; "absent" does not exist.
 type gcsStore struct{ *fakeStore }
 
 func (s gcsStore) ServeHTTP(w http.ResponseWriter, r *http.Request) {

@@ -7,8 +7,8 @@ import (
 	"skyserve/internal/service"
 )
 
-// Every entry can be: its GPUs are known, what can be launched has a price and counts
-// against a quota, and no type is there twice.
+// Every entry is consistent: its GPUs are in the table, a launchable type has a price and counts
+// against a quota, and there are no duplicates.
 func TestTableIsComplete(t *testing.T) {
 	seen := map[string]bool{}
 	for _, m := range machines {

@@ -96,7 +96,7 @@ func (a *Auth) fromEnvironment() bool { return a != nil && strings.HasPrefix(a.K
 // CertificateConfig contains the settings with which one balancer obtains the certificate of the
 // service's name, or loads the one that another balancer obtained.
 type CertificateConfig struct {
-	// Name is the host name of the certificate: DNS.Name.
+	// Name is the DNS name of the certificate: DNS.Name.
 	Name string `yaml:"name" json:"name"`
 	// Dir is the directory of the newest certificate and its key.
 	Dir string `yaml:"dir" json:"dir"`
@@ -110,7 +110,7 @@ type CertificateConfig struct {
 	Private bool   `yaml:"private,omitempty" json:"private,omitempty"`
 	// Endpoint is Route 53's base URL; empty = AWS's.
 	Endpoint string `yaml:"endpoint,omitempty" json:"endpoint,omitempty"`
-	// FollowOnly is true for a balancer without permission to write to the zone; it loads
+	// FollowOnly is true for a balancer without permission to write to the hosted zone. It loads
 	// certificates that other balancers obtain.
 	FollowOnly bool `yaml:"follow_only,omitempty" json:"follow_only,omitempty"`
 }

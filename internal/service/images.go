@@ -9,7 +9,7 @@ import (
 // pinnedImage matches an image with a digest, with or without a tag.
 var pinnedImage = regexp.MustCompile(`^[^@]+@sha256:[0-9a-f]{64}$`)
 
-// PinsImage reports whether an image is pinned by its digest, so that every pull gets the same
+// PinsImage reports whether an image is pinned by its digest, so that every pull returns the same
 // image; a tag can be moved.
 func PinsImage(image string) bool { return pinnedImage.MatchString(image) }
 

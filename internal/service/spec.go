@@ -299,8 +299,8 @@ type ACME struct {
 	// Challenge is how the authority validates the name: ChallengeDNS, ChallengeHTTP or
 	// ChallengeTLSALPN.
 	Challenge string `yaml:"challenge,omitempty" json:"challenge,omitempty"`
-	// Resolvers are the DNS servers, host:port, that are queried for the record of a ChallengeDNS;
-	// empty = the zone's name servers.
+	// Resolvers are the DNS servers, host:port, that are queried for the DNS record of a ChallengeDNS;
+	// empty = the name servers of the hosted zone.
 	Resolvers []string `yaml:"resolvers,omitempty" json:"resolvers,omitempty"`
 }
 
@@ -330,7 +330,7 @@ func (a ACME) DirectoryURL() string {
 
 // The challenges with which an ACME authority validates a name.
 const (
-	ChallengeDNS     = "dns-01"      // a TXT record of the name's zone
+	ChallengeDNS     = "dns-01"      // a TXT record in the hosted zone of the name
 	ChallengeHTTP    = "http-01"     // a response on port 80
 	ChallengeTLSALPN = "tls-alpn-01" // a handshake on port 443
 )

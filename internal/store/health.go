@@ -164,7 +164,7 @@ func (s *Server) report(err error) {
 	if !first {
 		return
 	}
-	s.log.Error("the store cannot write; free space in its directory: it restarts once it can write there", "dir", s.opts.Dir, "err", err)
+	s.log.Error("the store cannot write; it restarts once its directory is writable: free space or repair the disk", "dir", s.opts.Dir, "err", err)
 	if s.opts.OnHealth != nil {
 		s.opts.OnHealth(p)
 	}
