@@ -58,8 +58,8 @@ func (o *Operator) now() time.Time {
 	return o.Now()
 }
 
-// Ensure makes a machine run d as a part of the service. It enrols a new machine, sends d to a
-// machine with another revision, renews a certificate that expires soon, and sends the revocation
+// Ensure makes a machine run d as a part of the service. It enrols a new machine and renews a
+// certificate that expires soon. It sends d to a machine with another revision, and the revocation
 // list to a machine with an older one. It is idempotent. Errors include ErrNoFingerprint, ErrNoAuthority,
 // *identity.PinError, and net errors of a machine that cannot be reached yet.
 func (o *Operator) Ensure(ctx context.Context, m Machine, d Deployment) (Status, error) {

@@ -25,7 +25,8 @@ const (
 const maxRecorded = 1000
 
 // Record stores the certificate of an operator, of a controller or of its delegated
-// authority before it is delivered, so that it can be listed and revoked.
+// authority. It is called before the certificate is sent, so that every certificate can be
+// listed and revoked.
 func (h Home) Record(c *x509.Certificate) error {
 	path := filepath.Join(h.path(dirOperators), Fingerprint(c)+".crt")
 	if _, err := os.Stat(path); err == nil {

@@ -19,9 +19,9 @@ func Text(s string) string {
 	return string(out)
 }
 
-// Line sanitises text of one line, such as a cell or a name: newlines, tabs and other spaces
-// become one space each, invalid UTF-8 becomes a question mark, and invisible characters are
-// removed, as are variation selectors, whose width differs between terminals. Line is
+// Line sanitises text of one line, such as a cell or a name. Newlines, tabs and other spaces
+// become one space each, and invalid UTF-8 becomes a question mark. Invisible characters are
+// removed. So are variation selectors, whose width differs between terminals. Line is
 // idempotent.
 func Line(s string) string {
 	if plain(s, false) {

@@ -115,8 +115,8 @@ type CertificateConfig struct {
 	FollowOnly bool `yaml:"follow_only,omitempty" json:"follow_only,omitempty"`
 }
 
-// Identity is the files of a process's identity in its service: its certificate with the chain, its
-// key, and the certificate of the service's CA, all in PEM.
+// Identity contains the paths of the files of a process's identity in its service: its certificate
+// with the chain, its key, and the certificate of the service's CA, all in PEM.
 type Identity struct {
 	Cert string `yaml:"cert" json:"cert"`
 	Key  string `yaml:"key" json:"key"`

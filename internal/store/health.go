@@ -30,9 +30,9 @@ type Problem struct {
 	Err   error
 }
 
-// Error returns since when the store is unavailable, and why.
+// Error returns since when the store has been unavailable, and why.
 func (p *Problem) Error() string {
-	return fmt.Sprintf("the store is unavailable since %s: %v", p.Since.UTC().Format("2006-01-02 15:04:05 UTC"), p.Err)
+	return fmt.Sprintf("the store has been unavailable since %s: %v", p.Since.UTC().Format("2006-01-02 15:04:05 UTC"), p.Err)
 }
 
 // Unwrap returns the cause.

@@ -21,8 +21,8 @@ type leaseRecord struct {
 }
 
 // observation is the last revision that a candidate observed of another holder's lease, and
-// the time of the first observation of it, by the candidate's own monotonic clock. No clock
-// of another host is used.
+// when it first observed that revision. The time is that of the candidate's own monotonic
+// clock. No clock of another host is used.
 type observation struct {
 	revision uint64
 	since    time.Time
@@ -60,8 +60,8 @@ const LeasePrefix = "lease."
 func LeaseKey(name string) string { return LeasePrefix + name }
 
 // Acquire waits until holder holds the lease called name. It acquires a lease that has no
-// holder, that its holder releases, or that its holder has not renewed for a ttl, by this
-// process's monotonic clock. It retries during outages of the store, and returns only the
+// holder, that its holder releases, or that its holder has not renewed for a ttl. The ttl is
+// measured by this process's monotonic clock. It retries during outages of the store, and returns only the
 // lease or the error of ctx. Renew the lease about three times per ttl.
 func (s *Store) Acquire(ctx context.Context, name, holder string, ttl time.Duration) (*Lease, error) {
 	if !keyRE.MatchString(name) || ttl <= 0 {

@@ -111,8 +111,8 @@ func (s *Store) daySubject(day int64) string {
 }
 
 // ReadPoints calls yield with every stored point whose minute is sinceMinute or later, in
-// order of minute, region, balancer, model and tier, and returns the first error that yield
-// returns. It keeps one day in memory.
+// order of minute, region, balancer, model and tier. It ends at the first error of yield and
+// returns that error. It loads one day at a time into memory.
 func (s *Store) ReadPoints(ctx context.Context, sinceMinute int64, yield func(telemetry.Point) error) error {
 	days, stream, err := s.pointDays(ctx, sinceMinute/minutesPerDay)
 	s.recordResult(&s.read, err)

@@ -75,9 +75,9 @@ type Server struct {
 }
 
 // Serve starts an embedded store: JetStream in o.Dir, which syncs each write to disk before it
-// acknowledges it. It returns once clients can connect. It fails if the port is in use, if
-// o.Dir is in use by another store, is not a directory or contains damaged streams, or if the
-// address is not loopback and there is neither a token nor TLS. If the disk becomes full
+// acknowledges it. It returns once clients can connect. It fails if the port is in use. It
+// fails if o.Dir is in use by another store, is not a directory or contains damaged streams.
+// It also fails for an address beyond loopback without a token or TLS. If the disk becomes full
 // later, the store cannot write until space is free again: see Health.
 func Serve(ctx context.Context, o Options) (*Server, error) {
 	if o.Listen == "" {
@@ -265,8 +265,8 @@ func hasStreamData(dir string) bool {
 }
 
 // checkRecovered returns an error if a stream on disk is not served. The server only logs a
-// warning for a stream that it cannot read, and an empty store instead of a damaged one would
-// look like a new service.
+// warning for a stream that it cannot read. Without this check, a damaged store would look like
+// that of a new service.
 func checkRecovered(ns *server.Server, onDisk []string) error {
 	info, err := ns.Jsz(&server.JSzOptions{Accounts: true, Streams: true})
 	if err != nil {
