@@ -64,7 +64,7 @@ compare-forecast:
 
 # Runs the store on a 32 MiB file system that fills up (Linux, as root).
 disk:
-	$(SUDO) env "PATH=$$PATH" go test -tags disktest -run TestStoreOnARealDisk -v -count=1 ./internal/store
+	$(SUDO) env "PATH=$$PATH" go test -tags disktest -run TestStoreRecoversOnRealDisk -v -count=1 ./internal/store
 
 examples:
 	sh examples/run-all

@@ -81,7 +81,7 @@ func TestCheck(t *testing.T) {
 		{"certificate without key", balancer(service.BalancerSpec{TLS: &service.TLS{Cert: "c"}}), "balancer.tls: requires both cert and key"},
 		{"acme", acmeOf(service.CertificateConfig{Name: "chat.example.com", Dir: "d"}, ""), ""},
 		{"acme without a name", acmeOf(service.CertificateConfig{Dir: "d"}, ""), "certificate: requires name and dir"},
-		{"acme with unknown challenge", acmeOf(service.CertificateConfig{Name: "chat.example.com", Dir: "d"}, "dns"), "balancer.tls.acme.challenge: unsupported value, got \"dns\""},
+		{"acme with unknown challenge", acmeOf(service.CertificateConfig{Name: "chat.example.com", Dir: "d"}, "dns"), "balancer.tls.acme.challenge: must be one of dns-01, http-01, tls-alpn-01, got \"dns\""},
 		{"acme on invalid port", acmeOf(service.CertificateConfig{Name: "chat.example.com", Dir: "d", Listen: "80"}, "http-01"), `certificate.listen: must be HOST:PORT with the challenge http-01, got "80"`},
 		{"acme without DNS records", acmeOf(service.CertificateConfig{Name: "chat.example.com", Dir: "d"}, "dns-01"), "balancer.tls.acme.challenge: dns-01"},
 		{"acme with a shared certificate", acmeOf(service.CertificateConfig{Name: "chat.example.com", Dir: "d", FollowOnly: true}, "dns-01"), ""},

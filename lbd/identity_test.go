@@ -159,7 +159,7 @@ func TestImpostorGetsNoPrompt(t *testing.T) {
 	testkit.Eventually(t, "the service's own replica serves, and the other one is rejected", func() bool {
 		workers, err := operator.Workers(t.Context())
 		return err == nil && len(workers) == 2 && workers[0].State == service.StateReady &&
-			workers[1].State != service.StateReady && strings.Contains(workers[1].Reason, "not of this service")
+			workers[1].State != service.StateReady && strings.Contains(workers[1].Reason, "not trusted by this service")
 	})
 	for _, added := range []service.ReplicaConfig{{ID: "x", URL: "http://127.0.0.1:1", Model: "m", MTLS: true}} {
 		if _, err := operator.AddWorker(t.Context(), added); err == nil {

@@ -197,12 +197,12 @@ func TestUpRejectsPublicPlainHTTP(t *testing.T) {
 	e := emulate(t)
 	text := strings.Replace(cloudService, "  insecure: true\n", "", 1)
 	out := e.skyserve(exitUsage, append(e.upOf(text), "--yes")...)
-	for _, want := range []string{"balancer.tls: is missing", "aws/us-east-1 would serve plain HTTP on the public internet", "insecure: true"} {
+	for _, want := range []string{"balancer.tls: is required", "aws/us-east-1 would serve plain HTTP on the public internet", "insecure: true"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("no %q in\n%s", want, out)
 		}
 	}
-	if got := e.skyserve(exitUsage, "validate", filepath.Join(e.dir, "service.yaml")); !strings.Contains(got, "balancer.tls: is missing") {
+	if got := e.skyserve(exitUsage, "validate", filepath.Join(e.dir, "service.yaml")); !strings.Contains(got, "balancer.tls: is required") {
 		t.Errorf("validate:\n%s", got)
 	}
 	if out := e.skyserve(exitOK, append(e.upOf(cloudService), "--dry-run")...); !strings.Contains(out, plainHTTPWarning) {

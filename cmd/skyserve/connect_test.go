@@ -160,10 +160,10 @@ func TestConnectRejectsInvalidInput(t *testing.T) {
 		code int
 		want string
 	}{
-		"another service": {[]string{url, "--code", other}, exitFailed, "not of this service"},
+		"another service": {[]string{url, "--code", other}, exitFailed, "not trusted by this service"},
 		"unknown code":    {[]string{url, "--code", unknown}, exitFailed, "no such invitation is open"},
 		"no code":         {[]string{url}, exitUsage, "requires either --invite or --code"},
-		"truncated code":  {[]string{url, "--code", unknown[:40]}, exitUsage, "want its 77 letters and digits, got 40"},
+		"truncated code":  {[]string{url, "--code", unknown[:40]}, exitUsage, "the code must be 77 letters and digits, got 40"},
 		"http URL":        {[]string{"http://127.0.0.1:1", "--code", unknown}, exitUsage, "must be the https URL"},
 		"no service":      {[]string{url, "--invite"}, exitFailed, "no service"},
 	} {

@@ -37,7 +37,7 @@ const (
 	timeout    = 30 * time.Second // of a machine that is busy with other tests
 )
 
-// within waits until something is as it should be.
+// within waits until check returns nil.
 func within(t *testing.T, what string, check func() error) {
 	t.Helper()
 	deadline := time.Now().Add(timeout)
@@ -53,7 +53,7 @@ func within(t *testing.T, what string, check func() error) {
 	}
 }
 
-// zone is a hosted zone that a process may write to.
+// zone is a hosted zone to which a process can write.
 type zone struct {
 	mu     sync.Mutex
 	values map[string]string
@@ -94,7 +94,8 @@ func (z *zone) txt(name string) []string {
 	return nil
 }
 
-// world is an authority, the zone of the name, and one address at which balancers listen.
+// world contains a certificate authority, the hosted zone of the DNS name, and one address at which
+// balancers listen.
 type world struct {
 	*testing.T
 	ca    *testca.CA
@@ -102,7 +103,7 @@ type world struct {
 	zone  *zone
 	plain net.Listener
 	tls   net.Listener
-	at    atomic.Pointer[Manager] // whom the authority reaches: the last that was run
+	at    atomic.Pointer[Manager] // the manager that the authority reaches: the last started one
 }
 
 func newWorld(t *testing.T, accounts map[string]string) *world {
@@ -114,7 +115,7 @@ func newWorld(t *testing.T, accounts map[string]string) *world {
 	w.ca = testca.Start(t, testca.Options{
 		HTTPPort: w.plain.Addr().(*net.TCPAddr).Port, TLSPort: w.tls.Addr().(*net.TCPAddr).Port, Resolver: w.names.Addr, Accounts: accounts,
 	})
-	w.answer()
+	w.serve()
 	return w
 }
 
@@ -128,7 +129,7 @@ func listen(t *testing.T) net.Listener {
 	return l
 }
 
-// options are those of a process that answers a challenge.
+// options returns the options of a process that solves a challenge.
 func (w *world) options(challenge string) Options {
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(w.ca.Root)
@@ -142,7 +143,7 @@ func (w *world) options(challenge string) Options {
 	return o
 }
 
-// shared is a store that is served from a directory, and who connects to it.
+// shared starts a store in a directory. It returns functions that connect to it and that stop it.
 func shared(t *testing.T, dir string) (connect func(id string) *store.Store, end func()) {
 	t.Helper()
 	server, err := store.Serve(t.Context(), store.Options{Dir: dir, Listen: "127.0.0.1:0"})
@@ -181,8 +182,8 @@ func (w *world) run(o Options) (*Manager, func()) {
 	return m, end
 }
 
-// answer answers challenges at the world's listeners.
-func (w *world) answer() {
+// serve serves challenges at the listeners of the world.
+func (w *world) serve() {
 	plain := &http.Server{Handler: http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) { w.at.Load().Handler().ServeHTTP(rw, r) }), ReadHeaderTimeout: timeout}
 	secure := tls.NewListener(w.tls, &tls.Config{GetConfigForClient: func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
 		if c := w.at.Load().TLSConfig(hello); c != nil {
@@ -212,7 +213,7 @@ func (w *world) certificate(m *Manager) *x509.Certificate {
 	within(w.T, "a certificate of "+testName, func() error {
 		var err error
 		if pair, err = tls.LoadX509KeyPair(m.File(), m.File()); err != nil {
-			err = fmt.Errorf("%w; the problem is %q", err, m.LastFailure())
+			err = fmt.Errorf("%w; LastFailure is %q", err, m.LastFailure())
 		}
 		return err
 	})
@@ -228,8 +229,8 @@ func (w *world) certificate(m *Manager) *x509.Certificate {
 	return pair.Leaf
 }
 
-// Every challenge leads to a certificate, and leaves nothing behind.
-func TestChallenges(t *testing.T) {
+// A certificate is obtained with each kind of challenge, and the DNS record is removed.
+func TestEachChallengeObtainsCertificate(t *testing.T) {
 	testkit.Slow(t)
 	for _, challenge := range []string{service.ChallengeTLSALPN, service.ChallengeHTTP, service.ChallengeDNS} {
 		t.Run(challenge, func(t *testing.T) {
@@ -237,7 +238,7 @@ func TestChallenges(t *testing.T) {
 			m, _ := w.run(w.options(challenge))
 			w.certificate(m)
 			if m.LastFailure() != "" || w.ca.Orders() != 1 {
-				t.Errorf("%d orders, and the problem %q", w.ca.Orders(), m.LastFailure())
+				t.Errorf("%d orders, LastFailure is %q", w.ca.Orders(), m.LastFailure())
 			}
 			if challenge != service.ChallengeDNS {
 				return
@@ -245,9 +246,9 @@ func TestChallenges(t *testing.T) {
 			if len(w.zone.wrote) != 1 || w.zone.wrote[0] != "_acme-challenge."+testName {
 				t.Errorf("wrote %q", w.zone.wrote)
 			}
-			within(t, "the record is gone", func() error {
-				if left := w.zone.txt("_acme-challenge." + testName); left != nil {
-					return fmt.Errorf("it is %q", left)
+			within(t, "the DNS record is removed", func() error {
+				if values := w.zone.txt("_acme-challenge." + testName); values != nil {
+					return fmt.Errorf("its values are %q", values)
 				}
 				return nil
 			})
@@ -255,11 +256,11 @@ func TestChallenges(t *testing.T) {
 	}
 }
 
-// A port that is there for challenges answers nothing else.
-func TestChallengePortServesNothingElse(t *testing.T) {
+// The listener for challenges rejects all other requests.
+func TestChallengeListenerRejectsOtherRequests(t *testing.T) {
 	w := newWorld(t, nil)
 	m, _ := w.run(w.options(service.ChallengeHTTP))
-	w.certificate(m) // so that nothing is under way when the test ends
+	w.certificate(m) // so that no order is in progress when the test ends
 	for _, path := range []string{"/", "/v1/models", "/.well-known/acme-challenge/", "/.well-known/acme-challenge/x"} {
 		resp, err := http.Get("http://" + w.plain.Addr().String() + path)
 		if err != nil {
@@ -272,9 +273,9 @@ func TestChallengePortServesNothingElse(t *testing.T) {
 	}
 }
 
-// Of those that share a store one obtains, all have the certificate, and each keeps it
-// without the store.
-func TestACertificateIsShared(t *testing.T) {
+// One of the balancers that share a store obtains the certificate. All of them install it, and use it
+// while the store is unavailable.
+func TestBalancersShareCertificate(t *testing.T) {
 	testkit.Slow(t)
 	w := newWorld(t, nil)
 	connect, endStore := shared(t, t.TempDir())
@@ -285,7 +286,7 @@ func TestACertificateIsShared(t *testing.T) {
 		o := w.options(service.ChallengeDNS)
 		o.ID, o.Store, o.Secret = id, connect(id), testSecret
 		if id == "lb-gcp-0" {
-			o.Records = nil // its machine has no identity at AWS
+			o.Records = nil // its machine has no IAM role
 		}
 		options[id] = o
 		managers[id], ends[id] = w.run(o)
@@ -307,17 +308,17 @@ func TestACertificateIsShared(t *testing.T) {
 	o := options["lb-gcp-0"]
 	again, _ := w.run(o)
 	if got := w.certificate(again); !got.Equal(first) {
-		t.Error("without the store it has another certificate")
+		t.Error("without the store there is another certificate")
 	}
-	within(t, "it says that the store is away", func() error {
-		if p := again.WaitingReason(); !strings.Contains(p, "reading the certificate of chat.example.com") {
-			return fmt.Errorf("the problem is %q", p)
+	within(t, "the unavailable store is reported", func() error {
+		if p := again.WaitingReason(); !strings.Contains(p, "read the certificate of chat.example.com") {
+			return fmt.Errorf("the reason is %q", p)
 		}
 		return nil
 	})
 }
 
-// A store that began anew costs no other certificate: whoever has one brings it in.
+// A new, empty store does not cause another order: a balancer stores its own certificate in it.
 func TestNewStoreIsSeededFromFile(t *testing.T) {
 	testkit.Slow(t)
 	w := newWorld(t, nil)
@@ -339,8 +340,8 @@ func TestNewStoreIsSeededFromFile(t *testing.T) {
 	}
 }
 
-// A certificate that ends soon is renewed, and whoever shares it takes the new one up.
-func TestRenewal(t *testing.T) {
+// A certificate that expires soon is renewed, and the other balancers install the new one.
+func TestExpiringCertificateIsRenewed(t *testing.T) {
 	testkit.Slow(t)
 	w := newWorld(t, nil)
 	connect, _ := shared(t, t.TempDir())
@@ -358,71 +359,71 @@ func TestRenewal(t *testing.T) {
 		t.Error("another balancer has another certificate")
 	}
 	<-changed
-	o.renewRatio = 1 // all of its time is left, or less
+	o.renewRatio = 1 // any remaining lifetime is due for renewal
 	o.Store, o.Changed = connect("b"), func() { changed <- struct{}{} }
 	m, _ = w.run(o)
 	for range 2 {
 		select {
 		case <-changed:
 		case <-time.After(timeout):
-			t.Fatalf("nothing was renewed; the problem is %q", m.LastFailure())
+			t.Fatalf("no renewal; LastFailure is %q", m.LastFailure())
 		}
 	}
 	renewed := w.certificate(m)
 	if renewed.Equal(first) || w.ca.Orders() != 2 {
-		t.Errorf("%d orders, and another certificate: %v", w.ca.Orders(), !renewed.Equal(first))
+		t.Errorf("%d orders, another certificate: %v", w.ca.Orders(), !renewed.Equal(first))
 	}
 	if got := w.certificate(follower); !got.Equal(renewed) {
-		t.Error("the other balancer has another one")
+		t.Error("the other balancer has another certificate")
 	}
 }
 
-// The refusal of an authority is reported with its message, and retried later, not at once.
-func TestRefusalIsReported(t *testing.T) {
+// The rejection of an authority is reported with its message. The order is retried after a backoff.
+func TestRejectedOrderIsReported(t *testing.T) {
 	w := newWorld(t, nil)
 	w.ca.Refuse(true)
 	o := w.options(service.ChallengeTLSALPN)
 	m, end := w.run(o)
-	within(t, "the refusal is reported", func() error {
+	within(t, "the rejection is reported", func() error {
 		if p := m.LastFailure(); !strings.Contains(p, "too many certificates already issued") {
-			return fmt.Errorf("the problem is %q", p)
+			return fmt.Errorf("the reason is %q", p)
 		}
 		return nil
 	})
 	if _, err := os.Stat(m.File()); err == nil {
-		t.Error("there is a certificate all the same")
+		t.Error("there is a certificate")
 	}
 	end()
 	w.ca.Refuse(false)
 	m, _ = w.run(o)
 	w.certificate(m)
 	if m.LastFailure() != "" {
-		t.Errorf("the problem is still %q", m.LastFailure())
+		t.Errorf("LastFailure is still %q", m.LastFailure())
 	}
 }
 
-// A record that may not be written is reported.
-func TestForbiddenRecordIsReported(t *testing.T) {
+// A denied write of the DNS record is reported.
+func TestDeniedRecordIsReported(t *testing.T) {
 	w := newWorld(t, nil)
 	w.zone.err = errors.New("route53:ChangeResourceRecordSets is not allowed")
 	m, _ := w.run(w.options(service.ChallengeDNS))
-	within(t, "it is reported", func() error {
+	within(t, "the denied write is reported", func() error {
 		if p := m.LastFailure(); !strings.Contains(p, "route53:ChangeResourceRecordSets is not allowed") {
-			return fmt.Errorf("the problem is %q", p)
+			return fmt.Errorf("the reason is %q", p)
 		}
 		return nil
 	})
 }
 
-// An authority that gives certificates to accounts of its own only is shown one.
+// An authority that requires an external account receives its binding.
 func TestExternalAccountBinding(t *testing.T) {
 	mac := base64.RawURLEncoding.EncodeToString([]byte("a key that is long enough for HMAC"))
 	w := newWorld(t, map[string]string{"kid-1": mac})
 	o := w.options(service.ChallengeTLSALPN)
 	m, end := w.run(o)
-	within(t, "it is refused without", func() error {
+	within(t, "the order without a binding is rejected", func() error {
 		if p := m.LastFailure(); !strings.Contains(p, "externalAccountRequired") {
-			return fmt.Errorf("the problem is %q", p)
+			return fmt.Errorf("the reason is %q", p)
 		}
 		return nil
 	})
@@ -432,9 +433,9 @@ func TestExternalAccountBinding(t *testing.T) {
 	w.certificate(m)
 }
 
-// The certificate of an authority that is not asked any more is served until the new one
-// has given one, however long it holds.
-func TestAnotherAuthority(t *testing.T) {
+// After a change of the authority, the certificate of the former one is served until the new one has
+// issued a certificate.
+func TestAuthorityIsChanged(t *testing.T) {
 	testkit.Slow(t)
 	w, later := newWorld(t, nil), newWorld(t, nil)
 	o := w.options(service.ChallengeTLSALPN)
@@ -445,28 +446,28 @@ func TestAnotherAuthority(t *testing.T) {
 	next.Dir = o.Dir
 	later.ca.Refuse(true)
 	m, end = later.run(next)
-	within(t, "the other one refuses", func() error {
+	within(t, "the new authority rejects the order", func() error {
 		if m.LastFailure() == "" {
-			return errors.New("no problem")
+			return errors.New("LastFailure is empty")
 		}
 		return nil
 	})
 	if got := later.certificate(m); !got.Equal(first) {
-		t.Error("the certificate is gone")
+		t.Error("the certificate was removed")
 	}
 	end()
 	later.ca.Refuse(false)
 	m, _ = later.run(next)
-	within(t, "the certificate is the other one's", func() error {
+	within(t, "the certificate is from the new authority", func() error {
 		if later.certificate(m).Equal(first) {
-			return errors.New("it is still the first")
+			return errors.New("the certificate is still the first one")
 		}
 		return nil
 	})
 }
 
-// The certificate that was issued last is used, also where it ends before the one that it replaces:
-// authorities shorten what they issue, and have certificates renewed early that they revoke.
+// The certificate that was issued last is used, even if it expires before the one that it replaces:
+// authorities shorten lifetimes, and require an early renewal of certificates that they revoke.
 func TestNewestCertificateIsInstalled(t *testing.T) {
 	const day = 24 * time.Hour
 	now := time.Now().Truncate(time.Second)
@@ -516,7 +517,7 @@ func TestNewestCertificateIsInstalled(t *testing.T) {
 		}
 		now, err := os.ReadFile(m.File())
 		if taken := !bytes.Equal(now, kept); err != nil || taken != tt.taken {
-			t.Errorf("%s: taken up: %v (%v), want %v", tt.name, taken, err, tt.taken)
+			t.Errorf("%s: installed: %v (%v), want %v", tt.name, taken, err, tt.taken)
 		}
 	}
 }

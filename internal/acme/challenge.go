@@ -16,18 +16,19 @@ import (
 	"skyserve/internal/service"
 )
 
-// lookupTimeout is the timeout of a challenge lookup in the store: an authority waits 10 s.
+// lookupTimeout is the timeout of a challenge lookup in the store: half of the timeout of an
+// authority.
 const lookupTimeout = 5 * time.Second
 
-// recordTTL is the TTL of the record of a dns-01 challenge: as short as name servers accept,
-// since the next challenge has another value.
+// recordTTL is the TTL of the DNS record of a dns-01 challenge: the minimum that name servers
+// accept, since the next challenge has another value.
 const recordTTL = time.Minute
 
-// Handler answers http-01 challenges, and every other request with 404, because clients must
-// not use the service over plain HTTP.
+// Handler serves http-01 challenges. It returns 404 for every other request, because clients
+// must not use the service over plain HTTP.
 func (m *Manager) Handler() http.Handler {
-	answer := m.issuer.HTTPChallengeHandler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		http.Error(w, "this port only serves ACME challenges; the API is at https://"+m.opts.Name, http.StatusNotFound)
+	challenges := m.issuer.HTTPChallengeHandler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		http.Error(w, "this port only serves ACME challenges; send API requests to https://"+m.opts.Name, http.StatusNotFound)
 	}))
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		ctx, done, err := m.lookup(r.Context())
@@ -36,15 +37,15 @@ func (m *Manager) Handler() http.Handler {
 			return
 		}
 		defer done()
-		answer.ServeHTTP(w, r.WithContext(ctx))
+		challenges.ServeHTTP(w, r.WithContext(ctx))
 	})
 }
 
-// TLSConfig returns the config that answers the handshake of a tls-alpn-01 challenge; nil for
+// TLSConfig returns the TLS configuration for the handshake of a tls-alpn-01 challenge; nil for
 // every other handshake.
 func (m *Manager) TLSConfig(hello *tls.ClientHelloInfo) *tls.Config {
-	asked := len(hello.SupportedProtos) == 1 && hello.SupportedProtos[0] == acmez.ACMETLS1Protocol
-	if m.opts.Challenge != service.ChallengeTLSALPN || !asked || !strings.EqualFold(hello.ServerName, m.opts.Name) {
+	isChallenge := len(hello.SupportedProtos) == 1 && hello.SupportedProtos[0] == acmez.ACMETLS1Protocol
+	if m.opts.Challenge != service.ChallengeTLSALPN || !isChallenge || !strings.EqualFold(hello.ServerName, m.opts.Name) {
 		return nil
 	}
 	return &tls.Config{
@@ -55,12 +56,13 @@ func (m *Manager) TLSConfig(hello *tls.ClientHelloInfo) *tls.Config {
 				return nil, err
 			}
 			defer done()
-			return m.answering.GetCertificateWithContext(ctx, hello)
+			return m.solver.GetCertificateWithContext(ctx, hello)
 		},
 	}
 }
 
-// lookup waits until fewer than maxLookups others look up challenges in the store.
+// lookup waits until fewer than maxLookups lookups of challenges are in progress. The caller
+// calls the returned function after its own lookup.
 func (m *Manager) lookup(ctx context.Context) (context.Context, func(), error) {
 	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
 	select {
@@ -68,11 +70,11 @@ func (m *Manager) lookup(ctx context.Context) (context.Context, func(), error) {
 		return ctx, func() { <-m.lookups; cancel() }, nil
 	case <-ctx.Done():
 		cancel()
-		return nil, nil, fmt.Errorf("looking up a challenge: %d lookups in progress: %w", maxLookups, ctx.Err())
+		return nil, nil, fmt.Errorf("look up the challenge: %d other lookups are in progress: %w", maxLookups, ctx.Err())
 	}
 }
 
-// splitListen splits an address into host and port; 0 if it is invalid.
+// splitListen splits an address into host and port; the port is 0 if the address is invalid.
 func splitListen(addr string) (host string, port int) {
 	host, text, err := net.SplitHostPort(addr)
 	if err != nil {
@@ -82,9 +84,9 @@ func splitListen(addr string) (host string, port int) {
 	return host, port
 }
 
-// Records writes the TXT record of a dns-01 challenge. A name has one value.
+// Records writes the TXT record of a dns-01 challenge. A DNS name has one value.
 type Records interface {
-	// SetTXT sets the value of a name, replacing any others.
+	// SetTXT sets the value of a DNS name, and replaces any others.
 	SetTXT(ctx context.Context, name, value string, ttl time.Duration) error
 	// RemoveTXT removes the record set by SetTXT. A missing record is not an error.
 	RemoveTXT(ctx context.Context, name, value string, ttl time.Duration) error
@@ -107,7 +109,7 @@ func (p provider) each(zone string, records []libdns.Record, do func(name string
 	for _, r := range records {
 		rr := r.RR()
 		if rr.Type != "TXT" {
-			return fmt.Errorf("writing the record of a challenge: want TXT, got %s", rr.Type)
+			return fmt.Errorf("write the DNS record of a challenge: the type must be TXT, got %s", rr.Type)
 		}
 		if err := do(strings.TrimSuffix(libdns.AbsoluteName(rr.Name, zone), "."), rr); err != nil {
 			return err

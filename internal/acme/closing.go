@@ -8,16 +8,16 @@ import (
 	"github.com/caddyserver/certmagic"
 )
 
-// closing is a storage that rejects writes once it is closed: operations of certmagic end
-// some time after their context, when the directory or the store may no longer exist. Locks
-// are still released.
+// closing is a storage that rejects writes once it is closed. Operations of certmagic may end
+// after their context, when the directory or the store no longer exists. Locks can still be
+// released.
 type closing struct {
 	certmagic.Storage
 	mu     sync.RWMutex // held for reading by each write
 	closed bool
 }
 
-var errClosed = errors.New("the certificate storage is closed")
+var errClosed = errors.New("the certificate storage is closed: the process is stopping")
 
 // close waits for writes in progress; later ones fail.
 func (c *closing) close() {

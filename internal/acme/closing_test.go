@@ -10,7 +10,7 @@ import (
 	"github.com/caddyserver/certmagic"
 )
 
-// After the end nothing is written, and a lock that is held is given back.
+// A closed storage rejects writes, and releases a lock that is held.
 func TestClosedStorageRejectsWrites(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "d")
 	c := &closing{Storage: &certmagic.FileStorage{Path: dir}}
@@ -19,18 +19,18 @@ func TestClosedStorageRejectsWrites(t *testing.T) {
 	}
 	c.close()
 	if err := c.Unlock(context.Background(), "held"); err != nil {
-		t.Errorf("giving a lock back: %v", err)
+		t.Errorf("Unlock returned %v", err)
 	}
 	if err := os.RemoveAll(dir); err != nil {
 		t.Fatal(err)
 	}
 	if err := c.Store(t.Context(), "a/b", nil); !errors.Is(err, errClosed) {
-		t.Errorf("a value: %v", err)
+		t.Errorf("Store returned %v", err)
 	}
 	if err := c.Lock(t.Context(), "another"); !errors.Is(err, errClosed) {
-		t.Errorf("a lock: %v", err)
+		t.Errorf("Lock returned %v", err)
 	}
 	if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("the directory is back: %v", err)
+		t.Errorf("the directory was created again: %v", err)
 	}
 }

@@ -29,20 +29,20 @@ import (
 
 // Defaults and limits, each with its reason.
 const (
-	// waitingPoll is the interval of polling the store while there is no certificate: a
-	// person is waiting for it.
+	// waitingPoll is the interval of polling the store while there is no certificate: an
+	// operator is waiting for it.
 	waitingPoll = time.Second
-	// poll is the interval afterwards, in addition to watching changes: a certificate is
-	// renewed weeks before it expires.
+	// poll is the interval once there is a certificate, in addition to the watch of the
+	// store: a certificate is renewed weeks before it expires.
 	poll = time.Minute
-	// leaseTTL limits how long no balancer obtains after the leader has died.
+	// leaseTTL limits how long no balancer renews the certificate after the leader has failed.
 	leaseTTL = 15 * time.Second
-	// term limits how long one balancer leads, so that one that cannot obtain because of its
-	// network or identity does not prevent the others from trying.
+	// term limits how long one balancer is the leader. If its network or identity prevents it
+	// from obtaining the certificate, another balancer tries in the next term.
 	term = 6 * time.Hour
 	// releaseTimeout is the timeout of releasing the lease.
 	releaseTimeout = 2 * time.Second
-	// maxLookups limits concurrent challenge lookups in the store, which anybody can trigger.
+	// maxLookups limits concurrent challenge lookups in the store: any client can cause them.
 	maxLookups = 16
 )
 
@@ -55,7 +55,7 @@ func init() { certmagic.UserAgent = "skyserve" }
 type Options struct {
 	// Name is the DNS name of the certificate.
 	Name string
-	// Email is the contact of the account; Directory the URL of the authority's directory.
+	// Email is the contact of the ACME account, Directory the URL of the authority's directory.
 	Email, Directory string
 	// Roots verify the authority's server; nil = those of the system.
 	Roots *x509.CertPool
@@ -63,15 +63,16 @@ type Options struct {
 	KeyID, MAC string
 	// Challenge is service.ChallengeDNS, service.ChallengeHTTP or service.ChallengeTLSALPN.
 	Challenge string
-	// Records writes the record of dns-01; nil = this process cannot obtain the certificate,
-	// and uses the one that others obtain.
+	// Records writes the DNS record of dns-01; nil = this process cannot obtain the certificate
+	// and uses the one that another process obtains.
 	Records Records
-	// Resolvers are queried for that record; empty = the zone's name servers.
+	// Resolvers are the DNS servers that are queried for that DNS record; empty = the name
+	// servers of its hosted zone.
 	Resolvers []string
-	// ListenTLS is the host:port of this process's public listener; ListenHTTP that of
-	// Handler, for http-01.
+	// ListenTLS is the host:port of this process's public listener, ListenHTTP that of the
+	// listener of Handler, for http-01.
 	ListenTLS, ListenHTTP string
-	// Dir stores the newest certificate and, without a Store, everything else.
+	// Dir is the directory of the newest certificate and, without a Store, of everything else.
 	Dir string
 	// Store is shared by all processes that obtain this certificate. ID identifies this one,
 	// and Secret encrypts the contents. nil = nothing is shared.
@@ -83,22 +84,25 @@ type Options struct {
 	// Changed, if not nil, is called after File was written.
 	Changed func()
 
-	renewRatio float64 // remaining share of a certificate's lifetime at renewal, overriding the authority's; 0 = a third, or earlier if the authority suggests so
+	// renewRatio is the remaining share of a certificate's lifetime at which it is renewed. It
+	// overrides the time that the authority suggests; 0 = a third, or earlier if the authority
+	// suggests so.
+	renewRatio float64
 }
 
 // Manager manages the certificate of one name.
 type Manager struct {
-	opts      Options
-	log       *slog.Logger
-	zap       *zap.Logger
-	storage   *closing
-	answering *certmagic.Config // for challenges
-	issuer    *certmagic.ACMEIssuer
-	lookups   chan struct{}
-	obtained  chan struct{} // capacity 1
-	failure   atomic.Pointer[string]
-	unread    atomic.Pointer[string] // why the store could not be read
-	stop      func()
+	opts     Options
+	log      *slog.Logger
+	zap      *zap.Logger
+	storage  *closing
+	solver   *certmagic.Config // for challenges
+	issuer   *certmagic.ACMEIssuer
+	lookups  chan struct{}
+	obtained chan struct{} // capacity 1
+	failure  atomic.Pointer[string]
+	unread   atomic.Pointer[string] // why the store could not be read
+	stop     func()
 }
 
 // New returns the manager of a name. It creates Dir if it is missing, and does not contact
@@ -108,7 +112,7 @@ func New(o Options) (*Manager, error) {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
 	if err := os.MkdirAll(o.Dir, 0o700); err != nil {
-		return nil, fmt.Errorf("creating the certificate directory: %w", err)
+		return nil, fmt.Errorf("create the certificate directory: %w", err)
 	}
 	m := &Manager{opts: o, log: o.Logger, zap: toZap(o.Logger), lookups: make(chan struct{}, maxLookups), obtained: make(chan struct{}, 1)}
 	m.storage = &closing{Storage: &certmagic.FileStorage{Path: o.Dir}}
@@ -120,7 +124,7 @@ func New(o Options) (*Manager, error) {
 		m.storage.Storage = sealed
 	}
 	var cache *certmagic.Cache
-	m.answering, m.issuer, cache = m.configure()
+	m.solver, m.issuer, cache = m.configure()
 	m.stop = cache.Stop
 	return m, nil
 }
@@ -136,8 +140,8 @@ func (m *Manager) Close() {
 // The file does not exist until there is a certificate.
 func (m *Manager) File() string { return filepath.Join(m.opts.Dir, m.opts.Name+".pem") }
 
-// LastFailure returns why this process's last attempt to obtain or renew the certificate failed;
-// empty if it succeeded, or if another process obtains it.
+// LastFailure returns why this process's last attempt to obtain or renew the certificate
+// failed; empty if it succeeded, or if another process obtains the certificate.
 func (m *Manager) LastFailure() string {
 	if text := m.failure.Load(); text != nil {
 		return *text
@@ -150,20 +154,20 @@ func (m *Manager) WaitingReason() string {
 	if text := m.unread.Load(); text != nil && m.LastFailure() == "" {
 		return *text
 	}
-	usual := "waiting for a certificate from " + m.opts.Directory
+	waiting := "waiting for a certificate from " + m.opts.Directory
 	if !m.Obtains() {
-		usual = "waiting for a balancer on AWS to obtain a certificate from " + m.opts.Directory
+		waiting = "waiting for a balancer on AWS to obtain a certificate from " + m.opts.Directory
 	}
-	return cmp.Or(m.LastFailure(), usual)
+	return cmp.Or(m.LastFailure(), waiting)
 }
 
-// Obtains reports whether this process can obtain a certificate.
+// Obtains reports whether this process can obtain the certificate.
 func (m *Manager) Obtains() bool {
 	return m.opts.Challenge != service.ChallengeDNS || m.opts.Records != nil
 }
 
-// Run obtains and renews the certificate, and copies the one that others obtained, until ctx
-// ends.
+// Run obtains and renews the certificate, and copies the shared certificate to File, until
+// ctx ends.
 func (m *Manager) Run(ctx context.Context) {
 	var wg sync.WaitGroup
 	wg.Go(func() { m.follow(ctx) })
@@ -205,7 +209,7 @@ func (m *Manager) configure() (*certmagic.Config, *certmagic.ACMEIssuer, *certma
 	return cfg, issuer, cache
 }
 
-// note records the results of obtaining.
+// note records whether certmagic obtained a certificate.
 func (m *Manager) note(_ context.Context, event string, data map[string]any) error {
 	switch event {
 	case "cert_failed":
@@ -252,8 +256,8 @@ func (m *Manager) follow(ctx context.Context) {
 	}
 }
 
-// installShared writes the shared certificate to File, unless the one there was issued later. Expiry
-// times are not compared, because authorities shorten lifetimes.
+// installShared writes the shared certificate to File, unless the certificate in File was
+// issued later. It does not compare expiry times, because authorities shorten lifetimes.
 func (m *Manager) installShared(ctx context.Context) error {
 	text, err := m.shared(ctx)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -264,11 +268,11 @@ func (m *Manager) installShared(ctx context.Context) error {
 		leaf, err = m.check(text)
 	}
 	if err != nil {
-		return fmt.Errorf("reading the certificate of %s: %w", m.opts.Name, err)
+		return fmt.Errorf("read the certificate of %s: %w", m.opts.Name, err)
 	}
 	text = append([]byte(m.authorityLine()), text...)
 	old, kept, same := m.installed()
-	if bytes.Equal(old, text) || same && kept.NotBefore.After(leaf.NotBefore) { // an older store was restored
+	if bytes.Equal(old, text) || same && kept.NotBefore.After(leaf.NotBefore) { // the store was restored from an older backup
 		return nil
 	}
 	if err := identity.WriteFile(m.File(), text); err != nil {
@@ -305,14 +309,16 @@ func (m *Manager) check(text []byte) (*x509.Certificate, error) {
 	return pair.Leaf, pair.Leaf.VerifyHostname(m.opts.Name)
 }
 
-// obtain obtains and renews whenever this process holds the lease.
+// obtain obtains and renews the certificate whenever this process holds the lease, until ctx
+// ends.
 func (m *Manager) obtain(ctx context.Context) {
 	for ctx.Err() == nil {
 		m.lead(ctx)
 	}
 }
 
-// lead obtains and renews certificates for one term: until ctx or the term ends, or the lease is lost.
+// lead acquires the lease, then obtains and renews certificates until ctx or the term ends, or
+// the lease is lost.
 func (m *Manager) lead(ctx context.Context) {
 	var lease *store.Lease
 	if m.opts.Store != nil {
@@ -332,7 +338,7 @@ func (m *Manager) lead(ctx context.Context) {
 	end()
 	wg.Wait()
 	if lease != nil {
-		m.failure.Store(nil) // from now on another process reports failures
+		m.failure.Store(nil) // the next leader reports its own failures
 		release, done := context.WithTimeout(context.WithoutCancel(ctx), releaseTimeout)
 		defer done()
 		_ = lease.Release(release) // it also expires by itself
@@ -356,8 +362,8 @@ func renewLease(ctx context.Context, end func(), lease *store.Lease) {
 	}
 }
 
-// awaitShared waits until the shared storage can be read. If it has no certificate, awaitShared seeds it
-// from File.
+// awaitShared waits until the shared storage can be read. If it contains no certificate,
+// awaitShared stores that of File.
 func (m *Manager) awaitShared(ctx context.Context) error {
 	for {
 		_, err := m.storage.Load(ctx, m.key(certmagic.StorageKeys.SiteCert))
@@ -376,8 +382,9 @@ func (m *Manager) awaitShared(ctx context.Context) error {
 	}
 }
 
-// seed shares the certificate of File if it is still valid: a new, empty store is no reason
-// to request another certificate, which authorities limit to five per week.
+// seed stores the certificate of File in the shared storage if it is still valid. Otherwise a
+// new, empty store would cause a request for another certificate, and authorities limit those
+// to five per week.
 func (m *Manager) seed(ctx context.Context) error {
 	text, leaf, same := m.installed()
 	if !same || time.Now().After(leaf.NotAfter) {
@@ -391,7 +398,7 @@ func (m *Manager) seed(ctx context.Context) error {
 	for _, part := range []struct {
 		of   func(issuer, name string) string
 		text []byte
-	}{ // the certificate last: its presence marks the end
+	}{ // the certificate last: readers load the others only after it exists
 		{certmagic.StorageKeys.SiteMeta, meta}, {certmagic.StorageKeys.SitePrivateKey, key}, {certmagic.StorageKeys.SiteCert, cert},
 	} {
 		if err := m.storage.Store(ctx, m.key(part.of), part.text); err != nil {
@@ -401,12 +408,12 @@ func (m *Manager) seed(ctx context.Context) error {
 	return nil
 }
 
-// othersStart is how long a starting process takes to listen.
+// othersStart is the time within which a starting process listens.
 const othersStart = 3 * time.Second
 
-// letOthersStart waits, before requesting a first certificate, until processes that start
-// together with this one listen: the authority may connect to any of them, and a failed
-// validation costs a minute.
+// letOthersStart waits before the request for a first certificate, until balancers that start
+// at the same time listen: the authority may connect to any of them, and a failed validation
+// delays the certificate by a minute.
 func (m *Manager) letOthersStart(ctx context.Context) error {
 	if m.opts.Store == nil || m.opts.Challenge == service.ChallengeDNS || m.storage.Exists(ctx, m.key(certmagic.StorageKeys.SiteCert)) {
 		return ctx.Err()
@@ -420,7 +427,7 @@ func (m *Manager) letOthersStart(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// manage lets certmagic obtain and renew until ctx ends.
+// manage makes certmagic obtain and renew the certificate until ctx ends.
 func (m *Manager) manage(ctx context.Context) {
 	cfg, _, cache := m.configure()
 	defer cache.Stop()
@@ -431,12 +438,12 @@ func (m *Manager) manage(ctx context.Context) {
 	<-ctx.Done()
 }
 
-// authorityLine is the first line of File: the authority of the certificate. PEM parsers
+// authorityLine is the first line of File, with the authority of the certificate. PEM parsers
 // ignore text before the first block.
 func (m *Manager) authorityLine() string { return "authority: " + m.issuer.IssuerKey() + "\n" }
 
-// installed returns the certificate of File; leaf is nil if it cannot be used. same reports whether
-// it is usable and from the current authority.
+// installed returns the certificate of File; leaf is nil if the certificate is not valid for the
+// name. same reports whether it is valid and from the current authority.
 func (m *Manager) installed() (text []byte, leaf *x509.Certificate, same bool) {
 	text, err := os.ReadFile(m.File())
 	if err != nil {

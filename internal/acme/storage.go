@@ -21,14 +21,14 @@ import (
 	"skyserve/internal/store"
 )
 
-// Prefixes of the keys in the store: values, and leases that lock them. The rest of a key is
-// the base64 of certmagic's key, which may contain any character.
+// Prefixes of the keys in the store: of values, and of the leases that lock them. The prefix is
+// followed by certmagic's key in base64, since that key may contain any character.
 const (
 	valuePrefix = "acme.value."
 	lockPrefix  = "acme.lock."
 )
 
-// lockTTL limits how long a lock outlives its holder.
+// lockTTL is how long a lock remains after its holder has failed.
 const lockTTL = 15 * time.Second
 
 // storage is certmagic's storage, in the store of a service. Values are encrypted and
@@ -55,11 +55,11 @@ type lock struct {
 // newStorage returns the storage of one process that shares a store and a secret.
 func newStorage(s *store.Store, id, secret string) (*storage, error) {
 	if secret == "" {
-		return nil, errors.New("sharing certificates in the store: no secret to encrypt them with")
+		return nil, errors.New("share certificates in the store: a secret to encrypt them is required")
 	}
 	key, err := hkdf.Key(sha256.New, []byte(secret), nil, "skyserve certificates", 32)
 	if err != nil {
-		return nil, fmt.Errorf("deriving the key of what is shared: %w", err)
+		return nil, fmt.Errorf("derive the encryption key of shared certificates: %w", err)
 	}
 	block, err := aes.NewCipher(key)
 	if err != nil {
@@ -86,7 +86,7 @@ func (s *storage) Store(ctx context.Context, key string, value []byte) error {
 // open returns a value and when it was stored. A value encrypted with another secret is
 // treated as missing.
 func (s *storage) open(ctx context.Context, key string) (value []byte, at time.Time, err error) {
-	if key == "" { // the directory of all
+	if key == "" { // the root directory
 		return nil, at, fs.ErrNotExist
 	}
 	sealed, _, err := s.store.Get(ctx, valuePrefix+encode(key))
@@ -226,7 +226,7 @@ func (s *storage) Unlock(ctx context.Context, name string) error {
 	delete(s.locks, name)
 	s.mu.Unlock()
 	if l == nil {
-		return fmt.Errorf("releasing the lock %s: it is not held: %w", name, fs.ErrNotExist)
+		return fmt.Errorf("release the lock %s: the lock is not held: %w", name, fs.ErrNotExist)
 	}
 	l.stop()
 	<-l.done

@@ -26,9 +26,9 @@ func storageOf(t *testing.T, s *store.Store, secret string) *storage {
 	return st
 }
 
-// The storage does as a map would of which directories are prefixes. (Every write is synced
-// to disk, so that one history of a few hundred steps has to do.)
-func TestStorageIsAMap(t *testing.T) {
+// The storage behaves like a map whose directories are prefixes of keys. Each write is synced to disk,
+// so the test runs only one history of a few hundred steps.
+func TestStorageBehavesLikeMap(t *testing.T) {
 	testkit.Slow(t)
 	connect, _ := shared(t, t.TempDir())
 	st, ctx := storageOf(t, connect("a"), testSecret), t.Context()
@@ -62,7 +62,7 @@ func lookLikeTwin(t *testing.T, st *storage, twin map[string]string, key string,
 	want, has := twin[key]
 	got, err := st.Load(ctx, key)
 	if has != (err == nil) || string(got) != want || !has && !errors.Is(err, fs.ErrNotExist) {
-		t.Fatalf("%q holds %q, %v; want %q", key, got, err, want)
+		t.Fatalf("%q has the value %q, %v; want %q", key, got, err, want)
 	}
 	inside := map[string]bool{}
 	for k := range twin {
@@ -86,8 +86,8 @@ func lookLikeTwin(t *testing.T, st *storage, twin map[string]string, key string,
 	}
 }
 
-// A key of a certificate cannot be read from the store without the secret, nor replaced.
-func TestWhatIsSharedIsEncrypted(t *testing.T) {
+// The key of a certificate cannot be read or replaced in the store without the secret.
+func TestStoredValuesAreEncrypted(t *testing.T) {
 	connect, _ := shared(t, t.TempDir())
 	s := connect("a")
 	ctx := t.Context()
@@ -101,25 +101,25 @@ func TestWhatIsSharedIsEncrypted(t *testing.T) {
 		t.Errorf("the store holds %q, %v", raw, err)
 	}
 	if got, err := stranger.Load(ctx, key); !errors.Is(err, fs.ErrNotExist) || stranger.Exists(ctx, key) {
-		t.Errorf("a stranger reads %q, %v", got, err)
+		t.Errorf("with another secret, Load returned %q, %v", got, err)
 	}
 	if err := stranger.Store(ctx, "certificates/y.key", []byte(value)); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := st.Load(ctx, "certificates/y.key"); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("what a stranger stored is taken: %v", err)
+		t.Errorf("a value with another secret was accepted: %v", err)
 	}
 	moved, err := s.Put(ctx, valuePrefix+encode("certificates/z.key"), raw)
 	if _, err2 := st.Load(ctx, "certificates/z.key"); err != nil || !errors.Is(err2, fs.ErrNotExist) {
-		t.Errorf("a value that was moved to another key (%d, %v) is taken: %v", moved, err, err2)
+		t.Errorf("a value copied to another key (%d, %v) was accepted: %v", moved, err, err2)
 	}
 	if _, err := newStorage(s, "lb", ""); err == nil {
-		t.Error("no secret is accepted")
+		t.Error("an empty secret was accepted")
 	}
 }
 
-// A lock has one holder; the next gets it when it is given back, or its holder has died.
-func TestLocks(t *testing.T) {
+// A lock has one holder. Another process acquires it when it is released or its holder has failed.
+func TestLockHasOneHolder(t *testing.T) {
 	connect, _ := shared(t, t.TempDir())
 	a, b := storageOf(t, connect("a"), testSecret), storageOf(t, connect("b"), testSecret)
 	const name = "issue_cert_chat.example.com"
@@ -143,7 +143,7 @@ func TestLocks(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := a.Unlock(t.Context(), name); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("giving back what is not held: %v", err)
+		t.Errorf("Unlock of a lock that is not held returned %v", err)
 	}
 	for _, n := range []string{name, "another"} {
 		if err := b.Unlock(t.Context(), n); err != nil {

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// Advice polls for the cloud's rebalance recommendation and its time: an interruption is likely,
-// but it may be hours away or never happen.
+// Advice polls for the cloud's rebalance recommendation and its time. An interruption is then
+// likely, but it may be hours away or never happen.
 type Advice func(ctx context.Context) (since time.Time, advised bool, err error)
 
 // adviceInterval is the polling interval of recommendations: they are not urgent.
@@ -27,7 +27,7 @@ func AdviceAWS(base string) Advice {
 			Since time.Time `json:"noticeTime"`
 		}
 		if err := json.Unmarshal([]byte(text), &advice); err != nil {
-			return since, false, fmt.Errorf("reading the rebalance recommendation: %w", err)
+			return since, false, fmt.Errorf("parse the rebalance recommendation: %w", err)
 		}
 		return advice.Since, true, nil
 	}
@@ -39,7 +39,7 @@ func (a *Agent) watchAdvice(ctx context.Context) {
 		since, advised, err := a.opts.Advice(ctx)
 		switch {
 		case err != nil && ctx.Err() == nil:
-			a.log.Warn("polling for a rebalance recommendation", "err", err)
+			a.log.Warn("polling for a rebalance recommendation failed", "err", err)
 		case advised:
 			if since.IsZero() {
 				since = a.opts.Now()
@@ -47,7 +47,7 @@ func (a *Agent) watchAdvice(ctx context.Context) {
 			a.mu.Lock()
 			a.advisedAt = since
 			a.mu.Unlock()
-			a.log.Warn("the cloud recommends rebalancing this machine", "since", since)
+			a.log.Warn("rebalance recommendation received: an interruption of this machine is likely", "since", since)
 		}
 		return advised
 	})

@@ -34,18 +34,18 @@ const (
 
 // Defaults, with their reasons.
 const (
-	defaultCheckInterval = 2 * time.Second  // feels immediate to an operator who watches `up`
-	publishInterval      = time.Minute      // consoles keep the last 64 KiB, which a boot fills
-	republishInterval    = 24 * time.Hour   // after the enrolment: consoles are still being written
-	noticeInterval       = 5 * time.Second  // as AWS recommends; notices come 2 min ahead on AWS, 30 s on GCP
-	headerTimeout        = 10 * time.Second // a header is one packet
+	defaultCheckInterval = 2 * time.Second  // immediate for an operator who watches `up`
+	publishInterval      = time.Minute      // a console keeps its last 64 KiB, and boot messages can fill them
+	republishInterval    = 24 * time.Hour   // after the enrolment, since other messages keep filling the console
+	noticeInterval       = 5 * time.Second  // as AWS recommends; a notice arrives 2 min ahead on AWS, 30 s on GCP
+	headerTimeout        = 10 * time.Second // a request header fits one packet
 	requestTimeout       = 30 * time.Second // a deployment over a slow line
 	closeTimeout         = 10 * time.Second // for requests in flight when the agent ends
 )
 
 // Options are the options of an agent.
 type Options struct {
-	// Name is the machine's name, and Owner the fingerprint of its service's CA: it rejects
+	// Name is the machine's name. Owner is the fingerprint of its service's CA: the agent rejects
 	// operators of other services.
 	Name  identity.Name
 	Owner string
@@ -53,13 +53,13 @@ type Options struct {
 	Dir string
 	// Listen is the address, host:port, for operators and the controller.
 	Listen string
-	// Publisher publishes the fingerprint of the machine's key; Runner runs units.
+	// Publisher publishes the fingerprint of the machine's key. Runner runs units.
 	Publisher Publisher
 	Runner    Runner
 	// Notice polls the cloud for an interruption of the machine; nil = never.
 	Notice Notice
-	// Cloud returns the handler that calls the machine's cloud API for the controller: POST
-	// requests with the value "call" in the path; nil = none.
+	// Cloud returns the handler of the controller's calls of the machine's cloud API: POST requests
+	// whose path has the value "call"; nil = none.
 	Cloud func(Cloud) (http.Handler, error)
 	// Advice polls the cloud for a rebalance recommendation; nil = never.
 	Advice Advice
@@ -82,8 +82,8 @@ type Agent struct {
 	api        http.Handler
 
 	operatorMu   sync.Mutex    // serialises changes by operators
-	cloudHandler cloudHandler  // in the machine's cloud
-	changed      chan struct{} // signals that wanted has changed; capacity 1
+	cloudHandler cloudHandler  // calls the machine's cloud API
+	changed      chan struct{} // signals that desired has changed; capacity 1
 
 	mu             sync.Mutex
 	party          *identity.Party // nil until it is enrolled
@@ -97,7 +97,7 @@ type Agent struct {
 	units          []UnitStatus
 	draining       string       // the reason; empty = not draining
 	interruptionAt time.Time    // when the cloud interrupts the machine; zero = not announced
-	drainTimer     *time.Timer  // drains before the end; nil until one is announced
+	drainTimer     *time.Timer  // drains before the interruption; nil until one is announced
 	advisedAt      time.Time    // time of the rebalance recommendation; zero = none
 	proxy          *engineProxy // nil without one
 }
@@ -116,7 +116,7 @@ func New(opts Options) (*Agent, error) {
 		return nil, err
 	}
 	if err := os.MkdirAll(opts.Dir, dirMode); err != nil {
-		return nil, fmt.Errorf("starting the agent: %w", err)
+		return nil, fmt.Errorf("start the agent: %w", err)
 	}
 	a := &Agent{opts: opts, log: opts.Logger, phase: PhaseWaiting, changed: make(chan struct{}, 1)}
 	var err error
@@ -133,7 +133,7 @@ func New(opts Options) (*Agent, error) {
 	return a, nil
 }
 
-// loadOrCreateKey returns the machine's key and generates it where there is none.
+// loadOrCreateKey returns the machine's key, and generates it if the file does not exist.
 func loadOrCreateKey(path string) (crypto.Signer, error) {
 	key, err := identity.ReadKey(path)
 	if !errors.Is(err, fs.ErrNotExist) {
@@ -141,7 +141,7 @@ func loadOrCreateKey(path string) (crypto.Signer, error) {
 	}
 	made, err := identity.NewKey()
 	if err != nil {
-		return nil, fmt.Errorf("generating the machine's key: %w", err)
+		return nil, fmt.Errorf("generate the machine's key: %w", err)
 	}
 	text, err := identity.EncodeKey(made)
 	if err != nil {
@@ -179,7 +179,7 @@ func (a *Agent) restore() error {
 		err = json.Unmarshal(text, &a.desired)
 	}
 	if err != nil {
-		return fmt.Errorf("loading the enrolment in %s: %w", a.opts.Dir, err)
+		return fmt.Errorf("load the enrolment in %s: %w", a.opts.Dir, err)
 	}
 	a.party, a.expires, a.issuer = party, chain[0].NotAfter, issuerOf(chain)
 	a.signalChange()
@@ -198,16 +198,16 @@ func (a *Agent) signalChange() {
 // machine and from its service's CA.
 func (a *Agent) partyOf(chain []*x509.Certificate) (*identity.Party, error) {
 	if owner := identity.Fingerprint(chain[len(chain)-1]); owner != a.opts.Owner {
-		return nil, fmt.Errorf("%w: the certificate is from the CA %s, but this machine's CA is %s", identity.ErrUntrusted, owner, a.opts.Owner)
+		return nil, fmt.Errorf("%w: the certificate must be from the CA %s, got one from the CA %s", identity.ErrUntrusted, a.opts.Owner, owner)
 	}
 	name, err := identity.NameOf(chain[0])
 	switch {
 	case err != nil:
 		return nil, err
 	case name != a.opts.Name:
-		return nil, fmt.Errorf("the certificate is for %s, but this machine is %s", name, a.opts.Name)
+		return nil, fmt.Errorf("the certificate must be for %s, got one for %s", a.opts.Name, name)
 	case identity.KeyFingerprint(chain[0]) != a.Fingerprint():
-		return nil, fmt.Errorf("the certificate is not for the key of %s", a.opts.Name)
+		return nil, fmt.Errorf("the certificate must be for the key of %s, got one for another key", a.opts.Name)
 	}
 	party := identity.NewParty(chain, a.key)
 	party.Revoked, party.Now = a.hasRevoked, a.opts.Now
@@ -227,7 +227,7 @@ func issuerOf(chain []*x509.Certificate) string {
 func (a *Agent) Run(ctx context.Context) error {
 	ln, err := net.Listen("tcp", a.opts.Listen)
 	if err != nil {
-		return fmt.Errorf("starting the agent: %w", err)
+		return fmt.Errorf("start the agent: %w", err)
 	}
 	server := &http.Server{
 		Handler: a.api, ReadHeaderTimeout: headerTimeout, ReadTimeout: requestTimeout, WriteTimeout: requestTimeout,
@@ -259,11 +259,11 @@ func (a *Agent) Run(ctx context.Context) error {
 	if errors.Is(err, http.ErrServerClosed) {
 		return nil
 	}
-	return fmt.Errorf("serving operators: %w", err)
+	return fmt.Errorf("serve operators: %w", err)
 }
 
-// publish publishes the key's fingerprint, frequently until the machine is enrolled, and later so
-// that it stays available: it is needed to renew an expired certificate.
+// publish publishes the key's fingerprint: every publishInterval until the machine is enrolled, and
+// every republishInterval afterwards. An expired certificate is renewed with it.
 func (a *Agent) publish(ctx context.Context) {
 	var last time.Time
 	a.repeat(ctx, publishInterval, func() (done bool) {
@@ -272,7 +272,7 @@ func (a *Agent) publish(ctx context.Context) {
 		}
 		last = time.Now()
 		if err := a.opts.Publisher.Publish(ctx, a.opts.Name, a.Fingerprint()); err != nil && ctx.Err() == nil {
-			a.log.Error("publishing the fingerprint of this machine's key", "err", err)
+			a.log.Error("publishing the fingerprint of this machine's key failed", "err", err)
 		}
 		return false
 	})

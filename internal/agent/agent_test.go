@@ -96,7 +96,7 @@ func TestAgentRestartKeepsEnrolment(t *testing.T) {
 	}
 }
 
-// Only certificates of the service's operators and controllers give access to a machine, before
+// Only certificates of the service's operators and controllers allow access to a machine, before
 // and after the enrolment.
 func TestAgentRejectsOtherIdentities(t *testing.T) {
 	w := newTestService(t)
@@ -186,13 +186,13 @@ func TestInvalidEnrolmentsAreRejected(t *testing.T) {
 		name, want string
 		e          enrolment
 	}{
-		{"for another machine", "but this machine is", enrolment{Chain: certified(identity.Name{Service: "chat", Role: identity.Replica, ID: "us-1"})}},
-		{"for another role", "but this machine is", enrolment{Chain: certified(identity.Name{Service: "chat", Role: identity.Balancer, ID: "us-0"})}},
-		{"for another key", "not for the key", enrolment{Chain: string(identity.EncodeChain(otherKeyChain))}},
-		{"from another CA", "not of this service", enrolment{Chain: string(identity.EncodeChain(otherCAChain))}},
-		{"expired", "not of this service", enrolment{Chain: string(identity.EncodeChain(expired))}},
-		{"without a chain", "none found", enrolment{}},
-		{"invalid unit", "units[0]: args: is missing", enrolment{Chain: good, Deployment: Deployment{Units: []Unit{{Name: "x"}}}}},
+		{"for another machine", "the certificate must be for", enrolment{Chain: certified(identity.Name{Service: "chat", Role: identity.Replica, ID: "us-1"})}},
+		{"for another role", "the certificate must be for", enrolment{Chain: certified(identity.Name{Service: "chat", Role: identity.Balancer, ID: "us-0"})}},
+		{"for another key", "got one for another key", enrolment{Chain: string(identity.EncodeChain(otherKeyChain))}},
+		{"from another CA", "not trusted by this service", enrolment{Chain: string(identity.EncodeChain(otherCAChain))}},
+		{"expired", "not trusted by this service", enrolment{Chain: string(identity.EncodeChain(expired))}},
+		{"without a chain", "a PEM certificate, got none", enrolment{}},
+		{"invalid unit", "units[0].args is required", enrolment{Chain: good, Deployment: Deployment{Units: []Unit{{Name: "x"}}}}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -222,8 +222,8 @@ func isConflict(err error) bool {
 	return errors.As(err, &refusal) && refusal.Status == http.StatusConflict
 }
 
-// An operator detects a machine in the middle, or in the place of another, before the enrolment,
-// and sends it nothing.
+// Before the enrolment, an operator detects a machine in the middle and a replaced machine, and sends
+// it nothing.
 func TestImpostorIsNotEnrolled(t *testing.T) {
 	w := newTestService(t)
 	m := w.boot(t.TempDir(), &fakeRunner{})
@@ -232,12 +232,12 @@ func TestImpostorIsNotEnrolled(t *testing.T) {
 	posing.Fingerprint = m.publisher.read
 	_, err := w.operator().Ensure(t.Context(), posing, sampleDeployment("1"))
 	if !errors.Is(err, identity.ErrPin) || impostor.agent.enrolled() != nil {
-		t.Errorf("enrolling an impostor: %v", err)
+		t.Errorf("Ensure of an impostor returned %v", err)
 	}
 	invited := w.operator()
 	invited.Authority = nil
 	if _, err := invited.Ensure(t.Context(), m.Machine, sampleDeployment("1")); !errors.Is(err, ErrNoAuthority) || m.agent.enrolled() != nil {
-		t.Errorf("enrolling without the CA: %v", err)
+		t.Errorf("Ensure without the CA returned %v", err)
 	}
 	unpublished := m.Machine
 	unpublished.Fingerprint = (&fakePublisher{}).read
@@ -255,7 +255,7 @@ func TestCertificatesAreRenewed(t *testing.T) {
 	}
 	later := *o
 	later.Now = func() time.Time { return first.Expires.Add(-identity.RenewBefore + time.Minute) }
-	if _, err := later.Ensure(t.Context(), m.Machine, sampleDeployment("1")); err == nil || !strings.Contains(err.Error(), "not of this service") {
+	if _, err := later.Ensure(t.Context(), m.Machine, sampleDeployment("1")); err == nil || !strings.Contains(err.Error(), "not trusted by this service") {
 		t.Errorf("certificate that is not valid yet by the machine's clock: %v", err)
 	}
 	// The operator's clock is correct, and the certificate is old.

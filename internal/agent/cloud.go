@@ -9,21 +9,21 @@ import (
 	"skyserve/internal/identity"
 )
 
-// cloudHandler is the handler that calls the machine's cloud API, for the last deployment that configured
-// it.
+// cloudHandler is the handler that calls the machine's cloud API, with the configuration for which it
+// was created.
 type cloudHandler struct {
 	mu      sync.Mutex
 	config  *Cloud
 	handler http.Handler
 }
 
-var errNoCloud = errors.New("this machine has no configuration for its cloud's API")
+var errNoCloud = errors.New("this machine is not configured to call its cloud's API; run 'skyserve up'")
 
 // serveCloud lets only the controller call the cloud's API through the machine: operators have
 // their own cloud identity.
 func (a *Agent) serveCloud(w http.ResponseWriter, r *http.Request) {
 	if who, err := identity.PeerName(r.TLS); err != nil || who.Role != identity.Controller {
-		writeError(w, http.StatusForbidden, fmt.Errorf("%w: expected the controller, found %s", identity.ErrRole, who))
+		writeError(w, http.StatusForbidden, fmt.Errorf("%w: must be the controller, got %s", identity.ErrRole, who))
 		return
 	}
 	h, err := a.cloud()
@@ -34,7 +34,8 @@ func (a *Agent) serveCloud(w http.ResponseWriter, r *http.Request) {
 	h.ServeHTTP(w, r)
 }
 
-// cloud returns the handler for the machine's cloud, recreated where its configuration has changed.
+// cloud returns the handler for the machine's cloud. It creates a new one when the configuration has
+// changed.
 func (a *Agent) cloud() (http.Handler, error) {
 	a.mu.Lock()
 	as := a.desired.Cloud

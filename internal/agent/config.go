@@ -30,15 +30,16 @@ type Config struct {
 	Notices string `json:"notices,omitempty"`
 	// Metadata is the base URL of the cloud's metadata server; empty = the default.
 	Metadata string `json:"metadata,omitempty"`
-	// Runner is system; exec for machines without systemd; or inside for machines that are a
-	// process: exec, with units of this program inside the agent's process.
+	// Runner is system (default), exec (for machines without systemd), or inside (exec, but units
+	// that run this binary run inside the agent's process).
 	Runner string `json:"runner,omitempty"`
 }
 
-// RunnerInside is the runner of a machine that is a process.
+// RunnerInside is the runner of a machine that a process emulates.
 const RunnerInside = "inside"
 
-// localCheckInterval is the check interval of units that the agent runs itself, on the operator's computer.
+// localCheckInterval is the check interval of units that are the agent's own children, on the
+// operator's computer.
 const localCheckInterval = 100 * time.Millisecond
 
 // ReadConfig reads the file of a Config.
@@ -46,15 +47,15 @@ func ReadConfig(path string) (Config, error) {
 	var c Config
 	text, err := os.ReadFile(path)
 	if err != nil {
-		return c, fmt.Errorf("reading the machine's configuration: %w", err)
+		return c, fmt.Errorf("read the machine's configuration: %w", err)
 	}
 	dec := json.NewDecoder(bytes.NewReader(text))
 	dec.DisallowUnknownFields()
 	if err := dec.Decode(&c); err != nil {
-		return c, fmt.Errorf("reading %s: %w", path, err)
+		return c, fmt.Errorf("read %s: %w", path, err)
 	}
 	if _, err := c.Options(); err != nil {
-		return c, fmt.Errorf("reading %s: %w", path, err)
+		return c, fmt.Errorf("read %s: %w", path, err)
 	}
 	return c, nil
 }
@@ -67,11 +68,11 @@ func (c Config) Options() (Options, error) {
 	}
 	switch {
 	case len(c.Owner) != 52:
-		return o, fmt.Errorf("owner: must be the 52 letters and digits of a fingerprint, got %q", c.Owner)
+		return o, fmt.Errorf("owner must be a fingerprint of 52 letters and digits, got %q", c.Owner)
 	case c.Listen == "":
-		return o, errors.New("listen: is missing")
+		return o, errors.New("listen is required")
 	case !filepath.IsAbs(c.Dir):
-		return o, fmt.Errorf("dir: must be an absolute path, got %q", c.Dir)
+		return o, fmt.Errorf("dir must be an absolute path, got %q", c.Dir)
 	}
 	path, console := strings.CutPrefix(c.Publish, "console:")
 	switch {
@@ -80,7 +81,7 @@ func (c Config) Options() (Options, error) {
 	case c.Publish == "guest-attributes":
 		o.Publisher = GuestAttributes{Base: c.Metadata}
 	default:
-		return o, fmt.Errorf("publish: must be guest-attributes or console:PATH, got %q", c.Publish)
+		return o, fmt.Errorf("publish must be guest-attributes or console:PATH, got %q", c.Publish)
 	}
 	var err error
 	if o.Notice, o.Advice, err = c.cloudPolls(); err != nil {
@@ -92,13 +93,13 @@ func (c Config) Options() (Options, error) {
 	case "exec", RunnerInside:
 		o.Runner, o.CheckInterval = &Exec{Dir: c.Dir}, localCheckInterval
 	default:
-		return o, fmt.Errorf("runner: must be one of: system, exec, inside; got %q", c.Runner)
+		return o, fmt.Errorf("runner must be one of system, exec, inside; got %q", c.Runner)
 	}
 	return o, nil
 }
 
 // cloudPolls returns the functions that poll the machine's cloud; nil = none. Only replicas poll for
-// maintenance: they can be replaced, balancers cannot.
+// maintenance, because only they can be replaced.
 func (c Config) cloudPolls() (Notice, Advice, error) {
 	replica := c.Role == identity.Replica
 	switch c.Notices {
@@ -116,5 +117,5 @@ func (c Config) cloudPolls() (Notice, Advice, error) {
 	case "":
 		return nil, nil, nil
 	}
-	return nil, nil, fmt.Errorf("notices: must be one of: aws, gcp; got %q", c.Notices)
+	return nil, nil, fmt.Errorf("notices must be one of aws, gcp; got %q", c.Notices)
 }

@@ -25,7 +25,7 @@ type Deployment struct {
 	Units []Unit `json:"units"`
 	// Proxy is the proxy through which balancers use an engine on loopback; nil = none.
 	Proxy *Proxy `json:"front,omitempty"`
-	// Cloud lets the controller call the machine's cloud API through it; nil = it cannot.
+	// Cloud lets the controller call the cloud's API through this machine; nil = it cannot.
 	Cloud *Cloud `json:"cloud,omitempty"`
 }
 
@@ -33,7 +33,7 @@ type Deployment struct {
 type Cloud struct {
 	// Regions are the service's regions in this cloud: gcp/europe-west4.
 	Regions []string `json:"regions"`
-	// Means configure the access to the cloud, in a format of the program.
+	// Means configures the access to the cloud, in the format of the provider of that cloud.
 	Means json.RawMessage `json:"means"`
 }
 
@@ -41,16 +41,17 @@ type Cloud struct {
 type Unit struct {
 	// Name identifies the unit on its machine: engine, balancer.
 	Name string `json:"name"`
-	// Image is a container image; empty = Args are a program of the machine itself, run in the
-	// agent's directory.
+	// Image is a container image. If it is empty, Args are a command of the machine, which runs in
+	// the agent's directory.
 	Image string   `json:"image,omitempty"`
 	Args  []string `json:"args,omitempty"`
 	// Port is the container's port, published on the same port of the machine's loopback. GPUs
-	// gives it all GPUs, after a check of their driver. Cache is its download directory.
+	// makes all GPUs available to the container, after a check of their driver. Cache is its
+	// download directory.
 	Port  int    `json:"port,omitempty"`
 	GPUs  bool   `json:"gpus,omitempty"`
 	Cache string `json:"cache,omitempty"`
-	// Weights are downloaded before a container starts; nil = it downloads its own.
+	// Weights are downloaded before a container starts; nil = the container downloads them.
 	Weights *Weights `json:"weights,omitempty"`
 	// Memory is the memory limit in bytes, above which the unit is killed and restarted; 0 = none.
 	Memory int64 `json:"memory,omitempty"`
@@ -60,15 +61,15 @@ type Unit struct {
 	Secrets map[string]string `json:"secrets,omitempty"`
 	// Files are file contents by their paths inside the agent's directory.
 	Files map[string]string `json:"files,omitempty"`
-	// Fixed is the hash of everything that requires a restart; with the same Fixed, other Files are
-	// reloaded with SIGHUP. Empty = any change requires a restart.
+	// Fixed is the hash of everything whose change requires a restart. If only other Files change,
+	// the unit reloads them at SIGHUP. Empty = any change requires a restart.
 	Fixed string `json:"fixed,omitempty"`
-	// Ready is the unit's readiness URL on this machine, which returns 200; empty = ready when
-	// running.
+	// Ready is the URL of the unit's readiness probe on this machine, which returns 200 when the
+	// unit is ready; empty = the unit is ready when it runs.
 	Ready string `json:"ready,omitempty"`
 }
 
-// Proxy is an mTLS listener for balancers that proxies to To.
+// Proxy is an mTLS listener for balancers. It forwards their requests to To.
 type Proxy struct {
 	Listen string `json:"listen"` // host:port
 	To     string `json:"to"`     // http URL on this machine
@@ -87,7 +88,7 @@ const (
 	PhaseReady       Phase = "ready"       // all units are ready
 	PhaseFailed      Phase = "failed"      // needs intervention, or fails repeatedly
 	PhaseDraining    Phase = "draining"    // accepts no new requests
-	PhaseInterrupted Phase = "interrupted" // the cloud interrupts the machine; it drains a minute before, or on request
+	PhaseInterrupted Phase = "interrupted" // an interruption is announced; the machine drains a minute before it, or on request
 )
 
 // Status is the status of a machine.
@@ -98,9 +99,9 @@ type Status struct {
 	Enrolled bool         `json:"enrolled"`
 	Revision string       `json:"revision,omitempty"` // of the deployment in force
 	Units    []UnitStatus `json:"units,omitempty"`
-	// InFlight is the number of requests in flight at its proxy.
+	// InFlight is the number of requests in flight at the machine's proxy.
 	InFlight int `json:"in_flight"`
-	// Expires is the expiry of its certificate.
+	// Expires is the expiry of the machine's certificate.
 	Expires time.Time `json:"expires,omitzero"`
 	// Issuer is the hexadecimal serial number of the delegated CA that signed the certificate;
 	// empty for the service's own CA.
@@ -127,24 +128,24 @@ var (
 	envPattern  = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 )
 
-// Check returns an error for an invalid deployment. It contains no values of variables.
+// Check returns an error for an invalid deployment. The error contains no values of variables.
 func (d Deployment) Check() error {
 	seen := map[string]bool{}
 	for i, u := range d.Units {
 		if err := u.check(); err != nil {
-			return fmt.Errorf("checking the deployment: units[%d]: %w", i, err)
+			return fmt.Errorf("invalid deployment: units[%d].%w", i, err)
 		}
 		if seen[u.Name] {
-			return fmt.Errorf("checking the deployment: units[%d].name: duplicate %q", i, u.Name)
+			return fmt.Errorf("invalid deployment: units[%d].name must be unique, got %q again", i, u.Name)
 		}
 		seen[u.Name] = true
 	}
 	if f := d.Proxy; f != nil {
 		if _, _, err := net.SplitHostPort(f.Listen); err != nil {
-			return fmt.Errorf("checking the deployment: front.listen: must be HOST:PORT, got %q", f.Listen)
+			return fmt.Errorf("invalid deployment: front.listen must be HOST:PORT, got %q", f.Listen)
 		}
 		if !onLoopback(f.To) {
-			return fmt.Errorf("checking the deployment: front.to: must be an http URL on loopback, got %q", f.To)
+			return fmt.Errorf("invalid deployment: front.to must be an http URL on loopback, got %q", f.To)
 		}
 	}
 	return nil
@@ -153,33 +154,33 @@ func (d Deployment) Check() error {
 func (u Unit) check() error {
 	switch {
 	case !unitPattern.MatchString(u.Name):
-		return fmt.Errorf("name: must be lower-case letters, digits and dashes, got %q", u.Name)
+		return fmt.Errorf("name must be lower-case letters, digits and dashes, got %q", u.Name)
 	case u.Image == "" && len(u.Args) == 0:
-		return errors.New("args: is missing: required without an image")
+		return errors.New("args is required without an image")
 	case strings.HasPrefix(u.Image, "-"):
-		return fmt.Errorf("image: invalid image %q", u.Image)
+		return fmt.Errorf("image must not start with a dash, got %q", u.Image)
 	case u.Image != "" && (u.Port < 1 || u.Port > 65535):
-		return fmt.Errorf("port: must be 1 to 65535, got %d", u.Port)
+		return fmt.Errorf("port must be 1 to 65535, got %d", u.Port)
 	case u.Weights != nil && (u.Image == "" || !folderPattern.MatchString(u.Weights.From) || !strings.HasPrefix(u.Weights.To, "/") || strings.Contains(u.Weights.To, ":")):
-		return fmt.Errorf("weights: must be s3://BUCKET/PREFIX or gs://BUCKET/PREFIX, and a container directory, got %q and %q", u.Weights.From, u.Weights.To)
+		return fmt.Errorf("weights must be from s3://BUCKET/PREFIX or gs://BUCKET/PREFIX to an absolute path in a container, got from %q to %q", u.Weights.From, u.Weights.To)
 	case u.Memory < 0:
-		return fmt.Errorf("memory: must be a number of bytes, got %d", u.Memory)
+		return fmt.Errorf("memory must be at least 0 bytes, got %d", u.Memory)
 	case u.Ready != "" && !onLoopback(u.Ready):
-		return fmt.Errorf("ready: must be an http URL on loopback, got %q", u.Ready)
+		return fmt.Errorf("ready must be an http URL on loopback, got %q", u.Ready)
 	}
 	for _, set := range []map[string]string{u.Env, u.Secrets} {
 		for _, name := range slices.Sorted(maps.Keys(set)) {
 			if !envPattern.MatchString(name) {
-				return fmt.Errorf("env: must be the name of a variable, got %q", name)
+				return fmt.Errorf("env must have names of letters, digits and underscores, got %q", name)
 			}
 			if strings.ContainsAny(set[name], "\n\r\x00") {
-				return fmt.Errorf("env.%s: must not contain a newline", name)
+				return fmt.Errorf("env.%s must not contain a newline or a zero byte", name)
 			}
 		}
 	}
 	for _, path := range slices.Sorted(maps.Keys(u.Files)) {
 		if !filepath.IsLocal(path) || !strings.HasPrefix(filepath.ToSlash(filepath.Clean(path)), u.Name+"/") {
-			return fmt.Errorf("files: must be a path below %s/, got %q", u.Name, path)
+			return fmt.Errorf("files must have paths below %s/, got %q", u.Name, path)
 		}
 	}
 	return nil
@@ -200,7 +201,7 @@ func (u Unit) fixed() string {
 	if u.Fixed != "" {
 		return u.Fixed
 	}
-	text, _ := json.Marshal(u) // strings, numbers and maps of them always can be
+	text, _ := json.Marshal(u) // cannot fail for strings, numbers and maps of them
 	sum := sha256.Sum256(text)
 	return hex.EncodeToString(sum[:16])
 }

@@ -124,7 +124,7 @@ func (y *serviceWithClock) checkConnections() error {
 	)
 }
 
-// For a year, nobody runs `skyserve up`. The controller renews the certificates of machines until
+// `skyserve up` is not run for a year. The controller renews the certificates of machines until
 // its delegated CA expires. Then an operator renews everything.
 func TestYearWithoutOperator(t *testing.T) {
 	testkit.Slow(t)
@@ -135,9 +135,9 @@ func TestYearWithoutOperator(t *testing.T) {
 			t.Fatalf("on day %d: %v", day, err)
 		}
 		for _, m := range []*testMachine{y.balancer, y.replica} {
-			left := m.agent.Status().Expires.Sub(y.clock.now())
-			if end := y.controller.Authority.Expires().Sub(y.clock.now()); left < min(identity.AlertBefore, end-time.Hour) {
-				t.Errorf("on day %d: %s has %s left", day, m.Name.ID, left)
+			remaining := m.agent.Status().Expires.Sub(y.clock.now())
+			if end := y.controller.Authority.Expires().Sub(y.clock.now()); remaining < min(identity.AlertBefore, end-time.Hour) {
+				t.Errorf("on day %d: the certificate of %s is valid for another %s", day, m.Name.ID, remaining)
 			}
 		}
 	}
@@ -166,7 +166,7 @@ func TestCertificatesWithoutController(t *testing.T) {
 }
 
 // A revoked controller cannot certify. Machines with the list reject certificates that it issued;
-// those of machines are renewed before they get the list.
+// those of machines are renewed before they receive the list.
 func TestRevokedControllerCertificatesAreRejected(t *testing.T) {
 	y := newServiceWithClock(t)
 	y.setDay(40)

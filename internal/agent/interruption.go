@@ -13,23 +13,23 @@ import (
 
 const (
 	// drainBefore is how long before its interruption a machine starts to drain: most responses
-	// complete within it. Until then it serves, since its replacement may have to be launched
-	// first; a client that knows of a replacement drains it immediately.
+	// complete within it. Until then the machine serves requests, since its replacement may not be
+	// ready yet. A client that has a replacement requests the drain earlier.
 	drainBefore = time.Minute
 	// withdrawnAfter is the number of consecutive polls without a notice after which a notice is
-	// considered withdrawn: a single one may be caused by a moved server.
+	// considered withdrawn: a restarted metadata server may omit it once.
 	withdrawnAfter = 3
 
 	fileInterruptionAt = "gone-at" // time of the interruption; missing without one
 	reasonInterrupted  = "interruption imminent"
 )
 
-// watchNotices reports interruptions and drains the machine in time, until ctx ends. A restarted
-// agent uses the first notice of its predecessor: some notices contain no time and count from their
-// arrival.
+// watchNotices polls for interruptions and drains the machine before them, until ctx ends. A
+// restarted agent loads the first notice that the agent before it stored: a notice without a time
+// counts from its arrival.
 func (a *Agent) watchNotices(ctx context.Context) {
 	a.loadNotice()
-	quiet, lastError := 0, ""
+	withoutNotice, lastError := 0, ""
 	a.repeat(ctx, noticeInterval, func() (done bool) {
 		at, announced, err := a.opts.Notice(ctx)
 		switch {
@@ -37,15 +37,15 @@ func (a *Agent) watchNotices(ctx context.Context) {
 			return true
 		case err != nil:
 			if text := err.Error(); text != lastError { // once until it changes
-				a.log.Warn("polling for an interruption of this machine", "err", err)
+				a.log.Warn("polling for an interruption of this machine failed", "err", err)
 				lastError = text
 			}
 			return false
 		case announced:
-			quiet = 0
+			withoutNotice = 0
 			a.recordInterruption(at)
 		default:
-			if quiet++; quiet >= withdrawnAfter {
+			if withoutNotice++; withoutNotice >= withdrawnAfter {
 				a.clearInterruption()
 			}
 		}
@@ -57,7 +57,7 @@ func (a *Agent) watchNotices(ctx context.Context) {
 	a.stopTimer()
 }
 
-// loadNotice loads the notice of an earlier agent.
+// loadNotice loads the notice that was stored before a restart.
 func (a *Agent) loadNotice() {
 	text, err := os.ReadFile(a.path(fileInterruptionAt))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -65,7 +65,7 @@ func (a *Agent) loadNotice() {
 	}
 	at, err := parseTime(text, err)
 	if err != nil {
-		a.log.Warn("reading the stored interruption notice", "err", err)
+		a.log.Warn("reading the stored interruption notice failed", "err", err)
 		return
 	}
 	a.recordInterruption(at)
@@ -88,14 +88,14 @@ func (a *Agent) recordInterruption(at time.Time) {
 	a.interruptionAt = at
 	a.stopTimer()
 	a.drainTimer = time.AfterFunc(time.Until(at.Add(-drainBefore)), func() { a.drain(reasonInterrupted) })
-	a.log.Warn("the cloud interrupts this machine", "gone_at", at)
+	a.log.Warn("interruption of this machine announced by its cloud", "gone_at", at)
 	if err := identity.WriteFile(a.path(fileInterruptionAt), []byte(at.Format(time.RFC3339))); err != nil {
-		a.log.Warn("storing the interruption notice", "err", err)
+		a.log.Warn("storing the interruption notice failed", "err", err)
 	}
 }
 
-// clearInterruption records that no interruption is announced any more: it was withdrawn, or the maintenance
-// has ended.
+// clearInterruption records that no interruption is announced any more: the notice was withdrawn, or
+// the maintenance has ended.
 func (a *Agent) clearInterruption() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -107,9 +107,9 @@ func (a *Agent) clearInterruption() {
 	if a.draining == reasonInterrupted {
 		a.setDraining("")
 	}
-	a.log.Warn("the interruption of this machine was withdrawn")
+	a.log.Warn("interruption of this machine withdrawn by its cloud")
 	if err := os.Remove(a.path(fileInterruptionAt)); err != nil {
-		a.log.Warn("removing the stored interruption notice", "err", err)
+		a.log.Warn("removing the stored interruption notice failed", "err", err)
 	}
 }
 
@@ -120,7 +120,7 @@ func (a *Agent) stopTimer() {
 	}
 }
 
-// drain makes the proxy reject new requests.
+// drain makes the proxy reject new requests; why is the reason in the status.
 func (a *Agent) drain(why string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -128,7 +128,7 @@ func (a *Agent) drain(why string) {
 		return // withdrawn at the last moment, or already draining
 	}
 	a.setDraining(why)
-	a.log.Warn("draining", "reason", why)
+	a.log.Warn("drain started", "reason", why)
 }
 
 // setDraining sets the reason for draining; empty = not draining. a.mu must be held.
@@ -141,7 +141,7 @@ func (a *Agent) setDraining(why string) {
 
 // interruptionReason returns the reason of an interrupted machine's status; a.mu must be held.
 func (a *Agent) interruptionReason() string {
-	reason := fmt.Sprintf("preemption at %s", a.interruptionAt.UTC().Format(time.TimeOnly))
+	reason := fmt.Sprintf("interruption at %s", a.interruptionAt.UTC().Format(time.TimeOnly))
 	if a.draining != "" {
 		reason += ", draining: " + a.draining
 	}

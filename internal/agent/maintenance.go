@@ -11,16 +11,16 @@ import (
 )
 
 const (
-	// maintenanceNotice is how long before a maintenance a machine reports it. Google announces
-	// one that terminates machines with GPUs an hour before, AWS weeks before.
+	// maintenanceNotice is how long before maintenance a machine reports it. Google announces
+	// maintenance that terminates machines with GPUs an hour before, AWS weeks before.
 	maintenanceNotice = time.Hour
 	// maxSpotNotice is the maximum time between AWS's notice and the interruption.
 	maxSpotNotice = 2 * time.Minute
 )
 
 // MaintenanceGCP polls for host maintenance at Google that terminates the machine: machines with
-// GPUs cannot be migrated. Google announces no time; it is at most an hour after the
-// announcement. base is only set in tests.
+// GPUs cannot be migrated. Google announces no time: the maintenance begins at most an
+// hour after the announcement. base is only set in tests.
 func MaintenanceGCP(base string) Notice {
 	base = orBase(base, gcpMetadata)
 	return func(ctx context.Context) (at time.Time, announced bool, err error) {
@@ -67,7 +67,7 @@ func MaintenanceAWS(base string) Notice {
 		}
 		var events []maintenanceEvent
 		if err := json.Unmarshal([]byte(text), &events); err != nil {
-			return at, false, fmt.Errorf("reading the scheduled events of this machine: %w", err)
+			return at, false, fmt.Errorf("parse the scheduled events of this machine: %w", err)
 		}
 		for _, e := range events {
 			if e.State == "active" && e.isCurrent(time.Now()) && (!announced || e.NotBefore.Before(at)) {
@@ -125,8 +125,8 @@ func earliestOf(all ...Notice) Notice {
 	}
 }
 
-// capNotice limits the announced time to at most limit from now: a machine with a slow clock
-// would otherwise expect the interruption too late.
+// capNotice limits the announced time to at most limit from now. Otherwise a machine whose clock is
+// behind would drain too late.
 func capNotice(limit time.Duration, poll Notice) Notice {
 	return func(ctx context.Context) (at time.Time, announced bool, err error) {
 		at, announced, err = poll(ctx)

@@ -18,23 +18,23 @@ import (
 	"skyserve/internal/identity"
 )
 
-// ErrNoFingerprint means that a machine has not published its key's fingerprint yet: it is booting.
-var ErrNoFingerprint = errors.New("the machine has not published its fingerprint yet")
+// ErrNoFingerprint means that a machine has not published the fingerprint of its key: it is booting.
+var ErrNoFingerprint = errors.New("the machine has not published the fingerprint of its key yet: it may still be booting")
 
 // Machine is a machine's address for an operator.
 type Machine struct {
 	Name identity.Name
 	// Address is host:port of its agent.
 	Address string
-	// Fingerprint reads the published fingerprint through the machine's cloud; ErrNoFingerprint
-	// while there is none. It is only called until the machine is enrolled.
+	// Fingerprint reads the published fingerprint through the machine's cloud. It returns
+	// ErrNoFingerprint while there is none. It is only called until the machine is enrolled.
 	Fingerprint func(ctx context.Context) (string, error)
 }
 
 // Operator is the client of agents: of an operator, or of a controller with a delegated CA.
 type Operator struct {
-	// Party presents a certificate with its whole chain, and Authority certifies machines; without
-	// it no machine is enrolled and no certificate renewed.
+	// Party presents a certificate with its whole chain. Authority signs certificates of machines;
+	// nil = no machine can be enrolled and no certificate renewed.
 	Party     identity.Party
 	Authority *identity.Authority
 	// Revoked is the newest known revocation list.
@@ -42,10 +42,10 @@ type Operator struct {
 	// Dial opens connections; nil = a net.Dialer. fingerprint is the fingerprint of the key of a
 	// machine without a valid certificate; otherwise empty.
 	Dial func(ctx context.Context, addr, fingerprint string) (net.Conn, error)
-	// Now is time.Now where it is nil.
+	// Now is the clock; nil = time.Now.
 	Now func() time.Time
 
-	key string // fingerprint of the machine that is being enrolled; empty but then
+	key string // fingerprint of the key of the machine that is being enrolled; otherwise empty
 }
 
 // dialTimeout is the timeout for connecting to a distant machine, including the handshake.
@@ -58,14 +58,14 @@ func (o *Operator) now() time.Time {
 	return o.Now()
 }
 
-// Ensure makes a machine run d as a part of the service: it enrols a new machine, updates the
-// deployment of one with another revision, renews a certificate that expires soon, and updates an
-// outdated revocation list. It is idempotent. Errors include ErrNoFingerprint, ErrNoAuthority,
+// Ensure makes a machine run d as a part of the service. It enrols a new machine and renews a
+// certificate that expires soon. It sends d to a machine with another revision, and the revocation
+// list to a machine with an older one. It is idempotent. Errors include ErrNoFingerprint, ErrNoAuthority,
 // *identity.PinError, and net errors of a machine that cannot be reached yet.
 func (o *Operator) Ensure(ctx context.Context, m Machine, d Deployment) (Status, error) {
 	s, err := o.Status(ctx, m)
 	switch {
-	case errors.Is(err, identity.ErrUntrusted): // it has no certificate of the service, or one that ended
+	case errors.Is(err, identity.ErrUntrusted): // it has no certificate of the service, or an expired one
 		if err := o.enrol(ctx, m, d); err != nil {
 			return s, err
 		}
@@ -106,21 +106,21 @@ func (o *Operator) Renews(s Status) bool {
 }
 
 // enrol enrols a machine that presents the key with the published fingerprint. A machine with an
-// expired certificate gets a new one.
+// expired certificate receives a new one.
 func (o *Operator) enrol(ctx context.Context, m Machine, d Deployment) error {
 	fingerprint, err := m.Fingerprint(ctx)
 	if err != nil {
-		return fmt.Errorf("enrolling %s: reading its fingerprint: %w", m.Name.ID, err)
+		return fmt.Errorf("enrol %s: read the fingerprint of its key: %w", m.Name.ID, err)
 	}
 	config, to := o.Party.Pinned(fingerprint), *o
 	to.key = fingerprint
 	presented, err := to.presentedCertificate(ctx, m, config)
 	if err != nil {
-		return fmt.Errorf("enrolling %s: %w", m.Name.ID, err)
+		return fmt.Errorf("enrol %s: %w", m.Name.ID, err)
 	}
 	text, err := o.certify(presented, m.Name)
 	if err != nil {
-		return fmt.Errorf("enrolling %s: %w", m.Name.ID, err)
+		return fmt.Errorf("enrol %s: %w", m.Name.ID, err)
 	}
 	err = to.put(ctx, m, config, pathEnrolment, enrolment{Chain: text, Deployment: d})
 	var refusal *Refusal
@@ -135,17 +135,17 @@ func (o *Operator) Renew(ctx context.Context, m Machine) error {
 	config := o.Party.To(m.Name)
 	presented, err := o.presentedCertificate(ctx, m, config)
 	if err != nil {
-		return fmt.Errorf("renewing the certificate of %s: %w", m.Name.ID, err)
+		return fmt.Errorf("renew the certificate of %s: %w", m.Name.ID, err)
 	}
 	text, err := o.certify(presented, m.Name)
 	if err != nil {
-		return fmt.Errorf("renewing the certificate of %s: %w", m.Name.ID, err)
+		return fmt.Errorf("renew the certificate of %s: %w", m.Name.ID, err)
 	}
 	return o.put(ctx, m, config, pathCertificate, renewal{Chain: text})
 }
 
 // ErrNoAuthority means that an invited operator cannot certify a machine.
-var ErrNoAuthority = errors.New("the service's certificate authority is on another machine")
+var ErrNoAuthority = errors.New("the service's certificate authority is not on this machine; run this on the machine from which the service was deployed")
 
 // certify returns a PEM chain for the key of a machine's certificate.
 func (o *Operator) certify(presented *x509.Certificate, n identity.Name) (chain string, err error) {
@@ -185,7 +185,7 @@ func (o *Operator) Revoke(ctx context.Context, m Machine) error {
 	return o.put(ctx, m, o.Party.To(m.Name), pathRevoked, revocation{List: string(o.Revoked.Text())})
 }
 
-// Status reads a machine's status; identity.ErrUntrusted when it is not enrolled.
+// Status reads a machine's status; it returns identity.ErrUntrusted if the machine is not enrolled.
 func (o *Operator) Status(ctx context.Context, m Machine) (Status, error) {
 	var s Status
 	body, err := o.do(ctx, m, o.Party.To(m.Name), http.MethodGet, pathStatus, nil)
@@ -193,16 +193,16 @@ func (o *Operator) Status(ctx context.Context, m Machine) (Status, error) {
 		err = json.Unmarshal(body, &s)
 	}
 	if err != nil {
-		return s, fmt.Errorf("reading the status of %s: %w", m.Name.ID, err)
+		return s, fmt.Errorf("read the status of %s: %w", m.Name.ID, err)
 	}
 	return s, nil
 }
 
-// Drain makes a machine reject new requests.
+// Drain requests that a machine reject new requests.
 func (o *Operator) Drain(ctx context.Context, m Machine) error {
 	_, err := o.do(ctx, m, o.Party.To(m.Name), http.MethodPost, pathDrain, nil)
 	if err != nil {
-		return fmt.Errorf("draining %s: %w", m.Name.ID, err)
+		return fmt.Errorf("drain %s: %w", m.Name.ID, err)
 	}
 	return nil
 }
@@ -211,7 +211,7 @@ func (o *Operator) Drain(ctx context.Context, m Machine) error {
 func (o *Operator) Logs(ctx context.Context, m Machine, unit string, lines int) ([]byte, error) {
 	text, err := o.do(ctx, m, o.Party.To(m.Name), http.MethodGet, pathLogs+url.PathEscape(unit)+"?lines="+strconv.Itoa(lines), nil)
 	if err != nil {
-		return nil, fmt.Errorf("reading the log of %s on %s: %w", unit, m.Name.ID, err)
+		return nil, fmt.Errorf("read the log of %s on %s: %w", unit, m.Name.ID, err)
 	}
 	return text, nil
 }
@@ -221,7 +221,7 @@ func (o *Operator) Logs(ctx context.Context, m Machine, unit string, lines int) 
 func (o *Operator) Cloud(ctx context.Context, m Machine, call string, body []byte) ([]byte, error) {
 	text, err := o.exchange(ctx, m, o.Party.To(m.Name), http.MethodPost, pathCloud+url.PathEscape(call), body, 0)
 	if err != nil {
-		return nil, fmt.Errorf("calling the cloud API through %s: %w", m.Name.ID, err)
+		return nil, fmt.Errorf("call the cloud API through %s: %w", m.Name.ID, err)
 	}
 	return text, nil
 }
@@ -232,7 +232,7 @@ func (o *Operator) put(ctx context.Context, m Machine, config *tls.Config, path 
 		_, err = o.do(ctx, m, config, http.MethodPut, path, body)
 	}
 	if err != nil {
-		return fmt.Errorf("delivering to %s: %w", m.Name.ID, err)
+		return fmt.Errorf("PUT %s on %s: %w", path, m.Name.ID, err)
 	}
 	return nil
 }
@@ -243,8 +243,8 @@ type Refusal struct {
 	Message string
 }
 
-// Error returns the machine's message.
-func (e *Refusal) Error() string { return fmt.Sprintf("%d %s", e.Status, e.Message) }
+// Error returns the HTTP status and the machine's message.
+func (e *Refusal) Error() string { return fmt.Sprintf("HTTP %d: %s", e.Status, e.Message) }
 
 // do performs one short request to a machine.
 func (o *Operator) do(ctx context.Context, m Machine, config *tls.Config, method, path string, body []byte) ([]byte, error) {
@@ -266,7 +266,7 @@ func (o *Operator) exchange(ctx context.Context, m Machine, config *tls.Config, 
 	resp, err := (&http.Client{Transport: transport}).Do(req)
 	var ue *url.Error
 	if errors.As(err, &ue) {
-		err = ue.Err // the caller adds the machine
+		err = ue.Err // the caller adds the name of the machine
 	}
 	if err != nil {
 		return nil, err

@@ -29,7 +29,7 @@ type engineProxy struct {
 // request is being sent.
 const proxyIdleTimeout = 3 * time.Minute
 
-// setProxy opens the desired proxy; an unchanged one stays open.
+// setProxy starts the desired proxy, and keeps one whose configuration has not changed.
 func (a *Agent) setProxy(config *Proxy) error {
 	a.mu.Lock()
 	old, draining := a.proxy, a.draining != ""
@@ -43,12 +43,12 @@ func (a *Agent) setProxy(config *Proxy) error {
 	}
 	f, err := a.newProxy(*config)
 	if err != nil {
-		return fmt.Errorf("opening the proxy: %w", err)
+		return fmt.Errorf("start the engine proxy on %s: %w", config.Listen, err)
 	}
 	f.draining.Store(draining)
 	ln, err := net.Listen("tcp", config.Listen)
 	if err != nil {
-		return fmt.Errorf("opening the proxy: %w", err)
+		return fmt.Errorf("start the engine proxy on %s: %w", config.Listen, err)
 	}
 	a.mu.Lock()
 	a.proxy = f
@@ -56,10 +56,10 @@ func (a *Agent) setProxy(config *Proxy) error {
 	go func() {
 		err := f.server.Serve(tls.NewListener(ln, a.proxyTLS()))
 		if errors.Is(err, http.ErrServerClosed) {
-			a.log.Info("proxy stopped", "listen", config.Listen)
+			a.log.Info("engine proxy stopped", "listen", config.Listen)
 			return
 		}
-		a.log.Info("proxy failed", "listen", config.Listen, "err", err)
+		a.log.Info("serving the engine proxy failed", "listen", config.Listen, "err", err)
 	}()
 	return nil
 }
@@ -81,15 +81,16 @@ func (a *Agent) newProxy(config Proxy) (*engineProxy, error) {
 	return f, nil
 }
 
-// proxyTLS returns the TLS configuration for balancers, with the certificate in effect when one
-// connects.
+// proxyTLS returns the TLS configuration for balancers. Each connection uses the certificate that is
+// current when it is opened.
 func (a *Agent) proxyTLS() *tls.Config {
 	return &tls.Config{MinVersion: tls.VersionTLS13, GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) {
 		return a.enrolled().Server(identity.Balancer), nil
 	}}
 }
 
-// ServeHTTP forwards a request, unless the machine is draining: then a balancer's next probe fails.
+// ServeHTTP forwards a request to the engine. While the machine drains it rejects all requests, so
+// that a balancer's next probe fails.
 func (f *engineProxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if f.draining.Load() {
 		w.Header().Set("Connection", "close")
@@ -103,7 +104,7 @@ func (f *engineProxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 var errDraining = errors.New("this machine is draining")
 
-// closeProxy closes the proxy, with a timeout for requests in flight.
+// closeProxy closes the proxy. Requests in flight complete, or are aborted after closeTimeout.
 func (a *Agent) closeProxy() {
 	a.mu.Lock()
 	f := a.proxy

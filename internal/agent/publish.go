@@ -14,13 +14,13 @@ import (
 	"skyserve/internal/identity"
 )
 
-// Publisher publishes the fingerprint of a machine's key where an operator can read it, and where
-// only the machine itself and its cloud account can write.
+// Publisher publishes the fingerprint of a machine's key where an operator can read it. Only the
+// machine and the owner of its AWS account or Google Cloud project can write there.
 type Publisher interface {
 	Publish(ctx context.Context, name identity.Name, fingerprint string) error
 }
 
-// ConsoleLine returns the line with a fingerprint that is written to a console.
+// ConsoleLine returns the line of a console that publishes a fingerprint.
 func ConsoleLine(name identity.Name, fingerprint string) string {
 	return fmt.Sprintf("skyserve: key of %s: %s\n", name, fingerprint)
 }
@@ -72,7 +72,7 @@ func (g GuestAttributes) Publish(ctx context.Context, _ identity.Name, fingerpri
 	return err
 }
 
-// Metadata servers of the clouds, by address: DNS names could be spoofed.
+// Metadata servers of the clouds. They are addresses, since DNS names could be spoofed.
 const (
 	gcpMetadata = "http://169.254.169.254"
 	awsMetadata = "http://169.254.169.254"
@@ -91,13 +91,15 @@ func orBase(base, usual string) string {
 // metadataClient calls the metadata server from inside a machine, never through an HTTP proxy.
 var metadataClient = &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
 
-// metadataError is an error response of a cloud API.
+// metadataError is an error response of a metadata server or of an object store.
 type metadataError struct {
 	path   string
 	status int
 }
 
-func (e *metadataError) Error() string { return fmt.Sprintf("calling %s: status %d", e.path, e.status) }
+func (e *metadataError) Error() string {
+	return fmt.Sprintf("%s returned HTTP status %d", e.path, e.status)
+}
 
 // requestMetadata performs a request to a metadata server.
 func requestMetadata(ctx context.Context, method, url string, header http.Header, body string) (string, error) {

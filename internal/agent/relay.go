@@ -16,46 +16,46 @@ import (
 	"skyserve/internal/identity"
 )
 
-// maxRelayDuration bounds one relayed connection: an exchange with an agent takes seconds.
+// maxRelayDuration limits one relayed connection: an exchange with an agent takes seconds.
 const maxRelayDuration = 5 * time.Minute
 
 // headerKey is the header with the fingerprint of the key that the target machine must present.
 // It is sent for a machine that is not enrolled yet or whose certificate has expired.
 const headerKey = "Skyserve-Key"
 
-// serveRelay connects an operator or the controller to the agent of another machine, which
-// accepts connections only from machines of balancers. The relayed bytes are TLS between the two
-// ends; the relay cannot read them. Only balancers relay, only to the agents' port, and only to a
-// machine of the service or to one with the requested key.
+// serveRelay connects an operator or the controller to the agent of another machine. Firewalls allow
+// connections to that agent only from machines of balancers. The relayed bytes are TLS between the
+// two ends, which the relay cannot read. Only balancers relay, only to the agents' port, and only to
+// a machine of the service or to one with the requested key.
 func (a *Agent) serveRelay(w http.ResponseWriter, r *http.Request) {
 	_, own, _ := net.SplitHostPort(a.opts.Listen)
 	_, port, err := net.SplitHostPort(r.Host)
 	switch {
 	case a.opts.Name.Role != identity.Balancer:
-		writeError(w, http.StatusForbidden, fmt.Errorf("relaying to %s: this machine is a %s; only balancers relay", r.Host, a.opts.Name.Role))
+		writeError(w, http.StatusForbidden, fmt.Errorf("relay to %s: the relay must be a balancer's machine, got a %s's", r.Host, a.opts.Name.Role))
 		return
 	case a.enrolled() == nil:
 		writeError(w, http.StatusConflict, errNotEnrolled)
 		return
 	case err != nil || port != own:
-		writeError(w, http.StatusForbidden, fmt.Errorf("relaying to %s: must be another agent, on port %s", r.Host, own))
+		writeError(w, http.StatusForbidden, fmt.Errorf("relay to %s: the target must be an agent on port %s", r.Host, own))
 		return
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), maxRelayDuration)
 	defer cancel()
 	to, status, err := a.dialVerified(ctx, r.Host, r.Header.Get(headerKey))
 	if err != nil {
-		writeError(w, status, fmt.Errorf("relaying to %s: %w", r.Host, err))
+		writeError(w, status, fmt.Errorf("relay to %s: %w", r.Host, err))
 		return
 	}
 	defer to.Close()
 	from, buffered, err := http.NewResponseController(w).Hijack()
 	if err != nil {
-		writeError(w, http.StatusInternalServerError, fmt.Errorf("relaying to %s: %w", r.Host, err))
+		writeError(w, http.StatusInternalServerError, fmt.Errorf("relay to %s: %w", r.Host, err))
 		return
 	}
 	defer from.Close()
-	_ = from.SetDeadline(time.Time{}) // the server's deadline was for a request; copying detects a dead connection
+	_ = from.SetDeadline(time.Time{}) // the server's deadline is for one request; copying detects a dead connection
 	if _, err := io.WriteString(from, "HTTP/1.1 200 OK\r\n\r\n"); err != nil {
 		return // the client has disconnected
 	}
@@ -63,7 +63,7 @@ func (a *Agent) serveRelay(w http.ResponseWriter, r *http.Request) {
 }
 
 // dialVerified connects to a machine after verifying, on a first connection, that it belongs to
-// the service or has the key with a fingerprint. On an error, status is the HTTP status to
+// the service or has the key with the fingerprint. After an error, status is the HTTP status to
 // return.
 func (a *Agent) dialVerified(ctx context.Context, addr, fingerprint string) (conn net.Conn, status int, err error) {
 	config := a.enrolled().Client(identity.Balancer, identity.Replica)
@@ -100,8 +100,8 @@ func copyBetween(ctx context.Context, to, from net.Conn, fromReader io.Reader) {
 	copies.Wait()
 }
 
-// DialThrough returns a Dial function that connects through a balancer's machine: replicas accept
-// connections only from those. Errors include identity.ErrUntrusted and identity.ErrPin, as found
+// DialThrough returns a Dial function that connects through a balancer's machine: firewalls allow
+// connections to replicas only from those. Errors include identity.ErrUntrusted and identity.ErrPin, as found
 // by the balancer's machine.
 func (o *Operator) DialThrough(by Machine) func(ctx context.Context, addr, fingerprint string) (net.Conn, error) {
 	return func(ctx context.Context, addr, fingerprint string) (net.Conn, error) {
@@ -114,7 +114,7 @@ func (o *Operator) DialThrough(by Machine) func(ctx context.Context, addr, finge
 			}
 		}
 		if err != nil {
-			return nil, fmt.Errorf("connecting through %s: %w", by.Name.ID, err)
+			return nil, fmt.Errorf("connect through %s: %w", by.Name.ID, err)
 		}
 		return conn, nil
 	}

@@ -39,7 +39,7 @@ func TestContainerStates(t *testing.T) {
 	}
 }
 
-// A failed program explains itself on stderr, nvidia-smi on stdout.
+// The error of a failed program contains its stderr, for nvidia-smi its stdout.
 func TestCallErrorQuotesOutput(t *testing.T) {
 	for script, want := range map[string]string{
 		"echo data; echo why >&2; exit 3":                  "sh -c: exit status 3: why",
@@ -51,7 +51,7 @@ func TestCallErrorQuotesOutput(t *testing.T) {
 	}
 }
 
-// A full disk is freed of unused images before a pull.
+// On a full disk, unused images are removed and the pull is retried.
 func TestFullDiskPrunesImages(t *testing.T) {
 	m, s := newFakeHost(t)
 	m.full = true
@@ -89,7 +89,7 @@ func newAgent(t *testing.T, runner Runner) *Agent {
 }
 
 // A container that Docker does not restart, for instance after a GPU failure, is restarted by the
-// agent. Its status shows why that fails for as long as it does.
+// agent. While the restart fails, the status contains the reason.
 func TestLostContainerIsRestarted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, s := newFakeHost(t)
@@ -119,7 +119,7 @@ func TestLostContainerIsRestarted(t *testing.T) {
 			t.Errorf("before the repair: %+v", s)
 		}
 		advance(time.Hour)
-		if s := a.Status(); s.Phase != PhaseFailed || !strings.HasPrefix(s.Reason, "starting engine: checking the GPU driver: ") {
+		if s := a.Status(); s.Phase != PhaseFailed || !strings.HasPrefix(s.Reason, "start engine: check the GPU driver: ") {
 			t.Errorf("while the driver fails: %+v", s)
 		}
 		m.update(func() { m.state, m.broken = "running 0 false 0 ", "" })

@@ -22,8 +22,8 @@ func (a *Agent) hasRevoked(c *x509.Certificate) bool {
 	return a.revoked.Has(c)
 }
 
-// setRevoked stores a revocation list, unless the machine has a newer one. The units of the
-// machine read it from FileRevoked.
+// setRevoked stores a revocation list, unless the machine has a newer one. Units of the machine read
+// it from FileRevoked.
 func (a *Agent) setRevoked(r revocation) error {
 	a.operatorMu.Lock()
 	defer a.operatorMu.Unlock()
@@ -33,7 +33,7 @@ func (a *Agent) setRevoked(r revocation) error {
 	}
 	list, err := identity.ParseRevoked([]byte(r.List), party.Root)
 	if err == nil && list.Number() == 0 {
-		err = errors.New("reading the revocation list: it is empty")
+		err = errors.New("read the revocation list: the list is empty")
 	}
 	if err != nil {
 		return err
@@ -42,7 +42,7 @@ func (a *Agent) setRevoked(r revocation) error {
 	err = list.After(a.revoked)
 	a.mu.Unlock()
 	if err != nil {
-		return conflict{fmt.Errorf("storing revocation list %d: %w", list.Number(), err)}
+		return conflict{fmt.Errorf("store revocation list %d: %w", list.Number(), err)}
 	}
 	if err := identity.WriteFile(a.path(FileRevoked), list.Text()); err != nil {
 		return err
@@ -50,6 +50,6 @@ func (a *Agent) setRevoked(r revocation) error {
 	a.mu.Lock()
 	a.revoked = list
 	a.mu.Unlock()
-	a.log.Info("certificates revoked", "list", list.Number(), "certificates", list.Len())
+	a.log.Info("revocation list installed", "list", list.Number(), "certificates", list.Len())
 	return nil
 }

@@ -70,7 +70,7 @@ func TestRevokedOperatorLosesAccess(t *testing.T) {
 	ann.Revoked = w.revocationList(identity.Revoked{}, bob.Party)
 	s, err := ann.Ensure(t.Context(), m.Machine, sampleDeployment("1"))
 	if err != nil || s.Revoked != 1 || s.Revision != "1" {
-		t.Fatalf("delivering the list: %+v, %v", s, err)
+		t.Fatalf("Revoke: %+v, %v", s, err)
 	}
 	if code := get(); code != http.StatusForbidden {
 		t.Errorf("on the open connection: %d", code)

@@ -7,12 +7,14 @@ import (
 	"strings"
 )
 
-// Runner runs units. Its methods are idempotent; one goroutine changes units, others may call Inspect.
+// Runner runs units. Its methods are idempotent. Only one goroutine changes units; others may call
+// Inspect.
 type Runner interface {
-	// Names returns the units that it runs or should run, including those of an earlier agent.
+	// Names returns the units that the runner runs or should run, including those that were started
+	// before the agent was restarted.
 	Names(ctx context.Context) ([]string, error)
-	// Start starts a unit and restarts it when it exits. A unit with an unchanged Fixed part keeps
-	// running: started is then false. note receives progress of slow steps.
+	// Start starts a unit and restarts it when it exits. A unit whose Fixed part has not changed keeps
+	// running: started is then false. report receives the progress of slow steps.
 	Start(ctx context.Context, u Unit, report func(Phase, string)) (started bool, err error)
 	// Reload signals a unit that its files have changed.
 	Reload(ctx context.Context, name string) error
@@ -25,12 +27,13 @@ type Runner interface {
 // UnitState is the observed state of a unit.
 type UnitState struct {
 	Running bool
-	// Reason is why it is not running.
+	// Reason is why the unit is not running.
 	Reason string
 	// Restarts is the number of automatic restarts.
 	Restarts int
-	// Lost is true when only Start can restart it.
-	Lost  bool
+	// Lost is true when the unit does not restart by itself: Start must be called.
+	Lost bool
+	// Lines are the last lines of the unit's log.
 	Lines []string
 }
 

@@ -21,17 +21,17 @@ const (
 	maxLogSize  = 1 << 20 // of a unit's log; a larger one is truncated at the next start
 	unitLog     = "unit.log"
 	minBackoff  = 100 * time.Millisecond
-	programName = "skyserve" // the name of this program in Unit.Args
+	programName = "skyserve" // the name of this binary in Unit.Args
 )
 
-// Exec runs units as children of the agent, which stop with it. It is for machines without
-// systemd and cannot run containers.
+// Exec runs units as child processes of the agent, which stop with it. It is for machines without
+// systemd, and cannot run containers.
 type Exec struct {
 	// Dir is the agent's directory, in which units run.
 	Dir string
-	// Inside runs a unit of this program inside the agent's process, until ctx ends. args are the
-	// arguments after the program's name, log receives its output, and each value of reload
-	// requests a reload of its files. nil = units of this program are children too.
+	// Inside runs a unit of this binary inside the agent's process, until ctx ends. args are the
+	// arguments after the binary's name, log receives its output, and each value of reload requests
+	// a reload of its files. nil = units of this binary are child processes, too.
 	Inside func(ctx context.Context, args []string, log io.Writer, reload <-chan os.Signal) error
 
 	mu   sync.Mutex
@@ -41,29 +41,29 @@ type Exec struct {
 // job is a program that is restarted when it exits.
 type job struct {
 	fixed   string
-	program string // its path; empty if it runs inside
+	program string // its path; empty if it runs inside the agent's process
 	inside  func(ctx context.Context, args []string, log io.Writer, reload <-chan os.Signal) error
 	reload  chan os.Signal
 	stop    context.CancelFunc
 	done    chan struct{}
 
 	mu      sync.Mutex
-	process *os.Process // nil while it is not running, or runs inside
+	process *os.Process // nil while it is not running, or runs inside the agent's process
 	running bool
 	reason  string
 }
 
-// Names returns the units that it runs.
+// Names returns the units that the runner runs.
 func (e *Exec) Names(context.Context) ([]string, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return slices.Sorted(maps.Keys(e.jobs)), nil
 }
 
-// Start starts a unit. It does not report progress, since nothing takes long.
+// Start starts a unit. It reports no progress, since no step is slow.
 func (e *Exec) Start(ctx context.Context, u Unit, _ func(Phase, string)) (started bool, err error) {
 	if u.Image != "" {
-		return false, fmt.Errorf("running image %s: the exec runner cannot run containers, use the system runner", u.Image)
+		return false, fmt.Errorf("run image %s: the runner exec cannot run containers; set runner to system", u.Image)
 	}
 	j := &job{fixed: u.fixed(), done: make(chan struct{}), reload: make(chan os.Signal, 1)}
 	if e.Inside != nil && u.Args[0] == programName {
@@ -95,8 +95,8 @@ func (e *Exec) Start(ctx context.Context, u Unit, _ func(Phase, string)) (starte
 	return true, nil
 }
 
-// runUntilStopped restarts the program whenever it exits, with a backoff that grows while it
-// fails soon.
+// runUntilStopped restarts the program whenever it exits, until ctx ends. The backoff doubles while
+// the program exits within maxBackoff.
 func (j *job) runUntilStopped(ctx context.Context, dir string, u Unit) {
 	defer close(j.done)
 	for backoff := minBackoff; ctx.Err() == nil; backoff = min(2*backoff, maxBackoff) {
@@ -105,7 +105,7 @@ func (j *job) runUntilStopped(ctx context.Context, dir string, u Unit) {
 		if time.Since(began) > maxBackoff {
 			backoff = minBackoff
 		}
-		reason := "exited"
+		reason := "exit status 0"
 		if err != nil {
 			reason = err.Error()
 		}
@@ -141,10 +141,10 @@ func (j *job) runOnce(ctx context.Context, dir string, u Unit) error {
 }
 
 // setState records whether the program is running, and why it is not.
-func (j *job) setState(process *os.Process, runs bool, reason string) {
+func (j *job) setState(process *os.Process, running bool, reason string) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	j.process, j.running, j.reason = process, runs, reason
+	j.process, j.running, j.reason = process, running, reason
 }
 
 // openLog opens a unit's log for appending, and truncates one above maxLogSize.
@@ -166,7 +166,7 @@ func (e *Exec) findJob(name string) *job {
 func (e *Exec) Reload(_ context.Context, name string) error {
 	j := e.findJob(name)
 	if j == nil {
-		return fmt.Errorf("reloading %s: it is not running", name)
+		return fmt.Errorf("reload %s: the unit is not running", name)
 	}
 	j.mu.Lock()
 	defer j.mu.Unlock()

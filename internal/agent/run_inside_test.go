@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// A unit of this program runs inside the agent's process: it is reloaded, restarted when it
-// fails, and stopped. Other programs are children.
+// A unit of this binary runs inside the agent's process: it is reloaded, restarted when it fails, and
+// stopped. Other programs are child processes.
 func TestOwnProgramRunsInsideAgent(t *testing.T) {
 	started, reloaded, ended := make(chan []string, 2), make(chan struct{}), make(chan struct{}, 2)
 	failFirst := make(chan struct{}, 1)

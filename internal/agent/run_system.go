@@ -24,7 +24,7 @@ type System struct {
 	Dir string
 	// Units is the directory of systemd units; empty = /etc/systemd/system.
 	Units string
-	// Call runs a program of the machine and returns its output; nil = run it with os/exec.
+	// Call runs a program of the machine and returns its output; nil = with os/exec.
 	Call func(ctx context.Context, program string, args ...string) (output string, err error)
 	// Fetch downloads weights from a bucket into a directory; nil = with the machine's identity.
 	Fetch func(ctx context.Context, from, dir string, report func(string)) error
@@ -107,7 +107,7 @@ func (s *System) Names(ctx context.Context) ([]string, error) {
 // Start starts a program or a container.
 func (s *System) Start(ctx context.Context, u Unit, report func(Phase, string)) (started bool, err error) {
 	if u.Name == agentUnit {
-		return false, fmt.Errorf("the name %s is reserved for the agent", agentUnit)
+		return false, fmt.Errorf("the name of a unit must not be %q: it is reserved for the agent", agentUnit)
 	}
 	if u.Image != "" {
 		return s.startContainer(ctx, u, report)
@@ -115,8 +115,8 @@ func (s *System) Start(ctx context.Context, u Unit, report func(Phase, string)) 
 	return s.startProgram(ctx, u)
 }
 
-// startProgram starts a program as a systemd unit. The file of startedFile is written after the
-// start and shows which version is running: the unit file alone may be newer.
+// startProgram starts a program as a systemd unit. After the start it writes startedFile, which
+// identifies the running version: the unit file may be newer.
 func (s *System) startProgram(ctx context.Context, u Unit) (started bool, err error) {
 	last, err := os.ReadFile(s.startedFile(u.Name))
 	if err == nil && string(last) == u.fixed() {
@@ -189,18 +189,18 @@ WantedBy=multi-user.target
 `
 }
 
-// startContainer starts a container, unless the same one is running. First it checks that GPUs
-// can be used, pulls the image and downloads weights.
+// startContainer starts a container, unless the same version is running. Before the start it checks
+// the GPU driver, pulls the image and downloads weights.
 func (s *System) startContainer(ctx context.Context, u Unit, report func(Phase, string)) (started bool, err error) {
 	name := unitPrefix + u.Name
-	have, err := s.call(ctx, "docker", "ps", "--filter", "name=^"+name+"$", "--format", `{{.Label "`+labelFixed+`"}}`)
-	if err == nil && strings.TrimSpace(have) == u.fixed() {
+	runningHash, err := s.call(ctx, "docker", "ps", "--filter", "name=^"+name+"$", "--format", `{{.Label "`+labelFixed+`"}}`)
+	if err == nil && strings.TrimSpace(runningHash) == u.fixed() {
 		return false, nil
 	}
 	if u.GPUs {
 		report(PhasePreparing, "checking the GPU driver")
 		if _, err := s.call(ctx, "nvidia-smi", "-L"); err != nil {
-			return false, fmt.Errorf("checking the GPU driver: %w", err)
+			return false, fmt.Errorf("check the GPU driver: %w", err)
 		}
 	}
 	if err := s.pull(ctx, u.Image, report); err != nil {
@@ -229,8 +229,8 @@ func (s *System) startContainer(ctx context.Context, u Unit, report func(Phase, 
 // noSpaceMessage is Docker's error for a full disk.
 const noSpaceMessage = "no space left on device"
 
-// pull pulls an image unless it exists. If the disk is full, it first removes unused images, such
-// as that of an earlier deployment.
+// pull pulls an image unless it exists. If the disk is full, it removes unused images, such as that
+// of an earlier deployment, and retries once.
 func (s *System) pull(ctx context.Context, image string, report func(Phase, string)) error {
 	if _, err := s.call(ctx, "docker", "image", "inspect", "--format", "{{.Id}}", image); err == nil {
 		return nil
@@ -247,15 +247,15 @@ func (s *System) pull(ctx context.Context, image string, report func(Phase, stri
 	return err
 }
 
-// maxProcesses bounds the processes and threads of a container. The ranks of an engine on a
-// machine with 8 GPUs and 192 cores have some thousands.
+// maxProcesses limits the processes and threads of a container. The ranks of an engine on a machine
+// with 8 GPUs and 192 cores have a few thousand.
 const maxProcesses = 32768
 
-// runArgs returns the arguments of docker that start a container. Its port is published on
-// loopback only, its log is bounded, and it has none of the capabilities that root has in a
-// container by default. vLLM and SGLang need none: they keep the user that they start as, and
-// write only files of that user. At most they log warnings where the kernel does not let them
-// bind memory to NUMA nodes, which requires a capability that Docker never grants.
+// runArgs returns the arguments of docker that start a container. Its port is published on loopback
+// only, its log is limited, and it has none of the capabilities that root has in a container by
+// default. vLLM and SGLang need none: they do not change their user and write only files of that
+// user. They may log warnings that they cannot bind memory to NUMA nodes: that requires a capability
+// that Docker never grants.
 func (s *System) runArgs(u Unit) []string {
 	port := strconv.Itoa(u.Port)
 	args := []string{
@@ -293,8 +293,8 @@ func (s *System) Reload(ctx context.Context, name string) error {
 	return err
 }
 
-// Stop stops a program or container of that name, and removes its unit file and the files with
-// its secrets.
+// Stop stops the program or container of a unit, and removes its unit file and the files with its
+// secrets.
 func (s *System) Stop(ctx context.Context, name string) error {
 	if s.isProgram(name) {
 		if _, err := s.call(ctx, "systemctl", "disable", "--now", unitPrefix+name); err != nil {
@@ -317,8 +317,8 @@ func (s *System) Stop(ctx context.Context, name string) error {
 
 // removeContainer stops and removes a container; a missing one is no error.
 func (s *System) removeContainer(ctx context.Context, name string) error {
-	have, err := s.containers(ctx)
-	if err != nil || !slices.Contains(have, name) {
+	names, err := s.containers(ctx)
+	if err != nil || !slices.Contains(names, name) {
 		return err
 	}
 	if _, err := s.call(ctx, "docker", "stop", "--time", strconv.Itoa(int(stopGrace.Seconds())), name); err != nil {

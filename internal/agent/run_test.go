@@ -253,7 +253,7 @@ func TestSystemRunsContainers(t *testing.T) {
 		t.Errorf("its secrets still exist (%v)", err)
 	}
 	m.broken = "nvidia-smi"
-	if _, err := s.Start(t.Context(), container, report); err == nil || !strings.HasPrefix(err.Error(), "checking the GPU driver: ") {
+	if _, err := s.Start(t.Context(), container, report); err == nil || !strings.HasPrefix(err.Error(), "check the GPU driver: ") {
 		t.Errorf("without a driver: %v", err)
 	}
 }
@@ -285,7 +285,7 @@ func TestSystemFetchesWeightsFirst(t *testing.T) {
 	}
 	for _, wrong := range []Weights{{From: "http://x/y", To: "/weights"}, {From: "gs://x", To: "/weights"}, {From: "s3://x/y", To: "weights"}, {From: "s3://x/y", To: "/a:/b"}} {
 		u.Weights = &wrong
-		if err := (Deployment{Units: []Unit{u}}).Check(); err == nil || !strings.Contains(err.Error(), "weights: ") {
+		if err := (Deployment{Units: []Unit{u}}).Check(); err == nil || !strings.Contains(err.Error(), "weights must be ") {
 			t.Errorf("%+v: %v", wrong, err)
 		}
 	}
@@ -377,9 +377,9 @@ func TestReadinessResponses(t *testing.T) {
 		"a remark":   {200, "text/plain", "ok\nwarning: the disk\x1b[31m is full\nwarning: more\n", "warning: the disk [31m is full; warning: more", ""},
 		"an engine":  {200, "application/json", `{"ok":1}`, "", ""},
 		"other text": {200, "text/plain", "healthy", "", ""},
-		"reason":     {503, "text/plain", "critical: no space left\n", "", "HTTP status 503: critical: no space left"},
-		"no reason":  {503, "text/html", "<p>", "", "HTTP status 503"},
-		"long":       {503, "text/plain", strings.Repeat("x", 1<<20), "", "HTTP status 503: " + strings.Repeat("x", 2048)},
+		"reason":     {503, "text/plain", "critical: no space left\n", "", "readiness probe returned HTTP status 503: critical: no space left"},
+		"no reason":  {503, "text/html", "<p>", "", "readiness probe returned HTTP status 503"},
+		"long":       {503, "text/plain", strings.Repeat("x", 1<<20), "", "readiness probe returned HTTP status 503: " + strings.Repeat("x", 2048)},
 	} {
 		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Type", c.kind)
@@ -407,7 +407,7 @@ func TestStatusReportsUnitProgress(t *testing.T) {
 	}
 	testkit.Eventually(t, "the unit is loading", func() bool {
 		s := m.agent.Status()
-		return s.Phase == PhaseWeights && s.Reason == "engine: not responding yet: Loading weights took 3 s"
+		return s.Phase == PhaseWeights && s.Reason == "engine: no response from the readiness probe yet: Loading weights took 3 s"
 	})
 	server := &http.Server{Addr: at, Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		select {
@@ -418,7 +418,9 @@ func TestStatusReportsUnitProgress(t *testing.T) {
 	})}
 	defer server.Close()
 	go func() { _ = server.ListenAndServe() }()
-	testkit.Eventually(t, "the status is 503", func() bool { return strings.Contains(m.agent.Status().Reason, "HTTP status 503") })
+	testkit.Eventually(t, "the status is 503", func() bool {
+		return strings.Contains(m.agent.Status().Reason, "readiness probe returned HTTP status 503")
+	})
 	close(ready)
 	testkit.Eventually(t, "the machine is ready", func() bool { return m.agent.Status().Phase == PhaseReady })
 	if text, err := o.Logs(t.Context(), m.Machine, "engine", 1); err != nil || string(text) != "Loading weights took 3 s\n" {
@@ -432,14 +434,14 @@ func TestStatusReportsUnitProgress(t *testing.T) {
 }
 
 func TestStatusReportsStartFailure(t *testing.T) {
-	w, runner := newTestService(t), &fakeRunner{failing: errors.New("checking the GPU driver: no device")}
+	w, runner := newTestService(t), &fakeRunner{failing: errors.New("check the GPU driver: no device")}
 	m, o := w.boot(t.TempDir(), runner), w.operator()
 	if _, err := o.Ensure(t.Context(), m.Machine, sampleDeployment("1")); err != nil {
 		t.Fatal(err)
 	}
 	testkit.Eventually(t, "the status shows the failure", func() bool {
 		s := m.agent.Status()
-		return s.Phase == PhaseFailed && s.Reason == "starting engine: checking the GPU driver: no device"
+		return s.Phase == PhaseFailed && s.Reason == "start engine: check the GPU driver: no device"
 	})
 }
 

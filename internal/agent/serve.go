@@ -15,7 +15,7 @@ import (
 )
 
 const (
-	maxBody = 4 << 20 // a balancer's configuration with thousands of replicas
+	maxBody = 4 << 20 // fits a balancer's configuration with thousands of replicas
 	// MaxLogLines is the maximum number of log lines in a response.
 	MaxLogLines = 10_000
 )
@@ -68,7 +68,7 @@ func (a *Agent) operatorTLS() *tls.Config {
 			}
 			name, err := identity.Verify(s.PeerCertificates, root, a.opts.Now(), x509.ExtKeyUsageClientAuth)
 			if err == nil && !slices.Contains([]identity.Role{identity.Operator, identity.Controller}, name.Role) {
-				err = fmt.Errorf("%w: expected an operator or the controller, found %s", identity.ErrRole, name)
+				err = fmt.Errorf("%w: must be an operator or the controller, got %s", identity.ErrRole, name)
 			}
 			if err == nil && a.isPeerRevoked(&s) {
 				err = fmt.Errorf("%w: %s", identity.ErrRevoked, name)
@@ -113,7 +113,7 @@ func handlePut[T any](w http.ResponseWriter, r *http.Request, do func(T) error) 
 	dec := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxBody))
 	dec.DisallowUnknownFields()
 	if err := dec.Decode(&body); err != nil {
-		writeError(w, http.StatusBadRequest, fmt.Errorf("reading the request: %w", withoutValue(err)))
+		writeError(w, http.StatusBadRequest, fmt.Errorf("read the request: %w", withoutValue(err)))
 		return
 	}
 	var c conflict
@@ -131,24 +131,24 @@ func handlePut[T any](w http.ResponseWriter, r *http.Request, do func(T) error) 
 func withoutValue(err error) error {
 	var typed *json.UnmarshalTypeError
 	if errors.As(err, &typed) {
-		return fmt.Errorf("%s: must be a %s, got a %s", typed.Field, typed.Type, typed.Value)
+		return fmt.Errorf("%s must be a %s, got a %s", typed.Field, typed.Type, typed.Value)
 	}
 	return err
 }
 
-// enrol enrols the machine, once.
+// enrol enrols the machine. A second enrolment is a conflict.
 func (a *Agent) enrol(e enrolment) error {
 	a.operatorMu.Lock()
 	defer a.operatorMu.Unlock()
 	if a.enrolled() != nil {
-		return conflict{fmt.Errorf("enrolling %s: it is already enrolled", a.opts.Name.ID)}
+		return conflict{fmt.Errorf("enrol %s: the machine is already enrolled", a.opts.Name.ID)}
 	}
 	chain, err := a.parseVerifiedChain(e.Chain)
 	if err == nil {
 		err = e.Deployment.Check()
 	}
 	if err != nil {
-		return fmt.Errorf("enrolling %s: %w", a.opts.Name.ID, err)
+		return fmt.Errorf("enrol %s: %w", a.opts.Name.ID, err)
 	}
 	// The certificate is written last: with it, the machine is enrolled.
 	if err := identity.WriteFile(a.path(FileCA), identity.EncodeChain(chain[len(chain)-1:])); err != nil {
@@ -164,7 +164,7 @@ func (a *Agent) enrol(e enrolment) error {
 	return nil
 }
 
-// parseVerifiedChain parses a chain and verifies that it is for this machine's service.
+// parseVerifiedChain parses a chain and verifies that the service's CA signed it.
 func (a *Agent) parseVerifiedChain(text string) ([]*x509.Certificate, error) {
 	chain, err := identity.ParseChain([]byte(text))
 	if err != nil {
@@ -175,7 +175,7 @@ func (a *Agent) parseVerifiedChain(text string) ([]*x509.Certificate, error) {
 		return nil, err
 	}
 	if !chain[len(chain)-1].Equal(root) {
-		return nil, errors.New("the chain does not end with the service's CA")
+		return nil, errors.New("the certificate chain must end with the service's CA")
 	}
 	_, err = identity.Verify(chain, root, a.opts.Now(), x509.ExtKeyUsageServerAuth)
 	return chain, err
@@ -209,12 +209,12 @@ func (a *Agent) renew(e renewal) error {
 		err = a.setCertificate(chain)
 	}
 	if err != nil {
-		return fmt.Errorf("renewing the certificate of %s: %w", a.opts.Name.ID, err)
+		return fmt.Errorf("renew the certificate of %s: %w", a.opts.Name.ID, err)
 	}
 	return nil
 }
 
-var errNotEnrolled = errors.New("the machine is not enrolled")
+var errNotEnrolled = errors.New("this machine is not enrolled; run 'skyserve up'")
 
 // deploy replaces the desired deployment.
 func (a *Agent) deploy(d Deployment) error {
@@ -240,12 +240,12 @@ func (a *Agent) storeDeployment(d Deployment) error {
 		err = identity.WriteFile(a.path(fileDeployment), text)
 	}
 	if err != nil {
-		return fmt.Errorf("storing the deployment: %w", err)
+		return fmt.Errorf("store the deployment: %w", err)
 	}
 	a.mu.Lock()
 	a.staleFiles = slices.AppendSeq(a.staleFiles, maps.Keys(filesOf(a.desired)))
 	a.desired = d
-	a.phase, a.reason = PhasePreparing, "" // ready described the earlier deployment
+	a.phase, a.reason = PhasePreparing, "" // the current phase is of the previous deployment
 	a.mu.Unlock()
 	return nil
 }
@@ -280,7 +280,7 @@ func (a *Agent) serveLogs(w http.ResponseWriter, r *http.Request) {
 	if text := r.URL.Query().Get("lines"); text != "" {
 		var err error
 		if lines, err = strconv.Atoi(text); err != nil || lines < 1 || lines > MaxLogLines {
-			writeError(w, http.StatusBadRequest, fmt.Errorf("lines: must be 1 to %d, got %q", MaxLogLines, text))
+			writeError(w, http.StatusBadRequest, fmt.Errorf("lines must be 1 to %d, got %q", MaxLogLines, text))
 			return
 		}
 	}
@@ -292,7 +292,7 @@ func (a *Agent) serveLogs(w http.ResponseWriter, r *http.Request) {
 	}
 	a.mu.Unlock()
 	if i < 0 {
-		writeError(w, http.StatusNotFound, fmt.Errorf("no unit named %q", name))
+		writeError(w, http.StatusNotFound, fmt.Errorf("unknown unit %q", name))
 		return
 	}
 	state, err := a.opts.Runner.Inspect(r.Context(), unit, lines)

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// awsKeys are the temporary credentials of a machine's role, valid for some hours.
+// awsKeys are the temporary credentials of a machine's IAM role, valid for a few hours.
 type awsKeys struct {
 	AccessKeyID     string    `json:"AccessKeyId"`
 	SecretAccessKey string    `json:"SecretAccessKey"`
@@ -22,8 +22,8 @@ type awsKeys struct {
 // noBody is the SHA-256 of an empty body, which all requests signed here have.
 const noBody = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
 
-// sign signs a request to S3 without a body with AWS Signature Version 4. It covers all headers
-// that are set by then.
+// sign signs a request to S3 that has no body, with AWS Signature Version 4. The signature covers
+// all headers that are already set.
 func (k awsKeys) sign(r *http.Request, region string, at time.Time) {
 	const stamp = "20060102T150405Z"
 	now := at.UTC().Format(stamp)
@@ -56,7 +56,7 @@ func (k awsKeys) sign(r *http.Request, region string, at time.Time) {
 }
 
 // awsEscape escapes paths and queries for a signature: all bytes but letters, digits and -._~ as
-// upper-case hexadecimal. It leaves slashes if keepSlashes is true.
+// upper-case hexadecimal. It does not escape slashes if keepSlashes is true.
 func awsEscape(text string, keepSlashes bool) string {
 	escaped := strings.ReplaceAll(url.QueryEscape(text), "+", "%20")
 	if keepSlashes {

@@ -10,7 +10,7 @@ import (
 )
 
 // directives are the directives of systemd.unit(5), systemd.service(5) and systemd.exec(5) that
-// our units use: systemd ignores unknown and misspelt ones.
+// the units use: systemd ignores unknown and misspelt ones.
 var directives = map[string][]string{
 	"Unit":    {"Description", "After", "Wants", "StartLimitIntervalSec"},
 	"Service": {"WorkingDirectory", "EnvironmentFile", "ExecStart", "ExecReload", "Restart", "RestartSec", "LimitNOFILE", "MemoryMax", "NoNewPrivileges", "ProtectHome", "PrivateTmp"},

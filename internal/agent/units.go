@@ -20,11 +20,11 @@ import (
 )
 
 const (
-	readyTimeout  = 5 * time.Second // an engine that is loading a model responds late
+	readyTimeout  = 5 * time.Second // an engine that is loading a model responds slowly
 	retryInterval = 15 * time.Second
 	tailLines     = 5
-	// repairDelay is how long a unit may be lost before it is restarted: an operator can read its
-	// reason meanwhile, and Docker itself may be restarting.
+	// repairDelay is how long a unit may be lost before the agent restarts it: an operator can read
+	// the reason meanwhile, and Docker itself may be restarting.
 	repairDelay = 30 * time.Second
 )
 
@@ -79,7 +79,7 @@ func (a *Agent) applyWithRetries(ctx context.Context, d Deployment) {
 	a.repeat(ctx, retryInterval, func() (done bool) {
 		err := a.applyDeployment(ctx, d)
 		if err != nil && ctx.Err() == nil {
-			a.log.Error("applying the deployment", "revision", d.Revision, "err", err)
+			a.log.Error("applying the deployment failed", "revision", d.Revision, "err", err)
 			a.setPhase(PhaseFailed, err.Error())
 		}
 		return err == nil
@@ -96,8 +96,8 @@ func (a *Agent) setPhase(phase Phase, reason string) {
 	a.phase, a.reason = phase, reason
 }
 
-// applyDeployment stops units that the deployment does not contain, then starts or reloads its
-// own.
+// applyDeployment stops the units that the deployment does not contain, then starts or reloads those
+// that it contains.
 func (a *Agent) applyDeployment(ctx context.Context, d Deployment) error {
 	a.setPhase(PhasePreparing, "")
 	running, err := a.opts.Runner.Names(ctx)
@@ -107,27 +107,27 @@ func (a *Agent) applyDeployment(ctx context.Context, d Deployment) error {
 	for _, name := range running {
 		if !slices.ContainsFunc(d.Units, func(u Unit) bool { return u.Name == name }) {
 			if err := a.opts.Runner.Stop(ctx, name); err != nil {
-				return fmt.Errorf("stopping %s: %w", name, err)
+				return fmt.Errorf("stop %s: %w", name, err)
 			}
 		}
 	}
 	for _, u := range d.Units {
 		if err := a.startUnit(ctx, u); err != nil {
-			return fmt.Errorf("starting %s: %w", u.Name, err)
+			return fmt.Errorf("start %s: %w", u.Name, err)
 		}
 	}
 	a.setPhase(PhaseStarting, "")
 	return errors.Join(a.setProxy(d.Proxy), a.removeStale(d))
 }
 
-// removeStale removes files of earlier deployments that this one does not contain. They may be
-// secrets, such as those of a controller that moved to another machine.
+// removeStale removes files of earlier deployments that this one does not contain. They may contain
+// secrets, such as those of a controller that now runs on another machine.
 func (a *Agent) removeStale(d Deployment) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	wanted := filesOf(d)
+	current := filesOf(d)
 	for len(a.staleFiles) > 0 {
-		if !wanted[a.staleFiles[0]] {
+		if !current[a.staleFiles[0]] {
 			if err := os.Remove(a.path(a.staleFiles[0])); err != nil && !errors.Is(err, fs.ErrNotExist) {
 				return err
 			}
@@ -164,13 +164,13 @@ func (a *Agent) startUnit(ctx context.Context, u Unit) error {
 		}
 	}
 	started, err := a.opts.Runner.Start(ctx, u, a.setPhase)
-	if err == nil && !started && len(u.Files) > 0 { // an earlier agent may have stopped before the reload
+	if err == nil && !started && len(u.Files) > 0 { // the agent may have been stopped between the write and the reload
 		err = a.opts.Runner.Reload(ctx, u.Name)
 	}
 	return err
 }
 
-// checkUnits updates the status of the units; lost reports that one of them does not restart by
+// checkUnits updates the status of the units. lost is true if one of them does not restart by
 // itself.
 func (a *Agent) checkUnits(ctx context.Context, d Deployment) (lost bool) {
 	units := make([]UnitStatus, len(d.Units))
@@ -188,13 +188,13 @@ func (a *Agent) checkUnits(ctx context.Context, d Deployment) (lost bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.phase != phase {
-		a.log.Info("phase", "phase", phase, "reason", reason)
+		a.log.Info("phase changed", "phase", phase, "reason", reason)
 	}
 	a.units, a.phase, a.reason = units, phase, reason
 	return lost
 }
 
-// checkUnit returns the status of one unit, and the phase of the machine that follows from it.
+// checkUnit returns the status of one unit, and the phase of a machine with that status.
 func (a *Agent) checkUnit(ctx context.Context, u Unit) (s UnitStatus, phase Phase, lost bool) {
 	s.Name = u.Name
 	state, err := a.opts.Runner.Inspect(ctx, u, tailLines)
@@ -220,8 +220,8 @@ func (a *Agent) checkUnit(ctx context.Context, u Unit) (s UnitStatus, phase Phas
 	return s, phase, state.Lost
 }
 
-// readinessPhase returns the phase of a running unit. reason is why it is not ready, or remarks
-// of a ready unit, such as alerts.
+// readinessPhase returns the phase of a running unit. reason is why it is not ready, or the remark of
+// a ready unit, such as an alert.
 func readinessPhase(ctx context.Context, u Unit, lines []string) (phase Phase, reason string) {
 	if u.Ready == "" {
 		return PhaseReady, ""
@@ -247,7 +247,7 @@ func phaseOf(lines []string) Phase {
 	return PhaseStarting
 }
 
-// localClient calls units of this machine, each time on a new connection: the unit may have been
+// localClient calls units of this machine. Each call uses a new connection: the unit may have been
 // replaced.
 var localClient = &http.Client{
 	Timeout:       readyTimeout,
@@ -255,8 +255,8 @@ var localClient = &http.Client{
 	CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 }
 
-// checkReadyURL returns nil if a URL of this machine returns 200. remark is the text after "ok"
-// in a plain-text response, which our own programs send.
+// checkReadyURL returns nil if a URL of this machine returns 200. remark is the text after "ok" in a
+// plain-text response, which balancers and controllers send.
 func checkReadyURL(ctx context.Context, url string) (remark string, err error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
@@ -264,12 +264,12 @@ func checkReadyURL(ctx context.Context, url string) (remark string, err error) {
 	}
 	resp, err := localClient.Do(req)
 	if err != nil {
-		return "", errors.New("not responding yet")
+		return "", errors.New("no response from the readiness probe yet")
 	}
 	defer resp.Body.Close()
 	text := plainText(resp)
 	if resp.StatusCode != http.StatusOK {
-		return "", errors.New(strings.TrimSuffix(fmt.Sprintf("HTTP status %d: %s", resp.StatusCode, text), ": "))
+		return "", errors.New(strings.TrimSuffix(fmt.Sprintf("readiness probe returned HTTP status %d: %s", resp.StatusCode, text), ": "))
 	}
 	if after, ok := strings.CutPrefix(text, "ok"); ok {
 		return strings.TrimPrefix(after, "; "), nil
@@ -277,7 +277,7 @@ func checkReadyURL(ctx context.Context, url string) (remark string, err error) {
 	return "", nil
 }
 
-// maxReadyBody is the number of bytes read of a response: enough for a few alerts.
+// maxReadyBody is the maximum number of bytes read of a response: enough for a few alerts.
 const maxReadyBody = 2 << 10
 
 // plainText returns the lines of a plain-text response, joined; empty for other content types.
@@ -290,7 +290,7 @@ func plainText(resp *http.Response) string {
 		return ""
 	}
 	clean := strings.Map(func(r rune) rune {
-		if r != '\n' && unicode.IsControl(r) { // removes escape sequences: it is shown on terminals
+		if r != '\n' && unicode.IsControl(r) { // removes escape sequences: the text is printed on terminals
 			return ' '
 		}
 		return r

@@ -19,24 +19,24 @@ import (
 	"skyserve/internal/atomicfile"
 )
 
-// Weights are files of a model in a bucket that an engine reads instead of the hub's.
+// Weights are a model's files in a bucket, which an engine loads instead of those of the Hugging Face
+// hub.
 type Weights struct {
-	// From is s3://bucket/prefix or gs://bucket/prefix. Everything below the prefix is downloaded
-	// with the identity of the machine.
+	// From is s3://bucket/prefix or gs://bucket/prefix. All objects below the prefix are downloaded
+	// with the machine's IAM role or service account.
 	From string `json:"from"`
-	// To is the directory in the container where they are mounted read-only.
+	// To is the directory of the container at which the files are mounted read-only.
 	To string `json:"to"`
 }
 
 const (
-	// chunkSize is the size of one request, and parallelFetches the number of concurrent
-	// requests. Together they reach a few hundred MiB a second, and a failed request costs
-	// little.
+	// chunkSize is the size of one request, and parallelFetches the number of concurrent requests.
+	// Together they reach a few hundred MiB/s, and the retry of a failed request is cheap.
 	chunkSize       = 32 << 20
 	parallelFetches = 16
-	// maxFetchAttempts bounds the attempts to list objects, or to download one chunk.
+	// maxFetchAttempts limits the attempts to list objects, or to download one chunk.
 	maxFetchAttempts = 5
-	fetchTimeout     = 2 * time.Minute // of a chunk: below 0.3 MB/s the connection is considered broken
+	fetchTimeout     = 2 * time.Minute // of a chunk: a connection below 0.3 MB/s is considered broken
 	fetchBackoff     = time.Second
 	// credentialsMargin is how long before their expiry credentials are renewed.
 	credentialsMargin = 5 * time.Minute
@@ -59,7 +59,7 @@ type object struct {
 	Generation   string
 }
 
-// folderPattern matches a folder of a bucket: the scheme of its cloud, the bucket and a prefix.
+// folderPattern matches a folder of a bucket and captures the scheme of its cloud and the bucket.
 var folderPattern = regexp.MustCompile(`^(s3|gs)://([^/]+)/.+$`)
 
 // fetchWeights downloads everything below a prefix into a directory, with the identity of the
@@ -67,7 +67,7 @@ var folderPattern = regexp.MustCompile(`^(s3|gs)://([^/]+)/.+$`)
 // object.
 func fetchWeights(ctx context.Context, from, dir string, report func(string)) error {
 	transport := &http.Transport{MaxIdleConnsPerHost: parallelFetches, ResponseHeaderTimeout: 30 * time.Second, Proxy: http.ProxyFromEnvironment, Protocols: new(http.Protocols)}
-	transport.Protocols.SetHTTP1(true) // one connection for each chunk: with HTTP/2, as at Google, all would share one
+	transport.Protocols.SetHTTP1(true) // one connection per chunk: with HTTP/2, as at Google, all chunks would share one
 	defer transport.CloseIdleConnections()
 	b, err := newBucket(from, &http.Client{Transport: transport})
 	if err != nil {
@@ -80,7 +80,7 @@ func fetchWeights(ctx context.Context, from, dir string, report func(string)) er
 func newBucket(from string, client *http.Client) (bucket, error) {
 	switch m := folderPattern.FindStringSubmatch(from); {
 	case m == nil:
-		return nil, fmt.Errorf("fetching weights: must be s3://BUCKET/PREFIX or gs://BUCKET/PREFIX, got %q", from)
+		return nil, fmt.Errorf("download weights: the source must be s3://BUCKET/PREFIX or gs://BUCKET/PREFIX, got %q", from)
 	case m[1] == "gs":
 		return &gcsBucket{name: m[2], client: client, now: time.Now}, nil
 	default:
@@ -91,7 +91,7 @@ func newBucket(from string, client *http.Client) (bucket, error) {
 // fetcher downloads objects of a bucket to the disk.
 type fetcher struct {
 	bucket  bucket
-	backoff time.Duration // half of the wait before the second attempt; it doubles with each further one
+	backoff time.Duration // half of the wait before the second attempt; the wait doubles with each further attempt
 }
 
 // fetchAll downloads everything below a folder of the bucket into a directory.
@@ -105,10 +105,10 @@ func (f fetcher) fetchAll(ctx context.Context, from, dir string, report func(str
 		return err
 	})
 	if err != nil {
-		return fmt.Errorf("listing %s: %w", from, err)
+		return fmt.Errorf("list %s: %w", from, err)
 	}
 	if len(objects) == 0 {
-		return fmt.Errorf("listing %s: no objects found", from)
+		return fmt.Errorf("list %s: no objects found; correct engine.weights or upload the model to it", from)
 	}
 	p := &progress{report: report}
 	for _, o := range objects {
@@ -121,10 +121,10 @@ func (f fetcher) fetchAll(ctx context.Context, from, dir string, report func(str
 			continue // consoles create such an object for a folder
 		}
 		if !filepath.IsLocal(path) {
-			return fmt.Errorf("fetching %s%s: the object name is outside the directory", root, o.Key)
+			return fmt.Errorf("download %s%s: the object's name must be a path below the prefix, without '..'", root, o.Key)
 		}
 		if err := f.fetchObject(ctx, o, filepath.Join(dir, path), p); err != nil {
-			return fmt.Errorf("fetching %s%s: %w", root, o.Key, err)
+			return fmt.Errorf("download %s%s: %w", root, o.Key, err)
 		}
 	}
 	return nil
@@ -144,11 +144,11 @@ func (p *progress) add(n int64) {
 
 // fetchObject downloads one object to a path, in concurrent chunks.
 func (f fetcher) fetchObject(ctx context.Context, o object, path string, p *progress) error {
-	if have, err := os.Stat(path); err == nil && have.Size() == o.Size && !have.ModTime().Before(o.LastModified) {
+	if info, err := os.Stat(path); err == nil && info.Size() == o.Size && !info.ModTime().Before(o.LastModified) {
 		p.add(o.Size)
 		return nil
 	}
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil { // containers read it with any user
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil { // a container may run as any user
 		return err
 	}
 	file, err := os.OpenFile(path+".part", os.O_CREATE|os.O_RDWR|os.O_TRUNC, 0o644)
@@ -192,17 +192,16 @@ func (f fetcher) fetchChunk(ctx context.Context, o object, file io.WriterAt, at,
 			return err
 		}
 		defer body.Close()
-		got, err := io.Copy(io.NewOffsetWriter(file, at), io.LimitReader(body, n))
-		if err == nil && got != n {
-			err = fmt.Errorf("%w: got %d of %d bytes at offset %d", io.ErrUnexpectedEOF, got, n, at)
+		received, err := io.Copy(io.NewOffsetWriter(file, at), io.LimitReader(body, n))
+		if err == nil && received != n {
+			err = fmt.Errorf("%w: received %d of %d bytes at offset %d", io.ErrUnexpectedEOF, received, n, at)
 		}
 		return err
 	})
 }
 
-// errEncoded means that a store may return other bytes of an object than those that were
-// uploaded.
-var errEncoded = errors.New("must be stored without a Content-Encoding")
+// errEncoded means that an object store may return other bytes than those that were uploaded.
+var errEncoded = errors.New("the object must be stored without a Content-Encoding")
 
 // retry calls do until it succeeds, returns a permanent error or has been attempted
 // maxFetchAttempts times.
@@ -223,8 +222,8 @@ func (f fetcher) retry(ctx context.Context, do func() error) error {
 	return err
 }
 
-// isPermanent reports whether a retry is useless. It is useful if the store fails or limits the
-// rate of requests.
+// isPermanent reports whether a retry would fail again: all errors but failures of the connection or
+// of the object store, and its rate limit.
 func isPermanent(err error) bool {
 	var response *metadataError
 	return errors.Is(err, errEncoded) || errors.As(err, &response) && response.status < http.StatusInternalServerError &&
@@ -247,7 +246,7 @@ func weightsDir(dir string, w *Weights) string {
 func partialBody(resp *http.Response, from, size int64) (io.ReadCloser, error) {
 	if resp.StatusCode != http.StatusPartialContent {
 		resp.Body.Close()
-		return nil, fmt.Errorf("requesting %d bytes at offset %d: expected HTTP status 206, got %d", size, from, resp.StatusCode)
+		return nil, fmt.Errorf("request %d bytes at offset %d: the HTTP status must be 206, got %d", size, from, resp.StatusCode)
 	}
 	return resp.Body, nil
 }

@@ -26,7 +26,7 @@ type gcsBucket struct {
 	token gcpToken
 }
 
-// gcpToken is an access token of the machine, valid for about an hour.
+// gcpToken is an access token of the machine's service account, valid for about an hour.
 type gcpToken struct {
 	text    string
 	expires time.Time
@@ -59,12 +59,12 @@ func (b *gcsBucket) list(ctx context.Context, prefix string) ([]object, error) {
 		err = json.NewDecoder(resp.Body).Decode(&page)
 		resp.Body.Close()
 		if err != nil {
-			return nil, fmt.Errorf("reading the list: %w", err)
+			return nil, fmt.Errorf("parse the list of objects: %w", err)
 		}
 		for _, o := range page.Items {
 			all = append(all, object{o.Name, o.Size, o.Updated, o.Generation})
-			if o.ContentEncoding != "" { // Google may decode it while sending, and then ignores ranges
-				return nil, fmt.Errorf("%s: Content-Encoding is %s: %w", o.Name, o.ContentEncoding, errEncoded)
+			if o.ContentEncoding != "" { // Google may decode such an object in its response, and then ignores ranges
+				return nil, fmt.Errorf("%s: %w, got %s", o.Name, errEncoded, o.ContentEncoding)
 			}
 		}
 		if page.NextPageToken == "" {
@@ -74,7 +74,7 @@ func (b *gcsBucket) list(ctx context.Context, prefix string) ([]object, error) {
 	}
 }
 
-// open reads the listed version, so that a file is never a mix of two.
+// open reads the listed version, so that a file never mixes two versions.
 func (b *gcsBucket) open(ctx context.Context, o object, from, size int64) (io.ReadCloser, error) {
 	resp, err := b.get(ctx, "/"+awsEscape(o.Key, false), url.Values{"alt": {"media"}, "generation": {o.Generation}}, rangeHeader(from, size))
 	if err != nil {
@@ -115,8 +115,8 @@ func (b *gcsBucket) get(ctx context.Context, path string, query url.Values, head
 }
 
 // responseError returns an error response of Cloud Storage as an error. The message is JSON, or
-// plain text for an object. For a missing permission, the error names the account and the role to
-// grant.
+// plain text for an object. For a missing permission, the error contains the service account and the
+// IAM role to grant.
 func (b *gcsBucket) responseError(ctx context.Context, resp *http.Response, text []byte) error {
 	var body struct{ Error struct{ Message string } }
 	_ = json.Unmarshal(text, &body) // it may be plain text
@@ -124,14 +124,14 @@ func (b *gcsBucket) responseError(ctx context.Context, resp *http.Response, text
 	if resp.StatusCode != http.StatusForbidden && resp.StatusCode != http.StatusUnauthorized {
 		return err
 	}
-	account, e := requestMetadata(ctx, http.MethodGet, orBase(b.metadata, gcpMetadata)+gcpAccountPath+"email", gcpHeader, "")
+	serviceAccount, e := requestMetadata(ctx, http.MethodGet, orBase(b.metadata, gcpMetadata)+gcpAccountPath+"email", gcpHeader, "")
 	if e != nil {
-		account = "the account of this machine"
+		serviceAccount = "this machine's service account"
 	}
-	return fmt.Errorf("%w: grant %s roles/storage.objectViewer on the bucket %s", err, strings.TrimSpace(account), b.name)
+	return fmt.Errorf("%w; grant roles/storage.objectViewer on bucket %s to %s", err, b.name, strings.TrimSpace(serviceAccount))
 }
 
-// accessToken returns a token of the account that the machine runs as.
+// accessToken returns a token of the machine's service account.
 func (b *gcsBucket) accessToken(ctx context.Context) (string, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -144,16 +144,16 @@ func (b *gcsBucket) accessToken(ctx context.Context) (string, error) {
 	}
 	text, err := requestMetadata(ctx, http.MethodGet, orBase(b.metadata, gcpMetadata)+gcpAccountPath+"token", gcpHeader, "")
 	if isNotFound(err) {
-		err = fmt.Errorf("%w: the machine has no service account: set gcp.replica_account", err)
+		err = fmt.Errorf("%w: the machine has no service account; set gcp.replica_account", err)
 	}
 	if err == nil {
 		err = json.Unmarshal([]byte(text), &response)
 	}
 	if err == nil && response.AccessToken == "" {
-		err = errors.New("the response has no token")
+		err = errors.New("the response contains no token")
 	}
 	if err != nil {
-		return "", fmt.Errorf("getting the machine's credentials: %w", err)
+		return "", fmt.Errorf("get the machine's credentials: %w", err)
 	}
 	b.token = gcpToken{response.AccessToken, b.now().Add(time.Duration(response.ExpiresIn) * time.Second)}
 	return b.token.text, nil

@@ -15,7 +15,7 @@ import (
 )
 
 // gcsStore emulates Cloud Storage and the metadata server of a machine at Google. The machine's
-// account may read the bucket "models", but no other; "absent" does not exist.
+// service account can read the bucket "models", but no other; "absent" does not exist.
 type gcsStore struct{ *fakeStore }
 
 func (s gcsStore) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -117,7 +117,7 @@ func TestRejectedGCPTokenIsRetriedOnce(t *testing.T) {
 	s, f := fakeStores["gs"](t, "models")
 	f.bucket.(*gcsBucket).client = &http.Client{Transport: withoutCredentials{}}
 	err := f.fetchAll(t.Context(), "gs://models/llama", t.TempDir(), func(string) {})
-	if err == nil || !strings.Contains(err.Error(), "status 401: Invalid Credentials: grant me@p") || s.tokens != 2 {
+	if err == nil || !strings.Contains(err.Error(), "status 401: Invalid Credentials; grant roles/") || s.tokens != 2 {
 		t.Errorf("got %v after %d tokens", err, s.tokens)
 	}
 }

@@ -51,7 +51,7 @@ func (b *s3Bucket) list(ctx context.Context, prefix string) ([]object, error) {
 		err = xml.NewDecoder(resp.Body).Decode(&page)
 		resp.Body.Close()
 		if err != nil {
-			return nil, fmt.Errorf("reading the list: %w", err)
+			return nil, fmt.Errorf("parse the list of objects: %w", err)
 		}
 		all = append(all, page.Contents...)
 		if !page.IsTruncated {
@@ -61,7 +61,7 @@ func (b *s3Bucket) list(ctx context.Context, prefix string) ([]object, error) {
 	}
 }
 
-// get performs a request to S3. It retries once if the bucket is in another region than expected.
+// get performs a request to S3. It retries once if S3 reports another region of the bucket.
 func (b *s3Bucket) get(ctx context.Context, path string, query map[string]string, header http.Header) (*http.Response, error) {
 	for range 2 {
 		req, err := b.request(ctx, path, query, header)
@@ -83,12 +83,12 @@ func (b *s3Bucket) get(ctx context.Context, path string, query map[string]string
 		}
 		var body struct{ Code, Message string }
 		_ = xml.Unmarshal(text, &body) // without a body, the status is enough
-		return nil, fmt.Errorf("%w: %s %s", &metadataError{path, resp.StatusCode}, body.Code, body.Message)
+		return nil, fmt.Errorf("%w: %s: %s", &metadataError{path, resp.StatusCode}, body.Code, body.Message)
 	}
-	return nil, errors.New("S3 redirects repeatedly between regions")
+	return nil, errors.New("S3 redirected the request twice to another region")
 }
 
-// setRegion records the region of the bucket that S3 reported; false if it is empty or unchanged.
+// setRegion records the bucket's region that S3 reported, and reports whether it has changed.
 func (b *s3Bucket) setRegion(region string) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -128,8 +128,8 @@ func (b *s3Bucket) request(ctx context.Context, path string, query map[string]st
 	return req, nil
 }
 
-// credentials returns the credentials of the machine's role, and the bucket's region: the
-// machine's, unless S3 has reported another one.
+// credentials returns the credentials of the machine's IAM role, and the bucket's region: that of the
+// machine, unless S3 has reported another one.
 func (b *s3Bucket) credentials(ctx context.Context) (awsKeys, string, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -139,7 +139,7 @@ func (b *s3Bucket) credentials(ctx context.Context) (awsKeys, string, error) {
 	base := orBase(b.metadata, awsMetadata)
 	read, err := newIMDSSession(ctx, base)
 	if err != nil {
-		return awsKeys{}, "", fmt.Errorf("getting the machine's credentials: %w", err)
+		return awsKeys{}, "", fmt.Errorf("get the machine's credentials: %w", err)
 	}
 	const roles = "/latest/meta-data/iam/security-credentials/"
 	role, err := read(ctx, roles)
@@ -154,7 +154,7 @@ func (b *s3Bucket) credentials(ctx context.Context) (awsKeys, string, error) {
 		b.region, err = read(ctx, "/latest/meta-data/placement/region")
 	}
 	if err != nil {
-		return awsKeys{}, "", fmt.Errorf("getting the machine's credentials: %w", err)
+		return awsKeys{}, "", fmt.Errorf("get the machine's credentials: %w", err)
 	}
 	return b.keys, b.region, nil
 }

@@ -191,24 +191,24 @@ func TestFetchErrors(t *testing.T) {
 	breaks := func(s *fakeStore) {
 		s.broken = func(requested string, _ int) bool { return strings.Contains(requested, "config") }
 	}
-	const api = "calling /storage/v1/b/"
+	const api = "/storage/v1/b/"
 	for want, tt := range map[string]struct {
 		bucket, from string
 		change       func(*fakeStore)
 	}{
-		"listing s3://others/llama: calling /others: status 403: AccessDenied Access Denied":    {"others", "s3://others/llama", none},
-		"listing s3://models/qwen: no objects found":                                            {"models", "s3://models/qwen", none},
-		"fetching s3://models/llama/../../etc/passwd: the object name is outside the directory": {"models", "s3://models/llama", escape},
-		"fetching s3://models/llama/config.json: unexpected EOF":                                {"models", "s3://models/llama", breaks},
+		"list s3://others/llama: /others returned HTTP status 403: AccessDenied: Access Denied":          {"others", "s3://others/llama", none},
+		"list s3://models/qwen: no objects found":                                                        {"models", "s3://models/qwen", none},
+		"download s3://models/llama/../../etc/passwd: the object's name must be a path below the prefix": {"models", "s3://models/llama", escape},
+		"download s3://models/llama/config.json: unexpected EOF":                                         {"models", "s3://models/llama", breaks},
 
-		"listing gs://others/llama: " + api + "others/o: status 403: me@p.iam.gserviceaccount.com does not have storage.objects.list access to the Google Cloud Storage bucket.: " +
-			"grant me@p.iam.gserviceaccount.com roles/storage.objectViewer on the bucket others": {"others", "gs://others/llama", none},
-		"listing gs://absent/llama: " + api + "absent/o: status 404: The specified bucket does not exist.": {"absent", "gs://absent/llama", none},
-		"listing gs://models/qwen: no objects found":                                                       {"models", "gs://models/qwen", none},
-		"fetching gs://models/llama/../../etc/passwd: the object name is outside the directory":            {"models", "gs://models/llama", escape},
-		"fetching gs://models/llama/config.json: unexpected EOF":                                           {"models", "gs://models/llama", breaks},
-		"listing gs://models/llama: llama/: Content-Encoding is gzip: must be stored without":              {"models", "gs://models/llama", func(s *fakeStore) { s.encoded = "gzip" }},
-		"listing gs://models/llama: getting the machine's credentials: calling /computeMetadata/v1/instance/service-accounts/default/token: status 404: the machine has no service account: set gcp.replica_account": {
+		"list gs://others/llama: " + api + "others/o returned HTTP status 403: me@p.iam.gserviceaccount.com does not have storage.objects.list access to the Google Cloud Storage bucket.; " +
+			"grant roles/storage.objectViewer on bucket others to me@p.iam.gserviceaccount.com": {"others", "gs://others/llama", none},
+		"list gs://absent/llama: " + api + "absent/o returned HTTP status 404: The specified bucket does not exist.": {"absent", "gs://absent/llama", none},
+		"list gs://models/qwen: no objects found":                                                        {"models", "gs://models/qwen", none},
+		"download gs://models/llama/../../etc/passwd: the object's name must be a path below the prefix": {"models", "gs://models/llama", escape},
+		"download gs://models/llama/config.json: unexpected EOF":                                         {"models", "gs://models/llama", breaks},
+		"list gs://models/llama: llama/: the object must be stored without a Content-Encoding, got gzip": {"models", "gs://models/llama", func(s *fakeStore) { s.encoded = "gzip" }},
+		"list gs://models/llama: get the machine's credentials: /computeMetadata/v1/instance/service-accounts/default/token returned HTTP status 404: the machine has no service account; set gcp.replica_account": {
 			"models", "gs://models/llama", func(s *fakeStore) { s.noAccount = true },
 		},
 	} {

@@ -1,8 +1,7 @@
 // Package atomicfile replaces files atomically and durably: after a crash or a power failure
-// a file has either its old or its new content, never a part of one. Every file that must
-// survive a restart is written by it. The content is synced before the rename, since the
-// rename may reach the disk first, and the directory after it, since the rename changes an
-// entry of the directory.
+// a file has either its old or its new content, never a part of one. It writes every file that
+// must survive a restart. It syncs the content before the rename, since the rename may reach
+// the disk first. It syncs the directory after the rename, which changes an entry of it.
 package atomicfile
 
 import (
@@ -15,7 +14,7 @@ import (
 	"syscall"
 )
 
-// system is the operating system calls of this package, so that tests can make each fail.
+// system contains the operating system calls of this package, so that tests can make each fail.
 type system struct {
 	write  func(f *os.File, data []byte) (int, error)
 	sync   func(f *os.File) error
@@ -43,7 +42,7 @@ func Write(path string, mode fs.FileMode, fill func(io.Writer) error) error {
 // it within its file system.
 func Rename(from, to string) error {
 	if err := host.move(from, to); err != nil {
-		return fmt.Errorf("renaming %s to %s: %w", from, to, err)
+		return fmt.Errorf("rename %s to %s: %w", from, to, err)
 	}
 	return nil
 }
@@ -77,7 +76,7 @@ func (w writer) Write(data []byte) (int, error) { return w.s.write(w.f, data) }
 func (s system) replace(path string, mode fs.FileMode, fill func(io.Writer) error) (err error) {
 	defer func() {
 		if err != nil {
-			err = fmt.Errorf("writing %s: %w", path, err)
+			err = fmt.Errorf("write %s: %w", path, err)
 		}
 	}()
 	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*") // with mode 0600
@@ -91,8 +90,8 @@ func (s system) replace(path string, mode fs.FileMode, fill func(io.Writer) erro
 	if err == nil {
 		err = s.sync(f)
 	}
-	if closed := f.Close(); err == nil {
-		err = closed
+	if closeErr := f.Close(); err == nil {
+		err = closeErr
 	}
 	if err == nil {
 		err = s.rename(f.Name(), path)
@@ -130,8 +129,8 @@ func (s system) syncDir(dir string) error {
 	if errors.Is(err, syscall.EINVAL) || errors.Is(err, errors.ErrUnsupported) {
 		err = nil
 	}
-	if closed := d.Close(); err == nil {
-		err = closed
+	if closeErr := d.Close(); err == nil {
+		err = closeErr
 	}
 	return err
 }

@@ -12,7 +12,7 @@ import (
 	"testing"
 )
 
-// recorder is a system that writes down what is asked of it, and in which one call fails.
+// recorder is a system that records its calls, and in which one call fails.
 type recorder struct {
 	dir   string
 	calls []string
@@ -41,7 +41,7 @@ func (r *recorder) system() system {
 	return system{
 		write: func(f *os.File, data []byte) (int, error) {
 			if err := r.note("write %s", r.name(f.Name())); err != nil {
-				n, _ := f.Write(data[:len(data)/2]) // a full disk takes a part
+				n, _ := f.Write(data[:len(data)/2]) // on a full disk, a part of the data is written
 				return n, err
 			}
 			return f.Write(data)
@@ -70,7 +70,7 @@ func TestSyncOrder(t *testing.T) {
 		t.Fatal(err)
 	}
 	if want := []string{"write temp", "sync temp", "rename temp f", "sync ."}; !slices.Equal(r.calls, want) {
-		t.Errorf("replacing: got %q, want %q", r.calls, want)
+		t.Errorf("WriteFile called %q, want %q", r.calls, want)
 	}
 	if info, err := os.Stat(path); err != nil || info.Mode() != 0o640 {
 		t.Errorf("mode: got %v %v, want 0640", info, err)
@@ -80,12 +80,12 @@ func TestSyncOrder(t *testing.T) {
 		t.Fatal(err)
 	}
 	if want := []string{"sync f", "rename f g", "sync ."}; !slices.Equal(r.calls, want) {
-		t.Errorf("moving: got %q, want %q", r.calls, want)
+		t.Errorf("Rename called %q, want %q", r.calls, want)
 	}
 }
 
-// Whichever call fails, the file has its old content or the new one, no temporary file is
-// left, and the caller gets the error.
+// After a failure of any call, the file has its old or its new content, no temporary file remains, and
+// the error is returned.
 func TestFailureKeepsOldOrNewFile(t *testing.T) {
 	for _, cause := range []error{syscall.ENOSPC, syscall.EIO, syscall.EROFS} {
 		for fail := range 4 {
@@ -96,17 +96,17 @@ func TestFailureKeepsOldOrNewFile(t *testing.T) {
 			}
 			err := r.system().replace(path, 0o600, write("new"))
 			if !errors.Is(err, cause) || !strings.Contains(err.Error(), path) {
-				t.Errorf("%v at %q: got %v, want an error that names the file and the cause", cause, r.calls, err)
+				t.Errorf("%v at %q: got %v, want an error with the file and the cause", cause, r.calls, err)
 			}
 			want := "old"
 			if fail == 3 { // the directory: the rename has happened
 				want = "new"
 			}
 			if text, err := os.ReadFile(path); err != nil || string(text) != want {
-				t.Errorf("%v at %q: the file holds %q %v, want %q", cause, r.calls, text, err, want)
+				t.Errorf("%v at %q: the file contains %q %v, want %q", cause, r.calls, text, err, want)
 			}
-			if left, _ := os.ReadDir(r.dir); len(left) != 1 {
-				t.Errorf("%v at %q: %d files are left, want 1", cause, r.calls, len(left))
+			if files, _ := os.ReadDir(r.dir); len(files) != 1 {
+				t.Errorf("%v at %q: %d files remain, want 1", cause, r.calls, len(files))
 			}
 		}
 	}
@@ -131,7 +131,7 @@ func TestMkdirAllSyncsNewDirectories(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := MkdirAll(path, 0o700); err == nil {
-		t.Error("a file was taken for a directory")
+		t.Error("a file was accepted as a directory")
 	}
 	if err := WriteFile(filepath.Join(path, "f"), nil, 0o600); err == nil {
 		t.Error("a file below a file was written")

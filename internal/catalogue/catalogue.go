@@ -1,8 +1,7 @@
-// Package catalogue is the single table of the machines that clouds rent out and of their GPUs:
-// hardware, capacity, prices and quotas. It is pure: plans and launches use the same entries.
+// Package catalogue is the only table of the machines that clouds rent out and of their GPUs:
+// hardware, list prices and quotas. Plans and launches use the same entries. The package does no I/O.
 //
-// Read this file first (machines), then gpu.go (the throughput of GPUs, and defaults for unknown
-// values) and quota.go.
+// Read this file first (machines), then gpu.go (GPUs, and defaults for unknown values) and quota.go.
 package catalogue
 
 import (
@@ -18,20 +17,20 @@ type Machine struct {
 	Type  string
 	GPU   string // a name of GPUs; empty = none
 	GPUs  int
-	// GPUMemoryGB is that of each GPU.
+	// GPUMemoryGB is the memory of each GPU.
 	GPUMemoryGB int
 	VCPUs       int
-	// MemoryGiB is its main memory: Google bills it separately.
+	// MemoryGiB is the main memory, which Google bills separately.
 	MemoryGiB int
-	// OnDemand and Spot are prices in USD per hour in the region From, the spot price as observed once;
-	// 0 = unknown. Parts of an eight-GPU machine have the price of that part. Prices of other regions
-	// differ by some ten percent; prices published by the cloud, or set in service.yaml, have
-	// precedence.
+	// OnDemand and Spot are list prices in USD per hour in the region From; 0 = unknown. The spot price
+	// was observed once. A type that is a part of an eight-GPU machine has that part of its price.
+	// Prices of other regions differ by about ten percent. Current prices of the cloud, and prices in
+	// service.yaml, have precedence.
 	OnDemand float64
 	Spot     float64
 	From     string
-	// PlanOnly is the reason why the type is never launched; a service may still have committed to it.
-	// Empty = it can be launched.
+	// PlanOnly is the reason why the type is never launched; empty = it can be launched. Reserved
+	// capacity of a service may still be of this type.
 	PlanOnly string
 }
 
@@ -40,16 +39,16 @@ const (
 	// sameGPUs: a cheaper type of the table has the same GPUs.
 	sameGPUs = "a cheaper type has the same GPUs"
 	// sixteen: no model may request so many GPUs.
-	sixteen = "replicas take at most eight GPUs"
-	// localDisks: the sum of Google's price list for its parts is too low.
-	localDisks = "its local SSDs are billed apart from the parts that its price is the sum of"
+	sixteen = "a replica has at most eight GPUs"
+	// localDisks: the sum of the list prices of its parts would be too low.
+	localDisks = "its price is unknown: its local SSDs are billed separately"
 )
 
-// machines is the table. Types are as their clouds' pages of machine types have them.
-// Prices of AWS are those of its price list, Linux, us-east-1, as published in July 2026
-// (https://aws.amazon.com/ec2/pricing/on-demand/); prices of Google are its list prices of
-// the region named (https://cloud.google.com/compute/all-pricing), those of A2 as quoted by
-// others in November 2026: 3.673385 for each GPU with its vCPUs and memory.
+// machines is the table. Types have the names of the clouds' documentation. Prices of AWS are
+// for Linux in us-east-1, as published in July 2026
+// (https://aws.amazon.com/ec2/pricing/on-demand/). Prices of Google are the list prices of the
+// region From (https://cloud.google.com/compute/all-pricing). Those of A2 are from third parties
+// in November 2026: 3.673385 per GPU with its vCPUs and memory.
 var machines = []Machine{
 	{Cloud: service.CloudAWS, Type: "g6.xlarge", GPU: "L4", GPUs: 1, GPUMemoryGB: 24, VCPUs: 4, MemoryGiB: 16, OnDemand: 0.8048, Spot: 0.40, From: "us-east-1"},
 	{Cloud: service.CloudAWS, Type: "g6.2xlarge", GPU: "L4", GPUs: 1, GPUMemoryGB: 24, VCPUs: 8, MemoryGiB: 32, PlanOnly: sameGPUs},
@@ -92,7 +91,7 @@ var machines = []Machine{
 	{Cloud: service.CloudGCP, Type: "e2-standard-2", VCPUs: 2, MemoryGiB: 8, OnDemand: 0.06701, From: "us-central1"},
 }
 
-// Find returns a machine type of a cloud; false when it is not in the table.
+// Find returns a machine type of a cloud; false if it is not in the table.
 func Find(cloud, name string) (Machine, bool) {
 	i := slices.IndexFunc(machines, func(m Machine) bool { return m.Cloud == cloud && m.Type == name })
 	if i < 0 {
@@ -113,9 +112,9 @@ func Launchable(cloud string) []Machine {
 	return out
 }
 
-// ListPrice returns the published on-demand price of the cheapest machine of a cloud with exactly this
-// number of GPUs or, if there is none, the proportional price of the machine with the cheapest GPUs; 0
-// where it is unknown. From is the source of the price, for people.
+// ListPrice returns the on-demand list price of the cheapest machine of a cloud with exactly this
+// number of GPUs. If there is none, it returns the proportional price of the machine with the cheapest
+// GPUs; 0 if that is unknown. from describes the source of the price.
 func ListPrice(cloud, gpu string, count int) (usd float64, from string) {
 	part, partFrom := 0.0, ""
 	for _, m := range Launchable(cloud) {

@@ -7,9 +7,9 @@ import (
 	"skyserve/internal/service"
 )
 
-// Every entry can be: its GPUs are known, what can be launched has a price and counts
-// against a quota, and no type is there twice.
-func TestTheTableIsWhole(t *testing.T) {
+// Every entry is consistent: its GPUs are in the table, a launchable type has a price and counts
+// against a quota, and there are no duplicates.
+func TestTableIsComplete(t *testing.T) {
 	seen := map[string]bool{}
 	for _, m := range machines {
 		_, known := FindGPU(m.GPU)
@@ -39,9 +39,9 @@ func TestTheTableIsWhole(t *testing.T) {
 	}
 }
 
-// A GPU type of service.yaml is one of the table, so that what a model may ask for has a
+// A GPU type of service.yaml is one of the table, so that what a model may request has a
 // capacity and a quota.
-func TestEveryGPUOfAServiceIsKnown(t *testing.T) {
+func TestEveryGPUIsInTable(t *testing.T) {
 	for _, g := range []string{"L4", "A100", "H100"} {
 		_, err := service.Parse("service.yaml", []byte("name: chat\nmodels: [{name: m, gpus: [{type: "+g+"}]}]\nregions: [{name: local/us}]\n"))
 		if _, known := FindGPU(g); err != nil || !known {

@@ -7,13 +7,13 @@ import (
 	"skyserve/internal/service"
 )
 
-// GPU is a GPU type by the name that models use.
+// GPU is a GPU type by its name in service.yaml.
 type GPU struct {
 	Name string
-	// TPS is the assumed throughput of one GPU for an 8-billion-parameter model, in uncached prompt
-	// tokens per second, without a measurement.
+	// TPS is the assumed throughput of one GPU if it is not measured: for a model of 8 billion
+	// parameters, in uncached prompt tokens per second.
 	TPS float64
-	// Quota is Google's on-demand quota in a region; empty where a quota of the GPU family applies,
+	// Quota is Google's on-demand quota of a region. It is empty if a quota of the GPU family applies,
 	// which Compute Engine does not report. SpotQuota is the quota of spot machines.
 	Quota, SpotQuota string
 }
@@ -27,7 +27,7 @@ var gpus = []GPU{
 // GPUs returns the GPU types, the smallest first.
 func GPUs() []GPU { return slices.Clone(gpus) }
 
-// FindGPU returns a GPU type by its name; false when it is unknown.
+// FindGPU returns a GPU type by its name; false if it is unknown.
 func FindGPU(name string) (GPU, bool) {
 	i := slices.IndexFunc(gpus, func(g GPU) bool { return g.Name == name })
 	if i < 0 {
@@ -44,17 +44,16 @@ const (
 	// ReservedShare is the assumed price of a commitment as a share of the on-demand price: $37.56 of
 	// $98.32 for three years of a p5.48xlarge (SkyLB 2.1).
 	ReservedShare = 37.56 / 98.32
-	// UnknownGPUPrice is the assumed price per hour of a GPU without a published price: that of the
-	// most expensive one, so that a plan does not prefer it for being unknown.
+	// UnknownGPUPrice is the assumed price per hour of a GPU without a list price. It is that of the
+	// most expensive GPU, so that a plan does not prefer an unknown price.
 	UnknownGPUPrice = 11.0
-	// MachineBoot is the part of StartUp that a machine does not need again when another model releases
-	// it: it is already running, only its model has to load (SageServe 2.2).
+	// MachineBoot is the part of StartUp that is saved when a replica reuses the machine of another
+	// model: only its own model has to load (SageServe 2.2).
 	MachineBoot = 2 * time.Minute
 )
 
-// StartUp is the time from the launch of a replica to its first token: SageServe's ten minutes for a
-// machine and its model in a cloud, seconds for a local process, zero for a machine that already
-// exists.
+// StartUp returns the time from the launch of a replica to its first token: ten minutes in a cloud
+// (SageServe), seconds for a local process, and zero for an existing machine.
 func StartUp(cloud string) time.Duration {
 	switch cloud {
 	case service.CloudAWS, service.CloudGCP:

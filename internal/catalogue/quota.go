@@ -7,10 +7,10 @@ import (
 
 // EC2Quota is an EC2 limit on the vCPUs of some families of instance types.
 type EC2Quota struct {
-	// Code is EC2's code, Name is for people.
+	// Code is the quota code of AWS. Name is a description.
 	Code, Name string
-	// Types are patterns of the instance types that count; Spot selects spot machines instead of the
-	// others.
+	// Types are patterns of the instance types that count against the quota. Spot is true for a quota
+	// of spot instances, false for one of on-demand instances.
 	Types []string
 	Spot  bool
 }
@@ -28,10 +28,10 @@ var ec2Quotas = []EC2Quota{
 	{"L-34B43A08", "standard instances as spot", standard, true},
 }
 
-// EC2Quotas are the quotas that machines of services count against.
+// EC2Quotas returns the quotas that machines of services count against.
 func EC2Quotas() []EC2Quota { return slices.Clone(ec2Quotas) }
 
-// EC2QuotaOf returns the quota that an instance type counts against; false where the table has none.
+// EC2QuotaOf returns the quota that an instance type counts against; false if the table has none.
 func EC2QuotaOf(instanceType string, spot bool) (EC2Quota, bool) {
 	i := slices.IndexFunc(ec2Quotas, func(q EC2Quota) bool { return q.Spot == spot && q.Covers(instanceType) })
 	if i < 0 {

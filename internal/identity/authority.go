@@ -19,26 +19,28 @@ import (
 
 // Lifetimes, each with its reason.
 const (
-	// authorityLife exceeds the life of any service; a new authority means a new service.
+	// authorityLife exceeds the lifetime of any service: an authority cannot be replaced
+	// without a new service.
 	authorityLife = 20 * 365 * 24 * time.Hour
-	// CertificateLife is the lifetime of a party's certificate: `up` and the controller renew it long
-	// before its end, and a forgotten machine loses access.
+	// CertificateLife is the lifetime of a party's certificate. `up` and the controller renew it
+	// long before it expires; a forgotten machine loses its access.
 	CertificateLife = 90 * 24 * time.Hour
-	// RenewBefore is the remaining lifetime at which it is renewed: the controller may be
-	// down for weeks without effect.
+	// RenewBefore is the remaining lifetime at which a party's certificate is renewed. The
+	// controller can be down for weeks before a certificate expires.
 	RenewBefore = CertificateLife * 2 / 3
-	// AlertBefore is the remaining lifetime at which an alert is raised: by then the renewal
-	// has been due for two weeks.
+	// AlertBefore is the remaining lifetime at which an alert fires: the renewal is then two
+	// weeks overdue.
 	AlertBefore = CertificateLife / 2
-	// ControllerLife is how long a controller works without an operator: the lifetime of its
-	// certificate and of its delegated authority. They can be revoked; a year is also the
-	// lifetime in a Kubernetes control plane.
+	// ControllerLife is the lifetime of a controller's certificate and of its delegated
+	// authority: how long a controller works without an operator. Both can be revoked. A year is
+	// also the lifetime of certificates of a Kubernetes control plane.
 	ControllerLife = 365 * 24 * time.Hour
-	// ControllerRenewBefore and ControllerAlertBefore are the same for these; only an
-	// operator renews them, with `up`.
+	// ControllerRenewBefore and ControllerAlertBefore are RenewBefore and AlertBefore for these
+	// two. Only an operator renews them, with `up`.
 	ControllerRenewBefore = ControllerLife * 3 / 4
 	ControllerAlertBefore = ControllerLife / 2
-	// backdate makes new certificates valid on machines whose clocks are behind.
+	// backdate is how long before its creation a certificate is valid, for machines whose clocks
+	// are behind.
 	backdate = time.Hour
 )
 
@@ -56,21 +58,21 @@ type Authority struct {
 // NewKey generates a private key of the type that all parties use: ECDSA on P-256.
 func NewKey() (*ecdsa.PrivateKey, error) { return ecdsa.GenerateKey(elliptic.P256(), rand.Reader) }
 
-// NewAuthority creates the authority of a service. It stores nothing: see Home.
+// NewAuthority creates the authority of a service. It does not store the authority: see Home.
 func NewAuthority(service string, now time.Time) (*Authority, error) {
 	if !serviceForm.MatchString(service) {
-		return nil, fmt.Errorf("creating a certificate authority: service: want lower-case letters, digits and dashes, got %q", service)
+		return nil, fmt.Errorf("create a certificate authority: the service must be lower-case letters, digits and dashes, got %q", service)
 	}
 	key, err := NewKey()
 	if err != nil {
-		return nil, fmt.Errorf("creating a certificate authority: %w", err)
+		return nil, fmt.Errorf("create a certificate authority: %w", err)
 	}
-	form, err := template(authorityTitle+service, now, authorityLife)
+	fields, err := template(authorityTitle+service, now, authorityLife)
 	if err != nil {
 		return nil, err
 	}
-	form.IsCA, form.KeyUsage = true, x509.KeyUsageCertSign|x509.KeyUsageCRLSign
-	cert, err := sign(form, form, &key.PublicKey, key)
+	fields.IsCA, fields.KeyUsage = true, x509.KeyUsageCertSign|x509.KeyUsageCRLSign
+	cert, err := sign(fields, fields, &key.PublicKey, key)
 	if err != nil {
 		return nil, err
 	}
@@ -81,7 +83,7 @@ func NewAuthority(service string, now time.Time) (*Authority, error) {
 func template(title string, now time.Time, life time.Duration) (*x509.Certificate, error) {
 	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 127))
 	if err != nil {
-		return nil, fmt.Errorf("generating a serial number: %w", err)
+		return nil, fmt.Errorf("generate a serial number: %w", err)
 	}
 	return &x509.Certificate{
 		SerialNumber: serial, Subject: pkix.Name{CommonName: title}, BasicConstraintsValid: true,
@@ -90,10 +92,10 @@ func template(title string, now time.Time, life time.Duration) (*x509.Certificat
 }
 
 // sign creates a certificate and parses it.
-func sign(form, parent *x509.Certificate, pub crypto.PublicKey, key crypto.Signer) (*x509.Certificate, error) {
-	der, err := x509.CreateCertificate(rand.Reader, form, parent, pub, key)
+func sign(fields, parent *x509.Certificate, pub crypto.PublicKey, key crypto.Signer) (*x509.Certificate, error) {
+	der, err := x509.CreateCertificate(rand.Reader, fields, parent, pub, key)
 	if err != nil {
-		return nil, fmt.Errorf("signing the certificate of %s: %w", form.Subject.CommonName, err)
+		return nil, fmt.Errorf("sign the certificate of %s: %w", fields.Subject.CommonName, err)
 	}
 	return x509.ParseCertificate(der)
 }
@@ -107,7 +109,8 @@ func (a *Authority) Root() *x509.Certificate { return a.chain[len(a.chain)-1] }
 // Owner returns the fingerprint of Root, which labels the service's cloud objects.
 func (a *Authority) Owner() string { return Fingerprint(a.Root()) }
 
-// Expires returns when its own certificate expires, and with it everything that it signed.
+// Expires returns when the authority's own certificate expires. No certificate that it signed is
+// valid longer.
 func (a *Authority) Expires() time.Time { return a.chain[0].NotAfter }
 
 // Certify signs a certificate of n for pub with the given lifetime. The chain starts with n's
@@ -117,19 +120,19 @@ func (a *Authority) Certify(pub crypto.PublicKey, n Name, now time.Time, life ti
 		return nil, err
 	}
 	if n.Service != a.service || n.Role == issuer {
-		return nil, fmt.Errorf("certifying %s: this is the authority for the parties of %s", n, a.service)
+		return nil, fmt.Errorf("certify %s: the party must be of service %s, and not a delegated authority", n, a.service)
 	}
-	form, err := template(string(n.Role)+" "+n.ID, now, life)
+	fields, err := template(string(n.Role)+" "+n.ID, now, life)
 	if err != nil {
 		return nil, err
 	}
-	form.KeyUsage = x509.KeyUsageDigitalSignature
-	// Every role is a client; only these roles are servers.
-	form.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}
+	fields.KeyUsage = x509.KeyUsageDigitalSignature
+	// Each role is a client; only these three are servers, too.
+	fields.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}
 	if n.Role == Balancer || n.Role == Replica || n.Role == Controller {
-		form.ExtKeyUsage = append(form.ExtKeyUsage, x509.ExtKeyUsageServerAuth)
+		fields.ExtKeyUsage = append(fields.ExtKeyUsage, x509.ExtKeyUsageServerAuth)
 	}
-	return a.issue(form, n, pub)
+	return a.issue(fields, n, pub)
 }
 
 // Delegate signs a delegated authority for pub with the given lifetime, which may certify only
@@ -139,31 +142,31 @@ func (a *Authority) Delegate(pub crypto.PublicKey, id string, roles []Role, now 
 	if err := n.Check(); err != nil {
 		return nil, err
 	}
-	if len(roles) == 0 { // without a constraint all roles would be permitted
-		return nil, fmt.Errorf("delegating to %s: no role is named", id)
+	if len(roles) == 0 { // a certificate without constraints would permit all roles
+		return nil, fmt.Errorf("delegate to %s: at least one role is required", id)
 	}
-	form, err := template(string(issuer)+" "+id, now, life)
+	fields, err := template(string(issuer)+" "+id, now, life)
 	if err != nil {
 		return nil, err
 	}
-	form.IsCA, form.MaxPathLenZero, form.KeyUsage = true, true, x509.KeyUsageCertSign
-	form.PermittedDNSDomainsCritical = true // makes all of its constraints critical
+	fields.IsCA, fields.MaxPathLenZero, fields.KeyUsage = true, true, x509.KeyUsageCertSign
+	fields.PermittedDNSDomainsCritical = true // makes all name constraints critical
 	for _, role := range roles {
 		if role == Operator || role == issuer {
-			return nil, fmt.Errorf("delegating to %s: only the service's own authority may certify role %s", id, role)
+			return nil, fmt.Errorf("delegate to %s: the roles must be replica, balancer or controller, got %s", id, role)
 		}
-		form.PermittedURIDomains = append(form.PermittedURIDomains, Name{Service: a.service, Role: role}.domain())
+		fields.PermittedURIDomains = append(fields.PermittedURIDomains, Name{Service: a.service, Role: role}.domain())
 	}
-	return a.issue(form, n, pub)
+	return a.issue(fields, n, pub)
 }
 
 // issue signs a certificate for a name and returns its chain.
-func (a *Authority) issue(form *x509.Certificate, n Name, pub crypto.PublicKey) ([]*x509.Certificate, error) {
-	form.URIs = []*url.URL{n.uri()}
-	if end := a.chain[0].NotAfter; form.NotAfter.After(end) {
-		form.NotAfter = end // no certificate outlives its signer
+func (a *Authority) issue(fields *x509.Certificate, n Name, pub crypto.PublicKey) ([]*x509.Certificate, error) {
+	fields.URIs = []*url.URL{n.uri()}
+	if end := a.chain[0].NotAfter; fields.NotAfter.After(end) {
+		fields.NotAfter = end // no certificate outlives its signer
 	}
-	cert, err := sign(form, a.chain[0], pub, a.key)
+	cert, err := sign(fields, a.chain[0], pub, a.key)
 	if err != nil {
 		return nil, err
 	}
@@ -173,16 +176,16 @@ func (a *Authority) issue(form *x509.Certificate, n Name, pub crypto.PublicKey) 
 // Delegated returns the authority of a chain signed by Delegate, and its key.
 func Delegated(chain []*x509.Certificate, key crypto.Signer) (*Authority, error) {
 	if len(chain) < 2 {
-		return nil, errors.New("using a delegated authority: its chain is not complete")
+		return nil, errors.New("use a delegated authority: its certificate chain must have at least two certificates")
 	}
 	n, err := NameOf(chain[0])
 	switch {
 	case err != nil:
-		return nil, fmt.Errorf("using a delegated authority: %w", err)
+		return nil, fmt.Errorf("use a delegated authority: %w", err)
 	case n.Role != issuer:
-		return nil, fmt.Errorf("using a delegated authority: %s is none", n)
+		return nil, fmt.Errorf("use a delegated authority: the role must be issuer, got %s", n)
 	case !sameKey(chain[0].PublicKey, key.Public()):
-		return nil, fmt.Errorf("using a delegated authority: the key is not that of %s", n)
+		return nil, fmt.Errorf("use a delegated authority: the key must be that of %s, got another one", n)
 	}
 	return &Authority{service: n.Service, key: key, chain: chain}, nil
 }
@@ -192,7 +195,7 @@ func sameKey(a, b crypto.PublicKey) bool {
 	return ok && known.Equal(b)
 }
 
-// encoding encodes a hash in characters that labels of every cloud allow.
+// encoding encodes a hash in characters that the labels of every cloud permit.
 var encoding = base32.StdEncoding.WithPadding(base32.NoPadding)
 
 // Fingerprint returns the SHA-256 of a certificate: 52 lower-case letters and digits.

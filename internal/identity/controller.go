@@ -11,8 +11,8 @@ import (
 
 // Controller returns the credentials of a service's controller, each as a Bundle: its
 // certificate under the name id, and a delegated authority that certifies balancers and
-// replicas. Both are stored and returned again by later calls. They are renewed when less
-// than ControllerRenewBefore remains, or if they are revoked, and recorded before they are
+// replicas. Later calls return the same credentials, until less than ControllerRenewBefore
+// remains or they are revoked: then they are renewed. Both are recorded before they are
 // returned. It fails with fs.ErrNotExist if the service's authority is not on this machine.
 func (h Home) Controller(id string, now time.Time) (own, issuer []byte, err error) {
 	a, err := h.Authority()
@@ -24,13 +24,13 @@ func (h Home) Controller(id string, now time.Time) (own, issuer []byte, err erro
 		return a.Certify(pub, name, now, ControllerLife)
 	})
 	if err != nil {
-		return nil, nil, fmt.Errorf("certifying the controller: %w", err)
+		return nil, nil, fmt.Errorf("certify the controller: %w", err)
 	}
 	issuer, err = h.bundle(FileDelegated, now, func(pub crypto.PublicKey) ([]*x509.Certificate, error) {
 		return a.Delegate(pub, id, []Role{Balancer, Replica}, now, ControllerLife)
 	})
 	if err != nil {
-		return nil, nil, fmt.Errorf("delegating to the controller: %w", err)
+		return nil, nil, fmt.Errorf("delegate to the controller: %w", err)
 	}
 	return own, issuer, nil
 }
@@ -40,14 +40,14 @@ func (h Home) Controller(id string, now time.Time) (own, issuer []byte, err erro
 func (h Home) ReadController() (Party, *Authority, error) {
 	chain, key, err := h.read(FileController)
 	if err != nil {
-		return Party{}, nil, fmt.Errorf("opening the controller's certificate: %w", err)
+		return Party{}, nil, fmt.Errorf("open the controller's certificate: %w", err)
 	}
 	a, err := h.Delegated()
 	return NewParty(chain, key), a, err
 }
 
-// bundle returns the content of a file if it is valid for long enough, else a new key with
-// the chain that certify signs for it.
+// bundle returns the content of a file. If its certificate is missing, revoked or expires soon,
+// bundle stores and returns a new key with the chain that certify signs for it.
 func (h Home) bundle(file string, now time.Time, certify func(crypto.PublicKey) ([]*x509.Certificate, error)) ([]byte, error) {
 	revoked, err := h.Revoked()
 	if err != nil {
@@ -55,7 +55,7 @@ func (h Home) bundle(file string, now time.Time, certify func(crypto.PublicKey) 
 	}
 	chain, key, err := h.read(file)
 	if err == nil {
-		err = h.Record(chain[0]) // it may be from a version that did not record them
+		err = h.Record(chain[0]) // earlier versions did not record certificates
 	}
 	switch {
 	case err == nil && isFresh(chain[0], now, ControllerRenewBefore) && !revoked.Has(chain[0]):
@@ -63,15 +63,15 @@ func (h Home) bundle(file string, now time.Time, certify func(crypto.PublicKey) 
 	case err != nil && !errors.Is(err, fs.ErrNotExist):
 		return nil, err
 	}
-	made, err := NewKey()
+	newKey, err := NewKey()
 	if err != nil {
 		return nil, err
 	}
-	if chain, err = certify(made.Public()); err != nil {
+	if chain, err = certify(newKey.Public()); err != nil {
 		return nil, err
 	}
-	if err := errors.Join(h.Record(chain[0]), h.writeBundle(file, chain, made)); err != nil {
+	if err := errors.Join(h.Record(chain[0]), h.writeBundle(file, chain, newKey)); err != nil {
 		return nil, err
 	}
-	return Bundle(chain, made)
+	return Bundle(chain, newKey)
 }

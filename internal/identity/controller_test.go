@@ -12,12 +12,12 @@ import (
 	"time"
 )
 
-// placed is what a machine is handed, as it reads it again.
+// placed returns the credentials that a machine reads from its files.
 func placed(t *testing.T, own, issuer []byte) (Name, *Authority) {
 	t.Helper()
 	there := Home{t.TempDir()}
 	if _, _, err := there.ReadController(); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("before anything is handed over: %v", err)
+		t.Errorf("before the files exist: %v", err)
 	}
 	if err := errors.Join(WriteFile(there.path(FileController), own), WriteFile(there.path(FileDelegated), issuer)); err != nil {
 		t.Fatal(err)
@@ -62,12 +62,12 @@ func TestControllerBundles(t *testing.T) {
 			_, err = Verify(chain, chat.Root(), start, x509.ExtKeyUsageClientAuth)
 		}
 		if (err == nil) != certifies {
-			t.Errorf("certifying a %s: %v", role, err)
+			t.Errorf("Certify of a %s returned %v", role, err)
 		}
 	}
 	quarter := 365 * 24 * time.Hour / 4
 	if again, same := hand(start.Add(quarter - time.Minute)); !slices.Equal(again, own) || !slices.Equal(same, issuer) {
-		t.Error("it is handed something else while that is good for long enough")
+		t.Error("the credentials changed before their renewal")
 	}
 	own, issuer = hand(start.Add(quarter + time.Minute))
 	if _, delegated = placed(t, own, issuer); !delegated.Expires().Equal(start.AddDate(1, 0, 0).Add(quarter + time.Minute)) {
@@ -77,12 +77,12 @@ func TestControllerBundles(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, _, err := h.Controller("lb-us-0", start); err == nil {
-		t.Error("a damaged file was passed over")
+		t.Error("a damaged file was ignored")
 	}
 }
 
-// What a controller was handed before such certificates were recorded, for 90 days then, can be
-// revoked too, although it is made anew at once.
+// Credentials of earlier versions, which did not record them and issued them for 90 days, can be
+// revoked, too, although they are renewed immediately.
 func TestUnrecordedCertificatesAreRecorded(t *testing.T) {
 	home := Home{Dir: t.TempDir()}
 	a, err := home.Create("chat", start)
@@ -124,7 +124,7 @@ func TestUnrecordedCertificatesAreRecorded(t *testing.T) {
 	}
 	for _, c := range before {
 		if !list.Has(c) {
-			t.Errorf("%s, made before, is good still", c.Subject)
+			t.Errorf("%s of an earlier version is still valid", c.Subject)
 		}
 	}
 }

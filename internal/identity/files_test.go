@@ -24,10 +24,10 @@ func leafOf(t *testing.T, p Party) (Name, time.Time) {
 	return n, pair.Leaf.NotAfter
 }
 
-func TestAServiceHasOneAuthority(t *testing.T) {
+func TestServiceHasOneAuthority(t *testing.T) {
 	h := Home{filepath.Join(t.TempDir(), "chat")}
 	if _, err := h.Authority(); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("before it is made: %v", err)
+		t.Errorf("before it is created: %v", err)
 	}
 	first, err := h.Create("chat", start)
 	if err != nil {
@@ -35,10 +35,10 @@ func TestAServiceHasOneAuthority(t *testing.T) {
 	}
 	again, err := h.Create("chat", start.Add(time.Hour))
 	if err != nil || again.Owner() != first.Owner() || again.Service() != "chat" {
-		t.Errorf("made twice: %s and %s (%v)", first.Owner(), again.Owner(), err)
+		t.Errorf("created twice: %s and %s (%v)", first.Owner(), again.Owner(), err)
 	}
 	if len(first.Owner()) != 52 || strings.ToLower(first.Owner()) != first.Owner() {
-		t.Errorf("the owner %q does not fit the labels of every cloud", first.Owner())
+		t.Errorf("the owner %q is not a valid label in every cloud", first.Owner())
 	}
 	for _, path := range []string{h.Dir, h.path(fileAuthority)} {
 		if info, err := os.Stat(path); err != nil || info.Mode().Perm()&0o077 != 0 {
@@ -47,10 +47,10 @@ func TestAServiceHasOneAuthority(t *testing.T) {
 	}
 }
 
-func TestTheOperatorsCertificateIsRenewed(t *testing.T) {
+func TestOperatorCertificateIsRenewed(t *testing.T) {
 	h := Home{t.TempDir()}
 	if _, err := h.OperatorParty("ann", start); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("of a service that is not there: %v", err)
+		t.Errorf("of an unknown service: %v", err)
 	}
 	if _, err := h.Create("chat", start); err != nil {
 		t.Fatal(err)
@@ -76,7 +76,7 @@ func TestTheOperatorsCertificateIsRenewed(t *testing.T) {
 	}
 }
 
-func TestAnEnrolledOperatorCannotRenewAlone(t *testing.T) {
+func TestInvitedOperatorCannotRenew(t *testing.T) {
 	chat := authority(t, "chat")
 	key, err := NewKey()
 	if err != nil {
@@ -97,7 +97,7 @@ func TestAnEnrolledOperatorCannotRenewAlone(t *testing.T) {
 	if n, end := leafOf(t, p); n.ID != "bob" || !end.Equal(start.Add(CertificateLife)) || !p.Root.Equal(chat.Root()) {
 		t.Errorf("%v until %s", n, end)
 	}
-	if _, err := h.Create("chat", start); err == nil || !strings.Contains(err.Error(), "enrolled") {
+	if _, err := h.Create("chat", start); err == nil || !strings.Contains(err.Error(), "another operator invited") {
 		t.Errorf("a second authority for the service: %v", err)
 	}
 	own := Home{t.TempDir()}
@@ -105,11 +105,11 @@ func TestAnEnrolledOperatorCannotRenewAlone(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := own.KeepOperator(chain, key); err == nil {
-		t.Error("the operator of another authority took the place of the service's own")
+		t.Error("the operator of another authority replaced the service's own")
 	}
 }
 
-func TestDelegatedAuthoritiesAreKept(t *testing.T) {
+func TestDelegatedAuthorityIsStored(t *testing.T) {
 	chat := authority(t, "chat")
 	key, err := NewKey()
 	if err != nil {
@@ -121,7 +121,7 @@ func TestDelegatedAuthoritiesAreKept(t *testing.T) {
 	}
 	h := Home{t.TempDir()}
 	if _, err := h.Delegated(); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("before there is one: %v", err)
+		t.Errorf("before it exists: %v", err)
 	}
 	text, err := Bundle(chain, key)
 	if err == nil {
@@ -132,17 +132,17 @@ func TestDelegatedAuthoritiesAreKept(t *testing.T) {
 	}
 	a, err := h.Delegated()
 	if err != nil || a.Owner() != chat.Owner() || a.Service() != "chat" {
-		t.Errorf("kept as %v (%v)", a, err)
+		t.Errorf("stored as %v (%v)", a, err)
 	}
 	other, err := NewKey()
 	if err != nil {
 		t.Fatal(err)
 	}
 	if _, err := Delegated(chain, other); err == nil {
-		t.Error("a key that is not the authority's was taken for it")
+		t.Error("a key of another authority was accepted")
 	}
 	if _, err := Delegated(chain[:1], key); err == nil {
-		t.Error("a chain without its root was taken")
+		t.Error("a chain without its root was accepted")
 	}
 }
 
@@ -160,12 +160,12 @@ func TestInvalidFilesAreRejected(t *testing.T) {
 		want string
 	}{
 		{"good", pair, 0o600, ""},
-		{"readable by others", pair, 0o640, "other users may read it (mode 0640)"},
-		{"empty", nil, 0o600, "none found"},
-		{"without its key", EncodeChain(chat.chain), 0o600, "no PEM private key"},
-		{"with another key", append(EncodeChain(other.chain), key...), 0o600, "not that of its first certificate"},
-		{"without its certificate", key, 0o600, "none found"},
-		{"cut off", pair[:len(pair)-20], 0o600, "no PEM private key"},
+		{"readable by others", pair, 0o640, "other users can read it (mode 0640)"},
+		{"empty", nil, 0o600, "a PEM certificate, got none"},
+		{"without its key", EncodeChain(chat.chain), 0o600, "a PEM private key for signing, got none"},
+		{"with another key", append(EncodeChain(other.chain), key...), 0o600, "must be that of the first certificate"},
+		{"without its certificate", key, 0o600, "a PEM certificate, got none"},
+		{"cut off", pair[:len(pair)-20], 0o600, "a PEM private key for signing, got none"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -178,13 +178,13 @@ func TestInvalidFilesAreRejected(t *testing.T) {
 				t.Errorf("%v, want %q", err, tt.want)
 			}
 			if err != nil && strings.Contains(err.Error(), "PRIVATE") {
-				t.Errorf("the error quotes the file: %v", err)
+				t.Errorf("the error contains text of the file: %v", err)
 			}
 		})
 	}
 }
 
-func TestAFileIsWrittenWholeAndForItsOwnerOnly(t *testing.T) {
+func TestWriteFileIsAtomicAndPrivate(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "secret")
 	for _, text := range []string{"one", "two"} {
 		if err := WriteFile(path, []byte(text)); err != nil {
@@ -196,16 +196,16 @@ func TestAFileIsWrittenWholeAndForItsOwnerOnly(t *testing.T) {
 			t.Errorf("%q, %v (%v, %v)", got, info.Mode(), err, e)
 		}
 	}
-	if left, err := filepath.Glob(filepath.Join(filepath.Dir(path), ".*")); err != nil || len(left) > 0 {
-		t.Errorf("left behind: %v (%v)", left, err)
+	if temporary, err := filepath.Glob(filepath.Join(filepath.Dir(path), ".*")); err != nil || len(temporary) > 0 {
+		t.Errorf("temporary files remain: %v (%v)", temporary, err)
 	}
 	if err := WriteFile(filepath.Join(path, "x"), nil); err == nil {
-		t.Error("a file was written where there is no directory")
+		t.Error("a file was written without its directory")
 	}
 }
 
-// What was made while the clock of the authority's machine was years ahead is not good yet
-// once it is right: it is made anew.
+// A certificate that was created while the clock of the authority's machine was years ahead is not
+// valid yet once the clock is correct: it is renewed.
 func TestCertificateNotYetValidIsRenewed(t *testing.T) {
 	h := Home{t.TempDir()}
 	chat, err := h.Create("chat", start)
@@ -235,7 +235,7 @@ func TestCertificateNotYetValidIsRenewed(t *testing.T) {
 		}
 		for _, c := range certs {
 			if now.Before(c.NotBefore) || now.After(c.NotAfter) || c.CheckSignatureFrom(chat.Root()) != nil {
-				t.Errorf("at %s: %s is good from %s to %s", now, c.Subject.CommonName, c.NotBefore, c.NotAfter)
+				t.Errorf("at %s: %s is valid from %s to %s", now, c.Subject.CommonName, c.NotBefore, c.NotAfter)
 			}
 		}
 	}

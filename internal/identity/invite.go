@@ -14,9 +14,9 @@ import (
 	"time"
 )
 
-// Invite lets one person become an operator of a service. Its text is a secret between the
-// inviting operator and the invited person. A balancer relays their messages, from which it
-// can neither learn the secret nor obtain a certificate.
+// Invite is an invitation for one person to become an operator of a service. Its text is a
+// secret between the inviting operator and the invited person. A balancer relays their
+// messages. It can neither learn the secret from them nor obtain a certificate.
 type Invite struct {
 	secret [16]byte
 	owner  [sha256.Size]byte // the fingerprint of the service's authority
@@ -25,7 +25,7 @@ type Invite struct {
 // NewInvite returns an invitation to the service of an authority.
 func NewInvite(a *Authority) Invite {
 	i := Invite{owner: sha256.Sum256(a.Root().Raw)}
-	_, _ = rand.Read(i.secret[:]) // documented to never fail
+	_, _ = rand.Read(i.secret[:]) // never fails, as documented
 	return i
 }
 
@@ -38,7 +38,7 @@ func (i Invite) Text() string {
 func ParseInvite(text string) (i Invite, err error) {
 	data, err := encoding.DecodeString(strings.ToUpper(strings.TrimSpace(text)))
 	if err != nil || len(data) != len(i.secret)+len(i.owner) {
-		return i, fmt.Errorf("reading the invitation: want its 77 letters and digits, got %d characters", len(strings.TrimSpace(text)))
+		return i, fmt.Errorf("read the invitation: the code must be 77 letters and digits, got %d characters", len(strings.TrimSpace(text)))
 	}
 	copy(i.secret[:], data)
 	copy(i.owner[:], data[len(i.secret):])
@@ -61,16 +61,16 @@ func (i Invite) derive(purpose string, data []byte) []byte {
 func (i Invite) Mailbox() string { return hex.EncodeToString(i.derive("mailbox", nil)[:16]) }
 
 // Request returns a certificate request for a key under the name id, and the proof that the
-// requester knows the invitation.
+// requester has the invitation.
 func (i Invite) Request(key crypto.Signer, id string) (csr, proof []byte, err error) {
 	csr, err = x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{Subject: pkix.Name{CommonName: id}}, key)
 	if err != nil {
-		return nil, nil, fmt.Errorf("creating a certificate request: %w", err)
+		return nil, nil, fmt.Errorf("create a certificate request: %w", err)
 	}
 	return csr, i.derive("request", csr), nil
 }
 
-// ErrNotInvited means that the requester does not know the invitation.
+// ErrNotInvited means that the requester does not have the invitation.
 var ErrNotInvited = errors.New("the request does not match the invitation")
 
 // Accept signs the certificate of a request; ErrNotInvited if the proof is wrong.
@@ -83,7 +83,7 @@ func (i Invite) Accept(a *Authority, csr, proof []byte, now time.Time) ([]*x509.
 		err = req.CheckSignature()
 	}
 	if err != nil {
-		return nil, fmt.Errorf("reading the certificate request: %w", err)
+		return nil, fmt.Errorf("parse the certificate request: %w", err)
 	}
 	return a.Certify(req.PublicKey, Name{Service: a.service, Role: Operator, ID: req.Subject.CommonName}, now, CertificateLife)
 }
@@ -100,9 +100,9 @@ func (i Invite) VerifyChain(chain []*x509.Certificate, key crypto.Signer, now ti
 	case err != nil:
 		return Name{}, err
 	case n.Role != Operator:
-		return Name{}, fmt.Errorf("%w: want an operator's certificate, got that of %s", ErrRole, n)
+		return Name{}, fmt.Errorf("%w: must be an operator, got %s", ErrRole, n)
 	case !sameKey(chain[0].PublicKey, key.Public()) || !chain[len(chain)-1].Equal(root):
-		return Name{}, fmt.Errorf("%w: the certificate is for another key", ErrUntrusted)
+		return Name{}, fmt.Errorf("%w: the certificate must be for the requested key, got one for another key", ErrUntrusted)
 	}
 	return n, nil
 }

@@ -6,12 +6,12 @@ import (
 	"testing"
 )
 
-func TestAnInvitedOperatorIsCertified(t *testing.T) {
+func TestInvitedOperatorIsCertified(t *testing.T) {
 	chat := authority(t, "chat")
 	inviting := NewInvite(chat)
 	invited, err := ParseInvite(" " + strings.ToUpper(inviting.Text()) + "\n")
 	if err != nil || invited != inviting || invited.Owner() != chat.Owner() || len(inviting.Text()) != 77 {
-		t.Fatalf("%q is read as %v (%v)", inviting.Text(), invited, err)
+		t.Fatalf("%q is parsed as %v (%v)", inviting.Text(), invited, err)
 	}
 	key, err := NewKey()
 	if err != nil {
@@ -29,7 +29,7 @@ func TestAnInvitedOperatorIsCertified(t *testing.T) {
 		t.Errorf("%v (%v)", n, err)
 	}
 
-	// A balancer in between can put nothing of its own in place of either message.
+	// The relaying balancer can replace neither message.
 	own, err := NewKey()
 	if err != nil {
 		t.Fatal(err)
@@ -58,16 +58,16 @@ func TestAnInvitedOperatorIsCertified(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := invited.VerifyChain(posed, key, start); !errors.Is(err, ErrUntrusted) {
-		t.Errorf("another authority's answer: %v", err)
+		t.Errorf("the response of another authority: %v", err)
 	}
 	if _, err := invited.VerifyChain(mine, key, start); !errors.Is(err, ErrUntrusted) {
-		t.Errorf("an answer for another key: %v", err)
+		t.Errorf("a response for another key: %v", err)
 	}
 	if _, err := invited.VerifyChain(replica, key, start); !errors.Is(err, ErrRole) {
-		t.Errorf("an answer for another role: %v", err)
+		t.Errorf("a response for another role: %v", err)
 	}
 	if other.Mailbox() == inviting.Mailbox() || strings.Contains(inviting.Text(), inviting.Mailbox()) {
-		t.Error("mailboxes do not tell invites apart, or tell the secret")
+		t.Error("mailboxes of two invitations are equal, or contain the secret")
 	}
 	for _, text := range []string{"", "abc", inviting.Text() + "a", inviting.Text()[1:], strings.Repeat("1", 77)} {
 		if _, err := ParseInvite(text); err == nil || strings.Contains(err.Error(), inviting.Text()[1:20]) {

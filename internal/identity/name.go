@@ -18,11 +18,11 @@ const (
 	// Operator is a person, with all permissions.
 	Operator Role = "operator"
 	// Controller reconciles the service. It may use the admin API of balancers and deliver
-	// configuration to nodes.
+	// configuration to machines.
 	Controller Role = "controller"
 	// Balancer may send requests to replicas and other balancers.
 	Balancer Role = "balancer"
-	// Replica serves balancers. It makes no requests itself.
+	// Replica serves balancers. It sends no requests itself.
 	Replica Role = "replica"
 	// issuer is a delegated authority. It is never a party of a connection.
 	issuer Role = "issuer"
@@ -61,11 +61,11 @@ var (
 func (n Name) Check() error {
 	switch {
 	case !slices.Contains(Roles(), n.Role) && n.Role != issuer:
-		return fmt.Errorf("naming %q: role: want one of %v, got %q", n.ID, Roles(), n.Role)
+		return fmt.Errorf("invalid name %q: role must be one of %v, got %q", n.ID, Roles(), n.Role)
 	case !serviceForm.MatchString(n.Service):
-		return fmt.Errorf("naming %q: service: want lower-case letters, digits and dashes, got %q", n.ID, n.Service)
+		return fmt.Errorf("invalid name %q: service must be lower-case letters, digits and dashes, got %q", n.ID, n.Service)
 	case !idForm.MatchString(n.ID):
-		return fmt.Errorf("naming a %s: id: want letters, digits and . _ @ -, at most 128, got %q", n.Role, n.ID)
+		return fmt.Errorf("invalid name of a %s: id must be at most 128 letters, digits and . _ @ -, got %q", n.Role, n.ID)
 	}
 	return nil
 }
@@ -74,18 +74,18 @@ func (n Name) Check() error {
 func ParseName(text string) (Name, error) {
 	u, err := url.Parse(text)
 	if err != nil || u.Scheme != scheme || u.RawQuery != "" || u.Fragment != "" || u.User != nil {
-		return Name{}, fmt.Errorf("reading the name %q: want %s://ROLE.SERVICE/ID", text, scheme)
+		return Name{}, fmt.Errorf("parse the name %q: must be %s://ROLE.SERVICE/ID", text, scheme)
 	}
 	role, service, _ := strings.Cut(u.Host, ".")
 	n := Name{Service: service, Role: Role(role), ID: strings.TrimPrefix(u.Path, "/")}
 	if err := n.Check(); err != nil {
-		return Name{}, fmt.Errorf("reading the name %q: %w", text, err)
+		return Name{}, fmt.Errorf("parse the name %q: %w", text, err)
 	}
 	return n, nil
 }
 
 // errUnnamed means that a certificate has no name in this format.
-var errUnnamed = errors.New("the certificate does not name exactly one party of a service")
+var errUnnamed = errors.New("the certificate must contain the name of one party of a service")
 
 // NameOf returns the name in a certificate. It does not verify the signature.
 func NameOf(c *x509.Certificate) (Name, error) {

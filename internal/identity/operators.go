@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// Files on the authority's machine: the certificates signed for operators and controllers,
-// each in a file named by its fingerprint, and the list of revoked certificates.
+// Files on the machine with the authority: the certificates signed for operators and
+// controllers, each in a file named by its fingerprint, and the revocation list.
 const (
 	dirOperators = "operators"
 	fileRevoked  = "revoked.crl"
@@ -25,20 +25,21 @@ const (
 const maxRecorded = 1000
 
 // Record stores the certificate of an operator, of a controller or of its delegated
-// authority before it is delivered, so that it can be listed and revoked.
+// authority. It is called before the certificate is sent, so that every certificate can be
+// listed and revoked.
 func (h Home) Record(c *x509.Certificate) error {
 	path := filepath.Join(h.path(dirOperators), Fingerprint(c)+".crt")
 	if _, err := os.Stat(path); err == nil {
 		return nil
 	}
 	if err := os.MkdirAll(h.path(dirOperators), dirMode); err != nil {
-		return fmt.Errorf("recording a certificate: %w", err)
+		return fmt.Errorf("record a certificate: %w", err)
 	}
 	return WriteFile(path, EncodeChain([]*x509.Certificate{c}))
 }
 
-// Recorded returns the recorded certificates, by name and expiry. It includes expired ones,
-// since this machine's clock may be ahead; they can be revoked, too.
+// Recorded returns the recorded certificates, sorted by name and expiry. Expired ones are
+// included, since this machine's clock may be ahead; they can be revoked, too.
 func (h Home) Recorded() ([]*x509.Certificate, error) {
 	files, err := filepath.Glob(filepath.Join(h.path(dirOperators), "*.crt"))
 	if err != nil {
@@ -52,7 +53,7 @@ func (h Home) Recorded() ([]*x509.Certificate, error) {
 			chain, err = ParseChain(text)
 		}
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return nil, fmt.Errorf("reading %s: %w", file, err)
+			return nil, fmt.Errorf("read %s: %w", file, err)
 		}
 		certs = append(certs, chain[:min(1, len(chain))]...)
 	}
@@ -71,7 +72,7 @@ func (h Home) trimRecords(certs []*x509.Certificate) ([]*x509.Certificate, error
 	for len(certs) > maxRecorded {
 		err := os.Remove(filepath.Join(h.path(dirOperators), Fingerprint(certs[0])+".crt"))
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return nil, fmt.Errorf("removing the record of a certificate: %w", err)
+			return nil, fmt.Errorf("remove the record of a certificate: %w", err)
 		}
 		certs = certs[1:]
 	}
@@ -81,9 +82,9 @@ func (h Home) trimRecords(certs []*x509.Certificate) ([]*x509.Certificate, error
 // minDigits is the minimum length of a fingerprint prefix that selects a certificate.
 const minDigits = 8
 
-// SelectCertificates returns the certificates selected by a name, or by the first eight or more characters
-// of a fingerprint. A certificate of a controller or of its delegated authority selects all
-// certificates of that controller, since whoever has one of the keys has all of them.
+// SelectCertificates returns the certificates selected by a name, or by at least the first
+// eight characters of a fingerprint. A certificate of a controller or of its delegated authority
+// selects all certificates of that controller: an attacker with one of its keys has all of them.
 func SelectCertificates(certs []*x509.Certificate, who string) []*x509.Certificate {
 	controllers := map[string]bool{}
 	for _, c := range certs {
@@ -102,10 +103,10 @@ func selects(who string, c *x509.Certificate, n Name) bool {
 	return who != "" && n.ID == who || len(who) >= minDigits && strings.HasPrefix(Fingerprint(c), strings.ToLower(who))
 }
 
-// RevokedFile returns the path of the newest list, in PEM.
+// RevokedFile returns the path of the newest revocation list, in PEM.
 func (h Home) RevokedFile() string { return h.path(fileRevoked) }
 
-// Revoked returns the newest list that this machine signed. It fails with fs.ErrNotExist if
+// Revoked returns the newest revocation list that this machine signed. It fails with fs.ErrNotExist if
 // the service's authority is not on this machine.
 func (h Home) Revoked() (Revoked, error) {
 	a, err := h.Authority()

@@ -15,17 +15,18 @@ import (
 	"time"
 )
 
-// ErrRevoked means that the service's authority revoked the certificate.
-var ErrRevoked = errors.New("its certificate is revoked")
+// ErrRevoked means that the service's authority has revoked the certificate.
+var ErrRevoked = errors.New("certificate revoked")
 
-// ErrOlder means that a list of revoked certificates is older than the current one.
-var ErrOlder = errors.New("a newer list of revoked certificates is known")
+// ErrOlder means that a revocation list is older than the current one.
+var ErrOlder = errors.New("the revocation list is older than the current one")
 
 // blockRevoked is the PEM block type of a list.
 const blockRevoked = "X509 CRL"
 
 // Revoked is a certificate revocation list of a service's authority (RFC 5280, section 5).
-// Its number increases with each list. The zero value is the empty list before the first.
+// Each list has a greater number than the one before. The zero value is the empty list before
+// the first.
 type Revoked struct{ list *x509.RevocationList }
 
 // Number returns the number of the list: the newer of two lists has the greater one. 0 =
@@ -67,7 +68,7 @@ func (r Revoked) Text() []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: blockRevoked, Bytes: r.list.Raw})
 }
 
-// ParseRevoked parses a Text that root signed; an empty text is the list before the first.
+// ParseRevoked parses the output of Text that root signed; an empty text is the empty list.
 // Errors include ErrUntrusted.
 func ParseRevoked(text []byte, root *x509.Certificate) (Revoked, error) {
 	if len(text) == 0 {
@@ -75,21 +76,21 @@ func ParseRevoked(text []byte, root *x509.Certificate) (Revoked, error) {
 	}
 	block, rest := pem.Decode(text)
 	if block == nil || block.Type != blockRevoked || len(bytes.TrimSpace(rest)) > 0 {
-		return Revoked{}, errors.New("reading the list of revoked certificates: want one list in PEM")
+		return Revoked{}, errors.New("parse the revocation list: must be one list in PEM")
 	}
 	list, err := x509.ParseRevocationList(block.Bytes)
 	switch {
 	case err != nil:
-		return Revoked{}, fmt.Errorf("reading the list of revoked certificates: %w", err)
+		return Revoked{}, fmt.Errorf("parse the revocation list: %w", err)
 	case list.CheckSignatureFrom(root) != nil:
-		return Revoked{}, fmt.Errorf("%w: the list of revoked certificates is not signed by the service's authority", ErrUntrusted)
+		return Revoked{}, fmt.Errorf("%w: the revocation list must be signed by the service's CA", ErrUntrusted)
 	case list.Number == nil || list.Number.Sign() <= 0 || !list.Number.IsInt64():
-		return Revoked{}, fmt.Errorf("reading the list of revoked certificates: want a number above 0, got %v", list.Number)
+		return Revoked{}, fmt.Errorf("parse the revocation list: the number must be above 0, got %v", list.Number)
 	}
 	return Revoked{list}, nil
 }
 
-// ReadRevoked reads the list in a file; a missing file is the list before the first.
+// ReadRevoked reads the list in a file; a missing file is the empty list.
 func ReadRevoked(path string, root *x509.Certificate) (Revoked, error) {
 	text, err := os.ReadFile(path)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -142,13 +143,13 @@ func (f *RevokedFile) Reload() (changed bool, err error) {
 // After returns nil if r may replace before, else ErrOlder.
 func (r Revoked) After(before Revoked) error {
 	if r.Number() < before.Number() {
-		return fmt.Errorf("%w: the current number is %d, that of the new list %d", ErrOlder, before.Number(), r.Number())
+		return fmt.Errorf("%w: its number must be at least %d, got %d", ErrOlder, before.Number(), r.Number())
 	}
 	return nil
 }
 
-// maxRevoked is the maximum length of a list: 400 KB, which every agent accepts. The
-// certificates revoked first are removed.
+// maxRevoked is the maximum number of certificates on a list: 400 KB, which every agent
+// accepts. The certificates revoked first are removed.
 const maxRevoked = 10_000
 
 // Revoke signs the next list after before, with certs added. Expired certificates stay on the
@@ -156,23 +157,23 @@ const maxRevoked = 10_000
 // accepted again. Only a service's own authority can sign a list.
 func (a *Authority) Revoke(before Revoked, certs []*x509.Certificate, now time.Time) (Revoked, error) {
 	if a.chain[0].KeyUsage&x509.KeyUsageCRLSign == 0 {
-		return Revoked{}, errors.New("signing a list of revoked certificates: this authority may not: it is delegated, or was created before such lists existed")
+		return Revoked{}, errors.New("sign the revocation list: this certificate authority has no permission: it is delegated, or an early version of skyserve created it")
 	}
-	form := &x509.RevocationList{
-		Number: big.NewInt(before.Number() + 1), ThisUpdate: now, NextUpdate: a.chain[0].NotAfter, // valid until replaced
+	fields := &x509.RevocationList{
+		Number: big.NewInt(before.Number() + 1), ThisUpdate: now, NextUpdate: a.chain[0].NotAfter, // valid until it is replaced
 	}
 	if before.list != nil {
-		form.RevokedCertificateEntries = slices.Clone(before.list.RevokedCertificateEntries)
+		fields.RevokedCertificateEntries = slices.Clone(before.list.RevokedCertificateEntries)
 	}
 	for _, c := range certs {
 		if !before.Has(c) {
-			form.RevokedCertificateEntries = append(form.RevokedCertificateEntries, x509.RevocationListEntry{SerialNumber: c.SerialNumber, RevocationTime: now})
+			fields.RevokedCertificateEntries = append(fields.RevokedCertificateEntries, x509.RevocationListEntry{SerialNumber: c.SerialNumber, RevocationTime: now})
 		}
 	}
-	form.RevokedCertificateEntries = form.RevokedCertificateEntries[max(0, len(form.RevokedCertificateEntries)-maxRevoked):]
-	der, err := x509.CreateRevocationList(rand.Reader, form, a.chain[0], a.key)
+	fields.RevokedCertificateEntries = fields.RevokedCertificateEntries[max(0, len(fields.RevokedCertificateEntries)-maxRevoked):]
+	der, err := x509.CreateRevocationList(rand.Reader, fields, a.chain[0], a.key)
 	if err != nil {
-		return Revoked{}, fmt.Errorf("signing a list of revoked certificates: %w", err)
+		return Revoked{}, fmt.Errorf("sign the revocation list: %w", err)
 	}
 	list, err := x509.ParseRevocationList(der)
 	return Revoked{list}, err

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// operators makes a service whose operators are recorded.
+// operators creates a service with recorded operators.
 func operators(t *testing.T, ids ...string) (Home, *Authority, []*x509.Certificate) {
 	t.Helper()
 	h := Home{t.TempDir()}
@@ -46,23 +46,23 @@ func revoke(t *testing.T, h Home, now time.Time, certs ...*x509.Certificate) Rev
 	return list
 }
 
-// A list grows by number, and survives being written and read.
-func TestLists(t *testing.T) {
+// Each revocation list has a greater number, and is parsed as it was encoded.
+func TestRevocationListNumbersIncrease(t *testing.T) {
 	h, a, certs := operators(t, "ann", "bob", "cy")
 	if none, err := h.Revoked(); err != nil || none.Number() != 0 || none.Has(certs[0]) || len(none.Text()) > 0 {
-		t.Errorf("before the first: %+v, %v", none, err)
+		t.Errorf("before the first list: %+v, %v", none, err)
 	}
 	first := revoke(t, h, start, certs[0])
 	if again := revoke(t, h, start.Add(time.Hour), certs[0]); again.Number() != 1 {
-		t.Errorf("revoking one twice makes list %d", again.Number())
+		t.Errorf("revoking a certificate twice created list %d", again.Number())
 	}
 	second := revoke(t, h, start.Add(CertificateLife/2), certs[1])
 	read, err := ParseRevoked(second.Text(), a.Root())
 	if err != nil || read.Number() != 2 || !read.Has(certs[0]) || !read.Has(certs[1]) || read.Has(certs[2]) || read.Len() != 2 {
-		t.Errorf("the second: %+v, %v", read, err)
+		t.Errorf("the second list: %+v, %v", read, err)
 	}
 	if err := first.After(second); !errors.Is(err, ErrOlder) {
-		t.Errorf("the first after the second: %v", err)
+		t.Errorf("the first list after the second: %v", err)
 	}
 	for _, l := range []Revoked{second, first} {
 		if err := errors.Join(second.After(l), l.After(Revoked{})); err != nil {
@@ -70,31 +70,31 @@ func TestLists(t *testing.T) {
 		}
 	}
 	if err := (Revoked{}).After(first); !errors.Is(err, ErrOlder) {
-		t.Errorf("nothing after the first: %v", err)
+		t.Errorf("an empty list after the first: %v", err)
 	}
 }
 
-// A clock that is years ahead lets nobody in again: who was taken out stays on every list,
-// and certificates that it takes for past can be found and revoked.
+// A clock that is years ahead does not restore access: revoked certificates stay on every list, and
+// certificates that it considers expired can be found and revoked.
 func TestClockYearsAheadKeepsRevocations(t *testing.T) {
 	h, _, certs := operators(t, "ann", "bob")
 	revoke(t, h, start, certs[0])
 	wrong := start.Add(20 * 365 * 24 * time.Hour)
 	all, err := h.Recorded()
 	if err != nil || len(SelectCertificates(all, "bob")) != 1 {
-		t.Fatalf("%d are recorded, %v", len(all), err)
+		t.Fatalf("%d certificates are recorded, %v", len(all), err)
 	}
 	second := revoke(t, h, wrong, SelectCertificates(all, "bob")...)
 	if !second.Has(certs[0]) || !second.Has(certs[1]) {
 		t.Errorf("%d are on the list, want both", second.Len())
 	}
 	if third := revoke(t, h, start.Add(time.Hour), certs...); third.Number() != 2 || third.Len() != 2 {
-		t.Errorf("once the clock is right again: list %d with %d", third.Number(), third.Len())
+		t.Errorf("once the clock is correct: list %d with %d certificates", third.Number(), third.Len())
 	}
 }
 
-// A list is bounded: beyond that those leave that were revoked first.
-func TestAListIsBounded(t *testing.T) {
+// The length of a list is limited: the certificates revoked first are removed.
+func TestRevocationListLengthIsLimited(t *testing.T) {
 	_, a, certs := operators(t, "ann", "bob")
 	list := Revoked{}
 	for _, c := range certs {
@@ -109,12 +109,12 @@ func TestAListIsBounded(t *testing.T) {
 	}
 	list, err := a.Revoke(list, many, start)
 	if err != nil || list.Len() != maxRevoked || list.Has(certs[0]) || !list.Has(certs[1]) {
-		t.Errorf("%d are on it, %v", list.Len(), err)
+		t.Errorf("%d are on the list, %v", list.Len(), err)
 	}
 }
 
-// What a delegated authority signed counts no more once the authority is revoked, on either
-// side of a connection, and its own certificate as a controller's neither.
+// After the revocation of a delegated authority, the certificates that it signed are rejected by
+// clients and servers, and so is the controller's own certificate.
 func TestRevokedAuthorityRevokesItsCertificates(t *testing.T) {
 	h, a, _ := operators(t)
 	own, issuer, err := h.Controller("lb-us-0", start)
@@ -124,7 +124,7 @@ func TestRevokedAuthorityRevokesItsCertificates(t *testing.T) {
 	_, delegated := placed(t, own, issuer)
 	all, err := h.Recorded()
 	if err != nil || len(SelectCertificates(all, "lb-us-0")) != 2 {
-		t.Fatalf("%d are recorded, %v", len(all), err)
+		t.Fatalf("%d certificates are recorded, %v", len(all), err)
 	}
 	certified := func(by *Authority) tls.ConnectionState {
 		key, err := NewKey()
@@ -142,23 +142,23 @@ func TestRevokedAuthorityRevokesItsCertificates(t *testing.T) {
 	p := Party{Root: a.Root(), Now: func() time.Time { return start }, Revoked: list.Has}
 	for name, config := range map[string]*tls.Config{"server": p.Server(Balancer), "client": p.Client(Balancer)} {
 		if err := config.VerifyConnection(byDelegated); !errors.Is(err, ErrRevoked) {
-			t.Errorf("%s: what the authority signed: %v", name, err)
+			t.Errorf("%s: a certificate of the delegated authority: %v", name, err)
 		}
 		if err := config.VerifyConnection(byRoot); err != nil {
-			t.Errorf("%s: what the service's own authority signed: %v", name, err)
+			t.Errorf("%s: a certificate of the service's own authority: %v", name, err)
 		}
 	}
 	if !list.HasSerial(delegated.chain[0].SerialNumber.Text(16)) || list.HasSerial(a.Root().SerialNumber.Text(16)) {
-		t.Error("the list does not know the authority by its serial number")
+		t.Error("HasSerial is false for the authority's serial number")
 	}
 	again, newIssuer, err := h.Controller("lb-us-0", start.Add(time.Hour))
 	if err != nil || slices.Equal(again, own) || slices.Equal(newIssuer, issuer) {
-		t.Errorf("a controller that was revoked is handed the same again: %v", err)
+		t.Errorf("a revoked controller receives the same credentials: %v", err)
 	}
 }
 
-// Nobody but the service's own authority makes a list that is taken.
-func TestListsOfOtherAuthoritiesAreRejected(t *testing.T) {
+// Only lists of the service's own authority are accepted.
+func TestOtherRevocationListsAreRejected(t *testing.T) {
 	h, a, certs := operators(t, "ann")
 	_, other, theirs := operators(t, "ann")
 	foreign, err := other.Revoke(Revoked{}, theirs, start)
@@ -178,7 +178,7 @@ func TestListsOfOtherAuthoritiesAreRejected(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := delegated.Revoke(Revoked{}, certs, start); err == nil {
-		t.Error("a delegated authority revokes")
+		t.Error("a delegated authority signed a list")
 	}
 	good := revoke(t, h, start, certs...).Text()
 	turned := slices.Clone(good)
@@ -188,7 +188,7 @@ func TestListsOfOtherAuthoritiesAreRejected(t *testing.T) {
 		"twice": slices.Concat(good, good), "a certificate": EncodeChain(chain),
 	} {
 		if list, err := ParseRevoked(text, a.Root()); err == nil || list.Number() != 0 {
-			t.Errorf("%s: taken as list %d", name, list.Number())
+			t.Errorf("%s: accepted as list %d", name, list.Number())
 		}
 	}
 	if _, err := ParseRevoked(foreign.Text(), a.Root()); !errors.Is(err, ErrUntrusted) {
@@ -208,11 +208,11 @@ func TestOperatorsAreRecorded(t *testing.T) {
 	}
 	all, err := h.Recorded()
 	if err != nil || len(all) != 4 || all[0].Subject.CommonName != "operator ann" || all[3].Subject.CommonName != "operator bob" {
-		t.Fatalf("%d are recorded, %v", len(all), err)
+		t.Fatalf("%d certificates are recorded, %v", len(all), err)
 	}
 	for who, want := range map[string]int{"bob": 2, "ann": 2, "an": 0, "": 0, Fingerprint(certs[0]): 1, Fingerprint(certs[0])[:8]: 1, Fingerprint(certs[0])[:7]: 0, Fingerprint(own.Leaf): 1} {
 		if got := SelectCertificates(all, who); len(got) != want {
-			t.Errorf("%q names %d of them, want %d", who, len(got), want)
+			t.Errorf("%q selects %d certificates, want %d", who, len(got), want)
 		}
 	}
 	other := Home{t.TempDir()}
@@ -221,8 +221,8 @@ func TestOperatorsAreRecorded(t *testing.T) {
 	}
 }
 
-// Whoever's certificate is on the list is refused by either side, others are not.
-func TestRevokedPartiesAreRefused(t *testing.T) {
+// Clients and servers reject parties whose certificate is on the list, and accept others.
+func TestRevokedPartiesAreRejected(t *testing.T) {
 	h, a, certs := operators(t, "ann", "bob")
 	list := revoke(t, h, start, certs[0])
 	p := Party{Root: a.Root(), Now: func() time.Time { return start }, Revoked: list.Has}
@@ -236,18 +236,18 @@ func TestRevokedPartiesAreRefused(t *testing.T) {
 	}
 }
 
-// Whoever takes a controller out by the fingerprint of one of its certificates takes all of it out: the
-// one who has its machine has its delegated authority too, and what it was handed before.
+// Revoking one certificate of a controller by its fingerprint revokes all of them: an attacker with
+// its machine has its delegated authority and its earlier certificates, too.
 func TestRevokingControllerRevokesAllItsCertificates(t *testing.T) {
 	home := Home{Dir: t.TempDir()}
 	now := time.Now()
 	if _, err := home.Create("chat", now); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := home.OperatorParty("lb-us-0", now); err != nil { // somebody who goes by the same name
+	if _, err := home.OperatorParty("lb-us-0", now); err != nil { // another party with the same name
 		t.Fatal(err)
 	}
-	for _, at := range []time.Time{now, now.Add(ControllerLife / 2)} { // handed over twice
+	for _, at := range []time.Time{now, now.Add(ControllerLife / 2)} { // issued twice
 		if _, _, err := home.Controller("lb-us-0", at); err != nil {
 			t.Fatal(err)
 		}
@@ -272,12 +272,12 @@ func TestRevokingControllerRevokesAllItsCertificates(t *testing.T) {
 		for _, taken := range SelectCertificates(all, Fingerprint(c)) {
 			n, err := NameOf(taken)
 			if err != nil || n.ID != "lb-us-0" {
-				t.Fatalf("%v (%v) is taken out too", n, err)
+				t.Fatalf("%v (%v) is selected, too", n, err)
 			}
 			roles[n.Role]++
 		}
 		if len(roles) != 2 || roles[Operator] != 0 || roles[Controller] != 2 {
-			t.Errorf("by the fingerprint of a certificate as %s: %v are taken out, want both of the controller and both of its authority", n.Role, roles)
+			t.Errorf("by the fingerprint of a certificate as %s: %v are selected, want both of the controller and both of its authority", n.Role, roles)
 		}
 	}
 	if len(roles) == 0 {

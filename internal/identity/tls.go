@@ -9,16 +9,16 @@ import (
 	"time"
 )
 
-// Errors of a handshake, to test with errors.Is. Only the verifying side gets them: the other
-// side receives only a TLS alert.
+// Errors of a handshake, to test with errors.Is. Only the verifying side returns them: the
+// other side receives a TLS alert.
 var (
 	// ErrUntrusted means that the certificate is not signed by the service's authority, has
 	// expired, or is not valid yet.
-	ErrUntrusted = errors.New("not of this service")
+	ErrUntrusted = errors.New("not trusted by this service")
 	// ErrRole means that the party has a role that is not accepted.
-	ErrRole = errors.New("not its business")
+	ErrRole = errors.New("role not permitted")
 	// ErrAnonymous means that the party presented no certificate.
-	ErrAnonymous = errors.New("no certificate was presented")
+	ErrAnonymous = errors.New("no certificate presented")
 )
 
 // Party is one end of TLS connections: its certificate, and the authority that it trusts.
@@ -34,7 +34,7 @@ type Party struct {
 	Now func() time.Time
 }
 
-// Server returns the TLS config of a listener that accepts parties of these roles.
+// Server returns the TLS configuration of a listener that accepts parties of these roles.
 func (p Party) Server(roles ...Role) *tls.Config {
 	c := p.base()
 	c.ClientAuth = tls.RequireAnyClientCert // VerifyConnection verifies it, for both sides
@@ -43,8 +43,8 @@ func (p Party) Server(roles ...Role) *tls.Config {
 	return c
 }
 
-// ServerAllowingAnonymous is like Server but also accepts connections without a certificate; handlers must
-// identify the peer with Of. A certificate that is presented must be valid.
+// ServerAllowingAnonymous is like Server, but also accepts connections without a certificate:
+// handlers must identify the peer with PeerName. A presented certificate must be valid.
 func (p Party) ServerAllowingAnonymous(roles ...Role) *tls.Config {
 	c := p.Server(roles...)
 	c.ClientAuth = tls.RequestClientCert
@@ -57,10 +57,10 @@ func (p Party) ServerAllowingAnonymous(roles ...Role) *tls.Config {
 	return c
 }
 
-// Client returns the TLS config for connecting to servers of these roles.
+// Client returns the TLS configuration for connecting to servers of these roles.
 func (p Party) Client(roles ...Role) *tls.Config {
 	c := p.base()
-	c.InsecureSkipVerify = true // VerifyConnection verifies the role; addresses identify nobody
+	c.InsecureSkipVerify = true // VerifyConnection verifies the role instead of the address
 	c.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return p.Certificate() }
 	c.VerifyConnection = func(s tls.ConnectionState) error { return p.admit(s, x509.ExtKeyUsageServerAuth, roles) }
 	return c
@@ -75,7 +75,7 @@ func (p Party) To(n Name) *tls.Config {
 			return err
 		}
 		if found, err := NameOf(s.PeerCertificates[0]); err != nil || found != n {
-			return fmt.Errorf("%w: want %s, found %s", ErrRole, n, found)
+			return fmt.Errorf("%w: must be %s, got %s", ErrRole, n, found)
 		}
 		return nil
 	}
@@ -103,7 +103,7 @@ func (p Party) admit(s tls.ConnectionState, usage x509.ExtKeyUsage, roles []Role
 		return fmt.Errorf("%w: %s", ErrRevoked, n)
 	}
 	if !slices.Contains(roles, n.Role) {
-		return fmt.Errorf("%w: want one of %v, found %s", ErrRole, roles, n)
+		return fmt.Errorf("%w: must be one of %v, got %s", ErrRole, roles, n)
 	}
 	return nil
 }
@@ -114,12 +114,12 @@ func Verify(chain []*x509.Certificate, root *x509.Certificate, now time.Time, us
 	if len(chain) == 0 {
 		return Name{}, ErrAnonymous
 	}
-	roots, between := x509.NewCertPool(), x509.NewCertPool()
+	roots, intermediates := x509.NewCertPool(), x509.NewCertPool()
 	roots.AddCert(root)
 	for _, c := range chain[1:] {
-		between.AddCert(c)
+		intermediates.AddCert(c)
 	}
-	_, err := chain[0].Verify(x509.VerifyOptions{Roots: roots, Intermediates: between, CurrentTime: now, KeyUsages: []x509.ExtKeyUsage{usage}})
+	_, err := chain[0].Verify(x509.VerifyOptions{Roots: roots, Intermediates: intermediates, CurrentTime: now, KeyUsages: []x509.ExtKeyUsage{usage}})
 	if err != nil {
 		return Name{}, fmt.Errorf("%w: %w", ErrUntrusted, err)
 	}
@@ -133,8 +133,8 @@ func Verify(chain []*x509.Certificate, root *x509.Certificate, now time.Time, us
 	return n, nil
 }
 
-// PeerName returns the peer's name on a connection that a config of a Party accepted; ErrAnonymous
-// without a certificate. s may be nil, as for a request without TLS.
+// PeerName returns the name of the peer of a connection that a Party accepted; ErrAnonymous if it
+// presented no certificate. s may be nil, as for a request without TLS.
 func PeerName(s *tls.ConnectionState) (Name, error) {
 	if s == nil || len(s.PeerCertificates) == 0 {
 		return Name{}, ErrAnonymous

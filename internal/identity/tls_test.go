@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// start is when everything of these tests was made.
+// start is the time at which all certificates of these tests are created.
 var start = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 
 func authority(t *testing.T, service string) *Authority {
@@ -23,7 +23,7 @@ func authority(t *testing.T, service string) *Authority {
 	return a
 }
 
-// member is a party with a certificate of its own.
+// member returns a party with its own certificate.
 func member(t *testing.T, a *Authority, role Role, id string) Party {
 	t.Helper()
 	key, err := NewKey()
@@ -37,14 +37,14 @@ func member(t *testing.T, a *Authority, role Role, id string) Party {
 	return NewParty(chain, key)
 }
 
-// at is a party whose clock stands still.
+// at returns a party with a constant clock.
 func at(p Party, now time.Time) Party {
 	p.Now = func() time.Time { return now }
 	return p
 }
 
-// handshake connects two ends. Under TLS 1.3 a client is done before the server has
-// judged it, so both errors count.
+// handshake connects a client and a server. In TLS 1.3 a client completes its handshake before the
+// server has verified it, so both errors are returned.
 func handshake(t *testing.T, client, server *tls.Config) (seen tls.ConnectionState, atClient, atServer error) {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
@@ -74,29 +74,29 @@ func handshake(t *testing.T, client, server *tls.Config) (seen tls.ConnectionSta
 	return s.ConnectionState(), atClient, atServer
 }
 
-func TestRolesThatMayConnect(t *testing.T) {
-	chat, other := authority(t, "chat"), authority(t, "chat") // another service that calls itself alike
+func TestHandshakesVerifyRoles(t *testing.T) {
+	chat, other := authority(t, "chat"), authority(t, "chat") // another service with the same name
 	replicasOf := func(p Party) *tls.Config { return at(p, start).Client(Replica) }
 	tests := []struct {
 		name             string
 		client, server   *tls.Config
-		atClient, atServ error // what each side finds out; nil = nothing is wrong
+		atClient, atServ error // the error of each side; nil = none
 	}{
-		{"a balancer asks a replica", replicasOf(member(t, chat, Balancer, "lb-us-0")), at(member(t, chat, Replica, "us-0"), start).Server(Balancer), nil, nil},
-		{"an operator asks a balancer's admin API", at(member(t, chat, Operator, "ann"), start).Client(Balancer), at(member(t, chat, Balancer, "lb-us-0"), start).Server(Operator, Controller, Balancer), nil, nil},
-		{"a replica asks a replica", replicasOf(member(t, chat, Replica, "us-1")), at(member(t, chat, Replica, "us-0"), start).Server(Balancer), nil, ErrRole},
-		{"a replica asks a balancer's admin API", at(member(t, chat, Replica, "us-0"), start).Client(Balancer), at(member(t, chat, Balancer, "lb-us-0"), start).Server(Operator, Controller, Balancer), nil, ErrRole},
-		{"an operator asks a replica for answers", replicasOf(member(t, chat, Operator, "ann")), at(member(t, chat, Replica, "us-0"), start).Server(Balancer), nil, ErrRole},
-		{"a replica poses as a balancer", at(member(t, chat, Balancer, "lb-eu-0"), start).Client(Balancer), at(member(t, chat, Replica, "us-0"), start).Server(Balancer), ErrRole, nil},
-		{"an operator's certificate answers", at(member(t, chat, Balancer, "lb-eu-0"), start).Client(Operator), at(member(t, chat, Operator, "ann"), start).Server(Balancer), ErrUntrusted, nil},
-		{"a balancer of another service asks", replicasOf(member(t, other, Balancer, "lb-us-0")), at(member(t, chat, Replica, "us-0"), start).Server(Balancer), ErrUntrusted, nil},
-		{"a stranger asks, whoever answers", anybody(t, replicasOf(member(t, other, Balancer, "lb-us-0"))), at(member(t, chat, Replica, "us-0"), start).Server(Balancer), nil, ErrUntrusted},
-		{"nobody in particular asks", &tls.Config{InsecureSkipVerify: true}, at(member(t, chat, Replica, "us-0"), start).Server(Balancer), nil, errAny},
-		{"the client's certificate is past", at(member(t, chat, Balancer, "lb-us-0"), start).Client(Replica), at(member(t, chat, Replica, "us-0"), start.Add(CertificateLife+time.Second)).Server(Balancer), nil, ErrUntrusted},
-		{"the server's certificate is past", at(member(t, chat, Balancer, "lb-us-0"), start.Add(CertificateLife+time.Second)).Client(Replica), at(member(t, chat, Replica, "us-0"), start).Server(Balancer), ErrUntrusted, nil},
-		{"the client's clock runs late by less than an hour", at(member(t, chat, Balancer, "lb-us-0"), start.Add(-59*time.Minute)).Client(Replica), at(member(t, chat, Replica, "us-0"), start).Server(Balancer), nil, nil},
-		{"the one that was meant", at(member(t, chat, Operator, "ann"), start).To(Name{"chat", Replica, "us-0"}), at(member(t, chat, Replica, "us-0"), start).Server(Operator), nil, nil},
-		{"another of its role than the one that was meant", at(member(t, chat, Operator, "ann"), start).To(Name{"chat", Replica, "us-1"}), at(member(t, chat, Replica, "us-0"), start).Server(Operator), ErrRole, nil},
+		{"balancer to replica", replicasOf(member(t, chat, Balancer, "lb-us-0")), at(member(t, chat, Replica, "us-0"), start).Server(Balancer), nil, nil},
+		{"operator to the admin API of a balancer", at(member(t, chat, Operator, "ann"), start).Client(Balancer), at(member(t, chat, Balancer, "lb-us-0"), start).Server(Operator, Controller, Balancer), nil, nil},
+		{"replica to replica", replicasOf(member(t, chat, Replica, "us-1")), at(member(t, chat, Replica, "us-0"), start).Server(Balancer), nil, ErrRole},
+		{"replica to the admin API of a balancer", at(member(t, chat, Replica, "us-0"), start).Client(Balancer), at(member(t, chat, Balancer, "lb-us-0"), start).Server(Operator, Controller, Balancer), nil, ErrRole},
+		{"operator to replica", replicasOf(member(t, chat, Operator, "ann")), at(member(t, chat, Replica, "us-0"), start).Server(Balancer), nil, ErrRole},
+		{"replica as a balancer", at(member(t, chat, Balancer, "lb-eu-0"), start).Client(Balancer), at(member(t, chat, Replica, "us-0"), start).Server(Balancer), ErrRole, nil},
+		{"operator as a server", at(member(t, chat, Balancer, "lb-eu-0"), start).Client(Operator), at(member(t, chat, Operator, "ann"), start).Server(Balancer), ErrUntrusted, nil},
+		{"balancer of another service", replicasOf(member(t, other, Balancer, "lb-us-0")), at(member(t, chat, Replica, "us-0"), start).Server(Balancer), ErrUntrusted, nil},
+		{"client of another service that accepts any server", acceptingAnyServer(t, replicasOf(member(t, other, Balancer, "lb-us-0"))), at(member(t, chat, Replica, "us-0"), start).Server(Balancer), nil, ErrUntrusted},
+		{"client without a certificate", &tls.Config{InsecureSkipVerify: true}, at(member(t, chat, Replica, "us-0"), start).Server(Balancer), nil, errAny},
+		{"expired certificate of the client", at(member(t, chat, Balancer, "lb-us-0"), start).Client(Replica), at(member(t, chat, Replica, "us-0"), start.Add(CertificateLife+time.Second)).Server(Balancer), nil, ErrUntrusted},
+		{"expired certificate of the server", at(member(t, chat, Balancer, "lb-us-0"), start.Add(CertificateLife+time.Second)).Client(Replica), at(member(t, chat, Replica, "us-0"), start).Server(Balancer), ErrUntrusted, nil},
+		{"clock of the client behind by less than an hour", at(member(t, chat, Balancer, "lb-us-0"), start.Add(-59*time.Minute)).Client(Replica), at(member(t, chat, Replica, "us-0"), start).Server(Balancer), nil, nil},
+		{"server with the expected name", at(member(t, chat, Operator, "ann"), start).To(Name{"chat", Replica, "us-0"}), at(member(t, chat, Replica, "us-0"), start).Server(Operator), nil, nil},
+		{"server with another name", at(member(t, chat, Operator, "ann"), start).To(Name{"chat", Replica, "us-1"}), at(member(t, chat, Replica, "us-0"), start).Server(Operator), ErrRole, nil},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -119,11 +119,11 @@ func TestRolesThatMayConnect(t *testing.T) {
 	}
 }
 
-// errAny stands for whatever error.
+// errAny matches any error.
 var errAny = errors.New("any")
 
-// anybody makes a client that takes whoever answers.
-func anybody(t *testing.T, c *tls.Config) *tls.Config {
+// acceptingAnyServer returns a client configuration that accepts any server.
+func acceptingAnyServer(t *testing.T, c *tls.Config) *tls.Config {
 	t.Helper()
 	c.VerifyConnection = nil
 	return c
@@ -137,10 +137,10 @@ func TestOpenListenerAcceptsAnonymous(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := PeerName(&state); !errors.Is(err, ErrAnonymous) {
-		t.Errorf("who comes without a certificate: %v", err)
+		t.Errorf("a client without a certificate: %v", err)
 	}
 	if _, err := PeerName(nil); !errors.Is(err, ErrAnonymous) {
-		t.Errorf("who comes without TLS: %v", err)
+		t.Errorf("a request without TLS: %v", err)
 	}
 	state, _, err = handshake(t, at(member(t, chat, Operator, "ann"), start).Client(Balancer), open)
 	if n, of := PeerName(&state); err != nil || of != nil || n != (Name{"chat", Operator, "ann"}) {
@@ -151,9 +151,9 @@ func TestOpenListenerAcceptsAnonymous(t *testing.T) {
 	}
 }
 
-// A delegated authority signs for what it was delegated and for nothing else, by the
-// word of the library's own verifier.
-func TestADelegatedAuthorityIsBounded(t *testing.T) {
+// Certificates of a delegated authority are valid only for the delegated roles, according to the
+// verifier of crypto/x509.
+func TestDelegatedAuthorityIsConstrained(t *testing.T) {
 	chat := authority(t, "chat")
 	key, err := NewKey()
 	if err != nil {
@@ -200,11 +200,11 @@ func TestADelegatedAuthorityIsBounded(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := Verify(parsed(t, own), chat.Root(), start, x509.ExtKeyUsageClientAuth); !errors.Is(err, ErrUntrusted) {
-		t.Errorf("an authority that a delegated one delegated: %v", err)
+		t.Errorf("an authority that a delegated authority signed: %v", err)
 	}
 	for _, roles := range [][]Role{nil, {Operator}, {Replica, Operator}} {
 		if _, err := chat.Delegate(key.Public(), "controller", roles, start, CertificateLife); err == nil {
-			t.Errorf("%v was delegated", roles)
+			t.Errorf("delegation of %v was accepted", roles)
 		}
 	}
 }
@@ -240,7 +240,7 @@ func TestPinAcceptsOneKey(t *testing.T) {
 	}
 	root, err := RootOf(state.PeerCertificates, chat.Owner())
 	if err != nil || !root.Equal(chat.Root()) {
-		t.Errorf("who asks presents the authority %v (%v)", root, err)
+		t.Errorf("the client presents the authority %v (%v)", root, err)
 	}
 	if _, err := RootOf(state.PeerCertificates, authority(t, "chat").Owner()); !errors.Is(err, ErrUntrusted) {
 		t.Errorf("another authority's fingerprint: %v", err)
@@ -248,7 +248,7 @@ func TestPinAcceptsOneKey(t *testing.T) {
 	_, err, _ = handshake(t, operator.Pinned("aaaa"), server)
 	var pin *PinError
 	if !errors.As(err, &pin) || !errors.Is(err, ErrPin) || pin.Found != KeyFingerprint(self.Leaf) || pin.Want != "aaaa" {
-		t.Errorf("another key than was told: %v", err)
+		t.Errorf("another key than the pinned one: %v", err)
 	}
 }
 
@@ -266,11 +266,11 @@ func TestOwnerFingerprintAuthenticates(t *testing.T) {
 	}
 }
 
-func TestNames(t *testing.T) {
+func TestNamesAreParsed(t *testing.T) {
 	for _, n := range []Name{{"chat", Operator, "ann@laptop"}, {"my-service", Replica, "us-0"}, {"c", Balancer, "lb-us-east-1-0"}} {
 		got, err := ParseName(n.String())
 		if err != nil || got != n {
-			t.Errorf("%s is read as %v (%v)", n, got, err)
+			t.Errorf("%s is parsed as %v (%v)", n, got, err)
 		}
 	}
 	for _, text := range []string{
@@ -279,7 +279,7 @@ func TestNames(t *testing.T) {
 		"skyserve://x.replica.chat/us-0", "skyserve://replica.Chat/us-0", "skyserve://replica.chat/us 0", "skyserve://replica.chat/%2e%2e/x",
 	} {
 		if n, err := ParseName(text); err == nil {
-			t.Errorf("%q is read as %v", text, n)
+			t.Errorf("%q is parsed as %v", text, n)
 		}
 	}
 	chat := authority(t, "chat")
@@ -293,7 +293,7 @@ func TestNames(t *testing.T) {
 		}
 	}
 	if roles := fmt.Sprint(Roles()); slices.Contains(Roles(), issuer) {
-		t.Errorf("an authority is no party, roles are %s", roles)
+		t.Errorf("an authority is not a party, but the roles are %s", roles)
 	}
 }
 
@@ -306,7 +306,7 @@ func FuzzParseName(f *testing.F) {
 			return
 		}
 		if again, err := ParseName(n.String()); err != nil || again != n {
-			t.Errorf("%q is %v, which is written as %s and read as %v (%v)", text, n, n, again, err)
+			t.Errorf("%q is %v, which is formatted as %s and parsed as %v (%v)", text, n, n, again, err)
 		}
 	})
 }

@@ -13,8 +13,8 @@ import (
 	"skyserve/internal/printable"
 )
 
-// hostile are texts that do something to a terminal, or to who reads it, with what Text
-// and Line make of them.
+// hostile contains texts that manipulate a terminal or its reader, with the results of Text and
+// Line.
 var hostile = []struct{ name, in, text, line string }{
 	{"plain", "us-0 READY $1.20/h ~100%", "us-0 READY $1.20/h ~100%", "us-0 READY $1.20/h ~100%"},
 	{"lines", "a\tb\nc\n", "a\tb\nc\n", "a b c "},
@@ -22,7 +22,7 @@ var hostile = []struct{ name, in, text, line string }{
 	{"colour", "\x1b[1;31mERROR\x1b[0m: \x1b[38:5:196mx\x1b[m", "ERROR: x", "ERROR: x"},
 	{"title", "\x1b]0;owned\x07", `\x1b]0;owned\x07`, "]0;owned"},
 	{"link", "\x1b]8;;http://evil\x1b\\click", `\x1b]8;;http://evil\x1b\click`, "]8;;http://evil\\click"},
-	{"answer back", "\x1b[c\x1b[6n\x05", `\x1b[c\x1b[6n\x05`, "[c[6n"},
+	{"terminal response", "\x1b[c\x1b[6n\x05", `\x1b[c\x1b[6n\x05`, "[c[6n"},
 	{"colour in colour", "\x1b[\x1b[31m31m", `\x1b[31m`, "[31m"},
 	{"colour without end", "\x1b[31", `\x1b[31`, "[31"},
 	{"colour too long", "\x1b[" + strings.Repeat("1;", 40) + "m", `\x1b[` + strings.Repeat("1;", 40) + "m", "[" + strings.Repeat("1;", 40) + "m"},
@@ -54,7 +54,7 @@ func TestTextAndLine(t *testing.T) {
 	}
 }
 
-// FuzzText holds what Text, Line and Writer promise of any text.
+// FuzzText checks the documented properties of Text, Line and Writer for any text.
 func FuzzText(f *testing.F) {
 	for _, c := range hostile {
 		f.Add(c.in, 3)
@@ -84,8 +84,8 @@ func FuzzText(f *testing.F) {
 	})
 }
 
-// harmless fails unless text is valid UTF-8 without any control character but those
-// allowed, nor one that turns or hides others.
+// harmless fails the test unless text is valid UTF-8. It must contain only the allowed control
+// characters, and no character that changes the direction of others or hides them.
 func harmless(t *testing.T, text, allowed string) {
 	t.Helper()
 	if !utf8.ValidString(text) {
@@ -100,7 +100,7 @@ func harmless(t *testing.T, text, allowed string) {
 	}
 }
 
-// keepsJSON fails when a document that goes through Text has another value.
+// keepsJSON fails the test if Text changes the value of a JSON document.
 func keepsJSON(t *testing.T, s string) {
 	t.Helper()
 	doc, err := json.Marshal(map[string]string{"a": s, s: "b"})
@@ -116,12 +116,12 @@ func keepsJSON(t *testing.T, s string) {
 	}
 	for key, v := range before {
 		if after[key] != v {
-			t.Errorf("%s says %q, %s says %q", doc, v, printable.Text(string(doc)), after[key])
+			t.Errorf("%s has the value %q, %s has %q", doc, v, printable.Text(string(doc)), after[key])
 		}
 	}
 }
 
-// Styling of our own goes around a Writer, in its place among what is written.
+// Raw output bypasses the sanitising of a Writer, and remains in order with its other output.
 func TestRawKeepsOutputOrder(t *testing.T) {
 	var out bytes.Buffer
 	w := printable.NewWriter(&out)
@@ -155,7 +155,7 @@ func TestWriterReturnsErrors(t *testing.T) {
 	}
 }
 
-// Lines that several goroutines write stay whole.
+// Lines of concurrent goroutines are not mixed.
 func TestWriterIsSafeForConcurrentUse(t *testing.T) {
 	var out bytes.Buffer
 	w := printable.NewWriter(&out)

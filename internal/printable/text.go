@@ -19,9 +19,9 @@ func Text(s string) string {
 	return string(out)
 }
 
-// Line sanitises text of one line, such as a cell or a name: newlines, tabs and other spaces
-// become one space each, invalid UTF-8 becomes a question mark, and invisible characters are
-// removed, as are variation selectors, whose width differs between terminals. Line is
+// Line sanitises text of one line, such as a cell or a name. Newlines, tabs and other spaces
+// become one space each, and invalid UTF-8 becomes a question mark. Invisible characters are
+// removed. So are variation selectors, whose width differs between terminals. Line is
 // idempotent.
 func Line(s string) string {
 	if plain(s, false) {
@@ -122,8 +122,8 @@ func appendInText(dst []byte, r rune) []byte {
 	return fmt.Appendf(dst, `\u%04x`, r)
 }
 
-// shows reports whether a character is visible or a space, and has no effect on those
-// around it. The two selectors between text and emoji style are accepted as harmless.
+// shows reports whether a character is visible or a space, and does not change the characters
+// around it. The two selectors of text and emoji style are harmless and accepted.
 func shows(r rune) bool {
 	switch {
 	case r == 0xfe0e || r == 0xfe0f:

@@ -9,13 +9,13 @@ import (
 // incomplete character or colour sequence at the end of a write is buffered until the next
 // write or Flush.
 type Writer struct {
-	mu   sync.Mutex
-	w    io.Writer
-	held []byte
-	out  []byte
+	mu      sync.Mutex
+	w       io.Writer
+	pending []byte
+	out     []byte
 }
 
-// maxKept is the maximum size of the buffer that a Writer keeps between writes, in bytes.
+// maxKept is the maximum size in bytes of the buffer that a Writer reuses.
 const maxKept = 64 << 10
 
 // NewWriter returns a Writer that writes to w.
@@ -25,15 +25,15 @@ func NewWriter(w io.Writer) *Writer { return &Writer{w: w} }
 func (p *Writer) Write(b []byte) (int, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if len(p.held) == 0 && plain(b, true) {
+	if len(p.pending) == 0 && plain(b, true) {
 		return p.w.Write(b)
 	}
 	src := b
-	if len(p.held) > 0 {
-		src = append(p.held, b...)
+	if len(p.pending) > 0 {
+		src = append(p.pending, b...)
 	}
 	out, used := appendSafe(p.out[:0], src, false, false)
-	p.held = append([]byte(nil), src[used:]...) // rare, and only a few bytes
+	p.pending = append([]byte(nil), src[used:]...) // rare, and only a few bytes
 	if p.out = out; cap(out) > maxKept {
 		p.out = nil
 	}
@@ -53,17 +53,17 @@ func (p *Writer) Flush() error {
 }
 
 func (p *Writer) flush() error {
-	if len(p.held) == 0 {
+	if len(p.pending) == 0 {
 		return nil
 	}
-	out, _ := appendSafe(nil, p.held, false, true)
-	p.held = p.held[:0]
+	out, _ := appendSafe(nil, p.pending, false, true)
+	p.pending = p.pending[:0]
 	_, err := p.w.Write(out)
 	return err
 }
 
-// Unwrap returns the writer behind a Writer; w itself if it is not a Writer. Use it to test
-// whether that is a terminal, for instance.
+// Unwrap returns the writer to which a Writer writes; w itself if it is not a Writer. It is for
+// tests such as whether the output is a terminal.
 func Unwrap(w io.Writer) io.Writer {
 	if p, ok := w.(*Writer); ok {
 		return p.w

@@ -30,8 +30,8 @@ type BalancerConfig struct {
 	StoreMTLS bool `yaml:"store_mtls,omitempty" json:"store_mtls,omitempty"`
 	// PeerToken authenticates balancers of one service to each other.
 	PeerToken string `yaml:"peer_token,omitempty" json:"peer_token,omitempty"`
-	// AdminToken is the token that every request to the admin listener must contain; empty
-	// restricts the listener to this machine.
+	// AdminToken is the token that every request to the admin listener must contain. If it is
+	// empty, the listener only accepts connections from this machine.
 	AdminToken string `yaml:"admin_token,omitempty" json:"admin_token,omitempty"`
 	// Identity is the balancer's certificate in its service; nil = none. With an identity the admin
 	// listener requires mTLS: it serves the admin API to operators and the controller, and peer
@@ -40,8 +40,7 @@ type BalancerConfig struct {
 	// AdminPlain lets a loopback admin listener of a balancer with an identity also accept plain
 	// HTTP, with AdminToken where set: for curl and browsers on this machine.
 	AdminPlain bool `yaml:"admin_plain,omitempty" json:"admin_plain,omitempty"`
-	// Certificate contains the additional settings of a balancer with Balancer.TLS.ACME; otherwise
-	// nil.
+	// Certificate contains additional settings if Balancer.TLS.ACME is set; otherwise nil.
 	Certificate *CertificateConfig `yaml:"certificate,omitempty" json:"certificate,omitempty"`
 	// SpecFile is the service.yaml of this balancer's service, which the admin listener serves to
 	// operators; empty = none.
@@ -53,10 +52,10 @@ type BalancerConfig struct {
 	Revision string `yaml:"revision,omitempty" json:"revision,omitempty"`
 }
 
-// Reload returns the configuration of a running balancer with configuration c after a reload
-// of next. Only these settings change at run time: models, replicas, peers, the service's file and
-// how the balancer decides; keys from files; and the certificate files of a balancer that already
-// serves TLS. All others stay as in c.
+// Reload returns the configuration of a balancer that runs with c and reloads next. Only these
+// settings change at run time: models, replicas, peers, the service's file, routing, queueing and
+// retries; API keys from files; and the certificate files of a balancer that already serves TLS.
+// All other settings are those of c.
 func (c BalancerConfig) Reload(next BalancerConfig) BalancerConfig {
 	c.Models, c.Replicas, c.Peers = next.Models, next.Replicas, next.Peers
 	c.SpecFile, c.Revision = next.SpecFile, next.Revision
@@ -77,8 +76,8 @@ func (c BalancerConfig) Reload(next BalancerConfig) BalancerConfig {
 	return c
 }
 
-// Immutable returns the part of a configuration that cannot change while a balancer runs: Reconfigured
-// can convert between two configurations with the same Fixed.
+// Immutable returns the part of a configuration that cannot change while a balancer runs. A reload
+// applies all changes between two configurations with equal immutable parts.
 func (c BalancerConfig) Immutable() BalancerConfig {
 	c = c.Reload(BalancerConfig{})
 	if c.Balancer.TLS.ofFiles() {
@@ -97,12 +96,12 @@ func (a *Auth) fromEnvironment() bool { return a != nil && strings.HasPrefix(a.K
 // CertificateConfig contains the settings with which one balancer obtains the certificate of the
 // service's name, or loads the one that another balancer obtained.
 type CertificateConfig struct {
-	// Name is the host name of the certificate: DNS.Name.
+	// Name is the DNS name of the certificate: DNS.Name.
 	Name string `yaml:"name" json:"name"`
 	// Dir is the directory of the newest certificate and its key.
 	Dir string `yaml:"dir" json:"dir"`
-	// Listen is the address, host:port, at which challenges of ChallengeHTTP are answered; the
-	// name's port 80 forwards to it. Empty with other challenges.
+	// Listen is the address, host:port, of the listener for challenges of ChallengeHTTP, to which
+	// port 80 of the DNS name is forwarded; empty with other challenges.
 	Listen string `yaml:"listen,omitempty" json:"listen,omitempty"`
 	// Zone is the Route 53 hosted zone that contains the name, for ChallengeDNS; ZoneID is its ID,
 	// empty = found by Zone and Private.
@@ -111,13 +110,13 @@ type CertificateConfig struct {
 	Private bool   `yaml:"private,omitempty" json:"private,omitempty"`
 	// Endpoint is Route 53's base URL; empty = AWS's.
 	Endpoint string `yaml:"endpoint,omitempty" json:"endpoint,omitempty"`
-	// FollowOnly is true for a balancer without permission to write to the zone; it loads
+	// FollowOnly is true for a balancer without permission to write to the hosted zone. It loads
 	// certificates that other balancers obtain.
 	FollowOnly bool `yaml:"follow_only,omitempty" json:"follow_only,omitempty"`
 }
 
-// Identity is the files of a process's identity in its service: its certificate with the chain, its
-// key, and the certificate of the service's CA, all in PEM.
+// Identity contains the paths of the files of a process's identity in its service: its certificate
+// with the chain, its key, and the certificate of the service's CA, all in PEM.
 type Identity struct {
 	Cert string `yaml:"cert" json:"cert"`
 	Key  string `yaml:"key" json:"key"`

@@ -69,7 +69,7 @@ func TestReload(t *testing.T) {
 		to := from
 		c.to(&to)
 		if restart := !reflect.DeepEqual(from.Immutable(), to.Immutable()); restart != c.restart {
-			t.Errorf("%s: asks for a restart: %v, want %v", name, restart, c.restart)
+			t.Errorf("%s: requires a restart: %v, want %v", name, restart, c.restart)
 		}
 		want := to
 		if c.restart {

@@ -67,7 +67,7 @@ func (b *binder) reportTooMany(n ast.Node, p path) {
 		line, col := position(n)
 		b.tooMany = &Error{
 			File: b.file, Line: line, Column: col, Path: string(p),
-			Problem: fmt.Sprintf("the file expands to more than %d values", maxVisits),
+			Problem: fmt.Sprintf("the file must expand to at most %d values; it contains too many aliases", maxVisits),
 		}
 	}
 }
@@ -82,7 +82,7 @@ func (b *binder) resolve(n ast.Node, p path) (ast.Node, bool) {
 			name := v.Value.GetToken().Value
 			target, ok := b.anchors[name]
 			if !ok {
-				b.reportAt(v, p, Error{Problem: fmt.Sprintf("there is no anchor &%s in the file", shorten(name))})
+				b.reportAt(v, p, Error{Problem: fmt.Sprintf("must refer to an anchor in the file, got the unknown anchor &%s", shorten(name))})
 				return nil, false
 			}
 			n = target
@@ -119,7 +119,7 @@ func (b *binder) bindStruct(n ast.Node, v reflect.Value, p path) {
 	for _, f := range fields {
 		if rules[f.rule].required && !seen[f.key] {
 			b.invalid[p.key(f.key)] = true
-			b.reportAt(n, p.key(f.key), Error{Problem: "is missing", Suggestion: "expected " + describeValues(f.rule)})
+			b.reportAt(n, p.key(f.key), Error{Problem: "is required", Suggestion: "set it to " + describeValues(f.rule)})
 		}
 	}
 }
@@ -128,8 +128,8 @@ func (b *binder) bindStruct(n ast.Node, v reflect.Value, p path) {
 // misspelled key.
 func (b *binder) unknownKey(e entry, p path, typ string, known []string) {
 	b.hideAll(e.value)
-	if what, ok := unimplementedKeys[typ+"."+e.key]; ok {
-		b.reportAt(e.at, p.key(e.key), Error{Problem: "is not implemented in this version: it is part of " + what, Suggestion: "remove the key"})
+	if feature, ok := unimplementedKeys[typ+"."+e.key]; ok {
+		b.reportAt(e.at, p.key(e.key), Error{Problem: "is reserved for " + feature + ", which is not implemented in this version", Suggestion: "remove the key"})
 		return
 	}
 	b.reportAt(e.at, p.key(e.key), Error{Problem: "unknown key", Suggestion: didYouMean(e.key, known, "valid keys:")})
@@ -175,8 +175,8 @@ func (b *binder) checkRepeats(list reflect.Value, p path) {
 	first := map[string]int{}
 	for i := range list.Len() {
 		text, at := list.Index(i).String(), p.index(i)
-		j, twice := first[text]
-		if !twice {
+		j, duplicate := first[text]
+		if !duplicate {
 			first[text] = i
 		} else if text != "" {
 			b.reportAtPath(at, Error{Problem: fmt.Sprintf("duplicates element %d of the list", j), Found: b.describePath(at)})

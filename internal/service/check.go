@@ -53,15 +53,15 @@ func (c *checker) valid(paths ...path) bool {
 	return !slices.ContainsFunc(paths, func(p path) bool { return c.invalid[p] })
 }
 
-// checkModelNames rejects a name, alias or adapter that two models use.
+// checkModelNames rejects duplicates among the names, aliases and adapters of all models.
 func (c *checker) checkModelNames() {
-	taken := map[string]path{}
+	claimed := map[string]path{}
 	claim := func(name string, p path) {
-		if first, twice := taken[name]; twice && name != "" {
+		if first, duplicate := claimed[name]; duplicate && name != "" {
 			c.reportProblem(p, "duplicates %s", first)
 			return
 		}
-		taken[name] = p
+		claimed[name] = p
 	}
 	for i, m := range c.spec.Models {
 		claim(m.Name, path("models").index(i).key("name"))
@@ -139,8 +139,8 @@ func (c *checker) checkGPUs(gpus []GPU, p path) {
 		if at := p.index(i); g.Type == "" || !c.valid(at, at.key("type"), at.key("count")) {
 			continue
 		}
-		j, twice := first[hardware{g.Type, g.Count}]
-		if twice {
+		j, duplicate := first[hardware{g.Type, g.Count}]
+		if duplicate {
 			c.reportAtPath(p.index(i), Error{Problem: fmt.Sprintf("duplicates gpus[%d]: %d x %s", j, g.Count, g.Type)})
 		} else {
 			first[hardware{g.Type, g.Count}] = i
@@ -150,7 +150,7 @@ func (c *checker) checkGPUs(gpus []GPU, p path) {
 
 func (c *checker) checkSLO(s SLO, p path) {
 	if s.TTFT > 0 && s.E2E > 0 && s.TTFT > s.E2E && c.valid(p.key("ttft"), p.key("e2e")) {
-		c.reportProblem(p.key("ttft"), "must not be longer than e2e (%s)", formatDuration(s.E2E))
+		c.reportProblem(p.key("ttft"), "must be at most e2e, which is %s", formatDuration(s.E2E))
 	}
 }
 
@@ -160,23 +160,23 @@ func (c *checker) checkBounds(b Bounds, p path) {
 	}
 }
 
-// checkRegionNames refuses a region that is declared twice.
+// checkRegionNames rejects duplicate regions.
 func (c *checker) checkRegionNames() {
 	first := map[Region]int{}
 	for i, r := range c.spec.Regions {
-		j, twice := first[r.Name]
-		if !twice {
+		j, duplicate := first[r.Name]
+		if !duplicate {
 			first[r.Name] = i
 		} else if r.Name != "" {
-			c.reportProblem(path("regions").index(i).key("name"), "repeats regions[%d]", j)
+			c.reportProblem(path("regions").index(i).key("name"), "duplicates regions[%d]", j)
 		}
 	}
 }
 
 func (c *checker) checkRegion(r *RegionSpec, p path) {
 	c.checkBounds(r.Replicas, p.key("replicas"))
-	if most := p.key("replicas").key("max"); r.Replicas.Max < 1 && c.valid(p, p.key("replicas"), most) {
-		c.reportProblem(most, "must be at least 1: a region without replicas serves no requests")
+	if maxPath := p.key("replicas").key("max"); r.Replicas.Max < 1 && c.valid(p, p.key("replicas"), maxPath) {
+		c.reportProblem(maxPath, "must be at least 1: a region without replicas serves no requests")
 	}
 	if !c.valid(p, p.key("name")) {
 		return
@@ -192,15 +192,15 @@ func (c *checker) checkRegion(r *RegionSpec, p path) {
 	c.checkPublic(r, p)
 }
 
-// checkStaticRegion validates a region of existing machines: they are listed, not rented.
+// checkStaticRegion validates a region of existing machines.
 func (c *checker) checkStaticRegion(r *RegionSpec, p path) {
 	if len(r.Endpoints) == 0 && c.valid(p.key("endpoints")) {
-		c.reportAtPath(p.key("endpoints"), Error{Problem: "is missing: a static region lists its machines", Suggestion: `for example endpoints: ["http://10.0.0.7:8000"]`})
+		c.reportAtPath(p.key("endpoints"), Error{Problem: "is required in a static region", Suggestion: `list the URLs of its machines, for example endpoints: ["http://10.0.0.7:8000"]`})
 		return
 	}
-	most := p.key("replicas").key("max")
-	if n := len(r.Endpoints); n > 0 && r.Replicas.Max > n && c.valid(p.key("endpoints"), most) {
-		c.reportProblem(most, "must be at most the number of endpoints, %d", n)
+	maxPath := p.key("replicas").key("max")
+	if n := len(r.Endpoints); n > 0 && r.Replicas.Max > n && c.valid(p.key("endpoints"), maxPath) {
+		c.reportProblem(maxPath, "must be at most the number of endpoints, which is %d", n)
 	}
 	c.rejectUnlessRented(r, p, "capacity", "reserved", "on_demand_base")
 }
@@ -226,23 +226,23 @@ func (c *checker) checkCapacity(r *RegionSpec, p path) {
 		c.reportProblem(base, "must be at most replicas.max, which is %d", r.Replicas.Max)
 	}
 	if len(r.Reserved) > 0 && !slices.Contains(r.Capacity, CapacityReserved) {
-		c.reportAtPath(p.key("reserved"), Error{Problem: "requires reserved in capacity, otherwise it is never used"})
+		c.reportAtPath(p.key("reserved"), Error{Problem: "requires reserved in capacity: otherwise it is never used"})
 	}
 }
 
 // checkEndpoints rejects an endpoint that two regions list, and a URL with an invalid host or port.
 func (c *checker) checkEndpoints() {
-	taken := map[string]path{}
+	claimed := map[string]path{}
 	for i, r := range c.spec.Regions {
 		for j, e := range r.Endpoints {
 			p := path("regions").index(i).key("endpoints").index(j)
 			if c.valid(p) && !validURL(e) {
 				c.reportProblem(p, "must be %s", formEndpoint.description)
 			}
-			if first, twice := taken[e]; twice && e != "" {
+			if first, duplicate := claimed[e]; duplicate && e != "" {
 				c.reportProblem(p, "duplicates %s", first)
 			}
-			taken[e] = p
+			claimed[e] = p
 		}
 	}
 	if p := path("store").key("url"); c.spec.Store.URL != "" && c.valid(p) && !validURL(c.spec.Store.URL) {
@@ -272,14 +272,14 @@ func (c *checker) checkMemory() {
 	if !c.valid(p, p.key("total"), p.key("requests"), p.key("tenant")) {
 		return
 	}
-	for _, misfit := range m.Conflicts() {
-		if at := p.key(misfit.Key); c.at[at] != nil {
-			c.reportProblem(at, "%s", misfit.Problem)
+	for _, conflict := range m.Conflicts() {
+		if at := p.key(conflict.Key); c.at[at] != nil {
+			c.reportProblem(at, "%s", conflict.Problem)
 		}
 	}
 }
 
-// checkLocalPorts checks that the local regions have enough ports.
+// checkLocalPorts checks that there are enough ports for the local regions.
 func (c *checker) checkLocalPorts() {
 	balancers, engines := 0, 0
 	for i, r := range c.spec.Regions {
@@ -293,17 +293,18 @@ func (c *checker) checkLocalPorts() {
 		}
 	}
 	if balancers > localSlots {
-		c.reportAtPath("regions", Error{Problem: fmt.Sprintf("the local regions have %d balancers in total, but only %d ports", balancers, localSlots)})
+		c.reportAtPath("regions", Error{Problem: fmt.Sprintf("the local regions must have at most %d balancers in total, got %d", localSlots, balancers)})
 	}
 	if engines > localSlots {
 		c.reportAtPath("regions", Error{
-			Problem:    fmt.Sprintf("the local regions have up to %d replicas in total, but only %d ports", engines, localSlots),
+			Problem:    fmt.Sprintf("the local regions must have at most %d replicas in total, got %d", localSlots, engines),
 			Suggestion: "lower replicas.max",
 		})
 	}
 }
 
-// maxReplicasOf returns the upper bound of model i in a region, or 0 where it has an error.
+// maxReplicasOf returns the maximum number of replicas of model i in a region, or 0 if that value
+// has an error.
 func (c *checker) maxReplicasOf(i int, r RegionSpec) int {
 	own, ok := c.spec.Models[i].Regions[r.Name]
 	if !ok {
@@ -315,7 +316,7 @@ func (c *checker) maxReplicasOf(i int, r RegionSpec) int {
 	return own.Max
 }
 
-// checkRoundTrips checks that each emulated round trip is between two local regions and set once.
+// checkRoundTrips checks that each emulated round trip is between two local regions and is set once.
 func (c *checker) checkRoundTrips() {
 	places := map[string]bool{}
 	for _, r := range c.spec.Regions {
@@ -323,7 +324,7 @@ func (c *checker) checkRoundTrips() {
 			places[r.Name.Place()] = true
 		}
 	}
-	taken := map[[2]string]string{}
+	claimed := map[[2]string]string{}
 	for _, key := range sortedKeys(c.spec.LocalHosts.RTT) {
 		p := path("local").key("rtt").key(key)
 		a, b, ok := splitPair(key, places)
@@ -332,10 +333,10 @@ func (c *checker) checkRoundTrips() {
 			continue
 		}
 		pair := [2]string{min(a, b), max(a, b)}
-		if first, twice := taken[pair]; twice {
+		if first, duplicate := claimed[pair]; duplicate {
 			c.reportAtPath(p, Error{Problem: fmt.Sprintf("duplicates %s: a round trip is the same in both directions", first)})
 		}
-		taken[pair] = key
+		claimed[pair] = key
 	}
 }
 

@@ -25,11 +25,11 @@ func (c *checker) checkDNS() {
 		}
 	}
 	if d.Provider == DNSRoute53 && d.Zone == "" {
-		c.reportAtPath("dns.zone", Error{Problem: "is missing", Suggestion: "expected " + formHost.description + ", a hosted zone of the account"})
+		c.reportAtPath("dns.zone", Error{Problem: "is required for provider " + DNSRoute53, Suggestion: "set the name of a hosted zone such as example.com"})
 		return
 	}
 	if c.valid("dns.name", "dns.zone") && d.Name != d.Zone && !strings.HasSuffix(d.Name, "."+d.Zone) {
-		c.reportProblem("dns.name", "must be in the zone %s", d.Zone)
+		c.reportProblem("dns.name", "must be a name in the DNS zone %s", d.Zone)
 	}
 	if c.valid("dns.ttl") && d.TTL%time.Second != 0 {
 		c.reportProblem("dns.ttl", "must be whole seconds")
@@ -55,8 +55,8 @@ func (c *checker) checkNameServer(d *DNS) {
 		p := path("dns.clients").index(i)
 		network, err := netip.ParsePrefix(client.Network)
 		if at := p.key("network"); client.Network != "" && c.valid(p, at) && (err != nil || network != network.Masked()) {
-			c.reportProblem(at, "must be %s, with no bits beyond its length", formNetwork.description)
-		} else if j, twice := first[network]; twice && c.valid(p, at) {
+			c.reportProblem(at, "must be %s, without bits after the prefix length", formNetwork.description)
+		} else if j, duplicate := first[network]; duplicate && c.valid(p, at) {
 			c.reportProblem(at, "duplicates dns.clients[%d]", j)
 		} else {
 			first[network] = i
@@ -68,7 +68,7 @@ func (c *checker) checkNameServer(d *DNS) {
 // checkDNSClient checks that a network's regions are regions of this service.
 func (c *checker) checkDNSClient(client DNSClient, p path) {
 	if client.Region == "" && len(client.RTT) == 0 && c.valid(p, p.key("region"), p.key("rtt")) {
-		c.reportAtPath(p, Error{Problem: "has no location", Suggestion: "set region or rtt"})
+		c.reportAtPath(p, Error{Problem: "must have a location", Suggestion: "set region or rtt"})
 	}
 	known := func(name Region) bool {
 		return slices.ContainsFunc(c.spec.Regions, func(r RegionSpec) bool { return r.Name == name })
@@ -90,11 +90,11 @@ func (c *checker) checkPublic(r *RegionSpec, p path) {
 		return
 	}
 	if r.Name.rented() {
-		c.reportAtPath(at, Error{Problem: fmt.Sprintf("is only valid for local and static regions, but the region is %s", r.Name), Suggestion: "the cloud assigns the addresses of balancers"})
+		c.reportAtPath(at, Error{Problem: fmt.Sprintf("is only valid for local and static regions, but the region is %s", r.Name), Suggestion: "remove it: the cloud assigns the addresses of balancers"})
 		return
 	}
 	if len(r.Public) != r.Balancers && c.valid(p.key("balancers")) {
-		c.reportAtPath(at, Error{Problem: fmt.Sprintf("must have one URL per balancer of the region, %d, got %d", r.Balancers, len(r.Public))})
+		c.reportAtPath(at, Error{Problem: fmt.Sprintf("must have %d URLs, one per balancer of the region, got %d", r.Balancers, len(r.Public))})
 	}
 	for i, base := range r.Public {
 		if e := at.index(i); c.valid(e) && !validPublic(base) {

@@ -2,8 +2,8 @@ package service
 
 import "fmt"
 
-// checkGCP validates the settings that all Google Cloud regions share. Networks are global there,
-// and balancers reach the replicas of every region inside their own.
+// checkGCP validates the settings that all Google Cloud regions share. A VPC network of Google
+// Cloud is global, and balancers reach the replicas of all regions inside their own network.
 func (c *checker) checkGCP() {
 	first := -1
 	for i, r := range c.spec.Regions {
@@ -16,9 +16,9 @@ func (c *checker) checkGCP() {
 			c.rejectNetwork(at, c.spec.Regions[first])
 		}
 	}
-	accounts := c.spec.GCP
-	if p := path("gcp").key("replica_account"); accounts.ReplicaAccount != "" && accounts.ReplicaAccount == accounts.BalancerAccount && c.valid("gcp", p) {
-		c.reportProblem(p, "must differ from balancer_account: replicas could create and delete machines with it")
+	gcp := c.spec.GCP
+	if p := path("gcp").key("replica_account"); gcp.ReplicaAccount != "" && gcp.ReplicaAccount == gcp.BalancerAccount && c.valid("gcp", p) {
+		c.reportProblem(p, "must differ from balancer_account: with that service account replicas could create and delete machines")
 	}
 	if p := path("gcp"); c.at[p] != nil && first < 0 && c.spec.GCP != (GCPSpec{}) {
 		c.reportAtPath(p, Error{Problem: "is only valid for services with a Google Cloud region", Suggestion: "remove it"})

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// AWS assigns the IDs of networks; Google Cloud uses names that the user chooses.
+// The formats of IDs that AWS assigns. Google Cloud uses names that the user chooses.
 var (
 	awsVPC    = regexp.MustCompile(`^vpc-[0-9a-f]{8,32}$`)
 	awsSubnet = regexp.MustCompile(`^subnet-[0-9a-f]{8,32}$`)
@@ -38,7 +38,7 @@ func (c *checker) checkNetwork(r *RegionSpec, p path) {
 		c.reportProblem(at, "must be the id of a VPC such as vpc-0a1b2c3d4e5f60718")
 	}
 	if r.Network != "" && len(r.Subnets) == 0 && c.valid(subnets) {
-		c.reportAtPath(subnets, Error{Problem: "is missing: a network on AWS requires subnets", Suggestion: "list one with a route to an internet gateway for each zone"})
+		c.reportAtPath(subnets, Error{Problem: "is required with network on AWS", Suggestion: "list one subnet per availability zone, each with a route to an internet gateway"})
 	}
 	for i, s := range r.Subnets {
 		if at := subnets.index(i); c.valid(subnets, at) && !awsSubnet.MatchString(s) {
@@ -62,13 +62,16 @@ func (c *checker) checkWeights(m *Model, p path) {
 		bucketCloud, otherCloud, title = CloudGCP, CloudAWS, "Google Cloud"
 	}
 	if i := c.firstRegionWith(m, otherCloud); i >= 0 {
-		c.reportProblem(at, "requires machines on %s to download it, but regions[%d] is %s: set max: 0 for the model there", title, i, c.spec.Regions[i].Name)
+		c.reportAtPath(at, Error{
+			Problem: fmt.Sprintf("requires machines on %s to download it, but regions[%d] is %s", title, i, c.spec.Regions[i].Name),
+			Found:   c.describePath(at), Suggestion: fmt.Sprintf("set max: 0 for the model in %s", c.spec.Regions[i].Name),
+		})
 		return
 	}
 	if i := c.firstRegionWith(m, CloudGCP); i >= 0 && bucketCloud == CloudGCP && c.spec.GCP.ReplicaAccount == "" && c.valid("gcp", path("gcp").key("replica_account")) {
 		c.reportAtPath(at, Error{
 			Problem: fmt.Sprintf("requires a service account to download it, but replicas of regions[%d], %s, have none", i, c.spec.Regions[i].Name),
-			Found:   c.describePath(at), Suggestion: "set gcp.replica_account to an account that can read the bucket",
+			Found:   c.describePath(at), Suggestion: "set gcp.replica_account to a service account that can read the bucket",
 		})
 	}
 }

@@ -17,37 +17,37 @@ func (c *checker) checkTLS() {
 	case t.ACME != nil:
 		c.checkACME(t.ACME, p.key("acme"))
 	case t.Cert == "":
-		c.reportAtPath(p.key("cert"), Error{Problem: "is missing", Suggestion: "set cert and key, or acme"})
+		c.reportAtPath(p.key("cert"), Error{Problem: "is required", Suggestion: "set cert and key, or acme"})
 	case t.Key == "":
-		c.reportAtPath(p.key("key"), Error{Problem: "is missing", Suggestion: "a certificate requires its key"})
+		c.reportAtPath(p.key("key"), Error{Problem: "is required with cert", Suggestion: "set the file of the certificate's key"})
 	}
 }
 
-// checkACME checks that an authority can validate the service's name.
+// checkACME checks that a certificate authority can validate the service's DNS name.
 func (c *checker) checkACME(a *ACME, p path) {
 	d := c.spec.DNS
 	if d == nil && c.valid("dns") {
-		c.reportAtPath(p, Error{Problem: "requires dns.name: a certificate is issued for a name", Suggestion: "for example dns: {provider: route53, name: chat.example.com, zone: example.com}"})
+		c.reportAtPath(p, Error{Problem: "requires dns.name: a certificate is issued for a name", Suggestion: "set dns, for example dns: {provider: route53, name: chat.example.com, zone: example.com}"})
 	}
-	own := a.CA != CALetsEncrypt && a.CA != CALetsEncryptStaging
-	if at := p.key("root"); a.Root != "" && !own && c.valid(at, p.key("ca")) {
-		c.reportAtPath(at, Error{Problem: "is only valid for a private authority, but ca is " + a.CA, Suggestion: "remove it or set ca: https://..."})
+	private := a.CA != CALetsEncrypt && a.CA != CALetsEncryptStaging
+	if at := p.key("root"); a.Root != "" && !private && c.valid(at, p.key("ca")) {
+		c.reportAtPath(at, Error{Problem: "is only valid for a private certificate authority, but ca is " + a.CA, Suggestion: "remove it or set ca: https://..."})
 	}
-	if at := p.key("ca"); d != nil && d.Private && !own && c.valid(at, "dns", "dns.private") {
-		c.reportAtPath(at, Error{Problem: "must be an authority inside the network: dns.private hides the name from " + a.CA, Suggestion: "set ca: https://..."})
+	if at := p.key("ca"); d != nil && d.Private && !private && c.valid(at, "dns", "dns.private") {
+		c.reportAtPath(at, Error{Problem: "must be a certificate authority inside the network: with dns.private, " + a.CA + " cannot resolve the name", Suggestion: "set ca: https://..."})
 	}
 	if at := p.key("resolvers"); len(a.Resolvers) > 0 && a.Challenge != ChallengeDNS && c.valid(at, p.key("challenge")) {
 		c.reportAtPath(at, Error{Problem: fmt.Sprintf("is only valid for challenge %s, but the challenge is %s", ChallengeDNS, a.Challenge)})
 	}
 	if at := p.key("resolvers"); d != nil && d.Private && a.Challenge == ChallengeDNS && len(a.Resolvers) == 0 && c.valid(at, "dns", "dns.private", p.key("challenge")) {
-		c.reportAtPath(at, Error{Problem: "is missing: the name servers of a private zone cannot be queried for the record", Suggestion: `in an AWS network: resolvers: ["169.254.169.253:53"]`})
+		c.reportAtPath(at, Error{Problem: "is required with dns.private: the name servers of a private hosted zone cannot be queried", Suggestion: `in an AWS network set resolvers: ["169.254.169.253:53"]`})
 	}
 	if d != nil && c.valid("dns", "dns.provider", p.key("challenge")) {
 		c.checkChallenge(a, p.key("challenge"))
 	}
 }
 
-// checkChallenge checks that a balancer can answer the authority's challenge.
+// checkChallenge checks that a balancer can solve the certificate authority's challenge.
 func (c *checker) checkChallenge(a *ACME, p path) {
 	regions := c.spec.Regions
 	cloud := func(name string) func(RegionSpec) bool {
@@ -57,17 +57,17 @@ func (c *checker) checkChallenge(a *ACME, p path) {
 	others := "http-01 or tls-alpn-01"
 	switch {
 	case a.Challenge == ChallengeDNS && c.spec.DNS.Provider != DNSRoute53:
-		c.reportAtPath(p, Error{Problem: fmt.Sprintf("must be %s: dns-01 writes records to Route 53, but dns.provider is %s", others, c.spec.DNS.Provider), Found: c.describePath(p)})
+		c.reportAtPath(p, Error{Problem: fmt.Sprintf("must be %s: dns-01 requires dns.provider route53, but dns.provider is %s", others, c.spec.DNS.Provider), Found: c.describePath(p)})
 	case a.Challenge == ChallengeDNS && rented && !slices.ContainsFunc(regions, cloud(CloudAWS)):
-		c.reportAtPath(p, Error{Problem: fmt.Sprintf("must be %s: a balancer on AWS writes the Route 53 records, but there is no AWS region", others), Found: c.describePath(p)})
+		c.reportAtPath(p, Error{Problem: fmt.Sprintf("must be %s: dns-01 requires a balancer on AWS, which writes the DNS records, but there is no AWS region", others), Found: c.describePath(p)})
 	case a.Challenge == ChallengeHTTP && !rented && c.valid("local", "local.port") && c.spec.LocalHosts.Port > 65535-challengePorts:
 		c.reportAtPath("local.port", Error{Problem: fmt.Sprintf("must be at most %d: the ports for http-01 challenges are 400 above the balancers' ports", 65535-challengePorts), Found: c.describePath("local.port")})
 	case a.Challenge != ChallengeDNS && !rented:
 		for i, r := range regions {
 			if at := path("regions").index(i); len(r.Public) == 0 && c.valid(at, at.key("name"), at.key("public")) {
 				c.reportAtPath(at.key("public"), Error{
-					Problem:    fmt.Sprintf("is missing: with challenge %s the authority connects to %s from outside, but balancers of %s listen on loopback", a.Challenge, c.spec.DNS.Name, r.Name),
-					Suggestion: `set the address that forwards to them: public: ["https://203.0.113.7"]`,
+					Problem:    fmt.Sprintf("is required: with challenge %s the certificate authority connects to %s from the internet, but balancers of %s listen on loopback", a.Challenge, c.spec.DNS.Name, r.Name),
+					Suggestion: `set the URL of the address that forwards to them, for example public: ["https://203.0.113.7"]`,
 				})
 			}
 		}
@@ -94,7 +94,7 @@ func (c *checker) checkPlainHTTP() {
 		c.reportAtPath(p, Error{Problem: "cannot be combined with tls, which makes the public port serve only HTTPS", Suggestion: "remove one of them"})
 	case i >= 0 && b.TLS == nil && !b.Insecure:
 		c.reportAtPath(path("balancer").key("tls"), Error{
-			Problem:    fmt.Sprintf("is missing: balancers in %s would serve plain HTTP on the public internet", c.spec.Regions[i].Name),
+			Problem:    fmt.Sprintf("is required: balancers in %s would serve plain HTTP on the public internet", c.spec.Regions[i].Name),
 			Suggestion: "obtain a certificate (tls: {acme: {email: YOU@example.com}}), use an existing one (tls: {cert: FILE, key: FILE}), or allow plain HTTP (insecure: true)",
 		})
 	}

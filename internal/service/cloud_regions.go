@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// cloudRegions are the known regions of a cloud. The tables contain the public regions; a cloud
-// adds a few per year, so a region that is not in them is rejected only where it cannot exist.
+// cloudRegions are the known regions of a cloud. The tables contain the public regions. A cloud adds
+// a few per year, so a region that is not in its table is rejected only if its name cannot be one.
 type cloudRegions struct {
 	cloud, title string
 	example      string // a region
@@ -17,7 +17,7 @@ type cloudRegions struct {
 	source       string   // the source of the table, with its date
 }
 
-// clouds are the tables of the clouds that rent out machines.
+// clouds contains the table of each cloud that rents out machines.
 var clouds = []cloudRegions{
 	{
 		CloudAWS, "AWS", "us-east-1", regexp.MustCompile(`^[a-z]{2,4}(-[a-z]+)+-[0-9]+$`),
@@ -64,14 +64,15 @@ func KnownRegions(cloud string) []string {
 // numbers matches the numbers that distinguish regions of one area.
 var numbers = regexp.MustCompile(`[0-9]+`)
 
-// withoutNumbers returns a name without its number: new regions mostly differ only in the number
-// from a known one.
+// withoutNumbers returns a name without its number. Most new regions differ from a known one only in
+// the number.
 func withoutNumbers(name string) string { return numbers.ReplaceAllString(name, "#") }
 
-// mayExist reports whether a name that is not in the table may be a new region: it has the format
-// of one, and either differs from a known region only in its number, or is not similar to any.
+// mayExist reports whether a name that is not in the table may be a new region. It must have the
+// format of a region. It must also differ from a known region only in its number, or be similar to
+// none.
 func (c *cloudRegions) mayExist(name string) bool {
-	const near = 2 // typos between two names
+	const near = 2 // maximum number of typos
 	if !c.pattern.MatchString(name) {
 		return false
 	}
@@ -82,19 +83,19 @@ func (c *cloudRegions) mayExist(name string) bool {
 
 // suggestion returns the region that was probably meant.
 func (c *cloudRegions) suggestion(name string) string {
-	meant := []string{}
+	suggestions := []string{}
 	if best := Nearest(name, c.regions); best != "" {
-		meant = append(meant, fmt.Sprintf("%q", best))
+		suggestions = append(suggestions, fmt.Sprintf("%q", best))
 	}
 	for _, other := range clouds {
 		if slices.Contains(other.regions, name) {
-			meant = append(meant, other.cloud+"/"+name)
+			suggestions = append(suggestions, other.cloud+"/"+name)
 		}
 	}
-	if len(meant) == 0 {
-		return fmt.Sprintf("region names of %s look like %s", c.title, c.example)
+	if len(suggestions) == 0 {
+		return fmt.Sprintf("names of %s regions look like %s", c.title, c.example)
 	}
-	return "did you mean " + strings.Join(meant, " or ") + "?"
+	return "did you mean " + strings.Join(suggestions, " or ") + "?"
 }
 
 // checkCloudRegion rejects a region that its cloud does not have.
@@ -113,7 +114,7 @@ func (s *Spec) Warnings() []string {
 	for i, r := range s.Regions {
 		known := cloudOf(r.Name.Cloud())
 		if known != nil && !slices.Contains(known.regions, r.Name.Place()) {
-			all = append(all, fmt.Sprintf("regions[%d].name: %s is not a known region of %s (%s)", i, r.Name, known.title, known.source))
+			all = append(all, fmt.Sprintf("regions[%d].name: %s is not in the list of regions of %s (%s); check the name", i, r.Name, known.title, known.source))
 		}
 	}
 	return append(all, s.imageWarnings()...)

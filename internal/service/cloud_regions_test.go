@@ -31,16 +31,16 @@ func TestParseRejectsUnknownCloudRegions(t *testing.T) {
 		{"aws/us-east", "is not a region of AWS", `did you mean "us-east-1"?`, ""},
 		{"aws/us-east-1a", "is not a region of AWS", `did you mean "us-east-1"?`, ""},
 		{"aws/us-central1", "is not a region of AWS", `gcp/us-central1?`, ""},
-		{"aws/frankfurt", "is not a region of AWS", "region names of AWS look like us-east-1", ""},
+		{"aws/frankfurt", "is not a region of AWS", "names of AWS regions look like us-east-1", ""},
 		{"gcp/us-east-1", "is not a region of Google Cloud", `did you mean "us-east1" or aws/us-east-1?`, ""},
 		{"gcp/us-centrel1", "is not a region of Google Cloud", `did you mean "us-central1"?`, ""},
 		{"gcp/us-central1-a", "is not a region of Google Cloud", `did you mean "us-central1"?`, ""},
 		{"gcp/europe-west", "is not a region of Google Cloud", `did you mean "europe-west1"?`, ""},
-		{"gcp/a", "is not a region of Google Cloud", "region names of Google Cloud look like us-central1", ""},
-		{"aws/us-east-3", "", "", "aws/us-east-3 is not a known region of AWS"},
-		{"aws/mars-north-1", "", "", "aws/mars-north-1 is not a known region of AWS"},
-		{"gcp/us-west8", "", "", "gcp/us-west8 is not a known region of Google Cloud"},
-		{"gcp/antarctica-south1", "", "", "gcp/antarctica-south1 is not a known region"},
+		{"gcp/a", "is not a region of Google Cloud", "names of Google Cloud regions look like us-central1", ""},
+		{"aws/us-east-3", "", "", "aws/us-east-3 is not in the list of regions of AWS"},
+		{"aws/mars-north-1", "", "", "aws/mars-north-1 is not in the list of regions of AWS"},
+		{"gcp/us-west8", "", "", "gcp/us-west8 is not in the list of regions of Google Cloud"},
+		{"gcp/antarctica-south1", "", "", "gcp/antarctica-south1 is not in the list of regions"},
 	} {
 		spec, err := Parse("service.yaml", []byte(regionIn(tt.name)))
 		switch {

@@ -34,8 +34,8 @@ type ControllerConfig struct {
 	RTT map[string]time.Duration `yaml:"rtt,omitempty" json:"rtt,omitempty"`
 }
 
-// Immutable returns the part of a configuration that cannot change while a controller runs: two
-// configurations with the same Fixed only differ in replicas, which a reload applies.
+// Immutable returns the part of a configuration that cannot change while a controller runs. Two
+// configurations with equal immutable parts differ only in replicas, which a reload applies.
 func (c ControllerConfig) Immutable() ControllerConfig {
 	c.Revision, c.Replicas = "", nil
 	return c
@@ -85,7 +85,7 @@ func (d Donation) String() string {
 	return text
 }
 
-// Draining reports whether the replica only drains before it is removed.
+// Draining reports whether the replica is not donated, but drains before it is removed.
 func (d Donation) Draining() bool { return !d.Until.IsZero() && !d.Until.After(d.Since) }
 
 // Ended reports whether the donation has ended and the replica is to be removed.

@@ -199,18 +199,18 @@ func setDefault(field reflect.Value, value any) {
 //     after reserved capacity, which is already paid for.
 func (r *RegionSpec) fillDefaults(has func(path) bool, at path) {
 	b, p := &r.Replicas, at.key("replicas")
-	usual := 1
+	count := 1
 	if n := len(r.Endpoints); r.Name.Cloud() == CloudStatic && n > 0 {
-		usual = n
+		count = n
 	}
 	if !has(p.key("min")) {
-		b.Min = usual
+		b.Min = count
 		if has(p.key("max")) {
-			b.Min = min(usual, b.Max)
+			b.Min = min(count, b.Max)
 		}
 	}
 	if !has(p.key("max")) {
-		b.Max = max(b.Min, usual)
+		b.Max = max(b.Min, count)
 	}
 	if len(r.Capacity) == 0 && r.Name.rented() {
 		r.Capacity = []CapacityType{CapacityOnDemand}
@@ -224,16 +224,16 @@ func (r *RegionSpec) fillDefaults(has func(path) bool, at path) {
 // which requires root.
 const defaultNameServer = "127.0.0.1:5300"
 
-// fillDefaults sets the defaults of an embedded name server: its zone may be the name itself.
+// fillDefaults sets the defaults of an embedded name server: its zone is by default the name itself.
 func (d *DNS) fillDefaults() {
 	if d.Provider == DNSEmbedded {
 		d.Zone, d.Listen = cmp.Or(d.Zone, d.Name), cmp.Or(d.Listen, defaultNameServer)
 	}
 }
 
-// defaultChallenge returns the default challenge: dns-01 where a machine on AWS can write the Route
-// 53 record with its own identity, because no port needs to be reachable; otherwise tls-alpn-01 on
-// port 443, which is open in any case.
+// defaultChallenge returns the default challenge. It is dns-01 if a machine on AWS can write the DNS
+// record in Route 53 with its own IAM role: then no port needs to be reachable. Otherwise it is
+// tls-alpn-01, since port 443 is open in any case.
 func (s *Spec) defaultChallenge() string {
 	amazon := slices.ContainsFunc(s.Regions, func(r RegionSpec) bool { return r.Name.Cloud() == CloudAWS })
 	if amazon && s.DNS != nil && s.DNS.Provider == DNSRoute53 {
@@ -242,7 +242,7 @@ func (s *Spec) defaultChallenge() string {
 	return ChallengeTLSALPN
 }
 
-// fillModelBounds completes a model's own bounds from the region's; an explicit end takes
+// fillModelBounds completes a model's own bounds from the region's; an explicit bound has
 // precedence over a default.
 func (s *Spec) fillModelBounds(m *Model, has func(path) bool, at path) {
 	for name, b := range m.Regions {

@@ -66,8 +66,8 @@ func (es Errors) Error() string {
 	return strings.Join(texts, "\n")
 }
 
-// maxErrors is the maximum number of errors that one parse reports: more errors help nobody, and a
-// megabyte of wrong keys must not produce a hundred megabytes of messages.
+// maxErrors is the maximum number of errors that one parse reports. Without it, a megabyte of wrong
+// keys would produce a hundred megabytes of messages.
 const maxErrors = 100
 
 // sorted orders the errors by position and truncates them to maxErrors.

@@ -96,7 +96,7 @@ func checkExample(t *testing.T, typ reflect.Type, rule, example string) {
 	b := newBinder(doc)
 	b.bind(doc.root, reflect.New(typ).Elem(), "", "")
 	for _, e := range b.errs {
-		if e.Problem != "is missing" {
+		if e.Problem != "is required" {
 			t.Errorf("%s: %v", rule, e)
 		}
 	}

@@ -9,14 +9,14 @@ import (
 // pinnedImage matches an image with a digest, with or without a tag.
 var pinnedImage = regexp.MustCompile(`^[^@]+@sha256:[0-9a-f]{64}$`)
 
-// PinsImage reports whether an image is pinned by its digest, so that every pull gets the same
+// PinsImage reports whether an image is pinned by its digest, so that every pull returns the same
 // image; a tag can be moved.
 func PinsImage(image string) bool { return pinnedImage.MatchString(image) }
 
 // checkImage rejects an invalid digest.
 func (c *checker) checkImage(e *Engine, p path) {
 	if c.valid(p) && strings.Contains(e.Image, "@") && !PinsImage(e.Image) {
-		c.reportProblem(p, "has an invalid digest, must be @sha256: and 64 hexadecimal digits")
+		c.reportProblem(p, "must have a digest of @sha256: and 64 hexadecimal digits")
 	}
 }
 
@@ -38,7 +38,7 @@ func (s *Spec) imageWarnings() []string {
 		if image == "" {
 			image = "the default image"
 		}
-		all = append(all, fmt.Sprintf("models[%d].engine.image: %s is not pinned by a digest, and its publisher can move the tag: use NAME:TAG@sha256:DIGEST, which 'docker buildx imagetools inspect NAME:TAG' prints", i, image))
+		all = append(all, fmt.Sprintf("models[%d].engine.image: %s is not pinned by a digest, and its publisher can move the tag; use NAME:TAG@sha256:DIGEST, which 'docker buildx imagetools inspect NAME:TAG' prints", i, image))
 	}
 	return all
 }

@@ -40,7 +40,7 @@ func TestWarningsReportUnpinnedImages(t *testing.T) {
 func TestParseRejectsInvalidDigests(t *testing.T) {
 	for _, image := range []string{"x@sha256:abc", "x@" + strings.Repeat("0a", 32), "x@sha256:" + strings.Repeat("0A", 32), "x@md5:" + strings.Repeat("0a", 16), "x@@sha256:" + strings.Repeat("0a", 32), "x@sha256:" + strings.Repeat("0a", 32) + ":v1"} {
 		_, err := Parse("service.yaml", []byte("name: chat\nmodels:\n  - name: m\n    engine: {image: '"+image+"'}\nregions: [{name: aws/us-east-1}]\n"))
-		if err == nil || !strings.Contains(err.Error(), "service.yaml:4:21: models[0].engine.image: has an invalid digest, must be @sha256: and 64 hexadecimal digits") {
+		if err == nil || !strings.Contains(err.Error(), "service.yaml:4:21: models[0].engine.image: must have a digest of @sha256: and 64 hexadecimal digits") {
 			t.Errorf("%s: got %v", image, err)
 		}
 	}

@@ -47,8 +47,8 @@ const unlimited = "unlimited"
 
 // ParseKeys parses a list of API keys: one per line, first the key, then attributes as
 // attribute=value: name, tenant, tier, max_tier and the limits. Blank lines and lines that begin
-// with # are skipped. Limits that a line does not set are those of usual. An error contains the
-// line and the attribute, never a key.
+// with # are skipped. Limits that a line does not set are those of defaults. An error contains
+// the line and the attribute, never a key.
 func ParseKeys(text string, defaults KeyLimits) ([]APIKey, error) {
 	var keys []APIKey
 	first := map[string]int{} // name -> line
@@ -99,7 +99,7 @@ func parseKey(words []string, defaults KeyLimits) (APIKey, error) {
 			return k, fmt.Errorf("word %d: must be attribute=value", i+2)
 		}
 		if seen[attribute] {
-			return k, fmt.Errorf("%s: is set twice", attribute)
+			return k, fmt.Errorf("%s: must be set only once", attribute)
 		}
 		if err := k.setAttribute(attribute, value); err != nil {
 			return k, err
@@ -114,9 +114,9 @@ func parseKey(words []string, defaults KeyLimits) (APIKey, error) {
 
 // applyMaxTier limits the key's default tier to MaxTier.
 func (k *APIKey) applyMaxTier() error {
-	usual, _ := ParseTier(string(k.Tier))
+	defaultTier, _ := ParseTier(string(k.Tier))
 	switch {
-	case !usual.MoreUrgentThan(k.MaxTier):
+	case !defaultTier.MoreUrgentThan(k.MaxTier):
 	case k.Tier != "":
 		return fmt.Errorf("tier: must not be above max_tier (%s), got %s", k.MaxTier, k.Tier)
 	default:
@@ -125,7 +125,7 @@ func (k *APIKey) applyMaxTier() error {
 	return nil
 }
 
-// otherKeys is the name in metrics under which keys without a label of their own are aggregated.
+// otherKeys is the label in metrics that aggregates the keys without a label of their own.
 const otherKeys = "other"
 
 // setAttribute stores one attribute.
@@ -153,7 +153,7 @@ func (k *APIKey) setAttribute(attribute, value string) error {
 		return nil
 	case "max_tier":
 		if value == "" {
-			return fmt.Errorf("max_tier: must be one of: IW-F, IW-N, NIW; got nothing")
+			return fmt.Errorf("max_tier: must be one of IW-F, IW-N, NIW, got nothing")
 		}
 		tier, err := ParseTier(value)
 		if err != nil {

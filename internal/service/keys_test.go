@@ -50,7 +50,7 @@ func TestParseKeysRejectsInvalidLines(t *testing.T) {
 		{"sk-a tenant=a|b", `line 1: tenant: must be letters, digits and . _ @ / -, at most 64 characters, got "a|b"`},
 		{"sk-a tier=fast", "line 1: tier: "},
 		{"sk-a max_tier=gold", "line 1: max_tier: unknown tier"},
-		{"sk-a max_tier=", "line 1: max_tier: must be one of: IW-F, IW-N, NIW; got nothing"},
+		{"sk-a max_tier=", "line 1: max_tier: must be one of IW-F, IW-N, NIW, got nothing"},
 		{"sk-a tier=IW-F max_tier=NIW", "line 1: tier: must not be above max_tier (NIW), got IW-F"},
 		{"#\nsk-a name=x max_tier=NIW\nsk-b name=x", `line 3: name: attributes of "x" differ from those on line 2`},
 		{"sk-a token_per_minute=1", "line 1: unknown attribute; did you mean \"tokens_per_minute\"?"},
@@ -61,7 +61,7 @@ func TestParseKeysRejectsInvalidLines(t *testing.T) {
 		{"sk-a tokens_per_day=1e6", `line 1: tokens_per_day: must be a whole number or unlimited, got "1e6"`},
 		{"sk-a tokens_per_day=99999999999999999999", "line 1: tokens_per_day: must be a whole number"},
 		{"sk-a concurrent=010", "line 1: concurrent: must be a whole number"},
-		{"sk-a concurrent=1 concurrent=1", "line 1: concurrent: is set twice"},
+		{"sk-a concurrent=1 concurrent=1", "line 1: concurrent: must be set only once"},
 		{"#\nsk-a name=x concurrent=1\n\nsk-b name=x", `line 4: name: attributes of "x" differ from those on line 2`},
 		{"sk-a name=x\nsk-a name=y", "line 2: duplicates the key on line 1"},
 	} {

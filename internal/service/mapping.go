@@ -32,7 +32,7 @@ func (b *binder) entries(n ast.Node, p path) ([]entry, bool) {
 			continue
 		}
 		line, _ := position(kv.Key)
-		if before, twice := first[key]; twice {
+		if before, duplicate := first[key]; duplicate {
 			b.reportAt(kv.Key, p.key(key), Error{Problem: fmt.Sprintf("duplicate key, first set on line %d", before), Suggestion: "keep one of them"})
 			continue
 		}
@@ -49,7 +49,7 @@ func (b *binder) keyOf(kv *ast.MappingValueNode, p path) (string, bool) {
 		return keyText(kv.Key), true
 	}
 	b.hideAll(kv.Value)
-	b.reportAt(kv.Key, p, Error{Problem: "has a key that is not plain text"})
+	b.reportAt(kv.Key, p, Error{Problem: "must have only keys of plain text"})
 	return "", false
 }
 

@@ -13,13 +13,13 @@ import (
 
 // Marshal encodes s as a service.yaml that Parse decodes to an equal Spec. Comments of the original
 // file are lost, and defaults are explicit. Ambiguous text is quoted, and the output for one Spec
-// is deterministic. It fails only for a Spec that was not parsed and contains text that no
-// service.yaml can.
+// is deterministic. It fails only for a Spec that Parse did not return and that contains
+// non-printable characters.
 func Marshal(s *Spec) ([]byte, error) {
 	var w yamlWriter
 	w.mapping(reflect.ValueOf(s).Elem(), "")
 	if w.err != nil {
-		return nil, fmt.Errorf("writing the service %q as YAML: %w", s.Name, w.err)
+		return nil, fmt.Errorf("encode the service %q as YAML: %w", s.Name, w.err)
 	}
 	return w.out.Bytes(), nil
 }
@@ -138,7 +138,7 @@ func (w *yamlWriter) text(s string) string {
 		return s
 	}
 	if !printable(s, true) && w.err == nil {
-		w.err = fmt.Errorf("text with non-printable characters: %q", shorten(s))
+		w.err = fmt.Errorf("text must not contain non-printable characters, got %q", shorten(s))
 	}
 	return `"` + quoting.Replace(s) + `"`
 }

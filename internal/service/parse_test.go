@@ -25,7 +25,7 @@ func checkErrors(t interface{ Fatalf(string, ...any) }, text string, err error) 
 	last := 0
 	for i, e := range all {
 		if i == maxErrors {
-			break // says only how many more there are
+			break // contains only the number of further problems
 		}
 		if e.File != "service.yaml" || e.Problem == "" {
 			t.Fatalf("incomplete: %+v", e)
@@ -233,21 +233,21 @@ func TestParseRejectsHostileTexts(t *testing.T) {
 	testkit.Slow(t)
 	bomb := "x: &a [" + strings.Repeat("y,", 1000) + "]\n"
 	for name, c := range map[string]struct{ text, want string }{
-		"huge":       {small + strings.Repeat("#", MaxBytes), "is too large: must be at most 1048576 bytes"},
-		"not UTF-8":  {"name: chat\nmodels: \xff\n", "service.yaml:2:9: is not UTF-8 text, got byte 0xff"},
-		"zero byte":  {"name: ch\x00at\n", "service.yaml:1:9: is not text"},
-		"brackets":   {"name: " + strings.Repeat("[", 500_000), "service.yaml:1:71: is nested deeper than 64 levels"},
-		"braces":     {strings.Repeat("{a: ", 100_000), "nested deeper"},
-		"dashes":     {strings.Repeat("- ", 500_000), "nested deeper"},
-		"questions":  {strings.Repeat("? ", 500_000), "nested deeper"},
-		"anchors":    {strings.Repeat("&a ", 300_000), "nested deeper"},
-		"tags":       {strings.Repeat("!!a ", 200_000), "nested deeper"},
-		"alias bomb": {bomb + "regions: [" + strings.Repeat("{endpoints: *a}, ", 1000) + "]\n", "the file expands to more than 20000 values"},
+		"huge":       {small + strings.Repeat("#", MaxBytes), "service.yaml: must be at most 1048576 bytes"},
+		"not UTF-8":  {"name: chat\nmodels: \xff\n", "service.yaml:2:9: must be UTF-8 text, got byte 0xff"},
+		"zero byte":  {"name: ch\x00at\n", "service.yaml:1:9: must be text without zero bytes"},
+		"brackets":   {"name: " + strings.Repeat("[", 500_000), "service.yaml:1:71: must be nested at most 64 levels deep"},
+		"braces":     {strings.Repeat("{a: ", 100_000), "nested at most"},
+		"dashes":     {strings.Repeat("- ", 500_000), "nested at most"},
+		"questions":  {strings.Repeat("? ", 500_000), "nested at most"},
+		"anchors":    {strings.Repeat("&a ", 300_000), "nested at most"},
+		"tags":       {strings.Repeat("!!a ", 200_000), "nested at most"},
+		"alias bomb": {bomb + "regions: [" + strings.Repeat("{endpoints: *a}, ", 1000) + "]\n", "the file must expand to at most 20000 values"},
 		"wide bomb": {"name: chat\nmodels:\n- &m {name: m, engine: {args: [" + strings.Repeat("a,", 1000) + "]}}\n" +
-			strings.Repeat("- *m\n", 1000), "the file expands to more than 20000 values"},
+			strings.Repeat("- *m\n", 1000), "the file must expand to at most 20000 values"},
 		"circle":      {"name: &a [*a]\nmodels: &b {<<: *b}\nregions: [{name: local/us}]\n", "models: must be a list"},
 		"self":        {small + "store: &s {<<: *s, <<: *s}\nautoscale: &x *x\n", "autoscale"},
-		"many keys":   {strings.Repeat("a: 1\n", 100_000), "service.yaml:20001:2: has more than 20000 keys"},
+		"many keys":   {strings.Repeat("a: 1\n", 100_000), "service.yaml:20001:2: must have at most 20000 keys"},
 		"many errors": {strings.Repeat("a: 1\n", 5000), "has 4903 more problems, not shown"},
 		"escapes":     {"name: \"\\e[31mred\"\nmodels: []\n", `got "\x1b[31mred"`},
 	} {
@@ -304,12 +304,12 @@ func TestQuickstartParses(t *testing.T) {
 	}
 }
 
-func TestCheckWord(t *testing.T) {
+func TestCheckValue(t *testing.T) {
 	for _, c := range []struct{ key, word, want string }{
 		{"BalancerSpec.policy", "skylb", ""},
 		{"BalancerSpec.policy", "cost", ""},
 		{"BalancerSpec.policy", "bf-io", ""},
-		{"Autoscale.strategy", "chiron", `is not implemented in this version, got "chiron"; available: manual, reactive, lt-i, lt-u, lt-ua, auto`},
+		{"Autoscale.strategy", "chiron", `is not implemented in this version, got "chiron"; use one of manual, reactive, lt-i, lt-u, lt-ua, auto`},
 		{"BalancerSpec.policy", "skylib", `did you mean "skylb"?`},
 		{"BalancerSpec.tau", "anything", ""},
 	} {

@@ -202,7 +202,7 @@ func genEngine(t *rapid.T) Engine {
 }
 
 // A valid Spec survives Marshal and Parse unchanged.
-func TestMarshalParsesBack(t *testing.T) {
+func TestMarshalIsParsedBack(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		want := genSpec(t)
 		text, err := Marshal(want)

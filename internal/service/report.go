@@ -18,8 +18,8 @@ func (b *binder) reportAtLine(line, col int, p path, e Error) {
 	b.errs = append(b.errs, e)
 }
 
-// reportAtPath reports an error at a path, or at its nearest ancestor in the document. It reports one
-// error per path: later ones only follow from the first.
+// reportAtPath reports an error at a path, or at its nearest ancestor in the document. It reports only
+// the first error per path: later ones follow from it.
 func (b *binder) reportAtPath(p path, e Error) {
 	if b.invalid[p] {
 		return

@@ -81,8 +81,8 @@ var (
 
 // Limits that several keys share or that need a reason.
 const (
-	// maxReplicas is the maximum replica count: far above any fleet that one controller manages, so
-	// a larger number is a typo.
+	// maxReplicas is the maximum number of replicas. It is far above what one controller can manage,
+	// so a larger number is a typo.
 	maxReplicas = 10_000
 	// maxMinute is the maximum of a per-minute limit: more than all GPUs of a service can process.
 	maxMinute = 1e9
@@ -91,8 +91,8 @@ const (
 	// localPorts is the highest offset from the base port in the local layout: the controller's
 	// port.
 	localPorts = 310
-	// challengePorts is the highest offset where balancers answer ACME challenges on their own
-	// ports (http-01).
+	// challengePorts is the highest offset if balancers serve ACME challenges on their own ports
+	// (http-01).
 	challengePorts = 499
 	// localSlots is the maximum number of balancers, and of engines: the distance between the base
 	// ports of two kinds.
@@ -156,7 +156,7 @@ var rules = map[string]rule{
 	"RegionSpec.reserved":       {text: "Reserved capacity that is already paid for."},
 	"RegionSpec.public":         {text: "local and static only: the URLs at which clients reach the region's balancers, one per balancer; used for dns.", unique: true, form: formPublic},
 	"RegionSpec.network":        {text: "aws and gcp only: the VPC of the machines: vpc-... on AWS, a name on Google Cloud. Default: the default VPC.", form: formVPC},
-	"RegionSpec.subnets":        {text: "The subnets of the machines in network: on AWS, where they are required, subnet-..., one per zone; on Google Cloud one name.", unique: true, form: formSubnet},
+	"RegionSpec.subnets":        {text: "The subnets of the machines in network: on AWS, where they are required, subnet-..., one per availability zone; on Google Cloud one name.", unique: true, form: formSubnet},
 	"RegionSpec.access":         {text: "aws only: shell access to the machines: ssm = AWS Systems Manager Session Manager. Default: none."},
 	"RegionSpec.egress_per_gb":  {text: "Price of egress from the region in USD per GB; a plan compares it with the cost of local replicas.", limit: numberRange(0, 100)},
 	"RegionSpec.endpoints":      {text: "static only: the base URLs of the existing machines.", unique: true, form: formEndpoint},
@@ -211,24 +211,24 @@ var rules = map[string]rule{
 
 	"TLS.cert": {text: "The certificate file.", form: formSomeText},
 	"TLS.key":  {text: "The key file.", form: formSomeText},
-	"TLS.acme": {text: "Obtain and renew a certificate for dns.name from an ACME authority."},
+	"TLS.acme": {text: "Obtain and renew a certificate for dns.name from a certificate authority with ACME."},
 
 	"ACME.email":     {text: "The contact e-mail address of the ACME account.", required: true, form: formMail},
 	"ACME.ca":        {text: "The certificate authority: letsencrypt, letsencrypt-staging (for tests: clients do not trust its certificates), or the URL of an ACME directory.", form: formCA},
-	"ACME.root":      {text: "A PEM file of root certificates for the authority's server. Default: the system's trusted roots.", form: formSomeText},
-	"ACME.eab":       {text: "External account binding: an existing account at the authority."},
-	"ACME.challenge": {text: "How the authority validates the name: dns-01 (a TXT record), http-01 (port 80) or tls-alpn-01 (port 443)."},
-	"ACME.resolvers": {text: "dns-01 only: the DNS servers that are queried for the record. Default: the zone's name servers.", unique: true, form: formListen},
+	"ACME.root":      {text: "A PEM file of root certificates for the server of the certificate authority. Default: the system's trusted roots.", form: formSomeText},
+	"ACME.eab":       {text: "External account binding: an existing account at the certificate authority."},
+	"ACME.challenge": {text: "How the certificate authority validates the name: dns-01 (a TXT record), http-01 (port 80) or tls-alpn-01 (port 443)."},
+	"ACME.resolvers": {text: "dns-01 only: the DNS servers that are queried for the DNS record. Default: the name servers of the hosted zone.", unique: true, form: formListen},
 
-	"EAB.key_id": {text: "The key ID from the authority.", required: true, form: formSomeText},
-	"EAB.hmac":   {text: "The source of the base64url key from the authority (env:NAME or file:PATH).", required: true, secret: true, form: formRef},
+	"EAB.key_id": {text: "The key ID from the certificate authority.", required: true, form: formSomeText},
+	"EAB.hmac":   {text: "The source of the base64url key from the certificate authority (env:NAME or file:PATH).", required: true, secret: true, form: formRef},
 
-	"DNS.provider": {text: "The DNS provider that serves the zone.", required: true},
-	"DNS.name":     {text: "The host name that clients use.", required: true, form: formHost},
-	"DNS.zone":     {text: "The zone that contains the name.", form: formHost},
+	"DNS.provider": {text: "The DNS provider of the zone: route53 (a hosted zone) or embedded (a name server on this machine).", required: true},
+	"DNS.name":     {text: "The DNS name that clients use.", required: true, form: formHost},
+	"DNS.zone":     {text: "The DNS zone that contains the name; for route53 a hosted zone.", form: formHost},
 	"DNS.routing":  {text: "How the region for a client is chosen."},
 	"DNS.ttl":      {text: "How long resolvers may cache a response.", limit: durationRange(time.Second, 24*time.Hour)},
-	"DNS.private":  {text: "route53 only: whether the zone is private, which only resolves inside AWS networks."},
+	"DNS.private":  {text: "route53 only: whether the hosted zone is private; it only resolves inside AWS networks."},
 	"DNS.listen":   {text: "embedded only: the listen address of the name server, UDP and TCP.", form: formListen},
 	"DNS.clients":  {text: "embedded only: the locations of client networks."},
 

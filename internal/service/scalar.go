@@ -93,10 +93,10 @@ func (b *binder) bindSize(n ast.Node, v reflect.Value, p path, ruleKey string) {
 	s, isText := n.(*ast.StringNode)
 	if !isText || !formSize.regexp.MatchString(s.Value) {
 		e := Error{Problem: "must be " + formSize.description, Found: b.describeNode(n)}
-		switch meant := suggestSize(text); {
+		switch suggested := suggestSize(text); {
 		case e.Found == "":
-		case meant != "":
-			e.Suggestion = "write " + meant
+		case suggested != "":
+			e.Suggestion = "write " + suggested
 		case wholeNumber.MatchString(text):
 			e.Suggestion = "add a unit: KiB, MiB or GiB"
 		}

@@ -13,8 +13,8 @@ import (
 const SchemaID = "urn:skyserve:service.yaml"
 
 // Schema returns the JSON schema (draft 2020-12) of service.yaml, generated from Spec and the
-// rules. It constrains each key; relations between keys are left to Parse, except for the cases
-// that editors can show.
+// rules. It constrains each key. Only Parse checks relations between keys, except for those that
+// editors can show.
 func Schema() ([]byte, error) {
 	r := jsonschema.Reflector{
 		Anonymous:      true,
@@ -25,13 +25,13 @@ func Schema() ([]byte, error) {
 	root := r.Reflect(&Spec{})
 	root.ID, root.Title = SchemaID, "skyserve service"
 	if err := applyRules(root, root.Definitions, reflect.TypeFor[Spec](), map[reflect.Type]bool{}); err != nil {
-		return nil, fmt.Errorf("generating the JSON schema of service.yaml: %w", err)
+		return nil, fmt.Errorf("generate the JSON schema of service.yaml: %w", err)
 	}
 	addConditions(root.Definitions)
 	requireTLS(root)
 	text, err := json.MarshalIndent(root, "", "  ")
 	if err != nil {
-		return nil, fmt.Errorf("writing the JSON schema of service.yaml: %w", err)
+		return nil, fmt.Errorf("encode the JSON schema of service.yaml: %w", err)
 	}
 	return append(text, '\n'), nil
 }

@@ -70,7 +70,7 @@ func nextToken(t *token.Token) *token.Token {
 }
 
 // nearSecrets reports whether a line of an unparsable document is at or below a key whose value may
-// be secret. Without a tree it only has the indentation, so it returns true in doubt.
+// be secret. Without a tree there is only the indentation, so it returns true in doubt.
 func (s *source) nearSecrets(line int) bool {
 	indent := endOfLine
 	for l := min(line, len(s.lines)); l >= 1; l-- {

@@ -50,8 +50,8 @@ func ParseSize(text string) (Size, error) {
 	}
 	if !formSize.regexp.MatchString(text) {
 		err := fmt.Errorf("must be %s, got %q", formSize.description, shorten(text))
-		if meant := suggestSize(text); meant != "" {
-			err = fmt.Errorf("%w: write %s", err, meant)
+		if suggested := suggestSize(text); suggested != "" {
+			err = fmt.Errorf("%w; write %s", err, suggested)
 		}
 		return 0, err
 	}
@@ -65,7 +65,7 @@ func ParseSize(text string) (Size, error) {
 			return Size(n) * u.unit, nil
 		}
 	}
-	return 0, fmt.Errorf("is too large, got %q", text)
+	return 0, fmt.Errorf("must be less than 8EiB, got %q", text)
 }
 
 // suggestSize returns the size that a misspelled text probably means; empty where there is none.

@@ -20,12 +20,12 @@ func TestParseSize(t *testing.T) {
 			t.Errorf("%s is formatted as %s (%v)", text, got, err)
 		}
 	}
-	for text, meant := range map[string]string{
+	for text, suggested := range map[string]string{
 		"": "", "2": "", "2147483648": "", "-1GiB": "", "1.5GiB": "", "0GiB": "", "GiB": "", "2GiBs": "", "2GB": "2GiB", "2G": "2GiB", "2Gi": "2GiB", "512mb": "512MiB", "64 kib": "64KiB",
 	} {
 		_, err := ParseSize(text)
-		if err == nil || !strings.Contains(err.Error(), "512MiB or 2GiB") || strings.HasSuffix(err.Error(), ": write "+meant) != (meant != "") {
-			t.Errorf("%q: %v, want an error that means %q", text, err, meant)
+		if err == nil || !strings.Contains(err.Error(), "512MiB or 2GiB") || strings.HasSuffix(err.Error(), "; write "+suggested) != (suggested != "") {
+			t.Errorf("%q: %v, want an error that suggests %q", text, err, suggested)
 		}
 	}
 }
@@ -39,7 +39,7 @@ func TestParseSizeRejectsOverflow(t *testing.T) {
 }
 
 // Sizes survive encoding a configuration as YAML or JSON.
-func TestSizesSurviveEncoding(t *testing.T) {
+func TestSizesAreParsedAsEncoded(t *testing.T) {
 	want := Memory{Total: 3 * GiB, Requests: 96 * MiB, Tenant: 1 * KiB}
 	for name, codec := range map[string]struct {
 		write func(any) ([]byte, error)

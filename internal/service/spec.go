@@ -117,7 +117,7 @@ type RegionSpec struct {
 	// AWS, a name on Google Cloud; empty = the default VPC.
 	Network string `yaml:"network,omitempty" json:"network,omitempty"`
 	// Subnets are the subnets of Network for the machines: on AWS, where they are required, one per
-	// zone; on Google Cloud one. Empty = the region's default.
+	// availability zone; on Google Cloud one. Empty = the region's default.
 	Subnets []string `yaml:"subnets,omitempty" json:"subnets,omitempty"`
 	// Access is the kind of shell access to the machines of an AWS region: AccessSSM, or empty =
 	// none.
@@ -280,7 +280,7 @@ type Auth struct {
 type TLS struct {
 	Cert string `yaml:"cert,omitempty" json:"cert,omitempty"`
 	Key  string `yaml:"key,omitempty" json:"key,omitempty"`
-	// ACME has balancers obtain and renew a certificate for DNS.Name; nil = Cert and Key
+	// ACME configures balancers to obtain and renew a certificate for DNS.Name; nil = Cert and Key
 	// are used.
 	ACME *ACME `yaml:"acme,omitempty" json:"acme,omitempty"`
 }
@@ -294,13 +294,13 @@ type ACME struct {
 	// Root is a PEM file of root certificates for the authority's server; empty = the system's
 	// trusted roots.
 	Root string `yaml:"root,omitempty" json:"root,omitempty"`
-	// EAB binds the ACME account to an existing account at the authority.
+	// EAB binds the ACME account to an existing account at the certificate authority.
 	EAB *EAB `yaml:"eab,omitempty" json:"eab,omitempty"`
 	// Challenge is how the authority validates the name: ChallengeDNS, ChallengeHTTP or
 	// ChallengeTLSALPN.
 	Challenge string `yaml:"challenge,omitempty" json:"challenge,omitempty"`
-	// Resolvers are the DNS servers, host:port, that are queried for the record of a ChallengeDNS;
-	// empty = the zone's name servers.
+	// Resolvers are the DNS servers, host:port, that are queried for the DNS record of a ChallengeDNS;
+	// empty = the name servers of the hosted zone.
 	Resolvers []string `yaml:"resolvers,omitempty" json:"resolvers,omitempty"`
 }
 
@@ -330,7 +330,7 @@ func (a ACME) DirectoryURL() string {
 
 // The challenges with which an ACME authority validates a name.
 const (
-	ChallengeDNS     = "dns-01"      // a TXT record of the name's zone
+	ChallengeDNS     = "dns-01"      // a TXT record in the hosted zone of the name
 	ChallengeHTTP    = "http-01"     // a response on port 80
 	ChallengeTLSALPN = "tls-alpn-01" // a handshake on port 443
 )
@@ -351,13 +351,13 @@ const (
 type DNS struct {
 	Provider string `yaml:"provider" json:"provider"`
 	Name     string `yaml:"name" json:"name"`
-	// Zone is the zone that contains the name. For an embedded name server the default is the name
-	// itself.
+	// Zone is the DNS zone that contains the name, for Route 53 a hosted zone. For an embedded name
+	// server the default is the name itself.
 	Zone    string `yaml:"zone,omitempty" json:"zone"`
 	Routing string `yaml:"routing,omitempty" json:"routing"` // latency or geo
 	// TTL is how long resolvers may cache a response, in whole seconds.
 	TTL time.Duration `yaml:"ttl,omitempty" json:"ttl"`
-	// Private is true for a Route 53 zone that only resolves inside AWS networks.
+	// Private is true for a private hosted zone of Route 53, which only resolves inside AWS networks.
 	Private bool `yaml:"private,omitempty" json:"private,omitempty"`
 	// Listen is host:port of the embedded name server, UDP and TCP.
 	Listen string `yaml:"listen,omitempty" json:"listen,omitempty"`
@@ -399,7 +399,7 @@ type StoreSpec struct {
 // GCPSpec configures settings that all Google Cloud regions share.
 type GCPSpec struct {
 	// BalancerAccount is the e-mail address of the service account of balancer machines; empty =
-	// the account skyserve-NAME-lb of the project.
+	// the service account skyserve-NAME-lb of the project.
 	BalancerAccount string `yaml:"balancer_account,omitempty" json:"balancer_account,omitempty"`
 	// ReplicaAccount is the service account of replica machines; empty = none.
 	ReplicaAccount string `yaml:"replica_account,omitempty" json:"replica_account,omitempty"`

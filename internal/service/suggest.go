@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// Nearest returns the word that s most likely misspells; "" when none is similar. The first word
-// wins a tie.
+// Nearest returns the word that is most similar to s; "" if none is similar. Of equally similar words
+// it returns the first.
 func Nearest(s string, words []string) string {
 	best, bestDist := "", 1+max(1, len(s)/3)
 	for _, w := range words {
@@ -26,8 +26,8 @@ func didYouMean(s string, words []string, what string) string {
 }
 
 // distance returns the number of insertions, deletions, replacements and swaps of neighbours that
-// turn a into b (optimal string alignment). Long strings are truncated: nobody misspells a key of
-// 64 bytes.
+// turn a into b (optimal string alignment). Long strings are truncated: keys are
+// shorter than 64 bytes.
 func distance(a, b string) int {
 	a, b = a[:min(len(a), 64)], b[:min(len(b), 64)]
 	var rows [3][65]int

@@ -33,7 +33,7 @@ type document struct {
 // position.
 func readYAML(file string, data []byte) (*document, *Error) {
 	if len(data) > MaxBytes {
-		return nil, &Error{File: file, Problem: fmt.Sprintf("is too large: must be at most %d bytes", MaxBytes), Found: fmt.Sprint(len(data))}
+		return nil, &Error{File: file, Problem: fmt.Sprintf("must be at most %d bytes", MaxBytes), Found: fmt.Sprint(len(data))}
 	}
 	text, bad := normalise(file, data)
 	if bad != nil {
@@ -65,18 +65,17 @@ func (d *document) Visit(n ast.Node) ast.Visitor {
 	return d
 }
 
-// normalise converts line ends to "
-// " and rejects text that is not UTF-8.
+// normalise converts line ends to \n and rejects text that is not UTF-8.
 func normalise(file string, data []byte) (string, *Error) {
 	text := strings.TrimPrefix(string(data), "\ufeff")
 	text = strings.NewReplacer("\r\n", "\n", "\r", "\n").Replace(text)
 	line, col := 1, 1
 	for i, r := range text {
 		if r == utf8.RuneError && !strings.HasPrefix(text[i:], "\ufffd") {
-			return "", &Error{File: file, Line: line, Column: col, Problem: "is not UTF-8 text", Found: fmt.Sprintf("byte 0x%02x", text[i])}
+			return "", &Error{File: file, Line: line, Column: col, Problem: "must be UTF-8 text", Found: fmt.Sprintf("byte 0x%02x", text[i])}
 		}
 		if r == 0 {
-			return "", &Error{File: file, Line: line, Column: col, Problem: "is not text: contains a zero byte"}
+			return "", &Error{File: file, Line: line, Column: col, Problem: "must be text without zero bytes"}
 		}
 		if col++; r == '\n' {
 			line, col = line+1, 1
@@ -88,7 +87,7 @@ func normalise(file string, data []byte) (string, *Error) {
 // parse runs the YAML parser and returns the non-empty documents.
 func (s *source) parse(text string) (docs []ast.Node, bad *Error) {
 	defer func() {
-		// The parser panics on some malformed texts; such a bug must not crash a balancer or an up.
+		// The parser panics on some malformed texts; such a bug must not crash a balancer or `up`.
 		if r := recover(); r != nil {
 			docs, bad = nil, s.syntaxError(1, 1, "is not valid YAML")
 		}
@@ -129,10 +128,10 @@ func exceedsLimits(tokens token.Tokens) (at *token.Token, problem string) {
 			keys++
 		}
 		if flow > maxNesting || flow == 0 && block > maxNesting {
-			return t, fmt.Sprintf("is nested deeper than %d levels", maxNesting)
+			return t, fmt.Sprintf("must be nested at most %d levels deep", maxNesting)
 		}
 		if keys > maxVisits {
-			return t, fmt.Sprintf("has more than %d keys", maxVisits)
+			return t, fmt.Sprintf("must have at most %d keys", maxVisits)
 		}
 	}
 	return nil, ""

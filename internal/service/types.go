@@ -23,8 +23,8 @@ const (
 // Tiers lists every tier, most urgent first.
 func Tiers() []Tier { return []Tier{TierFast, TierNormal, TierDeferred} }
 
-// MoreUrgentThan reports whether t is more urgent than another tier; an unknown tier is neither above nor
-// below any.
+// MoreUrgentThan reports whether t is more urgent than another tier. It returns false if one of them
+// is unknown.
 func (t Tier) MoreUrgentThan(other Tier) bool {
 	all := Tiers()
 	i, j := slices.Index(all, t), slices.Index(all, other)
@@ -42,7 +42,7 @@ func ParseTier(s string) (Tier, error) {
 			return t, nil
 		}
 	}
-	return "", fmt.Errorf("unknown tier %q: must be one of: IW-F, IW-N, NIW", s)
+	return "", fmt.Errorf("unknown tier %q: must be one of IW-F, IW-N, NIW", s)
 }
 
 // Region is a region in which replicas run, as cloud/place: aws/us-east-1, gcp/europe-west4,
@@ -75,11 +75,11 @@ const (
 	StatePending      ReplicaState = "PENDING"       // desired, not started yet
 	StateProvisioning ReplicaState = "PROVISIONING"  // its VM or process is being created
 	StateStarting     ReplicaState = "STARTING"      // running; the model is not ready yet
-	StateReady        ReplicaState = "READY"         // the model answers requests
+	StateReady        ReplicaState = "READY"         // the model serves requests
 	StateNotReady     ReplicaState = "NOT_READY"     // was ready, fails its health check now
-	StateDraining     ReplicaState = "DRAINING"      // completes in-flight requests, gets no new ones
+	StateDraining     ReplicaState = "DRAINING"      // completes requests in flight, receives no new ones
 	StateDonated      ReplicaState = "DONATED"       // donated to the spot pool
-	StateInterrupted  ReplicaState = "INTERRUPTED"   // the cloud interrupts its VM
+	StateInterrupted  ReplicaState = "INTERRUPTED"   // its VM has an interruption notice
 	StateShuttingDown ReplicaState = "SHUTTING_DOWN" // being removed
 	StateFailed       ReplicaState = "FAILED"        // could not be started
 )

@@ -1,14 +1,15 @@
 package service
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
 )
 
 // ValueList is the list of values of one key of service.yaml. It is the only place that records
-// which of them are implemented: a value moves from Planned to Built with the code that implements
-// it.
+// which of them are implemented: a value moves from Planned to Implemented with the code that
+// implements it.
 type ValueList struct {
 	// Key is the type and key of the list, as in the rules: BalancerSpec.policy.
 	Key string
@@ -63,7 +64,7 @@ func ValuesOf(key string) (list ValueList, ok bool) {
 	return ValueList{Key: w.Key, Implemented: slices.Clone(w.Implemented), Planned: slices.Clone(w.Planned)}, ok
 }
 
-// wordsOf is Words without a copy of the table.
+// wordsOf is ValuesOf without a copy of the table.
 func wordsOf(key string) (list ValueList, ok bool) {
 	i := slices.IndexFunc(wordLists, func(w ValueList) bool { return w.Key == key })
 	if i < 0 {
@@ -80,7 +81,7 @@ func CheckValue(key, word string) error {
 		return nil
 	}
 	if problem, suggestion := list.problemOf(word); problem != "" {
-		return fmt.Errorf("%s, got %q; %s", problem, word, suggestion)
+		return errors.New(strings.TrimSuffix(fmt.Sprintf("%s, got %q; %s", problem, word, suggestion), "; "))
 	}
 	return nil
 }
@@ -90,14 +91,14 @@ func (w ValueList) problemOf(word string) (problem, suggestion string) {
 	if slices.Contains(w.Implemented, word) {
 		return "", ""
 	}
-	available := "available: " + strings.Join(w.Implemented, ", ")
+	values := strings.Join(w.Implemented, ", ")
 	if slices.Contains(w.Planned, word) {
-		return "is not implemented in this version", available
+		return "is not implemented in this version", "use one of " + values
 	}
 	if near := Nearest(word, w.Implemented); near != "" {
-		return "must be one of " + strings.Join(w.Implemented, ", "), fmt.Sprintf("did you mean %q?", near)
+		return "must be one of " + values, fmt.Sprintf("did you mean %q?", near)
 	}
-	return "unsupported value", available
+	return "must be one of " + values, ""
 }
 
 // ImplementedPolicies returns the implemented balancing policies, the default first.

@@ -18,8 +18,9 @@ import (
 	"skyserve/internal/testkit"
 )
 
-// envDisk names the directory in which this program plays a store whose disk fills up,
-// instead of running tests: a limit on the size of files is one of the whole process.
+// envDisk is the environment variable with the directory of a store whose disk becomes full. If it
+// is set, the test binary runs fillDisk instead of tests: the limit of file sizes applies to the
+// whole process.
 const envDisk = "SKYSERVE_TEST_DISK"
 
 func init() {
@@ -34,8 +35,8 @@ func init() {
 	os.Exit(0)
 }
 
-// limitFiles bounds what a file of this process may grow to; writes beyond it fail as on
-// a full disk, after a part of them was written.
+// limitFiles limits the size of files of this process. A write beyond the limit writes a part of
+// its data and fails, as on a full disk.
 func limitFiles(bytes uint64) error {
 	var limit unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_FSIZE, &limit); err != nil {
@@ -45,7 +46,7 @@ func limitFiles(bytes uint64) error {
 	return unix.Setrlimit(unix.RLIMIT_FSIZE, &limit)
 }
 
-// fillDisk is a store whose disk is full for a while.
+// fillDisk runs a store whose disk is full for a limited time.
 func fillDisk(ctx context.Context, dir string) error {
 	signal.Ignore(unix.SIGXFSZ) // the write fails with EFBIG instead
 	health := make(chan error, 16)
@@ -93,14 +94,14 @@ func fillDisk(ctx context.Context, dir string) error {
 			last = revision
 		}
 	}
-	kept-- // the last one was refused
+	kept-- // the last one was rejected
 	if err := <-health; err == nil || !strings.Contains(err.Error(), "file too large") {
-		return fmt.Errorf("a full disk: got %v, want the cause", err)
+		return fmt.Errorf("a write to a full disk returned %v, want the cause", err)
 	}
 	if srv.Health() == nil {
-		return errors.New("health says nothing of a full disk")
+		return errors.New("Health returned nil on a full disk")
 	}
-	for i := range 20 { // each of which fails
+	for i := range 20 { // each write fails
 		short, cancel := context.WithTimeout(ctx, 10*time.Millisecond)
 		_, _ = st.Put(short, fmt.Sprintf("more.%d", i), value)
 		cancel()
@@ -109,30 +110,30 @@ func fillDisk(ctx context.Context, dir string) error {
 		return fmt.Errorf("%d lines are logged: %s", n, logged.text.String())
 	}
 	if _, _, err := st.Get(ctx, "k.0"); err != nil {
-		return fmt.Errorf("reading while the disk is full: %w", err)
+		return fmt.Errorf("read while the disk is full: %w", err)
 	}
 	if err := limitFiles(unix.RLIM_INFINITY); err != nil {
 		return err
 	}
 	if err := <-health; err != nil {
-		return fmt.Errorf("there is room again: got %w", err)
+		return fmt.Errorf("after space was freed: got %w", err)
 	}
 	if p := srv.Health(); p != nil {
-		return fmt.Errorf("there is room again: got %w", p)
+		return fmt.Errorf("after space was freed: got %w", p)
 	}
 	for i := range kept {
 		if _, _, err := get(ctx, st, fmt.Sprintf("k.%d", i)); err != nil {
-			return fmt.Errorf("what was acknowledged is gone: %w", err)
+			return fmt.Errorf("read an acknowledged value: %w", err)
 		}
 	}
 	revision, err := put("after")
 	if err != nil || revision <= last || revision <= lease.Token() {
-		return fmt.Errorf("writing once there is room: got revision %d after %d, %w", revision, last, err)
+		return fmt.Errorf("write after space was freed: got revision %d after %d, %w", revision, last, err)
 	}
 	return nil
 }
 
-// get reads a key, on the next connection where one has just been lost.
+// get reads a key. If the connection has just been lost, it retries with the next one.
 func get(ctx context.Context, st *Store, key string) ([]byte, uint64, error) {
 	for {
 		_, _, next := st.connection()
@@ -144,8 +145,8 @@ func get(ctx context.Context, st *Store, key string) ([]byte, uint64, error) {
 	}
 }
 
-// A full disk ends the writes of the NATS server for good: the store says so, and starts
-// it anew once there is room. What was acknowledged before is still there.
+// After a full disk the NATS server rejects all writes until it is restarted: the store reports it,
+// and restarts the server once there is free space. No acknowledged write is lost.
 func TestStoreRecoversWhenDiskHasSpace(t *testing.T) {
 	testkit.Slow(t)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)

@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// These tests need root, for a file system of their own: make disk.
+// These tests require root, to mount a file system: run make disk.
 
 // smallDisk mounts a file system of 32 MiB.
 func smallDisk(t *testing.T) string {
@@ -32,7 +32,7 @@ func smallDisk(t *testing.T) string {
 	return dir
 }
 
-// fill leaves no byte free, and returns what makes room again.
+// fill uses all free space, and returns a function that frees it.
 func fill(t *testing.T, dir string) (empty func()) {
 	t.Helper()
 	name := filepath.Join(dir, "fill")
@@ -53,7 +53,7 @@ func fill(t *testing.T, dir string) (empty func()) {
 	}
 }
 
-// openFiles counts the open files of this process whose name has some text in it.
+// openFiles counts the open files of this process whose name contains a text.
 func openFiles(t *testing.T, text string) (n int) {
 	t.Helper()
 	fds, err := os.ReadDir("/proc/self/fd")
@@ -68,8 +68,8 @@ func openFiles(t *testing.T, text string) (n int) {
 	return n
 }
 
-func TestStoreOnARealDisk(t *testing.T) {
-	for name, fresh := range map[string]bool{"full": false, "full from the first": true} { // fresh: nothing was stored before
+func TestStoreRecoversOnRealDisk(t *testing.T) {
+	for name, fresh := range map[string]bool{"full": false, "full from the start": true} { // fresh: nothing was stored before
 		t.Run(name, func(t *testing.T) {
 			dir := smallDisk(t)
 			health := make(chan *Problem, 16)
@@ -97,14 +97,14 @@ func TestStoreOnARealDisk(t *testing.T) {
 			empty := fill(t, dir)
 			for range 20 {
 				if err := put(1); err == nil {
-					t.Fatal("it was stored")
+					t.Fatal("the write succeeded on a full disk")
 				}
 			}
 			if p := <-health; p == nil || !errors.Is(p, unix.ENOSPC) && !strings.Contains(p.Error(), "no space left on device") {
-				t.Fatalf("got %v, want no space", p)
+				t.Fatalf("got %v, want the error of a full disk", p)
 			}
-			if left := openFiles(t, "(deleted)"); left > 3 {
-				t.Errorf("%d descriptors of files that are gone", left)
+			if deleted := openFiles(t, "(deleted)"); deleted > 3 {
+				t.Errorf("%d descriptors of deleted files are open", deleted)
 			}
 			empty()
 			if p := <-health; p != nil {
@@ -118,7 +118,7 @@ func TestStoreOnARealDisk(t *testing.T) {
 			for put(2) != nil && t.Context().Err() == nil {
 			}
 			if _, _, err := get(t.Context(), st, "k.1"); !errors.Is(err, ErrNotFound) {
-				t.Errorf("what was refused is there: %v", err)
+				t.Errorf("the rejected value is stored: %v", err)
 			}
 			st.Close()
 			srv.Close()

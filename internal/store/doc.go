@@ -1,9 +1,9 @@
-// Package store persists a service's desired state, leases and per-minute traffic history.
-// It uses NATS JetStream, embedded in the controller's process by default (Serve), or an
-// operator's own NATS cluster (Connect accepts any NATS URL).
+// Package store persists a service's desired state, leases, usage of API keys, and traffic
+// history by minute. It uses NATS JetStream: an embedded server in the controller's process
+// by default (Serve), or an existing NATS cluster (Connect accepts any NATS URL).
 //
-// Read store.go first (connecting, and the meaning of unavailable), then kv.go
-// (compare-and-swap), lease.go (election with a fencing token), points.go
-// (history) and server.go (the embedded server, which syncs every write to disk
-// before it acknowledges it).
+// Read store.go first (the client and its connection) and errors.go (when the store is
+// unavailable), then kv.go (keys with compare-and-swap), lease.go (leader election with a
+// fencing token), points.go (history), usage.go, server.go (the embedded server, which syncs
+// each write to disk before it acknowledges it) and health.go (its restart after a full disk).
 package store

@@ -15,8 +15,8 @@ import (
 // Errors for callers to test with errors.Is. Every error of this package wraps one of them,
 // the error of the caller's context, or the error of NATS.
 var (
-	// ErrUnavailable means that the store cannot be reached. A write that failed with it
-	// may have been applied: read before retrying.
+	// ErrUnavailable means that the store does not respond or cannot write. A write that
+	// failed with it may have been applied: read the key before a retry.
 	ErrUnavailable = errors.New("store unavailable")
 	// ErrNotFound means that a key has no value.
 	ErrNotFound = errors.New("key not found")
@@ -26,19 +26,19 @@ var (
 	ErrLeaseLost = errors.New("lease lost")
 )
 
-// wrap adds the operation to an error and maps errors of NATS to those of this package.
+// wrap adds the operation to an error, and the error of this package that corresponds to it.
 func wrap(ctx context.Context, err error, format string, args ...any) error {
 	if err == nil {
 		return nil
 	}
-	what := fmt.Sprintf(format, args...)
+	operation := fmt.Sprintf(format, args...)
 	if ctx.Err() != nil {
-		return fmt.Errorf("%s: %w", what, ctx.Err())
+		return fmt.Errorf("%s: %w", operation, ctx.Err())
 	}
 	if kind := kindOf(err); kind != nil && !errors.Is(err, kind) {
-		return fmt.Errorf("%s: %w: %w", what, kind, err)
+		return fmt.Errorf("%s: %w: %w", operation, kind, err)
 	}
-	return fmt.Errorf("%s: %w", what, err)
+	return fmt.Errorf("%s: %w", operation, err)
 }
 
 // kindOf returns the error of this package that err corresponds to, nil for none.
@@ -74,21 +74,21 @@ func isOutage(err error) bool {
 	return isServerFailure(err)
 }
 
-// isServerFailure reports whether the server responded with a 5xx error of the JetStream
-// API, as on a full disk.
+// isServerFailure reports whether the server returned a 5xx error of the JetStream API, as on
+// a full disk.
 func isServerFailure(err error) bool {
-	var answer *jetstream.APIError
-	return errors.As(err, &answer) && answer.Code >= http.StatusInternalServerError
+	var apiError *jetstream.APIError
+	return errors.As(err, &apiError) && apiError.Code >= http.StatusInternalServerError
 }
 
 // Limits of createBackoff.
 const (
-	makeRetryMin = time.Second
-	makeRetryMax = 30 * time.Second
+	createRetryMin = time.Second
+	createRetryMax = 30 * time.Second
 )
 
-// createBackoff is the backoff of attempts to create a stream: on a full disk each failed
-// attempt leaks a file descriptor in the server.
+// createBackoff is the backoff between attempts to create a stream: on a full disk each
+// failed attempt leaks a file descriptor of the server.
 type createBackoff struct {
 	mu     sync.Mutex
 	failed error // the last failure; nil if the last attempt succeeded
@@ -96,8 +96,8 @@ type createBackoff struct {
 	next   time.Time // the earliest time of the next attempt
 }
 
-// refuses returns the last failure while it is too early for another attempt, else nil.
-func (b *createBackoff) refuses(now time.Time) error {
+// recentFailure returns the last failure until the backoff ends, then nil.
+func (b *createBackoff) recentFailure(now time.Time) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.failed != nil && now.Before(b.next) {
@@ -114,6 +114,6 @@ func (b *createBackoff) recordResult(now time.Time, err error) {
 		b.failed, b.wait = nil, 0
 		return
 	}
-	b.failed, b.wait = err, min(max(2*b.wait, makeRetryMin), makeRetryMax)
+	b.failed, b.wait = err, min(max(2*b.wait, createRetryMin), createRetryMax)
 	b.next = now.Add(b.wait)
 }

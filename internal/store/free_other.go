@@ -4,5 +4,5 @@ package store
 
 import "errors"
 
-// freeBytes is not known here.
+// freeBytes is not supported on this operating system.
 func freeBytes(string) (uint64, error) { return 0, errors.ErrUnsupported }

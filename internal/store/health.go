@@ -19,29 +19,29 @@ const (
 	// restartMax is the maximum backoff between restarts: the first is immediate, then the
 	// backoff doubles.
 	restartMax = 30 * time.Second
-	// minFreeBytes is the free space required for a restart: with less the disk would be full
-	// again at once. It is the size of one block of a stream on disk.
+	// minFreeBytes is the free space required for a restart: with less space the disk would
+	// soon be full again. It is the size of one block of a stream on disk.
 	minFreeBytes = 8 << 20
 )
 
-// Problem is why a store does not work.
+// Problem is why a store is unavailable, and since when.
 type Problem struct {
 	Since time.Time
 	Err   error
 }
 
-// Error returns since when the store has failed, and why.
+// Error returns since when the store has been unavailable, and why.
 func (p *Problem) Error() string {
-	return fmt.Sprintf("the store has failed since %s: %v", p.Since.UTC().Format("2006-01-02 15:04:05 UTC"), p.Err)
+	return fmt.Sprintf("the store has been unavailable since %s: %v", p.Since.UTC().Format("2006-01-02 15:04:05 UTC"), p.Err)
 }
 
 // Unwrap returns the cause.
 func (p *Problem) Unwrap() error { return p.Err }
 
 // Health returns why the store cannot write; nil while it can. After a failed write, such as
-// on a full disk, the NATS server refuses all writes of a stream until it is restarted. The
-// store restarts it once the disk can be written again; until then reads work as far as the
-// server allows.
+// on a full disk, the NATS server rejects all writes to a stream until it is restarted. The
+// store restarts the server once a file can be written to the disk. Until then only reads
+// succeed, and some of them fail.
 func (s *Server) Health() *Problem {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -52,12 +52,12 @@ func (s *Server) Health() *Problem {
 func (s *Server) supervise(ctx context.Context, ns *server.Server) {
 	defer close(s.done)
 	defer s.lock.Close()
-	wait, last := s.opts.checkEvery, time.Time{} // between starts, and when the last one was
+	wait, last := s.opts.checkEvery, time.Time{} // the backoff between restarts, and the time of the last restart
 	for sleep(ctx, s.opts.checkEvery) {
 		broken, full := check(ns), checkFreeSpace(s.opts.Dir)
 		switch {
 		case full != nil:
-			s.report(full) // it may still write, and a restart would not help
+			s.report(full) // the server may still write, and a restart would not help
 			continue
 		case broken != nil:
 			s.report(broken)
@@ -82,7 +82,7 @@ func checkFreeSpace(dir string) error {
 	if err != nil || free >= minFreeBytes {
 		return nil //nolint:nilerr // if the free space is unknown, failed writes are detected
 	}
-	return fmt.Errorf("%s has %d KiB left of the %d MiB that the store needs: %w", dir, free>>10, minFreeBytes>>20, syscall.ENOSPC)
+	return fmt.Errorf("%s has %d KiB of free space, the store requires %d MiB; free space or enlarge the disk: %w", dir, free>>10, minFreeBytes>>20, syscall.ENOSPC)
 }
 
 // FreeBytes returns the free bytes of the store's file system; known is false if the system does
@@ -114,8 +114,8 @@ func check(ns *server.Server) error {
 		return nil
 	}
 	for _, e := range ns.Healthz(&server.HealthzOptions{Details: true}).Errors {
-		// The directory of a stream exists before the stream is served, for long on a slow
-		// disk; checkRecovered detects streams that were lost.
+		// While a stream is created, its directory exists before the server serves it, for
+		// long on a slow disk. checkRecovered detects streams that were lost.
 		if !strings.HasSuffix(e.Error, "could not be recovered") {
 			return errors.New(e.Error)
 		}
@@ -151,7 +151,7 @@ func checkDisk(dir string) (err error) {
 }
 
 // report records why the store cannot write. The first reason is logged and passed to
-// OnHealth; later ones only replace it.
+// OnHealth; a later reason only replaces it.
 func (s *Server) report(err error) {
 	p := &Problem{Since: time.Now(), Err: err}
 	s.mu.Lock()
@@ -164,7 +164,7 @@ func (s *Server) report(err error) {
 	if !first {
 		return
 	}
-	s.log.Error("the store cannot write; it restarts automatically once its disk can be written", "dir", s.opts.Dir, "err", err)
+	s.log.Error("the store cannot write; it restarts once its directory is writable: free space or repair the disk", "dir", s.opts.Dir, "err", err)
 	if s.opts.OnHealth != nil {
 		s.opts.OnHealth(p)
 	}
@@ -179,7 +179,7 @@ func (s *Server) recovered() {
 	if p == nil {
 		return
 	}
-	s.log.Info("the store can write again", "after", time.Since(p.Since).Round(time.Second))
+	s.log.Info("the store recovered: it can write again", "after", time.Since(p.Since).Round(time.Second))
 	if s.opts.OnHealth != nil {
 		s.opts.OnHealth(nil)
 	}

@@ -17,8 +17,8 @@ import (
 	"skyserve/internal/testkit"
 )
 
-// A client says why it cannot write for as long as it cannot, and a read that succeeds
-// meanwhile takes nothing of that back.
+// A client reports why it cannot write until a write succeeds. A successful read does not clear the
+// problem.
 func TestProblemReportsStoreFailure(t *testing.T) {
 	testkit.Slow(t)
 	srv := serve(t, t.TempDir())
@@ -36,24 +36,24 @@ func TestProblemReportsStoreFailure(t *testing.T) {
 	if _, _, err := st.Get(t.Context(), "key"); err != nil {
 		t.Fatal(err)
 	}
-	st.recordResult(&st.write, fmt.Errorf("once more: %w", full))
+	st.recordResult(&st.write, fmt.Errorf("again: %w", full))
 	if p := st.Problem(); p == nil || !p.Since.Equal(first.Since) {
-		t.Errorf("it began at %v, not %v", p, first)
+		t.Errorf("the problem is %v, want the time of the first one: %v", p, first)
 	}
 	if _, err := st.Create(t.Context(), "key", nil); !errors.Is(err, ErrConflict) {
 		t.Fatal(err)
 	}
 	if p := st.Problem(); p != nil {
-		t.Errorf("a store that knows of another write works: %v", p)
+		t.Errorf("after a successful write: %v", p)
 	}
 	srv.Close()
 	if _, _, err := st.Get(t.Context(), "key"); err == nil || st.Problem() == nil {
-		t.Errorf("a store that is gone: got %v and %v", err, st.Problem())
+		t.Errorf("without a server: got %v and %v", err, st.Problem())
 	}
 }
 
-// What the server answers that it cannot do is an outage to those who ask.
-func TestFailuresOfTheServerAreOutages(t *testing.T) {
+// A 5xx error of the server is an outage.
+func TestServerFailuresAreOutages(t *testing.T) {
 	for code, outage := range map[int]bool{500: true, 503: true, 400: false, 404: false} {
 		err := wrap(t.Context(), &jetstream.APIError{Code: code}, "writing")
 		if errors.Is(err, ErrUnavailable) != outage {
@@ -68,7 +68,7 @@ func TestStreamCreationBacksOff(t *testing.T) {
 	var b createBackoff
 	attempts := 0
 	for range 3600 {
-		if b.refuses(now) == nil {
+		if b.recentFailure(now) == nil {
 			attempts++
 			b.recordResult(now, failure)
 		}
@@ -77,21 +77,21 @@ func TestStreamCreationBacksOff(t *testing.T) {
 	if attempts < 60 || attempts > 150 {
 		t.Errorf("%d attempts in an hour", attempts)
 	}
-	if b.recordResult(now, nil); b.refuses(now) != nil {
-		t.Error("it is refused after it succeeded")
+	if b.recordResult(now, nil); b.recentFailure(now) != nil {
+		t.Error("an attempt is rejected after a successful one")
 	}
 }
 
 func TestProblemKeepsFirstTime(t *testing.T) {
 	p := &Problem{Since: time.Date(2026, 11, 22, 20, 3, 12, 0, time.UTC), Err: errors.New("no space left on device")}
-	if got := p.Error(); got != "the store has failed since 2026-11-22 20:03:12 UTC: no space left on device" {
+	if got := p.Error(); got != "the store has been unavailable since 2026-11-22 20:03:12 UTC: no space left on device" {
 		t.Errorf("got %q", got)
 	}
 }
 
-// A process that is killed while its disk is full leaves a stream that was never made:
-// nothing was stored in it, so that it is no damage.
-func TestUnfinishedStreamIsNotDamage(t *testing.T) {
+// A process that is killed while its disk is full leaves the directory of a stream that was never
+// created. It contains no data, so it is not a damaged stream.
+func TestUnfinishedStreamIsNotDamaged(t *testing.T) {
 	dir := t.TempDir()
 	stream := filepath.Join(dir, "jetstream", "$G", "streams", "KV_skyserve_state")
 	for name, text := range map[string]string{"msgs/1.blk": "", "meta.inf.tmp": `{"na`} {
@@ -111,7 +111,7 @@ func TestUnfinishedStreamIsNotDamage(t *testing.T) {
 	}
 }
 
-// logged is a log in memory.
+// logged stores a log in memory.
 type logged struct {
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -129,7 +129,7 @@ func (l *logged) lines() int {
 	return strings.Count(l.text.String(), "\n")
 }
 
-// What the server says again and again is logged once in a while.
+// Repeated messages of the server are logged once per relogAfter.
 func TestRepeatedErrorsAreLoggedOnce(t *testing.T) {
 	var text logged
 	l := newLogger(slog.New(slog.NewTextHandler(&text, nil)))
@@ -144,9 +144,9 @@ func TestRepeatedErrorsAreLoggedOnce(t *testing.T) {
 		t.Errorf("%d lines in an hour, want 12", n)
 	}
 	for i := range 10_000 {
-		l.Errorf("another %d", i)
+		l.Errorf("error %d", i)
 	}
 	if len(l.lastLogged) > maxLogged {
-		t.Errorf("%d texts are remembered", len(l.lastLogged))
+		t.Errorf("%d messages are remembered", len(l.lastLogged))
 	}
 }

@@ -14,13 +14,14 @@ import (
 // keyRE matches valid keys: parts separated by dots, as in desired.replicas.us-0.
 var keyRE = regexp.MustCompile(`^[A-Za-z0-9_/=-]+(\.[A-Za-z0-9_/=-]+)*$`)
 
-// reading is the name of Get's operation in errors.
-const reading = "reading"
+// readOperation is the verb of Get in errors.
+const readOperation = "read"
 
-// withBucket runs f on the state bucket with opTimeout.
-func (s *Store) withBucket(ctx context.Context, key, doing string, f func(context.Context, jetstream.KeyValue) error) error {
+// withBucket runs f on the state bucket with opTimeout, and records its result. operation is
+// its verb in errors.
+func (s *Store) withBucket(ctx context.Context, key, operation string, f func(context.Context, jetstream.KeyValue) error) error {
 	if !keyRE.MatchString(key) {
-		return fmt.Errorf("%s store key %q: want letters, digits and _/=- in parts separated by dots", doing, key)
+		return fmt.Errorf("%s store key %q: the key must be parts of letters, digits and _ / = - separated by dots", operation, key)
 	}
 	octx, cancel := context.WithTimeout(ctx, opTimeout)
 	defer cancel()
@@ -29,17 +30,17 @@ func (s *Store) withBucket(ctx context.Context, key, doing string, f func(contex
 		err = f(octx, kv)
 	}
 	last := &s.write
-	if doing == reading {
+	if operation == readOperation {
 		last = &s.read
 	}
 	s.recordResult(last, err)
-	return wrap(ctx, err, "%s store key %q", doing, key)
+	return wrap(ctx, err, "%s store key %q", operation, key)
 }
 
 // Get returns the value of a key and its revision. It fails with ErrNotFound or
 // ErrUnavailable.
 func (s *Store) Get(ctx context.Context, key string) (value []byte, revision uint64, err error) {
-	err = s.withBucket(ctx, key, reading, func(ctx context.Context, kv jetstream.KeyValue) error {
+	err = s.withBucket(ctx, key, readOperation, func(ctx context.Context, kv jetstream.KeyValue) error {
 		e, err := kv.Get(ctx, key)
 		if err != nil {
 			return err
@@ -50,10 +51,10 @@ func (s *Store) Get(ctx context.Context, key string) (value []byte, revision uin
 	return value, revision, err
 }
 
-// Put writes a key unconditionally and returns the new revision. Revisions increase over
-// all keys of the service and are never reused.
+// Put writes a key unconditionally and returns its new revision. All keys of the service
+// share one increasing sequence of revisions.
 func (s *Store) Put(ctx context.Context, key string, value []byte) (revision uint64, err error) {
-	err = s.withBucket(ctx, key, "writing", func(ctx context.Context, kv jetstream.KeyValue) (err error) {
+	err = s.withBucket(ctx, key, "write", func(ctx context.Context, kv jetstream.KeyValue) (err error) {
 		revision, err = kv.Put(ctx, key, value)
 		return err
 	})
@@ -62,7 +63,7 @@ func (s *Store) Put(ctx context.Context, key string, value []byte) (revision uin
 
 // Create writes a key that has no value; ErrConflict if it has one.
 func (s *Store) Create(ctx context.Context, key string, value []byte) (revision uint64, err error) {
-	err = s.withBucket(ctx, key, "creating", func(ctx context.Context, kv jetstream.KeyValue) (err error) {
+	err = s.withBucket(ctx, key, "create", func(ctx context.Context, kv jetstream.KeyValue) (err error) {
 		revision, err = kv.Create(ctx, key, value)
 		return err
 	})
@@ -71,7 +72,7 @@ func (s *Store) Create(ctx context.Context, key string, value []byte) (revision 
 
 // CompareAndSwap writes a key if its revision is the given one; ErrConflict if not.
 func (s *Store) CompareAndSwap(ctx context.Context, key string, value []byte, revision uint64) (next uint64, err error) {
-	err = s.withBucket(ctx, key, "swapping", func(ctx context.Context, kv jetstream.KeyValue) (err error) {
+	err = s.withBucket(ctx, key, "compare-and-swap", func(ctx context.Context, kv jetstream.KeyValue) (err error) {
 		next, err = kv.Update(ctx, key, value, revision)
 		return err
 	})
@@ -80,14 +81,14 @@ func (s *Store) CompareAndSwap(ctx context.Context, key string, value []byte, re
 
 // Delete removes a key. Removing a missing key is not an error.
 func (s *Store) Delete(ctx context.Context, key string) error {
-	return s.withBucket(ctx, key, "deleting", func(ctx context.Context, kv jetstream.KeyValue) error {
+	return s.withBucket(ctx, key, "delete", func(ctx context.Context, kv jetstream.KeyValue) error {
 		return kv.Delete(ctx, key)
 	})
 }
 
 // deleteAt removes a key if its revision is the given one.
 func (s *Store) deleteAt(ctx context.Context, key string, revision uint64) error {
-	return s.withBucket(ctx, key, "deleting", func(ctx context.Context, kv jetstream.KeyValue) error {
+	return s.withBucket(ctx, key, "delete", func(ctx context.Context, kv jetstream.KeyValue) error {
 		return kv.Delete(ctx, key, jetstream.LastRevision(revision))
 	})
 }
@@ -108,11 +109,11 @@ func (s *Store) Keys(ctx context.Context, prefix string) ([]string, error) {
 			}
 		}
 		if errors.Is(err, jetstream.ErrNoKeysFound) {
-			err = octx.Err() // a listing that timed out looks empty
+			err = octx.Err() // a list that timed out is empty, too
 		}
 	}
 	s.recordResult(&s.read, err)
-	return keys, wrap(ctx, err, "listing store keys %q", prefix)
+	return keys, wrap(ctx, err, "list store keys %q", prefix)
 }
 
 // Change is one change of a key.
@@ -126,14 +127,12 @@ type Change struct {
 // watchRetry is the backoff of a watch that failed while connected.
 const watchRetry = 200 * time.Millisecond
 
-// bucketRetry is the interval of checking for a bucket that does not exist yet, and may
-// never exist.
+// bucketRetry is the interval at which a watch checks whether a missing bucket exists.
 const bucketRetry = time.Second
 
-// Watch sends the current value of every key with the given prefix, then every change, until
-// ctx ends, and then closes the channel. After an outage it sends the changes made
-// meanwhile. Intermediate values of a key that changes quickly may be skipped, but never
-// its newest value.
+// Watch sends the current value of every key with the given prefix, and then every change. It
+// closes the channel when ctx ends. After an outage it sends the changes made during it. It
+// may skip values of a key that changes quickly, but never the newest value.
 func (s *Store) Watch(ctx context.Context, prefix string) <-chan Change {
 	return s.watch(ctx, prefix, s.bucket)
 }
@@ -165,7 +164,7 @@ type watch struct {
 	out    chan<- Change
 }
 
-// session watches over one connection, and returns when the connection or the watch ends.
+// session watches until the current connection or the watch ends.
 func (w *watch) session(ctx context.Context) {
 	_, ok, next := w.s.connection()
 	if !ok {

@@ -13,15 +13,16 @@ import (
 // leaseRecord is the value of a lease's key.
 type leaseRecord struct {
 	Holder string `json:"holder"`
-	// Term is unique to one acquisition, so that a holder recognises its own write if its
-	// acknowledgement was lost.
+	// Term is unique to one acquisition: it identifies the holder's own write if the
+	// acknowledgement of that write was lost.
 	Term string `json:"tenure"`
 	// TTLMillis is the holder's ttl; others wait at least this long.
 	TTLMillis int64 `json:"ttl_ms"`
 }
 
-// observation is what a candidate observed of another's lease: its last revision, and since
-// when by the candidate's own monotonic clock. No clock of another host is used.
+// observation is the last revision that a candidate observed of another holder's lease, and
+// when it first observed that revision. The time is that of the candidate's own monotonic
+// clock. No clock of another host is used.
 type observation struct {
 	revision uint64
 	since    time.Time
@@ -58,17 +59,17 @@ const LeasePrefix = "lease."
 // LeaseKey returns the key of the lease called name.
 func LeaseKey(name string) string { return LeasePrefix + name }
 
-// Acquire waits until holder has the lease called name: at once if nobody holds it, else
-// when its holder releases it or has not renewed it for a ttl by this process's monotonic
-// clock. It keeps waiting through outages of the store and returns only with the lease, or
-// with the error of ctx. Renew the lease about three times per ttl.
+// Acquire waits until holder holds the lease called name. It acquires a lease that has no
+// holder, that its holder releases, or that its holder has not renewed for a ttl. The ttl is
+// measured by this process's monotonic clock. It retries during outages of the store, and returns only the
+// lease or the error of ctx. Renew the lease about three times per ttl.
 func (s *Store) Acquire(ctx context.Context, name, holder string, ttl time.Duration) (*Lease, error) {
 	if !keyRE.MatchString(name) || ttl <= 0 {
-		return nil, fmt.Errorf("acquiring lease %q for %s: want a name of letters, digits and _/=-. and a ttl above 0, got %s", name, holder, ttl)
+		return nil, fmt.Errorf("acquire lease %q for %s: the name must be letters, digits and _ / = - . and the ttl above 0, got ttl %s", name, holder, ttl)
 	}
 	value, err := json.Marshal(leaseRecord{Holder: holder, Term: rand.Text(), TTLMillis: ttl.Milliseconds()})
 	if err != nil {
-		return nil, fmt.Errorf("acquiring lease %q: %w", name, err)
+		return nil, fmt.Errorf("acquire lease %q: %w", name, err)
 	}
 	l := &Lease{s: s, key: LeaseKey(name), value: value, ttl: ttl}
 	interval := min(max(ttl/10, 5*time.Millisecond), 500*time.Millisecond)
@@ -80,13 +81,13 @@ func (s *Store) Acquire(ctx context.Context, name, holder string, ttl time.Durat
 		_, _, next := s.connection()
 		pause(ctx, next, interval)
 		if ctx.Err() != nil {
-			return nil, fmt.Errorf("acquiring lease %q for %s: %w", name, holder, ctx.Err())
+			return nil, fmt.Errorf("acquire lease %q for %s: %w", name, holder, ctx.Err())
 		}
 	}
 }
 
-// try makes one attempt and reports success. Any failure, including an outage, only means
-// that it must be retried.
+// try attempts to acquire the lease once, and reports whether it did. After any failure,
+// including an outage, the caller retries.
 func (l *Lease) try(ctx context.Context, seen *observation) bool {
 	start := l.s.now()
 	value, revision, err := l.s.Get(ctx, l.key)
@@ -96,10 +97,10 @@ func (l *Lease) try(ctx context.Context, seen *observation) bool {
 	case err != nil:
 		return false
 	case string(value) == string(l.value):
-		// An earlier attempt of ours was applied, but its acknowledgement was lost.
+		// An earlier attempt of this process was applied, but its acknowledgement was lost.
 	case seen.expired(revision, l.s.now(), max(l.ttl, recordTTL(value))):
-		// The clock is read after the value. A holder counts its ttl from before its write,
-		// so its lease ends before this one begins.
+		// The clock is read after the value, and the holder counts its ttl from before its
+		// write. So the holder's lease ends before this one begins.
 		revision, err = l.s.CompareAndSwap(ctx, l.key, l.value, revision)
 	default:
 		return false
@@ -121,13 +122,13 @@ func recordTTL(value []byte) time.Duration {
 }
 
 // Token returns the fencing token: it is greater than that of every earlier holder, and
-// constant through renewals. Receivers of the holder's requests must refuse a token smaller
-// than the greatest they have seen.
+// constant through renewals. Receivers of the holder's requests must reject a token smaller
+// than the greatest that they have received.
 func (l *Lease) Token() uint64 { return l.token }
 
-// Valid reports whether the lease is certainly still held: not lost, and renewed less than a
-// ttl ago by this process's clock. Once it is false the holder must stop acting, whatever
-// Renew returns later.
+// Valid reports whether the lease is still held: it is not lost, and was renewed less than a
+// ttl ago by this process's clock. Once Valid returns false the holder must stop acting,
+// regardless of later results of Renew.
 func (l *Lease) Valid() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -141,7 +142,7 @@ func (l *Lease) Renew(ctx context.Context) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.lost {
-		return fmt.Errorf("renewing %s: %w", l.key, ErrLeaseLost)
+		return fmt.Errorf("renew %s: %w", l.key, ErrLeaseLost)
 	}
 	start := l.s.now()
 	revision, err := l.s.CompareAndSwap(ctx, l.key, l.value, l.revision)
@@ -155,8 +156,8 @@ func (l *Lease) Renew(ctx context.Context) error {
 	return nil
 }
 
-// resolveConflict resolves a conflict: the newer value may be our own, written by a renewal whose
-// acknowledgement was lost.
+// resolveConflict resolves a conflict: the newer value may be from a renewal by this holder
+// whose acknowledgement was lost.
 func (l *Lease) resolveConflict(ctx context.Context) (uint64, error) {
 	value, revision, err := l.s.Get(ctx, l.key)
 	if err != nil && !errors.Is(err, ErrNotFound) {
@@ -169,11 +170,11 @@ func (l *Lease) resolveConflict(ctx context.Context) (uint64, error) {
 		}
 	}
 	l.lost = true
-	return 0, fmt.Errorf("renewing %s: %w", l.key, ErrLeaseLost)
+	return 0, fmt.Errorf("renew %s: %w", l.key, ErrLeaseLost)
 }
 
-// Release releases the lease so that the next holder need not wait. Releasing a lost lease
-// is not an error.
+// Release releases the lease so that the next holder does not have to wait for a ttl.
+// Releasing a lost lease is not an error.
 func (l *Lease) Release(ctx context.Context) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()

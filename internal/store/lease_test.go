@@ -10,9 +10,8 @@ import (
 
 const shortTTL = 60 * time.Millisecond
 
-// A lease passes on only after its value stood still for a whole ttl on the
-// candidate's own clock.
-func TestObservation(t *testing.T) {
+// A lease expires only if its value has not changed for a whole ttl, by the candidate's own clock.
+func TestObservationExpiresAfterTTL(t *testing.T) {
 	t0 := time.Unix(1000, 0)
 	var o observation
 	steps := []struct {
@@ -20,9 +19,9 @@ func TestObservation(t *testing.T) {
 		at       time.Duration
 		want     bool
 	}{
-		{7, 0, false}, // first sight starts the clock, however old the value is
+		{7, 0, false}, // the first observation starts the ttl, regardless of the age of the value
 		{7, 9 * time.Second, false},
-		{8, 9500 * time.Millisecond, false}, // renewed: starts over
+		{8, 9500 * time.Millisecond, false}, // renewed: restarts the ttl
 		{8, 19 * time.Second, false},
 		{8, 19500 * time.Millisecond, true},
 		{2, 20 * time.Second, false}, // a restored store counts as a change
@@ -43,32 +42,32 @@ func acquire(t *testing.T, s *Store, holder string) *Lease {
 	return l
 }
 
-func TestLeaseHandOverAfterSilence(t *testing.T) {
+func TestExpiredLeaseIsAcquired(t *testing.T) {
 	srv := serve(t, t.TempDir())
 	a, b := connect(t, srv), connect(t, srv)
 	first := acquire(t, a, "a")
 	if err := first.Renew(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	second := acquire(t, b, "b") // a is silent from here on
+	second := acquire(t, b, "b") // a does not renew its lease any more
 	if second.Token() <= first.Token() {
-		t.Fatalf("token %d does not fence off %d", second.Token(), first.Token())
+		t.Fatalf("token %d is not greater than %d", second.Token(), first.Token())
 	}
 	if first.Valid() {
-		t.Fatal("two holders at once")
+		t.Fatal("two holders at the same time")
 	}
 	if err := first.Renew(t.Context()); !errors.Is(err, ErrLeaseLost) {
-		t.Fatalf("renewing a lost lease: %v", err)
+		t.Fatalf("Renew of a lost lease returned %v", err)
 	}
 	if err := first.Release(t.Context()); err != nil {
-		t.Fatalf("releasing a lost lease: %v", err)
+		t.Fatalf("Release of a lost lease returned %v", err)
 	}
 	if err := second.Renew(t.Context()); err != nil {
-		t.Fatalf("the loser disturbed the holder: %v", err)
+		t.Fatalf("the former holder affected the new one: %v", err)
 	}
 }
 
-func TestLeaseReleaseIsQuick(t *testing.T) {
+func TestReleasedLeaseIsAcquiredAtOnce(t *testing.T) {
 	srv := serve(t, t.TempDir())
 	a, b := connect(t, srv), connect(t, srv)
 	first, err := a.Acquire(t.Context(), "controller", "a", time.Hour)
@@ -87,8 +86,8 @@ func TestLeaseReleaseIsQuick(t *testing.T) {
 	}
 }
 
-// While the holder renews, a candidate gets nothing but its context's end.
-func TestLeaseHeld(t *testing.T) {
+// While the holder renews its lease, a candidate waits until its context ends.
+func TestRenewedLeaseIsNotAcquired(t *testing.T) {
 	srv := serve(t, t.TempDir())
 	a, b := connect(t, srv), connect(t, srv)
 	held := acquire(t, a, "a")
@@ -109,8 +108,8 @@ func TestLeaseHeld(t *testing.T) {
 	}
 }
 
-// A renewal whose acknowledgement got lost is recognised as our own.
-func TestLeaseOwnWrite(t *testing.T) {
+// A renewal whose acknowledgement was lost is identified as the holder's own.
+func TestRenewAfterLostAcknowledgement(t *testing.T) {
 	st := connect(t, serve(t, t.TempDir()))
 	l, err := st.Acquire(t.Context(), "controller", "a", time.Hour)
 	if err != nil {
@@ -120,12 +119,12 @@ func TestLeaseOwnWrite(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := l.Renew(t.Context()); err != nil {
-		t.Fatalf("renewing after a lost acknowledgement: %v", err)
+		t.Fatalf("Renew after a lost acknowledgement returned %v", err)
 	}
 }
 
-// Valid follows the holder's own clock, not the store's answers.
-func TestLeaseValidity(t *testing.T) {
+// Valid depends on the holder's own clock, not on responses of the store.
+func TestLeaseIsValidForItsTTL(t *testing.T) {
 	st := connect(t, serve(t, t.TempDir()))
 	var offset atomic.Int64
 	base := time.Now()
@@ -148,12 +147,12 @@ func TestLeaseValidity(t *testing.T) {
 	}
 }
 
-func TestAcquireRefuses(t *testing.T) {
+func TestAcquireRejectsInvalidArguments(t *testing.T) {
 	st := connect(t, serve(t, t.TempDir()))
 	if _, err := st.Acquire(t.Context(), "a b", "x", time.Second); err == nil {
-		t.Fatal("name with a space accepted")
+		t.Fatal("a name with a space was accepted")
 	}
 	if _, err := st.Acquire(t.Context(), "a", "x", 0); err == nil {
-		t.Fatal("ttl 0 accepted")
+		t.Fatal("ttl 0 was accepted")
 	}
 }

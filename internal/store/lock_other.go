@@ -4,8 +4,8 @@ package store
 
 import "os"
 
-// lockFile opens the file at path. Where flock does not exist the listening
-// port is what keeps two stores of one service apart.
+// lockFile opens the file at path. This operating system has no flock: only the listening
+// port prevents a second store of the service.
 func lockFile(path string) (*os.File, error) {
 	return os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
 }

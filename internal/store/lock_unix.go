@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// lockFile locks the file at path for this process; the kernel unlocks it when the process
-// ends, however it ends.
+// lockFile locks the file at path for this process. The kernel unlocks it when the process
+// ends, even after a crash.
 func lockFile(path string) (*os.File, error) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {

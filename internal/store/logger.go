@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// logger forwards the NATS server's logs to slog and keeps its first fatal error: an
-// embedded server must return errors and never exit the process.
+// logger forwards the NATS server's logs to slog and keeps its first fatal error: the
+// embedded server must not exit the process.
 type logger struct {
 	to         *slog.Logger
 	now        func() time.Time
@@ -21,7 +21,7 @@ type logger struct {
 // Limits of repeated messages, each with its reason.
 const (
 	// relogAfter is the minimum time between two logs of the same warning or error: on a full
-	// disk the server repeats it at every write.
+	// disk the server logs it at every write.
 	relogAfter = 10 * time.Minute
 	// maxLogged is the maximum number of messages remembered.
 	maxLogged = 256
@@ -39,15 +39,15 @@ func (l *logger) once(level slog.Level, text string) {
 	l.mu.Lock()
 	now := l.now()
 	last, known := l.lastLogged[text]
-	again := known && now.Sub(last) < relogAfter
-	if !again {
+	repeated := known && now.Sub(last) < relogAfter
+	if !repeated {
 		if len(l.lastLogged) >= maxLogged {
 			clear(l.lastLogged)
 		}
 		l.lastLogged[text] = now
 	}
 	l.mu.Unlock()
-	if !again {
+	if !repeated {
 		l.to.Log(context.Background(), level, text)
 	}
 }

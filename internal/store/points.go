@@ -18,22 +18,21 @@ import (
 
 // Limits of the history, each with its reason.
 const (
-	// pointsDays is five weeks: four for the forecasters, one to compare with. That many days
-	// with points are kept even if clocks are wrong.
+	// pointsDays is five weeks: four weeks for the forecasters, and one to compare with. At
+	// least this many days with points are kept, even if clocks are wrong.
 	pointsDays = 35
-	// pointsMaxBytes is 35 days of about sixty series (balancer, model and tier), where each
-	// minute is stored six times while it lasts; the oldest are dropped first. With the state
-	// it is 2 GiB per service, so an embedded store has capacity for two.
+	// pointsMaxBytes is the size of 35 days of about sixty series (balancer, model and tier):
+	// each minute is stored up to six times. The oldest points are dropped first. Points and
+	// state are 2 GiB per service, so an embedded store has capacity for two services.
 	pointsMaxBytes = 1792 << 20
 	// pointsPerMessage keeps messages far below the server's limit of 1 MB.
 	pointsPerMessage = 500
 	minutesPerDay    = 1440
 )
 
-// AppendPoints stores points durably. Of points with the same minute, balancer, model and
-// tier only the last one stored counts, so storing a point again after a failure changes
-// nothing. It fails with ErrUnavailable, after which any part may have been stored: append
-// all of them again.
+// AppendPoints stores points durably. A point replaces the stored point with the same minute,
+// balancer, model and tier, so a repeated append changes nothing. If it fails with
+// ErrUnavailable, some of the points may have been stored: append all of them again.
 func (s *Store) AppendPoints(ctx context.Context, points []telemetry.Point) error {
 	octx, cancel := context.WithTimeout(ctx, opTimeout)
 	defer cancel()
@@ -45,11 +44,11 @@ func (s *Store) AppendPoints(ctx context.Context, points []telemetry.Point) erro
 	if err == nil {
 		s.dropOldPoints(octx, stream, newestDay(points))
 	}
-	return wrap(ctx, err, "appending %d points", len(points))
+	return wrap(ctx, err, "append %d points", len(points))
 }
 
-// publish sends the points by day, pointsPerMessage at a time. The day is in the subject, so
-// that a reader finds where to start without a clock.
+// publish sends the points by day, pointsPerMessage at a time. The subject contains the day,
+// so that readers can select days.
 func (s *Store) publish(ctx context.Context, js jetstream.JetStream, points []telemetry.Point) error {
 	byDay := map[int64][]telemetry.Point{}
 	var days []int64
@@ -79,9 +78,9 @@ func newestDay(points []telemetry.Point) (day int64) {
 	return day
 }
 
-// dropOldPoints removes expired days, once for each new day that this client stores points
-// of. The server could do it only by its own clock, which may briefly be years ahead, as at
-// boot. Failures are retried with the next day.
+// dropOldPoints removes expired days. It runs when this client stores points of another day
+// than before; a failure is retried at the next such day. The server cannot do it safely: its
+// own clock may be years ahead for a short time, as at boot.
 func (s *Store) dropOldPoints(ctx context.Context, stream jetstream.Stream, day int64) {
 	s.mu.Lock()
 	due := day != s.dropped
@@ -92,7 +91,7 @@ func (s *Store) dropOldPoints(ctx context.Context, stream jetstream.Stream, day 
 	}
 	info, err := stream.Info(ctx, jetstream.WithSubjectFilter(">"))
 	if err != nil {
-		s.log.Debug("looking for old points", "err", err)
+		s.log.Debug("listing old points failed", "err", err)
 		return
 	}
 	var days []int64
@@ -102,7 +101,7 @@ func (s *Store) dropOldPoints(ctx context.Context, stream jetstream.Stream, day 
 	limit := min(s.now().Unix(), info.TimeStamp.Unix())/(60*minutesPerDay) - pointsDays
 	for _, old := range Outdated(days, pointsDays+1, limit) {
 		if err := stream.Purge(ctx, jetstream.WithPurgeSubject(s.daySubject(old))); err != nil {
-			s.log.Debug("removing old points", "day", old, "err", err)
+			s.log.Debug("removing old points failed", "day", old, "err", err)
 		}
 	}
 }
@@ -112,19 +111,19 @@ func (s *Store) daySubject(day int64) string {
 }
 
 // ReadPoints calls yield with every stored point whose minute is sinceMinute or later, in
-// order of minute, region, balancer, model and tier, and returns the first error that yield
-// returns. It keeps one day in memory.
+// order of minute, region, balancer, model and tier. It ends at the first error of yield and
+// returns that error. It loads one day at a time into memory.
 func (s *Store) ReadPoints(ctx context.Context, sinceMinute int64, yield func(telemetry.Point) error) error {
 	days, stream, err := s.pointDays(ctx, sinceMinute/minutesPerDay)
 	s.recordResult(&s.read, err)
 	if err != nil {
-		return wrap(ctx, err, "reading points since minute %d", sinceMinute)
+		return wrap(ctx, err, "read points since minute %d", sinceMinute)
 	}
 	for _, day := range days {
 		points, err := readDay(ctx, stream, s.daySubject(day.number), day.messages)
 		if err != nil {
 			s.forget(err)
-			return wrap(ctx, err, "reading points of day %d", day.number)
+			return wrap(ctx, err, "read points of day %d", day.number)
 		}
 		for _, p := range points {
 			if p.Minute < sinceMinute {
@@ -195,7 +194,7 @@ func readDay(ctx context.Context, stream jetstream.Stream, subject string, messa
 			return nil, err
 		}
 		if meta, err := msg.Metadata(); err == nil && meta.NumPending == 0 {
-			break // the oldest may have expired since they were counted
+			break // the oldest messages may have been removed since they were counted
 		}
 	}
 	return sortedPoints(merged), nil
@@ -209,8 +208,7 @@ type pointKey struct {
 // pointFields is the number of fields of a stored point.
 const pointFields = 9
 
-// encodePoints encodes points as CSV rows: a third of the size of JSON, which would mostly
-// be keys.
+// encodePoints encodes points as CSV rows, which have a third of the size of JSON.
 func encodePoints(points []telemetry.Point) []byte {
 	var b bytes.Buffer
 	w := csv.NewWriter(&b)
@@ -232,7 +230,7 @@ func decodePoints(data []byte) ([]telemetry.Point, error) {
 	r.FieldsPerRecord = pointFields
 	rows, err := r.ReadAll()
 	if err != nil {
-		return nil, fmt.Errorf("decoding stored points: %w", err)
+		return nil, fmt.Errorf("decode stored points: %w", err)
 	}
 	out := make([]telemetry.Point, len(rows))
 	for i, row := range rows {
@@ -241,7 +239,7 @@ func decodePoints(data []byte) ([]telemetry.Point, error) {
 		counts := []string{row[0], row[5], row[6], row[7], row[8]}
 		for c, to := range []*int64{&p.Minute, &p.Requests, &p.PromptTokens, &p.CachedTokens, &p.OutputTokens} {
 			if *to, err = strconv.ParseInt(counts[c], 10, 64); err != nil {
-				return nil, fmt.Errorf("decoding stored points: row %d: %w", i, err)
+				return nil, fmt.Errorf("decode stored points: row %d: %w", i, err)
 			}
 		}
 	}
@@ -284,15 +282,15 @@ func (s *Store) pointStream(ctx context.Context) (jetstream.Stream, jetstream.Je
 	if stream != nil {
 		return stream, js, nil
 	}
-	if err := s.making.refuses(s.now()); err != nil {
+	if err := s.creation.recentFailure(s.now()); err != nil {
 		return nil, nil, err
 	}
 	stream, err = js.CreateOrUpdateStream(ctx, jetstream.StreamConfig{
 		Name: s.namespace + "_points", Description: "skyserve: traffic by minute",
 		Subjects: []string{s.namespace + "_points.*"}, Storage: jetstream.FileStorage,
-		MaxBytes: pointsMaxBytes, Discard: jetstream.DiscardOld, // by age: dropOldPoints
+		MaxBytes: pointsMaxBytes, Discard: jetstream.DiscardOld, // by size; dropOldPoints removes points by age
 	})
-	s.making.recordResult(s.now(), err)
+	s.creation.recordResult(s.now(), err)
 	if err != nil {
 		return nil, nil, err
 	}

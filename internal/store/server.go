@@ -26,7 +26,7 @@ const (
 	// maxStoreBytes limits disk usage: enough for state (256 MiB) and history (1.75 GiB) of
 	// two services, without filling a small persistent disk (10 GB).
 	maxStoreBytes = 4 << 30
-	// maxMemoryBytes limits memory streams, which this program does not use.
+	// maxMemoryBytes limits streams in memory, which this program does not use.
 	maxMemoryBytes = 32 << 20
 	// maxConnections is far above one connection per balancer.
 	maxConnections = 1024
@@ -40,7 +40,7 @@ const (
 
 // Options configures an embedded store.
 type Options struct {
-	// Dir is the data directory; it is created (0700) if missing and locked while the
+	// Dir is the data directory. It is created (mode 0700) if missing, and locked while the
 	// server runs.
 	Dir string
 	// Listen is host:port; empty = DefaultListen, port 0 = any free port.
@@ -52,8 +52,8 @@ type Options struct {
 	TLS *tls.Config
 	// Logger receives the server's logs; nil discards them.
 	Logger *slog.Logger
-	// OnHealth, if not nil, is called when the store can no longer write, and with nil when
-	// it can again. Calls never overlap.
+	// OnHealth, if not nil, is called with the problem when the store can no longer write, and
+	// with nil when it can write again. Calls never overlap.
 	OnHealth func(*Problem)
 
 	checkEvery time.Duration // 0 = checkEvery
@@ -74,11 +74,11 @@ type Server struct {
 	problem *Problem // nil while it can write
 }
 
-// Serve starts an embedded store: JetStream in o.Dir, with every write synced to disk before
-// it is acknowledged. It returns once clients can connect. It fails if the port is in use,
-// if the directory is in use by another store, is not a directory or contains damaged
-// streams, and if it would listen beyond loopback without a token or TLS. When the disk
-// fills up later, the store cannot write until there is space again: see Health.
+// Serve starts an embedded store: JetStream in o.Dir, which syncs each write to disk before it
+// acknowledges it. It returns once clients can connect. It fails if the port is in use. It
+// fails if o.Dir is in use by another store, is not a directory or contains damaged streams.
+// It also fails for an address beyond loopback without a token or TLS. If the disk becomes full
+// later, the store cannot write until space is free again: see Health.
 func Serve(ctx context.Context, o Options) (*Server, error) {
 	if o.Listen == "" {
 		o.Listen = DefaultListen
@@ -98,7 +98,7 @@ func Serve(ctx context.Context, o Options) (*Server, error) {
 		return nil, err
 	}
 	if addr, ok := ns.Addr().(*net.TCPAddr); ok {
-		port = addr.Port // clients come back to the same one
+		port = addr.Port // after a restart, clients reconnect to the same port
 	}
 	s := &Server{opts: o, host: host, port: port, url: ns.ClientURL(), lock: lock, log: o.Logger, done: make(chan struct{})}
 	if s.log == nil {
@@ -119,19 +119,19 @@ func (s *Server) Close() {
 	<-s.done
 }
 
-// checkListen splits the address and refuses one that would expose an
-// unauthenticated store.
-func checkListen(listen string, guarded bool) (host string, port int, err error) {
+// checkListen splits the address. It rejects an address beyond loopback for a store without
+// authentication.
+func checkListen(listen string, authenticated bool) (host string, port int, err error) {
 	host, p, err := net.SplitHostPort(listen)
 	if err != nil {
-		return "", 0, fmt.Errorf("starting store: listen %q: want host:port: %w", listen, err)
+		return "", 0, fmt.Errorf("start store: listen must be host:port, got %q: %w", listen, err)
 	}
 	port, err = strconv.Atoi(p)
 	if err != nil || port < 0 || port > 65535 {
-		return "", 0, fmt.Errorf("starting store: listen %q: port must be 0 to 65535, got %q", listen, p)
+		return "", 0, fmt.Errorf("start store: the port of listen %q must be 0 to 65535, got %q", listen, p)
 	}
-	if !guarded && !isLoopback(host) {
-		return "", 0, fmt.Errorf("starting store: listen %q: a store that listens beyond loopback needs a token or TLS", listen)
+	if !authenticated && !isLoopback(host) {
+		return "", 0, fmt.Errorf("start store: listen must be a loopback address, got %q; set a token or TLS to listen on other addresses", listen)
 	}
 	return host, port, nil
 }
@@ -147,14 +147,14 @@ func isLoopback(host string) bool {
 // lockDir creates dir and locks it for this process.
 func lockDir(dir string) (*os.File, error) {
 	if dir == "" {
-		return nil, errors.New("starting store: no directory given")
+		return nil, errors.New("start store: a directory is required")
 	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, fmt.Errorf("starting store: making directory %s: %w", dir, err)
+		return nil, fmt.Errorf("start store: create directory %s: %w", dir, err)
 	}
 	lock, err := lockFile(filepath.Join(dir, "LOCK"))
 	if err != nil {
-		return nil, fmt.Errorf("starting store: locking %s: is another store using it? %w", dir, err)
+		return nil, fmt.Errorf("start store: lock directory %s: %w; stop any other store that uses it", dir, err)
 	}
 	return lock, nil
 }
@@ -164,10 +164,10 @@ func startNATS(ctx context.Context, o Options, host string, port int) (*server.S
 	if err := probePort(host, port); err != nil {
 		return nil, err
 	}
-	before := streamsOnDisk(o.Dir)
+	onDisk := streamsOnDisk(o.Dir)
 	ns, err := server.NewServer(natsOptions(o, host, port))
 	if err != nil {
-		return nil, fmt.Errorf("starting store in %s: %w", o.Dir, err)
+		return nil, fmt.Errorf("start store in %s: %w", o.Dir, err)
 	}
 	log := newLogger(o.Logger)
 	ns.SetLogger(log, false, false)
@@ -175,12 +175,12 @@ func startNATS(ctx context.Context, o Options, host string, port int) (*server.S
 	if err := waitReady(ctx, ns, log); err != nil {
 		ns.Shutdown()
 		ns.WaitForShutdown()
-		return nil, fmt.Errorf("starting store on %s in %s: %w", o.Listen, o.Dir, err)
+		return nil, fmt.Errorf("start store on %s in %s: %w", o.Listen, o.Dir, err)
 	}
-	if err := checkRecovered(ns, before); err != nil {
+	if err := checkRecovered(ns, onDisk); err != nil {
 		ns.Shutdown()
 		ns.WaitForShutdown()
-		return nil, fmt.Errorf("starting store in %s: %w", o.Dir, err)
+		return nil, fmt.Errorf("start store in %s: %w", o.Dir, err)
 	}
 	return ns, nil
 }
@@ -194,12 +194,12 @@ func natsOptions(o Options, host string, port int) *server.Options {
 		TLSConfig: o.TLS, TLSHandshakeFirst: o.TLS != nil, TLSTimeout: tlsTimeout.Seconds(),
 		NoSigs: true, DisableJetStreamBanner: true, MaxConn: maxConnections,
 		JetStream: true, StoreDir: o.Dir, SyncAlways: true,
-		Cluster:           server.ClusterOpts{NoAdvertise: true}, // its own address may be one behind a translation
+		Cluster:           server.ClusterOpts{NoAdvertise: true}, // its own address may be behind NAT
 		JetStreamMaxStore: maxStoreBytes, JetStreamMaxMemory: maxMemoryBytes,
 	}
 }
 
-// probePort returns a clear error for a port in use, which would make the server exit.
+// probePort returns an error for a port in use: the NATS server would exit the process.
 func probePort(host string, port int) error {
 	if port == 0 {
 		return nil
@@ -207,13 +207,13 @@ func probePort(host string, port int) error {
 	addr := net.JoinHostPort(host, strconv.Itoa(port))
 	l, err := net.Listen("tcp", addr)
 	if err != nil {
-		return fmt.Errorf("starting store: listening on %s: %w", addr, err)
+		return fmt.Errorf("start store: listen on %s: %w", addr, err)
 	}
 	return l.Close()
 }
 
-// waitReady polls at short intervals to notice a fatal error or the end of the context at
-// once.
+// waitReady waits until the server accepts connections. It returns early after a fatal error
+// or when ctx ends.
 func waitReady(ctx context.Context, ns *server.Server, log *logger) error {
 	deadline := time.Now().Add(startTimeout)
 	for {
@@ -227,12 +227,12 @@ func waitReady(ctx context.Context, ns *server.Server, log *logger) error {
 			return ctx.Err()
 		}
 		if time.Now().After(deadline) {
-			return fmt.Errorf("not ready after %s", startTimeout)
+			return fmt.Errorf("no response from the server within %s", startTimeout)
 		}
 	}
 }
 
-// streamsOnDisk lists the streams that an earlier run left in dir.
+// streamsOnDisk lists the streams that dir contains from an earlier run.
 func streamsOnDisk(dir string) []string {
 	streams := filepath.Join(dir, "jetstream", server.DEFAULT_GLOBAL_ACCOUNT, "streams")
 	entries, err := os.ReadDir(streams)
@@ -264,23 +264,23 @@ func hasStreamData(dir string) bool {
 	})
 }
 
-// checkRecovered fails if a stream on disk is not served: the server only warns about
-// streams that it cannot read, and an empty store in place of a damaged one would look like
-// a service that never existed.
-func checkRecovered(ns *server.Server, want []string) error {
+// checkRecovered returns an error if a stream on disk is not served. The server only logs a
+// warning for a stream that it cannot read. Without this check, a damaged store would look like
+// that of a new service.
+func checkRecovered(ns *server.Server, onDisk []string) error {
 	info, err := ns.Jsz(&server.JSzOptions{Accounts: true, Streams: true})
 	if err != nil {
-		return fmt.Errorf("reading its streams: %w", err)
+		return fmt.Errorf("list its streams: %w", err)
 	}
-	have := map[string]bool{}
+	served := map[string]bool{}
 	for _, acc := range info.AccountDetails {
 		for _, s := range acc.Streams {
-			have[s.Name] = true
+			served[s.Name] = true
 		}
 	}
-	for _, name := range want {
-		if !have[name] {
-			return fmt.Errorf("stream %s is damaged and was not recovered; restore the directory from a backup or move it away", name)
+	for _, name := range onDisk {
+		if !served[name] {
+			return fmt.Errorf("stream %s is damaged and was not recovered; restore the directory from a backup, or move it away to start with an empty store", name)
 		}
 	}
 	return nil

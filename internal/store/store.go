@@ -20,13 +20,13 @@ import (
 
 // Limits of a client, each with its reason.
 const (
-	// opTimeout is the timeout of one operation: a durable write takes about 1 ms, so five
-	// seconds means an outage and not a slow disk.
+	// opTimeout is the timeout of one operation: a durable write takes about 1 ms, so a write
+	// of five seconds is an outage and not a slow disk.
 	opTimeout = 5 * time.Second
 	// dialTimeout is the timeout of one attempt to connect.
 	dialTimeout = 2 * time.Second
-	// reconnectMin and reconnectMax limit the backoff: short after a restart, long during
-	// an outage of hours.
+	// reconnectMin and reconnectMax limit the backoff: short after a restart of the server,
+	// long during an outage of hours.
 	reconnectMin = 50 * time.Millisecond
 	reconnectMax = 5 * time.Second
 	// stateMaxBytes limits the state bucket: thousands of replicas of 10 KB each.
@@ -42,7 +42,7 @@ type Store struct {
 	log       *slog.Logger
 	now       func() time.Time
 
-	making createBackoff // for streams that the server failed to create
+	creation createBackoff // for the state bucket and the stream of points
 
 	mu     sync.Mutex
 	read   *Problem // why the last read failed; nil if it succeeded
@@ -54,8 +54,8 @@ type Store struct {
 	// dropped is the day of the points that were appended when old points were last removed.
 	dropped int64
 	closed  bool
-	// epoch counts connections; up is closed and replaced whenever it increases, which
-	// makes watches start over.
+	// epoch counts connections. Whenever it increases, up is closed and replaced, which
+	// restarts all watches.
 	epoch uint64
 	up    chan struct{}
 
@@ -74,8 +74,8 @@ type config struct {
 // Option configures Connect.
 type Option func(*config)
 
-// Lazy makes Connect return at once and connect in the background, for balancers, whose
-// traffic must not wait for the store.
+// Lazy makes Connect return at once and connect in the background. Balancers use it: their
+// requests must not wait for the store.
 func Lazy() Option { return func(c *config) { c.lazy = true } }
 
 // ForService prefixes all names with the service's name (letters, digits, dashes and
@@ -89,7 +89,7 @@ func ForService(name string) Option {
 	}
 }
 
-// ClientName sets the name of the connection in the server's listings.
+// ClientName sets the name of the connection that the server displays.
 func ClientName(name string) Option { return func(c *config) { c.name = name } }
 
 // Secure uses TLS from the first byte, as Options.TLS does; nil has no effect.
@@ -110,10 +110,10 @@ func Connect(ctx context.Context, natsURL, token string, options ...Option) (*St
 		o(&c)
 	}
 	if !namespaceRE.MatchString(c.namespace) {
-		return nil, fmt.Errorf("connecting to store: namespace %q: want letters, digits, dashes and underscores", c.namespace)
+		return nil, fmt.Errorf("connect to store: namespace must be letters, digits, dashes and underscores, got %q", c.namespace)
 	}
 	if _, err := url.Parse(natsURL); err != nil || natsURL == "" {
-		return nil, fmt.Errorf("connecting to store: url %q: want nats://host:port", telemetry.HideCredentials(natsURL))
+		return nil, fmt.Errorf("connect to store: url must be nats://host:port, got %q", telemetry.HideCredentials(natsURL))
 	}
 	s := &Store{
 		url: telemetry.HideCredentials(natsURL), namespace: c.namespace, log: c.log,
@@ -125,7 +125,7 @@ func Connect(ctx context.Context, natsURL, token string, options ...Option) (*St
 		return s, nil
 	}
 	if err := s.dial(natsURL, opts); err != nil {
-		return nil, wrap(ctx, err, "connecting to store %s", s.url)
+		return nil, wrap(ctx, err, "connect to store %s", s.url)
 	}
 	return s, nil
 }
@@ -137,7 +137,7 @@ func (s *Store) natsOptions(token string, c config) []nats.Option {
 		nats.PingInterval(5 * time.Second), nats.MaxPingsOutstanding(2),
 		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) { s.disconnected(err) }),
 		nats.ReconnectHandler(func(*nats.Conn) { s.connected() }),
-		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { s.log.Debug("store client", "err", err) }),
+		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { s.log.Debug("store client failed", "err", err) }),
 	}
 	if token != "" {
 		opts = append(opts, nats.Token(token))
@@ -176,8 +176,8 @@ func (s *Store) dial(natsURL string, opts []nats.Option) error {
 	return nil
 }
 
-// dialLater retries until the first connection; from then on the NATS client reconnects by
-// itself.
+// dialLater connects in the background, with retries. After the first connection the NATS
+// client reconnects by itself.
 func (s *Store) dialLater(natsURL string, opts []nats.Option) {
 	ctx, cancel := context.WithCancel(context.Background())
 	s.stop = cancel
@@ -188,9 +188,9 @@ func (s *Store) dialLater(natsURL string, opts []nats.Option) {
 				return
 			}
 			if attempt == 1 {
-				s.log.Warn("store not reachable yet, retrying", "url", s.url, "err", err)
+				s.log.Warn("connecting to the store failed; it is retried in the background", "url", s.url, "err", err)
 				s.mu.Lock()
-				s.lost = &Problem{Since: s.now(), Err: fmt.Errorf("%w: connecting to %s: %w", ErrUnavailable, s.url, err)}
+				s.lost = &Problem{Since: s.now(), Err: fmt.Errorf("%w: connect to %s: %w", ErrUnavailable, s.url, err)}
 				s.mu.Unlock()
 			}
 			select {
@@ -210,15 +210,15 @@ func (s *Store) disconnected(err error) {
 	s.lost = &Problem{Since: s.now(), Err: fmt.Errorf("%w: connection to %s lost: %w", ErrUnavailable, s.url, cmp.Or(err, nats.ErrDisconnected))}
 }
 
-// connected records a new connection and wakes everything that waits for one. Cached handles
-// are dropped, because the server may have lost its streams.
+// connected records a new connection and wakes all goroutines that wait for one. It drops
+// cached handles, because the server may have lost its streams.
 func (s *Store) connected() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.epoch++
 	s.state, s.points = nil, nil
-	s.read, s.write, s.lost = nil, nil, nil // of an earlier connection, maybe to another server
-	s.making.recordResult(s.now(), nil)
+	s.read, s.write, s.lost = nil, nil, nil // they are of an earlier connection, maybe to another server
+	s.creation.recordResult(s.now(), nil)
 	close(s.up)
 	s.up = make(chan struct{})
 	s.log.Info("store connected", "url", s.url)
@@ -277,14 +277,14 @@ func (s *Store) bucket(ctx context.Context) (jetstream.KeyValue, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := s.making.refuses(s.now()); err != nil {
+	if err := s.creation.recentFailure(s.now()); err != nil {
 		return nil, err
 	}
 	kv, err = js.CreateOrUpdateKeyValue(ctx, jetstream.KeyValueConfig{
 		Bucket: s.namespace + "_state", Description: "skyserve: desired state and leases",
 		History: 1, MaxBytes: stateMaxBytes, Storage: jetstream.FileStorage,
 	})
-	s.making.recordResult(s.now(), err)
+	s.creation.recordResult(s.now(), err)
 	if err != nil {
 		return nil, err
 	}
@@ -318,8 +318,8 @@ func (s *Store) forget(err error) {
 	s.mu.Unlock()
 }
 
-// Problem returns why the store does not work for this client: why its last write failed,
-// else why there is no connection, else why its last read failed; nil if all is well. A
+// Problem returns why the store is unavailable to this client: why its last write failed,
+// else why there is no connection, else why its last read failed; nil if none of these. A
 // revision conflict and a missing key are not failures of the store.
 func (s *Store) Problem() *Problem {
 	s.mu.Lock()

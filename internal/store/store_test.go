@@ -63,18 +63,18 @@ func TestKeyValue(t *testing.T) {
 	st := connect(t, serve(t, t.TempDir()))
 	ctx := t.Context()
 	if _, _, err := st.Get(ctx, "desired.a"); !errors.Is(err, ErrNotFound) {
-		t.Fatalf("reading a missing key: %v", err)
+		t.Fatalf("Get of a missing key returned %v", err)
 	}
 	rev := must[uint64](t)(st.Create(ctx, "desired.a", []byte("1")))
 	if _, err := st.Create(ctx, "desired.a", nil); !errors.Is(err, ErrConflict) {
-		t.Fatalf("creating an existing key: %v", err)
+		t.Fatalf("Create of an existing key returned %v", err)
 	}
 	next := must[uint64](t)(st.CompareAndSwap(ctx, "desired.a", []byte("2"), rev))
 	if next <= rev {
-		t.Fatalf("revision did not grow: %d after %d", next, rev)
+		t.Fatalf("the revision did not increase: %d after %d", next, rev)
 	}
 	if _, err := st.CompareAndSwap(ctx, "desired.a", []byte("3"), rev); !errors.Is(err, ErrConflict) {
-		t.Fatalf("swapping an old revision: %v", err)
+		t.Fatalf("CompareAndSwap with an old revision returned %v", err)
 	}
 	value, got, err := st.Get(ctx, "desired.a")
 	if err != nil || string(value) != "2" || got != next {
@@ -89,20 +89,20 @@ func TestKeyValue(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, _, err := st.Get(ctx, "desired.a"); !errors.Is(err, ErrNotFound) {
-		t.Fatalf("reading a deleted key: %v", err)
+		t.Fatalf("Get of a deleted key returned %v", err)
 	}
 	if rev := must[uint64](t)(st.Create(ctx, "desired.a", []byte("4"))); rev <= next {
-		t.Fatalf("revision %d reused after a delete; had %d", rev, next)
+		t.Fatalf("revision %d was reused after a delete, the last was %d", rev, next)
 	}
 	if _, err := st.Put(ctx, "a key", nil); err == nil || !strings.Contains(err.Error(), `"a key"`) {
-		t.Fatalf("a malformed key must be named: %v", err)
+		t.Fatalf("the error of an invalid key must contain the key: %v", err)
 	}
 	if keys, err := connect(t, serve(t, t.TempDir())).Keys(ctx, ""); err != nil || len(keys) != 0 {
 		t.Fatalf("keys of an empty store: %v, %v", keys, err)
 	}
 }
 
-// Every increment by compare-and-swap counts, from however many clients.
+// Concurrent increments of several clients by compare-and-swap are all counted.
 func TestCompareAndSwapRace(t *testing.T) {
 	srv := serve(t, t.TempDir())
 	const clients, each = 4, 10
@@ -140,7 +140,7 @@ func next(t *testing.T, ch <-chan Change) Change {
 	t.Helper()
 	c, ok := <-ch
 	if !ok {
-		t.Fatal("watch ended early")
+		t.Fatal("the watch ended early")
 	}
 	return c
 }
@@ -152,7 +152,7 @@ func TestWatch(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	ch := st.Watch(ctx, "a.")
 	if c := next(t, ch); c.Key != "a.1" || string(c.Value) != "x" {
-		t.Fatalf("present value: %+v", c)
+		t.Fatalf("the current value is %+v", c)
 	}
 	must[uint64](t)(st.Put(t.Context(), "a.2", []byte("y")))
 	if c := next(t, ch); c.Key != "a.2" || string(c.Value) != "y" || c.Deleted {
@@ -169,8 +169,8 @@ func TestWatch(t *testing.T) {
 	}
 }
 
-// Who only reads makes nothing, and hears of what is written later.
-func TestFollowCreatesNothing(t *testing.T) {
+// A read-only watch creates no bucket, and receives later writes.
+func TestWatchReadOnlyCreatesNothing(t *testing.T) {
 	testkit.Slow(t)
 	url := serve(t, t.TempDir())
 	reader, writer := connect(t, url), connect(t, url)
@@ -186,9 +186,9 @@ func TestFollowCreatesNothing(t *testing.T) {
 	}
 }
 
-// A client that was started first, and one that was cut off, both come round;
-// what is on disk stays; a watch sends what changed meanwhile.
-func TestRestart(t *testing.T) {
+// A client that starts before the server and a client that is disconnected both connect later. The
+// data survives a restart, and a watch sends the changes made during it.
+func TestClientsReconnectAfterRestart(t *testing.T) {
 	dir := t.TempDir()
 	addr := freeAddr(t)
 	lazy, err := Connect(t.Context(), "nats://"+addr, "secret", Lazy())
@@ -197,13 +197,13 @@ func TestRestart(t *testing.T) {
 	}
 	defer lazy.Close()
 	if _, _, err := lazy.Get(t.Context(), "k"); !errors.Is(err, ErrUnavailable) {
-		t.Fatalf("reading without a server: %v", err)
+		t.Fatalf("Get without a server returned %v", err)
 	}
 	if err := lazy.AppendPoints(t.Context(), []telemetry.Point{{Minute: 1}}); !errors.Is(err, ErrUnavailable) {
-		t.Fatalf("appending without a server: %v", err)
+		t.Fatalf("AppendPoints without a server returned %v", err)
 	}
 	if _, err := Connect(t.Context(), "nats://"+addr, "secret"); !errors.Is(err, ErrUnavailable) {
-		t.Fatalf("connecting without a server: %v", err)
+		t.Fatalf("Connect without a server returned %v", err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -218,7 +218,7 @@ func TestRestart(t *testing.T) {
 	srv := start()
 	rev := must[uint64](t)(connect(t, srv).Put(t.Context(), "k", []byte("v")))
 	if c := next(t, changes); c.Key != "k" || c.Revision != rev {
-		t.Fatalf("lazy client saw %+v", c)
+		t.Fatalf("the lazy client received %+v", c)
 	}
 	srv.Close()
 	srv = start()
@@ -230,7 +230,7 @@ func TestRestart(t *testing.T) {
 	}
 	must[uint64](t)(second.CompareAndSwap(t.Context(), "k", []byte("w"), rev))
 	if c := next(t, changes); string(c.Value) != "w" {
-		t.Fatalf("after restart the watch saw %+v", c)
+		t.Fatalf("after the restart the watch sent %+v", c)
 	}
 	if _, _, err := lazy.Get(t.Context(), "k"); err != nil {
 		t.Fatalf("lazy client after restart: %v", err)
@@ -247,7 +247,7 @@ func freeAddr(t *testing.T) string {
 	return l.Addr().String()
 }
 
-func TestServeRefuses(t *testing.T) {
+func TestServeRejectsInvalidOptions(t *testing.T) {
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -264,13 +264,13 @@ func TestServeRefuses(t *testing.T) {
 		want string
 	}{
 		"taken port":    {Options{Dir: t.TempDir(), Listen: taken.Addr().String()}, "address already in use"},
-		"busy dir":      {Options{Dir: busy, Listen: "127.0.0.1:0"}, "is another store using it?"},
-		"file as dir":   {Options{Dir: file, Listen: "127.0.0.1:0"}, "making directory"},
-		"no dir":        {Options{Listen: "127.0.0.1:0"}, "no directory given"},
-		"open to all":   {Options{Dir: t.TempDir(), Listen: "0.0.0.0:0"}, "needs a token"},
-		"all by colon":  {Options{Dir: t.TempDir(), Listen: ":0"}, "needs a token"},
+		"busy dir":      {Options{Dir: busy, Listen: "127.0.0.1:0"}, "stop any other store that uses it"},
+		"file as dir":   {Options{Dir: file, Listen: "127.0.0.1:0"}, "create directory"},
+		"no dir":        {Options{Listen: "127.0.0.1:0"}, "a directory is required"},
+		"open to all":   {Options{Dir: t.TempDir(), Listen: "0.0.0.0:0"}, "set a token or TLS"},
+		"all by colon":  {Options{Dir: t.TempDir(), Listen: ":0"}, "set a token or TLS"},
 		"bad port":      {Options{Dir: t.TempDir(), Listen: "127.0.0.1:http"}, `got "http"`},
-		"bad address":   {Options{Dir: t.TempDir(), Listen: "127.0.0.1"}, "want host:port"},
+		"bad address":   {Options{Dir: t.TempDir(), Listen: "127.0.0.1"}, "listen must be host:port"},
 		"damaged store": {Options{Dir: damaged(t), Listen: "127.0.0.1:0"}, "_state is damaged"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -280,13 +280,13 @@ func TestServeRefuses(t *testing.T) {
 				t.Fatal("started")
 			}
 			if !strings.Contains(err.Error(), c.want) {
-				t.Fatalf("got %q, want it to say %q", err, c.want)
+				t.Fatalf("got %q, want it to contain %q", err, c.want)
 			}
 		})
 	}
 }
 
-// damaged makes a store and then ruins the description of its state stream.
+// damaged creates a store and then overwrites the metadata of its state stream.
 func damaged(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -298,7 +298,7 @@ func damaged(t *testing.T) string {
 	srv.Close()
 	found, err := filepath.Glob(filepath.Join(dir, "jetstream", "*", "streams", "*_state", "meta.inf"))
 	if err != nil || len(found) != 1 {
-		t.Fatalf("looking for the stream: %v, %v", found, err)
+		t.Fatalf("find the stream: %v, %v", found, err)
 	}
 	if err := os.WriteFile(found[0], []byte("{"), 0o600); err != nil {
 		t.Fatal(err)
@@ -306,16 +306,16 @@ func damaged(t *testing.T) string {
 	return dir
 }
 
-func TestConnectRefuses(t *testing.T) {
+func TestConnectRejectsInvalidArguments(t *testing.T) {
 	srv := serve(t, t.TempDir())
 	if _, err := Connect(t.Context(), srv.URL(), "wrong"); err == nil || errors.Is(err, ErrUnavailable) {
-		t.Fatalf("a wrong token is not an outage: %v", err)
+		t.Fatalf("a wrong token was reported as an outage: %v", err)
 	}
 	if _, err := Connect(t.Context(), srv.URL(), "secret", ForService("a.b")); err == nil {
-		t.Fatal("namespace a.b accepted")
+		t.Fatal("namespace a.b was accepted")
 	}
 	if _, err := Connect(t.Context(), "", ""); err == nil {
-		t.Fatal("empty url accepted")
+		t.Fatal("an empty URL was accepted")
 	}
 	for _, url := range []string{"nats://user:s3cret@127.0.0.1:1,nats://user:s3cret@127.0.0.1:2", "nats://user:s3%zzcret@host:1", "nats://user:s3cret@127.0.0.1:port"} {
 		var log bytes.Buffer
@@ -331,7 +331,7 @@ func TestServicesAreIsolated(t *testing.T) {
 	a, b := connect(t, srv, ForService("a")), connect(t, srv, ForService("b"))
 	must[uint64](t)(a.Put(t.Context(), "k", []byte("v")))
 	if _, _, err := b.Get(t.Context(), "k"); !errors.Is(err, ErrNotFound) {
-		t.Fatalf("b sees a's key: %v", err)
+		t.Fatalf("b reads the key of a: %v", err)
 	}
 }
 
@@ -345,7 +345,7 @@ func TestBackoff(t *testing.T) {
 		last = d
 	}
 	if last != reconnectMax {
-		t.Fatalf("settles at %s", last)
+		t.Fatalf("the backoff ends at %s", last)
 	}
 }
 
@@ -367,10 +367,10 @@ func TestContextEndsServer(t *testing.T) {
 	}
 	cancel()
 	<-srv.done
-	srv.Close() // returns once the directory is free
+	srv.Close() // returns once the directory is unlocked
 	again, err := Serve(t.Context(), Options{Dir: dir, Listen: "127.0.0.1:0"})
 	if err != nil {
-		t.Fatalf("the directory is not free: %v", err)
+		t.Fatalf("the directory is still locked: %v", err)
 	}
 	again.Close()
 }
@@ -385,7 +385,7 @@ func TestPoints(t *testing.T) {
 	const day = 29_000_000 / minutesPerDay * minutesPerDay
 	batches := [][]telemetry.Point{
 		{point(day+1, "lb-1", 10), point(day+1, "lb-0", 5), point(day-1, "lb-0", 7)},
-		{point(day+1, "lb-1", 12)}, // counted again after a retry: the later one counts
+		{point(day+1, "lb-1", 12)}, // appended again after a retry: the later one replaces it
 		{point(day+2, "lb-0", 1)},
 	}
 	for _, b := range batches {
@@ -416,12 +416,12 @@ func TestPoints(t *testing.T) {
 	}
 	stop := errors.New("enough")
 	if err := st.ReadPoints(ctx, 0, func(telemetry.Point) error { return stop }); err != stop {
-		t.Fatalf("yield's error: %v", err)
+		t.Fatalf("ReadPoints returned %v, want the error of yield", err)
 	}
 }
 
-// A batch larger than one message arrives whole.
-func TestPointsInBulk(t *testing.T) {
+// A batch larger than one message is stored completely.
+func TestLargeBatchesAreStored(t *testing.T) {
 	st := connect(t, serve(t, t.TempDir()))
 	var points []telemetry.Point
 	for i := range int64(3*pointsPerMessage + 7) {
@@ -443,7 +443,7 @@ func TestPointsInBulk(t *testing.T) {
 	}
 }
 
-// Whatever the names hold, points come back as they went in.
+// Points are decoded as they were encoded, regardless of the characters in names.
 func TestPointsEncoding(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		count := rapid.Int64Min(0)
@@ -457,7 +457,7 @@ func TestPointsEncoding(t *testing.T) {
 		})).Draw(t, "points")
 		got, err := decodePoints(encodePoints(points))
 		if err != nil || !slices.Equal(got, points) {
-			t.Fatalf("%v came back as %v, %v", points, got, err)
+			t.Fatalf("%v was decoded as %v, %v", points, got, err)
 		}
 	})
 	for _, bad := range []string{"1,2\n", "x,b,r,m,t,1,2,3,4\n"} {

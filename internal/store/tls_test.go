@@ -12,7 +12,7 @@ import (
 	"skyserve/internal/identity"
 )
 
-// party is one of the service chat with a certificate by an authority.
+// party returns a party of the service chat with a certificate signed by an authority.
 func party(t *testing.T, a *identity.Authority, role identity.Role) identity.Party {
 	t.Helper()
 	key, err := identity.NewKey()
@@ -26,9 +26,9 @@ func party(t *testing.T, a *identity.Authority, role identity.Role) identity.Par
 	return identity.NewParty(chain, key)
 }
 
-// A store that speaks TLS needs no token, lets in whom its certificates name, and says
-// nothing to anybody else.
-func TestTLS(t *testing.T) {
+// A store with TLS requires no token. It only accepts parties with a certificate of the service and
+// a permitted role.
+func TestTLSAuthenticatesClients(t *testing.T) {
 	ours, theirs := must[*identity.Authority](t)(identity.NewAuthority("chat", time.Now())), must[*identity.Authority](t)(identity.NewAuthority("chat", time.Now()))
 	srv := must[*Server](t)(Serve(t.Context(), Options{
 		Dir: t.TempDir(), Listen: "127.0.0.1:0", TLS: party(t, ours, identity.Controller).Server(identity.Balancer, identity.Controller),
@@ -38,12 +38,12 @@ func TestTLS(t *testing.T) {
 		tls   *tls.Config
 		enter bool
 	}{
-		"a balancer":                {party(t, ours, identity.Balancer).Client(identity.Controller), true},
-		"the controller":            {party(t, ours, identity.Controller).Client(identity.Controller), true},
-		"a replica":                 {party(t, ours, identity.Replica).Client(identity.Controller), false},
-		"another service's":         {party(t, theirs, identity.Balancer).Client(identity.Controller), false},
-		"who wants a balancer here": {party(t, ours, identity.Balancer).Client(identity.Balancer), false},
-		"without a certificate":     {&tls.Config{InsecureSkipVerify: true}, false},
+		"a balancer":                       {party(t, ours, identity.Balancer).Client(identity.Controller), true},
+		"the controller":                   {party(t, ours, identity.Controller).Client(identity.Controller), true},
+		"a replica":                        {party(t, ours, identity.Replica).Client(identity.Controller), false},
+		"another service's":                {party(t, theirs, identity.Balancer).Client(identity.Controller), false},
+		"expects a balancer as the server": {party(t, ours, identity.Balancer).Client(identity.Balancer), false},
+		"without a certificate":            {&tls.Config{InsecureSkipVerify: true}, false},
 	} {
 		s, err := Connect(t.Context(), srv.URL(), "", Secure(c.tls))
 		if c.enter {
@@ -58,7 +58,7 @@ func TestTLS(t *testing.T) {
 		}
 		if err == nil {
 			s.Close()
-			t.Errorf("%s: was let in", name)
+			t.Errorf("%s: was accepted", name)
 		}
 	}
 	conn := must[net.Conn](t)(net.Dial("tcp", net.JoinHostPort(srv.host, strconv.Itoa(srv.port))))
@@ -67,6 +67,6 @@ func TestTLS(t *testing.T) {
 		t.Fatal(err)
 	}
 	if text, err := io.ReadAll(conn); strings.Contains(string(text), "PONG") {
-		t.Errorf("without TLS: was answered %q, %v", text, err)
+		t.Errorf("without TLS: got %q, %v", text, err)
 	}
 }

@@ -20,14 +20,14 @@ import (
 	"skyserve/internal/telemetry"
 )
 
-// usagePrefix begins the keys of what API keys have used. The rows are no points
-// of the history: a minute of every key would be many times as much, and a quota
-// would have to add up a month of them.
+// usagePrefix is the prefix of the store keys with the usage of API keys. Usage is not part of
+// the history: points by minute and API key would be many times as large, and a quota would
+// have to add up a month of them.
 const usagePrefix = "usage."
 
-// UsagePart names the rows that one balancer alone writes: of one month, and of
-// those API keys that fall into the shard. What changes is written alone, and no
-// part grows beyond what a message can hold.
+// UsagePart identifies the rows of one month that one balancer writes, for the API keys of one
+// shard. Shards keep each part below the maximum size of a message, and only a part that has
+// changed is written.
 type UsagePart struct {
 	Month    string // 2026-11
 	Balancer string
@@ -43,13 +43,13 @@ func (p UsagePart) key() string {
 
 // parseUsageKey parses a key of usage.
 func parseUsageKey(key string) (p UsagePart, ok bool) {
-	words := strings.Split(strings.TrimPrefix(key, usagePrefix), ".")
-	if len(words) != 3 || !monthRE.MatchString(words[0]) {
+	parts := strings.Split(strings.TrimPrefix(key, usagePrefix), ".")
+	if len(parts) != 3 || !monthRE.MatchString(parts[0]) {
 		return p, false
 	}
-	id, err := base64.RawURLEncoding.DecodeString(words[1])
-	shard, err2 := strconv.Atoi(words[2])
-	return UsagePart{Month: words[0], Balancer: string(id), Shard: shard}, err == nil && err2 == nil
+	id, err := base64.RawURLEncoding.DecodeString(parts[1])
+	shard, err2 := strconv.Atoi(parts[2])
+	return UsagePart{Month: parts[0], Balancer: string(id), Shard: shard}, err == nil && err2 == nil
 }
 
 // ReadUsage returns a part and its revision, 0 if it was never written. It fails with
@@ -64,7 +64,7 @@ func (s *Store) ReadUsage(ctx context.Context, part UsagePart) ([]telemetry.Usag
 	}
 	rows, err := decodeUsage(value)
 	if err != nil {
-		return nil, 0, fmt.Errorf("reading usage of %s by %s: %w", part.Month, part.Balancer, err)
+		return nil, 0, fmt.Errorf("read usage of %s at balancer %s: %w", part.Month, part.Balancer, err)
 	}
 	return rows, revision, nil
 }
@@ -79,15 +79,15 @@ func (s *Store) WriteUsage(ctx context.Context, part UsagePart, rows []telemetry
 	return s.CompareAndSwap(ctx, part.key(), encodeUsage(rows), revision)
 }
 
-// UsageChange is the new content of a part; no rows if it was removed.
+// UsageChange is the new content of a part; it has no rows if the part was removed.
 type UsageChange struct {
 	Part UsagePart
 	Rows []telemetry.UsageRow
 }
 
-// WatchUsage sends all parts of all months, then every part that changes, until ctx ends,
-// and then closes the channel. It continues after outages. Parts that cannot be decoded are
-// logged and skipped.
+// WatchUsage sends all parts of all months, and then every part that changes. It closes the
+// channel when ctx ends, and continues after outages. Parts that cannot be decoded are logged
+// and skipped.
 func (s *Store) WatchUsage(ctx context.Context) <-chan UsageChange {
 	out := make(chan UsageChange)
 	go func() {
@@ -96,7 +96,7 @@ func (s *Store) WatchUsage(ctx context.Context) <-chan UsageChange {
 			part, ok := parseUsageKey(c.Key)
 			rows, err := decodeUsage(c.Value)
 			if !ok || err != nil {
-				s.log.Warn("stored usage cannot be read", "key", c.Key, "err", err)
+				s.log.Warn("decoding stored usage failed; the key is skipped", "key", c.Key, "err", err)
 				continue
 			}
 			select {
@@ -155,7 +155,7 @@ func decodeUsage(data []byte) ([]telemetry.UsageRow, error) {
 	r.FieldsPerRecord = usageFields
 	lines, err := r.ReadAll()
 	if err != nil {
-		return nil, fmt.Errorf("decoding stored usage: %w", err)
+		return nil, fmt.Errorf("decode stored usage: %w", err)
 	}
 	rows := make([]telemetry.UsageRow, len(lines))
 	for i, line := range lines {
@@ -166,7 +166,7 @@ func decodeUsage(data []byte) ([]telemetry.UsageRow, error) {
 			&row.Day, &row.Today.Requests, &row.Today.PromptTokens, &row.Today.CachedTokens, &row.Today.OutputTokens,
 		} {
 			if *to, err = strconv.ParseInt(line[3+c], 10, 64); err != nil {
-				return nil, fmt.Errorf("decoding stored usage: row %d: %w", i, err)
+				return nil, fmt.Errorf("decode stored usage: row %d: %w", i, err)
 			}
 		}
 	}
@@ -184,18 +184,18 @@ func (s *Store) Time(ctx context.Context) (at time.Time, err error) {
 	}
 	s.recordResult(&s.read, err)
 	if err != nil {
-		return at, wrap(ctx, err, "reading the store's time")
+		return at, wrap(ctx, err, "read the store's time")
 	}
 	bucket, ok := status.(*jetstream.KeyValueBucketStatus)
 	if !ok || bucket.StreamInfo().TimeStamp.IsZero() {
-		return at, fmt.Errorf("reading the store's time: %w: the server does not report it", ErrUnavailable)
+		return at, fmt.Errorf("read the store's time: %w: the server does not report it", ErrUnavailable)
 	}
 	return bucket.StreamInfo().TimeStamp, nil
 }
 
 // Outdated returns the stored periods (months, days) that may be removed: those before limit,
-// except the newest ones. The limit depends on a clock that may be years ahead, so that many
-// of the newest periods are always kept.
+// except the newest. limit depends on a clock that may be years ahead, so the given number of
+// newest periods is always kept.
 func Outdated[T cmp.Ordered](stored []T, newest int, limit T) []T {
 	periods := slices.Compact(slices.Sorted(slices.Values(stored)))
 	periods = periods[:max(0, len(periods)-newest)]

@@ -27,21 +27,21 @@ func TestUsage(t *testing.T) {
 	ctx := t.Context()
 	part := UsagePart{Month: "2026-11", Balancer: "lb/us.0 ü", Shard: 7}
 	if rows, revision, err := st.ReadUsage(ctx, part); err != nil || len(rows) != 0 || revision != 0 {
-		t.Fatalf("nothing was written: %v at %d, %v", rows, revision, err)
+		t.Fatalf("before the first write: %v at %d, %v", rows, revision, err)
 	}
 	changes := st.WatchUsage(ctx)
 	first := []telemetry.UsageRow{usageRow("acme", 5), usageRow(`with "quotes", and`+"\nlines", 6)}
 	revision := must[uint64](t)(st.WriteUsage(ctx, part, first, 0))
 	if _, err := st.WriteUsage(ctx, part, nil, 0); !errors.Is(err, ErrConflict) {
-		t.Errorf("writing for the first time twice: %v", err)
+		t.Errorf("a second first write returned %v", err)
 	}
 	if c := <-changes; c.Part != part || !slices.Equal(c.Rows, first) {
-		t.Errorf("heard %+v", c)
+		t.Errorf("received %+v", c)
 	}
 	second := []telemetry.UsageRow{usageRow("acme", 9)}
 	next := must[uint64](t)(st.WriteUsage(ctx, part, second, revision))
 	if _, err := st.WriteUsage(ctx, part, first, revision); !errors.Is(err, ErrConflict) {
-		t.Errorf("writing over a newer revision: %v", err)
+		t.Errorf("a write over a newer revision returned %v", err)
 	}
 	if rows, revision, err := st.ReadUsage(ctx, part); err != nil || !slices.Equal(rows, second) || revision != next {
 		t.Errorf("read %v at %d, %v", rows, revision, err)
@@ -61,11 +61,11 @@ func TestUsage(t *testing.T) {
 	}
 	must[uint64](t)(st.Put(ctx, part.key(), []byte("no rows")))
 	if _, _, err := st.ReadUsage(ctx, part); err == nil {
-		t.Error("rows that are none are read")
+		t.Error("invalid rows were decoded")
 	}
 }
 
-func TestUsageRowsSurviveTheirCode(t *testing.T) {
+func TestUsageIsDecodedAsEncoded(t *testing.T) {
 	usage := rapid.Custom(func(t *rapid.T) telemetry.Usage {
 		n := rapid.Int64()
 		return telemetry.Usage{Requests: n.Draw(t, "r"), PromptTokens: n.Draw(t, "p"), CachedTokens: n.Draw(t, "c"), OutputTokens: n.Draw(t, "o")}
@@ -84,7 +84,7 @@ func TestUsageRowsSurviveTheirCode(t *testing.T) {
 		}
 		part := UsagePart{Month: "2026-11", Balancer: text.Draw(t, "balancer"), Shard: rapid.IntRange(0, 99).Draw(t, "shard")}
 		if got, ok := parseUsageKey(part.key()); !ok || got != part || !keyRE.MatchString(part.key()) {
-			t.Fatalf("%q is read as %+v", part.key(), got)
+			t.Fatalf("%q is parsed as %+v", part.key(), got)
 		}
 	})
 }
@@ -100,15 +100,15 @@ func TestStoreTime(t *testing.T) {
 	}
 	srv.Close()
 	if _, err := st.Time(t.Context()); !errors.Is(err, ErrUnavailable) {
-		t.Errorf("of a store that is gone: %v", err)
+		t.Errorf("without a server: %v", err)
 	}
 }
 
-// Days are removed that are over by all clocks, and of which enough newer ones are there.
+// A day is removed if it is expired by all clocks and there are enough newer days.
 func TestOldPointsAreRemoved(t *testing.T) {
 	today := time.Now().Unix() / 60 / minutesPerDay
 	for name, c := range map[string]struct {
-		first, days int64         // that points are stored of
+		first, days int64         // of the stored points
 		ahead       time.Duration // of the client's clock
 		kept        int
 	}{
@@ -130,12 +130,12 @@ func TestOldPointsAreRemoved(t *testing.T) {
 			return nil
 		})
 		if err != nil || len(seen) != c.kept || !seen[c.first+c.days-1] {
-			t.Errorf("%s: %d days are kept, want %d, %v", name, len(seen), c.kept, err)
+			t.Errorf("%s: %d days remain, want %d, %v", name, len(seen), c.kept, err)
 		}
 	}
 }
 
-// Whatever a limit says, the newest stay.
+// The newest periods remain regardless of the limit.
 func TestOutdated(t *testing.T) {
 	for _, c := range []struct {
 		stored string

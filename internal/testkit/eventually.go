@@ -8,7 +8,7 @@ import (
 // Timeout is the maximum time that a test waits for a condition; all take far less.
 const Timeout = 20 * time.Second
 
-// Eventually waits until ok returns true, and fails the test after Timeout. what names the
+// Eventually waits until ok returns true, and fails the test after Timeout. what describes the
 // condition.
 func Eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
@@ -19,7 +19,7 @@ func Eventually(t testing.TB, what string, ok func() bool) {
 		select {
 		case <-ticker.C:
 		case <-timeout:
-			t.Fatalf("not within %s: %s", Timeout, what)
+			t.Fatalf("condition not met within %s: %s", Timeout, what)
 		}
 	}
 }

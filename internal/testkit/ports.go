@@ -7,8 +7,8 @@ import (
 	"sync/atomic"
 )
 
-// Local services number their ports from local.port: a hundred of each kind, of which tests
-// use the first few. Services whose first ports are portStep apart therefore do not collide.
+// Local services number their ports from local.port: a hundred of each kind. Tests use the first
+// few of each kind, so services whose first ports are portStep apart do not collide.
 const (
 	portFirst  = 10001 // ephemeral ports begin above 32,767
 	portStep   = 20
@@ -23,8 +23,8 @@ var lastPortBase atomic.Int64
 
 func init() { lastPortBase.Store(int64(os.Getpid())) }
 
-// LocalPort returns a local.port for the service of a test: no other test of this program gets
-// it, and the first ports of each kind are free. It allows up to 20 machines of a kind.
+// LocalPort returns a local.port for the service of a test. No other test of this process uses it,
+// and the first ports of each kind are free. It allows up to 20 machines of a kind.
 func LocalPort() int {
 	for range portBases {
 		n := int(lastPortBase.Add(1) % portBases)
@@ -33,7 +33,7 @@ func LocalPort() int {
 			return base
 		}
 	}
-	panic("testkit: every port for local services is taken; stop what earlier tests left running")
+	panic("testkit: all ports for local services are in use; stop the processes of earlier tests")
 }
 
 // portsFree reports whether the first ports of each kind are free.

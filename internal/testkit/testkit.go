@@ -1,7 +1,7 @@
 // Package testkit selects which tests run when. `go test -short ./...` skips tests that call
 // Slow, for quick feedback between edits. `make race` runs all tests under the race detector
 // except those that call NotUnderRace. Plain `go test ./...` skips nothing. LocalPort and
-// Eventually are helpers of such tests.
+// Eventually are helpers for tests of concurrent programs.
 package testkit
 
 import "testing"
@@ -11,7 +11,7 @@ import "testing"
 func Slow(t testing.TB) {
 	t.Helper()
 	if testing.Short() {
-		t.Skip("slow: left out by -short")
+		t.Skip("slow: skipped by -short")
 	}
 }
 
@@ -19,6 +19,6 @@ func Slow(t testing.TB) {
 func NotUnderRace(t testing.TB, why string) {
 	t.Helper()
 	if RaceDetector {
-		t.Skip("left out under the race detector: " + why)
+		t.Skip("skipped under the race detector: " + why)
 	}
 }
