@@ -128,8 +128,8 @@ func isReplacementOf(by, o provision.Object) bool {
 }
 
 // needReplacement returns the replicas that need replacement: those being interrupted, those with a
-// rebalance recommendation, and those with a replacement. A replica whose replacement is being
-// interrupted before it is not included while both exist.
+// rebalance recommendation, and those with a replacement. A replica that is not being
+// interrupted itself is not included while all its replacements are.
 func needReplacement(have []provision.Object, seen map[string]AgentReport, advised map[string]bool) map[string]bool {
 	taken := interrupted(have, seen)
 	ids := maps.Clone(taken)
