@@ -90,7 +90,7 @@ func MergeAlerts(lists ...[]Alert) []Alert {
 	return merged
 }
 
-// Alerts are the alerts of the controller: it writes them to the store, and every balancer
+// Alerts are the alerts of the controller. The controller writes them to the store, and every balancer
 // includes them in its snapshot.
 type Alerts struct {
 	// Token is the fencing token of the controller that wrote them.

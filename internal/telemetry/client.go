@@ -144,7 +144,7 @@ func (b bearer) RoundTrip(req *http.Request) (*http.Response, error) {
 	return b.next.RoundTrip(req)
 }
 
-// CloseIdleConnections closes those of the wrapped transport.
+// CloseIdleConnections closes the idle connections of the wrapped transport.
 func (b bearer) CloseIdleConnections() {
 	if c, ok := b.next.(interface{ CloseIdleConnections() }); ok {
 		c.CloseIdleConnections()

@@ -16,7 +16,7 @@ type RequestSummary struct {
 	Request  string         `json:"request"`
 	At       time.Time      `json:"at"` // when it arrived
 	Balancer string         `json:"balancer"`
-	Region   service.Region `json:"region"` // the balancer's
+	Region   service.Region `json:"region"` // of the balancer
 	Model    string         `json:"model"`
 	Tier     service.Tier   `json:"tier"`
 	Tenant   string         `json:"tenant"`

@@ -10,7 +10,7 @@ import (
 	"skyserve/internal/service"
 )
 
-// Review is the controller's latest forecast and plan: it writes it to the store, and every
+// Review is the controller's latest forecast and plan. The controller writes it to the store, and every
 // balancer includes it in its snapshot.
 type Review struct {
 	// Token is the fencing token of the controller that wrote it.
@@ -35,8 +35,8 @@ type Price struct {
 	USDPerHour float64        `json:"usd_per_hour"`
 }
 
-// Current reports whether the targets still apply. They expire when the newer plan is overdue by the
-// length of this one, because planning then fails repeatedly.
+// Current reports whether the targets still apply. After Until they apply for at most the length of
+// the plan: if there is no newer plan by then, planning fails repeatedly.
 func (r *Review) Current(now time.Time) bool {
 	return r != nil && now.Sub(r.Until) <= r.Until.Sub(r.From)
 }

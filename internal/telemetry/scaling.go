@@ -9,7 +9,7 @@ import (
 	"skyserve/internal/service"
 )
 
-// Scaling is the scaling state of the controller: it writes it to the store, and every
+// Scaling is the scaling state of the controller. The controller writes it to the store, and every
 // balancer includes it in its snapshot.
 type Scaling struct {
 	// Token is the fencing token of the controller that wrote it.
@@ -39,7 +39,7 @@ type Donation struct {
 	URL     string         `json:"url"`
 	Region  service.Region `json:"region"`
 	Since   time.Time      `json:"since"`
-	// Until is when it is removed unless it is reclaimed; nil = never.
+	// Until is the time at which the replica is removed unless it is reclaimed; nil = never.
 	Until *time.Time `json:"until"`
 	// EarnsPerHour is its earnings in USD per hour.
 	EarnsPerHour float64 `json:"earns_per_hour"`
@@ -68,7 +68,7 @@ type ScalingEvent struct {
 	Region   service.Region `json:"region"`
 	// Replicas are the ids of the affected replicas.
 	Replicas []string `json:"replicas"`
-	// Serving is how many replicas were ready or starting before the event.
+	// Serving is the number of replicas that were ready or starting before the event.
 	Serving int `json:"serving"`
 	// Reason explains the decision in one line.
 	Reason string `json:"reason"`

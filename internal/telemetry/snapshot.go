@@ -76,12 +76,12 @@ type Flow struct {
 // ModelSnapshot is a model's counts at the balancers of a region.
 type ModelSnapshot struct {
 	Model string `json:"model"`
-	// Queued is the number of queued interactive requests (IW-F and IW-N). Deferred is that
-	// of the others (NIW), including those that wait for spare KV memory.
+	// Queued is the number of queued interactive requests (IW-F and IW-N). Deferred is the number
+	// of queued deferred requests (NIW), including those that wait for spare KV memory.
 	Queued   int `json:"queued"`
 	Deferred int `json:"deferred"`
 	// FirstTokens is the number of streamed IW-F requests of their clients with a first token
-	// since they started; Late is how many of those missed the tier's TTFT target.
+	// since they started; Late is the number of those that missed the tier's TTFT target.
 	FirstTokens int64 `json:"first_tokens"`
 	Late        int64 `json:"late"`
 }
@@ -100,9 +100,9 @@ type BalancerSnapshot struct {
 	RTTMillis *float64 `json:"rtt_ms"`
 	// AgeMillis is the age of the data; 0 for the responding balancer itself.
 	AgeMillis int64 `json:"age_ms"`
-	// Certificate is that of its public listener; nil without TLS.
+	// Certificate is the certificate of its public listener; nil without TLS.
 	Certificate *Certificate `json:"certificate"`
-	// Alerts are its own alerts, as exchanged between balancers; Snapshot.Alerts has all.
+	// Alerts are its own alerts, as exchanged between balancers; Snapshot.Alerts contains all alerts.
 	Alerts []Alert `json:"alerts,omitempty"`
 }
 

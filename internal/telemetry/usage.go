@@ -6,7 +6,7 @@ import (
 	"skyserve/internal/service"
 )
 
-// UsageMonths is how many months of usage are kept before the current one, for billing.
+// UsageMonths is the number of months of usage, before the current one, that are kept for billing.
 const UsageMonths = 2
 
 // Usage counts admitted requests and their tokens as reported by the engines. CachedTokens
@@ -50,8 +50,8 @@ type UsageRow struct {
 	Today Usage `json:"today"`
 }
 
-// Plus adds two rows of the same key, model and region. If their days differ, Today is that
-// of the later day.
+// Plus adds two rows of the same key, model and region. If their days differ, Today is the usage of
+// the later day.
 func (r UsageRow) Plus(s UsageRow) UsageRow {
 	r.Month = r.Month.Plus(s.Month)
 	switch {
@@ -89,7 +89,7 @@ func MonthOf(t time.Time) string { return t.UTC().Format("2006-01") }
 // KeyQuota is the usage of one API key at all balancers, as one balancer has it in memory to compare
 // it with the key's quotas.
 type KeyQuota struct {
-	// At is the time of the counts: Day and Month are those that contain it (UTC).
+	// At is the time of the counts. Day and Month are the usage of the day and the month of At (UTC).
 	At         time.Time
 	Day, Month Usage
 	// Own is the part that this balancer counted since its start.

@@ -20,7 +20,7 @@ type UsageReport struct {
 	// that the responding balancer has in memory.
 	Complete bool         `json:"complete"`
 	Usage    []UsageEntry `json:"usage"`
-	// Quotas are those of the valid keys; empty for a past month.
+	// Quotas are the quotas of the valid keys; empty for a past month.
 	Quotas []Quota `json:"quotas"`
 }
 

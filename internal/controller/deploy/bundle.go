@@ -41,29 +41,30 @@ const (
 	dirBundleStore    = "store"
 )
 
-// bundleContent is the Content on the controller's machine beyond service.yaml and certificates.
+// bundleContent is the part of the Content on the controller's machine that is not in service.yaml or a
+// certificate.
 type bundleContent struct {
 	Secrets   map[string]string `json:"secrets"` // by their reference in service.yaml
 	PeerToken string            `json:"peer_token"`
 	Means     json.RawMessage   `json:"means"`
 	Zone      HostedZone        `json:"zone,omitzero"`
-	// AdminToken and Base are those of Content.
+	// AdminToken and Base are the fields of Content.
 	AdminToken string `json:"admin_token,omitempty"`
 	Base       string `json:"base,omitempty"`
-	// Enrolled is that of Content.
+	// Enrolled is the field of Content.
 	Enrolled map[string][]string `json:"enrolled"`
-	// OtherClouds is the machines in other clouds, which the controller cannot list itself.
+	// OtherClouds contains the machines in other clouds, which the controller cannot list itself.
 	OtherClouds []provision.Object `json:"elsewhere"`
 }
 
-// IsBundle reports whether a folder is that of a controller in a cloud.
+// IsBundle reports whether a folder contains the bundle of a controller in a cloud.
 func IsBundle(dir string) bool {
 	_, err := os.Stat(filepath.Join(dir, fileBundleContent))
 	return err == nil
 }
 
-// ReadBundle reads a controller's bundle from the folder of its configuration, with the machines in
-// other clouds at the time of its delivery.
+// ReadBundle reads a controller's bundle from the folder of its configuration. otherClouds are the
+// machines in other clouds at the time of the bundle's delivery.
 func ReadBundle(dir string) (c Content, otherClouds []provision.Object, err error) {
 	read := func(name string) []byte {
 		text, failed := os.ReadFile(filepath.Join(dir, name))

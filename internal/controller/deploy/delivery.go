@@ -18,9 +18,9 @@ import (
 	"skyserve/provision/cloud"
 )
 
-// Polling intervals of machines that are not ready: pollInterval where many are awaited; shortPollInterval
-// initially for a machine that responds, which is usually about to be ready, and for a serving
-// machine that applies another deployment.
+// Polling intervals of machines that are not ready. shortPollInterval is the initial interval for a
+// machine that responds, which is usually almost ready, and the interval for a serving machine that
+// applies another deployment. pollInterval is the interval for all others.
 const (
 	pollInterval      = 3 * time.Second
 	shortPollInterval = 300 * time.Millisecond
@@ -39,7 +39,7 @@ type Delivery struct {
 	// Revoked is the revocation list for machines.
 	Revoked  identity.Revoked
 	Attestor provision.KeyAttestor
-	// Have is the machines with their addresses.
+	// Have contains the machines with their addresses.
 	Have []provision.Object
 	// Progress is called when a machine's phase or reason changes; may be nil. Calls never overlap.
 	Progress func(id string, s agent.Status)
@@ -153,8 +153,8 @@ func (h *Delivery) classifyMachines(seen map[string]AgentReport, deployments map
 }
 
 // deliverUntilReady delivers a machine's deployment repeatedly until the machine is ready. A machine that
-// responds, or is reached through another, is polled sooner at first, then with backoff: it may
-// load weights for minutes.
+// responds, or is reached through a balancer, is polled at shortPollInterval at first, then with
+// backoff: it may load weights for minutes.
 func (h *Delivery) deliverUntilReady(ctx context.Context, o provision.Object, d agent.Deployment, every time.Duration) error {
 	operator, machine := h.Operator(o), h.Machine(o)
 	soon := min(every, shortPollInterval)
@@ -172,7 +172,7 @@ func (h *Delivery) deliverUntilReady(ctx context.Context, o provision.Object, d 
 			return err
 		default:
 			h.reportStatus(o.ID, agent.Status{Phase: agent.PhaseWaiting, Reason: waitingReason(err)})
-			if errors.Is(err, errNoRelay) { // needs no call to its cloud
+			if errors.Is(err, errNoRelay) { // this attempt made no call to the cloud
 				wait, soon = soon, min(every, 2*soon)
 			}
 		}
@@ -185,7 +185,7 @@ func (h *Delivery) deliverUntilReady(ctx context.Context, o provision.Object, d 
 	}
 }
 
-// isPermanent reports whether retrying cannot help.
+// isPermanent reports whether an error persists when the delivery is retried.
 func isPermanent(err error) bool {
 	var refusal *agent.Refusal
 	var strangers *StrangersError
@@ -375,8 +375,8 @@ func (h *Delivery) reportStatus(id string, s agent.Status) {
 // errNoAuthority is the error of an enrolment while the CA key is on another machine.
 var errNoAuthority = errors.New("the key of the service's CA is on another operator's machine: run 'skyserve up' there to enrol new machines")
 
-// Operator returns the client of a machine's agent: a balancer's is reached directly, a replica's
-// through a balancer of its region, since nothing else can connect to it.
+// Operator returns the client of a machine's agent. A balancer's agent is reached directly, a replica's
+// through a balancer of its region, since only balancers can connect to it.
 func (h *Delivery) Operator(o provision.Object) *agent.Operator {
 	op := &agent.Operator{Party: h.Party, Authority: h.Authority, Revoked: h.Revoked, Now: h.Now}
 	if o.Kind == provision.KindReplica && !cloud.RunsOnThisComputer(o.Region) {
@@ -450,7 +450,7 @@ func (h *Delivery) dialThroughBalancer(ctx context.Context, o provision.Object, 
 			conn, err := h.Operator(b).DialThrough(h.Machine(b))(ctx, addr, fingerprint)
 			select {
 			case results <- opened{conn, err}:
-			case <-ctx.Done(): // another one was the first
+			case <-ctx.Done(): // another balancer connected first
 				if err == nil {
 					conn.Close()
 				}

@@ -24,9 +24,9 @@ import (
 const (
 	portVLLM   = 8000
 	portSGLang = 30000
-	// cacheHub is the containers' download cache of the hub.
+	// cacheHub is the path in containers of the Hugging Face Hub's download cache.
 	cacheHub = "/root/.cache/huggingface"
-	// weightsPath is the containers' path of weights from a bucket.
+	// weightsPath is the path in containers of weights from a bucket.
 	weightsPath = "/weights"
 )
 
@@ -71,15 +71,16 @@ type Content struct {
 	Spec *service.Spec
 	// Text is the service.yaml of Spec.
 	Text []byte
-	// Secrets reads its references.
+	// Secrets reads the secrets to which Spec refers.
 	Secrets Secrets
-	// PeerToken seeds the shared prefix hashes: the same for all balancers of a service.
+	// PeerToken is the seed of the prefix hashes that balancers share; it is the same for all
+	// balancers of a service.
 	PeerToken string
 	// Bundle is the bundle of the controller's machine; nil = no controller.
 	Bundle *Bundle
 	// Zone is the hosted zone for ACME challenges; zero = none.
 	Zone HostedZone
-	// Base is the base directory of relative paths in service.yaml, for balancers on this computer.
+	// Base is the directory of relative paths in service.yaml, for balancers on this computer.
 	Base string
 	// AdminToken authenticates plain HTTP clients of the admin APIs of balancers on this computer;
 	// empty opens them to all local users.
@@ -160,7 +161,7 @@ func (c Content) trusts(o provision.Object) bool {
 	return c.Enrolled == nil || slices.Contains(c.Enrolled[o.ID], o.Handle)
 }
 
-// deploymentBuilder is one call of Deployments.
+// deploymentBuilder is the state of one call of Deployments.
 type deploymentBuilder struct {
 	Content
 	spec *service.Spec
@@ -264,8 +265,8 @@ func (d *deploymentBuilder) addSecrets(c *service.BalancerConfig, own provision.
 	return nil
 }
 
-// referToLocalFiles lets a balancer on this computer read the files of service.yaml in place, so that it
-// reloads them when they change.
+// referToLocalFiles configures a balancer on this computer to read the files of service.yaml themselves
+// and not copies, so that it reloads them when they change.
 func (d *deploymentBuilder) referToLocalFiles(c *service.BalancerConfig, own provision.Addresses) {
 	if auth := c.Balancer.Auth; auth != nil {
 		local := *auth
@@ -386,7 +387,8 @@ func (d *deploymentBuilder) replicasOf(o provision.Object) []service.ReplicaConf
 	return append(replicas, d.attachedTo(o, balancers)...)
 }
 
-// gpuOf returns the actual GPU of a replica, which may differ from the first choice in its label.
+// gpuOf returns the actual GPU of a replica. The label contains the first choice, which may have had no
+// capacity.
 func gpuOf(o provision.Object) string {
 	if o.Offering != nil && o.Offering.GPU != "" {
 		return o.Offering.GPU
@@ -394,8 +396,8 @@ func gpuOf(o provision.Object) string {
 	return o.Labels["gpu"]
 }
 
-// attachedTo returns a balancer's replicas of static regions: those of its own region in turn, and
-// those of regions without balancers for the service's first balancer.
+// attachedTo returns a balancer's replicas of static regions. The replicas of a region with balancers
+// are distributed over them in turn; all others belong to the service's first balancer.
 func (d *deploymentBuilder) attachedTo(o provision.Object, balancers []provision.Object) []service.ReplicaConfig {
 	var replicas []service.ReplicaConfig
 	for _, region := range d.spec.Regions {
@@ -438,13 +440,13 @@ func AdminURL(o provision.Object) string {
 	return "https://" + cloud.EndpointsOf(o).Advertised.Admin
 }
 
-// engineURL returns the URL at which a replica accepts balancers.
+// engineURL returns the URL at which a replica accepts connections of balancers.
 func engineURL(o provision.Object) string {
 	return "https://" + cloud.EndpointsOf(o).Listen.Engine
 }
 
 // replicaDeployment returns the deployment of a replica's machine: the engine on loopback, behind a proxy
-// that accepts balancers.
+// that accepts connections of balancers.
 func (d *deploymentBuilder) replicaDeployment(o provision.Object, m *service.Model) (agent.Deployment, error) {
 	at := cloud.EndpointsOf(o)
 	u, base := unitOf(m, gpusOf(o), at)
@@ -515,7 +517,7 @@ func unitOf(m *service.Model, gpus int, at provision.MachineEndpoints) (u agent.
 // and model.
 const simSeedAt = 5
 
-// unitOnPort is unitOf for an engine with its default port.
+// unitOnPort is unitOf for an engine that does not share its loopback address; it also returns the port.
 func unitOnPort(m *service.Model, gpus int, host string) (agent.Unit, int) {
 	e, path := &m.Engine, m.Name
 	if e.Weights != "" {

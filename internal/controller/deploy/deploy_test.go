@@ -67,7 +67,7 @@ var secret = map[string]string{"env:HF_TOKEN": "hf_x", "env:KEYS": "k1", "file:/
 func secrets(ref string) (string, error) {
 	value, ok := secret[ref]
 	if !ok {
-		return "", errors.New("reading " + ref + ": there is none")
+		return "", errors.New("read " + ref + ": not set")
 	}
 	return value, nil
 }
@@ -323,7 +323,7 @@ func TestBalancerDeploymentsWithACME(t *testing.T) {
 	}
 	delete(secret, "env:EAB")
 	_, err := deploy.Deployments(contentWithACME(t, "email: ops@example.com, eab: {key_id: k, hmac: env:EAB}"), testMachines())
-	if err == nil || !strings.Contains(err.Error(), "balancer.tls.acme.eab.hmac: reading env:EAB") {
+	if err == nil || !strings.Contains(err.Error(), "balancer.tls.acme.eab.hmac: read env:EAB") {
 		t.Errorf("without the key: %v", err)
 	}
 }

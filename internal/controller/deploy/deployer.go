@@ -30,7 +30,7 @@ type Deployer struct {
 	Enrolments *Enrolments
 	// Have lists the existing objects; nil = list them with Provider.
 	Have func(ctx context.Context) ([]provision.Object, error)
-	// Now is the clock for the time in which refused offerings are not retried; nil = time.Now.
+	// Now is the clock for the time in which offerings without capacity are not retried; nil = time.Now.
 	Now func() time.Time
 
 	// Terminating, Counts and ZoneID are those of cloud.Input.

@@ -130,8 +130,7 @@ func latestDonated(replicas []provision.Object, decided Decisions) []provision.O
 	return donated
 }
 
-// fits reports whether a replica is of a class. A replica of unknown class only matches the zero
-// class.
+// fits reports whether a replica has a class. A replica of unknown class matches only the zero class.
 func fits(on provision.ReplicaClass, o provision.Object) bool {
 	return on == provision.ReplicaClass{} || o.Offering != nil && on.Matches(*o.Offering)
 }

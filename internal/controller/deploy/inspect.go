@@ -57,15 +57,15 @@ type Inspector struct {
 	// Timeout is the timeout for listing a region; default 10 s.
 	Timeout time.Duration
 
-	hasOfferings bool // Deployer has the regions' offerings, which change slowly
-	hasPrices    bool // Deployer has their prices
+	hasOfferings bool // the offerings, which change slowly, were read
+	hasPrices    bool // their prices were read
 }
 
-// Listing is the objects of a service in clouds.
+// Listing contains the objects of a service in clouds.
 type Listing struct {
 	Have []provision.Object
-	// Silent contains the error of each region that could not be listed.
-	Silent map[service.Region]error
+	// Failed contains the error of each region that could not be listed.
+	Failed map[service.Region]error
 }
 
 // Machines returns the machines, balancers first in each region.
@@ -78,14 +78,14 @@ func (l Listing) Machines() []provision.Object {
 // Problems returns why regions could not be listed, one line each, in the order of the regions.
 func (l Listing) Problems() []string {
 	problems := []string{}
-	for _, r := range slices.Sorted(maps.Keys(l.Silent)) {
-		problems = append(problems, l.Silent[r].Error())
+	for _, r := range slices.Sorted(maps.Keys(l.Failed)) {
+		problems = append(problems, l.Failed[r].Error())
 	}
 	return problems
 }
 
-// List lists all regions concurrently, each within Timeout. It returns an error if none responds,
-// or if another owner has the service: *provision.CredentialsError and *provision.OwnedError among
+// List lists all regions concurrently, each within Timeout. It returns an error if no region could be
+// listed, or if the service belongs to another owner: *provision.CredentialsError and *provision.OwnedError among
 // others.
 func (i *Inspector) List(ctx context.Context) (Listing, error) {
 	regions := slices.Sorted(maps.Keys(i.Lists))
@@ -95,13 +95,13 @@ func (i *Inspector) List(ctx context.Context) (Listing, error) {
 		wg.Go(func() { lists[n], errs[n] = i.listRegion(ctx, r) })
 	}
 	wg.Wait()
-	l := Listing{Silent: map[service.Region]error{}}
+	l := Listing{Failed: map[service.Region]error{}}
 	for n, r := range regions {
 		if errs[n] != nil {
-			l.Silent[r] = errs[n]
+			l.Failed[r] = errs[n]
 		}
 	}
-	if len(l.Silent) == len(regions) {
+	if len(l.Failed) == len(regions) {
 		return l, joinListErrors(errs)
 	}
 	l.Have = distinct(slices.Concat(lists...))
@@ -185,7 +185,7 @@ func (i *Inspector) Status(ctx context.Context) (*ServiceStatus, error) {
 		s.Problems = append(s.Problems, fmt.Sprintf("the changes that 'skyserve up' would make are unknown: %v", err))
 	}
 	i.addBalancerReports(ctx, s, machines, responses)
-	s.State = s.overallState(len(l.Silent) == 0)
+	s.State = s.overallState(len(l.Failed) == 0)
 	return s, nil
 }
 
@@ -236,7 +236,7 @@ func (i *Inspector) readPrices(ctx context.Context, p *Plan) (queried bool) {
 // setDrift sets the changes of `up`; it returns an error where they are unknown.
 func (i *Inspector) setDrift(ctx context.Context, s *ServiceStatus, l Listing, unknown error) error {
 	switch {
-	case len(l.Silent) > 0:
+	case len(l.Failed) > 0:
 		return errors.New("not every region could be listed")
 	case i.Deployer.UserData == nil:
 		return errors.New("the version of the machines' binary is recorded only on the machine from which the service was deployed")

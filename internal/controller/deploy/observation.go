@@ -16,20 +16,21 @@ import (
 	"skyserve/provision/remote"
 )
 
-// listTimeout is the reconciler's timeout for listing a region or its offerings: a working region
-// responds within a second or two, and the others do not wait longer for one that fails.
+// listTimeout is the reconciler's timeout for listing a region or its offerings. A working region
+// responds within a second or two; the other regions wait no longer than listTimeout for one that
+// does not.
 const listTimeout = 5 * time.Second
 
 // observation is one observation of a service by the reconciler. A region that does not respond
 // does not prevent the observation of the others, and nothing is changed in it.
 type observation struct {
 	spec *service.Spec
-	// have is the objects in the regions that responded.
+	// have contains the objects in the regions that responded.
 	have []provision.Object
 	// unresponsive contains the errors of the other regions.
 	unresponsive map[service.Region]error
-	// known is the last known objects of unresponsive regions, at their last response or at the delivery
-	// of the controller's bundle; fromBundle are the regions with only the latter.
+	// known contains the last known objects of unresponsive regions: those at their last response, or
+	// those at the delivery of the controller's bundle. fromBundle are the regions with the latter.
 	known      []provision.Object
 	fromBundle map[service.Region]bool
 	// unknown are unresponsive regions without known objects.
@@ -42,7 +43,7 @@ func (k *Reconciler) observe(ctx context.Context, o *bundleState) (*observation,
 	if err != nil {
 		return nil, err
 	}
-	s := &observation{spec: o.content.Spec, have: l.Have, unresponsive: l.Silent, fromBundle: map[service.Region]bool{}, unknown: map[service.Region]bool{}}
+	s := &observation{spec: o.content.Spec, have: l.Have, unresponsive: l.Failed, fromBundle: map[service.Region]bool{}, unknown: map[service.Region]bool{}}
 	for _, r := range cloud.ManagedRegions(s.spec) {
 		if s.unresponsive[r] == nil {
 			k.lastObjects[r] = objectsIn(l.Have, r)
@@ -107,7 +108,8 @@ func (s *observation) failure() error {
 	return errors.Join(all...)
 }
 
-// unreachableParts returns why parts of a change cannot be applied now: they concern unresponsive regions.
+// unreachableParts returns an error for the parts of a change that cannot be applied now, because their
+// regions do not respond.
 func (s *observation) unreachableParts(change controller.Change) error {
 	about := map[service.Region]bool{}
 	for _, l := range change.Launch {

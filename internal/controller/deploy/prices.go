@@ -95,7 +95,7 @@ func priced(offers map[service.Region]provision.Offerings, prices Prices) map[se
 }
 
 // refreshPrices applies prices that have arrived, and requests new ones where they are old. It does not
-// wait for them: a missing replica must not wait for a price.
+// wait for them, so that missing replicas are launched without delay.
 func (k *Reconciler) refreshPrices(ctx context.Context, o *bundleState) {
 	select {
 	case prices := <-o.newPrices:
@@ -156,7 +156,7 @@ func (k *Reconciler) applyPrices(ctx context.Context, o *bundleState, prices Pri
 	k.logUnpriced(ctx, o)
 }
 
-// logUnpriced logs why prices are unknown, once until the reason changes.
+// logUnpriced logs the errors of reading prices, once until they change.
 func (k *Reconciler) logUnpriced(ctx context.Context, o *bundleState) {
 	var all []error
 	for _, r := range cloud.ManagedRegions(o.content.Spec) {

@@ -26,7 +26,7 @@ func recommended(have []provision.Object, seen map[string]AgentReport) map[strin
 	return ids
 }
 
-// recommendationDelay is how long a replacement machine ignores rebalance recommendations. A cloud with little
+// recommendationDelay is the time in which rebalance recommendations for a replacement machine are ignored. A cloud with little
 // capacity issues them for new machines too. If they were followed immediately, one machine after
 // the other would be launched and replaced while it still loads its weights.
 const recommendationDelay = 30 * time.Minute
@@ -52,8 +52,8 @@ func (k *Reconciler) dueForReplacement(s *observation, seen map[string]AgentRepo
 }
 
 // removeDrained deletes replaced machines and fallback machines that are no longer needed, once they have
-// drained. A machine has drained only when no balancer of its region used it at the previous
-// observation either, because a request that was sent just before may still be arriving.
+// drained. A machine counts as drained only if no balancer of its region used it at the previous
+// observation either: a request that was sent just before may not have arrived yet.
 func (k *Reconciler) removeDrained(ctx context.Context, o *bundleState, s *observation, seen map[string]AgentReport, deployments map[string]agent.Deployment, may func() error) error {
 	unused := map[string]bool{}
 	var empty []string

@@ -28,7 +28,8 @@ import (
 const (
 	// offersTTL is how long a region's offerings are cached: spot prices change hourly.
 	offersTTL = 30 * time.Minute
-	// repeatLogInterval is how often a failure is logged that only differs in generated IDs.
+	// repeatLogInterval is the interval at which an error is logged again if only generated IDs in
+	// it have changed.
 	repeatLogInterval = 10 * time.Minute
 	// pricesTTL is how long prices are cached: list prices change monthly, and a provider caches
 	// them for hours. While some are unknown, they are requested every pricesRetry: machines of
@@ -68,40 +69,39 @@ type Reconciler struct {
 	// that another process has the lock. nil = there are no other processes.
 	Lock func() (unlock func(), err error)
 
-	working       sync.Mutex     // held while machines are observed or changed
-	priceRequests sync.WaitGroup // price requests
+	priceRequests sync.WaitGroup // running price requests
 
-	bundle         *bundleState                          // guarded by working
-	lastError      string                                // the last logged error, likewise
-	lastErrorAt    time.Time                             // when, likewise
-	lastObjects    map[service.Region][]provision.Object // of each region at its last response, likewise
-	seen           map[string]AgentReport                // machine statuses at the last observation, likewise
-	unusedReplicas map[string]bool                       // replicas that no balancer used at the last observation, likewise
-
-	excess map[string]bool // fallback replicas that are no longer needed, likewise
-
-	successorsSeen  map[string]time.Time // when successors were first seen, by handle, likewise
-	costlierTriedAt time.Time            // when a cheaper offering was last tried, likewise
+	// working is held while machines are observed or changed. It guards the fields down to prober.
+	working         sync.Mutex
+	bundle          *bundleState                          // nil before the first iteration
+	lastError       string                                // the last logged error
+	lastErrorAt     time.Time                             // the time of lastError
+	lastObjects     map[service.Region][]provision.Object // the objects of each region at its last response
+	seen            map[string]AgentReport                // machine statuses at the last observation, by ID
+	unusedReplicas  map[string]bool                       // replicas that no balancer used at the last observation
+	excess          map[string]bool                       // fallback replicas that are no longer needed
+	successorsSeen  map[string]time.Time                  // the first observation of each replacement, by handle
+	costlierTriedAt time.Time                             // when a cheaper offering was last tried
 
 	prober func(have []provision.Object) map[string]AgentReport // reads machine statuses; nil = from the agents
 
-	mu          sync.Mutex
-	view        *serviceView        // the newest; nil before the first
-	expiries    CertificateExpiries // as of the last observation
-	serviceName string              // its name
+	mu          sync.Mutex          // guards the fields below
+	view        *serviceView        // of the last observation; nil before the first
+	expiries    CertificateExpiries // at the last observation
+	serviceName string              // name of the service
 }
 
 // bundleState is the state that the reconciler derived from its bundle.
 type bundleState struct {
-	content           Content            // the newest
+	content           Content            // of the newest bundle
 	otherClouds       []provision.Object // machines in other clouds at the bundle's delivery
 	deployer          *Deployer
 	inspector         *Inspector
 	delivery          *Delivery
-	offersReadAt      map[service.Region]time.Time // when its offerings were read
-	pricesRequestedAt time.Time                    // when prices were requested
-	newPrices         chan Prices
-	unpriced          string // the last logged error about unknown prices
+	offersReadAt      map[service.Region]time.Time // when the offerings of each region were read
+	pricesRequestedAt time.Time                    // when prices were last requested
+	newPrices         chan Prices                  // the result of a price request
+	unpriced          string                       // the last logged error about unknown prices
 }
 
 // serviceView is the state of a service in clouds at the reconciler's last observation.
@@ -134,8 +134,8 @@ func (k *Reconciler) log() *slog.Logger {
 	return k.Logger
 }
 
-// logError logs an error once until it changes, and one that only differs in IDs that clouds generate
-// for each response every repeatLogInterval.
+// logError logs an error once until it changes. If only the IDs have changed that clouds generate for
+// each response, it logs the error again after repeatLogInterval.
 func (k *Reconciler) logError(ctx context.Context, err error) {
 	if err == nil || ctx.Err() != nil {
 		k.lastError = ""
@@ -158,7 +158,8 @@ func withoutIDs(text string) string {
 	}), " ")
 }
 
-// reconcileOnce observes once and applies the necessary changes; busy means that a change is in progress.
+// reconcileOnce observes the service once and applies the necessary changes; busy means that a change is
+// in progress.
 func (k *Reconciler) reconcileOnce(ctx context.Context, may func() error) (busy bool, err error) {
 	unlock, err := k.lock()
 	if errors.Is(err, controller.ErrBusy) {
@@ -303,9 +304,9 @@ func drained(draining map[string]bool, have []provision.Object, seen map[string]
 	return ids
 }
 
-// isReconcilerChange reports whether a change is the reconciler's to make: it launches missing replicas,
-// deletes the remains of terminated ones, and deletes duplicates of an ID. `up` makes all other
-// changes.
+// isReconcilerChange reports whether the reconciler makes a change: it launches missing replicas,
+// deletes the remaining objects of terminated ones, and deletes duplicates of an ID. `up` makes all
+// other changes.
 func isReconcilerChange(p *Plan, c provision.Change) bool {
 	switch {
 	case c.Kind() != provision.KindReplica:

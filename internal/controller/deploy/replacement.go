@@ -13,7 +13,7 @@ import (
 )
 
 // costlierInterval is the interval at which a preferred offering is tried for a replica on a costlier
-// one. Refused offerings are not retried sooner.
+// one. Offerings without capacity are not retried sooner.
 const costlierInterval = 10 * time.Minute
 
 // replaceCostlier launches, while no other change is due, a replacement for one replica on an offering
@@ -51,8 +51,8 @@ func (k *Reconciler) replaceCostlier(ctx context.Context, o *bundleState, s *obs
 }
 
 // cheaperReplacement returns the launch of a replacement for a costlier replica, on a preferred and cheaper
-// offering that was not refused recently; false where there is none, or no capacity within
-// replicas.max.
+// offering that was not without capacity recently; false where there is none, or replicas.max
+// does not allow it.
 func (o *bundleState) cheaperReplacement(have []provision.Object, costlier provision.Object, now time.Time) (c provision.Change, found bool, err error) {
 	c, own, err := o.deployer.planReplacement(have, costlier)
 	if err != nil || own == nil || len(preferredOffers(own.Offerings, costlier)) == 0 {
@@ -85,13 +85,13 @@ func (f *Deployer) planReplacement(have []provision.Object, of provision.Object)
 	return p.Changes[0], &p.Wants[at], nil
 }
 
-// withoutRefused returns the offerings that were not refused recently.
+// withoutRefused returns the offerings except those that had no capacity recently.
 func (f *Deployer) withoutRefused(offers provision.Offerings, now time.Time) provision.Offerings {
 	return slices.DeleteFunc(slices.Clone(offers), func(o provision.Offering) bool { return f.exhausted.Covers(o, now) })
 }
 
-// preferredOffers returns the offers that are preferred to a machine's own, with the same GPUs and at a
-// lower price, as far as both are known.
+// preferredOffers returns the offerings that are preferred to a machine's own and have the same GPUs and a
+// lower price. Offerings without a known price are not included.
 func preferredOffers(offers provision.Offerings, costlier provision.Object) provision.Offerings {
 	if costlier.Offering == nil {
 		return nil
@@ -128,8 +128,8 @@ func isReplacementOf(by, o provision.Object) bool {
 }
 
 // needReplacement returns the replicas that need replacement: those being interrupted, those with a
-// rebalance recommendation, and those with a replacement. A replica whose replacement is being
-// interrupted first stays for as long as both exist.
+// rebalance recommendation, and those with a replacement. A replica that is not being
+// interrupted itself is not included while all its replacements are.
 func needReplacement(have []provision.Object, seen map[string]AgentReport, advised map[string]bool) map[string]bool {
 	taken := interrupted(have, seen)
 	ids := maps.Clone(taken)
@@ -145,7 +145,7 @@ func needReplacement(have []provision.Object, seen map[string]AgentReport, advis
 	return ids
 }
 
-// isMaintenance reports whether a machine's end is so far ahead that it is scheduled maintenance.
+// isMaintenance reports whether a machine's end is scheduled maintenance: see maintenanceNotice.
 func isMaintenance(s AgentReport) bool {
 	return s.Err == nil && s.Phase == agent.PhaseInterrupted && time.Until(s.InterruptionAt) > maintenanceNotice
 }
@@ -178,6 +178,6 @@ func replaced(have []provision.Object, seen map[string]AgentReport) map[string]b
 	return ids
 }
 
-// maintenanceNotice is how far ahead the end of a machine is for scheduled maintenance, after which its
-// cloud restarts it, as opposed to an interruption.
+// maintenanceNotice is the notice above which the end of a machine is scheduled maintenance, after which
+// the cloud restarts it. A shorter notice is an interruption.
 const maintenanceNotice = 5 * time.Minute

@@ -16,23 +16,23 @@ import (
 	"skyserve/provision/static"
 )
 
-// ReplicaScaling changes the replicas of a running service, wherever its machines are: to those of a plan,
-// or one replica that an operator names. Each method returns once its change is complete. All methods are
-// idempotent and safe to run again after a crash.
+// ReplicaScaling changes the replicas of a running service in all kinds of regions: all of them to those
+// of a plan, or one replica that an operator selects. Each method returns once its change is
+// complete. All methods are idempotent and safe to run again after a crash.
 type ReplicaScaling struct {
 	*Deployer
 	// Decided are the existing decisions about replicas.
 	Decided Decisions
 	// Store stores decisions before they are applied.
 	Store func(Decisions) error
-	// Use makes balancers use the replicas of a plan without the idle ones, and returns once they
-	// do. fresh are the replicas that are new to them.
+	// Use configures balancers to use the replicas of a plan except the idle ones, and returns once
+	// they do. fresh are the replicas that balancers did not use before.
 	Use func(ctx context.Context, p *Plan, idle, fresh map[string]bool) error
 	// Progress is called for launched and removed machines; may be nil.
 	Progress provision.ProgressFunc
 	// Drained is called for drained replicas that stay; may be nil.
 	Drained func(id string)
-	// Changed is true once anything was changed.
+	// Changed is true once a change has been made.
 	Changed bool
 }
 
@@ -40,7 +40,8 @@ type ReplicaScaling struct {
 type Wanted struct {
 	// Counts are the counts of regions whose machines the service creates.
 	Counts map[cloud.ReplicaGroup]provision.ClassCounts
-	// More is how many more machines of static regions should serve; negative for fewer.
+	// More is the number of additional machines of static regions that should serve; negative for
+	// fewer.
 	More map[cloud.ReplicaGroup]int
 }
 
@@ -205,7 +206,7 @@ func (s *ReplicaScaling) Remove(ctx context.Context, p *Plan, id string) error {
 	return s.Store(next)
 }
 
-// Drain drains a replica, or lets it serve again.
+// Drain drains a replica, or resumes it.
 func (s *ReplicaScaling) Drain(ctx context.Context, id string, drained bool) error {
 	if err := s.checkStorable(ctx, id); err != nil {
 		return err
@@ -237,7 +238,7 @@ func (s *ReplicaScaling) Reclaim(ctx context.Context, id string) error {
 	return s.applyDecisions(ctx, s.Decided.Reclaimed(id))
 }
 
-// withDonated returns the decisions with a replica donated from now on.
+// withDonated returns the decisions with a replica donated now.
 func (s *ReplicaScaling) withDonated(d Decisions, id string) Decisions {
 	now := time.Now().UTC().Round(0)
 	how := service.Donation{Since: now, Until: now.Add(s.Spec.Autoscale.DonateFor)}

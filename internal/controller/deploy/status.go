@@ -39,14 +39,15 @@ type ServiceStatus struct {
 	// PlainHTTP is true where balancers serve plain HTTP on the public internet: see
 	// PlainHTTPWarning.
 	PlainHTTP bool `json:"plain_http"`
-	// Controller is nil where its machine does not run one.
+	// Controller is nil if no controller runs on its machine.
 	Controller *ControllerStatus `json:"controller"`
 	// Store is the kind of the state store: controller.StoreNotReplicated,
 	// controller.StoreExternal.
 	Store string `json:"store"`
 	// Images are the container images of the models.
 	Images []ImageStatus `json:"images"`
-	// Drift is the changes of `up`; null where they are unknown, with the reason in Problems.
+	// Drift contains the changes that `up` would make; null where they are unknown, with the reason
+	// in Problems.
 	Drift []StatusChange `json:"drift"`
 	// DNS is the public name; null where the service has none.
 	DNS *DNSStatus `json:"dns"`
@@ -65,7 +66,7 @@ type ServiceStatus struct {
 	Events    []string `json:"events"`
 	// Problems are the parts that could not be observed, one line each.
 	Problems []string `json:"problems"`
-	// Alerts are the current alerts. The controller's own alerts are in its Reason.
+	// Alerts are the current alerts. Controller.Reason contains the controller's own alerts.
 	Alerts []telemetry.Alert `json:"alerts"`
 }
 
@@ -152,8 +153,8 @@ type MachineStatus struct {
 	State  service.ReplicaState `json:"state"`
 	Phase  agent.Phase          `json:"phase"` // from its agent; empty without a response
 	Reason string               `json:"reason"`
-	// Endpoint and Admin are a balancer's public and admin base URLs; URL is where a replica
-	// accepts balancers.
+	// Endpoint and Admin are a balancer's public and admin base URLs; URL is the URL at which a
+	// replica accepts connections of balancers.
 	Endpoint string `json:"endpoint,omitempty"`
 	Admin    string `json:"admin,omitempty"`
 	// Certificate is the certificate of a balancer's public listener; nil without TLS, or where it
@@ -276,7 +277,7 @@ func lacksController(units []agent.UnitStatus) bool {
 	return lacks
 }
 
-// Reachable reports whether a machine has its agent's address.
+// Reachable reports whether the address of a machine's agent is known.
 func Reachable(o provision.Object) bool {
 	at := cloud.EndpointsOf(o)
 	if o.Kind == provision.KindBalancer {
