@@ -102,7 +102,7 @@ func TestFitsAreValid(t *testing.T) {
 				y[i] = rapid.SampledFrom([]float64{math.NaN(), 0, 1e9}).Draw(t, "value")
 			}
 		}
-		n := func(name string, most int) int { return rapid.IntRange(0, most).Draw(t, name) }
+		n := func(name string, maximum int) int { return rapid.IntRange(0, maximum).Draw(t, name) }
 		spec := ARIMASpec{ARIMAOrder: ARIMAOrder{P: n("p", 3), D: n("d", 2), Q: n("q", 3), SP: n("P", 1), SD: n("D", 1), SQ: n("Q", 1), Season: 6}}
 		spec.Constant = spec.D+spec.SD < 2
 		m, err := FitARIMA(y, spec)
@@ -176,13 +176,13 @@ func TestMinimise(t *testing.T) {
 		return a*a + 100*b*b
 	}
 	start := []float64{-1.2, 1}
-	x, least := minimise(valley, start, valley(start), accuracy{gradient: 1e-8, change: 0, step: 1e-6, central: true})
-	if math.Abs(x[0]-1) > 1e-4 || math.Abs(x[1]-1) > 1e-4 || least > 1e-8 {
-		t.Errorf("ends at %v with %g", x, least)
+	x, lowest := minimise(valley, start, valley(start), accuracy{gradient: 1e-8, change: 0, step: 1e-6, central: true})
+	if math.Abs(x[0]-1) > 1e-4 || math.Abs(x[1]-1) > 1e-4 || lowest > 1e-8 {
+		t.Errorf("ends at %v with %g", x, lowest)
 	}
 	flat := func([]float64) float64 { return 3 }
-	if x, least := minimise(flat, start, 3, exact); least != 3 || x[0] != start[0] {
-		t.Errorf("flat: %v with %g", x, least)
+	if x, lowest := minimise(flat, start, 3, exact); lowest != 3 || x[0] != start[0] {
+		t.Errorf("flat: %v with %g", x, lowest)
 	}
 	wall := func(x []float64) float64 {
 		if x[0] != -1.2 {
@@ -190,7 +190,7 @@ func TestMinimise(t *testing.T) {
 		}
 		return 0
 	}
-	if x, least := minimise(wall, start, 0, exact); least != 0 || x[0] != start[0] {
-		t.Errorf("between walls: %v with %g", x, least)
+	if x, lowest := minimise(wall, start, 0, exact); lowest != 0 || x[0] != start[0] {
+		t.Errorf("between walls: %v with %g", x, lowest)
 	}
 }

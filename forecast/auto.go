@@ -219,10 +219,10 @@ func (r pastErrors) relativeError(m, past, at int) (ratio float64, ok bool) {
 func keepGreatest(weights []float64, n int) {
 	sorted := slices.Clone(weights)
 	slices.Sort(sorted)
-	least := sorted[max(0, len(sorted)-n)]
+	threshold := sorted[max(0, len(sorted)-n)]
 	var sum float64
 	for i, w := range weights {
-		if w < least {
+		if w < threshold {
 			weights[i] = 0
 		}
 		sum += weights[i]

@@ -17,9 +17,9 @@ type coarse struct {
 
 // coarsen combines steps until they are at least as long as step, and keeps at most the last `most`
 // of them.
-func coarsen(s Series, step time.Duration, most int) coarse {
+func coarsen(s Series, step time.Duration, maxSteps int) coarse {
 	c := coarse{Series: s, each: s.steps(step)}
-	n := min(len(s.Values)/c.each, most)
+	n := min(len(s.Values)/c.each, maxSteps)
 	c.skipped = len(s.Values) - n*c.each
 	c.Step = s.Step * time.Duration(c.each)
 	c.Values = make([]float64, n)

@@ -186,8 +186,8 @@ func TestScale(t *testing.T) {
 // Auto favours the models with the lowest past errors, and reports that.
 func TestAutoFavoursTheBestModels(t *testing.T) {
 	for name, c := range map[string]struct {
-		s    Series
-		most string // the model with the most weight
+		s        Series
+		selected string // the model with the most weight
 	}{
 		"a strong day with a sharp edge": {edges(4), "seasonal-naive"},
 		"a level shift":                  {shift(4), "damped-trend"},
@@ -196,17 +196,17 @@ func TestAutoFavoursTheBestModels(t *testing.T) {
 		if err != nil || f.Model != "auto" {
 			t.Fatalf("%s: %v, model %q", name, err, f.Model)
 		}
-		description, most := f.Assumed[0], 0
+		description, highest := f.Assumed[0], 0
 		for _, part := range strings.Split(strings.TrimPrefix(description, "combined by past errors: "), ", ") {
 			var share int
 			var model string
 			fmt.Sscanf(part, "%d %% %s", &share, &model)
-			if model == c.most {
-				most = share
+			if model == c.selected {
+				highest = share
 			}
 		}
-		if most < 25 {
-			t.Errorf("%s: %s, want %s to lead", name, description, c.most)
+		if highest < 25 {
+			t.Errorf("%s: %s, want %s to lead", name, description, c.selected)
 		}
 	}
 	if f, err := Auto().Forecast(constant(30, 5), 60); err != nil || f.Model != "moving-average" {
@@ -346,13 +346,13 @@ func TestWeightedMedian(t *testing.T) {
 	}
 	rapid.Check(t, func(t *rapid.T) {
 		values := make([]weighted, rapid.IntRange(1, 9).Draw(t, "n"))
-		least, most := math.Inf(1), math.Inf(-1)
+		lowest, highest := math.Inf(1), math.Inf(-1)
 		for i := range values {
 			values[i] = weighted{rapid.Float64Range(0, 1e6).Draw(t, "value"), rapid.Float64Range(0.01, 1).Draw(t, "weight")}
-			least, most = min(least, values[i].value), max(most, values[i].value)
+			lowest, highest = min(lowest, values[i].value), max(highest, values[i].value)
 		}
-		if got := weightedMedian(values); got < least-1e-6 || got > most+1e-6 {
-			t.Fatalf("%g is outside %g to %g", got, least, most)
+		if got := weightedMedian(values); got < lowest-1e-6 || got > highest+1e-6 {
+			t.Fatalf("%g is outside %g to %g", got, lowest, highest)
 		}
 	})
 }

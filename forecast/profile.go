@@ -56,10 +56,10 @@ func (seasonalProfile) fit(s Series, horizon int) predictor {
 	size := s.blockSize(profileBlock)
 	d := newDays(s, size)
 	ahead := blocksOf(horizon, size)
-	best, least := 0, math.Inf(1)
+	best, lowest := 0, math.Inf(1)
 	for i, f := range follows {
-		if e := d.pastError(f, ahead); e < least {
-			best, least = i, e
+		if e := d.pastError(f, ahead); e < lowest {
+			best, lowest = i, e
 		}
 	}
 	return func(s Series, horizon int) []float64 {

@@ -48,7 +48,7 @@ func (f Forecast) isUsual(s windowErrors, w int) bool {
 	}
 	undisturbed, disturbed := f.windows(side, w), f.disturbedWindows(side, w, factors)
 	floor := f.floor()
-	usual, most := false, -1
+	usual, highest := false, -1
 	for _, p := range watchScales {
 		c := calibration{by: p, floor: floor}
 		limit := c.limit(undisturbed)
@@ -58,8 +58,8 @@ func (f Forecast) isUsual(s windowErrors, w int) bool {
 				reported++
 			}
 		}
-		if reported > most {
-			usual, most = c.scaledDeviation(s.onSide(side, f.level)) <= limit, reported
+		if reported > highest {
+			usual, highest = c.scaledDeviation(s.onSide(side, f.level)) <= limit, reported
 		}
 	}
 	return usual

@@ -31,7 +31,7 @@ func TestSolveEqualsGLPK(t *testing.T) {
 	for seed := range uint64(240) {
 		kind := kinds[seed%uint64(len(kinds))]
 		r := rand.New(rand.NewPCG(seed, 11))
-		s := size{models: 1 + r.IntN(3), regions: 2 + r.IntN(2), gpus: 1 + r.IntN(3), windows: 4, most: 4 + r.IntN(8), bounds: 0.1}
+		s := size{models: 1 + r.IntN(3), regions: 2 + r.IntN(2), gpus: 1 + r.IntN(3), windows: 4, maximum: 4 + r.IntN(8), bounds: 0.1}
 		p := kind.make(random(r, s), r)
 		got := solve(t, p, SolveOptions{Effort: 200_000_000})
 		want, status := glpk(t, glpsol, dir, statement{p}.writeLP)
@@ -117,8 +117,8 @@ func (f *lpFile) row(terms []string, sense string, right float64) {
 }
 
 // atMost bounds a column.
-func (f *lpFile) atMost(column string, most int) {
-	f.bounds = append(f.bounds, fmt.Sprintf("0 <= %s <= %d", column, most))
+func (f *lpFile) atMost(column string, maximum int) {
+	f.bounds = append(f.bounds, fmt.Sprintf("0 <= %s <= %d", column, maximum))
 }
 
 // writeLP writes the problem as documented: every window's load is sent from its region to one that

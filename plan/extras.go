@@ -183,7 +183,7 @@ func (p *Problem) reuseSavings(j, k int, count func(i int) int, share []int) flo
 		own        bool
 	}
 	uses := make([]use, 0, 2*len(p.Models))
-	left, sum := p.runningVMs(j, k), 0.0
+	remaining, sum := p.runningVMs(j, k), 0.0
 	for i := range p.Models {
 		n, x := p.N[i][j][k], count(i)
 		sum -= p.Sigma[i][k] * float64(min(n, x))
@@ -202,8 +202,8 @@ func (p *Problem) reuseSavings(j, k int, count func(i int) int, share []int) flo
 		return 0
 	})
 	for _, u := range uses {
-		vms := min(left, u.vms)
-		left -= vms
+		vms := min(remaining, u.vms)
+		remaining -= vms
 		sum += u.each * float64(vms)
 		if share != nil && !u.own {
 			share[u.model] = vms
@@ -214,9 +214,9 @@ func (p *Problem) reuseSavings(j, k int, count func(i int) int, share []int) flo
 
 // verifyTotal checks the bounds over all regions.
 func (p *Problem) verifyTotal(i, count int) error {
-	least, most := totalOr(p.MinTotal, i, 0), totalOr(p.MaxTotal, i, unlimited)
-	if count < least || count > most {
-		return fmt.Errorf("%s over all regions: %d replicas, must be %d to %d", p.Models[i], count, least, most)
+	minimum, maximum := totalOr(p.MinTotal, i, 0), totalOr(p.MaxTotal, i, unlimited)
+	if count < minimum || count > maximum {
+		return fmt.Errorf("%s over all regions: %d replicas, must be %d to %d", p.Models[i], count, minimum, maximum)
 	}
 	return nil
 }

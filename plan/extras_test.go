@@ -16,7 +16,7 @@ import (
 // mixed draws a problem of random kind and typical size.
 func mixed(t *rapid.T) *Problem {
 	r := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 8))
-	p := random(r, size{models: 1 + r.IntN(3), regions: 2 + r.IntN(2), gpus: 1 + r.IntN(2), windows: 3, most: 8})
+	p := random(r, size{models: 1 + r.IntN(3), regions: 2 + r.IntN(2), gpus: 1 + r.IntN(2), windows: 3, maximum: 8})
 	return rapid.SampledFrom(kinds).Draw(t, "kind").make(p, r)
 }
 
@@ -248,7 +248,7 @@ func TestEgressIsSolvedWithLittleEffort(t *testing.T) {
 
 // The caller may interrupt a search; the result so far is valid.
 func TestInterrupt(t *testing.T) {
-	p := withCapacity(random(rand.New(rand.NewPCG(2, 9)), size{models: 8, regions: 6, gpus: 4, windows: 6, most: 20}), rand.New(rand.NewPCG(2, 10)), 1.3)
+	p := withCapacity(random(rand.New(rand.NewPCG(2, 9)), size{models: 8, regions: 6, gpus: 4, windows: 6, maximum: 20}), rand.New(rand.NewPCG(2, 10)), 1.3)
 	calls := 0
 	got := solve(t, p, SolveOptions{Interrupt: func() bool { calls++; return calls > 5 }})
 	if calls != 6 || got.X != nil && (got.Bound > got.Objective || p.Verify(got.X) != nil) {

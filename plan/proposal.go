@@ -196,15 +196,15 @@ func (p *Problem) bindingRows(x [][][]int, i, j, k int) []string {
 		if !meetsNeed(all-theta, p.GlobalDemand(i)) {
 			out = append(out, "demand over all regions")
 		}
-		if least := limitOr(p.Min, i, j, 0); count <= least {
-			out = append(out, fmt.Sprintf("min %d", least))
+		if minimum := limitOr(p.Min, i, j, 0); count <= minimum {
+			out = append(out, fmt.Sprintf("min %d", minimum))
 		}
 	}
-	if most := limitOr(p.Max, i, j, unlimited); count >= most {
-		out = append(out, fmt.Sprintf("max %d", most))
+	if maximum := limitOr(p.Max, i, j, unlimited); count >= maximum {
+		out = append(out, fmt.Sprintf("max %d", maximum))
 	}
-	if most := limitOr(p.Capacity, j, k, unlimited); used >= most {
-		out = append(out, fmt.Sprintf("capacity %d", most))
+	if capacity := limitOr(p.Capacity, j, k, unlimited); used >= capacity {
+		out = append(out, fmt.Sprintf("capacity %d", capacity))
 	}
 	return out
 }

@@ -125,14 +125,14 @@ func TestSurviveNamedRegions(t *testing.T) {
 		q.Survive, q.SurviveRegions = survive, names
 		r := solve(t, &q, SolveOptions{})
 		for _, lost := range names {
-			left := 0.0
+			remaining := 0.0
 			for j, name := range q.Regions {
 				if name != lost {
-					left += q.regionThroughput(r.X, 0, j)
+					remaining += q.regionThroughput(r.X, 0, j)
 				}
 			}
-			if left < 6000 {
-				t.Errorf("without %s %g tokens/s are carried of 6000", lost, left)
+			if remaining < 6000 {
+				t.Errorf("without %s %g tokens/s are carried of 6000", lost, remaining)
 			}
 		}
 		return r.Objective

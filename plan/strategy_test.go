@@ -182,10 +182,10 @@ func drawFleet(t *rapid.T) *closedFleet {
 	c := &closedFleet{}
 	for _, m := range []string{"a", "b", "c"} {
 		for _, r := range []string{"r", "s"} {
-			least := rapid.IntRange(1, 3).Draw(t, "min")
-			ready := least + rapid.IntRange(0, 5).Draw(t, "over")
+			minimum := rapid.IntRange(1, 3).Draw(t, "min")
+			ready := minimum + rapid.IntRange(0, 5).Draw(t, "over")
 			c.fleet.Endpoints = append(c.fleet.Endpoints, ScaledEndpoint{
-				Model: m, Region: r, Min: least, Max: ready + rapid.IntRange(0, 6).Draw(t, "room"),
+				Model: m, Region: r, Min: minimum, Max: ready + rapid.IntRange(0, 6).Draw(t, "room"),
 				Ready: ready, Donated: rapid.IntRange(0, 3).Draw(t, "donated"),
 			})
 		}

@@ -96,13 +96,13 @@ func (p *Problem) modelRows(i int, sets []regionSet) []linearRow {
 }
 
 // boundRows returns the rows that keep a count between least and most.
-func boundRows(name string, count []term, least, most int) []linearRow {
+func boundRows(name string, count []term, minimum, maximum int) []linearRow {
 	var out []linearRow
-	if least > 0 {
-		out = append(out, linearRow{"min_" + name, count, ">=", float64(least)})
+	if minimum > 0 {
+		out = append(out, linearRow{"min_" + name, count, ">=", float64(minimum)})
 	}
-	if most < unlimited {
-		out = append(out, linearRow{"max_" + name, count, "<=", float64(most)})
+	if maximum < unlimited {
+		out = append(out, linearRow{"max_" + name, count, "<=", float64(maximum)})
 	}
 	return out
 }

@@ -159,10 +159,10 @@ func (s *screen) alertNote() segment {
 // planNotes returns the loads that deviate from their forecasts, the changes of the last
 // plan, and the forecast peaks.
 func (s *screen) planNotes() []segment {
-	left := segment{s.theme.text(s.snapshot.DeviationLine()), s.theme.warn}
+	deviation := segment{s.theme.text(s.snapshot.DeviationLine()), s.theme.warn}
 	plan := segment{s.theme.text(s.snapshot.PlanLine(s.snapshot.At.Location())), s.theme.muted}
 	peak := segment{s.theme.text(s.snapshot.PeakLine()), s.theme.muted}
-	return []segment{left, plan, peak}
+	return []segment{deviation, plan, peak}
 }
 
 // eventNote returns the last event of the scaling strategy.

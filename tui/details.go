@@ -40,7 +40,7 @@ func (s *screen) focusedBalancers() []telemetry.BalancerSnapshot {
 
 // belowHeights returns the minimum and maximum height of the part below the current list; it
 // is omitted when most is 0.
-func (s *screen) belowHeights() (least, most int) {
+func (s *screen) belowHeights() (minHeight, maxHeight int) {
 	switch s.view {
 	case viewOverview:
 		if len(s.snapshot.Regions) == 0 {

@@ -40,8 +40,8 @@ func (s *screen) regionColumns(regions []*telemetry.RegionSnapshot) []sheetColum
 	if s.width <= 0 || s.width >= fullWidth {
 		ready, p50, p90, miss, fwd = "REPLICAS", "TTFT P50", "TTFT P90", "TTFT MISS%", "FWD IN/OUT"
 	}
-	figures := func(title string, least, rank int, letter, word string) sheetColumn {
-		return sheetColumn{column{title: title, minWidth: least, right: true, dropRank: rank}, letter, word, true, false}
+	figures := func(title string, minWidth, rank int, letter, word string) sheetColumn {
+		return sheetColumn{column{title: title, minWidth: minWidth, right: true, dropRank: rank}, letter, word, true, false}
 	}
 	ageRank := 10
 	if s.anyStale(regions) { // the age of stale metrics is shown on narrow screens too

@@ -60,13 +60,13 @@ func (p *panel) matchingLines() []string {
 
 // scroll moves by n lines in a window of room lines. A log at its end follows new lines.
 func (p *panel) scroll(n, room int) {
-	most := max(len(p.matchingLines())-room, 0)
-	p.offset = min(max(min(p.offset, most)+n, 0), most)
+	maxOffset := max(len(p.matchingLines())-room, 0)
+	p.offset = min(max(min(p.offset, maxOffset)+n, 0), maxOffset)
 	if n != 0 {
-		p.follow = p.kind == panelLogs && p.offset == most
+		p.follow = p.kind == panelLogs && p.offset == maxOffset
 	}
 	if p.follow {
-		p.offset = most
+		p.offset = maxOffset
 	}
 }
 

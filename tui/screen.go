@@ -116,8 +116,8 @@ func (s *screen) paneTop(l layout) int { return l.header + l.tabs + l.note + l.a
 // belowLines returns how many of room lines the part below the list gets: those that the
 // rows leave free, and no more than it can use.
 func (s *screen) belowLines(room int) int {
-	least, most := s.belowHeights()
-	if most == 0 {
+	minHeight, maxHeight := s.belowHeights()
+	if maxHeight == 0 {
 		return 0
 	}
 	rows, _ := s.pane().counts()
@@ -126,12 +126,12 @@ func (s *screen) belowLines(room int) int {
 	}
 	spare := max(room-rows-1, 0)
 	switch {
-	case spare >= least:
-		return min(spare, most)
-	case room < least*2:
+	case spare >= minHeight:
+		return min(spare, maxHeight)
+	case room < minHeight*2:
 		return 0
 	}
-	return min(least, room/2, most)
+	return min(minHeight, room/2, maxHeight)
 }
 
 // reflow updates the panes after a change of data or size.

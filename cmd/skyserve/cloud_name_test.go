@@ -68,8 +68,8 @@ func TestUpAndDoctorReportNameErrors(t *testing.T) {
 					t.Errorf("no %q in the output of doctor:\n%s", want, doctor)
 				}
 			}
-			if left := e.aws.Left(); len(left) > 0 || e.Running() > 0 {
-				t.Errorf("%q remains after\n%s", left, out)
+			if remaining := e.aws.Left(); len(remaining) > 0 || e.Running() > 0 {
+				t.Errorf("%q remains after\n%s", remaining, out)
 			}
 		})
 	}

@@ -173,8 +173,8 @@ func TestControllerReconcilesCloudService(t *testing.T) {
 		t.Errorf("down:\n%s", out)
 	}
 	e.ended()
-	if left := e.aws.Machines(); len(left) > 0 {
-		t.Errorf("remaining: %+v", left)
+	if remaining := e.aws.Machines(); len(remaining) > 0 {
+		t.Errorf("remaining: %+v", remaining)
 	}
 }
 
@@ -223,8 +223,8 @@ func TestControllerReconcilesSecondCloud(t *testing.T) {
 		t.Errorf("down:\n%s", out)
 	}
 	e.ended()
-	if left := e.Runs(); len(left) > 0 {
-		t.Errorf("remaining: %+v", left)
+	if remaining := e.Runs(); len(remaining) > 0 {
+		t.Errorf("remaining: %+v", remaining)
 	}
 }
 

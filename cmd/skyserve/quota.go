@@ -115,11 +115,11 @@ func quotaRow(n cloud.QuotaNeed) []string {
 	if n.Limit == nil {
 		return []string{"  " + name, string(n.Region), needs, "unknown", "unknown"}
 	}
-	left := fmt.Sprintf("%g", *n.Limit-*n.Used)
+	available := fmt.Sprintf("%g", *n.Limit-*n.Used)
 	if n.Exceeded() {
-		left += ", too low"
+		available += ", too low"
 	}
-	return []string{fmt.Sprintf("  %s (%s)", n.Name, n.Code), string(n.Region), needs, left, fmt.Sprintf("%g", *n.Limit)}
+	return []string{fmt.Sprintf("  %s (%s)", n.Name, n.Code), string(n.Region), needs, available, fmt.Sprintf("%g", *n.Limit)}
 }
 
 // oneLine returns an error's message on one line.

@@ -458,11 +458,11 @@ func confirmAction(in io.Reader, errOut io.Writer, does string) error {
 		return usage(fmt.Errorf("confirmation is required: this command %s, and stdin is not a terminal", does), "pass --yes to skip confirmation")
 	}
 	fmt.Fprint(errOut, "Proceed? [y/N] ")
-	answer, err := readLine(in)
+	reply, err := readLine(in)
 	if err != nil && !errors.Is(err, io.EOF) {
 		return fmt.Errorf("reading the response: %w", err)
 	}
-	if !slices.Contains([]string{"y", "yes"}, strings.ToLower(strings.TrimSpace(answer))) {
+	if !slices.Contains([]string{"y", "yes"}, strings.ToLower(strings.TrimSpace(reply))) {
 		return errDeclined
 	}
 	return nil

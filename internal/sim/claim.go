@@ -67,8 +67,8 @@ func (c *Claim) Compare(side, than *Figures) *float64 {
 }
 
 // level returns a claim about a figure of a policy.
-func level(f Figure, policy string, least, most float64) Claim {
-	return Claim{Figure: f, Side: Side{Policy: policy}, Min: least, Max: most}
+func level(f Figure, policy string, minimum, maximum float64) Claim {
+	return Claim{Figure: f, Side: Side{Policy: policy}, Min: minimum, Max: maximum}
 }
 
 // ratio returns a claim about two policies: a ratio or, for shares, a difference.

@@ -164,18 +164,18 @@ func (w *world) engineFigures() (perSecond float64, hitRate *float64) {
 
 // imbalance returns the ratio of the highest to the lowest mean load of a replica.
 func (w *world) imbalance() *float64 {
-	least, most := math.Inf(1), 0.0
+	lowest, highest := math.Inf(1), 0.0
 	for _, r := range w.replicas {
 		mean := 0.0
 		if r.samples > 0 {
 			mean = float64(r.seen) / float64(r.samples)
 		}
-		least, most = min(least, mean), max(most, mean)
+		lowest, highest = min(lowest, mean), max(highest, mean)
 	}
-	if least == 0 {
+	if lowest == 0 {
 		return nil
 	}
-	ratio := most / least
+	ratio := highest / lowest
 	return &ratio
 }
 

@@ -56,7 +56,7 @@ func (o *oracle) Choose(f *policy.Facts) policy.Choice {
 	l := o.n.legs[f.ID]
 	q := o.waitingRequestOf(l)
 	q.queued = float64(max(0, f.Queued-1)) / float64(max(1, len(f.Candidates)))
-	best, least := policy.Wait, estimate{cost: math.Inf(1)}
+	best, lowest := policy.Wait, estimate{cost: math.Inf(1)}
 	for i := range f.Candidates {
 		c := &f.Candidates[i]
 		s := o.stateOf(i, c.ID)
@@ -65,8 +65,8 @@ func (o *oracle) Choose(f *policy.Facts) policy.Choice {
 		}
 		e := o.estimate(q, s, c.Held)
 		c.Score, c.Match = policy.Known(e.cost), f.PromptBytes*e.cached/max(1, q.tokens)
-		if e.cost < least.cost-1e-9 {
-			best, least = i, e
+		if e.cost < lowest.cost-1e-9 {
+			best, lowest = i, e
 		}
 	}
 	if best == policy.Wait {
@@ -75,9 +75,9 @@ func (o *oracle) Choose(f *policy.Facts) policy.Choice {
 	}
 	c := &f.Candidates[best]
 	s := o.stateOf(best, c.ID)
-	hold := f.Waited <= maxOracleHold && o.hold(q, s, least.wait)
+	hold := f.Waited <= maxOracleHold && o.hold(q, s, lowest.wait)
 	if !hold {
-		o.send(l, q, s, least.cached)
+		o.send(l, q, s, lowest.cached)
 	}
 	return policy.Choice{Index: best, Hold: hold, Reason: policy.ReasonLeastCost}
 }

@@ -47,13 +47,13 @@ var (
 
 // weightsFor selects the weights by the engines' profiles.
 func weightsFor(replicas []*replica) *oracleWeights {
-	least, most := math.Inf(1), 0.0
+	lowest, highest := math.Inf(1), 0.0
 	for _, r := range replicas {
 		p := r.engine.Profile()
 		base, _ := straight(p.Decode, p.DecodeBase, p.DecodePerRequest)
-		least, most = min(least, base), max(most, base)
+		lowest, highest = min(lowest, base), max(highest, base)
 	}
-	if most > unequalRatio*least {
+	if highest > unequalRatio*lowest {
 		return &unequalEngines
 	}
 	return &equalEngines
@@ -71,7 +71,7 @@ type estimate struct {
 // memory and slot to waiting requests.
 func (o *oracle) estimate(q *waitingRequest, s *replicaState, held int) estimate {
 	cached := q.cached(s)
-	most, length := s.bounds(q.leg.request)
+	maxTokens, length := s.bounds(q.leg.request)
 	uncached, steps, n := float64(q.tokens-cached), float64(length), float64(s.present())
 	context := float64(q.tokens) + steps/2
 
@@ -80,7 +80,7 @@ func (o *oracle) estimate(q *waitingRequest, s *replicaState, held int) estimate
 	if !s.prefillComes() {
 		prefill += s.prefillBase
 	}
-	wait := s.wait(uncached+s.reserve*float64(most), held) * step
+	wait := s.wait(uncached+s.reserve*float64(maxTokens), held) * step
 	own := o.ways(q, s) + max(wait, step/2) + float64(s.backlog)*s.perToken + prefill + steps*step
 	others := (n+o.weights.queue*q.queued)*prefill + s.overlap(length)*(s.perRequest+s.perKV*context)
 

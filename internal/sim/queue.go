@@ -131,20 +131,20 @@ func (q *queue) pop() event {
 func (q *queue) sink(t heapEntry) {
 	i := 0
 	for {
-		least := 4*i + 1
-		if least >= len(q.heap) {
+		smallest := 4*i + 1
+		if smallest >= len(q.heap) {
 			break
 		}
-		for k, end := least+1, min(least+4, len(q.heap)); k < end; k++ {
-			if q.heap[k].before(&q.heap[least]) {
-				least = k
+		for k, end := smallest+1, min(smallest+4, len(q.heap)); k < end; k++ {
+			if q.heap[k].before(&q.heap[smallest]) {
+				smallest = k
 			}
 		}
-		if !q.heap[least].before(&t) {
+		if !q.heap[smallest].before(&t) {
 			break
 		}
-		q.heap[i] = q.heap[least]
-		i = least
+		q.heap[i] = q.heap[smallest]
+		i = smallest
 	}
 	q.heap[i] = t
 }

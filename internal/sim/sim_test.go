@@ -119,9 +119,9 @@ func checkFigures(rt *rapid.T, s *Scenario, r *Result) {
 		rt.Fatalf("prefix hit rate %v", *f.PrefixHitRate)
 	}
 	// A first token takes two ways inside a region and a prefill step at least.
-	least := milliseconds(s.LocalRTT + s.Profile.PrefillBase)
-	if f.TTFT != nil && (f.TTFT.P10 < least || f.TTFT.Max > f.E2E.Max) {
-		rt.Fatalf("TTFT %+v, E2E %+v: at least %v ms are needed", f.TTFT, f.E2E, least)
+	minimum := milliseconds(s.LocalRTT + s.Profile.PrefillBase)
+	if f.TTFT != nil && (f.TTFT.P10 < minimum || f.TTFT.Max > f.E2E.Max) {
+		rt.Fatalf("TTFT %+v, E2E %+v: at least %v ms are needed", f.TTFT, f.E2E, minimum)
 	}
 }
 

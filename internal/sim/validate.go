@@ -172,8 +172,8 @@ func (c *checker) fault(f *Fault, path string) {
 	case BalancerDown:
 		c.region(f.Region, path+".region")
 		if at := c.s.region(f.Region); at >= 0 {
-			most := c.s.Regions[at].balancers()
-			c.need(f.Balancer >= 0 && f.Balancer <= most, path+".balancer", "must be at least 0 (all) and at most %d, got %d", most, f.Balancer)
+			limit := c.s.Regions[at].balancers()
+			c.need(f.Balancer >= 0 && f.Balancer <= limit, path+".balancer", "must be at least 0 (all) and at most %d, got %d", limit, f.Balancer)
 		}
 	default:
 		c.need(false, path+".kind", "unknown value %q: must be one of %s", f.Kind, faultKindList())
@@ -231,17 +231,17 @@ func (c *checker) compared() {
 
 // minKV returns the KV memory of the smallest replica, in tokens.
 func (s *Scenario) minKV() int {
-	least := 0
+	minimum := 0
 	for i := range s.Regions {
 		r := &s.Regions[i]
 		for k := range min(r.Replicas, max(1, len(r.Profiles))) {
-			if kv := s.profile(r, k).KVTokens; least == 0 || kv < least {
-				least = kv
+			if kv := s.profile(r, k).KVTokens; minimum == 0 || kv < minimum {
+				minimum = kv
 			}
 		}
 	}
-	if least == 0 {
+	if minimum == 0 {
 		return s.Profile.KVTokens
 	}
-	return least
+	return minimum
 }

@@ -18,8 +18,8 @@ type chatter struct {
 }
 
 // lognormal draws a length from its median and sigma, at least 1.
-func lognormal(rng *rand.Rand, median, sigma float64, most int) int {
-	return min(max(1, int(median*math.Exp(sigma*rng.NormFloat64()))), most)
+func lognormal(rng *rand.Rand, median, sigma float64, maximum int) int {
+	return min(max(1, int(median*math.Exp(sigma*rng.NormFloat64()))), maximum)
 }
 
 // next extends the conversation by the last answer and a new user message, or

@@ -168,11 +168,11 @@ func (f *Fit) usable(group []Measurement) []Measurement {
 
 // maxHeld returns the most KV tokens that a run held at once.
 func maxHeld(ms []Measurement) int {
-	most := 0
+	highest := 0
 	for i := range ms {
-		most = max(most, ms[i].Batch*(ms[i].PromptTokens+ms[i].Steps+1))
+		highest = max(highest, ms[i].Batch*(ms[i].PromptTokens+ms[i].Steps+1))
 	}
-	return most
+	return highest
 }
 
 // profileName returns the default name, such as a100-80gb-llama2-70b-tp8.

@@ -260,15 +260,15 @@ func TestRisingMatchesReference(t *testing.T) {
 			x := int(got.x)
 			want := math.Inf(-1)
 			for from := 1; from <= x; from++ {
-				least := math.Inf(1)
+				lowest := math.Inf(1)
 				for to := x; to <= 8; to++ {
 					sum, weight := 0.0, 0.0
 					for i := from; i <= to; i++ {
 						sum, weight = sum+sums[i], weight+weights[i]
 					}
-					least = min(least, sum/weight)
+					lowest = min(lowest, sum/weight)
 				}
-				want = max(want, least)
+				want = max(want, lowest)
 			}
 			if math.Abs(got.y-want) > 1e-9 {
 				t.Fatalf("at %d: %g, want %g", x, got.y, want)

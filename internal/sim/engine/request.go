@@ -42,13 +42,13 @@ type request struct {
 	cached   int // of the prompt, at the first admission
 
 	// While running:
-	node     *node // locked end of the cached part of seq
-	depth    int   // tokens from the root to node
-	left     int   // uncomputed tokens of seq
-	held     int   // KV tokens outside the cache, except those of decode steps
-	decoding bool  // past its prefill
-	base     int   // tokens emitted when decoding started
-	joined   int   // Engine.steps when decoding started
+	node       *node // locked end of the cached part of seq
+	depth      int   // tokens from the root to node
+	uncomputed int   // uncomputed tokens of seq
+	held       int   // KV tokens outside the cache, except those of decode steps
+	decoding   bool  // past its prefill
+	base       int   // tokens emitted when decoding started
+	joined     int   // Engine.steps when decoding started
 }
 
 // load initialises a new or reused request with a prompt of that many tokens.

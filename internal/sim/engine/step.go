@@ -159,11 +159,11 @@ func (e *Engine) join(now time.Duration) {
 
 // compute adds as much of a request's prompt to the prefill step as fits.
 func (e *Engine) compute(r *request) {
-	n := min(r.left, e.profile.ChunkTokens-e.step.tokens)
+	n := min(r.uncomputed, e.profile.ChunkTokens-e.step.tokens)
 	e.step.chunks = append(e.step.chunks, chunk{r, n})
 	e.step.tokens += n
 	e.partial = nil
-	if n < r.left {
+	if n < r.uncomputed {
 		e.partial = r
 	}
 }
@@ -185,7 +185,7 @@ func (e *Engine) admit(r *request) bool {
 		e.cache.unlock(node)
 		return false
 	}
-	r.node, r.depth, r.left, r.held, r.running = node, depth, uncached, uncached+1, true
+	r.node, r.depth, r.uncomputed, r.held, r.running = node, depth, uncached, uncached+1, true
 	e.running = append(e.running, r)
 	e.promised += toCome
 	e.allocate(r.held)
@@ -217,9 +217,9 @@ func (e *Engine) finishPrefills() {
 		if c.r == nil {
 			continue
 		}
-		c.r.left -= c.tokens
+		c.r.uncomputed -= c.tokens
 		e.load.PrefilledTokens += int64(c.tokens)
-		if c.r.left == 0 {
+		if c.r.uncomputed == 0 {
 			e.finishPrefill(c.r)
 		}
 	}

@@ -212,19 +212,19 @@ func (r *recordedRun) figures() sim.Figures {
 
 // imbalance returns the ratio of the highest to the lowest mean load of a replica.
 func (r *recordedRun) imbalance() *float64 {
-	least, most := math.Inf(1), 0.0
+	lowest, highest := math.Inf(1), 0.0
 	for _, id := range slices.Sorted(maps.Keys(r.replicas)) {
 		rep := r.replicas[id]
 		rep.advance(r.last)
 		if rep.life > 0 {
 			load := float64(rep.area) / float64(rep.life)
-			least, most = min(least, load), max(most, load)
+			lowest, highest = min(lowest, load), max(highest, load)
 		}
 	}
-	if least == 0 || math.IsInf(least, 1) {
+	if lowest == 0 || math.IsInf(lowest, 1) {
 		return nil
 	}
-	ratio := most / least
+	ratio := highest / lowest
 	return &ratio
 }
 

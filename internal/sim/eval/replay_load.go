@@ -149,11 +149,11 @@ func (l *recordedLoad) mainModel(assumed *[]string) string {
 		requests[l.requests[i].model]++
 	}
 	models := slices.Sorted(maps.Keys(requests))
-	most := slices.MaxFunc(models, func(a, b string) int { return cmp.Compare(requests[a], requests[b]) })
-	if others := len(l.requests) - requests[most]; others > 0 {
-		*assumed = append(*assumed, fmt.Sprintf("%d requests for models other than %s are omitted", others, most))
+	largest := slices.MaxFunc(models, func(a, b string) int { return cmp.Compare(requests[a], requests[b]) })
+	if others := len(l.requests) - requests[largest]; others > 0 {
+		*assumed = append(*assumed, fmt.Sprintf("%d requests for models other than %s are omitted", others, largest))
 	}
-	return most
+	return largest
 }
 
 // addRegions creates a region for the balancer and for each peer with replicas.

@@ -107,7 +107,7 @@ func (f *fleetScaler) observe(i int, e *sim.EndpointView, now time.Duration) {
 		w.deferred.add(e.DeferredTokens)
 	}
 	w.recent = append(w.recent, e.Interactive)
-	if most := int(observedOver/f.scenario.Period) + 1; len(w.recent) > most {
+	if limit := int(observedOver/f.scenario.Period) + 1; len(w.recent) > limit {
 		w.recent = w.recent[1:]
 	}
 }

@@ -17,7 +17,7 @@ func TestCallsSharePrefixesByKind(t *testing.T) {
 		kind        Kind
 		shared, own int // prefixes of several users, and of one alone
 		tokens      int // of each
-		most        int // calls at once
+		maxCalls    int // calls at once
 		mixes       bool
 	}{
 		{Groups, 64, 0, 2048, 1, false},
@@ -26,9 +26,9 @@ func TestCallsSharePrefixesByKind(t *testing.T) {
 		{Programs, 20, 0, 400, 4, true},
 	} {
 		users, prefixes := map[string]map[string]bool{}, map[string]int{}
-		most, mixed := 0, false
+		highest, mixed := 0, false
 		for _, calls := range callsOf(t, c.kind, 6000) {
-			most = max(most, len(calls))
+			highest = max(highest, len(calls))
 			for _, r := range calls {
 				prefix := r.Messages[0].Content
 				if n := CountTokens(prefix); n != c.tokens || r.InputTokens != countAll(r.Messages) {
@@ -48,8 +48,8 @@ func TestCallsSharePrefixesByKind(t *testing.T) {
 				own++
 			}
 		}
-		if own != c.own || len(users)-own != c.shared || most != c.most || mixed != c.mixes {
-			t.Errorf("%s: %d prefixes of several users, %d of one, %d calls at once, differing %v", c.kind, len(users)-own, own, most, mixed)
+		if own != c.own || len(users)-own != c.shared || highest != c.maxCalls || mixed != c.mixes {
+			t.Errorf("%s: %d prefixes of several users, %d of one, %d calls at once, differing %v", c.kind, len(users)-own, own, highest, mixed)
 		}
 		if c.kind == Groups {
 			for _, n := range prefixes {

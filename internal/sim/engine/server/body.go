@@ -123,24 +123,24 @@ type prompt struct {
 
 // completionPrompt returns the prompt of /v1/completions: a string, an array with one string, or an
 // array of token IDs. A text of more than most tokens is a problem.
-func (b *body) completionPrompt(most int) (prompt, error) {
+func (b *body) completionPrompt(limit int) (prompt, error) {
 	text, ids, err := readPrompt(b.Prompt)
 	if err != nil || ids != nil {
 		return prompt{tokens: ids, unmarked: true}, err
 	}
-	if err := b.checkLength(text, most); err != nil {
+	if err := b.checkLength(text, limit); err != nil {
 		return prompt{}, err
 	}
 	return prompt{tokens: engine.Tokenize(nil, text), unmarked: true}, nil
 }
 
 // checkLength rejects a text of more than most tokens before allocating memory for them.
-func (b *body) checkLength(text string, most int) error {
-	if len(text) <= most {
+func (b *body) checkLength(text string, limit int) error {
+	if len(text) <= limit {
 		return nil
 	}
-	if n := engine.CountTokens(text); n > most {
-		return tooLong(n, most, b.maxNew())
+	if n := engine.CountTokens(text); n > limit {
+		return tooLong(n, limit, b.maxNew())
 	}
 	return nil
 }

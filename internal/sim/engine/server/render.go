@@ -20,12 +20,12 @@ import (
 // continue_final_message the last message is left open instead, and the answer
 // continues where it ends; with add_generation_prompt false alone, nothing is
 // added. A chat of more tokens than most is a problem.
-func (b *body) chatPrompt(most int) (prompt, error) {
+func (b *body) chatPrompt(limit int) (prompt, error) {
 	text, open, err := b.render()
 	if err != nil {
 		return prompt{}, err
 	}
-	if err := b.checkLength(text, most); err != nil {
+	if err := b.checkLength(text, limit); err != nil {
 		return prompt{}, err
 	}
 	// Every message starts after a newline, which is a token of its own, so the two halves tokenise like
