@@ -23,8 +23,8 @@ const (
 // stepwise search of Hyndman and Khandakar (2008), the one of R's auto.arima, with each model
 // fitted by exact maximum likelihood; models with a season longer than 30 steps are compared by
 // conditional likelihood. season is in steps, 0 for none; differences is the maximum of both kinds
-// together, 2 in R; x are regressors as in ARIMASpec. A constant series gives a model without
-// terms. It fails when no value is known or when regressors do not fit.
+// together, 2 in R; x are regressors as in ARIMASpec. A constant series yields a model
+// without terms. It fails when no value is known or when regressors do not fit.
 func AutoARIMA(y []float64, season, differences int, x [][]float64) (*ARIMA, error) {
 	s := &orderSearch{y: y, x: x, season: season, differences: differences}
 	if err := s.difference(); err != nil {
@@ -90,7 +90,7 @@ func (s *orderSearch) difference() error {
 // squares.
 func (s *orderSearch) withoutRegressors() ([]float64, error) {
 	if len(known(s.y)) == 0 {
-		return nil, fmt.Errorf("no known value in %d", len(s.y))
+		return nil, fmt.Errorf("no known value in %d steps", len(s.y))
 	}
 	if len(s.x) == 0 {
 		return s.y, nil

@@ -49,7 +49,7 @@ func newLikelihood(y []float64, spec ARIMASpec) (*likelihood, error) {
 	}
 	have := len(known(y))
 	if need := spec.differenced() + spec.count() + 1; have < need {
-		return nil, fmt.Errorf("need at least %d known values, got %d", need, have)
+		return nil, fmt.Errorf("must have at least %d known values, got %d", need, have)
 	}
 	l := &likelihood{spec: spec, y: y, whole: anyUnknown(y), delta: spec.delta()}
 	l.columns = append([][]float64{y}, spec.X...)

@@ -26,7 +26,7 @@ func TestFitARIMARejectsBadInput(t *testing.T) {
 		"a short regressor":    {y, ARIMASpec{X: [][]float64{ramp[1:]}}, "regressor 0: must have 50 values, got 49"},
 		"an unknown regressor": {[]float64{1, 2}, ARIMASpec{X: [][]float64{{1, math.NaN()}}}, "regressor 0: value 1: must be a number, got NaN"},
 		"twice the same":       {y, ARIMASpec{ARIMAOrder: ARIMAOrder{P: 1}, X: [][]float64{ramp, twice}}, "regressors: must be linearly independent"},
-		"few values":           {[]float64{1, 2, math.NaN(), 3}, ARIMASpec{ARIMAOrder: ARIMAOrder{P: 2, D: 1}}, "fitting ARIMA(2,1,0): need at least 4 known values, got 3"},
+		"few values":           {[]float64{1, 2, math.NaN(), 3}, ARIMASpec{ARIMAOrder: ARIMAOrder{P: 2, D: 1}}, "fitting ARIMA(2,1,0): must have at least 4 known values, got 3"},
 		"a drift of a drift":   {y, ARIMASpec{ARIMAOrder: ARIMAOrder{D: 1}, Constant: true, X: [][]float64{ramp}}, "regressors: must be linearly independent"},
 	} {
 		if _, err := FitARIMA(c.y, c.spec); err == nil || !strings.Contains(err.Error(), c.want) {
@@ -52,7 +52,7 @@ func TestPredictRejectsBadInput(t *testing.T) {
 		x       [][]float64
 		want    string
 	}{
-		"no horizon":   {0, nil, "horizon must be at least 1, got 0"},
+		"no horizon":   {0, nil, "horizon: must be at least 1, got 0"},
 		"no regressor": {3, nil, "must have 1 regressors, got 0"},
 		"too short":    {3, [][]float64{{1, 2}}, "regressor 0: must have 3 values, got 2"},
 	} {

@@ -12,7 +12,7 @@ import (
 const (
 	// minWindows is the minimum number of past windows for a comparison.
 	minWindows = 4
-	// weightFade is the age at which a past window has weight 1/e: habits change.
+	// weightFade is the age at which a past window has weight 1/e: traffic patterns change.
 	weightFade = 2 * day
 	// weightExponent is the exponent of the inverse error in a candidate's weight: 3.5 % less error
 	// doubles the weight, and a candidate that is 15 % worse has almost none.

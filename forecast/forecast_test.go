@@ -102,8 +102,8 @@ func TestErrors(t *testing.T) {
 		"empty":     {MovingAverage(), series(), 5, "forecasting us m IW-F: no known value in 0 steps"},
 		"unknown":   {Auto(), series(math.NaN()), 5, "no known value in 1 steps"},
 		"negative":  {Auto(), series(1, -2), 5, "value 1: must be 0 to 1e+18, got -2"},
-		"horizon":   {Auto(), series(1), 0, "horizon must be at least one step of 1m0s, got 0"},
-		"step":      {Auto(), Series{Name: "x", Values: []float64{1}}, 1, "step must be above 0"},
+		"horizon":   {Auto(), series(1), 0, "horizon: must be at least one step of 1m0s, got 0"},
+		"step":      {Auto(), Series{Name: "x", Values: []float64{1}}, 1, "step: must be greater than 0"},
 		"short day": {SeasonalNaive(), constant(90, 1), 5, "seasonal-naive requires 1 day of history, got 90 minutes"},
 	} {
 		if _, err := c.f.Forecast(c.s, c.horizon); err == nil || !strings.Contains(err.Error(), c.want) {

@@ -11,8 +11,8 @@ const (
 	// watchWindow is the compared period: SageServe's LT-UA uses the last 20 minutes (section 6.4).
 	watchWindow = 20 * time.Minute
 	// burstRatio and lullRatio are LT-UA's thresholds on the ratio of the window's load to its
-	// forecast. They apply while too little is known of the load, and a learned limit should detect
-	// them.
+	// forecast. They apply while there are too few past forecasts for a learned limit,
+	// which should detect such loads too.
 	burstRatio = 5
 	lullRatio  = 0.5
 	// watchMinKnown is the minimum number of known steps in a window.

@@ -133,7 +133,7 @@ func (p *LoadTrace) mostExpensive(x [][][]int, i, j int) int {
 	return best
 }
 
-// priceRate returns the price of serving a token a second of model i on GPU k; reserved capacity is
+// priceRate returns the price of serving a token per second of model i on GPU k; reserved capacity is
 // free.
 func (p *LoadTrace) priceRate(i, j, k int) float64 {
 	return p.Problem.Price(j, k) / p.Problem.Theta[i][k]

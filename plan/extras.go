@@ -11,7 +11,7 @@ import (
 // nothing. The GPUs of the problem are then offerings: a GPU available as reserved, on demand and
 // spot is three of them.
 type Extras struct {
-	// RegionAlpha is the price of a replica in region j on GPU k, in USD an hour, where prices
+	// RegionAlpha is the price of a replica in region j on GPU k, in USD per hour, where prices
 	// differ by region; nil = Alpha everywhere.
 	RegionAlpha [][]float64 `json:"region_alpha,omitempty"`
 	// CapacityType is the capacity type of GPU k: reserved, on_demand, spot, or empty = unknown.

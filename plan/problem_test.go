@@ -32,7 +32,7 @@ func TestReadProblemErrors(t *testing.T) {
 	for name, c := range map[string]struct{ old, new, want string }{
 		"syntax":       {`"gpus":`, "\n\"gpus\" ", "reading problem p.json:2: invalid character"},
 		"type":         {`"n":[[[2]]]`, `"n":"many"`, "cannot unmarshal string"},
-		"no models":    {`"models":["m"]`, `"models":[]`, "models, regions and gpus must not be empty, got 0, 1 and 1"},
+		"no models":    {`"models":["m"]`, `"models":[]`, "models, regions, gpus: must not be empty, got 0, 1 and 1"},
 		"epsilon":      {`"epsilon":0.7`, `"epsilon":0`, "epsilon: must be above 0 and at most 1, got 0"},
 		"n shape":      {`"n":[[[2]]]`, `"n":[[[2,3]]]`, "n[0][0]: must have 1 entries, got 2"},
 		"n missing":    {`"n":[[[2]]]`, `"n":null`, "n: must have 1 entries, got 0"},

@@ -279,7 +279,7 @@ func (r *review) billedPrices(region *service.RegionSpec, demand, paid []float64
 	return row
 }
 
-// ReplicaPrice is the billed price of one replica in a region, in USD an hour.
+// ReplicaPrice is the billed price of one replica in a region, in USD per hour.
 type ReplicaPrice struct {
 	Region     service.Region
 	GPU        string // as plans name it: 4xL4

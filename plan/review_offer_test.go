@@ -15,7 +15,7 @@ import (
 	"skyserve/internal/telemetry/demand/demandtest"
 )
 
-// loaded is a steady load of prompt tokens a second by region over the minutes
+// loaded is a steady load of prompt tokens per second by region over the minutes
 // before reviewAt.
 func loaded(t *testing.T, minutes int, model string, tps map[service.Region]float64) *forecast.History {
 	t.Helper()
@@ -154,7 +154,7 @@ local: {rtt: {us-eu: 100ms}}
 		t.Errorf("measured within 50ms: %d and %d replicas", us, eu)
 	}
 	_, err := Review(demandtest.Parse(t, yaml), nil, h, reviewAt, ReviewOptions{Survive: []string{"local/mars"}})
-	if err == nil || err.Error() != `planning chat: survive local/mars: must be "region" or regions of the service (local/us, local/eu)` {
+	if err == nil || err.Error() != `planning chat: survive: must be "region" or regions of the service (local/us, local/eu), got "local/mars"` {
 		t.Error(err)
 	}
 	cloud := strings.NewReplacer("local/us", "aws/us-east-1", "local/eu", "aws/eu-west-1", "local: {rtt: {us-eu: 100ms}}\n", "autoscale: {max_rtt: 80ms}\n").Replace(yaml)

@@ -45,7 +45,7 @@ func (r *rowChecker) verifyModel(i int, x [][]int) error {
 			}
 		}
 		if !meetsNeed(carried, c.need) {
-			return fmt.Errorf("%s over %s: serves %g of %g tokens a second", p.Models[i], p.nameCover(c), carried, c.need)
+			return fmt.Errorf("%s over %s: serves %g of %g tokens per second", p.Models[i], p.nameCover(c), carried, c.need)
 		}
 	}
 	return nil

@@ -42,7 +42,7 @@ func (p *Problem) verifyCounts(i int, x [][]int) error {
 		case count < minimum || count > maximum:
 			return fmt.Errorf("%s in %s: %d replicas, must be %d to %d", p.Models[i], p.Regions[j], count, minimum, maximum)
 		case !meetsNeed(carried, p.LocalDemand(i, j)):
-			return fmt.Errorf("%s in %s: serves %g of %g tokens a second", p.Models[i], p.Regions[j], carried, p.LocalDemand(i, j))
+			return fmt.Errorf("%s in %s: serves %g of %g tokens per second", p.Models[i], p.Regions[j], carried, p.LocalDemand(i, j))
 		}
 	}
 	return p.verifyTotal(i, all)
@@ -90,7 +90,7 @@ func (p *Problem) verifyLoad(i int, x [][][]int, near []regionSet) error {
 			if lost >= 0 {
 				gone = " after the loss of " + p.Regions[lost]
 			}
-			return fmt.Errorf("%s in window %d%s: serves %g of %g tokens a second", p.Models[i], w, gone, load-unserved, load)
+			return fmt.Errorf("%s in window %d%s: serves %g of %g tokens per second", p.Models[i], w, gone, load-unserved, load)
 		}
 	}
 	return nil

@@ -171,7 +171,7 @@ func (p *Problem) legend(mark string) string {
 		fmt.Fprintf(&b, "%s t_i_j_k = replicas on VMs taken over from another model\n", mark)
 	}
 	if p.Egress != nil {
-		fmt.Fprintf(&b, "%s o_i_j_w = load sent to other regions in window w, tokens a second\n", mark)
+		fmt.Fprintf(&b, "%s o_i_j_w = load sent to other regions in window w, tokens per second\n", mark)
 	}
 	for _, set := range []struct {
 		index string

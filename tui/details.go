@@ -39,7 +39,7 @@ func (s *screen) focusedBalancers() []telemetry.BalancerSnapshot {
 }
 
 // belowHeights returns the minimum and maximum height of the part below the current list; it
-// is omitted when most is 0.
+// is omitted when maxHeight is 0.
 func (s *screen) belowHeights() (minHeight, maxHeight int) {
 	switch s.view {
 	case viewOverview:

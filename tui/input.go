@@ -16,7 +16,7 @@ func (m *Model) handleKey(msg tea.KeyPressMsg) tea.Cmd {
 	case msg.String() == "ctrl+c":
 		return tea.Quit
 	case s.dialog.open():
-		return m.answerDialog(msg)
+		return m.handleDialogKey(msg)
 	case s.prompt.open:
 		return m.promptKey(msg)
 	}

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// requestSheet has one row per request that the balancers remember, newest first.
+// requestSheet has one row per request that the balancers keep in memory, newest first.
 func (s *screen) requestSheet() sheet {
 	figures := func(title string, rank int, letter, word string) sheetColumn {
 		return sheetColumn{column{title: title, minWidth: 5, right: true, dropRank: rank}, letter, word, true, false}

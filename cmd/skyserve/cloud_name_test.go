@@ -75,7 +75,7 @@ func TestUpAndDoctorReportNameErrors(t *testing.T) {
 	}
 }
 
-// Doctor accepts the name of a running service on the machine that deployed it.
+// Doctor accepts the name of a running service on the machine from which it was deployed.
 func TestDoctorAcceptsOwnName(t *testing.T) {
 	testkit.Slow(t)
 	t.Parallel()

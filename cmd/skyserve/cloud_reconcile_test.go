@@ -245,7 +245,7 @@ func (e *emulated) figures() {
 		e.t.Errorf("usage of the keys:\n%s", out)
 	}
 	// The region with the load has no replica.
-	e.awaitOutput("m in aws/eu-west-1: needs", "plan", "chat")
+	e.awaitOutput("m in aws/eu-west-1: ", "plan", "chat")
 }
 
 // awaitOutput waits until the output of the command contains want: the load of a minute is known only

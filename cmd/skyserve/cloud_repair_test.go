@@ -41,7 +41,7 @@ func TestUpReplacesUnresponsiveMachine(t *testing.T) {
 				wake = append(wake, e.hang(id))
 			}
 			out := e.skyserve(exitUsage, append(up, "--replace", "us-east-1-7")...)
-			if !strings.Contains(out, `chat has no running machine "us-east-1-7"`) || !strings.Contains(out, "hint: skyserve status chat") {
+			if !strings.Contains(out, `chat has no running machine "us-east-1-7"`) || !strings.Contains(out, "hint: 'skyserve status chat' lists them") {
 				t.Errorf("replacing an unknown machine:\n%s", out)
 			}
 			out = e.skyserve(exitPartial, append(up, "--timeout", "100ms")...)

@@ -36,7 +36,8 @@ type operatorsOf struct {
 	Controllers []operatorRow
 }
 
-// operators runs connect on the machine that deployed the service, and parses its output.
+// operators runs connect on the machine from which the service was deployed, and parses its
+// output.
 func (e *emulated) operators(args ...string) (all operatorsOf, errOut string) {
 	e.t.Helper()
 	cmd := e.command(e.at(append([]string{"connect", "-o", "json"}, args...)...)...)

@@ -138,9 +138,9 @@ func (o *doctorOptions) findName(ctx context.Context, spec *service.Spec, _ prov
 	return []provision.CheckResult{f}, nil
 }
 
-// findStrangers looks for machines that claim to be balancers of the service but were not launched
-// from here. It returns nothing if the service was not deployed from this machine, or if it cannot
-// be listed, which another finding reports.
+// findStrangers finds machines that claim to be balancers of the service but were not
+// launched from this machine. It returns nothing if the service was not deployed from this
+// machine, or if it cannot be listed, which another finding reports.
 func (o *doctorOptions) findStrangers(ctx context.Context, spec *service.Spec, places provision.MultiCloud) ([]provision.CheckResult, error) {
 	svc, who, err := localOperator(spec.Name)
 	if err != nil || who.authority == nil || len(places) == 0 {

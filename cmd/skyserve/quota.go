@@ -94,7 +94,7 @@ func (v quotaView) print(w io.Writer) {
 	for _, n := range v.needs {
 		t.Row(quotaRow(n)...)
 	}
-	_ = t.Flush() // w is a buffer or the screen: an error could not be reported elsewhere
+	_ = t.Flush() // w is a buffer or the screen: an error could not be reported
 	for _, r := range slices.Sorted(maps.Keys(v.unknown)) {
 		fmt.Fprintf(w, "  quotas of %s are unknown: %s\n", r, oneLine(v.unknown[r]))
 	}

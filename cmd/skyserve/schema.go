@@ -16,7 +16,7 @@ completion and checks if the file starts with
 		Example: "  skyserve schema > service.schema.json",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if err := cobra.NoArgs(cmd, args); err != nil {
-				return usage(err, "skyserve schema > service.schema.json")
+				return usage(err, "for example: skyserve schema > service.schema.json")
 			}
 			return nil
 		},

@@ -18,7 +18,7 @@ func (o *simRunOptions) runBFIO(ctx context.Context, names []string, out io.Writ
 		}
 	}
 	if o.output != "table" && o.output != "json" {
-		return usage(fmt.Errorf("-o %s: must be one of: table, json", o.output), "")
+		return usage(fmt.Errorf("-o %s: must be one of table, json", o.output), "")
 	}
 	if o.seeds < 1 {
 		return usage(fmt.Errorf("--seeds: must be at least 1, got %d", o.seeds), "")

@@ -66,7 +66,7 @@ other. Assumptions are listed in the output.`,
 // whatIf returns the what-if comparison of the flags; asked is false if they request none.
 func (o *simReplayOptions) whatIf() (w eval.WhatIf, asked bool, err error) {
 	if o.output != "table" && o.output != "json" {
-		return w, false, fmt.Errorf("-o %s: must be one of: table, json", o.output)
+		return w, false, fmt.Errorf("-o %s: must be one of table, json", o.output)
 	}
 	if !(o.speed > 0 && o.speed <= maxReplaySpeed) {
 		return w, false, fmt.Errorf("--speed: must be greater than 0 and at most %d, got %v", maxReplaySpeed, o.speed)

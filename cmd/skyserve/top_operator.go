@@ -226,12 +226,13 @@ func (o *topOperator) serviceName() string {
 	return o.name
 }
 
-// withCommand adds to errNotDeployedHere the command to run on the machine that deployed the service.
+// withCommand adds to errNotDeployedHere the command to run on the machine from which the
+// service was deployed.
 func (o *topOperator) withCommand(err error, doing, verb string) error {
 	if !errors.Is(err, errNotDeployedHere) {
 		return fmt.Errorf("%s: %w", doing, err)
 	}
-	return fmt.Errorf("%s: %w; run 'skyserve %s' on the machine that deployed it", doing, err, strings.Join(strings.Fields(verb), " "))
+	return fmt.Errorf("%s: %w; run 'skyserve %s' on the machine from which it was deployed", doing, err, strings.Join(strings.Fields(verb), " "))
 }
 
 // withHint appends an error's hint to its message.

@@ -151,11 +151,11 @@ func TestTopSpecOfBalancer(t *testing.T) {
 	}
 }
 
-// On other machines, an action fails with the command to run on the machine that deployed the
-// service.
+// On other machines, an action fails with the command to run on the deploying machine of
+// the service.
 func TestActionsNameCommandForOtherMachine(t *testing.T) {
 	o := operatorBy(t, dead)
-	const there, onIt = ": the service was not deployed from this machine; run 'skyserve ", "' on the machine that deployed it"
+	const there, onIt = ": the service was not deployed from this machine; run 'skyserve ", "' on the machine from which it was deployed"
 	for order, want := range map[tui.Action]string{
 		{Verb: tui.VerbDrain, Replica: "us-1"}:                "draining us-1" + there + "replica drain us-1 --service chat" + onIt,
 		{Verb: tui.VerbUndrain, Replica: "us-1"}:              "undraining us-1" + there + "replica drain us-1 --undo --service chat" + onIt,
@@ -220,8 +220,8 @@ func command(t *testing.T, args ...string) {
 	}
 }
 
-// On the machine that deployed a service, an action does what its command does, whether the dashboard
-// was given a name or an address.
+// On the machine from which a service was deployed, an action does what its command does,
+// whether the dashboard was given a name or an address.
 func TestActionsOnRunningService(t *testing.T) {
 	testkit.Slow(t)
 	t.Setenv("SKYSERVE_HOME", t.TempDir())

@@ -60,7 +60,7 @@ func (o operator) isCertified(ctx context.Context, name string) func(provision.O
 	}
 }
 
-// strangersHint gives an error about unknown machines its exit code and hint.
+// strangersHint adds the exit code and hint to an error about unknown machines.
 func strangersHint(err error, file string) error {
 	var strangers *deploy.StrangersError
 	var coded *exitError

@@ -57,7 +57,7 @@ func benchmarkLight(b *testing.B, policy, rule string, layout Layout) {
 	for b.Loop() {
 		r := run(b, s, Setup{Policy: policy, Push: push(b, rule), Layout: layout, Seed: 1})
 		if r.Totals.Answered != requests {
-			b.Fatalf("answered %+v", r.Totals)
+			b.Fatalf("completed %+v", r.Totals)
 		}
 		events += r.Totals.Events
 	}

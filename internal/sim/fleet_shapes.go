@@ -22,7 +22,7 @@ import (
 //   - llama3.1-8b and llama3.2-3b: two A100, fitted to the measurements in the authors'
 //     repository; 32 and 28 layers of eight KV heads.
 //
-// Most prompts are longer than a thousand tokens and most answers shorter (figure 10).
+// Most prompts are longer than a thousand tokens and most responses shorter (figure 10).
 func SageFleet() FleetScenario {
 	defaults := core.DefaultConfig(policy.NewSageServe())
 	return FleetScenario{

@@ -9,18 +9,19 @@ import (
 	"skyserve/lbd/policy"
 )
 
-// Oracle is the name of an upper bound for policies: a policy with perfect information. It knows
+// Oracle is the name of an upper bound for policies: a policy with perfect information. Its
+// inputs are
 //   - each engine at the time of the decision: its cache, its free
 //     memory, its running and pending requests, and its profile, including
 //     slow-downs; nothing is learned or outdated;
 //   - every request on its way to an engine, and its effect on that engine's
 //     cache;
-//   - the length of every answer, and so when every request finishes;
+//   - the length of every response, and so when every request finishes;
 //   - which replicas are down.
 //
-// It is next to every client, so that the only delay is that to the replica. It does not know future
-// requests, decides for one request after the other, in the order of the core's queue, and does not
-// search: it does not prove that nothing better exists.
+// It is next to every client, so that the only delay is that to the replica. It has no
+// information about future requests, decides for one request after the other, in the order
+// of the core's queue, and does not search: it does not prove that nothing better exists.
 const Oracle = "oracle"
 
 // Everywhere is the layout of the oracle: one balancer for all replicas that is in every region at

@@ -184,7 +184,7 @@ func TestOracleBoundsPolicies(t *testing.T) {
 		real := run(t, s, Setup{Policy: c.policy, Push: push(t, c.push), Layout: c.layout, Seed: 1}).Figures
 		best := run(t, s, Setup{Policy: Oracle, Push: push(t, "pending"), Layout: Everywhere, Seed: 1}).Figures
 		if best.OutputTokensPerSecond < 0.98*real.OutputTokensPerSecond {
-			t.Errorf("%s: the oracle %.0f tokens a second, %s %.0f", c.scenario, best.OutputTokensPerSecond, c.policy, real.OutputTokensPerSecond)
+			t.Errorf("%s: the oracle %.0f tokens per second, %s %.0f", c.scenario, best.OutputTokensPerSecond, c.policy, real.OutputTokensPerSecond)
 		}
 	}
 }

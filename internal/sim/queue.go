@@ -27,7 +27,7 @@ const (
 	evPeer                        // index (balancer), from, peer: a heartbeat arrives
 	evTick                        // index (balancer)
 	evRequestPrefixes             // index (balancer): it requests its neighbours' prefixes
-	evPrefixes                    // index (balancer), from, learned: an answer reaches it
+	evPrefixes                    // index (balancer), from, learned: a response reaches it
 	evFault                       // index (fault), from: 0 = it starts, 1 = it ends
 	evAdopt                       // index (balancer): its replicas are adopted if it is still down
 	evWarm                        // the warm-up ends

@@ -178,7 +178,7 @@ func (w *world) clientsFirst(t *testing.T) *clientRequest {
 	}
 }
 
-// A balancer's keys extend like conversations: the key of a prompt and its answer is a prefix of the
+// A balancer's keys extend like conversations: the key of a prompt and its response is a prefix of the
 // next turn's key.
 func TestKeysExtend(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
@@ -212,7 +212,7 @@ func TestPromptsContinueConversations(t *testing.T) {
 		}
 		if next.Turn > 0 {
 			if got := len(before.wholeKey(5)); fmt.Sprint(f.key[:got]) != fmt.Sprint(before.wholeKey(5)) {
-				t.Fatalf("turn %d: its key does not begin with the last turn and its answer", next.Turn)
+				t.Fatalf("turn %d: its key does not begin with the last turn and its response", next.Turn)
 			}
 			reused++
 		}
@@ -253,7 +253,7 @@ func TestPrefixPoliciesWinOnTrees(t *testing.T) {
 	}
 	rr, ll, sky := at("round-robin", "blind", Single), at("least-load", "blind", Single), at("skylb", "pending", Regional)
 	if !(rr < ll && 1.15*ll < sky) {
-		t.Errorf("output tokens a second: round-robin %.0f, least-load %.0f, skylb %.0f", rr, ll, sky)
+		t.Errorf("output tokens per second: round-robin %.0f, least-load %.0f, skylb %.0f", rr, ll, sky)
 	}
 }
 
@@ -360,7 +360,7 @@ func TestAuditFindsViolations(t *testing.T) {
 	for name, spoil := range map[string]func(*world){
 		"a request vanishes from a balancer": func(w *world) { clear(w.nodes[0].legs) },
 		"a request vanishes from an engine":  func(w *world) { clear(w.replicas[0].jobs) },
-		"an answer comes from nowhere":       func(w *world) { w.tally.done, w.tally.issued = 1<<20, 1<<21 },
+		"a response comes from nowhere":      func(w *world) { w.tally.done, w.tally.issued = 1<<20, 1<<21 },
 		"more ends than requests":            func(w *world) { w.tally.failures = 1 << 20 },
 		"an event lies in the past":          func(w *world) { w.now += time.Hour; w.step() },
 		"tokens come from nowhere": func(w *world) {

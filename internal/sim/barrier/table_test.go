@@ -129,11 +129,11 @@ func TestPredictedCompletionsAreExact(t *testing.T) {
 	sim, in := steady(t, 4, 64, window, 300, 3)
 	want := clone(in).Workers
 	idle := func(in bfio.Instance) []int {
-		answer := make([]int, len(in.Jobs))
-		for i := range answer {
-			answer[i] = bfio.Unplaced
+		response := make([]int, len(in.Jobs))
+		for i := range response {
+			response[i] = bfio.Unplaced
 		}
-		return answer
+		return response
 	}
 	for h := range window {
 		sim.Apply(idle(in))

@@ -123,10 +123,10 @@ func TestSecondIdenticalPromptIsCached(t *testing.T) {
 func TestAnswerIsCachedForTheNextTurn(t *testing.T) {
 	e := newEngine(t, small(), ReportChanges)
 	var log strings.Builder
-	answer := numbered(500, 6)
-	e.Submit(0, Request{ID: 1, Prompt: numbered(0, 10), Output: answer})
+	response := numbered(500, 6)
+	e.Submit(0, Request{ID: 1, Prompt: numbered(0, 10), Output: response})
 	drain(e, &log)
-	next := append(append(numbered(0, 10), answer...), 7, 7, 7)
+	next := append(append(numbered(0, 10), response...), 7, 7, 7)
 	if got := e.CachedPrefix(next); got != 16 {
 		t.Errorf("cached %d tokens of the next turn, want 16", got)
 	}
@@ -233,7 +233,7 @@ func TestPreemptionTakesTheNewest(t *testing.T) {
 	drain(e, &log)
 	// 20 KV tokens: after four decode steps both contexts hold 10. The second
 	// goes back to the queue; the first then needs 5 more tokens, so the 5 of
-	// the second's prompt stay cached and only its 5 answers are computed again.
+	// the second's prompt stay cached and only its 5 responses are computed again.
 	want(t, &log, `
 		20ms 1 token 0 cached 0
 		20ms 2 token 0 cached 0
@@ -261,7 +261,7 @@ func TestPreemptionTakesTheNewest(t *testing.T) {
 }
 
 func TestPreemptedAnswerIsUnchanged(t *testing.T) {
-	answers := map[int]string{}
+	responses := map[int]string{}
 	for _, kv := range []int{20, 1000} {
 		e := newEngine(t, small(func(p *Profile) { p.KVTokens, p.ReservePerMille = kv, 0 }), ReportTokens)
 		for id := range 2 {
@@ -274,10 +274,10 @@ func TestPreemptedAnswerIsUnchanged(t *testing.T) {
 				text[ev.ID] += ev.Text
 			}
 		}
-		answers[kv] = text[0] + "|" + text[1]
+		responses[kv] = text[0] + "|" + text[1]
 	}
-	if answers[20] != answers[1000] {
-		t.Errorf("with retraction %q, without %q", answers[20], answers[1000])
+	if responses[20] != responses[1000] {
+		t.Errorf("with retraction %q, without %q", responses[20], responses[1000])
 	}
 }
 

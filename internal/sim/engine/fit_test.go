@@ -152,7 +152,7 @@ func TestRowsInAnyOrderFitTheSame(t *testing.T) {
 	}
 }
 
-// A batch computed in parts is excluded; answers that ended early count with their actual steps.
+// A batch computed in parts is excluded; responses that ended early count with their actual steps.
 func TestIncompleteRuns(t *testing.T) {
 	p := measuredProfiles()[0]
 	text := table(&p, false, sparseGrid(), 1, exact)

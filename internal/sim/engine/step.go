@@ -328,7 +328,7 @@ func (e *Engine) finishRun() {
 	}
 }
 
-// finish caches the whole answer and removes the request.
+// finish caches the whole response and removes the request.
 func (e *Engine) finish(r *request) {
 	if !e.light {
 		r.materialise(r.outputLen)

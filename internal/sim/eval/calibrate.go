@@ -89,7 +89,8 @@ type CalibrationError struct {
 
 // Calibrate fits profiles to a table of measurements or to a balancer's record, plain or compressed
 // with gzip; it detects the format from the first line. Errors refer to the source as name. A source
-// that does not determine all constants of a profile is an error that states what is missing.
+// that does not determine all constants of a profile is an error that lists the missing
+// data.
 func Calibrate(ctx context.Context, name string, in io.Reader, o CalibrateOptions) (*Calibration, error) {
 	text, err := decompress(name, in)
 	if err != nil {

@@ -171,7 +171,8 @@ func (l *timeline) marks(m *timing) []timelineMark {
 	return marks
 }
 
-// integrate goes through the timeline and stores the sums at each attempt's first token and end.
+// integrate computes the sums along the timeline and stores them at each attempt's first
+// token and end.
 func (l *timeline) integrate(m *timing) {
 	var now sums
 	var at, running, context float64

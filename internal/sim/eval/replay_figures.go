@@ -22,7 +22,7 @@ type ReplayRow struct {
 	// Seed is nil for the recorded run.
 	Seed *uint64 `json:"seed"`
 	sim.Figures
-	// Requests counts answered requests.
+	// Requests counts completed requests.
 	Requests int `json:"requests"`
 }
 
@@ -136,7 +136,7 @@ func (r *recordedRun) detach(now time.Duration, f *inFlightRequest) {
 	}
 }
 
-// finish records an answered request.
+// finish records a completed request.
 func (r *recordedRun) finish(now time.Duration, e *core.Event) {
 	f := r.inFlight[e.ID]
 	if f == nil {

@@ -31,7 +31,7 @@ const replayModel = "llama"
 // Secrets that a record must not contain.
 const (
 	secretPrompt = "the recognisable prompt"
-	secretAnswer = "the recognisable answer"
+	secretAnswer = "the recognisable response"
 	secretKey    = "sk-recognisable"
 	secretToken  = "the peer token"
 	secretUser   = "ann@example.com"

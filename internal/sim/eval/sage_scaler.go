@@ -34,7 +34,7 @@ type fleetScaler struct {
 // endpointDemand is the observed demand of an endpoint.
 type endpointDemand struct {
 	interactive, deferred tokenCounts
-	recent                []int64 // interactive tokens as of the last looks, the newest last
+	recent                []int64 // interactive tokens at the last observations, the newest last
 	target                *plan.Target
 }
 

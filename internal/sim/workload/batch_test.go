@@ -186,7 +186,7 @@ func TestOnceEndsWithTheSession(t *testing.T) {
 			asked := 0
 			for ; len(open) > 0; asked++ {
 				r := open[0]
-				next := once.Done(r, answer(r))
+				next := once.Done(r, response(r))
 				if fails {
 					next = once.Failed(r)
 				}

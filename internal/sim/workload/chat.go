@@ -23,7 +23,7 @@ type chatShape struct {
 }
 
 // chat is a client with one conversation after the other, each as one of its region's users; a turn
-// starts after the previous answer.
+// starts after the previous response.
 type chat struct {
 	base
 	shape chatShape
@@ -49,14 +49,14 @@ func (c *chat) Next() []Request {
 	return c.ask(c.template())
 }
 
-// Done returns the next turn, with the actual answer before it.
-func (c *chat) Done(r Request, answer string) []Request {
+// Done returns the next turn, with the actual response before it.
+func (c *chat) Done(r Request, response string) []Request {
 	if r.Seq != c.waiting {
 		return nil
 	}
 	c.turn++
-	c.messages = extend(c.messages, Message{"assistant", answer})
-	c.tokens += CountTokens(answer)
+	c.messages = extend(c.messages, Message{"assistant", response})
+	c.tokens += CountTokens(response)
 	if c.turn == c.turns {
 		return c.endConversation()
 	}

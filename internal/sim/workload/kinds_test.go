@@ -14,9 +14,9 @@ import (
 	"skyserve/internal/testkit"
 )
 
-// answer simulates a model: the text depends only on the request, so that equal requests get equal
-// answers in any order.
-func answer(r Request) string {
+// response simulates a model: the text depends only on the request, so that equal requests get equal
+// responses in any order.
+func response(r Request) string {
 	return Text(r.OutputTokens, keyOf(r.Session+r.Messages[len(r.Messages)-1].Content))
 }
 
@@ -33,7 +33,7 @@ func drive(t *testing.T, c Client, n int, pick func(inFlight int) int) []Request
 		i := pick(len(inFlight))
 		r := inFlight[i]
 		inFlight = slices.Delete(inFlight, i, i+1)
-		next := c.Done(r, answer(r))
+		next := c.Done(r, response(r))
 		all = append(all, next...)
 		inFlight = append(inFlight, next...)
 	}
@@ -132,8 +132,8 @@ func TestTreePromptsGrowByAnswerAndFollowUp(t *testing.T) {
 		if !ok {
 			t.Fatalf("level %d: its context is no earlier prompt of the tree", r.Turn)
 		}
-		if r.Messages[len(r.Messages)-2].Content != answer(parent) {
-			t.Errorf("level %d does not carry the answer its parent got", r.Turn)
+		if r.Messages[len(r.Messages)-2].Content != response(parent) {
+			t.Errorf("level %d does not carry the response its parent got", r.Turn)
 		}
 		if want := parent.InputTokens + parent.OutputTokens + added[r.Turn]; r.InputTokens != want {
 			t.Errorf("level %d: %d input tokens, want %d", r.Turn, r.InputTokens, want)
@@ -167,8 +167,8 @@ func siblingPairs(requests []Request, level int) [][2]string {
 	return pairs
 }
 
-// A sibling identical to the first one gets the same answer with the same length; every other request
-// has its own answer.
+// A sibling identical to the first one gets the same response with the same length; every other request
+// has its own response.
 func TestIdenticalSiblingsShareAnswers(t *testing.T) {
 	requests := drive(t, mustClient(t, ToT30, Options{Seed: 5, Region: "us"}), 30*200, first)
 	bySeq, alike := map[int]Request{}, 0
@@ -178,13 +178,13 @@ func TestIdenticalSiblingsShareAnswers(t *testing.T) {
 	for _, r := range requests {
 		of, ok := bySeq[r.AnswerOf]
 		if !ok || of.AnswerOf != of.Seq || of.Seq > r.Seq || of.OutputTokens != r.OutputTokens || rendered(of.Messages) != rendered(r.Messages) {
-			t.Fatalf("request %d is answered as %d", r.Seq, r.AnswerOf)
+			t.Fatalf("request %d has the response of %d", r.Seq, r.AnswerOf)
 		}
 		if r.AnswerOf != r.Seq {
 			alike++
 		}
 	}
-	near(t, "share of requests that are answered as their sibling", float64(alike)/float64(len(requests)), 0.35, 0.03)
+	near(t, "share of requests with the response of their sibling", float64(alike)/float64(len(requests)), 0.35, 0.03)
 }
 
 func TestSiblingsShareAPrefix(t *testing.T) {
@@ -274,7 +274,7 @@ func TestTreeIsIndependentOfAnswerOrder(t *testing.T) {
 			if i == 0 {
 				want = got
 			} else if !slices.Equal(got, want) {
-				t.Errorf("%s: another order of answers gave other requests", kind)
+				t.Errorf("%s: another order of responses gave other requests", kind)
 			}
 		}
 	}
@@ -387,7 +387,7 @@ func TestNextTurnHasTheActualAnswer(t *testing.T) {
 	}
 	next := client.Done(r, "forty-two, of course")[0]
 	if got := next.Messages[2]; got != (Message{"assistant", "forty-two, of course"}) {
-		t.Fatalf("the answer before the second turn is %v", got)
+		t.Fatalf("the response before the second turn is %v", got)
 	}
 	if !strings.HasPrefix(rendered(next.Messages), rendered(r.Messages)) {
 		t.Fatal("the second turn does not begin with the first")

@@ -24,7 +24,7 @@ type Row struct {
 	Line int
 	// At is the time of the request since the start of the replay.
 	At time.Duration
-	// InputTokens and OutputTokens are the lengths of the prompt and the answer.
+	// InputTokens and OutputTokens are the lengths of the prompt and the response.
 	InputTokens, OutputTokens int
 	// Blocks are the IDs of the prompt's blocks of BlockTokens tokens: rows with equal leading IDs share
 	// that prefix. Nil if the trace has no such data.

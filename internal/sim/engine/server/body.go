@@ -88,7 +88,7 @@ func explainJSON(err error) *problem {
 		if kind.Field != "" {
 			at += kind.Field + ": "
 		}
-		return malformed(kind.Field, fmt.Sprintf("%swant %s, got %s at byte %d", at, jsonKind(kind.Type), kind.Value, kind.Offset))
+		return malformed(kind.Field, fmt.Sprintf("%smust be %s, got %s at byte %d", at, jsonKind(kind.Type), kind.Value, kind.Offset))
 	case errors.As(err, &syntax):
 		return malformed("", fmt.Sprintf("reading the request body: invalid JSON: %v at byte %d", err, syntax.Offset))
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
@@ -149,7 +149,7 @@ func (b *body) checkLength(text string, limit int) error {
 func readPrompt(raw json.RawMessage) (text string, ids []engine.Token, err error) {
 	switch firstByte(raw) {
 	case 0:
-		return "", nil, malformed("prompt", "prompt: required")
+		return "", nil, malformed("prompt", "prompt is required")
 	case '"':
 		err = json.Unmarshal(raw, &text)
 		return text, nil, err

@@ -161,8 +161,8 @@ func (s *Server) plan(b *body, p prompt, a adapter) (engine.Request, error) {
 }
 
 // recognise counts the tokens at the end of a prompt that the engine itself would generate after the
-// tokens before them: a client that sends a prompt with the start of its response wants the
-// continuation. It counts at most the longest random response.
+// tokens before them: a client that sends a prompt with the start of its response requests
+// the continuation. It counts at most the longest random response.
 func recognise(seed uint64, tokens []engine.Token) (continued int) {
 	for continued < min(len(tokens)-1, engine.MaxDrawnTokens) {
 		at := len(tokens) - continued - 1

@@ -92,9 +92,9 @@ func TestResponseErrors(t *testing.T) {
 			`{"model":"gpt-9","input":"x"}`:                                     "404 does not exist",
 			`{}`:                                                                "400 input: must be a string or an array of items, got ",
 			`{"input":7}`:                                                       "400 got 7",
-			`{"input":[7]}`:                                                     "400 want",
+			`{"input":[7]}`:                                                     "400 must be an object",
 			`{"input":[{"type":"computer_call"}]}`:                              `400 input[0].type: must be message, function_call or function_call_output, got \"computer_call`,
-			`{"input":[{"content":"x"}]}`:                                       "400 messages[0].role: required",
+			`{"input":[{"content":"x"}]}`:                                       "400 messages[0].role is required",
 			`{"input":"x","max_output_tokens":0}`:                               "400 max_tokens: must be at least 1, got 0",
 			`{"input":"x"`:                                                      "400 invalid JSON",
 		} {
