@@ -168,8 +168,8 @@ func TestSeasonStrength(t *testing.T) {
 	}
 }
 
-// The search finds the minimum of Rosenbrock's function, and stops where a function gives no
-// direction.
+// The search finds the minimum of Rosenbrock's function, and stops where a function has no
+// descent direction.
 func TestMinimise(t *testing.T) {
 	valley := func(x []float64) float64 {
 		a, b := 1-x[0], x[1]-x[0]*x[0]

@@ -158,7 +158,7 @@ func TestPoints(t *testing.T) {
 	}
 }
 
-// Values that are four times as large give forecasts four times as large: nothing depends on the
+// Forecasts of values four times as large are four times as large: nothing depends on the
 // unit. (Roots of 4 are exact.)
 func TestScale(t *testing.T) {
 	a := thinned(tens(3, 50, wave), 2)

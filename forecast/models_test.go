@@ -79,7 +79,7 @@ func ifElse(c bool, a, b float64) float64 {
 	return b
 }
 
-// The same series gives the same forecast, to the bit.
+// The same series yields the same forecast, to the bit.
 func TestDeterministic(t *testing.T) {
 	s := thinned(tens(4, 100, wave), 3)
 	for _, f := range Forecasters() {

@@ -38,7 +38,7 @@ func TestSolveEqualsGLPK(t *testing.T) {
 		outcomes[status]++
 		written, as := glpk(t, glpsol, dir, p.WriteLP)
 		if status != "stopped" && as != "stopped" && (status != as || math.Abs(want-written) > 1e-6*(1+want)) {
-			t.Errorf("%s, seed %d: GLPK says %s %g of the problem, %s %g of what WriteLP writes", kind.name, seed, status, want, as, written)
+			t.Errorf("%s, seed %d: GLPK reports %s %g for the problem, %s %g for the output of WriteLP", kind.name, seed, status, want, as, written)
 		}
 		switch {
 		case status == "stopped":
@@ -158,7 +158,7 @@ func (s statement) writeCounts(f *lpFile, i, j int) {
 		f.whole = append(f.whole, x, stay, fresh)
 		f.cost = append(f.cost, times(s.hourly(j, k), x), times(s.Sigma[i][k], fresh))
 		parts := []string{times(1, x), times(-1, stay), times(-1, fresh)}
-		kept := []string{times(1, stay)} // of the model's own VMs: they stay, or pass to others
+		kept := []string{times(1, stay)} // of the model's own VMs: they stay, or switch to others
 		for o := range s.Models {
 			if o != i && s.Switch != nil && s.Switch[i][k] != nil {
 				taken := columnOf("pass", o, i, j, k)

@@ -26,7 +26,7 @@ var someEffort = SolveOptions{Effort: 500_000}
 func neverCheaper(t *rapid.T, a, b Solution, what string) {
 	t.Helper()
 	if a.Status == StatusInfeasible && b.X != nil {
-		t.Fatalf("%s made it possible", what)
+		t.Fatalf("%s made the problem feasible", what)
 	}
 	if b.X != nil && b.Objective < a.Bound*(1-1e-6)-1e-6 {
 		t.Fatalf("%s costs %g, without it at least %g", what, b.Objective, a.Bound)
@@ -95,7 +95,7 @@ func reversed[T any](in []T) []T {
 	return out
 }
 
-// Prices in another currency give the same plan, whatever the problem states.
+// Prices in another currency yield the same plan, whatever the problem states.
 func TestCurrencyDoesNotChangeThePlan(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p := mixed(t)
@@ -213,7 +213,7 @@ func TestExtrasErrors(t *testing.T) {
 	}
 }
 
-// The written file states every row: a plan's columns, read back, give the plan.
+// The written file contains every row: a plan's columns, read back, yield the plan.
 func TestColumnsConvertToCounts(t *testing.T) {
 	p := written()
 	cost := 0.02

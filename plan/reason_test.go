@@ -81,7 +81,8 @@ func TestReasonNamesSwitchedMachines(t *testing.T) {
 	}
 }
 
-// EndpointForecast that one region sends another receives, and no region receives more than its free capacity.
+// The load that one region sends is received by another, and no region receives more than
+// its free capacity.
 func TestFlowsBalance(t *testing.T) {
 	rng := rand.New(rand.NewPCG(7, 7))
 	for n := range 300 {
@@ -132,7 +133,7 @@ func TestSurviveNamedRegions(t *testing.T) {
 				}
 			}
 			if remaining < 6000 {
-				t.Errorf("without %s %g tokens/s are carried of 6000", lost, remaining)
+				t.Errorf("without %s %g tokens/s of 6000 are served", lost, remaining)
 			}
 		}
 		return r.Objective

@@ -125,8 +125,8 @@ func TestReserveMixes(t *testing.T) {
 	}
 }
 
-// No load needs no replicas and gives no null values; a region without any GPU of the model is an
-// error that names it.
+// No load needs no replicas and yields no null values; a region without any GPU of the
+// model is an error that names it.
 func TestReserveEdges(t *testing.T) {
 	data, err := json.Marshal(reservation(t, reserving([][]float64{{0, 0}}, 1000), 1))
 	if err != nil || !strings.Contains(string(data), `"rows":[]`) || !strings.Contains(string(data), `"saving":null`) || !strings.Contains(string(data), `"peak_over_least":null`) {

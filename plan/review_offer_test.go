@@ -61,7 +61,7 @@ func TestReviewPlansCapacityTypes(t *testing.T) {
 		want   string
 		bill   float64
 		says   string
-		paid   service.CapacityType // of what stands
+		paid   service.CapacityType // of the running replicas
 	}{
 		"spot that had none": {region: "    capacity: [spot, on_demand]\n", stands: 1, load: 2000, want: "optimal: spot:0+2 on_demand:1-1", bill: 2 * 0.4 * 0.8048, paid: service.CapacityOnDemand},
 		"spot that is so":    {region: "    capacity: [spot, on_demand]\n    on_demand_base: 1\n", stands: 1, load: 2000, want: "optimal: spot:1+0 on_demand:0+1", bill: 1.4 * 0.8048, paid: service.CapacitySpot},
@@ -208,7 +208,8 @@ func TestReviewReturnsLoadCurves(t *testing.T) {
 	}
 }
 
-// An unusual input gives a plan that lists its assumptions, or an error that states the problem.
+// An unusual input yields a plan that lists its assumptions, or an error that describes the
+// problem.
 func TestReviewEdgeCases(t *testing.T) {
 	for name, c := range map[string]struct {
 		yaml   string

@@ -32,7 +32,7 @@ func TestReviewWithLongerSteps(t *testing.T) {
 			t.Fatal(err)
 		}
 		if l := r.Forecasts[0]; l.TargetStep()*time.Duration(len(l.MeanRates(l.Forecast.Mean))) != time.Hour || r.Deviations(h, reviewAt)[0].Message != "" {
-			t.Errorf("step %s: told in steps of %s", o.Step, l.TargetStep())
+			t.Errorf("step %s: reported in steps of %s", o.Step, l.TargetStep())
 		}
 		got, _ := r.LoadCurves[0].Peak()
 		return got

@@ -95,7 +95,7 @@ func TestReviewPlansForThePeak(t *testing.T) {
 			peak = max(peak, c.ForecastPeakTPS)
 		}
 		if peak < before*0.999 || peak > 1.2*top {
-			t.Errorf("%s: %.0f tokens/s after %.0f at the level before; the mean is %.0f, the most ever %.0f", level, peak, before, sum/1500, top)
+			t.Errorf("%s: %.0f tokens/s after %.0f at the level before; the mean is %.0f, the highest ever %.0f", level, peak, before, sum/1500, top)
 		}
 		if !slices.ContainsFunc(p.Assumed, func(a string) bool { return strings.Contains(a, "planned for the "+level+" peak") }) {
 			t.Errorf("%s: assumed %q", level, p.Assumed)

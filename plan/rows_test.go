@@ -139,7 +139,7 @@ var rowKinds = []struct {
 			row := make([]float64, len(p.Regions))
 			for o := range row {
 				if o != j {
-					row[o] = float64(10 * r.IntN(10)) // as measured: there and back may differ
+					row[o] = float64(10 * r.IntN(10)) // as measured: the two directions may differ
 				}
 			}
 			p.RTTMillis = append(p.RTTMillis, row)
@@ -249,7 +249,7 @@ func TestVerifyAndCostEqualTheProgramme(t *testing.T) {
 		}
 		s := statement{p}
 		if err := p.Verify(x); (err == nil) != s.keeps(x) {
-			t.Errorf("seed %d: %v: Verify says %v, the rows are kept: %t\n%s", seed, x, err, s.keeps(x), asJSON(t, p))
+			t.Errorf("seed %d: %v: Verify returns %v, the rows are kept: %t\n%s", seed, x, err, s.keeps(x), asJSON(t, p))
 		} else if err == nil {
 			kept++
 		} else {

@@ -15,7 +15,7 @@ import (
 // size bounds a random problem.
 type size struct {
 	models, regions, gpus, windows int
-	maximum                        int     // replicas that the load asks for, about
+	maximum                        int     // approximate number of replicas that the load requires
 	caps, bounds                   float64 // chance of each capacity, min and max
 }
 

@@ -110,7 +110,7 @@ func (s statement) keepsModel(i int, x [][]int, demands []demandOf) bool {
 	return true
 }
 
-// keepsCapacity reports whether counts of all models fit where they stand.
+// keepsCapacity reports whether counts of all models are within the capacities.
 func (s statement) keepsCapacity(x [][][]int) bool {
 	for j := range s.Regions {
 		for k := range s.GPUs {

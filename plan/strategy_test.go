@@ -42,7 +42,7 @@ func TestStrategyTranscripts(t *testing.T) {
 				return
 			}
 			if got != string(want) {
-				t.Errorf("%s: the answers differ; got\n%s", file, got)
+				t.Errorf("%s: the results differ; got\n%s", file, got)
 			}
 		})
 	}
@@ -55,7 +55,7 @@ func replayStrategy(t *testing.T, text string) string {
 	f.FreeVMs = map[string]int{}
 	for n, line := range strings.Split(strings.TrimRight(text, "\n"), "\n") {
 		if strings.HasPrefix(line, "  ") {
-			continue // an old answer
+			continue // an outdated result
 		}
 		fmt.Fprintln(&out, line)
 		words := strings.Fields(line)
@@ -277,7 +277,7 @@ func checkStrategy(t *rapid.T, name string) {
 			t.Fatalf("the same fleets: %+v and %+v", changes, again)
 		}
 		if !reflect.DeepEqual(before, c.fleet.Endpoints) {
-			t.Fatalf("what it was shown has changed")
+			t.Fatalf("the strategy changed its input")
 		}
 		c.apply(t, changes)
 		if c.vms() != vms {

@@ -36,7 +36,7 @@ func TestUpReplacesUnresponsiveMachine(t *testing.T) {
 	for _, second := range []string{"lb-us-east-1-1", "lb-eu-west-1-0"} {
 		dead := e.instance("lb-us-east-1-0")
 		wake := []func(){e.hang("lb-us-east-1-0")}
-		if second == "lb-eu-west-1-0" { // no machine is left that responds
+		if second == "lb-eu-west-1-0" { // no remaining machine responds
 			for _, id := range []string{"lb-us-east-1-1", second} {
 				wake = append(wake, e.hang(id))
 			}

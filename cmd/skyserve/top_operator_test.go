@@ -86,7 +86,7 @@ func TestTopRequestsOfAllBalancers(t *testing.T) {
 		}
 	}
 	if _, err := operatorBy(t, dead).Requests(t.Context(), 5); err == nil || !strings.Contains(err.Error(), "fetching requests: GET http://127.0.0.1:1/v1/requests") {
-		t.Errorf("nobody answers: %v", err)
+		t.Errorf("no balancer responds: %v", err)
 	}
 }
 
@@ -133,7 +133,7 @@ func TestTopLoadUsesForecastUnit(t *testing.T) {
 		}
 	}
 	if _, err := operatorBy(t, dead).Load(t.Context()); err == nil || !strings.Contains(err.Error(), "reading the history: GET") {
-		t.Errorf("nobody answers: %v", err)
+		t.Errorf("no balancer responds: %v", err)
 	}
 	none := operatorBy(t, adminOf(t, map[string]any{"/v1/history": map[string]any{"points": []telemetry.Point{}}}))
 	if series, err := none.Load(t.Context()); err != nil || len(series) != 0 {

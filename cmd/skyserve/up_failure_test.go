@@ -40,7 +40,7 @@ func TestUpHintsAfterPermanentFailure(t *testing.T) {
 	}
 }
 
-// The error for an unreadable record of balancers contains what to do.
+// The error for an unreadable record of balancers contains the next step.
 func TestReadEnrolmentsNamesBrokenFile(t *testing.T) {
 	t.Setenv("SKYSERVE_HOME", t.TempDir())
 	home, err := local.OpenHome()

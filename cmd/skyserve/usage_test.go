@@ -109,7 +109,7 @@ func TestUsagePrefersCompleteReport(t *testing.T) {
 	}
 	var ee *exitError
 	if err := runUsage(t.Context(), &usageOptions{output: "text", admins: []string{silent}}, &bytes.Buffer{}); !errors.As(err, &ee) || ee.code != exitFailed {
-		t.Errorf("nobody answers: %v", err)
+		t.Errorf("no balancer responds: %v", err)
 	}
 }
 

@@ -235,7 +235,7 @@ func TestReplicasOfStoppedBalancerAreAdopted(t *testing.T) {
 		}
 	}
 	if n := w.balancerFor(&client{region: 1}); n.id != "us" {
-		t.Errorf("clients of eu ask %s, want us, which is nearer than asia", n.id)
+		t.Errorf("clients of eu use %s, want us, which is nearer than asia", n.id)
 	}
 }
 

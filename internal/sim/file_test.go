@@ -36,7 +36,7 @@ func TestFileRoundTrip(t *testing.T) {
 	a, _ := json.Marshal(run(t, custom, setup))
 	b, _ := json.Marshal(run(t, read, setup))
 	if string(a) != string(b) {
-		t.Errorf("a scenario gives\n%s\nand read from its file\n%s", a, b)
+		t.Errorf("a scenario yields\n%s\nand read from its file\n%s", a, b)
 	}
 }
 

@@ -127,7 +127,7 @@ func TestFleetHoursMatchStateChanges(t *testing.T) {
 			for state := range vmStates {
 				sum += r.Endpoints[i].Hours[state]
 				if got, want := r.Endpoints[i].Hours[state], twin[i][state].Hours(); math.Abs(got-want) > 1e-9 {
-					rt.Fatalf("endpoint %d: %g h %s, the log says %g", i, got, state, want)
+					rt.Fatalf("endpoint %d: %g h %s, the log has %g", i, got, state, want)
 				}
 			}
 		}

@@ -147,15 +147,15 @@ func (s *replicaState) overlap(steps int) float64 {
 // engine's own rule: after all pending requests and those held for the replica, which are assumed to
 // need as much.
 func (s *replicaState) wait(need float64, held int) float64 {
-	room := float64(s.profile.KVTokens-s.load.KVActive) - s.reserve*float64(s.promised) - s.need - need*float64(1+held)
+	free := float64(s.profile.KVTokens-s.load.KVActive) - s.reserve*float64(s.promised) - s.need - need*float64(1+held)
 	places := s.profile.MaxRunning - s.present() - 1 - held
-	if room >= 0 && places >= 0 {
+	if free >= 0 && places >= 0 {
 		return 0
 	}
 	if len(s.remaining) == 0 {
 		return float64(held) // empty: held requests start at once
 	}
-	i := sort.SearchFloat64s(s.freed, -room)
+	i := sort.SearchFloat64s(s.freed, -free)
 	if i = max(i, -places-1); i < len(s.remaining) {
 		return float64(s.remaining[i].steps)
 	}

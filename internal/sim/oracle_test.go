@@ -74,7 +74,7 @@ func checkState(t *testing.T, s *replicaState) {
 	if s.load != l || s.present() != l.Running+l.Pending+onTheWay {
 		t.Fatalf("%s: %d present of %+v and %d on the way", s.r.id, s.present(), l, onTheWay)
 	}
-	// Who was preempted is pending and has its first token: the one case apart.
+	// A preempted request is pending although it has its first token: the only exception.
 	if l.Preempted == 0 && s.pending != l.Pending+onTheWay {
 		t.Fatalf("%s: %d pending of %+v and %d on the way", s.r.id, s.pending, l, onTheWay)
 	}
@@ -86,7 +86,8 @@ func checkState(t *testing.T, s *replicaState) {
 	}
 }
 
-// The oracle's counts are consistent: a request is counted at one gate, and not after it has left.
+// The oracle's counts are consistent: a request is counted at one gate, and not after it
+// has been sent.
 func TestOracleCountsGateWaiters(t *testing.T) {
 	w, _ := watched(t, "mixed-gpu-chat", 8*time.Second)
 	o := newOracle(w, w.nodes[0])

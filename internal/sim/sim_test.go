@@ -99,7 +99,7 @@ func TestRandomRunsKeepTheLaws(t *testing.T) {
 		a, _ := json.Marshal(first)
 		b, _ := json.Marshal(second)
 		if string(a) != string(b) {
-			rt.Fatalf("the same seed gave\n%s\nand then\n%s", a, b)
+			rt.Fatalf("the same seed yielded\n%s\nand then\n%s", a, b)
 		}
 	})
 }
@@ -187,7 +187,7 @@ func TestKeysExtend(t *testing.T) {
 		seed := rapid.Uint64().Draw(rt, "seed")
 		whole, begin := keyOf(nil, tokens, seed), keyOf(nil, tokens[:n], seed)
 		if extended := keyOf(begin, tokens, seed); fmt.Sprint(extended) != fmt.Sprint(whole) || fmt.Sprint(whole[:len(begin)]) != fmt.Sprint(begin) {
-			rt.Fatalf("%d tokens and %d more: %v extended to %v, at once %v", n, more, begin, extended, whole)
+			rt.Fatalf("%d tokens and %d more: %v extended to %v, in one step %v", n, more, begin, extended, whole)
 		}
 		if len(whole) != (n+more)/16 {
 			rt.Fatalf("%d tokens have %d blocks", n+more, len(whole))

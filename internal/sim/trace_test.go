@@ -59,7 +59,7 @@ func TestReplayTrace(t *testing.T) {
 	}
 	gone := errors.New("gone")
 	if err := s.ReadTrace("t.csv", func() (io.ReadCloser, error) { return nil, gone }, workload.TraceOptions{}); !errors.Is(err, gone) {
-		t.Errorf("a file that cannot be opened gave %v", err)
+		t.Errorf("a file that cannot be opened returned %v", err)
 	}
 }
 

@@ -74,7 +74,7 @@ func TestScenarioIsReproducible(t *testing.T) {
 		}
 		scenario.Seed++
 		if c := NewSim(scenario, bfio.Defaults(5)).Run(policy()); c == a {
-			t.Errorf("%s: another seed gives the same figures", name)
+			t.Errorf("%s: another seed yields the same figures", name)
 		}
 	}
 }

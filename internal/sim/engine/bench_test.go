@@ -11,7 +11,7 @@ import (
 // the last response.
 type chatter struct {
 	rng      *rand.Rand
-	first    Token // makes its tokens its own
+	first    Token // makes its tokens unique
 	prompt   []Token
 	response []Token
 	turns    int

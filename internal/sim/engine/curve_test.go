@@ -101,7 +101,7 @@ func TestConstantsEqualTwoKnotCurves(t *testing.T) {
 			t.Fatalf("%d decodes of %d with %d: %s and %s", k, n, kv, a, b)
 		}
 		if a, b := liveLog(t, p, ops), liveLog(t, curved, ops); a != b {
-			t.Fatalf("constants give\n%s\nand curves\n%s", a, b)
+			t.Fatalf("constants yield\n%s\nand curves\n%s", a, b)
 		}
 	})
 }

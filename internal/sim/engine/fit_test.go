@@ -147,7 +147,7 @@ func TestRowsInAnyOrderFitTheSame(t *testing.T) {
 	for range 5 {
 		rng.Shuffle(len(rows), func(i, j int) { rows[i], rows[j] = rows[j], rows[i] })
 		if got := fitTable(t, tableHeader+strings.Join(rows, "\n"), FitOptions{}).Profile; !reflect.DeepEqual(got, want) {
-			t.Fatalf("rows in another order give\n%+v\nnot\n%+v", got, want)
+			t.Fatalf("rows in another order yield\n%+v\nnot\n%+v", got, want)
 		}
 	}
 }

@@ -179,9 +179,9 @@ func (e *Engine) admit(r *request) bool {
 	e.cache.lock(node)
 	uncached := r.need - depth
 	toCome := r.maxNew - r.base
-	room := e.profile.KVTokens - e.private - e.cache.locked
+	capacity := e.profile.KVTokens - e.private - e.cache.locked
 	reserve := e.profile.ReservePerMille * (toCome + e.promised)
-	if 1000*uncached+reserve > 1000*room || uncached+1 > room {
+	if 1000*uncached+reserve > 1000*capacity || uncached+1 > capacity {
 		e.cache.unlock(node)
 		return false
 	}
@@ -269,10 +269,10 @@ func (e *Engine) emitToken(r *request, n int, at time.Duration) {
 // planDecode starts a run of decode steps until the next change: the first request finishes or memory
 // is used up. If memory does not suffice for a single step, it preempts the newest requests.
 func (e *Engine) planDecode() {
-	for e.room() < e.decoding {
+	for e.freeTokens() < e.decoding {
 		e.preempt(e.running[len(e.running)-1])
 	}
-	count := e.room() / e.decoding
+	count := e.freeTokens() / e.decoding
 	for _, r := range e.running {
 		count = min(count, r.outputLen-e.emitted(r))
 	}
@@ -280,8 +280,8 @@ func (e *Engine) planDecode() {
 	s.kind, s.count, s.n, s.kv = stepDecode, count, e.decoding, e.context
 }
 
-// room returns the KV tokens that are free or evictable.
-func (e *Engine) room() int { return e.profile.KVTokens - e.private - e.cache.locked }
+// freeTokens returns the KV tokens that are free or evictable.
+func (e *Engine) freeTokens() int { return e.profile.KVTokens - e.private - e.cache.locked }
 
 // decode processes k steps of the run.
 func (e *Engine) decode(k int) {

@@ -262,7 +262,7 @@ func TestCalibrateReportsForeignRequests(t *testing.T) {
 	}
 }
 
-// The error for an insufficient record states what is missing.
+// The error for an insufficient record lists the missing data.
 func TestCalibrateRejectsInsufficientRecords(t *testing.T) {
 	p := engine.Profiles()[0]
 	p.KVTokens = 1_000_000

@@ -142,7 +142,7 @@ func TestPageIsSelfContained(t *testing.T) {
 	}
 	p.Workers = 1
 	if text != htmlOf(t, report(t, p), report(t, p)) {
-		t.Error("the same plan gives another page")
+		t.Error("the same plan yields another page")
 	}
 }
 
@@ -157,7 +157,7 @@ func TestPageEscapesText(t *testing.T) {
 		for i, line := range outline(t, text) {
 			line = strings.ReplaceAll(line, word, "")
 			if want := strings.Replace(plain[i], "div.rows", "div.rows.long", 1); line != plain[i] && line != want {
-				t.Errorf("%q makes of %q %q", word, plain[i], line)
+				t.Errorf("%q formats %q as %q", word, plain[i], line)
 			}
 		}
 	}

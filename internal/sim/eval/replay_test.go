@@ -496,7 +496,7 @@ func TestReplaySupportsEveryEventKind(t *testing.T) {
 		return true
 	})
 	if declared != len(requiredFields) {
-		t.Errorf("core declares %d kinds of event, replay knows %d", declared, len(requiredFields))
+		t.Errorf("core declares %d kinds of event, replay supports %d", declared, len(requiredFields))
 	}
 	for kind := range requiredFields {
 		e := core.Event{

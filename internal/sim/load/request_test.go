@@ -184,7 +184,7 @@ func TestForwardedResponsesAreCounted(t *testing.T) {
 	}
 }
 
-func TestAnswersAndUsage(t *testing.T) {
+func TestResponsesAndUsage(t *testing.T) {
 	res, report := serveOnce(t, Config{HonorEOS: true}, func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
 		if strings.Contains(string(body), "ignore_eos") {

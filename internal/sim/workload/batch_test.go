@@ -196,7 +196,7 @@ func TestOnceEndsWithTheSession(t *testing.T) {
 				}
 			}
 			if asked == 0 {
-				t.Errorf("%s: a session of nothing", kind)
+				t.Errorf("%s: an empty session", kind)
 			}
 		}
 	}
@@ -232,15 +232,15 @@ func TestLengthFactors(t *testing.T) {
 	}
 	for _, o := range []Options{{Lengths: -1}, {Lengths: 101}, {Sigma: 11}} {
 		if _, err := NewClient(Arena, o); err == nil {
-			t.Errorf("NewClient takes %+v", o)
+			t.Errorf("NewClient accepts %+v", o)
 		}
 	}
-	// In the least context, the longest tails still leave every session a request.
+	// With the minimum context, even the longest tails allow every session a request.
 	for _, kind := range Kinds() {
 		client := mustClient(t, kind, Options{Lengths: MaxLengths, Sigma: MaxSigma, MaxContext: MinContext})
 		for range 200 {
 			if len(client.Next()) == 0 {
-				t.Fatalf("%s: a session of nothing", kind)
+				t.Fatalf("%s: an empty session", kind)
 			}
 		}
 	}

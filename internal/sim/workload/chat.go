@@ -86,11 +86,11 @@ func (c *chat) endConversation() []Request {
 func (c *chat) ask(opening string) []Request {
 	fixed := len(opening) / wordBytes
 	output := c.shape.output.draw(c.random, 1, maxChatOutput)
-	room := c.MaxContext - c.tokens - fixed - output
-	if room < 1 {
+	available := c.MaxContext - c.tokens - fixed - output
+	if available < 1 {
 		return c.endConversation() // ends: a first turn always fits into MinContext
 	}
-	n := c.shape.user.draw(c.random, 1, (room+1)/2)
+	n := c.shape.user.draw(c.random, 1, (available+1)/2)
 	c.messages = extend(c.messages, Message{"user", opening + Text(n, c.random.Uint64())})
 	c.tokens += fixed + n
 	r := c.request(c.user, c.user, c.messages, c.tokens, output, c.turn)

@@ -113,7 +113,7 @@ func TestTreeShape(t *testing.T) {
 	}
 }
 
-func TestTreePromptsGrowByAnswerAndFollowUp(t *testing.T) {
+func TestTreePromptsGrowByResponseAndFollowUp(t *testing.T) {
 	tree := sessions(drive(t, mustClient(t, ToT15, Options{Seed: 3, Region: "eu"}), 16, first))[0]
 	added := []int{0, 45, 32, 25}
 	byPrompt := map[string]Request{}
@@ -130,7 +130,7 @@ func TestTreePromptsGrowByAnswerAndFollowUp(t *testing.T) {
 		}
 		parent, ok := byPrompt[rendered(r.Messages[:len(r.Messages)-2])]
 		if !ok {
-			t.Fatalf("level %d: its context is no earlier prompt of the tree", r.Turn)
+			t.Fatalf("level %d: its context is not an earlier prompt of the tree", r.Turn)
 		}
 		if r.Messages[len(r.Messages)-2].Content != response(parent) {
 			t.Errorf("level %d does not carry the response its parent got", r.Turn)
@@ -169,7 +169,7 @@ func siblingPairs(requests []Request, level int) [][2]string {
 
 // A sibling identical to the first one gets the same response with the same length; every other request
 // has its own response.
-func TestIdenticalSiblingsShareAnswers(t *testing.T) {
+func TestIdenticalSiblingsShareResponses(t *testing.T) {
 	requests := drive(t, mustClient(t, ToT30, Options{Seed: 5, Region: "us"}), 30*200, first)
 	bySeq, alike := map[int]Request{}, 0
 	for _, r := range requests {
@@ -205,7 +205,7 @@ func TestSiblingsShareAPrefix(t *testing.T) {
 	}
 	for _, p := range siblingPairs(drive(t, mustClient(t, ToT15, Options{Seed: 5}), 15*50, first), 1) {
 		if p[0] == p[1] {
-			t.Fatal("tot15 siblings ask the same")
+			t.Fatal("tot15 siblings have the same prompt")
 		}
 	}
 }
@@ -260,7 +260,7 @@ func TestTreeLengths(t *testing.T) {
 	near(t, "output mean at level 0", mean(outputs[0]), 105*math.Exp(0.08), 0.03)
 }
 
-func TestTreeIsIndependentOfAnswerOrder(t *testing.T) {
+func TestTreeIsIndependentOfResponseOrder(t *testing.T) {
 	for _, kind := range []Kind{ToT15, ToT30} {
 		var want []string
 		for i, pick := range []func(int) int{first, func(n int) int { return n - 1 }, rand.New(rand.NewPCG(1, 2)).IntN} {
@@ -274,7 +274,7 @@ func TestTreeIsIndependentOfAnswerOrder(t *testing.T) {
 			if i == 0 {
 				want = got
 			} else if !slices.Equal(got, want) {
-				t.Errorf("%s: another order of responses gave other requests", kind)
+				t.Errorf("%s: another order of responses yielded other requests", kind)
 			}
 		}
 	}
@@ -379,7 +379,7 @@ func checkChat(t *testing.T, r Request) {
 	}
 }
 
-func TestNextTurnHasTheActualAnswer(t *testing.T) {
+func TestNextTurnHasTheActualResponse(t *testing.T) {
 	client := mustClient(t, Arena, Options{Seed: 1, Region: "eu"})
 	r := client.Next()[0]
 	if again := client.Done(Request{Seq: r.Seq + 1}, "?"); again != nil {
@@ -434,11 +434,11 @@ func TestEqualSeedsYieldEqualRequests(t *testing.T) {
 		}
 		want := make1(1, "us", 0)
 		if make1(1, "us", 0) != want {
-			t.Errorf("%s: the same seed gave other requests", kind)
+			t.Errorf("%s: the same seed yielded other requests", kind)
 		}
 		for _, other := range []uint64{make1(2, "us", 0), make1(1, "eu", 0), make1(1, "us", 1)} {
 			if other == want {
-				t.Errorf("%s: another seed, region or client gave the same requests", kind)
+				t.Errorf("%s: another seed, region or client yielded the same requests", kind)
 			}
 		}
 	}
@@ -474,7 +474,7 @@ func TestRegionsAndCounts(t *testing.T) {
 		t.Error("the default numbers of clients are not those of the paper")
 	}
 	if !IsKnown("tot15") || IsKnown("tot15.csv") {
-		t.Error("Known does not tell workloads from files")
+		t.Error("IsKnown does not distinguish workloads from files")
 	}
 }
 

@@ -21,7 +21,7 @@ func begun(response string, tokens int) string {
 
 // A truncated response that is requested again, with its beginning after the prompt and reduced limits,
 // continues word by word to the same length and finish reason.
-func TestContinuedAnswerIsTheRemainder(t *testing.T) {
+func TestContinuedResponseIsTheRemainder(t *testing.T) {
 	bounds := []struct {
 		name string
 		more func(continued int) string

@@ -86,7 +86,7 @@ func TestDieAfterSomeTime(t *testing.T) {
 	bubble(t, Options{Faults: Faults{DieAfter: Trigger{Set: true, After: time.Second}}}, func(t *testing.T, b *bench) {
 		text := broken(t, b, chat("x", `,"max_tokens":60,"stream":true`))
 		if n := strings.Count(text, "data: "); n < 10 || n > 20 {
-			t.Errorf("%d tokens came before the death after a second", n)
+			t.Errorf("%d tokens arrived before the stop after a second", n)
 		}
 		if err := <-b.ended; !errors.Is(err, ErrDied) {
 			t.Errorf("Run returned %v, want ErrDied", err)
@@ -220,7 +220,7 @@ func TestErrorRateIsSeeded(t *testing.T) {
 		})
 	}
 	if runs[0] != runs[1] {
-		t.Errorf("the same seed gave\n%s\nand\n%s", runs[0], runs[1])
+		t.Errorf("the same seed yielded\n%s\nand\n%s", runs[0], runs[1])
 	}
 	if n := strings.Count(runs[0], "500"); n < 8 || n > 28 {
 		t.Errorf("%d of 60 requests failed, want about 18", n)
@@ -231,7 +231,7 @@ func TestResetAfterTokens(t *testing.T) {
 	bubble(t, Options{Faults: Faults{ResetAfterTokens: 4}}, func(t *testing.T, b *bench) {
 		text := broken(t, b, chat("x", `,"max_tokens":20,"stream":true`))
 		if n := strings.Count(text, "data: "); n != 4 {
-			t.Errorf("%d tokens came, want 4", n)
+			t.Errorf("%d tokens arrived, want 4", n)
 		}
 		broken(t, b, chat("x", `,"max_tokens":20`))
 		synctest.Wait()

@@ -179,7 +179,7 @@ func recognise(seed uint64, tokens []engine.Token) (continued int) {
 // memory is a problem.
 func (s *Server) bound(b *body, p prompt) (int, error) {
 	promptTokens := len(p.tokens)
-	room := s.opts.Profile.KVTokens - promptTokens
+	capacity := s.opts.Profile.KVTokens - promptTokens
 	asked := b.maxNew()
 	switch {
 	case asked != nil && *asked < 1:
@@ -188,12 +188,12 @@ func (s *Server) bound(b *body, p prompt) (int, error) {
 		return 0, malformed("min_tokens", fmt.Sprintf("min_tokens: must be at most max_tokens (%d), got %d", *asked, b.MinTokens))
 	case b.MinTokens < 0:
 		return 0, malformed("min_tokens", fmt.Sprintf("min_tokens: must be at least 0, got %d", b.MinTokens))
-	case room < 1 || asked != nil && *asked > room:
+	case capacity < 1 || asked != nil && *asked > capacity:
 		return 0, tooLong(promptTokens, s.opts.Profile.KVTokens, asked)
 	case asked != nil:
 		return *asked, nil
 	}
-	return min(max(defaultMaxNew-p.continued, b.MinTokens, 1), room), nil
+	return min(max(defaultMaxNew-p.continued, b.MinTokens, 1), capacity), nil
 }
 
 // tooLong is the problem of a request that exceeds the KV memory.

@@ -49,7 +49,7 @@ func TestStreamHasOneEventPerToken(t *testing.T) {
 	})
 }
 
-func TestStreamedEqualsWholeAnswer(t *testing.T) {
+func TestStreamedEqualsWholeResponse(t *testing.T) {
 	bubble(t, Options{}, func(t *testing.T, b *bench) {
 		for path, body := range map[string]string{
 			chatPath: `{"messages":[{"role":"user","content":"hello"}],"max_tokens":20`,
@@ -78,7 +78,7 @@ func TestStreamedEqualsWholeAnswer(t *testing.T) {
 	})
 }
 
-func TestNextTurnFindsTheAnswerInTheCache(t *testing.T) {
+func TestNextTurnHitsTheCachedResponse(t *testing.T) {
 	bubble(t, Options{}, func(t *testing.T, b *bench) {
 		first := b.complete(chatPath, chat("Where is the old bridge?", `,"max_tokens":40`))
 		response, _ := json.Marshal(first.text())
@@ -90,7 +90,7 @@ func TestNextTurnFindsTheAnswerInTheCache(t *testing.T) {
 	})
 }
 
-func TestBrokenAnswerContinuesUnchanged(t *testing.T) {
+func TestBrokenResponseContinuesUnchanged(t *testing.T) {
 	bubble(t, Options{}, func(t *testing.T, b *bench) {
 		want := b.complete(chatPath, chat("tell me a story", "")).text()
 		words := strings.SplitAfter(want, " ")
@@ -250,7 +250,7 @@ func TestPartsRenderAsText(t *testing.T) {
 			images[count(`{"messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"`+url+`"}}]}]}`)] = true
 		}
 		if len(images) != 2 {
-			t.Errorf("two images, one of them twice, gave %d prompts", len(images))
+			t.Errorf("two images, one of them twice, yielded %d prompts", len(images))
 		}
 		if a, b := count(chat("x", `,"tools":[{"name":"f"}]`)), count(chat("x", "")); a == b {
 			t.Error("tools are not part of the prompt")
@@ -355,7 +355,7 @@ func TestSlowClientBlocksNoOthers(t *testing.T) {
 	})
 }
 
-func TestShutdownFinishesShortAnswers(t *testing.T) {
+func TestShutdownFinishesShortResponses(t *testing.T) {
 	bubble(t, Options{}, func(t *testing.T, b *bench) {
 		short := b.send(chatPath, chat("x", `,"max_tokens":20,"stream":true`))
 		long := b.send(chatPath, chat("x", `,"max_tokens":60,"stream":true`))
