@@ -114,7 +114,7 @@ func summary(all []judged) string {
 	return b.String()
 }
 
-// How often Watch reports a deviation from a forecast by auto when the load is unchanged, and when
+// How often DetectDeviation reports a deviation from a forecast by auto when the load is unchanged, and when
 // its last 20 minutes are multiplied.
 func TestCompareWatch(t *testing.T) {
 	_, totals := readRates(t)

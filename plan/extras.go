@@ -59,7 +59,7 @@ func (c *checker) checkExtras(p *Problem) {
 			c.checkLength(indexed("switch", i), len(row), c.gpus)
 			for k, v := range row {
 				if v != nil && !(*v >= 0 && *v <= 1e15) {
-					c.failf("%s: must be 0 or more, got %g", indexed("switch", i, k), *v)
+					c.failf("%s: must be at least 0, got %g", indexed("switch", i, k), *v)
 				}
 			}
 		}
@@ -107,7 +107,7 @@ func (c *checker) checkCapacityTypes(p *Problem) {
 // checkReach checks the round trips and bounds the number of rows that they lead to.
 func (c *checker) checkReach(p *Problem) {
 	if !(p.MaxRTTMillis >= 0 && p.MaxRTTMillis <= 1e15) {
-		c.failf("max_rtt_ms: must be 0 or more, got %g", p.MaxRTTMillis)
+		c.failf("max_rtt_ms: must be at least 0, got %g", p.MaxRTTMillis)
 	}
 	if p.RTTMillis == nil {
 		if p.MaxRTTMillis > 0 {
@@ -216,7 +216,7 @@ func (p *Problem) reuseSavings(j, k int, count func(i int) int, share []int) flo
 func (p *Problem) verifyTotal(i, count int) error {
 	minimum, maximum := totalOr(p.MinTotal, i, 0), totalOr(p.MaxTotal, i, unlimited)
 	if count < minimum || count > maximum {
-		return fmt.Errorf("%s over all regions: %d replicas, must be %d to %d", p.Models[i], count, minimum, maximum)
+		return fmt.Errorf("%s over all regions: replicas must be %d to %d, got %d", p.Models[i], minimum, maximum, count)
 	}
 	return nil
 }

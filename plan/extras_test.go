@@ -22,7 +22,7 @@ func mixed(t *rapid.T) *Problem {
 
 var someEffort = SolveOptions{Effort: 500_000}
 
-// cheaper fails when b is proven to cost less than a can.
+// neverCheaper fails when b is proven to cost less than a.
 func neverCheaper(t *rapid.T, a, b Solution, what string) {
 	t.Helper()
 	if a.Status == StatusInfeasible && b.X != nil {
@@ -190,17 +190,17 @@ func TestExtrasErrors(t *testing.T) {
 	}
 	for extra, want := range map[string]string{
 		`"region_alpha":[[1,2]]`:                  "region_alpha[0]: must have 1 entries, got 2",
-		`"region_alpha":[[-1]]`:                   "region_alpha[0][0]: must be 0 or more, got -1",
+		`"region_alpha":[[-1]]`:                   "region_alpha[0][0]: must be at least 0, got -1",
 		`"capacity_type":["gold"]`:                `capacity_type[0]: must be reserved, on_demand or spot, got "gold"`,
 		`"capacity_type":[]`:                      "capacity_type: must have 1 entries, got 0",
 		`"capacity_type":["reserved"]`:            "capacity_type[0]: capacity is reserved, so capacity[0][0] must be a count, got null",
-		`"switch":[[-1]]`:                         "switch[0][0]: must be 0 or more, got -1",
+		`"switch":[[-1]]`:                         "switch[0][0]: must be at least 0, got -1",
 		`"switch":[]`:                             "switch: must have 1 entries, got 0",
 		`"min_total":[-1]`:                        "min_total[0][0]: must be 0 to 1000000, got -1",
 		`"max_total":[1,2]`:                       "max_total[0]: must have 1 entries, got 2",
-		`"egress":[-0.1]`:                         "egress[0]: must be 0 or more, got -0.1",
+		`"egress":[-0.1]`:                         "egress[0]: must be at least 0, got -0.1",
 		`"max_rtt_ms":50`:                         "max_rtt_ms: requires rtt_ms",
-		`"max_rtt_ms":-1`:                         "max_rtt_ms: must be 0 or more, got -1",
+		`"max_rtt_ms":-1`:                         "max_rtt_ms: must be at least 0, got -1",
 		`"rtt_ms":[[0,1]],"max_rtt_ms":50`:        "rtt_ms[0]: must have 1 entries, got 2",
 		`"rtt_ms":[[0],[1]],"max_rtt_ms":50`:      "rtt_ms: must have 1 entries, got 2",
 		`"survive":1`:                             "cannot unmarshal number",

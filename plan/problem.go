@@ -77,7 +77,7 @@ func (p *Problem) Check() error {
 		return fmt.Errorf("models, regions, gpus: must not be empty, got %d, %d and %d entries", c.models, c.regions, c.gpus)
 	}
 	if !(p.Epsilon > 0 && p.Epsilon <= 1) {
-		return fmt.Errorf("epsilon: must be above 0 and at most 1, got %g", p.Epsilon)
+		return fmt.Errorf("epsilon: must be greater than 0 and at most 1, got %g", p.Epsilon)
 	}
 	c.checkLength("n", len(p.N), c.models)
 	c.checkLength("theta", len(p.Theta), c.models)
@@ -140,7 +140,7 @@ func (c *checker) checkValues(name string, values []float64, want int) {
 	c.checkLength(name, len(values), want)
 	for i, v := range values {
 		if !(v >= 0 && v <= 1e15) {
-			c.failf("%s: must be 0 or more, got %g", indexed(name, i), v)
+			c.failf("%s: must be at least 0, got %g", indexed(name, i), v)
 		}
 	}
 }

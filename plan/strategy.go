@@ -106,7 +106,7 @@ type Scaling struct {
 
 // RedeployedVMs is a number of donated VMs that switch to another model.
 type RedeployedVMs struct {
-	From  int // the endpoint whose weights are loaded, an index in the Fleet
+	From  int // the endpoint whose weights are loaded, an index in StrategyInput.Endpoints
 	Count int
 }
 
@@ -128,7 +128,7 @@ func (s *Scaling) DrainedReplicas() int { return s.Donate + s.Remove }
 type Strategy interface {
 	// Name is the value that selects it in service.yaml.
 	Name() string
-	// TargetStep returns the changes to make now; none when nothing has to change. Call it every few
+	// Step returns the changes to make now; none when nothing has to change. Call it every few
 	// seconds.
 	Step(now time.Duration, f *StrategyInput) []Scaling
 }

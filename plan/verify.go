@@ -40,7 +40,7 @@ func (p *Problem) verifyCounts(i int, x [][]int) error {
 		carried, minimum, maximum := p.Throughput(i, x[j]), limitOr(p.Min, i, j, 0), limitOr(p.Max, i, j, unlimited)
 		switch {
 		case count < minimum || count > maximum:
-			return fmt.Errorf("%s in %s: %d replicas, must be %d to %d", p.Models[i], p.Regions[j], count, minimum, maximum)
+			return fmt.Errorf("%s in %s: replicas must be %d to %d, got %d", p.Models[i], p.Regions[j], minimum, maximum, count)
 		case !meetsNeed(carried, p.LocalDemand(i, j)):
 			return fmt.Errorf("%s in %s: serves %g of %g tokens per second", p.Models[i], p.Regions[j], carried, p.LocalDemand(i, j))
 		}

@@ -133,15 +133,15 @@ const closeTimeout = 3 * time.Second
 // signInvited waits for the invited operator's request, signs it and records the certificate.
 // The response stays in the mailbox after this process has ended.
 func signInvited(ctx context.Context, api *telemetry.Client, invite identity.Invite, authority *identity.Authority, record func(*x509.Certificate) error) (who identity.Name, ends time.Time, err error) {
-	var asked *telemetry.InviteRequest
+	var request *telemetry.InviteRequest
 	err = poll(ctx, func(ctx context.Context) (done bool, err error) {
-		asked, err = api.InviteRequest(ctx, invite.Mailbox())
-		return asked != nil, err
+		request, err = api.InviteRequest(ctx, invite.Mailbox())
+		return request != nil, err
 	})
 	if err != nil {
 		return who, ends, err
 	}
-	chain, err := invite.Accept(authority, asked.CSR, asked.Proof, time.Now())
+	chain, err := invite.Accept(authority, request.CSR, request.Proof, time.Now())
 	if err != nil {
 		refusal := telemetry.InviteAnswer{Refused: err.Error()}
 		return who, ends, errors.Join(err, api.PutInviteAnswer(ctx, invite.Mailbox(), refusal))

@@ -116,7 +116,7 @@ func TestRevokingAnOperator(t *testing.T) {
 		t.Fatal(err)
 	}
 	client := secure(t, taken)
-	within(t, "who was taken out is refused", func() error {
+	within(t, "the revoked operator is rejected", func() error {
 		resp, err := client.Get(url + "/healthz")
 		status := http.StatusForbidden // count a failed handshake as 403
 		if err == nil {

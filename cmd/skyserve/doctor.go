@@ -84,9 +84,9 @@ func runDoctor(ctx context.Context, o *doctorOptions, out io.Writer) error {
 	}
 	found, unknown := quotasOf(ctx, places, cloud.RentedRegions(spec))
 	quotas = append(quotas, found...)
-	var refused *provision.CredentialsError
+	var rejected *provision.CredentialsError
 	for _, r := range slices.Sorted(maps.Keys(unknown)) {
-		if err := unknown[r]; !errors.As(err, &refused) { // Doctor has reported rejected credentials already
+		if err := unknown[r]; !errors.As(err, &rejected) { // Doctor has reported rejected credentials already
 			findings = append(findings, provision.CheckResult{Where: string(r), Message: "quotas: " + err.Error()})
 		}
 	}
@@ -109,7 +109,7 @@ func runDoctor(ctx context.Context, o *doctorOptions, out io.Writer) error {
 	}
 	if n := len(slices.DeleteFunc(slices.Clone(findings), func(f provision.CheckResult) bool { return f.OK })); n > 0 {
 		code := exitFailed
-		if refused != nil {
+		if rejected != nil {
 			code = exitCredentials
 		}
 		return &exitError{code: code, err: fmt.Errorf("%d of %d checks failed", n, len(findings))}

@@ -201,7 +201,8 @@ func (o *replicaOptions) list(ctx context.Context, out, errOut io.Writer) error 
 	return t.Flush()
 }
 
-// replicas returns the replicas of a service. It prints regions that could not be listed to talk.
+// replicas returns the replicas of a service. It prints the regions that could not be
+// listed to errOut.
 func (o *replicaOptions) replicas(ctx context.Context, svc local.Service, errOut io.Writer) ([]listedReplica, error) {
 	view, err := openView(ctx, &o.clouds, svc, "listing the replicas")
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 	"skyserve/provision/cloud"
 )
 
-// scaling is a change of a running service's replicas, with its progress printed to talk.
+// scaling is a change of a running service's replicas, with its progress printed to errOut.
 type scaling struct {
 	*upRun
 	*deploy.ReplicaScaling

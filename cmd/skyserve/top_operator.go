@@ -77,7 +77,7 @@ func (o *topOperator) Requests(ctx context.Context, limit int) ([]tui.Request, e
 	return rows, nil
 }
 
-// Story returns the output of skyserve explain.
+// Explain returns the output of skyserve explain.
 func (o *topOperator) Explain(ctx context.Context, request string, width int) (string, error) {
 	story := explain.Gather(ctx, o.name, request, explainSources(o.admins))
 	if err := ctx.Err(); err != nil {

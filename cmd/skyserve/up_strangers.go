@@ -27,8 +27,8 @@ func (u *upRun) admitBalancers(ctx context.Context, have []provision.Object, rep
 			return err
 		}
 	}
-	refused := slices.DeleteFunc(slices.Clone(u.strangers), func(o provision.Object) bool { return slices.Contains(replaced, o.ID) })
-	return strangersError(refused, u.file)
+	rejected := slices.DeleteFunc(slices.Clone(u.strangers), func(o provision.Object) bool { return slices.Contains(replaced, o.ID) })
+	return strangersError(rejected, u.file)
 }
 
 // strangersWithID returns the unknown machines with an id, as found by the last admitBalancers.

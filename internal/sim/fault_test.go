@@ -272,7 +272,7 @@ func TestFaultErrors(t *testing.T) {
 		{`faults[0].peer: must differ from region "us"`, []Fault{{Kind: LinkCut, Region: "us", Peer: "us"}}},
 		{`faults[0].peer: unknown region "mars"`, []Fault{{Kind: LinkCut, Region: "us", Peer: "mars"}}},
 		{`faults[0].share: must be at least 0 and at most 1, got 2`, []Fault{{Kind: ProbeLoss, Share: 2}}},
-		{`faults[0].delay: must be more than zero and at most 1h0m0s, got 0s`, []Fault{{Kind: ReportDelay}}},
+		{`faults[0].delay: must be greater than 0 and at most 1h0m0s, got 0s`, []Fault{{Kind: ReportDelay}}},
 		{`faults[0].replica: unknown replica "x"`, []Fault{{Kind: ReportDelay, Delay: 1, Replica: "x"}}},
 		{`faults[0].region: unknown region ""`, []Fault{{Kind: BalancerDown}}},
 		{`faults[0].balancer: must be at least 0 (all) and at most 1, got 2`, []Fault{{Kind: BalancerDown, Region: "us", Balancer: 2}}},

@@ -45,7 +45,7 @@ type FleetScenario struct {
 	// Demand is the load; the run starts at its time From and lasts Duration.
 	Demand         *Demand
 	From, Duration time.Duration
-	// SampleInterval is the interval between two Moments of the time series; 0 = none.
+	// SampleInterval is the interval between two samples of the time series; 0 = none.
 	SampleInterval time.Duration
 }
 
@@ -255,7 +255,7 @@ func (s *FleetScenario) Validate() error {
 	case s.Spare < 0:
 		return fmt.Errorf("scenario %s: spare: must be at least 0, got %d", s.Name, s.Spare)
 	case s.Duration <= 0 || s.Period <= 0 || s.SignalPeriod <= 0:
-		return fmt.Errorf("scenario %s: duration, period and signal period must be above 0, got %s, %s and %s", s.Name, s.Duration, s.Period, s.SignalPeriod)
+		return fmt.Errorf("scenario %s: duration, period and signal period must be greater than 0, got %s, %s and %s", s.Name, s.Duration, s.Period, s.SignalPeriod)
 	case s.From < 0 || s.From%time.Minute != 0:
 		return fmt.Errorf("scenario %s: from: must be whole minutes, at least 0, got %s", s.Name, s.From)
 	case s.Demand == nil:

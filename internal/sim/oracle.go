@@ -35,7 +35,7 @@ type oracle struct {
 	n *node
 
 	states  []*replicaState // by replica
-	event   int64           // the event for which sights were updated
+	event   int64           // the event for which states were updated
 	waiting map[*clientRequest]*waitingRequest
 	weights *oracleWeights
 }

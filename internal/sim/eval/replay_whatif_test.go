@@ -66,7 +66,7 @@ func TestWhatIfSimulatesRecordedRequests(t *testing.T) {
 		t.Errorf("rows %q, want %q", rows, want)
 	}
 	for _, r := range report.Rows[1:] {
-		// Quantity 120 prompt tokens 8 blocks of 13 are shared with every second request.
+		// Of 120 prompt tokens, 8 blocks of 13 are shared with every second request.
 		if r.PrefixHitRate == nil || *r.PrefixHitRate < 0.5 || *r.PrefixHitRate > 0.9 || r.Seed == nil || *r.Seed != 1 {
 			t.Errorf("%s: hit rate %v, seed %v: shared prefixes are lost", r.Policy, r.PrefixHitRate, r.Seed)
 		}

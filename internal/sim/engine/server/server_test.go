@@ -409,7 +409,7 @@ func TestRunReportsListenerErrors(t *testing.T) {
 
 func TestOptionErrors(t *testing.T) {
 	for want, o := range map[string]Options{
-		"speed must be above 0": {Speed: -1},
+		"speed must be greater than 0": {Speed: -1},
 		"body limit":            {MaxBodyBytes: -1},
 		"grace":                 {Grace: -time.Second},
 		`unknown flavor "tgi"`:  {Flavor: "tgi"},
