@@ -73,10 +73,10 @@ func NewBacktest(spec *service.Spec, h *forecast.History, o BacktestOptions) (*B
 	}
 	switch {
 	case b.from <= h.First || b.to > h.End() || b.from >= b.to:
-		return nil, wrong("from %s to %s: must be within the history, after %s and until %s, and from before to",
+		return nil, wrong("period %s to %s: must be within the history (after %s, until %s) and must not be empty",
 			formatMinute(b.from), formatMinute(b.to), formatMinute(h.First), formatMinute(h.End()))
 	case (b.to-b.from)/b.every > maxBacktestReviews:
-		return nil, wrong("from %s to %s every %s: must be at most %d reviews", formatMinute(b.from), formatMinute(b.to), o.Every, maxBacktestReviews)
+		return nil, wrong("period %s to %s, every %s: must have at most %d reviews", formatMinute(b.from), formatMinute(b.to), o.Every, maxBacktestReviews)
 	}
 	b.inputs = make([]*ReviewInputs, (b.to-b.from+b.every-1)/b.every)
 	return b, nil

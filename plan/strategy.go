@@ -93,7 +93,7 @@ type Scaling struct {
 	// Reclaim is the number of replicas that return from the spot pool with their weights in place:
 	// about a minute (SageServe section 7.1).
 	Reclaim int
-	// RedeployedVMs loads this model on donated VMs of other endpoints: about ten minutes.
+	// Redeploy loads this model on donated VMs of other endpoints: about ten minutes.
 	Redeploy []RedeployedVMs
 	// Launch is the number of new VMs.
 	Launch int

@@ -14,7 +14,7 @@ import (
 func (o *simRunOptions) runBFIO(ctx context.Context, names []string, out io.Writer) error {
 	for _, name := range names {
 		if eval.IsBFIOName(name) && (len(names) > 1 || o.changesScenarios()) {
-			return usage(fmt.Errorf("%s: cannot be combined with other scenarios, and accepts --seeds, -o and --quiet only", name), "")
+			return usage(fmt.Errorf("%s: accepts only --seeds, -o and --quiet, and cannot be combined with other scenarios", name), "")
 		}
 	}
 	if o.output != "table" && o.output != "json" {

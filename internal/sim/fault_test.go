@@ -266,7 +266,7 @@ func TestFaultErrors(t *testing.T) {
 		want   string
 		faults []Fault
 	}{
-		{`faults[0].kind: unknown value "fire": must be one of replica-down, `, []Fault{{Kind: "fire"}}},
+		{`faults[0].kind: must be one of replica-down, `, []Fault{{Kind: "fire"}}},
 		{`faults[0].replica: unknown replica "us-09": the first replica`, []Fault{{Kind: ReplicaDown, Replica: "us-09"}}},
 		{`faults[0].factor: must be at least 1 and at most 1000, got 0.5`, []Fault{{Kind: ReplicaSlow, Replica: "us-01", Factor: 0.5}}},
 		{`faults[0].peer: must differ from region "us"`, []Fault{{Kind: LinkCut, Region: "us", Peer: "us"}}},

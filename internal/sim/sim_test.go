@@ -330,10 +330,10 @@ func TestSettingErrors(t *testing.T) {
 		{"rate", "NaN", `setting rate: must be a number, got "NaN"`},
 		{"profile.us", "h100", `setting profile: unknown engine profile "h100"`},
 		{"profiles.mars", "l4-llama3.1-8b", `setting profiles: unknown region "mars"`},
-		{"engine", "steam", `checking scenario fig8a: engine: unknown value "steam": must be full or light`},
+		{"engine", "steam", `checking scenario fig8a: engine: must be full or light, got "steam"`},
 		{"order", "alphabetic", `setting order: unknown `},
 		{"balancers", "65", `checking scenario fig8a: regions[0].balancers: must be at least 0 and at most 64, got 65`},
-		{"workload", "poetry", `checking scenario fig8a: workload: unknown value "poetry"`},
+		{"workload", "poetry", `checking scenario fig8a: workload: must be one of tot15, `},
 	} {
 		s := short(t, "fig8a", time.Second)
 		err := s.Set(c.name, c.value)

@@ -97,8 +97,8 @@ func (c *checker) numbers() {
 // load checks the load parameters.
 func (c *checker) load() {
 	s := c.s
-	c.need(s.Trace != nil || workload.IsKnown(string(s.Workload)), "workload", "unknown value %q: must be one of %s", s.Workload, kindList())
-	c.need(s.Engine == FullEngine || s.Engine == LightEngine, "engine", "unknown value %q: must be %s or %s", s.Engine, FullEngine, LightEngine)
+	c.need(s.Trace != nil || workload.IsKnown(string(s.Workload)), "workload", "must be one of %s, got %q", kindList(), s.Workload)
+	c.need(s.Engine == FullEngine || s.Engine == LightEngine, "engine", "must be %s or %s, got %q", FullEngine, LightEngine, s.Engine)
 	c.need(s.Lengths > 0 && s.Lengths <= workload.MaxLengths, "lengths", "must be greater than 0 and at most %d, got %v", workload.MaxLengths, s.Lengths)
 	c.need(s.Sigma > 0 && s.Sigma <= workload.MaxSigma, "sigma", "must be greater than 0 and at most %d, got %v", workload.MaxSigma, s.Sigma)
 	c.need(s.Rate >= 0 && s.Rate <= maxRate, "rate", "must be at least 0 and at most %d sessions per second, got %v", maxRate, s.Rate)
@@ -176,7 +176,7 @@ func (c *checker) fault(f *Fault, path string) {
 			c.need(f.Balancer >= 0 && f.Balancer <= limit, path+".balancer", "must be at least 0 (all) and at most %d, got %d", limit, f.Balancer)
 		}
 	default:
-		c.need(false, path+".kind", "unknown value %q: must be one of %s", f.Kind, faultKindList())
+		c.need(false, path+".kind", "must be one of %s, got %q", faultKindList(), f.Kind)
 	}
 }
 
