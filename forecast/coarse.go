@@ -15,8 +15,8 @@ type coarse struct {
 	skipped int
 }
 
-// coarsen combines steps until they are at least as long as step, and keeps at most the last `most`
-// of them.
+// coarsen combines steps until they are at least as long as step, and keeps at most the
+// last maxSteps of them.
 func coarsen(s Series, step time.Duration, maxSteps int) coarse {
 	c := coarse{Series: s, each: s.steps(step)}
 	n := min(len(s.Values)/c.each, maxSteps)

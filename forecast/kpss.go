@@ -28,7 +28,7 @@ func kpss(values []float64) float64 {
 }
 
 // differences returns how often a series must be differenced until the KPSS test no longer rejects
-// a level, at most `most` times.
+// a level, at most maximum times.
 func differences(values []float64, maximum int) int {
 	values = known(values)
 	d := 0

@@ -21,10 +21,10 @@ const (
 
 type seasonalProfile struct{}
 
-// SeasonalProfile forecasts the mean of previous days at the same time of day, smoothed over half
-// an hour to each side, scaled or shifted to the level of the last half hour or hour. The
-// adjustment to the level is the one with the lowest absolute error of past forecasts. It requires
-// a day of history.
+// SeasonalProfile forecasts the mean of previous days at the same time of day, smoothed
+// over half an hour to each side. The mean is scaled or shifted to the level of the last
+// half hour or hour. The adjustment to the level is the one with the lowest absolute error
+// of past forecasts. It requires a day of history.
 func SeasonalProfile() Forecaster { return forecaster{seasonalProfile{}} }
 
 func (seasonalProfile) Name() string { return "seasonal-profile" }

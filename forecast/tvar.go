@@ -107,8 +107,8 @@ func bridged(values []float64) []float64 {
 	return out
 }
 
-// burg fits an autoregression by Burg's method, with the order up to most that has the lowest AICc;
-// the result is stationary.
+// burg fits an autoregression by Burg's method, with the order up to maxOrder that has the
+// lowest AICc; the result is stationary.
 func burg(x []float64, maxOrder int) []float64 {
 	n := len(x)
 	f, b := append([]float64(nil), x...), append([]float64(nil), x...)

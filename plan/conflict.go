@@ -180,8 +180,8 @@ func (p *Problem) describeConflict(set []relaxable) string {
 	return strings.Join(append(limits, needs), "; ")
 }
 
-// minReplicasNeeded returns the minimum number of replicas that the constraints require on the capacities
-// among them, and the sum of these capacities.
+// minReplicasNeeded returns the minimum number of replicas that the constraints require on
+// the capacities among them (needed), and the sum of these capacities (has).
 func (p *Problem) minReplicasNeeded(set []relaxable) (needed, has int) {
 	q := p.withOnly(slices.DeleteFunc(slices.Clone(set), func(d relaxable) bool { return d.kind == capacityRelaxable }))
 	q.Switch, q.Egress, q.CapacityType = nil, nil, nil

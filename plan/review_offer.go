@@ -126,8 +126,8 @@ func (r *review) reservedReplicas(region *service.RegionSpec, c gpuClass) int {
 	return sum
 }
 
-// gpusPerReplica returns the number of a machine's GPUs that a replica uses: the most that any model
-// requests and the machine has; 0 where no model runs on it.
+// gpusPerReplica returns the number of a machine's GPUs that a replica uses: the maximum
+// that any model requests and the machine has; 0 where no model runs on it.
 func (r *review) gpusPerReplica(m catalogue.Machine) int {
 	best := 0
 	for i := range r.spec.Models {

@@ -76,7 +76,7 @@ func (p *Problem) nameCover(c cover) string {
 }
 
 // redistribute moves replicas to the regions with load, where a move costs nothing. Among equally cheap
-// solutions it selects the one that forwards least.
+// solutions it selects the one that forwards the lowest load.
 func (s *solver) redistribute() {
 	cost := s.p.Cost(s.best)
 	for i := range s.p.Models {

@@ -18,7 +18,7 @@ import (
 	"skyserve/internal/testkit"
 )
 
-var update = flag.Bool("update", false, "write the transcripts' answers instead of checking them")
+var update = flag.Bool("update", false, "write the transcripts' results instead of checking them")
 
 // A transcript is a strategy's name, then its inputs and its results. A line "a ready=5 u=0.75"
 // changes the endpoint a of model a (b, c: other models in the same region), "at 15s" runs a step,

@@ -65,8 +65,8 @@ func (c ReplicaChange) offering() string {
 	return c.GPU + " " + *c.Capacity
 }
 
-// writeAligned writes rows in columns two spaces apart: the first `left` columns flush left for
-// text, the others flush right for numbers.
+// writeAligned writes rows in columns two spaces apart: the first textColumns columns flush
+// left for text, the others flush right for numbers.
 func writeAligned(b *bytes.Buffer, rows [][]string, textColumns int) {
 	widths := make([]int, len(rows[0]))
 	for _, row := range rows {

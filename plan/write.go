@@ -95,7 +95,7 @@ func (p *Problem) modelRows(i int, sets []regionSet) []linearRow {
 	return out
 }
 
-// boundRows returns the rows that keep a count between least and most.
+// boundRows returns the rows that keep a count between minimum and maximum.
 func boundRows(name string, count []term, minimum, maximum int) []linearRow {
 	var out []linearRow
 	if minimum > 0 {

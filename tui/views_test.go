@@ -128,10 +128,10 @@ func TestActionsRequireConfirmation(t *testing.T) {
 			if len(d.op.orders) > 0 {
 				t.Fatalf("%v: done without confirmation", tt.keys)
 			}
-			answer := map[bool]string{true: "y", false: "n"}[yes]
-			d.run(d.press(answer))
+			key := map[bool]string{true: "y", false: "n"}[yes]
+			d.run(d.press(key))
 			if got := d.op.orders; yes && !slices.EqualFunc(got, tt.want, sameOrder) || !yes && len(got) > 0 {
-				t.Errorf("%v then %s: got %v, want %v", tt.keys, answer, got, tt.want)
+				t.Errorf("%v then %s: got %v, want %v", tt.keys, key, got, tt.want)
 			}
 			d.wants(map[bool]string{true: "done", false: "cancelled"}[yes])
 		}

@@ -23,19 +23,19 @@ import (
 )
 
 // adminOf serves responses by path, as a balancer's admin API.
-func adminOf(t *testing.T, answers map[string]any) *telemetry.Client {
+func adminOf(t *testing.T, responses map[string]any) *telemetry.Client {
 	t.Helper()
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		answer, has := answers[r.URL.Path]
+		response, has := responses[r.URL.Path]
 		if !has {
 			http.Error(w, `{"error":{"message":"not here"}}`, http.StatusNotFound)
 			return
 		}
-		if text, plain := answer.(string); plain {
+		if text, plain := response.(string); plain {
 			fmt.Fprint(w, text)
 			return
 		}
-		json.NewEncoder(w).Encode(answer)
+		json.NewEncoder(w).Encode(response)
 	}))
 	t.Cleanup(srv.Close)
 	return telemetry.NewClient(srv.URL, nil)

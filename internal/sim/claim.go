@@ -23,7 +23,7 @@ type Claim struct {
 	Figure Figure `json:"figure"`
 	Side   Side   `json:"side"`
 	Than   *Side  `json:"than,omitempty"`
-	// Min and Most are equal if the paper reports a single value.
+	// Min and Max are equal if the paper reports a single value.
 	Min float64 `json:"least"`
 	Max float64 `json:"most"`
 }

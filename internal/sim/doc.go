@@ -6,8 +6,8 @@
 //
 // Balancers receive the same events as from the proxy: arrivals with the hashes of the prompt, first
 // tokens, ends with the hashes of prompt and response, cancellations, bounces, a report of every replica
-// and a heartbeat of every peer, each with its network delay, token progress, and ticks. So the
-// simulation runs the code that serves.
+// and a heartbeat of every peer, each with its network delay, token progress, and ticks. So
+// the simulation runs the production code.
 //
 // A prompt is a sequence of engine tokens: the contents of its messages, one after the other, without a
 // chat template, which is how workloads define lengths. A balancer receives four bytes of

@@ -128,9 +128,9 @@ type EndpointView struct {
 // FleetChange is a scaling decision for an endpoint.
 type FleetChange struct {
 	Endpoint int // index in the view
-	// Reclaim is the number of its own donated VMs to reclaim, Redeploy takes donated VMs of other
-	// endpoints in the region, Launch starts new VMs, Donate is the number of replicas to drain and
-	// donate.
+	// Reclaim is the number of its own donated VMs to reclaim. Redeploy switches donated
+	// VMs of other endpoints in the region to it. Launch is the number of new VMs. Donate
+	// is the number of replicas to drain and donate.
 	Reclaim  int
 	Redeploy []DonatedVMs
 	Launch   int

@@ -103,7 +103,7 @@ type Lengths struct {
 	Prompt, Output LogNormal
 }
 
-// LogNormal is a log-normal number from 1 to Most.
+// LogNormal is a log-normal number from 1 to Max.
 type LogNormal struct {
 	Median, Sigma float64
 	Max           int

@@ -11,7 +11,7 @@ type kind uint8
 
 const (
 	evSession         kind = iota // index (region): a session starts, in an open loop
-	evRow                         // index (trace row): a trace request arrives
+	evRow                         // index (trace row): a request of the trace arrives
 	evIssue                       // issue: a client issues requests, first or after a pause
 	evArrive                      // leg: a request reaches a balancer
 	evSubmit                      // leg, try: a request reaches a replica

@@ -240,8 +240,8 @@ func (s *Sim) start(g int, r request) {
 	}
 }
 
-// decode runs one step: its length is that of the slowest worker, every active request gets one token,
-// and finished ones leave.
+// decode runs one step: its length is that of the slowest worker, every active request gets
+// one token, and finished ones are removed.
 func (s *Sim) decode() {
 	var peak, sum int64
 	for g, active := range s.active {

@@ -42,8 +42,8 @@ func (m *Measurement) context() float64 {
 // FitOptions are the profile values that measurements lack. Zero values select DefaultFitOptions.
 type FitOptions struct {
 	Name string // default: from the hardware, the model and the tensor parallelism
-	// KVTokens is the size of the KV memory; default: the most that a measurement held at once, a lower
-	// bound.
+	// KVTokens is the size of the KV memory; default: the maximum that a measurement held
+	// at once, a lower bound.
 	KVTokens        int
 	ChunkTokens     int
 	MaxRunning      int
@@ -166,7 +166,7 @@ func (f *Fit) usable(group []Measurement) []Measurement {
 	return used
 }
 
-// maxHeld returns the most KV tokens that a run held at once.
+// maxHeld returns the maximum number of KV tokens that a run held at once.
 func maxHeld(ms []Measurement) int {
 	highest := 0
 	for i := range ms {

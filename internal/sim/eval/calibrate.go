@@ -294,7 +294,7 @@ const foreignShare = 0.1
 func (s *attemptLog) assumptions(f *recordFit, o *CalibrateOptions, p *engine.Profile) []string {
 	var notes []string
 	if o.Fit.KVTokens == 0 {
-		notes = append(notes, "KV memory is the most context that one replica ran at once; set the real size with --kv")
+		notes = append(notes, "KV memory is the maximum context that one replica ran at once; set the real size with --kv")
 	}
 	notes = append(notes, fmt.Sprintf("a prefill step computes at most %d tokens (--chunk)", p.ChunkTokens))
 	if s.reported > 0 && s.foreign > foreignShare*s.reported {

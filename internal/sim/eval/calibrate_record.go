@@ -112,7 +112,7 @@ func (s *attemptLog) applyEvent(at time.Duration, e *core.Event) {
 	}
 }
 
-// applyActions applies the balancer's actions of a step.
+// applyActions applies the balancer's actions in a step.
 func (s *attemptLog) applyActions(step *recordedStep) error {
 	if len(step.Actions) == 0 {
 		return nil

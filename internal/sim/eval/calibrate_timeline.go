@@ -46,7 +46,7 @@ type timeline struct {
 	attempts   []*attempt // ordered by dispatch
 	prefills   []prefillStep
 	positions  map[*attempt]*attemptPosition
-	maxContext float64 // most context that ran at once
+	maxContext float64 // maximum context that ran at once
 }
 
 // attemptPosition is the position of an attempt on its timeline.

@@ -39,7 +39,7 @@ var missingData = [unknowns]string{
 type recordFit struct {
 	timing
 	fitted, heldOut int
-	maxContext      float64   // most context that ran at once at a replica
+	maxContext      float64   // maximum context that ran at once at a replica
 	ttft, tpot      []float64 // absolute relative errors on held-out requests
 }
 

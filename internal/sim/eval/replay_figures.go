@@ -11,10 +11,10 @@ import (
 	"skyserve/lbd/core"
 )
 
-// ReplayRow is the result of one run of a replay, as a row of `sim run`. For the recorded run it covers
-// all requests that the balancer handled, including those of peers, from the first event of the record
-// to the last, with times since the arrival at the balancer. A simulated run has the same length, and
-// its times are measured at the clients.
+// ReplayRow is the result of one run of a replay, as a row of `sim run`. For the recorded
+// run it covers all requests that the balancer handled, including those of peers, from the
+// first event of the record to the last. Its times begin at the arrival at the balancer. A
+// simulated run has the same length, and its times are measured at the clients.
 type ReplayRow struct {
 	Source string `json:"of"` // recorded or simulated
 	Policy string `json:"policy"`

@@ -39,7 +39,7 @@ var groupsShape = batchShape{
 //     those of two users in Chatbot Arena, the log whose users share more (figure
 //     5). So 0.26 of sharedShape's calls have their user's own prefix, given how
 //     often the shared ones meet.
-//   - A user's concurrent requests vary by up to 4 times: burstsShape's most, and
+//   - A user's concurrent requests vary by up to 4 times: burstsShape's maximum, and
 //     because the paper has no other number, programsShape's.
 //
 // The other two numbers are fitted, so that the advantage of the global view over hashing approximates

@@ -26,10 +26,10 @@ const (
 	// Groups is single calls in 64 equally frequent groups, each with its own prompt of 2048 tokens
 	// before the question (SGLang's benchmark).
 	Groups Kind = "groups"
-	// Shared is single calls by users who share long prompts with each other (a quarter of the calls
-	// have the user's own instead), Bursts is up to four concurrent calls with a user's own long prompt,
-	// and Programs is up to four concurrent calls with different long prompts: cases that hashing by
-	// user handles badly (SkyLB 3.2).
+	// Shared, Bursts and Programs are cases that hashing by user handles badly (SkyLB 3.2).
+	// Shared is single calls by users who share long prompts; a quarter of the calls have
+	// the user's own prompt. Bursts is up to four concurrent calls with a user's own long
+	// prompt. Programs is up to four concurrent calls with different long prompts.
 	Shared   Kind = "shared"
 	Bursts   Kind = "bursts"
 	Programs Kind = "programs"

@@ -122,7 +122,7 @@ type prompt struct {
 }
 
 // completionPrompt returns the prompt of /v1/completions: a string, an array with one string, or an
-// array of token IDs. A text of more than most tokens is a problem.
+// array of token IDs. A text of more than limit tokens is a problem.
 func (b *body) completionPrompt(limit int) (prompt, error) {
 	text, ids, err := readPrompt(b.Prompt)
 	if err != nil || ids != nil {
@@ -134,7 +134,7 @@ func (b *body) completionPrompt(limit int) (prompt, error) {
 	return prompt{tokens: engine.Tokenize(nil, text), unmarked: true}, nil
 }
 
-// checkLength rejects a text of more than most tokens before allocating memory for them.
+// checkLength rejects a text of more than limit tokens before allocating memory for them.
 func (b *body) checkLength(text string, limit int) error {
 	if len(text) <= limit {
 		return nil
@@ -188,9 +188,9 @@ func firstByte(raw json.RawMessage) byte {
 
 // excerpt returns the start of a value, for error messages.
 func excerpt(raw json.RawMessage) string {
-	const most = 40
-	if len(raw) <= most {
+	const limit = 40
+	if len(raw) <= limit {
 		return string(raw)
 	}
-	return string(bytes.ToValidUTF8(raw[:most], nil)) + "..."
+	return string(bytes.ToValidUTF8(raw[:limit], nil)) + "..."
 }

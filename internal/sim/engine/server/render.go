@@ -19,7 +19,7 @@ import (
 // and at the end <|assistant|>, where the response begins. With
 // continue_final_message the last message is left open instead, and the response
 // continues where it ends; with add_generation_prompt false alone, nothing is
-// added. A chat of more tokens than most is a problem.
+// added. A chat of more tokens than limit is a problem.
 func (b *body) chatPrompt(limit int) (prompt, error) {
 	text, open, err := b.render()
 	if err != nil {

@@ -410,12 +410,12 @@ func TestRunReportsListenerErrors(t *testing.T) {
 func TestOptionErrors(t *testing.T) {
 	for want, o := range map[string]Options{
 		"speed must be greater than 0": {Speed: -1},
-		"body limit":            {MaxBodyBytes: -1},
-		"grace":                 {Grace: -time.Second},
-		`unknown flavor "tgi"`:  {Flavor: "tgi"},
-		"duplicate model name":  {Model: "a", Aliases: []string{"a"}},
-		"is empty":              {LoRA: []string{""}},
-		"KVTokens":              {Profile: engine.Profile{Name: "x", DecodeBase: 1, ChunkTokens: 1, KVTokens: 1, MaxRunning: 1}},
+		"body limit":                   {MaxBodyBytes: -1},
+		"grace":                        {Grace: -time.Second},
+		`unknown flavor "tgi"`:         {Flavor: "tgi"},
+		"duplicate model name":         {Model: "a", Aliases: []string{"a"}},
+		"is empty":                     {LoRA: []string{""}},
+		"KVTokens":                     {Profile: engine.Profile{Name: "x", DecodeBase: 1, ChunkTokens: 1, KVTokens: 1, MaxRunning: 1}},
 	} {
 		if _, err := New(o); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("New(%+v): %v, want %q", o, err, want)
