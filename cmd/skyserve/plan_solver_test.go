@@ -59,9 +59,9 @@ func TestExternalSolvers(t *testing.T) {
 	)
 	for _, c := range []struct {
 		solver, flag, solution string
-		status               plan.SolveStatus
-		cost                 float64
-		fails                string
+		status                 plan.SolveStatus
+		cost                   float64
+		fails                  string
 	}{
 		{"highs", "--solution_file", highs, plan.StatusOptimal, 5.2, ""},
 		{"highs", "--solution_file", strings.Replace(highs, "Optimal", "Time limit reached", 1), plan.StatusFeasible, 5.2, ""},
