@@ -1,7 +1,7 @@
 # The steps of CI. `make` alone runs the tests.
 LINT_VERSION := v2.15.0
 SUDO         := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
-# Pure packages start no goroutines, so the race detector has nothing to find in them;
+# Pure packages start no goroutines, so the race detector cannot find anything in them;
 # layout_test.go checks this list.
 PURE         := forecast internal/catalogue internal/printable internal/service internal/sim internal/sim/barrier \
                 internal/sim/engine internal/sim/workload lbd/bfio lbd/buffer lbd/core lbd/core/breaker lbd/core/fair lbd/core/pace \

@@ -114,7 +114,7 @@ func (s ARIMASpec) check(n int) error {
 // when they do not fit.
 func (m *ARIMA) Predict(horizon int, x [][]float64) (mean, se []float64, err error) {
 	if horizon < 1 {
-		return nil, nil, fmt.Errorf("predicting by %s: horizon must be at least 1, got %d", m, horizon)
+		return nil, nil, fmt.Errorf("predicting by %s: horizon: must be at least 1, got %d", m, horizon)
 	}
 	if len(x) != len(m.Beta) {
 		return nil, nil, fmt.Errorf("predicting by %s: must have %d regressors, got %d", m, len(m.Beta), len(x))

@@ -23,8 +23,8 @@ const (
 // stepwise search of Hyndman and Khandakar (2008), the one of R's auto.arima, with each model
 // fitted by exact maximum likelihood; models with a season longer than 30 steps are compared by
 // conditional likelihood. season is in steps, 0 for none; differences is the maximum of both kinds
-// together, 2 in R; x are regressors as in ARIMASpec. A constant series gives a model without
-// terms. It fails when no value is known or when regressors do not fit.
+// together, 2 in R; x are regressors as in ARIMASpec. A constant series yields a model
+// without terms. It fails when no value is known or when regressors do not fit.
 func AutoARIMA(y []float64, season, differences int, x [][]float64) (*ARIMA, error) {
 	s := &orderSearch{y: y, x: x, season: season, differences: differences}
 	if err := s.difference(); err != nil {
@@ -50,8 +50,8 @@ type orderSearch struct {
 	// differences is the maximum of d and sd together.
 	differences int
 	d, sd       int
-	// most is the highest order of each kind that the length allows.
-	most candidate
+	// maxOrders is the highest order of each kind that the length allows.
+	maxOrders candidate
 
 	tried map[candidate]bool
 	at    candidate
@@ -74,14 +74,14 @@ func (s *orderSearch) difference() error {
 		values = lagged(values, s.season)
 	}
 	s.d = differences(values, s.differences-s.sd)
-	s.most = candidate{p: min(maxTerms, have/3), q: min(maxTerms, have/3), constant: s.d+s.sd < 2}
+	s.maxOrders = candidate{p: min(maxTerms, have/3), q: min(maxTerms, have/3), constant: s.d+s.sd < 2}
 	if s.season > 1 {
-		s.most.sp = min(maxSeasonalTerms, have/3/s.season)
+		s.maxOrders.sp = min(maxSeasonalTerms, have/3/s.season)
 		if s.comparesConditionally() {
-			s.most.sp = min(1, s.most.sp) // a week of days cannot distinguish two terms, and they double the state
+			s.maxOrders.sp = min(1, s.maxOrders.sp) // a week of days cannot distinguish two terms, and they double the state
 		}
-		s.most.sq = s.most.sp
-		s.most.p, s.most.q = min(s.most.p, s.season-1), min(s.most.q, s.season-1)
+		s.maxOrders.sq = s.maxOrders.sp
+		s.maxOrders.p, s.maxOrders.q = min(s.maxOrders.p, s.season-1), min(s.maxOrders.q, s.season-1)
 	}
 	return nil
 }
@@ -90,7 +90,7 @@ func (s *orderSearch) difference() error {
 // squares.
 func (s *orderSearch) withoutRegressors() ([]float64, error) {
 	if len(known(s.y)) == 0 {
-		return nil, fmt.Errorf("no known value in %d", len(s.y))
+		return nil, fmt.Errorf("no known value in %d steps", len(s.y))
 	}
 	if len(s.x) == 0 {
 		return s.y, nil
@@ -154,7 +154,7 @@ func (s *orderSearch) run() (*ARIMA, error) {
 
 // constantModel returns the model without terms, with a constant where the series has enough values for it.
 func (s *orderSearch) constantModel(failure error) (*ARIMA, error) {
-	for _, constant := range []bool{s.most.constant, false} {
+	for _, constant := range []bool{s.maxOrders.constant, false} {
 		if m, err := FitARIMA(s.y, s.spec(candidate{constant: constant})); err == nil {
 			return m, nil
 		}
@@ -168,7 +168,7 @@ func (s *orderSearch) spec(c candidate) ARIMASpec {
 
 // starts returns the initial models of the search.
 func (s *orderSearch) starts() []candidate {
-	m := s.most
+	m := s.maxOrders
 	out := []candidate{
 		{min(2, m.p), min(2, m.q), min(1, m.sp), min(1, m.sq), m.constant},
 		{constant: m.constant},
@@ -220,8 +220,8 @@ func (s *orderSearch) moveToBetter() bool {
 }
 
 func (s *orderSearch) allowed(c candidate) bool {
-	within := func(v, most int) bool { return v >= 0 && v <= most }
-	return within(c.p, s.most.p) && within(c.q, s.most.q) && within(c.sp, s.most.sp) && within(c.sq, s.most.sq) && (s.most.constant || !c.constant)
+	within := func(v, maximum int) bool { return v >= 0 && v <= maximum }
+	return within(c.p, s.maxOrders.p) && within(c.q, s.maxOrders.q) && within(c.sp, s.maxOrders.sp) && within(c.sq, s.maxOrders.sq) && (s.maxOrders.constant || !c.constant)
 }
 
 // tryModel fits an untried model and keeps it when it is the best so far.

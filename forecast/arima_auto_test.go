@@ -35,7 +35,7 @@ func TestAutoARIMAIsNoWorseThanR(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if m.AICc > want.AICc+0.01 { // R takes a start of finite variance for a diffuse one
+			if m.AICc > want.AICc+0.01 { // R treats a start of finite variance as a diffuse one
 				t.Errorf("%s with AICc %g, R has %v with %g", m, m.AICc, want.Order, want.AICc)
 			}
 		})

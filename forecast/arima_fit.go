@@ -49,7 +49,7 @@ func newLikelihood(y []float64, spec ARIMASpec) (*likelihood, error) {
 	}
 	have := len(known(y))
 	if need := spec.differenced() + spec.count() + 1; have < need {
-		return nil, fmt.Errorf("need at least %d known values, got %d", need, have)
+		return nil, fmt.Errorf("must have at least %d known values, got %d", need, have)
 	}
 	l := &likelihood{spec: spec, y: y, whole: anyUnknown(y), delta: spec.delta()}
 	l.columns = append([][]float64{y}, spec.X...)
@@ -94,23 +94,23 @@ func (l *likelihood) constant(n int) []float64 {
 
 // scaled divides a column by the root of its mean square, so that nothing depends on its unit.
 func scaled(c []float64) (out []float64, scale float64) {
-	var most, sum float64
+	var largest, sum float64
 	for _, v := range c {
 		if !math.IsNaN(v) {
-			most = max(most, math.Abs(v))
+			largest = max(largest, math.Abs(v))
 		}
 	}
-	if most == 0 {
+	if largest == 0 {
 		return c, 1
 	}
 	n := 0
 	for _, v := range c {
 		if !math.IsNaN(v) {
-			sum += v / most * (v / most)
+			sum += v / largest * (v / largest)
 			n++
 		}
 	}
-	scale = most * math.Sqrt(sum/float64(n))
+	scale = largest * math.Sqrt(sum/float64(n))
 	out = make([]float64, len(c))
 	for t, v := range c {
 		out[t] = v / scale
@@ -191,7 +191,7 @@ func (l *likelihood) filter(process arma) bool {
 // Hannan and Rissanen, and zero.
 func (l *likelihood) fit(start []float64, a accuracy) *ARIMA {
 	u := make([]float64, l.spec.params())
-	least := l.value(u)
+	lowest := l.value(u)
 	if l.rss/float64(l.used) <= minVariance || len(u) == 0 {
 		return l.model(u)
 	}
@@ -199,11 +199,11 @@ func (l *likelihood) fit(start []float64, a accuracy) *ARIMA {
 		if s == nil {
 			continue
 		}
-		if v := l.value(s); v < least {
-			u, least = s, v
+		if v := l.value(s); v < lowest {
+			u, lowest = s, v
 		}
 	}
-	u, _ = minimise(l.value, u, least, a)
+	u, _ = minimise(l.value, u, lowest, a)
 	return l.model(u)
 }
 

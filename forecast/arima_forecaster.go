@@ -17,8 +17,8 @@ const (
 	trafficDifferences = 1
 	// minKnown is the minimum number of known steps.
 	minKnown = 20
-	// arimaTrendSteps is the number of steps over which a trend is extrapolated: two hours. A trend
-	// learned at steps of 5 minutes says nothing about a day.
+	// arimaTrendSteps is the number of steps over which a trend is extrapolated: two hours.
+	// A trend learned at steps of 5 minutes does not extend over a day.
 	arimaTrendSteps = 24
 	// pastStride is the time between the past forecasts from which the interval is learned.
 	pastStride = time.Hour

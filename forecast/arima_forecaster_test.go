@@ -93,7 +93,7 @@ func TestARIMAOfUnusualHistories(t *testing.T) {
 			t.Errorf("%s of a constant: %g, %g to %g", f.Name(), fc.Mean[59], fc.Lo90[59], fc.Hi90[59])
 		}
 		if fc, _ := f.Forecast(late, 60); !strings.Contains(strings.Join(fc.Assumed, ";"), "no data for the last 90 minutes") {
-			t.Errorf("%s does not say that the end is unknown: %q", f.Name(), fc.Assumed)
+			t.Errorf("%s does not report that the end is unknown: %q", f.Name(), fc.Assumed)
 		}
 	}
 }

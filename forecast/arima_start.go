@@ -110,22 +110,22 @@ func longShocks(w []float64, order int) []float64 {
 // levinson solves the Yule-Walker equations of the autocovariances gamma.
 func levinson(gamma []float64) []float64 {
 	phi, work := make([]float64, 0, len(gamma)-1), make([]float64, len(gamma))
-	left := gamma[0]
+	remainder := gamma[0]
 	for m := 1; m < len(gamma); m++ {
 		r := gamma[m]
 		for i, c := range phi {
 			r -= c * gamma[m-1-i]
 		}
-		if left <= 0 {
+		if remainder <= 0 {
 			break
 		}
-		r /= left
+		r /= remainder
 		copy(work, phi)
 		for i := range phi {
 			phi[i] = work[i] - r*work[len(phi)-1-i]
 		}
 		phi = append(phi, r)
-		left *= 1 - r*r
+		remainder *= 1 - r*r
 	}
 	return phi
 }

@@ -26,7 +26,7 @@ func TestFitARIMARejectsBadInput(t *testing.T) {
 		"a short regressor":    {y, ARIMASpec{X: [][]float64{ramp[1:]}}, "regressor 0: must have 50 values, got 49"},
 		"an unknown regressor": {[]float64{1, 2}, ARIMASpec{X: [][]float64{{1, math.NaN()}}}, "regressor 0: value 1: must be a number, got NaN"},
 		"twice the same":       {y, ARIMASpec{ARIMAOrder: ARIMAOrder{P: 1}, X: [][]float64{ramp, twice}}, "regressors: must be linearly independent"},
-		"few values":           {[]float64{1, 2, math.NaN(), 3}, ARIMASpec{ARIMAOrder: ARIMAOrder{P: 2, D: 1}}, "fitting ARIMA(2,1,0): need at least 4 known values, got 3"},
+		"few values":           {[]float64{1, 2, math.NaN(), 3}, ARIMASpec{ARIMAOrder: ARIMAOrder{P: 2, D: 1}}, "fitting ARIMA(2,1,0): must have at least 4 known values, got 3"},
 		"a drift of a drift":   {y, ARIMASpec{ARIMAOrder: ARIMAOrder{D: 1}, Constant: true, X: [][]float64{ramp}}, "regressors: must be linearly independent"},
 	} {
 		if _, err := FitARIMA(c.y, c.spec); err == nil || !strings.Contains(err.Error(), c.want) {
@@ -52,7 +52,7 @@ func TestPredictRejectsBadInput(t *testing.T) {
 		x       [][]float64
 		want    string
 	}{
-		"no horizon":   {0, nil, "horizon must be at least 1, got 0"},
+		"no horizon":   {0, nil, "horizon: must be at least 1, got 0"},
 		"no regressor": {3, nil, "must have 1 regressors, got 0"},
 		"too short":    {3, [][]float64{{1, 2}}, "regressor 0: must have 3 values, got 2"},
 	} {
@@ -102,7 +102,7 @@ func TestFitsAreValid(t *testing.T) {
 				y[i] = rapid.SampledFrom([]float64{math.NaN(), 0, 1e9}).Draw(t, "value")
 			}
 		}
-		n := func(name string, most int) int { return rapid.IntRange(0, most).Draw(t, name) }
+		n := func(name string, maximum int) int { return rapid.IntRange(0, maximum).Draw(t, name) }
 		spec := ARIMASpec{ARIMAOrder: ARIMAOrder{P: n("p", 3), D: n("d", 2), Q: n("q", 3), SP: n("P", 1), SD: n("D", 1), SQ: n("Q", 1), Season: 6}}
 		spec.Constant = spec.D+spec.SD < 2
 		m, err := FitARIMA(y, spec)
@@ -168,21 +168,21 @@ func TestSeasonStrength(t *testing.T) {
 	}
 }
 
-// The search finds the minimum of Rosenbrock's function, and stops where a function gives no
-// direction.
+// The search finds the minimum of Rosenbrock's function, and stops where a function has no
+// descent direction.
 func TestMinimise(t *testing.T) {
 	valley := func(x []float64) float64 {
 		a, b := 1-x[0], x[1]-x[0]*x[0]
 		return a*a + 100*b*b
 	}
 	start := []float64{-1.2, 1}
-	x, least := minimise(valley, start, valley(start), accuracy{gradient: 1e-8, change: 0, step: 1e-6, central: true})
-	if math.Abs(x[0]-1) > 1e-4 || math.Abs(x[1]-1) > 1e-4 || least > 1e-8 {
-		t.Errorf("ends at %v with %g", x, least)
+	x, lowest := minimise(valley, start, valley(start), accuracy{gradient: 1e-8, change: 0, step: 1e-6, central: true})
+	if math.Abs(x[0]-1) > 1e-4 || math.Abs(x[1]-1) > 1e-4 || lowest > 1e-8 {
+		t.Errorf("ends at %v with %g", x, lowest)
 	}
 	flat := func([]float64) float64 { return 3 }
-	if x, least := minimise(flat, start, 3, exact); least != 3 || x[0] != start[0] {
-		t.Errorf("flat: %v with %g", x, least)
+	if x, lowest := minimise(flat, start, 3, exact); lowest != 3 || x[0] != start[0] {
+		t.Errorf("flat: %v with %g", x, lowest)
 	}
 	wall := func(x []float64) float64 {
 		if x[0] != -1.2 {
@@ -190,7 +190,7 @@ func TestMinimise(t *testing.T) {
 		}
 		return 0
 	}
-	if x, least := minimise(wall, start, 0, exact); least != 0 || x[0] != start[0] {
-		t.Errorf("between walls: %v with %g", x, least)
+	if x, lowest := minimise(wall, start, 0, exact); lowest != 0 || x[0] != start[0] {
+		t.Errorf("between walls: %v with %g", x, lowest)
 	}
 }

@@ -12,7 +12,7 @@ import (
 const (
 	// minWindows is the minimum number of past windows for a comparison.
 	minWindows = 4
-	// weightFade is the age at which a past window has weight 1/e: habits change.
+	// weightFade is the age at which a past window has weight 1/e: traffic patterns change.
 	weightFade = 2 * day
 	// weightExponent is the exponent of the inverse error in a candidate's weight: 3.5 % less error
 	// doubles the weight, and a candidate that is 15 % worse has almost none.
@@ -219,10 +219,10 @@ func (r pastErrors) relativeError(m, past, at int) (ratio float64, ok bool) {
 func keepGreatest(weights []float64, n int) {
 	sorted := slices.Clone(weights)
 	slices.Sort(sorted)
-	least := sorted[max(0, len(sorted)-n)]
+	threshold := sorted[max(0, len(sorted)-n)]
 	var sum float64
 	for i, w := range weights {
-		if w < least {
+		if w < threshold {
 			weights[i] = 0
 		}
 		sum += weights[i]

@@ -40,7 +40,7 @@ func Backtest(s Series, forecasters []Forecaster, horizon, originStep int, now f
 		return nil, err
 	}
 	if originStep < 1 {
-		return nil, fmt.Errorf("backtesting %s: origin step must be at least one step of %s, got %d", s.Name, s.Step, originStep)
+		return nil, fmt.Errorf("backtesting %s: origin step: must be at least one step of %s, got %d", s.Name, s.Step, originStep)
 	}
 	n := len(s.Values)
 	first := s.steps(day)

@@ -50,7 +50,7 @@ type bfgs struct {
 }
 
 // minimise starts at x, where f is value, and returns the minimum found and its value.
-func minimise(f func(x []float64) float64, x []float64, value float64, a accuracy) (least []float64, at float64) {
+func minimise(f func(x []float64) float64, x []float64, value float64, a accuracy) (minimum []float64, at float64) {
 	n := len(x)
 	b := &bfgs{f: f, accuracy: a, n: n, x: append([]float64(nil), x...), value: value, inverse: make([]float64, n*n)}
 	for _, v := range []*[]float64{&b.grad, &b.move, &b.next, &b.before, &b.turned} {
@@ -119,11 +119,11 @@ func (b *bfgs) iterate() bool {
 	}
 	copy(b.before, b.grad)
 	b.setGradient()
-	var most float64
+	var largest float64
 	for _, g := range b.grad {
-		most = max(most, math.Abs(g))
+		largest = max(largest, math.Abs(g))
 	}
-	if most < b.gradient {
+	if largest < b.gradient {
 		return false
 	}
 	b.updateInverse()
@@ -142,12 +142,12 @@ func (b *bfgs) direction() (downhill float64) {
 // lineSearch cuts the step along move until the decrease is sufficient, and leaves the point in next; ok
 // is false when no step suffices.
 func (b *bfgs) lineSearch(downhill float64) (value float64, ok bool) {
-	var most float64
+	var largest float64
 	for _, m := range b.move {
-		most = max(most, math.Abs(m))
+		largest = max(largest, math.Abs(m))
 	}
-	length := min(1, maxStepLength/most)
-	for most*length > minStepLength {
+	length := min(1, maxStepLength/largest)
+	for largest*length > minStepLength {
 		for i, m := range b.move {
 			b.next[i] = b.x[i] + length*m
 		}

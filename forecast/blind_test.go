@@ -54,7 +54,7 @@ func TestUnknownDayExtrapolatesNoTrend(t *testing.T) {
 					t.Errorf("%s: %s forecasts %.4g after a day of nothing, the greatest known value is %.4g", name, f.Name(), top, s.maxKnown())
 				}
 				if description := strings.Join(fc.Assumed, "; "); !strings.Contains(description, "no data for the last day") {
-					t.Errorf("%s: %s does not say that a day is unknown: %q", name, f.Name(), description)
+					t.Errorf("%s: %s does not report that a day is unknown: %q", name, f.Name(), description)
 				}
 			}
 		}

@@ -200,7 +200,7 @@ func silenceIsZero(series []KeyedSeries, reported map[service.Region][]bool) {
 	}
 }
 
-// floorDiv returns a/b rounded down; b must be above 0.
+// floorDiv returns a/b rounded down; b must be greater than 0.
 func floorDiv(a, b int64) int64 {
 	q := a / b
 	if a%b < 0 {

@@ -31,10 +31,10 @@ func TestBuild(t *testing.T) {
 		sample("us", "m", "us-1", 6000, 20),
 		sample("us", "m", "us-0", 6030, 5), // the same minute: adds up
 		sample("us", "m", "us-0", 6240, 7),
-		sample("us", "n", "us-0", 6060, 1),          // late for nobody: another series
-		sample("us", "m", "us-0", 6000, 11),         // again: counts instead
+		sample("us", "n", "us-0", 6060, 1),          // not late: another series
+		sample("us", "m", "us-0", 6000, 11),         // a duplicate: replaces the first
 		sample("us", "m", "us-0", 6060, 3),          // late
-		sample("eu", "m", "eu-0", 6240, math.NaN()), // says that it does not know
+		sample("eu", "m", "eu-0", 6240, math.NaN()), // reports an unknown value
 		sample("eu", "m", "eu-0", 6180, 9),
 	}
 	got, report, err := BuildSeries(samples, BuildOptions{Step: time.Minute, Unit: PromptTokens})
@@ -222,12 +222,12 @@ func TestIncreasesSumToTheCounter(t *testing.T) {
 
 func TestIncreases(t *testing.T) {
 	got, report, err := CounterIncreases([]Sample{
-		sample("us", "m", "a", 90, 10), // half a minute is no minute
+		sample("us", "m", "a", 90, 10), // half a minute is not a complete minute
 		sample("us", "m", "a", 120, 16),
 		sample("us", "m", "a", 180, 26),
-		sample("us", "m", "a", 300, 46), // spread over two minutes
-		sample("us", "m", "a", 360, 3),  // began again
-		sample("us", "m", "a", 900, 50), // too long without a word
+		sample("us", "m", "a", 300, 46), // distributed over two minutes
+		sample("us", "m", "a", 360, 3),  // restarted
+		sample("us", "m", "a", 900, 50), // too long without a reading
 		sample("us", "m", "a", 960, 51),
 		sample("us", "m", "b", 120, 5),
 	}, time.Minute)

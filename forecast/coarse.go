@@ -15,11 +15,11 @@ type coarse struct {
 	skipped int
 }
 
-// coarsen combines steps until they are at least as long as step, and keeps at most the last `most`
-// of them.
-func coarsen(s Series, step time.Duration, most int) coarse {
+// coarsen combines steps until they are at least as long as step, and keeps at most the
+// last maxSteps of them.
+func coarsen(s Series, step time.Duration, maxSteps int) coarse {
 	c := coarse{Series: s, each: s.steps(step)}
-	n := min(len(s.Values)/c.each, most)
+	n := min(len(s.Values)/c.each, maxSteps)
 	c.skipped = len(s.Values) - n*c.each
 	c.Step = s.Step * time.Duration(c.each)
 	c.Values = make([]float64, n)

@@ -158,8 +158,8 @@ func (j judged) report(r map[string]float64) string {
 }
 
 // offsets prints auto's results with an origin only every so many windows, by the index of the
-// first window, and next to it the best single forecaster of all windows. That shows how much the
-// latter owes to luck: choosing the best of many in hindsight flatters it.
+// first window, and next to it the best single forecaster of all windows. That shows the
+// effect of luck on the latter, which is chosen in hindsight from many.
 func (j judged) offsets(each int) string {
 	var b strings.Builder
 	whole, _ := j.best(every)

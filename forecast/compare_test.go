@@ -29,8 +29,9 @@ const (
 	// comparedTenants is the number of tenants with the most windows; every second one is for
 	// tuning, and the others are held back.
 	comparedTenants = 40
-	// tenantStep is the time between two origins; it covers all hours of the day. With fewer
-	// windows the best single model in hindsight owes more to luck.
+	// tenantStep is the time between two origins; it covers all hours of the day. With
+	// fewer windows luck has more effect on the choice of the best single model in
+	// hindsight.
 	tenantStep = 5 * time.Hour
 	// watchStep is the time between two forecasts that are checked.
 	watchStep = 3 * time.Hour
@@ -113,7 +114,7 @@ func summary(all []judged) string {
 	return b.String()
 }
 
-// How often Watch reports a deviation from a forecast by auto when the load is unchanged, and when
+// How often DetectDeviation reports a deviation from a forecast by auto when the load is unchanged, and when
 // its last 20 minutes are multiplied.
 func TestCompareWatch(t *testing.T) {
 	_, totals := readRates(t)
@@ -128,7 +129,7 @@ func TestCompareWatch(t *testing.T) {
 			})
 		}
 	})
-	t.Logf("share of half hours in which a departure is reported, by the factor on their last 20 minutes:\n%-10s %s\n%s", "", fmt.Sprint(factors), strings.Join(lines, "\n"))
+	t.Logf("share of half hours in which a deviation is reported, by the factor on their last 20 minutes:\n%-10s %s\n%s", "", fmt.Sprint(factors), strings.Join(lines, "\n"))
 }
 
 func watched(t *testing.T, s Series, factors []float64) string {

@@ -1,6 +1,6 @@
 // Package forecast predicts the next hours of a time series with a prediction interval, and
-// backtests forecasters out of sample. It is pure: no clock, no randomness, no I/O; the same series
-// gives the same forecast.
+// backtests forecasters out of sample. It is pure: no clock, no randomness, no I/O; the
+// same series yields the same forecast.
 //
 // Read series.go first (series and forecasts), then model.go (models, which forecast means only),
 // roll.go (past forecasts of a model), interval.go and peak.go (intervals and peaks learned from

@@ -102,8 +102,8 @@ func TestErrors(t *testing.T) {
 		"empty":     {MovingAverage(), series(), 5, "forecasting us m IW-F: no known value in 0 steps"},
 		"unknown":   {Auto(), series(math.NaN()), 5, "no known value in 1 steps"},
 		"negative":  {Auto(), series(1, -2), 5, "value 1: must be 0 to 1e+18, got -2"},
-		"horizon":   {Auto(), series(1), 0, "horizon must be at least one step of 1m0s, got 0"},
-		"step":      {Auto(), Series{Name: "x", Values: []float64{1}}, 1, "step must be above 0"},
+		"horizon":   {Auto(), series(1), 0, "horizon: must be at least one step of 1m0s, got 0"},
+		"step":      {Auto(), Series{Name: "x", Values: []float64{1}}, 1, "step: must be greater than 0"},
 		"short day": {SeasonalNaive(), constant(90, 1), 5, "seasonal-naive requires 1 day of history, got 90 minutes"},
 	} {
 		if _, err := c.f.Forecast(c.s, c.horizon); err == nil || !strings.Contains(err.Error(), c.want) {
@@ -158,7 +158,7 @@ func TestPoints(t *testing.T) {
 	}
 }
 
-// Values that are four times as large give forecasts four times as large: nothing depends on the
+// Forecasts of values four times as large are four times as large: nothing depends on the
 // unit. (Roots of 4 are exact.)
 func TestScale(t *testing.T) {
 	a := thinned(tens(3, 50, wave), 2)
@@ -186,8 +186,8 @@ func TestScale(t *testing.T) {
 // Auto favours the models with the lowest past errors, and reports that.
 func TestAutoFavoursTheBestModels(t *testing.T) {
 	for name, c := range map[string]struct {
-		s    Series
-		most string // the model with the most weight
+		s        Series
+		selected string // the model with the most weight
 	}{
 		"a strong day with a sharp edge": {edges(4), "seasonal-naive"},
 		"a level shift":                  {shift(4), "damped-trend"},
@@ -196,17 +196,17 @@ func TestAutoFavoursTheBestModels(t *testing.T) {
 		if err != nil || f.Model != "auto" {
 			t.Fatalf("%s: %v, model %q", name, err, f.Model)
 		}
-		description, most := f.Assumed[0], 0
+		description, highest := f.Assumed[0], 0
 		for _, part := range strings.Split(strings.TrimPrefix(description, "combined by past errors: "), ", ") {
 			var share int
 			var model string
 			fmt.Sscanf(part, "%d %% %s", &share, &model)
-			if model == c.most {
-				most = share
+			if model == c.selected {
+				highest = share
 			}
 		}
-		if most < 25 {
-			t.Errorf("%s: %s, want %s to lead", name, description, c.most)
+		if highest < 25 {
+			t.Errorf("%s: %s, want %s to lead", name, description, c.selected)
 		}
 	}
 	if f, err := Auto().Forecast(constant(30, 5), 60); err != nil || f.Model != "moving-average" {
@@ -346,13 +346,13 @@ func TestWeightedMedian(t *testing.T) {
 	}
 	rapid.Check(t, func(t *rapid.T) {
 		values := make([]weighted, rapid.IntRange(1, 9).Draw(t, "n"))
-		least, most := math.Inf(1), math.Inf(-1)
+		lowest, highest := math.Inf(1), math.Inf(-1)
 		for i := range values {
 			values[i] = weighted{rapid.Float64Range(0, 1e6).Draw(t, "value"), rapid.Float64Range(0.01, 1).Draw(t, "weight")}
-			least, most = min(least, values[i].value), max(most, values[i].value)
+			lowest, highest = min(lowest, values[i].value), max(highest, values[i].value)
 		}
-		if got := weightedMedian(values); got < least-1e-6 || got > most+1e-6 {
-			t.Fatalf("%g is outside %g to %g", got, least, most)
+		if got := weightedMedian(values); got < lowest-1e-6 || got > highest+1e-6 {
+			t.Fatalf("%g is outside %g to %g", got, lowest, highest)
 		}
 	})
 }

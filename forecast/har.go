@@ -31,10 +31,11 @@ const harTerms = 1 + len(harWindows) + len(harDays)
 
 type har struct{}
 
-// HAR is a heterogeneous autoregression (Corsi 2009). The logarithm of each part of the horizon is
-// regressed, with a small ridge, on the logarithms of the means of the last 10 minutes to 4 hours
-// and on the trend of previous days at this time, all relative to the current level. Because it is
-// fitted on logarithms it forecasts the median. It requires 6 hours of history.
+// HAR is a heterogeneous autoregression (Corsi 2009). The logarithm of each part of the
+// horizon is regressed with a small ridge. The regressors are the logarithms of the means
+// of the last 10 minutes to 4 hours and the trend of previous days at this time. All values
+// are relative to the current level. Because it is fitted on logarithms it forecasts the
+// median. It requires 6 hours of history.
 func HAR() Forecaster { return forecaster{har{}} }
 
 func (har) Name() string { return "har" }

@@ -46,8 +46,9 @@ func NewHistory(prompt, cached []Sample) (*History, error) {
 // End returns the minute after the last.
 func (h *History) End() int64 { return h.First + int64(h.Minutes) }
 
-// IncludingRunningMinute returns the history including a running minute of which the given share (0..1) has passed.
-// Its counts are extrapolated at the same rate. The series do not share memory with h.
+// IncludingRunningMinute returns the history including the current minute. share is the
+// part of it that has passed, 0 to 1. Its counts are extrapolated at the same rate. The
+// series do not share memory with h.
 func (h *History) IncludingRunningMinute(minute int64, share float64) *History {
 	out := h.Before(minute + 1)
 	last := int(minute - out.First)

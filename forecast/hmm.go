@@ -114,13 +114,13 @@ func (r *regimes) baseAt(t, origin int) float64 {
 func fitRegimes(s Series, size int, around bool) *regimes {
 	r := newRegimes(s, size, around, hmmPast)
 	logs := r.logs[r.first:]
-	least := math.Inf(1)
+	lowest := math.Inf(1)
 	have := float64(len(known(logs)))
 	for _, k := range hmmStates {
 		c, likelihood := fitChain(logs, k)
 		if free := float64(k*k + 2*k - 1); len(c.start) > 0 {
-			if bic := -2*likelihood + free*math.Log(have); bic < least {
-				least, r.chain = bic, c
+			if bic := -2*likelihood + free*math.Log(have); bic < lowest {
+				lowest, r.chain = bic, c
 			}
 		}
 	}
@@ -281,16 +281,16 @@ func (c *chain) setDeviation(i int, dev float64) {
 // density sets the likelihood of a value in each state, relative to the most likely one, and
 // returns the logarithm of the omitted factor.
 func (c chain) density(v float64, out []float64) float64 {
-	most := math.Inf(-1)
+	highest := math.Inf(-1)
 	for i := range out {
 		z := (v - c.mean[i]) / c.dev[i]
 		out[i] = -0.5*z*z - c.logDev[i]
-		most = max(most, out[i])
+		highest = max(highest, out[i])
 	}
 	for i := range out {
-		out[i] = math.Exp(out[i] - most)
+		out[i] = math.Exp(out[i] - highest)
 	}
-	return most
+	return highest
 }
 
 // step returns the distribution of states one step later.
@@ -365,8 +365,8 @@ func (c *chain) baumWelchStep(x []float64) float64 {
 				d[i] = 1
 			}
 		} else {
-			most := c.density(v, d)
-			likelihood += most + math.Log(weigh(p, d))
+			factor := c.density(v, d)
+			likelihood += factor + math.Log(weigh(p, d))
 		}
 		copy(alpha[t*k:], p)
 	}

@@ -59,10 +59,10 @@ func calibrate(past []outcome, minNear int) (c calibration, ok bool) {
 	}
 	half := len(past) / 2
 	older := byMean(past[:half])
-	best, least := scales[0], math.Inf(1)
+	best, lowest := scales[0], math.Inf(1)
 	for _, p := range scales {
-		if score := newCalibration(older, p, minNear).score(past[half:]); score < least {
-			best, least = p, score
+		if score := newCalibration(older, p, minNear).score(past[half:]); score < lowest {
+			best, lowest = p, score
 		}
 	}
 	return newCalibration(byMean(past), best, minNear), true

@@ -81,7 +81,7 @@ func (k *stationaryFilter) advance() {
 	if !(k.variance > 1) {
 		k.variance = 1 // a prediction is never more certain than the shocks
 	}
-	inverse, left := 1/k.variance, 0.0
+	inverse, remainder := 1/k.variance, 0.0
 	for i, p := range phi {
 		next := p * lead
 		if i+1 < len(w) {
@@ -93,10 +93,10 @@ func (k *stationaryFilter) advance() {
 		gain[i] = u
 		u = next - u*lead
 		w[i] = u
-		left += u * u
+		remainder += u * u
 	}
 	k.weight += move * move / before
-	k.settled = left*math.Abs(k.weight) <= convergedChange*k.variance
+	k.settled = remainder*math.Abs(k.weight) <= convergedChange*k.variance
 }
 
 // covariance sets first to the covariance of the value with each state of the stationary process.
@@ -182,7 +182,7 @@ func (k *stationaryFilter) autoregression(p int, out []float64) bool {
 		variance /= 1 - last*last
 	}
 	out[0] = variance
-	left := variance
+	remainder := variance
 	for m := 1; m < len(out); m++ {
 		var v float64
 		if m <= p {
@@ -192,8 +192,8 @@ func (k *stationaryFilter) autoregression(p int, out []float64) bool {
 				}
 			}
 			last := k.levels[(m-1)*p+m-1]
-			v += last * left
-			left *= 1 - last*last
+			v += last * remainder
+			remainder *= 1 - last*last
 		} else {
 			for i, c := range k.phi[:p] {
 				v += c * out[m-1-i]

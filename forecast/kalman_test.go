@@ -88,7 +88,7 @@ func quadratic(cov [][]float64, values []float64) (logDet, square float64) {
 	return logDet, square
 }
 
-// The fast filter, the dense one and the covariance matrix itself give the same
+// The fast filter, the dense one and the covariance matrix itself yield the same
 // likelihood, and the dense one does so too where values are unknown.
 func TestFiltersEqualTheCovarianceMatrix(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {

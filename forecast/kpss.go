@@ -28,11 +28,11 @@ func kpss(values []float64) float64 {
 }
 
 // differences returns how often a series must be differenced until the KPSS test no longer rejects
-// a level, at most `most` times.
-func differences(values []float64, most int) int {
+// a level, at most maximum times.
+func differences(values []float64, maximum int) int {
 	values = known(values)
 	d := 0
-	for d < most && !allEqual(values) && kpss(values) > kpssCritical {
+	for d < maximum && !allEqual(values) && kpss(values) > kpssCritical {
 		values = lagged(values, 1)
 		d++
 	}

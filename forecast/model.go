@@ -90,25 +90,25 @@ const maxGrowth = 4
 // bounded keeps means finite, not negative and not far above the highest known value; a NaN mean
 // becomes the mean of the last hour.
 func bounded(means []float64, s Series) []float64 {
-	most := min(maxGrowth*s.maxKnown(), maxValue)
+	limit := min(maxGrowth*s.maxKnown(), maxValue)
 	for h, m := range means {
 		if math.IsNaN(m) {
 			m = s.lastMean()
 		}
-		means[h] = max(0, min(m, most))
+		means[h] = max(0, min(m, limit))
 	}
 	return means
 }
 
 // maxKnown returns the highest known value, 0 where there is none.
 func (s Series) maxKnown() float64 {
-	most := 0.0
+	highest := 0.0
 	for _, v := range s.Values {
-		if v > most {
-			most = v
+		if v > highest {
+			highest = v
 		}
 	}
-	return most
+	return highest
 }
 
 // lastMean returns the mean of the last hour's known values, or of as many steps before where the

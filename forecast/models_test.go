@@ -79,7 +79,7 @@ func ifElse(c bool, a, b float64) float64 {
 	return b
 }
 
-// The same series gives the same forecast, to the bit.
+// The same series yields the same forecast, to the bit.
 func TestDeterministic(t *testing.T) {
 	s := thinned(tens(4, 100, wave), 3)
 	for _, f := range Forecasters() {
@@ -95,10 +95,10 @@ func TestDeterministic(t *testing.T) {
 func TestModelsForecastTheirOwnProcess(t *testing.T) {
 	half := func(i int) float64 { return wave(i) * (1 + float64(i/144)/4) } // a level that grows by day
 	for name, c := range map[string]struct {
-		f     Forecaster
-		s     Series
-		truth func(i int) float64
-		most  float64
+		f        Forecaster
+		s        Series
+		truth    func(i int) float64
+		maxError float64
 	}{
 		"a profile follows the level": {SeasonalProfile(), tens(5, 10, half), half, 0.1},
 		"a damped trend climbs":       {DampedTrend(), tens(2, 1, func(i int) float64 { return 100 + 20*float64(i) }), func(i int) float64 { return 100 + 20*float64(i) }, 0.03},
@@ -115,8 +115,8 @@ func TestModelsForecastTheirOwnProcess(t *testing.T) {
 			off += math.Abs(m - want)
 			all += want
 		}
-		if off/all > c.most {
-			t.Errorf("%s: %.3f off, want at most %.3f", name, off/all, c.most)
+		if off/all > c.maxError {
+			t.Errorf("%s: %.3f off, want at most %.3f", name, off/all, c.maxError)
 		}
 	}
 }

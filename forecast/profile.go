@@ -21,10 +21,10 @@ const (
 
 type seasonalProfile struct{}
 
-// SeasonalProfile forecasts the mean of previous days at the same time of day, smoothed over half
-// an hour to each side, scaled or shifted to the level of the last half hour or hour. The
-// adjustment to the level is the one with the lowest absolute error of past forecasts. It requires
-// a day of history.
+// SeasonalProfile forecasts the mean of previous days at the same time of day, smoothed
+// over half an hour to each side. The mean is scaled or shifted to the level of the last
+// half hour or hour. The adjustment to the level is the one with the lowest absolute error
+// of past forecasts. It requires a day of history.
 func SeasonalProfile() Forecaster { return forecaster{seasonalProfile{}} }
 
 func (seasonalProfile) Name() string { return "seasonal-profile" }
@@ -56,10 +56,10 @@ func (seasonalProfile) fit(s Series, horizon int) predictor {
 	size := s.blockSize(profileBlock)
 	d := newDays(s, size)
 	ahead := blocksOf(horizon, size)
-	best, least := 0, math.Inf(1)
+	best, lowest := 0, math.Inf(1)
 	for i, f := range follows {
-		if e := d.pastError(f, ahead); e < least {
-			best, least = i, e
+		if e := d.pastError(f, ahead); e < lowest {
+			best, lowest = i, e
 		}
 	}
 	return func(s Series, horizon int) []float64 {

@@ -85,9 +85,9 @@ func (s Series) untilKnown() (until Series, late int) {
 func (s Series) dropLate(means []float64, late int) []float64 {
 	means = means[late:]
 	if late >= s.steps(averageWindow) {
-		most := s.maxKnown()
+		highest := s.maxKnown()
 		for h := range means {
-			means[h] = min(means[h], most)
+			means[h] = min(means[h], highest)
 		}
 	}
 	return means

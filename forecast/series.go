@@ -63,10 +63,10 @@ func (s Series) steps(d time.Duration) int { return max(1, int(d/s.Step)) }
 // check rejects series and horizons that no forecaster can use.
 func (s Series) check(horizon int) error {
 	if s.Step <= 0 {
-		return fmt.Errorf("forecasting %s: step must be above 0, got %s", s.Name, s.Step)
+		return fmt.Errorf("forecasting %s: step: must be greater than 0, got %s", s.Name, s.Step)
 	}
 	if horizon < 1 {
-		return fmt.Errorf("forecasting %s: horizon must be at least one step of %s, got %d", s.Name, s.Step, horizon)
+		return fmt.Errorf("forecasting %s: horizon: must be at least one step of %s, got %d", s.Name, s.Step, horizon)
 	}
 	known := 0
 	for i, v := range s.Values {
@@ -119,7 +119,7 @@ func ForecasterByName(name string) (Forecaster, error) {
 		names = append(names, f.Name())
 	}
 	if near := service.Nearest(name, names); near != "" {
-		return nil, fmt.Errorf("unknown forecaster %q: did you mean %q? Must be one of %s", name, near, strings.Join(names, ", "))
+		return nil, fmt.Errorf("unknown forecaster %q: must be one of %s; did you mean %q?", name, strings.Join(names, ", "), near)
 	}
 	return nil, fmt.Errorf("unknown forecaster %q: must be one of %s", name, strings.Join(names, ", "))
 }

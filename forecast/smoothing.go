@@ -52,10 +52,10 @@ func (dampedTrend) fit(s Series, horizon int) predictor {
 	values = values[max(0, len(values)-s.steps(smoothingPast)/size):]
 	ahead := blocksOf(horizon, size)
 	grid := dampings()
-	best, least := grid[0], math.Inf(1)
+	best, lowest := grid[0], math.Inf(1)
 	for _, c := range grid {
-		if e := c.pastError(values, ahead); e < least {
-			best, least = c, e
+		if e := c.pastError(values, ahead); e < lowest {
+			best, lowest = c, e
 		}
 	}
 	return func(s Series, horizon int) []float64 {

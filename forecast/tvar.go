@@ -37,10 +37,10 @@ func (tvar) fit(s Series, horizon int) predictor {
 	for _, w := range tvarWindows {
 		sizes = append(sizes, max(s.steps(w), tvarMinSteps))
 	}
-	best, least := 0, math.Inf(1)
+	best, lowest := 0, math.Inf(1)
 	for i, size := range sizes {
-		if e := tvarError(s, size, horizon, sizes[len(sizes)-1]); e < least {
-			best, least = i, e
+		if e := tvarError(s, size, horizon, sizes[len(sizes)-1]); e < lowest {
+			best, lowest = i, e
 		}
 	}
 	return func(s Series, horizon int) []float64 { return tvarMeans(s.Values, sizes[best], horizon) }
@@ -107,9 +107,9 @@ func bridged(values []float64) []float64 {
 	return out
 }
 
-// burg fits an autoregression by Burg's method, with the order up to most that has the lowest AICc;
-// the result is stationary.
-func burg(x []float64, most int) []float64 {
+// burg fits an autoregression by Burg's method, with the order up to maxOrder that has the
+// lowest AICc; the result is stationary.
+func burg(x []float64, maxOrder int) []float64 {
 	n := len(x)
 	f, b := append([]float64(nil), x...), append([]float64(nil), x...)
 	var energy float64
@@ -121,8 +121,8 @@ func burg(x []float64, most int) []float64 {
 		return nil
 	}
 	var phi, best []float64
-	least := aicc(variance, n, 0)
-	for p := 1; p <= most; p++ {
+	lowest := aicc(variance, n, 0)
+	for p := 1; p <= maxOrder; p++ {
 		var num, den float64
 		for t := p; t < n; t++ {
 			num += f[t] * b[t-1]
@@ -145,8 +145,8 @@ func burg(x []float64, most int) []float64 {
 		if !(variance > 0) {
 			break
 		}
-		if a := aicc(variance, n, p); a < least {
-			best, least = phi, a
+		if a := aicc(variance, n, p); a < lowest {
+			best, lowest = phi, a
 		}
 	}
 	return best

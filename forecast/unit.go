@@ -11,7 +11,7 @@ const (
 	PromptTokens Unit = "prompt tokens"
 	// Requests are counted in each step.
 	Requests Unit = "requests"
-	// RequestRate is the mean of a step, in requests a second.
+	// RequestRate is the mean of a step, in requests per second.
 	RequestRate Unit = "requests/s"
 )
 

@@ -36,11 +36,11 @@ func (f *Forecast) rememberPast(t pastTrack, s Series, levels []float64) {
 }
 
 // isUsual reports whether the load in a window of w steps deviates no more than it does at some
-// time after nearly every past forecast. It is split conformal: a forecast's score is the greatest
-// deviation of any of its windows, and the limit is the quantile of these scores that a further one
-// of the same kind stays under in all but falseAlarms of cases, however often it is checked. Of
-// watchScales it uses the one that would have reported the most past windows if LT-UA's factor or a
-// stronger one had been applied to them.
+// time after nearly every past forecast. It is split conformal: a forecast's score is the
+// greatest deviation of any of its windows. The limit is a quantile of these scores: a
+// further forecast of the same kind exceeds it in falseAlarms of cases, however often it is
+// checked. Of watchScales it uses the one that would have reported the most past windows if
+// LT-UA's factor or a stronger one had been applied to them.
 func (f Forecast) isUsual(s windowErrors, w int) bool {
 	side, factors := 1.0, []float64{watchBurstRatio, burstRatio}
 	if s.excess < 0 {
@@ -48,7 +48,7 @@ func (f Forecast) isUsual(s windowErrors, w int) bool {
 	}
 	undisturbed, disturbed := f.windows(side, w), f.disturbedWindows(side, w, factors)
 	floor := f.floor()
-	usual, most := false, -1
+	usual, highest := false, -1
 	for _, p := range watchScales {
 		c := calibration{by: p, floor: floor}
 		limit := c.limit(undisturbed)
@@ -58,8 +58,8 @@ func (f Forecast) isUsual(s windowErrors, w int) bool {
 				reported++
 			}
 		}
-		if reported > most {
-			usual, most = c.scaledDeviation(s.onSide(side, f.level)) <= limit, reported
+		if reported > highest {
+			usual, highest = c.scaledDeviation(s.onSide(side, f.level)) <= limit, reported
 		}
 	}
 	return usual

@@ -60,7 +60,7 @@ func onAndOff(days int) Series {
 // every hour.
 func TestWatchIgnoresUsualDeviations(t *testing.T) {
 	testkit.Slow(t)
-	type share struct{ factor, least, most float64 }
+	type share struct{ factor, minimum, maximum float64 }
 	for name, c := range map[string]struct {
 		series Series
 		want   []share
@@ -73,8 +73,8 @@ func TestWatchIgnoresUsualDeviations(t *testing.T) {
 			factors = append(factors, w.factor)
 		}
 		for k, got := range alarms(t, c.series, factors...) {
-			if w := c.want[k]; got < w.least || got > w.most {
-				t.Errorf("%s, %g times: %.0f %% of half hours are reported, want %.0f to %.0f", name, w.factor, 100*got, 100*w.least, 100*w.most)
+			if w := c.want[k]; got < w.minimum || got > w.maximum {
+				t.Errorf("%s, %g times: %.0f %% of half hours are reported, want %.0f to %.0f", name, w.factor, 100*got, 100*w.minimum, 100*w.maximum)
 			}
 		}
 	}

@@ -11,8 +11,8 @@ const (
 	// watchWindow is the compared period: SageServe's LT-UA uses the last 20 minutes (section 6.4).
 	watchWindow = 20 * time.Minute
 	// burstRatio and lullRatio are LT-UA's thresholds on the ratio of the window's load to its
-	// forecast. They apply while too little is known of the load, and a learned limit should detect
-	// them.
+	// forecast. They apply while there are too few past forecasts for a learned limit,
+	// which should detect such loads too.
 	burstRatio = 5
 	lullRatio  = 0.5
 	// watchMinKnown is the minimum number of known steps in a window.
@@ -73,11 +73,11 @@ func DetectDeviation(f Forecast, actual []float64, step time.Duration) Deviation
 	if d.known < minKnownOf(w) || math.Abs(d.excess) <= watchMinShare*d.expected {
 		return Deviation{}
 	}
-	left := n >= w && (d.ratio() >= burstRatio || d.ratio() <= lullRatio)
+	deviates := n >= w && (d.ratio() >= burstRatio || d.ratio() <= lullRatio)
 	if len(f.earlier) >= minPastForecasts {
-		left = !f.isUsual(d, w)
+		deviates = !f.isUsual(d, w)
 	}
-	if !left {
+	if !deviates {
 		return Deviation{}
 	}
 	return newDeviation(f, actual, onset(f.Mean, actual[:n], w), n, step)
@@ -89,8 +89,8 @@ func minKnownOf(w int) int { return min(watchMinKnown, w) }
 // windowErrors compares some steps of a forecast with the actual values: the sum of the excess, and the
 // highest and the lowest error. Unknown steps do not count.
 type windowErrors struct {
-	known                         int
-	expected, excess, most, least float64
+	known                             int
+	expected, excess, highest, lowest float64
 }
 
 // errorsOf compares factor times the actual values with the means, in the steps from..to-1.
@@ -101,7 +101,7 @@ func errorsOf(means, actual []float64, from, to int, factor float64) windowError
 			s.known++
 			s.expected += means[t]
 			s.excess += e
-			s.most, s.least = max(s.most, e), min(s.least, e)
+			s.highest, s.lowest = max(s.highest, e), min(s.lowest, e)
 		}
 	}
 	return s
@@ -120,7 +120,7 @@ func (s windowErrors) ratio() float64 {
 func (s windowErrors) beyond(side float64) float64 {
 	out := side * s.excess
 	if s.known > watchMinKnown {
-		out -= max(side*s.most, side*s.least)
+		out -= max(side*s.highest, side*s.lowest)
 	}
 	return max(0, out)
 }

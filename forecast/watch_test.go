@@ -74,7 +74,7 @@ func TestWatch(t *testing.T) {
 			t.Errorf("%s: %+v, want %q within %s and %q", name, d, c.kind, c.since, c.description)
 		}
 		if d.Kind != NoDeviation && d.Since == 0 {
-			t.Errorf("%s: since when is not said: %+v", name, d)
+			t.Errorf("%s: the start is not reported: %+v", name, d)
 		}
 	}
 }
@@ -93,6 +93,6 @@ func TestDeparted(t *testing.T) {
 		t.Errorf("three times as much for 8 minutes: %+v", d)
 	}
 	if d := RecentDeviation(SeasonalNaive(), series(1, 2, 3)); d.Kind != NoDeviation {
-		t.Errorf("too short to tell: %+v", d)
+		t.Errorf("too short to decide: %+v", d)
 	}
 }

@@ -9,7 +9,7 @@ import (
 // annealing searches for cheap counts that satisfy every row by simulated annealing over the
 // blocks' options. A broken row costs its price plus a penalty, so that the search can pass through
 // infeasible counts while the temperature is high. Its random numbers come from a stream with its
-// own seed: the same problem gives the same counts.
+// own seed: the same problem yields the same counts.
 type annealing struct {
 	c            *programme
 	options      [][]option
@@ -319,7 +319,7 @@ func (a *annealing) updateReuseSavings(at int, from, to []int) float64 {
 // applyMove applies a proposal with the given change of cost, penalties excluded.
 func (a *annealing) applyMove(at, to int, costChange float64) {
 	if costChange > 0 {
-		a.recordBest() // about to leave what may be the best counts
+		a.recordBest() // the move leaves counts that may be the best
 	}
 	from, next := a.optionCost(at, a.picked[at]), a.optionCost(at, to)
 	a.cost += costChange

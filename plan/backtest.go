@@ -11,10 +11,10 @@ import (
 // replaying plans. It uses the names, Theta, Capacity, CapacityType, Min and Max of Problem.
 type LoadTrace struct {
 	Problem *Problem
-	// Load is uncached prompt tokens a second by model, region and minute; NaN is unknown. A minute
+	// Load is uncached prompt tokens per second by model, region and minute; NaN is unknown. A minute
 	// in which a model's load is unknown in all regions is not evaluated.
 	Load [][][]float64
-	// Price is the billed price of a replica on GPU k in region j, in USD an hour.
+	// Price is the billed price of a replica on GPU k in region j, in USD per hour.
 	Price [][]float64
 	// StartUp is the number of minutes until a new replica in region j is ready.
 	StartUp []int

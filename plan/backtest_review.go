@@ -56,9 +56,9 @@ func NewBacktest(spec *service.Spec, h *forecast.History, o BacktestOptions) (*B
 	}
 	switch {
 	case b.every < 1 || o.Every%time.Minute != 0:
-		return nil, wrong("every must be whole minutes, at least one, got %s", o.Every)
+		return nil, wrong("every: must be whole minutes, at least 1m, got %s", o.Every)
 	case h.Minutes < 2:
-		return nil, wrong("the history has %d minutes: must have at least 2", h.Minutes)
+		return nil, wrong("history: must have at least 2 minutes, got %d", h.Minutes)
 	}
 	warm := 24*60 + int64(b.o.Review.Horizon/time.Minute) // the history that daily forecasts need
 	b.from, b.to = h.First+warm, h.End()
@@ -73,10 +73,10 @@ func NewBacktest(spec *service.Spec, h *forecast.History, o BacktestOptions) (*B
 	}
 	switch {
 	case b.from <= h.First || b.to > h.End() || b.from >= b.to:
-		return nil, wrong("from %s to %s: must be within the history, after %s and until %s, and from before to",
+		return nil, wrong("period %s to %s: must be within the history (after %s, until %s) and must not be empty",
 			formatMinute(b.from), formatMinute(b.to), formatMinute(h.First), formatMinute(h.End()))
 	case (b.to-b.from)/b.every > maxBacktestReviews:
-		return nil, wrong("from %s to %s every %s: must be at most %d reviews", formatMinute(b.from), formatMinute(b.to), o.Every, maxBacktestReviews)
+		return nil, wrong("period %s to %s, every %s: must have at most %d reviews", formatMinute(b.from), formatMinute(b.to), o.Every, maxBacktestReviews)
 	}
 	b.inputs = make([]*ReviewInputs, (b.to-b.from+b.every-1)/b.every)
 	return b, nil
@@ -213,7 +213,7 @@ func (b *Backtester) loadTrace(o *ReviewInputs) *LoadTrace {
 	return p
 }
 
-// arrivedLoad returns the interactive prompt tokens a second of model i that arrived in region j and
+// arrivedLoad returns the interactive prompt tokens per second of model i that arrived in region j and
 // missed the prefix cache, by minute; NaN is unknown.
 func (r *review) arrivedLoad(h *forecast.History, i, j int, from, to int64) []float64 {
 	out := unknown(int(to - from))

@@ -126,16 +126,16 @@ func TestBacktestRejectsBadPeriods(t *testing.T) {
 	spec := demandtest.Parse(t, reviewYAML)
 	first := time.Unix(h.First*60, 0)
 	for want, o := range map[string]BacktestOptions{
-		"backtesting chat: every must be whole minutes, at least one, got 30s":                  {Every: 30 * time.Second},
-		"must be within the history, after 2027-01-13T08:00:00Z and until 2027-01-15T08:00:00Z": {From: first},
-		"and from before to":           {From: first.Add(9 * time.Hour), To: first.Add(8 * time.Hour)},
-		"must be at most 2400 reviews": {Every: time.Minute, From: first.Add(time.Hour)},
+		"backtesting chat: every: must be whole minutes, at least 1m, got 30s":                {Every: 30 * time.Second},
+		"must be within the history (after 2027-01-13T08:00:00Z, until 2027-01-15T08:00:00Z)": {From: first},
+		"and must not be empty":          {From: first.Add(9 * time.Hour), To: first.Add(8 * time.Hour)},
+		"must have at most 2400 reviews": {Every: time.Minute, From: first.Add(time.Hour)},
 	} {
 		if _, err := NewBacktest(spec, h, o); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want %s", err, want)
 		}
 	}
-	if _, err := NewBacktest(spec, &forecast.History{}, BacktestOptions{}); err == nil || err.Error() != "backtesting chat: the history has 0 minutes: must have at least 2" {
+	if _, err := NewBacktest(spec, &forecast.History{}, BacktestOptions{}); err == nil || err.Error() != "backtesting chat: history: must have at least 2 minutes, got 0" {
 		t.Error(err)
 	}
 	b, err := NewBacktest(spec, h, BacktestOptions{})

@@ -91,16 +91,16 @@ func (p *LoadTrace) scaleReactively(x [][][]int, i, j int, load float64) bool {
 
 // addReplicas adds replicas of model i in region j, the cheapest per throughput first, until they serve a
 // load and reach the minimum.
-func (p *LoadTrace) addReplicas(x [][][]int, i, j int, load float64, most int) {
-	least := limitOr(p.Problem.Min, i, j, 0)
-	for sumCounts(x[i][j]) < most && (!meetsNeed(p.Problem.regionThroughput(x, i, j), load) || sumCounts(x[i][j]) < least) {
+func (p *LoadTrace) addReplicas(x [][][]int, i, j int, load float64, limit int) {
+	minimum := limitOr(p.Problem.Min, i, j, 0)
+	for sumCounts(x[i][j]) < limit && (!meetsNeed(p.Problem.regionThroughput(x, i, j), load) || sumCounts(x[i][j]) < minimum) {
 		k := p.cheapest(x, i, j)
 		if k < 0 {
 			return
 		}
 		n := 1
 		if p.Problem.Capacity == nil || p.Problem.Capacity[j][k] == nil {
-			n = max(1, min(unitsFor(load-p.Problem.regionThroughput(x, i, j), p.Problem.Theta[i][k]), most-sumCounts(x[i][j])))
+			n = max(1, min(unitsFor(load-p.Problem.regionThroughput(x, i, j), p.Problem.Theta[i][k]), limit-sumCounts(x[i][j])))
 		}
 		x[i][j][k] += n
 	}
@@ -133,7 +133,7 @@ func (p *LoadTrace) mostExpensive(x [][][]int, i, j int) int {
 	return best
 }
 
-// priceRate returns the price of serving a token a second of model i on GPU k; reserved capacity is
+// priceRate returns the price of serving a token per second of model i on GPU k; reserved capacity is
 // free.
 func (p *LoadTrace) priceRate(i, j, k int) float64 {
 	return p.Problem.Price(j, k) / p.Problem.Theta[i][k]

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// pastOf is one model in one region on one GPU with a throughput of 1000 tokens a second at $6 an
+// pastOf is one model in one region on one GPU with a throughput of 1000 tokens per second at $6 an
 // hour, and a start-up time of two minutes.
 func pastOf(load ...float64) *LoadTrace {
 	p := one()

@@ -10,7 +10,7 @@ import (
 )
 
 // paperSize is the larger of the two sizes that SageServe measures, l=20, r=20, g=5.
-var paperSize = size{models: 20, regions: 20, gpus: 5, windows: 12, most: 20}
+var paperSize = size{models: 20, regions: 20, gpus: 5, windows: 12, maximum: 20}
 
 // withCapacity gives every region and GPU a capacity: about share times what
 // the region's models need at their mean throughput, spread over the GPUs.
@@ -54,7 +54,7 @@ func benchmarked(seed uint64) []timed {
 		return withCapacity(random(rand.New(rand.NewPCG(seed, 9)), paperSize), rand.New(rand.NewPCG(seed, 10)), share)
 	}
 	of := func(models, regions, gpus int) *Problem {
-		return random(rand.New(rand.NewPCG(seed, 9)), size{models: models, regions: regions, gpus: gpus, windows: 12, most: 20})
+		return random(rand.New(rand.NewPCG(seed, 9)), size{models: models, regions: regions, gpus: gpus, windows: 12, maximum: 20})
 	}
 	out := []timed{{"4x3x1", 0, DefaultEffort, of(4, 3, 1)}}
 	for _, s := range [][3]int{{4, 3, 3}, {8, 8, 4}} {
@@ -135,7 +135,7 @@ func TestLargestServicesAreProvenOptimal(t *testing.T) {
 			continue // the rows of all losses together are not always settled at this size
 		}
 		for seed := range uint64(2) {
-			p := kind.make(random(rand.New(rand.NewPCG(seed, 9)), size{models: 8, regions: 8, gpus: 4, windows: 4, most: 20}), rand.New(rand.NewPCG(seed, 12)))
+			p := kind.make(random(rand.New(rand.NewPCG(seed, 9)), size{models: 8, regions: 8, gpus: 4, windows: 4, maximum: 20}), rand.New(rand.NewPCG(seed, 12)))
 			p.Min = limits(rand.New(rand.NewPCG(seed, 13)), 8, 8, 0.3, 0, 4)
 			if got := solve(t, p, SolveOptions{}); got.Status != StatusOptimal {
 				t.Errorf("%s, seed %d: %s, gap %g", kind.name, seed, got.Status, got.Gap)
@@ -148,7 +148,7 @@ func TestLargestServicesAreProvenOptimal(t *testing.T) {
 func TestIndependentRegionsAreProvenOptimal(t *testing.T) {
 	testkit.Slow(t)
 	for seed := range uint64(4) {
-		p := random(rand.New(rand.NewPCG(seed, 9)), size{models: 9, regions: 12, gpus: 4, windows: 4, most: 16})
+		p := random(rand.New(rand.NewPCG(seed, 9)), size{models: 9, regions: 12, gpus: 4, windows: 4, maximum: 16})
 		p.Epsilon = 1
 		withCapacity(p, rand.New(rand.NewPCG(seed, 10)), 1.4)
 		if r := solve(t, p, SolveOptions{}); r.Status != StatusOptimal {
@@ -161,7 +161,7 @@ func TestIndependentRegionsAreProvenOptimal(t *testing.T) {
 func TestCountsAreFoundWithLittleEffort(t *testing.T) {
 	testkit.Slow(t)
 	for seed := range uint64(8) {
-		p := withCapacity(random(rand.New(rand.NewPCG(seed, 9)), size{models: 9, regions: 12, gpus: 4, windows: 4, most: 16}), rand.New(rand.NewPCG(seed, 10)), 1.3)
+		p := withCapacity(random(rand.New(rand.NewPCG(seed, 9)), size{models: 9, regions: 12, gpus: 4, windows: 4, maximum: 16}), rand.New(rand.NewPCG(seed, 10)), 1.3)
 		if r := solve(t, p, SolveOptions{Effort: 16_000_000}); r.X == nil || r.Gap > 0.1 {
 			t.Errorf("seed %d: %s, gap %g", seed, r.Status, r.Gap)
 		}

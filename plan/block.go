@@ -44,12 +44,12 @@ type block struct {
 
 // egressCost prices the load that a region cannot serve itself and sends to others.
 type egressCost struct {
-	// price is in USD for one token a second throughout the hour.
+	// price is in USD for one token per second throughout the hour.
 	price float64
 	loads []float64 // by window
 }
 
-// egressHour converts a price per million tokens to one per token a second throughout the hour.
+// egressHour converts a price per million tokens to one per token per second throughout the hour.
 const egressHour = 3600.0 / 1e6
 
 // costAt returns the price of the load above capacity, the mean over the windows. It is convex and

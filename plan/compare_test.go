@@ -31,14 +31,14 @@ func TestSolveEqualsGLPK(t *testing.T) {
 	for seed := range uint64(240) {
 		kind := kinds[seed%uint64(len(kinds))]
 		r := rand.New(rand.NewPCG(seed, 11))
-		s := size{models: 1 + r.IntN(3), regions: 2 + r.IntN(2), gpus: 1 + r.IntN(3), windows: 4, most: 4 + r.IntN(8), bounds: 0.1}
+		s := size{models: 1 + r.IntN(3), regions: 2 + r.IntN(2), gpus: 1 + r.IntN(3), windows: 4, maximum: 4 + r.IntN(8), bounds: 0.1}
 		p := kind.make(random(r, s), r)
 		got := solve(t, p, SolveOptions{Effort: 200_000_000})
 		want, status := glpk(t, glpsol, dir, statement{p}.writeLP)
 		outcomes[status]++
 		written, as := glpk(t, glpsol, dir, p.WriteLP)
 		if status != "stopped" && as != "stopped" && (status != as || math.Abs(want-written) > 1e-6*(1+want)) {
-			t.Errorf("%s, seed %d: GLPK says %s %g of the problem, %s %g of what WriteLP writes", kind.name, seed, status, want, as, written)
+			t.Errorf("%s, seed %d: GLPK reports %s %g for the problem, %s %g for the output of WriteLP", kind.name, seed, status, want, as, written)
 		}
 		switch {
 		case status == "stopped":
@@ -117,8 +117,8 @@ func (f *lpFile) row(terms []string, sense string, right float64) {
 }
 
 // atMost bounds a column.
-func (f *lpFile) atMost(column string, most int) {
-	f.bounds = append(f.bounds, fmt.Sprintf("0 <= %s <= %d", column, most))
+func (f *lpFile) atMost(column string, maximum int) {
+	f.bounds = append(f.bounds, fmt.Sprintf("0 <= %s <= %d", column, maximum))
 }
 
 // writeLP writes the problem as documented: every window's load is sent from its region to one that
@@ -158,7 +158,7 @@ func (s statement) writeCounts(f *lpFile, i, j int) {
 		f.whole = append(f.whole, x, stay, fresh)
 		f.cost = append(f.cost, times(s.hourly(j, k), x), times(s.Sigma[i][k], fresh))
 		parts := []string{times(1, x), times(-1, stay), times(-1, fresh)}
-		kept := []string{times(1, stay)} // of the model's own VMs: they stay, or pass to others
+		kept := []string{times(1, stay)} // of the model's own VMs: they stay, or switch to others
 		for o := range s.Models {
 			if o != i && s.Switch != nil && s.Switch[i][k] != nil {
 				taken := columnOf("pass", o, i, j, k)

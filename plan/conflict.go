@@ -165,8 +165,8 @@ func (p *Problem) describeConflict(set []relaxable) string {
 		verb = "needs"
 	}
 	needs := fmt.Sprintf("%s %s more than that", strings.Join(models, ", "), verb)
-	if least, has := p.minReplicasNeeded(set); least > has {
-		needs = fmt.Sprintf("%s %s at least %d there", strings.Join(models, ", "), verb, least)
+	if needed, has := p.minReplicasNeeded(set); needed > has {
+		needs = fmt.Sprintf("%s %s at least %d there", strings.Join(models, ", "), verb, needed)
 	}
 	if len(limits) == 0 {
 		needs = fmt.Sprintf("no counts satisfy the constraints of %s", strings.Join(models, ", "))
@@ -180,9 +180,9 @@ func (p *Problem) describeConflict(set []relaxable) string {
 	return strings.Join(append(limits, needs), "; ")
 }
 
-// minReplicasNeeded returns the minimum number of replicas that the constraints require on the capacities
-// among them, and the sum of these capacities.
-func (p *Problem) minReplicasNeeded(set []relaxable) (least, has int) {
+// minReplicasNeeded returns the minimum number of replicas that the constraints require on
+// the capacities among them (needed), and the sum of these capacities (has).
+func (p *Problem) minReplicasNeeded(set []relaxable) (needed, has int) {
 	q := p.withOnly(slices.DeleteFunc(slices.Clone(set), func(d relaxable) bool { return d.kind == capacityRelaxable }))
 	q.Switch, q.Egress, q.CapacityType = nil, nil, nil
 	q.Sigma, q.RegionAlpha = make([][]float64, len(p.Models)), make([][]float64, len(p.Regions))

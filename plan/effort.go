@@ -25,8 +25,8 @@ func unitsFor(need, theta float64) int {
 	return int(math.Min(u, maxCount*1000))
 }
 
-// effort is a budget of counted work, so that a bound on effort gives the same result on every
-// machine.
+// effort is a budget of counted work, so that a bound on effort yields the same result on
+// every machine.
 type effort struct {
 	remaining     int64
 	interrupt     func() bool // the caller's interrupt, nil for none

@@ -11,7 +11,7 @@ import (
 // nothing. The GPUs of the problem are then offerings: a GPU available as reserved, on demand and
 // spot is three of them.
 type Extras struct {
-	// RegionAlpha is the price of a replica in region j on GPU k, in USD an hour, where prices
+	// RegionAlpha is the price of a replica in region j on GPU k, in USD per hour, where prices
 	// differ by region; nil = Alpha everywhere.
 	RegionAlpha [][]float64 `json:"region_alpha,omitempty"`
 	// CapacityType is the capacity type of GPU k: reserved, on_demand, spot, or empty = unknown.
@@ -59,7 +59,7 @@ func (c *checker) checkExtras(p *Problem) {
 			c.checkLength(indexed("switch", i), len(row), c.gpus)
 			for k, v := range row {
 				if v != nil && !(*v >= 0 && *v <= 1e15) {
-					c.failf("%s: must be 0 or more, got %g", indexed("switch", i, k), *v)
+					c.failf("%s: must be at least 0, got %g", indexed("switch", i, k), *v)
 				}
 			}
 		}
@@ -107,7 +107,7 @@ func (c *checker) checkCapacityTypes(p *Problem) {
 // checkReach checks the round trips and bounds the number of rows that they lead to.
 func (c *checker) checkReach(p *Problem) {
 	if !(p.MaxRTTMillis >= 0 && p.MaxRTTMillis <= 1e15) {
-		c.failf("max_rtt_ms: must be 0 or more, got %g", p.MaxRTTMillis)
+		c.failf("max_rtt_ms: must be at least 0, got %g", p.MaxRTTMillis)
 	}
 	if p.RTTMillis == nil {
 		if p.MaxRTTMillis > 0 {
@@ -183,7 +183,7 @@ func (p *Problem) reuseSavings(j, k int, count func(i int) int, share []int) flo
 		own        bool
 	}
 	uses := make([]use, 0, 2*len(p.Models))
-	left, sum := p.runningVMs(j, k), 0.0
+	remaining, sum := p.runningVMs(j, k), 0.0
 	for i := range p.Models {
 		n, x := p.N[i][j][k], count(i)
 		sum -= p.Sigma[i][k] * float64(min(n, x))
@@ -202,8 +202,8 @@ func (p *Problem) reuseSavings(j, k int, count func(i int) int, share []int) flo
 		return 0
 	})
 	for _, u := range uses {
-		vms := min(left, u.vms)
-		left -= vms
+		vms := min(remaining, u.vms)
+		remaining -= vms
 		sum += u.each * float64(vms)
 		if share != nil && !u.own {
 			share[u.model] = vms
@@ -214,9 +214,9 @@ func (p *Problem) reuseSavings(j, k int, count func(i int) int, share []int) flo
 
 // verifyTotal checks the bounds over all regions.
 func (p *Problem) verifyTotal(i, count int) error {
-	least, most := totalOr(p.MinTotal, i, 0), totalOr(p.MaxTotal, i, unlimited)
-	if count < least || count > most {
-		return fmt.Errorf("%s over all regions: %d replicas, must be %d to %d", p.Models[i], count, least, most)
+	minimum, maximum := totalOr(p.MinTotal, i, 0), totalOr(p.MaxTotal, i, unlimited)
+	if count < minimum || count > maximum {
+		return fmt.Errorf("%s over all regions: replicas must be %d to %d, got %d", p.Models[i], minimum, maximum, count)
 	}
 	return nil
 }

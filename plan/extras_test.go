@@ -16,17 +16,17 @@ import (
 // mixed draws a problem of random kind and typical size.
 func mixed(t *rapid.T) *Problem {
 	r := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 8))
-	p := random(r, size{models: 1 + r.IntN(3), regions: 2 + r.IntN(2), gpus: 1 + r.IntN(2), windows: 3, most: 8})
+	p := random(r, size{models: 1 + r.IntN(3), regions: 2 + r.IntN(2), gpus: 1 + r.IntN(2), windows: 3, maximum: 8})
 	return rapid.SampledFrom(kinds).Draw(t, "kind").make(p, r)
 }
 
 var someEffort = SolveOptions{Effort: 500_000}
 
-// cheaper fails when b is proven to cost less than a can.
+// neverCheaper fails when b is proven to cost less than a.
 func neverCheaper(t *rapid.T, a, b Solution, what string) {
 	t.Helper()
 	if a.Status == StatusInfeasible && b.X != nil {
-		t.Fatalf("%s made it possible", what)
+		t.Fatalf("%s made the problem feasible", what)
 	}
 	if b.X != nil && b.Objective < a.Bound*(1-1e-6)-1e-6 {
 		t.Fatalf("%s costs %g, without it at least %g", what, b.Objective, a.Bound)
@@ -95,7 +95,7 @@ func reversed[T any](in []T) []T {
 	return out
 }
 
-// Prices in another currency give the same plan, whatever the problem states.
+// Prices in another currency yield the same plan, whatever the problem states.
 func TestCurrencyDoesNotChangeThePlan(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p := mixed(t)
@@ -190,17 +190,17 @@ func TestExtrasErrors(t *testing.T) {
 	}
 	for extra, want := range map[string]string{
 		`"region_alpha":[[1,2]]`:                  "region_alpha[0]: must have 1 entries, got 2",
-		`"region_alpha":[[-1]]`:                   "region_alpha[0][0]: must be 0 or more, got -1",
+		`"region_alpha":[[-1]]`:                   "region_alpha[0][0]: must be at least 0, got -1",
 		`"capacity_type":["gold"]`:                `capacity_type[0]: must be reserved, on_demand or spot, got "gold"`,
 		`"capacity_type":[]`:                      "capacity_type: must have 1 entries, got 0",
 		`"capacity_type":["reserved"]`:            "capacity_type[0]: capacity is reserved, so capacity[0][0] must be a count, got null",
-		`"switch":[[-1]]`:                         "switch[0][0]: must be 0 or more, got -1",
+		`"switch":[[-1]]`:                         "switch[0][0]: must be at least 0, got -1",
 		`"switch":[]`:                             "switch: must have 1 entries, got 0",
 		`"min_total":[-1]`:                        "min_total[0][0]: must be 0 to 1000000, got -1",
 		`"max_total":[1,2]`:                       "max_total[0]: must have 1 entries, got 2",
-		`"egress":[-0.1]`:                         "egress[0]: must be 0 or more, got -0.1",
+		`"egress":[-0.1]`:                         "egress[0]: must be at least 0, got -0.1",
 		`"max_rtt_ms":50`:                         "max_rtt_ms: requires rtt_ms",
-		`"max_rtt_ms":-1`:                         "max_rtt_ms: must be 0 or more, got -1",
+		`"max_rtt_ms":-1`:                         "max_rtt_ms: must be at least 0, got -1",
 		`"rtt_ms":[[0,1]],"max_rtt_ms":50`:        "rtt_ms[0]: must have 1 entries, got 2",
 		`"rtt_ms":[[0],[1]],"max_rtt_ms":50`:      "rtt_ms: must have 1 entries, got 2",
 		`"survive":1`:                             "cannot unmarshal number",
@@ -213,7 +213,7 @@ func TestExtrasErrors(t *testing.T) {
 	}
 }
 
-// The written file states every row: a plan's columns, read back, give the plan.
+// The written file contains every row: a plan's columns, read back, yield the plan.
 func TestColumnsConvertToCounts(t *testing.T) {
 	p := written()
 	cost := 0.02
@@ -248,7 +248,7 @@ func TestEgressIsSolvedWithLittleEffort(t *testing.T) {
 
 // The caller may interrupt a search; the result so far is valid.
 func TestInterrupt(t *testing.T) {
-	p := withCapacity(random(rand.New(rand.NewPCG(2, 9)), size{models: 8, regions: 6, gpus: 4, windows: 6, most: 20}), rand.New(rand.NewPCG(2, 10)), 1.3)
+	p := withCapacity(random(rand.New(rand.NewPCG(2, 9)), size{models: 8, regions: 6, gpus: 4, windows: 6, maximum: 20}), rand.New(rand.NewPCG(2, 10)), 1.3)
 	calls := 0
 	got := solve(t, p, SolveOptions{Interrupt: func() bool { calls++; return calls > 5 }})
 	if calls != 6 || got.X != nil && (got.Bound > got.Objective || p.Verify(got.X) != nil) {

@@ -15,8 +15,8 @@ type Page struct {
 	LoadCurves []LoadCurve
 }
 
-// WriteHTML writes the review as one self-contained page. The same review gives the same bytes,
-// whatever the solving time.
+// WriteHTML writes the review as one self-contained page. The same review yields the same
+// bytes, whatever the solving time.
 func (p Page) WriteHTML(w io.Writer) error {
 	v := pageView{Page: p, Status: describeStatus(p.Proposal), Headline: p.headline(), Tiles: p.tiles(), Binding: p.bindingConstraints()}
 	v.When = p.describeTime()

@@ -72,21 +72,21 @@ func (p Page) chart(c LoadCurve) loadChart {
 
 // scaleTop returns the upper end of the Y scale: the highest value and a margin.
 func scaleTop(c LoadCurve) float64 {
-	most := math.Max(c.CurrentCapacity, c.PeakHigh)
+	highest := math.Max(c.CurrentCapacity, c.PeakHigh)
 	if c.PlannedCapacity != nil {
-		most = math.Max(most, *c.PlannedCapacity)
+		highest = math.Max(highest, *c.PlannedCapacity)
 	}
 	for _, values := range [][]float64{binMeans(c.Past), c.Planned, c.Hi90} {
 		for _, v := range values {
-			if v > most { // false for NaN
-				most = v
+			if v > highest { // false for NaN
+				highest = v
 			}
 		}
 	}
-	if most <= 0 {
+	if highest <= 0 {
 		return 1
 	}
-	return 1.08 * most
+	return 1.08 * highest
 }
 
 // binMeans returns the means of every pastBin minutes, NaN where all of them are.

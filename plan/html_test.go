@@ -73,7 +73,7 @@ func TestPageIsSelfContained(t *testing.T) {
 		t.Error("the time of solving is on the page")
 	}
 	if found := regexp.MustCompile(`https?://|<script|@import|src=`).FindString(first); found != "" {
-		t.Errorf("the page refers to something: %s", found)
+		t.Errorf("the page has an external reference: %s", found)
 	}
 }
 
@@ -102,7 +102,7 @@ func TestPageDrawsSteps(t *testing.T) {
 	}
 }
 
-// A review without a plan, a forecast or a time still gives a page.
+// A review without a plan, a forecast or a time still yields a page.
 func TestPageWithoutPlanOrForecast(t *testing.T) {
 	p := aPage(t, "chat")
 	for name, page := range map[string]Page{

@@ -7,10 +7,10 @@ import (
 	"slices"
 )
 
-// dynamicProgramme enumerates all choices of one option per item by dynamic programming over the items. A
-// partial choice is dropped when another one costs no more and uses no more of any row that is
-// still open, or when its options and the slack of its rows, at their prices, exceed the limit. The
-// items are the blocks of a model, or models.
+// dynamicProgramme enumerates all choices of one option per item by dynamic programming
+// over the items. A partial choice is dropped when another one costs no more and uses no
+// more of any open row. It is also dropped when its options and the slack of its rows, at
+// their prices, exceed the limit. The items are the blocks of a model, or models.
 type dynamicProgramme struct {
 	c            *programme
 	y            []float64

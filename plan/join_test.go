@@ -33,7 +33,7 @@ func joinOf(r *rand.Rand, limit float64) *dynamicProgramme {
 				u := float64(r.IntN(7) - 2)
 				o.use = append(o.use, u)
 				if !g.open[row] {
-					o.cost -= g.y[row] * u // what it costs before its rows are priced
+					o.cost -= g.y[row] * u // cost before its rows are priced
 				}
 			}
 			options = append(options, o)

@@ -3,7 +3,7 @@ package plan
 import "time"
 
 // LoadCurve is the load of one model in one region over time, and the capacity that serves it. All
-// rates are uncached prompt tokens a second by minute. The time of the plan divides the past from
+// rates are uncached prompt tokens per second by minute. The time of the plan divides the past from
 // the forecast.
 type LoadCurve struct {
 	Model, Region string

@@ -123,7 +123,7 @@ func (c *programme) sharedRowUse(at int, options []option, loose []bool) (rows [
 
 // looseRows finds the rows that no options within their models' distances can break.
 func (c *programme) looseRows(p *point, d []float64) []bool {
-	most := make([]float64, len(c.rows))
+	maxUse := make([]float64, len(c.rows))
 	for at := range c.blocks {
 		options, whole := c.options(p, at, d[at/c.regions], blockOptions)
 		for t, l := range c.links[at] {
@@ -134,12 +134,12 @@ func (c *programme) looseRows(p *point, d []float64) []bool {
 			if !whole {
 				top = math.Inf(1)
 			}
-			most[l.row] += top
+			maxUse[l.row] += top
 		}
 	}
 	loose := make([]bool, len(c.rows))
 	for r, row := range c.rows {
-		loose[r] = row.model < 0 && most[r] <= row.right
+		loose[r] = row.model < 0 && maxUse[r] <= row.right
 	}
 	return loose
 }

@@ -20,14 +20,14 @@ type Problem struct {
 	GPUs    []string `json:"gpus"`
 	// N is the number of replicas of model i that run in region j on GPU k now.
 	N [][][]int `json:"n"`
-	// Theta is the throughput of one replica of model i on GPU k, in prompt tokens a second; 0 =
+	// Theta is the throughput of one replica of model i on GPU k, in prompt tokens per second; 0 =
 	// the model does not run there.
 	Theta [][]float64 `json:"theta"`
-	// Alpha is the price of a replica on GPU k, in USD an hour.
+	// Alpha is the price of a replica on GPU k, in USD per hour.
 	Alpha []float64 `json:"alpha"`
 	// Sigma is the cost of starting a replica of model i on GPU k, in USD.
 	Sigma [][]float64 `json:"sigma"`
-	// Rho is the forecast load of model i in region j in window w, in prompt tokens a second.
+	// Rho is the forecast load of model i in region j in window w, in prompt tokens per second.
 	Rho [][][]float64 `json:"rho"`
 	// Epsilon is the share of its own peak that a region must be able to serve itself, above 0 and
 	// at most 1. Other regions may serve the remainder.
@@ -74,10 +74,10 @@ func lineOf(data []byte, err error) int {
 func (p *Problem) Check() error {
 	c := checker{models: len(p.Models), regions: len(p.Regions), gpus: len(p.GPUs)}
 	if c.models == 0 || c.regions == 0 || c.gpus == 0 {
-		return fmt.Errorf("models, regions and gpus must not be empty, got %d, %d and %d", c.models, c.regions, c.gpus)
+		return fmt.Errorf("models, regions, gpus: must not be empty, got %d, %d and %d entries", c.models, c.regions, c.gpus)
 	}
 	if !(p.Epsilon > 0 && p.Epsilon <= 1) {
-		return fmt.Errorf("epsilon: must be above 0 and at most 1, got %g", p.Epsilon)
+		return fmt.Errorf("epsilon: must be greater than 0 and at most 1, got %g", p.Epsilon)
 	}
 	c.checkLength("n", len(p.N), c.models)
 	c.checkLength("theta", len(p.Theta), c.models)
@@ -140,7 +140,7 @@ func (c *checker) checkValues(name string, values []float64, want int) {
 	c.checkLength(name, len(values), want)
 	for i, v := range values {
 		if !(v >= 0 && v <= 1e15) {
-			c.failf("%s: must be 0 or more, got %g", indexed(name, i), v)
+			c.failf("%s: must be at least 0, got %g", indexed(name, i), v)
 		}
 	}
 }

@@ -252,12 +252,12 @@ func (c *programme) explainInfeasibleModel(i int) string {
 		case !ok:
 			return fmt.Sprintf("in %s: the minimum of %d replicas is above what bounds and capacity allow", region, b.min)
 		case !meetsNeed(reach, b.need):
-			return fmt.Sprintf("in %s: needs %.6g tokens a second served locally, bounds and capacity allow %.6g", region, b.need, reach)
+			return fmt.Sprintf("in %s: %.6g tokens per second must be served locally, bounds and capacity allow %.6g", region, b.need, reach)
 		}
 		all += reach
 	}
 	if need := c.p.GlobalDemand(i); !meetsNeed(all, need) {
-		return fmt.Sprintf("over all regions: needs %.6g tokens a second, bounds and capacity allow %.6g", need, all)
+		return fmt.Sprintf("over all regions: %.6g tokens per second must be served, bounds and capacity allow %.6g", need, all)
 	}
 	return ""
 }

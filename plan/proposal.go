@@ -29,7 +29,7 @@ type Proposal struct {
 	Assumed    []string `json:"assumed"`
 }
 
-// CostPerHour is the billed price of the replicas, in USD an hour, without starts.
+// CostPerHour is the billed price of the replicas, in USD per hour, without starts.
 type CostPerHour struct {
 	Current *float64 `json:"now"`
 	Planned *float64 `json:"then"`
@@ -65,7 +65,7 @@ type ReplicaChange struct {
 	// serves for others; both over all its replicas of the model.
 	ForwardedTPS float64 `json:"sent_tps"`
 	ReceivedTPS  float64 `json:"received_tps"`
-	// CostPerHour is the change of the billed price of the row's replicas, in USD an hour; below 0
+	// CostPerHour is the change of the billed price of the row's replicas, in USD per hour; below 0
 	// for a saving.
 	CostPerHour float64 `json:"cost_change_per_hour"`
 	// Binding names the constraints that keep the count from being lower, or higher.
@@ -152,7 +152,7 @@ func known(s string) *string {
 	return &s
 }
 
-// billed returns the billed price of counts x, in USD an hour. Reserved capacity is billed whole.
+// billed returns the billed price of counts x, in USD per hour. Reserved capacity is billed whole.
 func (c ProposalContext) billed(p *Problem, x [][][]int) float64 {
 	var sum float64
 	for j := range p.Regions {
@@ -206,15 +206,15 @@ func (p *Problem) bindingRows(x [][][]int, i, j, k int) []string {
 		if !meetsNeed(all-theta, p.GlobalDemand(i)) {
 			out = append(out, "demand over all regions")
 		}
-		if least := limitOr(p.Min, i, j, 0); count <= least {
-			out = append(out, fmt.Sprintf("min %d", least))
+		if minimum := limitOr(p.Min, i, j, 0); count <= minimum {
+			out = append(out, fmt.Sprintf("min %d", minimum))
 		}
 	}
-	if most := limitOr(p.Max, i, j, unlimited); count >= most {
-		out = append(out, fmt.Sprintf("max %d", most))
+	if maximum := limitOr(p.Max, i, j, unlimited); count >= maximum {
+		out = append(out, fmt.Sprintf("max %d", maximum))
 	}
-	if most := limitOr(p.Capacity, j, k, unlimited); used >= most {
-		out = append(out, fmt.Sprintf("capacity %d", most))
+	if capacity := limitOr(p.Capacity, j, k, unlimited); used >= capacity {
+		out = append(out, fmt.Sprintf("capacity %d", capacity))
 	}
 	return out
 }

@@ -150,9 +150,9 @@ func (w *reasonWriter) reason(c ReplicaChange, i, j int) string {
 	default:
 		do = fmt.Sprintf("keep %d", c.Planned)
 	}
-	why := "; no constraint needs more"
+	why := "; no constraint requires more"
 	if len(c.Binding) > 0 {
-		why = "; bound by " + strings.Join(c.Binding, ", ")
+		why = "; determined by " + strings.Join(c.Binding, ", ")
 	}
 	return fmt.Sprintf("%s; %s: %s%s%s", peak, w.describeCurrent(c, i, j), do, w.describeForwarding(j), why)
 }

@@ -22,8 +22,8 @@ func TestReasons(t *testing.T) {
 	p := twoRegions()
 	got := proposal(t, p, ProposalContext{At: time.Date(2027, 1, 15, 14, 0, 0, 0, time.UTC), Horizon: time.Hour})
 	for at, want := range []string{
-		"peak of 4000 tokens/s at 14:00; 2 x L4 serve up to 2000: add 1 for capacity 3000, $0.80/h more; eu serves 1000 of the peak; bound by local demand, demand over all regions",
-		"peak of 2000 tokens/s at 14:30; 2 x L4 serve up to 2000: keep 2; serves up to 1000 of us's load; bound by local demand, demand over all regions",
+		"peak of 4000 tokens/s at 14:00; 2 x L4 serve up to 2000: add 1 for capacity 3000, $0.80/h more; eu serves 1000 of the peak; determined by local demand, demand over all regions",
+		"peak of 2000 tokens/s at 14:30; 2 x L4 serve up to 2000: keep 2; serves up to 1000 of us's load; determined by local demand, demand over all regions",
 	} {
 		if got.Changes[at].Reason != want {
 			t.Errorf("got  %q\nwant %q", got.Changes[at].Reason, want)
@@ -81,7 +81,8 @@ func TestReasonNamesSwitchedMachines(t *testing.T) {
 	}
 }
 
-// EndpointForecast that one region sends another receives, and no region receives more than its free capacity.
+// The load that one region sends is received by another, and no region receives more than
+// its free capacity.
 func TestFlowsBalance(t *testing.T) {
 	rng := rand.New(rand.NewPCG(7, 7))
 	for n := range 300 {
@@ -125,14 +126,14 @@ func TestSurviveNamedRegions(t *testing.T) {
 		q.Survive, q.SurviveRegions = survive, names
 		r := solve(t, &q, SolveOptions{})
 		for _, lost := range names {
-			left := 0.0
+			remaining := 0.0
 			for j, name := range q.Regions {
 				if name != lost {
-					left += q.regionThroughput(r.X, 0, j)
+					remaining += q.regionThroughput(r.X, 0, j)
 				}
 			}
-			if left < 6000 {
-				t.Errorf("without %s %g tokens/s are carried of 6000", lost, left)
+			if remaining < 6000 {
+				t.Errorf("without %s %g tokens/s of 6000 are served", lost, remaining)
 			}
 		}
 		return r.Objective

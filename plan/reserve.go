@@ -12,8 +12,8 @@ import (
 const HoursPerMonth = 730
 
 // CommitmentComparison compares commitments for a service's past load: enough for each region's own peak,
-// enough for the peak of all regions together (SkyLB 2.2 and figure 3), or the share that pays off,
-// with the remainder on demand.
+// enough for the peak of all regions together (SkyLB 2.2 and figure 3), or the replicas
+// whose use exceeds the break-even, with the remainder on demand.
 type CommitmentComparison struct {
 	From  time.Time `json:"from"`
 	Until time.Time `json:"until"`
@@ -31,7 +31,8 @@ type CommitmentComparison struct {
 }
 
 // CommitmentLoad is a model's load in one region, or, when Region is nil, in all together. PeakTPS
-// and MinTPS are uncached prompt tokens a second; PeakOverMin is nil where MinTPS is 0.
+// and MinTPS are uncached prompt tokens per second; PeakOverMin is nil where MinTPS is
+// 0.
 type CommitmentLoad struct {
 	Model       string    `json:"model"`
 	Region      *string   `json:"region"`

@@ -12,7 +12,7 @@ import (
 var commitmentOptions = map[string]string{
 	"own_peaks":   "commit for each region's own peak",
 	"global_peak": "commit for the peak of all regions",
-	"mixed":       "commit to what pays off, remainder on demand",
+	"mixed":       "commit up to break-even, remainder on demand",
 	"on_demand":   "all on demand, scaled without delay",
 }
 

@@ -118,15 +118,15 @@ func TestReserveMixes(t *testing.T) {
 	if err := r.WriteTable(&b); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"all regions", "commit to what pays off, remainder on demand          1                3", "H100 in a: $50/h reserved, $98.32/h on demand: a commitment pays off from 371 of 730 hours of use per month."} {
+	for _, want := range []string{"all regions", "commit up to break-even, remainder on demand          1                3", "H100 in a: $50/h reserved, $98.32/h on demand: a commitment pays off from 371 of 730 hours of use per month."} {
 		if !strings.Contains(b.String(), want) {
 			t.Errorf("%q is not in\n%s", want, b.String())
 		}
 	}
 }
 
-// No load needs no replicas and gives no null values; a region without any GPU of the model is an
-// error that names it.
+// No load needs no replicas and yields no null values; a region without any GPU of the
+// model is an error that names it.
 func TestReserveEdges(t *testing.T) {
 	data, err := json.Marshal(reservation(t, reserving([][]float64{{0, 0}}, 1000), 1))
 	if err != nil || !strings.Contains(string(data), `"rows":[]`) || !strings.Contains(string(data), `"saving":null`) || !strings.Contains(string(data), `"peak_over_min":null`) {
@@ -134,7 +134,7 @@ func TestReserveEdges(t *testing.T) {
 	}
 	p := reserving([][]float64{{5, 6}}, 1000)
 	p.Capacity = [][]*int{{ptr(0)}}
-	if _, err := compareCommitments(p, []float64{1}, reserveFrom, time.Minute, SolveOptions{}); err == nil || !strings.Contains(err.Error(), "reserving for the peak of all regions: infeasible: m in a: needs 0.6") {
+	if _, err := compareCommitments(p, []float64{1}, reserveFrom, time.Minute, SolveOptions{}); err == nil || !strings.Contains(err.Error(), "reserving for the peak of all regions: infeasible: m in a: 0.6") {
 		t.Error(err)
 	}
 }

@@ -137,13 +137,13 @@ type ReviewInputs struct{ review }
 func ForecastInputs(spec *service.Spec, h *forecast.History, at time.Time, o ReviewOptions) (*ReviewInputs, error) {
 	r := review{spec: spec, o: o.WithDefaults(spec), at: at.UTC(), assumptions: slices.Clone(o.Notes)}
 	if r.o.Horizon < time.Minute || r.o.Horizon > maxReviewHorizon {
-		return nil, fmt.Errorf("planning %s: horizon must be 1m to %s, got %s", spec.Name, maxReviewHorizon, r.o.Horizon)
+		return nil, fmt.Errorf("planning %s: horizon: must be 1m to %s, got %s", spec.Name, forecast.ShortDuration(maxReviewHorizon), r.o.Horizon)
 	}
 	if r.o.Step < time.Minute || r.o.Step%time.Minute != 0 || r.o.Horizon%r.o.Step != 0 {
-		return nil, fmt.Errorf("planning %s: step must be whole minutes that divide the horizon of %s, got %s", spec.Name, r.o.Horizon, r.o.Step)
+		return nil, fmt.Errorf("planning %s: step: must be whole minutes that divide the horizon of %s, got %s", spec.Name, forecast.ShortDuration(r.o.Horizon), forecast.ShortDuration(r.o.Step))
 	}
 	if !slices.Contains(forecast.PeakLevels, r.o.Peak) {
-		return nil, fmt.Errorf("planning %s: peak must be one of %v, got %q", spec.Name, forecast.PeakLevels, r.o.Peak)
+		return nil, fmt.Errorf("planning %s: peak: must be one of %s, got %q", spec.Name, strings.Join(forecast.PeakLevels, ", "), r.o.Peak)
 	}
 	r.findOfferings()
 	if len(r.offerings) == 0 {

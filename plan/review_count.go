@@ -80,11 +80,11 @@ func (r *review) placeReplicas(i, j int, columns []int, replicas int) {
 	for at, k := range columns {
 		n := replicas
 		if capacity := r.p.Capacity[j][k]; capacity != nil && at+1 < len(columns) {
-			left := *capacity
+			remaining := *capacity
 			for m := range r.p.Models {
-				left -= r.p.N[m][j][k]
+				remaining -= r.p.N[m][j][k]
 			}
-			n = min(n, max(0, left))
+			n = min(n, max(0, remaining))
 		}
 		r.p.N[i][j][k] += n
 		replicas -= n

@@ -17,10 +17,11 @@ const (
 	// hitRateMinutes is the history from which the expected prefix hit rate is computed: a day contains
 	// every mix of traffic.
 	hitRateMinutes = 24 * 60
-	// shortHistory is the length in minutes from which the running minute is not needed.
+	// shortHistory is the length in minutes from which the current minute is not needed.
 	shortHistory = 5
-	// minRunningMinute is the part of the running minute that must have passed. Balancers store their
-	// counts every 10 s, so an earlier reading would show some regions without load.
+	// minRunningMinute is the part of the current minute that must have passed. Balancers
+	// store their counts every 10 s, so an earlier reading would show some regions without
+	// load.
 	minRunningMinute = 15 * time.Second
 	// loadCurveMinutes is the length of the past in a load curve, in minutes.
 	loadCurveMinutes = 24 * 60
@@ -28,7 +29,7 @@ const (
 	maxHistoryAge = 35 * 24 * time.Hour
 )
 
-// setLoad sets rho: for every model and region the forecast of uncached prompt tokens a second, by
+// setLoad sets rho: for every model and region the forecast of uncached prompt tokens per second, by
 // minute.
 func (r *review) setLoad(h *forecast.History) error {
 	minutes := int(r.o.Horizon / time.Minute)
@@ -61,9 +62,9 @@ func (r *review) setLoad(h *forecast.History) error {
 	return r.forecastAll(f, r.groupTraffic(past, int(gap)))
 }
 
-// knownHistory returns the history known at the planned time, and the first minute of the forecast. A
-// history of only a few minutes includes the running minute, once enough of it has passed to
-// compute a rate.
+// knownHistory returns the history known at the planned time, and the first minute of the
+// forecast. A history of only a few minutes includes the current minute, once enough of it
+// has passed to compute a rate.
 func (r *review) knownHistory(h *forecast.History) (past *forecast.History, next int64) {
 	minute, passed := r.at.Unix()/60, time.Duration(r.at.Unix()%60)*time.Second
 	past = h.Before(minute)
@@ -71,7 +72,7 @@ func (r *review) knownHistory(h *forecast.History) (past *forecast.History, next
 	if past.Minutes >= shortHistory || begun.Minutes == past.Minutes || passed < minRunningMinute {
 		return past, minute
 	}
-	r.assume("history is short: the running minute is extrapolated from its first %d seconds", int(passed.Seconds()))
+	r.assume("history is short: the current minute is extrapolated from its first %d seconds", int(passed.Seconds()))
 	return begun, minute + 1
 }
 
@@ -150,8 +151,8 @@ func (r *review) groupTraffic(past *forecast.History, gap int) []*traffic {
 	return out
 }
 
-// regionsOf returns the service's regions that a history's region stands for: the region itself,
-// the region of that place, or, when it is unnamed, all regions.
+// regionsOf returns the service's regions that a history's region denotes: the region
+// itself, the region of that place, or, when it is unnamed, all regions.
 func (r *review) regionsOf(region service.Region) []int {
 	if j := r.regionIndex(region); j >= 0 {
 		return []int{j}

@@ -126,8 +126,8 @@ func (r *review) reservedReplicas(region *service.RegionSpec, c gpuClass) int {
 	return sum
 }
 
-// gpusPerReplica returns the number of a machine's GPUs that a replica uses: the most that any model
-// requests and the machine has; 0 where no model runs on it.
+// gpusPerReplica returns the number of a machine's GPUs that a replica uses: the maximum
+// that any model requests and the machine has; 0 where no model runs on it.
 func (r *review) gpusPerReplica(m catalogue.Machine) int {
 	best := 0
 	for i := range r.spec.Models {
@@ -279,7 +279,7 @@ func (r *review) billedPrices(region *service.RegionSpec, demand, paid []float64
 	return row
 }
 
-// ReplicaPrice is the billed price of one replica in a region, in USD an hour.
+// ReplicaPrice is the billed price of one replica in a region, in USD per hour.
 type ReplicaPrice struct {
 	Region     service.Region
 	GPU        string // as plans name it: 4xL4

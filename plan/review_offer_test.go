@@ -15,7 +15,7 @@ import (
 	"skyserve/internal/telemetry/demand/demandtest"
 )
 
-// loaded is a steady load of prompt tokens a second by region over the minutes
+// loaded is a steady load of prompt tokens per second by region over the minutes
 // before reviewAt.
 func loaded(t *testing.T, minutes int, model string, tps map[service.Region]float64) *forecast.History {
 	t.Helper()
@@ -61,7 +61,7 @@ func TestReviewPlansCapacityTypes(t *testing.T) {
 		want   string
 		bill   float64
 		says   string
-		paid   service.CapacityType // of what stands
+		paid   service.CapacityType // of the running replicas
 	}{
 		"spot that had none": {region: "    capacity: [spot, on_demand]\n", stands: 1, load: 2000, want: "optimal: spot:0+2 on_demand:1-1", bill: 2 * 0.4 * 0.8048, paid: service.CapacityOnDemand},
 		"spot that is so":    {region: "    capacity: [spot, on_demand]\n    on_demand_base: 1\n", stands: 1, load: 2000, want: "optimal: spot:1+0 on_demand:0+1", bill: 1.4 * 0.8048, paid: service.CapacitySpot},
@@ -154,7 +154,7 @@ local: {rtt: {us-eu: 100ms}}
 		t.Errorf("measured within 50ms: %d and %d replicas", us, eu)
 	}
 	_, err := Review(demandtest.Parse(t, yaml), nil, h, reviewAt, ReviewOptions{Survive: []string{"local/mars"}})
-	if err == nil || err.Error() != `planning chat: survive local/mars: must be "region" or regions of the service (local/us, local/eu)` {
+	if err == nil || err.Error() != `planning chat: survive: must be "region" or regions of the service (local/us, local/eu), got "local/mars"` {
 		t.Error(err)
 	}
 	cloud := strings.NewReplacer("local/us", "aws/us-east-1", "local/eu", "aws/eu-west-1", "local: {rtt: {us-eu: 100ms}}\n", "autoscale: {max_rtt: 80ms}\n").Replace(yaml)
@@ -208,7 +208,8 @@ func TestReviewReturnsLoadCurves(t *testing.T) {
 	}
 }
 
-// An unusual input gives a plan that lists its assumptions, or an error that states the problem.
+// An unusual input yields a plan that lists its assumptions, or an error that describes the
+// problem.
 func TestReviewEdgeCases(t *testing.T) {
 	for name, c := range map[string]struct {
 		yaml   string

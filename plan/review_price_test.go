@@ -60,7 +60,7 @@ func TestReviewUsesRegionalPrices(t *testing.T) {
 		{"the file's price", ", price: 0.7", "", "", both, [2]float64{0.7, 0.7}, "L4: $0.7 per hour, as set for m", "AWS price list"},
 		{"the file's price and spot", ", price: 0.7", spot, "", both, [2]float64{0.3, 0.7}, "L4: $0.7 per hour, as set for m", ""},
 		{"reserved", "", "    reserved: [{type: g6.xlarge, count: 1, price: 0.42}]", "", both, [2]float64{0, 1.1}, "commitments of $0.42 per hour are billed in any case", ""},
-		{"one region does not answer", "", "", "", map[service.Region][2]float64{west: {1.1, 0.5}}, [2]float64{0.8048, 1.1}, "L4 in aws/us-east-1: $0.8048 per hour (g6.xlarge in us-east-1, on demand)", "every region"},
+		{"one region does not respond", "", "", "", map[service.Region][2]float64{west: {1.1, 0.5}}, [2]float64{0.8048, 1.1}, "L4 in aws/us-east-1: $0.8048 per hour (g6.xlarge in us-east-1, on demand)", "every region"},
 		{"a region without prices", "", "", "", map[service.Region][2]float64{east: {0, 0}, west: {1.1, 0.5}}, [2]float64{0.8048, 1.1}, "L4 in aws/us-east-1: $0.8048 per hour (g6.xlarge in us-east-1, on demand)", ""},
 		{"four GPUs", ", count: 4", "", "", both, [2]float64{4.5, 5.5}, "4xL4 in aws/us-east-1: $4.5 per hour", ""},
 		{"four GPUs by the list", ", count: 4", "", "", nil, [2]float64{4.6016, 4.6016}, "4xL4 in aws: $4.602 per hour (g6.12xlarge in us-east-1, on demand) in every region", ""},
@@ -84,7 +84,7 @@ func TestReviewUsesRegionalPrices(t *testing.T) {
 	}
 }
 
-// EndpointForecast that any region may serve goes where machines are cheap.
+// Load that any region may serve is placed where machines are cheap.
 func TestReviewChoosesTheCheaperRegion(t *testing.T) {
 	for cheap, expensive := range map[service.Region]service.Region{"aws/us-east-1": "aws/eu-west-1", "aws/eu-west-1": "aws/us-east-1"} {
 		o := ReviewOptions{Epsilon: 0.01, Prices: market(map[service.Region][2]float64{cheap: {0.8, 0}, expensive: {1.2, 0}})}

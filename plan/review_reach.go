@@ -28,7 +28,7 @@ func (r *review) setReach() error {
 			continue
 		}
 		if r.regionIndex(service.Region(name)) < 0 {
-			return fmt.Errorf("survive %s: must be %q or regions of the service (%s)", name, AnyOneRegion, strings.Join(r.p.Regions, ", "))
+			return fmt.Errorf("survive: must be %q or regions of the service (%s), got %q", AnyOneRegion, strings.Join(r.p.Regions, ", "), name)
 		}
 		r.p.SurviveRegions = append(r.p.SurviveRegions, name)
 	}

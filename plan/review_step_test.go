@@ -32,7 +32,7 @@ func TestReviewWithLongerSteps(t *testing.T) {
 			t.Fatal(err)
 		}
 		if l := r.Forecasts[0]; l.TargetStep()*time.Duration(len(l.MeanRates(l.Forecast.Mean))) != time.Hour || r.Deviations(h, reviewAt)[0].Message != "" {
-			t.Errorf("step %s: told in steps of %s", o.Step, l.TargetStep())
+			t.Errorf("step %s: reported in steps of %s", o.Step, l.TargetStep())
 		}
 		got, _ := r.LoadCurves[0].Peak()
 		return got
@@ -51,7 +51,7 @@ func TestStepsMustDivideTheHorizon(t *testing.T) {
 		t.Errorf("%+v, %v", r, err)
 	}
 	for _, step := range []time.Duration{90 * time.Second, 7 * time.Minute, -time.Minute, 2 * time.Hour} {
-		if _, err := Review(spec, nil, nil, reviewAt, ReviewOptions{Step: step}); err == nil || !strings.Contains(err.Error(), "step must be whole minutes that divide the horizon of 1h") {
+		if _, err := Review(spec, nil, nil, reviewAt, ReviewOptions{Step: step}); err == nil || !strings.Contains(err.Error(), "step: must be whole minutes that divide the horizon of 1h") {
 			t.Errorf("%s: got %v", step, err)
 		}
 	}

@@ -41,7 +41,7 @@ func TestTargetsNameGPUAndCapacityType(t *testing.T) {
 	}
 }
 
-// EndpointForecast beyond the bounds is planned for as far as they allow, so that targets exist.
+// Load beyond the bounds is planned for as far as they allow, so that targets exist.
 func TestTargetsOfAnInfeasiblePlan(t *testing.T) {
 	r, err := Review(demandtest.Parse(t, reviewYAML), standing(1, 1), demandtest.Constant(t, 300, 30000, 2000, 0), reviewAt, ReviewOptions{})
 	if err != nil || r.Proposal.Status != StatusInfeasible {
@@ -53,7 +53,7 @@ func TestTargetsOfAnInfeasiblePlan(t *testing.T) {
 	}
 }
 
-// The same load at another price gives the same plan.
+// The same load at another price yields the same plan.
 func TestTargetsDoNotDependOnPrices(t *testing.T) {
 	counts := func(price string) (out []int) {
 		yaml := fmt.Sprintf(pricesYAML, ", price: "+price, "", "")

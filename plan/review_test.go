@@ -95,7 +95,7 @@ func TestReviewPlansForThePeak(t *testing.T) {
 			peak = max(peak, c.ForecastPeakTPS)
 		}
 		if peak < before*0.999 || peak > 1.2*top {
-			t.Errorf("%s: %.0f tokens/s after %.0f at the level before; the mean is %.0f, the most ever %.0f", level, peak, before, sum/1500, top)
+			t.Errorf("%s: %.0f tokens/s after %.0f at the level before; the mean is %.0f, the highest ever %.0f", level, peak, before, sum/1500, top)
 		}
 		if !slices.ContainsFunc(p.Assumed, func(a string) bool { return strings.Contains(a, "planned for the "+level+" peak") }) {
 			t.Errorf("%s: assumed %q", level, p.Assumed)
@@ -115,7 +115,7 @@ func TestReviewExtrapolatesTheRunningMinute(t *testing.T) {
 		says    string
 	}{
 		"too early to tell":  {1, 10 * time.Second, 0, "no history before"},
-		"most of it":         {1, 40 * time.Second, 4500, "the running minute is extrapolated from its first 40 seconds"},
+		"most of it":         {1, 40 * time.Second, 4500, "the current minute is extrapolated from its first 40 seconds"},
 		"history is long":    {30, 40 * time.Second, 3000, "minutes of history"},
 		"exactly at its end": {1, time.Minute, 3000, "1 minute of history"},
 	} {
@@ -139,7 +139,7 @@ func TestReviewExtrapolatesTheRunningMinute(t *testing.T) {
 func TestReviewReportsUnmetConstraints(t *testing.T) {
 	p := reviewed(t, reviewYAML, standing(1, 1), demandtest.Constant(t, 300, 30000, 0, 0), ReviewOptions{})
 	all := strings.Join(p.Infeasible, "\n")
-	if !strings.Contains(all, "local/us: needs 21000 tokens a second served locally, bounds and capacity allow 12000") ||
+	if !strings.Contains(all, "local/us: 21000 tokens per second must be served locally, bounds and capacity allow 12000") ||
 		!strings.Contains(all, "local/us: max is 8; without it the cheapest plan has 19 replicas there") {
 		t.Fatalf("%s", all)
 	}
@@ -162,7 +162,7 @@ func TestReviewReportsAssumptions(t *testing.T) {
 			"meta-llama/Llama-3.1-8B-Instruct: no prefix hits recorded in the last day, assuming none",
 		}},
 		"unmeasured": {strings.Replace(reviewYAML, ", tps: 1500", "", 1), standing(1, 1), nil, []string{
-			"meta-llama/Llama-3.1-8B-Instruct on L4 has no measured throughput (models[].gpus[].tps): assuming 15000 uncached prompt tokens a second per replica, at 10x real time",
+			"meta-llama/Llama-3.1-8B-Instruct on L4 has no measured throughput (models[].gpus[].tps): assuming 15000 uncached prompt tokens per second per replica, at 10x real time",
 		}},
 		"no gpu": {strings.Replace(reviewYAML, "    gpus: [{type: L4, count: 1, tps: 1500}]\n", "", 1), standing(1, 1), nil, []string{
 			"meta-llama/Llama-3.1-8B-Instruct has no models[].gpus: assuming one L4 per replica",
@@ -290,9 +290,9 @@ func TestReviewRejectsBadOptions(t *testing.T) {
 		o    ReviewOptions
 		want string
 	}{
-		"horizon":    {reviewAt, ReviewOptions{Horizon: time.Second}, "horizon must be 1m to 168h0m0s, got 1s"},
+		"horizon":    {reviewAt, ReviewOptions{Horizon: time.Second}, "horizon: must be 1m to 168h, got 1s"},
 		"forecaster": {reviewAt, ReviewOptions{Forecaster: "oracle"}, `unknown forecaster "oracle"`},
-		"peak":       {reviewAt, ReviewOptions{Peak: "p42"}, `peak must be one of [p50 p90 p95 p99 expected], got "p42"`},
+		"peak":       {reviewAt, ReviewOptions{Peak: "p42"}, `peak: must be one of p50, p90, p95, p99, expected, got "p42"`},
 		"stale":      {reviewAt.Add(40 * 24 * time.Hour), ReviewOptions{}, "the history ends 57600 minutes before"},
 		"short":      {reviewAt, ReviewOptions{Forecaster: "seasonal-naive"}, "requires 1 day of history, got 10 minutes"},
 	} {
@@ -351,7 +351,7 @@ func TestReviewIncludesEgressCost(t *testing.T) {
 		return sum
 	}
 	if expensive, free := sent(near.Proposal), sent(far.Proposal); expensive != 0 || free != 1000 {
-		t.Errorf("%g tokens a second are sent where egress has a price, %g where it is free", expensive, free)
+		t.Errorf("%g tokens per second are sent where egress has a price, %g where it is free", expensive, free)
 	}
 	if !slices.ContainsFunc(near.Proposal.Assumed, func(s string) bool { return strings.Contains(s, "local/us: egress at $100 per GB") }) {
 		t.Errorf("got %q", near.Proposal.Assumed)

@@ -34,10 +34,10 @@ func (l *EndpointForecast) TargetStep() time.Duration {
 	return time.Duration(l.stepsPerTarget()) * l.step
 }
 
-// PerSecond converts a value of the forecast to tokens a second.
+// PerSecond converts a value of the forecast to tokens per second.
 func (l *EndpointForecast) PerSecond(value float64) float64 { return value / l.step.Seconds() }
 
-// MeanRates returns the means of the forecast's values over steps, in tokens a second.
+// MeanRates returns the means of the forecast's values over steps, in tokens per second.
 func (l *EndpointForecast) MeanRates(values []float64) []float64 {
 	out := []float64{}
 	for part := range slices.Chunk(values, l.stepsPerTarget()) {

@@ -45,7 +45,7 @@ func (r *rowChecker) verifyModel(i int, x [][]int) error {
 			}
 		}
 		if !meetsNeed(carried, c.need) {
-			return fmt.Errorf("%s over %s: serves %g of %g tokens a second", p.Models[i], p.nameCover(c), carried, c.need)
+			return fmt.Errorf("%s over %s: serves %g of %g tokens per second", p.Models[i], p.nameCover(c), carried, c.need)
 		}
 	}
 	return nil
@@ -76,7 +76,7 @@ func (p *Problem) nameCover(c cover) string {
 }
 
 // redistribute moves replicas to the regions with load, where a move costs nothing. Among equally cheap
-// solutions it selects the one that forwards least.
+// solutions it selects the one that forwards the lowest load.
 func (s *solver) redistribute() {
 	cost := s.p.Cost(s.best)
 	for i := range s.p.Models {

@@ -11,8 +11,8 @@ import (
 )
 
 // shape is the size of a problem that can be solved by trying every count up to
-// most.
-type shape struct{ models, regions, gpus, most int }
+// maximum.
+type shape struct{ models, regions, gpus, maximum int }
 
 var shapes = []shape{
 	{1, 1, 1, 4},
@@ -30,8 +30,8 @@ var shapes = []shape{
 }
 
 // plainOf draws a problem without limits, with round or uneven values. No model needs more than
-// most replicas on any GPU: a higher count can always be reduced without higher cost or a broken
-// row, so enumerating 0 to most finds the optimum.
+// maximum replicas on any GPU: a higher count can always be reduced without higher cost or a broken
+// row, so enumerating 0 to maximum finds the optimum.
 func plainOf(r *rand.Rand, s shape) *Problem {
 	p := &Problem{
 		Models: names("m", s.models), Regions: names("r", s.regions), GPUs: names("g", s.gpus),
@@ -55,10 +55,10 @@ func plainOf(r *rand.Rand, s shape) *Problem {
 		for range p.Regions {
 			counts, loads := make([]int, s.gpus), make([]float64, 2)
 			for k := range counts {
-				counts[k] = max(0, r.IntN(s.most+2)-1)
+				counts[k] = max(0, r.IntN(s.maximum+2)-1)
 			}
 			for w := range loads {
-				loads[w] = float64(50*r.IntN(20*s.most/s.regions+1)*min(1, r.IntN(6))) * (1 - uneven*r.Float64())
+				loads[w] = float64(50*r.IntN(20*s.maximum/s.regions+1)*min(1, r.IntN(6))) * (1 - uneven*r.Float64())
 			}
 			n, rho = append(n, counts), append(rho, loads)
 		}
@@ -84,15 +84,19 @@ func someOf(r *rand.Rand, outer, inner, lo, hi int) [][]*int {
 // rowKinds are the kinds of rows and prices that a problem may state.
 var rowKinds = []struct {
 	name string
-	add  func(p *Problem, r *rand.Rand, most int)
+	add  func(p *Problem, r *rand.Rand, maximum int)
 }{
 	{"plain", func(*Problem, *rand.Rand, int) {}},
-	{"min", func(p *Problem, r *rand.Rand, most int) { p.Min = someOf(r, len(p.Models), len(p.Regions), 0, most) }},
-	{"max", func(p *Problem, r *rand.Rand, most int) { p.Max = someOf(r, len(p.Models), len(p.Regions), 0, most) }},
-	{"min_total", func(p *Problem, r *rand.Rand, most int) { p.MinTotal = someOf(r, 1, len(p.Models), 0, most)[0] }},
-	{"max_total", func(p *Problem, r *rand.Rand, most int) { p.MaxTotal = someOf(r, 1, len(p.Models), 0, 2*most)[0] }},
-	{"capacity", func(p *Problem, r *rand.Rand, most int) {
-		p.Capacity = someOf(r, len(p.Regions), len(p.GPUs), 0, 2*most)
+	{"min", func(p *Problem, r *rand.Rand, maximum int) {
+		p.Min = someOf(r, len(p.Models), len(p.Regions), 0, maximum)
+	}},
+	{"max", func(p *Problem, r *rand.Rand, maximum int) {
+		p.Max = someOf(r, len(p.Models), len(p.Regions), 0, maximum)
+	}},
+	{"min_total", func(p *Problem, r *rand.Rand, maximum int) { p.MinTotal = someOf(r, 1, len(p.Models), 0, maximum)[0] }},
+	{"max_total", func(p *Problem, r *rand.Rand, maximum int) { p.MaxTotal = someOf(r, 1, len(p.Models), 0, 2*maximum)[0] }},
+	{"capacity", func(p *Problem, r *rand.Rand, maximum int) {
+		p.Capacity = someOf(r, len(p.Regions), len(p.GPUs), 0, 2*maximum)
 	}},
 	{"region_alpha", func(p *Problem, r *rand.Rand, _ int) {
 		for range p.Regions {
@@ -103,7 +107,7 @@ var rowKinds = []struct {
 			p.RegionAlpha = append(p.RegionAlpha, row)
 		}
 	}},
-	{"reserved", func(p *Problem, r *rand.Rand, most int) {
+	{"reserved", func(p *Problem, r *rand.Rand, maximum int) {
 		if p.Capacity == nil {
 			p.Capacity = make([][]*int, len(p.Regions))
 		}
@@ -114,7 +118,7 @@ var rowKinds = []struct {
 			if p.Capacity[j] == nil {
 				p.Capacity[j] = make([]*int, len(p.GPUs))
 			}
-			p.Capacity[j][0] = ptr(r.IntN(most + 2))
+			p.Capacity[j][0] = ptr(r.IntN(maximum + 2))
 		}
 	}},
 	{"switch", func(p *Problem, r *rand.Rand, _ int) {
@@ -135,7 +139,7 @@ var rowKinds = []struct {
 			row := make([]float64, len(p.Regions))
 			for o := range row {
 				if o != j {
-					row[o] = float64(10 * r.IntN(10)) // as measured: there and back may differ
+					row[o] = float64(10 * r.IntN(10)) // as measured: the two directions may differ
 				}
 			}
 			p.RTTMillis = append(p.RTTMillis, row)
@@ -165,9 +169,9 @@ func TestPairsOfRowsEqualBruteForce(t *testing.T) {
 					r := rand.New(rand.NewPCG(seed, uint64(a*len(rowKinds)+b)))
 					s := shapes[int(seed)%len(shapes)]
 					p := plainOf(r, s)
-					one.add(p, r, s.most)
-					other.add(p, r, s.most)
-					if wrong := wrongOf(p, s.most, SolveOptions{}, solve(t, p, SolveOptions{})); wrong != "" {
+					one.add(p, r, s.maximum)
+					other.add(p, r, s.maximum)
+					if wrong := wrongOf(p, s.maximum, SolveOptions{}, solve(t, p, SolveOptions{})); wrong != "" {
 						t.Errorf("seed %d: %s\n%s", seed, wrong, asJSON(t, p))
 					}
 				}
@@ -177,15 +181,15 @@ func TestPairsOfRowsEqualBruteForce(t *testing.T) {
 }
 
 // anyOf draws a problem with rows of some kinds, and how far to try counts.
-func anyOf(r *rand.Rand) (p *Problem, most int) {
+func anyOf(r *rand.Rand) (p *Problem, maximum int) {
 	s := shapes[r.IntN(len(shapes))]
 	p = plainOf(r, s)
 	for _, k := range rowKinds {
 		if r.IntN(3) == 0 {
-			k.add(p, r, s.most)
+			k.add(p, r, s.maximum)
 		}
 	}
-	return p, s.most
+	return p, s.maximum
 }
 
 // With any kinds of rows, any effort and any gap, every reported optimum, infeasibility and bound
@@ -194,9 +198,9 @@ func TestResultsAreValidUnderAnyEffortAndGap(t *testing.T) {
 	testkit.Slow(t)
 	for seed := range uint64(600) {
 		r := rand.New(rand.NewPCG(seed, 21))
-		p, most := anyOf(r)
+		p, maximum := anyOf(r)
 		o := SolveOptions{Gap: []float64{0, 0.01, 0.2}[r.IntN(3)], Effort: []int64{0, 100, 3000, 100_000}[r.IntN(4)]}
-		if wrong := wrongOf(p, most, o, solve(t, p, o)); wrong != "" {
+		if wrong := wrongOf(p, maximum, o, solve(t, p, o)); wrong != "" {
 			t.Errorf("seed %d: %+v: %s\n%s", seed, o, wrong, asJSON(t, p))
 		}
 	}
@@ -204,9 +208,9 @@ func TestResultsAreValidUnderAnyEffortAndGap(t *testing.T) {
 
 // wrongOf describes an error in the result for p, "" for none. Without a bound on effort the result
 // must be proven.
-func wrongOf(p *Problem, most int, o SolveOptions, got Solution) string {
+func wrongOf(p *Problem, maximum int, o SolveOptions, got Solution) string {
 	s := statement{p}
-	want := s.cheapest(most)
+	want := s.cheapest(maximum)
 	near := 1e-6 * (1 + math.Abs(want))
 	switch {
 	case got.Status == StatusInfeasible && !math.IsInf(want, 1):
@@ -234,18 +238,18 @@ func TestVerifyAndCostEqualTheProgramme(t *testing.T) {
 	kept, broken := 0, 0
 	for seed := range uint64(4000) {
 		r := rand.New(rand.NewPCG(seed, 22))
-		p, most := anyOf(r)
+		p, maximum := anyOf(r)
 		x := cloneCounts(p.N)
 		for i := range x {
 			for j := range x[i] {
 				for k := range x[i][j] {
-					x[i][j][k] = r.IntN(most + 1)
+					x[i][j][k] = r.IntN(maximum + 1)
 				}
 			}
 		}
 		s := statement{p}
 		if err := p.Verify(x); (err == nil) != s.keeps(x) {
-			t.Errorf("seed %d: %v: Verify says %v, the rows are kept: %t\n%s", seed, x, err, s.keeps(x), asJSON(t, p))
+			t.Errorf("seed %d: %v: Verify returns %v, the rows are kept: %t\n%s", seed, x, err, s.keeps(x), asJSON(t, p))
 		} else if err == nil {
 			kept++
 		} else {

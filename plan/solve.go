@@ -45,10 +45,10 @@ type Solution struct {
 	Infeasible []string
 }
 
-// Solve finds the cheapest counts: it minimises the sum of alpha*x + sigma*max(0, x-n) such that
-// every region serves epsilon of its own peak, every model its peak over all regions, and counts
-// stay within capacity, min and max. It fails only on a problem that Check rejects. The rows and
-// the cost of the result are computed again from the problem itself.
+// Solve finds the cheapest counts: it minimises the sum of alpha*x + sigma*max(0, x-n).
+// Every region must serve epsilon of its own peak, every model its peak over all regions,
+// and counts must be within capacity, min and max. It fails only on a problem that Check
+// rejects. The rows and the cost of the result are computed again from the problem itself.
 func Solve(p *Problem, o SolveOptions) (Solution, error) {
 	if err := p.Check(); err != nil {
 		return Solution{}, err

@@ -15,7 +15,7 @@ import (
 // size bounds a random problem.
 type size struct {
 	models, regions, gpus, windows int
-	most                           int     // replicas that the load asks for, about
+	maximum                        int     // approximate number of replicas that the load requires
 	caps, bounds                   float64 // chance of each capacity, min and max
 }
 
@@ -45,18 +45,18 @@ func random(r *rand.Rand, s size) *Problem {
 		for range p.Regions {
 			n, rho := make([]int, s.gpus), make([]float64, s.windows)
 			for k := range n {
-				n[k] = r.IntN(s.most/s.gpus + 1)
+				n[k] = r.IntN(s.maximum/s.gpus + 1)
 			}
-			level := float64(s.most) * 4000 * r.Float64() / 2
+			level := float64(s.maximum) * 4000 * r.Float64() / 2
 			for w := range rho {
 				rho[w] = math.Round(level * (0.6 + 0.8*r.Float64()))
 			}
 			p.N[i], p.Rho[i] = append(p.N[i], n), append(p.Rho[i], rho)
 		}
 	}
-	p.Capacity = limits(r, s.regions, s.gpus, s.caps, 1, s.models*s.most)
+	p.Capacity = limits(r, s.regions, s.gpus, s.caps, 1, s.models*s.maximum)
 	p.Min = limits(r, s.models, s.regions, s.bounds, 0, 2)
-	p.Max = limits(r, s.models, s.regions, s.bounds, 2, s.most+2)
+	p.Max = limits(r, s.models, s.regions, s.bounds, 2, s.maximum+2)
 	return p
 }
 
@@ -101,7 +101,7 @@ func solve(t interface {
 // small draws a problem of typical size.
 func small(t *rapid.T, caps float64) *Problem {
 	r := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 4))
-	return random(r, size{models: 1 + r.IntN(4), regions: 1 + r.IntN(3), gpus: 1 + r.IntN(3), windows: 4, most: 5 + r.IntN(20), caps: caps, bounds: 0.2})
+	return random(r, size{models: 1 + r.IntN(4), regions: 1 + r.IntN(3), gpus: 1 + r.IntN(3), windows: 4, maximum: 5 + r.IntN(20), caps: caps, bounds: 0.2})
 }
 
 // Scaling every price scales the cost and does not change the plan.
@@ -213,7 +213,7 @@ func TestTypicalSizeIsProvenOptimal(t *testing.T) {
 	open := 0
 	for seed := range uint64(60) {
 		r := rand.New(rand.NewPCG(seed, 6))
-		p := random(r, size{models: 4, regions: 3, gpus: 2 + r.IntN(2), windows: 6, most: 24, caps: float64(seed%3) / 2, bounds: 0.2})
+		p := random(r, size{models: 4, regions: 3, gpus: 2 + r.IntN(2), windows: 6, maximum: 24, caps: float64(seed%3) / 2, bounds: 0.2})
 		got := solve(t, p, SolveOptions{Effort: 60_000_000})
 		if got.Status != StatusOptimal && got.Status != StatusInfeasible {
 			open++
@@ -254,11 +254,11 @@ func TestSmallProblemsByHand(t *testing.T) {
 		"different hours": {base: two, status: StatusOptimal, cost: 6*0.8 + 4*0.1, x: "[[[3] [3]]]"},
 		"max": {
 			base: one(), edit: func(p *Problem) { p.Max = [][]*int{{ptr(2)}} }, status: StatusInfeasible,
-			wrong: "m in us: needs 2940 tokens a second served locally, bounds and capacity allow 2000",
+			wrong: "m in us: 2940 tokens per second must be served locally, bounds and capacity allow 2000",
 		},
 		"capacity": {
 			base: one(), edit: func(p *Problem) { p.Capacity = [][]*int{{ptr(4)}} }, status: StatusInfeasible,
-			wrong: "m over all regions: needs 4200 tokens a second, bounds and capacity allow 4000",
+			wrong: "m over all regions: 4200 tokens per second must be served, bounds and capacity allow 4000",
 		},
 		"crossed": {
 			base: one(), edit: func(p *Problem) { p.Min, p.Max = [][]*int{{ptr(3)}}, [][]*int{{ptr(2)}} }, status: StatusInfeasible,

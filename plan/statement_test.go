@@ -110,7 +110,7 @@ func (s statement) keepsModel(i int, x [][]int, demands []demandOf) bool {
 	return true
 }
 
-// keepsCapacity reports whether counts of all models fit where they stand.
+// keepsCapacity reports whether counts of all models are within the capacities.
 func (s statement) keepsCapacity(x [][][]int) bool {
 	for j := range s.Regions {
 		for k := range s.GPUs {
@@ -213,13 +213,13 @@ func (s statement) keeps(x [][][]int) bool {
 
 // choiceOf is one model's counts and their minimum cost.
 type choiceOf struct {
-	x     [][]int
-	least float64
+	x      [][]int
+	lowest float64
 }
 
-// choicesOf lists the counts of 0 to most that keep the rows of model i, the
+// choicesOf lists the counts of 0 to maximum that keep the rows of model i, the
 // cheapest first.
-func (s statement) choicesOf(i, most int) []choiceOf {
+func (s statement) choicesOf(i, maximum int) []choiceOf {
 	demands := s.demandsOf(i)
 	var out []choiceOf
 	x := make([][]int, len(s.Regions))
@@ -235,14 +235,14 @@ func (s statement) choicesOf(i, most int) []choiceOf {
 					if s.Switch != nil && s.Switch[i][k] != nil {
 						start = math.Min(start, *s.Switch[i][k])
 					}
-					c.least += start * float64(max(0, n-s.N[i][j][k]))
+					c.lowest += start * float64(max(0, n-s.N[i][j][k]))
 				}
 			}
-			c.least += s.hours(i, x)
+			c.lowest += s.hours(i, x)
 			out = append(out, c)
 		}
 		cell := 0
-		for ; cell < cells && x[cell/len(s.GPUs)][cell%len(s.GPUs)] == most; cell++ {
+		for ; cell < cells && x[cell/len(s.GPUs)][cell%len(s.GPUs)] == maximum; cell++ {
 			x[cell/len(s.GPUs)][cell%len(s.GPUs)] = 0
 		}
 		if cell == cells {
@@ -250,20 +250,20 @@ func (s statement) choicesOf(i, most int) []choiceOf {
 		}
 		x[cell/len(s.GPUs)][cell%len(s.GPUs)]++
 	}
-	slices.SortFunc(out, func(a, b choiceOf) int { return cmp.Compare(a.least, b.least) })
+	slices.SortFunc(out, func(a, b choiceOf) int { return cmp.Compare(a.lowest, b.lowest) })
 	return out
 }
 
-// cheapest tries every count of 0 to most in every cell and returns the lowest cost, +Inf when no
+// cheapest tries every count of 0 to maximum in every cell and returns the lowest cost, +Inf when no
 // counts keep the rows.
-func (s statement) cheapest(most int) float64 {
+func (s statement) cheapest(maximum int) float64 {
 	choices := make([][]choiceOf, len(s.Models))
 	rest := make([]float64, len(s.Models)+1)
 	for i := len(choices) - 1; i >= 0; i-- {
-		if choices[i] = s.choicesOf(i, most); len(choices[i]) == 0 {
+		if choices[i] = s.choicesOf(i, maximum); len(choices[i]) == 0 {
 			return math.Inf(1)
 		}
-		rest[i] = rest[i+1] + choices[i][0].least
+		rest[i] = rest[i+1] + choices[i][0].lowest
 	}
 	best := math.Inf(1)
 	x := make([][][]int, len(choices))
@@ -276,11 +276,11 @@ func (s statement) cheapest(most int) float64 {
 			return
 		}
 		for _, c := range choices[i] {
-			if sum+c.least+rest[i+1] >= best {
+			if sum+c.lowest+rest[i+1] >= best {
 				return
 			}
 			x[i] = c.x
-			from(i+1, sum+c.least)
+			from(i+1, sum+c.lowest)
 		}
 	}
 	from(0, 0)

@@ -32,7 +32,7 @@ type ScaledEndpoint struct {
 	// Utilisation is the effective memory utilisation of the ready replicas, 0..1: used KV memory
 	// divided by total KV memory, excluding weights. Nil = unknown.
 	Utilisation *float64
-	// Observed is the interactive prompt tokens a second of the last minute. Nil = unknown.
+	// Observed is the interactive prompt tokens per second of the last minute. Nil = unknown.
 	Observed *float64
 	// Waiting is the number of interactive requests that wait for their first token, queued or at a
 	// replica. Nil = unknown.
@@ -57,12 +57,12 @@ type Target struct {
 	Replicas []ReplicaTarget
 	// From and Until bound the time that it applies to, on the clock of Step.
 	From, Until time.Duration
-	// ReplicaTPS is the throughput of one replica, in prompt tokens a second; 0 = unknown.
+	// ReplicaTPS is the throughput of one replica, in prompt tokens per second; 0 = unknown.
 	ReplicaTPS float64
-	// PeakTPS is the load planned for, in prompt tokens a second, including the buffer.
+	// PeakTPS is the load planned for, in prompt tokens per second, including the buffer.
 	PeakTPS float64
 	// ForecastTPS is the forecast of the interactive load in steps of ForecastStep from From on, in prompt
-	// tokens a second; empty = unknown.
+	// tokens per second; empty = unknown.
 	ForecastTPS  []float64
 	ForecastStep time.Duration
 }
@@ -93,7 +93,7 @@ type Scaling struct {
 	// Reclaim is the number of replicas that return from the spot pool with their weights in place:
 	// about a minute (SageServe section 7.1).
 	Reclaim int
-	// RedeployedVMs loads this model on donated VMs of other endpoints: about ten minutes.
+	// Redeploy loads this model on donated VMs of other endpoints: about ten minutes.
 	Redeploy []RedeployedVMs
 	// Launch is the number of new VMs.
 	Launch int
@@ -106,7 +106,7 @@ type Scaling struct {
 
 // RedeployedVMs is a number of donated VMs that switch to another model.
 type RedeployedVMs struct {
-	From  int // the endpoint whose weights are loaded, an index in the Fleet
+	From  int // the endpoint whose weights are loaded, an index in StrategyInput.Endpoints
 	Count int
 }
 
@@ -123,12 +123,12 @@ func (s *Scaling) AddedReplicas() int {
 func (s *Scaling) DrainedReplicas() int { return s.Donate + s.Remove }
 
 // Strategy decides on replica counts over time (SageServe sections 4 and 6.4). It is a state
-// machine: the same fleets at the same times give the same scalings, and time must not go
+// machine: the same fleets at the same times yield the same scalings, and time must not go
 // backwards. It never takes an endpoint below its Min or above its Max.
 type Strategy interface {
 	// Name is the value that selects it in service.yaml.
 	Name() string
-	// TargetStep returns the changes to make now; none when nothing has to change. Call it every few
+	// Step returns the changes to make now; none when nothing has to change. Call it every few
 	// seconds.
 	Step(now time.Duration, f *StrategyInput) []Scaling
 }

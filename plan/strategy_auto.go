@@ -41,7 +41,7 @@ const (
 // auto follows the interactive load, every few seconds and over all regions of a model together,
 // and uses the forecast where it helps. It differs from LT-UA in seven ways:
 //
-//   - it sizes for the interactive load (tokens a second over a replica's throughput), not for
+//   - it sizes for the interactive load (tokens per second over a replica's throughput), not for
 //     memory, which deferred work fills up, and adds all missing replicas at once;
 //   - a large pool is filled further than a small one, because random variation averages out in it;
 //   - the fill level is corrected by results, until the allowed share of first tokens is late: see
@@ -100,7 +100,7 @@ func (s *auto) Step(now time.Duration, f *StrategyInput) []Scaling {
 		e := &f.Endpoints[i]
 		need, why := e.clampNeed(needs[i], loads[i])
 		if n := s.states[e.endpointKey()].replicasToAdd(now, e.count()-need); n != 0 {
-			g.request(i, n, fmt.Sprintf("%s: want %d, have %d", why, need, e.count()))
+			g.request(i, n, fmt.Sprintf("%s: %d required, %d current", why, need, e.count()))
 		}
 	}
 	return g.out
@@ -233,7 +233,7 @@ func (e *ScaledEndpoint) clampNeed(need int, load float64) (int, string) {
 	return min(max(need, e.Min), e.Max), why
 }
 
-// hasQueue reports whether more requests wait than starting replicas explain.
+// hasQueue reports whether more requests are queued than the starting replicas account for.
 func (e *ScaledEndpoint) hasQueue() bool {
 	return e.Waiting != nil && e.Starting == 0 && *e.Waiting > queuePerReplica*e.Ready
 }

@@ -32,7 +32,7 @@ const (
 type fillLevel struct {
 	maxLateShare float64 // the allowed share
 	at           time.Duration
-	usualRate    float64 // first tokens an hour, over the last hours; 0 = none so far
+	usualRate    float64 // first tokens per hour, over the last hours; 0 = none so far
 	log          float64 // of the factor
 }
 

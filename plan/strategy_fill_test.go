@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// hours updates a fill level every 5 s with so many first tokens an hour, of which the share given
+// hours updates a fill level every 5 s with so many first tokens per hour, of which the share given
 // by late is late, and returns that share over the last half of the time.
 func (l *fillLevel) hours(n, perHour float64, late func(fill float64) float64) float64 {
 	var arrived, debt, all, gone float64

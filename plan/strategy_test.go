@@ -18,7 +18,7 @@ import (
 	"skyserve/internal/testkit"
 )
 
-var update = flag.Bool("update", false, "write the transcripts' answers instead of checking them")
+var update = flag.Bool("update", false, "write the transcripts' results instead of checking them")
 
 // A transcript is a strategy's name, then its inputs and its results. A line "a ready=5 u=0.75"
 // changes the endpoint a of model a (b, c: other models in the same region), "at 15s" runs a step,
@@ -42,7 +42,7 @@ func TestStrategyTranscripts(t *testing.T) {
 				return
 			}
 			if got != string(want) {
-				t.Errorf("%s: the answers differ; got\n%s", file, got)
+				t.Errorf("%s: the results differ; got\n%s", file, got)
 			}
 		})
 	}
@@ -55,7 +55,7 @@ func replayStrategy(t *testing.T, text string) string {
 	f.FreeVMs = map[string]int{}
 	for n, line := range strings.Split(strings.TrimRight(text, "\n"), "\n") {
 		if strings.HasPrefix(line, "  ") {
-			continue // an old answer
+			continue // an outdated result
 		}
 		fmt.Fprintln(&out, line)
 		words := strings.Fields(line)
@@ -182,10 +182,10 @@ func drawFleet(t *rapid.T) *closedFleet {
 	c := &closedFleet{}
 	for _, m := range []string{"a", "b", "c"} {
 		for _, r := range []string{"r", "s"} {
-			least := rapid.IntRange(1, 3).Draw(t, "min")
-			ready := least + rapid.IntRange(0, 5).Draw(t, "over")
+			minimum := rapid.IntRange(1, 3).Draw(t, "min")
+			ready := minimum + rapid.IntRange(0, 5).Draw(t, "over")
 			c.fleet.Endpoints = append(c.fleet.Endpoints, ScaledEndpoint{
-				Model: m, Region: r, Min: least, Max: ready + rapid.IntRange(0, 6).Draw(t, "room"),
+				Model: m, Region: r, Min: minimum, Max: ready + rapid.IntRange(0, 6).Draw(t, "room"),
 				Ready: ready, Donated: rapid.IntRange(0, 3).Draw(t, "donated"),
 			})
 		}
@@ -277,7 +277,7 @@ func checkStrategy(t *rapid.T, name string) {
 			t.Fatalf("the same fleets: %+v and %+v", changes, again)
 		}
 		if !reflect.DeepEqual(before, c.fleet.Endpoints) {
-			t.Fatalf("what it was shown has changed")
+			t.Fatalf("the strategy changed its input")
 		}
 		c.apply(t, changes)
 		if c.vms() != vms {

@@ -65,9 +65,9 @@ func (c ReplicaChange) offering() string {
 	return c.GPU + " " + *c.Capacity
 }
 
-// writeAligned writes rows in columns two spaces apart: the first `left` columns flush left for
-// text, the others flush right for numbers.
-func writeAligned(b *bytes.Buffer, rows [][]string, left int) {
+// writeAligned writes rows in columns two spaces apart: the first textColumns columns flush
+// left for text, the others flush right for numbers.
+func writeAligned(b *bytes.Buffer, rows [][]string, textColumns int) {
 	widths := make([]int, len(rows[0]))
 	for _, row := range rows {
 		for i, cell := range row {
@@ -77,7 +77,7 @@ func writeAligned(b *bytes.Buffer, rows [][]string, left int) {
 	for _, row := range rows {
 		for i, cell := range row {
 			width := widths[i]
-			if i < left {
+			if i < textColumns {
 				width = -width
 			}
 			if i > 0 {

@@ -37,12 +37,12 @@ func (p *Problem) verifyCounts(i int, x [][]int) error {
 			count += n
 		}
 		all += count
-		carried, least, most := p.Throughput(i, x[j]), limitOr(p.Min, i, j, 0), limitOr(p.Max, i, j, unlimited)
+		carried, minimum, maximum := p.Throughput(i, x[j]), limitOr(p.Min, i, j, 0), limitOr(p.Max, i, j, unlimited)
 		switch {
-		case count < least || count > most:
-			return fmt.Errorf("%s in %s: %d replicas, must be %d to %d", p.Models[i], p.Regions[j], count, least, most)
+		case count < minimum || count > maximum:
+			return fmt.Errorf("%s in %s: replicas must be %d to %d, got %d", p.Models[i], p.Regions[j], minimum, maximum, count)
 		case !meetsNeed(carried, p.LocalDemand(i, j)):
-			return fmt.Errorf("%s in %s: serves %g of %g tokens a second", p.Models[i], p.Regions[j], carried, p.LocalDemand(i, j))
+			return fmt.Errorf("%s in %s: serves %g of %g tokens per second", p.Models[i], p.Regions[j], carried, p.LocalDemand(i, j))
 		}
 	}
 	return p.verifyTotal(i, all)
@@ -56,8 +56,8 @@ func (p *Problem) verifyCapacity(x [][][]int) error {
 			for i := range p.Models {
 				used += x[i][j][k]
 			}
-			if most := limitOr(p.Capacity, j, k, unlimited); used > most {
-				return fmt.Errorf("%s on %s: %d replicas, capacity is %d", p.Regions[j], p.GPUs[k], used, most)
+			if capacity := limitOr(p.Capacity, j, k, unlimited); used > capacity {
+				return fmt.Errorf("%s on %s: %d replicas, capacity is %d", p.Regions[j], p.GPUs[k], used, capacity)
 			}
 		}
 	}
@@ -90,7 +90,7 @@ func (p *Problem) verifyLoad(i int, x [][][]int, near []regionSet) error {
 			if lost >= 0 {
 				gone = " after the loss of " + p.Regions[lost]
 			}
-			return fmt.Errorf("%s in window %d%s: serves %g of %g tokens a second", p.Models[i], w, gone, load-unserved, load)
+			return fmt.Errorf("%s in window %d%s: serves %g of %g tokens per second", p.Models[i], w, gone, load-unserved, load)
 		}
 	}
 	return nil

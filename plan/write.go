@@ -95,14 +95,14 @@ func (p *Problem) modelRows(i int, sets []regionSet) []linearRow {
 	return out
 }
 
-// boundRows returns the rows that keep a count between least and most.
-func boundRows(name string, count []term, least, most int) []linearRow {
+// boundRows returns the rows that keep a count between minimum and maximum.
+func boundRows(name string, count []term, minimum, maximum int) []linearRow {
 	var out []linearRow
-	if least > 0 {
-		out = append(out, linearRow{"min_" + name, count, ">=", float64(least)})
+	if minimum > 0 {
+		out = append(out, linearRow{"min_" + name, count, ">=", float64(minimum)})
 	}
-	if most < unlimited {
-		out = append(out, linearRow{"max_" + name, count, "<=", float64(most)})
+	if maximum < unlimited {
+		out = append(out, linearRow{"max_" + name, count, "<=", float64(maximum)})
 	}
 	return out
 }
@@ -171,7 +171,7 @@ func (p *Problem) legend(mark string) string {
 		fmt.Fprintf(&b, "%s t_i_j_k = replicas on VMs taken over from another model\n", mark)
 	}
 	if p.Egress != nil {
-		fmt.Fprintf(&b, "%s o_i_j_w = load sent to other regions in window w, tokens a second\n", mark)
+		fmt.Fprintf(&b, "%s o_i_j_w = load sent to other regions in window w, tokens per second\n", mark)
 	}
 	for _, set := range []struct {
 		index string

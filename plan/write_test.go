@@ -42,6 +42,6 @@ func (broken) Write([]byte) (int, error) { return 0, errors.New("disk full") }
 
 func TestWriteReportsErrors(t *testing.T) {
 	if written().WriteLP(broken{}) == nil || written().WriteMPS(broken{}) == nil {
-		t.Error("a full disk went unnoticed")
+		t.Error("no error for a full disk")
 	}
 }

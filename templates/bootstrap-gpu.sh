@@ -14,7 +14,7 @@ if ! command -v nvidia-ctk >/dev/null; then
 	found=$(gpg --batch --with-colons --show-keys "$fetched" | awk -F: '$1 == "pub" { primary = 1 } $1 == "fpr" && primary { print $10; primary = 0 }')
 	if [ "$found" != "$pinned" ]; then
 		rm -f "$fetched"
-		echo "skyserve: $source/gpgkey has an unexpected key: want $pinned, got $found" >&2
+		echo "skyserve: $source/gpgkey must have the key $pinned, got $found" >&2
 		exit 1
 	fi
 	gpg --batch --yes --dearmor --output "$key" "$fetched"

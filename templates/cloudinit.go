@@ -53,7 +53,7 @@ func (p CloudInitParams) check() error {
 	switch {
 	case p.Cloud == localCloud:
 	case cloudChannels[p.Cloud] == "":
-		return fmt.Errorf("creating a cloud-init document: cloud: must be one of: aws, gcp; got %q", p.Cloud)
+		return fmt.Errorf("creating a cloud-init document: cloud: must be one of aws, gcp, got %q", p.Cloud)
 	case err != nil || u.Scheme != "https" && u.Scheme != "http" || strings.ContainsAny(p.ProgramURL, "'\"\\ \n"):
 		return fmt.Errorf("creating a cloud-init document: program: must be an http or https URL without quotes, spaces or backslashes, got %q", p.ProgramURL)
 	case !sha256Pattern.MatchString(p.ProgramSHA256):
@@ -100,7 +100,7 @@ func CloudInit(p CloudInitParams) (string, error) {
 	).Replace(document), nil
 }
 
-// bootstrap returns the script that downloads and installs what the machine needs.
+// bootstrap returns the script that installs the machine's prerequisites.
 func (p CloudInitParams) bootstrap() (string, error) {
 	names := []string{"bootstrap.sh"}
 	if p.Containers {

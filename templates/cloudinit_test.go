@@ -17,7 +17,7 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files anew")
 
-// machines are what services are made of in clouds.
+// machines are the kinds of machines of a service in clouds.
 func machines() map[string]templates.CloudInitParams {
 	base := templates.CloudInitParams{
 		Service: "chat", Owner: strings.Repeat("a2", 26), Listen: ":8441", ProgramURL: "https://example.com/skyserve-linux-amd64", ProgramSHA256: strings.Repeat("0f", 32),
@@ -32,7 +32,7 @@ func machines() map[string]templates.CloudInitParams {
 	return all
 }
 
-// document is what a machine takes from its user data.
+// document is the part of the user data that a machine uses.
 type document struct {
 	WriteFiles []struct {
 		Path        string `yaml:"path"`
@@ -68,13 +68,13 @@ func TestCloudInit(t *testing.T) {
 			}
 			want, err := os.ReadFile(golden)
 			if err != nil || string(want) != text {
-				t.Errorf("%s differs (%v); look at it with -update:\n%s", golden, err, text)
+				t.Errorf("%s differs (%v); update it with -update:\n%s", golden, err, text)
 			}
 			if len(text) > 16<<10 {
-				t.Errorf("%d bytes, and AWS takes 16 KiB of user data", len(text))
+				t.Errorf("%d bytes, but AWS allows 16 KiB of user data", len(text))
 			}
 			if !strings.HasPrefix(text, "#cloud-config\n") || strings.Contains(text, "@U") || strings.Contains(text, "@S") {
-				t.Error("it is no cloud-init document, or has places that were not filled in")
+				t.Error("it is not a cloud-init document, or has unreplaced placeholders")
 			}
 			var d document
 			if err := yaml.UnmarshalWithOptions([]byte(text), &d, yaml.Strict()); err != nil {
@@ -87,7 +87,7 @@ func TestCloudInit(t *testing.T) {
 	}
 }
 
-// isBornWith makes sure that the agent takes its file, and is who was meant.
+// isBornWith checks that the agent accepts its file and has the expected identity.
 func isBornWith(t *testing.T, d document, p templates.CloudInitParams) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "node.json")
@@ -110,7 +110,7 @@ func isScript(t *testing.T, text string) {
 }
 
 // directives are those of systemd.unit(5), systemd.service(5) and systemd.exec(5) that a unit
-// may have: systemd passes over what it does not know, a misspelt one too.
+// may have: systemd ignores unknown ones, including misspelt ones.
 var directives = map[string]string{
 	"Description": "Unit", "After": "Unit", "Wants": "Unit", "StartLimitIntervalSec": "Unit",
 	"ExecStartPre": "Service", "ExecStart": "Service", "Restart": "Service", "RestartSec": "Service", "TimeoutStartSec": "Service", "LimitNOFILE": "Service",
@@ -132,7 +132,7 @@ func isUnit(t *testing.T, text string) {
 		case strings.HasPrefix(name, "Exec"):
 			starts++
 			if !strings.HasPrefix(value, "/") || strings.ContainsAny(value, `%$"'\;`) {
-				t.Errorf("the unit runs %q, which systemd reads otherwise than it stands there", value)
+				t.Errorf("the unit runs %q, which systemd parses differently", value)
 			}
 		}
 	}
@@ -141,12 +141,13 @@ func isUnit(t *testing.T, text string) {
 	}
 }
 
-// The script takes the program that was meant, again where it was cut off, and no other.
+// The script installs the expected binary, again after an incomplete download, and no
+// other.
 func TestBootstrapVerifiesProgram(t *testing.T) {
 	p := machines()["aws-balancer"]
 	dir := t.TempDir()
 	program, served := filepath.Join(dir, "skyserve"), filepath.Join(dir, "served")
-	p.ProgramURL, p.ProgramSHA256 = "http://127.0.0.1:1/skyserve", "01ba4719c80b6fe911b091a7c05124b64eeece964e09c058ef8f9805daca546b" // of a line's end
+	p.ProgramURL, p.ProgramSHA256 = "http://127.0.0.1:1/skyserve", "01ba4719c80b6fe911b091a7c05124b64eeece964e09c058ef8f9805daca546b" // of the end of a line
 	text, err := templates.CloudInit(p)
 	if err != nil {
 		t.Fatal(err)
@@ -155,7 +156,7 @@ func TestBootstrapVerifiesProgram(t *testing.T) {
 	if err := yaml.Unmarshal([]byte(text), &d); err != nil {
 		t.Fatal(err)
 	}
-	// A curl of this test copies the file that is served.
+	// A fake curl copies the served file.
 	curl := "#!/bin/sh\nwhile [ \"$1\" != --output ]; do shift; done\ncp " + served + " \"$2\"\n"
 	if err := os.WriteFile(filepath.Join(dir, "curl"), []byte(curl), 0o700); err != nil {
 		t.Fatal(err)
@@ -184,8 +185,8 @@ func TestBootstrapVerifiesProgram(t *testing.T) {
 	}
 }
 
-// Docker never runs without the rule that closes the metadata server to containers: not at
-// a boot, when it starts those that it had before the agent comes.
+// Docker never runs without the rule that blocks containers from the metadata server, not
+// even at a boot, when it restarts containers before the agent starts.
 func TestContainersCannotReachMetadata(t *testing.T) {
 	const rule = "-t raw -%s PREROUTING -d 169.254.169.254 -p tcp --dport 80 -j DROP"
 	dir := t.TempDir()
@@ -194,7 +195,7 @@ func TestContainersCannotReachMetadata(t *testing.T) {
 		t.Fatal(err)
 	}
 	script := "set -eu\n" + strings.ReplaceAll(string(text), "/etc/systemd", dir+"/etc/systemd")
-	// The programs of this machine write down how they are called; iptables remembers.
+	// The fake programs record their arguments; iptables keeps its rules.
 	for name, body := range map[string]string{
 		"docker":    "",
 		"systemctl": `[ "$1" != is-active ] || exit 3; [ "$1" != start ] || [ -e ` + dir + `/rule ]`,
@@ -240,8 +241,8 @@ func TestContainersCannotReachMetadata(t *testing.T) {
 	}
 }
 
-// What is installed from a repository is signed by the key that was meant, and by no other: a key
-// that is fetched is taken only if it is the one, and is alone.
+// Packages from a repository are signed by the pinned key: a fetched key is accepted only
+// if it is that one and the only one in its file.
 func TestRepositoryKeysArePinned(t *testing.T) {
 	const meant, other = "C95B321B61E88C1809C4F759DDCAE044F796ECB0", "0123456789ABCDEF0123456789ABCDEF01234567"
 	whole, err := os.ReadFile("bootstrap-gpu.sh")
@@ -269,7 +270,7 @@ func TestRepositoryKeysArePinned(t *testing.T) {
 		for name, body := range map[string]string{
 			"dpkg-query": "", "apt-get": "echo apt-get >>" + dir + "/installed", "docker": "echo nvidia",
 			"curl": `while [ "$1" != --output ]; do shift; done; cp ` + dir + `/served "$2"`,
-			// it shows what is in a file, or copies it
+			// it prints the content of a file, or copies it
 			"gpg": `for last; do :; done; case "$*" in *--show-keys*) cat "$last";; *) while [ "$1" != --output ]; do shift; done; cp "$last" "$2";; esac`,
 		} {
 			if err := os.WriteFile(filepath.Join(dir, name), []byte("#!/bin/sh\n"+body+"\n"), 0o700); err != nil {
@@ -291,8 +292,8 @@ func TestRepositoryKeysArePinned(t *testing.T) {
 	}
 }
 
-// What engines load is kept on the machine's own disks where the image mounts them, once,
-// and else where everything else is.
+// Engines' weights are stored on the machine's own disks if the image mounts them, and on
+// the boot disk otherwise.
 func TestBootstrapUsesFastDisks(t *testing.T) {
 	text, err := templates.CloudInit(machines()["aws-replica"])
 	if err != nil {

@@ -22,7 +22,7 @@ func Clouds() []string { return []string{"local", "static", "aws", "gcp"} }
 // without a starter.
 func Starter(cloud, name string) ([]byte, error) {
 	if !slices.Contains(Clouds(), cloud) {
-		return nil, fmt.Errorf("unknown cloud %q: must be one of: %s", cloud, strings.Join(Clouds(), ", "))
+		return nil, fmt.Errorf("unknown cloud %q: must be one of %s", cloud, strings.Join(Clouds(), ", "))
 	}
 	text, err := files.ReadFile("service-" + cloud + ".yaml")
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 	"skyserve/internal/telemetry"
 )
 
-// dialog asks for confirmation before actions are performed.
+// dialog prompts for confirmation before actions are performed.
 type dialog struct {
 	actions []Action
 	lines   []string // the question, then the consequences
@@ -20,7 +20,7 @@ type dialog struct {
 
 func (d *dialog) open() bool { return len(d.actions) > 0 }
 
-// toast is a one-line message: the result of an action, or why it was refused.
+// toast is a one-line message: the result of an action, or why it was rejected.
 type toast struct {
 	text string
 	bad  bool
@@ -103,7 +103,7 @@ func (s *screen) targetReplicas() []string {
 	return nil
 }
 
-// confirmAction opens the confirmation of an action, or shows why it is refused.
+// confirmAction opens the confirmation of an action, or shows why it is rejected.
 func (m *Model) confirmAction(verb Verb, replicas []string) {
 	s := &m.screen
 	switch {
@@ -235,8 +235,9 @@ func (s *screen) summarizePlan(p *telemetry.PlanSummary) string {
 	return text
 }
 
-// answerDialog handles the key after a confirmation prompt: y confirms, any other key cancels.
-func (m *Model) answerDialog(msg tea.KeyPressMsg) tea.Cmd {
+// handleDialogKey handles the key after a confirmation prompt: y confirms, any other key
+// cancels.
+func (m *Model) handleDialogKey(msg tea.KeyPressMsg) tea.Cmd {
 	s := &m.screen
 	orders := s.dialog.actions
 	s.dialog = dialog{}

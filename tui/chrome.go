@@ -46,15 +46,15 @@ func (t *Theme) segments(w int, between string, pieces ...segment) (line string,
 func (s *screen) header() []string {
 	t := totalsOf(s.snapshot)
 	clock := s.clockSegment()
-	room := 0
+	available := 0
 	if s.width > 0 {
-		room = max(s.width-width(clock.text)-2, 1)
+		available = max(s.width-width(clock.text)-2, 1)
 	}
 	ready := segment{fmt.Sprintf("%d/%d ready", t.ready, t.replicas), paint{}}
 	if t.ready < t.replicas {
 		ready.paint = s.theme.warn
 	}
-	left, used := s.theme.segments(room, "  ",
+	left, used := s.theme.segments(available, "  ",
 		segment{orUnknown(s.theme.text(s.snapshot.Service)), s.theme.title},
 		ready,
 		segment{"queued " + count(int64(t.queued)), paint{}},
@@ -159,10 +159,10 @@ func (s *screen) alertNote() segment {
 // planNotes returns the loads that deviate from their forecasts, the changes of the last
 // plan, and the forecast peaks.
 func (s *screen) planNotes() []segment {
-	left := segment{s.theme.text(s.snapshot.DeviationLine()), s.theme.warn}
+	deviation := segment{s.theme.text(s.snapshot.DeviationLine()), s.theme.warn}
 	plan := segment{s.theme.text(s.snapshot.PlanLine(s.snapshot.At.Location())), s.theme.muted}
 	peak := segment{s.theme.text(s.snapshot.PeakLine()), s.theme.muted}
-	return []segment{left, plan, peak}
+	return []segment{deviation, plan, peak}
 }
 
 // eventNote returns the last event of the scaling strategy.

@@ -2,7 +2,7 @@ package tui
 
 import "strings"
 
-// column is one column of a table. Its width is between least and most.
+// column is one column of a table. Its width is between minWidth and maxWidth.
 type column struct {
 	title    string
 	mark     string // after the title: the symbol of the sort order

@@ -7,8 +7,8 @@ import (
 	"skyserve/internal/telemetry"
 )
 
-// aboveList returns the lines above the current list, at most room of them.
-func (s *screen) aboveList(room int) []string {
+// aboveList returns the lines above the current list, at most available of them.
+func (s *screen) aboveList(available int) []string {
 	var lines []string
 	switch s.view {
 	case viewReplicas:
@@ -27,7 +27,7 @@ func (s *screen) aboveList(room int) []string {
 	case viewDonations:
 		lines = s.aboveDonations()
 	}
-	return lines[:min(len(lines), room)]
+	return lines[:min(len(lines), available)]
 }
 
 // focusedBalancers returns the balancers of the focused region, nil if all are shown.
@@ -39,8 +39,8 @@ func (s *screen) focusedBalancers() []telemetry.BalancerSnapshot {
 }
 
 // belowHeights returns the minimum and maximum height of the part below the current list; it
-// is omitted when most is 0.
-func (s *screen) belowHeights() (least, most int) {
+// is omitted when maxHeight is 0.
+func (s *screen) belowHeights() (minHeight, maxHeight int) {
 	switch s.view {
 	case viewOverview:
 		if len(s.snapshot.Regions) == 0 {

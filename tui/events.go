@@ -31,8 +31,8 @@ func (s *screen) recordChanges(at time.Time, changes []change) {
 // eventSheet has one row per event, newest first: the scaling events of the controller, and
 // the state changes that this dashboard observed.
 func (s *screen) eventSheet() sheet {
-	words := func(title string, least, most, rank int, letter, word string) sheetColumn {
-		return sheetColumn{column{title: title, minWidth: least, maxWidth: most, dropRank: rank}, letter, word, false, false}
+	words := func(title string, minWidth, maxWidth, rank int, letter, word string) sheetColumn {
+		return sheetColumn{column{title: title, minWidth: minWidth, maxWidth: maxWidth, dropRank: rank}, letter, word, false, false}
 	}
 	sh := sheet{noun: "event", columns: []sheetColumn{
 		words("TIME", 8, 8, 0, "I", "time"),

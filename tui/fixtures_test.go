@@ -20,7 +20,7 @@ import (
 
 var update = flag.Bool("update", false, "write the golden frames anew")
 
-// noon is when every test happens.
+// noon is the time of every test.
 var noon = time.Date(2026, 3, 4, 12, 0, 0, 0, time.UTC)
 
 func ptr[T any](v T) *T { return &v }
@@ -34,7 +34,7 @@ func replica(id, gpu string, load float64) telemetry.ReplicaSnapshot {
 	}
 }
 
-// troubled is a replica without figures.
+// troubled is a replica without metrics.
 func troubled(id string, state service.ReplicaState, reason string) telemetry.ReplicaSnapshot {
 	return telemetry.ReplicaSnapshot{ID: id, Model: "meta-llama/Llama-3.1-8B-Instruct", GPU: "L4", State: state, Reason: reason}
 }
@@ -50,8 +50,7 @@ func region(name string, load float64, replicas ...telemetry.ReplicaSnapshot) te
 	}
 }
 
-// normal is a service on an ordinary day: something drains, something fails,
-// a peer is gone.
+// normal is a typical service: one replica drains, one has failed, and one peer is missing.
 func normal() *telemetry.Snapshot {
 	draining := replica("us-3", "H100", 0.46)
 	draining.State, draining.Reason = service.StateDraining, "rolling update to image v0.11.2"
@@ -97,7 +96,7 @@ func normal() *telemetry.Snapshot {
 	}
 }
 
-// wave is n values that swing around a mean.
+// wave returns n values that oscillate around a mean.
 func wave(n int, mean, swing float64) []float64 {
 	v := make([]float64, n)
 	for i := range v {
@@ -119,7 +118,7 @@ func crowd(regions, replicas int) *telemetry.Snapshot {
 	return s
 }
 
-// hostile is a service whose names try to break the screen.
+// hostile is a service whose names contain control sequences.
 func hostile() *telemetry.Snapshot {
 	s := normal()
 	s.Service = "\x1b[2J\x1b]0;owned\x07界界界"
@@ -155,8 +154,8 @@ func (s *script) String() string { return "http://127.0.0.1:8101" }
 
 var errRefused = errors.New("http://127.0.0.1:8101: connection refused")
 
-// checkFrame fails unless the frame keeps within its size and holds no control
-// character but those of colours.
+// checkFrame fails if a frame exceeds its size or contains control characters other than
+// colour codes.
 func checkFrame(t *testing.T, frame string, w, h int) {
 	t.Helper()
 	lines := strings.Split(frame, "\n")
@@ -196,7 +195,8 @@ func golden(t *testing.T, name, got string) {
 	}
 }
 
-// deskOperator answers what tests let it, and remembers its orders.
+// deskOperator returns the results that a test sets, and records the actions that it
+// receives.
 type deskOperator struct {
 	err    error
 	orders []Action

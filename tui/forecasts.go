@@ -68,10 +68,10 @@ func (s *screen) forecastCells(f *telemetry.LoadForecast) []cellValue {
 			}
 		}
 	}
-	left := textCell(s.theme.text(f.Deviation), roleWarn)
+	deviation := textCell(s.theme.text(f.Deviation), roleWarn)
 	return []cellValue{
 		textCell(s.regionName(f.Region), roleAccent), textCell(s.theme.text(shortModel(f.Model)), roleText), now, next, interval,
-		numberCell(f.Peak.P95, rate(&f.Peak.P95), roleText), carries, used, textCell(s.theme.text(f.Forecaster), roleMuted), left,
+		numberCell(f.Peak.P95, rate(&f.Peak.P95), roleText), carries, used, textCell(s.theme.text(f.Forecaster), roleMuted), deviation,
 	}
 }
 

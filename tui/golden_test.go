@@ -11,7 +11,7 @@ import (
 	"skyserve/internal/telemetry"
 )
 
-// watch lets a dashboard see two minutes of a service whose traffic swells.
+// watch sends a dashboard two minutes of snapshots of a service with growing traffic.
 func watch(d *desk, s *telemetry.Snapshot) {
 	for i := range 24 {
 		copied := *s
@@ -36,7 +36,7 @@ func watch(d *desk, s *telemetry.Snapshot) {
 	}
 }
 
-// scenes are the pictures that a change of the code must not change unseen.
+// scenes are the screens that golden files cover.
 var scenes = []struct {
 	name     string
 	snapshot *telemetry.Snapshot
@@ -121,7 +121,7 @@ func TestNumbersAreNeverTruncated(t *testing.T) {
 	for _, w := range []int{60, 80, 100, 120, 200} {
 		frame := Render(crowd(2, 1200), nil, w, 10, mustTheme(NewTheme(ThemePlain, false)))
 		if !strings.Contains(frame, "1200/1200") || strings.Contains(frame, "/…") {
-			t.Errorf("%d wide: a figure that is cut is another figure:\n%s", w, frame)
+			t.Errorf("%d wide: a truncated number:\n%s", w, frame)
 		}
 	}
 }
@@ -152,7 +152,7 @@ func TestEverySizeFitsWhileInUse(t *testing.T) {
 				d.model.screen.width, d.model.screen.height = w, h
 				d.send(nil)
 				if c := d.model.View().Cursor; c != nil && (c.X >= w || c.Y >= h) {
-					t.Errorf("%dx%d: the cursor stands outside at %d,%d", w, h, c.X, c.Y)
+					t.Errorf("%dx%d: the cursor is outside the screen, at %d,%d", w, h, c.X, c.Y)
 				}
 			}
 		}

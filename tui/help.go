@@ -52,8 +52,8 @@ func (s *screen) helpRoom() int { return max(s.height-2, 1) }
 
 // scrollHelp scrolls the help by n lines.
 func (s *screen) scrollHelp(n int) {
-	most := max(len(s.helpLines())-s.helpRoom(), 0)
-	s.helpOffset = min(max(s.helpOffset+n, 0), most)
+	maxScroll := max(len(s.helpLines())-s.helpRoom(), 0)
+	s.helpOffset = min(max(s.helpOffset+n, 0), maxScroll)
 }
 
 // symbolHelp lists the symbols and their meanings.

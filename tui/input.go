@@ -16,7 +16,7 @@ func (m *Model) handleKey(msg tea.KeyPressMsg) tea.Cmd {
 	case msg.String() == "ctrl+c":
 		return tea.Quit
 	case s.dialog.open():
-		return m.answerDialog(msg)
+		return m.handleDialogKey(msg)
 	case s.prompt.open:
 		return m.promptKey(msg)
 	}
@@ -78,11 +78,11 @@ func (m *Model) handleTimeKey(msg tea.KeyPressMsg) bool {
 	steps := []struct {
 		binding key.Binding
 		n       int
-		least   time.Duration
+		minStep time.Duration
 	}{{k.Earlier, -1, 0}, {k.Later, 1, 0}, {k.MuchEarlier, -1, time.Minute}, {k.MuchLater, 1, time.Minute}}
 	for _, step := range steps {
 		if key.Matches(msg, step.binding) {
-			m.stepTime(step.n, step.least)
+			m.stepTime(step.n, step.minStep)
 			return true
 		}
 	}

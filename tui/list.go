@@ -190,11 +190,11 @@ func (l *list) grid(t *Theme) grid {
 	if o := l.order; t != nil && o.column >= 0 && o.column < len(columns) {
 		columns[o.column].mark = t.orderMark(o.descending(&l.sheet))
 	}
-	room := 0
+	available := 0
 	if l.width > 0 {
-		room = max(l.width-margin, 1)
+		available = max(l.width-margin, 1)
 	}
-	return fitGrid(columns, room)
+	return fitGrid(columns, available)
 }
 
 // orderMark returns the symbol of a sort order.

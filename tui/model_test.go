@@ -21,7 +21,7 @@ type desk struct {
 	now   time.Time
 }
 
-// newDesk opens a dashboard of that size; it shows nothing yet.
+// newDesk opens a dashboard of that size without a snapshot.
 func newDesk(t *testing.T, w, h int, s *telemetry.Snapshot) *desk {
 	t.Helper()
 	d := &desk{t: t, fetch: &script{snapshot: s}, op: new(deskOperator), now: noon}
@@ -47,7 +47,7 @@ func (d *desk) send(msg tea.Msg) tea.Cmd {
 	return cmd
 }
 
-// poll lets the dashboard fetch once and time pass before.
+// poll advances the clock and makes the dashboard fetch once.
 func (d *desk) poll(after time.Duration) {
 	d.t.Helper()
 	d.now = d.now.Add(after)
@@ -76,8 +76,8 @@ func (d *desk) press(keys ...string) tea.Cmd {
 	return cmd
 }
 
-// run runs a command, those that it is made of, and gives the dashboard what they
-// report. What waits for a time must not be among them.
+// run runs a command and its parts, and sends their messages to the dashboard. None of them
+// may wait for a timer.
 func (d *desk) run(cmd tea.Cmd) {
 	d.t.Helper()
 	if cmd == nil {
@@ -89,7 +89,7 @@ func (d *desk) run(cmd tea.Cmd) {
 			d.run(c)
 		}
 	case nil:
-	case actionDoneMsg: // the next order follows
+	case actionDoneMsg: // the next action follows
 		d.run(d.send(msg))
 	default:
 		d.send(msg)
@@ -111,7 +111,7 @@ func (d *desk) lacks(parts ...string) {
 	d.t.Helper()
 	for _, p := range parts {
 		if strings.Contains(d.frame(), p) {
-			d.t.Errorf("the frame should not hold %q:\n%s", p, d.frame())
+			d.t.Errorf("the frame must not contain %q:\n%s", p, d.frame())
 		}
 	}
 }
@@ -156,12 +156,12 @@ func TestDisconnectedFrameIsDimmed(t *testing.T) {
 	d.poll(0)
 	good := d.model.screen.theme.good.on
 	if !strings.Contains(d.frame(), good) {
-		t.Fatal("a ready replica is painted")
+		t.Fatal("a ready replica has a colour")
 	}
 	d.fetch.err = errRefused
 	d.poll(time.Second)
 	if strings.Contains(d.frame(), good) {
-		t.Error("figures of a lost connection must not look current")
+		t.Error("metrics of a lost connection must not look current")
 	}
 }
 
@@ -173,7 +173,7 @@ func TestRetries(t *testing.T) {
 	d.fetch.err = errRefused
 	before := d.model.polls
 	if cmd := d.send(d.model.fetch()()); cmd == nil {
-		t.Fatal("a failed fetch must arrange for the next")
+		t.Fatal("a failed fetch must schedule the next")
 	}
 	if d.model.polls != before+1 {
 		t.Errorf("got %d fetches, want one at a time", d.model.polls-before)
@@ -188,7 +188,7 @@ func TestResponsesOfEarlierPollsAreIgnored(t *testing.T) {
 	other.Service = "other"
 	d.fetch.snapshot = other
 	if cmd := d.send(late()); cmd != nil {
-		t.Error("an answer that is void must not start another round of polls")
+		t.Error("an outdated response must not start another round of polls")
 	}
 	d.lacks("other")
 }
@@ -214,7 +214,7 @@ func TestPauseStopsPolling(t *testing.T) {
 	d.wants("PAUSED 7.0s")
 	cmd := d.press("p")
 	if cmd == nil {
-		t.Fatal("going on must fetch at once")
+		t.Fatal("resuming must fetch at once")
 	}
 	d.run(cmd)
 	d.lacks("PAUSED")
@@ -234,16 +234,16 @@ func TestRefreshFetchesAtOnce(t *testing.T) {
 func TestQuit(t *testing.T) {
 	for _, k := range []string{"q", "ctrl+c"} {
 		if !quits(newDesk(t, 80, 24, normal()).press(k)) {
-			t.Errorf("%s must leave", k)
+			t.Errorf("%s must quit", k)
 		}
 	}
 	d := newDesk(t, 80, 24, normal())
 	d.press("/")
 	if quits(d.press("q")) {
-		t.Error("q is a letter while a filter is typed")
+		t.Error("q must be a letter while a filter is typed")
 	}
 	if !quits(d.press("ctrl+c")) {
-		t.Error("ctrl+c must leave from anywhere")
+		t.Error("ctrl+c must quit from every mode")
 	}
 }
 
@@ -254,7 +254,7 @@ func TestFilterAppliesWhileTyping(t *testing.T) {
 	d.wants("us-1", "/h100 READY", "1 replica  enter keep, esc clear")
 	d.lacks("us-0", "eu-1")
 	if c := d.model.View().Cursor; c == nil || c.X != 11 || c.Y != 39 {
-		t.Errorf("the cursor stands at %+v, want behind the text", c)
+		t.Errorf("the cursor is at %+v, want after the text", c)
 	}
 	d.press("enter")
 	d.wants("filter: h100 READY (1 of 9)")
@@ -348,7 +348,7 @@ func TestSorting(t *testing.T) {
 		d.press("s")
 	}
 	if o := d.model.screen.table.order; o.key != byName {
-		t.Errorf("s comes round to %s, want the first", sortWords[o.key])
+		t.Errorf("s cycles to %s, want the first", sortWords[o.key])
 	}
 }
 
@@ -359,7 +359,7 @@ func TestEverySortKeyMarksItsColumn(t *testing.T) {
 	for i, title := range titles {
 		d.press(sortLetters[i])
 		if i == 0 {
-			d.press("N") // the first press turned the order in force round
+			d.press("N") // the first press reverses the current order
 		}
 		d.wants(title)
 	}
@@ -416,7 +416,7 @@ func TestSelectionFollowsReplica(t *testing.T) {
 	d.fetch.snapshot = s
 	d.poll(time.Second)
 	if _, ok := d.model.screen.table.current(); !ok {
-		t.Error("where the selected replica is gone another one takes its place")
+		t.Error("the replica at the same position is selected after the selected one was removed")
 	}
 	d.fetch.snapshot = &telemetry.Snapshot{At: noon, Service: "chat"}
 	d.poll(time.Second)
@@ -475,7 +475,7 @@ func TestThemeCyclesAndFollowsTheBackground(t *testing.T) {
 		}
 		d.model.setBackground(!dark)
 		if d.model.screen.theme.Name != want {
-			t.Error("a theme that is not auto stays")
+			t.Error("a theme other than auto must not change")
 		}
 		seen := map[string]bool{}
 		for range ThemeNames() {
@@ -500,9 +500,9 @@ func TestHelpListsEveryKey(t *testing.T) {
 		}
 	}
 	d.lacks("us-0")
-	d.press("s") // arranges nothing behind the help
+	d.press("s") // sorts nothing behind the help
 	if d.model.screen.table.order != (sortOrder{}) {
-		t.Error("keys that arrange the table sleep while the help is shown")
+		t.Error("keys that sort the table must be ignored while the help is shown")
 	}
 	d.press("?")
 	d.wants("us-0")

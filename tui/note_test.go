@@ -7,8 +7,8 @@ import (
 	"skyserve/internal/telemetry"
 )
 
-// Load that left its forecast stands before the plan and the peaks, and what the
-// width does not hold is left out.
+// A load that deviates from its forecast is shown before the plan and the peaks. Parts that
+// exceed the width are omitted.
 func TestNoteShowsForecastAndPlan(t *testing.T) {
 	s := normal()
 	s.Forecast = []telemetry.LoadForecast{

@@ -34,7 +34,7 @@ type Request struct {
 }
 
 // LoadSeries is the interactive load of a model in a region, in the unit of its
-// forecast: uncached prompt tokens a second.
+// forecast: uncached prompt tokens per second.
 type LoadSeries struct {
 	Model  string
 	Region service.Region
@@ -51,7 +51,7 @@ const (
 	VerbDrain   Verb = "drain"   // let a replica finish its requests and send it no new ones
 	VerbUndrain Verb = "undrain" // send it requests again
 	VerbDonate  Verb = "donate"  // donate it to the spot pool
-	VerbReclaim Verb = "reclaim" // take it back from the spot pool
+	VerbReclaim Verb = "reclaim" // reclaim it from the spot pool
 	VerbApply   Verb = "apply"   // apply a plan
 )
 

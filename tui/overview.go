@@ -40,8 +40,8 @@ func (s *screen) regionColumns(regions []*telemetry.RegionSnapshot) []sheetColum
 	if s.width <= 0 || s.width >= fullWidth {
 		ready, p50, p90, miss, fwd = "REPLICAS", "TTFT P50", "TTFT P90", "TTFT MISS%", "FWD IN/OUT"
 	}
-	figures := func(title string, least, rank int, letter, word string) sheetColumn {
-		return sheetColumn{column{title: title, minWidth: least, right: true, dropRank: rank}, letter, word, true, false}
+	figures := func(title string, minWidth, rank int, letter, word string) sheetColumn {
+		return sheetColumn{column{title: title, minWidth: minWidth, right: true, dropRank: rank}, letter, word, true, false}
 	}
 	ageRank := 10
 	if s.anyStale(regions) { // the age of stale metrics is shown on narrow screens too
@@ -256,8 +256,8 @@ func (s *screen) flowLines(t *Theme, w, n int) []string {
 	for _, f := range flows[:min(len(flows), n-1)] {
 		text := flowLine(s.flowName(f), rate(&f.rate), count(f.total), names) + "  "
 		line := t.cut(text, w)
-		if room := min(w-width(text), 20); room > 2 && top > 0 {
-			line += t.accent.apply(strings.Repeat(t.glyphs.heavy, int(f.rate/top*float64(room)+0.5)))
+		if available := min(w-width(text), 20); available > 2 && top > 0 {
+			line += t.accent.apply(strings.Repeat(t.glyphs.heavy, int(f.rate/top*float64(available)+0.5)))
 		}
 		lines = append(lines, line)
 	}
@@ -291,8 +291,8 @@ func (s *screen) alertLines(t *Theme, w, n int) []string {
 	for _, tr := range troubles[:min(len(troubles), n-1)] {
 		head := tr.sign + " " + tr.subject
 		line := t.paint(tr.role).apply(t.cut(head, w))
-		if room := w - width(head) - 2; room >= minReasonWidth && tr.reason != "" {
-			line += "  " + t.muted.apply(t.cut(tr.reason, room))
+		if available := w - width(head) - 2; available >= minReasonWidth && tr.reason != "" {
+			line += "  " + t.muted.apply(t.cut(tr.reason, available))
 		}
 		lines = append(lines, line)
 	}

@@ -29,8 +29,8 @@ func (t *Theme) roles() []struct {
 	}
 }
 
-// marked is a theme whose codes name the roles: frames drawn in it show what is
-// painted how, in every theme at once.
+// marked is a theme whose codes are the names of the roles: its frames show the role of
+// every text, for all themes at once.
 func marked() Theme {
 	t := mustTheme(NewTheme(ThemePlain, false))
 	for i, r := range t.roles() {
@@ -39,7 +39,7 @@ func marked() Theme {
 	return t
 }
 
-// in replaces the codes of a marked frame by what a theme, or a reader, takes for them.
+// in replaces the codes of a marked frame by other texts, such as the codes of a theme.
 func in(frame string, as func(i int) paint) string {
 	t := marked()
 	var pairs []string
@@ -50,8 +50,8 @@ func in(frame string, as func(i int) paint) string {
 	return strings.NewReplacer(pairs...).Replace(frame)
 }
 
-// Every theme draws the same picture: a frame differs from that of another theme in
-// its colours alone, and what is coloured how stands in the golden frames.
+// Frames of different themes differ only in their colours, and the golden frames contain
+// the role of every colour.
 func TestGoldenFramesInEveryTheme(t *testing.T) {
 	themes := ThemeNames()
 	for _, size := range [][2]int{{80, 24}, {120, 40}, {200, 60}} {
@@ -66,7 +66,7 @@ func TestGoldenFramesInEveryTheme(t *testing.T) {
 				d.send(nil)
 				frame := d.frame()
 				if got := ansi.Strip(frame); got != plain {
-					t.Errorf("colours move the text; got:\n%s\nwant:\n%s", got, plain)
+					t.Errorf("colours change the position of the text; got:\n%s\nwant:\n%s", got, plain)
 				}
 				readable := marked()
 				golden(t, "painted/"+name, in(frame, func(i int) paint { return paint{"{" + readable.roles()[i].name + ":", "}"} }))
@@ -75,7 +75,7 @@ func TestGoldenFramesInEveryTheme(t *testing.T) {
 					d.model.screen.theme = theme
 					d.send(nil)
 					if got, want := d.frame(), in(frame, func(i int) paint { return *theme.roles()[i].paint }); got != want {
-						t.Errorf("theme %s paints otherwise; got:\n%s\nwant:\n%s", name, got, want)
+						t.Errorf("theme %s has other colours; got:\n%s\nwant:\n%s", name, got, want)
 					}
 				}
 			})
@@ -83,7 +83,7 @@ func TestGoldenFramesInEveryTheme(t *testing.T) {
 	}
 }
 
-// What each theme makes of the roles is as golden as the frames.
+// A golden file has the codes of every role in every theme.
 func TestGoldenThemes(t *testing.T) {
 	var b strings.Builder
 	for _, name := range ThemeNames() {

@@ -58,15 +58,15 @@ func (p *panel) matchingLines() []string {
 	return lines
 }
 
-// scroll moves by n lines in a window of room lines. A log at its end follows new lines.
-func (p *panel) scroll(n, room int) {
-	most := max(len(p.matchingLines())-room, 0)
-	p.offset = min(max(min(p.offset, most)+n, 0), most)
+// scroll moves by n lines in a window of height lines. A log at its end follows new lines.
+func (p *panel) scroll(n, height int) {
+	maxOffset := max(len(p.matchingLines())-height, 0)
+	p.offset = min(max(min(p.offset, maxOffset)+n, 0), maxOffset)
 	if n != 0 {
-		p.follow = p.kind == panelLogs && p.offset == most
+		p.follow = p.kind == panelLogs && p.offset == maxOffset
 	}
 	if p.follow {
-		p.offset = most
+		p.offset = maxOffset
 	}
 }
 
@@ -97,7 +97,7 @@ func (p *panel) Render(t *Theme, w, h int) []string {
 }
 
 // position returns which lines of how many are visible.
-func position(offset, room, n int) string {
-	last := min(offset+room, n)
+func position(offset, height, n int) string {
+	last := min(offset+height, n)
 	return "lines " + count(int64(min(offset+1, last))) + "-" + count(int64(last)) + " of " + count(int64(n))
 }

@@ -21,7 +21,7 @@ const (
 	inkColour, paperColour      = "#e6edf3", "#0d1117"
 )
 
-// style is what codes made of the text that follows them.
+// style is the style of a text after colour codes.
 type style struct {
 	ink, paper string
 	bold       bool
@@ -29,7 +29,7 @@ type style struct {
 
 var trueColour = regexp.MustCompile(`^([34])8;2;(\d+);(\d+);(\d+)`)
 
-// after is the style after a code: colours of 24 bits, bold, and what ends them.
+// after returns the style after a code: 24-bit colours, bold, and resets.
 func (s style) after(code string) style {
 	if code == "" {
 		return style{}
@@ -68,7 +68,7 @@ func (s style) after(code string) style {
 }
 
 // svg draws a frame of the dark theme as a picture. Each run of text is stretched to
-// its cells, so that columns meet whatever font the reader has.
+// its cells, so that columns are aligned with any font.
 func svg(frame string) string {
 	var b strings.Builder
 	lines := strings.Split(frame, "\n")
@@ -137,7 +137,7 @@ func (s style) draw(b *strings.Builder, text string, column, line int) {
 	}
 }
 
-// colour is what a text of the style is drawn in.
+// colour returns the colour of a text of the style.
 func (s style) colour() string {
 	if s.ink == "" {
 		return inkColour
@@ -148,8 +148,8 @@ func (s style) colour() string {
 // blocks fill cells from below, then from the left, in eighths.
 const blocks = "▁▂▃▄▅▆▇█▏▎▍▌▋▊▉"
 
-// block draws the block or shade that a run begins with, and those like it that
-// follow, as a rectangle: fonts leave gaps between them. It returns their length.
+// block draws the leading equal blocks or shades of a run as one rectangle, because fonts
+// leave gaps between them. It returns their length.
 func (s style) block(b *strings.Builder, run string, x, y float64) int {
 	first, n := utf8.DecodeRuneInString(run)
 	at, opacity := slices.Index([]rune(blocks), first), 1.0
@@ -172,8 +172,8 @@ func (s style) block(b *strings.Builder, run string, x, y float64) int {
 	return n
 }
 
-// The pictures of the documentation are drawn by the dashboard itself:
-// go test ./tui -run Pictures -update writes them anew.
+// The dashboard draws the pictures of the documentation: go test ./tui -run Pictures
+// -update rewrites them.
 func TestPicturesAreCurrent(t *testing.T) {
 	for _, sc := range scenes {
 		if sc.name != "overview" && sc.name != "replicas" && sc.name != "forecast" {
@@ -199,7 +199,7 @@ func TestPicturesAreCurrent(t *testing.T) {
 			t.Fatal(err)
 		}
 		if got != string(want) {
-			t.Errorf("%s no longer shows what the dashboard draws; write it anew with -update", file)
+			t.Errorf("%s differs from the dashboard; rewrite it with -update", file)
 		}
 	}
 }

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// A cell of a plot is the mean of the known steps in its time, or the step that it lies
-// in; nothing before the first and after the last.
+// A cell of a plot is the mean of the known steps in its time, or the value of the step
+// that contains it. It is empty before the first step and after the last.
 func TestMeanOver(t *testing.T) {
 	nan := math.NaN()
 	for _, c := range []struct {

@@ -122,13 +122,13 @@ func metricsAge(r *telemetry.RegionSnapshot) (ms int64, known bool) {
 // nearestRTT returns the shortest round-trip time to a region's balancers in milliseconds,
 // nil if none was measured.
 func nearestRTT(r *telemetry.RegionSnapshot) *float64 {
-	var least *float64
+	var nearest *float64
 	for i := range r.Balancers {
-		if rtt := r.Balancers[i].RTTMillis; rtt != nil && (least == nil || *rtt < *least) {
-			least = rtt
+		if rtt := r.Balancers[i].RTTMillis; rtt != nil && (nearest == nil || *rtt < *nearest) {
+			nearest = rtt
 		}
 	}
-	return least
+	return nearest
 }
 
 // readyCount returns the number of ready replicas.

@@ -47,7 +47,7 @@ func record(t *testing.T, name, text string) string {
 	return file
 }
 
-// opened is a replay of a record until the test ends.
+// opened opens a replay of a record, which is closed when the test ends.
 func opened(t *testing.T, file string, speed float64) *Replay {
 	t.Helper()
 	r, err := OpenReplay(file, speed, time.Now)
@@ -62,7 +62,7 @@ func opened(t *testing.T, file string, speed float64) *Replay {
 	return r
 }
 
-// showing is what the replay shows now: how many seconds after noon.
+// showing returns the time of the current snapshot, in seconds after noon.
 func showing(t *testing.T, r *Replay) (second float64, source string) {
 	t.Helper()
 	s, source, err := r.Fetch(t.Context())
@@ -72,8 +72,8 @@ func showing(t *testing.T, r *Replay) (second float64, source string) {
 	return s.At.Sub(noon).Seconds(), source
 }
 
-// Each snapshot is shown at its time, from the moment when somebody first looks; the
-// last one stays. A stamp that goes back is shown at once.
+// Each snapshot is returned at its time since the first Fetch; the last one remains. A
+// snapshot with an earlier time than its predecessor is returned at once.
 func TestReplayKeepsRecordedTiming(t *testing.T) {
 	for _, name := range []string{"day.jsonl", "day.jsonl.gz"} {
 		for _, speed := range []float64{1, 4, 0.5} {
@@ -123,8 +123,8 @@ func TestInvalidRecordings(t *testing.T) {
 	}
 }
 
-// A record that is damaged further on is played up to there; then the error names the
-// line, again and again.
+// A record is replayed up to the first damaged line; every later Fetch returns an error
+// with that line.
 func TestDamagedLineIsReported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		file := record(t, "r.jsonl", recordLine(t, 0)+recordLine(t, 1)+recordLine(t, 2)[:40]+"\n"+recordLine(t, 3))
@@ -141,7 +141,7 @@ func TestDamagedLineIsReported(t *testing.T) {
 	})
 }
 
-// Whoever wrote a compressed record was killed: all lines that he had written are there.
+// After the writer of a compressed record was killed, all complete lines are replayed.
 func TestTruncatedRecordingIsReplayed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var packed bytes.Buffer

@@ -6,13 +6,13 @@ import (
 	"time"
 )
 
-// requestSheet has one row per request that the balancers remember, newest first.
+// requestSheet has one row per request that the balancers keep in memory, newest first.
 func (s *screen) requestSheet() sheet {
 	figures := func(title string, rank int, letter, word string) sheetColumn {
 		return sheetColumn{column{title: title, minWidth: 5, right: true, dropRank: rank}, letter, word, true, false}
 	}
-	words := func(title string, least, most, rank int, letter, word string) sheetColumn {
-		return sheetColumn{column{title: title, minWidth: least, maxWidth: most, dropRank: rank}, letter, word, false, false}
+	words := func(title string, minWidth, maxWidth, rank int, letter, word string) sheetColumn {
+		return sheetColumn{column{title: title, minWidth: minWidth, maxWidth: maxWidth, dropRank: rank}, letter, word, false, false}
 	}
 	sh := sheet{noun: "request", empty: s.emptyRequests(), columns: []sheetColumn{
 		words("TIME", 8, 8, 0, "I", "time"),

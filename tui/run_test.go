@@ -15,7 +15,7 @@ import (
 	"github.com/charmbracelet/x/ansi"
 )
 
-// glass is the terminal's screen: it tells when a text has appeared.
+// glass is the terminal's screen: it signals when a text appears.
 type glass struct {
 	mu    sync.Mutex
 	text  bytes.Buffer
@@ -54,7 +54,7 @@ func (g *glass) await(text string) <-chan struct{} {
 	return w.seen
 }
 
-// start runs the dashboard on a terminal of 100x30 that is made of pipes.
+// start runs the dashboard on a terminal of 100x30 that consists of pipes.
 func start(ctx context.Context, g *glass, keys io.Reader) <-chan error {
 	done := make(chan error, 1)
 	cfg := Config{
@@ -71,7 +71,7 @@ func TestKeystrokesThroughAProgram(t *testing.T) {
 	g := new(glass)
 	keys, typing := io.Pipe()
 	steps := []struct{ keys, shows string }{
-		{"", "[1 overview]"}, {"2", "us-10"}, {"?", "Navigation"}, {"?", "us-10"}, {"/gcp\r", "filter:"}, // words of which no cell was there before
+		{"", "[1 overview]"}, {"2", "us-10"}, {"?", "Navigation"}, {"?", "us-10"}, {"/gcp\r", "filter:"}, // words whose cells all change
 	}
 	seen := g.await(steps[0].shows)
 	done := start(context.Background(), g, keys)
@@ -85,7 +85,7 @@ func TestKeystrokesThroughAProgram(t *testing.T) {
 		select {
 		case <-seen:
 		case err := <-done:
-			t.Fatalf("step %d: the dashboard left: %v", i, err)
+			t.Fatalf("step %d: the dashboard ended: %v", i, err)
 		}
 	}
 	if _, err := io.WriteString(typing, "q"); err != nil {
@@ -118,7 +118,7 @@ func TestInitFetchesAndDetectsBackground(t *testing.T) {
 			t.Errorf("%s: got %d commands, want %d", theme, len(batch), want)
 		}
 		if f.calls != 0 {
-			t.Error("making a command must do no I/O")
+			t.Error("creating a command must do no I/O")
 		}
 	}
 }
@@ -131,7 +131,7 @@ func TestPipeIsNotATerminal(t *testing.T) {
 	defer r.Close()
 	defer w.Close()
 	if IsTerminal(w) || Interactive(r, w, os.Getenv) || Columns(w) != 0 {
-		t.Error("a pipe is no terminal")
+		t.Error("a pipe is not a terminal")
 	}
 }
 

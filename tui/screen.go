@@ -101,37 +101,37 @@ func (s *screen) layout() layout {
 		l.tabs = 1
 	}
 	l.dialog = min(l.dialog, max(s.height-2, 0))
-	room := max(s.height-l.header-l.tabs-l.note-l.dialog-l.footer, 0)
+	available := max(s.height-l.header-l.tabs-l.note-l.dialog-l.footer, 0)
 	if s.height >= aboveFrom {
-		l.above = min(len(s.aboveList(room)), room/3)
+		l.above = min(len(s.aboveList(available)), available/3)
 	}
-	l.below = s.belowLines(room - l.above)
-	l.pane = room - l.above - l.below
+	l.below = s.belowLines(available - l.above)
+	l.pane = available - l.above - l.below
 	return l
 }
 
 // paneTop returns the first line of the list.
 func (s *screen) paneTop(l layout) int { return l.header + l.tabs + l.note + l.above }
 
-// belowLines returns how many of room lines the part below the list gets: those that the
+// belowLines returns how many of the available lines the part below the list gets: those that the
 // rows leave free, and no more than it can use.
-func (s *screen) belowLines(room int) int {
-	least, most := s.belowHeights()
-	if most == 0 {
+func (s *screen) belowLines(available int) int {
+	minHeight, maxHeight := s.belowHeights()
+	if maxHeight == 0 {
 		return 0
 	}
 	rows, _ := s.pane().counts()
 	if s.view == viewReplicas {
 		rows = len(s.table.lines)
 	}
-	spare := max(room-rows-1, 0)
+	spare := max(available-rows-1, 0)
 	switch {
-	case spare >= least:
-		return min(spare, most)
-	case room < least*2:
+	case spare >= minHeight:
+		return min(spare, maxHeight)
+	case available < minHeight*2:
 		return 0
 	}
-	return min(least, room/2, most)
+	return min(minHeight, available/2, maxHeight)
 }
 
 // reflow updates the panes after a change of data or size.
@@ -196,11 +196,11 @@ func (s *screen) Render() string {
 		lines = append(append(lines, s.note()...), "")[:len(lines)+1]
 	}
 	lines = append(lines, s.body(l)...)
-	room := max(s.height-l.dialog-l.footer, 0)
-	for len(lines) < room {
+	available := max(s.height-l.dialog-l.footer, 0)
+	for len(lines) < available {
 		lines = append(lines, "")
 	}
-	lines = append(lines[:min(len(lines), room)], s.dialogLines()[:l.dialog]...)
+	lines = append(lines[:min(len(lines), available)], s.dialogLines()[:l.dialog]...)
 	return s.fill(lines, s.footer(l.footer))
 }
 
@@ -267,9 +267,9 @@ func (s *screen) fill(lines, footer []string) string {
 		}
 	}
 	if s.height > 0 {
-		room := max(s.height-len(footer), 0)
-		lines = lines[:min(len(lines), room)]
-		for len(lines) < room && len(footer) > 0 {
+		available := max(s.height-len(footer), 0)
+		lines = lines[:min(len(lines), available)]
+		for len(lines) < available && len(footer) > 0 {
 			lines = append(lines, "")
 		}
 	}

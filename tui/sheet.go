@@ -181,20 +181,20 @@ func (s *sheet) fitColumns(w int) []column {
 	for i, c := range s.columns {
 		columns[i] = c.column
 		columns[i].hidden = c.hidden || c.hideIfUniform && w > 0 && w < fullWidth && s.uniform(i)
-		most := 0
+		longest := 0
 		for k := range s.rows {
 			if cell := &s.rows[k].cells[i]; cell.draw != nil {
-				most = c.maxWidth
+				longest = c.maxWidth
 			} else {
-				most = max(most, width(cell.text))
+				longest = max(longest, width(cell.text))
 			}
 		}
-		columns[i].minWidth = min(most, max(c.minWidth, 1))
+		columns[i].minWidth = min(longest, max(c.minWidth, 1))
 		if c.right { // a truncated number would be a different number
-			columns[i].minWidth = max(most, c.minWidth)
+			columns[i].minWidth = max(longest, c.minWidth)
 		}
-		if c.maxWidth == 0 || most < c.maxWidth {
-			columns[i].maxWidth = most
+		if c.maxWidth == 0 || longest < c.maxWidth {
+			columns[i].maxWidth = longest
 		}
 	}
 	return columns

@@ -58,21 +58,21 @@ func TestSourceFailsOverAndStays(t *testing.T) {
 	from(b)
 	a.status = 200
 	asked := a.asked
-	from(b) // no way back while b answers
+	from(b) // stays with b while b responds
 	if a.asked != asked {
-		t.Error("an admin that failed is not asked again while another answers")
+		t.Error("a failed admin API must not be queried while another responds")
 	}
 	b.status = 500
 	from(a)
 }
 
-func TestSourceRefusesAnotherService(t *testing.T) {
+func TestSourceRejectsAnotherService(t *testing.T) {
 	s := sourceOf("chat", newAdmin(t, "other"))
 	if _, _, err := s.Fetch(context.Background()); err == nil || !strings.Contains(err.Error(), `serves "other", not "chat"`) {
 		t.Errorf("got %v", err)
 	}
 	if _, _, err := sourceOf("", newAdmin(t, "other")).Fetch(context.Background()); err != nil {
-		t.Errorf("no name takes any service: %v", err)
+		t.Errorf("without a name any service must be accepted: %v", err)
 	}
 }
 
@@ -107,6 +107,6 @@ func TestSourceStopsWithItsContext(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 	if a.asked+b.asked != 0 {
-		t.Error("nobody is asked after the end")
+		t.Error("no admin API may be queried after the end")
 	}
 }

@@ -180,11 +180,11 @@ const margin = 2
 
 // Render draws the title and the visible lines.
 func (t *table) Render(th *Theme) []string {
-	room := 0
+	available := 0
 	if t.width > 0 {
-		room = max(t.width-margin, 1)
+		available = max(t.width-margin, 1)
 	}
-	g := fitGrid(t.columns(th), room)
+	g := fitGrid(t.columns(th), available)
 	lines := []string{strings.Repeat(" ", margin) + g.line(th, func(i, _ int) (string, paint) {
 		return g.columns[i].title + g.columns[i].mark, th.heading
 	})}

@@ -6,7 +6,7 @@ import (
 	"skyserve/internal/telemetry"
 )
 
-// What a machine costs goes before what machines with its GPU cost in its region.
+// The price of a machine takes precedence over the price of its GPU in its region.
 func TestReplicaPriceOverridesRegionPrice(t *testing.T) {
 	region := &telemetry.RegionSnapshot{Name: "aws/us-east-1"}
 	p := pricesOf(&telemetry.Snapshot{Prices: []telemetry.Price{{Region: region.Name, GPU: "L4", USDPerHour: 0.8}}})

@@ -58,7 +58,7 @@ func cut(s string, w int, tail string) string {
 		tail = ""
 	}
 	var b strings.Builder
-	room, full := w-width(tail), false
+	remaining, full := w-width(tail), false
 	for len(s) > 0 {
 		n := escapeLen(s)
 		if n > 0 {
@@ -67,10 +67,10 @@ func cut(s string, w int, tail string) string {
 			continue
 		}
 		_, n = utf8.DecodeRuneInString(s)
-		room -= width(s[:n])
+		remaining -= width(s[:n])
 		switch {
 		case full:
-		case room < 0:
+		case remaining < 0:
 			full = true
 			b.WriteString(tail)
 		default:

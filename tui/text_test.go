@@ -159,7 +159,7 @@ func TestRowOrderIsIndependentOfInput(t *testing.T) {
 	})
 }
 
-// someCosts is what the machines of some regions cost; of others nobody knows.
+// someCosts returns the prices of machines in some regions; prices in others are unknown.
 var someCosts = prices{{"aws/region-0", "L4"}: 0.8, {"aws/region-1", "H100"}: 4, {"a/b", "L4"}: 1}
 
 func keysOf(rows []row) []rowKey {
@@ -170,7 +170,7 @@ func keysOf(rows []row) []rowKey {
 	return keys
 }
 
-// costless is a replica of which no figure and no cost is known.
+// costless is a replica without known metrics and price.
 func costless(id string) telemetry.ReplicaSnapshot {
 	r := troubled(id, "FAILED", "")
 	r.GPU = "none"
@@ -186,7 +186,7 @@ func TestUnknownValuesSortLast(t *testing.T) {
 			s := &telemetry.Snapshot{Regions: []telemetry.RegionSnapshot{region("a/b", 1, costless("a"), replica("b", "L4", 0))}}
 			rows := selectRows(regionsOf(s), "", "", sortOrder{key, reverse}, someCosts)
 			if rows[0].replica.ID != "b" {
-				t.Errorf("%s, reverse %t: a figure that is unknown comes first", sortWords[key], reverse)
+				t.Errorf("%s, reverse %t: an unknown value comes first", sortWords[key], reverse)
 			}
 		}
 	}
@@ -207,14 +207,14 @@ func TestHistory(t *testing.T) {
 		t.Errorf("got %q", got)
 	}
 	if got := h.spark("never/seen", 3, 1, unicodeGlyphs); got != "   " {
-		t.Errorf("a region never seen: got %q", got)
+		t.Errorf("an unknown region: got %q", got)
 	}
 	if v, known := h.total(regions, h.last); v != 30 || !known {
 		t.Errorf("total: got %g, %t", v, known)
 	}
 	see(maxBuckets*bucketSpan+time.Minute, ptr(1.0))
 	if got := strings.TrimSpace(h.spark("a/b", maxBuckets, 30, unicodeGlyphs)); got != "▁" {
-		t.Errorf("what is older than an hour is forgotten: got %q", got)
+		t.Errorf("values older than an hour must be dropped: got %q", got)
 	}
 }
 
@@ -295,8 +295,8 @@ func FuzzRender(f *testing.F) {
 	})
 }
 
-// BenchmarkSnapshot is what a snapshot costs a dashboard that is open: taking it,
-// making the lists and drawing the frame. At one a second, 20 ms are 2 % of a core.
+// BenchmarkSnapshot measures the cost of a snapshot: receiving it, building the lists and
+// drawing the frame. At one a second, 20 ms are 2 % of a core.
 func BenchmarkSnapshot(b *testing.B) {
 	for _, size := range []struct {
 		name              string
@@ -319,7 +319,7 @@ func BenchmarkSnapshot(b *testing.B) {
 	}
 }
 
-// BenchmarkFrame is drawing alone, as after a keystroke.
+// BenchmarkFrame measures drawing alone, as after a keystroke.
 func BenchmarkFrame(b *testing.B) {
 	for _, v := range []view{viewOverview, viewReplicas} {
 		b.Run("1000/"+viewNames[v], func(b *testing.B) {

@@ -154,7 +154,7 @@ func NewTheme(name string, ascii bool) (Theme, error) {
 		t.useAttributes()
 	case ThemePlain:
 	default:
-		return Theme{}, fmt.Errorf("unknown theme %q: must be one of: %s", name, strings.Join(ThemeNames(), ", "))
+		return Theme{}, fmt.Errorf("unknown theme %q: must be one of %s", name, strings.Join(ThemeNames(), ", "))
 	}
 	return t, nil
 }

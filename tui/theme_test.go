@@ -53,15 +53,15 @@ func TestColourContrast(t *testing.T) {
 	}
 }
 
-// blindness turns linear red, green and blue into what an eye without one kind of
-// cone sees of it (Machado, Oliveira and Fernandes 2009, severity 1).
+// blindness converts linear red, green and blue to the colour that an eye without one kind
+// of cone perceives (Machado, Oliveira and Fernandes 2009, severity 1).
 var blindness = map[string][3][3]float64{
 	"protanopia":   {{0.152286, 1.052583, -0.204868}, {0.114503, 0.786281, 0.099216}, {-0.003882, -0.048116, 1.051998}},
 	"deuteranopia": {{0.367322, 0.860646, -0.227968}, {0.280085, 0.672501, 0.047413}, {-0.011820, 0.042940, 0.968881}},
 	"tritanopia":   {{1.255528, -0.076749, -0.178779}, {-0.078411, 0.930809, 0.147602}, {0.004733, 0.691367, 0.303900}},
 }
 
-// seen is a colour as such an eye sees it, in sRGB of 0 to 255.
+// seen is a colour as perceived by such an eye, in sRGB of 0 to 255.
 func seen(hex string, m [3][3]float64) (rgb [3]float64) {
 	r, g, b, _ := lipgloss.Color(hex).RGBA()
 	linear := [3]float64{}
@@ -75,7 +75,7 @@ func seen(hex string, m [3][3]float64) (rgb [3]float64) {
 	return rgb
 }
 
-// Good, warn and bad stay apart for every eye in the themes that promise it.
+// Good, warn and bad are distinguishable with any colour vision in the themes for it.
 func TestColourBlindThemesDistinguishStates(t *testing.T) {
 	const apart = 50 // of 441; red and green of the dark theme are 27 for a deuteranope
 	for name, p := range map[string]palette{ThemeBlind: blindPalette, ThemeBlindLight: blindLightPalette} {
@@ -105,14 +105,14 @@ func TestThemesUseOnlyTheirColours(t *testing.T) {
 		}
 	}
 	if th := mustTheme(NewTheme(ThemeDark, true)).Plain(); th.Name != ThemePlain || !th.glyphs.ascii {
-		t.Errorf("plain keeps the glyphs and drops the escapes, got %+v", th)
+		t.Errorf("plain must keep the glyphs and remove the escapes, got %+v", th)
 	}
 	if _, err := NewTheme("pink", false); err == nil || !strings.Contains(err.Error(), "high-contrast") {
 		t.Errorf("an unknown theme: got %v, want an error that lists them", err)
 	}
 }
 
-// hasColour looks for an escape code that sets a colour.
+// hasColour reports whether a text contains an escape code that sets a colour.
 func hasColour(frame string) bool {
 	for _, e := range strings.Split(frame, "\x1b[")[1:] {
 		codes, _, _ := strings.Cut(e, "m")
@@ -135,7 +135,7 @@ func TestEveryStateHasASymbol(t *testing.T) {
 			}
 		}
 		if sign, _ := th.glyphs.replicaMark("NEW_STATE"); sign != "?" {
-			t.Errorf("a state that is not known: sign %q", sign)
+			t.Errorf("an unknown state: symbol %q", sign)
 		}
 	}
 }

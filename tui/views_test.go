@@ -16,7 +16,7 @@ import (
 	"skyserve/internal/testkit"
 )
 
-// deskIn is a dashboard with figures, in a view.
+// deskIn returns a dashboard with data, in a view.
 func deskIn(t *testing.T, w, h int, s *telemetry.Snapshot, keys ...string) *desk {
 	t.Helper()
 	d := newDesk(t, w, h, s)
@@ -64,7 +64,7 @@ func TestRequestsPauseWhileOneIsSelected(t *testing.T) {
 	d.send(requestsMsg{requests: nil, at: d.now})
 	d.wants("No requests yet")
 	if before == d.frame() {
-		t.Error("esc lets new ones in")
+		t.Error("esc must show new ones")
 	}
 }
 
@@ -126,25 +126,25 @@ func TestActionsRequireConfirmation(t *testing.T) {
 				continue
 			}
 			if len(d.op.orders) > 0 {
-				t.Fatalf("%v: done without asking", tt.keys)
+				t.Fatalf("%v: done without confirmation", tt.keys)
 			}
-			answer := map[bool]string{true: "y", false: "n"}[yes]
-			d.run(d.press(answer))
+			key := map[bool]string{true: "y", false: "n"}[yes]
+			d.run(d.press(key))
 			if got := d.op.orders; yes && !slices.EqualFunc(got, tt.want, sameOrder) || !yes && len(got) > 0 {
-				t.Errorf("%v then %s: got %v, want %v", tt.keys, answer, got, tt.want)
+				t.Errorf("%v then %s: got %v, want %v", tt.keys, key, got, tt.want)
 			}
 			d.wants(map[bool]string{true: "done", false: "cancelled"}[yes])
 		}
 	}
 }
 
-// sameOrder compares orders but for the plan, which must be there where one is applied.
+// sameOrder compares actions except for the plan, which must be set when one is applied.
 func sameOrder(a, b Action) bool {
 	return a.Verb == b.Verb && a.Replica == b.Replica && (a.Plan != nil) == (a.Verb == VerbApply)
 }
 
-// What is applied is the plan that was on the screen when it was agreed to, although
-// another one came while its user thought.
+// The applied plan is the one that was confirmed, even if another one arrived before the
+// confirmation.
 func TestConfirmedPlanIsApplied(t *testing.T) {
 	d := deskIn(t, 120, 40, normal(), "5", "a")
 	s := normal()
@@ -157,14 +157,14 @@ func TestConfirmedPlanIsApplied(t *testing.T) {
 	}
 }
 
-func TestRefusedActionsShowTheReason(t *testing.T) {
+func TestRejectedActionsShowTheReason(t *testing.T) {
 	d := deskIn(t, 120, 40, normal(), "2", "G", "d")
 	d.op.err = errors.New("eu-1: it is the last one of its region")
 	d.run(d.press("y"))
 	d.wants("drain eu-1: eu-1: it is the last one of its region")
 	d.now = d.now.Add(time.Hour)
 	d.send(clockMsg(d.now))
-	d.wants("it is the last one") // bad news stays
+	d.wants("it is the last one") // errors stay
 	d.press("esc")
 	d.lacks("it is the last one")
 
@@ -203,7 +203,7 @@ func TestSteppingThroughHistory(t *testing.T) {
 	d.wants("queued 97")
 	d.press("{")
 	d.wants("queued 37")
-	d.poll(time.Second) // what comes meanwhile is kept, and does not pull the reader away
+	d.poll(time.Second) // new requests are kept and do not move the selection
 	d.wants("queued 37", "HISTORY")
 	d.press("}", "}")
 	d.lacks("HISTORY")
@@ -235,8 +235,9 @@ func TestTimelineIsBounded(t *testing.T) {
 	}
 }
 
-// Alerts stand in the second line of every view, the worst first, and with their next step
-// in the overview; --once prints them too. What they quote cannot steer the terminal.
+// Alerts are in the second line of every view, the most severe first, and in the overview
+// with their next step; --once prints them too. Text from outside in an alert cannot
+// control the terminal.
 func TestAlertsAreShown(t *testing.T) {
 	s := normal()
 	s.Alerts = []telemetry.Alert{
@@ -375,11 +376,11 @@ func TestTheMouse(t *testing.T) {
 	d.send(tea.MouseWheelMsg{Button: tea.MouseWheelUp})
 	d.wants("▸ r0-2")
 	if d.model.View().MouseMode == tea.MouseModeNone {
-		t.Error("the mouse is listened to")
+		t.Error("the mouse must be enabled")
 	}
 	d.press("m")
 	if d.model.View().MouseMode != tea.MouseModeNone {
-		t.Error("m leaves the mouse to the terminal, to select text with")
+		t.Error("m must release the mouse, to select text")
 	}
 }
 
@@ -405,7 +406,7 @@ func TestEventsShowScalingAndObservedChanges(t *testing.T) {
 	d.fetch.snapshot = s
 	d.poll(time.Minute)
 	d.wants("us-0 READY → FAILED", "CUDA error", "observed")
-	d.press("<") // in the past it had not happened yet
+	d.press("<") // in the past it had not occurred yet
 	d.lacks("CUDA error")
 }
 
@@ -418,7 +419,7 @@ func TestFlowsBetweenRegions(t *testing.T) {
 	d.poll(10 * time.Second)
 	d.wants("FORWARDED", "REQ/S", "us-east-1 → gcp/europe-west4       12    5940")
 	s = normal()
-	s.At, s.Regions[0].ForwardedTo[1].Requests = noon.Add(20*time.Second), 4 // the balancer began anew
+	s.At, s.Regions[0].ForwardedTo[1].Requests = noon.Add(20*time.Second), 4 // the balancer restarted
 	d.fetch.snapshot = s
 	d.poll(10 * time.Second)
 	d.wants("us-east-1 → gcp/europe-west4        0       4")
@@ -443,15 +444,14 @@ func TestTTFTMisses(t *testing.T) {
 	s.At = noon.Add(10 * time.Second)
 	s.Regions[0].Models[0].FirstTokens += 200
 	s.Regions[0].Models[0].Late += 20
-	s.Regions[2].Models[0].FirstTokens = 4 // its balancer began anew: nothing is known of these seconds
+	s.Regions[2].Models[0].FirstTokens = 4 // its balancer restarted: these seconds are unknown
 	d.fetch.snapshot = s
 	d.poll(10 * time.Second)
 	d.wants("TTFT MISS%", " 10%")
 	d.lacks("NaN")
 }
 
-// Half a snapshot is what a balancer tells that has just begun: nothing in it may
-// be taken for granted.
+// A balancer that has just started returns incomplete snapshots: any field may be missing.
 func TestPartialSnapshotIsDrawn(t *testing.T) {
 	half := []*telemetry.Snapshot{
 		{},
@@ -474,7 +474,7 @@ func TestPartialSnapshotIsDrawn(t *testing.T) {
 	}
 }
 
-// evil puts what breaks terminals into every text of a value, times left out.
+// evil inserts control sequences into every text of a value, except times.
 func evil[T any](t *testing.T, v T) (out T) {
 	t.Helper()
 	var walk func(any) any
@@ -512,8 +512,7 @@ func evil[T any](t *testing.T, v T) (out T) {
 	return out
 }
 
-// Whatever text comes from elsewhere, no view hands a control character to the
-// terminal: send checks every frame.
+// No view writes a control character from outside to the terminal: send checks every frame.
 func TestEveryTextIsDrawnSafely(t *testing.T) {
 	requests, err := new(deskOperator).Requests(t.Context(), 0)
 	if err != nil {

@@ -88,7 +88,7 @@ func reachClouds(ctx context.Context, text json.RawMessage, spec *service.Spec, 
 	}
 	var m cloudAccess
 	if err := json.Unmarshal(text, &m); err != nil {
-		return deploy.CloudAccess{}, fmt.Errorf("reading the program that VMs run: %w", err)
+		return deploy.CloudAccess{}, fmt.Errorf("reading the skyserve binary for VMs: %w", err)
 	}
 	reach := deploy.CloudAccess{Provider: places, Attestor: places, Lists: map[service.Region]deploy.Lister{}, UserData: userData(spec.Name, owner, m.Program)}
 	for r, p := range lists {

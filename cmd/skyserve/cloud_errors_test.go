@@ -178,8 +178,8 @@ func (e *emulated) downAndCheckEmpty() {
 	e.t.Helper()
 	e.skyserve(exitOK, e.at("down", "chat", "--yes")...)
 	e.ended()
-	if left := e.aws.Left(); len(left)+len(e.gce.Instances())+len(e.gce.Firewalls())+len(e.names.RecordSets(e.zone)) > 0 {
-		e.t.Errorf("remaining: %q, %+v, %+v, %+v", left, e.gce.Instances(), e.gce.Firewalls(), e.names.RecordSets(e.zone))
+	if remaining := e.aws.Left(); len(remaining)+len(e.gce.Instances())+len(e.gce.Firewalls())+len(e.names.RecordSets(e.zone)) > 0 {
+		e.t.Errorf("remaining: %q, %+v, %+v, %+v", remaining, e.gce.Instances(), e.gce.Firewalls(), e.names.RecordSets(e.zone))
 	}
 }
 
@@ -261,8 +261,8 @@ func TestUpRejectsUnknownRegionsAndGPUs(t *testing.T) {
 				t.Errorf("%s: no %q in\n%s", name, want, out)
 			}
 		}
-		if left := e.aws.Left(); len(left) > 0 || e.Running() > 0 {
-			t.Errorf("%s: %q remains after\n%s", name, left, out)
+		if remaining := e.aws.Left(); len(remaining) > 0 || e.Running() > 0 {
+			t.Errorf("%s: %q remains after\n%s", name, remaining, out)
 		}
 	}
 }
@@ -287,8 +287,8 @@ func TestUpRejectsNamesOfOtherOwners(t *testing.T) {
 			t.Errorf("%s: exit %d\n%s", name, code, out)
 		}
 	}
-	if left, now := e.aws.Left(), e.names.RecordSets(e.zone); !slices.Equal(left, stands) || !reflect.DeepEqual(now, records) {
-		t.Errorf("got %q and %+v, want %q and %+v", left, now, stands, records)
+	if remaining, now := e.aws.Left(), e.names.RecordSets(e.zone); !slices.Equal(remaining, stands) || !reflect.DeepEqual(now, records) {
+		t.Errorf("got %q and %+v, want %q and %+v", remaining, now, stands, records)
 	}
 }
 

@@ -68,14 +68,14 @@ func TestUpAndDoctorReportNameErrors(t *testing.T) {
 					t.Errorf("no %q in the output of doctor:\n%s", want, doctor)
 				}
 			}
-			if left := e.aws.Left(); len(left) > 0 || e.Running() > 0 {
-				t.Errorf("%q remains after\n%s", left, out)
+			if remaining := e.aws.Left(); len(remaining) > 0 || e.Running() > 0 {
+				t.Errorf("%q remains after\n%s", remaining, out)
 			}
 		})
 	}
 }
 
-// Doctor accepts the name of a running service on the machine that deployed it.
+// Doctor accepts the name of a running service on the machine from which it was deployed.
 func TestDoctorAcceptsOwnName(t *testing.T) {
 	testkit.Slow(t)
 	t.Parallel()

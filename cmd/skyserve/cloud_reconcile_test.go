@@ -173,8 +173,8 @@ func TestControllerReconcilesCloudService(t *testing.T) {
 		t.Errorf("down:\n%s", out)
 	}
 	e.ended()
-	if left := e.aws.Machines(); len(left) > 0 {
-		t.Errorf("remaining: %+v", left)
+	if remaining := e.aws.Machines(); len(remaining) > 0 {
+		t.Errorf("remaining: %+v", remaining)
 	}
 }
 
@@ -223,8 +223,8 @@ func TestControllerReconcilesSecondCloud(t *testing.T) {
 		t.Errorf("down:\n%s", out)
 	}
 	e.ended()
-	if left := e.Runs(); len(left) > 0 {
-		t.Errorf("remaining: %+v", left)
+	if remaining := e.Runs(); len(remaining) > 0 {
+		t.Errorf("remaining: %+v", remaining)
 	}
 }
 
@@ -245,7 +245,7 @@ func (e *emulated) figures() {
 		e.t.Errorf("usage of the keys:\n%s", out)
 	}
 	// The region with the load has no replica.
-	e.awaitOutput("m in aws/eu-west-1: needs", "plan", "chat")
+	e.awaitOutput("m in aws/eu-west-1: ", "plan", "chat")
 }
 
 // awaitOutput waits until the output of the command contains want: the load of a minute is known only

@@ -36,12 +36,12 @@ func TestUpReplacesUnresponsiveMachine(t *testing.T) {
 	for _, second := range []string{"lb-us-east-1-1", "lb-eu-west-1-0"} {
 		dead := e.instance("lb-us-east-1-0")
 		wake := []func(){e.hang("lb-us-east-1-0")}
-		if second == "lb-eu-west-1-0" { // no machine is left that responds
+		if second == "lb-eu-west-1-0" { // no remaining machine responds
 			for _, id := range []string{"lb-us-east-1-1", second} {
 				wake = append(wake, e.hang(id))
 			}
 			out := e.skyserve(exitUsage, append(up, "--replace", "us-east-1-7")...)
-			if !strings.Contains(out, `chat has no running machine "us-east-1-7"`) || !strings.Contains(out, "hint: skyserve status chat") {
+			if !strings.Contains(out, `chat has no running machine "us-east-1-7"`) || !strings.Contains(out, "hint: 'skyserve status chat' lists them") {
 				t.Errorf("replacing an unknown machine:\n%s", out)
 			}
 			out = e.skyserve(exitPartial, append(up, "--timeout", "100ms")...)

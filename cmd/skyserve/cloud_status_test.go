@@ -152,7 +152,7 @@ func (e *emulated) checkStatusWithoutAccess(file string) {
 	}
 	for _, verb := range []string{"status", "logs"} {
 		for _, c := range []struct{ variable, want, hint string }{
-			{"SKYSERVE_HOME=" + filepath.Dir(filepath.Dir(home)), "this machine is not an operator of the service", "hint: run this on the machine that deployed it"},
+			{"SKYSERVE_HOME=" + filepath.Dir(filepath.Dir(home)), "this machine is not an operator of the service", "hint: run this on the machine from which the service was deployed"},
 			{"AWS_ACCESS_KEY_ID=", "calling aws: no valid credentials", "hint: set AWS_ACCESS_KEY_ID"},
 		} {
 			cmd := e.command(verb, "chat", "--endpoint-aws", e.url)

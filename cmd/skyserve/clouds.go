@@ -99,8 +99,8 @@ func (c *cloudFlags) googleConfig(places []string, spec *service.Spec) gcp.Confi
 	return cfg
 }
 
-// nameZone returns the hosted zone of the service's public name. It returns nil if the service has no
-// public name in a cloud and noted, which may be nil, records none from before.
+// nameZone returns the hosted zone of the service's public name. It returns nil if the
+// service has no public name in a cloud and none is recorded in noted, which may be nil.
 func (c *cloudFlags) nameZone(ctx context.Context, spec *service.Spec, noted deploy.NameStore) (provision.DNSZone, error) {
 	had := false
 	var err error
@@ -166,7 +166,7 @@ func resolveProgram(ctx context.Context, text string, before machineProgram) (ma
 	text = cmp.Or(text, os.Getenv(envProgram))
 	if text == "" {
 		if before.URL == "" {
-			return before, usage(errors.New("--program: required: VMs download skyserve for Linux from a URL"),
+			return before, usage(errors.New("--program is required: VMs download the skyserve binary for Linux from a URL"),
 				"upload the binary of 'make build' to a bucket or another URL that VMs can reach, and pass --program https://.../skyserve")
 		}
 		return before, nil
@@ -185,7 +185,7 @@ func resolveProgram(ctx context.Context, text string, before machineProgram) (ma
 	defer cancel()
 	p.SHA256, err = hashURL(ctx, p.URL)
 	if err != nil {
-		return before, failed(fmt.Errorf("downloading the program of VMs to compute its SHA-256: %w", err), "if this machine cannot reach the URL, pass the hash: --program URL#sha256=...")
+		return before, failed(fmt.Errorf("downloading the skyserve binary to compute its SHA-256: %w", err), "if this machine cannot reach the URL, pass the hash: --program URL#sha256=...")
 	}
 	return p, nil
 }
@@ -286,7 +286,7 @@ func openOperator(svc local.Service, create bool) (o operator, err error) {
 }
 
 // operatorOf opens this machine's certificate of an existing service. Without one it returns an
-// error (exit 4); doing names the action and hint what to do.
+// error (exit 4); doing names the action, and hint the next step.
 func operatorOf(svc local.Service, doing, hint string) (operator, error) {
 	o, err := openOperator(svc, false)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -295,7 +295,7 @@ func operatorOf(svc local.Service, doing, hint string) (operator, error) {
 	return o, err
 }
 
-// newDeployer returns the fleet of a service.
+// newDeployer returns the deployer of a service.
 func newDeployer(spec *service.Spec, owner string, p provision.MultiCloud, program machineProgram) *deploy.Deployer {
 	return &deploy.Deployer{Spec: spec, Owner: owner, Provider: p, UserData: userData(spec.Name, owner, program)}
 }

@@ -41,14 +41,14 @@ func newConnectCmd() *cobra.Command {
 		Long: `Make the user of this machine an operator of a running service, through the admin
 address of any of its balancers.
 
-On the machine that deployed the service, run 'connect URL --invite' and pass the printed
-code to the new operator; the command waits up to 15 minutes to sign. On the other machine,
-run 'connect URL --code CODE'. A code works once. It identifies the service's certificate
+On the machine from which the service was deployed, run 'connect URL --invite' and pass the
+printed code to the new operator; the command waits up to 15 minutes to sign. On the other
+machine, run 'connect URL --code CODE'. A code works once. It identifies the service's certificate
 authority, which prevents man-in-the-middle attacks. The certificate is valid for 90 days;
 another 'connect' renews it.
 
-On the machine that deployed the service, 'connect --list' shows the certificates of
-operators and controllers, and 'connect --revoke NAME|FINGERPRINT' revokes one: all
+On the machine from which the service was deployed, 'connect --list' shows the certificates
+of operators and controllers, and 'connect --revoke NAME|FINGERPRINT' revokes one: all
 machines receive the revocation list and reject the certificate within a minute. The next
 'up' updates machines that did not respond, and issues a new certificate to a controller
 whose certificate was revoked.`,
@@ -85,14 +85,14 @@ func runConnect(cmd *cobra.Command, f connectFlags) error {
 	case !strings.HasPrefix(f.url, "https://"):
 		return usage(fmt.Errorf("URL: must be the https URL of a balancer's admin address, got %q", f.url), "")
 	case f.invite == (f.code != ""):
-		return usage(errors.New("requires either --invite or --code"), "run --invite on the machine that deployed the service, then --code here")
+		return usage(errors.New("requires either --invite or --code"), "run --invite on the machine from which the service was deployed, then --code here")
 	case f.invite:
 		return runInvite(cmd, f)
 	}
 	return runAccept(cmd, f)
 }
 
-// runInvite prints a code and signs a certificate for whoever presents it.
+// runInvite prints a code and signs a certificate for the operator who presents it.
 func runInvite(cmd *cobra.Command, f connectFlags) error {
 	svc, err := findService(f.service)
 	if err != nil {
@@ -100,7 +100,7 @@ func runInvite(cmd *cobra.Command, f connectFlags) error {
 	}
 	authority, err := identityOf(svc).Authority()
 	if errors.Is(err, fs.ErrNotExist) {
-		return &exitError{code: exitCredentials, err: fmt.Errorf("inviting to %s: its certificate authority is not on this machine", svc.Name()), hint: "only the machine that deployed the service can invite"}
+		return &exitError{code: exitCredentials, err: fmt.Errorf("inviting to %s: its certificate authority is not on this machine", svc.Name()), hint: "run this on the machine from which the service was deployed"}
 	}
 	if err != nil {
 		return err
@@ -131,17 +131,17 @@ func runInvite(cmd *cobra.Command, f connectFlags) error {
 const closeTimeout = 3 * time.Second
 
 // signInvited waits for the invited operator's request, signs it and records the certificate.
-// The answer stays in the mailbox after this process has ended.
+// The response stays in the mailbox after this process has ended.
 func signInvited(ctx context.Context, api *telemetry.Client, invite identity.Invite, authority *identity.Authority, record func(*x509.Certificate) error) (who identity.Name, ends time.Time, err error) {
-	var asked *telemetry.InviteRequest
+	var request *telemetry.InviteRequest
 	err = poll(ctx, func(ctx context.Context) (done bool, err error) {
-		asked, err = api.InviteRequest(ctx, invite.Mailbox())
-		return asked != nil, err
+		request, err = api.InviteRequest(ctx, invite.Mailbox())
+		return request != nil, err
 	})
 	if err != nil {
 		return who, ends, err
 	}
-	chain, err := invite.Accept(authority, asked.CSR, asked.Proof, time.Now())
+	chain, err := invite.Accept(authority, request.CSR, request.Proof, time.Now())
 	if err != nil {
 		refusal := telemetry.InviteAnswer{Refused: err.Error()}
 		return who, ends, errors.Join(err, api.PutInviteAnswer(ctx, invite.Mailbox(), refusal))
@@ -208,7 +208,8 @@ func runAccept(cmd *cobra.Command, f connectFlags) error {
 	return nil
 }
 
-// requestCertificate posts a signing request to the mailbox of an invitation and waits for the answer.
+// requestCertificate posts a signing request to the mailbox of an invitation and waits for
+// the response.
 func requestCertificate(ctx context.Context, f connectFlags, invite identity.Invite, key crypto.Signer) ([]*x509.Certificate, error) {
 	csr, proof, err := invite.Request(key, cmp.Or(f.as, operatorName()))
 	if err != nil {

@@ -81,7 +81,7 @@ func (o *operators) open() (err error) {
 		return err
 	}
 	if o.self.authority == nil {
-		return &exitError{code: exitCredentials, err: fmt.Errorf("reading the operators of %s: its certificate authority is not on this machine", o.svc.Name()), hint: "only the machine that deployed the service has the list of its operators"}
+		return &exitError{code: exitCredentials, err: fmt.Errorf("reading the operators of %s: its certificate authority is not on this machine", o.svc.Name()), hint: "run this on the machine from which the service was deployed"}
 	}
 	o.certs, err = o.home.Recorded()
 	return err

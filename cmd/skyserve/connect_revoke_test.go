@@ -36,7 +36,8 @@ type operatorsOf struct {
 	Controllers []operatorRow
 }
 
-// operators runs connect on the machine that deployed the service, and parses its output.
+// operators runs connect on the machine from which the service was deployed, and parses its
+// output.
 func (e *emulated) operators(args ...string) (all operatorsOf, errOut string) {
 	e.t.Helper()
 	cmd := e.command(e.at(append([]string{"connect", "-o", "json"}, args...)...)...)
@@ -115,7 +116,7 @@ func TestRevokingAnOperator(t *testing.T) {
 		t.Fatal(err)
 	}
 	client := secure(t, taken)
-	within(t, "who was taken out is refused", func() error {
+	within(t, "the revoked operator is rejected", func() error {
 		resp, err := client.Get(url + "/healthz")
 		status := http.StatusForbidden // count a failed handshake as 403
 		if err == nil {

@@ -72,7 +72,7 @@ func (c *testCloud) balancing() string {
 		_ = cmd.Wait() // it was signalled to end
 	})
 	url := "https://" + admin
-	within(c.t, "the balancer answers", func() error {
+	within(c.t, "the balancer responds", func() error {
 		resp, err := secure(c.t, c.Party).Get(url + "/healthz")
 		if err == nil {
 			resp.Body.Close()

@@ -27,7 +27,7 @@ SIGHUP, or POST /reload on its address, reloads the configuration file.`,
 		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if config == "" {
-				return usage(errors.New("--config: required"), "'skyserve up SERVICE.yaml' writes the file and runs the controller")
+				return usage(errors.New("--config is required"), "'skyserve up SERVICE.yaml' writes the file and runs the controller")
 			}
 			c, err := controller.ReadConfig(config)
 			if err != nil {

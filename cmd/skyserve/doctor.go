@@ -84,9 +84,9 @@ func runDoctor(ctx context.Context, o *doctorOptions, out io.Writer) error {
 	}
 	found, unknown := quotasOf(ctx, places, cloud.RentedRegions(spec))
 	quotas = append(quotas, found...)
-	var refused *provision.CredentialsError
+	var rejected *provision.CredentialsError
 	for _, r := range slices.Sorted(maps.Keys(unknown)) {
-		if err := unknown[r]; !errors.As(err, &refused) { // Doctor has reported rejected credentials already
+		if err := unknown[r]; !errors.As(err, &rejected) { // Doctor has reported rejected credentials already
 			findings = append(findings, provision.CheckResult{Where: string(r), Message: "quotas: " + err.Error()})
 		}
 	}
@@ -109,7 +109,7 @@ func runDoctor(ctx context.Context, o *doctorOptions, out io.Writer) error {
 	}
 	if n := len(slices.DeleteFunc(slices.Clone(findings), func(f provision.CheckResult) bool { return f.OK })); n > 0 {
 		code := exitFailed
-		if refused != nil {
+		if rejected != nil {
 			code = exitCredentials
 		}
 		return &exitError{code: code, err: fmt.Errorf("%d of %d checks failed", n, len(findings))}
@@ -138,9 +138,9 @@ func (o *doctorOptions) findName(ctx context.Context, spec *service.Spec, _ prov
 	return []provision.CheckResult{f}, nil
 }
 
-// findStrangers looks for machines that claim to be balancers of the service but were not launched
-// from here. It returns nothing if the service was not deployed from this machine, or if it cannot
-// be listed, which another finding reports.
+// findStrangers finds machines that claim to be balancers of the service but were not
+// launched from this machine. It returns nothing if the service was not deployed from this
+// machine, or if it cannot be listed, which another finding reports.
 func (o *doctorOptions) findStrangers(ctx context.Context, spec *service.Spec, places provision.MultiCloud) ([]provision.CheckResult, error) {
 	svc, who, err := localOperator(spec.Name)
 	if err != nil || who.authority == nil || len(places) == 0 {

@@ -142,11 +142,11 @@ func (d *down) run(ctx context.Context, in io.Reader) error {
 	if err := confirmBilled(in, d.errOut, plan, d.yes); err != nil {
 		return err
 	}
-	var left []string
+	var remaining []string
 	if err := d.unpublish(ctx); err != nil && d.hasVMs() {
 		return cloudError(err)
 	} else if err != nil {
-		left = append(left, err.Error())
+		remaining = append(remaining, err.Error())
 	}
 	d.stopController(ctx)
 	stopped, err := d.deleteObjects(ctx)
@@ -155,12 +155,12 @@ func (d *down) run(ctx context.Context, in io.Reader) error {
 		return cloudError(err)
 	}
 	if leftover != nil {
-		left = append(left, leftover.Remaining...)
+		remaining = append(remaining, leftover.Remaining...)
 	}
-	if len(left) == 0 || d.purge {
-		left = append(left, d.deleteState(ctx)...)
+	if len(remaining) == 0 || d.purge {
+		remaining = append(remaining, d.deleteState(ctx)...)
 	}
-	return d.report(stopped, left, err)
+	return d.report(stopped, remaining, err)
 }
 
 // stopController stops the controller of a service in clouds, so that it launches nothing again.
@@ -194,26 +194,26 @@ func (d *down) deleteObjects(ctx context.Context) (stopped int, err error) {
 }
 
 // deleteState deletes the service's state on this machine and returns what it could not delete.
-func (d *down) deleteState(ctx context.Context) (left []string) {
+func (d *down) deleteState(ctx context.Context) (remaining []string) {
 	if err := d.svc.Remove(); err != nil {
-		left = append(left, err.Error())
+		remaining = append(remaining, err.Error())
 	}
-	left = append(left, local.WaitPortsFree(ctx, d.ports)...)
+	remaining = append(remaining, local.WaitPortsFree(ctx, d.ports)...)
 	if err := d.svc.Home().CleanUp(ctx); err != nil {
-		left = append(left, err.Error())
+		remaining = append(remaining, err.Error())
 	}
-	return left
+	return remaining
 }
 
 // report prints what was deleted and returns an error for what remains.
-func (d *down) report(stopped int, left []string, failure error) error {
+func (d *down) report(stopped int, remaining []string, failure error) error {
 	done := "stopped"
 	if d.hasVMs() {
 		done = "removed"
 	}
 	var leftover *provision.RemainingError
-	if len(left) > 0 {
-		leftover = &provision.RemainingError{Service: d.svc.Name(), Remaining: left}
+	if len(remaining) > 0 {
+		leftover = &provision.RemainingError{Service: d.svc.Name(), Remaining: remaining}
 	}
 	if err := printDown(d.out, d.output, d.svc.Name(), done, stopped, leftover); err != nil {
 		return err
@@ -301,15 +301,15 @@ func machinesOf(have []provision.Object) []provision.Object {
 }
 
 // printDown prints how many objects were deleted; done is the verb in the past tense.
-func printDown(out io.Writer, output, name, done string, stopped int, left *provision.RemainingError) error {
+func printDown(out io.Writer, output, name, done string, stopped int, remaining *provision.RemainingError) error {
 	leftovers := []string{}
-	if left != nil {
-		leftovers = left.Remaining
+	if remaining != nil {
+		leftovers = remaining.Remaining
 	}
 	if output == "json" {
 		return json.NewEncoder(out).Encode(map[string]any{"service": name, "stopped": stopped, "leftovers": leftovers})
 	}
-	if left == nil {
+	if remaining == nil {
 		_, err := fmt.Fprintf(out, "%s is down; %d %s\n", name, stopped, done)
 		return err
 	}

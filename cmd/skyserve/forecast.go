@@ -137,9 +137,9 @@ func runForecast(ctx context.Context, o *forecastOptions, out, errOut io.Writer)
 func (o *forecastOptions) check(out io.Writer) ([]forecast.Forecaster, error) {
 	switch {
 	case !slices.Contains(forecastFormats, o.output):
-		return nil, usage(fmt.Errorf("-o %s: must be one of: %s", o.output, strings.Join(forecastFormats, ", ")), "")
+		return nil, usage(fmt.Errorf("-o %s: must be one of %s", o.output, strings.Join(forecastFormats, ", ")), "")
 	case o.history == "":
-		return nil, usage(fmt.Errorf("--history: required"), "skyserve forecast --history week.csv")
+		return nil, usage(fmt.Errorf("--history is required"), "for example: skyserve forecast --history week.csv")
 	case o.horizon < time.Minute:
 		return nil, usage(fmt.Errorf("--horizon: must be at least 1m, got %s", o.horizon), "")
 	case o.originStep < time.Minute:
@@ -245,11 +245,11 @@ func (o *forecastOptions) filter(h *demand.History) error {
 		if len(f.wanted) == 0 || slices.ContainsFunc(there, func(v string) bool { return oneOf(f.wanted, v) }) {
 			continue
 		}
-		hint := "the history has " + strings.Join(there[:min(len(there), 10)], ", ")
+		hint := "available: " + strings.Join(there[:min(len(there), 10)], ", ")
 		if near := service.Nearest(f.wanted[0], there); near != "" {
 			hint = fmt.Sprintf("did you mean %q?", near)
 		}
-		return usage(fmt.Errorf("%s %s: no such series", f.flag, strings.Join(f.wanted, ",")), hint)
+		return usage(fmt.Errorf("%s %s: no series of the history matches", f.flag, strings.Join(f.wanted, ",")), hint)
 	}
 	return usage(fmt.Errorf("none of the history's %d series match", len(all)), "the first series is "+all[0].SeriesKey.String())
 }

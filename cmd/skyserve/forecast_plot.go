@@ -239,8 +239,8 @@ func barLimit(results []backtestSeries) float64 {
 		return math.Inf(1)
 	}
 	slices.Sort(all)
-	if most := tallBar * all[len(all)/2]; all[len(all)-1] > most {
-		return most
+	if limit := tallBar * all[len(all)/2]; all[len(all)-1] > limit {
+		return limit
 	}
 	return math.Inf(1)
 }

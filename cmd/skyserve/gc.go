@@ -143,12 +143,12 @@ func (g *orphans) remove(ctx context.Context, errOut io.Writer) error {
 			continue
 		}
 		g.removed++
-		fmt.Fprintf(errOut, "removed %s of %s\n", n.Name, n.Service)
+		fmt.Fprintf(errOut, "deleted %s of %s\n", n.Name, n.Service)
 	}
 	err := deploy.Remove(ctx, g.places, g.objects, func(c provision.Change, p provision.ChangePhase, _ error) {
 		if p == provision.PhaseDone {
 			g.removed++
-			fmt.Fprintf(errOut, "removed %s of %s\n", c.ID(), c.Observed.Service)
+			fmt.Fprintf(errOut, "deleted %s of %s\n", c.ID(), c.Observed.Service)
 		}
 	})
 	return errors.Join(failure, err)

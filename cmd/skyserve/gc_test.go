@@ -48,7 +48,7 @@ func TestGCDeletesOrphans(t *testing.T) {
 	}
 	e.ended()
 	checks, _ := e.names.Checks()
-	if left := e.aws.Left(); len(left)+len(checks)+len(e.names.RecordSets(e.zone)) > 0 {
-		t.Errorf("remaining: %q, %+v, %+v", left, checks, e.names.RecordSets(e.zone))
+	if remaining := e.aws.Left(); len(remaining)+len(checks)+len(e.names.RecordSets(e.zone)) > 0 {
+		t.Errorf("remaining: %q, %+v, %+v", remaining, checks, e.names.RecordSets(e.zone))
 	}
 }

@@ -77,11 +77,11 @@ var hostileAdmin = map[string]string{
 }
 
 // hostileServer serves hostileAdmin, and a hostile error for other paths.
-func hostileServer(t *testing.T, answers map[string]string) string {
+func hostileServer(t *testing.T, responses map[string]string) string {
 	t.Helper()
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if answer, has := answers[r.URL.Path]; has {
-			fmt.Fprint(w, answer)
+		if response, has := responses[r.URL.Path]; has {
+			fmt.Fprint(w, response)
 			return
 		}
 		w.WriteHeader(http.StatusTeapot)

@@ -26,7 +26,7 @@ func newInitCmd() *cobra.Command {
   skyserve init --cloud aws my-chat > service.yaml`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) > 1 {
-				return usage(fmt.Errorf("accepts at most 1 argument, received %d", len(args)), "skyserve init my-chat > service.yaml")
+				return usage(fmt.Errorf("accepts at most 1 argument, received %d", len(args)), "for example: skyserve init my-chat > service.yaml")
 			}
 			return nil
 		},

@@ -122,7 +122,7 @@ func runLb(cmd *cobra.Command, f lbFlags) error {
 	}
 	var level slog.Level
 	if err := level.UnmarshalText([]byte(f.logLevel)); err != nil {
-		return usage(fmt.Errorf("--log-level: must be one of: debug, info, warn, error; got %q", f.logLevel), "")
+		return usage(fmt.Errorf("--log-level: must be one of debug, info, warn, error, got %q", f.logLevel), "")
 	}
 	log, err := newLog(cmd.ErrOrStderr(), level, f.logFormat)
 	if err != nil {
@@ -197,7 +197,7 @@ func newLog(w io.Writer, level slog.Level, format string) (*slog.Logger, error) 
 	case "json":
 		return slog.New(slog.NewJSONHandler(w, o)), nil
 	}
-	return nil, usage(fmt.Errorf("--log-format: must be one of: text, json; got %q", format), "")
+	return nil, usage(fmt.Errorf("--log-format: must be one of text, json, got %q", format), "")
 }
 
 // configuration returns the configuration of --config, or the one that the flags describe.
@@ -223,7 +223,7 @@ func (f *lbFlags) configuration(cmd *cobra.Command) (cfg service.BalancerConfig,
 func (f *lbFlags) fromFlags() (service.BalancerConfig, error) {
 	cfg := f.cfg
 	if f.region == "" {
-		return cfg, errors.New("--region: required")
+		return cfg, errors.New("--region is required")
 	}
 	cfg.Region = service.Region(f.region)
 	cfg.ID = cmp.Or(cfg.ID, "lb-"+cfg.Region.Place())

@@ -101,11 +101,11 @@ func (o *loadOptions) flags(f *pflag.FlagSet) {
 	f.StringVar(&o.tier, "tier", "", "tier of requests without one: IW-F, IW-N or NIW")
 	f.StringVar(&o.apiKey, "api-key", "", "environment variable with the API key, as env:`NAME`")
 	f.BoolVar(&o.ignoreEOS, "ignore-eos", true, "request responses of exactly the workload's length")
-	f.Float64Var(&o.trace.RateScale, "rate-scale", 1, "FILE: scale the request rate, 2 = twice the rate")
-	f.IntVar(&o.trace.MaxInput, "max-input", 0, "FILE: omit and count rows with prompts of more tokens (default: unlimited)")
-	f.StringSliceVar(&o.weights, "weights", nil, "FILE: regions' shares of the rows, as `REGION=W,...` (default: equal)")
-	f.DurationVar(&o.trace.From, "from", 0, "FILE: start at this time of the trace")
-	f.DurationVar(&o.trace.To, "to", 0, "FILE: end at this time of the trace (default: its end)")
+	f.Float64Var(&o.trace.RateScale, "rate-scale", 1, "with FILE: scale the request rate, 2 = twice the rate")
+	f.IntVar(&o.trace.MaxInput, "max-input", 0, "with FILE: omit and count rows with prompts of more tokens (default: unlimited)")
+	f.StringSliceVar(&o.weights, "weights", nil, "with FILE: regions' shares of the rows, as `REGION=W,...` (default: equal)")
+	f.DurationVar(&o.trace.From, "from", 0, "with FILE: start at this time of the trace")
+	f.DurationVar(&o.trace.To, "to", 0, "with FILE: end at this time of the trace (default: its end)")
 	f.StringVarP(&o.output, "output", "o", "table", "output format: table or json")
 	f.BoolVar(&o.quiet, "quiet", false, "hide progress")
 	f.IntVar(&o.maxFailed, "max-failed", -1, "exit 1 if more requests than this fail; -1 = unlimited")
@@ -149,7 +149,7 @@ func runLoad(ctx context.Context, o *loadOptions, given *pflag.FlagSet, out, err
 // check rejects invalid flags and flags that do not apply to the workload.
 func (o *loadOptions) check(given *pflag.FlagSet) error {
 	if o.output != "table" && o.output != "json" {
-		return usage(fmt.Errorf("-o %s: must be one of: table, json", o.output), "")
+		return usage(fmt.Errorf("-o %s: must be one of table, json", o.output), "")
 	}
 	for _, name := range []string{"duration", "timeout"} {
 		if d, _ := given.GetDuration(name); given.Changed(name) && d <= 0 {
@@ -191,7 +191,7 @@ func (o *loadOptions) config() (load.Config, error) {
 		return c, usage(fmt.Errorf("--target: cannot be combined with NAME %s", o.name), "")
 	}
 	if c.Targets, err = load.ParseTargets(o.targets); err != nil {
-		return c, usage(err, "for example --target us=http://127.0.0.1:8001")
+		return c, usage(err, "for example: --target us=http://127.0.0.1:8001")
 	}
 	return c, nil
 }
@@ -262,7 +262,7 @@ func (o *loadOptions) prepareClients(targets []load.Target) (preparedLoad, error
 	if len(o.clients) > 0 {
 		var err error
 		if counts, err = load.ParseClients(o.clients, targets); err != nil {
-			return preparedLoad{}, usage(err, "for example --clients us=40,eu=20")
+			return preparedLoad{}, usage(err, "for example: --clients us=40,eu=20")
 		}
 	}
 	clients, err := load.Clients(workload.Kind(o.workload), targets, counts, o.seed)
@@ -284,7 +284,7 @@ func (o *loadOptions) prepareClients(targets []load.Target) (preparedLoad, error
 func (o *loadOptions) prepareTrace(targets []load.Target) (preparedLoad, error) {
 	weights, err := load.ParseWeights(o.weights, targets)
 	if err != nil {
-		return preparedLoad{}, usage(err, "for example --weights us=2,eu=1")
+		return preparedLoad{}, usage(err, "for example: --weights us=2,eu=1")
 	}
 	file, err := os.Open(o.workload)
 	if err != nil {

@@ -17,8 +17,9 @@ import (
 	"time"
 )
 
-// chatServer responds to every chat with two tokens, or with the status that refuse returns.
-func chatServer(t *testing.T, refuse func(n int64) int) *httptest.Server {
+// chatServer responds to every chat with two tokens, or with the status that reject
+// returns.
+func chatServer(t *testing.T, reject func(n int64) int) *httptest.Server {
 	t.Helper()
 	var requests atomic.Int64
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -31,8 +32,8 @@ func chatServer(t *testing.T, refuse func(n int64) int) *httptest.Server {
 			http.Error(w, `{"error":{"message":"no such model"}}`, http.StatusNotFound)
 			return
 		}
-		if status := refuse(requests.Add(1) - 1); status != 0 {
-			http.Error(w, `{"error":{"message":"refused"}}`, status)
+		if status := reject(requests.Add(1) - 1); status != 0 {
+			http.Error(w, `{"error":{"message":"rejected"}}`, status)
 			return
 		}
 		_, _ = io.WriteString(w, `data: {"choices":[{"delta":{"content":" a"}}]}`+"\n\n"+
@@ -106,21 +107,21 @@ func TestLoadExitCodes(t *testing.T) {
 	t.Setenv("SOME_KEY", "sk-1")
 	for _, c := range []struct {
 		name   string
-		refuse func(n int64) int
+		reject func(n int64) int
 		args   []string
 		code   int
 		stderr string
 	}{
 		{"some failed", func(n int64) int { return []int{500, 0}[n%2] }, nil, exitOK, ""},
-		{"too many failed", func(n int64) int { return []int{500, 0}[n%2] }, []string{"--max-failed", "4"}, exitFailed, "error: 5 requests failed, --max-failed is 4: status 500: refused\n"},
+		{"too many failed", func(n int64) int { return []int{500, 0}[n%2] }, []string{"--max-failed", "4"}, exitFailed, "error: 5 requests failed, --max-failed is 4: status 500: rejected\n"},
 		{"as many failed as may", func(n int64) int { return []int{500, 0}[n%2] }, []string{"--max-failed", "5"}, exitOK, ""},
 		{"rejected is not failed", func(n int64) int { return []int{429, 0}[n%2] }, []string{"--max-failed", "0"}, exitOK, ""},
-		{"all rejected", func(int64) int { return 429 }, nil, exitFailed, "error: none of 10 requests succeeded: status 429: refused\n"},
+		{"all rejected", func(int64) int { return 429 }, nil, exitFailed, "error: none of 10 requests succeeded: status 429: rejected\n"},
 		{"unknown model", accept, []string{"--model", "gpt"}, exitFailed, "error: none of 10 requests succeeded: status 404: no such model\n"},
 		{"key", accept, []string{"--api-key", "env:SOME_KEY", "--tier", "niw", "--quiet"}, exitOK, ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			server := chatServer(t, c.refuse)
+			server := chatServer(t, c.reject)
 			args := append([]string{"load", "--workload", traceFile(t, 10), "--target", "us=" + server.URL}, c.args...)
 			stdout, stderr, code := runCommand(context.Background(), args...)
 			if code != c.code || stderr != c.stderr || !strings.HasPrefix(stdout, "requests ") {

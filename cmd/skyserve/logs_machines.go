@@ -222,7 +222,8 @@ func linesSince(before, now []string) (fresh []string, gap bool) {
 	return now, len(before) > 0
 }
 
-// addLogOnlyMachines returns the local machines, and adds those of which only a log remains.
+// addLogOnlyMachines returns the local machines, including those that have ended and whose
+// logs remain.
 func addLogOnlyMachines(svc local.Service, machines []provision.Object) ([]provision.Object, error) {
 	ids, err := svc.Logs()
 	for _, id := range ids {

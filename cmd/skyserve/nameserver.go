@@ -25,7 +25,7 @@ configuration.`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if config == "" {
-				return usage(errors.New("--config: required"), "'skyserve up SERVICE.yaml' writes the file and runs the name server")
+				return usage(errors.New("--config is required"), "'skyserve up SERVICE.yaml' writes the file and runs the name server")
 			}
 			c, err := local.ReadNameServer(config)
 			if err != nil {

@@ -48,7 +48,7 @@ func runNode(cmd *cobra.Command, file string) error {
 		return err
 	}
 	o.Listening = func(addr string) {
-		fmt.Fprintf(cmd.ErrOrStderr(), "node %s listens on %s\n", c.ID, addr)
+		fmt.Fprintf(cmd.ErrOrStderr(), "agent of %s listens on %s\n", c.ID, addr)
 	}
 	o.Cloud = cloudHandler(c.Service, c.Owner)
 	if units, ok := o.Runner.(*agent.Exec); ok && c.Runner == agent.RunnerInside {

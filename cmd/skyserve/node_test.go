@@ -265,7 +265,7 @@ func TestCommandLineUsesOperatorCertificate(t *testing.T) {
 	})}
 	go func() { _ = s.ListenAndServeTLS("", "") }()
 	defer s.Close()
-	within(t, "the balancer answers", func() error {
+	within(t, "the balancer responds", func() error {
 		resp, err := hc.Get("https://" + s.Addr)
 		if err == nil {
 			resp.Body.Close()

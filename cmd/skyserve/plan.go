@@ -53,7 +53,7 @@ func newPlanCmd() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "plan [NAME|SERVICE.yaml]",
 		Short: "Forecast the load and plan the cheapest replicas for it",
-		Long: `Forecast the load and compute the cheapest replicas that carry it: counts per model,
+		Long: `Forecast the load and compute the cheapest replicas that serve it: counts per model,
 region, GPU and capacity type, with the reason for each. Without --apply nothing is
 changed. With --apply, replicas are added and, once those serve, others are drained and
 stopped, within replicas.min and replicas.max. Changes are stored with the service, and
@@ -132,9 +132,9 @@ func (o *planOptions) reviewFlags(cmd *cobra.Command) {
 	flags.DurationVar(&o.review.Step, "step", plan.DefaultStep, "averaging window of the load before its peak is taken")
 	flags.StringVar(&o.review.Peak, "peak", plan.DefaultPeak, "forecast peak to plan for: "+strings.Join(forecast.PeakLevels, ", "))
 	flags.Float64Var(&o.review.Gap, "gap", 0, "relative optimality gap at which the solver stops (0 = proven optimal)")
-	flags.Float64Var(&o.review.Epsilon, "epsilon", plan.DefaultEpsilon, "minimum share of a region's own peak that it must carry itself")
-	flags.StringSliceVar(&o.review.Survive, "survive", nil, "carry all load after the loss of any one of these `REGIONS`, comma-separated; region = any of all regions")
-	flags.DurationVar(&o.review.MaxRTT, "max-rtt", 0, "maximum round trip to a region that serves another's load (default: the service's, else unlimited)")
+	flags.Float64Var(&o.review.Epsilon, "epsilon", plan.DefaultEpsilon, "minimum share of a region's own peak that its own replicas must serve")
+	flags.StringSliceVar(&o.review.Survive, "survive", nil, "serve all load even after the loss of any one of these `REGIONS`, comma-separated; region = any one region")
+	flags.DurationVar(&o.review.MaxRTT, "max-rtt", 0, "maximum round-trip time to a region that serves another region's load (default: the service's, else unlimited)")
 	flags.BoolVar(&o.review.Switch, "switch", false, "allow a model to reuse machines that another model releases")
 }
 
@@ -177,7 +177,7 @@ func runPlan(ctx context.Context, o *planOptions, in io.Reader, out io.Writer) e
 func (o *planOptions) check() error {
 	switch {
 	case !slices.Contains(planFormats, o.output):
-		return usage(fmt.Errorf("-o %s: must be one of: table, json, html, lp, mps", o.output), "")
+		return usage(fmt.Errorf("-o %s: must be one of table, json, html, lp, mps", o.output), "")
 	case o.problem != "" && o.output == "html":
 		return usage(errors.New("-o html: cannot be combined with --problem"), "")
 	case o.reserve && o.output != "table" && o.output != "json":
@@ -189,7 +189,7 @@ func (o *planOptions) check() error {
 	case !(o.review.Gap >= 0 && o.review.Gap < 1):
 		return usage(fmt.Errorf("--gap: must be at least 0 and less than 1, got %g", o.review.Gap), "")
 	case o.solver != "" && findSolver(o.solver) == nil:
-		return usage(fmt.Errorf("--solver %s: must be one of: highs, cbc, glpsol", o.solver), "")
+		return usage(fmt.Errorf("--solver %s: must be one of highs, cbc, glpsol", o.solver), "")
 	case o.problem != "" && o.target != "":
 		return usage(fmt.Errorf("--problem: cannot be combined with %s", o.target), "")
 	}

@@ -25,8 +25,8 @@ func (o *planOptions) checkApply() error {
 	return nil
 }
 
-// applyProposal applies a proposal to the running service. It asks for confirmation if that changes the
-// bill.
+// applyProposal applies a proposal to the running service. It prompts for confirmation if
+// that changes the bill.
 func (o *planOptions) applyProposal(ctx context.Context, p plan.Proposal, in io.Reader) error {
 	s, unlock, err := openScaling(ctx, o.target, in, o.errOut, o.yes, o.clouds)
 	if err != nil {

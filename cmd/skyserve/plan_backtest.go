@@ -59,7 +59,7 @@ replicas and, optionally, gpu. A count is valid until the next one.`,
 
 func (o *backtestOptions) run(ctx context.Context, out, errOut io.Writer) error {
 	if o.output != "table" && o.output != "json" {
-		return usage(fmt.Errorf("-o %s: must be one of: table, json", o.output), "")
+		return usage(fmt.Errorf("-o %s: must be one of table, json", o.output), "")
 	}
 	if err := o.check(); err != nil {
 		return err

@@ -70,7 +70,7 @@ func findSolver(name string) *externalSolver {
 func (s *externalSolver) solve(ctx context.Context, p *plan.Problem, gap float64) (plan.Solution, error) {
 	program, err := exec.LookPath(s.program)
 	if err != nil {
-		return plan.Solution{}, failed(fmt.Errorf("solving with %s: not installed: %w", s.name, err), s.install)
+		return plan.Solution{}, failed(fmt.Errorf("solving with %s: not installed: %w", s.name, err), "install it: "+s.install)
 	}
 	dir, err := os.MkdirTemp("", "skyserve-plan-")
 	if err != nil {
@@ -117,7 +117,7 @@ func (s *externalSolver) run(ctx context.Context, program, dir string, p *plan.P
 	if err := p.WriteLP(&lp); err != nil {
 		return "", err
 	}
-	file, out, options := filepath.Join(dir, "problem.lp"), filepath.Join(dir, "answer"), filepath.Join(dir, "options")
+	file, out, options := filepath.Join(dir, "problem.lp"), filepath.Join(dir, "solution"), filepath.Join(dir, "options")
 	if err := os.WriteFile(file, lp.Bytes(), 0o600); err != nil {
 		return "", err
 	}

@@ -16,13 +16,13 @@ import (
 const solverProblem = `{"models":["a"],"regions":["us","eu"],"gpus":["L4"],"n":[[[2],[0]]],"theta":[[1000]],"alpha":[0.8],"sigma":[[0.1]],
 "rho":[[[4200,0],[0,4200]]],"epsilon":0.7,"capacity":null,"min":null,"max":null}`
 
-// fakeSolver puts a program with a name first in PATH. It records its arguments and writes answer to
+// fakeSolver puts a program with a name first in PATH. It records its arguments and writes solution to
 // the file that they name.
-func fakeSolver(t *testing.T, name, answerFlag, answer string, code int) (args string) {
+func fakeSolver(t *testing.T, name, outputFlag, solution string, code int) (args string) {
 	t.Helper()
 	dir := t.TempDir()
 	args = filepath.Join(dir, "args")
-	script := "#!/bin/sh\necho \"$@\" > " + args + "\nwhile [ $# -gt 0 ]; do if [ \"$1\" = " + answerFlag + " ]; then printf '%s' '" + answer + "' > \"$2\"; fi; shift; done\n" +
+	script := "#!/bin/sh\necho \"$@\" > " + args + "\nwhile [ $# -gt 0 ]; do if [ \"$1\" = " + outputFlag + " ]; then printf '%s' '" + solution + "' > \"$2\"; fi; shift; done\n" +
 		"echo thinking; echo last word\nexit " + string(rune('0'+code)) + "\n"
 	if err := os.WriteFile(filepath.Join(dir, name), []byte(script), 0o700); err != nil {
 		t.Fatal(err)
@@ -58,10 +58,10 @@ func TestExternalSolvers(t *testing.T) {
 		glpk  = "c comment\ns mip 3 4 o 5.2\ni 1 3000\nj 1 2\nj 2 1\nj 3 0\nj 4 3\n"
 	)
 	for _, c := range []struct {
-		solver, flag, answer string
-		status               plan.SolveStatus
-		cost                 float64
-		fails                string
+		solver, flag, solution string
+		status                 plan.SolveStatus
+		cost                   float64
+		fails                  string
 	}{
 		{"highs", "--solution_file", highs, plan.StatusOptimal, 5.2, ""},
 		{"highs", "--solution_file", strings.Replace(highs, "Optimal", "Time limit reached", 1), plan.StatusFeasible, 5.2, ""},
@@ -75,11 +75,11 @@ func TestExternalSolvers(t *testing.T) {
 		{"glpsol", "-w", strings.Replace(glpk, " o ", " f ", 1), plan.StatusFeasible, 5.2, ""},
 		{"glpsol", "-w", "s mip 3 4 n 0\n", plan.StatusInfeasible, 0, ""},
 		{"glpsol", "-w", "s mip 3 4 u 0\n", plan.StatusUnknown, 0, ""},
-		{"cbc", "-solution", strings.Replace(cbc, "2.999999999", "2", 1), "", 0, "checking the solution of cbc: a in eu: serves 2000 of 2940 tokens a second"},
+		{"cbc", "-solution", strings.Replace(cbc, "2.999999999", "2", 1), "", 0, "checking the solution of cbc: a in eu: serves 2000 of 2940 tokens per second"},
 		{"cbc", "-solution", strings.Replace(cbc, "2.999999999", "2.5", 1), "", 0, "reading the solution of cbc: a_0_1_0: must be a whole number from 0 to 1000000, got 2.5"},
 		{"cbc", "-nothing", "", "", 0, "solving with cbc: no solution file: last word"},
 	} {
-		fakeSolver(t, c.solver, c.flag, c.answer, 0)
+		fakeSolver(t, c.solver, c.flag, c.solution, 0)
 		p, err := solveWith(t, c.solver, 0)
 		if c.fails != "" {
 			if err == nil || err.Error() != c.fails {
@@ -115,7 +115,7 @@ func TestExternalSolverReceivesGap(t *testing.T) {
 	if _, err := solveWith(t, "highs", 0); err == nil || !strings.Contains(err.Error(), "solving with highs: not installed") {
 		t.Errorf("got %v", err)
 	}
-	if _, err := solveWith(t, "gurobi", 0); err == nil || err.Error() != "--solver gurobi: must be one of: highs, cbc, glpsol" {
+	if _, err := solveWith(t, "gurobi", 0); err == nil || err.Error() != "--solver gurobi: must be one of highs, cbc, glpsol" {
 		t.Errorf("got %v", err)
 	}
 }

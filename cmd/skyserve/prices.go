@@ -54,9 +54,9 @@ func unknownPriceLines(unknown map[service.Region]error) []string {
 	regions := map[string][]string{} // by reason
 	for _, r := range slices.Sorted(maps.Keys(unknown)) {
 		reason := oneLine(unknown[r])
-		var refused *provision.CredentialsError
-		if errors.As(unknown[r], &refused) && refused.Hint != "" {
-			reason += " (" + refused.Hint + ")"
+		var rejected *provision.CredentialsError
+		if errors.As(unknown[r], &rejected) && rejected.Hint != "" {
+			reason += " (" + rejected.Hint + ")"
 		}
 		regions[reason] = append(regions[reason], string(r))
 	}
@@ -93,11 +93,11 @@ func findPrices(ctx context.Context, places provision.MultiCloud, regions []serv
 		f := provision.CheckResult{Where: string(r), OK: true, Message: fmt.Sprintf("prices: %d found", len(prices.ByRegion[r]))}
 		if err := prices.Unknown[r]; err != nil {
 			f.Message = "prices are unknown, using built-in list prices: " + oneLine(err)
-			var refused *provision.CredentialsError
-			if errors.As(err, &refused) {
-				f.Hint = refused.Hint
+			var rejected *provision.CredentialsError
+			if errors.As(err, &rejected) {
+				f.Hint = rejected.Hint
 			}
-			if refused != nil && refused.Action == "" {
+			if rejected != nil && rejected.Action == "" {
 				continue // another finding reports missing credentials
 			}
 		}

@@ -103,7 +103,7 @@ func TestPlanAndUpSeeTheSamePrices(t *testing.T) {
 	}
 	e.aws.Set(func() { e.aws.Deny = denyPrices })
 	if cost, output := planned(e.at()...); fmt.Sprintf("%.4f", cost) != fmt.Sprintf("%.4f", 0.8048+testcloud.FakeGCEPrice("us-central1", "g2-standard-4", false)) || !strings.Contains(output, "pricing:GetProducts is not allowed") {
-		t.Errorf("refused: %g, output\n%s", cost, output)
+		t.Errorf("denied: %g, output\n%s", cost, output)
 	}
 	e.aws.Set(func() { e.aws.Deny = func(_, _ string) string { return "ExpiredToken" } })
 	if cost, output := planned(e.at()...); cost < 1.5 || !strings.Contains(output, "prices of aws/us-east-1 are unknown, using built-in list prices: ") {

@@ -94,7 +94,7 @@ func (v quotaView) print(w io.Writer) {
 	for _, n := range v.needs {
 		t.Row(quotaRow(n)...)
 	}
-	_ = t.Flush() // w is a buffer or the screen: an error could not be reported elsewhere
+	_ = t.Flush() // w is a buffer or the screen: an error could not be reported
 	for _, r := range slices.Sorted(maps.Keys(v.unknown)) {
 		fmt.Fprintf(w, "  quotas of %s are unknown: %s\n", r, oneLine(v.unknown[r]))
 	}
@@ -115,11 +115,11 @@ func quotaRow(n cloud.QuotaNeed) []string {
 	if n.Limit == nil {
 		return []string{"  " + name, string(n.Region), needs, "unknown", "unknown"}
 	}
-	left := fmt.Sprintf("%g", *n.Limit-*n.Used)
+	available := fmt.Sprintf("%g", *n.Limit-*n.Used)
 	if n.Exceeded() {
-		left += ", too low"
+		available += ", too low"
 	}
-	return []string{fmt.Sprintf("  %s (%s)", n.Name, n.Code), string(n.Region), needs, left, fmt.Sprintf("%g", *n.Limit)}
+	return []string{fmt.Sprintf("  %s (%s)", n.Name, n.Code), string(n.Region), needs, available, fmt.Sprintf("%g", *n.Limit)}
 }
 
 // oneLine returns an error's message on one line.

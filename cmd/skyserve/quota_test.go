@@ -62,8 +62,8 @@ func TestUpChecksQuotas(t *testing.T) {
 			if tt.exit == exitOK {
 				return
 			}
-			if left := e.aws.Left(); len(left) > 0 || !strings.Contains(out, "more VMs than the account's quotas allow") {
-				t.Errorf("%q remains after\n%s", left, out)
+			if remaining := e.aws.Left(); len(remaining) > 0 || !strings.Contains(out, "more VMs than the account's quotas allow") {
+				t.Errorf("%q remains after\n%s", remaining, out)
 			}
 		})
 	}

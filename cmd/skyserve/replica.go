@@ -41,7 +41,7 @@ replicas.min and replicas.max of its service.yaml. Changes are stored with the s
 autoscale.strategy other than manual continues from them.
 
 Replicas of local and cloud regions can be added and removed. In clouds this changes the
-bill and needs confirmation (--yes skips it). Replicas of static regions are listed in
+bill and requires confirmation (--yes skips it). Replicas of static regions are listed in
 service.yaml; they can be drained and donated. Replicas of a service with cloud regions
 cannot be drained or donated.
 
@@ -201,7 +201,8 @@ func (o *replicaOptions) list(ctx context.Context, out, errOut io.Writer) error 
 	return t.Flush()
 }
 
-// replicas returns the replicas of a service. It prints regions that could not be listed to talk.
+// replicas returns the replicas of a service. It prints the regions that could not be
+// listed to errOut.
 func (o *replicaOptions) replicas(ctx context.Context, svc local.Service, errOut io.Writer) ([]listedReplica, error) {
 	view, err := openView(ctx, &o.clouds, svc, "listing the replicas")
 	if err != nil {

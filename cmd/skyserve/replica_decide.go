@@ -26,8 +26,8 @@ func reclaimDecision(id string) decision {
 	return func(ctx context.Context, s *scaling) error { return s.Reclaim(ctx, id) }
 }
 
-// applyDecision applies a decision to a service while it holds the service's lock, and prints progress to
-// talk. changed reports whether anything was changed.
+// applyDecision applies a decision to a service while it holds the service's lock, and
+// prints progress to errOut. changed reports whether anything was changed.
 func applyDecision(ctx context.Context, name string, in io.Reader, errOut io.Writer, yes bool, clouds cloudFlags, d decision) (changed bool, err error) {
 	s, unlock, err := openScaling(ctx, name, in, errOut, yes, clouds)
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 	"skyserve/provision/cloud"
 )
 
-// scaling is a change of a running service's replicas, with its progress printed to talk.
+// scaling is a change of a running service's replicas, with its progress printed to errOut.
 type scaling struct {
 	*upRun
 	*deploy.ReplicaScaling
@@ -81,7 +81,8 @@ func (u *upRun) deliverReplicas(ctx context.Context, p *deploy.Plan, idle, fresh
 	return u.awaitServing(ctx, have, func(id string) bool { return fresh[id] })
 }
 
-// apply changes the replicas to those wanted. It asks for confirmation if that changes the bill.
+// apply changes the replicas to the desired ones. It prompts for confirmation if that
+// changes the bill.
 func (s *scaling) apply(ctx context.Context, w deploy.Wanted) error {
 	p, swaps, err := s.Preview(ctx, w)
 	if err == nil {
@@ -105,7 +106,8 @@ func (s *scaling) remove(ctx context.Context, id string) error {
 	return err
 }
 
-// confirmChanges shows changes of machines, and asks for confirmation if they change the bill.
+// confirmChanges shows changes of machines, and prompts for confirmation if they change the
+// bill.
 func (s *scaling) confirmChanges(ctx context.Context, p *deploy.Plan, swaps []deploy.Replacement) (err error) {
 	if len(p.Changes) == 0 && len(swaps) == 0 {
 		return nil

@@ -19,7 +19,7 @@ same seed yields the same results.`,
   skyserve sim run mine.yaml --policy skylb,cost`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) > 0 {
-				return usage(fmt.Errorf("unknown command %q for sim: must be one of: list, run, replay, calibrate", args[0]), "run 'skyserve sim --help'")
+				return usage(fmt.Errorf("unknown command %q for sim: must be one of list, run, replay, calibrate", args[0]), "run 'skyserve sim --help'")
 			}
 			return nil
 		},

@@ -14,11 +14,11 @@ import (
 func (o *simRunOptions) runBFIO(ctx context.Context, names []string, out io.Writer) error {
 	for _, name := range names {
 		if eval.IsBFIOName(name) && (len(names) > 1 || o.changesScenarios()) {
-			return usage(fmt.Errorf("%s: cannot be combined with other scenarios, and accepts --seeds, -o and --quiet only", name), "")
+			return usage(fmt.Errorf("%s: accepts only --seeds, -o and --quiet, and cannot be combined with other scenarios", name), "")
 		}
 	}
 	if o.output != "table" && o.output != "json" {
-		return usage(fmt.Errorf("-o %s: must be one of: table, json", o.output), "")
+		return usage(fmt.Errorf("-o %s: must be one of table, json", o.output), "")
 	}
 	if o.seeds < 1 {
 		return usage(fmt.Errorf("--seeds: must be at least 1, got %d", o.seeds), "")

@@ -70,9 +70,9 @@ func (o *simCalibrateOptions) check() error {
 	f := &o.fit
 	switch {
 	case o.from == "":
-		return fmt.Errorf("--from: required")
+		return fmt.Errorf("--from is required")
 	case o.output != "yaml" && o.output != "json":
-		return fmt.Errorf("-o %s: must be one of: yaml, json", o.output)
+		return fmt.Errorf("-o %s: must be one of yaml, json", o.output)
 	case f.TensorParallel < 0:
 		return fmt.Errorf("--tensor-parallel: must be at least 1, got %d", f.TensorParallel)
 	case f.Fit.KVTokens != 0 && f.Fit.KVTokens < 2:

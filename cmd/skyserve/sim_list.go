@@ -81,7 +81,7 @@ func listScenarios(output string, names []string, out io.Writer) error {
 	case "table":
 		return tableOfScenarios(scenarios, fleets, out)
 	}
-	return usage(fmt.Errorf("-o %s: must be one of: table, json, yaml", output), "")
+	return usage(fmt.Errorf("-o %s: must be one of table, json, yaml", output), "")
 }
 
 // listedFleet is a listed scenario that is not a sim.Scenario.

@@ -63,10 +63,11 @@ other. Assumptions are listed in the output.`,
 	return cmd
 }
 
-// whatIf returns the what-if comparison of the flags; asked is false if they request none.
-func (o *simReplayOptions) whatIf() (w eval.WhatIf, asked bool, err error) {
+// whatIf returns the what-if comparison of the flags; requested is false if they request
+// none.
+func (o *simReplayOptions) whatIf() (w eval.WhatIf, requested bool, err error) {
 	if o.output != "table" && o.output != "json" {
-		return w, false, fmt.Errorf("-o %s: must be one of: table, json", o.output)
+		return w, false, fmt.Errorf("-o %s: must be one of table, json", o.output)
 	}
 	if !(o.speed > 0 && o.speed <= maxReplaySpeed) {
 		return w, false, fmt.Errorf("--speed: must be greater than 0 and at most %d, got %v", maxReplaySpeed, o.speed)
@@ -83,7 +84,7 @@ const maxReplaySpeed = 1000
 
 // runReplay replays a record and prints the report.
 func runReplay(ctx context.Context, o *simReplayOptions, file string, out, errOut io.Writer) error {
-	w, asked, err := o.whatIf()
+	w, requested, err := o.whatIf()
 	if err != nil {
 		return usage(err, "")
 	}
@@ -94,7 +95,7 @@ func runReplay(ctx context.Context, o *simReplayOptions, file string, out, errOu
 	defer f.Close()
 	began := time.Now()
 	var report *eval.ReplayReport
-	if asked {
+	if requested {
 		report, err = eval.ReplayWhatIf(ctx, filepath.Base(file), f, w)
 	} else {
 		report, err = eval.ReplayRecord(ctx, filepath.Base(file), f)

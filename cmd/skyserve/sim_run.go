@@ -148,7 +148,7 @@ func runSim(ctx context.Context, o *simRunOptions, names []string, out, errOut i
 // plans returns the comparisons to run, after checking all of them.
 func (o *simRunOptions) plans(names []string) ([]eval.Comparison, error) {
 	if !slices.Contains([]string{"table", "json", "html"}, o.output) {
-		return nil, fmt.Errorf("-o %s: must be one of: table, json, html", o.output)
+		return nil, fmt.Errorf("-o %s: must be one of table, json, html", o.output)
 	}
 	var plans []eval.Comparison
 	for _, name := range names {

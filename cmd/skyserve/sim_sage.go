@@ -50,10 +50,10 @@ func (o *simRunOptions) runSage(ctx context.Context, names []string, out, errOut
 // sagePlans returns the comparisons to run, after checking all of them.
 func (o *simRunOptions) sagePlans(names []string) ([]eval.SageComparison, error) {
 	if !slices.Contains([]string{"table", "json", "html"}, o.output) {
-		return nil, fmt.Errorf("-o %s: must be one of: table, json, html", o.output)
+		return nil, fmt.Errorf("-o %s: must be one of table, json, html", o.output)
 	}
 	if len(o.pushes) > 0 || len(o.policies) > 0 || o.layout != "" || len(o.weights) > 0 || o.replay.From != 0 || o.replay.To != 0 || o.replay.RateScale != 1 {
-		return nil, errors.New("sage scenarios accept --strategy, --seeds, --set, --trace, --region-mix, --paper, -o and --quiet only")
+		return nil, errors.New("sage-... scenarios accept only --strategy, --seeds, --set, --trace, --region-mix, --paper, -o and --quiet")
 	}
 	trace, err := o.sageTrace()
 	if err != nil {

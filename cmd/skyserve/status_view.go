@@ -42,7 +42,7 @@ func openView(ctx context.Context, clouds *cloudFlags, svc local.Service, doing 
 		v.problem = "service.yaml is missing in the state directory or cannot be read"
 	}
 	if cloud.UsesClouds(v.spec) {
-		v.operator, err = operatorOf(svc, doing, "run this on the machine that deployed it; 'skyserve connect' makes this machine an operator")
+		v.operator, err = operatorOf(svc, doing, "run this on the machine from which the service was deployed; 'skyserve connect' makes this machine an operator")
 	} else {
 		v.operator, err = openOperator(svc, false)
 		v.clouds = *clouds
@@ -105,7 +105,7 @@ func (v *serviceView) agentStatus(ctx context.Context, have []provision.Object, 
 	return h.Operator(o).Status(ctx, h.Machine(o))
 }
 
-// errNoOperator is the error for machines of a service whose operator keys are gone.
+// errNoOperator is the error for machines of a service whose operator keys are missing.
 var errNoOperator = errors.New("the operator's keys are missing in the service's state directory")
 
 // observe observes the service.

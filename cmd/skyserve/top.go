@@ -116,7 +116,7 @@ func runTop(ctx context.Context, o *topOptions, in *os.File, out, errOut io.Writ
 // check validates the flags and chooses the theme.
 func (o *topOptions) check() (tui.Theme, error) {
 	if o.output != "text" && o.output != "json" {
-		return tui.Theme{}, usage(fmt.Errorf("-o %s: must be one of: text, json", o.output), "")
+		return tui.Theme{}, usage(fmt.Errorf("-o %s: must be one of text, json", o.output), "")
 	}
 	if o.interval < tui.MinInterval {
 		return tui.Theme{}, usage(fmt.Errorf("--interval: must be at least %s, got %s", tui.MinInterval, o.interval), "")

@@ -12,8 +12,8 @@ import (
 	"skyserve/tui"
 )
 
-// Do executes an action as the command of the same name does. The change persists when a balancer
-// restarts.
+// Perform executes an action as the command of the same name does. The change persists when
+// a balancer restarts.
 func (o *topOperator) Perform(ctx context.Context, order tui.Action) (string, error) {
 	if order.Verb == tui.VerbApply {
 		return o.applyPlan(ctx, order.Plan)

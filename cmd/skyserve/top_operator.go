@@ -77,7 +77,7 @@ func (o *topOperator) Requests(ctx context.Context, limit int) ([]tui.Request, e
 	return rows, nil
 }
 
-// Story returns the output of skyserve explain.
+// Explain returns the output of skyserve explain.
 func (o *topOperator) Explain(ctx context.Context, request string, width int) (string, error) {
 	story := explain.Gather(ctx, o.name, request, explainSources(o.admins))
 	if err := ctx.Err(); err != nil {
@@ -226,12 +226,13 @@ func (o *topOperator) serviceName() string {
 	return o.name
 }
 
-// withCommand adds to errNotDeployedHere the command to run on the machine that deployed the service.
+// withCommand adds to errNotDeployedHere the command to run on the machine from which the
+// service was deployed.
 func (o *topOperator) withCommand(err error, doing, verb string) error {
 	if !errors.Is(err, errNotDeployedHere) {
 		return fmt.Errorf("%s: %w", doing, err)
 	}
-	return fmt.Errorf("%s: %w; run 'skyserve %s' on the machine that deployed it", doing, err, strings.Join(strings.Fields(verb), " "))
+	return fmt.Errorf("%s: %w; run 'skyserve %s' on the machine from which it was deployed", doing, err, strings.Join(strings.Fields(verb), " "))
 }
 
 // withHint appends an error's hint to its message.

@@ -23,19 +23,19 @@ import (
 )
 
 // adminOf serves responses by path, as a balancer's admin API.
-func adminOf(t *testing.T, answers map[string]any) *telemetry.Client {
+func adminOf(t *testing.T, responses map[string]any) *telemetry.Client {
 	t.Helper()
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		answer, has := answers[r.URL.Path]
+		response, has := responses[r.URL.Path]
 		if !has {
 			http.Error(w, `{"error":{"message":"not here"}}`, http.StatusNotFound)
 			return
 		}
-		if text, plain := answer.(string); plain {
+		if text, plain := response.(string); plain {
 			fmt.Fprint(w, text)
 			return
 		}
-		json.NewEncoder(w).Encode(answer)
+		json.NewEncoder(w).Encode(response)
 	}))
 	t.Cleanup(srv.Close)
 	return telemetry.NewClient(srv.URL, nil)
@@ -86,7 +86,7 @@ func TestTopRequestsOfAllBalancers(t *testing.T) {
 		}
 	}
 	if _, err := operatorBy(t, dead).Requests(t.Context(), 5); err == nil || !strings.Contains(err.Error(), "fetching requests: GET http://127.0.0.1:1/v1/requests") {
-		t.Errorf("nobody answers: %v", err)
+		t.Errorf("no balancer responds: %v", err)
 	}
 }
 
@@ -133,7 +133,7 @@ func TestTopLoadUsesForecastUnit(t *testing.T) {
 		}
 	}
 	if _, err := operatorBy(t, dead).Load(t.Context()); err == nil || !strings.Contains(err.Error(), "reading the history: GET") {
-		t.Errorf("nobody answers: %v", err)
+		t.Errorf("no balancer responds: %v", err)
 	}
 	none := operatorBy(t, adminOf(t, map[string]any{"/v1/history": map[string]any{"points": []telemetry.Point{}}}))
 	if series, err := none.Load(t.Context()); err != nil || len(series) != 0 {
@@ -151,11 +151,11 @@ func TestTopSpecOfBalancer(t *testing.T) {
 	}
 }
 
-// On other machines, an action fails with the command to run on the machine that deployed the
-// service.
+// On other machines, an action fails with the command to run on the deploying machine of
+// the service.
 func TestActionsNameCommandForOtherMachine(t *testing.T) {
 	o := operatorBy(t, dead)
-	const there, onIt = ": the service was not deployed from this machine; run 'skyserve ", "' on the machine that deployed it"
+	const there, onIt = ": the service was not deployed from this machine; run 'skyserve ", "' on the machine from which it was deployed"
 	for order, want := range map[tui.Action]string{
 		{Verb: tui.VerbDrain, Replica: "us-1"}:                "draining us-1" + there + "replica drain us-1 --service chat" + onIt,
 		{Verb: tui.VerbUndrain, Replica: "us-1"}:              "undraining us-1" + there + "replica drain us-1 --undo --service chat" + onIt,
@@ -220,8 +220,8 @@ func command(t *testing.T, args ...string) {
 	}
 }
 
-// On the machine that deployed a service, an action does what its command does, whether the dashboard
-// was given a name or an address.
+// On the machine from which a service was deployed, an action does what its command does,
+// whether the dashboard was given a name or an address.
 func TestActionsOnRunningService(t *testing.T) {
 	testkit.Slow(t)
 	t.Setenv("SKYSERVE_HOME", t.TempDir())

@@ -62,7 +62,7 @@ func framePrinter(theme tui.Theme, file *os.File, out io.Writer) snapshotPrinter
 }
 
 // print prints the requested number of snapshots. If the first fails, so does print. Later failures
-// are reported on talk and result in exit code 3.
+// are reported on errOut and result in exit code 3.
 func (o *topOptions) print(ctx context.Context, v *topView, print snapshotPrinter, errOut io.Writer) error {
 	ticker := time.NewTicker(o.interval)
 	defer ticker.Stop()

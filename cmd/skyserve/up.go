@@ -22,8 +22,8 @@ import (
 const defaultReplaceAfter = 3 * time.Minute
 
 // Defaults of --timeout. Local processes start within seconds. VMs take minutes to boot, to fetch
-// an image of 20 GiB, and to fetch the weights of a large model. After an authority refuses a
-// certificate, the balancer retries after one minute, then two, then five.
+// an image of 20 GiB, and to fetch the weights of a large model. After an authority rejects
+// a certificate request, the balancer retries after one minute, then two, then five.
 const (
 	processTimeout     = time.Minute
 	certificateTimeout = 10 * time.Minute
@@ -78,7 +78,7 @@ is billed, and neither needs confirmation.
 
 In regions of AWS and Google Cloud, skyserve rents one VM per balancer and per replica,
 and creates firewalls and least-privilege identities, all tagged with the service. It
-shows the changes with their hourly price and asks for confirmation. If a zone has no
+shows the changes with their hourly price and prompts for confirmation. If a zone has no
 capacity, it tries the next zone, then the next capacity type and GPU in the order of
 the file, then the other regions of the service. It replaces a VM that is running but
 does not respond, provided that another VM responds. Each VM generates its own key and
@@ -93,8 +93,8 @@ The command waits up to --timeout: by default 1 minute, or 30 minutes if there a
 which have to boot and fetch images and weights. After a timeout, everything that was
 started keeps running, and the public name points to the balancers that respond (exit 3).
 
-Running processes keep the executable that they were started with. --upgrade replaces
-those that run a different executable.
+Running processes keep the binary that they were started with. --upgrade replaces those
+that run a different binary.
 
 Exit codes: 0 ready, 1 failed, 2 invalid file, 3 partly ready, 4 a cloud rejects the
 credentials, 130 interrupted (run it again to continue).`,
@@ -115,7 +115,7 @@ credentials, 130 interrupted (run it again to continue).`,
 	flags.BoolVar(&o.dryRun, "dry-run", false, "show what would change without changing it")
 	flags.BoolVar(&o.detailed, "detailed-exitcode", false, "exit 10 instead of 0 when there are changes")
 	flags.BoolVar(&o.wait, "wait", true, "wait until the service is ready")
-	flags.BoolVar(&o.upgrade, "upgrade", false, "also replace processes that run a different executable")
+	flags.BoolVar(&o.upgrade, "upgrade", false, "also replace processes that run a different binary")
 	flags.DurationVar(&o.timeout, "timeout", 0, "how long to wait until the service is ready (default 1m; 10m if it obtains a certificate, 30m if it has VMs)")
 	flags.StringVarP(&o.output, "output", "o", "text", "output format: text or json")
 	flags.StringVar(&o.programURL, "program", "", "`URL` from which VMs download skyserve for Linux; append #sha256=... if this machine cannot reach it (default: "+envProgram+", then the last value used)")
@@ -153,7 +153,7 @@ func runUp(ctx context.Context, o *upOptions, in io.Reader, out, errOut io.Write
 	return deployService(ctx, u, in, spec, text)
 }
 
-// printWarnings prints the warnings about a service; what is its file or its name.
+// printWarnings prints the warnings about a service, after its file or its name.
 func printWarnings(errOut io.Writer, what string, spec *service.Spec) {
 	for _, warning := range spec.Warnings() {
 		fmt.Fprintf(errOut, "%s: warning: %s\n", what, warning)

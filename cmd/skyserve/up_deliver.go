@@ -69,7 +69,7 @@ func (u *upRun) informController(ctx context.Context) error {
 	return nil
 }
 
-// deploymentContent returns what the machines' configurations are made from.
+// deploymentContent returns the inputs of the machines' configurations.
 func (u *upRun) deploymentContent() (c deploy.Content, err error) {
 	c = deploy.Content{Spec: u.spec, Text: u.text, Secrets: deploy.LocalSecrets, Bundle: &deploy.Bundle{}, Enrolled: u.enrolments.Handles(), Zone: u.hostedZone, Draining: u.draining}
 	if c.PeerToken, err = u.peerToken(); err != nil {

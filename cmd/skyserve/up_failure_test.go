@@ -40,7 +40,7 @@ func TestUpHintsAfterPermanentFailure(t *testing.T) {
 	}
 }
 
-// The error for an unreadable record of balancers contains what to do.
+// The error for an unreadable record of balancers contains the next step.
 func TestReadEnrolmentsNamesBrokenFile(t *testing.T) {
 	t.Setenv("SKYSERVE_HOME", t.TempDir())
 	home, err := local.OpenHome()
@@ -77,7 +77,7 @@ func TestUpReportsMissingSecrets(t *testing.T) {
 	if strings.Contains(out, "billed") || len(e.aws.Machines()) > 0 {
 		t.Errorf("%d machines\n%s", len(e.aws.Machines()), out)
 	}
-	if left, err := filepath.Glob(filepath.Join(e.dir, "home", "services", "*")); err != nil || len(left) > 0 {
-		t.Errorf("%q remains, %v", left, err)
+	if remaining, err := filepath.Glob(filepath.Join(e.dir, "home", "services", "*")); err != nil || len(remaining) > 0 {
+		t.Errorf("%q remains, %v", remaining, err)
 	}
 }

@@ -108,7 +108,7 @@ func earlierVersionError(have []provision.Object, name, file string) error {
 }
 
 // confirm checks that all referenced secrets exist, shows the changes and the quotas that they
-// affect, and asks for confirmation.
+// affect, and prompts for confirmation.
 func (u *upRun) confirm() error {
 	if err := u.checkSecrets(); err != nil {
 		return err
@@ -426,7 +426,7 @@ func (u *upRun) afterFailure(err error) string {
 	return fmt.Sprintf("the machines that were launched are running and billed; 'skyserve up %s' retries, 'skyserve down %s' deletes them", u.file, u.spec.Name)
 }
 
-// cloudError gives an error about credentials or ownership its exit code and hint.
+// cloudError adds the exit code and hint to an error about credentials or ownership.
 func cloudError(err error) error {
 	var credentials *provision.CredentialsError
 	var owned *provision.OwnedError
@@ -442,8 +442,8 @@ func cloudError(err error) error {
 // errDeclined is returned when the user declines the confirmation.
 var errDeclined = errors.New("cancelled; nothing was changed")
 
-// confirmBilled asks for confirmation if the plan changes the bill. Without a terminal it
-// requires --yes.
+// confirmBilled prompts for confirmation if the plan changes the bill. Without a terminal
+// it requires --yes.
 func confirmBilled(in io.Reader, errOut io.Writer, p *deploy.Plan, yes bool) error {
 	if yes || !p.ChangesBilling() {
 		return nil
@@ -451,18 +451,18 @@ func confirmBilled(in io.Reader, errOut io.Writer, p *deploy.Plan, yes bool) err
 	return confirmAction(in, errOut, "changes the bill")
 }
 
-// confirmAction asks for confirmation of an action; does describes it. It returns an error if there is no
-// terminal or the user declines.
+// confirmAction prompts for confirmation of an action, which does describes. It returns an
+// error if there is no terminal or the user declines.
 func confirmAction(in io.Reader, errOut io.Writer, does string) error {
 	if !canPrompt(in) {
 		return usage(fmt.Errorf("confirmation is required: this command %s, and stdin is not a terminal", does), "pass --yes to skip confirmation")
 	}
 	fmt.Fprint(errOut, "Proceed? [y/N] ")
-	answer, err := readLine(in)
+	reply, err := readLine(in)
 	if err != nil && !errors.Is(err, io.EOF) {
 		return fmt.Errorf("reading the response: %w", err)
 	}
-	if !slices.Contains([]string{"y", "yes"}, strings.ToLower(strings.TrimSpace(answer))) {
+	if !slices.Contains([]string{"y", "yes"}, strings.ToLower(strings.TrimSpace(reply))) {
 		return errDeclined
 	}
 	return nil
@@ -502,7 +502,7 @@ func printChanges(w io.Writer, name string, p *deploy.Plan) {
 	for _, c := range p.Changes {
 		t.Rowf("  %s %s\t%s\t%s\t%s\t%s\t%s", changeMark(c.Action), c.Kind(), c.ID(), c.Region(), formatPrice(c), formatMachine(c), c.Reason)
 	}
-	_ = t.Flush() // w is a buffer or the screen: an error could not be reported elsewhere
+	_ = t.Flush() // w is a buffer or the screen: an error could not be reported
 	if slices.ContainsFunc(p.Changes, isPriceUnknown) {
 		fmt.Fprintln(w, "  ?: price unknown; set it in models[].gpus[].price or regions[].reserved")
 	}

@@ -27,8 +27,8 @@ func (u *upRun) admitBalancers(ctx context.Context, have []provision.Object, rep
 			return err
 		}
 	}
-	refused := slices.DeleteFunc(slices.Clone(u.strangers), func(o provision.Object) bool { return slices.Contains(replaced, o.ID) })
-	return strangersError(refused, u.file)
+	rejected := slices.DeleteFunc(slices.Clone(u.strangers), func(o provision.Object) bool { return slices.Contains(replaced, o.ID) })
+	return strangersError(rejected, u.file)
 }
 
 // strangersWithID returns the unknown machines with an id, as found by the last admitBalancers.
@@ -60,7 +60,7 @@ func (o operator) isCertified(ctx context.Context, name string) func(provision.O
 	}
 }
 
-// strangersHint gives an error about unknown machines its exit code and hint.
+// strangersHint adds the exit code and hint to an error about unknown machines.
 func strangersHint(err error, file string) error {
 	var strangers *deploy.StrangersError
 	var coded *exitError

@@ -102,7 +102,7 @@ func (o *usageOptions) check() error {
 	}
 	for _, column := range o.by {
 		if !slices.Contains(usageColumns, column) {
-			return usage(fmt.Errorf("--by: must be one of: %s; got %q", strings.Join(usageColumns, ", "), column), "")
+			return usage(fmt.Errorf("--by: must be one of %s, got %q", strings.Join(usageColumns, ", "), column), "")
 		}
 	}
 	return nil
@@ -240,7 +240,7 @@ func formatCount(n int64) string { return strconv.FormatInt(n, 10) }
 func (u *usageReport) write(w io.Writer, by []string) {
 	fmt.Fprintln(w, strings.TrimSpace(u.Service+"  since "+u.Since+" (UTC)"))
 	if !u.Complete {
-		fmt.Fprintln(w, "incomplete: the store is unreachable; showing the usage known to one balancer")
+		fmt.Fprintln(w, "incomplete: the store is unreachable; showing the usage recorded by one balancer")
 	}
 	lines := u.groupBy(by)
 	if len(lines) == 0 {

@@ -97,7 +97,7 @@ func TestUsagePrefersCompleteReport(t *testing.T) {
 	silent := counting(t, nil)
 	part := counting(t, map[string]string{"": strings.Replace(november, `"complete":true`, `"complete":false`, 1)})
 	all := counting(t, map[string]string{"": november})
-	const incomplete = "incomplete: the store is unreachable; showing the usage known to one balancer\n"
+	const incomplete = "incomplete: the store is unreachable; showing the usage recorded by one balancer\n"
 	for _, c := range []struct {
 		admins  []string
 		partial bool
@@ -109,7 +109,7 @@ func TestUsagePrefersCompleteReport(t *testing.T) {
 	}
 	var ee *exitError
 	if err := runUsage(t.Context(), &usageOptions{output: "text", admins: []string{silent}}, &bytes.Buffer{}); !errors.As(err, &ee) || ee.code != exitFailed {
-		t.Errorf("nobody answers: %v", err)
+		t.Errorf("no balancer responds: %v", err)
 	}
 }
 
@@ -120,8 +120,8 @@ func TestUsageRejectsInvalidFlags(t *testing.T) {
 		`--since: must be today or a month such as 2026-10, got "2026-1"`:    {since: "2026-1"},
 		`--since: must be a month from 2026-09 to 2026-11, got "2026-08"`:    {since: "2026-08"},
 		`--since: must be a month from 2026-09 to 2026-11, got "2026-12"`:    {since: "2026-12"},
-		`--by: must be one of: key, tenant, model, region; got "colour"`:     {by: []string{"key", "colour"}},
-		`-o yaml: must be one of: text, json`:                                {output: "yaml"},
+		`--by: must be one of key, tenant, model, region, got "colour"`:      {by: []string{"key", "colour"}},
+		`-o yaml: must be one of text, json`:                                 {output: "yaml"},
 		`--admin: must be a URL, got " "`:                                    {admins: []string{" "}},
 	} {
 		if o.output == "" {

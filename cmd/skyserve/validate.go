@@ -38,7 +38,7 @@ this program, are warnings.`,
   skyserve init | skyserve validate -`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) == 0 {
-				return usage(errors.New("requires at least 1 argument: FILE"), "skyserve validate service.yaml")
+				return usage(errors.New("requires at least 1 argument: FILE"), "for example: skyserve validate service.yaml")
 			}
 			return nil
 		},
@@ -53,7 +53,7 @@ this program, are warnings.`,
 
 func runValidate(cmd *cobra.Command, o validateOptions) error {
 	if o.output != "text" && o.output != "json" {
-		return usage(fmt.Errorf("-o %s: must be one of: text, json", o.output), "")
+		return usage(fmt.Errorf("-o %s: must be one of text, json", o.output), "")
 	}
 	results := make([]validatedFile, 0, len(o.files))
 	problems := 0

@@ -35,7 +35,7 @@ func newVersionCmd() *cobra.Command {
 				_, err := fmt.Fprintf(cmd.OutOrStdout(), "skyserve %s (%s, %s)\n", info["version"], info["go"], info["platform"])
 				return err
 			}
-			return usage(fmt.Errorf("-o %s: must be one of: text, json", output), "")
+			return usage(fmt.Errorf("-o %s: must be one of text, json", output), "")
 		},
 	}
 	cmd.Flags().StringVarP(&output, "output", "o", "text", "output format: text or json")

@@ -29,8 +29,8 @@ async function call(name, make) {
   }
 }
 
-// refused makes a call that must fail with an error of a kind, status and code.
-async function refused(make, kind, status, code) {
+// rejected makes a call that must fail with an error of a kind, status and code.
+async function rejected(make, kind, status, code) {
   const error = await make().then(() => assert.fail('the request succeeded'), (e) => e);
   assert.ok(error instanceof kind, `want ${kind.name}, got ${error.stack}`);
   assert.equal(error.status, status);
@@ -69,10 +69,10 @@ await call('models.retrieve', async () => (await us.models.retrieve(model)).id);
 
 let whole;
 await call('chat', async () => {
-  const answer = await us.chat.completions.create({ model, messages, max_tokens: 24 });
-  whole = answer.choices[0].message.content;
-  assert.equal(answer.usage.completion_tokens, 24);
-  assert.equal(answer.choices[0].finish_reason, 'length');
+  const completion = await us.chat.completions.create({ model, messages, max_tokens: 24 });
+  whole = completion.choices[0].message.content;
+  assert.equal(completion.usage.completion_tokens, 24);
+  assert.equal(completion.choices[0].finish_reason, 'length');
   return JSON.stringify(whole.slice(0, 40));
 });
 
@@ -95,9 +95,9 @@ await call('chat, streamed with usage', async () => {
 });
 
 await call('chat, stream helper', async () => {
-  const answer = await us.chat.completions.stream({ model, messages, max_tokens: 24 }).finalChatCompletion();
-  assert.equal(answer.choices[0].message.content, whole);
-  return answer.choices[0].finish_reason;
+  const completion = await us.chat.completions.stream({ model, messages, max_tokens: 24 }).finalChatCompletion();
+  assert.equal(completion.choices[0].message.content, whole);
+  return completion.choices[0].finish_reason;
 });
 
 const tools = [{
@@ -125,18 +125,18 @@ await call('tools, streamed', async () => {
 
 await call('structured output', async () => {
   const schema = { type: 'object', properties: { city: { type: 'string' }, size: { enum: ['small', 'large'] } }, required: ['city', 'size'], additionalProperties: false };
-  const answer = await us.chat.completions.parse({
+  const completion = await us.chat.completions.parse({
     model, messages, response_format: { type: 'json_schema', json_schema: { name: 'place', strict: true, schema } },
   });
-  const place = JSON.parse(answer.choices[0].message.content);
+  const place = JSON.parse(completion.choices[0].message.content);
   assert.ok(['small', 'large'].includes(place.size), JSON.stringify(place));
   return JSON.stringify(place);
 });
 
 await call('completions', async () => {
-  const answer = await us.completions.create({ model, prompt: 'Once upon a time', max_tokens: 8 });
-  assert.equal(answer.usage.completion_tokens, 8);
-  return JSON.stringify(answer.choices[0].text);
+  const completion = await us.completions.create({ model, prompt: 'Once upon a time', max_tokens: 8 });
+  assert.equal(completion.usage.completion_tokens, 8);
+  return JSON.stringify(completion.choices[0].text);
 });
 
 await call('embeddings', async () => {
@@ -179,9 +179,9 @@ await call('responses, retrieved', async () => {
 
 await call('responses, deleted', async () => {
   await eu.responses.delete(first.id);
-  await refused(() => us.responses.retrieve(first.id), OpenAI.NotFoundError, 404, 'response_not_found');
+  await rejected(() => us.responses.retrieve(first.id), OpenAI.NotFoundError, 404, 'response_not_found');
   const lost = { model, input: 'x', previous_response_id: first.id };
-  const e = await refused(() => us.responses.create(lost), OpenAI.BadRequestError, 400, 'previous_response_not_found');
+  const e = await rejected(() => us.responses.create(lost), OpenAI.BadRequestError, 400, 'previous_response_not_found');
   return e.message;
 });
 
@@ -193,18 +193,18 @@ await call('responses, streamed', async () => {
 });
 
 await call('404, unknown model', async () => {
-  const e = await refused(() => us.chat.completions.create({ model: 'gpt-9', messages }), OpenAI.NotFoundError, 404, 'model_not_found');
+  const e = await rejected(() => us.chat.completions.create({ model: 'gpt-9', messages }), OpenAI.NotFoundError, 404, 'model_not_found');
   return e.message;
 });
 
 await call('400, unknown response', async () => {
   const lost = { model, input: 'x', previous_response_id: 'resp_of_another_time' };
-  const e = await refused(() => us.responses.create(lost), OpenAI.BadRequestError, 400, 'previous_response_not_found');
+  const e = await rejected(() => us.responses.create(lost), OpenAI.BadRequestError, 400, 'previous_response_not_found');
   return e.message;
 });
 
 await call('401, no such key', async () => {
-  const e = await refused(() => at(US, 'sk-wrong').chat.completions.create({ model, messages }), OpenAI.AuthenticationError, 401, 'invalid_api_key');
+  const e = await rejected(() => at(US, 'sk-wrong').chat.completions.create({ model, messages }), OpenAI.AuthenticationError, 401, 'invalid_api_key');
   return e.message;
 });
 
@@ -212,7 +212,7 @@ await call('429, over the limit', async () => {
   const small = at(US, SMALL);
   await small.chat.completions.create({ model, messages, max_tokens: 1 });
   const again = () => small.chat.completions.create({ model, messages, max_tokens: 1 });
-  const e = await refused(again, OpenAI.RateLimitError, 429, 'rate_limit_exceeded');
+  const e = await rejected(again, OpenAI.RateLimitError, 429, 'rate_limit_exceeded');
   assert.ok(Number(e.headers.get('retry-after')) > 0);
   return `${e.message}; retry after ${e.headers.get('retry-after')} s`;
 });

@@ -121,15 +121,15 @@ func (w *world) beginSession(region int) {
 // draws an exponential number of expected sessions, and returns when the time-varying rate has
 // accumulated it.
 func (a *arrivals) next(now, end time.Duration) time.Duration {
-	left := a.random.ExpFloat64()
+	remaining := a.random.ExpFloat64()
 	for now < end {
 		rate, until := a.rateAt(now, end)
-		if brings := rate * (until - now).Seconds(); brings < left {
-			left -= brings
+		if brings := rate * (until - now).Seconds(); brings < remaining {
+			remaining -= brings
 			now = until
 			continue
 		}
-		return now + time.Duration(math.Ceil(left/rate*float64(time.Second)))
+		return now + time.Duration(math.Ceil(remaining/rate*float64(time.Second)))
 	}
 	return end
 }

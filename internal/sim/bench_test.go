@@ -13,21 +13,21 @@ import (
 // drawnRows is a Poisson process of requests with the lengths of a conversation
 // service, over three regions.
 type drawnRows struct {
-	random *rand.Rand
-	left   int
-	at     float64 // seconds
-	rate   float64 // a second
+	random    *rand.Rand
+	remaining int
+	at        float64 // seconds
+	rate      float64 // a second
 }
 
 func (d *drawnRows) Next() (workload.Row, error) {
-	if d.left == 0 {
+	if d.remaining == 0 {
 		return workload.Row{}, io.EOF
 	}
-	d.left--
+	d.remaining--
 	d.at += d.random.ExpFloat64() / d.rate
 	length := func(median, sigma float64) int { return int(median*math.Exp(sigma*d.random.NormFloat64())) + 1 }
 	return workload.Row{
-		Number: d.left, At: time.Duration(d.at * 1e9), Region: [...]string{"us", "us", "eu", "asia"}[d.random.IntN(4)],
+		Number: d.remaining, At: time.Duration(d.at * 1e9), Region: [...]string{"us", "us", "eu", "asia"}[d.random.IntN(4)],
 		InputTokens: min(length(600, 1), 8000), OutputTokens: min(length(160, 0.7), 1000),
 	}, nil
 }
@@ -45,7 +45,7 @@ func lightScenario(requests int) *Scenario {
 	const rate = 130
 	s.Duration = time.Duration(float64(requests)/rate*1.1+60) * time.Second
 	s.Trace = &Trace{Name: "drawn", Open: func() (Rows, error) {
-		return &drawnRows{random: rand.New(rand.NewPCG(1, 1)), left: requests, rate: rate}, nil
+		return &drawnRows{random: rand.New(rand.NewPCG(1, 1)), remaining: requests, rate: rate}, nil
 	}}
 	return &s
 }
@@ -57,7 +57,7 @@ func benchmarkLight(b *testing.B, policy, rule string, layout Layout) {
 	for b.Loop() {
 		r := run(b, s, Setup{Policy: policy, Push: push(b, rule), Layout: layout, Seed: 1})
 		if r.Totals.Answered != requests {
-			b.Fatalf("answered %+v", r.Totals)
+			b.Fatalf("completed %+v", r.Totals)
 		}
 		events += r.Totals.Events
 	}

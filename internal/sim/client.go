@@ -26,11 +26,11 @@ type clientRequest struct {
 	client  *client
 	request workload.Request
 	maxNew  int
-	text    string // the answer
+	text    string // the response
 	// Not used with light engines.
-	prompt []engine.Token
-	key    prefix.Key // of prompt
-	answer []engine.Token
+	prompt   []engine.Token
+	key      prefix.Key // of prompt
+	response []engine.Token
 
 	leg         leg           // at the client's balancer
 	firstIssued time.Duration // first issue, before retries
@@ -47,7 +47,7 @@ type clientRequest struct {
 // retryInterval is the wait of a client after a failed request: the balancer's Retry-After.
 const retryInterval = time.Second
 
-// wordBytes is the length of a token of the generated answers, which consist of the workload's words: a
+// wordBytes is the length of a token of the generated responses, which consist of the workload's words: a
 // space and three letters.
 const wordBytes = 4
 
@@ -139,7 +139,7 @@ func (w *world) initRequest(f *clientRequest, c *client, before *clientRequest, 
 	f.id, f.client, f.request = strconv.FormatUint(w.requestCount, 10), c, r
 	f.maxNew = max(w.scenario.MaxNew, r.OutputTokens)
 	if r.Messages != nil {
-		// The answers do not depend on the policy.
+		// The responses do not depend on the policy.
 		draw := rand.New(rand.NewPCG(w.setup.Seed, uint64(c.index)<<32|uint64(uint32(r.AnswerOf))))
 		f.text = workload.Text(r.OutputTokens, draw.Uint64())
 	}
@@ -147,7 +147,7 @@ func (w *world) initRequest(f *clientRequest, c *client, before *clientRequest, 
 		return
 	}
 	f.prompt = promptOf(before, r.Messages)
-	f.answer = engine.Tokenize(make([]engine.Token, 0, r.OutputTokens), f.text)
+	f.response = engine.Tokenize(make([]engine.Token, 0, r.OutputTokens), f.text)
 	f.key = keyOf(nil, f.prompt, w.setup.Seed)
 }
 
@@ -160,13 +160,13 @@ func (f *clientRequest) promptTokens() int {
 }
 
 // promptOf returns the tokens of a conversation. Most conversations continue an earlier request of the
-// client and its answer: only the rest is tokenised.
+// client and its response: only the rest is tokenised.
 func promptOf(before *clientRequest, messages []workload.Message) []engine.Token {
 	var tokens []engine.Token
 	if before != nil {
 		if n := len(before.request.Messages); len(messages) > n && messages[n].Content == before.text && slices.Equal(messages[:n], before.request.Messages) {
 			tokens = append(tokens, before.prompt...)
-			tokens = append(tokens, before.answer...)
+			tokens = append(tokens, before.response...)
 			messages = messages[n+1:]
 		}
 	}
@@ -195,20 +195,20 @@ func keyOf(key prefix.Key, tokens []engine.Token, seed uint64) prefix.Key {
 	return append(key[:len(key):len(key)], h.Key()...)
 }
 
-// wholeKey returns the key of the prompt and its answer.
+// wholeKey returns the key of the prompt and its response.
 func (f *clientRequest) wholeKey(seed uint64) prefix.Key {
 	if f.prompt == nil {
 		return nil
 	}
-	whole := make([]engine.Token, 0, len(f.prompt)+len(f.answer))
-	return keyOf(f.key, append(append(whole, f.prompt...), f.answer...), seed)
+	whole := make([]engine.Token, 0, len(f.prompt)+len(f.response))
+	return keyOf(f.key, append(append(whole, f.prompt...), f.response...), seed)
 }
 
-// finished applies the engine's final counts: it may have truncated the answer.
+// finished applies the engine's final counts: it may have truncated the response.
 func (f *clientRequest) finished(ev *engine.Event) {
 	f.cached, f.output = ev.CachedTokens, ev.OutputTokens
-	if f.answer != nil {
-		f.answer = f.answer[:ev.OutputTokens]
+	if f.response != nil {
+		f.response = f.response[:ev.OutputTokens]
 	}
 	if f.text != "" {
 		f.text = f.text[:ev.OutputTokens*wordBytes]
@@ -250,7 +250,7 @@ func (w *world) deliver(f *clientRequest, msg message, at time.Duration) {
 			w.violate("request %s: issued at %v, first token at %v, finished at %v", f.id, f.issued, f.first, at)
 		}
 		f.ended = true
-		w.tally.answered(at >= w.warmupEnd(), at, f)
+		w.tally.completed(at >= w.warmupEnd(), at, f)
 		w.issueAll(w.newRequests(f.client, f, f.client.workload.Done(f.request, f.text)))
 	case msgBroken, msgRefused:
 		f.ended = true

@@ -5,13 +5,14 @@
 // result, byte for byte.
 //
 // Balancers receive the same events as from the proxy: arrivals with the hashes of the prompt, first
-// tokens, ends with the hashes of prompt and answer, cancellations, bounces, a report of every replica
-// and a heartbeat of every peer, each with its network delay, token progress, and ticks. So the
-// simulation runs the code that serves.
+// tokens, ends with the hashes of prompt and response, cancellations, bounces, a report of every replica
+// and a heartbeat of every peer, each with its network delay, token progress, and ticks. So
+// the simulation runs the production code.
 //
 // A prompt is a sequence of engine tokens: the contents of its messages, one after the other, without a
-// chat template, which is how workloads define lengths. A balancer sees four bytes of each token, so
-// that its prefix matches and the engine's cache hits refer to the same tokens.
+// chat template, which is how workloads define lengths. A balancer receives four bytes of
+// each token, so that its prefix matches and the engine's cache hits refer to the same
+// tokens.
 //
 // Faults are part of a scenario: replicas, balancers and links that fail and recover, slow replicas,
 // probes that are lost or delayed. The conservation laws hold with faults too.

@@ -12,8 +12,8 @@ type FaultKind string
 
 // The kinds of fault, with the fields of Fault that each uses besides From and To.
 const (
-	// ReplicaDown: Replica stops and restarts with an empty cache. Its requests are lost; new requests
-	// are refused until it restarts.
+	// ReplicaDown: Replica stops and restarts with an empty cache. Its requests are lost;
+	// new connections are refused until it restarts.
 	ReplicaDown FaultKind = "replica-down"
 	// ReplicaSlow: Replica is slower by Factor.
 	ReplicaSlow FaultKind = "replica-slow"

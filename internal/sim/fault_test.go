@@ -235,7 +235,7 @@ func TestReplicasOfStoppedBalancerAreAdopted(t *testing.T) {
 		}
 	}
 	if n := w.balancerFor(&client{region: 1}); n.id != "us" {
-		t.Errorf("clients of eu ask %s, want us, which is nearer than asia", n.id)
+		t.Errorf("clients of eu use %s, want us, which is nearer than asia", n.id)
 	}
 }
 
@@ -266,13 +266,13 @@ func TestFaultErrors(t *testing.T) {
 		want   string
 		faults []Fault
 	}{
-		{`faults[0].kind: unknown value "fire": must be one of replica-down, `, []Fault{{Kind: "fire"}}},
+		{`faults[0].kind: must be one of replica-down, `, []Fault{{Kind: "fire"}}},
 		{`faults[0].replica: unknown replica "us-09": the first replica`, []Fault{{Kind: ReplicaDown, Replica: "us-09"}}},
 		{`faults[0].factor: must be at least 1 and at most 1000, got 0.5`, []Fault{{Kind: ReplicaSlow, Replica: "us-01", Factor: 0.5}}},
 		{`faults[0].peer: must differ from region "us"`, []Fault{{Kind: LinkCut, Region: "us", Peer: "us"}}},
 		{`faults[0].peer: unknown region "mars"`, []Fault{{Kind: LinkCut, Region: "us", Peer: "mars"}}},
 		{`faults[0].share: must be at least 0 and at most 1, got 2`, []Fault{{Kind: ProbeLoss, Share: 2}}},
-		{`faults[0].delay: must be more than zero and at most 1h0m0s, got 0s`, []Fault{{Kind: ReportDelay}}},
+		{`faults[0].delay: must be greater than 0 and at most 1h0m0s, got 0s`, []Fault{{Kind: ReportDelay}}},
 		{`faults[0].replica: unknown replica "x"`, []Fault{{Kind: ReportDelay, Delay: 1, Replica: "x"}}},
 		{`faults[0].region: unknown region ""`, []Fault{{Kind: BalancerDown}}},
 		{`faults[0].balancer: must be at least 0 (all) and at most 1, got 2`, []Fault{{Kind: BalancerDown, Region: "us", Balancer: 2}}},

@@ -8,10 +8,11 @@ import (
 	"skyserve/lbd/core"
 )
 
-// Figures are the measurements of a run after its warm-up. Times are measured at the clients, over the
-// requests answered in that period; unmeasured figures are nil.
+// Figures are the measurements of a run after its warm-up. Times are measured at the
+// clients, over the requests completed in that period; unmeasured figures are nil.
 type Figures struct {
-	// Completed counts answered requests, Rejected requests that ended without an answer.
+	// Completed counts requests with a complete response, Rejected those that ended without
+	// a response.
 	Completed float64 `json:"completed"`
 	Rejected  float64 `json:"rejected"`
 	// OutputTokensPerSecond counts the output tokens of the engines.
@@ -86,7 +87,7 @@ type tally struct {
 // inFlight returns the number of unfinished requests.
 func (t *tally) inFlight() int { return t.issued - t.done - t.failures - t.cancelled - t.lost }
 
-func (t *tally) answered(warm bool, now time.Duration, f *clientRequest) {
+func (t *tally) completed(warm bool, now time.Duration, f *clientRequest) {
 	t.done++
 	if !warm {
 		return
@@ -164,18 +165,18 @@ func (w *world) engineFigures() (perSecond float64, hitRate *float64) {
 
 // imbalance returns the ratio of the highest to the lowest mean load of a replica.
 func (w *world) imbalance() *float64 {
-	least, most := math.Inf(1), 0.0
+	lowest, highest := math.Inf(1), 0.0
 	for _, r := range w.replicas {
 		mean := 0.0
 		if r.samples > 0 {
 			mean = float64(r.seen) / float64(r.samples)
 		}
-		least, most = min(least, mean), max(most, mean)
+		lowest, highest = min(lowest, mean), max(highest, mean)
 	}
-	if least == 0 {
+	if lowest == 0 {
 		return nil
 	}
-	ratio := most / least
+	ratio := highest / lowest
 	return &ratio
 }
 

@@ -68,6 +68,6 @@ func TestMeasuredMachine(t *testing.T) {
 	}
 	r := run(t, s, Setup{Policy: "skylb", Push: push(t, "pending"), Layout: Regional, Seed: 1})
 	if r.Totals.Answered == 0 {
-		t.Errorf("answered nothing: %+v", r.Totals)
+		t.Errorf("no request completed: %+v", r.Totals)
 	}
 }

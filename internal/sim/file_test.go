@@ -36,7 +36,7 @@ func TestFileRoundTrip(t *testing.T) {
 	a, _ := json.Marshal(run(t, custom, setup))
 	b, _ := json.Marshal(run(t, read, setup))
 	if string(a) != string(b) {
-		t.Errorf("a scenario gives\n%s\nand read from its file\n%s", a, b)
+		t.Errorf("a scenario yields\n%s\nand read from its file\n%s", a, b)
 	}
 }
 
@@ -112,7 +112,7 @@ bad.yaml:2:1: links: the round-trip time`},
 		{"no mapping", "- us\n", "bad.yaml:1:1: must be a mapping of keys"},
 		{"no text", "home: {a: b}\n", "bad.yaml:1:7: home: must be a text, a number, a duration or a list of texts"},
 		{"no profile", "profile: abacus\n", `bad.yaml:1:10: profile: unknown engine profile "abacus": must be `},
-		{"no YAML", "a: [\n", "bad.yaml:1:4: is not YAML: "},
+		{"no YAML", "a: [\n", "bad.yaml:1:4: is not valid YAML: "},
 		{"nothing", "# nothing\n", "bad.yaml:1:1: the file is empty; 'skyserve sim list -o yaml fig8a' prints an example"},
 		{"two", "home: us\n---\nhome: eu\n", "bad.yaml:3:1: must be a single YAML document; a second starts here"},
 		{"too large", strings.Repeat("#", maxFileBytes+1), "bad.yaml: is too large: must be at most 1048576 bytes, got 1048577"},

@@ -45,7 +45,7 @@ type FleetScenario struct {
 	// Demand is the load; the run starts at its time From and lasts Duration.
 	Demand         *Demand
 	From, Duration time.Duration
-	// SampleInterval is the interval between two Moments of the time series; 0 = none.
+	// SampleInterval is the interval between two samples of the time series; 0 = none.
 	SampleInterval time.Duration
 }
 
@@ -128,9 +128,9 @@ type EndpointView struct {
 // FleetChange is a scaling decision for an endpoint.
 type FleetChange struct {
 	Endpoint int // index in the view
-	// Reclaim is the number of its own donated VMs to reclaim, Redeploy takes donated VMs of other
-	// endpoints in the region, Launch starts new VMs, Donate is the number of replicas to drain and
-	// donate.
+	// Reclaim is the number of its own donated VMs to reclaim. Redeploy switches donated
+	// VMs of other endpoints in the region to it. Launch is the number of new VMs. Donate
+	// is the number of replicas to drain and donate.
 	Reclaim  int
 	Redeploy []DonatedVMs
 	Launch   int
@@ -255,7 +255,7 @@ func (s *FleetScenario) Validate() error {
 	case s.Spare < 0:
 		return fmt.Errorf("scenario %s: spare: must be at least 0, got %d", s.Name, s.Spare)
 	case s.Duration <= 0 || s.Period <= 0 || s.SignalPeriod <= 0:
-		return fmt.Errorf("scenario %s: duration, period and signal period must be above 0, got %s, %s and %s", s.Name, s.Duration, s.Period, s.SignalPeriod)
+		return fmt.Errorf("scenario %s: duration, period and signal period must be greater than 0, got %s, %s and %s", s.Name, s.Duration, s.Period, s.SignalPeriod)
 	case s.From < 0 || s.From%time.Minute != 0:
 		return fmt.Errorf("scenario %s: from: must be whole minutes, at least 0, got %s", s.Name, s.From)
 	case s.Demand == nil:

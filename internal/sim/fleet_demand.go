@@ -103,7 +103,7 @@ type Lengths struct {
 	Prompt, Output LogNormal
 }
 
-// LogNormal is a log-normal number from 1 to Most.
+// LogNormal is a log-normal number from 1 to Max.
 type LogNormal struct {
 	Median, Sigma float64
 	Max           int
@@ -229,7 +229,7 @@ func (a *arrivalSource) drawStream(m, r, t int, begins time.Duration, mean float
 // poisson draws a Poisson number with a mean, as a sum of exponential waits.
 func poisson(r *rand.Rand, mean float64) int {
 	n := 0
-	for left := mean - r.ExpFloat64(); left > 0; left -= r.ExpFloat64() {
+	for remaining := mean - r.ExpFloat64(); remaining > 0; remaining -= r.ExpFloat64() {
 		n++
 	}
 	return n

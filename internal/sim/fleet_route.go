@@ -120,7 +120,7 @@ func (f *fleet) start(i int32, v *vm, home *endpoint) {
 	if c.tier != deferredTier {
 		v.endpoint.waiting++
 	}
-	v.remaining += int(c.prompt) + f.answers[c.model]
+	v.remaining += int(c.prompt) + f.responses[c.model]
 	v.endpoint.candidates[v.at].Remaining = v.remaining
 	if c.away {
 		f.rerouted(c)

@@ -22,7 +22,7 @@ import (
 //   - llama3.1-8b and llama3.2-3b: two A100, fitted to the measurements in the authors'
 //     repository; 32 and 28 layers of eight KV heads.
 //
-// Most prompts are longer than a thousand tokens and most answers shorter (figure 10).
+// Most prompts are longer than a thousand tokens and most responses shorter (figure 10).
 func SageFleet() FleetScenario {
 	defaults := core.DefaultConfig(policy.NewSageServe())
 	return FleetScenario{
@@ -179,10 +179,10 @@ func meanShape() float64 {
 // noise is the factor of a minute: log-normal with autocorrelation, and bursts.
 type noise struct {
 	noiseShape
-	random *rand.Rand
-	log    float64
-	burst  float64
-	left   int
+	random    *rand.Rand
+	log       float64
+	burst     float64
+	remaining int
 }
 
 func newNoise(shape noiseShape, seed, stream uint64) *noise {
@@ -192,12 +192,12 @@ func newNoise(shape noiseShape, seed, stream uint64) *noise {
 func (n *noise) next() float64 {
 	n.log = n.correlation*n.log + n.sigma*math.Sqrt(1-n.correlation*n.correlation)*n.random.NormFloat64()
 	factor := math.Exp(n.log - n.sigma*n.sigma/2)
-	if n.left == 0 && n.random.Float64() < n.chance {
-		n.left = 1 + n.random.IntN(n.minutes)
+	if n.remaining == 0 && n.random.Float64() < n.chance {
+		n.remaining = 1 + n.random.IntN(n.minutes)
 		n.burst = n.minFactor + (n.maxFactor-n.minFactor)*n.random.Float64()
 	}
-	if n.left > 0 {
-		n.left--
+	if n.remaining > 0 {
+		n.remaining--
 		return factor * n.burst
 	}
 	return factor

@@ -97,7 +97,7 @@ func runFleet(t testing.TB, s FleetScenario, setup FleetSetup) *FleetResult {
 		t.Fatal(err)
 	}
 	if r.Issued != r.Completed+r.Waiting+r.InFlight || r.Issued == 0 {
-		t.Fatalf("%d requests: %d answered, %d waiting, %d in flight", r.Issued, r.Completed, r.Waiting, r.InFlight)
+		t.Fatalf("%d requests: %d completed, %d waiting, %d in flight", r.Issued, r.Completed, r.Waiting, r.InFlight)
 	}
 	return r
 }
@@ -127,7 +127,7 @@ func TestFleetHoursMatchStateChanges(t *testing.T) {
 			for state := range vmStates {
 				sum += r.Endpoints[i].Hours[state]
 				if got, want := r.Endpoints[i].Hours[state], twin[i][state].Hours(); math.Abs(got-want) > 1e-9 {
-					rt.Fatalf("endpoint %d: %g h %s, the log says %g", i, got, state, want)
+					rt.Fatalf("endpoint %d: %g h %s, the log has %g", i, got, state, want)
 				}
 			}
 		}
@@ -429,7 +429,7 @@ func TestReplicaTPS(t *testing.T) {
 			tps, err := s.ReplicaTPS(m, share, 1)
 			again, _ := s.ReplicaTPS(m, share, 1)
 			if err != nil || tps < last || tps != again || tps <= 0 {
-				t.Errorf("%s at %g: %g tokens a second after %g, %v", m.Name, share, tps, last, err)
+				t.Errorf("%s at %g: %g tokens per second after %g, %v", m.Name, share, tps, last, err)
 			}
 			last = tps
 		}

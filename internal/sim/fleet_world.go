@@ -40,7 +40,7 @@ type fleet struct {
 	calls     []call
 	free      []int32 // of calls
 	facts     policy.Facts
-	answers   []int // expected output tokens, by model
+	responses []int // expected output tokens, by model
 	view      FleetView
 	samples   []FleetSample
 	tally     [][tiers]fleetTally // by model
@@ -142,7 +142,7 @@ func newFleet(s *FleetScenario, setup FleetSetup) (*fleet, error) {
 		for _, r := range s.Models[m].RemoteIn {
 			f.remote[m][r] = true
 		}
-		f.answers = append(f.answers, int(s.Models[m].Lengths.Output.Mean()+0.5))
+		f.responses = append(f.responses, int(s.Models[m].Lengths.Output.Mean()+0.5))
 		for r := range s.Regions {
 			for p := range s.pools() {
 				if err := f.addEndpoint(m, r, p); err != nil {
@@ -326,7 +326,7 @@ func (f *fleet) handleEngineEvent(v *vm, ev *engine.Event) {
 		v.remaining -= int(c.prompt)
 	case engine.Finished:
 		v.inFlight--
-		v.remaining -= f.answers[c.model]
+		v.remaining -= f.responses[c.model]
 		f.completed(c, ev.At)
 		f.release(i)
 	case engine.Rejected:

@@ -15,7 +15,7 @@ func TestLoadIsSampled(t *testing.T) {
 	if len(r.LoadSamples) != loadSamples {
 		t.Fatalf("%d moments", len(r.LoadSamples))
 	}
-	clients, most := 0, 0
+	clients, highest := 0, 0
 	for _, region := range s.Regions {
 		clients += region.Clients
 	}
@@ -30,9 +30,9 @@ func TestLoadIsSampled(t *testing.T) {
 		if all > clients {
 			t.Errorf("at %v there are %d requests of %d clients that send one at a time", m.At, all, clients)
 		}
-		most = max(most, all)
+		highest = max(highest, all)
 	}
-	if most < clients*3/4 {
-		t.Errorf("there are never more than %d requests of %d busy clients", most, clients)
+	if highest < clients*3/4 {
+		t.Errorf("there are never more than %d requests of %d busy clients", highest, clients)
 	}
 }

@@ -6,10 +6,11 @@ import (
 	"skyserve/lbd/core"
 )
 
-// How balancers of one region exchange what they learned about their replicas' caches, as in lbd/peer.
+// How balancers of one region exchange the observed contents of their replicas' caches, as
+// in lbd/peer.
 const (
 	prefixInterval      = time.Second
-	prefixRetryInterval = 100 * time.Millisecond // if the previous answer was incomplete
+	prefixRetryInterval = 100 * time.Millisecond // if the previous response was incomplete
 	pageBytes           = 128 << 10
 	prefixBatch         = 32 // entries applied between two decisions
 )
@@ -21,13 +22,13 @@ type prefixProgress struct {
 	some bool   // received some entries before
 }
 
-// page is an answer in transit.
+// page is a response in transit.
 type page struct {
 	entries []core.CacheUpdate
 	life    int // life of the requesting balancer
 }
 
-// requestPrefixes requests the entries of all neighbours. An answer has the neighbour's state at the time
+// requestPrefixes requests the entries of all neighbours. A response has the neighbour's state at the time
 // of the request: the two one-way delays inside a region are simulated as one.
 func (w *world) requestPrefixes(n *node) {
 	again := prefixInterval
@@ -63,7 +64,7 @@ func (w *world) requestPrefixesFrom(n, from *node) (more bool) {
 	return more
 }
 
-// receivePrefixes applies an answer, unless it is for an earlier life.
+// receivePrefixes applies a response, unless it is for an earlier life.
 func (w *world) receivePrefixes(n, from *node, p *page) {
 	if !n.dead && n.lives == p.life {
 		w.sendEvent(n, core.Event{Kind: core.EventPeerCacheUpdates, Target: from.id, CacheUpdates: p.entries})

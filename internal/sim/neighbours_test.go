@@ -31,7 +31,7 @@ func TestBalancersShareARegion(t *testing.T) {
 		}
 	}
 	if a, b := one.Figures.OutputTokensPerSecond, two.Figures.OutputTokensPerSecond; b < 0.9*a {
-		t.Errorf("two balancers a region give %.0f tok/s, one %.0f", b, a)
+		t.Errorf("two balancers per region yield %.0f tok/s, one %.0f", b, a)
 	}
 	single := pairs(t, 20*time.Second)
 	setup.Layout = Single
@@ -40,7 +40,7 @@ func TestBalancersShareARegion(t *testing.T) {
 	}
 }
 
-// A balancer's learned prefixes reach its neighbour, even after the neighbour's restart.
+// A balancer's observed prefixes reach its neighbour, even after the neighbour's restart.
 func TestNeighboursExchangePrefixes(t *testing.T) {
 	s := pairs(t, 60*time.Second)
 	s.Faults = []Fault{{Kind: BalancerDown, Region: "us", Balancer: 2, From: 20 * time.Second, To: 30 * time.Second}}

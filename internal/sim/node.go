@@ -157,7 +157,7 @@ func (w *world) forward(l *leg, a *core.Action) {
 	w.push(way, event{kind: evArrive, leg: l.down})
 }
 
-// arrive delivers a request to a balancer. A stopped balancer refuses it.
+// arrive delivers a request to a balancer. A stopped balancer refuses the connection.
 func (w *world) arrive(l *leg) {
 	f := l.request
 	if l.broken {

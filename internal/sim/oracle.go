@@ -9,18 +9,19 @@ import (
 	"skyserve/lbd/policy"
 )
 
-// Oracle is the name of an upper bound for policies: a policy with perfect information. It knows
+// Oracle is the name of an upper bound for policies: a policy with perfect information. Its
+// inputs are
 //   - each engine at the time of the decision: its cache, its free
 //     memory, its running and pending requests, and its profile, including
 //     slow-downs; nothing is learned or outdated;
 //   - every request on its way to an engine, and its effect on that engine's
 //     cache;
-//   - the length of every answer, and so when every request finishes;
+//   - the length of every response, and so when every request finishes;
 //   - which replicas are down.
 //
-// It is next to every client, so that the only delay is that to the replica. It does not know future
-// requests, decides for one request after the other, in the order of the core's queue, and does not
-// search: it does not prove that nothing better exists.
+// It is next to every client, so that the only delay is that to the replica. It has no
+// information about future requests, decides for one request after the other, in the order
+// of the core's queue, and does not search: it does not prove that nothing better exists.
 const Oracle = "oracle"
 
 // Everywhere is the layout of the oracle: one balancer for all replicas that is in every region at
@@ -34,7 +35,7 @@ type oracle struct {
 	n *node
 
 	states  []*replicaState // by replica
-	event   int64           // the event for which sights were updated
+	event   int64           // the event for which states were updated
 	waiting map[*clientRequest]*waitingRequest
 	weights *oracleWeights
 }
@@ -56,7 +57,7 @@ func (o *oracle) Choose(f *policy.Facts) policy.Choice {
 	l := o.n.legs[f.ID]
 	q := o.waitingRequestOf(l)
 	q.queued = float64(max(0, f.Queued-1)) / float64(max(1, len(f.Candidates)))
-	best, least := policy.Wait, estimate{cost: math.Inf(1)}
+	best, lowest := policy.Wait, estimate{cost: math.Inf(1)}
 	for i := range f.Candidates {
 		c := &f.Candidates[i]
 		s := o.stateOf(i, c.ID)
@@ -65,8 +66,8 @@ func (o *oracle) Choose(f *policy.Facts) policy.Choice {
 		}
 		e := o.estimate(q, s, c.Held)
 		c.Score, c.Match = policy.Known(e.cost), f.PromptBytes*e.cached/max(1, q.tokens)
-		if e.cost < least.cost-1e-9 {
-			best, least = i, e
+		if e.cost < lowest.cost-1e-9 {
+			best, lowest = i, e
 		}
 	}
 	if best == policy.Wait {
@@ -75,9 +76,9 @@ func (o *oracle) Choose(f *policy.Facts) policy.Choice {
 	}
 	c := &f.Candidates[best]
 	s := o.stateOf(best, c.ID)
-	hold := f.Waited <= maxOracleHold && o.hold(q, s, least.wait)
+	hold := f.Waited <= maxOracleHold && o.hold(q, s, lowest.wait)
 	if !hold {
-		o.send(l, q, s, least.cached)
+		o.send(l, q, s, lowest.cached)
 	}
 	return policy.Choice{Index: best, Hold: hold, Reason: policy.ReasonLeastCost}
 }

@@ -47,13 +47,13 @@ var (
 
 // weightsFor selects the weights by the engines' profiles.
 func weightsFor(replicas []*replica) *oracleWeights {
-	least, most := math.Inf(1), 0.0
+	lowest, highest := math.Inf(1), 0.0
 	for _, r := range replicas {
 		p := r.engine.Profile()
 		base, _ := straight(p.Decode, p.DecodeBase, p.DecodePerRequest)
-		least, most = min(least, base), max(most, base)
+		lowest, highest = min(lowest, base), max(highest, base)
 	}
-	if most > unequalRatio*least {
+	if highest > unequalRatio*lowest {
 		return &unequalEngines
 	}
 	return &equalEngines
@@ -71,7 +71,7 @@ type estimate struct {
 // memory and slot to waiting requests.
 func (o *oracle) estimate(q *waitingRequest, s *replicaState, held int) estimate {
 	cached := q.cached(s)
-	most, length := s.bounds(q.leg.request)
+	maxTokens, length := s.bounds(q.leg.request)
 	uncached, steps, n := float64(q.tokens-cached), float64(length), float64(s.present())
 	context := float64(q.tokens) + steps/2
 
@@ -80,7 +80,7 @@ func (o *oracle) estimate(q *waitingRequest, s *replicaState, held int) estimate
 	if !s.prefillComes() {
 		prefill += s.prefillBase
 	}
-	wait := s.wait(uncached+s.reserve*float64(most), held) * step
+	wait := s.wait(uncached+s.reserve*float64(maxTokens), held) * step
 	own := o.ways(q, s) + max(wait, step/2) + float64(s.backlog)*s.perToken + prefill + steps*step
 	others := (n+o.weights.queue*q.queued)*prefill + s.overlap(length)*(s.perRequest+s.perKV*context)
 
@@ -147,15 +147,15 @@ func (s *replicaState) overlap(steps int) float64 {
 // engine's own rule: after all pending requests and those held for the replica, which are assumed to
 // need as much.
 func (s *replicaState) wait(need float64, held int) float64 {
-	room := float64(s.profile.KVTokens-s.load.KVActive) - s.reserve*float64(s.promised) - s.need - need*float64(1+held)
+	free := float64(s.profile.KVTokens-s.load.KVActive) - s.reserve*float64(s.promised) - s.need - need*float64(1+held)
 	places := s.profile.MaxRunning - s.present() - 1 - held
-	if room >= 0 && places >= 0 {
+	if free >= 0 && places >= 0 {
 		return 0
 	}
 	if len(s.remaining) == 0 {
 		return float64(held) // empty: held requests start at once
 	}
-	i := sort.SearchFloat64s(s.freed, -room)
+	i := sort.SearchFloat64s(s.freed, -free)
 	if i = max(i, -places-1); i < len(s.remaining) {
 		return float64(s.remaining[i].steps)
 	}

@@ -141,11 +141,11 @@ func (s *replicaState) addDecoding() {
 			continue
 		}
 		f := j.leg.request
-		most, length := s.bounds(f)
+		maxTokens, length := s.bounds(f)
 		emitted, _ := s.engine.Generated(id)
-		s.remaining = append(s.remaining, remainingWork{max(0, length-emitted), s.computed[j.leg] + length + s.spare(most-length)})
+		s.remaining = append(s.remaining, remainingWork{max(0, length-emitted), s.computed[j.leg] + length + s.spare(maxTokens-length)})
 		s.context += f.promptTokens() + emitted
-		s.promised += max(0, most-emitted)
+		s.promised += max(0, maxTokens-emitted)
 	}
 }
 
@@ -172,15 +172,15 @@ func (s *replicaState) addDue() {
 
 // add adds a request without a first token.
 func (s *replicaState) add(l *leg, uncached int, admitted bool) {
-	most, length := s.bounds(l.request)
-	s.remaining = append(s.remaining, remainingWork{length, uncached + length + s.spare(most-length)})
+	maxTokens, length := s.bounds(l.request)
+	s.remaining = append(s.remaining, remainingWork{length, uncached + length + s.spare(maxTokens-length)})
 	s.context += l.request.promptTokens()
 	s.backlog += uncached
 	if admitted {
-		s.promised += most
+		s.promised += maxTokens
 		return
 	}
-	s.need += float64(uncached) + s.reserve*float64(most)
+	s.need += float64(uncached) + s.reserve*float64(maxTokens)
 	s.pending++
 }
 
@@ -193,9 +193,9 @@ func (s *replicaState) addSent(l *leg, uncached int) {
 }
 
 // bounds returns the maximum number of tokens a request may generate, and how many it will.
-func (s *replicaState) bounds(f *clientRequest) (most, length int) {
-	most = max(1, min(f.maxNew, s.profile.KVTokens-f.promptTokens()))
-	return most, min(most, max(1, f.request.OutputTokens))
+func (s *replicaState) bounds(f *clientRequest) (maxTokens, length int) {
+	maxTokens = max(1, min(f.maxNew, s.profile.KVTokens-f.promptTokens()))
+	return maxTokens, min(maxTokens, max(1, f.request.OutputTokens))
 }
 
 // spare returns the reserve for a number of tokens.
@@ -207,13 +207,13 @@ func (s *replicaState) sum() {
 		return cmp.Or(cmp.Compare(a.steps, b.steps), cmp.Compare(a.frees, b.frees))
 	})
 	s.sums, s.freed = s.sums[:0], s.freed[:0]
-	steps, frees, most := 0, 0, 0.0
+	steps, frees, peak := 0, 0, 0.0
 	for i, t := range s.remaining {
 		steps += t.steps
 		frees += t.frees
 		grown := steps + (len(s.remaining)-i-1)*t.steps
-		most = max(most, float64(frees)-(1-s.reserve)*float64(grown))
-		s.sums, s.freed = append(s.sums, steps), append(s.freed, most)
+		peak = max(peak, float64(frees)-(1-s.reserve)*float64(grown))
+		s.sums, s.freed = append(s.sums, steps), append(s.freed, peak)
 	}
 }
 

@@ -74,7 +74,7 @@ func checkState(t *testing.T, s *replicaState) {
 	if s.load != l || s.present() != l.Running+l.Pending+onTheWay {
 		t.Fatalf("%s: %d present of %+v and %d on the way", s.r.id, s.present(), l, onTheWay)
 	}
-	// Who was preempted is pending and has its first token: the one case apart.
+	// A preempted request is pending although it has its first token: the only exception.
 	if l.Preempted == 0 && s.pending != l.Pending+onTheWay {
 		t.Fatalf("%s: %d pending of %+v and %d on the way", s.r.id, s.pending, l, onTheWay)
 	}
@@ -86,7 +86,8 @@ func checkState(t *testing.T, s *replicaState) {
 	}
 }
 
-// The oracle's counts are consistent: a request is counted at one gate, and not after it has left.
+// The oracle's counts are consistent: a request is counted at one gate, and not after it
+// has been sent.
 func TestOracleCountsGateWaiters(t *testing.T) {
 	w, _ := watched(t, "mixed-gpu-chat", 8*time.Second)
 	o := newOracle(w, w.nodes[0])
@@ -184,7 +185,7 @@ func TestOracleBoundsPolicies(t *testing.T) {
 		real := run(t, s, Setup{Policy: c.policy, Push: push(t, c.push), Layout: c.layout, Seed: 1}).Figures
 		best := run(t, s, Setup{Policy: Oracle, Push: push(t, "pending"), Layout: Everywhere, Seed: 1}).Figures
 		if best.OutputTokensPerSecond < 0.98*real.OutputTokensPerSecond {
-			t.Errorf("%s: the oracle %.0f tokens a second, %s %.0f", c.scenario, best.OutputTokensPerSecond, c.policy, real.OutputTokensPerSecond)
+			t.Errorf("%s: the oracle %.0f tokens per second, %s %.0f", c.scenario, best.OutputTokensPerSecond, c.policy, real.OutputTokensPerSecond)
 		}
 	}
 }

@@ -11,7 +11,7 @@ type kind uint8
 
 const (
 	evSession         kind = iota // index (region): a session starts, in an open loop
-	evRow                         // index (trace row): a trace request arrives
+	evRow                         // index (trace row): a request of the trace arrives
 	evIssue                       // issue: a client issues requests, first or after a pause
 	evArrive                      // leg: a request reaches a balancer
 	evSubmit                      // leg, try: a request reaches a replica
@@ -27,7 +27,7 @@ const (
 	evPeer                        // index (balancer), from, peer: a heartbeat arrives
 	evTick                        // index (balancer)
 	evRequestPrefixes             // index (balancer): it requests its neighbours' prefixes
-	evPrefixes                    // index (balancer), from, learned: an answer reaches it
+	evPrefixes                    // index (balancer), from, learned: a response reaches it
 	evFault                       // index (fault), from: 0 = it starts, 1 = it ends
 	evAdopt                       // index (balancer): its replicas are adopted if it is still down
 	evWarm                        // the warm-up ends
@@ -131,20 +131,20 @@ func (q *queue) pop() event {
 func (q *queue) sink(t heapEntry) {
 	i := 0
 	for {
-		least := 4*i + 1
-		if least >= len(q.heap) {
+		smallest := 4*i + 1
+		if smallest >= len(q.heap) {
 			break
 		}
-		for k, end := least+1, min(least+4, len(q.heap)); k < end; k++ {
-			if q.heap[k].before(&q.heap[least]) {
-				least = k
+		for k, end := smallest+1, min(smallest+4, len(q.heap)); k < end; k++ {
+			if q.heap[k].before(&q.heap[smallest]) {
+				smallest = k
 			}
 		}
-		if !q.heap[least].before(&t) {
+		if !q.heap[smallest].before(&t) {
 			break
 		}
-		q.heap[i] = q.heap[least]
-		i = least
+		q.heap[i] = q.heap[smallest]
+		i = smallest
 	}
 	q.heap[i] = t
 }

@@ -144,7 +144,7 @@ func (w *world) submit(l *leg, try int32) {
 	}
 	r.jobs[l.job] = job{l, try}
 	r.engine.Submit(r.clock.at(w.now), engine.Request{
-		ID: l.job, Prompt: f.prompt, PromptTokens: f.promptTokens(), MaxNew: f.maxNew, Output: f.answer, OutputLen: f.request.OutputTokens,
+		ID: l.job, Prompt: f.prompt, PromptTokens: f.promptTokens(), MaxNew: f.maxNew, Output: f.response, OutputLen: f.request.OutputTokens,
 	})
 	w.advanceReplica(r)
 }

@@ -47,16 +47,16 @@ type Scenario struct {
 	Interval time.Duration
 	// Forward allows balancers to send requests to each other.
 	Forward bool
-	// MaxNew is the minimum of the max_tokens of requests: clients do not know the length of their
-	// answer.
+	// MaxNew is the minimum of the max_tokens of requests: clients have no information
+	// about the length of their response.
 	MaxNew int
-	// MaxContext limits prompt plus answer, in tokens.
+	// MaxContext limits prompt plus response, in tokens.
 	MaxContext int
 	// Order, Tau and MaxWait are those of core.Config.
 	Order   core.QueueOrder
 	Tau     int
 	MaxWait time.Duration
-	// ClientTimeout is the client timeout for a complete answer; 0 = none.
+	// ClientTimeout is the client timeout for a complete response; 0 = none.
 	ClientTimeout time.Duration
 	// Faults are the injected faults.
 	Faults []Fault
@@ -149,7 +149,7 @@ type EngineModel string
 const (
 	// FullEngine simulates KV memory with a prefix cache.
 	FullEngine EngineModel = "full"
-	// LightEngine simulates only the lengths of prompts and answers, without a prefix cache: for
+	// LightEngine simulates only the lengths of prompts and responses, without a prefix cache: for
 	// millions of requests, and for policies that ignore prefixes.
 	LightEngine EngineModel = "light"
 )

@@ -25,7 +25,7 @@ var common = Scenario{
 	Warmup:   0.15,
 	Interval: 100 * time.Millisecond,
 	Forward:  true,
-	// The workloads cap answers at 512 tokens; clients ask for that many.
+	// The workloads limit responses to 512 tokens; clients request that many.
 	MaxNew:     512,
 	MaxContext: workload.DefaultMaxContext,
 	Order:      core.OrderFCFS,

@@ -100,7 +100,7 @@ func TestRandomRunsKeepTheLaws(t *testing.T) {
 		a, _ := json.Marshal(first)
 		b, _ := json.Marshal(second)
 		if string(a) != string(b) {
-			rt.Fatalf("the same seed gave\n%s\nand then\n%s", a, b)
+			rt.Fatalf("the same seed yielded\n%s\nand then\n%s", a, b)
 		}
 	})
 }
@@ -120,9 +120,9 @@ func checkFigures(rt *rapid.T, s *Scenario, r *Result) {
 		rt.Fatalf("prefix hit rate %v", *f.PrefixHitRate)
 	}
 	// A first token takes two ways inside a region and a prefill step at least.
-	least := milliseconds(s.LocalRTT + s.Profile.PrefillBase)
-	if f.TTFT != nil && (f.TTFT.P10 < least || f.TTFT.Max > f.E2E.Max) {
-		rt.Fatalf("TTFT %+v, E2E %+v: at least %v ms are needed", f.TTFT, f.E2E, least)
+	minimum := milliseconds(s.LocalRTT + s.Profile.PrefillBase)
+	if f.TTFT != nil && (f.TTFT.P10 < minimum || f.TTFT.Max > f.E2E.Max) {
+		rt.Fatalf("TTFT %+v, E2E %+v: at least %v ms are needed", f.TTFT, f.E2E, minimum)
 	}
 }
 
@@ -179,7 +179,7 @@ func (w *world) clientsFirst(t *testing.T) *clientRequest {
 	}
 }
 
-// A balancer's keys extend like conversations: the key of a prompt and its answer is a prefix of the
+// A balancer's keys extend like conversations: the key of a prompt and its response is a prefix of the
 // next turn's key.
 func TestKeysExtend(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
@@ -188,7 +188,7 @@ func TestKeysExtend(t *testing.T) {
 		seed := rapid.Uint64().Draw(rt, "seed")
 		whole, begin := keyOf(nil, tokens, seed), keyOf(nil, tokens[:n], seed)
 		if extended := keyOf(begin, tokens, seed); fmt.Sprint(extended) != fmt.Sprint(whole) || fmt.Sprint(whole[:len(begin)]) != fmt.Sprint(begin) {
-			rt.Fatalf("%d tokens and %d more: %v extended to %v, at once %v", n, more, begin, extended, whole)
+			rt.Fatalf("%d tokens and %d more: %v extended to %v, in one step %v", n, more, begin, extended, whole)
 		}
 		if len(whole) != (n+more)/16 {
 			rt.Fatalf("%d tokens have %d blocks", n+more, len(whole))
@@ -213,7 +213,7 @@ func TestPromptsContinueConversations(t *testing.T) {
 		}
 		if next.Turn > 0 {
 			if got := len(before.wholeKey(5)); fmt.Sprint(f.key[:got]) != fmt.Sprint(before.wholeKey(5)) {
-				t.Fatalf("turn %d: its key does not begin with the last turn and its answer", next.Turn)
+				t.Fatalf("turn %d: its key does not begin with the last turn and its response", next.Turn)
 			}
 			reused++
 		}
@@ -254,7 +254,7 @@ func TestPrefixPoliciesWinOnTrees(t *testing.T) {
 	}
 	rr, ll, sky := at("round-robin", "blind", Single), at("least-load", "blind", Single), at("skylb", "pending", Regional)
 	if !(rr < ll && 1.15*ll < sky) {
-		t.Errorf("output tokens a second: round-robin %.0f, least-load %.0f, skylb %.0f", rr, ll, sky)
+		t.Errorf("output tokens per second: round-robin %.0f, least-load %.0f, skylb %.0f", rr, ll, sky)
 	}
 }
 
@@ -340,18 +340,18 @@ func TestSettingErrors(t *testing.T) {
 		{"kv", "1000", `checking scenario fig8a: max_context: must be at least 1024 and below the 1000 KV tokens of a replica, got 16384`},
 		{"replicas", "0", `checking scenario fig8a: regions: must have at least one replica, got none`},
 		{"clients", "0", `checking scenario fig8a: regions: must have at least one client, got none`},
-		{"rtt_scale", "0", `checking scenario fig8a: links: the round-trip time between us and eu must be more than zero, got 0s`},
+		{"rtt_scale", "0", `checking scenario fig8a: links: the round-trip time between us and eu must be greater than 0, got 0s`},
 		{"home", "mars", `checking scenario fig8a: home: unknown region "mars"`},
-		{"lengths", "0", `checking scenario fig8a: lengths: must be more than 0 and at most 100, got 0`},
-		{"sigma", "11", `checking scenario fig8a: sigma: must be more than 0 and at most 10, got 11`},
+		{"lengths", "0", `checking scenario fig8a: lengths: must be greater than 0 and at most 100, got 0`},
+		{"sigma", "11", `checking scenario fig8a: sigma: must be greater than 0 and at most 10, got 11`},
 		{"rate", "-1", `checking scenario fig8a: rate: must be at least 0 and at most 100000 sessions per second, got -1`},
 		{"rate", "NaN", `setting rate: must be a number, got "NaN"`},
 		{"profile.us", "h100", `setting profile: unknown engine profile "h100"`},
 		{"profiles.mars", "l4-llama3.1-8b", `setting profiles: unknown region "mars"`},
-		{"engine", "steam", `checking scenario fig8a: engine: unknown value "steam": must be full or light`},
+		{"engine", "steam", `checking scenario fig8a: engine: must be full or light, got "steam"`},
 		{"order", "alphabetic", `setting order: unknown `},
 		{"balancers", "65", `checking scenario fig8a: regions[0].balancers: must be at least 0 and at most 64, got 65`},
-		{"workload", "poetry", `checking scenario fig8a: workload: unknown value "poetry"`},
+		{"workload", "poetry", `checking scenario fig8a: workload: must be one of tot15, `},
 	} {
 		s := short(t, "fig8a", time.Second)
 		err := s.Set(c.name, c.value)
@@ -378,7 +378,7 @@ func TestAuditFindsViolations(t *testing.T) {
 	for name, spoil := range map[string]func(*world){
 		"a request vanishes from a balancer": func(w *world) { clear(w.nodes[0].legs) },
 		"a request vanishes from an engine":  func(w *world) { clear(w.replicas[0].jobs) },
-		"an answer comes from nowhere":       func(w *world) { w.tally.done, w.tally.issued = 1<<20, 1<<21 },
+		"a response comes from nowhere":      func(w *world) { w.tally.done, w.tally.issued = 1<<20, 1<<21 },
 		"more ends than requests":            func(w *world) { w.tally.failures = 1 << 20 },
 		"an event lies in the past":          func(w *world) { w.now += time.Hour; w.step() },
 		"tokens come from nowhere": func(w *world) {

@@ -25,7 +25,7 @@ func (s *Scenario) ReadTrace(name string, open func() (io.ReadCloser, error), o 
 			o.Weights = append(o.Weights, workload.Weight{Region: region.Name, Weight: float64(region.Clients)})
 		}
 	}
-	o.MaxInput = s.MaxContext - 1 // at least one token of the answer must fit too
+	o.MaxInput = s.MaxContext - 1 // at least one token of the response must fit too
 	again := func() (Rows, error) { return openFile(name, open, o) }
 	format, err := s.tryTrace(name, again)
 	if err != nil {

@@ -19,7 +19,7 @@ func fileOf(text string) func() (io.ReadCloser, error) {
 	return func() (io.ReadCloser, error) { return io.NopCloser(strings.NewReader(text)), nil }
 }
 
-// rowsEvery is a trace of n rows with prompts of 200 and answers of 20 tokens.
+// rowsEvery is a trace of n rows with prompts of 200 and responses of 20 tokens.
 func rowsEvery(n int, gap time.Duration) string {
 	var lines strings.Builder
 	lines.WriteString("t_s,input_tokens,output_tokens\n")
@@ -59,7 +59,7 @@ func TestReplayTrace(t *testing.T) {
 	}
 	gone := errors.New("gone")
 	if err := s.ReadTrace("t.csv", func() (io.ReadCloser, error) { return nil, gone }, workload.TraceOptions{}); !errors.Is(err, gone) {
-		t.Errorf("a file that cannot be opened gave %v", err)
+		t.Errorf("a file that cannot be opened returned %v", err)
 	}
 }
 

@@ -79,28 +79,28 @@ func (c *checker) need(ok bool, path, format string, args ...any) {
 
 func (c *checker) numbers() {
 	s := c.s
-	c.need(s.Duration > 0, "duration", "must be more than zero, got %s", s.Duration)
+	c.need(s.Duration > 0, "duration", "must be greater than 0, got %s", s.Duration)
 	c.need(s.Duration <= maxDuration, "duration", "must be at most %s, got %s", maxDuration, s.Duration)
 	c.need(s.Warmup >= 0 && s.Warmup < 1, "warmup", "must be at least 0 and below 1, got %v", s.Warmup)
 	c.need(s.Interval >= time.Millisecond, "interval", "must be at least 1ms, got %s", s.Interval)
-	c.need(s.LocalRTT > 0, "local_rtt", "must be more than zero, got %s", s.LocalRTT)
+	c.need(s.LocalRTT > 0, "local_rtt", "must be greater than 0, got %s", s.LocalRTT)
 	c.need(s.MaxNew >= 1, "max_new", "must be at least 1, got %d", s.MaxNew)
 	c.need(s.MaxContext >= workload.MinContext && s.MaxContext < s.minKV(), "max_context",
 		"must be at least %d and below the %d KV tokens of a replica, got %d", workload.MinContext, s.minKV(), s.MaxContext)
 	_, err := core.ParseOrder(string(s.Order))
 	c.need(err == nil, "order", "%v", err)
 	c.need(s.Tau >= 0, "tau", "must be at least 0, got %d", s.Tau)
-	c.need(s.MaxWait > 0, "max_wait", "must be more than zero, got %s", s.MaxWait)
+	c.need(s.MaxWait > 0, "max_wait", "must be greater than 0, got %s", s.MaxWait)
 	c.need(s.ClientTimeout >= 0, "client_timeout", "must be at least 0, got %s", s.ClientTimeout)
 }
 
 // load checks the load parameters.
 func (c *checker) load() {
 	s := c.s
-	c.need(s.Trace != nil || workload.IsKnown(string(s.Workload)), "workload", "unknown value %q: must be one of %s", s.Workload, kindList())
-	c.need(s.Engine == FullEngine || s.Engine == LightEngine, "engine", "unknown value %q: must be %s or %s", s.Engine, FullEngine, LightEngine)
-	c.need(s.Lengths > 0 && s.Lengths <= workload.MaxLengths, "lengths", "must be more than 0 and at most %d, got %v", workload.MaxLengths, s.Lengths)
-	c.need(s.Sigma > 0 && s.Sigma <= workload.MaxSigma, "sigma", "must be more than 0 and at most %d, got %v", workload.MaxSigma, s.Sigma)
+	c.need(s.Trace != nil || workload.IsKnown(string(s.Workload)), "workload", "must be one of %s, got %q", kindList(), s.Workload)
+	c.need(s.Engine == FullEngine || s.Engine == LightEngine, "engine", "must be %s or %s, got %q", FullEngine, LightEngine, s.Engine)
+	c.need(s.Lengths > 0 && s.Lengths <= workload.MaxLengths, "lengths", "must be greater than 0 and at most %d, got %v", workload.MaxLengths, s.Lengths)
+	c.need(s.Sigma > 0 && s.Sigma <= workload.MaxSigma, "sigma", "must be greater than 0 and at most %d, got %v", workload.MaxSigma, s.Sigma)
 	c.need(s.Rate >= 0 && s.Rate <= maxRate, "rate", "must be at least 0 and at most %d sessions per second, got %v", maxRate, s.Rate)
 }
 
@@ -125,7 +125,7 @@ func (c *checker) links() {
 	for i, a := range c.s.Regions {
 		for _, b := range c.s.Regions[:i] {
 			rtt := c.s.rtt(b.Name, a.Name)
-			c.need(rtt > 0 || a.Name == b.Name, "links", "the round-trip time between %s and %s must be more than zero, got %s", b.Name, a.Name, rtt)
+			c.need(rtt > 0 || a.Name == b.Name, "links", "the round-trip time between %s and %s must be greater than 0, got %s", b.Name, a.Name, rtt)
 		}
 	}
 }
@@ -167,16 +167,16 @@ func (c *checker) fault(f *Fault, path string) {
 		c.need(f.Share >= 0 && f.Share <= 1, path+".share", "must be at least 0 and at most 1, got %v", f.Share)
 		c.scope(f, path)
 	case ReportDelay:
-		c.need(f.Delay > 0 && f.Delay <= maxReportDelay, path+".delay", "must be more than zero and at most %s, got %s", maxReportDelay, f.Delay)
+		c.need(f.Delay > 0 && f.Delay <= maxReportDelay, path+".delay", "must be greater than 0 and at most %s, got %s", maxReportDelay, f.Delay)
 		c.scope(f, path)
 	case BalancerDown:
 		c.region(f.Region, path+".region")
 		if at := c.s.region(f.Region); at >= 0 {
-			most := c.s.Regions[at].balancers()
-			c.need(f.Balancer >= 0 && f.Balancer <= most, path+".balancer", "must be at least 0 (all) and at most %d, got %d", most, f.Balancer)
+			limit := c.s.Regions[at].balancers()
+			c.need(f.Balancer >= 0 && f.Balancer <= limit, path+".balancer", "must be at least 0 (all) and at most %d, got %d", limit, f.Balancer)
 		}
 	default:
-		c.need(false, path+".kind", "unknown value %q: must be one of %s", f.Kind, faultKindList())
+		c.need(false, path+".kind", "must be one of %s, got %q", faultKindList(), f.Kind)
 	}
 }
 
@@ -231,17 +231,17 @@ func (c *checker) compared() {
 
 // minKV returns the KV memory of the smallest replica, in tokens.
 func (s *Scenario) minKV() int {
-	least := 0
+	minimum := 0
 	for i := range s.Regions {
 		r := &s.Regions[i]
 		for k := range min(r.Replicas, max(1, len(r.Profiles))) {
-			if kv := s.profile(r, k).KVTokens; least == 0 || kv < least {
-				least = kv
+			if kv := s.profile(r, k).KVTokens; minimum == 0 || kv < minimum {
+				minimum = kv
 			}
 		}
 	}
-	if least == 0 {
+	if minimum == 0 {
 		return s.Profile.KVTokens
 	}
-	return least
+	return minimum
 }

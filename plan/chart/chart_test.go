@@ -46,7 +46,7 @@ func TestScales(t *testing.T) {
 		middle := low + (high-low)*rapid.Float64Range(0, 1).Draw(rt, "middle")
 		s := FitScale(low, high)
 		if a, b, d := s.At(low), s.At(middle), s.At(high); !(0 <= a && a <= b && b <= d && d <= 100) {
-			rt.Fatalf("%v, %v, %v stand at %v, %v, %v", low, middle, high, a, b, d)
+			rt.Fatalf("%v, %v, %v are at %v, %v, %v", low, middle, high, a, b, d)
 		}
 		marks := s.Marks(5, plain)
 		if len(marks) < 2 || len(marks) > 10 {
@@ -61,7 +61,7 @@ func TestScales(t *testing.T) {
 	bent := Scale{Low: -100, High: 10, Middle: 0, Share: 0.6}
 	for v, want := range map[float64]float64{-100: 0, -50: 30, 0: 60, 5: 80, 10: 100, 11: 100, -200: 0} {
 		if got := bent.At(v); got != want {
-			t.Errorf("%v stands at %v, want %v", v, got, want)
+			t.Errorf("%v is at %v, want %v", v, got, want)
 		}
 	}
 }

@@ -9,8 +9,8 @@ import (
 )
 
 // Page builds an HTML page in which every value is escaped; the zero value is empty. It replaces
-// the standard library's templates, which look methods up by name: a program that does so keeps
-// every method of everything it links, which for cloud SDKs is tens of megabytes.
+// the standard library's templates, which resolve methods by name: a program that does so
+// keeps every method of everything it links, which for cloud SDKs is tens of megabytes.
 type Page struct {
 	text strings.Builder
 }

@@ -19,7 +19,7 @@ func TestValuesAreEscaped(t *testing.T) {
 func TestPutPanicsOnMissingValues(t *testing.T) {
 	defer func() {
 		if recover() == nil {
-			t.Error("it went unnoticed")
+			t.Error("no error was returned")
 		}
 	}()
 	var p Page

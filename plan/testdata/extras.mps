@@ -1,6 +1,6 @@
 * columns: s_i_j_k = replicas kept, a_i_j_k = replicas added
 * t_i_j_k = replicas on VMs taken over from another model
-* o_i_j_w = load sent to other regions in window w, tokens a second
+* o_i_j_w = load sent to other regions in window w, tokens per second
 * i=0: m
 * j=0: us
 * j=1: eu

@@ -133,15 +133,15 @@ func control(c *machines.Clouds, program string) http.Handler {
 		if err == nil {
 			err = c.Google.Gcloud(string(commands))
 		}
-		answer(w, "done", err)
+		respond(w, "done", err)
 	})
-	mux.HandleFunc("GET /machines", func(w http.ResponseWriter, _ *http.Request) { answer(w, c.Runs(), nil) })
+	mux.HandleFunc("GET /machines", func(w http.ResponseWriter, _ *http.Request) { respond(w, c.Runs(), nil) })
 	mux.HandleFunc("POST /take/{id}", func(w http.ResponseWriter, r *http.Request) {
 		after := 30 * time.Second
 		if text := r.URL.Query().Get("after"); text != "" {
 			var err error
 			if after, err = time.ParseDuration(text); err != nil {
-				answer(w, "", err)
+				respond(w, "", err)
 				return
 			}
 		}
@@ -149,26 +149,26 @@ func control(c *machines.Clouds, program string) http.Handler {
 		if err == nil {
 			time.AfterFunc(after, func() { c.Take(name) })
 		}
-		answer(w, name, err)
+		respond(w, name, err)
 	})
 	mux.HandleFunc("POST /advise/{id}", func(w http.ResponseWriter, r *http.Request) {
 		name, err := c.Advise(r.PathValue("id"))
-		answer(w, name, err)
+		respond(w, name, err)
 	})
 	mux.HandleFunc("POST /vanish/{id}", func(w http.ResponseWriter, r *http.Request) {
 		name, runs := c.Runs()[r.PathValue("id")]
 		if !runs {
-			answer(w, "", fmt.Errorf("finding the VM %s: not running", r.PathValue("id")))
+			respond(w, "", fmt.Errorf("finding the VM %s: not running", r.PathValue("id")))
 			return
 		}
 		c.Vanish(name)
-		answer(w, name, nil)
+		respond(w, name, nil)
 	})
 	return mux
 }
 
-// answer writes a JSON document or an error.
-func answer(w http.ResponseWriter, v any, err error) {
+// respond writes a JSON document or an error.
+func respond(w http.ResponseWriter, v any, err error) {
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return

@@ -13,18 +13,18 @@ type Policy func(in bfio.Instance) []int
 // FCFS returns first come, first served (appendix B of the paper): it fills workers in index order with
 // jobs in order of age.
 func FCFS() Policy {
-	var answer []int
+	var response []int
 	return func(in bfio.Instance) []int {
-		answer = inOrder(answer, in)
+		response = inOrder(response, in)
 		g, taken := 0, 0
-		for i := range answer[:in.Places()] {
+		for i := range response[:in.Places()] {
 			for taken >= in.Workers[g].Free {
 				g, taken = g+1, 0
 			}
-			answer[i] = g
+			response[i] = g
 			taken++
 		}
-		return answer
+		return response
 	}
 }
 
@@ -32,32 +32,32 @@ func FCFS() Policy {
 // fewest running requests. Workers are identical, so that is the worker with the most free slots; of
 // equals the first.
 func JSQ() Policy {
-	var answer, free []int
+	var response, free []int
 	return func(in bfio.Instance) []int {
-		answer = inOrder(answer, in)
+		response = inOrder(response, in)
 		free = slices.Grow(free[:0], len(in.Workers))[:len(in.Workers)]
 		for g, w := range in.Workers {
 			free[g] = w.Free
 		}
-		for i := range answer[:in.Places()] {
+		for i := range response[:in.Places()] {
 			best := 0
 			for g := range free {
 				if free[g] > free[best] {
 					best = g
 				}
 			}
-			answer[i] = best
+			response[i] = best
 			free[best]--
 		}
-		return answer
+		return response
 	}
 }
 
-// inOrder returns an empty answer for an instance whose jobs are ordered oldest first.
-func inOrder(answer []int, in bfio.Instance) []int {
-	answer = slices.Grow(answer[:0], len(in.Jobs))[:len(in.Jobs)]
-	for i := range answer {
-		answer[i] = bfio.Unplaced
+// inOrder returns an empty assignment for an instance whose jobs are ordered oldest first.
+func inOrder(response []int, in bfio.Instance) []int {
+	response = slices.Grow(response[:0], len(in.Jobs))[:len(in.Jobs)]
+	for i := range response {
+		response[i] = bfio.Unplaced
 	}
-	return answer
+	return response
 }

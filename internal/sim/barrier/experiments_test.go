@@ -36,7 +36,7 @@ func TestCapacityEqualsFCFSOverload(t *testing.T) {
 	scenario.Steps = 10000
 	f := NewSim(scenario, bfio.Defaults(0)).Run(FCFS())
 	if other, got := float64(f.Completed)/f.Seconds, Capacity(); math.Abs(other/got-1) > 0.05 {
-		t.Errorf("%.1f requests a second, with other requests %.1f", got, other)
+		t.Errorf("%.1f requests per second, with other requests %.1f", got, other)
 	}
 }
 

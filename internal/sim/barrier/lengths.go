@@ -23,7 +23,7 @@ func SyntheticLengths(rng *rand.Rand) (prompt, output int64) {
 	return prompt, logNormal(rng, 250, 0.75, 1, 4096)
 }
 
-func logNormal(rng *rand.Rand, median, sigma, least, most float64) int64 {
+func logNormal(rng *rand.Rand, median, sigma, minimum, maximum float64) int64 {
 	x := median * math.Exp(sigma*rng.NormFloat64())
-	return int64(math.Round(min(max(x, least), most)))
+	return int64(math.Round(min(max(x, minimum), maximum)))
 }

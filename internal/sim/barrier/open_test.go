@@ -70,8 +70,8 @@ func TestRequestsAreConservedAndSlotsHold(t *testing.T) {
 	})
 }
 
-// A freed slot goes to the oldest request bound to its worker, and no request is bound behind others
-// while a slot is free on another worker.
+// A freed slot is assigned to the oldest request bound to its worker, and no request is
+// bound behind others while a slot is free on another worker.
 func TestBoundRequestsWaitInOrder(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		scenario := small(drawRapid(t))
@@ -88,7 +88,7 @@ func TestBoundRequestsWaitInOrder(t *testing.T) {
 			for _, g := range assignment {
 				held[g]++
 				if len(in.Jobs) <= free && held[g] > scenario.Slots {
-					t.Fatalf("worker %d is given %d requests in %d slots while others have room: %v", g, held[g], scenario.Slots, assignment)
+					t.Fatalf("worker %d gets %d requests in %d slots while others have free slots: %v", g, held[g], scenario.Slots, assignment)
 				}
 			}
 			sim.Apply(assignment)

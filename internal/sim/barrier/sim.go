@@ -88,9 +88,9 @@ type Counts struct {
 
 // request is a request. Its load is tokens from the step in which it starts.
 type request struct {
-	tokens, left, output int64
-	arrived              int     // step
-	came, started        float64 // seconds
+	tokens, remaining, output int64
+	arrived                   int     // step
+	came, started             float64 // seconds
 }
 
 // NewSim returns a scenario with empty workers. Completions within the options' window are known
@@ -166,7 +166,7 @@ func (s *Sim) Decision() bfio.Instance {
 // addRequest adds a request with an arrival time.
 func (s *Sim) addRequest(came float64) {
 	prompt, output := s.scenario.Lengths(s.rng)
-	s.queue = append(s.queue, request{tokens: prompt, left: output, output: output, arrived: s.step, came: came})
+	s.queue = append(s.queue, request{tokens: prompt, remaining: output, output: output, arrived: s.step, came: came})
 	s.counts.Arrived++
 	s.counts.Waiting++
 }
@@ -180,9 +180,9 @@ func (s *Sim) observe(g int) {
 	w.Load, w.Free = 0, s.scenario.Slots-len(s.active[g])
 	for _, r := range s.active[g] {
 		w.Load += r.tokens
-		if r.left < int64(len(s.departed)) {
-			s.departed[r.left] += r.tokens
-			s.ended[r.left]++
+		if r.remaining < int64(len(s.departed)) {
+			s.departed[r.remaining] += r.tokens
+			s.ended[r.remaining]++
 		}
 	}
 	load, running, grown := w.Load, int64(len(s.active[g])), int64(0)
@@ -240,8 +240,8 @@ func (s *Sim) start(g int, r request) {
 	}
 }
 
-// decode runs one step: its length is that of the slowest worker, every active request gets one token,
-// and finished ones leave.
+// decode runs one step: its length is that of the slowest worker, every active request gets
+// one token, and finished ones are removed.
 func (s *Sim) decode() {
 	var peak, sum int64
 	for g, active := range s.active {
@@ -282,9 +282,9 @@ func (s *Sim) account(length, imbalance float64) {
 func (s *Sim) emit(active []request, growth int64) []request {
 	kept := active[:0]
 	for _, r := range active {
-		r.left--
+		r.remaining--
 		r.tokens += growth
-		if r.left > 0 {
+		if r.remaining > 0 {
 			kept = append(kept, r)
 			continue
 		}

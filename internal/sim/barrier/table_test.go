@@ -74,7 +74,7 @@ func TestScenarioIsReproducible(t *testing.T) {
 		}
 		scenario.Seed++
 		if c := NewSim(scenario, bfio.Defaults(5)).Run(policy()); c == a {
-			t.Errorf("%s: another seed gives the same figures", name)
+			t.Errorf("%s: another seed yields the same figures", name)
 		}
 	}
 }
@@ -129,11 +129,11 @@ func TestPredictedCompletionsAreExact(t *testing.T) {
 	sim, in := steady(t, 4, 64, window, 300, 3)
 	want := clone(in).Workers
 	idle := func(in bfio.Instance) []int {
-		answer := make([]int, len(in.Jobs))
-		for i := range answer {
-			answer[i] = bfio.Unplaced
+		response := make([]int, len(in.Jobs))
+		for i := range response {
+			response[i] = bfio.Unplaced
 		}
-		return answer
+		return response
 	}
 	for h := range window {
 		sim.Apply(idle(in))

@@ -8,21 +8,21 @@ import (
 )
 
 // chatter is a closed-loop client with one conversation after another, which sends its next turn after
-// the last answer.
+// the last response.
 type chatter struct {
-	rng    *rand.Rand
-	first  Token // makes its tokens its own
-	prompt []Token
-	answer []Token
-	turns  int
+	rng      *rand.Rand
+	first    Token // makes its tokens unique
+	prompt   []Token
+	response []Token
+	turns    int
 }
 
 // lognormal draws a length from its median and sigma, at least 1.
-func lognormal(rng *rand.Rand, median, sigma float64, most int) int {
-	return min(max(1, int(median*math.Exp(sigma*rng.NormFloat64()))), most)
+func lognormal(rng *rand.Rand, median, sigma float64, maximum int) int {
+	return min(max(1, int(median*math.Exp(sigma*rng.NormFloat64()))), maximum)
 }
 
-// next extends the conversation by the last answer and a new user message, or
+// next extends the conversation by the last response and a new user message, or
 // begins a new one (the arena workload: 2 + Geom(.5) turns, user LogN(40, 1),
 // output LogN(160, .75) up to 512, a header of 30 tokens).
 func (c *chatter) next(id uint64) Request {
@@ -33,17 +33,17 @@ func (c *chatter) next(id uint64) Request {
 		}
 		c.prompt = append(c.prompt[:0], numbered(0, 30)...)
 	} else {
-		c.prompt = append(c.prompt, c.answer...)
+		c.prompt = append(c.prompt, c.response...)
 	}
 	c.turns--
 	for range lognormal(c.rng, 40, 1, 4000) {
 		c.prompt = append(c.prompt, c.first|Token(c.rng.Uint32()>>8))
 	}
-	c.answer = c.answer[:0]
+	c.response = c.response[:0]
 	for range lognormal(c.rng, 160, 0.75, 512) {
-		c.answer = append(c.answer, c.first|Token(c.rng.Uint32()>>8))
+		c.response = append(c.response, c.first|Token(c.rng.Uint32()>>8))
 	}
-	return Request{ID: id, Prompt: c.prompt, MaxNew: 512, Output: c.answer}
+	return Request{ID: id, Prompt: c.prompt, MaxNew: 512, Output: c.response}
 }
 
 // benchmarkChat runs b.N requests of a number of closed-loop clients.

@@ -18,7 +18,7 @@ type trieNode struct {
 	kids    map[Token]*trieNode
 	ref     int
 	stamp   int  // time of last use
-	segment bool // some walk or insertion ended here
+	segment bool // a walk or an insertion ended here
 }
 
 func newTrie() *trie { return &trie{root: &trieNode{kids: map[Token]*trieNode{}}} }

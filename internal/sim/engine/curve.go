@@ -54,7 +54,7 @@ func (c Curve) Validate() error {
 		case k.At < 0 || k.At > maxKnotAt:
 			return fmt.Errorf("knot %d: must be at 0 to %d, got %d", i+1, maxKnotAt, k.At)
 		case k.Time <= 0 || k.Time > maxKnotTime:
-			return fmt.Errorf("knot %d (at %d): time must be more than 0 and at most %s, got %s", i+1, k.At, maxKnotTime, k.Time)
+			return fmt.Errorf("knot %d (at %d): time must be greater than 0 and at most %s, got %s", i+1, k.At, maxKnotTime, k.Time)
 		case i > 0 && k.At <= c[i-1].At:
 			return fmt.Errorf("knot %d: must be greater than the previous knot %d, got %d", i+1, c[i-1].At, k.At)
 		case i > 0 && k.Time < c[i-1].Time:

@@ -101,7 +101,7 @@ func TestConstantsEqualTwoKnotCurves(t *testing.T) {
 			t.Fatalf("%d decodes of %d with %d: %s and %s", k, n, kv, a, b)
 		}
 		if a, b := liveLog(t, p, ops), liveLog(t, curved, ops); a != b {
-			t.Fatalf("constants give\n%s\nand curves\n%s", a, b)
+			t.Fatalf("constants yield\n%s\nand curves\n%s", a, b)
 		}
 	})
 }
@@ -143,8 +143,8 @@ func TestInvalidCurves(t *testing.T) {
 		{Curve{{1, ms}, {1, ms}}, "knot 2: must be greater than the previous knot 1, got 1"},
 		{Curve{{2, ms}, {1, 2 * ms}}, "knot 2: must be greater than the previous knot 2, got 1"},
 		{Curve{{1, 2 * ms}, {4, ms}}, "knot 2 (at 4): time must be at least the previous 2ms, got 1ms"},
-		{Curve{{1, 0}}, "knot 1 (at 1): time must be more than 0 and at most 1h0m0s, got 0s"},
-		{Curve{{1, 2 * time.Hour}}, "knot 1 (at 1): time must be more than 0 and at most 1h0m0s, got 2h0m0s"},
+		{Curve{{1, 0}}, "knot 1 (at 1): time must be greater than 0 and at most 1h0m0s, got 0s"},
+		{Curve{{1, 2 * time.Hour}}, "knot 1 (at 1): time must be greater than 0 and at most 1h0m0s, got 2h0m0s"},
 	} {
 		for _, p := range []Profile{small(func(p *Profile) { p.Prefill = c.curve }), small(func(p *Profile) { p.Decode = c.curve })} {
 			if err := p.Validate(); err == nil || !strings.HasSuffix(err.Error(), c.want) {

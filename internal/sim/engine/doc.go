@@ -5,5 +5,5 @@
 //
 // Read engine.go first (the driver's API), then step.go (the scheduler), cache.go (prefix reuse) and
 // profile.go (step times). parallel.go combines several engines into a data-parallel one whose ranks
-// synchronise at every step. token.go and speech.go tokenise text and generate answers.
+// synchronise at every step. token.go and speech.go tokenise text and generate responses.
 package engine

@@ -120,13 +120,13 @@ func TestSecondIdenticalPromptIsCached(t *testing.T) {
 	}
 }
 
-func TestAnswerIsCachedForTheNextTurn(t *testing.T) {
+func TestResponseIsCachedForTheNextTurn(t *testing.T) {
 	e := newEngine(t, small(), ReportChanges)
 	var log strings.Builder
-	answer := numbered(500, 6)
-	e.Submit(0, Request{ID: 1, Prompt: numbered(0, 10), Output: answer})
+	response := numbered(500, 6)
+	e.Submit(0, Request{ID: 1, Prompt: numbered(0, 10), Output: response})
 	drain(e, &log)
-	next := append(append(numbered(0, 10), answer...), 7, 7, 7)
+	next := append(append(numbered(0, 10), response...), 7, 7, 7)
 	if got := e.CachedPrefix(next); got != 16 {
 		t.Errorf("cached %d tokens of the next turn, want 16", got)
 	}
@@ -216,7 +216,7 @@ func TestArrivalAtStepEndJoinsNextStep(t *testing.T) {
 			e.Submit(now, Request{ID: 2, Prompt: numbered(100, 3), OutputLen: 1})
 			at, _ := e.NextAt()
 			if events := e.Advance(at); at != now+13*time.Millisecond || len(events) == 0 || events[0].ID != 2 {
-				t.Errorf("detail %d, asked %v: %+v at %v, want the second's first token 13 ms later", d, asked, events, at)
+				t.Errorf("detail %d, with NextAt %v: %+v at %v, want the second's first token 13 ms later", d, asked, events, at)
 			}
 			if n, ok := e.Generated(1); n != 2 || !ok {
 				t.Errorf("the first has %d tokens (%v), want 2", n, ok)
@@ -231,9 +231,9 @@ func TestPreemptionTakesTheNewest(t *testing.T) {
 	e.Submit(0, Request{ID: 1, Prompt: numbered(0, 5), OutputLen: 10})
 	e.Submit(0, Request{ID: 2, Prompt: numbered(100, 5), OutputLen: 7})
 	drain(e, &log)
-	// 20 KV tokens: after four decode steps both contexts hold 10. The second
-	// goes back to the queue; the first then needs 5 more tokens, so the 5 of
-	// the second's prompt stay cached and only its 5 answers are computed again.
+	// 20 KV tokens: after four decode steps both contexts hold 10. The second returns to
+	// the queue; the first then needs 5 more tokens, so the 5 of the second's prompt stay
+	// cached and only its 5 responses are computed again.
 	want(t, &log, `
 		20ms 1 token 0 cached 0
 		20ms 2 token 0 cached 0
@@ -260,8 +260,8 @@ func TestPreemptionTakesTheNewest(t *testing.T) {
 	}
 }
 
-func TestPreemptedAnswerIsUnchanged(t *testing.T) {
-	answers := map[int]string{}
+func TestPreemptedResponseIsUnchanged(t *testing.T) {
+	responses := map[int]string{}
 	for _, kv := range []int{20, 1000} {
 		e := newEngine(t, small(func(p *Profile) { p.KVTokens, p.ReservePerMille = kv, 0 }), ReportTokens)
 		for id := range 2 {
@@ -274,10 +274,10 @@ func TestPreemptedAnswerIsUnchanged(t *testing.T) {
 				text[ev.ID] += ev.Text
 			}
 		}
-		answers[kv] = text[0] + "|" + text[1]
+		responses[kv] = text[0] + "|" + text[1]
 	}
-	if answers[20] != answers[1000] {
-		t.Errorf("with retraction %q, without %q", answers[20], answers[1000])
+	if responses[20] != responses[1000] {
+		t.Errorf("with retraction %q, without %q", responses[20], responses[1000])
 	}
 }
 
@@ -308,7 +308,7 @@ func TestCancelDuringDecode(t *testing.T) {
 	e.Advance(30 * time.Millisecond)
 	e.Cancel(30*time.Millisecond, 1)
 	if l := e.Load(); l.KVActive != 7 || l.KVUsed != 11 || l.Running != 1 {
-		t.Errorf("after cancelling: %+v, want 7 active tokens and 4 of the cancelled prompt remembered", l)
+		t.Errorf("after cancelling: %+v, want 7 active tokens and 4 cached ones of the cancelled prompt", l)
 	}
 	var log strings.Builder
 	drain(e, &log)
@@ -337,8 +337,8 @@ func TestCancelWhileWaitingUnblocksTheNext(t *testing.T) {
 
 func TestAdmissionReservesMemory(t *testing.T) {
 	for _, c := range []struct{ maxNew, running int }{
-		// The first takes 40 tokens and promises 50; after its prefill, when 59
-		// are free, 49 are to come: 40 + 0.2 x (maxNew + 49) <= 59.
+		// The first occupies 40 tokens and may generate 50; after its prefill, 59 are free
+		// and 49 remain to be generated: 40 + 0.2 x (maxNew + 49) <= 59.
 		{46, 2}, {47, 1},
 	} {
 		e := newEngine(t, small(func(p *Profile) { p.ChunkTokens = 40 }), ReportTokens)
@@ -362,7 +362,7 @@ func TestMaxRunning(t *testing.T) {
 	}
 }
 
-func TestPriorityZeroGoesFirst(t *testing.T) {
+func TestPriorityZeroIsAdmittedFirst(t *testing.T) {
 	e := newEngine(t, small(func(p *Profile) { p.MaxRunning = 1 }), ReportTokens)
 	for id, priority := range []int{1, 1, 0} {
 		e.Submit(0, Request{ID: uint64(id), Prompt: numbered(id*100, 2), OutputLen: 1, Priority: priority})
@@ -399,7 +399,7 @@ func TestRejections(t *testing.T) {
 		174ms 3 finished length 99/0/1`)
 }
 
-func TestAnswerIsTruncatedToMemory(t *testing.T) {
+func TestResponseIsTruncatedToMemory(t *testing.T) {
 	e := newEngine(t, small(), ReportChanges)
 	var log strings.Builder
 	e.Submit(0, Request{ID: 1, Prompt: numbered(0, 90), MaxNew: 50, OutputLen: 40})

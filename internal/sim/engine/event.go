@@ -41,9 +41,9 @@ type Reason uint8
 
 // The reasons.
 const (
-	// ReasonStop: the answer was complete.
+	// ReasonStop: the response was complete.
 	ReasonStop Reason = iota + 1
-	// ReasonLength: the answer reached MaxNew, or filled the KV memory.
+	// ReasonLength: the response reached MaxNew, or filled the KV memory.
 	ReasonLength
 	// ReasonTooLong: the prompt and one token do not fit into the KV memory.
 	ReasonTooLong

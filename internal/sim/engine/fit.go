@@ -9,7 +9,7 @@ import (
 )
 
 // Measurement is one run of a benchmark on one machine: a batch of prompts of equal length prefilled
-// together, and answers of equal length decoded together.
+// together, and responses of equal length decoded together.
 type Measurement struct {
 	Line           int // of its file
 	Model          string
@@ -18,11 +18,11 @@ type Measurement struct {
 
 	PromptTokens int // per prompt
 	Batch        int // number of prompts
-	OutputTokens int // per answer, including the first token
+	OutputTokens int // per response, including the first token
 
 	PrefillTime time.Duration // of the whole batch, in one step; 0 = unknown
 	StepTime    time.Duration // mean time of a decode step over Steps; 0 = none
-	Steps       int           // decode steps; answers may end early
+	Steps       int           // decode steps; responses may end early
 
 	// Waited: the run took longer than its decode steps, so the batch was not computed together, and
 	// does not determine the time of a step.
@@ -42,8 +42,8 @@ func (m *Measurement) context() float64 {
 // FitOptions are the profile values that measurements lack. Zero values select DefaultFitOptions.
 type FitOptions struct {
 	Name string // default: from the hardware, the model and the tensor parallelism
-	// KVTokens is the size of the KV memory; default: the most that a measurement held at once, a lower
-	// bound.
+	// KVTokens is the size of the KV memory; default: the maximum that a measurement held
+	// at once, a lower bound.
 	KVTokens        int
 	ChunkTokens     int
 	MaxRunning      int
@@ -88,7 +88,7 @@ type Errors struct {
 // FitMeasurements fits one profile per model, hardware and tensor parallelism, in that order.
 // Repetitions are aggregated by their median. The prefill curve is over the tokens of the batch and the
 // decode curve over its requests, with a slope per token of context. Measurements that do not determine
-// the time of a kind of step are an error that states what is missing.
+// the time of a kind of step are an error that lists the missing ones.
 func FitMeasurements(ms []Measurement, o FitOptions) ([]Fit, error) {
 	var fits []Fit
 	for _, group := range byMachine(ms) {
@@ -166,13 +166,13 @@ func (f *Fit) usable(group []Measurement) []Measurement {
 	return used
 }
 
-// maxHeld returns the most KV tokens that a run held at once.
+// maxHeld returns the maximum number of KV tokens that a run held at once.
 func maxHeld(ms []Measurement) int {
-	most := 0
+	highest := 0
 	for i := range ms {
-		most = max(most, ms[i].Batch*(ms[i].PromptTokens+ms[i].Steps+1))
+		highest = max(highest, ms[i].Batch*(ms[i].PromptTokens+ms[i].Steps+1))
 	}
-	return most
+	return highest
 }
 
 // profileName returns the default name, such as a100-80gb-llama2-70b-tp8.

@@ -45,7 +45,7 @@ type tableRow struct {
 //
 // Two conventions share that header. In Splitwise's, times are milliseconds, token_time is the time of
 // one decode step, and e2e_time is prompt_time plus token_time times the number of steps: token_size-1,
-// or fewer if the answers ended early, and many more if the batch did not fit and was computed in
+// or fewer if the responses ended early, and many more if the batch did not fit and was computed in
 // parts. In SageServe's, times are seconds, token_time is the time of all decode steps together, and
 // e2e_time is prompt_time plus token_time; prompt_time is that of the first prompts of a batch (equal
 // for 2 prompts and for 32), so prefills of more than one prompt are unknown. A table uses the second

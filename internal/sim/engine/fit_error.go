@@ -104,7 +104,7 @@ func heldOutRuns(ms []Measurement, chunk int) FitErrors {
 	return all.sum()
 }
 
-// heldOutPoints holds out each prompt and batch size in turn, with all its answer lengths, and predicts
+// heldOutPoints holds out each prompt and batch size in turn, with all its response lengths, and predicts
 // it if the others enclose it.
 func heldOutPoints(ms []Measurement, chunk int) FitErrors {
 	type shape struct{ prompt, batch int }

@@ -147,12 +147,12 @@ func TestRowsInAnyOrderFitTheSame(t *testing.T) {
 	for range 5 {
 		rng.Shuffle(len(rows), func(i, j int) { rows[i], rows[j] = rows[j], rows[i] })
 		if got := fitTable(t, tableHeader+strings.Join(rows, "\n"), FitOptions{}).Profile; !reflect.DeepEqual(got, want) {
-			t.Fatalf("rows in another order give\n%+v\nnot\n%+v", got, want)
+			t.Fatalf("rows in another order yield\n%+v\nnot\n%+v", got, want)
 		}
 	}
 }
 
-// A batch computed in parts is excluded; answers that ended early count with their actual steps.
+// A batch computed in parts is excluded; responses that ended early count with their actual steps.
 func TestIncompleteRuns(t *testing.T) {
 	p := measuredProfiles()[0]
 	text := table(&p, false, sparseGrid(), 1, exact)
@@ -260,15 +260,15 @@ func TestRisingMatchesReference(t *testing.T) {
 			x := int(got.x)
 			want := math.Inf(-1)
 			for from := 1; from <= x; from++ {
-				least := math.Inf(1)
+				lowest := math.Inf(1)
 				for to := x; to <= 8; to++ {
 					sum, weight := 0.0, 0.0
 					for i := from; i <= to; i++ {
 						sum, weight = sum+sums[i], weight+weights[i]
 					}
-					least = min(least, sum/weight)
+					lowest = min(lowest, sum/weight)
 				}
-				want = max(want, least)
+				want = max(want, lowest)
 			}
 			if math.Abs(got.y-want) > 1e-9 {
 				t.Fatalf("at %d: %g, want %g", x, got.y, want)

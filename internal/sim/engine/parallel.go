@@ -262,20 +262,20 @@ func (p *Parallel) resync(now time.Duration, changed bool) {
 	if !p.stepping || !changed {
 		return
 	}
-	left := 0
+	remaining := 0
 	for _, e := range p.ranks {
 		e.interrupt(p.clock(now))
 		if e.step.kind != stepNone {
-			left = max(left, e.step.steps())
+			remaining = max(remaining, e.step.steps())
 		}
 	}
 	switch {
-	case left == 0: // all ranks are between two steps
+	case remaining == 0: // all ranks are between two steps
 		p.stepping, p.at = false, p.ranks[0].at
 	case p.done == 0 && p.start >= now:
 		p.waitFor(p.begin()) // a prefill that starts now has grown
 	default:
-		p.ends = p.ends[:left]
+		p.ends = p.ends[:remaining]
 		p.share()
 	}
 }

@@ -14,8 +14,8 @@ type Request struct {
 	MaxNew int
 	// OutputLen is the number of tokens that the request will generate, at least 1.
 	OutputLen int
-	// Output, if set, is the answer (it must not change, like Prompt), and its length replaces
-	// OutputLen. Otherwise Speech generates the answer.
+	// Output, if set, is the response (it must not change, like Prompt), and its length replaces
+	// OutputLen. Otherwise Speech generates the response.
 	Output []Token
 	Speech Speech
 	// Priority 0 is admitted before all others; other values count as priority 1 (SageServe 6.1).
@@ -42,13 +42,13 @@ type request struct {
 	cached   int // of the prompt, at the first admission
 
 	// While running:
-	node     *node // locked end of the cached part of seq
-	depth    int   // tokens from the root to node
-	left     int   // uncomputed tokens of seq
-	held     int   // KV tokens outside the cache, except those of decode steps
-	decoding bool  // past its prefill
-	base     int   // tokens emitted when decoding started
-	joined   int   // Engine.steps when decoding started
+	node       *node // locked end of the cached part of seq
+	depth      int   // tokens from the root to node
+	uncomputed int   // uncomputed tokens of seq
+	held       int   // KV tokens outside the cache, except those of decode steps
+	decoding   bool  // past its prefill
+	base       int   // tokens emitted when decoding started
+	joined     int   // Engine.steps when decoding started
 }
 
 // load initialises a new or reused request with a prompt of that many tokens.
@@ -73,7 +73,7 @@ func (r *request) load(q *Request, prompt, kvTokens int) {
 	}
 }
 
-// materialise generates the answer up to n tokens and returns the text of the last generated one.
+// materialise generates the response up to n tokens and returns the text of the last generated one.
 func (r *request) materialise(n int) (text string) {
 	for len(r.out) < n {
 		var t Token

@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// Speech generates an answer word by word. Like a language model at temperature zero, the next word
-// depends only on the seed and all previous tokens: an answer that is cut off and sent back as the end
+// Speech generates a response word by word. Like a language model at temperature zero, the next word
+// depends only on the seed and all previous tokens: a response that is cut off and sent back as the end
 // of the prompt continues exactly as without the cut. Each word is one token.
 //
 // The zero Speech is valid; NewSpeech is the usual start.
@@ -18,7 +18,7 @@ type Speech struct {
 	open  bool // the next word is not the first on its line
 }
 
-// NewSpeech starts an answer to a prompt.
+// NewSpeech starts a response to a prompt.
 func NewSpeech(seed uint64, prompt []Token) Speech {
 	s := Speech{state: scramble(seed)}
 	for _, t := range prompt {
@@ -48,7 +48,7 @@ func (s *Speech) Next() (Token, string) {
 	return form.token, form.text
 }
 
-// DrawLength returns the length of the answer without a limit by the client: log-normal with median 160
+// DrawLength returns the length of the response without a limit by the client: log-normal with median 160
 // and sigma 0.75, from 1 to 512, drawn from the current state, so that equal prompts get equal lengths.
 func (s Speech) DrawLength() int {
 	r := rand.New(rand.NewPCG(s.state, lengthStream))
@@ -89,7 +89,7 @@ const (
 	classCount
 )
 
-// grammar lists the classes that may follow a class, with repetition for weight, so that answers
+// grammar lists the classes that may follow a class, with repetition for weight, so that responses
 // resemble sentences.
 var grammar = [classCount][8]wordClass{
 	classNone:        fill("DDDDDDDR"),

@@ -44,10 +44,10 @@ func TestSpeechTokenisesToItself(t *testing.T) {
 	tokens, text := say(&s, 200)
 	want := append(Tokenize(nil, prompt), tokens...)
 	if got := Tokenize(nil, prompt+text+"\n")[:len(want)]; !slices.Equal(got, want) {
-		t.Errorf("the answer %q does not tokenise to the generated tokens", text)
+		t.Errorf("the response %q does not tokenise to the generated tokens", text)
 	}
 	if text[0] < 'A' || text[0] > 'Z' {
-		t.Errorf("the answer begins with %q, want a capital letter", text[:1])
+		t.Errorf("the response begins with %q, want a capital letter", text[:1])
 	}
 }
 

@@ -159,11 +159,11 @@ func (e *Engine) join(now time.Duration) {
 
 // compute adds as much of a request's prompt to the prefill step as fits.
 func (e *Engine) compute(r *request) {
-	n := min(r.left, e.profile.ChunkTokens-e.step.tokens)
+	n := min(r.uncomputed, e.profile.ChunkTokens-e.step.tokens)
 	e.step.chunks = append(e.step.chunks, chunk{r, n})
 	e.step.tokens += n
 	e.partial = nil
-	if n < r.left {
+	if n < r.uncomputed {
 		e.partial = r
 	}
 }
@@ -179,13 +179,13 @@ func (e *Engine) admit(r *request) bool {
 	e.cache.lock(node)
 	uncached := r.need - depth
 	toCome := r.maxNew - r.base
-	room := e.profile.KVTokens - e.private - e.cache.locked
+	capacity := e.profile.KVTokens - e.private - e.cache.locked
 	reserve := e.profile.ReservePerMille * (toCome + e.promised)
-	if 1000*uncached+reserve > 1000*room || uncached+1 > room {
+	if 1000*uncached+reserve > 1000*capacity || uncached+1 > capacity {
 		e.cache.unlock(node)
 		return false
 	}
-	r.node, r.depth, r.left, r.held, r.running = node, depth, uncached, uncached+1, true
+	r.node, r.depth, r.uncomputed, r.held, r.running = node, depth, uncached, uncached+1, true
 	e.running = append(e.running, r)
 	e.promised += toCome
 	e.allocate(r.held)
@@ -217,9 +217,9 @@ func (e *Engine) finishPrefills() {
 		if c.r == nil {
 			continue
 		}
-		c.r.left -= c.tokens
+		c.r.uncomputed -= c.tokens
 		e.load.PrefilledTokens += int64(c.tokens)
-		if c.r.left == 0 {
+		if c.r.uncomputed == 0 {
 			e.finishPrefill(c.r)
 		}
 	}
@@ -269,10 +269,10 @@ func (e *Engine) emitToken(r *request, n int, at time.Duration) {
 // planDecode starts a run of decode steps until the next change: the first request finishes or memory
 // is used up. If memory does not suffice for a single step, it preempts the newest requests.
 func (e *Engine) planDecode() {
-	for e.room() < e.decoding {
+	for e.freeTokens() < e.decoding {
 		e.preempt(e.running[len(e.running)-1])
 	}
-	count := e.room() / e.decoding
+	count := e.freeTokens() / e.decoding
 	for _, r := range e.running {
 		count = min(count, r.outputLen-e.emitted(r))
 	}
@@ -280,8 +280,8 @@ func (e *Engine) planDecode() {
 	s.kind, s.count, s.n, s.kv = stepDecode, count, e.decoding, e.context
 }
 
-// room returns the KV tokens that are free or evictable.
-func (e *Engine) room() int { return e.profile.KVTokens - e.private - e.cache.locked }
+// freeTokens returns the KV tokens that are free or evictable.
+func (e *Engine) freeTokens() int { return e.profile.KVTokens - e.private - e.cache.locked }
 
 // decode processes k steps of the run.
 func (e *Engine) decode(k int) {
@@ -328,7 +328,7 @@ func (e *Engine) finishRun() {
 	}
 }
 
-// finish caches the whole answer and removes the request.
+// finish caches the whole response and removes the request.
 func (e *Engine) finish(r *request) {
 	if !e.light {
 		r.materialise(r.outputLen)

@@ -40,10 +40,10 @@ func TestTokenRule(t *testing.T) {
 func TestTokenIsTheHashOfItsBytes(t *testing.T) {
 	a := Tokenize(nil, " river river")
 	if a[0] != a[1] {
-		t.Errorf("the same bytes gave tokens %d and %d", a[0], a[1])
+		t.Errorf("the same bytes yielded tokens %d and %d", a[0], a[1])
 	}
 	if b := Tokenize(nil, "river"); b[0] == a[0] {
-		t.Errorf("%q and %q gave the same token", " river", "river")
+		t.Errorf("%q and %q yielded the same token", " river", "river")
 	}
 }
 
@@ -53,7 +53,7 @@ func FuzzTokenize(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text string, cut int) {
 		whole := Tokenize(nil, text)
 		if CountTokens(text) != len(whole) {
-			t.Fatalf("CountTokens = %d, Tokenize gave %d", CountTokens(text), len(whole))
+			t.Fatalf("CountTokens = %d, Tokenize returned %d", CountTokens(text), len(whole))
 		}
 		list := pieces(text)
 		if strings.Join(list, "") != text {

@@ -1,6 +1,6 @@
 package engine
 
-// wordLists is the vocabulary of answers. A word is in one list only, has at most eight letters and is
+// wordLists is the vocabulary of responses. A word is in one list only, has at most eight letters and is
 // in lower case.
 var wordLists = [classCount]string{
 	classDeterminer: `the a this that each every some any one its our their your

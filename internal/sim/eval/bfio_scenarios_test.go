@@ -61,7 +61,7 @@ func TestBFIORowOrder(t *testing.T) {
 	}
 	first, _ := json.Marshal(rows)
 	if again, _ := json.Marshal(run()); string(first) != string(again) {
-		t.Error("the same seeds give other bytes")
+		t.Error("the same seeds yield other bytes")
 	}
 }
 

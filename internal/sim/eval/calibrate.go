@@ -89,7 +89,8 @@ type CalibrationError struct {
 
 // Calibrate fits profiles to a table of measurements or to a balancer's record, plain or compressed
 // with gzip; it detects the format from the first line. Errors refer to the source as name. A source
-// that does not determine all constants of a profile is an error that states what is missing.
+// that does not determine all constants of a profile is an error that lists the missing
+// data.
 func Calibrate(ctx context.Context, name string, in io.Reader, o CalibrateOptions) (*Calibration, error) {
 	text, err := decompress(name, in)
 	if err != nil {
@@ -293,7 +294,7 @@ const foreignShare = 0.1
 func (s *attemptLog) assumptions(f *recordFit, o *CalibrateOptions, p *engine.Profile) []string {
 	var notes []string
 	if o.Fit.KVTokens == 0 {
-		notes = append(notes, "KV memory is the most context that one replica ran at once; set the real size with --kv")
+		notes = append(notes, "KV memory is the maximum context that one replica ran at once; set the real size with --kv")
 	}
 	notes = append(notes, fmt.Sprintf("a prefill step computes at most %d tokens (--chunk)", p.ChunkTokens))
 	if s.reported > 0 && s.foreign > foreignShare*s.reported {

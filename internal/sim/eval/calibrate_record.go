@@ -22,8 +22,8 @@ type attempt struct {
 
 	sent, first, end time.Duration // since the record's start; first and end are 0 until they are known
 
-	// usable reports that the request arrived here and was answered, and that the engine counted its
-	// tokens.
+	// usable reports that the request arrived here and was completed, and that the engine
+	// counted its tokens.
 	usable bool
 }
 
@@ -40,7 +40,7 @@ type attemptLog struct {
 	inFlight map[string]*attempt // by request ID: the current dispatch
 	requests map[string]*core.Request
 
-	uncounted, failed int // attempts unusable for the fit: no token counts; not answered
+	uncounted, failed int // attempts unusable for the fit: no token counts; no response
 
 	outstanding map[string]int // outstanding requests of this balancer, by replica
 	foreign     float64        // sum over reports of the requests beyond own
@@ -112,7 +112,7 @@ func (s *attemptLog) applyEvent(at time.Duration, e *core.Event) {
 	}
 }
 
-// applyActions applies the balancer's actions of a step.
+// applyActions applies the balancer's actions in a step.
 func (s *attemptLog) applyActions(step *recordedStep) error {
 	if len(step.Actions) == 0 {
 		return nil

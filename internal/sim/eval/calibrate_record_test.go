@@ -42,7 +42,7 @@ type simulatedRecord struct {
 type delivery struct {
 	at     time.Duration
 	event  core.Event
-	client *recordedClient // who is answered
+	client *recordedClient // of the response
 }
 
 // recordedClient sends one conversation after another, with think time in between.
@@ -50,7 +50,7 @@ type recordedClient struct {
 	prompt      []engine.Token
 	turns       int
 	nextRequest time.Duration // time of its next request; 0 while it waits
-	answer      int
+	response    int
 }
 
 // newSimulatedRecord creates engines with a profile.
@@ -89,7 +89,7 @@ func (w *simulatedRecord) step(at time.Duration, e core.Event) {
 			continue
 		}
 		c := w.waiting[id]
-		w.engines[a.Target].Submit(at, engine.Request{ID: id, Prompt: c.prompt, OutputLen: c.answer})
+		w.engines[a.Target].Submit(at, engine.Request{ID: id, Prompt: c.prompt, OutputLen: c.response})
 	}
 }
 
@@ -132,9 +132,9 @@ func (w *simulatedRecord) sendTurn(at time.Duration, c *recordedClient) {
 	for range w.lengths() {
 		c.prompt = append(c.prompt, engine.Token(w.rng.Uint32()))
 	}
-	c.nextRequest, c.answer = 0, 1+int(150*w.rng.ExpFloat64())
+	c.nextRequest, c.response = 0, 1+int(150*w.rng.ExpFloat64())
 	if w.rng.IntN(10) == 0 {
-		c.answer = 1 // the response ends with its first token
+		c.response = 1 // the response ends with its first token
 	}
 	w.next++
 	w.waiting[w.next] = c
@@ -168,7 +168,7 @@ func (w *simulatedRecord) scheduleEvents(at time.Duration, events []engine.Event
 	slices.SortStableFunc(w.arrivals, func(a, b delivery) int { return cmp.Compare(a.at, b.at) })
 }
 
-// deliver sends the earliest event to the balancer, and starts the think time of an answered client.
+// deliver sends the earliest event to the balancer, and starts the think time of the client.
 func (w *simulatedRecord) deliver() {
 	d := w.arrivals[0]
 	w.arrivals = w.arrivals[1:]
@@ -262,7 +262,7 @@ func TestCalibrateReportsForeignRequests(t *testing.T) {
 	}
 }
 
-// The error for an insufficient record states what is missing.
+// The error for an insufficient record lists the missing data.
 func TestCalibrateRejectsInsufficientRecords(t *testing.T) {
 	p := engine.Profiles()[0]
 	p.KVTokens = 1_000_000
@@ -288,7 +288,7 @@ func TestCalibrateRejectsInsufficientRecords(t *testing.T) {
 	}
 }
 
-// An attempt ends when its request leaves the replica: answered, failed and retried on another replica,
+// An attempt ends when its request leaves the replica: completed, failed and retried on another replica,
 // cancelled, or at the end of the record.
 func TestReadAttemptsTracksDispatches(t *testing.T) {
 	ready := &core.Report{Ready: true, Pending: policy.Known(0)}
@@ -301,15 +301,15 @@ func TestReadAttemptsTracksDispatches(t *testing.T) {
 		recordedEvent{0, core.Event{Kind: core.EventReplicaAdded, Replica: &core.ReplicaInfo{ID: "b", Model: "m"}}},
 		recordedEvent{0, core.Event{Kind: core.EventReplicaReport, Target: "a", Report: ready}},
 		recordedEvent{0, core.Event{Kind: core.EventReplicaReport, Target: "b", Report: ready}},
-		recordedEvent{1, ask("answered")},                                        // at a
-		recordedEvent{2, ask("answered")},                                        // rejected: duplicate ID
-		recordedEvent{3, ask("retried")},                                         // at b
-		recordedEvent{4, ask("cancelled")},                                       // at a
-		recordedEvent{5, core.Event{Kind: core.EventFirstToken, ID: "answered"}}, //
+		recordedEvent{1, ask("completed")},                                        // at a
+		recordedEvent{2, ask("completed")},                                        // rejected: duplicate ID
+		recordedEvent{3, ask("retried")},                                          // at b
+		recordedEvent{4, ask("cancelled")},                                        // at a
+		recordedEvent{5, core.Event{Kind: core.EventFirstToken, ID: "completed"}}, //
 		recordedEvent{6, core.Event{Kind: core.EventFailed, ID: "retried", Outcome: &core.Outcome{Retryable: true}}}, // retried at a
 		recordedEvent{7, core.Event{Kind: core.EventFirstToken, ID: "retried"}},
 		recordedEvent{8, core.Event{Kind: core.EventCancelled, ID: "cancelled"}},
-		recordedEvent{9, core.Event{Kind: core.EventFinished, ID: "answered", Outcome: done}},
+		recordedEvent{9, core.Event{Kind: core.EventFinished, ID: "completed", Outcome: done}},
 		recordedEvent{10, core.Event{Kind: core.EventFinished, ID: "retried", Outcome: done}},
 		recordedEvent{11, ask("uncounted")},
 		recordedEvent{12, core.Event{Kind: core.EventFirstToken, ID: "uncounted"}},

@@ -94,7 +94,7 @@ func TestCalibrateReadsGzip(t *testing.T) {
 	w.Close()
 	plain, unpacked := calibrate(t, []byte(benchmarkTable()), CalibrateOptions{}), calibrate(t, packed.Bytes(), CalibrateOptions{})
 	if !reflect.DeepEqual(plain, unpacked) {
-		t.Errorf("packed gives %+v, plain %+v", unpacked, plain)
+		t.Errorf("compressed yields %+v, plain %+v", unpacked, plain)
 	}
 }
 

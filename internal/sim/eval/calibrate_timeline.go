@@ -46,7 +46,7 @@ type timeline struct {
 	attempts   []*attempt // ordered by dispatch
 	prefills   []prefillStep
 	positions  map[*attempt]*attemptPosition
-	maxContext float64 // most context that ran at once
+	maxContext float64 // maximum context that ran at once
 }
 
 // attemptPosition is the position of an attempt on its timeline.
@@ -171,7 +171,8 @@ func (l *timeline) marks(m *timing) []timelineMark {
 	return marks
 }
 
-// integrate goes through the timeline and stores the sums at each attempt's first token and end.
+// integrate computes the sums along the timeline and stores them at each attempt's first
+// token and end.
 func (l *timeline) integrate(m *timing) {
 	var now sums
 	var at, running, context float64

@@ -39,7 +39,7 @@ var missingData = [unknowns]string{
 type recordFit struct {
 	timing
 	fitted, heldOut int
-	maxContext      float64   // most context that ran at once at a replica
+	maxContext      float64   // maximum context that ran at once at a replica
 	ttft, tpot      []float64 // absolute relative errors on held-out requests
 }
 
@@ -47,10 +47,10 @@ type recordFit struct {
 //
 // The time between a request's first token and its last consists of its decode steps, each with the
 // requests and context running then, and of the prefill steps of other requests in between. It is
-// linear in the constants. The balancer's own counts give the requests running at each time. The
-// position of the steps depends on the constants, so the fit alternates between computing timelines and
-// solving. The first tokens of requests that arrived alone determine the overhead besides their
-// prefill: the network and the balancer.
+// linear in the constants. The requests running at each time follow from the balancer's own
+// counts. The position of the steps depends on the constants, so the fit alternates between
+// computing timelines and solving. The first tokens of requests that arrived alone
+// determine the overhead besides their prefill: the network and the balancer.
 func fitAttempts(all []*attempt, chunk int) (*recordFit, error) {
 	f := &recordFit{}
 	var whole []*attempt
@@ -157,7 +157,7 @@ func (f *recordFit) refit(fitted []*attempt, at map[*attempt]*timeline, chunk in
 }
 
 // decodeColumns returns the columns for the time between an attempt's first token and its end. The number
-// of steps is known, one per token; the timeline gives their contents.
+// of steps is known, one per token; the timeline contains their requests.
 func decodeColumns(s *attempt, l *timeline) []float64 {
 	at := l.positions[s]
 	between := at.end.minus(at.first)

@@ -47,7 +47,7 @@ func TestWorkerCountDoesNotAffectReport(t *testing.T) {
 		texts = append(texts, string(text))
 	}
 	if texts[0] != texts[1] || texts[0] != texts[2] {
-		t.Errorf("one worker gives\n%s\nfour give\n%s", texts[0], texts[1])
+		t.Errorf("one worker yields\n%s\nfour yield\n%s", texts[0], texts[1])
 	}
 }
 

@@ -63,7 +63,7 @@ type lineup struct {
 	report   *Report
 	entries  []entry
 	leader   *entry // the runnable policy with the most output tokens per second
-	runnerUp *entry // the runnable policy with the second most
+	runnerUp *entry // the runnable policy with the second highest
 	oracle   *entry
 }
 
@@ -139,7 +139,7 @@ func (l *lineup) headline() string {
 	}
 	text := fmt.Sprintf("%s (%s) reaches %.0f output tokens per second", lead.Policy, lead.Push, lead.throughput())
 	if l.runnerUp != nil {
-		text += ", the most of all runnable policies"
+		text += ", the highest of all runnable policies"
 	}
 	if t := lead.Mean.TTFT; t != nil {
 		text += fmt.Sprintf(", with a P90 TTFT of %s", seconds(t.P90/1000))

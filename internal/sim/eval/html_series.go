@@ -175,14 +175,14 @@ func (p *panel) points(region int, get func(sim.RegionLoad) int) []chart.Point {
 
 // summarise formats the mean and the maximum of the counts after the warm-up.
 func (c *loadSeries) summarise(counts []chart.Point) string {
-	n, total, most := 0.0, 0.0, 0.0
+	n, total, highest := 0.0, 0.0, 0.0
 	for _, s := range counts {
 		if s.X >= c.warm {
-			n, total, most = n+1, total+s.Y, max(most, s.Y)
+			n, total, highest = n+1, total+s.Y, max(highest, s.Y)
 		}
 	}
 	if n == 0 {
 		return "-"
 	}
-	return fmt.Sprintf("mean %.1f, max %.0f", total/n, most)
+	return fmt.Sprintf("mean %.1f, max %.0f", total/n, highest)
 }

@@ -126,8 +126,8 @@ func (f *figure) best(entries []entry) string {
 	return text
 }
 
-// addReferences adds the reference columns if any policy has a reference and, where the plan asks for
-// it, the difference to the measured value.
+// addReferences adds the reference columns if any policy has a reference and, where the
+// plan requests it, the difference to the measured value.
 func (l *lineup) addReferences(columns []column, rows []tableRow) ([]column, []tableRow) {
 	known := false
 	for i := range rows {

@@ -142,7 +142,7 @@ func TestPageIsSelfContained(t *testing.T) {
 	}
 	p.Workers = 1
 	if text != htmlOf(t, report(t, p), report(t, p)) {
-		t.Error("the same plan gives another page")
+		t.Error("the same plan yields another page")
 	}
 }
 
@@ -157,7 +157,7 @@ func TestPageEscapesText(t *testing.T) {
 		for i, line := range outline(t, text) {
 			line = strings.ReplaceAll(line, word, "")
 			if want := strings.Replace(plain[i], "div.rows", "div.rows.long", 1); line != plain[i] && line != want {
-				t.Errorf("%q makes of %q %q", word, plain[i], line)
+				t.Errorf("%q formats %q as %q", word, plain[i], line)
 			}
 		}
 	}
@@ -208,22 +208,22 @@ func TestHeadlines(t *testing.T) {
 		{[]Summary{run("a", 100, 0, 0)}, "a (blind) reaches 100 output tokens per second."},
 		{
 			[]Summary{run("a", 80, 1, 0), run("b", 100, 1, 250), run("oracle", 125, 1, 0)},
-			"b (blind) reaches 100 output tokens per second, the most of all runnable policies, with a P90 TTFT of 0.250 s." +
+			"b (blind) reaches 100 output tokens per second, the highest of all runnable policies, with a P90 TTFT of 0.250 s." +
 				" Next is a (blind) with 20.0% less. That is 80.0% of the oracle's 125.",
 		},
 		{
 			[]Summary{run("a", 80, 12, 0), run("b", 100, 8, 0)},
-			"b (blind) reaches 100 output tokens per second, the most of all runnable policies." +
+			"b (blind) reaches 100 output tokens per second, the highest of all runnable policies." +
 				" Next is a (blind) with 20.0% less, within the variation between seeds.",
 		},
 		{
 			[]Summary{run("a", 999, 0, 2000), run("b", 1000, 0, 3000), run("c", 998, 0, 2500), run("d", 500, 0, 1)},
-			"b (blind) reaches 1000 output tokens per second, the most of all runnable policies, with a P90 TTFT of 3.00 s." +
+			"b (blind) reaches 1000 output tokens per second, the highest of all runnable policies, with a P90 TTFT of 3.00 s." +
 				" 2 other policies are within 1%; of these, a (blind) has the lowest P90 TTFT, 2.00 s.",
 		},
 		{
 			[]Summary{run("a", 999, 0, 0), run("b", 1000, 0, 0)},
-			"b (blind) reaches 1000 output tokens per second, the most of all runnable policies. a (blind) is within 1%.",
+			"b (blind) reaches 1000 output tokens per second, the highest of all runnable policies. a (blind) is within 1%.",
 		},
 	} {
 		if got := newLineup(&Report{Summary: c.runs}).headline(); got != c.want {

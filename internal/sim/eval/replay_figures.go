@@ -11,10 +11,10 @@ import (
 	"skyserve/lbd/core"
 )
 
-// ReplayRow is the result of one run of a replay, as a row of `sim run`. For the recorded run it covers
-// all requests that the balancer handled, including those of peers, from the first event of the record
-// to the last, with times since the arrival at the balancer. A simulated run has the same length, and
-// its times are measured at the clients.
+// ReplayRow is the result of one run of a replay, as a row of `sim run`. For the recorded
+// run it covers all requests that the balancer handled, including those of peers, from the
+// first event of the record to the last. Its times begin at the arrival at the balancer. A
+// simulated run has the same length, and its times are measured at the clients.
 type ReplayRow struct {
 	Source string `json:"of"` // recorded or simulated
 	Policy string `json:"policy"`
@@ -22,7 +22,7 @@ type ReplayRow struct {
 	// Seed is nil for the recorded run.
 	Seed *uint64 `json:"seed"`
 	sim.Figures
-	// Requests counts answered requests.
+	// Requests counts completed requests.
 	Requests int `json:"requests"`
 }
 
@@ -136,7 +136,7 @@ func (r *recordedRun) detach(now time.Duration, f *inFlightRequest) {
 	}
 }
 
-// finish records an answered request.
+// finish records a completed request.
 func (r *recordedRun) finish(now time.Duration, e *core.Event) {
 	f := r.inFlight[e.ID]
 	if f == nil {
@@ -212,19 +212,19 @@ func (r *recordedRun) figures() sim.Figures {
 
 // imbalance returns the ratio of the highest to the lowest mean load of a replica.
 func (r *recordedRun) imbalance() *float64 {
-	least, most := math.Inf(1), 0.0
+	lowest, highest := math.Inf(1), 0.0
 	for _, id := range slices.Sorted(maps.Keys(r.replicas)) {
 		rep := r.replicas[id]
 		rep.advance(r.last)
 		if rep.life > 0 {
 			load := float64(rep.area) / float64(rep.life)
-			least, most = min(least, load), max(most, load)
+			lowest, highest = min(lowest, load), max(highest, load)
 		}
 	}
-	if least == 0 || math.IsInf(least, 1) {
+	if lowest == 0 || math.IsInf(lowest, 1) {
 		return nil
 	}
-	ratio := most / least
+	ratio := highest / lowest
 	return &ratio
 }
 

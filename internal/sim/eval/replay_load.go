@@ -16,8 +16,8 @@ import (
 	"skyserve/lbd/prefix"
 )
 
-// recordedLoad collects from a record what is needed to simulate the same load: the requests, the
-// replicas and the peers.
+// recordedLoad collects from a record the inputs for simulating the same load: the
+// requests, the replicas and the peers.
 type recordedLoad struct {
 	requests []replayRequest
 	inFlight map[string]int // index in requests by ID, while in flight
@@ -28,7 +28,7 @@ type recordedLoad struct {
 	rtt          map[string]time.Duration  // last reported RTT, by peer
 }
 
-// replayRequest is a recorded request with its output length, if it was answered.
+// replayRequest is a recorded request with its output length, if it has a response.
 type replayRequest struct {
 	at          time.Duration
 	model       string
@@ -36,7 +36,7 @@ type replayRequest struct {
 	estimate    int // prompt tokens before an engine counted them
 	maxTokens   int // max_tokens of the request, 0 = none
 	counted     bool
-	answerKnown bool
+	outputKnown bool
 }
 
 func newRecordedLoad() *recordedLoad {
@@ -89,7 +89,7 @@ func (l *recordedLoad) addRequest(at time.Duration, r *core.Request) {
 	})
 }
 
-// addOutcome records the token counts of an answered request.
+// addOutcome records the token counts of a completed request.
 func (l *recordedLoad) addOutcome(e *core.Event) {
 	i, flying := l.inFlight[e.ID]
 	if !flying {
@@ -104,7 +104,7 @@ func (l *recordedLoad) addOutcome(e *core.Event) {
 		r.row.InputTokens, r.counted = o.PromptTokens.Value, true
 	}
 	if o.OutputTokens.Known && o.OutputTokens.Value > 0 {
-		r.row.OutputTokens, r.answerKnown = o.OutputTokens.Value, true
+		r.row.OutputTokens, r.outputKnown = o.OutputTokens.Value, true
 	}
 }
 
@@ -149,11 +149,11 @@ func (l *recordedLoad) mainModel(assumed *[]string) string {
 		requests[l.requests[i].model]++
 	}
 	models := slices.Sorted(maps.Keys(requests))
-	most := slices.MaxFunc(models, func(a, b string) int { return cmp.Compare(requests[a], requests[b]) })
-	if others := len(l.requests) - requests[most]; others > 0 {
-		*assumed = append(*assumed, fmt.Sprintf("%d requests for models other than %s are omitted", others, most))
+	largest := slices.MaxFunc(models, func(a, b string) int { return cmp.Compare(requests[a], requests[b]) })
+	if others := len(l.requests) - requests[largest]; others > 0 {
+		*assumed = append(*assumed, fmt.Sprintf("%d requests for models other than %s are omitted", others, largest))
 	}
-	return most
+	return largest
 }
 
 // addRegions creates a region for the balancer and for each peer with replicas.
@@ -175,7 +175,7 @@ func (l *recordedLoad) addRegions(s *sim.Scenario, c *ReplayConstants, model str
 
 // addRows converts the requests to rows of a trace.
 func (l *recordedLoad) addRows(s *sim.Scenario, region, model string, assumed *[]string) error {
-	block, answer, bound, err := l.lengths(model)
+	block, response, bound, err := l.lengths(model)
 	if err != nil {
 		return err
 	}
@@ -195,8 +195,8 @@ func (l *recordedLoad) addRows(s *sim.Scenario, region, model string, assumed *[
 		}
 		row := r.row
 		row.Number, row.At, row.Region, row.BlockTokens = i+1, r.at-first, region, block
-		if !r.answerKnown {
-			row.OutputTokens = answer
+		if !r.outputKnown {
+			row.OutputTokens = response
 			guessed++
 		}
 		if row.InputTokens >= s.MaxContext {
@@ -210,19 +210,19 @@ func (l *recordedLoad) addRows(s *sim.Scenario, region, model string, assumed *[
 		return fmt.Errorf("every prompt in the record exceeds the %d tokens that fit into the KV memory of %s", s.MaxContext, s.Profile.Name)
 	}
 	if guessed > 0 {
-		*assumed = append(*assumed, fmt.Sprintf("%d requests without a recorded response get the mean output of the others, %d tokens", guessed, answer))
+		*assumed = append(*assumed, fmt.Sprintf("%d requests without a recorded response get the mean output of the others, %d tokens", guessed, response))
 	}
 	if leftOut > 0 {
 		*assumed = append(*assumed, fmt.Sprintf("%d requests that exceed the %d tokens of %s are omitted", leftOut, s.MaxContext, s.Profile.Name))
 	}
-	*assumed = append(*assumed, "an answer repeated in a later prompt counts as uncached there: a record contains no text to match it")
+	*assumed = append(*assumed, "a response repeated in a later prompt counts as uncached there: the record contains no text")
 	return nil
 }
 
-// lengths returns the mean tokens of a prompt block, of an answer, and of the max_tokens of requests (0
+// lengths returns the mean tokens of a prompt block, of a response, and of the max_tokens of requests (0
 // if none sets it).
-func (l *recordedLoad) lengths(model string) (block, answer, bound int, err error) {
-	var counted, estimated, output, answers, bounds, bounded float64
+func (l *recordedLoad) lengths(model string) (block, response, bound int, err error) {
+	var counted, estimated, output, responses, bounds, bounded float64
 	for i := range l.requests {
 		r := &l.requests[i]
 		if r.model != model {
@@ -231,15 +231,15 @@ func (l *recordedLoad) lengths(model string) (block, answer, bound int, err erro
 		if r.counted && r.estimate > 0 {
 			counted, estimated = counted+float64(r.row.InputTokens), estimated+float64(r.estimate)
 		}
-		if r.answerKnown {
-			output, answers = output+float64(r.row.OutputTokens), answers+1
+		if r.outputKnown {
+			output, responses = output+float64(r.row.OutputTokens), responses+1
 		}
 		if r.maxTokens > 0 {
 			bounds, bounded = bounds+float64(r.maxTokens), bounded+1
 		}
 	}
-	if answers == 0 {
-		return 0, 0, 0, errors.New("no request in the record was answered: the output length is unknown")
+	if responses == 0 {
+		return 0, 0, 0, errors.New("the record contains no response: the output length is unknown")
 	}
 	const perBlock = prefix.BlockBytes / 4 // the estimate of prompt tokens before an engine counts them
 	block = perBlock
@@ -249,5 +249,5 @@ func (l *recordedLoad) lengths(model string) (block, answer, bound int, err erro
 	if bounded > 0 {
 		bound = int(math.Round(bounds / bounded))
 	}
-	return block, max(1, int(math.Round(output/answers))), bound, nil
+	return block, max(1, int(math.Round(output/responses))), bound, nil
 }

@@ -31,7 +31,7 @@ const replayModel = "llama"
 // Secrets that a record must not contain.
 const (
 	secretPrompt = "the recognisable prompt"
-	secretAnswer = "the recognisable answer"
+	secretAnswer = "the recognisable response"
 	secretKey    = "sk-recognisable"
 	secretToken  = "the peer token"
 	secretUser   = "ann@example.com"
@@ -496,7 +496,7 @@ func TestReplaySupportsEveryEventKind(t *testing.T) {
 		return true
 	})
 	if declared != len(requiredFields) {
-		t.Errorf("core declares %d kinds of event, replay knows %d", declared, len(requiredFields))
+		t.Errorf("core declares %d kinds of event, replay supports %d", declared, len(requiredFields))
 	}
 	for kind := range requiredFields {
 		e := core.Event{

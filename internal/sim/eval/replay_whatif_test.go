@@ -14,8 +14,8 @@ import (
 )
 
 // requestHistory is a history of n requests, ten per second, with two kinds of prompt: all but the last two are
-// answered with answer tokens after half a second.
-func requestHistory(n, answer int) []recordedEvent {
+// completed with response tokens after half a second.
+func requestHistory(n, response int) []recordedEvent {
 	ready := &core.Report{Ready: true, Pending: policy.Known(0)}
 	events := []recordedEvent{
 		{0, core.Event{Kind: core.EventReplicaAdded, Replica: &core.ReplicaInfo{ID: "a", Model: "m"}}},
@@ -39,7 +39,7 @@ func requestHistory(n, answer int) []recordedEvent {
 			}}})
 		if i < n-2 {
 			events = append(events, recordedEvent{at + 50*time.Millisecond, core.Event{Kind: core.EventFinished, ID: id, Outcome: &core.Outcome{
-				PromptTokens: policy.Known(120), CachedTokens: policy.Known(0), OutputTokens: policy.Known(answer),
+				PromptTokens: policy.Known(120), CachedTokens: policy.Known(0), OutputTokens: policy.Known(response),
 			}}})
 		}
 	}
@@ -66,7 +66,7 @@ func TestWhatIfSimulatesRecordedRequests(t *testing.T) {
 		t.Errorf("rows %q, want %q", rows, want)
 	}
 	for _, r := range report.Rows[1:] {
-		// Quantity 120 prompt tokens 8 blocks of 13 are shared with every second request.
+		// Of 120 prompt tokens, 8 blocks of 13 are shared with every second request.
 		if r.PrefixHitRate == nil || *r.PrefixHitRate < 0.5 || *r.PrefixHitRate > 0.9 || r.Seed == nil || *r.Seed != 1 {
 			t.Errorf("%s: hit rate %v, seed %v: shared prefixes are lost", r.Policy, r.PrefixHitRate, r.Seed)
 		}
@@ -127,7 +127,7 @@ func TestWhatIfErrors(t *testing.T) {
 		"push":         {bad(func(w *WhatIf) { w.Push = "hard" }), requestHistory(4, 20), `unknown push rule "hard"`},
 		"seeds":        {bad(func(w *WhatIf) { w.Seeds = 0 }), requestHistory(4, 20), "seeds: must be at least 1, got 0"},
 		"no request":   {whatIf("cost"), requestHistory(0, 20), "simulating r: the record contains no request to simulate"},
-		"no answer":    {whatIf("cost"), requestHistory(2, 20), "simulating r: no request in the record was answered"},
+		"no response":  {whatIf("cost"), requestHistory(2, 20), "simulating r: the record contains no response"},
 		"long prompts": {whatIf("cost"), long, "simulating r: every prompt in the record exceeds the"},
 	} {
 		t.Run(name, func(t *testing.T) {

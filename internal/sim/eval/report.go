@@ -36,7 +36,7 @@ type Row struct {
 	Layout sim.Layout `json:"layout"`
 	Seed   uint64     `json:"seed"`
 	sim.Figures
-	// Requests counts all requests answered in the run, including its warm-up.
+	// Requests counts all requests completed in the run, including its warm-up.
 	Requests int `json:"requests"`
 }
 

@@ -476,19 +476,19 @@ func setMinutes(to *time.Duration, text string) error {
 	return nil
 }
 
-func setFigure(to *float64, text string, most float64) error {
+func setFigure(to *float64, text string, maximum float64) error {
 	v, err := strconv.ParseFloat(text, 64)
-	if err != nil || !(v > 0 && v <= most) {
-		return fmt.Errorf("must be greater than 0 and at most %g, got %q", most, text)
+	if err != nil || !(v > 0 && v <= maximum) {
+		return fmt.Errorf("must be greater than 0 and at most %g, got %q", maximum, text)
 	}
 	*to = v
 	return nil
 }
 
-func setCount(to *int, text string, most int) error {
+func setCount(to *int, text string, maximum int) error {
 	n, err := strconv.Atoi(text)
-	if err != nil || n < 1 || n > most {
-		return fmt.Errorf("must be an integer from 1 to %d, got %q", most, text)
+	if err != nil || n < 1 || n > maximum {
+		return fmt.Errorf("must be an integer from 1 to %d, got %q", maximum, text)
 	}
 	*to = n
 	return nil

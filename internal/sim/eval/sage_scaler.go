@@ -34,7 +34,7 @@ type fleetScaler struct {
 // endpointDemand is the observed demand of an endpoint.
 type endpointDemand struct {
 	interactive, deferred tokenCounts
-	recent                []int64 // interactive tokens as of the last looks, the newest last
+	recent                []int64 // interactive tokens at the last observations, the newest last
 	target                *plan.Target
 }
 
@@ -107,7 +107,7 @@ func (f *fleetScaler) observe(i int, e *sim.EndpointView, now time.Duration) {
 		w.deferred.add(e.DeferredTokens)
 	}
 	w.recent = append(w.recent, e.Interactive)
-	if most := int(observedOver/f.scenario.Period) + 1; len(w.recent) > most {
+	if limit := int(observedOver/f.scenario.Period) + 1; len(w.recent) > limit {
 		w.recent = w.recent[1:]
 	}
 }

@@ -208,7 +208,7 @@ func (r *SageReport) table() (header []string, rows [][]string) {
 	return header, rows
 }
 
-// notes summarise all models, and the deferred work left at the end.
+// notes summarise all models, and the deferred work remaining at the end.
 func (r *SageReport) notes() []string {
 	var out []string
 	firstHours, firstGPUs := r.Summary[0].hours()
@@ -223,7 +223,7 @@ func (r *SageReport) notes() []string {
 			}
 			text += ")"
 		}
-		out = append(out, text+fmt.Sprintf(", %.0f deferred requests left at the end", s.Models[0].Mean.Waiting))
+		out = append(out, text+fmt.Sprintf(", %.0f deferred requests remain at the end", s.Models[0].Mean.Waiting))
 	}
 	return out
 }

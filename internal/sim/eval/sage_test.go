@@ -120,8 +120,8 @@ func TestSageScarceUsesSpareVMs(t *testing.T) {
 		launched += m.Launched
 		hours += m.InstanceHours + m.DonatedInstanceHours
 	}
-	if most := 9; launched == 0 || launched > most || hours <= 24 || hours > float64(24+launched) {
-		t.Errorf("%d launched of %d, %g hours of 24 VMs and those", launched, most, hours)
+	if maximum := 9; launched == 0 || launched > maximum || hours <= 24 || hours > float64(24+launched) {
+		t.Errorf("%d launched of %d, %g hours of 24 VMs and those", launched, maximum, hours)
 	}
 }
 

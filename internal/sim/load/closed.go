@@ -92,7 +92,7 @@ func (l *loop) next(request workload.Request, res *result) ([]workload.Request, 
 	defer l.mu.Unlock()
 	if res.outcome == outcomeOK {
 		l.failures = 0
-		return l.client.Done(request, string(res.answer)), 0
+		return l.client.Done(request, string(res.response)), 0
 	}
 	l.failures++
 	backoff := min(firstBackoff<<min(l.failures-1, 10), maxBackoff)

@@ -39,8 +39,8 @@ func TestRunClosedMeasuresFigures(t *testing.T) {
 		wantClose(t, "ITL p99", r.ITL.P99, 50, 0.3)
 		wantClose(t, "TPOT mean", r.TPOT.Mean, 50, 1e-6)
 		wantClose(t, "E2E max", r.E2E.Max, 1000, 1e-6)
-		if got := client.answers[0]; got != " tok tok tok tok tok tok tok tok tok tok tok" {
-			t.Errorf("the client got the answer %q", got)
+		if got := client.responses[0]; got != " tok tok tok tok tok tok tok tok tok tok tok" {
+			t.Errorf("the client got the response %q", got)
 		}
 	})
 }
@@ -93,9 +93,9 @@ func TestRequestsInFlightDrain(t *testing.T) {
 		if us.OK != 2 || eu.OK != 1 || asia.Cancelled != 1 || r.Requests != 4 || r.Interrupted {
 			t.Errorf("us %+v\neu %+v\nasia %+v", us, eu, asia)
 		}
-		wantClose(t, "requests/s of us: the second answer came after the end", us.RequestsPerSecond, 0.25, 1e-6)
+		wantClose(t, "requests/s of us: the second response came after the end", us.RequestsPerSecond, 0.25, 1e-6)
 		if r.TTFT == nil || asia.TTFT != nil || asia.PrefixHitRate != nil {
-			t.Error("latencies must cover answered requests only")
+			t.Error("latencies must cover completed requests only")
 		}
 	})
 }

@@ -17,7 +17,8 @@ const (
 	// DefaultDrain is the time for requests in flight to finish after the load ends; then they count as
 	// cancelled. Most responses take less.
 	DefaultDrain = 5 * time.Second
-	// interruptedDrain is the drain time after an interruption, when somebody is waiting at a terminal.
+	// interruptedDrain is the drain time after an interruption, when a user is waiting at a
+	// terminal.
 	interruptedDrain = time.Second
 	// DefaultMaxInFlight limits the concurrency of an open loop, so that an unresponsive service does
 	// not exhaust the generator's memory. A row that waits for a slot is counted as delayed.
@@ -91,7 +92,7 @@ func NewTransport() *http.Transport {
 // FirstModel requests the models of a target and returns the first.
 func FirstModel(ctx context.Context, c Config, target Target) (string, error) {
 	url := target.URL + "/v1/models"
-	fail := func(err error) (string, error) { return "", fmt.Errorf("listing models at %s: %w", url, err) }
+	fail := func(err error) (string, error) { return "", fmt.Errorf("listing the models: %w", err) }
 	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
@@ -108,10 +109,10 @@ func FirstModel(ctx context.Context, c Config, target Target) (string, error) {
 	defer resp.Body.Close()
 	body, err := io.ReadAll(io.LimitReader(resp.Body, 1<<20))
 	if err != nil {
-		return fail(err)
+		return fail(fmt.Errorf("reading the response of GET %s: %w", url, err))
 	}
 	if resp.StatusCode != http.StatusOK {
-		return fail(fmt.Errorf("status %d: %s", resp.StatusCode, errorMessage(body)))
+		return fail(fmt.Errorf("GET %s returned %d: %s", url, resp.StatusCode, errorMessage(body)))
 	}
 	var list struct {
 		Data []struct {
@@ -119,10 +120,10 @@ func FirstModel(ctx context.Context, c Config, target Target) (string, error) {
 		} `json:"data"`
 	}
 	if err := json.Unmarshal(body, &list); err != nil {
-		return fail(err)
+		return fail(fmt.Errorf("decoding the response of GET %s: %w", url, err))
 	}
 	if len(list.Data) == 0 || list.Data[0].ID == "" {
-		return fail(fmt.Errorf("the list is empty"))
+		return fail(fmt.Errorf("GET %s returned no models", url))
 	}
 	return list.Data[0].ID, nil
 }

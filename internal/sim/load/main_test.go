@@ -69,11 +69,11 @@ type seen struct {
 	}
 }
 
-// fake is a service without network: a transport whose n-th response comes from answer. It works inside
+// fake is a service without network: a transport whose n-th response comes from response. It works inside
 // a synctest bubble.
 type fake struct {
-	answer func(n int, s seen) reply
-	start  time.Time
+	response func(n int, s seen) reply
+	start    time.Time
 
 	mu   sync.Mutex
 	seen []seen
@@ -88,8 +88,8 @@ type reply struct {
 	chunks []chunk
 }
 
-func newFake(answer func(n int, s seen) reply) *fake {
-	return &fake{answer: answer, start: time.Now()}
+func newFake(response func(n int, s seen) reply) *fake {
+	return &fake{response: response, start: time.Now()}
 }
 
 func (s *fake) RoundTrip(req *http.Request) (*http.Response, error) {
@@ -101,7 +101,7 @@ func (s *fake) RoundTrip(req *http.Request) (*http.Response, error) {
 	n := len(s.seen)
 	s.seen = append(s.seen, got)
 	s.mu.Unlock()
-	r := s.answer(n, got)
+	r := s.response(n, got)
 	if r.hang {
 		<-req.Context().Done()
 		r.err = req.Context().Err()
@@ -149,9 +149,9 @@ func streamed(n int, ttft, gap time.Duration) []chunk {
 
 // looped is a closed-loop client that sends one request after the other.
 type looped struct {
-	n       int
-	answers []string
-	failed  int
+	n         int
+	responses []string
+	failed    int
 }
 
 func (l *looped) request() []workload.Request {
@@ -164,8 +164,8 @@ func (l *looped) request() []workload.Request {
 
 func (l *looped) Next() []workload.Request { return l.request() }
 
-func (l *looped) Done(_ workload.Request, answer string) []workload.Request {
-	l.answers = append(l.answers, answer)
+func (l *looped) Done(_ workload.Request, response string) []workload.Request {
+	l.responses = append(l.responses, response)
 	return l.request()
 }
 

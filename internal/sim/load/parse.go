@@ -24,15 +24,15 @@ func ParseTargets(entries []string) ([]Target, error) {
 		}
 		u, err := url.Parse(base)
 		if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
-			return nil, fmt.Errorf("target %q: must be REGION=URL with an http or https URL", entry)
+			return nil, fmt.Errorf("--target %s: must be REGION=URL with an http or https URL", entry)
 		}
 		if region == "" || slices.ContainsFunc(targets, func(t Target) bool { return t.Region == region }) {
-			return nil, fmt.Errorf("target %q: each target needs its own region, as in us=%s", entry, base)
+			return nil, fmt.Errorf("--target %s: each target requires its own region, such as us=%s", entry, base)
 		}
 		targets = append(targets, Target{Region: region, URL: strings.TrimSuffix(strings.TrimRight(base, "/"), "/v1")})
 	}
 	if len(targets) == 0 {
-		return nil, fmt.Errorf("target: requires at least one REGION=URL")
+		return nil, fmt.Errorf("--target: requires at least one REGION=URL")
 	}
 	return targets, nil
 }
@@ -52,7 +52,7 @@ func ParseClients(entries []string, targets []Target) (map[string]int, error) {
 		return nil
 	})
 	if err == nil && total == 0 {
-		err = fmt.Errorf("clients: must be at least 1")
+		err = fmt.Errorf("--clients: must be at least 1")
 	}
 	return counts, err
 }
@@ -78,7 +78,7 @@ func ParseWeights(entries []string, targets []Target) ([]workload.Weight, error)
 		return nil
 	})
 	if err == nil && !(total > 0) {
-		err = fmt.Errorf("weights: the sum must be greater than 0")
+		err = fmt.Errorf("--weights: the sum must be greater than 0")
 	}
 	return weights, err
 }
@@ -94,14 +94,14 @@ func perRegion(what string, entries []string, targets []Target, take func(region
 		}
 		for _, region := range regions {
 			if !slices.Contains(Regions(targets), region) {
-				return fmt.Errorf("%s %q: region %q has no target: must be one of %s", what, entry, region, strings.Join(Regions(targets), ", "))
+				return fmt.Errorf("--%s %s: unknown region %q: must be one of %s", what, entry, region, strings.Join(Regions(targets), ", "))
 			}
 			if seen[region] {
-				return fmt.Errorf("%s %q: region %q appears twice", what, entry, region)
+				return fmt.Errorf("--%s %s: duplicate region %q", what, entry, region)
 			}
 			seen[region] = true
 			if err := take(region, text); err != nil {
-				return fmt.Errorf("%s %q: %w", what, entry, err)
+				return fmt.Errorf("--%s %s: %w", what, entry, err)
 			}
 		}
 	}

@@ -15,12 +15,12 @@ func TestParseTargets(t *testing.T) {
 		{[]string{"us=http://127.0.0.1:8001", "eu=https://eu.example.com/"}, "[{us http://127.0.0.1:8001} {eu https://eu.example.com}]", ""},
 		{[]string{"http://127.0.0.1:8001/v1"}, "[{default http://127.0.0.1:8001}]", ""},
 		{[]string{"http://h/base?x=1"}, "[{default http://h/base?x=1}]", ""},
-		{nil, "[]", "target: requires at least one REGION=URL"},
-		{[]string{"us"}, "[]", `target "us": must be REGION=URL with an http or https URL`},
-		{[]string{"us=127.0.0.1:8001"}, "[]", `target "us=127.0.0.1:8001": must be REGION=URL with an http or https URL`},
-		{[]string{"us=ftp://h"}, "[]", `target "us=ftp://h": must be REGION=URL with an http or https URL`},
-		{[]string{"us=http://a", "us=http://b"}, "[]", `target "us=http://b": each target needs its own region, as in us=http://b`},
-		{[]string{"=http://a"}, "[]", `target "=http://a": each target needs its own region, as in us=http://a`},
+		{nil, "[]", "--target: requires at least one REGION=URL"},
+		{[]string{"us"}, "[]", `--target us: must be REGION=URL with an http or https URL`},
+		{[]string{"us=127.0.0.1:8001"}, "[]", `--target us=127.0.0.1:8001: must be REGION=URL with an http or https URL`},
+		{[]string{"us=ftp://h"}, "[]", `--target us=ftp://h: must be REGION=URL with an http or https URL`},
+		{[]string{"us=http://a", "us=http://b"}, "[]", `--target us=http://b: each target requires its own region, such as us=http://b`},
+		{[]string{"=http://a"}, "[]", `--target =http://a: each target requires its own region, such as us=http://a`},
 	} {
 		got, err := ParseTargets(c.entries)
 		if fmt.Sprint(got) != c.want || errorText(err) != c.err {
@@ -45,11 +45,11 @@ func TestParseClientsAndWeights(t *testing.T) {
 		{[]string{"us=40", "eu=20"}, "map[eu:20 us:40]", ""},
 		{[]string{"us=40"}, "map[us:40]", ""},
 		{[]string{"7"}, "map[eu:7 us:7]", ""},
-		{[]string{"fr=1"}, "", `clients "fr=1": region "fr" has no target: must be one of us, eu`},
-		{[]string{"us=1", "us=2"}, "", `clients "us=2": region "us" appears twice`},
-		{[]string{"us=many"}, "", `clients "us=many": must be a number of clients, got "many"`},
-		{[]string{"us=-1"}, "", `clients "us=-1": must be a number of clients, got "-1"`},
-		{[]string{"us=0"}, "", "clients: must be at least 1"},
+		{[]string{"fr=1"}, "", `--clients fr=1: unknown region "fr": must be one of us, eu`},
+		{[]string{"us=1", "us=2"}, "", `--clients us=2: duplicate region "us"`},
+		{[]string{"us=many"}, "", `--clients us=many: must be a number of clients, got "many"`},
+		{[]string{"us=-1"}, "", `--clients us=-1: must be a number of clients, got "-1"`},
+		{[]string{"us=0"}, "", "--clients: must be at least 1"},
 	} {
 		got, err := ParseClients(c.entries, targets)
 		if err == nil && fmt.Sprint(got) != c.want || errorText(err) != c.err {
@@ -63,9 +63,9 @@ func TestParseClientsAndWeights(t *testing.T) {
 		{nil, "[{us 1} {eu 1}]", ""},
 		{[]string{"us=2", "eu=0.5"}, "[{us 2} {eu 0.5}]", ""},
 		{[]string{"eu=1"}, "[{eu 1}]", ""},
-		{[]string{"us=NaN"}, "", `weights "us=NaN": must be a number of at least 0, got "NaN"`},
-		{[]string{"us=0"}, "", "weights: the sum must be greater than 0"},
-		{[]string{"mars=1"}, "", `weights "mars=1": region "mars" has no target: must be one of us, eu`},
+		{[]string{"us=NaN"}, "", `--weights us=NaN: must be a number of at least 0, got "NaN"`},
+		{[]string{"us=0"}, "", "--weights: the sum must be greater than 0"},
+		{[]string{"mars=1"}, "", `--weights mars=1: unknown region "mars": must be one of us, eu`},
 	} {
 		got, err := ParseWeights(c.entries, targets)
 		if err == nil && fmt.Sprint(got) != c.want || errorText(err) != c.err {

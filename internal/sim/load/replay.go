@@ -50,8 +50,8 @@ func Replay(ctx context.Context, c Config, rows Rows, seed uint64, duration time
 		window = p.window(whole)
 	}
 	report := r.record.report(window, ctx.Err() != nil)
-	left, lag := rows.LeftOut(), milliseconds(p.maxLag)
-	report.RowsLeftOut, report.Delayed, report.MaxLag = &left, &p.delayed, &lag
+	omitted, lag := rows.LeftOut(), milliseconds(p.maxLag)
+	report.RowsLeftOut, report.Delayed, report.MaxLag = &omitted, &p.delayed, &lag
 	return report, nil
 }
 

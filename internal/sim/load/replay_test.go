@@ -68,7 +68,7 @@ func TestReplayIssuesRowsOnTime(t *testing.T) {
 		if r.OK != 4 || r.ByRegion["eu"].OK != 1 || *r.RowsLeftOut != 3 || *r.Delayed != 0 || *r.MaxLag != 0 || r.Interrupted {
 			t.Errorf("report %+v", r)
 		}
-		wantClose(t, "duration: until the last answer", r.DurationSeconds, 10, 1e-6)
+		wantClose(t, "duration: until the last response", r.DurationSeconds, 10, 1e-6)
 		wantClose(t, "tokens/s", r.OutputTokensPerSecond, 1.6, 1e-6)
 	})
 }
@@ -117,13 +117,13 @@ func TestReplayStopsAfterDuration(t *testing.T) {
 					t.Errorf("after %s: %d ok, %d cancelled, interrupted %v", took, r.OK, r.Cancelled, r.Interrupted)
 				}
 				wantClose(t, "duration", r.DurationSeconds, 10, 1e-6)
-				wantClose(t, "requests/s: the answer came after the end", r.RequestsPerSecond, 0, 0)
+				wantClose(t, "requests/s: the response came after the end", r.RequestsPerSecond, 0, 0)
 			})
 		})
 	}
 }
 
-func TestUnansweredReplayEndsAfterDrain(t *testing.T) {
+func TestReplayWithoutResponsesEndsAfterDrain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		svc := newFake(func(int, seen) reply { return reply{chunks: []chunk{{time.Hour, ""}}} })
 		r, err := Replay(context.Background(), oneRegion(svc), rowsAt(0, second), 1, 0)

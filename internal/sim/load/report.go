@@ -6,8 +6,9 @@ import (
 	"skyserve/internal/telemetry"
 )
 
-// Figures are the measurements of a load, over all regions or in one. Percentiles cover answered
-// requests, in milliseconds; a set or rate without measurements is nil (JSON null).
+// Figures are the measurements of a load, over all regions or in one. Percentiles cover
+// completed requests, in milliseconds; a set or rate without measurements is nil (JSON
+// null).
 type Figures struct {
 	// Requests = OK + Rejected (429, 503) + Failed + Cancelled (still in flight
 	// when the drain ended).
@@ -18,8 +19,8 @@ type Figures struct {
 	Cancelled int `json:"cancelled"`
 	// DurationSeconds is the time that rates cover: the duration of the load without the drain.
 	DurationSeconds float64 `json:"duration_s"`
-	// RequestsPerSecond counts requests answered in that time, OutputTokensPerSecond the tokens received
-	// in it.
+	// RequestsPerSecond counts requests completed in that time, OutputTokensPerSecond the
+	// tokens received in it.
 	RequestsPerSecond     float64 `json:"requests_per_second"`
 	OutputTokensPerSecond float64 `json:"output_tokens_per_second"`
 	// TTFT is the time to the first event with content.
@@ -33,8 +34,8 @@ type Figures struct {
 	// PrefixHitRate is cached over prompt tokens, of responses whose usage contains cached tokens; nil
 	// if none does.
 	PrefixHitRate *float64 `json:"prefix_hit_rate"`
-	// Token counts cover answered requests, from their usage; without it, output tokens count events
-	// with content.
+	// Token counts cover completed requests, from their usage; without it, output tokens
+	// count events with content.
 	PromptTokens int  `json:"prompt_tokens"`
 	CachedTokens *int `json:"cached_tokens"`
 	OutputTokens int  `json:"output_tokens"`

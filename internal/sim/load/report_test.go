@@ -132,7 +132,7 @@ func mustJSON(t *testing.T, v any) []byte {
 
 func TestWriteTable(t *testing.T) {
 	hits := 0.8765
-	left, delayed := 4, 2
+	omitted, delayed := 4, 2
 	set := func(scale float64) *telemetry.Percentiles {
 		return &telemetry.Percentiles{Mean: 1.2345 * scale, P50: scale, P90: 12.345 * scale, P99: 123.45 * scale, Max: 1234.5 * scale}
 	}
@@ -143,7 +143,7 @@ func TestWriteTable(t *testing.T) {
 	}
 	r := Report{
 		Figures: figures, ByRegion: map[string]Figures{"us": figures, "asia": {}}, FirstError: "status 429: slow down",
-		Interrupted: true, RowsLeftOut: &left, Delayed: &delayed,
+		Interrupted: true, RowsLeftOut: &omitted, Delayed: &delayed,
 	}
 	want := `requests   12 ok, 3 rejected, 4 failed, 1 cancelled
 rates      0.2 requests/s, 1234 output tokens/s over 60.0 s

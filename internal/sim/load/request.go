@@ -55,7 +55,7 @@ type result struct {
 	forwarded        bool
 	// endedInWindow reports that the request ended before the load.
 	endedInWindow bool
-	answer        []byte
+	response      []byte
 }
 
 // outputTokens returns the length of the response: the service's count, or else one token per event.
@@ -242,7 +242,7 @@ func (r *run) token(res *result, e event, start, last time.Time) time.Time {
 		res.inWindow++
 	}
 	r.live.tokens.Add(1)
-	res.answer = appendUnescaped(res.answer, e.content)
+	res.response = appendUnescaped(res.response, e.content)
 	return now
 }
 

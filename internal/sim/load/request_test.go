@@ -2,7 +2,6 @@ package load
 
 import (
 	"context"
-	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -56,7 +55,7 @@ func TestRequestOutcomes(t *testing.T) {
 		detail  string
 	}{
 		{
-			name: "answered",
+			name: "completed",
 			handler: func(w http.ResponseWriter, _ *http.Request) {
 				stream(w, contentEvent("a"), contentEvent("b"), doneEvent)
 			},
@@ -185,7 +184,7 @@ func TestForwardedResponsesAreCounted(t *testing.T) {
 	}
 }
 
-func TestAnswersAndUsage(t *testing.T) {
+func TestResponsesAndUsage(t *testing.T) {
 	res, report := serveOnce(t, Config{HonorEOS: true}, func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
 		if strings.Contains(string(body), "ignore_eos") {
@@ -194,8 +193,8 @@ func TestAnswersAndUsage(t *testing.T) {
 		}
 		stream(w, ": ping\n\n", contentEvent("one\n"), contentEvent("\"two\" ü"), usageEvent(50, 7, 30), doneEvent)
 	})
-	if string(res.answer) != "one\n\"two\" ü" || res.events != 2 || res.outputTokens() != 7 {
-		t.Errorf("answer %q of %d events and %d tokens", res.answer, res.events, res.outputTokens())
+	if string(res.response) != "one\n\"two\" ü" || res.events != 2 || res.outputTokens() != 7 {
+		t.Errorf("response %q of %d events and %d tokens", res.response, res.events, res.outputTokens())
 	}
 	if report.OutputTokens != 7 || *report.PrefixHitRate != 0.6 || report.TPOT == nil || report.ITL == nil {
 		t.Errorf("report %+v", report.Figures)
@@ -256,9 +255,9 @@ func TestFirstModel(t *testing.T) {
 		err        string
 	}{
 		{200, `{"data":[{"id":"llama"},{"id":"qwen"}]}`, "llama", ""},
-		{200, `{"data":[]}`, "", "the list is empty"},
+		{200, `{"data":[]}`, "", "/v1/models returned no models"},
 		{200, `<html>`, "", "invalid character"},
-		{401, `{"error":{"message":"no key"}}`, "", "status 401: no key"},
+		{401, `{"error":{"message":"no key"}}`, "", "/v1/models returned 401: no key"},
 	} {
 		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if r.URL.Path != "/v1/models" || r.Header.Get("Authorization") != "Bearer k" {
@@ -272,8 +271,8 @@ func TestFirstModel(t *testing.T) {
 		if got != c.want || (err == nil) != (c.err == "") {
 			t.Errorf("%s: model %q, error %v", c.body, got, err)
 		}
-		if prefix := fmt.Sprintf("listing models at %s/v1/models: ", server.URL); err != nil &&
-			(!strings.HasPrefix(err.Error(), prefix) || !strings.Contains(err.Error(), c.err)) {
+		if url := server.URL + "/v1/models"; err != nil &&
+			(!strings.HasPrefix(err.Error(), "listing the models: ") || !strings.Contains(err.Error(), url) || !strings.Contains(err.Error(), c.err)) {
 			t.Errorf("error %v, want %s", err, c.err)
 		}
 		server.Close()

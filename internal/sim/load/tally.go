@@ -80,8 +80,8 @@ type tally struct {
 	prompt, output, cached                    int // tokens
 	cachedPrompt                              int // prompt tokens of requests with cached tokens in their usage
 	cachedKnown                               bool
-	okEvents                                  int // events with content of answered requests
-	okInWindow, inWindow                      int // answered requests, and events, before the end
+	okEvents                                  int // events with content of completed requests
+	okInWindow, inWindow                      int // completed requests, and events, before the end
 	byStatus                                  map[string]int
 	failures                                  map[string]int
 }
@@ -113,7 +113,7 @@ func (t *tally) add(r *result) {
 	}
 }
 
-// addOK counts an answered request. Only these count in latencies.
+// addOK counts a completed request. Only these count in latencies.
 func (t *tally) addOK(r *result) {
 	t.ok++
 	if r.endedInWindow {

@@ -25,13 +25,13 @@ type batchShape struct {
 }
 
 // groupsShape is SGLang's benchmark of shared prefixes: questions of 128 tokens after one of 64 prompts
-// of 2048, with answers of 256.
+// of 2048, with responses of 256.
 var groupsShape = batchShape{
 	users: batchUsers, prefixes: 64, prefix: 2048, even: true, maxCalls: 1, question: logNormal{128, 0.1}, output: logNormal{256, 0.1},
 }
 
 // The lengths of the three workloads in which hashing by user fails (SkyLB 3.2) are those of the
-// paper's chats: a template of the arena workload, and the question and answer of a turn of it.
+// paper's chats: a template of the arena workload, and the question and response of a turn of it.
 //
 // The paper describes these workloads in words. Two of its numbers determine a parameter:
 //
@@ -39,8 +39,8 @@ var groupsShape = batchShape{
 //     those of two users in Chatbot Arena, the log whose users share more (figure
 //     5). So 0.26 of sharedShape's calls have their user's own prefix, given how
 //     often the shared ones meet.
-//   - A user's concurrent requests vary by up to 4 times: burstsShape's most, and
-//     for want of a number of its own programsShape's.
+//   - A user's concurrent requests vary by up to 4 times: burstsShape's maximum, and
+//     because the paper has no other number, programsShape's.
 //
 // The other two numbers are fitted, so that the advantage of the global view over hashing approximates
 // figure 6: 20 shared prefixes, for both shared and program prefixes, and the 30 bursty users. Both

@@ -17,7 +17,7 @@ func TestCallsSharePrefixesByKind(t *testing.T) {
 		kind        Kind
 		shared, own int // prefixes of several users, and of one alone
 		tokens      int // of each
-		most        int // calls at once
+		maxCalls    int // calls at once
 		mixes       bool
 	}{
 		{Groups, 64, 0, 2048, 1, false},
@@ -26,9 +26,9 @@ func TestCallsSharePrefixesByKind(t *testing.T) {
 		{Programs, 20, 0, 400, 4, true},
 	} {
 		users, prefixes := map[string]map[string]bool{}, map[string]int{}
-		most, mixed := 0, false
+		highest, mixed := 0, false
 		for _, calls := range callsOf(t, c.kind, 6000) {
-			most = max(most, len(calls))
+			highest = max(highest, len(calls))
 			for _, r := range calls {
 				prefix := r.Messages[0].Content
 				if n := CountTokens(prefix); n != c.tokens || r.InputTokens != countAll(r.Messages) {
@@ -48,8 +48,8 @@ func TestCallsSharePrefixesByKind(t *testing.T) {
 				own++
 			}
 		}
-		if own != c.own || len(users)-own != c.shared || most != c.most || mixed != c.mixes {
-			t.Errorf("%s: %d prefixes of several users, %d of one, %d calls at once, differing %v", c.kind, len(users)-own, own, most, mixed)
+		if own != c.own || len(users)-own != c.shared || highest != c.maxCalls || mixed != c.mixes {
+			t.Errorf("%s: %d prefixes of several users, %d of one, %d calls at once, differing %v", c.kind, len(users)-own, own, highest, mixed)
 		}
 		if c.kind == Groups {
 			for _, n := range prefixes {
@@ -186,7 +186,7 @@ func TestOnceEndsWithTheSession(t *testing.T) {
 			asked := 0
 			for ; len(open) > 0; asked++ {
 				r := open[0]
-				next := once.Done(r, answer(r))
+				next := once.Done(r, response(r))
 				if fails {
 					next = once.Failed(r)
 				}
@@ -196,7 +196,7 @@ func TestOnceEndsWithTheSession(t *testing.T) {
 				}
 			}
 			if asked == 0 {
-				t.Errorf("%s: a session of nothing", kind)
+				t.Errorf("%s: an empty session", kind)
 			}
 		}
 	}
@@ -232,15 +232,15 @@ func TestLengthFactors(t *testing.T) {
 	}
 	for _, o := range []Options{{Lengths: -1}, {Lengths: 101}, {Sigma: 11}} {
 		if _, err := NewClient(Arena, o); err == nil {
-			t.Errorf("NewClient takes %+v", o)
+			t.Errorf("NewClient accepts %+v", o)
 		}
 	}
-	// In the least context, the longest tails still leave every session a request.
+	// With the minimum context, even the longest tails allow every session a request.
 	for _, kind := range Kinds() {
 		client := mustClient(t, kind, Options{Lengths: MaxLengths, Sigma: MaxSigma, MaxContext: MinContext})
 		for range 200 {
 			if len(client.Next()) == 0 {
-				t.Fatalf("%s: a session of nothing", kind)
+				t.Fatalf("%s: an empty session", kind)
 			}
 		}
 	}

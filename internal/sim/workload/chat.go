@@ -23,7 +23,7 @@ type chatShape struct {
 }
 
 // chat is a client with one conversation after the other, each as one of its region's users; a turn
-// starts after the previous answer.
+// starts after the previous response.
 type chat struct {
 	base
 	shape chatShape
@@ -49,14 +49,14 @@ func (c *chat) Next() []Request {
 	return c.ask(c.template())
 }
 
-// Done returns the next turn, with the actual answer before it.
-func (c *chat) Done(r Request, answer string) []Request {
+// Done returns the next turn, with the actual response before it.
+func (c *chat) Done(r Request, response string) []Request {
 	if r.Seq != c.waiting {
 		return nil
 	}
 	c.turn++
-	c.messages = extend(c.messages, Message{"assistant", answer})
-	c.tokens += CountTokens(answer)
+	c.messages = extend(c.messages, Message{"assistant", response})
+	c.tokens += CountTokens(response)
 	if c.turn == c.turns {
 		return c.endConversation()
 	}
@@ -86,11 +86,11 @@ func (c *chat) endConversation() []Request {
 func (c *chat) ask(opening string) []Request {
 	fixed := len(opening) / wordBytes
 	output := c.shape.output.draw(c.random, 1, maxChatOutput)
-	room := c.MaxContext - c.tokens - fixed - output
-	if room < 1 {
+	available := c.MaxContext - c.tokens - fixed - output
+	if available < 1 {
 		return c.endConversation() // ends: a first turn always fits into MinContext
 	}
-	n := c.shape.user.draw(c.random, 1, (room+1)/2)
+	n := c.shape.user.draw(c.random, 1, (available+1)/2)
 	c.messages = extend(c.messages, Message{"user", opening + Text(n, c.random.Uint64())})
 	c.tokens += fixed + n
 	r := c.request(c.user, c.user, c.messages, c.tokens, output, c.turn)

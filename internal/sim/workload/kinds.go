@@ -26,10 +26,10 @@ const (
 	// Groups is single calls in 64 equally frequent groups, each with its own prompt of 2048 tokens
 	// before the question (SGLang's benchmark).
 	Groups Kind = "groups"
-	// Shared is single calls by users who share long prompts with each other (a quarter of the calls
-	// have the user's own instead), Bursts is up to four concurrent calls with a user's own long prompt,
-	// and Programs is up to four concurrent calls with different long prompts: cases that hashing by
-	// user handles badly (SkyLB 3.2).
+	// Shared, Bursts and Programs are cases that hashing by user handles badly (SkyLB 3.2).
+	// Shared is single calls by users who share long prompts; a quarter of the calls have
+	// the user's own prompt. Bursts is up to four concurrent calls with a user's own long
+	// prompt. Programs is up to four concurrent calls with different long prompts.
 	Shared   Kind = "shared"
 	Bursts   Kind = "bursts"
 	Programs Kind = "programs"
@@ -40,13 +40,13 @@ func Kinds() []Kind {
 	return []Kind{ToT15, ToT30, Mixed, Arena, WildChat, Groups, Shared, Bursts, Programs}
 }
 
-// DefaultMaxContext is the maximum of prompt plus answer of a generated request, in tokens. It limits
+// DefaultMaxContext is the maximum of prompt plus response of a generated request, in tokens. It limits
 // the tail of the log-normal lengths: a context of 16,384 fits every engine profile with its KV cache
 // of 21,000 tokens.
 const DefaultMaxContext = 16384
 
 // MinContext is the minimum context of a generator: it fits the longest opening of a conversation and
-// the longest answer.
+// the longest response.
 const MinContext = 1024
 
 // Options configures one closed-loop client.
@@ -62,9 +62,9 @@ type Options struct {
 	// Model and Tier are set in every request.
 	Model string
 	Tier  service.Tier
-	// MaxContext limits prompt plus answer, in tokens; 0 = DefaultMaxContext.
+	// MaxContext limits prompt plus response, in tokens; 0 = DefaultMaxContext.
 	MaxContext int
-	// Lengths multiplies the medians of user messages and answers, Sigma the spread of their logarithms;
+	// Lengths multiplies the medians of user messages and responses, Sigma the spread of their logarithms;
 	// 0 = 1. Limits of lengths do not change.
 	Lengths, Sigma float64
 	// Once ends the client with its first session, as in an open loop: Done and Failed return no further

@@ -14,9 +14,9 @@ import (
 	"skyserve/internal/testkit"
 )
 
-// answer simulates a model: the text depends only on the request, so that equal requests get equal
-// answers in any order.
-func answer(r Request) string {
+// response simulates a model: the text depends only on the request, so that equal requests get equal
+// responses in any order.
+func response(r Request) string {
 	return Text(r.OutputTokens, keyOf(r.Session+r.Messages[len(r.Messages)-1].Content))
 }
 
@@ -33,7 +33,7 @@ func drive(t *testing.T, c Client, n int, pick func(inFlight int) int) []Request
 		i := pick(len(inFlight))
 		r := inFlight[i]
 		inFlight = slices.Delete(inFlight, i, i+1)
-		next := c.Done(r, answer(r))
+		next := c.Done(r, response(r))
 		all = append(all, next...)
 		inFlight = append(inFlight, next...)
 	}
@@ -113,7 +113,7 @@ func TestTreeShape(t *testing.T) {
 	}
 }
 
-func TestTreePromptsGrowByAnswerAndFollowUp(t *testing.T) {
+func TestTreePromptsGrowByResponseAndFollowUp(t *testing.T) {
 	tree := sessions(drive(t, mustClient(t, ToT15, Options{Seed: 3, Region: "eu"}), 16, first))[0]
 	added := []int{0, 45, 32, 25}
 	byPrompt := map[string]Request{}
@@ -130,10 +130,10 @@ func TestTreePromptsGrowByAnswerAndFollowUp(t *testing.T) {
 		}
 		parent, ok := byPrompt[rendered(r.Messages[:len(r.Messages)-2])]
 		if !ok {
-			t.Fatalf("level %d: its context is no earlier prompt of the tree", r.Turn)
+			t.Fatalf("level %d: its context is not an earlier prompt of the tree", r.Turn)
 		}
-		if r.Messages[len(r.Messages)-2].Content != answer(parent) {
-			t.Errorf("level %d does not carry the answer its parent got", r.Turn)
+		if r.Messages[len(r.Messages)-2].Content != response(parent) {
+			t.Errorf("level %d does not carry the response its parent got", r.Turn)
 		}
 		if want := parent.InputTokens + parent.OutputTokens + added[r.Turn]; r.InputTokens != want {
 			t.Errorf("level %d: %d input tokens, want %d", r.Turn, r.InputTokens, want)
@@ -167,9 +167,9 @@ func siblingPairs(requests []Request, level int) [][2]string {
 	return pairs
 }
 
-// A sibling identical to the first one gets the same answer with the same length; every other request
-// has its own answer.
-func TestIdenticalSiblingsShareAnswers(t *testing.T) {
+// A sibling identical to the first one gets the same response with the same length; every other request
+// has its own response.
+func TestIdenticalSiblingsShareResponses(t *testing.T) {
 	requests := drive(t, mustClient(t, ToT30, Options{Seed: 5, Region: "us"}), 30*200, first)
 	bySeq, alike := map[int]Request{}, 0
 	for _, r := range requests {
@@ -178,13 +178,13 @@ func TestIdenticalSiblingsShareAnswers(t *testing.T) {
 	for _, r := range requests {
 		of, ok := bySeq[r.AnswerOf]
 		if !ok || of.AnswerOf != of.Seq || of.Seq > r.Seq || of.OutputTokens != r.OutputTokens || rendered(of.Messages) != rendered(r.Messages) {
-			t.Fatalf("request %d is answered as %d", r.Seq, r.AnswerOf)
+			t.Fatalf("request %d has the response of %d", r.Seq, r.AnswerOf)
 		}
 		if r.AnswerOf != r.Seq {
 			alike++
 		}
 	}
-	near(t, "share of requests that are answered as their sibling", float64(alike)/float64(len(requests)), 0.35, 0.03)
+	near(t, "share of requests with the response of their sibling", float64(alike)/float64(len(requests)), 0.35, 0.03)
 }
 
 func TestSiblingsShareAPrefix(t *testing.T) {
@@ -205,7 +205,7 @@ func TestSiblingsShareAPrefix(t *testing.T) {
 	}
 	for _, p := range siblingPairs(drive(t, mustClient(t, ToT15, Options{Seed: 5}), 15*50, first), 1) {
 		if p[0] == p[1] {
-			t.Fatal("tot15 siblings ask the same")
+			t.Fatal("tot15 siblings have the same prompt")
 		}
 	}
 }
@@ -260,7 +260,7 @@ func TestTreeLengths(t *testing.T) {
 	near(t, "output mean at level 0", mean(outputs[0]), 105*math.Exp(0.08), 0.03)
 }
 
-func TestTreeIsIndependentOfAnswerOrder(t *testing.T) {
+func TestTreeIsIndependentOfResponseOrder(t *testing.T) {
 	for _, kind := range []Kind{ToT15, ToT30} {
 		var want []string
 		for i, pick := range []func(int) int{first, func(n int) int { return n - 1 }, rand.New(rand.NewPCG(1, 2)).IntN} {
@@ -274,7 +274,7 @@ func TestTreeIsIndependentOfAnswerOrder(t *testing.T) {
 			if i == 0 {
 				want = got
 			} else if !slices.Equal(got, want) {
-				t.Errorf("%s: another order of answers gave other requests", kind)
+				t.Errorf("%s: another order of responses yielded other requests", kind)
 			}
 		}
 	}
@@ -379,7 +379,7 @@ func checkChat(t *testing.T, r Request) {
 	}
 }
 
-func TestNextTurnHasTheActualAnswer(t *testing.T) {
+func TestNextTurnHasTheActualResponse(t *testing.T) {
 	client := mustClient(t, Arena, Options{Seed: 1, Region: "eu"})
 	r := client.Next()[0]
 	if again := client.Done(Request{Seq: r.Seq + 1}, "?"); again != nil {
@@ -387,7 +387,7 @@ func TestNextTurnHasTheActualAnswer(t *testing.T) {
 	}
 	next := client.Done(r, "forty-two, of course")[0]
 	if got := next.Messages[2]; got != (Message{"assistant", "forty-two, of course"}) {
-		t.Fatalf("the answer before the second turn is %v", got)
+		t.Fatalf("the response before the second turn is %v", got)
 	}
 	if !strings.HasPrefix(rendered(next.Messages), rendered(r.Messages)) {
 		t.Fatal("the second turn does not begin with the first")
@@ -434,11 +434,11 @@ func TestEqualSeedsYieldEqualRequests(t *testing.T) {
 		}
 		want := make1(1, "us", 0)
 		if make1(1, "us", 0) != want {
-			t.Errorf("%s: the same seed gave other requests", kind)
+			t.Errorf("%s: the same seed yielded other requests", kind)
 		}
 		for _, other := range []uint64{make1(2, "us", 0), make1(1, "eu", 0), make1(1, "us", 1)} {
 			if other == want {
-				t.Errorf("%s: another seed, region or client gave the same requests", kind)
+				t.Errorf("%s: another seed, region or client yielded the same requests", kind)
 			}
 		}
 	}
@@ -474,7 +474,7 @@ func TestRegionsAndCounts(t *testing.T) {
 		t.Error("the default numbers of clients are not those of the paper")
 	}
 	if !IsKnown("tot15") || IsKnown("tot15.csv") {
-		t.Error("Known does not tell workloads from files")
+		t.Error("IsKnown does not distinguish workloads from files")
 	}
 }
 

@@ -289,8 +289,8 @@ func (c *arrivals) advance(gap float64) bool {
 	for c.current < len(c.windows) {
 		w := c.windows[c.current]
 		c.at = max(c.at, w.start)
-		if left := (w.start + w.length - c.at) * w.rate; gap >= left {
-			gap -= max(left, 0)
+		if remaining := (w.start + w.length - c.at) * w.rate; gap >= remaining {
+			gap -= max(remaining, 0)
 			c.current++
 			continue
 		}

@@ -13,8 +13,9 @@ type Request struct {
 	// Seq is the number of the request among those of its client, from 0. It identifies a request that
 	// ended.
 	Seq int
-	// AnswerOf is the Seq of the request with the same answer: an earlier identical request, since an
-	// engine at temperature zero answers both alike, or otherwise the request itself.
+	// AnswerOf is the Seq of the request with the same response: an earlier identical request, since an
+	// engine at temperature zero returns the same for both, or otherwise the request
+	// itself.
 	AnswerOf int
 	// Session is the routing key: the question of a tree, the user of a chat.
 	Session string
@@ -43,11 +44,11 @@ type Request struct {
 type Client interface {
 	// Next returns the concurrent requests to issue at the start. Every call starts a new session.
 	Next() []Request
-	// Done records the answer to a request and returns the requests to issue now: none while the session
+	// Done records the response to a request and returns the requests to issue now: none while the session
 	// waits for siblings, and the first ones of the next session after the end of this one, unless Once
 	// is set.
-	Done(r Request, answer string) []Request
-	// Failed records a request that ended without a complete answer, and abandons the requests that
+	Done(r Request, response string) []Request
+	// Failed records a request that ended without a complete response, and abandons the requests that
 	// depend on it. It returns requests like Done.
 	Failed(r Request) []Request
 }

@@ -24,7 +24,7 @@ func TestCountTokens(t *testing.T) {
 		{"it's", 3},            // it ' s
 		{"a\nb", 3},            //
 		{"äö", 2},              // runes, not bytes
-		{"\xff\xfe", 2},        // bytes that are no runes
+		{"\xff\xfe", 2},        // bytes that are not runes
 		{"x1y2, 30 tokens", 4}, // x1y2 , 30 tokens
 	} {
 		if got := CountTokens(c.text); got != c.want {
@@ -40,7 +40,7 @@ func TestTextTokenCount(t *testing.T) {
 		m := rapid.IntRange(0, 600).Draw(t, "m")
 		long, short := Text(max(n, m), key), Text(min(n, m), key)
 		if !strings.HasPrefix(long, short) {
-			t.Fatalf("text of %d tokens is no prefix of the one of %d", min(n, m), max(n, m))
+			t.Fatalf("text of %d tokens is not a prefix of the one of %d", min(n, m), max(n, m))
 		}
 		if len(long) != wordBytes*max(n, m) {
 			t.Fatalf("%d tokens are %d bytes", max(n, m), len(long))

@@ -24,7 +24,7 @@ type Row struct {
 	Line int
 	// At is the time of the request since the start of the replay.
 	At time.Duration
-	// InputTokens and OutputTokens are the lengths of the prompt and the answer.
+	// InputTokens and OutputTokens are the lengths of the prompt and the response.
 	InputTokens, OutputTokens int
 	// Blocks are the IDs of the prompt's blocks of BlockTokens tokens: rows with equal leading IDs share
 	// that prefix. Nil if the trace has no such data.
@@ -51,16 +51,16 @@ const maxTokens = 4 << 20
 // the row's length. Text beyond the blocks is unique to the row: it depends on seed and the row's
 // number.
 func (r Row) AppendPrompt(dst []byte, seed uint64) []byte {
-	left := r.InputTokens
+	remaining := r.InputTokens
 	for _, id := range r.Blocks {
-		if left == 0 || r.BlockTokens == 0 {
+		if remaining == 0 || r.BlockTokens == 0 {
 			break
 		}
-		n := min(left, r.BlockTokens)
+		n := min(remaining, r.BlockTokens)
 		dst = AppendText(dst, n, keyOf("block", id))
-		left -= n
+		remaining -= n
 	}
-	return AppendText(dst, left, keyOf("row", seed, uint64(r.Number)))
+	return AppendText(dst, remaining, keyOf("row", seed, uint64(r.Number)))
 }
 
 // Request returns the chat request of a row: one user message. A row without tokens gets one prompt and

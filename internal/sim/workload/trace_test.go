@@ -240,7 +240,7 @@ func TestRowTooFarOutOfOrder(t *testing.T) {
 		return b.String()
 	}
 	if rows := mustRows(t, text(ReorderWindow), TraceOptions{}); rows[0].Line != ReorderWindow+2 {
-		t.Errorf("the late row stands at line %d of the first row", rows[0].Line)
+		t.Errorf("the late row is at line %d of the first row", rows[0].Line)
 	}
 	_, err := rowsOf(openText(t, text(ReorderWindow+1), TraceOptions{}), math.MaxInt)
 	want := "reading t:1027: the row is 500ms too early for its position: rows may be at most 1024 rows out of order"
@@ -264,7 +264,7 @@ func TestReplayFilters(t *testing.T) {
 		t.Errorf("%d rows from %s to %s, want 31 from 0s to 7.5s", len(rows), rows[0].At, rows[len(rows)-1].At)
 	}
 	if tr.LeftOut() != 9 { // seconds 51..59
-		t.Errorf("%d rows left out, want 9", tr.LeftOut())
+		t.Errorf("%d rows omitted, want 9", tr.LeftOut())
 	}
 }
 
@@ -346,20 +346,20 @@ func TestRowsWithoutBlocksAreUnique(t *testing.T) {
 	rows := mustRows(t, azure2023Text, TraceOptions{})
 	one, two := rows[0].Request(1, ""), rows[1].Request(1, "")
 	if commonPrefix(one.Messages[0].Content, two.Messages[0].Content) > 8 {
-		t.Error("two rows begin alike")
+		t.Error("two rows have the same start")
 	}
 	if again := rows[0].Request(1, ""); again.Messages[0] != one.Messages[0] {
-		t.Error("the same row and seed gave another text")
+		t.Error("the same row and seed yielded another text")
 	}
 	if other := rows[0].Request(2, ""); other.Messages[0] == one.Messages[0] {
-		t.Error("another seed gave the same text")
+		t.Error("another seed yielded the same text")
 	}
 	short := Row{Number: 3, InputTokens: 40, Blocks: []uint64{1}, BlockTokens: 16}
 	if got := CountTokens(short.Request(1, "").Messages[0].Content); got != 40 {
 		t.Errorf("a row longer than its blocks has %d tokens, want 40", got)
 	}
 	if empty := (Row{Number: 4}).Request(1, ""); empty.InputTokens != 1 || empty.OutputTokens != 1 {
-		t.Errorf("a row of nothing asks for %d of %d", empty.OutputTokens, empty.InputTokens)
+		t.Errorf("an empty row requests %d of %d", empty.OutputTokens, empty.InputTokens)
 	}
 }
 
@@ -370,12 +370,12 @@ func TestForgottenChatsStartNewSessions(t *testing.T) {
 		c.sessionOf(fmt.Sprint("x", i), "-1")
 	}
 	if got := c.sessionOf("child", "root"); got != "chat-root" {
-		t.Errorf("a remembered parent gave %q", got)
+		t.Errorf("a remembered parent yielded %q", got)
 	}
 	if got := c.sessionOf("late", "root"); got != "chat-late" { // the child took root's place
-		t.Errorf("a forgotten parent gave %q", got)
+		t.Errorf("a forgotten parent yielded %q", got)
 	}
 	if len(c.session) != maxChats || len(c.order) != maxChats {
-		t.Errorf("%d chats remembered in %d places", len(c.session), len(c.order))
+		t.Errorf("%d chats remembered in %d slots", len(c.session), len(c.order))
 	}
 }

@@ -6,7 +6,7 @@ import (
 )
 
 // Lengths of a Tree of Thoughts over grade-school questions, in tokens: the preamble of every question,
-// the question, the follow-up prompt of each level below the root, and the answer of each level.
+// the question, the follow-up prompt of each level below the root, and the response of each level.
 const (
 	preambleTokens = 98
 	maxTreeOutput  = 512
@@ -21,15 +21,15 @@ var (
 
 // treeShape is the shape of a tree.
 type treeShape struct {
-	// roots is the number of calls for the question, branch the number of calls for each answer.
+	// roots is the number of calls for the question, branch the number of calls for each response.
 	roots, branch int
 	// identical is the probability that a sibling repeats the first one, with the same prompt and
-	// answer.
+	// response.
 	identical float64
 }
 
 // tree is a client that solves one question after the other with Tree of Thoughts: siblings run
-// concurrently, a node's children start after its answer, and the next question starts when no node is
+// concurrently, a node's children start after its response, and the next question starts when no node is
 // left.
 type tree struct {
 	base
@@ -75,16 +75,16 @@ func (t *tree) Next() []Request {
 	return t.siblings(0, t.shape.roots, key, nil, 0)
 }
 
-// Done returns the answered node's children.
-func (t *tree) Done(r Request, answer string) []Request {
+// Done returns the completed node's children.
+func (t *tree) Done(r Request, response string) []Request {
 	n, ok := t.nodes[r.Seq]
 	if !ok {
 		return nil
 	}
 	delete(t.nodes, r.Seq)
 	if r.Turn+1 < len(t.outputs) {
-		context := extend(n.context, Message{"assistant", answer})
-		return t.orNext(t.siblings(r.Turn+1, t.shape.branch, n.key, context, n.tokens+CountTokens(answer)))
+		context := extend(n.context, Message{"assistant", response})
+		return t.orNext(t.siblings(r.Turn+1, t.shape.branch, n.key, context, n.tokens+CountTokens(response)))
 	}
 	return t.orNext(nil)
 }
@@ -107,7 +107,7 @@ func (t *tree) orNext(requests []Request) []Request {
 }
 
 // siblings returns the calls of one level below one parent. They depend only on the parent's key, not
-// on the order of answers.
+// on the order of responses.
 func (t *tree) siblings(level, count int, parent uint64, context []Message, tokens int) []Request {
 	var requests []Request
 	for i := range count {

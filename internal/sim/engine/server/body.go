@@ -88,7 +88,7 @@ func explainJSON(err error) *problem {
 		if kind.Field != "" {
 			at += kind.Field + ": "
 		}
-		return malformed(kind.Field, fmt.Sprintf("%swant %s, got %s at byte %d", at, jsonKind(kind.Type), kind.Value, kind.Offset))
+		return malformed(kind.Field, fmt.Sprintf("%smust be %s, got %s at byte %d", at, jsonKind(kind.Type), kind.Value, kind.Offset))
 	case errors.As(err, &syntax):
 		return malformed("", fmt.Sprintf("reading the request body: invalid JSON: %v at byte %d", err, syntax.Offset))
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
@@ -122,25 +122,25 @@ type prompt struct {
 }
 
 // completionPrompt returns the prompt of /v1/completions: a string, an array with one string, or an
-// array of token IDs. A text of more than most tokens is a problem.
-func (b *body) completionPrompt(most int) (prompt, error) {
+// array of token IDs. A text of more than limit tokens is a problem.
+func (b *body) completionPrompt(limit int) (prompt, error) {
 	text, ids, err := readPrompt(b.Prompt)
 	if err != nil || ids != nil {
 		return prompt{tokens: ids, unmarked: true}, err
 	}
-	if err := b.checkLength(text, most); err != nil {
+	if err := b.checkLength(text, limit); err != nil {
 		return prompt{}, err
 	}
 	return prompt{tokens: engine.Tokenize(nil, text), unmarked: true}, nil
 }
 
-// checkLength rejects a text of more than most tokens before allocating memory for them.
-func (b *body) checkLength(text string, most int) error {
-	if len(text) <= most {
+// checkLength rejects a text of more than limit tokens before allocating memory for them.
+func (b *body) checkLength(text string, limit int) error {
+	if len(text) <= limit {
 		return nil
 	}
-	if n := engine.CountTokens(text); n > most {
-		return tooLong(n, most, b.maxNew())
+	if n := engine.CountTokens(text); n > limit {
+		return tooLong(n, limit, b.maxNew())
 	}
 	return nil
 }
@@ -149,7 +149,7 @@ func (b *body) checkLength(text string, most int) error {
 func readPrompt(raw json.RawMessage) (text string, ids []engine.Token, err error) {
 	switch firstByte(raw) {
 	case 0:
-		return "", nil, malformed("prompt", "prompt: required")
+		return "", nil, malformed("prompt", "prompt is required")
 	case '"':
 		err = json.Unmarshal(raw, &text)
 		return text, nil, err
@@ -188,9 +188,9 @@ func firstByte(raw json.RawMessage) byte {
 
 // excerpt returns the start of a value, for error messages.
 func excerpt(raw json.RawMessage) string {
-	const most = 40
-	if len(raw) <= most {
+	const limit = 40
+	if len(raw) <= limit {
 		return string(raw)
 	}
-	return string(bytes.ToValidUTF8(raw[:most], nil)) + "..."
+	return string(bytes.ToValidUTF8(raw[:limit], nil)) + "..."
 }

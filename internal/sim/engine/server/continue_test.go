@@ -9,19 +9,19 @@ import (
 	"skyserve/internal/sim/engine"
 )
 
-// begun returns the text of the first tokens of an answer.
-func begun(answer string, tokens int) string {
-	for end := range len(answer) {
-		if engine.CountTokens(answer[:end]) == tokens && engine.CountTokens(answer[:end+1]) > tokens {
-			return answer[:end]
+// begun returns the text of the first tokens of a response.
+func begun(response string, tokens int) string {
+	for end := range len(response) {
+		if engine.CountTokens(response[:end]) == tokens && engine.CountTokens(response[:end+1]) > tokens {
+			return response[:end]
 		}
 	}
-	return answer
+	return response
 }
 
-// A truncated answer that is requested again, with its beginning after the prompt and reduced limits,
+// A truncated response that is requested again, with its beginning after the prompt and reduced limits,
 // continues word by word to the same length and finish reason.
-func TestContinuedAnswerIsTheRemainder(t *testing.T) {
+func TestContinuedResponseIsTheRemainder(t *testing.T) {
 	bounds := []struct {
 		name string
 		more func(continued int) string
@@ -30,7 +30,7 @@ func TestContinuedAnswerIsTheRemainder(t *testing.T) {
 		{"exact", func(continued int) string { return fmt.Sprintf(`,"max_tokens":%d`, 40-continued) }},
 		{"exact at most", func(continued int) string { return fmt.Sprintf(`,"max_tokens":%d`, exactTokens-continued) }},
 		{"cut by the bound", func(continued int) string { return fmt.Sprintf(`,"max_tokens":%d`, 80-continued) }},
-		{"longer than the answer", func(continued int) string { return fmt.Sprintf(`,"max_completion_tokens":%d`, 1500-continued) }},
+		{"longer than the response", func(continued int) string { return fmt.Sprintf(`,"max_completion_tokens":%d`, 1500-continued) }},
 		{"lengthened", func(continued int) string {
 			return fmt.Sprintf(`,"max_tokens":900,"min_tokens":%d`, max(0, 530-continued))
 		}},
@@ -44,9 +44,9 @@ func TestContinuedAnswerIsTheRemainder(t *testing.T) {
 				return chat(prompt, more)
 			}
 			asked, _ := json.Marshal(prompt)
-			answered, _ := json.Marshal(continued)
+			encoded, _ := json.Marshal(continued)
 			return fmt.Sprintf(`{"continue_final_message":true,"add_generation_prompt":false,
-				"messages":[{"role":"user","content":%s},{"role":"assistant","content":%s}]%s}`, asked, answered, more)
+				"messages":[{"role":"user","content":%s},{"role":"assistant","content":%s}]%s}`, asked, encoded, more)
 		},
 		textPath: func(prompt, continued, more string) string {
 			text, _ := json.Marshal(prompt + continued)
@@ -78,7 +78,7 @@ func TestContinuedAnswerIsTheRemainder(t *testing.T) {
 }
 
 // A completion's prompt that ends by chance with a word that the engine would have generated still gets
-// an answer of exact length.
+// a response of exact length.
 func TestChanceMatchKeepsExactLengths(t *testing.T) {
 	bubble(t, Options{}, func(t *testing.T, b *bench) {
 		first := b.complete(textPath, `{"prompt":"Tell me","max_tokens":3}`).text()
@@ -107,7 +107,7 @@ func TestRecogniseOwnWords(t *testing.T) {
 		t.Errorf("%d tokens were recognised, want no more than %d", got, engine.MaxDrawnTokens)
 	}
 	if got := recognise(8, tokens[:len(prompt)+17]); got > chanceTokens {
-		t.Errorf("%d tokens of another seed's answer were recognised", got)
+		t.Errorf("%d tokens of another seed's response were recognised", got)
 	}
 	if got := recognise(7, tokens[:1]); got != 0 {
 		t.Errorf("%d of a prompt of one token", got)

@@ -44,8 +44,8 @@ func (c *modelClock) setRate(rate float64) {
 
 // until returns the wall time left until a time of the engine, rounded up.
 func (c *modelClock) until(at time.Duration) time.Duration {
-	left := math.Ceil(float64(at-c.now()) / c.rate)
-	return time.Duration(max(left, 1))
+	remaining := math.Ceil(float64(at-c.now()) / c.rate)
+	return time.Duration(max(remaining, 1))
 }
 
 // commandBacklog is the capacity of the command queue. It only saves goroutine switches; a full queue

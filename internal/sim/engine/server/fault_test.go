@@ -77,7 +77,7 @@ func broken(t *testing.T, b *bench, body string) string {
 	defer resp.Body.Close()
 	text, err := io.ReadAll(resp.Body)
 	if err == nil || strings.Contains(string(text), "[DONE]") {
-		t.Errorf("the answer did not break: %v, ...%.100q", err, text)
+		t.Errorf("the response did not break: %v, ...%.100q", err, text)
 	}
 	return string(text)
 }
@@ -86,13 +86,13 @@ func TestDieAfterSomeTime(t *testing.T) {
 	bubble(t, Options{Faults: Faults{DieAfter: Trigger{Set: true, After: time.Second}}}, func(t *testing.T, b *bench) {
 		text := broken(t, b, chat("x", `,"max_tokens":60,"stream":true`))
 		if n := strings.Count(text, "data: "); n < 10 || n > 20 {
-			t.Errorf("%d tokens came before the death after a second", n)
+			t.Errorf("%d tokens arrived before the stop after a second", n)
 		}
 		if err := <-b.ended; !errors.Is(err, ErrDied) {
 			t.Errorf("Run returned %v, want ErrDied", err)
 		}
 		if _, err := b.client.Get("http://engine/health"); err == nil {
-			t.Error("a dead server answers")
+			t.Error("a dead server responds")
 		}
 	})
 }
@@ -126,7 +126,7 @@ func TestHangAndWakeUp(t *testing.T) {
 		r, _ := http.NewRequestWithContext(ctx, "GET", "http://engine/health", nil)
 		if resp, err := b.client.Do(r); err == nil {
 			resp.Body.Close()
-			t.Error("a hanging server answers")
+			t.Error("a hanging server responds")
 		}
 		if after := b.server.driver.loads()[0]; after != before || after.Running != 1 {
 			t.Errorf("while hanging the load went from %+v to %+v", before, after)
@@ -138,7 +138,7 @@ func TestHangAndWakeUp(t *testing.T) {
 			t.Errorf("POST /fault {}: %d %s", status, text)
 		}
 		if text := read(t, running); strings.Count(text, "data: ") != 31 {
-			t.Errorf("after the hang the answer ended with %d events, want 31", strings.Count(text, "data: "))
+			t.Errorf("after the hang the response ended with %d events, want 31", strings.Count(text, "data: "))
 		}
 		if status, _ := b.get("/health"); status != 200 {
 			t.Errorf("GET /health after the hang: %d", status)
@@ -148,18 +148,18 @@ func TestHangAndWakeUp(t *testing.T) {
 
 func TestHangAfterBlocksThatRequest(t *testing.T) {
 	bubble(t, Options{Faults: Faults{HangAfter: Trigger{Set: true, Requests: 1}}}, func(t *testing.T, b *bench) {
-		answered := make(chan reply)
-		go func() { answered <- b.complete(chatPath, chat("x", `,"max_tokens":2`)) }()
+		responded := make(chan reply)
+		go func() { responded <- b.complete(chatPath, chat("x", `,"max_tokens":2`)) }()
 		select {
-		case <-answered:
-			t.Error("the request was answered")
+		case <-responded:
+			t.Error("the request has a response")
 		case <-time.After(time.Hour):
 		}
 		if l := b.server.driver.loads()[0]; l.Submitted != 0 {
 			t.Errorf("the request reached the engine: %+v", l)
 		}
 		b.post("/fault", `{}`)
-		if r := <-answered; r.Usage.CompletionTokens != 2 {
+		if r := <-responded; r.Usage.CompletionTokens != 2 {
 			t.Errorf("after the hang: %+v", r)
 		}
 	})
@@ -176,7 +176,7 @@ func TestHangingServerStops(t *testing.T) {
 		synctest.Wait()
 		b.stop()
 		if err := <-failed; err == nil {
-			t.Error("a hanging server answered")
+			t.Error("a hanging server responded")
 		}
 		if err := <-b.ended; err != nil {
 			t.Errorf("Run returned %v", err)
@@ -220,7 +220,7 @@ func TestErrorRateIsSeeded(t *testing.T) {
 		})
 	}
 	if runs[0] != runs[1] {
-		t.Errorf("the same seed gave\n%s\nand\n%s", runs[0], runs[1])
+		t.Errorf("the same seed yielded\n%s\nand\n%s", runs[0], runs[1])
 	}
 	if n := strings.Count(runs[0], "500"); n < 8 || n > 28 {
 		t.Errorf("%d of 60 requests failed, want about 18", n)
@@ -231,7 +231,7 @@ func TestResetAfterTokens(t *testing.T) {
 	bubble(t, Options{Faults: Faults{ResetAfterTokens: 4}}, func(t *testing.T, b *bench) {
 		text := broken(t, b, chat("x", `,"max_tokens":20,"stream":true`))
 		if n := strings.Count(text, "data: "); n != 4 {
-			t.Errorf("%d tokens came, want 4", n)
+			t.Errorf("%d tokens arrived, want 4", n)
 		}
 		broken(t, b, chat("x", `,"max_tokens":20`))
 		synctest.Wait()
@@ -239,7 +239,7 @@ func TestResetAfterTokens(t *testing.T) {
 			t.Errorf("after both: %+v", l)
 		}
 		if r := b.complete(chatPath, chat("x", `,"max_tokens":3`)); r.Usage.CompletionTokens != 3 {
-			t.Errorf("a shorter answer: %+v", r)
+			t.Errorf("a shorter response: %+v", r)
 		}
 	})
 }

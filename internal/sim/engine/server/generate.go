@@ -161,8 +161,8 @@ func (s *Server) plan(b *body, p prompt, a adapter) (engine.Request, error) {
 }
 
 // recognise counts the tokens at the end of a prompt that the engine itself would generate after the
-// tokens before them: a client that sends a prompt with the start of its response wants the
-// continuation. It counts at most the longest random response.
+// tokens before them: a client that sends a prompt with the start of its response requests
+// the continuation. It counts at most the longest random response.
 func recognise(seed uint64, tokens []engine.Token) (continued int) {
 	for continued < min(len(tokens)-1, engine.MaxDrawnTokens) {
 		at := len(tokens) - continued - 1
@@ -179,28 +179,28 @@ func recognise(seed uint64, tokens []engine.Token) (continued int) {
 // memory is a problem.
 func (s *Server) bound(b *body, p prompt) (int, error) {
 	promptTokens := len(p.tokens)
-	room := s.opts.Profile.KVTokens - promptTokens
-	asked := b.maxNew()
+	capacity := s.opts.Profile.KVTokens - promptTokens
+	requested := b.maxNew()
 	switch {
-	case asked != nil && *asked < 1:
-		return 0, malformed("max_tokens", fmt.Sprintf("max_tokens: must be at least 1, got %d", *asked))
-	case asked != nil && b.MinTokens > *asked:
-		return 0, malformed("min_tokens", fmt.Sprintf("min_tokens: must be at most max_tokens (%d), got %d", *asked, b.MinTokens))
+	case requested != nil && *requested < 1:
+		return 0, malformed("max_tokens", fmt.Sprintf("max_tokens: must be at least 1, got %d", *requested))
+	case requested != nil && b.MinTokens > *requested:
+		return 0, malformed("min_tokens", fmt.Sprintf("min_tokens: must be at most max_tokens (%d), got %d", *requested, b.MinTokens))
 	case b.MinTokens < 0:
 		return 0, malformed("min_tokens", fmt.Sprintf("min_tokens: must be at least 0, got %d", b.MinTokens))
-	case room < 1 || asked != nil && *asked > room:
-		return 0, tooLong(promptTokens, s.opts.Profile.KVTokens, asked)
-	case asked != nil:
-		return *asked, nil
+	case capacity < 1 || requested != nil && *requested > capacity:
+		return 0, tooLong(promptTokens, s.opts.Profile.KVTokens, requested)
+	case requested != nil:
+		return *requested, nil
 	}
-	return min(max(defaultMaxNew-p.continued, b.MinTokens, 1), room), nil
+	return min(max(defaultMaxNew-p.continued, b.MinTokens, 1), capacity), nil
 }
 
 // tooLong is the problem of a request that exceeds the KV memory.
-func tooLong(promptTokens, kvTokens int, asked *int) *problem {
+func tooLong(promptTokens, kvTokens int, requested *int) *problem {
 	message := fmt.Sprintf("this model's maximum context length is %d tokens, but the prompt has %d", kvTokens, promptTokens)
-	if asked != nil {
-		message += fmt.Sprintf(" and max_tokens is %d", *asked)
+	if requested != nil {
+		message += fmt.Sprintf(" and max_tokens is %d", *requested)
 	}
 	p := malformed("messages", message)
 	p.code = "context_length_exceeded"

@@ -203,7 +203,7 @@ func errorOf(t *testing.T, text string) errorDetail {
 	d := json.NewDecoder(bytes.NewBufferString(text))
 	d.DisallowUnknownFields()
 	if err := d.Decode(&e); err != nil || e.Error.Message == "" || e.Error.Type == "" {
-		t.Fatalf("%q is not an error in OpenAI's shape: %v", text, err)
+		t.Fatalf("%q is not an error in OpenAI's format: %v", text, err)
 	}
 	return e.Error
 }

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// An event has as many tokens as the interval, except for the first one; together they are the answer.
+// An event has as many tokens as the interval, except for the first one; together they are the response.
 // With continuous usage, each has the usage so far.
 func TestStreamInterval(t *testing.T) {
 	for _, c := range []struct {

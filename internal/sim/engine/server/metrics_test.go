@@ -110,7 +110,7 @@ func TestEngineWithoutMetrics(t *testing.T) {
 func TestOldMetricsAreOptional(t *testing.T) {
 	bubble(t, Options{}, func(t *testing.T, b *bench) {
 		if _, ok := scrape(t, b)["vllm:gpu_cache_usage_perc"]; ok {
-			t.Error("the old name is there")
+			t.Error("the former name is present")
 		}
 	})
 }

@@ -16,16 +16,16 @@ import (
 //	<|role|>
 //	content
 //
-// and at the end <|assistant|>, where the answer begins. With
-// continue_final_message the last message is left open instead, and the answer
+// and at the end <|assistant|>, where the response begins. With
+// continue_final_message the last message is left open instead, and the response
 // continues where it ends; with add_generation_prompt false alone, nothing is
-// added. A chat of more tokens than most is a problem.
-func (b *body) chatPrompt(most int) (prompt, error) {
+// added. A chat of more tokens than limit is a problem.
+func (b *body) chatPrompt(limit int) (prompt, error) {
 	text, open, err := b.render()
 	if err != nil {
 		return prompt{}, err
 	}
-	if err := b.checkLength(text, most); err != nil {
+	if err := b.checkLength(text, limit); err != nil {
 		return prompt{}, err
 	}
 	// Every message starts after a newline, which is a token of its own, so the two halves tokenise like
@@ -77,7 +77,7 @@ func (b *body) render() (text string, open int, err error) {
 // text returns the content of the i-th message.
 func (m *message) text(i int) (string, error) {
 	if m.Role == "" {
-		return "", malformed("messages", fmt.Sprintf("messages[%d].role: required", i))
+		return "", malformed("messages", fmt.Sprintf("messages[%d].role is required", i))
 	}
 	content, err := contentText(m.Content, fmt.Sprintf("messages[%d].content", i))
 	if err != nil {

@@ -22,7 +22,7 @@ func (b *bench) respond(body string) response {
 
 func (r *response) text() string { return r.Output[0].Content[0].Text }
 
-func TestResponseEqualsChatAnswer(t *testing.T) {
+func TestResponseEqualsChatCompletion(t *testing.T) {
 	bubble(t, Options{}, func(t *testing.T, b *bench) {
 		first := b.respond(`{"input":"hello","instructions":"be brief","max_output_tokens":9}`)
 		if first.Object != "response" || first.Status != "incomplete" || first.Incomplete.Reason != "max_output_tokens" || first.Usage.OutputTokens != 9 {
@@ -43,7 +43,7 @@ func TestResponseContinuesPrevious(t *testing.T) {
 		continued, _ := json.Marshal(first.text())
 		reported := b.respond(`{"input":[{"role":"user","content":"hello"},{"type":"message","role":"assistant","content":` + string(continued) + `},{"role":"user","content":"and then?"}],"max_output_tokens":9}`)
 		if second.text() != reported.text() || second.Usage.InputTokens != reported.Usage.InputTokens || *second.Previous != first.ID {
-			t.Errorf("continuing a response gives %+v, sending the whole conversation %+v", second, reported)
+			t.Errorf("continuing a response yields %+v, sending the whole conversation %+v", second, reported)
 		}
 		if reported.Usage.InputDetails.CachedTokens == 0 {
 			t.Error("nothing of the conversation was cached")
@@ -92,9 +92,9 @@ func TestResponseErrors(t *testing.T) {
 			`{"model":"gpt-9","input":"x"}`:                                     "404 does not exist",
 			`{}`:                                                                "400 input: must be a string or an array of items, got ",
 			`{"input":7}`:                                                       "400 got 7",
-			`{"input":[7]}`:                                                     "400 want",
+			`{"input":[7]}`:                                                     "400 must be an object",
 			`{"input":[{"type":"computer_call"}]}`:                              `400 input[0].type: must be message, function_call or function_call_output, got \"computer_call`,
-			`{"input":[{"content":"x"}]}`:                                       "400 messages[0].role: required",
+			`{"input":[{"content":"x"}]}`:                                       "400 messages[0].role is required",
 			`{"input":"x","max_output_tokens":0}`:                               "400 max_tokens: must be at least 1, got 0",
 			`{"input":"x"`:                                                      "400 invalid JSON",
 		} {
@@ -118,7 +118,7 @@ func TestStoredResponsesAreBounded(t *testing.T) {
 			s.put(conversation{id: fmt.Sprint(i)})
 		}
 		if _, known := s.find("9"); known || len(s.byID) != maxResponses {
-			t.Errorf("%d are kept, want %d, and not the oldest", len(s.byID), maxResponses)
+			t.Errorf("%d responses are stored, want %d without the oldest", len(s.byID), maxResponses)
 		}
 	})
 }

@@ -49,7 +49,7 @@ func TestStreamHasOneEventPerToken(t *testing.T) {
 	})
 }
 
-func TestStreamedEqualsWholeAnswer(t *testing.T) {
+func TestStreamedEqualsWholeResponse(t *testing.T) {
 	bubble(t, Options{}, func(t *testing.T, b *bench) {
 		for path, body := range map[string]string{
 			chatPath: `{"messages":[{"role":"user","content":"hello"}],"max_tokens":20`,
@@ -78,19 +78,19 @@ func TestStreamedEqualsWholeAnswer(t *testing.T) {
 	})
 }
 
-func TestNextTurnFindsTheAnswerInTheCache(t *testing.T) {
+func TestNextTurnHitsTheCachedResponse(t *testing.T) {
 	bubble(t, Options{}, func(t *testing.T, b *bench) {
 		first := b.complete(chatPath, chat("Where is the old bridge?", `,"max_tokens":40`))
-		answer, _ := json.Marshal(first.text())
+		response, _ := json.Marshal(first.text())
 		second := b.complete(chatPath, `{"max_tokens":5,"messages":[{"role":"user","content":"Where is the old bridge?"},
-			{"role":"assistant","content":`+string(answer)+`},{"role":"user","content":"And the new one?"}]}`)
+			{"role":"assistant","content":`+string(response)+`},{"role":"user","content":"And the new one?"}]}`)
 		if got, want := second.Usage.PromptTokensDetails.CachedTokens, first.Usage.TotalTokens; got != want {
 			t.Errorf("%d tokens of the second turn were cached, want the %d of the first", got, want)
 		}
 	})
 }
 
-func TestBrokenAnswerContinuesUnchanged(t *testing.T) {
+func TestBrokenResponseContinuesUnchanged(t *testing.T) {
 	bubble(t, Options{}, func(t *testing.T, b *bench) {
 		want := b.complete(chatPath, chat("tell me a story", "")).text()
 		words := strings.SplitAfter(want, " ")
@@ -175,16 +175,16 @@ func TestErrors(t *testing.T) {
 		}{
 			{chatPath, `{"messages":`, 400, "invalid JSON"},
 			{chatPath, ``, 400, "at byte 0"},
-			{chatPath, `{"messages":"hi"}`, 400, "messages: want an array, got string"},
-			{chatPath, `["hi"]`, 400, "body: want an object, got array"},
-			{chatPath, chat("x", `,"stream":1`), 400, "stream: want true or false, got number"},
-			{chatPath, chat("x", `,"model":1`), 400, "model: want a string, got number"},
+			{chatPath, `{"messages":"hi"}`, 400, "messages: must be an array, got string"},
+			{chatPath, `["hi"]`, 400, "body: must be an object, got array"},
+			{chatPath, chat("x", `,"stream":1`), 400, "stream: must be true or false, got number"},
+			{chatPath, chat("x", `,"model":1`), 400, "model: must be a string, got number"},
 			{chatPath, `{"messages":[]}`, 400, "at least one message"},
-			{chatPath, `{"messages":[{"content":"x"}]}`, 400, "messages[0].role: required"},
+			{chatPath, `{"messages":[{"content":"x"}]}`, 400, "messages[0].role is required"},
 			{chatPath, `{"messages":[{"role":"user","content":5}]}`, 400, "messages[0].content: must be a string or an array of parts, got 5"},
 			{chatPath, `{"messages":[{"role":"user","content":[{"text":"x"}]}]}`, 400, `messages[0].content[0]: must be a part with a type, got {"text":"x"}`},
 			{chatPath, chat("x", `,"max_tokens":0`), 400, "max_tokens: must be at least 1, got 0"},
-			{chatPath, chat("x", `,"max_tokens":"many"`), 400, "max_tokens: want an integer, got string"},
+			{chatPath, chat("x", `,"max_tokens":"many"`), 400, "max_tokens: must be an integer, got string"},
 			{chatPath, chat("x", `,"max_tokens":5,"min_tokens":6`), 400, "min_tokens: must be at most max_tokens (5), got 6"},
 			{chatPath, chat("x", `,"min_tokens":-1`), 400, "min_tokens: must be at least 0, got -1"},
 			{chatPath, chat("x", `,"n":2`), 400, "n: must be 1, got 2"},
@@ -193,7 +193,7 @@ func TestErrors(t *testing.T) {
 			{chatPath, chat(long, ``), 400, "maximum context length is 21000"},
 			{chatPath, chat("x", `,"model":"other"`), 404, "`other` does not exist"},
 			{chatPath, `"` + strings.Repeat("x", 1<<20) + `"`, 413, "limit of 1048576 bytes"},
-			{textPath, `{}`, 400, "prompt: required"},
+			{textPath, `{}`, 400, "prompt is required"},
 			{textPath, `{"prompt":7}`, 400, "got 7"},
 			{textPath, `{"prompt":""}`, 400, "at least one token"},
 			{textPath, `{"prompt":[]}`, 400, "at least one token"},
@@ -205,11 +205,11 @@ func TestErrors(t *testing.T) {
 			{"/v1/embeddings", `{"input":"x","encoding_format":"hex"}`, 400, `got "hex"`},
 			{"/v1/embeddings", `{"input":"x","model":"other"}`, 404, "does not exist"},
 			{"/tokenize", `{"prompt":"x","model":"other"}`, 404, "does not exist"},
-			{"/tokenize", `{}`, 400, "prompt: required"},
+			{"/tokenize", `{}`, 400, "prompt is required"},
 			{"/v1/models", `{}`, 405, "method must be GET, got POST"},
 			{"/v1/nothing", `{}`, 404, "no such path: /v1/nothing"},
 			{"/fault", `{"explode":1}`, 400, `unknown fault "explode"`},
-			{"/fault", `[]`, 400, "want an object"},
+			{"/fault", `[]`, 400, "must be an object"},
 		} {
 			status, text := b.post(c.path, c.body)
 			if e := errorOf(t, text); status != c.status || !strings.Contains(e.Message, c.want) {
@@ -250,7 +250,7 @@ func TestPartsRenderAsText(t *testing.T) {
 			images[count(`{"messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"`+url+`"}}]}]}`)] = true
 		}
 		if len(images) != 2 {
-			t.Errorf("two images, one of them twice, gave %d prompts", len(images))
+			t.Errorf("two images, one of them twice, yielded %d prompts", len(images))
 		}
 		if a, b := count(chat("x", `,"tools":[{"name":"f"}]`)), count(chat("x", "")); a == b {
 			t.Error("tools are not part of the prompt")
@@ -355,24 +355,24 @@ func TestSlowClientBlocksNoOthers(t *testing.T) {
 	})
 }
 
-func TestShutdownFinishesShortAnswers(t *testing.T) {
+func TestShutdownFinishesShortResponses(t *testing.T) {
 	bubble(t, Options{}, func(t *testing.T, b *bench) {
 		short := b.send(chatPath, chat("x", `,"max_tokens":20,"stream":true`))
 		long := b.send(chatPath, chat("x", `,"max_tokens":60,"stream":true`))
 		b.stop()
 		if text := read(t, short); !strings.HasSuffix(text, "data: [DONE]\n\n") {
-			t.Errorf("the short answer did not finish: ...%q", text[max(0, len(text)-80):])
+			t.Errorf("the short response did not finish: ...%q", text[max(0, len(text)-80):])
 		}
 		text, err := io.ReadAll(long.Body)
 		long.Body.Close()
 		if err == nil || strings.Contains(string(text), "[DONE]") {
-			t.Errorf("the interrupted answer ended without an error (%v)", err)
+			t.Errorf("the interrupted response ended without an error (%v)", err)
 		}
 		if err := <-b.ended; err != nil {
 			t.Errorf("Run returned %v", err)
 		}
 		if _, err := b.client.Get("http://engine/health"); err == nil {
-			t.Error("the server still answers")
+			t.Error("the server still responds")
 		}
 	})
 }
@@ -409,13 +409,13 @@ func TestRunReportsListenerErrors(t *testing.T) {
 
 func TestOptionErrors(t *testing.T) {
 	for want, o := range map[string]Options{
-		"speed must be above 0": {Speed: -1},
-		"body limit":            {MaxBodyBytes: -1},
-		"grace":                 {Grace: -time.Second},
-		`unknown flavor "tgi"`:  {Flavor: "tgi"},
-		"duplicate model name":  {Model: "a", Aliases: []string{"a"}},
-		"is empty":              {LoRA: []string{""}},
-		"KVTokens":              {Profile: engine.Profile{Name: "x", DecodeBase: 1, ChunkTokens: 1, KVTokens: 1, MaxRunning: 1}},
+		"speed must be greater than 0": {Speed: -1},
+		"body limit":                   {MaxBodyBytes: -1},
+		"grace":                        {Grace: -time.Second},
+		`unknown flavor "tgi"`:         {Flavor: "tgi"},
+		"duplicate model name":         {Model: "a", Aliases: []string{"a"}},
+		"is empty":                     {LoRA: []string{""}},
+		"KVTokens":                     {Profile: engine.Profile{Name: "x", DecodeBase: 1, ChunkTokens: 1, KVTokens: 1, MaxRunning: 1}},
 	} {
 		if _, err := New(o); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("New(%+v): %v, want %q", o, err, want)

@@ -27,7 +27,7 @@ func TestResponseIsStoredUntilDeleted(t *testing.T) {
 		path := responsesPath + "/" + given.ID
 		whole, _ := json.Marshal(given)
 		if status, text := b.request("GET", path); status != http.StatusOK || strings.TrimSpace(text) != string(whole) {
-			t.Errorf("%d %s, want what was given: %s", status, text, whole)
+			t.Errorf("%d %s, want the stored response: %s", status, text, whole)
 		}
 		if status, text := b.request("POST", path+"/cancel"); status != http.StatusBadRequest || !strings.Contains(errorOf(t, text).Message, "background") {
 			t.Errorf("cancelling a complete response: %d %s", status, text)

@@ -46,8 +46,8 @@ func (a *responder) abort() {
 
 // broken reports whether a fault resets the connection after this many tokens.
 func (a *responder) broken(sent int) bool {
-	most := a.server.faults.current().ResetAfterTokens
-	return most > 0 && sent >= most
+	limit := a.server.faults.current().ResetAfterTokens
+	return limit > 0 && sent >= limit
 }
 
 // usage is the token usage of a response.
