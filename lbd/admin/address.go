@@ -11,7 +11,7 @@ import (
 const resolveTimeout = 3 * time.Second
 
 // instanceSecrets are the addresses at which clouds serve a VM its credentials, besides the
-// link-local ones. With a replica there, the balancer would fetch them.
+// link-local ones. A replica with such an address would make the balancer fetch them.
 var instanceSecrets = []netip.Prefix{
 	netip.MustParsePrefix("fd00:ec2::/32"),      // AWS, IPv6
 	netip.MustParsePrefix("fd20:ce::254/128"),   // Google, IPv6
@@ -35,8 +35,8 @@ func effectiveAddress(addr netip.Addr) netip.Addr {
 }
 
 // RejectMetadataAddresses returns a check that rejects addresses no replica can have: link-local, multicast
-// and instance metadata addresses, except those in allow. It must be repeated when connecting to a
-// replica, because its name may resolve to another address since it was added.
+// and instance metadata addresses, except those in allow. It must be repeated when connecting to a replica,
+// because its name may resolve to another address than when it was added.
 func RejectMetadataAddresses(allow []netip.Prefix) func(netip.Addr) error {
 	return func(given netip.Addr) error {
 		addr := effectiveAddress(given)

@@ -39,7 +39,7 @@ func (a *API) routeInvites() {
 	reply := func(i *invite) *[]byte { return &i.answer }
 	a.mux.HandleFunc("GET "+pathInvites+"{mailbox}/request", a.readInvite(request))
 	a.mux.HandleFunc("PUT "+pathInvites+"{mailbox}/answer", a.fillInvite(reply))
-	// Guests may use these two: see ServeGuest.
+	// Clients without credentials may use these two; see ServeGuest.
 	a.mux.HandleFunc("PUT "+pathInvites+"{mailbox}/request", a.fillInvite(request))
 	a.mux.HandleFunc("GET "+pathInvites+"{mailbox}/answer", a.readInvite(reply))
 }
@@ -95,7 +95,7 @@ func (a *API) closeInvite(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusNoContent)
 }
 
-// fillInvite stores a document in a mailbox, once.
+// fillInvite stores a document in a mailbox. It rejects a second one.
 func (a *API) fillInvite(of func(*invite) *[]byte) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		_ = http.NewResponseController(w).SetReadDeadline(deadlineAfter(bodyTimeout)) // as in ServeHTTP

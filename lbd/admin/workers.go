@@ -15,7 +15,7 @@ import (
 	"skyserve/lbd/proxy"
 )
 
-// maxWorkerBody bounds the body of POST /workers; one is some 300 bytes.
+// maxWorkerBody bounds the body of POST /workers; a typical one has 300 bytes.
 const maxWorkerBody = 64 << 10
 
 // maxDrainedBy bounds the name of the program that drains a replica, which is stored and listed.
@@ -43,7 +43,7 @@ func (a *API) listWorkers(w http.ResponseWriter, _ *http.Request) {
 	writeJSON(w, http.StatusOK, map[string]any{"workers": workers})
 }
 
-// listURLs serves SGLang's list of workers.
+// listURLs lists the workers, as in SGLang's API.
 func (a *API) listURLs(w http.ResponseWriter, _ *http.Request) {
 	urls := []string{}
 	for _, r := range a.opts.Workers.List() {
@@ -73,7 +73,7 @@ func (a *API) addWorker(w http.ResponseWriter, r *http.Request) {
 	a.add(w, r, cfg, false)
 }
 
-// addByURL serves SGLang's way to attach a replica.
+// addByURL attaches a replica, as in SGLang's API.
 func (a *API) addByURL(w http.ResponseWriter, r *http.Request) {
 	a.add(w, r, service.ReplicaConfig{URL: r.URL.Query().Get("url")}, true)
 }
@@ -105,8 +105,8 @@ func (a *API) add(w http.ResponseWriter, r *http.Request, cfg service.ReplicaCon
 	}
 }
 
-// ReplicaURL parses the base URL of a replica. It rejects URLs that would reach something other
-// than intended, or expose a secret in logs and snapshots.
+// ReplicaURL parses the base URL of a replica. It rejects URLs that may reach an unintended host,
+// or that contain a secret that logs and snapshots would show.
 func ReplicaURL(raw string) (*url.URL, error) {
 	u, err := url.Parse(raw)
 	switch {
@@ -138,7 +138,7 @@ func (a *API) removeWorker(w http.ResponseWriter, r *http.Request) {
 	a.remove(w, r.PathValue("id"), epoch)
 }
 
-// removeByURL serves SGLang's way to detach a replica.
+// removeByURL detaches a replica, as in SGLang's API.
 func (a *API) removeByURL(w http.ResponseWriter, r *http.Request) {
 	raw := r.URL.Query().Get("url")
 	for _, rep := range a.opts.Workers.List() {

@@ -75,8 +75,8 @@ func (s *Solver) updateTopLoads(worker int32) {
 			t.insert(row[h], worker)
 			continue
 		}
-		// The fourth highest is unknown. As long as the worker stays above the two that remain, or at
-		// least above the lower one, no other worker moves up.
+		// The fourth highest load is unknown. As long as the worker's load stays above that of the
+		// other two, or at least above the lower of them, no other worker can be among the three.
 		if row[h] >= t.load[1] && t.worker[1] >= 0 {
 			t.insert(row[h], worker)
 			continue

@@ -7,7 +7,7 @@ type LeastLoad struct{ ties, peers rotation }
 // Name returns least-load.
 func (*LeastLoad) Name() string { return "least-load" }
 
-// Traits requests only the loads.
+// Traits returns no requirements: the loads are enough.
 func (*LeastLoad) Traits() Traits { return Traits{} }
 
 // Choose selects the least loaded candidate of the layer.

@@ -48,9 +48,9 @@ type Options struct {
 	Logger *slog.Logger
 }
 
-// Endpoint returns the URL for traces: below the given base URL, or from the environment, with
-// source the variable that was used. Empty = tracing is disabled. It returns an error if the value
-// is not a URL, or the protocol is not supported.
+// Endpoint returns the URL for traces: below the base URL, or from the environment; source is the
+// variable that was used. Empty = tracing is disabled. It returns an error if the value is not a
+// URL, or the protocol is not supported.
 func Endpoint(base string) (to, source string, err error) {
 	if strings.EqualFold(os.Getenv(envDisabled), "true") || os.Getenv(envExporter) == "none" {
 		return "", "", nil
@@ -67,13 +67,13 @@ func Endpoint(base string) (to, source string, err error) {
 	}
 	u, err := url.Parse(to)
 	if err != nil || (u.Scheme != "http" && u.Scheme != "https") || u.Host == "" {
-		return "", source, fmt.Errorf("must be a URL such as http://127.0.0.1:4318") // what was found may hold a password
+		return "", source, fmt.Errorf("must be a URL such as http://127.0.0.1:4318") // the value may contain a password
 	}
 	if p := cmp.Or(os.Getenv(envTracesProtocol), os.Getenv(envProtocol)); p == "grpc" {
 		return "", envProtocol, fmt.Errorf("traces are sent over HTTP only: must be http/protobuf or http/json, got %q", p)
 	}
 	if source == EnvTracesEndpoint {
-		return u.String(), source, nil // names the path too
+		return u.String(), source, nil // the URL already includes the path
 	}
 	return u.JoinPath(tracesPath).String(), source, nil
 }
