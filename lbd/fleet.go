@@ -271,7 +271,7 @@ func stateOf(v *core.ReplicaView, p probe.ReplicaStatus) (state service.ReplicaS
 		reason = cmp.Or(v.Reason, reason)
 	}
 	if p.Answered {
-		return service.StateNotReady, cmp.Or(reason, "no report")
+		return service.StateNotReady, cmp.Or(reason, "no recent report")
 	}
 	return service.StateStarting, cmp.Or(reason, "no response yet")
 }

@@ -32,9 +32,9 @@ func TestRanksAppearAsOneReplica(t *testing.T) {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
 
-	b.Ready, b.Reason, b.Pending = false, "no report", policy.Maybe[int]{}
+	b.Ready, b.Reason, b.Pending = false, "no recent report", policy.Maybe[int]{}
 	views["us-0/1"] = b
-	if got = viewOf(cfg, views); got.Ready || got.Reason != "no report" || got.Pending.Known || got.Running != policy.Known(4) {
+	if got = viewOf(cfg, views); got.Ready || got.Reason != "no recent report" || got.Pending.Known || got.Running != policy.Known(4) {
 		t.Errorf("with a rank that is not ready: %+v", got)
 	}
 	if got = viewOf(service.ReplicaConfig{ID: "us-1"}, views); got == nil || *got != views["us-1"] {

@@ -201,10 +201,10 @@ func TestRoutes(t *testing.T) {
 		{"POST", "/workers", `{"id":"us-0","url":"http://127.0.0.1:8201","model":"llama","epoch":3}`, 409, "older than the current one"},
 		{"POST", "/workers", `{"id":"p","url":"https://203.0.113.9"}`, 201, ""},
 		{"POST", "/workers", `{"id":"p","url":"http://gpu.internal:8000/prefix"}`, 201, ""},
-		{"POST", "/workers", `{"id":"x"`, 400, "reading the replica"},
+		{"POST", "/workers", `{"id":"x"`, 400, "read the replica"},
 		{"POST", "/workers", `{"id":"x","ulr":"http://127.0.0.1:1"}`, 400, `unknown field \"ulr\"`},
-		{"POST", "/workers", `{"url":"` + strings.Repeat("x", maxWorkerBody) + `"}`, 413, "larger than 65536 bytes"},
-		{"POST", "/workers", `{"id":"x"}`, 400, "url: missing"},
+		{"POST", "/workers", `{"url":"` + strings.Repeat("x", maxWorkerBody) + `"}`, 413, "at most 65536 bytes"},
+		{"POST", "/workers", `{"id":"x"}`, 400, "url is required"},
 		{"POST", "/workers", `{"url":"ftp://127.0.0.1:1"}`, 400, `got \"ftp://127.0.0.1:1\"`},
 		{"POST", "/workers", `{"url":"127.0.0.1:1"}`, 400, "url:"},
 		{"POST", "/workers", `{"url":"http://"}`, 400, "must contain a host"},
@@ -228,7 +228,7 @@ func TestRoutes(t *testing.T) {
 		{"POST", "/add_worker?url=http://203.0.113.9", "", 400, "--allow-replicas"},
 		{"POST", "/add_worker?url=http://198.51.100.7", "", 201, ""}, // allowed
 		{"POST", "/add_worker?url=http://169.254.169.254", "", 400, "is not allowed as a replica address"},
-		{"POST", "/add_worker", "", 400, "url: missing"},
+		{"POST", "/add_worker", "", 400, "url is required"},
 
 		{"DELETE", "/workers/us-0", "", 200, `"removed":true`},
 		{"DELETE", "/workers/us-0?epoch=4", "", 200, ""},
@@ -382,7 +382,7 @@ func TestSnapshotOfOwnRegion(t *testing.T) {
 				ReplicaConfig: service.ReplicaConfig{ID: "us-1"}, State: service.StateStarting, Reason: "connection refused",
 				View: &core.ReplicaView{}, HitRate: policy.Known(0.25),
 			},
-			{ReplicaConfig: service.ReplicaConfig{ID: "us-2"}, State: service.StateStarting, Reason: "no answer yet"},
+			{ReplicaConfig: service.ReplicaConfig{ID: "us-2"}, State: service.StateStarting, Reason: "no response yet"},
 		},
 		view:  core.BalancerView{Counts: core.Counts{Queued: 4, ForwardedIn: 2, ForwardedOut: 3}, Models: []core.ModelView{{Model: "llama", Queued: 1, Deferred: 3, FirstTokens: 40, Late: 2}}},
 		stats: proxy.TrafficStats{RequestsPerSecond: ptr(1.5), ByReplica: map[string]proxy.ReplicaTrafficStats{"us-0": {OutputTokensPerSecond: ptr(20.0), PrefixHitRate: ptr(0.75)}}},
@@ -393,7 +393,7 @@ func TestSnapshotOfOwnRegion(t *testing.T) {
 		`"replicas":[` +
 		`{"id":"us-0","url":"http://127.0.0.1:8201","model":"llama","gpu":"L4","region":"local/eu","capacity":"","state":"READY","reason":"","pending":0,"running":3,"outstanding":5,"kv":0.5,"prefix_hit_rate":0.75,"output_tokens_per_second":20,"age_ms":40,"donated":false,"usd_per_hour":null},` +
 		`{"id":"us-1","url":"","model":"","gpu":"","region":"","capacity":"","state":"STARTING","reason":"connection refused","pending":null,"running":null,"outstanding":0,"kv":null,"prefix_hit_rate":0.25,"output_tokens_per_second":null,"age_ms":null,"donated":false,"usd_per_hour":null},` +
-		`{"id":"us-2","url":"","model":"","gpu":"","region":"","capacity":"","state":"STARTING","reason":"no answer yet","pending":null,"running":null,"outstanding":0,"kv":null,"prefix_hit_rate":null,"output_tokens_per_second":null,"age_ms":null,"donated":false,"usd_per_hour":null}],` +
+		`{"id":"us-2","url":"","model":"","gpu":"","region":"","capacity":"","state":"STARTING","reason":"no response yet","pending":null,"running":null,"outstanding":0,"kv":null,"prefix_hit_rate":null,"output_tokens_per_second":null,"age_ms":null,"donated":false,"usd_per_hour":null}],` +
 		`"queued":4,"models":[{"model":"llama","queued":1,"deferred":3,"first_tokens":40,"late":2}],"requests_per_second":1.5,"output_tokens_per_second":null,"prefix_hit_rate":null,"ttft_ms":null,"forwarded_in":2,"forwarded_out":3,"forwarded_to":[]}],` +
 		`"forecast":[],"donations":[],"plan":null,"targets":[],"prices":[],"strategy":"","events":[],"alerts":[]}`
 	if got := strings.TrimSpace(body); got != want {

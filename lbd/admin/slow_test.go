@@ -98,7 +98,7 @@ func TestQuietEventStreamStaysOpen(t *testing.T) {
 		conn := dial(t, api(&balancer{events: make(chan json.RawMessage)}, nil), "GET /v1/events HTTP/1.1\r\n"+local+"\r\n")
 		pulses := 0
 		for lines := bufio.NewScanner(conn); pulses < 10 && lines.Scan(); {
-			if lines.Text() == ": still here" {
+			if lines.Text() == ": keep-alive" {
 				pulses++
 			}
 		}
@@ -182,7 +182,7 @@ func TestWatchersAreBounded(t *testing.T) {
 				t.Fatalf("status %d: %s", w.Code, w.Body)
 			}
 		}
-		if w, _ := watch(); w.Code != http.StatusServiceUnavailable || !strings.Contains(w.Body.String(), "follow the events already") {
+		if w, _ := watch(); w.Code != http.StatusServiceUnavailable || !strings.Contains(w.Body.String(), "already receive events") {
 			t.Errorf("one more: status %d: %s", w.Code, w.Body)
 		}
 		leave()

@@ -60,14 +60,14 @@ func (a *API) addWorker(w http.ResponseWriter, r *http.Request) {
 	if err := dec.Decode(&cfg); err != nil {
 		var large *http.MaxBytesError
 		if errors.As(err, &large) {
-			writeError(w, http.StatusRequestEntityTooLarge, fmt.Sprintf("reading the replica: larger than %d bytes", large.Limit))
+			writeError(w, http.StatusRequestEntityTooLarge, fmt.Sprintf("read the replica: the body must have at most %d bytes", large.Limit))
 			return
 		}
 		if errors.Is(err, os.ErrDeadlineExceeded) {
-			writeError(w, http.StatusRequestTimeout, fmt.Sprintf("reading the replica: no complete body within %s", bodyTimeout))
+			writeError(w, http.StatusRequestTimeout, fmt.Sprintf("read the replica: no complete body within %s", bodyTimeout))
 			return
 		}
-		writeError(w, http.StatusBadRequest, "reading the replica: "+err.Error())
+		writeError(w, http.StatusBadRequest, "read the replica: "+err.Error())
 		return
 	}
 	a.add(w, r, cfg, false)
@@ -111,7 +111,7 @@ func ReplicaURL(raw string) (*url.URL, error) {
 	u, err := url.Parse(raw)
 	switch {
 	case raw == "":
-		return nil, errors.New("url: missing")
+		return nil, errors.New("url is required")
 	case err != nil:
 		return nil, errors.New("url: invalid URL")
 	case u.User != nil:

@@ -165,7 +165,7 @@ func (b *Balancer) forgetLost(now time.Duration) {
 	for _, ts := range [][]*target{b.replicas, b.peers} {
 		for _, t := range ts {
 			if t.ready && t.age(now) >= lost {
-				t.ready, t.reason = false, "no report"
+				t.ready, t.reason = false, "no recent report"
 				b.forgetTarget(now, t)
 			} else if !t.peer && !t.reported && t.cacheLost(now, &b.cfg) {
 				b.forgetTarget(now, t)
@@ -431,7 +431,7 @@ func (b *Balancer) modelViews() []ModelView {
 func (t *target) unreadyReason(now time.Duration, c *Config) string {
 	switch {
 	case !t.reported:
-		return "no answer yet"
+		return "no response yet"
 	case t.unreachable:
 		return "connection failed"
 	case !t.ready:
@@ -439,7 +439,7 @@ func (t *target) unreadyReason(now time.Duration, c *Config) string {
 	case t.breaker.Ejected(now):
 		return t.breaker.Reason(now)
 	case !t.live(now, c):
-		return "no report"
+		return "no recent report"
 	}
 	return ""
 }

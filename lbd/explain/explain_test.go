@@ -221,7 +221,7 @@ func TestUnknownRequestListsBalancers(t *testing.T) {
 		&source{name: "eu", memory: telemetry.DecisionMemory{Balancer: "lb-eu-0", Region: "local/eu", Limit: 10}},
 		&source{name: "asia", broken: errors.New("GET http://asia: connection refused")},
 	)
-	want := `looking for request "r1": not found on any reachable balancer
+	want := `request "r1" not found on any reachable balancer
   lb-us-0 in local/us: 7 recorded since 2026-03-04 05:06:07 UTC
   lb-eu-0 in local/eu: none recorded yet
   GET http://asia: connection refused`

@@ -88,7 +88,7 @@ func compareBool(a, b bool) int {
 	return -1
 }
 
-// table is the formatted candidates, and the titles of the columns that are shown and hidden.
+// table contains the formatted candidates, and the titles of the shown and hidden columns.
 type table struct {
 	lines          []string
 	shown, dropped []string
@@ -166,7 +166,7 @@ func widest(cells []string) int {
 	return w
 }
 
-// shorten removes the middle of a name, since the ends distinguish replicas.
+// shorten removes the middle of a name, because names of replicas differ at the ends.
 func shorten(name string, width int) string {
 	if len(name) <= width {
 		return name

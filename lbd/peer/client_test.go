@@ -281,22 +281,22 @@ func TestSilentPeerIsNotReported(t *testing.T) {
 		change func(*balancer)
 		reason string
 	}{
-		{"hangs", func(b *balancer) { b.rtt = time.Hour }, "no answer within 1s"},
+		{"hangs", func(b *balancer) { b.rtt = time.Hour }, "no response within 1s"},
 		{"refuses", func(b *balancer) {
 			b.answer = func(*http.Request) (int, string, error) { return 0, "", errors.New("connection refused") }
 		}, "connection refused"},
-		{"other token", func(b *balancer) { b.answer = func(*http.Request) (int, string, error) { return 401, "", nil } }, "refuses this balancer's peer token"},
-		{"broken", func(b *balancer) { b.answer = func(*http.Request) (int, string, error) { return 502, "", nil } }, "answers GET /skyserve/v1/heartbeat with 502 Bad Gateway"},
+		{"other token", func(b *balancer) { b.answer = func(*http.Request) (int, string, error) { return 401, "", nil } }, "it rejected this balancer's peer token: set the same peer_token for all balancers"},
+		{"broken", func(b *balancer) { b.answer = func(*http.Request) (int, string, error) { return 502, "", nil } }, "GET /skyserve/v1/heartbeat returned 502 Bad Gateway"},
 		{
 			"not a balancer", func(b *balancer) { b.answer = func(*http.Request) (int, string, error) { return 200, "<html>", nil } },
-			"answers GET /skyserve/v1/heartbeat with an invalid response: invalid character '<' looking for beginning of value",
+			"GET /skyserve/v1/heartbeat returned an invalid response: invalid character '<' looking for beginning of value",
 		},
 		{"endless", func(b *balancer) {
 			b.answer = func(*http.Request) (int, string, error) { return 200, strings.Repeat(" ", maxHeartbeat+1), nil }
-		}, "answers GET /skyserve/v1/heartbeat with more than 1048576 bytes"},
+		}, "GET /skyserve/v1/heartbeat returned more than 1048576 bytes"},
 		{"itself", func(b *balancer) {
 			b.answer = func(*http.Request) (int, string, error) { return 200, `{"id":"lb-us-0"}`, nil }
-		}, "answers with this balancer's own id lb-us-0: each balancer needs its own"},
+		}, "it has this balancer's own id lb-us-0: set a unique id for each balancer"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			b := &balancer{answer: healthy}
@@ -341,10 +341,10 @@ func TestOvertakenHeartbeatIsDropped(t *testing.T) {
 	l := &link{client: NewClient(Options{Self: "lb-us-0", Sink: func(core.Event) {}})}
 	defer l.client.Close()
 	start := time.Unix(100, 0)
-	if _, newest := l.recordAnswer(start.Add(time.Second), 30*time.Millisecond, false); !newest {
+	if _, newest := l.recordResponse(start.Add(time.Second), 30*time.Millisecond, false); !newest {
 		t.Error("the first answer was dropped")
 	}
-	rtt, newest := l.recordAnswer(start, 20*time.Millisecond, false)
+	rtt, newest := l.recordResponse(start, 20*time.Millisecond, false)
 	if newest {
 		t.Error("an answer to an earlier heartbeat was taken for news")
 	}

@@ -198,9 +198,9 @@ func TestUnusablePrefixes(t *testing.T) {
 	for _, c := range []struct {
 		name, body, want string
 	}{
-		{"other keys", `{"boot":"b","keys":"j","next":1}`, "hashes prompts with another key: balancers of one service need the same peer token"},
-		{"no page", `<html>`, "answers GET /skyserve/v1/prefixes with an invalid response: invalid character '<' looking for beginning of value"},
-		{"endless", strings.Repeat(" ", maxPrefixes+1), "answers GET /skyserve/v1/prefixes with more than 262144 bytes"},
+		{"other keys", `{"boot":"b","keys":"j","next":1}`, "it hashes prompts with another key: set the same peer_token for all balancers"},
+		{"no page", `<html>`, "GET /skyserve/v1/prefixes returned an invalid response: invalid character '<' looking for beginning of value"},
+		{"endless", strings.Repeat(" ", maxPrefixes+1), "GET /skyserve/v1/prefixes returned more than 262144 bytes"},
 		{"no replica", page(`{"hashes":"AAAAAAAAAAA="}`), "learned[0].replica: must have 1 to 512 bytes, got 0"},
 		{"a name too long", page(`{"replica":"` + strings.Repeat("x", 513) + `","hashes":"AAAAAAAAAAA="}`), "learned[0].replica: must have 1 to 512 bytes, got 513"},
 		{"half a hash", page(`{"replica":"r","hashes":"AAAA"}`), "learned[0].hashes: must be at most 8192 of 8 bytes, got 3 bytes"},
@@ -224,7 +224,7 @@ func TestUnusablePrefixes(t *testing.T) {
 				if s := cl.Status()[0]; s.Reason != "" || s.Silence > time.Second {
 					t.Errorf("its heartbeats: %+v", s)
 				}
-				if n := strings.Count(log.String(), "ignoring the peer's prefixes"); n != 1 || !strings.Contains(log.String(), c.want) {
+				if n := strings.Count(log.String(), "peer's cache updates ignored"); n != 1 || !strings.Contains(log.String(), c.want) {
 					t.Errorf("%d lines of\n%s\nwant one of %s", n, log.String(), c.want)
 				}
 				b.set(func(b *balancer) { b.answer = through(learned(prompt(1)).boot("k")) })

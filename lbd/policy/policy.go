@@ -214,7 +214,7 @@ func New(name string) (Policy, error) {
 	if m, ok := constructors[name]; ok {
 		return m(), nil
 	}
-	return nil, fmt.Errorf("unknown policy %q: must be one of: %s", name, strings.Join(Names(), ", "))
+	return nil, fmt.Errorf("unknown policy %q: must be one of %s", name, strings.Join(Names(), ", "))
 }
 
 // Names returns the names of the policies, sorted.

@@ -152,7 +152,7 @@ func TestChoices(t *testing.T) {
 
 func TestUnknownPolicyListsTheNames(t *testing.T) {
 	_, err := New("best")
-	if err == nil || err.Error() != `unknown policy "best": must be one of: bf-io, cache-aware, cache-aware:skylb, consistent-hash, cost, least-load, longest-prefix, power-of-two, round-robin, sageserve, skylb, skylb-ch` {
+	if err == nil || err.Error() != `unknown policy "best": must be one of bf-io, cache-aware, cache-aware:skylb, consistent-hash, cost, least-load, longest-prefix, power-of-two, round-robin, sageserve, skylb, skylb-ch` {
 		t.Errorf("got %v", err)
 	}
 }

@@ -208,7 +208,7 @@ func TestTimeoutReportsNothing(t *testing.T) {
 		if got := r.drain(); len(got) > 0 {
 			t.Errorf("a silent replica was reported: %+v", got)
 		}
-		if s := p.Status()[0]; s.Ready || !s.Answered || s.Reason != "no answer within 1s" {
+		if s := p.Status()[0]; s.Ready || !s.Answered || s.Reason != "no response within 1s" {
 			t.Errorf("got %+v", s)
 		}
 	})
@@ -220,16 +220,16 @@ func TestNotReady(t *testing.T) {
 		change      func(*engine)
 		reason      string
 	}{
-		{"loading", "llama", func(e *engine) { e.status["/v1/models"] = 503 }, "answers GET /v1/models with 503 Service Unavailable"},
-		{"another model", "gpt", func(*engine) {}, `serves llama, adapter, not "gpt"`},
-		{"no model", "llama", func(e *engine) { e.pages["/v1/models"] = `{"data":[]}` }, "no model listed"},
-		{"no list", "llama", func(e *engine) { e.pages["/v1/models"] = `<html>` }, "answers GET /v1/models with an invalid model list"},
+		{"loading", "llama", func(e *engine) { e.status["/v1/models"] = 503 }, "GET /v1/models returned 503 Service Unavailable"},
+		{"another model", "gpt", func(*engine) {}, `GET /v1/models returned llama, adapter, not "gpt"`},
+		{"no model", "llama", func(e *engine) { e.pages["/v1/models"] = `{"data":[]}` }, "GET /v1/models returned no model"},
+		{"no list", "llama", func(e *engine) { e.pages["/v1/models"] = `<html>` }, "GET /v1/models returned an invalid model list"},
 		{"many models", "gpt", func(e *engine) {
 			e.pages["/v1/models"] = `{"data":[{"id":"a"},{"id":"b"},{"id":"c"},{"id":"d"},{"id":"e"},{"id":"f"}]}`
-		}, `serves a, b, c, d and 2 more, not "gpt"`},
-		{"metrics broken", "llama", func(e *engine) { e.status["/metrics"] = 500 }, "answers GET /metrics with 500 Internal Server Error"},
-		{"unhealthy", "llama", func(e *engine) { e.status["/metrics"], e.status["/health"] = 404, 503 }, "answers GET /health with 503 Service Unavailable"},
-		{"elsewhere", "llama", func(e *engine) { e.status["/v1/models"] = 302 }, "answers GET /v1/models with 302 Found"},
+		}, `GET /v1/models returned a, b, c, d and 2 more, not "gpt"`},
+		{"metrics broken", "llama", func(e *engine) { e.status["/metrics"] = 500 }, "GET /metrics returned 500 Internal Server Error"},
+		{"unhealthy", "llama", func(e *engine) { e.status["/metrics"], e.status["/health"] = 404, 503 }, "GET /health returned 503 Service Unavailable"},
+		{"elsewhere", "llama", func(e *engine) { e.status["/v1/models"] = 302 }, "GET /v1/models returned 302 Found"},
 		{"reset", "llama", func(e *engine) { e.err = errors.New("connection reset") }, "connection reset"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -261,13 +261,13 @@ func TestSuspectIsProbedForHealth(t *testing.T) {
 		p.Suspect("us-0")
 		p.Suspect("nobody")
 		time.Sleep(3 * time.Second)
-		if n := e.count("/health"); n < 8 || n > 12 || hasReason(r.drain(), "answers GET /health with 503 Service Unavailable") {
+		if n := e.count("/health"); n < 8 || n > 12 || hasReason(r.drain(), "GET /health returned 503 Service Unavailable") {
 			t.Errorf("asked for /health %d times in the second after a failure, want about 10", n)
 		}
 		e.set(func(e *engine) { e.status["/health"] = 503 })
 		p.Suspect("us-0")
 		time.Sleep(200 * time.Millisecond)
-		if got := r.drain(); !hasReason(got, "answers GET /health with 503 Service Unavailable") {
+		if got := r.drain(); !hasReason(got, "GET /health returned 503 Service Unavailable") {
 			t.Errorf("with a dead engine: %+v", got)
 		}
 		time.Sleep(10 * time.Second)

@@ -44,10 +44,10 @@ func OverRate(kind string, wait time.Duration, format string, args ...any) *Deni
 }
 
 // quotaReached returns the denial of a request over a quota.
-func quotaReached(what string, most int, p period, now time.Time) *Denial {
+func quotaReached(unit string, limit int, p period, now time.Time) *Denial {
 	return &Denial{
 		Kind: codeQuota, Code: codeQuota,
-		Message:    fmt.Sprintf("quota reached: the quota of this key is %d %s per %s", most, what, p),
+		Message:    fmt.Sprintf("quota reached: the limit of this key is %d %s per %s", limit, unit, p),
 		RetryAfter: seconds(p.end(now).Sub(now)),
 	}
 }

@@ -26,8 +26,8 @@ func NewMemory(max, tenantMax int64) *Memory {
 
 // Reasons for rejecting an allocation.
 var (
-	ErrMemoryFull = errors.New("the balancer's memory limit for requests is reached")
-	ErrShareFull  = errors.New("the tenant's memory limit for requests is reached")
+	ErrMemoryFull = errors.New("the balancer's memory limit for requests was reached")
+	ErrShareFull  = errors.New("the tenant's memory limit for requests was reached")
 )
 
 // Used returns the bytes in use.

@@ -112,15 +112,15 @@ func NewConfig(c *core.Config) Config {
 func (c *Config) Core() (core.Config, error) {
 	p, err := policy.New(c.Policy)
 	if err != nil {
-		return core.Config{}, fmt.Errorf("reading config.policy: %w", err)
+		return core.Config{}, fmt.Errorf("config.policy: %w", err)
 	}
 	push, err := core.ParsePush(c.Push)
 	if err != nil {
-		return core.Config{}, fmt.Errorf("reading config.push: %w", err)
+		return core.Config{}, fmt.Errorf("config.push: %w", err)
 	}
 	order, err := core.ParseOrder(string(c.Order))
 	if err != nil {
-		return core.Config{}, fmt.Errorf("reading config.order: %w", err)
+		return core.Config{}, fmt.Errorf("config.order: %w", err)
 	}
 	return core.Config{
 		Policy: p, Push: push, Order: order, Targets: c.Targets, ModelTargets: c.ModelTargets, TauN: c.TauN, TauP: c.TauP, Forward: c.Forward, PeerQueueLimit: c.Tau, QueueLimit: c.QueueLimit, MaxWait: c.MaxWait,
