@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// frame is how the end of a body is determined (RFC 9112, section 6.3).
+// frame is the way in which the end of a body is determined (RFC 9112, section 6.3).
 type frame uint8
 
 const (
@@ -17,7 +17,7 @@ const (
 	frameUntilClose              // by the end of the connection
 )
 
-// frameOf returns how the body of a response ends. interpretHead must have been called.
+// frameOf returns the frame of a response's body. interpretHead must have been called.
 func frameOf(resp *http.Response) frame {
 	switch {
 	case resp.Request.Method == http.MethodHead || !mayHaveBody(resp.StatusCode) || resp.ContentLength == 0:
