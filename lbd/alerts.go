@@ -14,10 +14,11 @@ import (
 
 // Conditions for alerts of a balancer, each with its reason.
 const (
-	// storeGrace is how long the store may be unavailable without an alert: it restarts.
+	// storeGrace is the time for which the store may be unavailable without an alert, for example
+	// during a restart.
 	storeGrace = 10 * time.Second
-	// leaseGrace is how long the controller's lease may go without renewal: it is renewed every
-	// second, and another controller takes over within a few seconds.
+	// leaseGrace is the maximum time without a renewal of the controller's lease. The lease is
+	// renewed every second, and another controller takes over within a few seconds.
 	leaseGrace = 15 * time.Second
 )
 
@@ -44,7 +45,7 @@ func (w *leaseWatch) silentSince(now time.Time) *time.Time {
 	return nil
 }
 
-// alerts returns the conditions known to this balancer that require action.
+// alerts returns the conditions at this balancer that require action.
 func (b *balancer) alerts(now time.Time) []telemetry.Alert {
 	var alerts []telemetry.Alert
 	alert := telemetry.Alert{Severity: telemetry.SeverityWarning, NextStep: "run 'skyserve status' for details"}
@@ -61,7 +62,7 @@ func (b *balancer) alerts(now time.Time) []telemetry.Alert {
 	return append(alerts, b.member.alerts(b.cfg, now)...)
 }
 
-// alerts reports that the balancer's identity certificate was not renewed in time.
+// alerts returns an alert if the balancer's identity certificate was not renewed in time.
 func (m *member) alerts(cfg service.BalancerConfig, now time.Time) []telemetry.Alert {
 	if m == nil || now.Add(identity.AlertBefore).Before(m.cert.expires()) {
 		return nil
@@ -80,7 +81,8 @@ func (m *member) alerts(cfg service.BalancerConfig, now time.Time) []telemetry.A
 	return []telemetry.Alert{a}
 }
 
-// storeProblem returns why the store is unavailable; nil if it works or there is none.
+// storeProblem returns the problem of an unavailable store; nil if the store is available or there
+// is none.
 func (b *balancer) storeProblem() *store.Problem {
 	if b.store == nil {
 		return nil

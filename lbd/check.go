@@ -22,7 +22,7 @@ import (
 type ConfigError struct {
 	// Key is the path in the configuration: listen, replicas[2].url.
 	Key string
-	// Problem describes what is wrong, with the value found.
+	// Problem describes the error, with the invalid value.
 	Problem string
 	// Hint is the suggested fix; may be empty.
 	Hint string
@@ -51,7 +51,7 @@ func (p problems) first() error {
 // opts.InsecureNoAuth is set), the admin listener by a token.
 func CheckConfig(cfg service.BalancerConfig, opts Options) error { return checkAll(cfg, opts).first() }
 
-// checkAll returns all problems that Check looks for.
+// checkAll returns all problems that CheckConfig checks.
 func checkAll(cfg service.BalancerConfig, opts Options) problems {
 	var p problems
 	checkNames(&p, cfg)
@@ -234,7 +234,7 @@ func buildCoreConfig(p *problems, cfg service.BalancerConfig) core.Config {
 	return c
 }
 
-// choosePolicy returns the policy with that name; nil if there is none.
+// choosePolicy returns the policy with this name; nil if there is none.
 func choosePolicy(p *problems, name string) policy.Policy {
 	err := service.CheckValue("BalancerSpec.policy", name)
 	if err == nil {
@@ -291,7 +291,7 @@ func checkAuth(p *problems, a *service.Auth) {
 }
 
 // apiKeys reads the keys that clients must present, with service.ParseKeys. A source without keys is
-// an error: a service that is meant to require keys must not be open.
+// an error, because the service would not be protected as configured.
 func apiKeys(auth *service.Auth) ([]service.APIKey, error) {
 	if auth == nil || auth.KeysFrom == "" {
 		return nil, nil
@@ -310,7 +310,7 @@ func apiKeys(auth *service.Auth) ([]service.APIKey, error) {
 	return keys, nil
 }
 
-// maxSecret limits a file of keys: several hundred thousand of them.
+// maxSecret is the maximum size of a file of keys: several hundred thousand keys.
 const maxSecret = 8 << 20
 
 // secretFrom reads the value that env:NAME or file:PATH refers to.
@@ -324,7 +324,7 @@ func secretFrom(ref string) (string, error) {
 	}
 	path, ok := strings.CutPrefix(ref, "file:")
 	if !ok {
-		return "", errors.New("must be env:NAME or file:PATH") // the found value may be a key itself
+		return "", errors.New("must be env:NAME or file:PATH") // the value may be a key
 	}
 	f, err := os.Open(path)
 	if err != nil {

@@ -14,11 +14,11 @@ import (
 	"skyserve/internal/service"
 )
 
-// maxConfig limits a configuration file: thousands of replicas.
+// maxConfig is the maximum size of a configuration file: thousands of replicas.
 const maxConfig = 4 << 20
 
 // ReadConfig reads a balancer's configuration, YAML or JSON. An unknown key is an error. Errors name
-// the file and the position, and quote no line of it: it contains tokens.
+// the file and the position, but quote no line, because the file contains tokens.
 func ReadConfig(file string) (service.BalancerConfig, error) {
 	f, err := os.Open(file)
 	if err != nil {
@@ -37,7 +37,7 @@ func ReadConfig(file string) (service.BalancerConfig, error) {
 
 func parseConfig(file string, data []byte) (cfg service.BalancerConfig, err error) {
 	defer func() {
-		// The parser panics on some texts that nobody writes by hand.
+		// The parser panics on some unusual texts.
 		if recover() != nil {
 			cfg, err = service.BalancerConfig{}, fmt.Errorf("reading %s: invalid YAML (the parser reports no line)", file)
 		}

@@ -16,7 +16,7 @@ import (
 )
 
 // openACME creates the manager that obtains the public listener's certificate, and loads the
-// certificate of an earlier run. It does nothing if the certificate comes from elsewhere.
+// certificate of an earlier run. It does nothing if another program writes the certificate.
 func (b *balancer) openACME(ctx context.Context) error {
 	t, c := b.cfg.Balancer.TLS, b.cfg.Certificate
 	if t == nil || t.ACME == nil {
@@ -43,10 +43,11 @@ func (b *balancer) openACME(ctx context.Context) error {
 	return nil
 }
 
-// challengeOf returns how the CA validates the name. The default needs only the public listener.
+// challengeOf returns the challenge with which the CA validates the name. The default needs only
+// the public listener.
 func challengeOf(a *service.ACME) string { return cmp.Or(a.Challenge, service.ChallengeTLSALPN) }
 
-// loadACMEOptions reads what the configuration refers to.
+// loadACMEOptions reads the files and variables to which the configuration refers.
 func (b *balancer) loadACMEOptions(ctx context.Context, o *acme.Options, a service.ACME) error {
 	if a.Root != "" {
 		text, err := os.ReadFile(a.Root)
@@ -83,7 +84,7 @@ func (b *balancer) loadACMEOptions(ctx context.Context, o *acme.Options, a servi
 	return nil
 }
 
-// certificateChanged loads a certificate that was obtained.
+// certificateChanged loads a newly obtained certificate.
 func (b *balancer) certificateChanged() {
 	b.reloading.Lock()
 	defer b.reloading.Unlock()
@@ -113,7 +114,7 @@ func (b *balancer) challengeServer() *http.Server {
 	return s
 }
 
-// maxChallengeHead is far more than a CA sends.
+// maxChallengeHead is much more than the size of a CA's request.
 const maxChallengeHead = 8 << 10
 
 // publicTLS returns the TLS configuration of the public listener.

@@ -13,16 +13,16 @@ import (
 )
 
 const (
-	// exitCrash is the exit code after a panic in a decision. Go's own, 2, means a wrong
-	// configuration in this program.
+	// exitCrash is the exit code after a panic in a decision. Go's own exit code, 2, means an
+	// invalid configuration in this program.
 	exitCrash = 1
 	// crashTimeout bounds the time for writing the cause: a disk or a terminal may block.
 	crashTimeout = 2 * time.Second
 )
 
-// crash ends the process after a panic under the lock. The state may be inconsistent, and
-// the lock stays held: net/http recovers panics of handlers, and then every other goroutine
-// would wait for the lock for ever. ev is the event that caused the panic, or nil.
+// crash ends the process after a panic under the lock. The state may be inconsistent, and the lock
+// remains held: net/http recovers panics of handlers, and then every other goroutine would wait for
+// the lock forever. ev is the event that caused the panic, or nil.
 func (r *Runtime) crash(why any, ev *core.Event) {
 	time.AfterFunc(crashTimeout, func() { os.Exit(exitCrash) })
 	what := "the runtime's lock"
@@ -59,8 +59,8 @@ func (r *Runtime) withLock(do func()) (decisions []record.Request) {
 	return decisions
 }
 
-// recoverPanic ends a request whose handler panicked outside of the lock: core gets a
-// cancellation, and the client's connection is cut off. Other requests are not affected.
+// recoverPanic ends a request whose handler panicked outside of the lock: core receives a
+// cancellation, and the client's connection is closed. Other requests are not affected.
 func (x *exchange) recoverPanic() {
 	why := recover()
 	if why == nil {

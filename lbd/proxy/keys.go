@@ -37,9 +37,10 @@ func authenticate(k quota.Keyring, h http.Header) (a *quota.Account, ok bool) {
 	return k.Find(strings.TrimSpace(token))
 }
 
-// peerAllowed reports whether a request comes from a balancer of this service: it has the peer token
-// or, without keys and token, comes from this machine. A balancer that requires keys from its clients
-// and has no token has no peers: behind a reverse proxy on this machine, all clients come from here.
+// peerAllowed reports whether a request is from a balancer of this service: it has the peer token or,
+// without keys and token, is from this machine. If keys are required and no token is set, no request
+// counts as one of a balancer: behind a reverse proxy on this machine, the requests of all clients
+// are from this machine.
 func peerAllowed(token string, keys quota.Keyring, req *http.Request) bool {
 	given := req.Header.Get(headerPeerToken)
 	if token == "" {
