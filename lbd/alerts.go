@@ -51,7 +51,7 @@ func (b *balancer) alerts(now time.Time) []telemetry.Alert {
 	alert := telemetry.Alert{Severity: telemetry.SeverityWarning, NextStep: "run 'skyserve status' for details"}
 	if p := b.storeProblem(); p != nil && now.Sub(p.Since) >= storeGrace {
 		alert.Kind, alert.Object, alert.Since = telemetry.AlertStore, "store", &p.Since
-		alert.Message = fmt.Sprintf("unavailable to balancers, which keep history and usage in memory: %v", p.Err)
+		alert.Message = fmt.Sprintf("the store is unavailable, so balancers keep history and usage in memory: %v", p.Err)
 		alerts = append(alerts, alert)
 	} else if since := b.lease.silentSince(now); since != nil {
 		alert.Kind, alert.Object, alert.Since = telemetry.AlertController, "controller", since
@@ -70,12 +70,12 @@ func (m *member) alerts(cfg service.BalancerConfig, now time.Time) []telemetry.A
 	day := m.cert.expires().UTC().Format(time.DateOnly)
 	a := telemetry.Alert{
 		Severity: telemetry.SeverityWarning, Kind: telemetry.AlertCertificate, Region: cfg.Region, Object: cfg.ID,
-		Message:  fmt.Sprintf("its identity certificate expires on %s and was not renewed", day),
+		Message:  fmt.Sprintf("the identity certificate of this balancer expires on %s and was not renewed", day),
 		NextStep: fmt.Sprintf("run 'skyserve up' with the service.yaml of %s before that day, on the machine that has the service's CA key", cfg.Service),
 	}
 	if now.After(m.cert.expires()) {
 		a.Severity = telemetry.SeverityCritical
-		a.Message = fmt.Sprintf("its identity certificate expired on %s and was not renewed", day)
+		a.Message = fmt.Sprintf("the identity certificate of this balancer expired on %s and was not renewed", day)
 		a.NextStep = strings.Replace(a.NextStep, " before that day", " now", 1)
 	}
 	return []telemetry.Alert{a}

@@ -170,7 +170,7 @@ func (b *balancer) reloadCertificates() {
 		}
 		switch changed, err := c.reloadIfChanged(); {
 		case err != nil:
-			b.log.Error("certificate files cannot be used; keeping the current certificate", "file", c.files.Cert, "err", err, "expires", c.expires())
+			b.log.Error("loading the certificate failed, keeping the current one", "file", c.files.Cert, "err", err, "expires", c.expires())
 		case changed:
 			b.log.Info("certificate replaced", "file", c.files.Cert, "expires", c.expires())
 		}

@@ -71,14 +71,14 @@ func checkAll(cfg service.BalancerConfig, opts Options) problems {
 
 func checkNames(p *problems, cfg service.BalancerConfig) {
 	if cfg.ID == "" {
-		p.add("id", "missing", "")
+		p.add("id", "is required", "")
 	}
 	if cfg.Region == "" {
-		p.add("region", "missing", "")
+		p.add("region", "is required", "")
 	}
 	for i, m := range cfg.Models {
 		if m.Name == "" {
-			p.add(fmt.Sprintf("models[%d].name", i), "missing", "")
+			p.add(fmt.Sprintf("models[%d].name", i), "is required", "")
 		}
 	}
 }
@@ -105,14 +105,14 @@ func checkListeners(p *problems, cfg service.BalancerConfig, opts Options) {
 	}
 	if opts.AdminToken == "" && cfg.Identity == nil && admin.BeyondLoopback(cfg.Admin) {
 		p.add("admin", fmt.Sprintf("%s is reachable from other machines, and no admin token is set", cfg.Admin),
-			"set SKYSERVE_ADMIN_TOKEN, give the balancer an identity, or listen on 127.0.0.1")
+			"set SKYSERVE_ADMIN_TOKEN, configure an identity, or listen on 127.0.0.1")
 	}
 }
 
 // checkTargets checks that every replica and peer has a URL and a unique id.
 func checkTargets(p *problems, cfg service.BalancerConfig) {
 	if len(cfg.Peers) > 0 && cfg.PeerToken == "" && cfg.Identity == nil && requiresKeys(cfg) {
-		p.add("peer_token", "missing: it distinguishes peers from clients, which must present keys",
+		p.add("peer_token", "is required: it distinguishes peers from clients, which must present keys",
 			"set peer_token (the environment variable SKYSERVE_PEER_TOKEN), the same for all balancers of the service")
 	}
 	seen := map[string]string{cfg.ID: "id"}
@@ -131,7 +131,7 @@ func checkTargets(p *problems, cfg service.BalancerConfig) {
 			p.add(key+".emulate_rtt", fmt.Sprintf("must be at least 0, got %s", peer.EmulateRTT), "")
 		}
 		if peer.ID == "" {
-			p.add(key+".id", "missing", "")
+			p.add(key+".id", "is required", "")
 			continue
 		}
 		claimID(p, seen, key, peer.ID)
@@ -251,7 +251,7 @@ func choosePolicy(p *problems, name string) policy.Policy {
 func targets(slo map[service.Tier]service.SLO) (core.TierTargets, error) {
 	for tier := range slo {
 		if !slices.Contains(service.Tiers(), tier) {
-			return core.TierTargets{}, fmt.Errorf("contains an unknown tier, must be one of %v", service.Tiers())
+			return core.TierTargets{}, fmt.Errorf("unknown tier %q: must be one of %v", tier, service.Tiers())
 		}
 	}
 	t := core.TierTargets{
@@ -302,7 +302,7 @@ func apiKeys(auth *service.Auth) ([]service.APIKey, error) {
 	}
 	keys, err := service.ParseKeys(text, auth.Limits)
 	if err != nil {
-		return nil, &ConfigError{Key: "balancer.auth.keys_from", Problem: fmt.Sprintf("reading %s: %v", auth.KeysFrom, err)}
+		return nil, &ConfigError{Key: "balancer.auth.keys_from", Problem: fmt.Sprintf("read %s: %v", auth.KeysFrom, err)}
 	}
 	if len(keys) == 0 {
 		return nil, &ConfigError{Key: "balancer.auth.keys_from", Problem: fmt.Sprintf("%s contains no key", auth.KeysFrom)}
@@ -333,7 +333,7 @@ func secretFrom(ref string) (string, error) {
 	defer f.Close()
 	data, err := io.ReadAll(io.LimitReader(f, maxSecret+1))
 	if err == nil && len(data) > maxSecret {
-		return "", fmt.Errorf("%s is larger than %d bytes", path, maxSecret)
+		return "", fmt.Errorf("%s must have at most %d bytes", path, maxSecret)
 	}
 	return string(data), err
 }

@@ -79,7 +79,7 @@ func (h *history) run(ctx context.Context) {
 			final, cancel := context.WithTimeout(context.WithoutCancel(ctx), finalTimeout)
 			defer cancel()
 			if err := h.push(final); err != nil {
-				h.log.Warn("the last minutes of history were not stored", "err", err)
+				h.log.Warn("storing the last minutes of history failed", "err", err)
 			}
 			return
 		case <-time.After(wait):

@@ -38,7 +38,7 @@ func (b *balancer) openACME(ctx context.Context) error {
 	if pair, err := loadPair(b.cert.files); err == nil {
 		b.cert.replace(pair)
 	} else if !os.IsNotExist(err) {
-		b.log.Error("stored certificate cannot be used", "file", m.File(), "err", err)
+		b.log.Error("loading the stored certificate failed", "file", m.File(), "err", err)
 	}
 	return nil
 }
@@ -55,7 +55,7 @@ func (b *balancer) loadACMEOptions(ctx context.Context, o *acme.Options, a servi
 			return &ConfigError{Key: "balancer.tls.acme.root", Problem: err.Error()}
 		}
 		if o.Roots = x509.NewCertPool(); !o.Roots.AppendCertsFromPEM(text) {
-			return &ConfigError{Key: "balancer.tls.acme.root", Problem: a.Root + " contains no certificate in PEM"}
+			return &ConfigError{Key: "balancer.tls.acme.root", Problem: a.Root + ": must contain a PEM certificate"}
 		}
 	}
 	if a.EAB != nil {
@@ -90,7 +90,7 @@ func (b *balancer) certificateChanged() {
 	defer b.reloading.Unlock()
 	switch changed, err := b.cert.reloadIfChanged(); {
 	case err != nil:
-		b.log.Error("obtained certificate cannot be used", "file", b.cert.files.Cert, "err", err)
+		b.log.Error("loading the obtained certificate failed", "file", b.cert.files.Cert, "err", err)
 	case changed:
 		b.log.Info("certificate in use", "name", b.cfg.Certificate.Name, "expires", b.cert.expires())
 	}
@@ -140,7 +140,7 @@ func checkACME(p *problems, cfg service.BalancerConfig, opts Options) {
 		p.add("balancer.tls.acme", "cannot be combined with cert and key", "remove one of them")
 	}
 	if a.Email == "" {
-		p.add("balancer.tls.acme.email", "missing", "")
+		p.add("balancer.tls.acme.email", "is required", "")
 	}
 	challenge := challengeOf(a)
 	if err := service.CheckValue("ACME.challenge", challenge); err != nil {
@@ -151,7 +151,7 @@ func checkACME(p *problems, cfg service.BalancerConfig, opts Options) {
 		return
 	}
 	if cfg.StoreURL != "" && cfg.PeerToken == "" {
-		p.add("peer_token", "missing: it encrypts the certificate that balancers share in the store", "set peer_token (the environment variable SKYSERVE_PEER_TOKEN), the same for all balancers of the service")
+		p.add("peer_token", "is required: it encrypts the certificate that balancers share in the store", "set peer_token (the environment variable SKYSERVE_PEER_TOKEN), the same for all balancers of the service")
 	}
 	if _, port, err := net.SplitHostPort(c.Listen); challenge == service.ChallengeHTTP && (err != nil || port == "") {
 		p.add("certificate.listen", fmt.Sprintf("must be HOST:PORT with the challenge %s, got %q", challenge, c.Listen), "")

@@ -230,7 +230,7 @@ func TestACMEConfigurationErrors(t *testing.T) {
 		change     func(*service.BalancerConfig)
 	}{
 		{"no root", "balancer.tls.acme.root: open /nowhere", func(c *service.BalancerConfig) { c.Balancer.TLS.ACME.Root = "/nowhere" }},
-		{"an invalid root", "balancer.tls.acme.root: " + os.Args[0] + " contains no certificate", func(c *service.BalancerConfig) { c.Balancer.TLS.ACME.Root = os.Args[0] }},
+		{"an invalid root", "balancer.tls.acme.root: " + os.Args[0] + ": must contain a PEM certificate", func(c *service.BalancerConfig) { c.Balancer.TLS.ACME.Root = os.Args[0] }},
 		{"no key", "balancer.tls.acme.eab.hmac: environment variable NOT_SET", func(c *service.BalancerConfig) {
 			c.Balancer.TLS.ACME.EAB = &service.EAB{KeyID: "k", HMAC: "env:NOT_SET"}
 		}},

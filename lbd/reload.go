@@ -199,7 +199,7 @@ func (b *balancer) applyReplicas(was, wanted []service.ReplicaConfig, done *tele
 		switch added, err := b.fleet.Add(r); {
 		case err != nil: // its URL was checked, so the controller has assigned it
 			done.Left = append(done.Left, id)
-			b.log.Warn("replica left unchanged", "replica", id, "err", err)
+			b.log.Warn("updating a replica failed, keeping its configuration", "replica", id, "err", err)
 		case added:
 			report("replicas: %s added", id)
 		default:

@@ -39,7 +39,7 @@ func (b *balancer) reloadRevoked() {
 	}
 	switch {
 	case problem != "" && problem != r.lastProblem:
-		b.log.Error("list of revoked certificates cannot be used; keeping the current one", "file", r.Path(), "err", err)
+		b.log.Error("loading the list of revoked certificates failed, keeping the current one", "file", r.Path(), "err", err)
 	case changed:
 		b.log.Info("certificates revoked", "list", r.List().Number(), "certificates", r.List().Len())
 	}

@@ -92,7 +92,7 @@ func (e *ListenError) Error() string {
 	if errors.As(cause, &op) && op.Err != nil {
 		cause = op.Err
 	}
-	return fmt.Sprintf("listening on %s (--%s): %s", e.Addr, e.Flag, strings.TrimPrefix(cause.Error(), "bind: "))
+	return fmt.Sprintf("listen on %s (--%s): %s", e.Addr, e.Flag, strings.TrimPrefix(cause.Error(), "bind: "))
 }
 
 // Unwrap returns the cause.
@@ -350,7 +350,7 @@ func (b *balancer) run(ctx context.Context) error {
 		HeadTimeout: readHeaderTimeout, IdleTimeout: idleTimeout, MaxHeadBytes: maxHeaderBytes, Log: public.ErrorLog,
 	})
 	if err != nil {
-		return fmt.Errorf("serving: %w", err)
+		return fmt.Errorf("serve requests: %w", err)
 	}
 	failed := make(chan error, 2)
 	var serving sync.WaitGroup
@@ -369,7 +369,7 @@ func (b *balancer) run(ctx context.Context) error {
 	if challenges != nil {
 		serving.Go(func() {
 			if err := challenges.Serve(b.challengeListener); !errors.Is(err, http.ErrServerClosed) {
-				b.log.Error("answering ACME challenges failed", "err", err)
+				b.log.Error("serving ACME challenges failed", "err", err)
 			}
 		})
 	}
@@ -391,7 +391,7 @@ func (b *balancer) run(ctx context.Context) error {
 	select {
 	case <-ctx.Done():
 	case err = <-failed:
-		err = fmt.Errorf("serving: %w", err)
+		err = fmt.Errorf("serve requests: %w", err)
 	}
 	if b.drain(life) {
 		flush(life, public, front)
@@ -428,7 +428,7 @@ func (b *balancer) attachTargets() {
 	}
 	for _, r := range b.cfg.Replicas {
 		if _, err := b.fleet.Add(r); err != nil {
-			b.log.Error("replica cannot be attached", "replica", r.ID, "err", err)
+			b.log.Error("attaching a replica failed", "replica", r.ID, "err", err)
 		}
 	}
 }

@@ -52,7 +52,7 @@ func (b *balancer) Add(cfg service.ReplicaConfig) (bool, error) {
 		return true, nil
 	}
 	if cfg.Epoch < b.replicas[i].Epoch {
-		return false, fmt.Errorf("adding replica: %w", proxy.ErrOlderEpoch)
+		return false, fmt.Errorf("add replica: %w", proxy.ErrOlderEpoch)
 	}
 	b.replicas[i].ReplicaConfig = cfg
 	return false, nil
@@ -64,7 +64,7 @@ func (b *balancer) Remove(id string, epoch uint64) (bool, error) {
 		return false, nil
 	}
 	if epoch != 0 && epoch < b.replicas[i].Epoch {
-		return false, fmt.Errorf("removing replica: %w", proxy.ErrOlderEpoch)
+		return false, fmt.Errorf("remove replica: %w", proxy.ErrOlderEpoch)
 	}
 	b.replicas = slices.Delete(b.replicas, i, i+1)
 	return true, nil
@@ -204,7 +204,7 @@ func TestRoutes(t *testing.T) {
 		{"POST", "/workers", `{"id":"x"`, 400, "read the replica"},
 		{"POST", "/workers", `{"id":"x","ulr":"http://127.0.0.1:1"}`, 400, `unknown field \"ulr\"`},
 		{"POST", "/workers", `{"url":"` + strings.Repeat("x", maxWorkerBody) + `"}`, 413, "at most 65536 bytes"},
-		{"POST", "/workers", `{"id":"x"}`, 400, "url is required"},
+		{"POST", "/workers", `{"id":"x"}`, 400, "url: is required"},
 		{"POST", "/workers", `{"url":"ftp://127.0.0.1:1"}`, 400, `got \"ftp://127.0.0.1:1\"`},
 		{"POST", "/workers", `{"url":"127.0.0.1:1"}`, 400, "url:"},
 		{"POST", "/workers", `{"url":"http://"}`, 400, "must contain a host"},
@@ -228,7 +228,7 @@ func TestRoutes(t *testing.T) {
 		{"POST", "/add_worker?url=http://203.0.113.9", "", 400, "--allow-replicas"},
 		{"POST", "/add_worker?url=http://198.51.100.7", "", 201, ""}, // allowed
 		{"POST", "/add_worker?url=http://169.254.169.254", "", 400, "is not allowed as a replica address"},
-		{"POST", "/add_worker", "", 400, "url is required"},
+		{"POST", "/add_worker", "", 400, "url: is required"},
 
 		{"DELETE", "/workers/us-0", "", 200, `"removed":true`},
 		{"DELETE", "/workers/us-0?epoch=4", "", 200, ""},

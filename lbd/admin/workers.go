@@ -111,7 +111,7 @@ func ReplicaURL(raw string) (*url.URL, error) {
 	u, err := url.Parse(raw)
 	switch {
 	case raw == "":
-		return nil, errors.New("url is required")
+		return nil, errors.New("url: is required")
 	case err != nil:
 		return nil, errors.New("url: invalid URL")
 	case u.User != nil:

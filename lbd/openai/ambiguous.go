@@ -25,10 +25,10 @@ func checkSpelling(c *Call, raw, value []byte) error {
 	name := canonical(raw)
 	inner := name[1 : len(name)-1]
 	if len(name) != len(raw) && identifier(inner) {
-		return &AmbiguousKeyError{string(inner), fmt.Sprintf("it is written with escapes, as %s: write it without", asWritten(raw))}
+		return &AmbiguousKeyError{string(inner), fmt.Sprintf("must be written without escapes, got %s", asWritten(raw))}
 	}
 	if folded := foldCase(name); folded != nil && (c.field(folded) != nil || forbids(folded, value)) {
-		return &AmbiguousKeyError{string(folded[1 : len(folded)-1]), fmt.Sprintf("it is written as %s: write it in lower case", asWritten(raw))}
+		return &AmbiguousKeyError{string(folded[1 : len(folded)-1]), fmt.Sprintf("must be written in lower case, got %s", asWritten(raw))}
 	}
 	return nil
 }

@@ -206,7 +206,7 @@ func (c *Call) readMember(key []byte, value Span) error {
 	f := c.field(key)
 	switch {
 	case f != nil && *f != Span{}:
-		return &AmbiguousKeyError{string(key[1 : len(key)-1]), "duplicate key: write it once"}
+		return &AmbiguousKeyError{string(key[1 : len(key)-1]), "must occur only once"}
 	case f != nil:
 		*f = value
 	case forbids(key, value.of(c.body)):
@@ -236,7 +236,7 @@ func (c *Call) ModelName() ([]byte, error) {
 		name, _ := text(raw, nil)
 		return name, nil
 	case 0:
-		return nil, fmt.Errorf("model: must be the name of a model, got nothing")
+		return nil, fmt.Errorf("model is required")
 	}
 	return nil, fmt.Errorf("model: must be a string, got %s", Clip(raw))
 }

@@ -144,7 +144,7 @@ func (q *storedRequest) forwardRequest() *openai.Error {
 	}
 	out, transport, err := q.outgoing(ctx)
 	if err != nil {
-		return openai.Invalid("", "incomplete_body", "reading the request body: "+err.Error())
+		return openai.Invalid("", "incomplete_body", "read the request body: "+err.Error())
 	}
 	if transport == nil {
 		return errNoResponse() // the target was removed meanwhile
@@ -165,7 +165,7 @@ func (q *storedRequest) forwardRequest() *openai.Error {
 
 // holderError returns the error for a holder that did not respond.
 func (q *storedRequest) holderError(ctx context.Context) *openai.Error {
-	e := &openai.Error{Status: http.StatusBadGateway, Kind: openai.TypeServer, Code: "replica_failed", Message: q.holder.target + " holds the response but did not respond"}
+	e := &openai.Error{Status: http.StatusBadGateway, Kind: openai.TypeServer, Code: "replica_failed", Message: q.holder.target + ", which holds the response, did not respond"}
 	if errors.Is(context.Cause(ctx), errSilent) {
 		e.Status, e.Code = http.StatusGatewayTimeout, "deadline"
 	}

@@ -87,7 +87,7 @@ func (d *chunkDecoder) processByte(b byte) error {
 		return d.trailerByte(b)
 	}
 	if d.line++; d.line > maxChunkLine {
-		return malformed("chunk size line: longer than %d bytes", maxChunkLine)
+		return malformed("chunk size line: must have at most %d bytes", maxChunkLine)
 	}
 	switch {
 	case d.state == inSizeLF:
@@ -164,7 +164,7 @@ func (d *chunkDecoder) trailerByte(b byte) error {
 		d.state = inTrailer
 	}
 	if len(d.trailer) == maxTrailer {
-		return malformed("trailers: longer than %d bytes", maxTrailer)
+		return malformed("trailers: must have at most %d bytes", maxTrailer)
 	}
 	d.trailer = append(d.trailer, b)
 	if b == '\n' {

@@ -59,9 +59,9 @@ func setContentLength(resp *http.Response) error {
 		case !resp.ProtoAtLeast(1, 1):
 			return malformed("Transfer-Encoding: not allowed in %s", resp.Proto)
 		case len(encodings) != 1 || !strings.EqualFold(encodings[0], "chunked"):
-			return malformed("Transfer-Encoding: expected chunked, got %.80q", encodings)
+			return malformed("Transfer-Encoding: must be chunked, got %.80q", encodings)
 		case length >= 0:
-			return malformed("both Transfer-Encoding and Content-Length")
+			return malformed("contains both Transfer-Encoding and Content-Length")
 		}
 		delete(h, "Transfer-Encoding")
 		resp.TransferEncoding = []string{"chunked"}

@@ -19,7 +19,7 @@ func malformed(format string, args ...any) error {
 // readHead reads the head of a response and interprets it.
 func (c *conn) readHead(resp *http.Response) error {
 	if err := c.readFinalHead(resp); err != nil {
-		return fmt.Errorf("reading the response header: %w", err)
+		return fmt.Errorf("read the response header: %w", err)
 	}
 	return nil
 }
@@ -59,7 +59,7 @@ func (c *conn) readOneHead(limit int) (head string, fields int, err error) {
 		case err != nil:
 			return "", 0, err
 		case end > limit || (end == 0 && len(unread) >= limit):
-			return "", 0, malformed("longer than %d bytes", c.t.opts.MaxHeadBytes)
+			return "", 0, malformed("must have at most %d bytes", c.t.opts.MaxHeadBytes)
 		case end > 0:
 			head = string(unread[:end])
 			c.skip(end)
@@ -91,13 +91,13 @@ func (s *headScanner) findEnd(b []byte) (int, error) {
 		s.searched = lf + 1
 		switch {
 		case lf == s.line || b[lf-1] != '\r':
-			return 0, malformed("line ends in a bare LF")
+			return 0, malformed("a line ends in a bare LF")
 		case lf == s.line+1:
 			return s.searched, nil
 		}
 		s.line = s.searched
 		if s.lines++; s.lines > maxFields+1 {
-			return 0, malformed("more than %d fields", maxFields)
+			return 0, malformed("must have at most %d fields", maxFields)
 		}
 	}
 }

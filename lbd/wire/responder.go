@@ -72,7 +72,7 @@ func (r *responder) WriteHeader(status int) {
 		return
 	}
 	if status < 100 || status > 999 {
-		panic("writing a response: invalid status " + strconv.Itoa(status))
+		panic("write a response: invalid status " + strconv.Itoa(status))
 	}
 	r.status = status
 	r.bodyless = r.request.method == http.MethodHead || !mayHaveBody(status)

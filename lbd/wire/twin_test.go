@@ -215,8 +215,8 @@ func TestAmbiguousResponsesAreRejected(t *testing.T) {
 
 // strict are parts of the errors of the rules that net/http does not have.
 var strict = []string{
-	"bare LF", "field: name must be", "Transfer-Encoding: not allowed in HTTP/1.0", "both Transfer-Encoding", "status line", "status 101", "more than 1000 fields",
-	"longer than", "control character",
+	"bare LF", "field: name must be", "Transfer-Encoding: not allowed in HTTP/1.0", "both Transfer-Encoding", "status line", "status 101", "must have at most",
+	"control character",
 }
 
 func FuzzResponse(f *testing.F) {
