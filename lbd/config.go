@@ -53,11 +53,11 @@ func parseConfig(file string, data []byte) (cfg service.BalancerConfig, err erro
 	case !errors.As(err, &ye):
 		return service.BalancerConfig{}, fmt.Errorf("read %s: %w", file, err)
 	}
-	where := file
+	position := file
 	if t := ye.GetToken(); t != nil && t.Position != nil {
-		where = fmt.Sprintf("%s:%d:%d", file, t.Position.Line, t.Position.Column)
+		position = fmt.Sprintf("%s:%d:%d", file, t.Position.Line, t.Position.Column)
 	}
-	return service.BalancerConfig{}, fmt.Errorf("read %s: %s", where, ye.GetMessage())
+	return service.BalancerConfig{}, fmt.Errorf("read %s: %s", position, ye.GetMessage())
 }
 
 // readDuration parses a duration such as 110ms or, as encoded in JSON, a number of nanoseconds.

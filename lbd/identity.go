@@ -90,12 +90,12 @@ func (b *balancer) adminHandler(traffic http.Handler) http.Handler {
 			b.api.ServeHTTP(w, r)
 			return
 		}
-		switch who, err := identity.PeerName(r.TLS); {
+		switch client, err := identity.PeerName(r.TLS); {
 		case b.member.revoked.isRevoked(r.TLS):
 			b.api.Forbid(w, identity.ErrRevoked.Error())
 		case err != nil: // the client has no certificate; the listener rejects invalid ones
 			b.api.ServeGuest(w, r)
-		case who.Role == identity.Balancer:
+		case client.Role == identity.Balancer:
 			traffic.ServeHTTP(w, r)
 		default:
 			b.api.ServeMember(w, r)

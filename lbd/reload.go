@@ -56,9 +56,9 @@ func (b *balancer) reload() (telemetry.Reload, error) {
 }
 
 // refuseReload rejects a configuration.
-func (b *balancer) refuseReload(what []string) (telemetry.Reload, error) {
+func (b *balancer) refuseReload(problems []string) (telemetry.Reload, error) {
 	b.metrics.reloads.WithLabelValues("refused").Inc()
-	err := &telemetry.ReloadRefused{Problems: what}
+	err := &telemetry.ReloadRefused{Problems: problems}
 	b.log.Error("reloading the configuration failed", "err", err)
 	return telemetry.Reload{}, err
 }

@@ -446,12 +446,12 @@ func (b *balancer) server(h http.Handler) *http.Server {
 func (b *balancer) reportPanics(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		defer func() {
-			why := recover()
-			if why == nil {
+			cause := recover()
+			if cause == nil {
 				return
 			}
-			if why != http.ErrAbortHandler { //nolint:errorlint // a panic's value is compared as net/http does
-				b.log.Error("request handler panicked", "path", r.URL.Path, "panic", fmt.Sprint(why), "stack", string(debug.Stack()))
+			if cause != http.ErrAbortHandler { //nolint:errorlint // a panic's value is compared as net/http does
+				b.log.Error("request handler panicked", "path", r.URL.Path, "panic", fmt.Sprint(cause), "stack", string(debug.Stack()))
 			}
 			panic(http.ErrAbortHandler)
 		}()

@@ -217,7 +217,9 @@ func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func (a *API) ServeMember(w http.ResponseWriter, r *http.Request) { a.serve(w, r, true, true) }
 
 // Forbid responds with 403 to a client that is authenticated but not authorized.
-func (a *API) Forbid(w http.ResponseWriter, why string) { writeError(w, http.StatusForbidden, why) }
+func (a *API) Forbid(w http.ResponseWriter, reason string) {
+	writeError(w, http.StatusForbidden, reason)
+}
 
 // serve serves a request. beyond: the listener is reachable from other machines. authorized: the
 // client is authorized.
@@ -323,7 +325,7 @@ func writeError(w http.ResponseWriter, status int, message string) {
 
 // quoteClipped quotes client input and truncates it to a readable length.
 func quoteClipped(s string) string {
-	const most = 100
-	b, _ := json.Marshal(s[:min(len(s), most)])
+	const maxBytes = 100
+	b, _ := json.Marshal(s[:min(len(s), maxBytes)])
 	return cmp.Or(string(b), `""`)
 }

@@ -11,7 +11,7 @@ const Unplaced = -1
 // decay is the default weight of a step over the weight of the step before it.
 const decay = 0.9
 
-// Worker is one rank of the barrier as the router sees it before a decision.
+// Worker is one rank of the barrier in its state before a decision.
 type Worker struct {
 	// Load is the number of tokens resident now, without the jobs to place.
 	Load int64
@@ -171,19 +171,19 @@ func (in *Instance) checkWait(assignment []int) error {
 	if bound <= 0 {
 		return nil
 	}
-	left, placed := Unplaced, Unplaced
+	unplaced, placed := Unplaced, Unplaced
 	for job, g := range assignment {
 		waited := in.Jobs[job].Waited
-		if g == Unplaced && waited >= bound && (left == Unplaced || waited > in.Jobs[left].Waited) {
-			left = job
+		if g == Unplaced && waited >= bound && (unplaced == Unplaced || waited > in.Jobs[unplaced].Waited) {
+			unplaced = job
 		}
 		if g != Unplaced && (placed == Unplaced || waited < in.Jobs[placed].Waited) {
 			placed = job
 		}
 	}
-	if left != Unplaced && placed != Unplaced && in.Jobs[placed].Waited < in.Jobs[left].Waited {
+	if unplaced != Unplaced && placed != Unplaced && in.Jobs[placed].Waited < in.Jobs[unplaced].Waited {
 		return fmt.Errorf("check an assignment: job %d waited %d steps, more than the bound of %d, but is not placed while job %d (%d steps) is",
-			left, in.Jobs[left].Waited, bound, placed, in.Jobs[placed].Waited)
+			unplaced, in.Jobs[unplaced].Waited, bound, placed, in.Jobs[placed].Waited)
 	}
 	return nil
 }

@@ -37,7 +37,7 @@ func (s *Solver) hasTopLoad(worker int32) bool {
 // bestPartner returns the exchange of slot i with the highest gain; of equals, the first.
 func (s *Solver) bestPartner(i int) partner {
 	best := partner{slot: -1, gain: tolerance * s.weightedPeaks()}
-	least := best.gain
+	minGain := best.gain
 	a := s.slots[i]
 	s.boundGains()
 	for k, b := range s.slots {
@@ -48,15 +48,15 @@ func (s *Solver) bestPartner(i int) partner {
 			best = partner{slot: k, worker: b.worker, gain: gain}
 		}
 	}
-	for k, room := range s.freeSlots {
-		if room == 0 || int32(k) == a.worker {
+	for k, free := range s.freeSlots {
+		if free == 0 || int32(k) == a.worker {
 			continue
 		}
 		if gain := s.swapGain(a.worker, int32(k), s.jobs[a.rank], rankedJob{}, best.gain); gain > best.gain {
 			best = partner{slot: -1, worker: int32(k), gain: gain}
 		}
 	}
-	if best.gain == least {
+	if best.gain == minGain {
 		best.gain = 0
 	}
 	return best

@@ -15,7 +15,7 @@ var noTopLoads = topLoads{
 }
 
 // insert adds a worker that is not among the three.
-func (t *topLoads) insert(load float64, who int32) {
+func (t *topLoads) insert(load float64, worker int32) {
 	if load <= t.load[2] && t.worker[2] >= 0 {
 		return
 	}
@@ -23,13 +23,13 @@ func (t *topLoads) insert(load float64, who int32) {
 	for ; i > 0 && (load > t.load[i-1] || t.worker[i-1] < 0); i-- {
 		t.load[i], t.worker[i] = t.load[i-1], t.worker[i-1]
 	}
-	t.load[i], t.worker[i] = load, who
+	t.load[i], t.worker[i] = load, worker
 }
 
 // remove removes a worker and reports whether it was among the three.
-func (t *topLoads) remove(who int32) bool {
+func (t *topLoads) remove(worker int32) bool {
 	i := 0
-	for ; i < 3 && t.worker[i] != who; i++ {
+	for ; i < 3 && t.worker[i] != worker; i++ {
 	}
 	if i == 3 {
 		return false

@@ -20,7 +20,7 @@ const (
 // that a common cause can disappear.
 func (b *Balancer) startRetryRound(now time.Duration, r *request) bool {
 	switch {
-	case len(r.avoid) == 0 || b.anyTargetLeft(now, r):
+	case len(r.avoid) == 0 || b.anyTargetRemaining(now, r):
 		return true
 	case now-r.failedAt < b.cfg.retryBackoff(r.ID, r.retryRounds):
 		return false

@@ -335,7 +335,7 @@ func (b *Balancer) handleFailed(now time.Duration, id string, out *Outcome) {
 		b.rejectKiller(r)
 	case out == nil || !out.Retryable:
 		b.rejectRequest(r, RejectFailed)
-	case r.onlyRefused() && !b.anyTargetLeft(now, r):
+	case r.onlyRefused() && !b.anyTargetRemaining(now, r):
 		r.undoFailures()
 		b.rejectRequest(r, RejectRefused)
 	case r.attempts >= b.cfg.MaxAttempts:
@@ -384,9 +384,9 @@ func (b *Balancer) requeue(now time.Duration, r *request) {
 	b.enqueue(now, r)
 }
 
-// anyTargetLeft reports whether a live target that r does not avoid can serve r, now or after a
+// anyTargetRemaining reports whether a live target that r does not avoid can serve r, now or after a
 // wait.
-func (b *Balancer) anyTargetLeft(now time.Duration, r *request) bool {
+func (b *Balancer) anyTargetRemaining(now time.Duration, r *request) bool {
 	for _, t := range b.replicas {
 		if t.model == r.Model && !t.draining && t.live(now, &b.cfg) && !r.needsOtherTarget(t) && !r.avoids(t.engine) {
 			return true
@@ -518,12 +518,12 @@ func (b *Balancer) tick(now time.Duration) {
 // maxWait returns the maximum time of r in the queue. A deferred request that can be parked may
 // wait until its deadline.
 func (b *Balancer) maxWait(r *request) time.Duration {
-	most := b.cfg.MaxWait
+	limit := b.cfg.MaxWait
 	if r.Tier == service.TierDeferred && b.cfg.Deferred.Enabled() {
-		most = max(most, b.queue(r.Model).ordering.targets.For(r.Tier))
+		limit = max(limit, b.queue(r.Model).ordering.targets.For(r.Tier))
 	}
 	if r.Wait > 0 {
-		return min(r.Wait, most)
+		return min(r.Wait, limit)
 	}
-	return most
+	return limit
 }

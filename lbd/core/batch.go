@@ -212,7 +212,7 @@ func (t *target) freeSlots(now time.Duration, c *Config) int {
 // assignPool lets the policy decide for the head of the queue and sends the chosen requests. It
 // reports whether all of them were sent.
 func (b *Balancer) assignPool(now time.Duration, q *queue) (all bool) {
-	x, left := &b.batch, q.Len()
+	x, remaining := &b.batch, q.Len()
 	b.fillPool(now, q)
 	for _, r := range x.separate {
 		b.placeRequest(now, q, r)
@@ -227,7 +227,7 @@ func (b *Balancer) assignPool(now time.Duration, q *queue) (all bool) {
 		r.uncached = r.promptLength()
 		b.sendRequest(now, r, x.ranks[choice.Index], b.recordDecision(now, r, choice))
 	}
-	return left-q.Len() >= len(b.scratchRequests) && len(b.scratchRequests) > 0
+	return remaining-q.Len() >= len(b.scratchRequests) && len(b.scratchRequests) > 0
 }
 
 // fillPool adds the head of the queue to the pool. Requests that failed before, are suspects or
@@ -279,11 +279,11 @@ func (b *Balancer) describeRanks(now time.Duration, q *queue) {
 func (t *target) appendRunning(into []policy.Running) []policy.Running {
 	for _, r := range t.requests {
 		streamed := t.generatedFor(r)
-		left := 0
+		remaining := 0
 		if r.MaxTokens > 0 {
-			left = max(1, min(r.MaxTokens, maxTokens)-streamed)
+			remaining = max(1, min(r.MaxTokens, maxTokens)-streamed)
 		}
-		into = append(into, policy.Running{Tokens: r.promptCost + streamed, Left: left})
+		into = append(into, policy.Running{Tokens: r.promptCost + streamed, Left: remaining})
 	}
 	return into
 }

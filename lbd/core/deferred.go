@@ -113,13 +113,13 @@ func (q *queue) addReleased(r *request) {
 // them than r's tenant. It reports whether a request was evicted.
 func (b *Balancer) evictParked(r *request) bool {
 	var fullest *queue
-	tenant, most := "", 0
+	tenant, maxParked := "", 0
 	for _, q := range b.queues {
-		if t, n := q.TenantWithMostParked(); n > most {
-			fullest, tenant, most = q, t, n
+		if t, n := q.TenantWithMostParked(); n > maxParked {
+			fullest, tenant, maxParked = q, t, n
 		}
 	}
-	if fullest == nil || r.Tier == service.TierDeferred && (tenant == r.Tenant || most <= b.queue(r.Model).ParkedOf(r.Tenant)) {
+	if fullest == nil || r.Tier == service.TierDeferred && (tenant == r.Tenant || maxParked <= b.queue(r.Model).ParkedOf(r.Tenant)) {
 		return false
 	}
 	last := fullest.LastParked(tenant)

@@ -160,12 +160,12 @@ func levelOf(tier service.Tier) int {
 
 // dpaStage returns the DPA stage of a level, and the time at which the next stage begins.
 func (o *ordering) dpaStage(level int, due, now time.Duration) (stage int, changesAt time.Duration) {
-	switch left := due - now; {
-	case left < -o.tauN:
+	switch remaining := due - now; {
+	case remaining < -o.tauN:
 		return stageSevere, fair.Never
-	case left < 0:
+	case remaining < 0:
 		return stageRecent, due + o.tauN + 1
-	case left <= o.tauP:
+	case remaining <= o.tauP:
 		return stageUrgentFast + level, due + 1
 	}
 	return stageFast + level, due - o.tauP

@@ -100,14 +100,14 @@ func (b *Balancer) evictForTenant(now time.Duration, r *request) bool {
 		return true
 	}
 	var fullest *queue
-	tenant, most := "", 0
+	tenant, maxWaiting := "", 0
 	for _, q := range b.queues {
-		if t, n := q.TenantWithMostWaiting(); n > most {
-			fullest, tenant, most = q, t, n
+		if t, n := q.TenantWithMostWaiting(); n > maxWaiting {
+			fullest, tenant, maxWaiting = q, t, n
 		}
 	}
 	own := b.queue(r.Model)
-	if fullest == nil || tenant == r.Tenant || most <= own.WaitingOf(r.Tenant) {
+	if fullest == nil || tenant == r.Tenant || maxWaiting <= own.WaitingOf(r.Tenant) {
 		return false
 	}
 	last := fullest.LastOf(now, tenant)

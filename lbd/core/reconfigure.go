@@ -73,8 +73,8 @@ func (b *Balancer) inFlight() []*request {
 }
 
 // requeueAll moves the waiting requests to their places in the new configuration, as if none had
-// been evaluated. With rank, all requests get a new rank, including those at targets, since they
-// may return to the queue.
+// been evaluated. With rank, all requests receive a new rank, including those at targets, because
+// they may return to the queue.
 func (b *Balancer) requeueAll(now time.Duration, rank bool) {
 	for _, t := range b.replicas {
 		t.heldRequests = 0

@@ -140,11 +140,11 @@ func (p *page) part(s *Story, d *record.Request) {
 		}
 	}
 	if d.State == "queued" || d.State == "sent" && lastFailed(d.Attempts) {
-		still := "still queued"
+		state := "still queued"
 		if d.HeldFor != "" {
-			still += ", for replica " + d.HeldFor
+			state += ", for replica " + d.HeldFor
 		}
-		p.item(still)
+		p.item(state)
 	}
 }
 
@@ -178,7 +178,7 @@ func (p *page) attempt(t *record.Attempt, n int, free float64) {
 		}
 		return
 	case core.ActionBounce:
-		p.item(fmt.Sprintf("%s returned to %s: %s", at, t.Target, noReplicaLeft))
+		p.item(fmt.Sprintf("%s returned to %s: %s", at, t.Target, noLiveReplica))
 		return
 	default:
 		p.item(fmt.Sprintf("%s %s %s %s", at, t.Kind, t.Target, t.Reason))

@@ -76,8 +76,8 @@ func whyWaiting(policyName, keptFor string) string {
 	return "no capacity"
 }
 
-// noReplicaLeft is the reason for which a balancer returns a request to the peer that forwarded it.
-const noReplicaLeft = "no live replica here"
+// noLiveReplica is the reason for which a balancer returns a request to the peer that forwarded it.
+const noLiveReplica = "no live replica here"
 
 // Why briefly describes the state of a request: why its target was chosen, why it was rejected, or
 // why it is queued.
@@ -87,7 +87,7 @@ func Why(r telemetry.RequestSummary) string {
 	case r.State == "queued":
 		return whyWaiting(r.Policy, r.Target)
 	case r.State == "bounced":
-		return noReplicaLeft
+		return noLiveReplica
 	case rejected:
 		return rejection
 	case r.Target == "" && r.Reason == "":

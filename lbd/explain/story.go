@@ -133,14 +133,14 @@ func orderParts(parts []*record.Request) []record.Request {
 	})
 	ordered := make([]record.Request, 0, len(parts))
 	taken := make([]bool, len(parts))
-	var take func(i int)
-	take = func(i int) {
+	var appendPart func(i int)
+	appendPart = func(i int) {
 		taken[i] = true
 		ordered = append(ordered, *parts[i])
 		for _, try := range parts[i].Attempts {
 			for j, p := range parts {
 				if !taken[j] && follows(p, parts[i], &try) {
-					take(j)
+					appendPart(j)
 				}
 			}
 		}
@@ -148,7 +148,7 @@ func orderParts(parts []*record.Request) []record.Request {
 	for _, root := range []bool{true, false} {
 		for i, p := range parts {
 			if !taken[i] && (p.From == "") == root {
-				take(i)
+				appendPart(i)
 			}
 		}
 	}

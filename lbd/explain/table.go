@@ -109,15 +109,15 @@ func newTable(rows []core.ConsideredTarget, chosen string, promptBytes, width in
 			cells[i] = append(cells[i], c.cell(&rows[j]))
 		}
 	}
-	room := func() int {
-		left := width - len("* ")
+	spare := func() int {
+		remaining := width - len("* ")
 		for _, c := range cells {
-			left -= 1 + widest(c)
+			remaining -= 1 + widest(c)
 		}
-		return left
+		return remaining
 	}
 	t := table{}
-	for room() < min(name, preferredNameWidth) {
+	for spare() < min(name, preferredNameWidth) {
 		worst := 0
 		for i := range shown {
 			if shown[i].rank > shown[worst].rank {
@@ -130,7 +130,7 @@ func newTable(rows []core.ConsideredTarget, chosen string, promptBytes, width in
 		t.dropped = append(t.dropped, shown[worst].title)
 		shown, cells = slices.Delete(shown, worst, worst+1), slices.Delete(cells, worst, worst+1)
 	}
-	name = min(name, max(room(), minNameWidth))
+	name = min(name, max(spare(), minNameWidth))
 	for _, c := range shown {
 		t.shown = append(t.shown, c.title)
 	}
@@ -171,8 +171,8 @@ func shorten(name string, width int) string {
 	if len(name) <= width {
 		return name
 	}
-	left := (width - 1) / 2
-	return name[:left] + "~" + name[len(name)-(width-1-left):]
+	remaining := (width - 1) / 2
+	return name[:remaining] + "~" + name[len(name)-(width-1-remaining):]
 }
 
 // legend explains the columns of all tables of the page.

@@ -424,9 +424,9 @@ func CheckWhole(body []byte) (fault bool, err error) {
 
 // TakeID returns the id of a complete answer, once. It returns no id that has more than limit bytes
 // in JSON.
-func (a *Answer) TakeID(most int) (id string, ok bool) {
+func (a *Answer) TakeID(limit int) (id string, ok bool) {
 	raw := a.id
-	if kindOf(raw) != '"' || len(raw) > most {
+	if kindOf(raw) != '"' || len(raw) > limit {
 		return "", false
 	}
 	a.id = nil

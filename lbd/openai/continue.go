@@ -96,8 +96,8 @@ func ContinuationBody(e *Endpoint, body, soFar []byte, tokens, implied int, coun
 	edits = append(edits, c.reduceBound(c.maxTokens, tokens, 1)...)
 	edits = append(edits, c.reduceBound(c.maxCompletion, tokens, 1)...)
 	edits = append(edits, c.reduceBound(c.minTokens, tokens, 0)...)
-	if left := implied - tokens; tokens > 0 && left > 0 {
-		edits = append(edits, c.setMembers(setting{member: `"max_tokens":` + strconv.Itoa(left)})...)
+	if remaining := implied - tokens; tokens > 0 && remaining > 0 {
+		edits = append(edits, c.setMembers(setting{member: `"max_tokens":` + strconv.Itoa(remaining)})...)
 	}
 	return applyEdits(make([]byte, 0, len(body)+len(soFar)+ContinuationOverhead), body, edits), true
 }
@@ -144,12 +144,12 @@ func breaksContinuation(c *Call, soFar []byte) bool {
 
 // reduceBound subtracts tokens from a bound. The result is at least minimum. It returns no edit if
 // the bound is not a number.
-func (c *Call) reduceBound(s Span, tokens, least int) []Edit {
+func (c *Call) reduceBound(s Span, tokens, minimum int) []Edit {
 	n, ok := wholeNumber(s.of(c.body))
 	if !ok || tokens == 0 {
 		return nil
 	}
-	return []Edit{{s, strconv.AppendInt(nil, int64(max(n-tokens, least)), 10)}}
+	return []Edit{{s, strconv.AppendInt(nil, int64(max(n-tokens, minimum)), 10)}}
 }
 
 // extendString returns the edit that appends to a quoted string; no edit if soFar is empty.

@@ -86,13 +86,13 @@ func (p *BFIO) Choose(f *Facts) Choice {
 		}
 		return Choice{Index: Wait, Reason: ReasonNoneAvailable}
 	}
-	least := Wait
+	lightest := Wait
 	for i := from; i < to; i++ {
-		if c := &f.Candidates[i]; c.Available && (least == Wait || c.Context < f.Candidates[least].Context) {
-			least = i
+		if c := &f.Candidates[i]; c.Available && (lightest == Wait || c.Context < f.Candidates[lightest].Context) {
+			lightest = i
 		}
 	}
-	tokens := f.Candidates[least].Context
+	tokens := f.Candidates[lightest].Context
 	i := p.ties.next(f.Candidates, from, to, func(c *Candidate) bool { return c.Available && c.Context == tokens })
 	return Choice{Index: i, Reason: ReasonBalance}
 }
@@ -130,13 +130,13 @@ func (p *BFIO) splitEngines(pool *Pool) {
 		e.free += max(r.Free, 0)
 		free += max(r.Free, 0)
 	}
-	left := len(pool.Waiting)
+	remaining := len(pool.Waiting)
 	for i := range p.engines {
 		e := &p.engines[i]
 		e.quota = len(pool.Waiting) * e.free / max(free, 1)
-		left -= e.quota
+		remaining -= e.quota
 	}
-	for ; left > 0 && free > 0; left-- {
+	for ; remaining > 0 && free > 0; remaining-- {
 		var best *engineShare
 		for i := range p.engines {
 			e := &p.engines[(i+p.turn)%len(p.engines)]
@@ -231,9 +231,9 @@ func (p *BFIO) predictLoads(r *Rank, future []int64) {
 	clear(p.endingTokens)
 	clear(p.endingRequests)
 	for i := range r.Running {
-		if left := r.Running[i].Left; left > 0 && left <= len(future) {
-			p.endingTokens[left] += int64(r.Running[i].Tokens)
-			p.endingRequests[left]++
+		if remaining := r.Running[i].Left; remaining > 0 && remaining <= len(future) {
+			p.endingTokens[remaining] += int64(r.Running[i].Tokens)
+			p.endingRequests[remaining]++
 		}
 	}
 	load, running := int64(r.Load), int64(r.Outstanding)

@@ -72,20 +72,20 @@ func (p *CacheAware) Choose(f *Facts) Choice {
 		ties = &p.peers
 	}
 	s := summarize(f.Candidates[from:to])
-	why := ReasonPrefixMiss
+	cause := ReasonPrefixMiss
 	among := func(c *Candidate) bool { return c.Cached == s.leastCached }
 	switch {
 	case s.available == 0:
 		return Choice{Index: Wait, Reason: ReasonNoneAvailable}
 	case p.imbalanced(s):
-		why, among = ReasonImbalance, nil
+		cause, among = ReasonImbalance, nil
 	case float64(s.longest) > p.preset.Threshold*float64(f.PromptBytes):
-		why, among = ReasonPrefixMatch, func(c *Candidate) bool { return c.Match == s.longest }
+		cause, among = ReasonPrefixMatch, func(c *Candidate) bool { return c.Match == s.longest }
 		if p.preset.FirstHolder {
-			return Choice{Index: firstHolder(f.Candidates, from, to, s.longest), Reason: reason(why, peer)}
+			return Choice{Index: firstHolder(f.Candidates, from, to, s.longest), Reason: reason(cause, peer)}
 		}
 	}
-	return Choice{Index: leastLoaded(f.Candidates, from, to, ties, among), Reason: reason(why, peer)}
+	return Choice{Index: leastLoaded(f.Candidates, from, to, ties, among), Reason: reason(cause, peer)}
 }
 
 // firstHolder returns the available candidate with the lowest id that has match bytes.

@@ -127,7 +127,7 @@ const costTolerance = 1e-6
 // sent to the cheapest candidate with capacity.
 func (p *Cost) Choose(f *Facts) Choice {
 	t := p.terms(f)
-	best, least, equals := Wait, math.Inf(1), 0
+	best, lowest, equals := Wait, math.Inf(1), 0
 	for i := range f.Candidates {
 		c := &f.Candidates[i]
 		if !c.Live || (!c.Available && (c.Peer || f.Waited > p.constants.MaxHold)) {
@@ -136,9 +136,9 @@ func (p *Cost) Choose(f *Facts) Choice {
 		cost := p.cost(&t, c)
 		c.Score = Known(cost)
 		switch {
-		case cost < least-costTolerance:
-			best, least, equals = i, cost, 1
-		case cost <= least+costTolerance:
+		case cost < lowest-costTolerance:
+			best, lowest, equals = i, cost, 1
+		case cost <= lowest+costTolerance:
 			equals++
 		}
 	}
@@ -151,7 +151,7 @@ func (p *Cost) Choose(f *Facts) Choice {
 		ties, from, to = &p.peers, split, len(f.Candidates)
 	}
 	if equals > 1 {
-		best = ties.next(f.Candidates, from, to, func(c *Candidate) bool { return c.Score.Known && math.Abs(c.Score.Value-least) <= costTolerance })
+		best = ties.next(f.Candidates, from, to, func(c *Candidate) bool { return c.Score.Known && math.Abs(c.Score.Value-lowest) <= costTolerance })
 	}
 	if best >= split {
 		return Choice{Index: best, Reason: ReasonOffload}

@@ -95,6 +95,6 @@ func (p *SageServe) fewestRemaining(cs []Candidate) int {
 			fewest = i
 		}
 	}
-	least := cs[fewest].Remaining
-	return p.ties.next(cs, 0, len(cs), func(c *Candidate) bool { return c.Available && c.Remaining == least })
+	lowest := cs[fewest].Remaining
+	return p.ties.next(cs, 0, len(cs), func(c *Candidate) bool { return c.Available && c.Remaining == lowest })
 }

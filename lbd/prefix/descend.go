@@ -80,11 +80,11 @@ func (t *Tree) followEdge(id int32, key Key) bool {
 // hashes must be equal. A hash identifies all text before it, so all equal hashes precede the
 // different ones and bisection finds their end.
 func (t *Tree) commonHashes(n *node, rest []uint64, known int) int {
-	most := min(int(n.length), len(rest))
-	if t.hash(n, most-1) == rest[most-1] {
-		return most
+	length := min(int(n.length), len(rest))
+	if t.hash(n, length-1) == rest[length-1] {
+		return length
 	}
-	low, high := known, most-1 // hashes before low are equal, those from high on differ
+	low, high := known, length-1 // hashes before low are equal, those from high on differ
 	for low < high {
 		if mid := (low + high) / 2; t.hash(n, mid) == rest[mid] {
 			low = mid + 1

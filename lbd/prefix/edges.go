@@ -134,10 +134,10 @@ func (e *edges) compact(moved func(owner int32, at uint32)) {
 // mostDeadChunk returns the chunk with the most dead words. It returns the head only if no other
 // chunk has dead words.
 func (e *edges) mostDeadChunk() uint32 {
-	worst, most := e.head, 0
+	worst, maxDead := e.head, 0
 	for i := range e.chunks {
-		if dead := e.fill[i] - e.live[i]; dead > most && uint32(i) != e.head {
-			worst, most = uint32(i), dead
+		if dead := e.fill[i] - e.live[i]; dead > maxDead && uint32(i) != e.head {
+			worst, maxDead = uint32(i), dead
 		}
 	}
 	return worst

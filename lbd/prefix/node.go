@@ -154,11 +154,11 @@ func (t *Tree) freeNode(id int32) {
 }
 
 // compact moves the last nodes into the holes while a fifth of all places are holes, so that a tree
-// of few long edges does not keep the memory of many short ones. It frees at most max places, so
+// of few long edges does not keep the memory of many short ones. It frees at most limit places, so
 // that no single call takes long.
-func (t *Tree) compact(most int) {
+func (t *Tree) compact(limit int) {
 	const slack = 4 * chunkSize
-	for ; most > 0 && 4*(int(t.end)-1-t.count) > t.count+slack; most-- {
+	for ; limit > 0 && 4*(int(t.end)-1-t.count) > t.count+slack; limit-- {
 		t.walked.known = false
 		t.end--
 		if t.node(t.end).parent != unused {

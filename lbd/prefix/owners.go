@@ -178,7 +178,7 @@ func (t *Tree) victim() int32 {
 // insert.
 func (t *Tree) heaviestOwner() (heaviest int) {
 	for o := range t.owners {
-		if x, most := &t.owners[o], &t.owners[heaviest]; x.oldest != t.protectedNode && (x.weight > most.weight || most.oldest == t.protectedNode) {
+		if x, top := &t.owners[o], &t.owners[heaviest]; x.oldest != t.protectedNode && (x.weight > top.weight || top.oldest == t.protectedNode) {
 			heaviest = o
 		}
 	}

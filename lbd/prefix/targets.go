@@ -167,21 +167,21 @@ func (t *Tree) uncountTarget(target int) {
 // twice, because its place was freed and reused for target.
 func (t *Tree) compactMembers(target int) {
 	list := t.members[target]
-	kept := list[:0]
+	current := list[:0]
 	for _, id := range list {
 		if id >= t.end || !t.hasTarget(id, target) {
 			continue
 		}
 		if n := t.node(id); !n.seen() {
 			n.setSeen(true)
-			kept = append(kept, id)
+			current = append(current, id)
 		}
 	}
-	for _, id := range kept {
+	for _, id := range current {
 		t.node(id).setSeen(false)
 	}
-	if cap(kept) > 4*len(kept)+64 {
-		kept = slices.Clone(kept)
+	if cap(current) > 4*len(current)+64 {
+		current = slices.Clone(current)
 	}
-	t.members[target] = kept
+	t.members[target] = current
 }

@@ -23,15 +23,15 @@ const (
 // crash ends the process after a panic under the lock. The state may be inconsistent, and the lock
 // remains held: net/http recovers panics of handlers, and then every other goroutine would wait for
 // the lock forever. ev is the event that caused the panic, or nil.
-func (r *Runtime) crash(why any, ev *core.Event) {
+func (r *Runtime) crash(cause any, ev *core.Event) {
 	time.AfterFunc(crashTimeout, func() { os.Exit(exitCrash) })
-	what := "the runtime's lock"
+	where := "the runtime's lock"
 	if ev != nil {
-		what = fmt.Sprintf("event %s of request %q, target %q", ev.Kind, eventRequest(ev), ev.Target)
+		where = fmt.Sprintf("event %s of request %q, target %q", ev.Kind, eventRequest(ev), ev.Target)
 	}
-	fmt.Fprintf(printable.NewWriter(os.Stderr), "panic: %v\n\nin a decision of balancer %s: %s\n\n%s\n", why, r.self.ID, what, debug.Stack())
+	fmt.Fprintf(printable.NewWriter(os.Stderr), "panic: %v\n\nin a decision of balancer %s: %s\n\n%s\n", cause, r.self.ID, where, debug.Stack())
 	if ev != nil {
-		r.record.recordCrash(r.Elapsed(), *ev, fmt.Sprint(why))
+		r.record.recordCrash(r.Elapsed(), *ev, fmt.Sprint(cause))
 	}
 	os.Exit(exitCrash)
 }
@@ -49,8 +49,8 @@ func eventRequest(ev *core.Event) string {
 func (r *Runtime) withLock(do func()) (decisions []record.Request) {
 	r.mu.Lock()
 	defer func() {
-		if why := recover(); why != nil {
-			r.crash(why, nil)
+		if cause := recover(); cause != nil {
+			r.crash(cause, nil)
 		}
 	}()
 	do()
@@ -62,12 +62,12 @@ func (r *Runtime) withLock(do func()) (decisions []record.Request) {
 // recoverPanic ends a request whose handler panicked outside of the lock: core receives a
 // cancellation, and the client's connection is closed. Other requests are not affected.
 func (x *exchange) recoverPanic() {
-	why := recover()
-	if why == nil {
+	cause := recover()
+	if cause == nil {
 		return
 	}
-	if why != http.ErrAbortHandler { //nolint:errorlint // a panic's value is compared as net/http does
-		x.rt.log.Error("request handler panicked", "request", x.inFlight.id, "panic", fmt.Sprint(why), "stack", string(debug.Stack()))
+	if cause != http.ErrAbortHandler { //nolint:errorlint // a panic's value is compared as net/http does
+		x.rt.log.Error("request handler panicked", "request", x.inFlight.id, "panic", fmt.Sprint(cause), "stack", string(debug.Stack()))
 		x.rt.abandonInFlight(&x.inFlight)
 	}
 	panic(http.ErrAbortHandler)

@@ -100,9 +100,9 @@ func writeText(w http.ResponseWriter, status int, s string) {
 
 // serveReady reports whether a request could be served now.
 func (r *Runtime) serveReady(w http.ResponseWriter) {
-	if why := r.notReady(); why != "" {
+	if reason := r.notReady(); reason != "" {
 		w.Header().Set("Retry-After", "1")
-		writeText(w, http.StatusServiceUnavailable, why+"\n")
+		writeText(w, http.StatusServiceUnavailable, reason+"\n")
 		return
 	}
 	writeText(w, http.StatusOK, "ok\n")

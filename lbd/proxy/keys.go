@@ -46,8 +46,8 @@ func peerAllowed(token string, keys quota.Keyring, req *http.Request) bool {
 	if token == "" {
 		return len(keys) == 0 && given == "" && fromLoopback(req.RemoteAddr)
 	}
-	want, got := sha256.Sum256([]byte(token)), sha256.Sum256([]byte(given))
-	return subtle.ConstantTimeCompare(want[:], got[:]) == 1
+	want, hash := sha256.Sum256([]byte(token)), sha256.Sum256([]byte(given))
+	return subtle.ConstantTimeCompare(want[:], hash[:]) == 1
 }
 
 func fromLoopback(addr string) bool {

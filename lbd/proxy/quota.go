@@ -34,15 +34,15 @@ func (x *exchange) computeUsage(status int, state string) telemetry.Usage {
 	output := x.outputTokens()
 	counted := u.Prompt.Known || u.Output.Known
 	served := state == record.StateFinished && status == http.StatusOK
-	left := state == record.StateCancelled && x.current.target != ""
-	if left || state == record.StateFailed {
+	remaining := state == record.StateCancelled && x.current.target != ""
+	if remaining || state == record.StateFailed {
 		output = max(output, x.maxGenerated)
 	}
 	switch {
-	case counted || output > 0 || ((served || left) && x.endpoint.Generates()):
+	case counted || output > 0 || ((served || remaining) && x.endpoint.Generates()):
 		prompt, cached := x.promptUsed()
 		return telemetry.Usage{Requests: 1, PromptTokens: int64(prompt), CachedTokens: int64(cached), OutputTokens: int64(output)}
-	case served || left:
+	case served || remaining:
 		return telemetry.Usage{Requests: 1}
 	}
 	return telemetry.Usage{}

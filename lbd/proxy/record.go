@@ -65,11 +65,11 @@ func (c *recorder) recordConfig(now time.Duration, cfg *core.Config, actions []c
 
 // recordCrash writes the event whose step panicked. It returns once this line and all previous lines are
 // in the file. run must be running.
-func (c *recorder) recordCrash(now time.Duration, ev core.Event, why string) {
+func (c *recorder) recordCrash(now time.Duration, ev core.Event, cause string) {
 	if c == nil {
 		return
 	}
-	line := queuedLine{Line: record.Line{T: now, Event: cloneEvent(ev), Panic: why}, written: make(chan struct{})}
+	line := queuedLine{Line: record.Line{T: now, Event: cloneEvent(ev), Panic: cause}, written: make(chan struct{})}
 	c.lines <- line
 	<-line.written
 }

@@ -202,9 +202,9 @@ func (r *Runtime) Step(ev core.Event) {
 // step is Step with the lock held. A panic in it ends the process.
 func (r *Runtime) step(ev core.Event) {
 	defer func() {
-		if why := recover(); why != nil {
+		if cause := recover(); cause != nil {
 			kept := ev // a copy, because &ev would allocate in every step
-			r.crash(why, &kept)
+			r.crash(cause, &kept)
 		}
 	}()
 	now := r.Elapsed()
@@ -339,8 +339,8 @@ func (r *Runtime) Drain(ctx context.Context) error {
 		return nil
 	case <-ctx.Done():
 		r.mu.Lock()
-		left := len(r.inFlight)
+		remaining := len(r.inFlight)
 		r.mu.Unlock()
-		return fmt.Errorf("drain balancer %q: %d requests are still in flight: %w", r.self.ID, left, context.Cause(ctx))
+		return fmt.Errorf("drain balancer %q: %d requests are still in flight: %w", r.self.ID, remaining, context.Cause(ctx))
 	}
 }

@@ -25,7 +25,7 @@ type TraceSpan interface {
 	// SetAttribute sets an attribute: a string, an int, a float64 or a bool.
 	SetAttribute(key string, value any)
 	// Fail marks the span as failed, with the reason.
-	Fail(why string)
+	Fail(reason string)
 	// End ends the span.
 	End(at time.Time)
 	// Trace returns the trace id in hex; empty when the trace is not sampled.

@@ -27,8 +27,8 @@ type bucket struct {
 	at    int64  // time of level, in microseconds since the balancer's start
 }
 
-// set changes the limit. A bucket that gets its first limit is full; another keeps its level,
-// capped to the new capacity.
+// set changes the limit. A bucket without an earlier limit becomes full; otherwise it keeps its
+// level, capped to the new capacity.
 func (b *bucket) set(limit int64, now time.Duration) {
 	b.fill(now)
 	if b.limit == 0 {
@@ -94,8 +94,8 @@ func (b *bucket) timeFor(parts int64) time.Duration {
 	return time.Duration((parts+b.limit-1)/b.limit) * time.Microsecond
 }
 
-// left returns the available whole tokens, and the time until the bucket is full.
-func (b *bucket) left(now time.Duration) (tokens int64, full time.Duration) {
+// remaining returns the available whole tokens, and the time until the bucket is full.
+func (b *bucket) remaining(now time.Duration) (tokens int64, full time.Duration) {
 	b.fill(now)
 	return max(b.level, 0) / partsPerToken, b.timeFor(b.capacity() - b.level)
 }

@@ -124,8 +124,8 @@ func (a *Account) Admit(now time.Duration) (Reservation, *Denial) {
 	if e := a.overQuota(0, 0); e != nil {
 		return Reservation{}, e
 	}
-	if most := a.limits.Concurrent; most > 0 && a.inFlight >= most {
-		return Reservation{}, a.deny(deniedConcurrent, OverRate("requests", time.Second, "%d requests of this key are in flight, the limit is %d", a.inFlight, most))
+	if limit := a.limits.Concurrent; limit > 0 && a.inFlight >= limit {
+		return Reservation{}, a.deny(deniedConcurrent, OverRate("requests", time.Second, "%d requests of this key are in flight, the limit is %d", a.inFlight, limit))
 	}
 	if wait, _, ok := a.requests.take(1, now); !ok {
 		return Reservation{}, a.deny(deniedRequests, OverRate("requests", wait, "the limit of this key is %d requests per minute", a.requests.limit))
@@ -236,8 +236,8 @@ const (
 )
 
 // deny counts a denial.
-func (a *Account) deny(why string, d *Denial) *Denial {
-	a.denied[why]++
+func (a *Account) deny(kind string, d *Denial) *Denial {
+	a.denied[kind]++
 	return d
 }
 
@@ -326,10 +326,10 @@ func (a *Account) WriteHeaders(h http.Header, now time.Duration) {
 		if bucket.limit == 0 {
 			continue
 		}
-		left, full := bucket.left(now)
+		remaining, full := bucket.remaining(now)
 		reset := (full + time.Millisecond - 1).Truncate(time.Millisecond)
 		at := 3 * b
-		values[at], values[at+1], values[at+2] = bucket.text, strconv.FormatInt(left, 10), reset.String()
+		values[at], values[at+1], values[at+2] = bucket.text, strconv.FormatInt(remaining, 10), reset.String()
 		for i := at; i < at+3; i++ {
 			h[rateHeaders[i]] = values[i : i+1 : i+1]
 		}

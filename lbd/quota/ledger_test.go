@@ -136,7 +136,7 @@ func TestAccountUnderConcurrency(t *testing.T) {
 	if a.inFlight != 0 || a.reserved != 0 || a.total != (telemetry.Usage{Requests: settled, PromptTokens: 10 * settled, OutputTokens: 20 * settled}) {
 		t.Errorf("in flight %d, reserved %d, used %+v", a.inFlight, a.reserved, a.total)
 	}
-	if left, _ := a.tokens.left(0); left != limit-30*settled {
+	if left, _ := a.tokens.remaining(0); left != limit-30*settled {
 		t.Errorf("%d left, want %d", left, limit-30*settled)
 	}
 }

@@ -54,7 +54,7 @@ func (s *span) SetAttribute(key string, value any) {
 }
 
 // Fail marks the span as failed.
-func (s *span) Fail(why string) { s.span.SetStatus(codes.Error, why) }
+func (s *span) Fail(reason string) { s.span.SetStatus(codes.Error, reason) }
 
 // End ends the span.
 func (s *span) End(at time.Time) { s.span.End(trace.WithTimestamp(at)) }

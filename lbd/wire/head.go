@@ -26,12 +26,12 @@ func (c *conn) readHead(resp *http.Response) error {
 
 // readFinalHead reads heads until one is not interim.
 func (c *conn) readFinalHead(resp *http.Response) error {
-	for left := c.t.opts.MaxHeadBytes; ; {
-		head, fields, err := c.readOneHead(left)
+	for remaining := c.t.opts.MaxHeadBytes; ; {
+		head, fields, err := c.readOneHead(remaining)
 		if err != nil {
 			return err
 		}
-		left -= len(head)
+		remaining -= len(head)
 		*resp = http.Response{Request: resp.Request} // drop the interim response
 		if err := parseHead(head, fields, resp); err != nil {
 			return err

@@ -27,25 +27,25 @@ type reply struct {
 	lastHead []byte        // the last head that was not interim
 	head     http.Response // the parsed head
 
-	started   bool  // bytes of the response have arrived
-	page      *page // nil while empty
-	n         int   // bytes in page
-	headLeft  int   // remaining bytes for heads
-	maxBody   int   // maximum bytes of the body
-	scan      headScanner
-	headStart int  // start of the current head in page
-	complete  bool // the final head has arrived
-	bodyStart int  // start of the body in page
-	bodyEnd   int  // end of the decoded body in page
-	undecoded int  // start of the bytes that are not decoded yet
-	body      body // the decoder
-	probeByte [1]byte
+	started       bool  // bytes of the response have arrived
+	page          *page // nil while empty
+	n             int   // bytes in page
+	headRemaining int   // remaining bytes for heads
+	maxBody       int   // maximum bytes of the body
+	scan          headScanner
+	headStart     int  // start of the current head in page
+	complete      bool // the final head has arrived
+	bodyStart     int  // start of the body in page
+	bodyEnd       int  // end of the decoded body in page
+	undecoded     int  // start of the bytes that are not decoded yet
+	body          body // the decoder
+	probeByte     [1]byte
 }
 
 // reset prepares a reply for the next response.
 func (r *reply) reset(maxHead, limit int) {
 	r.release()
-	r.started, r.complete, r.headLeft, r.maxBody, r.scan = false, false, maxHead, limit, headScanner{}
+	r.started, r.complete, r.headRemaining, r.maxBody, r.scan = false, false, maxHead, limit, headScanner{}
 	r.headStart, r.bodyStart, r.bodyEnd, r.undecoded = 0, 0, 0, 0
 }
 
@@ -149,7 +149,7 @@ func (r *reply) readHead() (complete bool, err error) {
 	switch {
 	case err != nil:
 		return false, err
-	case size > r.headLeft || size == 0 && len(unread) >= r.headLeft:
+	case size > r.headRemaining || size == 0 && len(unread) >= r.headRemaining:
 		return false, malformed("the header is too long")
 	case size == 0:
 		return false, nil
@@ -157,7 +157,7 @@ func (r *reply) readHead() (complete bool, err error) {
 	if err := r.parse(unread[:size], r.scan.lines-1); err != nil {
 		return false, err
 	}
-	r.headLeft, r.headStart, r.scan = r.headLeft-size, r.headStart+size, headScanner{}
+	r.headRemaining, r.headStart, r.scan = r.headRemaining-size, r.headStart+size, headScanner{}
 	switch {
 	case r.head.StatusCode == http.StatusSwitchingProtocols:
 		return false, malformed("status 101, but no protocol upgrade was requested")

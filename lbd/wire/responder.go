@@ -218,8 +218,8 @@ func (r *responder) writeStatusAndFields() {
 		b = append(append(b, "status code "...), strconv.Itoa(r.status)...)
 	}
 	b = append(b, "\r\n"...)
-	var room [24]string
-	names := room[:0]
+	var space [24]string
+	names := space[:0]
 	for name := range r.header {
 		names = append(names, name)
 	}

@@ -12,9 +12,9 @@ type meter struct {
 // accumulate credit.
 func (m *meter) add(tokens int64) { m.served = max(m.served+tokens, m.floor) }
 
-func (m *meter) raiseFloor(least int64) {
-	m.floor = max(m.floor, least)
-	m.served = max(m.served, least)
+func (m *meter) raiseFloor(floor int64) {
+	m.floor = max(m.floor, floor)
+	m.served = max(m.served, floor)
 }
 
 // parkedRequests contains the parked deferred requests of a model. The next released request is the
@@ -71,11 +71,11 @@ func (a *account[R]) moreParkedBefore(o *account[R]) bool {
 func (x *parkedRequests[R]) add(r *Item[R]) {
 	a := r.account
 	if a.parked.n == 0 {
-		least := x.floor
+		floor := x.floor
 		if first := x.accounts.first(); first != nil {
-			least = first.parked.deferred.served
+			floor = first.parked.deferred.served
 		}
-		a.parked.deferred.raiseFloor(least)
+		a.parked.deferred.raiseFloor(floor)
 	}
 	x.requests.add(r)
 	a.parked.requests.add(r)

@@ -151,7 +151,7 @@ func (q *Queue[R]) Remove(r *Item[R]) {
 	}
 	q.removeFromLevel(r)
 	q.changeCounts(r, -1)
-	q.lastLeft = r.account
+	q.lastDequeued = r.account
 	q.changeWaiting(r.account, -1)
 	q.markIdle(r.account)
 }

@@ -60,11 +60,11 @@ func (a *account[R]) moreWaitingBefore(o *account[R]) bool {
 
 // tenants contains the accounts of one model.
 type tenants[R any] struct {
-	accounts       map[string]*account[R] // never ranged over
-	byWaiting      sorted[account[R]]     // accounts with waiting requests
-	created        uint64
-	lastLeft       *account[R] // the account whose request was dequeued last
-	lastLeftServed int64       // served tokens of that account, kept after it is forgotten
+	accounts           map[string]*account[R] // never ranged over
+	byWaiting          sorted[account[R]]     // accounts with waiting requests
+	created            uint64
+	lastDequeued       *account[R] // the account whose request was dequeued last
+	lastDequeuedServed int64       // served tokens of that account, kept after it is forgotten
 
 	idleFirst, idleLast *account[R]
 	idleCount           int
@@ -157,8 +157,8 @@ func (t *tenants[R]) clearIdle(a *account[R]) {
 // forgetAccount removes an idle account.
 func (t *tenants[R]) forgetAccount(a *account[R]) {
 	t.clearIdle(a)
-	if t.lastLeft == a {
-		t.lastLeft, t.lastLeftServed = nil, a.served
+	if t.lastDequeued == a {
+		t.lastDequeued, t.lastDequeuedServed = nil, a.served
 	}
 	delete(t.accounts, a.tenant)
 	*a = account[R]{next: t.spare}
@@ -177,22 +177,22 @@ func (q *Queue[R]) ForgetIdle(now time.Duration) {
 // count is raised to that of the least served waiting account or, if none waits, of the account
 // whose request was dequeued last.
 func (q *Queue[R]) raiseAccount(a *account[R]) {
-	least, any := int64(0), false
+	floor, any := int64(0), false
 	for i := range q.levels {
-		if o := q.levels[i].accounts.first(); o != nil && (!any || o.served < least) {
-			least, any = o.served, true
+		if o := q.levels[i].accounts.first(); o != nil && (!any || o.served < floor) {
+			floor, any = o.served, true
 		}
 	}
 	switch {
 	case any:
-	case q.lastLeft == a:
+	case q.lastDequeued == a:
 		return // no other account was served meanwhile
-	case q.lastLeft != nil:
-		least = q.lastLeft.served
+	case q.lastDequeued != nil:
+		floor = q.lastDequeued.served
 	default:
-		least = q.lastLeftServed
+		floor = q.lastDequeuedServed
 	}
-	a.raiseFloor(least)
+	a.raiseFloor(floor)
 }
 
 // chargeAccount adds tokens to those served to a.
