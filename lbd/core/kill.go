@@ -13,7 +13,7 @@ import (
 //   - A request is retried at once after its first failure. After the next failure it
 //     waits until the probes of the replicas that failed show, within Config.KillWait or
 //     by missing reports, whether they died or only a connection broke.
-//   - Suspects that were sent shortly before the death are isolated: no replica gets two
+//   - Suspects that were sent shortly before the death are isolated: no replica receives two
 //     of them at the same time. A replica that dies right after an isolated suspect was
 //     sent died of that suspect.
 //   - If several suspects of earlier deaths were at a replica when it died, and none of
