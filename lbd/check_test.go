@@ -12,7 +12,7 @@ import (
 	"skyserve/lbd/core"
 )
 
-// acmeOf lets a balancer obtain its certificate.
+// acmeOf configures a balancer to obtain its certificate.
 func acmeOf(to service.CertificateConfig, challenge string) func(*service.BalancerConfig, *Options) {
 	return func(c *service.BalancerConfig, _ *Options) {
 		c.Balancer.TLS = &service.TLS{ACME: &service.ACME{Email: "me@example.com", Challenge: challenge}}
@@ -35,7 +35,7 @@ func TestCheck(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		change func(*service.BalancerConfig, *Options)
-		want   string // "" = fine
+		want   string // "" = valid
 	}{
 		{"unchanged", func(*service.BalancerConfig, *Options) {}, ""},
 		{"no id", func(c *service.BalancerConfig, _ *Options) { c.ID = "" }, "id: is required"},
@@ -150,8 +150,8 @@ func TestCoreConfig(t *testing.T) {
 	if err != nil || c.Policy.Name() != "cost" || !c.Forward || c.MaxWait != 60*time.Second || c.PeerQueueLimit != 10 {
 		t.Errorf("defaults: %+v, %v", c, err)
 	}
-	// Both packages declare defaults: service for the balancer section and core, where the wait of
-	// deferred requests is 10 of 24 hours to the second.
+	// Both packages declare defaults: service for the balancer section, and core. The wait of
+	// deferred requests in core is exactly 10 of 24 hours.
 	d := core.DefaultConfig(c.Policy)
 	d.Deferred.Wait = 0.42
 	if c.Order != d.Order || c.Deferred != d.Deferred || c.TauN != d.TauN || c.TauP != d.TauP || c.ModelTargets != nil {

@@ -80,10 +80,10 @@ func FuzzParseConfig(f *testing.F) {
 	f.Add([]byte(`{"id":"lb","replicas":[{"url":"http://h"}]}`))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		if len(data) > 512 {
-			return // deep nesting takes the parser much time, and tests none of our code
+			return // deep nesting is slow in the parser, and does not test this package
 		}
 		if cfg, err := parseConfig("f", data); err == nil {
-			_ = CheckConfig(cfg, Options{}) // must not panic on whatever was accepted
+			_ = CheckConfig(cfg, Options{}) // must not panic for any accepted configuration
 		}
 	})
 }

@@ -79,7 +79,7 @@ func TestThreeBalancersShareTheLoad(t *testing.T) {
 		peers = append(peers, service.PeerConfig{ID: "lb-" + place + "-0", Region: service.Region("local/" + place), URL: n.public})
 		engines = append(engines, e)
 	}
-	// A balancer without replicas serves from those of others.
+	// A balancer without replicas serves requests with those of others.
 	cfg := config("lb-us-0", "local/us")
 	cfg.Peers = peers
 	here := start(t, cfg, Options{})

@@ -28,7 +28,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// balancer is an in-memory fake of everything that the API uses.
+// balancer is an in-memory fake of all dependencies of the API.
 type balancer struct {
 	replicas []Replica
 	view     core.BalancerView
@@ -101,7 +101,7 @@ func (b *balancer) Usage(_ context.Context, month string) ([]telemetry.UsageRow,
 	return []telemetry.UsageRow{{Key: "acme-" + month, Model: "llama", Region: "local/us", Month: used, Day: 1_700_000_000 / 86400, Today: telemetry.Usage{Requests: 1}}}, b.complete
 }
 
-// api makes an API of b as local services have it.
+// api returns an API for b, configured as in local services.
 func api(b *balancer, change func(*Options)) *API {
 	o := Options{
 		Self:    service.BalancerConfig{Service: "chat", ID: "lb-us-0", Region: "local/us", Listen: "127.0.0.1:8001", Admin: "127.0.0.1:8101"},
@@ -152,7 +152,7 @@ func TestSnapshotShowsControllerReview(t *testing.T) {
 	}
 }
 
-// What a plan wants is shown until twice its time is over.
+// The targets of a plan are shown until twice its interval has passed.
 func TestSnapshotShowsAppliedPlanTargets(t *testing.T) {
 	now := time.Unix(1_700_000_000, 0)
 	review := &telemetry.Review{From: now, Until: now.Add(time.Hour), Targets: []telemetry.Target{{Model: "llama", Region: "local/us", Count: 3}}}
@@ -412,8 +412,8 @@ func TestBalancerWithoutReadyReplica(t *testing.T) {
 	}
 }
 
-// A certificate that goes on in use because its files are broken is a reason to
-// look at a balancer that works; its peers show it too.
+// If a certificate stays in use because its files are invalid, a working balancer shows a reason;
+// its peers show it too.
 func TestBrokenCertificateIsShown(t *testing.T) {
 	ends := time.Date(2031, 2, 3, 4, 5, 6, 0, time.UTC)
 	c := &telemetry.Certificate{ExpiresAt: &ends}
@@ -436,7 +436,7 @@ func TestBrokenCertificateIsShown(t *testing.T) {
 	}
 }
 
-// A balancer without a certificate serves nobody, whatever its replicas do.
+// A balancer without a certificate serves no clients, regardless of its replicas.
 func TestBalancerWaitingForCertificate(t *testing.T) {
 	b := &balancer{replicas: []Replica{{State: service.StateReady}}}
 	a := api(b, func(o *Options) {
@@ -461,8 +461,8 @@ func TestReadyzIncludesAlerts(t *testing.T) {
 	}
 }
 
-// Every balancer shows what all of them alert of, and the controller: each once, the worst
-// first.
+// Every balancer shows the alerts of all balancers and of the controller: each once, the most
+// severe first.
 func TestAlertsOfAllBalancers(t *testing.T) {
 	alert := func(severity telemetry.Severity, kind, object string) telemetry.Alert {
 		return telemetry.Alert{Severity: severity, Kind: kind, Object: object, Message: "is so"}
@@ -505,7 +505,7 @@ func TestEndpointOfUnspecifiedAddress(t *testing.T) {
 	}
 }
 
-// reportingPeer is a peer that has reported its region.
+// reportingPeer returns a peer that has reported its region.
 func reportingPeer(id string, region service.Region, replicas ...string) peer.Health {
 	r := &telemetry.RegionSnapshot{
 		Name: region, Balancers: []telemetry.BalancerSnapshot{{ID: id, State: "READY"}},
@@ -547,7 +547,7 @@ func TestSnapshotOfPeers(t *testing.T) {
 	if got := eu.Balancers[0]; got.State != "UNREACHABLE" || got.Reason != "no heartbeat for 5s: connection refused" {
 		t.Errorf("eu's balancer: %+v", got)
 	}
-	if len(eu.Replicas) != 1 || eu.Replicas[0].ID != "eu-1" { // eu-0 is shown where it is served now
+	if len(eu.Replicas) != 1 || eu.Replicas[0].ID != "eu-1" { // eu-0 is shown at its current balancer
 		t.Fatalf("eu's replicas: %+v", eu.Replicas)
 	}
 	if got := eu.Replicas[0]; got.State != service.StateNotReady || got.Pending != nil || !strings.Contains(got.Reason, "lb-eu-0 is unreachable") {
@@ -596,8 +596,8 @@ func TestModelsOfARegion(t *testing.T) {
 	}
 }
 
-// Forwards are listed by region, summed over a region's balancers: those
-// that this one forwarded, and those that its sibling reports.
+// Forwards are listed by region, summed over a region's balancers: those that this one forwarded,
+// and those that the other balancer of its region reports.
 func TestSnapshotIncludesForwards(t *testing.T) {
 	sibling := reportingPeer("lb-us-1", "local/us", "us-1")
 	sibling.Region.ForwardedTo = []telemetry.Flow{{Region: "local/eu", Requests: 4}}

@@ -16,8 +16,7 @@ import (
 	"time"
 )
 
-// pipes is a listener whose connections hold nothing: what one side does not read
-// the other cannot write.
+// pipes is a listener with unbuffered connections: a write blocks until the other side reads.
 type pipes struct {
 	conns chan net.Conn
 	ended chan struct{}
@@ -81,7 +80,7 @@ func TestWatcherThatDoesNotReadIsDisconnected(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer res.Body.Close()
-		time.Sleep(eventsTick - time.Second) // longer than a write may take, if it is done thrice
+		time.Sleep(eventsTick - time.Second) // three of these are longer than the write timeout
 		for range cap(w.events) {
 			w.events <- json.RawMessage(`{"text":"` + strings.Repeat("x", 1000) + `"}`)
 		}
@@ -124,8 +123,8 @@ func TestUnreadResponseTimesOut(t *testing.T) {
 	})
 }
 
-// A body that is promised and not sent holds nothing up, whether it is wanted, of
-// no interest, or of somebody who may not come.
+// A declared body that is not sent blocks nothing, whether it is required, ignored, or from an
+// unauthorized client.
 func TestBodyTimeout(t *testing.T) {
 	for name, c := range map[string]struct {
 		request string

@@ -72,7 +72,7 @@ func healthy(r *http.Request) (int, string, error) {
 	return 200, beat, nil
 }
 
-// reports gathers what a Client reports, with the time it came.
+// reports collects the reports of a Client with their times.
 type reports struct {
 	mu  sync.Mutex
 	all []core.Event
@@ -95,7 +95,7 @@ func (r *reports) drain() ([]core.Event, []time.Time) {
 
 var eu = service.PeerConfig{ID: "eu", Region: "local/eu", URL: "http://eu:1/"}
 
-// talking runs a test in a bubble of fake time with one peer.
+// talking runs a test with fake time and one peer.
 func talking(t *testing.T, b *balancer, test func(t *testing.T, c *Client, r *reports)) {
 	synctest.Test(t, func(t *testing.T) {
 		var r reports
@@ -106,8 +106,8 @@ func talking(t *testing.T, b *balancer, test func(t *testing.T, c *Client, r *re
 	})
 }
 
-// A peer that says that it drains offers nothing, whatever else it tells, until
-// another process answers in its place.
+// A peer that reports draining has no capacity, regardless of its other figures, until another
+// process responds in its place.
 func TestDrainingPeerReportsNoModels(t *testing.T) {
 	says := func(text string) func(*http.Request) (int, string, error) {
 		return func(r *http.Request) (int, string, error) {
@@ -128,7 +128,7 @@ func TestDrainingPeerReportsNoModels(t *testing.T) {
 			{strings.Replace(beat, `"models"`, `"draining":true,"models"`, 1), true, 0},
 			{beat, false, 2},
 			{strings.Replace(beat, `"models"`, `"killers":[{"fingerprint":18446744073709551615,"age_ns":5}],"models"`, 1), false, 2},
-			{`{"id":"lb-eu-0","region":"local/eu","models":[]}`, false, 0}, // of one that does not know of draining
+			{`{"id":"lb-eu-0","region":"local/eu","models":[]}`, false, 0}, // from an older balancer without this field
 		} {
 			time.Sleep(defaultInterval) // heartbeats in flight still contain the old state
 			b.set(func(b *balancer) { b.answer = says(now.text) })
@@ -178,8 +178,8 @@ func TestHeartbeatsAreReported(t *testing.T) {
 	})
 }
 
-// Peers are asked at the same moment from the second heartbeat on, each at once
-// when it is added, and none once it is removed.
+// A peer is queried immediately when it is added, from the second heartbeat on at the same moment
+// as the others, and no longer after its removal.
 func TestPeersAreQueriedTogether(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var r reports
@@ -217,7 +217,7 @@ func TestPeersAreQueriedTogether(t *testing.T) {
 		if all, _ := r.drain(); len(all) > 0 {
 			t.Errorf("%d reports of peers that were removed", len(all))
 		}
-		c.Add(eu, b) // begins again
+		c.Add(eu, b) // starts again
 		time.Sleep(time.Second)
 		synctest.Wait()
 		if all, _ := r.drain(); len(all) < 9 {
@@ -226,7 +226,7 @@ func TestPeersAreQueriedTogether(t *testing.T) {
 	})
 }
 
-// A peer across the world is heard often enough for its figures never to be stale.
+// A distant peer reports often enough for its figures never to be stale.
 func TestDistantPeerIsNeverStale(t *testing.T) {
 	b := &balancer{rtt: 220 * time.Millisecond, answer: healthy}
 	talking(t, b, func(t *testing.T, _ *Client, r *reports) {
@@ -244,7 +244,7 @@ func TestDistantPeerIsNeverStale(t *testing.T) {
 	})
 }
 
-// A lost heartbeat does not matter if the peer has answered later ones.
+// A lost heartbeat has no effect if the peer has responded to later ones.
 func TestLateFailureIsIgnored(t *testing.T) {
 	n := 0
 	b := &balancer{rtt: 10 * time.Millisecond}
@@ -422,8 +422,8 @@ func FuzzHeartbeat(f *testing.F) {
 	})
 }
 
-// A peer whose figures cannot be is not believed: a share of memory outside 0..1
-// counts as unknown, a negative count drops the model.
+// Impossible figures of a peer are ignored: a share of memory outside 0..1 counts as unknown, and a
+// negative count drops the model.
 func TestImpossiblePeerFiguresAreDropped(t *testing.T) {
 	got := dropInvalidLoads([]core.ModelLoad{
 		{Model: "c", KV: policy.Known(0.5)},

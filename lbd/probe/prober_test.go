@@ -23,14 +23,14 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// engine is a fake replica: answers by path, after a delay, or with an error.
+// engine is a fake replica: it responds by path, after a delay, or with an error.
 type engine struct {
 	mu     sync.Mutex
 	pages  map[string]string // path to body; absent = 404
 	status map[string]int
 	err    error
 	delay  time.Duration
-	slow   map[string]time.Duration // more delay, by path
+	slow   map[string]time.Duration // additional delay, by path
 	asked  map[string]int
 }
 
@@ -83,7 +83,7 @@ func (e *engine) RoundTrip(r *http.Request) (*http.Response, error) {
 	return &http.Response{StatusCode: status, Body: io.NopCloser(strings.NewReader(body)), Request: r}, nil
 }
 
-// reports gathers what a Prober reports.
+// reports collects the reports of a Prober.
 type reports struct {
 	mu  sync.Mutex
 	all []core.Event
@@ -113,7 +113,7 @@ func refused() error {
 	return &net.OpError{Op: "dial", Net: "tcp", Err: os.NewSyscallError("connect", syscall.ECONNREFUSED)}
 }
 
-// probing runs a test in a bubble of fake time, with one replica of one engine.
+// probing runs a test with fake time and one replica of one engine.
 func probing(t *testing.T, cfg service.ReplicaConfig, e *engine, opts Options, test func(t *testing.T, p *Prober, r *reports)) {
 	synctest.Test(t, func(t *testing.T) {
 		var r reports
@@ -249,8 +249,8 @@ func TestNotReady(t *testing.T) {
 	}
 }
 
-// vLLM serves its metrics for seconds after its engine has died. After a failed request
-// the probes ask for /health too, and the replica is not ready until that is good.
+// vLLM serves its metrics for seconds after its engine has died. After a failed request the probes
+// request /health too, and the replica is not ready until it succeeds.
 func TestSuspectIsProbedForHealth(t *testing.T) {
 	e := newEngine()
 	probing(t, service.ReplicaConfig{Model: "llama"}, e, Options{}, func(t *testing.T, p *Prober, r *reports) {
@@ -284,9 +284,8 @@ func TestSuspectIsProbedForHealth(t *testing.T) {
 	})
 }
 
-// An engine whose /health generates a token (SGLang's) takes longer for it than a probe
-// may. It is known to be alive all the same, after a failure too, and with or without
-// metrics.
+// An engine whose /health generates a token (SGLang) may exceed the timeout of a probe. It is
+// nevertheless reported alive, also after a failure, with or without metrics.
 func TestSlowHealthIsNotDeath(t *testing.T) {
 	for name, metrics := range map[string]bool{"metrics": true, "no metrics": false} {
 		t.Run(name, func(t *testing.T) {

@@ -8,7 +8,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// dumbBucket is the same in fractions: nothing is rounded, nothing overflows.
+// dumbBucket is the reference in fractions: without rounding or overflow.
 type dumbBucket struct {
 	limit, level, debt *big.Rat
 	at                 int64
@@ -71,7 +71,7 @@ func TestBucketMatchesReference(t *testing.T) {
 	})
 }
 
-// waits checks on a copy that a wait is long enough, and a microsecond less not.
+// waits checks on a copy that a wait is long enough, and that a microsecond less is not.
 func waits(t *rapid.T, b bucket, n int64, wait, now time.Duration) {
 	now = max(now, time.Duration(b.at)*time.Microsecond)
 	early := b
