@@ -26,8 +26,7 @@ type request struct {
 	target       *target // nil while queued
 	attempts     int
 	// avoid lists the ids of the engines and peers that failed the request in this round. retryRounds counts
-	// the earlier rounds, in each of which every target failed. failedAt is the time of the last
-	// failure.
+	// the earlier rounds, in which every target failed. failedAt is the time of the last failure.
 	avoid       []string
 	refusals    []refusal // in this round: see Outcome.Refused
 	retryRounds int

@@ -121,8 +121,7 @@ func (b *Balancer) killsToSend(r *request) int {
 	return n
 }
 
-// allowedKills returns the maximum number of deaths of which a request with a fingerprint may be
-// suspected; at that number it is stopped.
+// allowedKills returns the number of deaths at which a request with a fingerprint is stopped.
 func (b *Balancer) allowedKills(fingerprint uint64) int {
 	if x := b.suspects.served; len(x) > 0 && fingerprint != 0 {
 		if p := x[fingerprint%servedPrints]; p.fingerprint == fingerprint {

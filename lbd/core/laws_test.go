@@ -183,7 +183,7 @@ func (w *world) step(t fatal, ev Event) []Action {
 			w.end(t, ev.ID, "finished")
 		}
 	case EventFailed, EventBounced:
-		// Back in the queue, unless an action says otherwise. Replicas do not bounce.
+		// Queued again, unless there is another action. Replicas do not bounce.
 		if ev.Kind == EventFailed || slices.Contains(peerNames, target) {
 			if _, ok := w.at[ev.ID]; ok {
 				w.at[ev.ID] = ""

@@ -54,7 +54,7 @@ func (s *Story) WriteText(w io.Writer, width int, zone *time.Location) error {
 	return err
 }
 
-// journey returns the parts of one request, the last of which is at position last.
+// journey returns the parts of one request; last is the position of the last part.
 func (s *Story) journey(last int) []record.Request {
 	first := last
 	for first > 0 && s.Parts[first].From != "" {

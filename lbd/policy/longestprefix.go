@@ -1,7 +1,7 @@
 package policy
 
-// LongestPrefix selects the available candidate with the longest match, however short; ties go to
-// the least loaded, then rotate. It is skylb without the threshold of one half: locality always
+// LongestPrefix selects the available candidate with the longest match of any length. Ties are
+// broken by load, then by rotation. It is skylb without the threshold of one half: locality always
 // has priority over load.
 type LongestPrefix struct{ match SkyLB }
 

@@ -118,7 +118,7 @@ func TestMemoryStaysBoundedUnderChurn(t *testing.T) {
 func TestEvictionIsLeastRecentlyInserted(t *testing.T) {
 	const one = nodeBytes + memberBytes
 	tree := NewTree(3 * one)
-	for _, k := range []string{"a", "b", "c", "a", "d"} { // b is the oldest when d comes
+	for _, k := range []string{"a", "b", "c", "a", "d"} { // b is the oldest when d is inserted
 		tree.Insert(blocks(k), 0)
 	}
 	for key, want := range map[string]int{"a": 64, "b": 0, "c": 64, "d": 64} {

@@ -23,7 +23,7 @@ import (
 	"unsafe"
 )
 
-// roleVariable tells a process of this test binary that it is a helper.
+// roleVariable marks a process of this test binary as a helper, with its role.
 const roleVariable = "SKYSERVE_COMPARE_ROLE"
 
 // Engine and client are separate processes, so that their CPU time and garbage collection are not

@@ -174,8 +174,8 @@ func (c *recorder) finish(now time.Duration) {
 	c.out.flush(true)
 }
 
-// failure returns the error because of which the end of the record is missing; nil if the record is
-// complete except for gaps.
+// failure returns an error if the end of the record is missing; nil if the record is complete
+// except for gaps.
 func (c *recorder) failure() error {
 	if c == nil || c.out.lastErr == nil {
 		return nil

@@ -29,8 +29,8 @@ func readRefusal(resp *http.Response) *refusal {
 	return &refusal{status: resp.StatusCode, header: resp.Header, body: body}
 }
 
-// failureOf returns the failure because of which the request should be retried at another target, or nil
-// if the response is for the client.
+// failureOf returns a failure if the request should be retried at another target, or nil if the response
+// is for the client.
 func (x *exchange) failureOf(resp *http.Response) *failure {
 	status := resp.StatusCode
 	if status == http.StatusOK {

@@ -16,7 +16,7 @@ import (
 
 const responsesPath = "/v1/responses"
 
-// responder is an engine that gives every response a new id, streamed if requested.
+// responder is an engine that assigns a new id to every response, streamed if requested.
 func responder(name string) http.HandlerFunc {
 	var requested atomic.Int64
 	return func(w http.ResponseWriter, req *http.Request) {

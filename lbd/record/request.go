@@ -57,8 +57,8 @@ type Attempt struct {
 	Decision *core.Decision  `json:"decision,omitempty"`
 	// HeldFor is the replica that it waited for until then.
 	HeldFor string `json:"kept_for,omitempty"`
-	// Engines are those of core.Action: the failed engines because of which the request was
-	// rejected.
+	// Engines are those of core.Action: the failed engines that caused the rejection of the
+	// request.
 	Engines []string `json:"engines,omitempty"`
 	// Failure is the cause of the next attempt; it is empty if there is none. EndedMillis is the
 	// time of the failure since the request arrived, null without a failure.
