@@ -9,7 +9,7 @@ import (
 )
 
 const (
-	// firstByteTimeout is how long a client that has connected may take to send its first byte.
+	// firstByteTimeout is the timeout for the first byte of a client that has connected.
 	firstByteTimeout = 10 * time.Second
 	// tlsRecord is the first byte of every TLS connection: the type of a handshake record.
 	tlsRecord = 0x16

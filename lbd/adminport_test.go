@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// One port accepts TLS and plain HTTP, whichever a client starts with. A client that sends nothing
-// does not block others, and closing the port closes its connection.
+// One port accepts both TLS and plain HTTP. A client that sends nothing does not block others, and
+// closing the port closes its connection.
 func TestAdminPortAcceptsTLSAndPlainHTTP(t *testing.T) {
 	other := httptest.NewTLSServer(nil) // for its certificate
 	defer other.Close()

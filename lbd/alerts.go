@@ -14,10 +14,11 @@ import (
 
 // Conditions for alerts of a balancer, each with its reason.
 const (
-	// storeGrace is how long the store may be unavailable without an alert: it restarts.
+	// storeGrace is the time for which the store may be unavailable without an alert, for example
+	// during a restart.
 	storeGrace = 10 * time.Second
-	// leaseGrace is how long the controller's lease may go without renewal: it is renewed every
-	// second, and another controller takes over within a few seconds.
+	// leaseGrace is the maximum time without a renewal of the controller's lease. The lease is
+	// renewed every second, and another controller takes over within a few seconds.
 	leaseGrace = 15 * time.Second
 )
 
@@ -44,13 +45,13 @@ func (w *leaseWatch) silentSince(now time.Time) *time.Time {
 	return nil
 }
 
-// alerts returns the conditions known to this balancer that require action.
+// alerts returns the conditions at this balancer that require action.
 func (b *balancer) alerts(now time.Time) []telemetry.Alert {
 	var alerts []telemetry.Alert
 	alert := telemetry.Alert{Severity: telemetry.SeverityWarning, NextStep: "run 'skyserve status' for details"}
 	if p := b.storeProblem(); p != nil && now.Sub(p.Since) >= storeGrace {
 		alert.Kind, alert.Object, alert.Since = telemetry.AlertStore, "store", &p.Since
-		alert.Message = fmt.Sprintf("unavailable to balancers, which keep history and usage in memory: %v", p.Err)
+		alert.Message = fmt.Sprintf("the store is unavailable, so balancers keep history and usage in memory: %v", p.Err)
 		alerts = append(alerts, alert)
 	} else if since := b.lease.silentSince(now); since != nil {
 		alert.Kind, alert.Object, alert.Since = telemetry.AlertController, "controller", since
@@ -61,7 +62,7 @@ func (b *balancer) alerts(now time.Time) []telemetry.Alert {
 	return append(alerts, b.member.alerts(b.cfg, now)...)
 }
 
-// alerts reports that the balancer's identity certificate was not renewed in time.
+// alerts returns an alert if the balancer's identity certificate was not renewed in time.
 func (m *member) alerts(cfg service.BalancerConfig, now time.Time) []telemetry.Alert {
 	if m == nil || now.Add(identity.AlertBefore).Before(m.cert.expires()) {
 		return nil
@@ -69,18 +70,19 @@ func (m *member) alerts(cfg service.BalancerConfig, now time.Time) []telemetry.A
 	day := m.cert.expires().UTC().Format(time.DateOnly)
 	a := telemetry.Alert{
 		Severity: telemetry.SeverityWarning, Kind: telemetry.AlertCertificate, Region: cfg.Region, Object: cfg.ID,
-		Message:  fmt.Sprintf("its identity certificate expires on %s and was not renewed", day),
+		Message:  fmt.Sprintf("the identity certificate of this balancer expires on %s and was not renewed", day),
 		NextStep: fmt.Sprintf("run 'skyserve up' with the service.yaml of %s before that day, on the machine that has the service's CA key", cfg.Service),
 	}
 	if now.After(m.cert.expires()) {
 		a.Severity = telemetry.SeverityCritical
-		a.Message = fmt.Sprintf("its identity certificate expired on %s and was not renewed", day)
+		a.Message = fmt.Sprintf("the identity certificate of this balancer expired on %s and was not renewed", day)
 		a.NextStep = strings.Replace(a.NextStep, " before that day", " now", 1)
 	}
 	return []telemetry.Alert{a}
 }
 
-// storeProblem returns why the store is unavailable; nil if it works or there is none.
+// storeProblem returns the problem of an unavailable store; nil if the store is available or there
+// is none.
 func (b *balancer) storeProblem() *store.Problem {
 	if b.store == nil {
 		return nil

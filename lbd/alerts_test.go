@@ -29,8 +29,8 @@ func awaits(t *testing.T, b *balancer) (renew func()) {
 	}
 }
 
-// Balancers raise an alert when no controller renews its lease, whatever the reason, and clear it when
-// one does.
+// Balancers raise an alert if no controller renews its lease, for any reason, and clear it when one
+// does.
 func TestMissingControllerRaisesAlert(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &balancer{}
@@ -40,7 +40,7 @@ func TestMissingControllerRaisesAlert(t *testing.T) {
 		}
 		renew()
 		at := time.Now()
-		time.Sleep(5 * time.Second) // as long as another controller takes to take over
+		time.Sleep(5 * time.Second) // the time in which another controller takes over
 		if got := b.alerts(time.Now()); len(got) > 0 {
 			t.Errorf("after 5 s: %v", got)
 		}
@@ -56,7 +56,8 @@ func TestMissingControllerRaisesAlert(t *testing.T) {
 	})
 }
 
-// An unavailable store raises an alert, once it cannot be a restart; the metrics show both.
+// An unavailable store raises an alert once it is unavailable for longer than a restart; the
+// metrics show both.
 func TestUnavailableStoreRaisesAlert(t *testing.T) {
 	srv, err := store.Serve(t.Context(), store.Options{Dir: t.TempDir(), Listen: "127.0.0.1:0"})
 	if err != nil {
@@ -75,7 +76,7 @@ func TestUnavailableStoreRaisesAlert(t *testing.T) {
 	srv.Close()
 	short, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
-	_, _ = st.Put(short, "key", nil) // it notices at the latest now
+	_, _ = st.Put(short, "key", nil) // the client detects the failure at the latest now
 	if got := b.alerts(time.Now()); len(got) > 0 {
 		t.Errorf("at once: %v", got)
 	}

@@ -36,8 +36,8 @@ func chunks(pieces ...string) string {
 	return "POST " + chatPath + " HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n" + out.String()
 }
 
-// Any input on a connection gets the right status, an error in OpenAI's format if it was HTTP at all,
-// and leaves nothing behind.
+// Any input on a connection results in the correct status, in an error in OpenAI's format if it was
+// HTTP, and leaves no resources in use.
 func TestInvalidInput(t *testing.T) {
 	testkit.Slow(t)
 	t.Parallel()
@@ -48,7 +48,7 @@ func TestInvalidInput(t *testing.T) {
 	for name, c := range map[string]struct {
 		raw    string
 		status int    // 0: the connection may just be closed
-		code   string // of an error in OpenAI's shape; "" where net/http answers, or where it is served
+		code   string // of an error in OpenAI's format; "" if net/http responds or the request is served
 	}{
 		"good":                          {request(post, chatBody), 200, ""},
 		"no JSON":                       {request(post, "hello"), 400, "invalid_json"},
@@ -118,7 +118,7 @@ func TestInvalidInput(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			got, status := rawly(t, n.public, c.raw, c.status != http.StatusOK)
 			if c.status == 0 {
-				return // that it ended is enough
+				return // any end is accepted
 			}
 			if status != c.status {
 				t.Fatalf("status %d, want %d: %.300s", status, c.status, got)
@@ -156,7 +156,7 @@ func rawly(t *testing.T, public, raw string, ends bool) (answer string, status i
 	sent := make(chan struct{})
 	go func() {
 		defer close(sent)
-		_, _ = io.WriteString(conn, raw) // a server that has refused it reads no further
+		_, _ = io.WriteString(conn, raw) // a server that has rejected it does not read further
 		if ends {
 			_ = conn.(*net.TCPConn).CloseWrite()
 		}

@@ -81,7 +81,7 @@ func TestTooLargeHeader(t *testing.T) {
 	})
 }
 
-// A peer's connection also serves requests of clients, which leave their deadline behind.
+// A peer's connection also serves requests of clients, whose deadlines remain set.
 func TestDeadlineOfEarlierRequest(t *testing.T) {
 	overPipe(t, func(w http.ResponseWriter, r *http.Request) {
 		setWriteDeadline(w)

@@ -14,16 +14,16 @@ import (
 	"skyserve/internal/telemetry"
 )
 
-// certificateInterval is how often the certificate files are checked for changes. They are renewed days before
-// they expire.
+// certificateInterval is the interval of checks of the certificate files for changes. Certificates are renewed
+// days before they expire.
 const certificateInterval = time.Minute
 
 // certificate is the certificate of the public listener, or the balancer's identity certificate. It
 // may be replaced while in use.
 type certificate struct {
-	pair    atomic.Pointer[tls.Certificate] // nil while there is none yet, which only happens with a manager
-	problem atomic.Pointer[error]           // why the current files cannot be used; nil if they can
-	manager *acme.Manager                   // writes the files; nil = they come from outside
+	pair    atomic.Pointer[tls.Certificate] // nil while there is no certificate yet, which is only possible with a manager
+	problem atomic.Pointer[error]           // the reason why the current files cannot be used; nil if they can
+	manager *acme.Manager                   // writes the files; nil = another program writes them
 
 	mu    sync.Mutex
 	files service.TLS
@@ -68,8 +68,8 @@ func loadPair(files service.TLS) (*loadedPair, error) {
 	return &loadedPair{files, seen, pair}, nil
 }
 
-// replace makes a pair the one for new connections. It reports whether the pair differs from the one
-// before. Open connections keep theirs.
+// replace sets the pair for new connections. It reports whether the pair differs from the previous
+// one. Open connections keep their certificate.
 func (c *certificate) replace(l *loadedPair) (changed bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -79,8 +79,8 @@ func (c *certificate) replace(l *loadedPair) (changed bool) {
 	return old == nil || !old.Leaf.Equal(l.pair.Leaf)
 }
 
-// errNoCertificate rejects a handshake. Health checks then treat the balancer as clients do: as
-// unreachable.
+// errNoCertificate rejects a handshake. The balancer is then unreachable for clients and for health
+// checks.
 var errNoCertificate = errors.New("waiting for certificate")
 
 // getCertificate returns the certificate for tls.Config.
@@ -94,8 +94,8 @@ func (c *certificate) getCertificate(*tls.ClientHelloInfo) (*tls.Certificate, er
 // waiting reports whether there is no certificate yet.
 func (c *certificate) waiting() bool { return c.pair.Load() == nil }
 
-// reloadIfChanged reloads the files if they have changed. Invalid files, such as a partly written one, change
-// nothing and are checked again.
+// reloadIfChanged reloads the files if they have changed. Invalid files, such as partly written ones, are
+// ignored and checked again later.
 func (c *certificate) reloadIfChanged() (changed bool, err error) {
 	c.mu.Lock()
 	files, seen := c.files, c.state
@@ -116,7 +116,7 @@ func (c *certificate) reloadIfChanged() (changed bool, err error) {
 	return c.replace(l), nil
 }
 
-// setProblem records why the current files cannot be used.
+// setProblem records the reason why the current files cannot be used.
 func (c *certificate) setProblem(err error) { c.problem.Store(&err) }
 
 // status returns the certificate's status; nil without a certificate.
@@ -131,7 +131,8 @@ func (c *certificate) status() *telemetry.Certificate {
 	return &telemetry.Certificate{ExpiresAt: &ends, Problem: c.problemText()}
 }
 
-// problemText returns why a newer certificate is not in use; empty if nothing failed.
+// problemText returns the reason why a newer certificate is not in use; empty if there is no
+// problem.
 func (c *certificate) problemText() string {
 	if p := c.problem.Load(); p != nil {
 		return (*p).Error()
@@ -142,7 +143,7 @@ func (c *certificate) problemText() string {
 	return ""
 }
 
-// expires returns when the certificate expires. There must be one.
+// expires returns the expiry time of the certificate, which must exist.
 func (c *certificate) expires() time.Time { return c.pair.Load().Leaf.NotAfter }
 
 // runEvery calls do at a fixed interval until ctx ends.
@@ -169,7 +170,7 @@ func (b *balancer) reloadCertificates() {
 		}
 		switch changed, err := c.reloadIfChanged(); {
 		case err != nil:
-			b.log.Error("certificate files cannot be used; keeping the current certificate", "file", c.files.Cert, "err", err, "expires", c.expires())
+			b.log.Error("loading the certificate failed, keeping the current one", "file", c.files.Cert, "err", err, "expires", c.expires())
 		case changed:
 			b.log.Info("certificate replaced", "file", c.files.Cert, "expires", c.expires())
 		}

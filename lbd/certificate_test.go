@@ -30,7 +30,7 @@ func writePair(t *testing.T, files service.TLS, serial int64) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The higher the number, the later it expires, so that the content differs.
+	// A certificate with a higher number expires later, so that the content differs.
 	ends := time.Date(2100+int(serial), 1, 1, 0, 0, 0, 0, time.UTC)
 	template := &x509.Certificate{SerialNumber: big.NewInt(serial), NotAfter: ends, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
@@ -43,7 +43,8 @@ func writePair(t *testing.T, files service.TLS, serial int64) {
 	}
 	write(t, files.Cert, string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})))
 	write(t, files.Key, string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private})))
-	// A renewal happens at another time; file systems may not distinguish two writes at one instant.
+	// A renewal happens at another time; file systems may not distinguish two writes at the same
+	// moment.
 	at := time.Unix(1_700_000_000+serial, 0)
 	for _, file := range []string{files.Cert, files.Key} {
 		if err := os.Chtimes(file, at, at); err != nil {
@@ -52,7 +53,7 @@ func writePair(t *testing.T, files service.TLS, serial int64) {
 	}
 }
 
-// serial returns the serial number of the certificate that a new connection gets.
+// serial returns the serial number of the certificate of a new connection.
 func serial(t *testing.T, public string) int64 {
 	t.Helper()
 	conn, err := tls.Dial("tcp", strings.TrimPrefix(public, "https://"), &tls.Config{InsecureSkipVerify: true}) //nolint:gosec // a certificate of this test
@@ -77,7 +78,7 @@ func pairIn(dir string) service.TLS {
 	return service.TLS{Cert: filepath.Join(dir, "cert.pem"), Key: filepath.Join(dir, "key.pem")}
 }
 
-// New connections get the renewed certificate, open ones continue, and an invalid one changes nothing.
+// New connections use the renewed certificate, open ones continue, and an invalid one is ignored.
 func TestCertificateIsReplaced(t *testing.T) {
 	files := pairIn(t.TempDir())
 	writePair(t, files, 1)
@@ -141,7 +142,7 @@ func TestCertificateFilesAreWatched(t *testing.T) {
 	}
 	writePair(t, files, 2)
 	halve(t, files.Key)
-	for range 2 { // it is looked at again
+	for range 2 { // the files are checked again
 		if changed, err := c.reloadIfChanged(); changed || err == nil || c.status().Problem != err.Error() || year() != 2101 {
 			t.Errorf("half a key: %v, %v, in use is that of %d", changed, err, year())
 		}

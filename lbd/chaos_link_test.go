@@ -14,8 +14,8 @@ import (
 	"skyserve/internal/testkit"
 )
 
-// link is a TCP proxy to a server that injects faults. Its address stays the same, whatever its target
-// and faults.
+// link is a TCP proxy to a server that injects faults. Its address stays the same for all targets and
+// faults.
 type link struct {
 	t    *testing.T
 	addr string
@@ -27,12 +27,12 @@ type link struct {
 	ln     net.Listener // nil while the link is cut
 	conns  map[*linkConn]struct{}
 	fault  linkFault
-	calm   chan struct{} // closed when a hanging link lets bytes pass again; nil while they pass
-	breaks int           // how often connections were cut or nobody listened
-	called int           // how often requests matching fault.counts arrived
+	calm   chan struct{} // closed when a hanging link forwards bytes again; nil while they pass
+	breaks int           // number of times that connections were cut or rejected
+	called int           // number of requests that match fault.counts
 }
 
-// linkFault is what happens to the bytes that pass; the zero value is no fault.
+// linkFault is a fault of the forwarded bytes; the zero value is no fault.
 type linkFault struct {
 	away     bool          // connections are reset when they arrive
 	counts   string        // requests with this text are counted first
@@ -42,8 +42,8 @@ type linkFault struct {
 	deaf     string        // requests that start with this are disconnected
 }
 
-// The ports of links are below those that systems assign: nobody else may get the port of a cut link,
-// whose clients would connect to it.
+// The ports of links are below those that systems assign: no other process may get the port of a cut
+// link, because clients would connect to it.
 const firstPort, ports = 11_000, 5_000
 
 var portsTaken = os.Getpid() * 50
@@ -125,7 +125,7 @@ func (l *link) hang() {
 	}
 }
 
-// setFault applies h to what passes from now on.
+// setFault applies h to all later bytes.
 func (l *link) setFault(h linkFault) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -171,7 +171,7 @@ func (l *link) broken() int {
 	return l.breaks
 }
 
-// callers returns how many matching requests arrived since counting began.
+// callers returns the number of matching requests since counting began.
 func (l *link) callers() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -184,7 +184,7 @@ func (l *link) close() {
 	l.running.Wait()
 }
 
-// carry connects a connection to the server until both have ended.
+// carry forwards a connection to the server until both have ended.
 func (l *link) carry(client net.Conn) {
 	l.mu.Lock()
 	h, to, calm := l.fault, l.to, l.calm
@@ -248,7 +248,7 @@ type linkConn struct {
 	gone   chan struct{} // closed when it was reset
 }
 
-// meet sets the server's end; it returns false when the connection was reset already.
+// meet sets the server's end; it returns false if the connection was already reset.
 func (s *linkConn) meet(server net.Conn) bool {
 	s.line.mu.Lock()
 	defer s.line.mu.Unlock()
@@ -272,8 +272,8 @@ func (s *linkConn) snap() {
 	}
 }
 
-// wait lets bytes pass when the link does not hang, and after a delay; it returns false when the
-// connection was reset meanwhile.
+// wait waits until the link does not hang, and for the delay. It returns false if the connection
+// was reset meanwhile.
 func (s *linkConn) wait(calm <-chan struct{}, pace time.Duration) bool {
 	if calm != nil {
 		select {

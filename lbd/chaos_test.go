@@ -30,8 +30,8 @@ var (
 )
 
 // Replicas, links and balancers are killed, hang, are slow and send garbage under load. Every request
-// ends in a way that its client can detect; no response is wrong, or looks complete when it is not;
-// nothing remains.
+// ends in a way that its client can detect. No response is wrong, or appears complete when it is not.
+// No resources remain in use.
 func TestChaos(t *testing.T) {
 	testkit.Slow(t)
 	first, last := uint64(1), *chaosSeeds
@@ -57,7 +57,7 @@ func TestChaos(t *testing.T) {
 	}
 }
 
-// openFiles returns how many files this process has open, if the system reports it.
+// openFiles returns the number of open files of this process, if the system reports it.
 func openFiles() int {
 	list, err := os.ReadDir("/proc/self/fd")
 	if err != nil {
@@ -66,10 +66,10 @@ func openFiles() int {
 	return len(list)
 }
 
-// maxMemory is how much more memory a service may use after its work than before the faults.
+// maxMemory is the maximum growth of a service's memory from before the faults to the end.
 const maxMemory = 64 << 20
 
-// survive runs a service through the faults of a seed.
+// survive runs a service with the faults of a seed.
 func survive(t *testing.T, seed uint64) *ledger {
 	w := newWorld(t, seed)
 	hc := client(t)
@@ -176,7 +176,8 @@ func figure(page, name string) float64 {
 	return sum
 }
 
-// book counts everything, and compares what clients saw with what the live balancers report.
+// book counts everything, and compares the results of clients with the reports of the live
+// balancers.
 func (w *world) book() *ledger {
 	b := newLedger()
 	for _, a := range w.attempts {
@@ -204,11 +205,11 @@ func (w *world) book() *ledger {
 	return b
 }
 
-// maxProbes is how many probes of a dead balancer may pass before it counts as dead. The balancer that
-// is to adopt its replicas may be cut off itself at that time.
+// maxProbes is the maximum number of probes until a dead balancer counts as dead. The adopting
+// balancer may be unreachable itself at that time.
 const maxProbes = 3
 
-// compare compares what a balancer counted with what its clients saw.
+// compare compares a balancer's counts with the results of its clients.
 func (w *world) compare(id string, n *node) {
 	reported := map[outcome]int{}
 	for _, m := range n.scrape(w.T)["skyserve_requests_total"].GetMetric() {
@@ -281,7 +282,7 @@ func (w *world) harmEngines(ctx context.Context, random *rand.Rand) {
 	}
 }
 
-// fault configures how an engine fails.
+// fault configures the failure of an engine.
 func (e *chaosEngine) fault(hc *http.Client, faults string) {
 	if resp, err := hc.Post(e.direct+"/fault", "application/json", strings.NewReader(faults)); err == nil {
 		resp.Body.Close()
@@ -346,8 +347,8 @@ func (w *world) harmLinks(ctx context.Context, random *rand.Rand) {
 	}
 }
 
-// harmBalancers kills a balancer. When its replicas were adopted and its clients are served, it starts
-// another in its place; then the next. Between two deaths one hangs.
+// harmBalancers kills a balancer. When its replicas are adopted and its clients are served, it starts
+// another one in its place, then kills the next one. Between two kills, a balancer hangs.
 func (w *world) harmBalancers(ctx context.Context, random *rand.Rand) {
 	order := random.Perm(len(w.slots))
 	for round := 0; later(ctx, time.Duration(200+random.IntN(300))*time.Millisecond); round++ {
@@ -385,7 +386,7 @@ type ledger struct {
 	noUsage int
 	// Requests whose target failed, by whether the client had received part of the response.
 	early, late struct{ hit, saved int }
-	extra       []time.Duration // before the first token: how much later it was sent to the target that served it
+	extra       []time.Duration // before the first token: the delay until it was sent to the target that served it
 	pauses      []time.Duration // after it: the longest in the answer
 	deaths      []death
 }
@@ -407,7 +408,7 @@ func (b *ledger) enter(a *attempt) {
 	}
 }
 
-// explain counts what failed targets did to a request.
+// explain counts the effects of failed targets on a request.
 func (b *ledger) explain(a *attempt, d *record.Request) {
 	if d == nil || a.fate == cancelled {
 		return

@@ -30,7 +30,7 @@ type chaosRequest struct {
 // clientResponse is a response as its client assembles it.
 type clientResponse struct {
 	text, tools, finish string
-	prompt, output      int // tokens, as reported in the usage; 0 = not reported
+	prompt, output      int // tokens from the usage; 0 = not reported
 	ends                int // [DONE]
 	broken              string
 }
@@ -55,7 +55,7 @@ type message struct {
 	Tools   []struct{ Function struct{ Arguments string } } `json:"tool_calls"`
 }
 
-// parseEvent adds a piece to a response; it fails on what no engine sends.
+// parseEvent adds a piece to a response; it fails for an event that no engine sends.
 func (s *clientResponse) parseEvent(data []byte) error {
 	if string(data) == "[DONE]" {
 		s.ends++
@@ -118,11 +118,11 @@ func chaosRequests(t *testing.T, random *rand.Rand) []chaosRequest {
 	return all
 }
 
-// voice is the seed of all engines: they generate the same for the same prompt.
+// voice is the seed of all engines: they generate the same text for the same prompt.
 const voice = 5
 
-// scriptedEngine is an engine that calls a tool if one is required, and otherwise generates what the
-// simulated engine does.
+// scriptedEngine is an engine that calls a tool if one is required, and otherwise behaves like the
+// simulated engine.
 type scriptedEngine struct {
 	t    *testing.T
 	sim  http.Handler
@@ -236,7 +236,7 @@ func (s *clientResponse) read(r *bufio.Reader, stream bool, each func()) error {
 	}
 }
 
-// outcome is how a request ended for its client.
+// outcome is the result of a request for its client.
 type outcome string
 
 const (
@@ -245,11 +245,11 @@ const (
 	cancelled outcome = "cancelled" // by the client
 	broken    outcome = "broken"    // reported in an error event
 	orphaned  outcome = "orphaned"  // its balancer was killed during the request
-	unreached outcome = "unreached" // nobody accepted the connection: no balancer ever had it
+	unreached outcome = "unreached" // no process accepted the connection: no balancer received the request
 	lost      outcome = "lost"      // none of these
 )
 
-// attempt is a request in flight and how it ended.
+// attempt is a request in flight, and its result.
 type attempt struct {
 	chaosRequest
 	id      string
@@ -263,7 +263,7 @@ type attempt struct {
 }
 
 // send sends a request to a balancer and checks the response. gone reports whether the balancer was
-// lost since the request began; slow readers read slowly.
+// killed since the request began; slow readers read slowly.
 func (a *attempt) send(ctx context.Context, hc *http.Client, base string, tier string, slow bool, gone func() bool) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, base+a.path, strings.NewReader(a.body))
 	if err != nil {

@@ -34,7 +34,7 @@ type world struct {
 	control *watcher
 	wishes  []chaosRequest
 	calls   atomic.Int64
-	done    context.Context // ends when no new requests are to be sent
+	done    context.Context // ends when no new requests should be sent
 
 	mu       sync.Mutex
 	attempts []*attempt
@@ -67,27 +67,27 @@ func (s *balancerSlot) now() (*node, *death) {
 	return s.node, s.died
 }
 
-// death is a balancer that was killed, and what happened to its clients.
+// death is a killed balancer, with the results of its clients.
 type death struct {
 	slot     *balancerSlot
 	at       time.Time
-	alone    bool          // it was the only one in its region
-	orphans  int           // its requests
-	decided  int           // probes of the controller until it counted as dead
+	alone    bool          // it was the only balancer in its region
+	orphans  int           // its requests at the time
+	decided  int           // probes by the controller until it counted as dead
 	probes   int           // until the first replica was adopted; 0 = none yet
 	adopted  time.Duration // until then
 	served   []time.Duration
 	adoption chan struct{} // closed at the first
 }
 
-// tally counts how the requests of one balancer ended for its clients. An unclear request may or may
-// not have reached the balancer, and may have ended in any way there.
+// tally counts the results of one balancer's requests for its clients. An unclear request may not
+// have reached the balancer, and may have had any result there.
 type tally struct {
 	ends    map[outcome]int
 	unclear int
 }
 
-// hasty returns those of a balancer that detects failures quickly.
+// hasty returns limits of a balancer that detects failures quickly.
 var hasty = proxy.Limits{FirstByteTimeout: 1500 * time.Millisecond, IdleTimeout: 2 * time.Second, ResponseTimeout: 3 * time.Second, SilenceTimeout: 400 * time.Millisecond, MaxDecisions: 1 << 16}
 
 // newWorld returns a service with two balancers and four replicas in one region, and one balancer and
@@ -140,7 +140,7 @@ func policyOf(seed uint64) string {
 
 func newChaosEngine(t *testing.T, id string, region service.Region) *chaosEngine {
 	t.Helper()
-	// How many tokens an event contains differs from engine to engine.
+	// The number of tokens per event differs between engines.
 	interval := 1 + 3*(int(id[len(id)-1]+id[len(id)-2])%3)
 	sim, err := server.New(server.Options{Model: "llama", Speed: 16, Seed: voice, StreamInterval: interval})
 	if err != nil {

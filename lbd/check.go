@@ -22,7 +22,7 @@ import (
 type ConfigError struct {
 	// Key is the path in the configuration: listen, replicas[2].url.
 	Key string
-	// Problem describes what is wrong, with the value found.
+	// Problem describes the error, with the invalid value.
 	Problem string
 	// Hint is the suggested fix; may be empty.
 	Hint string
@@ -51,7 +51,7 @@ func (p problems) first() error {
 // opts.InsecureNoAuth is set), the admin listener by a token.
 func CheckConfig(cfg service.BalancerConfig, opts Options) error { return checkAll(cfg, opts).first() }
 
-// checkAll returns all problems that Check looks for.
+// checkAll returns all problems that CheckConfig checks.
 func checkAll(cfg service.BalancerConfig, opts Options) problems {
 	var p problems
 	checkNames(&p, cfg)
@@ -71,14 +71,14 @@ func checkAll(cfg service.BalancerConfig, opts Options) problems {
 
 func checkNames(p *problems, cfg service.BalancerConfig) {
 	if cfg.ID == "" {
-		p.add("id", "missing", "")
+		p.add("id", "is required", "")
 	}
 	if cfg.Region == "" {
-		p.add("region", "missing", "")
+		p.add("region", "is required", "")
 	}
 	for i, m := range cfg.Models {
 		if m.Name == "" {
-			p.add(fmt.Sprintf("models[%d].name", i), "missing", "")
+			p.add(fmt.Sprintf("models[%d].name", i), "is required", "")
 		}
 	}
 }
@@ -105,14 +105,14 @@ func checkListeners(p *problems, cfg service.BalancerConfig, opts Options) {
 	}
 	if opts.AdminToken == "" && cfg.Identity == nil && admin.BeyondLoopback(cfg.Admin) {
 		p.add("admin", fmt.Sprintf("%s is reachable from other machines, and no admin token is set", cfg.Admin),
-			"set SKYSERVE_ADMIN_TOKEN, give the balancer an identity, or listen on 127.0.0.1")
+			"set SKYSERVE_ADMIN_TOKEN, configure an identity, or listen on 127.0.0.1")
 	}
 }
 
 // checkTargets checks that every replica and peer has a URL and a unique id.
 func checkTargets(p *problems, cfg service.BalancerConfig) {
 	if len(cfg.Peers) > 0 && cfg.PeerToken == "" && cfg.Identity == nil && requiresKeys(cfg) {
-		p.add("peer_token", "missing: it distinguishes peers from clients, which must present keys",
+		p.add("peer_token", "is required: it distinguishes peers from clients, which must present keys",
 			"set peer_token (the environment variable SKYSERVE_PEER_TOKEN), the same for all balancers of the service")
 	}
 	seen := map[string]string{cfg.ID: "id"}
@@ -131,7 +131,7 @@ func checkTargets(p *problems, cfg service.BalancerConfig) {
 			p.add(key+".emulate_rtt", fmt.Sprintf("must be at least 0, got %s", peer.EmulateRTT), "")
 		}
 		if peer.ID == "" {
-			p.add(key+".id", "missing", "")
+			p.add(key+".id", "is required", "")
 			continue
 		}
 		claimID(p, seen, key, peer.ID)
@@ -234,7 +234,7 @@ func buildCoreConfig(p *problems, cfg service.BalancerConfig) core.Config {
 	return c
 }
 
-// choosePolicy returns the policy with that name; nil if there is none.
+// choosePolicy returns the policy with this name; nil if there is none.
 func choosePolicy(p *problems, name string) policy.Policy {
 	err := service.CheckValue("BalancerSpec.policy", name)
 	if err == nil {
@@ -251,7 +251,7 @@ func choosePolicy(p *problems, name string) policy.Policy {
 func targets(slo map[service.Tier]service.SLO) (core.TierTargets, error) {
 	for tier := range slo {
 		if !slices.Contains(service.Tiers(), tier) {
-			return core.TierTargets{}, fmt.Errorf("contains an unknown tier, must be one of %v", service.Tiers())
+			return core.TierTargets{}, fmt.Errorf("unknown tier %q: must be one of %v", tier, service.Tiers())
 		}
 	}
 	t := core.TierTargets{
@@ -291,7 +291,7 @@ func checkAuth(p *problems, a *service.Auth) {
 }
 
 // apiKeys reads the keys that clients must present, with service.ParseKeys. A source without keys is
-// an error: a service that is meant to require keys must not be open.
+// an error, because the service would not be protected as configured.
 func apiKeys(auth *service.Auth) ([]service.APIKey, error) {
 	if auth == nil || auth.KeysFrom == "" {
 		return nil, nil
@@ -302,7 +302,7 @@ func apiKeys(auth *service.Auth) ([]service.APIKey, error) {
 	}
 	keys, err := service.ParseKeys(text, auth.Limits)
 	if err != nil {
-		return nil, &ConfigError{Key: "balancer.auth.keys_from", Problem: fmt.Sprintf("reading %s: %v", auth.KeysFrom, err)}
+		return nil, &ConfigError{Key: "balancer.auth.keys_from", Problem: fmt.Sprintf("read %s: %v", auth.KeysFrom, err)}
 	}
 	if len(keys) == 0 {
 		return nil, &ConfigError{Key: "balancer.auth.keys_from", Problem: fmt.Sprintf("%s contains no key", auth.KeysFrom)}
@@ -310,7 +310,7 @@ func apiKeys(auth *service.Auth) ([]service.APIKey, error) {
 	return keys, nil
 }
 
-// maxSecret limits a file of keys: several hundred thousand of them.
+// maxSecret is the maximum size of a file of keys: several hundred thousand keys.
 const maxSecret = 8 << 20
 
 // secretFrom reads the value that env:NAME or file:PATH refers to.
@@ -324,7 +324,7 @@ func secretFrom(ref string) (string, error) {
 	}
 	path, ok := strings.CutPrefix(ref, "file:")
 	if !ok {
-		return "", errors.New("must be env:NAME or file:PATH") // the found value may be a key itself
+		return "", errors.New("must be env:NAME or file:PATH") // the value may be a key
 	}
 	f, err := os.Open(path)
 	if err != nil {
@@ -333,7 +333,7 @@ func secretFrom(ref string) (string, error) {
 	defer f.Close()
 	data, err := io.ReadAll(io.LimitReader(f, maxSecret+1))
 	if err == nil && len(data) > maxSecret {
-		return "", fmt.Errorf("%s is larger than %d bytes", path, maxSecret)
+		return "", fmt.Errorf("%s must have at most %d bytes", path, maxSecret)
 	}
 	return string(data), err
 }

@@ -12,7 +12,7 @@ import (
 	"skyserve/lbd/core"
 )
 
-// acmeOf lets a balancer obtain its certificate.
+// acmeOf configures a balancer to obtain its certificate.
 func acmeOf(to service.CertificateConfig, challenge string) func(*service.BalancerConfig, *Options) {
 	return func(c *service.BalancerConfig, _ *Options) {
 		c.Balancer.TLS = &service.TLS{ACME: &service.ACME{Email: "me@example.com", Challenge: challenge}}
@@ -35,12 +35,12 @@ func TestCheck(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		change func(*service.BalancerConfig, *Options)
-		want   string // "" = fine
+		want   string // "" = valid
 	}{
 		{"unchanged", func(*service.BalancerConfig, *Options) {}, ""},
-		{"no id", func(c *service.BalancerConfig, _ *Options) { c.ID = "" }, "id: missing"},
-		{"no region", func(c *service.BalancerConfig, _ *Options) { c.Region = "" }, "region: missing"},
-		{"model without name", func(c *service.BalancerConfig, _ *Options) { c.Models = []service.BalancerModel{{}} }, "models[0].name: missing"},
+		{"no id", func(c *service.BalancerConfig, _ *Options) { c.ID = "" }, "id: is required"},
+		{"no region", func(c *service.BalancerConfig, _ *Options) { c.Region = "" }, "region: is required"},
+		{"model without name", func(c *service.BalancerConfig, _ *Options) { c.Models = []service.BalancerModel{{}} }, "models[0].name: is required"},
 		{"no port", func(c *service.BalancerConfig, _ *Options) { c.Listen = "localhost" }, `listen: must be HOST:PORT, got "localhost"`},
 		{"no admin", func(c *service.BalancerConfig, _ *Options) { c.Admin = "" }, `admin: must be HOST:PORT, got ""`},
 		{"public without keys", func(c *service.BalancerConfig, _ *Options) { c.Listen = ":8000" }, "listen: :8000 is reachable from other machines, and no API keys are set"},
@@ -53,13 +53,13 @@ func TestCheck(t *testing.T) {
 		{"replica without scheme", replica("us-1", "127.0.0.1"), `replicas[1].url: must be http://HOST:PORT or https://HOST:PORT, got "127.0.0.1"`},
 		{"same id", replica("us-0", "http://127.0.0.1:2"), `replicas[1]: id "us-0" is already used by replicas[0]`},
 		{"same url", replica("", "http://127.0.0.1:2"), ""},
-		{"peer without id", peer(service.PeerConfig{URL: "http://127.0.0.1:2"}), "peers[0].id: missing"},
-		{"peer without url", peer(service.PeerConfig{ID: "eu"}), "peers[0].url: missing"},
+		{"peer without id", peer(service.PeerConfig{URL: "http://127.0.0.1:2"}), "peers[0].id: is required"},
+		{"peer without url", peer(service.PeerConfig{ID: "eu"}), "peers[0].url: is required"},
 		{"peer with the balancer's id", peer(service.PeerConfig{ID: "lb-us-0", URL: "http://127.0.0.1:2"}), `peers[0]: id "lb-us-0" is already used by id`},
 		{"negative peer RTT", peer(service.PeerConfig{ID: "eu", URL: "http://127.0.0.1:2", EmulateRTT: -1}), "peers[0].emulate_rtt: must be at least 0, got -1ns"},
 		{"keys without a peer token", func(c *service.BalancerConfig, _ *Options) {
 			c.Peers, c.Balancer.Auth = []service.PeerConfig{{ID: "eu", URL: "http://127.0.0.1:2"}}, &service.Auth{KeysFrom: "env:KEYS"}
-		}, "peer_token: missing: it distinguishes peers from clients, which must present keys"},
+		}, "peer_token: is required: it distinguishes peers from clients, which must present keys"},
 		{"keys and a peer token", func(c *service.BalancerConfig, _ *Options) {
 			c.Peers, c.Balancer.Auth, c.PeerToken = []service.PeerConfig{{ID: "eu", URL: "http://127.0.0.1:2"}}, &service.Auth{KeysFrom: "env:KEYS"}, "t"
 		}, ""},
@@ -71,7 +71,7 @@ func TestCheck(t *testing.T) {
 		{"unknown order", balancer(service.BalancerSpec{Order: "lifo"}), "balancer.order: "},
 		{"unknown tier", func(c *service.BalancerConfig, _ *Options) {
 			c.Models = []service.BalancerModel{{Name: "m", SLO: map[service.Tier]service.SLO{"IW-X": {TTFT: time.Second}}}}
-		}, "models[0].slo: contains an unknown tier"},
+		}, "models[0].slo: unknown tier"},
 		{"negative target", func(c *service.BalancerConfig, _ *Options) {
 			c.Models = []service.BalancerModel{{Name: "m", SLO: map[service.Tier]service.SLO{service.TierFast: {TTFT: -1}}}}
 		}, "models[0].slo: times must be at least 0"},
@@ -88,7 +88,7 @@ func TestCheck(t *testing.T) {
 		{"acme shared without peer token", func(c *service.BalancerConfig, o *Options) {
 			acmeOf(service.CertificateConfig{Name: "chat.example.com", Dir: "d"}, "")(c, o)
 			c.StoreURL = "nats://127.0.0.1:1"
-		}, "peer_token: missing: it encrypts the certificate"},
+		}, "peer_token: is required: it encrypts the certificate"},
 		{"certificate without acme", func(c *service.BalancerConfig, _ *Options) {
 			c.Certificate = &service.CertificateConfig{Name: "chat.example.com", Dir: "d"}
 		}, "certificate: applies only with balancer.tls.acme"},
@@ -150,8 +150,8 @@ func TestCoreConfig(t *testing.T) {
 	if err != nil || c.Policy.Name() != "cost" || !c.Forward || c.MaxWait != 60*time.Second || c.PeerQueueLimit != 10 {
 		t.Errorf("defaults: %+v, %v", c, err)
 	}
-	// Both packages declare defaults: service for the balancer section and core, where the wait of
-	// deferred requests is 10 of 24 hours to the second.
+	// Both packages declare defaults: service for the balancer section, and core. The wait of
+	// deferred requests in core is exactly 10 of 24 hours.
 	d := core.DefaultConfig(c.Policy)
 	d.Deferred.Wait = 0.42
 	if c.Order != d.Order || c.Deferred != d.Deferred || c.TauN != d.TauN || c.TauP != d.TauP || c.ModelTargets != nil {
@@ -209,7 +209,7 @@ func TestInvalidFiles(t *testing.T) {
 
 // A file of keys without a size is limited too.
 func TestKeysFromEndlessFile(t *testing.T) {
-	if _, err := apiKeys(&service.Auth{KeysFrom: "file:/dev/zero"}); err == nil || !strings.Contains(err.Error(), "/dev/zero is larger than 8388608 bytes") {
+	if _, err := apiKeys(&service.Auth{KeysFrom: "file:/dev/zero"}); err == nil || !strings.Contains(err.Error(), "/dev/zero must have at most 8388608 bytes") {
 		t.Errorf("got %v", err)
 	}
 	if _, err := apiKeys(&service.Auth{KeysFrom: "file:/nonexistent/keys"}); err == nil || !strings.Contains(err.Error(), "no such file") {

@@ -20,8 +20,8 @@ import (
 	"skyserve/internal/testkit"
 )
 
-// Complaints of users of other balancers, tested on a whole balancer. The numbers are those of the
-// project's list of complaints; the others are tested where they are decided, in lbd/core.
+// Complaints of users of other balancers, tested with a whole balancer. The numbers refer to the
+// project's list of complaints. The other complaints are tested in lbd/core.
 
 // turn is a message of a conversation.
 type turn struct {
@@ -68,8 +68,8 @@ func words(n int) string {
 	return out.String()
 }
 
-// A replica with the prefixes of many conversations dies: nobody gets an error, and its conversations
-// do not all move to one other replica.
+// A replica with the prefixes of many conversations dies: no client receives an error, and its
+// conversations do not all move to one other replica.
 func TestComplaint4ReplicaWithPrefixesDies(t *testing.T) {
 	engines := map[string]*engine{}
 	cfg := config("lb-us-0", "local/us")
@@ -168,7 +168,7 @@ func (n *node) unladen(t *testing.T, hc *http.Client) {
 	}
 }
 
-// simulatedUntilItDies is simulatedAs for an engine that a fault may end.
+// simulatedUntilItDies is simulatedAs for an engine that a fault may terminate.
 func simulatedUntilItDies(t *testing.T, o server.Options) string {
 	t.Helper()
 	s, err := server.New(o)
@@ -178,13 +178,13 @@ func simulatedUntilItDies(t *testing.T, o server.Options) string {
 	return runEngine(t, s, server.ErrDied)
 }
 
-// A client hangs up at any moment, however far away the engine is: the engine notices at once.
+// A client disconnects at any moment: the engine detects it immediately, at any distance.
 func TestComplaint6HangupReachesEngine(t *testing.T) {
 	for _, where := range []string{"here", "at a peer"} {
 		for _, stream := range []bool{true, false} {
 			for _, talked := range []bool{true, false} {
 				if talked && !stream {
-					continue // nothing comes before the end
+					continue // no event precedes the end
 				}
 				t.Run(fmt.Sprintf("%s, stream %v, in the middle %v", where, stream, talked), func(t *testing.T) {
 					requested, gone := make(chan struct{}, 1), make(chan struct{}, 1)
@@ -229,8 +229,8 @@ func TestComplaint6HangupReachesEngine(t *testing.T) {
 	}
 }
 
-// No replica is up: the balancer runs, reports it, and serves queued requests as soon as one of them
-// becomes ready, whatever the others do.
+// No replica is ready: the balancer runs, reports this, and serves queued requests as soon as one
+// replica becomes ready, regardless of the others.
 func TestComplaint7StartsWithNoReplica(t *testing.T) {
 	vacant := func() string {
 		l := newEngine(t, "llama", "")
@@ -264,7 +264,7 @@ func TestComplaint7StartsWithNoReplica(t *testing.T) {
 	}
 }
 
-// gate holds requests to engines until two of them have one.
+// gate blocks requests to engines until two engines have one.
 type gate struct {
 	mu    sync.Mutex
 	asked map[string]bool
@@ -311,11 +311,11 @@ func (g *gate) arrive(engine string) {
 	}
 }
 
-// Many conversations start with the same system prompt, and continue where they started: the whole
+// Many conversations start with the same system prompt, and continue at their replica: the whole
 // conversation is the key, not its first message.
 func TestComplaint10WholeConversationIsTheKey(t *testing.T) {
 	cfg := config("lb-us-0", "local/us")
-	cfg.Balancer.Policy = "skylb" // uses the prefix alone, however slow this machine makes a replica look
+	cfg.Balancer.Policy = "skylb" // uses only the prefix, regardless of the measured speed of replicas
 	held := &gate{open: make(chan struct{})}
 	for _, id := range []string{"us-0", "us-1", "us-2"} {
 		cfg.Replicas = append(cfg.Replicas, service.ReplicaConfig{ID: id, URL: held.before(t, simulated(t)), Model: "llama", Kind: service.EngineSim})
@@ -329,7 +329,7 @@ func TestComplaint10WholeConversationIsTheKey(t *testing.T) {
 	var talks [conversations][]turn
 	var first [conversations]string
 	used := map[string]bool{}
-	// All start before the first is answered, or the system prompt would keep them together.
+	// All start before the first response, otherwise the system prompt would keep them together.
 	var begun sync.WaitGroup
 	for i := range conversations {
 		talks[i] = []turn{system, {"user", words(1000 + i)}}

@@ -54,8 +54,8 @@ func TestReadConfigErrors(t *testing.T) {
 		file := filepath.Join(t.TempDir(), "lb.yaml")
 		write(t, file, c.text)
 		_, err := ReadConfig(file)
-		if err == nil || !strings.HasPrefix(err.Error(), "reading "+file+c.want) {
-			t.Errorf("%s: got %v, want reading FILE%s", c.name, err, c.want)
+		if err == nil || !strings.HasPrefix(err.Error(), "read "+file+c.want) {
+			t.Errorf("%s: got %v, want read FILE%s", c.name, err, c.want)
 		}
 		if err != nil && strings.Contains(err.Error(), "hunter2") {
 			t.Errorf("%s: the error shows the file: %v", c.name, err)
@@ -66,7 +66,7 @@ func TestReadConfigErrors(t *testing.T) {
 	}
 	big := filepath.Join(t.TempDir(), "big.yaml")
 	write(t, big, strings.Repeat("# big\n", maxConfig/6+1))
-	if _, err := ReadConfig(big); err == nil || !strings.Contains(err.Error(), "larger than") {
+	if _, err := ReadConfig(big); err == nil || !strings.Contains(err.Error(), "must have at most") {
 		t.Errorf("big file: %v", err)
 	}
 }
@@ -80,10 +80,10 @@ func FuzzParseConfig(f *testing.F) {
 	f.Add([]byte(`{"id":"lb","replicas":[{"url":"http://h"}]}`))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		if len(data) > 512 {
-			return // deep nesting takes the parser much time, and tests none of our code
+			return // deep nesting is slow in the parser, and does not test this package
 		}
 		if cfg, err := parseConfig("f", data); err == nil {
-			_ = CheckConfig(cfg, Options{}) // must not panic on whatever was accepted
+			_ = CheckConfig(cfg, Options{}) // must not panic for any accepted configuration
 		}
 	})
 }

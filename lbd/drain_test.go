@@ -9,8 +9,8 @@ import (
 	"skyserve/internal/testkit"
 )
 
-// A balancer that is shutting down finishes all its requests, asks clients to reconnect, and bounces
-// what peers still forward: under load no accepted request is lost.
+// A balancer that is shutting down finishes all its requests, makes clients reconnect, and bounces
+// requests that peers still forward: under load no accepted request is lost.
 func TestShutdownUnderLoadLosesNothing(t *testing.T) {
 	testkit.Slow(t)
 	step := make(chan struct{})
@@ -38,12 +38,12 @@ func TestShutdownUnderLoadLosesNothing(t *testing.T) {
 	if got := ask(t, hc, ending.public, "llama"); got.status != http.StatusServiceUnavailable || !strings.Contains(got.body, "draining") {
 		t.Errorf("a new request got %+v, want it rejected as draining", got)
 	}
-	// hc would hide the header, because it acts on it.
+	// hc would hide the header, because it processes it.
 	if closes := refusedWithClose(t, ending.public); !closes {
 		t.Error("a new request does not close its connection")
 	}
 	busy.set(func(e *engine) { e.waiting = 0 })
-	for range 5 { // a peer may not know yet: what it forwards is bounced
+	for range 5 { // a peer may not have the report yet: its forwarded requests are bounced
 		if got := ask(t, hc, here.public, "llama"); got.status != http.StatusOK {
 			t.Errorf("a request beside the ending balancer got %+v", got)
 		}
@@ -70,8 +70,8 @@ func TestShutdownUnderLoadLosesNothing(t *testing.T) {
 	}
 }
 
-// As soon as a balancer has reported that it drains, its peers send it no more requests, even those
-// they have no capacity for.
+// As soon as a balancer has reported that it drains, its peers send it no more requests, even if
+// they have no capacity themselves.
 func TestNoForwardsToDrainingBalancer(t *testing.T) {
 	testkit.Slow(t)
 	t.Parallel()

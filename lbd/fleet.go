@@ -32,7 +32,7 @@ type fleet struct {
 	attached map[string]service.ReplicaConfig // every replica as it was attached, by id
 	// removing are the replicas to remove once their requests have finished.
 	removing map[string]bool
-	drained  map[string]string // who drained a replica, by its id; "" = an operator
+	drained  map[string]string // the program that drained a replica, by the replica's id; "" = an operator
 	ctx      context.Context   // of the goroutines in removals
 	cancel   context.CancelFunc
 	removals sync.WaitGroup
@@ -48,7 +48,7 @@ func newFleet(self service.BalancerConfig, runtime *proxy.Runtime, log *slog.Log
 // suspect makes the next probes of a replica check its health.
 func (f *fleet) suspect(id string) { f.prober.Suspect(id) }
 
-// hasReplica reports whether a replica is attached with this configuration, no matter who attached it.
+// hasReplica reports whether a replica is attached with this configuration, regardless of its origin.
 func (f *fleet) hasReplica(cfg service.ReplicaConfig) bool {
 	cfg.ID, cfg.Region = replicaID(cfg), cmp.Or(cfg.Region, f.self.Region)
 	f.mu.Lock()
@@ -66,7 +66,7 @@ func (f *fleet) Add(cfg service.ReplicaConfig) (added bool, err error) {
 	defer f.mu.Unlock()
 	old, held := f.attached[cfg.ID]
 	if held && cfg.Epoch < old.Epoch {
-		return false, fmt.Errorf("adding replica %q: epoch %d, current %d: %w", cfg.ID, cfg.Epoch, old.Epoch, proxy.ErrOlderEpoch)
+		return false, fmt.Errorf("add replica %q: epoch %d, current %d: %w", cfg.ID, cfg.Epoch, old.Epoch, proxy.ErrOlderEpoch)
 	}
 	if err := f.updateRuntime(cfg, held && old.URL == cfg.URL); err != nil {
 		return false, err
@@ -79,7 +79,7 @@ func (f *fleet) Add(cfg service.ReplicaConfig) (added bool, err error) {
 }
 
 // restoreDrain decides whether an attached replica remains drained. Attaching it again ends the drain,
-// unless a controller only reassigns it: then an operator's drain stays.
+// unless a controller only reassigns it: then an operator's drain remains.
 func (f *fleet) restoreDrain(cfg service.ReplicaConfig, reassigned bool) {
 	by, drains := f.drained[cfg.ID]
 	if drains && by == "" && reassigned && f.runtime.DrainReplica(cfg.ID) {
@@ -88,8 +88,8 @@ func (f *fleet) restoreDrain(cfg service.ReplicaConfig, reassigned bool) {
 	delete(f.drained, cfg.ID)
 }
 
-// updateRuntime updates a replica in the runtime. A replica without a configured model or kind keeps what it
-// reported at the same URL; at another URL it must report it first.
+// updateRuntime updates a replica in the runtime. A replica without a configured model or kind keeps the
+// ones that it reported at the same URL. At another URL it must report them first.
 func (f *fleet) updateRuntime(cfg service.ReplicaConfig, sameURL bool) error {
 	if sameURL {
 		reported := f.runtimeConfig(cfg.ID)
@@ -105,7 +105,7 @@ func (f *fleet) updateRuntime(cfg service.ReplicaConfig, sameURL bool) error {
 	return err
 }
 
-// runtimeConfig returns the runtime's configuration of a replica; empty if the runtime does not know it.
+// runtimeConfig returns the runtime's configuration of a replica; empty if the runtime does not have it.
 func (f *fleet) runtimeConfig(id string) service.ReplicaConfig {
 	for _, r := range f.runtime.Replicas() {
 		if r.ID == id {
@@ -125,7 +125,7 @@ func (f *fleet) applyFound(cfg service.ReplicaConfig) {
 	}
 	attached.Model, attached.Kind = cmp.Or(attached.Model, cfg.Model), cmp.Or(attached.Kind, cfg.Kind)
 	if _, err := f.runtime.AddReplica(attached); err != nil {
-		f.log.Error("replica cannot be attached", "replica", cfg.ID, "err", err)
+		f.log.Error("attaching a replica failed", "replica", cfg.ID, "err", err)
 		delete(f.attached, cfg.ID)
 		f.prober.Stop(cfg.ID)
 	}
@@ -140,7 +140,7 @@ func (f *fleet) Remove(id string, epoch uint64) (removed bool, err error) {
 		return false, nil
 	}
 	if epoch != 0 && epoch < attached.Epoch {
-		return false, fmt.Errorf("removing replica %q: epoch %d, current %d: %w", id, epoch, attached.Epoch, proxy.ErrOlderEpoch)
+		return false, fmt.Errorf("remove replica %q: epoch %d, current %d: %w", id, epoch, attached.Epoch, proxy.ErrOlderEpoch)
 	}
 	if _, err := f.runtime.RemoveReplica(id, epoch); err != nil {
 		return false, err
@@ -158,7 +158,7 @@ func (f *fleet) dropReplica(id string) {
 }
 
 // removeWhenIdle removes a replica once its requests have finished; no new ones are sent to it. held is false
-// if it is unknown. fromConfig is false if the controller assigned it: then it stays.
+// if it is unknown. fromConfig is false if the controller assigned it; then it is not removed.
 func (f *fleet) removeWhenIdle(id string) (held, fromConfig bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -166,7 +166,7 @@ func (f *fleet) removeWhenIdle(id string) (held, fromConfig bool) {
 	if !held || attached.Epoch > 0 {
 		return held, false
 	}
-	if !f.runtime.DrainReplica(id) { // it has no requests: its model is not known
+	if !f.runtime.DrainReplica(id) { // it has no requests, because its model is unknown
 		f.dropReplica(id)
 		return true, true
 	}
@@ -175,7 +175,7 @@ func (f *fleet) removeWhenIdle(id string) (held, fromConfig bool) {
 	return true, true
 }
 
-// removeInterval is how often a draining replica is checked.
+// removeInterval is the interval of checks of a draining replica.
 const removeInterval = 100 * time.Millisecond
 
 // waitUntilIdle removes a replica when it has no outstanding requests. A replica that was attached again
@@ -195,7 +195,7 @@ func (f *fleet) waitUntilIdle(id string) {
 			return
 		}
 		if _, err := f.runtime.RemoveReplica(id, 0); err != nil {
-			f.log.Error("replica cannot be removed", "replica", id, "err", err)
+			f.log.Error("removing a replica failed", "replica", id, "err", err)
 			return
 		}
 		f.dropReplica(id)
@@ -212,8 +212,8 @@ func (f *fleet) outstanding(id string) int {
 	return 0
 }
 
-// Drain drains a replica. One without a known model has no requests and gets none. The first to drain
-// it is recorded, unless an operator drains it later.
+// Drain drains a replica. A replica without a known model has no requests and receives none. The
+// first program that drains it is recorded, unless an operator drains it later.
 func (f *fleet) Drain(id, by string) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -227,7 +227,7 @@ func (f *fleet) Drain(id, by string) bool {
 	return true
 }
 
-// List returns all replicas with everything known about them, sorted by id.
+// List returns all replicas with their complete state, sorted by id.
 func (f *fleet) List() []admin.Replica {
 	f.mu.Lock()
 	attached, drained := maps.Clone(f.attached), maps.Clone(f.drained)
@@ -258,7 +258,7 @@ func (f *fleet) List() []admin.Replica {
 	return list
 }
 
-// stateOf returns the state of a replica and why it is not ready.
+// stateOf returns the state of a replica, and the reason if it is not ready.
 func stateOf(v *core.ReplicaView, p probe.ReplicaStatus) (state service.ReplicaState, reason string) {
 	switch {
 	case v != nil && v.Draining:
@@ -271,7 +271,7 @@ func stateOf(v *core.ReplicaView, p probe.ReplicaStatus) (state service.ReplicaS
 		reason = cmp.Or(v.Reason, reason)
 	}
 	if p.Answered {
-		return service.StateNotReady, cmp.Or(reason, "no report")
+		return service.StateNotReady, cmp.Or(reason, "no recent report")
 	}
 	return service.StateStarting, cmp.Or(reason, "no response yet")
 }

@@ -22,7 +22,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	goleak.VerifyTestMain(m, // goroutines that nothing stops: a test CA, a rate limit per account, for 5 s a lock file,
+	goleak.VerifyTestMain(m, // goroutines that cannot be stopped: a test CA, a rate limit per account, for 5 s a lock file,
 		// and at times the file of a stream that a store of NATS makes while it is stopped (nats-server 2.15)
 		goleak.IgnoreAnyFunction("github.com/nats-io/nats-server/v2/server.(*fileStore).flushStreamStateLoop"),
 		goleak.IgnoreAnyFunction("github.com/nats-io/nats-server/v2/server/ats.Register.func1"),
@@ -39,7 +39,7 @@ type engine struct {
 	mu      sync.Mutex
 	waiting int
 	served  int
-	hold    chan struct{} // answers wait for it to close; nil = none does
+	hold    chan struct{} // responses wait until it is closed; nil = no wait
 }
 
 // newEngine starts an engine at addr, or at a free port if addr is empty.
@@ -135,21 +135,21 @@ func start(t *testing.T, cfg service.BalancerConfig, opts Options) *node {
 	return n
 }
 
-// wait returns how the balancer ended.
+// wait returns the error with which the balancer ended.
 func (n *node) wait() error {
 	err := <-n.ended
 	n.ended <- err
 	return err
 }
 
-// client returns a client that leaves no connections behind.
+// client returns a client that leaves no open connections.
 func client(t *testing.T) *http.Client {
 	transport := &http.Transport{}
 	t.Cleanup(transport.CloseIdleConnections)
 	return &http.Client{Transport: transport, Timeout: testkit.Timeout}
 }
 
-// answer is the response that a client got.
+// answer is the response that a client received.
 type answer struct {
 	status int
 	header http.Header

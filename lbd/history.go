@@ -13,19 +13,19 @@ import (
 	"skyserve/internal/telemetry"
 )
 
-// Limits of what is sent to the store, each with its reason.
+// Limits of writes to the store, each with its reason.
 const (
 	pushInterval    = 10 * time.Second // a crash loses at most this much history
 	maxPushInterval = time.Minute      // the longest interval while the store is unavailable
-	pushTimeout     = 10 * time.Second // an append that takes longer is an outage
+	pushTimeout     = 10 * time.Second // longer appends count as an outage
 	pushBatch       = 5000             // points per append: a day of three models and tiers
-	finalTimeout    = 3 * time.Second  // of the last push: a shutdown does not wait for the store
+	finalTimeout    = 3 * time.Second  // for the last push: a shutdown does not wait for the store
 )
 
 // PointStore stores the history of all balancers; internal/store implements it.
 type PointStore interface {
-	// AppendPoints stores points. Of two with the same minute, balancer, model and tier the later one
-	// counts. When it fails, some points may have been stored.
+	// AppendPoints stores points. Of two points with the same minute, balancer, model and tier, the
+	// later one replaces the other. After an error, some points may have been stored.
 	AppendPoints(ctx context.Context, points []telemetry.Point) error
 	// ReadPoints calls yield with every point of a minute or later, and returns the first error of
 	// yield.
@@ -35,22 +35,22 @@ type PointStore interface {
 // errNoStore means that no store is configured.
 var errNoStore = errors.New("no store is configured")
 
-// history sends a balancer's minutes to the store. The backlog is what the runtime remembers, so it is
-// bounded likewise.
+// history sends a balancer's minutes to the store. The backlog is the history in the runtime, so it
+// has the same bound.
 type history struct {
 	balancer  string
 	ownPoints func(sinceMinute int64) []telemetry.Point // sorted by minute
 	store     PointStore                                // nil = none
 	log       *slog.Logger
 
-	pushMu      sync.Mutex // one push at a time; guards what follows
+	pushMu      sync.Mutex // one push at a time; guards the following fields
 	startMinute int64      // the minute in which this process started
 	storedUntil int64      // minutes before it are stored
 	lastPushed  []telemetry.Point
 
 	mu sync.Mutex
-	// earlier contains what an earlier process of this balancer counted in the minute in which this one
-	// started; nil until read from the store.
+	// earlier contains the counts of an earlier process of this balancer for the minute in which this
+	// process started; nil until read from the store.
 	earlier map[pointKey]telemetry.Point
 }
 
@@ -79,7 +79,7 @@ func (h *history) run(ctx context.Context) {
 			final, cancel := context.WithTimeout(context.WithoutCancel(ctx), finalTimeout)
 			defer cancel()
 			if err := h.push(final); err != nil {
-				h.log.Warn("the last minutes of history were not stored", "err", err)
+				h.log.Warn("storing the last minutes of history failed", "err", err)
 			}
 			return
 		case <-time.After(wait):
@@ -122,15 +122,15 @@ func (h *history) push(ctx context.Context) error {
 		if err := h.store.AppendPoints(ctx, chunk); err != nil {
 			return err
 		}
-		// Earlier minutes do not change any more; this one may.
+		// Earlier minutes no longer change; this minute may.
 		h.storedUntil = chunk[len(chunk)-1].Minute
 	}
 	h.lastPushed = h.pointsSince(points, h.storedUntil)
 	return nil
 }
 
-// readEarlier reads once what an earlier process of this balancer counted in the minute in which this
-// one started: storing would overwrite it.
+// readEarlier reads, once, the counts of an earlier process of this balancer for the minute in which
+// this process started. Without them, a push would overwrite them.
 func (h *history) readEarlier(ctx context.Context) error {
 	h.mu.Lock()
 	known := h.earlier != nil
@@ -150,14 +150,14 @@ func (h *history) readEarlier(ctx context.Context) error {
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.earlier == nil { // otherwise another call was first, and may have stored since
+	if h.earlier == nil { // otherwise another call was first, and points may have been stored since
 		h.earlier = before
 	}
 	return nil
 }
 
-// localPoints returns this balancer's own points from a minute on, including what its earlier process
-// counted, in the order of the runtime.
+// localPoints returns this balancer's own points from a minute on, including the counts of its
+// earlier process, in the order of the runtime.
 func (h *history) localPoints(since int64) []telemetry.Point {
 	points := h.ownPoints(since)
 	h.mu.Lock()
@@ -180,8 +180,8 @@ func (h *history) pointsSince(points []telemetry.Point, since int64) []telemetry
 }
 
 // History returns all balancers' points from a minute on, sorted by minute, region, balancer, model
-// and tier. If the store is behind this balancer's memory or unavailable (then complete is false), its
-// own memory counts.
+// and tier. This balancer's own points replace older ones from the store. If the store is unavailable,
+// only its own points are returned, and complete is false.
 func (h *history) History(ctx context.Context, sinceMinute int64) (points []telemetry.Point, complete bool, err error) {
 	all := map[pointKey]telemetry.Point{}
 	err = h.read(ctx, sinceMinute, all)

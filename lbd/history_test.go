@@ -67,7 +67,7 @@ func (s *fakePointStore) set(change func(*fakePointStore)) {
 	change(s)
 }
 
-// requests returns how many requests of a balancer are stored, by minute.
+// requests returns the numbers of a balancer's stored requests, by minute.
 func (s *fakePointStore) requests(balancer string) map[int64]int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -80,7 +80,7 @@ func (s *fakePointStore) requests(balancer string) map[int64]int64 {
 	return n
 }
 
-// memory contains the minutes that a runtime remembers.
+// memory contains the minutes in the memory of a runtime.
 type memory struct {
 	mu     sync.Mutex
 	points []telemetry.Point
@@ -193,7 +193,7 @@ func TestLongBacklogIsSentInBatches(t *testing.T) {
 	}
 }
 
-// A balancer that restarts within a minute does not overwrite what it counted before.
+// A balancer that restarts within a minute does not overwrite its earlier counts.
 func TestRestartWithinAMinute(t *testing.T) {
 	s := newFakePointStore()
 	remembering(t, s, func(t *testing.T, h *history, m *memory, stop func()) {
@@ -240,7 +240,7 @@ func TestHistoryMergesAllBalancers(t *testing.T) {
 func TestHistoryWithoutStore(t *testing.T) {
 	m := &memory{points: []telemetry.Point{point(101, 5)}}
 	h := newHistory("lb-us-0", m.since, nil, slog.New(slog.DiscardHandler))
-	h.run(t.Context()) // has nothing to do
+	h.run(t.Context()) // does nothing without a store
 	points, complete, err := h.History(t.Context(), 0)
 	if err != nil || complete || !slices.Equal(points, m.points) {
 		t.Errorf("got %+v, %v, %v", points, complete, err)
@@ -324,7 +324,7 @@ func TestServicesSharingAStoreAreIsolated(t *testing.T) {
 		t.Fatalf("got %+v", got)
 	}
 	testkit.Eventually(t, "the store can be reached", func() bool { _, complete := requests(first); return complete })
-	first.stop() // it stores what it counted
+	first.stop() // it stores its counts
 	if err := first.wait(); err != nil {
 		t.Fatal(err)
 	}

@@ -19,8 +19,7 @@ import (
 	"skyserve/internal/testkit"
 )
 
-// overHTTP2 returns a client that uses only HTTP/2, over one connection as long as the server allows
-// it.
+// overHTTP2 returns a client that uses only HTTP/2, over one connection if the server allows it.
 func overHTTP2(t *testing.T, secure *tls.Config) *http.Client {
 	transport := &http.Transport{TLSClientConfig: secure, Protocols: new(http.Protocols), HTTP2: &http.HTTP2Config{StrictMaxConcurrentRequests: true}}
 	transport.Protocols.SetHTTP2(secure != nil)
@@ -115,8 +114,8 @@ func (n *node) quiet(t *testing.T) {
 	testkit.Eventually(t, "nothing is in flight", func() bool { return n.outstanding(t) == 0 })
 }
 
-// Both ways to use HTTP/2: every event arrives before the next is generated, and a stream that its
-// client resets reaches the engine while its connection stays open.
+// With both ways to use HTTP/2, every event arrives before the next is generated. A stream reset by
+// its client is cancelled at the engine, while the connection stays open.
 func TestHTTP2(t *testing.T) {
 	for _, way := range []string{"clear text", "TLS"} {
 		t.Run(way, func(t *testing.T) {

@@ -60,7 +60,7 @@ func (m *member) certificate() *certificate {
 }
 
 // adminListener uses mTLS if the balancer has an identity. Replicas are rejected. A client without a
-// certificate is a guest, who may have an invitation.
+// certificate may use an invitation.
 func (b *balancer) adminListener() net.Listener {
 	if b.member == nil {
 		return b.adminPort
@@ -80,22 +80,22 @@ func (b *balancer) adminURL() string {
 }
 
 // adminHandler returns the handler of the admin listener. With mTLS the certificate identifies the
-// client: other balancers forward requests and use the paths for peers, and may not administer.
+// client: other balancers may forward requests and use the paths for peers, but not the admin API.
 func (b *balancer) adminHandler(traffic http.Handler) http.Handler {
 	if b.member == nil {
 		return b.api
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.TLS == nil { // AdminPlain: authenticated by the token, if there is one
+		if r.TLS == nil { // AdminPlain: authenticated by the token, if one is set
 			b.api.ServeHTTP(w, r)
 			return
 		}
-		switch who, err := identity.PeerName(r.TLS); {
+		switch client, err := identity.PeerName(r.TLS); {
 		case b.member.revoked.isRevoked(r.TLS):
 			b.api.Forbid(w, identity.ErrRevoked.Error())
-		case err != nil: // without a certificate: the listener rejects invalid ones
+		case err != nil: // the client has no certificate; the listener rejects invalid ones
 			b.api.ServeGuest(w, r)
-		case who.Role == identity.Balancer:
+		case client.Role == identity.Balancer:
 			traffic.ServeHTTP(w, r)
 		default:
 			b.api.ServeMember(w, r)
@@ -103,7 +103,8 @@ func (b *balancer) adminHandler(traffic http.Handler) http.Handler {
 	})
 }
 
-// checkIdentity checks that an identity is complete, and that all connections that need one use TLS.
+// checkIdentity checks that an identity is complete, and that all connections that require it use
+// TLS.
 func checkIdentity(p *problems, cfg service.BalancerConfig) {
 	if cfg.AdminPlain && admin.BeyondLoopback(cfg.Admin) {
 		p.add("admin_plain", fmt.Sprintf("%s is reachable from other machines", cfg.Admin), "listen on 127.0.0.1")

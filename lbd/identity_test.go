@@ -34,7 +34,7 @@ func newFamily(t *testing.T) family {
 	return family{a, t, t.TempDir()}
 }
 
-// files creates those of a member whose certificate is valid for life.
+// files creates the files of a member with a certificate of the given lifetime.
 func (f family) files(role identity.Role, id string, life time.Duration) *service.Identity {
 	f.t.Helper()
 	key, err := identity.NewKey()
@@ -64,7 +64,7 @@ func (f family) files(role identity.Role, id string, life time.Duration) *servic
 	return files
 }
 
-// party returns the member with those files.
+// party returns the member with these files.
 func (f family) party(role identity.Role, id string, life time.Duration) identity.Party {
 	f.t.Helper()
 	files := f.files(role, id, life)
@@ -75,7 +75,7 @@ func (f family) party(role identity.Role, id string, life time.Duration) identit
 	return p
 }
 
-// replica puts mTLS in front of an engine, for balancers only.
+// replica serves an engine over mTLS, only for balancers.
 func (f family) replica(e *engine, id string) service.ReplicaConfig {
 	f.t.Helper()
 	s := httptest.NewUnstartedServer(e.Config.Handler)
@@ -93,8 +93,8 @@ func (f family) administer(n *node, p identity.Party) *telemetry.Client {
 	return telemetry.NewClient(n.adminURL, hc)
 }
 
-// A service whose members authenticate by certificates alone: replicas accept balancers, balancers
-// forward to each other, and the admin API is for operators and the controller.
+// In a service whose members authenticate only by certificates, replicas accept balancers,
+// balancers forward to each other, and the admin API accepts operators and the controller.
 func TestServiceOverMTLS(t *testing.T) {
 	f := newFamily(t)
 	e := newEngine(t, "m", "")
@@ -125,16 +125,16 @@ func TestServiceOverMTLS(t *testing.T) {
 		"another service":     newFamily(t).party(identity.Operator, "eve", time.Hour),
 		"an expired operator": f.party(identity.Operator, "late", -time.Hour),
 	} {
-		p.Root = f.Root() // so that it is the balancer who refuses
+		p.Root = f.Root() // so that the balancer rejects the connection
 		if _, err := f.administer(us, p).Snapshot(t.Context()); err == nil || !strings.Contains(err.Error(), "tls") {
 			t.Errorf("the admin API for %s: %v", name, err)
 		}
 	}
-	// A compromised balancer does not become an operator.
+	// A compromised balancer cannot act as an operator.
 	if _, err := f.administer(us, f.party(identity.Balancer, "lb-eu-0", time.Hour)).Snapshot(t.Context()); err == nil {
 		t.Error("the admin API for a balancer: no error")
 	}
-	// Nobody is admitted without a certificate, or without TLS.
+	// No client is admitted without a certificate, or without TLS.
 	bare := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}, Timeout: testkit.Timeout}
 	for _, target := range []string{us.adminURL, "http" + strings.TrimPrefix(us.adminURL, "https")} {
 		if resp, err := bare.Get(target + "/v1/snapshot"); err == nil {
@@ -180,7 +180,7 @@ func TestRenewedIdentityIsReloaded(t *testing.T) {
 	renewed := f.files(identity.Balancer, "lb-us-0", 2*time.Hour)
 	at := time.Now().Add(time.Minute)
 	for _, file := range []string{renewed.Cert, renewed.Key} {
-		if err := os.Chtimes(file, at, at); err != nil { // file systems may not distinguish two writes at one instant
+		if err := os.Chtimes(file, at, at); err != nil { // file systems may not distinguish two writes at the same moment
 			t.Fatal(err)
 		}
 	}

@@ -12,8 +12,8 @@ import (
 	"skyserve/internal/testkit"
 )
 
-// Requests get the configured memory: a tenant that exceeds its share gets an error, and so does
-// everybody once the total is used, before a body is read.
+// Requests can use the configured memory. A tenant that exceeds its share receives an error, and so
+// do all tenants once the total is used, before a body is read.
 func TestConfiguredMemoryLimits(t *testing.T) {
 	testkit.Slow(t)
 	e := newEngine(t, "llama", "")

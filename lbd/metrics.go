@@ -44,7 +44,7 @@ func newMetrics(reg *prometheus.Registry, cert *certificate, self *member) metri
 	return m
 }
 
-// certificateExpiry exports when a certificate expires, and nothing while there is none.
+// certificateExpiry exports the expiry time of a certificate, if there is one.
 type certificateExpiry struct {
 	cert *certificate
 	desc *prometheus.Desc

@@ -14,7 +14,7 @@ import (
 )
 
 // flushSpansTimeout limits the time to send buffered traces at shutdown: an unreachable collector must not
-// delay it.
+// delay the shutdown.
 const flushSpansTimeout = 2 * time.Second
 
 // setUpTracing enables tracing if the configuration or the environment sets an endpoint.
@@ -26,7 +26,7 @@ func (b *balancer) setUpTracing(ctx context.Context, o *proxy.Options) error {
 	if err != nil {
 		return &ConfigError{Key: "balancer.traces", Problem: err.Error()}
 	}
-	if t != nil { // a nil pointer in the interface would be a tracer
+	if t != nil { // a nil pointer in the interface would count as a tracer
 		b.tracer, o.Tracer = t, t
 	}
 	return nil

@@ -49,7 +49,7 @@ func assembled(t *testing.T) *balancer {
 	b := &balancer{cfg: service.BalancerConfig{Service: "chat", ID: "lb-us-0", Region: "local/us", Listen: "127.0.0.1:0", Admin: "127.0.0.1:0"}, opts: Options{Version: "v1"}}
 	b.log = slog.New(slog.DiscardHandler)
 	b.opts.Logger = b.log
-	b.cert = &certificate{} // some are of TLS only
+	b.cert = &certificate{} // some metrics exist only with TLS
 	var err error
 	if b.member, err = newMember(newFamily(t).files(identity.Balancer, "lb-us-0", time.Hour)); err != nil {
 		t.Fatal(err)
@@ -83,7 +83,7 @@ func TestMetricsAreDocumented(t *testing.T) {
 			continue
 		}
 		if !strings.HasPrefix(m[1], "skyserve_") {
-			continue // of the Go runtime and the process
+			continue // a metric of the Go runtime or the process
 		}
 		labels := strings.Split(m[3], ",")
 		want := [2]string{strings.Join(labels, ", "), m[2]}
@@ -129,7 +129,7 @@ func (n *node) scrape(t *testing.T) map[string]*dto.MetricFamily {
 	return families
 }
 
-// The metrics of a balancer that has served are those of the guide, kind for kind.
+// The metrics of a balancer after serving requests are those of the guide, with the same kinds.
 func TestMetricsOfTraffic(t *testing.T) {
 	e := newEngine(t, "m", "")
 	n := start(t, service.BalancerConfig{ID: "lb-us", Region: "local/us", Replicas: []service.ReplicaConfig{{ID: "us-0", URL: e.URL}}}, Options{Version: "v9"})

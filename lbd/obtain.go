@@ -16,7 +16,7 @@ import (
 )
 
 // openACME creates the manager that obtains the public listener's certificate, and loads the
-// certificate of an earlier run. It does nothing if the certificate comes from elsewhere.
+// certificate of an earlier run. It does nothing if another program writes the certificate.
 func (b *balancer) openACME(ctx context.Context) error {
 	t, c := b.cfg.Balancer.TLS, b.cfg.Certificate
 	if t == nil || t.ACME == nil {
@@ -38,15 +38,16 @@ func (b *balancer) openACME(ctx context.Context) error {
 	if pair, err := loadPair(b.cert.files); err == nil {
 		b.cert.replace(pair)
 	} else if !os.IsNotExist(err) {
-		b.log.Error("stored certificate cannot be used", "file", m.File(), "err", err)
+		b.log.Error("loading the stored certificate failed", "file", m.File(), "err", err)
 	}
 	return nil
 }
 
-// challengeOf returns how the CA validates the name. The default needs only the public listener.
+// challengeOf returns the challenge with which the CA validates the name. The default needs only
+// the public listener.
 func challengeOf(a *service.ACME) string { return cmp.Or(a.Challenge, service.ChallengeTLSALPN) }
 
-// loadACMEOptions reads what the configuration refers to.
+// loadACMEOptions reads the files and variables to which the configuration refers.
 func (b *balancer) loadACMEOptions(ctx context.Context, o *acme.Options, a service.ACME) error {
 	if a.Root != "" {
 		text, err := os.ReadFile(a.Root)
@@ -54,7 +55,7 @@ func (b *balancer) loadACMEOptions(ctx context.Context, o *acme.Options, a servi
 			return &ConfigError{Key: "balancer.tls.acme.root", Problem: err.Error()}
 		}
 		if o.Roots = x509.NewCertPool(); !o.Roots.AppendCertsFromPEM(text) {
-			return &ConfigError{Key: "balancer.tls.acme.root", Problem: a.Root + " contains no certificate in PEM"}
+			return &ConfigError{Key: "balancer.tls.acme.root", Problem: a.Root + ": must contain a PEM certificate"}
 		}
 	}
 	if a.EAB != nil {
@@ -83,13 +84,13 @@ func (b *balancer) loadACMEOptions(ctx context.Context, o *acme.Options, a servi
 	return nil
 }
 
-// certificateChanged loads a certificate that was obtained.
+// certificateChanged loads a newly obtained certificate.
 func (b *balancer) certificateChanged() {
 	b.reloading.Lock()
 	defer b.reloading.Unlock()
 	switch changed, err := b.cert.reloadIfChanged(); {
 	case err != nil:
-		b.log.Error("obtained certificate cannot be used", "file", b.cert.files.Cert, "err", err)
+		b.log.Error("loading the obtained certificate failed", "file", b.cert.files.Cert, "err", err)
 	case changed:
 		b.log.Info("certificate in use", "name", b.cfg.Certificate.Name, "expires", b.cert.expires())
 	}
@@ -113,7 +114,7 @@ func (b *balancer) challengeServer() *http.Server {
 	return s
 }
 
-// maxChallengeHead is far more than a CA sends.
+// maxChallengeHead is much more than the size of a CA's request.
 const maxChallengeHead = 8 << 10
 
 // publicTLS returns the TLS configuration of the public listener.
@@ -139,7 +140,7 @@ func checkACME(p *problems, cfg service.BalancerConfig, opts Options) {
 		p.add("balancer.tls.acme", "cannot be combined with cert and key", "remove one of them")
 	}
 	if a.Email == "" {
-		p.add("balancer.tls.acme.email", "missing", "")
+		p.add("balancer.tls.acme.email", "is required", "")
 	}
 	challenge := challengeOf(a)
 	if err := service.CheckValue("ACME.challenge", challenge); err != nil {
@@ -150,7 +151,7 @@ func checkACME(p *problems, cfg service.BalancerConfig, opts Options) {
 		return
 	}
 	if cfg.StoreURL != "" && cfg.PeerToken == "" {
-		p.add("peer_token", "missing: it encrypts the certificate that balancers share in the store", "set peer_token (the environment variable SKYSERVE_PEER_TOKEN), the same for all balancers of the service")
+		p.add("peer_token", "is required: it encrypts the certificate that balancers share in the store", "set peer_token (the environment variable SKYSERVE_PEER_TOKEN), the same for all balancers of the service")
 	}
 	if _, port, err := net.SplitHostPort(c.Listen); challenge == service.ChallengeHTTP && (err != nil || port == "") {
 		p.add("certificate.listen", fmt.Sprintf("must be HOST:PORT with the challenge %s, got %q", challenge, c.Listen), "")

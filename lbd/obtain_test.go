@@ -26,7 +26,7 @@ var errNoCredentials = errors.New("no credentials of AWS")
 
 const publicName = "chat.example.com"
 
-// forward forwards connections from outside to a listener of a balancer.
+// forward forwards external connections to a listener of a balancer.
 type forward struct {
 	port int
 	to   atomic.Pointer[string]
@@ -94,7 +94,7 @@ func newObtaining(t *testing.T, challenge string) *obtaining {
 	return o
 }
 
-// handshake returns what a client of the name sees: the certificate, or why there is none.
+// handshake returns the certificate that a client of the name receives, or the error.
 func handshake(public string) (*x509.Certificate, error) {
 	conn, err := tls.Dial("tcp", strings.TrimPrefix(public, "https://"), &tls.Config{ServerName: publicName, InsecureSkipVerify: true}) //nolint:gosec // the authority of a test
 	if err != nil {
@@ -105,8 +105,8 @@ func handshake(public string) (*x509.Certificate, error) {
 	return leaf, leaf.VerifyHostname(publicName)
 }
 
-// Until its first certificate a balancer rejects clients and reports why. Then it serves, and a later
-// run serves at once, even while the CA is unavailable.
+// Until its first certificate, a balancer rejects clients and reports the reason. Then it serves, and
+// a later run serves immediately, even while the CA is unavailable.
 func TestBalancerObtainsCertificate(t *testing.T) {
 	o := newObtaining(t, service.ChallengeTLSALPN)
 	o.ca.Refuse(true)
@@ -230,7 +230,7 @@ func TestACMEConfigurationErrors(t *testing.T) {
 		change     func(*service.BalancerConfig)
 	}{
 		{"no root", "balancer.tls.acme.root: open /nowhere", func(c *service.BalancerConfig) { c.Balancer.TLS.ACME.Root = "/nowhere" }},
-		{"an invalid root", "balancer.tls.acme.root: " + os.Args[0] + " contains no certificate", func(c *service.BalancerConfig) { c.Balancer.TLS.ACME.Root = os.Args[0] }},
+		{"an invalid root", "balancer.tls.acme.root: " + os.Args[0] + ": must contain a PEM certificate", func(c *service.BalancerConfig) { c.Balancer.TLS.ACME.Root = os.Args[0] }},
 		{"no key", "balancer.tls.acme.eab.hmac: environment variable NOT_SET", func(c *service.BalancerConfig) {
 			c.Balancer.TLS.ACME.EAB = &service.EAB{KeyID: "k", HMAC: "env:NOT_SET"}
 		}},

@@ -54,7 +54,7 @@ func TestOfficialClientsResponses(t *testing.T) {
 	}
 	before := first.Usage.InputTokens
 	previous := first.ID
-	for i := range 6 { // wherever else there is capacity, only one replica has it
+	for i := range 6 { // although others have capacity, only one replica has the response
 		next := ask("And why there?")
 		next.PreviousResponseID = openai.String(previous)
 		if i%2 == 0 {
@@ -180,8 +180,8 @@ func TestOfficialClientsOtherCalls(t *testing.T) {
 	n.quiet(t)
 }
 
-// toolEngine is an engine that calls a function when it is offered one, fills in a given form, and
-// stores its requests.
+// toolEngine is an engine that calls a function if the request contains one, follows a given
+// schema, and stores its requests.
 func toolEngine(requested chan<- map[string]json.RawMessage) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		var body map[string]json.RawMessage

@@ -52,7 +52,7 @@ func runEngine(t *testing.T, s *server.Server, dies error) string {
 	return "http://" + ln.Addr().String()
 }
 
-// The official client makes its calls against a balancer with a simulated engine behind it.
+// The official client works with a balancer that has a simulated engine.
 func TestOfficialOpenAIClient(t *testing.T) {
 	n := start(t, service.BalancerConfig{
 		ID: "lb-us", Region: "local/us",

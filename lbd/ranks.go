@@ -6,7 +6,7 @@ import (
 	"skyserve/lbd/policy"
 )
 
-// viewOf returns core's view of a replica, its ranks combined; nil if core does not know it.
+// viewOf returns core's view of a replica, its ranks combined; nil if core does not have it.
 func viewOf(cfg service.ReplicaConfig, views map[string]core.ReplicaView) *core.ReplicaView {
 	var whole *core.ReplicaView
 	for rank := range cfg.Ranks() {
@@ -26,8 +26,8 @@ func viewOf(cfg service.ReplicaConfig, views map[string]core.ReplicaView) *core.
 	return whole
 }
 
-// joinRank combines the view of a rank with those before it. The engine is as ready as its least ready
-// rank. A figure that one rank does not report is unknown for the whole.
+// joinRank combines the view of a rank with those before it. The engine is ready only if all ranks are
+// ready. A figure that one rank does not report is unknown for the whole.
 func joinRank(whole, v *core.ReplicaView) {
 	if whole.Ready && !v.Ready {
 		whole.Ready, whole.Reason = false, v.Reason

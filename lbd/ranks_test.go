@@ -32,9 +32,9 @@ func TestRanksAppearAsOneReplica(t *testing.T) {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
 
-	b.Ready, b.Reason, b.Pending = false, "no report", policy.Maybe[int]{}
+	b.Ready, b.Reason, b.Pending = false, "no recent report", policy.Maybe[int]{}
 	views["us-0/1"] = b
-	if got = viewOf(cfg, views); got.Ready || got.Reason != "no report" || got.Pending.Known || got.Running != policy.Known(4) {
+	if got = viewOf(cfg, views); got.Ready || got.Reason != "no recent report" || got.Pending.Known || got.Running != policy.Known(4) {
 		t.Errorf("with a rank that is not ready: %+v", got)
 	}
 	if got = viewOf(service.ReplicaConfig{ID: "us-1"}, views); got == nil || *got != views["us-1"] {
@@ -45,8 +45,8 @@ func TestRanksAppearAsOneReplica(t *testing.T) {
 	}
 }
 
-// An engine with ranks appears as one replica to people and as several targets to the policy, whatever
-// the policy is: each request selects a rank by its header.
+// An engine with ranks is one replica for users and several targets for every policy: each request
+// selects a rank by its header.
 func TestRequestsUseAllRanks(t *testing.T) {
 	for _, name := range []string{"bf-io", "round-robin"} {
 		t.Run(name, func(t *testing.T) {
@@ -86,7 +86,7 @@ func TestRequestsUseAllRanks(t *testing.T) {
 			if s := n.snapshot(t); len(s.Regions) != 1 || len(s.Regions[0].Replicas) != 1 || s.Regions[0].Replicas[0].ID != "us-0" {
 				t.Errorf("shown as %+v", s.Regions)
 			}
-			// Adding it again changes nothing; removing it removes all ranks.
+			// Adding it again has no effect; removing it removes all ranks.
 			cfg := n.worker(t, "us-0").ReplicaConfig
 			if added, err := n.admin.AddWorker(t.Context(), cfg); err != nil || added {
 				t.Errorf("added again: %v, %v", added, err)

@@ -18,8 +18,9 @@ import (
 	"skyserve/lbd/peer"
 )
 
-// reload reads the configuration again and applies what can change while the balancer runs; requests
-// in flight continue. An invalid configuration changes nothing and returns *telemetry.ReloadRefused.
+// reload reads the configuration again and applies the settings that can change while the balancer
+// runs. Requests in flight continue. If the configuration is invalid, reload changes nothing and
+// returns *telemetry.ReloadRefused.
 func (b *balancer) reload() (telemetry.Reload, error) {
 	b.reloading.Lock()
 	defer b.reloading.Unlock()
@@ -55,9 +56,9 @@ func (b *balancer) reload() (telemetry.Reload, error) {
 }
 
 // refuseReload rejects a configuration.
-func (b *balancer) refuseReload(what []string) (telemetry.Reload, error) {
+func (b *balancer) refuseReload(problems []string) (telemetry.Reload, error) {
 	b.metrics.reloads.WithLabelValues("refused").Inc()
-	err := &telemetry.ReloadRefused{Problems: what}
+	err := &telemetry.ReloadRefused{Problems: problems}
 	b.log.Error("reloading the configuration failed", "err", err)
 	return telemetry.Reload{}, err
 }
@@ -70,14 +71,14 @@ type validatedConfig struct {
 	pair *loadedPair // nil without TLS
 }
 
-// validateReload validates a configuration and its effect on this process, and reads the files that it refers
-// to.
+// validateReload validates a configuration and its effect on this process, and reads the files to which it
+// refers.
 func (b *balancer) validateReload(next service.BalancerConfig) (to validatedConfig, p problems) {
 	to.cfg = b.configured.Reload(next)
 	if p = checkAll(next, b.opts); len(p) == 0 {
 		p = checkAll(to.cfg, b.opts)
 	}
-	to.core = buildCoreConfig(&problems{}, to.cfg) // its problems are already in p
+	to.core = buildCoreConfig(&problems{}, to.cfg) // the problems are already in p
 	var err error
 	if to.keys, err = apiKeys(to.cfg.Balancer.Auth); err != nil {
 		var ce *ConfigError
@@ -93,7 +94,7 @@ func (b *balancer) validateReload(next service.BalancerConfig) (to validatedConf
 	return to, p
 }
 
-// applyReload applies a configuration and records what changed.
+// applyReload applies a configuration and records the changes.
 func (b *balancer) applyReload(to validatedConfig, done *telemetry.Reload) {
 	was := b.configured
 	b.configured = to.cfg
@@ -160,9 +161,9 @@ func (b *balancer) applyPeers(was, wanted []service.PeerConfig, report func(stri
 	}
 }
 
-// peerTLS returns the TLS configuration for a peer. If neither has an identity, a peer on this
-// machine is reached at its public port. Its certificate is for the service's name, not for a loopback
-// address, but nobody else can respond at that address.
+// peerTLS returns the TLS configuration for a peer. If neither has an identity, a peer on this machine
+// is reached at its public port. Its certificate is for the service's name, not for a loopback
+// address, but no other machine can respond at that address.
 func (b *balancer) peerTLS(p service.PeerConfig) *tls.Config {
 	u, err := url.Parse(p.URL)
 	if b.member != nil || err != nil || u.Scheme != "https" {
@@ -182,7 +183,7 @@ func (b *balancer) addPeer(p service.PeerConfig) {
 }
 
 // applyReplicas adds and updates replicas, and drains those that were removed. A replica that the
-// controller has assigned meanwhile is left to it.
+// controller has assigned meanwhile is not changed.
 func (b *balancer) applyReplicas(was, wanted []service.ReplicaConfig, done *telemetry.Reload, report func(string, ...any)) {
 	old := map[string]service.ReplicaConfig{}
 	for _, r := range was {
@@ -198,7 +199,7 @@ func (b *balancer) applyReplicas(was, wanted []service.ReplicaConfig, done *tele
 		switch added, err := b.fleet.Add(r); {
 		case err != nil: // its URL was checked, so the controller has assigned it
 			done.NotApplied = append(done.NotApplied, id)
-			b.log.Warn("replica left unchanged", "replica", id, "err", err)
+			b.log.Warn("updating a replica failed, keeping its configuration", "replica", id, "err", err)
 		case added:
 			report("replicas: %s added", id)
 		default:

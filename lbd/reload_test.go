@@ -130,7 +130,7 @@ func wordByWord(t *testing.T, model string, step <-chan struct{}) *engine {
 	return e
 }
 
-// stream requests a stream and returns what was wrong with the response; empty if it was complete.
+// stream requests a stream and returns the error of the response; empty if it was complete.
 func stream(hc *http.Client, public, prompt string) string {
 	body := fmt.Sprintf(`{"model":"llama","stream":true,"messages":[{"role":"user","content":%q}]}`, prompt)
 	res, err := hc.Post(public+"/v1/chat/completions", "application/json", strings.NewReader(body))
@@ -150,8 +150,8 @@ func stream(hc *http.Client, public, prompt string) string {
 	return ""
 }
 
-// clients request streams until stop is called, which returns how many were complete and what went
-// wrong.
+// clients request streams until stop is called, which returns the number of complete streams and
+// the errors.
 func clients(t *testing.T, n int, publics ...string) (served *atomic.Int64, stop func() []string) {
 	hc := client(t)
 	hc.Transport.(*http.Transport).MaxIdleConnsPerHost = n
@@ -265,7 +265,7 @@ func TestInvalidConfigurationsChangeNothing(t *testing.T) {
 		"missing file":            {"", []string{"no such file"}},
 		"malformed":               {"id: [", []string{"lb.yaml:1"}},
 		"unknown key":             {string(good) + "polcy: cost\n", []string{`unknown field "polcy"`}},
-		"replica, model and keys": {string(good) + "replicas: [{url: 'ftp://x'}]\nmodels: [{aliases: [a]}]\n", []string{"replicas[0].url: must be http://HOST:PORT", "models[0].name: missing"}},
+		"replica, model and keys": {string(good) + "replicas: [{url: 'ftp://x'}]\nmodels: [{aliases: [a]}]\n", []string{"replicas[0].url: must be http://HOST:PORT", "models[0].name: is required"}},
 		"policy and push":         {strings.Replace(string(good), "balancer:\n", "balancer:\n  policy: best\n  push: hard\n  tau: -1\n", 1), []string{"balancer.policy: ", `balancer.push: unknown push rule "hard"`, "balancer: tau"}},
 		"public by mistake":       {strings.Replace(string(good), "127.0.0.1:0", "0.0.0.0:0", 2), []string{"no admin token is set"}},
 	} {
@@ -385,7 +385,7 @@ func TestReloadChangesReplicasAndPeers(t *testing.T) {
 	}
 }
 
-// What tenants see of the cache follows the file, at the start and after a reload.
+// The cache figures that tenants receive follow the file, at the start and after a reload.
 func TestTenantSettingsAreReloaded(t *testing.T) {
 	t.Setenv("TEST_KEYS", "sk-a tenant=anna\nsk-b tenant=ben")
 	e := newEngine(t, "m", "")

@@ -8,8 +8,8 @@ import (
 	"skyserve/internal/store"
 )
 
-// latest is the last value that the controller stored under a key. It stays when the controller or the
-// store is unavailable.
+// latest contains the last value that the controller stored under a key. The value is kept while the
+// controller or the store is unavailable.
 type latest[T any] struct {
 	value atomic.Pointer[T]
 }
@@ -18,7 +18,7 @@ type latest[T any] struct {
 func (l *latest[T]) newest() *T { return l.value.Load() }
 
 // watch applies every change of a key until the channel is closed. A value that cannot be parsed is
-// from another version: the previous one stays.
+// from another version; the previous value is kept.
 func (l *latest[T]) watch(key string, changes <-chan store.Change, log *slog.Logger) {
 	for c := range changes {
 		switch {

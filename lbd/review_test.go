@@ -21,7 +21,7 @@ func TestNewestReviewIsKept(t *testing.T) {
 	}
 	changes <- store.Change{Key: "review.chat", Value: []byte(`{"token":1}`)}
 	changes <- store.Change{Key: "review.talk", Value: []byte(`{"token":9}`)} // of another service
-	changes <- store.Change{Key: "review.chat", Value: []byte(`{"token":`)}   // cannot be read
+	changes <- store.Change{Key: "review.chat", Value: []byte(`{"token":`)}   // cannot be parsed
 	if got := r.newest(); got == nil || got.Token != 1 {
 		t.Errorf("got %+v", got)
 	}

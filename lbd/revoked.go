@@ -8,8 +8,8 @@ import (
 	"skyserve/internal/identity"
 )
 
-// revokedInterval is how often the list of revoked certificates is read: a revocation must take effect
-// within a minute, and the file is small.
+// revokedInterval is the interval of reads of the list of revoked certificates. A revocation must take
+// effect within a minute, and the file is small.
 const revokedInterval = 5 * time.Second
 
 // revoked is the list of revoked certificates. Their holders are rejected.
@@ -18,7 +18,8 @@ type revoked struct {
 	lastProblem string // the last problem that was logged; guarded by balancer.reloading
 }
 
-// isRevoked reports whether the peer certificate of a connection was revoked since it was opened.
+// isRevoked reports whether the peer certificate of a connection was revoked after the connection
+// was opened.
 func (r *revoked) isRevoked(s *tls.ConnectionState) bool {
 	return s != nil && slices.ContainsFunc(s.PeerCertificates, r.Has)
 }
@@ -38,7 +39,7 @@ func (b *balancer) reloadRevoked() {
 	}
 	switch {
 	case problem != "" && problem != r.lastProblem:
-		b.log.Error("list of revoked certificates cannot be used; keeping the current one", "file", r.Path(), "err", err)
+		b.log.Error("loading the list of revoked certificates failed, keeping the current one", "file", r.Path(), "err", err)
 	case changed:
 		b.log.Info("certificates revoked", "list", r.List().Number(), "certificates", r.List().Len())
 	}

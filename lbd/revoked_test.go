@@ -85,7 +85,7 @@ func TestRevokedOperatorIsRejected(t *testing.T) {
 	}
 }
 
-// A list that is older, damaged, missing or of another service changes nothing.
+// A list that is older, damaged, missing or of another service is ignored.
 func TestInvalidRevocationLists(t *testing.T) {
 	f := newFamily(t)
 	path := filepath.Join(f.dir, "revoked.crl")

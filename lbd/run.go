@@ -35,46 +35,46 @@ import (
 
 // Limits of the servers, each with its reason.
 const (
-	readHeaderTimeout = 10 * time.Second // a header is one packet; slower is an attack
-	idleTimeout       = 2 * time.Minute  // clients come back within a conversation's turn
-	maxHeaderBytes    = 64 << 10         // long cookies and tokens fit
-	flushTimeout      = time.Second      // for complete responses
-	drainTimeout      = 10 * time.Second // half of what most supervisors wait before they kill
+	readHeaderTimeout = 10 * time.Second // a header fits one packet; a slower client is an attacker
+	idleTimeout       = 2 * time.Minute  // clients send the next request within a turn of their conversation
+	maxHeaderBytes    = 64 << 10         // enough for long cookies and tokens
+	flushTimeout      = time.Second      // for sending complete responses at shutdown
+	drainTimeout      = 10 * time.Second // half of the time after which most supervisors kill a process
 )
 
-// Options are the settings of a balancer besides its configuration.
+// Options are the settings of a balancer in addition to its configuration.
 type Options struct {
 	// Logger receives log messages; nil = none. Secrets are never logged.
 	Logger *slog.Logger
-	// AdminToken must be sent with every request to the admin listener. Empty is allowed on loopback
-	// only.
+	// AdminToken must be sent with every request to the admin listener. It may be empty only on
+	// loopback.
 	AdminToken string
 	// InsecureNoAuth allows other machines to use the public listener without API keys.
 	InsecureNoAuth bool
-	// AllowCIDRs are networks whose replicas may be attached by /add_worker, besides this machine and
-	// private networks.
+	// AllowCIDRs are networks whose replicas may be attached by /add_worker, in addition to this
+	// machine and private networks.
 	AllowCIDRs []netip.Prefix
 	// Store stores the history; nil = the store at StoreURL, if any.
 	Store PointStore
 	// UsageStore stores the usage of API keys; nil = the store at StoreURL, if any.
 	UsageStore UsageStore
-	// DrainTimeout limits how long requests in flight may take at shutdown; default 10 s.
+	// DrainTimeout is the maximum time for requests in flight at shutdown; default 10 s.
 	DrainTimeout time.Duration
-	// ReadConfig reads the configuration for a reload; nil = the one passed to Run stays, and only keys and
-	// certificates are read again.
+	// ReadConfig reads the configuration for a reload; nil = the configuration passed to Run is kept, and
+	// only keys and certificates are read again.
 	ReadConfig func() (service.BalancerConfig, error)
 	// ReloadSignals triggers a reload with each value, like POST /reload; nil = none.
 	ReloadSignals <-chan os.Signal
-	// OnReload is called with the Revision of a configuration once all of it is applied.
+	// OnReload is called with the Revision of a configuration once it is completely applied.
 	OnReload func(revision string)
 	// NewDNSRecords creates the writer of DNS records for dns-01 challenges; nil = none.
 	NewDNSRecords func(ctx context.Context, c service.CertificateConfig) (acme.Records, error)
-	// Version is this program's version, as exported in metrics and traces.
+	// Version is the version of the binary, as exported in metrics and traces.
 	Version string
 	// OnListening is called with the base URLs of both listeners once they accept requests.
 	OnListening func(public, admin string)
 
-	limits proxy.Limits // zero = the proxy's own
+	limits proxy.Limits // zero = the proxy's defaults
 }
 
 // ListenError is a failure to listen on an address.
@@ -92,15 +92,15 @@ func (e *ListenError) Error() string {
 	if errors.As(cause, &op) && op.Err != nil {
 		cause = op.Err
 	}
-	return fmt.Sprintf("listening on %s (--%s): %s", e.Addr, e.Flag, strings.TrimPrefix(cause.Error(), "bind: "))
+	return fmt.Sprintf("listen on %s (--%s): %s", e.Addr, e.Flag, strings.TrimPrefix(cause.Error(), "bind: "))
 }
 
 // Unwrap returns the cause.
 func (e *ListenError) Unwrap() error { return e.Err }
 
-// Run runs a balancer until ctx ends, then lets the requests in flight finish. It returns nil after an
-// orderly shutdown, a *ConfigError for an invalid configuration, and a *ListenError for an address
-// that is in use.
+// Run runs a balancer until ctx ends. Then it waits for the requests in flight and shuts down. It
+// returns nil after an orderly shutdown, a *ConfigError for an invalid configuration, and a
+// *ListenError for an address that is in use.
 func Run(ctx context.Context, cfg service.BalancerConfig, opts Options) error {
 	opts.DrainTimeout = cmp.Or(opts.DrainTimeout, drainTimeout)
 	if opts.Logger == nil {
@@ -154,7 +154,7 @@ type balancer struct {
 	draining         atomic.Bool
 }
 
-// acquire opens everything outside of the process that may be missing or in use.
+// acquire opens the files, listeners and connections that may be missing or in use.
 func (b *balancer) acquire() (err error) {
 	if b.keys, err = apiKeys(b.cfg.Balancer.Auth); err != nil {
 		return err
@@ -181,7 +181,7 @@ func (b *balancer) acquire() (err error) {
 	live := b.cfg
 	b.current.Store(&live)
 	if b.cfg.Record != "" {
-		// It contains prompts only as hashes, but also who requested which model when.
+		// It contains prompts only as hashes, but also the tenant, model and time of each request.
 		b.record, err = os.OpenFile(b.cfg.Record, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
 		if err != nil {
 			return &ConfigError{Key: "record", Problem: err.Error()}
@@ -221,7 +221,7 @@ func (b *balancer) release() {
 	}
 }
 
-// assemble creates and connects the parts; nothing runs yet.
+// assemble creates and connects the parts, without starting them.
 func (b *balancer) assemble(ctx context.Context) error {
 	coreCfg, err := coreConfig(b.cfg)
 	if err != nil {
@@ -271,7 +271,8 @@ func (b *balancer) assemble(ctx context.Context) error {
 	return nil
 }
 
-// limits returns the limits of requests: the proxy's own, with the memory from the configuration.
+// limits returns the limits of requests: the proxy's defaults, with the memory from the
+// configuration.
 func (b *balancer) limits() proxy.Limits {
 	l := b.opts.limits
 	m := b.cfg.Balancer.WithDefaults().Memory
@@ -280,7 +281,7 @@ func (b *balancer) limits() proxy.Limits {
 	return l
 }
 
-// pointStore returns the store of the history; nil when it is kept in memory only.
+// pointStore returns the store of the history; nil if it is kept only in memory.
 func (b *balancer) pointStore(ctx context.Context) (PointStore, error) {
 	if b.opts.Store != nil || b.cfg.StoreURL == "" {
 		return b.opts.Store, nil
@@ -297,7 +298,7 @@ func (b *balancer) pointStore(ctx context.Context) (PointStore, error) {
 	return s, nil
 }
 
-// usageStore returns the store of the usage of API keys; nil when it is kept in memory only.
+// usageStore returns the store of the usage of API keys; nil if it is kept only in memory.
 func (b *balancer) usageStore() UsageStore {
 	if b.opts.UsageStore != nil || b.store == nil {
 		return b.opts.UsageStore
@@ -336,7 +337,7 @@ func (b *balancer) watchForReloads(ctx context.Context) {
 
 // run serves until ctx ends or a listener fails, then shuts everything down in order.
 func (b *balancer) run(ctx context.Context) error {
-	// The parts that serve requests continue while they drain.
+	// The parts that serve requests continue during the drain.
 	life, end := context.WithCancel(context.WithoutCancel(ctx))
 	defer end()
 	b.runtime.Start(life)
@@ -349,7 +350,7 @@ func (b *balancer) run(ctx context.Context) error {
 		HeadTimeout: readHeaderTimeout, IdleTimeout: idleTimeout, MaxHeadBytes: maxHeaderBytes, Log: public.ErrorLog,
 	})
 	if err != nil {
-		return fmt.Errorf("serving: %w", err)
+		return fmt.Errorf("serve requests: %w", err)
 	}
 	failed := make(chan error, 2)
 	var serving sync.WaitGroup
@@ -368,7 +369,7 @@ func (b *balancer) run(ctx context.Context) error {
 	if challenges != nil {
 		serving.Go(func() {
 			if err := challenges.Serve(b.challengeListener); !errors.Is(err, http.ErrServerClosed) {
-				b.log.Error("answering ACME challenges failed", "err", err)
+				b.log.Error("serving ACME challenges failed", "err", err)
 			}
 		})
 	}
@@ -390,12 +391,12 @@ func (b *balancer) run(ctx context.Context) error {
 	select {
 	case <-ctx.Done():
 	case err = <-failed:
-		err = fmt.Errorf("serving: %w", err)
+		err = fmt.Errorf("serve requests: %w", err)
 	}
 	if b.drain(life) {
 		flush(life, public, front)
 	}
-	_ = public.Close() // requests that did not end in time are cut off
+	_ = public.Close() // requests that did not end in time are aborted
 	front.CloseConnections()
 	endStoring()
 	stored.Wait()
@@ -410,7 +411,8 @@ func (b *balancer) run(ctx context.Context) error {
 	return errors.Join(err, b.runtime.Close())
 }
 
-// flush lets complete responses reach their clients. Close ends what takes longer.
+// flush waits until complete responses are sent to their clients. Close aborts those that take
+// longer.
 func flush(ctx context.Context, s *http.Server, f *wire.FastPath) {
 	ctx, cancel := context.WithTimeout(ctx, flushTimeout)
 	defer cancel()
@@ -418,14 +420,15 @@ func flush(ctx context.Context, s *http.Server, f *wire.FastPath) {
 	_ = f.Shutdown(ctx)
 }
 
-// attachTargets adds the configured replicas and peers. Those that do not respond yet are used once they do.
+// attachTargets adds the configured replicas and peers. Targets that do not respond yet are used once they
+// respond.
 func (b *balancer) attachTargets() {
 	for _, p := range b.cfg.Peers {
 		b.addPeer(p)
 	}
 	for _, r := range b.cfg.Replicas {
 		if _, err := b.fleet.Add(r); err != nil {
-			b.log.Error("replica cannot be attached", "replica", r.ID, "err", err)
+			b.log.Error("attaching a replica failed", "replica", r.ID, "err", err)
 		}
 	}
 }
@@ -434,21 +437,21 @@ func (b *balancer) attachTargets() {
 func (b *balancer) server(h http.Handler) *http.Server {
 	return &http.Server{
 		Handler: h, ReadHeaderTimeout: readHeaderTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeaderBytes,
-		ErrorLog: slog.NewLogLogger(b.log.Handler(), slog.LevelDebug), // client errors are not worth a higher level
+		ErrorLog: slog.NewLogLogger(b.log.Handler(), slog.LevelDebug), // client errors do not require attention
 	}
 }
 
 // reportPanics logs panics of handlers as errors; the servers log them at level debug. A panic ends
-// its connection. A panic in a decision does not reach this: it ends the process.
+// its connection. A panic in a decision ends the process earlier.
 func (b *balancer) reportPanics(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		defer func() {
-			why := recover()
-			if why == nil {
+			cause := recover()
+			if cause == nil {
 				return
 			}
-			if why != http.ErrAbortHandler { //nolint:errorlint // a panic's value is compared as net/http does
-				b.log.Error("request handler panicked", "path", r.URL.Path, "panic", fmt.Sprint(why), "stack", string(debug.Stack()))
+			if cause != http.ErrAbortHandler { //nolint:errorlint // a panic's value is compared as net/http does
+				b.log.Error("request handler panicked", "path", r.URL.Path, "panic", fmt.Sprint(cause), "stack", string(debug.Stack()))
 			}
 			panic(http.ErrAbortHandler)
 		}()
@@ -484,8 +487,8 @@ func (b *balancer) handler() http.Handler {
 		case !strings.HasPrefix(r.URL.Path, "/skyserve/"):
 			clients.ServeHTTP(w, r)
 		case b.cfg.PeerToken == "" && requiresKeys(*b.current.Load()):
-			// Without a token, peers are identified by connecting from this machine, which is not
-			// enough if clients must present keys: see Check.
+			// Without a token, peers are recognised by a connection from this machine. That is not
+			// enough if clients must present keys; see CheckConfig.
 			http.NotFound(w, r)
 		default:
 			setWriteDeadline(w)
@@ -509,7 +512,7 @@ func (b *balancer) heartbeat() peer.Heartbeat {
 	return hb
 }
 
-// drain stops accepting requests and lets those in flight finish. It returns false if they did not
+// drain stops accepting requests and waits for those in flight. It returns false if they did not
 // finish in time.
 func (b *balancer) drain(ctx context.Context) bool {
 	b.draining.Store(true)

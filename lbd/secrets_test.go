@@ -14,13 +14,13 @@ import (
 	"skyserve/internal/testkit"
 )
 
-// Secrets of a balancer, and what its clients wrote, appear in nothing that it shows or writes: log,
-// record, metrics, snapshot, decisions, events, history, usage, and the errors that others get.
+// Secrets of a balancer, and texts of its clients, do not appear in its outputs: log, record,
+// metrics, snapshot, decisions, events, history, usage, and errors for others.
 func TestPublicResponsesRevealNothing(t *testing.T) {
 	const model = "llama"
 	secrets := []string{
 		"sk-alpha-secret", "sk-mistaken-secret", "admin-secret", "peer-secret", "cookie-secret", "org-secret", // credentials
-		"my private diary", "a private tool", "alice@private.example", "private-session", "private-cache", // what clients wrote
+		"my private diary", "a private tool", "alice@private.example", "private-session", "private-cache", // texts of clients
 	}
 	e := newEngine(t, model, "")
 	log := &lines{}

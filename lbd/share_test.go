@@ -38,7 +38,7 @@ func newDoor(t *testing.T) *door {
 	return d
 }
 
-// open forwards to a balancer from now on.
+// open starts forwarding to a balancer.
 func (d *door) open(t *testing.T, n *node) {
 	u, err := url.Parse(n.public)
 	if err != nil {
@@ -49,7 +49,7 @@ func (d *door) open(t *testing.T, n *node) {
 	d.to.Store(p)
 }
 
-// talk requests the response to a conversation's first message or, once it was answered, to its
+// talk requests the response to a conversation's first message or, after that response, to its
 // second.
 func talk(t *testing.T, hc *http.Client, public, id string, conversation, turn int) (replica string) {
 	t.Helper()
@@ -79,7 +79,7 @@ func talk(t *testing.T, hc *http.Client, public, id string, conversation, turn i
 	return res.Header.Get("X-Skyserve-Replica")
 }
 
-// decision returns why a request was routed as it was.
+// decision returns the explanation of a request's routing.
 func (n *node) decision(t *testing.T, id string) core.Decision {
 	t.Helper()
 	raw, err := n.admin.Decision(context.Background(), id)
@@ -93,8 +93,8 @@ func (n *node) decision(t *testing.T, id string) core.Decision {
 	return *record.Decision
 }
 
-// Two balancers of one region, each with a replica; one dies and the other adopts its replica: the
-// conversations continue where their prefixes are.
+// Two balancers of one region have a replica each. One dies and the other adopts its replica: the
+// conversations continue at the replicas with their prefixes.
 func TestAdoptedReplicasKeepPrefixes(t *testing.T) {
 	testkit.Slow(t)
 	t.Parallel()

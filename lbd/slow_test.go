@@ -56,9 +56,9 @@ func publicServer(t *testing.T) (*http.Server, *proxy.Runtime) {
 func TestSlowClients(t *testing.T) {
 	const head = "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\n"
 	for name, c := range map[string]struct {
-		first, every string // what is sent at once, and then every second
+		first, every string // text sent immediately, and then every second
 		after        time.Duration
-		status       int // 0: no answer
+		status       int // 0: no response
 	}{
 		"says nothing":                {"", "", readHeaderTimeout, 0},
 		"never ends its header":       {head, "", readHeaderTimeout, 0},

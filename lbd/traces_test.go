@@ -17,7 +17,7 @@ import (
 	"skyserve/internal/service"
 )
 
-// spans is a collector that stores what it receives.
+// spans is a collector that stores the received spans.
 type spans struct {
 	*httptest.Server
 	mu  sync.Mutex
@@ -153,7 +153,7 @@ func TestTraceparentIsForwardedWithoutTraces(t *testing.T) {
 	}
 }
 
-// Secrets and what clients write never appear in the log, in metrics or in traces.
+// Secrets and texts of clients never appear in the log, in metrics or in traces.
 func TestSecretsAreNotExposed(t *testing.T) {
 	secrets := map[string]string{"key": "sk-clients-key", "foreign": "sk-unknown-key", "peer": "peers-token", "admin": "admins-token", "text": "whispered words"}
 	t.Setenv("TEST_KEYS", secrets["key"])

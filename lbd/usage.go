@@ -19,14 +19,14 @@ import (
 
 // Limits of the usage of API keys, each with its reason.
 const (
-	usageInterval = 2 * time.Second        // how stale other balancers' usage may be, and what a crash loses
-	usageDebounce = 100 * time.Millisecond // parts of other balancers that arrive together are added up once
+	usageInterval = 2 * time.Second        // maximum age of other balancers' usage, and the maximum loss at a crash
+	usageDebounce = 100 * time.Millisecond // parts of other balancers that arrive together are summed once
 	usageShards   = 32                     // 100,000 keys of two models: 6,000 rows of 100 bytes, below a message's 1 MB
 	usageMonths   = telemetry.UsageMonths
-	// maxStoredMonths months with usage are kept no matter what clocks report: the current one, those
-	// before it, and one that a wrong clock created.
+	// maxStoredMonths months with usage are kept, regardless of the time of the clocks: the current
+	// one, those before it, and one that a wrong clock created.
 	maxStoredMonths   = usageMonths + 2
-	maxFinalPushes    = 3                      // a write that was given up may complete besides the last one, once
+	maxFinalPushes    = 3                      // a write that timed out may still complete, once, in addition to the last one
 	finalPushInterval = 200 * time.Millisecond // between the last pushes to an unavailable store
 )
 
@@ -47,29 +47,29 @@ type UsageStore interface {
 
 // keyAccounts counts the usage of API keys and enforces their quotas; proxy.Runtime implements it.
 type keyAccounts interface {
-	// RequiresKeys reports whether clients must present a key. While they need not, the store is not
-	// used.
+	// RequiresKeys reports whether clients must present a key. While keys are not required, the
+	// store is not used.
 	RequiresKeys() bool
 	KeyUsage() []telemetry.KeyUsage
 	SetKeyQuota(name string, q telemetry.KeyQuota)
 }
 
-// usage stores what this balancer's API keys used, reads the usage of the other balancers, and reports
-// the sum to the balancer.
+// usage stores the usage of API keys at this balancer, reads the usage at the other balancers, and
+// reports the sum to the balancer.
 type usage struct {
 	balancer    string
 	region      service.Region
 	keys        keyAccounts
 	store       UsageStore // nil = none
 	log         *slog.Logger
-	unavailable bool   // the store did not respond the last time; used by run only
-	pruned      string // the newest month that was stored when old ones were removed; used by run only
+	unavailable bool   // the last request to the store failed; used only by run
+	pruned      string // the newest month that was stored when old ones were removed; used only by run
 
 	mu       sync.Mutex
 	counted  map[series]telemetry.Usage // the balancer's own counts that are already in mine
 	ownParts map[store.UsagePart]*ownPart
 	stored   map[store.UsagePart][]telemetry.UsageRow // as reported by the store
-	reported map[string]bool                          // keys whose quota was passed to the balancer
+	reported map[string]bool                          // keys whose usage was passed to the balancer
 }
 
 // series identifies a row.
@@ -101,17 +101,17 @@ func (t table) rows() []telemetry.UsageRow {
 	})
 }
 
-// ownPart is a part that this balancer writes. An earlier process of it may have written it before,
-// and a store that did not respond may have written what it received all the same. So what was sent is
-// kept until the store is known to have it.
+// ownPart is a part that this balancer writes. An earlier process of this balancer may have written it
+// before. A store that did not respond may nevertheless have written the received data. So sent data
+// is kept until the store has confirmed it.
 type ownPart struct {
 	hasBase  bool   // base was read
-	fresh    bool   // revision is base's
+	fresh    bool   // revision is the revision of base
 	revision uint64 // in the store
 	base     []telemetry.UsageRow
-	sending  table                // not known to be in base
+	sending  table                // sent, but possibly not in base
 	sent     []telemetry.UsageRow // base with sending, as last sent
-	pending  table                // counted since
+	pending  table                // counted since the last send
 }
 
 // namedKeys returns the current API keys, without their secrets.
@@ -171,8 +171,8 @@ func (u *usage) watch(ctx context.Context) <-chan store.UsageChange {
 	return u.store.WatchUsage(ctx)
 }
 
-// finalPush stores what is not stored yet, within finalTimeout: a store that does not respond at once may
-// be starting too, or have a slow disk.
+// finalPush stores what is not stored yet, within finalTimeout. A store that does not respond immediately
+// may still be starting, or have a slow disk.
 func (u *usage) finalPush(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), finalTimeout)
 	defer cancel()
@@ -182,7 +182,7 @@ func (u *usage) finalPush(ctx context.Context) {
 		if u.store == nil || len(u.changedParts()) == 0 {
 			return
 		}
-		if !u.unavailable { // the store responds, and contains what another process wrote
+		if !u.unavailable { // the store responds, but another process wrote the part
 			if tries++; tries == maxFinalPushes {
 				return
 			}
@@ -204,7 +204,7 @@ func (u *usage) applyChange(c store.UsageChange) {
 		delete(u.stored, c.Part)
 		return
 	}
-	u.stored[c.Part] = c.Rows // of any month: this clock may be wrong and be corrected
+	u.stored[c.Part] = c.Rows // of any month, because this clock may be wrong and corrected later
 }
 
 // countUsage adds the usage since the last call to the parts of the current day.
@@ -233,7 +233,7 @@ func shardOf(key string) int {
 	return int(h.Sum32() % usageShards)
 }
 
-// push stores every part that changed, and removes old ones with the first of a month.
+// push stores every part that changed. With the first part of a month, it removes old parts.
 func (u *usage) push(ctx context.Context) {
 	if u.store == nil {
 		u.dropOldMonths(time.Now())
@@ -249,7 +249,7 @@ func (u *usage) push(ctx context.Context) {
 			saved = max(saved, part.Month)
 		} else if !errors.Is(e, store.ErrConflict) {
 			err = e
-			break // the others would fail too
+			break // the other parts would fail too
 		}
 	}
 	if err == nil && saved > u.pruned {
@@ -267,7 +267,7 @@ func (u *usage) push(ctx context.Context) {
 	}
 }
 
-// dropOldMonths drops old months if there is no store to keep them.
+// dropOldMonths drops old months from memory if there is no store.
 func (u *usage) dropOldMonths(now time.Time) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -305,8 +305,8 @@ func (u *usage) changedParts() []store.UsagePart {
 	return parts
 }
 
-// save stores one part. Data that could not be stored before is sent alone, exactly as before; what
-// was counted since follows.
+// save stores one part. Data that could not be stored before is sent alone and unchanged; newer
+// counts follow later.
 func (u *usage) save(ctx context.Context, part store.UsagePart) error {
 	u.mu.Lock()
 	p := u.ownParts[part]
@@ -343,19 +343,19 @@ func (u *usage) saveOnce(ctx context.Context, part store.UsagePart, p *ownPart) 
 	return nil
 }
 
-// setBase records what the store has of an own part.
+// setBase records the contents of an own part in the store.
 func (u *usage) setBase(p *ownPart, rows []telemetry.UsageRow, revision uint64) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if p.sent != nil && slices.Equal(rows, p.sent) {
-		clear(p.sending) // the store has it, although it did not confirm
+		clear(p.sending) // the store has the data, although it did not confirm the write
 	}
 	p.hasBase, p.fresh, p.base, p.revision = true, true, rows, revision
 }
 
 // nextContent returns the new content of an own part in the store, and the revision to replace. While it is
-// not known whether the store has what was sent, nothing is added to that: a write that was given up
-// may still complete, and is recognized by its rows.
+// unknown whether the store has the sent data, no newer counts are added to it: a write that timed out may
+// still complete, and is recognized by its rows.
 func (u *usage) nextContent(p *ownPart, now time.Time) (rows []telemetry.UsageRow, revision uint64) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -372,7 +372,7 @@ func (u *usage) nextContent(p *ownPart, now time.Time) (rows []telemetry.UsageRo
 }
 
 // prune removes the months that are no longer kept, by this clock and by the store's. All balancers do
-// so; the first succeeds.
+// this; only the first one has an effect.
 func (u *usage) prune(ctx context.Context, now time.Time) error {
 	parts, err := u.store.UsageParts(ctx)
 	if err != nil {
@@ -397,8 +397,8 @@ func (u *usage) prune(ctx context.Context, now time.Time) error {
 	return nil
 }
 
-// overlay merges the stored parts of a month with this balancer's own parts, including what is not
-// stored yet. The lock must be held.
+// overlay merges the stored parts of a month with this balancer's own parts, including data that is
+// not stored yet. The lock must be held.
 func (u *usage) overlay(month string, day int64, stored map[store.UsagePart][]telemetry.UsageRow) table {
 	sum := table{}
 	for part, rows := range stored {
@@ -443,9 +443,9 @@ func (u *usage) reportQuotas(now time.Time) {
 	}
 }
 
-// Usage returns what all balancers' API keys used in a month (2026-11), sorted by key, model and
-// region; a region's balancers are added up. complete is false if the store is unavailable or there is
-// none: then it is what this balancer knows.
+// Usage returns the usage of all API keys at all balancers in a month (2026-11), sorted by key, model
+// and region; the balancers of a region are summed. complete is false if the store is unavailable or
+// there is none: then the usage is that of this balancer.
 func (u *usage) Usage(ctx context.Context, month string) (rows []telemetry.UsageRow, complete bool) {
 	now := time.Now()
 	u.countUsage(now)

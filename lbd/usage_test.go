@@ -36,8 +36,8 @@ type fakeUsageStore struct {
 	ahead    time.Duration // of its clock
 	revision uint64
 	watchers []chan store.UsageChange
-	// late is a write that was given up and is still in progress: it completes before the next one.
-	// With delay set the next write is such a one.
+	// late is a write that timed out and is still in progress: it completes before the next one. If
+	// delay is set, the next write is delayed like this.
 	delay bool
 	late  func()
 }
@@ -97,7 +97,7 @@ func (c *fakeUsageStore) put(part store.UsagePart, rows []telemetry.UsageRow, re
 	return c.revision, nil
 }
 
-// WatchUsage never has more changes than fit.
+// WatchUsage returns a channel with capacity for all changes.
 func (c *fakeUsageStore) WatchUsage(ctx context.Context) <-chan store.UsageChange {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -223,7 +223,7 @@ func TestQuotaCoversAllBalancers(t *testing.T) {
 		defer stopEU()
 		us.use("acme", 10)
 		eu.use("acme", 5)
-		time.Sleep(usageInterval + 2*usageDebounce) // as stale as documented
+		time.Sleep(usageInterval + 2*usageDebounce) // the documented maximum age
 		for name, s := range map[string]*fakeAccounts{"us": us, "eu": eu} {
 			if q := s.quota("acme"); q.Day.PromptTokens != 15 || q.Month.PromptTokens != 15 {
 				t.Errorf("%s knows of %+v, want 15", name, q)
@@ -331,11 +331,11 @@ func TestUsageOfEarlierDaysAndMonths(t *testing.T) {
 	})
 }
 
-// Whatever fails, and however many processes of a balancer conflict, usage is stored once.
+// For any failures, and any number of conflicting processes of a balancer, usage is stored once.
 func TestUsageIsStoredOnce(t *testing.T) {
 	for seed := range uint64(40) {
 		synctest.Test(t, func(t *testing.T) {
-			rng, faults := rand.New(rand.NewPCG(seed, 1)), rand.New(rand.NewPCG(seed, 2)) // the store draws under its lock
+			rng, faults := rand.New(rand.NewPCG(seed, 1)), rand.New(rand.NewPCG(seed, 2)) // the store uses its own generator, under its lock
 			c := newFakeUsageStore()
 			c.fail = func() (before, after error) {
 				switch faults.IntN(4) {
@@ -380,7 +380,7 @@ func TestUsageIsStoredOnce(t *testing.T) {
 	}
 }
 
-// A write that was given up may complete even after the part was read again.
+// A write that timed out may complete even after the part was read again.
 func TestLateUsageIsStoredOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, keys := newFakeUsageStore(), newFakeAccounts()
@@ -406,8 +406,8 @@ func TestLateUsageIsStoredOnce(t *testing.T) {
 	})
 }
 
-// A balancer that ends while its store is just starting waits for it, for as long as a shutdown may
-// take.
+// A balancer that ends while its store is just starting waits for it, up to the maximum time of a
+// shutdown.
 func TestFinalUsageWaitsForStore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, keys := newFakeUsageStore(), newFakeAccounts()
@@ -426,15 +426,15 @@ func TestFinalUsageWaitsForStore(t *testing.T) {
 		keys.use("acme", 5)
 		c.set(func(c *fakeUsageStore) { c.away = store.ErrUnavailable })
 		began := time.Now()
-		stop() // and no longer
+		stop() // but no longer
 		if took := time.Since(began); took > finalTimeout+finalPushInterval {
 			t.Errorf("ending took %s", took)
 		}
 	})
 }
 
-// Another balancer's clock may be ahead: what it writes for the next month is not forgotten when that
-// month starts here.
+// Another balancer's clock may be ahead: its usage of the next month is kept when that month starts
+// here.
 func TestUsageOfMonthStartedByAnotherProcess(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, us := newFakeUsageStore(), newFakeAccounts()
@@ -488,7 +488,8 @@ func TestUsageOfFutureDay(t *testing.T) {
 	})
 }
 
-// Two processes of one balancer, the old one draining: each adds to what the other stored.
+// Two processes of one balancer, the old one draining: each adds to the usage that the other
+// stored.
 func TestProcessesOfOneBalancerAddUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, old, young := newFakeUsageStore(), newFakeAccounts(), newFakeAccounts()
@@ -508,7 +509,7 @@ func TestProcessesOfOneBalancerAddUp(t *testing.T) {
 	})
 }
 
-// The store is not used for a service without keys, until it has some.
+// The store is not used for a service without keys, until keys are added.
 func TestUsageWithoutKeys(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, keys := newFakeUsageStore(), newFakeAccounts()
@@ -550,7 +551,7 @@ func TestUsageWithoutAStore(t *testing.T) {
 			t.Errorf("usage %+v, %v", rows, complete)
 		}
 		stop()
-		u.dropOldMonths(time.Now().AddDate(30, 0, 0)) // by a clock that may be wrong
+		u.dropOldMonths(time.Now().AddDate(30, 0, 0)) // with a clock that may be wrong
 		if len(u.ownParts) != 1 {
 			t.Error("the only usage there is was forgotten")
 		}
@@ -564,8 +565,8 @@ func TestUsageWithoutAStore(t *testing.T) {
 	})
 }
 
-// A clock that is years ahead, of a balancer, of the store's machine or of both, loses no usage:
-// neither stored usage nor the usage for quotas once it is corrected.
+// A clock that is years ahead, of a balancer, of the store's machine or of both, causes no loss of
+// usage: neither stored usage nor, once the clock is corrected, the usage for quotas.
 func TestClockYearsAheadDropsNoUsage(t *testing.T) {
 	const years = 31 * 365 * 24 * time.Hour // to December 2030
 	for name, c := range map[string]struct {
@@ -617,8 +618,8 @@ func TestClockYearsAheadDropsNoUsage(t *testing.T) {
 	}
 }
 
-// End to end: keys with limits from a file, a request, the admin API, and a quota that another
-// balancer used up.
+// End to end: keys with limits from a file, a request, the admin API, and a quota that was
+// exhausted at another balancer.
 func TestKeyLimitsEndToEnd(t *testing.T) {
 	testkit.Slow(t)
 	const model = "llama"
@@ -637,7 +638,7 @@ func TestKeyLimitsEndToEnd(t *testing.T) {
 		return start(t, cfg, Options{})
 	}
 	one := node("lb-1", service.ReplicaConfig{ID: "us-0", URL: e.URL, Model: model})
-	two := node("lb-2") // serves nothing, so it costs nothing
+	two := node("lb-2") // it serves no requests, so it is cheap
 	hc := client(t)
 	testkit.Eventually(t, "the first request is served", func() bool {
 		return ask(t, hc, one.public, model, "Authorization", "Bearer sk-b").status == http.StatusOK

@@ -139,7 +139,7 @@ func TestConnect(t *testing.T) {
 		t.Errorf("exit %d: %s%s", exit, out, errOut)
 	}
 	// A code works once.
-	if _, errOut, exit := c.runs(t.TempDir(), "connect", url, "--code", text); exit != exitFailed || !strings.Contains(errOut, "the invitation was used already") {
+	if _, errOut, exit := c.runs(t.TempDir(), "connect", url, "--code", text); exit != exitFailed || !strings.Contains(errOut, "the invitation was already used") {
 		t.Errorf("exit %d: %s", exit, errOut)
 	}
 	// An invited operator cannot invite: the authority is on another machine.
@@ -161,7 +161,7 @@ func TestConnectRejectsInvalidInput(t *testing.T) {
 		want string
 	}{
 		"another service": {[]string{url, "--code", other}, exitFailed, "not trusted by this service"},
-		"unknown code":    {[]string{url, "--code", unknown}, exitFailed, "no such invitation is open"},
+		"unknown code":    {[]string{url, "--code", unknown}, exitFailed, "the invitation is not open"},
 		"no code":         {[]string{url}, exitUsage, "requires either --invite or --code"},
 		"truncated code":  {[]string{url, "--code", unknown[:40]}, exitUsage, "the code must be 77 letters and digits, got 40"},
 		"http URL":        {[]string{"http://127.0.0.1:1", "--code", unknown}, exitUsage, "must be the https URL"},

@@ -101,7 +101,7 @@ func TestTopStoryMatchesExplain(t *testing.T) {
 	if err != nil || !strings.Contains(page, "sent to replica us-0") || strings.Contains(page, "\x1b") {
 		t.Errorf("got %q, %v", page, err)
 	}
-	if _, err := o.Explain(t.Context(), "r2", 60); err == nil || err.Error() != `looking for request "r2": not found on any reachable balancer; lb-us-0 in local/us: none recorded yet` {
+	if _, err := o.Explain(t.Context(), "r2", 60); err == nil || err.Error() != `request "r2" not found on any reachable balancer; lb-us-0 in local/us: none recorded yet` {
 		t.Errorf("got %v", err)
 	}
 }

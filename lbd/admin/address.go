@@ -11,7 +11,7 @@ import (
 const resolveTimeout = 3 * time.Second
 
 // instanceSecrets are the addresses at which clouds serve a VM its credentials, besides the
-// link-local ones. With a replica there, the balancer would fetch them.
+// link-local ones. A replica with such an address would make the balancer fetch them.
 var instanceSecrets = []netip.Prefix{
 	netip.MustParsePrefix("fd00:ec2::/32"),      // AWS, IPv6
 	netip.MustParsePrefix("fd20:ce::254/128"),   // Google, IPv6
@@ -35,8 +35,8 @@ func effectiveAddress(addr netip.Addr) netip.Addr {
 }
 
 // RejectMetadataAddresses returns a check that rejects addresses no replica can have: link-local, multicast
-// and instance metadata addresses, except those in allow. It must be repeated when connecting to a
-// replica, because its name may resolve to another address since it was added.
+// and instance metadata addresses, except those in allow. It must be repeated when connecting to a replica,
+// because its name may resolve to another address than when it was added.
 func RejectMetadataAddresses(allow []netip.Prefix) func(netip.Addr) error {
 	return func(given netip.Addr) error {
 		addr := effectiveAddress(given)
@@ -58,18 +58,18 @@ func (a *API) checkAddress(ctx context.Context, host string, nearOnly bool) erro
 	if err != nil {
 		return err
 	}
-	never := RejectMetadataAddresses(a.opts.AllowCIDRs)
+	reject := RejectMetadataAddresses(a.opts.AllowCIDRs)
 	for _, given := range addrs {
-		if err := never(given); err != nil {
-			return fmt.Errorf("url: %w, got host %s", err, quoteClipped(host))
+		if err := reject(given); err != nil {
+			return fmt.Errorf("url: host %s: %w", quoteClipped(host), err)
 		}
 		addr := effectiveAddress(given)
 		switch {
 		case containsAddress(a.opts.AllowCIDRs, addr) || containsAddress(a.opts.AllowCIDRs, given):
 		case addr.IsUnspecified():
-			return fmt.Errorf("url: %s is not allowed as a replica address, got host %s", addr, quoteClipped(host))
+			return fmt.Errorf("url: host %s: %s is not allowed as a replica address", quoteClipped(host), addr)
 		case nearOnly && !addr.IsLoopback() && !addr.IsPrivate():
-			return fmt.Errorf("url: %s is outside this machine and its private networks; /add_worker requires --allow-replicas for it, got host %s", addr, quoteClipped(host))
+			return fmt.Errorf("url: host %s: %s is outside this machine and its private networks: add its network to --allow-replicas", quoteClipped(host), addr)
 		}
 	}
 	return nil
@@ -83,7 +83,7 @@ func (a *API) addresses(ctx context.Context, host string) ([]netip.Addr, error) 
 	defer cancel()
 	addrs, err := a.opts.Resolve(ctx, host)
 	if err != nil {
-		return nil, fmt.Errorf("url: looking up host %s: %w", quoteClipped(host), err)
+		return nil, fmt.Errorf("url: look up host %s: %w", quoteClipped(host), err)
 	}
 	return addrs, nil
 }

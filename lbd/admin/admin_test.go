@@ -28,7 +28,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// balancer is an in-memory fake of everything that the API uses.
+// balancer is an in-memory fake of all dependencies of the API.
 type balancer struct {
 	replicas []Replica
 	view     core.BalancerView
@@ -52,7 +52,7 @@ func (b *balancer) Add(cfg service.ReplicaConfig) (bool, error) {
 		return true, nil
 	}
 	if cfg.Epoch < b.replicas[i].Epoch {
-		return false, fmt.Errorf("adding replica: %w", proxy.ErrOlderEpoch)
+		return false, fmt.Errorf("add replica: %w", proxy.ErrOlderEpoch)
 	}
 	b.replicas[i].ReplicaConfig = cfg
 	return false, nil
@@ -64,7 +64,7 @@ func (b *balancer) Remove(id string, epoch uint64) (bool, error) {
 		return false, nil
 	}
 	if epoch != 0 && epoch < b.replicas[i].Epoch {
-		return false, fmt.Errorf("removing replica: %w", proxy.ErrOlderEpoch)
+		return false, fmt.Errorf("remove replica: %w", proxy.ErrOlderEpoch)
 	}
 	b.replicas = slices.Delete(b.replicas, i, i+1)
 	return true, nil
@@ -101,7 +101,7 @@ func (b *balancer) Usage(_ context.Context, month string) ([]telemetry.UsageRow,
 	return []telemetry.UsageRow{{Key: "acme-" + month, Model: "llama", Region: "local/us", Month: used, Day: 1_700_000_000 / 86400, Today: telemetry.Usage{Requests: 1}}}, b.complete
 }
 
-// api makes an API of b as local services have it.
+// api returns an API for b, configured as in local services.
 func api(b *balancer, change func(*Options)) *API {
 	o := Options{
 		Self:    service.BalancerConfig{Service: "chat", ID: "lb-us-0", Region: "local/us", Listen: "127.0.0.1:8001", Admin: "127.0.0.1:8101"},
@@ -152,7 +152,7 @@ func TestSnapshotShowsControllerReview(t *testing.T) {
 	}
 }
 
-// What a plan wants is shown until twice its time is over.
+// The targets of a plan are shown until twice its interval has passed.
 func TestSnapshotShowsAppliedPlanTargets(t *testing.T) {
 	now := time.Unix(1_700_000_000, 0)
 	review := &telemetry.Review{From: now, Until: now.Add(time.Hour), Targets: []telemetry.Target{{Model: "llama", Region: "local/us", Count: 3}}}
@@ -201,10 +201,10 @@ func TestRoutes(t *testing.T) {
 		{"POST", "/workers", `{"id":"us-0","url":"http://127.0.0.1:8201","model":"llama","epoch":3}`, 409, "older than the current one"},
 		{"POST", "/workers", `{"id":"p","url":"https://203.0.113.9"}`, 201, ""},
 		{"POST", "/workers", `{"id":"p","url":"http://gpu.internal:8000/prefix"}`, 201, ""},
-		{"POST", "/workers", `{"id":"x"`, 400, "reading the replica"},
+		{"POST", "/workers", `{"id":"x"`, 400, "read the replica"},
 		{"POST", "/workers", `{"id":"x","ulr":"http://127.0.0.1:1"}`, 400, `unknown field \"ulr\"`},
-		{"POST", "/workers", `{"url":"` + strings.Repeat("x", maxWorkerBody) + `"}`, 413, "larger than 65536 bytes"},
-		{"POST", "/workers", `{"id":"x"}`, 400, "url: missing"},
+		{"POST", "/workers", `{"url":"` + strings.Repeat("x", maxWorkerBody) + `"}`, 413, "at most 65536 bytes"},
+		{"POST", "/workers", `{"id":"x"}`, 400, "url: is required"},
 		{"POST", "/workers", `{"url":"ftp://127.0.0.1:1"}`, 400, `got \"ftp://127.0.0.1:1\"`},
 		{"POST", "/workers", `{"url":"127.0.0.1:1"}`, 400, "url:"},
 		{"POST", "/workers", `{"url":"http://"}`, 400, "must contain a host"},
@@ -228,7 +228,7 @@ func TestRoutes(t *testing.T) {
 		{"POST", "/add_worker?url=http://203.0.113.9", "", 400, "--allow-replicas"},
 		{"POST", "/add_worker?url=http://198.51.100.7", "", 201, ""}, // allowed
 		{"POST", "/add_worker?url=http://169.254.169.254", "", 400, "is not allowed as a replica address"},
-		{"POST", "/add_worker", "", 400, "url: missing"},
+		{"POST", "/add_worker", "", 400, "url: is required"},
 
 		{"DELETE", "/workers/us-0", "", 200, `"removed":true`},
 		{"DELETE", "/workers/us-0?epoch=4", "", 200, ""},
@@ -382,7 +382,7 @@ func TestSnapshotOfOwnRegion(t *testing.T) {
 				ReplicaConfig: service.ReplicaConfig{ID: "us-1"}, State: service.StateStarting, Reason: "connection refused",
 				View: &core.ReplicaView{}, HitRate: policy.Known(0.25),
 			},
-			{ReplicaConfig: service.ReplicaConfig{ID: "us-2"}, State: service.StateStarting, Reason: "no answer yet"},
+			{ReplicaConfig: service.ReplicaConfig{ID: "us-2"}, State: service.StateStarting, Reason: "no response yet"},
 		},
 		view:  core.BalancerView{Counts: core.Counts{Queued: 4, ForwardedIn: 2, ForwardedOut: 3}, Models: []core.ModelView{{Model: "llama", Queued: 1, Deferred: 3, FirstTokens: 40, Late: 2}}},
 		stats: proxy.TrafficStats{RequestsPerSecond: ptr(1.5), ByReplica: map[string]proxy.ReplicaTrafficStats{"us-0": {OutputTokensPerSecond: ptr(20.0), PrefixHitRate: ptr(0.75)}}},
@@ -393,7 +393,7 @@ func TestSnapshotOfOwnRegion(t *testing.T) {
 		`"replicas":[` +
 		`{"id":"us-0","url":"http://127.0.0.1:8201","model":"llama","gpu":"L4","region":"local/eu","capacity":"","state":"READY","reason":"","pending":0,"running":3,"outstanding":5,"kv":0.5,"prefix_hit_rate":0.75,"output_tokens_per_second":20,"age_ms":40,"donated":false,"usd_per_hour":null},` +
 		`{"id":"us-1","url":"","model":"","gpu":"","region":"","capacity":"","state":"STARTING","reason":"connection refused","pending":null,"running":null,"outstanding":0,"kv":null,"prefix_hit_rate":0.25,"output_tokens_per_second":null,"age_ms":null,"donated":false,"usd_per_hour":null},` +
-		`{"id":"us-2","url":"","model":"","gpu":"","region":"","capacity":"","state":"STARTING","reason":"no answer yet","pending":null,"running":null,"outstanding":0,"kv":null,"prefix_hit_rate":null,"output_tokens_per_second":null,"age_ms":null,"donated":false,"usd_per_hour":null}],` +
+		`{"id":"us-2","url":"","model":"","gpu":"","region":"","capacity":"","state":"STARTING","reason":"no response yet","pending":null,"running":null,"outstanding":0,"kv":null,"prefix_hit_rate":null,"output_tokens_per_second":null,"age_ms":null,"donated":false,"usd_per_hour":null}],` +
 		`"queued":4,"models":[{"model":"llama","queued":1,"deferred":3,"first_tokens":40,"late":2}],"requests_per_second":1.5,"output_tokens_per_second":null,"prefix_hit_rate":null,"ttft_ms":null,"forwarded_in":2,"forwarded_out":3,"forwarded_to":[]}],` +
 		`"forecast":[],"donations":[],"plan":null,"targets":[],"prices":[],"strategy":"","events":[],"alerts":[]}`
 	if got := strings.TrimSpace(body); got != want {
@@ -412,8 +412,8 @@ func TestBalancerWithoutReadyReplica(t *testing.T) {
 	}
 }
 
-// A certificate that goes on in use because its files are broken is a reason to
-// look at a balancer that works; its peers show it too.
+// If a certificate stays in use because its files are invalid, a working balancer shows a reason;
+// its peers show it too.
 func TestBrokenCertificateIsShown(t *testing.T) {
 	ends := time.Date(2031, 2, 3, 4, 5, 6, 0, time.UTC)
 	c := &telemetry.Certificate{ExpiresAt: &ends}
@@ -436,7 +436,7 @@ func TestBrokenCertificateIsShown(t *testing.T) {
 	}
 }
 
-// A balancer without a certificate serves nobody, whatever its replicas do.
+// A balancer without a certificate serves no clients, regardless of its replicas.
 func TestBalancerWaitingForCertificate(t *testing.T) {
 	b := &balancer{replicas: []Replica{{State: service.StateReady}}}
 	a := api(b, func(o *Options) {
@@ -461,8 +461,8 @@ func TestReadyzIncludesAlerts(t *testing.T) {
 	}
 }
 
-// Every balancer shows what all of them alert of, and the controller: each once, the worst
-// first.
+// Every balancer shows the alerts of all balancers and of the controller: each once, the most
+// severe first.
 func TestAlertsOfAllBalancers(t *testing.T) {
 	alert := func(severity telemetry.Severity, kind, object string) telemetry.Alert {
 		return telemetry.Alert{Severity: severity, Kind: kind, Object: object, Message: "is so"}
@@ -505,7 +505,7 @@ func TestEndpointOfUnspecifiedAddress(t *testing.T) {
 	}
 }
 
-// reportingPeer is a peer that has reported its region.
+// reportingPeer returns a peer that has reported its region.
 func reportingPeer(id string, region service.Region, replicas ...string) peer.Health {
 	r := &telemetry.RegionSnapshot{
 		Name: region, Balancers: []telemetry.BalancerSnapshot{{ID: id, State: "READY"}},
@@ -547,7 +547,7 @@ func TestSnapshotOfPeers(t *testing.T) {
 	if got := eu.Balancers[0]; got.State != "UNREACHABLE" || got.Reason != "no heartbeat for 5s: connection refused" {
 		t.Errorf("eu's balancer: %+v", got)
 	}
-	if len(eu.Replicas) != 1 || eu.Replicas[0].ID != "eu-1" { // eu-0 is shown where it is served now
+	if len(eu.Replicas) != 1 || eu.Replicas[0].ID != "eu-1" { // eu-0 is shown at its current balancer
 		t.Fatalf("eu's replicas: %+v", eu.Replicas)
 	}
 	if got := eu.Replicas[0]; got.State != service.StateNotReady || got.Pending != nil || !strings.Contains(got.Reason, "lb-eu-0 is unreachable") {
@@ -596,8 +596,8 @@ func TestModelsOfARegion(t *testing.T) {
 	}
 }
 
-// Forwards are listed by region, summed over a region's balancers: those
-// that this one forwarded, and those that its sibling reports.
+// Forwards are listed by region, summed over a region's balancers: those that this one forwarded,
+// and those that the other balancer of its region reports.
 func TestSnapshotIncludesForwards(t *testing.T) {
 	sibling := reportingPeer("lb-us-1", "local/us", "us-1")
 	sibling.Region.ForwardedTo = []telemetry.Flow{{Region: "local/eu", Requests: 4}}

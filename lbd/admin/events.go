@@ -14,7 +14,7 @@ const eventsTick = 15 * time.Second
 func (a *API) serveEvents(w http.ResponseWriter, r *http.Request) {
 	defer a.watchers.Add(-1)
 	if a.watchers.Add(1) > maxWatchers {
-		writeError(w, http.StatusServiceUnavailable, fmt.Sprintf("%d clients follow the events already; disconnect one of them first", maxWatchers))
+		writeError(w, http.StatusServiceUnavailable, fmt.Sprintf("%d clients already receive events, the maximum: disconnect one of them first", maxWatchers))
 		return
 	}
 	events, cancel := a.opts.Decisions.Subscribe()
@@ -41,7 +41,7 @@ func (a *API) serveEvents(w http.ResponseWriter, r *http.Request) {
 			_, err = fmt.Fprintf(w, "event: decision\ndata: %s\n\n", event)
 		case <-tick.C:
 			_ = out.SetWriteDeadline(deadlineAfter(writeTimeout))
-			_, err = fmt.Fprint(w, ": still here\n\n")
+			_, err = fmt.Fprint(w, ": keep-alive\n\n")
 		}
 		if err != nil || out.Flush() != nil {
 			return

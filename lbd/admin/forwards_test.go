@@ -9,7 +9,7 @@ import (
 	"skyserve/lbd/peer"
 )
 
-// A balancer without replicas works where it can forward to one that is ready.
+// A balancer without replicas is ready if it can forward to a ready one.
 func TestBalancerThatForwardsAll(t *testing.T) {
 	region := func(state service.ReplicaState) *telemetry.RegionSnapshot {
 		return &telemetry.RegionSnapshot{Replicas: []telemetry.ReplicaSnapshot{{State: state}}}

@@ -13,7 +13,7 @@ const (
 	// historyDefault is the default length of the history: a week contains every pattern that the
 	// forecasters use.
 	historyDefault = 7 * 24 * time.Hour
-	// historyTimeout bounds the query of the store.
+	// historyTimeout is the timeout of the query of the store.
 	historyTimeout = 8 * time.Second
 )
 

@@ -2,6 +2,7 @@ package admin
 
 import (
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"regexp"
 	"strings"
@@ -39,7 +40,7 @@ func (a *API) routeInvites() {
 	reply := func(i *invite) *[]byte { return &i.answer }
 	a.mux.HandleFunc("GET "+pathInvites+"{mailbox}/request", a.readInvite(request))
 	a.mux.HandleFunc("PUT "+pathInvites+"{mailbox}/answer", a.fillInvite(reply))
-	// Guests may use these two: see ServeGuest.
+	// Clients without credentials may use these two; see ServeGuest.
 	a.mux.HandleFunc("PUT "+pathInvites+"{mailbox}/request", a.fillInvite(request))
 	a.mux.HandleFunc("GET "+pathInvites+"{mailbox}/answer", a.readInvite(reply))
 }
@@ -47,10 +48,10 @@ func (a *API) routeInvites() {
 // ServeGuest serves clients without credentials: an invited person may request a certificate and
 // fetch it. The unguessable name of the mailbox authorizes the request.
 func (a *API) ServeGuest(w http.ResponseWriter, r *http.Request) {
-	_, what, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, pathInvites), "/")
-	allowed := r.Method == http.MethodPut && what == "request" || r.Method == http.MethodGet && what == "answer"
+	_, document, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, pathInvites), "/")
+	allowed := r.Method == http.MethodPut && document == "request" || r.Method == http.MethodGet && document == "answer"
 	if !strings.HasPrefix(r.URL.Path, pathInvites) || !allowed {
-		writeError(w, http.StatusUnauthorized, "a client certificate of the service is required: see 'skyserve connect'")
+		writeError(w, http.StatusUnauthorized, "a client certificate of the service is required: run 'skyserve connect'")
 		return
 	}
 	a.serve(w, r, true, true)
@@ -75,7 +76,7 @@ func (a *API) openInvite(w http.ResponseWriter, r *http.Request) {
 	case !mailboxForm.MatchString(name):
 		writeError(w, http.StatusBadRequest, "mailbox: must be 32 hexadecimal digits")
 	case open == nil && len(a.invites.open) >= maxInvites:
-		writeError(w, http.StatusTooManyRequests, "too many invitations are open")
+		writeError(w, http.StatusTooManyRequests, fmt.Sprintf("%d invitations are open, the maximum: wait until one is used or expires", maxInvites))
 	case open != nil:
 		writeError(w, http.StatusConflict, "the invitation is already open")
 	default:
@@ -95,22 +96,22 @@ func (a *API) closeInvite(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusNoContent)
 }
 
-// fillInvite stores a document in a mailbox, once.
+// fillInvite stores a document in a mailbox. It rejects a second one.
 func (a *API) fillInvite(of func(*invite) *[]byte) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		_ = http.NewResponseController(w).SetReadDeadline(deadlineAfter(bodyTimeout)) // as in ServeHTTP
 		var document json.RawMessage
 		if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxInviteBody)).Decode(&document); err != nil {
-			writeError(w, http.StatusBadRequest, "reading the message: "+err.Error())
+			writeError(w, http.StatusBadRequest, "read the message: "+err.Error())
 			return
 		}
 		a.invites.mu.Lock()
 		defer a.invites.mu.Unlock()
 		switch i := a.mailbox(r); {
 		case i == nil:
-			writeError(w, http.StatusNotFound, "no such invitation is open: it expired, was used, or is open at another balancer")
+			writeError(w, http.StatusNotFound, "the invitation is not open: it expired, was used, or was opened at another balancer")
 		case *of(i) != nil:
-			writeError(w, http.StatusConflict, "the invitation was used already")
+			writeError(w, http.StatusConflict, "the invitation was already used")
 		default:
 			*of(i) = document
 			w.WriteHeader(http.StatusNoContent)
@@ -125,7 +126,7 @@ func (a *API) readInvite(of func(*invite) *[]byte) http.HandlerFunc {
 		defer a.invites.mu.Unlock()
 		switch i := a.mailbox(r); {
 		case i == nil:
-			writeError(w, http.StatusNotFound, "no such invitation is open")
+			writeError(w, http.StatusNotFound, "the invitation is not open")
 		case *of(i) == nil:
 			w.WriteHeader(http.StatusNoContent)
 		default:

@@ -14,7 +14,7 @@ import (
 	"skyserve/internal/telemetry"
 )
 
-// desk is an admin API that an operator and a guest speak to.
+// desk is an admin API with an operator and a guest as clients.
 func desk(t *testing.T, now *time.Time) (operator, guest *telemetry.Client) {
 	t.Helper()
 	a := New(Options{Self: service.BalancerConfig{ID: "lb-us-0", Region: "aws/us-east-1"}, Now: func() time.Time { return *now }})
@@ -57,7 +57,7 @@ func TestMailboxRelaysOneRequestAndAnswer(t *testing.T) {
 	if err := operator.PutInviteAnswer(ctx, box, telemetry.InviteAnswer{Chain: "chain"}); err != nil {
 		t.Fatal(err)
 	}
-	for range 2 { // an answer that was lost on its way can be fetched again
+	for range 2 { // a response that was lost in transit can be fetched again
 		if a, err := guest.InviteAnswer(ctx, box); err != nil || a.Chain != "chain" {
 			t.Errorf("answered %v (%v)", a, err)
 		}
@@ -98,7 +98,7 @@ func TestInvitationsExpireAndAreBounded(t *testing.T) {
 	}
 }
 
-// Guests get at what they were invited to, and at nothing else.
+// Guests can access their invitation, and nothing else.
 func TestGuestsMayOnlyRequestCertificates(t *testing.T) {
 	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 	operator, guest := desk(t, &now)

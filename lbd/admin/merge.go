@@ -12,11 +12,11 @@ import (
 // merge joins the parts of all balancers into one entry per region, sorted by name. A replica that
 // a live balancer has adopted is removed from the part of its lost balancer.
 func merge(parts []telemetry.RegionSnapshot) []telemetry.RegionSnapshot {
-	held := map[string]bool{}
+	attachedToLive := map[string]bool{}
 	for _, p := range parts {
 		if isLive(p) {
 			for _, r := range p.Replicas {
-				held[r.ID] = true
+				attachedToLive[r.ID] = true
 			}
 		}
 	}
@@ -24,7 +24,7 @@ func merge(parts []telemetry.RegionSnapshot) []telemetry.RegionSnapshot {
 	names := []service.Region{}
 	for _, p := range parts {
 		if !isLive(p) {
-			p.Replicas = slices.DeleteFunc(slices.Clone(p.Replicas), func(r telemetry.ReplicaSnapshot) bool { return held[r.ID] })
+			p.Replicas = slices.DeleteFunc(slices.Clone(p.Replicas), func(r telemetry.ReplicaSnapshot) bool { return attachedToLive[r.ID] })
 		}
 		if byName[p.Name] == nil {
 			names = append(names, p.Name)
@@ -128,11 +128,11 @@ func weighted(parts []telemetry.RegionSnapshot, figure func(telemetry.RegionSnap
 
 // weight returns nearly zero for a part without recent requests.
 func weight(p telemetry.RegionSnapshot) float64 {
-	const least = 1e-3
+	const minWeight = 1e-3
 	if p.RequestsPerSecond == nil {
-		return least
+		return minWeight
 	}
-	return max(*p.RequestsPerSecond, least)
+	return max(*p.RequestsPerSecond, minWeight)
 }
 
 // mergeTTFT joins the balancers' percentiles. The mean and the maximum are exact. A percentile is

@@ -8,7 +8,7 @@ import (
 	"skyserve/internal/telemetry"
 )
 
-// requestsDefault is the default number of listed requests: more than fit on a screen.
+// requestsDefault is the default number of listed requests: more than fit on one screen.
 const requestsDefault = 100
 
 // serveRequests lists the latest ?limit= requests, newest first.

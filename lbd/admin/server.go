@@ -29,22 +29,22 @@ import (
 
 // Bounds of the resources that one client can use, with reasons.
 const (
-	bodyTimeout  = 10 * time.Second // a body is one packet; slower is an attack
-	writeTimeout = 30 * time.Second // a week of history over a slow line
-	maxWatchers  = 64               // a dashboard for everybody on duty
+	bodyTimeout  = 10 * time.Second // a body fits one packet; a slower client is an attacker
+	writeTimeout = 30 * time.Second // sufficient for a week of history over a slow connection
+	maxWatchers  = 64               // one dashboard per operator on duty
 )
 
 // Replica is a replica with its state at the balancer.
 type Replica struct {
 	service.ReplicaConfig
 	State service.ReplicaState
-	// Reason is why it is not ready, or what is unusual about it.
+	// Reason explains why it is not ready, or a problem of a ready replica.
 	Reason string
 	// View is the core's state; nil while its model is unknown.
 	View *core.ReplicaView
 	// HitRate is the engine's own prefix hit rate of the last minute.
 	HitRate policy.Maybe[float64]
-	// DrainedBy is that of telemetry.Worker.
+	// DrainedBy is as in telemetry.Worker.
 	DrainedBy string
 }
 
@@ -55,8 +55,9 @@ type Workers interface {
 	Add(service.ReplicaConfig) (added bool, err error)
 	// Remove detaches a replica; epoch 0 removes any assignment.
 	Remove(id string, epoch uint64) (removed bool, err error)
-	// Drain lets a replica complete its in-flight requests; false if it is unknown. by is the
-	// program that drains it, empty for a person, who overrides programs.
+	// Drain stops new requests to a replica; requests in flight finish. It returns false if the
+	// replica is unknown. by is the program that drains it, empty for a person, who overrides
+	// programs.
 	Drain(id, by string) bool
 	// List returns the replicas sorted by id.
 	List() []Replica
@@ -71,20 +72,20 @@ type Traffic interface {
 // Decisions stores and streams routing decisions.
 type Decisions interface {
 	Decision(id string) (record.Request, bool)
-	// Remembered returns how many are stored.
+	// DecisionMemory returns the number of stored decisions and the age of the oldest.
 	DecisionMemory() telemetry.DecisionMemory
 	Subscribe() (events <-chan json.RawMessage, cancel func())
 }
 
-// HistorySource returns the load of each minute. complete is false if the points are only those of
-// this balancer.
+// HistorySource returns the load of each minute. complete is false if the points of other balancers
+// are missing.
 type HistorySource interface {
 	History(ctx context.Context, sinceMinute int64) (points []telemetry.Point, complete bool, err error)
 }
 
 // Options configure the API. All interfaces and Peers are required.
 type Options struct {
-	// Self names this balancer; Listen and Admin are the addresses it listens on.
+	// Self names this balancer; Listen and Admin are its listen addresses.
 	Self      service.BalancerConfig
 	Workers   Workers
 	Traffic   Traffic
@@ -215,17 +216,19 @@ func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // ServeMember is ServeHTTP for a client that a certificate authorizes; it needs no token.
 func (a *API) ServeMember(w http.ResponseWriter, r *http.Request) { a.serve(w, r, true, true) }
 
-// Forbid responds 403 to a client that is authenticated but not authorized.
-func (a *API) Forbid(w http.ResponseWriter, why string) { writeError(w, http.StatusForbidden, why) }
+// Forbid responds with 403 to a client that is authenticated but not authorized.
+func (a *API) Forbid(w http.ResponseWriter, reason string) {
+	writeError(w, http.StatusForbidden, reason)
+}
 
-// serve serves a request. beyond: other machines may send requests; authorized: this one is
-// authorized.
+// serve serves a request. beyond: the listener is reachable from other machines. authorized: the
+// client is authorized.
 func (a *API) serve(w http.ResponseWriter, r *http.Request, beyond, authorized bool) {
 	line := http.NewResponseController(w)                                   // a writer without deadlines may block
 	defer func() { _ = line.SetReadDeadline(deadlineAfter(bodyTimeout)) }() // net/http reads the unread rest of the body
 	deadline := deadlineAfter(writeTimeout)
 	if strings.HasPrefix(r.URL.Path, "/debug/pprof/") {
-		deadline = time.Time{} // the client sets the duration
+		deadline = time.Time{} // the client chooses the duration
 	}
 	_ = line.SetWriteDeadline(deadline)
 	switch err := a.csrf.Check(r); {
@@ -322,7 +325,7 @@ func writeError(w http.ResponseWriter, status int, message string) {
 
 // quoteClipped quotes client input and truncates it to a readable length.
 func quoteClipped(s string) string {
-	const most = 100
-	b, _ := json.Marshal(s[:min(len(s), most)])
+	const maxBytes = 100
+	b, _ := json.Marshal(s[:min(len(s), maxBytes)])
 	return cmp.Or(string(b), `""`)
 }

@@ -16,8 +16,7 @@ import (
 	"time"
 )
 
-// pipes is a listener whose connections hold nothing: what one side does not read
-// the other cannot write.
+// pipes is a listener with unbuffered connections: a write blocks until the other side reads.
 type pipes struct {
 	conns chan net.Conn
 	ended chan struct{}
@@ -81,7 +80,7 @@ func TestWatcherThatDoesNotReadIsDisconnected(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer res.Body.Close()
-		time.Sleep(eventsTick - time.Second) // longer than a write may take, if it is done thrice
+		time.Sleep(eventsTick - time.Second) // three of these are longer than the write timeout
 		for range cap(w.events) {
 			w.events <- json.RawMessage(`{"text":"` + strings.Repeat("x", 1000) + `"}`)
 		}
@@ -98,7 +97,7 @@ func TestQuietEventStreamStaysOpen(t *testing.T) {
 		conn := dial(t, api(&balancer{events: make(chan json.RawMessage)}, nil), "GET /v1/events HTTP/1.1\r\n"+local+"\r\n")
 		pulses := 0
 		for lines := bufio.NewScanner(conn); pulses < 10 && lines.Scan(); {
-			if lines.Text() == ": still here" {
+			if lines.Text() == ": keep-alive" {
 				pulses++
 			}
 		}
@@ -124,8 +123,8 @@ func TestUnreadResponseTimesOut(t *testing.T) {
 	})
 }
 
-// A body that is promised and not sent holds nothing up, whether it is wanted, of
-// no interest, or of somebody who may not come.
+// A declared body that is not sent blocks nothing, whether it is required, ignored, or from an
+// unauthorized client.
 func TestBodyTimeout(t *testing.T) {
 	for name, c := range map[string]struct {
 		request string
@@ -182,7 +181,7 @@ func TestWatchersAreBounded(t *testing.T) {
 				t.Fatalf("status %d: %s", w.Code, w.Body)
 			}
 		}
-		if w, _ := watch(); w.Code != http.StatusServiceUnavailable || !strings.Contains(w.Body.String(), "follow the events already") {
+		if w, _ := watch(); w.Code != http.StatusServiceUnavailable || !strings.Contains(w.Body.String(), "already receive events") {
 			t.Errorf("one more: status %d: %s", w.Code, w.Body)
 		}
 		leave()

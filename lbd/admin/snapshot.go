@@ -26,12 +26,12 @@ const (
 // reasonDraining is why a balancer accepts no new requests.
 const reasonDraining = "shutting down, completing in-flight requests"
 
-// lostAfter is the time without a heartbeat after which a peer counts as unreachable, the same as
-// in the core.
+// lostAfter is the time without a heartbeat after which a peer counts as unreachable, as in the
+// core.
 const lostAfter = time.Second
 
-// Snapshot returns the state of the service as this balancer knows it: its own region in full, the
-// others as last reported by their balancers.
+// Snapshot returns the state of the service at this balancer: the current state of its own
+// replicas, and the rest as last reported by the other balancers.
 func (a *API) Snapshot() telemetry.Snapshot {
 	parts := []telemetry.RegionSnapshot{a.Region()}
 	for _, p := range a.opts.Peers() {
@@ -64,7 +64,7 @@ func (a *API) alerts(regions []telemetry.RegionSnapshot) []telemetry.Alert {
 	for _, r := range regions {
 		for i := range r.Balancers {
 			lists = append(lists, r.Balancers[i].Alerts)
-			r.Balancers[i].Alerts = nil // list them only once
+			r.Balancers[i].Alerts = nil // each alert is listed only once
 		}
 	}
 	if a.opts.ServiceAlerts != nil {
@@ -123,8 +123,9 @@ func sortedFlows(sums map[service.Region]int64) []telemetry.Flow {
 	return flows
 }
 
-// self describes this balancer. It is ready if it has a certificate, where it needs one, and one of
-// its replicas is ready, or if it has no replica and forwards to another region with a ready one.
+// self describes this balancer. It is ready if it has a required certificate and one of its
+// replicas is ready. A balancer without replicas is ready if it forwards to another region with a
+// ready replica.
 func (a *API) self(replicas []Replica) telemetry.BalancerSnapshot {
 	self := a.opts.Self
 	scheme, adminScheme := "http", "http"
@@ -248,8 +249,8 @@ func lostReason(p peer.Health) string {
 	return reason
 }
 
-// peerReplicas returns a peer's replicas as last reported. The replicas of a lost peer are of
-// unknown state and unreachable through it.
+// peerReplicas returns a peer's replicas as last reported. The replicas of a lost peer have an
+// unknown state and cannot be reached through it.
 func peerReplicas(p peer.Health, lost bool) []telemetry.ReplicaSnapshot {
 	if p.Region == nil {
 		return nil

@@ -9,7 +9,8 @@ import (
 	"skyserve/internal/telemetry"
 )
 
-// UsageSource returns the usage of API keys. complete is false if it is only that of this balancer.
+// UsageSource returns the usage of API keys. complete is false if the usage of other balancers is
+// missing.
 type UsageSource interface {
 	Usage(ctx context.Context, month string) (rows []telemetry.UsageRow, complete bool)
 }

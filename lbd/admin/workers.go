@@ -15,7 +15,7 @@ import (
 	"skyserve/lbd/proxy"
 )
 
-// maxWorkerBody bounds the body of POST /workers; one is some 300 bytes.
+// maxWorkerBody bounds the body of POST /workers; a typical one has 300 bytes.
 const maxWorkerBody = 64 << 10
 
 // maxDrainedBy bounds the name of the program that drains a replica, which is stored and listed.
@@ -43,7 +43,7 @@ func (a *API) listWorkers(w http.ResponseWriter, _ *http.Request) {
 	writeJSON(w, http.StatusOK, map[string]any{"workers": workers})
 }
 
-// listURLs serves SGLang's list of workers.
+// listURLs lists the workers, as in SGLang's API.
 func (a *API) listURLs(w http.ResponseWriter, _ *http.Request) {
 	urls := []string{}
 	for _, r := range a.opts.Workers.List() {
@@ -60,20 +60,20 @@ func (a *API) addWorker(w http.ResponseWriter, r *http.Request) {
 	if err := dec.Decode(&cfg); err != nil {
 		var large *http.MaxBytesError
 		if errors.As(err, &large) {
-			writeError(w, http.StatusRequestEntityTooLarge, fmt.Sprintf("reading the replica: larger than %d bytes", large.Limit))
+			writeError(w, http.StatusRequestEntityTooLarge, fmt.Sprintf("read the replica: the body must have at most %d bytes", large.Limit))
 			return
 		}
 		if errors.Is(err, os.ErrDeadlineExceeded) {
-			writeError(w, http.StatusRequestTimeout, fmt.Sprintf("reading the replica: no complete body within %s", bodyTimeout))
+			writeError(w, http.StatusRequestTimeout, fmt.Sprintf("read the replica: no complete body within %s", bodyTimeout))
 			return
 		}
-		writeError(w, http.StatusBadRequest, "reading the replica: "+err.Error())
+		writeError(w, http.StatusBadRequest, "read the replica: "+err.Error())
 		return
 	}
 	a.add(w, r, cfg, false)
 }
 
-// addByURL serves SGLang's way to attach a replica.
+// addByURL attaches a replica, as in SGLang's API.
 func (a *API) addByURL(w http.ResponseWriter, r *http.Request) {
 	a.add(w, r, service.ReplicaConfig{URL: r.URL.Query().Get("url")}, true)
 }
@@ -105,13 +105,13 @@ func (a *API) add(w http.ResponseWriter, r *http.Request, cfg service.ReplicaCon
 	}
 }
 
-// ReplicaURL parses the base URL of a replica. It rejects URLs that would reach something other
-// than intended, or expose a secret in logs and snapshots.
+// ReplicaURL parses the base URL of a replica. It rejects URLs that may reach an unintended host,
+// or that contain a secret that logs and snapshots would show.
 func ReplicaURL(raw string) (*url.URL, error) {
 	u, err := url.Parse(raw)
 	switch {
 	case raw == "":
-		return nil, errors.New("url: missing")
+		return nil, errors.New("url: is required")
 	case err != nil:
 		return nil, errors.New("url: invalid URL")
 	case u.User != nil:
@@ -138,7 +138,7 @@ func (a *API) removeWorker(w http.ResponseWriter, r *http.Request) {
 	a.remove(w, r.PathValue("id"), epoch)
 }
 
-// removeByURL serves SGLang's way to detach a replica.
+// removeByURL detaches a replica, as in SGLang's API.
 func (a *API) removeByURL(w http.ResponseWriter, r *http.Request) {
 	raw := r.URL.Query().Get("url")
 	for _, rep := range a.opts.Workers.List() {

@@ -9,8 +9,8 @@ import (
 	"skyserve/lbd/bfio"
 )
 
-// steady is the decision that a fleet in steady state takes next: workers of 72
-// slots that BF-IO has balanced, with as many waiting jobs as the scenario reveals.
+// steady returns the next decision of a fleet in steady state: workers of 72 slots that BF-IO has
+// balanced, with the waiting jobs of the scenario.
 func steady(t testing.TB, workers, reveal, h, steps int, seed uint64) (*barrier.Sim, bfio.Instance) {
 	t.Helper()
 	scenario := barrier.Table1(seed)
@@ -20,7 +20,7 @@ func steady(t testing.TB, workers, reveal, h, steps int, seed uint64) (*barrier.
 	return sim, sim.Decision()
 }
 
-// clone is an instance that shares nothing with the simulation it came from.
+// clone returns an instance that shares no memory with its simulation.
 func clone(in bfio.Instance) bfio.Instance {
 	in.Jobs, in.Workers = slices.Clone(in.Jobs), slices.Clone(in.Workers)
 	for g := range in.Workers {
@@ -29,8 +29,8 @@ func clone(in bfio.Instance) bfio.Instance {
 	return in
 }
 
-// BenchmarkSolve decides steady-state instances in which four jobs wait for each
-// free slot, and the paper's own (16 workers, 256 jobs that wait).
+// BenchmarkSolve solves steady-state instances in which four jobs wait for each free slot, and the
+// paper's own (16 workers, 256 waiting jobs).
 func BenchmarkSolve(b *testing.B) {
 	for _, c := range []struct{ workers, reveal int }{{16, 0}, {16, 256}, {64, 0}, {256, 0}} {
 		for _, h := range []int{0, 20} {
@@ -40,7 +40,7 @@ func BenchmarkSolve(b *testing.B) {
 	}
 }
 
-// benchmarkSolve cycles through instances of one run, so that no single one decides.
+// benchmarkSolve cycles through instances of one run, so that no single instance dominates.
 func benchmarkSolve(b *testing.B, workers, reveal, h int) {
 	const window = 8
 	free := max(4, workers*72/255) // slots that fall free per step at 255 tokens an answer

@@ -9,10 +9,11 @@ import (
 // progress.
 const tolerance = 1e-12
 
-// replaceAll gives each slot its best job, one slot after the other, with all else fixed.
+// replaceAll assigns its best job to each slot, one slot after the other, with everything
+// else fixed.
 func (s *Solver) replaceAll() bool {
 	if s.overdue >= s.placed || s.placed == len(s.jobs) {
-		return false // nobody may leave, or nobody waits
+		return false // no job can be replaced, or none waits
 	}
 	changed := false
 	for i := range s.slots {
@@ -23,8 +24,8 @@ func (s *Solver) replaceAll() bool {
 	return changed
 }
 
-// replace exchanges the slot's job for a waiting one that costs less, or costs the same and is
-// older.
+// replace exchanges the slot's job for a waiting job with a lower cost. Of two jobs with equal
+// cost, the older one is placed.
 func (s *Solver) replace(sl *slot) bool {
 	row := s.row(sl.worker)
 	copy(s.own, row)
@@ -59,9 +60,9 @@ func (s *Solver) slotCost(job rankedJob) float64 {
 	return sum
 }
 
-// bestWaiting returns the waiting job with the lowest cost in the slot, the older of equals, or -1.
-// Among jobs of one life the cost is convex in the size, so only the two neighbours of the best
-// size are candidates.
+// bestWaiting returns the waiting job with the lowest cost in the slot, or -1. Of equal jobs it
+// returns the oldest. Among jobs of one life the cost is convex in the size, so only the two
+// neighbours of the best size are candidates.
 func (s *Solver) bestWaiting() (int32, float64) {
 	best, cost := int32(-1), math.Inf(1)
 	for life := 1; life <= s.steps; life++ {
@@ -72,7 +73,7 @@ func (s *Solver) bestWaiting() (int32, float64) {
 		size := s.bestSize(life)
 		mid := s.firstFrom(from, to, size)
 		below := s.waiting.prev(from, mid)
-		if below >= 0 { // the oldest of those of the same size
+		if below >= 0 { // the oldest job of the same size
 			below = s.waiting.next(s.firstFrom(from, mid, s.jobs[s.pool[below]].size), to)
 		}
 		for _, at := range [...]int32{below, s.waiting.next(mid, to)} {
@@ -88,10 +89,10 @@ func (s *Solver) bestWaiting() (int32, float64) {
 	return best, cost
 }
 
-// bestSize returns the size at which the cost of a job of that life turns from falling to rising.
-// At step h the cost falls by the weight until the job lifts its worker to the highest of the
-// others, and rises by (workers-1) weights from there, so it turns where the lifted steps have a
-// share 1/workers of all weight.
+// bestSize returns the size with the minimum cost among jobs of that life. At step h, the cost
+// falls by the step's weight per token until the worker reaches the highest load of the others.
+// Above it, the cost rises by (workers-1) weights per token. The minimum is the size at which the
+// steps above have a share of 1/workers of the total weight.
 func (s *Solver) bestSize(life int) float64 {
 	if life == 1 {
 		return s.others[0] - s.own[0]

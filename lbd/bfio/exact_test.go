@@ -20,8 +20,8 @@ func TestNeverBetterThanExact(t *testing.T) {
 	})
 }
 
-// What the search misses, over a fixed sample of tiny instances, where a single
-// job is a large part of a worker and near optima are rare.
+// The gap of the search over a fixed sample of tiny instances, in which a single job is a large
+// part of a worker and near optima are rare.
 func TestGapToExactOnTinyInstances(t *testing.T) {
 	var gaps []float64
 	n := drawSeeded(1)
@@ -46,8 +46,8 @@ func TestGapToExactOnTinyInstances(t *testing.T) {
 	}
 }
 
-// recorded is a steady-state decision of 16 workers with the optimum that an
-// integer optimiser proved for it, to within 0.01 %, from what WriteMPS writes.
+// recorded is a steady-state decision of 16 workers, with its optimum as proven by an integer
+// optimiser to within 0.01 % from the output of WriteMPS.
 type recorded struct {
 	H       int
 	Optimum float64

@@ -8,7 +8,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// draw is a whole number in lo..hi.
+// draw returns a whole number in lo..hi.
 type draw func(lo, hi int) int
 
 func drawRapid(t *rapid.T) draw {
@@ -20,8 +20,8 @@ func drawSeeded(seed uint64) draw {
 	return func(lo, hi int) int { return lo + rng.IntN(hi-lo+1) }
 }
 
-// instance draws up to so many workers and jobs; everything that an instance
-// can have occurs in it, windows, completions, predictions and bounds included.
+// instance draws an instance with up to this number of workers and jobs, with all features:
+// windows, completions, predictions and bounds.
 func instance(n draw, workers, jobs int) Instance {
 	options := Defaults(n(0, 3))
 	options.Drift = int64(n(0, 3))
@@ -42,7 +42,7 @@ func instance(n draw, workers, jobs int) Instance {
 	return in
 }
 
-// exact is the optimum by enumeration: the dumb twin.
+// exact returns the optimum by enumeration: the reference.
 func exact(in Instance) (Cost, []int) {
 	best := Cost{Imbalance: math.Inf(1)}
 	var answer []int
@@ -66,8 +66,8 @@ func exact(in Instance) (Cost, []int) {
 	return best, answer
 }
 
-// gap is by how much a cost misses the best one, as a share of what the barrier
-// costs in all: workers times the weighted highest load.
+// gap returns the distance of a cost from the optimum, relative to the total cost of the barrier:
+// workers times the weighted highest load.
 func gap(in Instance, got, best Cost) float64 {
 	return (got.Imbalance - best.Imbalance) / max(1, float64(len(in.Workers))*best.Peak)
 }

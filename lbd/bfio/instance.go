@@ -11,11 +11,11 @@ const Unplaced = -1
 // decay is the default weight of a step over the weight of the step before it.
 const decay = 0.9
 
-// Worker is one rank of the barrier as the router sees it before a decision.
+// Worker is one rank of the barrier in its state before a decision.
 type Worker struct {
 	// Load is the number of tokens resident now, without the jobs to place.
 	Load int64
-	// Free is how many more jobs the worker can take now; below zero counts as zero.
+	// Free is the number of free slots; a negative number counts as zero.
 	Free int
 	// Future[h-1] is the load in tokens predicted h steps from now, without the jobs to place: each
 	// active request grows by the drift, and requests predicted to complete are removed. If it is
@@ -31,15 +31,15 @@ func (w *Worker) loadAt(h int) int64 {
 	return w.Load
 }
 
-// Job is a request that waits for a worker. Jobs are identified by their index; of two that waited
-// equally long, the lower index is the older.
+// Job is a request that waits for a worker. Jobs are identified by their index; of two jobs with
+// equal waiting time, the one with the lower index is older.
 type Job struct {
-	// Prefill is how many tokens the job adds to its worker.
+	// Prefill is the number of tokens that the job adds to its worker.
 	Prefill int64
-	// Waited is how many steps ago the job arrived.
+	// Waited is the number of steps since the job arrived.
 	Waited int
-	// Remaining is for how many steps, from now, the job is predicted to run; 0 means unknown, which
-	// the solver treats as longer than the window.
+	// Remaining is the predicted number of steps until the job ends. 0 means unknown; the solver
+	// then assumes that the job runs longer than the window.
 	Remaining int
 }
 
@@ -47,12 +47,13 @@ type Job struct {
 type Options struct {
 	// H is the window of lookahead in steps beyond the current one.
 	H int
-	// Weights[h] is the weight of step h, not negative; missing steps have weight 0. Nil means 0.9^h.
+	// Weights[h] is the weight of step h, at least 0; missing steps have weight 0. Nil means 0.9^h.
 	Weights []float64
-	// Drift is by how many tokens a placed job grows per step: 1 in decoding, 0 if the load is constant
-	// (section 5.1 of the paper).
+	// Drift is the number of tokens by which a placed job grows per step: 1 in decoding, 0 if the load
+	// is constant (section 5.1 of the paper).
 	Drift int64
-	// WaitBound is after how many steps of waiting a job precedes all that waited less; 0 means never.
+	// WaitBound is the number of steps after which a waiting job precedes all that waited less; 0
+	// means no bound.
 	WaitBound int
 	// Passes is the maximum number of improvement rounds after the seed.
 	Passes int
@@ -82,7 +83,8 @@ type Instance struct {
 	Options Options
 }
 
-// Places returns how many jobs a decision places: all, or as many as there are free slots.
+// Places returns the number of jobs that a decision places: all jobs, or as many as there
+// are free slots.
 func (in *Instance) Places() int {
 	free := 0
 	for _, w := range in.Workers {
@@ -91,7 +93,7 @@ func (in *Instance) Places() int {
 	return min(free, len(in.Jobs))
 }
 
-// size returns how many tokens a placed job has h steps from now.
+// size returns the number of tokens of a placed job h steps from now.
 func (in *Instance) size(job, h int) int64 {
 	j := &in.Jobs[job]
 	if j.Remaining > 0 && h >= j.Remaining {
@@ -102,8 +104,8 @@ func (in *Instance) size(job, h int) int64 {
 
 // Cost is the cost of an assignment over the window, in tokens.
 type Cost struct {
-	// Imbalance is J, the objective of (IO) with equation (2) in it: the sum over
-	// the steps of weight * (workers * highest load - sum of the loads).
+	// Imbalance is J, the objective of (IO) with the imbalance of equation (2): the sum
+	// over the steps of weight * (workers * highest load - sum of the loads).
 	Imbalance float64
 	// Peak is the sum over the steps of weight * highest load.
 	Peak float64
@@ -138,7 +140,7 @@ func Evaluate(in Instance, assignment []int) Cost {
 // wait.
 func Check(in Instance, assignment []int) error {
 	if len(assignment) != len(in.Jobs) {
-		return fmt.Errorf("checking an assignment: want one worker for each of %d jobs, got %d", len(in.Jobs), len(assignment))
+		return fmt.Errorf("check an assignment: must have one worker for each of %d jobs, got %d", len(in.Jobs), len(assignment))
 	}
 	taken := make([]int, len(in.Workers))
 	placed := 0
@@ -147,18 +149,18 @@ func Check(in Instance, assignment []int) error {
 			continue
 		}
 		if g < 0 || g >= len(taken) {
-			return fmt.Errorf("checking an assignment: job %d: no worker %d among %d", job, g, len(taken))
+			return fmt.Errorf("check an assignment: job %d: worker must be from 0 to %d, got %d", job, len(taken)-1, g)
 		}
 		taken[g]++
 		placed++
 	}
 	for g, n := range taken {
 		if n > max(in.Workers[g].Free, 0) {
-			return fmt.Errorf("checking an assignment: worker %d: %d jobs for %d free slots", g, n, in.Workers[g].Free)
+			return fmt.Errorf("check an assignment: worker %d must have at most %d jobs, got %d", g, in.Workers[g].Free, n)
 		}
 	}
 	if want := in.Places(); placed != want {
-		return fmt.Errorf("checking an assignment: must place %d jobs, placed %d", want, placed)
+		return fmt.Errorf("check an assignment: must place %d jobs, got %d", want, placed)
 	}
 	return in.checkWait(assignment)
 }
@@ -169,19 +171,19 @@ func (in *Instance) checkWait(assignment []int) error {
 	if bound <= 0 {
 		return nil
 	}
-	left, placed := Unplaced, Unplaced
+	unplaced, placed := Unplaced, Unplaced
 	for job, g := range assignment {
 		waited := in.Jobs[job].Waited
-		if g == Unplaced && waited >= bound && (left == Unplaced || waited > in.Jobs[left].Waited) {
-			left = job
+		if g == Unplaced && waited >= bound && (unplaced == Unplaced || waited > in.Jobs[unplaced].Waited) {
+			unplaced = job
 		}
 		if g != Unplaced && (placed == Unplaced || waited < in.Jobs[placed].Waited) {
 			placed = job
 		}
 	}
-	if left != Unplaced && placed != Unplaced && in.Jobs[placed].Waited < in.Jobs[left].Waited {
-		return fmt.Errorf("checking an assignment: job %d waited %d steps, over the bound of %d, and stays while job %d (%d steps) is placed",
-			left, in.Jobs[left].Waited, bound, placed, in.Jobs[placed].Waited)
+	if unplaced != Unplaced && placed != Unplaced && in.Jobs[placed].Waited < in.Jobs[unplaced].Waited {
+		return fmt.Errorf("check an assignment: job %d waited %d steps, more than the bound of %d, but is not placed while job %d (%d steps) is",
+			unplaced, in.Jobs[unplaced].Waited, bound, placed, in.Jobs[placed].Waited)
 	}
 	return nil
 }

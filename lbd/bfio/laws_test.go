@@ -10,7 +10,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// Enough workers and jobs that the search has something to search.
+// Enough workers and jobs for a non-trivial search.
 func drawLarge(t *rapid.T) Instance { return instance(drawRapid(t), 8, 30) }
 
 func TestPermutingWorkersKeepsTheObjective(t *testing.T) {
@@ -47,8 +47,8 @@ func TestScalingLoadsScalesTheObjective(t *testing.T) {
 	})
 }
 
-// As long as every job has a slot already, one slot more only adds choices. Where
-// it makes room for one job more, that job must be placed, and may well cost.
+// If every job already has a slot, one more slot only adds choices. If it allows one more job, that
+// job must be placed and may increase the cost.
 func TestExtraFreeSlotNeverWorsens(t *testing.T) {
 	const cases = 2000
 	worse := 0
@@ -114,7 +114,7 @@ func TestOlderOfEqualJobsGoesFirst(t *testing.T) {
 }
 
 func TestLookaheadReservesFutureCapacity(t *testing.T) {
-	// Worker 0 is the heavier one now, but is about to lose nearly all it has.
+	// Worker 0 has the higher load now, but nearly all of it is about to end.
 	in := Instance{
 		Workers: []Worker{{Load: 1000, Free: 1, Future: []int64{100, 100, 100}}, {Load: 900, Free: 1, Future: []int64{900, 900, 900}}},
 		Jobs:    []Job{{Prefill: 500}},

@@ -12,7 +12,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// programme is what a reader of MPS makes of a file.
+// programme is a parsed MPS file.
 type programme struct {
 	sense map[string]byte
 	rhs   map[string]float64
@@ -57,7 +57,7 @@ func (p programme) pairs(t interface{ Fatalf(string, ...any) }, into map[string]
 	}
 }
 
-// value is the objective with the given columns set, and whether all rows hold.
+// value returns the objective with the given columns set, and whether all rows hold.
 func (p programme) value(columns map[string]float64) (float64, bool) {
 	sums := map[string]float64{}
 	for column, v := range columns {
@@ -73,8 +73,8 @@ func (p programme) value(columns map[string]float64) (float64, bool) {
 	return sums["cost"], true
 }
 
-// columns are the variables' values of an assignment; false where it uses a
-// worker that has no variables.
+// columns returns the values of the variables for an assignment; false if it uses a worker without
+// variables.
 func columns(p programme, in Instance, answer []int) (map[string]float64, bool) {
 	values := map[string]float64{"one": 1}
 	for job, g := range answer {
@@ -103,7 +103,7 @@ func columns(p programme, in Instance, answer []int) (map[string]float64, bool) 
 	return values, true
 }
 
-// Every assignment, legal or not, is worth the same in the file and here.
+// Every assignment, valid or not, has the same cost in the file and here.
 func TestMPSMatchesInstance(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		in := instance(drawRapid(t), 3, 4)

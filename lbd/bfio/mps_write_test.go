@@ -9,12 +9,11 @@ import (
 	"slices"
 )
 
-// WriteMPS writes an instance as a mixed-integer programme in free MPS, so that
-// any integer optimiser can be set beside the solver. Its objective is
-// Cost.Imbalance, its variables are xG_J (job J goes to worker G, 0 or 1), mH
-// (the highest load at step H) and one, which is 1 and carries the constant.
-// Workers without a free slot have no variables of their own. What the
-// bound on the wait settles, as Check judges it, stands in the rows of the jobs.
+// WriteMPS writes an instance as a mixed-integer programme in free MPS, so that the solver can be
+// compared with any integer optimiser. Its objective is Cost.Imbalance. Its variables are xG_J (job
+// J is placed on worker G, 0 or 1), mH (the highest load at step H) and one, which is 1 and has the
+// constant as coefficient. Workers without a free slot have no variables of their own. The bound on
+// the wait, as in Check, is part of the rows of the jobs.
 func WriteMPS(w io.Writer, in Instance) error {
 	p := program{w: bufio.NewWriter(w), in: in}
 	p.prepare()
@@ -37,7 +36,7 @@ func WriteMPS(w io.Writer, in Instance) error {
 	return nil
 }
 
-// program is one instance on its way to MPS. bufio keeps the first error.
+// program is one instance that is being written as MPS. bufio keeps the first error.
 type program struct {
 	w      *bufio.Writer
 	in     Instance
@@ -63,8 +62,8 @@ func (p *program) prepare() {
 	}
 }
 
-// settle finds what the bound decides: all over it are placed, or, where they
-// are too many, the oldest of them and nobody else. Of equally old ones any may be.
+// settle applies the bound: all jobs over it are placed or, if there are too many, only the oldest
+// of them. Of equally old ones, any may be placed.
 func (p *program) settle(bound int) {
 	var waits []int
 	for _, job := range p.in.Jobs {
@@ -103,8 +102,8 @@ func (p *program) rows() {
 	}
 }
 
-// columns writes each x with its place in every row, then the summits m, whose
-// rows say: the jobs' tokens on worker g, less m, are at most minus its own load.
+// columns writes each x with its place in every row, then the peak loads m. Their rows state that
+// the jobs' tokens on worker g, minus m, are at most minus its own load.
 func (p *program) columns() {
 	p.printf("COLUMNS\n M1 'MARKER' 'INTORG'\n")
 	for job := range p.in.Jobs {

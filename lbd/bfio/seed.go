@@ -1,7 +1,7 @@
 package bfio
 
-// seed places the oldest jobs, longest-lived and largest first, each on the
-// worker with the least weighted load that has a slot left: Graham's LPT rule.
+// seed places the oldest jobs, longest-lived and largest first, each on the worker with a
+// free slot that has the lowest weighted load: Graham's LPT rule.
 func (s *Solver) seed() {
 	for at := len(s.pool) - 1; at >= 0; at-- {
 		rank := s.pool[at]

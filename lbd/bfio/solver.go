@@ -6,28 +6,28 @@ import (
 	"slices"
 )
 
-// Solver solves (IO) nearly: a longest-first seed over the oldest jobs, then
-// rounds of replacing one placed job by the best one that waits (exact for one
-// slot, descent.go) and of exchanging jobs between workers (swap.go), all that
-// again under a lowered skyline (lift.go). It keeps
-// its buffers from call to call, so that steady use allocates nothing. The zero
-// Solver is ready; it is for one goroutine at a time.
+// Solver solves (IO) approximately. It starts with a longest-first seed over the oldest
+// jobs (seed.go). Then it replaces placed jobs by the best waiting one (exact for one
+// slot, descent.go) and exchanges jobs between workers (swap.go), in several rounds. It
+// repeats both under a lowered skyline (lift.go). A Solver reuses its buffers, so that
+// steady use allocates nothing. The zero Solver is ready to use, by one goroutine at a
+// time.
 //
-// A decision depends on its instance alone. Among equal choices the older job
-// wins, and workers that differ only in their index are ordered by it.
+// A decision depends only on its instance. Among equal choices the older job is
+// preferred, and workers that differ only in their index are ordered by it.
 type Solver struct {
 	instance   Instance
 	steps      int       // H + 1
 	scale      float64   // workers in all: the factor of the highest load in J
 	weights    []float64 // per step
-	drift      []float64 // what a job has grown by, per step
-	weightSums []float64 // mass[n]: the sum of the first n weights
+	drift      []float64 // growth of a job until each step
+	weightSums []float64 // weightSums[n]: the sum of the first n weights
 
 	// Jobs by rank, oldest first.
 	byAge   []int32
 	jobs    []rankedJob
-	placed  int // how many are to be placed
-	overdue int // ranks below it are over the bound on the wait
+	placed  int // number of jobs to place
+	overdue int // jobs with a lower rank exceed the bound on the wait
 
 	// Jobs sorted by (life, size, rank), and which of them wait.
 	pool     []int32 // rank at a position
@@ -35,16 +35,16 @@ type Solver struct {
 	bounds   []int32 // bounds[life] is the first position of that life or longer
 	waiting  bitset
 
-	// Workers with a free slot, in canonical order, and one row more for the
-	// highest of all the others.
+	// Workers with a free slot, in canonical order, and one additional row for the
+	// highest load of all other workers.
 	open      []int32    // index in the instance
-	freeSlots []int32    // free slots left
+	freeSlots []int32    // remaining free slots
 	load      []float64  // a row per worker
 	base      []float64  // load before any job is placed
 	score     []float64  // weighted load, for the seed
 	top       []topLoads // per step
 
-	slots, best []slot  // kept: the best found so far
+	slots, best []slot  // the current ones and the best found so far
 	skylineLift float64 // tokens by which the skyline is raised, lift.go
 
 	own, others []float64 // scratch rows, per step
@@ -55,7 +55,7 @@ type Solver struct {
 // rankedJob is a job in the form that the search uses.
 type rankedJob struct {
 	size float64 // prefill
-	life int32   // for how many steps of the window it runs, 1..H+1
+	life int32   // number of steps of the window in which it runs, 1..H+1
 }
 
 // slot is one placed job.
@@ -64,8 +64,8 @@ type slot struct {
 }
 
 // Solve returns for each job its worker's index, or Unplaced. The slice belongs to the solver and
-// is valid until the next call. Exactly in.Places() jobs are placed, those over the bound on the
-// wait, oldest first, before any other.
+// is valid until the next call. Exactly in.Places() jobs are placed: first those that exceed the
+// bound on the wait, oldest first, then others.
 func (s *Solver) Solve(in Instance) []int {
 	s.reset(in)
 	if s.placed > 0 {
@@ -104,7 +104,7 @@ func (s *Solver) reset(in Instance) {
 	s.setWindow(max(in.Options.H, 0) + 1)
 }
 
-// setWindow fills the fields that depend only on the step.
+// setWindow sets the fields that depend only on the step.
 func (s *Solver) setWindow(steps int) {
 	s.steps = steps
 	s.weights, s.drift = resize(s.weights, steps), resize(s.drift, steps)
@@ -151,8 +151,8 @@ func (s *Solver) life(remaining int) int32 {
 	return int32(min(remaining, s.steps))
 }
 
-// sortPool sorts the jobs by life and size: within one life the objective is
-// convex in the size of the job that one slot gets.
+// sortPool sorts the jobs by life and size: among jobs of one life, the objective is
+// convex in the size of the job in a slot.
 func (s *Solver) sortPool() {
 	n := len(s.jobs)
 	s.pool, s.position = resize(s.pool, n), resize(s.position, n)
@@ -189,7 +189,7 @@ func (s *Solver) sortPool() {
 }
 
 // openWorkers sorts the workers with a free slot in an order that depends on their state and not on
-// their index, and folds all others into one row.
+// their index, and merges all others into one row.
 func (s *Solver) openWorkers() {
 	workers := s.instance.Workers
 	s.open = s.open[:0]
@@ -253,7 +253,8 @@ func (s *Solver) addJob(row []float64, rank int32, sign float64) {
 	}
 }
 
-// resize returns s with n elements of any content, in its own memory if that is large enough.
+// resize returns a slice of n elements with arbitrary contents. It reuses the memory of s if
+// that is large enough.
 func resize[T any](s []T, n int) []T {
 	if cap(s) < n {
 		return make([]T, n, n+n/2)

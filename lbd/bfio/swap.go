@@ -5,11 +5,12 @@ package bfio
 type partner struct {
 	slot   int
 	worker int32
-	gain   float64 // how much J falls, in weighted tokens of the highest load
+	gain   float64 // decrease of J, in weighted tokens of the highest load
 }
 
-// swapAll exchanges jobs between workers. The placed jobs, and so the sum of the loads, stay the
-// same: only a lower peak helps, so one of the two workers must have the peak load at some step.
+// swapAll exchanges jobs between workers. The set of placed jobs, and thus the sum of the loads,
+// stays the same. Only a lower peak is an improvement, so one of the two workers must have the
+// peak load at some step.
 func (s *Solver) swapAll() bool {
 	changed := false
 	for i := range s.slots {
@@ -33,10 +34,10 @@ func (s *Solver) hasTopLoad(worker int32) bool {
 	return false
 }
 
-// bestPartner returns the exchange of slot i with the highest gain, the first of equals.
+// bestPartner returns the exchange of slot i with the highest gain; of equals, the first.
 func (s *Solver) bestPartner(i int) partner {
 	best := partner{slot: -1, gain: tolerance * s.weightedPeaks()}
-	least := best.gain
+	minGain := best.gain
 	a := s.slots[i]
 	s.boundGains()
 	for k, b := range s.slots {
@@ -47,15 +48,15 @@ func (s *Solver) bestPartner(i int) partner {
 			best = partner{slot: k, worker: b.worker, gain: gain}
 		}
 	}
-	for k, room := range s.freeSlots {
-		if room == 0 || int32(k) == a.worker {
+	for k, free := range s.freeSlots {
+		if free == 0 || int32(k) == a.worker {
 			continue
 		}
 		if gain := s.swapGain(a.worker, int32(k), s.jobs[a.rank], rankedJob{}, best.gain); gain > best.gain {
 			best = partner{slot: -1, worker: int32(k), gain: gain}
 		}
 	}
-	if best.gain == least {
+	if best.gain == minGain {
 		best.gain = 0
 	}
 	return best
@@ -80,9 +81,9 @@ func (s *Solver) boundGains() {
 	}
 }
 
-// swapGain returns by how much the weighted sum of the peaks falls if worker p gives job a to
-// worker q for job b; a job with no life is a free slot. If the gain cannot exceed beat, it returns
-// some value not above beat.
+// swapGain returns the decrease of the weighted sum of the peaks if workers p and q exchange their
+// jobs a and b. A job with life 0 is a free slot. If the gain cannot exceed beat, swapGain returns
+// a value of at most beat.
 func (s *Solver) swapGain(p, q int32, a, b rankedJob, beat float64) float64 {
 	rowP, rowQ := s.row(p), s.row(q)
 	gain := 0.0

@@ -15,7 +15,7 @@ var noTopLoads = topLoads{
 }
 
 // insert adds a worker that is not among the three.
-func (t *topLoads) insert(load float64, who int32) {
+func (t *topLoads) insert(load float64, worker int32) {
 	if load <= t.load[2] && t.worker[2] >= 0 {
 		return
 	}
@@ -23,13 +23,13 @@ func (t *topLoads) insert(load float64, who int32) {
 	for ; i > 0 && (load > t.load[i-1] || t.worker[i-1] < 0); i-- {
 		t.load[i], t.worker[i] = t.load[i-1], t.worker[i-1]
 	}
-	t.load[i], t.worker[i] = load, who
+	t.load[i], t.worker[i] = load, worker
 }
 
 // remove removes a worker and reports whether it was among the three.
-func (t *topLoads) remove(who int32) bool {
+func (t *topLoads) remove(worker int32) bool {
 	i := 0
-	for ; i < 3 && t.worker[i] != who; i++ {
+	for ; i < 3 && t.worker[i] != worker; i++ {
 	}
 	if i == 3 {
 		return false
@@ -75,8 +75,8 @@ func (s *Solver) updateTopLoads(worker int32) {
 			t.insert(row[h], worker)
 			continue
 		}
-		// The fourth highest is unknown. As long as the worker stays above the two that remain, or at
-		// least above the lower one, no other worker moves up.
+		// The fourth highest load is unknown. As long as the worker's load stays above that of the
+		// other two, or at least above the lower of them, no other worker can be among the three.
 		if row[h] >= t.load[1] && t.worker[1] >= 0 {
 			t.insert(row[h], worker)
 			continue

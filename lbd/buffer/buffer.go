@@ -7,18 +7,18 @@ import (
 	"sync"
 )
 
-// Buffers have sizes of powers of two and their quarters, so that one is never more than
-// a quarter larger than what it is for.
+// Sizes are powers of two and quarter steps between them, so that a buffer is at most a quarter
+// larger than requested.
 const (
 	// MinSize is the smallest size, UsualSize that of most requests.
 	MinSize   = 1 << 10
 	UsualSize = 4 << 10
-	// MaxPooled is the largest buffer that is kept for later use: larger ones are
-	// rare and would pin memory.
+	// MaxPooled is the maximum size of a buffer that is kept for reuse. Larger ones are rare and
+	// would occupy memory.
 	MaxPooled = 256 << 10
 )
 
-// Buffer is a byte buffer that can be released for later use.
+// Buffer is a byte buffer that can be released for reuse.
 type Buffer struct{ B []byte }
 
 // buffers contains the unused buffers by sizeClass.
@@ -68,7 +68,7 @@ func (p *Buffer) Release() {
 	}
 }
 
-// Grow makes room for at least n more bytes, and at least a quarter of the current capacity.
+// Grow extends the capacity by at least n bytes, and at least a quarter of the current capacity.
 func (p *Buffer) Grow(n int) {
 	if cap(p.B)-len(p.B) < n {
 		p.GrowTo(max(5*cap(p.B)/4, len(p.B)+n))

@@ -7,7 +7,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// Buffers have the sizes that are accounted for, and room for what they are taken for.
+// Buffers have the sizes that are accounted for, and the requested capacity.
 func TestSizesOfBuffers(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := rapid.IntRange(0, 1<<20).Draw(t, "n")

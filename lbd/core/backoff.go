@@ -7,7 +7,7 @@ import (
 )
 
 // Growth of the backoff between the rounds of a request that every target failed, and the share of
-// it that is derived from the request's id, so that requests that failed together do not return
+// it that is derived from the request's id, so that requests that failed together are not retried
 // together. The values are those of SGLang's router.
 const (
 	retryGrowth = 1.5
@@ -16,11 +16,11 @@ const (
 
 // startRetryRound reports whether r may be placed now. After every live target has failed r, it starts
 // a new round in which r may use all targets again: a replica that failed once is better than none.
-// Targets not yet tried are tried at once. Before a new round r backs off, longer each time, because a
-// common cause needs time to pass.
+// Targets not yet tried are tried at once. Before each new round r backs off, longer each time, so
+// that a common cause can disappear.
 func (b *Balancer) startRetryRound(now time.Duration, r *request) bool {
 	switch {
-	case len(r.avoid) == 0 || b.anyTargetLeft(now, r):
+	case len(r.avoid) == 0 || b.anyTargetRemaining(now, r):
 		return true
 	case now-r.failedAt < b.cfg.retryBackoff(r.ID, r.retryRounds):
 		return false

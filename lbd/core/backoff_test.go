@@ -14,7 +14,7 @@ func failed(id string) Event {
 	return Event{Kind: EventFailed, ID: id, Outcome: &Outcome{Retryable: true}}
 }
 
-// placeOf is where actions send a request; empty when they do not.
+// placeOf returns the target to which actions send a request; empty if they do not send it.
 func placeOf(actions []Action, id string) string {
 	for _, a := range actions {
 		if a.ID == id && (a.Kind == ActionDispatch || a.Kind == ActionForward) {
@@ -24,8 +24,8 @@ func placeOf(actions []Action, id string) string {
 	return ""
 }
 
-// until lets time pass in steps of a millisecond, with reports of the replicas,
-// until a request is sent, and says where and after how long.
+// until advances time in steps of a millisecond, with reports of the replicas, until a request is
+// sent. It returns the target and the elapsed time.
 func until(t *testing.T, b *Balancer, now time.Duration, id string, replicas ...string) (target string, later time.Duration) {
 	t.Helper()
 	for later = 0; later < time.Minute; later += time.Millisecond {
@@ -41,8 +41,8 @@ func until(t *testing.T, b *Balancer, now time.Duration, id string, replicas ...
 	return "", 0
 }
 
-// What has failed at the only replica there is goes back to it, each time after a
-// longer rest, by a jitter of its own.
+// A request that failed at the only replica is sent to it again, each time after a longer backoff
+// with its own jitter.
 func TestRetryToSameTargetWaitsForBackoff(t *testing.T) {
 	everyPolicy(t, func(t *testing.T, cfg Config) {
 		cfg.MaxAttempts, cfg.MaxRetryBackoff = 8, 200*time.Millisecond
@@ -64,8 +64,7 @@ func TestRetryToSameTargetWaitsForBackoff(t *testing.T) {
 	})
 }
 
-// Another replica, or peer, is tried at once, also one that comes while the request
-// rests.
+// Another replica, or peer, is tried immediately, also one that is added during the backoff.
 func TestRetryToOtherTargetIsImmediate(t *testing.T) {
 	everyPolicy(t, func(t *testing.T, cfg Config) {
 		cfg.MaxAttempts, cfg.RetryBackoff = 9, time.Hour
@@ -94,7 +93,7 @@ func TestRetryToOtherTargetIsImmediate(t *testing.T) {
 	})
 }
 
-// A request that rests keeps nobody else waiting, and no longer than it may wait.
+// A request in backoff does not delay others, and does not exceed its maximum wait.
 func TestRequestInBackoffDoesNotBlockQueue(t *testing.T) {
 	everyPolicy(t, func(t *testing.T, cfg Config) {
 		cfg.RetryBackoff, cfg.MaxRetryBackoff, cfg.MaxWait = time.Hour, time.Hour, time.Second
@@ -116,7 +115,7 @@ func TestRequestInBackoffDoesNotBlockQueue(t *testing.T) {
 	})
 }
 
-// The rest follows from the id and the round alone, and is spread over ids.
+// The backoff depends only on the id and the round, and differs between ids.
 func TestBackoffJitterDependsOnID(t *testing.T) {
 	cfg := DefaultConfig(nil)
 	low, high, sum := time.Hour, time.Duration(0), time.Duration(0)

@@ -19,27 +19,26 @@ type request struct {
 	fair.Item[request]
 	poolState
 	suspicion
-	minCharge    int64         // tokens that a failed attempt cost; the tenant is charged at least this, unless the request is served
-	receivedAt   time.Duration // when it arrived; Item.Arrived is the start of the client's wait: receivedAt, or when its stream broke off
+	minCharge    int64         // tokens charged for a failed attempt; the tenant is charged at least these, unless the request is served
+	receivedAt   time.Duration // when it arrived; Item.Arrived is the start of the client's wait: receivedAt, or the time when its stream broke
 	sessionStart time.Duration // start of its session
 	sentAt       time.Duration
 	target       *target // nil while queued
 	attempts     int
 	// avoid lists the ids of the engines and peers that failed the request in this round. retryRounds counts
-	// the earlier rounds, in each of which every target failed. failedAt is the time of the last
-	// failure.
+	// the earlier rounds, in which every target failed. failedAt is the time of the last failure.
 	avoid       []string
 	refusals    []refusal // in this round: see Outcome.Refused
 	retryRounds int
 	failedAt    time.Duration
-	// waitsFor is the full replica that the request waits for; nil if any target will do.
+	// waitsFor is the full replica that the request waits for; nil if it waits for any target.
 	waitsFor *target
-	// nextRank is the rank that it gets when its queue is reordered.
+	// nextRank is its rank after its queue is reordered.
 	nextRank time.Duration
-	// Expected cost at its target when it was sent, in tokens.
+	// Expected cost at its target, in tokens, estimated when it was sent.
 	evaluated bool // since it was queued; only for a policy that holds requests
 	uncached  int
-	// At the current or last target: when the first token arrived, and the load at that time.
+	// At the current or last target: the time of the first token, and the load at that time.
 	firstTokenAt          time.Duration
 	firstTokenOutstanding int
 	firstTokenContext     int
@@ -77,7 +76,7 @@ type Balancer struct {
 	counts         Counts
 	retries        breaker.Budget
 	ejections      int64
-	retriesRefused int64            // retries refused for lack of budget
+	retriesRefused int64            // retries rejected because the retry budget was exhausted
 	hitRate        pace.Mean        // share of prompt tokens that engines found in their caches
 	scratchPaces   []*pace.Estimate // scratch buffer of updatePaces
 
@@ -106,7 +105,7 @@ func New(cfg Config) *Balancer {
 }
 
 // Step processes one event and returns the actions to perform, in order. now must never go
-// backwards. The actions are valid until the next Step. Step ignores an event that names an unknown
+// backwards. The actions are valid until the next Step. Step ignores an event for an unknown
 // request or target, such as a request that ended or a replica that was removed: events from
 // sockets can be late.
 func (b *Balancer) Step(now time.Duration, ev Event) []Action {
@@ -215,8 +214,8 @@ func (b *Balancer) handleArrived(now time.Duration, in *Request) {
 
 // queueRank returns the rank of r in the queue: its arrival or, for a policy that holds requests,
 // the start of its session. An active conversation or tree is then finished before new ones begin,
-// while its prefix is still cached. The lower the engines' hit rate, the less there is to gain: a
-// session gains at most SessionLead times the square of the hit rate.
+// while its prefix is still cached. The benefit is smaller if the engines' hit rate is low.
+// Therefore a session's lead is at most SessionLead times the square of the hit rate.
 func (b *Balancer) queueRank(r *request) time.Duration {
 	if r.sessionStart = r.receivedAt; !b.traits.Holds {
 		return r.receivedAt
@@ -230,7 +229,7 @@ func (b *Balancer) queueRank(r *request) time.Duration {
 	return max(r.sessionStart, r.receivedAt-time.Duration(hits*hits*float64(b.cfg.SessionLead)))
 }
 
-// maxSpare bounds the request objects that are kept for reuse.
+// maxSpare is the maximum number of request objects kept for reuse.
 const maxSpare = 1024
 
 // newRequest returns an empty request, reused if possible.
@@ -283,8 +282,8 @@ func (b *Balancer) handleFinished(now time.Duration, id string, out *Outcome) {
 	b.placeWaitingFor(now, r)
 }
 
-// endClientError ends a request that t refused as invalid. The response carries no information about the health of
-// t or the length of answers.
+// endClientError ends a request that t rejected as invalid. The response carries no information about the health
+// of t or the length of answers.
 func (b *Balancer) endClientError(now time.Duration, t *target, r *request, out *Outcome) {
 	b.addFailedLoad(now, t, r)
 	b.queue(r.Model).chargeServed(r, out)
@@ -335,7 +334,7 @@ func (b *Balancer) handleFailed(now time.Duration, id string, out *Outcome) {
 		b.rejectKiller(r)
 	case out == nil || !out.Retryable:
 		b.rejectRequest(r, RejectFailed)
-	case r.onlyRefused() && !b.anyTargetLeft(now, r):
+	case r.onlyRefused() && !b.anyTargetRemaining(now, r):
 		r.undoFailures()
 		b.rejectRequest(r, RejectRefused)
 	case r.attempts >= b.cfg.MaxAttempts:
@@ -352,7 +351,7 @@ func (b *Balancer) handleFailed(now time.Duration, id string, out *Outcome) {
 	b.placeWaitingFor(now, r)
 }
 
-// handleBounced takes back a request that a peer could not place.
+// handleBounced queues a request again that a peer could not place.
 func (b *Balancer) handleBounced(now time.Duration, id string, out *Outcome) {
 	r := b.requests[id]
 	if r == nil || r.target == nil || !r.target.peer {
@@ -360,7 +359,7 @@ func (b *Balancer) handleBounced(now time.Duration, id string, out *Outcome) {
 	}
 	t := b.detachRequest(r, nil)
 	t.pausedUntil = now + b.cfg.PeerBackoff
-	r.attempts-- // the peer never tried
+	r.attempts-- // the peer made no attempt
 	b.queue(r.Model).setCharge(r, r.minCharge)
 	b.addPeerKills(now, r, t.id, out)
 	if b.mustStop(r) {
@@ -384,9 +383,9 @@ func (b *Balancer) requeue(now time.Duration, r *request) {
 	b.enqueue(now, r)
 }
 
-// anyTargetLeft reports whether a live target that r does not avoid can serve r, now or after a
+// anyTargetRemaining reports whether a live target that r does not avoid can serve r, now or after a
 // wait.
-func (b *Balancer) anyTargetLeft(now time.Duration, r *request) bool {
+func (b *Balancer) anyTargetRemaining(now time.Duration, r *request) bool {
 	for _, t := range b.replicas {
 		if t.model == r.Model && !t.draining && t.live(now, &b.cfg) && !r.needsOtherTarget(t) && !r.avoids(t.engine) {
 			return true
@@ -430,7 +429,7 @@ func (b *Balancer) handleCancelled(now time.Duration, id string, out *Outcome) {
 	b.placeWaitingFor(now, r)
 }
 
-// detachRequest removes r from its target. out is how it ended there, if known.
+// detachRequest removes r from its target. out is its outcome there, if known.
 func (b *Balancer) detachRequest(r *request, out *Outcome) *target {
 	t := r.target
 	t.confirm(r)
@@ -515,15 +514,15 @@ func (b *Balancer) tick(now time.Duration) {
 	b.placeAllWaiting(now)
 }
 
-// maxWait returns how long r may stay in the queue. A deferred request that can be parked may wait
-// until its deadline.
+// maxWait returns the maximum time of r in the queue. A deferred request that can be parked may
+// wait until its deadline.
 func (b *Balancer) maxWait(r *request) time.Duration {
-	most := b.cfg.MaxWait
+	limit := b.cfg.MaxWait
 	if r.Tier == service.TierDeferred && b.cfg.Deferred.Enabled() {
-		most = max(most, b.queue(r.Model).ordering.targets.For(r.Tier))
+		limit = max(limit, b.queue(r.Model).ordering.targets.For(r.Tier))
 	}
 	if r.Wait > 0 {
-		return min(r.Wait, most)
+		return min(r.Wait, limit)
 	}
-	return most
+	return limit
 }

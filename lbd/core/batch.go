@@ -29,21 +29,21 @@ func newBatch(p policy.Policy) batch {
 const freeSlotsPerRequest = 4
 
 // maxImmediateQueue is the queue length up to which a pool may be decided immediately. For longer
-// queues, counting the free slots at every event costs more than it gains.
+// queues, counting the free slots at every event costs more time than it saves.
 const maxImmediateQueue = 32
 
 // rankState is the state of a target for policies that decide for whole pools.
 type rankState struct {
 	engine          string     // ReplicaInfo.Engine, or the target's own id
-	requests        []*request // outstanding, in no order
-	streaming       int        // number of them with a first token
+	requests        []*request // outstanding, unordered
+	streaming       int        // number of them that have a first token
 	tokensPerStream float64    // tokens generated per stream, summed since the target was last idle
 }
 
 // poolState is the corresponding state of a request.
 type poolState struct {
 	inPool                 bool
-	inPoolSince            time.Duration // when it was first in a pool
+	inPoolSince            time.Duration // time when it was first added to a pool
 	rankIndex              int           // index in rankState.requests
 	streaming              bool
 	tokensPerStreamAtStart float64 // rankState.tokensPerStream at its first token
@@ -120,7 +120,7 @@ func (b *Balancer) placeAsBatch(now time.Duration, q *queue) {
 		return
 	}
 	if local, _ := b.anyAvailable(now, q); !local {
-		b.placeInOrder(now, q) // to peers
+		b.placeInOrder(now, q) // only peers can be chosen
 		return
 	}
 	if !b.poolDue(now, q) {
@@ -135,8 +135,8 @@ func (b *Balancer) placeAsBatch(now time.Duration, q *queue) {
 }
 
 // poolDue reports whether a pool is to be decided now: at most once every BatchInterval, so that
-// slots that become free together are filled together. It is decided immediately while there is far
-// more capacity than work and no rank waits for another.
+// slots that become free together are filled together. It is decided immediately while there are
+// many free slots per request and no rank waits for another.
 func (b *Balancer) poolDue(now time.Duration, q *queue) bool {
 	if first := q.assignedAt == 0; first || now-q.assignedAt >= b.cfg.BatchInterval {
 		return true
@@ -159,8 +159,8 @@ func (x *batch) anySharedEngine() bool {
 	return false
 }
 
-// listRanks lists the live ranks of a model and returns how many more requests may be sent to them.
-// A rank that is not live delays nobody.
+// listRanks lists the live ranks of a model and returns the number of further requests that may be
+// sent to them. A rank that is not live delays no other rank.
 func (b *Balancer) listRanks(now time.Duration, model string) (free int) {
 	x := &b.batch
 	x.ranks, x.pool.Ranks = x.ranks[:0], x.pool.Ranks[:0]
@@ -187,8 +187,8 @@ func (x *batch) addRank(r policy.Rank) {
 	x.pool.Ranks = append(x.pool.Ranks, r)
 }
 
-// freeSlots returns how many more requests the push rule allows at a replica before its next
-// report. Without any bound, it is PoolLimit.
+// freeSlots returns the number of further requests that the push rule allows at a replica before
+// its next report. Without any bound, the number is PoolLimit.
 func (t *target) freeSlots(now time.Duration, c *Config) int {
 	if !t.replicaAvailable(now, c) {
 		return 0
@@ -212,7 +212,7 @@ func (t *target) freeSlots(now time.Duration, c *Config) int {
 // assignPool lets the policy decide for the head of the queue and sends the chosen requests. It
 // reports whether all of them were sent.
 func (b *Balancer) assignPool(now time.Duration, q *queue) (all bool) {
-	x, left := &b.batch, q.Len()
+	x, remaining := &b.batch, q.Len()
 	b.fillPool(now, q)
 	for _, r := range x.separate {
 		b.placeRequest(now, q, r)
@@ -227,7 +227,7 @@ func (b *Balancer) assignPool(now time.Duration, q *queue) (all bool) {
 		r.uncached = r.promptLength()
 		b.sendRequest(now, r, x.ranks[choice.Index], b.recordDecision(now, r, choice))
 	}
-	return left-q.Len() >= len(b.scratchRequests) && len(b.scratchRequests) > 0
+	return remaining-q.Len() >= len(b.scratchRequests) && len(b.scratchRequests) > 0
 }
 
 // fillPool adds the head of the queue to the pool. Requests that failed before, are suspects or
@@ -279,11 +279,11 @@ func (b *Balancer) describeRanks(now time.Duration, q *queue) {
 func (t *target) appendRunning(into []policy.Running) []policy.Running {
 	for _, r := range t.requests {
 		streamed := t.generatedFor(r)
-		left := 0
+		remaining := 0
 		if r.MaxTokens > 0 {
-			left = max(1, min(r.MaxTokens, maxTokens)-streamed)
+			remaining = max(1, min(r.MaxTokens, maxTokens)-streamed)
 		}
-		into = append(into, policy.Running{Tokens: r.promptCost + streamed, Left: left})
+		into = append(into, policy.Running{Tokens: r.promptCost + streamed, Left: remaining})
 	}
 	return into
 }

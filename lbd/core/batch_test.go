@@ -11,14 +11,14 @@ import (
 	"skyserve/lbd/policy"
 )
 
-// rankedConfig is a balancer that decides for pools.
+// rankedConfig returns the configuration of a balancer that decides for pools.
 func rankedConfig() Config {
 	cfg := DefaultConfig(policy.NewBFIO(policy.DefaultBFIO()))
 	cfg.Push = PushRule{Mode: PushBlind}
 	return cfg
 }
 
-// addRanks attaches engines of so many ranks each, which run limit requests.
+// addRanks attaches engines with a number of ranks each; each rank runs limit requests.
 func addRanks(step func(Event), engines, ranks, limit int) {
 	for e := range engines {
 		for r := range ranks {
@@ -29,7 +29,7 @@ func addRanks(step func(Event), engines, ranks, limit int) {
 	}
 }
 
-// sentBy lists what a step dispatched, as id>target.
+// sentBy lists the dispatches of a step, as id>target.
 func sentBy(actions []Action) []string {
 	var sent []string
 	for _, a := range actions {
@@ -44,8 +44,8 @@ func prompt(id string, tokens int) Event {
 	return Event{Kind: EventArrived, Request: &Request{ID: id, Model: "m", PromptTokens: tokens}}
 }
 
-// Slots that fall free at the end of one step are filled together, so that both
-// ranks come out even: the long prompt goes to the rank that holds less.
+// Slots that become free at the end of one step are filled together, so that both ranks are
+// balanced: the long prompt is sent to the rank with fewer tokens.
 func TestBatchFillsFreedSlotsTogether(t *testing.T) {
 	b := New(rankedConfig())
 	addRanks(func(ev Event) { b.Step(0, ev) }, 1, 2, 2)
@@ -66,7 +66,7 @@ func TestBatchFillsFreedSlotsTogether(t *testing.T) {
 			at[r.ID] = r.target.id
 		}
 	}
-	light := at["a2"] // beside 500 tokens; the other rank keeps 500 and loses 300
+	light := at["a2"] // with 500 tokens; the other rank keeps 500 and loses 300
 	if at["a3"] == light || at["a0"] == at["a1"] {
 		t.Fatalf("uneven at the start: %v", at)
 	}
@@ -84,8 +84,8 @@ func TestBatchFillsFreedSlotsTogether(t *testing.T) {
 	}
 }
 
-// The pool's view of running requests: a rank's tokens are split among
-// those that have had their first one.
+// The pool's view of running requests: a rank's tokens are split among the requests that have a
+// first token.
 func TestProgressIsSplitAmongStreams(t *testing.T) {
 	b := New(rankedConfig())
 	addRanks(func(ev Event) { b.Step(0, ev) }, 1, 1, 8)
@@ -120,7 +120,7 @@ func TestProgressIsSplitAmongStreams(t *testing.T) {
 	}
 }
 
-// An engine that cannot be reached is left out with all its ranks.
+// An unreachable engine is excluded with all its ranks.
 func TestDeadEngineCostsOneAttemptForAllRanks(t *testing.T) {
 	for _, name := range []string{"bf-io", "least-load"} {
 		cfg := rankedConfig()
@@ -148,8 +148,8 @@ func TestDeadEngineCostsOneAttemptForAllRanks(t *testing.T) {
 	}
 }
 
-// A prompt that fits badly is passed over by better ones for a while, not for
-// ever, however many of those keep coming.
+// A prompt that fits badly is passed over only for a limited time, regardless of the number of
+// better ones that arrive.
 func TestLongPromptIsNotStarvedByBatches(t *testing.T) {
 	b := New(rankedConfig())
 	addRanks(func(ev Event) { b.Step(0, ev) }, 1, 2, 1)
@@ -193,9 +193,8 @@ func running(b *Balancer) []string {
 	return ids
 }
 
-// Whatever happens to engines of several ranks: no rank is sent more than it
-// runs, nobody is lost, and once a decision is due no slot stays free while
-// somebody waits.
+// For random events at engines of several ranks: no rank receives more requests than it runs, no
+// request is lost, and once a decision is due no slot stays free while a request waits.
 func TestPoolsRespectLimitsAndLoseNoRequest(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		cfg := rankedConfig()
@@ -236,7 +235,7 @@ func TestPoolsRespectLimitsAndLoseNoRequest(t *testing.T) {
 		w.now += cfg.BatchInterval
 		w.step(rt, Event{Kind: EventTick})
 		if room, _ := w.b.anyAvailable(w.now, w.b.queue("m")); !room || cfg.PoolLimit < cfg.QueueLimit {
-			return // those at the front may all have places to avoid
+			return // the first requests may all have targets to avoid
 		}
 		for _, r := range w.b.waitingRequests(w.b.queue("m")) {
 			if len(r.avoid) == 0 {

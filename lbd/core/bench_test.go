@@ -29,7 +29,7 @@ func fleet(b *testing.B, name string, n int) *Balancer {
 
 func replicaName(i int) string { return fmt.Sprintf("r%03d", i) }
 
-// prompts are n keys of a size, each of which begins like an earlier one.
+// prompts returns n keys of a size; each begins like an earlier one.
 func prompts(n, size int) []prefix.Key {
 	rng := rand.New(rand.NewPCG(1, 2))
 	keys := make([]prefix.Key, n)
@@ -46,16 +46,16 @@ func prompts(n, size int) []prefix.Key {
 	return keys
 }
 
-// life takes a request from its arrival to its end.
+// life runs a request from its arrival to its end.
 func life(bal *Balancer, req *Request, out *Outcome) {
 	bal.Step(0, Event{Kind: EventArrived, Request: req})
 	bal.Step(0, Event{Kind: EventFirstToken, ID: req.ID})
 	bal.Step(0, Event{Kind: EventFinished, ID: req.ID, Outcome: out})
 }
 
-// BenchmarkArrive is one whole request (arrival with an empty queue, first
-// token, end), its prompt known: by policy, with 64 replicas, and for two
-// policies by prompt, replicas and prompts in the tree.
+// BenchmarkArrive measures one whole request with a known prompt (arrival with an empty queue,
+// first token, end): by policy, with 64 replicas, and for two policies by prompt, replicas and
+// prompts in the tree.
 func BenchmarkArrive(b *testing.B) {
 	for _, name := range policy.Names() {
 		b.Run("policy="+name, func(b *testing.B) { benchmarkArrive(b, name, 4<<10, 64, 2048) })
@@ -91,9 +91,9 @@ func benchmarkArrive(b *testing.B, name string, size, replicas, known int) {
 	}
 }
 
-// BenchmarkQueued is what it costs when one of 64 full replicas reports room
-// while 128 requests of 4 KB wait: what fits there is sent, ends, and as many
-// others come, so that 128 wait again.
+// BenchmarkQueued measures a report of free capacity by one of 64 full replicas while 128 requests
+// of 4 KB wait: the requests that fit are sent and end, and as many new ones arrive, so that 128
+// wait again.
 func BenchmarkQueued(b *testing.B) {
 	for _, name := range []string{"cost", "skylb", "least-load"} {
 		b.Run("policy="+name, func(b *testing.B) {
@@ -143,8 +143,8 @@ func BenchmarkQueued(b *testing.B) {
 	}
 }
 
-// BenchmarkChargeRunning is what a tick costs once a second, when 1,536 answers of 50
-// tenants are being generated at 64 replicas.
+// BenchmarkChargeRunning measures the tick that charges running requests, once a second, with 1,536
+// answers of 50 tenants in progress at 64 replicas.
 func BenchmarkChargeRunning(b *testing.B) {
 	bal := fleet(b, "least-load", 64)
 	bal.cfg.Push = PushRule{Mode: PushBlind}

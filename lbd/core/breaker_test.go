@@ -8,7 +8,7 @@ import (
 	"skyserve/lbd/policy"
 )
 
-// failing is a service of n replicas of which r0 fails whatever it is sent.
+// failing is a service of n replicas in which r0 fails every request.
 type failing struct {
 	*testing.T
 	b        *Balancer
@@ -25,7 +25,7 @@ func newFailing(t *testing.T, n int) *failing {
 	return &failing{T: t, b: start(DefaultConfig(p), n), sent: map[string]int{}}
 }
 
-// step takes an event, and every dispatch that follows from it: r0 fails it, the
+// step processes an event, and every dispatch that follows from it: r0 fails the request, the
 // others serve it.
 func (f *failing) step(ev Event) {
 	actions := append([]Action(nil), f.b.Step(f.now, ev)...)
@@ -42,7 +42,7 @@ func (f *failing) step(ev Event) {
 	}
 }
 
-// ask lets 10 ms pass, with the reports that are due, and sends a request.
+// ask advances time by 10 ms, with the reports that are due, and sends a request.
 func (f *failing) ask() {
 	f.now += 10 * time.Millisecond
 	if f.requests++; f.requests%10 == 0 {
@@ -54,9 +54,8 @@ func (f *failing) ask() {
 	f.step(Event{Kind: EventArrived, Request: &Request{ID: fmt.Sprint(f.requests), Model: "m"}})
 }
 
-// A replica that reports itself ready but fails what it is sent gets no more than
-// a trial now and then, at longer and longer distances; its requests are served
-// elsewhere. Once it serves again it has its full share.
+// A replica that reports ready but fails its requests receives only trial requests, at increasing
+// intervals; other replicas serve its requests. Once it serves again, it has its full share.
 func TestFailingReplicaIsEjected(t *testing.T) {
 	f := newFailing(t, 3)
 	for range 12_000 { // two minutes
@@ -66,7 +65,7 @@ func TestFailingReplicaIsEjected(t *testing.T) {
 	if c.Counts.Finished != 12_000 || c.Counts.Rejected != 0 {
 		t.Fatalf("counts %+v", c.Counts)
 	}
-	// Five to find out, then trials after 5, 10, 20, 40 s.
+	// Five failures until the ejection, then trials after 5, 10, 20, 40 s.
 	if f.sent["r0"] < 8 || f.sent["r0"] > 10 || c.Ejections != int64(f.sent["r0"]-4) {
 		t.Errorf("r0 was sent %d requests and ejected %d times", f.sent["r0"], c.Ejections)
 	}
@@ -84,7 +83,7 @@ func TestFailingReplicaIsEjected(t *testing.T) {
 	}
 }
 
-// Failures in a row are counted, not failures: one success and all is forgiven.
+// Only consecutive failures are counted: one success resets the count.
 func TestSuccessResetsFailureCount(t *testing.T) {
 	p, _ := policy.New("round-robin")
 	b := start(DefaultConfig(p), 2)
@@ -106,7 +105,7 @@ func TestSuccessResetsFailureCount(t *testing.T) {
 	}
 }
 
-// Requests that were under way when a connection broke fail together: once.
+// Requests in flight when a connection breaks fail together and count as one failure.
 func TestBrokenConnectionCountsAsOneFailure(t *testing.T) {
 	cfg := DefaultConfig(&policy.RoundRobin{})
 	cfg.Push = PushRule{Mode: PushBlind}
@@ -122,7 +121,7 @@ func TestBrokenConnectionCountsAsOneFailure(t *testing.T) {
 	}
 }
 
-// However many fail, at most half of a model's replicas are left out, and a single
+// For any number of failing replicas, at most half of a model's replicas are ejected, and a single
 // one never is.
 func TestEjectionKeepsEnoughReplicas(t *testing.T) {
 	for n, most := range map[int]int{1: 0, 2: 1, 3: 1, 4: 2, 7: 3} {
@@ -155,7 +154,7 @@ func TestEjectionKeepsEnoughReplicas(t *testing.T) {
 	}
 }
 
-// When the others die, an ejected replica is tried at once: it is better than none.
+// If the others die, an ejected replica is tried immediately: it is better than none.
 func TestEjectedReplicaIsUsedIfItIsTheOnlyOne(t *testing.T) {
 	f := newFailing(t, 2)
 	for range 20 {
@@ -172,7 +171,7 @@ func TestEjectedReplicaIsUsedIfItIsTheOnlyOne(t *testing.T) {
 	}
 }
 
-// A fleet that fails as a whole is not sent much more than what arrives.
+// A fleet in which every replica fails does not receive many more requests than arrive.
 func TestRetryBudgetBoundsRetries(t *testing.T) {
 	cfg := DefaultConfig(&policy.RoundRobin{})
 	cfg.EjectAfter, cfg.RetryBurst = 0, 20
@@ -195,7 +194,7 @@ func TestRetryBudgetBoundsRetries(t *testing.T) {
 		}
 		fail(b.Step(now, Event{Kind: EventArrived, Request: &Request{ID: fmt.Sprint(i), Model: "m"}}))
 	}
-	now += 2 * cfg.RetryBackoff // the last ones have rested
+	now += 2 * cfg.RetryBackoff // the backoff of the last ones has ended
 	fail(b.Step(now, Event{Kind: EventTick}))
 	v := b.Snapshot(now)
 	if want := arrivals + cfg.RetryBurst + arrivals/5; sends > want || sends < want-5 || v.RetriesRefused < 700 {

@@ -6,8 +6,8 @@ import (
 	"skyserve/lbd/prefix"
 )
 
-// caches contains the expected cache contents of replicas and peers, and what the balancers of a
-// region share about them (gossip.go, foreign.go). It deals with targets, tenants and keys, not
+// caches contains the expected cache contents of replicas and peers, and the state about them that
+// balancers of a region share (gossip.go, foreign.go). It deals with targets, tenants and keys, not
 // with requests, loads or queues.
 type caches struct {
 	// Two trees (SkyLB 3.2): the caches of the replicas, and a snapshot of the peers' caches derived
@@ -29,7 +29,7 @@ type cacheTarget struct {
 	peer    bool
 	slot    int           // its number in the tree; -1 after removal
 	added   time.Duration // replica only
-	// cacheLostAt is when its cache was last lost; older updates are ignored.
+	// cacheLostAt is the time of the last loss of its cache; older updates are ignored.
 	cacheLostAt time.Duration
 }
 
@@ -108,7 +108,7 @@ func (c *caches) forgetTarget(now time.Duration, h *cacheTarget) {
 	c.tree(h).RemoveTarget(h.slot)
 }
 
-// sessionStart returns when the session of a prompt began, if the prompt continues an answered one.
+// sessionStart returns the start of a prompt's session, if the prompt continues an answered one.
 func (c *caches) sessionStart(prompt prefix.Key) (start time.Duration, known bool) {
 	if found := c.replicas.Match(prompt, nil); found.Answered {
 		return found.SessionStart, true
@@ -117,9 +117,9 @@ func (c *caches) sessionStart(prompt prefix.Key) (start time.Duration, known boo
 	return found.SessionStart, found.Answered
 }
 
-// match returns how much of a prompt each replica, or peer, has cached. matches is indexed by slot,
-// up to highest; latest is the slot where the prompt's session was last. The result is valid until
-// the next call.
+// match returns the number of bytes of a prompt that each replica, or peer, has cached. matches is
+// indexed by slot, up to highest; latest is the slot of the target that served the prompt's session
+// last. The result is valid until the next call.
 func (c *caches) match(tree *prefix.Tree, prompt prefix.Key, highest int) (matches []int, latest int, known bool) {
 	for len(c.matches) <= highest {
 		c.matches = append(c.matches, 0)

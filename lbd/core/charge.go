@@ -7,16 +7,16 @@ import (
 )
 
 // The cost of a request to its tenant is counted in tokens: its prompt once, and the generated part
-// of its answer once, however it ends. The prompt is charged when the request is sent. Every
+// of its answer once, whatever its outcome. The prompt is charged when the request is sent. Every
 // chargeEvery, an estimate of the generated tokens is charged (VTC charges tokens when they are
 // generated). The difference to the true count is charged at the end.
 
 const (
-	// chargeEvery is the time between two charges for running requests: short compared to an answer,
-	// and far longer than charging all of them takes.
+	// chargeEvery is the time between two charges for running requests: short compared with an
+	// answer, and much longer than the time needed to charge all of them.
 	chargeEvery = time.Second
 	// maxUnboundedAnswer is the assumed maximum length, in tokens, of an answer without max_tokens
-	// whose tokens were not counted: ten minutes at 27 tokens a second.
+	// whose tokens were not counted: ten minutes at 27 tokens per second.
 	maxUnboundedAnswer = 16 << 10
 )
 
@@ -35,7 +35,7 @@ func (r *request) cost(out *Outcome, generated int) int64 {
 
 func clampTokens(tokens int) int { return min(max(0, tokens), maxTokens) }
 
-// setCharge sets the total tokens charged to r's tenant for r.
+// setCharge sets the total number of tokens charged to r's tenant for r.
 func (q *queue) setCharge(r *request, tokens int64) {
 	q.Charge(&r.Item, tokens)
 }
@@ -48,9 +48,9 @@ func (q *queue) chargeServed(r *request, out *Outcome) {
 }
 
 // chargeUnserved charges for a request that failed or was cancelled: for the generated tokens, or
-// those of an earlier attempt if that is more. generated is an estimate that is used if out has no
-// count. If the request can be retried, the generated tokens stay charged meanwhile, so that nobody
-// gets free work from failing requests, and the next attempt is not charged on top. An attempt
+// those of an earlier attempt if there were more. generated is an estimate for an out without a
+// count. If the request can be retried, the generated tokens stay charged meanwhile, so that
+// failing requests are not free, and the next attempt is not charged in addition. An attempt
 // without generated tokens in out costs nothing.
 func (q *queue) chargeUnserved(r *request, out *Outcome, generated int) {
 	retryable := out != nil && out.Retryable
@@ -101,8 +101,8 @@ func (b *Balancer) estimateGenerated(now time.Duration, r *request) int {
 	return clampTokens(min(tokens, bound) * min(max(1, r.Answers), maxAnswers))
 }
 
-// learnResidence learns, from a request that ended at t, how long requests take there compared to
-// the nominal replica; n tokens were generated.
+// learnResidence updates t's residence pace (the residence time compared with the nominal replica)
+// from a request that ended there; n tokens were generated.
 func (t *target) learnResidence(stay time.Duration, r *request, n int) {
 	n /= max(1, r.Answers)
 	step := policy.NominalStep(t.outstanding+1, t.work.context()+r.promptCost)

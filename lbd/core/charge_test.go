@@ -12,9 +12,9 @@ import (
 	"skyserve/lbd/policy"
 )
 
-// contest is a balancer with replicas that generate one token a step for each
-// request there, and tenants that always have requests waiting. It counts what each
-// tenant really got, by the engines' own counts.
+// contest is a balancer with replicas that generate one token a step for each request there, and
+// tenants that always have requests waiting. It counts the service of each tenant by the engines'
+// own counts.
 type contest struct {
 	b       *Balancer
 	now     time.Duration
@@ -24,7 +24,7 @@ type contest struct {
 	running []*job
 	got     map[string]int // prompt and answer tokens computed for each tenant
 	turns   map[string]int // requests sent
-	tells   bool           // ends tell the tokens, as the proxy does
+	tells   bool           // outcomes contain the tokens, as from the proxy
 	length  func(tenant string) int
 	ending  func(tenant string, length int) (at int, how EventKind)
 }
@@ -34,7 +34,7 @@ type job struct {
 	id, tenant string
 	length     int // of the whole answer
 	had        int // tokens generated
-	stopAt     int // and then how
+	stopAt     int // the event that ends it then
 	how        EventKind
 	there      bool
 }
@@ -74,7 +74,7 @@ func (c *contest) took(actions []Action) {
 	}
 }
 
-// run lets steps pass.
+// run runs a number of steps.
 func (c *contest) run(steps int, tenants ...string) {
 	for range steps {
 		c.now += c.step
@@ -115,7 +115,7 @@ func (c *contest) generate(j *job) {
 	switch {
 	case j.had >= j.length:
 		c.end(j, Event{Kind: EventFinished, ID: j.id, Outcome: &Outcome{PromptTokens: policy.Known(c.prompt), OutputTokens: policy.Known(j.had)}})
-	case j.had >= j.stopAt && j.how == EventFailed: // its replica dies and another one goes on
+	case j.had >= j.stopAt && j.how == EventFailed: // its replica dies and another one continues
 		j.how, j.there = "", false
 		c.took(c.b.Step(c.now, Event{Kind: EventFailed, ID: j.id, Outcome: &Outcome{Retryable: true, PromptTokens: policy.Known(c.prompt), OutputTokens: policy.Known(j.had)}}))
 	case j.had >= j.stopAt && j.how == EventCancelled:
@@ -130,7 +130,7 @@ func (c *contest) end(j *job, ev Event) {
 
 func always(n int) func(string) int { return func(string) int { return n } }
 
-// justBefore hangs up one token before the end, if it is the tenant of that name.
+// justBefore disconnects one token before the end, for the tenant of that name.
 func justBefore(name string) func(string, int) (int, EventKind) {
 	return func(tenant string, length int) (int, EventKind) {
 		if tenant == name {
@@ -140,8 +140,8 @@ func justBefore(name string) func(string, int) (int, EventKind) {
 	}
 }
 
-// A tenant that hangs up just before the end of each answer gets no more turns than
-// one that reads to the end, whether the events tell what was generated or not.
+// A tenant that disconnects just before the end of each answer is not served more than one that
+// reads to the end, whether or not the events contain token counts.
 func TestEarlyDisconnectGainsNoShare(t *testing.T) {
 	testkit.Slow(t)
 	everyPolicy(t, func(t *testing.T, cfg Config) {
@@ -157,8 +157,8 @@ func TestEarlyDisconnectGainsNoShare(t *testing.T) {
 	})
 }
 
-// A long answer is charged while it is generated, not only at its end: the next turn
-// is that of the tenant that has had less by then.
+// A long answer is charged while it is generated, not only at its end: the next request is that of
+// the tenant that was served less by then.
 func TestAnswerIsChargedWhileGenerated(t *testing.T) {
 	for _, streamed := range []bool{true, false} {
 		p, err := policy.New("least-load")
@@ -184,8 +184,8 @@ func TestAnswerIsChargedWhileGenerated(t *testing.T) {
 	}
 }
 
-// Over random histories: however a tenant ends its requests, it gets no more than a
-// small factor of what another one gets that wants as much, beside what the slots hold.
+// For random histories and any way in which a tenant ends its requests: it is served at most a
+// small factor more than another tenant with the same demand, apart from the requests in the slots.
 func TestCancellationGainsNoShare(t *testing.T) {
 	testkit.Slow(t)
 	rapid.Check(t, func(rt *rapid.T) {
@@ -213,7 +213,7 @@ func TestCancellationGainsNoShare(t *testing.T) {
 	})
 }
 
-// chargedTo is what a tenant is charged for at present.
+// chargedTo returns the current charge of a tenant.
 func chargedTo(b *Balancer, tenant string) int64 { return b.queue("m").Served(tenant) }
 
 // alone is a balancer with one idle replica and the account of one tenant.
@@ -228,8 +228,8 @@ func alone(t *testing.T) *Balancer {
 	return start(cfg, 2)
 }
 
-// What a request is charged in the end, by how it went: its prompt once and what was
-// generated for it, also when several replicas had to do with it.
+// The final charge of a request for each outcome: its prompt once and the generated tokens, also if
+// several replicas worked on it.
 func TestChargeByOutcome(t *testing.T) {
 	known := func(output, earlier int) *Outcome {
 		return &Outcome{OutputTokens: policy.Known(output), EarlierTokens: earlier}
@@ -268,8 +268,8 @@ func TestChargeByOutcome(t *testing.T) {
 	}
 }
 
-// While a request waits to be tried again it is not free: what was computed for it
-// stays charged, and the second send does not charge it twice.
+// While a request waits for a retry it is not free: the computed tokens stay charged, and the
+// second send does not charge them again.
 func TestRetryIsChargedOnce(t *testing.T) {
 	b := alone(t)
 	ask(t, b, 0, Request{ID: "q", Tenant: "t", PromptTokens: 100})
@@ -285,8 +285,8 @@ func TestRetryIsChargedOnce(t *testing.T) {
 	}
 }
 
-// Where nobody counted, the time at the replica and its learned pace tell how much
-// was generated, never more than the request's bound.
+// Without a token count, the generated tokens are estimated from the time at the replica and its
+// pace, up to the request's bound.
 func TestGeneratedIsEstimatedFromTimeAndPace(t *testing.T) {
 	for name, c := range map[string]struct {
 		request  Request
@@ -328,8 +328,8 @@ func TestGeneratedIsEstimatedFromTimeAndPace(t *testing.T) {
 	}
 }
 
-// An account never falls below where it was lifted to, whatever is given back to it
-// afterwards: else a tenant could save up by charges that it knows it gets back.
+// An account never falls below the value to which it was raised, whatever is refunded later.
+// Otherwise a tenant could accumulate credit with charges that are refunded.
 func TestRefundGivesNoCredit(t *testing.T) {
 	b := flooded(t, "least-load", 4096)
 	arrive(b, 0, "early", "saver")

@@ -26,7 +26,7 @@ const (
 	PushBlind PushMode = "blind"
 	// PushOutstanding sends while fewer than N requests are outstanding.
 	PushOutstanding PushMode = "outstanding"
-	// PushPending sends while the replica's engine has nothing pending.
+	// PushPending sends while the replica's engine has no pending requests.
 	PushPending PushMode = "pending"
 )
 
@@ -65,14 +65,15 @@ type Config struct {
 	Order        QueueOrder
 	Targets      TierTargets
 	ModelTargets map[string]TierTargets
-	// TauN and TauP belong to OrderDPA: a request is severely expired from TauN after its deadline,
-	// and urgent from TauP before it.
+	// TauN and TauP belong to OrderDPA: a request is severely expired once TauN has passed since
+	// its deadline, and urgent from TauP before its deadline.
 	TauN, TauP time.Duration
 	// Forward allows sending requests to peers.
 	Forward bool
-	// PeerQueueLimit is how many requests a peer may have queued and still be sent another.
+	// PeerQueueLimit is the maximum number of queued requests of a peer to which another is sent.
 	PeerQueueLimit int
-	// QueueLimit bounds the queued requests; MaxWait bounds how long each is queued.
+	// QueueLimit is the maximum number of queued requests; MaxWait is the maximum time of a request
+	// in the queue.
 	QueueLimit int
 	MaxWait    time.Duration
 	// ProbeInterval is the time between two reports of one target. After StaleIntervals without a
@@ -89,15 +90,16 @@ type Config struct {
 	// SessionLead bounds how far a request of an older session may overtake requests that arrived
 	// earlier, for a policy that holds requests.
 	SessionLead time.Duration
-	// PoolLimit bounds how many requests at the head of a queue are evaluated at once.
+	// PoolLimit is the maximum number of requests at the head of a queue that are evaluated at
+	// once.
 	PoolLimit int
 	// BatchInterval is the minimum time between two decisions for a whole pool, for a policy that
-	// decides for pools and while there is little capacity.
+	// decides for pools. It does not apply while there is much free capacity.
 	BatchInterval time.Duration
-	// Deferred decides when deferred requests join the others. While it parks any, they may wait
-	// until their deadline instead of MaxWait.
+	// Deferred decides when deferred requests join the others. If it can park requests, deferred
+	// requests may wait until their deadline instead of MaxWait.
 	Deferred DeferredRule
-	// MaxAttempts bounds how often one request is sent in total.
+	// MaxAttempts is the maximum number of times that one request is sent.
 	MaxAttempts int
 	// RetryBackoff is the backoff of a request after every live target has failed it. It grows by half
 	// after each such round, up to MaxRetryBackoff. 0 = no backoff.
@@ -112,10 +114,10 @@ type Config struct {
 	EjectAfter              int
 	EjectTime, MaxEjectTime time.Duration
 	EjectShare              float64
-	// PeerBackoff is how long nothing is sent to a peer that bounced a request.
+	// PeerBackoff is the time for which no requests are sent to a peer that bounced one.
 	PeerBackoff time.Duration
 	// A request is stopped after KillAfter replicas died while they served it; 0 = never. A replica
-	// did not die if it still answers its probes KillWait after a failure. Suspected and stopped
+	// that still responds to probes KillWait after a failure did not die. Suspected and stopped
 	// requests are remembered for KillMemory, at most KillLimit of them.
 	KillAfter  int
 	KillWait   time.Duration
@@ -135,22 +137,22 @@ func DefaultConfig(p policy.Policy) Config {
 	return Config{
 		Policy:         p,
 		Push:           PushRule{Mode: PushPending}, // SkyLB 5.2: 1.27x the throughput of blind pushing near saturation
-		Order:          OrderFCFS,                   // what clients expect
+		Order:          OrderFCFS,                   // the order that clients expect
 		Targets:        DefaultTargets(),
 		TauN:           5 * time.Second, // a client that missed its target by 5 s is still there; after that it is likely to disconnect
 		TauP:           time.Second,     // the whole target of IW-F, so that such a request is urgent on arrival
 		Forward:        true,
 		PeerQueueLimit: 10, // SkyLB's buffer for newly arriving requests
 
-		QueueLimit: 4096,             // about 250 MB of 64 KB bodies; a longer queue helps nobody
+		QueueLimit: 4096,             // about 250 MB of 64 KB bodies; in a longer queue, requests would exceed their targets
 		MaxWait:    60 * time.Second, // the target of the slower interactive tier
 
 		ProbeInterval:  100 * time.Millisecond,
 		StaleIntervals: 3,  // two lost probes are noise, three are not
-		LostIntervals:  10, // a second without a report: another replica serves sooner
+		LostIntervals:  10, // one second without a report: another replica serves the request sooner
 
 		UnconfirmedLimit: 4,  // a replica prefills several prompts in one step, but a burst must not accumulate unseen
-		OutstandingLimit: 24, // what an L4 runs at once of chat traffic, for an engine that reports no pending count
+		OutstandingLimit: 24, // concurrent chat requests of an L4, for an engine that reports no pending count
 		SessionLead:      120 * time.Second,
 		PoolLimit:        128,
 		BatchInterval:    20 * time.Millisecond, // one or two steps, whose ends coincide: 25 % less imbalance than deciding immediately
@@ -159,16 +161,16 @@ func DefaultConfig(p policy.Policy) Config {
 		RetryBackoff:     50 * time.Millisecond, // SGLang's: one or two steps of an engine
 		MaxRetryBackoff:  30 * time.Second,      // SGLang's: half of the maximum wait
 		RetryShare:       0.2,                   // the load that an outage may add
-		RetryBurst:       512,                   // twice what one engine runs at once: its death costs no client an answer
+		RetryBurst:       512,                   // twice the concurrent requests of one engine: when it dies, all of them can be retried
 		EjectAfter:       5,
-		EjectTime:        5 * time.Second, // an engine that is out of memory or restarting recovers sooner than that, or not soon
+		EjectTime:        5 * time.Second, // an engine that is out of memory or restarting recovers within this time, or takes much longer
 		MaxEjectTime:     time.Minute,
 		EjectShare:       0.5,
 		PeerBackoff:      time.Second,
-		KillAfter:        2,                      // one death may be chance, and each attempt may cost an engine
+		KillAfter:        2,                      // one death may be a coincidence, and each further attempt may kill an engine
 		KillWait:         500 * time.Millisecond, // five probes: a terminating process has closed its port by the first
 		KillMemory:       10 * time.Minute,       // longer than clients repeat a request on their own
-		KillLimit:        4096,                   // 16 replicas with 256 requests each die at once; 0.5 MB
+		KillLimit:        4096,                   // 16 replicas that die at once, with 256 requests each; 0.5 MB
 		TreeBytes:        64 << 20,               // 120,000 prompts of 4 KB
 		TreeOrder:        prefix.LeastRecent,     // like the engines' own caches
 		ShareBytes:       8 << 20,                // 8 bytes per 64 of text: the caches of 32 engines with 500,000 tokens each

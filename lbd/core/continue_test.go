@@ -7,8 +7,8 @@ import (
 	"skyserve/lbd/policy"
 )
 
-// A request whose answer broke off waits for another replica as long as one that
-// comes then: how long it had been answered does not count.
+// A request whose answer was interrupted may wait for another replica as long as a new request: the
+// time of the answer does not count.
 func TestBrokenStreamRestartsMaxWait(t *testing.T) {
 	for name, c := range map[string]struct {
 		talked  bool
@@ -44,8 +44,8 @@ func TestBrokenStreamRestartsMaxWait(t *testing.T) {
 	}
 }
 
-// What an answer's first replica generated tells nothing of the pace of its last
-// one, and is charged once.
+// The tokens of an answer's first replica do not affect the pace of its last one, and are charged
+// once.
 func TestContinuedAnswerCountsOwnTokens(t *testing.T) {
 	b := start(DefaultConfig(policy.NewSkyLB()), 1)
 	ask(t, b, 0, Request{ID: "q", Tenant: "k", PromptTokens: 100})

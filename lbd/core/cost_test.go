@@ -9,8 +9,8 @@ import (
 	"skyserve/lbd/policy"
 )
 
-// serveOneByOne runs requests one after the other at whatever replica they are sent to,
-// with a token every step of that replica.
+// serveOneByOne runs requests one after the other at the replicas to which they are sent, with a
+// token per step of the replica.
 func serveOneByOne(t *testing.T, b *Balancer, now time.Duration, n int, step map[string]time.Duration, cached int) time.Duration {
 	t.Helper()
 	const tokens = 50
@@ -34,8 +34,8 @@ func serveOneByOne(t *testing.T, b *Balancer, now time.Duration, n int, step map
 	return now
 }
 
-// One replica answers ten times as fast as the two others. Nobody tells, but
-// answers show: it gets nearly all requests that the fleet can take at once.
+// One replica is ten times as fast as the two others. The balancer estimates this from answers: the
+// replica receives nearly all requests that the fleet can run at once.
 func TestCostLearnsFastReplicas(t *testing.T) {
 	b := start(DefaultConfig(policy.NewCost()), 3)
 	steps := map[string]time.Duration{"r0": 60 * time.Millisecond, "r1": 6 * time.Millisecond, "r2": 66 * time.Millisecond}
@@ -58,8 +58,8 @@ func TestCostLearnsFastReplicas(t *testing.T) {
 	}
 }
 
-// Replicas of the same hardware answer differently by chance: what was learned
-// of each must not outweigh what they hold.
+// Replicas of the same hardware have random differences in speed. The estimates must not outweigh
+// their caches.
 func TestRandomVariationDoesNotChangePace(t *testing.T) {
 	b := start(DefaultConfig(policy.NewCost()), 3)
 	steps := map[string]time.Duration{"r0": 60 * time.Millisecond, "r1": 54 * time.Millisecond, "r2": 66 * time.Millisecond}
@@ -77,8 +77,7 @@ func TestRandomVariationDoesNotChangePace(t *testing.T) {
 	}
 }
 
-// An answer that comes in one piece, and a clock that jumps, tell nothing of a
-// replica's speed.
+// An answer in one piece, and a clock jump, are not measurements of a replica's speed.
 func TestUnstreamedAnswerDoesNotChangePace(t *testing.T) {
 	b := start(DefaultConfig(policy.NewCost()), 1)
 	now := time.Second
@@ -97,7 +96,7 @@ func TestUnstreamedAnswerDoesNotChangePace(t *testing.T) {
 	}
 }
 
-// order is the sequence in which waiting requests are sent once there is room.
+// order returns the sequence in which waiting requests are sent once there is capacity.
 func order(b *Balancer, now time.Duration) (ids []string) {
 	for range 20 {
 		now += 100 * time.Millisecond
@@ -111,9 +110,8 @@ func order(b *Balancer, now time.Duration) (ids []string) {
 	return ids
 }
 
-// A conversation that was begun is finished before new ones begin, without any
-// session id: its prefix says when it began. Where engines keep nothing cached
-// there is nothing to save, and it is first come, first served.
+// A started conversation is finished before new ones begin, without any session id: its start is
+// known from its prefix. If engines have nothing cached, the order is first come, first served.
 func TestCachedConversationsGoFirst(t *testing.T) {
 	for _, c := range []struct {
 		cached int
@@ -135,7 +133,7 @@ func TestCachedConversationsGoFirst(t *testing.T) {
 	}
 }
 
-// A forwarded request keeps its session's age at the balancer that gets it.
+// A forwarded request keeps its session's age at the receiving balancer.
 func TestForwardIncludesSessionAge(t *testing.T) {
 	b := start(DefaultConfig(policy.NewCost()), 1)
 	b.Step(0, Event{Kind: EventPeerAdded, Peer: &PeerInfo{ID: "eu"}})
@@ -151,7 +149,7 @@ func TestForwardIncludesSessionAge(t *testing.T) {
 	if len(actions) != 1 || actions[0].Kind != ActionForward || actions[0].SessionAge != 9*time.Second {
 		t.Fatalf("got %+v", actions)
 	}
-	// There it goes before what came earlier but began later.
+	// There it precedes requests that arrived earlier but whose session began later.
 	there := start(DefaultConfig(policy.NewCost()), 1)
 	there.Step(20*time.Second, full)
 	there.Step(20*time.Second, Event{Kind: EventArrived, Request: &Request{ID: "local", Model: "m", PromptTokens: 100}})

@@ -8,9 +8,9 @@ import (
 )
 
 // DeferredRule decides when a deferred request (NIW) joins the others in the queue, like
-// SageServe's queue manager (section 6.2). Until then it is parked: it delays nobody and does not
-// cause scaling. Each report of a replica signals that there may be capacity. Requests are not
-// parked for a model without replicas here, or whose replicas do not report KV utilisation. The
+// SageServe's queue manager (section 6.2). Until then it is parked: it delays no other request and
+// does not cause scaling. Each report of a replica signals that there may be capacity. Requests are
+// not parked for a model without replicas here, or whose replicas do not report KV utilisation. The
 // zero value parks nothing; without OneBelow all requests stay parked for their time. Balancers and
 // the fleet simulation use it.
 type DeferredRule struct {
@@ -26,16 +26,16 @@ type DeferredRule struct {
 // DefaultDeferred returns the paper's rule: one below 60 %, two below 50 %.
 func DefaultDeferred() DeferredRule { return DeferredRule{OneBelow: 0.60, TwoBelow: 0.50} }
 
-// AutoDeferred returns the rule for the strategy auto: one below 65 %, two below 55 %. auto fills
-// replicas further than the paper's strategies do, and sends interactive requests to other regions only
-// from 70 %. Requests may be parked for 20 of 24 hours, so that every request can wait for a night, when
-// even the minimum number of replicas has spare capacity. With the paper's 10 h, requests released by
-// age often ran at the next peak.
+// AutoDeferred returns the rule for the strategy auto: one below 65 %, two below 55 %. The strategy auto
+// uses more of a replica's memory than the paper's strategies, and sends interactive requests to other
+// regions only from 70 %. Requests may be parked for 20 of 24 hours, so that every request can wait for
+// a night, when even the minimum number of replicas has spare capacity. With the paper's 10 hours,
+// requests released because of their age often ran at the next peak.
 func AutoDeferred() DeferredRule {
 	return DeferredRule{OneBelow: 0.65, TwoBelow: 0.55, Wait: 20.0 / 24}
 }
 
-// ReleaseCount returns how many requests to release at a KV utilisation, 0..1.
+// ReleaseCount returns the number of requests to release at a KV utilisation, 0..1.
 func (d DeferredRule) ReleaseCount(utilisation float64) int {
 	switch {
 	case utilisation < d.TwoBelow:
@@ -51,7 +51,7 @@ func (d DeferredRule) UrgentAfter(due time.Duration) time.Duration {
 	return time.Duration(cmp.Or(d.Wait, urgentAfter) * float64(due))
 }
 
-// Enabled reports whether anything is parked.
+// Enabled reports whether the rule can park requests.
 func (d DeferredRule) Enabled() bool { return d != DeferredRule{} }
 
 // parkRequest parks an arriving request if the rule applies to it. A request forwarded here was
@@ -72,8 +72,8 @@ func (b *Balancer) parkRequest(now time.Duration, r *request) bool {
 
 // releaseParked releases parked requests when a replica reported capacity. Requests that arrive before
 // the next report may use the remaining releases. Nothing is released while other requests wait, because
-// then there is no capacity. Each request is sent before the next one is chosen, so that the choice takes
-// its tokens into account.
+// then there is no capacity. Each request is sent before the next one is chosen, so that the choice
+// includes its tokens.
 func (b *Balancer) releaseParked(now time.Duration, q *queue) {
 	q.releasable = 0
 	kv := b.meanKV(now, q.model)
@@ -108,18 +108,18 @@ func (q *queue) addReleased(r *request) {
 	q.unevaluated++
 }
 
-// evictParked evicts a parked request in favour of r: the last one of the tenant that has the most
-// of one model. For another deferred request it does so only if that tenant has more than r's. It
-// reports whether one was evicted.
+// evictParked evicts a parked request in favour of r: the last one of the tenant with the most
+// parked requests of one model. If r is deferred too, it does so only if that tenant has more of
+// them than r's tenant. It reports whether a request was evicted.
 func (b *Balancer) evictParked(r *request) bool {
 	var fullest *queue
-	tenant, most := "", 0
+	tenant, maxParked := "", 0
 	for _, q := range b.queues {
-		if t, n := q.TenantWithMostParked(); n > most {
-			fullest, tenant, most = q, t, n
+		if t, n := q.TenantWithMostParked(); n > maxParked {
+			fullest, tenant, maxParked = q, t, n
 		}
 	}
-	if fullest == nil || r.Tier == service.TierDeferred && (tenant == r.Tenant || most <= b.queue(r.Model).ParkedOf(r.Tenant)) {
+	if fullest == nil || r.Tier == service.TierDeferred && (tenant == r.Tenant || maxParked <= b.queue(r.Model).ParkedOf(r.Tenant)) {
 		return false
 	}
 	last := fullest.LastParked(tenant)

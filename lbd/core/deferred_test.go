@@ -13,7 +13,7 @@ import (
 	"skyserve/lbd/policy"
 )
 
-// Two go below 50 % of the memory, one below 60 % (SageServe section 6.2).
+// Two requests are released below 50 % of the memory, one below 60 % (SageServe section 6.2).
 func TestDeferredReleaseFollowsKVUtilisation(t *testing.T) {
 	for _, c := range []struct {
 		utilisation float64
@@ -25,7 +25,7 @@ func TestDeferredReleaseFollowsKVUtilisation(t *testing.T) {
 	}
 }
 
-// A longer wait holds work for the night; what is due goes all the same.
+// With a longer wait, work is parked for the night; due requests are still released.
 func TestDeferredWaitIsShareOfDeadline(t *testing.T) {
 	for _, c := range []struct {
 		wait  float64
@@ -38,8 +38,8 @@ func TestDeferredWaitIsShareOfDeadline(t *testing.T) {
 	}
 }
 
-// deferring is a balancer with one replica whose memory is full, so that deferred
-// requests are held apart until roomy tells of room.
+// deferring is a balancer with one replica whose memory is full, so that deferred requests are
+// parked until roomy reports free capacity.
 func deferring(t fatal, limit int) *Balancer {
 	p, err := policy.New("least-load")
 	if err != nil {
@@ -53,7 +53,7 @@ func deferring(t fatal, limit int) *Balancer {
 	return b
 }
 
-// memory is a report that so much of the replica's KV memory is used.
+// memory returns a report with this KV utilisation of the replica.
 func memory(kv float64) Event {
 	return Event{Kind: EventReplicaReport, Target: "r", Report: &Report{Ready: true, Pending: policy.Known(0), KV: policy.Known(kv)}}
 }
@@ -62,7 +62,7 @@ func deferred(b *Balancer, now time.Duration, id, tenant string, tokens int) []A
 	return b.Step(now, Event{Kind: EventArrived, Request: &Request{ID: id, Model: "m", Tenant: tenant, Tier: service.TierDeferred, PromptTokens: tokens}})
 }
 
-// released are the requests that a report of much room lets go.
+// released returns the requests that a report of much free capacity releases.
 func released(b *Balancer, now time.Duration) (ids []string) {
 	for _, a := range b.Step(now, memory(0.1)) {
 		if a.Kind == ActionDispatch {
@@ -72,8 +72,8 @@ func released(b *Balancer, now time.Duration) (ids []string) {
 	return ids
 }
 
-// A tenant that fills what is held apart keeps another's deferred requests waiting
-// for turns, not for all of its own.
+// A tenant with many parked requests delays another tenant's deferred requests only by its share,
+// not by all of its own.
 func TestDeferredReleaseAlternatesTenants(t *testing.T) {
 	b := deferring(t, 4096)
 	for i := range 100 {
@@ -100,8 +100,8 @@ func TestDeferredReleaseAlternatesTenants(t *testing.T) {
 	}
 }
 
-// Deferred turns are paid in tokens, answers included, and what a tenant asked for
-// interactively does not count.
+// Fairness of deferred requests counts tokens, including answers. A tenant's interactive requests
+// do not count.
 func TestDeferredTurnsAreChargedInTokens(t *testing.T) {
 	b := deferring(t, 4096)
 	for i := range 300 {
@@ -129,8 +129,8 @@ func TestDeferredTurnsAreChargedInTokens(t *testing.T) {
 	}
 }
 
-// Whatever comes and goes: two tenants that have work held apart all the time get the
-// same, but for a request or two.
+// For random arrivals: two tenants that always have parked requests are served equally, to within
+// one or two requests.
 func TestDeferredReleaseIsFairOverTime(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		b := deferring(rt, 4096)
@@ -169,7 +169,7 @@ func TestDeferredReleaseIsFairOverTime(t *testing.T) {
 	})
 }
 
-// Turns or not: what is old enough to stand among interactive requests goes.
+// Requests that are old enough to join interactive requests are released regardless of fairness.
 func TestDeferredDeadlineOverridesTurns(t *testing.T) {
 	b := deferring(t, 4096)
 	for i := range 10 {
@@ -186,8 +186,9 @@ func TestDeferredDeadlineOverridesTurns(t *testing.T) {
 	}
 }
 
-// A tenant that filled the queue with deferred work gives way to another's, newest
-// first, until both have as much of it; and before anybody else to interactive work.
+// Requests of a tenant that filled the queue with deferred work are evicted for another's, newest
+// first, until both have the same number. For interactive work they are evicted before those of
+// others.
 func TestFullDeferredQueueIsShared(t *testing.T) {
 	b := deferring(t, 100)
 	for i := range 100 {
@@ -206,7 +207,7 @@ func TestFullDeferredQueueIsShared(t *testing.T) {
 			t.Fatalf("request %d: %v, want %v", i, got, want)
 		}
 	}
-	deferred(b, 2, "third0", "third", 1) // of two that have as much, one gives way
+	deferred(b, 2, "third0", "third", 1) // of two tenants with the same number, one is evicted
 	actions := outline(b.Step(3, Event{Kind: EventArrived, Request: &Request{ID: "chat", Model: "m", Tenant: "flood"}}))
 	if len(actions) != 2 || !strings.HasPrefix(actions[0], "rejectone") || !strings.HasPrefix(actions[1], "dispatchchat") {
 		t.Errorf("an interactive request: %v, want a deferred one of the tenant with the most to give way", actions)

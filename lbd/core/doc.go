@@ -5,8 +5,8 @@
 //
 // The caller (lbd/proxy in production, internal/sim in the simulator) translates sockets or an
 // event heap into Events, calls Step under one lock, and performs the Actions. Times are durations
-// since the balancer's epoch on one monotonic clock. Times of other hosts are never used, only
-// ages.
+// since the balancer's epoch on one monotonic clock. Times of other hosts are never used; messages
+// contain ages.
 //
 // The life of a request:
 //

@@ -25,8 +25,8 @@ func (b *Balancer) countFailure(now time.Duration, t *target, r *request, trial 
 }
 
 // mayEject reports whether t may be ejected: at most Config.EjectShare of a model's replicas are
-// ejected at once. When most of them fail, the cause is not the replica, and a bad replica is
-// better than none.
+// ejected at once. When most of them fail, the cause is probably not the replica, and a bad replica
+// is better than none.
 func (b *Balancer) mayEject(now time.Duration, t *target) bool {
 	all, ejected := 0, 0
 	for _, o := range b.replicas {

@@ -28,7 +28,7 @@ const (
 	EventPeerRemoved      EventKind = "peer_removed"     // Target
 	EventPeerReport       EventKind = "peer_report"      // Target, PeerReport
 	EventPeerCacheUpdates EventKind = "peer_learned"     // Target, CacheUpdates: cache updates from a peer of this region
-	EventTick             EventKind = "tick"             // no fields: time passed
+	EventTick             EventKind = "tick"             // no fields: the time has advanced
 )
 
 // Event is one input of Step. Kind determines which fields are used. Step retains no pointers to
@@ -48,7 +48,7 @@ type Event struct {
 	Tokens       int           `json:"tokens,omitempty"`
 }
 
-// Hop is how far a request has been forwarded.
+// Hop is the kinds of forwards that a request has had.
 type Hop string
 
 // A request may cross to another region once, and move to another balancer once inside each region,
@@ -79,7 +79,7 @@ type Request struct {
 	Hop     Hop `json:"hop,omitempty"`
 	// From is the peer that forwarded it; empty for a request from a client.
 	From string `json:"from,omitempty"`
-	// SessionAge is the age of its session as known to the balancer that forwarded it; 0 = unknown.
+	// SessionAge is the age of its session at the balancer that forwarded it; 0 = unknown.
 	SessionAge time.Duration `json:"session_age_ns,omitempty"`
 	// Holder is the id of the only replica or peer that can serve the request: it stores the response
 	// that the request continues. Empty = any.
@@ -94,19 +94,19 @@ type Request struct {
 	Kills int `json:"kills,omitempty"`
 }
 
-// Outcome is how a request ended at its target.
+// Outcome is the result of a request at its target.
 type Outcome struct {
 	// PromptTokens, CachedTokens and OutputTokens are the engine's own counts, if reported. For a
-	// failed or cancelled answer, OutputTokens is the number generated before it ended, counted or
-	// estimated; unknown = no information.
+	// failed or cancelled answer, OutputTokens is the number of tokens generated before it ended,
+	// counted or estimated.
 	PromptTokens policy.Maybe[int] `json:"prompt_tokens"`
 	CachedTokens policy.Maybe[int] `json:"cached_tokens"`
 	OutputTokens policy.Maybe[int] `json:"output_tokens"`
-	// Key is the prompt including its answer, which the next turn of the conversation will start
-	// with; nil if unknown.
+	// Key is the key of the prompt with its answer: the start of the prompt of the conversation's
+	// next turn. nil = unknown.
 	Key prefix.Key `json:"key,omitempty"`
-	// EarlierTokens is how many of OutputTokens an earlier target generated, if the answer was continued
-	// here.
+	// EarlierTokens is the part of OutputTokens that an earlier target generated, if the answer was
+	// continued here.
 	EarlierTokens int `json:"elsewhere_tokens,omitempty"`
 	// Retryable: another target may be tried, because nothing reached the client yet or the answer
 	// can be continued.
@@ -118,13 +118,13 @@ type Outcome struct {
 	// other than 503, an error in the stream, or no response. Its next reports decide whether it
 	// died.
 	Broke bool `json:"broke,omitempty"`
-	// Refused: the target refused the request for a reason that may not apply to another target:
+	// Refused: the target rejected the request for a reason that may not apply to another target:
 	// 401, 403, 404 of the model, 429, 503.
 	Refused bool `json:"refused,omitempty"`
-	// ClientError: the target refused the request as invalid (a client error). The response
+	// ClientError: the target rejected the request as invalid (a client error). The response
 	// carries no information about the target's health.
 	ClientError bool `json:"client_error,omitempty"`
-	// Kills is how many replicas of the peer died while they served the request.
+	// Kills is the number of replicas of the peer that died while they served the request.
 	Kills int `json:"kills,omitempty"`
 	// Cause describes the failure.
 	Cause string `json:"cause,omitempty"`
@@ -175,8 +175,8 @@ type PeerReport struct {
 // ModelLoad is the load of one model that a balancer reports to its peers.
 type ModelLoad struct {
 	Model string `json:"model"`
-	// Replicas is the number of live replicas; Available is how many of them the push rule would
-	// send another request to.
+	// Replicas is the number of live replicas; Available is the number of them to which the push
+	// rule allows another request.
 	Replicas  int `json:"replicas"`
 	Available int `json:"available"`
 	// Queued counts the requests in its queue. Outstanding counts those at its replicas, including
@@ -188,8 +188,8 @@ type ModelLoad struct {
 	Context int `json:"context_tokens"`
 	// KV is the KV utilisation, 0..1: the mean over the live replicas that report it.
 	KV policy.Maybe[float64] `json:"kv,omitzero"`
-	// Wait is how long a request without known prefix would be queued there now; Residence is the
-	// mean time from a send to its end at one of the replicas.
+	// Wait is the time for which a request without known prefix would be queued there now;
+	// Residence is the mean time from a send to its end at one of the replicas.
 	Wait      time.Duration `json:"wait_ns"`
 	Residence time.Duration `json:"residence_ns"`
 	// Pace is the mean over the live replicas of the time between two tokens, divided by that of the
@@ -219,19 +219,19 @@ const (
 	RejectFailed           = "replica_failed" // its target failed and it cannot be retried
 	RejectRetriesExhausted = "retries_exhausted"
 	RejectRetryBudget      = "retry_budget"          // the retry budget is exhausted
-	RejectHolderGone       = "holder_gone"           // Request.Holder is no longer known, or serves another model
-	RejectRefused          = "engines_refused"       // every target that could serve it refused it (Outcome.Refused)
+	RejectHolderGone       = "holder_gone"           // Request.Holder was removed, or serves another model
+	RejectRefused          = "engines_refused"       // every target that could serve it rejected it (Outcome.Refused)
 	RejectKills            = "request_kills_engines" // Config.KillAfter replicas died while they served it or a request with its fingerprint
 )
 
-// Action is one thing to do. It is valid until the next Step.
+// Action is one action to perform. It is valid until the next Step.
 type Action struct {
 	Kind   ActionKind `json:"kind"`
 	ID     string     `json:"id"`
 	Target string     `json:"target,omitempty"`
 	Reason string     `json:"reason,omitempty"`
-	// Hop, SessionAge and Wait are sent along with a forwarded request. Wait is how long the peer
-	// may queue it: the remainder of its maximum wait.
+	// Hop, SessionAge and Wait are sent along with a forwarded request. Wait is the time for which
+	// the peer may queue it: the remainder of its maximum wait.
 	Hop        Hop           `json:"hop,omitempty"`
 	SessionAge time.Duration `json:"session_age_ns,omitempty"`
 	Wait       time.Duration `json:"wait_ns,omitempty"`
@@ -255,11 +255,11 @@ type Decision struct {
 	PromptBytes int           `json:"prompt_bytes"`
 	Queued      time.Duration `json:"queued_ns"` // time in the queue
 	Attempt     int           `json:"try"`       // 0 for the first
-	// ConsideredTarget lists every candidate as the policy saw it.
+	// Considered lists every candidate with the figures that the policy received.
 	Considered []ConsideredTarget `json:"considered"`
 }
 
-// ConsideredTarget is a candidate as the policy saw it.
+// ConsideredTarget is a candidate with the figures that the policy received.
 type ConsideredTarget struct {
 	ID          string                `json:"id"`
 	Peer        bool                  `json:"peer,omitempty"`
@@ -270,8 +270,8 @@ type ConsideredTarget struct {
 	KV          policy.Maybe[float64] `json:"kv"`
 	Queued      int                   `json:"queued,omitempty"`
 	MatchBytes  int                   `json:"match_bytes"`
-	// CachedBytes is the expected size of its cache; Remaining is the expected number of tokens left
-	// to process there.
+	// CachedBytes is the expected size of its cache; Remaining is the expected number of tokens
+	// still to be processed there.
 	CachedBytes int `json:"cached_bytes,omitempty"`
 	Remaining   int `json:"remaining_tokens,omitempty"`
 	// Held is the number of waiting requests reserved for the candidate. Score is the policy's score: the expected

@@ -7,10 +7,10 @@ import (
 	"skyserve/lbd/policy"
 )
 
-// A replica that immediately fails every request looks idle and attracts the traffic of the others.
-// Therefore a request that failed early still counts in every load that a policy or a peer sees,
-// for as long as it would have taken at its replica. Push rules use the actual number of
-// outstanding requests.
+// A replica that immediately fails every request appears idle and would attract the traffic of the
+// others. Therefore a request that failed early still counts in every load that a policy or a peer
+// receives, for the time that it would have been at its replica. Push rules use the actual number
+// of outstanding requests.
 
 // maxFailedRequests bounds the failed requests that count at a replica: 100 KB, and far more
 // requests than a replica runs at once.
@@ -64,8 +64,8 @@ func (d *failedLoad) drop(n int) {
 	d.list = d.list[:copy(d.list, d.list[n:])]
 }
 
-// addFailedLoad counts r, which t failed, as load of t for as long as r would have taken there. It
-// does nothing if the connection to t failed: then nothing is sent to t until its next report.
+// addFailedLoad counts r, which t failed, as load of t for the expected residence time. It does
+// nothing if the connection to t failed: then nothing is sent to t until its next report.
 func (b *Balancer) addFailedLoad(now time.Duration, t *target, r *request) {
 	if t.peer || t.unreachable {
 		return
@@ -75,8 +75,8 @@ func (b *Balancer) addFailedLoad(now time.Duration, t *target, r *request) {
 	}
 }
 
-// expectedResidence returns how long a request stays at a replica of a model: the mean over the
-// replicas that have served any.
+// expectedResidence returns the expected residence time of a request at a replica of a model: the
+// mean over the replicas that have served a request.
 func (b *Balancer) expectedResidence(model string) time.Duration {
 	sum, n := time.Duration(0), time.Duration(0)
 	for _, t := range b.replicas {
@@ -98,19 +98,19 @@ func (b *Balancer) expireFailedLoad(now time.Duration) {
 	}
 }
 
-// refusal is a target that refused a request (Outcome.Refused), with the states of its circuit
+// refusal is a target that rejected a request (Outcome.Refused), with the states of its circuit
 // breaker before and after.
 type refusal struct {
 	target        *target
 	before, after breaker.Breaker
 }
 
-// onlyRefused reports whether every target that failed r in this round refused it.
+// onlyRefused reports whether every target that failed r in this round rejected it.
 func (r *request) onlyRefused() bool {
 	return len(r.refusals) > 0 && len(r.refusals) == len(r.avoid)
 }
 
-// undoFailures reverts the failures that the circuit breakers counted for r: all targets refused
+// undoFailures reverts the failures that the circuit breakers counted for r: all targets rejected
 // it, so the request is the cause.
 func (r *request) undoFailures() {
 	for _, f := range r.refusals {

@@ -18,9 +18,9 @@ func conversation(system string, i int) Request {
 	return Request{ID: fmt.Sprint(i), Session: fmt.Sprint("s", c), Prompt: prompt, PromptTokens: 16 * len(prompt), MaxTokens: 100, Fingerprint: uint64(1 + i)}
 }
 
-// A replica that fails at once must not look idle. One of three replicas fails every
-// request. Under every policy all requests are served, and the replica that fails gets no
-// more than its share; with the circuit breaker, next to nothing.
+// A replica that fails immediately must not appear idle. One of three replicas fails every request.
+// Under every policy all requests are served, and the failing replica receives at most its share;
+// with the circuit breaker, almost none.
 func TestFastFailuresDoNotLookIdle(t *testing.T) {
 	failures := map[string]*Outcome{
 		"500":     {Retryable: true, Broke: true, Cause: "answered 500"},
@@ -65,7 +65,7 @@ func TestFastFailuresDoNotLookIdle(t *testing.T) {
 	}
 }
 
-// A replica that answers client errors at once is not sent more than its share.
+// A replica that immediately returns client errors does not receive more than its share.
 func TestClientErrorsDoNotAttractTraffic(t *testing.T) {
 	forEachPolicy(t, func(t *testing.T, cfg Config) {
 		w := newTrial(t, cfg, 3)
@@ -107,8 +107,8 @@ func TestFailedLoadExpires(t *testing.T) {
 	}
 }
 
-// A request that every replica refuses ends with their refusal, after one try at each,
-// and no circuit breaker opens: the cause may be the client's key.
+// A request that every replica rejects ends with their rejection, after one attempt at each, and no
+// circuit breaker opens: the cause may be the client's key.
 func TestRequestRefusedByEveryReplica(t *testing.T) {
 	forEachPolicy(t, func(t *testing.T, cfg Config) {
 		w := newTrial(t, cfg, 3)
@@ -140,8 +140,8 @@ func TestRequestRefusedByEveryReplica(t *testing.T) {
 	})
 }
 
-// A refusal by one replica and a failure of the other are no refusal by all: the request
-// is retried.
+// If one replica rejects a request and the other fails it, not all have rejected it: the request is
+// retried.
 func TestRefusalWithFailureIsRetried(t *testing.T) {
 	w := newTrial(t, roundRobinConfig(), 2)
 	failures := 0
@@ -161,8 +161,8 @@ func TestRefusalWithFailureIsRetried(t *testing.T) {
 	}
 }
 
-// A request that all replicas refuse takes back what it counted at them, and nothing that
-// others did: a replica that fails what it is sent stays ejected.
+// If all replicas reject a request, its own failures are reverted, but not those of other requests:
+// a replica that fails its requests stays ejected.
 func TestRefusalDoesNotCloseBreaker(t *testing.T) {
 	w := newTrial(t, roundRobinConfig(), 2)
 	w.serve = func(request, replica string) (time.Duration, *Outcome) {

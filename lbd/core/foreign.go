@@ -8,19 +8,19 @@ import (
 )
 
 const (
-	// maxSharedAge is how long cache updates of a replica are valid: within ten minutes a busy
-	// engine has replaced most of its cache. A foreign replica without updates for that long is
-	// removed.
+	// maxSharedAge is the time for which cache updates of a replica are valid: within ten minutes,
+	// a busy engine has replaced most of its cache. A foreign replica without updates for that long
+	// is removed.
 	maxSharedAge = 10 * time.Minute
-	// maxForeign bounds the tracked replicas of neighbours, since each takes a bit in every node of
-	// the tree.
+	// maxForeign is the maximum number of tracked replicas of neighbours, because each needs a bit
+	// in every node of the tree.
 	maxForeign = 512
 	// distantPast is before all times, including those before this balancer's epoch.
 	distantPast = time.Duration(math.MinInt64)
 )
 
 // foreignReplica is a replica of another balancer of this region. Its cache contents have a slot in
-// the tree of replicas, but no request is sent to it. When it becomes this balancer's own, the
+// the tree of replicas, but no request is sent to it. When this balancer becomes its owner, the
 // target takes over the slot with its contents.
 type foreignReplica struct {
 	id         string
@@ -29,15 +29,16 @@ type foreignReplica struct {
 	reportedBy string        // the peer that sent the last update; empty before the first
 	newestAt   time.Duration // the time of the newest update
 	receivedAt time.Duration // when an update was last received
-	// removedAt is when it stopped being this balancer's own. If it returns, its earlier cache
-	// contents count only after a peer has sent an update: a replica that nobody used in between was
-	// probably restarted.
+	// removedAt is the time when this balancer stopped being its owner. If it returns, its earlier
+	// cache contents count only after a peer has sent an update: a replica without updates in
+	// between was probably restarted.
 	removedAt   time.Duration
 	reported    bool
 	cacheLostAt time.Duration // see cacheTarget
 }
 
-// searchForeign returns the index of the foreign replica with an id, or where to insert it.
+// searchForeign returns the index of the foreign replica with an id, or the index at which to
+// insert it.
 func (s *sharing) searchForeign(id string) (at int, found bool) {
 	at = sort.Search(len(s.foreign), func(i int) bool { return s.foreign[i].id >= id })
 	return at, at < len(s.foreign) && s.foreign[at].id == id
@@ -75,9 +76,9 @@ func toLocalTime(now time.Duration, sent *CacheUpdate) (e localCacheUpdate, ok b
 	return e, true
 }
 
-// receiveOwn processes an update about a replica of this balancer's own, which a restarted balancer
-// does not know yet. Its own observations take precedence: a cache that it saw being lost stays
-// lost.
+// receiveOwn processes an update about a replica of this balancer. After a restart, such updates
+// restore the state. The balancer's own observations take precedence: a cache that it has recorded
+// as lost stays lost.
 func (c *caches) receiveOwn(now time.Duration, h *cacheTarget, e *localCacheUpdate) {
 	switch {
 	case e.Process != h.process || e.learnedAt <= h.cacheLostAt:
@@ -105,7 +106,7 @@ func (c *caches) receiveForeign(now time.Duration, from string, e *localCacheUpd
 }
 
 // findOrAddForeign returns the foreign replica of an update and adds it if needed. It returns nil
-// if the update is about a process that was replaced since.
+// if the update is about a process that has since been replaced.
 func (c *caches) findOrAddForeign(now time.Duration, e *localCacheUpdate) *foreignReplica {
 	at, found := c.sharing.searchForeign(e.Replica)
 	if !found {
@@ -158,7 +159,7 @@ func (c *caches) applyCacheUpdate(now time.Duration, slot int, e *localCacheUpda
 	c.sharing.add(&c.sharing.received, *e)
 }
 
-// applyCacheLoss removes everything learned of a replica before the loss in e.
+// applyCacheLoss removes all cache contents of a replica from before the loss in e.
 func (c *caches) applyCacheLoss(slot int, e *localCacheUpdate) {
 	c.replicas.RemoveTarget(slot)
 	c.sharing.remove(e.Replica, e.learnedAt)
@@ -190,8 +191,8 @@ func (c *caches) dropReportedBy(peer string) {
 	c.dropForeign(func(f *foreignReplica) bool { return !c.neighbours || f.reportedBy == peer })
 }
 
-// attachReplica makes a replica this balancer's own. It keeps the cache contents known of it as a
-// foreign replica.
+// attachReplica makes this balancer the owner of a replica. It keeps the replica's cache contents
+// from its time as a foreign replica.
 func (c *caches) attachReplica(now time.Duration, h *cacheTarget) {
 	h.added, h.cacheLostAt = now, distantPast
 	at, found := c.sharing.searchForeign(h.id)

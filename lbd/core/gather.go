@@ -38,7 +38,7 @@ func (b *Balancer) addCandidate(now time.Duration, q *queue, t *target) *policy.
 	return c
 }
 
-// describeTarget sets c to t as a policy sees it for a request of q.
+// describeTarget sets c to the figures of t that a policy receives for a request of q.
 func (b *Balancer) describeTarget(now time.Duration, q *queue, t *target, c *policy.Candidate) {
 	*c = policy.Candidate{
 		ID: t.id, Peer: t.peer, Live: !t.draining && t.live(now, &b.cfg),

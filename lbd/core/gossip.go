@@ -8,14 +8,15 @@ import (
 	"skyserve/lbd/prefix"
 )
 
-// Balancers of one region share what they learn of their replicas' caches, so that a balancer that
-// adopts another's replicas finds their conversations. Each keeps two bounded logs that CacheUpdates
-// reads: updates of its own replicas, and updates received from others, for a neighbour that
-// restarted with empty state. Updates from others arrive as EventPeerCacheUpdates (foreign.go).
+// Balancers of one region share the expected contents of their replicas' caches. A balancer that
+// adopts another's replicas can thus route conversations to the caches that contain them. Each
+// balancer keeps two bounded logs that CacheUpdates reads: updates of its own replicas, and updates
+// received from others, for a neighbour that restarted with empty state. Updates from others arrive
+// as EventPeerCacheUpdates (foreign.go).
 
 const (
-	// maxSharedHashes bounds the hashes of one entry: a context of 128k tokens. The remainder is
-	// left out, which makes a match shorter but never wrong.
+	// maxSharedHashes bounds the hashes of one entry: a context of 128k tokens. Further hashes are
+	// omitted, which makes a match shorter but never wrong.
 	maxSharedHashes = 8 << 10
 	// cacheUpdateOverhead is the memory of an entry besides its hashes and names: the entry itself, and
 	// its slot in a log that may be half empty.
@@ -32,9 +33,9 @@ type CacheUpdate struct {
 	// changed.
 	Key      prefix.Key `json:"key,omitempty"`
 	Answered bool       `json:"answered,omitempty"`
-	// Forgotten: the replica's cache was lost, with everything learned before. Key is empty.
+	// Forgotten: the replica's cache was lost, with all earlier contents. Key is empty.
 	Forgotten bool `json:"forgotten,omitempty"`
-	// Age is how long ago it was learned; SessionAge is the age of the prompt's session.
+	// Age is the age of the update; SessionAge is the age of the prompt's session.
 	Age        time.Duration `json:"age_ns"`
 	SessionAge time.Duration `json:"session_age_ns,omitempty"`
 }
@@ -119,7 +120,8 @@ func (s *sharing) remove(replica string, until time.Duration) {
 	s.received.remove(replica, until)
 }
 
-// shareCacheUpdate logs for the neighbours what a finished request reveals about a replica's cache.
+// shareCacheUpdate logs, for the neighbours, the cache contents of a replica after a finished
+// request.
 func (c *caches) shareCacheUpdate(now time.Duration, h *cacheTarget, tenant string, prompt, answered prefix.Key, began time.Duration) {
 	key, whole := prompt, false
 	if answered != nil {
@@ -131,12 +133,12 @@ func (c *caches) shareCacheUpdate(now time.Duration, h *cacheTarget, tenant stri
 	if len(key) == 0 {
 		return
 	}
-	// A copy, so that the log keeps no more memory than it counts.
+	// A copy, so that the log keeps only the memory that it counts.
 	e := CacheUpdate{Replica: h.id, Process: h.process, Tenant: tenant, Key: slices.Clone(key), Answered: whole}
 	c.sharing.add(&c.sharing.own, localCacheUpdate{CacheUpdate: e, learnedAt: now, sessionStart: began})
 }
 
-// shareCacheLoss logs for the neighbours that a replica's cache is lost.
+// shareCacheLoss logs, for the neighbours, the loss of a replica's cache.
 func (c *caches) shareCacheLoss(now time.Duration, h *cacheTarget) {
 	h.cacheLostAt = now
 	if c.replicas.Held(h.slot) == 0 || !c.neighbours {
@@ -148,10 +150,10 @@ func (c *caches) shareCacheLoss(now time.Duration, h *cacheTarget) {
 }
 
 // CacheUpdates returns the updates about the caches of this balancer's own replicas after entry since,
-// oldest first. With all, it includes the updates received from neighbours, for a neighbour with
-// empty state; a running neighbour would get back its own. It stops at about maxBytes of memory,
-// but returns at least one entry. next is the since of the following call; more reports whether
-// there are more entries now. Entry numbers are valid for the life of this Balancer.
+// oldest first. With all, it includes the updates received from neighbours, for a neighbour with empty
+// state; a running neighbour would receive its own updates again. It stops at about maxBytes of
+// memory, but returns at least one entry. next is the since of the following call; more reports
+// whether there are more entries now. Entry numbers are valid for the life of this Balancer.
 func (b *Balancer) CacheUpdates(now time.Duration, since uint64, all bool, maxBytes int) (entries []CacheUpdate, next uint64, more bool) {
 	return b.caches.updatesSince(now, since, all, maxBytes)
 }

@@ -1,7 +1,7 @@
 package core
 
-// holderKnown reports whether r's holder is known and serves its model, whether or not it is live
-// now. It is true for a request that any target can serve.
+// holderKnown reports whether r's holder exists and serves its model, even if it is not live now.
+// It is true for a request that any target can serve.
 func (b *Balancer) holderKnown(r *request) bool {
 	if r.Holder == "" {
 		return true
@@ -17,7 +17,7 @@ func (b *Balancer) holderKnown(r *request) bool {
 func (r *request) needsOtherTarget(t *target) bool { return r.Holder != "" && r.Holder != t.id }
 
 // restricted reports whether r may be sent to fewer targets than other requests. Requests behind it
-// need not wait when it does.
+// do not have to wait with it.
 func (r *request) restricted() bool {
 	return r.Hop != HopNone || len(r.avoid) > 0 || r.Holder != "" || r.suspected()
 }

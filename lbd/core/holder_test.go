@@ -7,7 +7,7 @@ import (
 	"skyserve/lbd/policy"
 )
 
-// sentTo is where request id went in these actions, "" when it went nowhere.
+// sentTo returns the target of request id in these actions; "" if it was not sent.
 func sentTo(actions []Action, id string) string {
 	for _, a := range actions {
 		if a.ID == id && (a.Kind == ActionDispatch || a.Kind == ActionForward) {
@@ -40,7 +40,7 @@ func TestRequestWithHolderGoesOnlyThere(t *testing.T) {
 func TestWaitForHolderDoesNotBlockOthers(t *testing.T) {
 	everyPolicy(t, func(t *testing.T, cfg Config) {
 		if cfg.Push.Mode == PushBlind {
-			return // nothing waits there
+			return // no request waits for it
 		}
 		b := start(cfg, 2)
 		full := Event{Kind: EventReplicaReport, Target: "r1", Report: &Report{Ready: true, Pending: policy.Known(9), Running: policy.Known(9), KV: policy.Known(1.0)}}
@@ -101,7 +101,7 @@ func TestFailedHolderIsRetried(t *testing.T) {
 		for range cfg.MaxAttempts - 1 {
 			last = b.Step(0, Event{Kind: EventFailed, ID: "a", Outcome: &Outcome{Retryable: true}})
 			if to := sentTo(last, "a"); to != "r1" {
-				b.Step(time.Hour, idle("r1")) // it was left out for a while
+				b.Step(time.Hour, idle("r1")) // it was excluded for a while
 				if at := b.requests["a"].target; at == nil || at.id != "r1" {
 					t.Fatalf("after a failure it went to %q", to)
 				}
@@ -128,7 +128,7 @@ func TestPeerCanBeHolder(t *testing.T) {
 				t.Errorf("what %s alone can serve went to %q, with replicas idle here", peer, to)
 			}
 		}
-		// From another region it may not cross to a third one.
+		// A request from another region may not be forwarded to a third one.
 		far := b.Step(0, Event{Kind: EventArrived, Request: &Request{ID: "far", Model: "m", Holder: "eu", From: "asia", Hop: HopRemote}})
 		if got := rejected(far, "far"); got != RejectHolderGone {
 			t.Errorf("a second crossing: rejected for %q", got)

@@ -11,7 +11,7 @@ import (
 	"skyserve/lbd/prefix"
 )
 
-// hostile are requests that no honest client sends.
+// hostile contains requests that no regular client sends.
 func hostile() map[string]Request {
 	return map[string]Request{
 		"an empty prompt":             {},
@@ -29,7 +29,7 @@ func hostile() map[string]Request {
 	}
 }
 
-// absurd are reports that no sound engine gives.
+// absurd contains reports that no correct engine sends.
 func absurd() []Report {
 	var all []Report
 	for _, kv := range []float64{math.NaN(), math.Inf(1), -1, 7} {
@@ -49,8 +49,8 @@ func absurdLoads() []ModelLoad {
 	}
 }
 
-// Whatever comes in, each request gets a decision or a reasoned rejection, and
-// the counts add up, under every policy.
+// For any input, each request has a decision or a rejection with a reason, and the counts are
+// consistent, under every policy.
 func TestHostileInputGetsDecisionOrReason(t *testing.T) {
 	everyPolicy(t, func(t *testing.T, cfg Config) {
 		cfg.MaxWait = time.Second
@@ -92,8 +92,7 @@ func TestImpossibleReportsStopNoRequest(t *testing.T) {
 	})
 }
 
-// An engine whose memory figure is no number all the time is balanced by what
-// else is known of it.
+// An engine whose memory figure is always NaN is balanced by its other figures.
 func TestNaNFigureIsUnknown(t *testing.T) {
 	everyPolicy(t, func(t *testing.T, cfg Config) {
 		b := start(cfg, 1)
@@ -107,8 +106,8 @@ func TestNaNFigureIsUnknown(t *testing.T) {
 	})
 }
 
-// All targets go while a request is on its way to one of them, and the clock
-// jumps by years: it ends once, with a reason.
+// All targets are removed while a request is in flight at one of them, and the clock jumps by
+// years: the request ends once, with a reason.
 func TestAllTargetsRemovedAndClockJumps(t *testing.T) {
 	everyPolicy(t, func(t *testing.T, cfg Config) {
 		b := start(cfg, 2)
@@ -123,7 +122,7 @@ func TestAllTargetsRemovedAndClockJumps(t *testing.T) {
 		if c := b.Snapshot(2 * now).Counts; c.Rejected != 1 || c.Queued+c.Outstanding != 0 {
 			t.Errorf("sent to %s, then %+v, counts %+v", sent, actions, c)
 		}
-		// The fleet comes back after the jump and serves.
+		// The fleet returns after the jump and serves requests.
 		b.Step(2*now, Event{Kind: EventReplicaAdded, Replica: &ReplicaInfo{ID: "r0", Model: "m"}})
 		b.Step(2*now, idle("r0"))
 		if got := ask(t, b, 2*now, Request{ID: "later", PromptTokens: 10}); got != "r0" {
@@ -139,7 +138,7 @@ func decided(t *testing.T, name string, b *Balancer, now time.Duration, actions 
 		t.Errorf("%s: %+v", name, actions)
 	}
 	if len(actions) == 1 && actions[0].Kind == ActionHold {
-		for range 3 { // as soon as there is news, it goes somewhere
+		for range 3 { // it is sent as soon as a report arrives
 			now += 100 * time.Millisecond
 			b.Step(now, idle("r0"))
 		}
@@ -149,10 +148,10 @@ func decided(t *testing.T, name string, b *Balancer, now time.Duration, actions 
 	}
 }
 
-// settled ends everything and checks that nothing is left.
+// settled ends all requests and checks that nothing remains.
 func settled(t *testing.T, name string, b *Balancer) {
 	t.Helper()
-	for id, r := range b.requests { // each ends, in whatever order
+	for id, r := range b.requests { // each ends, in any order
 		if r.target != nil {
 			b.Step(time.Second, Event{Kind: EventFinished, ID: id, Outcome: &Outcome{OutputTokens: policy.Known(math.MaxInt), CachedTokens: policy.Known(-1)}})
 		}

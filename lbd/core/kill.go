@@ -5,31 +5,30 @@ import (
 	"time"
 )
 
-// A request can kill the replica that serves it, and then the next one. No signal shows
-// which of a replica's requests killed it. So every request that was at a replica when
-// it died becomes a suspect, identified by its fingerprint. A suspect of
-// Config.KillAfter deaths is stopped. These rules protect requests that only happened
-// to be at the same replica:
+// A request can kill the replica that serves it, and then the next one. No signal shows which of a
+// replica's requests killed it. So every request that was at a replica when it died becomes a
+// suspect, identified by its fingerprint. A suspect of Config.KillAfter deaths is stopped. These
+// rules protect requests that were at the same replica by coincidence:
 //
 //   - A request is retried at once after its first failure. After the next failure it
 //     waits until the probes of the replicas that failed show, within Config.KillWait or
 //     by missing reports, whether they died or only a connection broke.
-//   - Suspects that were sent shortly before the death are isolated: no replica gets two
+//   - Suspects that were sent shortly before the death are isolated: no replica receives two
 //     of them at the same time. A replica that dies right after an isolated suspect was
 //     sent died of that suspect.
 //   - If several suspects of earlier deaths were at a replica when it died, and none of
 //     them was isolated there, none is stopped. They are isolated at their next try, and
 //     a suspect of one more death is stopped.
 //
-// A request that is served clears its fingerprint. One that was served before needs up to
-// servedCredit deaths more: clients that send the same few requests all the time have one
-// at every replica that dies, of whatever cause.
+// A request that is served clears its fingerprint. A request that was served before is stopped only
+// after up to servedCredit more deaths: if clients constantly send the same few requests, one of
+// these is at every replica that dies, whatever the cause.
 
 // Bounds, with reasons.
 const (
 	recentSend       = 2 * time.Second // engines die at the first step of a request or soon after
-	isolationTime    = 5 * time.Second // how much longer than usual a request may wait for an isolated try
-	survivorTime     = time.Minute     // a replica that failed and survived is not expected to die of its next failures
+	isolationTime    = 5 * time.Second // additional maximum wait of a request for an isolated attempt
+	survivorTime     = time.Minute     // a replica that failed and survived probably survives its next failures too
 	maxOpenFailures  = 256             // undecided failures of a replica; an engine runs as many requests at once
 	maxKillersShared = 64              // in a heartbeat: 3 KB
 	servedCredit     = 3               // a request that kills half of the time is still stopped
@@ -40,15 +39,15 @@ const (
 // they served it. Balancers share it with their peers.
 type StoppedFingerprint struct {
 	Fingerprint uint64 `json:"fingerprint"`
-	// Age is how long ago it was stopped.
+	// Age is the time since it was stopped.
 	Age time.Duration `json:"age_ns"`
 }
 
 // killSuspect holds the failures of replicas that had a request with one fingerprint.
 type killSuspect struct {
 	fingerprint  uint64 // 0 = unknown: the suspect is a single request
-	kills        int    // deaths that count against it, since one was served
-	deaths       int    // replicas that died while they had one, since one was served
+	kills        int    // deaths counted against it since one was served
+	deaths       int    // replicas that died while they had one since one was served
 	openFailures int    // failures that are not decided yet
 	isolated     bool
 	stopped      bool
@@ -60,17 +59,17 @@ type killSuspect struct {
 
 // suspicion is the part of a request's state that kill.go uses.
 type suspicion struct {
-	suspect  *killSuspect  // nil: no replica failed while it had this fingerprint
+	suspect  *killSuspect  // nil: no replica failed while serving this fingerprint
 	isolated bool          // it must not share a replica with another isolated request
 	failures int           // number of its failures at replicas that may have died of it
-	probesBy time.Duration // when the probes that it waits for are decided; 0 = it does not wait
+	probesBy time.Duration // end of its wait for probes; 0 = it does not wait
 }
 
 // killSuspects contains the suspects that the balancer remembers.
 type killSuspects struct {
 	byPrint map[uint64]*killSuspect // never ranged over
 	list    []*killSuspect          // the same, in order of addition
-	stopped int64                   // count of requests that were stopped or refused
+	stopped int64                   // number of requests that were stopped or rejected
 	served  []servedPrint           // of served requests, each at its fingerprint modulo the length
 }
 
@@ -85,7 +84,7 @@ type servedPrint struct {
 type openFailure struct {
 	suspect *killSuspect
 	at      time.Duration
-	before  int  // kills of the suspect before this failure, with failures that were not decided yet
+	before  int  // kills of the suspect before this failure, including failures that were undecided
 	alone   bool // it was the isolated request of the replica
 }
 
@@ -122,8 +121,7 @@ func (b *Balancer) killsToSend(r *request) int {
 	return n
 }
 
-// allowedKills returns how many deaths a request with a fingerprint may be suspected of before it is
-// stopped.
+// allowedKills returns the number of deaths at which a request with a fingerprint is stopped.
 func (b *Balancer) allowedKills(fingerprint uint64) int {
 	if x := b.suspects.served; len(x) > 0 && fingerprint != 0 {
 		if p := x[fingerprint%servedPrints]; p.fingerprint == fingerprint {
@@ -148,7 +146,7 @@ func (x *killSuspects) recordServed(fingerprint uint64) {
 	p.times = min(p.times+1, servedCredit)
 }
 
-// suspected reports whether r needs a placement of its own.
+// suspected reports whether r must be placed separately.
 func (r *request) suspected() bool { return r.suspect != nil || r.Kills > 0 }
 
 // findSuspect sets the suspect of an arriving request.
@@ -162,7 +160,7 @@ func (b *Balancer) findSuspect(r *request) {
 	}
 }
 
-// mustStop reports whether r has killed too many engines to be sent to another.
+// mustStop reports whether r has killed too many engines and may not be sent to another one.
 func (b *Balancer) mustStop(r *request) bool {
 	return b.cfg.KillAfter > 0 && (r.kills() >= b.allowedKills(r.Fingerprint) || r.suspect != nil && r.suspect.stopped)
 }
@@ -200,7 +198,7 @@ func (t *target) isolate(r *request) {
 	}
 }
 
-// endIsolation records that r has left t.
+// endIsolation records that r has ended at t.
 func (t *target) endIsolation(r *request) {
 	if t.isolation != nil && t.isolation.request == r {
 		t.isolation.request = nil
@@ -227,8 +225,8 @@ func (r *request) needsIsolation() bool {
 }
 
 // markSuspect records that r's target failed it, or that r's client disconnected: the target may be
-// dying of r. It must be called before r is detached from the target. A draining replica is about
-// to be terminated anyway.
+// dying of r. It must be called before r is detached from the target. A draining replica does not
+// count: it will be terminated anyway.
 func (b *Balancer) markSuspect(now time.Duration, r *request) {
 	t := r.target
 	if t.peer || t.slot < 0 || t.draining || b.cfg.KillAfter <= 0 {
@@ -323,8 +321,8 @@ func (b *Balancer) resolveFailures(now time.Duration) {
 	}
 }
 
-// resolveFailuresOf decides the open failures of t: t is dead, or it has been alive for long enough
-// afterwards.
+// resolveFailuresOf decides the open failures of t: t died, or it has been alive for long enough
+// since the failure.
 func (b *Balancer) resolveFailuresOf(now time.Duration, t *target) {
 	switch {
 	case len(t.openFailures) == 0:
@@ -358,8 +356,8 @@ func (b *Balancer) closeFailure(s *killSuspect) {
 	}
 }
 
-// countDeath counts the death of t, and of the other ranks of its engine, against their
-// suspects: to each of them it is one death.
+// countDeath counts the death of t, and of the other ranks of its engine, against their suspects:
+// it counts as one death for each suspect.
 func (b *Balancer) countDeath(now time.Duration, t *target) {
 	repeated, alone := 0, false // suspects of earlier deaths; whether one of them was isolated here
 	failures := b.takeFailures(t.engine)
@@ -411,7 +409,7 @@ func (b *Balancer) takeFailures(engine string) (all []openFailure) {
 }
 
 // runsOnOtherEngines reports whether a request with the suspect's fingerprint has run on an engine other
-// than that of t for longer than an engine takes to die of one.
+// than that of t for longer than the time in which it would have killed the engine.
 func (b *Balancer) runsOnOtherEngines(now time.Duration, s *killSuspect, t *target) bool {
 	if s.fingerprint == 0 {
 		return false
@@ -491,7 +489,7 @@ func (b *Balancer) addPeerKills(now time.Duration, r *request, peer string, out 
 }
 
 // StoppedFingerprints returns the requests that this balancer has stopped within Config.KillMemory, in the
-// order in which it stopped them, at most 64. Its peers refuse them too.
+// order in which it stopped them, at most 64. Its peers reject them too.
 func (b *Balancer) StoppedFingerprints(now time.Duration) []StoppedFingerprint {
 	var all []StoppedFingerprint
 	for _, s := range b.suspects.list {
@@ -502,8 +500,8 @@ func (b *Balancer) StoppedFingerprints(now time.Duration) []StoppedFingerprint {
 	return all[max(0, len(all)-maxKillersShared):]
 }
 
-// receiveKillers stops the requests that a peer has stopped. They are not passed on: every balancer
-// shares only its own.
+// receiveKillers stops the requests that a peer has stopped. They are not forwarded: every balancer
+// shares only those that it stopped itself.
 func (b *Balancer) receiveKillers(now time.Duration, killers []StoppedFingerprint) {
 	changed := false
 	for _, k := range killers[:min(len(killers), maxKillersShared)] {
@@ -512,7 +510,7 @@ func (b *Balancer) receiveKillers(now time.Duration, killers []StoppedFingerprin
 			continue
 		}
 		if b.allowedKills(k.Fingerprint) > b.cfg.KillAfter {
-			continue // it was served here, which outweighs the peer's report
+			continue // a request served here takes precedence over the peer's report
 		}
 		s := b.suspects.byPrint[k.Fingerprint]
 		if s == nil {

@@ -10,8 +10,8 @@ import (
 	"skyserve/internal/testkit"
 )
 
-// poisoned has the replicas die of every request whose id begins with "poison", after
-// as long as such a request takes there; others are served in a second.
+// poisoned makes replicas die of every request whose id begins with "poison", after its service
+// time; others are served in a second.
 func poisoned(after time.Duration) func(request, replica string) (time.Duration, *Outcome) {
 	return func(request, _ string) (time.Duration, *Outcome) {
 		if strings.HasPrefix(request, "poison") {
@@ -27,8 +27,8 @@ func roundRobinConfig() Config {
 	return cfg
 }
 
-// A request that kills engines is stopped after its second, whatever else is at the
-// replicas that it kills, and everything else is served.
+// A request that kills engines is stopped after its second kill, and all other requests at these
+// replicas are served.
 func TestKillerIsStoppedAfterSecondEngine(t *testing.T) {
 	for _, after := range []time.Duration{0, 30 * time.Millisecond, 300 * time.Millisecond} {
 		t.Run(fmt.Sprint("after ", after), func(t *testing.T) {
@@ -62,8 +62,8 @@ func TestKillerIsStoppedAfterSecondEngine(t *testing.T) {
 	}
 }
 
-// A client may send a request that kills engines again, under another id and as
-// another tenant: it is refused at once, for a while.
+// If a client sends a request that kills engines again, with another id and as another tenant, it
+// is rejected immediately, for a limited time.
 func TestRepeatedKillerIsRejected(t *testing.T) {
 	w := newTrial(t, roundRobinConfig(), 6)
 	w.serve = poisoned(0)
@@ -88,8 +88,8 @@ func TestRepeatedKillerIsRejected(t *testing.T) {
 	}
 }
 
-// A client that sends the request again instead of waiting for the retry, or hangs up
-// as soon as it has sent it, does not kill a third engine either.
+// A client that sends the request again instead of waiting for the retry, or disconnects
+// immediately after sending it, does not kill a third engine either.
 func TestDisconnectDoesNotEvadeKillDetection(t *testing.T) {
 	for name, leave := range map[string]func(w *trial, id string){
 		"after the engine died": func(w *trial, id string) {
@@ -123,8 +123,8 @@ func TestDisconnectDoesNotEvadeKillDetection(t *testing.T) {
 	}
 }
 
-// A connection that breaks while its replica goes on answering probes is no kill, and
-// no more than a short wait comes of it.
+// A connection that breaks while its replica still responds to probes is not a kill, and causes
+// only a short wait.
 func TestBrokenConnectionIsNotAKill(t *testing.T) {
 	w := newTrial(t, roundRobinConfig(), 4)
 	w.serve = func(request, replica string) (time.Duration, *Outcome) {
@@ -143,7 +143,7 @@ func TestBrokenConnectionIsNotAKill(t *testing.T) {
 	}
 }
 
-// A first failure is never waited for: another replica is asked at once.
+// After a first failure there is no wait: another replica is tried immediately.
 func TestFirstFailureIsRetriedAtOnce(t *testing.T) {
 	w := newTrial(t, roundRobinConfig(), 3)
 	w.ask(Request{ID: "a", Fingerprint: 1})
@@ -154,7 +154,7 @@ func TestFirstFailureIsRetriedAtOnce(t *testing.T) {
 	}
 }
 
-// A replica whose probes get no answer counts as dead once it is lost.
+// A replica that does not respond to probes counts as dead once it is lost.
 func TestMissingReportsCountAsDeath(t *testing.T) {
 	w := newTrial(t, roundRobinConfig(), 4)
 	w.ask(Request{ID: "a", Fingerprint: 1})
@@ -172,8 +172,8 @@ func TestMissingReportsCountAsDeath(t *testing.T) {
 	}
 }
 
-// Two replicas die of something else within a moment, at a time when all clients ask
-// the same: none of them is stopped, and the next one that asks is served.
+// Two replicas die of another cause at almost the same time while all clients send the same
+// request: none of them is stopped, and the next request is served.
 func TestOutageStopsNoInnocentRequest(t *testing.T) {
 	forEachPolicy(t, func(t *testing.T, cfg Config) {
 		for _, same := range []bool{false, true} {
@@ -205,8 +205,8 @@ func TestOutageStopsNoInnocentRequest(t *testing.T) {
 	})
 }
 
-// Clients that send the same few requests all the time have one at every replica that dies of
-// something else, at times at two in a row. They were served before, and are not stopped.
+// If clients constantly send the same few requests, one of these is at every replica that dies of
+// another cause, sometimes at two consecutive ones. They were served before, and are not stopped.
 func TestCommonRequestsAreNotStopped(t *testing.T) {
 	testkit.Slow(t)
 	forEachPolicy(t, func(t *testing.T, cfg Config) {
@@ -236,8 +236,8 @@ func TestCommonRequestsAreNotStopped(t *testing.T) {
 	})
 }
 
-// A request that is served now and then is stopped too, once it killed more engines in a row than
-// chance explains.
+// A request that is sometimes served is stopped too, once it has killed more consecutive engines
+// than is likely by chance.
 func TestOccasionalKillerIsStopped(t *testing.T) {
 	w := newTrial(t, roundRobinConfig(), 8)
 	asked := 0
@@ -256,8 +256,8 @@ func TestOccasionalKillerIsStopped(t *testing.T) {
 	}
 }
 
-// A request that was served clears its fingerprint: that a replica died while it had
-// one like it was chance.
+// A request that was served clears its fingerprint: an earlier death of a replica with an identical
+// request was a coincidence.
 func TestServedRequestIsNoSuspect(t *testing.T) {
 	w := newTrial(t, roundRobinConfig(), 8)
 	for i := range 3 {
@@ -271,7 +271,7 @@ func TestServedRequestIsNoSuspect(t *testing.T) {
 	}
 }
 
-// What is remembered is bounded in number.
+// The number of remembered suspects is bounded.
 func TestKillersAreBounded(t *testing.T) {
 	cfg := roundRobinConfig()
 	cfg.KillLimit = 10
@@ -338,7 +338,7 @@ func TestKillsCountAcrossPeers(t *testing.T) {
 	}
 }
 
-// A peer that has no replica left gives a request back with its count.
+// A peer without remaining replicas bounces a request with its count.
 func TestBouncedRequestKeepsItsKills(t *testing.T) {
 	there := newTrial(t, roundRobinConfig(), 1)
 	there.ask(Request{ID: "a", Fingerprint: 7, From: "us", Hop: HopRemote})
@@ -359,14 +359,14 @@ func TestBouncedRequestKeepsItsKills(t *testing.T) {
 	}
 }
 
-// cancel has a request's client leave.
+// cancel disconnects a request's client.
 func (w *trial) cancel(id string) {
 	delete(w.there, id)
 	w.step(Event{Kind: EventCancelled, ID: id})
 }
 
-// A tenant that sends what another one sends and hangs up all the time does not keep the
-// other's request from the replicas, which are alive.
+// A tenant that sends another tenant's request and always disconnects does not keep that request
+// from the replicas, which are alive.
 func TestDisconnectDoesNotDelayRepeat(t *testing.T) {
 	w := newTrial(t, roundRobinConfig(), 16)
 	w.serve = func(request, _ string) (time.Duration, *Outcome) {
@@ -414,8 +414,8 @@ func TestDisconnectIsNoKillForPeers(t *testing.T) {
 	}
 }
 
-// A request that fails at several replicas which stay alive is not stopped by the balancer
-// that forwarded it: only deaths that are decided can do that.
+// A request that fails at several replicas which stay alive is not stopped by the balancer that
+// forwarded it: only decided deaths count.
 func TestFailureAtLivePeerReplicaIsNoKill(t *testing.T) {
 	cfg := roundRobinConfig()
 	cfg.MaxAttempts = 2
@@ -430,7 +430,7 @@ func TestFailureAtLivePeerReplicaIsNoKill(t *testing.T) {
 	}
 }
 
-// A replica that drains is about to be ended: a long request that is still there, at one
+// A draining replica will be terminated: a long request that is still there, at one such replica
 // after the other, did not kill them.
 func TestReplacedReplicaIsNoKill(t *testing.T) {
 	w := newTrial(t, roundRobinConfig(), 4)
@@ -449,8 +449,8 @@ func TestReplacedReplicaIsNoKill(t *testing.T) {
 	}
 }
 
-// The ranks of an engine die together: that each of them had one suspect of an earlier
-// death does not tell which of these the engine died of.
+// The ranks of an engine die together: one suspect of an earlier death at each of them does not
+// determine which of these killed the engine.
 func TestRanksOfEngineDieTogether(t *testing.T) {
 	w := newTrial(t, roundRobinConfig(), 0)
 	for _, engine := range []string{"a", "b", "c"} {
@@ -485,9 +485,9 @@ func TestRanksOfEngineDieTogether(t *testing.T) {
 	}
 }
 
-// A region fails within half a second: its replicas die one after the other, faster than
-// probes tell, and requests are retried at those that die next. When it is back, they are
-// served, but for those that were isolated at the death of a replica: one of each at most.
+// A region fails within half a second: its replicas die one after the other, faster than probes
+// detect, and requests are retried at those that die next. When it recovers, they are served,
+// except at most one request per replica that was isolated at its death.
 func TestRegionOutageStopsFewRequests(t *testing.T) {
 	forEachPolicy(t, func(t *testing.T, cfg Config) {
 		w := newTrial(t, cfg, 6)

@@ -16,10 +16,10 @@ import (
 	"skyserve/lbd/prefix"
 )
 
-// world is a tiny shell around one balancer: it knows which requests are where,
-// so that only events that could happen are drawn.
+// world is a small model around one balancer: it tracks the targets of requests, so that only
+// possible events are drawn.
 type world struct {
-	holders map[string]string // by request, where it has one
+	holders map[string]string // by request, if it has one
 	b       *Balancer
 	now     time.Duration
 	next    int
@@ -56,7 +56,7 @@ var (
 	peerNames    = []string{"eu", "asia"}
 )
 
-// draw makes an event that could happen next.
+// draw returns a possible next event.
 func (w *world) draw(rt *rapid.T) Event {
 	replica := rapid.SampledFrom(replicaNames).Draw(rt, "replica")
 	peer := rapid.SampledFrom(peerNames).Draw(rt, "peer")
@@ -111,7 +111,7 @@ func (w *world) draw(rt *rapid.T) Event {
 	return w.drawEnd(rt)
 }
 
-// drawLearned makes what a peer might tell of replicas here and elsewhere.
+// drawLearned returns cache updates that a peer could send, of own and other replicas.
 func drawLearned(rt *rapid.T, peer string) Event {
 	ev := Event{Kind: EventPeerCacheUpdates, Target: peer}
 	for range rapid.IntRange(0, 4).Draw(rt, "entries") {
@@ -140,7 +140,7 @@ func drawKillers(rt *rapid.T) (killers []StoppedFingerprint) {
 	return killers
 }
 
-// drawEnd makes an event about a request in flight, or about one that is not.
+// drawEnd returns an end event of a request in flight, or of one that is not.
 func (w *world) drawEnd(rt *rapid.T) Event {
 	ids := []string{"unheard-of"}
 	for id := range w.at {
@@ -168,7 +168,7 @@ func (w *world) drawEnd(rt *rapid.T) Event {
 	return Event{Kind: EventFinished, ID: id, Outcome: out}
 }
 
-// step takes the event and holds the answers against what the world knows.
+// step processes an event and compares the actions with the model.
 func (w *world) step(t fatal, ev Event) []Action {
 	w.now += 37 * time.Millisecond
 	w.log = append(w.log, ev)
@@ -183,7 +183,7 @@ func (w *world) step(t fatal, ev Event) []Action {
 			w.end(t, ev.ID, "finished")
 		}
 	case EventFailed, EventBounced:
-		// Back in the queue, unless an action says otherwise. Replicas do not bounce.
+		// Queued again, unless there is another action. Replicas do not bounce.
 		if ev.Kind == EventFailed || slices.Contains(peerNames, target) {
 			if _, ok := w.at[ev.ID]; ok {
 				w.at[ev.ID] = ""
@@ -278,8 +278,8 @@ func (w *world) checkModels(t fatal) {
 	}
 }
 
-// Every request ends exactly once and is accounted for at every moment, and
-// when traffic ends every counter is back at zero.
+// Every request ends exactly once and is counted at every moment. When traffic ends, every counter
+// is zero.
 func TestNoRequestIsLostAndCountersReachZero(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		w := newWorld(drawConfig(rt))
@@ -325,8 +325,8 @@ func TestNoRequestIsLostAndCountersReachZero(t *testing.T) {
 	})
 }
 
-// The same events give the same bytes, also after a round trip through JSON: a
-// recorded log can be replayed.
+// The same events result in the same bytes, also after a round trip through JSON, so a recorded log
+// can be replayed.
 func TestReplayGivesSameDecisions(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		cfg := drawConfig(rt)
@@ -354,8 +354,8 @@ func TestReplayGivesSameDecisions(t *testing.T) {
 	})
 }
 
-// The order in which replicas were added decides nothing, and a replica that
-// never answers changes nothing.
+// The order in which replicas were added has no effect, and neither has a replica that never
+// responds.
 func TestReplicaOrderAndDeadReplicasAreIgnored(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		cfg := drawConfig(rt)
@@ -365,7 +365,7 @@ func TestReplicaOrderAndDeadReplicasAreIgnored(t *testing.T) {
 		order := rapid.Permutation(replicaNames).Draw(rt, "order")
 		b.step(rt, Event{Kind: EventReplicaAdded, Replica: &ReplicaInfo{ID: "never", Model: "m"}})
 		for i := range replicaNames {
-			a.now, b.now = 0, 0 // all at one instant: when it was added says which news of a replica count
+			a.now, b.now = 0, 0 // all at one moment, because the time of addition decides which updates of a replica count
 			a.step(rt, Event{Kind: EventReplicaAdded, Replica: &ReplicaInfo{ID: replicaNames[i], Model: "m"}})
 			b.step(rt, Event{Kind: EventReplicaAdded, Replica: &ReplicaInfo{ID: order[i], Model: "m"}})
 		}
@@ -373,7 +373,7 @@ func TestReplicaOrderAndDeadReplicasAreIgnored(t *testing.T) {
 		for range 40 {
 			ev := a.draw(rt)
 			if ev.Kind == EventReplicaRemoved || (ev.Kind == EventReplicaAdded && ev.Replica.Model != "m") {
-				continue // with the last one of m gone, "never" alone keeps requests waiting
+				continue // once the last one of m is removed, only "never" keeps requests waiting
 			}
 			if got, want := outline(b.step(rt, ev)), outline(a.step(rt, ev)); !reflect.DeepEqual(got, want) {
 				rt.Fatalf("%+v: %v with the replicas in order %v, %v in order %v", ev, got, order, want, replicaNames)

@@ -10,13 +10,13 @@ import (
 // hitWeight is the weight of each response in the hit rate.
 const hitWeight = 0.01
 
-// recordFirstToken records r's first token, from which its pace is measured.
+// recordFirstToken records the time and load of r's first token, for measuring the pace.
 func (r *request) recordFirstToken(now time.Duration) {
 	r.firstTokenAt = now
 	r.firstTokenOutstanding, r.firstTokenContext = r.target.outstanding, r.target.work.context()
 }
 
-// learnFromEnd learns about t from the end of r.
+// learnFromEnd updates the estimates of t from a request that ended.
 func (b *Balancer) learnFromEnd(now time.Duration, t *target, r *request, out *Outcome) {
 	t.recordResidence(now - r.sentAt)
 	if out == nil {
@@ -37,8 +37,8 @@ func (b *Balancer) learnFromEnd(now time.Duration, t *target, r *request, out *O
 }
 
 // updatePaces sets the pace of every replica to that of its hardware. It assumes that a replica without
-// measurements is as fast as the fastest of its model: a replica assumed slow would get no requests and
-// would never be measured.
+// measurements is as fast as the fastest of its model: a replica assumed to be slow would receive no
+// requests and would never be measured.
 func (b *Balancer) updatePaces() {
 	b.scratchPaces = b.scratchPaces[:0]
 	for _, t := range b.replicas {
@@ -47,7 +47,7 @@ func (b *Balancer) updatePaces() {
 		}
 	}
 	pace.Group(b.scratchPaces)
-	model, fastest := "", 0.0 // search once per run of replicas with the same model
+	model, fastest := "", 0.0 // searched once per sequence of replicas with the same model
 	for _, t := range b.replicas {
 		if t.pace.Known() {
 			continue

@@ -158,14 +158,14 @@ func (b *Balancer) handlePeerReport(now time.Duration, id string, rep *PeerRepor
 	b.placeAllWaiting(now)
 }
 
-// forgetLost drops the prefixes of replicas that stopped reporting: a process that returns under
-// that id has an empty cache.
+// forgetLost drops the prefixes of replicas that stopped reporting: a process that later reports
+// under the same id has an empty cache.
 func (b *Balancer) forgetLost(now time.Duration) {
 	lost := time.Duration(b.cfg.LostIntervals) * b.cfg.ProbeInterval
 	for _, ts := range [][]*target{b.replicas, b.peers} {
 		for _, t := range ts {
 			if t.ready && t.age(now) >= lost {
-				t.ready, t.reason = false, "no report"
+				t.ready, t.reason = false, "no recent report"
 				b.forgetTarget(now, t)
 			} else if !t.peer && !t.reported && t.cacheLost(now, &b.cfg) {
 				b.forgetTarget(now, t)
@@ -382,7 +382,7 @@ type BalancerView struct {
 	Stopped        int64
 }
 
-// Snapshot returns a copy of the state for display. It changes nothing.
+// Snapshot returns a copy of the state for display. It does not change the state.
 func (b *Balancer) Snapshot(now time.Duration) BalancerView {
 	v := BalancerView{Counts: b.counts, TreeBytes: b.caches.replicas.Bytes() + b.caches.peers.Bytes(), TreeNodes: b.caches.replicas.Nodes() + b.caches.peers.Nodes(), Ejections: b.ejections, RetriesRefused: b.retriesRefused, Stopped: b.suspects.stopped}
 	v.Counts.Queued = b.queued
@@ -431,7 +431,7 @@ func (b *Balancer) modelViews() []ModelView {
 func (t *target) unreadyReason(now time.Duration, c *Config) string {
 	switch {
 	case !t.reported:
-		return "no answer yet"
+		return "no response yet"
 	case t.unreachable:
 		return "connection failed"
 	case !t.ready:
@@ -439,7 +439,7 @@ func (t *target) unreadyReason(now time.Duration, c *Config) string {
 	case t.breaker.Ejected(now):
 		return t.breaker.Reason(now)
 	case !t.live(now, c):
-		return "no report"
+		return "no recent report"
 	}
 	return ""
 }

@@ -21,14 +21,14 @@ const (
 	OrderEDF QueueOrder = "edf"
 	// OrderPF is priority first: all IW-F, then IW-N, then NIW.
 	OrderPF QueueOrder = "pf"
-	// OrderDPA is deadline and priority aware. With d the time left until the deadline, negative
-	// after it, a request is severely expired (d < -tau_n), recently expired (-tau_n <= d < 0),
-	// urgent (0 <= d <= tau_p) or not urgent (d > tau_p). The order is: severely expired, urgent
-	// IW-F, urgent IW-N, other IW-F, other IW-N, recently expired.
+	// OrderDPA is deadline and priority aware. With d the remaining time until the deadline,
+	// negative after it, a request is severely expired (d < -tau_n), recently expired (-tau_n <= d
+	// < 0), urgent (0 <= d <= tau_p) or not urgent (d > tau_p). The order is: severely expired,
+	// urgent IW-F, urgent IW-N, other IW-F, other IW-N, recently expired.
 	//
 	// The symbols and signs are lost in the text of the paper. d, tau_n, tau_p, "<=" and the minus
-	// were recovered from its bytes, which are UTF-8 decoded as Mac Roman. The paper gives neither
-	// values for tau_n and tau_p nor an order inside the classes; the values are those of
+	// were recovered from its bytes, which are UTF-8 decoded as Mac Roman. The paper contains
+	// neither values for tau_n and tau_p nor an order inside the classes. The default values are in
 	// DefaultConfig.
 	OrderDPA QueueOrder = "dpa"
 )
@@ -59,7 +59,7 @@ func DefaultTargets() TierTargets {
 	return TierTargets{
 		Fast:     time.Second,      // the definition of the tier (SageServe section 3)
 		Normal:   60 * time.Second, // the same
-		Deferred: 24 * time.Hour,   // the deadline that SageServe gives batch work (section 6.2)
+		Deferred: 24 * time.Hour,   // the deadline of batch work in SageServe (section 6.2)
 	}
 }
 
@@ -158,14 +158,14 @@ func levelOf(tier service.Tier) int {
 	return levelFast
 }
 
-// dpaStage returns the DPA stage of a level and when the next stage begins.
+// dpaStage returns the DPA stage of a level, and the time at which the next stage begins.
 func (o *ordering) dpaStage(level int, due, now time.Duration) (stage int, changesAt time.Duration) {
-	switch left := due - now; {
-	case left < -o.tauN:
+	switch remaining := due - now; {
+	case remaining < -o.tauN:
 		return stageSevere, fair.Never
-	case left < 0:
+	case remaining < 0:
 		return stageRecent, due + o.tauN + 1
-	case left <= o.tauP:
+	case remaining <= o.tauP:
 		return stageUrgentFast + level, due + 1
 	}
 	return stageFast + level, due - o.tauP

@@ -79,7 +79,7 @@ func TestDeferredRequestWaitsUntilUrgent(t *testing.T) {
 	}
 }
 
-// A model's own targets decide its queue, and no other's.
+// A model's own targets apply to its queue, and to no other.
 func TestModelTargetsOverrideDefaults(t *testing.T) {
 	cfg := DefaultConfig(leastLoad(t))
 	cfg.Order, cfg.MaxWait = OrderEDF, time.Hour
@@ -100,8 +100,8 @@ func leastLoad(t testing.TB) policy.Policy {
 	return p
 }
 
-// servedBy lets an IW-F and then an IW-N request wait for a busy replica of a
-// model and tells in which order they were sent.
+// servedBy queues an IW-F and then an IW-N request for a busy replica of a model and returns the
+// order in which they were sent.
 func servedBy(cfg Config, model string) (sent []string) {
 	cfg.Push = PushRule{Mode: PushOutstanding, N: 1}
 	b := New(cfg)
@@ -121,7 +121,7 @@ func servedBy(cfg Config, model string) (sent []string) {
 	return sent
 }
 
-// day is what two tiers felt of one order.
+// day contains the waits of two tiers under one order.
 type day struct {
 	waits map[service.Tier][]time.Duration
 }
@@ -133,8 +133,8 @@ func (d day) q3(tier service.Tier) time.Duration {
 	return w[len(w)*3/4]
 }
 
-// busyDay plays bursts of interactive work, half of each tier, against one
-// replica that serves ten requests a second one after another.
+// busyDay sends bursts of interactive requests, half of each tier, to one replica that serves ten
+// requests per second, one after the other.
 func busyDay(t *testing.T, order QueueOrder, seed uint64) day {
 	cfg := DefaultConfig(leastLoad(t))
 	cfg.Push, cfg.Order, cfg.MaxWait, cfg.LostIntervals = PushRule{Mode: PushOutstanding, N: 1}, order, time.Hour, 1<<30
@@ -165,7 +165,7 @@ func busyDay(t *testing.T, order QueueOrder, seed uint64) day {
 	}
 	now := time.Duration(0)
 	for i := range 6000 {
-		rate := 5.0 // a second; every other minute a burst
+		rate := 5.0 // per second; a burst every other minute
 		if now/time.Minute%2 == 1 {
 			rate = 13
 		}
@@ -179,7 +179,7 @@ func busyDay(t *testing.T, order QueueOrder, seed uint64) day {
 	return d
 }
 
-// rising says whether each wait is above the one before it.
+// rising reports whether each wait is longer than the previous one.
 func rising(waits ...time.Duration) bool {
 	for i, w := range waits[1:] {
 		if w <= waits[i] {
@@ -189,8 +189,8 @@ func rising(waits ...time.Duration) bool {
 	return true
 }
 
-// SageServe's figure 15a in its order: what an order takes from IW-N it gives to
-// IW-F; fcfs tells them not apart, pf does most, edf and dpa stand between.
+// SageServe's figure 15a in its order: orders favour IW-F at the cost of IW-N. fcfs treats them
+// equally, pf differs most, edf and dpa are in between.
 func TestOrdersTradeTiersLikeSageServe(t *testing.T) {
 	for seed := range uint64(3) {
 		fast, normal := map[QueueOrder]time.Duration{}, map[QueueOrder]time.Duration{}

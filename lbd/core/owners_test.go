@@ -9,8 +9,8 @@ import (
 	"skyserve/lbd/policy"
 )
 
-// A tenant that sends new prompts without end does not push those of others out of the
-// tree, whichever way they came into it.
+// A tenant that constantly sends new prompts does not evict those of others from the tree, however
+// they were inserted.
 func TestTenantCannotEvictOthersFromTree(t *testing.T) {
 	p, err := policy.New("longest-prefix")
 	if err != nil {
@@ -49,7 +49,7 @@ func TestTenantCannotEvictOthersFromTree(t *testing.T) {
 	}
 }
 
-// What a balancer tells its neighbours of a prompt says whose it is.
+// The update about a prompt that a balancer sends to its neighbours contains the tenant.
 func TestSharedPrefixesIncludeTenant(t *testing.T) {
 	p, err := policy.New("longest-prefix")
 	if err != nil {
@@ -63,8 +63,8 @@ func TestSharedPrefixesIncludeTenant(t *testing.T) {
 	}
 }
 
-// Tenants without end leave nothing behind: their numbers are used again, and those
-// beyond the bound share one.
+// An unlimited number of tenants uses limited memory: their numbers are reused, and tenants beyond
+// the bound share one.
 func TestOwnersAreBounded(t *testing.T) {
 	p, err := policy.New("longest-prefix")
 	if err != nil {

@@ -19,7 +19,7 @@ type ranked struct {
 	bal      *Balancer
 	engine   *engine.Parallel
 	rng      *rand.Rand
-	known    float64 // the share of requests that the client bounds to their very length
+	known    float64 // the share of requests whose client bound equals their length
 	now      time.Duration
 	wire     []onTheWire // in the order of time
 	output   map[string]int
@@ -31,7 +31,7 @@ type ranked struct {
 	sent  int
 }
 
-// onTheWire is something that happens at the other end later.
+// onTheWire is an event that arrives at the other end later.
 type onTheWire struct {
 	at time.Duration
 	do func()
@@ -41,7 +41,7 @@ const (
 	rankedRanks, rankedSlots = 16, 72
 	rankedWire               = time.Millisecond
 	rankedEvery              = 100 * time.Millisecond
-	rankedContext            = 100 * time.Nanosecond // a step takes as much longer for each token
+	rankedContext            = 100 * time.Nanosecond // additional step time per token
 )
 
 func newRanked(b *testing.B, cfg Config, known float64) *ranked {
@@ -65,7 +65,7 @@ func newRanked(b *testing.B, cfg Config, known float64) *ranked {
 
 func rankName(rank int) string { return fmt.Sprintf("e/%02d", rank) }
 
-// step hands the balancer an event and sends off what it dispatches.
+// step passes an event to the balancer and sends the dispatched requests.
 func (r *ranked) step(ev Event) {
 	for _, a := range r.bal.Step(r.now, ev) {
 		if a.Kind != ActionDispatch {
@@ -95,7 +95,7 @@ func (r *ranked) submit(req Request, target string) {
 	delete(r.output, req.ID)
 }
 
-// arrive is one more request.
+// arrive adds a request.
 func (r *ranked) arrive() {
 	prompt, output := barrier.SyntheticLengths(r.rng)
 	r.n++
@@ -107,7 +107,7 @@ func (r *ranked) arrive() {
 	r.step(Event{Kind: EventArrived, Request: req})
 }
 
-// report is what the balancer hears ten times a second.
+// report sends the balancer's reports, ten times a second.
 func (r *ranked) report() {
 	for rank := range rankedRanks {
 		l := r.engine.Load(rank)
@@ -120,7 +120,7 @@ func (r *ranked) report() {
 	r.step(Event{Kind: EventTick})
 }
 
-// advance lets the engine run up to now and sends off what it tells.
+// advance runs the engine up to now and sends its reports.
 func (r *ranked) advance() {
 	for _, ev := range r.engine.Advance(r.now) {
 		id := fmt.Sprintf("q%d", ev.ID)
@@ -134,7 +134,7 @@ func (r *ranked) advance() {
 	}
 }
 
-// run lets time pass until the end, with rate arrivals a second.
+// run advances time until the end, with rate arrivals per second.
 func (r *ranked) run(until time.Duration, rate float64) {
 	arrival, tick := r.now, r.now+rankedEvery
 	for r.now < until {
@@ -162,7 +162,7 @@ func (r *ranked) run(until time.Duration, rate float64) {
 	}
 }
 
-// generated is how many tokens all ranks made.
+// generated returns the number of tokens of all ranks.
 func (r *ranked) generated() (sum int64) {
 	for rank := range rankedRanks {
 		sum += r.engine.Load(rank).GeneratedTokens
@@ -170,7 +170,7 @@ func (r *ranked) generated() (sum int64) {
 	return sum
 }
 
-// barrier is what the ranks waited in all, and how long and how many the steps were.
+// barrier returns the total wait of the ranks, and the total duration and number of the steps.
 func (r *ranked) barrier() (waited, took time.Duration, steps int64) {
 	for rank := range rankedRanks {
 		t, w := r.engine.BarrierTime(rank)
@@ -179,9 +179,8 @@ func (r *ranked) barrier() (waited, took time.Duration, steps int64) {
 	return waited, took, r.engine.Load(0).DecodeSteps
 }
 
-// BenchmarkPool is what one decode step of a full engine costs the balancer: as
-// many answers end and as many requests come as in steady use, and one decision
-// for the pool of 128.
+// BenchmarkPool measures the balancer's work for one decode step of a full engine: answers end and
+// requests arrive as in steady use, with one decision for the pool of 128.
 func BenchmarkPool(b *testing.B) {
 	for _, ranks := range []int{16, 64, 256} {
 		b.Run(fmt.Sprintf("G=%d", ranks), func(b *testing.B) { benchmarkPool(b, ranks) })
@@ -231,10 +230,10 @@ func benchmarkPool(b *testing.B, ranks int) {
 	b.ReportMetric(float64(slots/255), "placed/op")
 }
 
-// BenchmarkDataParallel compares policies on one data-parallel engine, overloaded
-// by a quarter: the share of the ranks' time lost at the barrier, the imbalance
-// (tokens a step, equation (2) of the BF-IO paper) and the output. known is the
-// share of requests whose max_tokens is their answer's very length.
+// BenchmarkDataParallel compares policies on one data-parallel engine, overloaded by a quarter: the
+// share of the ranks' time lost at the barrier, the imbalance (tokens a step, equation (2) of the
+// BF-IO paper) and the output. known is the share of requests whose max_tokens equals the length of
+// their answer.
 func BenchmarkDataParallel(b *testing.B) {
 	for _, known := range []float64{0, 0.5} {
 		for _, name := range []string{"round-robin", "least-load", "skylb", "bf-io"} {

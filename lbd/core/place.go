@@ -19,7 +19,7 @@ func (b *Balancer) placeWaitingFor(now time.Duration, r *request) {
 
 // placeWaiting places requests from the head of the queue. It stops at the first request that cannot be
 // placed (first come, first served), unless only that request's own restrictions prevent it: later
-// requests need not wait for those.
+// requests do not have to wait for such a request.
 func (b *Balancer) placeWaiting(now time.Duration, q *queue) {
 	switch {
 	case b.batch.policy != nil:
@@ -56,9 +56,9 @@ func (b *Balancer) placeInOrder(now time.Duration, q *queue) {
 }
 
 // placeWithHolds evaluates the head of the queue request by request, for a policy that holds requests
-// for a full replica while others overtake them. While no replica has capacity, it evaluates only
-// new requests. Once the available capacity is used up, nothing has changed for the requests
-// behind.
+// for a full replica while others overtake them. While no replica has capacity, it evaluates only new
+// requests. It stops when the available capacity is used up, because nothing has changed for the
+// requests behind.
 func (b *Balancer) placeWithHolds(now time.Duration, q *queue) {
 	if q.Len() == 0 {
 		return
@@ -186,7 +186,7 @@ func (b *Balancer) chooseTarget(now time.Duration, q *queue, r *request) bool {
 	return true
 }
 
-// uncached returns how many of r's prompt tokens c is expected to compute.
+// uncached returns the number of r's prompt tokens that c is expected to compute.
 func uncached(r *request, c *policy.Candidate) int {
 	if bytes := r.Prompt.Bytes(); bytes > 0 {
 		return int(float64(r.promptLength()) * (1 - float64(c.Match)/float64(bytes)))
@@ -195,7 +195,7 @@ func uncached(r *request, c *policy.Candidate) int {
 }
 
 // peerEligible reports whether a request may be forwarded to a peer. A policy that compares regions
-// itself sees every live peer that serves the model.
+// itself receives every live peer that serves the model.
 func (b *Balancer) peerEligible(now time.Duration, t *target, l *ModelLoad, ownQueue int) bool {
 	if b.traits.Holds && b.traits.Regions {
 		return l != nil && l.Replicas > 0 && t.peerUsable(now, &b.cfg)
@@ -249,7 +249,7 @@ func (b *Balancer) sendRequest(now time.Duration, r *request, t *target, d *Deci
 	b.addAction(Action{Kind: ActionDispatch, ID: r.ID, Target: t.id, Reason: d.Reason, Decision: d})
 }
 
-// recordDecision returns a Decision with the candidates as the policy saw them.
+// recordDecision returns a Decision with the candidates and the figures that the policy received.
 func (b *Balancer) recordDecision(now time.Duration, r *request, choice policy.Choice) *Decision {
 	n := len(b.decisions)
 	if n < cap(b.decisions) {

@@ -31,7 +31,7 @@ func everyPolicy(t *testing.T, test func(t *testing.T, cfg Config)) {
 	}
 }
 
-// start is a balancer with n idle replicas r0, r1, ...
+// start returns a balancer with n idle replicas r0, r1, ...
 func start(cfg Config, n int) *Balancer {
 	b := New(cfg)
 	for i := range n {
@@ -46,7 +46,7 @@ func idle(id string) Event {
 	return Event{Kind: EventReplicaReport, Target: id, Report: &Report{Ready: true, Pending: policy.Known(0), KV: policy.Known(0.5)}}
 }
 
-// ask sends a request and returns where it went.
+// ask sends a request and returns its target.
 func ask(t *testing.T, b *Balancer, now time.Duration, r Request) string {
 	t.Helper()
 	r.Model = "m"
@@ -59,7 +59,7 @@ func ask(t *testing.T, b *Balancer, now time.Duration, r Request) string {
 	return ""
 }
 
-// fresh is a prompt of n blocks that shares nothing with any other.
+// fresh returns a prompt of n blocks that shares no prefix with any other.
 func fresh(rng *rand.Rand, n int) prefix.Key {
 	k := make(prefix.Key, n)
 	for i := range k {
@@ -94,7 +94,7 @@ func TestDeadPrefixHolderDoesNotUseUpRetries(t *testing.T) {
 		const conversations = 40
 		b, rng, got := start(cfg, 1), rand.New(rand.NewPCG(1, 2)), map[string]int{}
 		prompts := make([]prefix.Key, conversations)
-		for i := range prompts { // r0 is alone and gets them all
+		for i := range prompts { // r0 is alone and receives all of them
 			prompts[i] = fresh(rng, 16)
 			id := fmt.Sprint("begin", i)
 			ask(t, b, 0, Request{ID: id, Session: fmt.Sprint("s", i), Prompt: prompts[i]})
@@ -133,8 +133,8 @@ func TestDeadPrefixHolderDoesNotUseUpRetries(t *testing.T) {
 	})
 }
 
-// A request that failed somewhere goes back there rather than wait for a
-// replica that does not answer, whether that one never did or died meanwhile.
+// A request that failed at a replica is sent there again rather than wait for a replica that does
+// not respond, whether that one never responded or has died meanwhile.
 func TestFailedRequestDoesNotWaitForDeadReplica(t *testing.T) {
 	everyPolicy(t, func(t *testing.T, cfg Config) {
 		cfg.RetryBackoff = 0
@@ -145,7 +145,7 @@ func TestFailedRequestDoesNotWaitForDeadReplica(t *testing.T) {
 		if len(actions) != 1 || actions[0].Target != "r0" {
 			t.Fatalf("beside a replica that never answered: %+v", actions)
 		}
-		// Now the other one answers, with no room, and dies later.
+		// Now the other one responds, without free capacity, and dies later.
 		b.Step(0, Event{Kind: EventReplicaAdded, Replica: &ReplicaInfo{ID: "never", Model: "m", MaxOutstanding: 1}})
 		b.Step(0, idle("never"))
 		b.Step(0, Event{Kind: EventReplicaReport, Target: "r0", Report: &Report{Ready: false}})
@@ -161,8 +161,8 @@ func TestFailedRequestDoesNotWaitForDeadReplica(t *testing.T) {
 	})
 }
 
-// Whatever happens to targets and requests, also health checks that come and
-// go, nothing that counts load drifts: after the traffic all of it is zero.
+// For random events of targets, requests and health checks, load counters do not drift: after the
+// traffic all of them are zero.
 func TestLoadCountersDoNotLeak(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		w := newWorld(drawConfig(rt))
@@ -212,8 +212,8 @@ func TestMemoryStaysBoundedUnderChurn(t *testing.T) {
 	})
 }
 
-// Two conversations that open alike part ways later: each goes where its own
-// later turns are, not where its first message was first seen.
+// Two conversations that begin alike diverge later: each is sent to the replica with its own later
+// turns, not to the one that received its first message first.
 func TestLaterTurnsRouteByWholeConversation(t *testing.T) {
 	everyPolicy(t, func(t *testing.T, cfg Config) {
 		if !cfg.Policy.Traits().Prefix {
@@ -230,7 +230,7 @@ func TestLaterTurnsRouteByWholeConversation(t *testing.T) {
 			b.Step(0, Event{Kind: EventFinished, ID: id, Outcome: &Outcome{Key: letters(text)}})
 		}
 		finish("x", opening+"EFGH")
-		// The other conversation's middle lands on the other replica, which alone is ready.
+		// The middle of the other conversation is sent to the other replica, the only ready one.
 		b.Step(0, Event{Kind: EventReplicaReport, Target: first, Report: &Report{Ready: true, Pending: policy.Known(1)}})
 		b.Step(0, Event{Kind: EventReplicaDraining, Target: first})
 		if got := ask(t, b, 0, Request{ID: "y", Prompt: letters(opening + "IJKL")}); got != second {
@@ -251,8 +251,8 @@ func TestLaterTurnsRouteByWholeConversation(t *testing.T) {
 	})
 }
 
-// With a policy that chooses the region, a full one sends its requests away
-// though it has replicas that would take them; with any other it keeps them.
+// With a policy that chooses the region, a full region forwards its requests although its replicas
+// would accept them. With any other policy it keeps them.
 func TestOnlyRegionalPoliciesForwardWithCapacity(t *testing.T) {
 	everyPolicy(t, func(t *testing.T, cfg Config) {
 		b := New(cfg)
@@ -263,14 +263,14 @@ func TestOnlyRegionalPoliciesForwardWithCapacity(t *testing.T) {
 			{Model: "m", Replicas: 1, Available: 1, KV: policy.Known(0.1)},
 		}}})
 		want := ActionDispatch
-		if tr := cfg.Policy.Traits(); tr.Regions && !tr.Holds { // what holds weighs its own replicas first
+		if tr := cfg.Policy.Traits(); tr.Regions && !tr.Holds { // a policy that holds requests considers its own replicas first
 			want = ActionForward
 		}
 		actions := b.Step(0, Event{Kind: EventArrived, Request: &Request{ID: "q", Model: "m", Session: "s"}})
 		if len(actions) != 1 || actions[0].Kind != want {
 			t.Errorf("got %+v, want %s", actions, want)
 		}
-		// What came from another region stays here.
+		// Requests from another region stay here.
 		actions = b.Step(0, Event{Kind: EventArrived, Request: &Request{ID: "f", Model: "m", Hop: HopRemote, From: "eu"}})
 		if len(actions) != 1 || actions[0].Kind != ActionDispatch {
 			t.Errorf("a forwarded request: %+v", actions)
@@ -312,9 +312,9 @@ func TestForwardedRequestKeepsRemainingWait(t *testing.T) {
 	}
 }
 
-// A replica of which nothing is known yet is taken for as fast as the fastest that
-// is known, here or at a peer: else a region whose hardware is faster than the
-// nominal one would never be tried after another one was.
+// A replica without measurements is assumed to be as fast as the fastest known one, here or at a
+// peer. Otherwise, a region with hardware faster than the nominal one would never be tried after
+// another region.
 func TestUnmeasuredRegionIsTried(t *testing.T) {
 	p, err := policy.New("cost")
 	if err != nil {
@@ -329,7 +329,7 @@ func TestUnmeasuredRegionIsTried(t *testing.T) {
 		t.Errorf("tells its peers the pace of replicas that it has not tried: %+v", loads)
 	}
 	b.Step(1, Event{Kind: EventTick})
-	key := make(prefix.Key, 64) // 4 KB of which nobody has anything
+	key := make(prefix.Key, 64) // 4 KB that no replica has cached
 	for i := range key {
 		key[i] = uint64(i) + 1
 	}
@@ -338,7 +338,7 @@ func TestUnmeasuredRegionIsTried(t *testing.T) {
 	}
 }
 
-// A first token counts once, where its client is, for the tier and target that it has.
+// A first token is counted once, at the balancer of its client, for its tier and target.
 func TestFirstTokensAreCountedPerModel(t *testing.T) {
 	leastLoad, err := policy.New("least-load")
 	if err != nil {

@@ -13,8 +13,8 @@ type queue struct {
 	fair.Queue[request]
 	model         string
 	ordering      ordering
-	releasable    int           // how many more deferred requests the last report has capacity for
-	chargedAt     time.Duration // when running requests were last charged for
+	releasable    int           // remaining number of deferred requests for which the last report has capacity
+	chargedAt     time.Duration // time of the last charge for running requests
 	answerLengths answerLengths // of the model's finished requests
 	// firstTokens counts the first tokens of IW-F requests of this balancer's clients,
 	// lateFirstTokens those that arrived after the tier's target.
@@ -23,7 +23,7 @@ type queue struct {
 	// unevaluated counts the requests that were not evaluated since they were queued.
 	evaluatedSinceReport bool
 	unevaluated          int
-	// assignedAt is when a pool was last decided.
+	// assignedAt is the time when a pool was last decided.
 	assignedAt   time.Duration
 	sharedEngine bool // two of its ranks belonged to one engine when last checked
 }
@@ -80,34 +80,34 @@ func (r *request) initItem(seq uint64, now time.Duration) {
 	r.Seq, r.Arrived = seq, now
 }
 
-// sendCharge returns the tokens that a request is charged when it is sent. An empty prompt costs a token too, so that
-// tenants alternate.
+// sendCharge returns the tokens that a request is charged when it is sent. An empty prompt also costs one token, so
+// that tenants alternate.
 func (r *request) sendCharge() int64 { return int64(max(1, r.promptLength())) }
 
-// chargeSent charges r's tenant for its prompt, or for the tokens of an earlier attempt if that is
-// more.
+// chargeSent charges r's tenant for its prompt, or for the tokens of an earlier attempt if there
+// were more.
 func (q *queue) chargeSent(r *request) {
 	q.Sent(&r.Item)
 	q.setCharge(r, max(r.minCharge, r.sendCharge()))
 }
 
-// evictForTenant prevents a tenant that fills the queue from locking r out. It evicts the last
-// request of the tenant with the most requests waiting for one model, if that tenant has more than
-// r's tenant and the request's tier is no more urgent. Parked requests are evicted first, see
-// evictParked.
+// evictForTenant evicts a request in favour of r, so that a tenant that fills the queue cannot
+// block others. It evicts the last request of the tenant with the most requests waiting for one
+// model. That tenant must have more than r's tenant, and the evicted request must not be more
+// urgent than r. Parked requests are evicted first, see evictParked.
 func (b *Balancer) evictForTenant(now time.Duration, r *request) bool {
 	if b.evictParked(r) {
 		return true
 	}
 	var fullest *queue
-	tenant, most := "", 0
+	tenant, maxWaiting := "", 0
 	for _, q := range b.queues {
-		if t, n := q.TenantWithMostWaiting(); n > most {
-			fullest, tenant, most = q, t, n
+		if t, n := q.TenantWithMostWaiting(); n > maxWaiting {
+			fullest, tenant, maxWaiting = q, t, n
 		}
 	}
 	own := b.queue(r.Model)
-	if fullest == nil || tenant == r.Tenant || most <= own.WaitingOf(r.Tenant) {
+	if fullest == nil || tenant == r.Tenant || maxWaiting <= own.WaitingOf(r.Tenant) {
 		return false
 	}
 	last := fullest.LastOf(now, tenant)

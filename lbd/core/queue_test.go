@@ -15,7 +15,7 @@ import (
 	"skyserve/lbd/policy"
 )
 
-// waiting is a request that came at a time.
+// waiting returns a request that arrived at a time.
 func waiting(seq uint64, at time.Duration, of Request) *request {
 	r := &request{Request: of}
 	r.initItem(seq, at)
@@ -23,19 +23,19 @@ func waiting(seq uint64, at time.Duration, of Request) *request {
 	return r
 }
 
-// twin is a request of a dumb queue: a copy, and where it stands.
+// twin is a request of the reference queue: a copy, and its position.
 type twin struct {
 	request
 	fair.Position
 }
 
-// before orders requests by where they stand, then by rank, then by number.
+// before orders requests by position, then by rank, then by number.
 func (a *twin) before(b *twin) bool {
 	return cmp.Or(cmp.Compare(a.Stage, b.Stage), cmp.Compare(a.Due, b.Due), cmp.Compare(a.Rank, b.Rank), cmp.Compare(a.Seq, b.Seq)) < 0
 }
 
-// dumb is a queue that sorts everything at each question. Its requests are its
-// own copies, of which only what was given is read.
+// dumb is the reference queue, which sorts all requests at each call. It has its own copies of the
+// requests and reads only their input fields.
 type dumb struct {
 	ordering ordering
 	waiting  []*twin
@@ -72,8 +72,7 @@ func (d *dumb) push(r request) {
 	d.waiting = append(d.waiting, &twin{request: r})
 }
 
-// charge adds tokens to what a tenant was served, which never falls below where it
-// was lifted to.
+// charge adds tokens to those served to a tenant. The sum never falls below its floor.
 func (d *dumb) charge(tenant string, tokens int64) {
 	d.served[tenant] = max(d.served[tenant]+tokens, d.lifted[tenant])
 }
@@ -83,7 +82,7 @@ func (d *dumb) remove(r *request) {
 	d.left = r.Tenant
 }
 
-// ordered is what waits, in order.
+// ordered returns the waiting requests, in order.
 func (d *dumb) ordered(now time.Duration) []*twin {
 	list := slices.Clone(d.waiting)
 	for _, r := range list {
@@ -98,7 +97,7 @@ func (d *dumb) ordered(now time.Duration) []*twin {
 	return list
 }
 
-// first plays the next n sends one by one.
+// first simulates the next n sends one by one.
 func (d *dumb) first(now time.Duration, n int) (ids []string) {
 	left := d.ordered(now)
 	will := map[string]int64{}
@@ -116,9 +115,9 @@ func (d *dumb) first(now time.Duration, n int) (ids []string) {
 	return ids
 }
 
-// whose is the tenant that goes next: of those with a request of the turn's
-// level or a more urgent one, the least served; of equals the one in the turn's
-// own level that was known first, then the one in the level next to it.
+// whose returns the tenant that is served next: of those with a request of the current level or a
+// more urgent one, the least served. Of equals it is the one in the current level that was created
+// first, then the one in the next level.
 func (d *dumb) whose(left []*twin, will map[string]int64, turn int) string {
 	best, bestLevel := "", -1
 	for _, r := range left {
@@ -161,7 +160,7 @@ func drawOrdering(rt *rapid.T) ordering {
 	}
 }
 
-// pair does everything to a queue and to its dumb twin.
+// pair applies every operation to a queue and to the reference queue.
 type pair struct {
 	q    *queue
 	d    dumb
@@ -176,11 +175,11 @@ func (p *pair) change(rt *rapid.T) {
 		p.n++
 		r := drawRequest(rt, p.n, p.now)
 		p.push(r)
-	case 3: // send what goes first
+	case 3: // send the first request
 		if list := p.q.First(nil, p.now, 1); len(list) > 0 {
 			p.send(list[0])
 		}
-	case 4: // give up something in the middle
+	case 4: // remove a request in the middle
 		if list := p.q.Waiting(nil); len(list) > 0 {
 			p.remove(rapid.SampledFrom(list).Draw(rt, "gone"))
 		}
@@ -229,7 +228,7 @@ func (p *pair) end(rt *rapid.T) {
 	p.d.charge(r.Tenant, int64(out.PromptTokens.Value)-r.sendCharge()+int64(out.OutputTokens.Value))
 }
 
-// The queue answers as its dumb twin does, whatever happens to both.
+// For random operations, the queue behaves like the reference queue.
 func TestQueueMatchesReference(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		o := drawOrdering(rt)
@@ -245,14 +244,14 @@ func TestQueueMatchesReference(t *testing.T) {
 	})
 }
 
-// checkQueue holds a queue's counts against each other.
+// checkQueue compares a queue's counts with each other.
 func checkQueue(t fatal, q *queue, want int) {
 	if q.Len() != want || len(q.Waiting(nil)) != want {
 		t.Fatalf("%d wait: counted %d, %d in all levels", want, q.Len(), len(q.Waiting(nil)))
 	}
 }
 
-// The names of tenants decide nothing at all, not even ties.
+// The names of tenants have no effect, not even on ties.
 func TestTenantNamesDoNotMatter(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		o := drawOrdering(rt)
@@ -280,7 +279,7 @@ func TestTenantNamesDoNotMatter(t *testing.T) {
 	})
 }
 
-// serve sends what goes first, and it ends at once.
+// serve sends the first request, which ends immediately.
 func serve(q *queue, now time.Duration) *request {
 	r := q.First(nil, now, 1)[0]
 	q.remove(r)
@@ -289,7 +288,7 @@ func serve(q *queue, now time.Duration) *request {
 	return r
 }
 
-// With one tenant the order alone decides, however much it was served.
+// With one tenant only the order decides, regardless of the served tokens.
 func TestOneTenantKeepsOrder(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		d := dumb{ordering: drawOrdering(rt), served: map[string]int64{}, lifted: map[string]int64{}, born: map[string]int{}}
@@ -312,9 +311,9 @@ func TestOneTenantKeepsOrder(t *testing.T) {
 	})
 }
 
-// A tenant that floods the queue delays itself: another's one request is served
-// within two services, in every order, whatever its tier is as long as the
-// flood's is no more urgent, and however long the flood has waited already.
+// A tenant that floods the queue delays only itself: a single request of another tenant is among
+// the next two, in every order and tier, unless the flood's tier is more urgent, and regardless of
+// the flood's waiting time.
 func TestFloodStarvesNoTenant(t *testing.T) {
 	tiers := service.Tiers()
 	for _, order := range allOrders {
@@ -339,8 +338,8 @@ func TestFloodStarvesNoTenant(t *testing.T) {
 	}
 }
 
-// What a tenant pays with is tokens: with requests ten times as long it gets a
-// tenth of them, and answers count too.
+// Fairness counts tokens: a tenant with requests ten times as long has a tenth as many served, and
+// answers count too.
 func TestTenantsShareByTokens(t *testing.T) {
 	q := newQueue("m", ordering{})
 	for i := range 600 {
@@ -356,14 +355,14 @@ func TestTenantsShareByTokens(t *testing.T) {
 			q.chargeServed(r, &Outcome{OutputTokens: policy.Known(400)})
 		}
 	}
-	// Each about 32,500 tokens: by turns of 1000, of 100 and of 500.
+	// Each about 32,500 tokens: with requests of 1000, of 100 and of 500.
 	if want := map[string]int{"long": 33, "short": 322, "wordy": 65}; !reflect.DeepEqual(count, want) {
 		t.Errorf("served %v, want %v", count, want)
 	}
 }
 
-// Idling saves nothing up: who comes back is served as much as those that
-// stayed, not first for as long as it was away.
+// An idle tenant accumulates no credit: when it returns, it is served as much as those that stayed,
+// and has no priority for its absence.
 func TestIdleTenantGainsNoCredit(t *testing.T) {
 	q := newQueue("m", ordering{})
 	push := func(i int, tenant string) {
@@ -418,7 +417,7 @@ func BenchmarkQueue(b *testing.B) {
 					}
 				})
 			}
-			b.Run(name+"turn", func(b *testing.B) { // one is sent, ends and comes again
+			b.Run(name+"turn", func(b *testing.B) { // one request is sent, ends and arrives again
 				b.ReportAllocs()
 				for b.Loop() {
 					pool = q.First(pool[:0], now, 1)

@@ -6,15 +6,15 @@ import (
 	"skyserve/internal/service"
 )
 
-// QueueRank is the position of a waiting request in an order, for other queues than a balancer's, such
-// as an engine's in a simulation.
+// QueueRank is the position of a waiting request in an order, for queues other than a balancer's, such
+// as the queue of a simulated engine.
 type QueueRank struct {
 	stage        int
 	due, arrived time.Duration
 }
 
 // RankOf returns the rank of a request with a tier and an arrival time. tauN and tauP are those of
-// Config and matter only for OrderDPA.
+// Config and are used only for OrderDPA.
 func RankOf(order QueueOrder, targets TierTargets, tauN, tauP time.Duration, tier service.Tier, arrived, now time.Duration) QueueRank {
 	o := ordering{order: order, targets: targets, tauN: tauN, tauP: tauP}
 	s := o.position(tier, arrived, now)

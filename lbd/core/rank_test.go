@@ -7,7 +7,7 @@ import (
 	"skyserve/internal/service"
 )
 
-// The earlier of two ranks is the one that its order's definition names.
+// The earlier of two ranks follows from the definition of the order.
 func TestRanks(t *testing.T) {
 	const fast, normal, deferred = service.TierFast, service.TierNormal, service.TierDeferred
 	type who struct {

@@ -11,10 +11,10 @@ import (
 // instance.
 //
 // All state is kept: the trees, the paces, the counts, the tokens that each tenant was served, and
-// the place of every request. Waiting requests stay in the queue, in the new order, and none ends
-// here. A request that exceeds a new time bound ends at the next tick; requests beyond a new
-// QueueLimit stay. TreeBytes, TreeOrder and ShareBytes are fixed for the life of a balancer; their
-// values in cfg are ignored.
+// the place of every request. Waiting requests stay in the queue, in the new order; Reconfigure
+// ends none of them. A request that exceeds a new time bound ends at the next tick; requests beyond
+// a new QueueLimit stay. TreeBytes, TreeOrder and ShareBytes are fixed for the life of a balancer;
+// their values in cfg are ignored.
 func (b *Balancer) Reconfigure(now time.Duration, cfg Config) []Action {
 	b.actions, b.decisions = b.actions[:0], b.decisions[:0]
 	old, held := b.cfg, b.traits.Holds
@@ -37,7 +37,7 @@ func (b *Balancer) reconfigureBatch() {
 		return
 	}
 	inFlight := b.inFlight()
-	for _, r := range inFlight { // reset their targets here too: some were removed
+	for _, r := range inFlight { // their targets are reset here too, because some were removed
 		r.poolState = poolState{}
 		if r.target != nil {
 			r.target.requests, r.target.streaming, r.target.tokensPerStream = nil, 0, 0
@@ -56,7 +56,7 @@ func (b *Balancer) reconfigureBatch() {
 		}
 	}
 	for _, r := range inFlight {
-		if r.streaming { // r's part of the target's tokens was not counted: assume an equal part
+		if r.streaming { // r's part of the target's tokens was not counted: an equal part is assumed
 			r.tokensPerStreamAtStart = -float64(r.target.work.generatedTokens) / float64(r.target.streaming)
 		}
 	}
@@ -73,8 +73,8 @@ func (b *Balancer) inFlight() []*request {
 }
 
 // requeueAll moves the waiting requests to their places in the new configuration, as if none had
-// been evaluated. With rank, all requests get a new rank, including those at targets, since they
-// may return to the queue.
+// been evaluated. With rank, all requests receive a new rank, including those at targets, because
+// they may return to the queue.
 func (b *Balancer) requeueAll(now time.Duration, rank bool) {
 	for _, t := range b.replicas {
 		t.heldRequests = 0

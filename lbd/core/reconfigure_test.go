@@ -14,7 +14,7 @@ import (
 	"skyserve/lbd/policy"
 )
 
-// drawOther is a configuration that a running balancer may get.
+// drawOther returns another configuration for a running balancer.
 func drawOther(rt *rapid.T) Config {
 	cfg := drawConfig(rt)
 	cfg.QueueLimit = rapid.SampledFrom([]int{0, 3, 6, 50}).Draw(rt, "queue limit")
@@ -30,8 +30,7 @@ func drawOther(rt *rapid.T) Config {
 	return cfg
 }
 
-// reconfigure gives the world's balancer another configuration and holds what
-// it does against what the world knows.
+// reconfigure applies another configuration and compares the actions with the model.
 func (w *world) reconfigure(t fatal, cfg Config) {
 	w.now += 37 * time.Millisecond
 	before := maps.Clone(w.at)
@@ -59,8 +58,8 @@ func (w *world) reconfigure(t fatal, cfg Config) {
 	}
 }
 
-// checkPlaces makes sure that the balancer has every request where the world has
-// it, and that its queues and pools hold those and no others.
+// checkPlaces checks that the balancer has every request in the place of the model, and that its
+// queues and pools contain exactly these.
 func (w *world) checkPlaces(t fatal) {
 	queued := 0
 	for _, q := range w.b.queues {
@@ -97,8 +96,8 @@ func (w *world) checkPlaces(t fatal) {
 	}
 }
 
-// Whatever changes while requests wait and run, each of them stays where it is
-// or is sent somewhere, every one ends once, and all counters return to zero.
+// For random changes while requests wait and run, each request stays in its place or is sent, each
+// ends once, and all counters return to zero.
 func TestReconfigureLosesNothing(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		w := newWorld(drawConfig(rt))
@@ -127,8 +126,8 @@ func TestReconfigureLosesNothing(t *testing.T) {
 	})
 }
 
-// Where nothing was sent yet, history does not matter: a balancer that got its
-// configuration late decides as one that had it from the start.
+// If nothing was sent yet, history has no effect: a balancer that is reconfigured later decides
+// like one that had the configuration from the start.
 func TestReconfigureDecidesLikeNew(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		cfg := drawConfig(rt)
@@ -149,7 +148,7 @@ func TestReconfigureDecidesLikeNew(t *testing.T) {
 		for _, id := range replicaNames {
 			both(Event{Kind: EventReplicaAdded, Replica: &ReplicaInfo{ID: id, Model: "m"}})
 		}
-		for i := range rapid.IntRange(0, 6).Draw(rt, "waiting") { // the replicas have not answered yet
+		for i := range rapid.IntRange(0, 6).Draw(rt, "waiting") { // the replicas have not responded yet
 			both(Event{Kind: EventArrived, Request: &Request{
 				ID: fmt.Sprintf("w%d", i), Model: "m", PromptTokens: rapid.IntRange(0, 99).Draw(rt, "tokens"),
 				Prompt: letters(rapid.StringOfN(rapid.RuneFrom([]rune("ab")), 0, 5, -1).Draw(rt, "prompt")),
@@ -168,14 +167,14 @@ func TestReconfigureDecidesLikeNew(t *testing.T) {
 	})
 }
 
-// The same history gives the same bytes, changes of configuration included.
+// The same history results in the same bytes, including changes of configuration.
 func TestReconfigureIsReproducible(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		fresh := func(cfg Config) Config {
 			cfg.Policy, _ = policy.New(cfg.Policy.Name())
 			return cfg
 		}
-		begin, changes := drawConfig(rt), map[int]Config{} // by how many events came before
+		begin, changes := drawConfig(rt), map[int]Config{} // by the number of earlier events
 		w := newWorld(fresh(begin))
 		for range 40 {
 			if rapid.IntRange(0, 5).Draw(rt, "changes") == 0 {
@@ -199,8 +198,8 @@ func TestReconfigureIsReproducible(t *testing.T) {
 	})
 }
 
-// A bound that is taken away takes its ejections away, and the queue that is
-// beyond a new limit stays while nothing more is let in.
+// If a bound is removed, its ejections end. Requests beyond a new queue limit stay, but no more are
+// accepted.
 func TestReconfigureAppliesBounds(t *testing.T) {
 	p, err := policy.New("least-load")
 	if err != nil {
@@ -235,8 +234,8 @@ func TestReconfigureAppliesBounds(t *testing.T) {
 	}
 }
 
-// What tenants were served counts on in another order: who had a long answer
-// waits for who had none.
+// Served tokens are kept when the order changes: a tenant with a long answer waits for a tenant
+// without one.
 func TestReconfigureKeepsServedTokens(t *testing.T) {
 	p, err := policy.New("least-load")
 	if err != nil {
@@ -259,8 +258,8 @@ func TestReconfigureKeepsServedTokens(t *testing.T) {
 	}
 }
 
-// BenchmarkReconfigure changes the policy and the order while a full queue waits
-// for 64 replicas: how long nothing else is decided.
+// BenchmarkReconfigure measures a change of the policy and the order while a full queue waits for
+// 64 replicas. No other decision is possible during this time.
 func BenchmarkReconfigure(b *testing.B) {
 	policies := [2]policy.Policy{}
 	for i, name := range []string{"cost", "skylb"} {

@@ -2,7 +2,7 @@ package core
 
 const (
 	// defaultAnswerTokens is the expected length of an answer before the first one of a model has
-	// ended: about the mean of chat traffic.
+	// ended: approximately the mean of chat traffic.
 	defaultAnswerTokens = 256
 	// answerWeight is the weight of each new answer in the running mean.
 	answerWeight = 0.05
@@ -37,7 +37,8 @@ func (a *answerLengths) add(tokens int) {
 
 // work estimates the remaining tokens to process at a target: the prompts of requests without a first
 // token, and the expected answers of all its requests minus the generated tokens. Generated tokens are
-// known per target, not per request: a request that ends without a token count removes its share.
+// counted per target, not per request: for a request that ends without a token count, an equal share
+// is subtracted.
 type work struct {
 	promptTokens        int // of all prompts there
 	prefillTokens       int // tokens that those prompts must still compute, if known
@@ -46,7 +47,7 @@ type work struct {
 	generatedTokens     int // of answers, without those of ended requests
 }
 
-// remaining returns the remaining tokens; never negative, and 0 when nothing is outstanding.
+// remaining returns the remaining tokens. It is never negative, and 0 when nothing is outstanding.
 func (w *work) remaining() int {
 	return w.pendingPromptTokens + max(0, w.answerTokens-w.generatedTokens)
 }
@@ -94,7 +95,7 @@ func (w *work) endPrefill(r *request) {
 	}
 }
 
-// remove removes r; last = nothing else is left there.
+// remove removes r; last = no other request remains there.
 func (w *work) remove(r *request, out *Outcome, last bool) {
 	if last {
 		*w = work{}

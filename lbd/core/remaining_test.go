@@ -10,8 +10,7 @@ import (
 	"skyserve/lbd/policy"
 )
 
-// checkWork holds what is left to do at every target against a plain sum over
-// the requests that are there.
+// checkWork compares the remaining work at every target with a plain sum over its requests.
 func (w *world) checkWork(t fatal) {
 	for _, ts := range [][]*target{w.b.replicas, w.b.peers} {
 		for _, x := range ts {
@@ -49,7 +48,7 @@ func TestRemainingTokensEndAtZero(t *testing.T) {
 	})
 }
 
-// remainingAt is what the next request's decision shows for a replica.
+// remainingAt returns the remaining tokens of a replica in the next request's decision.
 func remainingAt(b *Balancer, id string) int { return findTarget(b.replicas, id).work.remaining() }
 
 func TestRemainingTokensFollowRequestLife(t *testing.T) {
@@ -69,7 +68,7 @@ func TestRemainingTokensFollowRequestLife(t *testing.T) {
 	step(Event{Kind: EventArrived, Request: &Request{ID: "b", Model: "m", Prompt: letters("ab")}})
 	want("one of 128 bytes without a bound was sent", 150+32+defaultAnswerTokens)
 	step(Event{Kind: EventFirstToken, ID: "a"})
-	step(Event{Kind: EventFirstToken, ID: "a"}) // told twice, counted once
+	step(Event{Kind: EventFirstToken, ID: "a"}) // reported twice, counted once
 	want("the first one's prompt is done", 50+32+defaultAnswerTokens)
 	step(Event{Kind: EventProgress, Target: "r", Tokens: 20})
 	want("20 tokens came", 30+32+defaultAnswerTokens)

@@ -7,8 +7,8 @@ import (
 	"skyserve/lbd/policy"
 )
 
-// Bounds of the figures in a report. A larger figure is dropped or capped, so that a wrong engine
-// or peer cannot make sums overflow or comparisons fail.
+// Bounds of the figures in a report. A larger figure is dropped or capped, so that wrong figures of
+// an engine or peer cannot make sums overflow or comparisons fail.
 const (
 	maxCount = 1 << 30
 	maxTime  = time.Hour

@@ -9,7 +9,7 @@ import (
 	"skyserve/lbd/policy"
 )
 
-// busyNeighbour is a balancer of two in its region that has served n prompts of 4 KB.
+// busyNeighbour returns one of two balancers of a region, after it has served n prompts of 4 KB.
 func busyNeighbour(b *testing.B, n int) *Balancer {
 	p, err := policy.New("longest-prefix")
 	if err != nil {
@@ -26,9 +26,9 @@ func busyNeighbour(b *testing.B, n int) *Balancer {
 	return bal
 }
 
-// BenchmarkShare is what two balancers of a region spend on 1,000 prompts of
-// 4 KB with their answers: the one to tell of them, the other to take them in,
-// new and a second time.
+// BenchmarkShare measures the sharing of 1,000 prompts of 4 KB with their answers between two
+// balancers of a region: sending updates at one, receiving them at the other, new and a second
+// time.
 func BenchmarkShare(b *testing.B) {
 	const prompts = 1000
 	from := busyNeighbour(b, prompts)

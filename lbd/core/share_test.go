@@ -14,10 +14,10 @@ import (
 	"skyserve/lbd/prefix"
 )
 
-// everything is more than a page of it ever holds.
+// everything is more than the size of any page.
 const everything = 1 << 30
 
-// neighbour is a balancer of a region of two with n idle replicas of its own.
+// neighbour returns one of two balancers of a region, with n idle replicas of its own.
 func neighbour(cfg Config, other string, replicas ...string) *Balancer {
 	b := New(cfg)
 	b.Step(0, Event{Kind: EventPeerAdded, Peer: &PeerInfo{ID: other, SameRegion: true}})
@@ -36,14 +36,14 @@ func detach(b *Balancer, now time.Duration, id string) {
 	b.Step(now, Event{Kind: EventReplicaRemoved, Target: id})
 }
 
-// tell hands to what from learned after since.
+// tell sends to the updates of from after since.
 func tell(now time.Duration, from, to *Balancer, name string, since uint64, all bool) (next uint64) {
 	entries, next, _ := from.CacheUpdates(now, since, all, everything)
 	to.Step(now, Event{Kind: EventPeerCacheUpdates, Target: name, CacheUpdates: entries})
 	return next
 }
 
-// turn serves a request and returns where it went and how much of it was found there.
+// turn serves a request and returns its target and the matched bytes there.
 func turn(t *testing.T, b *Balancer, now time.Duration, id, session string, prompt, whole prefix.Key) (target string, match int) {
 	t.Helper()
 	r := Request{ID: id, Model: "m", Session: session, Prompt: prompt, PromptTokens: prompt.Bytes() / 4}
@@ -60,8 +60,8 @@ func turn(t *testing.T, b *Balancer, now time.Duration, id, session string, prom
 	return target, match
 }
 
-// held is how much of key the tree of b knows at a replica, own or foreign; -1
-// when it does not know the replica.
+// held returns the number of bytes of key that the tree of b contains for a replica, own or
+// foreign; -1 if the replica is unknown.
 func held(b *Balancer, id string, key prefix.Key) int {
 	slot := -1
 	if t := findTarget(b.replicas, id); t != nil {
@@ -93,9 +93,9 @@ func TestFailoverKeepsKnownPrefixes(t *testing.T) {
 	}
 }
 
-// failOver serves conversations through balancer a of two, with two replicas
-// each, ends a, gives its replicas to b and goes on there. It returns the hit
-// rates of the last turns at a and of the next at b.
+// failOver serves conversations through balancer a of two, with two replicas each. Then it stops a,
+// moves its replicas to b and continues there. It returns the hit rates of the last turns at a and
+// of the next at b.
 func failOver(t *testing.T, name string, shared bool) (before, after float64) {
 	p, err := policy.New(name)
 	if err != nil {
@@ -125,7 +125,7 @@ func failOver(t *testing.T, name string, shared bool) (before, after float64) {
 			since = tell(now, a, b, "a", since, false)
 		}
 	}
-	// a is dead: b is given its replicas, and loses its own meanwhile.
+	// a is dead: its replicas are assigned to b, which loses its own meanwhile.
 	detach(b, now, "r2")
 	detach(b, now, "r3")
 	attach(b, now, "r0")
@@ -133,7 +133,7 @@ func failOver(t *testing.T, name string, shared bool) (before, after float64) {
 	return before, round(b, turns)
 }
 
-// What is known of a replica follows it as it moves, and is lost with its cache.
+// The known cache contents of a replica move with it, and are removed when its cache is lost.
 func TestKnownCacheOfReplica(t *testing.T) {
 	p, err := policy.New("longest-prefix")
 	if err != nil {
@@ -154,7 +154,7 @@ func TestKnownCacheOfReplica(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		events []Event // a second apart
-		want   int     // bytes of key that are known at x; -1 = x is not known
+		want   int     // bytes of key that are known at x; -1 = x is unknown
 	}{
 		{"heard of", []Event{peersChanged(0)}, key.Bytes()},
 		{"heard of by somebody else", []Event{{Kind: EventPeerCacheUpdates, Target: "far", CacheUpdates: peersChanged(0).CacheUpdates}}, -1},
@@ -211,8 +211,8 @@ func TestOldCacheUpdatesExpire(t *testing.T) {
 	}
 }
 
-// A balancer that is started again gets back all that its neighbour knows, and
-// one that runs gets nothing back that it told.
+// A restarted balancer receives everything that its neighbour has. A running one does not receive
+// its own updates again.
 func TestRestartedBalancerLearnsFromNeighbour(t *testing.T) {
 	p, err := policy.New("longest-prefix")
 	if err != nil {
@@ -238,7 +238,7 @@ func TestRestartedBalancerLearnsFromNeighbour(t *testing.T) {
 	}
 }
 
-// Where nobody is in the region to hear it, nothing is kept.
+// Without another balancer in the region, no updates are stored.
 func TestSingleBalancerKeepsNoUpdates(t *testing.T) {
 	p, err := policy.New("longest-prefix")
 	if err != nil {
@@ -252,7 +252,7 @@ func TestSingleBalancerKeepsNoUpdates(t *testing.T) {
 	}
 }
 
-// Read in pages of any size, everything comes once and in order.
+// With pages of any size, each update arrives once and in order.
 func TestLearnedPages(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		w := newWorld(drawConfig(rt))
@@ -283,7 +283,7 @@ func TestLearnedPages(t *testing.T) {
 	})
 }
 
-// The order in which peers came decides nothing about what is known.
+// The order in which peers were added has no effect on the known cache contents.
 func TestPeerOrderDoesNotMatter(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		cfg := drawConfig(rt)
@@ -308,7 +308,7 @@ func TestPeerOrderDoesNotMatter(t *testing.T) {
 	})
 }
 
-// Replicas and prompts that never come back leave nothing behind beyond the bounds.
+// Replicas and prompts that never return use at most the bounded memory.
 func TestSharingIsBounded(t *testing.T) {
 	p, err := policy.New("longest-prefix")
 	if err != nil {
@@ -340,7 +340,7 @@ func TestSharingIsBounded(t *testing.T) {
 	}
 }
 
-// A prompt that is longer than what is shared is shared as far as that.
+// The shared part of a long prompt is limited to the maximum shared length.
 func TestLongPromptsAreSharedPartly(t *testing.T) {
 	p, err := policy.New("longest-prefix")
 	if err != nil {
@@ -359,7 +359,7 @@ func TestLongPromptsAreSharedPartly(t *testing.T) {
 	}
 }
 
-// checkSharing holds what is kept for others against its laws.
+// checkSharing checks the invariants of the state kept for other balancers.
 func checkSharing(t fatal, b *Balancer) {
 	slots := map[int]string{}
 	note := func(id string, slot int) {

@@ -17,7 +17,7 @@ type target struct {
 	sameRegion     bool   // peer only
 
 	draining bool
-	// ready is the result of the last report; reported is whether one was received.
+	// ready is the result of the last report; reported is set once a report was received.
 	ready    bool
 	reported bool
 	reason   string
@@ -27,7 +27,8 @@ type target struct {
 	rtt         time.Duration
 
 	pending policy.Maybe[int]
-	// pendingSince is since when its reports contain pending requests; 0 = the last one had none.
+	// pendingSince is the time since which its reports have contained pending requests; 0 = the
+	// last report had none.
 	pendingSince time.Duration
 	running      policy.Maybe[int]
 	kv           policy.Maybe[float64]
@@ -41,14 +42,14 @@ type target struct {
 	breaker      breaker.Breaker // replica only
 	outstanding  int
 	forwarded    int64      // requests sent to it; peer only
-	unconfirmed  []*request // sent, but not yet seen in a report or by a first token, oldest first
+	unconfirmed  []*request // sent, but not yet confirmed by a report or a first token, oldest first
 	tokens       int64      // generated, from progress events
 	work         work
 	failedLoad   failedLoad // replica only
 	rankState
 
 	// Replica only, for kill.go: its undecided failures, oldest first; the isolated request of its
-	// engine; when it was last alive after a failure.
+	// engine; the last time it was alive after a failure.
 	openFailures []openFailure
 	isolation    *isolation
 	survivedAt   time.Duration
@@ -100,7 +101,7 @@ func (t *target) queuedAt(l *ModelLoad) int {
 	return l.Queued + max(0, len(t.unconfirmed)-l.Available)
 }
 
-// peerUsable reports whether a peer's last report is still valid and the peer is not paused.
+// peerUsable reports whether a peer's last report is still valid and no bounce has paused it.
 func (t *target) peerUsable(now time.Duration, c *Config) bool {
 	return t.live(now, c) && !t.stale(now, c) && now >= t.pausedUntil
 }

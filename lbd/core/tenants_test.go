@@ -9,8 +9,8 @@ import (
 	"skyserve/lbd/policy"
 )
 
-// flooded is a balancer whose one replica is busy with one of 400 requests of a
-// tenant while the others wait.
+// flooded returns a balancer whose only replica is busy with one of 400 requests of a tenant while
+// the others wait.
 func flooded(t *testing.T, policyName string, limit int) *Balancer {
 	t.Helper()
 	p, err := policy.New(policyName)
@@ -32,8 +32,8 @@ func arrive(b *Balancer, now time.Duration, id, tenant string) []Action {
 	return b.Step(now, Event{Kind: EventArrived, Request: &Request{ID: id, Model: "m", Tenant: tenant, Session: tenant, PromptTokens: 100}})
 }
 
-// Whatever the policy is: a tenant that floods the balancer keeps another
-// waiting for one request more than the one that runs, not for hundreds.
+// With every policy, a tenant that floods the balancer delays another by one request in addition to
+// the running one, not by hundreds.
 func TestFloodStarvesNoTenantUnderAnyPolicy(t *testing.T) {
 	for _, name := range policy.Names() {
 		b := flooded(t, name, 4096)
@@ -52,8 +52,8 @@ func TestFloodStarvesNoTenantUnderAnyPolicy(t *testing.T) {
 	}
 }
 
-// A full queue turns away who filled it, newest first, until others have as much
-// of it; then each newcomer itself.
+// A full queue evicts requests of the tenant that filled it, newest first, until others have the
+// same number. Then it rejects new requests.
 func TestFullQueueIsShared(t *testing.T) {
 	b := flooded(t, "least-load", 100)
 	for i := range 60 {
@@ -71,7 +71,7 @@ func TestFullQueueIsShared(t *testing.T) {
 	}
 }
 
-// A request that nobody served costs its tenant nothing.
+// A request that no replica served costs its tenant nothing.
 func TestFailuresAreNotCharged(t *testing.T) {
 	b := flooded(t, "least-load", 1)
 	before := b.queue("m").Served("flood")

@@ -18,9 +18,9 @@ import (
 
 var update = flag.Bool("update", false, "write the transcripts' answers instead of checking them")
 
-// A transcript is a script of events with the balancer's answer after each: a
-// line per event, its answers indented below it. "# ..." is a comment. Times
-// advance by "at MS". See run for the words.
+// A transcript is a script of events with the balancer's actions after each: a line per event, and
+// its actions indented below it. "# ..." is a comment. "at MS" advances time. See run for the
+// syntax.
 func TestTranscripts(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.txt")
 	if err != nil || len(files) == 0 {
@@ -57,7 +57,7 @@ func replayScript(t *testing.T, text string) string {
 	var out bytes.Buffer
 	for n, line := range strings.Split(strings.TrimRight(text, "\n"), "\n") {
 		if strings.HasPrefix(line, "  ") {
-			continue // an old answer
+			continue // an old action
 		}
 		fmt.Fprintln(&out, line)
 		words := strings.Fields(line)
@@ -71,7 +71,7 @@ func replayScript(t *testing.T, text string) string {
 	return out.String()
 }
 
-// args are the name=value words of a line.
+// args returns the name=value words of a line.
 type args map[string]string
 
 func (a args) int(name string, def int) int {
@@ -92,7 +92,7 @@ func (a args) maybe(name string) policy.Maybe[int] {
 	return policy.Known(a.int(name, 0))
 }
 
-// share is a figure in percent, as a share.
+// share converts a figure in percent to a share.
 func (a args) share(name string) policy.Maybe[float64] {
 	if _, ok := a[name]; !ok {
 		return policy.Maybe[float64]{}
@@ -168,7 +168,7 @@ func (s *script) config(a args) Config {
 	return cfg
 }
 
-// letters is a prompt of one block a letter.
+// letters returns a prompt with one block per letter.
 func letters(s string) prefix.Key {
 	h := prefix.NewHasher(1)
 	for _, l := range s {
@@ -218,7 +218,7 @@ func event(word, name string, a args) (Event, bool) {
 	return Event{}, false
 }
 
-// describeLoad leaves a KV share out where it is unknown.
+// describeLoad omits an unknown KV utilisation.
 func describeLoad(loads []ModelLoad) string {
 	var all []string
 	for _, l := range loads {

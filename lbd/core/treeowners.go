@@ -4,11 +4,11 @@ import "time"
 
 // The prefix trees are bounded, and tenants share them. Each tenant has a share that the prompts of
 // others cannot evict (prefix.Tree.InsertFor). Requests without a tenant belong to owner 0. Tenants
-// get numbers in the order in which they appear.
+// receive numbers in the order in which they appear.
 
 const (
-	// maxOwners bounds the tenants with a share of their own. Further tenants use one share
-	// together.
+	// maxOwners bounds the tenants with a share of their own. Further tenants have one common
+	// share.
 	maxOwners = 1024
 	// sharedOwner is the number of that common share.
 	sharedOwner = 1
@@ -18,7 +18,7 @@ const (
 type owner struct {
 	tenant     string
 	number     int
-	usedAt     time.Duration // when something was last inserted for it, or it was released
+	usedAt     time.Duration // time of the last insert for it, or of its release
 	prev, next *owner        // by usedAt, the oldest first
 }
 
@@ -32,7 +32,7 @@ type owners struct {
 
 func newOwners() owners { return owners{byTenant: map[string]*owner{}, next: sharedOwner + 1} }
 
-// numberFor returns a tenant's number when something is inserted for it.
+// numberFor returns the number of a tenant for which a prompt is inserted.
 func (o *owners) numberFor(now time.Duration, tenant string) int {
 	if tenant == "" {
 		return 0
@@ -86,8 +86,8 @@ func (o *owners) unlink(w *owner) {
 	}
 }
 
-// releaseOwners removes the share of tenants for whom nothing was inserted for maxSharedAge, and
-// forgets those without anything left in the trees.
+// releaseOwners removes the share of tenants for which nothing was inserted for maxSharedAge, and
+// forgets tenants that have nothing in the trees.
 func (c *caches) releaseOwners(now time.Duration) {
 	o := &c.owners
 	for w := o.first; w != nil && now-w.usedAt >= maxSharedAge; w = o.first {

@@ -10,15 +10,15 @@ import (
 	"skyserve/lbd/policy"
 )
 
-// trial drives a balancer over replicas that serve, fail and die as a test says, in
-// steps of 10 ms, with a report of each replica and a tick every 100 ms.
+// trial runs a balancer with replicas that serve, fail and die as a test defines, in steps of 10
+// ms, with a report of each replica and a tick every 100 ms.
 type trial struct {
 	*testing.T
 	b    *Balancer
 	now  time.Duration
 	ids  []string
 	dead map[string]bool
-	// serve says how long a request takes at a replica, and how it ends there: nil =
+	// serve returns the service time of a request at a replica, and its outcome there: nil =
 	// served, kill = the replica dies.
 	serve func(request, replica string) (time.Duration, *Outcome)
 
@@ -40,7 +40,7 @@ type stay struct {
 // kill is the outcome of a request that the replica dies of.
 var kill = &Outcome{Cause: "kill"}
 
-// served is how an engine that does well ends a request.
+// served is the outcome of a request at a working engine.
 func served() *Outcome { return &Outcome{OutputTokens: policy.Known(100)} }
 
 func newTrial(t *testing.T, cfg Config, replicas int) *trial {
@@ -55,7 +55,7 @@ func newTrial(t *testing.T, cfg Config, replicas int) *trial {
 	return w
 }
 
-// step hands the balancer an event and carries its actions out.
+// step passes an event to the balancer and performs its actions.
 func (w *trial) step(ev Event) {
 	for _, a := range slices.Clone(w.b.Step(w.now, ev)) {
 		w.given[a.ID] = a
@@ -74,7 +74,7 @@ func (w *trial) step(ev Event) {
 	}
 }
 
-// share is a replica's part, 0..1, of all that was sent.
+// share returns a replica's share, 0..1, of all sent requests.
 func (w *trial) share(replica string) float64 {
 	all := 0
 	for _, n := range w.sent {
@@ -89,7 +89,7 @@ func (w *trial) ask(r Request) {
 	w.step(Event{Kind: EventArrived, Request: &r})
 }
 
-// pass lets time go by.
+// pass advances time.
 func (w *trial) pass(d time.Duration) {
 	for end := w.now + d; w.now < end; {
 		w.now += 10 * time.Millisecond
@@ -130,7 +130,7 @@ func (w *trial) due() (ids []string) {
 func (w *trial) end(id string) {
 	s, there := w.there[id]
 	if !there {
-		return // it went with another one's replica
+		return // it ended with the replica of another request
 	}
 	delete(w.there, id)
 	switch {
@@ -147,8 +147,8 @@ func (w *trial) end(id string) {
 	}
 }
 
-// die ends a replica's life: the connections of everything that it has break, that
-// of the request that it died of among them.
+// die makes a replica die: the connections of all its requests break, including that of the request
+// that killed it.
 func (w *trial) die(replica string, also ...string) {
 	w.dead[replica] = true
 	broken := also

@@ -57,7 +57,7 @@ var arrived = time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC)
 
 func ptr[T any](v T) *T { return &v }
 
-// considered is what cost saw at the origin.
+// considered contains the candidates of the policy cost at the origin.
 func considered() []core.ConsideredTarget {
 	return []core.ConsideredTarget{
 		{ID: "us-0", Outstanding: 24, Pending: policy.Known(3), KV: policy.Known(0.97), MatchBytes: 1024, Held: 2, Score: policy.Known(4.25), Age: 80 * time.Millisecond},
@@ -67,8 +67,8 @@ func considered() []core.ConsideredTarget {
 	}
 }
 
-// origin and remote are the two parts of a forwarded request: a try that failed,
-// a wait, a forward; and its service at the peer.
+// origin and remote are the two parts of a forwarded request: a failed attempt, a wait and a
+// forward; and the service at the peer.
 func origin() *record.Request {
 	d := &core.Decision{Policy: "cost", Reason: policy.ReasonLeastCost, PromptBytes: 2048, Considered: considered()[1:2]}
 	f := &core.Decision{Policy: "cost", Reason: policy.ReasonOffload, MatchBytes: 1536, PromptBytes: 2048, Queued: 220 * time.Millisecond, Attempt: 1, Considered: considered()}
@@ -97,7 +97,7 @@ func remote() *record.Request {
 	}
 }
 
-// gather asks balancers about r1.
+// gather queries balancers about r1.
 func gather(t *testing.T, sources ...*source) *Story {
 	t.Helper()
 	var all []Source
@@ -116,8 +116,8 @@ func text(t *testing.T, s *Story, width int) string {
 	return out.String()
 }
 
-// The clocks of two balancers are not compared: the remote part stands second
-// although it says that it was an hour earlier.
+// The clocks of two balancers are not compared: the remote part is second although its time is an
+// hour earlier.
 func TestForwardedRequestIsJoined(t *testing.T) {
 	us, eu, asia := &source{name: "us", record: origin()}, &source{name: "eu", record: remote()}, &source{name: "asia"}
 	for _, order := range [][]*source{{us, eu, asia}, {eu, asia, us}} {
@@ -130,7 +130,7 @@ func TestForwardedRequestIsJoined(t *testing.T) {
 	}
 }
 
-// compareGolden compares text with a file of testdata; UPDATE=1 writes it anew.
+// compareGolden compares text with a file of testdata; UPDATE=1 rewrites it.
 func compareGolden(t *testing.T, name, got string) {
 	t.Helper()
 	file := filepath.Join("testdata", name)
@@ -148,8 +148,8 @@ func compareGolden(t *testing.T, name, got string) {
 	}
 }
 
-// A client that uses an id twice has two stories; a part whose origin forgot it
-// stands by itself.
+// A client that uses an id twice has two stories; a part whose origin has no record of it is
+// separate.
 func TestSameIDUsedTwiceAndLostOrigin(t *testing.T) {
 	later := origin()
 	later.Balancer, later.At, later.Attempts = "lb-asia-0", arrived.Add(time.Second), later.Attempts[:1]
@@ -221,7 +221,7 @@ func TestUnknownRequestListsBalancers(t *testing.T) {
 		&source{name: "eu", memory: telemetry.DecisionMemory{Balancer: "lb-eu-0", Region: "local/eu", Limit: 10}},
 		&source{name: "asia", broken: errors.New("GET http://asia: connection refused")},
 	)
-	want := `looking for request "r1": not found on any reachable balancer
+	want := `request "r1" not found on any reachable balancer
   lb-us-0 in local/us: 7 recorded since 2026-03-04 05:06:07 UTC
   lb-eu-0 in local/eu: none recorded yet
   GET http://asia: connection refused`
@@ -230,7 +230,7 @@ func TestUnknownRequestListsBalancers(t *testing.T) {
 	}
 }
 
-// A balancer that hangs costs a bounded time and is named, the others' parts
+// A balancer that hangs delays the result by a bounded time and is named; the parts of the others
 // are shown.
 func TestUnresponsiveBalancer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -320,7 +320,7 @@ func TestWhy(t *testing.T) {
 	}
 }
 
-// No line is wider than the page, whatever the figures are.
+// No line is wider than the page, for any figures.
 func TestPagesFitWidth(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
 		width := rapid.SampledFrom([]int{60, 72, 80, 100}).Draw(r, "width")
@@ -352,8 +352,8 @@ func TestPagesFitWidth(t *testing.T) {
 	})
 }
 
-// Candidates stand by score, the others behind them as they came; a narrow page
-// gives columns up and says which.
+// Candidates are sorted by score, those without one follow in their order. A narrow page hides
+// columns and lists them.
 func TestCandidatesAreSortedByScore(t *testing.T) {
 	for width, narrow := range map[int]bool{100: false, 60: true} {
 		page := text(t, gather(t, &source{name: "us", record: origin()}), width)

@@ -13,7 +13,8 @@ import (
 	"skyserve/lbd/record"
 )
 
-// Bounds of the page width: wider lines are hard to read, narrower ones cannot contain a table.
+// Bounds of the page width: longer lines are hard to read, and a table does not fit into shorter
+// ones.
 const (
 	maxWidth = 100
 	minWidth = 40
@@ -53,7 +54,7 @@ func (s *Story) WriteText(w io.Writer, width int, zone *time.Location) error {
 	return err
 }
 
-// journey returns the parts of one request, the last of which is at position last.
+// journey returns the parts of one request; last is the position of the last part.
 func (s *Story) journey(last int) []record.Request {
 	first := last
 	for first > 0 && s.Parts[first].From != "" {
@@ -62,7 +63,7 @@ func (s *Story) journey(last int) []record.Request {
 	return s.Parts[first : last+1]
 }
 
-// lost reports whether an attempt was forwarded to a peer without a record of it.
+// lost reports whether an attempt was forwarded to a peer that has no record of it.
 func (s *Story) lost(d *record.Request, t *record.Attempt) bool {
 	return t.Kind == core.ActionForward && t.Failure == "" &&
 		!slices.ContainsFunc(s.Parts, func(p record.Request) bool { return follows(&p, d, t) })
@@ -128,7 +129,7 @@ func (p *page) part(s *Story, d *record.Request) {
 		from = "forwarded by " + d.From
 	}
 	p.text("", "  ", fmt.Sprintf("%s (%s), %s", d.Balancer, d.Region, from))
-	free := 0.0 // when the request was in the queue again
+	free := 0.0 // time since which the request was queued
 	for i := range d.Attempts {
 		p.attempt(&d.Attempts[i], i, free)
 		if s.lost(d, &d.Attempts[i]) {
@@ -139,11 +140,11 @@ func (p *page) part(s *Story, d *record.Request) {
 		}
 	}
 	if d.State == "queued" || d.State == "sent" && lastFailed(d.Attempts) {
-		still := "still queued"
+		state := "still queued"
 		if d.HeldFor != "" {
-			still += ", for replica " + d.HeldFor
+			state += ", for replica " + d.HeldFor
 		}
-		p.item(still)
+		p.item(state)
 	}
 }
 
@@ -158,7 +159,7 @@ func (p *page) item(words string) { p.text("  - ", "    ", words) }
 // more writes details of an item.
 func (p *page) more(words string) { p.text("    ", "    ", words) }
 
-// attempt writes one decision; the request was queued since free.
+// attempt writes one decision; free is the time since which the request was queued.
 func (p *page) attempt(t *record.Attempt, n int, free float64) {
 	at := "at " + millis(t.AtMillis)
 	then := ""
@@ -177,7 +178,7 @@ func (p *page) attempt(t *record.Attempt, n int, free float64) {
 		}
 		return
 	case core.ActionBounce:
-		p.item(fmt.Sprintf("%s returned to %s: %s", at, t.Target, noReplicaLeft))
+		p.item(fmt.Sprintf("%s returned to %s: %s", at, t.Target, noLiveReplica))
 		return
 	default:
 		p.item(fmt.Sprintf("%s %s %s %s", at, t.Kind, t.Target, t.Reason))
@@ -190,7 +191,7 @@ func (p *page) attempt(t *record.Attempt, n int, free float64) {
 	}
 }
 
-// after returns how long a failed attempt took.
+// after returns the duration of a failed attempt.
 func after(t *record.Attempt) string {
 	if t.EndedMillis == nil {
 		return ""
@@ -198,11 +199,11 @@ func after(t *record.Attempt) string {
 	return " after " + millis(*t.EndedMillis-t.AtMillis)
 }
 
-// minShownWait is the queue time, in milliseconds, from which it is explained: less is the
-// balancer's own processing.
+// minShownWait is the queue time, in milliseconds, from which it is explained. A shorter time is
+// the balancer's own processing.
 const minShownWait = 1
 
-// decision writes why a target was chosen, and from which candidates.
+// decision writes the reason for the choice of a target, and the candidates.
 func (p *page) decision(t *record.Attempt, waited float64) {
 	d := t.Decision
 	if waited >= minShownWait {
@@ -266,8 +267,8 @@ func served(parts []record.Request) *record.Attempt {
 	return nil
 }
 
-// hitTolerance is the minimum difference, in percent of the prompt, between expected and reported
-// prefix hit that is pointed out.
+// hitTolerance is the minimum reported difference between the expected prefix hit and the engine's,
+// in percent of the prompt.
 const hitTolerance = 20
 
 // compareHits compares the engine's prefix hit with the expected one; empty if either is unknown.

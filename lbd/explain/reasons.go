@@ -21,7 +21,7 @@ var chosenBecause = map[string]string{
 	policy.ReasonRemaining:   "fewest remaining tokens",
 	policy.ReasonLeastCost:   "lowest estimated latency",
 	policy.ReasonBalance:     "balances the load of the data-parallel ranks",
-	// Never the reason of a choice, but a record may be newer than this list.
+	// No choice has this reason today, but a record may be from a newer version.
 	policy.ReasonNoneAvailable: "no target available",
 }
 
@@ -35,7 +35,7 @@ var rejectedBecause = map[string]string{
 	core.RejectRetriesExhausted: "maximum number of attempts reached",
 	core.RejectRetryBudget:      "its replica failed and the retry budget was exhausted",
 	core.RejectHolderGone:       "the only target with its previous response was removed",
-	core.RejectRefused:          "every target refused it; the client received the last response",
+	core.RejectRefused:          "every target rejected it; the client received the last response",
 	core.RejectKills:            "engines died while serving it or an identical request",
 }
 
@@ -76,20 +76,20 @@ func whyWaiting(policyName, keptFor string) string {
 	return "no capacity"
 }
 
-// noReplicaLeft is why a balancer returns a request to the peer that forwarded it.
-const noReplicaLeft = "no live replica here"
+// noLiveReplica is the reason for which a balancer returns a request to the peer that forwarded it.
+const noLiveReplica = "no live replica here"
 
 // Why briefly describes the state of a request: why its target was chosen, why it was rejected, or
 // why it is queued.
 func Why(r telemetry.RequestSummary) string {
-	refusal, refused := rejectedBecause[r.Reason]
+	rejection, rejected := rejectedBecause[r.Reason]
 	switch {
 	case r.State == "queued":
 		return whyWaiting(r.Policy, r.Target)
 	case r.State == "bounced":
-		return noReplicaLeft
-	case refused:
-		return refusal
+		return noLiveReplica
+	case rejected:
+		return rejection
 	case r.Target == "" && r.Reason == "":
 		return "client disconnected while queued"
 	}

@@ -17,12 +17,12 @@ import (
 	"skyserve/lbd/record"
 )
 
-// queryTimeout bounds the wait for a balancer, which responds from memory.
+// queryTimeout is the timeout of the queries. Balancers respond from memory.
 const queryTimeout = 3 * time.Second
 
 // Source is the admin API of one balancer; *telemetry.Client is one.
 type Source interface {
-	// Base returns its URL for messages.
+	// Base returns its URL, for messages.
 	Base() string
 	// Decision returns telemetry.ErrNotFound if there is no record of the request.
 	Decision(ctx context.Context, requestID string) (json.RawMessage, error)
@@ -46,22 +46,21 @@ type BalancerRecords struct {
 	Admin    string         `json:"admin"`
 	Balancer string         `json:"balancer"`
 	Region   service.Region `json:"region"`
-	// Recorded is how many requests are recorded, Since when the oldest of them arrived; nil if
-	// there is none or the balancer did not respond.
+	// Recorded is the number of recorded requests, Since the arrival time of the oldest of them.
+	// Both are nil if there is none or the balancer did not respond.
 	Recorded *int       `json:"remembered"`
 	Since    *time.Time `json:"since"`
 	Found    bool       `json:"found"`
-	// Error is why it did not respond; empty if it did.
+	// Error is the error of a query without a response; empty if it responded.
 	Error string `json:"error"`
 }
 
 // Found reports whether any balancer has a record of the request.
 func (s *Story) Found() bool { return len(s.Parts) > 0 }
 
-// Missing describes, for a story without parts, what each balancer has recorded, with times in
-// zone.
+// Missing describes the records of each balancer, for a story without parts, with times in zone.
 func (s *Story) Missing(zone *time.Location) string {
-	words := []string{fmt.Sprintf("looking for request %q: not found on any reachable balancer", s.Request)}
+	words := []string{fmt.Sprintf("request %q not found on any reachable balancer", s.Request)}
 	for _, b := range s.Balancers {
 		switch {
 		case b.Error != "":
@@ -82,11 +81,11 @@ func Gather(ctx context.Context, serviceName, request string, sources []Source) 
 	defer cancel()
 	s := &Story{Request: request, Service: serviceName, Balancers: make([]BalancerRecords, len(sources))}
 	parts := make([]*record.Request, len(sources))
-	var asking sync.WaitGroup
+	var queries sync.WaitGroup
 	for i, source := range sources {
-		asking.Go(func() { s.Balancers[i], parts[i] = queryBalancer(ctx, source, request) })
+		queries.Go(func() { s.Balancers[i], parts[i] = queryBalancer(ctx, source, request) })
 	}
-	asking.Wait()
+	queries.Wait()
 	s.Parts = orderParts(slices.DeleteFunc(parts, func(d *record.Request) bool { return d == nil }))
 	return s
 }
@@ -102,7 +101,7 @@ func queryBalancer(ctx context.Context, source Source, request string) (Balancer
 	if err == nil {
 		d := new(record.Request)
 		if err := json.Unmarshal(text, d); err != nil {
-			b.Error = fmt.Sprintf("decoding the decision for %s: %v", request, err)
+			b.Error = fmt.Sprintf("decode the decision of %s for request %s: %v", b.Admin, request, err)
 			return b, nil
 		}
 		b.Found, b.Balancer, b.Region = true, d.Balancer, d.Region
@@ -113,8 +112,8 @@ func queryBalancer(ctx context.Context, source Source, request string) (Balancer
 	return b, nil
 }
 
-// addMemory sets how many requests the balancer has recorded. An error is ignored if the request
-// was found, because the figure is of little use then.
+// addMemory sets the number of requests that the balancer has recorded. An error is ignored if the
+// request was found, because the number is then not important.
 func (b *BalancerRecords) addMemory(ctx context.Context, source Source) {
 	m, err := source.Decisions(ctx)
 	switch {
@@ -134,14 +133,14 @@ func orderParts(parts []*record.Request) []record.Request {
 	})
 	ordered := make([]record.Request, 0, len(parts))
 	taken := make([]bool, len(parts))
-	var take func(i int)
-	take = func(i int) {
+	var appendPart func(i int)
+	appendPart = func(i int) {
 		taken[i] = true
 		ordered = append(ordered, *parts[i])
 		for _, try := range parts[i].Attempts {
 			for j, p := range parts {
 				if !taken[j] && follows(p, parts[i], &try) {
-					take(j)
+					appendPart(j)
 				}
 			}
 		}
@@ -149,15 +148,15 @@ func orderParts(parts []*record.Request) []record.Request {
 	for _, root := range []bool{true, false} {
 		for i, p := range parts {
 			if !taken[i] && (p.From == "") == root {
-				take(i)
+				appendPart(i)
 			}
 		}
 	}
 	return ordered
 }
 
-// follows reports whether part p is the result of an attempt of part from. A peer given on a
-// command line is named like its region.
+// follows reports whether part p is the result of an attempt of part from. A peer from a command
+// line has the name of its region.
 func follows(p, from *record.Request, try *record.Attempt) bool {
 	return try.Kind == core.ActionForward && p.From == from.Balancer && (p.Balancer == try.Target || string(p.Region) == try.Target)
 }

@@ -88,7 +88,7 @@ func compareBool(a, b bool) int {
 	return -1
 }
 
-// table is the formatted candidates, and the titles of the columns that are shown and hidden.
+// table contains the formatted candidates, and the titles of the shown and hidden columns.
 type table struct {
 	lines          []string
 	shown, dropped []string
@@ -109,15 +109,15 @@ func newTable(rows []core.ConsideredTarget, chosen string, promptBytes, width in
 			cells[i] = append(cells[i], c.cell(&rows[j]))
 		}
 	}
-	room := func() int {
-		left := width - len("* ")
+	spare := func() int {
+		remaining := width - len("* ")
 		for _, c := range cells {
-			left -= 1 + widest(c)
+			remaining -= 1 + widest(c)
 		}
-		return left
+		return remaining
 	}
 	t := table{}
-	for room() < min(name, preferredNameWidth) {
+	for spare() < min(name, preferredNameWidth) {
 		worst := 0
 		for i := range shown {
 			if shown[i].rank > shown[worst].rank {
@@ -130,7 +130,7 @@ func newTable(rows []core.ConsideredTarget, chosen string, promptBytes, width in
 		t.dropped = append(t.dropped, shown[worst].title)
 		shown, cells = slices.Delete(shown, worst, worst+1), slices.Delete(cells, worst, worst+1)
 	}
-	name = min(name, max(room(), minNameWidth))
+	name = min(name, max(spare(), minNameWidth))
 	for _, c := range shown {
 		t.shown = append(t.shown, c.title)
 	}
@@ -166,13 +166,13 @@ func widest(cells []string) int {
 	return w
 }
 
-// shorten removes the middle of a name, since the ends distinguish replicas.
+// shorten removes the middle of a name, because names of replicas differ at the ends.
 func shorten(name string, width int) string {
 	if len(name) <= width {
 		return name
 	}
-	left := (width - 1) / 2
-	return name[:left] + "~" + name[len(name)-(width-1-left):]
+	remaining := (width - 1) / 2
+	return name[:remaining] + "~" + name[len(name)-(width-1-remaining):]
 }
 
 // legend explains the columns of all tables of the page.

@@ -8,10 +8,10 @@ import (
 	"skyserve/lbd/prefix"
 )
 
-// Answer contains what the balancer extracts from an engine's answer as it passes.
+// Answer contains the data that the balancer extracts from an engine's answer while forwarding it.
 type Answer struct {
-	// Tokens is how many tokens have arrived: the engine's count if it reports one with each event
-	// (Exact: with the latest text), else the number of events with text.
+	// Tokens is the number of tokens that have arrived: the engine's count if it reports one with
+	// each event (Exact: with the latest text), else the number of events with text.
 	Tokens         int
 	Exact          bool
 	AskedForCounts bool // these counts were requested from the current target
@@ -24,19 +24,19 @@ type Answer struct {
 	Failed     bool
 	Faulty     bool
 	OnlyText   bool        // the current event contains only text
-	Transcript *Transcript // nil when the answer cannot be continued elsewhere
-	id         []byte      // of an answer that is not a stream, JSON-encoded
+	Transcript *Transcript // nil if no other target can continue the answer
+	id         []byte      // id of an answer that is not a stream, JSON-encoded
 
 	template     chunkTemplate
-	quotedText   []byte // of the current event: the text of its first choice, JSON-encoded
-	isCompletion bool   // quoted is a completion's
+	quotedText   []byte // text of the current event's first choice, JSON-encoded
+	isCompletion bool   // quotedText is from a completion, not from a chat
 	hasOther     bool   // the current event contains more than that text and its usage
-	usageJSON    []byte // of the current event: its usage, JSON-encoded
+	usageJSON    []byte // usage of the current event, JSON-encoded
 
-	Rendering     *Rendering // nil when no key is wanted
+	Rendering     *Rendering // nil if no key is needed
 	KeyBytesLeft  int        // bytes that may still enter the key
 	turnStarted   bool       // the assistant's turn has begun
-	keyIncomplete bool       // a part of the answer is missing in the key
+	keyIncomplete bool       // the key does not contain the whole answer
 }
 
 // Figure is a number that an engine may have reported.
@@ -47,9 +47,10 @@ type Usage struct{ Prompt, Cached, Output policy.Maybe[int] }
 
 // Finding describes one event.
 type Finding struct {
-	hasText   bool // it contains text
+	hasText   bool // the event contains text
 	UsageOnly bool // it contains the usage and no choice
-	// Counts is the position of the usage so far in an event that contains more; zero = none.
+	// Counts is the position of the usage so far, in an event that also contains other members;
+	// zero = none.
 	Counts Span
 }
 
@@ -63,7 +64,7 @@ func (a *Answer) Event(data []byte) Finding {
 	if a.quotedText != nil && !a.hasOther {
 		a.template.learn(data, a.quotedText, a.usageJSON, f.Counts, a.isCompletion)
 	}
-	a.quotedText, a.usageJSON = nil, nil // they point into the reader's memory
+	a.quotedText, a.usageJSON = nil, nil // they point into memory of the caller
 	return f
 }
 
@@ -133,7 +134,7 @@ func (a *Answer) readEvent(data []byte) Finding {
 	})
 	counted := a.Usage.read(usageJSON)
 	if a.usageJSON = usageJSON; !counted {
-		a.usageJSON = nil // treat it as any other member
+		a.usageJSON = nil // it is treated like any other member
 	}
 	f.hasText = a.readChoices(choices) || (kindOf(delta) == '"' && len(delta) > 2)
 	if f.UsageOnly = counted && emptyArray(choices); counted && !f.UsageOnly {
@@ -148,8 +149,8 @@ func (a *Answer) readEvent(data []byte) Finding {
 	return f
 }
 
-// serverFault reports whether an error in a stream is the engine's: vLLM and SGLang set code to an
-// HTTP status if the compute process behind the server has died.
+// serverFault reports whether the engine is the cause of an error in a stream: vLLM and SGLang set
+// code to an HTTP status if the compute process of the server has died.
 func serverFault(raw []byte) (fault bool) {
 	members(raw, func(key, value []byte) {
 		if string(key) == `"code"` {
@@ -164,8 +165,8 @@ func emptyArray(raw []byte) bool {
 	return kindOf(raw) == '[' && len(bytes.TrimSpace(raw[1:len(raw)-1])) == 0
 }
 
-// readChoices processes the choices of a chunk; only the first choice enters the key. It reports
-// whether any of them contains text.
+// readChoices processes the choices of a chunk; only the first choice is added to the key. It
+// reports whether any of them contains text.
 func (a *Answer) readChoices(raw []byte) (hasText bool) {
 	first := true
 	each(raw, func(choice []byte) {
@@ -249,7 +250,8 @@ func (a *Answer) addToTranscript(quoted []byte, first bool) {
 	}
 }
 
-// renderCallDelta writes a piece of a tool call as Rendering.toolCall writes a complete one.
+// renderCallDelta writes a piece of a tool call in the form in which Rendering.toolCall writes a
+// complete one.
 func (a *Answer) renderCallDelta(raw []byte) {
 	members(raw, func(key, function []byte) {
 		if string(key) != `"function"` {
@@ -293,7 +295,7 @@ func (a *Answer) startTurn(n int) bool {
 	return true
 }
 
-// reserveKeyBytes reports whether n more bytes may enter the key.
+// reserveKeyBytes reports whether n more bytes may be added to the key.
 func (a *Answer) reserveKeyBytes(n int) bool {
 	if a.keyIncomplete || n > a.KeyBytesLeft {
 		a.keyIncomplete = true
@@ -367,7 +369,7 @@ func (u *Usage) read(raw []byte) bool {
 	return eachUsageField(raw, func(field usageField, value []byte) { parseCount(u.fieldOf(field), value) })
 }
 
-// fieldOf returns where a number of a usage is stored; nil for any other number.
+// fieldOf returns the field for a number of a usage; nil for any other number.
 func (u *Usage) fieldOf(field usageField) *Figure {
 	switch field {
 	case fieldPrompt:
@@ -420,10 +422,11 @@ func CheckWhole(body []byte) (fault bool, err error) {
 	return fault, nil
 }
 
-// TakeID returns the id of a complete answer, once, unless it has more than most bytes in JSON.
-func (a *Answer) TakeID(most int) (id string, ok bool) {
+// TakeID returns the id of a complete answer, once. It returns no id that has more than limit bytes
+// in JSON.
+func (a *Answer) TakeID(limit int) (id string, ok bool) {
 	raw := a.id
-	if kindOf(raw) != '"' || len(raw) > most {
+	if kindOf(raw) != '"' || len(raw) > limit {
 		return "", false
 	}
 	a.id = nil
@@ -431,7 +434,7 @@ func (a *Answer) TakeID(most int) (id string, ok bool) {
 	return string(plain), true
 }
 
-// BeginTry discards what the previous target reported about the end of the answer.
+// BeginTry discards the previous target's report about the end of the answer.
 func (a *Answer) BeginTry() {
 	a.Usage, a.Done, a.Failed, a.Faulty = Usage{}, false, false, false
 	a.Events = 0

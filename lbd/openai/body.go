@@ -29,7 +29,7 @@ type Endpoint struct {
 	// render writes the prompt into a key.
 	render func(*Rendering, *Call)
 	// extend appends the beginning of an answer to the prompt; nil if answers cannot be continued.
-	// AnyEngine: every engine can continue from there.
+	// AnyEngine: every kind of engine supports such a continuation.
 	extend    func(c *Call, soFar []byte) (edits []Edit, ok bool)
 	AnyEngine bool
 	// boundReached is the final chunk, without its head, of an answer that reached the client's
@@ -53,7 +53,7 @@ var endpoints = map[string]*Endpoint{
 	"/tokenize":      {Path: "/tokenize", render: (*Rendering).tokenize},
 }
 
-// EndpointAt returns the endpoint of a path; nil if engines serve none.
+// EndpointAt returns the endpoint of a path; nil if engines do not serve the path.
 func EndpointAt(path string) *Endpoint { return endpoints[path] }
 
 // Call contains the fields of a body that the balancer uses. Spans point into body.
@@ -88,14 +88,14 @@ type Call struct {
 	effort          Span
 	reasoning       Span
 
-	// forbidden: some field prevents another target from continuing the answer.
+	// forbidden: a field prevents the continuation of the answer by another target.
 	forbidden bool
 	seed      uint64     // of sum
-	sum       uint64     // of the fields: see fingerprint
+	sum       uint64     // sum of the fields: see fingerprint.go
 	guarded   Parameters // present in the body
 }
 
-// field returns where the value of a top-level key is stored, nil for an irrelevant key.
+// field returns the field for the value of a top-level key; nil for an irrelevant key.
 func (c *Call) field(key []byte) *Span {
 	switch string(key) {
 	case `"model"`:
@@ -159,14 +159,15 @@ func (c *Call) field(key []byte) *Span {
 // parseCall is ReadCall without a fingerprint seed.
 func parseCall(body []byte) (Call, error) { return ReadCall(body, 0) }
 
-// ReadCall parses a complete body as JSON; seed is that of its fingerprint. The error is a
-// *malformedError, or an *AmbiguousKeyError if a key can be read in two ways: of a duplicate key, most engines
-// use the last value and some the first.
+// ReadCall parses a complete body as JSON; seed is the seed of its fingerprint. The error is a
+// *malformedError, or an *AmbiguousKeyError if a key can be interpreted in two ways. Of a duplicate key, for
+// example, most engines use the last value and some the first.
 func ReadCall(body []byte, seed uint64) (Call, error) {
 	c := Call{body: body, seed: seed}
 	in := cursor{data: body}
 	if !utf8.Valid(body) {
-		// An engine may treat it as an internal error, and so would every other engine after a retry.
+		// An engine may treat invalid UTF-8 as an internal error, and so would every other engine
+		// after a retry.
 		return c, &malformedError{body, firstInvalid(body), "UTF-8"}
 	}
 	if err := in.open('{', "'{'"); err != nil {
@@ -205,7 +206,7 @@ func (c *Call) readMember(key []byte, value Span) error {
 	f := c.field(key)
 	switch {
 	case f != nil && *f != Span{}:
-		return &AmbiguousKeyError{string(key[1 : len(key)-1]), "duplicate key: write it once"}
+		return &AmbiguousKeyError{string(key[1 : len(key)-1]), "must occur only once"}
 	case f != nil:
 		*f = value
 	case forbids(key, value.of(c.body)):
@@ -227,7 +228,7 @@ func firstInvalid(text []byte) (at int) {
 	}
 }
 
-// ModelName returns the model of the request. The error for any other value contains its kind.
+// ModelName returns the model of the request. The error for any other value contains the value.
 func (c *Call) ModelName() ([]byte, error) {
 	raw := c.model.of(c.body)
 	switch kindOf(raw) {
@@ -235,12 +236,12 @@ func (c *Call) ModelName() ([]byte, error) {
 		name, _ := text(raw, nil)
 		return name, nil
 	case 0:
-		return nil, fmt.Errorf("model: must be the name of a model, got nothing")
+		return nil, fmt.Errorf("model is required")
 	}
 	return nil, fmt.Errorf("model: must be a string, got %s", Clip(raw))
 }
 
-// Clip returns at most 40 bytes of a found value, quoted for an error.
+// Clip returns at most 40 bytes of a value, quoted for an error.
 func Clip(raw []byte) string {
 	if len(raw) > 40 {
 		return strconv.Quote(string(raw[:40])) + "..."
@@ -267,8 +268,8 @@ func (c *Call) streamRequested() bool {
 	return ok && n == 1
 }
 
-// maxRequested bounds the tokens or answers that a client requests: no engine generates as many,
-// and sums and products do not overflow.
+// maxRequested is the maximum number of tokens or answers that a client requests. No engine
+// generates as many, and sums and products do not overflow.
 const maxRequested = 1 << 31
 
 // MaxOutput returns the maximum tokens that the client requests for an answer, 0 if it sets none in
@@ -323,15 +324,15 @@ func wholeNumber(raw []byte) (n int, ok bool) {
 	if n, err := strconv.Atoi(string(raw)); err == nil {
 		return min(n, maxRequested), true
 	}
-	f, err := strconv.ParseFloat(string(raw), 64) // infinite where it is out of range
+	f, err := strconv.ParseFloat(string(raw), 64) // infinite if it is out of range
 	if err != nil && !errors.Is(err, strconv.ErrRange) || f != math.Trunc(f) {
 		return 0, false
 	}
 	return int(min(f, maxRequested)), true
 }
 
-// Answers returns how many answers an endpoint generates for the call: 0 if none, else n per
-// prompt, or best_of if that is larger.
+// Answers returns the number of answers that an endpoint generates for the call: 0 if none, else n
+// per prompt, or best_of if that is larger.
 func (c *Call) Answers(e *Endpoint) int {
 	if !e.streams && !e.Stored {
 		return 0
@@ -342,7 +343,7 @@ func (c *Call) Answers(e *Endpoint) int {
 }
 
 // prompts returns the number of prompts of a completion: an array of strings or of arrays contains
-// several, one of token ids is one.
+// several prompts, an array of token ids is one prompt.
 func (c *Call) prompts() int {
 	raw := c.prompt.of(c.body)
 	if kindOf(raw) != '[' {
@@ -384,7 +385,7 @@ func (c *Call) PromptCacheKey() []byte { return c.stringOf(c.cacheKey) }
 // User returns the client's name for its user; nil if not given.
 func (c *Call) User() []byte { return c.stringOf(c.userField) }
 
-// Generates reports whether the endpoint makes an engine compute, rather than only tokenize.
+// Generates reports whether the engine runs the model for the endpoint, and does not only tokenize.
 func (e *Endpoint) Generates() bool { return e.Path != "/tokenize" }
 
 // completionBound is the default max_tokens of a completion in OpenAI's API, which vLLM and SGLang
@@ -408,7 +409,7 @@ type Edit struct {
 
 // renameModel returns the edit that replaces an alias by the real name.
 func (c *Call) renameModel(real string) Edit {
-	quoted, _ := json.Marshal(real) // a string always marshals
+	quoted, _ := json.Marshal(real) // encoding a string cannot fail
 	return Edit{c.model, quoted}
 }
 
@@ -418,8 +419,8 @@ type Changes struct {
 	// Counts is the edit that requests the usage so far with each event, applied after Edits; its
 	// text is empty if there is none.
 	Counts Edit
-	// Stream: the client requests a stream; Continuable: another target could continue the answer as
-	// long as it is text.
+	// Stream: the client requests a stream; Continuable: another target could continue the answer
+	// while it consists only of text.
 	Stream, Continuable bool
 	// HideUsage: the balancer requests the final usage and the client does not; CountsRequested: the
 	// client requests the usage so far with each event.
@@ -451,13 +452,13 @@ func (c *Call) Changes(e *Endpoint, resolved ResolvedModel) Changes {
 	return ch
 }
 
-// requestUsage returns the edit that makes a stream end with its usage; needed is false if the
-// client already requests it or the options are not an object.
+// requestUsage returns the edit that requests the usage at the end of a stream; needed is false if
+// the client already requests it or the options are not an object.
 func (c *Call) requestUsage() (e Edit, needed bool) {
 	const ask = `"include_usage":true`
 	raw := c.streamOptions.of(c.body)
 	switch kindOf(raw) {
-	case 0: // before the closing bracket of a body that has a model at least
+	case 0: // before the closing bracket; the body contains at least the model
 		end := bytes.LastIndexByte(c.body, '}')
 		return Edit{Span{end, end}, []byte(`,"stream_options":{` + ask + `}`)}, true
 	case 'n':
@@ -503,8 +504,8 @@ func (c *Call) requestUsageInOptions(raw []byte, ask string) (Edit, bool) {
 func ApplyInPlace(body []byte, edits []Edit) []byte {
 	sortEdits(edits)
 	out := body[:len(body)+Growth(edits, len(body))]
-	// The text between edits is moved so that nothing is overwritten that is still to be
-	// moved: what moves to the front from the front on, what moves to the back from the back.
+	// The text between edits is moved without overwriting text that is still to be moved: text that
+	// moves to the front is processed from the front on, text that moves to the back from the back.
 	for i := range edits {
 		if at, end, by := textAfterEdit(edits, i, len(body)); by < 0 {
 			copy(out[at+by:], body[at:end])
@@ -523,7 +524,8 @@ func ApplyInPlace(body []byte, edits []Edit) []byte {
 	return out
 }
 
-// textAfterEdit returns the text between edit i and the next one, and by how many bytes it moves.
+// textAfterEdit returns the text between edit i and the next one, and the number of bytes by which
+// it moves.
 func textAfterEdit(edits []Edit, i, end int) (from, to, by int) {
 	if to = end; i+1 < len(edits) {
 		to = edits[i+1].From

@@ -73,7 +73,7 @@ func (m *CacheMask) Hide(piece []byte) {
 func (m *CacheMask) stringByte(c byte) {
 	switch {
 	case c == '\\':
-		m.state, m.length = inEscape, maxCacheName // no cache name has one
+		m.state, m.length = inEscape, maxCacheName // no cache name contains an escape
 	case c == '\n':
 		m.state = outside // invalid in JSON strings: the line is not JSON, the next one may be
 	case c == '"':
@@ -127,7 +127,7 @@ func (m *CacheMask) valueByte(c byte) byte {
 	case m.number && (c == '.' || c == 'e' || c == 'E' || c == '+'):
 		return ' '
 	}
-	m.number = m.number && (c == ' ') // numbers contain no spaces
+	m.number = m.number && (c == ' ') // a number ends at a space
 	switch c {
 	case '"':
 		m.state = inValueString

@@ -19,7 +19,7 @@ func TestCachedTokensAreMasked(t *testing.T) {
 		`{"cached_tokens_per_turn":[64, 0,128],"a":[7]}`:                         `{"cached_tokens_per_turn":[0 , 0,0  ],"a":[7]}`,
 		`{"cached_tokens_details":{"device":10,"x":"9","host":[3]},"a":{"b":7}}`: `{"cached_tokens_details":{"device":0 ,"x":"9","host":[0]},"a":{"b":7}}`,
 		`{"prompt_cache_hit_tokens":8,"prompt_cache_miss_tokens":9}`:             `{"prompt_cache_hit_tokens":0,"prompt_cache_miss_tokens":0}`,
-		// What is no figure of the engine's stays.
+		// Values that are not the engine's figures stay unchanged.
 		`{"prompt_cache_key":"64","cache_size":64}`:              `{"prompt_cache_key":"64","cache_size":64}`,
 		`{"content":"\"cached_tokens\":64"}`:                     `{"content":"\"cached_tokens\":64"}`,
 		`["cached_tokens",64,"cached_tokens"]`:                   `["cached_tokens",64,"cached_tokens"]`,
@@ -46,7 +46,7 @@ func zeroed(v any, hidden bool) any {
 		for k := range v {
 			below := hidden
 			for _, name := range cacheNames {
-				below = below || strings.HasPrefix(k, name) && !strings.ContainsAny(k, `"\`) // nobody escapes a letter
+				below = below || strings.HasPrefix(k, name) && !strings.ContainsAny(k, `"\`) // engines do not escape letters
 			}
 			v[k] = zeroed(v[k], below)
 		}
@@ -64,7 +64,7 @@ func zeroed(v any, hidden bool) any {
 	return v
 }
 
-// drawValue makes a value of JSON.
+// drawValue returns a random JSON value.
 func drawValue(rt *rapid.T, depth int) any {
 	name := rapid.SampledFrom(append([]string{"a", "usage", `x"cached_tokens`, "cached_tokens\\", "cache", "é"}, cacheNames...))
 	switch kind := rapid.IntRange(0, 6).Draw(rt, "kind"); {
@@ -88,8 +88,8 @@ func drawValue(rt *rapid.T, depth int) any {
 	return nil
 }
 
-// Of any document, in any pieces, exactly the numbers under those names become zero,
-// and its length stays.
+// In any document, split into any pieces, exactly the numbers under these names become zero, and
+// the length stays the same.
 func TestMaskMatchesReference(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		given := drawValue(rt, 4)

@@ -48,14 +48,15 @@ func plainText(format []byte) (plain bool) {
 	return plain
 }
 
-// SupportsChatContinuation reports whether an engine of a kind continues an assistant's message: vLLM and
-// SGLang do with continue_final_message, and so does the simulated engine. Another server would
-// begin a new answer.
+// SupportsChatContinuation reports whether an engine of a kind can continue an assistant's message: vLLM
+// and SGLang can with continue_final_message, and so can the simulated engine. Another server would begin
+// a new answer.
 func SupportsChatContinuation(kind service.EngineKind) bool {
 	return kind == service.EngineVLLM || kind == service.EngineSGLang || kind == service.EngineSim
 }
 
-// continuable reports whether an answer to the call can be continued as long as it is text.
+// continuable reports whether an answer to the call can be continued while it consists only of
+// text.
 func (c *Call) continuable(e *Endpoint) bool {
 	if e.extend == nil || c.forbidden || !c.streamRequested() {
 		return false
@@ -69,14 +70,14 @@ func (c *Call) continuable(e *Endpoint) bool {
 	return ok && c.readsBounds()
 }
 
-// ContinuationOverhead is an upper bound of the bytes added to a body besides the text.
+// ContinuationOverhead is an upper bound of the bytes added to a body in addition to the text.
 const ContinuationOverhead = 256
 
 // ContinuationBody is the request for the remainder of an answer: the body as it was sent first,
 // with the text so far (JSON-encoded, without quotes) appended to its prompt and its bounds reduced
-// by the tokens that the client has. An answer without any text is requested anew. implied is a
-// bound that the body does not contain; 0 = none. The offset of the edit counts is adjusted. ok is
-// false if this is not possible.
+// by the tokens that the client has. An answer without any text is requested from its beginning.
+// implied is a bound that the body does not contain; 0 = none. The offset of the edit counts is
+// adjusted. ok is false if a continuation is not possible.
 func ContinuationBody(e *Endpoint, body, soFar []byte, tokens, implied int, counts *Edit) (rest []byte, ok bool) {
 	c, err := parseCall(body)
 	if err != nil {
@@ -95,21 +96,21 @@ func ContinuationBody(e *Endpoint, body, soFar []byte, tokens, implied int, coun
 	edits = append(edits, c.reduceBound(c.maxTokens, tokens, 1)...)
 	edits = append(edits, c.reduceBound(c.maxCompletion, tokens, 1)...)
 	edits = append(edits, c.reduceBound(c.minTokens, tokens, 0)...)
-	if left := implied - tokens; tokens > 0 && left > 0 {
-		edits = append(edits, c.setMembers(setting{member: `"max_tokens":` + strconv.Itoa(left)})...)
+	if remaining := implied - tokens; tokens > 0 && remaining > 0 {
+		edits = append(edits, c.setMembers(setting{member: `"max_tokens":` + strconv.Itoa(remaining)})...)
 	}
 	return applyEdits(make([]byte, 0, len(body)+len(soFar)+ContinuationOverhead), body, edits), true
 }
 
 // controlMarks are strings that an engine does not treat as plain text in a prompt. Templates of
-// reasoning models (Qwen3's, DeepSeek-R1's) cut an assistant's message at the end of its reasoning:
-// vLLM then responds 400, or the reasoning is lost. Tokenizers convert spelt-out control tokens in
-// a prompt to real ones.
+// reasoning models (Qwen3, DeepSeek-R1) cut an assistant's message at the end of its reasoning:
+// vLLM then responds with 400, or the reasoning is lost. Tokenizers convert the text of a control
+// token in a prompt to the token itself.
 var controlMarks = []string{"<think>", "</think>", "<|", "</s>", "[INST]", "[/INST]", "<start_of_turn>", "<end_of_turn>"}
 
 // breaksContinuation reports whether the JSON-encoded text so far cannot be the end of a prompt: it
 // contains control marks, or ends in a possible beginning of a stop string, which no engine detects
-// if its first half is in the prompt. vLLM withholds such text; SGLang, and vLLM with
+// if its beginning is in the prompt. vLLM withholds such text; SGLang, and vLLM with
 // include_stop_str_in_output, do not.
 func breaksContinuation(c *Call, soFar []byte) bool {
 	quoted := append(append([]byte{'"'}, soFar...), '"')
@@ -141,16 +142,17 @@ func breaksContinuation(c *Call, soFar []byte) bool {
 	return false
 }
 
-// reduceBound subtracts tokens from a bound, down to least; no edit if it is not a number.
-func (c *Call) reduceBound(s Span, tokens, least int) []Edit {
+// reduceBound subtracts tokens from a bound. The result is at least minimum. It returns no edit if
+// the bound is not a number.
+func (c *Call) reduceBound(s Span, tokens, minimum int) []Edit {
 	n, ok := wholeNumber(s.of(c.body))
 	if !ok || tokens == 0 {
 		return nil
 	}
-	return []Edit{{s, strconv.AppendInt(nil, int64(max(n-tokens, least)), 10)}}
+	return []Edit{{s, strconv.AppendInt(nil, int64(max(n-tokens, minimum)), 10)}}
 }
 
-// extendString returns the edit that appends to a quoted string; none if soFar is empty.
+// extendString returns the edit that appends to a quoted string; no edit if soFar is empty.
 func extendString(s Span, soFar []byte) []Edit {
 	if len(soFar) == 0 {
 		return nil
@@ -158,8 +160,8 @@ func extendString(s Span, soFar []byte) []Edit {
 	return []Edit{{Span{s.To - 1, s.To - 1}, soFar}}
 }
 
-// extendPrompt appends the text so far to a completion's prompt: a string, or a list of one. Token
-// ids cannot be extended with text.
+// extendPrompt appends the text so far to a completion's prompt: a string, or a list with one
+// string. Token ids cannot be extended with text.
 func (c *Call) extendPrompt(soFar []byte) ([]Edit, bool) {
 	raw := c.prompt.of(c.body)
 	switch kindOf(raw) {
@@ -175,7 +177,7 @@ func (c *Call) extendPrompt(soFar []byte) ([]Edit, bool) {
 }
 
 // extendChat appends the text so far to a chat as the beginning of the assistant's message, and
-// marks it as such: continue_final_message, which vLLM and SGLang support, requires
+// marks the message as incomplete: continue_final_message, which vLLM and SGLang support, requires
 // add_generation_prompt to be false. If the client itself continues the last message, that message
 // is extended.
 func (c *Call) extendChat(soFar []byte) ([]Edit, bool) {
@@ -187,7 +189,7 @@ func (c *Call) extendChat(soFar []byte) ([]Edit, bool) {
 		return c.extendLast(raw, soFar)
 	}
 	if string(c.addPrompt.of(c.body)) == "false" {
-		return nil, false // only the client knows whose turn it is
+		return nil, false // the next turn is not known
 	}
 	if len(soFar) == 0 {
 		return nil, true
@@ -264,7 +266,7 @@ func lastElement(array []byte) (last Span, n int) {
 	}
 }
 
-// memberSpan returns the value of an object's member; of duplicates the last.
+// memberSpan returns the value of an object's member; of duplicate keys, the last one.
 func memberSpan(object []byte, name string) (found Span, ok bool) {
 	in := cursor{data: object}
 	if in.open('{', "") != nil {

@@ -13,7 +13,7 @@ import (
 	"skyserve/lbd/policy"
 )
 
-// Which requests' answers are never continued, whatever came of them.
+// Some requests prevent a continuation, for any answer.
 func TestRequestsThatAreNeverContinued(t *testing.T) {
 	chat := func(more string) string {
 		return `{"model":"m","stream":true,"messages":[{"role":"user","content":"hi"}]` + more + `}`
@@ -26,7 +26,7 @@ func TestRequestsThatAreNeverContinued(t *testing.T) {
 		{chatPath, chat(``), true},
 		{chatPath, chat(`,"n":1,"best_of":1,"logprobs":false,"echo":false,"response_format":{"type":"text"},"top_logprobs":0`), true},
 		{chatPath, chat(`,"n":null,"logprobs":null,"response_format":null,"guided_json":null,"structured_outputs":null`), true},
-		{chatPath, chat(`,"tools":[{"type":"function"}],"tool_choice":"auto"`), true}, // as long as it talks
+		{chatPath, chat(`,"tools":[{"type":"function"}],"tool_choice":"auto"`), true}, // while the answer is text
 		{chatPath, chat(`,"modalities":["text"],"stop":["\n"],"seed":1,"temperature":0.5`), true},
 		{chatPath, chat(`,"continue_final_message":true`), true},
 		{chatPath, chat(`,"skip_special_tokens":true`), true},
@@ -56,7 +56,7 @@ func TestRequestsThatAreNeverContinued(t *testing.T) {
 		{chatPath, `{"model":"m","stream":true,"messages":[{"role":"assistant","content":[{"type":"text","text":"a"}]}],"continue_final_message":true}`, false},
 		{chatPath, `{"model":"m","stream":true,"messages":[],"continue_final_message":true}`, false},
 		{chatPath, `{"model":"m","stream":true}`, false},
-		{chatPath, `{"model":"m","messages":[{"role":"user","content":"hi"}]}`, false}, // no stream
+		{chatPath, `{"model":"m","messages":[{"role":"user","content":"hi"}]}`, false}, // not a stream
 		{textPath, prompt(`"a"`), true},
 		{textPath, prompt(` [ "a" ] `), true},
 		{textPath, prompt(`["a","b"]`), false},
@@ -122,8 +122,8 @@ func TestContinuationBodies(t *testing.T) {
 	}
 }
 
-// FuzzContinuation holds the bodies that are made against a decoder that knows
-// nothing of how: they are the first body with the text behind its prompt.
+// FuzzContinuation compares continuation bodies with an independent decoder: each must equal the
+// first body with the text appended to its prompt.
 func FuzzContinuation(f *testing.F) {
 	f.Add(`{"prompt":"a","max_tokens":9,"stream":true}`, "b\n\"", 2)
 	f.Add(`{"messages":[{"role":"user","content":"hi"}],"stream":true}`, "\u00e9", 1)
@@ -142,7 +142,7 @@ func FuzzContinuation(f *testing.F) {
 			rest, ok := ContinuationBody(endpoints[path], []byte(body), quoted[1:len(quoted)-1], tokens, 0, &Edit{})
 			var before, after map[string]any
 			if json.Unmarshal([]byte(body), &before) != nil {
-				return // a decoder that is stricter about escapes
+				return // the decoder is stricter about escapes
 			}
 			if err := json.Unmarshal(rest, &after); !ok || err != nil {
 				t.Fatalf("%s %q: %s (%v): %v", path, body, rest, ok, err)
@@ -156,7 +156,7 @@ func FuzzContinuation(f *testing.F) {
 	})
 }
 
-// wantText checks a prompt that was lengthened.
+// wantText checks an extended prompt.
 func wantText(t *testing.T, before, after any, soFar string) {
 	t.Helper()
 	if list, ok := before.([]any); ok {
@@ -167,7 +167,7 @@ func wantText(t *testing.T, before, after any, soFar string) {
 	}
 }
 
-// wantChat checks a chat that goes on.
+// wantChat checks an extended chat.
 func wantChat(t *testing.T, before, after map[string]any, soFar string) {
 	t.Helper()
 	old, now := before["messages"].([]any), after["messages"].([]any)
@@ -215,7 +215,7 @@ func TestTranscriptIsBounded(t *testing.T) {
 	none.Discard()
 }
 
-// What a stream holds that no prompt can begin with.
+// Parts of a stream that cannot be in a prompt prevent a continuation.
 func TestAnswersThatCannotBeContinued(t *testing.T) {
 	for data, lost := range map[string]bool{
 		`{"choices":[{"delta":{"content":"a"}}]}`:                                               false,
@@ -339,8 +339,8 @@ func TestSpliceDropsRepeatedWhiteSpace(t *testing.T) {
 	}
 }
 
-// FuzzSplice: whatever an engine sends, one event comes of it at most, which is JSON
-// where the engine's was.
+// FuzzSplice checks that any event of an engine results in at most one event, which is valid JSON
+// if the engine's event was.
 func FuzzSplice(f *testing.F) {
 	f.Add(`{"id":"x","choices":[{"index":0,"delta":{"role":"assistant","content":" a"}}],"usage":{"prompt_tokens":3}}`)
 	f.Add("{\"choices\":[{\"text\":\n\"\\n\"}]}")

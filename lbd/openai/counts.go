@@ -15,7 +15,7 @@ func SupportsUsageCounts(kind service.EngineKind) bool {
 
 const keyCounts = `"continuous_usage_stats"`
 
-// What requestCounts writes.
+// The text that requestCounts writes.
 var (
 	countsMember = []byte(keyCounts + `:true,`)
 	countsValue  = []byte("true")
@@ -60,7 +60,7 @@ func (c *Call) requestCounts(edits []Edit) Edit {
 	return Edit{}
 }
 
-// Growth returns by how many bytes the edits that end at or before an offset move it.
+// Growth returns the number of bytes by which the edits that end at or before an offset move it.
 func Growth(edits []Edit, at int) (n int) {
 	for _, e := range edits {
 		if e.To <= at {
@@ -73,7 +73,7 @@ func Growth(edits []Edit, at int) (n int) {
 // WithoutCounts appends an event to dst without the usage so far.
 func WithoutCounts(dst, event, data []byte, counts Span) []byte {
 	at, inside := offsetOf(event, data)
-	if !inside { // its data has several lines
+	if !inside { // the event has several data lines
 		return appendEvent(dst, append(append([]byte(nil), data[:counts.From]...), data[counts.To:]...))
 	}
 	dst = append(dst, event[:at+counts.From]...)

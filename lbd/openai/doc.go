@@ -4,18 +4,19 @@
 //
 // Read body.go first: ReadCall parses a body once into a Call with the model, the bounds and other
 // relevant fields, and Changes lists the balancer's edits. scan.go is the underlying JSON reader,
-// ambiguous.go and parameters.go list what a body must not contain.
+// ambiguous.go and parameters.go define keys and parameters that a body must not contain.
 //
 // render.go writes a prompt into a prefix.Key in the order in which a chat template renders it.
-// Answer (answer.go) extracts data from a passing response: usage, end, faults, and the key of the
-// prompt with its answer. sse.go splits a stream into events; template.go avoids parsing events
-// that differ only in their text again. cachemask.go hides the number of cached tokens, counts.go
-// requests the usage so far and hides it.
+// Answer (answer.go) extracts data from a forwarded response: usage, end, faults, and the key of
+// the prompt with its answer. sse.go splits a stream into events. template.go recognises events
+// that differ only in their text, so that they are not parsed again. cachemask.go hides the number
+// of cached tokens. counts.go requests the usage so far and hides it.
 //
 // If the target of a stream fails, another one can continue it: Transcript (transcript.go) keeps
-// the text that the client has, ContinuationBody (continue.go) is the request for the remainder,
-// and Splice (splice.go) makes the remainder part of the same stream. The stream contains no notice
-// for the client, not even a comment, because some clients treat every line as data.
+// the text that the client has, ContinuationBody (continue.go) creates the request for the
+// remainder, and Splice (splice.go) makes the remainder part of the same stream. The stream
+// contains no notice for the client, not even a comment, because some clients treat every line as
+// data.
 //
 // errors.go contains errors in OpenAI's format, notfound.go interprets an engine's 404.
 package openai

@@ -4,7 +4,7 @@ import (
 	"encoding/json"
 )
 
-// Types of error, as OpenAI's clients know them.
+// Types of error in OpenAI's API.
 const (
 	TypeInvalid    = "invalid_request_error"
 	TypeAuth       = "authentication_error"
@@ -13,7 +13,7 @@ const (
 	TypeServer     = "server_error"
 )
 
-// Error is an error as clients see it.
+// Error is an error as sent to clients.
 type Error struct {
 	Status     int
 	Kind       string
@@ -41,11 +41,11 @@ func (e *Error) Body() []byte {
 	if e.Code != "" {
 		s.Code = &e.Code
 	}
-	b, _ := json.Marshal(map[string]shape{"error": s}) // strings always marshal
+	b, _ := json.Marshal(map[string]shape{"error": s}) // encoding strings cannot fail
 	return b
 }
 
-// Event returns the error as an event of a stream; named: with the event type error.
+// Event returns the error as an event of a stream; named: the event has the type error.
 func (e *Error) Event(named bool) []byte {
 	event := "data: " + string(e.Body()) + "\n\n"
 	if named {

@@ -7,11 +7,11 @@ import (
 )
 
 // Fingerprint returns a hash of the path, the model and all top-level fields except those that
-// identify the client or change only how the answer is delivered. It does not depend on the order
-// of the fields or on the tenant. It is never 0.
+// identify the client or affect only the delivery of the answer. It does not depend on the order of
+// the fields or on the tenant. It is never 0.
 //
-// It uses the seed of the prefix keys: the balancers of a service share it, and nobody else can
-// test a prompt against a fingerprint.
+// It uses the seed of the prefix keys: the balancers of a service share it. Without it, nobody can
+// test whether a prompt has a fingerprint.
 func (c *Call) Fingerprint(e *Endpoint, resolved ResolvedModel) uint64 {
 	h := xxh3.HashStringSeed(e.Path, c.seed)
 	h = xxh3.HashStringSeed(resolved.Model, h)
@@ -31,8 +31,8 @@ func (c *Call) addToSum(key, value []byte) {
 	c.sum += xxh3.HashSeed(value, xxh3.HashSeed(name, c.seed))
 }
 
-// outsideFingerprint reports whether a field identifies the client or changes only how the
-// answer is delivered.
+// outsideFingerprint reports whether a field identifies the client or affects only the delivery of
+// the answer.
 func outsideFingerprint(key []byte) bool {
 	switch string(key) {
 	case `"model"`, // its resolved name is hashed instead

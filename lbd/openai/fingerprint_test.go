@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// A fingerprint depends on the fields that reach an engine, not on their order or
-// spelling, nor on the client.
+// A fingerprint depends on the fields that reach an engine, but not on their order or spelling, or
+// on the client.
 func TestFingerprints(t *testing.T) {
 	const base = `{"model":"m","messages":[{"role":"user","content":"hi"}],"temperature":0.5,"max_tokens":5}`
 	of := func(body, path string, name ResolvedModel) uint64 {
@@ -47,8 +47,8 @@ func TestFingerprints(t *testing.T) {
 	}
 }
 
-// Nobody without the seed can find fields that make a request's fingerprint another one's:
-// what a field adds to the sum depends on the seed.
+// Without the seed, fields that produce the fingerprint of another request cannot be found: each
+// summand depends on the seed.
 func TestFingerprintsAreSeeded(t *testing.T) {
 	adds := func(seed uint64) uint64 {
 		var sums [2]uint64

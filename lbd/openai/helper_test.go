@@ -16,22 +16,22 @@ const (
 	doneEvent     = "data: [DONE]\n\n"
 )
 
-// chunk is an event of a streamed chat that holds a text.
+// chunk returns an event of a streamed chat with a text.
 func chunk(content string) string {
-	c, _ := json.Marshal(content) // strings always marshal
+	c, _ := json.Marshal(content) // encoding strings cannot fail
 	return fmt.Sprintf(`data: {"id":"c","object":"chat.completion.chunk","choices":[{"index":0,"delta":{"content":%s},"finish_reason":null}]}`+"\n\n", c)
 }
 
-// usageEvent is the event that ends a stream with its usage.
+// usageEvent returns the last event of a stream, with its usage.
 func usageEvent(prompt, cached, output int) string {
 	return fmt.Sprintf(`data: {"id":"c","choices":[],"usage":{"prompt_tokens":%d,"completion_tokens":%d,"total_tokens":%d,"prompt_tokens_details":{"cached_tokens":%d}}}`+"\n\n",
 		prompt, output, prompt+output, cached)
 }
 
-// with adds members to a body.
+// with inserts members into a body.
 func with(body, members string) string { return strings.Replace(body, `{`, `{`+members+`,`, 1) }
 
-// promptBody is a chat of about so many bytes.
+// promptBody returns a chat of approximately that many bytes.
 func promptBody(bytes int, stream bool) string {
 	return fmt.Sprintf(`{"model":"%s","stream":%v,"messages":[{"role":"user","content":"%s"}]}`, testModel, stream, strings.Repeat("lorem ipsum ", bytes/12))
 }

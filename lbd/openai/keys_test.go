@@ -8,11 +8,11 @@ import (
 	"testing"
 )
 
-// The error shows the key as the client wrote it.
+// The error contains the key as the client wrote it.
 func TestAmbiguousKeyIsShownVerbatim(t *testing.T) {
 	for body, want := range map[string]string{
-		`{"max_\u0074okens":3}`: `key "max_tokens": it is written with escapes, as "max_\u0074okens": write it without`,
-		`{"Stop":3}`:            `key "stop": it is written as "Stop": write it in lower case`,
+		`{"max_\u0074okens":3}`: `key "max_tokens": must be written without escapes, got "max_\u0074okens"`,
+		`{"Stop":3}`:            `key "stop": must be written in lower case, got "Stop"`,
 	} {
 		if _, err := parseCall([]byte(body)); err == nil || err.Error() != want {
 			t.Errorf("%s: got %v, want %s", body, err, want)
@@ -20,7 +20,7 @@ func TestAmbiguousKeyIsShownVerbatim(t *testing.T) {
 	}
 }
 
-// What engines take for a number or a truth value counts as one here.
+// Values that engines convert to a number or boolean are converted here too.
 func TestValuesThatEnginesConvert(t *testing.T) {
 	for body, want := range map[string]int{
 		`{"max_tokens":16}`: 16, `{"max_tokens":"16"}`: 16, `{"max_tokens":" 16 "}`: 16, `{"max_tokens":"16.0"}`: 16, `{"max_tokens":"1_6"}`: 16, `{"max_tokens":"\u0031\u0036"}`: 16,
@@ -58,9 +58,9 @@ func TestValuesThatEnginesConvert(t *testing.T) {
 	}
 }
 
-// FuzzKeys holds what is read of a body against a decoder: either the body is
-// refused, or each key that is acted upon has the value that the decoder gives it,
-// no other key comes near one of these, and none stands twice.
+// FuzzKeys compares the fields of a parsed body with a decoder. Either the body is rejected, or
+// each used key has the decoder's value, no other key is similar to a used one, and no key occurs
+// twice.
 func FuzzKeys(f *testing.F) {
 	for _, s := range bodySeeds {
 		f.Add([]byte(s))
@@ -102,8 +102,7 @@ func FuzzKeys(f *testing.F) {
 	})
 }
 
-// decodeMembers reads a body's top-level keys, as often as they stand there, and its
-// values.
+// decodeMembers decodes a body's top-level keys, including duplicates, and its values.
 func decodeMembers(t *testing.T, body []byte) (keys []string, values map[string]json.RawMessage) {
 	t.Helper()
 	if err := json.Unmarshal(body, &values); err != nil {
@@ -125,8 +124,8 @@ func decodeMembers(t *testing.T, body []byte) (keys []string, values map[string]
 	return keys, values
 }
 
-// Below the top level escapes are no offence, as schemas and templates have keys of
-// their users; what is rendered is what a decoder reads.
+// Below the top level escapes are allowed, because schemas and templates contain keys of their
+// users. The rendered text is the decoded text.
 func TestNestedKeysRenderAsDecodersReadThem(t *testing.T) {
 	plain := `{"messages":[{"role":"user","content":[{"type":"text","text":"hi"}]},{"role":"assistant","tool_calls":[{"function":{"name":"f","arguments":"{}"}}]}]}`
 	spelt := plain
@@ -142,8 +141,7 @@ func TestNestedKeysRenderAsDecodersReadThem(t *testing.T) {
 	}
 }
 
-// readKeys are the top-level keys that the balancer acts upon, and where it keeps
-// what it read of each.
+// readKeys contains the top-level keys that the balancer uses, and the field of each.
 var readKeys = map[string]func(*Call) Span{
 	"model": func(c *Call) Span { return c.model }, "messages": func(c *Call) Span { return c.messages },
 	"prompt": func(c *Call) Span { return c.prompt }, "input": func(c *Call) Span { return c.input },
@@ -160,7 +158,7 @@ var readKeys = map[string]func(*Call) Span{
 	"reasoning": func(c *Call) Span { return c.reasoning }, "stop": func(c *Call) Span { return c.stop },
 }
 
-// escaped spells a key with an escape in place of its last character.
+// escaped returns a key with its last character written as an escape.
 func escaped(key string) string {
 	last := len(key) - 1
 	return key[:last] + `\u00` + strings.ToUpper(hexOf(key[last]))
@@ -171,8 +169,7 @@ func hexOf(b byte) string {
 	return string([]byte{digits[b>>4], digits[b&15]})
 }
 
-// A key that two readers of a body could take for two different things is refused
-// by its name, whichever it is.
+// Every key that two parsers of a body could interpret differently is rejected with its name.
 func TestAmbiguousKeys(t *testing.T) {
 	refused := func(key, member string) {
 		t.Helper()
@@ -189,9 +186,9 @@ func TestAmbiguousKeys(t *testing.T) {
 	}
 	refused("previous_response_id", `"previous\u005fresponse_id":"resp_theirs"`)
 	refused("previous_response_id", `"\u0070\u0072\u0065vious_response_id":"resp_theirs"`)
-	refused("previous_response_id", `"previou\u017f_response_id":"resp_theirs"`) // a long s, which some readers take for an s
+	refused("previous_response_id", `"previou\u017f_response_id":"resp_theirs"`) // a long s, which some parsers treat as an s
 	refused("previous_response_id", `"previou`+"\u017f"+`_response_id":"resp_theirs"`)
-	refused("logprobs", `"log\u0070robs":true`) // of no field of its own, and it forbids continuing
+	refused("logprobs", `"log\u0070robs":true`) // not stored in a field, but it prevents a continuation
 	refused("echo", `"Echo":true`)
-	refused("temperature", `"temperatur\u0065":1`) // needless escapes are nobody's way to write a parameter
+	refused("temperature", `"temperatur\u0065":1`) // unnecessary escapes are ambiguous in any parameter name
 }

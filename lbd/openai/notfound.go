@@ -9,7 +9,7 @@ type Subject int
 
 // The subjects.
 const (
-	AboutUnknown Subject = iota // the engine does not say
+	AboutUnknown Subject = iota // the response does not name it
 	AboutModel                  // the engine does not have the model
 	AboutRequest                // something in the request does not exist
 )

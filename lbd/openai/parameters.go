@@ -108,11 +108,11 @@ func guardedPart(key, value []byte) (found Parameters) {
 // or document of a rerank: {"content":[{"image_url":...}]}.
 const partsDepth = 4
 
-// guardedParts returns the guarded parameters of message parts anywhere in a value, and of
+// guardedParts returns the guarded parameters of message parts anywhere in a value, and in
 // embeddings inputs that refer to an image.
 func guardedParts(raw []byte, depth int) (found Parameters) {
 	switch in := (cursor{data: raw, at: 1}); {
-	case depth == 0 || kindOf(raw) == '[' && digit(in.peek()): // tokens
+	case depth == 0 || kindOf(raw) == '[' && digit(in.peek()): // an array of token ids
 	case kindOf(raw) == '[':
 		each(raw, func(element []byte) { found |= guardedParts(element, depth-1) })
 	case kindOf(raw) == '{':
@@ -134,7 +134,7 @@ func guardedMedia(quoted []byte) Parameters {
 // are neither data: nor http(s):, and hosts that are not public. It does not resolve names.
 func guardedURL(quoted []byte) Parameters {
 	if bytes.HasPrefix(quoted, []byte(`"data:`)) {
-		return 0 // often megabytes: do not copy it
+		return 0 // often megabytes, so it is not copied
 	}
 	raw, _ := text(quoted, nil)
 	address := strings.TrimLeft(string(raw), " \t\r\n\v\f")

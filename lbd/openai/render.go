@@ -15,21 +15,21 @@ import (
 //	<|role|>\n content, tool calls \n, and <|assistant|>\n before an answer
 //
 // Fields that only guide the answer (response_format, tool_choice) are not part of a prompt:
-// engines share the cache of the same prompt whatever the format of the answer.
+// engines share the cache of equal prompts for all formats of the answer.
 type Rendering struct {
 	hash    prefix.Hasher
 	scratch []byte
-	// answer is how an answer follows the prompt.
+	// answer is the way in which an answer follows the prompt.
 	answer answerKind
 	// guarded is the set of guarded parameters in its messages.
 	guarded Parameters
 }
 
-// answerKind is how an answer is appended to a prompt.
+// answerKind is the way in which an answer is appended to a prompt.
 type answerKind int
 
 const (
-	answerUnknown answerKind = iota // the next prompt does not begin with it
+	answerUnknown answerKind = iota // the next prompt does not begin with prompt and answer
 	answerTurn                      // as the assistant's next message
 	answerText                      // right after the prompt's text
 )
@@ -41,7 +41,7 @@ var renderingPool = sync.Pool{New: func() any { return new(Rendering) }}
 func Render(seed uint64, e *Endpoint, c *Call, resolved ResolvedModel) *Rendering {
 	r := renderingPool.Get().(*Rendering)
 	r.hash.Reset(seed, false)
-	r.hash.Grow(len(c.body)) // the rendering is not much longer
+	r.hash.Grow(len(c.body)) // the rendering is rarely longer
 	r.answer, r.guarded = answerUnknown, 0
 	r.writeString("<|")
 	r.writeString(resolved.Model)
@@ -69,7 +69,7 @@ func (r *Rendering) writeOption(c *Call, name string, s Span) {
 	r.writeString("\n")
 }
 
-// Len returns how many bytes were rendered.
+// Len returns the number of rendered bytes.
 func (r *Rendering) Len() int { return r.hash.Len() }
 
 // Key returns the key of the rendered bytes.
@@ -111,13 +111,13 @@ func each(raw []byte, do func(element []byte)) {
 	}
 }
 
-// members calls do for every member of an object; keys are quoted, in the form that decoders read.
-// It returns the offset of the object's end, -1 if raw is not an object.
+// members calls do for every member of an object; keys are quoted and decoded. It returns the
+// offset of the object's end, -1 if raw is not an object.
 func members(raw []byte, do func(key, value []byte)) (end int) {
 	return membersAsWritten(raw, func(key, value []byte) { do(canonical(key), value) })
 }
 
-// membersAsWritten is members with the keys as they are written.
+// membersAsWritten is members with the keys as written in the body.
 func membersAsWritten(raw []byte, do func(key, value []byte)) (end int) {
 	in := cursor{data: raw}
 	if in.peek() != '{' {
@@ -185,7 +185,7 @@ func (r *Rendering) startTurn(role []byte) {
 	r.writeString("|>\n")
 }
 
-// content writes a message's content: a string, or parts.
+// content writes a message's content: a string, or a list of parts.
 func (r *Rendering) content(raw []byte) {
 	switch kindOf(raw) {
 	case '"':
@@ -269,7 +269,7 @@ func (r *Rendering) texts(raw []byte) {
 }
 
 func (r *Rendering) responses(c *Call) {
-	// The text of a stored response is unknown here; it precedes all else.
+	// The text of a stored response is unknown here. It precedes everything else.
 	r.writeOption(c, "previous_response_id", c.previous)
 	r.writeOption(c, "reasoning", c.reasoning)
 	r.writeOption(c, "tools", c.tools)
@@ -328,7 +328,7 @@ func (r *Rendering) item(raw []byte) {
 
 func (r *Rendering) embeddings(c *Call) {
 	r.texts(c.input.of(c.body))
-	r.messages(c.messages.of(c.body)) // vLLM: images and text
+	r.messages(c.messages.of(c.body)) // vLLM accepts images and text as messages
 }
 
 func (r *Rendering) rerank(c *Call) {

@@ -7,7 +7,7 @@ import (
 	"skyserve/lbd/prefix"
 )
 
-// keyFor is a body's prompt as the endpoint renders it for a model.
+// keyFor returns the key of a body's prompt as rendered by the endpoint for a model.
 func keyFor(t *testing.T, path, body string, resolved ResolvedModel) prefix.Key {
 	t.Helper()
 	c, err := parseCall([]byte(body))
@@ -19,7 +19,7 @@ func keyFor(t *testing.T, path, body string, resolved ResolvedModel) prefix.Key 
 	return r.hash.Key()
 }
 
-// common is how many blocks two keys begin with alike.
+// common returns the number of equal leading blocks of two keys.
 func common(a, b prefix.Key) (n int) {
 	for n < min(len(a), len(b)) && a[n] == b[n] {
 		n++
@@ -27,15 +27,15 @@ func common(a, b prefix.Key) (n int) {
 	return n
 }
 
-// long is a text of many blocks.
+// long returns a text of many blocks.
 func long(word string) string { return strings.Repeat(word+" ", 600) }
 
-// What an engine's prompt holds is in the key, from its place on: what stands
-// before it still matches, what comes behind it does not.
+// Fields that are part of an engine's prompt change the key from their position on: text before
+// them still matches, later text does not.
 func TestRenderedFieldsChangeKey(t *testing.T) {
 	const (
 		atFront   = 0
-		somewhere = 18 // behind the first of the long texts, which has as many
+		somewhere = 18 // after the first long text, which has that many blocks
 	)
 	plain := ResolvedModel{Model: "m"}
 	messages := func(first, second string) string {
@@ -55,8 +55,8 @@ func TestRenderedFieldsChangeKey(t *testing.T) {
 	}
 	for name, c := range map[string]struct {
 		path, one, other string
-		resolved         ResolvedModel // of the other
-		from             int           // the least that they share
+		resolved         ResolvedModel // of the other body
+		from             int           // the minimum number of shared blocks
 	}{
 		"model":               {chatPath, `{` + base + `}`, `{` + base + `}`, ResolvedModel{Model: "n"}, atFront},
 		"adapter":             {chatPath, `{` + base + `}`, `{` + base + `}`, ResolvedModel{"m", "sql"}, atFront},
@@ -94,7 +94,7 @@ func TestRenderedFieldsChangeKey(t *testing.T) {
 	}
 }
 
-// What only guides the answer leaves the prompt, and so the key, as they are.
+// Fields that only affect the answer do not change the prompt or the key.
 func TestOtherFieldsDoNotChangeKey(t *testing.T) {
 	plain := ResolvedModel{Model: "m"}
 	base := `"messages":[{"role":"user","content":"` + long("a") + `"}]`
@@ -118,7 +118,7 @@ func TestLongerConversationKeepsSharedPrefix(t *testing.T) {
 		for _, next := range []string{turn("user", "a"), turn("assistant", "b"), turn("user", "c"), turn("assistant", "d"), turn("user", "e")} {
 			turns = append(turns, next)
 			key := keyFor(t, path, `{"tools":[{"x":1}],"`+list+`":[`+strings.Join(turns, ",")+`]}`, ResolvedModel{"m", "sql"})
-			if n := common(before, key); n < len(before)-1 || len(key) <= len(before) { // the last block may not have been full
+			if n := common(before, key); n < len(before)-1 || len(key) <= len(before) { // the last block may not be full
 				t.Errorf("%s: %d of the %d blocks of the conversation before are alike", path, n, len(before))
 			}
 			if n := common(key, keyFor(t, path, `{"tools":[{"x":1}],"`+list+`":[`+strings.Join(turns, ",")+`]}`, plain)); n != 0 {

@@ -21,7 +21,7 @@ type malformedError struct {
 	expected string
 }
 
-// Error contains the position as byte, line and column, and what was found there.
+// Error contains the position as byte, line and column, and the expected and the actual character.
 func (m *malformedError) Error() string {
 	before := m.data[:m.at]
 	line := bytes.Count(before, []byte{'\n'}) + 1
@@ -45,7 +45,7 @@ type Span struct{ From, To int }
 
 func (s Span) of(data []byte) []byte { return data[s.From:s.To] }
 
-// kindOf returns the first byte of a value: { [ " t f n or that of a number; 0 if empty.
+// kindOf returns the first byte of a value: { [ " t f n, or the first byte of a number; 0 if empty.
 func kindOf(raw []byte) byte {
 	if len(raw) == 0 {
 		return 0
@@ -88,8 +88,8 @@ func (c *cursor) open(bracket byte, want string) error {
 	return nil
 }
 
-// more reports whether another member follows in an open bracket, and leaves the bracket if none
-// does. first is true for the first call.
+// more reports whether another member follows in an open bracket, and leaves the bracket if there
+// is none. first is true for the first call.
 func (c *cursor) more(closing byte, first bool) (bool, error) {
 	b := c.peek()
 	switch {

@@ -18,9 +18,8 @@ var bodySeeds = []string{
 	`{"messages":[{"role":"assistant","tool_calls":[{"id":"1","function":{"name":"f","arguments":"{\"a\":1}"}}]},{"role":7,"content":[{"type":"image_url","image_url":{"url":"data:"}}]}]}`,
 }
 
-// What is taken for JSON is what the standard library takes for it, as far as it is
-// UTF-8, and every
-// value that is found is one; an edited body is the body with those values changed.
+// A body is accepted as JSON if the standard library accepts it and it is valid UTF-8. Every value
+// that is found is a JSON value, and an edited body differs only in the edited values.
 func FuzzBody(f *testing.F) {
 	for _, s := range bodySeeds {
 		f.Add([]byte(s))
@@ -29,7 +28,7 @@ func FuzzBody(f *testing.F) {
 		c, err := parseCall(body)
 		var twofold *AmbiguousKeyError
 		if errors.As(err, &twofold) && json.Valid(body) {
-			return // see FuzzKeys
+			return // checked by FuzzKeys
 		}
 		object := len(bytes.TrimLeft(body, " \t\r\n")) > 0 && bytes.TrimLeft(body, " \t\r\n")[0] == '{'
 		if valid := json.Valid(body) && utf8.Valid(body) && object; valid != (err == nil) && bytes.Count(body, []byte("{"))+bytes.Count(body, []byte("[")) <= maxDepth {
@@ -71,8 +70,7 @@ func FuzzBody(f *testing.F) {
 	})
 }
 
-// However a stream is cut into pieces, its events are the same, and together
-// they are the stream.
+// For any split of a stream into pieces, the events are the same, and together they are the stream.
 func FuzzSSE(f *testing.F) {
 	for _, s := range []string{chunk("a") + doneEvent, "data: a\r\n\r\ndata: b\r\rdata: c\n\n", ": x\n\n\n\n", "data\ndata:\ndata: \n\n", "\r\n\r\r\n\n", usageEvent(1, 2, 3)} {
 		f.Add([]byte(s), uint8(3))
@@ -156,7 +154,7 @@ func TestPlainBytes(t *testing.T) {
 	})
 }
 
-// keyOf is a body's prompt as the endpoint renders it.
+// keyOf returns the key of a body's prompt as rendered by the endpoint.
 func keyOf(t *testing.T, path, body string) string {
 	t.Helper()
 	c, err := parseCall([]byte(body))
@@ -164,7 +162,7 @@ func keyOf(t *testing.T, path, body string) string {
 		t.Fatal(err)
 	}
 	r := Render(1, endpoints[path], &c, ResolvedModel{Model: "m"})
-	r.writeString(strings.Repeat("\x00", 64)) // fill the last block up, so that every byte counts
+	r.writeString(strings.Repeat("\x00", 64)) // fills the last block, so that every byte is part of the key
 	key := r.hash.Key()
 	r.Release()
 	b, _ := json.Marshal(key)
@@ -215,7 +213,7 @@ func TestEveryEndpointRendersItsPrompt(t *testing.T) {
 	}
 }
 
-// An answer in pieces and the same answer as the next turn's message are one text.
+// A streamed answer and the same answer in the next turn's message render to the same text.
 func TestAnswerRendersAsTheNextTurn(t *testing.T) {
 	pieces := []string{
 		`{"choices":[{"delta":{"role":"assistant","content":""}}]}`, `{"choices":[{"delta":{"reasoning_content":"hm"}}]}`,

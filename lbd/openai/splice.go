@@ -8,25 +8,25 @@ import (
 )
 
 // Splice rewrites the chunks of the target that continues an answer as those of the original
-// target, so that the client sees one stream.
+// target, so that the client receives one stream.
 type Splice struct {
 	chunkHead
 	roleKnown   bool // the client has the role of the message
 	HidesCounts bool // the usage so far is hidden from the client
-	// TokensBefore is how many tokens the client had before, TokensInPrompt how many of them were
-	// part of this target's prompt.
+	// TokensBefore is the number of tokens that the client had before. TokensInPrompt is the number
+	// of those that were part of this target's prompt.
 	TokensBefore, TokensInPrompt int
 	// Prompt is the original prompt's length, if the first target reported it.
 	Prompt policy.Maybe[int]
 	// Diverges: this target emits reasoning, or something other than text that continues the answer.
 	Diverges bool
 	// space is the white space at the end of the client's text that was not sent to this target,
-	// which is likely to repeat it.
+	// which is likely to generate it again.
 	space []byte
 }
 
-// NewSplice returns a Splice for another target: soFar is the text sent to the target, space the
-// white space that was not, tokens how many the client has.
+// NewSplice returns a Splice for another target. soFar is the text sent to the target, space the
+// white space that was not sent, and tokens the number of tokens that the client has.
 func NewSplice(t *Transcript, soFar, space []byte, tokens int) *Splice {
 	s := &Splice{chunkHead: t.head, roleKnown: t.roleKnown, TokensBefore: tokens, space: bytes.Clone(space)}
 	if len(soFar) > 0 {
@@ -35,8 +35,8 @@ func NewSplice(t *Transcript, soFar, space []byte, tokens int) *Splice {
 	return s
 }
 
-// Event appends an event of the new target to dst as the client shall see it, complete; nothing if
-// it has no new content.
+// Event appends a complete event of the new target to dst, rewritten for the client. It appends
+// nothing if the event has no new content.
 func (s *Splice) Event(dst, event []byte) []byte {
 	data := EventData(event)
 	if data == nil {
@@ -118,7 +118,7 @@ func (s *Splice) appendChunk(dst, data []byte) (out []byte, hasContent bool) {
 	return out, hasContent || counted && (!s.HidesCounts || !chosen)
 }
 
-// appendChoices appends a chunk's choices; an empty list alone is not content.
+// appendChoices appends a chunk's choices; an empty list is not content.
 func (s *Splice) appendChoices(dst, list []byte) (out []byte, hasContent bool) {
 	if kindOf(list) != '[' {
 		return append(dst, list...), false
@@ -201,8 +201,8 @@ func (s *Splice) appendText(dst, value []byte) (out []byte, hasContent bool) {
 	return append(dst, '"'), len(inner) > 0
 }
 
-// appendUsage appends the engine's usage, converted to that of the whole answer: text of the answer
-// that was sent in the prompt does not count as prompt.
+// appendUsage appends the engine's usage, converted to the usage of the whole answer: text of the
+// answer that was sent in the prompt does not count as prompt.
 func (s *Splice) appendUsage(dst, raw []byte) []byte {
 	var u Usage
 	u.read(raw)

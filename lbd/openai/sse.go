@@ -11,7 +11,7 @@ type Splitter struct {
 }
 
 // Next returns the end of the first event of b, including its empty line; ok is false if the event
-// is incomplete. b begins where the last event ended and only grows.
+// is incomplete. b must begin at the end of the previous event; later calls may only append to it.
 func (s *Splitter) Next(b []byte) (end int, ok bool) {
 	for {
 		i := lineEnd(b, s.at)
@@ -54,7 +54,8 @@ func lineEnd(b []byte, from int) int {
 	return -1
 }
 
-// EventData returns the data of an event, with several data lines joined by LF; nil if it has none.
+// EventData returns the data of an event, with several data lines joined by LF; nil if it has no
+// data.
 func EventData(event []byte) []byte {
 	var data []byte
 	several := false

@@ -6,17 +6,17 @@ import (
 	"skyserve/lbd/policy"
 )
 
-// chunkTemplate is the common part of the chunks of one stream: an engine prints all of an answer's
-// chunks alike, so a chunk that differs from the previous one only in its text, or in its text and
-// the usage so far, need not be parsed again. The zero value matches nothing.
+// chunkTemplate is the common part of the chunks of one stream: an engine formats all chunks of an
+// answer equally. A chunk that differs from the previous one only in its text, or in its text and
+// the usage so far, does not have to be parsed again. The zero value matches nothing.
 type chunkTemplate struct {
 	around       []byte // a chunk without its text and its usage
 	textAt       int    // offset of the text in it
 	usageAt      int    // offset of the usage, after the text; the end if there is none
 	usage        usageTemplate
-	before       int  // bytes of the usage's member before its value
-	after        int  // and after it
-	isCompletion bool // the text is a completion's, and not a chat's
+	before       int  // bytes of the usage member before its value
+	after        int  // bytes of the usage member after its value
+	isCompletion bool // the text is from a completion, not from a chat
 }
 
 // learn makes chunk the template; quoted, a part of it, is the text, and usageJSON the usage, whose
@@ -92,8 +92,8 @@ const (
 	fieldOutput
 )
 
-// Bounds of a usage that is read by its form: numbers, and digits of one, which are
-// more than maxRequested has.
+// Bounds of a usage that the template matches: numbers, and digits per number. maxRequested has
+// fewer digits.
 const (
 	maxUsageNumbers = 12
 	maxDigits       = 10
@@ -113,7 +113,7 @@ func (f *usageTemplate) learn(usageJSON []byte) bool {
 			quoted = !quoted
 		case digit(c):
 			f.before, f.fields = append(f.before, text[from:at]), append(f.fields, fieldAt(text, at))
-			for from = at + 1; digit(text[from]); from++ { // an object ends in a bracket
+			for from = at + 1; digit(text[from]); from++ { // the final bracket ends the loop
 			}
 			if next := text[from]; next == '.' || next|0x20 == 'e' {
 				return false
@@ -125,7 +125,7 @@ func (f *usageTemplate) learn(usageJSON []byte) bool {
 	return true
 }
 
-// fieldAt returns which field the number at an offset of a usage is, as Usage.read assigns it.
+// fieldAt returns the field of the number at an offset of a usage, as assigned by Usage.read.
 func fieldAt(usageJSON []byte, at int) (field usageField) {
 	eachUsageField(usageJSON, func(f usageField, value []byte) {
 		if from, inside := offsetOf(usageJSON, value); inside && from == at {

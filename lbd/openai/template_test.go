@@ -9,7 +9,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// How engines print a chunk; %s is the JSON-encoded text.
+// Formats of chunks from engines; %s is the JSON-encoded text.
 var chunkForms = []string{
 	`{"id":"c-1","created":7,"model":"m","choices":[{"index":0,"delta":{"content":%s},"logprobs":null,"finish_reason":null}]}`,
 	`{"id":"c-1","choices":[{"index":0,"delta":{"role":"assistant","content":%s},"finish_reason":null}],"usage":null}`,
@@ -31,8 +31,7 @@ var chunkForms = []string{
 	`{"type":"response.output_text.delta","delta":%s}`,
 }
 
-// Chunks that are read by what they have in common leave what reading each of them
-// in full would.
+// Reading chunks with a template has the same result as parsing each chunk completely.
 func TestChunkTemplateIsFullReading(t *testing.T) {
 	pieces := []string{`""`, `"a"`, `"\""`, `"\\"`, `"}]}"`, `"content"`, `"é\u00e9"`, `"\n"`, `null`, `"a","content":"b"`, `"a"},"logprobs":null`, `"broken`}
 	rapid.Check(t, func(t *rapid.T) {
@@ -63,7 +62,7 @@ func TestChunkTemplateIsFullReading(t *testing.T) {
 	})
 }
 
-// answerState is all that an answer has learned.
+// answerState returns the complete state of an answer.
 func answerState(a *Answer) string {
 	key, _ := json.Marshal(a.Finish())
 	s := a.Transcript
@@ -72,7 +71,7 @@ func answerState(a *Answer) string {
 		s.roleKnown, s.ended, s.closed, s.lost, key)
 }
 
-// A chunk is only like another one where what differs is the whole of one text.
+// A chunk matches a template only if the difference is exactly one complete text.
 func TestChunkTemplateOfOtherChunks(t *testing.T) {
 	var l chunkTemplate
 	if text, _ := l.match([]byte(`{"text":"a"}`)); text != nil {

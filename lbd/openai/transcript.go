@@ -9,27 +9,27 @@ import (
 // Transcript is the part of a streamed answer that the client has, so that another target can
 // continue it if its target fails. It is nil if the answer cannot be continued.
 type Transcript struct {
-	// text contains the pieces of the answer JSON-encoded, without their quotes: concatenated they are
-	// one string. Nil before the first piece and after lost.
+	// text contains the pieces of the answer, JSON-encoded and concatenated, without quotes. It is nil
+	// before the first piece and after lost is set.
 	text *buffer.Buffer
-	// Memory accounts for the text; nil = nothing does. BytesLeft is how many more bytes the text may
-	// have.
+	// Memory accounts for the text; nil = no accounting. BytesLeft is the remaining number of bytes
+	// that the text may have.
 	Memory    TextMemory
 	BytesLeft int
 	head      chunkHead
-	roleKnown bool // the client has the role of the message, explicitly or by its text
+	roleKnown bool // the client has the role of the message, explicitly or implied by its text
 	// ended: the finish reason has been sent; closed: so has the end of the stream.
 	ended, closed bool
-	// lost: the answer cannot be continued, because it contains something that no prompt can begin with
-	// (a tool call, reasoning) or a text that is too long to keep.
+	// lost: the answer cannot be continued, because it contains a part that cannot be in a prompt (a
+	// tool call, reasoning), or because its text is too long to keep.
 	lost bool
 }
 
-// TextMemory bounds the bytes that a transcript uses.
+// TextMemory limits the memory of a transcript.
 type TextMemory interface {
-	// Set changes the number of bytes in use; on an error it is unchanged.
+	// Set changes the number of bytes in use. On an error the number is unchanged.
 	Set(bytes int64) error
-	// Release returns all of them.
+	// Release releases all bytes.
 	Release()
 }
 
@@ -74,7 +74,7 @@ func (s *Transcript) recordHead(key, value []byte) {
 	}
 }
 
-// field returns where a chunk's value is stored, nil for an irrelevant key.
+// field returns the field for a value of a chunk; nil for an irrelevant key.
 func (h *chunkHead) field(key []byte) *[]byte {
 	switch string(key) {
 	case `"id"`:
@@ -109,7 +109,7 @@ func (s *Transcript) appendText(quoted []byte) {
 }
 
 // reserve allocates memory for n more bytes of text, at least doubling it, because the pieces are
-// small; it returns false if the memory is refused.
+// small; it returns false if the memory limit is reached.
 func (s *Transcript) reserve(n int) bool {
 	want := max(n, buffer.MinSize)
 	if s.text != nil {
@@ -189,8 +189,8 @@ func SplitSpace(raw []byte) (rest, space []byte) {
 	return raw[:end], raw[end:]
 }
 
-// spaceBefore returns the length of the last white-space character of raw, 0 if it ends in none: a
-// letter is a line end only after a backslash that is not itself escaped.
+// spaceBefore returns the length of the last white-space character of raw, 0 if it ends in none.
+// The letters n, r and t are white space only after a backslash that is not itself escaped.
 func spaceBefore(raw []byte) int {
 	switch raw[len(raw)-1] {
 	case ' ':

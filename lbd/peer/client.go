@@ -26,9 +26,9 @@ import (
 // Defaults and bounds, with reasons.
 const (
 	defaultInterval = 100 * time.Millisecond // SkyLB's heartbeat (section 3.3)
-	defaultTimeout  = time.Second            // the core calls a peer lost after a second of silence
-	regionInterval  = time.Second            // as often as top draws
-	maxInFlight     = 4                      // round trips up to 400 ms still bring a report each interval
+	defaultTimeout  = time.Second            // the core marks a peer as lost after one second without reports
+	regionInterval  = time.Second            // the refresh interval of top
+	maxInFlight     = 4                      // with round trips of up to 400 ms, a report arrives in each interval
 	rttWindow       = 32                     // about three seconds of round trips
 	jitterShare     = 0.1                    // spreads the heartbeats of many balancers
 	maxHeartbeat    = 1 << 20                // thousands of models
@@ -37,23 +37,24 @@ const (
 
 // Options configure a Client. Self and Sink are required.
 type Options struct {
-	// Self is this balancer's id: a peer that answers with it is no peer.
+	// Self is this balancer's id: a peer that responds with it is this balancer itself.
 	Self string
-	// Token is the service's peer token; may be empty on one machine.
+	// Token is the service's peer token; it may be empty if all balancers run on one machine.
 	Token string
-	// Region is this balancer's own. It requests the cache updates of the peers in this region,
-	// unless Keys, the fingerprint of the key that prompts are hashed with, is empty.
+	// Region is this balancer's region. The client requests the cache updates of the peers in this
+	// region, unless Keys is empty. Keys is the fingerprint of the key with which prompts are
+	// hashed.
 	Region service.Region
 	Keys   string
-	// Sink takes the reports; it is called from many goroutines and must not block.
+	// Sink receives the reports; it is called from many goroutines and must not block.
 	Sink func(core.Event)
 	// Interval is the time between two heartbeats to a peer; default 100 ms.
 	Interval time.Duration
-	// Timeout bounds one heartbeat; default 1 s.
+	// Timeout is the timeout of one heartbeat; default 1 s.
 	Timeout time.Duration
 	// Seed seeds the jitter.
 	Seed uint64
-	// Logger receives peers coming and going; nil = silence.
+	// Logger receives changes of the peers' states; nil = no logs.
 	Logger *slog.Logger
 }
 
@@ -83,8 +84,8 @@ func NewClient(opts Options) *Client {
 	return c
 }
 
-// Add starts to query a peer through its own transport, which emulates cfg.EmulateRTT if transport
-// is nil. Adding a known peer does nothing.
+// Add starts to query a peer. If transport is nil, the peer has its own transport, which emulates
+// cfg.EmulateRTT. Add ignores a peer that was already added.
 func (c *Client) Add(cfg service.PeerConfig, transport http.RoundTripper) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -129,8 +130,8 @@ func (c *Client) schedule() {
 	c.tick.Reset(wait)
 }
 
-// beatAll makes every link send a heartbeat. All peers are queried at the same moment, because
-// waking up for each of them costs more than the query.
+// beatAll makes every link send a heartbeat. All peers are queried at the same moment, because a
+// wake-up for each of them costs more than the query.
 func (c *Client) beatAll() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -141,7 +142,7 @@ func (c *Client) beatAll() {
 	for _, l := range c.links {
 		select {
 		case l.due <- struct{}{}:
-		default: // the last one was not even taken up
+		default: // the previous tick is still pending
 		}
 	}
 }
@@ -173,8 +174,8 @@ func (c *Client) Close() {
 // Health is the state of one peer.
 type Health struct {
 	Peer service.PeerConfig
-	// Region is its last region snapshot, nil before the first; the caller must
-	// not change it. RegionAge is the snapshot's age, half a round trip included.
+	// Region is its last region snapshot, nil before the first. The caller must not change it.
+	// RegionAge is the snapshot's age, including half a round trip.
 	Region    *telemetry.RegionSnapshot
 	RegionAge time.Duration
 	// Reported: a heartbeat was received. Silence is the time since the last one, or since the peer was
@@ -185,7 +186,7 @@ type Health struct {
 	RTT time.Duration
 	// Draining: the peer reported that it is shutting down.
 	Draining bool
-	// Reason is why the last heartbeat failed; empty if it did not.
+	// Reason is the error of the last heartbeat; empty if it succeeded.
 	Reason string
 }
 
@@ -211,22 +212,22 @@ type link struct {
 	cfg    service.PeerConfig
 	hc     *http.Client
 	stop   context.CancelFunc
-	due    chan struct{} // it is time for a heartbeat
+	due    chan struct{} // receives when a heartbeat is due
 	slots  chan struct{} // one for each heartbeat in flight
 
 	mu         sync.Mutex
 	added      time.Time
-	sent       time.Time // when the newest heartbeat that was answered was sent
+	sent       time.Time // when the newest heartbeat with a response was sent
 	draining   bool      // as reported by that heartbeat
 	receivedAt time.Time
 	rtts       []time.Duration // the last rttWindow, oldest first
 	reason     string
 	region     *telemetry.RegionSnapshot
-	regionAt   time.Time // when its figures were true
+	regionAt   time.Time // when its figures were measured
 }
 
 // beat sends heartbeats until ctx ends. They overlap, so that a distant peer reports as often as a
-// near one; when too many are unanswered it waits.
+// near one. It skips a heartbeat when too many have no response yet.
 func (l *link) beat(ctx context.Context) {
 	l.mu.Lock()
 	l.added = time.Now()
@@ -252,8 +253,8 @@ func (l *link) beat(ctx context.Context) {
 	}
 }
 
-// heartbeat sends one heartbeat request and reports the response. A failure reports nothing: the
-// core detects missing reports.
+// heartbeat sends one heartbeat request and reports the response to the core. After a failure it
+// reports nothing: the core detects missing reports.
 func (l *link) heartbeat(ctx context.Context) {
 	var hb Heartbeat
 	sent := time.Now()
@@ -262,7 +263,7 @@ func (l *link) heartbeat(ctx context.Context) {
 		return
 	}
 	if err == nil && hb.ID == l.client.opts.Self {
-		err = fmt.Errorf("answers with this balancer's own id %s: each balancer needs its own", hb.ID)
+		err = fmt.Errorf("it has this balancer's own id %s: set a unique id for each balancer", hb.ID)
 	}
 	if err != nil {
 		l.recordFailure(sent, err)
@@ -273,9 +274,9 @@ func (l *link) heartbeat(ctx context.Context) {
 		models = nil
 	}
 	trip := time.Since(sent)
-	rtt, newest := l.recordAnswer(sent, trip, hb.Draining)
+	rtt, newest := l.recordResponse(sent, trip, hb.Draining)
 	if !newest {
-		return // overtaken by a later one
+		return // a later heartbeat already has a response
 	}
 	l.client.opts.Sink(core.Event{
 		Kind: core.EventPeerReport, Target: l.cfg.ID,
@@ -297,9 +298,9 @@ func dropInvalidLoads(loads []core.ModelLoad) []core.ModelLoad {
 	return slices.CompactFunc(loads, func(a, b core.ModelLoad) bool { return a.Model == b.Model })
 }
 
-// recordAnswer records an answered heartbeat. It returns the minimum of recent round trips, and
-// whether no later heartbeat was answered before.
-func (l *link) recordAnswer(sent time.Time, trip time.Duration, draining bool) (rtt time.Duration, newest bool) {
+// recordResponse records the response to a heartbeat. It returns the minimum of recent round trips,
+// and whether the heartbeat is the newest with a response.
+func (l *link) recordResponse(sent time.Time, trip time.Duration, draining bool) (rtt time.Duration, newest bool) {
 	l.mu.Lock()
 	newest = sent.After(l.sent)
 	ends := newest && draining && !l.draining
@@ -315,15 +316,16 @@ func (l *link) recordAnswer(sent time.Time, trip time.Duration, draining bool) (
 	rtt = slices.Min(l.rtts)
 	l.mu.Unlock()
 	if back {
-		l.client.opts.Logger.Info("peer answers", "peer", l.cfg.ID, "region", l.cfg.Region, "rtt", rtt.Round(100*time.Microsecond))
+		l.client.opts.Logger.Info("peer responds", "peer", l.cfg.ID, "region", l.cfg.Region, "rtt", rtt.Round(100*time.Microsecond))
 	}
 	if ends {
-		l.client.opts.Logger.Info("peer drains", "peer", l.cfg.ID, "region", l.cfg.Region)
+		l.client.opts.Logger.Info("peer draining", "peer", l.cfg.ID, "region", l.cfg.Region)
 	}
 	return rtt, newest
 }
 
-// recordFailure records a failed heartbeat; it ignores one sent before the last answered heartbeat.
+// recordFailure records a failed heartbeat. It ignores one that was sent before the newest
+// heartbeat with a response.
 func (l *link) recordFailure(sent time.Time, err error) {
 	reason := explain(err, l.client.opts.Timeout)
 	l.mu.Lock()
@@ -333,7 +335,7 @@ func (l *link) recordFailure(sent time.Time, err error) {
 	}
 	l.mu.Unlock()
 	if changed {
-		l.client.opts.Logger.Warn("peer does not answer", "peer", l.cfg.ID, "region", l.cfg.Region, "reason", reason)
+		l.client.opts.Logger.Warn("peer heartbeat failed", "peer", l.cfg.ID, "region", l.cfg.Region, "reason", reason)
 	}
 }
 
@@ -359,8 +361,8 @@ func (l *link) watchRegion(ctx context.Context) {
 	}
 }
 
-// get fetches a JSON document of up to most bytes. Errors contain the path without its query.
-func (l *link) get(ctx context.Context, path string, most int64, into any) error {
+// get fetches a JSON document of up to limit bytes. Errors contain the path without its query.
+func (l *link) get(ctx context.Context, path string, limit int64, into any) error {
 	ctx, cancel := context.WithTimeout(ctx, l.client.opts.Timeout)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimRight(l.cfg.URL, "/")+path, nil)
@@ -376,27 +378,27 @@ func (l *link) get(ctx context.Context, path string, most int64, into any) error
 		return err
 	}
 	defer res.Body.Close()
-	body, err := io.ReadAll(io.LimitReader(res.Body, most+1))
+	body, err := io.ReadAll(io.LimitReader(res.Body, limit+1))
 	switch {
 	case err != nil:
 		return err
 	case res.StatusCode == http.StatusUnauthorized:
-		return errors.New("refuses this balancer's peer token")
+		return errors.New("it rejected this balancer's peer token: set the same peer_token for all balancers")
 	case res.StatusCode != http.StatusOK:
-		return fmt.Errorf("answers GET %s with %d %s", path, res.StatusCode, http.StatusText(res.StatusCode))
-	case int64(len(body)) > most:
-		return fmt.Errorf("answers GET %s with more than %d bytes", path, most)
+		return fmt.Errorf("GET %s returned %d %s", path, res.StatusCode, http.StatusText(res.StatusCode))
+	case int64(len(body)) > limit:
+		return fmt.Errorf("GET %s returned more than %d bytes", path, limit)
 	}
 	if err := json.Unmarshal(body, into); err != nil {
-		return fmt.Errorf("answers GET %s with an invalid response: %w", path, err)
+		return fmt.Errorf("GET %s returned an invalid response: %w", path, err)
 	}
 	return nil
 }
 
-// explain returns a short reason for an error.
+// explain returns a short description of an error.
 func explain(err error, timeout time.Duration) string {
 	if errors.Is(err, context.DeadlineExceeded) {
-		return fmt.Sprintf("no answer within %s", timeout)
+		return fmt.Sprintf("no response within %s", timeout)
 	}
 	var ue *url.Error
 	if errors.As(err, &ue) {

@@ -72,7 +72,7 @@ func healthy(r *http.Request) (int, string, error) {
 	return 200, beat, nil
 }
 
-// reports gathers what a Client reports, with the time it came.
+// reports collects the reports of a Client with their times.
 type reports struct {
 	mu  sync.Mutex
 	all []core.Event
@@ -95,7 +95,7 @@ func (r *reports) drain() ([]core.Event, []time.Time) {
 
 var eu = service.PeerConfig{ID: "eu", Region: "local/eu", URL: "http://eu:1/"}
 
-// talking runs a test in a bubble of fake time with one peer.
+// talking runs a test with fake time and one peer.
 func talking(t *testing.T, b *balancer, test func(t *testing.T, c *Client, r *reports)) {
 	synctest.Test(t, func(t *testing.T) {
 		var r reports
@@ -106,8 +106,8 @@ func talking(t *testing.T, b *balancer, test func(t *testing.T, c *Client, r *re
 	})
 }
 
-// A peer that says that it drains offers nothing, whatever else it tells, until
-// another process answers in its place.
+// A peer that reports draining has no capacity, regardless of its other figures, until another
+// process responds in its place.
 func TestDrainingPeerReportsNoModels(t *testing.T) {
 	says := func(text string) func(*http.Request) (int, string, error) {
 		return func(r *http.Request) (int, string, error) {
@@ -128,7 +128,7 @@ func TestDrainingPeerReportsNoModels(t *testing.T) {
 			{strings.Replace(beat, `"models"`, `"draining":true,"models"`, 1), true, 0},
 			{beat, false, 2},
 			{strings.Replace(beat, `"models"`, `"killers":[{"fingerprint":18446744073709551615,"age_ns":5}],"models"`, 1), false, 2},
-			{`{"id":"lb-eu-0","region":"local/eu","models":[]}`, false, 0}, // of one that does not know of draining
+			{`{"id":"lb-eu-0","region":"local/eu","models":[]}`, false, 0}, // from an older balancer without this field
 		} {
 			time.Sleep(defaultInterval) // heartbeats in flight still contain the old state
 			b.set(func(b *balancer) { b.answer = says(now.text) })
@@ -178,8 +178,8 @@ func TestHeartbeatsAreReported(t *testing.T) {
 	})
 }
 
-// Peers are asked at the same moment from the second heartbeat on, each at once
-// when it is added, and none once it is removed.
+// A peer is queried immediately when it is added, from the second heartbeat on at the same moment
+// as the others, and no longer after its removal.
 func TestPeersAreQueriedTogether(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var r reports
@@ -217,7 +217,7 @@ func TestPeersAreQueriedTogether(t *testing.T) {
 		if all, _ := r.drain(); len(all) > 0 {
 			t.Errorf("%d reports of peers that were removed", len(all))
 		}
-		c.Add(eu, b) // begins again
+		c.Add(eu, b) // starts again
 		time.Sleep(time.Second)
 		synctest.Wait()
 		if all, _ := r.drain(); len(all) < 9 {
@@ -226,7 +226,7 @@ func TestPeersAreQueriedTogether(t *testing.T) {
 	})
 }
 
-// A peer across the world is heard often enough for its figures never to be stale.
+// A distant peer reports often enough for its figures never to be stale.
 func TestDistantPeerIsNeverStale(t *testing.T) {
 	b := &balancer{rtt: 220 * time.Millisecond, answer: healthy}
 	talking(t, b, func(t *testing.T, _ *Client, r *reports) {
@@ -244,7 +244,7 @@ func TestDistantPeerIsNeverStale(t *testing.T) {
 	})
 }
 
-// A lost heartbeat does not matter if the peer has answered later ones.
+// A lost heartbeat has no effect if the peer has responded to later ones.
 func TestLateFailureIsIgnored(t *testing.T) {
 	n := 0
 	b := &balancer{rtt: 10 * time.Millisecond}
@@ -281,22 +281,22 @@ func TestSilentPeerIsNotReported(t *testing.T) {
 		change func(*balancer)
 		reason string
 	}{
-		{"hangs", func(b *balancer) { b.rtt = time.Hour }, "no answer within 1s"},
+		{"hangs", func(b *balancer) { b.rtt = time.Hour }, "no response within 1s"},
 		{"refuses", func(b *balancer) {
 			b.answer = func(*http.Request) (int, string, error) { return 0, "", errors.New("connection refused") }
 		}, "connection refused"},
-		{"other token", func(b *balancer) { b.answer = func(*http.Request) (int, string, error) { return 401, "", nil } }, "refuses this balancer's peer token"},
-		{"broken", func(b *balancer) { b.answer = func(*http.Request) (int, string, error) { return 502, "", nil } }, "answers GET /skyserve/v1/heartbeat with 502 Bad Gateway"},
+		{"other token", func(b *balancer) { b.answer = func(*http.Request) (int, string, error) { return 401, "", nil } }, "it rejected this balancer's peer token: set the same peer_token for all balancers"},
+		{"broken", func(b *balancer) { b.answer = func(*http.Request) (int, string, error) { return 502, "", nil } }, "GET /skyserve/v1/heartbeat returned 502 Bad Gateway"},
 		{
 			"not a balancer", func(b *balancer) { b.answer = func(*http.Request) (int, string, error) { return 200, "<html>", nil } },
-			"answers GET /skyserve/v1/heartbeat with an invalid response: invalid character '<' looking for beginning of value",
+			"GET /skyserve/v1/heartbeat returned an invalid response: invalid character '<' looking for beginning of value",
 		},
 		{"endless", func(b *balancer) {
 			b.answer = func(*http.Request) (int, string, error) { return 200, strings.Repeat(" ", maxHeartbeat+1), nil }
-		}, "answers GET /skyserve/v1/heartbeat with more than 1048576 bytes"},
+		}, "GET /skyserve/v1/heartbeat returned more than 1048576 bytes"},
 		{"itself", func(b *balancer) {
 			b.answer = func(*http.Request) (int, string, error) { return 200, `{"id":"lb-us-0"}`, nil }
-		}, "answers with this balancer's own id lb-us-0: each balancer needs its own"},
+		}, "it has this balancer's own id lb-us-0: set a unique id for each balancer"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			b := &balancer{answer: healthy}
@@ -341,10 +341,10 @@ func TestOvertakenHeartbeatIsDropped(t *testing.T) {
 	l := &link{client: NewClient(Options{Self: "lb-us-0", Sink: func(core.Event) {}})}
 	defer l.client.Close()
 	start := time.Unix(100, 0)
-	if _, newest := l.recordAnswer(start.Add(time.Second), 30*time.Millisecond, false); !newest {
+	if _, newest := l.recordResponse(start.Add(time.Second), 30*time.Millisecond, false); !newest {
 		t.Error("the first answer was dropped")
 	}
-	rtt, newest := l.recordAnswer(start, 20*time.Millisecond, false)
+	rtt, newest := l.recordResponse(start, 20*time.Millisecond, false)
 	if newest {
 		t.Error("an answer to an earlier heartbeat was taken for news")
 	}
@@ -422,8 +422,8 @@ func FuzzHeartbeat(f *testing.F) {
 	})
 }
 
-// A peer whose figures cannot be is not believed: a share of memory outside 0..1
-// counts as unknown, a negative count drops the model.
+// Impossible figures of a peer are ignored: a share of memory outside 0..1 counts as unknown, and a
+// negative count drops the model.
 func TestImpossiblePeerFiguresAreDropped(t *testing.T) {
 	got := dropInvalidLoads([]core.ModelLoad{
 		{Model: "c", KV: policy.Known(0.5)},

@@ -14,24 +14,23 @@ import (
 // Bounds of a transport, with reasons.
 const (
 	dialTimeout = 3 * time.Second  // half a world away with two lost packets
-	idleTimeout = 90 * time.Second // longer than heartbeats ever pause
-	idlePerPeer = 64               // forwarded requests come in bursts; setting up costs a round trip each
-	keepAlive   = 15 * time.Second // finds out about peers that vanished
+	idleTimeout = 90 * time.Second // longer than any gap between heartbeats
+	idlePerPeer = 64               // forwarded requests arrive in bursts; each new connection costs a round trip
+	keepAlive   = 15 * time.Second // detects peers that vanished
 
-	// trackBytes bounds what is under way in one direction of a delayed
-	// connection: 16 MiB at 110 ms is 150 MB/s, more than a forward ever moves.
+	// trackBytes is the maximum number of bytes in transit in one direction of a delayed
+	// connection. 16 MiB at 110 ms is 150 MB/s, more than any forwarded request needs.
 	trackBytes = 16 << 20
-	// pieceBytes is how much a connection moves at once.
+	// pieceBytes is the maximum number of bytes copied at once.
 	pieceBytes = 32 << 10
-	// lingerTime bounds how long a closed connection still delivers what was
-	// written to it.
+	// lingerTime is the maximum time for which a closed connection still delivers written bytes.
 	lingerTime = 5 * time.Second
 )
 
 // NewTransport returns a transport for one peer, over TLS if secure is set. With an rtt above zero
-// it emulates that distance on a real connection: every byte is delayed by half of it in each
-// direction, with unlimited bandwidth, and connecting takes one rtt. The delay is in addition to
-// the real one.
+// it emulates that round-trip time on a real connection. Every byte is delayed by half of it in
+// each direction, with unlimited bandwidth, and connecting takes one rtt. The emulated delay is
+// added to the real one.
 func NewTransport(rtt time.Duration, secure *tls.Config) http.RoundTripper {
 	o := wire.Options{
 		Direct: secure != nil, TLS: secure,
@@ -44,8 +43,8 @@ func NewTransport(rtt time.Duration, secure *tls.Config) http.RoundTripper {
 	return wire.NewTransport(o)
 }
 
-// distantDial makes dial reach as far as rtt: an answer, be it a refusal, takes
-// a round trip.
+// distantDial delays dial by rtt: the result of a dial, even a refused connection, takes a round
+// trip.
 func distantDial(dial wire.DialFunc, rtt time.Duration) wire.DialFunc {
 	return func(ctx context.Context, network, addr string) (net.Conn, error) {
 		conn, err := dial(ctx, network, addr)
@@ -74,7 +73,7 @@ type distantConn struct {
 	closing chan struct{}
 }
 
-// newDistantConn puts conn at a distance; two goroutines carry its bytes until
+// newDistantConn returns conn with a delay in both directions. Two goroutines copy its bytes until
 // it is closed.
 func newDistantConn(conn net.Conn, delay time.Duration) *distantConn {
 	c := &distantConn{Conn: conn, delay: delay, in: newTrack(delay), out: newTrack(delay), closing: make(chan struct{})}
@@ -83,7 +82,7 @@ func newDistantConn(conn net.Conn, delay time.Duration) *distantConn {
 	return c
 }
 
-// carryIn moves what arrives into the track that Read takes from.
+// carryIn copies received bytes into the track from which Read reads.
 func (c *distantConn) carryIn() {
 	piece := make([]byte, pieceBytes)
 	for {
@@ -100,7 +99,7 @@ func (c *distantConn) carryIn() {
 	}
 }
 
-// carryOut moves what Write put into its track to the connection, and ends it.
+// carryOut copies the bytes of Write's track to the connection, and closes it at the end.
 func (c *distantConn) carryOut() {
 	defer c.Conn.Close()
 	piece := make([]byte, pieceBytes)
@@ -124,20 +123,19 @@ func (c *distantConn) carryOut() {
 	<-c.closing
 }
 
-// Read reads what arrived, half a round trip after it did.
+// Read returns received bytes half a round trip after their arrival.
 func (c *distantConn) Read(b []byte) (int, error) {
 	n, err := c.in.read(b, true)
 	return n, c.wrap("read", err)
 }
 
-// Write sends b, which leaves half a round trip later; a failure shows at a
-// later Write.
+// Write sends b half a round trip later. A later Write returns its error.
 func (c *distantConn) Write(b []byte) (int, error) {
 	n, err := c.out.write(b, true)
 	return n, c.wrap("write", err)
 }
 
-// wrap gives a time-out or a use after close the form that net's own have.
+// wrap converts a timeout, or a use after Close, to the error that package net returns for it.
 func (c *distantConn) wrap(op string, err error) error {
 	if !isTrackError(err) {
 		return err
@@ -145,8 +143,8 @@ func (c *distantConn) wrap(op string, err error) error {
 	return &net.OpError{Op: op, Net: c.LocalAddr().Network(), Source: c.LocalAddr(), Addr: c.RemoteAddr(), Err: err}
 }
 
-// Close ends the connection at once for its user; what was written is delivered
-// and the other side learns of the end half a round trip later.
+// Close closes the connection for its user immediately. Written bytes are still delivered, and the
+// other side receives the end half a round trip later.
 func (c *distantConn) Close() error {
 	if !c.in.closeUser() {
 		return c.wrap("close", net.ErrClosed)
@@ -159,8 +157,7 @@ func (c *distantConn) Close() error {
 	return nil
 }
 
-// CloseWrite ends this direction: the other side reads an end of file after
-// what was written.
+// CloseWrite closes this direction: the other side reads io.EOF after the written bytes.
 func (c *distantConn) CloseWrite() error {
 	c.out.finish(errHalfClosed)
 	return nil
@@ -173,8 +170,8 @@ func (c *distantConn) SetDeadline(t time.Time) error {
 	return nil
 }
 
-// SetReadDeadline sets when Read gives up.
+// SetReadDeadline sets the deadline of Read.
 func (c *distantConn) SetReadDeadline(t time.Time) error { c.in.setDeadline(t); return nil }
 
-// SetWriteDeadline sets when Write gives up.
+// SetWriteDeadline sets the deadline of Write.
 func (c *distantConn) SetWriteDeadline(t time.Time) error { c.out.setDeadline(t); return nil }

@@ -21,8 +21,8 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const rtt = 200 * time.Millisecond
 
-// distant runs a test in a bubble of fake time with a connection of that round
-// trip and its bare other side.
+// distant runs a test with fake time, a connection with that round trip, and the undelayed
+// connection at its other end.
 func distant(t *testing.T, test func(t *testing.T, near, far net.Conn)) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b := net.Pipe()
@@ -30,7 +30,7 @@ func distant(t *testing.T, test func(t *testing.T, near, far net.Conn)) {
 		test(t, near, b)
 		near.Close()
 		b.Close()
-		time.Sleep(rtt + lingerTime) // what still carries bytes ends by then
+		time.Sleep(rtt + lingerTime) // the goroutines that copy bytes have ended by then
 	})
 }
 
@@ -99,7 +99,7 @@ func TestDeadlines(t *testing.T) {
 		if !errors.Is(err, os.ErrDeadlineExceeded) || !errors.As(err, &ne) || !ne.Timeout() || time.Since(began) != 30*time.Millisecond {
 			t.Errorf("got %v after %s", err, time.Since(began))
 		}
-		// One that is moved wakes the read that waits.
+		// A changed deadline wakes a waiting read.
 		_ = near.SetDeadline(time.Time{})
 		go func() {
 			time.Sleep(time.Second)
@@ -108,7 +108,7 @@ func TestDeadlines(t *testing.T) {
 		if _, err = near.Read(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) {
 			t.Errorf("got %v", err)
 		}
-		// Write has one too, once the track is full.
+		// The write deadline applies once the track is full.
 		_ = near.SetDeadline(time.Time{})
 		_ = near.SetWriteDeadline(time.Now().Add(time.Second))
 		n, err := near.Write(make([]byte, trackBytes+2*pieceBytes))
@@ -154,7 +154,7 @@ func TestCloseWakesRead(t *testing.T) {
 }
 
 func TestFarSideNeverReads(t *testing.T) {
-	// The goroutine that delivers gives up: synctest fails the test if it does not.
+	// The delivering goroutine ends: otherwise synctest fails the test.
 	distant(t, func(t *testing.T, near, far net.Conn) {
 		_, _ = near.Write(make([]byte, 1<<20))
 		near.Close()
@@ -188,7 +188,7 @@ func TestHalfClose(t *testing.T) {
 			return
 		}
 		defer far.Close()
-		got, _ := io.ReadAll(far) // ends with the half close
+		got, _ := io.ReadAll(far) // ends at the half close
 		_, _ = far.Write(append([]byte("heard "), got...))
 	}()
 	dial := distantDial((&net.Dialer{}).DialContext, 20*time.Millisecond)
@@ -248,7 +248,7 @@ func TestTransportAddsTheDistance(t *testing.T) {
 	hc := &http.Client{Transport: NewTransport(far, nil)}
 	defer hc.CloseIdleConnections()
 	body := bytes.Repeat([]byte("x"), 100<<10)
-	for i, least := range []time.Duration{2 * far, far} { // the first sets the connection up
+	for i, least := range []time.Duration{2 * far, far} { // the first request opens the connection
 		began := time.Now()
 		res, err := hc.Post(srv.URL, "text/plain", bytes.NewReader(body))
 		if err != nil {

@@ -16,10 +16,10 @@ import (
 
 // Wire format between balancers.
 const (
-	// HeaderToken carries the service's peer token.
+	// HeaderToken is the header with the service's peer token.
 	HeaderToken = "X-Skyserve-Peer-Token"
-	// PathHeartbeat answers a Heartbeat, PathRegion a telemetry.RegionSnapshot;
-	// PathPrefixes is beside its answer.
+	// PathHeartbeat returns a Heartbeat, PathRegion a telemetry.RegionSnapshot. PathPrefixes is in
+	// prefixes.go.
 	PathHeartbeat = "/skyserve/v1/heartbeat"
 	PathRegion    = "/skyserve/v1/region"
 )
@@ -28,28 +28,28 @@ const (
 type Heartbeat struct {
 	ID     string           `json:"id"`
 	Region service.Region   `json:"region"`
-	Models []core.ModelLoad `json:"models"` // sorted by model; none while it drains
+	Models []core.ModelLoad `json:"models"` // sorted by model; empty while it drains
 	// Killers are the requests that it has stopped because they kill engines.
 	Killers []core.StoppedFingerprint `json:"killers,omitempty"`
-	// Draining: it is shutting down and accepts no new requests. Balancers without support for this
-	// field see no models.
+	// Draining: it is shutting down and accepts no new requests. Older balancers ignore this field,
+	// but receive no models.
 	Draining bool `json:"draining,omitempty"`
 }
 
-// Source provides the handlers' responses; all functions may be called from many goroutines.
+// Source provides the responses of the handlers; all functions may be called from many goroutines.
 type Source struct {
 	Heartbeat func() Heartbeat
 	Region    func() telemetry.RegionSnapshot
-	// Learned is core.Balancer's at the present time. Keys is the fingerprint of
-	// what prompts are hashed with; empty when no other balancer hashes alike, so
-	// that there is nothing to share.
+	// Learned is core.Balancer.CacheUpdates at the current time. Keys is the fingerprint of the key
+	// with which prompts are hashed; it is empty if no other balancer has the same key, because
+	// then nothing can be shared.
 	Learned func(since uint64, all bool, maxBytes int) (entries []core.CacheUpdate, next uint64, more bool)
 	Keys    string
 }
 
-// Register adds the handlers to mux, and makes up the name of this process that
-// PathPrefixes answers with. Requests without the token are answered 401; with
-// an empty token, those that do not come from this machine.
+// Register adds the handlers to mux, and generates the name of this process for the responses of
+// PathPrefixes. Requests without the token receive 401. If the token is empty, requests from other
+// machines receive 401.
 func Register(mux *http.ServeMux, token string, s Source) {
 	mux.HandleFunc("GET "+PathHeartbeat, requireToken(token, func(*http.Request) any { return s.Heartbeat() }))
 	mux.HandleFunc("GET "+PathRegion, requireToken(token, func(*http.Request) any { return s.Region() }))
@@ -64,7 +64,7 @@ func requireToken(token string, answer func(*http.Request) any) http.HandlerFunc
 		w.Header().Set("Content-Type", "application/json")
 		if !Authorized(r, token) {
 			w.WriteHeader(http.StatusUnauthorized)
-			_, _ = w.Write([]byte(`{"error":{"message":"this path is for the service's other balancers: a peer token is required"}}` + "\n"))
+			_, _ = w.Write([]byte(`{"error":{"message":"a peer token is required: this path is only for balancers of the service"}}` + "\n"))
 			return
 		}
 		// An error here means that the peer disconnected; it will retry.
@@ -72,8 +72,8 @@ func requireToken(token string, answer func(*http.Request) any) http.HandlerFunc
 	}
 }
 
-// Authorized reports whether a request comes from a balancer of the same service: it has the token
-// or, if none is configured, comes from this machine.
+// Authorized reports whether a request is from a balancer of the same service: it has the token or,
+// if none is configured, is from this machine.
 func Authorized(r *http.Request, token string) bool {
 	if token == "" {
 		return fromLoopback(r.RemoteAddr)

@@ -14,31 +14,31 @@ import (
 	"skyserve/lbd/core"
 )
 
-// PathPrefixes is the path of Prefixes: what a balancer learned of its replicas' caches. Its query:
+// PathPrefixes is the path of Prefixes, the cache updates of a balancer. Its query parameters:
 // since, the last number that the client has; boot, the process that assigned this number; all=true
-// for a client that has nothing yet.
+// for a client that has no updates yet.
 const PathPrefixes = "/skyserve/v1/prefixes"
 
 // Bounds of the cache updates between balancers of one region, with reasons.
 const (
-	prefixesInterval = time.Second            // how much a balancer that dies suddenly can lose
+	prefixesInterval = time.Second            // updates of at most this time are lost if a balancer dies
 	moreInterval     = 100 * time.Millisecond // ten pages a second: more than 500 prompts of 32 KB
 	maxPrefixes      = 256 << 10              // a page, as JSON
-	pageBytes        = 128 << 10              // a page, as the core measures it: leaves room for base64 and names
+	pageBytes        = 128 << 10              // a page, as the core measures it; base64 and names make it larger
 	sinkEntries      = 32                     // in one event: the balancer handles requests between events
 	maxSharedHashes  = 8 << 10                // no balancer sends longer keys
 	maxSharedName    = 512                    // of a replica, a process or a tenant
-	maxSharedAge     = 30 * 24 * time.Hour    // older sessions are useless
+	maxSharedAge     = 30 * 24 * time.Hour    // older sessions are no longer cached
 	hashBytes        = 8
 )
 
-// Prefixes is a page of cache updates that a balancer learned.
+// Prefixes is a page of a balancer's cache updates.
 type Prefixes struct {
-	// Boot identifies the responding process: another process numbers its updates anew, so the page
-	// starts at the beginning unless the client sent this boot.
+	// Boot identifies the responding process: another process starts its own numbering, so the page
+	// starts at the first update unless the client sent this boot.
 	Boot string `json:"boot"`
-	// Keys is the fingerprint of the key that prompts are hashed with: hashes of different keys cannot
-	// be compared.
+	// Keys is the fingerprint of the key with which prompts are hashed: hashes of different keys
+	// cannot be compared.
 	Keys string `json:"keys"`
 	// Next is the value of since for the next request; More: more updates are available now.
 	Next    uint64         `json:"next"`
@@ -52,7 +52,7 @@ type SharedPrefix struct {
 	Process string `json:"process,omitempty"`
 	// Tenant is the owner of the prompt; empty without tenants.
 	Tenant string `json:"tenant,omitempty"`
-	// Hashes are those of the prompt, 8 bytes each, little-endian.
+	// Hashes contains the hashes of the prompt, 8 bytes each, little-endian.
 	Hashes     []byte        `json:"hashes,omitempty"`
 	Answered   bool          `json:"answered,omitempty"`
 	Forgotten  bool          `json:"forgotten,omitempty"`
@@ -94,7 +94,7 @@ func (p *Prefixes) decode(underway time.Duration) ([]core.CacheUpdate, error) {
 	for i := range p.Learned {
 		s := &p.Learned[i]
 		if err := s.check(); err != nil {
-			return nil, fmt.Errorf("answers GET %s with an invalid response: learned[%d]%w", PathPrefixes, i, err)
+			return nil, fmt.Errorf("GET %s returned an invalid response: learned[%d]%w", PathPrefixes, i, err)
 		}
 		e := &entries[i]
 		e.Replica, e.Process, e.Tenant, e.Answered, e.Forgotten = s.Replica, s.Process, s.Tenant, s.Answered, s.Forgotten
@@ -125,7 +125,7 @@ func (s *SharedPrefix) check() error {
 	return nil
 }
 
-// follower is the progress of a link in its peer's updates.
+// follower is the position of a link in its peer's updates.
 type follower struct {
 	boot   string
 	since  uint64
@@ -168,7 +168,7 @@ func (l *link) fetchPrefixes(ctx context.Context, f *follower) (more bool) {
 	}
 	var entries []core.CacheUpdate
 	if err == nil && p.Keys != l.client.opts.Keys {
-		err = errors.New("hashes prompts with another key: balancers of one service need the same peer token")
+		err = errors.New("it hashes prompts with another key: set the same peer_token for all balancers")
 	}
 	if err == nil {
 		entries, err = p.decode(time.Since(sent) / 2)
@@ -185,8 +185,8 @@ func (l *link) fetchPrefixes(ctx context.Context, f *follower) (more bool) {
 	return more
 }
 
-// logPrefixesError logs an error in a peer's responses, once until it changes. Heartbeats report a
-// peer that does not respond at all.
+// logPrefixesError logs an error in a peer's responses once, until it changes. If the peer does not
+// respond at all, the heartbeats log that.
 func (l *link) logPrefixesError(f *follower, err error) {
 	l.mu.Lock()
 	answers := !l.receivedAt.IsZero() && l.reason == ""
@@ -199,7 +199,7 @@ func (l *link) logPrefixesError(f *follower, err error) {
 		reason = err.Error()
 	}
 	if reason != "" && reason != f.reason {
-		l.client.opts.Logger.Warn("ignoring the peer's prefixes", "peer", l.cfg.ID, "reason", reason)
+		l.client.opts.Logger.Warn("peer's cache updates ignored", "peer", l.cfg.ID, "reason", reason)
 	}
 	f.reason = reason
 }

@@ -21,14 +21,14 @@ import (
 	"skyserve/lbd/core"
 )
 
-// learner is a balancer that learned: its entries are numbered from 1.
+// learner is a balancer with cache updates: its entries are numbered from 1.
 type learner struct {
 	mu           sync.Mutex
 	kept         []entry
-	asked, whole int // questions, and those for all
+	asked, whole int // number of requests, and of those for all entries
 }
 
-// entry is one that it received from another, or one of its own.
+// entry returns an update that was received from another balancer, or an own one.
 type entry struct {
 	core.CacheUpdate
 	received bool
@@ -42,7 +42,7 @@ func learned(own ...core.CacheUpdate) *learner {
 	return l
 }
 
-// read has pages of two entries.
+// read returns pages of two entries.
 func (l *learner) read(since uint64, all bool, _ int) (entries []core.CacheUpdate, next uint64, more bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -74,7 +74,7 @@ func (l *learner) questions() (asked, whole int) {
 	return l.asked, l.whole
 }
 
-// boot is a balancer process that answers with what l learned.
+// boot starts a balancer process that responds with the entries of l.
 func (l *learner) boot(keys string) http.Handler {
 	mux := http.NewServeMux()
 	Register(mux, "secret", Source{
@@ -85,7 +85,7 @@ func (l *learner) boot(keys string) http.Handler {
 	return mux
 }
 
-// through makes a handler answer a client's transport.
+// through returns a transport that is served by a handler.
 func through(h http.Handler) func(*http.Request) (int, string, error) {
 	return func(r *http.Request) (int, string, error) {
 		w := httptest.NewRecorder()
@@ -103,7 +103,7 @@ func prompt(i int) core.CacheUpdate {
 
 var near = service.PeerConfig{ID: "lb-us-1", Region: "local/us", URL: "http://us-1:1"}
 
-// following runs a test in a bubble of fake time with one peer of the same region.
+// following runs a test with fake time and one peer of the same region.
 func following(t *testing.T, b *balancer, cfg service.PeerConfig, log *bytes.Buffer, test func(c *Client, received func() []core.CacheUpdate)) {
 	synctest.Test(t, func(t *testing.T) {
 		var r reports
@@ -144,7 +144,7 @@ func TestNeighbourSharesCacheUpdates(t *testing.T) {
 		if got := received(); !reflect.DeepEqual(got, want) {
 			t.Errorf("at first came\n%+v, want\n%+v", got, want)
 		}
-		// From now on what the peer received itself is no news.
+		// From here on, entries that the peer received itself are not new.
 		l.add(entry{prompt(8), true}, entry{core.CacheUpdate{Replica: "us-7", Forgotten: true}, false})
 		time.Sleep(2 * time.Second)
 		if got := received(); len(got) != 1 || !got[0].Forgotten {
@@ -158,7 +158,7 @@ func TestNeighbourSharesCacheUpdates(t *testing.T) {
 		if got := received(); len(got) != 0 {
 			t.Errorf("told again: %+v", got)
 		}
-		// Another process numbers anew.
+		// Another process starts its own numbering.
 		b.set(func(b *balancer) {
 			again := learned(prompt(5))
 			again.add(entry{prompt(6), true})
@@ -189,8 +189,7 @@ func TestCacheUpdatesAreNotRequestedAcrossRegions(t *testing.T) {
 	})
 }
 
-// A neighbour with invalid responses costs one line in the log, and its
-// heartbeats go on.
+// A neighbour with invalid responses causes one line in the log, and its heartbeats continue.
 func TestUnusablePrefixes(t *testing.T) {
 	page := func(learned string) string {
 		return `{"boot":"b","keys":"k","next":1,"learned":[` + learned + `]}`
@@ -198,9 +197,9 @@ func TestUnusablePrefixes(t *testing.T) {
 	for _, c := range []struct {
 		name, body, want string
 	}{
-		{"other keys", `{"boot":"b","keys":"j","next":1}`, "hashes prompts with another key: balancers of one service need the same peer token"},
-		{"no page", `<html>`, "answers GET /skyserve/v1/prefixes with an invalid response: invalid character '<' looking for beginning of value"},
-		{"endless", strings.Repeat(" ", maxPrefixes+1), "answers GET /skyserve/v1/prefixes with more than 262144 bytes"},
+		{"other keys", `{"boot":"b","keys":"j","next":1}`, "it hashes prompts with another key: set the same peer_token for all balancers"},
+		{"no page", `<html>`, "GET /skyserve/v1/prefixes returned an invalid response: invalid character '<' looking for beginning of value"},
+		{"endless", strings.Repeat(" ", maxPrefixes+1), "GET /skyserve/v1/prefixes returned more than 262144 bytes"},
 		{"no replica", page(`{"hashes":"AAAAAAAAAAA="}`), "learned[0].replica: must have 1 to 512 bytes, got 0"},
 		{"a name too long", page(`{"replica":"` + strings.Repeat("x", 513) + `","hashes":"AAAAAAAAAAA="}`), "learned[0].replica: must have 1 to 512 bytes, got 513"},
 		{"half a hash", page(`{"replica":"r","hashes":"AAAA"}`), "learned[0].hashes: must be at most 8192 of 8 bytes, got 3 bytes"},
@@ -224,7 +223,7 @@ func TestUnusablePrefixes(t *testing.T) {
 				if s := cl.Status()[0]; s.Reason != "" || s.Silence > time.Second {
 					t.Errorf("its heartbeats: %+v", s)
 				}
-				if n := strings.Count(log.String(), "ignoring the peer's prefixes"); n != 1 || !strings.Contains(log.String(), c.want) {
+				if n := strings.Count(log.String(), "peer's cache updates ignored"); n != 1 || !strings.Contains(log.String(), c.want) {
 					t.Errorf("%d lines of\n%s\nwant one of %s", n, log.String(), c.want)
 				}
 				b.set(func(b *balancer) { b.answer = through(learned(prompt(1)).boot("k")) })
@@ -237,7 +236,7 @@ func TestUnusablePrefixes(t *testing.T) {
 	}
 }
 
-// That it does not answer at all is the heartbeats' to log.
+// A peer that does not respond at all is logged by the heartbeats.
 func TestSilentNeighbourIsLoggedOnce(t *testing.T) {
 	var log bytes.Buffer
 	b := &balancer{answer: func(*http.Request) (int, string, error) { return 0, "", errors.New("connection refused") }}
@@ -264,7 +263,7 @@ func TestPrefixesRequireToken(t *testing.T) {
 	}
 }
 
-// The longest page that the core makes is one that a peer takes.
+// A peer accepts the longest page that the core creates.
 func TestLongestPageFits(t *testing.T) {
 	for _, hashes := range []int{1, 64, maxSharedHashes} {
 		rng := rand.New(rand.NewPCG(1, uint64(hashes)))
@@ -277,7 +276,7 @@ func TestLongestPageFits(t *testing.T) {
 			for range hashes {
 				e.Key = append(e.Key, rng.Uint64())
 			}
-			// What the core counts for it, at the least.
+			// The minimum size that the core counts for it.
 			if size += 8*hashes + len(e.Replica) + len(e.Process) + 256; size > pageBytes && len(entries) > 0 {
 				break
 			}
@@ -315,8 +314,8 @@ func FuzzPrefixes(f *testing.F) {
 	})
 }
 
-// BenchmarkPrefixes is a second's answer of a balancer that serves 100 prompts
-// of 4 KB a second: made, sent as JSON and read.
+// BenchmarkPrefixes measures one second's response of a balancer that serves 100 prompts of 4 KB
+// per second: created, sent as JSON and decoded.
 func BenchmarkPrefixes(b *testing.B) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	entries := make([]core.CacheUpdate, 100)

@@ -18,15 +18,15 @@ func isTrackError(err error) bool {
 }
 
 // track is one direction of a delayed connection: bytes are delivered in order, a fixed time after
-// they were written. One end belongs to the connection's user, who has deadlines and may close; the
-// other to a goroutine.
+// they were written. The user of the connection, with deadlines and Close, is at one end, and a
+// goroutine at the other.
 type track struct {
 	delay time.Duration
 
 	mu       sync.Mutex
-	pieces   []piece // under way, oldest first
+	pieces   []piece // in transit, oldest first
 	bytes    int     // in pieces
-	endErr   error   // returned after them; nil while the track is open
+	endErr   error   // returned after all pieces; nil while the track is open
 	endAt    time.Time
 	closed   bool
 	deadline time.Time
@@ -68,7 +68,7 @@ func (l *track) wait(until time.Time) {
 // deadlinePassed reports whether the user's deadline has passed.
 func (l *track) deadlinePassed() bool { return !l.deadline.IsZero() && !time.Now().Before(l.deadline) }
 
-// write sends a copy of b along the track and blocks while trackBytes are under way.
+// write sends a copy of b along the track and blocks while trackBytes are in transit.
 func (l *track) write(b []byte, user bool) (n int, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -97,7 +97,7 @@ func (l *track) write(b []byte, user bool) (n int, err error) {
 }
 
 // read fills b with delivered bytes and blocks until there is at least one. After the last byte it
-// returns the error that the track was finished with.
+// returns the error passed to finish.
 func (l *track) read(b []byte, user bool) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -125,7 +125,7 @@ func (l *track) read(b []byte, user bool) (int, error) {
 	}
 }
 
-// nextAt returns when the next piece, or the end, is delivered; zero if neither is under way.
+// nextAt returns the delivery time of the next piece, or of the end; zero if neither is in transit.
 func (l *track) nextAt() time.Time {
 	if len(l.pieces) > 0 {
 		return l.pieces[0].at
@@ -160,7 +160,7 @@ func (l *track) readReady(b []byte) (n int) {
 	return n
 }
 
-// finish ends the track with err, which is delivered after everything under way.
+// finish ends the track with err, which is delivered after everything in transit.
 func (l *track) finish(err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -170,7 +170,7 @@ func (l *track) finish(err error) {
 	}
 }
 
-// fail ends the track with err and drops everything under way.
+// fail ends the track with err and drops everything in transit.
 func (l *track) fail(err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

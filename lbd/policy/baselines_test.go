@@ -9,8 +9,8 @@ import (
 	"skyserve/internal/service"
 )
 
-// fill gives a fleet n requests that nobody has a prefix of, each of
-// a new session, and returns what each candidate got.
+// fill sends n requests without cached prefixes to a fleet, each of a new session, and returns the
+// number for each candidate.
 func fill(p Policy, cs []Candidate, n int) []int {
 	got := make([]int, len(cs))
 	for i := range n {
@@ -35,8 +35,8 @@ func TestPrefixMissesSpread(t *testing.T) {
 	}
 }
 
-// Also when prompts are too short to be remembered and end at once, so that
-// neither trees nor loads distinguish the replicas.
+// Also if prompts are too short for the tree and requests end immediately, so that neither trees
+// nor loads distinguish the replicas.
 func TestShortPrefixMissesSpread(t *testing.T) {
 	for _, name := range Names() {
 		p, _ := New(name)
@@ -52,12 +52,12 @@ func TestShortPrefixMissesSpread(t *testing.T) {
 	}
 }
 
-// A holder that carries more than the others is still the place to go, for
-// every policy that knows prefixes.
+// A replica with the prefix is chosen even if it has a higher load than the others, by every policy
+// that uses prefixes.
 func TestImbalanceKeepsLocality(t *testing.T) {
 	for _, name := range Names() {
 		p, _ := New(name)
-		if !p.Traits().Prefix || name == "cost" { // cost_test.go has its own: it weighs seconds
+		if !p.Traits().Prefix || name == "cost" { // see cost_test.go: cost compares seconds
 			continue
 		}
 		cs := fleet(4)
@@ -67,7 +67,7 @@ func TestImbalanceKeepsLocality(t *testing.T) {
 				t.Errorf("%s: chose %+v, want the holder", name, got)
 			}
 		}
-		// It is not the place for what it does not hold.
+		// It is not chosen for prompts that it has not cached.
 		cs[2].Match = 0
 		if got := p.Choose(&Facts{Model: "m", PromptBytes: 256, Candidates: cs}); got.Index == 2 {
 			t.Errorf("%s: a miss went to the busiest", name)
@@ -83,7 +83,8 @@ func TestPowerOfTwoIsNearlyAsEvenAsLeastLoad(t *testing.T) {
 		}
 		return hi - lo
 	}
-	// Blind chance would leave some 4 standard deviations of 10 between the ends.
+	// With random choices, the difference between minimum and maximum would be about 4 standard
+	// deviations of 10.
 	if got := spread(fill(NewPowerOfTwo(), fleet(16), 1600)); got > 10 {
 		t.Errorf("1,600 requests on 16 replicas: %d between the heaviest and the lightest", got)
 	}
@@ -126,7 +127,7 @@ func TestCacheAwarePresetsMatchSGLang(t *testing.T) {
 	if got := NewCacheAware(CacheAwareSkyLB()).Choose(f); got != (Choice{Index: 0, Reason: ReasonPrefixMiss}) {
 		t.Errorf("SkyLB's baseline at a match of .4: %+v", got)
 	}
-	// 2^24 characters of 4 KB prompts that share nothing.
+	// 2^24 characters of 4 KB prompts without common prefixes.
 	if got := CacheAwareSkyLB().TreeBytes(2); got != 2*4096*(64*12+104) {
 		t.Errorf("a tree of %d bytes", got)
 	}
@@ -151,15 +152,15 @@ func TestCanonicalPush(t *testing.T) {
 func TestPoliciesMatchServiceYAML(t *testing.T) {
 	words := service.ImplementedPolicies()
 	slices.Sort(words)
-	// A preset (word:preset) is for comparisons; service.yaml takes the word.
+	// A preset (name:preset) is for comparisons; service.yaml accepts only the name.
 	named := slices.DeleteFunc(Names(), func(name string) bool { return strings.Contains(name, ":") })
 	if !slices.Equal(words, named) {
 		t.Errorf("service.yaml takes %v, the policies are %v", words, named)
 	}
 }
 
-// SGLang's router gives equal matches to one replica until the fleet is
-// imbalanced; the later preset evens them out.
+// SGLang's router sends equal matches to one replica until the fleet is imbalanced; the later
+// preset balances them.
 func TestEqualMatchesGoToTheFirstHolder(t *testing.T) {
 	const n = 32
 	for name, want := range map[string]int{"cache-aware:skylb": n, "cache-aware": n / 4} {

@@ -25,7 +25,7 @@ type Pool struct {
 // Waiting is a waiting request.
 type Waiting struct {
 	PromptTokens int
-	// MaxTokens bounds its answer; 0 = no bound set by the client.
+	// MaxTokens is the client's bound on its answer; 0 = no bound.
 	MaxTokens int
 	// ExpectedTokens is the expected length of its answer: the mean of its model's answers so far,
 	// at most MaxTokens.
@@ -35,15 +35,16 @@ type Waiting struct {
 	Waited, InPool time.Duration
 }
 
-// Rank is a replica, or one data-parallel rank of one.
+// Rank is a replica, or one data-parallel rank of a replica.
 type Rank struct {
 	Candidate
 	// Engine is shared by the ranks that wait for each other at every step. A replica without ranks
 	// is an engine of its own.
 	Engine string
-	// Load is the context of the requests sent there, in tokens: their prompts, and answers so far.
+	// Load is the total context of the requests sent there, in tokens: their prompts, and answers
+	// so far.
 	Load int
-	// Free is how many more requests may be sent there now.
+	// Free is the number of further requests that may be sent there now.
 	Free int
 	// Running are the requests sent there that have not ended.
 	Running []Running

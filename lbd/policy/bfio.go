@@ -11,7 +11,7 @@ const ReasonBalance = "balance"
 
 // BFIOOptions contains the parameters of BF-IO.
 type BFIOOptions struct {
-	// Window is the number of lookahead steps, one step per token; 0 is none.
+	// Window is the number of lookahead steps, one step per token; 0 = no lookahead.
 	Window int
 	// MaxPoolWait is the time in the pool after which a request precedes all newer ones. Without it,
 	// long prompts starve.
@@ -27,13 +27,13 @@ func DefaultBFIO() BFIOOptions {
 // possible over a short window: BF-IO, section 4 of the paper. At every step, all ranks of an
 // engine wait for the one with the most tokens.
 //
-// The paper covers one engine whose waiting requests are all in one pool. Three things are our
-// extensions. Several engines, which do not wait for each other: each gets a part of the pool
-// proportional to its free slots, distributed in queue order to the engine with the fewest tokens
-// per rank, and BF-IO decides inside each. Weights of 0.9^h for the steps ahead. A bound on how
-// long a request is passed over. Further, a completion is predicted only from the request's own
-// bound on its answer: the mean length of other answers predicts which request ends soon no better
-// than chance.
+// The paper covers one engine whose waiting requests are all in one pool. This implementation has
+// three extensions. First, several engines, which do not wait for each other: each receives a part
+// of the pool proportional to its free slots. Requests are distributed in queue order to the
+// engine with the fewest tokens per rank, and BF-IO decides inside each engine. Second, weights of
+// 0.9^h for the steps ahead. Third, a limit on the time for which a request can be passed over. A
+// completion is predicted only from the request's own bound on its answer. The mean length of
+// other answers is no better than chance at predicting which request ends soon.
 //
 // The queue's order decides which requests are in the pool; inside it BF-IO is free to choose.
 // Peers are used for requests without a free slot here.
@@ -48,19 +48,19 @@ type BFIO struct {
 	requestOf      []int // by job
 	workers        []bfio.Worker
 	futures        []int64
-	endingTokens   []int64 // tokens and requests that end, by step
+	endingTokens   []int64 // tokens, and number, of requests that end, by step
 	endingRequests []int64
 
 	ties, peers rotation
 	turn        int // index of the first rank and engine for the next pool, where loads are equal
 }
 
-// engineShare is the ranks of one engine and its part of the pool.
+// engineShare contains the ranks of one engine and its part of the pool.
 type engineShare struct {
 	from, to int // indices in Pool.Ranks
 	free     int
 	tokens   int // loads, including the prompts assigned to it
-	quota    int // requests of the pool for it
+	quota    int // number of requests of the pool for it
 	assigned int
 }
 
@@ -72,12 +72,12 @@ func NewBFIO(o BFIOOptions) *BFIO {
 // Name returns bf-io.
 func (*BFIO) Name() string { return "bf-io" }
 
-// Traits requests only the loads.
+// Traits returns no requirements: the loads are enough.
 func (*BFIO) Traits() Traits { return Traits{} }
 
-// Choose places a single request, a pool of one, on the available replica with the fewest tokens,
-// which raises the highest load least; ties rotate. If none has capacity, it selects the peer with
-// the shortest queue.
+// Choose places a single request, a pool of one, on the available replica with the fewest tokens:
+// this increases the highest load by the smallest amount. Ties rotate. If none has capacity, it
+// selects the peer with the shortest queue.
 func (p *BFIO) Choose(f *Facts) Choice {
 	from, to, peer := layer(f.Candidates)
 	if peer {
@@ -86,13 +86,13 @@ func (p *BFIO) Choose(f *Facts) Choice {
 		}
 		return Choice{Index: Wait, Reason: ReasonNoneAvailable}
 	}
-	least := Wait
+	lightest := Wait
 	for i := from; i < to; i++ {
-		if c := &f.Candidates[i]; c.Available && (least == Wait || c.Context < f.Candidates[least].Context) {
-			least = i
+		if c := &f.Candidates[i]; c.Available && (lightest == Wait || c.Context < f.Candidates[lightest].Context) {
+			lightest = i
 		}
 	}
-	tokens := f.Candidates[least].Context
+	tokens := f.Candidates[lightest].Context
 	i := p.ties.next(f.Candidates, from, to, func(c *Candidate) bool { return c.Available && c.Context == tokens })
 	return Choice{Index: i, Reason: ReasonBalance}
 }
@@ -130,13 +130,13 @@ func (p *BFIO) splitEngines(pool *Pool) {
 		e.free += max(r.Free, 0)
 		free += max(r.Free, 0)
 	}
-	left := len(pool.Waiting)
+	remaining := len(pool.Waiting)
 	for i := range p.engines {
 		e := &p.engines[i]
 		e.quota = len(pool.Waiting) * e.free / max(free, 1)
-		left -= e.quota
+		remaining -= e.quota
 	}
-	for ; left > 0 && free > 0; left-- {
+	for ; remaining > 0 && free > 0; remaining-- {
 		var best *engineShare
 		for i := range p.engines {
 			e := &p.engines[(i+p.turn)%len(p.engines)]
@@ -148,7 +148,7 @@ func (p *BFIO) splitEngines(pool *Pool) {
 	}
 }
 
-// precedes reports whether e gets a request that remains after rounding before o.
+// precedes reports whether e precedes o for the requests that remain after rounding down.
 func (e *engineShare) precedes(o *engineShare) bool {
 	if a, b := e.freePerRank(), o.freePerRank(); a != b {
 		return a > b
@@ -181,7 +181,7 @@ func (p *BFIO) distribute(pool *Pool) {
 	}
 }
 
-// assignEngine lets BF-IO decide among the ranks of one engine.
+// assignEngine assigns the requests of one engine to its ranks by BF-IO.
 func (p *BFIO) assignEngine(pool *Pool, e int) {
 	share := &p.engines[e]
 	p.jobs, p.requestOf = p.jobs[:0], p.requestOf[:0]
@@ -207,7 +207,7 @@ func jobOf(w *Waiting) bfio.Job {
 }
 
 // rotated returns which of n ranks is the solver's i-th worker. The solver prefers the first of
-// equal workers, and rotation prevents that this is always the same rank.
+// equal workers, and the rotation varies which rank that is.
 func (p *BFIO) rotated(i, n int) int { return (i + p.turn) % n }
 
 // solverWorkers converts the ranks of an engine for the solver.
@@ -231,9 +231,9 @@ func (p *BFIO) predictLoads(r *Rank, future []int64) {
 	clear(p.endingTokens)
 	clear(p.endingRequests)
 	for i := range r.Running {
-		if left := r.Running[i].Left; left > 0 && left <= len(future) {
-			p.endingTokens[left] += int64(r.Running[i].Tokens)
-			p.endingRequests[left]++
+		if remaining := r.Running[i].Left; remaining > 0 && remaining <= len(future) {
+			p.endingTokens[remaining] += int64(r.Running[i].Tokens)
+			p.endingRequests[remaining]++
 		}
 	}
 	load, running := int64(r.Load), int64(r.Outstanding)

@@ -13,7 +13,7 @@ import (
 	"skyserve/lbd/bfio"
 )
 
-// drawPool is a small pool: engines of one rank or more, with and without free slots.
+// drawPool returns a small pool: engines of one rank or more, with and without free slots.
 func drawPool(t *rapid.T, engines, waiting int) *Pool {
 	p := &Pool{Model: "m"}
 	for e := range rapid.IntRange(1, engines).Draw(t, "engines") {
@@ -47,8 +47,8 @@ func (p *Pool) free() (n int) {
 	return n
 }
 
-// For every pool: no rank gets more than its free slots, everything that
-// fits is placed, and the same pool gives the same choices.
+// For every pool: no rank receives more requests than its free slots, all requests that fit are
+// placed, and the same pool has the same choices.
 func TestBFIOFillsExactlyTheFreeSlots(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		pool := drawPool(t, 4, 12)
@@ -75,8 +75,8 @@ func TestBFIOFillsExactlyTheFreeSlots(t *testing.T) {
 	})
 }
 
-// instance is BF-IO's problem for a pool of one engine, derived here from the
-// paper's definition: it predicts an end only where the bound is reached.
+// instance returns BF-IO's problem for a pool of one engine, derived from the paper's definition:
+// it predicts an end only at a request's bound.
 func instance(pool *Pool, o BFIOOptions) bfio.Instance {
 	in := bfio.Instance{Options: bfio.Defaults(o.Window)}
 	in.Options.WaitBound = int(o.MaxPoolWait / time.Millisecond)
@@ -99,7 +99,7 @@ func instance(pool *Pool, o BFIOOptions) bfio.Instance {
 	return in
 }
 
-// best is the least imbalance of any legal assignment, by trying them all.
+// best returns the minimum imbalance of all valid assignments, by enumeration.
 func best(in bfio.Instance, assignment []int, job int) float64 {
 	if job == len(in.Jobs) {
 		if bfio.Check(in, assignment) != nil {
@@ -130,7 +130,7 @@ func workersOf(choices []Choice) []int {
 	return workers
 }
 
-// tinyPool is a pool that all assignments can be tried of.
+// tinyPool returns a pool that is small enough to enumerate all assignments.
 type tinyPool struct {
 	pool    *Pool
 	options BFIOOptions
@@ -141,7 +141,7 @@ var tinyPools = rapid.Custom(func(t *rapid.T) tinyPool {
 	return tinyPool{pool, o}
 })
 
-// assignTiny assigns a tiny pool. It returns the imbalance of that, and the least of all
+// assignTiny assigns a tiny pool. It returns the resulting imbalance, and the minimum of all
 // assignments.
 func assignTiny(t interface{ Fatalf(string, ...any) }, p tinyPool) (got, least float64) {
 	in := instance(p.pool, p.options)
@@ -172,8 +172,8 @@ func TestBFIOIsNearOptimum(t *testing.T) {
 	}
 }
 
-// The order of the ranks and how often the policy was asked before decide who
-// gets what, not how even it is.
+// The order of the ranks and the number of earlier decisions affect which rank receives a request,
+// not the balance.
 func TestPermutingRanksKeepsTheImbalance(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		pool, o := oneEngine(t)
@@ -201,8 +201,8 @@ func TestPermutingRanksKeepsTheImbalance(t *testing.T) {
 	})
 }
 
-// A request that is passed over again and again goes at last: the long prompt
-// that fits badly too.
+// A request that is passed over repeatedly is sent eventually, including a long prompt that fits
+// badly.
 func TestBFIOStarvesNoRequest(t *testing.T) {
 	o := DefaultBFIO()
 	p := NewBFIO(o)
@@ -223,8 +223,8 @@ func TestBFIOStarvesNoRequest(t *testing.T) {
 	}
 }
 
-// Engines do not wait for each other: each gets a share by its free slots, and
-// where those are equal the one with fewer tokens a rank gets the longer prompts.
+// Engines do not wait for each other: each receives a share by its free slots. If these are equal,
+// the one with fewer tokens per rank receives the longer prompts.
 func TestBFIOSplitsPoolBetweenEngines(t *testing.T) {
 	pool := &Pool{Ranks: []Rank{
 		{Engine: "a", Load: 100, Free: 4},
@@ -252,7 +252,7 @@ func TestBFIOSplitsPoolBetweenEngines(t *testing.T) {
 	}
 }
 
-// A single request goes where the pool's decision would send it.
+// A single request is sent to the same rank as in a pool.
 func TestBFIOPlacesOneRequestAsAPoolOfOne(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		pool := drawPool(t, 1, 0)
@@ -286,7 +286,7 @@ func TestBFIOOffloadsOnlyWithoutCapacity(t *testing.T) {
 	}
 }
 
-// steadyPool is an engine of G ranks of 72 slots with some free, and a full pool.
+// steadyPool returns an engine of G ranks of 72 slots, some of them free, and a full pool.
 func steadyPool(ranks int) *Pool {
 	rng := rand.New(rand.NewPCG(1, 2))
 	p := &Pool{Model: "m"}
@@ -312,8 +312,7 @@ func steadyPool(ranks int) *Pool {
 	return p
 }
 
-// BenchmarkAssign is one decision for a pool of 128, with a free slot at every
-// other rank.
+// BenchmarkAssign measures one decision for a pool of 128, with a free slot at every second rank.
 func BenchmarkAssign(b *testing.B) {
 	for _, ranks := range []int{16, 64, 256} {
 		for _, window := range []int{0, 4, 8, 16, 20} {

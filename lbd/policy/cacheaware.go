@@ -8,15 +8,15 @@ type CacheAwarePreset struct {
 	PolicyName string
 	// Threshold is the share of the prompt, 0..1, above which a match counts.
 	Threshold float64
-	// The fleet is imbalanced when its most loaded replica has more than BalanceAbs outstanding
-	// requests more than its least loaded, and more than BalanceRel times as many.
+	// The fleet is imbalanced when its most loaded replica has over BalanceAbs more outstanding
+	// requests than its least loaded one, and over BalanceRel times as many.
 	BalanceAbs int
 	BalanceRel float64
 	// FirstHolder sends a match to the first of the replicas that have it, regardless of load: that
-	// router uses the first key of a map. Otherwise the least loaded of them gets it.
+	// router uses the first key of a map. Otherwise the match is sent to the least loaded of them.
 	FirstHolder bool
 	// EvictionInterval is how often that router trims its tree to TreeChars per replica. This tree
-	// keeps its bound at every insertion, so the interval has no equivalent: see TreeBytes.
+	// enforces its bound at every insertion, so the interval has no equivalent: see TreeBytes.
 	EvictionInterval time.Duration
 	TreeChars        int
 }
@@ -38,18 +38,18 @@ func CacheAwareSGLang() CacheAwarePreset {
 	}
 }
 
-// TreeBytes returns the bound of a prefix tree that stores TreeChars characters of prompts for each
-// of a number of replicas that share nothing: 12 bytes per block of 64, and a node of 104 per 4 KB
-// prompt.
+// TreeBytes returns the memory bound of a prefix tree that stores TreeChars characters of prompts
+// per replica, if the replicas share no prefixes: 12 bytes per block of 64, and a node of 104 per 4
+// KB prompt.
 func (p CacheAwarePreset) TreeBytes(replicas int) int {
 	return replicas * (p.TreeChars/64*12 + p.TreeChars/4096*104)
 }
 
 // CacheAware is SGLang's cache-aware router. If the fleet is imbalanced, it selects the least
-// loaded. Otherwise it selects the longest match if that covers enough of the prompt, else the
-// replica with the smallest tree, which has the most free memory. Ties go to the least loaded, then
-// rotate, except for matches under FirstHolder. SGLang excludes a candidate only when it is dead;
-// here candidates that the push rule excludes are excluded too.
+// loaded replica. Otherwise it selects the longest match if that covers enough of the prompt, else
+// the replica with the smallest tree, which has the most free memory. Ties go to the least loaded,
+// then rotate, except for matches under FirstHolder. SGLang excludes a candidate only when it is
+// dead; here candidates that the push rule excludes are excluded too.
 type CacheAware struct {
 	preset      CacheAwarePreset
 	ties, peers rotation
@@ -61,7 +61,7 @@ func NewCacheAware(preset CacheAwarePreset) *CacheAware { return &CacheAware{pre
 // Name returns the preset's policy name.
 func (p *CacheAware) Name() string { return p.preset.PolicyName }
 
-// Traits requests prefixes.
+// Traits returns that the policy uses prefixes.
 func (*CacheAware) Traits() Traits { return Traits{Prefix: true} }
 
 // Choose balances load, follows a match, or selects the emptiest cache, in that order.
@@ -72,20 +72,20 @@ func (p *CacheAware) Choose(f *Facts) Choice {
 		ties = &p.peers
 	}
 	s := summarize(f.Candidates[from:to])
-	why := ReasonPrefixMiss
+	cause := ReasonPrefixMiss
 	among := func(c *Candidate) bool { return c.Cached == s.leastCached }
 	switch {
 	case s.available == 0:
 		return Choice{Index: Wait, Reason: ReasonNoneAvailable}
 	case p.imbalanced(s):
-		why, among = ReasonImbalance, nil
+		cause, among = ReasonImbalance, nil
 	case float64(s.longest) > p.preset.Threshold*float64(f.PromptBytes):
-		why, among = ReasonPrefixMatch, func(c *Candidate) bool { return c.Match == s.longest }
+		cause, among = ReasonPrefixMatch, func(c *Candidate) bool { return c.Match == s.longest }
 		if p.preset.FirstHolder {
-			return Choice{Index: firstHolder(f.Candidates, from, to, s.longest), Reason: reason(why, peer)}
+			return Choice{Index: firstHolder(f.Candidates, from, to, s.longest), Reason: reason(cause, peer)}
 		}
 	}
-	return Choice{Index: leastLoaded(f.Candidates, from, to, ties, among), Reason: reason(why, peer)}
+	return Choice{Index: leastLoaded(f.Candidates, from, to, ties, among), Reason: reason(cause, peer)}
 }
 
 // firstHolder returns the available candidate with the lowest id that has match bytes.

@@ -1,7 +1,7 @@
 package policy
 
 // loadFactor is the ratio to the mean load above which consistent-hash skips a candidate (Mirrokni
-// et al., Consistent Hashing with Bounded Loads, 2018; the 1.25 of its authors' deployment).
+// et al., Consistent Hashing with Bounded Loads, 2018; 1.25 as deployed by its authors).
 const loadFactor = 1.25
 
 // ConsistentHash sends every session to its target on a hash ring, like Envoy's ring hash. If that
@@ -15,7 +15,7 @@ func NewConsistentHash() *ConsistentHash { return &ConsistentHash{} }
 // Name returns consistent-hash.
 func (*ConsistentHash) Name() string { return "consistent-hash" }
 
-// Traits requests only the loads.
+// Traits returns no requirements: the loads are enough.
 func (*ConsistentHash) Traits() Traits { return Traits{} }
 
 // Choose selects the session's target on the layer's ring, with bounded loads.
@@ -27,7 +27,7 @@ func (p *ConsistentHash) Choose(f *Facts) Choice {
 	})
 }
 
-// loadBound returns the bound below which an available candidate may get another request:
+// loadBound returns the load below which an available candidate may receive another request:
 // loadFactor times the mean load including that request. The least loaded one is always below it.
 func loadBound(cs []Candidate) float64 {
 	total, n := 0, 0

@@ -19,31 +19,33 @@ type CostConstants struct {
 	// DecodeSteps is the expected number of steps of an answer, unless its bound is lower.
 	DecodeSteps float64
 
-	// Slowdown is the weight of the time that a request costs those already there, relative to its
-	// own. The ratio of waiting to outstanding requests is added, up to 1.
+	// Slowdown is the weight of the time by which a request delays the requests already there,
+	// relative to its own time. The ratio of waiting to outstanding requests is added, up to 1.
 	Slowdown float64
-	// PrefillQueue is the weight of prompts that are about to be computed at a replica: they come
-	// first, and prompts computed together wait for each other.
+	// PrefillQueue is the weight of prompts that are about to be computed at a replica: they are
+	// computed first, and prompts computed together wait for each other.
 	PrefillQueue float64
 	// MemoryPenalty is the cost of a replica whose KV memory is full, as a share of its residence
 	// time. It grows from zero at MemoryThreshold, a KV utilisation.
 	MemoryPenalty, MemoryThreshold float64
-	// Occupancy is the weight, at such a replica, of the memory that a request takes from those that
-	// wait for it. Cached tokens take none.
+	// Occupancy is the weight, at such a replica, of the memory that a request needs and that is
+	// then unavailable to waiting requests. Cached tokens need no memory.
 	Occupancy float64
-	// OvertakenMatch is the value of a match that another replica was sent later.
+	// OvertakenMatch is the weight of a match whose text was sent to another replica
+	// later.
 	OvertakenMatch float64
-	// PeerMargin is by how many seconds a peer must be cheaper than every replica.
+	// PeerMargin is the number of seconds by which a peer must be cheaper than every
+	// replica.
 	PeerMargin float64
-	// AdmitSeconds is how many seconds a replica with free memory takes to admit the next pending
-	// request: some steps.
+	// AdmitSeconds is the number of seconds until a replica with free memory admits the next
+	// pending request: some steps.
 	AdmitSeconds float64
-	// TransientPending is how long requests may be pending merely because they arrived between two
-	// steps.
+	// TransientPending is the maximum time for which requests are pending merely because they
+	// arrived between two steps.
 	TransientPending time.Duration
-	// MaxHold bounds how long a request is held for a full replica.
+	// MaxHold is the maximum time for which a request is held for a full replica.
 	MaxHold time.Duration
-	// Residence is the residence time that is assumed until a request has ended.
+	// Residence is the residence time that is assumed until the first request has ended.
 	Residence time.Duration
 }
 
@@ -56,15 +58,15 @@ func DefaultCostConstants() CostConstants {
 		DecodePerToken:   0.44e-6,
 		DecodeSteps:      150, // the mean of chat traffic
 
-		// From simulation, over the scenarios and far from them. None is at a limit: half or double
-		// of each changes throughput by less than 2 %.
+		// From simulation, over the scenarios and far from them. None is critical: halving or
+		// doubling any of them changes throughput by less than 2 %.
 		Slowdown:        0.45,
 		PrefillQueue:    1,
 		MemoryPenalty:   0.15,
 		MemoryThreshold: 0.6,
 		Occupancy:       6,
 		OvertakenMatch:  0.3,
-		PeerMargin:      0.75, // every following turn of the conversation pays the round trip
+		PeerMargin:      0.75, // every following turn of the conversation has the round trip too
 
 		AdmitSeconds:     0.15,
 		TransientPending: 500 * time.Millisecond,
@@ -80,15 +82,16 @@ func NominalStep(n, context int) time.Duration {
 	return seconds(c.DecodeBase + float64(n)*c.DecodePerRequest + float64(context)*c.DecodePerToken)
 }
 
-// NominalPrefill returns how long the nominal replica takes to compute a number of prompt tokens.
+// NominalPrefill returns the time in which the nominal replica computes a number of prompt
+// tokens.
 func NominalPrefill(tokens int) time.Duration {
 	return seconds(float64(tokens) / DefaultCostConstants().Prefill)
 }
 
 func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
 
-// HoldTime returns the expected wait for a full replica: ahead other requests go first, and one of
-// the n there ends every residence/n.
+// HoldTime returns the expected wait for a full replica: ahead is the number of requests that are
+// served first, and one of the n requests there ends every residence/n.
 func HoldTime(ahead, n int, residence time.Duration) time.Duration {
 	if residence <= 0 {
 		residence = DefaultCostConstants().Residence
@@ -96,12 +99,12 @@ func HoldTime(ahead, n int, residence time.Duration) time.Duration {
 	return time.Duration(float64(residence) * float64(ahead+1) / float64(max(n, 1)))
 }
 
-// Cost sends a request to the candidate with the least total cost in time: its own (queueing,
-// network, computing uncached tokens, the answer) and the slowdown of the requests already there.
-// Load and locality are thus compared in one unit, seconds. Waiting for a full replica may cost
-// less than a replica with capacity; then the request is held for it, and those behind it proceed.
-// The policy combines SkyLB's selective pushing and two layers with the measured load and speed of
-// each replica.
+// Cost sends a request to the candidate with the lowest total cost in time: its own time
+// (queueing, network, computing uncached tokens, the answer) and the slowdown of the requests
+// already there. Load and locality are thus compared in one unit, seconds. Waiting for a full
+// replica may cost less than a replica with capacity. Then the request is held for the full one,
+// and the requests behind it proceed. The policy combines SkyLB's selective pushing and two layers
+// with the measured load and speed of each replica.
 type Cost struct {
 	constants   CostConstants
 	ties, peers rotation
@@ -113,17 +116,18 @@ func NewCost() *Cost { return &Cost{constants: DefaultCostConstants()} }
 // Name returns cost.
 func (*Cost) Name() string { return "cost" }
 
-// Traits requests prefixes, all regions, and holding.
+// Traits returns that the policy uses prefixes, compares all regions, and may hold
+// requests.
 func (*Cost) Traits() Traits { return Traits{Prefix: true, Regions: true, Holds: true} }
 
 // costTolerance is the difference of costs, in seconds, below which they are equal.
 const costTolerance = 1e-6
 
-// Choose selects the candidate with the least cost. A request that waited longer than MaxHold gets
-// the cheapest candidate with capacity.
+// Choose selects the candidate with the lowest cost. A request that waited longer than MaxHold is
+// sent to the cheapest candidate with capacity.
 func (p *Cost) Choose(f *Facts) Choice {
 	t := p.terms(f)
-	best, least, equals := Wait, math.Inf(1), 0
+	best, lowest, equals := Wait, math.Inf(1), 0
 	for i := range f.Candidates {
 		c := &f.Candidates[i]
 		if !c.Live || (!c.Available && (c.Peer || f.Waited > p.constants.MaxHold)) {
@@ -132,9 +136,9 @@ func (p *Cost) Choose(f *Facts) Choice {
 		cost := p.cost(&t, c)
 		c.Score = Known(cost)
 		switch {
-		case cost < least-costTolerance:
-			best, least, equals = i, cost, 1
-		case cost <= least+costTolerance:
+		case cost < lowest-costTolerance:
+			best, lowest, equals = i, cost, 1
+		case cost <= lowest+costTolerance:
 			equals++
 		}
 	}
@@ -147,7 +151,7 @@ func (p *Cost) Choose(f *Facts) Choice {
 		ties, from, to = &p.peers, split, len(f.Candidates)
 	}
 	if equals > 1 {
-		best = ties.next(f.Candidates, from, to, func(c *Candidate) bool { return c.Score.Known && math.Abs(c.Score.Value-least) <= costTolerance })
+		best = ties.next(f.Candidates, from, to, func(c *Candidate) bool { return c.Score.Known && math.Abs(c.Score.Value-lowest) <= costTolerance })
 	}
 	if best >= split {
 		return Choice{Index: best, Reason: ReasonOffload}
@@ -180,7 +184,7 @@ func (p *Cost) slowdownWeight(f *Facts) float64 {
 type costTerms struct {
 	tokens           float64 // of its prompt
 	perByte          float64 // prompt tokens per byte that is matched
-	step             float64 // what it adds to all decode steps of its answer, in seconds
+	step             float64 // the time that it adds to each decode step of its answer, in seconds
 	steps            float64 // number of decode steps of its answer
 	decode           float64 // base duration of those steps
 	slowdown         float64
@@ -226,15 +230,15 @@ func (p *Cost) match(c *Candidate) float64 {
 }
 
 // memorySeconds returns the cost, in seconds, of a replica whose memory is nearly full: the request
-// may have to wait for memory, and what it takes during its residence is not available to the
-// requests that wait for the replica.
+// may have to wait for memory, and the memory that it occupies is not available to the requests
+// that wait for the replica.
 func (p *Cost) memorySeconds(t *costTerms, c *Candidate, uncached float64) float64 {
 	over := (c.KV.Or(0) - p.constants.MemoryThreshold) / (1 - p.constants.MemoryThreshold)
 	if over <= 0 {
 		return 0
 	}
-	// The number of tokens that fill the memory. Prefixes shared by requests count for each of them,
-	// so this is an upper bound.
+	// The number of tokens that fill the memory. Prefixes that requests share are counted for each
+	// of them, so this is an upper bound.
 	capacity := float64(max(c.Context, 1)) / c.KV.Value
 	if c.Peer {
 		capacity /= float64(max(c.Replicas, 1))

@@ -5,13 +5,13 @@ import (
 	"time"
 )
 
-// long is a prompt of n tokens of 4 bytes.
+// long returns a prompt of n tokens of 4 bytes.
 func long(n int, cs []Candidate) *Facts {
 	return &Facts{Model: "m", PromptBytes: 4 * n, PromptTokens: n, Queued: 1, Candidates: cs}
 }
 
-// leaves is the number of outstanding requests at which a prompt of n tokens,
-// half of them cached at a replica, goes to an idle one instead.
+// leaves returns the number of outstanding requests from which a prompt of n tokens, half of them
+// cached at a replica, is sent to an idle one.
 func leaves(n int) int {
 	for load := range 1000 {
 		cs := fleet(4)
@@ -28,7 +28,7 @@ func TestCostWeighsLocalityAgainstLoad(t *testing.T) {
 	if short < 1 || middle <= 1 || much < middle || much > 20 {
 		t.Errorf("200, 2,000 and 8,000 tokens leave their holder at %d, %d and %d outstanding", short, middle, much)
 	}
-	// Nothing is cached anywhere: the least loaded.
+	// Nothing is cached: the least loaded replica is chosen.
 	cs := fleet(3)
 	cs[0].Outstanding, cs[1].Outstanding, cs[2].Outstanding = 5, 3, 4
 	if got := NewCost().Choose(long(500, cs)); got.Index != 1 {
@@ -49,8 +49,8 @@ func TestCostHoldsForFullHolderIfFaster(t *testing.T) {
 		f.Waited = waited
 		return NewCost().Choose(f)
 	}
-	// One of the 20 leaves every half a second: two seconds of prefill are worth
-	// that, a twentieth of a second is not.
+	// One of the 20 requests ends every half second: waiting is better than two seconds of prefill,
+	// but not than a twentieth of a second.
 	if got := choose(4000, 0); got != (Choice{Index: 0, Hold: true, Reason: ReasonLeastCost}) {
 		t.Errorf("a long prompt: %+v", got)
 	}
@@ -62,7 +62,7 @@ func TestCostHoldsForFullHolderIfFaster(t *testing.T) {
 	}
 }
 
-// What is kept for a replica comes first, also once that has room.
+// Requests held for a replica precede others, also once it has capacity.
 func TestCostDoesNotOvertakeHeldRequests(t *testing.T) {
 	cs := fleet(1)
 	cs[0].Held = 2
@@ -71,8 +71,7 @@ func TestCostDoesNotOvertakeHeldRequests(t *testing.T) {
 	}
 }
 
-// Complaint: counts look even, or better, while a few long contexts fill one
-// engine's memory.
+// Complaint: counts of requests are balanced while a few long contexts fill one engine's memory.
 func TestLongContextsThatFillEngineCountMore(t *testing.T) {
 	cs := fleet(2)
 	cs[0].Outstanding, cs[0].KV = 2, Known(0.97)
@@ -83,15 +82,15 @@ func TestLongContextsThatFillEngineCountMore(t *testing.T) {
 	if got := NewCost().Choose(long(300, cs)); got.Index != 1 {
 		t.Errorf("got %+v, want the replica with memory left", got)
 	}
-	// An engine that does not report its memory is judged by its other figures.
+	// For an engine that does not report its memory, the other figures count.
 	cs[0].KV, cs[1].KV = Maybe[float64]{}, Maybe[float64]{}
 	if got := NewCost().Choose(long(300, cs)); got.Index != 0 {
 		t.Errorf("memory unknown: %+v", got)
 	}
 }
 
-// An H100 beside an L4, nothing told but how fast answers come: it takes many
-// more requests before the L4 is the better place.
+// An H100 and an L4, known only by the speed of their answers: the H100 receives many more requests
+// before the L4 is cheaper.
 func TestCostFollowsMeasuredSpeed(t *testing.T) {
 	cs := fleet(2)
 	cs[0].Pace, cs[1].Pace = 1, 0.09
@@ -129,7 +128,7 @@ func TestCostLeavesRegionOnlyIfMuchCheaper(t *testing.T) {
 	}
 }
 
-// The scores are what the choice rests on.
+// The choice follows from the scores.
 func TestCostScoresEveryCandidate(t *testing.T) {
 	cs := fleet(3)
 	cs[0].Outstanding, cs[1].Live, cs[1].Available = 3, false, false
@@ -139,8 +138,8 @@ func TestCostScoresEveryCandidate(t *testing.T) {
 	}
 }
 
-// Twice as slow everywhere, or every wait twice as long on hardware twice as
-// slow: what is cheapest stays so.
+// If all replicas are twice as slow, or all waits twice as long on hardware twice as slow, the
+// cheapest candidate stays the same.
 func TestScalingEveryTimeKeepsTheChoice(t *testing.T) {
 	at := func(pace float64) int {
 		cs := fleet(3)
@@ -157,9 +156,8 @@ func TestScalingEveryTimeKeepsTheChoice(t *testing.T) {
 	}
 }
 
-// A request that is pending for a moment at a replica with memory left goes in
-// with the next step: its prefix is worth that wait. One that stays pending
-// says that the batch is full.
+// A request that is briefly pending at a replica with free memory is admitted with the next step:
+// its prefix is worth that wait. A request that stays pending means that the batch is full.
 func TestCostIgnoresTransientPending(t *testing.T) {
 	choose := func(pendingFor time.Duration, kv float64) Choice {
 		cs := fleet(2)

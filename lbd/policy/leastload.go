@@ -7,7 +7,7 @@ type LeastLoad struct{ ties, peers rotation }
 // Name returns least-load.
 func (*LeastLoad) Name() string { return "least-load" }
 
-// Traits requests only the loads.
+// Traits returns no requirements: the loads are enough.
 func (*LeastLoad) Traits() Traits { return Traits{} }
 
 // Choose selects the least loaded candidate of the layer.
@@ -37,8 +37,8 @@ func leastLoaded(cs []Candidate, from, to int, ties *rotation, among func(*Candi
 	if best == Wait {
 		return Wait
 	}
-	least := &cs[best]
-	return ties.next(cs, from, to, func(c *Candidate) bool { return ok(c) && !lessLoaded(least, c) })
+	lightest := &cs[best]
+	return ties.next(cs, from, to, func(c *Candidate) bool { return ok(c) && !lessLoaded(lightest, c) })
 }
 
 // lessLoaded reports whether a has strictly less load than b. Peers compare by queue, then by

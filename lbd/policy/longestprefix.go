@@ -1,8 +1,8 @@
 package policy
 
-// LongestPrefix selects the available candidate with the longest match, however short; ties go to
-// the least loaded, then rotate. It is skylb without the threshold of one half: locality always
-// precedes load.
+// LongestPrefix selects the available candidate with the longest match of any length. Ties are
+// broken by load, then by rotation. It is skylb without the threshold of one half: locality always
+// has priority over load.
 type LongestPrefix struct{ match SkyLB }
 
 // NewLongestPrefix returns the policy.
@@ -11,7 +11,7 @@ func NewLongestPrefix() *LongestPrefix { return &LongestPrefix{match: SkyLB{MinM
 // Name returns longest-prefix.
 func (*LongestPrefix) Name() string { return "longest-prefix" }
 
-// Traits requests prefixes.
+// Traits returns that the policy uses prefixes.
 func (*LongestPrefix) Traits() Traits { return Traits{Prefix: true} }
 
 // Choose selects the available candidate with the longest match.

@@ -57,20 +57,21 @@ func (m *Maybe[T]) UnmarshalJSON(b []byte) error {
 type Candidate struct {
 	ID   string
 	Peer bool
-	// Live: it responds and may be sent requests, even if not right now.
+	// Live: it responds and can receive requests, even if not right now.
 	Live bool
 	// Available: the push rule allows another request there now.
 	Available bool
 	// Outstanding is the number of requests that this balancer sent there and that have not ended.
 	Outstanding int
-	// Unconfirmed is the part of Outstanding that is too new for the last report.
+	// Unconfirmed is the part of Outstanding that was sent after the last report.
 	Unconfirmed int
 	// Pending, Running and KV are the replica's own figures (KV: utilisation, 0..1). A peer has only
 	// KV: the mean over its replicas.
 	Pending Maybe[int]
 	Running Maybe[int]
 	KV      Maybe[float64]
-	// PendingFor is for how long its reports have continuously contained pending requests.
+	// PendingFor is the time for which its reports have continuously contained pending
+	// requests.
 	PendingFor time.Duration
 	// Queued is a peer's queue as last reported, plus requests forwarded since.
 	Queued int
@@ -78,8 +79,8 @@ type Candidate struct {
 	Held int
 	// Residence is the mean time from sending a request there to its end; 0 = unknown.
 	Residence time.Duration
-	// Prefilling is the number of uncached prompt tokens, of requests sent there, to compute before
-	// their first tokens.
+	// Prefilling is the number of uncached prompt tokens that are still to be computed, of all
+	// requests sent there.
 	Prefilling int
 	// Pace is the time between two tokens of an answer there, divided by that of the nominal replica
 	// (NominalStep) under the same load, as learned from answers: 2 = half as fast. It is 0 or 1 if
@@ -89,22 +90,24 @@ type Candidate struct {
 	// so far.
 	Context int
 	// Replicas, PeerOutstanding and Wait are reported by a peer: its live replicas, the requests
-	// outstanding there, and how long a request without known prefix would be queued now.
+	// outstanding there, and the time for which a request without known prefix would be queued
+	// now.
 	Replicas        int
 	PeerOutstanding int
 	Wait            time.Duration
 	// RTT is the round-trip time to a peer; 0 for a replica.
 	RTT time.Duration
-	// Match is how many bytes of the prompt the candidate is expected to have cached.
+	// Match is the number of bytes of the prompt that the candidate is expected to have
+	// cached.
 	Match int
-	// Overtaken: another replica was sent the end of that match later, so this one's engine is more
-	// likely to have evicted it.
+	// Overtaken: the end of that match was later sent to another replica, so this one's engine is
+	// more likely to have evicted it.
 	Overtaken bool
-	// Cached is how many bytes of prefixes the candidate is expected to have cached in total. Like
-	// Match, it is 0 for policies that do not use prefixes.
+	// Cached is the total number of bytes of prefixes that the candidate is expected to have
+	// cached. Like Match, it is 0 for policies that do not use prefixes.
 	Cached int
-	// Remaining is the estimated number of tokens, of prompts and answers sent there, left to
-	// process.
+	// Remaining is the estimated number of tokens still to be processed, of prompts and
+	// answers of the requests sent there.
 	Remaining int
 	// Age is the age of its last report.
 	Age time.Duration
@@ -119,7 +122,7 @@ type Facts struct {
 	Now          time.Duration // since the balancer's epoch
 	Model        string
 	Session      string
-	PromptBytes  int           // bytes that Match is compared to
+	PromptBytes  int           // the length that Match is compared with
 	PromptTokens int           // estimated
 	MaxTokens    int           // bound of its answer; 0 = no bound
 	Waited       time.Duration // in the queue so far
@@ -168,8 +171,8 @@ type Policy interface {
 type Traits struct {
 	// Prefix: Candidate.Match and Cached must be set.
 	Prefix bool
-	// Regions: it compares this region with others itself, so it must see the peers even while a
-	// replica of this region is available.
+	// Regions: it compares this region with others itself, so it must receive the peers even
+	// while a replica of this region is available.
 	Regions bool
 	// Holds: it may hold a request for one full candidate while requests behind it are sent.
 	Holds bool
@@ -192,12 +195,13 @@ var constructors = map[string]func() Policy{
 	"cache-aware:skylb": func() Policy { return NewCacheAware(CacheAwareSkyLB()) },
 }
 
-// pushesSelectively lists the policies whose authors queue requests at the balancer.
+// pushesSelectively contains the policies whose authors queue requests at the balancer.
 var pushesSelectively = map[string]bool{"skylb": true, "skylb-ch": true, "longest-prefix": true, "cost": true}
 
-// CanonicalPush returns the push rule for comparing a policy in the way its source runs it: pending
-// for SkyLB's policies and longest-prefix, blind for the others, whose sources send at once. An
-// unknown name gets pending. It is not a service's default, which is pending for every policy.
+// CanonicalPush returns the push rule with which the source of a policy runs it, for comparisons:
+// pending for SkyLB's policies, longest-prefix and cost, blind for the others, whose sources send
+// at once. For an unknown name it returns pending. It is not a service's default, which is pending
+// for every policy.
 func CanonicalPush(name string) string {
 	if _, known := constructors[name]; known && !pushesSelectively[name] {
 		return "blind"
@@ -205,12 +209,12 @@ func CanonicalPush(name string) string {
 	return "pending"
 }
 
-// New returns a policy by name. The error for an unknown name lists the names.
+// New returns a policy by name. The error for an unknown name lists the valid ones.
 func New(name string) (Policy, error) {
 	if m, ok := constructors[name]; ok {
 		return m(), nil
 	}
-	return nil, fmt.Errorf("unknown policy %q: must be one of: %s", name, strings.Join(Names(), ", "))
+	return nil, fmt.Errorf("unknown policy %q: must be one of %s", name, strings.Join(Names(), ", "))
 }
 
 // Names returns the names of the policies, sorted.
@@ -246,7 +250,7 @@ func firstPeer(cs []Candidate) int {
 	return len(cs)
 }
 
-// reason returns the reason of a choice by its layer: any choice of a peer is an offload.
+// reason returns the reason of a choice: local for a replica, offload for any peer.
 func reason(local string, peer bool) string {
 	if peer {
 		return ReasonOffload
@@ -257,8 +261,8 @@ func reason(local string, peer bool) string {
 // rotation breaks ties by rotation: it selects the next id after the last choice.
 type rotation struct{ last string }
 
-// next selects, of the indices for which ok is true, the first whose id is after the last choice,
-// else the first of all. It returns Wait if there is none.
+// next selects among the indices for which ok is true: the first whose id is after the last
+// choice, else the first of all. It returns Wait if there is none.
 func (r *rotation) next(cs []Candidate, from, to int, ok func(*Candidate) bool) int {
 	first := Wait
 	for i := from; i < to; i++ {

@@ -19,7 +19,7 @@ func peer(id string, queued, match int) Candidate {
 	return Candidate{ID: id, Peer: true, Live: true, Available: true, Queued: queued, Match: match}
 }
 
-// cached, kv, left and at give a candidate one more figure.
+// cached, kv, left and at add a figure to a candidate.
 func cached(c Candidate, bytes int) Candidate          { c.Cached = bytes; return c }
 func kv(c Candidate, percent float64) Candidate        { c.KV = Known(percent / 100); return c }
 func left(c Candidate, tokens int) Candidate           { c.Remaining = tokens; return c }
@@ -93,9 +93,9 @@ func TestChoices(t *testing.T) {
 			{[]Candidate{cached(replica("a", 9, 0), 64), cached(replica("b", 0, 300), 300)}, "a", ReasonPrefixMiss},
 		}},
 		{"an imbalance of both kinds is evened out", "cache-aware", []round{
-			{[]Candidate{replica("a", 1, 0), replica("b", 65, 900)}, "b", ReasonPrefixMatch}, // 64 more is not too many
+			{[]Candidate{replica("a", 1, 0), replica("b", 65, 900)}, "b", ReasonPrefixMatch}, // 64 more is within the limit
 			{[]Candidate{replica("a", 1, 0), replica("b", 66, 900)}, "a", ReasonImbalance},
-			{[]Candidate{replica("a", 200, 0), replica("b", 300, 900)}, "b", ReasonPrefixMatch}, // half as many again
+			{[]Candidate{replica("a", 200, 0), replica("b", 300, 900)}, "b", ReasonPrefixMatch}, // 1.5 times as many
 			{[]Candidate{replica("a", 200, 0), replica("b", 301, 900)}, "a", ReasonImbalance},
 		}},
 		{"misses rotate among the emptiest", "cache-aware", []round{
@@ -152,7 +152,7 @@ func TestChoices(t *testing.T) {
 
 func TestUnknownPolicyListsTheNames(t *testing.T) {
 	_, err := New("best")
-	if err == nil || err.Error() != `unknown policy "best": must be one of: bf-io, cache-aware, cache-aware:skylb, consistent-hash, cost, least-load, longest-prefix, power-of-two, round-robin, sageserve, skylb, skylb-ch` {
+	if err == nil || err.Error() != `unknown policy "best": must be one of bf-io, cache-aware, cache-aware:skylb, consistent-hash, cost, least-load, longest-prefix, power-of-two, round-robin, sageserve, skylb, skylb-ch` {
 		t.Errorf("got %v", err)
 	}
 }

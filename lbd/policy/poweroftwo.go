@@ -3,11 +3,12 @@ package policy
 import "math/rand/v2"
 
 // PowerOfTwo draws two different available candidates at random and selects the less loaded
-// (Mitzenmacher, The Power of Two Choices in Randomized Load Balancing, 2001): nearly the balance
-// of least-load with two comparisons.
+// (Mitzenmacher, The Power of Two Choices in Randomized Load Balancing, 2001): it balances nearly
+// as well as least-load, with two comparisons.
 type PowerOfTwo struct{ rng *rand.Rand }
 
-// powerOfTwoSeed is the seed of every policy's own random stream, so that a replay draws the same.
+// powerOfTwoSeed is the seed of every policy's own random stream, so that a replay draws the same
+// candidates.
 const powerOfTwoSeed = 0x70_6f_77_65_72_32
 
 // NewPowerOfTwo returns the policy at the start of its stream.
@@ -18,10 +19,11 @@ func NewPowerOfTwo() *PowerOfTwo {
 // Name returns power-of-two.
 func (*PowerOfTwo) Name() string { return "power-of-two" }
 
-// Traits requests only the loads.
+// Traits returns no requirements: the loads are enough.
 func (*PowerOfTwo) Traits() Traits { return Traits{} }
 
-// Choose selects the less loaded of two candidates of the layer; the first drawn if they are equal.
+// Choose selects the less loaded of two candidates of the layer. If they are equal, it selects the
+// one drawn first.
 func (p *PowerOfTwo) Choose(f *Facts) Choice {
 	from, to, peer := layer(f.Candidates)
 	cs := f.Candidates[from:to]
@@ -36,12 +38,12 @@ func (p *PowerOfTwo) Choose(f *Facts) Choice {
 	return Choice{Index: from + nthAvailable(cs, i), Reason: reason(ReasonPowerOfTwo, peer)}
 }
 
-// lessLoadedOfTwo draws two of the n available candidates and returns the number of the less loaded
-// among the available.
+// lessLoadedOfTwo draws two of the n available candidates and returns the position of the less
+// loaded one among the available.
 func (p *PowerOfTwo) lessLoadedOfTwo(cs []Candidate, n int) int {
 	i, j := p.rng.IntN(n), p.rng.IntN(n-1)
 	if j >= i {
-		j++ // the second draw is of the others
+		j++ // the second draw is from the others
 	}
 	if lessLoaded(&cs[nthAvailable(cs, j)], &cs[nthAvailable(cs, i)]) {
 		return j

@@ -8,19 +8,18 @@ import (
 const (
 	// ringPoints is the number of points of each target on a ring. With a fixed number per target,
 	// rather than a share of a fixed total as in Envoy, a removal moves only the removed target's
-	// keys. 1,024 keeps even a ring of one target at Envoy's minimum and every target's share within
-	// about 10 %.
+	// keys. With 1,024, even a ring of one target has Envoy's minimum size, and every target's share
+	// is within about 10 % of the mean.
 	ringPoints = 1024
-	// ringSlack is how many removed targets a ring may keep in addition to as many as there are
-	// current ones.
+	// A ring may keep as many removed targets as it has current ones, plus ringSlack.
 	ringSlack = 16
-	// maxRings bounds the rings that are kept: two for each model.
+	// maxRings is the maximum number of rings: two per model.
 	maxRings = 256
 )
 
 // point contains a position on the ring in its high bits and its target, an index in ring.ids, in
-// its low targetBits. Plain integers sort several times faster than pairs, and requests wait while
-// a ring is built.
+// its low targetBits. Sorting plain integers is several times faster than sorting pairs, and
+// requests wait while a ring is built.
 type point uint64
 
 const targetBits = 16 // 65,536 targets
@@ -35,7 +34,7 @@ func (p point) target() int { return int(p & (1<<targetBits - 1)) }
 func ringPosition(hash uint64) uint64 { return hash >> targetBits << targetBits }
 
 // ring is a hash ring (Karger et al. 1997; Envoy's ring hash). It may contain removed targets. They
-// are skipped like unavailable ones, so the choices are the same as without them.
+// are skipped like unavailable ones, so they do not affect the choices.
 type ring struct {
 	ids         []string // sorted
 	points      []point  // sorted
@@ -55,8 +54,8 @@ func newRing(ids []string) *ring {
 	return r
 }
 
-// locate maps every id of the ring to a candidate, both sorted by id. It reports whether the ring
-// contains all candidates.
+// locate maps every id of the ring to a candidate; both lists are sorted by id. It reports
+// whether the ring contains all candidates.
 func (r *ring) locate(cs []Candidate) bool {
 	next := 0
 	for i, id := range r.ids {
@@ -115,8 +114,8 @@ func (s *rings) ringFor(model string, peer bool, cs []Candidate) *ring {
 	return r
 }
 
-// union returns the ids of the candidates and the old ones. A request with restrictions sees only
-// some candidates, so the old ids are kept until there are too many.
+// union returns the ids of the candidates and the old ones. A request with restrictions has only
+// some of the candidates, so the old ids are kept until there are too many.
 func union(old []string, cs []Candidate) []string {
 	ids := make([]string, 0, len(old)+len(cs))
 	for i := range cs {

@@ -19,7 +19,7 @@ func session(i int) string { return fmt.Sprintf("session-%d", i) }
 
 func available(c *Candidate) bool { return c.Available }
 
-// ringPolicies makes the two policies that hash sessions.
+// ringPolicies returns the two policies that hash sessions.
 func ringPolicies() []Policy { return []Policy{NewConsistentHash(), NewSkyLBCH()} }
 
 func TestRemovedTargetMovesOnlyItsSessions(t *testing.T) {
@@ -68,8 +68,8 @@ func TestSessionsSpreadEvenlyOverTheRing(t *testing.T) {
 	}
 }
 
-// Skipping what is not available is all that the ring does beyond walking: a
-// ring over everything equals a plain search for the next point.
+// The ring only skips unavailable targets: a ring over all targets equals a plain search for the
+// next point.
 func TestRingMatchesReference(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		cs := fleet(rapid.IntRange(1, 5).Draw(rt, "targets"))
@@ -91,8 +91,8 @@ func TestRingMatchesReference(t *testing.T) {
 	})
 }
 
-// nearestPoint looks at every point of every available candidate and takes the
-// one that is the shortest way ahead of the key.
+// nearestPoint checks every point of every available candidate and returns the one with the
+// shortest distance after the key.
 func nearestPoint(key string, cs []Candidate) int {
 	best, way := Wait, uint64(0)
 	for i := range cs {
@@ -163,8 +163,7 @@ func TestRingChoiceDoesNotAllocate(t *testing.T) {
 	}
 }
 
-// Requests that may not go everywhere see a part of the targets; that alone
-// builds no ring anew.
+// Requests with restrictions have only some of the targets; this does not cause a new ring.
 func TestRingServesSubsetsOfTargets(t *testing.T) {
 	cs := fleet(6)
 	var s rings
@@ -193,7 +192,7 @@ func TestRingsDropRemovedTargets(t *testing.T) {
 	}
 }
 
-// BenchmarkRing is the price of a new target: every other request waits for it.
+// BenchmarkRing measures the addition of a target, during which all other requests wait.
 func BenchmarkRing(b *testing.B) {
 	var ids []string
 	for _, c := range fleet(64) {

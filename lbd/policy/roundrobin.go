@@ -7,7 +7,7 @@ type RoundRobin struct{ turn, peers rotation }
 // Name returns round-robin.
 func (*RoundRobin) Name() string { return "round-robin" }
 
-// Traits requests only the loads.
+// Traits returns no requirements: availability is enough.
 func (*RoundRobin) Traits() Traits { return Traits{} }
 
 // Choose selects the next available candidate of the layer.

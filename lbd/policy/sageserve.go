@@ -4,13 +4,13 @@ package policy
 // the others (SageServe section 6.1: 70 %, from production).
 const regionThreshold = 0.7
 
-// SageServe is SageServe's router (section 6.1). It selects the region first: the nearest whose
-// replicas' KV utilisation is below a threshold, this region before its peers, else the least
-// utilised. Then, in this region, it selects the replica with the fewest remaining tokens. KV
-// utilisation excludes the weights, like the paper's effective memory.
+// SageServe is SageServe's router (section 6.1). It selects the region first: the nearest one
+// whose replicas' KV utilisation is below a threshold (this region before its peers), else the
+// one with the lowest utilisation. Then, in this region, it selects the replica with the fewest
+// remaining tokens. KV utilisation excludes the weights, like the paper's effective memory.
 //
 // A region without the figure is not assumed empty: this region keeps its requests, and another one
-// gets them only when no region with the figure has capacity.
+// receives them only when no region with the figure has capacity.
 type SageServe struct{ ties rotation }
 
 // NewSageServe returns the policy.
@@ -19,7 +19,7 @@ func NewSageServe() *SageServe { return &SageServe{} }
 // Name returns sageserve.
 func (*SageServe) Name() string { return "sageserve" }
 
-// Traits requests all regions.
+// Traits returns that the policy compares all regions.
 func (*SageServe) Traits() Traits { return Traits{Regions: true} }
 
 // Choose selects a region, then a replica if that region is this one.
@@ -34,8 +34,8 @@ func (p *SageServe) Choose(f *Facts) Choice {
 		return Choice{Index: peer, Reason: ReasonOffload}
 	}
 	own := meanKV(cs[:split])
-	// A peer below the threshold has a lower utilisation than a region that is not, so one
-	// comparison covers both of the paper's rules.
+	// A peer below the threshold has a lower utilisation than a region above it, so one
+	// comparison implements both of the paper's rules.
 	if peer != Wait && own.Known && own.Value >= regionThreshold && peerKV(&cs[peer]) < own.Value {
 		return Choice{Index: peer, Reason: ReasonOffload}
 	}
@@ -95,6 +95,6 @@ func (p *SageServe) fewestRemaining(cs []Candidate) int {
 			fewest = i
 		}
 	}
-	least := cs[fewest].Remaining
-	return p.ties.next(cs, 0, len(cs), func(c *Candidate) bool { return c.Available && c.Remaining == least })
+	lowest := cs[fewest].Remaining
+	return p.ties.next(cs, 0, len(cs), func(c *Candidate) bool { return c.Available && c.Remaining == lowest })
 }

@@ -16,7 +16,7 @@ func NewSkyLB() *SkyLB { return &SkyLB{MinMatch: 0.5} }
 // Name returns skylb.
 func (*SkyLB) Name() string { return "skylb" }
 
-// Traits requests prefixes.
+// Traits returns that the policy uses prefixes.
 func (*SkyLB) Traits() Traits { return Traits{Prefix: true} }
 
 // Choose selects the available candidate with the longest match.

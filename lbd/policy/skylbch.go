@@ -12,7 +12,7 @@ func NewSkyLBCH() *SkyLBCH { return &SkyLBCH{} }
 // Name returns skylb-ch.
 func (*SkyLBCH) Name() string { return "skylb-ch" }
 
-// Traits requests only the loads.
+// Traits returns no requirements: the loads are enough.
 func (*SkyLBCH) Traits() Traits { return Traits{} }
 
 // Choose selects the session's target on the layer's ring.

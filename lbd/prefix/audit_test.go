@@ -99,7 +99,7 @@ func (a *audit) edges() {
 	}
 }
 
-// order walks the owners' orders of age.
+// order checks the age orders of the owners.
 func (a *audit) order() {
 	listed, weight, active, tree := 0, 0, 0, a.tree
 	for owner := range tree.owners {
@@ -120,7 +120,7 @@ func (a *audit) order() {
 			}
 		}
 		if tree.ownerOfNode == nil {
-			own = 0 // nobody counts
+			own = 0 // owners are not tracked
 		}
 		if o.weight != own || o.released && own == 0 {
 			a.t.Fatalf("owner %d has nodes of %d bytes and is said to have %d, released %v", owner, own, o.weight, o.released)

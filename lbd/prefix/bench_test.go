@@ -8,9 +8,8 @@ import (
 	"testing"
 )
 
-// traffic creates prompts that begin like one of some conversations and continue
-// with text of their own: on average half of each prompt is shared, and the
-// conversations part ways at any block.
+// traffic creates prompts that begin like one of several conversations and continue with new text.
+// On average half of each prompt is shared, and conversations diverge at any block.
 type traffic struct {
 	rng           *rand.Rand
 	conversations uint64
@@ -22,7 +21,7 @@ func newTraffic(prompt int, conversations uint64) *traffic {
 	return &traffic{rng: rand.New(rand.NewPCG(1, 2)), conversations: conversations, key: make(Key, prompt/BlockBytes)}
 }
 
-// next is a new prompt; it lies in the memory of the one before.
+// next returns a new prompt, which reuses the memory of the previous one.
 func (w *traffic) next() Key {
 	w.serial++
 	n := uint64(len(w.key))
@@ -45,7 +44,7 @@ func scramble(x uint64) uint64 {
 	return x ^ x>>31
 }
 
-// fill inserts prompts until the tree has so many nodes.
+// fill inserts prompts until the tree has that many nodes.
 func fill(t *Tree, w *traffic, nodes, targets int) {
 	for i := 0; t.Nodes() < nodes; i++ {
 		t.Insert(w.next(), i%targets)
@@ -116,7 +115,7 @@ func BenchmarkOwners(b *testing.B) {
 	}
 }
 
-// BenchmarkKnown is a prompt that its target has, matched and inserted again.
+// BenchmarkKnown measures a prompt that its target already has: matched and inserted again.
 func BenchmarkKnown(b *testing.B) {
 	for _, kb := range []int{4, 32} {
 		b.Run(fmt.Sprintf("prompt=%dKB", kb), func(b *testing.B) {
@@ -138,7 +137,7 @@ func BenchmarkKnown(b *testing.B) {
 	}
 }
 
-// heap is the memory in use after a collection.
+// heap returns the memory in use after a collection.
 func heap() int {
 	runtime.GC()
 	runtime.GC()
@@ -147,8 +146,8 @@ func heap() int {
 	return int(m.HeapAlloc)
 }
 
-// BenchmarkResident is the growth of the heap over 100,000 prompts of 4 KB that
-// share half, beside what the tree itself says.
+// BenchmarkResident measures the growth of the heap over 100,000 prompts of 4 KB that share half,
+// and reports the tree's own count.
 func BenchmarkResident(b *testing.B) {
 	const prompts = 100_000
 	for b.Loop() {
@@ -164,8 +163,8 @@ func BenchmarkResident(b *testing.B) {
 	}
 }
 
-// BenchmarkBound is the memory of a tree that has been full for long, by the
-// measure of its bound and by the heap's.
+// BenchmarkBound measures the memory of a tree that has been full for long, by its own count and on
+// the heap.
 func BenchmarkBound(b *testing.B) {
 	const bound = 16 << 20
 	for _, size := range []int{256, 4 << 10, 100 << 10} {

@@ -1,11 +1,11 @@
 package prefix
 
 // descent is the path of the last key through the tree. A key with the same beginning continues
-// from its end: a request is matched, inserted and, longer by its answer, inserted again.
+// from its end: a request's key is matched, inserted, and inserted again with its answer appended.
 type descent struct {
-	known     bool    // whether the tree is unchanged since
-	path      []int32 // nodes whose whole edges match, from the top
-	pathDepth int     // hashes of path
+	known     bool    // whether the tree is unchanged since the descent
+	path      []int32 // nodes whose whole edges match, from the root down
+	pathDepth int     // total hashes of path
 	depth     int     // total matching hashes
 	tip       int32   // the node whose edge matches in part, or none
 	hash      uint64  // the last hash that matches
@@ -19,7 +19,7 @@ func (d *descent) end() int32 {
 	return 0
 }
 
-// after returns the node below path[i], none if there is none.
+// after returns the node below path[i], or none.
 func (d *descent) after(i int) int32 {
 	if i+1 < len(d.path) {
 		return d.path[i+1]
@@ -76,15 +76,15 @@ func (t *Tree) followEdge(id int32, key Key) bool {
 	return true
 }
 
-// commonHashes returns the number of equal leading hashes of n's edge and rest, of which the first
-// known are already known to be equal. A hash identifies all text before it, so the equal ones come
-// first and bisection finds their end.
+// commonHashes returns the number of equal leading hashes of n's edge and rest. The first known
+// hashes must be equal. A hash identifies all text before it, so all equal hashes precede the
+// different ones and bisection finds their end.
 func (t *Tree) commonHashes(n *node, rest []uint64, known int) int {
-	most := min(int(n.length), len(rest))
-	if t.hash(n, most-1) == rest[most-1] {
-		return most
+	length := min(int(n.length), len(rest))
+	if t.hash(n, length-1) == rest[length-1] {
+		return length
 	}
-	low, high := known, most-1 // hashes below low are equal, from high on they differ
+	low, high := known, length-1 // hashes before low are equal, those from high on differ
 	for low < high {
 		if mid := (low + high) / 2; t.hash(n, mid) == rest[mid] {
 			low = mid + 1

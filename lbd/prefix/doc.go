@@ -1,10 +1,11 @@
 // Package prefix tracks which targets have cached which prompt prefixes, without storing text: an
 // approximate radix tree of each replica's cache (SGLang's cache-aware router, SkyLB section 3.2),
-// and the points where the answers of a conversation ended.
+// and the points at which the answers of a conversation ended.
 //
 // A prompt is converted to a Key: one chain hash per BlockBytes bytes. Equal hashes at a position
-// mean equal text up to there, and a match is rounded down to a block. One Tree contains the keys
-// of all targets. Every node has the set of targets that hold it, a subset of its parent's set.
+// mean equal text up to that position, and a match is rounded down to a block. One Tree contains
+// the keys of all targets. Every node has the set of targets that hold it, a subset of its parent's
+// set.
 //
 // Read key.go first, then tree.go for the operations, descend.go for the walk and shape.go for how
 // nodes are added, split, merged and removed. The other files manage memory: nodes of one cache

@@ -1,10 +1,10 @@
 package prefix
 
 // edges stores the hashes between the first and the last of every edge, in chunks that are only
-// written from front to back. Freed pieces leave dead words; when a quarter of all words are dead,
-// the chunks with the fewest live words are rewritten elsewhere. So the memory is proportional to
-// the contents whatever the lengths are, the garbage collector has nothing to do, and a word costs
-// at most wordBytes.
+// written from front to back. Freed pieces become dead words. When a quarter of all words are dead,
+// the live words of the chunks with the most dead words are copied to other chunks. So the memory
+// is proportional to the contents for any lengths of edges, the garbage collector has no work, and
+// a word costs at most wordBytes.
 //
 // A piece is a header (its size including the header in the upper half, its node in the lower; node
 // 0 means none) and the words after it.
@@ -12,8 +12,8 @@ type edges struct {
 	chunks     []*[edgeChunk]uint64
 	fill       []int              // words written, by chunk
 	live       []int              // words of pieces in use, by chunk
-	freeChunks []uint32           // numbers of released chunks
-	blankChunk *[edgeChunk]uint64 // one of those, for the next
+	freeChunks []uint32           // indices of released chunks
+	blankChunk *[edgeChunk]uint64 // the memory of a released chunk, for reuse
 	head       uint32             // the chunk being written
 	used       int                // sum of live
 	dead       int                // sum of fill minus used
@@ -23,8 +23,8 @@ const (
 	edgeChunk = 4096
 	edgeMask  = edgeChunk - 1
 	edgeBits  = 12
-	// wordBytes is the memory of a word when a quarter is dead and the ends of the chunks are as empty
-	// as pieces of maxEdge can leave them.
+	// wordBytes is the maximum memory of a word: a quarter of all words are dead, and the end of each
+	// chunk is too short for a piece of maxEdge.
 	wordBytes = 12
 )
 
@@ -39,7 +39,7 @@ func (e *edges) header(at uint32) *uint64 { return &e.chunks[at>>edgeBits][at&ed
 
 func pieceHeader(size int, owner int32) uint64 { return uint64(size)<<32 | uint64(uint32(owner)) }
 
-// setOwner sets the owner of the piece at at to node id.
+// setOwner sets the owner of the piece at position at to node id.
 func (e *edges) setOwner(at uint32, id int32) {
 	h := e.header(at)
 	*h = *h>>32<<32 | uint64(uint32(id))
@@ -75,7 +75,7 @@ func (e *edges) openChunk() {
 	e.chunks[e.head], e.blankChunk = e.blankChunk, nil
 }
 
-// free frees the piece at at.
+// free frees the piece at position at.
 func (e *edges) free(at uint32) {
 	e.setOwner(at, 0)
 	e.markDead(at>>edgeBits, int(*e.header(at)>>32))
@@ -98,11 +98,11 @@ func (e *edges) releaseChunk(chunk uint32) {
 	e.freeChunks = append(e.freeChunks, chunk)
 }
 
-// splitPiece splits the piece at at, which is that of an edge of length hashes, for an edge that is
-// split after k of them: the upper part keeps its place and belongs to node up, the position of the
-// lower part is returned. Nothing is copied: the hash before the split is stored in the upper node
-// and the one after it in the lower, so one of their words is free for the header of the lower
-// piece.
+// splitPiece splits the piece at position at, for an edge of length hashes that is split after k of
+// them. The upper part keeps its place and belongs to node up; splitPiece returns the position of
+// the lower part, which belongs to node low. No hashes are copied: the nodes themselves store the
+// hash before the split and the one after it, so one of these two words is free for the header of
+// the lower piece.
 func (e *edges) splitPiece(at uint32, length, k int, up, low int32) uint32 {
 	lower := at + uint32(k)
 	if size := int(*e.header(at)>>32) - k; size > 0 {
@@ -118,8 +118,8 @@ func (e *edges) splitPiece(at uint32, length, k int, up, low int32) uint32 {
 	return lower
 }
 
-// compact rewrites chunks while too many words are dead; it calls moved with the new position of a
-// node's edge. Every chunk that it selects has dead words, and their number falls, so it
+// compact rewrites chunks while too many words are dead. It calls moved with the new position of
+// each moved edge. Every chunk that it selects has dead words, so their number falls and compact
 // terminates.
 func (e *edges) compact(moved func(owner int32, at uint32)) {
 	for 3*e.dead > e.used+edgeChunk {
@@ -131,18 +131,19 @@ func (e *edges) compact(moved func(owner int32, at uint32)) {
 	}
 }
 
-// mostDeadChunk returns the chunk with the most dead words, the head only if no other has any.
+// mostDeadChunk returns the chunk with the most dead words. It returns the head only if no other
+// chunk has dead words.
 func (e *edges) mostDeadChunk() uint32 {
-	worst, most := e.head, 0
+	worst, maxDead := e.head, 0
 	for i := range e.chunks {
-		if dead := e.fill[i] - e.live[i]; dead > most && uint32(i) != e.head {
-			worst, most = uint32(i), dead
+		if dead := e.fill[i] - e.live[i]; dead > maxDead && uint32(i) != e.head {
+			worst, maxDead = uint32(i), dead
 		}
 	}
 	return worst
 }
 
-// rewrite moves every used piece of a chunk elsewhere and releases the chunk.
+// rewrite moves every used piece of a chunk to another chunk and releases the chunk.
 func (e *edges) rewrite(chunk uint32, moved func(owner int32, at uint32)) {
 	for from := 0; from < e.fill[chunk]; {
 		h := e.chunks[chunk][from]

@@ -14,7 +14,7 @@ type edgesReference struct {
 	edges edges
 	edge  map[int32][]uint64
 	at    map[int32]uint32
-	ids   []int32 // of edge, in the order of their coming
+	ids   []int32 // keys of edge, in order of addition
 	last  int32
 }
 
@@ -48,7 +48,7 @@ func (s *edgesReference) free(id int32) {
 	s.ids = slices.DeleteFunc(s.ids, func(x int32) bool { return x == id })
 }
 
-// cut gives the upper part of id's edge to a new node, or drops the lower.
+// cut assigns the upper part of id's edge to a new node, or drops the lower part.
 func (s *edgesReference) cut(id int32) {
 	edge := s.edge[id]
 	if len(edge) < 2 {
@@ -67,7 +67,7 @@ func (s *edgesReference) cut(id int32) {
 	}
 }
 
-// own gives id's edge to another node.
+// own assigns id's edge to another node.
 func (s *edgesReference) own(id int32) {
 	s.last++
 	edge, at := s.edge[id], s.at[id]
@@ -80,8 +80,7 @@ func (s *edgesReference) own(id int32) {
 	s.edge[s.last], s.at[s.last] = edge, at
 }
 
-// clean lets the edges move and fails when they move what is not there, or
-// more than everything.
+// clean compacts the edges. It fails if an unknown edge is moved, or more than all edges.
 func (s *edgesReference) clean() {
 	words := s.edges.used
 	s.edges.compact(func(owner int32, at uint32) {
@@ -125,14 +124,14 @@ func (s *edgesReference) check() {
 	}
 }
 
-// Random puts, cuts, frees and changes of owner: every edge stays what it was
-// and its owner's, and cleaning ends with few dead words.
+// After random additions, cuts, frees and changes of owner, every edge has its contents and owner,
+// and compaction ends with few dead words.
 func TestEdgesEqualAMap(t *testing.T) {
 	for seed := range uint64(12) {
 		s := &edgesReference{t: t, rng: rand.New(rand.NewPCG(seed, 7)), edge: map[int32][]uint64{}, at: map[int32]uint32{}}
 		longest := []int{4, 40, maxEdge}[seed%3]
 		for step := range 4000 {
-			grow := step/500%2 == 0 // swell and shrink by turns
+			grow := step/500%2 == 0 // grow and shrink alternately
 			switch op := s.rng.IntN(8); {
 			case len(s.ids) == 0 || op < 2 || grow && op < 4:
 				s.put(1 + s.rng.IntN(longest))

@@ -3,14 +3,14 @@ package prefix
 import "math/bits"
 
 // index finds a node by its parent and the first hash of its edge: an open-addressing table with
-// linear probing. An entry is 32 bits of a mix of both, and the node's number; the tree verifies
-// the result with the node itself. The mix includes the parent, so that prefixes whose hashes
-// collide, by chance or by intent, do not cluster.
+// linear probing. An entry contains 32 bits of a mix of both, and the node's number. The tree
+// compares the result with the node itself. The mix includes the parent, so that prefixes whose
+// hashes collide, by chance or by intent, do not cluster.
 //
 // An entry's home is the upper bits of its mix: a growing table copies its entries in order, at
 // memory speed.
 type index struct {
-	slots []uint64 // mix in the upper half, node in the lower; 0 is free, as the root is never in it
+	slots []uint64 // mix in the upper half, node in the lower; 0 is free, because the root is never in the index
 	shift int      // 32 - log2(len(slots))
 	count int
 }
@@ -77,13 +77,13 @@ func (x *index) slotOf(hash uint64, parent, id int32) int {
 	return at
 }
 
-// replace changes the node of an entry.
+// replace sets the node of an entry to by.
 func (x *index) replace(hash uint64, parent, id, by int32) {
 	at := x.slotOf(hash, parent, id)
 	x.slots[at] = x.slots[at]>>32<<32 | uint64(uint32(by))
 }
 
-// remove removes an entry and moves later ones up, so that no probe stops at a gap too early.
+// remove removes an entry and moves later ones up, so that no probe stops early at a gap.
 func (x *index) remove(hash uint64, parent, id int32) {
 	mask := len(x.slots) - 1
 	gap := x.slotOf(hash, parent, id)

@@ -7,7 +7,7 @@ import (
 )
 
 // BlockBytes is the number of bytes per hash of a Key. Smaller blocks find shorter matches and cost
-// more memory; 64 bytes are about 16 tokens, the size of an engine's own KV block.
+// more memory; 64 bytes are about 16 tokens, the size of a KV block of engines.
 const BlockBytes = 64
 
 // Key is a prompt as chain hashes, one per full block: Key[i] depends on every byte of blocks 0..i.
@@ -28,12 +28,12 @@ type Hasher struct {
 	total int
 }
 
-// NewHasher starts a key. Hashers with different seeds give unrelated keys: a seed that is secret
-// from clients prevents constructed collisions.
+// NewHasher starts a key. Hashers with different seeds return unrelated keys: with a seed that
+// clients cannot know, they cannot construct collisions.
 func NewHasher(seed uint64) *Hasher { return &Hasher{chain: seed} }
 
-// Reset starts over with seed. It reuses the key's memory only if reuse is true; the caller must
-// then not keep an earlier Key.
+// Reset starts over with seed. If reuse is true, it reuses the key's memory, and the caller must
+// not use an earlier Key.
 func (h *Hasher) Reset(seed uint64, reuse bool) {
 	if reuse {
 		h.key = h.key[:0]
@@ -43,7 +43,7 @@ func (h *Hasher) Reset(seed uint64, reuse bool) {
 	h.chain, h.n, h.total = seed, 0, 0
 }
 
-// Grow reserves memory for the key of a number of further bytes.
+// Grow reserves memory for the key of that many further bytes.
 func (h *Hasher) Grow(bytes int) { h.key = slices.Grow(h.key, max(0, bytes)/BlockBytes) }
 
 // Write appends bytes to the prompt. It never fails.

@@ -6,8 +6,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// lastSent is the dumb twin of Latest: by prefix, the target that was sent it
-// last.
+// lastSent is the reference for Latest: by prefix, the target to which it was sent last.
 type lastSent map[uint64]int
 
 func (l lastSent) insert(key Key, target int) {
@@ -54,8 +53,7 @@ func TestLatestIsUnknownAfterRemoval(t *testing.T) {
 	if target, known := tree.Match(key, nil).Latest(); !known || target != 1 {
 		t.Errorf("latest %d, %v", target, known)
 	}
-	// A number that the tags have no room for is not known, and nothing else is
-	// disturbed.
+	// A number that does not fit into the tags is unknown, and other tags are not affected.
 	tree.InsertAnswer(key, maxLatest, 5)
 	if _, known := tree.Match(key, nil).Latest(); known {
 		t.Error("a target beyond the tags is known")

@@ -43,7 +43,7 @@ func TestMegabytePrompt(t *testing.T) {
 	}
 }
 
-// What does not fit at all is kept from its beginning.
+// A key that does not fit completely is stored from its beginning.
 func TestOversizedPromptKeepsBeginning(t *testing.T) {
 	const bound = 64 << 10
 	tree, out := NewTree(bound), make([]int, 1)
@@ -73,8 +73,7 @@ func TestMillionPrefixesStayUnderBound(t *testing.T) {
 	}
 }
 
-// Many short prefixes, then few long ones: the memory of the former is not
-// kept beside that of the latter.
+// Many short prefixes, then few long ones: the memory of the short ones is released.
 func TestMemoryFollowsContents(t *testing.T) {
 	testkit.Slow(t)
 	tree := NewTree(4 << 20)
@@ -96,8 +95,8 @@ func TestMemoryFollowsContents(t *testing.T) {
 	}
 }
 
-// A target that leaves takes most of the tree with it: the nodes of the others
-// move together and nothing that is known of them is lost.
+// The removal of a target frees most of the tree: the nodes of the others are moved together and
+// lose no information.
 func TestMovedNodesKeepState(t *testing.T) {
 	tree, w, kept := NewTree(1<<30), newTraffic(12*BlockBytes, 1500), []Key(nil)
 	for i := range 12_000 {
@@ -129,8 +128,8 @@ func TestMovedNodesKeepState(t *testing.T) {
 	check(t, tree)
 }
 
-// Keys whose hashes collide break no invariant, and a walk from the root tells
-// equal hashes apart by what is above them.
+// Keys whose hashes collide break no invariant, and a walk from the root distinguishes equal hashes
+// by their ancestors.
 func TestHashesThatCollide(t *testing.T) {
 	tree, out := NewTree(1<<20), make([]int, 2)
 	for i, key := range []Key{{1, 2, 3}, {4, 2, 5}, {1, 7}, {4, 7}} {

@@ -3,16 +3,16 @@ package prefix
 import "time"
 
 const (
-	// nodeBytes is the memory of a node without its hashes and targets: the node itself, its share of
-	// the index after growth, and of the holes between nodes.
+	// nodeBytes is the memory of a node without its hashes and targets: the node itself, and its
+	// shares of the index after growth and of the holes between nodes.
 	nodeBytes = 64 + 22 + 18
 	// ownerBytes is the additional memory of a node in a tree with owners.
 	ownerBytes = 3
-	// memberBytes is the memory of one target of a node: its entry in the target's list at the list's
-	// maximum length.
+	// memberBytes is the memory of one target of a node: its entry in the target's list, if the list
+	// has its maximum length.
 	memberBytes = 12
-	// maxEdge is the maximum number of hashes of one edge (32 KB of a prompt); longer text is a chain
-	// of nodes. It bounds the cost of moving an edge.
+	// maxEdge is the maximum number of hashes of one edge (32 KB of a prompt); longer text is stored
+	// as a chain of nodes. It bounds the cost of moving an edge.
 	maxEdge = 512
 
 	chunkBits = 8
@@ -23,9 +23,10 @@ const (
 	unused = int32(-2) // the parent of a node that is not in use
 )
 
-// node is one edge of the tree with the point it leads to. It is one cache line, so that a step
-// down costs one cache miss. The hashes between the edge's first and last are stored separately: a
-// hash identifies all text before it, so a walk that finds an equal last hash needs none of them.
+// node is one edge of the tree with the point it leads to. Its size is one cache line, so that a
+// step down costs one cache miss. The hashes between the edge's first and last are stored
+// separately. A hash identifies all text before it, so a walk that finds an equal last hash does
+// not need them.
 type node struct {
 	first, last  uint64
 	start        time.Duration // when the marked answer's session began
@@ -34,14 +35,13 @@ type node struct {
 	child        int32  // first child
 	left, right  int32  // siblings
 	newer, older int32  // neighbours in the tree's order
-	edge         uint32 // where the hashes between first and last are, if there are any
+	edge         uint32 // position of the hashes between first and last, if there are any
 	length       uint16 // hashes of the edge, 1 to maxEdge
 	tags         uint16 // see below
 }
 
-// A node's tags, from the lowest bit: whether an answer ends here, scratch of
-// Tree.weed, and one more than the number of the target that was sent it last,
-// as far as the bits go.
+// The tags of a node, from the lowest bit: whether an answer ends here; scratch of compactMembers;
+// and 1 + the target to which the prefix was sent last, if that fits the bits.
 const (
 	tagMarked   = 1 << 0
 	tagSeen     = 1 << 1
@@ -60,7 +60,7 @@ func (n *node) setSeen(seen bool) {
 	}
 }
 
-// setLatest records that target was sent the node last.
+// setLatest records that the node's prefix was sent to target last.
 func (n *node) setLatest(target int) {
 	n.tags &= tagMarked | tagSeen
 	if target < maxLatest {
@@ -68,10 +68,10 @@ func (n *node) setLatest(target int) {
 	}
 }
 
-// latest returns the target that was sent the node last, -1 if it is unknown.
+// latest returns the target to which the node's prefix was sent last, or -1 if that is unknown.
 func (n *node) latest() int { return int(n.tags>>latestShift) - 1 }
 
-// hasInner reports whether an edge of a number of hashes has any between its first and its last.
+// hasInner reports whether an edge of length hashes has any between its first and its last.
 func hasInner(length int) bool { return length > 2 }
 
 func (t *Tree) node(id int32) *node { return &t.chunks[id>>chunkBits][id&chunkMask] }
@@ -99,7 +99,7 @@ func (t *Tree) hashes(n *node, into []uint64) []uint64 {
 	return into
 }
 
-// setEdge sets the edge of node id, which has none.
+// setEdge sets the edge of node id, which must not have one.
 func (t *Tree) setEdge(id int32, hashes []uint64) {
 	n := t.node(id)
 	n.first, n.last, n.length = hashes[0], hashes[len(hashes)-1], uint16(len(hashes))
@@ -115,8 +115,9 @@ func (t *Tree) dropEdge(id int32) {
 	}
 }
 
-// allocNode returns a node, whose fields the caller sets. It adds a place only if there is no hole,
-// so takeHole discards holes beyond the end before the end reaches them again.
+// allocNode returns the number of a free node; the caller sets its fields. It extends the end only
+// if there is no hole, so takeHole has discarded the holes beyond the end before they become part
+// of the tree again.
 func (t *Tree) allocNode() int32 {
 	t.count++
 	if id := t.takeHole(); id != none {
@@ -133,7 +134,7 @@ func (t *Tree) allocNode() int32 {
 	return t.end - 1
 }
 
-// takeHole returns a free place below the end, none if there is none.
+// takeHole returns a free place below the end, or none.
 func (t *Tree) takeHole() int32 {
 	for n := len(t.holes); n > 0; n = len(t.holes) {
 		id := t.holes[n-1]
@@ -153,11 +154,11 @@ func (t *Tree) freeNode(id int32) {
 }
 
 // compact moves the last nodes into the holes while a fifth of all places are holes, so that a tree
-// of few long edges does not keep the memory of many short ones. It frees up to most places, so
+// of few long edges does not keep the memory of many short ones. It frees at most limit places, so
 // that no single call takes long.
-func (t *Tree) compact(most int) {
+func (t *Tree) compact(limit int) {
 	const slack = 4 * chunkSize
-	for ; most > 0 && 4*(int(t.end)-1-t.count) > t.count+slack; most-- {
+	for ; limit > 0 && 4*(int(t.end)-1-t.count) > t.count+slack; limit-- {
 		t.walked.known = false
 		t.end--
 		if t.node(t.end).parent != unused {

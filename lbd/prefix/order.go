@@ -6,13 +6,13 @@ type Order int
 const (
 	// LeastRecent evicts the leaves whose prefix was sent longest ago (SGLang's router).
 	LeastRecent Order = iota
-	// EarliestInserted evicts the leaves that became known first, however often they were sent since
-	// (SkyLB section 3.2). A prefix becomes known when it, or another target that holds it, enters
-	// the tree.
+	// EarliestInserted evicts the leaves that were inserted first, regardless of how often they were
+	// sent since (SkyLB section 3.2). A leaf counts as inserted when its prefix, or another target
+	// that holds the prefix, is added to the tree.
 	EarliestInserted
 )
 
-// makeNewest makes id the newest node of the inserting owner.
+// makeNewest makes id the newest node of the owner of the current insert.
 func (t *Tree) makeNewest(id int32) {
 	if t.owners[t.insertingOwner].newest == id {
 		return
@@ -29,7 +29,8 @@ func (t *Tree) linkNewest(id int32) {
 	t.relink(id)
 }
 
-// linkBefore inserts id next to other, on its newer side; other must have the same owner.
+// linkBefore inserts id into the age order directly after other, as the next newer node. Both must
+// have the same owner.
 func (t *Tree) linkBefore(id, other int32) {
 	n := t.node(id)
 	n.newer, n.older = t.node(other).newer, other

@@ -7,13 +7,13 @@ import (
 	"pgregory.net/rapid"
 )
 
-// record is one prefix of the dumb twin of eviction, oldest first in its list.
+// record is one prefix of the reference for eviction, oldest first in its list.
 type record struct {
 	letter  string
 	targets []int
 }
 
-// ledger is that twin: prefixes that share nothing, one block each, in a list.
+// ledger is that reference: prefixes of one block each, without common parts, in a list.
 type ledger struct {
 	order    Order
 	maxBytes int
@@ -96,8 +96,8 @@ func TestEvictionMatchesReferenceInBothOrders(t *testing.T) {
 	})
 }
 
-// Prefixes that share heads, under a bound: the invariants hold in both orders
-// whatever is evicted, and what was just inserted is there.
+// Prefixes with common beginnings under a bound: the invariants hold in both orders for any
+// evictions, and the latest insert is present.
 func TestSharedEvictionKeepsInvariants(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		const bound = 8 * nodeBytes
@@ -149,8 +149,8 @@ func TestHeldCountsSharedBytesOnce(t *testing.T) {
 	}
 }
 
-// Two conversations that open with the same message part ways at the second:
-// the key covers the whole rendered conversation.
+// Two conversations that begin with the same message diverge at the second: the key covers the
+// whole rendered conversation.
 func TestKeyCoversWholeConversation(t *testing.T) {
 	tree := NewTree(1 << 20)
 	tree.Insert(blocks("hello-one"), 0)

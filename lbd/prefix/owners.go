@@ -7,8 +7,8 @@ import (
 
 // Owners are the owners of prompts in a tree: small integers from 0 that the caller assigns. A node
 // belongs to the owner that last inserted a key through it. Each owner's nodes have their own age
-// order, and a full tree evicts the oldest leaf of an owner above its share, so that no owner's
-// prompts evict all others'. A released owner has no share: its nodes are evicted first.
+// order, and a full tree evicts the oldest leaf of an owner above its share, so that the prompts of
+// one owner cannot evict all others. A released owner has no share: its nodes are evicted first.
 //
 // While everything inserted belongs to owner 0, a tree does not track owners.
 
@@ -30,7 +30,7 @@ func (t *Tree) InsertAnswerFor(owner int, key Key, target int, start time.Durati
 	t.insert(owner, key, target, start, true)
 }
 
-// Weight returns approximately how many bytes an owner's nodes use.
+// Weight returns the approximate number of bytes that an owner's nodes use.
 func (t *Tree) Weight(owner int) int {
 	switch {
 	case t.ownerOfNode == nil && owner == 0:
@@ -63,7 +63,7 @@ func (t *Tree) startInsert(owner int) {
 	}
 }
 
-// unrelease removes an owner from the released ones.
+// unrelease removes an owner from the list of released ones.
 func (t *Tree) unrelease(owner int) {
 	t.owners[owner].released = false
 	t.released = slices.DeleteFunc(t.released, func(o int32) bool { return int(o) == owner })
@@ -104,7 +104,7 @@ func (t *Tree) setOwner(id int32, owner int) {
 // listOf returns the state of the owner in whose age order node id is.
 func (t *Tree) listOf(id int32) *ownerState { return &t.owners[t.ownerOf(id)] }
 
-// weightOf returns the weight of a node of a number of hashes.
+// weightOf returns the weight of a node with that many hashes.
 func weightOf(length int) int { return nodeBytes + wordBytes*length }
 
 // addWeight changes the weight of an owner's nodes, if owners are tracked.
@@ -129,7 +129,7 @@ func (t *Tree) addOwnerWeight(owner, by int) {
 	}
 }
 
-// transfer changes the owner of node id, which is in no age order.
+// transfer changes the owner of node id, which must not be in an age order.
 func (t *Tree) transfer(id int32, owner int) {
 	was := t.ownerOf(id)
 	if was == owner {
@@ -142,8 +142,8 @@ func (t *Tree) transfer(id int32, owner int) {
 }
 
 // victim returns the leaf to evict next: of a released owner, else of the inserting owner if it
-// exceeds its share, else of the owner with the most. The most recent insert stays, unless its
-// owner exceeds its share and no other owner does.
+// exceeds its share, else of the owner with the highest weight. The most recent insert is kept,
+// unless its owner exceeds its share and no other owner does.
 func (t *Tree) victim() int32 {
 	if t.ownerOfNode == nil {
 		return t.owners[0].oldest
@@ -174,18 +174,20 @@ func (t *Tree) victim() int32 {
 	}
 }
 
-// heaviestOwner returns the owner with the most, except one that has only the most recent insert.
+// heaviestOwner returns the owner with the highest weight, except one that has only the most recent
+// insert.
 func (t *Tree) heaviestOwner() (heaviest int) {
 	for o := range t.owners {
-		if x, most := &t.owners[o], &t.owners[heaviest]; x.oldest != t.protectedNode && (x.weight > most.weight || most.oldest == t.protectedNode) {
+		if x, top := &t.owners[o], &t.owners[heaviest]; x.oldest != t.protectedNode && (x.weight > top.weight || top.oldest == t.protectedNode) {
 			heaviest = o
 		}
 	}
 	return heaviest
 }
 
-// oldestLeaf returns an owner's oldest leaf, none if it has only the most recent insert. If the
-// oldest node is not a leaf, other owners inserted below it: it is given to one of them.
+// oldestLeaf returns an owner's oldest leaf, or none if it has only the most recent insert. If the
+// oldest node is not a leaf, other owners inserted below it: the node is transferred to one of
+// them.
 func (t *Tree) oldestLeaf(owner int) int32 {
 	for {
 		switch id := t.owners[owner].oldest; {
@@ -199,8 +201,9 @@ func (t *Tree) oldestLeaf(owner int) int32 {
 	}
 }
 
-// giveToChildOwner gives node id, and its ancestors of that owner, to the owner of its first child,
-// as its newest nodes: so a parent stays newer than its children.
+// giveToChildOwner transfers node id, and its ancestors of the same owner, to the owner of its
+// first child. They become the newest nodes of that owner, so that a parent stays newer than its
+// children.
 func (t *Tree) giveToChildOwner(id int32) {
 	heir := t.ownerOf(t.node(id).child)
 	for at := id; at != 0; at = t.node(at).parent {

@@ -8,8 +8,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// own is a key of an owner's: it shares nothing with those of others, as keys of
-// different seeds do.
+// own returns a key of an owner: it has no common prefix with keys of others, like keys of
+// different seeds.
 func own(owner int, text string) Key {
 	return chained(append([]byte{byte(owner), byte(owner >> 8)}, text...))
 }
@@ -17,7 +17,7 @@ func own(owner int, text string) Key {
 // holds returns how many bytes of a key a tree contains.
 func (t *Tree) holds(key Key) int { return t.Match(key, nil).Bytes }
 
-// One owner that inserts without end does not push out what others hold.
+// An owner that constantly inserts keys does not evict those of others.
 func TestFloodLeavesOthersTheirShare(t *testing.T) {
 	for _, order := range []Order{LeastRecent, EarliestInserted} {
 		tree := NewTreeWithOrder(200*nodeBytes, order)
@@ -44,8 +44,8 @@ func TestFloodLeavesOthersTheirShare(t *testing.T) {
 	}
 }
 
-// An owner that is alone, or whose neighbours were released, has the whole tree; one
-// that comes back has its share again.
+// An owner that is alone, or whose neighbours were released, has the whole tree. An owner that
+// returns has its share again.
 func TestReleasedOwnerIsEvictedFirst(t *testing.T) {
 	tree := NewTree(100 * nodeBytes)
 	fill := func(owner, n int) {
@@ -73,9 +73,8 @@ func TestReleasedOwnerIsEvictedFirst(t *testing.T) {
 	check(t, tree)
 }
 
-// Whatever is inserted for whom: nobody loses anything while it has no more than its
-// part, unless it was released or inserts itself; and what was just inserted stays, if it
-// is no more than its owner's part.
+// For random inserts: an owner within its share loses nothing, unless it was released or inserts
+// itself. The latest insert stays if it is within its owner's share.
 func TestOwnersKeepTheirShare(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		tree := NewTreeWithOrder(rapid.IntRange(5, 60).Draw(rt, "room")*nodeBytes, drawOrder(rt))

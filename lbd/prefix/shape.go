@@ -24,7 +24,7 @@ func (t *Tree) addChild(parent, id int32) {
 	t.index.put(n.first, parent, id)
 }
 
-// removeChild removes id from its siblings.
+// removeChild removes id from its parent's list of children.
 func (t *Tree) removeChild(id int32) {
 	n := t.node(id)
 	if n.left == none {
@@ -38,7 +38,7 @@ func (t *Tree) removeChild(id int32) {
 	t.index.remove(n.first, n.parent, id)
 }
 
-// setParent updates the parent's number in node id, which keeps its place among its siblings.
+// setParent sets the parent of node id. The node keeps its place among its siblings.
 func (t *Tree) setParent(id, parent int32) {
 	n := t.node(id)
 	t.index.remove(n.first, n.parent, id)
@@ -47,7 +47,7 @@ func (t *Tree) setParent(id, parent int32) {
 }
 
 // split splits node id's edge after k hashes and returns the new upper node. The lower part keeps
-// its number, its children and its mark.
+// the number, the children and the mark.
 func (t *Tree) split(id int32, k int) int32 {
 	up := t.allocNode()
 	low := t.node(id)
@@ -69,9 +69,9 @@ func (t *Tree) split(id int32, k int) int32 {
 	return up
 }
 
-// canGrow reports whether at's own edge can be extended in place of adding a leaf of target below
-// node at: the end of at has no other meaning. The leaf would be as new as at, so eviction loses no
-// distinction.
+// canGrow reports whether the edge of node at can be extended, so that no new leaf of target is
+// needed: the node is a leaf, only target has it, and no answer ends there. The leaf would be as
+// new as the node, so eviction would not tell them apart.
 func (t *Tree) canGrow(at int32, target int) bool {
 	n := t.node(at)
 	return at != 0 && n.child == none && !n.marked() && int(n.length) < maxEdge && t.hasOnlyTarget(at, target)
@@ -85,9 +85,9 @@ func (t *Tree) growEdge(id int32, by []uint64) {
 	t.addWeight(t.ownerOf(id), wordBytes*len(by))
 }
 
-// mergeChild joins a node with its only child if both have the same targets, so that a shrinking
-// tree is not fragmented. A marked node is not joined; see InsertAnswer. The child keeps its
-// number, so that its own children need no update.
+// mergeChild merges a node with its only child if both have the same targets, so that a shrinking
+// tree does not become fragmented. A marked node is not merged; see InsertAnswer. The child keeps
+// its number, so that its own children need no update.
 func (t *Tree) mergeChild(id int32) {
 	n, c := t.node(id), t.node(id).child
 	if c == none || t.node(c).right != none || n.marked() || int(n.length)+int(t.node(c).length) > maxEdge || !t.sameTargets(id, c) {

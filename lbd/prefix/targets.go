@@ -5,14 +5,13 @@ import (
 	"slices"
 )
 
-// The targets of a node are a set of bits: the first 64 in the node, those
-// beyond in words beside the node's chunk, which a chunk has only as far as one
-// of its nodes needs them.
+// The targets of a node are a set of bits. The first 64 are in the node, the others in extra words
+// per chunk. A chunk has only as many extra words as one of its nodes needs.
 
-// stride returns how many words beyond the first the nodes of id's chunk have.
+// stride returns the number of extra words per node in id's chunk.
 func (t *Tree) stride(id int32) int { return len(t.extraTargets[id>>chunkBits]) >> chunkBits }
 
-// extraWords returns the words beyond the first of node id.
+// extraWords returns the extra words of node id.
 func (t *Tree) extraWords(id int32) []uint64 {
 	m := t.extraTargets[id>>chunkBits]
 	stride := len(m) >> chunkBits
@@ -35,7 +34,7 @@ func (t *Tree) hasTarget(id int32, target int) bool {
 	return t.word(id, target/64)&(1<<(target%64)) != 0
 }
 
-// addTarget adds target to node id's set and reports whether it is new there.
+// addTarget adds target to node id's set and reports whether it was not in the set.
 func (t *Tree) addTarget(id int32, target int) bool {
 	if t.hasTarget(id, target) {
 		return false
@@ -52,7 +51,7 @@ func (t *Tree) addTarget(id int32, target int) bool {
 	return true
 }
 
-// widenTargets gives the nodes of id's chunk w words beyond the first.
+// widenTargets extends the nodes of id's chunk to w extra words.
 func (t *Tree) widenTargets(id int32, w int) {
 	stride := t.stride(id)
 	if w <= stride {
@@ -66,7 +65,7 @@ func (t *Tree) widenTargets(id int32, w int) {
 	t.extraTargets[id>>chunkBits] = wider
 }
 
-// unsetTarget removes target from node id's set, and changes nothing else.
+// unsetTarget removes target from node id's set, and changes no counter or list.
 func (t *Tree) unsetTarget(id int32, target int) {
 	if w, bit := target/64, uint64(1)<<(target%64); w == 0 {
 		t.node(id).lowTargets &^= bit
@@ -80,7 +79,7 @@ func (t *Tree) clearTargets(id int32) {
 	clear(t.extraWords(id))
 }
 
-// copyTargets copies the targets of node from to node to, which has none.
+// copyTargets copies the targets of node from to node to, which must not have any.
 func (t *Tree) copyTargets(from, to int32) {
 	t.node(to).lowTargets = t.node(from).lowTargets
 	if m := t.extraWords(from); slices.ContainsFunc(m, func(w uint64) bool { return w != 0 }) {
@@ -128,7 +127,7 @@ func (t *Tree) eachTarget(id int32, f func(target int)) {
 	}
 }
 
-// ensureTarget extends the tree's counters to target.
+// ensureTarget extends the tree's counters to include target.
 func (t *Tree) ensureTarget(target int) {
 	for len(t.heldBytes) <= target {
 		t.heldBytes = append(t.heldBytes, 0)
@@ -145,8 +144,8 @@ func (t *Tree) countTarget(id int32, target int) {
 }
 
 // addMember appends node id to target's list. The list makes removal cheap, because it contains
-// target's nodes and few others. A node that target no longer has stays in it until half of the
-// list is such nodes.
+// target's nodes and few others. Nodes that target no longer has stay in the list until they are
+// half of it.
 func (t *Tree) addMember(id int32, target int) {
 	if len(t.members[target]) > 2*t.counts[target]+32 {
 		t.compactMembers(target)
@@ -154,8 +153,8 @@ func (t *Tree) addMember(id int32, target int) {
 	t.members[target] = append(t.members[target], id)
 }
 
-// uncountTarget removes a node from target's counters; the list drops the node later, when it is
-// too long for target's count.
+// uncountTarget removes a node from target's counters. The node is removed from the list later,
+// when the list is too long for target's count.
 func (t *Tree) uncountTarget(target int) {
 	t.counts[target]--
 	t.memberships--
@@ -164,25 +163,25 @@ func (t *Tree) uncountTarget(target int) {
 	}
 }
 
-// compactMembers reduces target's list to the nodes that target has, each once: a node's place may
-// have been freed and reused for target.
+// compactMembers reduces target's list to the nodes that target has, each once: a node may occur
+// twice, because its place was freed and reused for target.
 func (t *Tree) compactMembers(target int) {
 	list := t.members[target]
-	kept := list[:0]
+	current := list[:0]
 	for _, id := range list {
 		if id >= t.end || !t.hasTarget(id, target) {
 			continue
 		}
 		if n := t.node(id); !n.seen() {
 			n.setSeen(true)
-			kept = append(kept, id)
+			current = append(current, id)
 		}
 	}
-	for _, id := range kept {
+	for _, id := range current {
 		t.node(id).setSeen(false)
 	}
-	if cap(kept) > 4*len(kept)+64 {
-		kept = slices.Clone(kept)
+	if cap(current) > 4*len(current)+64 {
+		current = slices.Clone(current)
 	}
-	t.members[target] = kept
+	t.members[target] = current
 }

@@ -6,21 +6,22 @@ import (
 )
 
 // Tree maps prefixes to the targets that hold them. Targets are small integers from 0 that the
-// caller assigns. Memory stays under the bound given to NewTree: the oldest leaves by the tree's
-// Order are evicted first, those of owners (see InsertFor) above their share before others.
+// caller assigns. Memory stays under the bound passed to NewTree: the oldest leaves by the tree's
+// Order are evicted first. Leaves of owners above their share (see InsertFor) are evicted before
+// others.
 //
 // Invariants: a node's targets are a non-empty subset of its parent's; a node is at least as new as
 // its children of the same owner; every node but the root, which is node 0, is in index by its
-// parent and the first hash of its edge, and no two children of a node begin alike; heldBytes[i] is
-// the sum of the edges of target i and counts[i] their number; every node of target i is in
-// members[i].
+// parent and the first hash of its edge, and no two children of a node have the same first hash;
+// heldBytes[i] is the sum of the edges of target i and counts[i] their number; every node of target
+// i is in members[i].
 type Tree struct {
-	chunks       []*[chunkSize]node // the nodes, which name each other by number
+	chunks       []*[chunkSize]node // the nodes, which refer to each other by number
 	extraTargets [][]uint64         // targets from 64 on, by chunk
-	holes        []int32            // numbers below end that are not in use
+	holes        []int32            // node numbers below end that are not in use
 	end          int32              // one more than the highest number in use
-	count        int                // nodes in use, the root not counted
-	width        int                // most words of more that any node has had
+	count        int                // nodes in use, without the root
+	width        int                // maximum number of extra words that any node has had
 
 	index    index
 	edges    edges
@@ -30,26 +31,26 @@ type Tree struct {
 
 	heldBytes      []int        // bytes of prefixes, by target
 	counts         []int        // nodes, by target
-	members        [][]int32    // the nodes and some that were, by target
+	members        [][]int32    // current and some former nodes, by target
 	memberships    int          // sum of counts
 	owners         []ownerState // by owner, see owners.go
 	ownerOfNode    []*[chunkSize]uint16
-	weight         int     // sum of the owners'
-	active         int     // owners with a node that were not released
-	released       []int32 // those that were
-	heaviest       int     // the owner that gave up a leaf last
-	insertingOwner int     // the owner of the insert at hand
-	protectedNode  int32   // the end of what it inserted
+	weight         int     // sum of the owners' weights
+	active         int     // owners that have a node and are not released
+	released       []int32 // released owners
+	heaviest       int     // the owner of the leaf that was evicted last
+	insertingOwner int     // the owner of the current insert
+	protectedNode  int32   // the end of the inserted key
 
-	scratch []uint64 // of grow and mergeChild
+	scratch []uint64 // of growEdge and mergeChild
 	moved   func(owner int32, at uint32)
 }
 
 // maxTreeBytes keeps the numbers of nodes and words within 32 bits: 16 GB.
 const maxTreeBytes = 1 << 34
 
-// NewTree returns a tree that stays within maxBytes of memory, by its own upper estimate (16 GB at
-// most; one node is always kept). It evicts the least recent leaves first.
+// NewTree returns a tree that stays within maxBytes of memory, by its own upper estimate. The
+// maximum is 16 GB; one node is always kept. It evicts the least recent leaves first.
 func NewTree(maxBytes int) *Tree { return NewTreeWithOrder(maxBytes, LeastRecent) }
 
 // NewTreeWithOrder is NewTree with another eviction order.
@@ -74,8 +75,8 @@ func (t *Tree) Bytes() int {
 // Nodes returns the number of nodes without the root.
 func (t *Tree) Nodes() int { return t.count }
 
-// Held returns how many bytes of prefixes the target holds; a part that several prefixes share
-// counts once.
+// Held returns the number of bytes of prefixes that the target holds. A part that several prefixes
+// share counts once.
 func (t *Tree) Held(target int) int {
 	if target < len(t.heldBytes) {
 		return t.heldBytes[target]
@@ -86,20 +87,19 @@ func (t *Tree) Held(target int) int {
 // Found is the result of matching a key.
 type Found struct {
 	Bytes        int           // longest leading part of the key that any target holds, a multiple of BlockBytes
-	SessionStart time.Duration // when the session of the deepest answer on the matched path began, by the owner's clock
-	Answered     bool          // whether there is such an answer; Start is 0 without
-	latest       int           // one more than the target of Latest, 0 if that is not known
+	SessionStart time.Duration // start of the session of the deepest answer on the matched path, by the owner's clock
+	Answered     bool          // whether there is such an answer; without one, SessionStart is 0
+	latest       int           // 1 + the target of Latest; 0 = unknown
 }
 
-// Latest returns the target that was most recently sent the text at the end of the match: of those
-// that hold it, its engine is the least likely to have evicted it. It is unknown without a match,
-// and after that target was removed.
+// Latest returns the target to which the text at the end of the match was sent most recently. Of
+// the targets that hold the text, its engine is the least likely to have evicted it. The target is
+// unknown without a match and after it was removed.
 func (f Found) Latest() (target int, known bool) { return f.latest - 1, f.latest > 0 }
 
-// Match determines how much of key each target holds: out[i] is set to the number of leading bytes
-// that target i has (a multiple of BlockBytes). Targets beyond len(out) are ignored. An answer
-// counts only if key matches down to its end. Match does not change the tree's contents and does
-// not allocate.
+// Match sets out[i] to the number of leading bytes of key that target i holds, a multiple of
+// BlockBytes. Targets beyond len(out) are ignored. An answer counts only if key matches down to its
+// end. Match does not change the tree's contents and does not allocate.
 func (t *Tree) Match(key Key, out []int) (found Found) {
 	clear(out)
 	t.descend(key)
@@ -121,8 +121,8 @@ func (t *Tree) Match(key Key, out []int) (found Found) {
 	return found
 }
 
-// latest returns the target that was last sent node id, or the end of the walked path if id is
-// none; -1 if that target no longer holds it.
+// latest returns the target to which the prefix of node id was sent last; if id is none, that of
+// the end of the walked path. It returns -1 if that target no longer holds the prefix.
 func (t *Tree) latest(id int32) int {
 	if id == none {
 		id = t.walked.end()
@@ -154,11 +154,11 @@ func (t *Tree) Insert(key Key, target int) { t.insert(0, key, target, 0, false) 
 
 // InsertAnswer is Insert for a prompt together with its answer: the end of key is marked as the end
 // of an answer of a session that began at start, by the owner's clock. A later mark at the same
-// point replaces the earlier one, whichever start is later.
+// point replaces the earlier one, even if its start is earlier.
 //
-// A mark lives as long as its node. That node is not joined with the one below it, even if an
-// answer ends there too: of two answers of one conversation, a second continuation would branch off
-// at the upper one. So a mark costs one node, which counts towards the bound.
+// A mark exists as long as its node. That node is not merged with the one below it, even if an
+// answer ends there too: a second continuation of the conversation could branch off at the upper
+// answer. So a mark costs one node, which counts towards the bound.
 func (t *Tree) InsertAnswer(key Key, target int, start time.Duration) {
 	t.insert(0, key, target, start, true)
 }
@@ -178,7 +178,7 @@ func (t *Tree) insert(owner int, key Key, target int, start time.Duration, answe
 		n.start, n.tags = start, n.tags|tagMarked
 	}
 	if changed || t.order == LeastRecent {
-		// The leaf first: afterwards every parent is newer than its children.
+		// From the leaf to the root, so that every parent is newer than its children.
 		for i := len(t.walked.path) - 1; i >= 0; i-- {
 			t.makeNewest(t.walked.path[i])
 		}
@@ -196,7 +196,7 @@ func (t *Tree) insertNodes(key Key, target int) (changed bool) {
 	if d.tip != none {
 		d.push(t.split(d.tip, d.depth-d.pathDepth))
 	}
-	// Whoever has a node has those above it.
+	// A target that has a node has all nodes above it.
 	for i := len(d.path) - 1; i >= 0 && t.addTarget(d.path[i], target); i-- {
 		changed = true
 	}
@@ -249,8 +249,9 @@ func (t *Tree) RemoveTarget(target int) {
 	t.edges.compact(t.moved)
 }
 
-// prune removes node id if no target holds it, and then its ancestors without targets. The last
-// child of such nodes removes its parents too, so the order of pruning does not matter.
+// prune removes node id if it has no children and no target holds it, and then its ancestors
+// likewise. When the last child of a node is pruned, the node is pruned too, so the order of calls
+// does not matter.
 func (t *Tree) prune(id int32) {
 	for id != 0 && t.node(id).parent != unused && t.node(id).child == none && t.hasNoTargets(id) {
 		parent := t.node(id).parent
@@ -259,12 +260,12 @@ func (t *Tree) prune(id int32) {
 	}
 }
 
-// evict removes the oldest leaves until the bound holds.
+// evict removes the oldest leaves until the tree is within its bound.
 func (t *Tree) evict() {
 	if t.Bytes() <= t.maxBytes {
 		return
 	}
-	removed := 0 // leaves; with each, a parent may have been joined with another node
+	removed := 0 // number of leaves; each removal may have merged a parent with another node
 	for ; t.Bytes() > t.maxBytes && t.count > 1; removed++ {
 		leaf := t.victim()
 		parent := t.node(leaf).parent

@@ -16,7 +16,7 @@ func keyOf(s string) Key {
 	return h.Key()
 }
 
-// blocks makes a key out of letters: every letter is one block.
+// blocks converts letters to a key: every letter is one block.
 func blocks(letters string) Key {
 	var b strings.Builder
 	for _, l := range letters {
@@ -104,7 +104,7 @@ func TestMemoryStaysBoundedUnderChurn(t *testing.T) {
 		for j := range key {
 			key[j] = rng.Uint64()
 		}
-		if i%3 == 0 { // a shared head
+		if i%3 == 0 { // a shared beginning
 			key[0] = 42
 		}
 		tree.Insert(key, rng.IntN(8))
@@ -118,7 +118,7 @@ func TestMemoryStaysBoundedUnderChurn(t *testing.T) {
 func TestEvictionIsLeastRecentlyInserted(t *testing.T) {
 	const one = nodeBytes + memberBytes
 	tree := NewTree(3 * one)
-	for _, k := range []string{"a", "b", "c", "a", "d"} { // b is the oldest when d comes
+	for _, k := range []string{"a", "b", "c", "a", "d"} { // b is the oldest when d is inserted
 		tree.Insert(blocks(k), 0)
 	}
 	for key, want := range map[string]int{"a": 64, "b": 0, "c": 64, "d": 64} {

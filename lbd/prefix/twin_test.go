@@ -9,8 +9,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// twin is the dumb tree: a list of keys a target and a list of answers, never
-// full.
+// twin is the reference tree: a list of keys per target and a list of answers, never full.
 type twin struct {
 	keys  map[int][]Key
 	marks []answer
@@ -57,7 +56,7 @@ func (w *twin) match(key Key, target int) int {
 	return best * BlockBytes
 }
 
-// answered is what was marked along the first blocks of key, the deepest last.
+// answered returns the marks along the first blocks of key, the deepest last.
 func (w *twin) answered(key Key, blocks int) (found []answer) {
 	for _, a := range w.marks {
 		if len(a.key) <= blocks && alike(a.key, key) == len(a.key) {
@@ -120,8 +119,8 @@ func (o operation) doDumb(w *twin) {
 	}
 }
 
-// trial runs operations on a tree, on one that walks from the root each time,
-// and on the dumb twin, and compares them.
+// trial runs operations on a tree, on one that walks from the root each time, and on the reference,
+// and compares them.
 type trial struct {
 	t         fataler
 	tree      *Tree
@@ -158,8 +157,8 @@ func (r *trial) step(o operation) {
 	}
 }
 
-// compare checks a match against the dumb twin, of which a full tree may know
-// less and never more.
+// compare compares a match with the reference. A full tree may have shorter matches, but never
+// longer ones.
 func (r *trial) compare(o operation, found Found) {
 	longest := 0
 	for target, got := range r.out {
@@ -182,15 +181,14 @@ func (r *trial) compare(o operation, found Found) {
 	}
 }
 
-// arrived checks that what was just inserted is there, unless its own path
-// alone is more than the bound. By age of insertion alone a repeated prefix may
-// be the next to go.
+// arrived checks that the latest insert is present, unless its own path exceeds the bound. By age
+// of insertion, a repeated prefix may be the next to be evicted.
 func (r *trial) arrived(o operation) {
 	if r.tree.order == EarliestInserted && r.full {
 		return
 	}
 	r.tree.Match(o.key, r.out)
-	ofOne := r.tree.ownerOfNode == nil // else see TestOwnersKeepTheirShare
+	ofOne := r.tree.ownerOfNode == nil // otherwise see TestOwnersKeepTheirShare
 	if ofOne && r.out[o.target] != o.key.Bytes() && r.tree.Nodes() > len(r.tree.walked.path) {
 		r.t.Fatalf("%v: only %d bytes are there", o, r.out[o.target])
 	}
@@ -201,8 +199,7 @@ func (r *trial) arrived(o operation) {
 	}
 }
 
-// chained makes a key of letters as a hasher would: every hash stands for all
-// letters up to its own.
+// chained converts letters to a key like a hasher: every hash represents all letters up to its own.
 func chained(letters []byte) Key {
 	key, chain := make(Key, len(letters)), uint64(0)
 	for i, l := range letters {
@@ -237,7 +234,7 @@ func TestTreeMatchesReference(t *testing.T) {
 			o := drawOperation(rt)
 			r.step(o)
 			if o.kind == 'm' && rapid.Bool().Draw(rt, "and inserted") {
-				for _, kind := range []byte("ia") { // the life of a request
+				for _, kind := range []byte("ia") { // the operations of a request
 					o.kind = kind
 					r.step(o)
 					o.key = append(o.key[:len(o.key):len(o.key)], scramble(uint64(len(o.key))+1))
@@ -266,10 +263,9 @@ func drawOrder(rt *rapid.T) Order {
 	return rapid.SampledFrom([]Order{LeastRecent, EarliestInserted}).Draw(rt, "order")
 }
 
-// FuzzTree reads operations from bytes: one for the capacity, the order and the owners, then
-// for each operation its kind and target, how many letters its key has, and the
-// letters. A quarter of the keys go on from the one before, a quarter are so
-// long that their edges fill chunks.
+// FuzzTree reads operations from bytes: one for the capacity, the order and the owners, then for
+// each operation its kind and target, how many letters its key has, and the letters. A quarter of
+// the keys extend the previous one, a quarter are so long that their edges fill chunks.
 func FuzzTree(f *testing.F) {
 	f.Add([]byte{0})
 	f.Fuzz(func(t *testing.T, data []byte) {

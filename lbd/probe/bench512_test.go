@@ -19,12 +19,11 @@ import (
 	"skyserve/lbd/core"
 )
 
-// engineVariable tells a process of this test's binary that it is engines: how
-// many they are, and the size of their pages.
+// engineVariable makes a process of this test's binary serve engines: their number, and the size of
+// their pages.
 const engineVariable = "SKYSERVE_PROBE_ENGINES"
 
-// The engines are a process of their own, so that what they take does not count
-// as the prober's.
+// The engines are a separate process, so that their CPU time is not counted as the prober's.
 func init() {
 	var n, size int
 	if _, err := fmt.Sscan(os.Getenv(engineVariable), &n, &size); err != nil {
@@ -37,7 +36,7 @@ func init() {
 	os.Exit(0)
 }
 
-// runEngines listens on n addresses, prints them, and answers until stdin ends.
+// runEngines listens on n addresses, prints them, and serves until stdin ends.
 func runEngines(n int, page []byte) error {
 	metrics := wholeAnswer(page)
 	var addresses []string
@@ -91,7 +90,7 @@ func startEngines(b *testing.B, n, size int) (addresses []string) {
 	return addresses
 }
 
-// cpuTime is what this process has used, user and system.
+// cpuTime returns the CPU time of this process, user and system.
 func cpuTime(b *testing.B) time.Duration {
 	b.Helper()
 	var u syscall.Rusage
@@ -101,9 +100,9 @@ func cpuTime(b *testing.B) time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// BenchmarkProbe512 is the processor time of probing 512 engines in another
-// process at the default interval, the balancer's core left out: a turn is an
-// interval, in which each is probed once.
+// BenchmarkProbe512 measures the processor time of probing 512 engines in another process at the
+// default interval, without the balancer's core. One iteration is an interval, in which each is
+// probed once.
 func BenchmarkProbe512(b *testing.B) {
 	const replicas = 512
 	for _, size := range []int{300, 30 << 10, 60 << 10} {

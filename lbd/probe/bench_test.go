@@ -21,8 +21,8 @@ func wholeAnswer(page []byte) []byte {
 
 var modelList = wholeAnswer([]byte(`{"object":"list","data":[{"id":"m","object":"model"}]}`))
 
-// answerEach answers each request of a connection, /v1/models with the model m
-// and all others with the same bytes. It allocates nothing for that.
+// answerEach responds to each request of a connection: to /v1/models with the model m, and to all
+// others with the same bytes. It does not allocate.
 func answerEach(nc net.Conn, metrics []byte) {
 	defer nc.Close()
 	for in := bufio.NewReaderSize(nc, 1<<10); ; {
@@ -42,7 +42,7 @@ func answerEach(nc net.Conn, metrics []byte) {
 	}
 }
 
-// probed is a watch of an engine in this process that has a page of a size.
+// probed returns a watch of an engine in this process that has a page of a size.
 func probed(tb testing.TB, size int) *watch {
 	tb.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -86,7 +86,7 @@ func probeOnce(ctx context.Context, tb testing.TB, w *watch) {
 func TestProbeAllocatesNothing(t *testing.T) {
 	w := probed(t, 60<<10)
 	n := testing.AllocsPerRun(200, func() { probeOnce(t.Context(), t, w) })
-	if n >= 1 { // what is shared may be collected, and the hit rate's minute grows
+	if n >= 1 { // pools may be emptied, and the hit rate's window grows
 		t.Errorf("%v allocations a probe, want none", n)
 	}
 }
@@ -101,8 +101,7 @@ func TestOversizedPage(t *testing.T) {
 	}
 }
 
-// BenchmarkProbe is one probe of an engine at the other end of a socket, its own
-// share of the work included.
+// BenchmarkProbe measures one probe of an engine over a socket, including the engine's own work.
 func BenchmarkProbe(b *testing.B) {
 	for _, size := range []int{300, 30 << 10, 60 << 10} {
 		b.Run(fmt.Sprintf("bytes=%d", size), func(b *testing.B) {

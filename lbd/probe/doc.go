@@ -1,6 +1,6 @@
-// Package probe probes every replica ten times a second: whether its model is served, how many
-// requests are pending and running, and its KV utilisation. Results are sent to the balancer's core
-// as core.EventReplicaReport; missing figures are unknown.
+// Package probe probes every replica ten times a second. A probe checks whether the model is
+// served, and reads the numbers of pending and running requests and the KV utilisation. Results are
+// sent to the balancer's core as core.EventReplicaReport; missing figures are unknown.
 //
 // A replica is ready when its model is served, not when its port is open: before the first ready
 // report, and again after every failure, its /v1/models must list the model.

@@ -8,10 +8,10 @@ import (
 	"time"
 )
 
-// groupSize is how many replicas are probed at the same moment. Waking up a process costs more than
-// a probe: probed one by one, hundreds of replicas need 1.5 times the processor time. Groups of
-// twice this size save little more, and this size keeps a single core busy for no more than a
-// millisecond or two.
+// groupSize is the number of replicas that are probed at the same moment. A wake-up of a process
+// costs more than a probe: if hundreds of replicas are probed one by one, they need 1.5 times the
+// processor time. Groups of twice this size save little more, and a group of this size uses one
+// core for only one or two milliseconds.
 const groupSize = 64
 
 // group is a set of replicas that are probed at the same moment. Its Prober's lock guards it.
@@ -19,7 +19,7 @@ type group struct {
 	prober  *Prober
 	watches []*watch
 	stop    context.CancelFunc
-	jitter  *rand.Rand // of run, once that has begun
+	jitter  *rand.Rand // used by run, once it has started
 }
 
 // joinGroup adds a watch to the first group with capacity; p.mu must be held.
@@ -82,7 +82,7 @@ func (g *group) tickAll() {
 	}
 }
 
-// jittered returns an interval changed at random by up to a tenth.
+// jittered returns an interval changed randomly by up to a tenth.
 func jittered(interval time.Duration, by *rand.Rand) time.Duration {
 	return interval + time.Duration((2*by.Float64()-1)*jitterShare*float64(interval))
 }

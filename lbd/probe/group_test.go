@@ -14,7 +14,7 @@ import (
 	"skyserve/lbd/core"
 )
 
-// moments gathers when each replica was reported.
+// moments collects the report times of each replica.
 type moments struct {
 	mu sync.Mutex
 	of map[string][]time.Time
@@ -26,7 +26,7 @@ func (m *moments) take(ev core.Event) {
 	m.of[ev.Target] = append(m.of[ev.Target], time.Now())
 }
 
-// drain returns what was gathered since the last drain.
+// drain returns the times since the last drain.
 func (m *moments) drain() map[string][]time.Time {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -84,8 +84,8 @@ func TestReplicasAreProbedTogether(t *testing.T) {
 	})
 }
 
-// wantTogether fails unless so many replicas were probed ten times a second, at
-// the moments of so many groups.
+// wantTogether fails unless this number of replicas was probed ten times per second, at the moments
+// of this number of groups.
 func wantTogether(t *testing.T, of map[string][]time.Time, replicas, groups int) {
 	t.Helper()
 	if len(of) != replicas {
@@ -132,8 +132,8 @@ func TestGroupsAreSpreadOverTheInterval(t *testing.T) {
 	}
 }
 
-// An engine that is slower than the interval is probed again soon after it
-// answered, and one that is just within it at every tick.
+// An engine that is slower than the interval is probed again soon after its response, and one that
+// is just within it at every tick.
 func TestSlowEngines(t *testing.T) {
 	for delay, want := range map[time.Duration]int{85 * time.Millisecond: 100, 150 * time.Millisecond: 62, 400 * time.Millisecond: 24} {
 		e := newEngine()

@@ -6,8 +6,8 @@ import (
 	"skyserve/lbd/policy"
 )
 
-// The window over which the hit rate is taken: as long as the balancer's own,
-// in steps that keep it small.
+// The window of the hit rate: as long as the balancer's own window, with steps that limit the
+// number of samples.
 const (
 	hitSpan = time.Minute
 	hitStep = time.Second
@@ -15,7 +15,7 @@ const (
 
 // hitWindow converts an engine's cumulative counters to a recent rate.
 type hitWindow struct {
-	samples    []hitSample // oldest first, a step apart
+	samples    []hitSample // oldest first, one step apart
 	last       hitSample
 	engineRate policy.Maybe[float64] // the engine's own hit rate
 }
@@ -34,7 +34,7 @@ func (h *hitWindow) add(now time.Time, f Figures) {
 	}
 	s := hitSample{at: now, hits: f.HitTokens.Value, queries: f.QueryTokens.Value}
 	if s.hits < h.last.hits || s.queries < h.last.queries {
-		h.samples = h.samples[:0] // the engine restarted
+		h.samples = h.samples[:0] // the engine was restarted
 	}
 	h.last = s
 	n := len(h.samples)
@@ -49,7 +49,8 @@ func (h *hitWindow) add(now time.Time, f Figures) {
 	h.samples = append(h.samples, s)
 }
 
-// rate returns the share of prompt tokens that came from the cache; unknown without prompts.
+// rate returns the share of prompt tokens that came from the cache; unknown if there were no
+// prompts.
 func (h *hitWindow) rate() policy.Maybe[float64] {
 	if len(h.samples) == 0 {
 		return h.engineRate

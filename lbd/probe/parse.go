@@ -25,7 +25,7 @@ type Figures struct {
 	HitRate policy.Maybe[float64]
 }
 
-// The figures that a page may hold, as indices of page.
+// The figures that a page may contain, as indices of figures.
 const (
 	pagePending = iota
 	pageRunning
@@ -159,10 +159,10 @@ var (
 	histogramSuffix = []byte(" histogram")
 )
 
-// histogramSize returns how many bytes at the start of page, which follows a comment, are samples
-// of the histogram that the comment announces; 0 if it announces none. Histograms make up nearly
-// all of a page and contain no figure. The samples of a metric are contiguous, so if the last
-// sample before the next comment belongs to the histogram, all of them do.
+// histogramSize returns the number of bytes at the start of page (the text after a comment) that
+// are samples of the histogram that the comment announces; 0 if it announces none. Histograms make
+// up nearly all of a page and contain no figure. The samples of a metric are contiguous, so if the
+// last sample before the next comment belongs to the histogram, all of them do.
 func histogramSize(comment, page []byte) int {
 	name, ok := bytes.CutSuffix(comment, histogramSuffix)
 	if !ok {
@@ -302,7 +302,7 @@ var (
 )
 
 // isPerPriority reports whether a series counts only the requests of one priority. SGLang exports
-// those beside the total, whose priority is empty.
+// these in addition to the total, whose priority is empty.
 func isPerPriority(labels []byte) bool {
 	i := bytes.Index(labels, priorityFirst)
 	if i < 0 {
@@ -315,7 +315,7 @@ func isPerPriority(labels []byte) bool {
 	return after < len(labels) && labels[after] != '"'
 }
 
-// maxNumberBytes bounds the digits of a number; float64 needs at most 24.
+// maxNumberBytes is the maximum length of a number; float64 needs at most 24 bytes.
 const maxNumberBytes = 32
 
 // parseValue parses the first word of b as a finite number.

@@ -20,16 +20,16 @@ import (
 
 // Defaults and bounds, with reasons.
 const (
-	defaultInterval = 100 * time.Millisecond // ten probes a second: a prefill on an L4 lasts about as long
+	defaultInterval = 100 * time.Millisecond // ten probes a second: about the duration of a prefill on an L4
 	defaultTimeout  = time.Second            // the core marks a replica lost after a second without reports
-	aliveInterval   = time.Second            // engines without metrics: /health reports no load
-	suspicionTime   = time.Second            // how long probes request /health after a failure: ten probes
+	aliveInterval   = time.Second            // for engines without metrics: /health reports no load
+	suspicionTime   = time.Second            // time for which probes request /health after a failure: ten probes
 	healthTimeout   = 250 * time.Millisecond // SGLang's /health generates a token, which may take over a second: the core needs reports meanwhile
-	maxBackoff      = time.Second            // a replica that comes back is used within a second
+	maxBackoff      = time.Second            // a replica that recovers is used within a second
 	dialTimeout     = time.Second            // part of the timeout above
 	jitterShare     = 0.1                    // spreads the probes of many replicas and balancers
 	maxPage         = 4 << 20                // vLLM's page is 30 KB, with many ranks and LoRAs 1 MB
-	idleTimeout     = 30 * time.Second       // of https: no interval is as long
+	idleTimeout     = 30 * time.Second       // for https: longer than any interval
 )
 
 // Options configure a Prober. Only Sink is required.
@@ -43,18 +43,18 @@ type Options struct {
 	Identified func(service.ReplicaConfig)
 	// Interval is the time between two probes of a replica; default 100 ms.
 	Interval time.Duration
-	// Timeout bounds one probe; default 1 s.
+	// Timeout is the timeout of one probe; default 1 s.
 	Timeout time.Duration
 	// Seed seeds the jitter.
 	Seed uint64
-	// Transport carries the probes; nil = one that keeps a connection to each replica.
+	// Transport sends the probes; nil = one that keeps a connection to each replica.
 	Transport http.RoundTripper
 	// TLS is the configuration for replicas that are probed over mTLS; nil = none.
 	TLS *tls.Config
 	// Allow is called with each address before connecting, if Transport is nil; nil = all are
 	// allowed.
 	Allow func(netip.Addr) error
-	// Logger receives changes of state; nil = silence.
+	// Logger receives changes of state; nil = no logs.
 	Logger *slog.Logger
 }
 
@@ -83,8 +83,8 @@ func New(opts Options) *Prober {
 	return p
 }
 
-// Start starts to probe a replica. For a replica that is already probed it does nothing, unless the
-// URL, mTLS, model or number of ranks changed; then it starts over.
+// Start starts to probe a replica. It ignores a replica that is already probed, unless the URL,
+// mTLS, model or number of ranks changed; then it starts again.
 func (p *Prober) Start(cfg service.ReplicaConfig) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -101,7 +101,7 @@ func (p *Prober) Start(cfg service.ReplicaConfig) {
 	w := &watch{
 		prober: p, config: cfg, stop: stop,
 		jitter: rand.New(rand.NewPCG(p.opts.Seed, seedOf(cfg.ID))),
-		status: ReplicaStatus{Replica: cfg, Reason: "no answer yet"}, tick: make(chan struct{}, 1),
+		status: ReplicaStatus{Replica: cfg, Reason: "no response yet"}, tick: make(chan struct{}, 1),
 	}
 	p.watches[cfg.ID] = w
 	p.joinGroup(w)
@@ -122,8 +122,8 @@ func seedOf(id string) uint64 {
 	return h.Sum64()
 }
 
-// Suspect makes the probes of a replica request /health too for a second, because it failed a
-// request. An unknown id is ignored.
+// Suspect makes the probes of a replica request /health too for a second, because the replica
+// failed a request. An unknown id is ignored.
 func (p *Prober) Suspect(id string) {
 	p.mu.Lock()
 	w := p.watches[id]
@@ -133,7 +133,7 @@ func (p *Prober) Suspect(id string) {
 	}
 }
 
-// Stop stops probing a replica; a probe in progress reports nothing more.
+// Stop stops probing a replica; a probe in progress does not report its result.
 func (p *Prober) Stop(id string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -151,16 +151,16 @@ func (p *Prober) Close() {
 	}
 }
 
-// ReplicaStatus is the state of one replica beyond what the core keeps.
+// ReplicaStatus is the state of one replica that the core does not have.
 type ReplicaStatus struct {
 	// Replica is the configuration at the start, with the identified model and kind.
 	Replica service.ReplicaConfig
 	Ready   bool
 	// Answered: its model was served at least once.
 	Answered bool
-	// Reason is why it is not ready.
+	// Reason explains why it is not ready.
 	Reason string
-	// HitRate is the share of prompt tokens that the engine took from its prefix cache over the last
+	// HitRate is the share of prompt tokens that the engine found in its prefix cache over the last
 	// minute, according to its own metrics.
 	HitRate policy.Maybe[float64]
 }

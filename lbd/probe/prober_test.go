@@ -23,14 +23,14 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// engine is a fake replica: answers by path, after a delay, or with an error.
+// engine is a fake replica: it responds by path, after a delay, or with an error.
 type engine struct {
 	mu     sync.Mutex
 	pages  map[string]string // path to body; absent = 404
 	status map[string]int
 	err    error
 	delay  time.Duration
-	slow   map[string]time.Duration // more delay, by path
+	slow   map[string]time.Duration // additional delay, by path
 	asked  map[string]int
 }
 
@@ -83,7 +83,7 @@ func (e *engine) RoundTrip(r *http.Request) (*http.Response, error) {
 	return &http.Response{StatusCode: status, Body: io.NopCloser(strings.NewReader(body)), Request: r}, nil
 }
 
-// reports gathers what a Prober reports.
+// reports collects the reports of a Prober.
 type reports struct {
 	mu  sync.Mutex
 	all []core.Event
@@ -113,7 +113,7 @@ func refused() error {
 	return &net.OpError{Op: "dial", Net: "tcp", Err: os.NewSyscallError("connect", syscall.ECONNREFUSED)}
 }
 
-// probing runs a test in a bubble of fake time, with one replica of one engine.
+// probing runs a test with fake time and one replica of one engine.
 func probing(t *testing.T, cfg service.ReplicaConfig, e *engine, opts Options, test func(t *testing.T, p *Prober, r *reports)) {
 	synctest.Test(t, func(t *testing.T) {
 		var r reports
@@ -208,7 +208,7 @@ func TestTimeoutReportsNothing(t *testing.T) {
 		if got := r.drain(); len(got) > 0 {
 			t.Errorf("a silent replica was reported: %+v", got)
 		}
-		if s := p.Status()[0]; s.Ready || !s.Answered || s.Reason != "no answer within 1s" {
+		if s := p.Status()[0]; s.Ready || !s.Answered || s.Reason != "no response within 1s" {
 			t.Errorf("got %+v", s)
 		}
 	})
@@ -220,16 +220,16 @@ func TestNotReady(t *testing.T) {
 		change      func(*engine)
 		reason      string
 	}{
-		{"loading", "llama", func(e *engine) { e.status["/v1/models"] = 503 }, "answers GET /v1/models with 503 Service Unavailable"},
-		{"another model", "gpt", func(*engine) {}, `serves llama, adapter, not "gpt"`},
-		{"no model", "llama", func(e *engine) { e.pages["/v1/models"] = `{"data":[]}` }, "no model listed"},
-		{"no list", "llama", func(e *engine) { e.pages["/v1/models"] = `<html>` }, "answers GET /v1/models with an invalid model list"},
+		{"loading", "llama", func(e *engine) { e.status["/v1/models"] = 503 }, "GET /v1/models returned 503 Service Unavailable"},
+		{"another model", "gpt", func(*engine) {}, `GET /v1/models returned llama, adapter, not "gpt"`},
+		{"no model", "llama", func(e *engine) { e.pages["/v1/models"] = `{"data":[]}` }, "GET /v1/models returned no model"},
+		{"no list", "llama", func(e *engine) { e.pages["/v1/models"] = `<html>` }, "GET /v1/models returned an invalid model list"},
 		{"many models", "gpt", func(e *engine) {
 			e.pages["/v1/models"] = `{"data":[{"id":"a"},{"id":"b"},{"id":"c"},{"id":"d"},{"id":"e"},{"id":"f"}]}`
-		}, `serves a, b, c, d and 2 more, not "gpt"`},
-		{"metrics broken", "llama", func(e *engine) { e.status["/metrics"] = 500 }, "answers GET /metrics with 500 Internal Server Error"},
-		{"unhealthy", "llama", func(e *engine) { e.status["/metrics"], e.status["/health"] = 404, 503 }, "answers GET /health with 503 Service Unavailable"},
-		{"elsewhere", "llama", func(e *engine) { e.status["/v1/models"] = 302 }, "answers GET /v1/models with 302 Found"},
+		}, `GET /v1/models returned a, b, c, d and 2 more, not "gpt"`},
+		{"metrics broken", "llama", func(e *engine) { e.status["/metrics"] = 500 }, "GET /metrics returned 500 Internal Server Error"},
+		{"unhealthy", "llama", func(e *engine) { e.status["/metrics"], e.status["/health"] = 404, 503 }, "GET /health returned 503 Service Unavailable"},
+		{"elsewhere", "llama", func(e *engine) { e.status["/v1/models"] = 302 }, "GET /v1/models returned 302 Found"},
 		{"reset", "llama", func(e *engine) { e.err = errors.New("connection reset") }, "connection reset"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -249,8 +249,8 @@ func TestNotReady(t *testing.T) {
 	}
 }
 
-// vLLM serves its metrics for seconds after its engine has died. After a failed request
-// the probes ask for /health too, and the replica is not ready until that is good.
+// vLLM serves its metrics for seconds after its engine has died. After a failed request the probes
+// request /health too, and the replica is not ready until it succeeds.
 func TestSuspectIsProbedForHealth(t *testing.T) {
 	e := newEngine()
 	probing(t, service.ReplicaConfig{Model: "llama"}, e, Options{}, func(t *testing.T, p *Prober, r *reports) {
@@ -261,13 +261,13 @@ func TestSuspectIsProbedForHealth(t *testing.T) {
 		p.Suspect("us-0")
 		p.Suspect("nobody")
 		time.Sleep(3 * time.Second)
-		if n := e.count("/health"); n < 8 || n > 12 || hasReason(r.drain(), "answers GET /health with 503 Service Unavailable") {
+		if n := e.count("/health"); n < 8 || n > 12 || hasReason(r.drain(), "GET /health returned 503 Service Unavailable") {
 			t.Errorf("asked for /health %d times in the second after a failure, want about 10", n)
 		}
 		e.set(func(e *engine) { e.status["/health"] = 503 })
 		p.Suspect("us-0")
 		time.Sleep(200 * time.Millisecond)
-		if got := r.drain(); !hasReason(got, "answers GET /health with 503 Service Unavailable") {
+		if got := r.drain(); !hasReason(got, "GET /health returned 503 Service Unavailable") {
 			t.Errorf("with a dead engine: %+v", got)
 		}
 		time.Sleep(10 * time.Second)
@@ -284,9 +284,8 @@ func TestSuspectIsProbedForHealth(t *testing.T) {
 	})
 }
 
-// An engine whose /health generates a token (SGLang's) takes longer for it than a probe
-// may. It is known to be alive all the same, after a failure too, and with or without
-// metrics.
+// An engine whose /health generates a token (SGLang) may exceed the timeout of a probe. It is
+// nevertheless reported alive, also after a failure, with or without metrics.
 func TestSlowHealthIsNotDeath(t *testing.T) {
 	for name, metrics := range map[string]bool{"metrics": true, "no metrics": false} {
 		t.Run(name, func(t *testing.T) {

@@ -66,7 +66,7 @@ func TestEachRankIsReportedSeparately(t *testing.T) {
 				t.Errorf("%s: got %+v, want %+v", ev.Target, r, want[ev.Target])
 			}
 		}
-		// What it had is no longer known once it stops answering.
+		// Its figures are unknown once it stops responding.
 		got.drain()
 		e.set(func(e *engine) { e.err = refused() })
 		time.Sleep(120 * time.Millisecond)
@@ -80,7 +80,7 @@ func TestEachRankIsReportedSeparately(t *testing.T) {
 				t.Errorf("got %+v", r)
 			}
 		}
-		// With another number of ranks it starts over.
+		// With another number of ranks it starts again.
 		cfg.DataParallel = 1
 		e.set(func(e *engine) { e.err = nil })
 		p.Start(cfg)

@@ -15,7 +15,7 @@ import (
 // source fetches a replica's pages.
 type source interface {
 	// get fetches a path by a deadline. The body is valid until release or the next get; a body that is
-	// too long is returned empty.
+	// too long is returned as empty.
 	get(ctx context.Context, path string, deadline time.Time) (status int, body []byte, err error)
 	// release returns the memory of the last page.
 	release()
@@ -25,7 +25,7 @@ type source interface {
 }
 
 // newSource returns the source of a replica, which keeps one connection. It does not follow
-// redirects: an engine has no reason to redirect its balancer.
+// redirects: an engine does not need to redirect its balancer.
 func newSource(cfg service.ReplicaConfig, opts Options) source {
 	url := strings.TrimRight(cfg.URL, "/")
 	if opts.Transport == nil && (cfg.MTLS || strings.HasPrefix(url, "http://")) {
@@ -40,7 +40,7 @@ func newSource(cfg service.ReplicaConfig, opts Options) source {
 	return s
 }
 
-// pollerSource has a connection of its own, only for probes.
+// pollerSource has its own connection, only for probes.
 type pollerSource struct{ poller *wire.Poller }
 
 func (s *pollerSource) get(ctx context.Context, path string, deadline time.Time) (status int, body []byte, err error) {

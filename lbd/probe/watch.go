@@ -29,20 +29,20 @@ type watch struct {
 
 	model     string             // config.Model, or the identified model
 	kind      service.EngineKind // config.Kind, or the engine identified by its metrics
-	verified  bool               // the model was listed, and no probe failed since
+	verified  bool               // the model was listed, and no probe has failed since
 	noMetrics bool               // /metrics responds with a 4xx status
 	aliveAt   time.Time
 	halfRTT   time.Duration // half of the last round trip
-	failures  int           // probes in a row that found it dead
+	failures  int           // consecutive probes that failed
 	source    source
 	hits      hitWindow
 	ids       []string    // of its ranks
 	ranks     []Figures   // of the last probe; unknown without metrics
 	report    core.Report // the last one sent
 
-	// tick receives when a probe is due; it buffers one tick that came during a probe.
+	// tick receives when a probe is due. It buffers one tick that arrived during a probe.
 	tick  chan struct{}
-	group *group // see its Prober's lock
+	group *group // guarded by its Prober's lock
 
 	// suspectedAt is the time of the last call of Suspect in Unix nanoseconds; 0 = probes do not
 	// request /health.
@@ -73,8 +73,8 @@ func (w *watch) run(ctx context.Context) {
 	}
 }
 
-// wait returns true when the next probe is due after one that lasted for took, or false when ctx
-// ends.
+// wait returns true when the next probe is due, after a probe with the duration took. It returns
+// false when ctx ends.
 func (w *watch) wait(ctx context.Context, timer *time.Timer, took time.Duration) bool {
 	pause := w.nextDelay(took)
 	if pause == 0 {
@@ -98,9 +98,9 @@ func (w *watch) wait(ctx context.Context, timer *time.Timer, took time.Duration)
 	return true
 }
 
-// nextDelay returns how long to wait after a probe that lasted for took; 0 = until the next tick. A
-// dead replica has longer, jittered intervals. A probe that lasts beyond the next tick is repeated
-// soon.
+// nextDelay returns the time to wait after a probe with the duration took; 0 = until the next tick.
+// A failed replica has longer, jittered intervals. A probe that lasts beyond the next tick is soon
+// repeated.
 func (w *watch) nextDelay(took time.Duration) time.Duration {
 	interval := w.prober.opts.Interval
 	if w.failures == 0 {
@@ -118,8 +118,8 @@ func (w *watch) nextDelay(took time.Duration) time.Duration {
 	return max(jittered(every, w.jitter)-took, interval/10, 1)
 }
 
-// probe checks the replica once and reports the result. A timeout reports nothing: the core detects
-// missing reports.
+// probe checks the replica once and reports the result. After a timeout it reports nothing: the
+// core detects missing reports.
 func (w *watch) probe(ctx context.Context) {
 	report, err := w.checkReplica(ctx)
 	if ctx.Err() != nil {
@@ -131,11 +131,11 @@ func (w *watch) probe(ctx context.Context) {
 		w.reportRanks(report)
 		return
 	}
-	reason, silent := explain(err, w.prober.opts.Timeout)
+	reason, timedOut := explain(err, w.prober.opts.Timeout)
 	w.verified, w.noMetrics, w.kind = false, false, w.config.Kind // another engine may replace it
 	w.hits = hitWindow{}
 	w.recordState(false, reason)
-	if silent {
+	if timedOut {
 		return
 	}
 	w.failures++
@@ -184,27 +184,28 @@ func (w *watch) checkReplica(ctx context.Context) (core.Report, error) {
 }
 
 // checkHealth requests /health: vLLM serves its metrics for seconds after its engine has died. It
-// ends these checks after a good response once suspicionTime has passed since at, and at once if
-// /health does not respond in time: then the other requests of the probe decide.
+// ends these checks after a good response once suspicionTime has passed since at. If /health does
+// not respond in time, it ends them immediately, and the other requests of the probe determine the
+// result.
 func (w *watch) checkHealth(ctx context.Context, at int64) error {
-	status, silent, err := w.health(ctx)
+	status, timedOut, err := w.health(ctx)
 	switch {
 	case err != nil:
 		return err
 	case status >= 500:
 		return &statusError{path: "/health", status: status}
-	case silent || time.Since(time.Unix(0, at)) >= suspicionTime:
+	case timedOut || time.Since(time.Unix(0, at)) >= suspicionTime:
 		w.suspectedAt.CompareAndSwap(at, 0)
 	}
 	return nil
 }
 
-// health requests /health. silent: there was no response within healthTimeout.
-func (w *watch) health(ctx context.Context) (status int, silent bool, err error) {
+// health requests /health. timedOut: there was no response within healthTimeout.
+func (w *watch) health(ctx context.Context) (status int, timedOut bool, err error) {
 	timeout := min(healthTimeout, w.prober.opts.Timeout)
 	status, _, err = w.source.get(ctx, "/health", time.Now().Add(timeout))
 	if err != nil && ctx.Err() == nil {
-		if _, silent = explain(err, timeout); silent {
+		if _, timedOut = explain(err, timeout); timedOut {
 			return 0, true, nil
 		}
 	}
@@ -215,11 +216,11 @@ func (w *watch) health(ctx context.Context) (status int, silent bool, err error)
 // load is unknown.
 func (w *watch) checkAlive(ctx context.Context) (core.Report, error) {
 	if time.Since(w.aliveAt) >= aliveInterval {
-		status, silent, err := w.health(ctx)
+		status, timedOut, err := w.health(ctx)
 		switch {
 		case err != nil:
 			return core.Report{}, err
-		case silent || status/100 == 4:
+		case timedOut || status/100 == 4:
 			if err := w.verify(ctx); err != nil {
 				return core.Report{}, err
 			}
@@ -246,9 +247,9 @@ func (w *watch) verify(ctx context.Context) error {
 	case err != nil:
 		return err
 	case len(models) == 0:
-		return errors.New("no model listed")
+		return errors.New("GET /v1/models returned no model")
 	case w.config.Model != "" && !slices.Contains(models, w.config.Model):
-		return fmt.Errorf("serves %s, not %q", shortList(models), w.config.Model)
+		return fmt.Errorf("GET /v1/models returned %s, not %q", shortList(models), w.config.Model)
 	case w.config.Model == "" && !slices.Contains(models, w.model):
 		w.model = models[0]
 		w.reportIdentity()
@@ -276,7 +277,7 @@ func modelNames(body []byte) ([]string, error) {
 		} `json:"data"`
 	}
 	if err := json.Unmarshal(body, &list); err != nil {
-		return nil, errors.New("answers GET /v1/models with an invalid model list")
+		return nil, errors.New("GET /v1/models returned an invalid model list")
 	}
 	var names []string
 	for _, m := range list.Data {
@@ -289,15 +290,15 @@ func modelNames(body []byte) ([]string, error) {
 
 // shortList formats the first few names of a list: an engine may serve many adapters.
 func shortList(names []string) string {
-	const most = 4
-	if len(names) > most {
-		return strings.Join(names[:most], ", ") + fmt.Sprintf(" and %d more", len(names)-most)
+	const maxListed = 4
+	if len(names) > maxListed {
+		return strings.Join(names[:maxListed], ", ") + fmt.Sprintf(" and %d more", len(names)-maxListed)
 	}
 	return strings.Join(names, ", ")
 }
 
 // get fetches a path of the replica. The body is valid until the next get; a body that is too long
-// is returned empty.
+// is returned as empty.
 func (w *watch) get(ctx context.Context, path string) (status int, body []byte, err error) {
 	began := time.Now()
 	status, body, err = w.source.get(ctx, path, began.Add(w.prober.opts.Timeout))
@@ -345,14 +346,14 @@ type statusError struct {
 }
 
 func (e *statusError) Error() string {
-	return fmt.Sprintf("answers GET %s with %d %s", e.path, e.status, http.StatusText(e.status))
+	return fmt.Sprintf("GET %s returned %d %s", e.path, e.status, http.StatusText(e.status))
 }
 
-// explain returns a short reason for an error, and whether the error is a timeout.
-func explain(err error, timeout time.Duration) (reason string, silent bool) {
+// explain returns a short description of an error, and whether the error is a timeout.
+func explain(err error, timeout time.Duration) (reason string, timedOut bool) {
 	var ne net.Error
 	if errors.Is(err, context.DeadlineExceeded) || (errors.As(err, &ne) && ne.Timeout()) {
-		return fmt.Sprintf("no answer within %s", timeout), true
+		return fmt.Sprintf("no response within %s", timeout), true
 	}
 	if errors.Is(err, syscall.ECONNREFUSED) {
 		return "connection refused", false

@@ -8,8 +8,8 @@ import (
 	"skyserve/lbd/openai"
 )
 
-// logAccess writes the access log line of the request. Of what the client sent it contains only the
-// request's id and the model's name; it contains no keys.
+// logAccess writes the access log line of the request. Of the client's data, it contains only the
+// request's id and the model's name. It contains no keys.
 func (x *exchange) logAccess(status int, outcome string) {
 	log, level := x.rt.log, slog.LevelDebug
 	if x.rt.accessLog {

@@ -57,7 +57,7 @@ func (x *exchange) countStreamed(n int) {
 	}
 }
 
-// finalize finishes the accounting of a request that core has finished with.
+// finalize completes the accounting of a request that has ended in core.
 func (x *exchange) finalize(status int, state string) {
 	used := x.computeUsage(status, state)
 	x.countTokens(used)
@@ -71,9 +71,9 @@ func (x *exchange) finalize(status int, state string) {
 	x.reportEnd(status, state)
 }
 
-// countTokens counts the tokens of a request: in points what its client requested, by the engine's figures
-// if it reported any, otherwise by the estimate and the tokens seen in the stream; in metrics what
-// engines computed.
+// countTokens counts the tokens of a request: In points, it counts the tokens of the client's request, by
+// the engine's figures if it reported any, otherwise by the estimate and the tokens in the stream. In
+// metrics, it counts the tokens that engines computed.
 func (x *exchange) countTokens(used telemetry.Usage) {
 	r, u := x.rt, &x.answer.Usage
 	output := x.outputTokens()
@@ -103,7 +103,7 @@ func (x *exchange) countTokens(used telemetry.Usage) {
 }
 
 // promptUsed returns the number of tokens of the prompt, as reported by the engine or otherwise
-// estimated, and how many of them came from the engine's cache.
+// estimated, and the number of them that came from the engine's cache.
 func (x *exchange) promptUsed() (prompt, cached int) {
 	u := &x.answer.Usage
 	prompt = u.Prompt.Or(x.promptTokens)

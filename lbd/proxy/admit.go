@@ -21,29 +21,29 @@ import (
 
 // origin describes the sender of a request.
 type origin struct {
-	from    string   // the peer that forwarded it, empty for a client's
-	hop     core.Hop // how far the request has come
+	from    string   // the peer that forwarded it, empty for a client's request
+	hop     core.Hop // the forwards before this balancer
 	tenant  string
 	session string
-	// sessionAge is the age of the session, as reported by the peer; 0 = not known.
+	// sessionAge is the age of the session, as reported by the peer; 0 = unknown.
 	sessionAge time.Duration
 	maxWait    time.Duration // maximum time in this queue, set by a peer; 0 = the default
 	tier       service.Tier
 	maxTier    service.Tier // the most urgent tier that the key allows; empty = any
-	// fingerprint and kills are those of core.Request, sent by a peer; 0 = none.
+	// fingerprint and kills are as in core.Request, sent by a peer; 0 = none.
 	fingerprint uint64
 	kills       int
 	// continueOff: another replica must not continue the response. continued: the prompt contains the start
 	// of the response, so only an engine that can continue a response may serve it.
 	continueOff, continued bool
 	requestedCounts        string // headerCounts of the peer: countsExact, countsAny or empty
-	// keysRequired: clients had to present keys when the request arrived, so its Authorization header is
-	// ours.
+	// keysRequired: clients had to present keys when the request arrived, so its Authorization header
+	// contains a key of this service.
 	keysRequired bool
-	account      *quota.Account // of the key that a client presented; nil where no key is required
+	account      *quota.Account // of the key that a client presented; nil if no key is required
 }
 
-// maxPeerDuration limits the session age and the wait that a peer may send. No queue looks further back.
+// maxPeerDuration limits the session age and the wait that a peer may send. No queue uses longer times.
 const maxPeerDuration = 24 * time.Hour
 
 // parseMillis parses headerSessionAge and headerWait. It returns 0 if the header is missing or
@@ -75,7 +75,7 @@ func errUnauthorized() *openai.Error {
 }
 
 // errTier rejects a request for a tier above what its key allows. The tier is not lowered silently: a
-// client that relies on a first token within a second must know.
+// client that relies on a first token within a second must receive an error.
 func errTier(requested, limit service.Tier) *openai.Error {
 	return &openai.Error{
 		Status: http.StatusForbidden, Kind: openai.TypePermission, Code: "tier_not_allowed", Param: headerTier,
@@ -84,7 +84,7 @@ func errTier(requested, limit service.Tier) *openai.Error {
 }
 
 // identify distinguishes requests of peers from those of clients and parses their headers. Headers
-// reserved for balancers are ignored from anybody else.
+// reserved for balancers are ignored in other requests.
 func (r *Runtime) identify(req *http.Request) (o origin, refused *openai.Error) {
 	var err error
 	h := req.Header
@@ -137,9 +137,9 @@ func validHop(h core.Hop) bool {
 	return h == core.HopRegion || h == core.HopRemote || h == core.HopBoth
 }
 
-// setSession sets the conversation or client that a request belongs to. It is a hash: it has a bounded
-// length, and no user names appear in decisions and records. Sessions of different tenants never share
-// a hash. A peer has hashed it already.
+// setSession sets the conversation or client of a request. It is a hash, so its length is bounded, and
+// decisions and records contain no user names. Sessions of different tenants never have the same hash.
+// The session from a peer is already a hash.
 func (o *origin) setSession(req *http.Request, c *openai.Call) {
 	given := req.Header.Get(headerSession)
 	if o.from != "" && given != "" {
@@ -177,7 +177,7 @@ func errBody(err error, limit int64) *openai.Error {
 	if errors.As(err, &tooLarge) {
 		return &openai.Error{
 			Status: http.StatusRequestEntityTooLarge, Kind: openai.TypeInvalid, Code: "request_too_large",
-			Message: fmt.Sprintf("reading the request body: larger than %d bytes", limit),
+			Message: fmt.Sprintf("read the request body: must have at most %d bytes", limit),
 		}
 	}
 	if errors.Is(err, quota.ErrMemoryFull) || errors.Is(err, quota.ErrShareFull) {
@@ -186,10 +186,10 @@ func errBody(err error, limit int64) *openai.Error {
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		return &openai.Error{
 			Status: http.StatusRequestTimeout, Kind: openai.TypeInvalid, Code: "request_timeout",
-			Message: "reading the request body: timed out",
+			Message: "read the request body: not received in time",
 		}
 	}
-	return openai.Invalid("", "incomplete_body", "reading the request body: "+err.Error())
+	return openai.Invalid("", "incomplete_body", "read the request body: "+err.Error())
 }
 
 // resolveCall parses a body and resolves its model.
@@ -197,10 +197,10 @@ func (r *Runtime) resolveCall(body []byte) (c openai.Call, resolved openai.Resol
 	c, err := openai.ReadCall(body, r.seed)
 	var ambiguous *openai.AmbiguousKeyError
 	if errors.As(err, &ambiguous) {
-		return c, resolved, openai.Invalid(ambiguous.Key, "ambiguous_key", "reading the request body: "+err.Error())
+		return c, resolved, openai.Invalid(ambiguous.Key, "ambiguous_key", "read the request body: "+err.Error())
 	}
 	if err != nil {
-		return c, resolved, openai.Invalid("", "invalid_json", "reading the request body as JSON: "+err.Error())
+		return c, resolved, openai.Invalid("", "invalid_json", "read the request body as JSON: "+err.Error())
 	}
 	name, err := c.ModelName()
 	if err != nil {

@@ -112,7 +112,7 @@ func TestMalformedBodies(t *testing.T) {
 func TestUnknownModels(t *testing.T) {
 	b := start(t, testOptions(t))
 	for body, found := range map[string]string{
-		`{"messages":[]}`: "got nothing", `{"model":7}`: `got "7"`, `{"model":null}`: `got "null"`,
+		`{"messages":[]}`: "model is required", `{"model":7}`: `got "7"`, `{"model":null}`: `got "null"`,
 		`{"model":"gpt-9"}`: `"gpt-9" does not exist`, `{"model":"Chat-Small"}`: "does not exist",
 	} {
 		got := expect(t, b.post(chatPath, body), http.StatusNotFound, "model_not_found")
@@ -133,8 +133,8 @@ func TestPreviousResponse(t *testing.T) {
 	}
 }
 
-// A client whose request is rejected and that sends nothing of the declared body keeps no connection
-// open.
+// If a request is rejected and its client sends nothing of the declared body, the connection is
+// closed.
 func TestBodyOfRejectedRequest(t *testing.T) {
 	o := testOptions(t)
 	o.Keys, o.Limits.BodyTimeout = apiKeys("sk"), 20*time.Millisecond

@@ -76,8 +76,8 @@ func streamed(events string, ends bool) string {
 	return fmt.Sprintf("HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n%s", len(events), events, end)
 }
 
-// brokenEngines are invalid responses, before anything of them reached the client: another replica
-// serves the request; without one it fails.
+// brokenEngines contains responses that are invalid before any part of them reached the client.
+// Another replica serves the request; without one it fails.
 func brokenEngines() map[string]string {
 	const events, json = "text/event-stream", "application/json"
 	return map[string]string{
@@ -110,7 +110,7 @@ func brokenEngines() map[string]string {
 	}
 }
 
-// free checks that nothing is left of any request.
+// free checks that no resources of any request remain in use.
 func (b *balancer) free() {
 	b.t.Helper()
 	c := b.settled()
@@ -144,7 +144,7 @@ func TestOnlyFaultyEngines(t *testing.T) {
 			t.Parallel()
 			for _, body := range []string{streamBody, plainBody} {
 				o := roundRobin(t)
-				o.Core.RetryBackoff = 0 // it is retried at once: core's tests check the wait
+				o.Core.RetryBackoff = 0 // the request is retried immediately; core's tests check the backoff
 				b := start(t, o)
 				b.attach("us-0", rawEngine(t, answer))
 				resp := b.post(chatPath, body)
@@ -159,7 +159,7 @@ func TestOnlyFaultyEngines(t *testing.T) {
 	}
 }
 
-// Unusual responses of an engine are forwarded as they are.
+// Unusual responses of an engine are forwarded unchanged.
 func TestUnusualResponsesAreUnchanged(t *testing.T) {
 	big := chunk(strings.Repeat("x", 1<<20)) + doneEvent
 	for name, c := range map[string]struct {
@@ -196,8 +196,7 @@ func TestUnusualResponsesAreUnchanged(t *testing.T) {
 	}
 }
 
-// A stream that fails after it has started ends in an error event, never silently and never as if it
-// were complete.
+// A stream that fails after it has started ends in an error event, and never appears complete.
 func TestFaultyStreams(t *testing.T) {
 	for name, events := range map[string]string{
 		"no JSON and no [DONE]": "data: hello\n\n",
@@ -220,7 +219,7 @@ func TestFaultyStreams(t *testing.T) {
 	}
 }
 
-// An engine that sends only its header blocks nobody beyond the limit.
+// An engine that sends only its header blocks a client at most until the timeout.
 func TestMemoryOfHeadersOnly(t *testing.T) {
 	testkit.Slow(t)
 	for contentType, body := range map[string]string{"text/event-stream": streamBody, "application/json": plainBody} {

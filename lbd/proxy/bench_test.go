@@ -157,7 +157,7 @@ func askAll(b *testing.B, url string, stream bool) {
 }
 
 // BenchmarkRequests measures the cost of listing the newest requests of a full ring: in total, and the
-// longest time that a decision waits for it (hold).
+// longest time for which a decision waits for it (hold).
 func BenchmarkRequests(b *testing.B) {
 	rt := ready(b, cannedEngine{"application/json", plainReply}, "http://engine")
 	body := promptBody(256, false)

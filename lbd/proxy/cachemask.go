@@ -4,15 +4,15 @@ import (
 	"skyserve/lbd/openai"
 )
 
-// The number of cached prompt tokens reveals which prompts other clients sent. Clients with an API key see it
-// only if the operator allows it; otherwise the figures in their responses are 0. They are replaced in place,
-// so nothing else in a response changes, not even its length.
+// The number of cached prompt tokens reveals which prompts other clients sent. Clients with an API key
+// receive it only if the operator allows it; otherwise the figures in their responses are 0. They are
+// replaced in place, so nothing else in a response changes, not even its length.
 
 // hidesCache reports whether cached token counts are hidden from the client.
 func (r *Runtime) hidesCache(o *origin) bool { return o.account != nil && !r.exposeCache.Load() }
 
-// SetExposeCache sets whether clients with API keys see how much of their prompts was cached. It
-// applies to responses that start from now on.
+// SetExposeCache sets whether clients with API keys receive the number of cached prompt tokens. It
+// applies to responses that start later.
 func (r *Runtime) SetExposeCache(on bool) { r.exposeCache.Store(on) }
 
 // hasCacheFigures reports whether the event that was just parsed has cache figures that must be hidden from
@@ -21,6 +21,6 @@ func (x *exchange) hasCacheFigures(event []byte) bool {
 	return x.hidesCache && !x.masking && !x.answer.OnlyText && openai.MentionsCache(event)
 }
 
-// startMasking masks the cache figures in everything that is forwarded from now on without being parsed: a response or an event
-// that is too large to buffer.
+// startMasking starts to mask the cache figures in data that is forwarded without being parsed: a response or an event that is
+// too large to buffer.
 func (x *exchange) startMasking() { x.masking = x.hidesCache }

@@ -116,7 +116,7 @@ func TestChaos(t *testing.T) {
 		clients.Wait()
 		calm()
 		churner.Wait()
-		b.srv.Close() // a request whose client hung up at once may not have been read yet
+		b.srv.Close() // a request whose client disconnected immediately may not have been read yet
 		c := b.settled()
 		lawful(t, c)
 		if c.Queued != 0 || c.Outstanding != 0 || c.Arrived == 0 || c.Finished == 0 || c.Rejected == 0 || c.Cancelled == 0 {

@@ -22,8 +22,8 @@ const generateEvery = 20 * time.Millisecond
 
 var maxTokensMember = regexp.MustCompile(`"max_tokens":(\d+)`)
 
-// pacedEngine is an engine that generates a token every 20 ms, as many as max_tokens allows, otherwise
-// 5,000, for a prompt of 10.
+// pacedEngine is an engine that generates a token every 20 ms, up to max_tokens, otherwise 5,000, for
+// a prompt of 10 tokens.
 func pacedEngine(ctx context.Context, body string) (*http.Response, error) {
 	n := 5000
 	if m := maxTokensMember.FindStringSubmatch(body); m != nil {
@@ -49,7 +49,7 @@ func pacedEngine(ctx context.Context, body string) (*http.Response, error) {
 func pacedRuntime(t *testing.T, o Options, engine func(context.Context, string) (*http.Response, error)) *balancer {
 	t.Helper()
 	o.Transport = hostTransport{"us-0": engine}
-	o.Limits.SilenceTimeout, o.Limits.ResponseTimeout = 24*time.Hour, 24*time.Hour // it is not probed
+	o.Limits.SilenceTimeout, o.Limits.ResponseTimeout = 24*time.Hour, 24*time.Hour // the replica is not probed
 	rt, err := New(o)
 	if err != nil {
 		t.Fatal(err)
@@ -92,8 +92,9 @@ func bodyOf(stream bool, more string) string {
 	return fmt.Sprintf(`{"model":%q,"stream":%v%s,"messages":[{"role":"user","content":"hello"}]}`, testModel, stream, more)
 }
 
-// A client that disconnects is charged for what was generated until then, streamed or not, with or
-// without a token limit: as much as one that reads to the end, and never more than it requested.
+// A client that disconnects is charged for the tokens generated until then, streamed or not, with
+// or without a token limit. The charge equals that of a client that reads to the end, and never
+// exceeds the requested tokens.
 func TestCancelledRequestIsChargedForGenerated(t *testing.T) {
 	for name, c := range map[string]struct {
 		body     string
@@ -133,8 +134,8 @@ func TestCancelledRequestIsChargedForGenerated(t *testing.T) {
 	}
 }
 
-// A non-streamed response that is not buffered, because it is too long or its tenant has no memory
-// left, costs as much as any other.
+// A non-streamed response that is not buffered, because it is too long or its tenant has no free
+// memory, has the same charge as any other.
 func TestUnparsedResponsesAreCharged(t *testing.T) {
 	for name, prepare := range map[string]func(b *balancer){
 		"too long": func(b *balancer) { b.limits.MaxBufferedResponse = 16 },
@@ -165,8 +166,8 @@ func TestUnparsedResponsesAreCharged(t *testing.T) {
 	}
 }
 
-// Open responses count against a quota while they run, and when their client disconnects early: five
-// of 1,900 tokens do not fit into 2,000.
+// Open responses count for a quota while they run, and if their client disconnects early: five
+// responses of 1,900 tokens exceed 2,000.
 func TestOpenResponsesCountAgainstQuota(t *testing.T) {
 	for _, more := range []string{``, `,"max_tokens":1900`} {
 		synctest.Test(t, func(t *testing.T) {
@@ -191,8 +192,8 @@ func TestOpenResponsesCountAgainstQuota(t *testing.T) {
 	}
 }
 
-// What a response exceeds its reservation by is reserved while it runs, so that concurrent requests of
-// the key are limited by it.
+// Tokens by which a response exceeds its reservation are reserved while it runs, so that they limit
+// concurrent requests of the key.
 func TestReservationGrowsWithResponse(t *testing.T) {
 	for _, stream := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
@@ -246,8 +247,8 @@ func TestEventsWithSeveralTokens(t *testing.T) {
 	})
 }
 
-// core receives how much of a response was generated when its client disconnects or its replica fails,
-// and the record replays it.
+// core receives the number of generated tokens when a client disconnects or a replica fails, and the
+// record replays it.
 func TestOutcomeReportsGeneratedTokens(t *testing.T) {
 	var record bytes.Buffer
 	synctest.Test(t, func(t *testing.T) {

@@ -72,7 +72,7 @@ func runClient(stdin io.Reader, stdout io.Writer) error {
 	return json.NewEncoder(stdout).Encode(result)
 }
 
-// askInLoops lets each user send a request, and the next one after its response.
+// askInLoops makes each user send requests one after the other.
 func askInLoops(users []*compareUser, length time.Duration, in *bufio.Reader, stdout io.Writer) (clientResult, error) {
 	for _, u := range users {
 		if u.err = u.dial(); u.err == nil {
@@ -169,8 +169,8 @@ func newUser(job *clientJob, number int) *compareUser {
 	return &compareUser{job: job, number: number, request: cut(requestText(job, number%systemTexts))}
 }
 
-// requestText is a request of exactly bodySize bytes, with gaps for the conversation, which precedes
-// what its turns share, and the mark.
+// requestText returns a request of exactly bodySize bytes, with gaps for the conversation and the
+// mark. The gap of the conversation precedes the text that its turns share.
 func requestText(job *clientJob, system int) string {
 	extra := `,"stream":` + strconv.FormatBool(job.Stream)
 	if job.Hold {
@@ -186,7 +186,7 @@ func requestHead() string {
 	return fmt.Sprintf("POST /v1/chat/completions HTTP/1.1\r\nHost: compare\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n", bodySize)
 }
 
-// prose returns text of a number of bytes; different numbers give different texts.
+// prose returns text of a number of bytes; different numbers result in different texts.
 func prose(size, number int) string {
 	words := []string{"amber", "birch", "cedar", "delta", "ember", "fjord", "grove", "haven", "inlet", "jetty", "knoll", "lagoon", "meadow"}
 	var b strings.Builder

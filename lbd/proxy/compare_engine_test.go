@@ -60,7 +60,7 @@ func runEngine(stdin io.Reader, stdout io.Writer) error {
 	}
 	for {
 		if _, err := in.ReadString('\n'); err != nil {
-			return nil //nolint:nilerr // the end of stdin is the end
+			return nil //nolint:nilerr // the process ends with its stdin
 		}
 		e.release()
 	}
@@ -90,7 +90,7 @@ func (e *compareEngine) accept(l net.Listener) {
 			defer conn.Close()
 			for in, s := bufio.NewReaderSize(conn, maxLine), (&engineConn{engine: e, conn: conn}); ; {
 				if err := s.serve(in); err != nil {
-					return // a proxy closes what it does not need
+					return // a proxy closes connections that it does not need
 				}
 			}
 		}()

@@ -23,7 +23,7 @@ import (
 	"unsafe"
 )
 
-// roleVariable tells a process of this test binary that it is a helper.
+// roleVariable marks a process of this test binary as a helper, with its role.
 const roleVariable = "SKYSERVE_COMPARE_ROLE"
 
 // Engine and client are separate processes, so that their CPU time and garbage collection are not
@@ -57,8 +57,8 @@ type group struct {
 	exitedChan bool
 }
 
-// startGroup starts a command that is stopped at the end of the test in any case. The signal stop
-// makes it exit at once; it is also sent when this process dies.
+// startGroup starts a command that is always stopped at the end of the test. The signal stop makes
+// it exit at once; it is also sent when this process dies.
 func startGroup(ctx context.Context, t *testing.T, stop syscall.Signal, environ []string, name, command string, args ...string) *group {
 	t.Helper()
 	g := &group{name: name, log: filepath.Join(t.TempDir(), name+".log"), exited: make(chan struct{}), stop: stop}
@@ -88,7 +88,7 @@ func startGroup(ctx context.Context, t *testing.T, stop syscall.Signal, environ 
 	return g
 }
 
-// end stops the group, by force if necessary, and checks that nothing is left.
+// end stops the group, by force if necessary, and checks that no process remains.
 func (g *group) end(t *testing.T) {
 	if g.exitedChan {
 		return
@@ -172,7 +172,7 @@ func members(id int) []int {
 		if err != nil {
 			continue // it has just ended
 		}
-		// The name, in parentheses, may hold anything; then come state, parent and group.
+		// The name, in parentheses, may contain any characters. State, parent and group follow.
 		fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
 		if len(fields) < 3 || fields[0] == "Z" || fields[2] != strconv.Itoa(id) {
 			continue
@@ -188,7 +188,7 @@ func members(id int) []int {
 // and not hundredths of a second.
 func (g *group) cpu(t *testing.T) time.Duration {
 	t.Helper()
-	const scheduled = 2 // the clock of what the scheduler counted, of all threads
+	const scheduled = 2 // the clock of the scheduler's counts, for all threads
 	var sum time.Duration
 	for _, pid := range g.alive(t) {
 		var ts syscall.Timespec

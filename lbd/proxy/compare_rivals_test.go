@@ -128,8 +128,8 @@ func startSkyserve(policy string) func(context.Context, *testing.T, []string, in
 	}
 }
 
-// plainEnvironment returns the environment without variables that change how skyserve runs, and with a
-// separate state directory.
+// plainEnvironment returns the environment without variables that affect skyserve, and with a separate
+// state directory.
 func plainEnvironment(t *testing.T) []string {
 	environ := []string{"SKYSERVE_HOME=" + t.TempDir()}
 	for _, v := range os.Environ() {
@@ -223,7 +223,7 @@ func needPrograms(t *testing.T) {
 }
 
 // saveProfile requests a profile from skyserve and writes it to a file; query is the path after
-// /debug/pprof/, length how long the profile takes.
+// /debug/pprof/, length is the duration of the profile.
 func (c contender) saveProfile(query string, length time.Duration, path string) error {
 	conn, err := net.Dial("tcp", c.admin)
 	if err != nil {

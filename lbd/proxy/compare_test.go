@@ -1,8 +1,8 @@
 //go:build compare && linux
 
 // Comparison of skyserve's balancer with nginx and haproxy on this machine, with the same engine,
-// which computes nothing. `make compare-proxy` runs it. It asserts no times, only that every response
-// was correct.
+// which computes nothing. `make compare-proxy` runs it. It does not check times, only that every
+// response was correct.
 package proxy_test
 
 import (
@@ -35,11 +35,11 @@ const (
 	idleLength      = 3 * time.Second
 	heldLength      = 3 * time.Second // each held stream has an event within it
 	fewStreams      = 100             // with fewer, noise hides the cost of a stream
-	spareFiles      = 1000            // what a proxy opens beyond two sockets per stream
+	spareFiles      = 1000            // files that a proxy opens in addition to two sockets per stream
 	profileLength   = 10 * time.Second
 )
 
-// load is what clients do in a round.
+// load is the behaviour of the clients in a round.
 type load struct {
 	name        string
 	stream      bool
@@ -72,7 +72,7 @@ func TestCompareProxy(t *testing.T) {
 	ctx, stop := signal.NotifyContext(t.Context(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
 	c := &comparison{T: t, ctx: ctx, streams: *streamsFlag}
-	t.Cleanup(func() { fmt.Println(c.out.String()) }) // results are printed even if the rest fails
+	t.Cleanup(func() { fmt.Println(c.out.String()) }) // results are printed even if a later part fails
 	fmt.Fprintf(&c.out, "\n%s\n%s; %s; %s\n", machine(), version(t, "nginx", "-v"), version(t, "haproxy", "-v"), version(t, *binaryFlag, "version"))
 	fmt.Fprintf(&c.out, "each with as many workers or threads as there are cores, before %d replicas that compute nothing; bodies of %d bytes\n", compareReplicas, bodySize)
 	c.fitStreams()
@@ -98,7 +98,7 @@ func (c *comparison) fitStreams() {
 }
 
 // compareLoads measures each load in interleaved rounds, so that temporary noise on the machine
-// affects all.
+// affects all proxies.
 func (c *comparison) compareLoads() {
 	var running []contender
 	for _, r := range rivals() {
@@ -138,7 +138,7 @@ type round struct {
 	RSS int64
 }
 
-// run lets a client load a proxy for a while.
+// run makes a client send load to a proxy for a while.
 func (c *comparison) run(p contender, l load, length time.Duration, seed uint16) round {
 	c.Helper()
 	client := startHelper(c.ctx, c.T, "client", clientJob{

@@ -12,7 +12,7 @@ import (
 )
 
 // The requests of the client and the responses of the engine. Each request has a unique mark, and each
-// part of the response repeats it: a response that reaches the wrong client, or lacks a byte, is
+// part of the response repeats it: a response that reaches the wrong client, or is incomplete, is
 // detected.
 const (
 	compareModel = "compare"
@@ -22,7 +22,7 @@ const (
 	bodySize     = 4096
 	systemTexts  = 16   // system prompts that all conversations share
 	systemSize   = 1400 // bytes of each
-	historySize  = 2000 // bytes that a conversation's turns share beyond it
+	historySize  = 2000 // bytes that a conversation's turns share in addition to it
 	turns        = 6    // requests of a conversation
 	holdUser     = `"user":"hold"`
 	doneText     = "data: [DONE]\n\n"

@@ -86,7 +86,7 @@ func continuousEngine(bodies chan<- string, words []string, perWord, prompt int,
 	}
 }
 
-// Usage that the client did not request is hidden in every event. Usage that it requested is not.
+// Usage that the client did not request is hidden in every event. Requested usage is not hidden.
 func TestContinuousUsageIsHidden(t *testing.T) {
 	words := []string{"a", "", " b\u00e9", " c\n"}
 	plain := chunk("a") + chunk("") + chunk(" b\u00e9") + chunk(" c\n")
@@ -127,8 +127,8 @@ func TestContinuousUsageIsHidden(t *testing.T) {
 	}
 }
 
-// Engines of other kinds may reject an option that they do not know: it is not sent to them, nor to
-// those that have rejected it.
+// Engines of other kinds may reject an unknown option: it is not sent to them, nor to engines that
+// have rejected it.
 func TestContinuousUsagePerEngine(t *testing.T) {
 	b := start(t, testOptions(t))
 	bodies := make(chan string, 4)
@@ -173,7 +173,7 @@ func TestContinuousUsagePerEngine(t *testing.T) {
 	}
 }
 
-// If no usage shows how many tokens an event contains, a response whose token count matters is
+// If no usage reports the number of tokens per event, a response that requires its token count is
 // continued only if its replica was observed to send each token in its own event.
 func TestEventsCountAsTokensOnlyIfLearned(t *testing.T) {
 	const bounded = `"max_tokens":40,`
@@ -218,7 +218,7 @@ func TestEventsCountAsTokensOnlyIfLearned(t *testing.T) {
 				b.settled()
 			}
 			stream := textChunk("a") + textChunk("b")
-			if strings.HasPrefix(name, "a usage") { // a single event may be
+			if strings.HasPrefix(name, "a usage") { // a single event with usage is valid
 				stream = strings.ReplaceAll(stream, "}]}", `}],"usage":{"prompt_tokens":9,"completion_tokens":1}}`)
 			}
 			serve = cut("text/event-stream", stream)
@@ -254,8 +254,8 @@ func textChunk(value string) string {
 	return fmt.Sprintf(`data: {"id":"c","object":"text_completion","choices":[{"index":0,"text":%s,"finish_reason":null}]}`+"\n\n", c)
 }
 
-// A completion without a token limit has the API's default, 16 tokens, on engines that apply it. So
-// does its continuation.
+// A completion without a token limit has the API's default, 16 tokens, on engines that apply it.
+// Its continuation has the same limit.
 func TestImpliedTokenLimitOfCompletions(t *testing.T) {
 	for _, c := range []struct {
 		kind       service.EngineKind
@@ -286,8 +286,8 @@ func TestImpliedTokenLimitOfCompletions(t *testing.T) {
 	}
 }
 
-// The balancer that forwarded a request counts like the one that serves it, and hides what its client
-// did not request.
+// The balancer that forwarded a request has the same counts as the one that serves it, and hides
+// usage that its client did not request.
 func TestContinuousUsageThroughAPeer(t *testing.T) {
 	us, eu := pair(t, "")
 	bodies := make(chan string, 2)

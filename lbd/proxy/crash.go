@@ -13,25 +13,25 @@ import (
 )
 
 const (
-	// exitCrash is the exit code after a panic in a decision. Go's own, 2, means a wrong
-	// configuration in this program.
+	// exitCrash is the exit code after a panic in a decision. Go's own exit code, 2, means an
+	// invalid configuration in this program.
 	exitCrash = 1
 	// crashTimeout bounds the time for writing the cause: a disk or a terminal may block.
 	crashTimeout = 2 * time.Second
 )
 
-// crash ends the process after a panic under the lock. The state may be inconsistent, and
-// the lock stays held: net/http recovers panics of handlers, and then every other goroutine
-// would wait for the lock for ever. ev is the event that caused the panic, or nil.
-func (r *Runtime) crash(why any, ev *core.Event) {
+// crash ends the process after a panic under the lock. The state may be inconsistent, and the lock
+// remains held: net/http recovers panics of handlers, and then every other goroutine would wait for
+// the lock forever. ev is the event that caused the panic, or nil.
+func (r *Runtime) crash(cause any, ev *core.Event) {
 	time.AfterFunc(crashTimeout, func() { os.Exit(exitCrash) })
-	what := "the runtime's lock"
+	where := "the runtime's lock"
 	if ev != nil {
-		what = fmt.Sprintf("event %s of request %q, target %q", ev.Kind, eventRequest(ev), ev.Target)
+		where = fmt.Sprintf("event %s of request %q, target %q", ev.Kind, eventRequest(ev), ev.Target)
 	}
-	fmt.Fprintf(printable.NewWriter(os.Stderr), "panic: %v\n\nin a decision of balancer %s: %s\n\n%s\n", why, r.self.ID, what, debug.Stack())
+	fmt.Fprintf(printable.NewWriter(os.Stderr), "panic: %v\n\nin a decision of balancer %s: %s\n\n%s\n", cause, r.self.ID, where, debug.Stack())
 	if ev != nil {
-		r.record.recordCrash(r.Elapsed(), *ev, fmt.Sprint(why))
+		r.record.recordCrash(r.Elapsed(), *ev, fmt.Sprint(cause))
 	}
 	os.Exit(exitCrash)
 }
@@ -49,8 +49,8 @@ func eventRequest(ev *core.Event) string {
 func (r *Runtime) withLock(do func()) (decisions []record.Request) {
 	r.mu.Lock()
 	defer func() {
-		if why := recover(); why != nil {
-			r.crash(why, nil)
+		if cause := recover(); cause != nil {
+			r.crash(cause, nil)
 		}
 	}()
 	do()
@@ -59,15 +59,15 @@ func (r *Runtime) withLock(do func()) (decisions []record.Request) {
 	return decisions
 }
 
-// recoverPanic ends a request whose handler panicked outside of the lock: core gets a
-// cancellation, and the client's connection is cut off. Other requests are not affected.
+// recoverPanic ends a request whose handler panicked outside of the lock: core receives a
+// cancellation, and the client's connection is closed. Other requests are not affected.
 func (x *exchange) recoverPanic() {
-	why := recover()
-	if why == nil {
+	cause := recover()
+	if cause == nil {
 		return
 	}
-	if why != http.ErrAbortHandler { //nolint:errorlint // a panic's value is compared as net/http does
-		x.rt.log.Error("request handler panicked", "request", x.inFlight.id, "panic", fmt.Sprint(why), "stack", string(debug.Stack()))
+	if cause != http.ErrAbortHandler { //nolint:errorlint // a panic's value is compared as net/http does
+		x.rt.log.Error("request handler panicked", "request", x.inFlight.id, "panic", fmt.Sprint(cause), "stack", string(debug.Stack()))
 		x.rt.abandonInFlight(&x.inFlight)
 	}
 	panic(http.ErrAbortHandler)

@@ -23,7 +23,7 @@ import (
 
 // Environment variables of TestPanickingPolicyProcess in a separate process.
 const (
-	envCrash  = "SKYSERVE_TEST_CRASH"  // where the policy panics
+	envCrash  = "SKYSERVE_TEST_CRASH"  // the place where the policy panics
 	envRecord = "SKYSERVE_TEST_RECORD" // the file of the record
 )
 
@@ -76,15 +76,15 @@ func TestPanickingPolicyProcess(t *testing.T) {
 		b.until(func() bool { return b.View().Counts.Queued == 1 })
 		go b.report("us-0")
 	}
-	for { // these need the lock
+	for { // these calls need the lock
 		lookup()
 		b.View()
 		b.ModelLoads()
 	}
 }
 
-// A panic in a decision ends the process with exit code 1, the stack on stderr and, when
-// recording, the event. No goroutine waits for the lock for ever.
+// A panic in a decision ends the process with exit code 1, the stack on stderr and, when recording,
+// the event. No goroutine waits for the lock forever.
 func TestPanicInDecisionEndsProcess(t *testing.T) {
 	for where, kind := range map[string]core.EventKind{"a client's request": core.EventArrived, "a probe's report": core.EventReplicaReport} {
 		t.Run(where, func(t *testing.T) {
@@ -123,13 +123,12 @@ func TestPanicInDecisionEndsProcess(t *testing.T) {
 	}
 }
 
-// frailWriter is a connection whose writer panics.
+// frailWriter is a response writer that panics.
 type frailWriter struct{ http.ResponseWriter }
 
 func (frailWriter) WriteHeader(int) { panic("on purpose") }
 
-// A panic of a handler outside of a decision ends its request and nothing else. The
-// request is counted.
+// A panic of a handler outside of a decision ends only its request. The request is counted.
 func TestPanicInHandlerEndsItsRequest(t *testing.T) {
 	b := start(t, roundRobin(t))
 	b.attach("us-0", engine(t, speak("fine")))

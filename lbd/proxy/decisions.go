@@ -12,7 +12,8 @@ import (
 // outcomeRefused is the outcome of a request that never reached core.
 const outcomeRefused = "refused"
 
-// ring stores the last requests; the oldest is overwritten first. It is guarded by the runtime's lock.
+// ring stores the latest requests; the oldest is overwritten first. It is guarded by the runtime's
+// lock.
 type ring struct {
 	slots []*record.Request
 	next  int
@@ -40,7 +41,8 @@ func (g *ring) oldest() *record.Request {
 	return g.slots[0]
 }
 
-// DecisionMemory reports how many decisions this balancer remembers and since when.
+// DecisionMemory returns the number of decisions that this balancer stores, and the time of the
+// oldest.
 func (r *Runtime) DecisionMemory() telemetry.DecisionMemory {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -52,7 +54,7 @@ func (r *Runtime) DecisionMemory() telemetry.DecisionMemory {
 	return m
 }
 
-// Decision returns the record of a request while it is remembered.
+// Decision returns the record of a request, if it is still stored.
 func (r *Runtime) Decision(id string) (record.Request, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -74,8 +76,8 @@ type subscribers struct {
 func (s *subscribers) hasAny() bool { return s.count.Load() > 0 }
 
 // Subscribe returns a channel that receives every decision when it is made, each as a Request in JSON.
-// A reader that falls behind misses some (counted in skyserve_events_dropped_total). cancel ends the
-// subscription and closes the channel.
+// A reader that is too slow misses decisions (counted in skyserve_events_dropped_total). cancel ends
+// the subscription and closes the channel.
 func (r *Runtime) Subscribe() (events <-chan json.RawMessage, cancel func()) {
 	ch := make(chan json.RawMessage, r.limits.SubscriberBuffer)
 	s := &r.subs

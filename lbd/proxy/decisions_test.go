@@ -10,7 +10,8 @@ import (
 	"skyserve/lbd/record"
 )
 
-// The memory of decisions reports how far back it reaches, and finds exactly these.
+// The memory of decisions reports the time of its oldest entry, and contains exactly the entries
+// since then.
 func TestRememberedDecisions(t *testing.T) {
 	o := testOptions(t)
 	o.Limits.MaxDecisions = 3
@@ -31,7 +32,7 @@ func TestRememberedDecisions(t *testing.T) {
 	if _, found := b.Decision("r1"); found {
 		t.Error("more is remembered than the limit allows")
 	}
-	// A repeated id is remembered once.
+	// A repeated id is stored once.
 	expect(t, b.post(chatPath, plainBody, "X-Request-ID: r4"), http.StatusOK, "")
 	b.settled()
 	if m := b.DecisionMemory(); m.Count != 2 {
@@ -39,7 +40,7 @@ func TestRememberedDecisions(t *testing.T) {
 	}
 }
 
-// A decision contains what explains it, and no text of the request.
+// A decision contains its explanation, and no text of the request.
 func TestDecisionContainsRequest(t *testing.T) {
 	o := roundRobin(t)
 	o.Keys = apiKeys("the-key")
@@ -78,7 +79,7 @@ func TestBounceIsRecorded(t *testing.T) {
 	}
 }
 
-// A decision shows for which replica a request is queued, and later for which one it was.
+// A decision shows the replica for which a request is queued, also after the request was sent.
 func TestDecisionContainsReservedReplica(t *testing.T) {
 	b := start(t, testOptions(t))
 	b.attach("us-0", engine(t, whole(plainReply)))

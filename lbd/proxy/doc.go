@@ -6,8 +6,8 @@
 // the lock.
 //
 // Clients authenticate with API keys if any are configured; such a key is not forwarded. Without keys,
-// a client's Authorization header belongs to the engine and is forwarded. Headers named X-Skyserve-*
-// are never forwarded in either direction, except between balancers that have the peer token.
+// a client's Authorization header is for the engine and is forwarded. Headers named X-Skyserve-* are
+// never forwarded in either direction, except between balancers that have the peer token.
 //
 // lbd/openai interprets bodies, responses and streams, and lbd/quota enforces the limits of tenants.
 // This package handles the exchange, one request between its client and a replica or a peer, and its
@@ -16,11 +16,11 @@
 // Read runtime.go first (the lock and what happens under it), then exchange.go (the life of one
 // request: admit, submit, run), handler.go (the HTTP routes) and limits.go (every limit, with its
 // reason). admit.go identifies the sender of a request, upstream.go sends it to a target, relay.go
-// forwards the response, refusal.go handles targets that reject requests, and resume.go continues
-// streams whose target fails midway on another target. inflight.go is the runtime's view of a request,
-// requestbody.go its memory, quota.go its reservation.
+// forwards the response, refusal.go handles targets that reject requests, and resume.go continues a
+// stream on another target if its target fails midway. inflight.go contains the runtime's state of a
+// request, requestbody.go its memory, and quota.go its reservation.
 //
-// stored.go, locate.go, storedrequest.go and hasresponse.go handle responses that engines store, targets.go and
-// ranks.go replicas and peers. record.go writes the record, decisions.go and requests.go remember
+// stored.go, locate.go, storedrequest.go and hasresponse.go handle responses that engines store. targets.go and
+// ranks.go handle replicas and peers. record.go writes the record, decisions.go and requests.go store
 // decisions, and gauges.go, metrics.go, stats.go, window.go and points.go count.
 package proxy

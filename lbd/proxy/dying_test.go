@@ -55,7 +55,7 @@ type clientView struct {
 func parseStream(t *testing.T, stream string) clientView {
 	t.Helper()
 	var all clientView
-	// The last event may lack its empty line, as the engine's did.
+	// The last event may have no empty line, as from the engine.
 	for event := range strings.SplitSeq(strings.TrimRight(stream, "\n"), "\n\n") {
 		data, ok := strings.CutPrefix(event, "data: ")
 		if !ok {
@@ -146,7 +146,8 @@ func (s *simulator) fault(t *testing.T, faults string) {
 	}
 }
 
-// Wherever a replica fails within a response, the client reads the same response as without a failure.
+// At any failure of a replica within a response, the client receives the same response as without the
+// failure.
 func TestStreamSurvivesReplicaFailure(t *testing.T) {
 	bodies := map[string]string{
 		"short chat":         `{"model":"` + testModel + `","stream":true,"stream_options":{"include_usage":true},"max_tokens":12,"messages":[{"role":"user","content":"Where is the old bridge?"}]}`,
@@ -206,8 +207,8 @@ func TestStreamSurvivesReplicaFailure(t *testing.T) {
 	}
 }
 
-// checkUsage compares the usage that a client receives. A replica that fails after the last token did
-// not report it.
+// checkUsage compares the usage that a client receives. A replica that fails after the last token has
+// not reported usage.
 func checkUsage(t *testing.T, when string, got, want map[string]any, allReported bool) {
 	t.Helper()
 	if !allReported {
@@ -223,7 +224,7 @@ func checkUsage(t *testing.T, when string, got, want map[string]any, allReported
 	}
 }
 
-// checkRecord compares the record of a request with what happened.
+// checkRecord compares the record of a request with the actual attempts.
 func checkRecord(t *testing.T, b *balancer, id string, after, tokens int) {
 	t.Helper()
 	b.settled()

@@ -22,11 +22,11 @@ func writeError(w http.ResponseWriter, e *openai.Error) {
 	b := e.Body()
 	h.Set("Content-Length", strconv.Itoa(len(b)))
 	w.WriteHeader(e.Status)
-	_, _ = w.Write(b) // a disconnected client reads nothing
+	_, _ = w.Write(b) // an error means that the client disconnected
 }
 
-// rejections maps core's rejection reasons to responses. A queue advances within a second; new
-// capacity takes longer.
+// rejections maps core's rejection reasons to responses. Clients may retry after a second if the
+// queue was full; new capacity takes longer.
 var rejections = map[string]openai.Error{
 	core.RejectNoReplica: {
 		Status: http.StatusServiceUnavailable, Kind: openai.TypeServer, RetryAfter: 5,

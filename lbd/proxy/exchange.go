@@ -16,7 +16,7 @@ import (
 )
 
 // exchange is one request of a client or peer, from its arrival to its end. It belongs to one
-// goroutine. Others see only its inFlight.
+// goroutine. Other goroutines use only its inFlight.
 type exchange struct {
 	rt       *Runtime
 	w        http.ResponseWriter
@@ -29,20 +29,20 @@ type exchange struct {
 	continuationBody *sharedBody // as sent for a continuation; nil before that
 
 	promptTokens     int  // estimated
-	maxOutput        int  // maximum tokens of the response; 0 = none set
+	maxOutput        int  // maximum tokens of the response; 0 = no limit
 	parallelAnswers  int  // number of responses generated in parallel; 0 = none
-	maxGenerated     int  // tokens of the attempt that generated most, when it ended
+	maxGenerated     int  // maximum number of tokens that any attempt generated
 	pinned           bool // only one target can serve the request: core.Request.Holder
 	streamWanted     bool // the client requested a stream
 	hideUsage        bool // the balancer requested the usage from the engine, and the client did not
 	hideCounts       bool // the same for the usage so far in each event
-	countsRequested  bool // the current target was asked for it
-	namesMaxTokens   bool // the client sent max_tokens, if only as null
-	showsUsage       bool // the client sees how many tokens the response has
-	countMatters     bool // the number of tokens sent limits the rest of the response, or the client sees it
+	countsRequested  bool // the usage so far was requested from the current target
+	namesMaxTokens   bool // the client sent max_tokens, possibly as null
+	showsUsage       bool // the client receives the number of tokens of the response
+	countMatters     bool // the number of sent tokens limits the remaining response, or the client receives it
 	hidesCache       bool // cached token counts are hidden from the client
 	unparsed         bool // a non-streamed response was forwarded without being parsed
-	masking          bool // everything sent to the client from now on passes through mask
+	masking          bool // everything sent to the client passes through mask
 	mask             openai.CacheMask
 	answer           openai.Answer
 	transcript       openai.Transcript // answer.Transcript points here if there is one
@@ -62,8 +62,8 @@ type exchange struct {
 	stallTimer    *time.Timer         // of a write over HTTP/2; nil if there was none
 	reservation   quota.Reservation   // of the client's key; inactive if it has none
 	servedBy      rank                // the rank that generates the response; no replica if that is a peer
-	lastFailure   *failure            // of the latest failed attempt
-	hadFault      bool                // an attempt failed for another reason than a refusal
+	lastFailure   *failure            // failure of the latest failed attempt
+	hadFault      bool                // an attempt failed for a reason other than a rejection
 	peerKills     int                 // engines of the current peer that crashed serving the request, from killsComment
 	startedAt     time.Time
 }
@@ -126,7 +126,7 @@ func (x *exchange) admit() (*core.Request, *openai.Error) {
 		return nil, refused
 	}
 	x.model, x.pinned = resolved.Model, holder != ""
-	if x.fingerprint == 0 { // from a client
+	if x.fingerprint == 0 { // the request is from a client
 		x.fingerprint = c.Fingerprint(x.endpoint, resolved)
 	}
 	x.setSession(x.req, &c)
@@ -171,8 +171,8 @@ func (x *exchange) readBody(mem *quota.MemoryUse) (*buffer.Buffer, error) {
 	return buf, mem.Set(int64(cap(buf.B)))
 }
 
-// receiveWindow returns how many bytes of the body may have been received but not read: over HTTP/2 the
-// server accepts up to a window of them.
+// receiveWindow returns the maximum number of bytes of the body that were received but not read. Over
+// HTTP/2, that is the size of a window.
 func (x *exchange) receiveWindow() int64 {
 	window := int64(x.rt.limits.StreamWindow)
 	switch {
@@ -184,8 +184,8 @@ func (x *exchange) receiveWindow() int64 {
 	return window
 }
 
-// applyEdits applies the declared edits to a body in place and takes ownership of it. It fails if there
-// is no memory for a larger body. The memory that c was parsed from is overwritten.
+// applyEdits applies the declared edits to a body in place and takes ownership of it. It returns an
+// error if there is no memory for a larger body. It overwrites the memory from which c was parsed.
 func (x *exchange) applyEdits(c *openai.Call, resolved openai.ResolvedModel, buf *buffer.Buffer, mem *quota.MemoryUse) error {
 	ch := c.Changes(x.endpoint, resolved)
 	x.streamWanted, x.hideUsage = ch.Stream, ch.HideUsage
@@ -301,7 +301,7 @@ func (x *exchange) endUnserved() {
 }
 
 // endCancelled ends a request whose client has disconnected, or that core aborted. After an abort the
-// client gets an error.
+// client receives an error.
 func (x *exchange) endCancelled() {
 	if x.splice != nil {
 		x.countContinuation(continuedCancelled)
@@ -314,7 +314,7 @@ func (x *exchange) endCancelled() {
 		return
 	}
 	x.finalize(statusClientClosed, record.StateCancelled)
-	panic(http.ErrAbortHandler) // a client that closed only its write side must not accept a partial response as complete
+	panic(http.ErrAbortHandler) // a client that closed only its write side must be able to detect a partial response
 }
 
 // endServed ends a request that was served.
@@ -364,7 +364,8 @@ func (x *exchange) reportFailure(f *failure) {
 	}
 }
 
-// recordFailure returns an edit of the request's record that stores why the current attempt ended.
+// recordFailure returns an edit of the request's record that stores the cause of the end of the
+// current attempt.
 func (x *exchange) recordFailure(cause string) func(*record.Request) {
 	return func(d *record.Request) { d.Failed(cause, x.rt.Elapsed()-x.inFlight.arrived) }
 }
@@ -373,7 +374,7 @@ func (x *exchange) recordFailure(cause string) func(*record.Request) {
 // counted.
 func (x *exchange) outputTokens() int { return x.answer.Usage.Output.Or(x.answer.Tokens) }
 
-// refuse rejects a request before it reaches core.
+// refuse rejects a request before it is submitted to core.
 func (x *exchange) refuse(e *openai.Error) {
 	if x.from != "" && (e.Status == http.StatusNotFound || e.Status == http.StatusServiceUnavailable) {
 		e.Status = http.StatusServiceUnavailable // the peer has other targets
@@ -382,7 +383,7 @@ func (x *exchange) refuse(e *openai.Error) {
 	if x.endsConnection(e.Status) {
 		x.w.Header().Set("Connection", "close")
 	}
-	if e.Status != http.StatusRequestTimeout { // the time for its body has run out
+	if e.Status != http.StatusRequestTimeout { // otherwise the time for its body has already expired
 		x.rt.limitUnreadBody(x.w)
 	}
 	x.replyError(e)
@@ -396,9 +397,9 @@ func (x *exchange) reportEnd(status int, outcome string) {
 	x.endTrace(status, outcome)
 }
 
-// endsConnection reports whether to close the client's connection after a rejection: the unread body
-// is not worth reading, or the balancer drains. Over HTTP/2 a body is discarded separately, and other
-// streams share the connection.
+// endsConnection reports whether to close the client's connection after a rejection: reading the
+// remaining body costs more than a new connection, or the balancer drains. Over HTTP/2 a body is
+// discarded separately, and other streams share the connection.
 func (x *exchange) endsConnection(status int) bool {
 	switch status {
 	case http.StatusRequestEntityTooLarge, http.StatusRequestTimeout:

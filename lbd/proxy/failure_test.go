@@ -99,7 +99,7 @@ func TestFailureBeforeFirstByteIsRetried(t *testing.T) {
 	}
 }
 
-// speakRaw streams a text as it is.
+// speakRaw streams a text unchanged.
 func speakRaw(stream string) http.HandlerFunc {
 	return func(w http.ResponseWriter, req *http.Request) {
 		_, _ = io.Copy(io.Discard, req.Body)
@@ -184,7 +184,7 @@ func TestEveryAttemptFails(t *testing.T) {
 	lawful(t, b.settled())
 }
 
-// hang is an engine that sends something and then nothing until its client disconnects, which it
+// hang is an engine that sends some bytes and then nothing until its client disconnects, which it
 // reports.
 func hang(sent string, left chan<- struct{}) http.HandlerFunc {
 	return func(w http.ResponseWriter, req *http.Request) {
@@ -253,7 +253,7 @@ func TestClientDisconnectStopsEngine(t *testing.T) {
 			b.until(func() bool { return sent == "" || b.TrafficStats().TTFT != nil })
 			leave()
 			<-answered
-			<-left // the engine has noticed
+			<-left // the engine has detected the disconnect
 			c := b.settled()
 			lawful(t, c)
 			d, _ := b.Decision("r1")

@@ -14,8 +14,8 @@ import (
 // with inserts members into a body.
 func with(body, members string) string { return strings.Replace(body, `{`, `{`+members+`,`, 1) }
 
-// The maximum that a client requests is an arbitrary number: none may bypass its limits, or give it
-// more than it had.
+// The maximum in a client's request is an arbitrary number. No value may bypass the limits or
+// increase them.
 func TestAbsurdTokenLimits(t *testing.T) {
 	const limit = 1000
 	o := testOptions(t)
@@ -38,7 +38,7 @@ func TestAbsurdTokenLimits(t *testing.T) {
 		{`"max_tokens":600`, false},
 		{`"max_tokens":6e2`, false},
 		{`"n":2,"max_tokens":60`, false},
-		{`"max_tokens":-6000`, false}, // their meaning is up to the engine
+		{`"max_tokens":-6000`, false}, // the engine decides their meaning
 		{`"max_tokens":"6000"`, true}, // engines accept it as a number
 		{`"max_tokens":"many"`, false},
 		{`"max_tokens":0.5`, false},
@@ -59,7 +59,7 @@ func TestAbsurdTokenLimits(t *testing.T) {
 	}
 }
 
-// A key whose limit leaves no capacity for a response can still get embeddings of its prompt.
+// A key whose limit has no capacity for a response can still request embeddings of its prompt.
 func TestNoOutputReservedWithoutGeneration(t *testing.T) {
 	o := testOptions(t)
 	o.Keys = limited(t, "tokens_per_minute=100")
@@ -69,8 +69,8 @@ func TestNoOutputReservedWithoutGeneration(t *testing.T) {
 	b.isIdle("acme")
 }
 
-// Impossible usage figures of an engine are ignored: neither sums nor limits overflow, and no more is
-// cached than was sent.
+// Impossible usage figures of an engine are ignored: neither sums nor limits overflow, and the cached
+// tokens never exceed the sent tokens.
 func TestAbsurdUsage(t *testing.T) {
 	for _, c := range []struct {
 		usage string
@@ -92,7 +92,7 @@ func TestAbsurdUsage(t *testing.T) {
 			expect(t, b.post(chatPath, plainBody, asAcme), http.StatusOK, "")
 			b.isIdle("acme")
 			got, want := b.usedBy("acme"), c.want
-			if want.PromptTokens < 0 { // the estimate
+			if want.PromptTokens < 0 { // the estimate applies
 				want.PromptTokens = got.PromptTokens / (n + 1)
 				if want.PromptTokens <= 0 || want.PromptTokens > 100 {
 					t.Fatalf("%s: used %+v, want an estimate of the prompt", c.usage, got)

@@ -42,9 +42,9 @@ func (x *exchange) markForwarded(h http.Header) {
 	}
 }
 
-// setResponseHeaders sets the balancer's own headers on a response, except those that reveal cached prompts to a
-// client that must not see them. If a peer served the request, its headers name the replica and the
-// prefix match, and the queue times are added up.
+// setResponseHeaders sets the balancer's own headers on a response, except those that would reveal cached
+// prompts to a client without access to them. If a peer served the request, its headers name the replica and the
+// prefix match, and the queue times are summed.
 func (x *exchange) setResponseHeaders(h http.Header, from http.Header) {
 	region, replica := string(x.rt.self.Region), x.current.target
 	d, match := x.current.decision, 0.0
@@ -69,7 +69,7 @@ func (x *exchange) setResponseHeaders(h http.Header, from http.Header) {
 	if x.hidesCache {
 		shown = names[:len(names)-1]
 		if x.rt.sharePrefixes.Load() {
-			values[len(shown)-1] = d.Policy // a reason would reveal a match with another tenant's prompt
+			values[len(shown)-1] = d.Policy // the reason could reveal a match with another tenant's prompt
 		}
 	}
 	for i, name := range shown {

@@ -83,7 +83,7 @@ func orZero(p *float64) *float64 {
 
 func TestBouncedRequestIsRetried(t *testing.T) {
 	us, eu := pair(t, "")
-	us.receiveReport("lb-eu-0") // without a replica: it has just lost them
+	us.receiveReport("lb-eu-0") // without a replica: the peer has just lost its replicas
 	answered := make(chan *http.Response)
 	go func() { answered <- us.post(chatPath, plainBody, "X-Request-ID: r1") }()
 	us.until(func() bool { c := us.View().Counts; return c.ForwardedOut == 1 && c.Queued == 1 })
@@ -155,7 +155,7 @@ func TestPeersNeedNoKeys(t *testing.T) {
 }
 
 // A balancer that requires keys may be behind a reverse proxy on its own machine: then every client
-// comes from loopback, and none of them is a peer.
+// connects from loopback, and none of them is a peer.
 func TestLoopbackIsNoPeerWithKeys(t *testing.T) {
 	o := roundRobin(t)
 	o.Keys = apiKeys("k")
@@ -206,7 +206,7 @@ func TestPeerMakesModelAvailable(t *testing.T) {
 	}
 }
 
-// addedTransport records that it was used.
+// addedTransport records whether it was used.
 type addedTransport struct {
 	http.RoundTripper
 	used chan struct{}

@@ -82,7 +82,7 @@ var (
 	descInfo            = desc("skyserve_replica_info", "1; the labels describe the replica.", "replica", "model", "region", "gpu", "kind")
 	descReady           = desc("skyserve_replica_ready", "1 when the replica responds and is not ejected.", "replica")
 	descAvailable       = desc("skyserve_replica_available", "1 when the push rule allows another request to be sent to the replica.", "replica")
-	descReplicaDraining = desc("skyserve_replica_draining", "1 when the replica is draining: it finishes its requests and gets no new ones.", "replica")
+	descReplicaDraining = desc("skyserve_replica_draining", "1 when the replica is draining: it finishes its requests and receives no new ones.", "replica")
 	descOutstanding     = desc("skyserve_replica_outstanding", "Requests sent to a replica that have not ended.", "replica")
 	descHeld            = desc("skyserve_replica_held", "Queued requests that are held for a replica.", "replica")
 	descPending         = desc("skyserve_replica_pending", "Requests pending in the engine, as it reports; missing if it does not report them.", "replica")

@@ -9,13 +9,13 @@ import (
 	"testing"
 )
 
-// A client that closes its half of the connection counts as disconnected. It must not take the
-// remaining bytes for a response: nothing for an empty one, a part for the whole.
+// A client that closes its half of the connection counts as disconnected. It must not accept the
+// remaining bytes as a response: no bytes as an empty one, or a part as the whole.
 func TestHalfClosedClientGetsNoPartialResponse(t *testing.T) {
 	for name, c := range map[string]struct {
 		body  string
 		begun http.HandlerFunc
-		want  string // of what precedes the end
+		want  string // part of the text before the end
 	}{
 		"before the response": {plainBody, func(http.ResponseWriter, *http.Request) {}, ""},
 		"before a stream":     {streamBody, func(http.ResponseWriter, *http.Request) {}, ""},
@@ -58,7 +58,7 @@ func TestHalfClosedClientGetsNoPartialResponse(t *testing.T) {
 			if err := conn.(*net.TCPConn).CloseWrite(); err != nil {
 				t.Fatal(err)
 			}
-			rest, _ := io.ReadAll(conn) // a reset counts as an end too
+			rest, _ := io.ReadAll(conn) // a reset is an end too
 			received = append(received, rest...)
 			if c.want == "" && len(received) > 0 || strings.HasSuffix(string(received), "\r\n0\r\n\r\n") {
 				t.Errorf("got a response: %q", received)

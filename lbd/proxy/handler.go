@@ -15,7 +15,7 @@ func (r *Runtime) Handler() http.Handler { return http.HandlerFunc(r.serve) }
 func (r *Runtime) serve(w http.ResponseWriter, req *http.Request) {
 	path := req.URL.Path
 	e := openai.EndpointAt(path)
-	if e == nil || req.ProtoMajor == 1 { // an exchange over HTTP/2 sets its own deadline: see guardHTTP2Write
+	if e == nil || req.ProtoMajor == 1 { // an exchange over HTTP/2 sets its own deadline; see guardHTTP2Write
 		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(r.limits.StallTimeout)) // a writer without deadlines may block
 	}
 	if e != nil {
@@ -86,7 +86,7 @@ func (r *Runtime) refuse(w http.ResponseWriter, req *http.Request, e *openai.Err
 	writeError(w, e)
 }
 
-// limitUnreadBody limits the time for the unread rest of a rejected request's body: net/http reads it
+// limitUnreadBody limits the time for the unread part of a rejected request's body: net/http reads it
 // before the connection is reused.
 func (r *Runtime) limitUnreadBody(w http.ResponseWriter) {
 	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(r.limits.BodyTimeout)) // a reader without deadlines may block
@@ -95,20 +95,20 @@ func (r *Runtime) limitUnreadBody(w http.ResponseWriter) {
 func writeText(w http.ResponseWriter, status int, s string) {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	w.WriteHeader(status)
-	_, _ = w.Write([]byte(s)) // a disconnected client reads nothing
+	_, _ = w.Write([]byte(s)) // an error means that the client disconnected
 }
 
-// serveReady responds whether a request could be served now.
+// serveReady reports whether a request could be served now.
 func (r *Runtime) serveReady(w http.ResponseWriter) {
-	if why := r.notReady(); why != "" {
+	if reason := r.notReady(); reason != "" {
 		w.Header().Set("Retry-After", "1")
-		writeText(w, http.StatusServiceUnavailable, why+"\n")
+		writeText(w, http.StatusServiceUnavailable, reason+"\n")
 		return
 	}
 	writeText(w, http.StatusOK, "ok\n")
 }
 
-// notReady returns the reason why no request can be served; empty when one can be.
+// notReady returns the reason why no request can be served; empty if requests can be served.
 func (r *Runtime) notReady() string {
 	if r.draining.Load() {
 		return "shutting down"
@@ -134,8 +134,8 @@ func (r *Runtime) notReady() string {
 	if v.Replicas[0].Draining {
 		return "every replica is draining and no peer can serve"
 	}
-	// The names of the replicas and why they are not ready reveal machines: only the admin API returns
-	// them.
+	// The names of the replicas and their reasons contain names of machines, so only the admin API
+	// returns them.
 	return "no replica is ready and no peer can serve"
 }
 
@@ -146,7 +146,7 @@ type modelObject struct {
 	Created int64  `json:"created"`
 	OwnedBy string `json:"owned_by"`
 	Root    string `json:"root"` // the target of an alias
-	// Parent is the model that an adapter belongs to; null for a model.
+	// Parent is the model of an adapter; null for a model.
 	Parent *string `json:"parent"`
 }
 
@@ -184,5 +184,5 @@ func (r *Runtime) modelObject(t *modelTable, name string) modelObject {
 
 func writeJSON(w http.ResponseWriter, document any) {
 	w.Header().Set("Content-Type", "application/json")
-	_ = json.NewEncoder(w).Encode(document) // a disconnected client reads nothing
+	_ = json.NewEncoder(w).Encode(document) // an error means that the client disconnected
 }

@@ -36,7 +36,7 @@ type balancer struct {
 	srv *httptest.Server
 }
 
-// testOptions returns options under which no report ever becomes stale, and retries wait only briefly.
+// testOptions returns options with which no report becomes stale, and retries wait only briefly.
 func testOptions(t *testing.T) Options {
 	t.Helper()
 	p, err := policy.New("skylb")
@@ -219,7 +219,7 @@ func (b *balancer) settled() core.Counts {
 	return b.View().Counts
 }
 
-// until waits for a condition that another goroutine fulfils.
+// until waits for a condition that another goroutine makes true.
 func (b *balancer) until(ok func() bool) {
 	b.t.Helper()
 	ticker := time.NewTicker(time.Millisecond)
@@ -231,7 +231,7 @@ func (b *balancer) until(ok func() bool) {
 	}
 }
 
-// tallied adds all points: a test may run across the end of a minute.
+// tallied sums all points, because a test may run across the end of a minute.
 func (b *balancer) tallied() (sum telemetry.Point) {
 	for _, p := range b.History(0) {
 		sum.Requests += p.Requests
@@ -242,7 +242,7 @@ func (b *balancer) tallied() (sum telemetry.Point) {
 	return sum
 }
 
-// lawful checks that every request ended in exactly one way.
+// lawful checks that every request has exactly one result.
 func lawful(t *testing.T, c core.Counts) {
 	t.Helper()
 	if sum := c.Finished + c.Rejected + c.Cancelled + c.Bounced + int64(c.Queued+c.Outstanding); c.Arrived != sum {

@@ -10,11 +10,11 @@ import (
 )
 
 // PathHasResponse is the path at which another balancer checks whether a replica of this one holds a stored
-// response. The response is 204 if so, with the model that generated it in headerModel, otherwise 404.
-// Query parameters: id, and the tenant that owns it.
+// response. It returns 204 if so, with the model that generated the response in headerModel, otherwise 404.
+// Query parameters: id, and the tenant that owns the response.
 const PathHasResponse = "/skyserve/v1/holds"
 
-// ServeHasResponse serves PathHasResponse. A request that does not come from a balancer of this service gets 401.
+// ServeHasResponse serves PathHasResponse. A request that is not from a balancer of this service receives 401.
 func (r *Runtime) ServeHasResponse(w http.ResponseWriter, req *http.Request) {
 	if !peerAllowed(r.self.PeerToken, r.keyring(), req) {
 		r.refuse(w, req, errUnauthorized())
@@ -39,8 +39,8 @@ func (r *Runtime) servesItself(at storedAt) bool {
 	return k.replica != nil && k.cfg.URL == at.url
 }
 
-// askPeers asks all peers concurrently who holds a response. It returns the zero storedAt when none
-// confirms in time.
+// askPeers queries all peers concurrently for the holder of a response. It returns the zero
+// storedAt if no peer confirms in time.
 func (r *Runtime) askPeers(ctx context.Context, response responseID) (found storedAt) {
 	r.mu.Lock()
 	peers := make([]*peer, 0, len(r.peers))
@@ -67,7 +67,8 @@ func (r *Runtime) askPeers(ctx context.Context, response responseID) (found stor
 	return found
 }
 
-// peerHolds asks one peer. model is the model that generated the response, if the peer returns it.
+// peerHolds queries one peer. model is the model that generated the response, if the peer returns
+// it.
 func (r *Runtime) peerHolds(ctx context.Context, p *peer, response responseID) (model string, holds bool) {
 	lookupReq := &http.Request{
 		Method: http.MethodGet, Header: http.Header{}, Host: p.base.Host,
@@ -81,7 +82,7 @@ func (r *Runtime) peerHolds(ctx context.Context, p *peer, response responseID) (
 	}
 	resp, err := p.transport.RoundTrip(lookupReq.WithContext(ctx))
 	if err != nil {
-		return "", false // a peer that does not respond cannot serve it either
+		return "", false // a peer that does not respond cannot serve the response either
 	}
 	defer resp.Body.Close()
 	discard(resp.Body)

@@ -23,11 +23,11 @@ const (
 	headerTenant    = "X-Skyserve-Tenant"
 	headerBounce    = "X-Skyserve-Bounce"
 	headerModel     = "X-Skyserve-Model"
-	// headerSessionAge is the age of the request's session in milliseconds: the balancers' clocks are
+	// headerSessionAge is the age of the request's session in milliseconds: clocks of balancers are
 	// not compared.
 	headerSessionAge = "X-Skyserve-Session-Age-Ms"
-	// headerWait is how long, in milliseconds, the peer may queue the request: the rest of its maximum
-	// wait.
+	// headerWait is the time in milliseconds for which the peer may queue the request: the remainder
+	// of its maximum wait.
 	headerWait = "X-Skyserve-Wait-Ms"
 
 	// headerContinue, set to continueOff by a client, disables continuation: a response whose replica
@@ -36,12 +36,13 @@ const (
 	// headerContinued marks a request whose prompt contains the start of its response. Not every
 	// engine can continue it.
 	headerContinued = "X-Skyserve-Continued"
-	// headerCounts asks a peer for the usage so far in each event, if its engine reports it:
-	// countsExact when the client sees the number of tokens, otherwise countsAny.
+	// headerCounts requests the usage so far in each event from a peer, if its engine reports it:
+	// countsExact if the client receives the number of tokens, otherwise countsAny.
 	headerCounts = "X-Skyserve-Counts"
 
-	// headerFingerprint is the fingerprint of a forwarded request. headerKills counts the engines that
-	// crashed serving it: on a request those before the peer, on a response the peer's.
+	// headerFingerprint is the fingerprint of a forwarded request. headerKills is the number of
+	// engines that crashed while serving it: in a request, engines before the peer; in a response,
+	// engines of the peer.
 	headerFingerprint = "X-Skyserve-Fingerprint"
 	headerKills       = "X-Skyserve-Kills"
 
@@ -64,8 +65,8 @@ func hopByHop(name string) bool {
 	return false
 }
 
-// copyHeaders copies the headers that an intermediary may forward: no hop-by-hop header, none that
-// Connection lists, none of ours.
+// copyHeaders copies the headers that an intermediary may forward: no hop-by-hop header, no header
+// that Connection lists, and no header of skyserve.
 func copyHeaders(dst, src http.Header) {
 	named := src["Connection"]
 	for name, values := range src {

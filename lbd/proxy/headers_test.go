@@ -64,8 +64,8 @@ func TestHeadersNotForwarded(t *testing.T) {
 	}
 }
 
-// Three regions that each believe the others have capacity: a request is forwarded once and returns at
-// most, however they are connected.
+// Each of three regions has reports that the others have capacity. A request is forwarded at most once
+// and may return, for all connections between them.
 func TestNoForwardingLoops(t *testing.T) {
 	for name, pending := range map[string]policy.Maybe[int]{"replicas that are full": policy.Known(9), "no replica that answers": {}} {
 		t.Run(name, func(t *testing.T) {

@@ -16,7 +16,7 @@ const (
 	responseUsage  = `"usage":{"input_tokens":100,"output_tokens":2,"input_tokens_details":{"cached_tokens":64}}`
 )
 
-// answersThatTell are responses of engines that report 64 cached tokens.
+// answersThatTell returns responses of engines that report 64 cached tokens.
 func answersThatTell() map[string]struct{ path, body, kind, answer string } {
 	const events, whole = "text/event-stream", "application/json"
 	usageBody := strings.Replace(streamBody, `{`, `{"stream_options":{"include_usage":true},`, 1)
@@ -36,9 +36,9 @@ func answersThatTell() map[string]struct{ path, body, kind, answer string } {
 	}
 }
 
-// A client with an API key sees no cached token counts, in any format of a response, and everything
-// else as the engine sent it. An operator can allow them. Clients of a service without keys see
-// everything. The client's cached tokens are counted in any case.
+// A client with an API key receives no cached token counts, in any format of a response, and
+// everything else unchanged. An operator can allow the counts. Clients of a service without keys
+// receive everything. Cached tokens are counted in all cases.
 func TestCachedTokensAreHiddenFromKeys(t *testing.T) {
 	for name, c := range answersThatTell() {
 		for _, mode := range []struct {
@@ -88,7 +88,8 @@ func ends(s string) string {
 	return s
 }
 
-// A peer receives cached token counts. What it shows its clients is up to it: it counts them.
+// A peer receives cached token counts: it counts them, and decides whether its clients receive
+// them.
 func TestCachedTokensReachPeer(t *testing.T) {
 	us, eu := pair(t, "token")
 	us.SetKeys(limited(t, ""))
@@ -106,7 +107,7 @@ func TestCachedTokensReachPeer(t *testing.T) {
 	}
 }
 
-// A stored response that is requested later shows no more than when it was generated.
+// A stored response that is requested later contains no more counts than when it was generated.
 func TestStoredResponseHidesCachedTokens(t *testing.T) {
 	const stored = `{"id":"resp_1","output":[],` + responseUsage + `}`
 	o := testOptions(t)
@@ -128,7 +129,7 @@ func cachedChunk(content string, output int) string {
 	return strings.Replace(chunk(content), "}]}\n", fmt.Sprintf(`}],"usage":{"prompt_tokens":9,"completion_tokens":%d,"prompt_tokens_details":{"cached_tokens":8}}}`+"\n", output), 1)
 }
 
-// The usage so far reveals no cached tokens in any event, whether the client requested it or not.
+// The usage so far contains no cached tokens in any event, requested or not.
 func TestContinuousUsageHidesCachedTokens(t *testing.T) {
 	for requested, want := range map[string]int{`{"include_usage":true}`: 1, `{"include_usage":true,"continuous_usage_stats":true}`: 5} {
 		o := testOptions(t)
@@ -143,7 +144,7 @@ func TestContinuousUsageHidesCachedTokens(t *testing.T) {
 	}
 }
 
-// A response that another replica continues reveals nothing either.
+// A response that another replica continues contains no counts either.
 func TestContinuedResponseHidesCachedTokens(t *testing.T) {
 	o := roundRobin(t)
 	o.Keys = limited(t, "")
@@ -156,7 +157,8 @@ func TestContinuedResponseHidesCachedTokens(t *testing.T) {
 	}
 }
 
-// If tenants share prefixes, the reason of a decision would reveal a match too.
+// If tenants share prefixes, the reason of a decision is hidden too, because it would reveal a
+// match.
 func TestDecisionReasonIsHiddenWithSharedPrefixes(t *testing.T) {
 	for _, c := range []struct {
 		shares, exposes bool

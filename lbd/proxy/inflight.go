@@ -13,7 +13,7 @@ import (
 	"skyserve/lbd/record"
 )
 
-// errAborted is the cause when core aborts an exchange with a target.
+// errAborted is the cause if core aborts an exchange with a target.
 var errAborted = errors.New("the balancer aborted the request")
 
 // maxRequestID is the maximum length of a request id.
@@ -27,7 +27,7 @@ type action struct {
 	hop    core.Hop
 	// sessionAge is sent to the peer of a forward; 0 = not sent.
 	sessionAge time.Duration
-	wait       time.Duration  // how long the peer may queue the request; 0 = no limit
+	wait       time.Duration  // maximum time in the peer's queue; 0 = no limit
 	kills      int            // core.Action.Kills
 	decision   *core.Decision // read-only
 	rank       rank           // of a dispatch; its replica is nil if it was removed
@@ -35,13 +35,13 @@ type action struct {
 }
 
 // inFlight is a request between its arrival and its end. Its fields do not change once it is in
-// Runtime.inFlight, except entry, which the runtime's lock guards.
+// Runtime.inFlight, except entry, which is guarded by the runtime's lock.
 type inFlight struct {
 	id      string
 	arrived time.Duration
 	entry   *record.Request
-	// actions never fills up: core makes a new decision about a request only after the goroutine that
-	// reads it has reported the outcome of the last one.
+	// actions never becomes full: core makes a new decision about a request only after the request's
+	// goroutine has reported the outcome of the previous one.
 	actions        chan action
 	cancel         context.CancelCauseFunc // cancels the exchange with a target
 	currentAttempt stoppableAttempt
@@ -70,7 +70,7 @@ func (f *inFlight) recordAction(now time.Duration, a *core.Action) {
 	case core.ActionBounce:
 		e.State = record.StateBounced
 	case core.ActionAbort:
-		return // the event that caused the abort records the end
+		return // the end is recorded by the event that caused the abort
 	}
 	e.Attempts = append(e.Attempts, record.Attempt{
 		AtMillis: millis(now - f.arrived), Kind: a.Kind, Target: a.Target, Reason: a.Reason, Decision: a.Decision, HeldFor: e.HeldFor,
@@ -82,8 +82,8 @@ func (f *inFlight) recordAction(now time.Duration, a *core.Action) {
 // millis returns a duration in milliseconds.
 func millis(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
 
-// submitRequest registers a request in flight under a unique id, close to the one requested, and lets core
-// place it. It returns false when the balancer is draining.
+// submitRequest registers a request in flight under a unique id, close to the requested one, and submits
+// it to core for placement. It returns false when the balancer is draining.
 func (r *Runtime) submitRequest(f *inFlight, req *core.Request, entry *record.Request) bool {
 	accepted := false
 	r.subs.publish(r.withLock(func() {
@@ -122,7 +122,7 @@ func (r *Runtime) stepFor(f *inFlight, ev core.Event, change func(*record.Reques
 	}))
 }
 
-// endInFlight removes a request that core has finished with. change edits its record.
+// endInFlight removes a request that has ended in core. change edits its record.
 func (r *Runtime) endInFlight(f *inFlight, change func(*record.Request)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -37,16 +37,17 @@ func authenticate(k quota.Keyring, h http.Header) (a *quota.Account, ok bool) {
 	return k.Find(strings.TrimSpace(token))
 }
 
-// peerAllowed reports whether a request comes from a balancer of this service: it has the peer token
-// or, without keys and token, comes from this machine. A balancer that requires keys from its clients
-// and has no token has no peers: behind a reverse proxy on this machine, all clients come from here.
+// peerAllowed reports whether a request is from a balancer of this service: it has the peer token or,
+// without keys and token, is from this machine. If keys are required and no token is set, no request
+// counts as one of a balancer: behind a reverse proxy on this machine, the requests of all clients
+// are from this machine.
 func peerAllowed(token string, keys quota.Keyring, req *http.Request) bool {
 	given := req.Header.Get(headerPeerToken)
 	if token == "" {
 		return len(keys) == 0 && given == "" && fromLoopback(req.RemoteAddr)
 	}
-	want, got := sha256.Sum256([]byte(token)), sha256.Sum256([]byte(given))
-	return subtle.ConstantTimeCompare(want[:], got[:]) == 1
+	want, hash := sha256.Sum256([]byte(token)), sha256.Sum256([]byte(given))
+	return subtle.ConstantTimeCompare(want[:], hash[:]) == 1
 }
 
 func fromLoopback(addr string) bool {

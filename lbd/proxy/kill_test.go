@@ -23,7 +23,7 @@ import (
 )
 
 // fragileEngine is an engine that crashes on a request with the word deadly: it sends its prelude,
-// closes its port and its connections.
+// then closes its port and its connections.
 type fragileEngine struct {
 	url  string
 	dead atomic.Bool
@@ -69,7 +69,7 @@ type fleet struct {
 	engines []*fragileEngine
 }
 
-// probed returns options with a service's defaults for probes, since newFleet probes.
+// probed returns options with a service's defaults for probes, because newFleet starts probes.
 func probed(t *testing.T) Options {
 	o := roundRobin(t)
 	d := core.DefaultConfig(o.Core.Policy)
@@ -172,7 +172,7 @@ func TestStreamThatCrashesEnginesIsStopped(t *testing.T) {
 	lawful(t, f.settled())
 }
 
-// Other requests at the engines that such a request crashes are served.
+// Other requests at engines that such a request crashes are served.
 func TestOtherRequestsAreServed(t *testing.T) {
 	gate := make(chan struct{}) // blocks the requests at their engines
 	f := newFleet(t, probed(t), 8, "", func(w http.ResponseWriter, req *http.Request) {

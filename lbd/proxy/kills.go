@@ -18,8 +18,8 @@ func parseKills(text string) int {
 	return int(min(n, maxKills))
 }
 
-// killsOf returns the number of engines of a peer that crashed serving the request, from its response
-// header; 0 if the response is a replica's.
+// killsOf returns the number of engines of a peer that crashed while serving the request, from its
+// response header; 0 for the response of a replica.
 func killsOf(h http.Header, p *peer) int {
 	if p == nil {
 		return 0
@@ -38,13 +38,13 @@ func (x *exchange) setKillsHeader(h http.Header) {
 // already sent.
 const killsCommentPrefix = ": skyserve-kills "
 
-// killsComment returns that comment for a number of kills.
+// killsComment returns this comment for a number of kills.
 func killsComment(kills int) []byte {
 	return []byte(killsCommentPrefix + strconv.Itoa(kills) + "\n\n")
 }
 
-// readKills reports whether an event is such a comment, which is hidden from the client, and parses it
-// if it is a peer's. The comment of an engine is ignored.
+// readKills reports whether an event is such a comment, which is hidden from the client. It parses the
+// comment of a peer. The comment of an engine is ignored.
 func (x *exchange) readKills(event []byte) bool {
 	rest, ok := bytes.CutPrefix(event, []byte(killsCommentPrefix))
 	if ok && x.current.peer != nil {

@@ -78,7 +78,7 @@ func TestDrain(t *testing.T) {
 	}
 }
 
-// A client that stops reading must not block an engine for ever.
+// A client that stops reading must not block an engine forever.
 func TestClientStopsReading(t *testing.T) {
 	o := testOptions(t)
 	o.Limits.StallTimeout = 500 * time.Millisecond // enough for a first write on a busy machine
@@ -112,7 +112,7 @@ func TestClientStopsReading(t *testing.T) {
 	}
 }
 
-// An engine closes idle connections; that is not a failed attempt.
+// An idle connection that its engine closed does not count as a failed attempt.
 func TestIdleConnectionClosedByEngine(t *testing.T) {
 	srv := httptest.NewServer(whole(plainReply))
 	t.Cleanup(srv.Close)

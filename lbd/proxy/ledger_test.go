@@ -30,7 +30,8 @@ func limited(t testing.TB, attributes string) []service.APIKey {
 
 const asAcme = "Authorization: Bearer sk"
 
-// reserved returns how many requests of a key are in flight, and how many tokens they may still use.
+// reserved returns the number of requests of a key in flight, and the number of tokens that they may
+// still use.
 func (b *balancer) reserved(name string) (inFlight, tokens int64) {
 	t := b.ledger.Totals()[name]
 	if t == nil {
@@ -49,7 +50,7 @@ func (b *balancer) usedBy(name string) (sum telemetry.Usage) {
 	return sum
 }
 
-// tokensLeft returns how many tokens the key "sk" has left in its minute.
+// tokensLeft returns the remaining tokens of the key "sk" in its minute.
 func (b *balancer) tokensLeft() int {
 	b.t.Helper()
 	a, ok := b.keyring().Find("sk")
@@ -65,7 +66,7 @@ func (b *balancer) tokensLeft() int {
 	return left
 }
 
-// isIdle checks that nothing of an account is in use.
+// isIdle checks that no resource of an account is in use.
 func (b *balancer) isIdle(name string) {
 	b.t.Helper()
 	b.settled()
@@ -114,7 +115,7 @@ func TestRequestsPerMinute(t *testing.T) {
 func TestTokensAreReservedAndSettled(t *testing.T) {
 	o := testOptions(t)
 	o.Keys = limited(t, "tokens_per_minute=1000")
-	o.Keys = append(o.Keys, limited(t, "tokens_per_minute=1000")...) // a name may have two keys
+	o.Keys = append(o.Keys, limited(t, "tokens_per_minute=1000")...) // two keys may have the same name
 	b := start(t, o)
 	release := make(chan struct{})
 	b.attach("us-0", engine(t, func(w http.ResponseWriter, req *http.Request) {
@@ -205,8 +206,8 @@ func TestForwardedRequestsAreChargedAtOrigin(t *testing.T) {
 	}
 }
 
-// What an engine did not serve costs nothing; what was running when the client disconnected costs the
-// prompt.
+// A request that no engine served costs nothing. A request that was running when the client
+// disconnected costs its prompt.
 func TestChargesByOutcome(t *testing.T) {
 	o := testOptions(t)
 	o.Keys = limited(t, "")

@@ -23,7 +23,7 @@ type lookups struct {
 	misses       misses
 }
 
-// pendingLookup is a lookup in flight. found is set once done is closed.
+// pendingLookup is a lookup in flight. found is set before done is closed.
 type pendingLookup struct {
 	done    chan struct{}
 	found   storedAt
@@ -37,7 +37,7 @@ func newLookups(l Limits) *lookups {
 	}
 }
 
-// waiterCount returns how many requests wait for a lookup.
+// waiterCount returns the number of requests that wait for a lookup.
 func (l *lookups) waiterCount() (n int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -48,8 +48,8 @@ func (l *lookups) waiterCount() (n int) {
 }
 
 // join joins the lookup of a response. first: the caller must run it and report the result with
-// finish. The error is for the client. Without an error and a lookup, no peer held the response a
-// moment ago.
+// finish. The error is for the client. If both error and lookup are nil, no peer held the response
+// within the last MissTTL.
 func (l *lookups) join(response responseID, now time.Duration) (lookup *pendingLookup, first bool, refused *openai.Error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -72,7 +72,7 @@ func (l *lookups) join(response responseID, now time.Duration) (lookup *pendingL
 	return lookup, true, nil
 }
 
-// finish reports the result of a lookup to all that wait for it.
+// finish reports the result of a lookup to all requests that wait for it.
 func (l *lookups) finish(response responseID, lookup *pendingLookup, found storedAt, now time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -101,8 +101,8 @@ func errManyLookups() *openai.Error {
 	}
 }
 
-// locateResponse looks up at the peers who holds a response. It returns the zero storedAt when none does. A
-// request that joined another one's lookup waits until ctx ends at most.
+// locateResponse looks up the holder of a response at the peers. It returns the zero storedAt if no peer
+// holds it. A request that joined another one's lookup waits at most until ctx ends.
 func (r *Runtime) locateResponse(ctx context.Context, response responseID) (storedAt, *openai.Error) {
 	l := r.lookups
 	lookup, first, refused := l.join(response, r.Elapsed())
@@ -114,10 +114,10 @@ func (r *Runtime) locateResponse(ctx context.Context, response responseID) (stor
 		case <-lookup.done:
 			return lookup.found, nil
 		case <-ctx.Done():
-			return storedAt{}, nil // nobody reads the result
+			return storedAt{}, nil // no one reads the result
 		}
 	}
-	found := r.askPeers(context.WithoutCancel(ctx), response) // others wait for it too
+	found := r.askPeers(context.WithoutCancel(ctx), response) // other requests wait for the result too
 	if found.target != "" {
 		r.storedResponses.put(found)
 	}
@@ -125,8 +125,8 @@ func (r *Runtime) locateResponse(ctx context.Context, response responseID) (stor
 	return found, nil
 }
 
-// misses remembers which responses no peer held a moment ago. The zero value with its limits set is
-// usable.
+// misses contains the responses that no peer held within the last MissTTL. The zero value with its
+// limits set is usable.
 type misses struct {
 	maxEntries int
 	ttl        time.Duration
@@ -139,13 +139,13 @@ type miss struct {
 	end      time.Duration
 }
 
-// has reports whether no peer held a response a moment ago.
+// has reports whether no peer held a response within the last MissTTL.
 func (m *misses) has(response responseID, now time.Duration) bool {
 	m.expire(now)
 	return m.byID[response] != nil
 }
 
-// add remembers a miss. When there are too many, the oldest one is deleted.
+// add remembers a miss. If there are too many, the oldest one is deleted.
 func (m *misses) add(response responseID, now time.Duration) {
 	m.expire(now)
 	m.drop(response)

@@ -13,8 +13,8 @@ import (
 	"skyserve/internal/service"
 )
 
-// unknownTenants adds peers that hold no response to a balancer. If hold is not nil, they wait for it
-// before they respond. maxConcurrent is how many lookups they had concurrently.
+// unknownTenants adds n peers to a balancer that hold no response. If hold is not nil, they wait for
+// it before they respond. maxConcurrent is their maximum number of concurrent lookups.
 func (b *balancer) unknownTenants(n int, hold <-chan struct{}) (requested, maxConcurrent *atomic.Int64) {
 	requested, maxConcurrent = new(atomic.Int64), new(atomic.Int64)
 	var open atomic.Int64
@@ -38,8 +38,8 @@ func (b *balancer) unknownTenants(n int, hold <-chan struct{}) (requested, maxCo
 	return requested, maxConcurrent
 }
 
-// MaxLookups of stored responses count against the limits of a key like any other request: beyond them no
-// peer is asked.
+// Lookups of stored responses count for the limits of a key like any other request. Beyond the limits, no
+// peer is queried.
 func TestLookupsCountAgainstLimits(t *testing.T) {
 	o := roundRobin(t)
 	o.Keys = limited(t, "requests_per_minute=2")
@@ -63,7 +63,7 @@ func TestLookupsCountAgainstLimits(t *testing.T) {
 	b.isIdle("acme")
 }
 
-// A lookup that an engine served is a used request; one that nobody could serve is not.
+// A lookup that an engine served counts as a request; one that no engine could serve does not.
 func TestLookupsCountInQuotas(t *testing.T) {
 	o := roundRobin(t)
 	o.Keys = limited(t, "requests_per_day=3")
@@ -86,8 +86,8 @@ func TestLookupsCountInQuotas(t *testing.T) {
 	}
 }
 
-// A response that nobody has is looked up once, both for lookups of it and for requests that continue
-// it.
+// A response that no balancer has is looked up once, for both lookups of it and requests that
+// continue it.
 func TestMissesAreRemembered(t *testing.T) {
 	o := roundRobin(t)
 	o.Keys = apiKeys("sk-one", "sk-two")
@@ -111,12 +111,12 @@ func TestMissesAreRemembered(t *testing.T) {
 	if id != "resp_us-0_1" {
 		t.Fatalf("got the response %s", id)
 	}
-	b.respond(id, false, one) // it exists now, no matter what was remembered
+	b.respond(id, false, one) // the response exists now, although a miss was stored
 	expect(t, b.post(responsesPath, responseBody(id, false), two), 400, "previous_response_not_found")
 }
 
-// The number of concurrent lookups at the peers is limited: those of one response are shared, and each
-// tenant has a share of the limit.
+// The number of concurrent lookups at the peers is limited: lookups of one response are shared, and
+// each tenant has a share of the limit.
 func TestPeerLookupsAreLimited(t *testing.T) {
 	o := roundRobin(t)
 	o.Keys = apiKeys("sk-one", "sk-two", "sk-three")

@@ -45,8 +45,8 @@ func (b *balancer) about(method, rest string, headers ...string) *http.Response 
 	return b.do(req, headers...)
 }
 
-// Every request about a response goes to the replica that holds it, through the client's balancer or
-// through that of the region that served it.
+// Every request about a response is sent to the replica that holds it, by the client's balancer or
+// through the balancer of the region that served it.
 func TestLookupsGoToHolder(t *testing.T) {
 	us, eu := pair(t, "secret")
 	us.attachHolder("us-0", "us-1")
@@ -103,7 +103,7 @@ func TestLookupsOfUnknownResponses(t *testing.T) {
 		expect(t, us.about(want.method, rest), want.status, want.code)
 	}
 
-	// The holder was removed, or is another process by now.
+	// The holder was removed, or was replaced by another process.
 	id, holder := us.respond("", false)
 	us.attachHolder(holder)
 	expect(t, us.about("GET", id), 404, "response_not_found")
@@ -115,7 +115,7 @@ func TestLookupsOfUnknownResponses(t *testing.T) {
 	expect(t, eu.about("GET", id), 404, "response_not_found")
 }
 
-// The engine's response to a lookup is forwarded; no response is an error.
+// The engine's response to a lookup is forwarded. A missing response is an error.
 func TestHolderResponses(t *testing.T) {
 	b := start(t, roundRobin(t))
 	give := responder("us-0")
@@ -134,13 +134,13 @@ func TestHolderResponses(t *testing.T) {
 	}))
 	id, _ := b.respond("", false)
 	expect(t, b.about("GET", id+"?break"), http.StatusBadGateway, "replica_failed")
-	expect(t, b.about("DELETE", id), http.StatusMethodNotAllowed, "") // it means nothing about the response
+	expect(t, b.about("DELETE", id), http.StatusMethodNotAllowed, "") // this status is not about the response
 	if got := expect(t, b.about("GET", id+"/input_items"), 404, ""); !strings.Contains(got, "Response not found") {
 		t.Errorf("got %q", got)
 	}
 	b.respond(id, false)
 	expect(t, b.about("GET", id), 404, "")
-	expect(t, b.about("GET", id), 404, "response_not_found") // the engine is not asked again
+	expect(t, b.about("GET", id), 404, "response_not_found") // the engine is not queried again
 }
 
 // A stored response belongs to its tenant, and peers need their token.
@@ -170,12 +170,12 @@ func tenantOf(t *testing.T, secret string) string {
 	return ""
 }
 
-// A lookup is forwarded once: a peer that knows the location only from another peer does not serve it.
+// A lookup is forwarded once: a peer that has the location only from another peer does not serve it.
 func TestLookupsAreForwardedOnce(t *testing.T) {
 	us, eu := pair(t, "secret")
 	eu.attachHolder("eu-0")
 	id, _ := eu.respond("", false)
-	expect(t, us.about("GET", id), 200, "") // us knows now that eu has it
+	expect(t, us.about("GET", id), 200, "") // us has now stored that eu holds it
 	o := roundRobin(t)
 	o.Self.ID, o.Self.Region, o.Self.PeerToken = "lb-asia-0", "local/asia", "secret"
 	asia := start(t, o)

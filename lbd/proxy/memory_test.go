@@ -18,9 +18,9 @@ import (
 	"skyserve/lbd/core"
 )
 
-// twinSize returns how much memory a body uses after n bytes: a buffer of at least 4 KiB, with space
-// for the declared length up to 64 KiB and 256 bytes more, which then doubles up to that; sizes are
-// powers of two and their quarters.
+// twinSize returns the expected memory of a body after n bytes: a buffer of at least 4 KiB, with
+// space for the declared length up to 64 KiB and 256 additional bytes. The buffer then doubles up to
+// the declared length. Sizes are powers of two and quarter steps between them.
 func twinSize(n, declared int) int64 {
 	const spare = 256
 	class := func(n int) int {
@@ -73,7 +73,7 @@ func begin(rt *Runtime, tenant string, size int, chunked bool) *upload {
 	go func() {
 		defer close(u.ended)
 		defer pr.Close()
-		defer func() { _ = recover() }() // the server's part: http.ErrAbortHandler
+		defer func() { _ = recover() }() // as in the server, for http.ErrAbortHandler
 		rt.serve(u.answer, req)
 	}()
 	return u
@@ -89,11 +89,11 @@ func (u *upload) done() bool {
 	}
 }
 
-// send sends n more bytes, or the rest if there are fewer, and then the end of the body.
+// send sends n more bytes, or all remaining ones, and after the last byte the end of the body.
 func (u *upload) send(n int) {
 	end := min(u.sent+n, len(u.body))
 	if _, err := u.pipe.Write([]byte(u.body[u.sent:end])); err != nil {
-		return // it was rejected
+		return // the request was rejected
 	}
 	if u.sent = end; end == len(u.body) {
 		_ = u.pipe.Close()
@@ -119,8 +119,9 @@ func fullReplica(t *testing.T, limits Limits, tenants ...string) *Runtime {
 	return rt
 }
 
-// However requests arrive, are queued, served and cancelled, the accounted memory is that of their
-// bodies, a request that exceeds the limit is rejected, and nothing remains at the end.
+// For all orders in which requests arrive, are queued, served and cancelled, the accounted memory
+// is that of their bodies. A request that exceeds the limit is rejected, and no memory remains in
+// use at the end.
 func TestMemoryOfUploads(t *testing.T) {
 	for seed := range uint64(60) {
 		synctest.Test(t, func(t *testing.T) {
@@ -136,7 +137,7 @@ func TestMemoryOfUploads(t *testing.T) {
 				}
 				return n
 			}
-			// refused is the status for n more bytes; 0 = accepted.
+			// refused returns the status for more bytes; 0 = accepted.
 			refused := func(tenant string, more int64) int {
 				switch {
 				case sum(tenant)+more > share:
@@ -219,10 +220,10 @@ func TestMemoryOfUploads(t *testing.T) {
 	}
 }
 
-// begin0 is what begin puts around the requested bytes.
+// begin0 is the text that begin adds around the requested bytes.
 const begin0 = `{"model":"` + testModel + `","messages":[],"pad":""}`
 
-// The heap contains the accounted memory and not much more, no matter how much is sent.
+// The heap is not much larger than the accounted memory, regardless of the number of sent bytes.
 func TestHeapStaysWithinLimits(t *testing.T) {
 	const total, body, clients = 16 << 20, 1 << 19, 80
 	rt := fullReplica(t, Limits{Memory: total})
@@ -277,7 +278,7 @@ func (u unread) Read([]byte) (int, error) {
 
 func (unread) Close() error { return nil }
 
-// A client that is not admitted gets no memory: its body is not read.
+// No memory is allocated for a client that is not admitted: its body is not read.
 func TestUnauthenticatedUploadsAreNotRead(t *testing.T) {
 	rt := fullReplica(t, Limits{}, "a")
 	for _, proto := range []int{1, 2} {
@@ -294,7 +295,7 @@ func TestUnauthenticatedUploadsAreNotRead(t *testing.T) {
 	}
 }
 
-// Over HTTP/2 a body being received also uses what the connection may buffer of it.
+// Over HTTP/2, the accounted memory of a body being received includes the connection's buffer.
 func TestMemoryOfUploadsOverHTTP2(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rt := fullReplica(t, Limits{StreamWindow: 100_000})
@@ -333,7 +334,7 @@ func TestMemoryOfUploadsOverHTTP2(t *testing.T) {
 	})
 }
 
-// A peer without memory for a request bounces it, and gets no more requests for a while.
+// A peer without memory for a request bounces it, and receives no more requests for a while.
 func TestPeerRequestWithoutMemoryIsBounced(t *testing.T) {
 	o := roundRobin(t)
 	o.Limits.Memory = 64 << 10
@@ -347,13 +348,13 @@ func TestPeerRequestWithoutMemoryIsBounced(t *testing.T) {
 	}
 }
 
-// padded returns a body with n meaningless bytes.
+// padded returns a body with n padding bytes.
 func padded(n int) string {
 	return strings.Replace(plainBody, "{", `{"pad":"`+strings.Repeat("x", n)+`",`, 1)
 }
 
-// A tenant that has used its share of a peer's memory blocks nobody else from that peer: its own
-// request is retried elsewhere, and rejected if nobody accepts it.
+// A tenant that has used its share of a peer's memory does not block other tenants from that peer.
+// Its own request is retried at other targets, and rejected if none accepts it.
 func TestTenantMemoryLimitDoesNotBlockPeer(t *testing.T) {
 	oUS, oEU := testOptions(t), testOptions(t)
 	oUS.Keys = limited(t, "")
@@ -373,8 +374,8 @@ func TestTenantMemoryLimitDoesNotBlockPeer(t *testing.T) {
 	lawful(t, us.settled())
 }
 
-// What an active stream keeps for a continuation is accounted for. A stream without memory for it
-// continues without.
+// The text that a stream keeps for a continuation is accounted for. A stream without memory for its
+// text is forwarded without a transcript.
 func TestMemoryOfStreams(t *testing.T) {
 	for name, c := range map[string]struct {
 		limits Limits
@@ -395,7 +396,7 @@ func TestMemoryOfStreams(t *testing.T) {
 				for range 100 {
 					_, _ = io.WriteString(w, chunk(strings.Repeat("z", text/100)))
 				}
-				_, _ = io.WriteString(w, `data: {"part":"`+strings.Repeat("y", 50_000)) // of an event
+				_, _ = io.WriteString(w, `data: {"part":"`+strings.Repeat("y", 50_000)) // part of an event
 				_ = http.NewResponseController(w).Flush()
 				close(sent)
 				<-finish

@@ -9,9 +9,9 @@ import (
 	"skyserve/lbd/record"
 )
 
-// Buckets of the histograms, in seconds: a first token takes from a cached prompt on an idle engine to
-// a minute in a queue, a gap between tokens from a small model's step to a preemption, a complete
-// response from one token to a long one that was queued, a decision from one candidate to a pool of a
+// Buckets of the histograms, in seconds. First token: from a cached prompt on an idle engine to a
+// minute in a queue. Gap between tokens: from a small model's step to a preemption. Complete response:
+// from one token to a long response that was queued. Decision: from one candidate to a pool of a
 // thousand.
 var (
 	ttftBuckets  = []float64{.01, .025, .05, .1, .2, .3, .5, .75, 1, 1.5, 2, 3, 5, 10, 20, 30, 60}
@@ -21,15 +21,16 @@ var (
 	stepBuckets  = []float64{.000005, .00001, .00002, .00005, .0001, .0002, .0005, .001, .002, .005, .01, .05}
 )
 
-// Bounds of the native histograms, which scrapers that request them get besides the buckets above.
+// Bounds of the native histograms, which are sent in addition to the buckets above to scrapers that
+// request them.
 const (
 	nativeFactor  = 1.1 // the error of a quantile is at most 5 %
 	nativeBuckets = 160 // from a millisecond to an hour at that width
 	nativeReset   = time.Hour
 )
 
-// metrics counts events as they happen; gauges are read from core at each scrape. Labels are bounded:
-// known models, tiers, HTTP statuses, core's reasons.
+// metrics counts events as they happen; gauges are read from core at each scrape. The number of label
+// values is bounded: known models, tiers, HTTP statuses, core's reasons.
 type metrics struct {
 	requests    *prometheus.CounterVec // model, tier, outcome, status
 	ttft        *prometheus.HistogramVec
@@ -117,7 +118,7 @@ func (r *Runtime) RegisterMetrics(reg *prometheus.Registry) {
 // countEnded counts a client's request that has ended.
 func (x *exchange) countEnded(status int, outcome string) {
 	if x.from != "" {
-		return // it counts at the balancer that its client sent it to
+		return // it is counted at the balancer to which its client is connected
 	}
 	m := x.rt.metrics
 	m.requests.WithLabelValues(x.model, string(x.tier), outcome, statusLabel(status)).Inc()

@@ -117,7 +117,7 @@ func TestFailuresByCause(t *testing.T) {
 	}
 }
 
-// Counts of a target exist as long as it does, and survive its updates.
+// Counts of a target exist until it is removed, and are kept across its updates.
 func TestMetricsOfRemovedTargets(t *testing.T) {
 	b := start(t, testOptions(t))
 	url := engine(t, speak("a"))
@@ -166,8 +166,8 @@ func TestUnknownFiguresAreNotExported(t *testing.T) {
 	}
 }
 
-// Tokens that no engine computed are in no token count, although the client requested them, which is
-// what the history records.
+// Token metrics exclude tokens that no engine computed. The history includes them, because it
+// records the tokens of clients' requests.
 func TestTokensOfUnservedRequest(t *testing.T) {
 	b := start(t, testOptions(t))
 	b.attach("us-0", engine(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusInternalServerError) }))

@@ -21,7 +21,7 @@ func (t *modelTable) resolve(name []byte) (openai.ResolvedModel, bool) {
 }
 
 // SetModels declares the models of the service, with their aliases and adapters. The models of
-// replicas and peers are known besides these.
+// replicas and peers are usable in addition to these.
 func (r *Runtime) SetModels(models []service.BalancerModel) {
 	r.points.setModels(models)
 	r.mu.Lock()
@@ -30,8 +30,8 @@ func (r *Runtime) SetModels(models []service.BalancerModel) {
 	r.rebuildModels()
 }
 
-// rebuildModels builds a new table; the lock must be held. A real name has precedence over an equal
-// alias, an alias over an adapter, and earlier declarations over later ones.
+// rebuildModels builds a new table; the lock must be held. A model's own name has precedence over
+// an equal alias, an alias over an adapter, and earlier declarations over later ones.
 func (r *Runtime) rebuildModels() {
 	t := &modelTable{byName: map[string]openai.ResolvedModel{}}
 	add := func(name string, resolved openai.ResolvedModel) {

@@ -112,7 +112,7 @@ func TestGuardedParametersAreRejected(t *testing.T) {
 	}
 }
 
-// A peer does not check again what the origin allowed.
+// A peer does not check parameters again that the origin allowed.
 func TestForwardedParametersAreNotRechecked(t *testing.T) {
 	us, eu := pair(t, "secret")
 	us.SetAllowedParameters([]string{"chat_template"})

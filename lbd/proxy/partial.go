@@ -33,7 +33,7 @@ func (x *exchange) partialOutcome() *core.Outcome {
 	return out
 }
 
-// tokensSoFar returns how many tokens of the response have been generated.
+// tokensSoFar returns the number of generated tokens of the response.
 func (x *exchange) tokensSoFar() int {
 	switch u := &x.answer.Usage; {
 	case x.answer.Tokens > 0 && !x.answer.Exact && !u.Output.Known:
@@ -58,7 +58,7 @@ func (r *Runtime) estimateGenerated(f *inFlight) int {
 	return r.core.GeneratedTokens(r.Elapsed(), f.id)
 }
 
-// growTicks is the number of ticks between two checks whether responses in flight have outgrown their
+// growTicks is the number of ticks between two checks whether responses in flight have exceeded their
 // reservations: one second.
 const growTicks = int(time.Second / tickInterval)
 

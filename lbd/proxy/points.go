@@ -17,7 +17,7 @@ type points struct {
 	maxMinutes int64 // minutes
 
 	mu      sync.Mutex
-	models  []string          // declared models: a minute without their requests is a known zero, not a gap
+	models  []string          // declared models: a minute without their requests is a zero, not a gap
 	done    []telemetry.Point // of complete minutes, oldest first
 	minute  int64             // the current one
 	current []telemetry.Point // of the current minute, sorted by model and tier
@@ -33,8 +33,8 @@ func minuteOf(t time.Time) int64 { return t.Unix() / 60 }
 // tally is an amount to add to a point.
 type tally struct{ requests, prompt, cached, output int64 }
 
-// add counts in the current minute. Tokens count when they become known, which may be minutes after
-// the request.
+// add counts in the current minute. Tokens are counted when their number is known, which may be
+// minutes after the request.
 func (p *points) add(model string, tier service.Tier, t tally) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -46,7 +46,7 @@ func (p *points) add(model string, tier service.Tier, t tally) {
 	pt.OutputTokens += t.output
 }
 
-// setModels sets the models that this balancer serves from now on.
+// setModels sets the models that this balancer serves.
 func (p *points) setModels(models []service.BalancerModel) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -74,8 +74,8 @@ func (p *points) advance(minute int64) {
 	p.done = p.done[old:]
 }
 
-// endMinute completes the current minute. A declared model without requests gets a zero point: an observed
-// silence is a figure, the time when no balancer ran is not.
+// endMinute completes the current minute. A declared model without requests has a zero point, so that it
+// differs from a minute in which no balancer ran.
 func (p *points) endMinute() {
 	for _, model := range p.models {
 		requested := slices.ContainsFunc(p.current, func(pt telemetry.Point) bool { return pt.Model == model })

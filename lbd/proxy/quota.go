@@ -27,22 +27,22 @@ func (x *exchange) releaseQuota() {
 }
 
 // computeUsage returns the usage of a request at engines. If the engine did not report it, the estimate and
-// the tokens seen count; for a response that was cancelled or interrupted, the tokens generated until
-// then. A request that no engine served used nothing.
+// the observed tokens count. For a response that was cancelled or interrupted, the tokens generated until
+// then count. A request that no engine served used no tokens.
 func (x *exchange) computeUsage(status int, state string) telemetry.Usage {
 	u := &x.answer.Usage
 	output := x.outputTokens()
 	counted := u.Prompt.Known || u.Output.Known
 	served := state == record.StateFinished && status == http.StatusOK
-	left := state == record.StateCancelled && x.current.target != ""
-	if left || state == record.StateFailed {
+	remaining := state == record.StateCancelled && x.current.target != ""
+	if remaining || state == record.StateFailed {
 		output = max(output, x.maxGenerated)
 	}
 	switch {
-	case counted || output > 0 || ((served || left) && x.endpoint.Generates()):
+	case counted || output > 0 || ((served || remaining) && x.endpoint.Generates()):
 		prompt, cached := x.promptUsed()
 		return telemetry.Usage{Requests: 1, PromptTokens: int64(prompt), CachedTokens: int64(cached), OutputTokens: int64(output)}
-	case served || left:
+	case served || remaining:
 		return telemetry.Usage{Requests: 1}
 	}
 	return telemetry.Usage{}
@@ -64,8 +64,8 @@ func errDenied(d *quota.Denial) *openai.Error {
 }
 
 // KeyUsage returns each API key's usage of each model since this balancer started, sorted by name and
-// model. Requests count at the balancer that received them from their client, and only if they were
-// admitted.
+// model. Requests are counted at the balancer that received them from the client, and only if they
+// were admitted.
 func (r *Runtime) KeyUsage() []telemetry.KeyUsage { return r.ledger.Usage() }
 
 // SetKeyQuota sets the usage of a key over all balancers. A name without a key is ignored.

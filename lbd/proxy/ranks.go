@@ -40,8 +40,8 @@ func (k rank) setRankHeader(h http.Header) {
 	}
 }
 
-// coreInfo describes the rank to core. Each rank of an engine has its own queue, and none is sent more
-// requests than it runs concurrently.
+// coreInfo describes the rank to core. Each rank of an engine has its own queue, and receives at most
+// as many requests as it runs concurrently.
 func (k rank) coreInfo() *core.ReplicaInfo {
 	i := &core.ReplicaInfo{ID: k.id(), Model: k.cfg.Model, Process: processName(k.base, k.cfg.Model)}
 	if k.cfg.Ranks() > 1 {

@@ -17,7 +17,7 @@ func targetsOf(r *Runtime) []string {
 	return ids
 }
 
-// core has exactly the current ranks of the replica after every change; for everybody else it is one
+// core has exactly the current ranks of the replica after every change. For all other code it is one
 // replica.
 func TestRanksFollowTheReplica(t *testing.T) {
 	p, err := policy.New("bf-io")

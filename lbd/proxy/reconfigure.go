@@ -9,8 +9,8 @@ import (
 )
 
 // Reconfigure applies a new configuration of the decisions without affecting requests in flight, and
-// records it: see core.Balancer.Reconfigure. It reports whether that changes anything; if not, it does
-// nothing.
+// records it: see core.Balancer.Reconfigure. It reports whether the configuration differs; if not, it
+// does nothing.
 func (r *Runtime) Reconfigure(cfg core.Config) (changed bool) {
 	r.subs.publish(r.withLock(func() {
 		if changed = !sameConfig(&r.coreCfg, &cfg); !changed {
@@ -28,7 +28,7 @@ func (r *Runtime) Reconfigure(cfg core.Config) (changed bool) {
 }
 
 // SetContinuation sets whether another replica continues a stream whose replica failed. It applies to
-// requests that arrive from now on.
+// requests that arrive later.
 func (r *Runtime) SetContinuation(on bool) { r.noContinue.Store(!on) }
 
 // sameConfig compares two configurations; policies are compared by name.
@@ -43,13 +43,13 @@ func (r *Runtime) forwards() bool {
 	return r.coreCfg.Forward
 }
 
-// SetAllowedParameters sets the guarded parameters that requests may use from now on.
+// SetAllowedParameters sets the guarded parameters that later requests may use.
 func (r *Runtime) SetAllowedParameters(names []string) {
 	r.allowedParameters.Store(uint32(openai.ParseParameters(names)))
 }
 
-// refuseGuarded rejects a call with a guarded parameter that is not allowed. A peer has checked the
-// requests that it forwards.
+// refuseGuarded rejects a call with a guarded parameter that is not allowed. Peers check the
+// requests that they forward.
 func (x *exchange) refuseGuarded(c *openai.Call) *openai.Error {
 	if x.from != "" {
 		return nil

@@ -95,8 +95,8 @@ func TestReconfigureDuringRequests(t *testing.T) {
 }
 
 // Keys are replaced at once: a stream of a removed key continues, but its client is not admitted
-// again. A client's key never reaches an engine, not even if no keys are left when the request is
-// sent.
+// again. A client's key never reaches an engine, even if all keys were removed before the request
+// is sent.
 func TestKeysReplacedDuringStream(t *testing.T) {
 	o := testOptions(t)
 	o.Keys = apiKeys("old")

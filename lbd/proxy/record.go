@@ -28,13 +28,13 @@ func (r *Runtime) header() record.Header {
 	}
 }
 
-// recorder writes steps in its own goroutine. Its methods work on nil: no record.
+// recorder writes steps in its own goroutine. A nil recorder is valid and writes no record.
 type recorder struct {
 	out     *recordWriter
 	lines   chan queuedLine
-	pending int64 // dropped since the last line; guarded by the runtime's lock
+	pending int64 // lines dropped since the last line; guarded by the runtime's lock
 	dropped atomic.Int64
-	missed  int64 // lines since the last one that did not fit into out
+	missed  int64 // lines since the last one that were rejected by out
 }
 
 // newRecorder returns a recorder and writes its header; nil when w is nil.
@@ -63,19 +63,19 @@ func (c *recorder) recordConfig(now time.Duration, cfg *core.Config, actions []c
 	}
 }
 
-// recordCrash writes the event whose step panicked. It returns once the line and all before it are in the
-// file. run must be running.
-func (c *recorder) recordCrash(now time.Duration, ev core.Event, why string) {
+// recordCrash writes the event whose step panicked. It returns once this line and all previous lines are
+// in the file. run must be running.
+func (c *recorder) recordCrash(now time.Duration, ev core.Event, cause string) {
 	if c == nil {
 		return
 	}
-	line := queuedLine{Line: record.Line{T: now, Event: cloneEvent(ev), Panic: why}, written: make(chan struct{})}
+	line := queuedLine{Line: record.Line{T: now, Event: cloneEvent(ev), Panic: cause}, written: make(chan struct{})}
 	c.lines <- line
 	<-line.written
 }
 
-// queueLine queues a line; the caller must hold the runtime's lock, which keeps the lines in order. It
-// never blocks: a line that does not fit counts as a gap.
+// queueLine queues a line; the caller must hold the runtime's lock, which ensures the order of lines.
+// It never blocks: a line that does not fit into the queue counts as a gap.
 func (c *recorder) queueLine(now time.Duration, line func() record.Line) {
 	if c.pending > 0 && len(c.lines) < cap(c.lines)-1 {
 		c.lines <- queuedLine{Line: record.Line{T: now, Gap: c.pending}}
@@ -111,7 +111,7 @@ func clonePointer[T any](p *T) *T {
 	return &c
 }
 
-// run writes until ctx ends, and then what is queued.
+// run writes lines until ctx ends, and then the queued lines.
 func (c *recorder) run(ctx context.Context) {
 	defer c.out.flush(false)
 	for {
@@ -149,7 +149,7 @@ func (c *recorder) write(line record.Line) {
 	}
 	switch {
 	case c.missed == 0 && c.out.add(line):
-	case line.Gap > 0: // those were counted when they were dropped
+	case line.Gap > 0: // these lines were counted when they were dropped
 		c.missed += line.Gap
 	default:
 		c.missed++
@@ -157,8 +157,8 @@ func (c *recorder) write(line record.Line) {
 	}
 }
 
-// finish writes what run left: the steps since, and a gap at the end. The caller holds the runtime's
-// lock, and run has ended.
+// finish writes the remaining lines: the steps since the end of run, and a gap at the end. The
+// caller must hold the runtime's lock, and run must have ended.
 func (c *recorder) finish(now time.Duration) {
 	if c == nil {
 		return
@@ -174,15 +174,16 @@ func (c *recorder) finish(now time.Duration) {
 	c.out.flush(true)
 }
 
-// failure returns why the end of the record is missing; nil if it is complete except for gaps.
+// failure returns an error if the end of the record is missing; nil if the record is complete
+// except for gaps.
 func (c *recorder) failure() error {
 	if c == nil || c.out.lastErr == nil {
 		return nil
 	}
-	return fmt.Errorf("writing the record: %w", c.out.lastErr)
+	return fmt.Errorf("write the record: %w", c.out.lastErr)
 }
 
-// droppedSteps returns how many steps could not be written.
+// droppedSteps returns the number of steps that were not written.
 func (c *recorder) droppedSteps() int64 {
 	if c == nil {
 		return 0

@@ -156,7 +156,7 @@ func TestSlowRecordCountsDroppedSteps(t *testing.T) {
 	}
 }
 
-// Requests that are cut off at shutdown are reported after the clock has stopped; the record replays
+// Requests that are aborted at shutdown are reported after the clock has stopped. The record replays
 // to the last step.
 func TestRecordContainsLastSteps(t *testing.T) {
 	var w bytes.Buffer
@@ -194,7 +194,7 @@ func TestRecordWriteFailure(t *testing.T) {
 	rt.Start(ctx)
 	rt.Step(core.Event{Kind: core.EventTick})
 	stop()
-	if err := rt.Close(); err == nil || err.Error() != "writing the record: disk full" {
+	if err := rt.Close(); err == nil || err.Error() != "write the record: disk full" {
 		t.Errorf("Close() = %v, want the failure to write", err)
 	}
 }
@@ -215,8 +215,8 @@ func (w *fullWriter) Write(p []byte) (int, error) {
 	return n, nil
 }
 
-// A disk that is full for a while costs a record nothing that fits into memory, and a gap beyond that:
-// no line is split, and every step is in the record or in a gap.
+// If a disk is full for a while, the lines that fit into memory are written later, and the others
+// become a gap. No line is split, and every step is in the record or in a gap.
 func TestRecordResumesWhenDiskHasSpace(t *testing.T) {
 	const steps = 1000
 	for _, held := range []int{1 << 20, 1 << 12} {

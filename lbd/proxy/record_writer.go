@@ -14,9 +14,9 @@ const (
 	recordRetryInterval = time.Second // between attempts to write to the file
 )
 
-// recordWriter writes lines of JSON to a file that may be full for a while. What it could not write it
-// writes later, starting at the exact byte, so that no line is ever split by another. It rejects lines
-// that exceed its memory.
+// recordWriter writes lines of JSON to a file whose disk may be full for a while. It writes unwritten
+// data later, from the exact byte on, so that no line is split by another. It rejects lines that
+// exceed its memory.
 type recordWriter struct {
 	out         io.Writer
 	log         *slog.Logger
@@ -50,8 +50,8 @@ func (w *recordWriter) add(line any) bool {
 	return true
 }
 
-// flush writes the buffer. After a failure it retries when recordRetryInterval has passed, or at once if now
-// is set.
+// flush writes the buffer. After a failure it retries when recordRetryInterval has passed, or immediately if
+// now is set.
 func (w *recordWriter) flush(now bool) {
 	if len(w.buf) == 0 || w.lastErr != nil && !now && time.Since(w.lastAttempt) < recordRetryInterval {
 		return

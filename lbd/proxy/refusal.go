@@ -12,11 +12,11 @@ import (
 	"skyserve/lbd/openai"
 )
 
-// maxRefusalBytes limits the body of a refusal: those of engines have a few hundred bytes.
+// maxRefusalBytes limits the body of a refusal: rejections of engines have a few hundred bytes.
 const maxRefusalBytes = 64 << 10
 
-// refusal is the response of a target to a request that another target may serve. If every target
-// refuses the request, the client gets the last refusal.
+// refusal is the response of a target that rejected a request which another target may serve. If
+// every target rejects the request, the client receives the last refusal.
 type refusal struct {
 	status int
 	header http.Header
@@ -29,8 +29,8 @@ func readRefusal(resp *http.Response) *refusal {
 	return &refusal{status: resp.StatusCode, header: resp.Header, body: body}
 }
 
-// failureOf returns why the request should be retried at another target, or nil if the response is for the
-// client.
+// failureOf returns a failure if the request should be retried at another target, or nil if the response
+// is for the client.
 func (x *exchange) failureOf(resp *http.Response) *failure {
 	status := resp.StatusCode
 	if status == http.StatusOK {
@@ -55,8 +55,9 @@ func (x *exchange) failureOf(resp *http.Response) *failure {
 	return nil
 }
 
-// isRefusal reports whether the target refused the request for a reason of its own: it does
-// not accept our credentials, does not have the model, or is full.
+// isRefusal reports whether the target rejected the request for a reason that does not apply to
+// other targets: it does not accept this balancer's credentials, does not have the model, or is
+// full.
 func (x *exchange) isRefusal(resp *http.Response) bool {
 	switch resp.StatusCode {
 	case http.StatusUnauthorized, http.StatusForbidden, http.StatusTooManyRequests, http.StatusServiceUnavailable:
@@ -67,15 +68,15 @@ func (x *exchange) isRefusal(resp *http.Response) bool {
 	return false
 }
 
-// isEngineRefusal reports whether a refusal may be forwarded to the client. A client must not see that
-// a peer rejects our credentials.
+// isEngineRefusal reports whether a refusal may be forwarded to the client. A client must not be
+// informed that a peer rejects this balancer's credentials.
 func (x *exchange) isEngineRefusal(resp *http.Response) bool {
 	own := resp.StatusCode == http.StatusUnauthorized || resp.StatusCode == http.StatusForbidden
 	return x.current.peer == nil || !own || resp.Header.Get(headerReplica) != ""
 }
 
 // targetLacks reports whether a 404 is about the target: it does not have the model, or it does not
-// know a path that other replicas of the model serve. Any other 404 is about the request and
+// serve a path that other replicas of the model serve. Any other 404 is about the request and
 // forwarded.
 func (x *exchange) targetLacks(resp *http.Response) bool {
 	if x.pinned {
@@ -117,8 +118,8 @@ func (r *Runtime) servesPath(model string, e *openai.Endpoint) bool {
 	return false
 }
 
-// allRefused reports whether core rejected the request after every target that was attempted refused it.
-// Then the client gets the last refusal.
+// allRefused reports whether core rejected the request after every attempted target rejected it. Then
+// the client receives the last refusal.
 func (x *exchange) allRefused() bool {
 	switch x.latestAction.reason {
 	case core.RejectRefused, core.RejectRetriesExhausted, core.RejectRetryBudget:
@@ -140,5 +141,5 @@ func (x *exchange) forwardRefusal() {
 	h["Content-Length"] = []string{strconv.Itoa(len(f.body))}
 	x.headerSent = true
 	x.w.WriteHeader(f.status)
-	_, _ = x.w.Write(f.body) // nothing is to be done if the client has disconnected
+	_, _ = x.w.Write(f.body) // an error means that the client disconnected
 }

@@ -14,7 +14,7 @@ import (
 	"skyserve/lbd/record"
 )
 
-// refusals are responses that another replica may not give.
+// refusals contains responses that other replicas may not return.
 var refusals = map[string]struct {
 	status int
 	body   string
@@ -42,7 +42,7 @@ func refuse(code int, body string, requested *atomic.Int64) http.HandlerFunc {
 	}
 }
 
-// One of several replicas refuses the request: another serves it.
+// If one of several replicas rejects the request, another one serves it.
 func TestRefusalIsRetried(t *testing.T) {
 	for name, r := range refusals {
 		for _, body := range []string{plainBody, streamBody} {
@@ -61,7 +61,8 @@ func TestRefusalIsRetried(t *testing.T) {
 	}
 }
 
-// All replicas refuse: the client gets the engine's response, after one attempt at each.
+// If all replicas reject the request, the client receives the engine's response, after one attempt
+// at each replica.
 func TestRefusalByAllIsForwarded(t *testing.T) {
 	for name, r := range refusals {
 		for replicas := 1; replicas <= 3; replicas++ {
@@ -145,8 +146,8 @@ func TestPathMissingAtOneReplica(t *testing.T) {
 	}
 }
 
-// One of three replicas fails every request at once: under every policy no client notices, and the
-// replica gets almost no requests.
+// One of three replicas fails every request at once: under every policy no client is affected, and
+// the replica receives almost no requests.
 func TestFailingReplicaAttractsNoLoad(t *testing.T) {
 	testkit.Slow(t)
 	for _, status := range []int{401, 404, 429, 500} {
@@ -178,7 +179,8 @@ func TestFailingReplicaAttractsNoLoad(t *testing.T) {
 	}
 }
 
-// A peer forwards the refusals of its engines, and the origin retries or forwards them too.
+// A peer forwards the rejections of its engines, and the origin retries the request or forwards
+// them.
 func TestRefusalsByPeerEngines(t *testing.T) {
 	for name, r := range refusals {
 		t.Run(name, func(t *testing.T) {

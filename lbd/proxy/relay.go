@@ -16,8 +16,8 @@ import (
 // minReadSize is the minimum free space for a read from a target.
 const minReadSize = 2 << 10
 
-// sendHeader sends the response's header to the client. From then on the request cannot be retried:
-// another target can only continue the response, where that is possible.
+// sendHeader sends the response's header to the client. After that the request cannot be retried:
+// another target can only continue the response, if that is possible.
 func (x *exchange) sendHeader(resp *http.Response) {
 	h := x.w.Header()
 	copyHeaders(h, resp.Header)
@@ -33,10 +33,10 @@ func (x *exchange) sendHeader(resp *http.Response) {
 	}
 }
 
-// extendWriteDeadline extends the client's write deadline. A client that reads nothing for that long is
-// disconnected, and its request stops at the engine. A deadline is never cleared, so that the last
-// piece of a response, which net/http writes after the handler has returned, has one too. The next
-// request of the connection sets its own.
+// extendWriteDeadline extends the client's write deadline. A client that does not read for that time is
+// disconnected, and its request is stopped at the engine. A deadline is never cleared, so that it also
+// applies to the last piece of a response, which net/http writes after the handler has returned. The
+// next request of the connection sets its own.
 func (x *exchange) extendWriteDeadline(now time.Time) {
 	stall := x.rt.limits.StallTimeout
 	switch {
@@ -49,7 +49,7 @@ func (x *exchange) extendWriteDeadline(now time.Time) {
 }
 
 // guardHTTP2Write is extendWriteDeadline over HTTP/2, where a deadline ends a stream even while nothing
-// is written. So a deadline in the past is set when a write took too long.
+// is written. Therefore a deadline in the past is set when a write has taken too long.
 func (x *exchange) guardHTTP2Write(stall time.Duration) {
 	if x.stallTimer != nil {
 		x.stallTimer.Reset(stall)
@@ -65,7 +65,8 @@ func (x *exchange) stopStallTimer() {
 	}
 }
 
-// setFinalWriteDeadline sets a deadline for what net/http writes after the handler has returned.
+// setFinalWriteDeadline sets a deadline for the data that net/http writes after the handler has
+// returned.
 func (x *exchange) setFinalWriteDeadline() {
 	x.stopStallTimer()
 	if x.req.ProtoMajor > 1 {
@@ -93,14 +94,14 @@ func (x *exchange) relayStream(ctx context.Context, resp *http.Response, watch *
 	return x.endStream(ctx, resp, r.partial(), err)
 }
 
-// streamRelay receives the bytes of a stream. It has no buffer between two events: of ten thousand
-// streams most are idle.
+// streamRelay receives the bytes of a stream. It has no buffer between two events, because most of
+// ten thousand streams are idle.
 type streamRelay struct {
 	x       *exchange
 	resp    *http.Response
 	watch   *time.Timer
 	events  openai.Splitter
-	pending *buffer.Buffer  // of an incomplete event; nil when there is none
+	pending *buffer.Buffer  // an incomplete event; nil if there is none
 	memory  quota.MemoryUse // memory of pending
 	result  forwardResult
 }
@@ -133,7 +134,7 @@ func (r *streamRelay) readAll() error {
 
 // Write forwards the events that p completes.
 func (r *streamRelay) Write(p []byte) (int, error) {
-	r.watch.Stop() // the client's time does not count against the target
+	r.watch.Stop() // time spent on writing to the client does not count for the target
 	b, limit := p, r.x.rt.limits.MaxEvent
 	if r.pending != nil {
 		r.pending.Grow(len(p))
@@ -162,7 +163,7 @@ func (r *streamRelay) bufferRest(rest []byte) {
 	case len(rest) > 0 && r.pending == nil:
 		r.pending = buffer.Get(len(rest))
 		r.pending.B = append(r.pending.B, rest...)
-		_ = r.memory.Set(int64(cap(r.pending.B))) // if this fails, the next piece is refused
+		_ = r.memory.Set(int64(cap(r.pending.B))) // if this fails, the next piece is rejected
 	case len(rest) > 0:
 		r.pending.B = r.pending.B[:copy(r.pending.B, rest)]
 	}
@@ -182,12 +183,12 @@ type forwardResult int
 const (
 	forwardOK forwardResult = iota
 	clientClosed
-	targetFailed   // it reported a fault of its own; another target can continue the response
-	targetDiverges // it continues with something else than the response's text
+	targetFailed   // it reported a fault; another target can continue the response
+	targetDiverges // it sent data that does not continue the response's text
 )
 
 // forwardEvents sends the complete events at the start of b to the client and returns the remaining bytes: an
-// event of limit bytes at most; a longer one is sent in pieces.
+// incomplete event of at most limit bytes. A longer event is sent in pieces.
 func (x *exchange) forwardEvents(resp *http.Response, b []byte, events *openai.Splitter, limit int, now time.Time) (rest []byte, result forwardResult) {
 	before := x.answer.Tokens
 	if x.splice == nil {
@@ -204,9 +205,9 @@ func (x *exchange) forwardEvents(resp *http.Response, b []byte, events *openai.S
 	return rest, result
 }
 
-// forwardUnchanged forwards events unchanged, except for what the client did not request.
+// forwardUnchanged forwards events unchanged, without data that the client did not request.
 func (x *exchange) forwardUnchanged(resp *http.Response, b []byte, events *openai.Splitter, limit int, now time.Time) (rest []byte, result forwardResult) {
-	var out *buffer.Buffer // what to send to the client, if that is not all of b
+	var out *buffer.Buffer // the data for the client, if it differs from b
 	defer func() {
 		if out != nil {
 			out.Release()
@@ -293,8 +294,8 @@ func (x *exchange) appendJoined(out *buffer.Buffer, event []byte) forwardResult 
 	return forwardOK
 }
 
-// inspect parses an event and returns how to show it to the client. first: no earlier event waits to
-// be forwarded.
+// inspect parses an event and returns its form for the client. first: no earlier event waits to be
+// forwarded.
 func (x *exchange) inspect(event []byte, first bool) (seen eventView) {
 	seen.data = openai.EventData(event)
 	x.answer.OnlyText = false
@@ -314,16 +315,17 @@ func (x *exchange) inspect(event []byte, first bool) (seen eventView) {
 	return seen
 }
 
-// eventView is how to show an event to the client: unchanged, not at all (hide), without the usage so far
-// (counts), or with cached tokens masked (masked). fault: the event is the error of a failed target
-// that can be replaced, because another one can continue or nothing was sent before. It is hidden too.
+// eventView is the form of an event for the client: unchanged, hidden (hide), without the usage so far
+// (counts), or with cached tokens masked (masked). fault: the event is the error of a failed target that
+// can be replaced, because another target can continue or nothing was sent before. Such an event is
+// hidden too.
 type eventView struct {
 	hide, fault, masked bool
 	counts              openai.Span
 	data                []byte // of the event
 }
 
-// changed reports whether the client sees the event in another form.
+// changed reports whether the client receives the event in another form.
 func (v *eventView) changed() bool { return v.hide || v.fault || v.masked || v.counts != openai.Span{} }
 
 // append appends the form for the client of a changed event.
@@ -366,8 +368,8 @@ func (x *exchange) writeToClient(resp *http.Response, b []byte, now time.Time) b
 	return x.ctl.Flush() == nil
 }
 
-// endStream handles the end of a stream and its remaining bytes. A clean end is forwarded; an
-// interrupted stream is continued, ends in an error event, or is retried.
+// endStream handles the end of a stream and its remaining bytes. The end of a complete stream is
+// forwarded. An interrupted stream is continued, ends in an error event, or is retried.
 func (x *exchange) endStream(ctx context.Context, resp *http.Response, rest []byte, err error) (ended bool) {
 	clean := errors.Is(err, io.EOF)
 	if clean {
@@ -400,8 +402,8 @@ func (x *exchange) endStream(ctx context.Context, resp *http.Response, rest []by
 }
 
 // parseLastEvent parses the remaining bytes of a stream that ended without an error: an event without its
-// empty line. shown is the form for the client. It also reports whether the stream is complete. A
-// partial event is neither shown nor counted.
+// empty line. shown is the form for the client. It also reports whether the stream is complete. A partial
+// event is neither forwarded nor counted.
 func (x *exchange) parseLastEvent(resp *http.Response, rest []byte) (shown []byte, complete bool) {
 	noEndMarker := !x.endpoint.EndsInDone || resp.StatusCode != http.StatusOK // such a stream has no end marker
 	ended := noEndMarker || x.answer.Done || x.answer.Failed
@@ -409,7 +411,7 @@ func (x *exchange) parseLastEvent(resp *http.Response, rest []byte) (shown []byt
 	case len(rest) == 0:
 		return nil, ended
 	case !noEndMarker && openai.IsPartial(rest):
-		return nil, ended && !x.hasTranscript() // otherwise its end can be generated
+		return nil, ended && !x.hasTranscript() // with a transcript, the end can be generated
 	case !ended && !openai.EndsStream(rest):
 		return nil, false
 	}
@@ -434,7 +436,7 @@ func unexpectedEOF(err error) error {
 }
 
 // relayWhole forwards a response that is not a stream. It buffers the response until it is complete,
-// so that a target that fails midway can be replaced. A response that is too large for that, or for
+// so that a target that fails midway can be replaced. A response that is too large to buffer, or for
 // which there is no memory, is forwarded as it arrives.
 func (x *exchange) relayWhole(ctx context.Context, resp *http.Response, watch *time.Timer) (ended bool) {
 	buf, mem := buffer.Get(buffer.UsualSize), x.useMemory()
@@ -455,7 +457,7 @@ func (x *exchange) relayWhole(ctx context.Context, resp *http.Response, watch *t
 			return x.handleInterrupted(ctx, err)
 		case err != nil && x.req.Context().Err() == nil:
 			x.endBroken(resp.StatusCode, x.failureFromError(ctx, err))
-			panic(http.ErrAbortHandler) // closes the connection: the client must not accept a partial response as complete
+			panic(http.ErrAbortHandler) // closes the connection, so that the client detects the partial response
 		case len(buf.B) > x.rt.limits.MaxBufferedResponse || full || x.headerSent:
 			x.startMasking()
 			x.unparsed = true

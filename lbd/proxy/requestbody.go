@@ -11,17 +11,17 @@ import (
 	"skyserve/lbd/quota"
 )
 
-// minBodyMemory is how much memory a client gets for a declared body length. More memory requires received
-// bytes.
+// minBodyMemory is the memory that is allocated for a declared body length. More memory is allocated only
+// for received bytes.
 const minBodyMemory = 64 << 10
 
 // sharedBody is a request body that several attempts may be reading: a transport may continue to read
-// it after its round trip failed. Its memory is reused when all have released it.
+// it after its round trip failed. Its memory is reused when all attempts have released it.
 type sharedBody struct {
 	buf    *buffer.Buffer
 	refs   atomic.Int32
 	memory quota.MemoryUse
-	counts openai.Edit // requests the usage so far in each event; its text is empty if nothing does
+	counts openai.Edit // requests the usage so far in each event; its text is empty if no edit does
 }
 
 // newSharedBody takes ownership of a buffer and its accounted memory.
@@ -48,7 +48,7 @@ func (s *sharedBody) open(counts bool) io.ReadCloser {
 	return r
 }
 
-// size returns the length of what open returns.
+// size returns the length of the body that open returns.
 func (s *sharedBody) size(counts bool) int64 {
 	n := len(s.buf.B)
 	if counts {
@@ -104,14 +104,14 @@ func (r *bodyReader) Close() error {
 // edits.
 const bodySlack = 256
 
-// bodyBuffer returns a buffer for a body of a declared length, -1 when it is not known. A declared
-// length alone gets no more memory than a small body.
+// bodyBuffer returns a buffer for a body of a declared length, -1 if it is unknown. For a declared
+// length alone, it allocates at most the memory of a small body.
 func bodyBuffer(declared int64) *buffer.Buffer {
 	return buffer.Get(max(buffer.UsualSize, int(min(max(declared, 0), minBodyMemory))+bodySlack))
 }
 
-// nextBodySize returns the next buffer size for a body that has filled one of size bytes: twice as large,
-// but not larger than the body.
+// nextBodySize returns the next buffer size for a body that has filled a buffer of size bytes: twice the
+// size, but at most the size of the body.
 func nextBodySize(size int, declared int64) int {
 	if declared < 0 {
 		return size + size/4
@@ -120,8 +120,8 @@ func nextBodySize(size int, declared int64) int {
 }
 
 // readBody reads a request's body, at most limit bytes, into memory that mem accounts for. A longer
-// body is rejected as soon as that is known: by its declared length, otherwise when it exceeds limit.
-// So is a body without memory for it.
+// body is rejected as early as possible: by its declared length, otherwise when it exceeds limit. A
+// body is also rejected if there is no memory for it.
 func readBody(w http.ResponseWriter, req *http.Request, limit int64, mem *quota.MemoryUse) (*buffer.Buffer, error) {
 	declared := req.ContentLength
 	if declared > limit {
@@ -156,7 +156,7 @@ func readBody(w http.ResponseWriter, req *http.Request, limit int64, mem *quota.
 // useMemory starts accounting for memory of the request.
 func (x *exchange) useMemory() quota.MemoryUse { return x.rt.memory.Use(x.tenant) }
 
-// errNoMemory rejects a request without memory for it. Memory is freed as responses end.
+// errNoMemory rejects a request for which there is no memory. Memory is freed as responses end.
 func errNoMemory(err error) *openai.Error {
 	if errors.Is(err, quota.ErrShareFull) {
 		return &openai.Error{

@@ -8,13 +8,13 @@ import (
 	"skyserve/lbd/record"
 )
 
-// summaryBatch is how many records are summarized under the runtime's lock at a time. It limits how
-// long a decision waits for a reader of requests.
+// summaryBatch is how many records are summarized under the runtime's lock at a time. It limits the
+// time for which a decision waits for a reader of requests.
 const summaryBatch = 32
 
-// Requests summarizes the newest remembered requests, at most limit, newest first. An id that was used
-// several times appears as often. Each summary is consistent; the last is a little newer than the
-// first.
+// Requests returns summaries of the newest stored requests, at most limit, newest first. An id that
+// was used several times appears several times. Each summary is consistent, but they are not taken at
+// the same moment.
 func (r *Runtime) Requests(limit int) []telemetry.RequestSummary {
 	records := make([]*record.Request, max(0, min(limit, r.limits.MaxDecisions)))
 	r.mu.Lock()
@@ -55,8 +55,8 @@ func (r *Runtime) summarize(rows []telemetry.RequestSummary, records []*record.R
 	}
 }
 
-// summaryOf summarizes a record. age is the time since the request arrived, which counts while it is
-// queued, and policy is the policy that will decide it then.
+// summaryOf summarizes a record. age is the time since the request arrived, and policy is the
+// current policy. Both are used for a queued request.
 func summaryOf(d *record.Request, age time.Duration, policy string) telemetry.RequestSummary {
 	s := telemetry.RequestSummary{
 		Request: d.Request, At: d.At, Balancer: d.Balancer, Region: d.Region, Model: d.Model, Tier: d.Tier, Tenant: d.Tenant, From: d.From,
@@ -64,7 +64,7 @@ func summaryOf(d *record.Request, age time.Duration, policy string) telemetry.Re
 		TTFTMillis: d.TTFTMillis, E2EMillis: d.E2EMillis,
 		PromptTokens: d.PromptTokens, CachedTokens: d.CachedTokens, OutputTokens: d.OutputTokens,
 	}
-	requeuedAt := 0.0 // when it was queued again
+	requeuedAt := 0.0 // time at which it was queued again
 	for i := range d.Attempts {
 		t := &d.Attempts[i]
 		s.Reason, s.QueuedMillis = t.Reason, t.AtMillis-requeuedAt

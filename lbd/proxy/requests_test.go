@@ -155,7 +155,7 @@ func TestRunningRequestHasFirstToken(t *testing.T) {
 	}
 }
 
-// Readers block nobody, and see each request once and complete.
+// Readers do not block decisions, and receive each request once and complete.
 func TestRequestsWhileTheyRun(t *testing.T) {
 	o := testOptions(t)
 	o.Limits.MaxDecisions = 2 * summaryBatch

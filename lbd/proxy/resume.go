@@ -13,7 +13,7 @@ import (
 
 // Outcomes of a stream whose target failed after the client had received part of it.
 const (
-	continuedWhole     = "whole"     // completed; the client saw only a delay
+	continuedWhole     = "whole"     // completed; the client had only a delay
 	continuedBroken    = "broken"    // other targets failed too
 	continuedCancelled = "cancelled" // its client disconnected meanwhile
 	continuedRefused   = "refused"   // it could not be continued
@@ -33,8 +33,8 @@ func (x *exchange) startTranscript() {
 // target.
 func (x *exchange) hasTranscript() bool { return x.answer.Transcript != nil && !x.transcript.Lost() }
 
-// mayContinue reports whether another target can continue the response of the current one. Only a peer
-// knows and checks which engines it has.
+// mayContinue reports whether another target can continue the response of the current one. A peer
+// checks this itself, for its own engines.
 func (x *exchange) mayContinue() bool {
 	if !x.hasTranscript() || x.body == nil {
 		return false
@@ -53,8 +53,8 @@ func (x *exchange) canContinueHere() bool {
 	return !x.isContinuation() || x.endpoint.AnyEngine || openai.SupportsChatContinuation(x.current.rank.cfg.Kind)
 }
 
-// tokensDelivered returns how many tokens of the response the client has received: the engine's own count if it
-// reports it continuously.
+// tokensDelivered returns the number of tokens of the response that the client has received: the engine's own
+// count if it is reported continuously.
 func (x *exchange) tokensDelivered() int { return max(x.answer.Tokens, x.answer.Usage.Output.Or(0)) }
 
 // handleStreamFailure handles a stream whose target failed midway. It reports whether the request has ended; if
@@ -88,8 +88,8 @@ func plural(n int, noun string) string {
 	return noun + "s"
 }
 
-// prepareContinuation prepares the request for the rest of the response. It returns false if that is
-// not possible.
+// prepareContinuation prepares the request for the remainder of the response. It returns false if
+// that is not possible.
 func (x *exchange) prepareContinuation() bool {
 	soFar, tokens := x.transcript.Text(), x.tokensDelivered()
 	if !x.countKnown() {
@@ -97,8 +97,8 @@ func (x *exchange) prepareContinuation() bool {
 	}
 	var space []byte
 	if !x.endpoint.AnyEngine {
-		// Chat templates trim messages. An engine whose template trims would generate the white space
-		// again; one whose template does not would not.
+		// Some chat templates trim messages. Then the engine generates the white space again,
+		// otherwise it does not.
 		soFar, space = openai.SplitSpace(soFar)
 	}
 	if len(soFar) == 0 {
@@ -114,7 +114,7 @@ func (x *exchange) prepareContinuation() bool {
 		mem.Release()
 		return false
 	}
-	x.answer.Tokens, x.answer.Exact = tokens, true // as far as it matters
+	x.answer.Tokens, x.answer.Exact = tokens, true // the count is exact enough for a continuation
 	next := openai.NewSplice(&x.transcript, soFar, space, tokens)
 	next.HidesCounts, next.Prompt = x.hideCounts, x.answer.Usage.Prompt
 	if x.splice != nil && !next.Prompt.Known {
@@ -128,7 +128,7 @@ func (x *exchange) prepareContinuation() bool {
 	return true
 }
 
-// resetAttempt resets the end of the previous attempt, and its content if the client has received nothing of
+// resetAttempt resets the end of the previous attempt, and its content if the client has not received any of
 // it.
 func (x *exchange) resetAttempt() {
 	x.answer.BeginTry()
@@ -154,9 +154,9 @@ func (x *exchange) endComplete(f *failure) {
 	x.endServed(http.StatusOK, true)
 }
 
-// refusesContinuation reports whether a status means that the request for the rest of a response is
-// invalid: for example if a template does not render the message that is to be continued (vLLM returns
-// 400). Any other replica of the model would return the same.
+// refusesContinuation reports whether a status means that the request for the remainder of a response
+// is invalid. For example, a template does not render the message to continue (vLLM returns 400). Any
+// other replica of the model would return the same.
 func refusesContinuation(status int) bool {
 	return status == http.StatusBadRequest || status == http.StatusRequestEntityTooLarge || status == http.StatusUnprocessableEntity
 }
@@ -166,7 +166,7 @@ func (x *exchange) endDeclined(f *failure) {
 	x.endInterrupted(f.cause, codeBroken, func() { x.endBroken(http.StatusOK, f) })
 }
 
-// endAbandonedStream ends a stream that was to be continued when core finds no target for it.
+// endAbandonedStream ends a stream for whose continuation core found no target.
 func (x *exchange) endAbandonedStream(v action) {
 	reason := v.reason
 	if v.kind == core.ActionBounce {
@@ -175,7 +175,7 @@ func (x *exchange) endAbandonedStream(v action) {
 	cause := x.lastFailure.cause + "; continuation failed: " + rejection(reason, nil).Message
 	x.countContinuation(continuedBroken)
 	if x.from != "" && v.kills > 0 {
-		x.writeToClient(nil, killsComment(v.kills), time.Now()) // nothing to do if the peer has disconnected
+		x.writeToClient(nil, killsComment(v.kills), time.Now()) // an error means that the peer disconnected
 	}
 	code := codeBroken
 	if reason == core.RejectKills {
@@ -184,19 +184,19 @@ func (x *exchange) endAbandonedStream(v action) {
 	x.endInterrupted(cause, code, func() { x.finalize(http.StatusOK, record.StateFailed) })
 }
 
-// endInterrupted ends a stream that no target will continue; end does the accounting. A client gets an error
-// event. A peer is disconnected instead, so that it can continue the response itself.
+// endInterrupted ends a stream that no target will continue; end does the accounting. A client receives an
+// error event. A peer is disconnected, so that it can continue the response itself.
 func (x *exchange) endInterrupted(cause, code string, end func()) {
 	if x.from != "" {
 		end()
 		panic(http.ErrAbortHandler) // closes the connection, as in relayWhole
 	}
-	x.writeToClient(nil, x.errorEvent(cause, code), time.Now()) // if the client has disconnected too, the request ends the same way
+	x.writeToClient(nil, x.errorEvent(cause, code), time.Now()) // an error means that the client disconnected; the request ends in the same way
 	end()
 }
 
-// countContinuation counts the outcome of a stream whose target failed. If a balancer could not continue it
-// for a peer, the peer may.
+// countContinuation counts the outcome of a stream whose target failed. A stream for a peer is not counted
+// if it was not continued, because the peer may continue it.
 func (x *exchange) countContinuation(outcome string) {
 	if x.from != "" && (outcome == continuedBroken || outcome == continuedRefused) {
 		return

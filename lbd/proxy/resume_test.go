@@ -28,15 +28,15 @@ func asked(bodies chan<- string, stream string) http.HandlerFunc {
 
 const finished = `data: {"id":"c2","object":"chat.completion.chunk","choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}` + "\n\n"
 
-// What fails, at which byte, and what the client then reads.
+// For each kind of failure and its position, the client receives the expected stream.
 func TestStreamInterruptionPoints(t *testing.T) {
 	role := `data: {"id":"c","choices":[{"index":0,"delta":{"role":"assistant","content":""},"finish_reason":null}]}` + "\n\n"
 	engineDied := `data: {"error":{"message":"EngineDeadError","type":"InternalServerError","code":500}}` + "\n\n" + doneEvent
 	cases := []struct {
 		name  string
 		first http.HandlerFunc
-		prior string // that the second one gets; "-" = the request starts anew
-		want  string // before the second one's part
+		prior string // the text sent to the second target; "-" = the request is sent without a prior text
+		want  string // the client's text before the second target's part
 	}{
 		{"after an event", cut("text/event-stream", chunk("Hel")), "Hel", chunk("Hel")},
 		{"within an event", cut("text/event-stream", chunk("Hel")+chunk("lo")[:40]), "Hel", chunk("Hel")},
@@ -59,7 +59,7 @@ func TestStreamInterruptionPoints(t *testing.T) {
 			b.attachAs("us-1", engine(t, asked(bodies, role+chunk("!")+usageEvent(9, 0, 1)+finished+doneEvent)), service.EngineSGLang)
 			want := c.want + chunk("!") + strings.Replace(finished, "c2", "c", 1) + doneEvent
 			if !strings.Contains(c.want, `"id"`) {
-				want = c.want + role + chunk("!") + finished + doneEvent // nobody knew its id
+				want = c.want + role + chunk("!") + finished + doneEvent // no target had sent an id
 			}
 			got := expect(t, b.post(chatPath, streamBody), http.StatusOK, "")
 			if got != want {
@@ -158,7 +158,7 @@ func TestNoContinuationEndsInErrorEvent(t *testing.T) {
 	}
 }
 
-// The content of an event that is too long to buffer is not known.
+// The content of an event that is too long to buffer is unknown, so its response is not continued.
 func TestOversizedEventIsNotContinued(t *testing.T) {
 	o := roundRobin(t)
 	o.Limits.MaxEvent = 200
@@ -187,8 +187,8 @@ func TestOversizedEventIsNotContinued(t *testing.T) {
 	}
 }
 
-// Nothing of a non-streamed response has reached the client: it is requested from its start, whatever
-// it contains.
+// No part of a failed non-streamed response has reached the client: it is requested from its start,
+// with any content.
 func TestNonStreamedResponseIsRetried(t *testing.T) {
 	for name, more := range map[string]string{"plain": "", "a form": `"response_format":{"type":"json_object"},`, "off": `"n":2,`} {
 		t.Run(name, func(t *testing.T) {
@@ -238,8 +238,8 @@ func TestEveryContinuationFails(t *testing.T) {
 	}
 }
 
-// A continuation that a target cannot do ends the response at once: the others, of the same model, are
-// not asked.
+// If a target rejects a continuation, the response ends immediately. Other targets of the same model
+// are not tried.
 func TestRejectedContinuationIsNotRetried(t *testing.T) {
 	thinks := strings.Replace(chunk("hm"), "content", "reasoning_content", 1)
 	for name, c := range map[string]struct {
@@ -269,7 +269,7 @@ func TestRejectedContinuationIsNotRetried(t *testing.T) {
 	}
 }
 
-// A response is continued while attempts are left; limits and usage count all of it.
+// A response is continued while attempts remain. Limits and usage include all parts.
 func TestResponseInterruptedTwice(t *testing.T) {
 	b := start(t, roundRobin(t))
 	bodies := make(chan string, 3)
@@ -296,7 +296,7 @@ func TestResponseInterruptedTwice(t *testing.T) {
 	}
 }
 
-// A response that has reached its token limit lacks only its end.
+// If an interrupted response has reached its token limit, the balancer only adds the end.
 func TestResponseAtTokenLimitEndsHere(t *testing.T) {
 	b := start(t, roundRobin(t))
 	b.attachAs("us-0", engine(t, cut("text/event-stream", chunk("a")+chunk("b"))), service.EngineVLLM)
@@ -354,7 +354,8 @@ func TestHungReplicaIsAbandoned(t *testing.T) {
 	lawful(t, b.settled())
 }
 
-// An engine that would start anew is not asked to continue; one that can continue is.
+// A continuation is not sent to an engine that would start a new response, only to one that can
+// continue.
 func TestOnlyContinuingEnginesAreUsed(t *testing.T) {
 	b := start(t, roundRobin(t))
 	b.attachAs("us-0", engine(t, cut("text/event-stream", chunk("a"))), service.EngineVLLM)
@@ -369,7 +370,7 @@ func TestOnlyContinuingEnginesAreUsed(t *testing.T) {
 	}
 }
 
-// The balancer that has the replicas continues; its peer sees one stream.
+// The balancer that has the replicas continues the response; its peer receives one stream.
 func TestPeerContinuesStream(t *testing.T) {
 	us, eu := pair(t, "")
 	eu.attachAs("eu-0", engine(t, cut("text/event-stream", chunk("a"))), service.EngineVLLM)
@@ -388,8 +389,8 @@ func TestPeerContinuesStream(t *testing.T) {
 	}
 }
 
-// If a peer cannot continue, the origin does: at one of its own replicas, or at another peer, which
-// finds an engine that can.
+// If a peer cannot continue a response, the origin continues it: at one of its own replicas, or at
+// another peer that has a suitable engine.
 func TestOriginContinuesAfterPeer(t *testing.T) {
 	for _, where := range []string{"own replica", "another peer"} {
 		t.Run(where, func(t *testing.T) {
@@ -443,7 +444,7 @@ func TestContinueOffReachesPeer(t *testing.T) {
 	lawful(t, eu.settled())
 }
 
-// Wherever a stream is cut, the client gets the same response.
+// If a stream is interrupted at any byte, the client receives the same response.
 func TestStreamInterruptedAtEveryByte(t *testing.T) {
 	stream := chunk("a") + ": ping\n\n" + chunk("b")
 	var at int

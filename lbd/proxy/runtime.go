@@ -16,8 +16,8 @@ import (
 	"skyserve/lbd/record"
 )
 
-// tickInterval is the interval of ticks: core's resolution of waiting times, and how long progress is
-// accumulated.
+// tickInterval is the interval of ticks: core's resolution of waiting times, and the time for which
+// progress is accumulated.
 const tickInterval = 100 * time.Millisecond
 
 // Options are the options of New.
@@ -37,14 +37,14 @@ type Options struct {
 	// Transport sends requests to replicas, and to peers that were added without their own transport;
 	// nil = NewTransport(nil).
 	Transport http.RoundTripper
-	// MTLSTransport sends requests to replicas with mTLS; nil = none are possible.
+	// MTLSTransport sends requests to replicas with mTLS; nil = replicas with mTLS are rejected.
 	MTLSTransport http.RoundTripper
 	// NoContinue makes every stream whose target fails midway end in an error event. Otherwise another
 	// target continues it if possible.
 	NoContinue bool
-	// SharePrefixes lets requests of one tenant match prefixes of another.
+	// SharePrefixes allows requests of one tenant to match prefixes of another.
 	SharePrefixes bool
-	// ExposeCache shows clients with a key how much of their prompts was cached.
+	// ExposeCache sends the number of cached prompt tokens to clients with a key.
 	ExposeCache bool
 	// AllowParameters lists the guarded parameters that requests may use: see
 	// service.GuardedParameters.
@@ -68,7 +68,7 @@ type Runtime struct {
 	secure    http.RoundTripper // nil if no replica uses mTLS
 	keys      atomic.Pointer[quota.Keyring]
 	ledger    *quota.Ledger
-	seed      uint64 // for prefix keys: see keySeed and seedOf
+	seed      uint64 // seed of prefix keys; see keySeed and seedOf
 	startedAt time.Time
 	// noContinue is Options.NoContinue until SetContinuation is called.
 	noContinue atomic.Bool
@@ -111,11 +111,11 @@ type Runtime struct {
 	goroutines      sync.WaitGroup // goroutines that Start started
 }
 
-// New returns a runtime without replicas, peers or requests. It serves as soon as replicas are added
-// and reported ready; Start starts its clock. It fails when no policy is set.
+// New returns a runtime without replicas, peers or requests. It serves requests as soon as replicas
+// are added and reported ready. Start starts its clock. New returns an error if no policy is set.
 func New(o Options) (*Runtime, error) {
 	if o.Core.Policy == nil {
-		return nil, fmt.Errorf("creating balancer %q: no policy is set", o.Self.ID)
+		return nil, fmt.Errorf("create balancer %q: policy is required", o.Self.ID)
 	}
 	r := &Runtime{
 		self: o.Self, coreCfg: o.Core, limits: o.Limits.orDefault(), log: o.Logger, transport: o.Transport, secure: o.MTLSTransport,
@@ -157,8 +157,8 @@ func (r *Runtime) Start(ctx context.Context) {
 	}
 }
 
-// Close waits until the goroutines of Start have ended, which they do when its context ends, and
-// closes idle connections. It returns the error of writing the record.
+// Close waits until the goroutines of Start have ended, and closes idle connections. They end when
+// Start's context ends. It returns the error of writing the record.
 func (r *Runtime) Close() error {
 	r.goroutines.Wait()
 	r.closeIdleConnections()
@@ -187,7 +187,8 @@ func (r *Runtime) closeIdleConnections() {
 func (r *Runtime) Elapsed() time.Duration { return time.Since(r.startedAt) }
 
 // Step passes an event to core at the current time, records it and delivers the actions without
-// blocking. The caller may reuse what the event points to, except Request.Prompt and Outcome.Key.
+// blocking. The caller may reuse the memory that the event refers to, except Request.Prompt and
+// Outcome.Key.
 func (r *Runtime) Step(ev core.Event) {
 	r.subs.publish(r.withLock(func() {
 		r.resetSilence(&ev)
@@ -201,9 +202,9 @@ func (r *Runtime) Step(ev core.Event) {
 // step is Step with the lock held. A panic in it ends the process.
 func (r *Runtime) step(ev core.Event) {
 	defer func() {
-		if why := recover(); why != nil {
-			kept := ev // a copy, since &ev would allocate in every step
-			r.crash(why, &kept)
+		if cause := recover(); cause != nil {
+			kept := ev // a copy, because &ev would allocate in every step
+			r.crash(cause, &kept)
 		}
 	}()
 	now := r.Elapsed()
@@ -303,14 +304,15 @@ func (r *Runtime) View() core.BalancerView {
 	return r.core.Snapshot(r.Elapsed())
 }
 
-// ModelLoads returns what this balancer reports to its peers, sorted by model.
+// ModelLoads returns the loads that this balancer reports to its peers, sorted by model.
 func (r *Runtime) ModelLoads() []core.ModelLoad {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.core.ModelLoads(r.Elapsed())
 }
 
-// StoppedRequests returns the requests that this balancer has stopped, for its peers: see core.
+// StoppedRequests returns the requests that this balancer has stopped, for its peers; see
+// core.Balancer.StoppedFingerprints.
 func (r *Runtime) StoppedRequests() []core.StoppedFingerprint {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -318,7 +320,8 @@ func (r *Runtime) StoppedRequests() []core.StoppedFingerprint {
 }
 
 // Drain stops accepting requests (readyz returns 503, new requests are rejected) and waits until those
-// in flight have ended. If ctx ends first, the error contains how many are left; they continue.
+// in flight have ended. If ctx ends first, the error contains the number of remaining requests, which
+// continue.
 func (r *Runtime) Drain(ctx context.Context) error {
 	r.mu.Lock()
 	r.draining.Store(true)
@@ -336,8 +339,8 @@ func (r *Runtime) Drain(ctx context.Context) error {
 		return nil
 	case <-ctx.Done():
 		r.mu.Lock()
-		left := len(r.inFlight)
+		remaining := len(r.inFlight)
 		r.mu.Unlock()
-		return fmt.Errorf("draining balancer %q: %d requests are still in flight: %w", r.self.ID, left, context.Cause(ctx))
+		return fmt.Errorf("drain balancer %q: %d requests are still in flight: %w", r.self.ID, remaining, context.Cause(ctx))
 	}
 }

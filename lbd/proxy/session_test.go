@@ -68,7 +68,7 @@ func TestSessionAgeReachesPeer(t *testing.T) {
 	us.AddPeer(service.PeerConfig{ID: "lb-eu-0", Region: "local/eu", URL: eu.url}, nil)
 	eu.attach("eu-0", engine(t, whole(plainReply)))
 	us.Step(core.Event{Kind: core.EventPeerReport, Target: "lb-eu-0", PeerReport: &core.PeerReport{
-		Models: []core.ModelLoad{{Model: testModel, Replicas: 1}}, // it is full
+		Models: []core.ModelLoad{{Model: testModel, Replicas: 1}}, // the peer is full
 	}})
 	answered := make(chan *http.Response)
 	go func() { answered <- us.post(chatPath, plainBody) }()

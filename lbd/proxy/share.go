@@ -22,11 +22,11 @@ const (
 )
 
 // keySeed returns the seed of prefix keys. With a peer token it is the same in every balancer that has
-// the token, so that they can exchange what they learned. Otherwise it is unique to this process.
+// the token, so that they can exchange cache updates. Otherwise it is unique to this process.
 //
-// A client cannot construct prompts that collide in either case. It would need the seed, which is as
-// hard to get from HMAC-SHA256 as the token itself, or the hashes of its own prompts to search among.
-// Those leave the service's balancers only in a record on the operator's disk.
+// A client cannot construct prompts that collide in either case. It would need the seed, or the
+// hashes of its own prompts. The seed is derived with HMAC-SHA256, so it is as hard to find as the
+// token. The hashes leave the service's balancers only in a record on the operator's disk.
 func keySeed(token string) uint64 {
 	if token == "" {
 		return rand.Uint64()
@@ -44,8 +44,7 @@ func (r *Runtime) seedOf(tenant string) uint64 {
 	return xxh3.HashStringSeed(tenant, r.seed)
 }
 
-// SetSharePrefixes sets whether tenants share prefixes. It applies to requests that arrive from now
-// on.
+// SetSharePrefixes sets whether tenants share prefixes. It applies to requests that arrive later.
 func (r *Runtime) SetSharePrefixes(on bool) { r.sharePrefixes.Store(on) }
 
 func derive(token, label string) []byte {
@@ -55,7 +54,8 @@ func derive(token, label string) []byte {
 }
 
 // KeyFingerprint returns a fingerprint of the seed of prefix keys. Two balancers with the same fingerprint
-// hash prompts alike; it reveals nothing else. It is empty when no other balancer can hash alike.
+// compute the same hashes for equal prompts. The fingerprint reveals nothing else. It is empty if no other
+// balancer can have the same seed.
 func (r *Runtime) KeyFingerprint() string {
 	if r.self.PeerToken == "" {
 		return ""
@@ -70,8 +70,8 @@ func (r *Runtime) CacheUpdates(since uint64, all bool, maxBytes int) (entries []
 	return r.core.CacheUpdates(r.Elapsed(), since, all, maxBytes)
 }
 
-// processName returns the name of an engine that all balancers derive alike: the hash of its URL and
-// model, because a URL may contain a password.
+// processName returns the name of an engine, which is the same at all balancers: the hash of its URL
+// and model, because a URL may contain a password.
 func processName(base *url.URL, model string) string {
 	sum := sha256.Sum256([]byte(strings.TrimRight(base.String(), "/") + "\n" + model))
 	return hex.EncodeToString(sum[:8])

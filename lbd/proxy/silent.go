@@ -9,11 +9,11 @@ import (
 	"skyserve/lbd/record"
 )
 
-// A replica whose host has vanished, or whose engine hangs, closes no connection: it just sends
-// nothing. The usual timeout for a token is far too long then. So when neither a probe was answered
-// nor a token of any response arrived for Limits.SilenceTimeout, its requests are stopped at once and retried
-// at other replicas, as if their connections had failed. A busy engine does one or the other. Silence
-// is counted in ticks: while this process itself was paused, no probes were sent.
+// A replica whose host has disappeared, or whose engine hangs, closes no connection: it sends nothing. The
+// usual timeout for a token is far too long in this case. If a replica does not respond to probes and sends
+// no token of any response for Limits.SilenceTimeout, its requests are stopped immediately and retried at
+// other replicas, as if their connections had failed. A busy engine still does one of the two. The time is
+// counted in ticks, because no probes are sent while this process itself is paused.
 
 // stoppableAttempt lets another goroutine stop the current attempt of a request.
 type stoppableAttempt struct {
@@ -28,15 +28,15 @@ func (l *stoppableAttempt) stop() {
 }
 
 // resetSilence records that the replica of an event responded; the lock must be held. A rejected
-// probe counts too: engines that finish their requests reject them.
+// probe counts too: engines that complete their last requests reject probes.
 func (r *Runtime) resetSilence(ev *core.Event) {
 	if k := r.ranks[ev.Target]; k.replica != nil && ev.Kind == core.EventReplicaReport {
 		k.count.silentTicks = 0
 	}
 }
 
-// stopSilent counts a tick, and stops the requests in flight at replicas that have been silent for
-// too long; the lock must be held.
+// stopSilent counts a tick, and stops the requests in flight at replicas that have not responded
+// for too long; the lock must be held.
 func (r *Runtime) stopSilent() {
 	silent := func(k rank) bool {
 		return k.replica != nil && time.Duration(k.count.silentTicks)*tickInterval >= r.limits.SilenceTimeout

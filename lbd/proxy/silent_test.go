@@ -69,9 +69,9 @@ func vanishedReplica(ctx context.Context, _ string) (*http.Response, error) {
 	return nil, context.Cause(ctx)
 }
 
-// A replica stops sending, within a stream, before it, or before a non-streamed response. As long as
-// its probes are answered, or tokens of another response arrive, it is busy; otherwise its requests
-// are retried elsewhere.
+// A replica stops sending within a stream, before it, or before a non-streamed response. While it
+// responds to probes, or sends tokens of another response, it counts as busy. Otherwise its requests
+// are retried at other replicas.
 func TestVanishedReplicaIsAbandoned(t *testing.T) {
 	const events, json = "text/event-stream", "application/json"
 	end := strings.ReplaceAll(finished, `"c2"`, `"c"`) + doneEvent
@@ -153,7 +153,7 @@ func TestVanishedReplicaIsAbandoned(t *testing.T) {
 	}
 }
 
-// A process that was paused for an hour has received nothing, which means nothing.
+// After this process was paused for an hour, missing responses do not count.
 func TestBalancerPauseIsNotReplicaSilence(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := testOptions(t)

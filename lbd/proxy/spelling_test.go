@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// A key that two parsers could read differently is rejected by its name: the engine must not act on
-// what the balancer did not see.
+// A key that two parsers could interpret differently is rejected with its name: the engine must not
+// use a value that the balancer did not parse.
 func TestAmbiguousKeysAreRejected(t *testing.T) {
 	b := start(t, testOptions(t))
 	b.attach("us-0", engine(t, func(w http.ResponseWriter, _ *http.Request) {
@@ -31,7 +31,7 @@ func TestAmbiguousKeysAreRejected(t *testing.T) {
 	refused("temperature", `"temperatur\u0065":1`)
 }
 
-// A key that no parser takes for a parameter is forwarded as it is.
+// A key that no parser interprets as a parameter is forwarded unchanged.
 func TestEngineKeysAreForwarded(t *testing.T) {
 	b := start(t, testOptions(t))
 	bodies := make(chan string, 1)
@@ -50,7 +50,7 @@ func TestEngineKeysAreForwarded(t *testing.T) {
 }
 
 // Below the top level escapes are allowed, because schemas and templates contain keys of their users;
-// they are read as a decoder reads them.
+// they are decoded normally.
 func TestNestedKeysMatchDecoders(t *testing.T) {
 	b := start(t, testOptions(t))
 	bodies := make(chan string, 1)

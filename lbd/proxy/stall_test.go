@@ -77,7 +77,7 @@ type endlessEngine struct {
 	size int
 	gone chan struct{}
 	word string        // streamed repeatedly
-	gap  time.Duration // between two of them; 0 = a second
+	gap  time.Duration // between two words; 0 = one second
 }
 
 func (e *endlessEngine) RoundTrip(req *http.Request) (*http.Response, error) {
@@ -118,8 +118,8 @@ func request(body string, headers ...string) string {
 		strings.Join(append(headers, ""), "\r\n") + "\r\n" + body
 }
 
-// A client that stops reading is disconnected after it has read nothing for Stall, and its request is
-// cancelled at the engine; no resources remain in use.
+// A client that does not read for StallTimeout is disconnected, and its request is cancelled at the
+// engine. No resources remain in use.
 func TestStalledClientIsDisconnected(t *testing.T) {
 	o := testOptions(t)
 	o.Keys = limited(t, "concurrent=1 tokens_per_minute=100000")
@@ -146,7 +146,7 @@ func TestStalledClientIsDisconnected(t *testing.T) {
 	})
 }
 
-// A client that reads slowly but steadily is served for as long as it takes.
+// A client that reads slowly but continuously is served to the end.
 func TestSlowClient(t *testing.T) {
 	e := &endlessEngine{}
 	overPipes(t, testOptions(t), e, func(t *testing.T, b *balancer, p *pipes) {
@@ -167,8 +167,8 @@ func TestSlowClient(t *testing.T) {
 	})
 }
 
-// A non-streamed response that its client does not read leaves nothing behind either, not even its
-// last bytes, which the server writes itself.
+// No resources remain in use after a non-streamed response that its client does not read, including
+// the last bytes, which the server writes itself.
 func TestClientDoesNotReadWholeResponse(t *testing.T) {
 	for _, size := range []int{10, 3000, 100_000} {
 		overPipes(t, testOptions(t), &endlessEngine{size: size}, func(t *testing.T, b *balancer, p *pipes) {
@@ -188,7 +188,8 @@ func TestClientDoesNotReadWholeResponse(t *testing.T) {
 	}
 }
 
-// The write deadline of a request ends with it: the connection may be idle for longer and be reused.
+// The write deadline of a request ends with the request: the connection may be idle for longer and
+// be reused.
 func TestConnectionReusedAfterDeadline(t *testing.T) {
 	overPipes(t, testOptions(t), &endlessEngine{size: 10}, func(t *testing.T, b *balancer, p *pipes) {
 		conn := p.dial()
@@ -211,8 +212,8 @@ func TestConnectionReusedAfterDeadline(t *testing.T) {
 	})
 }
 
-// overHTTP2 requests a stream over HTTP/2 and passes it to the client. What the client does not read
-// stays in a window of 64 KiB.
+// overHTTP2 requests a stream over HTTP/2 and passes it to the client. Unread bytes remain in a
+// window of 64 KiB.
 func overHTTP2(t *testing.T, p *pipes, read func(*http.Response)) {
 	t.Helper()
 	transport := &http.Transport{
@@ -249,7 +250,7 @@ func TestClientStopsReadingOverHTTP2(t *testing.T) {
 	})
 }
 
-// An engine that is silent for longer than a client may be is not a stalled client.
+// An engine that sends nothing for longer than StallTimeout does not count as a stalled client.
 func TestSilentEngineOverHTTP2(t *testing.T) {
 	o := testOptions(t)
 	e := &endlessEngine{gap: 50 * time.Second}

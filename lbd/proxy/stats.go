@@ -7,19 +7,19 @@ import (
 	"skyserve/internal/telemetry"
 )
 
-// TrafficStats is this balancer's recent traffic. Pointers are nil if nothing is known. Requests count where
-// their clients sent them, so forwarded ones count at their origin; replicas count whatever they
-// served.
+// TrafficStats is this balancer's recent traffic. Pointers are nil if the figure is unknown. Requests are
+// counted at the balancer that received them from their clients, so forwarded ones are counted at their
+// origin. Replicas count all requests that they served.
 type TrafficStats struct {
 	// RequestsPerSecond and OutputTokensPerSecond cover the last 10 s.
 	RequestsPerSecond     *float64
 	OutputTokensPerSecond *float64
-	// PrefixHitRate is cached over prompt tokens, as reported by the engines, of the requests that
-	// finished in the last 60 s.
+	// PrefixHitRate is the ratio of cached to prompt tokens, as reported by the engines, of the
+	// requests that finished in the last 60 s.
 	PrefixHitRate *float64
-	// TTFT is in milliseconds from arrival here, over the last 60 s.
+	// TTFT is in milliseconds since the arrival at this balancer, over the last 60 s.
 	TTFT *telemetry.Percentiles
-	// ByReplica is by replica id.
+	// ByReplica contains the traffic by replica id.
 	ByReplica map[string]ReplicaTrafficStats
 }
 
@@ -32,7 +32,7 @@ type ReplicaTrafficStats struct {
 // stats counts the traffic of this balancer's own clients.
 type stats struct {
 	arrivals rateWindow
-	tokens   atomic.Int64 // streamed since the last tick
+	tokens   atomic.Int64 // tokens streamed since the last tick
 	output   rateWindow
 	hits     hitWindow
 	ttft     latencyWindow

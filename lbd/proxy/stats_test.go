@@ -165,7 +165,7 @@ func TestRingForgetsTheOldest(t *testing.T) {
 	a, b, c := &record.Request{Request: "a"}, &record.Request{Request: "b"}, &record.Request{Request: "a", Status: 2}
 	g.add(a)
 	g.add(b)
-	g.add(c) // replaces the first a, and its name
+	g.add(c) // replaces the first a, and its entry by id
 	if g.byID["a"] != c || g.byID["b"] != b || len(g.byID) != 2 {
 		t.Errorf("the ring knows %v", g.byID)
 	}
@@ -192,8 +192,8 @@ func TestStatsByOrigin(t *testing.T) {
 	}
 }
 
-// A minute that was observed and had no requests is zero; a forecast that took it for a gap would
-// continue to expect the load that has ended.
+// A minute without requests has a zero point. If it were a gap, forecasts would continue to expect
+// the earlier load.
 func TestSilentMinutesAreZero(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		self := service.BalancerConfig{ID: "lb", Region: "local/us", Models: []service.BalancerModel{{Name: "m", Aliases: []string{"small"}}}}

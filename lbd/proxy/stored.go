@@ -9,7 +9,7 @@ import (
 	"skyserve/lbd/openai"
 )
 
-// maxResponseID is the maximum length of a response id that is remembered; those of engines have about
+// maxResponseID is the maximum length of a response id that is remembered; ids of engines have about
 // 40 bytes.
 const maxResponseID = 256
 
@@ -19,8 +19,8 @@ var errNoHolder = openai.Error{
 	Message: "previous_response_id: no replica has this response: send the whole conversation as input",
 }
 
-// responses remembers which replica or peer holds which stored response (/v1/responses): each engine
-// keeps its own. The least recently used is forgotten first.
+// responses contains the holder, a replica or a peer, of each stored response (/v1/responses): each
+// engine stores its own responses. The least recently used entry is removed first.
 type responses struct {
 	mu     sync.Mutex
 	max    int
@@ -28,16 +28,16 @@ type responses struct {
 	byID   map[responseID]*list.Element
 }
 
-// responseID identifies a response. Responses of different tenants are distinct: engines do not
-// separate tenants.
+// responseID identifies a response. Responses of different tenants are distinct, because engines do
+// not separate tenants.
 type responseID struct{ tenant, id string }
 
 // storedAt is the location of a response: the replica (or its rank) or peer with this id, as long as
-// it has this URL. Another process with the same id has other memory.
+// it has this URL. Another process with the same id does not have the response.
 type storedAt struct {
 	response    responseID
 	target, url string
-	model       string // that generated it; empty if not known
+	model       string // the model that generated it; empty if unknown
 }
 
 func newResponses(limit int) *responses {
@@ -60,7 +60,7 @@ func (s *responses) put(at storedAt) {
 	}
 }
 
-// drop forgets a response.
+// drop removes a response.
 func (s *responses) drop(response responseID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -104,7 +104,7 @@ func (r *Runtime) holderOf(ctx context.Context, c *openai.Call, o *origin) (targ
 	return "", &e
 }
 
-// urlOf returns the URL of a replica, a rank or a peer; empty if the id is not known.
+// urlOf returns the URL of a replica, a rank or a peer; empty if the id is unknown.
 func (r *Runtime) urlOf(target string) string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -117,8 +117,8 @@ func (r *Runtime) urlOf(target string) string {
 	return ""
 }
 
-// rememberHolder stores who holds the current response. It is called before the client has the end of the
-// response: the next request may follow at once.
+// rememberHolder stores the holder of the current response. It is called before the client has the end of
+// the response, because the next request may follow immediately.
 func (x *exchange) rememberHolder() {
 	if !x.endpoint.Stored {
 		return

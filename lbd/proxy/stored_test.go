@@ -16,7 +16,7 @@ import (
 
 const responsesPath = "/v1/responses"
 
-// responder is an engine that gives every response a new id, streamed if requested.
+// responder is an engine that assigns a new id to every response, streamed if requested.
 func responder(name string) http.HandlerFunc {
 	var requested atomic.Int64
 	return func(w http.ResponseWriter, req *http.Request) {
@@ -99,11 +99,11 @@ func TestUnknownResponse(t *testing.T) {
 	}
 	expect(t, b.post(responsesPath, responseBody(id, false)), 400, gone)
 
-	id, replica = b.respond("", false) // by the other replica, which is then another process
+	id, replica = b.respond("", false) // by the other replica, which is then replaced by another process
 	b.attach(replica, engine(t, responder(replica)))
 	expect(t, b.post(responsesPath, responseBody(id, false)), 400, gone)
 
-	// No other endpoint has the field.
+	// Other endpoints do not have the field.
 	b.attach("us-9", engine(t, whole(plainReply)))
 	expect(t, b.post("/v1/completions", `{"model":"chat-small","prompt":"x","previous_response_id":"resp_never"}`), 200, "")
 	lawful(t, b.settled())
@@ -145,7 +145,7 @@ func TestPeerResponseContinuesAtPeer(t *testing.T) {
 	if first == "" {
 		t.Fatal("no replica gave it")
 	}
-	us.responderAt("us-0") // idle and nearer
+	us.responderAt("us-0") // idle, and in this region
 	for range 4 {
 		for _, e := range []string{"eu-0", "eu-1", "eu-2"} {
 			eu.report(e)
@@ -157,7 +157,7 @@ func TestPeerResponseContinuesAtPeer(t *testing.T) {
 		}
 		id = next
 	}
-	// The peer's error that it is gone is forwarded to the client.
+	// The peer's error for the removed response is forwarded to the client.
 	if _, err := eu.RemoveReplica(first, 0); err != nil {
 		t.Fatal(err)
 	}
@@ -167,8 +167,7 @@ func TestPeerResponseContinuesAtPeer(t *testing.T) {
 	lawful(t, eu.settled())
 }
 
-// A client that uses another balancer than the one that served it is sent to the location of its
-// response.
+// The request of a client that now uses another balancer is sent to the location of its response.
 func TestResponseIsFoundAtPeer(t *testing.T) {
 	us, eu := pair(t, "secret")
 	us.responderAt("us-0")

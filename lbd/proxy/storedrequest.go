@@ -19,26 +19,26 @@ import (
 // pathResponses is the path prefix of stored responses.
 const pathResponses = "/v1/responses/"
 
-// Limits of a request about a stored response. The engine computes nothing for it.
+// Limits of a request about a stored response. The engine does not run the model for it.
 const (
-	storedRequestTimeout = 30 * time.Second // to the first byte; an engine looks it up in memory
-	maxStoredRequestBody = 64 << 10         // of the request, which needs no body
+	storedRequestTimeout = 30 * time.Second // until the first byte; an engine looks the response up in memory
+	maxStoredRequestBody = 64 << 10         // such requests need no body
 )
 
 // storedRequest is a request about a stored response (GET or DELETE /v1/responses/{id}, POST .../cancel, GET
-// .../input_items). Only the engine that holds the response can serve it. core takes no part, because
+// .../input_items). Only the engine that holds the response can serve it. core is not involved, because
 // there is nothing to decide.
 type storedRequest struct {
 	rt          *Runtime
 	w           http.ResponseWriter
 	req         *http.Request
 	path        string // below pathResponses, as sent to the engine
-	id          string // of the response
+	id          string // id of the response
 	origin      origin
 	holder      storedAt
 	reservation quota.Reservation // of the client's key; inactive if it has none
-	peer        *peer             // that holds the response; nil if a replica does
-	region      service.Region    // of the replica
+	peer        *peer             // the peer that holds the response; nil if a replica holds it
+	region      service.Region    // region of the replica
 }
 
 // storedRequestMethods are the methods of the paths below a response's id.
@@ -68,7 +68,7 @@ func (r *Runtime) serveStored(w http.ResponseWriter, req *http.Request) {
 	}
 }
 
-// serve admits the request like any other request of its key, and serves it. An error is for the
+// serve admits the request like any other request of its key, and serves it. Its error is for the
 // client.
 func (q *storedRequest) serve() (refused *openai.Error) {
 	if q.origin, refused = q.rt.identify(q.req); refused != nil {
@@ -103,8 +103,8 @@ func errNoResponse() *openai.Error {
 	}
 }
 
-// findHolder determines who holds the response. For a peer's request it considers only this balancer's own
-// replicas: the request is not forwarded twice.
+// findHolder determines the holder of the response. For a peer's request it considers only this balancer's
+// own replicas, so that the request is not forwarded twice.
 func (q *storedRequest) findHolder() *openai.Error {
 	response := responseID{q.origin.tenant, q.id}
 	at, known := q.rt.storedResponses.find(response)
@@ -128,7 +128,7 @@ func (q *storedRequest) findHolder() *openai.Error {
 	return nil
 }
 
-// forwardRequest forwards the request and its response. An error is for the client; it returns none once the
+// forwardRequest forwards the request and its response. Its error is for the client; it returns nil once the
 // response has started.
 func (q *storedRequest) forwardRequest() *openai.Error {
 	ctx, cancel := context.WithCancelCause(q.req.Context())
@@ -144,10 +144,10 @@ func (q *storedRequest) forwardRequest() *openai.Error {
 	}
 	out, transport, err := q.outgoing(ctx)
 	if err != nil {
-		return openai.Invalid("", "incomplete_body", "reading the request body: "+err.Error())
+		return openai.Invalid("", "incomplete_body", "read the request body: "+err.Error())
 	}
 	if transport == nil {
-		return errNoResponse() // its target was removed meanwhile
+		return errNoResponse() // the target was removed meanwhile
 	}
 	resp, err := transport.RoundTrip(out)
 	if err != nil {
@@ -165,7 +165,7 @@ func (q *storedRequest) forwardRequest() *openai.Error {
 
 // holderError returns the error for a holder that did not respond.
 func (q *storedRequest) holderError(ctx context.Context) *openai.Error {
-	e := &openai.Error{Status: http.StatusBadGateway, Kind: openai.TypeServer, Code: "replica_failed", Message: q.holder.target + " holds the response but did not respond"}
+	e := &openai.Error{Status: http.StatusBadGateway, Kind: openai.TypeServer, Code: "replica_failed", Message: q.holder.target + ", which holds the response, did not respond"}
 	if errors.Is(context.Cause(ctx), errSilent) {
 		e.Status, e.Code = http.StatusGatewayTimeout, "deadline"
 	}
@@ -181,7 +181,7 @@ func (q *storedRequest) outgoing(ctx context.Context) (out *http.Request, transp
 	}
 	h := make(http.Header, len(q.req.Header)+8)
 	copyHeaders(h, q.req.Header)
-	h.Del("Accept-Encoding") // the response is forwarded as it is
+	h.Del("Accept-Encoding") // the response is forwarded unchanged
 	if q.origin.keysRequired {
 		h.Del("Authorization") // as for every request: the balancer's keys are not sent to engines
 	}
@@ -228,8 +228,8 @@ func (q *storedRequest) markForwarded(h http.Header) {
 	}
 }
 
-// forgetIfDeleted forgets a deleted response. An engine without such a route also returns 404, so only requests
-// to the plain path count.
+// forgetIfDeleted removes the holder of a deleted response. An engine without such a route also returns 404, so
+// only requests to the path of the response itself count.
 func (q *storedRequest) forgetIfDeleted(status int) {
 	plain := q.path == q.id
 	gone := q.req.Method == http.MethodGet && status == http.StatusNotFound
@@ -239,8 +239,8 @@ func (q *storedRequest) forgetIfDeleted(status int) {
 	}
 }
 
-// forwardResponse forwards the response as it arrives. It may be a stream, between whose pieces silence allows
-// the idle time of any response.
+// forwardResponse forwards the response as it arrives. It may be a stream; silence is the timer for the time
+// between two pieces.
 func (q *storedRequest) forwardResponse(resp *http.Response, silence *time.Timer) {
 	h := q.w.Header()
 	copyHeaders(h, resp.Header)
@@ -275,7 +275,7 @@ func (q *storedRequest) forwardResponse(resp *http.Response, silence *time.Timer
 			return
 		}
 		if err != nil {
-			panic(http.ErrAbortHandler) // a truncated response must not look complete
+			panic(http.ErrAbortHandler) // a truncated response must not appear complete
 		}
 	}
 }

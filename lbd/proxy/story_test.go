@@ -23,8 +23,8 @@ const storyWords = 12
 // storyBound is the token limit of every client, in words.
 const storyBound = 40
 
-// storyTries limits how often a story is started or continued: by the first balancer, and each time by
-// its peer.
+// storyTries is the maximum number of attempts for a story: at the first balancer, and for each of
+// them at its peer.
 const storyTries = 25
 
 // words returns the story from one word to another.
@@ -51,7 +51,8 @@ func (s *storyEngine) drawStory(n int) int {
 	return s.random.IntN(n)
 }
 
-// promptReceived returns how many words the request contains already; they must be correct.
+// promptReceived returns the number of words that the request already contains; they must be
+// correct.
 func (s *storyEngine) promptReceived(body []byte) int {
 	var requested struct {
 		Messages  []struct{ Role, Content string }
@@ -102,11 +103,11 @@ func (s *storyEngine) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	s.stop(w, req, to)
 }
 
-// stop ends the stream after the word before to: cleanly if that was the last one, otherwise in one of
-// the other ways.
+// stop ends the stream after the word before to: regularly if that was the last one, otherwise in one
+// of the other ways.
 func (s *storyEngine) stop(w http.ResponseWriter, req *http.Request, to int) {
 	whole := to == storyWords && s.drawStory(3) > 0
-	end := finished + usageEvent(9+to, 0, to) + doneEvent // usage of a prompt that holds nothing of the answer
+	end := finished + usageEvent(9+to, 0, to) + doneEvent // usage for a prompt without a part of the answer
 	switch {
 	case whole:
 		_, _ = io.WriteString(w, end)
@@ -128,9 +129,9 @@ func (s *storyEngine) stop(w http.ResponseWriter, req *http.Request, to int) {
 	panic(http.ErrAbortHandler)
 }
 
-// listenTo sends requests and compares every response with the story. It returns how many were
-// completed, and how many connections were cut: a client that is blocked for as long as an engine may
-// be silent counts as disconnected.
+// listenTo sends requests and compares every response with the story. It returns the number of
+// completed responses and the number of closed connections: a client that is blocked for the silence
+// timeout of an engine counts as disconnected.
 func listenTo(b *balancer, name string, seed uint64, requests int) (whole, cut int64) {
 	random := rand.New(rand.NewPCG(seed, 9))
 	body := strings.Replace(streamBody, "{", fmt.Sprintf(`{"max_tokens":%d,`, storyBound), 1)

@@ -21,7 +21,7 @@ func TestEventIsForwardedBeforeTheNext(t *testing.T) {
 			_, _ = io.WriteString(w, chunk(value))
 			_ = http.NewResponseController(w).Flush()
 			select {
-			case <-seen: // the client has it
+			case <-seen: // the client has received it
 			case <-req.Context().Done():
 				return
 			}

@@ -17,11 +17,11 @@ import (
 // ErrOlderEpoch means that an assignment is older than the current one.
 var ErrOlderEpoch = errors.New("the epoch is older than the current one")
 
-// maxRemoved limits how many removed replicas' epochs are remembered: more than a service replaces
-// while a delayed assignment is in transit.
+// maxRemoved is the maximum number of removed replicas whose epochs are remembered: more than a
+// service replaces while a delayed assignment is in transit.
 const maxRemoved = 4096
 
-// replica is a replica's address and its counts. It is never changed: an update creates a new one that
+// replica is a replica's address and its counts. It is immutable: an update creates a new one that
 // shares the counts.
 type replica struct {
 	cfg       service.ReplicaConfig
@@ -33,8 +33,8 @@ type replica struct {
 // replicaCount contains the counts of a replica's responses.
 type replicaCount struct {
 	targetCount
-	tokens      []atomic.Int64 // streamed since the last tick, by rank
-	silentTicks int            // ticks since it last responded; guarded by the runtime's lock
+	tokens      []atomic.Int64 // tokens streamed since the last tick, by rank
+	silentTicks int            // ticks since its last response; guarded by the runtime's lock
 	rate        rateWindow
 	hits        hitWindow
 	served      sync.Map // *endpoint that returned 200
@@ -62,30 +62,31 @@ func baseURL(raw string) (*url.URL, error) {
 	return u, nil
 }
 
-// AddReplica adds a replica. It gets requests once a report finds it ready. A known id is updated;
-// with another URL it is another process, so everything learned about the old one is discarded. It
-// fails with ErrOlderEpoch when this id was seen with a newer epoch, when the URL is invalid, when no
-// model is given, and when mTLS is required but not possible. An empty id becomes the URL's host.
+// AddReplica adds a replica. It receives requests once a report finds it ready. A known id is
+// updated. With another URL it is another process, so everything learned about the old one is
+// discarded. AddReplica returns ErrOlderEpoch if this id already had a newer epoch. It returns other
+// errors if the URL is invalid, no model is set, or mTLS is required but not possible. An empty id is
+// replaced by the URL's host.
 func (r *Runtime) AddReplica(cfg service.ReplicaConfig) (added bool, err error) {
 	base, err := baseURL(cfg.URL)
 	if err != nil {
-		return false, fmt.Errorf("adding replica %q: %w", cfg.ID, err)
+		return false, fmt.Errorf("add replica %q: %w", cfg.ID, err)
 	}
 	cfg.ID = cmp.Or(cfg.ID, base.Host)
 	cfg.Region = cmp.Or(cfg.Region, r.self.Region)
 	if cfg.Model == "" {
-		return false, fmt.Errorf("adding replica %q: no model is set", cfg.ID)
+		return false, fmt.Errorf("add replica %q: model is required", cfg.ID)
 	}
 	if err := checkRanks(cfg); err != nil {
-		return false, fmt.Errorf("adding replica %q: %w", cfg.ID, err)
+		return false, fmt.Errorf("add replica %q: %w", cfg.ID, err)
 	}
 	rep := &replica{cfg: cfg, base: base, transport: r.transport}
 	switch {
 	case !cfg.MTLS:
 	case base.Scheme != "https":
-		return false, fmt.Errorf("adding replica %q: mtls: requires a URL that starts with https://, got %q", cfg.ID, cfg.URL)
+		return false, fmt.Errorf("add replica %q: mtls: requires a URL that starts with https://, got %q", cfg.ID, cfg.URL)
 	case r.secure == nil:
-		return false, fmt.Errorf("adding replica %q: mtls: this balancer has no identity certificate of its service", cfg.ID)
+		return false, fmt.Errorf("add replica %q: mtls: this balancer has no identity certificate of its service", cfg.ID)
 	default:
 		rep.transport = r.secure
 	}
@@ -111,7 +112,7 @@ func (r *Runtime) storeReplica(rep *replica) (bool, error) {
 		held = old.cfg.Epoch
 	}
 	if cfg.Epoch < held {
-		return false, fmt.Errorf("adding replica %q: epoch %d, current %d: %w", cfg.ID, cfg.Epoch, held, ErrOlderEpoch)
+		return false, fmt.Errorf("add replica %q: epoch %d, current %d: %w", cfg.ID, cfg.Epoch, held, ErrOlderEpoch)
 	}
 	delete(r.removedEpochs, cfg.ID)
 	rep.count = &replicaCount{tokens: make([]atomic.Int64, cfg.Ranks())}
@@ -127,7 +128,7 @@ func (r *Runtime) storeReplica(rep *replica) (bool, error) {
 }
 
 // RemoveReplica removes a replica; its outstanding requests continue. Epoch 0 always removes it.
-// Otherwise it fails with ErrOlderEpoch when the replica was assigned with a newer epoch. It reports
+// Otherwise it returns ErrOlderEpoch if the replica was assigned with a newer epoch. It reports
 // whether the id was known.
 func (r *Runtime) RemoveReplica(id string, epoch uint64) (removed bool, err error) {
 	return r.changeTargets(func() (bool, error) {
@@ -136,7 +137,7 @@ func (r *Runtime) RemoveReplica(id string, epoch uint64) (removed bool, err erro
 			return false, nil
 		}
 		if epoch != 0 && epoch < old.cfg.Epoch {
-			return false, fmt.Errorf("removing replica %q: epoch %d, current %d: %w", id, epoch, old.cfg.Epoch, ErrOlderEpoch)
+			return false, fmt.Errorf("remove replica %q: epoch %d, current %d: %w", id, epoch, old.cfg.Epoch, ErrOlderEpoch)
 		}
 		r.rememberEpoch(id, max(epoch, old.cfg.Epoch))
 		r.removeRanks(old)
@@ -145,7 +146,7 @@ func (r *Runtime) RemoveReplica(id string, epoch uint64) (removed bool, err erro
 }
 
 // rememberEpoch remembers the epoch of a removed replica, so that a delayed assignment cannot add it again. The
-// oldest is forgotten first.
+// oldest epoch is removed first.
 func (r *Runtime) rememberEpoch(id string, epoch uint64) {
 	if epoch == 0 {
 		return
@@ -162,8 +163,8 @@ func (r *Runtime) rememberEpoch(id string, epoch uint64) {
 	r.removedEpochs[id] = epoch
 }
 
-// DrainReplica lets a replica finish its requests and sends it no new ones. It reports whether the id
-// is known.
+// DrainReplica stops new requests to a replica; its requests in flight finish. It reports whether the
+// id is known.
 func (r *Runtime) DrainReplica(id string) bool {
 	known, _ := r.changeTargets(func() (bool, error) {
 		rep := r.replicas[id]
@@ -198,8 +199,8 @@ func (r *Runtime) sortedReplicas() []*replica {
 	return list
 }
 
-// AddPeer adds or updates a peer. It gets requests once it has reported. A nil transport means the
-// transport for replicas. A peer with an invalid URL is logged and ignored.
+// AddPeer adds or updates a peer. It receives requests once it has reported. If transport is nil,
+// the transport for replicas is used. A peer with an invalid URL is logged and ignored.
 func (r *Runtime) AddPeer(cfg service.PeerConfig, transport http.RoundTripper) {
 	base, err := baseURL(cfg.URL)
 	if err != nil {

@@ -27,7 +27,8 @@ const (
 
 var longBody = `{"model":"` + testModel + `","messages":[{"role":"user","content":"` + strings.Repeat("the secret plan ", 40) + `"}]}`
 
-// matched returns how much of a request's prompt was expected to be cached at its target.
+// matched returns the number of prompt bytes that were expected to be cached at the request's
+// target.
 func (b *balancer) matched(id string) int {
 	b.t.Helper()
 	d, known := b.Decision(id)
@@ -37,7 +38,7 @@ func (b *balancer) matched(id string) int {
 	return d.Decision.MatchBytes
 }
 
-// Prompts of one tenant are not matched for another, unless the operator lets them share; a service
+// Prompts of one tenant are not matched for another, unless the operator allows sharing. A service
 // without keys has one tenant.
 func TestPrefixesAreSeparatePerTenant(t *testing.T) {
 	for _, c := range []struct {
@@ -103,8 +104,8 @@ func askedOf(t *testing.T, token string, headers ...string) (here, there *core.R
 	return arrivals(ends[0]())[0], arrivals(ends[1]())[0]
 }
 
-// The balancers of a service hash a tenant's prompt alike, and those of different tenants differently;
-// the same holds for sessions.
+// The balancers of a service compute the same hashes for a tenant's prompt, and different ones for
+// different tenants. The same applies to sessions.
 func TestBalancersDeriveSameTenantSeeds(t *testing.T) {
 	anna, annaThere := askedOf(t, "token", asAnna, "X-Session-Id: s1")
 	ben, benThere := askedOf(t, "token", asBen, "X-Session-Id: s1")
@@ -122,8 +123,8 @@ func TestBalancersDeriveSameTenantSeeds(t *testing.T) {
 	}
 }
 
-// A request for a tier above its key's maximum is rejected with the reason; without a tier it gets the
-// key's. A forwarded request was admitted where its client sent it.
+// A request for a tier above its key's maximum is rejected with the reason; without a tier it has the
+// key's tier. A forwarded request was already checked by its origin.
 func TestTierAboveKeyMaximumIsRejected(t *testing.T) {
 	us, eu := pair(t, "token")
 	keys, err := service.ParseKeys("sk max_tier=IW-N", service.KeyLimits{})
@@ -156,8 +157,8 @@ func TestTierAboveKeyMaximumIsRejected(t *testing.T) {
 	}
 }
 
-// A session's name is unique to its tenant, however it is set: by key, header, user or address.
-// Without a tenant it is the same at every balancer, as before.
+// A session's name is unique to its tenant, whether it is set by key, header, user or address.
+// Without a tenant it is the same at every balancer.
 func TestSessionsAreSeparatePerTenant(t *testing.T) {
 	for _, c := range []struct{ key, header, user, client string }{
 		{key: "s"}, {header: "s"}, {user: "s"}, {client: "10.0.0.1:99"},

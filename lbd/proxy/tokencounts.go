@@ -10,22 +10,22 @@ import (
 	"skyserve/lbd/openai"
 )
 
-// How many tokens of a response the client has received matters when another replica continues it: for
-// its limits, and for the usage that the client sees. Counting events is not enough: engines put
-// several tokens into one event (speculative decoding, --stream-interval, a frontend that is slower
-// than the engine). So engines that support it are asked for the usage so far in each event, which is
-// hidden from clients that did not request it. Otherwise events count as tokens only if the target was
-// observed to send each token in its own event.
+// When another replica continues a response, the number of tokens that the client has received is
+// required: for the limits, and for the usage in the response. Counting events is not enough: engines
+// put several tokens into one event (speculative decoding, --stream-interval, a frontend that is
+// slower than the engine). So the usage so far in each event is requested from engines that support
+// it, and hidden from clients that did not request it. Otherwise events count as tokens only if the
+// target was observed to send each token in its own event.
 
 // minSingleTokens is how many tokens of a target must have arrived in events of one token, without exception,
-// before its events count as tokens. A target that sends two tokens in a tenth of its events passes
-// this once in a thousand times.
+// before its events count as tokens. A target that sends two tokens in a tenth of its events passes this
+// check once in a thousand times.
 const minSingleTokens = 64
 
-// tokenEvents is what was learned about how a target puts tokens into events.
+// tokenEvents contains observations about the tokens per event of a target.
 type tokenEvents struct {
-	singleTokens  atomic.Int64  // tokens of responses with one in each event; far below zero after one without
-	rejectsCounts atomic.Bool   // it returns an error to requests for the usage so far
+	singleTokens  atomic.Int64  // tokens of responses with one token per event; far below zero after any other response
+	rejectsCounts atomic.Bool   // it rejects requests for the usage so far
 	meanPerEvent  atomic.Uint64 // mean tokens per event, a float64's bits; 0 = nothing learned
 }
 
@@ -35,8 +35,8 @@ const (
 	maxPerEvent = 64
 )
 
-// learnMean updates the mean tokens per event from a stream that reported its usage. Of two streams
-// that end at the same instant one may be lost.
+// learnMean updates the mean tokens per event from a stream that reported its usage. If two streams
+// end at the same moment, one of them may not be counted.
 func (t *tokenEvents) learnMean(events, tokens int) {
 	ratio := min(max(float64(tokens)/float64(events), 1.0/maxPerEvent), maxPerEvent)
 	if bits := t.meanPerEvent.Load(); bits != 0 {
@@ -46,8 +46,8 @@ func (t *tokenEvents) learnMean(events, tokens int) {
 	t.meanPerEvent.Store(math.Float64bits(ratio))
 }
 
-// learnSingle learns from a complete response. A response that ends by itself may have a last token
-// without text.
+// learnSingle updates singleTokens from a complete response. A response that ends by itself may
+// have a last token without text.
 func (t *tokenEvents) learnSingle(events, tokens int, bounded bool) {
 	if tokens == events || tokens == events+1 && !bounded {
 		t.singleTokens.Add(int64(tokens))
@@ -59,7 +59,7 @@ func (t *tokenEvents) learnSingle(events, tokens int, bounded bool) {
 // eventsAreTokens reports whether each event of the target counts as a token.
 func (t *tokenEvents) eventsAreTokens() bool { return t.singleTokens.Load() >= minSingleTokens }
 
-// observeEvents learns how a target puts tokens into events, from a stream that this target alone served.
+// observeEvents updates the tokens per event of a target from a stream that this target alone served.
 // complete: the whole stream has arrived.
 func (x *exchange) observeEvents(complete bool) {
 	a, c := &x.answer, x.current.targetCounts()
@@ -72,7 +72,7 @@ func (x *exchange) observeEvents(complete bool) {
 	}
 }
 
-// tokensPerEvent returns the mean tokens per event of the current target; 1 if nothing was learned.
+// tokensPerEvent returns the mean tokens per event of the current target; 1 if it is unknown.
 func (x *exchange) tokensPerEvent() float64 {
 	if c := x.current.targetCounts(); c != nil {
 		if bits := c.meanPerEvent.Load(); bits != 0 {
@@ -83,7 +83,7 @@ func (x *exchange) tokensPerEvent() float64 {
 }
 
 // impliedBound returns the token limit that the current target applies although the client set none; 0
-// if there is none or it is not known.
+// if there is none or it is unknown.
 func (x *exchange) impliedBound() int {
 	r := x.current.rank.replica
 	if r == nil || x.namesMaxTokens {
@@ -92,8 +92,8 @@ func (x *exchange) impliedBound() int {
 	return x.endpoint.ImpliedBound(r.cfg.Kind)
 }
 
-// countKnown reports whether the number of tokens that the client has received is known, as far as it
-// matters.
+// countKnown reports whether the number of tokens that the client has received is known, if it is
+// needed.
 func (x *exchange) countKnown() bool {
 	if !x.countMatters && x.impliedBound() == 0 || x.answer.Tokens == 0 || x.answer.Exact {
 		return true
@@ -103,7 +103,7 @@ func (x *exchange) countKnown() bool {
 }
 
 // shouldRequestCounts reports whether to request the usage so far from the current target. A peer requests it from
-// its engines itself, and is asked not to hide it.
+// its engines itself; headerCounts requests that the peer does not hide it.
 func (x *exchange) shouldRequestCounts(body *sharedBody) bool {
 	r := x.current.rank.replica
 	switch {
@@ -116,7 +116,7 @@ func (x *exchange) shouldRequestCounts(body *sharedBody) bool {
 }
 
 // refusesCounts reports whether a response is an engine's error about the request for the usage so
-// far. That engine is not asked for it again.
+// far. It is not requested from that engine again.
 func (x *exchange) refusesCounts(resp *http.Response) bool {
 	if !x.countsRequested || x.current.rank.replica == nil || resp.StatusCode != http.StatusBadRequest && resp.StatusCode != http.StatusUnprocessableEntity {
 		return false
@@ -128,7 +128,7 @@ func (x *exchange) refusesCounts(resp *http.Response) bool {
 		resp.Body.Close()
 		return true
 	}
-	resp.Body = &rereadBody{io.MultiReader(bytes.NewReader(text), resp.Body), resp.Body} // its reads return err again
+	resp.Body = &rereadBody{io.MultiReader(bytes.NewReader(text), resp.Body), resp.Body} // its Read returns err again
 	return false
 }
 

@@ -17,22 +17,22 @@ type Tracer interface {
 
 // TraceSpan is a started span of a request. It belongs to one goroutine.
 type TraceSpan interface {
-	// StartChild starts a child span at a time. outward means that it covers a call to another process,
-	// whose request Inject adds to the trace.
+	// StartChild starts a child span at a time. outward means that it covers a call to another process;
+	// Inject adds the request of this call to the trace.
 	StartChild(name string, outward bool, at time.Time) TraceSpan
 	// Inject adds a request that is sent within the span to its trace.
 	Inject(header http.Header)
 	// SetAttribute sets an attribute: a string, an int, a float64 or a bool.
 	SetAttribute(key string, value any)
 	// Fail marks the span as failed, with the reason.
-	Fail(why string)
+	Fail(reason string)
 	// End ends the span.
 	End(at time.Time)
 	// Trace returns the trace id in hex; empty when the trace is not sampled.
 	Trace() string
 }
 
-// Keys of span attributes, those of OpenTelemetry's conventions if there is one.
+// Keys of span attributes, from OpenTelemetry's conventions where they define one.
 const (
 	keyModel     = "gen_ai.request.model"
 	keyInput     = "gen_ai.usage.input_tokens"
@@ -58,7 +58,7 @@ const (
 type requestSpans struct {
 	request      TraceSpan // nil = not traced
 	attempt      TraceSpan // of the current attempt; nil between attempts
-	waitingSince time.Time // since when the request is queued or being decided
+	waitingSince time.Time // time since which the request has been queued or is being decided
 }
 
 // start starts the request's span.
@@ -117,7 +117,7 @@ func (p *requestSpans) setStatus(status int) {
 	}
 }
 
-// setFailure records why the current attempt failed.
+// setFailure records the cause of the current attempt's failure.
 func (p *requestSpans) setFailure(cause string) {
 	if p.attempt != nil {
 		p.attempt.Fail(cause)

@@ -68,7 +68,7 @@ func (k *fakeTracer) closed() bool {
 	return k.open == 0 && len(k.ends) > 0
 }
 
-// paths returns the ended spans, each with the part worth comparing.
+// paths returns the ended spans, each with the compared part.
 func (k *fakeTracer) paths() (all []string) {
 	for _, s := range k.ends {
 		line := s.path
@@ -164,7 +164,7 @@ func TestSpansOfContinuedStream(t *testing.T) {
 	}
 }
 
-// logCapture is a log that is read while it is written.
+// logCapture is a log that can be read during writes.
 type logCapture struct {
 	mu   sync.Mutex
 	text bytes.Buffer

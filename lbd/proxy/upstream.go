@@ -28,14 +28,14 @@ func NewTransport(allow func(netip.Addr) error) *wire.Transport {
 	return wire.NewTransport(wire.Options{Allow: allow})
 }
 
-// failure is a failed attempt. Its cause may be shown to clients: it contains no address, and nothing
+// failure is a failed attempt. Its cause may be shown to clients: it contains no address, and no part
 // of the request or the response.
 type failure struct {
 	cause       string
 	err         error       // for the log; nil when the cause is complete
 	kind        failureKind // its kind
 	unreachable bool        // the connection could not be opened
-	timedOut    bool        // the target timed out
+	timedOut    bool        // the target did not respond in time
 	broken      bool        // see core.Outcome.Broke
 	kills       int         // engines of a peer that crashed serving the request
 	refusal     *refusal    // nil if it is not forwarded
@@ -67,9 +67,9 @@ func isStream(resp *http.Response) bool {
 	return strings.HasPrefix(resp.Header.Get("Content-Type"), "text/event-stream")
 }
 
-// requestTarget sends the request to its target and returns the response, or nil if it is not to be forwarded.
-// It has its own stack frame, which is freed while the response is relayed: every stream would keep
-// that memory.
+// requestTarget sends the request to its target and returns the response, or nil if it must not be forwarded.
+// It is a separate function so that its stack frame is free while the response is relayed; otherwise every
+// stream would keep this memory.
 //
 //go:noinline
 func (x *exchange) requestTarget(ctx context.Context) (resp *http.Response, ended bool) {
@@ -96,7 +96,7 @@ func (x *exchange) requestTarget(ctx context.Context) (resp *http.Response, ende
 		x.reportFailure(&failure{cause: fmt.Sprintf("%s returned %d instead of a continuation", x.current.target, resp.StatusCode), kind: failureStatus})
 	case isStream(resp) && encoded(resp.Header):
 		x.reportFailure(&failure{cause: x.current.target + " sent a compressed stream that was not requested", kind: failureAnswer})
-		resp.Body.Close() // the rest may take long to arrive
+		resp.Body.Close() // the remaining body may take long to arrive
 		return nil, false
 	default:
 		return resp, false
@@ -151,8 +151,8 @@ func (x *exchange) send(ctx context.Context) (*http.Response, error) {
 // errRemoved is the error of an attempt whose target was removed after it was chosen.
 var errRemoved = errors.New("the target was removed")
 
-// errCannotContinue is the error of an attempt whose target would start a response anew that it should
-// continue.
+// errCannotContinue is the error of an attempt whose target would start a new response and not
+// continue the current one.
 var errCannotContinue = errors.New("its engine cannot continue a response")
 
 // outgoing returns the request to send to the target.
@@ -162,12 +162,12 @@ func (x *exchange) outgoing(ctx context.Context, base *url.URL) *http.Request {
 	copyHeaders(header, in.Header)
 	header.Del("Accept-Encoding") // a compressed response could not be parsed while it is forwarded
 	if x.keysRequired {
-		header.Del("Authorization") // the balancer's own keys are not for the engine; other keys are
+		header.Del("Authorization") // keys of the service are not for the engine; other keys are
 	}
 	header[headerRequestID] = []string{x.inFlight.id}
 	if _, given := header[headerIdempotency]; !given {
-		// Allows the transport a retry on another connection when an idle one turns out to be closed
-		// (engines close theirs after seconds); nil is not sent.
+		// Allows the transport a retry on another connection if an idle one was closed (engines
+		// close idle connections after seconds). A nil value is not sent.
 		header[headerIdempotency] = nil
 	}
 	x.spans.injectHeaders(header)
@@ -187,8 +187,8 @@ func (x *exchange) outgoing(ctx context.Context, base *url.URL) *http.Request {
 	return out.WithContext(ctx)
 }
 
-// handleInterrupted handles an attempt that ended before its response began, or midway while nothing had
-// been forwarded.
+// handleInterrupted handles an attempt that ended before its response began, or midway before anything
+// was forwarded.
 func (x *exchange) handleInterrupted(ctx context.Context, err error) (ended bool) {
 	if x.req.Context().Err() != nil || errors.Is(context.Cause(ctx), errAborted) {
 		x.endCancelled()
@@ -216,8 +216,8 @@ func (x *exchange) failureFromError(ctx context.Context, err error) *failure {
 	return &failure{cause: cause, err: err, kind: why, unreachable: unreachable, broken: !unreachable || errors.As(err, &again), kills: x.peerKills}
 }
 
-// invalidResponse returns why a response in one piece is invalid: it is empty, truncated JSON, or an error under
-// a status of success.
+// invalidResponse returns a failure if a response in one piece is invalid: it is empty, truncated JSON, or an
+// error with a success status.
 func (x *exchange) invalidResponse(resp *http.Response, body []byte) *failure {
 	if resp.StatusCode == http.StatusOK && len(body) == 0 {
 		return &failure{cause: x.current.target + " returned an empty response", kind: failureAnswer}
@@ -242,7 +242,7 @@ func encoded(h http.Header) bool {
 	return e != "" && !strings.EqualFold(e, "identity")
 }
 
-// discard reads the rest of a short body so that its connection can be reused.
+// discard reads the remaining bytes of a short body, so that its connection can be reused.
 func discard(body io.Reader) {
-	_, _ = io.CopyN(io.Discard, body, 64<<10) // a failure only costs a connection
+	_, _ = io.CopyN(io.Discard, body, 64<<10) // after an error, only the connection is lost
 }

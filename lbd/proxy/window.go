@@ -9,12 +9,12 @@ import (
 )
 
 const (
-	rateSeconds = 10 // seconds that a rate covers
+	rateSeconds = 10 // length of a rate's window in seconds
 	slotLength  = 5 * time.Second
-	windowSlots = 12 // of slotLength: a minute, the current slot included
+	windowSlots = 12 // of slotLength: one minute, including the current slot
 )
 
-// rateWindow counts per second. The zero value is usable.
+// rateWindow counts events per second. The zero value is usable.
 type rateWindow struct {
 	mu      sync.Mutex
 	seconds [rateSeconds + 2]struct{ at, n int64 }
@@ -34,8 +34,8 @@ func (w *rateWindow) add(at time.Duration, n int64) {
 	}
 }
 
-// perSecond returns the mean over the last ten complete seconds, fewer when the balancer is younger;
-// nil in its first second.
+// perSecond returns the mean over the last ten complete seconds, or fewer if the balancer started
+// later; nil in its first second.
 func (w *rateWindow) perSecond(now time.Duration) *float64 {
 	present := int64(now / time.Second)
 	over := min(present, rateSeconds)
@@ -55,7 +55,7 @@ func (w *rateWindow) perSecond(now time.Duration) *float64 {
 }
 
 // slotOf returns the slot of a time in the windows of a minute, counted from 1 so that an unused slot
-// never looks current.
+// is never the current one.
 func slotOf(at time.Duration) int64 { return int64(at/slotLength) + 1 }
 
 // hitWindow sums prompt and cached tokens over a minute. The zero value is usable.
@@ -76,7 +76,7 @@ func (w *hitWindow) add(at time.Duration, prompt, cached int) {
 	s.cached += int64(cached)
 }
 
-// rate returns cached over prompt tokens; nil when no prompt was counted.
+// rate returns the ratio of cached to prompt tokens; nil if no prompt was counted.
 func (w *hitWindow) rate(now time.Duration) *float64 {
 	slot := slotOf(now)
 	w.mu.Lock()
@@ -95,8 +95,8 @@ func (w *hitWindow) rate(now time.Duration) *float64 {
 	return &rate
 }
 
-// Latencies are counted in buckets that grow by 2 %: no percentile is off by more than 1 %, whatever
-// the number of requests.
+// Latencies are counted in buckets that grow by 2 %: the error of a percentile is at most 1 %, for
+// any number of requests.
 const (
 	bucketGrowth = 1.02
 	bucketFirst  = 0.1 // milliseconds; everything shorter is one bucket

@@ -5,30 +5,30 @@ import (
 	"time"
 )
 
-// A bucket counts in parts of a token (or request), so that what a microsecond
-// adds is a whole number: a limit of L a minute adds L parts.
+// A bucket counts in parts of a token (or request), so that the increase per microsecond is a whole
+// number: a limit of L per minute adds L parts.
 const (
 	partsPerToken = int64(time.Minute / time.Microsecond)
-	// maxDebt bounds what a bucket can owe, in microseconds of its filling: no
-	// key is shut out for longer by answers that nobody expected.
+	// maxDebt is the maximum debt of a bucket, as the time in microseconds in which it fills by
+	// that amount. Unexpectedly long answers block a key for at most this time.
 	maxDebt = int64(time.Hour / time.Microsecond)
-	// maxChange bounds what is given or taken at once, in tokens: far from where
-	// parts overflow.
+	// maxChange is the maximum change of a bucket at once, in tokens. It prevents an overflow of
+	// the parts.
 	maxChange = int64(1) << 36
 )
 
 // bucket is a token bucket: it fills at a limit per minute, up to one minute's worth. Its level can
-// be negative: tokens of an answer beyond the expected ones remain owed. The zero value has no
-// limit.
+// be negative: when an answer has more tokens than expected, the difference is a debt. The zero
+// value has no limit.
 type bucket struct {
-	limit int64  // tokens a minute
-	level int64  // parts; below zero it owes
-	text  string // limit, as headers have it
-	at    int64  // microseconds since the balancer's start, when level was right
+	limit int64  // tokens per minute
+	level int64  // parts; a negative level is a debt
+	text  string // limit, as written in headers
+	at    int64  // time of level, in microseconds since the balancer's start
 }
 
-// set changes the limit. A bucket that gets its first limit is full; another keeps its level,
-// capped to the new capacity.
+// set changes the limit. A bucket without an earlier limit becomes full; otherwise it keeps its
+// level, capped to the new capacity.
 func (b *bucket) set(limit int64, now time.Duration) {
 	b.fill(now)
 	if b.limit == 0 {
@@ -58,8 +58,8 @@ func (b *bucket) fill(now time.Duration) {
 	}
 }
 
-// take takes n tokens, or nothing if the level is too low; wait is then the time until it would
-// succeed, and never is set if n exceeds the limit.
+// take removes n tokens. If the level is too low, it removes nothing and returns the time until it
+// would succeed; never is set if n exceeds the limit.
 func (b *bucket) take(n int64, now time.Duration) (wait time.Duration, never, ok bool) {
 	if b.limit == 0 {
 		return 0, false, true
@@ -75,8 +75,8 @@ func (b *bucket) take(n int64, now time.Duration) (wait time.Duration, never, ok
 	return 0, false, true
 }
 
-// giveBack returns n tokens, up to the capacity; a negative n takes them even if the level becomes
-// negative.
+// giveBack adds n tokens, up to the capacity. A negative n removes tokens, even if the level
+// becomes negative.
 func (b *bucket) giveBack(n int64, now time.Duration) {
 	if b.limit == 0 {
 		return
@@ -89,13 +89,13 @@ func (b *bucket) giveBack(n int64, now time.Duration) {
 // clampLevel keeps the level within the capacity and maxDebt.
 func (b *bucket) clampLevel() { b.level = max(min(b.level, b.capacity()), -maxDebt*b.limit) }
 
-// timeFor returns how long the bucket takes to gain a number of parts.
+// timeFor returns the time in which the bucket gains that many parts.
 func (b *bucket) timeFor(parts int64) time.Duration {
 	return time.Duration((parts+b.limit-1)/b.limit) * time.Microsecond
 }
 
-// left returns the available whole tokens, and the time until the bucket is full.
-func (b *bucket) left(now time.Duration) (tokens int64, full time.Duration) {
+// remaining returns the available whole tokens, and the time until the bucket is full.
+func (b *bucket) remaining(now time.Duration) (tokens int64, full time.Duration) {
 	b.fill(now)
 	return max(b.level, 0) / partsPerToken, b.timeFor(b.capacity() - b.level)
 }

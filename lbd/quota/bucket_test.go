@@ -8,7 +8,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// dumbBucket is the same in fractions: nothing is rounded, nothing overflows.
+// dumbBucket is the reference in fractions: without rounding or overflow.
 type dumbBucket struct {
 	limit, level, debt *big.Rat
 	at                 int64
@@ -71,7 +71,7 @@ func TestBucketMatchesReference(t *testing.T) {
 	})
 }
 
-// waits checks on a copy that a wait is long enough, and a microsecond less not.
+// waits checks on a copy that a wait is long enough, and that a microsecond less is not.
 func waits(t *rapid.T, b bucket, n int64, wait, now time.Duration) {
 	now = max(now, time.Duration(b.at)*time.Microsecond)
 	early := b
@@ -89,16 +89,16 @@ func TestBucketKeepsLevelWhenLimitChanges(t *testing.T) {
 		t.Error("without a limit something does not pass")
 	}
 	b.set(60, time.Second)
-	if left, _ := b.left(time.Second); left != 60 {
+	if left, _ := b.remaining(time.Second); left != 60 {
 		t.Errorf("a first limit leaves %d of 60", left)
 	}
 	b.take(50, time.Second)
 	b.set(120, time.Second)
-	if left, full := b.left(time.Second); left != 10 || full != 55*time.Second {
+	if left, full := b.remaining(time.Second); left != 10 || full != 55*time.Second {
 		t.Errorf("a higher limit leaves %d, full in %v; want 10 and 55s", left, full)
 	}
 	b.set(5, time.Second)
-	if left, full := b.left(time.Second); left != 5 || full != 0 {
+	if left, full := b.remaining(time.Second); left != 5 || full != 0 {
 		t.Errorf("a lower limit leaves %d, full in %v", left, full)
 	}
 }

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// period is what a quota is for, by UTC's calendar.
+// period is the period of a quota, by the UTC calendar.
 type period string
 
 const (
@@ -13,7 +13,7 @@ const (
 	oneMonth period = "month"
 )
 
-// end is when the period that holds t ends.
+// end returns the end of the period that contains t.
 func (p period) end(t time.Time) time.Time {
 	y, m, d := t.UTC().Date()
 	if p == oneMonth {
@@ -22,19 +22,19 @@ func (p period) end(t time.Time) time.Time {
 	return time.Date(y, m, d+1, 0, 0, 0, 0, time.UTC)
 }
 
-// The codes of denials, which OpenAI's clients know.
+// The error codes of denials, as in OpenAI's API.
 const (
 	codeRateLimit = "rate_limit_exceeded"
 	codeQuota     = "insufficient_quota"
 )
 
-// Denial is why a request is not admitted, for the client's 429 response.
+// Denial is the reason why a request is not admitted, for the client's 429 response.
 type Denial struct {
 	// Kind is the type of the error in OpenAI's format: the exceeded resource (requests or tokens),
 	// or codeQuota. Code is codeRateLimit or codeQuota.
 	Kind, Code string
 	Message    string
-	RetryAfter int // seconds; 0 = it would never pass
+	RetryAfter int // seconds; 0 = the request can never be admitted
 }
 
 // OverRate returns the denial of a request over a rate limit; kind is OpenAI's name of the
@@ -44,10 +44,10 @@ func OverRate(kind string, wait time.Duration, format string, args ...any) *Deni
 }
 
 // quotaReached returns the denial of a request over a quota.
-func quotaReached(what string, most int, p period, now time.Time) *Denial {
+func quotaReached(unit string, limit int, p period, now time.Time) *Denial {
 	return &Denial{
 		Kind: codeQuota, Code: codeQuota,
-		Message:    fmt.Sprintf("quota reached: the quota of this key is %d %s per %s", most, what, p),
+		Message:    fmt.Sprintf("quota reached: the limit of this key is %d %s per %s", limit, unit, p),
 		RetryAfter: seconds(p.end(now).Sub(now)),
 	}
 }

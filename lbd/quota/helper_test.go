@@ -8,7 +8,7 @@ import (
 
 const testModel = "meta-llama/Llama-3.1-8B-Instruct"
 
-// limited is one key, "sk", of the name acme, with its limits as a line states them.
+// limited returns one key, "sk", with the name acme and the limits of a line.
 func limited(t testing.TB, attributes string) []service.APIKey {
 	t.Helper()
 	keys, err := service.ParseKeys("sk name=acme "+attributes, service.KeyLimits{})

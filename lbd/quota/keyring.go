@@ -8,8 +8,8 @@ import (
 )
 
 // Keyring finds the account of an API key by the key's hash; empty = authentication is disabled.
-// The duration of a lookup reveals only something about a hash, and nobody can create keys with
-// similar hashes.
+// The duration of a lookup reveals at most something about a hash. That is no help to an attacker,
+// who cannot create keys with similar hashes.
 type Keyring map[[sha256.Size]byte]*Account
 
 // NewKeyring opens the accounts of the keys; keys without a secret are ignored.

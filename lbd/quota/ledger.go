@@ -38,7 +38,7 @@ func (l *Ledger) Open(k service.APIKey, now time.Duration) *Account {
 	return a
 }
 
-// list is all accounts, sorted by name.
+// list returns all accounts, sorted by name.
 func (l *Ledger) list() []*Account {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -59,7 +59,7 @@ func (l *Ledger) label(name string) string {
 	return name
 }
 
-// Account is the limits and the usage of one API key at this balancer.
+// Account contains the limits and the usage of one API key at this balancer.
 type Account struct {
 	ledger *Ledger
 	name   string
@@ -73,7 +73,7 @@ type Account struct {
 	tokens     bucket
 	inFlight   int
 	reserved   int64   // tokens that requests in flight may still use
-	meanAnswer float64 // tokens of an answer, mean of late
+	meanAnswer float64 // mean tokens per answer of recent requests
 	label      string  // in metrics; empty until the account is used
 	used       map[string]*telemetry.Usage
 	total      telemetry.Usage // of all models
@@ -81,8 +81,9 @@ type Account struct {
 	quota      telemetry.KeyQuota
 }
 
-// An answer of unknown bound is expected to be as long as the key's answers of
-// late: each counts for a tenth. The first is taken for a paragraph or two.
+// The expected length of an answer without a bound is the moving average of the key's recent
+// answers. The newest answer has a weight of one tenth. The first expectation is a paragraph or
+// two.
 const (
 	firstAnswer  = 256
 	answerWeight = 0.1
@@ -100,12 +101,12 @@ func (a *Account) configure(k service.APIKey, now time.Duration) {
 }
 
 // Reservation is one request of an account, from its arrival to its end. The zero value belongs to
-// no account and costs nothing.
+// no account and reserves nothing.
 type Reservation struct {
 	account  *Account
 	prompt   int64 // tokens of its prompt, as reserved
 	answers  int   // requested answers
-	reserved int64 // its prompt and what its answers are expected to have, or more once they do
+	reserved int64 // prompt and expected tokens of the answers, or the actual tokens if there are more
 	settled  bool
 	released bool
 }
@@ -113,7 +114,7 @@ type Reservation struct {
 // Active reports whether the reservation belongs to an account.
 func (v *Reservation) Active() bool { return v.account != nil }
 
-// Admit admits a request, or returns why not. Release must be called at its end.
+// Admit admits a request, or returns a Denial. Release must be called at the end of the request.
 func (a *Account) Admit(now time.Duration) (Reservation, *Denial) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -123,8 +124,8 @@ func (a *Account) Admit(now time.Duration) (Reservation, *Denial) {
 	if e := a.overQuota(0, 0); e != nil {
 		return Reservation{}, e
 	}
-	if most := a.limits.Concurrent; most > 0 && a.inFlight >= most {
-		return Reservation{}, a.deny(deniedConcurrent, OverRate("requests", time.Second, "%d requests of this key are in flight, the limit is %d", a.inFlight, most))
+	if limit := a.limits.Concurrent; limit > 0 && a.inFlight >= limit {
+		return Reservation{}, a.deny(deniedConcurrent, OverRate("requests", time.Second, "%d requests of this key are in flight, the limit is %d", a.inFlight, limit))
 	}
 	if wait, _, ok := a.requests.take(1, now); !ok {
 		return Reservation{}, a.deny(deniedRequests, OverRate("requests", wait, "the limit of this key is %d requests per minute", a.requests.limit))
@@ -133,9 +134,8 @@ func (a *Account) Admit(now time.Duration) (Reservation, *Denial) {
 	return Reservation{account: a}, nil
 }
 
-// Reserve reserves the expected tokens of a request: its prompt, and a number of answers with a
-// bound each. If bound is 0, the length of each is assumed to be the mean of the key's recent
-// answers.
+// Reserve reserves the expected tokens of a request: its prompt, and bound tokens for each of its
+// answers. If bound is 0, the expected length of each is the mean of the key's recent answers.
 func (v *Reservation) Reserve(prompt, bound, answers int, now time.Duration) *Denial {
 	a := v.account
 	if a == nil {
@@ -164,8 +164,8 @@ func (v *Reservation) Reserve(prompt, bound, answers int, now time.Duration) *De
 	return nil
 }
 
-// Grow increases the reservation when the answers already have more tokens than reserved, which
-// counts against the key's other requests.
+// Grow increases the reservation when the answers have more tokens than reserved. The increase
+// reduces the limit for the key's other requests.
 func (v *Reservation) Grow(generated int, now time.Duration) {
 	a := v.account
 	if a == nil {
@@ -224,10 +224,10 @@ func (v *Reservation) Release(now time.Duration) {
 		a.tokens.giveBack(v.reserved, now)
 		a.reserved -= v.reserved
 	}
-	v.settled, v.released = true, true // and the account stays: after a panic the request may still be known as in flight, and Grow it
+	v.settled, v.released = true, true // the account stays set: after a panic the request may still be listed as in flight, and Grow may be called
 }
 
-// Why a request was denied, as metrics say it.
+// Reasons of denials, label values of metrics.
 const (
 	deniedRequests   = "requests"
 	deniedTokens     = "tokens"
@@ -236,23 +236,23 @@ const (
 )
 
 // deny counts a denial.
-func (a *Account) deny(why string, d *Denial) *Denial {
-	a.denied[why]++
+func (a *Account) deny(kind string, d *Denial) *Denial {
+	a.denied[kind]++
 	return d
 }
 
 // overQuota returns a denial if a number of further requests and tokens would exceed a quota, else
-// nil. With 0 tokens it checks that any are left.
+// nil. With 0 tokens, it returns a denial if none remain.
 func (a *Account) overQuota(requests, tokens int64) *Denial {
 	l := a.limits
 	if l.RequestsPerDay|l.TokensPerDay|l.RequestsPerMonth|l.TokensPerMonth == 0 {
 		return nil
 	}
-	own := a.total.Minus(a.quota.Own) // usage not reported to others yet
+	own := a.total.Minus(a.quota.Own) // usage that other balancers do not have yet
 	now := time.Now()
 	day, month := a.quota.By(now)
 	day, month = day.Plus(own), month.Plus(own)
-	others := int64(a.inFlight) - requests // the request at hand is in flight already
+	others := int64(a.inFlight) - requests // the current request is already in flight
 	for _, q := range []struct {
 		unit   string
 		limit  int
@@ -326,24 +326,24 @@ func (a *Account) WriteHeaders(h http.Header, now time.Duration) {
 		if bucket.limit == 0 {
 			continue
 		}
-		left, full := bucket.left(now)
+		remaining, full := bucket.remaining(now)
 		reset := (full + time.Millisecond - 1).Truncate(time.Millisecond)
 		at := 3 * b
-		values[at], values[at+1], values[at+2] = bucket.text, strconv.FormatInt(left, 10), reset.String()
+		values[at], values[at+1], values[at+2] = bucket.text, strconv.FormatInt(remaining, 10), reset.String()
 		for i := at; i < at+3; i++ {
 			h[rateHeaders[i]] = values[i : i+1 : i+1]
 		}
 	}
 }
 
-// MaxLabelled is how many API keys have series of their own; with 10 models and
-// 4 series each that is 8,000. The others are added up as labelOther.
+// MaxLabelled is how many API keys have series of their own; with 10 models and 4 series each that
+// is 8,000. The others are summed as labelOther.
 const (
 	MaxLabelled = 200
 	labelOther  = "other"
 )
 
-// KeyTotals is what one label of the metrics adds up.
+// KeyTotals contains the sums of one label of the metrics.
 type KeyTotals struct {
 	Used               map[string]telemetry.Usage // by model
 	Denied             map[string]int64

@@ -17,7 +17,7 @@ import (
 func TestQuota(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := NewLedger()
-		began := time.Now() // 2000-01-01 00:00 UTC, as synctest has it
+		began := time.Now() // 2000-01-01 00:00 UTC, the start of synctest's clock
 		now := func() time.Duration { return time.Since(began) }
 		a := l.Open(limited(t, "tokens_per_day=100 requests_per_month=3")[0], now())
 		v, e := a.Admit(now())
@@ -104,8 +104,8 @@ func TestPeriodsEnd(t *testing.T) {
 	}
 }
 
-// Whatever many requests of a key do at once: nothing stays in use, everything
-// that was used is counted, and the bucket holds what is left.
+// For many concurrent requests of a key: nothing stays in use, all usage is counted, and the bucket
+// has the correct remaining tokens.
 func TestAccountUnderConcurrency(t *testing.T) {
 	l := NewLedger()
 	const limit = 1_000_000
@@ -136,7 +136,7 @@ func TestAccountUnderConcurrency(t *testing.T) {
 	if a.inFlight != 0 || a.reserved != 0 || a.total != (telemetry.Usage{Requests: settled, PromptTokens: 10 * settled, OutputTokens: 20 * settled}) {
 		t.Errorf("in flight %d, reserved %d, used %+v", a.inFlight, a.reserved, a.total)
 	}
-	if left, _ := a.tokens.left(0); left != limit-30*settled {
+	if left, _ := a.tokens.remaining(0); left != limit-30*settled {
 		t.Errorf("%d left, want %d", left, limit-30*settled)
 	}
 }
@@ -162,8 +162,8 @@ func BenchmarkLimitedKey(b *testing.B) {
 	}
 }
 
-// What a request has left reserves nothing any more, also where its flight is still known,
-// as after a panic of its handler.
+// An ended request reserves nothing, also if it is still listed as in flight after a panic of its
+// handler.
 func TestReleaseEndsReservation(t *testing.T) {
 	a := NewLedger().Open(limited(t, "tokens_per_minute=100000")[0], 0)
 	for range 200 {
@@ -184,8 +184,8 @@ func TestReleaseEndsReservation(t *testing.T) {
 	}
 }
 
-// Several answers without a bound are reserved as several, each as long as the key's
-// answers of late.
+// Several answers without a bound are reserved as several, each with the mean length of the key's
+// recent answers.
 func TestSeveralAnswersAreReserved(t *testing.T) {
 	l := NewLedger()
 	a := l.Open(limited(t, "tokens_per_day=100000")[0], 0)
@@ -219,7 +219,7 @@ func TestSeveralAnswersAreReserved(t *testing.T) {
 	}
 }
 
-// Of a limit that was lowered no more is owed than of one that was always so low.
+// After a limit is lowered, the debt is not higher than with a limit that was always this low.
 func TestDebtAfterLoweredLimit(t *testing.T) {
 	var b bucket
 	b.set(1_000_000, 0)

@@ -6,16 +6,16 @@ import (
 )
 
 // Memory accounts for the bytes of requests and answers, in total and per tenant. Allocations
-// beyond the bounds are refused, so the configuration bounds the balancer's heap, whatever clients
-// send.
+// beyond the bounds are rejected, so the configuration limits the balancer's heap regardless of the
+// requests.
 type Memory struct {
-	max       int64 // in all
+	max       int64 // in total
 	tenantMax int64 // of one tenant
 
 	mu            sync.Mutex
 	bytes         int64
-	byTenant      map[string]int64 // none of tenants that hold nothing
-	refusedTotal  int64            // how often something was refused because of max
+	byTenant      map[string]int64 // only tenants that use memory
+	refusedTotal  int64            // number of rejections because of max
 	refusedTenant int64            // and because of tenantMax
 }
 
@@ -24,10 +24,10 @@ func NewMemory(max, tenantMax int64) *Memory {
 	return &Memory{max: max, tenantMax: tenantMax, byTenant: map[string]int64{}}
 }
 
-// Reasons for refusing memory.
+// Reasons for rejecting an allocation.
 var (
-	ErrMemoryFull = errors.New("the balancer's memory limit for requests is reached")
-	ErrShareFull  = errors.New("the tenant's memory limit for requests is reached")
+	ErrMemoryFull = errors.New("the balancer's memory limit for requests was reached")
+	ErrShareFull  = errors.New("the tenant's memory limit for requests was reached")
 )
 
 // Used returns the bytes in use.
@@ -51,7 +51,7 @@ func (m *Memory) checkFits(tenant string, more int64) error {
 	return m.refusal(tenant, more)
 }
 
-// refusal is checkFits with the lock held; it counts refusals.
+// refusal is checkFits with the lock held; it counts rejections.
 func (m *Memory) refusal(tenant string, more int64) error {
 	switch {
 	case more <= 0:
@@ -83,8 +83,8 @@ func (m *Memory) adjust(tenant string, by int64) error {
 	return nil
 }
 
-// Refusals returns how often memory was refused because of the total bound, and because of a
-// tenant's bound.
+// Refusals returns the number of rejections because of the total bound, and because of a tenant's
+// bound.
 func (m *Memory) Refusals() (full, over int64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -126,4 +126,4 @@ func (h *MemoryUse) Fits(more int64) error {
 }
 
 // Release releases all bytes. It may be called again.
-func (h *MemoryUse) Release() { _ = h.Set(0) } // less is never refused
+func (h *MemoryUse) Release() { _ = h.Set(0) } // a decrease is never rejected

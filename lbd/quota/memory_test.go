@@ -7,8 +7,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// Whatever is taken and given back, the account is the sum of what is held, in all and by
-// tenant, never beyond its bounds, and nothing is left of it at the end.
+// For random changes, the accounted memory is the sum of all uses, in total and by tenant, within
+// its bounds, and zero at the end.
 func TestMemoryIsSumOfUses(t *testing.T) {
 	const total, share = 1000, 400
 	rapid.Check(t, func(t *rapid.T) {

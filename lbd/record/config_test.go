@@ -11,7 +11,7 @@ import (
 	"skyserve/lbd/policy"
 )
 
-// odd is a configuration in which no field has its zero value or its default.
+// odd returns a configuration in which no field has its zero value or its default.
 func odd(t *testing.T) core.Config {
 	t.Helper()
 	p, err := policy.New("longest-prefix")
@@ -26,8 +26,7 @@ func odd(t *testing.T) core.Config {
 	return c
 }
 
-// unzero gives what is zero another value, fields of a struct and elements of a
-// map included.
+// unzero sets zero values to other values, including fields of a struct and elements of a map.
 func unzero(v reflect.Value, n int64) {
 	if !v.IsZero() {
 		return
@@ -54,8 +53,8 @@ func unzero(v reflect.Value, n int64) {
 	}
 }
 
-// Whatever a balancer is made from is in its record: a field that is added to
-// core.Config and forgotten here makes records that do not repeat.
+// The record contains the complete configuration: a field of core.Config that is missing here would
+// make records that do not replay.
 func TestRecordConfigCoversCoreConfig(t *testing.T) {
 	want := odd(t)
 	v := reflect.ValueOf(want)

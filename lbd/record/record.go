@@ -1,6 +1,6 @@
 // Package record defines what a balancer records of its decisions: the lines that `skyserve lb
-// --record` writes, from which a replay repeats every decision, and the record of one request,
-// which `skyserve explain` shows. Writers and readers import it instead of each other.
+// --record` writes, and the record of one request, which `skyserve explain` shows. A replay repeats
+// every decision from the lines. Writers and readers import it instead of each other.
 //
 // Read record.go first (the header and the lines of a record), then request.go.
 package record
@@ -37,14 +37,14 @@ type Self struct {
 	Region  service.Region `json:"region"`
 }
 
-// Config is core.Config in JSON: the policy by its name, the push rule as
-// core.ParsePush reads it.
+// Config is core.Config in JSON: the policy by its name, the push rule in the format of
+// core.ParsePush.
 type Config struct {
 	Policy  string           `json:"policy"`
 	Push    string           `json:"push"`
 	Order   core.QueueOrder  `json:"order"`
 	Targets core.TierTargets `json:"targets"`
-	// ModelTargets is by model.
+	// ModelTargets contains the targets by model.
 	ModelTargets     map[string]core.TierTargets `json:"model_targets,omitempty"`
 	TauN             time.Duration               `json:"tau_n_ns"`
 	TauP             time.Duration               `json:"tau_p_ns"`
@@ -107,16 +107,16 @@ func (c *Config) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// Line is every other line: one step, a new configuration from there on, or a gap where Gap lines
-// could not be written because the disk was too slow or full. A record without a gap replays
-// exactly.
+// Line is every other line: one step, a new configuration for the following lines, or a gap. A gap
+// means that Gap lines were not written because the disk was too slow or full. A record without a
+// gap replays exactly.
 type Line struct {
 	T       time.Duration `json:"t"` // core's time in nanoseconds
 	Event   *core.Event   `json:"event,omitempty"`
 	Config  *Config       `json:"config,omitempty"`
 	Actions []core.Action `json:"actions,omitempty"`
 	Gap     int64         `json:"gap,omitempty"`
-	// Panic is the value of a panic in the step. It ended the process: no line follows.
+	// Panic is the value of a panic in the step. The process ended: no line follows.
 	Panic string `json:"panic,omitempty"`
 }
 
@@ -141,15 +141,15 @@ func NewConfig(c *core.Config) Config {
 func (c *Config) Core() (core.Config, error) {
 	p, err := policy.New(c.Policy)
 	if err != nil {
-		return core.Config{}, fmt.Errorf("reading config.policy: %w", err)
+		return core.Config{}, fmt.Errorf("config.policy: %w", err)
 	}
 	push, err := core.ParsePush(c.Push)
 	if err != nil {
-		return core.Config{}, fmt.Errorf("reading config.push: %w", err)
+		return core.Config{}, fmt.Errorf("config.push: %w", err)
 	}
 	order, err := core.ParseOrder(string(c.Order))
 	if err != nil {
-		return core.Config{}, fmt.Errorf("reading config.order: %w", err)
+		return core.Config{}, fmt.Errorf("config.order: %w", err)
 	}
 	return core.Config{
 		Policy: p, Push: push, Order: order, Targets: c.Targets, ModelTargets: c.ModelTargets, TauN: c.TauN, TauP: c.TauP, Forward: c.Forward, PeerQueueLimit: c.Tau, QueueLimit: c.QueueLimit, MaxWait: c.MaxWait,

@@ -20,19 +20,19 @@ type Request struct {
 	// Session is a hash: of the prompt cache key, the session header, the user or
 	// the client.
 	Session string `json:"session,omitempty"`
-	// PromptBytes is the rendered prompt's length, PromptEstimate what that is in
-	// tokens as long as no engine has counted.
+	// PromptBytes is the length of the rendered prompt. PromptEstimate is its estimated number of
+	// tokens, used until an engine reports the count.
 	PromptBytes    int      `json:"prompt_bytes"`
 	PromptEstimate int      `json:"prompt_tokens_estimate"`
 	From           string   `json:"from,omitempty"` // the peer that forwarded it here
-	Hop            core.Hop `json:"hop,omitempty"`  // how far it had come
-	// Kind, Target, Reason and Decision are the last try's.
+	Hop            core.Hop `json:"hop,omitempty"`  // the connection that it arrived on
+	// Kind, Target, Reason and Decision are those of the last attempt.
 	Kind     core.ActionKind `json:"kind"`
 	Target   string          `json:"target,omitempty"`
 	Reason   string          `json:"reason,omitempty"`
 	Decision *core.Decision  `json:"decision"`
-	// HeldFor is the replica that it waits for, as was decided when it came; empty
-	// where it waits for any, or does not wait.
+	// HeldFor is the replica that it waits for, as decided on arrival. It is empty if the request
+	// waits for any replica or does not wait.
 	HeldFor string `json:"held_for,omitempty"`
 	// Attempts lists all decisions about it, oldest first.
 	Attempts []Attempt `json:"tries"`
@@ -43,7 +43,7 @@ type Request struct {
 	// TTFTMillis and E2EMillis count from arrival; null until known.
 	TTFTMillis *float64 `json:"ttft_ms"`
 	E2EMillis  *float64 `json:"e2e_ms"`
-	// The tokens are the engine's figures, null where it gave none.
+	// The tokens are the engine's figures, null if it reported none.
 	PromptTokens *int `json:"prompt_tokens"`
 	CachedTokens *int `json:"cached_tokens"`
 	OutputTokens *int `json:"output_tokens"`
@@ -65,12 +65,13 @@ type Attempt struct {
 	Target   string          `json:"target,omitempty"`
 	Reason   string          `json:"reason,omitempty"`
 	Decision *core.Decision  `json:"decision,omitempty"`
-	// HeldFor is the replica that it had waited for until then.
+	// HeldFor is the replica that it waited for until then.
 	HeldFor string `json:"held_for,omitempty"`
-	// Engines are those of core.Action: who died, of a request that was rejected for it.
+	// Engines are those of core.Action: the failed engines that caused the rejection of the
+	// request.
 	Engines []string `json:"engines,omitempty"`
-	// Failure says why it had to be tried again, empty when it had not; EndedMillis
-	// when that was known, since the request arrived, null likewise.
+	// Failure is the cause of the next attempt; it is empty if there is none. EndedMillis is the
+	// time of the failure since the request arrived, null without a failure.
 	Failure     string   `json:"failure,omitempty"`
 	EndedMillis *float64 `json:"ended_ms,omitempty"`
 }
@@ -84,7 +85,8 @@ func (t Attempt) MarshalJSON() ([]byte, error) {
 	}{plain(t), t.HeldFor})
 }
 
-// Failed records how the latest attempt ended, at a time since the request arrived.
+// Failed records the cause of the failure of the latest attempt, and its time since the request
+// arrived.
 func (d *Request) Failed(cause string, at time.Duration) {
 	if n := len(d.Attempts); n > 0 {
 		ended := float64(at) / float64(time.Millisecond)
@@ -103,8 +105,8 @@ const (
 	StateFailed    = "failed"
 )
 
-// Snapshot returns a copy that later changes do not affect. Decisions are shared, since they never
-// change.
+// Snapshot returns a copy that later changes do not affect. Decisions are shared, because they
+// never change.
 func (d *Request) Snapshot() Request {
 	c := *d
 	c.Attempts = append([]Attempt(nil), d.Attempts...)

@@ -15,7 +15,7 @@ import (
 // few seconds.
 const logEvery = time.Minute
 
-// counts counts spans. Spans that ended and were neither sent nor lost are buffered, or were
+// counts counts spans. Spans that ended but were neither sent nor lost are still buffered, or were
 // dropped because the buffer was full.
 type counts struct {
 	log               *slog.Logger
@@ -76,7 +76,7 @@ func (e counted) ExportSpans(ctx context.Context, spans []sdk.ReadOnlySpan) erro
 var descSpans = prometheus.NewDesc("skyserve_trace_spans_total",
 	"Total number of trace spans by state: ended, sent to the collector, or lost because sending failed. Spans in neither of the last two states are buffered, or were dropped because the buffer was full. Exported only if tracing is enabled.", []string{"state"}, nil)
 
-// Describe sends the one description.
+// Describe sends the only description.
 func (c *counts) Describe(ch chan<- *prometheus.Desc) { ch <- descSpans }
 
 // Collect sends the current counts.

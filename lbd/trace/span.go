@@ -20,7 +20,7 @@ type span struct {
 	span   trace.Span
 }
 
-// Child starts a child span.
+// StartChild starts a child span.
 func (s *span) StartChild(name string, outward bool, at time.Time) proxy.TraceSpan {
 	kind := trace.SpanKindInternal
 	if outward {
@@ -29,13 +29,13 @@ func (s *span) StartChild(name string, outward bool, at time.Time) proxy.TraceSp
 	return s.tracer.start(s.ctx, name, kind, at)
 }
 
-// Mark writes the span into a request's headers and replaces another's.
+// Inject writes the span into a request's headers and replaces another one.
 func (s *span) Inject(h http.Header) {
 	h.Del("Tracestate") // Inject does not overwrite it when empty
 	headers.Inject(s.ctx, propagation.HeaderCarrier(h))
 }
 
-// Set sets an attribute, if the span is recorded.
+// SetAttribute sets an attribute, if the span is recorded.
 func (s *span) SetAttribute(key string, value any) {
 	if !s.span.IsRecording() {
 		return
@@ -54,7 +54,7 @@ func (s *span) SetAttribute(key string, value any) {
 }
 
 // Fail marks the span as failed.
-func (s *span) Fail(why string) { s.span.SetStatus(codes.Error, why) }
+func (s *span) Fail(reason string) { s.span.SetStatus(codes.Error, reason) }
 
 // End ends the span.
 func (s *span) End(at time.Time) { s.span.End(trace.WithTimestamp(at)) }

@@ -48,9 +48,9 @@ type Options struct {
 	Logger *slog.Logger
 }
 
-// Endpoint returns the URL for traces: below the given base URL, or from the environment, with
-// source the variable that was used. Empty = tracing is disabled. It returns an error if the value
-// is not a URL, or the protocol is not supported.
+// Endpoint returns the URL for traces: below the base URL, or from the environment; source is the
+// variable that was used. Empty = tracing is disabled. It returns an error if the value is not a
+// URL, or the protocol is not supported.
 func Endpoint(base string) (to, source string, err error) {
 	if strings.EqualFold(os.Getenv(envDisabled), "true") || os.Getenv(envExporter) == "none" {
 		return "", "", nil
@@ -67,13 +67,13 @@ func Endpoint(base string) (to, source string, err error) {
 	}
 	u, err := url.Parse(to)
 	if err != nil || (u.Scheme != "http" && u.Scheme != "https") || u.Host == "" {
-		return "", source, fmt.Errorf("must be a URL such as http://127.0.0.1:4318") // what was found may hold a password
+		return "", source, fmt.Errorf("must be a URL such as http://127.0.0.1:4318") // the value may contain a password
 	}
 	if p := cmp.Or(os.Getenv(envTracesProtocol), os.Getenv(envProtocol)); p == "grpc" {
-		return "", envProtocol, fmt.Errorf("traces are sent over HTTP only: must be http/protobuf or http/json, got %q", p)
+		return "", envProtocol, fmt.Errorf("must be http/protobuf or http/json, got %q: traces are sent only over HTTP", p)
 	}
 	if source == EnvTracesEndpoint {
-		return u.String(), source, nil // names the path too
+		return u.String(), source, nil // the URL already includes the path
 	}
 	return u.JoinPath(tracesPath).String(), source, nil
 }
@@ -93,7 +93,7 @@ var headers propagation.TraceContext
 func New(ctx context.Context, o Options) (*Tracer, error) {
 	to, source, err := Endpoint(o.Endpoint)
 	if err != nil {
-		return nil, fmt.Errorf("reading the endpoint of traces: %s: %w", cmp.Or(source, "balancer.traces"), err)
+		return nil, fmt.Errorf("read the endpoint of traces: %s: %w", cmp.Or(source, "balancer.traces"), err)
 	}
 	if to == "" {
 		return nil, nil
@@ -102,7 +102,7 @@ func New(ctx context.Context, o Options) (*Tracer, error) {
 	otel.SetErrorHandler(otel.ErrorHandlerFunc(c.failed))
 	exporter, err := otlptracehttp.New(ctx, otlptracehttp.WithEndpointURL(to))
 	if err != nil {
-		return nil, fmt.Errorf("sending traces to a collector: %w", err)
+		return nil, fmt.Errorf("create the trace exporter: %w", err)
 	}
 	attrs, err := resource.New(ctx, resource.WithAttributes(
 		attribute.String("service.name", cmp.Or(os.Getenv(envService), "skyserve")),
@@ -112,7 +112,7 @@ func New(ctx context.Context, o Options) (*Tracer, error) {
 		attribute.String("cloud.region", o.Region),
 	), resource.WithFromEnv())
 	if err != nil {
-		return nil, fmt.Errorf("reading OTEL_RESOURCE_ATTRIBUTES: %w", err)
+		return nil, fmt.Errorf("read OTEL_RESOURCE_ATTRIBUTES: %w", err)
 	}
 	p := sdk.NewTracerProvider(sdk.WithBatcher(c.over(exporter)), sdk.WithResource(attrs), sdk.WithSpanProcessor(c))
 	return &Tracer{provider: p, tracer: p.Tracer("skyserve/lbd"), counts: c}, nil
@@ -124,7 +124,7 @@ func (t *Tracer) Collect(reg *prometheus.Registry) { t.counts.collect(reg) }
 // Close sends the buffered spans, until ctx ends.
 func (t *Tracer) Close(ctx context.Context) error {
 	if err := t.provider.Shutdown(ctx); err != nil {
-		return fmt.Errorf("sending the last spans: %w", err)
+		return fmt.Errorf("send the last spans: %w", err)
 	}
 	return nil
 }

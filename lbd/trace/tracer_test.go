@@ -22,13 +22,13 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// sampled is a client's trace, as its header names it.
+// sampled is a client's trace, as in its header.
 const (
 	sampled    = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 	notSampled = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00"
 )
 
-// store is a collector that keeps what it gets, or answers a status.
+// store is a collector that stores received spans, or returns a status.
 type store struct {
 	*httptest.Server
 	status int
@@ -79,7 +79,7 @@ func (s *store) take(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(s.status)
 }
 
-// newTracer makes a tracer that nothing in the environment bears on.
+// newTracer returns a tracer that is independent of the environment.
 func newTracer(t *testing.T, o Options) *Tracer {
 	t.Helper()
 	tracer, err := New(t.Context(), o)
@@ -89,7 +89,7 @@ func newTracer(t *testing.T, o Options) *Tracer {
 	return tracer
 }
 
-// closeIt ends a tracer within a second.
+// closeIt closes a tracer within a second.
 func closeIt(t *testing.T, tracer *Tracer) error {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
@@ -97,7 +97,7 @@ func closeIt(t *testing.T, tracer *Tracer) error {
 	return tracer.Close(ctx)
 }
 
-// spanCounts is skyserve_trace_spans_total by state.
+// spanCounts returns skyserve_trace_spans_total by state.
 func spanCounts(t *testing.T, tracer *Tracer) map[string]float64 {
 	t.Helper()
 	reg := prometheus.NewPedanticRegistry()
@@ -206,7 +206,7 @@ func TestSampler(t *testing.T) {
 	}
 }
 
-// A collector that is gone or refuses costs spans and one line of the log.
+// If a collector is unreachable or rejects spans, spans are lost and one line is logged.
 func TestCollectorThatFails(t *testing.T) {
 	gone := httptest.NewServer(http.NotFoundHandler())
 	gone.Close()
@@ -220,7 +220,7 @@ func TestCollectorThatFails(t *testing.T) {
 			s := tracer.StartSpan(http.Header{}, time.Unix(1000, 0))
 			s.End(time.Unix(1001, 0))
 		}
-		_ = closeIt(t, tracer) // says that it could not send; that it ends is what matters
+		_ = closeIt(t, tracer) // it reports that it could not send; only its end is checked
 		c := spanCounts(t, tracer)
 		if c["ended"] != requests || c["sent"] != 0 {
 			t.Errorf("%s: counts %v", name, c)
@@ -266,7 +266,7 @@ func TestEndpoint(t *testing.T) {
 		if tracer, err := New(t.Context(), Options{Endpoint: c.base}); (err != nil) != c.bad || (tracer != nil) != (c.want != "") {
 			t.Errorf("%v, %q: tracer %v, error %v", c.env, c.base, tracer, err)
 		} else if tracer != nil {
-			_ = closeIt(t, tracer) // nothing was to be sent
+			_ = closeIt(t, tracer) // there was nothing to send
 		}
 	}
 }
@@ -292,7 +292,7 @@ func BenchmarkRequestAndTry(b *testing.B) {
 				request.End(at)
 			}
 			b.StopTimer()
-			_ = tracer.Close(b.Context()) // only the time above counts
+			_ = tracer.Close(b.Context()) // only the time above is measured
 		})
 	}
 }

@@ -195,7 +195,7 @@ func BenchmarkEvent(b *testing.B) {
 	}
 }
 
-// hangUp makes the host notice that nobody reads any more.
+// hangUp makes the host detect that the response is no longer read.
 func hangUp(h *host, turn chan<- struct{}) {
 	for {
 		h.mu.Lock()

@@ -9,27 +9,27 @@ import (
 	"sync/atomic"
 )
 
-// directRead is the smallest free space for which a read goes straight into the caller's memory. With
-// less, every few bytes would cost a system call.
+// directRead is the minimum free space for reading directly into the caller's memory. With less
+// space, every few bytes would cost a system call.
 const directRead = 512
 
 // errConcurrentRead is returned to a Read that is called while another Read is in progress.
-var errConcurrentRead = errors.New("reading a response body: another Read is in progress")
+var errConcurrentRead = errors.New("read the response body: another Read is in progress")
 
 // errAbandoned is returned by reads after the writer of a WriteTo has failed.
 var errAbandoned = errors.New("the response could not be forwarded")
 
 // States of a body: who may use its connection.
 const (
-	bodyOpen    int32 = iota // the next caller
-	bodyReading              // the Read in progress
-	bodyClosing              // the Read in progress, whose connection was closed by Close
-	bodyClosed               // nobody: Close was called
-	bodyEnded                // nobody: the end or an error was reached
+	bodyOpen    int32 = iota // free for the next caller
+	bodyReading              // used by the Read in progress
+	bodyClosing              // used by the Read in progress, whose connection was closed by Close
+	bodyClosed               // not usable: Close was called
+	bodyEnded                // not usable: the end or an error was reached
 )
 
 // body is the unread part of a response. Read and WriteTo belong to one goroutine at a time. Close may
-// be called from another goroutine and ends a Read that blocks.
+// be called from another goroutine and ends a blocked Read.
 type body struct {
 	conn      *conn
 	resp      *http.Response
@@ -38,15 +38,15 @@ type body struct {
 	state     atomic.Int32
 	frame     frame
 	reusable  bool  // the connection may be reused for another request
-	remaining int64 // bytes left of a body with a Content-Length
+	remaining int64 // remaining bytes of a body with a Content-Length
 	chunks    chunkDecoder
 	end       error // set once ended
 }
 
 var _ io.WriterTo = (*body)(nil)
 
-// Read reads what has arrived of the response and waits if nothing has. The end is io.EOF, which may
-// come with the last bytes.
+// Read returns bytes of the response that have arrived, and waits for the first one. At the end it
+// returns io.EOF, possibly together with the last bytes.
 func (b *body) Read(p []byte) (int, error) {
 	if err := b.acquire(); err != nil {
 		return 0, err
@@ -102,7 +102,7 @@ func (b *body) acquire() error {
 	return http.ErrBodyReadAfterClose
 }
 
-// release releases the connection after a Read; for good when err is not nil.
+// release releases the connection after a Read; permanently if err is not nil.
 func (b *body) release(err error) error {
 	if err == nil && b.state.CompareAndSwap(bodyReading, bodyOpen) {
 		return nil
@@ -123,24 +123,24 @@ func (b *body) release(err error) error {
 	b.detach(false)
 	b.state.Store(bodyClosed)
 	if whole {
-		return err // it was complete before it was closed
+		return err // the body was complete before it was closed
 	}
 	return http.ErrBodyReadAfterClose
 }
 
-// endReason returns why a body ended early.
+// endReason returns the reason for which a body ended early.
 func (b *body) endReason(err error) error {
 	if cause := context.Cause(b.ctx); cause != nil {
 		return cause
 	}
-	return fmt.Errorf("reading the response from %s: %w", b.conn.addr, err)
+	return fmt.Errorf("read the response from %s: %w", b.conn.addr, err)
 }
 
-// detach separates the body from its connection. The connection goes back to the pool if it is
-// reusable and holds no unread bytes.
+// detach separates the body from its connection. The connection is returned to the pool if it is
+// reusable and has no unread bytes.
 func (b *body) detach(lasting bool) {
 	c := b.conn
-	if b.state.Load() != bodyClosing { // otherwise Close may still be about to abort it
+	if b.state.Load() != bodyClosing { // otherwise Close may still abort it
 		b.conn = nil
 	}
 	if b.stopWatch() && lasting && len(c.unread()) == 0 && c.requestComplete() {
@@ -175,7 +175,7 @@ func (b *body) read(p []byte) (int, error) {
 	}
 }
 
-// readBuffered decodes what is in the connection's buffer.
+// readBuffered decodes the contents of the connection's buffer.
 func (b *body) readBuffered(p []byte) (int, error) {
 	given, taken, err := b.decode(p, b.conn.unread())
 	if taken > 0 {
@@ -200,8 +200,8 @@ func (b *body) readDirect(p []byte) (int, error) {
 	return given, err
 }
 
-// nextPiece waits for content and decodes it in place. taken is how many bytes of the connection's buffer
-// that used.
+// nextPiece waits for content and decodes it in place. taken is the number of bytes used from the
+// connection's buffer.
 func (b *body) nextPiece() (piece []byte, taken int, err error) {
 	if len(b.conn.unread()) == 0 {
 		if err := b.conn.fill(); err != nil {
@@ -223,7 +223,7 @@ func notEOF(err error) error {
 
 // connError returns the error for a connection that ended or failed.
 func (b *body) connError(err error) error {
-	closedByUs := b.ctx.Err() != nil || b.state.Load() == bodyClosing // this end is ours, not the end of the response
+	closedByUs := b.ctx.Err() != nil || b.state.Load() == bodyClosing // this side closed the connection; the response is not complete
 	if errors.Is(err, io.EOF) && (b.frame != frameUntilClose || closedByUs) {
 		return io.ErrUnexpectedEOF
 	}

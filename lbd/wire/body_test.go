@@ -281,7 +281,7 @@ func TestReadSizeDoesNotMatter(t *testing.T) {
 		if want.headErr != nil || len(raw) > 20000 {
 			continue
 		}
-		for _, size := range []int{1, 3, directRead - 1, directRead, 5000, 0} { // 0: whatever io.Copy uses
+		for _, size := range []int{1, 3, directRead - 1, directRead, 5000, 0} { // 0: the default of io.Copy
 			resp, err := NewTransport(Options{DialContext: piped(once(raw, 11))}).RoundTrip(request(t, http.MethodGet, "http://engine", ""))
 			if err != nil {
 				t.Fatal(err)

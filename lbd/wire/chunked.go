@@ -7,12 +7,12 @@ import (
 )
 
 const (
-	// maxChunkLine limits the line that starts a chunk, extensions included.
+	// maxChunkLine limits the line that starts a chunk, including extensions.
 	maxChunkLine = 4 << 10
 	// maxTrailer limits the trailer fields after the last chunk.
 	maxTrailer = 4 << 10
-	// maxOverhead limits how far framing may exceed content. Each chunk may use 16 bytes and twice its
-	// data for free.
+	// maxOverhead limits the bytes by which framing may exceed content. For each chunk, 16 bytes and
+	// twice its data are not counted.
 	maxOverhead = 16 << 10
 )
 
@@ -22,7 +22,7 @@ type chunkState uint8
 const (
 	inSize      chunkState = iota // the digits of a chunk's size
 	inPadding                     // spaces after them
-	inExtension                   // what follows a semicolon
+	inExtension                   // the text after a semicolon
 	inSizeLF                      // the LF of that line
 	inData
 	inDataCR // the line end after the data
@@ -36,15 +36,16 @@ const (
 // chunkDecoder decodes a chunked body (RFC 9112, section 7.1) that arrives in pieces of any size.
 type chunkDecoder struct {
 	state     chunkState
-	remaining int64 // bytes left of the chunk's data; while its size line is read, its size so far
-	digits    int   // of the size
+	remaining int64 // remaining bytes of the chunk's data; while its size line is read, the size so far
+	digits    int   // digits of the size
 	line      int   // bytes of the size line
 	overhead  int64
 	trailer   []byte // fields after the last chunk, each with its CRLF
 }
 
-// decode copies content from src to dst, which may be the same memory. It returns how many bytes it
-// wrote and read. It stops when dst is full, and returns io.EOF at the end of the body.
+// decode copies content from src to dst, which may be the same memory. It returns the numbers of
+// bytes that it wrote and read. It stops when dst is full, and returns io.EOF at the end of the
+// body.
 func (d *chunkDecoder) decode(dst, src []byte) (given, taken int, err error) {
 	for taken < len(src) {
 		if d.state == inData {
@@ -86,7 +87,7 @@ func (d *chunkDecoder) processByte(b byte) error {
 		return d.trailerByte(b)
 	}
 	if d.line++; d.line > maxChunkLine {
-		return malformed("chunk size line: longer than %d bytes", maxChunkLine)
+		return malformed("chunk size line: must have at most %d bytes", maxChunkLine)
 	}
 	switch {
 	case d.state == inSizeLF:
@@ -111,7 +112,7 @@ func (d *chunkDecoder) processByte(b byte) error {
 	return nil
 }
 
-// expectByte requires the next byte to be wanted.
+// expectByte returns an error unless the next byte is the expected one.
 func (d *chunkDecoder) expectByte(b, wanted byte, next chunkState) error {
 	if b != wanted {
 		return malformed("chunk: expected %q, got %q", wanted, b)
@@ -163,7 +164,7 @@ func (d *chunkDecoder) trailerByte(b byte) error {
 		d.state = inTrailer
 	}
 	if len(d.trailer) == maxTrailer {
-		return malformed("trailers: longer than %d bytes", maxTrailer)
+		return malformed("trailers: must have at most %d bytes", maxTrailer)
 	}
 	d.trailer = append(d.trailer, b)
 	if b == '\n' {

@@ -11,14 +11,14 @@ import (
 	"time"
 )
 
-// writeBufferSize holds a request of the usual size, so that it is sent in one piece. It is in use only
-// during the write.
+// writeBufferSize is enough for a request of the usual size, so that it is sent in one piece. The
+// buffer is in use only during the write.
 const writeBufferSize = 8 << 10
 
 var writerPool = sync.Pool{New: func() any { return bufio.NewWriterSize(nil, writeBufferSize) }}
 
 // conn is one connection. It serves one request at a time and belongs to its current user: the pool,
-// RoundTrip or the body of a response. Only abort may be called by others.
+// RoundTrip or the body of a response. Only abort may be called from other goroutines.
 type conn struct {
 	connReader // received: bytes of the response have arrived
 	t          *Transport
@@ -30,7 +30,7 @@ type conn struct {
 
 	// State of the current exchange.
 	sent       atomic.Int64 // bytes of the request sent so far
-	upload     *upload      // sends the body; nil when the caller does
+	upload     *upload      // sends the body; nil if the caller sends it
 	incomplete bool         // the host did not read the whole request
 }
 
@@ -78,7 +78,7 @@ func (c *conn) exchange(out *outgoing) (*http.Response, error) {
 	err := c.send(out)
 	c.incomplete = err != nil
 	if wait := c.t.opts.ResponseHeaderTimeout; wait > 0 {
-		_ = c.nc.SetReadDeadline(time.Now().Add(wait)) // a connection without deadlines waits as long as the context
+		_ = c.nc.SetReadDeadline(time.Now().Add(wait)) // a connection without deadlines waits until the context ends
 	}
 	if err == nil || c.mayHaveResponded(err) {
 		if e := c.readHead(&a.Response); err == nil || e == nil {
@@ -98,14 +98,14 @@ func (c *conn) exchange(out *outgoing) (*http.Response, error) {
 }
 
 // mayHaveResponded reports whether the host may have sent a response although it stopped reading the
-// request: a host that rejects a body responds and closes the connection.
+// request. For example, a host that rejects a body responds and closes the connection.
 func (c *conn) mayHaveResponded(err error) bool {
 	var bodyErr *bodyError
 	return c.sent.Load() > 0 && !errors.As(err, &bodyErr)
 }
 
-// cause returns the failure of the request's own body if there is one, because other errors follow
-// from it.
+// cause returns the failure of the request's own body if there is one, because it causes the other
+// errors.
 func (c *conn) cause(err error) error {
 	if c.upload != nil && c.upload.bodyErr() != nil {
 		return c.upload.bodyErr()
@@ -128,8 +128,8 @@ func (c *conn) attachBody(a *responseAndBody, stop func() bool, out *outgoing) {
 	b.detach(b.reusable)
 }
 
-// requestComplete reports whether the whole request was sent. An upload that is still running gets
-// uploadGrace to end.
+// requestComplete reports whether the whole request was sent. An upload that is still running may
+// continue for uploadGrace.
 func (c *conn) requestComplete() bool {
 	return !c.incomplete && (c.upload == nil || c.upload.finished())
 }

@@ -9,14 +9,14 @@ import (
 )
 
 const (
-	// readBufferSize holds the head of a response and the first events that arrive with it.
+	// readBufferSize is enough for the head of a response and the first events that arrive with it.
 	readBufferSize = 4 << 10
-	// requestBufferSize holds a request of the usual size, so that it is read in one piece. It is in use
-	// only while the request is read.
+	// requestBufferSize is enough for a request of the usual size, so that it is read in one piece. The
+	// buffer is in use only while the request is read.
 	requestBufferSize = 16 << 10
 )
 
-// buffer holds bytes that have arrived and were not read, or that are about to be sent.
+// buffer contains received bytes that were not read, or bytes to send.
 type buffer struct{ b []byte }
 
 // bufferPool keeps unused buffers of one size.
@@ -37,26 +37,27 @@ func (s *bufferPool) get() *buffer {
 	return &buffer{make([]byte, s.size)}
 }
 
-// put returns a buffer to the pool. A buffer that grew is dropped: it is rare and would pin memory.
+// put returns a buffer to the pool. A buffer that grew is dropped: this is rare, and the buffer
+// would occupy memory.
 func (s *bufferPool) put(b *buffer) {
 	if len(b.b) == s.size {
 		s.pool.Put(b)
 	}
 }
 
-// connReader is the read side of a connection, with the bytes that have arrived and were not read. It
-// belongs to one goroutine.
+// connReader is the read side of a connection, with the received bytes that were not read. It belongs
+// to one goroutine.
 type connReader struct {
 	nc        net.Conn
 	buffers   *bufferPool
-	raw       syscall.RawConn // nil where the readiness of the socket cannot be checked
+	raw       syscall.RawConn // nil if the readiness of the socket cannot be checked
 	peekFunc  func(fd uintptr) bool
 	readFunc  func(fd uintptr) bool
 	readBytes int   // bytes read by readFunc and peekFunc
 	readErr   error // error of readFunc and peekFunc
 
 	buf      *buffer // nil while it would be empty
-	r, w     int     // buf.b[r:w] has arrived and was not read
+	r, w     int     // buf.b[r:w] was received and not read
 	received bool    // bytes have arrived since this was last cleared
 }
 
@@ -77,7 +78,7 @@ func (c *connReader) release() {
 	c.buf, c.r, c.w = nil, 0, 0
 }
 
-// unread returns the bytes that have arrived and were not read.
+// unread returns the received bytes that were not read.
 func (c *connReader) unread() []byte {
 	if c.buf == nil {
 		return nil
@@ -92,8 +93,8 @@ func (c *connReader) skip(n int) {
 	}
 }
 
-// isIdle reports whether an idle connection is still open and has received nothing unrequested. Where
-// this cannot be checked it returns true.
+// isIdle reports whether an idle connection is still open and has received nothing unrequested. On
+// systems where this cannot be checked it returns true.
 func (c *connReader) isIdle() bool {
 	if c.raw == nil {
 		return true
@@ -101,8 +102,8 @@ func (c *connReader) isIdle() bool {
 	return c.raw.Read(c.peekFunc) == nil && errors.Is(c.readErr, errNothing)
 }
 
-// fill waits for the next bytes and adds them to the buffer, which must have free space if there is
-// one. While it waits it keeps no empty buffer.
+// fill waits for the next bytes and adds them to the buffer. An existing buffer must have free
+// space. While it waits, it holds no empty buffer.
 func (c *connReader) fill() error {
 	if c.raw == nil {
 		c.acquireBuffer()
@@ -116,7 +117,7 @@ func (c *connReader) fill() error {
 	return c.recordRead(c.readBytes, c.readErr)
 }
 
-// acquireBuffer acquires a buffer unless there is one.
+// acquireBuffer acquires a buffer if there is none.
 func (c *connReader) acquireBuffer() {
 	if c.buf == nil {
 		c.buf = c.buffers.get()

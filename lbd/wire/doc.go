@@ -1,16 +1,16 @@
 // Package wire is a cheap HTTP/1.1 implementation for both sides of a proxy: a Transport for requests
 // to replicas and peers, and a FastPath for clients. The FastPath serves plain requests itself and
-// leaves all others to net/http's server.
+// passes all others to net/http's server.
 //
 // The Transport is an http.RoundTripper. It writes a request and reads the response on the caller's
 // goroutine, keeps no goroutine and no buffer for an idle connection, and decodes the response's body
 // in the caller's memory.
 //
 // A stream that waits for its next token uses only the connection and the response with its header. A
-// buffer is taken from a pool once bytes have arrived, and only where the caller provides no memory.
+// buffer is taken from a pool once bytes have arrived, and only if the caller provides no memory.
 //
-// It follows RFC 9112 and is as strict as an intermediary must be. net/http's Transport is the
-// reference. This package differs from it:
+// The package follows RFC 9112 and is as strict as an intermediary must be. net/http's Transport is
+// the reference. This package has the following differences:
 //
 //   - it rejects a response that two readers could parse differently:
 //     lines that end in a bare LF, folded fields, a space between a field's name
@@ -35,7 +35,7 @@
 // https uses net/http's own Transport with the protocols that it negotiates, unless Options.Direct is
 // set.
 //
-// Read transport.go first, then conn.go and body.go. request.go writes; head.go, frame.go and
-// chunked.go read. For the fast path, read fastpath.go, then session.go, plain.go (what a plain
-// request is) and responder.go. Both sides read through connreader.go.
+// Read transport.go first, then conn.go and body.go. request.go writes requests; head.go, frame.go
+// and chunked.go read responses. For the fast path, read fastpath.go, then session.go, plain.go
+// (what a plain request is) and responder.go. Both sides read through connreader.go.
 package wire

@@ -13,12 +13,12 @@ import (
 
 // Defaults of FastPathOptions, each with its reason.
 const (
-	defaultHeadTimeout = 10 * time.Second // a head is one packet; slower is an attack
-	defaultSessionIdle = 2 * time.Minute  // clients come back within a conversation's turn
-	defaultRequestHead = 64 << 10         // long cookies and tokens fit
+	defaultHeadTimeout = 10 * time.Second // a head fits one packet; a slower client is an attacker
+	defaultSessionIdle = 2 * time.Minute  // clients send the next request within a turn of their conversation
+	defaultRequestHead = 64 << 10         // enough for long cookies and tokens
 	minAcceptBackoff   = 5 * time.Millisecond
 	maxAcceptBackoff   = time.Second
-	maxUnreadBody      = 256 << 10 // as net/http: beyond it a new connection is cheaper
+	maxUnreadBody      = 256 << 10 // as net/http: a new connection is cheaper than reading more
 	lingerTime         = 500 * time.Millisecond
 	handOffBacklog     = 64 // connections that wait for Accept
 )
@@ -28,7 +28,7 @@ type FastPathOptions struct {
 	// HeadTimeout limits the time for a request's head, from its first byte, or from the start of a
 	// new connection; 0 = 10 s.
 	HeadTimeout time.Duration
-	// IdleTimeout is how long a connection is kept open without a request; 0 = 2 min.
+	// IdleTimeout is the time for which a connection is kept open without a request; 0 = 2 min.
 	IdleTimeout time.Duration
 	// MaxHeadBytes limits a request line and its fields; 0 = 64 KiB.
 	MaxHeadBytes int
@@ -40,39 +40,39 @@ type FastPathOptions struct {
 // net.Listener of an http.Server that serves those with the same handler. A request is plain when its
 // request line and fields conform exactly to RFC 9112, its body has a Content-Length, and it uses no
 // Transfer-Encoding, Expect, Upgrade, Trailer, TLS or HTTP/2. At the first request that is not plain,
-// its connection is handed off with every byte that has arrived, so net/http handles everything
-// invalid or rare.
+// its connection is handed off with every byte that has arrived, so net/http handles all invalid and
+// rare requests.
 //
-// What it saves on plain requests: no goroutine waits for a client to hang up (one for all clients
-// does), no buffer is kept for an idle client or response, deadlines cost a system timer only where an
-// operation blocks, and a head is sent together with the first piece of its body.
+// A plain request costs less than in net/http. One goroutine, not one per client, waits for clients to
+// hang up. No buffer is held for an idle client or response. Deadlines cost a system timer only if an
+// operation blocks. A head is sent together with the first piece of its body.
 //
-// Handlers get what net/http would pass them, with these differences. Requests on a connection that
-// have the same head share their header, so a handler must not change it, as http.Handler requires
-// anyway. Trailers and interim responses are not sent. A connection cannot be hijacked
-// (http.Hijacker). Where the system cannot watch many sockets for hang-ups at once, every connection
-// is handed off.
+// Handlers receive the same values as from net/http, with these differences. Requests on a
+// connection that have the same head share their header, so a handler must not change it, as
+// http.Handler requires anyway. Trailers and interim responses are not sent. A connection cannot be
+// hijacked (http.Hijacker). Where the system cannot watch many sockets for hang-ups at once, every
+// connection is handed off.
 type FastPath struct {
 	handler   http.Handler
 	opts      FastPathOptions
 	listener  net.Listener
 	handedOff chan net.Conn
-	hangups   *hangupWatcher // nil where all connections are handed off
+	hangups   *hangupWatcher // nil if all connections are handed off
 	dates     dates
 
 	mu        sync.Mutex
 	sessions  map[*session]struct{}
-	closing   bool          // no connection is accepted, responses end their connections
+	closing   bool          // no connection is accepted, and connections end with their responses
 	closed    chan struct{} // closed when closing is set
-	drained   chan struct{} // closed when closing is set and no session is left
-	acceptErr error         // of Accept, once closed
+	drained   chan struct{} // closed when closing is set and no session remains
+	acceptErr error         // the error of Accept, once closed
 	once      sync.Once
 }
 
 var _ net.Listener = (*FastPath)(nil)
 
-// NewFastPath returns the fast path of a listener. It serves from the first Accept on. It fails only
-// when the system has no file descriptor left. Close ends it.
+// NewFastPath returns the fast path of a listener. It serves connections from the first Accept on.
+// It returns an error only if the system has no free file descriptor. Close ends it.
 func NewFastPath(l net.Listener, h http.Handler, o FastPathOptions) (*FastPath, error) {
 	o.HeadTimeout = cmp.Or(o.HeadTimeout, defaultHeadTimeout)
 	o.IdleTimeout = cmp.Or(o.IdleTimeout, defaultSessionIdle)
@@ -137,7 +137,7 @@ func (f *FastPath) beginShutdown(err error) {
 	}
 }
 
-// signalIfEmpty closes drained when no session is left. The lock must be held.
+// signalIfEmpty closes drained when no session remains. The lock must be held.
 func (f *FastPath) signalIfEmpty() {
 	if !f.closing || len(f.sessions) > 0 {
 		return
@@ -155,7 +155,7 @@ func (f *FastPath) signalIfEmpty() {
 // Shutdown calls Close and waits until the current responses are complete or ctx has ended. It returns
 // the error of ctx.
 func (f *FastPath) Shutdown(ctx context.Context) error {
-	_ = f.Close() // the listener is closed either way
+	_ = f.Close() // the listener is closed even after an error
 	select {
 	case <-f.drained:
 		return nil
@@ -164,8 +164,8 @@ func (f *FastPath) Shutdown(ctx context.Context) error {
 	}
 }
 
-// CloseConnections calls Close and closes all connections of the fast path at once: the contexts of their requests
-// end, and writes fail.
+// CloseConnections calls Close and immediately closes all connections of the fast path: the contexts of their
+// requests end, and writes fail.
 func (f *FastPath) CloseConnections() {
 	_ = f.Close() // as in Shutdown
 	f.mu.Lock()

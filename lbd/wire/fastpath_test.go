@@ -331,7 +331,7 @@ func TestFastPathClosesIdleConnections(t *testing.T) {
 	}
 }
 
-// A client that reads nothing is disconnected at the deadline, and its request ends.
+// A client that does not read is disconnected at the deadline, and its request ends.
 func TestFastPathLimitsWrites(t *testing.T) {
 	done := make(chan error, 1)
 	_, addr := startFastPath(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -378,7 +378,7 @@ func TestFastPathLimitsReads(t *testing.T) {
 	}
 }
 
-// A request that is rejected unread gets a response, no matter how large it is.
+// A request that is rejected unread receives a response, regardless of its size.
 func TestFastPathRespondsBeforeBody(t *testing.T) {
 	_, addr := startFastPath(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusUnauthorized) }), FastPathOptions{})
 	raw := "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 300000\r\n\r\n" + strings.Repeat("y", 300000)

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// frame is how the end of a body is determined (RFC 9112, section 6.3).
+// frame is the way in which the end of a body is determined (RFC 9112, section 6.3).
 type frame uint8
 
 const (
@@ -17,7 +17,7 @@ const (
 	frameUntilClose              // by the end of the connection
 )
 
-// frameOf returns how the body of a response ends. interpretHead must have been called.
+// frameOf returns the frame of a response's body. interpretHead must have been called.
 func frameOf(resp *http.Response) frame {
 	switch {
 	case resp.Request.Method == http.MethodHead || !mayHaveBody(resp.StatusCode) || resp.ContentLength == 0:
@@ -59,9 +59,9 @@ func setContentLength(resp *http.Response) error {
 		case !resp.ProtoAtLeast(1, 1):
 			return malformed("Transfer-Encoding: not allowed in %s", resp.Proto)
 		case len(encodings) != 1 || !strings.EqualFold(encodings[0], "chunked"):
-			return malformed("Transfer-Encoding: expected chunked, got %.80q", encodings)
+			return malformed("Transfer-Encoding: must be chunked, got %.80q", encodings)
 		case length >= 0:
-			return malformed("both Transfer-Encoding and Content-Length")
+			return malformed("contains both Transfer-Encoding and Content-Length")
 		}
 		delete(h, "Transfer-Encoding")
 		resp.TransferEncoding = []string{"chunked"}

@@ -10,8 +10,8 @@ import (
 // rdhup is EPOLLRDHUP: the peer has shut down its write side.
 const rdhup = 0x2000
 
-// hangupWatcher watches many sockets for hang-ups of their clients, with one goroutine and one system call
-// per hang-up. Arriving data does not wake it.
+// hangupWatcher detects hang-ups of clients on many sockets, with one goroutine and one system call per
+// hang-up. Arriving data does not wake it.
 type hangupWatcher struct {
 	poll      int
 	wakeWrite int // closing it stops run
@@ -23,23 +23,23 @@ type hangupWatcher struct {
 	closed   bool
 }
 
-// watchHangups returns a watch without sockets.
+// watchHangups returns a watcher without sockets.
 func watchHangups() (*hangupWatcher, error) {
 	poll, err := syscall.EpollCreate1(syscall.EPOLL_CLOEXEC)
 	if err != nil {
-		return nil, fmt.Errorf("watching clients: epoll_create1: %w", err)
+		return nil, fmt.Errorf("watch clients: epoll_create1: %w", err)
 	}
 	var pipe [2]int
 	if err := syscall.Pipe2(pipe[:], syscall.O_CLOEXEC|syscall.O_NONBLOCK); err != nil {
 		closeFD(poll)
-		return nil, fmt.Errorf("watching clients: pipe2: %w", err)
+		return nil, fmt.Errorf("watch clients: pipe2: %w", err)
 	}
 	h := &hangupWatcher{poll: poll, wakeRead: pipe[0], wakeWrite: pipe[1], sessions: map[uint64]*session{}}
 	ev := syscall.EpollEvent{Events: rdhup | syscall.EPOLLHUP}
 	if err := syscall.EpollCtl(poll, syscall.EPOLL_CTL_ADD, h.wakeRead, &ev); err != nil {
 		h.close()
 		h.release()
-		return nil, fmt.Errorf("watching clients: epoll_ctl: %w", err)
+		return nil, fmt.Errorf("watch clients: epoll_ctl: %w", err)
 	}
 	return h, nil
 }
@@ -59,7 +59,7 @@ func (h *hangupWatcher) watch(s *session) error {
 	return nil
 }
 
-// unwatch stops watching a session whose socket stays open.
+// unwatch stops watching a session whose socket remains open.
 func (h *hangupWatcher) unwatch(s *session) {
 	_ = h.control(s, syscall.EPOLL_CTL_DEL, nil) // epoll has already dropped a closed socket
 	h.forget(s)
@@ -118,5 +118,5 @@ func (h *hangupWatcher) release() {
 	closeFD(h.wakeRead)
 }
 
-// closeFD closes a descriptor. Its error is of no use to callers.
+// closeFD closes a descriptor. Its error is not relevant to callers.
 func closeFD(fd int) { _ = syscall.Close(fd) }

@@ -2,8 +2,8 @@
 
 package wire
 
-// hangupWatcher is empty where the system has no common way to watch many sockets for
-// hang-ups. net/http then serves every connection.
+// hangupWatcher is empty on systems without a common way to watch many sockets for hang-ups. There
+// net/http serves every connection.
 type hangupWatcher struct{}
 
 func watchHangups() (*hangupWatcher, error) { return nil, nil }

@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// maxFields limits the fields of a head: each costs more memory than its bytes on the wire.
+// maxFields limits the fields of a head: each field uses more memory than its bytes.
 const maxFields = 1000
 
 // malformed returns an ErrMalformed with details.
@@ -19,19 +19,19 @@ func malformed(format string, args ...any) error {
 // readHead reads the head of a response and interprets it.
 func (c *conn) readHead(resp *http.Response) error {
 	if err := c.readFinalHead(resp); err != nil {
-		return fmt.Errorf("reading the response header: %w", err)
+		return fmt.Errorf("read the response header: %w", err)
 	}
 	return nil
 }
 
 // readFinalHead reads heads until one is not interim.
 func (c *conn) readFinalHead(resp *http.Response) error {
-	for left := c.t.opts.MaxHeadBytes; ; {
-		head, fields, err := c.readOneHead(left)
+	for remaining := c.t.opts.MaxHeadBytes; ; {
+		head, fields, err := c.readOneHead(remaining)
 		if err != nil {
 			return err
 		}
-		left -= len(head)
+		remaining -= len(head)
 		*resp = http.Response{Request: resp.Request} // drop the interim response
 		if err := parseHead(head, fields, resp); err != nil {
 			return err
@@ -48,8 +48,8 @@ func (c *conn) readFinalHead(resp *http.Response) error {
 	}
 }
 
-// readOneHead reads one head of at most limit bytes from the connection. It returns a string, which the
-// header's values are parts of.
+// readOneHead reads one head of at most limit bytes from the connection. It returns one string; the
+// header's values are parts of this string.
 func (c *conn) readOneHead(limit int) (head string, fields int, err error) {
 	var s headScanner
 	for {
@@ -59,7 +59,7 @@ func (c *conn) readOneHead(limit int) (head string, fields int, err error) {
 		case err != nil:
 			return "", 0, err
 		case end > limit || (end == 0 && len(unread) >= limit):
-			return "", 0, malformed("longer than %d bytes", c.t.opts.MaxHeadBytes)
+			return "", 0, malformed("must have at most %d bytes", c.t.opts.MaxHeadBytes)
 		case end > 0:
 			head = string(unread[:end])
 			c.skip(end)
@@ -73,8 +73,8 @@ func (c *conn) readOneHead(limit int) (head string, fields int, err error) {
 
 // headScanner finds the end of a head that arrives in pieces.
 type headScanner struct {
-	line     int // where the current line begins
-	searched int // no further LF before this position
+	line     int // start of the current line
+	searched int // there is no LF between line and this position
 	lines    int // lines before the current one
 }
 
@@ -91,18 +91,18 @@ func (s *headScanner) findEnd(b []byte) (int, error) {
 		s.searched = lf + 1
 		switch {
 		case lf == s.line || b[lf-1] != '\r':
-			return 0, malformed("line ends in a bare LF")
+			return 0, malformed("a line ends in a bare LF")
 		case lf == s.line+1:
 			return s.searched, nil
 		}
 		s.line = s.searched
 		if s.lines++; s.lines > maxFields+1 {
-			return 0, malformed("more than %d fields", maxFields)
+			return 0, malformed("must have at most %d fields", maxFields)
 		}
 	}
 }
 
-// parseHead parses a complete head, its blank line included.
+// parseHead parses a complete head, including its blank line.
 func parseHead(head string, fields int, resp *http.Response) error {
 	line, rest, _ := strings.Cut(head, "\r\n")
 	if err := parseStatus(line, resp); err != nil {
@@ -139,7 +139,7 @@ func parseFields(text string, n int) (http.Header, error) {
 		}
 		text = rest
 		name, value, ok := strings.Cut(line, ":")
-		if !ok || !isToken(name) { // a folded line begins with a space
+		if !ok || !isToken(name) { // so also a folded line, which begins with a space
 			return nil, malformed("field: name must be an HTTP token, got %.80q", name)
 		}
 		name = textproto.CanonicalMIMEHeaderKey(name)
@@ -176,7 +176,8 @@ func isToken(s string) bool {
 	return s != ""
 }
 
-// isText reports whether s may be a field's value or a reason: it has no control characters but tabs.
+// isText reports whether s may be a field's value or a reason: it has no control characters except
+// tabs.
 func isText(s string) bool {
 	for i := range len(s) {
 		if b := s[i]; b < ' ' && b != '\t' || b == 0x7f {

@@ -16,7 +16,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	log.SetOutput(io.Discard) // net/http logs the invalid input that its twin gets on purpose
+	log.SetOutput(io.Discard) // net/http logs the invalid input of these tests
 	goleak.VerifyTestMain(m)
 }
 

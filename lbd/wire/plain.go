@@ -20,7 +20,7 @@ type plainHead struct {
 	close  bool  // the connection ends with the response
 }
 
-// readPlain parses a complete head, its blank line included. It returns nil when the request is
+// readPlain parses a complete head, including its blank line. It returns nil when the request is
 // invalid or not plain.
 func readPlain(head string, fields int) *plainHead {
 	line, rest, _ := strings.Cut(head, "\r\n")

@@ -22,10 +22,10 @@ var ErrTooLong = errors.New("the response is too long")
 var errStale = errors.New("the connection was closed while it was idle")
 
 // Poller fetches small documents repeatedly from one host, by GET, on one connection that it keeps
-// open. It applies the same rules to responses as Transport and costs less: the bytes of the request
-// are built once, the response is read into memory that is in use from its first byte to Release, a
-// head that equals the last one is not parsed again, and it allocates nothing unless something
-// changed. It belongs to one goroutine; only Abort may be called from others.
+// open. It has the same rules for responses as Transport, but costs less. The bytes of the request
+// are built once. Memory for the response is in use only from its first byte to Release. A head that
+// equals the last one is not parsed again. A Get allocates nothing unless the request or the head
+// changed. A Poller belongs to one goroutine; only Abort may be called from others.
 type Poller struct {
 	opts    Options
 	base    string // URL of the host, without a trailing slash
@@ -39,7 +39,7 @@ type Poller struct {
 	nc      net.Conn // nil while disconnected; changed by the owner only
 	aborted bool
 
-	raw         syscall.RawConn       // of nc; nil where its readiness cannot be checked
+	raw         syscall.RawConn       // of nc; nil if its readiness cannot be checked
 	stepFunc    func(fd uintptr) bool // the method value of stepWhenReady, allocated once
 	sent        bool                  // the request of the current exchange was sent
 	exchangeErr error                 // error of the current exchange
@@ -47,8 +47,8 @@ type Poller struct {
 }
 
 // NewPoller returns a poller of the host at an http URL, or an https URL if Options.Direct is set. The
-// URL's path, if any, precedes all requested paths. A body of more than limit bytes is rejected. Of
-// the other options it uses those of the dialer, TLS and MaxHeadBytes.
+// URL's path, if any, precedes all requested paths. A body of more than limit bytes is rejected. The
+// other options that apply are those of the dialer, TLS and MaxHeadBytes.
 func NewPoller(o Options, base string, limit int) *Poller {
 	p := &Poller{opts: o.orDefault(), base: strings.TrimRight(base, "/"), maxBody: limit}
 	p.stepFunc = p.stepWhenReady
@@ -56,10 +56,10 @@ func NewPoller(o Options, base string, limit int) *Poller {
 }
 
 // Get requests a path and returns the response. Its body is valid until Release or the next Get. It
-// waits until the deadline at most. It fails with the cause of ctx when ctx ends before there is a
-// connection. A response that is not HTTP/1.1 is ErrMalformed. A body over the limit is ErrTooLong,
-// with its status returned. A host that does not respond in time is a net.Error whose Timeout is true.
-// A connection that turns out to be closed is replaced once.
+// waits at most until the deadline. If ctx ends before there is a connection, it returns the cause of
+// ctx. For a response that is not HTTP/1.1 it returns ErrMalformed, for a body over the limit
+// ErrTooLong with the status. If the host does not respond in time, it returns a net.Error whose
+// Timeout is true. If the connection was closed while idle, Get replaces it once.
 func (p *Poller) Get(ctx context.Context, path string, deadline time.Time) (status int, body []byte, err error) {
 	p.Release()
 	if err := p.prepareRequest(path); err != nil {
@@ -67,7 +67,7 @@ func (p *Poller) Get(ctx context.Context, path string, deadline time.Time) (stat
 	}
 	if p.nc != nil {
 		if err = p.exchange(deadline); err != nil && !p.mayRetry(err) {
-			return p.reply.status(), nil, fmt.Errorf("requesting %s: %w", p.addr, err)
+			return p.reply.status(), nil, fmt.Errorf("send a request to %s: %w", p.addr, err)
 		}
 	}
 	if p.nc == nil {
@@ -75,7 +75,7 @@ func (p *Poller) Get(ctx context.Context, path string, deadline time.Time) (stat
 			return 0, nil, err
 		}
 		if err := p.exchange(deadline); err != nil {
-			return p.reply.status(), nil, fmt.Errorf("requesting %s: %w", p.addr, err)
+			return p.reply.status(), nil, fmt.Errorf("send a request to %s: %w", p.addr, err)
 		}
 	}
 	return p.reply.status(), p.reply.content(), nil
@@ -139,7 +139,7 @@ func (p *Poller) dial(ctx context.Context, deadline time.Time) error {
 	case err != nil && ctx.Err() != nil:
 		return context.Cause(ctx)
 	case err != nil:
-		return fmt.Errorf("connecting to %s: %w", p.addr, err)
+		return fmt.Errorf("connect to %s: %w", p.addr, err)
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -166,7 +166,7 @@ func (p *Poller) exchange(deadline time.Time) error {
 	p.sent, p.exchangeErr = false, nil
 	p.reply.reset(p.opts.MaxHeadBytes, p.maxBody)
 	if p.raw != nil {
-		_ = p.nc.SetReadDeadline(deadline) // it fails on a closed connection only, as the next line then does
+		_ = p.nc.SetReadDeadline(deadline) // it fails only on a closed connection; the next line then fails too
 		if err := p.raw.Read(p.stepFunc); err != nil {
 			p.exchangeErr = err
 		}
@@ -194,7 +194,7 @@ func (p *Poller) exchangeBlocking(deadline time.Time) {
 	}
 }
 
-// recordRead records that n bytes were read, or the error that came instead, and reports whether the
+// recordRead records that n bytes were read, or the error of the read, and reports whether the
 // exchange is complete.
 func (p *Poller) recordRead(n int, err error) (done bool) {
 	if n == 0 && err == nil {

@@ -39,7 +39,7 @@ func wantPage(t testing.TB, p *Poller, path, want string) {
 	}
 }
 
-// asTransport fails unless a poller gets the same response as a transport.
+// asTransport fails unless a poller receives the same response as a transport.
 func asTransport(t *testing.T, raw string, ours *Poller, theirs seen) {
 	t.Helper()
 	status, body, err := ours.Get(t.Context(), "/", untilSoon())

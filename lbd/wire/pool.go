@@ -5,12 +5,12 @@ import (
 	"time"
 )
 
-// sweepInterval is how often idle connections are checked. Engines close theirs after 5 s or more, and
-// until then each uses a file descriptor here.
+// sweepInterval is the interval of checks of idle connections. Engines close idle connections after 5
+// s or more. Until a check detects that, each uses a file descriptor here.
 const sweepInterval = 5 * time.Second
 
-// pool keeps idle connections by host, the last used on top. It needs no goroutine: a timer sweeps it
-// while it is not empty.
+// pool contains idle connections by host, the last used one last. It needs no goroutine: a timer
+// sweeps it while it is not empty.
 type pool struct {
 	maxPerHost, maxTotal int
 	idleTimeout          time.Duration
@@ -23,8 +23,8 @@ type pool struct {
 	armed bool        // timer is set
 }
 
-// take returns the last used connection to addr that its host has neither closed nor sent bytes on
-// since, or nil.
+// take returns the last used connection to addr on which the host has neither sent bytes nor closed
+// it since, or nil.
 func (p *pool) take(addr string) *conn {
 	for {
 		c := p.pop(addr)
@@ -61,7 +61,7 @@ func (p *pool) setHost(addr string, list []*conn) {
 	p.hosts[addr] = list
 }
 
-// put adds a connection. When there are too many it closes the oldest.
+// put adds a connection. If there are too many, it closes the oldest.
 func (p *pool) put(c *conn) {
 	if p.maxPerHost < 1 || p.maxTotal < 1 {
 		c.close()
@@ -83,7 +83,7 @@ func (p *pool) put(c *conn) {
 	}
 }
 
-// armTimer sets the timer of the next sweep unless it is set.
+// armTimer sets the timer of the next sweep unless it is already set.
 func (p *pool) armTimer() {
 	switch {
 	case p.armed:

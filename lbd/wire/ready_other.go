@@ -18,5 +18,5 @@ func rawOf(net.Conn) syscall.RawConn { return nil }
 func (c *connReader) peekOnce(uintptr) bool      { return true }
 func (c *connReader) readWhenReady(uintptr) bool { return true }
 
-// writeNow is never called: here a FastPath hands off all its connections.
+// writeNow is never called: on these systems a FastPath hands off all its connections.
 func writeNow(uintptr, []byte) (int, error) { return 0, errNothing }

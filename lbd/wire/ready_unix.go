@@ -13,8 +13,8 @@ import (
 // errNothing means that nothing has arrived.
 var errNothing = errors.New("nothing has arrived")
 
-// rawOf returns access to a socket's readiness, nil if nc is no socket. A type that wraps a socket may
-// change what its reads return, so only the plain types count.
+// rawOf returns access to a socket's readiness, nil if nc is not a socket. A type that wraps a socket
+// may change the bytes that its reads return, so only the plain types are supported.
 func rawOf(nc net.Conn) syscall.RawConn {
 	var socket syscall.Conn
 	switch nc := nc.(type) {
@@ -39,7 +39,7 @@ func (c *connReader) peekOnce(fd uintptr) bool {
 	return true
 }
 
-// readWhenReady reads into the buffer once something has arrived. Until then it returns false and
+// readWhenReady reads into the buffer once bytes have arrived. Until then it returns false and
 // releases an empty buffer.
 func (c *connReader) readWhenReady(fd uintptr) bool {
 	c.acquireBuffer()
@@ -56,7 +56,8 @@ func (c *connReader) readWhenReady(fd uintptr) bool {
 	return false
 }
 
-// readNow reads what has arrived. It returns errNothing when nothing has, and io.EOF at the end.
+// readNow reads the bytes that have arrived. It returns errNothing if there are none, and io.EOF at
+// the end.
 func readNow(fd uintptr, p []byte) (int, error) {
 	for {
 		n, err := syscall.Read(int(fd), p)

@@ -9,44 +9,43 @@ import (
 	"sync"
 )
 
-// pageSize is the initial memory for a response. It holds what most hosts send, so that one read is
-// enough.
+// pageSize is the initial memory for a response. Most responses fit, so that one read is enough.
 const pageSize = 64 << 10
 
 // page is memory for one response.
 type page struct{ b []byte }
 
-// pagePool are shared by all pollers. A response is processed at once, so a few pages serve hundreds of
+// pagePool is shared by all pollers. A response is processed at once, so a few pages serve hundreds of
 // hosts and stay in the processor's cache.
 var pagePool = sync.Pool{New: func() any { return &page{make([]byte, pageSize)} }}
 
-// pollRequest is the request that replies belong to.
+// pollRequest is the request of all replies.
 var pollRequest = &http.Request{Method: http.MethodGet}
 
-// reply is a response that is read as a whole. It remembers the head of the previous one.
+// reply is a response that is read as a whole. It keeps the head of the previous one.
 type reply struct {
 	lastHead []byte        // the last head that was not interim
 	head     http.Response // the parsed head
 
-	started   bool  // bytes of the response have arrived
-	page      *page // nil while empty
-	n         int   // bytes in it
-	headLeft  int   // bytes that heads may still use
-	maxBody   int   // maximum bytes of the body
-	scan      headScanner
-	headStart int  // where in page the current head begins
-	complete  bool // the final head has arrived
-	bodyStart int  // of the body in page
-	bodyEnd   int  // of the decoded body in page
-	undecoded int  // start of what is not decoded yet
-	body      body // the decoder
-	probeByte [1]byte
+	started       bool  // bytes of the response have arrived
+	page          *page // nil while empty
+	n             int   // bytes in page
+	headRemaining int   // remaining bytes for heads
+	maxBody       int   // maximum bytes of the body
+	scan          headScanner
+	headStart     int  // start of the current head in page
+	complete      bool // the final head has arrived
+	bodyStart     int  // start of the body in page
+	bodyEnd       int  // end of the decoded body in page
+	undecoded     int  // start of the bytes that are not decoded yet
+	body          body // the decoder
+	probeByte     [1]byte
 }
 
 // reset prepares a reply for the next response.
 func (r *reply) reset(maxHead, limit int) {
 	r.release()
-	r.started, r.complete, r.headLeft, r.maxBody, r.scan = false, false, maxHead, limit, headScanner{}
+	r.started, r.complete, r.headRemaining, r.maxBody, r.scan = false, false, maxHead, limit, headScanner{}
 	r.headStart, r.bodyStart, r.bodyEnd, r.undecoded = 0, 0, 0, 0
 }
 
@@ -73,7 +72,7 @@ func (r *reply) status() int {
 	return r.head.StatusCode
 }
 
-// content returns the body, nil where there is none.
+// content returns the body, nil if there is none.
 func (r *reply) content() []byte {
 	if r.page == nil {
 		return nil
@@ -84,7 +83,7 @@ func (r *reply) content() []byte {
 // reusable reports whether the connection can be reused after a complete response: no byte follows it.
 func (r *reply) reusable() bool { return !r.head.Close && r.undecoded == r.n }
 
-// freeSpace returns where to read the next bytes: at least one.
+// freeSpace returns the memory for the next bytes: at least one byte.
 func (r *reply) freeSpace() []byte {
 	switch {
 	case r.page == nil:
@@ -98,8 +97,8 @@ func (r *reply) freeSpace() []byte {
 	return r.page.b[r.n:]
 }
 
-// recordRead records that n bytes were read into room, or the error that came instead, and reports whether
-// the response is complete.
+// recordRead records that n bytes were read into the free space, or the error of the read, and reports
+// whether the response is complete.
 func (r *reply) recordRead(n int, err error) (done bool, fail error) {
 	if n > 0 {
 		r.started = true
@@ -112,15 +111,15 @@ func (r *reply) recordRead(n int, err error) (done bool, fail error) {
 		}
 		err = io.ErrUnexpectedEOF
 	}
-	return true, fmt.Errorf("reading the response: %w", err)
+	return true, fmt.Errorf("read the response: %w", err)
 }
 
-// advance parses and decodes what has arrived.
+// advance parses and decodes the bytes that have arrived.
 func (r *reply) advance() (done bool, fail error) {
 	for !r.complete {
 		complete, err := r.readHead()
 		if err != nil {
-			return true, fmt.Errorf("reading the response header: %w", err)
+			return true, fmt.Errorf("read the response header: %w", err)
 		}
 		if !complete {
 			return false, nil
@@ -137,28 +136,28 @@ func (r *reply) advance() (done bool, fail error) {
 	case errors.Is(err, io.EOF):
 		return true, nil
 	case err != nil:
-		return true, fmt.Errorf("reading the response: %w", err)
+		return true, fmt.Errorf("read the response: %w", err)
 	}
 	return false, nil
 }
 
-// readHead parses the current head and reports whether all of it had arrived. whole is set by the
-// first head that is not interim.
+// readHead parses the current head and reports whether all of it had arrived. complete is set by
+// the first head that is not interim.
 func (r *reply) readHead() (complete bool, err error) {
 	unread := r.page.b[r.headStart:r.n]
 	size, err := r.scan.findEnd(unread)
 	switch {
 	case err != nil:
 		return false, err
-	case size > r.headLeft || size == 0 && len(unread) >= r.headLeft:
-		return false, malformed("too long")
+	case size > r.headRemaining || size == 0 && len(unread) >= r.headRemaining:
+		return false, malformed("the header is too long")
 	case size == 0:
 		return false, nil
 	}
 	if err := r.parse(unread[:size], r.scan.lines-1); err != nil {
 		return false, err
 	}
-	r.headLeft, r.headStart, r.scan = r.headLeft-size, r.headStart+size, headScanner{}
+	r.headRemaining, r.headStart, r.scan = r.headRemaining-size, r.headStart+size, headScanner{}
 	switch {
 	case r.head.StatusCode == http.StatusSwitchingProtocols:
 		return false, malformed("status 101, but no protocol upgrade was requested")

@@ -18,12 +18,12 @@ const (
 	// the buffers of the two sockets, so that a host that responds without reading it cannot block the
 	// exchange.
 	maxInlineBody = 64 << 10
-	// uploadGrace is how long the upload of a request may continue after the response has
-	// arrived. After that its connection is closed.
+	// uploadGrace is the time for which the upload of a request may continue after the response has
+	// arrived. Then the connection is closed.
 	uploadGrace = 50 * time.Millisecond
 )
 
-// outgoing is a checked request and what to write for it.
+// outgoing is a checked request with the values to write.
 type outgoing struct {
 	req         *http.Request
 	body        io.ReadCloser // nil for none
@@ -36,17 +36,18 @@ type outgoing struct {
 	sizedWriter sizedWriter // embedded to save an allocation
 }
 
-// prepareRequest checks a request. It rejects what could not be sent or could be misread by the receiver.
+// prepareRequest checks a request. It rejects requests that cannot be sent or that the receiver could
+// misinterpret.
 func prepareRequest(req *http.Request, scheme string) (*outgoing, error) {
 	switch {
 	case req.URL == nil:
-		return nil, errors.New("checking a request: no URL")
+		return nil, errors.New("check the request: URL is required")
 	case req.URL.Scheme != scheme:
-		return nil, fmt.Errorf("checking a request: scheme: must be %s, got %q", acceptedSchemes(scheme), req.URL.Scheme)
+		return nil, fmt.Errorf("check the request: scheme: must be %s, got %q", acceptedSchemes(scheme), req.URL.Scheme)
 	case req.URL.Host == "":
-		return nil, errors.New("checking a request: no host in the URL")
+		return nil, errors.New("check the request: the URL must contain a host")
 	case len(req.Trailer) > 0:
-		return nil, errors.New("checking a request: trailers are not supported")
+		return nil, errors.New("check the request: trailers are not supported")
 	}
 	out := &outgoing{req: req, body: req.Body, addr: hostPort(req), method: req.Method, host: req.Host, target: req.URL.RequestURI(), length: req.ContentLength}
 	if out.method == "" {
@@ -57,7 +58,7 @@ func prepareRequest(req *http.Request, scheme string) (*outgoing, error) {
 	}
 	out.host = withoutZone(out.host)
 	if err := out.validate(); err != nil {
-		return nil, fmt.Errorf("checking a request: %w", err)
+		return nil, fmt.Errorf("check the request: %w", err)
 	}
 	out.close = req.Close || listContains(req.Header["Connection"], "close")
 	return out, out.setLength()
@@ -71,7 +72,7 @@ func acceptedSchemes(scheme string) string {
 	return scheme
 }
 
-// validate rejects bytes that would end a line or a word early.
+// validate rejects values that contain bytes that end a line or a word.
 func (o *outgoing) validate() error {
 	switch {
 	case !isToken(o.method) || o.method == http.MethodConnect:
@@ -102,7 +103,7 @@ func (o *outgoing) setLength() error {
 	}
 	switch {
 	case o.body == nil && o.length > 0:
-		return fmt.Errorf("checking a request: Content-Length %d without a body", o.length)
+		return fmt.Errorf("check the request: Content-Length %d without a body", o.length)
 	case o.body == nil:
 		o.length = 0
 	case o.length <= 0 || chunked:
@@ -123,7 +124,7 @@ func hostPort(req *http.Request) string {
 	return strings.TrimSuffix(req.URL.Host, ":") + port
 }
 
-// withoutZone removes the zone from an IPv6 host: it has a meaning on this machine only (RFC 6874,
+// withoutZone removes the zone from an IPv6 host: it has a meaning only on this machine (RFC 6874,
 // section 4).
 func withoutZone(host string) string {
 	if !strings.HasPrefix(host, "[") {
@@ -137,7 +138,7 @@ func withoutZone(host string) string {
 	return host[:zone] + host[end:]
 }
 
-// send writes a request. When it returns, the body was sent or an upload is sending it.
+// send writes a request. When send returns, the body was sent or an upload is sending it.
 func (c *conn) send(out *outgoing) error {
 	bw := writerPool.Get().(*bufio.Writer)
 	bw.Reset(c)
@@ -172,7 +173,7 @@ type upload struct {
 
 func (u *upload) run(c *conn, out *outgoing, bw *bufio.Writer, inMemory bool) {
 	if !inMemory {
-		u.err = bw.Flush() // the body may take a while
+		u.err = bw.Flush() // sending the body may take long
 	}
 	if u.err != nil {
 		closeBody(out.body)
@@ -180,10 +181,10 @@ func (u *upload) run(c *conn, out *outgoing, bw *bufio.Writer, inMemory bool) {
 		u.err = out.writeBody(bw)
 	}
 	u.err = flushAndPut(bw, u.err)
-	close(u.done) // before the connection is aborted, so that the reason is known
+	close(u.done) // before the connection is aborted, so that the error is already recorded
 	var bodyErr *bodyError
 	if errors.As(u.err, &bodyErr) {
-		c.abort() // no host responds to half a request
+		c.abort() // a host does not respond to an incomplete request
 	}
 }
 
@@ -218,16 +219,16 @@ func (u *upload) bodyErr() error {
 	return nil
 }
 
-// bodyError is a failure of a request's body, as opposed to one of its connection.
+// bodyError is a failure of a request's body, as opposed to a failure of its connection.
 type bodyError struct{ err error }
 
-func (e *bodyError) Error() string { return "reading the request body:  " + e.err.Error() }
+func (e *bodyError) Error() string { return "read the request body: " + e.err.Error() }
 func (e *bodyError) Unwrap() error { return e.err }
 
 // writeHead writes the request line and the fields, sorted by name.
 func (o *outgoing) writeHead(bw *bufio.Writer) {
 	for _, s := range [...]string{o.method, " ", o.target, " HTTP/1.1\r\nHost: ", o.host, "\r\n"} {
-		_, _ = bw.WriteString(s) // a writer keeps its error until it is flushed
+		_, _ = bw.WriteString(s) // Flush returns the error
 	}
 	if o.close && !listContains(o.req.Header["Connection"], "close") {
 		_, _ = bw.WriteString("Connection: close\r\n")
@@ -240,7 +241,7 @@ func (o *outgoing) writeHead(bw *bufio.Writer) {
 		_, _ = bw.Write(strconv.AppendInt(bw.AvailableBuffer(), o.length, 10))
 		_, _ = bw.WriteString("\r\n")
 	}
-	var few [24]string // more fields than most requests have
+	var few [24]string // enough fields for most requests
 	names := few[:0]
 	for name := range o.req.Header {
 		names = append(names, name)

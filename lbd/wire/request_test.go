@@ -125,9 +125,9 @@ func TestInvalidRequests(t *testing.T) {
 		change func(*http.Request)
 		words  string
 	}{
-		"no URL":           {func(r *http.Request) { r.URL = nil }, "no URL"},
+		"no URL":           {func(r *http.Request) { r.URL = nil }, "URL is required"},
 		"scheme":           {func(r *http.Request) { r.URL.Scheme = "ftp" }, `"ftp"`},
-		"no host":          {func(r *http.Request) { r.URL.Host = "" }, "no host"},
+		"no host":          {func(r *http.Request) { r.URL.Host = "" }, "a host"},
 		"method":           {func(r *http.Request) { r.Method = "GET / HTTP/1.1\r\n" }, "method"},
 		"connect":          {func(r *http.Request) { r.Method = http.MethodConnect }, "method"},
 		"name":             {func(r *http.Request) { r.Header["X A"] = []string{"b"} }, "X A"},
@@ -149,7 +149,7 @@ func TestInvalidRequests(t *testing.T) {
 		req.Body = body
 		w.change(req)
 		_, err := NewTransport(Options{DialContext: nobody}).RoundTrip(req)
-		if err == nil || !strings.Contains(err.Error(), w.words) || !strings.HasPrefix(err.Error(), "checking a request: ") {
+		if err == nil || !strings.Contains(err.Error(), w.words) || !strings.HasPrefix(err.Error(), "check the request: ") {
 			t.Errorf("%s: got %v, want an error about %q", name, err, w.words)
 		}
 		<-body.closed

@@ -9,12 +9,12 @@ import (
 	"time"
 )
 
-// Limits of what is buffered of a response.
+// Limits of the buffered part of a response.
 const (
-	// maxBufferedBody is how much of a body of unknown length is buffered until its handler returns or
-	// flushes, as in net/http.
+	// maxBufferedBody is the maximum number of bytes of a body of unknown length that are buffered
+	// until its handler returns or flushes, as in net/http.
 	maxBufferedBody = 2 << 10
-	// outBufferSize is how much is collected before it is sent without a flush.
+	// outBufferSize is the number of collected bytes that are sent without a flush.
 	outBufferSize = 4 << 10
 )
 
@@ -37,8 +37,8 @@ type responder struct {
 	bodyless      bool // the response has no body
 	writeDeadline time.Time
 	written       int64   // bytes of the body that the handler wrote
-	pendingBody   *buffer // the body until the head is complete; nil while empty
-	out           *buffer // what is to be sent; nil while empty
+	pendingBody   *buffer // the body, until the head is complete; nil while empty
+	out           *buffer // bytes to send; nil while empty
 	failed        error
 }
 
@@ -60,7 +60,7 @@ func (r *responder) SetReadDeadline(t time.Time) error {
 	return nil
 }
 
-// SetWriteDeadline limits writes that the client does not read at once.
+// SetWriteDeadline limits writes that block because the client does not read.
 func (r *responder) SetWriteDeadline(t time.Time) error {
 	r.writeDeadline = t
 	return nil
@@ -72,7 +72,7 @@ func (r *responder) WriteHeader(status int) {
 		return
 	}
 	if status < 100 || status > 999 {
-		panic("writing a response: invalid status " + strconv.Itoa(status))
+		panic("write a response: invalid status " + strconv.Itoa(status))
 	}
 	r.status = status
 	r.bodyless = r.request.method == http.MethodHead || !mayHaveBody(status)
@@ -115,10 +115,10 @@ func (r *responder) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// Flush sends what was written.
+// Flush sends the buffered bytes.
 func (r *responder) Flush() { _ = r.FlushError() } // later writes return the error
 
-// FlushError sends what was written and returns the error.
+// FlushError sends the buffered bytes and returns the error.
 func (r *responder) FlushError() error {
 	if r.status == 0 {
 		r.WriteHeader(http.StatusOK)
@@ -148,7 +148,7 @@ func (r *responder) finish() bool {
 	}
 	err := r.send()
 	if r.length >= 0 && r.written != r.length && !r.bodyless {
-		return false // the client waits for more than there is
+		return false // the client expects more bytes
 	}
 	return err == nil && !r.closes
 }
@@ -163,7 +163,7 @@ func (r *responder) releaseBuffers() {
 	}
 }
 
-// buffer returns the send buffer, to be appended to.
+// buffer returns the send buffer, for appending.
 func (r *responder) buffer() *buffer {
 	if r.out == nil {
 		r.out = outBuffers.get()
@@ -218,8 +218,8 @@ func (r *responder) writeStatusAndFields() {
 		b = append(append(b, "status code "...), strconv.Itoa(r.status)...)
 	}
 	b = append(b, "\r\n"...)
-	var room [24]string
-	names := room[:0]
+	var space [24]string
+	names := space[:0]
 	for name := range r.header {
 		names = append(names, name)
 	}
@@ -233,7 +233,7 @@ func (r *responder) writeStatusAndFields() {
 			continue
 		}
 		if !isToken(name) {
-			continue // as net/http: it could end the head early
+			continue // as in net/http: the field could end the head early
 		}
 		for _, value := range r.header[name] {
 			b = appendField(b, name, value)
@@ -252,8 +252,8 @@ func appendField(b []byte, name, value string) []byte {
 	return append(b, "\r\n"...)
 }
 
-// completeHead completes the head, once: with the length of a complete body, otherwise chunked. next is the
-// first piece of the body if none is buffered.
+// completeHead completes the head, once: with a Content-Length if the body is complete, otherwise chunked.
+// next is the first piece of the body if none is buffered.
 func (r *responder) completeHead(whole bool, next []byte) {
 	if r.headComplete {
 		return

@@ -20,7 +20,7 @@ const (
 )
 
 // session is one connection of a client. It belongs to its goroutine; only hungUp and retire are
-// called from others.
+// called from other goroutines.
 type session struct {
 	fastPath        *FastPath
 	in              connReader
@@ -30,9 +30,9 @@ type session struct {
 	readDeadline    time.Time // the read deadline that is set; zero when none is
 	head            *plainHead
 	writeFunc       func(fd uintptr) bool
-	toWrite         []byte // for writeFunc: what to write
-	nWritten        int    // of writeFunc: how much it wrote
-	writeErr        error  // of writeFunc: its error
+	toWrite         []byte // for writeFunc: the bytes to write
+	nWritten        int    // result of writeFunc: the number of written bytes
+	writeErr        error  // result of writeFunc: its error
 	requestTemplate *http.Request
 	reply           responder
 
@@ -61,7 +61,7 @@ func (s *session) hungUp() {
 // retire marks an idle session as unusable. It returns false if the session has a request.
 func (s *session) retire() bool { return s.state.CompareAndSwap(sessionIdle, sessionRetired) }
 
-// serve answers requests until the connection ends or is handed off.
+// serve serves requests until the connection ends or is handed off.
 func (s *session) serve() {
 	kept := false // the connection was handed off
 	defer func() {
@@ -111,14 +111,14 @@ func (s *session) awaitRequest(timeout time.Duration) bool {
 	return s.state.CompareAndSwap(sessionIdle, sessionBusy)
 }
 
-// setReadDeadline sets the read deadline unless the current one is close enough: it may be sooner by slack,
-// which saves a timer per request.
+// setReadDeadline sets the read deadline unless the current one is close enough. The current one may be
+// sooner by up to slack, which saves a timer per request.
 func (s *session) setReadDeadline(deadline time.Time, slack time.Duration) {
 	if sooner := deadline.Sub(s.readDeadline); !s.readDeadline.IsZero() && sooner >= 0 && sooner <= slack {
 		return
 	}
 	s.readDeadline = deadline
-	_ = s.in.nc.SetReadDeadline(deadline) // it fails when the connection has, as reads then do
+	_ = s.in.nc.SetReadDeadline(deadline) // it fails only if the connection has failed; reads then fail too
 }
 
 // clearReadDeadline clears the read deadline.
@@ -156,9 +156,9 @@ func (s *session) readHead() (head *plainHead, ok bool) {
 	}
 }
 
-// hasNextRequest reports whether the bytes after a response can be a request: a few bytes and the end of the
-// connection cannot. It skips the line end that some clients send after the body of a POST (RFC 9112,
-// section 2.2).
+// hasNextRequest reports whether the bytes after a response can be a request. A few bytes before the end of
+// the connection are not a request. It skips the line end that some clients send after the body of a POST
+// (RFC 9112, section 2.2).
 func (s *session) hasNextRequest() bool {
 	const word = 4
 	for len(s.in.unread()) < word {
@@ -239,8 +239,8 @@ func (s *session) newRequest(ctx context.Context, head *plainHead, body *request
 	return req
 }
 
-// callHandler calls the handler. It returns false when the handler panicked: then the client must see that
-// its response was cut off.
+// callHandler calls the handler. It returns false when the handler panicked: then the client must be able
+// to detect that its response is incomplete.
 func (s *session) callHandler(req *http.Request) (whole bool) {
 	defer func() {
 		if whole {
@@ -254,16 +254,16 @@ func (s *session) callHandler(req *http.Request) (whole bool) {
 	return true
 }
 
-// linger lets a client that is still sending read its response. On some systems, unread data discards
-// what was sent to the client.
+// linger allows a client that is still sending to read its response. On some systems, closing a
+// connection with unread data discards the bytes sent to the client.
 func (s *session) linger() {
 	if half, ok := s.in.nc.(interface{ CloseWrite() error }); ok && half.CloseWrite() == nil {
 		s.setReadDeadline(time.Now().Add(lingerTime), 0)
-		_, _ = io.CopyN(io.Discard, s.in.nc, maxUnreadBody) // the connection is closed afterwards in any case
+		_, _ = io.CopyN(io.Discard, s.in.nc, maxUnreadBody) // the connection is closed afterwards even after an error
 	}
 }
 
-// write sends b. What the socket accepts at once costs no timer. until is the deadline for the
+// write sends b. Bytes that the socket accepts immediately cost no timer. deadline applies to the
 // remaining bytes; zero means none.
 func (s *session) write(b []byte, deadline time.Time) error {
 	s.toWrite, s.nWritten, s.writeErr = b, 0, nil
@@ -285,7 +285,7 @@ func (s *session) write(b []byte, deadline time.Time) error {
 	return err
 }
 
-// writeOnce writes what the socket accepts without waiting.
+// writeOnce writes as many bytes as the socket accepts without waiting.
 func (s *session) writeOnce(fd uintptr) bool {
 	s.nWritten, s.writeErr = writeNow(fd, s.toWrite)
 	return true
@@ -299,7 +299,8 @@ type requestBody struct {
 	closed    atomic.Bool
 }
 
-// Read returns what has arrived and waits if nothing has. The end comes with the last bytes.
+// Read returns bytes that have arrived, and waits for the first one. It returns io.EOF together
+// with the last bytes.
 func (b *requestBody) Read(p []byte) (int, error) {
 	if b.closed.Load() {
 		return 0, http.ErrBodyReadAfterClose
@@ -344,7 +345,7 @@ func (b *requestBody) Close() error {
 	return nil
 }
 
-// discard reads what the handler did not, so that the next request can be found.
+// discard reads the bytes that the handler did not read, up to the start of the next request.
 func (b *requestBody) discard() bool {
 	if b.deadline.IsZero() {
 		b.deadline = time.Now().Add(b.session.fastPath.opts.HeadTimeout)

@@ -8,8 +8,8 @@ import (
 )
 
 // stepWhenReady continues an exchange as far as the socket allows and reports whether the exchange is
-// complete. Its first call makes sure that nothing has arrived unrequested, including the end of the
-// connection. Later bytes wake it again.
+// complete. Its first call checks that no bytes have arrived before the request was sent, and that
+// the connection is still open. Later bytes wake it again.
 func (p *Poller) stepWhenReady(fd uintptr) (done bool) {
 	if !p.sent {
 		p.sent = true
@@ -19,7 +19,7 @@ func (p *Poller) stepWhenReady(fd uintptr) (done bool) {
 		}
 		n, err := writeNow(fd, p.request)
 		if err == nil && n < len(p.request) {
-			err = io.ErrShortWrite // a socket with nothing else to send accepts it
+			err = io.ErrShortWrite // a socket with an empty send buffer accepts the whole request
 		}
 		p.exchangeErr = err
 		return err != nil

@@ -19,12 +19,12 @@ import (
 // Defaults of Options, each with its reason.
 const (
 	defaultDialTimeout  = 3 * time.Second  // half a world away with two lost packets
-	defaultKeepAlive    = 15 * time.Second // detects hosts that vanished
-	defaultIdleTimeout  = 90 * time.Second // as net/http; engines close theirs sooner, which sweeps detect
+	defaultKeepAlive    = 15 * time.Second // detects hosts that disappeared
+	defaultIdleTimeout  = 90 * time.Second // as net/http; sweeps detect that engines close theirs sooner
 	defaultIdlePerHost  = 512              // twice what an engine runs concurrently
 	defaultIdle         = 8192             // file descriptors: far below a server's usual limit of 65,536
-	defaultMaxHeadBytes = 1 << 20          // net/http's servers accept no more either
-	handshakeTimeout    = 5 * time.Second  // two round trips and a slow key, over https only
+	defaultMaxHeadBytes = 1 << 20          // the limit of net/http's servers
+	handshakeTimeout    = 5 * time.Second  // two round trips and a slow key; only for https
 )
 
 // ErrMalformed means that the bytes received are not an HTTP/1.1 response, or one that this package
@@ -38,20 +38,21 @@ type DialFunc func(ctx context.Context, network, addr string) (net.Conn, error)
 type Options struct {
 	// DialContext opens connections; nil = a net.Dialer with DialTimeout and KeepAlive.
 	DialContext DialFunc
-	// DialTimeout limits how long the default dialer takes; 0 = 3 s.
+	// DialTimeout is the timeout of the default dialer; 0 = 3 s.
 	DialTimeout time.Duration
 	// KeepAlive is the period of the default dialer's TCP probes; 0 = 15 s.
 	KeepAlive time.Duration
-	// ResponseHeaderTimeout limits the time from when a request was sent to the end of the response's
-	// head. With an upload goroutine it starts when sending starts. 0 = only the request's context
-	// limits it.
+	// ResponseHeaderTimeout limits the time from the end of sending a request to the end of the
+	// response's head. With an upload goroutine, the time starts when sending starts. 0 = only the
+	// request's context limits it.
 	ResponseHeaderTimeout time.Duration
-	// IdleTimeout is how long a connection is kept open without a request; 0 = 90 s.
+	// IdleTimeout is the time for which a connection is kept open without a request; 0 = 90 s.
 	IdleTimeout time.Duration
 	// MaxIdlePerHost and MaxIdle limit the connections that are kept open for one HOST:PORT and in
 	// total. Beyond them the oldest is closed. 0 = 512 and 8,192; below 0 = none is kept.
 	MaxIdlePerHost, MaxIdle int
-	// MaxHeadBytes limits a response's status line and fields, interim responses included; 0 = 1 MiB.
+	// MaxHeadBytes limits a response's status line and fields, including interim responses; 0 = 1
+	// MiB.
 	MaxHeadBytes int
 	// TLS configures https; nil = Go's defaults.
 	TLS *tls.Config
@@ -60,7 +61,7 @@ type Options struct {
 	// connection.
 	Direct bool
 	// Allow is called by the default dialer for each address before it connects: a name may resolve to
-	// another address than at an earlier check. Its error is returned by the dial; nil = all addresses
+	// another address than in an earlier check. Its error is returned by the dial; nil = all addresses
 	// are allowed.
 	Allow func(netip.Addr) error
 }
@@ -159,7 +160,7 @@ func newHTTPSTransport(o Options) *http.Transport {
 	}
 }
 
-// CloseIdleConnections closes the connections that no request is using.
+// CloseIdleConnections closes the connections that no request uses.
 func (t *Transport) CloseIdleConnections() {
 	t.idle.closeAll()
 	t.https().CloseIdleConnections()
@@ -172,8 +173,8 @@ func (t *Transport) CloseIdleConnections() {
 //
 // A body that is in memory (GetBody is set) and not larger than 64 KiB is sent by the caller's
 // goroutine before the response is read. Any other body is sent by a separate goroutine, so that a
-// response that comes first is seen. That goroutine ends when the body is sent or the connection
-// closed. The owner of the request's body must end a Read that blocks.
+// response that arrives earlier is detected. That goroutine ends when the body is sent or the
+// connection is closed. The owner of the request's body must end a blocked Read.
 //
 // An idle connection that its host has closed is not used. If a reused connection still fails before
 // the first byte of a response, the request is sent once more over a new connection, under the
@@ -251,12 +252,12 @@ func (t *Transport) dial(out *outgoing) (*conn, error) {
 }
 
 // wrapError adds the address to a request's error. The cause of its context takes precedence, because
-// other errors follow from it.
+// it causes the other errors.
 func (o *outgoing) wrapError(err error) error {
 	if cause := context.Cause(o.req.Context()); cause != nil {
 		return cause
 	}
-	return fmt.Errorf("requesting %s: %w", o.addr, err)
+	return fmt.Errorf("send a request to %s: %w", o.addr, err)
 }
 
 // rewind prepares a request's body for a second attempt. It reports whether it could.

@@ -297,7 +297,7 @@ func TestHTTPSHosts(t *testing.T) {
 }
 
 // TestNothingLeaks sends requests that end in every way, many concurrently, and checks that the host
-// sees all connections closed; goleak checks the goroutines.
+// has only closed connections; goleak checks the goroutines.
 func TestNothingLeaks(t *testing.T) {
 	h := serve(t, func(host net.Conn, in *bufio.Reader) {
 		for {

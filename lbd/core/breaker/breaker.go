@@ -1,5 +1,5 @@
-// Package breaker stops sending requests to a replica that answers its probes but fails requests: a
-// circuit breaker with outlier ejection. It also bounds the number of retries.
+// Package breaker is a circuit breaker with outlier ejection: a replica that responds to probes but
+// fails requests receives no requests for a while. The package also limits the number of retries.
 //
 // It makes no decisions about a fleet: the balancer decides how many replicas may be ejected. Times
 // are those of core; requests are identified by their numbers, which are never 0.
@@ -10,16 +10,16 @@ import (
 	"time"
 )
 
-// Breaker is the circuit breaker of one replica. Closed, it counts consecutive failures. Ejected,
-// nothing is sent to the replica for a while; then one trial request is allowed. If the trial is
-// served, the breaker closes; if it fails, the replica is ejected for twice as long. The zero value
-// is closed.
+// Breaker is the circuit breaker of one replica. While closed, it counts consecutive failures. When
+// the replica is ejected, nothing is sent to it for a while; then one trial request is allowed. If
+// the trial is served, the breaker closes; if it fails, the replica is ejected for twice as long.
+// The zero value is closed.
 type Breaker struct {
 	failures     int           // consecutive
-	countedAt    time.Duration // when the last failure was counted; requests sent before no longer count
+	countedAt    time.Duration // time of the last counted failure; requests sent before no longer count
 	ejections    int           // number of ejections since the replica last served a request
 	ejectedUntil time.Duration // end of the ejection
-	trial        uint64        // after that: the one trial request; 0 = none
+	trial        uint64        // the trial request after that; 0 = none
 }
 
 // Ejected reports whether nothing may be sent to the replica now.
@@ -46,8 +46,8 @@ func (k *Breaker) Failed(now, sentAt time.Duration) {
 	}
 }
 
-// Undo reverts a failure that the replica did not cause; before and after are the states around it.
-// Failures counted since then stay.
+// Undo reverts a failure that the replica did not cause; before and after are the states before and
+// after the failure. Failures counted since then remain counted.
 func (k *Breaker) Undo(before, after Breaker) {
 	if after.failures > before.failures {
 		k.failures = max(0, k.failures-1)
@@ -74,7 +74,8 @@ func (k *Breaker) Ended(request uint64) {
 	}
 }
 
-// Eject ejects the replica for first, doubled for each consecutive ejection, at most longest.
+// Eject ejects the replica for the duration first, doubled for each consecutive ejection, up to
+// longest.
 func (k *Breaker) Eject(now, first, longest time.Duration) {
 	k.ejectedUntil = now + min(longest, first<<min(k.ejections, 16))
 	k.ejections++

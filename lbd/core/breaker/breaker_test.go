@@ -7,8 +7,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// A failure that is taken back leaves the breaker as it was before, as long as nothing else
-// happened since.
+// Undo of a failure restores the previous state of the breaker, if nothing else happened since.
 func TestUndoRevertsOneFailure(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var k Breaker
@@ -32,7 +31,7 @@ func TestUndoRevertsOneFailure(t *testing.T) {
 	})
 }
 
-// Each ejection in a row is twice as long, up to the longest.
+// Each consecutive ejection is twice as long, up to the maximum.
 func TestEjectionsDouble(t *testing.T) {
 	var k Breaker
 	for i, want := range []time.Duration{1, 2, 4, 8, 10, 10} {
@@ -43,7 +42,7 @@ func TestEjectionsDouble(t *testing.T) {
 	}
 }
 
-// One request at a time tries a replica that was ejected.
+// An ejected replica receives one trial request at a time.
 func TestEjectedReplicaGetsOneTrial(t *testing.T) {
 	var k Breaker
 	k.Eject(0, time.Second, time.Minute)

@@ -1,8 +1,8 @@
 package breaker
 
-// Budget bounds retries, so that they cannot multiply the load of a failing fleet. It grows by a
-// share of the arrivals, up to a burst that the death of one full replica does not use up. A burst
-// of 0 is no bound.
+// Budget limits retries, so that they cannot multiply the load of a failing fleet. It grows by a
+// share of the arrivals, up to a burst. The burst is large enough for the failure of one full
+// replica; a burst of 0 means no limit.
 type Budget struct {
 	tokens float64
 }
@@ -10,10 +10,10 @@ type Budget struct {
 // NewBudget returns a full budget.
 func NewBudget(burst int) Budget { return Budget{float64(burst)} }
 
-// Earn adds the share of a retry that an arrival allows.
+// Earn adds the share of a retry for one arrival.
 func (r *Budget) Earn(share float64, burst int) { r.tokens = min(float64(burst), r.tokens+share) }
 
-// Spend takes a retry from the budget, and reports whether there was one.
+// Spend removes a retry from the budget and reports whether there was one.
 func (r *Budget) Spend(burst int) bool {
 	if burst <= 0 {
 		return true
@@ -25,7 +25,7 @@ func (r *Budget) Spend(burst int) bool {
 	return true
 }
 
-// Resize adapts the budget to a new burst. If there was no bound before, it begins full.
+// Resize adapts the budget to a new burst. If there was no limit before, it becomes full.
 func (r *Budget) Resize(before, burst int) {
 	if before <= 0 {
 		r.tokens = float64(burst)

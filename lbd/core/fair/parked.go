@@ -2,32 +2,33 @@ package fair
 
 import "time"
 
-// meter is a virtual counter of the tokens that a tenant was served.
+// meter is a virtual counter of the tokens served to a tenant.
 type meter struct {
 	served int64
 	floor  int64 // the highest value passed to raiseFloor; served is never lower
 }
 
-// add counts tokens. A refund never lowers served below the floor: that would be saved credit.
+// add counts tokens. A refund never lowers served below the floor, because the tenant would
+// accumulate credit.
 func (m *meter) add(tokens int64) { m.served = max(m.served+tokens, m.floor) }
 
-func (m *meter) raiseFloor(least int64) {
-	m.floor = max(m.floor, least)
-	m.served = max(m.served, least)
+func (m *meter) raiseFloor(floor int64) {
+	m.floor = max(m.floor, floor)
+	m.served = max(m.served, floor)
 }
 
-// parkedRequests contains the parked deferred requests of a model. The tenant that was served the
-// fewest tokens of deferred work releases the next one, its oldest. Tokens of other tiers do not
-// count.
+// parkedRequests contains the parked deferred requests of a model. The next released request is the
+// oldest one of the tenant that was served the fewest tokens of deferred work. Tokens of other
+// tiers do not count.
 type parkedRequests[R any] struct {
 	n        int
 	requests sorted[Item[R]]    // in order of arrival
 	accounts sorted[account[R]] // those with parked requests, the fewest served tokens first
 	bySize   sorted[account[R]] // the same, the most requests first
-	floor    int64              // tokens that the last tenant to release one had been served
+	floor    int64              // served tokens of the tenant that released a request last
 }
 
-// parkedShare is the parked requests of an account.
+// parkedShare contains the parked requests of an account.
 type parkedShare[R any] struct {
 	deferred meter // of deferred work, parked or not
 	n        int
@@ -66,15 +67,15 @@ func (a *account[R]) moreParkedBefore(o *account[R]) bool {
 	return a.created < o.created
 }
 
-// add parks r. A tenant without parked requests starts level with the others.
+// add parks r. A tenant without parked requests starts with the same count as the others.
 func (x *parkedRequests[R]) add(r *Item[R]) {
 	a := r.account
 	if a.parked.n == 0 {
-		least := x.floor
+		floor := x.floor
 		if first := x.accounts.first(); first != nil {
-			least = first.parked.deferred.served
+			floor = first.parked.deferred.served
 		}
-		a.parked.deferred.raiseFloor(least)
+		a.parked.deferred.raiseFloor(floor)
 	}
 	x.requests.add(r)
 	a.parked.requests.add(r)
@@ -102,7 +103,7 @@ func (x *parkedRequests[R]) resize(a *account[R], by int) {
 	}
 }
 
-// charge adds tokens of deferred work to those that a was served.
+// charge adds tokens of deferred work to those served to a.
 func (x *parkedRequests[R]) charge(a *account[R], tokens int64) {
 	if a.parked.n > 0 {
 		x.accounts.remove(a)

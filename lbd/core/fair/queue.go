@@ -1,21 +1,21 @@
-// Package fair queues the requests that wait for one model, in an order, and shares the turns among
-// tenants by the tokens that they were served.
+// Package fair queues the requests that wait for one model, in an order, and shares the capacity
+// among tenants by the tokens served to them.
 //
-// The next request is chosen in two steps. First the order selects a request among all that wait.
-// Its level and the more urgent levels may send now. Then, of the tenants with requests in those
-// levels, the one that was served the fewest tokens sends its first request, in order. So a tenant
-// that floods the queue delays itself, and a lower level never takes the turn of a higher one. With
-// one tenant, the order alone decides.
+// The next request is chosen in two steps. First, the order selects the first of all waiting
+// requests. Only requests of its level and of more urgent levels may be sent now. Then, of the
+// tenants with requests in those levels, the one that was served the fewest tokens sends its first
+// request, in order. So a tenant that floods the queue delays only itself, and a lower level never
+// replaces a higher one. With one tenant, the order alone decides.
 //
 // Read queue.go first, then tenants.go (accounts of the tokens served to tenants) and parked.go
-// (parked deferred requests). round.go lists many turns at once, sorted.go is the underlying tree.
-// The queue does not depend on tiers, prompts or replicas.
+// (parked deferred requests). round.go lists many next requests at once, sorted.go is the
+// underlying tree. The queue does not depend on tiers, prompts or replicas.
 package fair
 
 import "time"
 
-// Levels is the number of levels between which fairness does not share turns, the most urgent
-// first.
+// Levels is the number of priority levels, the most urgent first. Tenants share capacity fairly
+// inside a level, not across levels.
 const Levels = 3
 
 // Never is later than every time.
@@ -44,9 +44,9 @@ type Item[R any] struct {
 	turnCost int64
 
 	position   Position
-	account    *account[R] // of its tenant, while it is queued or running
-	charged    int64       // tokens in total
-	taken      uint64      // the last round that includes it
+	account    *account[R] // account of its tenant, while it is queued or running
+	charged    int64       // total tokens charged
+	taken      uint64      // number of the last round that includes it
 	parked     bool
 	inLevel    node[Item[R]]
 	inTenant   node[Item[R]]
@@ -55,8 +55,8 @@ type Item[R any] struct {
 	nextRunning, prevRunning *Item[R]
 }
 
-// Init sets the request, its tenant, whether it may be parked, and the tokens that its turn costs
-// the tenant.
+// Init sets the request, its tenant, whether it may be parked, and the tokens charged when it is
+// sent.
 func (r *Item[R]) Init(of *R, tenant string, deferred bool, fare int64) {
 	r.request, r.tenant, r.deferred, r.turnCost = of, tenant, deferred, fare
 }
@@ -70,7 +70,7 @@ func (r *Item[R]) Parked() bool { return r.parked }
 // Charged returns the tokens that its tenant is charged for it.
 func (r *Item[R]) Charged() int64 { return r.charged }
 
-// Queue contains the waiting requests of one model. A request that returns takes its previous
+// Queue contains the waiting requests of one model. A request that is queued again has its previous
 // place.
 type Queue[R any] struct {
 	order    Order[R]
@@ -88,7 +88,7 @@ type Queue[R any] struct {
 // level contains the waiting requests of one level and their tenants.
 type level[R any] struct {
 	requests sorted[Item[R]]    // in order
-	accounts sorted[account[R]] // those served the fewest tokens first
+	accounts sorted[account[R]] // the one served the fewest tokens first
 }
 
 // Init resets the queue to empty, with an order.
@@ -151,12 +151,12 @@ func (q *Queue[R]) Remove(r *Item[R]) {
 	}
 	q.removeFromLevel(r)
 	q.changeCounts(r, -1)
-	q.lastLeft = r.account
+	q.lastDequeued = r.account
 	q.changeWaiting(r.account, -1)
 	q.markIdle(r.account)
 }
 
-// changeCounts adds by, 1 or -1, to the counts that r belongs to.
+// changeCounts adds by (1 or -1) to the counts that include r.
 func (q *Queue[R]) changeCounts(r *Item[R], by int) {
 	q.n += by
 	if r.deferred {
@@ -200,8 +200,8 @@ func (q *Queue[R]) advance(now time.Duration) {
 	}
 }
 
-// First appends up to n requests to into, in the order in which they are to be tried now, as if
-// each were sent before the next is chosen.
+// First appends up to n requests to into, in the order in which to try them now. Each is chosen as
+// if the previous ones had been sent.
 func (q *Queue[R]) First(into []*R, now time.Duration, n int) []*R {
 	q.advance(now)
 	n = min(n, q.n)
@@ -232,8 +232,8 @@ func (q *Queue[R]) firstOfOneTenant(into []*R, n int) []*R {
 	return into
 }
 
-// earliestLevel returns the level, up to last, whose head goes first. At least one head must not be
-// nil.
+// earliestLevel returns the level, up to last, whose head is first in the order. At least one head
+// must not be nil.
 func earliestLevel[R any](heads *[Levels]*Item[R], last int) int {
 	best := -1
 	for i, r := range heads[:last+1] {
@@ -255,7 +255,7 @@ func (q *Queue[R]) Waiting(into []*R) []*R {
 	return into
 }
 
-// OldestWait returns how long the oldest request has waited, including parked ones; 0 for an empty
+// OldestWait returns the waiting time of the oldest request, including parked ones; 0 for an empty
 // queue.
 func (q *Queue[R]) OldestWait(now time.Duration) (wait time.Duration) {
 	for i := range q.levels {

@@ -8,13 +8,13 @@ import (
 	"pgregory.net/rapid"
 )
 
-// fatal is what rapid and the testing package have in common.
+// fatal is the common interface of rapid and the testing package.
 type fatal interface {
 	Helper()
 	Fatalf(format string, args ...any)
 }
 
-// job is a request of the tests: its level is fixed, its stage turns after a while.
+// job is a request of the tests: its level is fixed, its stage changes after a while.
 type job struct {
 	Item[job]
 	level int
@@ -49,7 +49,7 @@ func newJobs() *Queue[job] {
 	return q
 }
 
-// run sends what goes first, and it ends at once.
+// run sends the first request, which ends immediately.
 func run(q *Queue[job], now time.Duration) *job {
 	j := q.First(nil, now, 1)[0]
 	q.Remove(&j.Item)
@@ -59,7 +59,7 @@ func run(q *Queue[job], now time.Duration) *job {
 	return j
 }
 
-// Whatever is done, every count of what waits and of what is held apart is the same.
+// After random operations, all counts of waiting and of parked requests are consistent.
 func TestCountsAgree(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		q, now := newJobs(), time.Duration(0)
@@ -112,7 +112,7 @@ func TestCountsAgree(t *testing.T) {
 	})
 }
 
-// check holds a queue's counts against each other.
+// check compares a queue's counts with each other.
 func check(t fatal, q *Queue[job], want, apart int) {
 	t.Helper()
 	byTenant, inLanes, deferred := 0, 0, 0
@@ -145,8 +145,7 @@ func check(t fatal, q *Queue[job], want, apart int) {
 	}
 }
 
-// Tenants that have nothing here are forgotten: when they are too many, and
-// after a while.
+// Tenants without requests are forgotten: if there are too many, and after a while.
 func TestTenantsAreForgotten(t *testing.T) {
 	q := newJobs()
 	for i := range 3 * maxIdleAccounts {
@@ -167,7 +166,7 @@ func TestTenantsAreForgotten(t *testing.T) {
 	}
 }
 
-// Forgetting a tenant gives it nothing: it begins where the queue is.
+// Forgetting a tenant gives it no advantage: it starts at the current level of the queue.
 func TestForgottenTenantStartsLikeNew(t *testing.T) {
 	q := newJobs()
 	q.Push(0, &newJob(0, 0, "a", 5000).Item)

@@ -4,12 +4,12 @@ package fair
 type round[R any] struct {
 	number    uint64
 	heads     [Levels]*Item[R]       // the first of each level that is not selected
-	untouched [Levels]*account[R]    // the least served account of which nothing is selected
-	touched   [Levels][]heapEntry[R] // accounts of which something is selected
+	untouched [Levels]*account[R]    // the least served account without a selected request
+	touched   [Levels][]heapEntry[R] // accounts with a selected request
 }
 
-// heapEntry is one account in a heap, with the tokens that it had been served when it was added.
-// The current value may be higher, never lower.
+// heapEntry is one account in a heap, with its served tokens at the time when it was added. The
+// current value may be higher, never lower.
 type heapEntry[R any] struct {
 	servedAfter int64
 	account     *account[R]

@@ -1,8 +1,8 @@
 package fair
 
 // sorted keeps elements in order. It is a treap whose nodes are embedded in the elements and linked
-// to their neighbours: adding and removing are O(log n), the ends and the next O(1), and nothing
-// allocates. The order of an element must not change while it is in the tree.
+// to their neighbours: adding and removing are O(log n), first, last and next are O(1), and no
+// method allocates. The order of an element must not change while it is in the tree.
 type sorted[T any] struct {
 	node        func(*T) *node[T]
 	before      func(a, b *T) bool
@@ -12,14 +12,14 @@ type sorted[T any] struct {
 	randomState uint64
 }
 
-// node is the part of an element for one sorted.
+// node is the part of an element that one sorted tree uses.
 type node[T any] struct {
 	parent, left, right *T
 	prev, next          *T
 	priority            uint64 // never above the parent's
 }
 
-// random returns the next of a fixed sequence of well mixed numbers (splitmix64).
+// random returns the next number of a fixed pseudorandom sequence (splitmix64).
 func (s *sorted[T]) random() uint64 {
 	s.randomState += 0x9e3779b97f4a7c15
 	z := s.randomState
@@ -70,7 +70,7 @@ func (s *sorted[T]) remove(x *T) {
 	*n = node[T]{}
 }
 
-// link makes b the successor of a; nil is the end on that side.
+// link makes b the successor of a; nil marks the end on that side.
 func (s *sorted[T]) link(a, b *T) {
 	if a == nil {
 		s.head = b

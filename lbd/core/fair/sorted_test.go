@@ -16,8 +16,7 @@ func newItems() sorted[item] {
 	return sorted[item]{node: func(x *item) *node[item] { return &x.node }, before: func(a, b *item) bool { return a.key < b.key }}
 }
 
-// listed walks through s; the way back up must lead where the way down came
-// from, and the tree must hold what the walk meets.
+// listed walks through s and checks its links in both directions, and the tree.
 func listed(t fatal, s *sorted[item]) (keys []int) {
 	for x := s.first(); x != nil; x = s.next(x) {
 		for _, child := range []*item{x.node.left, x.node.right} {
@@ -40,7 +39,7 @@ func inTree(x *item, into []int) []int {
 	return inTree(x.node.right, append(inTree(x.node.left, into), x.key))
 }
 
-// A sorted is a slice that is sorted after every change.
+// A sorted behaves like a slice that is sorted after every change.
 func TestSortedMatchesSlice(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		s := newItems()
@@ -69,7 +68,7 @@ func TestSortedMatchesSlice(t *testing.T) {
 	})
 }
 
-// Elements that come in order, as requests do, must not make a list of the tree.
+// Elements added in order, like requests, must not degrade the tree to a list.
 func TestSortedDepthIsLogarithmic(t *testing.T) {
 	s := newItems()
 	for k := range 4096 {

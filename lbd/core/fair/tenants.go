@@ -3,22 +3,22 @@ package fair
 import "time"
 
 const (
-	// maxIdleAccounts bounds the tenants that are remembered without any request here. A model has
-	// at most this many, plus those with requests.
+	// maxIdleAccounts is the maximum number of remembered tenants of a model without a request
+	// here.
 	maxIdleAccounts = 1024
-	// idleTTL is how long such a tenant is remembered: far longer than clients pause. A tenant that
-	// returns later starts like a new one.
+	// idleTTL is the time for which such a tenant is remembered: much longer than usual gaps
+	// between requests. A tenant that returns later starts like a new one.
 	idleTTL = 10 * time.Minute
 )
 
-// account is the tokens of one model that a tenant was served.
+// account counts the tokens of one model that were served to a tenant.
 type account[R any] struct {
 	tenant  string
-	created uint64 // breaks ties, so that names decide nothing
-	// The meter counts tokens of prompts and answers: an estimate of the prompt from the send on, of
-	// the answer while it is generated, and the engine's own counts after the end (see charge.go).
-	// It is the virtual counter of "Fairness in Serving Large Language Models" (VTC), with answers
-	// weighted like prompts.
+	created uint64 // breaks ties, so that names do not matter
+	// The meter counts tokens of prompts and answers: an estimate for the prompt when the request is
+	// sent, an estimate for the answer while it is generated, and the engine's own counts after the
+	// end (see lbd/core/charge.go). It is the virtual counter of "Fairness in Serving Large Language
+	// Models" (VTC), with answers weighted like prompts.
 	meter
 	parked      parkedShare[R]
 	waiting     int
@@ -28,15 +28,15 @@ type account[R any] struct {
 
 	idleSince  time.Duration
 	idle       bool
-	prev, next *account[R] // among idle accounts, the longest idle first
+	prev, next *account[R] // links of the idle accounts, the longest idle first
 
 	// For the current round.
 	round       uint64
-	servedAfter int64 // served, after everything selected in the round is sent
+	servedAfter int64 // served tokens after all selected requests of the round are sent
 	cursors     [Levels]*Item[R]
 }
 
-// share is an account's requests in one level.
+// share contains an account's requests in one level.
 type share[R any] struct {
 	requests sorted[Item[R]]
 	inLevel  node[account[R]]
@@ -60,11 +60,11 @@ func (a *account[R]) moreWaitingBefore(o *account[R]) bool {
 
 // tenants contains the accounts of one model.
 type tenants[R any] struct {
-	accounts       map[string]*account[R] // never ranged over
-	byWaiting      sorted[account[R]]     // those with waiting requests
-	created        uint64
-	lastLeft       *account[R] // the last whose request left the queue
-	lastLeftServed int64       // what lastLeft was served, after it is forgotten
+	accounts           map[string]*account[R] // never ranged over
+	byWaiting          sorted[account[R]]     // accounts with waiting requests
+	created            uint64
+	lastDequeued       *account[R] // the account whose request was dequeued last
+	lastDequeuedServed int64       // served tokens of that account, kept after it is forgotten
 
 	idleFirst, idleLast *account[R]
 	idleCount           int
@@ -116,8 +116,8 @@ func (t *tenants[R]) changeWaiting(a *account[R], by int) {
 	}
 }
 
-// markIdle marks a as idle if it has no requests here, and forgets the longest idle account if
-// there are too many.
+// markIdle marks a as idle if it has no requests here. If there are too many idle accounts, it
+// forgets the one that has been idle longest.
 func (q *Queue[R]) markIdle(a *account[R]) {
 	if a.waiting > 0 || a.outstanding > 0 || a.parked.n > 0 || a.idle {
 		return
@@ -135,7 +135,7 @@ func (q *Queue[R]) markIdle(a *account[R]) {
 	}
 }
 
-// clearIdle removes a from the idle accounts, if it is one.
+// clearIdle removes a from the idle accounts, if it is idle.
 func (t *tenants[R]) clearIdle(a *account[R]) {
 	if !a.idle {
 		return
@@ -157,8 +157,8 @@ func (t *tenants[R]) clearIdle(a *account[R]) {
 // forgetAccount removes an idle account.
 func (t *tenants[R]) forgetAccount(a *account[R]) {
 	t.clearIdle(a)
-	if t.lastLeft == a {
-		t.lastLeft, t.lastLeftServed = nil, a.served
+	if t.lastDequeued == a {
+		t.lastDequeued, t.lastDequeuedServed = nil, a.served
 	}
 	delete(t.accounts, a.tenant)
 	*a = account[R]{next: t.spare}
@@ -173,28 +173,29 @@ func (q *Queue[R]) ForgetIdle(now time.Duration) {
 	}
 }
 
-// raiseAccount prevents an account from accumulating credit while it has no waiting requests. The
-// account is raised to the least served of those waiting or, if none waits, to the last that left.
+// raiseAccount prevents an account from accumulating credit while it has no waiting requests. Its
+// count is raised to that of the least served waiting account or, if none waits, of the account
+// whose request was dequeued last.
 func (q *Queue[R]) raiseAccount(a *account[R]) {
-	least, any := int64(0), false
+	floor, any := int64(0), false
 	for i := range q.levels {
-		if o := q.levels[i].accounts.first(); o != nil && (!any || o.served < least) {
-			least, any = o.served, true
+		if o := q.levels[i].accounts.first(); o != nil && (!any || o.served < floor) {
+			floor, any = o.served, true
 		}
 	}
 	switch {
 	case any:
-	case q.lastLeft == a:
-		return // nobody else was served meanwhile
-	case q.lastLeft != nil:
-		least = q.lastLeft.served
+	case q.lastDequeued == a:
+		return // no other account was served meanwhile
+	case q.lastDequeued != nil:
+		floor = q.lastDequeued.served
 	default:
-		least = q.lastLeftServed
+		floor = q.lastDequeuedServed
 	}
-	a.raiseFloor(least)
+	a.raiseFloor(floor)
 }
 
-// chargeAccount adds tokens to those that a was served.
+// chargeAccount adds tokens to those served to a.
 func (q *Queue[R]) chargeAccount(a *account[R], tokens int64) {
 	if tokens == 0 {
 		return
@@ -238,7 +239,7 @@ func (q *Queue[R]) Ended(r *Item[R]) {
 	q.markIdle(r.account)
 }
 
-// Charge sets the total tokens charged to r's tenant for r.
+// Charge sets the total number of tokens charged to r's tenant for r.
 func (q *Queue[R]) Charge(r *Item[R], tokens int64) {
 	q.chargeAccount(r.account, tokens-r.charged)
 	if r.deferred {
@@ -260,7 +261,7 @@ func (q *Queue[R]) ChargeRunning(cost func(r *R) int64) {
 // Tenants returns the number of remembered tenants.
 func (q *Queue[R]) Tenants() int { return len(q.accounts) }
 
-// Served returns the tokens that a tenant was served.
+// Served returns the tokens served to a tenant.
 func (q *Queue[R]) Served(tenant string) int64 {
 	if a := q.accounts[tenant]; a != nil {
 		return a.served

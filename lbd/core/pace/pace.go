@@ -1,6 +1,6 @@
-// Package pace learns how fast replicas are from their responses. A pace is the time that something
-// takes at a replica divided by the time at the nominal replica (lbd/policy). Replicas with similar
-// paces are assumed to have the same hardware and share one pace.
+// Package pace estimates the speed of replicas from their responses. A pace is a duration at a
+// replica divided by the corresponding duration at the nominal replica (lbd/policy). Replicas with
+// similar paces are assumed to have the same hardware and share one pace.
 package pace
 
 import (
@@ -12,13 +12,14 @@ const (
 	// weight is the weight of each response in a mean.
 	weight = 0.05
 	// minTokens and minShare are the minimum tokens, and the minimum streamed share of its residence
-	// time, for an answer to show a replica's speed. An answer that arrived in one piece does not.
+	// time, for an answer to be a measurement of a replica's speed. An answer that arrived in one
+	// piece is not.
 	minTokens = 8
 	minShare  = 0.1
 	// maxSameHardwareRatio is the maximum ratio between two paces of replicas with the same
-	// hardware, whose requests differ by chance.
+	// hardware, whose requests differ randomly.
 	maxSameHardwareRatio = 1.25
-	// Limit bounds a pace on both sides, so that a clock jump cannot spoil it.
+	// Limit bounds a pace on both sides, so that a clock jump cannot distort it.
 	Limit = 100
 )
 
@@ -47,9 +48,9 @@ func (m *Mean) Or(fallback float64) float64 {
 
 // Estimate is the estimated speed of one replica. The zero value has no data.
 type Estimate struct {
-	tokenPace Mean    // of the time between two tokens of an answer
-	hardware  float64 // of all replicas with this hardware; 0 = unknown
-	residence Mean    // of the time of whole requests, from the send to the end
+	tokenPace Mean    // pace of the time between two tokens of an answer
+	hardware  float64 // pace of all replicas with this hardware; 0 = unknown
+	residence Mean    // pace of whole requests, from the send to the end
 }
 
 // Known reports whether token times of the replica were measured.
@@ -70,17 +71,18 @@ func (l *Estimate) Hardware() float64 { return l.hardware }
 func (l *Estimate) Residence() float64 { return l.residence.Or(l.Value()) }
 
 // Informative reports whether an answer with a number of tokens, streamed for a part of its
-// residence time, shows the speed of tokens.
+// residence time, is a measurement of the token speed.
 func Informative(tokens int, streamed, stay time.Duration) bool {
 	return tokens >= minTokens && streamed > 0 && float64(streamed) >= minShare*float64(stay)
 }
 
-// LearnStep learns from the time between two tokens, in seconds.
+// LearnStep adds a measurement of the time between two tokens, in seconds.
 func (l *Estimate) LearnStep(step float64, nominal time.Duration) {
 	l.tokenPace.Add(bounded(step/nominal.Seconds()), weight)
 }
 
-// LearnResidence learns from the residence time of a request with a number of generated tokens.
+// LearnResidence adds a measurement of the residence time of a request, with its number of
+// generated tokens.
 func (l *Estimate) LearnResidence(tokens int, stay, nominal time.Duration) {
 	if tokens >= minTokens && stay > 0 {
 		l.residence.Add(bounded(stay.Seconds()/nominal.Seconds()), weight)
@@ -92,9 +94,9 @@ func bounded(pace float64) float64 { return min(max(pace, 1.0/Limit), Limit) }
 // Assume sets the pace of a replica without measurements.
 func (l *Estimate) Assume(pace float64) { l.hardware = pace }
 
-// Group sets the pace of each replica in a list to that of its hardware: the mean over the replicas
-// that are, one by one, within maxSameHardwareRatio of each other. All of them must be Known. It
-// sorts the list.
+// Group sets the pace of each replica in a list to that of its hardware: the mean over a sequence
+// of replicas, sorted by pace, in which neighbours differ by at most maxSameHardwareRatio. All of
+// them must be Known. It sorts the list.
 func Group(replicas []*Estimate) {
 	sort.SliceStable(replicas, func(i, j int) bool { return replicas[i].tokenPace.value < replicas[j].tokenPace.value })
 	for len(replicas) > 0 {

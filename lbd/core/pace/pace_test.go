@@ -8,7 +8,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// Replicas of like paces share their mean, others do not, whatever their order.
+// Replicas with similar paces share their mean, others do not, in any order.
 func TestSimilarReplicasSharePace(t *testing.T) {
 	all := make([]Estimate, 5)
 	for i, pace := range []float64{2, 1, 1.1, 2.2, 1.2} {
@@ -26,7 +26,7 @@ func TestSimilarReplicasSharePace(t *testing.T) {
 	}
 }
 
-// Whatever an engine or a clock says, a pace stays within its limits.
+// For any figures of an engine or a clock, a pace stays within its limits.
 func TestPacesAreBounded(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var l Estimate
