@@ -302,7 +302,7 @@ func apiKeys(auth *service.Auth) ([]service.APIKey, error) {
 	}
 	keys, err := service.ParseKeys(text, auth.Limits)
 	if err != nil {
-		return nil, &ConfigError{Key: "balancer.auth.keys_from", Problem: fmt.Sprintf("read %s: %v", auth.KeysFrom, err)}
+		return nil, &ConfigError{Key: "balancer.auth.keys_from", Problem: fmt.Sprintf("reading %s: %v", auth.KeysFrom, err)}
 	}
 	if len(keys) == 0 {
 		return nil, &ConfigError{Key: "balancer.auth.keys_from", Problem: fmt.Sprintf("%s contains no key", auth.KeysFrom)}

@@ -22,15 +22,15 @@ const maxConfig = 4 << 20
 func ReadConfig(file string) (service.BalancerConfig, error) {
 	f, err := os.Open(file)
 	if err != nil {
-		return service.BalancerConfig{}, fmt.Errorf("read configuration: %w", err)
+		return service.BalancerConfig{}, fmt.Errorf("reading configuration: %w", err)
 	}
 	defer f.Close()
 	data, err := io.ReadAll(io.LimitReader(f, maxConfig+1))
 	if err != nil {
-		return service.BalancerConfig{}, fmt.Errorf("read configuration: %w", err)
+		return service.BalancerConfig{}, fmt.Errorf("reading configuration: %w", err)
 	}
 	if len(data) > maxConfig {
-		return service.BalancerConfig{}, fmt.Errorf("read configuration %s: must have at most %d bytes", file, maxConfig)
+		return service.BalancerConfig{}, fmt.Errorf("reading configuration %s: must have at most %d bytes", file, maxConfig)
 	}
 	return parseConfig(file, data)
 }
@@ -39,25 +39,25 @@ func parseConfig(file string, data []byte) (cfg service.BalancerConfig, err erro
 	defer func() {
 		// The parser panics on some unusual texts.
 		if recover() != nil {
-			cfg, err = service.BalancerConfig{}, fmt.Errorf("read %s: invalid YAML (the parser reported no line)", file)
+			cfg, err = service.BalancerConfig{}, fmt.Errorf("reading %s: invalid YAML (the parser reported no line)", file)
 		}
 	}()
 	err = yaml.UnmarshalWithOptions(data, &cfg, yaml.Strict(), yaml.CustomUnmarshaler(readDuration))
 	if errors.Is(err, io.EOF) || (err == nil && len(data) == 0) {
-		return cfg, fmt.Errorf("read %s: the file is empty", file)
+		return cfg, fmt.Errorf("reading %s: the file is empty", file)
 	}
 	var ye yaml.Error
 	switch {
 	case err == nil:
 		return cfg, nil
 	case !errors.As(err, &ye):
-		return service.BalancerConfig{}, fmt.Errorf("read %s: %w", file, err)
+		return service.BalancerConfig{}, fmt.Errorf("reading %s: %w", file, err)
 	}
 	position := file
 	if t := ye.GetToken(); t != nil && t.Position != nil {
 		position = fmt.Sprintf("%s:%d:%d", file, t.Position.Line, t.Position.Column)
 	}
-	return service.BalancerConfig{}, fmt.Errorf("read %s: %s", position, ye.GetMessage())
+	return service.BalancerConfig{}, fmt.Errorf("reading %s: %s", position, ye.GetMessage())
 }
 
 // readDuration parses a duration such as 110ms or, as encoded in JSON, a number of nanoseconds.

@@ -66,7 +66,7 @@ func (f *fleet) Add(cfg service.ReplicaConfig) (added bool, err error) {
 	defer f.mu.Unlock()
 	old, held := f.attached[cfg.ID]
 	if held && cfg.Epoch < old.Epoch {
-		return false, fmt.Errorf("add replica %q: epoch %d, current %d: %w", cfg.ID, cfg.Epoch, old.Epoch, proxy.ErrOlderEpoch)
+		return false, fmt.Errorf("adding replica %q: epoch %d, current %d: %w", cfg.ID, cfg.Epoch, old.Epoch, proxy.ErrOlderEpoch)
 	}
 	if err := f.updateRuntime(cfg, held && old.URL == cfg.URL); err != nil {
 		return false, err
@@ -140,7 +140,7 @@ func (f *fleet) Remove(id string, epoch uint64) (removed bool, err error) {
 		return false, nil
 	}
 	if epoch != 0 && epoch < attached.Epoch {
-		return false, fmt.Errorf("remove replica %q: epoch %d, current %d: %w", id, epoch, attached.Epoch, proxy.ErrOlderEpoch)
+		return false, fmt.Errorf("removing replica %q: epoch %d, current %d: %w", id, epoch, attached.Epoch, proxy.ErrOlderEpoch)
 	}
 	if _, err := f.runtime.RemoveReplica(id, epoch); err != nil {
 		return false, err

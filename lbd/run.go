@@ -92,7 +92,7 @@ func (e *ListenError) Error() string {
 	if errors.As(cause, &op) && op.Err != nil {
 		cause = op.Err
 	}
-	return fmt.Sprintf("listen on %s (--%s): %s", e.Addr, e.Flag, strings.TrimPrefix(cause.Error(), "bind: "))
+	return fmt.Sprintf("listening on %s (--%s): %s", e.Addr, e.Flag, strings.TrimPrefix(cause.Error(), "bind: "))
 }
 
 // Unwrap returns the cause.
@@ -350,7 +350,7 @@ func (b *balancer) run(ctx context.Context) error {
 		HeadTimeout: readHeaderTimeout, IdleTimeout: idleTimeout, MaxHeadBytes: maxHeaderBytes, Log: public.ErrorLog,
 	})
 	if err != nil {
-		return fmt.Errorf("serve requests: %w", err)
+		return fmt.Errorf("serving requests: %w", err)
 	}
 	failed := make(chan error, 2)
 	var serving sync.WaitGroup
@@ -391,7 +391,7 @@ func (b *balancer) run(ctx context.Context) error {
 	select {
 	case <-ctx.Done():
 	case err = <-failed:
-		err = fmt.Errorf("serve requests: %w", err)
+		err = fmt.Errorf("serving requests: %w", err)
 	}
 	if b.drain(life) {
 		flush(life, public, front)

@@ -311,7 +311,7 @@ func TestBalancersShareCertificate(t *testing.T) {
 		t.Error("without the store there is another certificate")
 	}
 	within(t, "the unavailable store is reported", func() error {
-		if p := again.WaitingReason(); !strings.Contains(p, "read the certificate of chat.example.com") {
+		if p := again.WaitingReason(); !strings.Contains(p, "reading the certificate of chat.example.com") {
 			return fmt.Errorf("the reason is %q", p)
 		}
 		return nil

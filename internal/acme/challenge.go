@@ -70,7 +70,7 @@ func (m *Manager) lookup(ctx context.Context) (context.Context, func(), error) {
 		return ctx, func() { <-m.lookups; cancel() }, nil
 	case <-ctx.Done():
 		cancel()
-		return nil, nil, fmt.Errorf("look up the challenge: %d other lookups are in progress: %w", maxLookups, ctx.Err())
+		return nil, nil, fmt.Errorf("looking up the challenge: %d other lookups are in progress: %w", maxLookups, ctx.Err())
 	}
 }
 
@@ -109,7 +109,7 @@ func (p provider) each(zone string, records []libdns.Record, do func(name string
 	for _, r := range records {
 		rr := r.RR()
 		if rr.Type != "TXT" {
-			return fmt.Errorf("write the DNS record of a challenge: the type must be TXT, got %s", rr.Type)
+			return fmt.Errorf("writing the DNS record of a challenge: the type must be TXT, got %s", rr.Type)
 		}
 		if err := do(strings.TrimSuffix(libdns.AbsoluteName(rr.Name, zone), "."), rr); err != nil {
 			return err

@@ -112,7 +112,7 @@ func New(o Options) (*Manager, error) {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
 	if err := os.MkdirAll(o.Dir, 0o700); err != nil {
-		return nil, fmt.Errorf("create the certificate directory: %w", err)
+		return nil, fmt.Errorf("creating the certificate directory: %w", err)
 	}
 	m := &Manager{opts: o, log: o.Logger, zap: toZap(o.Logger), lookups: make(chan struct{}, maxLookups), obtained: make(chan struct{}, 1)}
 	m.storage = &closing{Storage: &certmagic.FileStorage{Path: o.Dir}}
@@ -268,7 +268,7 @@ func (m *Manager) installShared(ctx context.Context) error {
 		leaf, err = m.check(text)
 	}
 	if err != nil {
-		return fmt.Errorf("read the certificate of %s: %w", m.opts.Name, err)
+		return fmt.Errorf("reading the certificate of %s: %w", m.opts.Name, err)
 	}
 	text = append([]byte(m.authorityLine()), text...)
 	old, kept, same := m.installed()

@@ -59,7 +59,7 @@ func newStorage(s *store.Store, id, secret string) (*storage, error) {
 	}
 	key, err := hkdf.Key(sha256.New, []byte(secret), nil, "skyserve certificates", 32)
 	if err != nil {
-		return nil, fmt.Errorf("derive the encryption key of shared certificates: %w", err)
+		return nil, fmt.Errorf("deriving the encryption key of shared certificates: %w", err)
 	}
 	block, err := aes.NewCipher(key)
 	if err != nil {
@@ -226,7 +226,7 @@ func (s *storage) Unlock(ctx context.Context, name string) error {
 	delete(s.locks, name)
 	s.mu.Unlock()
 	if l == nil {
-		return fmt.Errorf("release the lock %s: the lock is not held: %w", name, fs.ErrNotExist)
+		return fmt.Errorf("releasing the lock %s: the lock is not held: %w", name, fs.ErrNotExist)
 	}
 	l.stop()
 	<-l.done

@@ -27,7 +27,7 @@ func AdviceAWS(base string) Advice {
 			Since time.Time `json:"noticeTime"`
 		}
 		if err := json.Unmarshal([]byte(text), &advice); err != nil {
-			return since, false, fmt.Errorf("parse the rebalance recommendation: %w", err)
+			return since, false, fmt.Errorf("parsing the rebalance recommendation: %w", err)
 		}
 		return advice.Since, true, nil
 	}

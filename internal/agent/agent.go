@@ -116,7 +116,7 @@ func New(opts Options) (*Agent, error) {
 		return nil, err
 	}
 	if err := os.MkdirAll(opts.Dir, dirMode); err != nil {
-		return nil, fmt.Errorf("start the agent: %w", err)
+		return nil, fmt.Errorf("starting the agent: %w", err)
 	}
 	a := &Agent{opts: opts, log: opts.Logger, phase: PhaseWaiting, changed: make(chan struct{}, 1)}
 	var err error
@@ -141,7 +141,7 @@ func loadOrCreateKey(path string) (crypto.Signer, error) {
 	}
 	made, err := identity.NewKey()
 	if err != nil {
-		return nil, fmt.Errorf("generate the machine's key: %w", err)
+		return nil, fmt.Errorf("generating the machine's key: %w", err)
 	}
 	text, err := identity.EncodeKey(made)
 	if err != nil {
@@ -179,7 +179,7 @@ func (a *Agent) restore() error {
 		err = json.Unmarshal(text, &a.desired)
 	}
 	if err != nil {
-		return fmt.Errorf("load the enrolment in %s: %w", a.opts.Dir, err)
+		return fmt.Errorf("loading the enrolment in %s: %w", a.opts.Dir, err)
 	}
 	a.party, a.expires, a.issuer = party, chain[0].NotAfter, issuerOf(chain)
 	a.signalChange()
@@ -227,7 +227,7 @@ func issuerOf(chain []*x509.Certificate) string {
 func (a *Agent) Run(ctx context.Context) error {
 	ln, err := net.Listen("tcp", a.opts.Listen)
 	if err != nil {
-		return fmt.Errorf("start the agent: %w", err)
+		return fmt.Errorf("starting the agent: %w", err)
 	}
 	server := &http.Server{
 		Handler: a.api, ReadHeaderTimeout: headerTimeout, ReadTimeout: requestTimeout, WriteTimeout: requestTimeout,
@@ -259,7 +259,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	if errors.Is(err, http.ErrServerClosed) {
 		return nil
 	}
-	return fmt.Errorf("serve operators: %w", err)
+	return fmt.Errorf("serving operators: %w", err)
 }
 
 // publish publishes the key's fingerprint: every publishInterval until the machine is enrolled, and

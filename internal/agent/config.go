@@ -47,15 +47,15 @@ func ReadConfig(path string) (Config, error) {
 	var c Config
 	text, err := os.ReadFile(path)
 	if err != nil {
-		return c, fmt.Errorf("read the machine's configuration: %w", err)
+		return c, fmt.Errorf("reading the machine's configuration: %w", err)
 	}
 	dec := json.NewDecoder(bytes.NewReader(text))
 	dec.DisallowUnknownFields()
 	if err := dec.Decode(&c); err != nil {
-		return c, fmt.Errorf("read %s: %w", path, err)
+		return c, fmt.Errorf("reading %s: %w", path, err)
 	}
 	if _, err := c.Options(); err != nil {
-		return c, fmt.Errorf("read %s: %w", path, err)
+		return c, fmt.Errorf("reading %s: %w", path, err)
 	}
 	return c, nil
 }

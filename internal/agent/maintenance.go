@@ -67,7 +67,7 @@ func MaintenanceAWS(base string) Notice {
 		}
 		var events []maintenanceEvent
 		if err := json.Unmarshal([]byte(text), &events); err != nil {
-			return at, false, fmt.Errorf("parse the scheduled events of this machine: %w", err)
+			return at, false, fmt.Errorf("parsing the scheduled events of this machine: %w", err)
 		}
 		for _, e := range events {
 			if e.State == "active" && e.isCurrent(time.Now()) && (!announced || e.NotBefore.Before(at)) {

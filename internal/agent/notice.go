@@ -28,7 +28,7 @@ func NoticeAWS(base string) Notice {
 			Time time.Time `json:"time"`
 		}
 		if err := json.Unmarshal([]byte(text), &action); err != nil {
-			return at, false, fmt.Errorf("parse the interruption notice: %w", err)
+			return at, false, fmt.Errorf("parsing the interruption notice: %w", err)
 		}
 		return action.Time, true, nil
 	}

@@ -110,17 +110,17 @@ func (o *Operator) Renews(s Status) bool {
 func (o *Operator) enrol(ctx context.Context, m Machine, d Deployment) error {
 	fingerprint, err := m.Fingerprint(ctx)
 	if err != nil {
-		return fmt.Errorf("enrol %s: read the fingerprint of its key: %w", m.Name.ID, err)
+		return fmt.Errorf("enrolling %s: reading the fingerprint of its key: %w", m.Name.ID, err)
 	}
 	config, to := o.Party.Pinned(fingerprint), *o
 	to.key = fingerprint
 	presented, err := to.presentedCertificate(ctx, m, config)
 	if err != nil {
-		return fmt.Errorf("enrol %s: %w", m.Name.ID, err)
+		return fmt.Errorf("enrolling %s: %w", m.Name.ID, err)
 	}
 	text, err := o.certify(presented, m.Name)
 	if err != nil {
-		return fmt.Errorf("enrol %s: %w", m.Name.ID, err)
+		return fmt.Errorf("enrolling %s: %w", m.Name.ID, err)
 	}
 	err = to.put(ctx, m, config, pathEnrolment, enrolment{Chain: text, Deployment: d})
 	var refusal *Refusal
@@ -135,11 +135,11 @@ func (o *Operator) Renew(ctx context.Context, m Machine) error {
 	config := o.Party.To(m.Name)
 	presented, err := o.presentedCertificate(ctx, m, config)
 	if err != nil {
-		return fmt.Errorf("renew the certificate of %s: %w", m.Name.ID, err)
+		return fmt.Errorf("renewing the certificate of %s: %w", m.Name.ID, err)
 	}
 	text, err := o.certify(presented, m.Name)
 	if err != nil {
-		return fmt.Errorf("renew the certificate of %s: %w", m.Name.ID, err)
+		return fmt.Errorf("renewing the certificate of %s: %w", m.Name.ID, err)
 	}
 	return o.put(ctx, m, config, pathCertificate, renewal{Chain: text})
 }
@@ -193,7 +193,7 @@ func (o *Operator) Status(ctx context.Context, m Machine) (Status, error) {
 		err = json.Unmarshal(body, &s)
 	}
 	if err != nil {
-		return s, fmt.Errorf("read the status of %s: %w", m.Name.ID, err)
+		return s, fmt.Errorf("reading the status of %s: %w", m.Name.ID, err)
 	}
 	return s, nil
 }
@@ -202,7 +202,7 @@ func (o *Operator) Status(ctx context.Context, m Machine) (Status, error) {
 func (o *Operator) Drain(ctx context.Context, m Machine) error {
 	_, err := o.do(ctx, m, o.Party.To(m.Name), http.MethodPost, pathDrain, nil)
 	if err != nil {
-		return fmt.Errorf("drain %s: %w", m.Name.ID, err)
+		return fmt.Errorf("draining %s: %w", m.Name.ID, err)
 	}
 	return nil
 }
@@ -211,7 +211,7 @@ func (o *Operator) Drain(ctx context.Context, m Machine) error {
 func (o *Operator) Logs(ctx context.Context, m Machine, unit string, lines int) ([]byte, error) {
 	text, err := o.do(ctx, m, o.Party.To(m.Name), http.MethodGet, pathLogs+url.PathEscape(unit)+"?lines="+strconv.Itoa(lines), nil)
 	if err != nil {
-		return nil, fmt.Errorf("read the log of %s on %s: %w", unit, m.Name.ID, err)
+		return nil, fmt.Errorf("reading the log of %s on %s: %w", unit, m.Name.ID, err)
 	}
 	return text, nil
 }
@@ -221,7 +221,7 @@ func (o *Operator) Logs(ctx context.Context, m Machine, unit string, lines int) 
 func (o *Operator) Cloud(ctx context.Context, m Machine, call string, body []byte) ([]byte, error) {
 	text, err := o.exchange(ctx, m, o.Party.To(m.Name), http.MethodPost, pathCloud+url.PathEscape(call), body, 0)
 	if err != nil {
-		return nil, fmt.Errorf("call the cloud API through %s: %w", m.Name.ID, err)
+		return nil, fmt.Errorf("calling the cloud API through %s: %w", m.Name.ID, err)
 	}
 	return text, nil
 }

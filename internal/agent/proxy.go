@@ -43,12 +43,12 @@ func (a *Agent) setProxy(config *Proxy) error {
 	}
 	f, err := a.newProxy(*config)
 	if err != nil {
-		return fmt.Errorf("start the engine proxy on %s: %w", config.Listen, err)
+		return fmt.Errorf("starting the engine proxy on %s: %w", config.Listen, err)
 	}
 	f.draining.Store(draining)
 	ln, err := net.Listen("tcp", config.Listen)
 	if err != nil {
-		return fmt.Errorf("start the engine proxy on %s: %w", config.Listen, err)
+		return fmt.Errorf("starting the engine proxy on %s: %w", config.Listen, err)
 	}
 	a.mu.Lock()
 	a.proxy = f

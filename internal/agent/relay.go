@@ -114,7 +114,7 @@ func (o *Operator) DialThrough(by Machine) func(ctx context.Context, addr, finge
 			}
 		}
 		if err != nil {
-			return nil, fmt.Errorf("connect through %s: %w", by.Name.ID, err)
+			return nil, fmt.Errorf("connecting through %s: %w", by.Name.ID, err)
 		}
 		return conn, nil
 	}

@@ -33,7 +33,7 @@ func (a *Agent) setRevoked(r revocation) error {
 	}
 	list, err := identity.ParseRevoked([]byte(r.List), party.Root)
 	if err == nil && list.Number() == 0 {
-		err = errors.New("read the revocation list: the list is empty")
+		err = errors.New("reading the revocation list: the list is empty")
 	}
 	if err != nil {
 		return err
@@ -42,7 +42,7 @@ func (a *Agent) setRevoked(r revocation) error {
 	err = list.After(a.revoked)
 	a.mu.Unlock()
 	if err != nil {
-		return conflict{fmt.Errorf("store revocation list %d: %w", list.Number(), err)}
+		return conflict{fmt.Errorf("storing revocation list %d: %w", list.Number(), err)}
 	}
 	if err := identity.WriteFile(a.path(FileRevoked), list.Text()); err != nil {
 		return err

@@ -63,7 +63,7 @@ func (e *Exec) Names(context.Context) ([]string, error) {
 // Start starts a unit. It reports no progress, since no step is slow.
 func (e *Exec) Start(ctx context.Context, u Unit, _ func(Phase, string)) (started bool, err error) {
 	if u.Image != "" {
-		return false, fmt.Errorf("run image %s: the runner exec cannot run containers; set runner to system", u.Image)
+		return false, fmt.Errorf("running image %s: the runner exec cannot run containers; set runner to system", u.Image)
 	}
 	j := &job{fixed: u.fixed(), done: make(chan struct{}), reload: make(chan os.Signal, 1)}
 	if e.Inside != nil && u.Args[0] == programName {
@@ -166,7 +166,7 @@ func (e *Exec) findJob(name string) *job {
 func (e *Exec) Reload(_ context.Context, name string) error {
 	j := e.findJob(name)
 	if j == nil {
-		return fmt.Errorf("reload %s: the unit is not running", name)
+		return fmt.Errorf("reloading %s: the unit is not running", name)
 	}
 	j.mu.Lock()
 	defer j.mu.Unlock()

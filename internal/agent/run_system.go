@@ -200,7 +200,7 @@ func (s *System) startContainer(ctx context.Context, u Unit, report func(Phase, 
 	if u.GPUs {
 		report(PhasePreparing, "checking the GPU driver")
 		if _, err := s.call(ctx, "nvidia-smi", "-L"); err != nil {
-			return false, fmt.Errorf("check the GPU driver: %w", err)
+			return false, fmt.Errorf("checking the GPU driver: %w", err)
 		}
 	}
 	if err := s.pull(ctx, u.Image, report); err != nil {

@@ -253,7 +253,7 @@ func TestSystemRunsContainers(t *testing.T) {
 		t.Errorf("its secrets still exist (%v)", err)
 	}
 	m.broken = "nvidia-smi"
-	if _, err := s.Start(t.Context(), container, report); err == nil || !strings.HasPrefix(err.Error(), "check the GPU driver: ") {
+	if _, err := s.Start(t.Context(), container, report); err == nil || !strings.HasPrefix(err.Error(), "checking the GPU driver: ") {
 		t.Errorf("without a driver: %v", err)
 	}
 }
@@ -434,14 +434,14 @@ func TestStatusReportsUnitProgress(t *testing.T) {
 }
 
 func TestStatusReportsStartFailure(t *testing.T) {
-	w, runner := newTestService(t), &fakeRunner{failing: errors.New("check the GPU driver: no device")}
+	w, runner := newTestService(t), &fakeRunner{failing: errors.New("checking the GPU driver: no device")}
 	m, o := w.boot(t.TempDir(), runner), w.operator()
 	if _, err := o.Ensure(t.Context(), m.Machine, sampleDeployment("1")); err != nil {
 		t.Fatal(err)
 	}
 	testkit.Eventually(t, "the status shows the failure", func() bool {
 		s := m.agent.Status()
-		return s.Phase == PhaseFailed && s.Reason == "start engine: check the GPU driver: no device"
+		return s.Phase == PhaseFailed && s.Reason == "start engine: checking the GPU driver: no device"
 	})
 }
 

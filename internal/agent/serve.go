@@ -113,7 +113,7 @@ func handlePut[T any](w http.ResponseWriter, r *http.Request, do func(T) error) 
 	dec := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxBody))
 	dec.DisallowUnknownFields()
 	if err := dec.Decode(&body); err != nil {
-		writeError(w, http.StatusBadRequest, fmt.Errorf("read the request: %w", withoutValue(err)))
+		writeError(w, http.StatusBadRequest, fmt.Errorf("reading the request: %w", withoutValue(err)))
 		return
 	}
 	var c conflict
@@ -141,14 +141,14 @@ func (a *Agent) enrol(e enrolment) error {
 	a.operatorMu.Lock()
 	defer a.operatorMu.Unlock()
 	if a.enrolled() != nil {
-		return conflict{fmt.Errorf("enrol %s: the machine is already enrolled", a.opts.Name.ID)}
+		return conflict{fmt.Errorf("enrolling %s: the machine is already enrolled", a.opts.Name.ID)}
 	}
 	chain, err := a.parseVerifiedChain(e.Chain)
 	if err == nil {
 		err = e.Deployment.Check()
 	}
 	if err != nil {
-		return fmt.Errorf("enrol %s: %w", a.opts.Name.ID, err)
+		return fmt.Errorf("enrolling %s: %w", a.opts.Name.ID, err)
 	}
 	// The certificate is written last: with it, the machine is enrolled.
 	if err := identity.WriteFile(a.path(FileCA), identity.EncodeChain(chain[len(chain)-1:])); err != nil {
@@ -209,7 +209,7 @@ func (a *Agent) renew(e renewal) error {
 		err = a.setCertificate(chain)
 	}
 	if err != nil {
-		return fmt.Errorf("renew the certificate of %s: %w", a.opts.Name.ID, err)
+		return fmt.Errorf("renewing the certificate of %s: %w", a.opts.Name.ID, err)
 	}
 	return nil
 }
@@ -240,7 +240,7 @@ func (a *Agent) storeDeployment(d Deployment) error {
 		err = identity.WriteFile(a.path(fileDeployment), text)
 	}
 	if err != nil {
-		return fmt.Errorf("store the deployment: %w", err)
+		return fmt.Errorf("storing the deployment: %w", err)
 	}
 	a.mu.Lock()
 	a.staleFiles = slices.AppendSeq(a.staleFiles, maps.Keys(filesOf(a.desired)))

@@ -107,13 +107,13 @@ func (a *Agent) applyDeployment(ctx context.Context, d Deployment) error {
 	for _, name := range running {
 		if !slices.ContainsFunc(d.Units, func(u Unit) bool { return u.Name == name }) {
 			if err := a.opts.Runner.Stop(ctx, name); err != nil {
-				return fmt.Errorf("stop %s: %w", name, err)
+				return fmt.Errorf("stopping %s: %w", name, err)
 			}
 		}
 	}
 	for _, u := range d.Units {
 		if err := a.startUnit(ctx, u); err != nil {
-			return fmt.Errorf("start %s: %w", u.Name, err)
+			return fmt.Errorf("starting %s: %w", u.Name, err)
 		}
 	}
 	a.setPhase(PhaseStarting, "")

@@ -80,7 +80,7 @@ func fetchWeights(ctx context.Context, from, dir string, report func(string)) er
 func newBucket(from string, client *http.Client) (bucket, error) {
 	switch m := folderPattern.FindStringSubmatch(from); {
 	case m == nil:
-		return nil, fmt.Errorf("download weights: the source must be s3://BUCKET/PREFIX or gs://BUCKET/PREFIX, got %q", from)
+		return nil, fmt.Errorf("downloading weights: the source must be s3://BUCKET/PREFIX or gs://BUCKET/PREFIX, got %q", from)
 	case m[1] == "gs":
 		return &gcsBucket{name: m[2], client: client, now: time.Now}, nil
 	default:
@@ -105,10 +105,10 @@ func (f fetcher) fetchAll(ctx context.Context, from, dir string, report func(str
 		return err
 	})
 	if err != nil {
-		return fmt.Errorf("list %s: %w", from, err)
+		return fmt.Errorf("listing %s: %w", from, err)
 	}
 	if len(objects) == 0 {
-		return fmt.Errorf("list %s: no objects found; correct engine.weights or upload the model to it", from)
+		return fmt.Errorf("listing %s: no objects found; correct engine.weights or upload the model to it", from)
 	}
 	p := &progress{report: report}
 	for _, o := range objects {
@@ -121,10 +121,10 @@ func (f fetcher) fetchAll(ctx context.Context, from, dir string, report func(str
 			continue // consoles create such an object for a folder
 		}
 		if !filepath.IsLocal(path) {
-			return fmt.Errorf("download %s%s: the object's name must be a path below the prefix, without '..'", root, o.Key)
+			return fmt.Errorf("downloading %s%s: the object's name must be a path below the prefix, without '..'", root, o.Key)
 		}
 		if err := f.fetchObject(ctx, o, filepath.Join(dir, path), p); err != nil {
-			return fmt.Errorf("download %s%s: %w", root, o.Key, err)
+			return fmt.Errorf("downloading %s%s: %w", root, o.Key, err)
 		}
 	}
 	return nil
@@ -246,7 +246,7 @@ func weightsDir(dir string, w *Weights) string {
 func partialBody(resp *http.Response, from, size int64) (io.ReadCloser, error) {
 	if resp.StatusCode != http.StatusPartialContent {
 		resp.Body.Close()
-		return nil, fmt.Errorf("request %d bytes at offset %d: the HTTP status must be 206, got %d", size, from, resp.StatusCode)
+		return nil, fmt.Errorf("requesting %d bytes at offset %d: the HTTP status must be 206, got %d", size, from, resp.StatusCode)
 	}
 	return resp.Body, nil
 }

@@ -59,7 +59,7 @@ func (b *gcsBucket) list(ctx context.Context, prefix string) ([]object, error) {
 		err = json.NewDecoder(resp.Body).Decode(&page)
 		resp.Body.Close()
 		if err != nil {
-			return nil, fmt.Errorf("parse the list of objects: %w", err)
+			return nil, fmt.Errorf("parsing the list of objects: %w", err)
 		}
 		for _, o := range page.Items {
 			all = append(all, object{o.Name, o.Size, o.Updated, o.Generation})
@@ -153,7 +153,7 @@ func (b *gcsBucket) accessToken(ctx context.Context) (string, error) {
 		err = errors.New("the response contains no token")
 	}
 	if err != nil {
-		return "", fmt.Errorf("get the machine's credentials: %w", err)
+		return "", fmt.Errorf("getting the machine's credentials: %w", err)
 	}
 	b.token = gcpToken{response.AccessToken, b.now().Add(time.Duration(response.ExpiresIn) * time.Second)}
 	return b.token.text, nil

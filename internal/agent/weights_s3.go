@@ -51,7 +51,7 @@ func (b *s3Bucket) list(ctx context.Context, prefix string) ([]object, error) {
 		err = xml.NewDecoder(resp.Body).Decode(&page)
 		resp.Body.Close()
 		if err != nil {
-			return nil, fmt.Errorf("parse the list of objects: %w", err)
+			return nil, fmt.Errorf("parsing the list of objects: %w", err)
 		}
 		all = append(all, page.Contents...)
 		if !page.IsTruncated {
@@ -139,7 +139,7 @@ func (b *s3Bucket) credentials(ctx context.Context) (awsKeys, string, error) {
 	base := orBase(b.metadata, awsMetadata)
 	read, err := newIMDSSession(ctx, base)
 	if err != nil {
-		return awsKeys{}, "", fmt.Errorf("get the machine's credentials: %w", err)
+		return awsKeys{}, "", fmt.Errorf("getting the machine's credentials: %w", err)
 	}
 	const roles = "/latest/meta-data/iam/security-credentials/"
 	role, err := read(ctx, roles)
@@ -154,7 +154,7 @@ func (b *s3Bucket) credentials(ctx context.Context) (awsKeys, string, error) {
 		b.region, err = read(ctx, "/latest/meta-data/placement/region")
 	}
 	if err != nil {
-		return awsKeys{}, "", fmt.Errorf("get the machine's credentials: %w", err)
+		return awsKeys{}, "", fmt.Errorf("getting the machine's credentials: %w", err)
 	}
 	return b.keys, b.region, nil
 }

@@ -208,7 +208,7 @@ func TestFetchErrors(t *testing.T) {
 		"download gs://models/llama/../../etc/passwd: the object's name must be a path below the prefix": {"models", "gs://models/llama", escape},
 		"download gs://models/llama/config.json: unexpected EOF":                                         {"models", "gs://models/llama", breaks},
 		"list gs://models/llama: llama/: the object must be stored without a Content-Encoding, got gzip": {"models", "gs://models/llama", func(s *fakeStore) { s.encoded = "gzip" }},
-		"list gs://models/llama: get the machine's credentials: /computeMetadata/v1/instance/service-accounts/default/token returned HTTP status 404: the machine has no service account; set gcp.replica_account": {
+		"list gs://models/llama: getting the machine's credentials: /computeMetadata/v1/instance/service-accounts/default/token returned HTTP status 404: the machine has no service account; set gcp.replica_account": {
 			"models", "gs://models/llama", func(s *fakeStore) { s.noAccount = true },
 		},
 	} {

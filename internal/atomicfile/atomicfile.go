@@ -42,7 +42,7 @@ func Write(path string, mode fs.FileMode, fill func(io.Writer) error) error {
 // it within its file system.
 func Rename(from, to string) error {
 	if err := host.move(from, to); err != nil {
-		return fmt.Errorf("rename %s to %s: %w", from, to, err)
+		return fmt.Errorf("renaming %s to %s: %w", from, to, err)
 	}
 	return nil
 }
@@ -76,7 +76,7 @@ func (w writer) Write(data []byte) (int, error) { return w.s.write(w.f, data) }
 func (s system) replace(path string, mode fs.FileMode, fill func(io.Writer) error) (err error) {
 	defer func() {
 		if err != nil {
-			err = fmt.Errorf("write %s: %w", path, err)
+			err = fmt.Errorf("writing %s: %w", path, err)
 		}
 	}()
 	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*") // with mode 0600

@@ -44,7 +44,7 @@ func (a Assignment) next(owners map[string]string, token, newestSeen uint64) Ass
 func decodeAssignment(data []byte, revision uint64) (Assignment, error) {
 	var a Assignment
 	if err := json.Unmarshal(data, &a); err != nil {
-		return Assignment{revision: revision}, fmt.Errorf("decode the assignment at revision %d: %w", revision, err)
+		return Assignment{revision: revision}, fmt.Errorf("decoding the assignment at revision %d: %w", revision, err)
 	}
 	a.revision = revision
 	return a, nil

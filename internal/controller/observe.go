@@ -43,7 +43,7 @@ var ErrNoBalancerResponds = errors.New("no balancer responds")
 // error when their service.yaml is invalid.
 func Observe(ctx context.Context, admins []*telemetry.Client, sinceMinute int64, history bool) (*Observed, error) {
 	if len(admins) == 0 {
-		return nil, errors.New("observe the service: it has no balancers")
+		return nil, errors.New("observing the service: it has no balancers")
 	}
 	responses := queryBalancers(ctx, admins)
 	o := &Observed{}
@@ -65,7 +65,7 @@ func Observe(ctx context.Context, admins []*telemetry.Client, sinceMinute int64,
 		if !slices.ContainsFunc(failures, func(err error) bool { return !isUnreachable(err) }) {
 			err = fmt.Errorf("%w: %w", ErrNoBalancerResponds, err)
 		}
-		return nil, fmt.Errorf("observe the service: %w", err)
+		return nil, fmt.Errorf("observing the service: %w", err)
 	}
 	if len(failures) > 0 {
 		o.Notes = append(o.Notes, fmt.Sprintf("%d of %d balancers do not respond: their replicas are counted from the last reports that other balancers have", len(failures), len(admins)))

@@ -149,7 +149,7 @@ func (p *planner) adoptStoredReview(ctx context.Context) error {
 		err = json.Unmarshal(data, &r)
 	}
 	if err != nil {
-		return fmt.Errorf("read the plan in force: %w", err)
+		return fmt.Errorf("reading the plan in force: %w", err)
 	}
 	if !isAutomatic(r.Strategy) || !time.Now().Before(r.Until) {
 		return nil
@@ -294,7 +294,7 @@ func (p *planner) publishReview(ctx context.Context, l lease, r telemetry.Review
 	r.Token = l.Token()
 	p.published, p.unpublished = r, true
 	if err := storeValue(ctx, l, p.state, telemetry.ReviewKey(p.service), r); err != nil {
-		return fmt.Errorf("publish the plan: %w", err)
+		return fmt.Errorf("publishing the plan: %w", err)
 	}
 	p.unpublished = false
 	return nil

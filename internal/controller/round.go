@@ -123,7 +123,7 @@ func (c *Controller) newestEpoch() uint64 {
 func (c *Controller) publishAssignment(ctx context.Context, next Assignment) error {
 	data, err := json.Marshal(next)
 	if err != nil {
-		return fmt.Errorf("publish the assignment: %w", err)
+		return fmt.Errorf("publishing the assignment: %w", err)
 	}
 	var revision uint64
 	if c.current.revision == 0 {
@@ -132,7 +132,7 @@ func (c *Controller) publishAssignment(ctx context.Context, next Assignment) err
 		revision, err = c.state.CompareAndSwap(ctx, c.assignmentKey(), data, c.current.revision)
 	}
 	if err != nil {
-		return errors.Join(fmt.Errorf("publish the assignment: %w", err), c.loadAssignment(ctx))
+		return errors.Join(fmt.Errorf("publishing the assignment: %w", err), c.loadAssignment(ctx))
 	}
 	next.revision = revision
 	c.current = next

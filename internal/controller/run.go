@@ -30,10 +30,10 @@ func ReadConfig(path string) (service.ControllerConfig, error) {
 	var c service.ControllerConfig
 	data, err := os.ReadFile(path)
 	if err != nil {
-		return c, fmt.Errorf("read the controller's configuration: %w", err)
+		return c, fmt.Errorf("reading the controller's configuration: %w", err)
 	}
 	if err := yaml.UnmarshalWithOptions(data, &c, yaml.Strict()); err != nil {
-		return c, fmt.Errorf("read the controller's configuration %s: %w", path, err)
+		return c, fmt.Errorf("reading the controller's configuration %s: %w", path, err)
 	}
 	return c, checkConfig(path, c)
 }
@@ -43,15 +43,15 @@ func checkConfig(path string, c service.ControllerConfig) error {
 	host, _, err := net.SplitHostPort(c.Listen)
 	switch {
 	case c.Service == "":
-		return fmt.Errorf("read %s: service is required", path)
+		return fmt.Errorf("reading %s: service is required", path)
 	case err != nil:
-		return fmt.Errorf("read %s: listen must be host:port: %w", path, err)
+		return fmt.Errorf("reading %s: listening must be host:port: %w", path, err)
 	case net.ParseIP(host) == nil || !net.ParseIP(host).IsLoopback():
-		return fmt.Errorf("read %s: listen must be a loopback address, because it has no authentication, got %q", path, c.Listen)
+		return fmt.Errorf("reading %s: listening must be a loopback address, because it has no authentication, got %q", path, c.Listen)
 	case (c.StoreListen == "") == (c.StoreURL == ""):
-		return fmt.Errorf("read %s: exactly one of store_listen and store_url is required", path)
+		return fmt.Errorf("reading %s: exactly one of store_listen and store_url is required", path)
 	case c.StoreListen != "" && c.StoreDir == "":
-		return fmt.Errorf("read %s: store_dir is required with store_listen", path)
+		return fmt.Errorf("reading %s: store_dir is required with store_listen", path)
 	}
 	return nil
 }
@@ -62,7 +62,7 @@ func checkConfig(path string, c service.ControllerConfig) error {
 func Run(ctx context.Context, config service.ControllerConfig, log *slog.Logger, more ...Option) error {
 	ln, err := net.Listen("tcp", config.Listen)
 	if err != nil {
-		return fmt.Errorf("start the controller: %w", err)
+		return fmt.Errorf("starting the controller: %w", err)
 	}
 	defer ln.Close()
 	self, revoked, err := loadIdentity(config)
@@ -112,7 +112,7 @@ func loadIdentity(config service.ControllerConfig) (*identity.Party, *identity.R
 		revoked, err = identity.OpenRevoked(i.Revoked, self.Root)
 	}
 	if err != nil {
-		return nil, nil, fmt.Errorf("start the controller: load its identity: %w", err)
+		return nil, nil, fmt.Errorf("starting the controller: loading its identity: %w", err)
 	}
 	self.Revoked = revoked.Has
 	return &self, revoked, nil
@@ -172,7 +172,7 @@ func (c *Controller) serve(ctx context.Context, ln net.Listener) error {
 	if errors.Is(err, http.ErrServerClosed) {
 		return nil
 	}
-	return fmt.Errorf("serve the controller's listener: %w", err)
+	return fmt.Errorf("serving the controller's listener: %w", err)
 }
 
 // openStore serves the embedded store if configured, and connects to it or to the external one. The

@@ -70,7 +70,7 @@ func (s *scaler) loadEvents(ctx context.Context) error {
 		err = json.Unmarshal(data, &s.published)
 	}
 	if err != nil {
-		return fmt.Errorf("read the scaling events of the previous controller: %w", err)
+		return fmt.Errorf("reading the scaling events of the previous controller: %w", err)
 	}
 	s.events = s.published.Events
 	for _, e := range s.events {
@@ -238,7 +238,7 @@ func (s *scaler) publish(ctx context.Context, l lease, current CurrentState) err
 		return nil
 	}
 	if err := storeValue(ctx, l, s.state, telemetry.ScalingKey(s.service), next); err != nil {
-		return fmt.Errorf("publish the scaling events: %w", err)
+		return fmt.Errorf("publishing the scaling events: %w", err)
 	}
 	s.published = next
 	return nil

@@ -61,11 +61,11 @@ func NewKey() (*ecdsa.PrivateKey, error) { return ecdsa.GenerateKey(elliptic.P25
 // NewAuthority creates the authority of a service. It does not store the authority: see Home.
 func NewAuthority(service string, now time.Time) (*Authority, error) {
 	if !serviceForm.MatchString(service) {
-		return nil, fmt.Errorf("create a certificate authority: the service must be lower-case letters, digits and dashes, got %q", service)
+		return nil, fmt.Errorf("creating a certificate authority: the service must be lower-case letters, digits and dashes, got %q", service)
 	}
 	key, err := NewKey()
 	if err != nil {
-		return nil, fmt.Errorf("create a certificate authority: %w", err)
+		return nil, fmt.Errorf("creating a certificate authority: %w", err)
 	}
 	fields, err := template(authorityTitle+service, now, authorityLife)
 	if err != nil {
@@ -83,7 +83,7 @@ func NewAuthority(service string, now time.Time) (*Authority, error) {
 func template(title string, now time.Time, life time.Duration) (*x509.Certificate, error) {
 	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 127))
 	if err != nil {
-		return nil, fmt.Errorf("generate a serial number: %w", err)
+		return nil, fmt.Errorf("generating a serial number: %w", err)
 	}
 	return &x509.Certificate{
 		SerialNumber: serial, Subject: pkix.Name{CommonName: title}, BasicConstraintsValid: true,
@@ -95,7 +95,7 @@ func template(title string, now time.Time, life time.Duration) (*x509.Certificat
 func sign(fields, parent *x509.Certificate, pub crypto.PublicKey, key crypto.Signer) (*x509.Certificate, error) {
 	der, err := x509.CreateCertificate(rand.Reader, fields, parent, pub, key)
 	if err != nil {
-		return nil, fmt.Errorf("sign the certificate of %s: %w", fields.Subject.CommonName, err)
+		return nil, fmt.Errorf("signing the certificate of %s: %w", fields.Subject.CommonName, err)
 	}
 	return x509.ParseCertificate(der)
 }
@@ -120,7 +120,7 @@ func (a *Authority) Certify(pub crypto.PublicKey, n Name, now time.Time, life ti
 		return nil, err
 	}
 	if n.Service != a.service || n.Role == issuer {
-		return nil, fmt.Errorf("certify %s: the party must be of service %s, and not a delegated authority", n, a.service)
+		return nil, fmt.Errorf("certifying %s: the party must be of service %s, and not a delegated authority", n, a.service)
 	}
 	fields, err := template(string(n.Role)+" "+n.ID, now, life)
 	if err != nil {
@@ -143,7 +143,7 @@ func (a *Authority) Delegate(pub crypto.PublicKey, id string, roles []Role, now 
 		return nil, err
 	}
 	if len(roles) == 0 { // a certificate without constraints would permit all roles
-		return nil, fmt.Errorf("delegate to %s: at least one role is required", id)
+		return nil, fmt.Errorf("delegating to %s: at least one role is required", id)
 	}
 	fields, err := template(string(issuer)+" "+id, now, life)
 	if err != nil {
@@ -153,7 +153,7 @@ func (a *Authority) Delegate(pub crypto.PublicKey, id string, roles []Role, now 
 	fields.PermittedDNSDomainsCritical = true // makes all name constraints critical
 	for _, role := range roles {
 		if role == Operator || role == issuer {
-			return nil, fmt.Errorf("delegate to %s: the roles must be replica, balancer or controller, got %s", id, role)
+			return nil, fmt.Errorf("delegating to %s: the roles must be replica, balancer or controller, got %s", id, role)
 		}
 		fields.PermittedURIDomains = append(fields.PermittedURIDomains, Name{Service: a.service, Role: role}.domain())
 	}

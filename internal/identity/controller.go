@@ -24,13 +24,13 @@ func (h Home) Controller(id string, now time.Time) (own, issuer []byte, err erro
 		return a.Certify(pub, name, now, ControllerLife)
 	})
 	if err != nil {
-		return nil, nil, fmt.Errorf("certify the controller: %w", err)
+		return nil, nil, fmt.Errorf("certifying the controller: %w", err)
 	}
 	issuer, err = h.bundle(FileDelegated, now, func(pub crypto.PublicKey) ([]*x509.Certificate, error) {
 		return a.Delegate(pub, id, []Role{Balancer, Replica}, now, ControllerLife)
 	})
 	if err != nil {
-		return nil, nil, fmt.Errorf("delegate to the controller: %w", err)
+		return nil, nil, fmt.Errorf("delegating to the controller: %w", err)
 	}
 	return own, issuer, nil
 }
@@ -40,7 +40,7 @@ func (h Home) Controller(id string, now time.Time) (own, issuer []byte, err erro
 func (h Home) ReadController() (Party, *Authority, error) {
 	chain, key, err := h.read(FileController)
 	if err != nil {
-		return Party{}, nil, fmt.Errorf("open the controller's certificate: %w", err)
+		return Party{}, nil, fmt.Errorf("opening the controller's certificate: %w", err)
 	}
 	a, err := h.Delegated()
 	return NewParty(chain, key), a, err

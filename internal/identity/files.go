@@ -52,7 +52,7 @@ func (h Home) Create(service string, now time.Time) (*Authority, error) {
 		return a, err
 	}
 	if _, err := os.Stat(h.path(fileOperator)); err == nil {
-		return nil, fmt.Errorf("open the certificate authority: %s has no %s: another operator invited the operator of this machine; run this on the machine from which the service was deployed", h.Dir, fileAuthority)
+		return nil, fmt.Errorf("opening the certificate authority: %s has no %s: another operator invited the operator of this machine; run this on the machine from which the service was deployed", h.Dir, fileAuthority)
 	}
 	if a, err = NewAuthority(service, now); err != nil {
 		return nil, err
@@ -64,11 +64,11 @@ func (h Home) Create(service string, now time.Time) (*Authority, error) {
 func (h Home) Authority() (*Authority, error) {
 	chain, key, err := h.read(fileAuthority)
 	if err != nil {
-		return nil, fmt.Errorf("open the certificate authority: %w", err)
+		return nil, fmt.Errorf("opening the certificate authority: %w", err)
 	}
 	service, ok := strings.CutPrefix(chain[0].Subject.CommonName, authorityTitle)
 	if len(chain) != 1 || !chain[0].IsCA || !ok || !serviceForm.MatchString(service) {
-		return nil, fmt.Errorf("open the certificate authority: %s must contain one CA certificate of a service and its key", h.path(fileAuthority))
+		return nil, fmt.Errorf("opening the certificate authority: %s must contain one CA certificate of a service and its key", h.path(fileAuthority))
 	}
 	return &Authority{service: service, key: key, chain: chain}, nil
 }
@@ -82,7 +82,7 @@ func (h Home) OperatorParty(id string, now time.Time) (Party, error) {
 		return NewParty(chain, key), nil
 	}
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return Party{}, fmt.Errorf("open the operator's certificate: %w", err)
+		return Party{}, fmt.Errorf("opening the operator's certificate: %w", err)
 	}
 	renewed, e := h.certifyOperator(id, chain, now)
 	if errors.Is(e, fs.ErrNotExist) && err == nil {
@@ -107,7 +107,7 @@ func (h Home) certifyOperator(id string, old []*x509.Certificate, now time.Time)
 	n := Name{Service: a.service, Role: Operator, ID: id}
 	if len(old) > 0 {
 		if n, err = NameOf(old[0]); err != nil {
-			return Party{}, fmt.Errorf("renew the operator's certificate: %w", err)
+			return Party{}, fmt.Errorf("renewing the operator's certificate: %w", err)
 		}
 	}
 	key, err := NewKey()
@@ -138,7 +138,7 @@ func NewParty(chain []*x509.Certificate, key crypto.Signer) Party {
 // key.
 func (h Home) KeepOperator(chain []*x509.Certificate, key crypto.Signer) error {
 	if _, err := os.Stat(h.path(fileAuthority)); err == nil {
-		return fmt.Errorf("store the operator's certificate: %s contains the service's certificate authority: its operator needs no invitation", h.Dir)
+		return fmt.Errorf("storing the operator's certificate: %s contains the service's certificate authority: its operator needs no invitation", h.Dir)
 	}
 	return h.writeBundle(fileOperator, chain, key)
 }
@@ -147,7 +147,7 @@ func (h Home) KeepOperator(chain []*x509.Certificate, key crypto.Signer) error {
 func (h Home) Delegated() (*Authority, error) {
 	chain, key, err := h.read(FileDelegated)
 	if err != nil {
-		return nil, fmt.Errorf("open the delegated authority: %w", err)
+		return nil, fmt.Errorf("opening the delegated authority: %w", err)
 	}
 	return Delegated(chain, key)
 }
@@ -158,7 +158,7 @@ func (h Home) writeBundle(name string, chain []*x509.Certificate, key crypto.Sig
 		return err
 	}
 	if err := os.MkdirAll(h.Dir, dirMode); err != nil {
-		return fmt.Errorf("store %s: %w", h.path(name), err)
+		return fmt.Errorf("storing %s: %w", h.path(name), err)
 	}
 	return WriteFile(h.path(name), text)
 }
@@ -172,14 +172,14 @@ func (h Home) read(name string) ([]*x509.Certificate, crypto.Signer, error) {
 	}
 	chain, err := ParseChain(text)
 	if err != nil {
-		return nil, nil, fmt.Errorf("read %s: %w", path, err)
+		return nil, nil, fmt.Errorf("reading %s: %w", path, err)
 	}
 	key, err := parseKey(text)
 	if err == nil && !sameKey(chain[0].PublicKey, key.Public()) {
 		err = errors.New("the key must be that of the first certificate, got another one")
 	}
 	if err != nil {
-		return nil, nil, fmt.Errorf("read %s: %w", path, err)
+		return nil, nil, fmt.Errorf("reading %s: %w", path, err)
 	}
 	return chain, key, nil
 }
@@ -191,7 +191,7 @@ func readSecret(path string) ([]byte, error) {
 		return nil, err
 	}
 	if mode := info.Mode().Perm(); mode&0o077 != 0 {
-		return nil, fmt.Errorf("read %s: other users can read it (mode %04o); run 'chmod 600', and replace the key if others may have read it", path, mode)
+		return nil, fmt.Errorf("reading %s: other users can read it (mode %04o); run 'chmod 600', and replace the key if others may have read it", path, mode)
 	}
 	return os.ReadFile(path)
 }
@@ -204,7 +204,7 @@ func ReadKey(path string) (crypto.Signer, error) {
 	}
 	key, err := parseKey(text)
 	if err != nil {
-		return nil, fmt.Errorf("read %s: %w", path, err)
+		return nil, fmt.Errorf("reading %s: %w", path, err)
 	}
 	return key, nil
 }
@@ -233,7 +233,7 @@ func Load(cert, key, root string) (Party, error) {
 	}
 	pair, err := tls.LoadX509KeyPair(cert, key)
 	if err != nil {
-		return Party{}, fmt.Errorf("read %s: %w", cert, err)
+		return Party{}, fmt.Errorf("reading %s: %w", cert, err)
 	}
 	return Party{Root: authority, Certificate: func() (*tls.Certificate, error) { return &pair, nil }}, nil
 }
@@ -246,10 +246,10 @@ func ReadRoot(path string) (*x509.Certificate, error) {
 	}
 	chain, err := ParseChain(text)
 	if err != nil {
-		return nil, fmt.Errorf("read %s: %w", path, err)
+		return nil, fmt.Errorf("reading %s: %w", path, err)
 	}
 	if len(chain) != 1 || !chain[0].IsCA {
-		return nil, fmt.Errorf("read %s: the file must contain one CA certificate, got %d certificates", path, len(chain))
+		return nil, fmt.Errorf("reading %s: the file must contain one CA certificate, got %d certificates", path, len(chain))
 	}
 	return chain[0], nil
 }
@@ -264,7 +264,7 @@ func Bundle(chain []*x509.Certificate, key crypto.Signer) ([]byte, error) {
 func EncodeKey(key crypto.Signer) ([]byte, error) {
 	der, err := x509.MarshalPKCS8PrivateKey(key)
 	if err != nil {
-		return nil, fmt.Errorf("encode a private key: %w", err)
+		return nil, fmt.Errorf("encoding a private key: %w", err)
 	}
 	return pem.EncodeToMemory(&pem.Block{Type: blockKey, Bytes: der}), nil
 }
@@ -288,12 +288,12 @@ func ParseChain(text []byte) ([]*x509.Certificate, error) {
 		}
 		c, err := x509.ParseCertificate(block.Bytes)
 		if err != nil {
-			return nil, fmt.Errorf("parse certificates: %w", err)
+			return nil, fmt.Errorf("parsing certificates: %w", err)
 		}
 		chain = append(chain, c)
 	}
 	if len(chain) == 0 {
-		return nil, errors.New("parse certificates: the file must contain a PEM certificate, got none")
+		return nil, errors.New("parsing certificates: the file must contain a PEM certificate, got none")
 	}
 	return chain, nil
 }

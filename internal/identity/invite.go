@@ -38,7 +38,7 @@ func (i Invite) Text() string {
 func ParseInvite(text string) (i Invite, err error) {
 	data, err := encoding.DecodeString(strings.ToUpper(strings.TrimSpace(text)))
 	if err != nil || len(data) != len(i.secret)+len(i.owner) {
-		return i, fmt.Errorf("read the invitation: the code must be 77 letters and digits, got %d characters", len(strings.TrimSpace(text)))
+		return i, fmt.Errorf("reading the invitation: the code must be 77 letters and digits, got %d characters", len(strings.TrimSpace(text)))
 	}
 	copy(i.secret[:], data)
 	copy(i.owner[:], data[len(i.secret):])
@@ -65,7 +65,7 @@ func (i Invite) Mailbox() string { return hex.EncodeToString(i.derive("mailbox",
 func (i Invite) Request(key crypto.Signer, id string) (csr, proof []byte, err error) {
 	csr, err = x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{Subject: pkix.Name{CommonName: id}}, key)
 	if err != nil {
-		return nil, nil, fmt.Errorf("create a certificate request: %w", err)
+		return nil, nil, fmt.Errorf("creating a certificate request: %w", err)
 	}
 	return csr, i.derive("request", csr), nil
 }
@@ -83,7 +83,7 @@ func (i Invite) Accept(a *Authority, csr, proof []byte, now time.Time) ([]*x509.
 		err = req.CheckSignature()
 	}
 	if err != nil {
-		return nil, fmt.Errorf("parse the certificate request: %w", err)
+		return nil, fmt.Errorf("parsing the certificate request: %w", err)
 	}
 	return a.Certify(req.PublicKey, Name{Service: a.service, Role: Operator, ID: req.Subject.CommonName}, now, CertificateLife)
 }

@@ -74,12 +74,12 @@ func (n Name) Check() error {
 func ParseName(text string) (Name, error) {
 	u, err := url.Parse(text)
 	if err != nil || u.Scheme != scheme || u.RawQuery != "" || u.Fragment != "" || u.User != nil {
-		return Name{}, fmt.Errorf("parse the name %q: must be %s://ROLE.SERVICE/ID", text, scheme)
+		return Name{}, fmt.Errorf("parsing the name %q: must be %s://ROLE.SERVICE/ID", text, scheme)
 	}
 	role, service, _ := strings.Cut(u.Host, ".")
 	n := Name{Service: service, Role: Role(role), ID: strings.TrimPrefix(u.Path, "/")}
 	if err := n.Check(); err != nil {
-		return Name{}, fmt.Errorf("parse the name %q: %w", text, err)
+		return Name{}, fmt.Errorf("parsing the name %q: %w", text, err)
 	}
 	return n, nil
 }

@@ -33,7 +33,7 @@ func (h Home) Record(c *x509.Certificate) error {
 		return nil
 	}
 	if err := os.MkdirAll(h.path(dirOperators), dirMode); err != nil {
-		return fmt.Errorf("record a certificate: %w", err)
+		return fmt.Errorf("recording a certificate: %w", err)
 	}
 	return WriteFile(path, EncodeChain([]*x509.Certificate{c}))
 }
@@ -53,7 +53,7 @@ func (h Home) Recorded() ([]*x509.Certificate, error) {
 			chain, err = ParseChain(text)
 		}
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return nil, fmt.Errorf("read %s: %w", file, err)
+			return nil, fmt.Errorf("reading %s: %w", file, err)
 		}
 		certs = append(certs, chain[:min(1, len(chain))]...)
 	}
@@ -72,7 +72,7 @@ func (h Home) trimRecords(certs []*x509.Certificate) ([]*x509.Certificate, error
 	for len(certs) > maxRecorded {
 		err := os.Remove(filepath.Join(h.path(dirOperators), Fingerprint(certs[0])+".crt"))
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return nil, fmt.Errorf("remove the record of a certificate: %w", err)
+			return nil, fmt.Errorf("removing the record of a certificate: %w", err)
 		}
 		certs = certs[1:]
 	}

@@ -76,16 +76,16 @@ func ParseRevoked(text []byte, root *x509.Certificate) (Revoked, error) {
 	}
 	block, rest := pem.Decode(text)
 	if block == nil || block.Type != blockRevoked || len(bytes.TrimSpace(rest)) > 0 {
-		return Revoked{}, errors.New("parse the revocation list: must be one list in PEM")
+		return Revoked{}, errors.New("parsing the revocation list: must be one list in PEM")
 	}
 	list, err := x509.ParseRevocationList(block.Bytes)
 	switch {
 	case err != nil:
-		return Revoked{}, fmt.Errorf("parse the revocation list: %w", err)
+		return Revoked{}, fmt.Errorf("parsing the revocation list: %w", err)
 	case list.CheckSignatureFrom(root) != nil:
 		return Revoked{}, fmt.Errorf("%w: the revocation list must be signed by the service's CA", ErrUntrusted)
 	case list.Number == nil || list.Number.Sign() <= 0 || !list.Number.IsInt64():
-		return Revoked{}, fmt.Errorf("parse the revocation list: the number must be above 0, got %v", list.Number)
+		return Revoked{}, fmt.Errorf("parsing the revocation list: the number must be above 0, got %v", list.Number)
 	}
 	return Revoked{list}, nil
 }
@@ -157,7 +157,7 @@ const maxRevoked = 10_000
 // accepted again. Only a service's own authority can sign a list.
 func (a *Authority) Revoke(before Revoked, certs []*x509.Certificate, now time.Time) (Revoked, error) {
 	if a.chain[0].KeyUsage&x509.KeyUsageCRLSign == 0 {
-		return Revoked{}, errors.New("sign the revocation list: this certificate authority has no permission: it is delegated, or an early version of skyserve created it")
+		return Revoked{}, errors.New("signing the revocation list: this certificate authority has no permission: it is delegated, or an early version of skyserve created it")
 	}
 	fields := &x509.RevocationList{
 		Number: big.NewInt(before.Number() + 1), ThisUpdate: now, NextUpdate: a.chain[0].NotAfter, // valid until it is replaced
@@ -173,7 +173,7 @@ func (a *Authority) Revoke(before Revoked, certs []*x509.Certificate, now time.T
 	fields.RevokedCertificateEntries = fields.RevokedCertificateEntries[max(0, len(fields.RevokedCertificateEntries)-maxRevoked):]
 	der, err := x509.CreateRevocationList(rand.Reader, fields, a.chain[0], a.key)
 	if err != nil {
-		return Revoked{}, fmt.Errorf("sign the revocation list: %w", err)
+		return Revoked{}, fmt.Errorf("signing the revocation list: %w", err)
 	}
 	list, err := x509.ParseRevocationList(der)
 	return Revoked{list}, err

@@ -19,7 +19,7 @@ func Marshal(s *Spec) ([]byte, error) {
 	var w yamlWriter
 	w.mapping(reflect.ValueOf(s).Elem(), "")
 	if w.err != nil {
-		return nil, fmt.Errorf("encode the service %q as YAML: %w", s.Name, w.err)
+		return nil, fmt.Errorf("encoding the service %q as YAML: %w", s.Name, w.err)
 	}
 	return w.out.Bytes(), nil
 }

@@ -25,13 +25,13 @@ func Schema() ([]byte, error) {
 	root := r.Reflect(&Spec{})
 	root.ID, root.Title = SchemaID, "skyserve service"
 	if err := applyRules(root, root.Definitions, reflect.TypeFor[Spec](), map[reflect.Type]bool{}); err != nil {
-		return nil, fmt.Errorf("generate the JSON schema of service.yaml: %w", err)
+		return nil, fmt.Errorf("generating the JSON schema of service.yaml: %w", err)
 	}
 	addConditions(root.Definitions)
 	requireTLS(root)
 	text, err := json.MarshalIndent(root, "", "  ")
 	if err != nil {
-		return nil, fmt.Errorf("encode the JSON schema of service.yaml: %w", err)
+		return nil, fmt.Errorf("encoding the JSON schema of service.yaml: %w", err)
 	}
 	return append(text, '\n'), nil
 }

@@ -113,7 +113,7 @@ func (s *Store) Keys(ctx context.Context, prefix string) ([]string, error) {
 		}
 	}
 	s.recordResult(&s.read, err)
-	return keys, wrap(ctx, err, "list store keys %q", prefix)
+	return keys, wrap(ctx, err, "listing store keys %q", prefix)
 }
 
 // Change is one change of a key.

@@ -65,11 +65,11 @@ func LeaseKey(name string) string { return LeasePrefix + name }
 // lease or the error of ctx. Renew the lease about three times per ttl.
 func (s *Store) Acquire(ctx context.Context, name, holder string, ttl time.Duration) (*Lease, error) {
 	if !keyRE.MatchString(name) || ttl <= 0 {
-		return nil, fmt.Errorf("acquire lease %q for %s: the name must be letters, digits and _ / = - . and the ttl above 0, got ttl %s", name, holder, ttl)
+		return nil, fmt.Errorf("acquiring lease %q for %s: the name must be letters, digits and _ / = - . and the ttl above 0, got ttl %s", name, holder, ttl)
 	}
 	value, err := json.Marshal(leaseRecord{Holder: holder, Term: rand.Text(), TTLMillis: ttl.Milliseconds()})
 	if err != nil {
-		return nil, fmt.Errorf("acquire lease %q: %w", name, err)
+		return nil, fmt.Errorf("acquiring lease %q: %w", name, err)
 	}
 	l := &Lease{s: s, key: LeaseKey(name), value: value, ttl: ttl}
 	interval := min(max(ttl/10, 5*time.Millisecond), 500*time.Millisecond)
@@ -81,7 +81,7 @@ func (s *Store) Acquire(ctx context.Context, name, holder string, ttl time.Durat
 		_, _, next := s.connection()
 		pause(ctx, next, interval)
 		if ctx.Err() != nil {
-			return nil, fmt.Errorf("acquire lease %q for %s: %w", name, holder, ctx.Err())
+			return nil, fmt.Errorf("acquiring lease %q for %s: %w", name, holder, ctx.Err())
 		}
 	}
 }
@@ -142,7 +142,7 @@ func (l *Lease) Renew(ctx context.Context) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.lost {
-		return fmt.Errorf("renew %s: %w", l.key, ErrLeaseLost)
+		return fmt.Errorf("renewing %s: %w", l.key, ErrLeaseLost)
 	}
 	start := l.s.now()
 	revision, err := l.s.CompareAndSwap(ctx, l.key, l.value, l.revision)
@@ -170,7 +170,7 @@ func (l *Lease) resolveConflict(ctx context.Context) (uint64, error) {
 		}
 	}
 	l.lost = true
-	return 0, fmt.Errorf("renew %s: %w", l.key, ErrLeaseLost)
+	return 0, fmt.Errorf("renewing %s: %w", l.key, ErrLeaseLost)
 }
 
 // Release releases the lease so that the next holder does not have to wait for a ttl.

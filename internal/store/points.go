@@ -44,7 +44,7 @@ func (s *Store) AppendPoints(ctx context.Context, points []telemetry.Point) erro
 	if err == nil {
 		s.dropOldPoints(octx, stream, newestDay(points))
 	}
-	return wrap(ctx, err, "append %d points", len(points))
+	return wrap(ctx, err, "appending %d points", len(points))
 }
 
 // publish sends the points by day, pointsPerMessage at a time. The subject contains the day,
@@ -117,13 +117,13 @@ func (s *Store) ReadPoints(ctx context.Context, sinceMinute int64, yield func(te
 	days, stream, err := s.pointDays(ctx, sinceMinute/minutesPerDay)
 	s.recordResult(&s.read, err)
 	if err != nil {
-		return wrap(ctx, err, "read points since minute %d", sinceMinute)
+		return wrap(ctx, err, "reading points since minute %d", sinceMinute)
 	}
 	for _, day := range days {
 		points, err := readDay(ctx, stream, s.daySubject(day.number), day.messages)
 		if err != nil {
 			s.forget(err)
-			return wrap(ctx, err, "read points of day %d", day.number)
+			return wrap(ctx, err, "reading points of day %d", day.number)
 		}
 		for _, p := range points {
 			if p.Minute < sinceMinute {
@@ -230,7 +230,7 @@ func decodePoints(data []byte) ([]telemetry.Point, error) {
 	r.FieldsPerRecord = pointFields
 	rows, err := r.ReadAll()
 	if err != nil {
-		return nil, fmt.Errorf("decode stored points: %w", err)
+		return nil, fmt.Errorf("decoding stored points: %w", err)
 	}
 	out := make([]telemetry.Point, len(rows))
 	for i, row := range rows {
@@ -239,7 +239,7 @@ func decodePoints(data []byte) ([]telemetry.Point, error) {
 		counts := []string{row[0], row[5], row[6], row[7], row[8]}
 		for c, to := range []*int64{&p.Minute, &p.Requests, &p.PromptTokens, &p.CachedTokens, &p.OutputTokens} {
 			if *to, err = strconv.ParseInt(counts[c], 10, 64); err != nil {
-				return nil, fmt.Errorf("decode stored points: row %d: %w", i, err)
+				return nil, fmt.Errorf("decoding stored points: row %d: %w", i, err)
 			}
 		}
 	}

@@ -124,14 +124,14 @@ func (s *Server) Close() {
 func checkListen(listen string, authenticated bool) (host string, port int, err error) {
 	host, p, err := net.SplitHostPort(listen)
 	if err != nil {
-		return "", 0, fmt.Errorf("start store: listen must be host:port, got %q: %w", listen, err)
+		return "", 0, fmt.Errorf("starting store: listening must be host:port, got %q: %w", listen, err)
 	}
 	port, err = strconv.Atoi(p)
 	if err != nil || port < 0 || port > 65535 {
-		return "", 0, fmt.Errorf("start store: the port of listen %q must be 0 to 65535, got %q", listen, p)
+		return "", 0, fmt.Errorf("starting store: the port of listen %q must be 0 to 65535, got %q", listen, p)
 	}
 	if !authenticated && !isLoopback(host) {
-		return "", 0, fmt.Errorf("start store: listen must be a loopback address, got %q; set a token or TLS to listen on other addresses", listen)
+		return "", 0, fmt.Errorf("starting store: listening must be a loopback address, got %q; set a token or TLS to listen on other addresses", listen)
 	}
 	return host, port, nil
 }
@@ -147,14 +147,14 @@ func isLoopback(host string) bool {
 // lockDir creates dir and locks it for this process.
 func lockDir(dir string) (*os.File, error) {
 	if dir == "" {
-		return nil, errors.New("start store: a directory is required")
+		return nil, errors.New("starting store: a directory is required")
 	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, fmt.Errorf("start store: create directory %s: %w", dir, err)
+		return nil, fmt.Errorf("starting store: creating directory %s: %w", dir, err)
 	}
 	lock, err := lockFile(filepath.Join(dir, "LOCK"))
 	if err != nil {
-		return nil, fmt.Errorf("start store: lock directory %s: %w; stop any other store that uses it", dir, err)
+		return nil, fmt.Errorf("starting store: locking directory %s: %w; stop any other store that uses it", dir, err)
 	}
 	return lock, nil
 }
@@ -167,7 +167,7 @@ func startNATS(ctx context.Context, o Options, host string, port int) (*server.S
 	onDisk := streamsOnDisk(o.Dir)
 	ns, err := server.NewServer(natsOptions(o, host, port))
 	if err != nil {
-		return nil, fmt.Errorf("start store in %s: %w", o.Dir, err)
+		return nil, fmt.Errorf("starting store in %s: %w", o.Dir, err)
 	}
 	log := newLogger(o.Logger)
 	ns.SetLogger(log, false, false)
@@ -175,12 +175,12 @@ func startNATS(ctx context.Context, o Options, host string, port int) (*server.S
 	if err := waitReady(ctx, ns, log); err != nil {
 		ns.Shutdown()
 		ns.WaitForShutdown()
-		return nil, fmt.Errorf("start store on %s in %s: %w", o.Listen, o.Dir, err)
+		return nil, fmt.Errorf("starting store on %s in %s: %w", o.Listen, o.Dir, err)
 	}
 	if err := checkRecovered(ns, onDisk); err != nil {
 		ns.Shutdown()
 		ns.WaitForShutdown()
-		return nil, fmt.Errorf("start store in %s: %w", o.Dir, err)
+		return nil, fmt.Errorf("starting store in %s: %w", o.Dir, err)
 	}
 	return ns, nil
 }
@@ -207,7 +207,7 @@ func probePort(host string, port int) error {
 	addr := net.JoinHostPort(host, strconv.Itoa(port))
 	l, err := net.Listen("tcp", addr)
 	if err != nil {
-		return fmt.Errorf("start store: listen on %s: %w", addr, err)
+		return fmt.Errorf("starting store: listening on %s: %w", addr, err)
 	}
 	return l.Close()
 }
@@ -270,7 +270,7 @@ func hasStreamData(dir string) bool {
 func checkRecovered(ns *server.Server, onDisk []string) error {
 	info, err := ns.Jsz(&server.JSzOptions{Accounts: true, Streams: true})
 	if err != nil {
-		return fmt.Errorf("list its streams: %w", err)
+		return fmt.Errorf("listing its streams: %w", err)
 	}
 	served := map[string]bool{}
 	for _, acc := range info.AccountDetails {

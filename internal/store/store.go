@@ -110,10 +110,10 @@ func Connect(ctx context.Context, natsURL, token string, options ...Option) (*St
 		o(&c)
 	}
 	if !namespaceRE.MatchString(c.namespace) {
-		return nil, fmt.Errorf("connect to store: namespace must be letters, digits, dashes and underscores, got %q", c.namespace)
+		return nil, fmt.Errorf("connecting to store: namespace must be letters, digits, dashes and underscores, got %q", c.namespace)
 	}
 	if _, err := url.Parse(natsURL); err != nil || natsURL == "" {
-		return nil, fmt.Errorf("connect to store: url must be nats://host:port, got %q", telemetry.HideCredentials(natsURL))
+		return nil, fmt.Errorf("connecting to store: url must be nats://host:port, got %q", telemetry.HideCredentials(natsURL))
 	}
 	s := &Store{
 		url: telemetry.HideCredentials(natsURL), namespace: c.namespace, log: c.log,
@@ -125,7 +125,7 @@ func Connect(ctx context.Context, natsURL, token string, options ...Option) (*St
 		return s, nil
 	}
 	if err := s.dial(natsURL, opts); err != nil {
-		return nil, wrap(ctx, err, "connect to store %s", s.url)
+		return nil, wrap(ctx, err, "connecting to store %s", s.url)
 	}
 	return s, nil
 }

@@ -64,7 +64,7 @@ func (s *Store) ReadUsage(ctx context.Context, part UsagePart) ([]telemetry.Usag
 	}
 	rows, err := decodeUsage(value)
 	if err != nil {
-		return nil, 0, fmt.Errorf("read usage of %s at balancer %s: %w", part.Month, part.Balancer, err)
+		return nil, 0, fmt.Errorf("reading usage of %s at balancer %s: %w", part.Month, part.Balancer, err)
 	}
 	return rows, revision, nil
 }
@@ -155,7 +155,7 @@ func decodeUsage(data []byte) ([]telemetry.UsageRow, error) {
 	r.FieldsPerRecord = usageFields
 	lines, err := r.ReadAll()
 	if err != nil {
-		return nil, fmt.Errorf("decode stored usage: %w", err)
+		return nil, fmt.Errorf("decoding stored usage: %w", err)
 	}
 	rows := make([]telemetry.UsageRow, len(lines))
 	for i, line := range lines {
@@ -166,7 +166,7 @@ func decodeUsage(data []byte) ([]telemetry.UsageRow, error) {
 			&row.Day, &row.Today.Requests, &row.Today.PromptTokens, &row.Today.CachedTokens, &row.Today.OutputTokens,
 		} {
 			if *to, err = strconv.ParseInt(line[3+c], 10, 64); err != nil {
-				return nil, fmt.Errorf("decode stored usage: row %d: %w", i, err)
+				return nil, fmt.Errorf("decoding stored usage: row %d: %w", i, err)
 			}
 		}
 	}
@@ -184,11 +184,11 @@ func (s *Store) Time(ctx context.Context) (at time.Time, err error) {
 	}
 	s.recordResult(&s.read, err)
 	if err != nil {
-		return at, wrap(ctx, err, "read the store's time")
+		return at, wrap(ctx, err, "reading the store's time")
 	}
 	bucket, ok := status.(*jetstream.KeyValueBucketStatus)
 	if !ok || bucket.StreamInfo().TimeStamp.IsZero() {
-		return at, fmt.Errorf("read the store's time: %w: the server does not report it", ErrUnavailable)
+		return at, fmt.Errorf("reading the store's time: %w: the server does not report it", ErrUnavailable)
 	}
 	return bucket.StreamInfo().TimeStamp, nil
 }

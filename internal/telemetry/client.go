@@ -196,7 +196,7 @@ func (c *Client) Workers(ctx context.Context) ([]Worker, error) {
 func (c *Client) AddWorker(ctx context.Context, r service.ReplicaConfig) (added bool, err error) {
 	body, err := json.Marshal(r)
 	if err != nil {
-		return false, fmt.Errorf("encode replica %s: %w", r.ID, err)
+		return false, fmt.Errorf("encoding replica %s: %w", r.ID, err)
 	}
 	status, _, err := c.do(ctx, http.MethodPost, "/workers", body)
 	return status == http.StatusCreated, err
@@ -259,7 +259,7 @@ func (c *Client) getJSON(ctx context.Context, path string, v any) error {
 		return err
 	}
 	if err := json.Unmarshal(body, v); err != nil {
-		return fmt.Errorf("decode the response of GET %s: %w", redact(c.base+path), err)
+		return fmt.Errorf("decoding the response of GET %s: %w", redact(c.base+path), err)
 	}
 	return nil
 }
@@ -270,7 +270,7 @@ func (c *Client) do(ctx context.Context, method, path string, body []byte) (int,
 	target := c.base + path
 	req, err := http.NewRequestWithContext(ctx, method, target, bytes.NewReader(body))
 	if err != nil {
-		return 0, nil, fmt.Errorf("create request %s %s: %w", method, redact(target), withoutURL(err))
+		return 0, nil, fmt.Errorf("creating request %s %s: %w", method, redact(target), withoutURL(err))
 	}
 	req.Header.Set("Accept", "application/json, */*")
 	if body != nil {
@@ -286,10 +286,10 @@ func (c *Client) do(ctx context.Context, method, path string, body []byte) (int,
 	}
 	data, err := io.ReadAll(io.LimitReader(res.Body, maxResponseBytes+1))
 	if err != nil {
-		return res.StatusCode, nil, fmt.Errorf("read the response of %s %s: %w", method, redact(target), err)
+		return res.StatusCode, nil, fmt.Errorf("reading the response of %s %s: %w", method, redact(target), err)
 	}
 	if len(data) > maxResponseBytes {
-		return res.StatusCode, nil, fmt.Errorf("read the response of %s %s: longer than the maximum of %d MiB", method, redact(target), maxResponseBytes>>20)
+		return res.StatusCode, nil, fmt.Errorf("reading the response of %s %s: longer than the maximum of %d MiB", method, redact(target), maxResponseBytes>>20)
 	}
 	return res.StatusCode, data, nil
 }

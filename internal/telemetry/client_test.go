@@ -29,7 +29,7 @@ func serve(t *testing.T, e exchange) *telemetry.Client {
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(r.Body)
 		if err != nil {
-			t.Errorf("read the request: %v", err)
+			t.Errorf("reading the request: %v", err)
 		}
 		if r.Method != e.method || r.URL.RequestURI() != e.target || string(body) != e.body {
 			t.Errorf("got %s %s %q, want %s %s %q", r.Method, r.URL.RequestURI(), body, e.method, e.target, e.body)

@@ -37,12 +37,12 @@ const TierInteractive service.Tier = "IW"
 func ReadHistory(name string, r io.Reader) ([]Point, error) {
 	data, err := readAll(r)
 	if err != nil {
-		return nil, fmt.Errorf("read history %s: %w", name, err)
+		return nil, fmt.Errorf("reading history %s: %w", name, err)
 	}
 	trimmed := bytes.TrimLeft(data, " \t\r\n")
 	switch {
 	case len(trimmed) == 0:
-		return nil, fmt.Errorf("read history %s: the file is empty", name)
+		return nil, fmt.Errorf("reading history %s: the file is empty", name)
 	case trimmed[0] == '{' || trimmed[0] == '[':
 		return readJSON(name, data)
 	}
@@ -77,7 +77,7 @@ type place struct {
 }
 
 func (p place) errorf(field, rule, got string) error {
-	return fmt.Errorf("read history %s:%d: %s %s, got %q", p.name, p.line, field, rule, got)
+	return fmt.Errorf("reading history %s:%d: %s %s, got %q", p.name, p.line, field, rule, got)
 }
 
 // checkPoint sets defaults and validates a point.
@@ -133,7 +133,7 @@ func readJSON(name string, data []byte) ([]Point, error) {
 		}
 		end := int(dec.InputOffset())
 		if err != nil {
-			return nil, fmt.Errorf("read history %s:%d: %w", name, lineAt(data, end), err)
+			return nil, fmt.Errorf("reading history %s:%d: %w", name, lineAt(data, end), err)
 		}
 		at := place{name, lineAt(data, end-len(raw))}
 		if out, err = appendJSON(out, raw, at); err != nil {
@@ -152,7 +152,7 @@ func appendJSON(out []Point, raw json.RawMessage, at place) ([]Point, error) {
 	if raw[0] == '[' {
 		var list []jsonPoint
 		if err := json.Unmarshal(raw, &list); err != nil {
-			return nil, fmt.Errorf("read history %s:%d: %w", at.name, at.line, err)
+			return nil, fmt.Errorf("reading history %s:%d: %w", at.name, at.line, err)
 		}
 		return appendPoints(out, list, at)
 	}
@@ -161,7 +161,7 @@ func appendJSON(out []Point, raw json.RawMessage, at place) ([]Point, error) {
 		Points *[]jsonPoint `json:"points"`
 	}
 	if err := json.Unmarshal(raw, &p); err != nil {
-		return nil, fmt.Errorf("read history %s:%d: %w", at.name, at.line, err)
+		return nil, fmt.Errorf("reading history %s:%d: %w", at.name, at.line, err)
 	}
 	if p.Points != nil {
 		return appendPoints(out, *p.Points, at)
@@ -204,7 +204,7 @@ func readCSV(name string, data []byte) ([]Point, error) {
 	r.ReuseRecord, r.TrimLeadingSpace = true, true
 	header, err := r.Read()
 	if err != nil {
-		return nil, fmt.Errorf("read history %s: %w", name, err)
+		return nil, fmt.Errorf("reading history %s: %w", name, err)
 	}
 	h := csvHistory{name: name, columns: map[string]int{}, seen: map[string]int{}}
 	for i, column := range header {
@@ -220,7 +220,7 @@ func readCSV(name string, data []byte) ([]Point, error) {
 			return out, nil
 		}
 		if err != nil {
-			return nil, fmt.Errorf("read history %s: %w", name, err)
+			return nil, fmt.Errorf("reading history %s: %w", name, err)
 		}
 		line, _ := r.FieldPos(0)
 		p, err := h.point(record, line)

@@ -69,7 +69,7 @@ func (c *Client) Reload(ctx context.Context) (*Reload, error) {
 	}
 	r := new(Reload)
 	if err := json.Unmarshal(body, r); err != nil {
-		return nil, fmt.Errorf("decode the response of POST %s: %w", redact(c.base+"/reload"), err)
+		return nil, fmt.Errorf("decoding the response of POST %s: %w", redact(c.base+"/reload"), err)
 	}
 	return r, nil
 }

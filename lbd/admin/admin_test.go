@@ -52,7 +52,7 @@ func (b *balancer) Add(cfg service.ReplicaConfig) (bool, error) {
 		return true, nil
 	}
 	if cfg.Epoch < b.replicas[i].Epoch {
-		return false, fmt.Errorf("add replica: %w", proxy.ErrOlderEpoch)
+		return false, fmt.Errorf("adding replica: %w", proxy.ErrOlderEpoch)
 	}
 	b.replicas[i].ReplicaConfig = cfg
 	return false, nil
@@ -64,7 +64,7 @@ func (b *balancer) Remove(id string, epoch uint64) (bool, error) {
 		return false, nil
 	}
 	if epoch != 0 && epoch < b.replicas[i].Epoch {
-		return false, fmt.Errorf("remove replica: %w", proxy.ErrOlderEpoch)
+		return false, fmt.Errorf("removing replica: %w", proxy.ErrOlderEpoch)
 	}
 	b.replicas = slices.Delete(b.replicas, i, i+1)
 	return true, nil
@@ -201,7 +201,7 @@ func TestRoutes(t *testing.T) {
 		{"POST", "/workers", `{"id":"us-0","url":"http://127.0.0.1:8201","model":"llama","epoch":3}`, 409, "older than the current one"},
 		{"POST", "/workers", `{"id":"p","url":"https://203.0.113.9"}`, 201, ""},
 		{"POST", "/workers", `{"id":"p","url":"http://gpu.internal:8000/prefix"}`, 201, ""},
-		{"POST", "/workers", `{"id":"x"`, 400, "read the replica"},
+		{"POST", "/workers", `{"id":"x"`, 400, "reading the replica"},
 		{"POST", "/workers", `{"id":"x","ulr":"http://127.0.0.1:1"}`, 400, `unknown field \"ulr\"`},
 		{"POST", "/workers", `{"url":"` + strings.Repeat("x", maxWorkerBody) + `"}`, 413, "at most 65536 bytes"},
 		{"POST", "/workers", `{"id":"x"}`, 400, "url: is required"},

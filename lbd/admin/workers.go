@@ -60,11 +60,11 @@ func (a *API) addWorker(w http.ResponseWriter, r *http.Request) {
 	if err := dec.Decode(&cfg); err != nil {
 		var large *http.MaxBytesError
 		if errors.As(err, &large) {
-			writeError(w, http.StatusRequestEntityTooLarge, fmt.Sprintf("read the replica: the body must have at most %d bytes", large.Limit))
+			writeError(w, http.StatusRequestEntityTooLarge, fmt.Sprintf("reading the replica: the body must have at most %d bytes", large.Limit))
 			return
 		}
 		if errors.Is(err, os.ErrDeadlineExceeded) {
-			writeError(w, http.StatusRequestTimeout, fmt.Sprintf("read the replica: no complete body within %s", bodyTimeout))
+			writeError(w, http.StatusRequestTimeout, fmt.Sprintf("reading the replica: no complete body within %s", bodyTimeout))
 			return
 		}
 		writeError(w, http.StatusBadRequest, "read the replica: "+err.Error())

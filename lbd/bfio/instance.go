@@ -140,7 +140,7 @@ func Evaluate(in Instance, assignment []int) Cost {
 // wait.
 func Check(in Instance, assignment []int) error {
 	if len(assignment) != len(in.Jobs) {
-		return fmt.Errorf("check an assignment: must have one worker for each of %d jobs, got %d", len(in.Jobs), len(assignment))
+		return fmt.Errorf("checking an assignment: must have one worker for each of %d jobs, got %d", len(in.Jobs), len(assignment))
 	}
 	taken := make([]int, len(in.Workers))
 	placed := 0
@@ -149,18 +149,18 @@ func Check(in Instance, assignment []int) error {
 			continue
 		}
 		if g < 0 || g >= len(taken) {
-			return fmt.Errorf("check an assignment: job %d: worker must be from 0 to %d, got %d", job, len(taken)-1, g)
+			return fmt.Errorf("checking an assignment: job %d: worker must be from 0 to %d, got %d", job, len(taken)-1, g)
 		}
 		taken[g]++
 		placed++
 	}
 	for g, n := range taken {
 		if n > max(in.Workers[g].Free, 0) {
-			return fmt.Errorf("check an assignment: worker %d must have at most %d jobs, got %d", g, in.Workers[g].Free, n)
+			return fmt.Errorf("checking an assignment: worker %d must have at most %d jobs, got %d", g, in.Workers[g].Free, n)
 		}
 	}
 	if want := in.Places(); placed != want {
-		return fmt.Errorf("check an assignment: must place %d jobs, got %d", want, placed)
+		return fmt.Errorf("checking an assignment: must place %d jobs, got %d", want, placed)
 	}
 	return in.checkWait(assignment)
 }
@@ -182,7 +182,7 @@ func (in *Instance) checkWait(assignment []int) error {
 		}
 	}
 	if unplaced != Unplaced && placed != Unplaced && in.Jobs[placed].Waited < in.Jobs[unplaced].Waited {
-		return fmt.Errorf("check an assignment: job %d waited %d steps, more than the bound of %d, but is not placed while job %d (%d steps) is",
+		return fmt.Errorf("checking an assignment: job %d waited %d steps, more than the bound of %d, but is not placed while job %d (%d steps) is",
 			unplaced, in.Jobs[unplaced].Waited, bound, placed, in.Jobs[placed].Waited)
 	}
 	return nil

@@ -101,7 +101,7 @@ func queryBalancer(ctx context.Context, source Source, request string) (Balancer
 	if err == nil {
 		d := new(record.Request)
 		if err := json.Unmarshal(text, d); err != nil {
-			b.Error = fmt.Sprintf("decode the decision of %s for request %s: %v", b.Admin, request, err)
+			b.Error = fmt.Sprintf("decoding the decision of %s for request %s: %v", b.Admin, request, err)
 			return b, nil
 		}
 		b.Found, b.Balancer, b.Region = true, d.Balancer, d.Region

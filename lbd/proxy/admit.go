@@ -177,7 +177,7 @@ func errBody(err error, limit int64) *openai.Error {
 	if errors.As(err, &tooLarge) {
 		return &openai.Error{
 			Status: http.StatusRequestEntityTooLarge, Kind: openai.TypeInvalid, Code: "request_too_large",
-			Message: fmt.Sprintf("read the request body: must have at most %d bytes", limit),
+			Message: fmt.Sprintf("reading the request body: must have at most %d bytes", limit),
 		}
 	}
 	if errors.Is(err, quota.ErrMemoryFull) || errors.Is(err, quota.ErrShareFull) {

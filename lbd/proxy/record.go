@@ -180,7 +180,7 @@ func (c *recorder) failure() error {
 	if c == nil || c.out.lastErr == nil {
 		return nil
 	}
-	return fmt.Errorf("write the record: %w", c.out.lastErr)
+	return fmt.Errorf("writing the record: %w", c.out.lastErr)
 }
 
 // droppedSteps returns the number of steps that were not written.

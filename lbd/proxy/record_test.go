@@ -194,7 +194,7 @@ func TestRecordWriteFailure(t *testing.T) {
 	rt.Start(ctx)
 	rt.Step(core.Event{Kind: core.EventTick})
 	stop()
-	if err := rt.Close(); err == nil || err.Error() != "write the record: disk full" {
+	if err := rt.Close(); err == nil || err.Error() != "writing the record: disk full" {
 		t.Errorf("Close() = %v, want the failure to write", err)
 	}
 }

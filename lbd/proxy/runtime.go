@@ -115,7 +115,7 @@ type Runtime struct {
 // are added and reported ready. Start starts its clock. New returns an error if no policy is set.
 func New(o Options) (*Runtime, error) {
 	if o.Core.Policy == nil {
-		return nil, fmt.Errorf("create balancer %q: policy is required", o.Self.ID)
+		return nil, fmt.Errorf("creating balancer %q: policy is required", o.Self.ID)
 	}
 	r := &Runtime{
 		self: o.Self, coreCfg: o.Core, limits: o.Limits.orDefault(), log: o.Logger, transport: o.Transport, secure: o.MTLSTransport,
@@ -341,6 +341,6 @@ func (r *Runtime) Drain(ctx context.Context) error {
 		r.mu.Lock()
 		remaining := len(r.inFlight)
 		r.mu.Unlock()
-		return fmt.Errorf("drain balancer %q: %d requests are still in flight: %w", r.self.ID, remaining, context.Cause(ctx))
+		return fmt.Errorf("draining balancer %q: %d requests are still in flight: %w", r.self.ID, remaining, context.Cause(ctx))
 	}
 }

@@ -70,23 +70,23 @@ func baseURL(raw string) (*url.URL, error) {
 func (r *Runtime) AddReplica(cfg service.ReplicaConfig) (added bool, err error) {
 	base, err := baseURL(cfg.URL)
 	if err != nil {
-		return false, fmt.Errorf("add replica %q: %w", cfg.ID, err)
+		return false, fmt.Errorf("adding replica %q: %w", cfg.ID, err)
 	}
 	cfg.ID = cmp.Or(cfg.ID, base.Host)
 	cfg.Region = cmp.Or(cfg.Region, r.self.Region)
 	if cfg.Model == "" {
-		return false, fmt.Errorf("add replica %q: model is required", cfg.ID)
+		return false, fmt.Errorf("adding replica %q: model is required", cfg.ID)
 	}
 	if err := checkRanks(cfg); err != nil {
-		return false, fmt.Errorf("add replica %q: %w", cfg.ID, err)
+		return false, fmt.Errorf("adding replica %q: %w", cfg.ID, err)
 	}
 	rep := &replica{cfg: cfg, base: base, transport: r.transport}
 	switch {
 	case !cfg.MTLS:
 	case base.Scheme != "https":
-		return false, fmt.Errorf("add replica %q: mtls: requires a URL that starts with https://, got %q", cfg.ID, cfg.URL)
+		return false, fmt.Errorf("adding replica %q: mtls: requires a URL that starts with https://, got %q", cfg.ID, cfg.URL)
 	case r.secure == nil:
-		return false, fmt.Errorf("add replica %q: mtls: this balancer has no identity certificate of its service", cfg.ID)
+		return false, fmt.Errorf("adding replica %q: mtls: this balancer has no identity certificate of its service", cfg.ID)
 	default:
 		rep.transport = r.secure
 	}
@@ -112,7 +112,7 @@ func (r *Runtime) storeReplica(rep *replica) (bool, error) {
 		held = old.cfg.Epoch
 	}
 	if cfg.Epoch < held {
-		return false, fmt.Errorf("add replica %q: epoch %d, current %d: %w", cfg.ID, cfg.Epoch, held, ErrOlderEpoch)
+		return false, fmt.Errorf("adding replica %q: epoch %d, current %d: %w", cfg.ID, cfg.Epoch, held, ErrOlderEpoch)
 	}
 	delete(r.removedEpochs, cfg.ID)
 	rep.count = &replicaCount{tokens: make([]atomic.Int64, cfg.Ranks())}
@@ -137,7 +137,7 @@ func (r *Runtime) RemoveReplica(id string, epoch uint64) (removed bool, err erro
 			return false, nil
 		}
 		if epoch != 0 && epoch < old.cfg.Epoch {
-			return false, fmt.Errorf("remove replica %q: epoch %d, current %d: %w", id, epoch, old.cfg.Epoch, ErrOlderEpoch)
+			return false, fmt.Errorf("removing replica %q: epoch %d, current %d: %w", id, epoch, old.cfg.Epoch, ErrOlderEpoch)
 		}
 		r.rememberEpoch(id, max(epoch, old.cfg.Epoch))
 		r.removeRanks(old)

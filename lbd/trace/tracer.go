@@ -93,7 +93,7 @@ var headers propagation.TraceContext
 func New(ctx context.Context, o Options) (*Tracer, error) {
 	to, source, err := Endpoint(o.Endpoint)
 	if err != nil {
-		return nil, fmt.Errorf("read the endpoint of traces: %s: %w", cmp.Or(source, "balancer.traces"), err)
+		return nil, fmt.Errorf("reading the endpoint of traces: %s: %w", cmp.Or(source, "balancer.traces"), err)
 	}
 	if to == "" {
 		return nil, nil
@@ -102,7 +102,7 @@ func New(ctx context.Context, o Options) (*Tracer, error) {
 	otel.SetErrorHandler(otel.ErrorHandlerFunc(c.failed))
 	exporter, err := otlptracehttp.New(ctx, otlptracehttp.WithEndpointURL(to))
 	if err != nil {
-		return nil, fmt.Errorf("create the trace exporter: %w", err)
+		return nil, fmt.Errorf("creating the trace exporter: %w", err)
 	}
 	attrs, err := resource.New(ctx, resource.WithAttributes(
 		attribute.String("service.name", cmp.Or(os.Getenv(envService), "skyserve")),
@@ -112,7 +112,7 @@ func New(ctx context.Context, o Options) (*Tracer, error) {
 		attribute.String("cloud.region", o.Region),
 	), resource.WithFromEnv())
 	if err != nil {
-		return nil, fmt.Errorf("read OTEL_RESOURCE_ATTRIBUTES: %w", err)
+		return nil, fmt.Errorf("reading OTEL_RESOURCE_ATTRIBUTES: %w", err)
 	}
 	p := sdk.NewTracerProvider(sdk.WithBatcher(c.over(exporter)), sdk.WithResource(attrs), sdk.WithSpanProcessor(c))
 	return &Tracer{provider: p, tracer: p.Tracer("skyserve/lbd"), counts: c}, nil
@@ -124,7 +124,7 @@ func (t *Tracer) Collect(reg *prometheus.Registry) { t.counts.collect(reg) }
 // Close sends the buffered spans, until ctx ends.
 func (t *Tracer) Close(ctx context.Context) error {
 	if err := t.provider.Shutdown(ctx); err != nil {
-		return fmt.Errorf("send the last spans: %w", err)
+		return fmt.Errorf("sending the last spans: %w", err)
 	}
 	return nil
 }

@@ -14,7 +14,7 @@ import (
 const directRead = 512
 
 // errConcurrentRead is returned to a Read that is called while another Read is in progress.
-var errConcurrentRead = errors.New("read the response body: another Read is in progress")
+var errConcurrentRead = errors.New("reading the response body: another Read is in progress")
 
 // errAbandoned is returned by reads after the writer of a WriteTo has failed.
 var errAbandoned = errors.New("the response could not be forwarded")
@@ -133,7 +133,7 @@ func (b *body) endReason(err error) error {
 	if cause := context.Cause(b.ctx); cause != nil {
 		return cause
 	}
-	return fmt.Errorf("read the response from %s: %w", b.conn.addr, err)
+	return fmt.Errorf("reading the response from %s: %w", b.conn.addr, err)
 }
 
 // detach separates the body from its connection. The connection is returned to the pool if it is

@@ -27,19 +27,19 @@ type hangupWatcher struct {
 func watchHangups() (*hangupWatcher, error) {
 	poll, err := syscall.EpollCreate1(syscall.EPOLL_CLOEXEC)
 	if err != nil {
-		return nil, fmt.Errorf("watch clients: epoll_create1: %w", err)
+		return nil, fmt.Errorf("watching clients: epoll_create1: %w", err)
 	}
 	var pipe [2]int
 	if err := syscall.Pipe2(pipe[:], syscall.O_CLOEXEC|syscall.O_NONBLOCK); err != nil {
 		closeFD(poll)
-		return nil, fmt.Errorf("watch clients: pipe2: %w", err)
+		return nil, fmt.Errorf("watching clients: pipe2: %w", err)
 	}
 	h := &hangupWatcher{poll: poll, wakeRead: pipe[0], wakeWrite: pipe[1], sessions: map[uint64]*session{}}
 	ev := syscall.EpollEvent{Events: rdhup | syscall.EPOLLHUP}
 	if err := syscall.EpollCtl(poll, syscall.EPOLL_CTL_ADD, h.wakeRead, &ev); err != nil {
 		h.close()
 		h.release()
-		return nil, fmt.Errorf("watch clients: epoll_ctl: %w", err)
+		return nil, fmt.Errorf("watching clients: epoll_ctl: %w", err)
 	}
 	return h, nil
 }

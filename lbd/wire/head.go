@@ -19,7 +19,7 @@ func malformed(format string, args ...any) error {
 // readHead reads the head of a response and interprets it.
 func (c *conn) readHead(resp *http.Response) error {
 	if err := c.readFinalHead(resp); err != nil {
-		return fmt.Errorf("read the response header: %w", err)
+		return fmt.Errorf("reading the response header: %w", err)
 	}
 	return nil
 }

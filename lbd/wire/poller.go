@@ -67,7 +67,7 @@ func (p *Poller) Get(ctx context.Context, path string, deadline time.Time) (stat
 	}
 	if p.nc != nil {
 		if err = p.exchange(deadline); err != nil && !p.mayRetry(err) {
-			return p.reply.status(), nil, fmt.Errorf("send a request to %s: %w", p.addr, err)
+			return p.reply.status(), nil, fmt.Errorf("sending a request to %s: %w", p.addr, err)
 		}
 	}
 	if p.nc == nil {
@@ -75,7 +75,7 @@ func (p *Poller) Get(ctx context.Context, path string, deadline time.Time) (stat
 			return 0, nil, err
 		}
 		if err := p.exchange(deadline); err != nil {
-			return p.reply.status(), nil, fmt.Errorf("send a request to %s: %w", p.addr, err)
+			return p.reply.status(), nil, fmt.Errorf("sending a request to %s: %w", p.addr, err)
 		}
 	}
 	return p.reply.status(), p.reply.content(), nil
@@ -139,7 +139,7 @@ func (p *Poller) dial(ctx context.Context, deadline time.Time) error {
 	case err != nil && ctx.Err() != nil:
 		return context.Cause(ctx)
 	case err != nil:
-		return fmt.Errorf("connect to %s: %w", p.addr, err)
+		return fmt.Errorf("connecting to %s: %w", p.addr, err)
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()

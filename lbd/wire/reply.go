@@ -111,7 +111,7 @@ func (r *reply) recordRead(n int, err error) (done bool, fail error) {
 		}
 		err = io.ErrUnexpectedEOF
 	}
-	return true, fmt.Errorf("read the response: %w", err)
+	return true, fmt.Errorf("reading the response: %w", err)
 }
 
 // advance parses and decodes the bytes that have arrived.
@@ -119,7 +119,7 @@ func (r *reply) advance() (done bool, fail error) {
 	for !r.complete {
 		complete, err := r.readHead()
 		if err != nil {
-			return true, fmt.Errorf("read the response header: %w", err)
+			return true, fmt.Errorf("reading the response header: %w", err)
 		}
 		if !complete {
 			return false, nil
@@ -136,7 +136,7 @@ func (r *reply) advance() (done bool, fail error) {
 	case errors.Is(err, io.EOF):
 		return true, nil
 	case err != nil:
-		return true, fmt.Errorf("read the response: %w", err)
+		return true, fmt.Errorf("reading the response: %w", err)
 	}
 	return false, nil
 }

@@ -41,13 +41,13 @@ type outgoing struct {
 func prepareRequest(req *http.Request, scheme string) (*outgoing, error) {
 	switch {
 	case req.URL == nil:
-		return nil, errors.New("check the request: URL is required")
+		return nil, errors.New("checking the request: URL is required")
 	case req.URL.Scheme != scheme:
-		return nil, fmt.Errorf("check the request: scheme: must be %s, got %q", acceptedSchemes(scheme), req.URL.Scheme)
+		return nil, fmt.Errorf("checking the request: scheme: must be %s, got %q", acceptedSchemes(scheme), req.URL.Scheme)
 	case req.URL.Host == "":
-		return nil, errors.New("check the request: the URL must contain a host")
+		return nil, errors.New("checking the request: the URL must contain a host")
 	case len(req.Trailer) > 0:
-		return nil, errors.New("check the request: trailers are not supported")
+		return nil, errors.New("checking the request: trailers are not supported")
 	}
 	out := &outgoing{req: req, body: req.Body, addr: hostPort(req), method: req.Method, host: req.Host, target: req.URL.RequestURI(), length: req.ContentLength}
 	if out.method == "" {
@@ -58,7 +58,7 @@ func prepareRequest(req *http.Request, scheme string) (*outgoing, error) {
 	}
 	out.host = withoutZone(out.host)
 	if err := out.validate(); err != nil {
-		return nil, fmt.Errorf("check the request: %w", err)
+		return nil, fmt.Errorf("checking the request: %w", err)
 	}
 	out.close = req.Close || listContains(req.Header["Connection"], "close")
 	return out, out.setLength()
@@ -103,7 +103,7 @@ func (o *outgoing) setLength() error {
 	}
 	switch {
 	case o.body == nil && o.length > 0:
-		return fmt.Errorf("check the request: Content-Length %d without a body", o.length)
+		return fmt.Errorf("checking the request: Content-Length %d without a body", o.length)
 	case o.body == nil:
 		o.length = 0
 	case o.length <= 0 || chunked:

@@ -149,7 +149,7 @@ func TestInvalidRequests(t *testing.T) {
 		req.Body = body
 		w.change(req)
 		_, err := NewTransport(Options{DialContext: nobody}).RoundTrip(req)
-		if err == nil || !strings.Contains(err.Error(), w.words) || !strings.HasPrefix(err.Error(), "check the request: ") {
+		if err == nil || !strings.Contains(err.Error(), w.words) || !strings.HasPrefix(err.Error(), "checking the request: ") {
 			t.Errorf("%s: got %v, want an error about %q", name, err, w.words)
 		}
 		<-body.closed

@@ -257,7 +257,7 @@ func (o *outgoing) wrapError(err error) error {
 	if cause := context.Cause(o.req.Context()); cause != nil {
 		return cause
 	}
-	return fmt.Errorf("send a request to %s: %w", o.addr, err)
+	return fmt.Errorf("sending a request to %s: %w", o.addr, err)
 }
 
 // rewind prepares a request's body for a second attempt. It reports whether it could.

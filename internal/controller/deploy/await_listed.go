@@ -31,7 +31,7 @@ func (f *Deployer) AwaitListed(ctx context.Context, p *Plan) ([]provision.Object
 			return have, nil
 		}
 		if !sleep(ctx, wait) {
-			return nil, fmt.Errorf("wait for the cloud to list the current state of %s: %w", id, context.Cause(ctx))
+			return nil, fmt.Errorf("waiting for the cloud to list the current state of %s: %w", id, context.Cause(ctx))
 		}
 	}
 }

@@ -81,14 +81,14 @@ func ReadBundle(dir string) (c Content, otherClouds []provision.Object, err erro
 		c.Spec, err = service.ParseDeployed(filepath.Join(dir, fileBundleService), c.Text)
 	}
 	if err != nil {
-		return Content{}, nil, fmt.Errorf("read the controller's bundle: %w", err)
+		return Content{}, nil, fmt.Errorf("reading the controller's bundle: %w", err)
 	}
 	c.PeerToken, c.Bundle.Means, c.Enrolled = held.PeerToken, held.Means, held.Enrolled
 	c.Zone, c.AdminToken, c.Base = held.Zone, held.AdminToken, held.Base
 	c.Secrets = func(ref string) (string, error) {
 		value, known := held.Secrets[ref]
 		if !known {
-			return "", fmt.Errorf("read %s: not in the controller's bundle; run 'skyserve up' to deliver it", ref)
+			return "", fmt.Errorf("reading %s: not in the controller's bundle; run 'skyserve up' to deliver it", ref)
 		}
 		return value, nil
 	}

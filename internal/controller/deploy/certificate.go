@@ -52,7 +52,7 @@ func AwaitCertificates(ctx context.Context, have []provision.Object, read func(c
 			return nil
 		}
 		if !sleep(ctx, pollInterval) {
-			return fmt.Errorf("wait for certificates: %w:\n  %s", context.Cause(ctx), strings.Join(lines, "\n  "))
+			return fmt.Errorf("waiting for certificates: %w:\n  %s", context.Cause(ctx), strings.Join(lines, "\n  "))
 		}
 	}
 }

@@ -42,7 +42,7 @@ func ReadDecisions(file string) (Decisions, error) {
 		err = json.Unmarshal(text, &d)
 	}
 	if err != nil {
-		return Decisions{}, fmt.Errorf("read the decisions about replicas in %s: %w", file, err)
+		return Decisions{}, fmt.Errorf("reading the decisions about replicas in %s: %w", file, err)
 	}
 	return d, nil
 }
@@ -54,7 +54,7 @@ func (d Decisions) Write(file string) error {
 		err = identity.WriteFile(file, text)
 	}
 	if err != nil {
-		return fmt.Errorf("write the decisions about replicas: %w", err)
+		return fmt.Errorf("writing the decisions about replicas: %w", err)
 	}
 	return nil
 }

@@ -180,7 +180,7 @@ func (h *Delivery) deliverUntilReady(ctx context.Context, o provision.Object, d 
 			if err == nil {
 				err = fmt.Errorf("%s: %s", s.Phase, s.Reason)
 			}
-			return fmt.Errorf("wait for %s: %w: %w", o.ID, context.Cause(ctx), err)
+			return fmt.Errorf("waiting for %s: %w: %w", o.ID, context.Cause(ctx), err)
 		}
 	}
 }

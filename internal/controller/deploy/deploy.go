@@ -55,13 +55,13 @@ func LocalSecrets(ref string) (string, error) {
 	if name, ok := strings.CutPrefix(ref, "env:"); ok {
 		value, isSet := os.LookupEnv(name)
 		if !isSet {
-			return "", fmt.Errorf("read %s: environment variable %s is not set", ref, name)
+			return "", fmt.Errorf("reading %s: environment variable %s is not set", ref, name)
 		}
 		return value, nil
 	}
 	text, err := os.ReadFile(strings.TrimPrefix(ref, "file:"))
 	if err != nil {
-		return "", fmt.Errorf("read %s: %w", ref, err)
+		return "", fmt.Errorf("reading %s: %w", ref, err)
 	}
 	return strings.TrimSuffix(string(text), "\n"), nil
 }
@@ -117,7 +117,7 @@ func Deployments(c Content, have []provision.Object) (map[string]agent.Deploymen
 	slices.SortFunc(d.have, func(a, b provision.Object) int { return cmp.Compare(a.ID, b.ID) })
 	generation, err := c.generation()
 	if err != nil {
-		return nil, fmt.Errorf("build the deployments: %w", err)
+		return nil, fmt.Errorf("building the deployments: %w", err)
 	}
 	all := map[string]agent.Deployment{}
 	for _, o := range d.have {
@@ -145,7 +145,7 @@ func Deployments(c Content, have []provision.Object) (map[string]agent.Deploymen
 			hash, err = provision.ConfigHash(one)
 		}
 		if err != nil {
-			return nil, fmt.Errorf("build the deployment of %s: %w", o.ID, err)
+			return nil, fmt.Errorf("building the deployment of %s: %w", o.ID, err)
 		}
 		one.Revision += hash
 		all[o.ID] = one

@@ -179,7 +179,7 @@ func (f *Deployer) queryOfferings(ctx context.Context, regions []service.Region)
 			mu.Lock()
 			defer mu.Unlock()
 			if err != nil {
-				failed[r] = fmt.Errorf("list the offerings of %s: %w", r, err)
+				failed[r] = fmt.Errorf("listing the offerings of %s: %w", r, err)
 				return
 			}
 			f.offers[r] = offers

@@ -166,7 +166,7 @@ func (e *Enrolments) pinKey(o provision.Object, fingerprint string) error {
 	case had == fingerprint:
 		return nil
 	case had != "":
-		return fmt.Errorf("read the key of %s (%s): %w", o.ID, o.Handle, &identity.PinError{Want: had, Found: fingerprint})
+		return fmt.Errorf("reading the key of %s (%s): %w", o.ID, o.Handle, &identity.PinError{Want: had, Found: fingerprint})
 	}
 	return e.update(func(all []launchRecord) []launchRecord {
 		for i, l := range all {

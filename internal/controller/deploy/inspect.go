@@ -118,7 +118,7 @@ func (i *Inspector) listRegion(ctx context.Context, r service.Region) ([]provisi
 		err = context.Cause(ctx) // instead of the cloud client's own error
 	}
 	if err != nil {
-		return nil, fmt.Errorf("list the objects of %s in %s: %w", i.Deployer.Spec.Name, r, err)
+		return nil, fmt.Errorf("listing the objects of %s in %s: %w", i.Deployer.Spec.Name, r, err)
 	}
 	return have, nil
 }

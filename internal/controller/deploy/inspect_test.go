@@ -189,7 +189,7 @@ func TestStatusOfUnresponsiveRegion(t *testing.T) {
 		if s.State != deploy.StateDegraded || s.Drift != nil || len(s.Problems) != 2 || machineState(t, s, "us-east-1-0") != "READY" {
 			t.Errorf("got %+v", s)
 		}
-		if want := "list the objects of chat in gcp/europe-west4: no response within 10s"; s.Problems[0] != want {
+		if want := "listing the objects of chat in gcp/europe-west4: no response within 10s"; s.Problems[0] != want {
 			t.Errorf("got %q, want %q", s.Problems[0], want)
 		}
 		m.Change("lb-us-east-1-0", nil)

@@ -47,7 +47,7 @@ func UnpublishName(ctx context.Context, zone provision.DNSZone, stored NameStore
 	old.Records = nil
 	var owned *provision.OwnedError
 	if err := zone.Set(ctx, old); err != nil && !errors.As(err, &owned) {
-		return fmt.Errorf("remove the DNS name %s: %w", old.Name, err)
+		return fmt.Errorf("removing the DNS name %s: %w", old.Name, err)
 	}
 	return stored.RemoveName()
 }

@@ -422,7 +422,7 @@ func (k *Reconciler) lastView() (*serviceView, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.view == nil {
-		return nil, fmt.Errorf("read the state of the service: %w", errNotObserved)
+		return nil, fmt.Errorf("reading the state of the service: %w", errNotObserved)
 	}
 	return k.view, nil
 }

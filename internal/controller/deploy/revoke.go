@@ -61,7 +61,7 @@ func (h *Delivery) renew(ctx context.Context, o provision.Object) error {
 
 func (h *Delivery) revoke(ctx context.Context, o provision.Object) error {
 	if o.TerminatedReason != "" || !Reachable(o) {
-		return fmt.Errorf("deliver the revocation list to %s: the machine is not running or has no address yet", o.ID)
+		return fmt.Errorf("delivering the revocation list to %s: the machine is not running or has no address yet", o.ID)
 	}
 	err := h.Operator(o).Revoke(ctx, h.Machine(o))
 	var refusal *agent.Refusal

@@ -41,7 +41,7 @@ func (e *NotReadyError) Error() string {
 	for _, id := range e.Waiting {
 		lines = append(lines, fmt.Sprintf("%s: %s", id, e.Reasons[id]))
 	}
-	return fmt.Sprintf("wait for the service: %v; %d of %d are ready, these are not:\n  %s",
+	return fmt.Sprintf("waiting for the service: %v; %d of %d are ready, these are not:\n  %s",
 		e.Cause, e.Ready, e.Ready+len(e.Waiting), strings.Join(lines, "\n  "))
 }
 
@@ -86,7 +86,7 @@ func (h *Delivery) Reload(ctx context.Context) error {
 		if errors.As(err, &refusal) && refusal.Status == http.StatusBadRequest {
 			mu.Lock()
 			defer mu.Unlock()
-			all = append(all, fmt.Errorf("reload %s: %s", b.ID, refusal.Message))
+			all = append(all, fmt.Errorf("reloading %s: %s", b.ID, refusal.Message))
 		}
 	})
 	return errors.Join(all...)

@@ -33,12 +33,12 @@ func readCounters(name string, in io.Reader) (*found, error) {
 	r.ReuseRecord, r.TrimLeadingSpace = true, true
 	head, err := r.Read()
 	if err != nil {
-		return nil, fmt.Errorf("read history %s: %w", name, err)
+		return nil, fmt.Errorf("reading history %s: %w", name, err)
 	}
 	c := counterFile{columnsOf(strings.Join(head, ","))}
 	for _, column := range []string{"at", "model"} {
 		if !slices.Contains(c.columns, column) {
-			return nil, fmt.Errorf("read history %s:1: header must contain the column %s, got %q", name, column, strings.Join(head, ","))
+			return nil, fmt.Errorf("reading history %s:1: header must contain the column %s, got %q", name, column, strings.Join(head, ","))
 		}
 	}
 	var readings []forecast.Sample
@@ -48,18 +48,18 @@ func readCounters(name string, in io.Reader) (*found, error) {
 			break
 		}
 		if err != nil {
-			return nil, fmt.Errorf("read history %s: %w", name, err)
+			return nil, fmt.Errorf("reading history %s: %w", name, err)
 		}
 		line, _ := r.FieldPos(0)
 		s, err := c.reading(record)
 		if err != nil {
-			return nil, fmt.Errorf("read history %s:%d: %w", name, line, err)
+			return nil, fmt.Errorf("reading history %s:%d: %w", name, line, err)
 		}
 		readings = append(readings, s)
 	}
 	grown, report, err := forecast.CounterIncreases(readings, time.Minute)
 	if err != nil {
-		return nil, fmt.Errorf("read history %s: %w", name, err)
+		return nil, fmt.Errorf("reading history %s: %w", name, err)
 	}
 	return &found{samples: grown, report: report, gapsUnknown: true}, nil
 }

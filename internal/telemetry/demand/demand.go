@@ -78,7 +78,7 @@ func Points(ctx context.Context, source string, o Options) (points []telemetry.P
 		return nil, nil, err
 	}
 	if raw.window != 0 {
-		return nil, nil, fmt.Errorf("read history %s: the source contains request rates, but no prompt tokens", Redact(source))
+		return nil, nil, fmt.Errorf("reading history %s: the source contains request rates, but no prompt tokens", Redact(source))
 	}
 	for _, s := range raw.samples {
 		if !math.IsNaN(s.Value) {
@@ -110,7 +110,7 @@ func load(ctx context.Context, source string, o Options) (*found, error) {
 	}
 	f, err := os.Open(source)
 	if err != nil {
-		return nil, fmt.Errorf("read history: %w", err)
+		return nil, fmt.Errorf("reading history: %w", err)
 	}
 	defer f.Close()
 	return read(source, f)
@@ -132,11 +132,11 @@ type found struct {
 func (f *found) history(name string, o Options) (*History, error) {
 	samples, build, err := f.choose(o.Requests)
 	if err != nil {
-		return nil, fmt.Errorf("read history %s: %w", name, err)
+		return nil, fmt.Errorf("reading history %s: %w", name, err)
 	}
 	series, report, err := forecast.BuildSeries(samples, build)
 	if err != nil {
-		return nil, fmt.Errorf("read history %s: %w", name, err)
+		return nil, fmt.Errorf("reading history %s: %w", name, err)
 	}
 	f.report.Merge(report)
 	for i := range series {
@@ -144,7 +144,7 @@ func (f *found) history(name string, o Options) (*History, error) {
 			break
 		}
 		if series[i].Series, err = forecast.Resample(series[i].Series, o.Step); err != nil {
-			return nil, fmt.Errorf("read history %s: %w", name, err)
+			return nil, fmt.Errorf("reading history %s: %w", name, err)
 		}
 	}
 	return &History{Series: series, Notes: append(f.notes, f.report.Notes()...)}, nil

@@ -47,7 +47,7 @@ func TestRead(t *testing.T) {
 		"a summer in local time": {
 			"at,region,model,prompt_tokens\n2025-03-30T01:59:00+01:00,eu,m,5\n2025-03-30T03:00:00+02:00,eu,m,7\n2025-10-26T02:59:00+02:00,eu,m,0\n",
 			Options{Step: 300 * 24 * time.Hour},
-			"read history h: resampling eu m IW-F: 302401 minutes of history has no whole step of 7200h",
+			"reading history h: resampling eu m IW-F: 302401 minutes of history has no whole step of 7200h",
 		},
 		"the clock goes forward": {
 			"at,region,model,prompt_tokens\n2025-03-30T01:59:00+01:00,eu,m,5\n2025-03-30T03:00:00+02:00,eu,m,7\n",
@@ -73,7 +73,7 @@ func TestRead(t *testing.T) {
 			Options{Requests: true, Step: 2 * time.Minute},
 			"all m IW, requests by 2m from 1970-01-01T00:00: [5]\n",
 		},
-		"no requests": {"minute,model,prompt_tokens\n0,m,5\n", Options{Requests: true}, "read history h: the source contains no request counts"},
+		"no requests": {"minute,model,prompt_tokens\n0,m,5\n", Options{Requests: true}, "reading history h: the source contains no request counts"},
 		"azure 2023": {
 			"t_s,input_tokens,output_tokens\n0,10,1\n59,20,1\n130,30,1\n200,40,1\n",
 			Options{},
@@ -124,22 +124,22 @@ func TestRead(t *testing.T) {
 			"all m IW-F, prompt tokens by 1m from 2025-01-31T12:00: [21 7]\n" +
 				"note: 1 counter reset, first of all m IW-F at 2025-01-31T12:02:00Z: counting continues from zero\n",
 		},
-		"counters without a time":  {"minute,model,prompt_tokens_total\n1,m,1\n", Options{}, `read history h:1: header must contain the column at, got "minute,model,prompt_tokens_total"`},
-		"a counter's bad time":     {"at,model,prompt_tokens_total\nnoon,m,1\n", Options{}, `read history h:2: at must be a time with its offset`},
-		"a counter that is none":   {"at,model,prompt_tokens_total\n2025-01-31T12:00:00Z,m,-1\n", Options{}, `read history h:2: prompt_tokens_total must be a count of 0 to 1e18, got "-1"`},
-		"a counter of no model":    {"at,model,prompt_tokens_total\n2025-01-31T12:00:00Z,,1\n", Options{}, `read history h:2: model must not be empty, got ""`},
-		"a counter's unknown tier": {"at,model,tier,prompt_tokens_total\n2025-01-31T12:00:00Z,m,gold,1\n", Options{}, `read history h:2: tier must be IW-F, IW-N, NIW or IW, got "gold"`},
+		"counters without a time":  {"minute,model,prompt_tokens_total\n1,m,1\n", Options{}, `reading history h:1: header must contain the column at, got "minute,model,prompt_tokens_total"`},
+		"a counter's bad time":     {"at,model,prompt_tokens_total\nnoon,m,1\n", Options{}, `reading history h:2: at must be a time with its offset`},
+		"a counter that is none":   {"at,model,prompt_tokens_total\n2025-01-31T12:00:00Z,m,-1\n", Options{}, `reading history h:2: prompt_tokens_total must be a count of 0 to 1e18, got "-1"`},
+		"a counter of no model":    {"at,model,prompt_tokens_total\n2025-01-31T12:00:00Z,,1\n", Options{}, `reading history h:2: model must not be empty, got ""`},
+		"a counter's unknown tier": {"at,model,tier,prompt_tokens_total\n2025-01-31T12:00:00Z,m,gold,1\n", Options{}, `reading history h:2: tier must be IW-F, IW-N, NIW or IW, got "gold"`},
 		"a counter's short row":    {"at,model,prompt_tokens_total\n1\n", Options{}, "wrong number of fields"},
 		"nothing whole":            {"t_s,input_tokens,output_tokens\n0,10,1\n5,10,1\n", Options{}, fmt.Sprintf(partly, 2)},
 		"header only":              {"t_s,input_tokens,output_tokens\n", Options{}, ""},
-		"empty":                    {"", Options{}, "read history h: the file is empty"},
-		"odd windows":              {"t_s,total_rps\n0,1\n90,1\n", Options{}, "read history h: t_s must have steps of whole minutes, got 1m30s"},
+		"empty":                    {"", Options{}, "reading history h: the file is empty"},
+		"odd windows":              {"t_s,total_rps\n0,1\n90,1\n", Options{}, "reading history h: t_s must have steps of whole minutes, got 1m30s"},
 		"bad row":                  {"t_s,input_tokens,output_tokens\n0,x,1\n", Options{}, `reading h:2: input_tokens: must be an integer from 0 to 4194304, got "x"`},
 		"bad rate":                 {"t_s,total_rps\n0,x\n", Options{}, `reading h:2: total_rps: must be a number from 0 to 1e+06, got "x"`},
-		"unknown header":           {"a,b\n1,2\n", Options{}, `read history h:1: header must contain the column minute or at, got "a,b"`},
-		"naive time":               {"at,model,prompt_tokens\n2025-03-30 02:30:00,m,1\n", Options{}, `read history h:2: at must be a time with its offset from UTC`},
+		"unknown header":           {"a,b\n1,2\n", Options{}, `reading history h:1: header must contain the column minute or at, got "a,b"`},
+		"naive time":               {"at,model,prompt_tokens\n2025-03-30 02:30:00,m,1\n", Options{}, `reading history h:2: at must be a time with its offset from UTC`},
 		"before 1970":              {"t_s,input_tokens,output_tokens\n-120,1,1\n0,1,1\n", Options{}, "times must be after 1970"},
-		"broken gzip":              {"\x1f\x8bnonsense", Options{}, "read history h: unpack gzip: gzip: invalid header"},
+		"broken gzip":              {"\x1f\x8bnonsense", Options{}, "reading history h: unpack gzip: gzip: invalid header"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			texts := []string{c.text}
@@ -237,13 +237,13 @@ func TestLoadURLs(t *testing.T) {
 		t.Error(err)
 	}
 	for source, want := range map[string]string{
-		srv.URL + "/trace.csv?sig=secret":                  "fetch history " + srv.URL + "/trace.csv: the server returned 403: who?",
+		srv.URL + "/trace.csv?sig=secret":                  "fetching history " + srv.URL + "/trace.csv: the server returned 403: who?",
 		srv.URL + "/nothing":                               "404",
 		"ftp://me:secret@host/file?sig=secret":             `must be an http, https, prometheus+http or prometheus+https URL, got "ftp://host/file"`,
 		"http://":                                          "must be an http",
 		"http://me:sec ret@host:port/secret":               `got "http://..."`,
-		"http://me:secret@127.0.0.1:1/x?token=secret":      "fetch history http://127.0.0.1:1/x: dial tcp",
-		"prometheus+http://me:secret@127.0.0.1:1?q=secret": "query Prometheus http://127.0.0.1:1: dial tcp",
+		"http://me:secret@127.0.0.1:1/x?token=secret":      "fetching history http://127.0.0.1:1/x: dial tcp",
+		"prometheus+http://me:secret@127.0.0.1:1?q=secret": "querying Prometheus http://127.0.0.1:1: dial tcp",
 	} {
 		_, err := Load(t.Context(), source, Options{Now: time.Unix(1e9, 0)})
 		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "secret") {

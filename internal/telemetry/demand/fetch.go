@@ -61,7 +61,7 @@ func fetch(ctx context.Context, source string, o Options) (*found, error) {
 	rest, isPrometheus := strings.CutPrefix(source, "prometheus+")
 	u, err := url.Parse(rest)
 	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
-		return nil, fmt.Errorf("fetch history: the source must be an http, https, prometheus+http or prometheus+https URL, got %q", Redact(source))
+		return nil, fmt.Errorf("fetching history: the source must be an http, https, prometheus+http or prometheus+https URL, got %q", Redact(source))
 	}
 	switch {
 	case isPrometheus || o.PromQL != "":
@@ -94,7 +94,7 @@ func fetchFile(ctx context.Context, u *url.URL, o Options) (*found, error) {
 	name := Redact(u.String())
 	body, err := get(ctx, o.HTTP, u, nil)
 	if err != nil {
-		return nil, fmt.Errorf("fetch history %s: %w", name, err)
+		return nil, fmt.Errorf("fetching history %s: %w", name, err)
 	}
 	defer body.Close()
 	return read(name, io.LimitReader(body, maxResponse))

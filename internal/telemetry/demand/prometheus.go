@@ -82,10 +82,10 @@ func queryPrometheus(ctx context.Context, u *url.URL, o Options) (*found, error)
 			}
 		}
 		if err != nil {
-			return nil, fmt.Errorf("query Prometheus %s: %w", Redact(p.base.String()), err)
+			return nil, fmt.Errorf("querying Prometheus %s: %w", Redact(p.base.String()), err)
 		}
 	}
-	return nil, fmt.Errorf("query Prometheus %s: no samples from %s to %s for %s",
+	return nil, fmt.Errorf("querying Prometheus %s: no samples from %s to %s for %s",
 		Redact(p.base.String()), stamp(p.first), stamp(p.last), strings.Join(queries, "; "))
 }
 
@@ -163,7 +163,7 @@ func (p *prometheus) queryRange(ctx context.Context, a *queryResult, query strin
 	defer body.Close()
 	var doc promResponse
 	if err := json.NewDecoder(io.LimitReader(body, maxResponse)).Decode(&doc); err != nil {
-		return fmt.Errorf("decode the response: %w", err)
+		return fmt.Errorf("decoding the response: %w", err)
 	}
 	if doc.Status != "success" {
 		return doc.problem()
@@ -242,7 +242,7 @@ func (a *queryResult) add(doc promResponse) error {
 	}
 	var result []*promSeries
 	if err := json.Unmarshal(doc.Data.Result, &result); err != nil {
-		return fmt.Errorf("decode the response: %w", err)
+		return fmt.Errorf("decoding the response: %w", err)
 	}
 	for _, s := range result {
 		if len(s.Histograms) > 0 && len(s.Values) == 0 {

@@ -186,14 +186,14 @@ func TestPrometheusErrors(t *testing.T) {
 	}{
 		"its own words":      {400, `{"status":"error","errorType":"bad_data","error":"invalid parameter \"query\": parse error"}`, `bad_data: invalid parameter "query": parse error`},
 		"an error in a 200":  {200, `{"status":"error","errorType":"timeout","error":"query timed out"}`, "timeout: query timed out"},
-		"no JSON":            {200, "<html>", "decode the response: invalid character '<'"},
+		"no JSON":            {200, "<html>", "decoding the response: invalid character '<'"},
 		"a proxy's response": {502, "bad gateway\nsorry", "the server returned 502: bad gateway"},
 		"no words":           {401, "", "returned 401: Unauthorized"},
 		"a vector":           {200, `{"status":"success","data":{"resultType":"vector","result":[]}}`, "the query must return a matrix of rates, got vector"},
 		"nothing":            {200, matrix(), "no samples from 2025-01-17T12:01Z to 2025-01-31T12:00Z for sum by"},
 		"histograms":         {200, matrix(`{"metric":{},"histograms":[[1,{}]]}`), "the query must return a matrix of rates, got histograms"},
 		"a bad pair":         {200, matrix(`{"metric":{},"values":[[1,2]]}`), "a value must be a pair of a time and a number as text, got [1,2]"},
-		"cut short":          {200, `{"status":"success","data":{"res`, "decode the response: unexpected EOF"},
+		"cut short":          {200, `{"status":"success","data":{"res`, "decoding the response: unexpected EOF"},
 		"a negative rate":    {200, matrix(values(`"model":"m"`, now.Unix()/60*60, "-1")), "must be 0 to 1e+18, got -60"},
 		"an unknown tier":    {200, matrix(values(`"tier":"gold"`, now.Unix()/60*60, "1")), `tier must be IW-F, IW-N, NIW or IW, got "gold"`},
 	} {

@@ -34,7 +34,7 @@ func read(name string, r io.Reader) (*found, error) {
 	if magic, _ := in.Peek(2); bytes.Equal(magic, []byte{0x1f, 0x8b}) {
 		z, err := gzip.NewReader(in)
 		if err != nil {
-			return nil, fmt.Errorf("read history %s: unpack gzip: %w", name, err)
+			return nil, fmt.Errorf("reading history %s: unpacking gzip: %w", name, err)
 		}
 		in = bufio.NewReaderSize(z, 64<<10)
 	}
@@ -61,7 +61,7 @@ func readRates(name string, in io.Reader) (*found, error) {
 		return nil, err
 	}
 	if window%time.Minute != 0 {
-		return nil, fmt.Errorf("read history %s: t_s must have steps of whole minutes, got %s", name, window)
+		return nil, fmt.Errorf("reading history %s: t_s must have steps of whole minutes, got %s", name, window)
 	}
 	f := &found{window: window, samples: make([]forecast.Sample, len(rates)), gapsUnknown: len(rates) > 0 && rates[0].Client == ""}
 	for i, r := range rates {

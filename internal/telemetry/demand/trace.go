@@ -45,7 +45,7 @@ func readTrace(name string, in io.Reader) (*found, error) {
 		}
 		end = t.Origin() + row.At
 		if err := count(counts, row, minuteOf(end)); err != nil {
-			return nil, fmt.Errorf("read history %s:%d: %w", name, row.Line, err)
+			return nil, fmt.Errorf("reading history %s:%d: %w", name, row.Line, err)
 		}
 	}
 	return whole(counts, t.Origin(), end), nil
