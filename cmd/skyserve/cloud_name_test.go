@@ -36,14 +36,14 @@ func TestUpAndDoctorReportNameErrors(t *testing.T) {
 		},
 		"listing zones denied": {
 			prepare: func(e *emulated) error {
-				e.names.Set(func() { e.names.Deny = map[string]string{"route53:ListHostedZonesByName": "AccessDenied"} })
+				e.names.Configure(func() { e.names.DenialCodes = map[string]string{"route53:ListHostedZonesByName": "AccessDenied"} })
 				return nil
 			}, exit: exitCredentials,
 			want: []string{"calling aws: route53:ListHostedZonesByName is not allowed", "hint: allow route53:"},
 		},
 		"listing health checks denied": {
 			prepare: func(e *emulated) error {
-				e.names.Set(func() { e.names.Deny = map[string]string{"route53:ListHealthChecks": "AccessDenied"} })
+				e.names.Configure(func() { e.names.DenialCodes = map[string]string{"route53:ListHealthChecks": "AccessDenied"} })
 				return nil
 			}, exit: exitCredentials,
 			want: []string{"calling aws: route53:ListHealthChecks is not allowed"},
@@ -68,7 +68,7 @@ func TestUpAndDoctorReportNameErrors(t *testing.T) {
 					t.Errorf("no %q in the output of doctor:\n%s", want, doctor)
 				}
 			}
-			if left := e.aws.Left(); len(left) > 0 || e.Running() > 0 {
+			if left := e.aws.RemainingResources(); len(left) > 0 || e.RunningAgents() > 0 {
 				t.Errorf("%q remains after\n%s", left, out)
 			}
 		})
@@ -82,8 +82,8 @@ func TestDoctorAcceptsOwnName(t *testing.T) {
 	e := emulate(t)
 	up := append(e.upOf(cloudService), "--yes")
 	e.skyserve(exitOK, up...)
-	e.aws.Set(func() {
-		e.aws.Quotas = map[string]float64{"L-DB2E81BA": 64, "L-3819A6DF": 64, "L-417A185B": 0, "L-7212CCBC": 0, "L-C4BD4855": 0, "L-1216C47A": 64, "L-34B43A08": 0}
+	e.aws.Configure(func() {
+		e.aws.QuotaLimits = map[string]float64{"L-DB2E81BA": 64, "L-3819A6DF": 64, "L-417A185B": 0, "L-7212CCBC": 0, "L-C4BD4855": 0, "L-1216C47A": 64, "L-34B43A08": 0}
 	})
 	if out := e.skyserve(exitOK, e.at("doctor", up[1])...); !strings.Contains(out, "DNS name chat.example.com: its hosted zone exists, and no other service owns the name") {
 		t.Errorf("doctor printed\n%s", out)

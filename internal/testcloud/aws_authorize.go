@@ -18,7 +18,7 @@ const machineKeyPrefix = "ASIA"
 
 // Credentials returns the credentials that the metadata service gives to a machine, by its id: those
 // of the role of its instance profile. They are empty if it has none.
-func (a *AWS) Credentials(id string) (accessKey, secret, token string) {
+func (a *AWS) MachineCredentials(id string) (accessKey, secret, token string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.roleOfMachine(id) == nil {
@@ -28,7 +28,7 @@ func (a *AWS) Credentials(id string) (accessKey, secret, token string) {
 }
 
 // Role returns the name of a machine's role, by its id; empty if it has none.
-func (a *AWS) Role(id string) string {
+func (a *AWS) MachineRole(id string) string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if r := a.roleOfMachine(id); r != nil {

@@ -8,10 +8,10 @@ import (
 
 // Direct is a transport that passes requests to a handler in this process, for any host. A connection
 // that the handler breaks is an io.ErrUnexpectedEOF, as over a network.
-type Direct struct{ Handler http.Handler }
+type HandlerTransport struct{ Handler http.Handler }
 
 // RoundTrip calls the handler.
-func (d Direct) RoundTrip(r *http.Request) (answer *http.Response, err error) {
+func (d HandlerTransport) RoundTrip(r *http.Request) (answer *http.Response, err error) {
 	if r.Body != nil {
 		defer r.Body.Close()
 	}

@@ -20,15 +20,15 @@ import (
 type AWS struct {
 	// Deny returns the error code (AuthFailure, UnauthorizedOperation, ExpiredToken) for an action
 	// (ec2:RunInstances) in a region; "" allows it.
-	Deny func(region, action string) string
+	DenialCode func(region, action string) string
 	// Refuse returns the capacity error code of a launch, InsufficientInstanceCapacity; "" grants it.
 	// market is on_demand or spot.
-	Refuse func(zone, instanceType, market string) string
+	CapacityErrorCode func(zone, instanceType, market string) string
 	// Falter returns the state reason code with which a granted launch fails to start, such as
 	// Server.InsufficientInstanceCapacity; nil or "" = it starts.
-	Falter func(zone, instanceType, market string) string
+	StartFailureCode func(zone, instanceType, market string) string
 	// Offers reports whether a zone has an instance type; nil = every zone has all.
-	Offers func(zone, instanceType string) bool
+	HasInstanceType func(zone, instanceType string) bool
 	// SpotPrice returns the price of an instance type in a zone, as 0.4012; nil or "" = none is
 	// published.
 	SpotPrice func(zone, instanceType string) string
@@ -37,24 +37,24 @@ type AWS struct {
 	ListPrice func(region, instanceType string) string
 	// Quotas are the vCPU limits of every region by quota code; a code that is missing has no limit,
 	// and reports the Defaults.
-	Quotas   map[string]float64
-	Defaults map[string]float64
+	QuotaLimits        map[string]float64
+	DefaultQuotaLimits map[string]float64
 	// Closing is how many reads of an instance report it as shutting down before it terminates and
 	// releases its security group.
-	Closing int
+	ShutdownReads int
 	// ProfileLag is how many launches do not know a new instance profile yet, and then as many that do
 	// not know its role.
-	ProfileLag int
+	ProfileLagLaunches int
 	// PageSize is the maximum page size of a list; 0 = as requested.
 	PageSize int
 	// Now is the clock of the cloud; nil = time.Now.
 	Now func() time.Time
 	// Address returns the addresses of the nth machine; nil = addresses of documentation and of the
 	// default network.
-	Address func(n int) (public, private string)
+	AssignAddresses func(n int) (public, private string)
 	// Boot is called for every created machine, and returns a function that is called when it ends; nil
 	// = machines run nothing. It must not block, nor call the cloud.
-	Boot func(m Booted) (off func())
+	BootMachine func(m BootingMachine) (off func())
 
 	faults   *Faults
 	mu       sync.Mutex
@@ -66,7 +66,7 @@ type AWS struct {
 }
 
 // Booted is a machine that is booting.
-type Booted struct {
+type BootingMachine struct {
 	ID       string // i-0... at AWS, the machine's name at Google
 	Region   string
 	Private  string // its address
@@ -96,7 +96,7 @@ func (a *AWS) nextID(prefix string) string {
 }
 
 // Set changes fields while the cloud is serving.
-func (a *AWS) Set(change func()) {
+func (a *AWS) Configure(change func()) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	change()
@@ -169,15 +169,15 @@ func (a *AWS) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if c.service == "iam" {
 		region = ""
 	}
-	outcome, end := a.faults.Begin(Call{Cloud: "aws", Region: region, Action: c.qualifiedAction(), Reads: c.reads()})
+	outcome, end := a.faults.BeginCall(Call{Cloud: "aws", Region: region, Action: c.qualifiedAction(), ReadOnly: c.reads()})
 	defer end()
 	switch outcome {
-	case Refused:
-		Cut()
+	case RequestLost:
+		DropConnection()
 	case Throttled:
 		writeAWSError(w, c, c.throttled())
 		return
-	case Broken:
+	case InternalError:
 		writeAWSError(w, c, newAWSError(http.StatusInternalServerError, "InternalError", "An internal error has occurred"))
 		return
 	}
@@ -185,8 +185,8 @@ func (a *AWS) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	answer, err := a.execute(c)
 	a.mu.Unlock()
 	switch {
-	case outcome == Lost:
-		Cut()
+	case outcome == ResponseLost:
+		DropConnection()
 	case err != nil:
 		writeAWSError(w, c, err)
 	default:
@@ -208,10 +208,10 @@ func (c awsCall) throttled() error {
 // execute executes a call. The caller holds mu.
 func (a *AWS) execute(c awsCall) (any, error) {
 	for _, action := range c.requiredActions() {
-		if a.Deny == nil {
+		if a.DenialCode == nil {
 			break
 		}
-		if code := a.Deny(c.region, action); code != "" {
+		if code := a.DenialCode(c.region, action); code != "" {
 			return nil, newAWSError(denialStatus(code), code, "%s", denialText(code, action))
 		}
 	}

@@ -147,8 +147,8 @@ func (r *ec2Region) terminate(i *ec2Instance, code, reason string) {
 		i.stop()
 		i.stop = nil
 	}
-	i.oldState, i.unseen = i.state, r.aws.faults.Unseen
-	i.state, i.reasonCode, i.reason, i.closingReads = "shutting-down", code, reason, r.aws.Closing
+	i.oldState, i.unseen = i.state, r.aws.faults.StaleLists
+	i.state, i.reasonCode, i.reason, i.closingReads = "shutting-down", code, reason, r.aws.ShutdownReads
 }
 
 type instanceSet struct {
@@ -229,7 +229,7 @@ func (r *ec2Region) getConsole(f awsForm) (any, error) {
 }
 
 // Print writes to the console of an instance, by its id.
-func (a *AWS) Print(id, text string) {
+func (a *AWS) WriteConsole(id, text string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for _, r := range a.regions {
@@ -268,12 +268,12 @@ type successAnswer struct {
 func success() successAnswer { return successAnswer{true} }
 
 // Interrupt interrupts a spot instance, by its id.
-func (a *AWS) Interrupt(id string) {
+func (a *AWS) InterruptInstance(id string) {
 	a.terminateByID(id, "Server.SpotInstanceTermination", "Spot interruption")
 }
 
 // Vanish terminates an instance as if somebody had done so by hand.
-func (a *AWS) Vanish(id string) {
+func (a *AWS) TerminateInstance(id string) {
 	a.terminateByID(id, "Client.UserInitiatedShutdown", "User initiated shutdown")
 }
 
@@ -288,7 +288,7 @@ func (a *AWS) terminateByID(id, code, reason string) {
 }
 
 // Stop stops an instance as a person would by hand.
-func (a *AWS) Stop(id string) {
+func (a *AWS) StopInstance(id string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for _, r := range a.regions {
@@ -300,7 +300,7 @@ func (a *AWS) Stop(id string) {
 
 // Forget removes every ended instance from lists, as EC2 does within an hour; their client tokens
 // remain known.
-func (a *AWS) Forget() {
+func (a *AWS) RemoveEndedInstances() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for _, r := range a.regions {

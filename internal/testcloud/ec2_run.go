@@ -38,7 +38,7 @@ func (r *ec2Region) runInstances(f awsForm) (any, error) {
 		return nil, err
 	}
 	i.id, i.launched, i.number, i.state = r.aws.nextID("i"), r.aws.now(), r.aws.next, "pending"
-	i.unseen = r.aws.faults.Unseen
+	i.unseen = r.aws.faults.StaleLists
 	r.instances[i.id] = i
 	if code := r.startFailure(i); code != "" {
 		r.terminate(i, code, "the machine could not be started")
@@ -53,21 +53,21 @@ func (r *ec2Region) runInstances(f awsForm) (any, error) {
 
 // startFailure returns the code with which an accepted instance fails to start; empty if it starts.
 func (r *ec2Region) startFailure(i *ec2Instance) string {
-	if r.aws.Falter == nil {
+	if r.aws.StartFailureCode == nil {
 		return ""
 	}
-	return r.aws.Falter(i.zone, i.kind, i.market)
+	return r.aws.StartFailureCode(i.zone, i.kind, i.market)
 }
 
 // boot assigns addresses to a machine and starts its programs.
 func (r *ec2Region) boot(i *ec2Instance) {
 	i.private = fmt.Sprintf("172.31.%d.%d", i.number>>8, i.number&255)
 	i.public = fmt.Sprintf("203.0.%d.%d", i.number>>8, i.number&255)
-	if r.aws.Address != nil {
-		i.public, i.private = r.aws.Address(i.number)
+	if r.aws.AssignAddresses != nil {
+		i.public, i.private = r.aws.AssignAddresses(i.number)
 	}
-	if r.aws.Boot != nil {
-		i.stop = r.aws.Boot(Booted{ID: i.id, Region: r.name, Private: i.private, UserData: i.userData, Tags: maps.Clone(i.tags)})
+	if r.aws.BootMachine != nil {
+		i.stop = r.aws.BootMachine(BootingMachine{ID: i.id, Region: r.name, Private: i.private, UserData: i.userData, Tags: maps.Clone(i.tags)})
 	}
 }
 
@@ -182,8 +182,8 @@ func (r *ec2Region) checkCapacity(i *ec2Instance, f awsForm) error {
 	if !r.offers(i.zone, i.kind) {
 		return badRequest("Unsupported", "Your requested instance type (%s) is not supported in your requested Availability Zone (%s).", i.kind, i.zone)
 	}
-	if r.aws.Refuse != nil {
-		if code := r.aws.Refuse(i.zone, i.kind, i.market); code != "" {
+	if r.aws.CapacityErrorCode != nil {
+		if code := r.aws.CapacityErrorCode(i.zone, i.kind, i.market); code != "" {
 			status := max(http.StatusBadRequest, capacityCodes[code])
 			return newAWSError(status, code, "We currently do not have sufficient %s capacity in the Availability Zone you requested (%s).", i.kind, i.zone)
 		}
@@ -202,7 +202,7 @@ type ec2Reservation struct {
 }
 
 // Reserve adds a capacity reservation in a zone of a region.
-func (a *AWS) Reserve(region, id, zone, instanceType string, count int, open bool) {
+func (a *AWS) AddReservation(region, id, zone, instanceType string, count int, open bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.regions[region].reserved = append(a.regions[region].reserved, &ec2Reservation{id, zone, instanceType, count, open})

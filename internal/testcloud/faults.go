@@ -8,11 +8,11 @@ import (
 // Call is one request that an emulated cloud received.
 type Call struct {
 	// Number counts the calls of all clouds that share a Faults, from 1.
-	Number int
-	Cloud  string // aws, gcp
-	Region string // us-east-1; empty = the cloud as a whole
-	Action string // ec2:RunInstances, compute.instances.insert
-	Reads  bool   // changes nothing
+	Number   int
+	Cloud    string // aws, gcp
+	Region   string // us-east-1; empty = the cloud as a whole
+	Action   string // ec2:RunInstances, compute.instances.insert
+	ReadOnly bool   // changes nothing
 }
 
 // Outcome is the outcome of a call.
@@ -20,24 +20,24 @@ type Outcome int
 
 // The outcomes.
 const (
-	Served    Outcome = iota // executed and answered
-	Throttled                // rejected for its rate, without effect
-	Broken                   // answered with an internal error, without effect
-	Refused                  // disconnected before execution: the caller sees a broken connection
-	Lost                     // executed, and the response is lost: the caller sees a broken connection
+	Served        Outcome = iota // executed and answered
+	Throttled                    // rejected for its rate, without effect
+	InternalError                // answered with an internal error, without effect
+	RequestLost                  // disconnected before execution: the caller sees a broken connection
+	ResponseLost                 // executed, and the response is lost: the caller sees a broken connection
 )
 
 // Faults decides the outcome of every call, and counts calls. Several clouds may share one. The zero
 // value serves every call.
 type Faults struct {
 	// Decide returns the outcome of each call, one call at a time; nil = all are served.
-	Decide func(Call) Outcome
+	DecideOutcome func(Call) Outcome
 	// Unseen is how many lists do not show a new object yet, or still show a deleted one, as with
 	// eventually consistent clouds.
-	Unseen int
+	StaleLists int
 	// Hold is called while a call is in flight, so that tests can keep several calls in flight; nil =
 	// no effect.
-	Hold func(Call)
+	DuringCall func(Call)
 
 	mu          sync.Mutex
 	number      int
@@ -47,7 +47,7 @@ type Faults struct {
 }
 
 // Actions returns how often each action was called.
-func (f *Faults) Actions() map[string]int {
+func (f *Faults) CallCounts() map[string]int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	counts := map[string]int{}
@@ -58,14 +58,14 @@ func (f *Faults) Actions() map[string]int {
 }
 
 // MostInFlight returns the maximum number of calls that were in flight to a region at once.
-func (f *Faults) MostInFlight(cloud, region string) int {
+func (f *Faults) MaxCallsInFlight(cloud, region string) int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.maxInFlight[cloud+"/"+region]
 }
 
 // Begin records the start of a call and returns its outcome; end records its end.
-func (f *Faults) Begin(c Call) (o Outcome, end func()) {
+func (f *Faults) BeginCall(c Call) (o Outcome, end func()) {
 	f.mu.Lock()
 	f.number++
 	c.Number = f.number
@@ -76,12 +76,12 @@ func (f *Faults) Begin(c Call) (o Outcome, end func()) {
 	key := c.Cloud + "/" + c.Region
 	f.inFlight[key]++
 	f.maxInFlight[key] = max(f.maxInFlight[key], f.inFlight[key])
-	if f.Decide != nil {
-		o = f.Decide(c)
+	if f.DecideOutcome != nil {
+		o = f.DecideOutcome(c)
 	}
 	f.mu.Unlock()
-	if f.Hold != nil {
-		f.Hold(c)
+	if f.DuringCall != nil {
+		f.DuringCall(c)
 	}
 	return o, func() {
 		f.mu.Lock()
@@ -91,4 +91,4 @@ func (f *Faults) Begin(c Call) (o Outcome, end func()) {
 }
 
 // Cut breaks the connection of a request without a response.
-func Cut() { panic(http.ErrAbortHandler) }
+func DropConnection() { panic(http.ErrAbortHandler) }

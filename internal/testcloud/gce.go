@@ -19,8 +19,8 @@ import (
 type GCE struct {
 	// Address and Boot are as in AWS: Boot is called for every machine that runs, and the function that
 	// it returns when the machine stops or is deleted.
-	Address func(n int) (public, private string)
-	Boot    func(m Booted) (off func())
+	AssignAddresses func(n int) (public, private string)
+	BootMachine     func(m BootingMachine) (off func())
 	// Now is the cloud's clock, which its responses report; nil = time.Now.
 	Now func() time.Time
 
@@ -127,25 +127,25 @@ func (g *GCE) ServeHTTP(w http.ResponseWriter, r *http.Request) { g.mux.ServeHTT
 
 // handle serves one call, or fails it as its Faults decide.
 func (g *GCE) handle(w http.ResponseWriter, r *http.Request, route gceRoute) {
-	outcome, end := g.faults.Begin(Call{
-		Cloud: "gcp", Region: gceRegionOf(r), Action: route.action, Reads: r.Method == http.MethodGet,
+	outcome, end := g.faults.BeginCall(Call{
+		Cloud: "gcp", Region: gceRegionOf(r), Action: route.action, ReadOnly: r.Method == http.MethodGet,
 	})
 	defer end()
 	var fail *gceError
 	var reply []byte
 	switch outcome {
-	case Refused:
-		Cut()
+	case RequestLost:
+		DropConnection()
 	case Throttled:
 		fail = newGCEError(http.StatusForbidden, "rateLimitExceeded", "Quota exceeded for quota group 'default' and limit 'Queries per 100 seconds'")
-	case Broken:
+	case InternalError:
 		fail = newGCEError(http.StatusServiceUnavailable, "backendError", "Internal error. Please try again or contact Google Support.")
 	default:
 		reply, fail = g.execute(r, route)
 	}
 	switch {
-	case outcome == Lost:
-		Cut()
+	case outcome == ResponseLost:
+		DropConnection()
 	case fail != nil:
 		g.writeDate(w)
 		fail.write(w)

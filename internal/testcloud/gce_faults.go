@@ -7,7 +7,7 @@ type GCEFailure struct {
 	Code    string // ZONE_RESOURCE_POOL_EXHAUSTED
 	Message string
 	// Stays leaves a machine that failed to start as stopped, instead of removing it.
-	Stays bool
+	KeepInstance bool
 }
 
 // gceStock is a capacity pool of a zone: a machine type in one provisioning model.
@@ -17,7 +17,7 @@ type gceStock struct{ zone, kind, model string }
 type gceLimit struct{ region, metric string }
 
 // SetSteps sets the number of calls after which an operation is done; 0 = at once. The default is 1.
-func (g *GCE) SetSteps(n int) { g.withLock(func() { g.steps = n }) }
+func (g *GCE) SetOperationCalls(n int) { g.withLock(func() { g.steps = n }) }
 
 // SetPageSize sets the maximum page size of lists; 0 = unlimited.
 func (g *GCE) SetPageSize(n int) { g.withLock(func() { g.pageSize = n }) }
@@ -34,16 +34,16 @@ func (g *GCE) SetQuota(region, metric string, limit float64) {
 }
 
 // SetDefaultAccount sets the project's default service account; empty = it has none.
-func (g *GCE) SetDefaultAccount(email string) { g.withLock(func() { g.account = email }) }
+func (g *GCE) SetDefaultServiceAccount(email string) { g.withLock(func() { g.account = email }) }
 
 // Lack removes a machine type from a zone.
-func (g *GCE) Lack(zone, machineType string) {
+func (g *GCE) RemoveMachineType(zone, machineType string) {
 	g.withLock(func() { g.missingTypes[zone] = append(g.missingTypes[zone], machineType) })
 }
 
 // Silence makes lists omit a zone and contain a warning code for it, such as UNREACHABLE; an empty zone
 // ends that.
-func (g *GCE) Silence(zone, code string) {
+func (g *GCE) MakeZoneUnreachable(zone, code string) {
 	g.withLock(func() { g.silentZone, g.silenceCode = zone, code })
 }
 
@@ -51,10 +51,10 @@ func (g *GCE) Silence(zone, code string) {
 func (g *GCE) RequireToken(token string) { g.withLock(func() { g.token = token }) }
 
 // Deny removes permissions from the operator.
-func (g *GCE) Deny(permissions ...string) { g.withLock(func() { g.denied = permissions }) }
+func (g *GCE) DenyPermissions(permissions ...string) { g.withLock(func() { g.denied = permissions }) }
 
 // Refuse makes every call of an action fail with an error; status 0 ends that.
-func (g *GCE) Refuse(action string, status int, reason, message string) {
+func (g *GCE) FailCalls(action string, status int, reason, message string) {
 	g.withLock(func() {
 		delete(g.refusals, action)
 		if status != 0 {
@@ -64,7 +64,7 @@ func (g *GCE) Refuse(action string, status int, reason, message string) {
 }
 
 // Fail makes operations of an action, such as compute.instances.insert, fail; an empty code ends that.
-func (g *GCE) Fail(action string, f GCEFailure) {
+func (g *GCE) FailOperations(action string, f GCEFailure) {
 	g.withLock(func() {
 		delete(g.failures, action)
 		if f.Code != "" {
@@ -75,7 +75,7 @@ func (g *GCE) Fail(action string, f GCEFailure) {
 
 // Preempt preempts a spot instance: it stops or deletes it, by its scheduling options. It reports whether
 // there is such an instance.
-func (g *GCE) Preempt(name string) (found bool) {
+func (g *GCE) PreemptInstance(name string) (found bool) {
 	g.withLock(func() {
 		for _, at := range g.instances.keys() {
 			i, _ := g.instances.get(at)
@@ -85,7 +85,7 @@ func (g *GCE) Preempt(name string) (found bool) {
 			found = true
 			i.stopPrograms()
 			if i.Scheduling.InstanceTerminationAction == "DELETE" {
-				g.instances.remove(at, g.faults.Unseen)
+				g.instances.remove(at, g.faults.StaleLists)
 				continue
 			}
 			i.Status = gceTerminated
@@ -96,7 +96,7 @@ func (g *GCE) Preempt(name string) (found bool) {
 }
 
 // SetStatus sets the status of every instance with a name, as a person would by stopping it by hand.
-func (g *GCE) SetStatus(name, status string) {
+func (g *GCE) SetInstanceStatus(name, status string) {
 	g.editInstances(name, func(i *GCEInstance) {
 		i.stopPrograms()
 		i.Status = status

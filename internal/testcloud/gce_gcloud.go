@@ -7,9 +7,9 @@ import (
 
 // Gcloud runs gcloud commands for roles and accounts, one per line, as an operator pastes them into a
 // shell. It skips other lines; an unknown gcloud command is an error.
-func (g *GCE) Gcloud(commands string) error {
+func (g *GCE) RunGcloud(commands string) error {
 	for line := range strings.Lines(commands) {
-		words := ShellWords(line)
+		words := SplitShellWords(line)
 		if len(words) < 4 || words[0] != "gcloud" {
 			continue
 		}
@@ -37,12 +37,12 @@ func (g *GCE) gcloud(words []string) error {
 	case "iam roles create":
 		g.SetRole("projects/"+flags["project"]+"/roles/"+about, strings.Split(flags["permissions"], ",")...)
 	case "iam service-accounts create":
-		g.SetAccount(about + "@" + flags["project"] + ".iam.gserviceaccount.com")
+		g.CreateServiceAccount(about + "@" + flags["project"] + ".iam.gserviceaccount.com")
 	case "iam service-accounts add-iam-policy-binding":
-		g.LetActAs(about, member)
+		g.AllowActAs(about, member)
 	case "projects add-iam-policy-binding":
 		_, expression, _ := strings.Cut(flags["condition"], "expression=")
-		g.Bind(member, flags["role"], expression)
+		g.BindRole(member, flags["role"], expression)
 	default:
 		return fmt.Errorf("unknown command")
 	}
@@ -50,7 +50,7 @@ func (g *GCE) gcloud(words []string) error {
 }
 
 // ShellWords splits a line as a shell does, without a comment; a text in single quotes is one word.
-func ShellWords(line string) []string {
+func SplitShellWords(line string) []string {
 	var words []string
 	for {
 		line = strings.TrimSpace(line)

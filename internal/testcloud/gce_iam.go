@@ -9,7 +9,9 @@ import (
 )
 
 // Allow limits the operator to these permissions.
-func (g *GCE) Allow(permissions ...string) { g.withLock(func() { g.allowed = permissions }) }
+func (g *GCE) SetOperatorPermissions(permissions ...string) {
+	g.withLock(func() { g.allowed = permissions })
+}
 
 // SetRole creates a role of the project, projects/PROJECT/roles/NAME, or a predefined one.
 func (g *GCE) SetRole(role string, permissions ...string) {
@@ -20,7 +22,7 @@ func (g *GCE) SetRole(role string, permissions ...string) {
 type gceBinding struct{ role, condition string }
 
 // SetAccount creates a service account with roles in the project.
-func (g *GCE) SetAccount(email string, roles ...string) {
+func (g *GCE) CreateServiceAccount(email string, roles ...string) {
 	g.withLock(func() {
 		g.policy[email] = nil
 		for _, role := range roles {
@@ -31,12 +33,12 @@ func (g *GCE) SetAccount(email string, roles ...string) {
 
 // Bind grants an existing account a role in the project under a condition; an empty condition always
 // holds.
-func (g *GCE) Bind(email, role, condition string) {
+func (g *GCE) BindRole(email, role, condition string) {
 	g.withLock(func() { g.policy[email] = append(g.policy[email], gceBinding{role, condition}) })
 }
 
 // LetActAs allows user to create machines that run as account.
-func (g *GCE) LetActAs(account, user string) {
+func (g *GCE) AllowActAs(account, user string) {
 	g.withLock(func() { g.users[account] = append(g.users[account], user) })
 }
 
@@ -45,7 +47,7 @@ const accountTokenPrefix = "ya29.account."
 
 // Credentials returns the service account of the machine with a name, and an access token for it; both
 // are empty if it has none.
-func (g *GCE) Credentials(name string) (email, token string) {
+func (g *GCE) MachineCredentials(name string) (email, token string) {
 	g.withLock(func() {
 		for _, at := range g.instances.keys() {
 			if i, _ := g.instances.get(at); i.Name == name && len(i.ServiceAccounts) > 0 {

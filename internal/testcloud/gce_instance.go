@@ -217,7 +217,7 @@ func (g *GCE) insertInstance(r *http.Request) (any, *gceError) {
 	i.number, i.creator = g.lastNumber, callerAccount(r)
 	i.MachineType = g.link(i.MachineType)
 	i.Created = g.now().Format(time.RFC3339Nano)
-	g.instances.add(i.key(), i, g.faults.Unseen)
+	g.instances.add(i.key(), i, g.faults.StaleLists)
 	op := g.startOperation(r, zone, "insert", target, func() *GCEFailure { return g.finishInsert(i.key()) })
 	op.TargetID = i.ID
 	return op, nil
@@ -230,7 +230,7 @@ func (g *GCE) finishInsert(key string) *GCEFailure {
 		return nil
 	}
 	if failure := g.startFailure(i); failure != nil {
-		if failure.Stays {
+		if failure.KeepInstance {
 			i.Status = gceTerminated
 			g.instances.set(key, i)
 		} else {
@@ -255,8 +255,8 @@ func (g *GCE) startFailure(i GCEInstance) *GCEFailure {
 // boot assigns addresses to a machine and starts its programs.
 func (g *GCE) boot(i *GCEInstance) {
 	public, private := fmt.Sprintf("203.0.%d.%d", i.number/250%250, 1+i.number%250), fmt.Sprintf("10.128.%d.%d", i.number/250%250, 1+i.number%250)
-	if g.Address != nil {
-		public, private = g.Address(i.number)
+	if g.AssignAddresses != nil {
+		public, private = g.AssignAddresses(i.number)
 	}
 	i.NetworkInterfaces = slices.Clone(i.NetworkInterfaces)
 	nic := &i.NetworkInterfaces[0]
@@ -264,16 +264,16 @@ func (g *GCE) boot(i *GCEInstance) {
 	for k := range nic.AccessConfigs {
 		nic.AccessConfigs[k].NatIP = public
 	}
-	if g.Boot == nil {
+	if g.BootMachine == nil {
 		return
 	}
-	m := Booted{ID: i.Name, Region: gceRegion(path.Base(i.Zone)), Private: private, Tags: maps.Clone(i.Labels)}
+	m := BootingMachine{ID: i.Name, Region: gceRegion(path.Base(i.Zone)), Private: private, Tags: maps.Clone(i.Labels)}
 	for _, item := range i.Metadata.Items {
 		if item.Key == "user-data" {
 			m.UserData = item.Value
 		}
 	}
-	i.stop = g.Boot(m)
+	i.stop = g.BootMachine(m)
 }
 
 // stopPrograms ends the programs of a machine.
@@ -350,7 +350,7 @@ func (g *GCE) deleteInstance(r *http.Request) (any, *gceError) {
 	i.Status = gceStopping
 	g.instances.set(i.key(), i)
 	return g.startOperation(r, path.Base(i.Zone), "delete", target, func() *GCEFailure {
-		g.instances.remove(i.key(), g.faults.Unseen)
+		g.instances.remove(i.key(), g.faults.StaleLists)
 		return nil
 	}), nil
 }

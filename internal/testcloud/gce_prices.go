@@ -76,7 +76,9 @@ func gceSKUs() []GCESKU {
 }
 
 // ListPrices replaces the price list with the result of edit.
-func (g *GCE) ListPrices(edit func([]GCESKU) []GCESKU) { g.withLock(func() { g.skus = edit(g.skus) }) }
+func (g *GCE) EditPriceList(edit func([]GCESKU) []GCESKU) {
+	g.withLock(func() { g.skus = edit(g.skus) })
+}
 
 // FakeGCEPrice returns the price of a machine type in a region by the default price list, in USD per
 // hour; 0 = unknown.

@@ -118,7 +118,7 @@ func (a *AWS) createRole(f awsForm) (any, error) {
 	}
 	r := &iamRole{
 		name: name, path: f.get("Path"), trust: f.get("AssumeRolePolicyDocument"), policies: map[string]string{},
-		tags: f.readTags("Tags.member"), unseen: a.faults.Unseen, notFoundCalls: a.faults.Unseen,
+		tags: f.readTags("Tags.member"), unseen: a.faults.StaleLists, notFoundCalls: a.faults.StaleLists,
 	}
 	a.roles[name] = r
 	return roleAnswer{r.doc(true)}, nil
@@ -254,19 +254,19 @@ func (a *AWS) deleteRolePolicy(f awsForm) (any, error) {
 		return nil, err
 	}
 	delete(r.policies, name)
-	r.deleteConflicts = a.faults.Unseen
+	r.deleteConflicts = a.faults.StaleLists
 	return struct{}{}, nil
 }
 
 // Grant sets the inline policies of a role as a person would by hand.
-func (a *AWS) Grant(role, policy, document string) {
+func (a *AWS) SetRolePolicy(role, policy, document string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.roles[role].policies[policy] = document
 }
 
 // Policy returns an inline policy of a role; empty if there is none.
-func (a *AWS) Policy(role, policy string) string {
+func (a *AWS) RolePolicy(role, policy string) string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if r := a.roles[role]; r != nil {

@@ -24,7 +24,7 @@ type Route53 struct {
 	faults *Faults
 	// Deny contains the error codes (AccessDenied, ExpiredToken) with which calls fail, by action
 	// (route53:GetChange).
-	Deny map[string]string
+	DenialCodes map[string]string
 	// PageSize is the maximum page size of a list; 0 = as requested.
 	PageSize int
 	// PendingPolls is the number of GetChange calls that report a change as PENDING; 0 = a change is
@@ -49,7 +49,7 @@ func NewRoute53(faults *Faults) *Route53 {
 }
 
 // Set changes fields while the service is in use.
-func (r *Route53) Set(change func()) {
+func (r *Route53) Configure(change func()) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	change()
@@ -59,7 +59,7 @@ func (r *Route53) Set(change func()) {
 func (r *Route53) denialCode(action string) string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.Deny[action]
+	return r.DenialCodes[action]
 }
 
 // nextID returns the next id with a prefix. The caller holds mu.
@@ -140,17 +140,17 @@ func (r *Route53) Handler() http.Handler {
 // serve serves one call, or fails it as its Faults decide.
 func (r *Route53) serve(w http.ResponseWriter, req *http.Request, op operation) {
 	action := "route53:" + op.action
-	outcome, end := r.faults.Begin(Call{Cloud: "aws", Action: action, Reads: op.reads})
+	outcome, end := r.faults.BeginCall(Call{Cloud: "aws", Action: action, ReadOnly: op.reads})
 	defer end()
 	body, err := io.ReadAll(io.LimitReader(req.Body, maxRoute53Body))
 	denied := r.denialCode(action)
 	switch {
-	case outcome == Refused || err != nil:
-		Cut()
+	case outcome == RequestLost || err != nil:
+		DropConnection()
 	case outcome == Throttled:
 		writeRoute53Error(w, route53BadRequest("Throttling", "Rate exceeded"))
 		return
-	case outcome == Broken:
+	case outcome == InternalError:
 		writeRoute53Error(w, &route53Error{http.StatusInternalServerError, "InternalFailure", "An internal error has occurred"})
 		return
 	case denied != "":
@@ -160,8 +160,8 @@ func (r *Route53) serve(w http.ResponseWriter, req *http.Request, op operation) 
 	r.mu.Lock()
 	document, err := op.do(r, route53Call{req, body})
 	r.mu.Unlock()
-	if outcome == Lost {
-		Cut()
+	if outcome == ResponseLost {
+		DropConnection()
 	}
 	if err != nil {
 		writeRoute53Error(w, err)

@@ -37,7 +37,7 @@ type HealthCheck struct {
 }
 
 // Checks returns the existing health checks, in order of creation, with their tags.
-func (r *Route53) Checks() (checks []HealthCheck, tags []map[string]string) {
+func (r *Route53) HealthChecks() (checks []HealthCheck, tags []map[string]string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, h := range r.checks {
@@ -50,7 +50,7 @@ func (r *Route53) Checks() (checks []HealthCheck, tags []map[string]string) {
 }
 
 // SetHealth sets the outcome of every health check of an address.
-func (r *Route53) SetHealth(addr netip.Addr, healthy bool) {
+func (r *Route53) SetAddressHealth(addr netip.Addr, healthy bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, h := range r.checks {
@@ -61,7 +61,7 @@ func (r *Route53) SetHealth(addr netip.Addr, healthy bool) {
 }
 
 // Tamper changes the configuration of every check, as a person would in the console.
-func (r *Route53) Tamper(change func(*HealthCheckConfig)) {
+func (r *Route53) EditHealthChecks(change func(*HealthCheckConfig)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, h := range r.checks {
@@ -110,7 +110,7 @@ func (r *Route53) createCheck(c route53Call) (any, error) {
 	}
 	h := &HealthCheck{
 		ID: r.nextID("hc-"), CallerReference: requested.CallerReference,
-		HealthCheckConfig: requested.HealthCheckConfig, HealthCheckVersion: 1, staleLists: r.faults.Unseen,
+		HealthCheckConfig: requested.HealthCheckConfig, HealthCheckVersion: 1, staleLists: r.faults.StaleLists,
 	}
 	r.refs[h.CallerReference] = true
 	r.checks = append(r.checks, h)
@@ -164,7 +164,7 @@ func (r *Route53) deleteCheck(c route53Call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	h.deleted, h.staleLists = true, r.faults.Unseen
+	h.deleted, h.staleLists = true, r.faults.StaleLists
 	return struct{}{}, nil
 }
 
@@ -267,7 +267,7 @@ func (r *Route53) listTagsForChecks(c route53Call) (any, error) {
 // Answers returns the addresses that a name may resolve to for a client near the given AWS regions,
 // nearest first. It applies the rules of latency, geoproximity and weighted record sets, and the state of
 // health checks. It never chooses record sets of other regions.
-func (r *Route53) Answers(zone, name string, near ...string) []netip.Addr {
+func (r *Route53) ResolveName(zone, name string, near ...string) []netip.Addr {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	z, err := r.findZone(zone)

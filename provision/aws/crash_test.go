@@ -41,7 +41,7 @@ func TestRecoversFromCrashAtAnyCall(t *testing.T) {
 	for _, unseen := range []int{0, 2} {
 		calls := crash(t, unseen, 0, testcloud.Served)
 		t.Logf("up and down take %d calls", calls)
-		for _, outcome := range []testcloud.Outcome{testcloud.Lost, testcloud.Refused} {
+		for _, outcome := range []testcloud.Outcome{testcloud.ResponseLost, testcloud.RequestLost} {
 			for k := 1; k <= calls; k++ {
 				t.Run(fmt.Sprintf("lists lag by %d, outcome %d at call %d", unseen, outcome, k), func(t *testing.T) {
 					t.Parallel()
@@ -56,19 +56,19 @@ func TestRecoversFromCrashAtAnyCall(t *testing.T) {
 // program takes over. It gives the number of calls without any crash.
 func crash(t *testing.T, unseen, k int, outcome testcloud.Outcome) int {
 	crashed := false
-	f := &testcloud.Faults{Unseen: unseen}
-	f.Decide = func(c testcloud.Call) testcloud.Outcome {
+	f := &testcloud.Faults{StaleLists: unseen}
+	f.DecideOutcome = func(c testcloud.Call) testcloud.Outcome {
 		switch {
 		case k > 0 && c.Number == k:
 			crashed = true
 			return outcome
 		case crashed: // the rest of the program that crashed does nothing
-			return testcloud.Refused
+			return testcloud.RequestLost
 		}
 		return testcloud.Served
 	}
 	cloud := newCloud(f)
-	cloud.Closing, cloud.ProfileLag = 1, 1
+	cloud.ShutdownReads, cloud.ProfileLagLaunches = 1, 1
 	step := func(wants []provision.Desired, look func([]provision.Object) bool) {
 		t.Helper()
 		for try := 0; ; try++ {
@@ -82,7 +82,7 @@ func crash(t *testing.T, unseen, k int, outcome testcloud.Outcome) int {
 				return
 			}
 			if try > 5 { // as often as lists may lag
-				t.Fatalf("it does not come to rest: %v; there is %q", err, cloud.Left())
+				t.Fatalf("it does not come to rest: %v; there is %q", err, cloud.RemainingResources())
 			}
 		}
 	}
@@ -93,12 +93,12 @@ func crash(t *testing.T, unseen, k int, outcome testcloud.Outcome) int {
 		`profile skyserve-chat-replica with role "skyserve-chat-replica"`,
 		"role skyserve-chat-replica with 1 policies",
 	}
-	if left := cloud.Left(); !slices.Equal(left, want) {
+	if left := cloud.RemainingResources(); !slices.Equal(left, want) {
 		t.Fatalf("up made %q, want %q", left, want)
 	}
-	step(nil, func([]provision.Object) bool { return len(cloud.Left()) == 0 })
+	step(nil, func([]provision.Object) bool { return len(cloud.RemainingResources()) == 0 })
 	n := 0
-	for _, times := range f.Actions() {
+	for _, times := range f.CallCounts() {
 		n += times
 	}
 	return n

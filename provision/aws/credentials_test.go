@@ -30,7 +30,7 @@ func TestCredentialErrorCodes(t *testing.T) {
 			f := &testcloud.Faults{}
 			cloud := newCloud(f)
 			launchPrerequisites(t, open(t, cloud), east)
-			cloud.Deny = func(_, action string) string {
+			cloud.DenialCode = func(_, action string) string {
 				if action == "ec2:RunInstances" {
 					return code
 				}
@@ -45,7 +45,7 @@ func TestCredentialErrorCodes(t *testing.T) {
 			if (refused.Action == "ec2:RunInstances") != named {
 				t.Errorf("the action is %q", refused.Action)
 			}
-			if n := f.Actions()["ec2:RunInstances"]; n != 1 {
+			if n := f.CallCounts()["ec2:RunInstances"]; n != 1 {
 				t.Errorf("asked %d times", n)
 			}
 		})
@@ -55,7 +55,7 @@ func TestCredentialErrorCodes(t *testing.T) {
 func TestListWithoutPermission(t *testing.T) {
 	for _, action := range []string{"ec2:DescribeInstances", "ec2:DescribeSecurityGroups", "iam:ListRoles", "iam:ListInstanceProfiles"} {
 		cloud := newCloud(nil)
-		cloud.Deny = func(region, asked string) string {
+		cloud.DenialCode = func(region, asked string) string {
 			if asked == action && region == "us-east-1" {
 				return "AccessDenied"
 			}
@@ -135,7 +135,7 @@ func TestLaunchErrorNamesDeniedAction(t *testing.T) {
 		cloud := newCloud(nil)
 		p := open(t, cloud)
 		launchPrerequisites(t, p, east)
-		cloud.Deny = func(_, asked string) string {
+		cloud.DenialCode = func(_, asked string) string {
 			if asked == action {
 				return "UnauthorizedOperation"
 			}

@@ -37,14 +37,14 @@ const (
 // config is a provider's of a fake, which never pauses.
 func config(cloud *testcloud.AWS, regions ...string) aws.Config {
 	return aws.Config{
-		Regions: regions, Transport: testcloud.Direct{Handler: cloud}, Poll: -1,
+		Regions: regions, Transport: testcloud.HandlerTransport{Handler: cloud}, Poll: -1,
 		Credentials: credentials.NewStaticCredentialsProvider("AKIDEXAMPLE", "secret", ""),
 	}
 }
 
 // httpClient carries calls to a fake.
 func httpClient(cloud *testcloud.AWS) *http.Client {
-	return &http.Client{Transport: testcloud.Direct{Handler: cloud}}
+	return &http.Client{Transport: testcloud.HandlerTransport{Handler: cloud}}
 }
 
 // open makes a provider of a fake.

@@ -32,7 +32,7 @@ func fiveRegions() (regions []string, wants []provision.Desired) {
 // fleetUp brings the fleet up in a cloud whose calls take their time.
 func fleetUp(t testing.TB, latency time.Duration) (*testcloud.Faults, *testcloud.AWS) {
 	regions, wants := fiveRegions()
-	f := &testcloud.Faults{Hold: func(testcloud.Call) { time.Sleep(latency) }}
+	f := &testcloud.Faults{DuringCall: func(testcloud.Call) { time.Sleep(latency) }}
 	cloud := testcloud.NewAWS(f, regions...)
 	p, err := aws.New(t.Context(), config(cloud, regions...))
 	if err != nil {
@@ -55,20 +55,20 @@ func TestConcurrentLaunchesAreLimited(t *testing.T) {
 		begun := time.Now()
 		f, cloud := fleetUp(t, 20*time.Millisecond)
 		total := 0
-		for _, n := range f.Actions() {
+		for _, n := range f.CallCounts() {
 			total += n
 		}
 		regions, _ := fiveRegions()
 		var most []int
 		for _, name := range regions {
-			most = append(most, f.MostInFlight("aws", name))
+			most = append(most, f.MaxCallsInFlight("aws", name))
 		}
-		t.Logf("100 machines in %s of calls of 20 ms: %d calls, at most %d in flight to a region; %v", time.Since(begun), total, most, f.Actions())
+		t.Logf("100 machines in %s of calls of 20 ms: %d calls, at most %d in flight to a region; %v", time.Since(begun), total, most, f.CallCounts())
 		if slices.Max(most) > provision.MaxCallsPerHost {
 			t.Errorf("in flight to the regions were %v calls, want at most %d", most, provision.MaxCallsPerHost)
 		}
-		if n := len(cloud.Machines()); n != 100 || f.Actions()["ec2:RunInstances"] != 100 {
-			t.Errorf("%d machines of %d launches, want 100 of 100", n, f.Actions()["ec2:RunInstances"])
+		if n := len(cloud.Machines()); n != 100 || f.CallCounts()["ec2:RunInstances"] != 100 {
+			t.Errorf("%d machines of %d launches, want 100 of 100", n, f.CallCounts()["ec2:RunInstances"])
 		}
 	})
 }

@@ -17,19 +17,19 @@ import (
 // A role with manually added policies is deleted all the same.
 func TestDeleteIdentityRemovesAddedPolicies(t *testing.T) {
 	for _, unseen := range []int{0, 2} {
-		cloud := newCloud(&testcloud.Faults{Unseen: unseen})
+		cloud := newCloud(&testcloud.Faults{StaleLists: unseen})
 		p := open(t, cloud)
 		w := roleFor(provision.KindBalancer, provision.GrantOperate)
 		o, err := p.Launch(t.Context(), w)
 		if err != nil {
 			t.Fatal(err)
 		}
-		cloud.Attach(o.Handle, "AmazonSSMManagedInstanceCore")
-		cloud.Grant(o.Handle, "by-hand", `{"Statement":[]}`)
+		cloud.AttachManagedPolicy(o.Handle, "AmazonSSMManagedInstanceCore")
+		cloud.SetRolePolicy(o.Handle, "by-hand", `{"Statement":[]}`)
 		if err := p.Terminate(t.Context(), o); err != nil {
 			t.Error(err)
 		}
-		if left := cloud.Left(); len(left) != 0 {
+		if left := cloud.RemainingResources(); len(left) != 0 {
 			t.Errorf("there is still %q", left)
 		}
 	}
@@ -39,7 +39,7 @@ func TestDeleteIdentityRemovesAddedPolicies(t *testing.T) {
 func TestConcurrentRoleChangesAreRetried(t *testing.T) {
 	cloud := newCloud(nil)
 	var refused atomic.Int32
-	cloud.Deny = func(_, action string) string {
+	cloud.DenialCode = func(_, action string) string {
 		if changes := []string{"iam:PutRolePolicy", "iam:DeleteRole", "iam:DeleteInstanceProfile"}; slices.Contains(changes, action) && refused.Add(1)%2 == 1 {
 			return "ConcurrentModification"
 		}
@@ -50,8 +50,8 @@ func TestConcurrentRoleChangesAreRetried(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := p.Terminate(t.Context(), o); err != nil || len(cloud.Left()) != 0 {
-		t.Errorf("%v, and there is %q", err, cloud.Left())
+	if err := p.Terminate(t.Context(), o); err != nil || len(cloud.RemainingResources()) != 0 {
+		t.Errorf("%v, and there is %q", err, cloud.RemainingResources())
 	}
 	if refused.Load() < 6 {
 		t.Errorf("refused %d calls, want each of three once", refused.Load()/2)
@@ -87,7 +87,7 @@ func TestSessionManagerGrants(t *testing.T) {
 				Condition map[string]map[string]string
 			}
 		}
-		text := cloud.Policy(name, "skyserve")
+		text := cloud.RolePolicy(name, "skyserve")
 		if err := json.Unmarshal([]byte(cmp.Or(text, "{}")), &policy); err != nil {
 			t.Fatal(err)
 		}
@@ -118,7 +118,7 @@ func TestReadGrantIsLimitedToFolder(t *testing.T) {
 	want := `{"Version":"2012-10-17","Statement":[` +
 		`{"Effect":"Allow","Action":["s3:GetObject"],"Resource":["arn:aws:s3:::models/llama/8b/*"]},` +
 		`{"Effect":"Allow","Action":["s3:ListBucket"],"Resource":["arn:aws:s3:::models"],"Condition":{"StringEquals":{"s3:prefix":"llama/8b/"}}}]}`
-	if got := cloud.Policy("skyserve-chat-replica", "skyserve"); got != want {
+	if got := cloud.RolePolicy("skyserve-chat-replica", "skyserve"); got != want {
 		t.Errorf("a replica may do\n%s\nwant\n%s", got, want)
 	}
 	w.Grants = append(w.Grants, provision.GrantRead("models/"+strings.Repeat("long/", 60)+"er"))
@@ -143,7 +143,7 @@ func TestChallengeGrantIsLimitedToOneRecord(t *testing.T) {
 		`"Resource":["arn:aws:route53:::hostedzone/Z0123456789ABCDEFGHIJ"],"Condition":{"ForAllValues:StringEquals":{` +
 		`"route53:ChangeResourceRecordSetsNormalizedRecordNames":"_acme-challenge.chat.example.com",` +
 		`"route53:ChangeResourceRecordSetsRecordTypes":"TXT"}}}]}`
-	if got := cloud.Policy("skyserve-chat-balancer", "skyserve"); got != want {
+	if got := cloud.RolePolicy("skyserve-chat-balancer", "skyserve"); got != want {
 		t.Errorf("a balancer may do\n%s\nwant\n%s", got, want)
 	}
 }

@@ -36,7 +36,7 @@ func handleOf(t testing.TB, cloud *testcloud.AWS, id string) string {
 // identityOf is the identity of a machine of the service.
 func identityOf(t testing.TB, cloud *testcloud.AWS, id string) sdk.CredentialsProvider {
 	t.Helper()
-	key, secret, token := cloud.Credentials(handleOf(t, cloud, id))
+	key, secret, token := cloud.MachineCredentials(handleOf(t, cloud, id))
 	if key == "" {
 		t.Fatalf("%s has no role", id)
 	}
@@ -214,13 +214,13 @@ func TestRootOnBalancerCannotBecomeController(t *testing.T) {
 	} {
 		t.Run(what, func(t *testing.T) {
 			a := takeOver(t)
-			before := a.cloud.Left()
+			before := a.cloud.RemainingResources()
 			err := do(a)
 			var refused smithy.APIError
 			if !errors.As(err, &refused) || !slices.Contains([]string{"UnauthorizedOperation", "AccessDenied"}, refused.ErrorCode()) {
 				t.Errorf("got %v, want that it is not authorized", err)
 			}
-			if after := a.cloud.Left(); !slices.Equal(before, after) {
+			if after := a.cloud.RemainingResources(); !slices.Equal(before, after) {
 				t.Errorf("there was\n%s\nand is\n%s", strings.Join(before, "\n"), strings.Join(after, "\n"))
 			}
 		})
@@ -290,10 +290,10 @@ func TestBalancerRoleIsMinimalForController(t *testing.T) {
 	type policy struct{ Statement []statement }
 	run := func(change func(*policy)) error {
 		cloud := newCloud(nil)
-		cloud.Reserve("us-east-1", "cr-mine", "us-east-1b", "g6.xlarge", 1, false)
+		cloud.AddReservation("us-east-1", "cr-mine", "us-east-1b", "g6.xlarge", 1, false)
 		launch(t, open(t, cloud), chat()...)
 		var p policy
-		if err := json.Unmarshal([]byte(cloud.Policy(role, name)), &p); err != nil {
+		if err := json.Unmarshal([]byte(cloud.RolePolicy(role, name)), &p); err != nil {
 			t.Fatal(err)
 		}
 		change(&p)
@@ -301,7 +301,7 @@ func TestBalancerRoleIsMinimalForController(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		cloud.Grant(role, name, string(text))
+		cloud.SetRolePolicy(role, name, string(text))
 		return control(t.Context(), asMachine(t, cloud, "lb-us-east-1-0"))
 	}
 	var whole policy

@@ -49,7 +49,7 @@ func TestCapacityErrorScopes(t *testing.T) {
 		t.Run(code, func(t *testing.T) {
 			f := &testcloud.Faults{}
 			cloud := newCloud(f)
-			cloud.Refuse = func(_, _, _ string) string { return code }
+			cloud.CapacityErrorCode = func(_, _, _ string) string { return code }
 			p := open(t, cloud)
 			launchPrerequisites(t, p, east)
 			w := machine("us-east-1-0", provision.KindReplica, east, service.CapacitySpot)
@@ -58,7 +58,7 @@ func TestCapacityErrorScopes(t *testing.T) {
 			if !errors.As(err, &refused) || refused.Scope != want || refused.Code != code || refused.Offering != w.Offerings[0] {
 				t.Fatalf("got %v, want a refusal of the %s", err, want)
 			}
-			if n := f.Actions()["ec2:RunInstances"]; n != 1 || len(cloud.Machines()) != 0 {
+			if n := f.CallCounts()["ec2:RunInstances"]; n != 1 || len(cloud.Machines()) != 0 {
 				t.Errorf("asked %d times, and made %d machines", n, len(cloud.Machines()))
 			}
 			w.Offerings[0].Zone = ""
@@ -72,13 +72,13 @@ func TestCapacityErrorScopes(t *testing.T) {
 // A lack of capacity in a zone falls back to the next zone; an exceeded quota does not.
 func TestLaunchFallsBackToNextZone(t *testing.T) {
 	cloud := newCloud(nil)
-	cloud.Refuse = func(zone, _, _ string) string {
+	cloud.CapacityErrorCode = func(zone, _, _ string) string {
 		if zone == "us-east-1b" {
 			return "InsufficientInstanceCapacity"
 		}
 		return ""
 	}
-	cloud.Quotas = map[string]float64{"L-DB2E81BA": 4, "L-3819A6DF": 0}
+	cloud.QuotaLimits = map[string]float64{"L-DB2E81BA": 4, "L-3819A6DF": 0}
 	p := open(t, cloud)
 	launchPrerequisites(t, p, east)
 	var wants []provision.Desired
@@ -108,8 +108,8 @@ func TestA100Quotas(t *testing.T) {
 	}{{service.CapacityOnDemand, "L-417A185B"}, {service.CapacitySpot, "L-7212CCBC"}} {
 		for _, limit := range []float64{96, 95} {
 			cloud := newCloud(nil)
-			cloud.Quotas = map[string]float64{"L-417A185B": 0, "L-7212CCBC": 0, "L-C4BD4855": 1000}
-			cloud.Quotas[tt.quota] = limit
+			cloud.QuotaLimits = map[string]float64{"L-417A185B": 0, "L-7212CCBC": 0, "L-C4BD4855": 1000}
+			cloud.QuotaLimits[tt.quota] = limit
 			p := open(t, cloud)
 			launchPrerequisites(t, p, east)
 			offers, err := p.Offerings(t.Context(), east)
@@ -133,7 +133,7 @@ func TestA100Quotas(t *testing.T) {
 // The request contains all of the configuration: nothing depends on EC2's defaults.
 func TestLaunchRequest(t *testing.T) {
 	cloud := newCloud(nil)
-	cloud.Reserve("us-east-1", "cr-mine", "us-east-1b", "g6.xlarge", 1, false)
+	cloud.AddReservation("us-east-1", "cr-mine", "us-east-1b", "g6.xlarge", 1, false)
 	p := open(t, cloud)
 	launchPrerequisites(t, p, east)
 	spot := machine("us-east-1-0", provision.KindReplica, east, service.CapacitySpot)
@@ -224,7 +224,7 @@ func TestFingerprintFromConsole(t *testing.T) {
 	for _, step := range []struct{ print, want string }{
 		{"", ""}, {"[    0.000000] Linux version 6.8\n", ""}, {"\n" + agent.ConsoleLine(name, first), first}, {agent.ConsoleLine(other, second), first}, {agent.ConsoleLine(name, second), second},
 	} {
-		cloud.Print(o.Handle, step.print)
+		cloud.WriteConsole(o.Handle, step.print)
 		if got, err := p.Fingerprint(t.Context(), o); got != step.want || err != nil {
 			t.Errorf("after %q: got %q, %v, want %q", step.print, got, err, step.want)
 		}
@@ -238,11 +238,11 @@ func TestFingerprintFromConsole(t *testing.T) {
 // A machine that ended is made anew, however EC2 remembers the one before.
 func TestLaunchAfterTermination(t *testing.T) {
 	for name, end := range map[string]func(*testcloud.AWS, string){
-		"interrupted by the cloud":       (*testcloud.AWS).Interrupt,
-		"terminated by hand":             (*testcloud.AWS).Vanish,
-		"and no longer in EC2's lists":   func(c *testcloud.AWS, id string) { c.Vanish(id); c.Forget() },
-		"interrupted, and lists do lag":  (*testcloud.AWS).Interrupt,
-		"stopped by hand, then replaced": (*testcloud.AWS).Stop,
+		"interrupted by the cloud":       (*testcloud.AWS).InterruptInstance,
+		"terminated by hand":             (*testcloud.AWS).TerminateInstance,
+		"and no longer in EC2's lists":   func(c *testcloud.AWS, id string) { c.TerminateInstance(id); c.RemoveEndedInstances() },
+		"interrupted, and lists do lag":  (*testcloud.AWS).InterruptInstance,
+		"stopped by hand, then replaced": (*testcloud.AWS).StopInstance,
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := &testcloud.Faults{}
@@ -253,7 +253,7 @@ func TestLaunchAfterTermination(t *testing.T) {
 			for range 3 {
 				launch(t, p, w)
 				if strings.Contains(name, "lag") {
-					f.Unseen = 1
+					f.StaleLists = 1
 				}
 				end(cloud, cloud.Machines()[0].ID)
 				list(t, p)
@@ -278,7 +278,7 @@ func TestLaunchAfterTermination(t *testing.T) {
 // `up` and the controller may launch one machine at the same time, and know its price from
 // different sources: it is one machine none the less.
 func TestLaunchIsIdempotentAcrossPrices(t *testing.T) {
-	cloud := newCloud(&testcloud.Faults{Unseen: 3})
+	cloud := newCloud(&testcloud.Faults{StaleLists: 3})
 	p := open(t, cloud)
 	launchPrerequisites(t, p, east)
 	w := machine("us-east-1-0", provision.KindReplica, east, service.CapacityOnDemand)
@@ -334,10 +334,10 @@ func TestLaunchErrorMessages(t *testing.T) {
 			w.Offerings[0].Type = "g99.metal"
 		},
 		"the default VPC vpc-us-east-1 has no default subnet there; create one with `aws ec2 create-default-subnet --availability-zone us-east-1b`": func(_ *provision.Desired, c *testcloud.AWS) {
-			c.DropSubnet("us-east-1", "us-east-1b")
+			c.RemoveDefaultSubnet("us-east-1", "us-east-1b")
 		},
 		"finding the default VPC of us-west-2: not found; set regions[].network, or create one with `aws ec2 create-default-vpc --region us-west-2`": func(w *provision.Desired, c *testcloud.AWS) {
-			c.DropNetwork("us-west-2")
+			c.RemoveDefaultNetwork("us-west-2")
 			w.Region = west
 		},
 		"finding security group skyserve-chat-replica: not found: 'skyserve up' creates the replica firewall of service chat": func(w *provision.Desired, _ *testcloud.AWS) {
@@ -363,7 +363,7 @@ func TestLaunchRejectsNameOfAnotherOwner(t *testing.T) {
 	cloud := newCloud(nil)
 	p := open(t, cloud)
 	launch(t, p, chat()...)
-	before := cloud.Left()
+	before := cloud.RemainingResources()
 	for _, w := range chat() {
 		w.Owner = "they"
 		_, err := open(t, cloud).Launch(t.Context(), w)
@@ -372,7 +372,7 @@ func TestLaunchRejectsNameOfAnotherOwner(t *testing.T) {
 			t.Errorf("%s: got %v, want that it is mine", w.ID, err)
 		}
 	}
-	if after := cloud.Left(); !slices.Equal(before, after) {
+	if after := cloud.RemainingResources(); !slices.Equal(before, after) {
 		t.Errorf("there was %q, there is %q", before, after)
 	}
 }

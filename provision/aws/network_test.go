@@ -16,7 +16,7 @@ import (
 // and private subnets in two zones.
 func officeCloud() *testcloud.AWS {
 	cloud := newCloud(nil)
-	cloud.DropNetwork("us-east-1")
+	cloud.RemoveDefaultNetwork("us-east-1")
 	cloud.AddNetwork("us-east-1", "vpc-0ff1ce00",
 		testcloud.Subnet{ID: "subnet-0000000a", Zone: "us-east-1a", Gateway: "igw-0ff1ce"},
 		testcloud.Subnet{ID: "subnet-0000000b", Zone: "us-east-1b", Gateway: "igw-0ff1ce"},
@@ -78,15 +78,15 @@ func TestNamedNetwork(t *testing.T) {
 		}
 	}
 	machines := within(t, cloud, true, "vpc-0ff1ce00", "subnet-0000000b", "subnet-0000000a")
-	cloud.Deny = func(_, action string) string {
+	cloud.DenialCode = func(_, action string) string {
 		if action == "ec2:DescribeRouteTables" {
 			return "UnauthorizedOperation"
 		}
 		return ""
 	}
 	launch(t, machines, machine("us-east-1-8", provision.KindReplica, east, service.CapacitySpot))
-	if _, err := provision.Apply(t.Context(), provision.Diff(nil, list(t, p)), p, provision.ApplyOptions{}); err != nil || len(cloud.Left()) != 0 {
-		t.Errorf("%v, and there is %q", err, cloud.Left())
+	if _, err := provision.Apply(t.Context(), provision.Diff(nil, list(t, p)), p, provision.ApplyOptions{}); err != nil || len(cloud.RemainingResources()) != 0 {
+		t.Errorf("%v, and there is %q", err, cloud.RemainingResources())
 	}
 }
 
@@ -108,8 +108,8 @@ func TestNetworkErrors(t *testing.T) {
 		if !errors.As(err, &unfit) || !strings.Contains(err.Error(), "reading regions[] of aws/us-east-1: "+want) {
 			t.Errorf("got %v, want %s", err, want)
 		}
-		if _, err := p.Launch(t.Context(), firewall(east, provision.KindReplica)); !errors.As(err, &unfit) || len(cloud.Left()) != 0 {
-			t.Errorf("a firewall: %v, and there is %q", err, cloud.Left())
+		if _, err := p.Launch(t.Context(), firewall(east, provision.KindReplica)); !errors.As(err, &unfit) || len(cloud.RemainingResources()) != 0 {
+			t.Errorf("a firewall: %v, and there is %q", err, cloud.RemainingResources())
 		}
 	}
 	p := within(t, officeCloud(), true, "vpc-0ff1ce00", "subnet-0000000a")

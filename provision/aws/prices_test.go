@@ -34,7 +34,7 @@ func TestPrices(t *testing.T) {
 			t.Errorf("got %+v, %v, want %+v", got, err, want)
 		}
 	}
-	if pages := faults.Actions()["pricing:GetProducts"]; pages != 5 {
+	if pages := faults.CallCounts()["pricing:GetProducts"]; pages != 5 {
 		t.Errorf("asked for %d pages of nine products, two a page", pages)
 	}
 }
@@ -50,8 +50,8 @@ func TestPriceListErrors(t *testing.T) {
 	}{
 		{name: "throttled for a while", faults: unpricedFor(3, testcloud.Throttled), priced: 9},
 		{name: "throttled", faults: unpricedFor(1000, testcloud.Throttled), says: "pricing:GetProducts: ThrottlingException: Rate exceeded"},
-		{name: "broken", faults: unpricedFor(1000, testcloud.Broken), says: "pricing:GetProducts: InternalError"},
-		{name: "a lost answer", faults: unpricedFor(2, testcloud.Lost), priced: 9},
+		{name: "broken", faults: unpricedFor(1000, testcloud.InternalError), says: "pricing:GetProducts: InternalError"},
+		{name: "a lost answer", faults: unpricedFor(2, testcloud.ResponseLost), priced: 9},
 		{name: "one is nonsense", change: setPrice("g6.xlarge", "about a dollar"), priced: 8, says: `g6.xlarge: "about a dollar" is not a valid price per hour`},
 		{name: "one is free", change: setPrice("p5.48xlarge", "0.0000000000"), priced: 8, says: `p5.48xlarge: "0.0000000000" is not a valid price per hour`},
 		{name: "one is not sold", change: setPrice("p5.48xlarge", ""), priced: 8},
@@ -72,7 +72,7 @@ func TestPriceListErrors(t *testing.T) {
 
 // unpricedFor has the first calls for prices fail.
 func unpricedFor(calls int, o testcloud.Outcome) *testcloud.Faults {
-	return &testcloud.Faults{Decide: func(c testcloud.Call) testcloud.Outcome {
+	return &testcloud.Faults{DecideOutcome: func(c testcloud.Call) testcloud.Outcome {
 		if c.Action != "pricing:GetProducts" || calls == 0 {
 			return testcloud.Served
 		}
@@ -95,7 +95,7 @@ func setPrice(kind, price string) func(*testcloud.AWS) {
 // A caller without permission gets the name of the permission, and machines at list prices.
 func TestPricesWithoutPermission(t *testing.T) {
 	cloud := newCloud(nil)
-	cloud.Deny = func(_, action string) string {
+	cloud.DenialCode = func(_, action string) string {
 		if action == "pricing:GetProducts" {
 			return "AccessDeniedException"
 		}
@@ -120,7 +120,7 @@ func TestPricingRegions(t *testing.T) {
 		"ap-northeast-1": "ap-south-1", "cn-north-1": "cn-northwest-1", "us-gov-west-1": "",
 	} {
 		asked := ""
-		cloud := testcloud.NewAWS(&testcloud.Faults{Decide: func(c testcloud.Call) testcloud.Outcome {
+		cloud := testcloud.NewAWS(&testcloud.Faults{DecideOutcome: func(c testcloud.Call) testcloud.Outcome {
 			asked = c.Region
 			return testcloud.Served
 		}}, region)

@@ -25,7 +25,7 @@ func TestStartFailureBlocksRelaunch(t *testing.T) {
 			now := time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
 			cloud := newCloud(nil)
 			cloud.Now = func() time.Time { return now }
-			cloud.Falter = func(zone, _, _ string) string {
+			cloud.StartFailureCode = func(zone, _, _ string) string {
 				if zone == "us-east-1b" && now.Minute() < 20 {
 					return code
 				}
@@ -52,7 +52,7 @@ func TestStartFailureBlocksRelaunch(t *testing.T) {
 			otherZone.Offerings = provision.Offerings{w.Offerings[0]}
 			otherZone.Offerings[0].Zone = "us-east-1a"
 			launch(t, p, otherZone)
-			cloud.Vanish(cloud.Machines()[0].ID)
+			cloud.TerminateInstance(cloud.Machines()[0].ID)
 			now = now.Add(30 * time.Minute)
 			launch(t, p, w)
 			if m := cloud.Machines(); len(m) != 1 || m[0].Zone != "us-east-1b" {
@@ -82,7 +82,7 @@ func TestLaunchAfterImageChange(t *testing.T) {
 		if m := cloud.Machines(); len(m) != 1 || m[0].ID != id {
 			t.Fatalf("there is %+v, want %s alone", m, id)
 		}
-		cloud.Vanish(id)
-		cloud.Forget()
+		cloud.TerminateInstance(id)
+		cloud.RemoveEndedInstances()
 	}
 }

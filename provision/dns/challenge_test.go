@@ -32,7 +32,7 @@ func TestChallengeRecords(t *testing.T) {
 	setAccount(t)
 	a := newAccount()
 	var did []string
-	a.faults.Decide = func(c testcloud.Call) testcloud.Outcome {
+	a.faults.DecideOutcome = func(c testcloud.Call) testcloud.Outcome {
 		did = append(did, c.Action)
 		return testcloud.Served
 	}
@@ -62,7 +62,7 @@ func TestChallengeRecords(t *testing.T) {
 func TestChallengeWithoutPermission(t *testing.T) {
 	setAccount(t)
 	a := newAccount()
-	a.fake.Deny = map[string]string{"route53:ChangeResourceRecordSets": "AccessDenied"}
+	a.fake.DenialCodes = map[string]string{"route53:ChangeResourceRecordSets": "AccessDenied"}
 	err := a.client(t).Challenges("example.com", a.zone, false).SetTXT(t.Context(), challengeName, "v", time.Minute)
 	var refused *provision.CredentialsError
 	if !errors.As(err, &refused) || !strings.Contains(err.Error(), "route53:ChangeResourceRecordSets is not allowed") {

@@ -74,7 +74,7 @@ func (a *account) client(t fataler) *Route53 {
 func (a *account) end() []string {
 	var lines []string
 	ids := map[string]string{}
-	checks, tags := a.fake.Checks()
+	checks, tags := a.fake.HealthChecks()
 	for i, c := range checks {
 		ids[c.ID] = tags[i]["skyserve:id"]
 		line := c.HealthCheckConfig.IPAddress + c.HealthCheckConfig.ResourcePath + " " + c.HealthCheckConfig.Type

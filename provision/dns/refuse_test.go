@@ -128,9 +128,9 @@ func TestTwoOwnersAtOnce(t *testing.T) {
 			a := newAccount()
 			rival := chat(records...)
 			rival.Owner = "cd34"
-			a.faults.Hold = func(c testcloud.Call) {
+			a.faults.DuringCall = func(c testcloud.Call) {
 				if c.Action == "route53:ChangeResourceRecordSets" { // the rival is quicker between reading and writing
-					a.faults.Hold = nil
+					a.faults.DuringCall = nil
 					a.set(t, rival)
 				}
 			}
@@ -187,7 +187,7 @@ func TestDeniedCalls(t *testing.T) {
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			a := newAccount()
-			a.fake.Deny = map[string]string{"route53:" + tt.action: tt.code}
+			a.fake.DenialCodes = map[string]string{"route53:" + tt.action: tt.code}
 			err := a.client(t).Set(t.Context(), world())
 			var refused *provision.CredentialsError
 			if !errors.As(err, &refused) || refused.Code != tt.code || refused.Hint == "" || !strings.Contains(err.Error(), tt.says) {
@@ -226,7 +226,7 @@ func TestInvalidNames(t *testing.T) {
 		if err := a.client(t).Set(t.Context(), n); err == nil || !strings.Contains(err.Error(), tt.says) {
 			t.Errorf("got %v, want %s", err, tt.says)
 		}
-		if calls := a.faults.Actions(); len(calls) > 0 {
+		if calls := a.faults.CallCounts(); len(calls) > 0 {
 			t.Errorf("%s: asked %v", tt.says, calls)
 		}
 	}

@@ -87,8 +87,8 @@ func TestSetConverges(t *testing.T) {
 		if err != nil || !reflect.DeepEqual(got, want) {
 			t.Fatalf("read %+v, %v; want %+v", got, err, want)
 		}
-		a.faults.Decide = func(c testcloud.Call) testcloud.Outcome {
-			if !c.Reads {
+		a.faults.DecideOutcome = func(c testcloud.Call) testcloud.Outcome {
+			if !c.ReadOnly {
 				t.Errorf("setting it again did %s", c.Action)
 			}
 			return testcloud.Served
@@ -137,9 +137,9 @@ func TestClientsGetNearestHealthyBalancers(t *testing.T) {
 				a.set(t, n)
 			}
 			for _, addr := range tt.sick {
-				a.fake.SetHealth(netip.MustParseAddr(addr), false)
+				a.fake.SetAddressHealth(netip.MustParseAddr(addr), false)
 			}
-			got := fmt.Sprint(a.fake.Answers(a.zone, n.Name, near[tt.from]...))
+			got := fmt.Sprint(a.fake.ResolveName(a.zone, n.Name, near[tt.from]...))
 			if got != "["+tt.want+"]" {
 				t.Errorf("%s: %s is given %s, want %s", tt.name, tt.from, got, tt.want)
 			}
@@ -159,27 +159,27 @@ func TestRecoversFromCrashAtAnyCall(t *testing.T) {
 		}
 	})
 	calls := 0
-	for _, n := range whole.faults.Actions() {
+	for _, n := range whole.faults.CallCounts() {
 		calls += n
 	}
 	for at := 1; at <= calls; at++ {
-		for _, outcome := range []testcloud.Outcome{testcloud.Refused, testcloud.Lost} {
+		for _, outcome := range []testcloud.Outcome{testcloud.RequestLost, testcloud.ResponseLost} {
 			synctest.Test(t, func(t *testing.T) {
 				a := newAccount()
-				a.faults.Unseen = at % 3
-				a.faults.Decide = func(c testcloud.Call) testcloud.Outcome {
+				a.faults.StaleLists = at % 3
+				a.faults.DecideOutcome = func(c testcloud.Call) testcloud.Outcome {
 					switch {
 					case c.Number == at:
 						return outcome
 					case c.Number > at:
-						return testcloud.Refused
+						return testcloud.RequestLost
 					}
 					return testcloud.Served
 				}
 				if err := runScenario(t, a); err == nil {
 					t.Fatalf("call %d: nothing failed", at)
 				}
-				a.faults.Decide = nil
+				a.faults.DecideOutcome = nil
 				scenario(t, a)
 			})
 		}
@@ -206,7 +206,7 @@ func runScenario(t *testing.T, a *account) error {
 func scenario(t *testing.T, a *account) {
 	t.Helper()
 	a.set(t, world())
-	if checks, _ := a.fake.Checks(); a.faults.Unseen == 0 && len(checks) != 4 { // lists that lag show what is over only later
+	if checks, _ := a.fake.HealthChecks(); a.faults.StaleLists == 0 && len(checks) != 4 { // lists that lag show what is over only later
 		t.Fatalf("there are %d health checks for 4 records", len(checks))
 	}
 	if err := runScenario(t, a); err != nil {
@@ -222,11 +222,11 @@ func TestStaleListCreatesNoDuplicates(t *testing.T) {
 	setAccount(t)
 	synctest.Test(t, func(t *testing.T) {
 		a := newAccount()
-		a.faults.Unseen = 5
+		a.faults.StaleLists = 5
 		made := false
-		a.faults.Decide = func(c testcloud.Call) testcloud.Outcome {
+		a.faults.DecideOutcome = func(c testcloud.Call) testcloud.Outcome {
 			if made {
-				return testcloud.Refused
+				return testcloud.RequestLost
 			}
 			made = c.Action == "route53:CreateHealthCheck"
 			return testcloud.Served
@@ -234,9 +234,9 @@ func TestStaleListCreatesNoDuplicates(t *testing.T) {
 		if err := a.client(t).Set(t.Context(), world()); err == nil {
 			t.Fatal("nothing failed")
 		}
-		a.faults.Decide = nil
+		a.faults.DecideOutcome = nil
 		a.set(t, world())
-		if checks, _ := a.fake.Checks(); len(checks) != 4 {
+		if checks, _ := a.fake.HealthChecks(); len(checks) != 4 {
 			t.Errorf("there are %d health checks for 4 records", len(checks))
 		}
 	})
@@ -245,11 +245,11 @@ func TestStaleListCreatesNoDuplicates(t *testing.T) {
 // An answer that is lost and a call that is refused now and then are no failure.
 func TestFailedCallsAreRetried(t *testing.T) {
 	setAccount(t)
-	for _, outcome := range []testcloud.Outcome{testcloud.Throttled, testcloud.Broken, testcloud.Refused, testcloud.Lost} {
+	for _, outcome := range []testcloud.Outcome{testcloud.Throttled, testcloud.InternalError, testcloud.RequestLost, testcloud.ResponseLost} {
 		synctest.Test(t, func(t *testing.T) {
 			a, fresh := newAccount(), newAccount()
 			a.fake.PendingPolls = 3
-			a.faults.Decide = func(c testcloud.Call) testcloud.Outcome {
+			a.faults.DecideOutcome = func(c testcloud.Call) testcloud.Outcome {
 				if c.Number%2 == 1 {
 					return outcome
 				}
@@ -270,9 +270,9 @@ func TestHealthChecksAreRepaired(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newAccount()
 		a.set(t, world())
-		a.fake.Tamper(func(c *testcloud.HealthCheckConfig) { c.Disabled, c.Inverted, c.Port = true, true, 9 })
+		a.fake.EditHealthChecks(func(c *testcloud.HealthCheckConfig) { c.Disabled, c.Inverted, c.Port = true, true, 9 })
 		a.set(t, world())
-		checks, _ := a.fake.Checks()
+		checks, _ := a.fake.HealthChecks()
 		for i, c := range checks {
 			want := testcloud.HealthCheckConfig{
 				IPAddress: world().Records[i].Address.String(), Port: 8000, Type: "HTTP", ResourcePath: "/readyz",
@@ -294,10 +294,10 @@ func TestPrivateZones(t *testing.T) {
 		n := chat(record("lb-us-0", "aws/us-east-1", "10.1.0.7"))
 		n.Private = true
 		a.set(t, n)
-		if checks, _ := a.fake.Checks(); len(checks) != 0 {
+		if checks, _ := a.fake.HealthChecks(); len(checks) != 0 {
 			t.Errorf("a private address is checked: %+v", checks)
 		}
-		if got := fmt.Sprint(a.fake.Answers(private, n.Name, "us-east-1")); got != "[10.1.0.7]" || len(a.fake.RecordSets(a.zone)) > 0 {
+		if got := fmt.Sprint(a.fake.ResolveName(private, n.Name, "us-east-1")); got != "[10.1.0.7]" || len(a.fake.RecordSets(a.zone)) > 0 {
 			t.Errorf("given %s; in the public zone: %v", got, a.fake.RecordSets(a.zone))
 		}
 		if got, err := a.client(t).Get(t.Context(), n.Zone, n.Name); err != nil || !reflect.DeepEqual(got, n) {

@@ -39,13 +39,15 @@ func TestProviderConformance(t *testing.T) {
 		set    func(*testcloud.GCE)
 	}{
 		{"as it is", func() *testcloud.Faults { return &testcloud.Faults{} }, func(*testcloud.GCE) {}},
-		{"lists lag", func() *testcloud.Faults { return &testcloud.Faults{Unseen: 3} }, func(*testcloud.GCE) {}},
-		{"answers are lost", func() *testcloud.Faults { return &testcloud.Faults{Decide: everyNth(3, testcloud.Lost)} }, func(*testcloud.GCE) {}},
-		{"calls are throttled", func() *testcloud.Faults { return &testcloud.Faults{Decide: everyNth(2, testcloud.Throttled)} }, func(*testcloud.GCE) {}},
-		{"the cloud has errors", func() *testcloud.Faults { return &testcloud.Faults{Decide: everyNth(2, testcloud.Broken)} }, func(*testcloud.GCE) {}},
+		{"lists lag", func() *testcloud.Faults { return &testcloud.Faults{StaleLists: 3} }, func(*testcloud.GCE) {}},
+		{"answers are lost", func() *testcloud.Faults { return &testcloud.Faults{DecideOutcome: everyNth(3, testcloud.ResponseLost)} }, func(*testcloud.GCE) {}},
+		{"calls are throttled", func() *testcloud.Faults { return &testcloud.Faults{DecideOutcome: everyNth(2, testcloud.Throttled)} }, func(*testcloud.GCE) {}},
+		{"the cloud has errors", func() *testcloud.Faults {
+			return &testcloud.Faults{DecideOutcome: everyNth(2, testcloud.InternalError)}
+		}, func(*testcloud.GCE) {}},
 		{"lists come in pages", func() *testcloud.Faults { return &testcloud.Faults{} }, func(g *testcloud.GCE) { g.SetPageSize(1) }},
-		{"operations take their time", func() *testcloud.Faults { return &testcloud.Faults{} }, func(g *testcloud.GCE) { g.SetSteps(7) }},
-		{"operations are done at once", func() *testcloud.Faults { return &testcloud.Faults{} }, func(g *testcloud.GCE) { g.SetSteps(0) }},
+		{"operations take their time", func() *testcloud.Faults { return &testcloud.Faults{} }, func(g *testcloud.GCE) { g.SetOperationCalls(7) }},
+		{"operations are done at once", func() *testcloud.Faults { return &testcloud.Faults{} }, func(g *testcloud.GCE) { g.SetOperationCalls(0) }},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			conformance.Run(t, func(t *testing.T) conformance.Subject {
@@ -57,9 +59,9 @@ func TestProviderConformance(t *testing.T) {
 				other.Service = "other"
 				return conformance.Subject{
 					Provider: p, Reopen: func(*testing.T) provision.Provider { return provider(g) },
-					Service: "chat", Wants: chat(), Other: other, Owned: true,
-					Settle: func() {
-						for range faults.Unseen {
+					Service: "chat", Desired: chat(), Other: other, HasOwners: true,
+					WaitListed: func() {
+						for range faults.StaleLists {
 							if _, err := p.List(context.Background(), ""); err != nil {
 								t.Fatal(err)
 							}
@@ -117,13 +119,13 @@ func TestRecoversFromCrashAtAnyCall(t *testing.T) {
 	if err := up(whole); err != nil {
 		t.Fatal(err)
 	}
-	for _, outcome := range []testcloud.Outcome{testcloud.Lost, testcloud.Refused} {
+	for _, outcome := range []testcloud.Outcome{testcloud.ResponseLost, testcloud.RequestLost} {
 		crashed, at := true, 0
 		for crashed {
 			at++
 			crashed = false
 			dead := true
-			faults := &testcloud.Faults{Decide: func(c testcloud.Call) testcloud.Outcome {
+			faults := &testcloud.Faults{DecideOutcome: func(c testcloud.Call) testcloud.Outcome {
 				switch {
 				case !dead || c.Number < at:
 					return testcloud.Served
@@ -131,7 +133,7 @@ func TestRecoversFromCrashAtAnyCall(t *testing.T) {
 					crashed = true
 					return outcome
 				}
-				return testcloud.Refused
+				return testcloud.RequestLost
 			}}
 			g := newGCE(faults)
 			if err := up(g); err == nil {
@@ -165,12 +167,12 @@ func TestFailedCallIsRetried(t *testing.T) {
 	if err := up(whole); err != nil {
 		t.Fatal(err)
 	}
-	for _, outcome := range []testcloud.Outcome{testcloud.Lost, testcloud.Throttled} {
+	for _, outcome := range []testcloud.Outcome{testcloud.ResponseLost, testcloud.Throttled} {
 		failed, at := true, 0
 		for failed {
 			at++
 			failed = false
-			g := newGCE(&testcloud.Faults{Decide: func(c testcloud.Call) testcloud.Outcome {
+			g := newGCE(&testcloud.Faults{DecideOutcome: func(c testcloud.Call) testcloud.Outcome {
 				if c.Number == at {
 					failed = true
 					return outcome
@@ -191,9 +193,9 @@ func TestFailedCallIsRetried(t *testing.T) {
 // before any changes it.
 func runConcurrently(t *testing.T, faults *testcloud.Faults, steps int, test func(t *testing.T, g *testcloud.GCE, all func(do func() error) []error)) {
 	synctest.Test(t, func(t *testing.T) {
-		faults.Hold = func(testcloud.Call) { time.Sleep(time.Millisecond) }
+		faults.DuringCall = func(testcloud.Call) { time.Sleep(time.Millisecond) }
 		g := newGCE(faults)
-		g.SetSteps(steps)
+		g.SetOperationCalls(steps)
 		test(t, g, func(do func() error) []error {
 			var wg sync.WaitGroup
 			errs := make([]error, 4)
@@ -208,7 +210,7 @@ func runConcurrently(t *testing.T, faults *testcloud.Faults, steps int, test fun
 
 func TestConcurrentLaunchesCreateNoDuplicates(t *testing.T) {
 	for _, steps := range []int{0, 1, 20} {
-		runConcurrently(t, &testcloud.Faults{Unseen: 100}, steps, func(t *testing.T, g *testcloud.GCE, all func(func() error) []error) {
+		runConcurrently(t, &testcloud.Faults{StaleLists: 100}, steps, func(t *testing.T, g *testcloud.GCE, all func(func() error) []error) {
 			for _, err := range all(func() error { return up(g) }) {
 				if err != nil {
 					t.Error(err)
@@ -261,7 +263,7 @@ func TestConcurrentTerminate(t *testing.T) {
 
 // The same over a network, where connections that are cut off are used again.
 func TestReusedConnectionsThatBreak(t *testing.T) {
-	g := newGCE(&testcloud.Faults{Decide: everyNth(3, testcloud.Lost)})
+	g := newGCE(&testcloud.Faults{DecideOutcome: everyNth(3, testcloud.ResponseLost)})
 	server := httptest.NewServer(g)
 	defer server.Close()
 	transport := &http.Transport{}

@@ -21,7 +21,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // newGCE is a fake in which what `doctor` asks for was run for the service chat.
 func newGCE(faults *testcloud.Faults) *testcloud.GCE {
 	g := testcloud.NewGCE("p", faults)
-	if err := g.Gcloud(accountSetup()); err != nil {
+	if err := g.RunGcloud(accountSetup()); err != nil {
 		panic(err)
 	}
 	return g
@@ -33,7 +33,7 @@ var accountSetup = sync.OnceValue(func() string { return accountSetupFor("chat")
 // accountSetupFor are those that it prints for a service.
 func accountSetupFor(name string) string {
 	g := testcloud.NewGCE("p", nil)
-	g.Refuse("resourcemanager.projects.getIamPolicy", http.StatusForbidden, "forbidden", "not yours to see") // so that they are printed once
+	g.FailCalls("resourcemanager.projects.getIamPolicy", http.StatusForbidden, "forbidden", "not yours to see") // so that they are printed once
 	cfg := config(g)
 	cfg.Service = name
 	for _, f := range gcp.New(cfg).Doctor(context.Background()) {
@@ -48,7 +48,7 @@ func accountSetupFor(name string) string {
 func provider(g *testcloud.GCE) *gcp.Provider { return gcp.New(config(g)) }
 
 func config(g *testcloud.GCE) gcp.Config {
-	return gcp.Config{Project: "p", Service: "chat", Endpoint: "http://gce", Transport: testcloud.Direct{Handler: g}, Poll: -1}
+	return gcp.Config{Project: "p", Service: "chat", Endpoint: "http://gce", Transport: testcloud.HandlerTransport{Handler: g}, Poll: -1}
 }
 
 const here service.Region = "gcp/us-central1"
@@ -116,7 +116,7 @@ func byHand(t *testing.T, g *testcloud.GCE, path, body string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if answer, err := (testcloud.Direct{Handler: g}).RoundTrip(r); err != nil || answer.StatusCode != http.StatusOK {
+	if answer, err := (testcloud.HandlerTransport{Handler: g}).RoundTrip(r); err != nil || answer.StatusCode != http.StatusOK {
 		t.Fatal(answer, err)
 	}
 }

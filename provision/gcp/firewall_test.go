@@ -152,7 +152,7 @@ func TestBalancerRequiresServiceAccount(t *testing.T) {
 	if !errors.As(err, &denied) || !strings.Contains(err.Error(), accountOfBalancers) {
 		t.Fatalf("got %v, want that there is no such account", err)
 	}
-	if err := g.Gcloud(denied.Hint); err != nil {
+	if err := g.RunGcloud(denied.Hint); err != nil {
 		t.Fatal(err)
 	}
 	launched(t, provider(g), identity())

@@ -52,9 +52,9 @@ func TestCapacityErrorScopes(t *testing.T) {
 		for _, stays := range []bool{false, true} {
 			g := newGCE(nil)
 			if tt.status != 0 {
-				g.Refuse("compute.instances.insert", tt.status, tt.code, tt.message)
+				g.FailCalls("compute.instances.insert", tt.status, tt.code, tt.message)
 			} else {
-				g.Fail("compute.instances.insert", testcloud.GCEFailure{Code: tt.code, Message: tt.message, Stays: stays})
+				g.FailOperations("compute.instances.insert", testcloud.GCEFailure{Code: tt.code, Message: tt.message, KeepInstance: stays})
 			}
 			w := replica("us-central1-0", service.CapacitySpot)
 			_, err := provider(g).Launch(t.Context(), w)
@@ -267,7 +267,7 @@ func TestLaunchRequestPerRole(t *testing.T) {
 	}
 	w := replica("us-central1-1", service.CapacitySpot)
 	w.Machine.Account = "x@p.iam.gserviceaccount.com"
-	g.SetAccount(w.Machine.Account)
+	g.CreateServiceAccount(w.Machine.Account)
 	launched(t, p, w)
 	for _, i := range g.Instances() {
 		if got := i.ServiceAccounts; strings.Contains(i.Name, "us-central1-1-") && (len(got) != 1 || got[0].Email != w.Machine.Account || !slices.Equal(got[0].Scopes, []string{"https://www.googleapis.com/auth/cloud-platform"})) {
@@ -329,9 +329,9 @@ func TestStoppedMachineIsReplaced(t *testing.T) {
 		happens  func(g *testcloud.GCE, name string)
 		want     string
 	}{
-		{"preempted", service.CapacitySpot, func(g *testcloud.GCE, name string) { g.Preempt(name) }, "interrupted: the cloud reclaimed the spot machine"},
-		{"stopped by hand", service.CapacityOnDemand, func(g *testcloud.GCE, name string) { g.SetStatus(name, "TERMINATED") }, "stopped"},
-		{"suspended by hand", service.CapacityOnDemand, func(g *testcloud.GCE, name string) { g.SetStatus(name, "SUSPENDED") }, "suspended"},
+		{"preempted", service.CapacitySpot, func(g *testcloud.GCE, name string) { g.PreemptInstance(name) }, "interrupted: the cloud reclaimed the spot machine"},
+		{"stopped by hand", service.CapacityOnDemand, func(g *testcloud.GCE, name string) { g.SetInstanceStatus(name, "TERMINATED") }, "stopped"},
+		{"suspended by hand", service.CapacityOnDemand, func(g *testcloud.GCE, name string) { g.SetInstanceStatus(name, "SUSPENDED") }, "suspended"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			g := newGCE(nil)
@@ -406,7 +406,7 @@ func TestObjectsOfAnotherOwnerAreKept(t *testing.T) {
 
 // Names meet even when lists do not show yet what another owner made.
 func TestNamesOfTwoOwnersCollide(t *testing.T) {
-	g := newGCE(&testcloud.Faults{Unseen: 100})
+	g := newGCE(&testcloud.Faults{StaleLists: 100})
 	w := firewall(provision.KindReplica)
 	launched(t, provider(g), w)
 	before := state(g)
@@ -465,7 +465,7 @@ func TestPartialListIsAnError(t *testing.T) {
 	for _, code := range []string{"UNREACHABLE", "PARTIAL_SUCCESS", "SCHEMA_VALIDATION_IGNORED"} {
 		g := newGCE(nil)
 		launched(t, provider(g), replica("us-central1-0", service.CapacitySpot))
-		g.Silence("us-central1-a", code)
+		g.MakeZoneUnreachable("us-central1-a", code)
 		if have, err := provider(g).List(t.Context(), "chat"); err == nil || !strings.Contains(err.Error(), "us-central1-a") {
 			t.Errorf("%s: got %+v, %v", code, have, err)
 		}

@@ -38,7 +38,7 @@ func TestPrices(t *testing.T) {
 	if len(seen) != 4*len(provision.MachineTypes(service.CloudGCP)) {
 		t.Errorf("%d prices of 2 regions are different", len(seen))
 	}
-	if pages := faults.Actions()["cloudbilling.services.skus.list"]; pages != 5 {
+	if pages := faults.CallCounts()["cloudbilling.services.skus.list"]; pages != 5 {
 		t.Errorf("read %d pages of 240 SKUs, 50 a page", pages)
 	}
 }
@@ -49,7 +49,7 @@ func TestPriceListErrors(t *testing.T) {
 	const action = "cloudbilling.services.skus.list"
 	change := func(description string, edit func(*testcloud.GCESKU)) func(*testcloud.GCE) {
 		return func(g *testcloud.GCE) {
-			g.ListPrices(func(all []testcloud.GCESKU) []testcloud.GCESKU {
+			g.EditPriceList(func(all []testcloud.GCESKU) []testcloud.GCESKU {
 				i := slices.IndexFunc(all, func(s testcloud.GCESKU) bool { return s.Description == description })
 				edit(&all[i])
 				return all
@@ -68,22 +68,22 @@ func TestPriceListErrors(t *testing.T) {
 		{
 			name: "the API is off", refused: "the Cloud Billing API", hint: "gcloud services enable cloudbilling.googleapis.com",
 			change: func(g *testcloud.GCE) {
-				g.Refuse(action, 403, "accessNotConfigured", "Cloud Billing API has not been used in project 1 before or it is disabled.")
+				g.FailCalls(action, 403, "accessNotConfigured", "Cloud Billing API has not been used in project 1 before or it is disabled.")
 			},
 		},
 		{
 			name: "no project asks", refused: "the Cloud Billing API", hint: "set-quota-project",
 			change: func(g *testcloud.GCE) {
-				g.Refuse(action, 403, "SERVICE_DISABLED", "The cloudbilling.googleapis.com API requires a quota project, which is not set by default.")
+				g.FailCalls(action, 403, "SERVICE_DISABLED", "The cloudbilling.googleapis.com API requires a quota project, which is not set by default.")
 			},
 		},
 		{
 			name: "without the scope", refused: "the Cloud Billing API", hint: "cloud-billing.readonly",
 			change: func(g *testcloud.GCE) {
-				g.Refuse(action, 403, "insufficientPermissions", "Request had insufficient authentication scopes.")
+				g.FailCalls(action, 403, "insufficientPermissions", "Request had insufficient authentication scopes.")
 			},
 		},
-		{name: "nonsense", change: func(g *testcloud.GCE) { g.Refuse(action, 418, "teapot", "I am one") }, says: "I am one"},
+		{name: "nonsense", change: func(g *testcloud.GCE) { g.FailCalls(action, 418, "teapot", "I am one") }, says: "I am one"},
 		{
 			name: "another currency", change: change("G2 Instance Core running in us-central1", func(s *testcloud.GCESKU) { s.Currency = "EUR" }), priced: 22,
 			says: `"G2 Instance Core running in us-central1": 0 units and 26000000 nanos of "EUR" are not a valid price per hour`,
@@ -98,7 +98,7 @@ func TestPriceListErrors(t *testing.T) {
 			}), priced: 25, says: "e2 core in us-central1: found two prices",
 		},
 		{name: "no H100 there", change: change("Nvidia H100 80GB GPU running in us-central1", func(s *testcloud.GCESKU) { s.Regions = []string{"europe-west4"} }), priced: 22},
-		{name: "nothing there", change: func(g *testcloud.GCE) { g.ListPrices(func([]testcloud.GCESKU) []testcloud.GCESKU { return nil }) }, says: "no prices for us-central1"},
+		{name: "nothing there", change: func(g *testcloud.GCE) { g.EditPriceList(func([]testcloud.GCESKU) []testcloud.GCESKU { return nil }) }, says: "no prices for us-central1"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			g := newGCE(nil)
@@ -121,9 +121,9 @@ func TestPriceListErrors(t *testing.T) {
 // A call that is throttled, broken or lost is repeated; credentials that are no good are
 // told of as everywhere.
 func TestPriceCallsAreRetried(t *testing.T) {
-	for _, o := range []testcloud.Outcome{testcloud.Throttled, testcloud.Broken, testcloud.Refused, testcloud.Lost} {
+	for _, o := range []testcloud.Outcome{testcloud.Throttled, testcloud.InternalError, testcloud.RequestLost, testcloud.ResponseLost} {
 		left := 3
-		g := newGCE(&testcloud.Faults{Decide: func(testcloud.Call) testcloud.Outcome {
+		g := newGCE(&testcloud.Faults{DecideOutcome: func(testcloud.Call) testcloud.Outcome {
 			if left == 0 {
 				return testcloud.Served
 			}

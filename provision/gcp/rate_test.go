@@ -32,7 +32,7 @@ func hundredReplicas() (wants []provision.Desired, places []string) {
 // every call takes 20 ms.
 func TestCallsInFlightAreLimited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		faults := &testcloud.Faults{Hold: func(testcloud.Call) { time.Sleep(20 * time.Millisecond) }}
+		faults := &testcloud.Faults{DuringCall: func(testcloud.Call) { time.Sleep(20 * time.Millisecond) }}
 		g := newGCE(faults)
 		wants, places := hundredReplicas()
 		begun := time.Now()
@@ -40,12 +40,12 @@ func TestCallsInFlightAreLimited(t *testing.T) {
 			t.Fatal(err)
 		}
 		calls := 0
-		for _, n := range faults.Actions() {
+		for _, n := range faults.CallCounts() {
 			calls += n
 		}
-		t.Logf("%d machines: %d calls %v, %v", len(wants), calls, faults.Actions(), time.Since(begun))
+		t.Logf("%d machines: %d calls %v, %v", len(wants), calls, faults.CallCounts(), time.Since(begun))
 		for _, place := range append(places, "") {
-			if most := faults.MostInFlight("gcp", place); most > provision.MaxCallsPerHost || most < 2 {
+			if most := faults.MaxCallsInFlight("gcp", place); most > provision.MaxCallsPerHost || most < 2 {
 				t.Errorf("%q: %d calls were in flight at once, want several and at most %d", place, most, provision.MaxCallsPerHost)
 			}
 		}
@@ -58,8 +58,8 @@ func TestCallsInFlightAreLimited(t *testing.T) {
 // A cloud that goes on refusing is given up, after pauses that grow.
 func TestRetriesAreLimited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		for _, outcome := range []testcloud.Outcome{testcloud.Throttled, testcloud.Broken, testcloud.Lost} {
-			faults := &testcloud.Faults{Decide: everyNth(1, outcome)}
+		for _, outcome := range []testcloud.Outcome{testcloud.Throttled, testcloud.InternalError, testcloud.ResponseLost} {
+			faults := &testcloud.Faults{DecideOutcome: everyNth(1, outcome)}
 			cfg := config(newGCE(faults))
 			cfg.Poll = time.Second
 			begun := time.Now()
@@ -70,8 +70,8 @@ func TestRetriesAreLimited(t *testing.T) {
 			if outcome == testcloud.Throttled { // rates are counted by the minute
 				tries, least, most = 12, 59*time.Second, 3*time.Minute
 			}
-			if err == nil || errors.As(err, &denied) || faults.Actions()["compute.instances.aggregatedList"] != tries {
-				t.Errorf("outcome %d: got %v after %v", outcome, err, faults.Actions())
+			if err == nil || errors.As(err, &denied) || faults.CallCounts()["compute.instances.aggregatedList"] != tries {
+				t.Errorf("outcome %d: got %v after %v", outcome, err, faults.CallCounts())
 			}
 			if took < least || took > most {
 				t.Errorf("outcome %d: it took %v", outcome, took)
@@ -84,7 +84,7 @@ func TestRetriesAreLimited(t *testing.T) {
 func TestRateLimitedCallsWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		begun := time.Now()
-		faults := &testcloud.Faults{Decide: func(testcloud.Call) testcloud.Outcome {
+		faults := &testcloud.Faults{DecideOutcome: func(testcloud.Call) testcloud.Outcome {
 			if time.Since(begun) < 59*time.Second {
 				return testcloud.Throttled
 			}
@@ -116,7 +116,7 @@ func TestFingerprintIsCached(t *testing.T) {
 			}
 			time.Sleep(3 * time.Second)
 		}
-		if n := faults.Actions()["compute.instances.getGuestAttributes"]; n > 20 || n < 10 {
+		if n := faults.CallCounts()["compute.instances.getGuestAttributes"]; n > 20 || n < 10 {
 			t.Errorf("the keys of two machines were asked for %d times in a minute", n)
 		}
 		for _, i := range g.Instances() {
@@ -133,7 +133,7 @@ func TestFingerprintIsCached(t *testing.T) {
 func TestOperationTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newGCE(nil)
-		g.SetSteps(1 << 30)
+		g.SetOperationCalls(1 << 30)
 		cfg := config(g)
 		cfg.Poll = 2 * time.Second
 		begun := time.Now()

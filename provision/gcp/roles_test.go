@@ -27,7 +27,7 @@ const (
 func permissionsOfRole(t *testing.T) []string {
 	t.Helper()
 	for line := range strings.Lines(accountSetup()) {
-		words := testcloud.ShellWords(line)
+		words := testcloud.SplitShellWords(line)
 		if i := slices.Index(words, "--permissions"); i >= 0 {
 			return strings.Split(words[i+1], ",")
 		}
@@ -43,7 +43,7 @@ func TestDocsShowAccountCommands(t *testing.T) {
 		t.Fatal(err)
 	}
 	for line := range strings.Lines(accountSetup()) {
-		if words := testcloud.ShellWords(line); len(words) == 0 || words[0] != "gcloud" {
+		if words := testcloud.SplitShellWords(line); len(words) == 0 || words[0] != "gcloud" {
 			continue
 		}
 		line = strings.NewReplacer("--project p ", "--project PROJECT ", "--project p\n", "--project PROJECT\n", "projects/p/", "projects/PROJECT/", "binding p ", "binding PROJECT ", "@p.iam", "@PROJECT.iam").Replace(strings.TrimRight(line, "\n") + "\n")
@@ -100,7 +100,7 @@ func operate(p *gcp.Provider) error {
 // asMachine is the provider of a machine of the service, which acts as its account.
 func asMachine(t *testing.T, g *testcloud.GCE, name string) *gcp.Provider {
 	t.Helper()
-	_, text := g.Credentials(name)
+	_, text := g.MachineCredentials(name)
 	cfg := config(g)
 	cfg.MachinesOnly = true
 	return withToken(cfg, token{value: text})
@@ -137,7 +137,7 @@ func TestRolesAreMinimal(t *testing.T) {
 		}},
 		{"operator", person, func(role []string) error {
 			g := newGCE(nil)
-			g.Allow(role...)
+			g.SetOperatorPermissions(role...)
 			return operate(provider(g))
 		}},
 	} {
@@ -168,7 +168,7 @@ func takeOver(t *testing.T) *compromised {
 		launched(t, p, w)
 	}
 	a := &compromised{t: t, g: g}
-	_, a.token = g.Credentials(nameOf(t, g, "lb-us-central1-1"))
+	_, a.token = g.MachineCredentials(nameOf(t, g, "lb-us-central1-1"))
 	for _, i := range g.Instances() {
 		switch i.Labels["skyserve-id"] {
 		case "lb-us-central1-0":
@@ -196,7 +196,7 @@ func (a *compromised) call(method, path string, body any) (status int, text stri
 		a.t.Fatal(err)
 	}
 	r.Header.Set("Authorization", "Bearer "+a.token)
-	answer, err := testcloud.Direct{Handler: a.g}.RoundTrip(r)
+	answer, err := testcloud.HandlerTransport{Handler: a.g}.RoundTrip(r)
 	if err != nil {
 		a.t.Fatal(err)
 	}
@@ -271,13 +271,13 @@ func TestAccountCannotReachSimilarlyNamedService(t *testing.T) {
 		g := newGCE(nil)
 		mine, theirs := balancer("lb-us-central1-0"), replica("us-central1-0", service.CapacityOnDemand)
 		mine.Service, theirs.Service = own, other
-		if err := g.Gcloud(accountSetupFor(own)); err != nil {
+		if err := g.RunGcloud(accountSetupFor(own)); err != nil {
 			t.Fatal(err)
 		}
 		launched(t, provider(g), mine)
 		launched(t, provider(g), theirs)
 		a := &compromised{t: t, g: g}
-		_, a.token = g.Credentials(nameOf(t, g, mine.ID))
+		_, a.token = g.MachineCredentials(nameOf(t, g, mine.ID))
 		if status, text := a.call(http.MethodDelete, "instances/"+nameOf(t, g, theirs.ID), nil); status != http.StatusForbidden {
 			t.Errorf("a balancer of %s ends a replica of %s: got %d %s, want that it is refused", own, other, status, text)
 		}

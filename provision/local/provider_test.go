@@ -215,7 +215,7 @@ func TestProviderConformance(t *testing.T) {
 		}
 		s := conformance.Subject{Provider: open(t), Reopen: open, Service: "chat"}
 		for _, id := range []string{"us-0", "us-1"} {
-			s.Wants = append(s.Wants, machine(id, provision.KindReplica))
+			s.Desired = append(s.Desired, machine(id, provision.KindReplica))
 		}
 		t.Cleanup(func() {
 			have, err := s.Provider.List(context.Background(), "chat")

@@ -77,7 +77,7 @@ func TestClientConformsToProviderContract(t *testing.T) {
 		s := machine(t, newHandler(&conformance.Memory{}))
 		return conformance.Subject{
 			Provider: client(s), Reopen: func(*testing.T) provision.Provider { return client(s) }, Service: "chat",
-			Wants: []provision.Desired{want("us-central1-0"), want("us-central1-1")},
+			Desired: []provision.Desired{want("us-central1-0"), want("us-central1-1")},
 		}
 	})
 }

@@ -18,13 +18,13 @@ var ErrCrash = errors.New("crashed")
 // capacity, and crashes.
 type Memory struct {
 	// Offers contains the offerings of each region.
-	Offers map[service.Region]provision.Offerings
+	RegionOfferings map[service.Region]provision.Offerings
 	// Refuse returns an error for offerings without capacity; nil = all have capacity.
-	Refuse func(provision.Offering) *provision.CapacityError
+	CapacityError func(provision.Offering) *provision.CapacityError
 	// CrashAt is the number of the changing call that crashes, from 1: before its effect or, with
 	// Late set, after it. 0 = no crash.
-	CrashAt int
-	Late    bool
+	CrashAt          int
+	CrashAfterEffect bool
 
 	mu      sync.Mutex
 	objects []provision.Object
@@ -40,14 +40,14 @@ func (m *Memory) Objects() []provision.Object {
 }
 
 // Calls returns the number of calls that changed something, or attempted to.
-func (m *Memory) Calls() int {
+func (m *Memory) CountChanges() int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.calls
 }
 
 // Change changes an object out of band; nil removes it.
-func (m *Memory) Change(id string, change func(*provision.Object)) {
+func (m *Memory) ChangeObject(id string, change func(*provision.Object)) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for i := range m.objects {
@@ -63,7 +63,7 @@ func (m *Memory) Change(id string, change func(*provision.Object)) {
 }
 
 // Restart ends a crash.
-func (m *Memory) Restart() {
+func (m *Memory) RestartAfterCrash() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.CrashAt, m.calls = 0, 0
@@ -78,7 +78,7 @@ func (m *Memory) step(ctx context.Context, change func() error) error {
 	defer m.mu.Unlock()
 	m.calls++
 	crashes := m.CrashAt > 0 && m.calls >= m.CrashAt
-	if !crashes || m.Late && m.calls == m.CrashAt {
+	if !crashes || m.CrashAfterEffect && m.calls == m.CrashAt {
 		if err := change(); err != nil && !crashes {
 			return err
 		}
@@ -91,7 +91,7 @@ func (m *Memory) step(ctx context.Context, change func() error) error {
 
 // Offerings returns the configured offerings of a region.
 func (m *Memory) Offerings(_ context.Context, region service.Region) (provision.Offerings, error) {
-	return m.Offers[region], nil
+	return m.RegionOfferings[region], nil
 }
 
 // List returns the objects of a service; "" = of all.
@@ -110,8 +110,8 @@ func (m *Memory) Launch(ctx context.Context, w provision.Desired) (o provision.O
 		}
 		if len(w.Offerings) > 0 {
 			o.Offering = &w.Offerings[0]
-			if m.Refuse != nil {
-				if refused := m.Refuse(w.Offerings[0]); refused != nil {
+			if m.CapacityError != nil {
+				if refused := m.CapacityError(w.Offerings[0]); refused != nil {
 					return refused
 				}
 			}

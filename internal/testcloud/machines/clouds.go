@@ -29,14 +29,14 @@ type Options struct {
 	Faults *testcloud.Faults
 	// Ended is called for each machine that ended or could not be started, with the cloud's id, the
 	// error (nil for a requested end) and the end of its log.
-	Ended func(name string, err error, log string)
+	OnEnded func(name string, err error, log string)
 }
 
 // Clouds are AWS, with Route 53, and Google Cloud.
 type Clouds struct {
-	AWS    *testcloud.AWS
-	Google *testcloud.GCE
-	Names  *testcloud.Route53
+	AWS     *testcloud.AWS
+	Google  *testcloud.GCE
+	Route53 *testcloud.Route53
 
 	opts Options
 
@@ -55,13 +55,13 @@ type Clouds struct {
 func New(o Options) *Clouds {
 	c := &Clouds{
 		opts: o, agents: map[string]*os.Process{}, interrupted: map[string]bool{}, rebalanced: map[string]bool{},
-		AWS: testcloud.NewAWS(o.Faults, o.Regions...), Google: testcloud.NewGCE(o.Project, o.Faults), Names: testcloud.NewRoute53(o.Faults),
+		AWS: testcloud.NewAWS(o.Faults, o.Regions...), Google: testcloud.NewGCE(o.Project, o.Faults), Route53: testcloud.NewRoute53(o.Faults),
 	}
-	c.AWS.Address, c.Google.Address = newNetwork(), newNetwork()
-	c.AWS.Boot = func(m testcloud.Booted) func() {
-		return c.boot(m, func(host string) string { return "AWS_EC2_METADATA_SERVICE_ENDPOINT=http://" + host }, func(_ identity.Name, text string) { c.AWS.Print(m.ID, text) })
+	c.AWS.AssignAddresses, c.Google.AssignAddresses = newNetwork(), newNetwork()
+	c.AWS.BootMachine = func(m testcloud.BootingMachine) func() {
+		return c.boot(m, func(host string) string { return "AWS_EC2_METADATA_SERVICE_ENDPOINT=http://" + host }, func(_ identity.Name, text string) { c.AWS.WriteConsole(m.ID, text) })
 	}
-	c.Google.Boot = func(m testcloud.Booted) func() {
+	c.Google.BootMachine = func(m testcloud.BootingMachine) func() {
 		return c.boot(m, func(host string) string { return "GCE_METADATA_HOST=" + host }, func(name identity.Name, text string) {
 			if fingerprint, found := agent.FindConsoleLine(text, name); found {
 				c.Google.SetGuestAttribute(m.ID, agent.GuestAttributePath, fingerprint)
@@ -72,8 +72,8 @@ func New(o Options) *Clouds {
 }
 
 // Amazon serves AWS and Route 53 as one endpoint.
-func (c *Clouds) Amazon() http.Handler {
-	names := c.Names.Handler()
+func (c *Clouds) AWSHandler() http.Handler {
+	names := c.Route53.Handler()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if strings.HasPrefix(r.URL.Path, "/2013-04-01/") {
 			names.ServeHTTP(w, r)
@@ -97,7 +97,7 @@ func newNetwork() func(n int) (public, private string) {
 }
 
 // Runs returns the clouds' ids of the running machines, by their ids in the service.
-func (c *Clouds) Runs() map[string]string {
+func (c *Clouds) RunningMachineIDs() map[string]string {
 	ids := map[string]string{}
 	for _, m := range c.AWS.Machines() {
 		ids[m.Tags["skyserve:id"]] = m.ID
@@ -112,14 +112,14 @@ func (c *Clouds) Runs() map[string]string {
 
 // Running returns the number of running agents, including those of ended machines whose processes have
 // not exited yet.
-func (c *Clouds) Running() int {
+func (c *Clouds) RunningAgents() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.running
 }
 
 // Agent returns the process of a machine's agent; nil without one.
-func (c *Clouds) Agent(id string) *os.Process {
+func (c *Clouds) AgentProcess(id string) *os.Process {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.agents[id]
@@ -127,15 +127,17 @@ func (c *Clouds) Agent(id string) *os.Process {
 
 // Announce sends a machine an interruption notice, by its id in the service, and returns the cloud's id.
 // Take ends the machine. It is an error if the machine does not run.
-func (c *Clouds) Announce(id string) (name string, err error) {
+func (c *Clouds) SendInterruptionNotice(id string) (name string, err error) {
 	return c.markMachine(c.interrupted, id)
 }
 
 // Advise sends a machine a rebalance recommendation of AWS.
-func (c *Clouds) Advise(id string) (name string, err error) { return c.markMachine(c.rebalanced, id) }
+func (c *Clouds) SendRebalanceRecommendation(id string) (name string, err error) {
+	return c.markMachine(c.rebalanced, id)
+}
 
 func (c *Clouds) markMachine(list map[string]bool, id string) (name string, err error) {
-	name, runs := c.Runs()[id]
+	name, runs := c.RunningMachineIDs()[id]
 	if !runs {
 		return "", fmt.Errorf("finding the machine of %s: not running", id)
 	}
@@ -146,24 +148,24 @@ func (c *Clouds) markMachine(list map[string]bool, id string) (name string, err 
 }
 
 // Take interrupts a machine, by the cloud's id.
-func (c *Clouds) Take(name string) {
+func (c *Clouds) InterruptMachine(name string) {
 	c.mu.Lock()
 	delete(c.interrupted, name) // Google may give another machine the same name
 	c.mu.Unlock()
-	if !c.Google.Preempt(name) {
-		c.AWS.Interrupt(name)
+	if !c.Google.PreemptInstance(name) {
+		c.AWS.InterruptInstance(name)
 	}
 }
 
 // Vanish ends a machine without notice, as a person would by hand.
-func (c *Clouds) Vanish(name string) {
+func (c *Clouds) TerminateWithoutNotice(name string) {
 	for _, m := range c.Google.Instances() {
 		if m.Name == name {
-			c.Google.SetStatus(name, "TERMINATED")
+			c.Google.SetInstanceStatus(name, "TERMINATED")
 			return
 		}
 	}
-	c.AWS.Vanish(name)
+	c.AWS.TerminateInstance(name)
 }
 
 // Close ends all machines and waits for them. None boots afterwards.

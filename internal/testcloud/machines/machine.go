@@ -30,7 +30,7 @@ var credentialPrefixes = []string{"AWS_", "GOOGLE_", "GCE_", "CLOUDSDK_"}
 // boot executes a machine's cloud-init document, except what needs a real machine. found returns the
 // environment variables by which its programs find the metadata server, from its host and port. listen
 // receives the console output. boot returns a function that ends the machine.
-func (c *Clouds) boot(m testcloud.Booted, found func(host string) string, listen func(name identity.Name, text string)) func() {
+func (c *Clouds) boot(m testcloud.BootingMachine, found func(host string) string, listen func(name identity.Name, text string)) func() {
 	c.booting.RLock()
 	defer c.booting.RUnlock()
 	if c.closed {
@@ -38,7 +38,7 @@ func (c *Clouds) boot(m testcloud.Booted, found func(host string) string, listen
 	}
 	dir := filepath.Join(c.opts.Dir, m.ID)
 	fail := func(err error) func() {
-		c.opts.Ended(m.ID, fmt.Errorf("booting the machine: %w", err), "")
+		c.opts.OnEnded(m.ID, fmt.Errorf("booting the machine: %w", err), "")
 		return func() {}
 	}
 	inside, err := c.startMetadataServer(m)
@@ -77,7 +77,7 @@ func (c *Clouds) boot(m testcloud.Booted, found func(host string) string, listen
 		err = errors.Join(err, cmd.Wait())
 		showing.Wait()
 		inside.close()
-		c.opts.Ended(m.ID, err, log.String())
+		c.opts.OnEnded(m.ID, err, log.String())
 		c.recordAgent(config.ID, nil, -1, nil)
 	})
 	c.recordAgent(config.ID, cmd.Process, 1, off)
@@ -86,7 +86,7 @@ func (c *Clouds) boot(m testcloud.Booted, found func(host string) string, listen
 
 // prepare creates a machine's disk with the configuration of its agent, which contains the host and port
 // of the metadata server.
-func (c *Clouds) prepare(m testcloud.Booted, dir, metadata string) (config agent.Config, file string, err error) {
+func (c *Clouds) prepare(m testcloud.BootingMachine, dir, metadata string) (config agent.Config, file string, err error) {
 	var document struct {
 		Files []struct{ Path, Content string } `yaml:"write_files"`
 	}

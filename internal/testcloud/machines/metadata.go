@@ -32,7 +32,7 @@ type metadataServer struct {
 
 // startMetadataServer starts the metadata server of a machine, at the machine's own address, which
 // identifies the caller. It is the only source of a machine's identity.
-func (c *Clouds) startMetadataServer(m testcloud.Booted) (metadataServer, error) {
+func (c *Clouds) startMetadataServer(m testcloud.BootingMachine) (metadataServer, error) {
 	ln, err := net.Listen("tcp", net.JoinHostPort(m.Private, "0"))
 	if err != nil {
 		return metadataServer{}, err
@@ -45,7 +45,7 @@ func (c *Clouds) startMetadataServer(m testcloud.Booted) (metadataServer, error)
 // serveMetadata answers a metadata request of a machine, by the cloud's id.
 func (c *Clouds) serveMetadata(w http.ResponseWriter, r *http.Request, name string) {
 	path := strings.TrimPrefix(r.URL.Path, "/")
-	if role := c.AWS.Role(name); role != "" && strings.HasPrefix(path, rolePath) {
+	if role := c.AWS.MachineRole(name); role != "" && strings.HasPrefix(path, rolePath) {
 		c.serveRole(w, name, role, strings.TrimPrefix(path, rolePath))
 		return
 	}
@@ -68,7 +68,7 @@ func (c *Clouds) serveMetadata(w http.ResponseWriter, r *http.Request, name stri
 	case path == accountPath+"token":
 		c.serveToken(w, name)
 	case path == accountPath+"email":
-		email, _ := c.Google.Credentials(name)
+		email, _ := c.Google.MachineCredentials(name)
 		fmt.Fprint(w, email)
 	case path == "computeMetadata/v1/instance/preempted":
 		fmt.Fprint(w, strings.ToUpper(fmt.Sprint(taken)))
@@ -83,7 +83,7 @@ func (c *Clouds) serveRole(w http.ResponseWriter, machine, role, requested strin
 	case "":
 		fmt.Fprint(w, role)
 	case role:
-		key, secret, token := c.AWS.Credentials(machine)
+		key, secret, token := c.AWS.MachineCredentials(machine)
 		w.Header().Set("Content-Type", "application/json")
 		_ = json.NewEncoder(w).Encode(map[string]any{ // a caller that has disconnected retries
 			"Code": "Success", "Type": "AWS-HMAC", "LastUpdated": time.Now().UTC(), "Expiration": time.Now().Add(credentialLifetime).UTC(),
@@ -96,7 +96,7 @@ func (c *Clouds) serveRole(w http.ResponseWriter, machine, role, requested strin
 
 // serveToken returns an access token for the service account of a machine at Google.
 func (c *Clouds) serveToken(w http.ResponseWriter, machine string) {
-	email, token := c.Google.Credentials(machine)
+	email, token := c.Google.MachineCredentials(machine)
 	if email == "" {
 		http.Error(w, "the machine has no service account", http.StatusNotFound)
 		return
