@@ -323,7 +323,7 @@ func TestErrorsNameObjectAndLocation(t *testing.T) {
 	}{
 		{
 			&provision.PortTakenError{Addr: "127.0.0.1:8001", ID: "lb-us-0", Purpose: "public", Setting: "local.port"},
-			[]string{"127.0.0.1:8001", "another program", "lb-us-0", "public", "local.port"},
+			[]string{"127.0.0.1:8001", "another process", "lb-us-0", "public", "local.port"},
 		},
 		{&provision.PortTakenError{Addr: "a", Holder: "us-0 of the service chat"}, []string{"us-0 of the service chat"}},
 		{&provision.StartError{ID: "us-0", Err: errCrash, Log: []string{"panic: no"}, File: "us-0.log"}, []string{"us-0", "crashed", "panic: no", "us-0.log"}},

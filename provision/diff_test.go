@@ -137,8 +137,8 @@ func TestDiffStages(t *testing.T) {
 		"4 replace lb-eu-0 (configuration changed)",
 		"5 replace lb-us-0 (configuration changed)",
 		"6 replace controller (configuration changed)",
-		"7 terminate asia-0 (no longer needed)",
-		"8 terminate firewall-asia (no longer needed)",
+		"7 terminate asia-0 (not in the desired state)",
+		"8 terminate firewall-asia (not in the desired state)",
 	}
 	var got []string
 	for _, c := range provision.Diff(wants, exists) {
@@ -166,8 +166,8 @@ func TestDiffReasons(t *testing.T) {
 		{func(o *provision.Object, w *provision.Desired) { o.SpecHash, w.ImmutableHash = "t", "f" }, "configuration changed"},
 		{func(o *provision.Object, w *provision.Desired) {
 			o.SpecHash, o.ImmutableHash, w.ImmutableHash, o.BuildHash = "t", "f", "f", "c"
-		}, "executable changed"},
-		{func(o *provision.Object, _ *provision.Desired) { o.BuildHash = "c" }, "executable changed"},
+		}, "binary changed"},
+		{func(o *provision.Object, _ *provision.Desired) { o.BuildHash = "c" }, "binary changed"},
 		{func(o *provision.Object, w *provision.Desired) { o.BuildHash, w.BuildHash = "c", "" }, ""},
 		{func(o *provision.Object, _ *provision.Desired) { o.Address = "http://b" }, "address changed"},
 		{func(o *provision.Object, _ *provision.Desired) { o.Region = "local/eu" }, "kind or region changed"},

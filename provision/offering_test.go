@@ -127,7 +127,7 @@ func TestLaunchFallsBackToNextOffering(t *testing.T) {
 		err   []string
 	}{
 		{[]string{"us-east-1c"}, []string{"us-east-1a", "us-east-1b", "us-east-1c", "us-east-1c", "us-east-1c"}, nil},
-		{nil, []string{"us-east-1a", "us-east-1b", "us-east-1c"}, []string{"us-0", "aws/us-east-1", "spot g6.xlarge in us-east-1b: InsufficientInstanceCapacity", "us-2", "3 more were not tried"}},
+		{nil, []string{"us-east-1a", "us-east-1b", "us-east-1c"}, []string{"us-0", "aws/us-east-1", "spot g6.xlarge in us-east-1b: InsufficientInstanceCapacity", "us-2", "3 more were skipped"}},
 	} {
 		s := &limitedCapacity{zones: tt.zones}
 		_, err := provision.Apply(context.Background(), provision.Diff(wants, nil), s, provision.ApplyOptions{Parallel: 1})

@@ -195,7 +195,7 @@ func TestUpReportsRejectedCredentials(t *testing.T) {
 			func(e *emulated) {
 				e.aws.Configure(func() { e.aws.DenialCode = func(string, string) string { return "AuthFailure" } })
 			},
-			[]string{"calling aws: no valid credentials", "AuthFailure", "hint: check the keys"},
+			[]string{"calling aws: no valid credentials", "AuthFailure", "hint: check the access keys"},
 		},
 		"expired AWS keys": {
 			func(e *emulated) {
@@ -214,7 +214,7 @@ func TestUpReportsRejectedCredentials(t *testing.T) {
 					}
 				})
 			},
-			[]string{"calling aws: ec2:RunInstances is not allowed", "hint: allow ec2:RunInstances for the caller in an IAM policy"},
+			[]string{"calling aws: permission denied for ec2:RunInstances", "hint: allow ec2:RunInstances for the caller in an IAM policy"},
 		},
 		"unknown Google token": {
 			func(e *emulated) { e.gce.RequireToken("another") },
@@ -222,7 +222,7 @@ func TestUpReportsRejectedCredentials(t *testing.T) {
 		},
 		"action denied by Google": {
 			func(e *emulated) { e.gce.DenyPermissions("compute.instances.create") },
-			[]string{"calling gcp: compute.instances.create is not allowed", "hint: grant a role with it"},
+			[]string{"calling gcp: permission denied for compute.instances.create", "hint: grant a role with it"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -277,8 +277,8 @@ func TestUpRejectsNamesOfOtherOwners(t *testing.T) {
 	e.skyserve(exitOK, append(e.upOf(text), "--yes")...)
 	stands, records := e.aws.RemainingResources(), e.names.RecordSets(e.zone)
 	for name, tt := range map[string]struct{ text, want string }{
-		"the service": {oneRegion, "the service chat in aws/us-east-1 belongs to another owner"},
-		"the name":    {strings.Replace(text, "name: chat\n", "name: talk\n", 1), "record chat.example.com in zone example.com (public, Z"},
+		"the service": {oneRegion, "service chat in aws/us-east-1 belongs to another owner"},
+		"the name":    {strings.Replace(text, "name: chat\n", "name: talk\n", 1), "DNS name chat.example.com in hosted zone example.com (public, Z"},
 	} {
 		cmd := e.command(append(e.upOf(tt.text), "--yes")...)
 		cmd.Env = append(cmd.Env, "SKYSERVE_HOME="+t.TempDir())

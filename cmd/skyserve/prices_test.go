@@ -47,7 +47,7 @@ func TestUpShowsPricesOfTheRegions(t *testing.T) {
 	shown = e.skyserve(exitOK, up...)
 	for _, want := range []string{
 		"us-east-1-0 aws/us-east-1 +$0.8048/h", "us-central1-0 gcp/us-central1 +$0.7068/h", "price source: list price in us-central1; list price in us-east-1",
-		"prices of aws/us-east-1 are unknown, using built-in list prices: calling aws: pricing:GetProducts is not allowed",
+		"prices of aws/us-east-1 are unknown, using built-in list prices: calling aws: permission denied for pricing:GetProducts",
 		"prices of gcp/us-central1 are unknown, using built-in list prices:", "(enable it: gcloud services enable cloudbilling.googleapis.com)",
 	} {
 		if strings.Count(strings.Join(strings.Fields(shown), " "), want) != 1 {
@@ -128,7 +128,7 @@ func TestDoctorReportsPrices(t *testing.T) {
 	}
 	e.aws.Configure(func() { e.aws.DenialCode = denyPrices })
 	out = strings.Join(strings.Fields(e.skyserve(exitOK, doctor...)), " ")
-	if want := "ok aws/us-east-1 prices are unknown, using built-in list prices: calling aws: pricing:GetProducts is not allowed"; !strings.Contains(out, want) || !strings.Contains(out, "hint: allow pricing:GetProducts for the caller in an IAM policy") {
+	if want := "ok aws/us-east-1 prices are unknown, using built-in list prices: calling aws: permission denied for pricing:GetProducts"; !strings.Contains(out, want) || !strings.Contains(out, "hint: allow pricing:GetProducts for the caller in an IAM policy") {
 		t.Errorf("no %q in\n%s", want, out)
 	}
 }

@@ -12,7 +12,7 @@ type ec2Group struct {
 	id, name, vpc string
 	tags          awsTags
 	rules         []ec2Rule
-	unseen        int // remaining lists that do not show it yet, or still show it
+	unseen        int // remaining lists that omit a new group, or still contain a deleted one
 	notFoundCalls int // remaining calls with its id that fail as not found
 	deleted       bool
 }
@@ -223,7 +223,7 @@ func (r *ec2Region) deleteGroup(f awsForm) (any, error) {
 	return success(), nil
 }
 
-// Open adds a rule to the group with a name, as a person would by hand.
+// AddSecurityGroupRule adds a rule to the security group with a name, like a manual change in the console.
 func (a *AWS) AddSecurityGroupRule(region, group string, port int, cidr string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -234,8 +234,8 @@ func (a *AWS) AddSecurityGroupRule(region, group string, port int, cidr string) 
 	}
 }
 
-// Ungroup deletes the group with a name, as a person would by hand after moving its machines to
-// another group.
+// DeleteSecurityGroup moves the machines of the security group with a name to the default group and deletes
+// the group, like a manual change in the console.
 func (a *AWS) DeleteSecurityGroup(region, group string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -253,7 +253,7 @@ func (a *AWS) DeleteSecurityGroup(region, group string) {
 	}
 }
 
-// Rules returns the rules of the group with a name, sorted: tcp 8000-8000 0.0.0.0/0.
+// SecurityGroupRules returns the rules of the security group with a name, sorted: tcp 8000-8000 0.0.0.0/0.
 func (a *AWS) SecurityGroupRules(region, group string) []string {
 	a.mu.Lock()
 	defer a.mu.Unlock()

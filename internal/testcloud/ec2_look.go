@@ -30,8 +30,8 @@ func (a *AWS) Machines() []AWSMachine {
 	return machines
 }
 
-// Left describes every existing resource of any owner, sorted; duplicates are repeated. It omits the
-// default network.
+// RemainingResources describes every existing resource of any owner, sorted; duplicates are repeated. It omits
+// the default network.
 func (a *AWS) RemainingResources() []string {
 	var left []string
 	for _, m := range a.Machines() {

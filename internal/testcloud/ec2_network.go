@@ -44,7 +44,7 @@ func newEC2Region(a *AWS, name string) *ec2Region {
 	return r
 }
 
-// DropNetwork removes the default network of a region, as some accounts do.
+// RemoveDefaultNetwork removes the default network of a region. Some AWS accounts have none.
 func (a *AWS) RemoveDefaultNetwork(region string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -53,7 +53,7 @@ func (a *AWS) RemoveDefaultNetwork(region string) {
 	r.vpc = ""
 }
 
-// Subnet is a subnet that a person created.
+// Subnet is a subnet of AddNetwork.
 type Subnet struct {
 	ID, Zone string
 	// Gateway is the target of its default route: igw-..., nat-...; empty = it has none.
@@ -71,7 +71,7 @@ func (a *AWS) AddNetwork(region, id string, subnets ...Subnet) {
 	}
 }
 
-// DropSubnet removes the default subnet of a zone.
+// RemoveDefaultSubnet removes the default subnet of an availability zone.
 func (a *AWS) RemoveDefaultSubnet(region, zone string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -71,7 +71,7 @@ func (r *ec2Region) boot(i *ec2Instance) {
 	}
 }
 
-// repeatLaunch answers a request whose client token was used before.
+// repeatLaunch responds to a request whose client token was used before.
 func (r *ec2Region) repeatLaunch(before ec2Token, words string) (any, error) {
 	i := r.instances[before.instance]
 	switch {
@@ -83,7 +83,7 @@ func (r *ec2Region) repeatLaunch(before ec2Token, words string) (any, error) {
 	return runAnswer{"r-" + i.id, []ec2InstanceDoc{i.doc(i.state)}}, nil
 }
 
-// readInstance returns the instance that a request describes, and validates its references.
+// readInstance returns the instance of a request, and validates its references.
 func (r *ec2Region) readInstance(f awsForm) (*ec2Instance, error) {
 	nic := f.sub("NetworkInterface.1")
 	i := &ec2Instance{
@@ -125,7 +125,8 @@ func (r *ec2Region) readInstance(f awsForm) (*ec2Instance, error) {
 	return i, r.aws.checkProfile(i.profile)
 }
 
-// placeInstance sets the zone of an instance: that of its subnet, or of the first default subnet.
+// placeInstance sets the availability zone of an instance: the zone of its subnet, or of the first default
+// subnet.
 func (r *ec2Region) placeInstance(i *ec2Instance) error {
 	for _, s := range r.subnets {
 		if i.subnet == s.ID || i.subnet == "" && s.Default {
@@ -149,7 +150,7 @@ func (r *ec2Region) vpcOf(subnet string) string {
 	return ""
 }
 
-// checkProfile rejects an instance profile that is not, or not yet, visible to EC2.
+// checkProfile rejects an instance profile that does not exist or is not propagated to EC2.
 func (a *AWS) checkProfile(name string) error {
 	if name == "" {
 		return nil
@@ -168,7 +169,7 @@ func (a *AWS) checkProfile(name string) error {
 	return nil
 }
 
-// capacityCodes are the capacity error codes that EC2 sends with a server error status.
+// capacityCodes are the capacity error codes with a server error status.
 var capacityCodes = map[string]int{
 	"InsufficientInstanceCapacity": http.StatusInternalServerError,
 	"InsufficientHostCapacity":     http.StatusInternalServerError,
@@ -198,10 +199,10 @@ func (r *ec2Region) checkCapacity(i *ec2Instance, f awsForm) error {
 type ec2Reservation struct {
 	id, zone, kind string
 	count          int
-	open           bool // any matching instance uses it; otherwise only those that request it by id
+	open           bool // any matching instance uses it; false = only instances that request it by id
 }
 
-// Reserve adds a capacity reservation in a zone of a region.
+// AddReservation adds a capacity reservation in an availability zone of a region.
 func (a *AWS) AddReservation(region, id, zone, instanceType string, count int, open bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -20,23 +20,23 @@ type Outcome int
 
 // The outcomes.
 const (
-	Served        Outcome = iota // executed and answered
+	Served        Outcome = iota // executed, with a response
 	Throttled                    // rejected for its rate, without effect
-	InternalError                // answered with an internal error, without effect
-	RequestLost                  // disconnected before execution: the caller sees a broken connection
-	ResponseLost                 // executed, and the response is lost: the caller sees a broken connection
+	InternalError                // rejected with an internal error, without effect
+	RequestLost                  // the connection is dropped before execution
+	ResponseLost                 // executed, but the connection is dropped before the response
 )
 
-// Faults decides the outcome of every call, and counts calls. Several clouds may share one. The zero
+// Faults decides the outcome of every call, and counts calls. Several clouds may share one Faults. The zero
 // value serves every call.
 type Faults struct {
-	// Decide returns the outcome of each call, one call at a time; nil = all are served.
+	// DecideOutcome returns the outcome of a call. Its calls do not overlap. nil = all calls are served.
 	DecideOutcome func(Call) Outcome
-	// Unseen is how many lists do not show a new object yet, or still show a deleted one, as with
-	// eventually consistent clouds.
+	// StaleLists is the number of lists that omit a new object, or still contain a deleted one. It emulates
+	// the eventual consistency of clouds.
 	StaleLists int
-	// Hold is called while a call is in flight, so that tests can keep several calls in flight; nil =
-	// no effect.
+	// DuringCall is called while a call is in flight, and may block. Tests use it to have several calls in
+	// flight. nil = no effect.
 	DuringCall func(Call)
 
 	mu          sync.Mutex
@@ -46,7 +46,7 @@ type Faults struct {
 	maxInFlight map[string]int
 }
 
-// Actions returns how often each action was called.
+// CallCounts returns the number of calls of each action.
 func (f *Faults) CallCounts() map[string]int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -57,14 +57,14 @@ func (f *Faults) CallCounts() map[string]int {
 	return counts
 }
 
-// MostInFlight returns the maximum number of calls that were in flight to a region at once.
+// MaxCallsInFlight returns the maximum number of concurrent calls to a region.
 func (f *Faults) MaxCallsInFlight(cloud, region string) int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.maxInFlight[cloud+"/"+region]
 }
 
-// Begin records the start of a call and returns its outcome; end records its end.
+// BeginCall records the start of a call and returns its outcome; end records its end.
 func (f *Faults) BeginCall(c Call) (o Outcome, end func()) {
 	f.mu.Lock()
 	f.number++
@@ -90,5 +90,5 @@ func (f *Faults) BeginCall(c Call) (o Outcome, end func()) {
 	}
 }
 
-// Cut breaks the connection of a request without a response.
+// DropConnection closes the connection of a request without a response.
 func DropConnection() { panic(http.ErrAbortHandler) }

@@ -43,16 +43,16 @@ type GCEInstance struct {
 
 	guest   map[string]string // guest attributes, by namespace/key
 	number  int               // determines its addresses
-	creator string            // the account that created it; empty = the operator
-	stop    func()            // returned by Boot; ends the machine's programs
+	creator string            // the service account that created it; empty = the operator
+	stop    func()            // returned by BootMachine; ends the machine's programs
 }
 
-// GCEMetadata is the metadata of an instance, which everybody who may read the instance can read.
+// GCEMetadata is the metadata of an instance. Every caller who may read the instance may read it.
 type GCEMetadata struct {
 	Items []GCEMetadataItem `json:"items,omitempty"`
 }
 
-// GCEMetadataItem is one entry of it.
+// GCEMetadataItem is one entry of an instance's metadata.
 type GCEMetadataItem struct {
 	Key   string `json:"key"`
 	Value string `json:"value"`
@@ -103,7 +103,7 @@ type GCEInterface struct {
 	AccessConfigs []GCEAccessConfig `json:"accessConfigs,omitempty"`
 }
 
-// GCEAccessConfig gives an interface a public address.
+// GCEAccessConfig is the public address of a network interface.
 type GCEAccessConfig struct {
 	Type  string `json:"type,omitempty"`
 	Name  string `json:"name,omitempty"`
@@ -173,19 +173,19 @@ func (g *GCE) checkInstance(zone string, i *GCEInstance) *gceError {
 // checkScheduling rejects scheduling options that the machine type or the provisioning model does not
 // support.
 func checkScheduling(kind string, s GCEScheduling, nic string) *gceError {
-	refuse := func(text string) *gceError { return newGCEError(http.StatusBadRequest, "invalid", "%s", text) }
-	spot, third := s.ProvisioningModel == gceSpot, strings.HasPrefix(kind, "a3-")
+	invalid := func(text string) *gceError { return newGCEError(http.StatusBadRequest, "invalid", "%s", text) }
+	spot, a3 := s.ProvisioningModel == gceSpot, strings.HasPrefix(kind, "a3-")
 	switch {
 	case spot && (s.AutomaticRestart == nil || *s.AutomaticRestart):
-		return refuse("Scheduling.automaticRestart must be false for spot instances")
+		return invalid("Scheduling.automaticRestart must be false for spot instances")
 	case spot && s.OnHostMaintenance != "TERMINATE":
-		return refuse("Scheduling.onHostMaintenance must be TERMINATE for spot instances")
+		return invalid("Scheduling.onHostMaintenance must be TERMINATE for spot instances")
 	case gceMachines[kind].accelerators > 0 && s.OnHostMaintenance != "TERMINATE":
-		return refuse("Instances with guest accelerators do not support live migration")
-	case third && nic != "GVNIC":
-		return refuse("The network interface of machine type " + kind + " must be of type GVNIC")
-	case third && kind != "a3-highgpu-8g" && !spot:
-		return refuse("Machine type " + kind + " is only to be had with the provisioning models SPOT and FLEX_START")
+		return invalid("Instances with guest accelerators do not support live migration")
+	case a3 && nic != "GVNIC":
+		return invalid("The network interface of machine type " + kind + " must be of type GVNIC")
+	case a3 && kind != "a3-highgpu-8g" && !spot:
+		return invalid("Machine type " + kind + " requires the provisioning model SPOT or FLEX_START")
 	}
 	return nil
 }
@@ -244,7 +244,7 @@ func (g *GCE) finishInsert(key string) *GCEFailure {
 	return nil
 }
 
-// startFailure returns why an instance cannot start; nil if it can.
+// startFailure returns the error with which an instance does not start; nil if it starts.
 func (g *GCE) startFailure(i GCEInstance) *GCEFailure {
 	if failure := g.checkActAs(i); failure != nil {
 		return failure
@@ -378,8 +378,8 @@ func (g *GCE) listInstances(r *http.Request) (any, *gceError) {
 	}
 	for _, i := range page {
 		zone := "zones/" + path.Base(i.Zone)
-		held, _ := scopes[zone]["instances"].([]GCEInstance)
-		scopes[zone] = map[string]any{"instances": append(held, i)}
+		instances, _ := scopes[zone]["instances"].([]GCEInstance)
+		scopes[zone] = map[string]any{"instances": append(instances, i)}
 	}
 	return map[string]any{"kind": "compute#instanceAggregatedList", "items": scopes, "nextPageToken": next}, fail
 }

@@ -75,7 +75,7 @@ func gceSKUs() []GCESKU {
 	return all
 }
 
-// ListPrices replaces the price list with the result of edit.
+// EditPriceList replaces the price list with the result of edit.
 func (g *GCE) EditPriceList(edit func([]GCESKU) []GCESKU) {
 	g.withLock(func() { g.skus = edit(g.skus) })
 }
@@ -84,7 +84,7 @@ func (g *GCE) EditPriceList(edit func([]GCESKU) []GCESKU) {
 // hour; 0 = unknown.
 func FakeGCEPrice(region, machineType string, spot bool) float64 {
 	m, known := gceMachines[machineType]
-	if _, there := gceZones[region]; !known || !there {
+	if _, exists := gceZones[region]; !known || !exists {
 		return 0
 	}
 	family, _, _ := strings.Cut(strings.ToUpper(machineType), "-")

@@ -72,14 +72,14 @@ func (a *AWS) detachPolicy(f awsForm) (any, error) {
 	return struct{}{}, nil
 }
 
-// Attach attaches a managed policy to a role as a person would by hand.
+// AttachManagedPolicy attaches a managed policy to a role, like a user in the console.
 func (a *AWS) AttachManagedPolicy(role, policy string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.roles[role].attached = append(a.roles[role].attached, policy)
 }
 
-// Attached returns the managed policies of a role.
+// ManagedPolicies returns the managed policies of a role.
 func (a *AWS) ManagedPolicies(role string) []string {
 	a.mu.Lock()
 	defer a.mu.Unlock()

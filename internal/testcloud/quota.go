@@ -16,7 +16,7 @@ type quotaDoc struct {
 	Value                  float64
 }
 
-// getQuota answers the actions of Service Quotas. The caller holds mu.
+// getQuota serves the actions of Service Quotas. The caller holds mu.
 func (a *AWS) getQuota(c awsCall) (any, error) {
 	var requested quotaRequest
 	if err := json.Unmarshal(c.body, &requested); err != nil {

@@ -18,17 +18,16 @@ const route53Namespace = "https://route53.amazonaws.com/doc/2013-04-01/"
 const maxRoute53Body = 4 << 20
 
 // Route53 emulates Amazon Route 53 in memory: hosted zones with their record sets, health checks and
-// tags, in the REST-XML protocol of 2013-04-01. It does not verify signatures. Create it with
-// NewRoute53; while it is serving, change fields only with Set.
+// tags, in the REST-XML protocol of 2013-04-01. It does not verify signatures. Create it with NewRoute53. While
+// it is serving, change fields only with Configure.
 type Route53 struct {
 	faults *Faults
-	// Deny contains the error codes (AccessDenied, ExpiredToken) with which calls fail, by action
+	// DenialCodes contains the error codes (AccessDenied, ExpiredToken) with which calls fail, by action
 	// (route53:GetChange).
 	DenialCodes map[string]string
 	// PageSize is the maximum page size of a list; 0 = as requested.
 	PageSize int
-	// PendingPolls is the number of GetChange calls that report a change as PENDING; 0 = a change is
-	// INSYNC at once.
+	// PendingPolls is the number of GetChange calls that report a change as PENDING; 0 = INSYNC at once.
 	PendingPolls int
 
 	mu      sync.Mutex
@@ -40,7 +39,7 @@ type Route53 struct {
 	tags    map[string]map[string]string // of health checks, by id
 }
 
-// NewRoute53 returns a Route53 without zones.
+// NewRoute53 returns a Route53 without hosted zones.
 func NewRoute53(faults *Faults) *Route53 {
 	return &Route53{
 		faults: faults, changes: map[string]int{},
@@ -48,7 +47,7 @@ func NewRoute53(faults *Faults) *Route53 {
 	}
 }
 
-// Set changes fields while the service is in use.
+// Configure changes fields while the service is serving.
 func (r *Route53) Configure(change func()) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -137,7 +136,7 @@ func (r *Route53) Handler() http.Handler {
 	return mux
 }
 
-// serve serves one call, or fails it as its Faults decide.
+// serve serves one call with the outcome that Faults decides.
 func (r *Route53) serve(w http.ResponseWriter, req *http.Request, op operation) {
 	action := "route53:" + op.action
 	outcome, end := r.faults.BeginCall(Call{Cloud: "aws", Action: action, ReadOnly: op.reads})

@@ -108,7 +108,7 @@ func TestUnknownRegions(t *testing.T) {
 	}
 	_, err = p.Offerings(t.Context(), "aws/us-nowhere-1")
 	var spec *provision.SpecError
-	if !errors.As(err, &spec) || !strings.Contains(err.Error(), "listing the offerings of aws/us-nowhere-1: host ec2.us-nowhere-1.amazonaws.com not found; check the name of the region") {
+	if !errors.As(err, &spec) || !strings.Contains(err.Error(), "listing the offerings of aws/us-nowhere-1: host ec2.us-nowhere-1.amazonaws.com not found: check the name of the region") {
 		t.Errorf("got %v", err)
 	}
 	if _, err := aws.New(t.Context(), aws.Config{}); err == nil {

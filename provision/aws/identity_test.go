@@ -123,9 +123,9 @@ func TestReadGrantIsLimitedToFolder(t *testing.T) {
 	}
 	w.Grants = append(w.Grants, provision.GrantRead("models/"+strings.Repeat("long/", 60)+"er"))
 	_, err := p.Launch(t.Context(), w)
-	var unfit *provision.SpecError
-	if !errors.As(err, &unfit) || !strings.Contains(err.Error(), "a tag is limited to 256 characters, got 3") {
-		t.Errorf("got %v, want that it is too long for a tag", err)
+	var spec *provision.SpecError
+	if !errors.As(err, &spec) || !strings.Contains(err.Error(), "grants are limited to 256 characters (one tag), got 3") {
+		t.Errorf("got %v, want the limit of a tag", err)
 	}
 }
 

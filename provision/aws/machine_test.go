@@ -324,10 +324,10 @@ func TestLaunchErrorMessages(t *testing.T) {
 	}
 	for want, change := range map[string]func(*provision.Desired, *testcloud.AWS){
 		`finding region "aws/eu-west-9": this provider is configured for us-east-1, us-west-2`: func(w *provision.Desired, _ *testcloud.AWS) { w.Region = "aws/eu-west-9" },
-		"launching us-east-1-0 in aws/us-east-1: reading the desired machine: must have 1 offering, found 0": func(w *provision.Desired, _ *testcloud.AWS) {
+		"launching us-east-1-0 in aws/us-east-1: reading the desired machine: number of offerings must be 1, got 0": func(w *provision.Desired, _ *testcloud.AWS) {
 			w.Offerings = nil
 		},
-		"user data has 20000 bytes, EC2's limit is 16384": func(w *provision.Desired, _ *testcloud.AWS) {
+		"user data is limited to 16384 bytes, got 20000": func(w *provision.Desired, _ *testcloud.AWS) {
 			w.Machine.UserData = strings.Repeat("x", 20000)
 		},
 		"on_demand g99.metal in us-east-1b: ec2:RunInstances: InvalidParameterValue: Invalid value 'g99.metal' for InstanceType.": func(w *provision.Desired, _ *testcloud.AWS) {
@@ -340,10 +340,10 @@ func TestLaunchErrorMessages(t *testing.T) {
 			c.RemoveDefaultNetwork("us-west-2")
 			w.Region = west
 		},
-		"finding security group skyserve-chat-replica: not found: 'skyserve up' creates the replica firewall of service chat": func(w *provision.Desired, _ *testcloud.AWS) {
+		"finding security group skyserve-chat-replica: not found; run 'skyserve up' to create the replica firewall of service chat": func(w *provision.Desired, _ *testcloud.AWS) {
 			w.Region, w.Offerings[0].Zone = west, "us-west-2a"
 		},
-		"its configuration or role is missing": func(w *provision.Desired, _ *testcloud.AWS) { w.Machine = nil },
+		"configuration and role are required": func(w *provision.Desired, _ *testcloud.AWS) { w.Machine = nil },
 	} {
 		t.Run(want, func(t *testing.T) {
 			cloud := newCloud(nil)
@@ -368,8 +368,8 @@ func TestLaunchRejectsNameOfAnotherOwner(t *testing.T) {
 		w.Owner = "they"
 		_, err := open(t, cloud).Launch(t.Context(), w)
 		var owned *provision.OwnedError
-		if !errors.As(err, &owned) || owned.Owner != "me" || owned.Resource != "the service chat" {
-			t.Errorf("%s: got %v, want that it is mine", w.ID, err)
+		if !errors.As(err, &owned) || owned.Owner != "me" || owned.Resource != "service chat" {
+			t.Errorf("%s: got %v, want an OwnedError of owner me", w.ID, err)
 		}
 	}
 	if after := cloud.RemainingResources(); !slices.Equal(before, after) {

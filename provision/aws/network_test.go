@@ -96,8 +96,8 @@ func TestNetworkErrors(t *testing.T) {
 	for want, named := range map[string][]string{
 		"network: VPC vpc-0dead000 not found in this region":                                                                   {"vpc-0dead000", "subnet-0000000a"},
 		"subnets: subnet subnet-0dead000 not found in this region":                                                             {"vpc-0ff1ce00", "subnet-0000000a", "subnet-0dead000"},
-		"subnets: subnet-00000bad is in VPC vpc-00000bad, must be in vpc-0ff1ce00":                                             {"vpc-0ff1ce00", "subnet-00000bad"},
-		"subnets: subnet-0000000b and subnet-000000bb are both in us-east-1b: name one subnet per zone":                        {"vpc-0ff1ce00", "subnet-0000000b", "subnet-000000bb"},
+		"subnets: subnet-00000bad must be in VPC vpc-0ff1ce00, is in vpc-00000bad":                                             {"vpc-0ff1ce00", "subnet-00000bad"},
+		"subnets: subnet-0000000b and subnet-000000bb are both in availability zone us-east-1b; set one subnet per availability zone":                        {"vpc-0ff1ce00", "subnet-0000000b", "subnet-000000bb"},
 		"subnets: subnet-0000000d has no route to an internet gateway (route table rtb-subnet-0000000d): the public addresses": {"vpc-0ff1ce00", "subnet-0000000b", "subnet-0000000d"},
 		"subnets: subnet-0000000e has no route to an internet gateway (route table rtb-vpc-0ff1ce00): the public addresses":    {"vpc-0ff1ce00", "subnet-0000000e"},
 	} {
@@ -114,7 +114,7 @@ func TestNetworkErrors(t *testing.T) {
 	}
 	p := within(t, officeCloud(), true, "vpc-0ff1ce00", "subnet-0000000a")
 	_, err := p.Launch(t.Context(), machine("us-east-1-0", provision.KindReplica, east, service.CapacitySpot))
-	if want := "reading regions[] of aws/us-east-1: subnets: no subnet in us-east-1b"; err == nil || err.Error() != want {
+	if want := "reading regions[] of aws/us-east-1: subnets: no subnet in availability zone us-east-1b"; err == nil || err.Error() != want {
 		t.Errorf("got %v, want %s", err, want)
 	}
 }

@@ -90,9 +90,9 @@ func TestQuotas(t *testing.T) {
 func TestDoctor(t *testing.T) {
 	noon := time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
 	well := []string{
-		"ok aws: credentials: arn:aws:iam::123456789012:user/operator", "ok aws: clock: 0s ahead of AWS", "ok aws: listing identities",
-		"ok aws/us-east-1: network: vpc-us-east-1 with subnets in 3 zones", "ok aws/us-east-1: launching machines", "ok aws/us-east-1: creating firewalls",
-		"ok aws/us-west-2: network: vpc-us-west-2 with subnets in 3 zones", "ok aws/us-west-2: launching machines", "ok aws/us-west-2: creating firewalls",
+		"ok aws: credentials: arn:aws:iam::123456789012:user/operator", "ok aws: clock: 0s ahead of AWS", "ok aws: listing IAM roles",
+		"ok aws/us-east-1: network: vpc-us-east-1 with subnets in 3 availability zones", "ok aws/us-east-1: dry run of launching a machine", "ok aws/us-east-1: dry run of creating a security group",
+		"ok aws/us-west-2: network: vpc-us-west-2 with subnets in 3 availability zones", "ok aws/us-west-2: dry run of launching a machine", "ok aws/us-west-2: dry run of creating a security group",
 	}
 	tests := []struct {
 		name   string
@@ -104,7 +104,7 @@ func TestDoctor(t *testing.T) {
 			"NO aws: credentials: sts:GetCallerIdentity: ExpiredToken: You are not authorized to perform this operation: sts:GetCallerIdentity (log in again: aws sso login, or fetch new session keys)",
 		}},
 		{"the clock is wrong", func(c *testcloud.AWS) { c.Now = func() time.Time { return noon.Add(-10 * time.Minute) } }, []string{
-			"NO aws: clock: 10m0s ahead of AWS (set this machine's clock: AWS refuses signatures that are five minutes off)",
+			"NO aws: clock: 10m0s ahead of AWS (correct this machine's clock: AWS rejects requests whose time differs by five minutes)",
 		}},
 		{"nothing may be launched in one region", func(c *testcloud.AWS) {
 			c.DenialCode = func(region, action string) string {
@@ -114,7 +114,7 @@ func TestDoctor(t *testing.T) {
 				return ""
 			}
 		}, []string{
-			"NO aws/us-west-2: launching machines: ec2:RunInstances: UnauthorizedOperation: You are not authorized to perform this operation. User: arn:aws:iam::123456789012:user/operator is not authorized to perform: ec2:RunInstances on resource: * because no identity-based policy allows the ec2:RunInstances action. (allow ec2:RunInstances for the caller in an IAM policy)",
+			"NO aws/us-west-2: dry run of launching a machine: ec2:RunInstances: UnauthorizedOperation: You are not authorized to perform this operation. User: arn:aws:iam::123456789012:user/operator is not authorized to perform: ec2:RunInstances on resource: * because no identity-based policy allows the ec2:RunInstances action. (allow ec2:RunInstances for the caller in an IAM policy)",
 		}},
 		{"a region has no network", func(c *testcloud.AWS) { c.RemoveDefaultNetwork("us-east-1") }, []string{
 			"NO aws/us-east-1: network: finding the default VPC of us-east-1: not found; set regions[].network, or create one with `aws ec2 create-default-vpc --region us-east-1` ()",

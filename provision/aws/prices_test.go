@@ -52,8 +52,8 @@ func TestPriceListErrors(t *testing.T) {
 		{name: "throttled", faults: unpricedFor(1000, testcloud.Throttled), says: "pricing:GetProducts: ThrottlingException: Rate exceeded"},
 		{name: "broken", faults: unpricedFor(1000, testcloud.InternalError), says: "pricing:GetProducts: InternalError"},
 		{name: "a lost answer", faults: unpricedFor(2, testcloud.ResponseLost), priced: 9},
-		{name: "one is nonsense", change: setPrice("g6.xlarge", "about a dollar"), priced: 8, says: `g6.xlarge: "about a dollar" is not a valid price per hour`},
-		{name: "one is free", change: setPrice("p5.48xlarge", "0.0000000000"), priced: 8, says: `p5.48xlarge: "0.0000000000" is not a valid price per hour`},
+		{name: "one is nonsense", change: setPrice("g6.xlarge", "about a dollar"), priced: 8, says: `g6.xlarge: invalid price per hour: "about a dollar"`},
+		{name: "one is free", change: setPrice("p5.48xlarge", "0.0000000000"), priced: 8, says: `p5.48xlarge: invalid price per hour: "0.0000000000"`},
 		{name: "one is not sold", change: setPrice("p5.48xlarge", ""), priced: 8},
 		{name: "none is sold", change: func(c *testcloud.AWS) { c.ListPrice = func(_, _ string) string { return "" } }, says: "no prices for us-east-1"},
 	} {

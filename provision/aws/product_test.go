@@ -39,16 +39,16 @@ func TestProductPriceParsing(t *testing.T) {
 		{"with software", strings.Replace(document, `"preInstalledSw":"NA"`, `"preInstalledSw":"SQL Web"`, 1), 0, ""},
 		{"what a reservation holds", strings.Replace(document, `"capacitystatus":"Used"`, `"capacitystatus":"AllocatedCapacityReservation"`, 1), 0, ""},
 		{"a block of capacity", strings.Replace(document, `"marketoption":"OnDemand"`, `"marketoption":"CapacityBlock"`, 1), 0, ""},
-		{"two prices", second, 0, "g6.xlarge: must have 1 on-demand price, found 2"},
-		{"no price", strings.Replace(document, `"OnDemand":{"2257`, `"Other":{"2257`, 1), 0, "g6.xlarge: must have 1 on-demand price, found 0"},
+		{"two prices", second, 0, "g6.xlarge: number of on-demand prices must be 1, got 2"},
+		{"no price", strings.Replace(document, `"OnDemand":{"2257`, `"Other":{"2257`, 1), 0, "g6.xlarge: number of on-demand prices must be 1, got 0"},
 		{"another currency", strings.Replace(document, price, `"pricePerUnit":{"CNY":"5.8"}`, 1), 0, "g6.xlarge: no price in USD"},
-		{"by the second", strings.Replace(document, `"unit":"Hrs"`, `"unit":"Second"`, 1), 0, "found Second from"},
+		{"by the second", strings.Replace(document, `"unit":"Hrs"`, `"unit":"Second"`, 1), 0, "got per Second from"},
 		{"from the hundredth hour on", strings.Replace(document, `"beginRange":"0"`, `"beginRange":"100"`, 1), 0, `from "100" to "Inf"`},
-		{"nothing", strings.Replace(document, price, `"pricePerUnit":{"USD":"0.0000000000"}`, 1), 0, "is not a valid price per hour"},
-		{"below nothing", strings.Replace(document, price, `"pricePerUnit":{"USD":"-0.8"}`, 1), 0, "is not a valid price per hour"},
-		{"not a number", strings.Replace(document, price, `"pricePerUnit":{"USD":"NaN"}`, 1), 0, "is not a valid price per hour"},
-		{"in powers", strings.Replace(document, price, `"pricePerUnit":{"USD":"8e-1"}`, 1), 0, "is not a valid price per hour"},
-		{"more than any machine", strings.Replace(document, price, `"pricePerUnit":{"USD":"80480"}`, 1), 0, "is not a valid price per hour"},
+		{"nothing", strings.Replace(document, price, `"pricePerUnit":{"USD":"0.0000000000"}`, 1), 0, "invalid price per hour"},
+		{"below nothing", strings.Replace(document, price, `"pricePerUnit":{"USD":"-0.8"}`, 1), 0, "invalid price per hour"},
+		{"not a number", strings.Replace(document, price, `"pricePerUnit":{"USD":"NaN"}`, 1), 0, "invalid price per hour"},
+		{"in powers", strings.Replace(document, price, `"pricePerUnit":{"USD":"8e-1"}`, 1), 0, "invalid price per hour"},
+		{"more than any machine", strings.Replace(document, price, `"pricePerUnit":{"USD":"80480"}`, 1), 0, "invalid price per hour"},
 		{"cut off", document[:400], 0, "parsing a product"},
 		{"a number", "1", 0, "parsing a product"},
 	} {
@@ -69,7 +69,7 @@ func TestDuplicateProducts(t *testing.T) {
 		t.Errorf("got %+v, %v", prices, err)
 	}
 	l.add(strings.ReplaceAll(document, "0.8048", "0.9"))
-	if _, err := l.prices(); err == nil || !strings.Contains(err.Error(), "g6.xlarge: found two prices, 0.8048 and 0.9") {
+	if _, err := l.prices(); err == nil || !strings.Contains(err.Error(), "g6.xlarge: price must be unique, got 0.8048 and 0.9") {
 		t.Errorf("got %v", err)
 	}
 }

@@ -99,9 +99,9 @@ func TestQuotaRequestText(t *testing.T) {
 	limit, used := 8.0, 4.0
 	for want, n := range map[string]cloud.QuotaNeed{
 		"--quota-code L-DB2E81BA --desired-value 16 --region us-east-1": {Region: "aws/us-east-1", Code: "L-DB2E81BA", Needs: 12, Limit: &limit, Used: &used},
-		"request 6 of NVIDIA_L4_GPUS in us-central1 at":                 {Region: "gcp/us-central1", Code: "NVIDIA_L4_GPUS", Needs: 2, Limit: &limit, Used: &used},
-		"request 8 of GPUS_PER_GPU_FAMILY (NVIDIA_H100) in us-east4":    {Region: "gcp/us-east4", Code: "GPUS_PER_GPU_FAMILY", Needs: 8},
-		"request 1 of GPUS_ALL_REGIONS in all regions at":               {Region: "gcp/", Code: "GPUS_ALL_REGIONS", Needs: 1},
+		"request a limit of 6 for NVIDIA_L4_GPUS in us-central1 at":                 {Region: "gcp/us-central1", Code: "NVIDIA_L4_GPUS", Needs: 2, Limit: &limit, Used: &used},
+		"request a limit of 8 for GPUS_PER_GPU_FAMILY (NVIDIA_H100) in us-east4":    {Region: "gcp/us-east4", Code: "GPUS_PER_GPU_FAMILY", Needs: 8},
+		"request a limit of 1 for GPUS_ALL_REGIONS in all regions at":               {Region: "gcp/", Code: "GPUS_ALL_REGIONS", Needs: 1},
 	} {
 		if got := n.IncreaseRequest(); !strings.Contains(got, want) {
 			t.Errorf("got %q, want %q in it", got, want)

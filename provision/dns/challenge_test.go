@@ -65,7 +65,7 @@ func TestChallengeWithoutPermission(t *testing.T) {
 	a.fake.DenialCodes = map[string]string{"route53:ChangeResourceRecordSets": "AccessDenied"}
 	err := a.client(t).Challenges("example.com", a.zone, false).SetTXT(t.Context(), challengeName, "v", time.Minute)
 	var refused *provision.CredentialsError
-	if !errors.As(err, &refused) || !strings.Contains(err.Error(), "route53:ChangeResourceRecordSets is not allowed") {
+	if !errors.As(err, &refused) || !strings.Contains(err.Error(), "permission denied for route53:ChangeResourceRecordSets") {
 		t.Errorf("got %v", err)
 	}
 	if _, err := a.client(t).ZoneID(t.Context(), "example.org", false); err == nil || !strings.Contains(err.Error(), "example.org") {

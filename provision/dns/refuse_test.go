@@ -94,7 +94,7 @@ func TestCheckChangesNothing(t *testing.T) {
 		bad := world()
 		bad.Zone = "example.net"
 		bad.Name = "chat.example.net"
-		if err := a.client(t).Check(t.Context(), bad); err == nil || !strings.Contains(err.Error(), "no public zone of that name") {
+		if err := a.client(t).Check(t.Context(), bad); err == nil || !strings.Contains(err.Error(), "no public hosted zone of that name") {
 			t.Errorf("got %v", err)
 		}
 	})
@@ -155,10 +155,10 @@ func TestMissingZone(t *testing.T) {
 		private bool
 		says    string
 	}{
-		{nil, false, "no public zone of that name in this AWS account; its zones are: none"},
-		{[]string{"example.org", "chat.example.com"}, false, "its zones are: chat.example.com (public, Z000000000002), example.org (public, Z000000000001)"},
-		{[]string{"example.com"}, true, "no private zone of that name in this AWS account; its zones are: example.com (public, Z000000000001)"},
-		{[]string{"example.com", "example.com"}, false, "found several zones: example.com (public, Z000000000001) and example.com (public, Z000000000002)"},
+		{nil, false, "no public hosted zone of that name in this AWS account; existing hosted zones: none"},
+		{[]string{"example.org", "chat.example.com"}, false, "existing hosted zones: chat.example.com (public, Z000000000002), example.org (public, Z000000000001)"},
+		{[]string{"example.com"}, true, "no private hosted zone of that name in this AWS account; existing hosted zones: example.com (public, Z000000000001)"},
+		{[]string{"example.com", "example.com"}, false, "name must be unique in this AWS account, got example.com (public, Z000000000001) and example.com (public, Z000000000002)"},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			faults := &testcloud.Faults{}
@@ -178,9 +178,9 @@ func TestMissingZone(t *testing.T) {
 func TestDeniedCalls(t *testing.T) {
 	setAccount(t)
 	for _, tt := range []struct{ action, code, says string }{
-		{"ListHostedZonesByName", "AccessDenied", "route53:ListHostedZonesByName is not allowed"},
-		{"ChangeResourceRecordSets", "AccessDenied", "route53:ChangeResourceRecordSets is not allowed"},
-		{"CreateHealthCheck", "AccessDeniedException", "route53:CreateHealthCheck is not allowed"},
+		{"ListHostedZonesByName", "AccessDenied", "permission denied for route53:ListHostedZonesByName"},
+		{"ChangeResourceRecordSets", "AccessDenied", "permission denied for route53:ChangeResourceRecordSets"},
+		{"CreateHealthCheck", "AccessDeniedException", "permission denied for route53:CreateHealthCheck"},
 		{"ListResourceRecordSets", "ExpiredToken", "no valid credentials"},
 		{"ListHostedZonesByName", "InvalidClientTokenId", "no valid credentials"},
 		{"ListHostedZonesByName", "SignatureDoesNotMatch", "no valid credentials"},
@@ -210,14 +210,14 @@ func TestInvalidNames(t *testing.T) {
 		change func(*provision.PublicName)
 		says   string
 	}{
-		{func(n *provision.PublicName) { n.Name = "chat.example.org" }, "not in zone example.com"},
+		{func(n *provision.PublicName) { n.Name = "chat.example.org" }, "not in hosted zone example.com"},
 		{func(n *provision.PublicName) { n.Name = strings.Repeat("a.", 110) + "example.com" }, "limited to 220 characters"},
 		{func(n *provision.PublicName) { n.Routing = "magic" }, `routing must be latency or geo, got "magic"`},
 		{func(n *provision.PublicName) { n.Service = "a b" }, "may contain only letters"},
-		{func(n *provision.PublicName) { n.Records[1].ID = "lb-us-0" }, `two records have the id "lb-us-0"`},
+		{func(n *provision.PublicName) { n.Records[1].ID = "lb-us-0" }, `record ids must be unique, got "lb-us-0" twice`},
 		{func(n *provision.PublicName) { n.Records[0].ID = "" }, "may contain only letters"},
-		{func(n *provision.PublicName) { n.Records[0].Region = "static/basement" }, `record "lb-us-0": finding the region of AWS nearest to static/basement`},
-		{func(n *provision.PublicName) { n.Records[0].Address = netip.Addr{} }, "address must be valid"},
+		{func(n *provision.PublicName) { n.Records[0].Region = "static/basement" }, `record "lb-us-0": finding the AWS region nearest to static/basement`},
+		{func(n *provision.PublicName) { n.Records[0].Address = netip.Addr{} }, "address must be a specific IP address"},
 		{func(n *provision.PublicName) { n.Records[0].Check = "ftp://198.51.100.1/" }, "http or https URL"},
 		{func(n *provision.PublicName) { n.Records[0].Check += strings.Repeat("x", 250) }, "limited to 255 characters"},
 	} {

@@ -66,7 +66,7 @@ func TestCredentials(t *testing.T) {
 		}, token{value: "t"}, "constraints/compute.trustedImageProjects", "organisation"},
 		{"no such account", func(g *testcloud.GCE) {
 			g.FailOperations("compute.instances.insert", testcloud.GCEFailure{Code: "EXTERNAL_RESOURCE_NOT_FOUND", Message: "The resource 'x@p.iam.gserviceaccount.com' of type 'serviceAccount' was not found."})
-		}, token{value: "t"}, "running as x@p.iam.gserviceaccount.com", "gcp.balancer_account"},
+		}, token{value: "t"}, "attaching service account x@p.iam.gserviceaccount.com", "gcp.balancer_account"},
 		{"a permission that an operation lacks", func(g *testcloud.GCE) {
 			g.FailOperations("compute.instances.insert", testcloud.GCEFailure{Code: "PERMISSIONS_ERROR", Message: "Required 'compute.images.useReadOnly' permission for 'projects/p/global/images/x'"})
 		}, token{value: "t"}, "compute.images.useReadOnly", "Compute Instance Admin"},
@@ -193,11 +193,11 @@ func TestDoctor(t *testing.T) {
 		{"the clock is wrong", func(g *testcloud.GCE) { g.Now = func() time.Time { return time.Now().Add(-10 * time.Minute) } }, []string{"clock: 10m"}},
 		{"no network", func(g *testcloud.GCE) { g.SetNetworks("other") }, []string{"network not found: default"}},
 		{"the project's default account is not asked for", func(g *testcloud.GCE) { g.SetDefaultServiceAccount("") }, nil},
-		{"the account has no role", func(g *testcloud.GCE) { g.CreateServiceAccount(accountOfBalancers) }, []string{"lacks compute.disks.create"}},
-		{"the account has a role that is too small", func(g *testcloud.GCE) { g.SetRole(roleOfBalancers, permissionsOfRole(t)[1:]...) }, []string{"lacks compute.disks.create in"}},
-		{"the account may do more", func(g *testcloud.GCE) { g.BindRole(accountOfBalancers, "roles/editor", "") }, []string{"has more permissions than it needs, such as compute.firewalls.create"}},
+		{"the account has no role", func(g *testcloud.GCE) { g.CreateServiceAccount(accountOfBalancers) }, []string{"has no permission for compute.disks.create"}},
+		{"the account has a role that is too small", func(g *testcloud.GCE) { g.SetRole(roleOfBalancers, permissionsOfRole(t)[1:]...) }, []string{"has no permission for compute.disks.create in"}},
+		{"the account may do more", func(g *testcloud.GCE) { g.BindRole(accountOfBalancers, "roles/editor", "") }, []string{"has more permissions than required, such as compute.firewalls.create"}},
 		{"the account's role has no condition", func(g *testcloud.GCE) { g.CreateServiceAccount(accountOfBalancers, roleOfBalancers) }, []string{"has no condition"}},
-		{"the account is not one's own to use", func(g *testcloud.GCE) { g.DenyPermissions("iam.serviceAccounts.actAs") }, []string{"you lack permission to attach it to machines"}},
+		{"the account is not one's own to use", func(g *testcloud.GCE) { g.DenyPermissions("iam.serviceAccounts.actAs") }, []string{"no permission to attach it to machines"}},
 		{"roles cannot be seen", func(g *testcloud.GCE) { g.DenyPermissions("resourcemanager.projects.getIamPolicy") }, nil},
 		{"no image", func(g *testcloud.GCE) {
 			g.FailCalls("compute.images.getFromFamily", 404, "notFound", "The resource was not found")

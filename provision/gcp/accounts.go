@@ -133,11 +133,11 @@ func (p *Provider) checkAccounts(ctx context.Context) []provision.CheckResult {
 // checkActAs checks that the service account of some machines exists and that the caller may attach it to
 // machines. hint is the hint for a missing one.
 func (p *Provider) checkActAs(ctx context.Context, account, machines, hint string) provision.CheckResult {
-	f := provision.CheckResult{Where: service.CloudGCP, Message: "service account of " + machines + ": " + account}
+	f := provision.CheckResult{Where: service.CloudGCP, Message: machines + " use service account " + account}
 	granted, err := p.testActAs(ctx, account)
 	switch {
 	case isMissing(err):
-		f.Message += ": not found"
+		f.Message += ": service account not found"
 		f.Hint = hint
 	case err != nil:
 		f = failedFinding(service.CloudGCP, wrapError(err, "testing the permission to attach service account %s to machines", account))

@@ -162,7 +162,7 @@ func TestBalancerRequiresServiceAccount(t *testing.T) {
 	}
 }
 
-// The names of accounts are such as Google takes, one for each service.
+// Names of service accounts are valid, and different for each service.
 func TestServiceAccountNames(t *testing.T) {
 	seen := map[string]string{}
 	for _, name := range []string{"c", "chat", "chat-eu", strings.Repeat("a", 18), strings.Repeat("a", 19), strings.Repeat("a", 39) + "b", strings.Repeat("a", 40)} {
@@ -173,10 +173,10 @@ func TestServiceAccountNames(t *testing.T) {
 		if !errors.As(err, &denied) {
 			t.Fatalf("%s: %v", name, err)
 		}
-		_, account, _ := strings.Cut(denied.Action, " as ")
+		_, account, _ := strings.Cut(denied.Action, "service account ")
 		id, _, _ := strings.Cut(account, "@")
 		if !regexp.MustCompile(`^[a-z][a-z0-9-]{4,28}[a-z0-9]$`).MatchString(id) || seen[id] != "" {
-			t.Errorf("%s runs as %s, like %q", name, id, seen[id])
+			t.Errorf("%s has service account %s, the same as %q", name, id, seen[id])
 		}
 		seen[id] = name
 	}

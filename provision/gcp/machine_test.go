@@ -478,8 +478,8 @@ func TestInvalidWants(t *testing.T) {
 		change func(*provision.Desired)
 		want   string
 	}{
-		{func(w *provision.Desired) { w.Machine = nil }, "launching us-central1-0 in gcp/us-central1: its role or machine configuration is missing"},
-		{func(w *provision.Desired) { w.Offerings = nil }, "must have 1 offering"},
+		{func(w *provision.Desired) { w.Machine = nil }, "launching us-central1-0 in gcp/us-central1: role and machine configuration are required"},
+		{func(w *provision.Desired) { w.Offerings = nil }, "number of offerings must be 1"},
 		{func(w *provision.Desired) { w.Offerings[0].Type = "g9-huge" }, "g9-huge"},
 		{func(w *provision.Desired) { w.Offerings[0].Zone = "us-central1-q" }, "us-central1-q"},
 		{func(w *provision.Desired) { w.Offerings[0].Zone, w.Region = "", "gcp/mars-1" }, `region "mars-1": not found`},

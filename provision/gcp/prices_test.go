@@ -86,16 +86,16 @@ func TestPriceListErrors(t *testing.T) {
 		{name: "nonsense", change: func(g *testcloud.GCE) { g.FailCalls(action, 418, "teapot", "I am one") }, says: "I am one"},
 		{
 			name: "another currency", change: change("G2 Instance Core running in us-central1", func(s *testcloud.GCESKU) { s.Currency = "EUR" }), priced: 22,
-			says: `"G2 Instance Core running in us-central1": 0 units and 26000000 nanos of "EUR" are not a valid price per hour`,
+			says: `"G2 Instance Core running in us-central1": invalid price per hour: 0 units and 26000000 nanos of "EUR"`,
 		},
 		{
 			name: "another unit", change: change("Nvidia L4 GPU attached to Spot Preemptible VMs running in us-central1", func(s *testcloud.GCESKU) { s.Unit = "mo" }), priced: 22,
-			says: "must have one rate for the unit h",
+			says: "number of rates per h must be 1",
 		},
 		{
 			name: "two prices", change: change("Commitment v1: E2 Instance Core in us-central1 for 1 Year", func(s *testcloud.GCESKU) {
 				s.Description, s.Usage = "E2 Instance Core running in Americas", "OnDemand"
-			}), priced: 25, says: "e2 core in us-central1: found two prices",
+			}), priced: 25, says: "e2 core in us-central1: price must be unique",
 		},
 		{name: "no H100 there", change: change("Nvidia H100 80GB GPU running in us-central1", func(s *testcloud.GCESKU) { s.Regions = []string{"europe-west4"} }), priced: 22},
 		{name: "nothing there", change: func(g *testcloud.GCE) { g.EditPriceList(func([]testcloud.GCESKU) []testcloud.GCESKU { return nil }) }, says: "no prices for us-central1"},

@@ -1,4 +1,4 @@
-// Package conformance contains the requirements on every provider: the tests of each provider call Run.
+// Package conformance contains the tests that every provider must pass. The tests of each provider call Run.
 package conformance
 
 import (
@@ -13,22 +13,22 @@ import (
 // Subject is a provider under test.
 type Subject struct {
 	Provider provision.Provider
-	// Reopen returns another provider for the same account, as a restarted program would.
+	// Reopen returns another provider for the same cloud, like a restarted process.
 	Reopen func(t *testing.T) provision.Provider
-	// Service is the service of Wants.
+	// Service is the service of Desired.
 	Service string
-	// Wants are at least two objects that can be created concurrently, in an order that puts
-	// prerequisites first. Each has an offering if the provider has any.
+	// Desired contains at least two objects, prerequisites first. They can be created concurrently. Each has an
+	// offering if the provider has offerings.
 	Desired []provision.Desired
 	// Other is an object of another service; its ID is empty if a provider has only one service.
 	Other provision.Desired
-	// Owned reports whether objects have owners. On a machine with a single user they do not.
+	// HasOwners reports whether objects have owners. Local objects have none.
 	HasOwners bool
-	// Settle, if set, waits until List shows created objects.
+	// WaitListed, if set, waits until List returns created objects.
 	WaitListed func()
 }
 
-// Run checks that a provider meets its contract.
+// Run checks that a provider conforms to provision.Provider.
 func Run(t *testing.T, open func(t *testing.T) Subject) {
 	for _, tc := range []struct {
 		name string
@@ -36,7 +36,7 @@ func Run(t *testing.T, open func(t *testing.T) Subject) {
 	}{
 		{"lists launched objects as desired", listsCreatedObjects},
 		{"launching twice creates one object", launchTwice},
-		{"two programs create one object", launchFromTwoClients},
+		{"two processes create one object", launchFromTwoClients},
 		{"terminating is idempotent", terminates},
 		{"launches again after termination", launchAfterTermination},
 		{"does not list another service", separatesServices},
@@ -96,9 +96,9 @@ func launchTwice(t *testing.T, s Subject) {
 func launchFromTwoClients(t *testing.T, s Subject) {
 	launch(t, s.Provider, s.Desired)
 	other := s.Reopen(t)
-	launch(t, other, s.Desired) // immediately, before lists show the first launches
+	launch(t, other, s.Desired) // at once, before lists contain the first launches
 	if have := s.live(t, other); len(have) != len(s.Desired) {
-		t.Fatalf("two programs launching the same %d objects: got %d objects: %+v", len(s.Desired), len(have), have)
+		t.Fatalf("two processes launching the same %d objects: got %d objects: %+v", len(s.Desired), len(have), have)
 	}
 }
 

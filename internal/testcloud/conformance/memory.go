@@ -14,15 +14,15 @@ import (
 // ErrCrash is the error of every call of a Memory after its crash.
 var ErrCrash = errors.New("crashed")
 
-// Memory is an in-memory cloud: the simplest provider that meets the contract. It can simulate lack of
-// capacity, and crashes.
+// Memory is an in-memory cloud: the simplest conforming provider. It can simulate a lack of capacity, and
+// crashes.
 type Memory struct {
-	// Offers contains the offerings of each region.
+	// RegionOfferings contains the offerings of each region.
 	RegionOfferings map[service.Region]provision.Offerings
-	// Refuse returns an error for offerings without capacity; nil = all have capacity.
+	// CapacityError returns the error for an offering without capacity; nil = all have capacity.
 	CapacityError func(provision.Offering) *provision.CapacityError
-	// CrashAt is the number of the changing call that crashes, from 1: before its effect or, with
-	// Late set, after it. 0 = no crash.
+	// CrashAt is the number of the changing call that crashes, from 1; 0 = none. It crashes before the change
+	// or, with CrashAfterEffect, after it.
 	CrashAt          int
 	CrashAfterEffect bool
 
@@ -39,14 +39,14 @@ func (m *Memory) Objects() []provision.Object {
 	return slices.Clone(m.objects)
 }
 
-// Calls returns the number of calls that changed something, or attempted to.
+// CountChanges returns the number of calls that changed something, or attempted to.
 func (m *Memory) CountChanges() int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.calls
 }
 
-// Change changes an object out of band; nil removes it.
+// ChangeObject changes an object without a call of the provider; a nil function removes it.
 func (m *Memory) ChangeObject(id string, change func(*provision.Object)) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -62,7 +62,7 @@ func (m *Memory) ChangeObject(id string, change func(*provision.Object)) {
 	}
 }
 
-// Restart ends a crash.
+// RestartAfterCrash ends a crash.
 func (m *Memory) RestartAfterCrash() {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -32,8 +32,8 @@ func booted(n int) testcloud.BootingMachine {
 	return testcloud.BootingMachine{ID: fmt.Sprintf("i-%d", n), Private: "127.0.0.1", UserData: "#cloud-config"}
 }
 
-// Shells make background processes ignore interrupts: machines must end nevertheless, even before they
-// have installed signal handlers.
+// Background processes of shells ignore interrupts. Machines must end nevertheless, even before they have
+// installed signal handlers.
 func TestMachinesEndWhereInterruptsAreIgnored(t *testing.T) {
 	signal.Ignore(os.Interrupt)
 	defer signal.Reset(os.Interrupt)
@@ -50,7 +50,7 @@ func TestMachinesEndWhereInterruptsAreIgnored(t *testing.T) {
 	}
 }
 
-// A call may be executed after its caller has exited: nothing would end a machine that it boots.
+// A call may be executed after its caller has exited. A machine that it boots would never be ended.
 func TestNoMachineBootsAfterClose(t *testing.T) {
 	c, _ := newClouds(t)
 	c.Close()
