@@ -14,7 +14,7 @@ import (
 
 var regions = []service.Region{"local/us", "local/eu"}
 
-// drawWants draws wanted objects with unique ids.
+// drawWants draws desired objects with unique ids.
 func drawWants(t *rapid.T) []provision.Desired {
 	kinds := []provision.ObjectKind{provision.KindReplica, provision.KindBalancer, provision.KindController, provision.KindFirewall, provision.KindIdentity}
 	var wants []provision.Desired
@@ -32,7 +32,7 @@ func drawWants(t *rapid.T) []provision.Desired {
 	return wants
 }
 
-// drawHave draws existing objects: some with ids of wants, some with others, some dead, some duplicate.
+// drawHave draws existing objects: some with desired ids, some with others, some terminated, some duplicate.
 func drawHave(t *rapid.T) []provision.Object {
 	var have []provision.Object
 	for i, w := range drawWants(t) {
@@ -44,7 +44,7 @@ func drawHave(t *rapid.T) []provision.Object {
 	return have
 }
 
-// objectOf returns the object that launching a want creates.
+// objectOf returns the object that launching w creates.
 func objectOf(w provision.Desired, handle int) provision.Object {
 	return provision.Object{
 		ID: w.ID, Kind: w.Kind, Service: w.Service, Region: w.Region, SpecHash: w.SpecHash, ImmutableHash: w.ImmutableHash, BuildHash: w.BuildHash,
@@ -90,7 +90,7 @@ func TestCostPerHourIsCostDifference(t *testing.T) {
 		for _, w := range wants {
 			then += w.CostPerHour
 		}
-		for _, o := range have { // what is kept keeps its price
+		for _, o := range have { // objects that stay keep their price
 			for _, w := range wants {
 				if w.ID == o.ID && o.TerminatedReason == "" && o.CostPerHour != w.CostPerHour {
 					return
@@ -195,7 +195,7 @@ func TestDiffKeepsBetterOfDuplicateIDs(t *testing.T) {
 	}
 }
 
-// OnePerID keeps the objects that Diff keeps, and without wants one of each id.
+// OnePerID keeps the objects that Diff keeps; without desired objects, one of each id.
 func TestOneOfEachKeepsSameObjectAsDiff(t *testing.T) {
 	w, other := want("us-0", provision.KindReplica, "local/us", "s"), want("us-1", provision.KindReplica, "local/us", "s")
 	ended, old := objectOf(w, 1), objectOf(w, 2)

@@ -41,7 +41,7 @@ func TestInOrderFollowsOperatorsOrder(t *testing.T) {
 		offer("g6.xlarge", "us-east-1b", spot, 0), offer("g6.xlarge", "us-east-1a", reserved, 0.3),
 	}
 	want := []string{
-		"spot g6.xlarge in us-east-1a", "spot g6.xlarge in us-east-1c", "spot g6.xlarge in us-east-1b", // its price is not known
+		"spot g6.xlarge in us-east-1a", "spot g6.xlarge in us-east-1c", "spot g6.xlarge in us-east-1b", // its price is unknown
 		"on_demand g6.xlarge in us-east-1a", "on_demand g6.xlarge in us-east-1b",
 	}
 	for seed := range uint64(20) {
@@ -57,7 +57,7 @@ func TestInOrderFollowsOperatorsOrder(t *testing.T) {
 	}
 }
 
-// A refusal covers exactly its scope, and expires.
+// A capacity error covers exactly its scope, and expires.
 func TestExhaustedMatchesScopeAndExpires(t *testing.T) {
 	begin := time.Unix(1000, 0)
 	refused := offer("g6.xlarge", "us-east-1a", spot, 0.4)
@@ -145,7 +145,7 @@ func TestLaunchFallsBackToNextOffering(t *testing.T) {
 	}
 }
 
-// WithGPU surge, the replacement is ready before the old replica is drained and terminated.
+// With surge, the replacement is ready before the old replica is drained and terminated.
 func TestSurgeLaunchesBeforeTerminating(t *testing.T) {
 	w := want("us-0", provision.KindReplica, "aws/us-east-1", "new")
 	for surge, want := range map[bool][]string{
@@ -204,7 +204,7 @@ func TestPlacesListFailsIfOneCloudFails(t *testing.T) {
 	}
 }
 
-// blockedTransport responds once its channel is closed.
+// blockedTransport responds when its channel is closed.
 type blockedTransport struct{ answer chan struct{} }
 
 func (s blockedTransport) RoundTrip(*http.Request) (*http.Response, error) {
@@ -230,7 +230,7 @@ func TestBoundedLimitsCallsPerHost(t *testing.T) {
 			}
 		}
 		synctest.Wait()
-		cancel() // those that wait for their turn give up; those in flight are not ours to end
+		cancel() // waiting requests end; requests in flight continue
 		synctest.Wait()
 		for len(results) > 0 {
 			ended[<-results]++

@@ -12,7 +12,7 @@ import (
 	"skyserve/provision"
 )
 
-// Published prices replace list prices, type by type; reserved capacity costs the on-demand price
+// Published prices replace built-in list prices, type by type. Reserved capacity costs the on-demand price
 // unless the user sets one.
 func TestPricedPrefersPublishedPrices(t *testing.T) {
 	listed := provision.Offerings{
@@ -55,7 +55,7 @@ func TestHeldCachesResultsAndErrors(t *testing.T) {
 		ctx   context.Context
 		key   string
 		after time.Duration
-		err   error // of asking
+		err   error // of the request
 		want  int
 		fails error
 	}{
@@ -68,7 +68,7 @@ func TestHeldCachesResultsAndErrors(t *testing.T) {
 		{"told a day ago", t.Context(), "a", 24 * time.Hour, nil, 4, nil},
 	} {
 		got, err := h.Get(tt.ctx, tt.key, noon.Add(tt.after), fetch(tt.err))
-		if tt.ctx == gone { // whether it asks before it leaves is chance
+		if tt.ctx == gone { // whether it sends the request before it ends is random
 			if err == nil {
 				t.Errorf("%s: no error", tt.name)
 			}
@@ -85,7 +85,7 @@ func TestHeldCachesResultsAndErrors(t *testing.T) {
 func TestHeldSharesConcurrentRequests(t *testing.T) {
 	var h provision.CloudCache[int]
 	var wg sync.WaitGroup
-	asked := 0 // by one at a time, as the race detector sees
+	asked := 0 // one call at a time, checked by the race detector
 	for range 50 {
 		wg.Go(func() {
 			got, err := h.Get(t.Context(), "", time.Time{}.Add(time.Hour), func(context.Context) (int, error) {

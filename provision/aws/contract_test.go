@@ -49,7 +49,7 @@ func TestProviderConformance(t *testing.T) {
 					Provider: p, Reopen: func(t *testing.T) provision.Provider { return open(t, cloud) },
 					Service: "chat", Desired: chat(), Other: other, HasOwners: true,
 					WaitListed: func() {
-						for range f.StaleLists { // a list that lags catches up as it is asked
+						for range f.StaleLists { // a stale list becomes current after some calls
 							for _, name := range []string{"chat", "other"} {
 								if _, err := p.List(t.Context(), name); err != nil {
 									t.Fatal(err)
@@ -63,7 +63,7 @@ func TestProviderConformance(t *testing.T) {
 	}
 }
 
-// A cloud at another address is reached over the network, as AWS itself is.
+// A cloud with a configured endpoint is reached over the network, like AWS itself.
 func TestEndpoint(t *testing.T) {
 	cloud := newCloud(nil)
 	server := httptest.NewServer(cloud)

@@ -11,8 +11,8 @@ import (
 	"skyserve/provision"
 )
 
-// converge makes a service, or removes it, as `up` and `down` do: by the difference. It
-// gives what is listed afterwards.
+// converge applies the difference to the desired state of a service, like up and down. It returns the objects
+// that are listed afterwards.
 func converge(t *testing.T, p provision.Provider, wants []provision.Desired) ([]provision.Object, error) {
 	have, err := p.List(t.Context(), "chat")
 	if err != nil {
@@ -24,7 +24,7 @@ func converge(t *testing.T, p provision.Provider, wants []provision.Desired) ([]
 	return p.List(t.Context(), "chat")
 }
 
-// small is the smallest service that has every kind of object.
+// small is the smallest service with every kind of object.
 func small() []provision.Desired {
 	return []provision.Desired{
 		roleFor(provision.KindReplica, provision.GrantOperate),
@@ -33,9 +33,8 @@ func small() []provision.Desired {
 	}
 }
 
-// A program that ends at any call, whether it was carried out or not, leaves nothing
-// behind that the next run does not find: once up, the service is there once; once
-// down, nothing is.
+// After a crash at any call, before or after its execution, the next run completes the change: every object
+// exists once after up, and none after down.
 func TestRecoversFromCrashAtAnyCall(t *testing.T) {
 	testkit.Slow(t)
 	for _, unseen := range []int{0, 2} {
@@ -52,8 +51,8 @@ func TestRecoversFromCrashAtAnyCall(t *testing.T) {
 	}
 }
 
-// crash brings a service up and down, and ends the program at call k; the next
-// program takes over. It gives the number of calls without any crash.
+// crash launches and terminates a service, crashes at call k, and continues with another process. It returns
+// the number of calls without a crash.
 func crash(t *testing.T, unseen, k int, outcome testcloud.Outcome) int {
 	crashed := false
 	f := &testcloud.Faults{StaleLists: unseen}
@@ -81,7 +80,7 @@ func crash(t *testing.T, unseen, k int, outcome testcloud.Outcome) int {
 			if err == nil && look(have) {
 				return
 			}
-			if try > 5 { // as often as lists may lag
+			if try > 5 { // as many as lists may be stale
 				t.Fatalf("it does not come to rest: %v; there is %q", err, cloud.RemainingResources())
 			}
 		}

@@ -17,8 +17,8 @@ import (
 	"skyserve/provision/aws"
 )
 
-// Every code by which AWS turns a caller away is an error of credentials with a hint,
-// and is asked once; what is not allowed is named.
+// Every code for rejected credentials or denied permissions is a CredentialsError with a hint that names the
+// denied action. The call is not retried.
 func TestCredentialErrorCodes(t *testing.T) {
 	for code, named := range map[string]bool{
 		"AuthFailure": false, "UnrecognizedClientException": false, "InvalidClientTokenId": false, "SignatureDoesNotMatch": false,
@@ -69,7 +69,7 @@ func TestListWithoutPermission(t *testing.T) {
 	}
 }
 
-// noCredentials has no credentials.
+// noCredentials is a credentials provider without credentials.
 type noCredentials struct{}
 
 func (noCredentials) Retrieve(context.Context) (sdk.Credentials, error) {
@@ -94,7 +94,7 @@ func TestNoCredentials(t *testing.T) {
 	}
 }
 
-// failing is a transport on which nothing arrives.
+// failing is a transport whose requests all fail.
 type failing struct{ err error }
 
 func (f failing) RoundTrip(*http.Request) (*http.Response, error) { return nil, f.err }
@@ -116,7 +116,7 @@ func TestUnknownRegions(t *testing.T) {
 	}
 }
 
-// A connection that always breaks is an error in the end.
+// A connection that always fails is an error after all retries.
 func TestUnreachableEndpoint(t *testing.T) {
 	c := config(newCloud(nil), "us-east-1")
 	c.Transport = failing{io.ErrUnexpectedEOF}
@@ -129,7 +129,7 @@ func TestUnreachableEndpoint(t *testing.T) {
 	}
 }
 
-// A launch that is refused for a part of it names that part, in one short line.
+// The error of a launch without a permission names the permission, in one short line.
 func TestLaunchErrorNamesDeniedAction(t *testing.T) {
 	for _, action := range []string{"ec2:RunInstances", "ec2:CreateTags", "iam:PassRole", "ssm:GetParameters"} {
 		cloud := newCloud(nil)

@@ -13,8 +13,8 @@ import (
 	"skyserve/provision/aws"
 )
 
-// fiveRegions is a fleet: a balancer and nineteen replicas in each of five regions,
-// and what they stand on.
+// fiveRegions is a large service: a balancer and nineteen replicas in each of five regions, with their
+// prerequisites.
 func fiveRegions() (regions []string, wants []provision.Desired) {
 	regions = []string{"us-east-1", "us-west-2", "eu-central-1", "ap-northeast-1", "sa-east-1"}
 	wants = append(wants, roleFor(provision.KindBalancer, provision.GrantOperate), roleFor(provision.KindReplica))
@@ -29,7 +29,7 @@ func fiveRegions() (regions []string, wants []provision.Desired) {
 	return regions, wants
 }
 
-// fleetUp brings the fleet up in a cloud whose calls take their time.
+// fleetUp launches the service in a cloud with slow calls.
 func fleetUp(t testing.TB, latency time.Duration) (*testcloud.Faults, *testcloud.AWS) {
 	regions, wants := fiveRegions()
 	f := &testcloud.Faults{DuringCall: func(testcloud.Call) { time.Sleep(latency) }}
@@ -48,8 +48,8 @@ func fleetUp(t testing.TB, latency time.Duration) (*testcloud.Faults, *testcloud
 	return f, cloud
 }
 
-// However many machines come up at once, a region is not asked too much at a time, and
-// no machine is asked for twice.
+// When many machines are launched at once, the number of calls in flight per region is limited, and no
+// machine is launched twice.
 func TestConcurrentLaunchesAreLimited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		begun := time.Now()

@@ -14,7 +14,7 @@ import (
 	"skyserve/provision"
 )
 
-// A role with manually added policies is deleted all the same.
+// A role with manually attached policies is deleted too.
 func TestDeleteIdentityRemovesAddedPolicies(t *testing.T) {
 	for _, unseen := range []int{0, 2} {
 		cloud := newCloud(&testcloud.Faults{StaleLists: unseen})
@@ -58,8 +58,8 @@ func TestConcurrentRoleChangesAreRetried(t *testing.T) {
 	}
 }
 
-// A shell on machines is granted for the regions that ask for it, to both roles, and no
-// more than Session Manager needs; it goes when nobody asks for it any more.
+// Session access is granted only in regions with access: ssm, to both roles, with the minimum permissions of
+// Session Manager. It is removed when no region has access: ssm.
 func TestSessionManagerGrants(t *testing.T) {
 	cloud := newCloud(nil)
 	p := open(t, cloud)
@@ -106,7 +106,7 @@ func TestSessionManagerGrants(t *testing.T) {
 	}
 }
 
-// What replicas may read of a bucket is the folder that is named, and nothing beside it.
+// Replicas may read only the configured folder of a bucket.
 func TestReadGrantIsLimitedToFolder(t *testing.T) {
 	cloud := newCloud(nil)
 	p := open(t, cloud)
@@ -129,8 +129,7 @@ func TestReadGrantIsLimitedToFolder(t *testing.T) {
 	}
 }
 
-// A balancer may write the one record by which an authority makes sure of the service's name,
-// into the one zone, and nothing else there.
+// A balancer may write only the dns-01 challenge record of the service's name, in its hosted zone only.
 func TestChallengeGrantIsLimitedToOneRecord(t *testing.T) {
 	cloud := newCloud(nil)
 	p := open(t, cloud)

@@ -16,7 +16,7 @@ import (
 	"skyserve/provision"
 )
 
-// launchPrerequisites makes what machines of both roles stand on, in one region.
+// launchPrerequisites launches the prerequisites of machines of both roles, in one region.
 func launchPrerequisites(t testing.TB, p provision.Provider, region service.Region) {
 	t.Helper()
 	launch(t, p,
@@ -24,7 +24,7 @@ func launchPrerequisites(t testing.TB, p provision.Provider, region service.Regi
 		firewall(region, provision.KindBalancer), firewall(region, provision.KindReplica))
 }
 
-// Every code of capacity is a refusal of the right reach, is asked once, and makes nothing.
+// Every capacity error code is a CapacityError with the correct scope, is not retried, and creates nothing.
 func TestCapacityErrorScopes(t *testing.T) {
 	for code, want := range map[string]provision.CapacityScope{
 		"InsufficientInstanceCapacity":         provision.ScopeZone,
@@ -99,8 +99,8 @@ func TestLaunchFallsBackToNextZone(t *testing.T) {
 	}
 }
 
-// A100 are launched as other GPUs are: on demand they count with all P instances, as spot
-// apart from the newer ones.
+// Machines with A100 are launched like others. On demand they count against the quota of all P instances, as
+// spot against their own.
 func TestA100Quotas(t *testing.T) {
 	for _, tt := range []struct {
 		capacity service.CapacityType
@@ -130,7 +130,7 @@ func TestA100Quotas(t *testing.T) {
 	}
 }
 
-// The request contains all of the configuration: nothing depends on EC2's defaults.
+// The request contains the whole configuration, independent of EC2's defaults.
 func TestLaunchRequest(t *testing.T) {
 	cloud := newCloud(nil)
 	cloud.AddReservation("us-east-1", "cr-mine", "us-east-1b", "g6.xlarge", 1, false)
@@ -195,7 +195,7 @@ func TestListReturnsMachineDetails(t *testing.T) {
 	w := machine("us-east-1-0", provision.KindReplica, east, service.CapacitySpot)
 	w.CostPerHour = 0.37
 	launch(t, p, w)
-	list(t, p) // now it runs
+	list(t, p) // it is running
 	have := list(t, p)
 	i := slices.IndexFunc(have, func(o provision.Object) bool { return o.ID == w.ID })
 	o := have[i]
@@ -211,7 +211,7 @@ func TestListReturnsMachineDetails(t *testing.T) {
 	}
 }
 
-// The key of a machine is the last one that it wrote to its console, under its name.
+// The fingerprint of a machine is the last one that it wrote to its console under its name.
 func TestFingerprintFromConsole(t *testing.T) {
 	cloud := newCloud(nil)
 	p := open(t, cloud)
@@ -235,7 +235,7 @@ func TestFingerprintFromConsole(t *testing.T) {
 	}
 }
 
-// A machine that ended is made anew, however EC2 remembers the one before.
+// A machine that ended is launched again, whether or not EC2 still lists the earlier one.
 func TestLaunchAfterTermination(t *testing.T) {
 	for name, end := range map[string]func(*testcloud.AWS, string){
 		"interrupted by the cloud":       (*testcloud.AWS).InterruptInstance,
@@ -260,7 +260,7 @@ func TestLaunchAfterTermination(t *testing.T) {
 				if changes := provision.Diff([]provision.Desired{w}, only(list(t, p), w.ID)); len(changes) != 1 || changes[0].Action != provision.ActionLaunch {
 					t.Fatalf("after its end there is to do: %+v, want a launch", changes)
 				}
-				for _, o := range only(list(t, p), w.ID) { // what stopped is removed
+				for _, o := range only(list(t, p), w.ID) { // the stopped machine is removed
 					if err := p.Terminate(t.Context(), o); err != nil {
 						t.Fatal(err)
 					}
@@ -275,8 +275,8 @@ func TestLaunchAfterTermination(t *testing.T) {
 	}
 }
 
-// `up` and the controller may launch one machine at the same time, and know its price from
-// different sources: it is one machine none the less.
+// If `up` and the controller launch a machine at the same time, with prices of different sources, one machine
+// is created.
 func TestLaunchIsIdempotentAcrossPrices(t *testing.T) {
 	cloud := newCloud(&testcloud.Faults{StaleLists: 3})
 	p := open(t, cloud)
@@ -293,12 +293,12 @@ func TestLaunchIsIdempotentAcrossPrices(t *testing.T) {
 	}
 }
 
-// only are the objects of an id.
+// only returns the objects with an id.
 func only(have []provision.Object, id string) []provision.Object {
 	return slices.DeleteFunc(have, func(o provision.Object) bool { return o.ID != id })
 }
 
-// A replacement may stand beside what it replaces.
+// A replacement may run at the same time as the replaced machine.
 func TestLaunchReplacementBesideOldMachine(t *testing.T) {
 	cloud := newCloud(nil)
 	p := open(t, cloud)
@@ -317,7 +317,7 @@ func TestLaunchReplacementBesideOldMachine(t *testing.T) {
 	}
 }
 
-// An impossible launch returns the reason, in one line.
+// The error of an invalid launch contains the reason, in one line.
 func TestLaunchErrorMessages(t *testing.T) {
 	good := func() provision.Desired {
 		return machine("us-east-1-0", provision.KindReplica, east, service.CapacityOnDemand)
@@ -358,7 +358,7 @@ func TestLaunchErrorMessages(t *testing.T) {
 	}
 }
 
-// Of a name that another owner has, nothing is made.
+// A service name of another owner is rejected, and nothing is created.
 func TestLaunchRejectsNameOfAnotherOwner(t *testing.T) {
 	cloud := newCloud(nil)
 	p := open(t, cloud)
@@ -377,8 +377,7 @@ func TestLaunchRejectsNameOfAnotherOwner(t *testing.T) {
 	}
 }
 
-// Every image that machines boot has a name that its publisher keeps: the emulated cloud knows
-// those names by itself, and no others.
+// The names of all boot images exist: the emulated cloud has an independent list of published names.
 func TestBootImagesArePublished(t *testing.T) {
 	cloud := newCloud(nil)
 	p := open(t, cloud)

@@ -97,7 +97,7 @@ func TestDoctor(t *testing.T) {
 	tests := []struct {
 		name   string
 		change func(*testcloud.AWS)
-		only   []string // the findings that are not well
+		only   []string // the failed findings
 	}{
 		{"all is well", func(*testcloud.AWS) {}, nil},
 		{"the session has ended", func(c *testcloud.AWS) { c.DenialCode = func(_, _ string) string { return "ExpiredToken" } }, []string{

@@ -47,8 +47,8 @@ func TestPrerequisitesAreRepaired(t *testing.T) {
 	}
 }
 
-// A replica's ports are open to the balancers' group where all balancers are in it, and else to holders
-// of a certificate. A service that grows changes its groups.
+// A replica's ports are open to the balancers' security group if all balancers are in it, else to any
+// address. The rules change when a second region is added.
 func TestReplicaFirewallSources(t *testing.T) {
 	cloud := newCloud(nil)
 	c := config(cloud, "us-east-1")
@@ -67,7 +67,7 @@ func TestReplicaFirewallSources(t *testing.T) {
 	if got := cloud.SecurityGroupRules("us-east-1", "skyserve-chat-replica"); !slices.Equal(got, []string{"tcp 8300-8300 " + group()}) {
 		t.Errorf("alone, it lets in %q, want the group of the balancers", got)
 	}
-	list(t, alone) // it runs by now
+	list(t, alone) // it is running
 	if o := only(list(t, alone), "us-east-1-0")[0]; !strings.HasPrefix(o.Address, "http://172.31.") {
 		t.Errorf("alone, a replica is reached at %q, want its address in the network", o.Address)
 	}
@@ -107,7 +107,7 @@ func TestFirewallRulesAreUpdatedInPlace(t *testing.T) {
 	}
 }
 
-// Each part of AWS has its own first words of names.
+// Each AWS partition has its own ARN prefix.
 func TestPolicyUsesPartitionOfRegion(t *testing.T) {
 	for region, want := range map[string]string{
 		"us-east-1": "arn:aws:iam::*:role/skyserve/chat/skyserve-chat-replica", "cn-north-1": "arn:aws-cn:iam::*:role/skyserve/chat/skyserve-chat-replica",
@@ -125,7 +125,7 @@ func TestPolicyUsesPartitionOfRegion(t *testing.T) {
 	}
 }
 
-// A machine of the service sees machines alone, and makes and ends replicas.
+// A provider on a machine of the service lists only machines, and launches and terminates replicas.
 func TestMachinesOnlyProvider(t *testing.T) {
 	cloud := newCloud(nil)
 	launch(t, open(t, cloud), chat()...)
@@ -146,8 +146,8 @@ func TestMachinesOnlyProvider(t *testing.T) {
 	}
 }
 
-// A long name of a service still gives a role that IAM takes, and another one than
-// a name that only ends otherwise.
+// A long service name results in a valid role name, which differs from that of another name with the same
+// beginning.
 func TestLongServiceNames(t *testing.T) {
 	cloud := newCloud(nil)
 	p := open(t, cloud)
@@ -164,7 +164,7 @@ func TestLongServiceNames(t *testing.T) {
 	}
 }
 
-// Objects that are removed in the wrong order are deleted as soon as nothing depends on them.
+// Objects that are removed in the wrong order are deleted when no other object depends on them.
 func TestFirewallDeletionWaitsForMachines(t *testing.T) {
 	cloud := newCloud(nil)
 	cloud.ShutdownReads = 20
@@ -176,7 +176,7 @@ func TestFirewallDeletionWaitsForMachines(t *testing.T) {
 	}
 }
 
-// Objects of others, and what has no tags at all, are not seen and stay.
+// Objects of others, and objects without tags, are not listed and not changed.
 func TestForeignObjectsAreIgnored(t *testing.T) {
 	cloud := newCloud(nil)
 	p := open(t, cloud)

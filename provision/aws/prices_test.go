@@ -39,7 +39,7 @@ func TestPrices(t *testing.T) {
 	}
 }
 
-// A denied, throttled or invalid list is a clear error; readable prices are returned all the same.
+// A denied, throttled or invalid list is an error with the reason; the valid prices are returned.
 func TestPriceListErrors(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
@@ -70,7 +70,7 @@ func TestPriceListErrors(t *testing.T) {
 	}
 }
 
-// unpricedFor has the first calls for prices fail.
+// unpricedFor makes the first calls for prices fail.
 func unpricedFor(calls int, o testcloud.Outcome) *testcloud.Faults {
 	return &testcloud.Faults{DecideOutcome: func(c testcloud.Call) testcloud.Outcome {
 		if c.Action != "pricing:GetProducts" || calls == 0 {
@@ -92,7 +92,7 @@ func setPrice(kind, price string) func(*testcloud.AWS) {
 	}
 }
 
-// A caller without permission gets the name of the permission, and machines at list prices.
+// Without the permission, the error names it, and offerings have the built-in list prices.
 func TestPricesWithoutPermission(t *testing.T) {
 	cloud := newCloud(nil)
 	cloud.DenialCode = func(_, action string) string {
@@ -112,7 +112,7 @@ func TestPricesWithoutPermission(t *testing.T) {
 	}
 }
 
-// The price list answers in few regions; each part of AWS has its own, but GovCloud none.
+// The price list exists in few regions: each AWS partition has its own, except GovCloud.
 func TestPricingRegions(t *testing.T) {
 	for region, want := range map[string]string{
 		"us-east-1": "us-east-1", "us-west-2": "us-east-1", "ca-central-1": "us-east-1", "sa-east-1": "us-east-1",

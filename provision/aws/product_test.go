@@ -8,7 +8,7 @@ import (
 	"skyserve/provision"
 )
 
-// document is an entry of the price list as AWS writes it, shortened where nothing is read.
+// document is an entry of AWS's price list, without the parts that are not read.
 const document = `{"product":{"productFamily":"Compute Instance","attributes":{"enhancedNetworkingSupported":"Yes","intelTurboAvailable":"Yes",
 "memory":"16 GiB","vcpu":"4","gpu":"1","capacitystatus":"Used","locationType":"AWS Region","storage":"1 x 250 GB NVMe SSD","instanceFamily":"GPU instance",
 "operatingSystem":"Linux","regionCode":"us-west-2","physicalProcessor":"AMD EPYC 7R13","clockSpeed":"2.6 GHz","ecu":"NA","networkPerformance":"Up to 10 Gigabit",
@@ -60,7 +60,7 @@ func TestProductPriceParsing(t *testing.T) {
 	}
 }
 
-// A type with two prices is an error; pages that repeat a product are not.
+// A type with two prices is an error; a repeated product is not.
 func TestDuplicateProducts(t *testing.T) {
 	l := priceList{region: "us-west-2", perHour: map[string]float64{}}
 	l.add(document)
@@ -74,7 +74,7 @@ func TestDuplicateProducts(t *testing.T) {
 	}
 }
 
-// Whatever a list says, what is read of it is a price of an hour of a known type.
+// From any input, only valid hourly prices of known types are read.
 func FuzzPriceList(f *testing.F) {
 	f.Add(document)
 	f.Add(strings.Replace(document, "0.8048000000", "1e308", 1))

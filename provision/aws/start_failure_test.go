@@ -12,8 +12,8 @@ import (
 	"skyserve/provision/aws"
 )
 
-// A launch that EC2 granted and then failed is not repeated at once. A lack of capacity falls back to
-// the next zone, and to the same zone after a while.
+// A launch that EC2 accepted and then failed is not repeated at once. For a lack of capacity the next zone is
+// attempted, and the same zone later.
 func TestStartFailureBlocksRelaunch(t *testing.T) {
 	for code, want := range map[string]provision.CapacityScope{
 		"Server.InsufficientInstanceCapacity": provision.ScopeZone,
@@ -62,8 +62,8 @@ func TestStartFailureBlocksRelaunch(t *testing.T) {
 	}
 }
 
-// The parameter of an image names another one between a launch and its repetition: still
-// there is one machine, and another once that one has ended.
+// An image parameter changes between a launch and its repetition. Still only one machine is created, and
+// another one after the first has ended.
 func TestLaunchAfterImageChange(t *testing.T) {
 	cloud := newCloud(&testcloud.Faults{})
 	p := open(t, cloud)
@@ -73,7 +73,7 @@ func TestLaunchAfterImageChange(t *testing.T) {
 		launch(t, p, w)
 		id := cloud.Machines()[0].ID
 		cloud.RenewImages()
-		for _, tag := range []string{"skyserve:id", "skyserve:spec"} { // so that it is found by its token alone
+		for _, tag := range []string{"skyserve:id", "skyserve:spec"} { // so that only its token identifies it
 			kept := cloud.Machines()[0].Tags[tag]
 			cloud.Machines()[0].Tags[tag] = "hidden"
 			launch(t, p, w)

@@ -66,7 +66,7 @@ func TestTerminatingReplicasAreReplaced(t *testing.T) {
 				t.Errorf("got %q, want %s", got, tt.want)
 			}
 			in.Have = launchAll(layout.Desired)
-			for i := range in.Have { // the handles of those that were there are what they were
+			for i := range in.Have { // existing replicas keep their handles
 				in.Have[i].Handle = "i-" + in.Have[i].ID[strings.LastIndex(in.Have[i].ID, "-")+1:]
 			}
 			if again := ids(plan(t, in).Desired, provision.KindReplica); !slices.Equal(again, ids(layout.Desired, provision.KindReplica)) {

@@ -13,7 +13,7 @@ import (
 
 const challengeName = "_acme-challenge.chat.example.com"
 
-// values are those of a name's TXT record in the zone.
+// values returns the values of a name's TXT record in the hosted zone.
 func (a *account) values(name string) []string {
 	var values []string
 	for _, s := range a.fake.RecordSets(a.zone) {
@@ -26,8 +26,8 @@ func (a *account) values(name string) []string {
 	return values
 }
 
-// A record of a challenge has one value, the newest, and goes with it. Nothing but writing is
-// asked of Route 53 where the zone's id is known.
+// A challenge record has one value, the newest, and is removed with it. If the zone's id is configured, Route
+// 53 receives only write calls.
 func TestChallengeRecords(t *testing.T) {
 	setAccount(t)
 	a := newAccount()
@@ -47,7 +47,7 @@ func TestChallengeRecords(t *testing.T) {
 				t.Errorf("the record is %q, want %q", got, value)
 			}
 		}
-		for range 2 { // the second finds nothing
+		for range 2 { // the second call finds no record
 			if err := c.RemoveTXT(t.Context(), challengeName, "of-the-next-try", time.Minute); err != nil || a.values(challengeName) != nil {
 				t.Errorf("removed: %v, the record is %q", err, a.values(challengeName))
 			}
@@ -73,7 +73,7 @@ func TestChallengeWithoutPermission(t *testing.T) {
 	}
 }
 
-// A name that is removed takes with it what a balancer left that died over a challenge.
+// Removing a name also removes the remaining challenge record of a terminated balancer.
 func TestRemovedNameRemovesChallenge(t *testing.T) {
 	setAccount(t)
 	a, n := newAccount(), chat(record("lb-us-0", "aws/us-east-1", "198.51.100.1"))

@@ -15,8 +15,7 @@ import (
 	"skyserve/provision"
 )
 
-// fleet is two balancers in us and one each in eu and asia; marks: - is sick, x is
-// withdrawn.
+// fleet is two balancers in us and one each in eu and asia. Marks: - is unhealthy, x is withdrawn.
 func fleet(marks string) []Candidate {
 	var all []Candidate
 	for i, region := range []service.Region{"local/us", "local/us", "local/eu", "local/asia"} {
@@ -73,7 +72,7 @@ func TestChoose(t *testing.T) {
 	}
 }
 
-// chooseSimply is Choose by looking at each record in turn.
+// chooseSimply is a reference implementation of Choose, which looks at each record in turn.
 func chooseSimply(all []Candidate, d Distances, c ClientLocation) (chosen []Candidate) {
 	for _, healthyOnly := range []bool{true, false} {
 		for _, r := range all {
@@ -94,8 +93,8 @@ func chooseSimply(all []Candidate, d Distances, c ClientLocation) (chosen []Cand
 	return nil
 }
 
-// A record that is withdrawn or sick changes nothing for the others, and Choose is
-// its simple twin.
+// Choose returns the same as the reference implementation. Withdrawn and unhealthy records do not change the
+// result for others.
 func TestChooseEqualsSimpleVersion(t *testing.T) {
 	regions := []service.Region{"local/us", "local/eu", "local/asia", "static/basement", "static/paris"}
 	rapid.Check(t, func(t *rapid.T) {

@@ -13,13 +13,13 @@ import (
 	"skyserve/provision"
 )
 
-// byHand is a record set that somebody made in the console.
+// byHand is a record set that was created in the console.
 func byHand(name, kind, value string) testcloud.RecordSet {
 	ttl := int64(300)
 	return testcloud.RecordSet{Name: name, Type: kind, TTL: &ttl, ResourceRecords: &testcloud.Values{ResourceRecord: []testcloud.Value{{Value: value}}}}
 }
 
-// A name that is not this owner's is left as it is, whatever is wanted of it.
+// A name of another owner is never changed.
 func TestForeignNamesAreKept(t *testing.T) {
 	setAccount(t)
 	other := world()
@@ -79,7 +79,7 @@ func TestForeignNamesAreKept(t *testing.T) {
 	}
 }
 
-// Checking a name changes nothing, and finds nothing against one's own.
+// Check changes nothing, and accepts the owner's name.
 func TestCheckChangesNothing(t *testing.T) {
 	setAccount(t)
 	synctest.Test(t, func(t *testing.T) {
@@ -100,7 +100,7 @@ func TestCheckChangesNothing(t *testing.T) {
 	})
 }
 
-// Ours goes from beside what somebody made by hand.
+// Removing a name keeps manually created record sets beside it.
 func TestOwnRecordsAreRemovedBesideForeign(t *testing.T) {
 	setAccount(t)
 	synctest.Test(t, func(t *testing.T) {
@@ -119,8 +119,8 @@ func TestOwnRecordsAreRemovedBesideForeign(t *testing.T) {
 	})
 }
 
-// Of two owners who publish a name at once, one gets it, and the other leaves no
-// trace; also where nothing but the note of the name stands in the way.
+// When two owners publish a name at once, one succeeds, and the other leaves no resources; also if only their
+// notes conflict.
 func TestTwoOwnersAtOnce(t *testing.T) {
 	setAccount(t)
 	for _, records := range [][]provision.DNSRecord{world().Records, {record("lb-asia-0", "aws/ap-northeast-1", "192.0.2.1")}} {
@@ -129,7 +129,7 @@ func TestTwoOwnersAtOnce(t *testing.T) {
 			rival := chat(records...)
 			rival.Owner = "cd34"
 			a.faults.DuringCall = func(c testcloud.Call) {
-				if c.Action == "route53:ChangeResourceRecordSets" { // the rival is quicker between reading and writing
+				if c.Action == "route53:ChangeResourceRecordSets" { // the other owner writes between reading and writing
 					a.faults.DuringCall = nil
 					a.set(t, rival)
 				}
@@ -203,7 +203,7 @@ func TestDeniedCalls(t *testing.T) {
 	}
 }
 
-// What no name can be made of is refused before anything is asked.
+// An invalid name is rejected before any call.
 func TestInvalidNames(t *testing.T) {
 	setAccount(t)
 	for _, tt := range []struct {
@@ -232,7 +232,7 @@ func TestInvalidNames(t *testing.T) {
 	}
 }
 
-// A context that ended changes nothing.
+// A call with an ended context changes nothing.
 func TestEndedContextChangesNothing(t *testing.T) {
 	setAccount(t)
 	a := newAccount()

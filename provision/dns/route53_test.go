@@ -23,7 +23,7 @@ import (
 	"skyserve/provision"
 )
 
-// fataler is a test, or a drawn one.
+// fataler is a testing.T or a rapid.T.
 type fataler interface {
 	Context() context.Context
 	Fatal(args ...any)
@@ -32,7 +32,7 @@ type fataler interface {
 
 func regionOf(s string) service.Region { return service.Region(s) }
 
-// set makes a name so by a program of its own.
+// set sets a name with a new client.
 func (a *account) set(t fataler, n provision.PublicName) {
 	t.Helper()
 	if err := a.client(t).Set(t.Context(), n); err != nil {
@@ -68,7 +68,7 @@ func TestSetConverges(t *testing.T) {
 	setAccount(t)
 	rapid.Check(t, func(t *rapid.T) {
 		a, fresh := newAccount(), newAccount()
-		a.poll, fresh.poll = time.Nanosecond, time.Nanosecond // rapid keeps the time of the world
+		a.poll, fresh.poll = time.Nanosecond, time.Nanosecond // fake time
 		a.fake.PageSize = rapid.IntRange(1, 4).Draw(t, "page")
 		var n provision.PublicName
 		for range rapid.IntRange(1, 4).Draw(t, "times") {
@@ -101,7 +101,7 @@ func TestSetConverges(t *testing.T) {
 // served, unhealthy ones only when all are unhealthy.
 func TestClientsGetNearestHealthyBalancers(t *testing.T) {
 	setAccount(t)
-	near := map[string][]string{ // to a client there
+	near := map[string][]string{ // for a client in the region
 		"new york": {"us-east-1", "eu-west-3", "ap-northeast-1"}, "lyon": {"eu-west-3", "us-east-1", "ap-northeast-1"},
 	}
 	withdraw := func(ids ...string) func(*provision.PublicName) {
@@ -147,8 +147,8 @@ func TestClientsGetNearestHealthyBalancers(t *testing.T) {
 	}
 }
 
-// A crash at any call, before or after its execution, leaves a name that another run can complete or
-// remove, without leftovers.
+// After a crash at any call, before or after its execution, another run can complete or remove the name,
+// without remaining resources.
 func TestRecoversFromCrashAtAnyCall(t *testing.T) {
 	testkit.Slow(t)
 	setAccount(t)
@@ -202,11 +202,11 @@ func runScenario(t *testing.T, a *account) error {
 	return z.Set(t.Context(), chat())
 }
 
-// scenario is runScenario, looking at what there is on the way.
+// scenario is runScenario, with checks after each step.
 func scenario(t *testing.T, a *account) {
 	t.Helper()
 	a.set(t, world())
-	if checks, _ := a.fake.HealthChecks(); a.faults.StaleLists == 0 && len(checks) != 4 { // lists that lag show what is over only later
+	if checks, _ := a.fake.HealthChecks(); a.faults.StaleLists == 0 && len(checks) != 4 { // stale lists contain deleted records
 		t.Fatalf("there are %d health checks for 4 records", len(checks))
 	}
 	if err := runScenario(t, a); err != nil {
@@ -217,7 +217,7 @@ func scenario(t *testing.T, a *account) {
 	}
 }
 
-// A health check that no list shows yet is not made a second time.
+// A health check that lists do not contain yet is not created again.
 func TestStaleListCreatesNoDuplicates(t *testing.T) {
 	setAccount(t)
 	synctest.Test(t, func(t *testing.T) {
@@ -242,7 +242,7 @@ func TestStaleListCreatesNoDuplicates(t *testing.T) {
 	})
 }
 
-// An answer that is lost and a call that is refused now and then are no failure.
+// Occasional lost responses and rejected calls are not failures.
 func TestFailedCallsAreRetried(t *testing.T) {
 	setAccount(t)
 	for _, outcome := range []testcloud.Outcome{testcloud.Throttled, testcloud.InternalError, testcloud.RequestLost, testcloud.ResponseLost} {
@@ -264,7 +264,7 @@ func TestFailedCallsAreRetried(t *testing.T) {
 	}
 }
 
-// What somebody did to health checks is set right.
+// Manual changes of health checks are repaired.
 func TestHealthChecksAreRepaired(t *testing.T) {
 	setAccount(t)
 	synctest.Test(t, func(t *testing.T) {
@@ -285,7 +285,7 @@ func TestHealthChecksAreRepaired(t *testing.T) {
 	})
 }
 
-// A zone that only networks of AWS know may have the name of a public one.
+// A private hosted zone may have the name of a public one.
 func TestPrivateZones(t *testing.T) {
 	setAccount(t)
 	synctest.Test(t, func(t *testing.T) {
@@ -306,8 +306,7 @@ func TestPrivateZones(t *testing.T) {
 	})
 }
 
-// The settings of AWS's own tools are honoured: another endpoint, and who is
-// trusted to be it.
+// The settings of AWS's own tools apply: the endpoint, and the trusted certificate authorities.
 func TestAWSEnvironmentSettings(t *testing.T) {
 	setAccount(t)
 	a := newAccount()

@@ -15,7 +15,7 @@ import (
 	"skyserve/provision/gcp"
 )
 
-// token is an access token, or why there is none.
+// token is an access token, or the error of requesting one.
 type token struct {
 	value string
 	err   error
@@ -173,7 +173,7 @@ func TestQuotas(t *testing.T) {
 			t.Errorf("got %+v, want %+v", quotas[i], want)
 		}
 	}
-	// a project that was given none for spot GPUs has them count as on demand
+	// without a quota for spot GPUs, they count against the on-demand quota
 	g.SetQuota("us-central1", "PREEMPTIBLE_NVIDIA_L4_GPUS", 0)
 	launched(t, provider(g), replica("us-central1-1", service.CapacitySpot))
 	quotas, err = provider(g).Quotas(t.Context(), here)
@@ -186,7 +186,7 @@ func TestDoctor(t *testing.T) {
 	for _, tt := range []struct {
 		name string
 		set  func(g *testcloud.GCE)
-		bad  []string // of what is not as it must be, a part of each
+		bad  []string // a part of the message of each failed finding
 	}{
 		{"all is well", func(*testcloud.GCE) {}, nil},
 		{"no permission", func(g *testcloud.GCE) { g.DenyPermissions("compute.instances.create", "compute.firewalls.delete") }, []string{"compute.firewalls.delete, compute.instances.create"}},

@@ -21,7 +21,7 @@ import (
 	"skyserve/provision/gcp"
 )
 
-// everyNth lets each nth call come to something else than being served.
+// everyNth changes the outcome of every nth call.
 func everyNth(n int, o testcloud.Outcome) func(testcloud.Call) testcloud.Outcome {
 	return func(c testcloud.Call) testcloud.Outcome {
 		if c.Number%n == 0 {
@@ -73,7 +73,7 @@ func TestProviderConformance(t *testing.T) {
 	}
 }
 
-// state is what a fake holds, without what counts how often things were made.
+// state returns the state of a fake, without ids and times that count calls.
 func state(g *testcloud.GCE) string {
 	var all []string
 	for _, i := range g.Instances() {
@@ -85,8 +85,8 @@ func state(g *testcloud.GCE) string {
 	return strings.Join(all, "")
 }
 
-// up launches the small service, and down terminates all that is listed of it; each
-// ends at the first error, as a program does that crashes.
+// up launches the small service, and down terminates all its listed objects. Each ends at the first error,
+// like a process that crashes.
 func up(g *testcloud.GCE) error {
 	p := provider(g)
 	for _, w := range chat() {
@@ -103,7 +103,7 @@ func down(g *testcloud.GCE) error {
 	if err != nil {
 		return err
 	}
-	slices.Reverse(have) // machines come last in a list and go first
+	slices.Reverse(have) // machines are listed last and terminated first
 	for _, o := range have {
 		if err := p.Terminate(context.Background(), o); err != nil {
 			return err
@@ -159,7 +159,7 @@ func TestRecoversFromCrashAtAnyCall(t *testing.T) {
 	}
 }
 
-// A call that fails once is made again, with nothing made twice.
+// A call that fails once is retried, and nothing is created twice.
 func TestFailedCallIsRetried(t *testing.T) {
 	testkit.Slow(t)
 	t.Parallel()
@@ -189,8 +189,8 @@ func TestFailedCallIsRetried(t *testing.T) {
 	}
 }
 
-// runConcurrently runs a function in four programs, in a slow cloud, so that all see the same state
-// before any changes it.
+// runConcurrently runs a function in four processes, in a slow cloud, so that all read the same state before
+// one changes it.
 func runConcurrently(t *testing.T, faults *testcloud.Faults, steps int, test func(t *testing.T, g *testcloud.GCE, all func(do func() error) []error)) {
 	synctest.Test(t, func(t *testing.T) {
 		faults.DuringCall = func(testcloud.Call) { time.Sleep(time.Millisecond) }
@@ -223,7 +223,7 @@ func TestConcurrentLaunchesCreateNoDuplicates(t *testing.T) {
 	}
 }
 
-// A machine that another program has asked for may not come to be.
+// A machine that another process is creating may fail to be created.
 func TestConcurrentLaunchesWithoutCapacity(t *testing.T) {
 	runConcurrently(t, &testcloud.Faults{}, 20, func(t *testing.T, g *testcloud.GCE, all func(func() error) []error) {
 		g.SetStock("us-central1-a", "g2-standard-4", "SPOT", 0)
@@ -242,7 +242,7 @@ func TestConcurrentLaunchesWithoutCapacity(t *testing.T) {
 	})
 }
 
-// When Terminate returns, the object is deleted, also when another program started the deletion.
+// When Terminate returns, the object is deleted, also when another process started the deletion.
 func TestConcurrentTerminate(t *testing.T) {
 	runConcurrently(t, &testcloud.Faults{}, 20, func(t *testing.T, g *testcloud.GCE, all func(func() error) []error) {
 		if err := up(g); err != nil {
@@ -261,7 +261,7 @@ func TestConcurrentTerminate(t *testing.T) {
 	})
 }
 
-// The same over a network, where connections that are cut off are used again.
+// The same over a network, with dropped connections.
 func TestReusedConnectionsThatBreak(t *testing.T) {
 	g := newGCE(&testcloud.Faults{DecideOutcome: everyNth(3, testcloud.ResponseLost)})
 	server := httptest.NewServer(g)

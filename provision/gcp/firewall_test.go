@@ -96,7 +96,7 @@ func TestFirewallIsRepaired(t *testing.T) {
 	}
 }
 
-// Another service.yaml asks for other rules; what it does not ask for goes.
+// When the desired rules change, missing rules are added and excess rules are removed.
 func TestFirewallRulesAreUpdated(t *testing.T) {
 	g := newGCE(nil)
 	p := provider(g)
@@ -115,7 +115,7 @@ func TestFirewallRulesAreUpdated(t *testing.T) {
 	}
 }
 
-// A copy of a rule under a name of ours is a change; under another name it is nobody's.
+// A manual copy of a rule under a name of skyserve is drift; under another name it is ignored.
 func TestCopiedRules(t *testing.T) {
 	for _, tt := range []struct {
 		end     string
@@ -143,8 +143,8 @@ func TestCopiedRules(t *testing.T) {
 	}
 }
 
-// Without the account of balancers, nothing that needs it is created, and the error contains the
-// commands that create it. The project's default account, with more permissions, is not used instead.
+// Without the balancers' service account, no object that requires it is created, and the error contains the
+// commands that create it. The project's default service account, with more permissions, is not used.
 func TestBalancerRequiresServiceAccount(t *testing.T) {
 	g := testcloud.NewGCE("p", nil)
 	_, err := provider(g).Launch(t.Context(), identity())

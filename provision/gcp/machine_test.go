@@ -23,7 +23,7 @@ func TestCapacityErrorScopes(t *testing.T) {
 	)
 	for _, tt := range []struct {
 		code, message string
-		status        int // of a refusal at once; 0 = the operation ends so
+		status        int // of an immediate error; 0 = the operation fails
 		want          provision.CapacityScope
 	}{
 		{"ZONE_RESOURCE_POOL_EXHAUSTED", "not enough resources", 0, provision.ScopeZone},
@@ -72,7 +72,7 @@ func TestCapacityErrorScopes(t *testing.T) {
 	}
 }
 
-// The stock and the quotas of a zone, as launches meet them, one after the other.
+// Consecutive launches use up the stock and the quotas of a zone.
 func TestLaunchFallsBackToNextOffering(t *testing.T) {
 	g := newGCE(nil)
 	g.SetStock("us-central1-a", "g2-standard-4", "SPOT", 1)
@@ -98,7 +98,7 @@ func TestLaunchFallsBackToNextOffering(t *testing.T) {
 	}
 }
 
-// A100 are launched on demand and as spot machines, and have quotas of their own.
+// Machines with A100 are launched on demand and as spot machines, and have their own quotas.
 func TestA100Quotas(t *testing.T) {
 	for _, capacity := range []service.CapacityType{service.CapacityOnDemand, service.CapacitySpot} {
 		g := newGCE(nil)
@@ -123,7 +123,7 @@ func TestA100Quotas(t *testing.T) {
 	}
 }
 
-// The network of service.yaml, whose subnets have names of their own unless it is automatic.
+// Machines use the network of service.yaml, with its configured subnets or, in automatic mode, its own.
 func TestMachineNetwork(t *testing.T) {
 	for _, tt := range []struct {
 		name     string
@@ -174,7 +174,7 @@ func TestMachineNetwork(t *testing.T) {
 	}
 }
 
-// Firewalls cannot move to another network: machines that stand would lose theirs.
+// A firewall cannot be moved to another network, because running machines would lose it.
 func TestNetworkCannotChange(t *testing.T) {
 	g := newGCE(nil)
 	g.SetNetworks("default", "prod")
@@ -204,7 +204,7 @@ func TestNetworkCannotChange(t *testing.T) {
 	}
 }
 
-// An offering without a zone is looked for in each zone of its region.
+// An offering without a zone is attempted in each zone of its region.
 func TestLaunchWithoutZone(t *testing.T) {
 	g := newGCE(nil)
 	g.SetStock("us-central1-a", "g2-standard-4", "STANDARD", 0)
@@ -302,7 +302,7 @@ func TestLaunchRequestPerRole(t *testing.T) {
 	}
 }
 
-// The agent of a machine says which key is the machine's own.
+// Fingerprint returns the fingerprint that the machine's agent published.
 func TestFingerprintFromGuestAttributes(t *testing.T) {
 	g := newGCE(nil)
 	p := provider(g)
@@ -359,7 +359,7 @@ func TestStoppedMachineIsReplaced(t *testing.T) {
 	}
 }
 
-// Two machines of one id stand side by side while one replaces the other.
+// Two machines with one id exist while one replaces the other.
 func TestReplacementRunsBesideOldMachine(t *testing.T) {
 	g := newGCE(nil)
 	p, w := provider(g), replica("us-central1-0", service.CapacitySpot)
@@ -388,7 +388,7 @@ func TestObjectsOfAnotherOwnerAreKept(t *testing.T) {
 				w.Owner = "other"
 				_, err := p.Launch(t.Context(), w)
 				var owned *provision.OwnedError
-				// a machine asks for machines alone: its firewall was refused before it
+				// only machines reach this point: a firewall was rejected before
 				isMachine := func(w provision.Desired) bool { return w.Machine != nil }
 				if !errors.As(err, &owned) && (!isMachine(w) || isMachine(first)) {
 					t.Errorf("%s: got %v", w.ID, err)
@@ -404,7 +404,7 @@ func TestObjectsOfAnotherOwnerAreKept(t *testing.T) {
 	}
 }
 
-// Names meet even when lists do not show yet what another owner made.
+// Names of two owners conflict even before lists contain the other owner's objects.
 func TestNamesOfTwoOwnersCollide(t *testing.T) {
 	g := newGCE(&testcloud.Faults{StaleLists: 100})
 	w := firewall(provision.KindReplica)
@@ -418,7 +418,7 @@ func TestNamesOfTwoOwnersCollide(t *testing.T) {
 	}
 }
 
-// A machine that somebody made by hand under a name of ours is not ours, and stays.
+// A manually created machine with a name of skyserve is not listed, and not deleted.
 func TestForeignMachineIsKept(t *testing.T) {
 	g := newGCE(nil)
 	w := replica("us-central1-0", service.CapacitySpot)
@@ -460,7 +460,7 @@ func TestListFiltersRegions(t *testing.T) {
 	}
 }
 
-// A list that leaves a zone out would have its machines made again.
+// An incomplete list is an error: its missing machines would be launched again.
 func TestPartialListIsAnError(t *testing.T) {
 	for _, code := range []string{"UNREACHABLE", "PARTIAL_SUCCESS", "SCHEMA_VALIDATION_IGNORED"} {
 		g := newGCE(nil)
@@ -497,7 +497,7 @@ func TestInvalidWants(t *testing.T) {
 	}
 }
 
-// stalled never answers.
+// stalled is a transport that never responds.
 type stalled struct{ asked chan struct{} }
 
 func (s stalled) RoundTrip(r *http.Request) (*http.Response, error) {

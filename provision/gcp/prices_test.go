@@ -13,8 +13,8 @@ import (
 	"skyserve/provision/gcp"
 )
 
-// What a machine type costs is the sum of its parts in its region, on demand and as spot
-// machines; the list is read once for all regions, page by page.
+// The price of a machine type is the sum of its parts in its region, on demand and as spot machines. The list
+// is read once for all regions, page by page.
 func TestPrices(t *testing.T) {
 	faults := &testcloud.Faults{}
 	g := newGCE(faults)
@@ -43,8 +43,7 @@ func TestPrices(t *testing.T) {
 	}
 }
 
-// A list that is refused or nonsense is an error that says what lacks; prices that can be
-// read are there all the same.
+// A denied or invalid list is an error with the reason; the valid prices are returned.
 func TestPriceListErrors(t *testing.T) {
 	const action = "cloudbilling.services.skus.list"
 	change := func(description string, edit func(*testcloud.GCESKU)) func(*testcloud.GCE) {
@@ -61,7 +60,7 @@ func TestPriceListErrors(t *testing.T) {
 		change  func(*testcloud.GCE)
 		priced  int
 		says    string
-		refused string // what is not allowed
+		refused string // the denied permission
 		hint    string
 	}{
 		{name: "all is well", change: func(*testcloud.GCE) {}, priced: 26},
@@ -118,8 +117,7 @@ func TestPriceListErrors(t *testing.T) {
 	}
 }
 
-// A call that is throttled, broken or lost is repeated; credentials that are no good are
-// told of as everywhere.
+// Calls that are throttled, fail or are lost are retried. Invalid credentials are a CredentialsError.
 func TestPriceCallsAreRetried(t *testing.T) {
 	for _, o := range []testcloud.Outcome{testcloud.Throttled, testcloud.InternalError, testcloud.RequestLost, testcloud.ResponseLost} {
 		left := 3

@@ -14,7 +14,7 @@ import (
 	"skyserve/provision/gcp"
 )
 
-// hundredReplicas wants 20 replicas in each of five regions.
+// hundredReplicas returns 20 desired replicas in each of five regions.
 func hundredReplicas() (wants []provision.Desired, places []string) {
 	places = []string{"us-central1", "us-east4", "europe-west4", "asia-northeast1", "asia-southeast1"}
 	for _, place := range places {
@@ -28,8 +28,8 @@ func hundredReplicas() (wants []provision.Desired, places []string) {
 	return wants, places
 }
 
-// A hundred machines wanted at once keep to ten calls a region, in a cloud whose
-// every call takes 20 ms.
+// A hundred concurrent launches have at most ten calls per region in flight, in a cloud whose calls take 20
+// ms.
 func TestCallsInFlightAreLimited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		faults := &testcloud.Faults{DuringCall: func(testcloud.Call) { time.Sleep(20 * time.Millisecond) }}
@@ -55,7 +55,7 @@ func TestCallsInFlightAreLimited(t *testing.T) {
 	})
 }
 
-// A cloud that goes on refusing is given up, after pauses that grow.
+// A call that is always rejected fails after all attempts, with increasing backoff.
 func TestRetriesAreLimited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, outcome := range []testcloud.Outcome{testcloud.Throttled, testcloud.InternalError, testcloud.ResponseLost} {
@@ -67,7 +67,7 @@ func TestRetriesAreLimited(t *testing.T) {
 			took := time.Since(begun)
 			var denied *provision.CredentialsError
 			tries, least, most := 6, 4*time.Second, 15*time.Second
-			if outcome == testcloud.Throttled { // rates are counted by the minute
+			if outcome == testcloud.Throttled { // rate limits are per minute
 				tries, least, most = 12, 59*time.Second, 3*time.Minute
 			}
 			if err == nil || errors.As(err, &denied) || faults.CallCounts()["compute.instances.aggregatedList"] != tries {
@@ -80,7 +80,7 @@ func TestRetriesAreLimited(t *testing.T) {
 	})
 }
 
-// A rate that was used up fills at the next full minute.
+// A call beyond a rate limit succeeds in the next minute.
 func TestRateLimitedCallsWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		begun := time.Now()
@@ -98,7 +98,7 @@ func TestRateLimitedCallsWait(t *testing.T) {
 	})
 }
 
-// Google lets a machine's guest attributes be asked for ten times a minute.
+// A machine's guest attributes are read at most ten times a minute, which is Google's limit.
 func TestFingerprintIsCached(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		faults := &testcloud.Faults{}
@@ -108,7 +108,7 @@ func TestFingerprintIsCached(t *testing.T) {
 		p := gcp.New(cfg)
 		o := launched(t, p, replica("us-central1-0", service.CapacitySpot))
 		other := launched(t, p, replica("us-central1-1", service.CapacitySpot))
-		for range 20 { // a minute, as those look who wait for a machine to boot
+		for range 20 { // a minute of polls, as for a booting machine
 			for _, o := range []provision.Object{o, other} {
 				if key, err := p.Fingerprint(t.Context(), o); key != "" || err != nil {
 					t.Fatalf("got %q, %v", key, err)
@@ -129,7 +129,7 @@ func TestFingerprintIsCached(t *testing.T) {
 	})
 }
 
-// What never ends is given up too.
+// An operation that never ends is an error.
 func TestOperationTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newGCE(nil)

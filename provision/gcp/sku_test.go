@@ -11,7 +11,7 @@ import (
 	"skyserve/provision"
 )
 
-// sku is an entry of the list as Cloud Billing writes it.
+// sku is an entry of Cloud Billing's price list.
 func sku(description, usage, unit, units string, nanos string) string {
 	return `{"name":"services/6F81-5844-456A/skus/D18E-3563-415F","skuId":"D18E-3563-415F","description":"` + description + `","category":{"serviceDisplayName":"Compute Engine",
 "resourceFamily":"Compute","resourceGroup":"CPU","usageType":"` + usage + `"},"serviceRegions":["us-central1","us-east1","us-west1"],"pricingInfo":[{"summary":"",
@@ -29,7 +29,7 @@ func readSKU(t testing.TB, text string) *cloudbilling.Sku {
 	return &s
 }
 
-// Published figures of us-central1 add up to the published prices of machine types.
+// The sum of the published prices of parts in us-central1 is the published price of the machine type.
 func TestMachinePriceIsSumOfParts(t *testing.T) {
 	l := newPriceList()
 	for _, text := range []string{
@@ -63,7 +63,7 @@ func TestMachinePriceIsSumOfParts(t *testing.T) {
 			t.Errorf("%s: got %g, want %g", name, got[name+" on_demand"], want)
 		}
 	}
-	if err != nil || len(got) != 9 { // of spot machines only the GPU is listed
+	if err != nil || len(got) != 9 { // for spot machines the list contains only the GPU
 		t.Errorf("got %v, %v", got, err)
 	}
 }
@@ -100,7 +100,7 @@ func TestRateParsing(t *testing.T) {
 	}
 }
 
-// Whatever a list says, what is read of it are prices of an hour.
+// From any input, only valid hourly prices are read.
 func FuzzPriceList(f *testing.F) {
 	f.Add(sku("E2 Instance Core running in Iowa", "OnDemand", "h", "0", "1"), sku("E2 Instance Ram running in Iowa", "OnDemand", "GiBy.h", "1", "0"))
 	f.Add(sku("Nvidia L4 GPU running in Iowa", "OnDemand", "h", "9223372036854775807", "999999999"), `{"pricingInfo":[null],"description":"Nvidia L4 GPU running in x","category":{"usageType":"OnDemand"}}`)

@@ -9,7 +9,7 @@ import (
 	"skyserve/provision"
 )
 
-// What was published is known until it is removed, whatever becomes of the rest.
+// A published name is stored until it is removed.
 func TestKeepName(t *testing.T) {
 	svc := newService(t, "chat")
 	if err := svc.RemoveName(); err != nil {

@@ -52,7 +52,7 @@ func TestFind(t *testing.T) {
 	}
 }
 
-// exists tells whether a service has a directory.
+// exists reports whether a service has a directory.
 func exists(svc Service) bool {
 	_, err := os.Stat(svc.Dir())
 	return err == nil
@@ -83,8 +83,8 @@ func TestWriteFileIsPrivateAndAtomic(t *testing.T) {
 	}
 }
 
-// The token of the admin APIs is kept for shells that do not have it; one that is set takes its
-// place, if only to nothing.
+// The token of the admin APIs is stored for other shells. A token in the environment replaces it, even an
+// empty one.
 func TestAdminToken(t *testing.T) {
 	svc := newService(t, "chat")
 	for _, tt := range []struct{ set, want string }{{"unset", ""}, {"one", "one"}, {"unset", "one"}, {"", ""}, {"unset", ""}} {
@@ -115,10 +115,10 @@ func TestLockIsExclusive(t *testing.T) {
 	if _, err := svc.Lock(); !errors.As(err, &busy) {
 		t.Errorf("got %v", err)
 	}
-	if err := svc.Remove(); err != nil { // as down does, while it holds the lock
+	if err := svc.Remove(); err != nil { // like down, with the lock held
 		t.Fatal(err)
 	}
-	again, err := svc.Lock() // of a directory made anew
+	again, err := svc.Lock() // of the recreated directory
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -172,7 +172,7 @@ func TestTidyKeepsUsedExecutables(t *testing.T) {
 	if err := talk.Remove(); err != nil {
 		t.Fatal(err)
 	}
-	for range 2 { // once more is no error
+	for range 2 { // a second call is not an error
 		if err := home.CleanUp(ctx); err != nil {
 			t.Fatal(err)
 		}
