@@ -196,7 +196,7 @@ func TestDiffKeepsBetterOfDuplicateIDs(t *testing.T) {
 }
 
 // OnePerID keeps the objects that Diff keeps; without desired objects, one of each id.
-func TestOneOfEachKeepsSameObjectAsDiff(t *testing.T) {
+func TestOnePerIDKeepsSameObjectAsDiff(t *testing.T) {
 	w, other := want("us-0", provision.KindReplica, "local/us", "s"), want("us-1", provision.KindReplica, "local/us", "s")
 	ended, old := objectOf(w, 1), objectOf(w, 2)
 	ended.TerminatedReason, old.SpecHash = "was terminated", "old"
@@ -207,9 +207,9 @@ func TestOneOfEachKeepsSameObjectAsDiff(t *testing.T) {
 	}
 	one := provision.OnePerID(wants, have)
 	if len(one) != 2 || len(removed) != 3 || removed[one[0].Handle] || removed[one[1].Handle] {
-		t.Errorf("left are %+v; a plan removes %v", one, removed)
+		t.Errorf("OnePerID keeps %+v; Diff terminates %v", one, removed)
 	}
 	if one = provision.OnePerID(nil, have); len(one) != 2 || one[0].TerminatedReason != "" {
-		t.Errorf("without a plan there are left %+v", one)
+		t.Errorf("without desired objects OnePerID keeps %+v", one)
 	}
 }

@@ -34,7 +34,7 @@ func offer(kind, zone string, capacity service.CapacityType, price float64) prov
 	}
 }
 
-func TestInOrderFollowsOperatorsOrder(t *testing.T) {
+func TestSortedByCapacityFollowsOrder(t *testing.T) {
 	all := provision.Offerings{
 		offer("g6.xlarge", "us-east-1b", onDemand, 0.8), offer("g6.xlarge", "us-east-1a", onDemand, 0.8),
 		offer("g6.xlarge", "us-east-1c", spot, 0.5), offer("g6.xlarge", "us-east-1a", spot, 0.4),
@@ -132,7 +132,7 @@ func TestLaunchFallsBackToNextOffering(t *testing.T) {
 		s := &limitedCapacity{zones: tt.zones}
 		_, err := provision.Apply(context.Background(), provision.Diff(wants, nil), s, provision.ApplyOptions{Parallel: 1})
 		if !slices.Equal(s.tried, tt.tried) {
-			t.Errorf("tried %q, want %q: what was refused a moment ago is not asked again", s.tried, tt.tried)
+			t.Errorf("attempted %q, want %q: offerings that recently had no capacity are skipped", s.tried, tt.tried)
 		}
 		if (err != nil) != (tt.err != nil) {
 			t.Errorf("got %v", err)
@@ -161,12 +161,12 @@ func TestSurgeLaunchesBeforeTerminating(t *testing.T) {
 			Drain:     func(_ context.Context, o provision.Object) { f.log = append(f.log, "drained "+o.SpecHash) },
 		})
 		if err != nil || !slices.Equal(f.log, want) || len(f.objects) != 1 || f.objects[0].SpecHash != "new" {
-			t.Errorf("surge %t: did %q, left %+v, %v; want %q", surge, f.log, f.objects, err, want)
+			t.Errorf("surge %t: did %q, remaining %+v, %v; want %q", surge, f.log, f.objects, err, want)
 		}
 	}
 }
 
-func TestPlacesRouteByCloud(t *testing.T) {
+func TestMultiCloudRoutesByCloud(t *testing.T) {
 	aws, gcp := &fake{}, &fake{}
 	p := provision.MultiCloud{"aws": aws, "gcp": gcp}
 	wants := []provision.Desired{want("a", provision.KindReplica, "aws/us-east-1", "s"), want("g", provision.KindReplica, "gcp/us-central1", "s")}
@@ -186,7 +186,7 @@ func TestPlacesRouteByCloud(t *testing.T) {
 		}
 	}
 	if len(aws.objects)+len(gcp.objects) != 0 {
-		t.Errorf("left: %+v, %+v", aws.objects, gcp.objects)
+		t.Errorf("remaining: %+v, %+v", aws.objects, gcp.objects)
 	}
 }
 
@@ -197,7 +197,7 @@ func (*failingList) List(context.Context, string) ([]provision.Object, error) {
 	return nil, errors.New("throttled")
 }
 
-func TestPlacesListFailsIfOneCloudFails(t *testing.T) {
+func TestMultiCloudListFailsIfOneCloudFails(t *testing.T) {
 	p := provision.MultiCloud{"aws": &fake{objects: []provision.Object{{ID: "a"}}}, "gcp": &failingList{}}
 	if have, err := p.List(context.Background(), "chat"); err == nil || have != nil || !strings.Contains(err.Error(), "gcp") {
 		t.Errorf("got %+v, %v", have, err)
@@ -212,7 +212,7 @@ func (s blockedTransport) RoundTrip(*http.Request) (*http.Response, error) {
 	return &http.Response{StatusCode: 200, Body: http.NoBody}, nil
 }
 
-func TestBoundedLimitsCallsPerHost(t *testing.T) {
+func TestCallsPerHostAreLimited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		answers := make(chan struct{})
 		rt := provision.LimitCallsPerHost(blockedTransport{answers})

@@ -222,7 +222,7 @@ func TestUpReportsRejectedCredentials(t *testing.T) {
 		},
 		"action denied by Google": {
 			func(e *emulated) { e.gce.DenyPermissions("compute.instances.create") },
-			[]string{"calling gcp: permission denied for compute.instances.create", "hint: grant a role with it"},
+			[]string{"calling gcp: permission denied for compute.instances.create", "hint: grant a role with this permission"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

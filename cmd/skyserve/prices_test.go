@@ -102,7 +102,7 @@ func TestPlanAndUpSeeTheSamePrices(t *testing.T) {
 		t.Errorf("with list prices: %g, output\n%s", cost, output)
 	}
 	e.aws.Configure(func() { e.aws.DenialCode = denyPrices })
-	if cost, output := planned(e.at()...); fmt.Sprintf("%.4f", cost) != fmt.Sprintf("%.4f", 0.8048+testcloud.FakeGCEPrice("us-central1", "g2-standard-4", false)) || !strings.Contains(output, "pricing:GetProducts is not allowed") {
+	if cost, output := planned(e.at()...); fmt.Sprintf("%.4f", cost) != fmt.Sprintf("%.4f", 0.8048+testcloud.FakeGCEPrice("us-central1", "g2-standard-4", false)) || !strings.Contains(output, "permission denied for pricing:GetProducts") {
 		t.Errorf("refused: %g, output\n%s", cost, output)
 	}
 	e.aws.Configure(func() { e.aws.DenialCode = func(_, _ string) string { return "ExpiredToken" } })

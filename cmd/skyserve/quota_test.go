@@ -119,7 +119,7 @@ func TestDoctorReportsQuotas(t *testing.T) {
 		"FAIL aws/us-east-1 G and VT instances as spot (L-3819A6DF): 0 of 3 vcpus in use, the service needs at least 4",
 		"--quota-code L-3819A6DF --desired-value 4 --region us-east-1",
 		"FAIL gcp/us-central1 machines without GPUs (CPUS): 0 of 1 vcpus in use, the service needs at least 2",
-		"request 2 of CPUS in us-central1",
+		"request a limit of 2 for CPUS in us-central1",
 		"ok aws/us-east-1 standard instances on demand (L-1216C47A): 0 of 64 vcpus in use, the service needs at least 4",
 	} {
 		if !strings.Contains(strings.Join(strings.Fields(out), " "), want) {

@@ -93,7 +93,7 @@ func crash(t *testing.T, unseen, k int, outcome testcloud.Outcome) int {
 		"role skyserve-chat-replica with 1 policies",
 	}
 	if left := cloud.RemainingResources(); !slices.Equal(left, want) {
-		t.Fatalf("up made %q, want %q", left, want)
+		t.Fatalf("up created %q, want %q", left, want)
 	}
 	step(nil, func([]provision.Object) bool { return len(cloud.RemainingResources()) == 0 })
 	n := 0

@@ -46,7 +46,7 @@ func TestCredentialErrorCodes(t *testing.T) {
 				t.Errorf("the action is %q", refused.Action)
 			}
 			if n := f.CallCounts()["ec2:RunInstances"]; n != 1 {
-				t.Errorf("asked %d times", n)
+				t.Errorf("called %d times", n)
 			}
 		})
 	}
@@ -86,7 +86,7 @@ func TestNoCredentials(t *testing.T) {
 	_, err = p.Offerings(t.Context(), east)
 	var none *provision.CredentialsError
 	if !errors.As(err, &none) || none.Action != "" || !strings.Contains(none.Hint, "AWS_PROFILE") {
-		t.Errorf("got %v, want that there are no credentials", err)
+		t.Errorf("got %v, want an error about missing credentials", err)
 	}
 	t.Setenv("AWS_PROFILE", "nobody")
 	if _, err := aws.New(t.Context(), c); !errors.As(err, &none) || !strings.Contains(none.Hint, "AWS_PROFILE") {
@@ -112,7 +112,7 @@ func TestUnknownRegions(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 	if _, err := aws.New(t.Context(), aws.Config{}); err == nil {
-		t.Error("a provider without a region was made")
+		t.Error("New accepted a configuration without a region")
 	}
 }
 
@@ -146,7 +146,7 @@ func TestLaunchErrorNamesDeniedAction(t *testing.T) {
 		if !errors.As(err, &denied) || denied.Action != action || !strings.Contains(denied.Hint, action) {
 			t.Errorf("without %s: got %v", action, err)
 		} else if strings.Contains(err.Error(), "Encoded") || len(err.Error()) > 500 {
-			t.Errorf("without %s it says %d characters: %v", action, len(err.Error()), err)
+			t.Errorf("without %s the message has %d characters: %v", action, len(err.Error()), err)
 		}
 	}
 }

@@ -218,7 +218,7 @@ func TestRootOnBalancerCannotBecomeController(t *testing.T) {
 			err := do(a)
 			var refused smithy.APIError
 			if !errors.As(err, &refused) || !slices.Contains([]string{"UnauthorizedOperation", "AccessDenied"}, refused.ErrorCode()) {
-				t.Errorf("got %v, want that it is not authorized", err)
+				t.Errorf("got %v, want that it is denied", err)
 			}
 			if after := a.cloud.RemainingResources(); !slices.Equal(before, after) {
 				t.Errorf("there was\n%s\nand is\n%s", strings.Join(before, "\n"), strings.Join(after, "\n"))

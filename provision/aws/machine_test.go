@@ -59,7 +59,7 @@ func TestCapacityErrorScopes(t *testing.T) {
 				t.Fatalf("got %v, want a refusal of the %s", err, want)
 			}
 			if n := f.CallCounts()["ec2:RunInstances"]; n != 1 || len(cloud.Machines()) != 0 {
-				t.Errorf("asked %d times, and made %d machines", n, len(cloud.Machines()))
+				t.Errorf("called %d times, created %d machines", n, len(cloud.Machines()))
 			}
 			w.Offerings[0].Zone = ""
 			if _, err = p.Launch(t.Context(), w); want == provision.ScopeZone && (!errors.As(err, &refused) || refused.Scope != provision.ScopeRegion) {
@@ -95,7 +95,7 @@ func TestLaunchFallsBackToNextZone(t *testing.T) {
 		t.Fatalf("got %v, want no room for one of the two", err)
 	}
 	if m := cloud.Machines(); len(m) != 1 || m[0].Zone != "us-east-1a" || m[0].Market != "on_demand" {
-		t.Errorf("made %+v, want one on demand in us-east-1a", m)
+		t.Errorf("created %+v, want one on demand in us-east-1a", m)
 	}
 }
 
@@ -386,6 +386,6 @@ func TestBootImagesArePublished(t *testing.T) {
 	unknown := machine("us-east-1-1", provision.KindReplica, east, service.CapacitySpot)
 	unknown.Machine.Image = "resolve:ssm:/aws/service/deeplearning/ami/x86_64/no-such-image/latest/ami-id"
 	if _, err := p.Launch(t.Context(), unknown); err == nil || !strings.Contains(err.Error(), "ParameterNotFound") {
-		t.Errorf("an image that nobody publishes: got %v, want ParameterNotFound", err)
+		t.Errorf("unpublished image: got %v, want ParameterNotFound", err)
 	}
 }

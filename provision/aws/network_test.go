@@ -66,7 +66,7 @@ func TestNamedNetwork(t *testing.T) {
 	for _, m := range cloud.Machines() {
 		want := map[string]string{"us-east-1a": "subnet-0000000a", "us-east-1b": "subnet-0000000b"}[m.Zone]
 		if got := m.Request["NetworkInterface.1.SubnetId"]; got != want || got == "" {
-			t.Errorf("%s stands in %q, want %q", m.Tags["skyserve:id"], got, want)
+			t.Errorf("%s is in %q, want %q", m.Tags["skyserve:id"], got, want)
 		}
 	}
 	if changes := provision.Diff(wants, list(t, p)); len(changes) != 0 {

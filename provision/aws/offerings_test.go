@@ -99,14 +99,14 @@ func TestDoctor(t *testing.T) {
 		change func(*testcloud.AWS)
 		only   []string // the failed findings
 	}{
-		{"all is well", func(*testcloud.AWS) {}, nil},
-		{"the session has ended", func(c *testcloud.AWS) { c.DenialCode = func(_, _ string) string { return "ExpiredToken" } }, []string{
+		{"valid setup", func(*testcloud.AWS) {}, nil},
+		{"expired session", func(c *testcloud.AWS) { c.DenialCode = func(_, _ string) string { return "ExpiredToken" } }, []string{
 			"NO aws: credentials: sts:GetCallerIdentity: ExpiredToken: You are not authorized to perform this operation: sts:GetCallerIdentity (log in again: aws sso login, or fetch new session keys)",
 		}},
-		{"the clock is wrong", func(c *testcloud.AWS) { c.Now = func() time.Time { return noon.Add(-10 * time.Minute) } }, []string{
+		{"wrong clock", func(c *testcloud.AWS) { c.Now = func() time.Time { return noon.Add(-10 * time.Minute) } }, []string{
 			"NO aws: clock: 10m0s ahead of AWS (correct this machine's clock: AWS rejects requests whose time differs by five minutes)",
 		}},
-		{"nothing may be launched in one region", func(c *testcloud.AWS) {
+		{"no permission to launch in one region", func(c *testcloud.AWS) {
 			c.DenialCode = func(region, action string) string {
 				if region == "us-west-2" && action == "ec2:RunInstances" {
 					return "UnauthorizedOperation"
@@ -116,7 +116,7 @@ func TestDoctor(t *testing.T) {
 		}, []string{
 			"NO aws/us-west-2: dry run of launching a machine: ec2:RunInstances: UnauthorizedOperation: You are not authorized to perform this operation. User: arn:aws:iam::123456789012:user/operator is not authorized to perform: ec2:RunInstances on resource: * because no identity-based policy allows the ec2:RunInstances action. (allow ec2:RunInstances for the caller in an IAM policy)",
 		}},
-		{"a region has no network", func(c *testcloud.AWS) { c.RemoveDefaultNetwork("us-east-1") }, []string{
+		{"region without a network", func(c *testcloud.AWS) { c.RemoveDefaultNetwork("us-east-1") }, []string{
 			"NO aws/us-east-1: network: finding the default VPC of us-east-1: not found; set regions[].network, or create one with `aws ec2 create-default-vpc --region us-east-1` ()",
 		}},
 	}
@@ -146,7 +146,7 @@ func TestDoctor(t *testing.T) {
 				t.Errorf("well are %q, want %q", good, well)
 			}
 			if left := cloud.RemainingResources(); len(left) != 0 {
-				t.Errorf("looking made %q", left)
+				t.Errorf("Doctor created %q", left)
 			}
 		})
 	}

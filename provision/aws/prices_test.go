@@ -35,7 +35,7 @@ func TestPrices(t *testing.T) {
 		}
 	}
 	if pages := faults.CallCounts()["pricing:GetProducts"]; pages != 5 {
-		t.Errorf("asked for %d pages of nine products, two a page", pages)
+		t.Errorf("requested %d pages of nine products, two per page", pages)
 	}
 }
 
@@ -50,12 +50,12 @@ func TestPriceListErrors(t *testing.T) {
 	}{
 		{name: "throttled for a while", faults: unpricedFor(3, testcloud.Throttled), priced: 9},
 		{name: "throttled", faults: unpricedFor(1000, testcloud.Throttled), says: "pricing:GetProducts: ThrottlingException: Rate exceeded"},
-		{name: "broken", faults: unpricedFor(1000, testcloud.InternalError), says: "pricing:GetProducts: InternalError"},
-		{name: "a lost answer", faults: unpricedFor(2, testcloud.ResponseLost), priced: 9},
-		{name: "one is nonsense", change: setPrice("g6.xlarge", "about a dollar"), priced: 8, says: `g6.xlarge: invalid price per hour: "about a dollar"`},
-		{name: "one is free", change: setPrice("p5.48xlarge", "0.0000000000"), priced: 8, says: `p5.48xlarge: invalid price per hour: "0.0000000000"`},
-		{name: "one is not sold", change: setPrice("p5.48xlarge", ""), priced: 8},
-		{name: "none is sold", change: func(c *testcloud.AWS) { c.ListPrice = func(_, _ string) string { return "" } }, says: "no prices for us-east-1"},
+		{name: "internal error", faults: unpricedFor(1000, testcloud.InternalError), says: "pricing:GetProducts: InternalError"},
+		{name: "lost response", faults: unpricedFor(2, testcloud.ResponseLost), priced: 9},
+		{name: "one invalid price", change: setPrice("g6.xlarge", "about a dollar"), priced: 8, says: `g6.xlarge: invalid price per hour: "about a dollar"`},
+		{name: "one price of zero", change: setPrice("p5.48xlarge", "0.0000000000"), priced: 8, says: `p5.48xlarge: invalid price per hour: "0.0000000000"`},
+		{name: "one type without a price", change: setPrice("p5.48xlarge", ""), priced: 8},
+		{name: "no prices", change: func(c *testcloud.AWS) { c.ListPrice = func(_, _ string) string { return "" } }, says: "no prices for us-east-1"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			cloud := newCloud(tt.faults)

@@ -27,11 +27,11 @@ func TestCountsSelectClasses(t *testing.T) {
 	}{
 		{"more on another GPU", []provision.ReplicaClass{l4, l4}, provision.ClassCounts{l4: 2, h100: 1}, []string{"0 L4", "1 L4", "2 H100"}, []string{"launch 2"}},
 		{"a mix from nothing", nil, provision.ClassCounts{l4: 2, h100: 1}, []string{"0 L4", "1 L4", "2 H100"}, []string{"launch 0", "launch 1", "launch 2"}},
-		{"fewer of one GPU, whatever their numbers", []provision.ReplicaClass{l4, h100, l4}, provision.ClassCounts{l4: 1, h100: 1}, []string{"0 L4", "1 L4"}, []string{"terminate 2"}},
-		{"those that are not wanted go first", []provision.ReplicaClass{h100, l4, l4}, provision.ClassCounts{l4: 2}, []string{"1 L4", "2 L4"}, []string{"terminate 0"}},
-		{"as many on whatever there is", []provision.ReplicaClass{h100, l4}, provision.ClassCounts{provision.ReplicaClass{}: 3}, []string{"0 L4", "1 L4", "2 L4"}, []string{"launch 2"}},
-		{"one that fits neither stays while as many are wanted", []provision.ReplicaClass{h100, l4}, provision.ClassCounts{l4: 2}, []string{"0 L4", "1 L4"}, nil},
-		{"spot beside what is on demand", []provision.ReplicaClass{l4, l4}, provision.ClassCounts{l4: 2, spot: 1}, []string{"0 L4", "1 L4", "2 L4 spot"}, []string{"launch 2"}},
+		{"fewer of one GPU", []provision.ReplicaClass{l4, h100, l4}, provision.ClassCounts{l4: 1, h100: 1}, []string{"0 L4", "1 L4"}, []string{"terminate 2"}},
+		{"replicas of other classes are terminated first", []provision.ReplicaClass{h100, l4, l4}, provision.ClassCounts{l4: 2}, []string{"1 L4", "2 L4"}, []string{"terminate 0"}},
+		{"same count of any class", []provision.ReplicaClass{h100, l4}, provision.ClassCounts{provision.ReplicaClass{}: 3}, []string{"0 L4", "1 L4", "2 L4"}, []string{"launch 2"}},
+		{"replica of another class stays while the count matches", []provision.ReplicaClass{h100, l4}, provision.ClassCounts{l4: 2}, []string{"0 L4", "1 L4"}, nil},
+		{"spot in addition to on demand", []provision.ReplicaClass{l4, l4}, provision.ClassCounts{l4: 2, spot: 1}, []string{"0 L4", "1 L4", "2 L4 spot"}, []string{"launch 2"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			spec := parse(t, threeRegions)

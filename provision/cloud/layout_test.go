@@ -99,7 +99,7 @@ func ids(wants []provision.Desired, kind provision.ObjectKind) []string {
 	return out
 }
 
-func TestPlanObjects(t *testing.T) {
+func TestLayoutObjects(t *testing.T) {
 	l := plan(t, input(parse(t, threeRegions)))
 	for kind, want := range map[provision.ObjectKind][]string{
 		provision.KindBalancer: {"lb-us-east-1-0", "lb-europe-west4-0", "lb-ap-northeast-1-0", "lb-ap-northeast-1-1"},
@@ -204,7 +204,7 @@ func drawService(t *rapid.T) cloud.Input {
 	return in
 }
 
-func TestPlanKeepsReplicasWithinBounds(t *testing.T) {
+func TestLayoutKeepsReplicasWithinBounds(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		in := drawService(t)
 		l := plan(t, in)
@@ -239,7 +239,7 @@ func TestPlanKeepsReplicasWithinBounds(t *testing.T) {
 	})
 }
 
-func TestPlanIsStableAfterLaunch(t *testing.T) {
+func TestLayoutIsStableAfterLaunch(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		in := drawService(t)
 		first := plan(t, in)
@@ -272,7 +272,7 @@ func TestFallbacksEndWhenRegionHasCapacity(t *testing.T) {
 	}
 }
 
-func TestCheckRejectsInvalidSpecs(t *testing.T) {
+func TestValidateRejectsInvalidSpecs(t *testing.T) {
 	for _, tt := range []struct{ change, to, want string }{
 		{"- name: gcp/europe-west4\n", "- name: local/eu\n", "regions[1].name"},
 		{"- name: gcp/europe-west4\n", "- name: static/us-east-1\n    endpoints: ['http://10.0.0.1', 'http://10.0.0.2', 'http://10.0.0.3']\n", "must be unique, got aws/us-east-1 and static/us-east-1"},
@@ -325,7 +325,7 @@ func TestAnotherNetworkChangesSpecHash(t *testing.T) {
 // Regions with session access grant it to the machines of both roles, and replicas may read models in buckets
 // of AWS. There are no other grants: in Google Cloud the IAM roles of service accounts set the permissions of
 // machines.
-func TestPlanGrants(t *testing.T) {
+func TestLayoutGrants(t *testing.T) {
 	text := strings.Replace(threeRegions, "  - name: aws/us-east-1\n", "  - name: aws/us-east-1\n    access: ssm\n", 1)
 	text = strings.Replace(text, "engine: {kind: vllm}\n    gpus: [{type: L4, price", "engine: {weights: 's3://models/qwen'}\n    gpus: [{type: L4, price", 1)
 	out := "engine: {weights: 'gs://models/llama'}\n    regions: {aws/us-east-1: {min: 0, max: 0}, aws/ap-northeast-1: {min: 0, max: 0}}"

@@ -65,11 +65,11 @@ func TestOverQuota(t *testing.T) {
 		over   string // replicas: two of each model, the first on demand, the second as spot or else on demand; llama has H100 too
 		known  int    // the quotas that the first offerings exceed
 	}{
-		{"nothing is known", nil, "", 0},
-		{"enough of all", []provision.Quota{quota(spot, 8, 0), quota(demand, 8, 0)}, "", 0},
-		{"no spot, and enough on demand for all", []provision.Quota{quota(spot, 0, 0), quota(demand, 16, 0)}, "", 1},
-		{"no spot, and on demand one too few", []provision.Quota{quota(spot, 0, 0), quota(demand, 16, 4)}, "us-east-1-qwen-1", 1},
-		{"no spot, and on demand not known", []provision.Quota{quota(spot, 0, 0)}, "", 1},
+		{"nothing known", nil, "", 0},
+		{"sufficient quotas", []provision.Quota{quota(spot, 8, 0), quota(demand, 8, 0)}, "", 0},
+		{"no spot quota, sufficient on-demand quota", []provision.Quota{quota(spot, 0, 0), quota(demand, 16, 0)}, "", 1},
+		{"no spot quota, on-demand quota too small by one", []provision.Quota{quota(spot, 0, 0), quota(demand, 16, 4)}, "us-east-1-qwen-1", 1},
+		{"no spot quota, unknown on-demand quota", []provision.Quota{quota(spot, 0, 0)}, "", 1},
 		{"nothing at all", []provision.Quota{quota(spot, 0, 0), quota(demand, 3, 0)}, "us-east-1-qwen-0 us-east-1-qwen-1", 2},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

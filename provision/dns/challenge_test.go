@@ -54,7 +54,7 @@ func TestChallengeRecords(t *testing.T) {
 		}
 		writes := slices.DeleteFunc(slices.Clone(did), func(action string) bool { return action == "route53:ListHostedZonesByName" })
 		if reads := len(did) - len(writes); len(writes) != 4 || reads != map[*Challenges]int{known: 0, sought: 1}[c] {
-			t.Errorf("asked for %q", did)
+			t.Errorf("called %q", did)
 		}
 	}
 }
@@ -92,7 +92,7 @@ func TestRemovedNameRemovesChallenge(t *testing.T) {
 	n.Records = nil
 	a.set(t, n)
 	if got := a.values(challengeName); got != nil {
-		t.Errorf("the record of the challenge is left: %q", got)
+		t.Errorf("the challenge record remains: %q", got)
 	}
 	if a.values("_acme-challenge.other.example.com") == nil {
 		t.Error("another name lost the record of its challenge")

@@ -51,7 +51,7 @@ func TestAllRegionsHaveLocations(t *testing.T) {
 				continue
 			}
 			if _, known := locateRegion(service.Region(cloud + "/" + name)); !known {
-				t.Errorf("nobody knows where %s/%s is", cloud, name)
+				t.Errorf("the location of %s/%s is unknown", cloud, name)
 			}
 		}
 	}

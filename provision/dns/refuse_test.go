@@ -227,7 +227,7 @@ func TestInvalidNames(t *testing.T) {
 			t.Errorf("got %v, want %s", err, tt.says)
 		}
 		if calls := a.faults.CallCounts(); len(calls) > 0 {
-			t.Errorf("%s: asked %v", tt.says, calls)
+			t.Errorf("%s: called %v", tt.says, calls)
 		}
 	}
 }

@@ -123,11 +123,11 @@ func TestClientsGetNearestHealthyBalancers(t *testing.T) {
 		{"one is withdrawn", withdraw("lb-us-0"), nil, "new york", "198.51.100.2 198.51.100.3"},
 		{"the only one of its region is withdrawn", withdraw("lb-eu-0"), nil, "lyon", "198.51.100.1 198.51.100.2 198.51.100.3"},
 		{"all are withdrawn", withdraw("lb-eu-0", "lb-us-0", "lb-us-1", "lb-us-east4-0"), nil, "lyon", ""},
-		{"one is sick", nil, []string{"198.51.100.2"}, "new york", "198.51.100.1 198.51.100.3"},
-		{"the region is sick", nil, []string{"203.0.113.1"}, "lyon", "198.51.100.1 198.51.100.2 198.51.100.3"},
-		{"all are sick", nil, []string{"198.51.100.1", "198.51.100.2", "198.51.100.3", "203.0.113.1"}, "lyon", "203.0.113.1"},
-		{"sick ones are given before withdrawn ones", withdraw("lb-us-0", "lb-us-1"), []string{"198.51.100.3", "203.0.113.1"}, "new york", "198.51.100.3"},
-		{"by nearness", func(n *provision.PublicName) { n.Routing = provision.RoutingGeo }, nil, "lyon", "203.0.113.1"},
+		{"one unhealthy", nil, []string{"198.51.100.2"}, "new york", "198.51.100.1 198.51.100.3"},
+		{"unhealthy region", nil, []string{"203.0.113.1"}, "lyon", "198.51.100.1 198.51.100.2 198.51.100.3"},
+		{"all unhealthy", nil, []string{"198.51.100.1", "198.51.100.2", "198.51.100.3", "203.0.113.1"}, "lyon", "203.0.113.1"},
+		{"unhealthy records before withdrawn ones", withdraw("lb-us-0", "lb-us-1"), []string{"198.51.100.3", "203.0.113.1"}, "new york", "198.51.100.3"},
+		{"geo routing", func(n *provision.PublicName) { n.Routing = provision.RoutingGeo }, nil, "lyon", "203.0.113.1"},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			a, n := newAccount(), world()

@@ -328,7 +328,7 @@ func TestLongAnswers(t *testing.T) {
 	}
 	states, err := QueryRecords(t.Context(), at, c.Name)
 	if err != nil || len(states) != 120 {
-		t.Errorf("asked for its records: %d, %v", len(states), err)
+		t.Errorf("requesting the records: %d, %v", len(states), err)
 	}
 }
 
@@ -343,7 +343,7 @@ func TestShutdownDuringStart(t *testing.T) {
 	}
 }
 
-func TestAsk(t *testing.T) {
+func TestQueryRecords(t *testing.T) {
 	checks := &balancers{}
 	checks.set("eu0", "down")
 	at := running(t, nameServer(), checks)
@@ -360,7 +360,7 @@ func TestAsk(t *testing.T) {
 		t.Errorf("another name: got %v", err)
 	}
 	if _, err := QueryRecords(t.Context(), "127.0.0.1:1", "chat.example.com"); err == nil {
-		t.Error("nobody answered")
+		t.Error("no response")
 	}
 }
 
@@ -425,7 +425,7 @@ func FuzzQuestions(f *testing.F) {
 		m := s.Answer(q, netip.MustParseAddr("10.1.0.1"))
 		for _, rr := range m.Answer { // with the letter case of the question
 			if rr.Header().Name != q.Question[0].Name {
-				t.Errorf("asked for %v, got %v", q.Question, rr)
+				t.Errorf("query for %v: got %v", q.Question, rr)
 			}
 		}
 		nothing := len(m.Answer) == 0 && (m.Rcode == dns.RcodeSuccess || m.Rcode == dns.RcodeNameError)

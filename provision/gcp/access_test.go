@@ -40,10 +40,10 @@ func TestCredentials(t *testing.T) {
 	}{
 		{"wrong token", func(g *testcloud.GCE) { g.RequireToken("good") }, token{value: "bad"}, "", "gcloud auth"},
 		{"no token", func(*testcloud.GCE) {}, token{err: errors.New("invalid_grant: token expired")}, "", "gcloud auth"},
-		{"a clock that is wrong", func(*testcloud.GCE) {}, token{err: errors.New("invalid_grant: Invalid JWT: Token must be a short-lived token (60 minutes) and in a reasonable timeframe")}, "", "clock"},
+		{"wrong clock", func(*testcloud.GCE) {}, token{err: errors.New("invalid_grant: Invalid JWT: Token must be a short-lived token (60 minutes) and in a reasonable timeframe")}, "", "clock"},
 		{"no permission to list", func(g *testcloud.GCE) { g.DenyPermissions("compute.instances.list") }, token{value: "t"}, "compute.instances.list", "Compute Instance Admin"},
-		{"no permission to make", func(g *testcloud.GCE) { g.DenyPermissions("compute.instances.create") }, token{value: "t"}, "compute.instances.create", "Compute Instance Admin"},
-		{"no permission to use the account", func(g *testcloud.GCE) {
+		{"no permission to create", func(g *testcloud.GCE) { g.DenyPermissions("compute.instances.create") }, token{value: "t"}, "compute.instances.create", "Compute Instance Admin"},
+		{"no permission to act as the service account", func(g *testcloud.GCE) {
 			g.FailOperations("compute.instances.insert", testcloud.GCEFailure{Code: "SERVICE_ACCOUNT_ACCESS_DENIED", Message: "The user does not have access to service account 'x'."})
 		}, token{value: "t"}, "iam.serviceAccounts.actAs", "Service Account User"},
 		{"the API is off", func(g *testcloud.GCE) {
@@ -64,7 +64,7 @@ func TestCredentials(t *testing.T) {
 		{"a policy forbids images", func(g *testcloud.GCE) {
 			g.FailOperations("compute.instances.insert", testcloud.GCEFailure{Code: "CONDITION_NOT_MET", Message: "Instance 'x' creation failed: Constraint constraints/compute.trustedImageProjects violated for project 1234. Use of images from project deeplearning-platform-release is prohibited."})
 		}, token{value: "t"}, "constraints/compute.trustedImageProjects", "organisation"},
-		{"no such account", func(g *testcloud.GCE) {
+		{"unknown service account", func(g *testcloud.GCE) {
 			g.FailOperations("compute.instances.insert", testcloud.GCEFailure{Code: "EXTERNAL_RESOURCE_NOT_FOUND", Message: "The resource 'x@p.iam.gserviceaccount.com' of type 'serviceAccount' was not found."})
 		}, token{value: "t"}, "attaching service account x@p.iam.gserviceaccount.com", "gcp.balancer_account"},
 		{"a permission that an operation lacks", func(g *testcloud.GCE) {
@@ -83,7 +83,7 @@ func TestCredentials(t *testing.T) {
 				t.Errorf("got %+v (%v)", denied, err)
 			}
 			if len(g.Instances()) != 0 {
-				t.Errorf("left %+v", g.Instances())
+				t.Errorf("remaining: %+v", g.Instances())
 			}
 		})
 	}
@@ -188,24 +188,24 @@ func TestDoctor(t *testing.T) {
 		set  func(g *testcloud.GCE)
 		bad  []string // a part of the message of each failed finding
 	}{
-		{"all is well", func(*testcloud.GCE) {}, nil},
+		{"valid setup", func(*testcloud.GCE) {}, nil},
 		{"no permission", func(g *testcloud.GCE) { g.DenyPermissions("compute.instances.create", "compute.firewalls.delete") }, []string{"compute.firewalls.delete, compute.instances.create"}},
-		{"the clock is wrong", func(g *testcloud.GCE) { g.Now = func() time.Time { return time.Now().Add(-10 * time.Minute) } }, []string{"clock: 10m"}},
+		{"wrong clock", func(g *testcloud.GCE) { g.Now = func() time.Time { return time.Now().Add(-10 * time.Minute) } }, []string{"clock: 10m"}},
 		{"no network", func(g *testcloud.GCE) { g.SetNetworks("other") }, []string{"network not found: default"}},
-		{"the project's default account is not asked for", func(g *testcloud.GCE) { g.SetDefaultServiceAccount("") }, nil},
-		{"the account has no role", func(g *testcloud.GCE) { g.CreateServiceAccount(accountOfBalancers) }, []string{"has no permission for compute.disks.create"}},
-		{"the account has a role that is too small", func(g *testcloud.GCE) { g.SetRole(roleOfBalancers, permissionsOfRole(t)[1:]...) }, []string{"has no permission for compute.disks.create in"}},
-		{"the account may do more", func(g *testcloud.GCE) { g.BindRole(accountOfBalancers, "roles/editor", "") }, []string{"has more permissions than required, such as compute.firewalls.create"}},
-		{"the account's role has no condition", func(g *testcloud.GCE) { g.CreateServiceAccount(accountOfBalancers, roleOfBalancers) }, []string{"has no condition"}},
-		{"the account is not one's own to use", func(g *testcloud.GCE) { g.DenyPermissions("iam.serviceAccounts.actAs") }, []string{"no permission to attach it to machines"}},
-		{"roles cannot be seen", func(g *testcloud.GCE) { g.DenyPermissions("resourcemanager.projects.getIamPolicy") }, nil},
+		{"without the project's default service account", func(g *testcloud.GCE) { g.SetDefaultServiceAccount("") }, nil},
+		{"service account without a role", func(g *testcloud.GCE) { g.CreateServiceAccount(accountOfBalancers) }, []string{"has no permission for compute.disks.create"}},
+		{"role with too few permissions", func(g *testcloud.GCE) { g.SetRole(roleOfBalancers, permissionsOfRole(t)[1:]...) }, []string{"has no permission for compute.disks.create in"}},
+		{"role with too many permissions", func(g *testcloud.GCE) { g.BindRole(accountOfBalancers, "roles/editor", "") }, []string{"has more permissions than required, such as compute.firewalls.create"}},
+		{"role without a condition", func(g *testcloud.GCE) { g.CreateServiceAccount(accountOfBalancers, roleOfBalancers) }, []string{"has no condition"}},
+		{"no permission to act as the service account", func(g *testcloud.GCE) { g.DenyPermissions("iam.serviceAccounts.actAs") }, []string{"no permission to attach it to machines"}},
+		{"no permission to read roles", func(g *testcloud.GCE) { g.DenyPermissions("resourcemanager.projects.getIamPolicy") }, nil},
 		{"no image", func(g *testcloud.GCE) {
 			g.FailCalls("compute.images.getFromFamily", 404, "notFound", "The resource was not found")
 		}, []string{"ubuntu-2204-lts", "common-cu129"}},
-		{"the answer about permissions is refused", func(g *testcloud.GCE) {
+		{"permissions API denied", func(g *testcloud.GCE) {
 			g.FailCalls("resourcemanager.projects.testIamPermissions", 403, "forbidden", "Cloud Resource Manager API is disabled")
 		}, []string{"testing the permissions"}},
-		{"nothing is let in", func(g *testcloud.GCE) { g.RequireToken("good") }, []string{"no valid credentials"}},
+		{"rejected token", func(g *testcloud.GCE) { g.RequireToken("good") }, []string{"no valid credentials"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			g := newGCE(nil)
@@ -227,7 +227,7 @@ func TestDoctor(t *testing.T) {
 				}
 			}
 			if left := state(g); left != "" {
-				t.Errorf("made\n%s", left)
+				t.Errorf("created:\n%s", left)
 			}
 		})
 	}

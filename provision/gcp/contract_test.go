@@ -39,15 +39,15 @@ func TestProviderConformance(t *testing.T) {
 		set    func(*testcloud.GCE)
 	}{
 		{"as it is", func() *testcloud.Faults { return &testcloud.Faults{} }, func(*testcloud.GCE) {}},
-		{"lists lag", func() *testcloud.Faults { return &testcloud.Faults{StaleLists: 3} }, func(*testcloud.GCE) {}},
-		{"answers are lost", func() *testcloud.Faults { return &testcloud.Faults{DecideOutcome: everyNth(3, testcloud.ResponseLost)} }, func(*testcloud.GCE) {}},
+		{"stale lists", func() *testcloud.Faults { return &testcloud.Faults{StaleLists: 3} }, func(*testcloud.GCE) {}},
+		{"lost responses", func() *testcloud.Faults { return &testcloud.Faults{DecideOutcome: everyNth(3, testcloud.ResponseLost)} }, func(*testcloud.GCE) {}},
 		{"calls are throttled", func() *testcloud.Faults { return &testcloud.Faults{DecideOutcome: everyNth(2, testcloud.Throttled)} }, func(*testcloud.GCE) {}},
 		{"the cloud has errors", func() *testcloud.Faults {
 			return &testcloud.Faults{DecideOutcome: everyNth(2, testcloud.InternalError)}
 		}, func(*testcloud.GCE) {}},
 		{"lists come in pages", func() *testcloud.Faults { return &testcloud.Faults{} }, func(g *testcloud.GCE) { g.SetPageSize(1) }},
-		{"operations take their time", func() *testcloud.Faults { return &testcloud.Faults{} }, func(g *testcloud.GCE) { g.SetOperationCalls(7) }},
-		{"operations are done at once", func() *testcloud.Faults { return &testcloud.Faults{} }, func(g *testcloud.GCE) { g.SetOperationCalls(0) }},
+		{"slow operations", func() *testcloud.Faults { return &testcloud.Faults{} }, func(g *testcloud.GCE) { g.SetOperationCalls(7) }},
+		{"immediate operations", func() *testcloud.Faults { return &testcloud.Faults{} }, func(g *testcloud.GCE) { g.SetOperationCalls(0) }},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			conformance.Run(t, func(t *testing.T) conformance.Subject {
@@ -150,7 +150,7 @@ func TestRecoversFromCrashAtAnyCall(t *testing.T) {
 				t.Fatalf("crash at call %d (outcome %d), and again: got\n%s\nwant\n%s", at, outcome, got, state(whole))
 			}
 			if err := down(g); err != nil || state(g) != "" {
-				t.Fatalf("crash at call %d (outcome %d), and again, and down: %v, left\n%s", at, outcome, err, state(g))
+				t.Fatalf("crash at call %d (outcome %d), then again, then down: %v, remaining:\n%s", at, outcome, err, state(g))
 			}
 		}
 		if at < 50 {
@@ -183,7 +183,7 @@ func TestFailedCallIsRetried(t *testing.T) {
 				t.Fatalf("outcome %d at call %d: %v, got\n%s\nwant\n%s", outcome, at, err, state(g), state(whole))
 			}
 			if err := down(g); err != nil || state(g) != "" {
-				t.Fatalf("outcome %d at call %d, and down: %v, left\n%s", outcome, at, err, state(g))
+				t.Fatalf("outcome %d at call %d, then down: %v, remaining:\n%s", outcome, at, err, state(g))
 			}
 		}
 	}
@@ -237,7 +237,7 @@ func TestConcurrentLaunchesWithoutCapacity(t *testing.T) {
 			}
 		}
 		if len(g.Instances()) != 0 {
-			t.Errorf("left %+v", g.Instances())
+			t.Errorf("remaining: %+v", g.Instances())
 		}
 	})
 }
@@ -252,7 +252,7 @@ func TestConcurrentTerminate(t *testing.T) {
 			if err := down(g); err != nil || state(g) == "" {
 				return err
 			}
-			return fmt.Errorf("left %s", state(g))
+			return fmt.Errorf("remaining: %s", state(g))
 		}) {
 			if err != nil {
 				t.Error(err)

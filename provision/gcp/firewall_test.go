@@ -64,9 +64,9 @@ func TestFirewallIsRepaired(t *testing.T) {
 		{"opened", func(f *testcloud.GCEFirewall) {
 			f.Allowed, f.Denied = []testcloud.GCEProtocol{{Protocol: "all"}}, nil
 		}},
-		{"let in from elsewhere", func(f *testcloud.GCEFirewall) { f.SourceRanges = append(f.SourceRanges, "10.0.0.0/8") }},
-		{"tagged otherwise", func(f *testcloud.GCEFirewall) { f.TargetTags = []string{"web"} }},
-		{"switched off", func(f *testcloud.GCEFirewall) { f.Disabled = true }},
+		{"manually opened port", func(f *testcloud.GCEFirewall) { f.SourceRanges = append(f.SourceRanges, "10.0.0.0/8") }},
+		{"other tags", func(f *testcloud.GCEFirewall) { f.TargetTags = []string{"web"} }},
+		{"disabled", func(f *testcloud.GCEFirewall) { f.Disabled = true }},
 		{"moved", func(f *testcloud.GCEFirewall) { f.Priority = new(7) }},
 	} {
 		for _, end := range []string{"-world", "-balancers", "-rest"} {
@@ -111,7 +111,7 @@ func TestFirewallRulesAreUpdated(t *testing.T) {
 		t.Errorf("got %+v, %v", have, err)
 	}
 	if err := p.Terminate(t.Context(), have[0]); err != nil || len(g.Firewalls()) != 0 {
-		t.Errorf("%v, left\n%s", err, formatRules(g))
+		t.Errorf("%v, remaining:\n%s", err, formatRules(g))
 	}
 }
 
@@ -150,7 +150,7 @@ func TestBalancerRequiresServiceAccount(t *testing.T) {
 	_, err := provider(g).Launch(t.Context(), identity())
 	var denied *provision.CredentialsError
 	if !errors.As(err, &denied) || !strings.Contains(err.Error(), accountOfBalancers) {
-		t.Fatalf("got %v, want that there is no such account", err)
+		t.Fatalf("got %v, want that the service account was not found", err)
 	}
 	if err := g.RunGcloud(denied.Hint); err != nil {
 		t.Fatal(err)

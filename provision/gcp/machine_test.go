@@ -66,7 +66,7 @@ func TestCapacityErrorScopes(t *testing.T) {
 				t.Errorf("%s: got %+v, want a refusal of the %s", tt.code, err, tt.want)
 			}
 			if left := g.Instances(); len(left) != 0 {
-				t.Errorf("%s (%t): left %+v", tt.code, stays, left)
+				t.Errorf("%s (%t): remaining: %+v", tt.code, stays, left)
 			}
 		}
 	}
@@ -134,9 +134,9 @@ func TestMachineNetwork(t *testing.T) {
 	}{
 		{"automatic", nil, func(g *testcloud.GCE) { g.SetNetworks("prod") }, "prod", ""},
 		{"custom", map[string]string{"us-central1": "west"}, func(g *testcloud.GCE) { g.SetSubnets("prod", "us-central1", "east", "west") }, "west", ""},
-		{"custom, and not said which", nil, func(g *testcloud.GCE) { g.SetSubnets("prod", "us-central1", "west") }, "", "set regions[].subnets"},
-		{"no such subnet", map[string]string{"us-central1": "north"}, func(g *testcloud.GCE) { g.SetSubnets("prod", "us-central1", "west") }, "", "set regions[].subnets"},
-		{"no such network", nil, func(g *testcloud.GCE) { g.SetNetworks("default") }, "", "set regions[].network"},
+		{"custom mode without subnets", nil, func(g *testcloud.GCE) { g.SetSubnets("prod", "us-central1", "west") }, "", "set regions[].subnets"},
+		{"unknown subnet", map[string]string{"us-central1": "north"}, func(g *testcloud.GCE) { g.SetSubnets("prod", "us-central1", "west") }, "", "set regions[].subnets"},
+		{"unknown network", nil, func(g *testcloud.GCE) { g.SetNetworks("default") }, "", "set regions[].network"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			g := newGCE(nil)
@@ -200,7 +200,7 @@ func TestNetworkCannotChange(t *testing.T) {
 		}
 	}
 	if left := state(g); left != "" {
-		t.Errorf("left\n%s", left)
+		t.Errorf("remaining:\n%s", left)
 	}
 }
 
@@ -318,7 +318,7 @@ func TestFingerprintFromGuestAttributes(t *testing.T) {
 		t.Fatal(err)
 	}
 	if key, err := p.Fingerprint(t.Context(), o); err == nil {
-		t.Errorf("of a machine that is gone: got %q", key)
+		t.Errorf("deleted machine: got %q", key)
 	}
 }
 
@@ -330,8 +330,8 @@ func TestStoppedMachineIsReplaced(t *testing.T) {
 		want     string
 	}{
 		{"preempted", service.CapacitySpot, func(g *testcloud.GCE, name string) { g.PreemptInstance(name) }, "interrupted: the cloud reclaimed the spot machine"},
-		{"stopped by hand", service.CapacityOnDemand, func(g *testcloud.GCE, name string) { g.SetInstanceStatus(name, "TERMINATED") }, "stopped"},
-		{"suspended by hand", service.CapacityOnDemand, func(g *testcloud.GCE, name string) { g.SetInstanceStatus(name, "SUSPENDED") }, "suspended"},
+		{"stopped manually", service.CapacityOnDemand, func(g *testcloud.GCE, name string) { g.SetInstanceStatus(name, "TERMINATED") }, "stopped"},
+		{"suspended manually", service.CapacityOnDemand, func(g *testcloud.GCE, name string) { g.SetInstanceStatus(name, "SUSPENDED") }, "suspended"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			g := newGCE(nil)
@@ -353,7 +353,7 @@ func TestStoppedMachineIsReplaced(t *testing.T) {
 			w.SpecHash, w.ImmutableHash = "s9", "f9"
 			launched(t, p, w)
 			if len(g.Instances()) != 1 {
-				t.Errorf("one of another spec left the trace of the one before: %+v", g.Instances())
+				t.Errorf("the replaced machine remains: %+v", g.Instances())
 			}
 		})
 	}

@@ -63,7 +63,7 @@ func TestPriceListErrors(t *testing.T) {
 		refused string // the denied permission
 		hint    string
 	}{
-		{name: "all is well", change: func(*testcloud.GCE) {}, priced: 26},
+		{name: "valid setup", change: func(*testcloud.GCE) {}, priced: 26},
 		{
 			name: "the API is off", refused: "the Cloud Billing API", hint: "gcloud services enable cloudbilling.googleapis.com",
 			change: func(g *testcloud.GCE) {
@@ -71,7 +71,7 @@ func TestPriceListErrors(t *testing.T) {
 			},
 		},
 		{
-			name: "no project asks", refused: "the Cloud Billing API", hint: "set-quota-project",
+			name: "no quota project", refused: "the Cloud Billing API", hint: "set-quota-project",
 			change: func(g *testcloud.GCE) {
 				g.FailCalls(action, 403, "SERVICE_DISABLED", "The cloudbilling.googleapis.com API requires a quota project, which is not set by default.")
 			},
@@ -82,7 +82,7 @@ func TestPriceListErrors(t *testing.T) {
 				g.FailCalls(action, 403, "insufficientPermissions", "Request had insufficient authentication scopes.")
 			},
 		},
-		{name: "nonsense", change: func(g *testcloud.GCE) { g.FailCalls(action, 418, "teapot", "I am one") }, says: "I am one"},
+		{name: "invalid response", change: func(g *testcloud.GCE) { g.FailCalls(action, 418, "teapot", "I am one") }, says: "I am one"},
 		{
 			name: "another currency", change: change("G2 Instance Core running in us-central1", func(s *testcloud.GCESKU) { s.Currency = "EUR" }), priced: 22,
 			says: `"G2 Instance Core running in us-central1": invalid price per hour: 0 units and 26000000 nanos of "EUR"`,

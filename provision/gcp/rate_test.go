@@ -117,7 +117,7 @@ func TestFingerprintIsCached(t *testing.T) {
 			time.Sleep(3 * time.Second)
 		}
 		if n := faults.CallCounts()["compute.instances.getGuestAttributes"]; n > 20 || n < 10 {
-			t.Errorf("the keys of two machines were asked for %d times in a minute", n)
+			t.Errorf("the fingerprints of two machines were requested %d times in a minute", n)
 		}
 		for _, i := range g.Instances() {
 			g.SetGuestAttribute(i.Name, "skyserve/fingerprint", i.Name)

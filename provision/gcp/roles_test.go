@@ -32,7 +32,7 @@ func permissionsOfRole(t *testing.T) []string {
 			return strings.Split(words[i+1], ",")
 		}
 	}
-	t.Fatalf("doctor makes no role:\n%s", accountSetup())
+	t.Fatalf("doctor prints no command for the role:\n%s", accountSetup())
 	return nil
 }
 
@@ -253,7 +253,7 @@ func TestRootOnBalancerCannotBecomeController(t *testing.T) {
 			a := takeOver(t)
 			status, text := do(a)
 			if status != http.StatusForbidden {
-				t.Errorf("got %d %s, want that it is refused", status, text)
+				t.Errorf("got %d %s, want that it is denied", status, text)
 			}
 		})
 	}
@@ -279,7 +279,7 @@ func TestAccountCannotReachSimilarlyNamedService(t *testing.T) {
 		a := &compromised{t: t, g: g}
 		_, a.token = g.MachineCredentials(nameOf(t, g, mine.ID))
 		if status, text := a.call(http.MethodDelete, "instances/"+nameOf(t, g, theirs.ID), nil); status != http.StatusForbidden {
-			t.Errorf("a balancer of %s ends a replica of %s: got %d %s, want that it is refused", own, other, status, text)
+			t.Errorf("a balancer of %s terminates a replica of %s: got %d %s, want that it is denied", own, other, status, text)
 		}
 		have, err := provider(g).List(t.Context(), other)
 		if err != nil || len(have) != 1 || have[0].Kind != provision.KindReplica {
@@ -314,7 +314,7 @@ func TestMachinesOfEarlierVersionsAreListed(t *testing.T) {
 		byHand(t, g, "zones/us-central1-a/instances", string(body))
 		have, err := provider(g).List(t.Context(), tt.service)
 		if err != nil || (len(have) == 1) != tt.listed {
-			t.Fatalf("%s of %s: got %v, %v, want that it is listed: %v", tt.name, tt.service, have, err, tt.listed)
+			t.Fatalf("%s of %s: got %v, %v, want listed: %v", tt.name, tt.service, have, err, tt.listed)
 		}
 		for _, o := range have {
 			if o.Kind != "" || o.SpecHash != "" {

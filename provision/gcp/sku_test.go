@@ -76,8 +76,8 @@ func TestRateParsing(t *testing.T) {
 		usd        float64
 		says       string
 	}{
-		{"as Google writes it", good, 1.5, ""},
-		{"in other letters", strings.Replace(good, "E2 Instance Core", "E2 INSTANCES core", 1), 1.5, ""},
+		{"valid", good, 1.5, ""},
+		{"other letter case", strings.Replace(good, "E2 Instance Core", "E2 INSTANCES core", 1), 1.5, ""},
 		{"spot by its name alone", strings.Replace(good, "E2 Instance", "Spot Preemptible E2 Instance", 1), 0, ""},
 		{"from the hundredth hour on", strings.Replace(good, `"startUsageAmount":0`, `"startUsageAmount":100`, 1), 0, "rate must apply from the first hour"},
 		{"two tiers", strings.Replace(good, tier, tier+","+tier, 1), 0, "number of rates per h must be 1"},
@@ -86,9 +86,9 @@ func TestRateParsing(t *testing.T) {
 		{"by the second", strings.Replace(good, `"usageUnit":"h"`, `"usageUnit":"s"`, 1), 0, "number of rates per h must be 1"},
 		{"no price", strings.Replace(good, `"pricingInfo"`, `"other"`, 1), 0, ": no price"},
 		{"another currency", strings.Replace(good, `"USD"`, `"EUR"`, 1), 0, `nanos of "EUR"`},
-		{"below nothing", strings.Replace(good, `"units":"1"`, `"units":"-1"`, 1), 0, "invalid price per hour"},
+		{"negative", strings.Replace(good, `"units":"1"`, `"units":"-1"`, 1), 0, "invalid price per hour"},
 		{"too many nanos", strings.Replace(good, "500000000", "1500000000", 1), 0, "invalid price per hour"},
-		{"more than any machine", strings.Replace(good, `"units":"1"`, `"units":"1001"`, 1), 0, "invalid price per hour"},
+		{"above the maximum", strings.Replace(good, `"units":"1"`, `"units":"1001"`, 1), 0, "invalid price per hour"},
 	} {
 		l := newPriceList()
 		l.add(readSKU(t, tt.text))

@@ -144,7 +144,7 @@ func TestHoldRequiresRecord(t *testing.T) {
 	}
 }
 
-func TestRunningIsSortedByAddress(t *testing.T) {
+func TestRunningObjectsAreSortedByAddress(t *testing.T) {
 	objects := []provision.Object{
 		{ID: "a", Kind: provision.KindBalancer, Address: "http://127.0.0.1:10001"},
 		{ID: "b", Kind: provision.KindBalancer, Address: "http://127.0.0.1:9002"},

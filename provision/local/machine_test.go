@@ -107,7 +107,7 @@ func TestMachineDirectory(t *testing.T) {
 		t.Errorf("got %+v, %v", c, err)
 	}
 	if f, err := p.Fingerprint(t.Context(), o); f != "" || err != nil {
-		t.Errorf("the key is known before it was told: %q, %v", f, err)
+		t.Errorf("fingerprint before it is published: %q, %v", f, err)
 	}
 	want := strings.Repeat("a", 52)
 	line := agent.ConsoleLine(identity.Name{Service: "chat", Role: identity.Replica, ID: "us-0"}, want)
@@ -121,7 +121,7 @@ func TestMachineDirectory(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("its disk is left: %v", err)
+		t.Errorf("its disk remains: %v", err)
 	}
 }
 
@@ -235,6 +235,6 @@ func TestTerminateProcessOfEarlierVersion(t *testing.T) {
 		t.Fatal(err)
 	}
 	if have, err := svc.Objects(); len(have) > 0 || err != nil {
-		t.Errorf("left: %+v, %v", have, err)
+		t.Errorf("remaining: %+v, %v", have, err)
 	}
 }

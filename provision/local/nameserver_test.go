@@ -10,7 +10,7 @@ import (
 )
 
 // A published name is stored until it is removed.
-func TestKeepName(t *testing.T) {
+func TestStoredName(t *testing.T) {
 	svc := newService(t, "chat")
 	if err := svc.RemoveName(); err != nil {
 		t.Error(err)

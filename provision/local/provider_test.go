@@ -93,7 +93,7 @@ func TestTerminateKillsAfterGrace(t *testing.T) {
 		t.Fatal(err)
 	}
 	if have, err := svc.Objects(); len(have) > 0 || err != nil {
-		t.Errorf("left: %+v, %v", have, err)
+		t.Errorf("remaining: %+v, %v", have, err)
 	}
 }
 

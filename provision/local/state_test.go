@@ -76,7 +76,7 @@ func TestWriteFileIsPrivateAndAtomic(t *testing.T) {
 		t.Errorf("got %q, %v, %v", data, info.Mode(), err)
 	}
 	if entries, err := os.ReadDir(dir); err != nil || len(entries) != 1 {
-		t.Errorf("left beside it: %v, %v", entries, err)
+		t.Errorf("the other service: %v, %v", entries, err)
 	}
 	if err := writeFile(dir, nil); err == nil {
 		t.Error("want an error where a directory is in the way")
@@ -135,7 +135,7 @@ func TestRemoveUnused(t *testing.T) {
 	defer unlock()
 	mustWrite(t, svc.objectFile("us-0"), "{")
 	if svc.RemoveUnused(); !exists(svc) {
-		t.Error("removed although an object is left")
+		t.Error("removed although an object remains")
 	}
 	if err := os.Remove(svc.objectFile("us-0")); err != nil {
 		t.Fatal(err)
@@ -145,7 +145,7 @@ func TestRemoveUnused(t *testing.T) {
 	}
 }
 
-func TestTidyKeepsUsedExecutables(t *testing.T) {
+func TestCleanUpKeepsUsedBinaries(t *testing.T) {
 	ctx := context.Background()
 	chat := newService(t, "chat")
 	talk, home := beside(t, chat, "talk"), chat.Home()
@@ -178,7 +178,7 @@ func TestTidyKeepsUsedExecutables(t *testing.T) {
 		}
 	}
 	if entries, err := os.ReadDir(home.Dir()); err != nil || len(entries) != 0 {
-		t.Errorf("left: %v, %v", entries, err)
+		t.Errorf("remaining: %v, %v", entries, err)
 	}
 }
 
@@ -194,7 +194,7 @@ func TestSlotsStay(t *testing.T) {
 	}
 	less := assignFreeSlots([]string{"us-0", "asia-0"}, more, map[string]bool{"us-1": true})
 	if want := map[string]int{"us-0": 0, "us-1": 1, "asia-0": 2}; !reflect.DeepEqual(less, want) {
-		t.Errorf("some gone, one of them still running: got %v, want %v", less, want)
+		t.Errorf("some exited, one still running: got %v, want %v", less, want)
 	}
 	broken := assignFreeSlots([]string{"a", "b"}, map[string]int{"a": 0, "b": 0, "c": -1}, map[string]bool{"c": true})
 	if want := map[string]int{"a": 0, "b": 1}; !reflect.DeepEqual(broken, want) {

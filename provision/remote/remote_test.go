@@ -159,7 +159,7 @@ func TestCallTimesOutOnHungMachine(t *testing.T) {
 		}
 		ways = ways[:1]
 		if _, err := c.Launch(t.Context(), want("us-central1-0")); !errors.Is(err, remote.ErrNoMachine) || !strings.Contains(err.Error(), "no response within") {
-			t.Errorf("nobody answers: %v", err)
+			t.Errorf("no machine responds: %v", err)
 		}
 	})
 }
@@ -261,6 +261,6 @@ func TestCallFallsBackToNextMachine(t *testing.T) {
 		return []remote.CallFunc{refusal, refusal}
 	}}
 	if err := refuses.Terminate(t.Context(), provision.Object{}); err == nil || err.Error() != "no" || asked != 1 {
-		t.Errorf("asked %d machines: %v", asked, err)
+		t.Errorf("called %d machines: %v", asked, err)
 	}
 }

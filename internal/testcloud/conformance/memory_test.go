@@ -7,7 +7,7 @@ import (
 	"skyserve/provision"
 )
 
-func TestMemoryMeetsTheContract(t *testing.T) {
+func TestMemoryConforms(t *testing.T) {
 	conformance.Run(t, func(*testing.T) conformance.Subject {
 		m := &conformance.Memory{}
 		return conformance.Subject{
