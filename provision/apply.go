@@ -222,12 +222,12 @@ func (a *applier) launch(ctx context.Context, w Desired) (Object, error) {
 		}
 		w.Offerings, w.CostPerHour = Offerings{offer}, offer.PricePerHour
 		o, err := a.provider.Launch(ctx, w)
-		var refused *CapacityError
-		if !errors.As(err, &refused) {
+		var noCapacity *CapacityError
+		if !errors.As(err, &noCapacity) {
 			return o, err
 		}
-		a.recordRefusal(refused)
-		none.Attempted = append(none.Attempted, refused)
+		a.recordRefusal(noCapacity)
+		none.Attempted = append(none.Attempted, noCapacity)
 	}
 	return Object{}, none
 }

@@ -13,7 +13,7 @@ import (
 // respond, or does not support reloading.
 var ErrCannotReload = errors.New("the object cannot reload its configuration")
 
-// PortTakenError reports that another process uses a port that an object needs.
+// PortTakenError reports that another process uses a port that an object requires.
 type PortTakenError struct {
 	Holder  string // the object that uses the port; empty = unknown
 	Addr    string // host:port

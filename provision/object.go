@@ -29,7 +29,7 @@ func (k ObjectKind) IsMachine() bool {
 	return k == KindBalancer || k == KindReplica || k == KindNameServer
 }
 
-// isPrerequisite reports whether machines need objects of this kind to exist first.
+// isPrerequisite reports whether objects of this kind must exist before the machines.
 func (k ObjectKind) isPrerequisite() bool { return k == KindFirewall || k == KindIdentity }
 
 // Object is one thing that exists for a service: a local process or a VM in a cloud. It is read from

@@ -41,7 +41,7 @@ type Input struct {
 	// Have contains the existing objects of the service in the clouds. Existing replicas above replicas.min,
 	// which a plan or an operator added, stay.
 	Have []provision.Object
-	// Shortfall is how many replicas could not be launched recently for lack of capacity.
+	// Shortfall is the number of replicas that recently could not be launched for lack of capacity.
 	Shortfall map[ReplicaGroup]int
 	// Terminating contains the ids of replicas that their cloud is about to interrupt. BuildLayout adds
 	// replacements with other ids, as far as replicas.max permits both.

@@ -32,7 +32,7 @@ const (
 	noteLabel      = "_skyserve."
 	withdrawnLabel = "withdrawn"
 	notePrefix     = "skyserve"
-	// defaultTTL is how long resolvers may cache an answer.
+	// defaultTTL is how long resolvers may cache a response.
 	defaultTTL = 30 * time.Second
 	// maxName is the maximum length of a name. DNS limits a name with the labels before it to 255 bytes.
 	maxName = 220

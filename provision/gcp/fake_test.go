@@ -42,7 +42,7 @@ func accountSetupFor(name string) string {
 			return f.Hint
 		}
 	}
-	panic("doctor does not say how the account is made")
+	panic("doctor prints no commands for the service account")
 }
 
 // provider returns a provider for a fake.
