@@ -39,16 +39,18 @@ type ApplyOptions struct {
 	// ErrCannotReload, or a nil Reload, means that the object must be replaced. Any other error means
 	// that the object rejected the configuration and keeps running with the previous one.
 	Reload func(ctx context.Context, w Desired) error
-	// Now is the clock for the expiry of refused offerings; nil means time.Now.
+	// Now is the clock by which entries of Exhausted expire; nil means time.Now.
 	Now func() time.Time
-	// Exhausted contains earlier refusals, and Apply adds new ones; nil means no earlier refusal.
+	// Exhausted contains the offerings that recently had no capacity. Apply adds to it. nil means that
+	// none is known.
 	Exhausted *ExhaustedOfferings
-	// Drain is called before a running object is terminated, also after its replacement is ready. It
-	// returns when no work is left on the object. It cannot veto the termination: nil and an empty
-	// function mean the same.
+	// Drain is called before a running object is terminated, also when its replacement is already
+	// ready. It returns when the object has no requests in flight. It cannot prevent the termination.
+	// nil means that objects are not drained.
 	Drain func(ctx context.Context, o Object)
-	// Surge reports whether the replacement is launched, and ready, before the old object is
-	// terminated. nil means never: the two cannot run side by side, or would exceed a limit.
+	// Surge reports whether the replacement is launched and becomes ready before the old object is
+	// terminated. It returns false where both cannot run at the same time, or would exceed a limit. nil
+	// means always false.
 	Surge func(c Change) bool
 }
 
@@ -151,9 +153,9 @@ func (a *applier) reportProgress(c Change, p ChangePhase, err error) {
 	a.opt.Progress(c, p, err)
 }
 
-// applyChange executes one change. An interrupted replacement leaves either no object, which the next Diff
-// launches, or two objects with one id, of which the next Diff keeps the better one. A reload that is
-// not possible becomes a replacement.
+// applyChange executes one change. After an interrupted replacement there is either no object or two
+// objects with one id: the next Diff launches the missing one or terminates one of the two. A reload
+// that is not possible becomes a replacement.
 func (a *applier) applyChange(ctx context.Context, c *Change) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -189,7 +191,7 @@ func (a *applier) replace(ctx context.Context, c Change) error {
 	}
 	if a.opt.WaitReady != nil {
 		if err := a.opt.WaitReady(ctx, o); err != nil {
-			return fmt.Errorf("waiting for %s after replacing it: %w", o.ID, err)
+			return fmt.Errorf("waiting for the replacement of %s to become ready: %w", o.ID, err)
 		}
 	}
 	if surge {
@@ -206,8 +208,8 @@ func (a *applier) drainAndTerminate(ctx context.Context, o Object) error {
 	return a.terminate(ctx, o)
 }
 
-// launch creates w on the first of its offerings that has capacity. It skips offerings that were
-// refused recently. When none has capacity, the error is a *NoCapacityError.
+// launch creates w on the first of its offerings that has capacity. It skips offerings that recently
+// had no capacity. When none has capacity, the error is a *NoCapacityError.
 func (a *applier) launch(ctx context.Context, w Desired) (Object, error) {
 	if len(w.Offerings) == 0 {
 		return a.provider.Launch(ctx, w)
@@ -220,12 +222,12 @@ func (a *applier) launch(ctx context.Context, w Desired) (Object, error) {
 		}
 		w.Offerings, w.CostPerHour = Offerings{offer}, offer.PricePerHour
 		o, err := a.provider.Launch(ctx, w)
-		var refused *CapacityError
-		if !errors.As(err, &refused) {
+		var noCapacity *CapacityError
+		if !errors.As(err, &noCapacity) {
 			return o, err
 		}
-		a.recordRefusal(refused)
-		none.Attempted = append(none.Attempted, refused)
+		a.recordRefusal(noCapacity)
+		none.Attempted = append(none.Attempted, noCapacity)
 	}
 	return Object{}, none
 }

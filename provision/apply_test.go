@@ -20,15 +20,15 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// fake keeps objects in memory. It can simulate a crash: from then on every call fails, as if the
-// program had ended there.
+// fake keeps objects in memory. It can simulate a crash: from then on every call fails, as if the process had
+// ended.
 type fake struct {
 	mu      sync.Mutex
 	objects []provision.Object
 	next    int
 	calls   int
-	// crashAt is the number of the call that crashes, counted from 1, before it
-	// did anything or, when late is set, after it did all; 0 = never.
+	// crashAt is the number of the call that crashes, from 1: before its change or, when late is set, after it; 0
+	// = none.
 	crashAt int
 	late    bool
 	log     []string
@@ -36,7 +36,7 @@ type fake struct {
 
 var errCrash = errors.New("crashed")
 
-// mutate applies one change unless the crash comes first.
+// mutate applies one change unless the fake has crashed.
 func (f *fake) mutate(what string, change func()) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -69,7 +69,7 @@ func (f *fake) Launch(_ context.Context, w provision.Desired) (o provision.Objec
 			if have.ID == w.ID && have.Kind == w.Kind && have.Region == w.Region && (w.Kind == provision.KindFirewall || w.Kind == provision.KindIdentity) {
 				o = objectOf(w, 0)
 				o.Handle = have.Handle
-				f.objects[i] = o // set right where it is
+				f.objects[i] = o // repaired in place
 				return
 			}
 			if have.ID == w.ID && len(provision.Diff([]provision.Desired{w}, []provision.Object{have})) == 0 {
@@ -296,7 +296,7 @@ func TestApplyLimitsParallelLaunches(t *testing.T) {
 		}
 	})
 	for range 3 {
-		<-c.arrived // three do run at once
+		<-c.arrived // three run concurrently
 	}
 	close(c.proceed)
 	wg.Wait()
@@ -323,7 +323,7 @@ func TestErrorsNameObjectAndLocation(t *testing.T) {
 	}{
 		{
 			&provision.PortTakenError{Addr: "127.0.0.1:8001", ID: "lb-us-0", Purpose: "public", Setting: "local.port"},
-			[]string{"127.0.0.1:8001", "another program", "lb-us-0", "public", "local.port"},
+			[]string{"127.0.0.1:8001", "another process", "lb-us-0", "public", "local.port"},
 		},
 		{&provision.PortTakenError{Addr: "a", Holder: "us-0 of the service chat"}, []string{"us-0 of the service chat"}},
 		{&provision.StartError{ID: "us-0", Err: errCrash, Log: []string{"panic: no"}, File: "us-0.log"}, []string{"us-0", "crashed", "panic: no", "us-0.log"}},

@@ -23,7 +23,7 @@ func MachineTypeOf(cloud, name string) (MachineType, bool) {
 	return MachineType{m}, known && m.PlanOnly == ""
 }
 
-// Offering returns the offering of this type in a zone, with the catalogue's price.
+// Offering returns the offering of this type in a zone, at the catalogue's list price.
 func (t MachineType) Offering(region service.Region, zone string, capacity service.CapacityType) Offering {
 	o := Offering{Type: t.Type, Region: region, Zone: zone, Capacity: capacity, GPU: t.GPU, GPUs: t.GPUs, VCPUs: t.VCPUs}
 	switch capacity {

@@ -82,19 +82,19 @@ func (c ClassCounts) sortedClasses() []ReplicaClass {
 // Match matches existing replicas with the desired classes. matched maps the index of a replica to its
 // class. missing lists the class of each replica that does not exist yet, in a fixed order. A replica
 // whose offering is unknown matches ReplicaClass{} only.
-func (c ClassCounts) Match(exist []Object) (matched map[int]ReplicaClass, missing []ReplicaClass) {
+func (c ClassCounts) Match(existing []Object) (matched map[int]ReplicaClass, missing []ReplicaClass) {
 	matched = map[int]ReplicaClass{}
 	for _, class := range c.sortedClasses() {
-		left := c[class]
-		for i, o := range exist {
-			_, taken := matched[i]
+		remaining := c[class]
+		for i, o := range existing {
+			_, used := matched[i]
 			fits := class == ReplicaClass{} || o.Offering != nil && class.Matches(*o.Offering)
-			if left > 0 && !taken && fits {
+			if remaining > 0 && !used && fits {
 				matched[i] = class
-				left--
+				remaining--
 			}
 		}
-		for range left {
+		for range remaining {
 			missing = append(missing, class)
 		}
 	}

@@ -28,11 +28,10 @@ type Change struct {
 	// same id still exists.
 	Observed Object
 	Reason   string
-	// CostPerHour is by how much the change raises (negative: lowers) the cost of the service, in USD
-	// per hour.
+	// CostPerHour is the difference in the cost of the service, in USD per hour; negative for savings.
 	CostPerHour float64
-	// Stage orders the changes: those of one stage may run concurrently, and a stage starts when the
-	// previous one is done.
+	// Stage is the position in the order of execution. The changes of one stage may run concurrently. A
+	// stage starts when the previous stage is done.
 	Stage int
 }
 
@@ -48,7 +47,7 @@ func (c Change) Region() service.Region { return cmp.Or(c.Desired.Region, c.Obse
 // Changes is the output of Diff, in the order of execution.
 type Changes []Change
 
-// CostPerHour returns by how much all changes together raise the cost, in USD per hour.
+// CostPerHour returns the difference in cost of all changes together, in USD per hour.
 func (cs Changes) CostPerHour() float64 {
 	var sum float64
 	for _, c := range cs {
@@ -62,9 +61,9 @@ func (cs Changes) CostPerHour() float64 {
 //
 // Prerequisites of machines (firewalls, identities) are created and repaired first, and terminated
 // last. Then all missing objects are launched at once. Then objects that differ are replaced in a
-// rolling update: replicas one per region at a time, balancers one at a time (also those that only
-// reload, so that a configuration that one balancer rejects does not reach the others), the controller
-// last. Excess objects are terminated at the end, when nothing refers to them any more.
+// rolling update: replicas one per region at a time, balancers one at a time, the controller last.
+// Balancers also reload one at a time: a configuration that the first one rejects does not reach the
+// others. Excess objects are terminated at the end, when no other object refers to them.
 func Diff(want []Desired, have []Object) Changes {
 	byID := map[string][]Object{}
 	for _, o := range have {
@@ -81,7 +80,7 @@ func Diff(want []Desired, have []Object) Changes {
 	}
 	for _, o := range have {
 		if !wanted[o.ID] {
-			changes = append(changes, terminateChange(o, "no longer needed"))
+			changes = append(changes, terminateChange(o, "not in the desired state"))
 		}
 	}
 	sortIntoStages(changes)
@@ -107,8 +106,8 @@ func diffObject(w Desired, have []Object) Changes {
 	return changes
 }
 
-// chooseObject picks the object to keep among those of one id: a running one first, then one that needs no
-// change, then the one whose handle sorts first.
+// chooseObject selects the object to keep among those of one id: preferably a running one, then one that
+// requires no change, then the one whose handle sorts first.
 func chooseObject(w Desired, have []Object) (keep *Object, spare []Object) {
 	if len(have) == 0 {
 		return nil, nil
@@ -136,7 +135,7 @@ func OnePerID(want []Desired, have []Object) []Object {
 	})
 }
 
-// changeRank is lower the less an object has to change.
+// changeRank is lower for objects that require a smaller change.
 func changeRank(w Desired, o Object) int {
 	if o.TerminatedReason != "" {
 		return 3
@@ -150,8 +149,8 @@ func changeRank(w Desired, o Object) int {
 	return 0
 }
 
-// requiredAction returns the action that brings an object to the desired state, and the reason; empty when the
-// object already matches. An empty Build matches any.
+// requiredAction returns the action that brings an object to the desired state, and the reason; empty
+// when the object already matches. An empty BuildHash matches any.
 func requiredAction(w Desired, o Object) (action ChangeAction, reason string) {
 	switch {
 	case o.Kind != w.Kind || o.Region != w.Region:
@@ -161,7 +160,7 @@ func requiredAction(w Desired, o Object) (action ChangeAction, reason string) {
 	case w.Address != "" && o.Address != w.Address || w.Admin != "" && o.Admin != w.Admin:
 		return ActionReplace, "address changed"
 	case w.BuildHash != "" && o.BuildHash != w.BuildHash:
-		return ActionReplace, "executable changed"
+		return ActionReplace, "binary changed"
 	case o.SpecHash == w.SpecHash:
 		return "", ""
 	case o.ImmutableHash != "" && o.ImmutableHash == w.ImmutableHash:

@@ -14,7 +14,7 @@ import (
 
 var regions = []service.Region{"local/us", "local/eu"}
 
-// drawWants draws wanted objects with unique ids.
+// drawWants draws desired objects with unique ids.
 func drawWants(t *rapid.T) []provision.Desired {
 	kinds := []provision.ObjectKind{provision.KindReplica, provision.KindBalancer, provision.KindController, provision.KindFirewall, provision.KindIdentity}
 	var wants []provision.Desired
@@ -32,7 +32,7 @@ func drawWants(t *rapid.T) []provision.Desired {
 	return wants
 }
 
-// drawHave draws existing objects: some with ids of wants, some with others, some dead, some duplicate.
+// drawHave draws existing objects: some with desired ids, some with others, some terminated, some duplicate.
 func drawHave(t *rapid.T) []provision.Object {
 	var have []provision.Object
 	for i, w := range drawWants(t) {
@@ -44,7 +44,7 @@ func drawHave(t *rapid.T) []provision.Object {
 	return have
 }
 
-// objectOf returns the object that launching a want creates.
+// objectOf returns the object that launching w creates.
 func objectOf(w provision.Desired, handle int) provision.Object {
 	return provision.Object{
 		ID: w.ID, Kind: w.Kind, Service: w.Service, Region: w.Region, SpecHash: w.SpecHash, ImmutableHash: w.ImmutableHash, BuildHash: w.BuildHash,
@@ -90,7 +90,7 @@ func TestCostPerHourIsCostDifference(t *testing.T) {
 		for _, w := range wants {
 			then += w.CostPerHour
 		}
-		for _, o := range have { // what is kept keeps its price
+		for _, o := range have { // objects that stay keep their price
 			for _, w := range wants {
 				if w.ID == o.ID && o.TerminatedReason == "" && o.CostPerHour != w.CostPerHour {
 					return
@@ -137,8 +137,8 @@ func TestDiffStages(t *testing.T) {
 		"4 replace lb-eu-0 (configuration changed)",
 		"5 replace lb-us-0 (configuration changed)",
 		"6 replace controller (configuration changed)",
-		"7 terminate asia-0 (no longer needed)",
-		"8 terminate firewall-asia (no longer needed)",
+		"7 terminate asia-0 (not in the desired state)",
+		"8 terminate firewall-asia (not in the desired state)",
 	}
 	var got []string
 	for _, c := range provision.Diff(wants, exists) {
@@ -166,8 +166,8 @@ func TestDiffReasons(t *testing.T) {
 		{func(o *provision.Object, w *provision.Desired) { o.SpecHash, w.ImmutableHash = "t", "f" }, "configuration changed"},
 		{func(o *provision.Object, w *provision.Desired) {
 			o.SpecHash, o.ImmutableHash, w.ImmutableHash, o.BuildHash = "t", "f", "f", "c"
-		}, "executable changed"},
-		{func(o *provision.Object, _ *provision.Desired) { o.BuildHash = "c" }, "executable changed"},
+		}, "binary changed"},
+		{func(o *provision.Object, _ *provision.Desired) { o.BuildHash = "c" }, "binary changed"},
 		{func(o *provision.Object, w *provision.Desired) { o.BuildHash, w.BuildHash = "c", "" }, ""},
 		{func(o *provision.Object, _ *provision.Desired) { o.Address = "http://b" }, "address changed"},
 		{func(o *provision.Object, _ *provision.Desired) { o.Region = "local/eu" }, "kind or region changed"},
@@ -195,8 +195,8 @@ func TestDiffKeepsBetterOfDuplicateIDs(t *testing.T) {
 	}
 }
 
-// OnePerID keeps the objects that Diff keeps, and without wants one of each id.
-func TestOneOfEachKeepsSameObjectAsDiff(t *testing.T) {
+// OnePerID keeps the objects that Diff keeps; without desired objects, one of each id.
+func TestOnePerIDKeepsSameObjectAsDiff(t *testing.T) {
 	w, other := want("us-0", provision.KindReplica, "local/us", "s"), want("us-1", provision.KindReplica, "local/us", "s")
 	ended, old := objectOf(w, 1), objectOf(w, 2)
 	ended.TerminatedReason, old.SpecHash = "was terminated", "old"
@@ -207,9 +207,9 @@ func TestOneOfEachKeepsSameObjectAsDiff(t *testing.T) {
 	}
 	one := provision.OnePerID(wants, have)
 	if len(one) != 2 || len(removed) != 3 || removed[one[0].Handle] || removed[one[1].Handle] {
-		t.Errorf("left are %+v; a plan removes %v", one, removed)
+		t.Errorf("OnePerID keeps %+v; Diff terminates %v", one, removed)
 	}
 	if one = provision.OnePerID(nil, have); len(one) != 2 || one[0].TerminatedReason != "" {
-		t.Errorf("without a plan there are left %+v", one)
+		t.Errorf("without desired objects OnePerID keeps %+v", one)
 	}
 }

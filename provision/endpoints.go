@@ -2,7 +2,7 @@ package provision
 
 import "skyserve/internal/service"
 
-// Addresses are the host:port pairs of the programs on a machine; empty for a program that does not run
+// Addresses are the host:port pairs of the units on a machine; empty for a unit that does not run
 // there, or while the machine has no address.
 type Addresses struct {
 	// Public is where a balancer serves clients in clear text, PublicTLS with TLS.
@@ -10,7 +10,7 @@ type Addresses struct {
 	PublicTLS string `json:"public_tls,omitempty"`
 	// Admin is where the balancer serves operators and other balancers.
 	Admin string `json:"admin,omitempty"`
-	// Challenge is where a balancer answers the certificate authority's http-01 challenge.
+	// Challenge is where a balancer responds to the certificate authority's http-01 challenge.
 	Challenge string `json:"challenge,omitempty"`
 	// Agent is where the machine's agent receives its configuration.
 	Agent string `json:"agent,omitempty"`
@@ -28,15 +28,15 @@ func (a Addresses) PublicAddress(spec *service.Spec) string {
 	return a.Public
 }
 
-// MachineEndpoints are the addresses of a machine: those that other machines connect to, those that its own
-// programs listen on, and those that only the machine itself uses.
+// MachineEndpoints are the addresses of a machine: those that other machines connect to (Advertised),
+// those that its own units listen on (Listen), and those that only the machine itself uses.
 type MachineEndpoints struct {
 	Advertised Addresses `json:"outside"`
 	Listen     Addresses `json:"inside"`
 	// Loopback is the machine's own loopback address, on which engines listen.
 	Loopback string `json:"loopback"`
-	// Engine is where the engine of a replica listens, host:port; empty where it follows from the
-	// engine's kind.
+	// Engine is where the engine of a replica listens, host:port; empty = the default port of the
+	// engine's kind, on Loopback.
 	Engine string `json:"engine,omitempty"`
 	// Controller is host:port, on loopback, where the controller serves its status.
 	Controller string `json:"controller"`

@@ -6,7 +6,8 @@ import (
 	"skyserve/internal/service"
 )
 
-// SimEngineArgs returns the arguments of skyserve that run a simulated engine for a model on host:port.
+// SimEngineArgs returns the command line arguments with which skyserve runs a simulated engine for a
+// model on host:port.
 func SimEngineArgs(m *service.Model, listen string) []string {
 	e := &m.Engine
 	args := []string{"engine", "--listen", listen, "--model", m.Name}

@@ -13,19 +13,19 @@ import (
 // respond, or does not support reloading.
 var ErrCannotReload = errors.New("the object cannot reload its configuration")
 
-// PortTakenError reports that another process uses a port that an object needs.
+// PortTakenError reports that another process uses a port that an object requires.
 type PortTakenError struct {
-	Holder  string // who uses it, if known; empty = another program
+	Holder  string // the object that uses the port; empty = unknown
 	Addr    string // host:port
-	ID      string // the object that needs it
-	Purpose string // what the object needs it for: "public", "admin", "store", ...
+	ID      string // the object that requires the port
+	Purpose string // the endpoint of the object: "public", "admin", "store", ...
 	Setting string // the setting of service.yaml that changes the port
 }
 
-// Error names the address, the object that needs it and the setting to change.
+// Error names the address, the object that requires it and the setting to change.
 func (e *PortTakenError) Error() string {
-	return fmt.Sprintf("%s is in use by %s: %s needs it (%s); set %s in service.yaml to another port",
-		e.Addr, cmp.Or(e.Holder, "another program"), e.ID, e.Purpose, e.Setting)
+	return fmt.Sprintf("%s is in use by %s and required by %s (%s); set %s in service.yaml to another port",
+		e.Addr, cmp.Or(e.Holder, "another process"), e.ID, e.Purpose, e.Setting)
 }
 
 // StartError reports an object that exited before it was ready.
@@ -51,7 +51,7 @@ func (e *StartError) Error() string {
 // Unwrap returns the cause.
 func (e *StartError) Unwrap() error { return e.Err }
 
-// RemainingError lists objects that still exist after all were deleted.
+// RemainingError lists objects that still exist after the deletion of all objects.
 type RemainingError struct {
 	Service   string
 	Remaining []string // each names an object and its location
@@ -78,7 +78,7 @@ type CapacityScope string
 const (
 	ScopeZone   CapacityScope = "zone"   // this type and capacity type in this zone
 	ScopeRegion CapacityScope = "region" // this type and capacity type in every zone of the region
-	ScopeQuota  CapacityScope = "quota"  // every type with this GPU and capacity type in the region: the account's quota is used up
+	ScopeQuota  CapacityScope = "quota"  // every type with this GPU and capacity type in the region: the quota is exhausted
 	ScopeCloud  CapacityScope = "cloud"  // every type with this GPU and capacity type in the whole cloud
 )
 
@@ -91,11 +91,11 @@ type CapacityError struct {
 	Err      error
 }
 
-// Error names the offering, the scope and the cloud's answer.
+// Error names the offering, the scope and the cloud's error.
 func (e *CapacityError) Error() string {
 	where := "in this " + string(e.Scope)
 	if e.Scope == ScopeQuota {
-		where = "within the account's quota"
+		where = "within the quota"
 	}
 	return fmt.Sprintf("launching %s: no capacity %s (%s): %v", e.Offering, where, e.Code, e.Err)
 }
@@ -103,12 +103,12 @@ func (e *CapacityError) Error() string {
 // Unwrap returns the cause.
 func (e *CapacityError) Unwrap() error { return e.Err }
 
-// NoCapacityError reports a desired object for which every offering was refused.
+// NoCapacityError reports a desired object for which no offering has capacity.
 type NoCapacityError struct {
 	ID        string
 	Region    service.Region
 	Attempted []*CapacityError // in the order of attempts, without the skipped ones
-	Skipped   Offerings        // skipped, because they were refused recently
+	Skipped   Offerings        // not attempted, because they recently had no capacity
 }
 
 // Error lists the attempted offerings.
@@ -119,7 +119,7 @@ func (e *NoCapacityError) Error() string {
 		fmt.Fprintf(&b, "\n  %s: %s", t.Offering, t.Code)
 	}
 	if len(e.Skipped) > 0 {
-		fmt.Fprintf(&b, "\n  %d more were not tried: refused in the last %s", len(e.Skipped), exhaustedFor)
+		fmt.Fprintf(&b, "\n  %d more were skipped: they had no capacity in the last %s", len(e.Skipped), exhaustedFor)
 	}
 	return b.String()
 }
@@ -127,10 +127,10 @@ func (e *NoCapacityError) Error() string {
 // CredentialsError reports missing, invalid or insufficient credentials of a cloud.
 type CredentialsError struct {
 	Cloud  string // aws, gcp
-	Action string // the denied permission in the cloud's notation: ec2:RunInstances; empty = everything
+	Action string // the denied permission in the cloud's notation: ec2:RunInstances; empty = the credentials are invalid
 	Code   string // the cloud's own code
 	Err    error
-	Hint   string // what to do next
+	Hint   string // the next step
 }
 
 // Error names the cloud and the denied permission.
@@ -138,7 +138,7 @@ func (e *CredentialsError) Error() string {
 	if e.Action == "" {
 		return fmt.Sprintf("calling %s: no valid credentials: %v", e.Cloud, e.Err)
 	}
-	return fmt.Sprintf("calling %s: %s is not allowed: %v", e.Cloud, e.Action, e.Err)
+	return fmt.Sprintf("calling %s: permission denied for %s: %v", e.Cloud, e.Action, e.Err)
 }
 
 // Unwrap returns the cause.
@@ -146,8 +146,8 @@ func (e *CredentialsError) Unwrap() error { return e.Err }
 
 // OwnedError reports an object, or a DNS name, that belongs to another owner.
 type OwnedError struct {
-	Resource string // service chat, record chat.example.com
-	Where    string // the region, or the zone
+	Resource string // service chat, DNS name chat.example.com
+	Where    string // the region, or the hosted zone
 	Owner    string // if known
 }
 

@@ -1,11 +1,11 @@
 package provision
 
-// CheckResult is the result of one check that runs before anything is created.
+// CheckResult is the result of one check of `skyserve doctor`, which runs before anything is created.
 type CheckResult struct {
 	// Where is the cloud or the region: gcp, gcp/us-central1.
 	Where string `json:"where"`
 	OK    bool   `json:"ok"`
-	// Message names the check and its result, in one sentence.
+	// Message names the check and its result.
 	Message string `json:"what"`
 	// Hint is the next step; empty where none is needed.
 	Hint string `json:"hint,omitempty"`

@@ -25,8 +25,8 @@ func BalancerID(region service.Region, n int) string {
 // IsBalancerID reports whether an id is a balancer's.
 func IsBalancerID(id string) bool { return strings.HasPrefix(id, "lb-") }
 
-// ReplicaID returns the id of a replica in a region. For the service's first model: us-0, us-1, ...;
-// for further models the id also contains the model's short name. model is its index in spec.Models.
+// ReplicaID returns the id of a replica in a region: us-0, us-1, ... for the service's first model. For
+// further models the id also contains the model's short name. model is the index in spec.Models.
 func ReplicaID(spec *service.Spec, model int, region service.Region, number int) string {
 	id := region.Place()
 	if model > 0 {
@@ -57,9 +57,9 @@ func ShortName(m *service.Model) string {
 	return strings.Join(words, "-")
 }
 
-// ConfigHash returns 96 bits of the SHA-256 of a configuration as JSON, in hexadecimal: long enough that
-// two configurations of one service do not collide. A configuration that cannot be marshalled is an
-// error.
+// ConfigHash returns 96 bits of the SHA-256 of a configuration as JSON, in hexadecimal. That is enough
+// for the configurations of one service not to collide. A configuration that cannot be marshalled is
+// an error.
 func ConfigHash(config any) (string, error) {
 	text, err := json.Marshal(config)
 	sum := sha256.Sum256(text)

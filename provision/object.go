@@ -29,7 +29,7 @@ func (k ObjectKind) IsMachine() bool {
 	return k == KindBalancer || k == KindReplica || k == KindNameServer
 }
 
-// isPrerequisite reports whether machines need objects of this kind to exist first.
+// isPrerequisite reports whether objects of this kind must exist before the machines.
 func (k ObjectKind) isPrerequisite() bool { return k == KindFirewall || k == KindIdentity }
 
 // Object is one thing that exists for a service: a local process or a VM in a cloud. It is read from
@@ -41,17 +41,17 @@ type Object struct {
 	Kind    ObjectKind `json:"kind"`
 	Service string     `json:"service"`
 	// Owner is the owner of the service: the fingerprint of the certificate authority that created the
-	// object; empty where a machine has one user.
+	// object; empty for local objects.
 	Owner  string         `json:"owner,omitempty"`
 	Region service.Region `json:"region,omitempty"`
 	// Offering is the rented machine; nil outside clouds.
 	Offering *Offering `json:"offering,omitempty"`
-	// SpecHash is the hash of the configuration that the object runs with.
+	// SpecHash is the hash of the configuration of the running object.
 	SpecHash string `json:"spec"`
-	// ImmutableHash is the hash of the part of the configuration that cannot change while the object runs;
-	// empty = all of it, so that any change needs a replacement.
+	// ImmutableHash is the hash of the part of the configuration that cannot change while the object
+	// runs; empty = all of it, so that any change requires a replacement.
 	ImmutableHash string `json:"fixed,omitempty"`
-	// BuildHash is the hash of the executable or image that the object runs.
+	// BuildHash is the hash of the binary or image that the object runs.
 	BuildHash string `json:"build,omitempty"`
 	// Address is its public base URL, Admin the base URL of its admin API; empty where it has none.
 	Address string `json:"address,omitempty"`
@@ -60,8 +60,8 @@ type Object struct {
 	// while, or where, it has none.
 	PublicIP  netip.Addr `json:"public_ip,omitzero"`
 	PrivateIP netip.Addr `json:"private_ip,omitzero"`
-	// Endpoints are the addresses of its programs, where the provider sets them; zero where they follow
-	// from PublicIP and PrivateIP.
+	// Endpoints are the addresses of its units, if the provider sets them; zero = derived from PublicIP
+	// and PrivateIP.
 	Endpoints MachineEndpoints `json:"endpoints,omitzero"`
 	// Labels are further properties to display, such as model and gpu.
 	Labels map[string]string `json:"labels,omitempty"`
@@ -69,8 +69,8 @@ type Object struct {
 	Handle string `json:"handle,omitempty"`
 	// Started is the start time by the clock of its own host; displayed, never compared.
 	Started time.Time `json:"started,omitzero"`
-	// TerminatedReason is the reason why the object does not run although a record of it exists; empty while it
-	// runs.
+	// TerminatedReason is the reason why the object does not run although its record still exists; empty
+	// while it runs.
 	TerminatedReason string `json:"gone,omitempty"`
 	// CostPerHour is its cost, in USD per hour.
 	CostPerHour float64 `json:"cost_per_hour"`
@@ -104,15 +104,15 @@ type Desired struct {
 type MachineConfig struct {
 	// Role selects the machine's firewall and identity: KindBalancer or KindReplica.
 	Role ObjectKind
-	// UserData is its cloud-init document. Everybody who may describe the VM can read it: it contains
-	// no secret.
+	// UserData is its cloud-init document. It must not contain secrets, because everybody who may
+	// describe the VM can read it.
 	UserData string
 	// Image is the cloud's id of a boot image; empty = the cloud's current image for machines with, or
 	// without, a GPU.
 	Image string
 	// DiskGiB is the size of its disk.
 	DiskGiB int
-	// Account is the Google service account that its programs authenticate as; empty = the provider's
+	// Account is the Google service account that its units authenticate as; empty = the provider's
 	// default.
 	Account string `json:",omitempty"`
 }
@@ -154,7 +154,8 @@ func GrantChallenge(zoneID, name string) Grant {
 	return Grant(challengeGrantPrefix + zoneID + "/" + name)
 }
 
-// ChallengeRecord returns the zone's id and the name of a grant of GrantChallenge; false for any other grant.
+// ChallengeRecord returns the hosted zone's id and the name of a grant of GrantChallenge; false for any
+// other grant.
 func (g Grant) ChallengeRecord() (zoneID, name string, ok bool) {
 	text, ok := strings.CutPrefix(string(g), challengeGrantPrefix)
 	zoneID, name, _ = strings.Cut(text, "/")
@@ -170,8 +171,8 @@ func (g Grant) ReadFolder() (folder string, ok bool) {
 	return strings.CutPrefix(string(g), readGrantPrefix)
 }
 
-// GrantSession lets authorized people of the cloud account open a shell on a VM in a region through the
-// cloud's own session service. place is the cloud's name of the region.
+// GrantSession lets authorized users of the AWS account open a shell on a VM in a region through Session
+// Manager. place is AWS's name of the region.
 func GrantSession(place string) Grant { return Grant(sessionGrantPrefix + place) }
 
 // SessionRegion returns the region of a grant of GrantSession; false for any other grant.
@@ -182,8 +183,8 @@ func (g Grant) SessionRegion() (place string, ok bool) {
 // Provider creates and removes objects in one cloud or on one machine. Its methods are safe for
 // concurrent use and idempotent.
 type Provider interface {
-	// Offerings returns the offerings of a region, with prices where they are known; none where nothing
-	// is rented.
+	// Offerings returns the offerings of a region, with known prices; none for a region without rented
+	// machines.
 	Offerings(ctx context.Context, region service.Region) (Offerings, error)
 	// List returns every object of a service, including those that no longer run while a record of them
 	// exists. In a cloud it filters by tags, in every region of the provider. An empty name lists the
@@ -191,19 +192,19 @@ type Provider interface {
 	List(ctx context.Context, service string) ([]Object, error)
 	// Launch creates a desired object, on the single offering in w.Offerings if there is one, and returns
 	// it once it exists, which is before it is ready. When the same object with the same SpecHash already
-	// runs, Launch returns that one; a firewall or identity that differs is repaired. Repeating a call
-	// whose answer was lost creates nothing twice. Errors include *PortTakenError, *StartError,
-	// *CapacityError (nothing was created), *CredentialsError and *OwnedError.
+	// runs, Launch returns that one; a firewall or identity that differs is repaired. A repeated call,
+	// for instance after a lost response, creates nothing twice. Errors include *PortTakenError,
+	// *StartError, *CapacityError (nothing was created), *CredentialsError and *OwnedError.
 	Launch(ctx context.Context, w Desired) (Object, error)
-	// Terminate stops an object, removes every trace of it, and returns once that is certain.
+	// Terminate stops an object, removes it completely, and returns when the removal is certain.
 	// Terminating an object that does not exist is not an error.
 	Terminate(ctx context.Context, o Object) error
 }
 
-// KeyAttestor returns a machine's attestation of its own key, over a channel that only the machine can
-// write and only its cloud account can read.
+// KeyAttestor reads a machine's attestation of its own key, over a channel that only the machine can
+// write. Only its AWS account or Google Cloud project can read it.
 type KeyAttestor interface {
-	// Fingerprint returns the fingerprint of a machine's key as its agent published it; empty until
-	// then, which takes a minute or two of booting.
+	// Fingerprint returns the fingerprint of a machine's key as its agent published it; empty until the
+	// agent has done so, one or two minutes after the launch.
 	Fingerprint(ctx context.Context, o Object) (string, error)
 }

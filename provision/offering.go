@@ -15,15 +15,15 @@ type Offering struct {
 	// Type is the cloud's name: g6.xlarge, g2-standard-4.
 	Type   string         `json:"type"`
 	Region service.Region `json:"region"`
-	// Zone is a zone of the region, us-east-1a; empty = the cloud chooses one.
+	// Zone is an availability zone of the region, us-east-1a; empty = the cloud selects one.
 	Zone     string               `json:"zone,omitempty"`
 	Capacity service.CapacityType `json:"capacity"`
-	// GPU and GPUs are the model and number of its GPUs, L4 and 1; empty and 0 for a machine without.
+	// GPU and GPUs are the model and number of its GPUs, L4 and 1; empty and 0 for a machine without GPUs.
 	GPU  string `json:"gpu,omitempty"`
 	GPUs int    `json:"gpus,omitempty"`
 	// VCPUs counts against the quotas of some clouds.
 	VCPUs int `json:"vcpus"`
-	// PricePerHour is in USD for the whole machine; 0 = not known.
+	// PricePerHour is in USD for the whole machine; 0 = unknown.
 	PricePerHour float64 `json:"price_per_hour"`
 	// PriceSource is the source of the price, for people.
 	PriceSource string `json:"price_from,omitempty"`
@@ -84,17 +84,17 @@ func comparePrices(a, b float64) int {
 	return cmp.Compare(a, b)
 }
 
-// exhaustedFor is how long an offering without capacity is skipped: capacity returns within minutes,
-// and a request is cheap, but each refusal delays a launch by some seconds.
+// exhaustedFor is how long an offering without capacity is skipped. Capacity often returns within
+// minutes, but each unsuccessful attempt delays a launch by some seconds.
 const exhaustedFor = 10 * time.Minute
 
-// ExhaustedOfferings records which offerings had no capacity, so that the next launch does not request them
-// again at once. The zero value is empty. It is not safe for concurrent use; Apply guards its own.
+// ExhaustedOfferings records which offerings had no capacity, so that the next launch skips them. The
+// zero value is empty. It is not safe for concurrent use; Apply serializes its own calls.
 type ExhaustedOfferings struct {
 	until map[exhaustedKey]time.Time
 }
 
-// exhaustedKey identifies the offerings that one refusal covers: empty fields match all.
+// exhaustedKey identifies the offerings that one capacity error covers: empty fields match all.
 type exhaustedKey struct {
 	cloud, region, zone string
 	instanceType        string // instance type; empty = all
@@ -102,7 +102,7 @@ type exhaustedKey struct {
 	capacity            service.CapacityType
 }
 
-// Add records a refusal at a time.
+// Add records a capacity error that occurred at a time.
 func (e *ExhaustedOfferings) Add(err *CapacityError, at time.Time) {
 	if e.until == nil {
 		e.until = map[exhaustedKey]time.Time{}
@@ -110,7 +110,7 @@ func (e *ExhaustedOfferings) Add(err *CapacityError, at time.Time) {
 	e.until[exhaustedKeyFor(err.Offering, err.Scope)] = at.Add(exhaustedFor)
 }
 
-// Covers reports whether a refusal that has not expired covers an offering.
+// Covers reports whether a recorded capacity error that has not expired covers an offering.
 func (e *ExhaustedOfferings) Covers(o Offering, at time.Time) bool {
 	for _, scope := range []CapacityScope{ScopeZone, ScopeRegion, ScopeQuota, ScopeCloud} {
 		if until, ok := e.until[exhaustedKeyFor(o, scope)]; ok && at.Before(until) {
@@ -120,7 +120,7 @@ func (e *ExhaustedOfferings) Covers(o Offering, at time.Time) bool {
 	return false
 }
 
-// exhaustedKeyFor returns the key of a refusal of an offering at a scope.
+// exhaustedKeyFor returns the key of a capacity error of an offering with a scope.
 func exhaustedKeyFor(o Offering, scope CapacityScope) exhaustedKey {
 	k := exhaustedKey{cloud: o.Region.Cloud(), capacity: o.Capacity}
 	switch scope {

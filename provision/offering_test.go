@@ -34,14 +34,14 @@ func offer(kind, zone string, capacity service.CapacityType, price float64) prov
 	}
 }
 
-func TestInOrderFollowsOperatorsOrder(t *testing.T) {
+func TestSortedByCapacityFollowsOrder(t *testing.T) {
 	all := provision.Offerings{
 		offer("g6.xlarge", "us-east-1b", onDemand, 0.8), offer("g6.xlarge", "us-east-1a", onDemand, 0.8),
 		offer("g6.xlarge", "us-east-1c", spot, 0.5), offer("g6.xlarge", "us-east-1a", spot, 0.4),
 		offer("g6.xlarge", "us-east-1b", spot, 0), offer("g6.xlarge", "us-east-1a", reserved, 0.3),
 	}
 	want := []string{
-		"spot g6.xlarge in us-east-1a", "spot g6.xlarge in us-east-1c", "spot g6.xlarge in us-east-1b", // its price is not known
+		"spot g6.xlarge in us-east-1a", "spot g6.xlarge in us-east-1c", "spot g6.xlarge in us-east-1b", // its price is unknown
 		"on_demand g6.xlarge in us-east-1a", "on_demand g6.xlarge in us-east-1b",
 	}
 	for seed := range uint64(20) {
@@ -57,7 +57,7 @@ func TestInOrderFollowsOperatorsOrder(t *testing.T) {
 	}
 }
 
-// A refusal covers exactly its scope, and expires.
+// A capacity error covers exactly its scope, and expires.
 func TestExhaustedMatchesScopeAndExpires(t *testing.T) {
 	begin := time.Unix(1000, 0)
 	refused := offer("g6.xlarge", "us-east-1a", spot, 0.4)
@@ -127,12 +127,12 @@ func TestLaunchFallsBackToNextOffering(t *testing.T) {
 		err   []string
 	}{
 		{[]string{"us-east-1c"}, []string{"us-east-1a", "us-east-1b", "us-east-1c", "us-east-1c", "us-east-1c"}, nil},
-		{nil, []string{"us-east-1a", "us-east-1b", "us-east-1c"}, []string{"us-0", "aws/us-east-1", "spot g6.xlarge in us-east-1b: InsufficientInstanceCapacity", "us-2", "3 more were not tried"}},
+		{nil, []string{"us-east-1a", "us-east-1b", "us-east-1c"}, []string{"us-0", "aws/us-east-1", "spot g6.xlarge in us-east-1b: InsufficientInstanceCapacity", "us-2", "3 more were skipped"}},
 	} {
 		s := &limitedCapacity{zones: tt.zones}
 		_, err := provision.Apply(context.Background(), provision.Diff(wants, nil), s, provision.ApplyOptions{Parallel: 1})
 		if !slices.Equal(s.tried, tt.tried) {
-			t.Errorf("tried %q, want %q: what was refused a moment ago is not asked again", s.tried, tt.tried)
+			t.Errorf("attempted %q, want %q: offerings that recently had no capacity are skipped", s.tried, tt.tried)
 		}
 		if (err != nil) != (tt.err != nil) {
 			t.Errorf("got %v", err)
@@ -145,7 +145,7 @@ func TestLaunchFallsBackToNextOffering(t *testing.T) {
 	}
 }
 
-// WithGPU surge, the replacement is ready before the old replica is drained and terminated.
+// With surge, the replacement is ready before the old replica is drained and terminated.
 func TestSurgeLaunchesBeforeTerminating(t *testing.T) {
 	w := want("us-0", provision.KindReplica, "aws/us-east-1", "new")
 	for surge, want := range map[bool][]string{
@@ -161,12 +161,12 @@ func TestSurgeLaunchesBeforeTerminating(t *testing.T) {
 			Drain:     func(_ context.Context, o provision.Object) { f.log = append(f.log, "drained "+o.SpecHash) },
 		})
 		if err != nil || !slices.Equal(f.log, want) || len(f.objects) != 1 || f.objects[0].SpecHash != "new" {
-			t.Errorf("surge %t: did %q, left %+v, %v; want %q", surge, f.log, f.objects, err, want)
+			t.Errorf("surge %t: did %q, remaining %+v, %v; want %q", surge, f.log, f.objects, err, want)
 		}
 	}
 }
 
-func TestPlacesRouteByCloud(t *testing.T) {
+func TestMultiCloudRoutesByCloud(t *testing.T) {
 	aws, gcp := &fake{}, &fake{}
 	p := provision.MultiCloud{"aws": aws, "gcp": gcp}
 	wants := []provision.Desired{want("a", provision.KindReplica, "aws/us-east-1", "s"), want("g", provision.KindReplica, "gcp/us-central1", "s")}
@@ -186,7 +186,7 @@ func TestPlacesRouteByCloud(t *testing.T) {
 		}
 	}
 	if len(aws.objects)+len(gcp.objects) != 0 {
-		t.Errorf("left: %+v, %+v", aws.objects, gcp.objects)
+		t.Errorf("remaining: %+v, %+v", aws.objects, gcp.objects)
 	}
 }
 
@@ -197,14 +197,14 @@ func (*failingList) List(context.Context, string) ([]provision.Object, error) {
 	return nil, errors.New("throttled")
 }
 
-func TestPlacesListFailsIfOneCloudFails(t *testing.T) {
+func TestMultiCloudListFailsIfOneCloudFails(t *testing.T) {
 	p := provision.MultiCloud{"aws": &fake{objects: []provision.Object{{ID: "a"}}}, "gcp": &failingList{}}
 	if have, err := p.List(context.Background(), "chat"); err == nil || have != nil || !strings.Contains(err.Error(), "gcp") {
 		t.Errorf("got %+v, %v", have, err)
 	}
 }
 
-// blockedTransport responds once its channel is closed.
+// blockedTransport responds when its channel is closed.
 type blockedTransport struct{ answer chan struct{} }
 
 func (s blockedTransport) RoundTrip(*http.Request) (*http.Response, error) {
@@ -212,7 +212,7 @@ func (s blockedTransport) RoundTrip(*http.Request) (*http.Response, error) {
 	return &http.Response{StatusCode: 200, Body: http.NoBody}, nil
 }
 
-func TestBoundedLimitsCallsPerHost(t *testing.T) {
+func TestCallsPerHostAreLimited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		answers := make(chan struct{})
 		rt := provision.LimitCallsPerHost(blockedTransport{answers})
@@ -230,7 +230,7 @@ func TestBoundedLimitsCallsPerHost(t *testing.T) {
 			}
 		}
 		synctest.Wait()
-		cancel() // those that wait for their turn give up; those in flight are not ours to end
+		cancel() // waiting requests end; requests in flight continue
 		synctest.Wait()
 		for len(results) > 0 {
 			ended[<-results]++

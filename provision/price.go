@@ -10,7 +10,7 @@ import (
 // Price is a cloud's published price of a machine type in a region.
 type Price struct {
 	Type string `json:"type"`
-	// Capacity is on demand or spot. Reserved capacity is priced by the user.
+	// Capacity is on demand or spot. The user configures the price of reserved capacity.
 	Capacity service.CapacityType `json:"capacity"`
 	// PerHour is in USD for the whole machine without its disks; above 0.
 	PerHour float64 `json:"per_hour"`
@@ -20,18 +20,18 @@ type Price struct {
 
 // Pricer is a provider whose cloud publishes its prices.
 type Pricer interface {
-	// Prices returns the prices of the catalogue's types in a region, as far as the cloud publishes
-	// them; a type that is not sold there has none. Repeated calls within hours return the same answer.
-	// With an error it returns the prices that could be read; errors include *CredentialsError. Errors
-	// are not fatal: list prices are the fallback.
+	// Prices returns the published prices of the catalogue's types in a region; none for a type that is
+	// not sold there. Repeated calls within hours return the same prices. With an error it returns the
+	// prices that could be read; errors include *CredentialsError. After an error, callers use the
+	// built-in list prices.
 	Prices(ctx context.Context, region service.Region) ([]Price, error)
 }
 
-// maxPrice is the maximum plausible price of a machine, in USD per hour: ten times the costliest of the
-// catalogue. A higher figure is a parsing error.
+// maxPrice is the maximum plausible price of a machine, in USD per hour: ten times the highest price of
+// the catalogue. A higher number is a parsing error.
 const maxPrice = 1000
 
-// IsValidPrice reports whether a figure is a plausible price of a machine, in USD per hour.
+// IsValidPrice reports whether a number is a plausible price of a machine, in USD per hour.
 func IsValidPrice(usd float64) bool { return usd > 0 && usd <= maxPrice }
 
 // WithPrices returns the offerings with the published prices of their types. An offering without a published

@@ -12,9 +12,9 @@ import (
 	"skyserve/provision"
 )
 
-// Published prices replace list prices, type by type; reserved capacity costs the on-demand price
+// Published prices replace built-in list prices, type by type. Reserved capacity costs the on-demand price
 // unless the user sets one.
-func TestPricedPrefersPublishedPrices(t *testing.T) {
+func TestWithPricesPrefersPublishedPrices(t *testing.T) {
 	listed := provision.Offerings{
 		{Type: "a", Capacity: onDemand, PricePerHour: 1, PriceSource: "list"},
 		{Type: "a", Capacity: spot, PricePerHour: 0.5, PriceSource: "zone"},
@@ -37,7 +37,7 @@ func TestPricedPrefersPublishedPrices(t *testing.T) {
 }
 
 // Results are cached for hours, errors for minutes, and errors of cancelled contexts not at all.
-func TestHeldCachesResultsAndErrors(t *testing.T) {
+func TestCloudCacheCachesResultsAndErrors(t *testing.T) {
 	var h provision.CloudCache[int]
 	noon := time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
 	refused := errors.New("refused")
@@ -55,20 +55,20 @@ func TestHeldCachesResultsAndErrors(t *testing.T) {
 		ctx   context.Context
 		key   string
 		after time.Duration
-		err   error // of asking
+		err   error // of the request
 		want  int
 		fails error
 	}{
 		{"refused", t.Context(), "a", 0, refused, 1, refused},
-		{"refused a moment ago", t.Context(), "a", 9 * time.Minute, nil, 1, refused},
+		{"denied a moment ago", t.Context(), "a", 9 * time.Minute, nil, 1, refused},
 		{"of another", t.Context(), "b", 9 * time.Minute, nil, 2, nil},
-		{"refused a while ago", t.Context(), "a", 11 * time.Minute, nil, 3, nil},
-		{"told an hour ago", t.Context(), "a", time.Hour, refused, 3, nil},
-		{"told a day ago, and left", gone, "a", 24 * time.Hour, refused, 0, context.Canceled},
-		{"told a day ago", t.Context(), "a", 24 * time.Hour, nil, 4, nil},
+		{"denied a while ago", t.Context(), "a", 11 * time.Minute, nil, 3, nil},
+		{"cached for an hour", t.Context(), "a", time.Hour, refused, 3, nil},
+		{"cached for a day, caller cancelled", gone, "a", 24 * time.Hour, refused, 0, context.Canceled},
+		{"cached for a day", t.Context(), "a", 24 * time.Hour, nil, 4, nil},
 	} {
 		got, err := h.Get(tt.ctx, tt.key, noon.Add(tt.after), fetch(tt.err))
-		if tt.ctx == gone { // whether it asks before it leaves is chance
+		if tt.ctx == gone { // whether it sends the request before it ends is random
 			if err == nil {
 				t.Errorf("%s: no error", tt.name)
 			}
@@ -82,10 +82,10 @@ func TestHeldCachesResultsAndErrors(t *testing.T) {
 }
 
 // Concurrent callers share one request.
-func TestHeldSharesConcurrentRequests(t *testing.T) {
+func TestCloudCacheSharesConcurrentRequests(t *testing.T) {
 	var h provision.CloudCache[int]
 	var wg sync.WaitGroup
-	asked := 0 // by one at a time, as the race detector sees
+	asked := 0 // one call at a time, checked by the race detector
 	for range 50 {
 		wg.Go(func() {
 			got, err := h.Get(t.Context(), "", time.Time{}.Add(time.Hour), func(context.Context) (int, error) {
@@ -100,7 +100,7 @@ func TestHeldSharesConcurrentRequests(t *testing.T) {
 	wg.Wait()
 }
 
-func TestIsPrice(t *testing.T) {
+func TestIsValidPrice(t *testing.T) {
 	for usd, want := range map[float64]bool{0.0001: true, 55.04: true, 1000: true, 1000.01: false, 0: false, -1: false} {
 		if provision.IsValidPrice(usd) != want {
 			t.Errorf("%g: got %v", usd, !want)

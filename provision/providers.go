@@ -12,8 +12,8 @@ import (
 )
 
 // MultiCloud combines the providers of several clouds, by cloud (aws, gcp, local). Each object belongs to
-// the provider of its region's cloud. A missing region is an error: nobody could find such an object
-// later.
+// the provider of its region's cloud. An object without a region is an error, because no provider would
+// list it later.
 type MultiCloud map[string]Provider
 
 // Offerings calls the provider of the region's cloud.
@@ -64,7 +64,7 @@ func (p MultiCloud) Terminate(ctx context.Context, o Object) error {
 	return provider.Terminate(ctx, o)
 }
 
-// Fingerprint calls the provider of the region's cloud; an error where that has no key attestation.
+// Fingerprint calls the provider of the region's cloud. A provider without key attestation is an error.
 func (p MultiCloud) Fingerprint(ctx context.Context, o Object) (string, error) {
 	provider, err := p.provider(o.Region)
 	if err != nil {

@@ -2,7 +2,7 @@ package provision
 
 import "skyserve/internal/service"
 
-// Quota is the limit and the use of one resource of an account in a region.
+// Quota is the limit and the use of one resource of an AWS account or Google Cloud project in a region.
 type Quota struct {
 	// Region is where the quota applies; the cloud alone (gcp/) for a global quota.
 	Region service.Region `json:"region"`

@@ -5,17 +5,18 @@ import (
 	"sync"
 )
 
-// MaxCallsPerHost is the maximum number of calls in flight to one endpoint of a cloud, which is one region
-// of AWS: more would only hit the rate limit.
+// MaxCallsPerHost is the maximum number of calls in flight to one endpoint of a cloud. AWS has one
+// endpoint per region. More calls would only exceed the rate limit.
 const MaxCallsPerHost = 10
 
-// LimitCallsPerHost returns a transport that keeps at most MaxCallsPerHost requests to a host in flight; others
-// wait, or fail when their context ends. A request is in flight until its response header arrives.
+// LimitCallsPerHost returns a transport with at most MaxCallsPerHost requests to a host in flight. Other
+// requests wait, or fail when their context ends. A request is in flight until its response header
+// arrives.
 func LimitCallsPerHost(next http.RoundTripper) http.RoundTripper {
 	return LimitCallsByKey(next, func(r *http.Request) string { return r.URL.Host })
 }
 
-// LimitCallsByKey returns a transport that keeps at most MaxCallsPerHost requests of the same key in flight,
+// LimitCallsByKey returns a transport with at most MaxCallsPerHost requests of the same key in flight,
 // for a cloud that has one host for all regions. Keys are never evicted, so use few.
 func LimitCallsByKey(next http.RoundTripper, key func(*http.Request) string) http.RoundTripper {
 	return &callLimit{next: next, key: key, slots: map[string]chan struct{}{}}

@@ -244,8 +244,8 @@ func TestUpRejectsCertificateInMissingZone(t *testing.T) {
 	t.Parallel()
 	e := emulate(t)
 	text := strings.NewReplacer("  insecure: true\n", "  tls: {acme: {email: ops@example.com}}\n", "chat.example.com, zone: example.com", "chat.example.org, zone: example.org").Replace(cloudService)
-	if out := e.skyserve(exitUsage, append(e.upOf(text), "--yes")...); !strings.Contains(out, "finding the hosted zone example.org") || e.Running() != 0 {
-		t.Errorf("%d machines run\n%s", e.Running(), out)
+	if out := e.skyserve(exitUsage, append(e.upOf(text), "--yes")...); !strings.Contains(out, "finding the hosted zone example.org") || e.RunningAgents() != 0 {
+		t.Errorf("%d machines run\n%s", e.RunningAgents(), out)
 	}
 }
 

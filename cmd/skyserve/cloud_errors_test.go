@@ -87,8 +87,8 @@ func TestUpResumesAfterInterrupt(t *testing.T) {
 			t.Errorf("interrupted at %s:\n%s", actions, output)
 		}
 	}
-	if out := e.skyserve(exitOK, up...); e.Running() != 5 {
-		t.Errorf("%d machines, want 5\n%s", e.Running(), out)
+	if out := e.skyserve(exitOK, up...); e.RunningAgents() != 5 {
+		t.Errorf("%d machines, want 5\n%s", e.RunningAgents(), out)
 	}
 	if a, g := len(e.aws.Machines()), len(e.gce.Instances()); a != 3 || g != 2 {
 		t.Errorf("%d machines at AWS and %d at Google, want 3 and 2", a, g)
@@ -143,8 +143,8 @@ func TestUpReportsExpiringCredentials(t *testing.T) {
 	e := emulate(t)
 	up := append(e.upOf(twoClouds), "--yes")
 	var ended atomic.Bool
-	e.aws.Set(func() {
-		e.aws.Deny = func(string, string) string {
+	e.aws.Configure(func() {
+		e.aws.DenialCode = func(string, string) string {
 			if ended.Load() {
 				return "ExpiredToken"
 			}
@@ -178,7 +178,7 @@ func (e *emulated) downAndCheckEmpty() {
 	e.t.Helper()
 	e.skyserve(exitOK, e.at("down", "chat", "--yes")...)
 	e.ended()
-	if remaining := e.aws.Left(); len(remaining)+len(e.gce.Instances())+len(e.gce.Firewalls())+len(e.names.RecordSets(e.zone)) > 0 {
+	if remaining := e.aws.RemainingResources(); len(remaining)+len(e.gce.Instances())+len(e.gce.Firewalls())+len(e.names.RecordSets(e.zone)) > 0 {
 		e.t.Errorf("remaining: %q, %+v, %+v, %+v", remaining, e.gce.Instances(), e.gce.Firewalls(), e.names.RecordSets(e.zone))
 	}
 }
@@ -193,20 +193,20 @@ func TestUpReportsRejectedCredentials(t *testing.T) {
 	}{
 		"unknown AWS key": {
 			func(e *emulated) {
-				e.aws.Set(func() { e.aws.Deny = func(string, string) string { return "AuthFailure" } })
+				e.aws.Configure(func() { e.aws.DenialCode = func(string, string) string { return "AuthFailure" } })
 			},
-			[]string{"calling aws: no valid credentials", "AuthFailure", "hint: check the keys"},
+			[]string{"calling aws: no valid credentials", "AuthFailure", "hint: check the access keys"},
 		},
 		"expired AWS keys": {
 			func(e *emulated) {
-				e.aws.Set(func() { e.aws.Deny = func(string, string) string { return "ExpiredToken" } })
+				e.aws.Configure(func() { e.aws.DenialCode = func(string, string) string { return "ExpiredToken" } })
 			},
 			[]string{"ExpiredToken", "hint: log in again: aws sso login"},
 		},
 		"action denied by AWS": {
 			func(e *emulated) {
-				e.aws.Set(func() {
-					e.aws.Deny = func(_, action string) string {
+				e.aws.Configure(func() {
+					e.aws.DenialCode = func(_, action string) string {
 						if action == "ec2:RunInstances" {
 							return "UnauthorizedOperation"
 						}
@@ -214,15 +214,15 @@ func TestUpReportsRejectedCredentials(t *testing.T) {
 					}
 				})
 			},
-			[]string{"calling aws: ec2:RunInstances is not allowed", "hint: allow ec2:RunInstances for the caller in an IAM policy"},
+			[]string{"calling aws: permission denied for ec2:RunInstances", "hint: allow ec2:RunInstances for the caller in an IAM policy"},
 		},
 		"unknown Google token": {
 			func(e *emulated) { e.gce.RequireToken("another") },
 			[]string{"calling gcp: no valid credentials", "hint: run gcloud auth application-default login"},
 		},
 		"action denied by Google": {
-			func(e *emulated) { e.gce.Deny("compute.instances.create") },
-			[]string{"calling gcp: compute.instances.create is not allowed", "hint: grant a role with it"},
+			func(e *emulated) { e.gce.DenyPermissions("compute.instances.create") },
+			[]string{"calling gcp: permission denied for compute.instances.create", "hint: grant a role with this permission"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -261,7 +261,7 @@ func TestUpRejectsUnknownRegionsAndGPUs(t *testing.T) {
 				t.Errorf("%s: no %q in\n%s", name, want, out)
 			}
 		}
-		if remaining := e.aws.Left(); len(remaining) > 0 || e.Running() > 0 {
+		if remaining := e.aws.RemainingResources(); len(remaining) > 0 || e.RunningAgents() > 0 {
 			t.Errorf("%s: %q remains after\n%s", name, remaining, out)
 		}
 	}
@@ -275,10 +275,10 @@ func TestUpRejectsNamesOfOtherOwners(t *testing.T) {
 	e := emulate(t)
 	text := strings.Replace(oneRegion, "balancer:\n", "dns: {provider: route53, name: chat.example.com, zone: example.com}\nbalancer:\n", 1)
 	e.skyserve(exitOK, append(e.upOf(text), "--yes")...)
-	stands, records := e.aws.Left(), e.names.RecordSets(e.zone)
+	stands, records := e.aws.RemainingResources(), e.names.RecordSets(e.zone)
 	for name, tt := range map[string]struct{ text, want string }{
-		"the service": {oneRegion, "the service chat in aws/us-east-1 belongs to another owner"},
-		"the name":    {strings.Replace(text, "name: chat\n", "name: talk\n", 1), "record chat.example.com in zone example.com (public, Z"},
+		"the service": {oneRegion, "service chat in aws/us-east-1 belongs to another owner"},
+		"the name":    {strings.Replace(text, "name: chat\n", "name: talk\n", 1), "DNS name chat.example.com in hosted zone example.com (public, Z"},
 	} {
 		cmd := e.command(append(e.upOf(tt.text), "--yes")...)
 		cmd.Env = append(cmd.Env, "SKYSERVE_HOME="+t.TempDir())
@@ -287,7 +287,7 @@ func TestUpRejectsNamesOfOtherOwners(t *testing.T) {
 			t.Errorf("%s: exit %d\n%s", name, code, out)
 		}
 	}
-	if remaining, now := e.aws.Left(), e.names.RecordSets(e.zone); !slices.Equal(remaining, stands) || !reflect.DeepEqual(now, records) {
+	if remaining, now := e.aws.RemainingResources(), e.names.RecordSets(e.zone); !slices.Equal(remaining, stands) || !reflect.DeepEqual(now, records) {
 		t.Errorf("got %q and %+v, want %q and %+v", remaining, now, stands, records)
 	}
 }
@@ -305,8 +305,8 @@ func TestUpReportsExceededQuota(t *testing.T) {
 	}{
 		"GPU quota": {
 			func(e *emulated) {
-				e.aws.Set(func() {
-					e.aws.Refuse = func(_, machine, _ string) string {
+				e.aws.Configure(func() {
+					e.aws.CapacityErrorCode = func(_, machine, _ string) string {
 						if strings.HasPrefix(machine, "g6.") {
 							return "VcpuLimitExceeded"
 						}
@@ -323,7 +323,7 @@ func TestUpReportsExceededQuota(t *testing.T) {
 		},
 		"all quotas": {
 			func(e *emulated) {
-				e.aws.Set(func() { e.aws.Refuse = func(string, string, string) string { return "VcpuLimitExceeded" } })
+				e.aws.Configure(func() { e.aws.CapacityErrorCode = func(string, string, string) string { return "VcpuLimitExceeded" } })
 				e.limitLate("NVIDIA_L4_GPUS", "CPUS")
 			},
 			[]string{
@@ -343,8 +343,8 @@ func TestUpReportsExceededQuota(t *testing.T) {
 					t.Errorf("no %q in\n%s", want, out)
 				}
 			}
-			if e.Running() != tt.machines {
-				t.Errorf("%d machines, want %d", e.Running(), tt.machines)
+			if e.RunningAgents() != tt.machines {
+				t.Errorf("%d machines, want %d", e.RunningAgents(), tt.machines)
 			}
 			e.downAndCheckEmpty()
 		})

@@ -34,7 +34,7 @@ func TestServiceInProjectWithoutDefaults(t *testing.T) {
 	testkit.Slow(t)
 	e := emulate(t)
 	e.gce.SetNetworks()
-	e.gce.SetDefaultAccount("")
+	e.gce.SetDefaultServiceAccount("")
 	up := append(e.upOf(strings.NewReplacer("    network: prod\n", "", "    subnets: [west]\n", "", "gcp: {balancer_account: lb@p.iam.gserviceaccount.com}\n", "").Replace(googleService)), "--yes")
 	if output := e.skyserve(exitPartial, up...); !strings.Contains(output, "referenced network resource cannot be found. (set regions[].network to an existing one)") {
 		t.Errorf("without a network:\n%s", output)
@@ -48,7 +48,7 @@ func TestServiceInProjectWithoutDefaults(t *testing.T) {
 	if output := e.skyserve(exitCredentials, up...); !strings.Contains(output, "gcloud iam service-accounts create lb --project p") || len(e.gce.Instances()) > 0 {
 		t.Errorf("up without the account: %d machines\n%s", len(e.gce.Instances()), output)
 	}
-	if err := e.gce.Gcloud(output); err != nil { // run the printed commands
+	if err := e.gce.RunGcloud(output); err != nil { // run the printed commands
 		t.Fatal(err)
 	}
 	e.skyserve(exitOK, e.at("doctor", up[1])...)

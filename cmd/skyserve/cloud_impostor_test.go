@@ -93,7 +93,7 @@ func TestUpRejectsControllerImpostor(t *testing.T) {
 	}
 
 	// An impostor in place of the genuine machine receives nothing either.
-	e.aws.Vanish(genuine)
+	e.aws.TerminateInstance(genuine)
 	impostor := e.launchLike(like)
 	out := e.skyserve(exitFailed, up...)
 	for _, want := range []string{"lb-us-east-1-0", impostor, "not launched by 'skyserve up'", "skyserve up " + up[1] + " --replace lb-us-east-1-0"} {

@@ -22,31 +22,31 @@ func TestUpAndDoctorReportNameErrors(t *testing.T) {
 	}{
 		"missing zone": {
 			yaml: [2]string{"name: chat.example.com, zone: example.com", "name: chat.example.net, zone: example.net"}, exit: exitUsage,
-			want: []string{"finding the hosted zone example.net: no public zone of that name in this AWS account; its zones are: example.com (public, Z"},
+			want: []string{"finding the hosted zone example.net: no public hosted zone of that name in this AWS account; existing hosted zones: example.com (public, Z"},
 		},
 		"two zones of one name": {
 			prepare: func(e *emulated) error { e.names.AddZone("example.com", false); return nil }, exit: exitUsage,
-			want: []string{"finding the hosted zone example.com: found several zones"},
+			want: []string{"finding the hosted zone example.com: name must be unique in this AWS account"},
 		},
 		"manual record": {
 			prepare: func(e *emulated) error {
 				return e.names.AddRecords(e.zone, testcloud.RecordSet{Name: "chat.example.com", Type: "A", TTL: &ttl, ResourceRecords: &testcloud.Values{ResourceRecord: []testcloud.Value{{Value: "192.0.2.1"}}}})
 			}, exit: exitFailed,
-			want: []string{"record chat.example.com in zone example.com (public, Z", "belongs to another owner (not created by skyserve: chat.example.com A 192.0.2.1)", "hint: choose another name"},
+			want: []string{"DNS name chat.example.com in hosted zone example.com (public, Z", "belongs to another owner (not created by skyserve: chat.example.com A 192.0.2.1)", "hint: choose another name"},
 		},
 		"listing zones denied": {
 			prepare: func(e *emulated) error {
-				e.names.Set(func() { e.names.Deny = map[string]string{"route53:ListHostedZonesByName": "AccessDenied"} })
+				e.names.Configure(func() { e.names.DenialCodes = map[string]string{"route53:ListHostedZonesByName": "AccessDenied"} })
 				return nil
 			}, exit: exitCredentials,
-			want: []string{"calling aws: route53:ListHostedZonesByName is not allowed", "hint: allow route53:"},
+			want: []string{"calling aws: permission denied for route53:ListHostedZonesByName", "hint: allow route53:"},
 		},
 		"listing health checks denied": {
 			prepare: func(e *emulated) error {
-				e.names.Set(func() { e.names.Deny = map[string]string{"route53:ListHealthChecks": "AccessDenied"} })
+				e.names.Configure(func() { e.names.DenialCodes = map[string]string{"route53:ListHealthChecks": "AccessDenied"} })
 				return nil
 			}, exit: exitCredentials,
-			want: []string{"calling aws: route53:ListHealthChecks is not allowed"},
+			want: []string{"calling aws: permission denied for route53:ListHealthChecks"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -68,7 +68,7 @@ func TestUpAndDoctorReportNameErrors(t *testing.T) {
 					t.Errorf("no %q in the output of doctor:\n%s", want, doctor)
 				}
 			}
-			if remaining := e.aws.Left(); len(remaining) > 0 || e.Running() > 0 {
+			if remaining := e.aws.RemainingResources(); len(remaining) > 0 || e.RunningAgents() > 0 {
 				t.Errorf("%q remains after\n%s", remaining, out)
 			}
 		})
@@ -82,8 +82,8 @@ func TestDoctorAcceptsOwnName(t *testing.T) {
 	e := emulate(t)
 	up := append(e.upOf(cloudService), "--yes")
 	e.skyserve(exitOK, up...)
-	e.aws.Set(func() {
-		e.aws.Quotas = map[string]float64{"L-DB2E81BA": 64, "L-3819A6DF": 64, "L-417A185B": 0, "L-7212CCBC": 0, "L-C4BD4855": 0, "L-1216C47A": 64, "L-34B43A08": 0}
+	e.aws.Configure(func() {
+		e.aws.QuotaLimits = map[string]float64{"L-DB2E81BA": 64, "L-3819A6DF": 64, "L-417A185B": 0, "L-7212CCBC": 0, "L-C4BD4855": 0, "L-1216C47A": 64, "L-34B43A08": 0}
 	})
 	if out := e.skyserve(exitOK, e.at("doctor", up[1])...); !strings.Contains(out, "DNS name chat.example.com: its hosted zone exists, and no other service owns the name") {
 		t.Errorf("doctor printed\n%s", out)

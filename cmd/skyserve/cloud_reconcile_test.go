@@ -39,7 +39,7 @@ balancer:
 // instance returns the instance id of a machine.
 func (e *emulated) instance(id string) string {
 	e.t.Helper()
-	name, runs := e.Runs()[id]
+	name, runs := e.RunningMachineIDs()[id]
 	if !runs {
 		e.t.Fatalf("no machine is %s", id)
 	}
@@ -59,7 +59,7 @@ func (e *emulated) announced(name string, err error) string {
 func (e *emulated) machine(id string, runs bool) {
 	e.t.Helper()
 	within(e.t, fmt.Sprintf("%s runs: %t", id, runs), func() error {
-		if _, is := e.Runs()[id]; is != runs {
+		if _, is := e.RunningMachineIDs()[id]; is != runs {
 			return errors.New("not yet")
 		}
 		return nil
@@ -144,24 +144,24 @@ func TestControllerReconcilesCloudService(t *testing.T) {
 	e.figures()
 
 	stop := chatting(base)
-	first := e.announced(e.Announce("us-east-1-0"))
+	first := e.announced(e.SendInterruptionNotice("us-east-1-0"))
 	e.machine("us-east-1-1", true)
 	e.awaitStates(map[string]service.ReplicaState{"us-east-1-0": service.StateInterrupted, "us-east-1-1": service.StateReady})
-	e.Take(first)
+	e.InterruptMachine(first)
 	e.machine("us-east-1-0", false)
 	if err := stop(); err != nil {
 		t.Errorf("during the replacement of an interrupted machine: %v", err)
 	}
 
 	e.killController()
-	e.aws.Vanish(e.instance("us-east-1-1"))
-	e.aws.Vanish(e.instance("lb-us-east-1-0"))
+	e.aws.TerminateInstance(e.instance("us-east-1-1"))
+	e.aws.TerminateInstance(e.instance("lb-us-east-1-0"))
 	e.machine("us-east-1-0", true)
 	e.awaitStates(map[string]service.ReplicaState{"us-east-1-0": service.StateReady})
 	within(t, "a chat with the next replica by way of the other balancer", func() error { return chatAt(base, "key-of-a-client") })
 
 	// After a rebalance recommendation, a machine is replaced first and deleted once it is drained.
-	e.announced(e.Advise("us-east-1-0"))
+	e.announced(e.SendRebalanceRecommendation("us-east-1-0"))
 	stop = chatting(base)
 	e.machine("us-east-1-1", true)
 	e.machine("us-east-1-0", false)
@@ -206,24 +206,24 @@ func TestControllerReconcilesSecondCloud(t *testing.T) {
 	within(t, "a chat", func() error { return chatAt(base, "key-of-a-client") })
 
 	stop := chatting(base)
-	first := e.announced(e.Announce("us-central1-0"))
+	first := e.announced(e.SendInterruptionNotice("us-central1-0"))
 	e.machine("us-central1-2", true)
 	e.awaitStates(map[string]service.ReplicaState{"us-central1-0": service.StateInterrupted, "us-central1-1": service.StateReady, "us-central1-2": service.StateReady})
-	e.Take(first)
+	e.InterruptMachine(first)
 	e.machine("us-central1-0", false)
 	if err := stop(); err != nil {
 		t.Errorf("during the replacement of an interrupted machine: %v", err)
 	}
 
 	e.killController()
-	e.gce.SetStatus(e.instance("us-central1-1"), "TERMINATED")
+	e.gce.SetInstanceStatus(e.instance("us-central1-1"), "TERMINATED")
 	e.awaitStates(map[string]service.ReplicaState{"us-central1-0": service.StateReady, "us-central1-2": service.StateReady})
 	within(t, "a chat", func() error { return chatAt(base, "key-of-a-client") })
 	if out := e.skyserve(exitOK, e.at("down", "chat", "--yes")...); !strings.Contains(out, " is down; ") {
 		t.Errorf("down:\n%s", out)
 	}
 	e.ended()
-	if remaining := e.Runs(); len(remaining) > 0 {
+	if remaining := e.RunningMachineIDs(); len(remaining) > 0 {
 		t.Errorf("remaining: %+v", remaining)
 	}
 }

@@ -37,7 +37,7 @@ func TestServiceInOneRegion(t *testing.T) {
 	up := append(e.upOf(oneRegion), "--yes")
 	first := e.skyserve(exitOK, up...)
 	within(t, "a chat", func() error { return chatAt(endpointIn(first, "us-east-1"), "key-of-a-client") })
-	rules := e.aws.Rules("us-east-1", "skyserve-chat-replica")
+	rules := e.aws.SecurityGroupRules("us-east-1", "skyserve-chat-replica")
 	if len(rules) == 0 || slices.ContainsFunc(rules, func(r string) bool { return strings.Contains(r, "/0") }) {
 		t.Errorf("in one region replicas admit %q, want balancers only", rules)
 	}
@@ -49,7 +49,7 @@ func TestServiceInOneRegion(t *testing.T) {
 	if out := e.skyserve(exitOK, grown...); !strings.Contains(out, "firewall-us-east-1-replica") {
 		t.Errorf("grown:\n%s", out)
 	}
-	if rules := e.aws.Rules("us-east-1", "skyserve-chat-replica"); !slices.ContainsFunc(rules, func(r string) bool { return strings.HasSuffix(r, " 0.0.0.0/0") }) {
+	if rules := e.aws.SecurityGroupRules("us-east-1", "skyserve-chat-replica"); !slices.ContainsFunc(rules, func(r string) bool { return strings.HasSuffix(r, " 0.0.0.0/0") }) {
 		t.Errorf("in two regions replicas admit %q", rules)
 	}
 }

@@ -13,7 +13,7 @@ import (
 // hang suspends the agent of a machine until wake is called; the cloud still runs the machine.
 func (e *emulated) hang(id string) (wake func()) {
 	e.t.Helper()
-	agent := e.Agent(id)
+	agent := e.AgentProcess(id)
 	if err := agent.Signal(syscall.SIGSTOP); err != nil {
 		e.t.Fatal(err)
 	}
@@ -30,7 +30,7 @@ func TestUpReplacesUnresponsiveMachine(t *testing.T) {
 	testkit.Slow(t)
 	t.Parallel()
 	e := emulate(t)
-	e.aws.Set(func() { e.aws.Now = func() time.Time { return time.Now().Add(-time.Hour) } }) // launched long enough ago to have booted
+	e.aws.Configure(func() { e.aws.Now = func() time.Time { return time.Now().Add(-time.Hour) } }) // launched long enough ago to have booted
 	up := append(e.upOf(cloudService), "--yes", "--replace-after", "1ms")
 	e.skyserve(exitOK, up...)
 	for _, second := range []string{"lb-us-east-1-1", "lb-eu-west-1-0"} {
@@ -77,21 +77,21 @@ func TestUpRepairsManualChanges(t *testing.T) {
 	up := append(e.upOf(text), "--yes")
 	e.skyserve(exitOK, up...)
 	records := len(e.names.RecordSets(e.zone))
-	e.aws.Ungroup("us-east-1", "skyserve-chat-replica")
+	e.aws.DeleteSecurityGroup("us-east-1", "skyserve-chat-replica")
 	if out := e.skyserve(exitOK, up...); !strings.Contains(out, "firewall-us-east-1-replica") || !strings.Contains(out, "us-east-1-0") {
 		t.Errorf("after a group was deleted:\n%s", out)
 	}
-	e.aws.Vanish(e.instance("lb-us-east-1-0"))
-	e.names.Tamper(func(c *testcloud.HealthCheckConfig) { c.ResourcePath = "/elsewhere" })
+	e.aws.TerminateInstance(e.instance("lb-us-east-1-0"))
+	e.names.EditHealthChecks(func(c *testcloud.HealthCheckConfig) { c.ResourcePath = "/elsewhere" })
 	out := e.skyserve(exitOK, up...)
 	within(t, "a chat", func() error { return chatAt(endpointIn(out, "us-east-1"), "key-of-a-client") })
-	checks, _ := e.names.Checks()
+	checks, _ := e.names.HealthChecks()
 	for _, c := range checks {
 		if c.HealthCheckConfig.ResourcePath != "/readyz" {
 			t.Errorf("a health check requests %s", c.HealthCheckConfig.ResourcePath)
 		}
 	}
-	if got := e.names.Answers(e.zone, "chat.example.com", "us-east-1"); len(got) != 1 || !strings.Contains(out, got[0].String()) || len(e.names.RecordSets(e.zone)) != records {
+	if got := e.names.ResolveName(e.zone, "chat.example.com", "us-east-1"); len(got) != 1 || !strings.Contains(out, got[0].String()) || len(e.names.RecordSets(e.zone)) != records {
 		t.Errorf("the name resolves to %v, of %d records\n%s", got, len(e.names.RecordSets(e.zone)), out)
 	}
 	if out := e.skyserve(exitOK, up...); !strings.Contains(out, "no change") {
@@ -113,7 +113,7 @@ func (e *emulated) nameChanges(up []string, text string) {
 			}
 		}
 	}
-	if checks, _ := e.names.Checks(); len(checks) > 0 {
+	if checks, _ := e.names.HealthChecks(); len(checks) > 0 {
 		e.t.Errorf("%d health checks remain", len(checks))
 	}
 }

@@ -25,7 +25,7 @@ func TestReplicaCommandsInCloud(t *testing.T) {
 	}
 	runs := func(n int) {
 		t.Helper()
-		if got := e.Running(); got != n {
+		if got := e.RunningAgents(); got != n {
 			t.Errorf("%d machines run, want %d", got, n)
 		}
 	}

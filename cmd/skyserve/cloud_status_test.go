@@ -170,7 +170,7 @@ func (e *emulated) checkStatusWithoutAccess(file string) {
 func (e *emulated) checkStatusOfHanging() {
 	e.t.Helper()
 	e.mu.Lock()
-	agent := e.Agent("lb-us-east-1-0")
+	agent := e.AgentProcess("lb-us-east-1-0")
 	e.mu.Unlock()
 	if err := agent.Signal(syscall.SIGSTOP); err != nil {
 		e.t.Fatal(err)
@@ -187,8 +187,8 @@ func (e *emulated) checkStatusOfHanging() {
 
 func (e *emulated) checkStatusOfBroken() {
 	e.t.Helper()
-	e.aws.Vanish(e.instance("lb-eu-west-1-0")) // not a replica, which the controller might replace before the check
-	e.aws.Open("us-east-1", "skyserve-chat-balancer", 22, "0.0.0.0/0")
+	e.aws.TerminateInstance(e.instance("lb-eu-west-1-0")) // not a replica, which the controller might replace before the check
+	e.aws.AddSecurityGroupRule("us-east-1", "skyserve-chat-balancer", 22, "0.0.0.0/0")
 	s := e.status()
 	var drift []string
 	for _, c := range s.Drift {

@@ -74,7 +74,7 @@ func emulate(t *testing.T) *emulated {
 		t.Cleanup(server.Close)
 		return server.URL
 	}
-	faults := &testcloud.Faults{Hold: func(c testcloud.Call) {
+	faults := &testcloud.Faults{DuringCall: func(c testcloud.Call) {
 		e.mu.Lock()
 		held := e.held
 		e.mu.Unlock()
@@ -85,17 +85,17 @@ func emulate(t *testing.T) *emulated {
 	e.Clouds = machines.New(machines.Options{
 		Dir: e.dir, Program: e.program, Environment: e.environment(),
 		Regions: []string{"us-east-1", "eu-west-1"}, Project: "p", Faults: faults,
-		Ended: func(name string, err error, log string) {
+		OnEnded: func(name string, err error, log string) {
 			if err != nil || t.Failed() {
 				t.Logf("the machine %s (%v):\n%s", name, err, log)
 			}
 		},
 	})
-	e.aws, e.gce, e.names = e.AWS, e.Google, e.Names
-	if err := e.gce.Gcloud(googleCommands(t)); err != nil {
+	e.aws, e.gce, e.names = e.AWS, e.Google, e.Route53
+	if err := e.gce.RunGcloud(googleCommands(t)); err != nil {
 		t.Fatal(err)
 	}
-	e.url, e.google = serve(e.Amazon()), serve(e.gce)
+	e.url, e.google = serve(e.AWSHandler()), serve(e.gce)
 	e.zone = e.names.AddZone("example.com", false)
 	t.Cleanup(e.Close)
 	return e
@@ -158,7 +158,7 @@ func (e *emulated) upOf(text string) []string {
 func (e *emulated) ended() {
 	e.t.Helper()
 	within(e.t, "the machines are gone", func() error {
-		if n := e.Running(); n > 0 {
+		if n := e.RunningAgents(); n > 0 {
 			return fmt.Errorf("%d run", n)
 		}
 		return nil
@@ -229,8 +229,8 @@ func TestDownWithOutdatedServiceFile(t *testing.T) {
 		}
 	}
 	replace("models:", "modules:")
-	if out := e.skyserve(exitUsage, e.at("down", "chat", "--yes")...); !strings.Contains(out, "modules: unknown key") || e.Running() != 4 {
-		t.Errorf("down with a file that cannot be read: %d machines run\n%s", e.Running(), out)
+	if out := e.skyserve(exitUsage, e.at("down", "chat", "--yes")...); !strings.Contains(out, "modules: unknown key") || e.RunningAgents() != 4 {
+		t.Errorf("down with a file that cannot be read: %d machines run\n%s", e.RunningAgents(), out)
 	}
 	replace("  insecure: true\n", "")
 	if out := e.skyserve(exitOK, e.at("status", "chat")...); !strings.Contains(out, "lb-us-east-1-0") || !strings.Contains(out, plainHTTPWarning) {
@@ -247,12 +247,12 @@ func TestDownWithOutdatedServiceFile(t *testing.T) {
 func testService(t *testing.T, text string, replicas, other service.Region, machine, near string) {
 	e := emulate(t)
 	up := e.upOf(text)
-	if out := e.skyserve(exitUsage, up...); !strings.Contains(out, "--yes") || !strings.Contains(out, "spot "+machine+" in "+replicas.Place()) || e.Running() != 0 {
-		t.Fatalf("without a terminal or --yes: %d machines\n%s", e.Running(), out)
+	if out := e.skyserve(exitUsage, up...); !strings.Contains(out, "--yes") || !strings.Contains(out, "spot "+machine+" in "+replicas.Place()) || e.RunningAgents() != 0 {
+		t.Fatalf("without a terminal or --yes: %d machines\n%s", e.RunningAgents(), out)
 	}
 	first := e.skyserve(exitOK, append(up, "--yes")...)
-	if e.Running() != 4 {
-		t.Fatalf("%d machines\n%s", e.Running(), first)
+	if e.RunningAgents() != 4 {
+		t.Fatalf("%d machines\n%s", e.RunningAgents(), first)
 	}
 	if got := strings.Count(first, plainHTTPWarning); got != 2 { // with the changes, and with the endpoints
 		t.Errorf("up printed the plain HTTP warning %d times, want 2\n%s", got, first)
@@ -267,7 +267,7 @@ func testService(t *testing.T, text string, replicas, other service.Region, mach
 			t.Errorf("with another key: %v", err)
 		}
 	}
-	if got := e.names.Answers(e.zone, "chat.example.com", near); len(got) == 0 {
+	if got := e.names.ResolveName(e.zone, "chat.example.com", near); len(got) == 0 {
 		t.Error("the name resolves to no balancer")
 	}
 	if out := e.skyserve(exitOK, append(up, "--yes")...); !strings.Contains(out, "no change") {
@@ -280,7 +280,7 @@ func testService(t *testing.T, text string, replicas, other service.Region, mach
 		t.Errorf("down:\n%s", out)
 	}
 	e.ended()
-	if got := e.names.Answers(e.zone, "chat.example.com", near); len(got) != 0 {
+	if got := e.names.ResolveName(e.zone, "chat.example.com", near); len(got) != 0 {
 		t.Errorf("the name still resolves to %v", got)
 	}
 	if out := e.skyserve(exitOK, e.at("gc", "--region", string(replicas), "--region", string(other))...); !strings.Contains(out, "no orphaned resources") {

@@ -21,7 +21,7 @@ func TestUpPublishesNameBeforeReplicasAreReady(t *testing.T) {
 	if !strings.Contains(out, "published chat.example.com") {
 		t.Errorf("up does not report the published name:\n%s", out)
 	}
-	if got := e.names.Answers(e.zone, "chat.example.com", "us-east-1"); len(got) != 1 {
+	if got := e.names.ResolveName(e.zone, "chat.example.com", "us-east-1"); len(got) != 1 {
 		t.Errorf("the name resolves to %v, want the balancer", got)
 	}
 	e.downAndCheckEmpty()

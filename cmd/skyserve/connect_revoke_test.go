@@ -139,7 +139,7 @@ func TestRevokingAnOperator(t *testing.T) {
 	}
 	for _, m := range e.aws.Machines() {
 		if m.Market == "on_demand" && strings.HasPrefix(m.Type, "g6.") {
-			e.aws.Vanish(m.ID)
+			e.aws.TerminateInstance(m.ID)
 		}
 	}
 	e.skyserve(exitOK, up...) // launches the replica again

@@ -31,8 +31,8 @@ func TestGCDeletesOrphans(t *testing.T) {
 			t.Errorf("no %q in the list:\n%s", want, out)
 		}
 	}
-	if out := e.skyserve(exitUsage, gc...); !strings.Contains(out, "pass --yes to skip confirmation") || e.Running() != 4 {
-		t.Errorf("without a terminal %d machines remain:\n%s", e.Running(), out)
+	if out := e.skyserve(exitUsage, gc...); !strings.Contains(out, "pass --yes to skip confirmation") || e.RunningAgents() != 4 {
+		t.Errorf("without a terminal %d machines remain:\n%s", e.RunningAgents(), out)
 	}
 	var report struct {
 		Orphans []struct{ ID string }
@@ -47,8 +47,8 @@ func TestGCDeletesOrphans(t *testing.T) {
 		t.Errorf("got %+v", report)
 	}
 	e.ended()
-	checks, _ := e.names.Checks()
-	if remaining := e.aws.Left(); len(remaining)+len(checks)+len(e.names.RecordSets(e.zone)) > 0 {
+	checks, _ := e.names.HealthChecks()
+	if remaining := e.aws.RemainingResources(); len(remaining)+len(checks)+len(e.names.RecordSets(e.zone)) > 0 {
 		t.Errorf("remaining: %q, %+v, %+v", remaining, checks, e.names.RecordSets(e.zone))
 	}
 }

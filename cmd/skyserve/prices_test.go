@@ -42,12 +42,12 @@ func TestUpShowsPricesOfTheRegions(t *testing.T) {
 	if strings.Contains(shown, "list price") {
 		t.Errorf("it shows list prices:\n%s", shown)
 	}
-	e.aws.Set(func() { e.aws.Deny = denyPrices })
-	e.gce.Refuse("cloudbilling.services.skus.list", 403, "accessNotConfigured", "Cloud Billing API has not been used in project 1 before or it is disabled.")
+	e.aws.Configure(func() { e.aws.DenialCode = denyPrices })
+	e.gce.FailCalls("cloudbilling.services.skus.list", 403, "accessNotConfigured", "Cloud Billing API has not been used in project 1 before or it is disabled.")
 	shown = e.skyserve(exitOK, up...)
 	for _, want := range []string{
 		"us-east-1-0 aws/us-east-1 +$0.8048/h", "us-central1-0 gcp/us-central1 +$0.7068/h", "price source: list price in us-central1; list price in us-east-1",
-		"prices of aws/us-east-1 are unknown, using built-in list prices: calling aws: pricing:GetProducts is not allowed",
+		"prices of aws/us-east-1 are unknown, using built-in list prices: calling aws: permission denied for pricing:GetProducts",
 		"prices of gcp/us-central1 are unknown, using built-in list prices:", "(enable it: gcloud services enable cloudbilling.googleapis.com)",
 	} {
 		if strings.Count(strings.Join(strings.Fields(shown), " "), want) != 1 {
@@ -101,11 +101,11 @@ func TestPlanAndUpSeeTheSamePrices(t *testing.T) {
 	if cost, output := planned(append(e.at(), "--list-prices")...); fmt.Sprintf("%.4f", cost) != "1.5116" || !strings.Contains(output, "(g6.xlarge in us-east-1, on demand) in every region") {
 		t.Errorf("with list prices: %g, output\n%s", cost, output)
 	}
-	e.aws.Set(func() { e.aws.Deny = denyPrices })
-	if cost, output := planned(e.at()...); fmt.Sprintf("%.4f", cost) != fmt.Sprintf("%.4f", 0.8048+testcloud.FakeGCEPrice("us-central1", "g2-standard-4", false)) || !strings.Contains(output, "pricing:GetProducts is not allowed") {
+	e.aws.Configure(func() { e.aws.DenialCode = denyPrices })
+	if cost, output := planned(e.at()...); fmt.Sprintf("%.4f", cost) != fmt.Sprintf("%.4f", 0.8048+testcloud.FakeGCEPrice("us-central1", "g2-standard-4", false)) || !strings.Contains(output, "permission denied for pricing:GetProducts") {
 		t.Errorf("denied: %g, output\n%s", cost, output)
 	}
-	e.aws.Set(func() { e.aws.Deny = func(_, _ string) string { return "ExpiredToken" } })
+	e.aws.Configure(func() { e.aws.DenialCode = func(_, _ string) string { return "ExpiredToken" } })
 	if cost, output := planned(e.at()...); cost < 1.5 || !strings.Contains(output, "prices of aws/us-east-1 are unknown, using built-in list prices: ") {
 		t.Errorf("without access to AWS prices: %g, output\n%s", cost, output)
 	}
@@ -117,8 +117,8 @@ func TestDoctorReportsPrices(t *testing.T) {
 	t.Parallel()
 	e := emulate(t)
 	doctor := e.at("doctor", e.upOf(onDemandOnly)[1])
-	e.aws.Set(func() {
-		e.aws.Quotas = map[string]float64{"L-DB2E81BA": 64, "L-3819A6DF": 64, "L-417A185B": 0, "L-7212CCBC": 0, "L-C4BD4855": 0, "L-1216C47A": 64, "L-34B43A08": 0}
+	e.aws.Configure(func() {
+		e.aws.QuotaLimits = map[string]float64{"L-DB2E81BA": 64, "L-3819A6DF": 64, "L-417A185B": 0, "L-7212CCBC": 0, "L-C4BD4855": 0, "L-1216C47A": 64, "L-34B43A08": 0}
 	})
 	out := strings.Join(strings.Fields(e.skyserve(exitOK, doctor...)), " ")
 	for _, want := range []string{"ok aws/us-east-1 prices: 9 found", "ok gcp/us-central1 prices: 26 found"} {
@@ -126,9 +126,9 @@ func TestDoctorReportsPrices(t *testing.T) {
 			t.Errorf("no %q in\n%s", want, out)
 		}
 	}
-	e.aws.Set(func() { e.aws.Deny = denyPrices })
+	e.aws.Configure(func() { e.aws.DenialCode = denyPrices })
 	out = strings.Join(strings.Fields(e.skyserve(exitOK, doctor...)), " ")
-	if want := "ok aws/us-east-1 prices are unknown, using built-in list prices: calling aws: pricing:GetProducts is not allowed"; !strings.Contains(out, want) || !strings.Contains(out, "hint: allow pricing:GetProducts for the caller in an IAM policy") {
+	if want := "ok aws/us-east-1 prices are unknown, using built-in list prices: calling aws: permission denied for pricing:GetProducts"; !strings.Contains(out, want) || !strings.Contains(out, "hint: allow pricing:GetProducts for the caller in an IAM policy") {
 		t.Errorf("no %q in\n%s", want, out)
 	}
 }

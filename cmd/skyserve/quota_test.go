@@ -46,7 +46,7 @@ func TestUpChecksQuotas(t *testing.T) {
 			e := emulate(t)
 			quotas := maps.Clone(enough)
 			maps.Copy(quotas, tt.limits)
-			e.aws.Set(func() { e.aws.Quotas = quotas })
+			e.aws.Configure(func() { e.aws.QuotaLimits = quotas })
 			up := e.upOf(cloudService)
 			shown := e.skyserve(exitOK, append(slices.Clone(up), "--dry-run")...)
 			words := strings.Join(strings.Fields(shown), " ")
@@ -62,7 +62,7 @@ func TestUpChecksQuotas(t *testing.T) {
 			if tt.exit == exitOK {
 				return
 			}
-			if remaining := e.aws.Left(); len(remaining) > 0 || !strings.Contains(out, "more VMs than the account's quotas allow") {
+			if remaining := e.aws.RemainingResources(); len(remaining) > 0 || !strings.Contains(out, "more VMs than the account's quotas allow") {
 				t.Errorf("%q remains after\n%s", remaining, out)
 			}
 		})
@@ -74,8 +74,8 @@ func TestUpWithUnknownQuotas(t *testing.T) {
 	testkit.NotUnderRace(t, "takes minutes under the race detector; other tests cover the same code")
 	t.Parallel()
 	e := emulate(t)
-	e.aws.Set(func() {
-		e.aws.Deny = func(_, action string) string {
+	e.aws.Configure(func() {
+		e.aws.DenialCode = func(_, action string) string {
 			if strings.HasPrefix(action, "servicequotas:") {
 				return "AccessDeniedException"
 			}
@@ -109,8 +109,8 @@ func TestDoctorReportsQuotas(t *testing.T) {
 	testkit.Slow(t)
 	t.Parallel()
 	e := emulate(t)
-	e.aws.Set(func() {
-		e.aws.Quotas = map[string]float64{"L-DB2E81BA": 64, "L-3819A6DF": 3, "L-417A185B": 0, "L-7212CCBC": 0, "L-C4BD4855": 0, "L-1216C47A": 64, "L-34B43A08": 0}
+	e.aws.Configure(func() {
+		e.aws.QuotaLimits = map[string]float64{"L-DB2E81BA": 64, "L-3819A6DF": 3, "L-417A185B": 0, "L-7212CCBC": 0, "L-C4BD4855": 0, "L-1216C47A": 64, "L-34B43A08": 0}
 	})
 	e.gce.SetQuota("us-central1", "CPUS", 1)
 	doctor := e.at("doctor", e.upOf(twoClouds)[1])
@@ -119,14 +119,14 @@ func TestDoctorReportsQuotas(t *testing.T) {
 		"FAIL aws/us-east-1 G and VT instances as spot (L-3819A6DF): 0 of 3 vcpus in use, the service needs at least 4",
 		"--quota-code L-3819A6DF --desired-value 4 --region us-east-1",
 		"FAIL gcp/us-central1 machines without GPUs (CPUS): 0 of 1 vcpus in use, the service needs at least 2",
-		"request 2 of CPUS in us-central1",
+		"request a limit of 2 for CPUS in us-central1",
 		"ok aws/us-east-1 standard instances on demand (L-1216C47A): 0 of 64 vcpus in use, the service needs at least 4",
 	} {
 		if !strings.Contains(strings.Join(strings.Fields(out), " "), want) {
 			t.Errorf("no %q in\n%s", want, out)
 		}
 	}
-	e.aws.Set(func() { e.aws.Quotas["L-3819A6DF"] = 4 })
+	e.aws.Configure(func() { e.aws.QuotaLimits["L-3819A6DF"] = 4 })
 	e.gce.SetQuota("us-central1", "CPUS", 2)
 	e.skyserve(exitOK, doctor...)
 }

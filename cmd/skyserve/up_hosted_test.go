@@ -55,7 +55,7 @@ func TestUpPublishesLocalServiceInHostedZone(t *testing.T) {
 			t.Errorf("%s: got %q, want %q", step.dns, got, step.want)
 		}
 	}
-	checks, _ := e.names.Checks()
+	checks, _ := e.names.HealthChecks()
 	if len(checks) != 1 || checks[0].HealthCheckConfig.ResourcePath != "/readyz" || checks[0].HealthCheckConfig.IPAddress != "203.0.113.7" {
 		t.Errorf("health checks: %+v", checks)
 	}
@@ -66,7 +66,7 @@ func TestUpPublishesLocalServiceInHostedZone(t *testing.T) {
 	if out := e.skyserve(exitOK, e.at("down", "chat")...); !strings.Contains(out, " is down; ") {
 		t.Errorf("down:\n%s", out)
 	}
-	if checks, _ := e.names.Checks(); len(checks)+len(e.records()) > 0 {
+	if checks, _ := e.names.HealthChecks(); len(checks)+len(e.records()) > 0 {
 		t.Errorf("remaining: %q, %+v", e.records(), checks)
 	}
 }
@@ -88,14 +88,14 @@ func TestUpAndDownReportLocalNameErrors(t *testing.T) {
 		t.Errorf("a name of another owner:\n%s", out)
 	}
 	e.skyserve(exitOK, e.upOf(published(port, "dns: {provider: route53, name: chat.example.com, zone: example.com}"))...)
-	e.names.Set(func() { e.names.Deny = map[string]string{"route53:ChangeResourceRecordSets": "AccessDenied"} })
+	e.names.Configure(func() { e.names.DenialCodes = map[string]string{"route53:ChangeResourceRecordSets": "AccessDenied"} })
 	out = e.skyserve(exitPartial, e.at("down", "chat")...)
 	for _, want := range []string{"stopped lb-eu-0", "stopped eu-0", "the DNS name chat.example.com: ", "route53:ChangeResourceRecordSets", "hint: retry"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("no %q in the output of down:\n%s", want, out)
 		}
 	}
-	e.names.Set(func() { e.names.Deny = nil })
+	e.names.Configure(func() { e.names.DenialCodes = nil })
 	e.skyserve(exitOK, e.at("down", "chat")...)
 	if got := e.records(); !slices.Equal(got, []string{"talk.example.com. A"}) {
 		t.Errorf("the records are %q", got)
@@ -109,7 +109,7 @@ func TestCheckLocalName(t *testing.T) {
 		{"{name: local/us}", hosted, "dns.provider: a public name cannot resolve to the balancers of regions[0] (local/us)"},
 		{`{name: local/us, public: ["http://127.0.0.1:8001"]}`, hosted, "regions[0].public[0]: must not be a loopback address"},
 		{`{name: local/us, public: ["http://[::1]:8001"]}`, hosted, "regions[0].public[0]: must not be a loopback address"},
-		{`{name: local/basement, public: ["http://203.0.113.7"]}`, hosted, "regions[0].name: finding the region of AWS nearest to local/basement"},
+		{`{name: local/basement, public: ["http://203.0.113.7"]}`, hosted, "regions[0].name: finding the AWS region nearest to local/basement"},
 		{`{name: local/basement, public: ["http://127.0.0.1:8001"]}`, embedded, ""},
 		{`{name: local/us, public: ["http://203.0.113.7"]}`, hosted, ""},
 	} {

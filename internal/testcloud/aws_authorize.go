@@ -9,16 +9,16 @@ import (
 	"strings"
 )
 
-// The access key of a signature identifies the caller. A key from Credentials belongs to a machine,
-// and the policies of its role authorize each call. Any other key is the operator's, who may do
-// everything that Deny does not reject.
+// The access key of a signature identifies the caller. A key from MachineCredentials belongs to a machine:
+// the policies of its IAM role authorize each call. Any other key is the operator's, whose calls are
+// authorized unless DenialCode rejects them.
 
 // machineKeyPrefix is the prefix of machines' access keys, as of all temporary access keys of AWS.
 const machineKeyPrefix = "ASIA"
 
-// Credentials returns the credentials that the metadata service gives to a machine, by its id: those
-// of the role of its instance profile. They are empty if it has none.
-func (a *AWS) Credentials(id string) (accessKey, secret, token string) {
+// MachineCredentials returns the credentials that the metadata service returns to a machine, by its id: those
+// of the IAM role of its instance profile. They are empty if the machine has none.
+func (a *AWS) MachineCredentials(id string) (accessKey, secret, token string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.roleOfMachine(id) == nil {
@@ -27,8 +27,8 @@ func (a *AWS) Credentials(id string) (accessKey, secret, token string) {
 	return machineKeyPrefix + strings.ToUpper(strings.TrimPrefix(id, "i-")), "secret", "token"
 }
 
-// Role returns the name of a machine's role, by its id; empty if it has none.
-func (a *AWS) Role(id string) string {
+// MachineRole returns the name of a machine's IAM role, by its id; empty if it has none.
+func (a *AWS) MachineRole(id string) string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if r := a.roleOfMachine(id); r != nil {
@@ -63,7 +63,7 @@ func (c awsCall) callerMachine() string {
 // authorize rejects a machine's call that the policies of its role do not allow.
 func (a *AWS) authorize(c awsCall) error {
 	id := c.callerMachine()
-	if id == "" || c.qualifiedAction() == "sts:GetCallerIdentity" { // allowed for everybody
+	if id == "" || c.qualifiedAction() == "sts:GetCallerIdentity" { // every caller has this permission
 		return nil
 	}
 	role := a.roleOfMachine(id)
@@ -210,7 +210,7 @@ func (r *ec2Region) launchAccessRequests(c awsCall) []iamRequest {
 	return all
 }
 
-// addTags adds tags to the facts about a request.
+// addTags adds tags to the condition context of a request.
 func (c iamContext) addTags(prefix string, tags awsTags) {
 	for key, value := range tags {
 		c.add(prefix+key, value)

@@ -6,12 +6,12 @@ import (
 	"net/http/httptest"
 )
 
-// Direct is a transport that passes requests to a handler in this process, for any host. A connection
-// that the handler breaks is an io.ErrUnexpectedEOF, as over a network.
-type Direct struct{ Handler http.Handler }
+// HandlerTransport is a transport that passes requests for any host to a handler in this process. If the
+// handler drops the connection, the error is io.ErrUnexpectedEOF, as over a network.
+type HandlerTransport struct{ Handler http.Handler }
 
 // RoundTrip calls the handler.
-func (d Direct) RoundTrip(r *http.Request) (answer *http.Response, err error) {
+func (d HandlerTransport) RoundTrip(r *http.Request) (response *http.Response, err error) {
 	if r.Body != nil {
 		defer r.Body.Close()
 	}
@@ -19,13 +19,13 @@ func (d Direct) RoundTrip(r *http.Request) (answer *http.Response, err error) {
 		return nil, err
 	}
 	defer func() {
-		if cut := recover(); cut == http.ErrAbortHandler { //nolint:errorlint // a panic's value, compared as net/http does
-			answer, err = nil, io.ErrUnexpectedEOF
-		} else if cut != nil {
-			panic(cut)
+		if value := recover(); value == http.ErrAbortHandler { //nolint:errorlint // a panic's value, compared as net/http does
+			response, err = nil, io.ErrUnexpectedEOF
+		} else if value != nil {
+			panic(value)
 		}
 	}()
-	received := r.Clone(r.Context()) // a handler may change what it gets
+	received := r.Clone(r.Context()) // a handler may change its request
 	if received.Body == nil {
 		received.Body = http.NoBody
 	}

@@ -1,7 +1,8 @@
-// Package testcloud emulates clouds: its servers implement the wire protocols well enough for the
-// clouds' own SDKs: EC2's and IAM's queries, Route53's XML, Compute Engine's JSON. They keep their
-// objects in memory and can inject the failures of clouds: slow calls, throttling, lack of capacity,
-// lost responses, and lists that lag behind.
+// Package testcloud emulates AWS and Google Cloud for tests. Its servers implement the wire protocols of the
+// clouds' own SDKs: the query protocol of EC2 and IAM, the XML of Route 53, the JSON of Compute Engine. They
+// store their objects in memory. Tests can inject faults: slow calls, throttling, lack of capacity, lost
+// responses, and eventually consistent lists.
 //
-// Read faults.go first: it decides the outcome of each call, in the same way for every cloud.
+// Read faults.go first, which decides the outcome of each call in every cloud. Then read ec2.go (AWS), gce.go
+// (Google Cloud) or route53.go (DNS).
 package testcloud

@@ -13,71 +13,72 @@ import (
 	"time"
 )
 
-// AWS emulates Amazon Web Services in memory, as far as machines need it: EC2, IAM, STS, Service Quotas
-// and the price list, in several regions behind one address. Service, region and caller of a request
-// are read from its signature, which is not verified: see Credentials. Create it with NewAWS; while it
-// is serving, change fields only with Set.
+// AWS emulates in memory the parts of Amazon Web Services that skyserve calls: EC2, IAM, STS, Service Quotas
+// and the price list, in several regions behind one address. It reads the service, region and caller of a
+// request from its signature, which it does not verify; see MachineCredentials. Create it with NewAWS. While
+// it is serving, change fields only with Configure.
 type AWS struct {
-	// Deny returns the error code (AuthFailure, UnauthorizedOperation, ExpiredToken) for an action
-	// (ec2:RunInstances) in a region; "" allows it.
-	Deny func(region, action string) string
-	// Refuse returns the capacity error code of a launch, InsufficientInstanceCapacity; "" grants it.
-	// market is on_demand or spot.
-	Refuse func(zone, instanceType, market string) string
-	// Falter returns the state reason code with which a granted launch fails to start, such as
+	// DenialCode returns the error code (AuthFailure, UnauthorizedOperation, ExpiredToken) for an action
+	// (ec2:RunInstances) in a region; "" = allowed.
+	DenialCode func(region, action string) string
+	// CapacityErrorCode returns the error code for a launch without capacity, such as
+	// InsufficientInstanceCapacity; "" = there is capacity. market is on_demand or spot.
+	CapacityErrorCode func(zone, instanceType, market string) string
+	// StartFailureCode returns the state reason code of an accepted instance that does not start, such as
 	// Server.InsufficientInstanceCapacity; nil or "" = it starts.
-	Falter func(zone, instanceType, market string) string
-	// Offers reports whether a zone has an instance type; nil = every zone has all.
-	Offers func(zone, instanceType string) bool
-	// SpotPrice returns the price of an instance type in a zone, as 0.4012; nil or "" = none is
-	// published.
+	StartFailureCode func(zone, instanceType, market string) string
+	// HasInstanceType reports whether an availability zone offers an instance type; nil = every zone offers
+	// all types.
+	HasInstanceType func(zone, instanceType string) bool
+	// SpotPrice returns the spot price of an instance type in an availability zone, such as 0.4012; nil or ""
+	// = none is published.
 	SpotPrice func(zone, instanceType string) string
-	// ListPrice returns the on-demand price of an instance type in a region, as 0.8048000000, "" = none
+	// ListPrice returns the on-demand price of an instance type in a region, such as 0.8048000000; "" = none
 	// is published; nil = FakePrice.
 	ListPrice func(region, instanceType string) string
-	// Quotas are the vCPU limits of every region by quota code; a code that is missing has no limit,
-	// and reports the Defaults.
-	Quotas   map[string]float64
-	Defaults map[string]float64
-	// Closing is how many reads of an instance report it as shutting down before it terminates and
-	// releases its security group.
-	Closing int
-	// ProfileLag is how many launches do not know a new instance profile yet, and then as many that do
-	// not know its role.
-	ProfileLag int
+	// QuotaLimits are the vCPU limits of every region by quota code. A missing code has no limit, and Service
+	// Quotas reports DefaultQuotaLimits for it.
+	QuotaLimits        map[string]float64
+	DefaultQuotaLimits map[string]float64
+	// ShutdownReads is the number of reads that report an instance as shutting down, before it has terminated
+	// and has released its security group.
+	ShutdownReads int
+	// ProfileLagLaunches is the number of launches for which a new instance profile is not propagated, and
+	// then the number of launches for which its role is not propagated.
+	ProfileLagLaunches int
 	// PageSize is the maximum page size of a list; 0 = as requested.
 	PageSize int
 	// Now is the clock of the cloud; nil = time.Now.
 	Now func() time.Time
-	// Address returns the addresses of the nth machine; nil = addresses of documentation and of the
-	// default network.
-	Address func(n int) (public, private string)
-	// Boot is called for every created machine, and returns a function that is called when it ends; nil
-	// = machines run nothing. It must not block, nor call the cloud.
-	Boot func(m Booted) (off func())
+	// AssignAddresses returns the addresses of the nth machine; nil = a public address of the 203.0 range and
+	// a private address of the default network.
+	AssignAddresses func(n int) (public, private string)
+	// BootMachine is called for every created machine. The function that it returns is called when the machine
+	// ends. nil = machines run no programs. It must neither block nor call the cloud.
+	BootMachine func(m BootingMachine) (off func())
 
 	faults   *Faults
 	mu       sync.Mutex
-	next     int // numbers of ids
-	images   int // how often the images were replaced
+	next     int // the number of the last id
+	images   int // the number of RenewImages calls
 	regions  map[string]*ec2Region
 	roles    map[string]*iamRole
 	profiles map[string]*iamProfile
 }
 
-// Booted is a machine that is booting.
-type Booted struct {
-	ID       string // i-0... at AWS, the machine's name at Google
+// BootingMachine is a machine that is booting.
+type BootingMachine struct {
+	ID       string // AWS: i-0...; Google Cloud: the machine's name
 	Region   string
-	Private  string // its address
+	Private  string // its private address
 	UserData string
-	Tags     map[string]string // at Google its labels
+	Tags     map[string]string // Google Cloud: its labels
 }
 
-// AWSAccount is the account that owns everything.
+// AWSAccount is the number of the emulated AWS account.
 const AWSAccount = "123456789012"
 
-// NewAWS returns regions with the zones a, b and c, each with a default network.
+// NewAWS returns an AWS with regions. Each region has the availability zones a, b and c, and a default network.
 func NewAWS(faults *Faults, regions ...string) *AWS {
 	if faults == nil {
 		faults = &Faults{}
@@ -95,8 +96,8 @@ func (a *AWS) nextID(prefix string) string {
 	return fmt.Sprintf("%s-%017x", prefix, a.next)
 }
 
-// Set changes fields while the cloud is serving.
-func (a *AWS) Set(change func()) {
+// Configure changes fields while the cloud is serving.
+func (a *AWS) Configure(change func()) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	change()
@@ -155,7 +156,7 @@ func readAWSCall(r *http.Request) (awsCall, error) {
 	return c, nil
 }
 
-// ServeHTTP serves one call, or fails it as its Faults decide.
+// ServeHTTP serves one call with the outcome that Faults decides.
 func (a *AWS) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	a.mu.Lock()
 	w.Header().Set("Date", a.now().UTC().Format(http.TimeFormat))
@@ -169,15 +170,15 @@ func (a *AWS) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if c.service == "iam" {
 		region = ""
 	}
-	outcome, end := a.faults.Begin(Call{Cloud: "aws", Region: region, Action: c.qualifiedAction(), Reads: c.reads()})
+	outcome, end := a.faults.BeginCall(Call{Cloud: "aws", Region: region, Action: c.qualifiedAction(), ReadOnly: c.reads()})
 	defer end()
 	switch outcome {
-	case Refused:
-		Cut()
+	case RequestLost:
+		DropConnection()
 	case Throttled:
 		writeAWSError(w, c, c.throttled())
 		return
-	case Broken:
+	case InternalError:
 		writeAWSError(w, c, newAWSError(http.StatusInternalServerError, "InternalError", "An internal error has occurred"))
 		return
 	}
@@ -185,8 +186,8 @@ func (a *AWS) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	answer, err := a.execute(c)
 	a.mu.Unlock()
 	switch {
-	case outcome == Lost:
-		Cut()
+	case outcome == ResponseLost:
+		DropConnection()
 	case err != nil:
 		writeAWSError(w, c, err)
 	default:
@@ -208,10 +209,10 @@ func (c awsCall) throttled() error {
 // execute executes a call. The caller holds mu.
 func (a *AWS) execute(c awsCall) (any, error) {
 	for _, action := range c.requiredActions() {
-		if a.Deny == nil {
+		if a.DenialCode == nil {
 			break
 		}
-		if code := a.Deny(c.region, action); code != "" {
+		if code := a.DenialCode(c.region, action); code != "" {
 			return nil, newAWSError(denialStatus(code), code, "%s", denialText(code, action))
 		}
 	}
@@ -239,27 +240,27 @@ func (a *AWS) execute(c awsCall) (any, error) {
 	return answer, err
 }
 
-// requiredActions returns the actions that a caller needs for a call: a launch also passes a role, sets
-// tags and reads image parameters.
+// requiredActions returns the actions for which a call requires permission: a launch also passes an IAM role,
+// sets tags and reads image parameters.
 func (c awsCall) requiredActions() []string {
-	needs := []string{c.qualifiedAction()}
+	required := []string{c.qualifiedAction()}
 	if c.action != "RunInstances" {
-		return needs
+		return required
 	}
 	if c.form.get("IamInstanceProfile.Name") != "" {
-		needs = append(needs, "iam:PassRole")
+		required = append(required, "iam:PassRole")
 	}
 	if len(c.form.items("TagSpecification")) > 0 {
-		needs = append(needs, "ec2:CreateTags")
+		required = append(required, "ec2:CreateTags")
 	}
 	if strings.HasPrefix(c.form.get("ImageId"), "resolve:ssm:") {
-		needs = append(needs, "ssm:GetParameters")
+		required = append(required, "ssm:GetParameters")
 	}
-	return needs
+	return required
 }
 
-// denialText returns the message AWS sends for an action that the caller may not perform. EC2 appends a
-// long message that only decode-authorization-message can read.
+// denialText returns AWS's message for a denied action. EC2 appends a long encoded message, which only
+// decode-authorization-message can decode.
 func denialText(code, action string) string {
 	text := "User: arn:aws:iam::" + AWSAccount + ":user/operator is not authorized to perform: " + action +
 		" on resource: * because no identity-based policy allows the " + action + " action"
@@ -305,7 +306,7 @@ func (a *AWS) executeEC2(c awsCall) (any, error) {
 	switch {
 	case !known:
 		return nil, newAWSError(http.StatusBadRequest, "InvalidAction", "The action %s is not valid for this web service.", c.action)
-	case region == nil: // the error for a region that the account has not enabled
+	case region == nil: // EC2's error for a region that is not enabled for the AWS account
 		return nil, newAWSError(http.StatusUnauthorized, "AuthFailure", "AWS was not able to validate the provided access credentials")
 	case c.form.get("DryRun") == "true" && c.action == "RunInstances":
 		return nil, region.dryRun(c.form)

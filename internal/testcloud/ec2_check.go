@@ -83,15 +83,14 @@ func (f awsForm) validateDisks() error {
 	return nil
 }
 
-// RenewImages makes the image parameters refer to newer images, as publishers do every few weeks.
+// RenewImages changes the image parameters to newer images, as publishers do every few weeks.
 func (a *AWS) RenewImages() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.images++
 }
 
-// dryRun returns the outcome of a dry run, which checks only what EC2 checks: the caller's
-// permissions and the subnet.
+// dryRun returns the result of a dry run. Like EC2 it checks only the caller's permissions and the subnet.
 func (r *ec2Region) dryRun(f awsForm) error {
 	i := &ec2Instance{subnet: cmp.Or(f.get("SubnetId"), f.get("NetworkInterface.1.SubnetId"))}
 	if err := r.placeInstance(i); err != nil {

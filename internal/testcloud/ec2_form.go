@@ -33,7 +33,7 @@ func (f awsForm) number(key string) int {
 	return n
 }
 
-// sub returns the members of a structure: the keys that begin with prefix and a dot, without those.
+// sub returns the members of a structure: the keys that begin with prefix and a dot, without prefix and dot.
 func (f awsForm) sub(prefix string) awsForm {
 	sub := awsForm{}
 	for key, value := range f {
@@ -68,8 +68,8 @@ func (f awsForm) list(prefix string) []string {
 	}
 }
 
-// canonical returns the form as sorted text, except the keys in without: two requests are equal if their
-// texts are.
+// canonical returns the form as sorted text, without the keys in without. Two requests are equal if their
+// texts are equal.
 func (f awsForm) canonical(without ...string) string {
 	var b strings.Builder
 	for _, key := range slices.Sorted(maps.Keys(f)) {

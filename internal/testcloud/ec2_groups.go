@@ -12,7 +12,7 @@ type ec2Group struct {
 	id, name, vpc string
 	tags          awsTags
 	rules         []ec2Rule
-	unseen        int // remaining lists that do not show it yet, or still show it
+	unseen        int // remaining lists that omit a new group, or still contain a deleted one
 	notFoundCalls int // remaining calls with its id that fail as not found
 	deleted       bool
 }
@@ -108,7 +108,7 @@ func (r *ec2Region) createGroup(f awsForm) (any, error) {
 	case vpc != r.vpc && !slices.Contains(r.networks, vpc):
 		return nil, badRequest("InvalidVpcID.NotFound", "The vpc ID '%s' does not exist", vpc)
 	}
-	g := &ec2Group{id: r.aws.nextID("sg"), name: f.get("GroupName"), vpc: vpc, tags: f.tagsFor("security-group"), unseen: r.aws.faults.Unseen, notFoundCalls: r.aws.faults.Unseen}
+	g := &ec2Group{id: r.aws.nextID("sg"), name: f.get("GroupName"), vpc: vpc, tags: f.tagsFor("security-group"), unseen: r.aws.faults.StaleLists, notFoundCalls: r.aws.faults.StaleLists}
 	r.groups[g.id] = g
 	return groupAnswer{g.id}, nil
 }
@@ -219,12 +219,12 @@ func (r *ec2Region) deleteGroup(f awsForm) (any, error) {
 	if inUse {
 		return nil, badRequest("DependencyViolation", "resource %s has a dependent object", g.id)
 	}
-	g.deleted, g.unseen = true, r.aws.faults.Unseen
+	g.deleted, g.unseen = true, r.aws.faults.StaleLists
 	return success(), nil
 }
 
-// Open adds a rule to the group with a name, as a person would by hand.
-func (a *AWS) Open(region, group string, port int, cidr string) {
+// AddSecurityGroupRule adds a rule to the security group with a name, like a manual change in the console.
+func (a *AWS) AddSecurityGroupRule(region, group string, port int, cidr string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for _, g := range a.regions[region].groups {
@@ -234,9 +234,9 @@ func (a *AWS) Open(region, group string, port int, cidr string) {
 	}
 }
 
-// Ungroup deletes the group with a name, as a person would by hand after moving its machines to
-// another group.
-func (a *AWS) Ungroup(region, group string) {
+// DeleteSecurityGroup moves the machines of the security group with a name to the default group and deletes
+// the group, like a manual change in the console.
+func (a *AWS) DeleteSecurityGroup(region, group string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	r := a.regions[region]
@@ -253,8 +253,8 @@ func (a *AWS) Ungroup(region, group string) {
 	}
 }
 
-// Rules returns the rules of the group with a name, sorted: tcp 8000-8000 0.0.0.0/0.
-func (a *AWS) Rules(region, group string) []string {
+// SecurityGroupRules returns the rules of the security group with a name, sorted: tcp 8000-8000 0.0.0.0/0.
+func (a *AWS) SecurityGroupRules(region, group string) []string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	var rules []string

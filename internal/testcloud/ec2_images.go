@@ -5,8 +5,9 @@ import (
 	"strings"
 )
 
-// ec2Parameters are public parameters of Systems Manager whose values are image ids, as published
-// by AWS and Canonical. This table is independent: it copies nothing from the code that launches machines.
+// ec2Parameters are public parameters of Systems Manager whose values are image ids, as published by AWS and
+// Canonical. This table was written from their documentation, independently of the code that launches
+// machines.
 //
 // Sources, read in October 2026:
 //   - AWS, "Finding the ID of a DLAMI" (docs.aws.amazon.com/dlami/latest/devguide/find-dlami-id.html):

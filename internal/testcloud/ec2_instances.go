@@ -35,8 +35,7 @@ type ec2Instance struct {
 	userData                                                        string
 	public, private                                                 string
 	stop                                                            func() // returned by Boot; ends the machine's programs
-	// unseen is the number of lists that still show oldState, or do not show the instance if
-	// oldState is empty.
+	// unseen is the number of lists that still report oldState, or omit the instance if oldState is empty.
 	unseen   int
 	oldState string
 }
@@ -103,7 +102,7 @@ func (i *ec2Instance) doc(state string) ec2InstanceDoc {
 	return d
 }
 
-// visibleState returns the state that lists show; "" = they do not show the instance yet.
+// visibleState returns the state that lists report; "" = they omit the instance.
 func (i *ec2Instance) visibleState() string {
 	if i.unseen > 0 {
 		return i.oldState
@@ -111,7 +110,7 @@ func (i *ec2Instance) visibleState() string {
 	return i.state
 }
 
-// observe advances an instance after a list has read it.
+// observe advances an instance after a list has returned it.
 func (i *ec2Instance) observe() {
 	if i.unseen > 0 {
 		i.unseen--
@@ -147,8 +146,8 @@ func (r *ec2Region) terminate(i *ec2Instance, code, reason string) {
 		i.stop()
 		i.stop = nil
 	}
-	i.oldState, i.unseen = i.state, r.aws.faults.Unseen
-	i.state, i.reasonCode, i.reason, i.closingReads = "shutting-down", code, reason, r.aws.Closing
+	i.oldState, i.unseen = i.state, r.aws.faults.StaleLists
+	i.state, i.reasonCode, i.reason, i.closingReads = "shutting-down", code, reason, r.aws.ShutdownReads
 }
 
 type instanceSet struct {
@@ -208,9 +207,9 @@ func (r *ec2Region) terminateInstances(f awsForm) (any, error) {
 		if i == nil {
 			return nil, badRequest("InvalidInstanceID.NotFound", "The instance ID '%s' does not exist", id)
 		}
-		then := i.state
+		previous := i.state
 		r.terminate(i, "Client.UserInitiatedShutdown", "User initiated shutdown")
-		answer.Changes = append(answer.Changes, ec2StateChange{id, stateOf(i.state), stateOf(then)})
+		answer.Changes = append(answer.Changes, ec2StateChange{id, stateOf(i.state), stateOf(previous)})
 	}
 	return answer, nil
 }
@@ -228,8 +227,8 @@ func (r *ec2Region) getConsole(f awsForm) (any, error) {
 	return consoleAnswer{i.id, base64.StdEncoding.EncodeToString([]byte(i.console))}, nil
 }
 
-// Print writes to the console of an instance, by its id.
-func (a *AWS) Print(id, text string) {
+// WriteConsole writes to the console of an instance, by its id.
+func (a *AWS) WriteConsole(id, text string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for _, r := range a.regions {
@@ -267,13 +266,13 @@ type successAnswer struct {
 
 func success() successAnswer { return successAnswer{true} }
 
-// Interrupt interrupts a spot instance, by its id.
-func (a *AWS) Interrupt(id string) {
+// InterruptInstance interrupts a spot instance, by its id.
+func (a *AWS) InterruptInstance(id string) {
 	a.terminateByID(id, "Server.SpotInstanceTermination", "Spot interruption")
 }
 
-// Vanish terminates an instance as if somebody had done so by hand.
-func (a *AWS) Vanish(id string) {
+// TerminateInstance terminates an instance, like a user in the console.
+func (a *AWS) TerminateInstance(id string) {
 	a.terminateByID(id, "Client.UserInitiatedShutdown", "User initiated shutdown")
 }
 
@@ -287,8 +286,8 @@ func (a *AWS) terminateByID(id, code, reason string) {
 	}
 }
 
-// Stop stops an instance as a person would by hand.
-func (a *AWS) Stop(id string) {
+// StopInstance stops an instance, like a user in the console.
+func (a *AWS) StopInstance(id string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for _, r := range a.regions {
@@ -298,9 +297,9 @@ func (a *AWS) Stop(id string) {
 	}
 }
 
-// Forget removes every ended instance from lists, as EC2 does within an hour; their client tokens
-// remain known.
-func (a *AWS) Forget() {
+// RemoveEndedInstances removes every ended instance from lists, as EC2 does within an hour. Their client tokens
+// remain in use.
+func (a *AWS) RemoveEndedInstances() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for _, r := range a.regions {

@@ -30,9 +30,9 @@ func (a *AWS) Machines() []AWSMachine {
 	return machines
 }
 
-// Left describes every existing resource of any owner, sorted; duplicates are repeated. It omits the
-// default network.
-func (a *AWS) Left() []string {
+// RemainingResources describes every existing resource of any owner, sorted; duplicates are repeated. It omits
+// the default network.
+func (a *AWS) RemainingResources() []string {
 	var left []string
 	for _, m := range a.Machines() {
 		left = append(left, fmt.Sprintf("instance %s in %s: %s %s", m.Tags["Name"], m.Zone, m.Market, m.Type))

@@ -44,8 +44,8 @@ func newEC2Region(a *AWS, name string) *ec2Region {
 	return r
 }
 
-// DropNetwork removes the default network of a region, as some accounts do.
-func (a *AWS) DropNetwork(region string) {
+// RemoveDefaultNetwork removes the default network of a region. Some AWS accounts have none.
+func (a *AWS) RemoveDefaultNetwork(region string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	r := a.regions[region]
@@ -53,7 +53,7 @@ func (a *AWS) DropNetwork(region string) {
 	r.vpc = ""
 }
 
-// Subnet is a subnet that a person created.
+// Subnet is a subnet of AddNetwork.
 type Subnet struct {
 	ID, Zone string
 	// Gateway is the target of its default route: igw-..., nat-...; empty = it has none.
@@ -71,8 +71,8 @@ func (a *AWS) AddNetwork(region, id string, subnets ...Subnet) {
 	}
 }
 
-// DropSubnet removes the default subnet of a zone.
-func (a *AWS) DropSubnet(region, zone string) {
+// RemoveDefaultSubnet removes the default subnet of an availability zone.
+func (a *AWS) RemoveDefaultSubnet(region, zone string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	r := a.regions[region]
@@ -146,7 +146,7 @@ var ec2Types = map[string]int{
 
 // offers reports whether a zone has an instance type.
 func (r *ec2Region) offers(zone, instanceType string) bool {
-	return ec2Types[instanceType] > 0 && (r.aws.Offers == nil || r.aws.Offers(zone, instanceType))
+	return ec2Types[instanceType] > 0 && (r.aws.HasInstanceType == nil || r.aws.HasInstanceType(zone, instanceType))
 }
 
 type ec2Offering struct {

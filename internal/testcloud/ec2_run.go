@@ -38,7 +38,7 @@ func (r *ec2Region) runInstances(f awsForm) (any, error) {
 		return nil, err
 	}
 	i.id, i.launched, i.number, i.state = r.aws.nextID("i"), r.aws.now(), r.aws.next, "pending"
-	i.unseen = r.aws.faults.Unseen
+	i.unseen = r.aws.faults.StaleLists
 	r.instances[i.id] = i
 	if code := r.startFailure(i); code != "" {
 		r.terminate(i, code, "the machine could not be started")
@@ -53,25 +53,25 @@ func (r *ec2Region) runInstances(f awsForm) (any, error) {
 
 // startFailure returns the code with which an accepted instance fails to start; empty if it starts.
 func (r *ec2Region) startFailure(i *ec2Instance) string {
-	if r.aws.Falter == nil {
+	if r.aws.StartFailureCode == nil {
 		return ""
 	}
-	return r.aws.Falter(i.zone, i.kind, i.market)
+	return r.aws.StartFailureCode(i.zone, i.kind, i.market)
 }
 
 // boot assigns addresses to a machine and starts its programs.
 func (r *ec2Region) boot(i *ec2Instance) {
 	i.private = fmt.Sprintf("172.31.%d.%d", i.number>>8, i.number&255)
 	i.public = fmt.Sprintf("203.0.%d.%d", i.number>>8, i.number&255)
-	if r.aws.Address != nil {
-		i.public, i.private = r.aws.Address(i.number)
+	if r.aws.AssignAddresses != nil {
+		i.public, i.private = r.aws.AssignAddresses(i.number)
 	}
-	if r.aws.Boot != nil {
-		i.stop = r.aws.Boot(Booted{ID: i.id, Region: r.name, Private: i.private, UserData: i.userData, Tags: maps.Clone(i.tags)})
+	if r.aws.BootMachine != nil {
+		i.stop = r.aws.BootMachine(BootingMachine{ID: i.id, Region: r.name, Private: i.private, UserData: i.userData, Tags: maps.Clone(i.tags)})
 	}
 }
 
-// repeatLaunch answers a request whose client token was used before.
+// repeatLaunch responds to a request whose client token was used before.
 func (r *ec2Region) repeatLaunch(before ec2Token, words string) (any, error) {
 	i := r.instances[before.instance]
 	switch {
@@ -83,7 +83,7 @@ func (r *ec2Region) repeatLaunch(before ec2Token, words string) (any, error) {
 	return runAnswer{"r-" + i.id, []ec2InstanceDoc{i.doc(i.state)}}, nil
 }
 
-// readInstance returns the instance that a request describes, and validates its references.
+// readInstance returns the instance of a request, and validates its references.
 func (r *ec2Region) readInstance(f awsForm) (*ec2Instance, error) {
 	nic := f.sub("NetworkInterface.1")
 	i := &ec2Instance{
@@ -125,7 +125,8 @@ func (r *ec2Region) readInstance(f awsForm) (*ec2Instance, error) {
 	return i, r.aws.checkProfile(i.profile)
 }
 
-// placeInstance sets the zone of an instance: that of its subnet, or of the first default subnet.
+// placeInstance sets the availability zone of an instance: the zone of its subnet, or of the first default
+// subnet.
 func (r *ec2Region) placeInstance(i *ec2Instance) error {
 	for _, s := range r.subnets {
 		if i.subnet == s.ID || i.subnet == "" && s.Default {
@@ -149,7 +150,7 @@ func (r *ec2Region) vpcOf(subnet string) string {
 	return ""
 }
 
-// checkProfile rejects an instance profile that is not, or not yet, visible to EC2.
+// checkProfile rejects an instance profile that does not exist or is not propagated to EC2.
 func (a *AWS) checkProfile(name string) error {
 	if name == "" {
 		return nil
@@ -168,7 +169,7 @@ func (a *AWS) checkProfile(name string) error {
 	return nil
 }
 
-// capacityCodes are the capacity error codes that EC2 sends with a server error status.
+// capacityCodes are the capacity error codes with a server error status.
 var capacityCodes = map[string]int{
 	"InsufficientInstanceCapacity": http.StatusInternalServerError,
 	"InsufficientHostCapacity":     http.StatusInternalServerError,
@@ -182,8 +183,8 @@ func (r *ec2Region) checkCapacity(i *ec2Instance, f awsForm) error {
 	if !r.offers(i.zone, i.kind) {
 		return badRequest("Unsupported", "Your requested instance type (%s) is not supported in your requested Availability Zone (%s).", i.kind, i.zone)
 	}
-	if r.aws.Refuse != nil {
-		if code := r.aws.Refuse(i.zone, i.kind, i.market); code != "" {
+	if r.aws.CapacityErrorCode != nil {
+		if code := r.aws.CapacityErrorCode(i.zone, i.kind, i.market); code != "" {
 			status := max(http.StatusBadRequest, capacityCodes[code])
 			return newAWSError(status, code, "We currently do not have sufficient %s capacity in the Availability Zone you requested (%s).", i.kind, i.zone)
 		}
@@ -198,11 +199,11 @@ func (r *ec2Region) checkCapacity(i *ec2Instance, f awsForm) error {
 type ec2Reservation struct {
 	id, zone, kind string
 	count          int
-	open           bool // any matching instance uses it; otherwise only those that request it by id
+	open           bool // any matching instance uses it; false = only instances that request it by id
 }
 
-// Reserve adds a capacity reservation in a zone of a region.
-func (a *AWS) Reserve(region, id, zone, instanceType string, count int, open bool) {
+// AddReservation adds a capacity reservation in an availability zone of a region.
+func (a *AWS) AddReservation(region, id, zone, instanceType string, count int, open bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.regions[region].reserved = append(a.regions[region].reserved, &ec2Reservation{id, zone, instanceType, count, open})

@@ -8,11 +8,11 @@ import (
 // Call is one request that an emulated cloud received.
 type Call struct {
 	// Number counts the calls of all clouds that share a Faults, from 1.
-	Number int
-	Cloud  string // aws, gcp
-	Region string // us-east-1; empty = the cloud as a whole
-	Action string // ec2:RunInstances, compute.instances.insert
-	Reads  bool   // changes nothing
+	Number   int
+	Cloud    string // aws, gcp
+	Region   string // us-east-1; empty = the cloud as a whole
+	Action   string // ec2:RunInstances, compute.instances.insert
+	ReadOnly bool   // changes nothing
 }
 
 // Outcome is the outcome of a call.
@@ -20,24 +20,24 @@ type Outcome int
 
 // The outcomes.
 const (
-	Served    Outcome = iota // executed and answered
-	Throttled                // rejected for its rate, without effect
-	Broken                   // answered with an internal error, without effect
-	Refused                  // disconnected before execution: the caller sees a broken connection
-	Lost                     // executed, and the response is lost: the caller sees a broken connection
+	Served        Outcome = iota // executed, with a response
+	Throttled                    // rejected for its rate, without effect
+	InternalError                // rejected with an internal error, without effect
+	RequestLost                  // the connection is dropped before execution
+	ResponseLost                 // executed, but the connection is dropped before the response
 )
 
-// Faults decides the outcome of every call, and counts calls. Several clouds may share one. The zero
+// Faults decides the outcome of every call, and counts calls. Several clouds may share one Faults. The zero
 // value serves every call.
 type Faults struct {
-	// Decide returns the outcome of each call, one call at a time; nil = all are served.
-	Decide func(Call) Outcome
-	// Unseen is how many lists do not show a new object yet, or still show a deleted one, as with
-	// eventually consistent clouds.
-	Unseen int
-	// Hold is called while a call is in flight, so that tests can keep several calls in flight; nil =
-	// no effect.
-	Hold func(Call)
+	// DecideOutcome returns the outcome of a call. Its calls do not overlap. nil = all calls are served.
+	DecideOutcome func(Call) Outcome
+	// StaleLists is the number of lists that omit a new object, or still contain a deleted one. It emulates
+	// the eventual consistency of clouds.
+	StaleLists int
+	// DuringCall is called while a call is in flight, and may block. Tests use it to have several calls in
+	// flight. nil = no effect.
+	DuringCall func(Call)
 
 	mu          sync.Mutex
 	number      int
@@ -46,8 +46,8 @@ type Faults struct {
 	maxInFlight map[string]int
 }
 
-// Actions returns how often each action was called.
-func (f *Faults) Actions() map[string]int {
+// CallCounts returns the number of calls of each action.
+func (f *Faults) CallCounts() map[string]int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	counts := map[string]int{}
@@ -57,15 +57,15 @@ func (f *Faults) Actions() map[string]int {
 	return counts
 }
 
-// MostInFlight returns the maximum number of calls that were in flight to a region at once.
-func (f *Faults) MostInFlight(cloud, region string) int {
+// MaxCallsInFlight returns the maximum number of concurrent calls to a region.
+func (f *Faults) MaxCallsInFlight(cloud, region string) int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.maxInFlight[cloud+"/"+region]
 }
 
-// Begin records the start of a call and returns its outcome; end records its end.
-func (f *Faults) Begin(c Call) (o Outcome, end func()) {
+// BeginCall records the start of a call and returns its outcome; end records its end.
+func (f *Faults) BeginCall(c Call) (o Outcome, end func()) {
 	f.mu.Lock()
 	f.number++
 	c.Number = f.number
@@ -76,12 +76,12 @@ func (f *Faults) Begin(c Call) (o Outcome, end func()) {
 	key := c.Cloud + "/" + c.Region
 	f.inFlight[key]++
 	f.maxInFlight[key] = max(f.maxInFlight[key], f.inFlight[key])
-	if f.Decide != nil {
-		o = f.Decide(c)
+	if f.DecideOutcome != nil {
+		o = f.DecideOutcome(c)
 	}
 	f.mu.Unlock()
-	if f.Hold != nil {
-		f.Hold(c)
+	if f.DuringCall != nil {
+		f.DuringCall(c)
 	}
 	return o, func() {
 		f.mu.Lock()
@@ -90,5 +90,5 @@ func (f *Faults) Begin(c Call) (o Outcome, end func()) {
 	}
 }
 
-// Cut breaks the connection of a request without a response.
-func Cut() { panic(http.ErrAbortHandler) }
+// DropConnection closes the connection of a request without a response.
+func DropConnection() { panic(http.ErrAbortHandler) }

@@ -10,17 +10,18 @@ import (
 	"time"
 )
 
-// GCE emulates Compute Engine's JSON API, v1, for one project: instances, firewalls and their
-// operations, with the price list of Cloud Billing and the other methods that these need. It rejects
-// unknown fields, so that none is sent in vain. Every call advances its operations by a step. It is
-// safe for concurrent use; set the fields before the first call. A call with a service account's token,
-// from Credentials, is authorized by the roles of that account and their conditions; any other call is
-// the operator's.
+// GCE emulates Compute Engine's JSON API, v1, for one project: instances, firewalls and their operations. It
+// also emulates the price list of Cloud Billing, and the methods of other APIs that skyserve calls. It rejects
+// unknown fields, so that a misspelled field fails a test.
+//
+// Every call advances the running operations by one step. A call with a service account's token, from
+// MachineCredentials, is authorized by the IAM roles of the service account and their conditions. Any other
+// call is the operator's. GCE is safe for concurrent use; set the fields before the first call.
 type GCE struct {
-	// Address and Boot are as in AWS: Boot is called for every machine that runs, and the function that
-	// it returns when the machine stops or is deleted.
-	Address func(n int) (public, private string)
-	Boot    func(m Booted) (off func())
+	// AssignAddresses and BootMachine are as in AWS. BootMachine is called for every machine that starts, and
+	// the function that it returns when the machine stops or is deleted.
+	AssignAddresses func(n int) (public, private string)
+	BootMachine     func(m BootingMachine) (off func())
 	// Now is the cloud's clock, which its responses report; nil = time.Now.
 	Now func() time.Time
 
@@ -28,7 +29,7 @@ type GCE struct {
 	project string
 	mux     *http.ServeMux
 
-	mu           sync.Mutex // guards what follows
+	mu           sync.Mutex // guards the fields below
 	calls        int        // the clock of operations
 	lastNumber   int        // the last id
 	instances    gceStore[GCEInstance]
@@ -40,13 +41,13 @@ type GCE struct {
 	networks     map[string]gceNetwork
 	token        string
 	account      string
-	roles        map[string][]string     // permissions of roles
-	policy       map[string][]gceBinding // roles of accounts
-	users        map[string][]string     // by account: the accounts that may act as it
-	allowed      []string                // the only permissions of the caller; nil = all but those denied
-	silentZone   string                  // the zone whose lists fail
+	roles        map[string][]string     // permissions by IAM role
+	policy       map[string][]gceBinding // IAM roles by service account
+	users        map[string][]string     // by service account: the service accounts that may act as it
+	allowed      []string                // the only permissions of the operator; nil = all except denied
+	silentZone   string                  // the zone that lists omit
 	silenceCode  string                  // the warning code for it
-	denied       []string                // permissions that the caller does not have
+	denied       []string                // permissions that the operator does not have
 	refusals     map[string]*gceError    // by action
 	failures     map[string]GCEFailure   // how operations of an action end
 	stock        map[gceStock]int        // remaining machines; without an entry unlimited
@@ -55,8 +56,8 @@ type GCE struct {
 	skus         []GCESKU                // the price list
 }
 
-// NewGCE returns a project with the regions of gceZones, an automatic network named default, high
-// quotas, and no resources. A nil Faults serves every call.
+// NewGCE returns a project with the regions of gceZones, a network named default in automatic mode, high
+// quotas, and no other resources. A nil Faults serves every call.
 func NewGCE(project string, faults *Faults) *GCE {
 	if faults == nil {
 		faults = &Faults{}
@@ -122,30 +123,30 @@ var gceRoutes = []gceRoute{
 	{"iam.roles.get", "GET /v1/projects/{anywhere}/roles/{role}", (*GCE).getRole},
 }
 
-// ServeHTTP answers one request.
+// ServeHTTP serves one request.
 func (g *GCE) ServeHTTP(w http.ResponseWriter, r *http.Request) { g.mux.ServeHTTP(w, r) }
 
-// handle serves one call, or fails it as its Faults decide.
+// handle serves one call with the outcome that Faults decides.
 func (g *GCE) handle(w http.ResponseWriter, r *http.Request, route gceRoute) {
-	outcome, end := g.faults.Begin(Call{
-		Cloud: "gcp", Region: gceRegionOf(r), Action: route.action, Reads: r.Method == http.MethodGet,
+	outcome, end := g.faults.BeginCall(Call{
+		Cloud: "gcp", Region: gceRegionOf(r), Action: route.action, ReadOnly: r.Method == http.MethodGet,
 	})
 	defer end()
 	var fail *gceError
 	var reply []byte
 	switch outcome {
-	case Refused:
-		Cut()
+	case RequestLost:
+		DropConnection()
 	case Throttled:
 		fail = newGCEError(http.StatusForbidden, "rateLimitExceeded", "Quota exceeded for quota group 'default' and limit 'Queries per 100 seconds'")
-	case Broken:
+	case InternalError:
 		fail = newGCEError(http.StatusServiceUnavailable, "backendError", "Internal error. Please try again or contact Google Support.")
 	default:
 		reply, fail = g.execute(r, route)
 	}
 	switch {
-	case outcome == Lost:
-		Cut()
+	case outcome == ResponseLost:
+		DropConnection()
 	case fail != nil:
 		g.writeDate(w)
 		fail.write(w)
@@ -160,7 +161,7 @@ func (g *GCE) writeDate(w http.ResponseWriter) {
 	w.Header().Set("Date", g.now().UTC().Format(http.TimeFormat))
 }
 
-// rejectGetBody rejects a GET with a body, as Google's front end does before any API receives it.
+// rejectGetBody rejects a GET with a body, like Google's front end.
 func rejectGetBody(r *http.Request) *gceError {
 	if r.Method == http.MethodGet && r.ContentLength > 0 {
 		return newGCEError(http.StatusBadRequest, "badRequest", "Your client has issued a malformed or illegal request.")
@@ -188,7 +189,7 @@ func (g *GCE) execute(r *http.Request, route gceRoute) ([]byte, *gceError) {
 	return gceJSON(reply), nil
 }
 
-// checkRequest checks the caller, the project and the permission of a request, and applies Refuse.
+// checkRequest checks the caller, the project and the permission of a request, and applies FailCalls.
 func (g *GCE) checkRequest(r *http.Request, route gceRoute) *gceError {
 	if g.token != "" && r.Header.Get("Authorization") != "Bearer "+g.token {
 		return newGCEError(http.StatusUnauthorized, "authError", "Request had invalid authentication credentials. Expected OAuth 2 access token, login cookie or other valid authentication credential.")
@@ -252,11 +253,12 @@ func (e *gceError) write(w http.ResponseWriter) {
 	}}))
 }
 
-// gceJSON encodes a reply as JSON, which does not fail for any reply of the emulation.
+// gceJSON encodes a response as JSON. It panics on an error, because every response of the emulation can be
+// encoded.
 func gceJSON(reply any) []byte {
 	text, err := json.Marshal(reply)
 	if err != nil {
-		panic(fmt.Sprintf("testcloud: writing %T as JSON: %v", reply, err))
+		panic(fmt.Sprintf("testcloud: encoding %T as JSON: %v", reply, err))
 	}
 	return text
 }

@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// reserveCapacity reserves quota and stock for an instance, and returns an error if either does not suffice.
+// reserveCapacity reserves quota and stock for an instance; an error if either is insufficient.
 func (g *GCE) reserveCapacity(i GCEInstance) *GCEFailure {
 	zone, kind := path.Base(i.Zone), path.Base(i.MachineType)
 	if f := g.injectedFailure("compute.instances.insert"); f != nil {
@@ -27,12 +27,12 @@ func (g *GCE) reserveCapacity(i GCEInstance) *GCEFailure {
 		}
 	}
 	stock := gceStock{zone, kind, i.model()}
-	left, bounded := g.stock[stock]
-	if bounded && left == 0 {
+	remaining, limited := g.stock[stock]
+	if limited && remaining == 0 {
 		return &GCEFailure{Code: "ZONE_RESOURCE_POOL_EXHAUSTED_WITH_DETAILS", Message: fmt.Sprintf(
 			"The zone 'projects/%s/zones/%s' does not have enough resources available to fulfill the request.  '(resource type:compute)'.", g.project, zone)}
 	}
-	if bounded {
+	if limited {
 		g.stock[stock]--
 	}
 	return nil

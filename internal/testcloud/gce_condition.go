@@ -5,10 +5,10 @@ import (
 	"strings"
 )
 
-// This file evaluates conditions of role bindings of Google Cloud, as far as they refer to the
-// resource: resource.type, resource.service and resource.name with startsWith, endsWith and
-// extract, joined by &&, || and !. ("Attribute reference for IAM Conditions" of Google's IAM
-// documentation; extract is Google's own addition to the Common Expression Language.)
+// This file evaluates conditions of IAM role bindings of Google Cloud that refer to the resource:
+// resource.type, resource.service and resource.name with startsWith, endsWith and extract, joined by &&, ||
+// and !. See "Attribute reference for IAM Conditions" in Google's IAM documentation. extract is Google's
+// extension of the Common Expression Language.
 
 // gceResource is a resource for which a permission is checked.
 type gceResource struct{ kind, name string }
@@ -156,7 +156,7 @@ func (c *gceCondition) applyMethod(v, method string) (any, error) {
 	}
 	argument, ok := c.parseString()
 	if !ok || !c.accept(")") {
-		return nil, fmt.Errorf("%s: must have one string argument, found %q", method, c.rest)
+		return nil, fmt.Errorf("%s: argument must be one string, got %q", method, c.rest)
 	}
 	switch method {
 	case "startsWith":

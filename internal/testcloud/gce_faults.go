@@ -6,8 +6,8 @@ import "slices"
 type GCEFailure struct {
 	Code    string // ZONE_RESOURCE_POOL_EXHAUSTED
 	Message string
-	// Stays leaves a machine that failed to start as stopped, instead of removing it.
-	Stays bool
+	// KeepInstance keeps a machine that did not start, in the state stopped; false = it is removed.
+	KeepInstance bool
 }
 
 // gceStock is a capacity pool of a zone: a machine type in one provisioning model.
@@ -16,14 +16,14 @@ type gceStock struct{ zone, kind, model string }
 // gceLimit identifies a quota; an empty region means the project.
 type gceLimit struct{ region, metric string }
 
-// SetSteps sets the number of calls after which an operation is done; 0 = at once. The default is 1.
-func (g *GCE) SetSteps(n int) { g.withLock(func() { g.steps = n }) }
+// SetOperationCalls sets the number of calls after which an operation is done; 0 = at once. The default is 1.
+func (g *GCE) SetOperationCalls(n int) { g.withLock(func() { g.steps = n }) }
 
 // SetPageSize sets the maximum page size of lists; 0 = unlimited.
 func (g *GCE) SetPageSize(n int) { g.withLock(func() { g.pageSize = n }) }
 
-// SetStock sets how many machines of a type a zone can still start in a provisioning model, STANDARD or
-// SPOT. Deleted machines do not return to the stock.
+// SetStock sets the remaining number of machines that a zone can start of a machine type and a provisioning
+// model, STANDARD or SPOT. Deleted machines do not return to the stock.
 func (g *GCE) SetStock(zone, machineType, model string, n int) {
 	g.withLock(func() { g.stock[gceStock{zone, machineType, model}] = n })
 }
@@ -33,28 +33,28 @@ func (g *GCE) SetQuota(region, metric string, limit float64) {
 	g.withLock(func() { g.limits[gceLimit{region, metric}] = limit })
 }
 
-// SetDefaultAccount sets the project's default service account; empty = it has none.
-func (g *GCE) SetDefaultAccount(email string) { g.withLock(func() { g.account = email }) }
+// SetDefaultServiceAccount sets the project's default service account; empty = it has none.
+func (g *GCE) SetDefaultServiceAccount(email string) { g.withLock(func() { g.account = email }) }
 
-// Lack removes a machine type from a zone.
-func (g *GCE) Lack(zone, machineType string) {
+// RemoveMachineType removes a machine type from a zone.
+func (g *GCE) RemoveMachineType(zone, machineType string) {
 	g.withLock(func() { g.missingTypes[zone] = append(g.missingTypes[zone], machineType) })
 }
 
-// Silence makes lists omit a zone and contain a warning code for it, such as UNREACHABLE; an empty zone
-// ends that.
-func (g *GCE) Silence(zone, code string) {
+// MakeZoneUnreachable makes lists omit a zone and contain a warning code for it, such as UNREACHABLE. An empty
+// zone restores all zones.
+func (g *GCE) MakeZoneUnreachable(zone, code string) {
 	g.withLock(func() { g.silentZone, g.silenceCode = zone, code })
 }
 
 // RequireToken makes every call require an access token.
 func (g *GCE) RequireToken(token string) { g.withLock(func() { g.token = token }) }
 
-// Deny removes permissions from the operator.
-func (g *GCE) Deny(permissions ...string) { g.withLock(func() { g.denied = permissions }) }
+// DenyPermissions removes permissions from the operator.
+func (g *GCE) DenyPermissions(permissions ...string) { g.withLock(func() { g.denied = permissions }) }
 
-// Refuse makes every call of an action fail with an error; status 0 ends that.
-func (g *GCE) Refuse(action string, status int, reason, message string) {
+// FailCalls makes every call of an action fail with an error. Status 0 ends the failures.
+func (g *GCE) FailCalls(action string, status int, reason, message string) {
 	g.withLock(func() {
 		delete(g.refusals, action)
 		if status != 0 {
@@ -63,8 +63,9 @@ func (g *GCE) Refuse(action string, status int, reason, message string) {
 	})
 }
 
-// Fail makes operations of an action, such as compute.instances.insert, fail; an empty code ends that.
-func (g *GCE) Fail(action string, f GCEFailure) {
+// FailOperations makes the operations of an action, such as compute.instances.insert, fail. An empty code ends
+// the failures.
+func (g *GCE) FailOperations(action string, f GCEFailure) {
 	g.withLock(func() {
 		delete(g.failures, action)
 		if f.Code != "" {
@@ -73,9 +74,9 @@ func (g *GCE) Fail(action string, f GCEFailure) {
 	})
 }
 
-// Preempt preempts a spot instance: it stops or deletes it, by its scheduling options. It reports whether
-// there is such an instance.
-func (g *GCE) Preempt(name string) (found bool) {
+// PreemptInstance preempts a spot instance: it stops or deletes the instance, according to its scheduling
+// options. It reports whether there is such an instance.
+func (g *GCE) PreemptInstance(name string) (found bool) {
 	g.withLock(func() {
 		for _, at := range g.instances.keys() {
 			i, _ := g.instances.get(at)
@@ -85,7 +86,7 @@ func (g *GCE) Preempt(name string) (found bool) {
 			found = true
 			i.stopPrograms()
 			if i.Scheduling.InstanceTerminationAction == "DELETE" {
-				g.instances.remove(at, g.faults.Unseen)
+				g.instances.remove(at, g.faults.StaleLists)
 				continue
 			}
 			i.Status = gceTerminated
@@ -95,8 +96,9 @@ func (g *GCE) Preempt(name string) (found bool) {
 	return found
 }
 
-// SetStatus sets the status of every instance with a name, as a person would by stopping it by hand.
-func (g *GCE) SetStatus(name, status string) {
+// SetInstanceStatus sets the status of every instance with a name, like a user in the console, and ends its
+// programs.
+func (g *GCE) SetInstanceStatus(name, status string) {
 	g.editInstances(name, func(i *GCEInstance) {
 		i.stopPrograms()
 		i.Status = status
@@ -124,7 +126,7 @@ func (g *GCE) editInstances(name string, edit func(*GCEInstance)) {
 	})
 }
 
-// EditFirewall changes a firewall rule by hand. It reports whether there is one.
+// EditFirewall changes a firewall rule, like a user in the console. It reports whether the rule exists.
 func (g *GCE) EditFirewall(name string, edit func(*GCEFirewall)) (found bool) {
 	g.withLock(func() {
 		var f GCEFirewall

@@ -79,7 +79,7 @@ func (g *GCE) insertFirewall(r *http.Request) (any, *gceError) {
 		return nil, newGCEError(http.StatusConflict, "alreadyExists", "The resource 'projects/%s/%s' already exists", g.project, target)
 	}
 	f.Kind, f.ID, f.SelfLink = "compute#firewall", g.nextNumber(), g.link(target)
-	g.firewalls.add(f.Name, f, g.faults.Unseen)
+	g.firewalls.add(f.Name, f, g.faults.StaleLists)
 	return g.startOperation(r, "", "insert", target, func() *GCEFailure {
 		failure := g.injectedFailure("compute.firewalls.insert")
 		if failure != nil {
@@ -141,7 +141,7 @@ func (g *GCE) deleteFirewall(r *http.Request) (any, *gceError) {
 		return nil, fail
 	}
 	return g.startOperation(r, "", "delete", "global/firewalls/"+f.Name, func() *GCEFailure {
-		g.firewalls.remove(f.Name, g.faults.Unseen)
+		g.firewalls.remove(f.Name, g.faults.StaleLists)
 		return nil
 	}), nil
 }

@@ -5,11 +5,11 @@ import (
 	"strings"
 )
 
-// Gcloud runs gcloud commands for roles and accounts, one per line, as an operator pastes them into a
-// shell. It skips other lines; an unknown gcloud command is an error.
-func (g *GCE) Gcloud(commands string) error {
+// RunGcloud executes gcloud commands for IAM roles and service accounts, one per line, like a shell. It skips
+// other lines; an unknown gcloud command is an error.
+func (g *GCE) RunGcloud(commands string) error {
 	for line := range strings.Lines(commands) {
-		words := ShellWords(line)
+		words := SplitShellWords(line)
 		if len(words) < 4 || words[0] != "gcloud" {
 			continue
 		}
@@ -20,37 +20,38 @@ func (g *GCE) Gcloud(commands string) error {
 	return nil
 }
 
-// gcloud runs one command.
+// gcloud executes one command.
 func (g *GCE) gcloud(words []string) error {
 	flags, rest := map[string]string{}, []string{}
 	for i := 0; i < len(words); i++ {
-		if name, isFlag := strings.CutPrefix(words[i], "--"); isFlag && i+1 < len(words) {
+		if flag, isFlag := strings.CutPrefix(words[i], "--"); isFlag && i+1 < len(words) {
 			i++
-			flags[name] = words[i]
+			flags[flag] = words[i]
 			continue
 		}
 		rest = append(rest, words[i])
 	}
-	about := rest[len(rest)-1]
+	name := rest[len(rest)-1]
 	member := strings.TrimPrefix(flags["member"], "serviceAccount:")
 	switch strings.Join(rest[:len(rest)-1], " ") {
 	case "iam roles create":
-		g.SetRole("projects/"+flags["project"]+"/roles/"+about, strings.Split(flags["permissions"], ",")...)
+		g.SetRole("projects/"+flags["project"]+"/roles/"+name, strings.Split(flags["permissions"], ",")...)
 	case "iam service-accounts create":
-		g.SetAccount(about + "@" + flags["project"] + ".iam.gserviceaccount.com")
+		g.CreateServiceAccount(name + "@" + flags["project"] + ".iam.gserviceaccount.com")
 	case "iam service-accounts add-iam-policy-binding":
-		g.LetActAs(about, member)
+		g.AllowActAs(name, member)
 	case "projects add-iam-policy-binding":
 		_, expression, _ := strings.Cut(flags["condition"], "expression=")
-		g.Bind(member, flags["role"], expression)
+		g.BindRole(member, flags["role"], expression)
 	default:
 		return fmt.Errorf("unknown command")
 	}
 	return nil
 }
 
-// ShellWords splits a line as a shell does, without a comment; a text in single quotes is one word.
-func ShellWords(line string) []string {
+// SplitShellWords splits a line into words like a shell. It removes comments; a text in single quotes is one
+// word.
+func SplitShellWords(line string) []string {
 	var words []string
 	for {
 		line = strings.TrimSpace(line)

@@ -8,19 +8,21 @@ import (
 	"strings"
 )
 
-// Allow limits the operator to these permissions.
-func (g *GCE) Allow(permissions ...string) { g.withLock(func() { g.allowed = permissions }) }
+// SetOperatorPermissions restricts the operator to these permissions.
+func (g *GCE) SetOperatorPermissions(permissions ...string) {
+	g.withLock(func() { g.allowed = permissions })
+}
 
-// SetRole creates a role of the project, projects/PROJECT/roles/NAME, or a predefined one.
+// SetRole creates or replaces an IAM role of the project, projects/PROJECT/roles/NAME, or a predefined role.
 func (g *GCE) SetRole(role string, permissions ...string) {
 	g.withLock(func() { g.roles[role] = permissions })
 }
 
-// gceBinding is a role of an account in the project, with an optional condition.
+// gceBinding is an IAM role of a service account in the project, with an optional condition.
 type gceBinding struct{ role, condition string }
 
-// SetAccount creates a service account with roles in the project.
-func (g *GCE) SetAccount(email string, roles ...string) {
+// CreateServiceAccount creates a service account with IAM roles in the project.
+func (g *GCE) CreateServiceAccount(email string, roles ...string) {
 	g.withLock(func() {
 		g.policy[email] = nil
 		for _, role := range roles {
@@ -29,23 +31,23 @@ func (g *GCE) SetAccount(email string, roles ...string) {
 	})
 }
 
-// Bind grants an existing account a role in the project under a condition; an empty condition always
-// holds.
-func (g *GCE) Bind(email, role, condition string) {
+// BindRole grants an IAM role in the project to an existing service account, under a condition. An empty
+// condition is always true.
+func (g *GCE) BindRole(email, role, condition string) {
 	g.withLock(func() { g.policy[email] = append(g.policy[email], gceBinding{role, condition}) })
 }
 
-// LetActAs allows user to create machines that run as account.
-func (g *GCE) LetActAs(account, user string) {
+// AllowActAs allows a user to attach a service account to machines.
+func (g *GCE) AllowActAs(account, user string) {
 	g.withLock(func() { g.users[account] = append(g.users[account], user) })
 }
 
 // accountTokenPrefix is the prefix of the access tokens of service accounts.
 const accountTokenPrefix = "ya29.account."
 
-// Credentials returns the service account of the machine with a name, and an access token for it; both
-// are empty if it has none.
-func (g *GCE) Credentials(name string) (email, token string) {
+// MachineCredentials returns the service account of the machine with a name, and an access token for it; both
+// are empty if the machine has none.
+func (g *GCE) MachineCredentials(name string) (email, token string) {
 	g.withLock(func() {
 		for _, at := range g.instances.keys() {
 			if i, _ := g.instances.get(at); i.Name == name && len(i.ServiceAccounts) > 0 {
@@ -65,7 +67,7 @@ func (g *GCE) emailOf(a GCEServiceAccount) string {
 	return a.Email
 }
 
-// callerAccount returns the account that sent a request; empty = the operator.
+// callerAccount returns the service account that sent a request; empty = the operator.
 func callerAccount(r *http.Request) string {
 	email, isAccount := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer "+accountTokenPrefix)
 	if !isAccount {
@@ -100,7 +102,7 @@ func (g *GCE) isAllowed(r *http.Request, on gceResource, permission string) (boo
 	return false, nil
 }
 
-// require rejects a caller who lacks any of the permissions on a resource.
+// require rejects a caller who does not have all of the permissions on a resource.
 func (g *GCE) require(r *http.Request, on gceResource, permissions ...string) *gceError {
 	for _, permission := range permissions {
 		if permission == "" {
@@ -161,12 +163,12 @@ func gcePermission(action string) string {
 		}
 	}
 	if action == "compute.images.get" {
-		return "" // everybody may read public images
+		return "" // public images require no permission
 	}
 	return action
 }
 
-// gceInsertPermissions returns the permissions that creating an instance needs in addition, by its fields.
+// gceInsertPermissions returns the additional permissions that creating an instance requires, by its fields.
 func gceInsertPermissions(i GCEInstance) []string {
 	needs := []string{"compute.disks.create", "compute.subnetworks.use"}
 	if len(i.Disks) != 1 || len(i.NetworkInterfaces) != 1 {
@@ -220,7 +222,7 @@ func (g *GCE) checkActAs(i GCEInstance) *GCEFailure {
 	return nil
 }
 
-// handleProjectVerb answers testIamPermissions and getIamPolicy of the project.
+// handleProjectVerb serves testIamPermissions and getIamPolicy of the project.
 func (g *GCE) handleProjectVerb(r *http.Request) (any, *gceError) {
 	switch _, verb, _ := strings.Cut(r.PathValue("verb"), ":"); verb {
 	case "testIamPermissions":
@@ -248,8 +250,8 @@ func (g *GCE) handleProjectVerb(r *http.Request) (any, *gceError) {
 	return nil, newGCEError(http.StatusNotFound, "notFound", "Method not found.")
 }
 
-// document returns a binding in the format of a policy version: those before 3 do not support conditions,
-// and indicate one by the role's name.
+// document returns a binding in the format of a policy version. Versions before 3 do not support conditions:
+// they indicate a condition by a suffix of the role's name.
 func (b gceBinding) document(email string, version int) map[string]any {
 	d := map[string]any{"role": b.role, "members": []string{"serviceAccount:" + email}}
 	switch {
@@ -261,7 +263,7 @@ func (b gceBinding) document(email string, version int) map[string]any {
 	return d
 }
 
-// handleAccountVerb answers testIamPermissions of a service account.
+// handleAccountVerb serves testIamPermissions of a service account.
 func (g *GCE) handleAccountVerb(r *http.Request) (any, *gceError) {
 	email, verb, _ := strings.Cut(r.PathValue("account"), ":")
 	if verb != "testIamPermissions" {
@@ -280,8 +282,8 @@ func (g *GCE) testPermissions(r *http.Request) (any, *gceError) {
 	if fail := decodeGCE(r, &requested); fail != nil {
 		return nil, fail
 	}
-	held := slices.DeleteFunc(requested.Permissions, func(p string) bool { allowed, _ := g.isAllowed(r, g.projectResource(), p); return !allowed })
-	return map[string]any{"permissions": held}, nil
+	granted := slices.DeleteFunc(requested.Permissions, func(p string) bool { allowed, _ := g.isAllowed(r, g.projectResource(), p); return !allowed })
+	return map[string]any{"permissions": granted}, nil
 }
 
 func (g *GCE) getRole(r *http.Request) (any, *gceError) {

@@ -43,16 +43,16 @@ type GCEInstance struct {
 
 	guest   map[string]string // guest attributes, by namespace/key
 	number  int               // determines its addresses
-	creator string            // the account that created it; empty = the operator
-	stop    func()            // returned by Boot; ends the machine's programs
+	creator string            // the service account that created it; empty = the operator
+	stop    func()            // returned by BootMachine; ends the machine's programs
 }
 
-// GCEMetadata is the metadata of an instance, which everybody who may read the instance can read.
+// GCEMetadata is the metadata of an instance. Every caller who may read the instance may read it.
 type GCEMetadata struct {
 	Items []GCEMetadataItem `json:"items,omitempty"`
 }
 
-// GCEMetadataItem is one entry of it.
+// GCEMetadataItem is one entry of an instance's metadata.
 type GCEMetadataItem struct {
 	Key   string `json:"key"`
 	Value string `json:"value"`
@@ -103,7 +103,7 @@ type GCEInterface struct {
 	AccessConfigs []GCEAccessConfig `json:"accessConfigs,omitempty"`
 }
 
-// GCEAccessConfig gives an interface a public address.
+// GCEAccessConfig is the public address of a network interface.
 type GCEAccessConfig struct {
 	Type  string `json:"type,omitempty"`
 	Name  string `json:"name,omitempty"`
@@ -173,19 +173,19 @@ func (g *GCE) checkInstance(zone string, i *GCEInstance) *gceError {
 // checkScheduling rejects scheduling options that the machine type or the provisioning model does not
 // support.
 func checkScheduling(kind string, s GCEScheduling, nic string) *gceError {
-	refuse := func(text string) *gceError { return newGCEError(http.StatusBadRequest, "invalid", "%s", text) }
-	spot, third := s.ProvisioningModel == gceSpot, strings.HasPrefix(kind, "a3-")
+	invalid := func(text string) *gceError { return newGCEError(http.StatusBadRequest, "invalid", "%s", text) }
+	spot, a3 := s.ProvisioningModel == gceSpot, strings.HasPrefix(kind, "a3-")
 	switch {
 	case spot && (s.AutomaticRestart == nil || *s.AutomaticRestart):
-		return refuse("Scheduling.automaticRestart must be false for spot instances")
+		return invalid("Scheduling.automaticRestart must be false for spot instances")
 	case spot && s.OnHostMaintenance != "TERMINATE":
-		return refuse("Scheduling.onHostMaintenance must be TERMINATE for spot instances")
+		return invalid("Scheduling.onHostMaintenance must be TERMINATE for spot instances")
 	case gceMachines[kind].accelerators > 0 && s.OnHostMaintenance != "TERMINATE":
-		return refuse("Instances with guest accelerators do not support live migration")
-	case third && nic != "GVNIC":
-		return refuse("The network interface of machine type " + kind + " must be of type GVNIC")
-	case third && kind != "a3-highgpu-8g" && !spot:
-		return refuse("Machine type " + kind + " is only to be had with the provisioning models SPOT and FLEX_START")
+		return invalid("Instances with guest accelerators do not support live migration")
+	case a3 && nic != "GVNIC":
+		return invalid("The network interface of machine type " + kind + " must be of type GVNIC")
+	case a3 && kind != "a3-highgpu-8g" && !spot:
+		return invalid("Machine type " + kind + " requires the provisioning model SPOT or FLEX_START")
 	}
 	return nil
 }
@@ -217,7 +217,7 @@ func (g *GCE) insertInstance(r *http.Request) (any, *gceError) {
 	i.number, i.creator = g.lastNumber, callerAccount(r)
 	i.MachineType = g.link(i.MachineType)
 	i.Created = g.now().Format(time.RFC3339Nano)
-	g.instances.add(i.key(), i, g.faults.Unseen)
+	g.instances.add(i.key(), i, g.faults.StaleLists)
 	op := g.startOperation(r, zone, "insert", target, func() *GCEFailure { return g.finishInsert(i.key()) })
 	op.TargetID = i.ID
 	return op, nil
@@ -230,7 +230,7 @@ func (g *GCE) finishInsert(key string) *GCEFailure {
 		return nil
 	}
 	if failure := g.startFailure(i); failure != nil {
-		if failure.Stays {
+		if failure.KeepInstance {
 			i.Status = gceTerminated
 			g.instances.set(key, i)
 		} else {
@@ -244,7 +244,7 @@ func (g *GCE) finishInsert(key string) *GCEFailure {
 	return nil
 }
 
-// startFailure returns why an instance cannot start; nil if it can.
+// startFailure returns the error with which an instance does not start; nil if it starts.
 func (g *GCE) startFailure(i GCEInstance) *GCEFailure {
 	if failure := g.checkActAs(i); failure != nil {
 		return failure
@@ -255,8 +255,8 @@ func (g *GCE) startFailure(i GCEInstance) *GCEFailure {
 // boot assigns addresses to a machine and starts its programs.
 func (g *GCE) boot(i *GCEInstance) {
 	public, private := fmt.Sprintf("203.0.%d.%d", i.number/250%250, 1+i.number%250), fmt.Sprintf("10.128.%d.%d", i.number/250%250, 1+i.number%250)
-	if g.Address != nil {
-		public, private = g.Address(i.number)
+	if g.AssignAddresses != nil {
+		public, private = g.AssignAddresses(i.number)
 	}
 	i.NetworkInterfaces = slices.Clone(i.NetworkInterfaces)
 	nic := &i.NetworkInterfaces[0]
@@ -264,16 +264,16 @@ func (g *GCE) boot(i *GCEInstance) {
 	for k := range nic.AccessConfigs {
 		nic.AccessConfigs[k].NatIP = public
 	}
-	if g.Boot == nil {
+	if g.BootMachine == nil {
 		return
 	}
-	m := Booted{ID: i.Name, Region: gceRegion(path.Base(i.Zone)), Private: private, Tags: maps.Clone(i.Labels)}
+	m := BootingMachine{ID: i.Name, Region: gceRegion(path.Base(i.Zone)), Private: private, Tags: maps.Clone(i.Labels)}
 	for _, item := range i.Metadata.Items {
 		if item.Key == "user-data" {
 			m.UserData = item.Value
 		}
 	}
-	i.stop = g.Boot(m)
+	i.stop = g.BootMachine(m)
 }
 
 // stopPrograms ends the programs of a machine.
@@ -350,7 +350,7 @@ func (g *GCE) deleteInstance(r *http.Request) (any, *gceError) {
 	i.Status = gceStopping
 	g.instances.set(i.key(), i)
 	return g.startOperation(r, path.Base(i.Zone), "delete", target, func() *GCEFailure {
-		g.instances.remove(i.key(), g.faults.Unseen)
+		g.instances.remove(i.key(), g.faults.StaleLists)
 		return nil
 	}), nil
 }
@@ -378,8 +378,8 @@ func (g *GCE) listInstances(r *http.Request) (any, *gceError) {
 	}
 	for _, i := range page {
 		zone := "zones/" + path.Base(i.Zone)
-		held, _ := scopes[zone]["instances"].([]GCEInstance)
-		scopes[zone] = map[string]any{"instances": append(held, i)}
+		instances, _ := scopes[zone]["instances"].([]GCEInstance)
+		scopes[zone] = map[string]any{"instances": append(instances, i)}
 	}
 	return map[string]any{"kind": "compute#instanceAggregatedList", "items": scopes, "nextPageToken": next}, fail
 }

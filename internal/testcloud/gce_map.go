@@ -40,8 +40,8 @@ var gceMachines = map[string]gceMachine{
 	"a3-highgpu-8g":  {208, 1916928, "nvidia-h100-80gb", 8},
 }
 
-// gceMetrics are the quotas that count GPUs, by their type. Those of gceH100 count,
-// unless they may be interrupted, by a quota that regions do not show.
+// gceMetrics are the quotas for GPUs, by GPU type. On-demand GPUs of type gceH100 count against gceFamilyQuota
+// instead, which regions do not report.
 var gceMetrics = map[string]string{"nvidia-l4": "NVIDIA_L4_GPUS", gceA100: "NVIDIA_A100_GPUS", gceH100: "NVIDIA_H100_GPUS"}
 
 const (

@@ -9,8 +9,8 @@ import (
 
 // gceNetwork is a network of the project.
 type gceNetwork struct {
-	// A custom network has these subnets, by region; another has one with the network's name in each
-	// region.
+	// custom is the subnet mode. A network in custom mode has these subnets, by region. A network in automatic
+	// mode has one subnet with the network's name in each region.
 	custom  bool
 	subnets map[string][]string
 }
@@ -22,7 +22,7 @@ func (n gceNetwork) subnetsIn(name, region string) []string {
 	return []string{name}
 }
 
-// SetNetworks replaces the networks; all of them are automatic.
+// SetNetworks replaces the networks by networks in automatic mode.
 func (g *GCE) SetNetworks(names ...string) {
 	g.withLock(func() {
 		g.networks = map[string]gceNetwork{}
@@ -32,7 +32,7 @@ func (g *GCE) SetNetworks(names ...string) {
 	})
 }
 
-// SetSubnets makes a network a custom one with these subnets in a region.
+// SetSubnets changes a network to custom mode and sets its subnets in a region.
 func (g *GCE) SetSubnets(network, region string, names ...string) {
 	g.withLock(func() {
 		n := g.networks[network]

@@ -6,7 +6,7 @@ import (
 	"slices"
 )
 
-// gceOperation is a change in progress, or done.
+// gceOperation is a change that is in progress or done.
 type gceOperation struct {
 	Kind          string             `json:"kind"`
 	ID            string             `json:"id"`
@@ -35,8 +35,8 @@ type gceOperationErrorItem struct {
 	Message string `json:"message"`
 }
 
-// startOperation returns an operation that is done some calls later. It then calls finish, which
-// rolls the change back if it returns a failure. zone is empty for a project-wide operation.
+// startOperation starts an operation that is done after some calls; see SetOperationCalls. Then it calls finish,
+// which returns a failure after it has rolled the change back. zone is empty for a project-wide operation.
 func (g *GCE) startOperation(r *http.Request, zone, verb, target string, finish func() *GCEFailure) *gceOperation {
 	id := g.nextNumber()
 	op := &gceOperation{
@@ -91,7 +91,7 @@ func (g *GCE) getOperation(r *http.Request) (any, *gceError) {
 	return op, nil
 }
 
-// injectedFailure returns the failure set with Fail for an action; nil = none.
+// injectedFailure returns the failure that FailOperations set for an action; nil = none.
 func (g *GCE) injectedFailure(action string) *GCEFailure {
 	if f, ok := g.failures[action]; ok {
 		return &f

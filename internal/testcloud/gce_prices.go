@@ -75,14 +75,16 @@ func gceSKUs() []GCESKU {
 	return all
 }
 
-// ListPrices replaces the price list with the result of edit.
-func (g *GCE) ListPrices(edit func([]GCESKU) []GCESKU) { g.withLock(func() { g.skus = edit(g.skus) }) }
+// EditPriceList replaces the price list with the result of edit.
+func (g *GCE) EditPriceList(edit func([]GCESKU) []GCESKU) {
+	g.withLock(func() { g.skus = edit(g.skus) })
+}
 
 // FakeGCEPrice returns the price of a machine type in a region by the default price list, in USD per
 // hour; 0 = unknown.
 func FakeGCEPrice(region, machineType string, spot bool) float64 {
 	m, known := gceMachines[machineType]
-	if _, there := gceZones[region]; !known || !there {
+	if _, exists := gceZones[region]; !known || !exists {
 		return 0
 	}
 	family, _, _ := strings.Cut(strings.ToUpper(machineType), "-")

@@ -10,13 +10,13 @@ import (
 	"strings"
 )
 
-// gceStore contains objects by key. Its lists are eventually consistent: they do not show new objects at
-// once, and still show deleted ones.
+// gceStore contains objects by key. Its lists are eventually consistent: they omit new objects for some time,
+// and contain deleted objects for some time.
 type gceStore[T any] struct {
 	objects      map[string]T
 	unseen       map[string]int // by key: remaining lists that omit the object
 	deleted      map[string]T
-	deletedReads map[string]int // by key: remaining lists that show the deleted object
+	deletedReads map[string]int // by key: remaining lists that contain the deleted object
 }
 
 func (s *gceStore[T]) get(key string) (T, bool) {
@@ -37,7 +37,7 @@ func (s *gceStore[T]) add(key string, object T, unseen int) {
 	delete(s.deleted, key)
 }
 
-// remove deletes an object, which the next unseen lists still show.
+// remove deletes an object, which the next unseen lists still contain.
 func (s *gceStore[T]) remove(key string, unseen int) {
 	s.deleted[key], s.deletedReads[key] = s.objects[key], unseen
 	delete(s.objects, key)
@@ -54,7 +54,7 @@ func (s *gceStore[T]) all() []T {
 	return all
 }
 
-// list returns the objects that a list shows now.
+// list returns the objects of one list call.
 func (s *gceStore[T]) list() []T {
 	shown := map[string]T{}
 	for key, object := range s.objects {
@@ -104,11 +104,14 @@ func gceFilter(text string) (func(gceFieldLookup) bool, *gceError) {
 	if !isMatch {
 		return func(lookup gceFieldLookup) bool { got, found := lookup(field); return found && got == value }, nil
 	}
-	shape, err := regexp.Compile("^(?:" + value + ")$")
+	pattern, err := regexp.Compile("^(?:" + value + ")$")
 	if err != nil {
 		return nil, invalid
 	}
-	return func(lookup gceFieldLookup) bool { got, found := lookup(field); return found && shape.MatchString(got) }, nil
+	return func(lookup gceFieldLookup) bool {
+		got, found := lookup(field)
+		return found && pattern.MatchString(got)
+	}, nil
 }
 
 // gcePage returns one page of a list, limited by the request and by size, and the token of the next page.

@@ -15,7 +15,7 @@ type iamRole struct {
 	policies          map[string]string
 	attached          []string // managed policies, by their names
 	tags              awsTags
-	unseen            int // remaining reads that do not show it
+	unseen            int // remaining reads that do not find it
 	notFoundCalls     int // remaining dependent calls that fail as not found
 	deleteConflicts   int // remaining deletions that fail because a removed policy is still visible
 }
@@ -52,7 +52,7 @@ var iamActions = map[string]func(*AWS, awsForm) (any, error){
 	"DeleteInstanceProfile":         (*AWS).deleteProfile,
 }
 
-// iamARN returns the ARN of an IAM resource of the account.
+// iamARN returns the ARN of an IAM resource of the AWS account.
 func iamARN(kind, path, name string) string {
 	return fmt.Sprintf("arn:aws:iam::%s:%s%s%s", AWSAccount, kind, path, name)
 }
@@ -89,7 +89,7 @@ func iamEncode(document string) string {
 	return strings.ReplaceAll(url.QueryEscape(document), "+", "%20")
 }
 
-// iamCreateDate is the creation date of every IAM resource; nothing reads it.
+// iamCreateDate is the creation date of every IAM resource; clients do not read it.
 const iamCreateDate = "2026-01-01T00:00:00Z"
 
 type roleAnswer struct{ Role iamRoleDoc }
@@ -103,14 +103,14 @@ func entityExists(kind, name string) error {
 	return newAWSError(http.StatusConflict, "EntityAlreadyExists", "%s with name %s already exists.", kind, name)
 }
 
-// maxIAMName is the longest name that a role may have.
+// maxIAMName is the maximum length of a role's name.
 const maxIAMName = 64
 
 func (a *AWS) createRole(f awsForm) (any, error) {
-	name, wrong := f.get("RoleName"), f.readTags("Tags.member").validate(true)
+	name, err := f.get("RoleName"), f.readTags("Tags.member").validate(true)
 	switch {
-	case wrong != nil:
-		return nil, badRequest("ValidationError", "%v", wrong)
+	case err != nil:
+		return nil, badRequest("ValidationError", "%v", err)
 	case a.roles[name] != nil:
 		return nil, entityExists("Role", name)
 	case len(name) > maxIAMName:
@@ -118,7 +118,7 @@ func (a *AWS) createRole(f awsForm) (any, error) {
 	}
 	r := &iamRole{
 		name: name, path: f.get("Path"), trust: f.get("AssumeRolePolicyDocument"), policies: map[string]string{},
-		tags: f.readTags("Tags.member"), unseen: a.faults.Unseen, notFoundCalls: a.faults.Unseen,
+		tags: f.readTags("Tags.member"), unseen: a.faults.StaleLists, notFoundCalls: a.faults.StaleLists,
 	}
 	a.roles[name] = r
 	return roleAnswer{r.doc(true)}, nil
@@ -254,19 +254,19 @@ func (a *AWS) deleteRolePolicy(f awsForm) (any, error) {
 		return nil, err
 	}
 	delete(r.policies, name)
-	r.deleteConflicts = a.faults.Unseen
+	r.deleteConflicts = a.faults.StaleLists
 	return struct{}{}, nil
 }
 
-// Grant sets the inline policies of a role as a person would by hand.
-func (a *AWS) Grant(role, policy, document string) {
+// SetRolePolicy sets an inline policy of a role, like a user in the console.
+func (a *AWS) SetRolePolicy(role, policy, document string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.roles[role].policies[policy] = document
 }
 
-// Policy returns an inline policy of a role; empty if there is none.
-func (a *AWS) Policy(role, policy string) string {
+// RolePolicy returns an inline policy of a role; empty if there is none.
+func (a *AWS) RolePolicy(role, policy string) string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if r := a.roles[role]; r != nil {

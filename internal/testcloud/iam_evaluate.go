@@ -8,20 +8,20 @@ import (
 	"strings"
 )
 
-// This file decides what a policy of IAM allows, as AWS documents it ("Policy evaluation
-// logic" and "IAM JSON policy elements" of the IAM User Guide): what no statement allows is
-// denied, and a statement that denies wins. Elements that the emulation does not support, such as an
-// unknown condition operator, make a policy malformed: it never guesses.
+// This file evaluates IAM policies by AWS's rules ("Policy evaluation logic" and "IAM JSON policy elements" of
+// the IAM User Guide). A request is allowed if a statement allows it and no statement denies it. A policy with
+// an element that the emulation does not support, such as an unknown condition operator, is rejected as
+// malformed.
 
-// iamRequest is one action by a caller on one resource, for which it needs permission.
+// iamRequest is one action of a caller on one resource, which requires permission.
 type iamRequest struct {
 	action   string // ec2:RunInstances
-	resource string // an ARN; * = the action names none
+	resource string // an ARN; * = the action has no resource
 	context  iamContext
 }
 
-// iamContext contains the facts about a request, by condition key in lower case: IAM ignores the case
-// of keys. A key may have several values.
+// iamContext is the condition context of a request: values by condition key. Keys are in lower case, because
+// IAM ignores their case. A key may have several values.
 type iamContext map[string][]string
 
 // add adds a value to a key.
@@ -33,7 +33,7 @@ func (c iamContext) add(key, value string) {
 // iamWords is a string or a list of strings.
 type iamWords []string
 
-// UnmarshalJSON reads either.
+// UnmarshalJSON decodes a string or a list of strings.
 func (w *iamWords) UnmarshalJSON(text []byte) error {
 	var one string
 	if err := json.Unmarshal(text, &one); err == nil {
@@ -59,8 +59,8 @@ type iamPolicy struct {
 	Statement   []iamStatement
 }
 
-// readPolicy parses the policy of a role; an error where IAM rejects it, or the emulation does not
-// support it.
+// readPolicy parses the policy of a role. A policy that IAM rejects, or that the emulation does not support,
+// is an error.
 func readPolicy(text string) (iamPolicy, error) {
 	var p iamPolicy
 	d := json.NewDecoder(bytes.NewReader([]byte(text)))
@@ -71,13 +71,13 @@ func readPolicy(text string) (iamPolicy, error) {
 	for i, s := range p.Statement {
 		switch {
 		case s.Effect != "Allow" && s.Effect != "Deny":
-			return p, fmt.Errorf("statement %d: Effect: want Allow or Deny, got %q", i, s.Effect)
+			return p, fmt.Errorf("statement %d: Effect must be Allow or Deny, got %q", i, s.Effect)
 		case (len(s.Action) == 0) == (len(s.NotAction) == 0):
-			return p, fmt.Errorf("statement %d: want one of Action and NotAction", i)
+			return p, fmt.Errorf("statement %d: exactly one of Action and NotAction is required", i)
 		case (len(s.Resource) == 0) == (len(s.NotResource) == 0):
-			return p, fmt.Errorf("statement %d: want one of Resource and NotResource", i)
+			return p, fmt.Errorf("statement %d: exactly one of Resource and NotResource is required", i)
 		case s.Principal != nil:
-			return p, fmt.Errorf("statement %d: Principal: belongs to policies of resources", i)
+			return p, fmt.Errorf("statement %d: Principal is valid only in policies of resources", i)
 		}
 		for name := range s.Condition {
 			if _, err := readOperator(name); err != nil {
@@ -161,25 +161,26 @@ func readOperator(name string) (iamOperator, error) {
 	return op, nil
 }
 
-// holds reports whether a condition on one key holds, which has these values in the request.
-func (op iamOperator) holds(has, wanted []string) bool {
+// holds reports whether a condition on one key is true. values are the key's values in the request, patterns
+// those in the policy.
+func (op iamOperator) holds(values, patterns []string) bool {
 	if op.null {
-		return slices.ContainsFunc(wanted, func(w string) bool { return strings.EqualFold(w, "true") == (len(has) == 0) })
+		return slices.ContainsFunc(patterns, func(p string) bool { return strings.EqualFold(p, "true") == (len(values) == 0) })
 	}
 	fits := func(value string) bool {
-		return slices.ContainsFunc(wanted, func(pattern string) bool { return op.matches(pattern, value) }) != op.negated
+		return slices.ContainsFunc(patterns, func(pattern string) bool { return op.matches(pattern, value) }) != op.negated
 	}
 	switch {
-	case len(has) == 0 && op.set == "ForAllValues", len(has) == 0 && op.ifExists:
+	case len(values) == 0 && op.set == "ForAllValues", len(values) == 0 && op.ifExists:
 		return true
-	case len(has) == 0:
+	case len(values) == 0:
 		return op.negated && op.set == ""
 	case op.set == "ForAllValues":
-		return !slices.ContainsFunc(has, func(value string) bool { return !fits(value) })
+		return !slices.ContainsFunc(values, func(value string) bool { return !fits(value) })
 	}
-	// A key with one value; where a request brings several for it, AWS leaves open which of
-	// them counts, so the one counts that is best for the caller.
-	return slices.ContainsFunc(has, fits)
+	// AWS does not define the result for several values of a single-valued key. The emulation selects the value
+	// that is best for the caller.
+	return slices.ContainsFunc(values, fits)
 }
 
 // wildcard reports whether a text matches a pattern with the wildcards * for any text and ? for any

@@ -7,7 +7,7 @@ import (
 
 // Policies follow AWS's documentation: nothing is allowed by default, a denial wins, and every condition
 // must hold for any one of its values.
-func TestAllowedFollowsIAM(t *testing.T) {
+func TestPoliciesFollowIAM(t *testing.T) {
 	const instance = "arn:aws:ec2:us-east-1:123456789012:instance/i-1"
 	statement := func(rest string) string {
 		return `{"Version":"2012-10-17","Statement":[{"Effect":"Allow","Action":"ec2:TerminateInstances","Resource":"*"` + rest + `}]}`

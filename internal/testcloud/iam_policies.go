@@ -68,19 +68,19 @@ func (a *AWS) detachPolicy(f awsForm) (any, error) {
 		return nil, noSuchEntity("policy", name)
 	}
 	r.attached = slices.DeleteFunc(r.attached, func(have string) bool { return have == name })
-	r.deleteConflicts = a.faults.Unseen
+	r.deleteConflicts = a.faults.StaleLists
 	return struct{}{}, nil
 }
 
-// Attach attaches a managed policy to a role as a person would by hand.
-func (a *AWS) Attach(role, policy string) {
+// AttachManagedPolicy attaches a managed policy to a role, like a user in the console.
+func (a *AWS) AttachManagedPolicy(role, policy string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.roles[role].attached = append(a.roles[role].attached, policy)
 }
 
-// Attached returns the managed policies of a role.
-func (a *AWS) Attached(role string) []string {
+// ManagedPolicies returns the managed policies of a role.
+func (a *AWS) ManagedPolicies(role string) []string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if r := a.roles[role]; r != nil {

@@ -36,7 +36,7 @@ func (a *AWS) createProfile(f awsForm) (any, error) {
 	if a.profiles[name] != nil {
 		return nil, entityExists("Instance Profile", name)
 	}
-	p := &iamProfile{name: name, path: f.get("Path"), tags: f.readTags("Tags.member"), notFoundLaunches: a.ProfileLag, unseen: a.faults.Unseen}
+	p := &iamProfile{name: name, path: f.get("Path"), tags: f.readTags("Tags.member"), notFoundLaunches: a.ProfileLagLaunches, unseen: a.faults.StaleLists}
 	a.profiles[name] = p
 	return profileAnswer{a.profileDoc(p, true)}, nil
 }
@@ -94,7 +94,7 @@ func (a *AWS) addRole(f awsForm) (any, error) {
 	if p.role != "" {
 		return nil, newAWSError(http.StatusConflict, "LimitExceeded", "Cannot exceed quota for InstanceSessionsPerInstanceProfile: 1")
 	}
-	p.role, p.noRoleLaunches = r.name, a.ProfileLag
+	p.role, p.noRoleLaunches = r.name, a.ProfileLagLaunches
 	return struct{}{}, nil
 }
 
@@ -106,7 +106,7 @@ func (a *AWS) removeRole(f awsForm) (any, error) {
 	if p.role != f.get("RoleName") {
 		return nil, noSuchEntity("role", f.get("RoleName"))
 	}
-	p.role, p.deleteConflicts = "", a.faults.Unseen
+	p.role, p.deleteConflicts = "", a.faults.StaleLists
 	return struct{}{}, nil
 }
 

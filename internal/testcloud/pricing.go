@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// ec2ListPrices are on-demand prices of instance types in the cheapest region, in USD per hour. The
-// figures are fictitious, so that tests can tell which list a price is from.
+// ec2ListPrices are on-demand prices of instance types in the cheapest region, in USD per hour. They differ from
+// the built-in list prices, so that tests can distinguish the two sources.
 var ec2ListPrices = map[string]float64{
 	"c7i.large": 0.0911, "g6.xlarge": 0.8211, "g6.4xlarge": 1.3411, "g6.12xlarge": 4.7011, "g6.48xlarge": 13.6011,
 	"p4d.24xlarge": 22.5011, "p4de.24xlarge": 28.0011, "p5.4xlarge": 7.0011, "p5.48xlarge": 56.0011,
@@ -65,14 +65,14 @@ type productsAnswer struct {
 // priceListRegions are the regions with an endpoint of the price list.
 var priceListRegions = []string{"us-east-1", "eu-central-1", "ap-south-1", "cn-northwest-1"}
 
-// getProducts answers GetProducts. The caller holds mu.
+// getProducts serves GetProducts. The caller holds mu.
 func (a *AWS) getProducts(c awsCall) (any, error) {
 	var requested productsRequest
 	if err := json.Unmarshal(c.body, &requested); err != nil {
 		return nil, badRequest("SerializationException", "%v", err)
 	}
 	if c.action != "GetProducts" || requested.ServiceCode != "AmazonEC2" || !slices.Contains(priceListRegions, c.region) {
-		return nil, badRequest("InvalidParameterException", "%s of %s in %s is not known", c.action, requested.ServiceCode, c.region)
+		return nil, badRequest("InvalidParameterException", "%s of %s in %s is not supported", c.action, requested.ServiceCode, c.region)
 	}
 	var all []string
 	for _, region := range slices.Sorted(maps.Keys(a.regions)) {
@@ -119,7 +119,7 @@ func (a *AWS) productsFor(region, kind string, requested productsRequest) []stri
 	return documents
 }
 
-// wants reports whether a product passes all filters.
+// wants reports whether a product matches all filters.
 func (q productsRequest) wants(attributes map[string]string) bool {
 	for _, f := range q.Filters {
 		value := attributes[f.Field]
@@ -148,7 +148,7 @@ func productDocument(attributes map[string]string, price string) string {
 		"version": "20261101000000", "publicationDate": "2026-11-01T00:00:00Z",
 	})
 	if err != nil {
-		panic(fmt.Sprintf("testcloud: writing a product: %v", err))
+		panic(fmt.Sprintf("testcloud: encoding a product: %v", err))
 	}
 	return string(text)
 }

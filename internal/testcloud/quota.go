@@ -16,13 +16,13 @@ type quotaDoc struct {
 	Value                  float64
 }
 
-// getQuota answers the actions of Service Quotas. The caller holds mu.
+// getQuota serves the actions of Service Quotas. The caller holds mu.
 func (a *AWS) getQuota(c awsCall) (any, error) {
 	var requested quotaRequest
 	if err := json.Unmarshal(c.body, &requested); err != nil {
 		return nil, badRequest("SerializationException", "%v", err)
 	}
-	known := map[string]map[string]float64{"GetServiceQuota": a.Quotas, "GetAWSDefaultServiceQuota": a.Defaults}[c.action]
+	known := map[string]map[string]float64{"GetServiceQuota": a.QuotaLimits, "GetAWSDefaultServiceQuota": a.DefaultQuotaLimits}[c.action]
 	value, has := known[requested.QuotaCode]
 	if !has || requested.ServiceCode != "ec2" {
 		return nil, badRequest("NoSuchResourceException", "The request failed because the specified quota %s does not exist.", requested.QuotaCode)
@@ -53,7 +53,7 @@ func quotaCode(instanceType, market string) string {
 // admitQuota rejects an instance that would exceed a quota.
 func (r *ec2Region) admitQuota(i *ec2Instance) error {
 	code := quotaCode(i.kind, i.market)
-	limit, limited := r.aws.Quotas[code]
+	limit, limited := r.aws.QuotaLimits[code]
 	if !limited {
 		return nil
 	}

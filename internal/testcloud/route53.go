@@ -18,17 +18,16 @@ const route53Namespace = "https://route53.amazonaws.com/doc/2013-04-01/"
 const maxRoute53Body = 4 << 20
 
 // Route53 emulates Amazon Route 53 in memory: hosted zones with their record sets, health checks and
-// tags, in the REST-XML protocol of 2013-04-01. It does not verify signatures. Create it with
-// NewRoute53; while it is serving, change fields only with Set.
+// tags, in the REST-XML protocol of 2013-04-01. It does not verify signatures. Create it with NewRoute53. While
+// it is serving, change fields only with Configure.
 type Route53 struct {
 	faults *Faults
-	// Deny contains the error codes (AccessDenied, ExpiredToken) with which calls fail, by action
+	// DenialCodes contains the error codes (AccessDenied, ExpiredToken) with which calls fail, by action
 	// (route53:GetChange).
-	Deny map[string]string
+	DenialCodes map[string]string
 	// PageSize is the maximum page size of a list; 0 = as requested.
 	PageSize int
-	// PendingPolls is the number of GetChange calls that report a change as PENDING; 0 = a change is
-	// INSYNC at once.
+	// PendingPolls is the number of GetChange calls that report a change as PENDING; 0 = INSYNC at once.
 	PendingPolls int
 
 	mu      sync.Mutex
@@ -40,7 +39,7 @@ type Route53 struct {
 	tags    map[string]map[string]string // of health checks, by id
 }
 
-// NewRoute53 returns a Route53 without zones.
+// NewRoute53 returns a Route53 without hosted zones.
 func NewRoute53(faults *Faults) *Route53 {
 	return &Route53{
 		faults: faults, changes: map[string]int{},
@@ -48,8 +47,8 @@ func NewRoute53(faults *Faults) *Route53 {
 	}
 }
 
-// Set changes fields while the service is in use.
-func (r *Route53) Set(change func()) {
+// Configure changes fields while the service is serving.
+func (r *Route53) Configure(change func()) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	change()
@@ -59,7 +58,7 @@ func (r *Route53) Set(change func()) {
 func (r *Route53) denialCode(action string) string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.Deny[action]
+	return r.DenialCodes[action]
 }
 
 // nextID returns the next id with a prefix. The caller holds mu.
@@ -137,20 +136,20 @@ func (r *Route53) Handler() http.Handler {
 	return mux
 }
 
-// serve serves one call, or fails it as its Faults decide.
+// serve serves one call with the outcome that Faults decides.
 func (r *Route53) serve(w http.ResponseWriter, req *http.Request, op operation) {
 	action := "route53:" + op.action
-	outcome, end := r.faults.Begin(Call{Cloud: "aws", Action: action, Reads: op.reads})
+	outcome, end := r.faults.BeginCall(Call{Cloud: "aws", Action: action, ReadOnly: op.reads})
 	defer end()
 	body, err := io.ReadAll(io.LimitReader(req.Body, maxRoute53Body))
 	denied := r.denialCode(action)
 	switch {
-	case outcome == Refused || err != nil:
-		Cut()
+	case outcome == RequestLost || err != nil:
+		DropConnection()
 	case outcome == Throttled:
 		writeRoute53Error(w, route53BadRequest("Throttling", "Rate exceeded"))
 		return
-	case outcome == Broken:
+	case outcome == InternalError:
 		writeRoute53Error(w, &route53Error{http.StatusInternalServerError, "InternalFailure", "An internal error has occurred"})
 		return
 	case denied != "":
@@ -160,8 +159,8 @@ func (r *Route53) serve(w http.ResponseWriter, req *http.Request, op operation) 
 	r.mu.Lock()
 	document, err := op.do(r, route53Call{req, body})
 	r.mu.Unlock()
-	if outcome == Lost {
-		Cut()
+	if outcome == ResponseLost {
+		DropConnection()
 	}
 	if err != nil {
 		writeRoute53Error(w, err)

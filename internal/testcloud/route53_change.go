@@ -41,7 +41,7 @@ func (r *Route53) applyBatch(z *hostedZone, batch []change) error {
 		return route53BadRequest("InvalidInput", "a batch has 1 to 1000 changes, got %d", len(batch))
 	}
 	next := &hostedZone{id: z.id, name: z.name, private: z.private, sets: slices.Clone(z.sets)}
-	var refused []string
+	var problems []string
 	for _, c := range batch {
 		s := c.ResourceRecordSet
 		s.Name = fullyQualified(s.Name)
@@ -49,11 +49,11 @@ func (r *Route53) applyBatch(z *hostedZone, batch []change) error {
 			return route53NotFound("NoSuchHealthCheck", "No health check exists with the specified ID: %s", s.HealthCheckID)
 		}
 		if problem := next.applyChange(c.Action, s); problem != "" {
-			refused = append(refused, problem)
+			problems = append(problems, problem)
 		}
 	}
-	if len(refused) > 0 {
-		return route53BadRequest("InvalidChangeBatch", "[%s]", strings.Join(refused, ", "))
+	if len(problems) > 0 {
+		return route53BadRequest("InvalidChangeBatch", "[%s]", strings.Join(problems, ", "))
 	}
 	z.sets = next.sets
 	return nil
@@ -94,7 +94,8 @@ func (s RecordSet) describe() string {
 	return fmt.Sprintf("[name='%s', type='%s', set identifier='%s']", s.Name, s.Type, s.SetIdentifier)
 }
 
-// conflict returns why a record set is invalid or conflicts with others; empty if neither.
+// conflict returns Route 53's error message for a record set that is invalid or conflicts with others; empty if
+// it is valid.
 func (z *hostedZone) conflict(s RecordSet) string {
 	if problem := z.invalidReason(s); problem != "" {
 		return problem
@@ -116,7 +117,8 @@ func (z *hostedZone) conflict(s RecordSet) string {
 	return ""
 }
 
-// invalidReason returns why a record set is invalid by itself; empty if it is valid.
+// invalidReason returns Route 53's error message for a record set that is invalid by itself; empty if it is
+// valid.
 func (z *hostedZone) invalidReason(s RecordSet) string {
 	if a := s.AliasTarget; a != nil {
 		target := fullyQualified(a.DNSName)

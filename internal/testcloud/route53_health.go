@@ -24,7 +24,7 @@ type HealthCheckConfig struct {
 	EnableSNI                bool
 }
 
-// HealthCheck is a health check of the account.
+// HealthCheck is a health check of the AWS account.
 type HealthCheck struct {
 	ID                 string `xml:"Id"`
 	CallerReference    string
@@ -32,12 +32,12 @@ type HealthCheck struct {
 	HealthCheckVersion int64
 
 	unhealthy  bool
-	deleted    bool // lists may still show it
-	staleLists int  // remaining lists that do not show its creation or deletion
+	deleted    bool // lists may still contain it
+	staleLists int  // remaining lists that omit a new check, or still contain a deleted one
 }
 
-// Checks returns the existing health checks, in order of creation, with their tags.
-func (r *Route53) Checks() (checks []HealthCheck, tags []map[string]string) {
+// HealthChecks returns the existing health checks, in order of creation, with their tags.
+func (r *Route53) HealthChecks() (checks []HealthCheck, tags []map[string]string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, h := range r.checks {
@@ -49,8 +49,8 @@ func (r *Route53) Checks() (checks []HealthCheck, tags []map[string]string) {
 	return checks, tags
 }
 
-// SetHealth sets the outcome of every health check of an address.
-func (r *Route53) SetHealth(addr netip.Addr, healthy bool) {
+// SetAddressHealth sets the result of every health check of an address.
+func (r *Route53) SetAddressHealth(addr netip.Addr, healthy bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, h := range r.checks {
@@ -60,8 +60,8 @@ func (r *Route53) SetHealth(addr netip.Addr, healthy bool) {
 	}
 }
 
-// Tamper changes the configuration of every check, as a person would in the console.
-func (r *Route53) Tamper(change func(*HealthCheckConfig)) {
+// EditHealthChecks changes the configuration of every health check, like a user in the console.
+func (r *Route53) EditHealthChecks(change func(*HealthCheckConfig)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, h := range r.checks {
@@ -110,14 +110,14 @@ func (r *Route53) createCheck(c route53Call) (any, error) {
 	}
 	h := &HealthCheck{
 		ID: r.nextID("hc-"), CallerReference: requested.CallerReference,
-		HealthCheckConfig: requested.HealthCheckConfig, HealthCheckVersion: 1, staleLists: r.faults.Unseen,
+		HealthCheckConfig: requested.HealthCheckConfig, HealthCheckVersion: 1, staleLists: r.faults.StaleLists,
 	}
 	r.refs[h.CallerReference] = true
 	r.checks = append(r.checks, h)
 	return checkDocument{*h}, nil
 }
 
-// problem returns why Route 53 would reject a configuration; empty if it would not.
+// problem returns Route 53's error message for an invalid configuration; empty if it is valid.
 func (c HealthCheckConfig) problem() string {
 	if addr, err := netip.ParseAddr(c.IPAddress); err != nil || !addr.IsGlobalUnicast() || addr.IsPrivate() {
 		return fmt.Sprintf("Invalid parameter : IP address %q must be a public address", c.IPAddress)
@@ -164,22 +164,22 @@ func (r *Route53) deleteCheck(c route53Call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	h.deleted, h.staleLists = true, r.faults.Unseen
+	h.deleted, h.staleLists = true, r.faults.StaleLists
 	return struct{}{}, nil
 }
 
-// listChecks lists health checks, which may lag behind changes.
+// listChecks lists health checks. Lists are eventually consistent.
 func (r *Route53) listChecks(c route53Call) (any, error) {
 	q := c.URL.Query()
-	var shown []HealthCheck
+	var visible []HealthCheck
 	for _, h := range r.checks {
 		if h.ID >= q.Get("marker") && (h.staleLists > 0) == h.deleted {
-			shown = append(shown, *h)
+			visible = append(visible, *h)
 		}
 		h.staleLists = max(0, h.staleLists-1)
 	}
 	requested, _ := strconv.Atoi(q.Get("maxitems")) // an invalid number means no limit
-	part, truncated := limitPage(r, shown, requested)
+	part, truncated := limitPage(r, visible, requested)
 	answer := struct {
 		HealthChecks struct{ HealthCheck []HealthCheck }
 		Marker       string
@@ -189,7 +189,7 @@ func (r *Route53) listChecks(c route53Call) (any, error) {
 	}{Marker: q.Get("marker"), IsTruncated: truncated, MaxItems: max(len(part), requested)}
 	answer.HealthChecks.HealthCheck = part
 	if truncated {
-		answer.NextMarker = shown[len(part)].ID
+		answer.NextMarker = visible[len(part)].ID
 	}
 	return answer, nil
 }
@@ -264,10 +264,10 @@ func (r *Route53) listTagsForChecks(c route53Call) (any, error) {
 	return answer, nil
 }
 
-// Answers returns the addresses that a name may resolve to for a client near the given AWS regions,
-// nearest first. It applies the rules of latency, geoproximity and weighted record sets, and the state of
-// health checks. It never chooses record sets of other regions.
-func (r *Route53) Answers(zone, name string, near ...string) []netip.Addr {
+// ResolveName returns the addresses that a name may resolve to for a client near the given AWS regions, nearest
+// first. It applies the rules of latency, geoproximity and weighted record sets, and the state of health
+// checks. It never selects record sets of other regions.
+func (r *Route53) ResolveName(zone, name string, near ...string) []netip.Addr {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	z, err := r.findZone(zone)

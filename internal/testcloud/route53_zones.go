@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// RecordSet is one resource record set of a zone, in its wire format.
+// RecordSet is one resource record set of a hosted zone, in its wire format.
 type RecordSet struct {
 	Name                 string
 	Type                 string
@@ -95,8 +95,8 @@ func (r *Route53) AddZone(name string, private bool) string {
 	return z.id
 }
 
-// AddRecords adds record sets to a zone, as a person would in the console. It rejects what Route 53
-// rejects.
+// AddRecords adds record sets to a hosted zone, like a user in the console. Record sets that Route 53 rejects
+// are an error.
 func (r *Route53) AddRecords(zone string, sets ...RecordSet) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -111,7 +111,7 @@ func (r *Route53) AddRecords(zone string, sets ...RecordSet) error {
 	return r.applyBatch(z, batch)
 }
 
-// RecordSets returns the record sets of a zone without its own NS.
+// RecordSets returns the record sets of a hosted zone without its own NS record set.
 func (r *Route53) RecordSets(zone string) []RecordSet {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -234,10 +234,10 @@ func infoOf(id string, polls int) changeInfo {
 
 func (r *Route53) getChange(c route53Call) (any, error) {
 	id := c.PathValue("id")
-	left, known := r.changes[id]
+	remaining, known := r.changes[id]
 	if !known {
 		return nil, route53NotFound("NoSuchChange", "Could not find resource with ID: %s", id)
 	}
-	r.changes[id] = max(0, left-1)
-	return infoOf(id, left), nil
+	r.changes[id] = max(0, remaining-1)
+	return infoOf(id, remaining), nil
 }

@@ -31,27 +31,27 @@ import (
 type Config struct {
 	// Regions are the regions of the provider, in AWS's notation: us-east-1.
 	Regions []string
-	// Endpoint is the base URL of every service, for a cloud with AWS's API; empty = AWS's own
-	// endpoints, or AWS_ENDPOINT_URL.
+	// Endpoint is the base URL of all AWS APIs, for another cloud with the same APIs; empty =
+	// AWS_ENDPOINT_URL, or AWS's own endpoints.
 	Endpoint string
 	// Transport sends the calls; nil = the SDK's own. At most provision.MaxCallsPerHost calls to a host
 	// are in flight.
 	Transport http.RoundTripper
-	// Credentials authenticate the calls; nil = those of the environment, of the shared files or of the
-	// machine's own identity, in this order.
+	// Credentials authenticate the calls; nil = those of the environment, of the shared configuration
+	// files or of the machine's IAM role, in this order.
 	Credentials aws.CredentialsProvider
 	// Poll is the interval of polling for a slow change; 0 = 2 s, negative = no interval, for tests.
 	Poll time.Duration
-	// MachinesOnly excludes firewalls and identities from changes and lists: for a machine of the
-	// service, whose permissions do not include them (provision.GrantOperate).
+	// MachinesOnly excludes firewalls and identities from changes and lists. It is for a machine of the
+	// service, because provision.GrantOperate does not include permissions for them.
 	MachinesOnly bool
-	// IsSingleRegion reports that the service has balancers in no other region and no other cloud: replicas
-	// then admit only balancers of their own region, which reach them inside the network.
+	// OneRegion states that the service has balancers in this region only. Replicas then admit only
+	// balancers of their own region, which connect through the region's network.
 	OneRegion bool
 	// Networks are the networks of machines, by region, for regions that do not use the default
-	// network; a network has at least one subnet.
+	// network. A network has at least one subnet.
 	Networks map[string]provision.Network
-	// Now is the clock that is compared with the cloud's; nil = time.Now.
+	// Now is the clock to compare with the cloud's clock; nil = time.Now.
 	Now func() time.Time
 }
 
@@ -59,8 +59,8 @@ const (
 	defaultPoll = 2 * time.Second
 	// callTimeout is the maximum duration of one call, so that a dead connection is detected.
 	callTimeout = time.Minute
-	// maxCallAttempts is the maximum number of attempts of a call that was throttled or failed inside AWS:
-	// with a backoff that doubles up to maxBackoff, for about a minute.
+	// maxCallAttempts is the maximum number of attempts of a call that was throttled or failed inside
+	// AWS. The backoff doubles up to maxBackoff, about a minute in total.
 	maxCallAttempts = 8
 	maxBackoff      = 20 * time.Second
 )
@@ -84,7 +84,7 @@ var (
 	_ provision.Pricer      = (*Provider)(nil)
 )
 
-// New returns a provider. It makes no calls yet: wrong credentials show in the first call, as a
+// New returns a provider. It makes no calls: invalid credentials fail the first call of a method, with a
 // *provision.CredentialsError.
 func New(ctx context.Context, c Config) (*Provider, error) {
 	if len(c.Regions) == 0 {
@@ -100,28 +100,28 @@ func New(ctx context.Context, c Config) (*Provider, error) {
 	}
 	p.names = slices.Compact(slices.Sorted(slices.Values(c.Regions)))
 	for _, name := range p.names {
-		in := sdk.Copy()
-		in.Region = name
+		regional := sdk.Copy()
+		regional.Region = name
 		p.regions[name] = &region{
-			p: p, name: name, ec2: ec2.NewFromConfig(in), quotas: servicequotas.NewFromConfig(in), pricing: pricingClient(sdk, name),
+			p: p, name: name, ec2: ec2.NewFromConfig(regional), quotas: servicequotas.NewFromConfig(regional), pricing: pricingClient(sdk, name),
 			configured: c.Networks[name], netSem: make(chan struct{}, 1), groups: map[string]string{},
 		}
 	}
-	home := sdk.Copy()
-	home.Region = p.names[0]
-	p.iam, p.sts = iam.NewFromConfig(home), sts.NewFromConfig(home)
+	global := sdk.Copy()
+	global.Region = p.names[0]
+	p.iam, p.sts = iam.NewFromConfig(global), sts.NewFromConfig(global)
 	return p, nil
 }
 
 // pricingClient returns the client of the price list that covers a region; nil where there is none.
 func pricingClient(sdk aws.Config, region string) *pricing.Client {
-	home := pricingRegion(region)
-	if home == "" {
+	apiRegion := pricingRegion(region)
+	if apiRegion == "" {
 		return nil
 	}
-	there := sdk.Copy()
-	there.Region = home
-	return pricing.NewFromConfig(there)
+	regional := sdk.Copy()
+	regional.Region = apiRegion
+	return pricing.NewFromConfig(regional)
 }
 
 // loadSDK loads the configuration of the SDK.
@@ -162,13 +162,13 @@ func (p *Provider) baseTransport(sdk aws.Config) http.RoundTripper {
 	return http.DefaultTransport
 }
 
-// retryer retries calls that were throttled, failed inside AWS, or lost their connection: every call of
-// this package is idempotent. It does not retry a lack of capacity, although AWS reports that as a
-// server error.
+// retryer retries calls that were throttled, failed inside AWS, or lost their connection. That is safe,
+// because every call of this package is idempotent. It does not retry a lack of capacity, although AWS
+// reports that as a server error.
 func (p *Provider) retryer() aws.Retryer {
 	return retry.NewStandard(func(o *retry.StandardOptions) {
 		o.MaxAttempts, o.MaxBackoff = maxCallAttempts, maxBackoff
-		o.RateLimiter = ratelimit.None // attempts are limited per call
+		o.RateLimiter = ratelimit.None // MaxAttempts limits each call
 		o.Retryables = append([]retry.IsErrorRetryable{retry.IsErrorRetryableFunc(func(err error) aws.Ternary {
 			if _, ok := capacityScopes[codeOf(err)]; ok {
 				return aws.FalseTernary
@@ -196,9 +196,9 @@ func (p *Provider) region(name service.Region) (*region, error) {
 // regionID returns the region as a service.Region.
 func (r *region) regionID() service.Region { return service.Region(service.CloudAWS + "/" + r.name) }
 
-// Launch creates a desired object. A machine needs the firewall of its role in its region, and the
-// identity of its role: Launch waits up to a minute for them, because AWS itself takes some seconds to
-// propagate new ones.
+// Launch creates a desired object. A machine requires the firewall of its role in its region, and the
+// identity of its role. Launch waits up to a minute for them, because AWS propagates new ones within some
+// seconds.
 func (p *Provider) Launch(ctx context.Context, w provision.Desired) (provision.Object, error) {
 	o, err := p.launch(ctx, w)
 	if err != nil {
@@ -221,9 +221,9 @@ func (p *Provider) launch(ctx context.Context, w provision.Desired) (provision.O
 	return r.launchMachine(ctx, w)
 }
 
-// Terminate removes an object and returns when the removal is certain. A machine counts as removed as
-// soon as it is shutting down: that cannot be reversed, and it is no longer billed. A firewall can be
-// deleted when the last machine behind it has released it, which takes a minute or two.
+// Terminate removes an object and returns when the removal is certain. A machine counts as removed when
+// it is shutting down: that is irreversible, and the machine is not billed from then on. A firewall can
+// be deleted only when the last machine behind it has released it, which takes a minute or two.
 func (p *Provider) Terminate(ctx context.Context, o provision.Object) error {
 	return wrapError(fmt.Sprintf("removing %s (%s) in %s", o.ID, o.Handle, o.Region), p.terminate(ctx, o))
 }
@@ -242,36 +242,37 @@ func (p *Provider) terminate(ctx context.Context, o provision.Object) error {
 	return r.terminateMachine(ctx, o)
 }
 
-// waitVisible is until for an object that was just created: it is mostly visible at once, so the first
-// intervals are short.
-func (p *Provider) waitVisible(ctx context.Context, look func() (done bool, err error)) (bool, error) {
-	return p.pollWithBackoff(ctx, maxVisibilityPolls, p.poll/16, look)
+// waitVisible is pollUntil for an object that was just created. Such an object is usually visible at
+// once, so the first intervals are short.
+func (p *Provider) waitVisible(ctx context.Context, check func() (done bool, err error)) (bool, error) {
+	return p.pollWithBackoff(ctx, maxVisibilityPolls, p.poll/16, check)
 }
 
-// pollUntil calls look until it reports done, at intervals, at most tries times. false means that it was
-// never done.
-func (p *Provider) pollUntil(ctx context.Context, tries int, look func() (done bool, err error)) (bool, error) {
-	return p.pollWithBackoff(ctx, tries, p.poll, look)
+// pollUntil calls check until it reports done, once per poll interval, at most maxPolls times. It returns
+// false when check never reported done.
+func (p *Provider) pollUntil(ctx context.Context, maxPolls int, check func() (done bool, err error)) (bool, error) {
+	return p.pollWithBackoff(ctx, maxPolls, p.poll, check)
 }
 
-// pollWithBackoff is until with a first interval, which doubles after each attempt up to the poll interval.
-func (p *Provider) pollWithBackoff(ctx context.Context, tries int, wait time.Duration, look func() (done bool, err error)) (bool, error) {
-	for try := range tries {
-		if try > 0 {
+// pollWithBackoff is pollUntil with its own first interval, which doubles after each call up to the poll
+// interval.
+func (p *Provider) pollWithBackoff(ctx context.Context, maxPolls int, wait time.Duration, check func() (done bool, err error)) (bool, error) {
+	for poll := range maxPolls {
+		if poll > 0 {
 			if err := sleep(ctx, wait); err != nil {
 				return false, err
 			}
 			wait = min(p.poll, 2*wait)
 		}
-		if done, err := look(); done || err != nil {
+		if done, err := check(); done || err != nil {
 			return done, err
 		}
 	}
 	return false, nil
 }
 
-// retryOnCode repeats step while it fails with a code that means that AWS has not propagated a recent
-// change yet.
+// retryOnCode repeats step while it fails with a code that AWS returns until a recent change is
+// propagated.
 func (p *Provider) retryOnCode(ctx context.Context, code string, step func() error) error {
 	var last error
 	_, err := p.waitVisible(ctx, func() (bool, error) {

@@ -18,20 +18,20 @@ type clockTransport struct {
 
 // RoundTrip sends a request and records the date of the response.
 func (d *clockTransport) RoundTrip(r *http.Request) (*http.Response, error) {
-	answer, err := d.next.RoundTrip(r)
+	response, err := d.next.RoundTrip(r)
 	if err != nil {
 		return nil, err
 	}
-	if at, err := http.ParseTime(answer.Header.Get("Date")); err == nil { // a response without a date is ignored
+	if at, err := http.ParseTime(response.Header.Get("Date")); err == nil { // a response without a date is ignored
 		d.mu.Lock()
 		d.skew, d.known = d.now().Sub(at), true
 		d.mu.Unlock()
 	}
-	return answer, nil
+	return response, nil
 }
 
-// aheadBy returns by how much this machine's clock is ahead of the cloud's, in whole seconds; false until
-// a response was received.
+// aheadBy returns how far this machine's clock is ahead of the cloud's, in whole seconds; false until a
+// response was received.
 func (d *clockTransport) aheadBy() (time.Duration, bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -15,22 +15,22 @@ func TestProviderConformance(t *testing.T) {
 	testkit.Slow(t)
 	for name, faults := range map[string]func() *testcloud.Faults{
 		"a cloud that does as it should": func() *testcloud.Faults { return &testcloud.Faults{} },
-		"lists that lag behind":          func() *testcloud.Faults { return &testcloud.Faults{Unseen: 2} },
+		"lists that lag behind":          func() *testcloud.Faults { return &testcloud.Faults{StaleLists: 2} },
 		"every third answer is lost": func() *testcloud.Faults {
-			return &testcloud.Faults{Decide: func(c testcloud.Call) testcloud.Outcome {
+			return &testcloud.Faults{DecideOutcome: func(c testcloud.Call) testcloud.Outcome {
 				if c.Number%3 == 0 {
-					return testcloud.Lost
+					return testcloud.ResponseLost
 				}
 				return testcloud.Served
 			}}
 		},
 		"every third call is throttled, every fifth fails": func() *testcloud.Faults {
-			return &testcloud.Faults{Decide: func(c testcloud.Call) testcloud.Outcome {
+			return &testcloud.Faults{DecideOutcome: func(c testcloud.Call) testcloud.Outcome {
 				switch {
 				case c.Number%3 == 0:
 					return testcloud.Throttled
 				case c.Number%5 == 0:
-					return testcloud.Broken
+					return testcloud.InternalError
 				}
 				return testcloud.Served
 			}}
@@ -41,15 +41,15 @@ func TestProviderConformance(t *testing.T) {
 			conformance.Run(t, func(t *testing.T) conformance.Subject {
 				f := faults()
 				cloud := newCloud(f)
-				cloud.Closing, cloud.ProfileLag, cloud.PageSize = 2, 2, 2
+				cloud.ShutdownReads, cloud.ProfileLagLaunches, cloud.PageSize = 2, 2, 2
 				p := open(t, cloud)
 				other := roleFor(provision.KindReplica)
 				other.Service = "other"
 				return conformance.Subject{
 					Provider: p, Reopen: func(t *testing.T) provision.Provider { return open(t, cloud) },
-					Service: "chat", Wants: chat(), Other: other, Owned: true,
-					Settle: func() {
-						for range f.Unseen { // a list that lags catches up as it is asked
+					Service: "chat", Desired: chat(), Other: other, HasOwners: true,
+					WaitListed: func() {
+						for range f.StaleLists { // a stale list becomes current after some calls
 							for _, name := range []string{"chat", "other"} {
 								if _, err := p.List(t.Context(), name); err != nil {
 									t.Fatal(err)
@@ -63,7 +63,7 @@ func TestProviderConformance(t *testing.T) {
 	}
 }
 
-// A cloud at another address is reached over the network, as AWS itself is.
+// A cloud with a configured endpoint is reached over the network, like AWS itself.
 func TestEndpoint(t *testing.T) {
 	cloud := newCloud(nil)
 	server := httptest.NewServer(cloud)

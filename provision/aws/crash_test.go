@@ -11,8 +11,8 @@ import (
 	"skyserve/provision"
 )
 
-// converge makes a service, or removes it, as `up` and `down` do: by the difference. It
-// gives what is listed afterwards.
+// converge applies the difference to the desired state of a service, like up and down. It returns the objects
+// that are listed afterwards.
 func converge(t *testing.T, p provision.Provider, wants []provision.Desired) ([]provision.Object, error) {
 	have, err := p.List(t.Context(), "chat")
 	if err != nil {
@@ -24,7 +24,7 @@ func converge(t *testing.T, p provision.Provider, wants []provision.Desired) ([]
 	return p.List(t.Context(), "chat")
 }
 
-// small is the smallest service that has every kind of object.
+// small is the smallest service with every kind of object.
 func small() []provision.Desired {
 	return []provision.Desired{
 		roleFor(provision.KindReplica, provision.GrantOperate),
@@ -33,15 +33,14 @@ func small() []provision.Desired {
 	}
 }
 
-// A program that ends at any call, whether it was carried out or not, leaves nothing
-// behind that the next run does not find: once up, the service is there once; once
-// down, nothing is.
+// After a crash at any call, before or after its execution, the next run completes the change: every object
+// exists once after up, and none after down.
 func TestRecoversFromCrashAtAnyCall(t *testing.T) {
 	testkit.Slow(t)
 	for _, unseen := range []int{0, 2} {
 		calls := crash(t, unseen, 0, testcloud.Served)
 		t.Logf("up and down take %d calls", calls)
-		for _, outcome := range []testcloud.Outcome{testcloud.Lost, testcloud.Refused} {
+		for _, outcome := range []testcloud.Outcome{testcloud.ResponseLost, testcloud.RequestLost} {
 			for k := 1; k <= calls; k++ {
 				t.Run(fmt.Sprintf("lists lag by %d, outcome %d at call %d", unseen, outcome, k), func(t *testing.T) {
 					t.Parallel()
@@ -52,23 +51,23 @@ func TestRecoversFromCrashAtAnyCall(t *testing.T) {
 	}
 }
 
-// crash brings a service up and down, and ends the program at call k; the next
-// program takes over. It gives the number of calls without any crash.
+// crash launches and terminates a service, crashes at call k, and continues with another process. It returns
+// the number of calls without a crash.
 func crash(t *testing.T, unseen, k int, outcome testcloud.Outcome) int {
 	crashed := false
-	f := &testcloud.Faults{Unseen: unseen}
-	f.Decide = func(c testcloud.Call) testcloud.Outcome {
+	f := &testcloud.Faults{StaleLists: unseen}
+	f.DecideOutcome = func(c testcloud.Call) testcloud.Outcome {
 		switch {
 		case k > 0 && c.Number == k:
 			crashed = true
 			return outcome
 		case crashed: // the rest of the program that crashed does nothing
-			return testcloud.Refused
+			return testcloud.RequestLost
 		}
 		return testcloud.Served
 	}
 	cloud := newCloud(f)
-	cloud.Closing, cloud.ProfileLag = 1, 1
+	cloud.ShutdownReads, cloud.ProfileLagLaunches = 1, 1
 	step := func(wants []provision.Desired, look func([]provision.Object) bool) {
 		t.Helper()
 		for try := 0; ; try++ {
@@ -81,8 +80,8 @@ func crash(t *testing.T, unseen, k int, outcome testcloud.Outcome) int {
 			if err == nil && look(have) {
 				return
 			}
-			if try > 5 { // as often as lists may lag
-				t.Fatalf("it does not come to rest: %v; there is %q", err, cloud.Left())
+			if try > 5 { // as many as lists may be stale
+				t.Fatalf("it does not come to rest: %v; there is %q", err, cloud.RemainingResources())
 			}
 		}
 	}
@@ -93,12 +92,12 @@ func crash(t *testing.T, unseen, k int, outcome testcloud.Outcome) int {
 		`profile skyserve-chat-replica with role "skyserve-chat-replica"`,
 		"role skyserve-chat-replica with 1 policies",
 	}
-	if left := cloud.Left(); !slices.Equal(left, want) {
-		t.Fatalf("up made %q, want %q", left, want)
+	if left := cloud.RemainingResources(); !slices.Equal(left, want) {
+		t.Fatalf("up created %q, want %q", left, want)
 	}
-	step(nil, func([]provision.Object) bool { return len(cloud.Left()) == 0 })
+	step(nil, func([]provision.Object) bool { return len(cloud.RemainingResources()) == 0 })
 	n := 0
-	for _, times := range f.Actions() {
+	for _, times := range f.CallCounts() {
 		n += times
 	}
 	return n

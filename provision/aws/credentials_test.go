@@ -17,8 +17,8 @@ import (
 	"skyserve/provision/aws"
 )
 
-// Every code by which AWS turns a caller away is an error of credentials with a hint,
-// and is asked once; what is not allowed is named.
+// Every code for rejected credentials or denied permissions is a CredentialsError with a hint that names the
+// denied action. The call is not retried.
 func TestCredentialErrorCodes(t *testing.T) {
 	for code, named := range map[string]bool{
 		"AuthFailure": false, "UnrecognizedClientException": false, "InvalidClientTokenId": false, "SignatureDoesNotMatch": false,
@@ -30,7 +30,7 @@ func TestCredentialErrorCodes(t *testing.T) {
 			f := &testcloud.Faults{}
 			cloud := newCloud(f)
 			launchPrerequisites(t, open(t, cloud), east)
-			cloud.Deny = func(_, action string) string {
+			cloud.DenialCode = func(_, action string) string {
 				if action == "ec2:RunInstances" {
 					return code
 				}
@@ -45,8 +45,8 @@ func TestCredentialErrorCodes(t *testing.T) {
 			if (refused.Action == "ec2:RunInstances") != named {
 				t.Errorf("the action is %q", refused.Action)
 			}
-			if n := f.Actions()["ec2:RunInstances"]; n != 1 {
-				t.Errorf("asked %d times", n)
+			if n := f.CallCounts()["ec2:RunInstances"]; n != 1 {
+				t.Errorf("called %d times", n)
 			}
 		})
 	}
@@ -55,7 +55,7 @@ func TestCredentialErrorCodes(t *testing.T) {
 func TestListWithoutPermission(t *testing.T) {
 	for _, action := range []string{"ec2:DescribeInstances", "ec2:DescribeSecurityGroups", "iam:ListRoles", "iam:ListInstanceProfiles"} {
 		cloud := newCloud(nil)
-		cloud.Deny = func(region, asked string) string {
+		cloud.DenialCode = func(region, asked string) string {
 			if asked == action && region == "us-east-1" {
 				return "AccessDenied"
 			}
@@ -69,7 +69,7 @@ func TestListWithoutPermission(t *testing.T) {
 	}
 }
 
-// noCredentials has no credentials.
+// noCredentials is a credentials provider without credentials.
 type noCredentials struct{}
 
 func (noCredentials) Retrieve(context.Context) (sdk.Credentials, error) {
@@ -86,7 +86,7 @@ func TestNoCredentials(t *testing.T) {
 	_, err = p.Offerings(t.Context(), east)
 	var none *provision.CredentialsError
 	if !errors.As(err, &none) || none.Action != "" || !strings.Contains(none.Hint, "AWS_PROFILE") {
-		t.Errorf("got %v, want that there are no credentials", err)
+		t.Errorf("got %v, want an error about missing credentials", err)
 	}
 	t.Setenv("AWS_PROFILE", "nobody")
 	if _, err := aws.New(t.Context(), c); !errors.As(err, &none) || !strings.Contains(none.Hint, "AWS_PROFILE") {
@@ -94,7 +94,7 @@ func TestNoCredentials(t *testing.T) {
 	}
 }
 
-// failing is a transport on which nothing arrives.
+// failing is a transport whose requests all fail.
 type failing struct{ err error }
 
 func (f failing) RoundTrip(*http.Request) (*http.Response, error) { return nil, f.err }
@@ -108,15 +108,15 @@ func TestUnknownRegions(t *testing.T) {
 	}
 	_, err = p.Offerings(t.Context(), "aws/us-nowhere-1")
 	var spec *provision.SpecError
-	if !errors.As(err, &spec) || !strings.Contains(err.Error(), "listing the offerings of aws/us-nowhere-1: host ec2.us-nowhere-1.amazonaws.com not found; check the name of the region") {
+	if !errors.As(err, &spec) || !strings.Contains(err.Error(), "listing the offerings of aws/us-nowhere-1: host ec2.us-nowhere-1.amazonaws.com not found: check the name of the region") {
 		t.Errorf("got %v", err)
 	}
 	if _, err := aws.New(t.Context(), aws.Config{}); err == nil {
-		t.Error("a provider without a region was made")
+		t.Error("New accepted a configuration without a region")
 	}
 }
 
-// A connection that always breaks is an error in the end.
+// A connection that always fails is an error after all retries.
 func TestUnreachableEndpoint(t *testing.T) {
 	c := config(newCloud(nil), "us-east-1")
 	c.Transport = failing{io.ErrUnexpectedEOF}
@@ -129,13 +129,13 @@ func TestUnreachableEndpoint(t *testing.T) {
 	}
 }
 
-// A launch that is refused for a part of it names that part, in one short line.
+// The error of a launch without a permission names the permission, in one short line.
 func TestLaunchErrorNamesDeniedAction(t *testing.T) {
 	for _, action := range []string{"ec2:RunInstances", "ec2:CreateTags", "iam:PassRole", "ssm:GetParameters"} {
 		cloud := newCloud(nil)
 		p := open(t, cloud)
 		launchPrerequisites(t, p, east)
-		cloud.Deny = func(_, asked string) string {
+		cloud.DenialCode = func(_, asked string) string {
 			if asked == action {
 				return "UnauthorizedOperation"
 			}
@@ -146,7 +146,7 @@ func TestLaunchErrorNamesDeniedAction(t *testing.T) {
 		if !errors.As(err, &denied) || denied.Action != action || !strings.Contains(denied.Hint, action) {
 			t.Errorf("without %s: got %v", action, err)
 		} else if strings.Contains(err.Error(), "Encoded") || len(err.Error()) > 500 {
-			t.Errorf("without %s it says %d characters: %v", action, len(err.Error()), err)
+			t.Errorf("without %s the message has %d characters: %v", action, len(err.Error()), err)
 		}
 	}
 }

@@ -15,12 +15,12 @@ import (
 	"skyserve/provision"
 )
 
-// maxSkew is the maximum difference between this machine's clock and AWS's, which refuses signatures
-// that are five minutes off.
+// maxSkew is the maximum difference between this machine's clock and AWS's. AWS rejects signatures whose
+// time differs by five minutes.
 const maxSkew = 4 * time.Minute
 
-// Doctor checks whether AWS can be used: the caller, the clock, and in each region the network and the
-// permission to launch. It changes nothing: EC2 calls are dry runs.
+// Doctor checks the caller, the clock, and in each region the network and the permission to launch
+// machines. It changes nothing: EC2 calls that would create something are dry runs.
 func (p *Provider) Doctor(ctx context.Context) []provision.CheckResult {
 	findings := []provision.CheckResult{p.checkCaller(ctx)}
 	findings = append(findings, p.checkClock()...)
@@ -34,7 +34,7 @@ func (p *Provider) Doctor(ctx context.Context) []provision.CheckResult {
 	return findings
 }
 
-// failedFinding returns the finding of an error.
+// failedFinding returns the finding of a failed check.
 func failedFinding(where, what string, err error) provision.CheckResult {
 	f := provision.CheckResult{Where: where, Message: fmt.Sprintf("%s: %v", what, plainError(err))}
 	if e := credentialsError(err); e != nil {
@@ -51,7 +51,7 @@ func (p *Provider) checkCaller(ctx context.Context) provision.CheckResult {
 	return provision.CheckResult{Where: service.CloudAWS, OK: true, Message: "credentials: " + aws.ToString(who.Arn)}
 }
 
-// checkClock compares the clocks; none before AWS has answered.
+// checkClock compares the clocks; no finding before the first response of AWS.
 func (p *Provider) checkClock() []provision.CheckResult {
 	ahead, known := p.clock.aheadBy()
 	if !known {
@@ -59,13 +59,13 @@ func (p *Provider) checkClock() []provision.CheckResult {
 	}
 	f := provision.CheckResult{Where: service.CloudAWS, OK: ahead.Abs() < maxSkew, Message: fmt.Sprintf("clock: %s ahead of AWS", ahead)}
 	if !f.OK {
-		f.Hint = "set this machine's clock: AWS refuses signatures that are five minutes off"
+		f.Hint = "correct this machine's clock: AWS rejects requests whose time differs by five minutes"
 	}
 	return []provision.CheckResult{f}
 }
 
 func (p *Provider) checkList(ctx context.Context) provision.CheckResult {
-	const what = "listing identities"
+	const what = "listing IAM roles"
 	if _, err := p.iam.ListRoles(ctx, &iam.ListRolesInput{PathPrefix: aws.String(iamPath(""))}); err != nil {
 		return failedFinding(service.CloudAWS, what, err)
 	}
@@ -79,7 +79,7 @@ func (r *region) doctor(ctx context.Context) []provision.CheckResult {
 	if err != nil {
 		return []provision.CheckResult{failedFinding(where, "network", err)}
 	}
-	findings := []provision.CheckResult{{Where: where, OK: true, Message: fmt.Sprintf("network: %s with subnets in %d zones", n.vpc, len(n.subnets))}}
+	findings := []provision.CheckResult{{Where: where, OK: true, Message: fmt.Sprintf("network: %s with subnets in %d availability zones", n.vpc, len(n.subnets))}}
 	return append(findings, r.checkLaunch(ctx, n), r.checkFirewall(ctx, n))
 }
 
@@ -91,15 +91,15 @@ func (r *region) checkLaunch(ctx context.Context, n *network) provision.CheckRes
 		SubnetId:          aws.String(n.firstSubnet()),
 		TagSpecifications: []ec2types.TagSpecification{{ResourceType: ec2types.ResourceTypeInstance, Tags: tags}},
 	})
-	return r.dryRunFinding("launching machines", err)
+	return r.dryRunFinding("dry run of launching a machine", err)
 }
 
 // checkFirewall checks with a dry run whether a security group could be created.
 func (r *region) checkFirewall(ctx context.Context, n *network) provision.CheckResult {
 	_, err := r.ec2.CreateSecurityGroup(ctx, &ec2.CreateSecurityGroupInput{
-		DryRun: aws.Bool(true), GroupName: aws.String("skyserve-doctor"), Description: aws.String("never made"), VpcId: aws.String(n.vpc),
+		DryRun: aws.Bool(true), GroupName: aws.String("skyserve-doctor"), Description: aws.String("dry run"), VpcId: aws.String(n.vpc),
 	})
-	return r.dryRunFinding("creating firewalls", err)
+	return r.dryRunFinding("dry run of creating a security group", err)
 }
 
 // dryRunFinding converts the result of a dry run.

@@ -38,28 +38,29 @@ var capacityScopes = map[string]provision.CapacityScope{
 	"NetworkInterfaceLimitExceeded":        provision.ScopeQuota,
 }
 
-// startFailureScopes maps the state codes of a machine that EC2 failed to start, after it had granted the
-// launch, to the scope of each.
+// startFailureScopes maps the state codes of a machine that EC2 accepted but failed to start to the scope
+// of each.
 var startFailureScopes = map[string]provision.CapacityScope{
 	"Server.InsufficientInstanceCapacity": provision.ScopeZone,
 	"Server.InternalError":                provision.ScopeZone,
 	"Client.VolumeLimitExceeded":          provision.ScopeQuota,
 }
 
-// permanentStartFailures maps the state codes of a machine that will fail wherever it is launched to a hint.
+// permanentStartFailures maps the state codes of start failures that do not depend on the offering to a
+// hint.
 var permanentStartFailures = map[string]string{
-	"Client.InternalError":            "let EC2, and AWSServiceRoleForEC2Spot for spot, use the KMS key of the account's disks",
-	"Client.InvalidSnapshot.NotFound": "the snapshot of the image does not exist: use another image",
+	"Client.InternalError":            "allow EC2, and for spot the role AWSServiceRoleForEC2Spot, to use the KMS key that encrypts the disks",
+	"Client.InvalidSnapshot.NotFound": "the snapshot of the image does not exist; use another image",
 }
 
-// codeNoSpotRole is EC2's code for the first spot machine of an account, launched by a caller who may
-// not create the service-linked role that EC2 needs for it.
+// codeNoSpotRole is EC2's code for the first spot machine of an AWS account if the caller has no
+// permission to create the service-linked role that EC2 requires for spot.
 const codeNoSpotRole = "AuthFailure.ServiceLinkedRoleCreationNotPermitted"
 
 // credentialHints maps the codes of missing, invalid or expired credentials to a hint.
 var credentialHints = map[string]string{
-	"AuthFailure":                 "check the keys; if only this region refuses, enable it for the account",
-	"UnrecognizedClientException": "check the keys; if only this region refuses, enable it for the account",
+	"AuthFailure":                 "check the access keys; if they work in other regions, enable this region for the AWS account",
+	"UnrecognizedClientException": "check the access keys; if they work in other regions, enable this region for the AWS account",
 	"InvalidClientTokenId":        "check the access key: aws sts get-caller-identity",
 	"SignatureDoesNotMatch":       "check the secret key, and this machine's clock",
 	"InvalidSignatureException":   "check the secret key, and this machine's clock",
@@ -67,14 +68,14 @@ var credentialHints = map[string]string{
 	"MissingAuthenticationToken":  "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE",
 	"ExpiredToken":                "log in again: aws sso login, or fetch new session keys",
 	"ExpiredTokenException":       "log in again: aws sso login, or fetch new session keys",
-	"RequestExpired":              "set this machine's clock, or log in again: aws sso login",
-	"OptInRequired":               "the account is not signed up for this service: complete the sign-up in the AWS console",
-	"PendingVerification":         "AWS is still verifying the account for this region; wait for its message",
-	codeNoSpotRole:                "the account has never used spot: run aws iam create-service-linked-role --aws-service-name spot.amazonaws.com once",
-	"Blocked":                     "AWS has blocked the account: contact AWS support",
+	"RequestExpired":              "correct this machine's clock, or log in again: aws sso login",
+	"OptInRequired":               "complete the sign-up of the AWS account for this AWS service in the AWS console",
+	"PendingVerification":         "wait until AWS has verified the AWS account for this region: AWS sends an email",
+	codeNoSpotRole:                "create the service-linked role for spot once: aws iam create-service-linked-role --aws-service-name spot.amazonaws.com",
+	"Blocked":                     "AWS has blocked the AWS account; contact AWS support",
 }
 
-// deniedCodes are the codes of an authenticated caller without the permission.
+// deniedCodes are the codes for an authenticated caller without permission for the call.
 var deniedCodes = []string{"UnauthorizedOperation", "AccessDenied", "AccessDeniedException", "UnauthorizedException"}
 
 // codeOf returns the code of an error of AWS; empty for any other error.
@@ -86,15 +87,15 @@ func codeOf(err error) string {
 	return ""
 }
 
-// wrapError adds what was being done to err, and maps it to the types of package provision: credentials
-// become a *provision.CredentialsError, whatever the call was, and a region whose host does not resolve
-// a *provision.SpecError.
+// wrapError adds the attempted action to err, and maps it to the types of package provision. An error of
+// credentials becomes a *provision.CredentialsError. A region whose host name does not resolve becomes a
+// *provision.SpecError.
 func wrapError(doing string, err error) error {
-	var known *provision.CredentialsError
+	var credentials *provision.CredentialsError
 	var owned *provision.OwnedError
-	var refused *provision.CapacityError
-	var unfit *provision.SpecError
-	if err == nil || errors.As(err, &known) || errors.As(err, &owned) || errors.As(err, &refused) || errors.As(err, &unfit) {
+	var capacity *provision.CapacityError
+	var spec *provision.SpecError
+	if err == nil || errors.As(err, &credentials) || errors.As(err, &owned) || errors.As(err, &capacity) || errors.As(err, &spec) {
 		return err
 	}
 	if e := credentialsError(err); e != nil {
@@ -102,12 +103,13 @@ func wrapError(doing string, err error) error {
 	}
 	var dns *net.DNSError
 	if errors.As(err, &dns) && dns.IsNotFound {
-		return &provision.SpecError{Err: fmt.Errorf("%s: host %s not found; check the name of the region: %w", doing, dns.Name, dns)}
+		return &provision.SpecError{Err: fmt.Errorf("%s: host %s not found: check the name of the region: %w", doing, dns.Name, dns)}
 	}
 	return fmt.Errorf("%s: %w", doing, plainError(err))
 }
 
-// encodedMessage is the start of the part of a refusal that only AWS itself can decode.
+// encodedMessage starts the encoded part of an authorization failure. plainError removes that part,
+// because only AWS can decode it.
 const encodedMessage = " Encoded authorization failure message:"
 
 // plainError reduces an error of the SDK to action, code and message.
@@ -123,9 +125,9 @@ func plainError(err error) error {
 
 // Error is an error response of AWS.
 type Error struct {
-	Action  string // the code of AWS
-	Code    string // the message of AWS
-	Message string // AWS's own
+	Action  string // in the notation of permissions: ec2:RunInstances
+	Code    string // AWS's error code
+	Message string // AWS's message
 	err     error
 }
 
@@ -135,7 +137,7 @@ func (e *Error) Error() string { return e.Action + ": " + e.Code + ": " + e.Mess
 // Unwrap returns the SDK's error.
 func (e *Error) Unwrap() error { return e.err }
 
-// actionOf returns the failed action, in the notation of permissions.
+// actionOf returns the failed action in the notation of permissions: ec2:RunInstances.
 func actionOf(err error) string {
 	var op *smithy.OperationError
 	if !errors.As(err, &op) {
@@ -144,8 +146,8 @@ func actionOf(err error) string {
 	return strings.ToLower(strings.ReplaceAll(op.Service(), " ", "")) + ":" + op.Operation()
 }
 
-// notAuthorized matches the action in the text of a refusal: a launch may be refused for an action that it
-// implies, such as passing a role.
+// notAuthorized matches the action in the message of an authorization failure. It may be another action
+// than the call: a launch also requires the permission to pass an IAM role.
 var notAuthorized = regexp.MustCompile(`not authorized to perform: ([a-z0-9-]+:[A-Za-z]+)`)
 
 // deniedAction returns the action that the caller lacks permission for.
@@ -156,7 +158,8 @@ func deniedAction(err error) string {
 	return actionOf(err)
 }
 
-// credentialsError converts err to an error of credentials, or nil where it is another error.
+// credentialsError converts err to a *provision.CredentialsError; nil if err is not about credentials or
+// permissions.
 func credentialsError(err error) *provision.CredentialsError {
 	code := codeOf(err)
 	var none *noCredentialsError
@@ -173,7 +176,7 @@ func credentialsError(err error) *provision.CredentialsError {
 	return nil
 }
 
-// capacityError converts err to a refusal of an offering, or nil where it is another error.
+// capacityError converts err to a *provision.CapacityError; nil if err is not about capacity.
 func capacityError(o provision.Offering, err error) *provision.CapacityError {
 	code := codeOf(err)
 	scope, ok := capacityScopes[code]
@@ -186,10 +189,10 @@ func capacityError(o provision.Offering, err error) *provision.CapacityError {
 	return &provision.CapacityError{Offering: o, Scope: scope, Code: code, Err: plainError(err)}
 }
 
-// markedCredentials wraps a credentials provider so that its errors can be recognized.
+// markedCredentials wraps a credentials provider and marks its errors as noCredentialsError.
 type markedCredentials struct{ aws.CredentialsProvider }
 
-// noCredentialsError reports that a credentials provider has no credentials.
+// noCredentialsError reports that a credentials provider returned no credentials.
 type noCredentialsError struct{ err error }
 
 func (e *noCredentialsError) Error() string { return e.err.Error() }

@@ -15,7 +15,7 @@ import (
 	"skyserve/provision/aws"
 )
 
-// TestMain keeps the settings of whoever runs the tests out of them.
+// TestMain clears the AWS settings of the environment.
 func TestMain(m *testing.M) {
 	for _, setting := range os.Environ() {
 		if name, _, _ := strings.Cut(setting, "="); strings.HasPrefix(name, "AWS_") {
@@ -34,20 +34,20 @@ const (
 	world = service.Region("aws/global")
 )
 
-// config is a provider's of a fake, which never pauses.
+// config returns the configuration of a provider for a fake, without pauses.
 func config(cloud *testcloud.AWS, regions ...string) aws.Config {
 	return aws.Config{
-		Regions: regions, Transport: testcloud.Direct{Handler: cloud}, Poll: -1,
+		Regions: regions, Transport: testcloud.HandlerTransport{Handler: cloud}, Poll: -1,
 		Credentials: credentials.NewStaticCredentialsProvider("AKIDEXAMPLE", "secret", ""),
 	}
 }
 
-// httpClient carries calls to a fake.
+// httpClient sends calls to a fake.
 func httpClient(cloud *testcloud.AWS) *http.Client {
-	return &http.Client{Transport: testcloud.Direct{Handler: cloud}}
+	return &http.Client{Transport: testcloud.HandlerTransport{Handler: cloud}}
 }
 
-// open makes a provider of a fake.
+// open returns a provider for a fake.
 func open(t testing.TB, cloud *testcloud.AWS) *aws.Provider {
 	t.Helper()
 	p, err := aws.New(t.Context(), config(cloud, "us-east-1", "us-west-2"))
@@ -57,12 +57,12 @@ func open(t testing.TB, cloud *testcloud.AWS) *aws.Provider {
 	return p
 }
 
-// newCloud is a fake with the regions of open.
+// newCloud returns a fake with the regions of open.
 func newCloud(f *testcloud.Faults) *testcloud.AWS {
 	return testcloud.NewAWS(f, "us-east-1", "us-west-2")
 }
 
-// roleFor and firewall are what machines of a role stand on.
+// roleFor and firewall return the prerequisites of machines of a role.
 func roleFor(role provision.ObjectKind, grants ...provision.Grant) provision.Desired {
 	return provision.Desired{
 		ID: "identity-aws-" + string(role), Kind: provision.KindIdentity, Service: "chat", Owner: "me", Region: world,
@@ -77,7 +77,7 @@ func firewall(region service.Region, role provision.ObjectKind, rules ...provisi
 	}
 }
 
-// machine is a VM of a role, a replica unless its kind says otherwise.
+// machine returns a desired VM of a role: a replica unless kind is another kind.
 func machine(id string, kind provision.ObjectKind, region service.Region, capacity service.CapacityType) provision.Desired {
 	name := "c7i.large"
 	if kind == provision.KindReplica {
@@ -93,7 +93,7 @@ func machine(id string, kind provision.ObjectKind, region service.Region, capaci
 	}
 }
 
-// chat is a small service: a balancer and two replicas, and what they stand on.
+// chat is a small service: a balancer and two replicas, with their prerequisites.
 func chat() []provision.Desired {
 	return []provision.Desired{
 		roleFor(provision.KindBalancer, provision.GrantOperate),
@@ -106,7 +106,7 @@ func chat() []provision.Desired {
 	}
 }
 
-// launch makes wants.
+// launch launches desired objects.
 func launch(t testing.TB, p provision.Provider, wants ...provision.Desired) {
 	t.Helper()
 	for _, w := range wants {
@@ -116,7 +116,7 @@ func launch(t testing.TB, p provision.Provider, wants ...provision.Desired) {
 	}
 }
 
-// list reads what there is.
+// list lists the existing objects.
 func list(t testing.TB, p provision.Provider) []provision.Object {
 	t.Helper()
 	have, err := p.List(t.Context(), "chat")

@@ -16,14 +16,14 @@ import (
 	"skyserve/provision"
 )
 
-// A firewall is a security group of the machines' VPC. FromWorld admits every address. So does
-// FromBalancers: balancers of other regions and clouds connect from public addresses that are unknown
-// before they run and change when they are replaced. The port requires a client certificate, which
-// decides whether the caller is a balancer. Without other regions (Config.IsSingleRegion), FromBalancers
-// admits the members of the balancers' group only. All outbound traffic is allowed, which is EC2's
-// default for a new group.
+// A firewall is a security group of the machines' VPC. FromWorld admits every address. FromBalancers also
+// admits every address, because balancers of other regions and clouds connect from public addresses. Those
+// are unknown before the balancers run, and change when balancers are replaced. The port itself requires a
+// client certificate of a balancer. With one region (Config.OneRegion), FromBalancers admits only the
+// members of the balancers' security group. All outbound traffic is allowed, which is EC2's default for a
+// new group.
 
-// ingress admits one source to a range of ports.
+// ingress is a rule that admits one source to a range of ports.
 type ingress struct {
 	protocol string // tcp; -1 = all
 	from, to int32
@@ -36,21 +36,21 @@ var anyAddress = []string{"0.0.0.0/0", "::/0"}
 // codeNoGroup is EC2's code for an unknown security group.
 const codeNoGroup = "InvalidGroup.NotFound"
 
-// launchFirewall creates or repairs a security group: first its rules, then its tags, so that List
-// reports it as different until it is complete.
+// launchFirewall creates or repairs a security group. It changes the rules first and the tags last, so
+// that List reports the group as changed until it is complete.
 func (r *region) launchFirewall(ctx context.Context, w provision.Desired) (provision.Object, error) {
 	role := w.Labels[labelRole]
 	if role == "" {
-		return provision.Object{}, fmt.Errorf("reading the desired firewall: the label %s must be set", labelRole)
+		return provision.Object{}, fmt.Errorf("reading the desired firewall: label %s is required", labelRole)
 	}
 	tags := tagsOf(w)
 	tags[tagRules] = rulesTag(w.Rules)
-	should, err := r.desiredIngress(ctx, w)
+	desired, err := r.desiredIngress(ctx, w)
 	if err != nil {
 		return provision.Object{}, err
 	}
 	var id string
-	settled, err := r.p.waitVisible(ctx, func() (bool, error) {
+	complete, err := r.p.waitVisible(ctx, func() (bool, error) {
 		g, err := r.findGroup(ctx, groupName(w.Service, role))
 		if err != nil {
 			return false, err
@@ -62,14 +62,14 @@ func (r *region) launchFirewall(ctx context.Context, w provision.Desired) (provi
 			return false, err
 		}
 		id = aws.ToString(g.GroupId)
-		right, err := r.setRules(ctx, id, should, ingressFromEC2(g.IpPermissions))
-		return right, ignoreCode(codeNoGroup, err) // the group may be too new
+		unchanged, err := r.setRules(ctx, id, desired, ingressFromEC2(g.IpPermissions))
+		return unchanged, ignoreCode(codeNoGroup, err) // a new group may not be visible yet
 	})
 	if err != nil {
 		return provision.Object{}, err
 	}
-	if !settled {
-		return provision.Object{}, fmt.Errorf("waiting for security group %s: EC2 does not show its rules yet; run the command again", groupName(w.Service, role))
+	if !complete {
+		return provision.Object{}, fmt.Errorf("waiting for security group %s: EC2 does not list its rules yet; run the command again", groupName(w.Service, role))
 	}
 	err = r.p.retryOnCode(ctx, codeNoGroup, func() error {
 		_, err := r.ec2.CreateTags(ctx, &ec2.CreateTagsInput{Resources: []string{id}, Tags: ec2Tags(tags)})
@@ -97,24 +97,24 @@ func (r *region) findGroup(ctx context.Context, name string) (*ec2types.Security
 	return &out.SecurityGroups[0], nil
 }
 
-// createGroup creates a security group without rules; an existing one is no error.
+// createGroup creates a security group without rules; an existing group is not an error.
 func (r *region) createGroup(ctx context.Context, name string, tags map[string]string) error {
 	n, err := r.network(ctx)
 	if err != nil {
 		return err
 	}
 	_, err = r.ec2.CreateSecurityGroup(ctx, &ec2.CreateSecurityGroupInput{
-		GroupName: aws.String(name), VpcId: aws.String(n.vpc), Description: aws.String("Machines of a service of skyserve; see the tags."),
+		GroupName: aws.String(name), VpcId: aws.String(n.vpc), Description: aws.String("Managed by skyserve. The tags contain the service and the role of its machines."),
 		TagSpecifications: []ec2types.TagSpecification{{ResourceType: ec2types.ResourceTypeSecurityGroup, Tags: ec2Tags(tags)}},
 	})
 	return ignoreCode("InvalidGroup.Duplicate", err)
 }
 
-// setRules adds missing rules and removes excess ones; true when there was nothing to do. Another
-// process may be doing the same.
-func (r *region) setRules(ctx context.Context, group string, should, is []ingress) (right bool, err error) {
-	add := slices.DeleteFunc(slices.Clone(should), func(i ingress) bool { return slices.Contains(is, i) })
-	remove := slices.DeleteFunc(slices.Clone(is), func(i ingress) bool { return slices.Contains(should, i) })
+// setRules adds missing rules and removes excess rules; unchanged when the group already matched. Another
+// process may be doing the same at the same time.
+func (r *region) setRules(ctx context.Context, group string, desired, observed []ingress) (unchanged bool, err error) {
+	add := slices.DeleteFunc(slices.Clone(desired), func(i ingress) bool { return slices.Contains(observed, i) })
+	remove := slices.DeleteFunc(slices.Clone(observed), func(i ingress) bool { return slices.Contains(desired, i) })
 	if len(add) > 0 {
 		_, err = r.ec2.AuthorizeSecurityGroupIngress(ctx, &ec2.AuthorizeSecurityGroupIngressInput{GroupId: aws.String(group), IpPermissions: toPermissions(add)})
 		if err = ignoreCode("InvalidPermission.Duplicate", err); err != nil {
@@ -216,7 +216,7 @@ func rulesTag(rules []provision.FirewallRule) string {
 	return strings.Join(words, " ")
 }
 
-// rulesOf decodes a tag of rulesTag; invalid words are skipped.
+// rulesOf decodes a tag of rulesTag; invalid entries are skipped.
 func rulesOf(tag string) []provision.FirewallRule {
 	var rules []provision.FirewallRule
 	for word := range strings.FieldsSeq(tag) {
@@ -228,8 +228,8 @@ func rulesOf(tag string) []provision.FirewallRule {
 	return rules
 }
 
-// listFirewalls lists the security groups of a service, or of all services. A group whose rules do not
-// match its tags gets a different Spec.
+// listFirewalls lists the security groups of a service, or of all services. If the rules of a group do not
+// match its tags, driftSuffix is appended to SpecHash.
 func (r *region) listFirewalls(ctx context.Context, name string) ([]provision.Object, error) {
 	var groups []ec2types.SecurityGroup
 	pages := ec2.NewDescribeSecurityGroupsPaginator(r.ec2, &ec2.DescribeSecurityGroupsInput{Filters: []ec2types.Filter{ofService(name)}})
@@ -247,8 +247,8 @@ func (r *region) listFirewalls(ctx context.Context, name string) ([]provision.Ob
 	var objects []provision.Object
 	for _, g := range groups {
 		tags := fromEC2Tags(g.Tags)
-		o, ours := objectFromTags(tags, r.regionID(), aws.ToString(g.GroupId))
-		if !ours {
+		o, owned := objectFromTags(tags, r.regionID(), aws.ToString(g.GroupId))
+		if !owned {
 			continue
 		}
 		balancers := ""
@@ -263,18 +263,18 @@ func (r *region) listFirewalls(ctx context.Context, name string) ([]provision.Ob
 	return objects, nil
 }
 
-// driftSuffix is appended to the Spec of an object that does not match its tags.
+// driftSuffix is appended to the SpecHash of an object that does not match its tags.
 const driftSuffix = " but changed"
 
-// maxGroupDeletePolls is the maximum number of attempts to delete a security group that machines still use:
-// EC2 takes up to ten minutes to release the network interface of one with GPUs.
+// maxGroupDeletePolls is the maximum number of attempts to delete a security group that machines still
+// use. EC2 may release the network interface of a machine with GPUs only after ten minutes.
 const maxGroupDeletePolls = 300
 
 // deleteFirewall removes a security group once no machine uses it.
 func (r *region) deleteFirewall(ctx context.Context, o provision.Object) error {
 	r.clearCache()
 	var last error
-	gone, err := r.p.pollUntil(ctx, maxGroupDeletePolls, func() (bool, error) {
+	deleted, err := r.p.pollUntil(ctx, maxGroupDeletePolls, func() (bool, error) {
 		_, last = r.ec2.DeleteSecurityGroup(ctx, &ec2.DeleteSecurityGroupInput{GroupId: aws.String(o.Handle)})
 		switch codeOf(last) {
 		case "DependencyViolation", "InvalidGroup.InUse":
@@ -284,7 +284,7 @@ func (r *region) deleteFirewall(ctx context.Context, o provision.Object) error {
 		}
 		return last == nil, last
 	})
-	if err == nil && !gone {
+	if err == nil && !deleted {
 		return errors.Join(errors.New("waiting for the last machine to release the security group"), plainError(last))
 	}
 	return err

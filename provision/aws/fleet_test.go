@@ -13,8 +13,8 @@ import (
 	"skyserve/provision/aws"
 )
 
-// fiveRegions is a fleet: a balancer and nineteen replicas in each of five regions,
-// and what they stand on.
+// fiveRegions is a large service: a balancer and nineteen replicas in each of five regions, with their
+// prerequisites.
 func fiveRegions() (regions []string, wants []provision.Desired) {
 	regions = []string{"us-east-1", "us-west-2", "eu-central-1", "ap-northeast-1", "sa-east-1"}
 	wants = append(wants, roleFor(provision.KindBalancer, provision.GrantOperate), roleFor(provision.KindReplica))
@@ -29,10 +29,10 @@ func fiveRegions() (regions []string, wants []provision.Desired) {
 	return regions, wants
 }
 
-// fleetUp brings the fleet up in a cloud whose calls take their time.
+// fleetUp launches the service in a cloud with slow calls.
 func fleetUp(t testing.TB, latency time.Duration) (*testcloud.Faults, *testcloud.AWS) {
 	regions, wants := fiveRegions()
-	f := &testcloud.Faults{Hold: func(testcloud.Call) { time.Sleep(latency) }}
+	f := &testcloud.Faults{DuringCall: func(testcloud.Call) { time.Sleep(latency) }}
 	cloud := testcloud.NewAWS(f, regions...)
 	p, err := aws.New(t.Context(), config(cloud, regions...))
 	if err != nil {
@@ -48,27 +48,27 @@ func fleetUp(t testing.TB, latency time.Duration) (*testcloud.Faults, *testcloud
 	return f, cloud
 }
 
-// However many machines come up at once, a region is not asked too much at a time, and
-// no machine is asked for twice.
+// When many machines are launched at once, the number of calls in flight per region is limited, and no
+// machine is launched twice.
 func TestConcurrentLaunchesAreLimited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		begun := time.Now()
 		f, cloud := fleetUp(t, 20*time.Millisecond)
 		total := 0
-		for _, n := range f.Actions() {
+		for _, n := range f.CallCounts() {
 			total += n
 		}
 		regions, _ := fiveRegions()
 		var most []int
 		for _, name := range regions {
-			most = append(most, f.MostInFlight("aws", name))
+			most = append(most, f.MaxCallsInFlight("aws", name))
 		}
-		t.Logf("100 machines in %s of calls of 20 ms: %d calls, at most %d in flight to a region; %v", time.Since(begun), total, most, f.Actions())
+		t.Logf("100 machines in %s of calls of 20 ms: %d calls, at most %d in flight to a region; %v", time.Since(begun), total, most, f.CallCounts())
 		if slices.Max(most) > provision.MaxCallsPerHost {
 			t.Errorf("in flight to the regions were %v calls, want at most %d", most, provision.MaxCallsPerHost)
 		}
-		if n := len(cloud.Machines()); n != 100 || f.Actions()["ec2:RunInstances"] != 100 {
-			t.Errorf("%d machines of %d launches, want 100 of 100", n, f.Actions()["ec2:RunInstances"])
+		if n := len(cloud.Machines()); n != 100 || f.CallCounts()["ec2:RunInstances"] != 100 {
+			t.Errorf("%d machines of %d launches, want 100 of 100", n, f.CallCounts()["ec2:RunInstances"])
 		}
 	})
 }

@@ -18,11 +18,11 @@ const policyName = "skyserve"
 // maxTagValue is the maximum length of a tag's value, in characters.
 const maxTagValue = 256
 
-// The codes of IAM for an object that already exists, and for one that does not.
+// IAM's error codes.
 const (
 	codeExists   = "EntityAlreadyExists"
 	codeNoEntity = "NoSuchEntity"
-	codeConflict = "DeleteConflict" // something depends on it
+	codeConflict = "DeleteConflict" // another IAM object refers to it
 )
 
 // launchIdentity creates or repairs a role with its policy, and an instance profile with the role.
@@ -30,18 +30,18 @@ const (
 func (p *Provider) launchIdentity(ctx context.Context, w provision.Desired) (provision.Object, error) {
 	role := w.Labels[labelRole]
 	if role == "" || w.Region != globalRegion {
-		return provision.Object{}, fmt.Errorf("reading the desired identity: its region must be %s, and the label %s must be set", globalRegion, labelRole)
+		return provision.Object{}, fmt.Errorf("reading the desired identity: region must be %s, got %q, and label %s is required", globalRegion, w.Region, labelRole)
 	}
 	name, tags := roleName(w.Service, role), tagsOf(w)
 	tags[tagGrants] = grantsTag(w.Grants) // set even when empty, to overwrite an earlier value
 	if n := len(tags[tagGrants]); n > maxTagValue {
-		return provision.Object{}, &provision.SpecError{Err: fmt.Errorf("granting %s to the %ss of %s: a tag is limited to %d characters, got %d: store the weights of all models below one folder", tags[tagGrants], role, w.Service, maxTagValue, n)}
+		return provision.Object{}, &provision.SpecError{Err: fmt.Errorf("granting %s to the %ss of %s: grants are limited to %d characters (one tag), got %d; store the weights of all models below one folder", tags[tagGrants], role, w.Service, maxTagValue, n)}
 	}
 	policy, err := policyFor(w.Service, w.Owner, partitionOf(p.names[0]), w.Grants)
 	if err != nil {
 		return provision.Object{}, err
 	}
-	has, err := p.createRole(ctx, w, name, tags)
+	roleTags, err := p.createRole(ctx, w, name, tags)
 	if err != nil {
 		return provision.Object{}, err
 	}
@@ -51,15 +51,15 @@ func (p *Provider) launchIdentity(ctx context.Context, w provision.Desired) (pro
 	if err := p.createProfile(ctx, w, name, tags); err != nil {
 		return provision.Object{}, err
 	}
-	if lacking := missingTags(tags, has); len(lacking) > 0 {
-		if _, err := p.iam.TagRole(ctx, &iam.TagRoleInput{RoleName: aws.String(name), Tags: iamTags(lacking)}); err != nil {
+	if missing := missingTags(tags, roleTags); len(missing) > 0 {
+		if _, err := p.iam.TagRole(ctx, &iam.TagRoleInput{RoleName: aws.String(name), Tags: iamTags(missing)}); err != nil {
 			return provision.Object{}, err
 		}
 	}
 	return objectOfWant(w, name), nil
 }
 
-// createRole creates a role. It returns the tags of the role, or of the existing one.
+// createRole creates a role if it does not exist. It returns the tags of the role.
 func (p *Provider) createRole(ctx context.Context, w provision.Desired, name string, tags map[string]string) (map[string]string, error) {
 	_, err := p.iam.CreateRole(ctx, &iam.CreateRoleInput{
 		RoleName: aws.String(name), Path: aws.String(iamPath(w.Service)), AssumeRolePolicyDocument: aws.String(trustPolicy), Tags: iamTags(tags),
@@ -67,16 +67,16 @@ func (p *Provider) createRole(ctx context.Context, w provision.Desired, name str
 	if codeOf(err) != codeExists {
 		return tags, err
 	}
-	var has map[string]string
+	var existing map[string]string
 	_, err = p.waitVisible(ctx, func() (bool, error) {
 		var err error
-		has, err = p.roleTags(ctx, name)
-		return has != nil, err
+		existing, err = p.roleTags(ctx, name)
+		return existing != nil, err
 	})
 	if err != nil {
 		return nil, err
 	}
-	return has, ownedError(w, has)
+	return existing, ownedError(w, existing)
 }
 
 // roleTags returns the tags of a role; nil where there is none.
@@ -126,7 +126,7 @@ func (p *Provider) createProfile(ctx context.Context, w provision.Desired, name 
 		return err
 	}
 	if !hasRole(profile, name) {
-		return fmt.Errorf("adding the role to instance profile %s: it contains another role: remove that role from the profile", name)
+		return fmt.Errorf("adding the role to instance profile %s: it contains another role; remove that role from the profile", name)
 	}
 	return nil
 }
@@ -136,8 +136,9 @@ func hasRole(profile *iamtypes.InstanceProfile, name string) bool {
 	return profile != nil && len(profile.Roles) == 1 && aws.ToString(profile.Roles[0].RoleName) == name
 }
 
-// listIdentities lists the roles and profiles of a service, or of all services. One that lacks a part, or
-// whose policy does not match its tags, gets a different Spec.
+// listIdentities lists the identities of a service, or of all services. If the role or the instance
+// profile of an identity is missing, or its policy does not match its tags, driftSuffix is appended to
+// SpecHash.
 func (p *Provider) listIdentities(ctx context.Context, service string) ([]provision.Object, error) {
 	profiles, err := p.listProfiles(ctx, service)
 	if err != nil {
@@ -156,11 +157,11 @@ func (p *Provider) listIdentities(ctx context.Context, service string) ([]provis
 	}
 	var objects []provision.Object
 	for _, name := range mergeNames(names, profiles) {
-		o, ours, err := p.readIdentity(ctx, name, profiles[name])
+		o, owned, err := p.readIdentity(ctx, name, profiles[name])
 		if err != nil {
 			return nil, err
 		}
-		if ours {
+		if owned {
 			objects = append(objects, o)
 		}
 	}
@@ -183,14 +184,14 @@ func (p *Provider) listProfiles(ctx context.Context, service string) (map[string
 	return all, nil
 }
 
-// readIdentity returns one role with its profile. The tags are those of the role or, if the role was
-// deleted, those of the profile.
-func (p *Provider) readIdentity(ctx context.Context, name string, profile *iamtypes.InstanceProfile) (o provision.Object, ours bool, err error) {
+// readIdentity returns the identity that consists of a role and its profile. owned is false when skyserve
+// did not create it. The tags are those of the role or, if the role was deleted, those of the profile.
+func (p *Provider) readIdentity(ctx context.Context, name string, profile *iamtypes.InstanceProfile) (o provision.Object, owned bool, err error) {
 	tags, err := p.roleTags(ctx, name)
 	if err != nil {
 		return o, false, err
 	}
-	whole := tags != nil && hasRole(profile, name)
+	complete := tags != nil && hasRole(profile, name)
 	if tags == nil {
 		out, err := p.iam.GetInstanceProfile(ctx, &iam.GetInstanceProfileInput{InstanceProfileName: aws.String(name)})
 		if err != nil {
@@ -198,17 +199,17 @@ func (p *Provider) readIdentity(ctx context.Context, name string, profile *iamty
 		}
 		tags = fromIAMTags(out.InstanceProfile.Tags)
 	}
-	o, ours = objectFromTags(tags, globalRegion, name)
-	if !ours || !whole {
+	o, owned = objectFromTags(tags, globalRegion, name)
+	if !owned || !complete {
 		o.SpecHash += driftSuffix
-		return o, ours, nil
+		return o, owned, nil
 	}
-	should, err := policyFor(o.Service, o.Owner, partitionOf(p.names[0]), grantsOf(tags[tagGrants]))
+	desired, err := policyFor(o.Service, o.Owner, partitionOf(p.names[0]), grantsOf(tags[tagGrants]))
 	if err != nil {
 		return o, false, err
 	}
-	is, err := p.readPolicy(ctx, name)
-	if is != should {
+	observed, err := p.readPolicy(ctx, name)
+	if observed != desired {
 		o.SpecHash += driftSuffix
 	}
 	return o, true, err
@@ -222,7 +223,7 @@ func (p *Provider) readPolicy(ctx context.Context, role string) (string, error) 
 	}
 	text, err := url.PathUnescape(aws.ToString(out.PolicyDocument))
 	if err != nil {
-		return "", fmt.Errorf("reading the policy of %s: %w", role, err)
+		return "", fmt.Errorf("reading the policy of IAM role %s: %w", role, err)
 	}
 	return text, nil
 }
@@ -231,12 +232,12 @@ func (p *Provider) readPolicy(ctx context.Context, role string) (string, error) 
 // remaining parts.
 func (p *Provider) deleteIdentity(ctx context.Context, o provision.Object) error {
 	name := aws.String(o.Handle)
-	has, err := p.roleTags(ctx, o.Handle)
+	tags, err := p.roleTags(ctx, o.Handle)
 	if err != nil {
 		return err
 	}
-	if has != nil && (has[tagService] != o.Service || has[tagOwner] != o.Owner) {
-		return &provision.OwnedError{Resource: "the role " + o.Handle, Where: string(globalRegion), Owner: has[tagOwner]}
+	if tags != nil && (tags[tagService] != o.Service || tags[tagOwner] != o.Owner) {
+		return &provision.OwnedError{Resource: "IAM role " + o.Handle, Where: string(globalRegion), Owner: tags[tagOwner]}
 	}
 	for _, step := range []func() error{
 		func() error {
@@ -259,8 +260,8 @@ func (p *Provider) deleteIdentity(ctx context.Context, o provision.Object) error
 	return nil
 }
 
-// deleteRole deletes a role. Policies that somebody attached by hand block the deletion; they are
-// removed, because a removed service should leave no roles behind.
+// deleteRole deletes a role. Policies that were attached by hand prevent the deletion. It detaches them,
+// so that no role of a removed service remains.
 func (p *Provider) deleteRole(ctx context.Context, name *string) error {
 	_, err := p.iam.DeleteRole(ctx, &iam.DeleteRoleInput{RoleName: name})
 	if codeOf(err) != codeConflict {

@@ -14,22 +14,22 @@ import (
 	"skyserve/provision"
 )
 
-// A role with manually added policies is deleted all the same.
+// A role with manually attached policies is deleted too.
 func TestDeleteIdentityRemovesAddedPolicies(t *testing.T) {
 	for _, unseen := range []int{0, 2} {
-		cloud := newCloud(&testcloud.Faults{Unseen: unseen})
+		cloud := newCloud(&testcloud.Faults{StaleLists: unseen})
 		p := open(t, cloud)
 		w := roleFor(provision.KindBalancer, provision.GrantOperate)
 		o, err := p.Launch(t.Context(), w)
 		if err != nil {
 			t.Fatal(err)
 		}
-		cloud.Attach(o.Handle, "AmazonSSMManagedInstanceCore")
-		cloud.Grant(o.Handle, "by-hand", `{"Statement":[]}`)
+		cloud.AttachManagedPolicy(o.Handle, "AmazonSSMManagedInstanceCore")
+		cloud.SetRolePolicy(o.Handle, "by-hand", `{"Statement":[]}`)
 		if err := p.Terminate(t.Context(), o); err != nil {
 			t.Error(err)
 		}
-		if left := cloud.Left(); len(left) != 0 {
+		if left := cloud.RemainingResources(); len(left) != 0 {
 			t.Errorf("there is still %q", left)
 		}
 	}
@@ -39,7 +39,7 @@ func TestDeleteIdentityRemovesAddedPolicies(t *testing.T) {
 func TestConcurrentRoleChangesAreRetried(t *testing.T) {
 	cloud := newCloud(nil)
 	var refused atomic.Int32
-	cloud.Deny = func(_, action string) string {
+	cloud.DenialCode = func(_, action string) string {
 		if changes := []string{"iam:PutRolePolicy", "iam:DeleteRole", "iam:DeleteInstanceProfile"}; slices.Contains(changes, action) && refused.Add(1)%2 == 1 {
 			return "ConcurrentModification"
 		}
@@ -50,16 +50,16 @@ func TestConcurrentRoleChangesAreRetried(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := p.Terminate(t.Context(), o); err != nil || len(cloud.Left()) != 0 {
-		t.Errorf("%v, and there is %q", err, cloud.Left())
+	if err := p.Terminate(t.Context(), o); err != nil || len(cloud.RemainingResources()) != 0 {
+		t.Errorf("%v, and there is %q", err, cloud.RemainingResources())
 	}
 	if refused.Load() < 6 {
 		t.Errorf("refused %d calls, want each of three once", refused.Load()/2)
 	}
 }
 
-// A shell on machines is granted for the regions that ask for it, to both roles, and no
-// more than Session Manager needs; it goes when nobody asks for it any more.
+// Session access is granted only in regions with access: ssm, to both roles, with the minimum permissions of
+// Session Manager. It is removed when no region has access: ssm.
 func TestSessionManagerGrants(t *testing.T) {
 	cloud := newCloud(nil)
 	p := open(t, cloud)
@@ -87,7 +87,7 @@ func TestSessionManagerGrants(t *testing.T) {
 				Condition map[string]map[string]string
 			}
 		}
-		text := cloud.Policy(name, "skyserve")
+		text := cloud.RolePolicy(name, "skyserve")
 		if err := json.Unmarshal([]byte(cmp.Or(text, "{}")), &policy); err != nil {
 			t.Fatal(err)
 		}
@@ -106,7 +106,7 @@ func TestSessionManagerGrants(t *testing.T) {
 	}
 }
 
-// What replicas may read of a bucket is the folder that is named, and nothing beside it.
+// Replicas may read only the configured folder of a bucket.
 func TestReadGrantIsLimitedToFolder(t *testing.T) {
 	cloud := newCloud(nil)
 	p := open(t, cloud)
@@ -118,19 +118,18 @@ func TestReadGrantIsLimitedToFolder(t *testing.T) {
 	want := `{"Version":"2012-10-17","Statement":[` +
 		`{"Effect":"Allow","Action":["s3:GetObject"],"Resource":["arn:aws:s3:::models/llama/8b/*"]},` +
 		`{"Effect":"Allow","Action":["s3:ListBucket"],"Resource":["arn:aws:s3:::models"],"Condition":{"StringEquals":{"s3:prefix":"llama/8b/"}}}]}`
-	if got := cloud.Policy("skyserve-chat-replica", "skyserve"); got != want {
+	if got := cloud.RolePolicy("skyserve-chat-replica", "skyserve"); got != want {
 		t.Errorf("a replica may do\n%s\nwant\n%s", got, want)
 	}
 	w.Grants = append(w.Grants, provision.GrantRead("models/"+strings.Repeat("long/", 60)+"er"))
 	_, err := p.Launch(t.Context(), w)
-	var unfit *provision.SpecError
-	if !errors.As(err, &unfit) || !strings.Contains(err.Error(), "a tag is limited to 256 characters, got 3") {
-		t.Errorf("got %v, want that it is too long for a tag", err)
+	var spec *provision.SpecError
+	if !errors.As(err, &spec) || !strings.Contains(err.Error(), "grants are limited to 256 characters (one tag), got 3") {
+		t.Errorf("got %v, want the limit of a tag", err)
 	}
 }
 
-// A balancer may write the one record by which an authority makes sure of the service's name,
-// into the one zone, and nothing else there.
+// A balancer may write only the dns-01 challenge record of the service's name, in its hosted zone only.
 func TestChallengeGrantIsLimitedToOneRecord(t *testing.T) {
 	cloud := newCloud(nil)
 	p := open(t, cloud)
@@ -143,7 +142,7 @@ func TestChallengeGrantIsLimitedToOneRecord(t *testing.T) {
 		`"Resource":["arn:aws:route53:::hostedzone/Z0123456789ABCDEFGHIJ"],"Condition":{"ForAllValues:StringEquals":{` +
 		`"route53:ChangeResourceRecordSetsNormalizedRecordNames":"_acme-challenge.chat.example.com",` +
 		`"route53:ChangeResourceRecordSetsRecordTypes":"TXT"}}}]}`
-	if got := cloud.Policy("skyserve-chat-balancer", "skyserve"); got != want {
+	if got := cloud.RolePolicy("skyserve-chat-balancer", "skyserve"); got != want {
 		t.Errorf("a balancer may do\n%s\nwant\n%s", got, want)
 	}
 }

@@ -49,29 +49,29 @@ func stateOf(i ec2types.Instance) ec2types.InstanceStateName {
 	return i.State.Name
 }
 
-// objectFromInstance converts an instance to an object by its tags and EC2's description; false when skyserve did
-// not create it.
+// objectFromInstance converts an instance to an object, by its tags and EC2's description; false when
+// skyserve did not create it.
 func (r *region) objectFromInstance(i ec2types.Instance) (provision.Object, bool) {
-	o, ours := objectFromTags(fromEC2Tags(i.Tags), r.regionID(), aws.ToString(i.InstanceId))
+	o, owned := objectFromTags(fromEC2Tags(i.Tags), r.regionID(), aws.ToString(i.InstanceId))
 	r.addInstanceDetails(&o, i)
 	if state := stateOf(i); state == ec2types.InstanceStateNameStopping || state == ec2types.InstanceStateNameStopped {
-		o.TerminatedReason = fmt.Sprintf("%s: %s", state, cmp.Or(aws.ToString(i.StateTransitionReason), "EC2 gives no reason"))
+		o.TerminatedReason = fmt.Sprintf("%s: %s", state, cmp.Or(aws.ToString(i.StateTransitionReason), "EC2 reported no reason"))
 	}
-	if ours && !inFirewallGroup(o, i) { // then its firewall admits nothing to it
+	if owned && !inFirewallGroup(o, i) { // its firewall rules do not apply: it must be replaced
 		o.SpecHash, o.ImmutableHash = "", ""
 	}
-	return o, ours
+	return o, owned
 }
 
-// inFirewallGroup reports whether a machine is in its security group, as far as EC2 shows groups.
+// inFirewallGroup reports whether a machine is in its security group; true if EC2 lists no groups.
 func inFirewallGroup(o provision.Object, i ec2types.Instance) bool {
 	return len(i.SecurityGroups) == 0 || slices.ContainsFunc(i.SecurityGroups, func(g ec2types.GroupIdentifier) bool {
 		return aws.ToString(g.GroupName) == groupName(o.Service, string(o.Kind))
 	})
 }
 
-// addInstanceDetails fills in EC2's description of a machine: its offering, its start time, and its address:
-// http:// and the address, without a port.
+// addInstanceDetails sets the fields that follow from EC2's description of a machine: its offering, its
+// start time, and its address in the form http://IP, without a port.
 func (r *region) addInstanceDetails(o *provision.Object, i ec2types.Instance) {
 	tags := fromEC2Tags(i.Tags)
 	offer := provision.Offering{
@@ -90,16 +90,16 @@ func (r *region) addInstanceDetails(o *provision.Object, i ec2types.Instance) {
 	offer.Reservation = tags[tagReservation]
 	o.Offering, o.CostPerHour, o.Started = &offer, offer.PricePerHour, aws.ToTime(i.LaunchTime)
 	o.PublicIP, o.PrivateIP = addressOf(i.PublicIpAddress), addressOf(i.PrivateIpAddress)
-	reached := o.PublicIP
+	ip := o.PublicIP
 	if r.p.cfg.OneRegion && o.Kind == provision.KindReplica {
-		reached = o.PrivateIP // security groups match their members by the private address
+		ip = o.PrivateIP // security groups match their members by the private address
 	}
-	if reached.IsValid() {
-		o.Address = "http://" + reached.String()
+	if ip.IsValid() {
+		o.Address = "http://" + ip.String()
 	}
 }
 
-// addressOf parses an address; zero where it is none.
+// addressOf parses an address; zero for an invalid one.
 func addressOf(text *string) netip.Addr {
 	a, err := netip.ParseAddr(aws.ToString(text))
 	if err != nil {
@@ -109,7 +109,7 @@ func addressOf(text *string) netip.Addr {
 }
 
 // Fingerprint returns the fingerprint of the key that a machine wrote to its console; empty until EC2
-// shows it. Only the machine can write there, and only its account can read it.
+// returns it. Only the machine can write to its console, and only its AWS account can read it.
 func (p *Provider) Fingerprint(ctx context.Context, o provision.Object) (string, error) {
 	r, err := p.region(o.Region)
 	if err != nil {
@@ -127,8 +127,8 @@ func (p *Provider) Fingerprint(ctx context.Context, o provision.Object) (string,
 	return fingerprint, nil
 }
 
-// consoleOutput returns the latest console output of a machine, at most 64 KiB; EC2 shows it some seconds
-// later.
+// consoleOutput returns the latest console output of a machine, at most 64 KiB. EC2 returns output with
+// a delay of some seconds.
 func (r *region) consoleOutput(ctx context.Context, id string) (string, error) {
 	out, err := r.ec2.GetConsoleOutput(ctx, &ec2.GetConsoleOutputInput{InstanceId: aws.String(id), Latest: aws.Bool(true)})
 	if err != nil {
@@ -141,8 +141,8 @@ func (r *region) consoleOutput(ctx context.Context, id string) (string, error) {
 // maxTerminationPolls is the maximum number of polls for a terminating object: about three minutes.
 const maxTerminationPolls = 90
 
-// notFoundConfirmations is how often EC2 must report a machine as unknown before that is believed: EC2 reports
-// it for a moment for a machine that was just created.
+// notFoundConfirmations is the number of consecutive reports of EC2 after which an unknown machine counts
+// as deleted. A machine that was just created is also unknown for a moment.
 const notFoundConfirmations = 3
 
 // terminateMachine terminates a VM and returns when EC2 shows it as shutting down.
@@ -158,7 +158,7 @@ func (r *region) terminateMachine(ctx context.Context, o provision.Object) error
 	if !known || err != nil {
 		return err
 	}
-	gone, err := r.p.pollUntil(ctx, maxTerminationPolls, func() (bool, error) {
+	ended, err := r.p.pollUntil(ctx, maxTerminationPolls, func() (bool, error) {
 		out, err := r.ec2.DescribeInstances(ctx, &ec2.DescribeInstancesInput{InstanceIds: id})
 		if err != nil {
 			return codeOf(err) == codeNoInstance, ignoreCode(codeNoInstance, err)
@@ -172,7 +172,7 @@ func (r *region) terminateMachine(ctx context.Context, o provision.Object) error
 		}
 		return true, nil
 	})
-	if err == nil && !gone {
+	if err == nil && !ended {
 		return errors.New("waiting for the machine to shut down: EC2 still reports it as running")
 	}
 	return err

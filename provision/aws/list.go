@@ -13,8 +13,8 @@ import (
 	"skyserve/provision"
 )
 
-// List returns every object of a service, from all regions concurrently. Terminated machines are left
-// out, whoever terminated them: they cost nothing and nothing of them can be removed.
+// List returns every object of a service. It lists all regions concurrently. It omits terminated machines:
+// they cost nothing and cannot be removed.
 func (p *Provider) List(ctx context.Context, service string) ([]provision.Object, error) {
 	calls := []func() ([]provision.Object, error){}
 	for _, name := range p.names {
@@ -27,13 +27,13 @@ func (p *Provider) List(ctx context.Context, service string) ([]provision.Object
 	if !p.cfg.MachinesOnly {
 		calls = append(calls, func() ([]provision.Object, error) {
 			found, err := p.listIdentities(ctx, service)
-			return found, wrapError("listing the identities of AWS", err)
+			return found, wrapError("listing the IAM roles and instance profiles of AWS", err)
 		})
 	}
 	lists, errs := make([][]provision.Object, len(calls)), make([]error, len(calls))
 	var wg sync.WaitGroup
-	for i, ask := range calls {
-		wg.Go(func() { lists[i], errs[i] = ask() })
+	for i, call := range calls {
+		wg.Go(func() { lists[i], errs[i] = call() })
 	}
 	wg.Wait()
 	if err := errors.Join(errs...); err != nil {
@@ -51,7 +51,7 @@ func (r *region) listObjects(ctx context.Context, service string) ([]provision.O
 	}
 	var objects []provision.Object
 	for _, i := range machines {
-		if o, ours := r.objectFromInstance(i); ours {
+		if o, owned := r.objectFromInstance(i); owned {
 			objects = append(objects, o)
 		}
 	}

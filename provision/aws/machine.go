@@ -32,8 +32,8 @@ const rootDevice = "/dev/sda1"
 // maxUserData is EC2's limit of user data, in bytes.
 const maxUserData = 16 << 10
 
-// maxTokenAttempts is the maximum number of terminated machines with one id and one configuration: EC2
-// forgets them within hours.
+// maxTokenAttempts is the maximum number of terminated machines with one id and one configuration. EC2
+// deletes its records of terminated machines within hours.
 const maxTokenAttempts = 1000
 
 // launchMachine creates a VM, or returns the running one.
@@ -69,27 +69,27 @@ func (r *region) launchMachine(ctx context.Context, w provision.Desired) (provis
 		if known := codeOf(last); known != codeNoGroup && known != codeNoSubnet {
 			return true, nil
 		}
-		r.clearCache() // they were created again since they were cached, or are not propagated yet
+		r.clearCache() // the group or subnet was created again since it was cached, or is not propagated yet
 		return false, nil
 	})
 	return o, cmp.Or(err, last)
 }
 
-// checkMachine rejects a want that no machine can be created from.
+// checkMachine rejects a desired machine whose configuration is incomplete or too large.
 func checkMachine(w provision.Desired) error {
 	switch {
 	case w.Machine == nil || w.Machine.Role == "":
-		return errors.New("reading the desired machine: its configuration or role is missing")
+		return errors.New("reading the desired machine: configuration and role are required")
 	case len(w.Offerings) != 1:
-		return fmt.Errorf("reading the desired machine: must have 1 offering, found %d", len(w.Offerings))
+		return fmt.Errorf("reading the desired machine: number of offerings must be 1, got %d", len(w.Offerings))
 	case len(w.Machine.UserData) > maxUserData:
-		return fmt.Errorf("reading the desired machine: user data has %d bytes, EC2's limit is %d", len(w.Machine.UserData), maxUserData)
+		return fmt.Errorf("reading the desired machine: user data is limited to %d bytes, got %d", maxUserData, len(w.Machine.UserData))
 	}
 	return nil
 }
 
-// launchWithToken launches a machine, with a new token until EC2 returns one that has not ended: a token that was
-// used before returns the machine of that time.
+// launchWithToken launches a machine. With a token that was used before, EC2 returns the machine of the
+// earlier launch. So launchWithToken uses new tokens until EC2 returns a machine that has not ended.
 func (r *region) launchWithToken(ctx context.Context, w provision.Desired, ended map[string]bool) (provision.Object, error) {
 	in, err := r.request(ctx, w)
 	if err != nil {
@@ -97,7 +97,7 @@ func (r *region) launchWithToken(ctx context.Context, w provision.Desired, ended
 	}
 	base, err := r.launchKey(ctx, w)
 	if err != nil {
-		return provision.Object{}, fmt.Errorf("describing the launch: %w", err)
+		return provision.Object{}, fmt.Errorf("encoding the launch request: %w", err)
 	}
 	for attempt := range maxTokenAttempts {
 		token := tokenOf(base, attempt)
@@ -105,33 +105,33 @@ func (r *region) launchWithToken(ctx context.Context, w provision.Desired, ended
 			continue
 		}
 		in.ClientToken = aws.String(token)
-		made, err := r.runOnce(ctx, in)
+		out, err := r.runOnce(ctx, in)
 		switch codeOf(err) {
 		case "IdempotentInstanceTerminated":
 			continue
-		case "IdempotentParameterMismatch": // a different price is known, or the name resolves to another image by now
+		case "IdempotentParameterMismatch": // the price has changed, or the image name resolves to another image
 			if o, found, err := r.instanceOfToken(ctx, token); found || err != nil {
 				return o, err
 			}
 			continue
 		}
-		if refused := capacityError(w.Offerings[0], err); refused != nil {
-			return provision.Object{}, refused
+		if noCapacity := capacityError(w.Offerings[0], err); noCapacity != nil {
+			return provision.Object{}, noCapacity
 		}
 		if err != nil {
 			return provision.Object{}, fmt.Errorf("%s: %w", w.Offerings[0], plainError(err))
 		}
-		if i := made.Instances[0]; !hasEnded(i) {
+		if i := out.Instances[0]; !hasEnded(i) {
 			i.Tags = ec2Tags(tagsOf(w)) // the response may omit the tags
 			o, _ := r.objectFromInstance(i)
 			return o, nil
 		}
 	}
-	return provision.Object{}, fmt.Errorf("launching: %d machines with this configuration were launched and terminated within the last hours: find out in EC2 why they were terminated", maxTokenAttempts)
+	return provision.Object{}, fmt.Errorf("launching: %d machines with this configuration were launched and terminated within the last hours; check in EC2 why they were terminated", maxTokenAttempts)
 }
 
-// launchKey returns the part of the request that identifies a launch: all but the price, which `up`
-// and the controller may know from different sources.
+// launchKey returns the part of the request that identifies a launch: all but the price, because `up` and
+// the controller may read it from different sources.
 func (r *region) launchKey(ctx context.Context, w provision.Desired) ([]byte, error) {
 	w.CostPerHour = 0
 	in, err := r.request(ctx, w)
@@ -141,29 +141,29 @@ func (r *region) launchKey(ctx context.Context, w provision.Desired) ([]byte, er
 	return json.Marshal(in)
 }
 
-// instanceOfToken returns the running machine of a client token; false where it has ended, or never existed.
+// instanceOfToken returns the running machine of a client token; false if it has ended or never existed.
 func (r *region) instanceOfToken(ctx context.Context, token string) (o provision.Object, found bool, err error) {
 	_, err = r.p.pollUntil(ctx, notFoundConfirmations, func() (bool, error) {
-		made, err := r.listInstances(ctx, filter("client-token", token))
-		for _, i := range made {
+		instances, err := r.listInstances(ctx, filter("client-token", token))
+		for _, i := range instances {
 			if !hasEnded(i) {
 				o, found = r.objectFromInstance(i)
 			}
 		}
-		return len(made) > 0, err
+		return len(instances) > 0, err
 	})
 	return o, found, err
 }
 
-// runOnce sends one request, and repeats it while EC2 does not know the instance profile or its role
-// yet: IAM takes some seconds to propagate.
+// runOnce sends one request. It repeats the request until the instance profile and its role have
+// propagated from IAM to EC2, which takes some seconds.
 func (r *region) runOnce(ctx context.Context, in *ec2.RunInstancesInput) (*ec2.RunInstancesOutput, error) {
 	var out *ec2.RunInstancesOutput
 	var last error
 	_, err := r.p.waitVisible(ctx, func() (bool, error) {
 		out, last = r.ec2.RunInstances(ctx, in)
-		unknown := codeOf(last) == "InvalidParameterValue" && strings.Contains(last.Error(), "IAM Instance Profile")
-		return !unknown, nil
+		notPropagated := codeOf(last) == "InvalidParameterValue" && strings.Contains(last.Error(), "IAM Instance Profile")
+		return !notPropagated, nil
 	})
 	return out, cmp.Or(err, last)
 }
@@ -199,7 +199,7 @@ func (r *region) request(ctx context.Context, w provision.Desired) (*ec2.RunInst
 		IamInstanceProfile:                &ec2types.IamInstanceProfileSpecification{Name: aws.String(roleName(w.Service, role))},
 		UserData:                          aws.String(base64.StdEncoding.EncodeToString([]byte(w.Machine.UserData))),
 		InstanceInitiatedShutdownBehavior: ec2types.ShutdownBehaviorTerminate, // a machine that shuts itself down leaves no billed disk
-		MetadataOptions: &ec2types.InstanceMetadataOptionsRequest{ // containers are one hop away: they must not get the machine's identity
+		MetadataOptions: &ec2types.InstanceMetadataOptionsRequest{ // containers are one hop away: they must not obtain the machine's credentials
 			HttpTokens: ec2types.HttpTokensStateRequired, HttpPutResponseHopLimit: aws.Int32(1),
 		},
 		TagSpecifications: []ec2types.TagSpecification{
@@ -214,9 +214,9 @@ func (r *region) request(ctx context.Context, w provision.Desired) (*ec2.RunInst
 	return in, nil
 }
 
-// throughputGPU is the disk throughput of a machine with GPUs, in MiB/s: it reads weights of 140 GB in
-// five minutes instead of twenty, for less than three cents an hour, and needs no more IOPS than every
-// volume includes.
+// throughputGPU is the disk throughput of a machine with GPUs, in MiB/s. With it, reading weights of 140 GB
+// takes five minutes instead of twenty. It costs less than three cents an hour and requires no additional
+// IOPS.
 const throughputGPU = 500
 
 // diskOf returns the boot disk of a machine.
@@ -236,8 +236,8 @@ func imageOf(w provision.Desired) string {
 	return cmp.Or(w.Machine.Image, imageGPU)
 }
 
-// setCapacity sets the capacity type of a launch. Reserved capacity may use any open reservation, and is billed
-// as agreed where the commitment is a billing discount only; on-demand capacity does not use
+// setCapacity sets the capacity type of a launch. Reserved capacity may use any open reservation. A
+// commitment that is only a billing discount requires no reservation. On-demand capacity does not use
 // reservations.
 func setCapacity(in *ec2.RunInstancesInput, o provision.Offering) {
 	switch {

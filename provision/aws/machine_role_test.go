@@ -22,7 +22,7 @@ import (
 	"skyserve/provision/aws"
 )
 
-// handleOf is what EC2 calls a machine of the service, by its id.
+// handleOf returns EC2's id of a machine of the service.
 func handleOf(t testing.TB, cloud *testcloud.AWS, id string) string {
 	t.Helper()
 	all := cloud.Machines()
@@ -33,17 +33,17 @@ func handleOf(t testing.TB, cloud *testcloud.AWS, id string) string {
 	return all[i].ID
 }
 
-// identityOf is the identity of a machine of the service.
+// identityOf returns the identity of a machine of the service.
 func identityOf(t testing.TB, cloud *testcloud.AWS, id string) sdk.CredentialsProvider {
 	t.Helper()
-	key, secret, token := cloud.Credentials(handleOf(t, cloud, id))
+	key, secret, token := cloud.MachineCredentials(handleOf(t, cloud, id))
 	if key == "" {
 		t.Fatalf("%s has no role", id)
 	}
 	return credentials.NewStaticCredentialsProvider(key, secret, token)
 }
 
-// asMachine is the provider of a machine of the service, which acts as its role.
+// asMachine returns the provider of a machine of the service, which authenticates with its IAM role.
 func asMachine(t testing.TB, cloud *testcloud.AWS, id string) *aws.Provider {
 	t.Helper()
 	c := config(cloud, "us-east-1", "us-west-2")
@@ -55,15 +55,16 @@ func asMachine(t testing.TB, cloud *testcloud.AWS, id string) *aws.Provider {
 	return p
 }
 
-// rootOn is EC2 and IAM as whoever has root on a machine of the service uses them.
+// rootOn returns clients of EC2 and IAM with the credentials of a machine, as an intruder with root on it
+// has.
 func rootOn(t *testing.T, cloud *testcloud.AWS, id string) (*ec2.Client, *iam.Client) {
 	t.Helper()
 	c := sdk.Config{Region: "us-east-1", Credentials: identityOf(t, cloud, id), HTTPClient: httpClient(cloud), RetryMaxAttempts: 1}
 	return ec2.NewFromConfig(c), iam.NewFromConfig(c)
 }
 
-// impostor is the launch of a replica by whoever has root on a balancer, with user data of
-// their own; the tests change it into what must be refused.
+// impostor is a launch of a replica with other user data by an intruder with root on a balancer. The tests
+// change it into launches that must be denied.
 func impostor(cloud *testcloud.AWS, replica string) *ec2.RunInstancesInput {
 	var like testcloud.AWSMachine
 	for _, m := range cloud.Machines() {
@@ -93,7 +94,7 @@ func ec2TagsOf(tags map[string]string) []ec2types.Tag {
 	return all
 }
 
-// retag changes a tag of all that a launch makes.
+// retag changes a tag of all resources that a launch creates.
 func retag(in *ec2.RunInstancesInput, key, value string) {
 	for _, spec := range in.TagSpecifications {
 		for i := range spec.Tags {
@@ -104,11 +105,11 @@ func retag(in *ec2.RunInstancesInput, key, value string) {
 	}
 }
 
-// compromised is a service of which somebody has root on the second balancer.
+// compromised is a service with an intruder who has root on the second balancer.
 type compromised struct {
 	t                   *testing.T
 	cloud               *testcloud.AWS
-	controller, replica string // what EC2 calls these machines
+	controller, replica string // EC2's ids of these machines
 	behindBalancers     string // the firewall of balancers
 	machines            *ec2.Client
 	roles               *iam.Client
@@ -129,7 +130,7 @@ func takeOver(t *testing.T) *compromised {
 	return a
 }
 
-// run launches what change makes of a replica.
+// run launches a replica that change has modified.
 func (a *compromised) run(change func(*ec2.RunInstancesInput)) error {
 	in := impostor(a.cloud, a.replica)
 	change(in)
@@ -147,9 +148,8 @@ func (a *compromised) tag(id, key, value string) error {
 	return err
 }
 
-// Whoever has root on a balancer may launch, tag and end replicas of the service, as a
-// controller has to. With none of it they can put a machine of theirs in the place of a
-// balancer or of the controller.
+// An intruder with root on a balancer can launch, tag and terminate replicas of the service, like a
+// controller. They cannot replace a balancer or the controller by a machine of their own.
 func TestRootOnBalancerCannotBecomeController(t *testing.T) {
 	for what, do := range map[string]func(a *compromised) error{
 		"ends the controller's machine": func(a *compromised) error { return a.end(a.controller) },
@@ -214,13 +214,13 @@ func TestRootOnBalancerCannotBecomeController(t *testing.T) {
 	} {
 		t.Run(what, func(t *testing.T) {
 			a := takeOver(t)
-			before := a.cloud.Left()
+			before := a.cloud.RemainingResources()
 			err := do(a)
 			var refused smithy.APIError
 			if !errors.As(err, &refused) || !slices.Contains([]string{"UnauthorizedOperation", "AccessDenied"}, refused.ErrorCode()) {
-				t.Errorf("got %v, want that it is not authorized", err)
+				t.Errorf("got %v, want that it is denied", err)
 			}
-			if after := a.cloud.Left(); !slices.Equal(before, after) {
+			if after := a.cloud.RemainingResources(); !slices.Equal(before, after) {
 				t.Errorf("there was\n%s\nand is\n%s", strings.Join(before, "\n"), strings.Join(after, "\n"))
 			}
 		})
@@ -234,7 +234,7 @@ func TestRootOnBalancerCannotBecomeController(t *testing.T) {
 	}
 }
 
-// Root on a replica may do nothing in the cloud.
+// An intruder with root on a replica has no permissions in the cloud.
 func TestRootOnReplicaHasNoPermissions(t *testing.T) {
 	cloud := newCloud(nil)
 	launch(t, open(t, cloud), chat()...)
@@ -249,7 +249,7 @@ func TestRootOnReplicaHasNoPermissions(t *testing.T) {
 	}
 }
 
-// control does all that a controller does in its cloud, as the machine that it is on.
+// control makes all calls of a controller in its cloud, from its machine.
 func control(ctx context.Context, p *aws.Provider) error {
 	if _, err := p.Offerings(ctx, east); err != nil {
 		return err
@@ -277,8 +277,8 @@ func control(ctx context.Context, p *aws.Provider) error {
 	return err
 }
 
-// A machine of the service can keep its replicas with what its role allows, and every part of
-// the role is needed for that.
+// A controller's machine can manage replicas with the permissions of its role, and every permission of the
+// role is required.
 func TestBalancerRoleIsMinimalForController(t *testing.T) {
 	const role, name = "skyserve-chat-balancer", "skyserve"
 	type statement struct {
@@ -290,10 +290,10 @@ func TestBalancerRoleIsMinimalForController(t *testing.T) {
 	type policy struct{ Statement []statement }
 	run := func(change func(*policy)) error {
 		cloud := newCloud(nil)
-		cloud.Reserve("us-east-1", "cr-mine", "us-east-1b", "g6.xlarge", 1, false)
+		cloud.AddReservation("us-east-1", "cr-mine", "us-east-1b", "g6.xlarge", 1, false)
 		launch(t, open(t, cloud), chat()...)
 		var p policy
-		if err := json.Unmarshal([]byte(cloud.Policy(role, name)), &p); err != nil {
+		if err := json.Unmarshal([]byte(cloud.RolePolicy(role, name)), &p); err != nil {
 			t.Fatal(err)
 		}
 		change(&p)
@@ -301,7 +301,7 @@ func TestBalancerRoleIsMinimalForController(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		cloud.Grant(role, name, string(text))
+		cloud.SetRolePolicy(role, name, string(text))
 		return control(t.Context(), asMachine(t, cloud, "lb-us-east-1-0"))
 	}
 	var whole policy
@@ -322,7 +322,7 @@ func TestBalancerRoleIsMinimalForController(t *testing.T) {
 	}
 }
 
-// without is a list less one element; never empty, which no policy may have.
+// without returns a list without one element; never empty, because IAM rejects empty lists.
 func without(all []string, n int) []string {
 	less := slices.Delete(slices.Clone(all), n, n+1)
 	if len(less) == 0 {

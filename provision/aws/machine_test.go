@@ -16,7 +16,7 @@ import (
 	"skyserve/provision"
 )
 
-// launchPrerequisites makes what machines of both roles stand on, in one region.
+// launchPrerequisites launches the prerequisites of machines of both roles, in one region.
 func launchPrerequisites(t testing.TB, p provision.Provider, region service.Region) {
 	t.Helper()
 	launch(t, p,
@@ -24,7 +24,7 @@ func launchPrerequisites(t testing.TB, p provision.Provider, region service.Regi
 		firewall(region, provision.KindBalancer), firewall(region, provision.KindReplica))
 }
 
-// Every code of capacity is a refusal of the right reach, is asked once, and makes nothing.
+// Every capacity error code is a CapacityError with the correct scope, is not retried, and creates nothing.
 func TestCapacityErrorScopes(t *testing.T) {
 	for code, want := range map[string]provision.CapacityScope{
 		"InsufficientInstanceCapacity":         provision.ScopeZone,
@@ -49,7 +49,7 @@ func TestCapacityErrorScopes(t *testing.T) {
 		t.Run(code, func(t *testing.T) {
 			f := &testcloud.Faults{}
 			cloud := newCloud(f)
-			cloud.Refuse = func(_, _, _ string) string { return code }
+			cloud.CapacityErrorCode = func(_, _, _ string) string { return code }
 			p := open(t, cloud)
 			launchPrerequisites(t, p, east)
 			w := machine("us-east-1-0", provision.KindReplica, east, service.CapacitySpot)
@@ -58,8 +58,8 @@ func TestCapacityErrorScopes(t *testing.T) {
 			if !errors.As(err, &refused) || refused.Scope != want || refused.Code != code || refused.Offering != w.Offerings[0] {
 				t.Fatalf("got %v, want a refusal of the %s", err, want)
 			}
-			if n := f.Actions()["ec2:RunInstances"]; n != 1 || len(cloud.Machines()) != 0 {
-				t.Errorf("asked %d times, and made %d machines", n, len(cloud.Machines()))
+			if n := f.CallCounts()["ec2:RunInstances"]; n != 1 || len(cloud.Machines()) != 0 {
+				t.Errorf("called %d times, created %d machines", n, len(cloud.Machines()))
 			}
 			w.Offerings[0].Zone = ""
 			if _, err = p.Launch(t.Context(), w); want == provision.ScopeZone && (!errors.As(err, &refused) || refused.Scope != provision.ScopeRegion) {
@@ -72,13 +72,13 @@ func TestCapacityErrorScopes(t *testing.T) {
 // A lack of capacity in a zone falls back to the next zone; an exceeded quota does not.
 func TestLaunchFallsBackToNextZone(t *testing.T) {
 	cloud := newCloud(nil)
-	cloud.Refuse = func(zone, _, _ string) string {
+	cloud.CapacityErrorCode = func(zone, _, _ string) string {
 		if zone == "us-east-1b" {
 			return "InsufficientInstanceCapacity"
 		}
 		return ""
 	}
-	cloud.Quotas = map[string]float64{"L-DB2E81BA": 4, "L-3819A6DF": 0}
+	cloud.QuotaLimits = map[string]float64{"L-DB2E81BA": 4, "L-3819A6DF": 0}
 	p := open(t, cloud)
 	launchPrerequisites(t, p, east)
 	var wants []provision.Desired
@@ -95,12 +95,12 @@ func TestLaunchFallsBackToNextZone(t *testing.T) {
 		t.Fatalf("got %v, want no room for one of the two", err)
 	}
 	if m := cloud.Machines(); len(m) != 1 || m[0].Zone != "us-east-1a" || m[0].Market != "on_demand" {
-		t.Errorf("made %+v, want one on demand in us-east-1a", m)
+		t.Errorf("created %+v, want one on demand in us-east-1a", m)
 	}
 }
 
-// A100 are launched as other GPUs are: on demand they count with all P instances, as spot
-// apart from the newer ones.
+// Machines with A100 are launched like others. On demand they count against the quota of all P instances, as
+// spot against their own.
 func TestA100Quotas(t *testing.T) {
 	for _, tt := range []struct {
 		capacity service.CapacityType
@@ -108,8 +108,8 @@ func TestA100Quotas(t *testing.T) {
 	}{{service.CapacityOnDemand, "L-417A185B"}, {service.CapacitySpot, "L-7212CCBC"}} {
 		for _, limit := range []float64{96, 95} {
 			cloud := newCloud(nil)
-			cloud.Quotas = map[string]float64{"L-417A185B": 0, "L-7212CCBC": 0, "L-C4BD4855": 1000}
-			cloud.Quotas[tt.quota] = limit
+			cloud.QuotaLimits = map[string]float64{"L-417A185B": 0, "L-7212CCBC": 0, "L-C4BD4855": 1000}
+			cloud.QuotaLimits[tt.quota] = limit
 			p := open(t, cloud)
 			launchPrerequisites(t, p, east)
 			offers, err := p.Offerings(t.Context(), east)
@@ -130,10 +130,10 @@ func TestA100Quotas(t *testing.T) {
 	}
 }
 
-// The request contains all of the configuration: nothing depends on EC2's defaults.
+// The request contains the whole configuration, independent of EC2's defaults.
 func TestLaunchRequest(t *testing.T) {
 	cloud := newCloud(nil)
-	cloud.Reserve("us-east-1", "cr-mine", "us-east-1b", "g6.xlarge", 1, false)
+	cloud.AddReservation("us-east-1", "cr-mine", "us-east-1b", "g6.xlarge", 1, false)
 	p := open(t, cloud)
 	launchPrerequisites(t, p, east)
 	spot := machine("us-east-1-0", provision.KindReplica, east, service.CapacitySpot)
@@ -195,7 +195,7 @@ func TestListReturnsMachineDetails(t *testing.T) {
 	w := machine("us-east-1-0", provision.KindReplica, east, service.CapacitySpot)
 	w.CostPerHour = 0.37
 	launch(t, p, w)
-	list(t, p) // now it runs
+	list(t, p) // it is running
 	have := list(t, p)
 	i := slices.IndexFunc(have, func(o provision.Object) bool { return o.ID == w.ID })
 	o := have[i]
@@ -211,7 +211,7 @@ func TestListReturnsMachineDetails(t *testing.T) {
 	}
 }
 
-// The key of a machine is the last one that it wrote to its console, under its name.
+// The fingerprint of a machine is the last one that it wrote to its console under its name.
 func TestFingerprintFromConsole(t *testing.T) {
 	cloud := newCloud(nil)
 	p := open(t, cloud)
@@ -224,7 +224,7 @@ func TestFingerprintFromConsole(t *testing.T) {
 	for _, step := range []struct{ print, want string }{
 		{"", ""}, {"[    0.000000] Linux version 6.8\n", ""}, {"\n" + agent.ConsoleLine(name, first), first}, {agent.ConsoleLine(other, second), first}, {agent.ConsoleLine(name, second), second},
 	} {
-		cloud.Print(o.Handle, step.print)
+		cloud.WriteConsole(o.Handle, step.print)
 		if got, err := p.Fingerprint(t.Context(), o); got != step.want || err != nil {
 			t.Errorf("after %q: got %q, %v, want %q", step.print, got, err, step.want)
 		}
@@ -235,14 +235,14 @@ func TestFingerprintFromConsole(t *testing.T) {
 	}
 }
 
-// A machine that ended is made anew, however EC2 remembers the one before.
+// A machine that ended is launched again, whether or not EC2 still lists the earlier one.
 func TestLaunchAfterTermination(t *testing.T) {
 	for name, end := range map[string]func(*testcloud.AWS, string){
-		"interrupted by the cloud":       (*testcloud.AWS).Interrupt,
-		"terminated by hand":             (*testcloud.AWS).Vanish,
-		"and no longer in EC2's lists":   func(c *testcloud.AWS, id string) { c.Vanish(id); c.Forget() },
-		"interrupted, and lists do lag":  (*testcloud.AWS).Interrupt,
-		"stopped by hand, then replaced": (*testcloud.AWS).Stop,
+		"interrupted by the cloud":       (*testcloud.AWS).InterruptInstance,
+		"terminated by hand":             (*testcloud.AWS).TerminateInstance,
+		"and no longer in EC2's lists":   func(c *testcloud.AWS, id string) { c.TerminateInstance(id); c.RemoveEndedInstances() },
+		"interrupted, and lists do lag":  (*testcloud.AWS).InterruptInstance,
+		"stopped by hand, then replaced": (*testcloud.AWS).StopInstance,
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := &testcloud.Faults{}
@@ -253,14 +253,14 @@ func TestLaunchAfterTermination(t *testing.T) {
 			for range 3 {
 				launch(t, p, w)
 				if strings.Contains(name, "lag") {
-					f.Unseen = 1
+					f.StaleLists = 1
 				}
 				end(cloud, cloud.Machines()[0].ID)
 				list(t, p)
 				if changes := provision.Diff([]provision.Desired{w}, only(list(t, p), w.ID)); len(changes) != 1 || changes[0].Action != provision.ActionLaunch {
 					t.Fatalf("after its end there is to do: %+v, want a launch", changes)
 				}
-				for _, o := range only(list(t, p), w.ID) { // what stopped is removed
+				for _, o := range only(list(t, p), w.ID) { // the stopped machine is removed
 					if err := p.Terminate(t.Context(), o); err != nil {
 						t.Fatal(err)
 					}
@@ -275,10 +275,10 @@ func TestLaunchAfterTermination(t *testing.T) {
 	}
 }
 
-// `up` and the controller may launch one machine at the same time, and know its price from
-// different sources: it is one machine none the less.
+// If `up` and the controller launch a machine at the same time, with prices of different sources, one machine
+// is created.
 func TestLaunchIsIdempotentAcrossPrices(t *testing.T) {
-	cloud := newCloud(&testcloud.Faults{Unseen: 3})
+	cloud := newCloud(&testcloud.Faults{StaleLists: 3})
 	p := open(t, cloud)
 	launchPrerequisites(t, p, east)
 	w := machine("us-east-1-0", provision.KindReplica, east, service.CapacityOnDemand)
@@ -293,12 +293,12 @@ func TestLaunchIsIdempotentAcrossPrices(t *testing.T) {
 	}
 }
 
-// only are the objects of an id.
+// only returns the objects with an id.
 func only(have []provision.Object, id string) []provision.Object {
 	return slices.DeleteFunc(have, func(o provision.Object) bool { return o.ID != id })
 }
 
-// A replacement may stand beside what it replaces.
+// A replacement may run at the same time as the replaced machine.
 func TestLaunchReplacementBesideOldMachine(t *testing.T) {
 	cloud := newCloud(nil)
 	p := open(t, cloud)
@@ -317,33 +317,33 @@ func TestLaunchReplacementBesideOldMachine(t *testing.T) {
 	}
 }
 
-// An impossible launch returns the reason, in one line.
+// The error of an invalid launch contains the reason, in one line.
 func TestLaunchErrorMessages(t *testing.T) {
 	good := func() provision.Desired {
 		return machine("us-east-1-0", provision.KindReplica, east, service.CapacityOnDemand)
 	}
 	for want, change := range map[string]func(*provision.Desired, *testcloud.AWS){
 		`finding region "aws/eu-west-9": this provider is configured for us-east-1, us-west-2`: func(w *provision.Desired, _ *testcloud.AWS) { w.Region = "aws/eu-west-9" },
-		"launching us-east-1-0 in aws/us-east-1: reading the desired machine: must have 1 offering, found 0": func(w *provision.Desired, _ *testcloud.AWS) {
+		"launching us-east-1-0 in aws/us-east-1: reading the desired machine: number of offerings must be 1, got 0": func(w *provision.Desired, _ *testcloud.AWS) {
 			w.Offerings = nil
 		},
-		"user data has 20000 bytes, EC2's limit is 16384": func(w *provision.Desired, _ *testcloud.AWS) {
+		"user data is limited to 16384 bytes, got 20000": func(w *provision.Desired, _ *testcloud.AWS) {
 			w.Machine.UserData = strings.Repeat("x", 20000)
 		},
 		"on_demand g99.metal in us-east-1b: ec2:RunInstances: InvalidParameterValue: Invalid value 'g99.metal' for InstanceType.": func(w *provision.Desired, _ *testcloud.AWS) {
 			w.Offerings[0].Type = "g99.metal"
 		},
 		"the default VPC vpc-us-east-1 has no default subnet there; create one with `aws ec2 create-default-subnet --availability-zone us-east-1b`": func(_ *provision.Desired, c *testcloud.AWS) {
-			c.DropSubnet("us-east-1", "us-east-1b")
+			c.RemoveDefaultSubnet("us-east-1", "us-east-1b")
 		},
 		"finding the default VPC of us-west-2: not found; set regions[].network, or create one with `aws ec2 create-default-vpc --region us-west-2`": func(w *provision.Desired, c *testcloud.AWS) {
-			c.DropNetwork("us-west-2")
+			c.RemoveDefaultNetwork("us-west-2")
 			w.Region = west
 		},
-		"finding security group skyserve-chat-replica: not found: 'skyserve up' creates the replica firewall of service chat": func(w *provision.Desired, _ *testcloud.AWS) {
+		"finding security group skyserve-chat-replica: not found; run 'skyserve up' to create the replica firewall of service chat": func(w *provision.Desired, _ *testcloud.AWS) {
 			w.Region, w.Offerings[0].Zone = west, "us-west-2a"
 		},
-		"its configuration or role is missing": func(w *provision.Desired, _ *testcloud.AWS) { w.Machine = nil },
+		"configuration and role are required": func(w *provision.Desired, _ *testcloud.AWS) { w.Machine = nil },
 	} {
 		t.Run(want, func(t *testing.T) {
 			cloud := newCloud(nil)
@@ -358,27 +358,26 @@ func TestLaunchErrorMessages(t *testing.T) {
 	}
 }
 
-// Of a name that another owner has, nothing is made.
+// A service name of another owner is rejected, and nothing is created.
 func TestLaunchRejectsNameOfAnotherOwner(t *testing.T) {
 	cloud := newCloud(nil)
 	p := open(t, cloud)
 	launch(t, p, chat()...)
-	before := cloud.Left()
+	before := cloud.RemainingResources()
 	for _, w := range chat() {
 		w.Owner = "they"
 		_, err := open(t, cloud).Launch(t.Context(), w)
 		var owned *provision.OwnedError
-		if !errors.As(err, &owned) || owned.Owner != "me" || owned.Resource != "the service chat" {
-			t.Errorf("%s: got %v, want that it is mine", w.ID, err)
+		if !errors.As(err, &owned) || owned.Owner != "me" || owned.Resource != "service chat" {
+			t.Errorf("%s: got %v, want an OwnedError of owner me", w.ID, err)
 		}
 	}
-	if after := cloud.Left(); !slices.Equal(before, after) {
+	if after := cloud.RemainingResources(); !slices.Equal(before, after) {
 		t.Errorf("there was %q, there is %q", before, after)
 	}
 }
 
-// Every image that machines boot has a name that its publisher keeps: the emulated cloud knows
-// those names by itself, and no others.
+// The names of all boot images exist: the emulated cloud has an independent list of published names.
 func TestBootImagesArePublished(t *testing.T) {
 	cloud := newCloud(nil)
 	p := open(t, cloud)
@@ -387,6 +386,6 @@ func TestBootImagesArePublished(t *testing.T) {
 	unknown := machine("us-east-1-1", provision.KindReplica, east, service.CapacitySpot)
 	unknown.Machine.Image = "resolve:ssm:/aws/service/deeplearning/ami/x86_64/no-such-image/latest/ami-id"
 	if _, err := p.Launch(t.Context(), unknown); err == nil || !strings.Contains(err.Error(), "ParameterNotFound") {
-		t.Errorf("an image that nobody publishes: got %v, want ParameterNotFound", err)
+		t.Errorf("unpublished image: got %v, want ParameterNotFound", err)
 	}
 }

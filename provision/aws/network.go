@@ -16,10 +16,10 @@ import (
 // network is the network of a region's machines.
 type network struct {
 	vpc     string
-	subnets map[string]string // id of the subnet by zone
+	subnets map[string]string // ids by availability zone
 }
 
-// network reads the network, once; concurrent callers wait for the result.
+// network reads the network once and caches it; concurrent callers wait for the result.
 func (r *region) network(ctx context.Context) (*network, error) {
 	select {
 	case r.netSem <- struct{}{}:
@@ -92,11 +92,11 @@ func (r *region) namedNetwork(ctx context.Context) (*network, error) {
 		}
 		zone := aws.ToString(subnets[i].AvailabilityZone)
 		if other := n.subnets[zone]; other != "" {
-			return nil, r.specError("subnets: %s and %s are both in %s: name one subnet per zone", other, id, zone)
+			return nil, r.specError("subnets: %s and %s are both in availability zone %s; set one subnet per availability zone", other, id, zone)
 		}
 		n.subnets[zone] = id
 	}
-	if r.p.cfg.MachinesOnly { // the operator's `up` has already checked the routes
+	if r.p.cfg.MachinesOnly { // `skyserve up` has already checked the routes
 		return n, nil
 	}
 	return n, r.checkRoutes(ctx, n)
@@ -121,7 +121,7 @@ func (r *region) subnetsOf(ctx context.Context, filters ...ec2types.Filter) ([]e
 	return all, nil
 }
 
-// subnetError returns why a subnet is not one of the network.
+// subnetError returns the reason why a subnet is not part of the network.
 func (r *region) subnetError(ctx context.Context, id string) error {
 	found, err := r.ec2.DescribeSubnets(ctx, &ec2.DescribeSubnetsInput{SubnetIds: []string{id}})
 	switch {
@@ -132,11 +132,11 @@ func (r *region) subnetError(ctx context.Context, id string) error {
 	case len(found.Subnets) == 0:
 		return r.specError("subnets: EC2 returned no description of subnet %s", id)
 	}
-	return r.specError("subnets: %s is in VPC %s, must be in %s", id, aws.ToString(found.Subnets[0].VpcId), r.configured.Name)
+	return r.specError("subnets: %s must be in VPC %s, is in %s", id, r.configured.Name, aws.ToString(found.Subnets[0].VpcId))
 }
 
-// checkRoutes rejects subnets without a direct route to the internet: machines download the program,
-// images and weights from there, and balancers serve clients from there.
+// checkRoutes rejects subnets without a direct route to the internet. Machines download the binary, images
+// and weights from the internet, and balancers serve clients there.
 func (r *region) checkRoutes(ctx context.Context, n *network) error {
 	table := map[string]ec2types.RouteTable{} // by subnet; "" is the main route table
 	pages := ec2.NewDescribeRouteTablesPaginator(r.ec2, &ec2.DescribeRouteTablesInput{Filters: []ec2types.Filter{filter("vpc-id", n.vpc)}})
@@ -159,7 +159,7 @@ func (r *region) checkRoutes(ctx context.Context, n *network) error {
 			t = table[""]
 		}
 		if !slices.ContainsFunc(t.Routes, routesToInternet) {
-			return r.specError("subnets: %s has no route to an internet gateway (route table %s): the public addresses of its machines would not work", id, aws.ToString(t.RouteTableId))
+			return r.specError("subnets: %s has no route to an internet gateway (route table %s): the public addresses of its machines would be unreachable", id, aws.ToString(t.RouteTableId))
 		}
 	}
 	return nil
@@ -174,7 +174,8 @@ func routesToInternet(route ec2types.Route) bool {
 // codeNoSubnet is EC2's code for an unknown subnet.
 const codeNoSubnet = "InvalidSubnetID.NotFound"
 
-// subnet returns the subnet of a zone; empty for no zone of the default network, where AWS selects one.
+// subnet returns the subnet of an availability zone. Without a zone it returns the first subnet; in the
+// default network it returns an empty string, so that AWS selects a subnet.
 func (r *region) subnet(ctx context.Context, zone string) (string, error) {
 	if zone == "" && r.configured.Name == "" {
 		return "", nil
@@ -189,7 +190,7 @@ func (r *region) subnet(ctx context.Context, zone string) (string, error) {
 	subnet := n.subnets[zone]
 	switch {
 	case subnet == "" && r.configured.Name != "":
-		return "", r.specError("subnets: no subnet in %s", zone)
+		return "", r.specError("subnets: no subnet in availability zone %s", zone)
 	case subnet == "":
 		return "", fmt.Errorf("finding the subnet of %s: the default VPC %s has no default subnet there; create one with `aws ec2 create-default-subnet --availability-zone %s`", zone, n.vpc, zone)
 	}

@@ -12,11 +12,11 @@ import (
 	"skyserve/provision/aws"
 )
 
-// officeCloud is a region without a default network, and with one of somebody's: public
-// and private subnets in two zones.
+// officeCloud is a region without a default network. It has another network with public and private subnets
+// in two availability zones.
 func officeCloud() *testcloud.AWS {
 	cloud := newCloud(nil)
-	cloud.DropNetwork("us-east-1")
+	cloud.RemoveDefaultNetwork("us-east-1")
 	cloud.AddNetwork("us-east-1", "vpc-0ff1ce00",
 		testcloud.Subnet{ID: "subnet-0000000a", Zone: "us-east-1a", Gateway: "igw-0ff1ce"},
 		testcloud.Subnet{ID: "subnet-0000000b", Zone: "us-east-1b", Gateway: "igw-0ff1ce"},
@@ -28,7 +28,7 @@ func officeCloud() *testcloud.AWS {
 	return cloud
 }
 
-// within is a provider whose machines stand in a network.
+// within returns a provider whose machines are in a network.
 func within(t *testing.T, cloud *testcloud.AWS, machinesOnly bool, vpc string, subnets ...string) *aws.Provider {
 	t.Helper()
 	c := config(cloud, "us-east-1")
@@ -43,8 +43,8 @@ func within(t *testing.T, cloud *testcloud.AWS, machinesOnly bool, vpc string, s
 	return p
 }
 
-// Machines stand in the subnets that the service names, behind firewalls of their network,
-// and only the zones of these have offers.
+// Machines are launched in the configured subnets, behind firewalls of their network. Only the availability
+// zones of these subnets have offerings.
 func TestNamedNetwork(t *testing.T) {
 	cloud := officeCloud()
 	p := within(t, cloud, false, "vpc-0ff1ce00", "subnet-0000000b", "subnet-0000000a")
@@ -66,7 +66,7 @@ func TestNamedNetwork(t *testing.T) {
 	for _, m := range cloud.Machines() {
 		want := map[string]string{"us-east-1a": "subnet-0000000a", "us-east-1b": "subnet-0000000b"}[m.Zone]
 		if got := m.Request["NetworkInterface.1.SubnetId"]; got != want || got == "" {
-			t.Errorf("%s stands in %q, want %q", m.Tags["skyserve:id"], got, want)
+			t.Errorf("%s is in %q, want %q", m.Tags["skyserve:id"], got, want)
 		}
 	}
 	if changes := provision.Diff(wants, list(t, p)); len(changes) != 0 {
@@ -78,28 +78,27 @@ func TestNamedNetwork(t *testing.T) {
 		}
 	}
 	machines := within(t, cloud, true, "vpc-0ff1ce00", "subnet-0000000b", "subnet-0000000a")
-	cloud.Deny = func(_, action string) string {
+	cloud.DenialCode = func(_, action string) string {
 		if action == "ec2:DescribeRouteTables" {
 			return "UnauthorizedOperation"
 		}
 		return ""
 	}
 	launch(t, machines, machine("us-east-1-8", provision.KindReplica, east, service.CapacitySpot))
-	if _, err := provision.Apply(t.Context(), provision.Diff(nil, list(t, p)), p, provision.ApplyOptions{}); err != nil || len(cloud.Left()) != 0 {
-		t.Errorf("%v, and there is %q", err, cloud.Left())
+	if _, err := provision.Apply(t.Context(), provision.Diff(nil, list(t, p)), p, provision.ApplyOptions{}); err != nil || len(cloud.RemainingResources()) != 0 {
+		t.Errorf("%v, and there is %q", err, cloud.RemainingResources())
 	}
 }
 
-// What the service says of its network and EC2 has otherwise is refused with what is wrong
-// before anything is made.
+// A configured network that does not match EC2 is rejected with the reason, before anything is created.
 func TestNetworkErrors(t *testing.T) {
 	for want, named := range map[string][]string{
-		"network: VPC vpc-0dead000 not found in this region":                                                                   {"vpc-0dead000", "subnet-0000000a"},
-		"subnets: subnet subnet-0dead000 not found in this region":                                                             {"vpc-0ff1ce00", "subnet-0000000a", "subnet-0dead000"},
-		"subnets: subnet-00000bad is in VPC vpc-00000bad, must be in vpc-0ff1ce00":                                             {"vpc-0ff1ce00", "subnet-00000bad"},
-		"subnets: subnet-0000000b and subnet-000000bb are both in us-east-1b: name one subnet per zone":                        {"vpc-0ff1ce00", "subnet-0000000b", "subnet-000000bb"},
-		"subnets: subnet-0000000d has no route to an internet gateway (route table rtb-subnet-0000000d): the public addresses": {"vpc-0ff1ce00", "subnet-0000000b", "subnet-0000000d"},
-		"subnets: subnet-0000000e has no route to an internet gateway (route table rtb-vpc-0ff1ce00): the public addresses":    {"vpc-0ff1ce00", "subnet-0000000e"},
+		"network: VPC vpc-0dead000 not found in this region":                                                                          {"vpc-0dead000", "subnet-0000000a"},
+		"subnets: subnet subnet-0dead000 not found in this region":                                                                    {"vpc-0ff1ce00", "subnet-0000000a", "subnet-0dead000"},
+		"subnets: subnet-00000bad must be in VPC vpc-0ff1ce00, is in vpc-00000bad":                                                    {"vpc-0ff1ce00", "subnet-00000bad"},
+		"subnets: subnet-0000000b and subnet-000000bb are both in availability zone us-east-1b; set one subnet per availability zone": {"vpc-0ff1ce00", "subnet-0000000b", "subnet-000000bb"},
+		"subnets: subnet-0000000d has no route to an internet gateway (route table rtb-subnet-0000000d): the public addresses":        {"vpc-0ff1ce00", "subnet-0000000b", "subnet-0000000d"},
+		"subnets: subnet-0000000e has no route to an internet gateway (route table rtb-vpc-0ff1ce00): the public addresses":           {"vpc-0ff1ce00", "subnet-0000000e"},
 	} {
 		cloud := officeCloud()
 		p := within(t, cloud, false, named[0], named[1:]...)
@@ -108,18 +107,18 @@ func TestNetworkErrors(t *testing.T) {
 		if !errors.As(err, &unfit) || !strings.Contains(err.Error(), "reading regions[] of aws/us-east-1: "+want) {
 			t.Errorf("got %v, want %s", err, want)
 		}
-		if _, err := p.Launch(t.Context(), firewall(east, provision.KindReplica)); !errors.As(err, &unfit) || len(cloud.Left()) != 0 {
-			t.Errorf("a firewall: %v, and there is %q", err, cloud.Left())
+		if _, err := p.Launch(t.Context(), firewall(east, provision.KindReplica)); !errors.As(err, &unfit) || len(cloud.RemainingResources()) != 0 {
+			t.Errorf("a firewall: %v, and there is %q", err, cloud.RemainingResources())
 		}
 	}
 	p := within(t, officeCloud(), true, "vpc-0ff1ce00", "subnet-0000000a")
 	_, err := p.Launch(t.Context(), machine("us-east-1-0", provision.KindReplica, east, service.CapacitySpot))
-	if want := "reading regions[] of aws/us-east-1: subnets: no subnet in us-east-1b"; err == nil || err.Error() != want {
+	if want := "reading regions[] of aws/us-east-1: subnets: no subnet in availability zone us-east-1b"; err == nil || err.Error() != want {
 		t.Errorf("got %v, want %s", err, want)
 	}
 }
 
-// A service that moves to another network leaves nothing in the one before.
+// A service that moves to another network leaves no objects in the earlier one.
 func TestMoveToAnotherNetwork(t *testing.T) {
 	cloud := newCloud(nil)
 	cloud.AddNetwork("us-east-1", "vpc-0ff1ce00", testcloud.Subnet{ID: "subnet-0000000b", Zone: "us-east-1b", Gateway: "igw-0ff1ce"})
@@ -128,10 +127,10 @@ func TestMoveToAnotherNetwork(t *testing.T) {
 	wants := chat()
 	for i := range wants {
 		if wants[i].Kind != provision.KindIdentity {
-			wants[i].SpecHash += " in vpc-0ff1ce00" // as the layout tells them apart
+			wants[i].SpecHash += " in vpc-0ff1ce00" // as in the layout
 		}
 	}
-	for range 2 { // the second finds what the first has left behind
+	for range 2 { // the second call finds the remaining objects of the first
 		if _, err := provision.Apply(t.Context(), provision.Diff(wants, list(t, p)), p, provision.ApplyOptions{}); err != nil {
 			t.Fatal(err)
 		}

@@ -18,9 +18,9 @@ import (
 // spotLinux is EC2's product description for spot prices of machines without a paid licence.
 const spotLinux = "Linux/UNIX"
 
-// Offerings returns the types of the catalogue in each zone with a subnet, on demand, spot and
-// reserved, sorted by type, zone and capacity type. Spot prices are EC2's current ones where available;
-// all others are list prices.
+// Offerings returns the types of the catalogue in each availability zone with a subnet: on demand, spot
+// and reserved, sorted by type, zone and capacity type. Spot prices are EC2's current ones where
+// available. All other prices are the built-in list prices.
 func (p *Provider) Offerings(ctx context.Context, name service.Region) (provision.Offerings, error) {
 	r, err := p.region(name)
 	if err != nil {

@@ -16,7 +16,7 @@ import (
 func TestOfferings(t *testing.T) {
 	cloud := newCloud(nil)
 	cloud.PageSize = 3
-	cloud.Offers = func(zone, name string) bool {
+	cloud.HasInstanceType = func(zone, name string) bool {
 		return name == "g6.xlarge" && zone != "us-east-1c" || name == "c7i.large" || name == "p5.48xlarge" && zone == "us-east-1a"
 	}
 	cloud.SpotPrice = func(zone, name string) string {
@@ -25,7 +25,7 @@ func TestOfferings(t *testing.T) {
 		}
 		return ""
 	}
-	cloud.DropSubnet("us-east-1", "us-east-1c")
+	cloud.RemoveDefaultSubnet("us-east-1", "us-east-1c")
 	offers, err := open(t, cloud).Offerings(t.Context(), east)
 	if err != nil {
 		t.Fatal(err)
@@ -65,8 +65,8 @@ func TestQuotas(t *testing.T) {
 		machine("us-east-1-1", provision.KindReplica, east, service.CapacityOnDemand),
 		machine("us-east-1-2", provision.KindReplica, east, service.CapacityOnDemand),
 		machine("lb-us-east-1-0", provision.KindBalancer, east, service.CapacityOnDemand))
-	cloud.Quotas = map[string]float64{"L-DB2E81BA": 64, "L-3819A6DF": 32}
-	cloud.Defaults = map[string]float64{"L-417A185B": 0, "L-7212CCBC": 0, "L-C4BD4855": 0, "L-1216C47A": 5, "L-34B43A08": 5}
+	cloud.QuotaLimits = map[string]float64{"L-DB2E81BA": 64, "L-3819A6DF": 32}
+	cloud.DefaultQuotaLimits = map[string]float64{"L-417A185B": 0, "L-7212CCBC": 0, "L-C4BD4855": 0, "L-1216C47A": 5, "L-34B43A08": 5}
 	got, err := p.Quotas(t.Context(), east)
 	want := []provision.Quota{
 		{Region: east, Name: "G and VT instances on demand", Code: "L-DB2E81BA", Unit: "vcpus", Limit: 64, Used: 8},
@@ -80,7 +80,7 @@ func TestQuotas(t *testing.T) {
 	if err != nil || !slices.Equal(got, want) {
 		t.Errorf("got %+v, %v, want %+v", got, err, want)
 	}
-	cloud.Defaults = map[string]float64{"L-1216C47A": 5}
+	cloud.DefaultQuotaLimits = map[string]float64{"L-1216C47A": 5}
 	got, err = p.Quotas(t.Context(), east)
 	if err == nil || !strings.Contains(err.Error(), "L-417A185B, L-7212CCBC, L-C4BD4855, L-34B43A08: ") || strings.Count(err.Error(), "NoSuchResource") != 1 || !slices.Equal(got, append(want[:2:2], want[5])) {
 		t.Errorf("without some defaults: got %+v, %v, want those that are known, and which are not", got, err)
@@ -90,33 +90,33 @@ func TestQuotas(t *testing.T) {
 func TestDoctor(t *testing.T) {
 	noon := time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
 	well := []string{
-		"ok aws: credentials: arn:aws:iam::123456789012:user/operator", "ok aws: clock: 0s ahead of AWS", "ok aws: listing identities",
-		"ok aws/us-east-1: network: vpc-us-east-1 with subnets in 3 zones", "ok aws/us-east-1: launching machines", "ok aws/us-east-1: creating firewalls",
-		"ok aws/us-west-2: network: vpc-us-west-2 with subnets in 3 zones", "ok aws/us-west-2: launching machines", "ok aws/us-west-2: creating firewalls",
+		"ok aws: credentials: arn:aws:iam::123456789012:user/operator", "ok aws: clock: 0s ahead of AWS", "ok aws: listing IAM roles",
+		"ok aws/us-east-1: network: vpc-us-east-1 with subnets in 3 availability zones", "ok aws/us-east-1: dry run of launching a machine", "ok aws/us-east-1: dry run of creating a security group",
+		"ok aws/us-west-2: network: vpc-us-west-2 with subnets in 3 availability zones", "ok aws/us-west-2: dry run of launching a machine", "ok aws/us-west-2: dry run of creating a security group",
 	}
 	tests := []struct {
 		name   string
 		change func(*testcloud.AWS)
-		only   []string // the findings that are not well
+		only   []string // the failed findings
 	}{
-		{"all is well", func(*testcloud.AWS) {}, nil},
-		{"the session has ended", func(c *testcloud.AWS) { c.Deny = func(_, _ string) string { return "ExpiredToken" } }, []string{
+		{"valid setup", func(*testcloud.AWS) {}, nil},
+		{"expired session", func(c *testcloud.AWS) { c.DenialCode = func(_, _ string) string { return "ExpiredToken" } }, []string{
 			"NO aws: credentials: sts:GetCallerIdentity: ExpiredToken: You are not authorized to perform this operation: sts:GetCallerIdentity (log in again: aws sso login, or fetch new session keys)",
 		}},
-		{"the clock is wrong", func(c *testcloud.AWS) { c.Now = func() time.Time { return noon.Add(-10 * time.Minute) } }, []string{
-			"NO aws: clock: 10m0s ahead of AWS (set this machine's clock: AWS refuses signatures that are five minutes off)",
+		{"wrong clock", func(c *testcloud.AWS) { c.Now = func() time.Time { return noon.Add(-10 * time.Minute) } }, []string{
+			"NO aws: clock: 10m0s ahead of AWS (correct this machine's clock: AWS rejects requests whose time differs by five minutes)",
 		}},
-		{"nothing may be launched in one region", func(c *testcloud.AWS) {
-			c.Deny = func(region, action string) string {
+		{"no permission to launch in one region", func(c *testcloud.AWS) {
+			c.DenialCode = func(region, action string) string {
 				if region == "us-west-2" && action == "ec2:RunInstances" {
 					return "UnauthorizedOperation"
 				}
 				return ""
 			}
 		}, []string{
-			"NO aws/us-west-2: launching machines: ec2:RunInstances: UnauthorizedOperation: You are not authorized to perform this operation. User: arn:aws:iam::123456789012:user/operator is not authorized to perform: ec2:RunInstances on resource: * because no identity-based policy allows the ec2:RunInstances action. (allow ec2:RunInstances for the caller in an IAM policy)",
+			"NO aws/us-west-2: dry run of launching a machine: ec2:RunInstances: UnauthorizedOperation: You are not authorized to perform this operation. User: arn:aws:iam::123456789012:user/operator is not authorized to perform: ec2:RunInstances on resource: * because no identity-based policy allows the ec2:RunInstances action. (allow ec2:RunInstances for the caller in an IAM policy)",
 		}},
-		{"a region has no network", func(c *testcloud.AWS) { c.DropNetwork("us-east-1") }, []string{
+		{"region without a network", func(c *testcloud.AWS) { c.RemoveDefaultNetwork("us-east-1") }, []string{
 			"NO aws/us-east-1: network: finding the default VPC of us-east-1: not found; set regions[].network, or create one with `aws ec2 create-default-vpc --region us-east-1` ()",
 		}},
 	}
@@ -145,8 +145,8 @@ func TestDoctor(t *testing.T) {
 			if tt.only == nil && !slices.Equal(good, well) {
 				t.Errorf("well are %q, want %q", good, well)
 			}
-			if left := cloud.Left(); len(left) != 0 {
-				t.Errorf("looking made %q", left)
+			if left := cloud.RemainingResources(); len(left) != 0 {
+				t.Errorf("Doctor created %q", left)
 			}
 		})
 	}

@@ -19,12 +19,12 @@ type statement struct {
 	Condition condition `json:"Condition,omitempty"`
 }
 
-// condition contains the conditions of a permission, by operator and key: a string, or a list where one
-// value must match.
+// condition contains the conditions of a permission by operator and key. A value is a string, or a list
+// of alternatives.
 type condition map[string]map[string]any
 
-// policyFor returns the IAM policy of a service's machines with these grants; empty without
-// permissions. The same grants give the same text.
+// policyFor returns the IAM policy of a service's machines with these grants; empty without grants. The
+// result does not depend on the order of the grants.
 func policyFor(name, owner, partition string, grants []provision.Grant) (string, error) {
 	var statements []statement
 	if slices.Contains(grants, provision.GrantOperate) {
@@ -60,9 +60,9 @@ func readStatements(folder, arn string) []statement {
 	}
 }
 
-// challengeStatement permits changing the TXT record of a dns-01 challenge for a name, and nothing else in the
-// hosted zone. IAM compares names in lower case and without the last dot; every record of a change must
-// match.
+// challengeStatement permits changing the TXT record of a dns-01 challenge for a name, and nothing else in
+// the hosted zone. IAM compares names in lower case and without the last dot. Every record of a change
+// must match.
 func challengeStatement(zone, name, arn string) statement {
 	return statement{"Allow", []string{"route53:ChangeResourceRecordSets"}, []string{arn + "hostedzone/" + zone}, condition{
 		"ForAllValues:StringEquals": {
@@ -72,9 +72,9 @@ func challengeStatement(zone, name, arn string) statement {
 	}}
 }
 
-// sessionStatement permits the Systems Manager agent on a machine of one region to open the channels of Session
-// Manager: the minimum that it requires. They cannot be narrowed to a machine: the agent is identified
-// only by its credentials.
+// sessionStatement permits the Systems Manager agent on machines of one region to open the channels of
+// Session Manager. These are the minimum permissions of the agent. They cannot be restricted to a machine,
+// because only its credentials identify the agent.
 func sessionStatement(place string) statement {
 	return statement{"Allow", []string{
 		"ssm:UpdateInstanceInformation", "ssmmessages:CreateControlChannel", "ssmmessages:CreateDataChannel",
@@ -82,17 +82,17 @@ func sessionStatement(place string) statement {
 	}, []string{"*"}, condition{"StringEquals": {"aws:RequestedRegion": place}}}
 }
 
-// tagKeys are the keys of all tags of machines. IAM ignores the case of a key in a condition, and
-// machines are identified by the lower-case key, so a key that differs only in case must be denied.
+// tagKeys are the keys of all tags of machines. IAM ignores the case of a key in a condition, but List
+// reads only the lower-case keys. So keys that differ only in case must be denied.
 var tagKeys = []string{
 	tagBuild, tagCapacity, tagFixed, tagID, tagKind, tagLabel + "*", tagName, tagOwner, tagPrice, tagReservation, tagService, tagSpec,
 }
 
 // operateStatements permits a balancer's machine to launch, list and terminate replicas of its service, and
-// nothing else. It is bound to the kind of machine, so that somebody with root on a balancer cannot
-// launch a fake balancer or controller: a machine that it launches is tagged as a replica, is behind
-// the firewall of replicas and has their role, and no tag can be changed afterwards. EC2's list calls
-// cannot be narrowed to tags, and prices are public; everything else is narrowed.
+// nothing else. An intruder with root on a balancer cannot launch another balancer or a controller: a
+// machine that a balancer launches must have the tags of a replica, the firewall of replicas and their IAM
+// role, and no tag can be changed afterwards. All permissions are restricted by tags or names, except EC2's
+// list calls, which cannot be restricted to tags, and prices, which are public.
 func operateStatements(name, owner, arn string) []statement {
 	replica := string(provision.KindReplica)
 	having := func(prefix string) map[string]any {

@@ -14,19 +14,21 @@ import (
 // Manual changes are detected and repaired in place.
 func TestPrerequisitesAreRepaired(t *testing.T) {
 	for name, tamper := range map[string]func(*testcloud.AWS){
-		"another port is open":         func(c *testcloud.AWS) { c.Open("us-east-1", "skyserve-chat-replica", 22, "0.0.0.0/0") },
-		"a port is open to one more":   func(c *testcloud.AWS) { c.Open("us-east-1", "skyserve-chat-replica", 8300, "10.0.0.0/8") },
-		"the policy allows everything": func(c *testcloud.AWS) { c.Grant("skyserve-chat-balancer", "skyserve", `{"Statement":[]}`) },
+		"another port is open": func(c *testcloud.AWS) { c.AddSecurityGroupRule("us-east-1", "skyserve-chat-replica", 22, "0.0.0.0/0") },
+		"a port is open to one more": func(c *testcloud.AWS) {
+			c.AddSecurityGroupRule("us-east-1", "skyserve-chat-replica", 8300, "10.0.0.0/8")
+		},
+		"the policy allows everything": func(c *testcloud.AWS) { c.SetRolePolicy("skyserve-chat-balancer", "skyserve", `{"Statement":[]}`) },
 		"a role may suddenly do a thing": func(c *testcloud.AWS) {
-			c.Grant("skyserve-chat-replica", "skyserve", `{"Statement":[]}`)
+			c.SetRolePolicy("skyserve-chat-replica", "skyserve", `{"Statement":[]}`)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			cloud := newCloud(nil)
 			p := open(t, cloud)
 			launch(t, p, chat()...)
-			before := cloud.Left()
-			policy := cloud.Policy("skyserve-chat-balancer", "skyserve")
+			before := cloud.RemainingResources()
+			policy := cloud.RolePolicy("skyserve-chat-balancer", "skyserve")
 			tamper(cloud)
 			changes := provision.Diff(chat(), list(t, p))
 			if len(changes) != 1 || changes[0].Action != provision.ActionRepair {
@@ -38,15 +40,15 @@ func TestPrerequisitesAreRepaired(t *testing.T) {
 			if changes := provision.Diff(chat(), list(t, p)); len(changes) != 0 {
 				t.Errorf("after mending there is to do: %+v", changes)
 			}
-			if after := cloud.Left(); !slices.Equal(before, after) || cloud.Policy("skyserve-chat-balancer", "skyserve") != policy {
+			if after := cloud.RemainingResources(); !slices.Equal(before, after) || cloud.RolePolicy("skyserve-chat-balancer", "skyserve") != policy {
 				t.Errorf("there was %q, there is %q", before, after)
 			}
 		})
 	}
 }
 
-// A replica's ports are open to the balancers' group where all balancers are in it, and else to holders
-// of a certificate. A service that grows changes its groups.
+// A replica's ports are open to the balancers' security group if all balancers are in it, else to any
+// address. The rules change when a second region is added.
 func TestReplicaFirewallSources(t *testing.T) {
 	cloud := newCloud(nil)
 	c := config(cloud, "us-east-1")
@@ -62,10 +64,10 @@ func TestReplicaFirewallSources(t *testing.T) {
 	launch(t, alone, replica)
 	group := func() string { return only(list(t, alone), balancer.ID)[0].Handle }
 	world := []string{"tcp 8300-8300 0.0.0.0/0", "tcp 8300-8300 ::/0"}
-	if got := cloud.Rules("us-east-1", "skyserve-chat-replica"); !slices.Equal(got, []string{"tcp 8300-8300 " + group()}) {
+	if got := cloud.SecurityGroupRules("us-east-1", "skyserve-chat-replica"); !slices.Equal(got, []string{"tcp 8300-8300 " + group()}) {
 		t.Errorf("alone, it lets in %q, want the group of the balancers", got)
 	}
-	list(t, alone) // it runs by now
+	list(t, alone) // it is running
 	if o := only(list(t, alone), "us-east-1-0")[0]; !strings.HasPrefix(o.Address, "http://172.31.") {
 		t.Errorf("alone, a replica is reached at %q, want its address in the network", o.Address)
 	}
@@ -74,7 +76,7 @@ func TestReplicaFirewallSources(t *testing.T) {
 		t.Fatalf("grown, there is to do: %+v, want a repair", changes)
 	}
 	launch(t, grown, replica)
-	if got := cloud.Rules("us-east-1", "skyserve-chat-replica"); !slices.Equal(got, world) {
+	if got := cloud.SecurityGroupRules("us-east-1", "skyserve-chat-replica"); !slices.Equal(got, world) {
 		t.Errorf("grown, it lets in %q, want %q", got, world)
 	}
 	if o := only(list(t, grown), "us-east-1-0")[0]; !strings.HasPrefix(o.Address, "http://203.0.") {
@@ -100,12 +102,12 @@ func TestFirewallRulesAreUpdatedInPlace(t *testing.T) {
 		t.Errorf("there is to do: %+v", changes)
 	}
 	want := []string{"tcp 443-443 0.0.0.0/0", "tcp 443-443 ::/0", "tcp 8100-8100 0.0.0.0/0", "tcp 8100-8100 ::/0"}
-	if got := cloud.Rules("us-east-1", "skyserve-chat-balancer"); !slices.Equal(got, want) {
+	if got := cloud.SecurityGroupRules("us-east-1", "skyserve-chat-balancer"); !slices.Equal(got, want) {
 		t.Errorf("it lets in %q, want %q", got, want)
 	}
 }
 
-// Each part of AWS has its own first words of names.
+// Each AWS partition has its own ARN prefix.
 func TestPolicyUsesPartitionOfRegion(t *testing.T) {
 	for region, want := range map[string]string{
 		"us-east-1": "arn:aws:iam::*:role/skyserve/chat/skyserve-chat-replica", "cn-north-1": "arn:aws-cn:iam::*:role/skyserve/chat/skyserve-chat-replica",
@@ -117,13 +119,13 @@ func TestPolicyUsesPartitionOfRegion(t *testing.T) {
 			t.Fatal(err)
 		}
 		launch(t, p, roleFor(provision.KindBalancer, provision.GrantOperate))
-		if text := cloud.Policy("skyserve-chat-balancer", "skyserve"); !strings.Contains(text, want) {
+		if text := cloud.RolePolicy("skyserve-chat-balancer", "skyserve"); !strings.Contains(text, want) {
 			t.Errorf("%s: %s does not name %s", region, text, want)
 		}
 	}
 }
 
-// A machine of the service sees machines alone, and makes and ends replicas.
+// A provider on a machine of the service lists only machines, and launches and terminates replicas.
 func TestMachinesOnlyProvider(t *testing.T) {
 	cloud := newCloud(nil)
 	launch(t, open(t, cloud), chat()...)
@@ -144,8 +146,8 @@ func TestMachinesOnlyProvider(t *testing.T) {
 	}
 }
 
-// A long name of a service still gives a role that IAM takes, and another one than
-// a name that only ends otherwise.
+// A long service name results in a valid role name, which differs from that of another name with the same
+// beginning.
 func TestLongServiceNames(t *testing.T) {
 	cloud := newCloud(nil)
 	p := open(t, cloud)
@@ -157,24 +159,24 @@ func TestLongServiceNames(t *testing.T) {
 			t.Errorf("listed %+v, %v", have, err)
 		}
 	}
-	if left := cloud.Left(); len(left) != 4 {
+	if left := cloud.RemainingResources(); len(left) != 4 {
 		t.Errorf("there is %q, want two roles and two profiles", left)
 	}
 }
 
-// Objects that are removed in the wrong order are deleted as soon as nothing depends on them.
+// Objects that are removed in the wrong order are deleted when no other object depends on them.
 func TestFirewallDeletionWaitsForMachines(t *testing.T) {
 	cloud := newCloud(nil)
-	cloud.Closing = 20
+	cloud.ShutdownReads = 20
 	p := open(t, cloud)
 	launch(t, p, chat()...)
 	_, err := provision.Apply(t.Context(), provision.Diff(nil, list(t, p)), p, provision.ApplyOptions{})
-	if left := cloud.Left(); err != nil || len(left) != 0 {
+	if left := cloud.RemainingResources(); err != nil || len(left) != 0 {
 		t.Errorf("down ends in %v and leaves %q", err, left)
 	}
 }
 
-// Objects of others, and what has no tags at all, are not seen and stay.
+// Objects of others, and objects without tags, are not listed and not changed.
 func TestForeignObjectsAreIgnored(t *testing.T) {
 	cloud := newCloud(nil)
 	p := open(t, cloud)
@@ -182,7 +184,7 @@ func TestForeignObjectsAreIgnored(t *testing.T) {
 		w.Service = "theirs"
 		launch(t, p, w)
 	}
-	before := cloud.Left()
+	before := cloud.RemainingResources()
 	launch(t, p, chat()...)
 	if all, err := p.List(t.Context(), ""); err != nil || len(all) != 2*len(chat()) {
 		t.Errorf("all services have %d objects, %v, want %d", len(all), err, 2*len(chat()))
@@ -190,7 +192,7 @@ func TestForeignObjectsAreIgnored(t *testing.T) {
 	if _, err := provision.Apply(t.Context(), provision.Diff(nil, list(t, p)), p, provision.ApplyOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	if after := cloud.Left(); !slices.Equal(before, after) {
+	if after := cloud.RemainingResources(); !slices.Equal(before, after) {
 		t.Errorf("there was %q, there is %q", before, after)
 	}
 }

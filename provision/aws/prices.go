@@ -21,13 +21,13 @@ import (
 // errNoPriceList reports a partition of AWS without a price list.
 var errNoPriceList = errors.New("AWS GovCloud has no price list")
 
-// maxPricePages is the maximum number of pages of one answer: the catalogue's types fill one of 100
-// products.
+// maxPricePages is the maximum number of pages of one response. The products of the catalogue's types fit
+// on one page of 100.
 const maxPricePages = 20
 
-// pricingRegion returns the region whose price list API to query for the prices of a region: the API exists
-// in few regions, and each covers its whole partition. A near one is selected because accounts that are
-// restricted to a geography may not reach others. Empty = there is none.
+// pricingRegion returns the region of the price list API for the prices of a region; empty if there is
+// none. The API exists in few regions, and each covers its whole AWS partition. pricingRegion selects a
+// near one, because an AWS account that is restricted to a geography may have no access to others.
 func pricingRegion(region string) string {
 	switch partitionOf(region) {
 	case "aws-cn":
@@ -80,8 +80,8 @@ func (r *region) listPrices(ctx context.Context) ([]provision.Price, error) {
 	return list.prices()
 }
 
-// priceFilters select machines as skyserve launches them: Linux without a licence, shared hardware, on
-// demand.
+// priceFilters selects the products that skyserve launches: Linux without a paid licence, shared
+// hardware, on demand.
 func (r *region) priceFilters() []pricingtypes.Filter {
 	var filters []pricingtypes.Filter
 	match := func(kind pricingtypes.FilterType, field, value string) {
@@ -116,7 +116,7 @@ func (l *priceList) add(document string) {
 	}
 	price, err := p.price()
 	if have := l.perHour[p.instanceType()]; err == nil && have != 0 && have != price {
-		err = fmt.Errorf("%s: found two prices, %g and %g", p.instanceType(), have, price)
+		err = fmt.Errorf("%s: price must be unique, got %g and %g", p.instanceType(), have, price)
 	}
 	if err != nil {
 		l.errs = append(l.errs, err)
@@ -125,7 +125,7 @@ func (l *priceList) add(document string) {
 	l.perHour[p.instanceType()] = price
 }
 
-// prices returns the prices that were read, sorted by type, with an error about the others.
+// prices returns the prices that could be read, sorted by type, and an error for the others.
 func (l *priceList) prices() ([]provision.Price, error) {
 	var prices []provision.Price
 	for name, price := range l.perHour {
@@ -143,7 +143,7 @@ func (l *priceList) prices() ([]provision.Price, error) {
 	return prices, nil
 }
 
-// product is an entry of the price list, reduced to the fields that are read.
+// product is an entry of the price list, with the fields that this package reads.
 type product struct {
 	Product struct {
 		Attributes struct {
@@ -181,8 +181,8 @@ func readProduct(document string) (*product, error) {
 
 func (p *product) instanceType() string { return p.Product.Attributes.InstanceType }
 
-// matches reports whether a product is a machine of the catalogue in a region as skyserve launches it. A
-// list without other markets omits the market option.
+// matches reports whether a product is a machine of the catalogue in a region, with the properties that
+// skyserve launches. Some price lists contain on-demand products only and omit the market option.
 func (p *product) matches(region string) bool {
 	a := p.Product.Attributes
 	_, known := provision.MachineTypeOf(service.CloudAWS, a.InstanceType)
@@ -190,8 +190,8 @@ func (p *product) matches(region string) bool {
 		a.PreInstalledSw == "NA" && a.CapacityStatus == "Used" && cmp.Or(a.MarketOption, "OnDemand") == "OnDemand"
 }
 
-// price returns the on-demand price per hour, in USD. There must be exactly one price, from the first
-// hour on.
+// price returns the on-demand price per hour, in USD. A product must have exactly one price, which applies
+// from the first hour.
 func (p *product) price() (float64, error) {
 	var all []priceDimension
 	for _, term := range p.Terms.OnDemand {
@@ -200,7 +200,7 @@ func (p *product) price() (float64, error) {
 		}
 	}
 	if len(all) != 1 {
-		return 0, fmt.Errorf("%s: must have 1 on-demand price, found %d", p.instanceType(), len(all))
+		return 0, fmt.Errorf("%s: number of on-demand prices must be 1, got %d", p.instanceType(), len(all))
 	}
 	price, err := all[0].hourlyUSD()
 	if err != nil {
@@ -212,15 +212,15 @@ func (p *product) price() (float64, error) {
 // hourlyUSD returns the price per hour in USD.
 func (d priceDimension) hourlyUSD() (float64, error) {
 	if d.Unit != "Hrs" || d.BeginRange != "0" || d.EndRange != "Inf" {
-		return 0, fmt.Errorf("the price must be for Hrs from 0 to Inf, found %s from %q to %q", d.Unit, d.BeginRange, d.EndRange)
+		return 0, fmt.Errorf("price must be per Hrs from 0 to Inf, got per %s from %q to %q", d.Unit, d.BeginRange, d.EndRange)
 	}
-	text, has := d.PerUnit["USD"]
-	if !has {
+	text, ok := d.PerUnit["USD"]
+	if !ok {
 		return 0, errors.New("no price in USD")
 	}
 	price, err := strconv.ParseFloat(text, 64)
 	if err != nil || strings.Trim(text, "0123456789.") != "" || !provision.IsValidPrice(price) {
-		return 0, fmt.Errorf("%q is not a valid price per hour", text)
+		return 0, fmt.Errorf("invalid price per hour: %q", text)
 	}
 	return price, nil
 }

@@ -34,12 +34,12 @@ func TestPrices(t *testing.T) {
 			t.Errorf("got %+v, %v, want %+v", got, err, want)
 		}
 	}
-	if pages := faults.Actions()["pricing:GetProducts"]; pages != 5 {
-		t.Errorf("asked for %d pages of nine products, two a page", pages)
+	if pages := faults.CallCounts()["pricing:GetProducts"]; pages != 5 {
+		t.Errorf("requested %d pages of nine products, two per page", pages)
 	}
 }
 
-// A denied, throttled or invalid list is a clear error; readable prices are returned all the same.
+// A denied, throttled or invalid list is an error with the reason; the valid prices are returned.
 func TestPriceListErrors(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
@@ -50,12 +50,12 @@ func TestPriceListErrors(t *testing.T) {
 	}{
 		{name: "throttled for a while", faults: unpricedFor(3, testcloud.Throttled), priced: 9},
 		{name: "throttled", faults: unpricedFor(1000, testcloud.Throttled), says: "pricing:GetProducts: ThrottlingException: Rate exceeded"},
-		{name: "broken", faults: unpricedFor(1000, testcloud.Broken), says: "pricing:GetProducts: InternalError"},
-		{name: "a lost answer", faults: unpricedFor(2, testcloud.Lost), priced: 9},
-		{name: "one is nonsense", change: setPrice("g6.xlarge", "about a dollar"), priced: 8, says: `g6.xlarge: "about a dollar" is not a valid price per hour`},
-		{name: "one is free", change: setPrice("p5.48xlarge", "0.0000000000"), priced: 8, says: `p5.48xlarge: "0.0000000000" is not a valid price per hour`},
-		{name: "one is not sold", change: setPrice("p5.48xlarge", ""), priced: 8},
-		{name: "none is sold", change: func(c *testcloud.AWS) { c.ListPrice = func(_, _ string) string { return "" } }, says: "no prices for us-east-1"},
+		{name: "internal error", faults: unpricedFor(1000, testcloud.InternalError), says: "pricing:GetProducts: InternalError"},
+		{name: "lost response", faults: unpricedFor(2, testcloud.ResponseLost), priced: 9},
+		{name: "one invalid price", change: setPrice("g6.xlarge", "about a dollar"), priced: 8, says: `g6.xlarge: invalid price per hour: "about a dollar"`},
+		{name: "one price of zero", change: setPrice("p5.48xlarge", "0.0000000000"), priced: 8, says: `p5.48xlarge: invalid price per hour: "0.0000000000"`},
+		{name: "one type without a price", change: setPrice("p5.48xlarge", ""), priced: 8},
+		{name: "no prices", change: func(c *testcloud.AWS) { c.ListPrice = func(_, _ string) string { return "" } }, says: "no prices for us-east-1"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			cloud := newCloud(tt.faults)
@@ -70,9 +70,9 @@ func TestPriceListErrors(t *testing.T) {
 	}
 }
 
-// unpricedFor has the first calls for prices fail.
+// unpricedFor makes the first calls for prices fail.
 func unpricedFor(calls int, o testcloud.Outcome) *testcloud.Faults {
-	return &testcloud.Faults{Decide: func(c testcloud.Call) testcloud.Outcome {
+	return &testcloud.Faults{DecideOutcome: func(c testcloud.Call) testcloud.Outcome {
 		if c.Action != "pricing:GetProducts" || calls == 0 {
 			return testcloud.Served
 		}
@@ -92,10 +92,10 @@ func setPrice(kind, price string) func(*testcloud.AWS) {
 	}
 }
 
-// A caller without permission gets the name of the permission, and machines at list prices.
+// Without the permission, the error names it, and offerings have the built-in list prices.
 func TestPricesWithoutPermission(t *testing.T) {
 	cloud := newCloud(nil)
-	cloud.Deny = func(_, action string) string {
+	cloud.DenialCode = func(_, action string) string {
 		if action == "pricing:GetProducts" {
 			return "AccessDeniedException"
 		}
@@ -112,7 +112,7 @@ func TestPricesWithoutPermission(t *testing.T) {
 	}
 }
 
-// The price list answers in few regions; each part of AWS has its own, but GovCloud none.
+// The price list exists in few regions: each AWS partition has its own, except GovCloud.
 func TestPricingRegions(t *testing.T) {
 	for region, want := range map[string]string{
 		"us-east-1": "us-east-1", "us-west-2": "us-east-1", "ca-central-1": "us-east-1", "sa-east-1": "us-east-1",
@@ -120,7 +120,7 @@ func TestPricingRegions(t *testing.T) {
 		"ap-northeast-1": "ap-south-1", "cn-north-1": "cn-northwest-1", "us-gov-west-1": "",
 	} {
 		asked := ""
-		cloud := testcloud.NewAWS(&testcloud.Faults{Decide: func(c testcloud.Call) testcloud.Outcome {
+		cloud := testcloud.NewAWS(&testcloud.Faults{DecideOutcome: func(c testcloud.Call) testcloud.Outcome {
 			asked = c.Region
 			return testcloud.Served
 		}}, region)

@@ -8,7 +8,7 @@ import (
 	"skyserve/provision"
 )
 
-// document is an entry of the price list as AWS writes it, shortened where nothing is read.
+// document is an entry of AWS's price list, without the parts that are not read.
 const document = `{"product":{"productFamily":"Compute Instance","attributes":{"enhancedNetworkingSupported":"Yes","intelTurboAvailable":"Yes",
 "memory":"16 GiB","vcpu":"4","gpu":"1","capacitystatus":"Used","locationType":"AWS Region","storage":"1 x 250 GB NVMe SSD","instanceFamily":"GPU instance",
 "operatingSystem":"Linux","regionCode":"us-west-2","physicalProcessor":"AMD EPYC 7R13","clockSpeed":"2.6 GHz","ecu":"NA","networkPerformance":"Up to 10 Gigabit",
@@ -30,26 +30,26 @@ func TestProductPriceParsing(t *testing.T) {
 		usd        float64 // 0 = none
 		says       string
 	}{
-		{"as AWS writes it", document, 0.8048, ""},
-		{"a list that knows no markets", strings.Replace(document, `"marketoption":"OnDemand",`, "", 1), 0.8048, ""},
+		{"valid", document, 0.8048, ""},
+		{"list without markets", strings.Replace(document, `"marketoption":"OnDemand",`, "", 1), 0.8048, ""},
 		{"another region", strings.Replace(document, `"us-west-2"`, `"us-west-1"`, 1), 0, ""},
 		{"another type", strings.Replace(document, `"instanceType":"g6.xlarge"`, `"instanceType":"t3.nano"`, 1), 0, ""},
 		{"another system", strings.Replace(document, `"operatingSystem":"Linux"`, `"operatingSystem":"Windows"`, 1), 0, ""},
-		{"hardware of one's own", strings.Replace(document, `"tenancy":"Shared"`, `"tenancy":"Dedicated"`, 1), 0, ""},
-		{"with software", strings.Replace(document, `"preInstalledSw":"NA"`, `"preInstalledSw":"SQL Web"`, 1), 0, ""},
-		{"what a reservation holds", strings.Replace(document, `"capacitystatus":"Used"`, `"capacitystatus":"AllocatedCapacityReservation"`, 1), 0, ""},
-		{"a block of capacity", strings.Replace(document, `"marketoption":"OnDemand"`, `"marketoption":"CapacityBlock"`, 1), 0, ""},
-		{"two prices", second, 0, "g6.xlarge: must have 1 on-demand price, found 2"},
-		{"no price", strings.Replace(document, `"OnDemand":{"2257`, `"Other":{"2257`, 1), 0, "g6.xlarge: must have 1 on-demand price, found 0"},
+		{"dedicated hardware", strings.Replace(document, `"tenancy":"Shared"`, `"tenancy":"Dedicated"`, 1), 0, ""},
+		{"with paid software", strings.Replace(document, `"preInstalledSw":"NA"`, `"preInstalledSw":"SQL Web"`, 1), 0, ""},
+		{"unused reservation", strings.Replace(document, `"capacitystatus":"Used"`, `"capacitystatus":"AllocatedCapacityReservation"`, 1), 0, ""},
+		{"capacity block", strings.Replace(document, `"marketoption":"OnDemand"`, `"marketoption":"CapacityBlock"`, 1), 0, ""},
+		{"two prices", second, 0, "g6.xlarge: number of on-demand prices must be 1, got 2"},
+		{"no price", strings.Replace(document, `"OnDemand":{"2257`, `"Other":{"2257`, 1), 0, "g6.xlarge: number of on-demand prices must be 1, got 0"},
 		{"another currency", strings.Replace(document, price, `"pricePerUnit":{"CNY":"5.8"}`, 1), 0, "g6.xlarge: no price in USD"},
-		{"by the second", strings.Replace(document, `"unit":"Hrs"`, `"unit":"Second"`, 1), 0, "found Second from"},
+		{"by the second", strings.Replace(document, `"unit":"Hrs"`, `"unit":"Second"`, 1), 0, "got per Second from"},
 		{"from the hundredth hour on", strings.Replace(document, `"beginRange":"0"`, `"beginRange":"100"`, 1), 0, `from "100" to "Inf"`},
-		{"nothing", strings.Replace(document, price, `"pricePerUnit":{"USD":"0.0000000000"}`, 1), 0, "is not a valid price per hour"},
-		{"below nothing", strings.Replace(document, price, `"pricePerUnit":{"USD":"-0.8"}`, 1), 0, "is not a valid price per hour"},
-		{"not a number", strings.Replace(document, price, `"pricePerUnit":{"USD":"NaN"}`, 1), 0, "is not a valid price per hour"},
-		{"in powers", strings.Replace(document, price, `"pricePerUnit":{"USD":"8e-1"}`, 1), 0, "is not a valid price per hour"},
-		{"more than any machine", strings.Replace(document, price, `"pricePerUnit":{"USD":"80480"}`, 1), 0, "is not a valid price per hour"},
-		{"cut off", document[:400], 0, "parsing a product"},
+		{"nothing", strings.Replace(document, price, `"pricePerUnit":{"USD":"0.0000000000"}`, 1), 0, "invalid price per hour"},
+		{"negative", strings.Replace(document, price, `"pricePerUnit":{"USD":"-0.8"}`, 1), 0, "invalid price per hour"},
+		{"not a number", strings.Replace(document, price, `"pricePerUnit":{"USD":"NaN"}`, 1), 0, "invalid price per hour"},
+		{"exponent notation", strings.Replace(document, price, `"pricePerUnit":{"USD":"8e-1"}`, 1), 0, "invalid price per hour"},
+		{"above the maximum", strings.Replace(document, price, `"pricePerUnit":{"USD":"80480"}`, 1), 0, "invalid price per hour"},
+		{"dropped connection", document[:400], 0, "parsing a product"},
 		{"a number", "1", 0, "parsing a product"},
 	} {
 		l := priceList{region: "us-west-2", perHour: map[string]float64{}}
@@ -60,7 +60,7 @@ func TestProductPriceParsing(t *testing.T) {
 	}
 }
 
-// A type with two prices is an error; pages that repeat a product are not.
+// A type with two prices is an error; a repeated product is not.
 func TestDuplicateProducts(t *testing.T) {
 	l := priceList{region: "us-west-2", perHour: map[string]float64{}}
 	l.add(document)
@@ -69,12 +69,12 @@ func TestDuplicateProducts(t *testing.T) {
 		t.Errorf("got %+v, %v", prices, err)
 	}
 	l.add(strings.ReplaceAll(document, "0.8048", "0.9"))
-	if _, err := l.prices(); err == nil || !strings.Contains(err.Error(), "g6.xlarge: found two prices, 0.8048 and 0.9") {
+	if _, err := l.prices(); err == nil || !strings.Contains(err.Error(), "g6.xlarge: price must be unique, got 0.8048 and 0.9") {
 		t.Errorf("got %v", err)
 	}
 }
 
-// Whatever a list says, what is read of it is a price of an hour of a known type.
+// From any input, only valid hourly prices of known types are read.
 func FuzzPriceList(f *testing.F) {
 	f.Add(document)
 	f.Add(strings.Replace(document, "0.8048000000", "1e308", 1))

@@ -15,8 +15,8 @@ import (
 	"skyserve/provision"
 )
 
-// Quotas returns the account's vCPU limit and use of each instance family in a region, including
-// machines of other services and other tools. With an error it returns those that could be read.
+// Quotas returns the AWS account's vCPU limit and use of each instance family in a region. The use includes
+// machines of other services and other tools. With an error it returns the quotas that could be read.
 func (p *Provider) Quotas(ctx context.Context, name service.Region) ([]provision.Quota, error) {
 	r, err := p.region(name)
 	if err != nil {
@@ -32,12 +32,12 @@ func (r *region) listQuotas(ctx context.Context) ([]provision.Quota, error) {
 		return nil, err
 	}
 	var all []provision.Quota
-	var unknown []string // codes that this endpoint does not support
-	var why error
+	var unsupported []string // codes of quotas that this endpoint does not support
+	var cause error
 	for _, q := range catalogue.EC2Quotas() {
 		limit, err := r.quotaLimit(ctx, q.Code)
 		if codeOf(err) == "NoSuchResourceException" {
-			unknown, why = append(unknown, q.Code), plainError(err)
+			unsupported, cause = append(unsupported, q.Code), plainError(err)
 			continue
 		}
 		if err != nil {
@@ -45,26 +45,26 @@ func (r *region) listQuotas(ctx context.Context) ([]provision.Quota, error) {
 		}
 		all = append(all, provision.Quota{Region: r.regionID(), Name: q.Name, Code: q.Code, Unit: "vcpus", Limit: limit, Used: usedVCPUs(q, running)})
 	}
-	if len(unknown) > 0 {
-		return all, fmt.Errorf("%s: %w", strings.Join(unknown, ", "), why)
+	if len(unsupported) > 0 {
+		return all, fmt.Errorf("%s: %w", strings.Join(unsupported, ", "), cause)
 	}
 	return all, nil
 }
 
-// quotaLimit returns the limit of a quota: the one granted to the account, else AWS's default.
+// quotaLimit returns the limit of a quota: the limit of the AWS account, else AWS's default.
 func (r *region) quotaLimit(ctx context.Context, code string) (float64, error) {
-	own, err := r.quotas.GetServiceQuota(ctx, &servicequotas.GetServiceQuotaInput{ServiceCode: aws.String("ec2"), QuotaCode: aws.String(code)})
+	granted, err := r.quotas.GetServiceQuota(ctx, &servicequotas.GetServiceQuotaInput{ServiceCode: aws.String("ec2"), QuotaCode: aws.String(code)})
 	if err == nil {
-		return quotaValue(own.Quota), nil
+		return quotaValue(granted.Quota), nil
 	}
 	if codeOf(err) != "NoSuchResourceException" {
 		return 0, err
 	}
-	usual, err := r.quotas.GetAWSDefaultServiceQuota(ctx, &servicequotas.GetAWSDefaultServiceQuotaInput{ServiceCode: aws.String("ec2"), QuotaCode: aws.String(code)})
+	byDefault, err := r.quotas.GetAWSDefaultServiceQuota(ctx, &servicequotas.GetAWSDefaultServiceQuotaInput{ServiceCode: aws.String("ec2"), QuotaCode: aws.String(code)})
 	if err != nil {
 		return 0, err
 	}
-	return quotaValue(usual.Quota), nil
+	return quotaValue(byDefault.Quota), nil
 }
 
 func quotaValue(q *quotatypes.ServiceQuota) float64 {

@@ -23,20 +23,20 @@ type region struct {
 	pricing    *pricing.Client   // nil where no price list exists
 	configured provision.Network // the network for machines; zero = the default network
 
-	netSem chan struct{} // a semaphore: its owner reads the network, for all
+	netSem chan struct{} // a semaphore, held by the caller that reads the network
 
 	mu     sync.Mutex        // guards the fields below
-	net    *network          // nil until it was read
+	net    *network          // cached; nil until it is read
 	groups map[string]string // ids of security groups by service, owner and role
 }
 
-// filter returns a filter of a list.
+// filter returns a filter for a list call of EC2.
 func filter(name string, values ...string) ec2types.Filter {
 	return ec2types.Filter{Name: aws.String(name), Values: values}
 }
 
-// ofService returns the filter for objects with the tags of a service, or of any service where the name
-// is empty.
+// ofService returns the filter for objects with the tags of a service; of any service if the name is
+// empty.
 func ofService(name string) ec2types.Filter {
 	if name == "" {
 		return filter("tag-key", tagService)
@@ -44,7 +44,7 @@ func ofService(name string) ec2types.Filter {
 	return filter("tag:"+tagService, name)
 }
 
-// clearCache drops the cached network and groups, which turned out to be stale.
+// clearCache drops the cached network and security groups after a call has shown that they are stale.
 func (r *region) clearCache() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -82,7 +82,7 @@ func (r *region) waitGroupID(ctx context.Context, w provision.Desired, role stri
 		return "", err
 	}
 	if !found {
-		return "", fmt.Errorf("finding security group %s: not found: 'skyserve up' creates the %s firewall of service %s", groupName(w.Service, role), role, w.Service)
+		return "", fmt.Errorf("finding security group %s: not found; run 'skyserve up' to create the %s firewall of service %s", groupName(w.Service, role), role, w.Service)
 	}
 	r.cacheGroupID(w, role, id)
 	return id, nil

@@ -12,8 +12,8 @@ import (
 	"skyserve/provision/aws"
 )
 
-// A launch that EC2 granted and then failed is not repeated at once. A lack of capacity falls back to
-// the next zone, and to the same zone after a while.
+// A launch that EC2 accepted and then failed is not repeated at once. For a lack of capacity the next zone is
+// attempted, and the same zone later.
 func TestStartFailureBlocksRelaunch(t *testing.T) {
 	for code, want := range map[string]provision.CapacityScope{
 		"Server.InsufficientInstanceCapacity": provision.ScopeZone,
@@ -25,7 +25,7 @@ func TestStartFailureBlocksRelaunch(t *testing.T) {
 			now := time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
 			cloud := newCloud(nil)
 			cloud.Now = func() time.Time { return now }
-			cloud.Falter = func(zone, _, _ string) string {
+			cloud.StartFailureCode = func(zone, _, _ string) string {
 				if zone == "us-east-1b" && now.Minute() < 20 {
 					return code
 				}
@@ -52,7 +52,7 @@ func TestStartFailureBlocksRelaunch(t *testing.T) {
 			otherZone.Offerings = provision.Offerings{w.Offerings[0]}
 			otherZone.Offerings[0].Zone = "us-east-1a"
 			launch(t, p, otherZone)
-			cloud.Vanish(cloud.Machines()[0].ID)
+			cloud.TerminateInstance(cloud.Machines()[0].ID)
 			now = now.Add(30 * time.Minute)
 			launch(t, p, w)
 			if m := cloud.Machines(); len(m) != 1 || m[0].Zone != "us-east-1b" {
@@ -62,8 +62,8 @@ func TestStartFailureBlocksRelaunch(t *testing.T) {
 	}
 }
 
-// The parameter of an image names another one between a launch and its repetition: still
-// there is one machine, and another once that one has ended.
+// An image parameter changes between a launch and its repetition. Still only one machine is created, and
+// another one after the first has ended.
 func TestLaunchAfterImageChange(t *testing.T) {
 	cloud := newCloud(&testcloud.Faults{})
 	p := open(t, cloud)
@@ -73,7 +73,7 @@ func TestLaunchAfterImageChange(t *testing.T) {
 		launch(t, p, w)
 		id := cloud.Machines()[0].ID
 		cloud.RenewImages()
-		for _, tag := range []string{"skyserve:id", "skyserve:spec"} { // so that it is found by its token alone
+		for _, tag := range []string{"skyserve:id", "skyserve:spec"} { // so that only its token identifies it
 			kept := cloud.Machines()[0].Tags[tag]
 			cloud.Machines()[0].Tags[tag] = "hidden"
 			launch(t, p, w)
@@ -82,7 +82,7 @@ func TestLaunchAfterImageChange(t *testing.T) {
 		if m := cloud.Machines(); len(m) != 1 || m[0].ID != id {
 			t.Fatalf("there is %+v, want %s alone", m, id)
 		}
-		cloud.Vanish(id)
-		cloud.Forget()
+		cloud.TerminateInstance(id)
+		cloud.RemoveEndedInstances()
 	}
 }

@@ -16,8 +16,8 @@ import (
 	"skyserve/provision"
 )
 
-// The tags of every created object. Every field that List returns is in the tags, or in the object that
-// they are on.
+// The tags of every created object. List reads each field from the tags or from EC2's description of the
+// object.
 const (
 	tagPrefix      = "skyserve:"
 	tagService     = tagPrefix + "service"
@@ -62,7 +62,7 @@ func tagsOf(w provision.Desired) map[string]string {
 	return tags
 }
 
-// objectFromTags reads an object from its tags; false where they are not those of a service.
+// objectFromTags reads an object from its tags; false if skyserve did not create it.
 func objectFromTags(tags map[string]string, region service.Region, handle string) (provision.Object, bool) {
 	o := provision.Object{
 		ID: tags[tagID], Kind: provision.ObjectKind(tags[tagKind]), Service: tags[tagService], Owner: tags[tagOwner], Region: region,
@@ -85,23 +85,23 @@ func objectOfWant(w provision.Desired, handle string) provision.Object {
 	return o
 }
 
-// groupName returns the security group name of a role of machine. It is the same for every owner, so
-// that a second owner's launch fails.
+// groupName returns the security group name for a role of machines. It is the same for every owner, so that
+// the launch of a second owner fails.
 func groupName(name, role string) string { return "skyserve-" + name + "-" + role }
 
-// roleName returns the name of the IAM role, and of its instance profile, for a role of machine. IAM
+// roleName returns the name of the IAM role, and of its instance profile, for a role of machines. IAM
 // allows 64 characters: a longer name is truncated and ends in a hash.
 func roleName(name, role string) string {
-	const most, digits = 64, 12
+	const maxLength, digits = 64, 12
 	full := groupName(name, role)
-	if len(full) <= most {
+	if len(full) <= maxLength {
 		return full
 	}
 	sum := sha256.Sum256([]byte(full))
-	return full[:most-1-digits] + "-" + hex.EncodeToString(sum[:])[:digits]
+	return full[:maxLength-1-digits] + "-" + hex.EncodeToString(sum[:])[:digits]
 }
 
-// iamPath returns the path of a service's roles and profiles; of all services, where the name is empty.
+// iamPath returns the path of a service's roles and profiles; of all services if the name is empty.
 func iamPath(name string) string {
 	if name == "" {
 		return "/skyserve/"
@@ -143,17 +143,17 @@ func fromIAMTags(all []iamtypes.Tag) map[string]string {
 	return tags
 }
 
-// missingTags returns the tags of want that have lacks or has with another value.
+// missingTags returns the tags of want that are not in have, or have another value there.
 func missingTags(want, have map[string]string) map[string]string {
-	lacking := maps.Clone(want)
-	maps.DeleteFunc(lacking, func(key, value string) bool { return have[key] == value })
-	return lacking
+	missing := maps.Clone(want)
+	maps.DeleteFunc(missing, func(key, value string) bool { return have[key] == value })
+	return missing
 }
 
-// ownedError returns an error where the tags are of another owner, or nil.
+// ownedError returns a *provision.OwnedError if the tags have another owner or service; else nil.
 func ownedError(w provision.Desired, tags map[string]string) error {
 	if tags[tagService] == w.Service && tags[tagOwner] == w.Owner {
 		return nil
 	}
-	return &provision.OwnedError{Resource: "the service " + w.Service, Where: string(w.Region), Owner: tags[tagOwner]}
+	return &provision.OwnedError{Resource: "service " + w.Service, Where: string(w.Region), Owner: tags[tagOwner]}
 }

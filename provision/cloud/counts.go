@@ -6,7 +6,7 @@ import (
 )
 
 // matchClasses sorts the numbers of serving replicas: those that match a desired class come first. missing
-// lists the class of each replica that is still to be launched.
+// contains the class of each replica that must be launched.
 func (l *layout) matchClasses(model int, region service.Region, serve []int, counts provision.ClassCounts) (ordered []int, missing []provision.ReplicaClass) {
 	objects := make([]provision.Object, len(serve))
 	for i, n := range serve {

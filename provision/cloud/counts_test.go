@@ -11,10 +11,10 @@ import (
 	"skyserve/provision/cloud"
 )
 
-// The desired counts per GPU and capacity type decide what is launched and terminated; the fallback is
-// the order of service.yaml.
+// The desired counts per GPU and capacity type determine which replicas are launched and terminated. Other
+// offerings follow in the order of service.yaml.
 func TestCountsSelectClasses(t *testing.T) {
-	const region = service.Region("aws/us-east-1") // two replicas at least, four at most
+	const region = service.Region("aws/us-east-1") // min 2, max 4 replicas
 	l4 := provision.ReplicaClass{GPU: "L4", GPUs: 1}
 	h100 := provision.ReplicaClass{GPU: "H100", GPUs: 1}
 	spot := provision.ReplicaClass{GPU: "L4", GPUs: 1, Capacity: service.CapacitySpot}
@@ -22,16 +22,16 @@ func TestCountsSelectClasses(t *testing.T) {
 		name    string
 		exist   []provision.ReplicaClass // of the replicas 0, 1, ...
 		counts  provision.ClassCounts
-		wanted  []string // "number first-choice", of the replicas that are there then
+		wanted  []string // "number first-choice" of the replicas afterwards
 		changes []string
 	}{
 		{"more on another GPU", []provision.ReplicaClass{l4, l4}, provision.ClassCounts{l4: 2, h100: 1}, []string{"0 L4", "1 L4", "2 H100"}, []string{"launch 2"}},
 		{"a mix from nothing", nil, provision.ClassCounts{l4: 2, h100: 1}, []string{"0 L4", "1 L4", "2 H100"}, []string{"launch 0", "launch 1", "launch 2"}},
-		{"fewer of one GPU, whatever their numbers", []provision.ReplicaClass{l4, h100, l4}, provision.ClassCounts{l4: 1, h100: 1}, []string{"0 L4", "1 L4"}, []string{"terminate 2"}},
-		{"those that are not wanted go first", []provision.ReplicaClass{h100, l4, l4}, provision.ClassCounts{l4: 2}, []string{"1 L4", "2 L4"}, []string{"terminate 0"}},
-		{"as many on whatever there is", []provision.ReplicaClass{h100, l4}, provision.ClassCounts{provision.ReplicaClass{}: 3}, []string{"0 L4", "1 L4", "2 L4"}, []string{"launch 2"}},
-		{"one that fits neither stays while as many are wanted", []provision.ReplicaClass{h100, l4}, provision.ClassCounts{l4: 2}, []string{"0 L4", "1 L4"}, nil},
-		{"spot beside what is on demand", []provision.ReplicaClass{l4, l4}, provision.ClassCounts{l4: 2, spot: 1}, []string{"0 L4", "1 L4", "2 L4 spot"}, []string{"launch 2"}},
+		{"fewer of one GPU", []provision.ReplicaClass{l4, h100, l4}, provision.ClassCounts{l4: 1, h100: 1}, []string{"0 L4", "1 L4"}, []string{"terminate 2"}},
+		{"replicas of other classes are terminated first", []provision.ReplicaClass{h100, l4, l4}, provision.ClassCounts{l4: 2}, []string{"1 L4", "2 L4"}, []string{"terminate 0"}},
+		{"same count of any class", []provision.ReplicaClass{h100, l4}, provision.ClassCounts{provision.ReplicaClass{}: 3}, []string{"0 L4", "1 L4", "2 L4"}, []string{"launch 2"}},
+		{"replica of another class stays while the count matches", []provision.ReplicaClass{h100, l4}, provision.ClassCounts{l4: 2}, []string{"0 L4", "1 L4"}, nil},
+		{"spot in addition to on demand", []provision.ReplicaClass{l4, l4}, provision.ClassCounts{l4: 2, spot: 1}, []string{"0 L4", "1 L4", "2 L4 spot"}, []string{"launch 2"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			spec := parse(t, threeRegions)
@@ -77,7 +77,7 @@ func TestCountsSelectClasses(t *testing.T) {
 	}
 }
 
-// replicasOf are the wanted replicas of llama in a region.
+// replicasOf returns the desired replicas of llama in a region.
 func replicasOf(l *cloud.Layout, region service.Region) (wants []provision.Desired) {
 	for _, w := range l.Desired {
 		if w.Kind == provision.KindReplica && w.Region == region && w.Labels["model"] == "llama" {
@@ -94,10 +94,10 @@ func modelOf(c provision.Change) string {
 	return c.Observed.Labels["model"]
 }
 
-// numberOf is the number at the end of a replica's id.
+// numberOf returns the number at the end of a replica's id.
 func numberOf(id string) string { return id[len(id)-1:] }
 
-// existingReplica is a replica of llama that runs on a class.
+// existingReplica is a running replica of llama of a class.
 func existingReplica(spec *service.Spec, in cloud.Input, region service.Region, n int, class provision.ReplicaClass) provision.Object {
 	at := slices.IndexFunc(in.Offerings[region], func(o provision.Offering) bool {
 		return class.Matches(o) && (class.Capacity != "" || o.Capacity == service.CapacityOnDemand)

@@ -14,8 +14,8 @@ const (
 	// PortPublic is where a balancer serves clients in clear text, PortTLS with TLS.
 	PortPublic = 8000
 	PortTLS    = 443
-	// PortChallenge is where a balancer answers http-01 challenges of the certificate authority for the
-	// service's name, and nothing else.
+	// PortChallenge is where a balancer responds to http-01 challenges of the certificate authority for the
+	// service's DNS name, and to no other requests.
 	PortChallenge = 80
 	// PortAdmin is where a balancer serves operators and other balancers, authenticated by certificates
 	// of the service.
@@ -27,7 +27,7 @@ const (
 	// service; PortController, on loopback, is where the controller serves its status.
 	PortStore      = 8400
 	PortController = 8410
-	// PortEngine is where a replica admits balancers.
+	// PortEngine is where a replica serves balancers.
 	PortEngine = 8300
 )
 
@@ -39,9 +39,9 @@ func PublicPort(spec *service.Spec) int {
 	return PortPublic
 }
 
-// EndpointsOf returns the addresses of the programs on a machine. The network of a cloud translates
-// public addresses, so programs listen on the private one. A provider whose machines share an address
-// sets the endpoints itself.
+// EndpointsOf returns the addresses of the units on a machine. The network of a cloud translates public
+// addresses to private ones, so units listen on the private address. A provider whose machines share an
+// address sets Object.Endpoints.
 func EndpointsOf(o provision.Object) provision.MachineEndpoints {
 	if o.Endpoints != (provision.MachineEndpoints{}) {
 		return o.Endpoints
@@ -53,8 +53,7 @@ func EndpointsOf(o provision.Object) provision.MachineEndpoints {
 	}
 }
 
-// addressesAt returns the addresses of a machine's programs at an IP address; none for the zero
-// address.
+// addressesAt returns the addresses of a machine's units at an IP address; none for the zero address.
 func addressesAt(ip netip.Addr) provision.Addresses {
 	if !ip.IsValid() {
 		return provision.Addresses{}

@@ -9,20 +9,20 @@ import (
 	"skyserve/provision"
 )
 
-// The sizes of disks, in GiB: a balancer's disk contains its store, a replica's its container image (20
-// GiB with CUDA) and the weights of models of up to 70 billion parameters.
+// The sizes of disks, in GiB. A balancer's disk contains its store. A replica's disk contains its container
+// image (20 GiB with CUDA) and the weights of models of up to 70 billion parameters.
 const (
 	diskBalancer = 30
 	diskReplica  = 250
 )
 
-// Labels of objects that this package reads.
+// The labels of objects.
 const (
 	labelModel = "model"
 	labelGPU   = "gpu"
-	// labelRole is the kind of machine that a firewall or an identity is for.
+	// labelRole is the kind of the machines of a firewall or an identity.
 	labelRole = "role"
-	// labelFallbackFor is the region that a replica is a fallback for, because that region had no capacity.
+	// labelFallbackFor is the region without capacity for which a fallback replica runs in another region.
 	labelFallbackFor = "for"
 	// labelReplaces is the handle of the terminating machine that a replica replaces.
 	labelReplaces = "instead"
@@ -31,26 +31,26 @@ const (
 // globalPlace is the region name of a cloud's global objects.
 const globalPlace = "global"
 
-// Input is the input of Plan.
+// Input is the input of BuildLayout.
 type Input struct {
 	Spec *service.Spec
 	// Owner is the owner of the service: provision.Desired.Owner.
 	Owner string
 	// Offerings are the offerings of each rented region.
 	Offerings map[service.Region]provision.Offerings
-	// Have are the existing objects of the service in the clouds. Replicas above replicas.min that a
-	// plan or an operator added stay, because they exist.
+	// Have contains the existing objects of the service in the clouds. Existing replicas above replicas.min,
+	// which a plan or an operator added, stay.
 	Have []provision.Object
-	// Shortfall is how many replicas could not be launched recently for lack of capacity.
+	// Shortfall is the number of replicas that recently could not be launched for lack of capacity.
 	Shortfall map[ReplicaGroup]int
-	// Terminating are the replicas, by id, that their cloud is about to interrupt. Replacements with other
-	// ids are added as far as replicas.max permits both.
+	// Terminating contains the ids of replicas that their cloud is about to interrupt. BuildLayout adds
+	// replacements with other ids, as far as replicas.max permits both.
 	Terminating map[string]bool
 	// Counts is the desired number of replicas of each class, within replicas.min and max, where it
 	// differs from the existing replicas.
 	Counts map[ReplicaGroup]provision.ClassCounts
-	// ZoneID is the hosted zone of Route 53 where balancers at AWS write dns-01 challenge records;
-	// empty = they write none.
+	// ZoneID is the id of the Route 53 hosted zone in which balancers in AWS write dns-01 challenge
+	// records; empty = they write none.
 	ZoneID string
 	// UserData returns the cloud-init document of a machine.
 	UserData func(MachineInput) (string, error)
@@ -73,19 +73,19 @@ type MachineInput struct {
 // Layout is the desired state of a service in the clouds.
 type Layout struct {
 	Desired []provision.Desired
-	// Unplaced is how many replicas no region has capacity for: Short, less the replicas in fallback
-	// regions.
+	// Unplaced is the number of replicas for which no region has capacity: Input.Shortfall minus the
+	// replicas in fallback regions.
 	Unplaced map[ReplicaGroup]int
 }
 
 // ManagedRegions returns the regions where skyserve launches the machines of a service, in the order of the
-// file: all but static ones, whose machines already exist. When nothing is rented, static regions have
-// their balancers on this computer and are included.
+// file. In a service with regions in clouds, these are all regions except static ones. In other services
+// static regions are included, because their balancers run on this machine.
 func ManagedRegions(spec *service.Spec) []service.Region {
-	rents := UsesClouds(spec)
+	usesClouds := UsesClouds(spec)
 	var regions []service.Region
 	for _, r := range spec.Regions {
-		if r.Name.Cloud() != service.CloudStatic || !rents {
+		if r.Name.Cloud() != service.CloudStatic || !usesClouds {
 			regions = append(regions, r.Name)
 		}
 	}
@@ -106,7 +106,7 @@ func RentedRegions(spec *service.Spec) []service.Region {
 	return regions
 }
 
-// RunsOnThisComputer reports whether the machines of a region are processes on this computer.
+// RunsOnThisComputer reports whether the machines of a region are processes on the operator's computer.
 func RunsOnThisComputer(r service.Region) bool {
 	return r.Cloud() == service.CloudLocal || r.Cloud() == service.CloudStatic
 }
@@ -121,8 +121,8 @@ func Clouds(spec *service.Spec) []string {
 	return slices.Compact(clouds)
 }
 
-// NamedNetworks returns the networks that a service names in one cloud, by the cloud's name of the region.
-// Regions with the default network are left out.
+// NamedNetworks returns the networks of service.yaml in one cloud, by the cloud's name of the region. It
+// omits regions with the default network.
 func NamedNetworks(spec *service.Spec, cloud string) map[string]provision.Network {
 	networks := map[string]provision.Network{}
 	for _, r := range spec.Regions {
@@ -133,18 +133,18 @@ func NamedNetworks(spec *service.Spec, cloud string) map[string]provision.Networ
 	return networks
 }
 
-// GoogleAccounts returns the service accounts of machines at Google, by role; empty where service.yaml names
-// none.
+// GoogleAccounts returns the configured service accounts of machines in Google Cloud, by role; empty if
+// service.yaml does not set one.
 func GoogleAccounts(spec *service.Spec) map[provision.ObjectKind]string {
 	return map[provision.ObjectKind]string{provision.KindBalancer: spec.GCP.BalancerAccount, provision.KindReplica: spec.GCP.ReplicaAccount}
 }
 
-// IsSingleRegion reports whether all machines of a service are in one region of one cloud, so that balancers
-// reach replicas inside its network only.
+// IsSingleRegion reports whether all rented machines of a service are in one region. Then balancers connect
+// to replicas only through the region's network.
 func IsSingleRegion(spec *service.Spec) bool { return len(RentedRegions(spec)) == 1 }
 
-// ControllerMachine returns the id of the machine that runs the service's controller beside its
-// balancer: the first balancer of the first region with machines.
+// ControllerMachine returns the id of the machine that runs the service's controller: the machine of the
+// first balancer of the first managed region.
 func ControllerMachine(spec *service.Spec) string {
 	return provision.BalancerID(ManagedRegions(spec)[0], 0)
 }
@@ -157,7 +157,7 @@ func Validate(spec *service.Spec) error {
 			return specError("regions[%d].name: %s is a region on this machine, which machines in a cloud cannot reach: remove it or the cloud regions", i, r.Name)
 		}
 		if other, taken := places[r.Name.Place()]; taken {
-			return specError("regions[%d].name: machine ids contain only the place, and %s and %s have the same place %q", i, r.Name, other, r.Name.Place())
+			return specError("regions[%d].name: the part after the slash must be unique, got %s and %s", i, other, r.Name)
 		}
 		places[r.Name.Place()] = r.Name
 	}
@@ -165,23 +165,23 @@ func Validate(spec *service.Spec) error {
 		return checkLocal(spec)
 	}
 	if spec.Balancer.Auth == nil {
-		return specError("balancer.auth: missing: balancers in a cloud are reachable from the internet and require API keys")
+		return specError("balancer.auth is required: balancers in a cloud are reachable from the internet")
 	}
 	if spec.DNS != nil && spec.DNS.Provider != service.DNSRoute53 {
-		return specError("dns.provider: %s runs on this machine; a service in clouds requires route53", spec.DNS.Provider)
+		return specError("dns.provider: must be %s for a service in clouds, got %s", service.DNSRoute53, spec.DNS.Provider)
 	}
 	for i, m := range spec.Models {
 		if len(m.GPUs) == 0 && m.Engine.Kind != service.EngineSim {
-			return specError("models[%d].gpus: missing: a replica of %s in a cloud requires a GPU", i, m.Name)
+			return specError("models[%d].gpus is required: a replica of %s in a cloud requires a GPU", i, m.Name)
 		}
 		if m.Engine.Kind == service.EngineOpenAI && m.Engine.Image == "" {
-			return specError("models[%d].engine.image: missing: an engine of kind openai in a cloud requires a container image", i)
+			return specError("models[%d].engine.image is required: an engine of kind openai in a cloud runs in a container", i)
 		}
 	}
 	return nil
 }
 
-// checkLocal rejects what this computer cannot run.
+// checkLocal rejects local regions with other engines than simulated ones.
 func checkLocal(spec *service.Spec) error {
 	for i, r := range spec.Regions {
 		for j, m := range spec.Models {
@@ -197,8 +197,8 @@ func specError(format string, args ...any) error {
 	return &provision.SpecError{Err: fmt.Errorf(format, args...)}
 }
 
-// BuildLayout computes the desired state of a service in the clouds. Errors concern the configuration
-// (*provision.SpecError), including regions without any offering for a model.
+// BuildLayout computes the desired state of a service in the clouds. An invalid configuration is a
+// *provision.SpecError, also a region without any offering for a model.
 func BuildLayout(in Input) (*Layout, error) {
 	if err := Validate(in.Spec); err != nil {
 		return nil, err
@@ -231,11 +231,11 @@ func isCloudRegion(r service.Region) bool {
 	return r.Cloud() == service.CloudAWS || r.Cloud() == service.CloudGCP
 }
 
-// layout is the state of one call of Plan.
+// layout is the state of one call of BuildLayout.
 type layout struct {
 	Input
 	result         *Layout
-	unusedReserved map[reservedKey]int // how many machines of each commitment are unused
+	unusedReserved map[reservedKey]int // the number of unused machines of each commitment
 }
 
 // addPrerequisites adds the prerequisites of the machines in a cloud.
@@ -283,22 +283,23 @@ func (l *layout) challengeGrants(cloud string) []provision.Grant {
 	return []provision.Grant{provision.GrantChallenge(l.ZoneID, l.Spec.DNS.Name)}
 }
 
-// readGrants returns the grants for the buckets from which replicas in a cloud fetch model weights.
+// readGrants returns the grants for the buckets from which replicas in a cloud download model weights.
 func (l *layout) readGrants(cloud string) []provision.Grant {
 	var grants []provision.Grant
 	for _, m := range l.Spec.Models {
-		folder, has := strings.CutPrefix(m.Engine.Weights, "s3://")
-		if g := provision.GrantRead(folder); has && cloud == service.CloudAWS && !slices.Contains(grants, g) {
+		folder, isS3 := strings.CutPrefix(m.Engine.Weights, "s3://")
+		if g := provision.GrantRead(folder); isS3 && cloud == service.CloudAWS && !slices.Contains(grants, g) {
 			grants = append(grants, g)
 		}
 	}
 	return grants
 }
 
-// replicaRules admit balancers: to the engine, and to the agent, to deliver the configuration.
+// replicaRules admit balancers to the engine, and to the agent, to which they deliver the configuration.
 var replicaRules = []provision.FirewallRule{{Port: PortAgent, From: provision.FromBalancers}, {Port: PortEngine, From: provision.FromBalancers}}
 
-// balancerRules admit clients, and holders of certificates of the service.
+// balancerRules returns the rules that admit clients, operators and other balancers. Operators and
+// balancers authenticate with certificates of the service.
 func (l *layout) balancerRules() []provision.FirewallRule {
 	rules := []provision.FirewallRule{
 		{Port: PublicPort(l.Spec), From: provision.FromWorld},
@@ -314,8 +315,8 @@ func (l *layout) balancerRules() []provision.FirewallRule {
 	return rules
 }
 
-// addBalancer adds the machine of one balancer. It is never spot: an interruption would end its
-// streams.
+// addBalancer adds the machine of one balancer. Its capacity type is never spot, because an interruption
+// would end its streams.
 func (l *layout) addBalancer(r service.RegionSpec, n int) error {
 	offers := l.Offerings[r.Name].WithGPU("", 0).SortedByCapacity([]service.CapacityType{service.CapacityOnDemand})
 	if len(offers) == 0 {
@@ -325,8 +326,8 @@ func (l *layout) addBalancer(r service.RegionSpec, n int) error {
 	return l.addMachine(MachineInput{ID: id, Kind: provision.KindBalancer, Region: r.Name}, offers, diskBalancer, nil)
 }
 
-// addNameServer adds the machine that serves DNS for the service's name, unless a hosted zone does. It
-// is a machine of its own, so that DNS keeps working when balancers or the controller fail.
+// addNameServer adds the machine that serves DNS for the service's name, if dns.provider is embedded. It is
+// a separate machine, so that DNS is available when balancers or the controller fail.
 func (l *layout) addNameServer() error {
 	if d := l.Spec.DNS; d == nil || d.Provider != service.DNSEmbedded {
 		return nil
@@ -342,12 +343,12 @@ func (l *layout) addNameServer() error {
 // labelName is where a name server listens, host:port.
 const labelName = "dns"
 
-// addMachine adds a VM. Its setup at launch decides whether it has to be replaced; configuration that
-// is delivered later does not, nor does its offering.
+// addMachine adds a VM. Only a change of its setup at launch requires a replacement. Changes of its
+// offering, or of configuration that is delivered later, do not.
 func (l *layout) addMachine(n MachineInput, offers provision.Offerings, disk int, labels map[string]string) error {
 	text, err := l.UserData(n)
 	if err != nil {
-		return fmt.Errorf("writing the cloud-init document of %s: %w", n.ID, err)
+		return fmt.Errorf("generating the cloud-init document of %s: %w", n.ID, err)
 	}
 	w := provision.Desired{
 		ID: n.ID, Kind: n.Kind, Region: n.Region, Labels: labels,
@@ -360,15 +361,15 @@ func (l *layout) addMachine(n MachineInput, offers provision.Offerings, disk int
 	return l.addObject(w, n.Kind, w.Machine)
 }
 
-// addObject adds an object; a change of identity requires another object. So does another network: an object
-// cannot move between networks.
+// addObject adds an object. A change of its identity requires a replacement. So does a change of its
+// network, because an object cannot be moved between networks.
 func (l *layout) addObject(w provision.Desired, role provision.ObjectKind, identity any) error {
 	if n, named := NamedNetworks(l.Spec, w.Region.Cloud())[w.Region.Place()]; named {
 		identity = []any{identity, n.Name}
 	}
 	spec, err := provision.ConfigHash(identity)
 	if err != nil {
-		return fmt.Errorf("describing %s: %w", w.ID, err)
+		return fmt.Errorf("hashing the configuration of %s: %w", w.ID, err)
 	}
 	w.Service, w.Owner, w.SpecHash = l.Spec.Name, l.Owner, spec
 	if w.Labels == nil {

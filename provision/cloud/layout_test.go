@@ -46,7 +46,7 @@ func parse(t interface{ Fatal(...any) }, text string) *service.Spec {
 	return spec
 }
 
-// offers is what every region of a service has: every known type in two zones.
+// offers returns the offerings of every region: every known type in two zones.
 func offers(spec *service.Spec) map[service.Region]provision.Offerings {
 	all := map[service.Region]provision.Offerings{}
 	for _, r := range spec.Regions {
@@ -76,7 +76,7 @@ func plan(t interface{ Fatal(...any) }, in cloud.Input) *cloud.Layout {
 	return l
 }
 
-// launchAll returns the objects after every want was launched on its first offering.
+// launchAll returns the objects after every desired object was launched on its first offering.
 func launchAll(wants []provision.Desired) []provision.Object {
 	var have []provision.Object
 	for i, w := range wants {
@@ -99,7 +99,7 @@ func ids(wants []provision.Desired, kind provision.ObjectKind) []string {
 	return out
 }
 
-func TestPlanObjects(t *testing.T) {
+func TestLayoutObjects(t *testing.T) {
 	l := plan(t, input(parse(t, threeRegions)))
 	for kind, want := range map[provision.ObjectKind][]string{
 		provision.KindBalancer: {"lb-us-east-1-0", "lb-europe-west4-0", "lb-ap-northeast-1-0", "lb-ap-northeast-1-1"},
@@ -124,9 +124,9 @@ func TestPlanObjects(t *testing.T) {
 	}
 }
 
-// The first offerings of each replica: GPUs in the order of the file, capacity
-// types in the order of the region, another zone first for each number.
-// Machines of other accounts are other machines; those of other clouds have none.
+// The first offerings of each replica: GPUs in the order of the file, capacity types in the order of the
+// region, another zone first for each number.
+// A machine with another Google service account must be replaced; machines of other clouds have none.
 func TestGoogleServiceAccounts(t *testing.T) {
 	spec := parse(t, threeRegions)
 	before := launchAll(plan(t, input(spec)).Desired)
@@ -160,7 +160,7 @@ func TestReplicaOfferingsOrder(t *testing.T) {
 		"us-east-1-1":      {"spot g6.xlarge in us-east-1b", "spot g6.xlarge in us-east-1a", "spot g6.4xlarge in us-east-1b"},
 		"europe-west4-0":   {"on_demand g2-standard-4 in europe-west4a", "on_demand g2-standard-4 in europe-west4b", "on_demand a3-highgpu-1g in europe-west4a"},
 		"ap-northeast-1-0": {"reserved g6.xlarge in ap-northeast-1a", "reserved g6.xlarge in ap-northeast-1b", "on_demand g6.xlarge in ap-northeast-1a"},
-		// the one commitment is spoken for
+		// the only commitment is used up
 		"ap-northeast-1-qwen-0": {"on_demand g6.xlarge in ap-northeast-1a", "on_demand g6.xlarge in ap-northeast-1b"},
 		"lb-us-east-1-0":        {"on_demand c7i.large in us-east-1a", "on_demand c7i.large in us-east-1b"},
 	} {
@@ -187,7 +187,7 @@ func drawService(t *rapid.T) cloud.Input {
 	spec := parse(t, threeRegions)
 	in := input(spec)
 	in.Shortfall = map[cloud.ReplicaGroup]int{}
-	for range rapid.IntRange(0, 3).Draw(t, "ups before") { // each leaves its world to the next
+	for range rapid.IntRange(0, 3).Draw(t, "ups before") { // each step starts with the result of the previous one
 		for _, m := range spec.Models {
 			for _, r := range spec.Regions {
 				in.Shortfall[cloud.ReplicaGroup{Model: m.Name, Region: r.Name}] = rapid.IntRange(0, 2).Draw(t, "short")
@@ -204,7 +204,7 @@ func drawService(t *rapid.T) cloud.Input {
 	return in
 }
 
-func TestPlanKeepsReplicasWithinBounds(t *testing.T) {
+func TestLayoutKeepsReplicasWithinBounds(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		in := drawService(t)
 		l := plan(t, in)
@@ -239,7 +239,7 @@ func TestPlanKeepsReplicasWithinBounds(t *testing.T) {
 	})
 }
 
-func TestPlanIsStableAfterLaunch(t *testing.T) {
+func TestLayoutIsStableAfterLaunch(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		in := drawService(t)
 		first := plan(t, in)
@@ -272,11 +272,11 @@ func TestFallbacksEndWhenRegionHasCapacity(t *testing.T) {
 	}
 }
 
-func TestCheckRejectsInvalidSpecs(t *testing.T) {
+func TestValidateRejectsInvalidSpecs(t *testing.T) {
 	for _, tt := range []struct{ change, to, want string }{
 		{"- name: gcp/europe-west4\n", "- name: local/eu\n", "regions[1].name"},
-		{"- name: gcp/europe-west4\n", "- name: static/us-east-1\n    endpoints: ['http://10.0.0.1', 'http://10.0.0.2', 'http://10.0.0.3']\n", `have the same place "us-east-1"`},
-		{"    gpus: [{type: L4}, {type: H100}]\n", "", "models[0].gpus: missing"},
+		{"- name: gcp/europe-west4\n", "- name: static/us-east-1\n    endpoints: ['http://10.0.0.1', 'http://10.0.0.2', 'http://10.0.0.3']\n", "must be unique, got aws/us-east-1 and static/us-east-1"},
+		{"    gpus: [{type: L4}, {type: H100}]\n", "", "models[0].gpus is required"},
 		{"gpus: [{type: L4}, {type: H100}]", "gpus: [{type: A100}]", "has no offering with A100 for llama"},
 	} {
 		text := strings.Replace(threeRegions, tt.change, tt.to, 1)
@@ -322,10 +322,10 @@ func TestAnotherNetworkChangesSpecHash(t *testing.T) {
 	}
 }
 
-// ManagedRegions with session access grant it to the machines of both roles, and replicas may read models in
-// buckets of AWS. There are no other grants: the roles of service accounts set the permissions of
-// machines at Google.
-func TestPlanGrants(t *testing.T) {
+// Regions with session access grant it to the machines of both roles, and replicas may read models in buckets
+// of AWS. There are no other grants: in Google Cloud the IAM roles of service accounts set the permissions of
+// machines.
+func TestLayoutGrants(t *testing.T) {
 	text := strings.Replace(threeRegions, "  - name: aws/us-east-1\n", "  - name: aws/us-east-1\n    access: ssm\n", 1)
 	text = strings.Replace(text, "engine: {kind: vllm}\n    gpus: [{type: L4, price", "engine: {weights: 's3://models/qwen'}\n    gpus: [{type: L4, price", 1)
 	out := "engine: {weights: 'gs://models/llama'}\n    regions: {aws/us-east-1: {min: 0, max: 0}, aws/ap-northeast-1: {min: 0, max: 0}}"
@@ -353,7 +353,7 @@ func withObtainedCertificate(challenge string) string {
 		"dns: {provider: route53, name: chat.example.com, zone: example.com}\n"
 }
 
-// Port 80 is open, and the zone's record is granted, only for the respective challenge.
+// Port 80 is open only for http-01 challenges, and the DNS record is granted only for dns-01 challenges.
 func TestChallengesOpenPortAndGrantRecord(t *testing.T) {
 	for challenge, want := range map[string]struct{ port, record bool }{
 		service.ChallengeHTTP: {port: true}, service.ChallengeTLSALPN: {}, service.ChallengeDNS: {record: true},

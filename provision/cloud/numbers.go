@@ -10,24 +10,25 @@ import (
 	"skyserve/provision"
 )
 
-// addReplicas adds the desired replicas of a model in every rented region: at least replicas.min; above
-// that the existing ones, or Counts, up to replicas.max. Terminating replicas stay until they have
-// terminated; they count towards max, not towards min. Replicas that a region has no capacity for fall
-// back to other regions of the service with free capacity, in the order of the file after it, until the
-// region has capacity again.
+// addReplicas adds the desired replicas of a model in every managed region: at least replicas.min; above
+// that the existing replicas, or Counts, up to replicas.max. Terminating replicas stay until they have
+// terminated. They count towards max, not towards min.
+//
+// If a region has no capacity for some replicas, they are placed in fallback regions until the region has
+// capacity again. Fallback regions are the next regions in the order of the file that have capacity.
 func (l *layout) addReplicas(model int) error {
 	m := &l.Spec.Models[model]
 	numbers := map[service.Region][]int{}
 	shortfall := map[service.Region]int{}
-	marks := extraLabels{}
-	on := map[service.Region]map[int]provision.ReplicaClass{} // the class of each new replica
+	labels := extraLabels{}
+	classes := map[service.Region]map[int]provision.ReplicaClass{} // the class of each new replica
 	for _, r := range ManagedRegions(l.Spec) {
 		if r.Cloud() == service.CloudStatic {
 			continue // its machines already exist
 		}
 		b := l.Spec.BoundsFor(m.Name, r)
-		exist := l.replicaNumbers(m, r, func(other string) bool { return other == "" })
-		serve, terminating, unreplaced := l.splitTerminating(model, r, exist)
+		existing := l.replicaNumbers(m, r, func(other string) bool { return other == "" })
+		serve, terminating, unreplaced := l.splitTerminating(model, r, existing)
 		want := len(serve) + len(unreplaced)
 		var missing []provision.ReplicaClass
 		if counts, counted := l.Counts[ReplicaGroup{m.Name, r}]; counted {
@@ -38,27 +39,27 @@ func (l *layout) addReplicas(model int) error {
 		want = min(want, max(b.Max-len(terminating), len(serve)))
 		shortfall[r] = min(l.Shortfall[ReplicaGroup{m.Name, r}], max(0, want-len(serve))) // existing replicas stay
 		numbers[r] = fillNumbers(serve, terminating, want-shortfall[r])
-		on[r] = map[int]provision.ReplicaClass{}
+		classes[r] = map[int]provision.ReplicaClass{}
 		for _, n := range numbers[r] {
-			if len(missing) > 0 && !slices.Contains(exist, n) {
-				on[r][n], missing = missing[0], missing[1:]
+			if len(missing) > 0 && !slices.Contains(existing, n) {
+				classes[r][n], missing = missing[0], missing[1:]
 			}
-			if len(unreplaced) > 0 && !slices.Contains(exist, n) {
-				marks.set(r, n, labelReplaces, unreplaced[0])
+			if len(unreplaced) > 0 && !slices.Contains(existing, n) {
+				labels.set(r, n, labelReplaces, unreplaced[0])
 				unreplaced = unreplaced[1:]
 			}
 		}
 	}
 	for i, r := range l.Spec.Regions {
 		for range shortfall[r.Name] {
-			if !l.placeFallback(m, i, numbers, marks) {
+			if !l.placeFallback(m, i, numbers, labels) {
 				l.result.Unplaced[ReplicaGroup{m.Name, r.Name}]++
 			}
 		}
 	}
 	for _, r := range l.Spec.Regions {
 		for _, n := range numbers[r.Name] {
-			if err := l.addReplica(model, r, n, on[r.Name][n], marks[r.Name][n]); err != nil {
+			if err := l.addReplica(model, r, n, classes[r.Name][n], labels[r.Name][n]); err != nil {
 				return err
 			}
 		}
@@ -76,9 +77,9 @@ func (m extraLabels) set(r service.Region, number int, label, value string) {
 	m[r][number] = map[string]string{label: value}
 }
 
-// splitTerminating divides the numbers of existing replicas into serving and terminating ones. owed lists the
-// handles of the terminating ones that have no replacement yet. If a terminating replica replaces a
-// machine that is no longer terminating, it needs no replacement.
+// splitTerminating divides the numbers of existing replicas into serving and terminating replicas.
+// unreplaced contains the handles of the terminating replicas without a replacement. A terminating replica
+// requires no replacement if it replaces a machine that is not terminating any more.
 func (l *layout) splitTerminating(model int, region service.Region, numbers []int) (serve, terminating []int, unreplaced []string) {
 	for _, n := range numbers {
 		id := provision.ReplicaID(l.Spec, model, region, n)
@@ -87,23 +88,23 @@ func (l *layout) splitTerminating(model int, region service.Region, numbers []in
 			continue
 		}
 		terminating = append(terminating, n)
-		is := l.runningObject(id) // numbers are those of existing replicas
-		replaced := func(o provision.Object) bool {
-			stays := !l.Terminating[o.ID] && ReplacesHandle(*is) != "" && o.Handle == ReplacesHandle(*is)
-			return o.TerminatedReason == "" && (stays || ReplacesHandle(o) == is.Handle)
+		replica := l.runningObject(id) // not nil: numbers are those of existing replicas
+		replaces := func(o provision.Object) bool {
+			stays := !l.Terminating[o.ID] && ReplacesHandle(*replica) != "" && o.Handle == ReplacesHandle(*replica)
+			return o.TerminatedReason == "" && (stays || ReplacesHandle(o) == replica.Handle)
 		}
-		if !slices.ContainsFunc(l.Have, replaced) {
-			unreplaced = append(unreplaced, is.Handle)
+		if !slices.ContainsFunc(l.Have, replaces) {
+			unreplaced = append(unreplaced, replica.Handle)
 		}
 	}
 	return serve, terminating, unreplaced
 }
 
-// placeFallback places one replica of a region in a fallback region; false when none has capacity. It keeps
-// an existing fallback replica of that region rather than launching another.
-func (l *layout) placeFallback(m *service.Model, from int, numbers map[service.Region][]int, marks extraLabels) bool {
+// placeFallback places one replica of the region with index from in a fallback region; false when no region
+// has capacity. It prefers an existing fallback replica of that region to launching another one.
+func (l *layout) placeFallback(m *service.Model, from int, numbers map[service.Region][]int, labels extraLabels) bool {
 	regions := l.Spec.Regions
-	missing := regions[from].Name
+	home := regions[from].Name
 	var free []service.Region
 	for step := 1; step < len(regions); step++ {
 		r := regions[(from+step)%len(regions)].Name
@@ -115,11 +116,11 @@ func (l *layout) placeFallback(m *service.Model, from int, numbers map[service.R
 	place := func(r service.Region, n int) bool {
 		at, _ := slices.BinarySearch(numbers[r], n)
 		numbers[r] = slices.Insert(numbers[r], at, n)
-		marks.set(r, n, labelFallbackFor, string(missing))
+		labels.set(r, n, labelFallbackFor, string(home))
 		return true
 	}
 	for _, r := range free {
-		for _, n := range l.replicaNumbers(m, r, func(other string) bool { return other == string(missing) }) {
+		for _, n := range l.replicaNumbers(m, r, func(other string) bool { return other == string(home) }) {
 			if !slices.Contains(numbers[r], n) {
 				return place(r, n)
 			}
@@ -134,8 +135,8 @@ func (l *layout) placeFallback(m *service.Model, from int, numbers map[service.R
 }
 
 // replicaNumbers returns the numbers of a model's running replicas in a region, ascending. which filters by
-// the region that a replica is a fallback for.
-func (l *layout) replicaNumbers(m *service.Model, region service.Region, which func(standsInFor string) bool) []int {
+// FallbackFor.
+func (l *layout) replicaNumbers(m *service.Model, region service.Region, which func(fallbackFor string) bool) []int {
 	found := map[int]bool{}
 	for _, o := range l.Have {
 		if o.Kind != provision.KindReplica || o.Region != region || o.TerminatedReason != "" || o.Labels[labelModel] != m.Name || !which(o.Labels[labelFallbackFor]) {
@@ -164,7 +165,8 @@ func fillNumbers(numbers, terminating []int, n int) []int {
 	return out
 }
 
-// FallbackFor returns the region that a replica is a fallback for; empty for a replica of its own region.
+// FallbackFor returns the region for which a fallback replica runs in another region; empty for other
+// replicas.
 func FallbackFor(o provision.Object) service.Region {
 	return service.Region(o.Labels[labelFallbackFor])
 }

@@ -15,32 +15,32 @@ type reservedKey struct {
 	kind   string
 }
 
-// unusedReservations returns how many machines of each commitment are unused.
+// unusedReservations returns the number of unused machines of each commitment.
 func unusedReservations(spec *service.Spec, have []provision.Object) map[reservedKey]int {
-	free := map[reservedKey]int{}
+	unused := map[reservedKey]int{}
 	for _, r := range spec.Regions {
 		for _, v := range r.Reserved {
-			free[reservedKey{r.Name, v.Type}] += v.Count
+			unused[reservedKey{r.Name, v.Type}] += v.Count
 		}
 	}
 	for _, o := range have {
 		if o.TerminatedReason == "" && o.Offering != nil && o.Offering.Capacity == service.CapacityReserved {
-			free[reservedKey{o.Region, o.Offering.Type}]--
+			unused[reservedKey{o.Region, o.Offering.Type}]--
 		}
 	}
-	return free
+	return unused
 }
 
-// addReplica adds one replica, preferably on a class, with additional labels.
-func (l *layout) addReplica(model int, r service.RegionSpec, number int, on provision.ReplicaClass, more map[string]string) error {
+// addReplica adds one replica, preferably of a class, with additional labels.
+func (l *layout) addReplica(model int, r service.RegionSpec, number int, class provision.ReplicaClass, extra map[string]string) error {
 	m := &l.Spec.Models[model]
-	offers := preferClass(l.offeringsFor(m, r, number), on)
+	offers := preferClass(l.offeringsFor(m, r, number), class)
 	if len(offers) == 0 {
 		return specError("models[%d].gpus: %s has no offering with %s for %s (capacity: %s)", model, r.Name, gpuList(m), m.Name, capacityList(r))
 	}
 	id := provision.ReplicaID(l.Spec, model, r.Name, number)
 	labels := map[string]string{labelModel: m.Name, labelGPU: offers[0].GPU}
-	maps.Copy(labels, more)
+	maps.Copy(labels, extra)
 	if o := l.runningObject(id); o != nil && o.Labels[labelReplaces] != "" {
 		labels[labelReplaces] = o.Labels[labelReplaces]
 	}
@@ -60,9 +60,9 @@ func (l *layout) runningObject(id string) *provision.Object {
 }
 
 // offeringsFor returns the offerings of a replica in the order of launch attempts: by the model's GPUs in
-// the order of the file, then by the region's capacity types, then by price. The zones are rotated by
-// the replica's number, so that the loss of a zone affects few replicas. The first on_demand_base
-// replicas of a model are not spot.
+// the order of the file, then by the region's capacity types, then by price. The availability zones are
+// rotated by the replica's number, so that the loss of a zone affects few replicas. The first
+// on_demand_base replicas of a model are not spot.
 func (l *layout) offeringsFor(m *service.Model, r service.RegionSpec, number int) provision.Offerings {
 	order := r.Capacity
 	if RunsOnThisComputer(r.Name) {
@@ -79,7 +79,7 @@ func (l *layout) offeringsFor(m *service.Model, r service.RegionSpec, number int
 	return all
 }
 
-// gpusOf returns the GPUs that a model runs on; a simulated engine needs none.
+// gpusOf returns the GPUs of a model; one entry without a GPU for a simulated engine without gpus.
 func gpusOf(m *service.Model) []service.GPU {
 	if m.Engine.Kind == service.EngineSim && len(m.GPUs) == 0 {
 		return []service.GPU{{}}
@@ -87,18 +87,18 @@ func gpusOf(m *service.Model) []service.GPU {
 	return m.GPUs
 }
 
-// withPrices applies the prices of service.yaml to offerings and adds those of unused commitments. The
-// price of a GPU applies to the cheapest on-demand machine with it, which is the one to rent.
+// withPrices sets the prices of service.yaml on offerings, and adds the offerings of unused commitments. The
+// price of a GPU applies to the cheapest on-demand machine type with that GPU, which is the first choice.
 func (l *layout) withPrices(offers provision.Offerings, r service.RegionSpec, g service.GPU) provision.Offerings {
-	var usual string
+	var cheapest string
 	if onDemand := offers.SortedByCapacity([]service.CapacityType{service.CapacityOnDemand}); len(onDemand) > 0 {
-		usual = onDemand[0].Type
+		cheapest = onDemand[0].Type
 	}
 	var out provision.Offerings
 	for _, o := range offers {
 		switch o.Capacity {
 		case service.CapacityOnDemand:
-			if g.Price > 0 && o.Type == usual && !RunsOnThisComputer(r.Name) { // this computer is not billed
+			if g.Price > 0 && o.Type == cheapest && !RunsOnThisComputer(r.Name) { // this computer is not billed
 				o.PricePerHour, o.PriceSource = g.Price, "service.yaml"
 			}
 			out = append(out, o)
@@ -108,7 +108,7 @@ func (l *layout) withPrices(offers provision.Offerings, r service.RegionSpec, g 
 			}
 		case service.CapacitySpot:
 			out = append(out, o)
-		case service.CapacityReserved: // a reservation at the cloud has the price of service.yaml
+		case service.CapacityReserved: // service.yaml has the price of the cloud's reservations
 			if price, committed := l.commitmentPrice(r, o.Type); committed {
 				o.PricePerHour, o.PriceSource = price, "service.yaml"
 			}
@@ -118,8 +118,8 @@ func (l *layout) withPrices(offers provision.Offerings, r service.RegionSpec, g 
 	return out
 }
 
-// commitmentPrice returns the price per hour of a commitment for a type, if one is unused.
-func (l *layout) commitmentPrice(r service.RegionSpec, kind string) (price float64, free bool) {
+// commitmentPrice returns the price per hour of a commitment for a type; false if none is unused.
+func (l *layout) commitmentPrice(r service.RegionSpec, kind string) (price float64, ok bool) {
 	for _, v := range r.Reserved {
 		if v.Type == kind && l.unusedReserved[reservedKey{r.Name, kind}] > 0 {
 			return v.Price, true
@@ -140,8 +140,8 @@ func rotateZones(offers provision.Offerings, number int) provision.Offerings {
 		for end < len(offers) && same(offers[begin], offers[end]) {
 			end++
 		}
-		turn := begin + number%(end-begin)
-		out = append(append(out, offers[turn:end]...), offers[begin:turn]...)
+		first := begin + number%(end-begin)
+		out = append(append(out, offers[first:end]...), offers[begin:first]...)
 		begin = end
 	}
 	return out

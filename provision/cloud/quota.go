@@ -16,43 +16,44 @@ type QuotaKey struct {
 	Code   string
 }
 
-// QuotaNeed is how much of a quota a service is about to use, with the account's limit and use.
+// QuotaNeed is the share of a quota that a service requires, with the quota's limit and current use.
 type QuotaNeed struct {
 	// Region is where the quota applies; the cloud alone (gcp/) for a global quota.
 	Region service.Region `json:"region"`
 	// Name is for people; Code is the cloud's own code.
 	Name string `json:"name"`
 	Code string `json:"code"`
-	// Unit is the unit of the figures: vcpus, gpus, gb or addresses.
+	// Unit is the unit of Needs, Limit and Used: vcpus, gpus, gb or addresses.
 	Unit  string  `json:"unit"`
 	Needs float64 `json:"needs"`
-	// Limit and Used are the account's; nil = the cloud did not report them.
+	// Limit and Used apply to the AWS account or Google Cloud project; nil = unknown.
 	Limit *float64 `json:"limit"`
 	Used  *float64 `json:"used"`
 }
 
-// Exceeded reports whether the quota is known to be too low.
+// Exceeded reports whether the quota is too low; false if its limit is unknown.
 func (n QuotaNeed) Exceeded() bool { return n.Limit != nil && *n.Limit-*n.Used < n.Needs }
 
-// IncreaseRequest returns the command or request for a quota of what is needed plus what is in use.
+// IncreaseRequest returns the command or instruction that requests a sufficient quota: the current use plus
+// the need.
 func (n QuotaNeed) IncreaseRequest() string {
-	enough := n.Needs
+	limit := n.Needs
 	if n.Used != nil {
-		enough += *n.Used
+		limit += *n.Used
 	}
 	if n.Region.Cloud() == service.CloudAWS {
-		return fmt.Sprintf("aws service-quotas request-service-quota-increase --service-code ec2 --quota-code %s --desired-value %g --region %s", n.Code, enough, n.Region.Place())
+		return fmt.Sprintf("aws service-quotas request-service-quota-increase --service-code ec2 --quota-code %s --desired-value %g --region %s", n.Code, limit, n.Region.Place())
 	}
 	code := n.Code
 	if code == quotaFamilies {
 		code += " (NVIDIA_H100)"
 	}
-	return fmt.Sprintf("request %g of %s in %s at https://console.cloud.google.com/iam-admin/quotas", enough, code, cmp.Or(n.Region.Place(), "all regions"))
+	return fmt.Sprintf("request a limit of %g for %s in %s at https://console.cloud.google.com/iam-admin/quotas", limit, code, cmp.Or(n.Region.Place(), "all regions"))
 }
 
-// The quotas of Google: GPUs by type, plus GPUs and vCPUs of all regions for machines that are not
-// spot; the vCPUs of machines without GPUs; disks; public addresses. H100 on demand have a quota of
-// their family, which Compute Engine does not report.
+// The quotas of Google Cloud besides those for each GPU type: GPUs and vCPUs of all regions together, for
+// machines that are not spot; the vCPUs of machines without GPUs; disks; public addresses. H100 on demand
+// count against a quota of their GPU family, which Compute Engine does not report.
 const (
 	quotaAllGPUs   = "GPUS_ALL_REGIONS"
 	quotaAllCPUs   = "CPUS_ALL_REGIONS"
@@ -62,8 +63,8 @@ const (
 	quotaAddresses = "IN_USE_ADDRESSES"
 )
 
-// quotasOf returns the quotas that a machine on an offering counts against, and by how much: vCPUs at
-// AWS; GPUs, vCPUs, its disk and its address at Google. Reserved capacity counts like on demand.
+// quotasOf returns the quotas that a machine on an offering counts against, with the amounts: vCPUs in AWS;
+// GPUs, vCPUs, disk and address in Google Cloud. Reserved capacity counts like on-demand capacity.
 func quotasOf(o provision.Offering, diskGiB int) map[QuotaKey]float64 {
 	if o.Region.Cloud() == service.CloudAWS {
 		q, known := catalogue.EC2QuotaOf(o.Type, o.Capacity == service.CapacitySpot)
@@ -78,23 +79,23 @@ func quotasOf(o provision.Offering, diskGiB int) map[QuotaKey]float64 {
 func quotasAtGoogle(o provision.Offering, diskGiB int) map[QuotaKey]float64 {
 	needs := map[QuotaKey]float64{{o.Region, quotaAddresses}: 1, {o.Region, quotaSSD}: float64(diskGiB)}
 	gpu, _ := catalogue.FindGPU(o.GPU)
-	metric, everywhere := cmp.Or(gpu.Quota, quotaFamilies), service.Region(o.Region.Cloud()+"/")
+	metric, allRegions := cmp.Or(gpu.Quota, quotaFamilies), service.Region(o.Region.Cloud()+"/")
 	switch {
 	case o.GPU == "":
 		needs[QuotaKey{o.Region, quotaCPUs}] = float64(o.VCPUs)
 	case o.Capacity == service.CapacitySpot:
 		needs[QuotaKey{o.Region, gpu.SpotQuota}] = float64(o.GPUs)
 	default:
-		needs[QuotaKey{o.Region, metric}], needs[QuotaKey{everywhere, quotaAllGPUs}] = float64(o.GPUs), float64(o.GPUs)
+		needs[QuotaKey{o.Region, metric}], needs[QuotaKey{allRegions, quotaAllGPUs}] = float64(o.GPUs), float64(o.GPUs)
 	}
 	if o.Capacity != service.CapacitySpot {
-		needs[QuotaKey{everywhere, quotaAllCPUs}] = float64(o.VCPUs)
+		needs[QuotaKey{allRegions, quotaAllCPUs}] = float64(o.VCPUs)
 	}
 	return needs
 }
 
-// QuotaNeeds returns how much of each quota a service uses at least: its balancers, and the minimum
-// number of replicas on each region's first choice, the smallest machine with the model's first GPU.
+// QuotaNeeds returns the minimum use of each quota by a service: its balancers, and the minimum number of
+// replicas on each region's first choice, which is the smallest machine type with the model's first GPU.
 func QuotaNeeds(spec *service.Spec) map[QuotaKey]float64 {
 	needs := quotaSum{}
 	for _, r := range spec.Regions {
@@ -104,12 +105,12 @@ func QuotaNeeds(spec *service.Spec) map[QuotaKey]float64 {
 		needs.addMachines(r.Name, service.GPU{}, service.CapacityOnDemand, r.Balancers, diskBalancer)
 		for i := range spec.Models {
 			m := &spec.Models[i]
-			least, spot := spec.BoundsFor(m.Name, r.Name).Min, 0
+			replicas, spot := spec.BoundsFor(m.Name, r.Name).Min, 0
 			if r.Capacity[0] == service.CapacitySpot {
-				spot = max(0, least-r.OnDemandBase)
+				spot = max(0, replicas-r.OnDemandBase)
 			}
 			for _, g := range gpusOf(m)[:min(1, len(gpusOf(m)))] {
-				needs.addMachines(r.Name, g, service.CapacityOnDemand, least-spot, diskReplica)
+				needs.addMachines(r.Name, g, service.CapacityOnDemand, replicas-spot, diskReplica)
 				needs.addMachines(r.Name, g, service.CapacitySpot, spot, diskReplica)
 			}
 		}
@@ -134,18 +135,18 @@ func (s quotaSum) addOffering(o provision.Offering, machines, diskGiB int) {
 }
 
 // smallestMachine returns the smallest machine type with some GPUs.
-func smallestMachine(of string, g service.GPU) (least provision.MachineType, known bool) {
-	for _, t := range provision.MachineTypes(of) {
-		if t.GPU == g.Type && t.GPUs == g.Count && (!known || t.VCPUs < least.VCPUs) {
-			least, known = t, true
+func smallestMachine(cloud string, g service.GPU) (smallest provision.MachineType, known bool) {
+	for _, t := range provision.MachineTypes(cloud) {
+		if t.GPU == g.Type && t.GPUs == g.Count && (!known || t.VCPUs < smallest.VCPUs) {
+			smallest, known = t, true
 		}
 	}
-	return least, known
+	return smallest, known
 }
 
-// QuotaNeedsOfChanges returns how much of each quota the launches among changes use, on the first offering of
-// each. Replacements are left out: they take the place of the old machine. Machines to terminate still
-// count as used, because they terminate last.
+// QuotaNeedsOfChanges returns the use of each quota by the launches among changes, with the first offering of
+// each. Replacements do not count, because the old machine is terminated. Machines to terminate still count
+// as used, because they terminate last.
 func QuotaNeedsOfChanges(changes provision.Changes) map[QuotaKey]float64 {
 	needs := quotaSum{}
 	for _, c := range launchesOf(changes) {
@@ -161,8 +162,8 @@ func launchesOf(changes provision.Changes) provision.Changes {
 	})
 }
 
-// CompareQuotas combines needs with the quotas of an account, sorted by region and code; needs of zero are
-// left out.
+// CompareQuotas combines needs with the quotas that the clouds reported, sorted by region and code. It omits
+// needs of zero.
 func CompareQuotas(needs map[QuotaKey]float64, quotas []provision.Quota) []QuotaNeed {
 	var all []QuotaNeed
 	for key, n := range needs {
@@ -192,30 +193,30 @@ func unitOf(key QuotaKey) string {
 	return "gpus"
 }
 
-// LaunchesOverQuota returns the launches among changes that fit on none of their offerings within the quotas of
-// an account, when each takes the first offering that fits, in order. An unknown quota imposes no
-// limit.
+// LaunchesOverQuota returns the launches among changes for which no offering is within the quotas. Launches
+// use the quotas in their order, each with the first offering that is within them. An unknown quota imposes
+// no limit.
 func LaunchesOverQuota(changes provision.Changes, quotas []provision.Quota) provision.Changes {
-	left := map[QuotaKey]float64{}
+	remaining := map[QuotaKey]float64{}
 	for _, q := range quotas {
-		left[QuotaKey{q.Region, q.Code}] = q.Limit - q.Used
+		remaining[QuotaKey{q.Region, q.Code}] = q.Limit - q.Used
 	}
 	return slices.DeleteFunc(launchesOf(changes), func(c provision.Change) bool {
-		return slices.ContainsFunc(c.Desired.Offerings, func(o provision.Offering) bool { return takeQuota(left, quotasOf(o, c.Desired.Machine.DiskGiB)) })
+		return slices.ContainsFunc(c.Desired.Offerings, func(o provision.Offering) bool { return takeQuota(remaining, quotasOf(o, c.Desired.Machine.DiskGiB)) })
 	})
 }
 
-// takeQuota subtracts needs from the remaining quotas; false, and nothing is subtracted, where they do not
-// suffice.
-func takeQuota(left, needs map[QuotaKey]float64) bool {
+// takeQuota subtracts needs from the remaining quotas. If a quota is insufficient, it subtracts nothing and
+// returns false.
+func takeQuota(remaining, needs map[QuotaKey]float64) bool {
 	for key, n := range needs {
-		if have, known := left[key]; known && have < n {
+		if r, known := remaining[key]; known && r < n {
 			return false
 		}
 	}
 	for key, n := range needs {
-		if _, known := left[key]; known {
-			left[key] -= n
+		if _, known := remaining[key]; known {
+			remaining[key] -= n
 		}
 	}
 	return true

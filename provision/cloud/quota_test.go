@@ -10,7 +10,7 @@ import (
 	"skyserve/provision/cloud"
 )
 
-// formatNeeds is needs of quotas in words.
+// formatNeeds formats quota needs.
 func formatNeeds(needs []cloud.QuotaNeed) []string {
 	var words []string
 	for _, n := range needs {
@@ -40,7 +40,7 @@ func TestQuotaNeeds(t *testing.T) {
 	if got := formatNeeds(cloud.CompareQuotas(cloud.QuotaNeeds(spec), nil)); !slices.Equal(got, minNeeds) {
 		t.Errorf("the fewest machines: got %q, want %q", got, minNeeds)
 	}
-	// What a service that is not there yet launches is just that.
+	// a service without machines requires the quotas of all its launches
 	changes := provision.Diff(plan(t, input(spec)).Desired, nil)
 	if got := formatNeeds(cloud.CompareQuotas(cloud.QuotaNeedsOfChanges(changes), nil)); !slices.Equal(got, minNeeds) {
 		t.Errorf("all launches: got %q, want %q", got, minNeeds)
@@ -53,7 +53,7 @@ func TestQuotaNeeds(t *testing.T) {
 	}
 }
 
-// A launch is over quota where none of its offerings fits in what is left.
+// A launch is over quota if none of its offerings is within the remaining quotas.
 func TestOverQuota(t *testing.T) {
 	const east, spot, demand = service.Region("aws/us-east-1"), "L-3819A6DF", "L-DB2E81BA"
 	quota := func(code string, limit, used float64) provision.Quota {
@@ -63,13 +63,13 @@ func TestOverQuota(t *testing.T) {
 		name   string
 		quotas []provision.Quota
 		over   string // replicas: two of each model, the first on demand, the second as spot or else on demand; llama has H100 too
-		known  int    // quotas that are exceeded by what is tried first
+		known  int    // the quotas that the first offerings exceed
 	}{
-		{"nothing is known", nil, "", 0},
-		{"enough of all", []provision.Quota{quota(spot, 8, 0), quota(demand, 8, 0)}, "", 0},
-		{"no spot, and enough on demand for all", []provision.Quota{quota(spot, 0, 0), quota(demand, 16, 0)}, "", 1},
-		{"no spot, and on demand one too few", []provision.Quota{quota(spot, 0, 0), quota(demand, 16, 4)}, "us-east-1-qwen-1", 1},
-		{"no spot, and on demand not known", []provision.Quota{quota(spot, 0, 0)}, "", 1},
+		{"nothing known", nil, "", 0},
+		{"sufficient quotas", []provision.Quota{quota(spot, 8, 0), quota(demand, 8, 0)}, "", 0},
+		{"no spot quota, sufficient on-demand quota", []provision.Quota{quota(spot, 0, 0), quota(demand, 16, 0)}, "", 1},
+		{"no spot quota, on-demand quota too small by one", []provision.Quota{quota(spot, 0, 0), quota(demand, 16, 4)}, "us-east-1-qwen-1", 1},
+		{"no spot quota, unknown on-demand quota", []provision.Quota{quota(spot, 0, 0)}, "", 1},
 		{"nothing at all", []provision.Quota{quota(spot, 0, 0), quota(demand, 3, 0)}, "us-east-1-qwen-0 us-east-1-qwen-1", 2},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -98,10 +98,10 @@ func TestOverQuota(t *testing.T) {
 func TestQuotaRequestText(t *testing.T) {
 	limit, used := 8.0, 4.0
 	for want, n := range map[string]cloud.QuotaNeed{
-		"--quota-code L-DB2E81BA --desired-value 16 --region us-east-1": {Region: "aws/us-east-1", Code: "L-DB2E81BA", Needs: 12, Limit: &limit, Used: &used},
-		"request 6 of NVIDIA_L4_GPUS in us-central1 at":                 {Region: "gcp/us-central1", Code: "NVIDIA_L4_GPUS", Needs: 2, Limit: &limit, Used: &used},
-		"request 8 of GPUS_PER_GPU_FAMILY (NVIDIA_H100) in us-east4":    {Region: "gcp/us-east4", Code: "GPUS_PER_GPU_FAMILY", Needs: 8},
-		"request 1 of GPUS_ALL_REGIONS in all regions at":               {Region: "gcp/", Code: "GPUS_ALL_REGIONS", Needs: 1},
+		"--quota-code L-DB2E81BA --desired-value 16 --region us-east-1":          {Region: "aws/us-east-1", Code: "L-DB2E81BA", Needs: 12, Limit: &limit, Used: &used},
+		"request a limit of 6 for NVIDIA_L4_GPUS in us-central1 at":              {Region: "gcp/us-central1", Code: "NVIDIA_L4_GPUS", Needs: 2, Limit: &limit, Used: &used},
+		"request a limit of 8 for GPUS_PER_GPU_FAMILY (NVIDIA_H100) in us-east4": {Region: "gcp/us-east4", Code: "GPUS_PER_GPU_FAMILY", Needs: 8},
+		"request a limit of 1 for GPUS_ALL_REGIONS in all regions at":            {Region: "gcp/", Code: "GPUS_ALL_REGIONS", Needs: 1},
 	} {
 		if got := n.IncreaseRequest(); !strings.Contains(got, want) {
 			t.Errorf("got %q, want %q in it", got, want)

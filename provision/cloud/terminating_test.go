@@ -21,18 +21,18 @@ func TestTerminatingReplicasAreReplaced(t *testing.T) {
 	}{
 		{name: "one of those of min", have: "0 1", terminating: "1", want: "0 1 2"},
 		{name: "both", have: "0 1", terminating: "0 1", want: "0 1 2 3"},
-		{name: "its replacement runs", have: "0 1 2 for 1", terminating: "1", want: "0 1 2"},
+		{name: "replacement runs", have: "0 1 2 for 1", terminating: "1", want: "0 1 2"},
 		{name: "both, one was replaced", have: "0 1 2 for 1", terminating: "0 1", want: "0 1 2 3"},
-		{name: "the replacement goes too", have: "0 1 2 for 1", terminating: "1 2", want: "0 1 2 3"},
-		{name: "the replacement goes, what it was to replace does not", have: "0 1 2 for 1", terminating: "2", want: "0 1 2"},
-		{name: "it is gone", have: "0 2", want: "0 2"},
-		{name: "no room beside it", have: "0 1 2 3", terminating: "0", want: "0 1 2 3"},
-		{name: "room for one of two", have: "0 1 2", terminating: "0 1", want: "0 1 2 3"},
+		{name: "replacement also terminating", have: "0 1 2 for 1", terminating: "1 2", want: "0 1 2 3"},
+		{name: "replacement terminating, the replaced machine stays", have: "0 1 2 for 1", terminating: "2", want: "0 1 2"},
+		{name: "already terminated", have: "0 2", want: "0 2"},
+		{name: "max does not permit both", have: "0 1 2 3", terminating: "0", want: "0 1 2 3"},
+		{name: "max permits one of two", have: "0 1 2", terminating: "0 1", want: "0 1 2 3"},
 		{name: "one more", have: "0 1", count: 3, want: "0 1 2"},
 		{name: "fewer", have: "0 1 2 3", count: 3, want: "0 1 2"},
 		{name: "fewer than min", have: "0 1 2", count: 1, want: "0 1"},
 		{name: "more than max", have: "0 1", count: 9, want: "0 1 2 3"},
-		{name: "one more beside one that goes", have: "0 1", terminating: "0", count: 3, want: "0 1 2 3"},
+		{name: "one more besides a terminating one", have: "0 1", terminating: "0", count: 3, want: "0 1 2 3"},
 		{name: "no capacity for another", have: "0 1", terminating: "1", short: 1, want: "0 1"},
 		{name: "more than max exist", have: "0 1 2 3 4", terminating: "4", want: "0 1 2 3 4"},
 	} {
@@ -66,11 +66,11 @@ func TestTerminatingReplicasAreReplaced(t *testing.T) {
 				t.Errorf("got %q, want %s", got, tt.want)
 			}
 			in.Have = launchAll(layout.Desired)
-			for i := range in.Have { // the handles of those that were there are what they were
+			for i := range in.Have { // existing replicas keep their handles
 				in.Have[i].Handle = "i-" + in.Have[i].ID[strings.LastIndex(in.Have[i].ID, "-")+1:]
 			}
 			if again := ids(plan(t, in).Desired, provision.KindReplica); !slices.Equal(again, ids(layout.Desired, provision.KindReplica)) {
-				t.Errorf("once that is made, %q is wanted", again)
+				t.Errorf("after the launch, %q is desired", again)
 			}
 		})
 	}

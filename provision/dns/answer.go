@@ -15,7 +15,7 @@ type recordsFunc func(c ClientLocation) []dns.RR
 // zoneNames returns every name of the zone, with a function for its records.
 func (s *Server) zoneNames() map[string]recordsFunc {
 	names := map[string]recordsFunc{}
-	for at := s.name; at != s.zone; _, at, _ = strings.Cut(at, ".") { // names between name and zone exist without records
+	for at := s.name; at != s.zone; _, at, _ = strings.Cut(at, ".") { // the names between the name and its zone exist without records
 		names[at] = func(ClientLocation) []dns.RR { return nil }
 	}
 	ns := joinName("ns", s.zone)
@@ -60,7 +60,7 @@ func (s *Server) Answer(q *dns.Msg, from netip.Addr) *dns.Msg {
 			m.Rcode = dns.RcodeBadVers
 			return m
 		}
-		if subnet != nil { // the answer is valid for the whole client subnet of the query
+		if subnet != nil { // the response is valid for the whole client subnet of the query
 			echo := *subnet
 			echo.SourceScope = subnet.SourceNetmask
 			m.IsEdns0().Option = append(m.IsEdns0().Option, &echo)
@@ -81,9 +81,9 @@ func (s *Server) Answer(q *dns.Msg, from netip.Addr) *dns.Msg {
 	return m
 }
 
-// fill adds the answer about a name of the zone.
+// fill adds the records of a name of the zone to a response.
 func (s *Server) fill(m *dns.Msg, q dns.Question, c ClientLocation) {
-	held, exists := s.names[dns.CanonicalName(q.Name)]
+	records, exists := s.names[dns.CanonicalName(q.Name)]
 	if !exists {
 		m.Rcode = dns.RcodeNameError
 		m.Ns = []dns.RR{s.soa()}
@@ -93,10 +93,10 @@ func (s *Server) fill(m *dns.Msg, q dns.Question, c ClientLocation) {
 		m.Answer = []dns.RR{&dns.HINFO{Hdr: s.header(q.Name, dns.TypeHINFO), Cpu: "RFC8482"}}
 		return
 	}
-	for _, rr := range held(c) {
+	for _, rr := range records(c) {
 		if rr.Header().Rrtype == q.Qtype {
 			rr = dns.Copy(rr)
-			rr.Header().Name = q.Name // with the letter case of the question, which some resolvers vary and compare
+			rr.Header().Name = q.Name // the letter case of the question, which some resolvers randomize and compare
 			m.Answer = append(m.Answer, rr)
 		}
 		if srv, ok := rr.(*dns.SRV); ok && q.Qtype == dns.TypeSRV {
@@ -112,7 +112,7 @@ func (s *Server) header(name string, kind uint16) dns.RR_Header {
 	return dns.RR_Header{Name: name, Rrtype: kind, Class: dns.ClassINET, Ttl: s.ttl()}
 }
 
-// soa returns the SOA record, which sets how long negative answers may be cached.
+// soa returns the SOA record, which sets how long negative responses may be cached.
 func (s *Server) soa() *dns.SOA {
 	return &dns.SOA{
 		Hdr: s.header(s.zone, dns.TypeSOA), Ns: joinName("ns", s.zone), Mbox: joinName("hostmaster", s.zone),
@@ -120,7 +120,7 @@ func (s *Server) soa() *dns.SOA {
 	}
 }
 
-// selfAddress returns the server's own address, where it listens on a specific one.
+// selfAddress returns the server's own address; none if the server listens on all addresses.
 func (s *Server) selfAddress(name string) []dns.RR {
 	at, err := netip.ParseAddrPort(s.config.Listen)
 	if err != nil || at.Addr().IsUnspecified() {
@@ -130,19 +130,18 @@ func (s *Server) selfAddress(name string) []dns.RR {
 }
 
 // addressesFor returns the addresses for a client. For each address family it selects the best region among
-// those that have one: as with Route 53, a client with one family only is still served if the nearest
-// region has just the other.
+// those with an address of that family. So, as with Route 53, an IPv4-only client has an address even if the
+// nearest region has only IPv6 addresses.
 func (s *Server) addressesFor(c ClientLocation) []dns.RR {
 	turn := s.rotation.Add(1)
-	four := s.chooseTargets(c, turn, func(t target) bool { return t.Address.Unmap().Is4() })
-	six := s.chooseTargets(c, turn, func(t target) bool { return !t.Address.Unmap().Is4() })
-	return append(s.addresses(s.name, four), s.addresses(s.name, six)...)
+	ipv4 := s.chooseTargets(c, turn, func(t target) bool { return t.Address.Unmap().Is4() })
+	ipv6 := s.chooseTargets(c, turn, func(t target) bool { return !t.Address.Unmap().Is4() })
+	return append(s.addresses(s.name, ipv4), s.addresses(s.name, ipv6)...)
 }
 
 func anyTarget(target) bool { return true }
 
-// chooseTargets returns the records for a client among those that kind accepts; each turn starts with another
-// one.
+// chooseTargets returns the records for a client among those that kind accepts. turn rotates their order.
 func (s *Server) chooseTargets(c ClientLocation, turn uint64, kind func(target) bool) []target {
 	var targets []target
 	var candidates []Candidate
@@ -200,15 +199,16 @@ const (
 	stateUnhealthy = "unhealthy"
 )
 
-// stateRecords returns the state of the records, for `status` and for people. They must not be cached.
+// stateRecords returns the state of the records as TXT records, for `skyserve status` and for people. They
+// must not be cached.
 func (s *Server) stateRecords() []dns.RR {
 	head := s.header(joinName("_skyserve", s.name), dns.TypeTXT)
 	head.Ttl = 0
 	rrs := []dns.RR{&dns.TXT{Hdr: head, Txt: []string{fmt.Sprintf("%s service=%s routing=%s", notePrefix, s.config.Service, s.config.Routing)}}}
 	for _, r := range s.records {
-		well, reason := s.watch.healthy(r.ID)
+		healthy, reason := s.watch.healthy(r.ID)
 		state := stateHealthy
-		if !well {
+		if !healthy {
 			state = stateUnhealthy
 		}
 		words := []string{fmt.Sprintf("record=%s region=%s address=%s state=%s", r.ID, r.Region, netip.AddrPortFrom(r.Address, r.port), state)}

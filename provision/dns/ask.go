@@ -11,7 +11,7 @@ import (
 	"skyserve/internal/service"
 )
 
-// RecordState is the state of a record as its name server observes it.
+// RecordState is the state of a DNS record as reported by its name server.
 type RecordState struct {
 	ID      string
 	Region  service.Region
@@ -20,16 +20,16 @@ type RecordState struct {
 	Reason  string // why its last check failed; empty when it succeeded
 }
 
-// QueryRecords queries an embedded name server at the address listen for the state of its records.
+// QueryRecords requests the state of the records from the embedded name server at the address listen.
 func QueryRecords(ctx context.Context, listen, name string) ([]RecordState, error) {
 	q := new(dns.Msg).SetQuestion(dns.CanonicalName(noteLabel+name), dns.TypeTXT)
-	answer, _, err := (&dns.Client{Net: "tcp"}).ExchangeContext(ctx, q, listen) // TCP has no length limit
+	response, _, err := (&dns.Client{Net: "tcp"}).ExchangeContext(ctx, q, listen) // TCP has no length limit
 	if err != nil {
 		return nil, fmt.Errorf("querying the name server at %s: %w", listen, err)
 	}
 	var states []RecordState
 	found := false
-	for _, rr := range answer.Answer {
+	for _, rr := range response.Answer {
 		txt, ok := rr.(*dns.TXT)
 		if !ok || len(txt.Txt) == 0 {
 			continue

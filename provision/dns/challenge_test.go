@@ -13,7 +13,7 @@ import (
 
 const challengeName = "_acme-challenge.chat.example.com"
 
-// values are those of a name's TXT record in the zone.
+// values returns the values of a name's TXT record in the hosted zone.
 func (a *account) values(name string) []string {
 	var values []string
 	for _, s := range a.fake.RecordSets(a.zone) {
@@ -26,13 +26,13 @@ func (a *account) values(name string) []string {
 	return values
 }
 
-// A record of a challenge has one value, the newest, and goes with it. Nothing but writing is
-// asked of Route 53 where the zone's id is known.
+// A challenge record has one value, the newest, and is removed with it. If the zone's id is configured, Route
+// 53 receives only write calls.
 func TestChallengeRecords(t *testing.T) {
 	setAccount(t)
 	a := newAccount()
 	var did []string
-	a.faults.Decide = func(c testcloud.Call) testcloud.Outcome {
+	a.faults.DecideOutcome = func(c testcloud.Call) testcloud.Outcome {
 		did = append(did, c.Action)
 		return testcloud.Served
 	}
@@ -47,14 +47,14 @@ func TestChallengeRecords(t *testing.T) {
 				t.Errorf("the record is %q, want %q", got, value)
 			}
 		}
-		for range 2 { // the second finds nothing
+		for range 2 { // the second call finds no record
 			if err := c.RemoveTXT(t.Context(), challengeName, "of-the-next-try", time.Minute); err != nil || a.values(challengeName) != nil {
 				t.Errorf("removed: %v, the record is %q", err, a.values(challengeName))
 			}
 		}
 		writes := slices.DeleteFunc(slices.Clone(did), func(action string) bool { return action == "route53:ListHostedZonesByName" })
 		if reads := len(did) - len(writes); len(writes) != 4 || reads != map[*Challenges]int{known: 0, sought: 1}[c] {
-			t.Errorf("asked for %q", did)
+			t.Errorf("called %q", did)
 		}
 	}
 }
@@ -62,10 +62,10 @@ func TestChallengeRecords(t *testing.T) {
 func TestChallengeWithoutPermission(t *testing.T) {
 	setAccount(t)
 	a := newAccount()
-	a.fake.Deny = map[string]string{"route53:ChangeResourceRecordSets": "AccessDenied"}
+	a.fake.DenialCodes = map[string]string{"route53:ChangeResourceRecordSets": "AccessDenied"}
 	err := a.client(t).Challenges("example.com", a.zone, false).SetTXT(t.Context(), challengeName, "v", time.Minute)
 	var refused *provision.CredentialsError
-	if !errors.As(err, &refused) || !strings.Contains(err.Error(), "route53:ChangeResourceRecordSets is not allowed") {
+	if !errors.As(err, &refused) || !strings.Contains(err.Error(), "permission denied for route53:ChangeResourceRecordSets") {
 		t.Errorf("got %v", err)
 	}
 	if _, err := a.client(t).ZoneID(t.Context(), "example.org", false); err == nil || !strings.Contains(err.Error(), "example.org") {
@@ -73,7 +73,7 @@ func TestChallengeWithoutPermission(t *testing.T) {
 	}
 }
 
-// A name that is removed takes with it what a balancer left that died over a challenge.
+// Removing a name also removes the remaining challenge record of a terminated balancer.
 func TestRemovedNameRemovesChallenge(t *testing.T) {
 	setAccount(t)
 	a, n := newAccount(), chat(record("lb-us-0", "aws/us-east-1", "198.51.100.1"))
@@ -92,7 +92,7 @@ func TestRemovedNameRemovesChallenge(t *testing.T) {
 	n.Records = nil
 	a.set(t, n)
 	if got := a.values(challengeName); got != nil {
-		t.Errorf("the record of the challenge is left: %q", got)
+		t.Errorf("the challenge record remains: %q", got)
 	}
 	if a.values("_acme-challenge.other.example.com") == nil {
 		t.Error("another name lost the record of its challenge")

@@ -21,9 +21,9 @@ import (
 	"skyserve/provision"
 )
 
-// The settings of Route 53's health checks: failing within half a minute (three checks of ten seconds)
-// is half of the minute after which clients of a failed region are served by another; the other half is
-// the TTL.
+// The settings of Route 53's health checks. Clients of a failed region must be served by another region
+// within a minute. A check fails after half a minute (three checks at ten seconds); the other half is the
+// TTL.
 const (
 	checkInterval  = 10
 	checkThreshold = 3
@@ -32,14 +32,14 @@ const (
 // day is the unit of the day number in references, in seconds.
 const day = 24 * 60 * 60
 
-// A health check cannot be tagged by the call that creates it, so its owner is in the caller reference
-// of this call:
+// The call that creates a health check cannot tag it. So the caller reference of this call identifies the
+// owner:
 //
 //   skyserve-NAME-CHECK-DAY-N
 //
-// NAME is a hash of the name, its service and its owner, CHECK of the check's target. A repeated call
-// with the same reference creates nothing twice. A reference can never be used again once its check was
-// deleted: then N increases. DAY keeps N small.
+// NAME is a hash of the name, its service and its owner. CHECK is a hash of the check's target. A repeated
+// call with the same reference creates nothing twice. A reference cannot be used again after its check was
+// deleted; then N increases. DAY keeps N small.
 
 // referencePrefix returns the reference prefix of all health checks of a name.
 func referencePrefix(n provision.PublicName) string {
@@ -52,7 +52,7 @@ func digest(words ...string) string {
 	return hex.EncodeToString(sum[:8])
 }
 
-// isCheckable reports whether Route 53 can check a record: it reaches the public internet only.
+// isCheckable reports whether Route 53 can check a record. Route 53 can check public addresses only.
 func isCheckable(r provision.DNSRecord) bool {
 	a := r.Address.Unmap()
 	return r.Check != "" && a.IsGlobalUnicast() && !a.IsPrivate() && !sharedSpace.Contains(a)
@@ -88,11 +88,11 @@ func checkConfig(n provision.PublicName, r provision.DNSRecord) (*types.HealthCh
 
 // sameCheck reports whether two health checks have the same target and settings.
 func sameCheck(a, b *types.HealthCheckConfig) bool {
-	facts := func(c *types.HealthCheckConfig) string {
+	text := func(c *types.HealthCheckConfig) string {
 		return fmt.Sprintln(c.Type, aws.ToString(c.IPAddress), aws.ToInt32(c.Port), aws.ToString(c.ResourcePath), aws.ToString(c.FullyQualifiedDomainName),
 			aws.ToInt32(c.RequestInterval), aws.ToInt32(c.FailureThreshold), aws.ToBool(c.Inverted), aws.ToBool(c.Disabled), aws.ToBool(c.EnableSNI))
 	}
-	return facts(a) == facts(b)
+	return text(a) == text(b)
 }
 
 // ensureChecks creates the health checks of a name, and returns their ids by record.
@@ -116,8 +116,8 @@ func (z *Route53) ensureChecks(ctx context.Context, n provision.PublicName) (map
 	return ids, nil
 }
 
-// ensureCheck finds the health check of a record among those of its name, or creates it; it repairs and
-// tags it. Lists are eventually consistent: a listed check may have been deleted.
+// ensureCheck finds the health check of a record among those of its name, or creates it. Then it repairs and
+// tags the check. Lists are eventually consistent: a listed check may already have been deleted.
 func (z *Route53) ensureCheck(ctx context.Context, n provision.PublicName, r provision.DNSRecord, have []types.HealthCheck) (string, error) {
 	config, err := checkConfig(n, r)
 	if err != nil {
@@ -130,15 +130,15 @@ func (z *Route53) ensureCheck(ctx context.Context, n provision.PublicName, r pro
 		}
 		id := aws.ToString(h.Id)
 		err := z.repairCheck(ctx, n, r, id, h.HealthCheckConfig, config)
-		if gone := (*types.NoSuchHealthCheck)(nil); !errors.As(err, &gone) {
+		if deleted := (*types.NoSuchHealthCheck)(nil); !errors.As(err, &deleted) {
 			return id, err
 		}
 	}
-	made, err := z.createCheck(ctx, ref, config)
+	created, err := z.createCheck(ctx, ref, config)
 	if err != nil {
 		return "", wrapError(err, "CreateHealthCheck", "creating the health check of %s", r.ID)
 	}
-	return aws.ToString(made.Id), z.repairCheck(ctx, n, r, aws.ToString(made.Id), made.HealthCheckConfig, config)
+	return aws.ToString(created.Id), z.repairCheck(ctx, n, r, aws.ToString(created.Id), created.HealthCheckConfig, config)
 }
 
 // createCheck creates a health check with the first unused reference of today.
@@ -158,9 +158,9 @@ func (z *Route53) createCheck(ctx context.Context, ref string, config *types.Hea
 	}
 }
 
-// repairCheck resets a health check that somebody changed, and tags it.
-func (z *Route53) repairCheck(ctx context.Context, n provision.PublicName, r provision.DNSRecord, id string, is, want *types.HealthCheckConfig) error {
-	if !sameCheck(is, want) {
+// repairCheck restores the settings of a health check that was changed by hand, and tags it.
+func (z *Route53) repairCheck(ctx context.Context, n provision.PublicName, r provision.DNSRecord, id string, have, want *types.HealthCheckConfig) error {
+	if !sameCheck(have, want) {
 		_, err := z.api.UpdateHealthCheck(ctx, &route53.UpdateHealthCheckInput{
 			HealthCheckId: aws.String(id), IPAddress: want.IPAddress, Port: want.Port, ResourcePath: want.ResourcePath,
 			FullyQualifiedDomainName: want.FullyQualifiedDomainName, FailureThreshold: want.FailureThreshold,
@@ -239,24 +239,24 @@ func checkIDs(s recordSets) []string {
 	return ids
 }
 
-// removeChecks deletes the health checks of a name, and those in had, except the used ones, which are
-// by record id.
-func (z *Route53) removeChecks(ctx context.Context, n provision.PublicName, had []string, used map[string]string) error {
+// removeChecks deletes the health checks of a name, and the checks with the ids in earlier, except the ids
+// in used (by record id).
+func (z *Route53) removeChecks(ctx context.Context, n provision.PublicName, earlier []string, used map[string]string) error {
 	listed, err := z.listChecks(ctx, n)
 	if err != nil {
 		return err
 	}
 	for _, h := range listed {
-		had = append(had, *h.Id)
+		earlier = append(earlier, *h.Id)
 	}
-	slices.Sort(had)
+	slices.Sort(earlier)
 	keep := slices.Collect(maps.Values(used))
-	for _, id := range slices.Compact(had) {
+	for _, id := range slices.Compact(earlier) {
 		if slices.Contains(keep, id) {
 			continue
 		}
 		_, err := z.api.DeleteHealthCheck(ctx, &route53.DeleteHealthCheckInput{HealthCheckId: aws.String(id)})
-		if gone := (*types.NoSuchHealthCheck)(nil); err != nil && !errors.As(err, &gone) {
+		if deleted := (*types.NoSuchHealthCheck)(nil); err != nil && !errors.As(err, &deleted) {
 			return wrapError(err, "DeleteHealthCheck", "deleting a health check of %s", n.Name)
 		}
 	}

@@ -19,68 +19,68 @@ type Candidate struct {
 
 // ClientLocation is the location of a client.
 type ClientLocation struct {
-	// Region is the service's region that the client is in or next to; empty = unknown.
+	// Region is the service's region nearest to the client; empty = unknown.
 	Region service.Region
-	// RTT is its round trip time to regions, where it is configured.
+	// RTT contains the configured round trip times from the client to regions.
 	RTT map[service.Region]time.Duration
 }
 
 // Distances are the known distances between regions.
 type Distances struct {
 	Routing provision.DNSRouting
-	// RTT is the round trip time between two places, keyed "us-eu" (either order).
+	// RTT contains the configured round trip times between two places, by "us-eu" or "eu-us".
 	RTT map[string]time.Duration
 }
 
-// Choose returns the records for a client: those of the region that is best for it, in their order.
-// Withdrawn records are never returned. Unhealthy records are returned only when all are unhealthy,
-// since an answer that may work is better than none. Among equally good regions, such as for a client
-// with an unknown location, the first one is returned. These are the rules of Route 53 for latency and
-// geoproximity records.
+// Choose returns the records for a client: those of the nearest region, in their order. It never returns
+// withdrawn records. It returns unhealthy records only when all records are unhealthy, because an address
+// that may work is better than none. If several regions are equally near, or the client's location is
+// unknown, it selects the first region. These are the rules of Route 53 for latency and geoproximity
+// records.
 func Choose(all []Candidate, d Distances, c ClientLocation) []Candidate {
-	given := slices.DeleteFunc(slices.Clone(all), func(r Candidate) bool { return r.Withdrawn })
-	if healthy := slices.DeleteFunc(slices.Clone(given), func(r Candidate) bool { return !r.Healthy }); len(healthy) > 0 {
-		given = healthy
+	eligible := slices.DeleteFunc(slices.Clone(all), func(r Candidate) bool { return r.Withdrawn })
+	if healthy := slices.DeleteFunc(slices.Clone(eligible), func(r Candidate) bool { return !r.Healthy }); len(healthy) > 0 {
+		eligible = healthy
 	}
-	if len(given) == 0 {
+	if len(eligible) == 0 {
 		return nil
 	}
-	best := slices.MinFunc(given, func(a, b Candidate) int { return cmp.Compare(d.distanceTo(c, a.Region), d.distanceTo(c, b.Region)) }).Region
-	return slices.DeleteFunc(given, func(r Candidate) bool { return r.Region != best })
+	nearest := slices.MinFunc(eligible, func(a, b Candidate) int { return cmp.Compare(d.distanceTo(c, a.Region), d.distanceTo(c, b.Region)) }).Region
+	return slices.DeleteFunc(eligible, func(r Candidate) bool { return r.Region != nearest })
 }
 
-// distanceTo returns the distance of a region from a client, in seconds or kilometres; infinite where it is
-// unknown.
+// distanceTo returns the distance of a region from a client, in seconds (latency) or kilometres (geo);
+// infinite if it is unknown.
 func (d Distances) distanceTo(c ClientLocation, region service.Region) float64 {
 	if d.Routing == provision.RoutingGeo {
 		return distanceKm(c.Region, region)
 	}
-	if rtt, stated := c.RTT[region]; stated {
+	if rtt, ok := c.RTT[region]; ok {
 		return rtt.Seconds()
 	}
 	if c.Region == region && region != "" {
 		return 0
 	}
 	for _, pair := range []string{c.Region.Place() + "-" + region.Place(), region.Place() + "-" + c.Region.Place()} {
-		if rtt, stated := d.RTT[pair]; stated {
+		if rtt, ok := d.RTT[pair]; ok {
 			return rtt.Seconds()
 		}
 	}
 	return distanceKm(c.Region, region) / kilometresASecond
 }
 
-// kilometresASecond converts a distance to a round trip time: light in glass travels 200,000 km per
-// second, there and back, on cables that are half as long again as the direct distance.
+// kilometresASecond converts a distance to a round trip time. Light in glass travels 200,000 km per second,
+// a round trip is twice the distance, and cables are 1.5 times as long as the direct distance.
 const kilometresASecond = 200_000 / 2 / 1.5
 
-// distanceKm returns the kilometres between two regions; infinite where a location is unknown.
+// distanceKm returns the kilometres between two regions; infinite if a location is unknown.
 func distanceKm(a, b service.Region) float64 {
 	if a == b && a != "" {
 		return 0
 	}
-	from, known := locateRegion(a)
-	to, also := locateRegion(b)
-	if !known || !also {
+	from, fromOK := locateRegion(a)
+	to, toOK := locateRegion(b)
+	if !fromOK || !toOK {
 		return math.Inf(1)
 	}
 	return kilometres(from, to)
@@ -94,7 +94,7 @@ type network struct {
 	client ClientLocation
 }
 
-// networksOf reads the networks of service.yaml, the narrowest first.
+// networksOf converts the client networks of service.yaml, the longest prefix first.
 func networksOf(clients []service.DNSClient) (networks, error) {
 	var all networks
 	for _, c := range clients {
@@ -108,8 +108,8 @@ func networksOf(clients []service.DNSClient) (networks, error) {
 	return all, nil
 }
 
-// locate returns the location of the addresses of a prefix: that of the narrowest network that contains
-// all of them; empty for others.
+// locate returns the location of the smallest configured network that contains the whole prefix; empty if no
+// network does.
 func (all networks) locate(p netip.Prefix) ClientLocation {
 	for _, n := range all {
 		if n.prefix.Bits() <= p.Bits() && n.prefix.Contains(p.Addr()) {

@@ -15,8 +15,7 @@ import (
 	"skyserve/provision"
 )
 
-// fleet is two balancers in us and one each in eu and asia; marks: - is sick, x is
-// withdrawn.
+// fleet is two balancers in us and one each in eu and asia. Marks: - is unhealthy, x is withdrawn.
 func fleet(marks string) []Candidate {
 	var all []Candidate
 	for i, region := range []service.Region{"local/us", "local/us", "local/eu", "local/asia"} {
@@ -51,20 +50,20 @@ func TestChoose(t *testing.T) {
 	}{
 		{"its own region", "", provision.RoutingLatency, stated, in("local/eu"), "c"},
 		{"all balancers of the region", "", provision.RoutingLatency, stated, in("local/us"), "ab"},
-		{"one that is sick is left out", "-", provision.RoutingLatency, stated, in("local/us"), "b"},
-		{"one that is withdrawn is left out", " x", provision.RoutingLatency, stated, in("local/us"), "a"},
-		{"a sick region gives way to the nearest", "--", provision.RoutingLatency, stated, in("local/us"), "c"},
-		{"and that to the next", "---", provision.RoutingLatency, stated, in("local/us"), "d"},
-		{"all sick: as if all were well", "----", provision.RoutingLatency, stated, in("local/eu"), "c"},
-		{"all sick or withdrawn", "--x-", provision.RoutingLatency, stated, in("local/eu"), "ab"},
+		{"unhealthy record is excluded", "-", provision.RoutingLatency, stated, in("local/us"), "b"},
+		{"withdrawn record is excluded", " x", provision.RoutingLatency, stated, in("local/us"), "a"},
+		{"unhealthy region: nearest other region", "--", provision.RoutingLatency, stated, in("local/us"), "c"},
+		{"two unhealthy regions: the third", "---", provision.RoutingLatency, stated, in("local/us"), "d"},
+		{"all unhealthy: all returned", "----", provision.RoutingLatency, stated, in("local/eu"), "c"},
+		{"all unhealthy or withdrawn", "--x-", provision.RoutingLatency, stated, in("local/eu"), "ab"},
 		{"all withdrawn", "xxxx", provision.RoutingLatency, stated, in("local/eu"), ""},
-		{"stated round trips come first", "", provision.RoutingLatency, stated, ClientLocation{Region: "local/us", RTT: map[service.Region]time.Duration{"local/us": ms(50), "local/asia": ms(20)}}, "d"},
-		{"stated ones against guesses", "", provision.RoutingLatency, nil, ClientLocation{Region: "local/us", RTT: map[service.Region]time.Duration{"local/us": ms(500)}}, "c"},
-		{"a guess by distance", "--", provision.RoutingLatency, nil, in("local/us"), "c"},
-		{"nearness knows no round trips", "--", provision.RoutingGeo, map[string]time.Duration{"us-asia": 0}, in("local/us"), "c"},
-		{"nothing is known of the client", "", provision.RoutingLatency, stated, ClientLocation{}, "ab"},
-		{"nothing is known of the client, and the first is sick", "--", provision.RoutingGeo, stated, ClientLocation{}, "c"},
-		{"a place that is nowhere", "", provision.RoutingGeo, stated, in("static/basement"), "ab"},
+		{"configured round trips first", "", provision.RoutingLatency, stated, ClientLocation{Region: "local/us", RTT: map[service.Region]time.Duration{"local/us": ms(50), "local/asia": ms(20)}}, "d"},
+		{"configured and estimated round trips", "", provision.RoutingLatency, nil, ClientLocation{Region: "local/us", RTT: map[service.Region]time.Duration{"local/us": ms(500)}}, "c"},
+		{"estimate by distance", "--", provision.RoutingLatency, nil, in("local/us"), "c"},
+		{"geo routing ignores round trips", "--", provision.RoutingGeo, map[string]time.Duration{"us-asia": 0}, in("local/us"), "c"},
+		{"unknown client location", "", provision.RoutingLatency, stated, ClientLocation{}, "ab"},
+		{"unknown client location, first region unhealthy", "--", provision.RoutingGeo, stated, ClientLocation{}, "c"},
+		{"unknown place", "", provision.RoutingGeo, stated, in("static/basement"), "ab"},
 	} {
 		got := idsOf(Choose(fleet(tt.marks), Distances{tt.routing, tt.rtt}, tt.from))
 		if got != tt.want {
@@ -73,7 +72,7 @@ func TestChoose(t *testing.T) {
 	}
 }
 
-// chooseSimply is Choose by looking at each record in turn.
+// chooseSimply is a reference implementation of Choose, which looks at each record in turn.
 func chooseSimply(all []Candidate, d Distances, c ClientLocation) (chosen []Candidate) {
 	for _, healthyOnly := range []bool{true, false} {
 		for _, r := range all {
@@ -94,8 +93,8 @@ func chooseSimply(all []Candidate, d Distances, c ClientLocation) (chosen []Cand
 	return nil
 }
 
-// A record that is withdrawn or sick changes nothing for the others, and Choose is
-// its simple twin.
+// Choose returns the same as the reference implementation. Withdrawn and unhealthy records do not change the
+// result for others.
 func TestChooseEqualsSimpleVersion(t *testing.T) {
 	regions := []service.Region{"local/us", "local/eu", "local/asia", "static/basement", "static/paris"}
 	rapid.Check(t, func(t *rapid.T) {

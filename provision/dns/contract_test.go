@@ -16,7 +16,7 @@ func TestRoute53Conformance(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			conformance.RunZone(t, func(t *testing.T) conformance.ZoneSubject {
 				a := newAccount()
-				a.faults.Unseen, a.poll = unseen, time.Nanosecond
+				a.faults.StaleLists, a.poll = unseen, time.Nanosecond
 				n := world()
 				slices.SortFunc(n.Records, func(a, b provision.DNSRecord) int { return strings.Compare(a.ID, b.ID) })
 				return conformance.ZoneSubject{Zone: a.client(t), Reopen: func(t *testing.T) provision.DNSZone { return a.client(t) }, Name: n}

@@ -11,8 +11,8 @@ import (
 	"skyserve/provision"
 )
 
-// unknownCodes are AWS's codes for missing, invalid or expired credentials; deniedCodes those for a
-// caller without the permission.
+// unknownCodes are AWS's codes for missing, invalid or expired credentials; deniedCodes are those for a
+// caller without permission for the call.
 var (
 	unknownCodes = []string{
 		"ExpiredToken", "ExpiredTokenException", "IncompleteSignature", "InvalidClientTokenId", "InvalidSignatureException",
@@ -22,19 +22,20 @@ var (
 	deniedCodes = []string{"AccessDenied", "AccessDeniedException", "NotAuthorizedException", "UnauthorizedOperation"}
 )
 
-// wrapError adds what was being done to err, and converts errors of credentials and permissions.
+// wrapError adds the attempted action to err. It converts errors of credentials and permissions to
+// *provision.CredentialsError.
 func wrapError(err error, action, format string, args ...any) error {
 	var api smithy.APIError
 	if errors.As(err, &api) {
-		refused := &provision.CredentialsError{Cloud: service.CloudAWS, Code: api.ErrorCode(), Err: err}
+		rejected := &provision.CredentialsError{Cloud: service.CloudAWS, Code: api.ErrorCode(), Err: err}
 		switch {
-		case slices.Contains(unknownCodes, refused.Code):
-			refused.Hint = "sign in again (aws sso login, or new keys in AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY) and check with: aws sts get-caller-identity"
-			return refused
-		case slices.Contains(deniedCodes, refused.Code):
-			refused.Action = "route53:" + action
-			refused.Hint = "allow " + refused.Action + " for this identity in the hosted zone, and for health checks"
-			return refused
+		case slices.Contains(unknownCodes, rejected.Code):
+			rejected.Hint = "log in again (aws sso login, or new keys in AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY) and check with: aws sts get-caller-identity"
+			return rejected
+		case slices.Contains(deniedCodes, rejected.Code):
+			rejected.Action = "route53:" + action
+			rejected.Hint = "allow " + rejected.Action + " for the caller in an IAM policy, for the hosted zone and for health checks"
+			return rejected
 		}
 	}
 	return fmt.Errorf(format+": %w", append(args, err)...)
@@ -49,6 +50,6 @@ func specError(format string, args ...any) error {
 func noCredentials(err error) error {
 	return &provision.CredentialsError{
 		Cloud: service.CloudAWS, Err: err,
-		Hint: "Route 53 requires an AWS account: set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or run aws configure",
+		Hint: "Route 53 requires an AWS account: set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or run 'aws configure'",
 	}
 }

@@ -10,12 +10,12 @@ import (
 )
 
 const (
-	// probeEvery is the interval of a record's health checks, and probeTimeout the time limit of one:
-	// on the operator's own machines a second is long.
+	// probeEvery is the interval of a record's health checks, probeTimeout the timeout of one check. They are
+	// short because the checked machines are the operator's own.
 	probeEvery   = time.Second
 	probeTimeout = time.Second
-	// probeThreshold is how many consecutive checks must disagree before a record becomes unhealthy, or
-	// healthy again, as with Route 53.
+	// probeThreshold is the number of consecutive checks with the opposite result after which a record
+	// becomes unhealthy, or healthy again, as with Route 53.
 	probeThreshold = 3
 )
 
@@ -28,18 +28,18 @@ type recordHealth struct {
 }
 
 // observe records the result of a check; an empty problem is a success. Until a record has been healthy
-// once, the last check alone decides: the balancer may be starting, as the server itself.
+// once, the result of the last check is its health, because the balancer may still be starting.
 func (p *recordHealth) observe(problem string) {
 	p.reason = problem
-	well := problem == ""
+	ok := problem == ""
 	switch {
 	case !p.everHealthy:
-		p.everHealthy, p.healthy = well, well
-	case p.healthy == well:
+		p.everHealthy, p.healthy = ok, ok
+	case p.healthy == ok:
 		p.streak = 0
 	default:
 		if p.streak++; p.streak == probeThreshold {
-			p.healthy, p.streak = well, 0
+			p.healthy, p.streak = ok, 0
 		}
 	}
 }
@@ -51,12 +51,12 @@ type healthWatcher struct {
 	records map[string]*recordHealth // of the records with a check, by id
 }
 
-// newWatch checks through transport; nil = the default one.
+// newWatch returns a watcher that sends its checks through transport; nil = the default transport.
 func newWatch(transport http.RoundTripper) *healthWatcher {
 	if transport == nil {
 		transport = &http.Transport{
 			DisableKeepAlives: true,                                  // a terminating balancer must not wait for connections of its checks
-			TLSClientConfig:   &tls.Config{InsecureSkipVerify: true}, //nolint:gosec // whether it answers is all that is asked; Route 53 does not look either
+			TLSClientConfig:   &tls.Config{InsecureSkipVerify: true}, //nolint:gosec // a check tests the response only; Route 53 does not verify certificates either
 		}
 	}
 	return &healthWatcher{client: &http.Client{Timeout: probeTimeout, Transport: transport}, records: map[string]*recordHealth{}}
@@ -69,7 +69,7 @@ func (w *healthWatcher) checkAll(ctx context.Context, urls map[string]string) {
 		wg.Go(func() {
 			problem := w.checkURL(ctx, url)
 			if ctx.Err() != nil {
-				return // not a result of the check
+				return // the error is that of ctx, not a result of the check
 			}
 			w.mu.Lock()
 			defer w.mu.Unlock()
@@ -82,7 +82,7 @@ func (w *healthWatcher) checkAll(ctx context.Context, urls map[string]string) {
 	wg.Wait()
 }
 
-// checkURL returns why a URL does not answer 200, or an empty string.
+// checkURL returns the reason why a GET of a URL did not return 200; empty if it did.
 func (w *healthWatcher) checkURL(ctx context.Context, url string) string {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
@@ -94,14 +94,14 @@ func (w *healthWatcher) checkURL(ctx context.Context, url string) string {
 	}
 	res.Body.Close()
 	if res.StatusCode != http.StatusOK {
-		return fmt.Sprintf("GET %s: %s", url, res.Status)
+		return fmt.Sprintf("GET %s returned %s", url, res.Status)
 	}
 	return ""
 }
 
-// healthy reports whether a record is healthy, which one without a check always is, and why its last
-// check failed.
-func (w *healthWatcher) healthy(id string) (well bool, reason string) {
+// healthy reports whether a record is healthy, and the reason of its last failed check. A record without a
+// check is always healthy.
+func (w *healthWatcher) healthy(id string) (ok bool, reason string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	p := w.records[id]

@@ -14,8 +14,8 @@ import (
 	"skyserve/provision"
 )
 
-// inProcess carries requests to a handler without a socket, so that a test can
-// keep its own time. A handler that cuts its connection is a broken one.
+// inProcess sends requests to a handler without a socket, so that a test can use fake time. A handler that
+// drops its connection is an error.
 type inProcess struct{ handler http.Handler }
 
 func (p inProcess) RoundTrip(r *http.Request) (res *http.Response, err error) {
@@ -34,7 +34,7 @@ func (p inProcess) RoundTrip(r *http.Request) (res *http.Response, err error) {
 	return w.Result(), nil
 }
 
-// account is an account of AWS with the public zone example.com.
+// account is an AWS account with the public hosted zone example.com.
 type account struct {
 	faults *testcloud.Faults
 	fake   *testcloud.Route53
@@ -42,7 +42,7 @@ type account struct {
 	poll   time.Duration
 }
 
-// setAccount signs this test in, and lets it read no file of the user's.
+// setAccount sets credentials for this test, and hides the user's AWS files.
 func setAccount(t *testing.T) {
 	for key, value := range map[string]string{
 		"AWS_ACCESS_KEY_ID": "AKIATEST", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_SESSION_TOKEN": "", "AWS_PROFILE": "",
@@ -60,7 +60,7 @@ func newAccount() *account {
 	return a
 }
 
-// client is a program that knows the account.
+// client returns a client of the account, like another process.
 func (a *account) client(t fataler) *Route53 {
 	z, err := NewRoute53(t.Context(), Config{Endpoint: "http://route53.test", Transport: inProcess{a.fake.Handler()}, Poll: a.poll})
 	if err != nil {
@@ -69,12 +69,12 @@ func (a *account) client(t fataler) *Route53 {
 	return z
 }
 
-// end is what an account holds, one line each, without what differs between two
-// histories that ended the same.
+// end describes the resources of an account, one per line, without the parts that differ between equal
+// results.
 func (a *account) end() []string {
 	var lines []string
 	ids := map[string]string{}
-	checks, tags := a.fake.Checks()
+	checks, tags := a.fake.HealthChecks()
 	for i, c := range checks {
 		ids[c.ID] = tags[i]["skyserve:id"]
 		line := c.HealthCheckConfig.IPAddress + c.HealthCheckConfig.ResourcePath + " " + c.HealthCheckConfig.Type
@@ -99,7 +99,7 @@ func (a *account) end() []string {
 	return lines
 }
 
-// record is a balancer at a public address.
+// record is the record of a balancer at a public address.
 func record(id, region, addr string) provision.DNSRecord {
 	r := provision.DNSRecord{ID: id, Address: netip.MustParseAddr(addr)}
 	r.Region = regionOf(region)
@@ -115,8 +115,8 @@ func chat(records ...provision.DNSRecord) provision.PublicName {
 	}
 }
 
-// world is a name with two balancers in one region, one in another cloud whose
-// nearest region of AWS is the same, and one far away.
+// world is a name with two balancers in one region, one in another cloud with the same nearest AWS region,
+// and one far away.
 func world() provision.PublicName {
 	return chat(
 		record("lb-us-0", "aws/us-east-1", "198.51.100.1"), record("lb-us-1", "aws/us-east-1", "198.51.100.2"),

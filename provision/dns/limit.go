@@ -7,12 +7,12 @@ import (
 	"time"
 )
 
-// Responses over UDP are limited per client network, since the source address may be forged to flood a
-// victim.
+// Responses over UDP are limited per client network. Otherwise an attacker could forge source addresses to
+// flood a victim with responses.
 const (
 	ratePerSecond = 200  // per second and network: a caching resolver sends a few queries per second
-	burstSize     = 1000 // at once, after idle time: for a resolver that starts
-	bucketCount   = 4096 // networks that hash to the same slot share it, so that memory is bounded
+	burstSize     = 1000 // at once, after idle time: for a resolver that starts with an empty cache
+	bucketCount   = 4096 // memory is bounded: networks that hash to the same slot share a bucket
 )
 
 // bucket is the token bucket of a network.
@@ -21,7 +21,7 @@ type bucket struct {
 	at     time.Time // time of the last update
 }
 
-// take takes one token, if there is one.
+// take removes one token; false if there is none.
 func (b *bucket) take(now time.Time) bool {
 	b.tokens = min(burstSize, b.tokens+now.Sub(b.at).Seconds()*ratePerSecond)
 	b.at = now
@@ -35,7 +35,7 @@ func (b *bucket) take(now time.Time) bool {
 // limiter limits responses by network. The zero value is ready to use.
 type limiter struct {
 	mu    sync.Mutex
-	seed  maphash.Seed // so that nobody can predict which networks share a slot
+	seed  maphash.Seed // random, so that an attacker cannot predict which networks share a slot
 	slots []bucket
 }
 
@@ -45,7 +45,7 @@ func (l *limiter) allow(to netip.Addr, now time.Time) bool {
 	if to.Is6() {
 		bits = 56
 	}
-	network, _ := to.Prefix(bits) // an invalid address is the zero prefix, which has a slot like any other
+	network, _ := to.Prefix(bits) // the prefix of an invalid address is zero, which also has a slot
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.slots == nil {

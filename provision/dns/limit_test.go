@@ -13,7 +13,7 @@ import (
 	"github.com/miekg/dns"
 )
 
-// askUDP sends one question over UDP as it stands.
+// askUDP sends one query over UDP.
 func askUDP(t *testing.T, at string, q *dns.Msg) (*dns.Msg, error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
@@ -22,8 +22,8 @@ func askUDP(t *testing.T, at string, q *dns.Msg) (*dns.Msg, error) {
 	return m, err
 }
 
-// Whoever forges the address of another host has that one sent little more than he spent:
-// what is long is only told over TCP, where addresses cannot be forged.
+// A response to a forged source address is hardly longer than the query. Long responses are sent over TCP
+// only, where addresses cannot be forged.
 func TestUDPResponsesAreNotAmplified(t *testing.T) {
 	c := nameServer()
 	at := running(t, c, &balancers{})
@@ -40,7 +40,7 @@ func TestUDPResponsesAreNotAmplified(t *testing.T) {
 	}
 }
 
-// Zones are not handed out, by TCP or UDP.
+// Zone transfers are rejected, over TCP and UDP.
 func TestZonesAreNotTransferred(t *testing.T) {
 	s := newServer(t, nameServer(), &balancers{})
 	for _, kind := range []string{"AXFR", "IXFR"} {
@@ -50,7 +50,7 @@ func TestZonesAreNotTransferred(t *testing.T) {
 	}
 }
 
-// Questions with padding, cookies and what else resolvers add are longer than 512 bytes.
+// Queries with padding, cookies and other options of resolvers may be longer than 512 bytes.
 func TestLongQuestions(t *testing.T) {
 	at := running(t, nameServer(), &balancers{})
 	q := question("chat.example.com.", "A", "10.1.0.0/16")
@@ -61,8 +61,8 @@ func TestLongQuestions(t *testing.T) {
 	}
 }
 
-// The limiter is a bucket for each network, which a dumb twin keeps in a map: whatever
-// comes, nobody has more than the twin lets him, and a network alone has all of that.
+// The limiter allows no network more than a reference implementation with one bucket per network, and a
+// single network exactly as much.
 func TestLimits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := rand.New(rand.NewPCG(1, 2))
@@ -135,7 +135,7 @@ func TestFloodIsRateLimited(t *testing.T) {
 	}
 }
 
-// recorder is a writer of answers that keeps the last one.
+// recorder is a response writer that keeps the last response.
 type recorder struct {
 	dns.ResponseWriter
 	from net.Addr

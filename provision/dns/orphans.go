@@ -13,8 +13,8 @@ import (
 )
 
 // Names returns all names of services in the hosted zones of a name, public and private, with their
-// owners and without their records, sorted. Errors include *provision.SpecError where there is no such
-// zone, and *provision.CredentialsError.
+// owners and without their records, sorted. Errors include *provision.CredentialsError, and
+// *provision.SpecError if there is no such hosted zone.
 func (z *Route53) Names(ctx context.Context, zone string) ([]provision.PublicName, error) {
 	zones, err := z.findZones(ctx, zone, nil)
 	if err != nil {

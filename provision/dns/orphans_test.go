@@ -6,7 +6,7 @@ import (
 	"testing/synctest"
 )
 
-// All names of services in a zone are found, and nothing that others have there.
+// Names returns all names of services in a hosted zone, and no records of others.
 func TestNamesOfAZone(t *testing.T) {
 	setAccount(t)
 	synctest.Test(t, func(t *testing.T) {

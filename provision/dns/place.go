@@ -14,8 +14,8 @@ type location struct {
 	lat, long float64
 }
 
-// awsRegions are the regions that latency records support, with the city that each is in or near. They
-// are only compared by distance, so a precision of a degree is enough.
+// awsRegions are the regions that latency records support, with the location of the nearest city. Locations
+// are only used to compare distances, so a precision of one degree is sufficient.
 var awsRegions = []location{
 	{"af-south-1", -33.9, 18.4},
 	{"ap-east-1", 22.3, 114.2},
@@ -100,8 +100,8 @@ var gcpRegions = []location{
 	{"us-west4", 36.2, -115.1},
 }
 
-// cities are names that people use for the location of their own machines: cities, and parts of the
-// world, represented by a city in their middle. The names of the clouds' regions work as well.
+// cities are the location names for static and local regions: cities, and parts of the world with the
+// location of a central city. The names of the clouds' regions are also valid.
 var cities = []location{
 	{"us", 39.0, -77.5},
 	{"eu", 50.1, 8.7},
@@ -173,13 +173,12 @@ var cities = []location{
 	{"zurich", 47.4, 8.5},
 }
 
-// AWSRegionOf returns the region of AWS that represents a region in Route 53: itself, or the nearest
-// one. A location that is neither a region of a cloud nor one of the known cities is a
-// *provision.SpecError.
+// AWSRegionOf returns the AWS region that represents a region in Route 53: the region itself, or the nearest
+// AWS region. A location that is neither a region of a cloud nor a known city is a *provision.SpecError.
 func AWSRegionOf(region service.Region) (string, error) {
 	at, known := locateRegion(region)
 	if !known {
-		return "", specError("finding the region of AWS nearest to %s: unknown location %q: name the region after its city (static/paris), or after the region of AWS nearest to it (static/eu-west-3)", region, region.Place())
+		return "", specError("finding the AWS region nearest to %s: unknown location %q; name the region after its city (static/paris), or after the nearest AWS region (static/eu-west-3)", region, region.Place())
 	}
 	nearest := slices.MinFunc(awsRegions, func(a, b location) int {
 		return cmp.Or(cmp.Compare(kilometres(at, a), kilometres(at, b)), cmp.Compare(a.name, b.name))
@@ -187,7 +186,7 @@ func AWSRegionOf(region service.Region) (string, error) {
 	return nearest.name, nil
 }
 
-// locateRegion returns the location of a region; the tables of its own cloud come first.
+// locateRegion returns the location of a region. A region in a cloud is in its cloud's table only.
 func locateRegion(region service.Region) (location, bool) {
 	var tables [][]location
 	switch region.Cloud() {

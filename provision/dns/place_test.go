@@ -41,8 +41,8 @@ func TestAWSRegionsMapToThemselves(t *testing.T) {
 	}
 }
 
-// Where every region is that a service may name is known, but for those of parts of AWS that
-// Route 53 keeps no names for.
+// The locations of all regions that a service may use are known, except AWS partitions without Route 53
+// latency records.
 func TestAllRegionsHaveLocations(t *testing.T) {
 	apart := []string{"cn-", "us-gov-", "eusc-"}
 	for _, cloud := range []string{service.CloudAWS, service.CloudGCP} {
@@ -51,7 +51,7 @@ func TestAllRegionsHaveLocations(t *testing.T) {
 				continue
 			}
 			if _, known := locateRegion(service.Region(cloud + "/" + name)); !known {
-				t.Errorf("nobody knows where %s/%s is", cloud, name)
+				t.Errorf("the location of %s/%s is unknown", cloud, name)
 			}
 		}
 	}
@@ -72,7 +72,7 @@ func TestUnknownLocationError(t *testing.T) {
 	}
 }
 
-// Distances are symmetric, zero to oneself, and what maps say.
+// Distances are symmetric, zero to the same location, and match known distances.
 func TestKilometres(t *testing.T) {
 	paris, tokyo := location{"", 48.9, 2.4}, location{"", 35.7, 139.7}
 	if got := kilometres(paris, tokyo); got < 9600 || got > 9800 || got != kilometres(tokyo, paris) || kilometres(paris, paris) != 0 {

@@ -13,13 +13,13 @@ import (
 	"skyserve/provision"
 )
 
-// byHand is a record set that somebody made in the console.
+// byHand is a record set that was created in the console.
 func byHand(name, kind, value string) testcloud.RecordSet {
 	ttl := int64(300)
 	return testcloud.RecordSet{Name: name, Type: kind, TTL: &ttl, ResourceRecords: &testcloud.Values{ResourceRecord: []testcloud.Value{{Value: value}}}}
 }
 
-// A name that is not this owner's is left as it is, whatever is wanted of it.
+// A name of another owner is never changed.
 func TestForeignNamesAreKept(t *testing.T) {
 	setAccount(t)
 	other := world()
@@ -79,7 +79,7 @@ func TestForeignNamesAreKept(t *testing.T) {
 	}
 }
 
-// Checking a name changes nothing, and finds nothing against one's own.
+// Check changes nothing, and accepts the owner's name.
 func TestCheckChangesNothing(t *testing.T) {
 	setAccount(t)
 	synctest.Test(t, func(t *testing.T) {
@@ -94,13 +94,13 @@ func TestCheckChangesNothing(t *testing.T) {
 		bad := world()
 		bad.Zone = "example.net"
 		bad.Name = "chat.example.net"
-		if err := a.client(t).Check(t.Context(), bad); err == nil || !strings.Contains(err.Error(), "no public zone of that name") {
+		if err := a.client(t).Check(t.Context(), bad); err == nil || !strings.Contains(err.Error(), "no public hosted zone of that name") {
 			t.Errorf("got %v", err)
 		}
 	})
 }
 
-// Ours goes from beside what somebody made by hand.
+// Removing a name keeps manually created record sets beside it.
 func TestOwnRecordsAreRemovedBesideForeign(t *testing.T) {
 	setAccount(t)
 	synctest.Test(t, func(t *testing.T) {
@@ -119,8 +119,8 @@ func TestOwnRecordsAreRemovedBesideForeign(t *testing.T) {
 	})
 }
 
-// Of two owners who publish a name at once, one gets it, and the other leaves no
-// trace; also where nothing but the note of the name stands in the way.
+// When two owners publish a name at once, one succeeds, and the other leaves no resources; also if only their
+// notes conflict.
 func TestTwoOwnersAtOnce(t *testing.T) {
 	setAccount(t)
 	for _, records := range [][]provision.DNSRecord{world().Records, {record("lb-asia-0", "aws/ap-northeast-1", "192.0.2.1")}} {
@@ -128,9 +128,9 @@ func TestTwoOwnersAtOnce(t *testing.T) {
 			a := newAccount()
 			rival := chat(records...)
 			rival.Owner = "cd34"
-			a.faults.Hold = func(c testcloud.Call) {
-				if c.Action == "route53:ChangeResourceRecordSets" { // the rival is quicker between reading and writing
-					a.faults.Hold = nil
+			a.faults.DuringCall = func(c testcloud.Call) {
+				if c.Action == "route53:ChangeResourceRecordSets" { // the other owner writes between reading and writing
+					a.faults.DuringCall = nil
 					a.set(t, rival)
 				}
 			}
@@ -155,10 +155,10 @@ func TestMissingZone(t *testing.T) {
 		private bool
 		says    string
 	}{
-		{nil, false, "no public zone of that name in this AWS account; its zones are: none"},
-		{[]string{"example.org", "chat.example.com"}, false, "its zones are: chat.example.com (public, Z000000000002), example.org (public, Z000000000001)"},
-		{[]string{"example.com"}, true, "no private zone of that name in this AWS account; its zones are: example.com (public, Z000000000001)"},
-		{[]string{"example.com", "example.com"}, false, "found several zones: example.com (public, Z000000000001) and example.com (public, Z000000000002)"},
+		{nil, false, "no public hosted zone of that name in this AWS account; existing hosted zones: none"},
+		{[]string{"example.org", "chat.example.com"}, false, "existing hosted zones: chat.example.com (public, Z000000000002), example.org (public, Z000000000001)"},
+		{[]string{"example.com"}, true, "no private hosted zone of that name in this AWS account; existing hosted zones: example.com (public, Z000000000001)"},
+		{[]string{"example.com", "example.com"}, false, "name must be unique in this AWS account, got example.com (public, Z000000000001) and example.com (public, Z000000000002)"},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			faults := &testcloud.Faults{}
@@ -178,16 +178,16 @@ func TestMissingZone(t *testing.T) {
 func TestDeniedCalls(t *testing.T) {
 	setAccount(t)
 	for _, tt := range []struct{ action, code, says string }{
-		{"ListHostedZonesByName", "AccessDenied", "route53:ListHostedZonesByName is not allowed"},
-		{"ChangeResourceRecordSets", "AccessDenied", "route53:ChangeResourceRecordSets is not allowed"},
-		{"CreateHealthCheck", "AccessDeniedException", "route53:CreateHealthCheck is not allowed"},
+		{"ListHostedZonesByName", "AccessDenied", "permission denied for route53:ListHostedZonesByName"},
+		{"ChangeResourceRecordSets", "AccessDenied", "permission denied for route53:ChangeResourceRecordSets"},
+		{"CreateHealthCheck", "AccessDeniedException", "permission denied for route53:CreateHealthCheck"},
 		{"ListResourceRecordSets", "ExpiredToken", "no valid credentials"},
 		{"ListHostedZonesByName", "InvalidClientTokenId", "no valid credentials"},
 		{"ListHostedZonesByName", "SignatureDoesNotMatch", "no valid credentials"},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			a := newAccount()
-			a.fake.Deny = map[string]string{"route53:" + tt.action: tt.code}
+			a.fake.DenialCodes = map[string]string{"route53:" + tt.action: tt.code}
 			err := a.client(t).Set(t.Context(), world())
 			var refused *provision.CredentialsError
 			if !errors.As(err, &refused) || refused.Code != tt.code || refused.Hint == "" || !strings.Contains(err.Error(), tt.says) {
@@ -203,21 +203,21 @@ func TestDeniedCalls(t *testing.T) {
 	}
 }
 
-// What no name can be made of is refused before anything is asked.
+// An invalid name is rejected before any call.
 func TestInvalidNames(t *testing.T) {
 	setAccount(t)
 	for _, tt := range []struct {
 		change func(*provision.PublicName)
 		says   string
 	}{
-		{func(n *provision.PublicName) { n.Name = "chat.example.org" }, "not in zone example.com"},
+		{func(n *provision.PublicName) { n.Name = "chat.example.org" }, "not in hosted zone example.com"},
 		{func(n *provision.PublicName) { n.Name = strings.Repeat("a.", 110) + "example.com" }, "limited to 220 characters"},
 		{func(n *provision.PublicName) { n.Routing = "magic" }, `routing must be latency or geo, got "magic"`},
 		{func(n *provision.PublicName) { n.Service = "a b" }, "may contain only letters"},
-		{func(n *provision.PublicName) { n.Records[1].ID = "lb-us-0" }, `two records have the id "lb-us-0"`},
+		{func(n *provision.PublicName) { n.Records[1].ID = "lb-us-0" }, `record ids must be unique, got "lb-us-0" twice`},
 		{func(n *provision.PublicName) { n.Records[0].ID = "" }, "may contain only letters"},
-		{func(n *provision.PublicName) { n.Records[0].Region = "static/basement" }, `record "lb-us-0": finding the region of AWS nearest to static/basement`},
-		{func(n *provision.PublicName) { n.Records[0].Address = netip.Addr{} }, "address must be valid"},
+		{func(n *provision.PublicName) { n.Records[0].Region = "static/basement" }, `record "lb-us-0": finding the AWS region nearest to static/basement`},
+		{func(n *provision.PublicName) { n.Records[0].Address = netip.Addr{} }, "address must be a specific IP address"},
 		{func(n *provision.PublicName) { n.Records[0].Check = "ftp://198.51.100.1/" }, "http or https URL"},
 		{func(n *provision.PublicName) { n.Records[0].Check += strings.Repeat("x", 250) }, "limited to 255 characters"},
 	} {
@@ -226,13 +226,13 @@ func TestInvalidNames(t *testing.T) {
 		if err := a.client(t).Set(t.Context(), n); err == nil || !strings.Contains(err.Error(), tt.says) {
 			t.Errorf("got %v, want %s", err, tt.says)
 		}
-		if calls := a.faults.Actions(); len(calls) > 0 {
-			t.Errorf("%s: asked %v", tt.says, calls)
+		if calls := a.faults.CallCounts(); len(calls) > 0 {
+			t.Errorf("%s: called %v", tt.says, calls)
 		}
 	}
 }
 
-// A context that ended changes nothing.
+// A call with an ended context changes nothing.
 func TestEndedContextChangesNothing(t *testing.T) {
 	setAccount(t)
 	a := newAccount()

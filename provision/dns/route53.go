@@ -27,14 +27,14 @@ const (
 	homeRegion = "us-east-1"
 	// maxAttempts is the maximum number of attempts of a call that is throttled or fails inside AWS.
 	maxAttempts = 8
-	// maxRounds is how often a name is read again because somebody changed it between reading and
-	// writing: two concurrent writers conflict once, not five times.
+	// maxRounds is the maximum number of attempts to read and write a name that another process changes at
+	// the same time. Two concurrent writers normally conflict once.
 	maxRounds = 5
-	// defaultPoll is the polling interval until every name server has a change, which takes some 30 s.
+	// defaultPoll is the polling interval until every name server has a change, which takes about 30 s.
 	defaultPoll = 2 * time.Second
 )
 
-// Config configures the access to Route 53; the zero value uses the account and the endpoint of the
+// Config configures the access to Route 53. The zero value uses the credentials and the endpoint of the
 // environment, as AWS's own tools do.
 type Config struct {
 	// Endpoint is the API's base URL; empty = AWS's, or AWS_ENDPOINT_URL.
@@ -48,14 +48,13 @@ type Config struct {
 	Now func() time.Time
 }
 
-// Route53 manages names in hosted zones of Amazon Route 53. It is a provision.Zone.
+// Route53 manages names in hosted zones of Amazon Route 53. It implements provision.DNSZone.
 //
-// A record has a health check (every 10 s, three failures) when it has a Check URL and a public
-// address. Route 53 cannot reach a private address: such a record is served until it is withdrawn. The
-// same rule applies to an address in a private zone.
+// A record has a health check (every 10 s, three failures) when it has a Check URL and a public address.
+// Route 53 cannot reach a private address: such a record is served until it is withdrawn. This also applies
+// to private hosted zones.
 //
-// No alias records for AWS's own load balancers are created: a record is the address of a balancer of
-// this service, and no load balancer is in front of it.
+// Records contain the addresses of balancers. Alias records for AWS's load balancers are not used.
 type Route53 struct {
 	api  *route53.Client
 	auth aws.CredentialsProvider
@@ -94,8 +93,8 @@ func NewRoute53(ctx context.Context, c Config) (*Route53, error) {
 	return &Route53{api: api, auth: loaded.Credentials, poll: cmp.Or(c.Poll, defaultPoll), now: now}, nil
 }
 
-// Get returns a name, of any service, with its records. A zone that the account does not have is an
-// error.
+// Get returns a name, of any service, with its records. A hosted zone that does not exist in the AWS account
+// is an error.
 func (z *Route53) Get(ctx context.Context, zone, name string) (provision.PublicName, error) {
 	zones, err := z.findZones(ctx, zone, nil)
 	if err != nil {
@@ -116,8 +115,8 @@ func (z *Route53) Get(ctx context.Context, zone, name string) (provision.PublicN
 	return n, nil
 }
 
-// Check searches for the zone, reads the records of the name and lists health checks: everything that
-// Set reads. Missing write permissions show only in Set.
+// Check makes all read calls of Set: it finds the hosted zone, reads the records of the name and lists health
+// checks. It does not detect missing write permissions.
 func (z *Route53) Check(ctx context.Context, n provision.PublicName) error {
 	zone, err := z.findZone(ctx, n)
 	if err != nil {
@@ -134,7 +133,7 @@ func (z *Route53) Check(ctx context.Context, n provision.PublicName) error {
 	return err
 }
 
-// findZone returns the zone of a name, after checking that record sets can represent the name.
+// findZone returns the hosted zone of a name. It first checks that record sets can represent the name.
 func (z *Route53) findZone(ctx context.Context, n provision.PublicName) (zone, error) {
 	if err := checkName(n); err != nil {
 		return zone{}, err
@@ -146,33 +145,34 @@ func (z *Route53) findZone(ctx context.Context, n provision.PublicName) (zone, e
 	return zones[0], nil
 }
 
-// Set changes a name to match n. All record sets change in one batch, and no record is served without
-// its health check, so the name is consistent whenever the program ends. The next Set of the name
-// removes leftovers of an interrupted one. In addition to the errors of provision.Zone: a region with
-// an unknown location, a zone that the account does not have, and refusals of Route 53.
+// Set changes a name to match n. All record sets change in one batch, and no record is served without its
+// health check. So the name is consistent even if the process ends at any time. The next Set removes the
+// remaining health checks of an interrupted one. In addition to the errors of provision.DNSZone, Set returns
+// errors for a region with an unknown location, a hosted zone that does not exist in the AWS account, and
+// requests that Route 53 rejected.
 func (z *Route53) Set(ctx context.Context, n provision.PublicName) error {
 	zone, err := z.findZone(ctx, n)
 	if err != nil {
 		return err
 	}
-	var refused error
-	var had []string // health checks of earlier records, which lists may not show yet
+	var conflict error
+	var earlier []string // ids of health checks of earlier records, which lists may not contain yet
 	for range maxRounds {
 		have, err := z.readSets(ctx, zone, n.Name)
 		if err != nil {
 			return err
 		}
 		if len(n.Records) == 0 && isOwn(n, have) {
-			have = have.ownSets(n) // foreign record sets beside it stay
+			have = have.ownSets(n) // record sets of others at the same name stay
 		}
 		if err := checkOwner(n, zone, have); err != nil {
 			if isOwn(n, have) {
 				return err
 			}
-			// A health check that was created before the name belonged to somebody else is unused.
+			// Health checks that were created before another owner created the name are unused.
 			return errors.Join(err, z.removeChecks(ctx, n, nil, nil))
 		}
-		had = append(had, checkIDs(have)...)
+		earlier = append(earlier, checkIDs(have)...)
 		checks, err := z.ensureChecks(ctx, n)
 		if err != nil {
 			return err
@@ -187,25 +187,25 @@ func (z *Route53) Set(ctx context.Context, n provision.PublicName) error {
 			}
 		}
 		err = z.applyChanges(ctx, n, zone, changeBatch(have, want))
-		if refused = err; refused == nil {
-			return z.removeChecks(ctx, n, had, checks)
+		if conflict = err; conflict == nil {
+			return z.removeChecks(ctx, n, earlier, checks)
 		}
 		if !isConflict(err) {
 			return err
 		}
 	}
-	return refused
+	return conflict
 }
 
-// isConflict reports whether a batch was rejected because of the zone's content, or because a
-// health check was deleted: reading again may resolve it.
+// isConflict reports whether a batch was rejected because of the hosted zone's content, or because a health
+// check was deleted. Then reading again may resolve the conflict.
 func isConflict(err error) bool {
 	var batch *types.InvalidChangeBatch
 	var check *types.NoSuchHealthCheck
 	return errors.As(err, &batch) || errors.As(err, &check)
 }
 
-// readSets returns all record sets of a name, and others at the same names.
+// readSets returns all record sets of a name, including those that skyserve did not create.
 func (z *Route53) readSets(ctx context.Context, zone zone, name string) (recordSets, error) {
 	var s recordSets
 	err := z.listSets(ctx, zone, name, func(r types.ResourceRecordSet) bool {
@@ -235,16 +235,17 @@ func (z *Route53) readSets(ctx context.Context, zone zone, name string) (recordS
 	return s, err
 }
 
-// listSets calls see for the record sets of a zone, in their order from a name on, until see returns false.
-func (z *Route53) listSets(ctx context.Context, zone zone, from string, see func(types.ResourceRecordSet) bool) error {
+// listSets calls visit for the record sets of a hosted zone in their order, starting at a name, until visit
+// returns false.
+func (z *Route53) listSets(ctx context.Context, zone zone, from string, visit func(types.ResourceRecordSet) bool) error {
 	in := &route53.ListResourceRecordSetsInput{HostedZoneId: aws.String(zone.id), StartRecordName: fqdn(from)}
 	for {
 		out, err := z.api.ListResourceRecordSets(ctx, in)
 		if err != nil {
-			return wrapError(err, "ListResourceRecordSets", "listing the records of %s", zone.name)
+			return wrapError(err, "ListResourceRecordSets", "listing the DNS records of hosted zone %s", zone.name)
 		}
 		for _, r := range out.ResourceRecordSets {
-			if !see(r) {
+			if !visit(r) {
 				return nil
 			}
 		}
@@ -255,31 +256,31 @@ func (z *Route53) listSets(ctx context.Context, zone zone, from string, see func
 	}
 }
 
-// checkOwner rejects a name that belongs to another owner or service, or that was created by hand, wholly
-// or in part.
+// checkOwner rejects a name that belongs to another owner or service, or that has records that were created
+// by hand.
 func checkOwner(n provision.PublicName, zone zone, have recordSets) error {
-	taken := func(owner string) error {
-		return &provision.OwnedError{Resource: "record " + n.Name, Where: "zone " + zone.String(), Owner: owner}
+	ownedBy := func(owner string) error {
+		return &provision.OwnedError{Resource: "DNS name " + n.Name, Where: "hosted zone " + zone.String(), Owner: owner}
 	}
 	if have.note != nil && !isOwn(n, have) {
-		who := nameOf(n.Zone, n.Name, have)
-		if who.Service == "" {
-			return taken("not created by skyserve: " + formatSet(*have.note))
+		existing := nameOf(n.Zone, n.Name, have)
+		if existing.Service == "" {
+			return ownedBy("not created by skyserve: " + formatSet(*have.note))
 		}
-		return taken(fmt.Sprintf("service %s of owner %q", who.Service, who.Owner))
+		return ownedBy(fmt.Sprintf("service %s of owner %q", existing.Service, existing.Owner))
 	}
-	ours := have.ownSets(n)
+	own := have.ownSets(n)
 	if have.note == nil {
-		ours = recordSets{}
+		own = recordSets{}
 	}
-	foreign, _ := diffSets(slices.Concat(have.aliases, have.targets), slices.Concat(ours.aliases, ours.targets))
+	foreign, _ := diffSets(slices.Concat(have.aliases, have.targets), slices.Concat(own.aliases, own.targets))
 	if len(foreign) > 0 {
-		return taken("not created by skyserve: " + formatSet(foreign[0]))
+		return ownedBy("not created by skyserve: " + formatSet(foreign[0]))
 	}
 	return nil
 }
 
-// ownSets returns the record sets of a name that have the form of those that Set creates.
+// ownSets returns the record sets of a name with the form that Set creates.
 func (s recordSets) ownSets(n provision.PublicName) recordSets {
 	below := "." + *fqdn(noteLabel + n.Name)
 	s.aliases = slices.DeleteFunc(slices.Clone(s.aliases), func(r types.ResourceRecordSet) bool {
@@ -293,8 +294,8 @@ func (s recordSets) ownSets(n provision.PublicName) recordSets {
 
 // isOwn reports whether the note of a name has n's service and owner.
 func isOwn(n provision.PublicName, have recordSets) bool {
-	who := nameOf(n.Zone, n.Name, have)
-	return have.note != nil && who.Service == n.Service && who.Owner == n.Owner
+	existing := nameOf(n.Zone, n.Name, have)
+	return have.note != nil && existing.Service == n.Service && existing.Owner == n.Owner
 }
 
 // formatSet formats a record set for people.
@@ -306,7 +307,7 @@ func formatSet(s types.ResourceRecordSet) string {
 	return fmt.Sprintf("%s %s %s", strings.TrimSuffix(aws.ToString(s.Name), "."), s.Type, values)
 }
 
-// applyChanges applies a batch and waits until every name server of the zone has it.
+// applyChanges applies a batch and waits until every name server of the hosted zone has it.
 func (z *Route53) applyChanges(ctx context.Context, n provision.PublicName, zone zone, changes []types.Change) error {
 	if len(changes) == 0 {
 		return nil
@@ -328,14 +329,14 @@ func (z *Route53) applyChanges(ctx context.Context, n provision.PublicName, zone
 		}
 		state, err := z.api.GetChange(ctx, &route53.GetChangeInput{Id: info.Id})
 		if err != nil {
-			return wrapError(err, "GetChange", "waiting for %s", n.Name)
+			return wrapError(err, "GetChange", "waiting for the DNS change of %s", n.Name)
 		}
 		info = state.ChangeInfo
 	}
 	return nil
 }
 
-// pause blocks for d, or until ctx ends, which is an error.
+// pause blocks for d. It returns an error if ctx ends before.
 func pause(ctx context.Context, d time.Duration) error {
 	t := time.NewTimer(d)
 	defer t.Stop()

@@ -23,7 +23,7 @@ import (
 	"skyserve/provision"
 )
 
-// fataler is a test, or a drawn one.
+// fataler is a testing.T or a rapid.T.
 type fataler interface {
 	Context() context.Context
 	Fatal(args ...any)
@@ -32,7 +32,7 @@ type fataler interface {
 
 func regionOf(s string) service.Region { return service.Region(s) }
 
-// set makes a name so by a program of its own.
+// set sets a name with a new client.
 func (a *account) set(t fataler, n provision.PublicName) {
 	t.Helper()
 	if err := a.client(t).Set(t.Context(), n); err != nil {
@@ -68,7 +68,7 @@ func TestSetConverges(t *testing.T) {
 	setAccount(t)
 	rapid.Check(t, func(t *rapid.T) {
 		a, fresh := newAccount(), newAccount()
-		a.poll, fresh.poll = time.Nanosecond, time.Nanosecond // rapid keeps the time of the world
+		a.poll, fresh.poll = time.Nanosecond, time.Nanosecond // fake time
 		a.fake.PageSize = rapid.IntRange(1, 4).Draw(t, "page")
 		var n provision.PublicName
 		for range rapid.IntRange(1, 4).Draw(t, "times") {
@@ -87,8 +87,8 @@ func TestSetConverges(t *testing.T) {
 		if err != nil || !reflect.DeepEqual(got, want) {
 			t.Fatalf("read %+v, %v; want %+v", got, err, want)
 		}
-		a.faults.Decide = func(c testcloud.Call) testcloud.Outcome {
-			if !c.Reads {
+		a.faults.DecideOutcome = func(c testcloud.Call) testcloud.Outcome {
+			if !c.ReadOnly {
 				t.Errorf("setting it again did %s", c.Action)
 			}
 			return testcloud.Served
@@ -101,7 +101,7 @@ func TestSetConverges(t *testing.T) {
 // served, unhealthy ones only when all are unhealthy.
 func TestClientsGetNearestHealthyBalancers(t *testing.T) {
 	setAccount(t)
-	near := map[string][]string{ // to a client there
+	near := map[string][]string{ // for a client in the region
 		"new york": {"us-east-1", "eu-west-3", "ap-northeast-1"}, "lyon": {"eu-west-3", "us-east-1", "ap-northeast-1"},
 	}
 	withdraw := func(ids ...string) func(*provision.PublicName) {
@@ -123,11 +123,11 @@ func TestClientsGetNearestHealthyBalancers(t *testing.T) {
 		{"one is withdrawn", withdraw("lb-us-0"), nil, "new york", "198.51.100.2 198.51.100.3"},
 		{"the only one of its region is withdrawn", withdraw("lb-eu-0"), nil, "lyon", "198.51.100.1 198.51.100.2 198.51.100.3"},
 		{"all are withdrawn", withdraw("lb-eu-0", "lb-us-0", "lb-us-1", "lb-us-east4-0"), nil, "lyon", ""},
-		{"one is sick", nil, []string{"198.51.100.2"}, "new york", "198.51.100.1 198.51.100.3"},
-		{"the region is sick", nil, []string{"203.0.113.1"}, "lyon", "198.51.100.1 198.51.100.2 198.51.100.3"},
-		{"all are sick", nil, []string{"198.51.100.1", "198.51.100.2", "198.51.100.3", "203.0.113.1"}, "lyon", "203.0.113.1"},
-		{"sick ones are given before withdrawn ones", withdraw("lb-us-0", "lb-us-1"), []string{"198.51.100.3", "203.0.113.1"}, "new york", "198.51.100.3"},
-		{"by nearness", func(n *provision.PublicName) { n.Routing = provision.RoutingGeo }, nil, "lyon", "203.0.113.1"},
+		{"one unhealthy", nil, []string{"198.51.100.2"}, "new york", "198.51.100.1 198.51.100.3"},
+		{"unhealthy region", nil, []string{"203.0.113.1"}, "lyon", "198.51.100.1 198.51.100.2 198.51.100.3"},
+		{"all unhealthy", nil, []string{"198.51.100.1", "198.51.100.2", "198.51.100.3", "203.0.113.1"}, "lyon", "203.0.113.1"},
+		{"unhealthy records before withdrawn ones", withdraw("lb-us-0", "lb-us-1"), []string{"198.51.100.3", "203.0.113.1"}, "new york", "198.51.100.3"},
+		{"geo routing", func(n *provision.PublicName) { n.Routing = provision.RoutingGeo }, nil, "lyon", "203.0.113.1"},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			a, n := newAccount(), world()
@@ -137,9 +137,9 @@ func TestClientsGetNearestHealthyBalancers(t *testing.T) {
 				a.set(t, n)
 			}
 			for _, addr := range tt.sick {
-				a.fake.SetHealth(netip.MustParseAddr(addr), false)
+				a.fake.SetAddressHealth(netip.MustParseAddr(addr), false)
 			}
-			got := fmt.Sprint(a.fake.Answers(a.zone, n.Name, near[tt.from]...))
+			got := fmt.Sprint(a.fake.ResolveName(a.zone, n.Name, near[tt.from]...))
 			if got != "["+tt.want+"]" {
 				t.Errorf("%s: %s is given %s, want %s", tt.name, tt.from, got, tt.want)
 			}
@@ -147,8 +147,8 @@ func TestClientsGetNearestHealthyBalancers(t *testing.T) {
 	}
 }
 
-// A crash at any call, before or after its execution, leaves a name that another run can complete or
-// remove, without leftovers.
+// After a crash at any call, before or after its execution, another run can complete or remove the name,
+// without remaining resources.
 func TestRecoversFromCrashAtAnyCall(t *testing.T) {
 	testkit.Slow(t)
 	setAccount(t)
@@ -159,27 +159,27 @@ func TestRecoversFromCrashAtAnyCall(t *testing.T) {
 		}
 	})
 	calls := 0
-	for _, n := range whole.faults.Actions() {
+	for _, n := range whole.faults.CallCounts() {
 		calls += n
 	}
 	for at := 1; at <= calls; at++ {
-		for _, outcome := range []testcloud.Outcome{testcloud.Refused, testcloud.Lost} {
+		for _, outcome := range []testcloud.Outcome{testcloud.RequestLost, testcloud.ResponseLost} {
 			synctest.Test(t, func(t *testing.T) {
 				a := newAccount()
-				a.faults.Unseen = at % 3
-				a.faults.Decide = func(c testcloud.Call) testcloud.Outcome {
+				a.faults.StaleLists = at % 3
+				a.faults.DecideOutcome = func(c testcloud.Call) testcloud.Outcome {
 					switch {
 					case c.Number == at:
 						return outcome
 					case c.Number > at:
-						return testcloud.Refused
+						return testcloud.RequestLost
 					}
 					return testcloud.Served
 				}
 				if err := runScenario(t, a); err == nil {
 					t.Fatalf("call %d: nothing failed", at)
 				}
-				a.faults.Decide = nil
+				a.faults.DecideOutcome = nil
 				scenario(t, a)
 			})
 		}
@@ -202,11 +202,11 @@ func runScenario(t *testing.T, a *account) error {
 	return z.Set(t.Context(), chat())
 }
 
-// scenario is runScenario, looking at what there is on the way.
+// scenario is runScenario, with checks after each step.
 func scenario(t *testing.T, a *account) {
 	t.Helper()
 	a.set(t, world())
-	if checks, _ := a.fake.Checks(); a.faults.Unseen == 0 && len(checks) != 4 { // lists that lag show what is over only later
+	if checks, _ := a.fake.HealthChecks(); a.faults.StaleLists == 0 && len(checks) != 4 { // stale lists contain deleted records
 		t.Fatalf("there are %d health checks for 4 records", len(checks))
 	}
 	if err := runScenario(t, a); err != nil {
@@ -217,16 +217,16 @@ func scenario(t *testing.T, a *account) {
 	}
 }
 
-// A health check that no list shows yet is not made a second time.
+// A health check that lists do not contain yet is not created again.
 func TestStaleListCreatesNoDuplicates(t *testing.T) {
 	setAccount(t)
 	synctest.Test(t, func(t *testing.T) {
 		a := newAccount()
-		a.faults.Unseen = 5
+		a.faults.StaleLists = 5
 		made := false
-		a.faults.Decide = func(c testcloud.Call) testcloud.Outcome {
+		a.faults.DecideOutcome = func(c testcloud.Call) testcloud.Outcome {
 			if made {
-				return testcloud.Refused
+				return testcloud.RequestLost
 			}
 			made = c.Action == "route53:CreateHealthCheck"
 			return testcloud.Served
@@ -234,22 +234,22 @@ func TestStaleListCreatesNoDuplicates(t *testing.T) {
 		if err := a.client(t).Set(t.Context(), world()); err == nil {
 			t.Fatal("nothing failed")
 		}
-		a.faults.Decide = nil
+		a.faults.DecideOutcome = nil
 		a.set(t, world())
-		if checks, _ := a.fake.Checks(); len(checks) != 4 {
+		if checks, _ := a.fake.HealthChecks(); len(checks) != 4 {
 			t.Errorf("there are %d health checks for 4 records", len(checks))
 		}
 	})
 }
 
-// An answer that is lost and a call that is refused now and then are no failure.
+// Occasional lost responses and rejected calls are not failures.
 func TestFailedCallsAreRetried(t *testing.T) {
 	setAccount(t)
-	for _, outcome := range []testcloud.Outcome{testcloud.Throttled, testcloud.Broken, testcloud.Refused, testcloud.Lost} {
+	for _, outcome := range []testcloud.Outcome{testcloud.Throttled, testcloud.InternalError, testcloud.RequestLost, testcloud.ResponseLost} {
 		synctest.Test(t, func(t *testing.T) {
 			a, fresh := newAccount(), newAccount()
 			a.fake.PendingPolls = 3
-			a.faults.Decide = func(c testcloud.Call) testcloud.Outcome {
+			a.faults.DecideOutcome = func(c testcloud.Call) testcloud.Outcome {
 				if c.Number%2 == 1 {
 					return outcome
 				}
@@ -264,15 +264,15 @@ func TestFailedCallsAreRetried(t *testing.T) {
 	}
 }
 
-// What somebody did to health checks is set right.
+// Manual changes of health checks are repaired.
 func TestHealthChecksAreRepaired(t *testing.T) {
 	setAccount(t)
 	synctest.Test(t, func(t *testing.T) {
 		a := newAccount()
 		a.set(t, world())
-		a.fake.Tamper(func(c *testcloud.HealthCheckConfig) { c.Disabled, c.Inverted, c.Port = true, true, 9 })
+		a.fake.EditHealthChecks(func(c *testcloud.HealthCheckConfig) { c.Disabled, c.Inverted, c.Port = true, true, 9 })
 		a.set(t, world())
-		checks, _ := a.fake.Checks()
+		checks, _ := a.fake.HealthChecks()
 		for i, c := range checks {
 			want := testcloud.HealthCheckConfig{
 				IPAddress: world().Records[i].Address.String(), Port: 8000, Type: "HTTP", ResourcePath: "/readyz",
@@ -285,7 +285,7 @@ func TestHealthChecksAreRepaired(t *testing.T) {
 	})
 }
 
-// A zone that only networks of AWS know may have the name of a public one.
+// A private hosted zone may have the name of a public one.
 func TestPrivateZones(t *testing.T) {
 	setAccount(t)
 	synctest.Test(t, func(t *testing.T) {
@@ -294,10 +294,10 @@ func TestPrivateZones(t *testing.T) {
 		n := chat(record("lb-us-0", "aws/us-east-1", "10.1.0.7"))
 		n.Private = true
 		a.set(t, n)
-		if checks, _ := a.fake.Checks(); len(checks) != 0 {
+		if checks, _ := a.fake.HealthChecks(); len(checks) != 0 {
 			t.Errorf("a private address is checked: %+v", checks)
 		}
-		if got := fmt.Sprint(a.fake.Answers(private, n.Name, "us-east-1")); got != "[10.1.0.7]" || len(a.fake.RecordSets(a.zone)) > 0 {
+		if got := fmt.Sprint(a.fake.ResolveName(private, n.Name, "us-east-1")); got != "[10.1.0.7]" || len(a.fake.RecordSets(a.zone)) > 0 {
 			t.Errorf("given %s; in the public zone: %v", got, a.fake.RecordSets(a.zone))
 		}
 		if got, err := a.client(t).Get(t.Context(), n.Zone, n.Name); err != nil || !reflect.DeepEqual(got, n) {
@@ -306,8 +306,7 @@ func TestPrivateZones(t *testing.T) {
 	})
 }
 
-// The settings of AWS's own tools are honoured: another endpoint, and who is
-// trusted to be it.
+// The settings of AWS's own tools apply: the endpoint, and the trusted certificate authorities.
 func TestAWSEnvironmentSettings(t *testing.T) {
 	setAccount(t)
 	a := newAccount()

@@ -21,9 +21,9 @@ import (
 	"skyserve/provision"
 )
 
-// Server is a name server for the public name of one service. It is authoritative for its zone only,
-// never queries another server, and caches nothing: its answers follow from its configuration and the
-// checks of its records.
+// Server is a name server for the public DNS name of one service. It is authoritative for its zone only,
+// sends no queries to other name servers, and caches nothing. Its responses depend only on its configuration
+// and the health checks of its records.
 type Server struct {
 	config    service.NameServerConfig
 	zone      string // absolute, as all names here
@@ -33,9 +33,9 @@ type Server struct {
 	networks  networks
 	watch     *healthWatcher
 	names     map[string]recordsFunc // the names of the zone, in lower case
-	rotation  atomic.Uint64          // increments per answer, so that the records of a region share clients
+	rotation  atomic.Uint64          // increments per response, so that clients are spread over the records of a region
 	limit     limiter
-	overLimit atomic.Uint64 // counts responses beyond the limit
+	overLimit atomic.Uint64 // the number of responses beyond the limit
 	log       *slog.Logger
 }
 
@@ -46,7 +46,7 @@ type target struct {
 }
 
 // NewServer returns a server with a configuration. transport sends the health checks; nil = the default
-// one. The error names the invalid value.
+// transport.
 func NewServer(c service.NameServerConfig, transport http.RoundTripper, log *slog.Logger) (*Server, error) {
 	s := &Server{
 		config: c, zone: dns.CanonicalName(c.Zone), name: dns.CanonicalName(c.Name),
@@ -58,7 +58,7 @@ func NewServer(c service.NameServerConfig, transport http.RoundTripper, log *slo
 		return nil, fmt.Errorf("parsing the client networks: %w", err)
 	}
 	if !dns.IsSubDomain(s.zone, s.name) {
-		return nil, fmt.Errorf("checking the name %s: not in zone %s", c.Name, c.Zone)
+		return nil, fmt.Errorf("checking the DNS name %s: not in zone %s", c.Name, c.Zone)
 	}
 	for _, r := range c.Records {
 		t, err := targetOf(r)
@@ -104,8 +104,8 @@ func targetOf(r service.NameRecord) (target, error) {
 // tcpTimeout is the maximum duration of a query over TCP, which occupies a connection.
 const tcpTimeout = 5 * time.Second
 
-// Run serves DNS over UDP and TCP, and checks the records, until ctx ends. Errors concern listening.
-// The records are checked once before the first query is answered.
+// Run serves DNS over UDP and TCP, and checks the records, until ctx ends. It returns an error if it cannot
+// listen. It checks the records once before it responds to the first query.
 func (s *Server) Run(ctx context.Context) error {
 	listener, err := net.Listen("tcp", s.config.Listen)
 	if err != nil {
@@ -130,18 +130,18 @@ func (s *Server) serve(ctx context.Context, listener net.Listener, packets net.P
 		{PacketConn: packets, Handler: s, UDPSize: maxPacket},
 	}
 	var wg sync.WaitGroup
-	ended := make(chan error, len(servers))
+	errs := make(chan error, len(servers))
 	for _, server := range servers {
-		begun, over := make(chan struct{}), make(chan struct{})
-		server.NotifyStartedFunc = func() { close(begun) }
+		started, ended := make(chan struct{}), make(chan struct{})
+		server.NotifyStartedFunc = func() { close(started) }
 		wg.Go(func() {
-			defer close(over)
-			ended <- server.ActivateAndServe()
+			defer close(ended)
+			errs <- server.ActivateAndServe()
 			cancel()
 		})
-		select { // a server that has not started cannot be shut down
-		case <-begun:
-		case <-over:
+		select { // Shutdown has no effect on a server that has not started
+		case <-started:
+		case <-ended:
 		}
 	}
 	s.watchRecords(ctx)
@@ -149,7 +149,7 @@ func (s *Server) serve(ctx context.Context, listener net.Listener, packets net.P
 		_ = server.Shutdown() // a server that failed has already returned its error
 	}
 	wg.Wait()
-	if err := errors.Join(<-ended, <-ended); err != nil {
+	if err := errors.Join(<-errs, <-errs); err != nil {
 		return fmt.Errorf("serving DNS: %w", err)
 	}
 	return nil
@@ -170,7 +170,7 @@ func (s *Server) watchRecords(ctx context.Context) {
 		for i, c := range s.candidates() {
 			if c.Healthy != before[i].Healthy {
 				_, reason := s.watch.healthy(c.ID)
-				s.log.Info("health of a record changed", "id", c.ID, "healthy", c.Healthy, "reason", reason)
+				s.log.Info("health of a DNS record changed", "id", c.ID, "healthy", c.Healthy, "reason", reason)
 			}
 		}
 	}
@@ -191,13 +191,13 @@ func (s *Server) checkURLs() map[string]string {
 func (s *Server) candidates() []Candidate {
 	all := make([]Candidate, 0, len(s.records))
 	for _, r := range s.records {
-		well, _ := s.watch.healthy(r.ID)
-		all = append(all, Candidate{DNSRecord: r.DNSRecord, Healthy: well})
+		healthy, _ := s.watch.healthy(r.ID)
+		all = append(all, Candidate{DNSRecord: r.DNSRecord, Healthy: healthy})
 	}
 	return all
 }
 
-// ServeDNS answers one query.
+// ServeDNS responds to one query.
 func (s *Server) ServeDNS(w dns.ResponseWriter, q *dns.Msg) {
 	var from netip.Addr
 	udp := false
@@ -207,32 +207,32 @@ func (s *Server) ServeDNS(w dns.ResponseWriter, q *dns.Msg) {
 	case *net.TCPAddr:
 		from = a.AddrPort().Addr()
 	}
-	answer := s.Answer(q, from.Unmap())
+	response := s.Answer(q, from.Unmap())
 	if udp {
-		answer = s.limitUDP(answer, q, from.Unmap())
+		response = s.limitUDP(response, q, from.Unmap())
 	}
-	if answer == nil {
+	if response == nil {
 		return
 	}
-	if err := w.WriteMsg(answer); err != nil {
-		s.log.Debug("sending a response failed", "to", w.RemoteAddr().String(), "err", err)
+	if err := w.WriteMsg(response); err != nil {
+		s.log.Debug("sending a DNS response failed", "to", w.RemoteAddr().String(), "err", err)
 	}
 }
 
-// limitUDP reduces a response over UDP, because its source address may be forged. Notes of the records are
-// sent over TCP only. Every second response to a network beyond its limit is truncated, so that the
-// client retries over TCP; the others are nil, which is not sent.
-func (s *Server) limitUDP(answer, q *dns.Msg, to netip.Addr) *dns.Msg {
+// limitUDP truncates or drops a response over UDP, because the source address of its query may be forged. TXT
+// records are sent over TCP only. Beyond a network's limit, every second response is truncated, so that the
+// client retries over TCP. The other responses are dropped: limitUDP returns nil.
+func (s *Server) limitUDP(response, q *dns.Msg, to netip.Addr) *dns.Msg {
 	over := !s.limit.allow(to, time.Now())
 	switch {
 	case over && s.overLimit.Add(1)%2 == 0:
 		return nil
-	case over || len(q.Question) == 1 && q.Question[0].Qtype == dns.TypeTXT && len(answer.Answer) > 0:
-		answer.Answer, answer.Ns, answer.Truncated = nil, nil, true
-		return answer
+	case over || len(q.Question) == 1 && q.Question[0].Qtype == dns.TypeTXT && len(response.Answer) > 0:
+		response.Answer, response.Ns, response.Truncated = nil, nil, true
+		return response
 	}
-	answer.Truncate(maxUDPSize(q))
-	return answer
+	response.Truncate(maxUDPSize(q))
+	return response
 }
 
 // maxPacket is the maximum size of a UDP packet, so that none is fragmented (DNS flag day 2020).
@@ -247,8 +247,8 @@ func maxUDPSize(q *dns.Msg) int {
 	return size
 }
 
-// clientPrefix returns the location prefix of a query: the client subnet that its resolver sends (RFC
-// 7871), else the source address.
+// clientPrefix returns the address prefix that locates the client of a query: the client subnet that its
+// resolver sends (RFC 7871), else the source address.
 func clientPrefix(q *dns.Msg, from netip.Addr) (netip.Prefix, *dns.EDNS0_SUBNET) {
 	prefix, _ := from.Prefix(from.BitLen()) // the zero address is in no network
 	opt := q.IsEdns0()
@@ -273,7 +273,7 @@ func clientPrefix(q *dns.Msg, from netip.Addr) (netip.Prefix, *dns.EDNS0_SUBNET)
 	return prefix, nil
 }
 
-// ttl returns how long an answer may be cached, in seconds.
+// ttl returns how long a response may be cached, in seconds.
 func (s *Server) ttl() uint32 { return uint32(cmp.Or(s.config.TTL, defaultTTL) / time.Second) }
 
 // joinName returns a name below another.

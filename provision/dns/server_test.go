@@ -24,7 +24,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// balancers answer checks: those whose host is down do not, those that drain say so.
+// balancers respond to health checks: those of a failed host do not respond, draining ones return 503.
 type balancers struct {
 	mu    sync.Mutex
 	state map[string]string // by host: "", "down", "draining"
@@ -52,7 +52,7 @@ func (b *balancers) RoundTrip(r *http.Request) (*http.Response, error) {
 	return res, nil
 }
 
-// nameServer is chat.example.com with two balancers in us and one in eu.
+// nameServer is the configuration for chat.example.com, with two balancers in us and one in eu.
 func nameServer() service.NameServerConfig {
 	return service.NameServerConfig{
 		Service: "chat", Listen: "127.0.0.1:0", Name: "chat.example.com", Zone: "example.com", Routing: "latency", TTL: 30 * time.Second,
@@ -74,7 +74,7 @@ func newServer(t *testing.T, c service.NameServerConfig, checks http.RoundTrippe
 	return s
 }
 
-// question asks for a type of a name; subnet is the EDNS client subnet, empty = none.
+// question is a query for a type of a name; subnet is the EDNS client subnet, empty = none.
 func question(name, kind, subnet string) *dns.Msg {
 	q := new(dns.Msg).SetQuestion(name, dns.StringToType[kind])
 	if subnet != "" {
@@ -91,7 +91,7 @@ func question(name, kind, subnet string) *dns.Msg {
 	return q
 }
 
-// summary formats an answer, sorted: its code and the records of its sections.
+// summary formats a response, sorted: its code and the records of its sections.
 func summary(m *dns.Msg) []string {
 	lines := []string{"= " + dns.RcodeToString[m.Rcode]}
 	for mark, rrs := range map[string][]dns.RR{"": m.Answer, "ns ": m.Ns, "+ ": m.Extra} {
@@ -118,7 +118,7 @@ func TestAnswers(t *testing.T) {
 		{"chat.example.com.", "A", "10.1.0.0/24", "10.2.0.1", []string{"= NOERROR", "chat.example.com. 30 IN A 192.0.2.1", "chat.example.com. 30 IN A 192.0.2.2"}},
 		{"chat.example.com.", "AAAA", "10.2.0.0/24", "10.1.0.1", []string{"= NOERROR", "chat.example.com. 30 IN AAAA 2001:db8::3"}},
 		{"cHaT.eXample.com.", "AAAA", "", "10.2.0.1", []string{"= NOERROR", "cHaT.eXample.com. 30 IN AAAA 2001:db8::3"}},
-		{"chat.example.com.", "A", "", "10.2.0.1", []string{"= NOERROR", "chat.example.com. 30 IN A 192.0.2.1", "chat.example.com. 30 IN A 192.0.2.2"}}, // the nearest has none
+		{"chat.example.com.", "A", "", "10.2.0.1", []string{"= NOERROR", "chat.example.com. 30 IN A 192.0.2.1", "chat.example.com. 30 IN A 192.0.2.2"}}, // the nearest region has none
 		{"chat.example.com.", "AAAA", "", "10.1.0.1", []string{"= NOERROR", "chat.example.com. 30 IN AAAA 2001:db8::3"}},
 		{"chat.example.com.", "AAAA", "0.0.0.0/0", "10.2.0.1", []string{"= NOERROR", "chat.example.com. 30 IN AAAA 2001:db8::3"}},
 		{"chat.example.com.", "A", "", "192.0.2.99", []string{"= NOERROR", "chat.example.com. 30 IN A 192.0.2.1", "chat.example.com. 30 IN A 192.0.2.2"}},
@@ -149,8 +149,7 @@ func TestAnswers(t *testing.T) {
 	}
 }
 
-// A subnet that was named gets its answer for all of it, and questions that are
-// none get an error.
+// A response to a query with a client subnet is valid for the whole subnet. Invalid queries are errors.
 func TestProtocol(t *testing.T) {
 	s := newServer(t, nameServer(), &balancers{})
 	from := netip.MustParseAddr("10.9.9.9")
@@ -174,7 +173,7 @@ func TestProtocol(t *testing.T) {
 	}
 }
 
-// Clients of one region are shared between its balancers.
+// Clients of one region are spread over its balancers.
 func TestBalancersAreRotated(t *testing.T) {
 	s := newServer(t, nameServer(), &balancers{})
 	first := map[string]int{}
@@ -187,8 +186,8 @@ func TestBalancersAreRotated(t *testing.T) {
 	}
 }
 
-// A balancer that does not answer, or drains, is excluded after three checks and included again after
-// three; a single failed check has no effect.
+// A balancer that does not respond, or drains, is excluded after three checks and included again after three.
+// A single failed check has no effect.
 func TestHealthFollowsChecks(t *testing.T) {
 	checks := &balancers{}
 	s := newServer(t, nameServer(), checks)
@@ -205,7 +204,7 @@ func TestHealthFollowsChecks(t *testing.T) {
 		rounds      int
 		want        string
 	}{
-		{"us0", "down", 1, "lb-us-1"}, // it may be starting: each check decides
+		{"us0", "down", 1, "lb-us-1"}, // it may be starting: the last check counts
 		{"us0", "", 1, "lb-us-0 lb-us-1"},
 		{"us0", "down", 2, "lb-us-0 lb-us-1"},
 		{"us0", "down", 1, "lb-us-1"},
@@ -216,7 +215,7 @@ func TestHealthFollowsChecks(t *testing.T) {
 		{"us1", "draining", 2, "lb-us-0 lb-us-1"},
 		{"us1", "draining", 1, "lb-us-0"},
 		{"us0", "down", 3, "lb-eu-0"},
-		{"eu0", "down", 3, "lb-us-0 lb-us-1"}, // all are sick: as if all were well
+		{"eu0", "down", 3, "lb-us-0 lb-us-1"}, // all are unhealthy: all are returned
 		{"us1", "", 3, "lb-us-1"},
 	} {
 		checks.set(step.host, step.state)
@@ -232,7 +231,7 @@ func TestHealthFollowsChecks(t *testing.T) {
 	}
 }
 
-// The server checks every second while it runs; checks that are interrupted by shutdown have no effect.
+// The server checks every second while it runs. Checks that a shutdown interrupts have no effect.
 func TestRunChecksEverySecond(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		checks := &balancers{}
@@ -256,7 +255,7 @@ func TestRunChecksEverySecond(t *testing.T) {
 	})
 }
 
-// running serves a configuration on sockets until the test ends, and says where.
+// running serves a configuration on sockets until the test ends, and returns its address.
 func running(t *testing.T, c service.NameServerConfig, checks http.RoundTripper) string {
 	t.Helper()
 	listener, err := net.Listen("tcp", c.Listen)
@@ -279,8 +278,7 @@ func running(t *testing.T, c service.NameServerConfig, checks http.RoundTripper)
 	return listener.Addr().String()
 }
 
-// The resolver of an ordinary program finds balancers and their ports, over UDP and
-// over TCP.
+// Go's resolver finds balancers and their ports, over UDP and TCP.
 func TestStandardResolver(t *testing.T) {
 	at := running(t, nameServer(), &balancers{})
 	for _, network := range []string{"udp", "tcp"} {
@@ -303,7 +301,7 @@ func TestStandardResolver(t *testing.T) {
 	}
 }
 
-// An answer that is too long for a packet is cut, and asked for again over TCP.
+// A response that is too long for a packet is truncated, and requested again over TCP.
 func TestLongAnswers(t *testing.T) {
 	c := nameServer()
 	c.Records = nil
@@ -323,14 +321,14 @@ func TestLongAnswers(t *testing.T) {
 			q.SetEdns0(tt.edns, false)
 		}
 		m, _, err := (&dns.Client{Net: tt.network}).ExchangeContext(t.Context(), q, at)
-		m.Compress = true // as it came
+		m.Compress = true // unchanged
 		if err != nil || m.Truncated != tt.truncated || m.Len() > tt.size || !tt.truncated && len(m.Answer) != 120 {
 			t.Errorf("%s: %v, truncated %t, %d bytes, %d answers", tt.network, err, m.Truncated, m.Len(), len(m.Answer))
 		}
 	}
 	states, err := QueryRecords(t.Context(), at, c.Name)
 	if err != nil || len(states) != 120 {
-		t.Errorf("asked for its records: %d, %v", len(states), err)
+		t.Errorf("requesting the records: %d, %v", len(states), err)
 	}
 }
 
@@ -345,7 +343,7 @@ func TestShutdownDuringStart(t *testing.T) {
 	}
 }
 
-func TestAsk(t *testing.T) {
+func TestQueryRecords(t *testing.T) {
 	checks := &balancers{}
 	checks.set("eu0", "down")
 	at := running(t, nameServer(), checks)
@@ -362,11 +360,11 @@ func TestAsk(t *testing.T) {
 		t.Errorf("another name: got %v", err)
 	}
 	if _, err := QueryRecords(t.Context(), "127.0.0.1:1", "chat.example.com"); err == nil {
-		t.Error("nobody answered")
+		t.Error("no response")
 	}
 }
 
-// A name may be a zone of its own.
+// A name may be its own zone.
 func TestNameEqualToZone(t *testing.T) {
 	c := nameServer()
 	c.Zone = c.Name
@@ -406,7 +404,7 @@ func TestInvalidConfigurations(t *testing.T) {
 	}
 }
 
-// Whatever bytes come, the server answers or says nothing, and goes on.
+// The server survives any bytes that it receives.
 func FuzzQuestions(f *testing.F) {
 	for _, q := range []*dns.Msg{question("chat.example.com.", "A", "10.1.0.0/16"), question("_http._tcp.chat.example.com.", "SRV", "::/0"), new(dns.Msg)} {
 		packed, err := q.Pack()
@@ -425,9 +423,9 @@ func FuzzQuestions(f *testing.F) {
 			return
 		}
 		m := s.Answer(q, netip.MustParseAddr("10.1.0.1"))
-		for _, rr := range m.Answer { // with the letters of the question
+		for _, rr := range m.Answer { // with the letter case of the question
 			if rr.Header().Name != q.Question[0].Name {
-				t.Errorf("asked for %v, got %v", q.Question, rr)
+				t.Errorf("query for %v: got %v", q.Question, rr)
 			}
 		}
 		nothing := len(m.Answer) == 0 && (m.Rcode == dns.RcodeSuccess || m.Rcode == dns.RcodeNameError)

@@ -23,23 +23,24 @@ import (
 //	chat.example.com                      alias, by latency or proximity: one per region of AWS
 //	eu-west-3._skyserve.chat.example.com  one weighted record per balancer, with its health check
 //	withdrawn._skyserve.chat.example.com  withdrawn records: no alias refers to it
-//	_skyserve.chat.example.com            TXT: the owner of the name, and facts that the records do not contain
+//	_skyserve.chat.example.com            TXT, the note: the owner of the name, and fields that the records do not contain
 //
-// An alias is healthy while one of its records is, so a region whose balancers have all failed is
-// skipped for the next best. When all have failed everywhere, Route 53 treats all of them as healthy.
+// An alias is healthy while one of its records is healthy. So clients of a region whose balancers have all
+// failed are routed to the next best region. When all records have failed, Route 53 treats all of them as
+// healthy.
 const (
 	noteLabel      = "_skyserve."
 	withdrawnLabel = "withdrawn"
 	notePrefix     = "skyserve"
-	// defaultTTL is how long resolvers may cache an answer.
+	// defaultTTL is how long resolvers may cache a response.
 	defaultTTL = 30 * time.Second
-	// maxName leaves space for the labels before a name, of 255 bytes in total.
+	// maxName is the maximum length of a name. DNS limits a name with the labels before it to 255 bytes.
 	maxName = 220
 	// maxNote is the maximum length of a string of a TXT record.
 	maxNote = 255
 )
 
-// plainWord matches a value that a note can contain between two spaces.
+// plainWord matches a value that a note can contain: the words of a note are separated by spaces.
 var plainWord = regexp.MustCompile(`^[A-Za-z0-9._:/@+\[\]-]+$`)
 
 // checkName rejects a name that record sets cannot represent.
@@ -48,7 +49,7 @@ func checkName(n provision.PublicName) error {
 	case len(n.Name) > maxName:
 		return specError("publishing %s: the name is limited to %d characters, got %d", n.Name, maxName, len(n.Name))
 	case n.Name != n.Zone && !strings.HasSuffix(n.Name, "."+n.Zone):
-		return specError("publishing %s: not in zone %s", n.Name, n.Zone)
+		return specError("publishing %s: not in hosted zone %s", n.Name, n.Zone)
 	case n.Routing != provision.RoutingLatency && n.Routing != provision.RoutingGeo:
 		return specError("publishing %s: routing must be %s or %s, got %q", n.Name, provision.RoutingLatency, provision.RoutingGeo, n.Routing)
 	case !plainWord.MatchString(n.Service) || n.Owner != "" && !plainWord.MatchString(n.Owner):
@@ -60,7 +61,7 @@ func checkName(n provision.PublicName) error {
 			return fmt.Errorf("publishing %s: record %q: %w", n.Name, r.ID, err)
 		}
 		if seen[r.ID] {
-			return fmt.Errorf("publishing %s: two records have the id %q", n.Name, r.ID)
+			return fmt.Errorf("publishing %s: record ids must be unique, got %q twice", n.Name, r.ID)
 		}
 		seen[r.ID] = true
 	}
@@ -72,7 +73,7 @@ func checkRecord(r provision.DNSRecord) error {
 		return fmt.Errorf("id may contain only letters, digits and ._:/@+[]-")
 	}
 	if !r.Address.IsValid() || r.Address.IsUnspecified() || r.Address.Zone() != "" {
-		return fmt.Errorf("address must be valid and specified, got %s", r.Address)
+		return fmt.Errorf("address must be a specific IP address without a zone, got %s", r.Address)
 	}
 	if r.Check != "" {
 		if u, err := url.Parse(r.Check); err != nil || u.Scheme != "http" && u.Scheme != "https" || !plainWord.MatchString(r.Check) {
@@ -90,17 +91,17 @@ func checkRecord(r provision.DNSRecord) error {
 type recordSets struct {
 	aliases []types.ResourceRecordSet // at the name
 	targets []types.ResourceRecordSet // below the name: the records
-	note    *types.ResourceRecordSet  // the owner; nil = none
+	note    *types.ResourceRecordSet  // the TXT record with the owner; nil = none
 }
 
-// recordSetsOf returns the record sets of a name in a zone; checks are the health checks of its records, by
-// record id, where they have one.
+// recordSetsOf returns the record sets of a name in a hosted zone. checks contains the ids of health checks
+// by record id.
 func recordSetsOf(n provision.PublicName, zoneID string, checks map[string]string) (recordSets, error) {
 	if len(n.Records) == 0 {
 		return recordSets{}, nil
 	}
 	s := recordSets{note: noteOf(n)}
-	routed := map[[2]string]bool{}
+	hasAlias := map[[2]string]bool{} // by AWS region and record type
 	for _, r := range n.Records {
 		region, err := AWSRegionOf(r.Region)
 		if err != nil {
@@ -119,8 +120,8 @@ func recordSetsOf(n provision.PublicName, zoneID string, checks map[string]strin
 			target.HealthCheckId = aws.String(id)
 		}
 		s.targets = append(s.targets, target)
-		if key := [2]string{region, string(kind)}; !r.Withdrawn && !routed[key] {
-			routed[key] = true
+		if key := [2]string{region, string(kind)}; !r.Withdrawn && !hasAlias[key] {
+			hasAlias[key] = true
 			s.aliases = append(s.aliases, aliasFor(n, zoneID, region, kind))
 		}
 	}
@@ -174,25 +175,24 @@ func ttlOf(n provision.PublicName) int64 { return int64(cmp.Or(n.TTL, defaultTTL
 // fqdn returns a name with its trailing dot.
 func fqdn(name string) *string { return aws.String(strings.TrimSuffix(name, ".") + ".") }
 
-// changeBatch returns the changes from have to want, in an order that never leaves an alias without its
-// records: aliases are deleted before the records and created after them. The note is deleted and
-// created again even when it is unchanged, so that Route 53 rejects the batch if somebody changed it
-// concurrently.
+// changeBatch returns the changes from have to want. An alias always has its records: aliases are deleted
+// before their records and created after them. The note is deleted and created again even when it is
+// unchanged, so that Route 53 rejects the batch if another process changed the note concurrently.
 func changeBatch(have, want recordSets) []types.Change {
 	_, targets := diffSets(have.targets, want.targets)
-	gone, routes := diffSets(have.aliases, want.aliases)
+	removedAliases, newAliases := diffSets(have.aliases, want.aliases)
 	var changes []types.Change
 	add := func(action types.ChangeAction, sets []types.ResourceRecordSet) {
 		for i := range sets {
 			changes = append(changes, types.Change{Action: action, ResourceRecordSet: &sets[i]})
 		}
 	}
-	add(types.ChangeActionDelete, gone)
+	add(types.ChangeActionDelete, removedAliases)
 	add(types.ChangeActionDelete, removedKeys(have.targets, want.targets))
 	add(types.ChangeActionUpsert, targets)
-	add(types.ChangeActionCreate, routes)
-	noted := have.note != nil && want.note != nil && canonicalText(*have.note) == canonicalText(*want.note)
-	if len(changes) == 0 && (noted || have.note == nil && want.note == nil) {
+	add(types.ChangeActionCreate, newAliases)
+	sameNote := have.note != nil && want.note != nil && canonicalText(*have.note) == canonicalText(*want.note)
+	if len(changes) == 0 && (sameNote || have.note == nil && want.note == nil) {
 		return nil
 	}
 	if have.note != nil {
@@ -204,8 +204,8 @@ func changeBatch(have, want recordSets) []types.Change {
 	return changes
 }
 
-// diffSets returns the record sets that only have contains, and those that only want contains.
-func diffSets(have, want []types.ResourceRecordSet) (gone, fresh []types.ResourceRecordSet) {
+// diffSets returns the record sets of have that are not in want, and those of want that are not in have.
+func diffSets(have, want []types.ResourceRecordSet) (removed, added []types.ResourceRecordSet) {
 	in := func(sets []types.ResourceRecordSet) func(types.ResourceRecordSet) bool {
 		return func(s types.ResourceRecordSet) bool {
 			return slices.ContainsFunc(sets, func(o types.ResourceRecordSet) bool { return canonicalText(o) == canonicalText(s) })
@@ -249,7 +249,7 @@ func valuesOf(s types.ResourceRecordSet) []string {
 	return values
 }
 
-// nameOf reads a name from its record sets. The note contains the owner.
+// nameOf reads a name from its record sets. The owner is in the note.
 func nameOf(zone, name string, s recordSets) provision.PublicName {
 	n := provision.PublicName{Name: name, Zone: zone}
 	if s.note == nil {
@@ -270,7 +270,7 @@ func nameOf(zone, name string, s recordSets) provision.PublicName {
 		r := provision.DNSRecord{ID: id, Region: service.Region(records[id]["region"]), Check: records[id]["check"]}
 		r.Withdrawn = strings.HasPrefix(aws.ToString(t.Name), withdrawnLabel+"."+noteLabel)
 		if values := valuesOf(t); len(values) > 0 {
-			r.Address, _ = netip.ParseAddr(values[0]) // the type of the record set implies that it is an address
+			r.Address, _ = netip.ParseAddr(values[0]) // the value of an A or AAAA record is an address
 		}
 		n.Records = append(n.Records, r)
 	}

@@ -11,7 +11,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/route53"
 )
 
-// zonesShown is the maximum number of zones in an error.
+// zonesShown is the maximum number of hosted zones in an error.
 const zonesShown = 10
 
 // zone is a hosted zone.
@@ -30,9 +30,9 @@ func (z zone) String() string {
 	return fmt.Sprintf("%s (%s, %s)", z.name, kind, z.id)
 }
 
-// findZones returns the zones of a name, the public ones first; with private set, the single one of that
-// kind. If there is none, the error lists the account's zones; it is also an error if private is set
-// and several match.
+// findZones returns the hosted zones with a name, public zones first. If private is set, it returns the
+// single zone of that kind, and several matches are an error. If there is no match, the error lists the
+// hosted zones of the AWS account.
 func (z *Route53) findZones(ctx context.Context, name string, private *bool) ([]zone, error) {
 	if _, err := z.auth.Retrieve(ctx); err != nil && ctx.Err() == nil {
 		return nil, noCredentials(err)
@@ -49,12 +49,13 @@ func (z *Route53) findZones(ctx context.Context, name string, private *bool) ([]
 	case len(found) == 0:
 		return nil, z.noZoneError(ctx, name, private)
 	case private != nil && len(found) > 1:
-		return nil, specError("finding the hosted zone %s: found several zones: %s and %s", name, found[0], found[1])
+		return nil, specError("finding the hosted zone %s: name must be unique in this AWS account, got %s and %s", name, found[0], found[1])
 	}
 	return found, nil
 }
 
-// listZones lists hosted zones by name, starting at a name; from the first when it is empty.
+// listZones lists hosted zones by name, starting at the name from; starting at the first zone if from is
+// empty.
 func (z *Route53) listZones(ctx context.Context, from string) ([]zone, error) {
 	in := &route53.ListHostedZonesByNameInput{}
 	if from != "" {
@@ -73,7 +74,7 @@ func (z *Route53) listZones(ctx context.Context, from string) ([]zone, error) {
 	return zones, nil
 }
 
-// noZoneError returns an error that the account has no such zone, with the zones that it has.
+// noZoneError returns the error for a missing hosted zone, with the existing hosted zones of the AWS account.
 func (z *Route53) noZoneError(ctx context.Context, name string, private *bool) error {
 	kind := ""
 	if private != nil {
@@ -83,16 +84,16 @@ func (z *Route53) noZoneError(ctx context.Context, name string, private *bool) e
 	if err != nil {
 		return err
 	}
-	has := "none"
+	existing := "none"
 	if len(all) > 0 {
 		var words []string
 		for _, h := range all[:min(len(all), zonesShown)] {
 			words = append(words, h.String())
 		}
-		has = strings.Join(words, ", ")
+		existing = strings.Join(words, ", ")
 		if len(all) > zonesShown {
-			has += ", ..."
+			existing += ", ..."
 		}
 	}
-	return specError("finding the hosted zone %s: no %szone of that name in this AWS account; its zones are: %s", name, kind, has)
+	return specError("finding the hosted zone %s: no %shosted zone of that name in this AWS account; existing hosted zones: %s", name, kind, existing)
 }

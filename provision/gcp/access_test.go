@@ -15,7 +15,7 @@ import (
 	"skyserve/provision/gcp"
 )
 
-// token is an access token, or why there is none.
+// token is an access token, or the error of requesting one.
 type token struct {
 	value string
 	err   error
@@ -40,38 +40,38 @@ func TestCredentials(t *testing.T) {
 	}{
 		{"wrong token", func(g *testcloud.GCE) { g.RequireToken("good") }, token{value: "bad"}, "", "gcloud auth"},
 		{"no token", func(*testcloud.GCE) {}, token{err: errors.New("invalid_grant: token expired")}, "", "gcloud auth"},
-		{"a clock that is wrong", func(*testcloud.GCE) {}, token{err: errors.New("invalid_grant: Invalid JWT: Token must be a short-lived token (60 minutes) and in a reasonable timeframe")}, "", "clock"},
-		{"no permission to list", func(g *testcloud.GCE) { g.Deny("compute.instances.list") }, token{value: "t"}, "compute.instances.list", "Compute Instance Admin"},
-		{"no permission to make", func(g *testcloud.GCE) { g.Deny("compute.instances.create") }, token{value: "t"}, "compute.instances.create", "Compute Instance Admin"},
-		{"no permission to use the account", func(g *testcloud.GCE) {
-			g.Fail("compute.instances.insert", testcloud.GCEFailure{Code: "SERVICE_ACCOUNT_ACCESS_DENIED", Message: "The user does not have access to service account 'x'."})
+		{"wrong clock", func(*testcloud.GCE) {}, token{err: errors.New("invalid_grant: Invalid JWT: Token must be a short-lived token (60 minutes) and in a reasonable timeframe")}, "", "clock"},
+		{"no permission to list", func(g *testcloud.GCE) { g.DenyPermissions("compute.instances.list") }, token{value: "t"}, "compute.instances.list", "Compute Instance Admin"},
+		{"no permission to create", func(g *testcloud.GCE) { g.DenyPermissions("compute.instances.create") }, token{value: "t"}, "compute.instances.create", "Compute Instance Admin"},
+		{"no permission to act as the service account", func(g *testcloud.GCE) {
+			g.FailOperations("compute.instances.insert", testcloud.GCEFailure{Code: "SERVICE_ACCOUNT_ACCESS_DENIED", Message: "The user does not have access to service account 'x'."})
 		}, token{value: "t"}, "iam.serviceAccounts.actAs", "Service Account User"},
 		{"the API is off", func(g *testcloud.GCE) {
-			g.Refuse("compute.instances.aggregatedList", 403, "accessNotConfigured", "Compute Engine API has not been used in project 1 before or it is disabled.")
+			g.FailCalls("compute.instances.aggregatedList", 403, "accessNotConfigured", "Compute Engine API has not been used in project 1 before or it is disabled.")
 		}, token{value: "t"}, "the Compute Engine API", "gcloud services enable"},
 		{"another API is off", func(g *testcloud.GCE) {
-			g.Refuse("compute.instances.aggregatedList", 403, "accessNotConfigured", "Cloud Resource Manager API has not been used in project 1 before or it is disabled. Enable it by visiting https://console.developers.google.com/apis/api/cloudresourcemanager.googleapis.com/overview?project=1 then retry.")
+			g.FailCalls("compute.instances.aggregatedList", 403, "accessNotConfigured", "Cloud Resource Manager API has not been used in project 1 before or it is disabled. Enable it by visiting https://console.developers.google.com/apis/api/cloudresourcemanager.googleapis.com/overview?project=1 then retry.")
 		}, token{value: "t"}, "the Cloud Resource Manager API", "gcloud services enable cloudresourcemanager.googleapis.com"},
 		{"no quota project", func(g *testcloud.GCE) {
-			g.Refuse("compute.instances.aggregatedList", 403, "forbidden", "Your application is authenticating by using local Application Default Credentials. The compute.googleapis.com API requires a quota project, which is not set by default.")
+			g.FailCalls("compute.instances.aggregatedList", 403, "forbidden", "Your application is authenticating by using local Application Default Credentials. The compute.googleapis.com API requires a quota project, which is not set by default.")
 		}, token{value: "t"}, "the call", "set-quota-project"},
 		{"a machine without the scope", func(g *testcloud.GCE) {
-			g.Refuse("compute.instances.aggregatedList", 403, "insufficientPermissions", "Request had insufficient authentication scopes.")
+			g.FailCalls("compute.instances.aggregatedList", 403, "insufficientPermissions", "Request had insufficient authentication scopes.")
 		}, token{value: "t"}, "the call", "cloud-platform"},
 		{"a policy forbids addresses", func(g *testcloud.GCE) {
-			g.Refuse("compute.instances.insert", 412, "conditionNotMet", "Constraint constraints/compute.vmExternalIpAccess violated for project 1234. Add instance projects/p/zones/us-central1-a/instances/x to the constraint to use external IP with it.")
+			g.FailCalls("compute.instances.insert", 412, "conditionNotMet", "Constraint constraints/compute.vmExternalIpAccess violated for project 1234. Add instance projects/p/zones/us-central1-a/instances/x to the constraint to use external IP with it.")
 		}, token{value: "t"}, "constraints/compute.vmExternalIpAccess", "organisation"},
 		{"a policy forbids images", func(g *testcloud.GCE) {
-			g.Fail("compute.instances.insert", testcloud.GCEFailure{Code: "CONDITION_NOT_MET", Message: "Instance 'x' creation failed: Constraint constraints/compute.trustedImageProjects violated for project 1234. Use of images from project deeplearning-platform-release is prohibited."})
+			g.FailOperations("compute.instances.insert", testcloud.GCEFailure{Code: "CONDITION_NOT_MET", Message: "Instance 'x' creation failed: Constraint constraints/compute.trustedImageProjects violated for project 1234. Use of images from project deeplearning-platform-release is prohibited."})
 		}, token{value: "t"}, "constraints/compute.trustedImageProjects", "organisation"},
-		{"no such account", func(g *testcloud.GCE) {
-			g.Fail("compute.instances.insert", testcloud.GCEFailure{Code: "EXTERNAL_RESOURCE_NOT_FOUND", Message: "The resource 'x@p.iam.gserviceaccount.com' of type 'serviceAccount' was not found."})
-		}, token{value: "t"}, "running as x@p.iam.gserviceaccount.com", "gcp.balancer_account"},
+		{"unknown service account", func(g *testcloud.GCE) {
+			g.FailOperations("compute.instances.insert", testcloud.GCEFailure{Code: "EXTERNAL_RESOURCE_NOT_FOUND", Message: "The resource 'x@p.iam.gserviceaccount.com' of type 'serviceAccount' was not found."})
+		}, token{value: "t"}, "attaching service account x@p.iam.gserviceaccount.com", "gcp.balancer_account"},
 		{"a permission that an operation lacks", func(g *testcloud.GCE) {
-			g.Fail("compute.instances.insert", testcloud.GCEFailure{Code: "PERMISSIONS_ERROR", Message: "Required 'compute.images.useReadOnly' permission for 'projects/p/global/images/x'"})
+			g.FailOperations("compute.instances.insert", testcloud.GCEFailure{Code: "PERMISSIONS_ERROR", Message: "Required 'compute.images.useReadOnly' permission for 'projects/p/global/images/x'"})
 		}, token{value: "t"}, "compute.images.useReadOnly", "Compute Instance Admin"},
 		{"no billing", func(g *testcloud.GCE) {
-			g.Refuse("compute.instances.insert", 403, "forbidden", "This API method requires billing to be enabled.")
+			g.FailCalls("compute.instances.insert", 403, "forbidden", "This API method requires billing to be enabled.")
 		}, token{value: "t"}, "use of billed resources", "billing account"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -83,7 +83,7 @@ func TestCredentials(t *testing.T) {
 				t.Errorf("got %+v (%v)", denied, err)
 			}
 			if len(g.Instances()) != 0 {
-				t.Errorf("left %+v", g.Instances())
+				t.Errorf("remaining: %+v", g.Instances())
 			}
 		})
 	}
@@ -124,7 +124,7 @@ func TestProjectID(t *testing.T) {
 
 func TestOfferings(t *testing.T) {
 	g := newGCE(nil)
-	g.Lack("us-east4-c", "g2-standard-4")
+	g.RemoveMachineType("us-east4-c", "g2-standard-4")
 	all, err := provider(g).Offerings(t.Context(), "gcp/us-east4")
 	if err != nil {
 		t.Fatal(err)
@@ -173,7 +173,7 @@ func TestQuotas(t *testing.T) {
 			t.Errorf("got %+v, want %+v", quotas[i], want)
 		}
 	}
-	// a project that was given none for spot GPUs has them count as on demand
+	// without a quota for spot GPUs, they count against the on-demand quota
 	g.SetQuota("us-central1", "PREEMPTIBLE_NVIDIA_L4_GPUS", 0)
 	launched(t, provider(g), replica("us-central1-1", service.CapacitySpot))
 	quotas, err = provider(g).Quotas(t.Context(), here)
@@ -186,26 +186,26 @@ func TestDoctor(t *testing.T) {
 	for _, tt := range []struct {
 		name string
 		set  func(g *testcloud.GCE)
-		bad  []string // of what is not as it must be, a part of each
+		bad  []string // a part of the message of each failed finding
 	}{
-		{"all is well", func(*testcloud.GCE) {}, nil},
-		{"no permission", func(g *testcloud.GCE) { g.Deny("compute.instances.create", "compute.firewalls.delete") }, []string{"compute.firewalls.delete, compute.instances.create"}},
-		{"the clock is wrong", func(g *testcloud.GCE) { g.Now = func() time.Time { return time.Now().Add(-10 * time.Minute) } }, []string{"clock: 10m"}},
+		{"valid setup", func(*testcloud.GCE) {}, nil},
+		{"no permission", func(g *testcloud.GCE) { g.DenyPermissions("compute.instances.create", "compute.firewalls.delete") }, []string{"compute.firewalls.delete, compute.instances.create"}},
+		{"wrong clock", func(g *testcloud.GCE) { g.Now = func() time.Time { return time.Now().Add(-10 * time.Minute) } }, []string{"clock: 10m"}},
 		{"no network", func(g *testcloud.GCE) { g.SetNetworks("other") }, []string{"network not found: default"}},
-		{"the project's default account is not asked for", func(g *testcloud.GCE) { g.SetDefaultAccount("") }, nil},
-		{"the account has no role", func(g *testcloud.GCE) { g.SetAccount(accountOfBalancers) }, []string{"lacks compute.disks.create"}},
-		{"the account has a role that is too small", func(g *testcloud.GCE) { g.SetRole(roleOfBalancers, permissionsOfRole(t)[1:]...) }, []string{"lacks compute.disks.create in"}},
-		{"the account may do more", func(g *testcloud.GCE) { g.Bind(accountOfBalancers, "roles/editor", "") }, []string{"has more permissions than it needs, such as compute.firewalls.create"}},
-		{"the account's role has no condition", func(g *testcloud.GCE) { g.SetAccount(accountOfBalancers, roleOfBalancers) }, []string{"has no condition"}},
-		{"the account is not one's own to use", func(g *testcloud.GCE) { g.Deny("iam.serviceAccounts.actAs") }, []string{"you lack permission to attach it to machines"}},
-		{"roles cannot be seen", func(g *testcloud.GCE) { g.Deny("resourcemanager.projects.getIamPolicy") }, nil},
+		{"without the project's default service account", func(g *testcloud.GCE) { g.SetDefaultServiceAccount("") }, nil},
+		{"service account without a role", func(g *testcloud.GCE) { g.CreateServiceAccount(accountOfBalancers) }, []string{"has no permission for compute.disks.create"}},
+		{"role with too few permissions", func(g *testcloud.GCE) { g.SetRole(roleOfBalancers, permissionsOfRole(t)[1:]...) }, []string{"has no permission for compute.disks.create in"}},
+		{"role with too many permissions", func(g *testcloud.GCE) { g.BindRole(accountOfBalancers, "roles/editor", "") }, []string{"has more permissions than required, such as compute.firewalls.create"}},
+		{"role without a condition", func(g *testcloud.GCE) { g.CreateServiceAccount(accountOfBalancers, roleOfBalancers) }, []string{"has no condition"}},
+		{"no permission to act as the service account", func(g *testcloud.GCE) { g.DenyPermissions("iam.serviceAccounts.actAs") }, []string{"no permission to attach it to machines"}},
+		{"no permission to read roles", func(g *testcloud.GCE) { g.DenyPermissions("resourcemanager.projects.getIamPolicy") }, nil},
 		{"no image", func(g *testcloud.GCE) {
-			g.Refuse("compute.images.getFromFamily", 404, "notFound", "The resource was not found")
+			g.FailCalls("compute.images.getFromFamily", 404, "notFound", "The resource was not found")
 		}, []string{"ubuntu-2204-lts", "common-cu129"}},
-		{"the answer about permissions is refused", func(g *testcloud.GCE) {
-			g.Refuse("resourcemanager.projects.testIamPermissions", 403, "forbidden", "Cloud Resource Manager API is disabled")
+		{"permissions API denied", func(g *testcloud.GCE) {
+			g.FailCalls("resourcemanager.projects.testIamPermissions", 403, "forbidden", "Cloud Resource Manager API is disabled")
 		}, []string{"testing the permissions"}},
-		{"nothing is let in", func(g *testcloud.GCE) { g.RequireToken("good") }, []string{"no valid credentials"}},
+		{"rejected token", func(g *testcloud.GCE) { g.RequireToken("good") }, []string{"no valid credentials"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			g := newGCE(nil)
@@ -227,7 +227,7 @@ func TestDoctor(t *testing.T) {
 				}
 			}
 			if left := state(g); left != "" {
-				t.Errorf("made\n%s", left)
+				t.Errorf("created:\n%s", left)
 			}
 		})
 	}

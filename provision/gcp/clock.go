@@ -18,8 +18,8 @@ type clock struct {
 }
 
 // observe records the date of a response; one without a date is ignored.
-func (c *clock) observe(answer *http.Response) {
-	at, err := http.ParseTime(answer.Header.Get("Date"))
+func (c *clock) observe(response *http.Response) {
+	at, err := http.ParseTime(response.Header.Get("Date"))
 	if err != nil {
 		return
 	}
@@ -28,11 +28,11 @@ func (c *clock) observe(answer *http.Response) {
 	c.skew, c.known = time.Since(at).Truncate(time.Second), true
 }
 
-// maxSkew is the maximum difference between this machine's clock and Google's, which issues no tokens
-// for signatures that are five minutes off.
+// maxSkew is the maximum difference between this machine's clock and Google's. Google rejects token
+// requests whose time differs by five minutes.
 const maxSkew = 4 * time.Minute
 
-// checkClock checks the clock; no finding before Google has answered.
+// checkClock compares the clocks; no finding before the first response of Google.
 func (p *Provider) checkClock() []provision.CheckResult {
 	p.mu.Lock()
 	s := p.session
@@ -52,4 +52,4 @@ func (p *Provider) checkClock() []provision.CheckResult {
 	return []provision.CheckResult{f}
 }
 
-const clockHint = "set this machine's clock: Google issues no tokens for signatures that are five minutes off"
+const clockHint = "correct this machine's clock: Google rejects token requests whose time differs by five minutes"

@@ -21,7 +21,7 @@ import (
 	"skyserve/provision/gcp"
 )
 
-// everyNth lets each nth call come to something else than being served.
+// everyNth changes the outcome of every nth call.
 func everyNth(n int, o testcloud.Outcome) func(testcloud.Call) testcloud.Outcome {
 	return func(c testcloud.Call) testcloud.Outcome {
 		if c.Number%n == 0 {
@@ -39,13 +39,15 @@ func TestProviderConformance(t *testing.T) {
 		set    func(*testcloud.GCE)
 	}{
 		{"as it is", func() *testcloud.Faults { return &testcloud.Faults{} }, func(*testcloud.GCE) {}},
-		{"lists lag", func() *testcloud.Faults { return &testcloud.Faults{Unseen: 3} }, func(*testcloud.GCE) {}},
-		{"answers are lost", func() *testcloud.Faults { return &testcloud.Faults{Decide: everyNth(3, testcloud.Lost)} }, func(*testcloud.GCE) {}},
-		{"calls are throttled", func() *testcloud.Faults { return &testcloud.Faults{Decide: everyNth(2, testcloud.Throttled)} }, func(*testcloud.GCE) {}},
-		{"the cloud has errors", func() *testcloud.Faults { return &testcloud.Faults{Decide: everyNth(2, testcloud.Broken)} }, func(*testcloud.GCE) {}},
+		{"stale lists", func() *testcloud.Faults { return &testcloud.Faults{StaleLists: 3} }, func(*testcloud.GCE) {}},
+		{"lost responses", func() *testcloud.Faults { return &testcloud.Faults{DecideOutcome: everyNth(3, testcloud.ResponseLost)} }, func(*testcloud.GCE) {}},
+		{"calls are throttled", func() *testcloud.Faults { return &testcloud.Faults{DecideOutcome: everyNth(2, testcloud.Throttled)} }, func(*testcloud.GCE) {}},
+		{"the cloud has errors", func() *testcloud.Faults {
+			return &testcloud.Faults{DecideOutcome: everyNth(2, testcloud.InternalError)}
+		}, func(*testcloud.GCE) {}},
 		{"lists come in pages", func() *testcloud.Faults { return &testcloud.Faults{} }, func(g *testcloud.GCE) { g.SetPageSize(1) }},
-		{"operations take their time", func() *testcloud.Faults { return &testcloud.Faults{} }, func(g *testcloud.GCE) { g.SetSteps(7) }},
-		{"operations are done at once", func() *testcloud.Faults { return &testcloud.Faults{} }, func(g *testcloud.GCE) { g.SetSteps(0) }},
+		{"slow operations", func() *testcloud.Faults { return &testcloud.Faults{} }, func(g *testcloud.GCE) { g.SetOperationCalls(7) }},
+		{"immediate operations", func() *testcloud.Faults { return &testcloud.Faults{} }, func(g *testcloud.GCE) { g.SetOperationCalls(0) }},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			conformance.Run(t, func(t *testing.T) conformance.Subject {
@@ -57,9 +59,9 @@ func TestProviderConformance(t *testing.T) {
 				other.Service = "other"
 				return conformance.Subject{
 					Provider: p, Reopen: func(*testing.T) provision.Provider { return provider(g) },
-					Service: "chat", Wants: chat(), Other: other, Owned: true,
-					Settle: func() {
-						for range faults.Unseen {
+					Service: "chat", Desired: chat(), Other: other, HasOwners: true,
+					WaitListed: func() {
+						for range faults.StaleLists {
 							if _, err := p.List(context.Background(), ""); err != nil {
 								t.Fatal(err)
 							}
@@ -71,7 +73,7 @@ func TestProviderConformance(t *testing.T) {
 	}
 }
 
-// state is what a fake holds, without what counts how often things were made.
+// state returns the state of a fake, without ids and times that count calls.
 func state(g *testcloud.GCE) string {
 	var all []string
 	for _, i := range g.Instances() {
@@ -83,8 +85,8 @@ func state(g *testcloud.GCE) string {
 	return strings.Join(all, "")
 }
 
-// up launches the small service, and down terminates all that is listed of it; each
-// ends at the first error, as a program does that crashes.
+// up launches the small service, and down terminates all its listed objects. Each ends at the first error,
+// like a process that crashes.
 func up(g *testcloud.GCE) error {
 	p := provider(g)
 	for _, w := range chat() {
@@ -101,7 +103,7 @@ func down(g *testcloud.GCE) error {
 	if err != nil {
 		return err
 	}
-	slices.Reverse(have) // machines come last in a list and go first
+	slices.Reverse(have) // machines are listed last and terminated first
 	for _, o := range have {
 		if err := p.Terminate(context.Background(), o); err != nil {
 			return err
@@ -117,13 +119,13 @@ func TestRecoversFromCrashAtAnyCall(t *testing.T) {
 	if err := up(whole); err != nil {
 		t.Fatal(err)
 	}
-	for _, outcome := range []testcloud.Outcome{testcloud.Lost, testcloud.Refused} {
+	for _, outcome := range []testcloud.Outcome{testcloud.ResponseLost, testcloud.RequestLost} {
 		crashed, at := true, 0
 		for crashed {
 			at++
 			crashed = false
 			dead := true
-			faults := &testcloud.Faults{Decide: func(c testcloud.Call) testcloud.Outcome {
+			faults := &testcloud.Faults{DecideOutcome: func(c testcloud.Call) testcloud.Outcome {
 				switch {
 				case !dead || c.Number < at:
 					return testcloud.Served
@@ -131,7 +133,7 @@ func TestRecoversFromCrashAtAnyCall(t *testing.T) {
 					crashed = true
 					return outcome
 				}
-				return testcloud.Refused
+				return testcloud.RequestLost
 			}}
 			g := newGCE(faults)
 			if err := up(g); err == nil {
@@ -148,7 +150,7 @@ func TestRecoversFromCrashAtAnyCall(t *testing.T) {
 				t.Fatalf("crash at call %d (outcome %d), and again: got\n%s\nwant\n%s", at, outcome, got, state(whole))
 			}
 			if err := down(g); err != nil || state(g) != "" {
-				t.Fatalf("crash at call %d (outcome %d), and again, and down: %v, left\n%s", at, outcome, err, state(g))
+				t.Fatalf("crash at call %d (outcome %d), then again, then down: %v, remaining:\n%s", at, outcome, err, state(g))
 			}
 		}
 		if at < 50 {
@@ -157,7 +159,7 @@ func TestRecoversFromCrashAtAnyCall(t *testing.T) {
 	}
 }
 
-// A call that fails once is made again, with nothing made twice.
+// A call that fails once is retried, and nothing is created twice.
 func TestFailedCallIsRetried(t *testing.T) {
 	testkit.Slow(t)
 	t.Parallel()
@@ -165,12 +167,12 @@ func TestFailedCallIsRetried(t *testing.T) {
 	if err := up(whole); err != nil {
 		t.Fatal(err)
 	}
-	for _, outcome := range []testcloud.Outcome{testcloud.Lost, testcloud.Throttled} {
+	for _, outcome := range []testcloud.Outcome{testcloud.ResponseLost, testcloud.Throttled} {
 		failed, at := true, 0
 		for failed {
 			at++
 			failed = false
-			g := newGCE(&testcloud.Faults{Decide: func(c testcloud.Call) testcloud.Outcome {
+			g := newGCE(&testcloud.Faults{DecideOutcome: func(c testcloud.Call) testcloud.Outcome {
 				if c.Number == at {
 					failed = true
 					return outcome
@@ -181,19 +183,19 @@ func TestFailedCallIsRetried(t *testing.T) {
 				t.Fatalf("outcome %d at call %d: %v, got\n%s\nwant\n%s", outcome, at, err, state(g), state(whole))
 			}
 			if err := down(g); err != nil || state(g) != "" {
-				t.Fatalf("outcome %d at call %d, and down: %v, left\n%s", outcome, at, err, state(g))
+				t.Fatalf("outcome %d at call %d, then down: %v, remaining:\n%s", outcome, at, err, state(g))
 			}
 		}
 	}
 }
 
-// runConcurrently runs a function in four programs, in a slow cloud, so that all see the same state
-// before any changes it.
+// runConcurrently runs a function in four processes, in a slow cloud, so that all read the same state before
+// one changes it.
 func runConcurrently(t *testing.T, faults *testcloud.Faults, steps int, test func(t *testing.T, g *testcloud.GCE, all func(do func() error) []error)) {
 	synctest.Test(t, func(t *testing.T) {
-		faults.Hold = func(testcloud.Call) { time.Sleep(time.Millisecond) }
+		faults.DuringCall = func(testcloud.Call) { time.Sleep(time.Millisecond) }
 		g := newGCE(faults)
-		g.SetSteps(steps)
+		g.SetOperationCalls(steps)
 		test(t, g, func(do func() error) []error {
 			var wg sync.WaitGroup
 			errs := make([]error, 4)
@@ -208,7 +210,7 @@ func runConcurrently(t *testing.T, faults *testcloud.Faults, steps int, test fun
 
 func TestConcurrentLaunchesCreateNoDuplicates(t *testing.T) {
 	for _, steps := range []int{0, 1, 20} {
-		runConcurrently(t, &testcloud.Faults{Unseen: 100}, steps, func(t *testing.T, g *testcloud.GCE, all func(func() error) []error) {
+		runConcurrently(t, &testcloud.Faults{StaleLists: 100}, steps, func(t *testing.T, g *testcloud.GCE, all func(func() error) []error) {
 			for _, err := range all(func() error { return up(g) }) {
 				if err != nil {
 					t.Error(err)
@@ -221,7 +223,7 @@ func TestConcurrentLaunchesCreateNoDuplicates(t *testing.T) {
 	}
 }
 
-// A machine that another program has asked for may not come to be.
+// A machine that another process is creating may fail to be created.
 func TestConcurrentLaunchesWithoutCapacity(t *testing.T) {
 	runConcurrently(t, &testcloud.Faults{}, 20, func(t *testing.T, g *testcloud.GCE, all func(func() error) []error) {
 		g.SetStock("us-central1-a", "g2-standard-4", "SPOT", 0)
@@ -235,12 +237,12 @@ func TestConcurrentLaunchesWithoutCapacity(t *testing.T) {
 			}
 		}
 		if len(g.Instances()) != 0 {
-			t.Errorf("left %+v", g.Instances())
+			t.Errorf("remaining: %+v", g.Instances())
 		}
 	})
 }
 
-// When Terminate returns, the object is deleted, also when another program started the deletion.
+// When Terminate returns, the object is deleted, also when another process started the deletion.
 func TestConcurrentTerminate(t *testing.T) {
 	runConcurrently(t, &testcloud.Faults{}, 20, func(t *testing.T, g *testcloud.GCE, all func(func() error) []error) {
 		if err := up(g); err != nil {
@@ -250,7 +252,7 @@ func TestConcurrentTerminate(t *testing.T) {
 			if err := down(g); err != nil || state(g) == "" {
 				return err
 			}
-			return fmt.Errorf("left %s", state(g))
+			return fmt.Errorf("remaining: %s", state(g))
 		}) {
 			if err != nil {
 				t.Error(err)
@@ -259,9 +261,9 @@ func TestConcurrentTerminate(t *testing.T) {
 	})
 }
 
-// The same over a network, where connections that are cut off are used again.
+// The same over a network, with dropped connections.
 func TestReusedConnectionsThatBreak(t *testing.T) {
-	g := newGCE(&testcloud.Faults{Decide: everyNth(3, testcloud.Lost)})
+	g := newGCE(&testcloud.Faults{DecideOutcome: everyNth(3, testcloud.ResponseLost)})
 	server := httptest.NewServer(g)
 	defer server.Close()
 	transport := &http.Transport{}

@@ -11,30 +11,30 @@ import (
 	"skyserve/provision"
 )
 
-// wrapError adds what was being done to err. An error about the caller becomes a
-// *provision.CredentialsError, one about a missing network or subnet a *provision.SpecError.
+// wrapError adds the attempted action to err. An error about credentials or permissions becomes a
+// *provision.CredentialsError, an error about a missing network or subnet a *provision.SpecError.
 func wrapError(err error, doing string, args ...any) error {
 	doing = fmt.Sprintf(doing, args...)
 	if denied := callerError(err); denied != nil {
 		return fmt.Errorf("%s: %w", doing, denied)
 	}
-	if way := networkHint(err); way != "" {
-		return &provision.SpecError{Err: fmt.Errorf("%s: %w (%s)", doing, err, way)}
+	if hint := networkHint(err); hint != "" {
+		return &provision.SpecError{Err: fmt.Errorf("%s: %w; %s", doing, err, hint)}
 	}
 	return fmt.Errorf("%s: %w", doing, err)
 }
 
-// networkHint returns the setting of service.yaml to change where the cloud rejects the network of machines;
+// networkHint returns the setting of service.yaml to change if the cloud rejects the network of machines;
 // empty for any other error.
 func networkHint(err error) string {
 	r, _ := refusalOf(err)
 	switch {
 	case noNetwork.MatchString(r.message):
-		return "set regions[].network to an existing one"
+		return "set regions[].network to an existing network"
 	case strings.Contains(r.message, "must specify a subnet"):
 		return "set regions[].subnets"
 	case noSubnet.MatchString(r.message):
-		return "set regions[].subnets to an existing one"
+		return "set regions[].subnets to an existing subnet"
 	}
 	return ""
 }
@@ -48,10 +48,11 @@ var (
 	apiHost    = regexp.MustCompile(`[a-z]+\.googleapis\.com`)
 )
 
-// denial is one kind of refusal that concerns the caller: how to recognize it, and what to report.
+// denial is one kind of error response about the caller's credentials or permissions: how to recognize it
+// and what to report.
 type denial struct {
 	matches func(refusal) bool
-	action  func(refusal) string // the denied permission
+	action  func(refusal) string // CredentialsError.Action: the denied permission
 	hint    func(refusal) string
 }
 
@@ -60,7 +61,7 @@ var denials = []denial{
 	{func(r refusal) bool { return r.status == http.StatusUnauthorized }, always(""), always(loginHint)},
 	{
 		func(r refusal) bool { return strings.Contains(r.message, "requires a quota project") }, always("the call"),
-		always("run gcloud auth application-default set-quota-project PROJECT"),
+		always("set a quota project: gcloud auth application-default set-quota-project PROJECT"),
 	},
 	{
 		func(r refusal) bool {
@@ -80,32 +81,32 @@ var denials = []denial{
 		func(r refusal) string { return firstGroup(constraint, r.message, "") },
 		func(r refusal) string {
 			if strings.Contains(r.message, "vmExternalIpAccess") {
-				return "machines need public addresses: ask the administrator of your organisation's policies to allow them in this project"
+				return "machines require public addresses: request an exception from this organisation policy for the project"
 			}
-			return "ask the administrator of your organisation's policies for an exception for this project"
+			return "request an exception from this organisation policy for the project"
 		},
 	},
 	{
 		func(r refusal) bool { return noAccount.MatchString(r.message) },
-		func(r refusal) string { return "running as " + firstGroup(noAccount, r.message, "") },
-		always("'skyserve doctor' prints the commands that create it; or set gcp.balancer_account or gcp.replica_account to an existing one"),
+		func(r refusal) string { return "attaching service account " + firstGroup(noAccount, r.message, "") },
+		always("run 'skyserve doctor' for the commands that create it, or set gcp.balancer_account or gcp.replica_account to an existing service account"),
 	},
 	{
 		func(r refusal) bool {
 			return r.code == "SERVICE_ACCOUNT_ACCESS_DENIED" || strings.Contains(r.message, "does not have access to service account")
 		},
-		always("iam.serviceAccounts.actAs"), always("grant the role Service Account User on the account that the machines run as"),
+		always("iam.serviceAccounts.actAs"), always("grant the role Service Account User on the service account of the machines"),
 	},
 	{
 		func(r refusal) bool {
 			return r.code == "insufficientPermissions" && strings.Contains(r.message, "scopes")
 		},
-		always("the call"), always("this machine's access scopes do not include Compute Engine: add the scope cloud-platform, or run skyserve on another machine"),
+		always("the call"), always("add the access scope cloud-platform to this machine, or run skyserve on another machine"),
 	},
 	{
 		func(r refusal) bool { return permission.MatchString(r.message) },
 		func(r refusal) string { return firstGroup(permission, r.message, "") },
-		always("grant a role with it, such as Compute Instance Admin (v1) and Compute Security Admin"),
+		always("grant a role with this permission, such as Compute Instance Admin (v1) or Compute Security Admin"),
 	},
 	{
 		func(r refusal) bool {
@@ -117,19 +118,20 @@ var denials = []denial{
 
 func always(text string) func(refusal) string { return func(refusal) string { return text } }
 
-// firstGroup returns the first group of a pattern in a text; usual without a match.
-func firstGroup(form *regexp.Regexp, text, usual string) string {
-	if m := form.FindStringSubmatch(text); m != nil {
+// firstGroup returns the first group of a pattern in a text; fallback without a match.
+func firstGroup(pattern *regexp.Regexp, text, fallback string) string {
+	if m := pattern.FindStringSubmatch(text); m != nil {
 		return m[1]
 	}
-	return usual
+	return fallback
 }
 
-// callerError converts an error to one about the caller; nil where it is another error.
+// callerError converts err to a *provision.CredentialsError; nil if err is not about credentials or
+// permissions.
 func callerError(err error) *provision.CredentialsError {
-	var known *provision.CredentialsError
-	if errors.As(err, &known) {
-		return known
+	var already *provision.CredentialsError
+	if errors.As(err, &already) {
+		return already
 	}
 	r, ok := refusalOf(err)
 	if !ok {
@@ -148,7 +150,7 @@ const loginHint = "run gcloud auth application-default login, or set GOOGLE_APPL
 // noCredentials reports missing or expired credentials.
 func noCredentials(err error) error {
 	hint := loginHint
-	if strings.Contains(err.Error(), "reasonable timeframe") { // Google's refusal of a signature made with a wrong clock
+	if strings.Contains(err.Error(), "reasonable timeframe") { // Google's error for a signature with a wrong time
 		hint = clockHint
 	}
 	return &provision.CredentialsError{Cloud: "gcp", Err: err, Hint: hint}

@@ -15,8 +15,8 @@ import (
 	"skyserve/provision"
 )
 
-// Doctor checks everything that a launch needs and creates nothing. A finding that prevents all further
-// checks is the last one.
+// Doctor checks the prerequisites of a launch and creates nothing. After a finding that prevents all
+// further checks it makes no more checks.
 func (p *Provider) Doctor(ctx context.Context) []provision.CheckResult {
 	project, err := p.readProject(ctx)
 	if err != nil {
@@ -59,7 +59,7 @@ func (p *Provider) checkNetwork(ctx context.Context) provision.CheckResult {
 	case isMissing(err):
 		return provision.CheckResult{
 			Where: service.CloudGCP, Message: "network not found: " + p.cfg.Network,
-			Hint: "create it (gcloud compute networks create " + p.cfg.Network + " --subnet-mode=auto), or set regions[].network to another one",
+			Hint: "create it (gcloud compute networks create " + p.cfg.Network + " --subnet-mode=auto), or set regions[].network to an existing network",
 		}
 	case err != nil:
 		return failedFinding(service.CloudGCP, wrapError(err, "reading network %s", p.cfg.Network))
@@ -67,8 +67,8 @@ func (p *Provider) checkNetwork(ctx context.Context) provision.CheckResult {
 	return provision.CheckResult{Where: service.CloudGCP, OK: true, Message: "network " + p.cfg.Network + " exists"}
 }
 
-// checkSubnet checks the subnet for machines of a region: the configured one, or the one with the
-// network's name, which an automatic network has.
+// checkSubnet checks the subnet for machines of a region: the configured subnet, or the subnet with the
+// network's name, which exists in networks in automatic mode.
 func (p *Provider) checkSubnet(ctx context.Context, place string) provision.CheckResult {
 	client, project, err := newClient(ctx, p, compute.NewSubnetworksRESTClient)
 	where, name := string(regionID(place)), cmp.Or(p.cfg.Subnets[place], p.cfg.Network)
@@ -80,7 +80,7 @@ func (p *Provider) checkSubnet(ctx context.Context, place string) provision.Chec
 	case isMissing(err) || err == nil && path.Base(found.GetNetwork()) != p.cfg.Network:
 		return provision.CheckResult{
 			Where: where, Message: fmt.Sprintf("network %s has no subnet %s in this region", p.cfg.Network, name),
-			Hint: "set regions[].subnets to an existing one, or create one: gcloud compute networks subnets create NAME --network " + p.cfg.Network + " --region " + place + " --range 10.0.0.0/20",
+			Hint: "set regions[].subnets to an existing subnet, or create one: gcloud compute networks subnets create NAME --network " + p.cfg.Network + " --region " + place + " --range 10.0.0.0/20",
 		}
 	case err != nil:
 		return failedFinding(where, wrapError(err, "reading subnet %s", name))
@@ -96,7 +96,7 @@ func (p *Provider) checkImage(ctx context.Context, image string) provision.Check
 	project, family := strings.Split(image, "/")[1], path.Base(image)
 	found, err := client.GetFromFamily(ctx, &computepb.GetFromFamilyImageRequest{Project: project, Family: family})
 	if err != nil {
-		return failedFinding(service.CloudGCP, wrapError(err, "finding the current image of %s", family))
+		return failedFinding(service.CloudGCP, wrapError(err, "finding the current image of image family %s", family))
 	}
 	return provision.CheckResult{Where: service.CloudGCP, OK: true, Message: "boot image " + found.GetName()}
 }
@@ -107,5 +107,5 @@ func (p *Provider) checkRegion(ctx context.Context, place string) provision.Chec
 	if err != nil {
 		return failedFinding(where, err)
 	}
-	return provision.CheckResult{Where: where, OK: true, Message: fmt.Sprintf("%d zones", len(region.GetZones()))}
+	return provision.CheckResult{Where: where, OK: true, Message: fmt.Sprintf("region exists with %d zones", len(region.GetZones()))}
 }

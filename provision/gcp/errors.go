@@ -11,7 +11,7 @@ import (
 	"skyserve/provision"
 )
 
-// operationError reports that an accepted operation failed.
+// operationError is the error of an operation that Compute Engine accepted and that failed later.
 type operationError struct {
 	Code    string // ZONE_RESOURCE_POOL_EXHAUSTED
 	Message string
@@ -19,26 +19,26 @@ type operationError struct {
 
 func (e *operationError) Error() string { return e.Code + ": " + e.Message }
 
-// refusal is an error response of the cloud, of a call or of its operation.
+// refusal is an error response of the cloud, to a call or to its operation.
 type refusal struct {
-	status  int    // of HTTP; 0 = the operation failed
+	status  int    // HTTP status; 0 = the operation failed
 	code    string // alreadyExists, QUOTA_EXCEEDED
 	message string
 }
 
-// refusalOf extracts a refusal from an error; false when the error is not the cloud's.
+// refusalOf extracts a refusal from an error; false when the error is not an error response of the cloud.
 func refusalOf(err error) (refusal, bool) {
-	var ended *operationError
-	if errors.As(err, &ended) {
-		return refusal{code: ended.Code, message: ended.Message}, true
+	var operation *operationError
+	if errors.As(err, &operation) {
+		return refusal{code: operation.Code, message: operation.Message}, true
 	}
-	var answer *googleapi.Error
-	if !errors.As(err, &answer) {
+	var call *googleapi.Error
+	if !errors.As(err, &call) {
 		return refusal{}, false
 	}
-	r := refusal{status: answer.Code, code: http.StatusText(answer.Code), message: answer.Message}
-	if len(answer.Errors) > 0 {
-		r.code = answer.Errors[0].Reason
+	r := refusal{status: call.Code, code: http.StatusText(call.Code), message: call.Message}
+	if len(call.Errors) > 0 {
+		r.code = call.Errors[0].Reason
 	}
 	return r, true
 }
@@ -59,8 +59,8 @@ func isBusy(err error) bool {
 	return ok && (r.code == "resourceNotReady" || r.code == "RESOURCE_NOT_READY" || r.code == "resourceInUseByAnotherResource")
 }
 
-// noCapacity maps the cloud's codes for a lack of capacity or quota to their scope. Immediate refusals
-// spell them in one word (quotaExceeded).
+// noCapacity maps the cloud's codes for a lack of capacity or quota to their scope. Calls return them in
+// camel case (quotaExceeded), operations in capitals (QUOTA_EXCEEDED).
 var noCapacity = map[string]provision.CapacityScope{
 	"RESOURCE_POOL_EXHAUSTED":                   provision.ScopeZone,
 	"STOCKOUT":                                  provision.ScopeZone,
@@ -83,7 +83,7 @@ var (
 	allRegionsQuota = regexp.MustCompile(`'?\w+_ALL_REGIONS'?`)
 )
 
-// capacityError converts err to a refusal of an offering; false where it is another error.
+// capacityError converts err to a *provision.CapacityError; false if err is not about capacity.
 func capacityError(offer provision.Offering, err error) (*provision.CapacityError, bool) {
 	r, ok := refusalOf(err)
 	if !ok {

@@ -18,22 +18,23 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// newGCE is a fake in which what `doctor` asks for was run for the service chat.
+// newGCE returns a fake in which the commands of `doctor` for the service chat were executed.
 func newGCE(faults *testcloud.Faults) *testcloud.GCE {
 	g := testcloud.NewGCE("p", faults)
-	if err := g.Gcloud(accountSetup()); err != nil {
+	if err := g.RunGcloud(accountSetup()); err != nil {
 		panic(err)
 	}
 	return g
 }
 
-// accountSetup are the commands that `doctor` prints for the service chat where no account is there.
+// accountSetup returns the commands that `doctor` prints for the service chat if its service account does not
+// exist.
 var accountSetup = sync.OnceValue(func() string { return accountSetupFor("chat") })
 
-// accountSetupFor are those that it prints for a service.
+// accountSetupFor returns the same commands for another service.
 func accountSetupFor(name string) string {
 	g := testcloud.NewGCE("p", nil)
-	g.Refuse("resourcemanager.projects.getIamPolicy", http.StatusForbidden, "forbidden", "not yours to see") // so that they are printed once
+	g.FailCalls("resourcemanager.projects.getIamPolicy", http.StatusForbidden, "forbidden", "not yours to see") // then doctor prints the commands once
 	cfg := config(g)
 	cfg.Service = name
 	for _, f := range gcp.New(cfg).Doctor(context.Background()) {
@@ -41,14 +42,14 @@ func accountSetupFor(name string) string {
 			return f.Hint
 		}
 	}
-	panic("doctor does not say how the account is made")
+	panic("doctor prints no commands for the service account")
 }
 
-// provider works on a fake.
+// provider returns a provider for a fake.
 func provider(g *testcloud.GCE) *gcp.Provider { return gcp.New(config(g)) }
 
 func config(g *testcloud.GCE) gcp.Config {
-	return gcp.Config{Project: "p", Service: "chat", Endpoint: "http://gce", Transport: testcloud.Direct{Handler: g}, Poll: -1}
+	return gcp.Config{Project: "p", Service: "chat", Endpoint: "http://gce", Transport: testcloud.HandlerTransport{Handler: g}, Poll: -1}
 }
 
 const here service.Region = "gcp/us-central1"
@@ -59,7 +60,7 @@ func offer(kind string, capacity service.CapacityType) provision.Offering {
 	return t.Offering(here, "us-central1-a", capacity)
 }
 
-// replica wants a machine of the service chat with an L4.
+// replica returns a desired machine of the service chat with an L4.
 func replica(id string, capacity service.CapacityType) provision.Desired {
 	return provision.Desired{
 		ID: id, Kind: provision.KindReplica, Service: "chat", Owner: "Ab:12", Region: here, SpecHash: "s1", ImmutableHash: "f1",
@@ -91,7 +92,7 @@ func identity() provision.Desired {
 	}
 }
 
-// chat is a small service, with what its machines stand on first.
+// chat is a small service, prerequisites first.
 func chat() []provision.Desired {
 	return []provision.Desired{
 		firewall(provision.KindBalancer, provision.FirewallRule{Port: 8000, From: provision.FromWorld}),
@@ -109,14 +110,14 @@ func launched(t *testing.T, p *gcp.Provider, w provision.Desired) provision.Obje
 	return o
 }
 
-// byHand makes something in the project p without the provider.
+// byHand sends a request for the project p without the provider.
 func byHand(t *testing.T, g *testcloud.GCE, path, body string) {
 	t.Helper()
 	r, err := http.NewRequest(http.MethodPost, "http://gce/compute/v1/projects/p/"+path, strings.NewReader(body))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if answer, err := (testcloud.Direct{Handler: g}).RoundTrip(r); err != nil || answer.StatusCode != http.StatusOK {
+	if answer, err := (testcloud.HandlerTransport{Handler: g}).RoundTrip(r); err != nil || answer.StatusCode != http.StatusOK {
 		t.Fatal(answer, err)
 	}
 }

@@ -19,8 +19,8 @@ const fingerprintPath = "skyserve/fingerprint"
 
 var _ provision.KeyAttestor = (*Provider)(nil)
 
-// fingerprintTTL is how long a fingerprint is cached: Compute Engine permits about ten reads of a machine's
-// guest attributes per minute, and may lose them beyond that.
+// fingerprintTTL is how long a fingerprint is cached. Compute Engine permits about ten reads of a machine's
+// guest attributes per minute. Beyond that rate it may lose guest attributes.
 const fingerprintTTL = 7 * time.Second
 
 // cachedFingerprint is a cached fingerprint of a machine.
@@ -33,10 +33,10 @@ type cachedFingerprint struct {
 // writes it; empty until then. It may be 7 s old.
 func (p *Provider) Fingerprint(ctx context.Context, o provision.Object) (string, error) {
 	p.mu.Lock()
-	last, asked := p.fingerprints[o.Handle]
+	cached, ok := p.fingerprints[o.Handle]
 	p.mu.Unlock()
-	if asked && p.cfg.Poll > 0 && time.Since(last.at) < fingerprintTTL {
-		return last.fingerprint, nil
+	if ok && p.cfg.Poll > 0 && time.Since(cached.at) < fingerprintTTL {
+		return cached.fingerprint, nil
 	}
 	fingerprint, err := p.readFingerprint(ctx, o)
 	if err == nil {

@@ -13,10 +13,10 @@ import (
 	"skyserve/provision"
 )
 
-// The rules of a prerequisite, by the end of their names. The rule of an identity admits nothing,
-// denies nothing and is disabled: it only stores the identity's note. The machines of its role run as
-// an account that is not created here, and no other Compute Engine object is free, independent of a
-// machine and has space for a note.
+// The rules of a prerequisite, by the ends of their names. The rule of an identity is disabled and has no
+// effect: it only stores the identity's note. This package does not create the service account of an
+// identity. No other Compute Engine object costs nothing, is independent of a machine and has space for a
+// note.
 const (
 	ruleWorld     = "world"
 	ruleBalancers = "balancers"
@@ -29,19 +29,20 @@ var ruleEnds = map[provision.ObjectKind][]string{
 	provision.KindIdentity: {ruleIdentity},
 }
 
-// The priorities of rules: admitting rules come before the one that denies the rest. That one comes
-// after rules that an operator created by hand, whose default priority is 1000, and before those of the
-// default network, which admit ssh and internal traffic (65534).
+// The priorities of rules; a lower number is evaluated first. Rules that admit traffic precede the rule
+// that denies the rest. The latter follows rules that an operator created by hand (default priority 1000)
+// and precedes those of the default network, which admit ssh and internal traffic (65534).
 const (
 	priorityAllow = 1000
 	priorityDeny  = 65000
 )
 
-// prerequisiteZone starts the handle of a prerequisite, where that of a machine has its zone.
+// prerequisiteZone is the first part of a prerequisite's handle. The first part of a machine's handle is its
+// zone.
 const prerequisiteZone = "global"
 
-// rulePrefix returns the name prefix of a prerequisite's rules. It does not contain the owner: two owners
-// of one service name collide here, before either has created a machine.
+// rulePrefix returns the name prefix of a prerequisite's rules. It does not contain the owner, so that two
+// owners of one service name collide before either has created a machine.
 func rulePrefix(n note) string {
 	const longestEnd = len("-" + ruleBalancers)
 	return resourceName(maxNameLength-longestEnd, []string{"foundation", n.Service, n.ID, string(n.Kind)}, n.Service, n.ID)
@@ -119,7 +120,7 @@ func sameRule(have, want *computepb.Firewall) bool {
 		equalSets(have.GetTargetTags(), want.GetTargetTags()) && equalSets(trafficOf(have), trafficOf(want))
 }
 
-// trafficOf returns what a rule admits or denies.
+// trafficOf returns the protocols and ports that a rule admits or denies.
 func trafficOf(f *computepb.Firewall) []string {
 	var all []string
 	for _, a := range f.GetAllowed() {
@@ -149,8 +150,8 @@ func (p *Provider) listPrerequisites(ctx context.Context, name string) ([]provis
 		if err != nil {
 			return nil, wrapError(err, "listing the firewall rules of project %s", project)
 		}
-		n, ours := readNote(rule.GetDescription())
-		if !ours || !p.hasRegion(n.Region) || name != "" && n.Service != name {
+		n, owned := readNote(rule.GetDescription())
+		if !owned || !p.hasRegion(n.Region) || name != "" && n.Service != name {
 			continue
 		}
 		prefix := rulePrefix(n)
@@ -174,14 +175,14 @@ func (p *Provider) listPrerequisites(ctx context.Context, name string) ([]provis
 	return all, nil
 }
 
-// prerequisite is the observed rules of one prerequisite.
+// prerequisite contains the observed rules of one prerequisite.
 type prerequisite struct {
 	note  note
 	rules map[string]*computepb.Firewall // by name
 }
 
-// prerequisiteObject converts a prerequisite to an object. When its rules do not match its note, its Spec
-// differs from the note's, so that it is repaired.
+// prerequisiteObject converts a prerequisite to an object. When its rules do not match its note, its
+// SpecHash differs from the note's, so that it is repaired.
 func (p *Provider) prerequisiteObject(f *prerequisite) (provision.Object, error) {
 	want, err := p.rulesFor(f.note)
 	if err != nil {
@@ -189,12 +190,12 @@ func (p *Provider) prerequisiteObject(f *prerequisite) (provision.Object, error)
 	}
 	o := f.note.Object
 	o.Handle = prerequisiteZone + "/" + rulePrefix(f.note)
-	whole := len(want) == len(f.rules)
+	matches := len(want) == len(f.rules)
 	for _, rule := range want {
 		have, ok := f.rules[rule.GetName()]
-		whole = whole && ok && sameRule(have, rule)
+		matches = matches && ok && sameRule(have, rule)
 	}
-	if !whole {
+	if !matches {
 		o.SpecHash += " changed"
 	}
 	return o, nil

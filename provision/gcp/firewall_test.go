@@ -64,9 +64,9 @@ func TestFirewallIsRepaired(t *testing.T) {
 		{"opened", func(f *testcloud.GCEFirewall) {
 			f.Allowed, f.Denied = []testcloud.GCEProtocol{{Protocol: "all"}}, nil
 		}},
-		{"let in from elsewhere", func(f *testcloud.GCEFirewall) { f.SourceRanges = append(f.SourceRanges, "10.0.0.0/8") }},
-		{"tagged otherwise", func(f *testcloud.GCEFirewall) { f.TargetTags = []string{"web"} }},
-		{"switched off", func(f *testcloud.GCEFirewall) { f.Disabled = true }},
+		{"manually opened port", func(f *testcloud.GCEFirewall) { f.SourceRanges = append(f.SourceRanges, "10.0.0.0/8") }},
+		{"other tags", func(f *testcloud.GCEFirewall) { f.TargetTags = []string{"web"} }},
+		{"disabled", func(f *testcloud.GCEFirewall) { f.Disabled = true }},
 		{"moved", func(f *testcloud.GCEFirewall) { f.Priority = new(7) }},
 	} {
 		for _, end := range []string{"-world", "-balancers", "-rest"} {
@@ -96,7 +96,7 @@ func TestFirewallIsRepaired(t *testing.T) {
 	}
 }
 
-// Another service.yaml asks for other rules; what it does not ask for goes.
+// When the desired rules change, missing rules are added and excess rules are removed.
 func TestFirewallRulesAreUpdated(t *testing.T) {
 	g := newGCE(nil)
 	p := provider(g)
@@ -111,11 +111,11 @@ func TestFirewallRulesAreUpdated(t *testing.T) {
 		t.Errorf("got %+v, %v", have, err)
 	}
 	if err := p.Terminate(t.Context(), have[0]); err != nil || len(g.Firewalls()) != 0 {
-		t.Errorf("%v, left\n%s", err, formatRules(g))
+		t.Errorf("%v, remaining:\n%s", err, formatRules(g))
 	}
 }
 
-// A copy of a rule under a name of ours is a change; under another name it is nobody's.
+// A manual copy of a rule under a name of skyserve is drift; under another name it is ignored.
 func TestCopiedRules(t *testing.T) {
 	for _, tt := range []struct {
 		end     string
@@ -143,16 +143,16 @@ func TestCopiedRules(t *testing.T) {
 	}
 }
 
-// Without the account of balancers, nothing that needs it is created, and the error contains the
-// commands that create it. The project's default account, with more permissions, is not used instead.
+// Without the balancers' service account, no object that requires it is created, and the error contains the
+// commands that create it. The project's default service account, with more permissions, is not used.
 func TestBalancerRequiresServiceAccount(t *testing.T) {
 	g := testcloud.NewGCE("p", nil)
 	_, err := provider(g).Launch(t.Context(), identity())
 	var denied *provision.CredentialsError
 	if !errors.As(err, &denied) || !strings.Contains(err.Error(), accountOfBalancers) {
-		t.Fatalf("got %v, want that there is no such account", err)
+		t.Fatalf("got %v, want that the service account was not found", err)
 	}
-	if err := g.Gcloud(denied.Hint); err != nil {
+	if err := g.RunGcloud(denied.Hint); err != nil {
 		t.Fatal(err)
 	}
 	launched(t, provider(g), identity())
@@ -162,7 +162,7 @@ func TestBalancerRequiresServiceAccount(t *testing.T) {
 	}
 }
 
-// The names of accounts are such as Google takes, one for each service.
+// Names of service accounts are valid, and different for each service.
 func TestServiceAccountNames(t *testing.T) {
 	seen := map[string]string{}
 	for _, name := range []string{"c", "chat", "chat-eu", strings.Repeat("a", 18), strings.Repeat("a", 19), strings.Repeat("a", 39) + "b", strings.Repeat("a", 40)} {
@@ -173,10 +173,10 @@ func TestServiceAccountNames(t *testing.T) {
 		if !errors.As(err, &denied) {
 			t.Fatalf("%s: %v", name, err)
 		}
-		_, account, _ := strings.Cut(denied.Action, " as ")
+		_, account, _ := strings.Cut(denied.Action, "service account ")
 		id, _, _ := strings.Cut(account, "@")
 		if !regexp.MustCompile(`^[a-z][a-z0-9-]{4,28}[a-z0-9]$`).MatchString(id) || seen[id] != "" {
-			t.Errorf("%s runs as %s, like %q", name, id, seen[id])
+			t.Errorf("%s has service account %s, the same as %q", name, id, seen[id])
 		}
 		seen[id] = name
 	}

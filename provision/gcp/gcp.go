@@ -18,23 +18,22 @@ import (
 
 // Config configures a provider. The zero value uses the project and the credentials of the environment.
 type Config struct {
-	// Project is the project's id; empty = GOOGLE_CLOUD_PROJECT, else the project of
-	// the credentials.
+	// Project is the project's id; empty = GOOGLE_CLOUD_PROJECT, else the project of the credentials.
 	Project string
-	// Regions are the regions that List covers: us-central1; none = all of them.
+	// Regions are the regions that List covers: us-central1; none = all regions.
 	Regions []string
 	// Network is the VPC network of all machines; empty = default.
 	Network string
 	// Subnets are the subnets of Network for machines, by region; a region without one uses the
 	// network's own subnet, which networks in automatic mode have.
 	Subnets map[string]string
-	// Accounts are the service accounts of machines, by role. By default a balancer runs as the account
-	// skyserve-SERVICE-lb of the project, and a replica without an account.
+	// Accounts are the service accounts of machines, by role. By default a balancer uses the service
+	// account skyserve-SERVICE-lb of the project, and a replica none.
 	Accounts map[provision.ObjectKind]string
-	// Service is the service whose account Doctor checks; nothing else uses it.
+	// Service is the service whose service account Doctor checks; nothing else uses it.
 	Service string
-	// Endpoint is the API's base URL; empty = Google's. With one, and without
-	// Credentials, calls are not authenticated, unless GCE_METADATA_HOST names a metadata server.
+	// Endpoint is the base URL of all APIs; empty = Google's. With an Endpoint and without Credentials,
+	// calls are not authenticated, unless GCE_METADATA_HOST contains a metadata server's address.
 	Endpoint string
 	// Credentials authenticate the calls; nil = the application default credentials.
 	Credentials *auth.Credentials
@@ -42,8 +41,8 @@ type Config struct {
 	Transport http.RoundTripper
 	// Poll is the interval of polling for a slow change; 0 = 2 s, negative = no interval, for tests.
 	Poll time.Duration
-	// MachinesOnly excludes firewalls and identities from changes and lists: for a machine of the
-	// service, whose permissions do not include them (provision.GrantOperate).
+	// MachinesOnly excludes firewalls and identities from changes and lists. It is for a machine of the
+	// service, because provision.GrantOperate does not include permissions for them.
 	MachinesOnly bool
 }
 
@@ -102,7 +101,7 @@ func (p *Provider) List(ctx context.Context, service string) ([]provision.Object
 func (p *Provider) Launch(ctx context.Context, w provision.Desired) (provision.Object, error) {
 	isMachine := w.Kind != provision.KindFirewall && w.Kind != provision.KindIdentity
 	if roleOf(w) == "" || isMachine && w.Machine == nil {
-		return provision.Object{}, fmt.Errorf("launching %s in %s: its role or machine configuration is missing", w.ID, w.Region)
+		return provision.Object{}, fmt.Errorf("launching %s in %s: role and machine configuration are required", w.ID, w.Region)
 	}
 	machines, err := p.listMachines(ctx, w.Service)
 	if err != nil {
@@ -134,7 +133,7 @@ func checkOwner(w provision.Desired, have []provision.Object) error {
 	return nil
 }
 
-// Terminate removes an object of List, and only that one: a new object with the same name stays.
+// Terminate removes an object of List. A newer object with the same name stays.
 func (p *Provider) Terminate(ctx context.Context, o provision.Object) error {
 	if prefix, ok := strings.CutPrefix(o.Handle, prerequisiteZone+"/"); ok {
 		return p.removePrerequisite(ctx, o, prefix)
@@ -155,7 +154,7 @@ func handleOf(o provision.Object) (zone, name, number string, err error) {
 	return parts[0], parts[1], parts[2], nil
 }
 
-// hasRegion reports whether a region is one of the provider's; the region global always is.
+// hasRegion reports whether a region is one of the provider's; true for the region global.
 func (p *Provider) hasRegion(region service.Region) bool {
 	return len(p.cfg.Regions) == 0 || region.Place() == prerequisiteZone || slices.Contains(p.cfg.Regions, region.Place())
 }

@@ -10,9 +10,8 @@ import (
 	"skyserve/provision"
 )
 
-// The boot images, by family, so that the current one of each is used: with NVIDIA's drivers, and
-// without. Google deprecates the former two years after its release, with a date: this one in August
-// 2028.
+// The boot images with and without NVIDIA's drivers, by image family: machines boot the current image of
+// the family. Google deprecates a family with drivers two years after its release: this one in August 2028.
 const (
 	imageWithGPU = "projects/deeplearning-platform-release/global/images/family/common-cu129-ubuntu-2204-nvidia-580"
 	imagePlain   = "projects/ubuntu-os-cloud/global/images/family/ubuntu-2204-lts"
@@ -21,12 +20,12 @@ const (
 // defaultDiskGiB is the default size of a disk.
 const defaultDiskGiB = 50
 
-// machineScopes let the programs of a machine call Compute Engine and read prices, and nothing else,
-// whatever roles its account has.
+// machineScopes restrict the programs on a machine to calling Compute Engine and reading prices,
+// regardless of the roles of the machine's service account.
 var machineScopes = []string{computeScope, billingScope}
 
-// serviceLabel is the label that List filters by. Labels repeat the content of the note in the
-// characters that labels allow, for people and for bills.
+// serviceLabel is the label that List filters by. Labels repeat fields of the note for people and for
+// bills, reduced to the characters that labels allow.
 const serviceLabel = "skyserve-service"
 
 // labelValue converts a value to a valid label.
@@ -58,8 +57,8 @@ func (p *Provider) instanceOf(w provision.Desired, n note, project string) (*com
 	}, nil
 }
 
-// nic connects a machine to its network, with a public address. A3 machines support only gVNIC, and all
-// machines with GPUs are faster with it; the images support it.
+// nic connects a machine to its network, with a public address. Machines with GPUs use gVNIC: A3 machines
+// support only that, and the others are faster with it. The images support it.
 func (p *Provider) nic(offer provision.Offering) *computepb.NetworkInterface {
 	nic := &computepb.NetworkInterface{
 		Network:       new("global/networks/" + p.cfg.Network),
@@ -75,8 +74,8 @@ func (p *Provider) nic(offer provision.Offering) *computepb.NetworkInterface {
 	return nic
 }
 
-// startupScript runs at each boot, by Google's own agent, which all of its images have. It installs
-// cloud-init, which reads user-data, where the image lacks it; Ubuntu's images have it.
+// startupScript is run at each boot by Google's guest agent, which all of Google's images contain. It
+// installs cloud-init if the image does not contain it. cloud-init reads user-data.
 const startupScript = `#!/bin/sh
 command -v cloud-init >/dev/null && exit 0
 apt-get -q update && DEBIAN_FRONTEND=noninteractive apt-get -q -y -o DPkg::Lock::Timeout=300 install cloud-init && reboot
@@ -110,8 +109,8 @@ func scheduling(offer provision.Offering) *computepb.Scheduling {
 	return s
 }
 
-// affinity sets the reservation that a machine uses: the one of its offering, or any open one; a
-// machine that is not reserved uses none.
+// affinity sets the reservation that a machine uses: the reservation of its offering, or any open
+// reservation. A machine that is not reserved uses none.
 func affinity(offer provision.Offering) *computepb.ReservationAffinity {
 	switch {
 	case offer.Capacity != service.CapacityReserved:
@@ -142,9 +141,9 @@ func disk(m *provision.MachineConfig, offer provision.Offering, labels map[strin
 	}
 }
 
-// accounts returns the service account of a machine of a role; none without an email. The permissions
-// of a replica's account, such as reading weights from a bucket, are set by its roles alone: its scope
-// includes all APIs.
+// accounts returns the service account of a machine of a role; none without an email address. The scope of
+// a replica's service account includes all APIs: only its roles restrict it, for instance to reading
+// weights from a bucket.
 func accounts(role provision.ObjectKind, email string) []*computepb.ServiceAccount {
 	if email == "" {
 		return nil

@@ -35,12 +35,12 @@ func (p *Provider) listMachines(ctx context.Context, name string) ([]provision.O
 		if err != nil {
 			return nil, wrapError(err, "listing the machines of project %s", project)
 		}
-		// each scope without machines warns of just that; any other warning may mean that some are left out
+		// each scope without machines has the warning NO_RESULTS_ON_PAGE; any other means an incomplete list
 		if code := scope.Value.GetWarning().GetCode(); code != "" && code != "NO_RESULTS_ON_PAGE" {
 			return nil, fmt.Errorf("listing the machines of project %s: incomplete response from %s: %s", project, scope.Key, code)
 		}
 		for _, i := range scope.Value.GetInstances() {
-			if o, ours := objectOf(i); ours && p.hasRegion(o.Region) && (name == "" || o.Service == name && (o.Kind != "" || isLegacyName(i.GetName(), name))) {
+			if o, owned := objectOf(i); owned && p.hasRegion(o.Region) && (name == "" || o.Service == name && (o.Kind != "" || isLegacyName(i.GetName(), name))) {
 				all = append(all, o)
 			}
 		}
@@ -50,8 +50,8 @@ func (p *Provider) listMachines(ctx context.Context, name string) ([]provision.O
 
 // objectOf converts a machine to an object; false when skyserve did not create it.
 func objectOf(i *computepb.Instance) (provision.Object, bool) {
-	n, ours := noteOfInstance(i)
-	if !ours {
+	n, owned := noteOfInstance(i)
+	if !owned {
 		return provision.Object{}, false
 	}
 	o, zone := n.Object, path.Base(i.GetZone())
@@ -62,7 +62,7 @@ func objectOf(i *computepb.Instance) (provision.Object, bool) {
 	o.Handle = fmt.Sprintf("%s/%s/%d", zone, i.GetName(), i.GetId())
 	o.TerminatedReason = stoppedReason(i)
 	o.PublicIP, o.PrivateIP = addressesOf(i)
-	// an unreadable time is unknown: it is only displayed
+	// an invalid time is left zero: it is only displayed
 	o.Started, _ = time.Parse(time.RFC3339, cmp.Or(i.GetLastStartTimestamp(), i.GetCreationTimestamp()))
 	return o, true
 }
@@ -76,9 +76,9 @@ func noteOfInstance(i *computepb.Instance) (note, bool) {
 	return readNote(items[at].GetValue())
 }
 
-// kindFromName returns the kind that the name of a service's machine encodes; empty where it encodes none.
-// The note is written by whoever created the machine, but IAM restricts the name: a balancer's account
-// can create only replicas of its own service, whatever their notes claim.
+// kindFromName returns the kind that the name of a service's machine contains; empty if it contains none.
+// The kind in the note is not trusted, because the machine's creator writes the note. IAM restricts the
+// name: a balancer's service account can create only names of replicas of its own service.
 func kindFromName(name, service string) provision.ObjectKind {
 	for _, kind := range []provision.ObjectKind{provision.KindBalancer, provision.KindReplica} {
 		if strings.HasPrefix(name, machinePrefix(kind, service)) {
@@ -89,7 +89,7 @@ func kindFromName(name, service string) provision.ObjectKind {
 }
 
 // isLegacyName reports whether a name has the form of earlier versions, whose machine names did not
-// contain their kind. The account of a balancer cannot create such a name.
+// contain their kind. A balancer's service account cannot create such a name.
 func isLegacyName(name, service string) bool {
 	for _, kind := range []provision.ObjectKind{provision.KindBalancer, provision.KindReplica} {
 		if strings.HasPrefix(name, "skyserve-"+string(kind)+"-") && strings.Contains(name, "--") {
@@ -134,7 +134,7 @@ func parseAddress(text string) netip.Addr {
 	return address
 }
 
-// launchMachine creates a machine on its offering; have are the objects of the service.
+// launchMachine creates a machine on its offering; have contains the machines of the service.
 func (p *Provider) launchMachine(ctx context.Context, w provision.Desired, have []provision.Object) (provision.Object, error) {
 	for _, o := range have {
 		if o.ID == w.ID && o.TerminatedReason == "" && isWanted(w, o) {
@@ -149,7 +149,7 @@ func (p *Provider) launchMachine(ctx context.Context, w provision.Desired, have 
 		}
 	}
 	if len(w.Offerings) != 1 {
-		return provision.Object{}, fmt.Errorf("launching %s in %s: must have 1 offering, found %d", w.ID, w.Region, len(w.Offerings))
+		return provision.Object{}, fmt.Errorf("launching %s in %s: number of offerings must be 1, got %d", w.ID, w.Region, len(w.Offerings))
 	}
 	zones := []string{w.Offerings[0].Zone}
 	if zones[0] == "" {
@@ -158,19 +158,19 @@ func (p *Provider) launchMachine(ctx context.Context, w provision.Desired, have 
 			return provision.Object{}, err
 		}
 	}
-	var refused *provision.CapacityError
+	var noCapacity *provision.CapacityError
 	for _, zone := range zones {
 		offer := w.Offerings[0]
 		offer.Zone = zone
 		o, err := p.createInZone(ctx, w, offer)
-		if !errors.As(err, &refused) || refused.Scope != provision.ScopeZone {
+		if !errors.As(err, &noCapacity) || noCapacity.Scope != provision.ScopeZone {
 			return o, err
 		}
 	}
 	if w.Offerings[0].Zone == "" { // every zone of the region was attempted
-		refused.Offering.Zone, refused.Scope = "", provision.ScopeRegion
+		noCapacity.Offering.Zone, noCapacity.Scope = "", provision.ScopeRegion
 	}
-	return provision.Object{}, refused
+	return provision.Object{}, noCapacity
 }
 
 // isWanted reports whether an object already matches the desired one.
@@ -178,14 +178,14 @@ func isWanted(w provision.Desired, o provision.Object) bool {
 	return len(provision.Diff([]provision.Desired{w}, []provision.Object{o})) == 0
 }
 
-// maxCreateAttempts is the maximum number of attempts to create a machine that is deleted while it is being
-// created, for instance by another program whose launch failed. Of several programs that create the
-// same machine, each attempt settles at least one.
+// maxCreateAttempts is the maximum number of attempts to create a machine that another process deletes
+// while it is being created, for instance because the other process's launch failed. When several processes
+// create the same machine, at least one of them finishes per attempt.
 const maxCreateAttempts = 5
 
 // createInZone creates a machine in the zone of an offering. The name is derived from the configuration, so
-// an existing machine of that name is the desired one, whoever created it; a stopped one is removed
-// first.
+// an existing machine of that name is the desired machine. If it is stopped, it is removed and created
+// again.
 func (p *Provider) createInZone(ctx context.Context, w provision.Desired, offer provision.Offering) (provision.Object, error) {
 	n := noteOf(w, &offer)
 	s, err := p.openSession(ctx)
@@ -200,17 +200,17 @@ func (p *Provider) createInZone(ctx context.Context, w provision.Desired, offer 
 		if err := p.insertMachine(ctx, offer, wanted); err != nil {
 			return provision.Object{}, err
 		}
-		made, err := p.waitMachine(ctx, offer.Zone, wanted.GetName())
+		created, err := p.waitMachine(ctx, offer.Zone, wanted.GetName())
 		if err != nil {
 			return provision.Object{}, err
 		}
-		if made == nil {
+		if created == nil {
 			continue
 		}
-		if found, ours := noteOfInstance(made); !ours || !found.same(n) {
-			return provision.Object{}, &provision.OwnedError{Resource: "machine " + made.GetName(), Where: offer.Zone, Owner: found.Owner}
+		if found, owned := noteOfInstance(created); !owned || !found.same(n) {
+			return provision.Object{}, &provision.OwnedError{Resource: "machine " + created.GetName(), Where: offer.Zone, Owner: found.Owner}
 		}
-		o, _ := objectOf(made)
+		o, _ := objectOf(created)
 		if o.TerminatedReason == "" {
 			return o, nil
 		}
@@ -218,11 +218,11 @@ func (p *Provider) createInZone(ctx context.Context, w provision.Desired, offer 
 			return provision.Object{}, err
 		}
 	}
-	return provision.Object{}, fmt.Errorf("launching %s as machine %s in %s: created %d times and deleted each time; check who else deletes machines of project %s", w.ID, wanted.GetName(), offer.Zone, maxCreateAttempts, s.project)
+	return provision.Object{}, fmt.Errorf("launching %s as machine %s in %s: created %d times and deleted each time by another process; find in the audit logs who deletes machines of project %s", w.ID, wanted.GetName(), offer.Zone, maxCreateAttempts, s.project)
 }
 
-// insertMachine creates a machine and waits until it exists. An existing one is no error. After an error,
-// nothing remains of this call.
+// insertMachine creates a machine and waits until it exists. An existing machine is not an error. After an
+// error it removes the machine that this call created.
 func (p *Provider) insertMachine(ctx context.Context, offer provision.Offering, wanted *computepb.Instance) error {
 	client, project, err := newClient(ctx, p, compute.NewInstancesRESTClient)
 	if err != nil {
@@ -234,20 +234,21 @@ func (p *Provider) insertMachine(ctx context.Context, offer provision.Offering, 
 	if err == nil || isTaken(err) {
 		return nil
 	}
-	var ended *operationError
-	if errors.As(err, &ended) {
+	var operation *operationError
+	if errors.As(err, &operation) {
 		number := strconv.FormatUint(op.Proto().GetTargetId(), 10)
 		if err := p.removeMachine(ctx, offer.Zone, wanted.GetName(), number); err != nil {
 			return err
 		}
 	}
-	if refused, ok := capacityError(offer, err); ok {
-		return refused
+	if noCapacity, ok := capacityError(offer, err); ok {
+		return noCapacity
 	}
 	return wrapError(err, "launching %s", offer)
 }
 
-// waitMachine waits until a machine has been created, by any program, and returns it; nil when there is none.
+// waitMachine waits until no process is creating a machine of this name, and returns the machine; nil when
+// there is none.
 func (p *Provider) waitMachine(ctx context.Context, zone, name string) (found *computepb.Instance, err error) {
 	err = p.pollUntil(ctx, "machine "+name, func() (bool, error) {
 		var err error
@@ -273,8 +274,8 @@ func (p *Provider) readMachine(ctx context.Context, zone, name string) (*compute
 	return found, nil
 }
 
-// removeMachine deletes the machine with a name and number, with its disk, and returns when it is
-// deleted. Another machine with the same name is left alone.
+// removeMachine deletes the machine with a name and a number (Compute Engine's id), with its disk, and
+// returns when it is deleted. It does not delete another machine with the same name.
 func (p *Provider) removeMachine(ctx context.Context, zone, name, number string) error {
 	client, project, err := newClient(ctx, p, compute.NewInstancesRESTClient)
 	if err != nil {
@@ -285,7 +286,7 @@ func (p *Provider) removeMachine(ctx context.Context, zone, name, number string)
 		if err != nil || found == nil || strconv.FormatUint(found.GetId(), 10) != number {
 			return err == nil, err
 		}
-		if _, ours := noteOfInstance(found); !ours {
+		if _, owned := noteOfInstance(found); !owned {
 			return true, nil
 		}
 		id := requestID()

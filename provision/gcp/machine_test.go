@@ -23,7 +23,7 @@ func TestCapacityErrorScopes(t *testing.T) {
 	)
 	for _, tt := range []struct {
 		code, message string
-		status        int // of a refusal at once; 0 = the operation ends so
+		status        int // of an immediate error; 0 = the operation fails
 		want          provision.CapacityScope
 	}{
 		{"ZONE_RESOURCE_POOL_EXHAUSTED", "not enough resources", 0, provision.ScopeZone},
@@ -52,9 +52,9 @@ func TestCapacityErrorScopes(t *testing.T) {
 		for _, stays := range []bool{false, true} {
 			g := newGCE(nil)
 			if tt.status != 0 {
-				g.Refuse("compute.instances.insert", tt.status, tt.code, tt.message)
+				g.FailCalls("compute.instances.insert", tt.status, tt.code, tt.message)
 			} else {
-				g.Fail("compute.instances.insert", testcloud.GCEFailure{Code: tt.code, Message: tt.message, Stays: stays})
+				g.FailOperations("compute.instances.insert", testcloud.GCEFailure{Code: tt.code, Message: tt.message, KeepInstance: stays})
 			}
 			w := replica("us-central1-0", service.CapacitySpot)
 			_, err := provider(g).Launch(t.Context(), w)
@@ -66,13 +66,13 @@ func TestCapacityErrorScopes(t *testing.T) {
 				t.Errorf("%s: got %+v, want a refusal of the %s", tt.code, err, tt.want)
 			}
 			if left := g.Instances(); len(left) != 0 {
-				t.Errorf("%s (%t): left %+v", tt.code, stays, left)
+				t.Errorf("%s (%t): remaining: %+v", tt.code, stays, left)
 			}
 		}
 	}
 }
 
-// The stock and the quotas of a zone, as launches meet them, one after the other.
+// Consecutive launches use up the stock and the quotas of a zone.
 func TestLaunchFallsBackToNextOffering(t *testing.T) {
 	g := newGCE(nil)
 	g.SetStock("us-central1-a", "g2-standard-4", "SPOT", 1)
@@ -98,7 +98,7 @@ func TestLaunchFallsBackToNextOffering(t *testing.T) {
 	}
 }
 
-// A100 are launched on demand and as spot machines, and have quotas of their own.
+// Machines with A100 are launched on demand and as spot machines, and have their own quotas.
 func TestA100Quotas(t *testing.T) {
 	for _, capacity := range []service.CapacityType{service.CapacityOnDemand, service.CapacitySpot} {
 		g := newGCE(nil)
@@ -123,7 +123,7 @@ func TestA100Quotas(t *testing.T) {
 	}
 }
 
-// The network of service.yaml, whose subnets have names of their own unless it is automatic.
+// Machines use the network of service.yaml, with its configured subnets or, in automatic mode, its own.
 func TestMachineNetwork(t *testing.T) {
 	for _, tt := range []struct {
 		name     string
@@ -134,9 +134,9 @@ func TestMachineNetwork(t *testing.T) {
 	}{
 		{"automatic", nil, func(g *testcloud.GCE) { g.SetNetworks("prod") }, "prod", ""},
 		{"custom", map[string]string{"us-central1": "west"}, func(g *testcloud.GCE) { g.SetSubnets("prod", "us-central1", "east", "west") }, "west", ""},
-		{"custom, and not said which", nil, func(g *testcloud.GCE) { g.SetSubnets("prod", "us-central1", "west") }, "", "set regions[].subnets"},
-		{"no such subnet", map[string]string{"us-central1": "north"}, func(g *testcloud.GCE) { g.SetSubnets("prod", "us-central1", "west") }, "", "set regions[].subnets"},
-		{"no such network", nil, func(g *testcloud.GCE) { g.SetNetworks("default") }, "", "set regions[].network"},
+		{"custom mode without subnets", nil, func(g *testcloud.GCE) { g.SetSubnets("prod", "us-central1", "west") }, "", "set regions[].subnets"},
+		{"unknown subnet", map[string]string{"us-central1": "north"}, func(g *testcloud.GCE) { g.SetSubnets("prod", "us-central1", "west") }, "", "set regions[].subnets"},
+		{"unknown network", nil, func(g *testcloud.GCE) { g.SetNetworks("default") }, "", "set regions[].network"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			g := newGCE(nil)
@@ -174,7 +174,7 @@ func TestMachineNetwork(t *testing.T) {
 	}
 }
 
-// Firewalls cannot move to another network: machines that stand would lose theirs.
+// A firewall cannot be moved to another network, because running machines would lose it.
 func TestNetworkCannotChange(t *testing.T) {
 	g := newGCE(nil)
 	g.SetNetworks("default", "prod")
@@ -200,11 +200,11 @@ func TestNetworkCannotChange(t *testing.T) {
 		}
 	}
 	if left := state(g); left != "" {
-		t.Errorf("left\n%s", left)
+		t.Errorf("remaining:\n%s", left)
 	}
 }
 
-// An offering without a zone is looked for in each zone of its region.
+// An offering without a zone is attempted in each zone of its region.
 func TestLaunchWithoutZone(t *testing.T) {
 	g := newGCE(nil)
 	g.SetStock("us-central1-a", "g2-standard-4", "STANDARD", 0)
@@ -267,7 +267,7 @@ func TestLaunchRequestPerRole(t *testing.T) {
 	}
 	w := replica("us-central1-1", service.CapacitySpot)
 	w.Machine.Account = "x@p.iam.gserviceaccount.com"
-	g.SetAccount(w.Machine.Account)
+	g.CreateServiceAccount(w.Machine.Account)
 	launched(t, p, w)
 	for _, i := range g.Instances() {
 		if got := i.ServiceAccounts; strings.Contains(i.Name, "us-central1-1-") && (len(got) != 1 || got[0].Email != w.Machine.Account || !slices.Equal(got[0].Scopes, []string{"https://www.googleapis.com/auth/cloud-platform"})) {
@@ -302,7 +302,7 @@ func TestLaunchRequestPerRole(t *testing.T) {
 	}
 }
 
-// The agent of a machine says which key is the machine's own.
+// Fingerprint returns the fingerprint that the machine's agent published.
 func TestFingerprintFromGuestAttributes(t *testing.T) {
 	g := newGCE(nil)
 	p := provider(g)
@@ -318,7 +318,7 @@ func TestFingerprintFromGuestAttributes(t *testing.T) {
 		t.Fatal(err)
 	}
 	if key, err := p.Fingerprint(t.Context(), o); err == nil {
-		t.Errorf("of a machine that is gone: got %q", key)
+		t.Errorf("deleted machine: got %q", key)
 	}
 }
 
@@ -329,9 +329,9 @@ func TestStoppedMachineIsReplaced(t *testing.T) {
 		happens  func(g *testcloud.GCE, name string)
 		want     string
 	}{
-		{"preempted", service.CapacitySpot, func(g *testcloud.GCE, name string) { g.Preempt(name) }, "interrupted: the cloud reclaimed the spot machine"},
-		{"stopped by hand", service.CapacityOnDemand, func(g *testcloud.GCE, name string) { g.SetStatus(name, "TERMINATED") }, "stopped"},
-		{"suspended by hand", service.CapacityOnDemand, func(g *testcloud.GCE, name string) { g.SetStatus(name, "SUSPENDED") }, "suspended"},
+		{"preempted", service.CapacitySpot, func(g *testcloud.GCE, name string) { g.PreemptInstance(name) }, "interrupted: the cloud reclaimed the spot machine"},
+		{"stopped manually", service.CapacityOnDemand, func(g *testcloud.GCE, name string) { g.SetInstanceStatus(name, "TERMINATED") }, "stopped"},
+		{"suspended manually", service.CapacityOnDemand, func(g *testcloud.GCE, name string) { g.SetInstanceStatus(name, "SUSPENDED") }, "suspended"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			g := newGCE(nil)
@@ -353,13 +353,13 @@ func TestStoppedMachineIsReplaced(t *testing.T) {
 			w.SpecHash, w.ImmutableHash = "s9", "f9"
 			launched(t, p, w)
 			if len(g.Instances()) != 1 {
-				t.Errorf("one of another spec left the trace of the one before: %+v", g.Instances())
+				t.Errorf("the replaced machine remains: %+v", g.Instances())
 			}
 		})
 	}
 }
 
-// Two machines of one id stand side by side while one replaces the other.
+// Two machines with one id exist while one replaces the other.
 func TestReplacementRunsBesideOldMachine(t *testing.T) {
 	g := newGCE(nil)
 	p, w := provider(g), replica("us-central1-0", service.CapacitySpot)
@@ -388,7 +388,7 @@ func TestObjectsOfAnotherOwnerAreKept(t *testing.T) {
 				w.Owner = "other"
 				_, err := p.Launch(t.Context(), w)
 				var owned *provision.OwnedError
-				// a machine asks for machines alone: its firewall was refused before it
+				// only machines reach this point: a firewall was rejected before
 				isMachine := func(w provision.Desired) bool { return w.Machine != nil }
 				if !errors.As(err, &owned) && (!isMachine(w) || isMachine(first)) {
 					t.Errorf("%s: got %v", w.ID, err)
@@ -404,9 +404,9 @@ func TestObjectsOfAnotherOwnerAreKept(t *testing.T) {
 	}
 }
 
-// Names meet even when lists do not show yet what another owner made.
+// Names of two owners conflict even before lists contain the other owner's objects.
 func TestNamesOfTwoOwnersCollide(t *testing.T) {
-	g := newGCE(&testcloud.Faults{Unseen: 100})
+	g := newGCE(&testcloud.Faults{StaleLists: 100})
 	w := firewall(provision.KindReplica)
 	launched(t, provider(g), w)
 	before := state(g)
@@ -418,7 +418,7 @@ func TestNamesOfTwoOwnersCollide(t *testing.T) {
 	}
 }
 
-// A machine that somebody made by hand under a name of ours is not ours, and stays.
+// A manually created machine with a name of skyserve is not listed, and not deleted.
 func TestForeignMachineIsKept(t *testing.T) {
 	g := newGCE(nil)
 	w := replica("us-central1-0", service.CapacitySpot)
@@ -460,12 +460,12 @@ func TestListFiltersRegions(t *testing.T) {
 	}
 }
 
-// A list that leaves a zone out would have its machines made again.
+// An incomplete list is an error: its missing machines would be launched again.
 func TestPartialListIsAnError(t *testing.T) {
 	for _, code := range []string{"UNREACHABLE", "PARTIAL_SUCCESS", "SCHEMA_VALIDATION_IGNORED"} {
 		g := newGCE(nil)
 		launched(t, provider(g), replica("us-central1-0", service.CapacitySpot))
-		g.Silence("us-central1-a", code)
+		g.MakeZoneUnreachable("us-central1-a", code)
 		if have, err := provider(g).List(t.Context(), "chat"); err == nil || !strings.Contains(err.Error(), "us-central1-a") {
 			t.Errorf("%s: got %+v, %v", code, have, err)
 		}
@@ -478,8 +478,8 @@ func TestInvalidWants(t *testing.T) {
 		change func(*provision.Desired)
 		want   string
 	}{
-		{func(w *provision.Desired) { w.Machine = nil }, "launching us-central1-0 in gcp/us-central1: its role or machine configuration is missing"},
-		{func(w *provision.Desired) { w.Offerings = nil }, "must have 1 offering"},
+		{func(w *provision.Desired) { w.Machine = nil }, "launching us-central1-0 in gcp/us-central1: role and machine configuration are required"},
+		{func(w *provision.Desired) { w.Offerings = nil }, "number of offerings must be 1"},
 		{func(w *provision.Desired) { w.Offerings[0].Type = "g9-huge" }, "g9-huge"},
 		{func(w *provision.Desired) { w.Offerings[0].Zone = "us-central1-q" }, "us-central1-q"},
 		{func(w *provision.Desired) { w.Offerings[0].Zone, w.Region = "", "gcp/mars-1" }, `region "mars-1": not found`},
@@ -497,7 +497,7 @@ func TestInvalidWants(t *testing.T) {
 	}
 }
 
-// stalled never answers.
+// stalled is a transport that never responds.
 type stalled struct{ asked chan struct{} }
 
 func (s stalled) RoundTrip(r *http.Request) (*http.Response, error) {

@@ -51,15 +51,14 @@ func (n note) text() (string, error) {
 	return string(text), nil
 }
 
-// readNote decodes a note; false where there is none, which means that skyserve did not create the
-// object.
+// readNote decodes a note; false if the text is not a note: skyserve did not create the object.
 func readNote(text string) (note, bool) {
 	var n note
 	err := json.Unmarshal([]byte(text), &n)
 	return n, err == nil && n.Service != "" && n.ID != ""
 }
 
-// same reports whether two notes are of one object, whatever its configuration.
+// same reports whether two notes describe the same object, possibly with different configurations.
 func (n note) same(o note) bool {
 	return n.Service == o.Service && n.Owner == o.Owner && n.ID == o.ID
 }
@@ -67,48 +66,49 @@ func (n note) same(o note) bool {
 // maxNameLength is the maximum length of a name in Compute Engine.
 const maxNameLength = 63
 
-// resourceName returns a valid Compute Engine name (lower-case letters, digits and dashes) of limited length:
-// readable words, and a hash of the key, which makes the name unique.
-func resourceName(most int, key []string, words ...string) string {
-	const hashed = 12
+// resourceName returns a valid Compute Engine name (lower-case letters, digits and dashes) of at most
+// maxLength characters: readable words, and a hash of the key, which makes the name unique.
+func resourceName(maxLength int, key []string, words ...string) string {
+	const hashLength = 12
 	readable := strings.Join(append([]string{"skyserve"}, words...), "-")
-	readable = sanitizeName(readable, most-1-hashed, "")
-	return strings.TrimRight(readable, "-") + "-" + hashOf(key)[:hashed]
+	readable = sanitizeName(readable, maxLength-1-hashLength, "")
+	return strings.TrimRight(readable, "-") + "-" + hashOf(key)[:hashLength]
 }
 
-// machinePrefix is the name prefix of the machines of one kind of one service, and of no others: it
-// ends in two dashes and contains none before. IAM conditions on machines match it.
+// machinePrefix returns the name prefix of the machines of one kind of one service, and of no others: it
+// ends in two dashes and contains no two dashes before. IAM conditions on machines match it.
 func machinePrefix(kind provision.ObjectKind, service string) string {
-	const most, kept, hashed = 24, 17, 6
-	if len(service) > most || strings.Contains(service, "--") {
+	const maxLength, nameLength, hashLength = 24, 17, 6
+	if len(service) > maxLength || strings.Contains(service, "--") {
 		readable := strings.Join(strings.FieldsFunc(service, func(r rune) bool { return r == '-' }), "-")
-		readable = strings.TrimRight(readable[:min(kept, len(readable))], "-")
-		service = readable + "-" + hashOf([]string{service})[:hashed]
+		readable = strings.TrimRight(readable[:min(nameLength, len(readable))], "-")
+		service = readable + "-" + hashOf([]string{service})[:hashLength]
 	}
-	return fmt.Sprintf("skyserve-%s-%s--", kind, sanitizeName(service, most, ""))
+	return fmt.Sprintf("skyserve-%s-%s--", kind, sanitizeName(service, maxLength, ""))
 }
 
 // machineName returns the name of a machine: its kind and service, its id truncated to fit, and a hash
 // of the key.
 func machineName(kind provision.ObjectKind, service, id string, key []string) string {
-	const hashed = 12
-	readable := sanitizeName(machinePrefix(kind, service)+id, maxNameLength-1-hashed, "")
-	return strings.TrimRight(readable, "-") + "-" + hashOf(key)[:hashed]
+	const hashLength = 12
+	readable := sanitizeName(machinePrefix(kind, service)+id, maxNameLength-1-hashLength, "")
+	return strings.TrimRight(readable, "-") + "-" + hashOf(key)[:hashLength]
 }
 
-// sanitizeName replaces the characters of a text that names, and extra, do not allow, and truncates it.
-func sanitizeName(text string, most int, extra string) string {
+// sanitizeName replaces the characters of a text that are neither allowed in names nor contained in extra,
+// and truncates it to maxLength.
+func sanitizeName(text string, maxLength int, extra string) string {
 	text = strings.Map(func(r rune) rune {
 		if r >= 'a' && r <= 'z' || r >= '0' && r <= '9' || strings.ContainsRune(extra, r) {
 			return r
 		}
 		return '-'
 	}, strings.ToLower(text))
-	return text[:min(most, len(text))]
+	return text[:min(maxLength, len(text))]
 }
 
-// hashOf returns the SHA-256 of some words in hexadecimal, each with its length, so that different
-// lists of words do not collide.
+// hashOf returns the SHA-256 of some words in hexadecimal. It hashes each word with its length, so that
+// different lists of words do not collide.
 func hashOf(words []string) string {
 	h := sha256.New()
 	for _, w := range words {
@@ -117,18 +117,18 @@ func hashOf(words []string) string {
 	return hex.EncodeToString(h.Sum(nil))
 }
 
-// tag returns the network tag of the machines of a role, in one region or, where place is empty, in
-// all.
+// tag returns the network tag of the machines of a role in the region place; in all regions if place is
+// empty.
 func (n note) tag(role provision.ObjectKind, place string) string {
 	return resourceName(maxNameLength, []string{"tag", n.Service, n.Owner, string(role), place}, n.Service, string(role), cmp.Or(place, "all"))
 }
 
-// requestID returns a new id for every change: names, not request ids, prevent duplicates across
-// programs. If two programs derived the same id from the same want, the second one would get the first
-// one's failure for an hour.
+// requestID returns a new id for every change. Names prevent duplicates across processes; request ids do
+// not. If two processes derived the same id from the same desired object, the second process would receive
+// the error of the first for an hour.
 func requestID() string {
 	var b [16]byte
-	rand.Read(b[:]) //nolint:errcheck // it never fails
+	rand.Read(b[:]) //nolint:errcheck // rand.Read never fails
 	b[6], b[8] = b[6]&0x0f|0x40, b[8]&0x3f|0x80
 	return fmt.Sprintf("%x-%x-%x-%x-%x", b[0:4], b[4:6], b[6:8], b[8:10], b[10:])
 }

@@ -48,8 +48,9 @@ func (p *Provider) listZones(ctx context.Context, place string) ([]string, error
 	return zones, nil
 }
 
-// Offerings returns the catalogue's machine types in each zone of a region, on demand and spot, at list
-// prices. Only a launch shows whether one has capacity. Reservations are configured by the operator.
+// Offerings returns the catalogue's machine types in each zone of a region, on demand and spot, at the
+// built-in list prices. Whether an offering has capacity is unknown until a launch. Reserved capacity is
+// configured by the operator in service.yaml.
 func (p *Provider) Offerings(ctx context.Context, region service.Region) (provision.Offerings, error) {
 	zones, err := p.listZones(ctx, region.Place())
 	if err != nil {

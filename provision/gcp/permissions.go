@@ -17,8 +17,8 @@ import (
 	"skyserve/provision"
 )
 
-// balancerPermissions are the permissions of the account of balancers: a controller launches and
-// terminates replicas, and nothing else. docs/clouds.md shows the role with them.
+// balancerPermissions are the permissions of the balancers' service account. With them a controller can
+// launch and terminate replicas, and nothing else. docs/clouds.md lists the role with these permissions.
 var balancerPermissions = []string{
 	"compute.disks.create", "compute.disks.setLabels",
 	"compute.instances.create", "compute.instances.delete", "compute.instances.get", "compute.instances.getGuestAttributes", "compute.instances.list",
@@ -26,7 +26,7 @@ var balancerPermissions = []string{
 	"compute.machineTypes.list", "compute.projects.get", "compute.regions.get", "compute.subnetworks.use", "compute.subnetworks.useExternalIp", "compute.zoneOperations.get",
 }
 
-// operatorPermissions are what an operator needs in addition.
+// operatorPermissions are the permissions that an operator requires in addition.
 var operatorPermissions = []string{
 	"compute.firewalls.create", "compute.firewalls.delete", "compute.firewalls.get", "compute.firewalls.list", "compute.firewalls.update",
 	"compute.globalOperations.get", "compute.instances.setServiceAccount", "compute.networks.get", "compute.networks.updatePolicy", "compute.subnetworks.get",
@@ -34,24 +34,24 @@ var operatorPermissions = []string{
 
 const actAs = "iam.serviceAccounts.actAs"
 
-// checkPermissions checks which permissions the caller lacks. It needs the Resource Manager API, which
-// may be disabled in a project; then the finding says so.
+// checkPermissions checks that the caller has all required permissions. It uses the Resource Manager API.
+// If that API is disabled in the project, the finding contains that error.
 func (p *Provider) checkPermissions(ctx context.Context) provision.CheckResult {
-	needed := slices.Concat(balancerPermissions, operatorPermissions)
-	slices.Sort(needed)
-	held, err := p.grantedPermissions(ctx, needed)
+	required := slices.Concat(balancerPermissions, operatorPermissions)
+	slices.Sort(required)
+	granted, err := p.grantedPermissions(ctx, required)
 	if err != nil {
 		f := failedFinding(service.CloudGCP, err)
-		f.Hint = cmp.Or(f.Hint, "to check permissions: gcloud services enable cloudresourcemanager.googleapis.com")
+		f.Hint = cmp.Or(f.Hint, "enable the API for this check: gcloud services enable cloudresourcemanager.googleapis.com")
 		return f
 	}
-	if lacking := difference(needed, held); len(lacking) > 0 {
+	if missing := difference(required, granted); len(missing) > 0 {
 		return provision.CheckResult{
-			Where: service.CloudGCP, Message: "missing permissions: " + strings.Join(lacking, ", "),
+			Where: service.CloudGCP, Message: "missing permissions: " + strings.Join(missing, ", "),
 			Hint: "grant the roles Compute Instance Admin (v1) and Compute Security Admin",
 		}
 	}
-	return provision.CheckResult{Where: service.CloudGCP, OK: true, Message: fmt.Sprintf("all %d permissions granted", len(needed))}
+	return provision.CheckResult{Where: service.CloudGCP, OK: true, Message: fmt.Sprintf("all %d permissions granted", len(required))}
 }
 
 // difference returns the elements of all that are not in some.
@@ -60,28 +60,29 @@ func difference(all, some []string) []string {
 }
 
 // grantedPermissions returns the subset of permissions that the caller has in the project.
-func (p *Provider) grantedPermissions(ctx context.Context, asked []string) ([]string, error) {
+func (p *Provider) grantedPermissions(ctx context.Context, permissions []string) ([]string, error) {
 	s, err := p.openSession(ctx)
 	if err != nil {
 		return nil, err
 	}
-	var reply struct{ Permissions []string }
-	err = p.callAPI(ctx, http.MethodPost, s.resourceManager+"/v1/projects/"+s.project+":testIamPermissions", map[string]any{"permissions": asked}, &reply)
+	var response struct{ Permissions []string }
+	err = p.callAPI(ctx, http.MethodPost, s.resourceManager+"/v1/projects/"+s.project+":testIamPermissions", map[string]any{"permissions": permissions}, &response)
 	if err != nil {
 		return nil, wrapError(err, "testing the permissions in project %s", s.project)
 	}
-	return reply.Permissions, nil
+	return response.Permissions, nil
 }
 
-// callAPI calls an API for which this package has no library.
-func (p *Provider) callAPI(ctx context.Context, method, url string, question, reply any) error {
+// callAPI calls an API for which this package has no client library. in is the request body, nil for none.
+// It decodes the response body into out.
+func (p *Provider) callAPI(ctx context.Context, method, url string, in, out any) error {
 	s, err := p.openSession(ctx)
 	if err != nil {
 		return err
 	}
 	var body io.Reader // a GET must not have a body: Google rejects it
-	if question != nil {
-		text, err := json.Marshal(question)
+	if in != nil {
+		text, err := json.Marshal(in)
 		if err != nil {
 			return err
 		}
@@ -92,17 +93,17 @@ func (p *Provider) callAPI(ctx context.Context, method, url string, question, re
 		return err
 	}
 	r.Header.Set("Content-Type", "application/json")
-	answer, err := s.client(ctx).Do(r)
+	response, err := s.client(ctx).Do(r)
 	if err != nil {
 		return err
 	}
-	defer answer.Body.Close()
-	if err := googleapi.CheckResponse(answer); err != nil {
+	defer response.Body.Close()
+	if err := googleapi.CheckResponse(response); err != nil {
 		return err
 	}
-	text, err := io.ReadAll(answer.Body)
+	text, err := io.ReadAll(response.Body)
 	if err != nil {
 		return err
 	}
-	return json.Unmarshal(text, reply)
+	return json.Unmarshal(text, out)
 }

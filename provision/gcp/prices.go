@@ -20,17 +20,18 @@ import (
 // priceService is the id of Compute Engine in Cloud Billing.
 const priceService = "services/6F81-5844-456A"
 
-// priceFields selects the fields to read of tens of thousands of SKUs: a fifth of the full response.
+// priceFields selects the fields to read of tens of thousands of SKUs. They are a fifth of the full
+// response.
 const priceFields = "nextPageToken,skus(description,category/usageType,serviceRegions,pricingInfo/pricingExpression(usageUnit,tieredRates))"
 
-// The price list has some ten pages of this size.
+// The price list has about ten pages of priceSKUs entries.
 const (
 	priceSKUs     = 5000
 	maxPricePages = 100
 )
 
 // Prices returns the prices of the catalogue's types in a region, on demand and spot, from Cloud
-// Billing's price list; see provision.Pricer. The list prices parts rather than machine types: the
+// Billing's price list; see provision.Pricer. The list contains prices of parts, not of machine types: the
 // price of a type is the sum of its vCPUs, memory and GPUs. The list is read once for all regions.
 func (p *Provider) Prices(ctx context.Context, region service.Region) ([]provision.Price, error) {
 	list, err := p.prices.Get(ctx, "", time.Now(), p.readPrices)
@@ -47,7 +48,7 @@ func (p *Provider) readPrices(ctx context.Context) (*priceList, error) {
 		return nil, err
 	}
 	transport := s.transport
-	if p.cfg.MachinesOnly { // without this scope, a machine created earlier lacks prices only
+	if p.cfg.MachinesOnly { // a machine of an earlier version does not have this scope: only reading prices fails there
 		if transport, _, err = p.signedTransport(s.unsigned, billingScope); err != nil {
 			return nil, err
 		}
@@ -72,22 +73,22 @@ func (p *Provider) readPrices(ctx context.Context) (*priceList, error) {
 	return list, err
 }
 
-// explainPrices adds to err why the list cannot be read, and what to do about it.
+// explainPrices wraps an error of reading the list, with a hint where the next step is known.
 func explainPrices(err error) error {
 	const doing = "reading the price list of Cloud Billing"
-	r, refused := refusalOf(err)
+	r, rejected := refusalOf(err)
 	denied := callerError(err)
 	switch {
-	case refused && (r.code == "accessNotConfigured" || strings.Contains(r.message, "has not been used in project") || strings.Contains(r.message, "quota project")):
+	case rejected && (r.code == "accessNotConfigured" || strings.Contains(r.message, "has not been used in project") || strings.Contains(r.message, "quota project")):
 		denied = &provision.CredentialsError{
 			Cloud: service.CloudGCP, Code: r.code, Err: err, Action: "the Cloud Billing API", Hint: "enable it: gcloud services enable cloudbilling.googleapis.com",
 		}
 		if strings.Contains(r.message, "quota project") {
-			denied.Hint = "set the quota project: gcloud auth application-default set-quota-project"
+			denied.Hint = "set a quota project: gcloud auth application-default set-quota-project PROJECT"
 		}
-	case refused && denied == nil && r.status == http.StatusForbidden, denied != nil && denied.Action != "":
+	case rejected && denied == nil && r.status == http.StatusForbidden, denied != nil && denied.Action != "":
 		denied = &provision.CredentialsError{
-			Cloud: service.CloudGCP, Code: r.code, Err: err, Action: "the Cloud Billing API", Hint: "grant the scope cloud-billing.readonly, and enable the API in the project",
+			Cloud: service.CloudGCP, Code: r.code, Err: err, Action: "the Cloud Billing API", Hint: "grant the scope cloud-billing.readonly and enable the API: gcloud services enable cloudbilling.googleapis.com",
 		}
 	}
 	if denied != nil {
@@ -96,10 +97,10 @@ func explainPrices(err error) error {
 	return fmt.Errorf("%s: %w", doing, err)
 }
 
-// billedPart is a part of machines that is billed per hour.
+// billedPart is a part of a machine that is billed per hour.
 type billedPart struct {
 	region string
-	// what is a core or a GiB of RAM of a family, or a GPU: "g2 core", "a3 ram", "l4".
+	// what is the part: a core or a GiB of RAM of a machine family, or a GPU: "g2 core", "a3 ram", "l4".
 	what string
 	spot bool
 }
@@ -107,22 +108,22 @@ type billedPart struct {
 // priceList contains the prices of parts, in USD per hour.
 type priceList struct {
 	perHour map[billedPart]float64
-	errs    map[billedPart]error // parts whose price could not be read
+	errs    map[billedPart]error // the errors of parts with an invalid price
 }
 
 func newPriceList() *priceList { return &priceList{map[billedPart]float64{}, map[billedPart]error{}} }
 
-// add reads a SKU; those that do not match are skipped.
+// add reads a SKU; other SKUs than those of catalogue machines are skipped.
 func (l *priceList) add(sku *cloudbilling.Sku) {
-	what, spot, ours := partOf(sku)
-	if !ours {
+	what, spot, ok := partOf(sku)
+	if !ok {
 		return
 	}
 	price, err := hourlyPrice(sku, what)
 	for _, region := range sku.ServiceRegions {
 		at := billedPart{region, what, spot}
 		if have, known := l.perHour[at]; err == nil && known && have != price {
-			l.errs[at] = fmt.Errorf("%s in %s: found two prices, %g and %g", what, region, have, price)
+			l.errs[at] = fmt.Errorf("%s in %s: price must be unique, got %g and %g", what, region, have, price)
 		}
 		if err != nil {
 			l.errs[at] = err
@@ -132,15 +133,16 @@ func (l *priceList) add(sku *cloudbilling.Sku) {
 	}
 }
 
-// The descriptions of the SKUs that catalogue machines consist of. Commitments, reservations, custom
-// machines and families with longer names have other descriptions.
+// The descriptions of the SKUs of catalogue machines. Commitments, reservations, custom machines and
+// families with longer names have other descriptions.
 var (
 	describesMachine = regexp.MustCompile(`(?i)^(spot preemptible )?(e2|g2|a2|a3) instances? (core|ram) running in `)
 	describesGPU     = regexp.MustCompile(`(?i)^nvidia (?:tesla )?(l4|a100|h100(?: 80gb)?) gpu (attached to spot preemptible vms )?running in `)
 )
 
-// partOf returns the machine part that a SKU prices, and whether for spot machines.
-func partOf(sku *cloudbilling.Sku) (what string, spot, ours bool) {
+// partOf returns the machine part of a SKU, and whether its price is for spot machines; ok is false for
+// other SKUs.
+func partOf(sku *cloudbilling.Sku) (what string, spot, ok bool) {
 	if m := describesMachine.FindStringSubmatch(sku.Description); m != nil {
 		what, spot = strings.ToLower(m[2]+" "+m[3]), m[1] != ""
 	} else if m := describesGPU.FindStringSubmatch(sku.Description); m != nil {
@@ -153,8 +155,8 @@ func partOf(sku *cloudbilling.Sku) (what string, spot, ours bool) {
 	return what, spot, what != "" && sku.Category != nil && sku.Category.UsageType == usage
 }
 
-// hourlyPrice returns the price per hour of a part from its SKU, in USD. There must be one price, from the
-// first hour on.
+// hourlyPrice returns the price per hour of a part from its SKU, in USD. A SKU must have exactly one price,
+// which applies from the first hour.
 func hourlyPrice(sku *cloudbilling.Sku, what string) (float64, error) {
 	unit := "h"
 	if strings.HasSuffix(what, " ram") {
@@ -165,7 +167,7 @@ func hourlyPrice(sku *cloudbilling.Sku, what string) (float64, error) {
 	}
 	newest := sku.PricingInfo[len(sku.PricingInfo)-1]
 	if newest == nil || newest.PricingExpression == nil || newest.PricingExpression.UsageUnit != unit || len(newest.PricingExpression.TieredRates) != 1 {
-		return 0, fmt.Errorf("%q: must have one rate for the unit %s", sku.Description, unit)
+		return 0, fmt.Errorf("%q: number of rates per %s must be 1", sku.Description, unit)
 	}
 	price, err := rateUSD(newest.PricingExpression.TieredRates[0])
 	if err != nil {
@@ -177,28 +179,28 @@ func hourlyPrice(sku *cloudbilling.Sku, what string) (float64, error) {
 // rateUSD returns a rate in USD.
 func rateUSD(rate *cloudbilling.TierRate) (float64, error) {
 	if rate == nil || rate.UnitPrice == nil || rate.StartUsageAmount != 0 {
-		return 0, errors.New("the rate does not apply from the first hour on")
+		return 0, errors.New("rate must apply from the first hour")
 	}
 	m := rate.UnitPrice
 	price := float64(m.Units) + float64(m.Nanos)/1e9
 	if m.CurrencyCode != "USD" || m.Units < 0 || m.Nanos < 0 || m.Nanos >= 1e9 || !provision.IsValidPrice(price) {
-		return 0, fmt.Errorf("%d units and %d nanos of %q are not a valid price per hour", m.Units, m.Nanos, m.CurrencyCode)
+		return 0, fmt.Errorf("invalid price per hour: %d units and %d nanos of %q", m.Units, m.Nanos, m.CurrencyCode)
 	}
 	return price, nil
 }
 
-// regionPrices returns the prices of a region, sorted by type and capacity, for the types whose parts all have
-// one. With an error it returns those that could be read.
+// regionPrices returns the prices of a region, sorted by type and capacity, for the types whose parts all
+// have a price. With an error it returns the prices that could be read.
 func (l *priceList) regionPrices(region string) ([]provision.Price, error) {
 	var prices []provision.Price
-	var bad []error
+	var errs []error
 	for _, t := range provision.MachineTypes(service.CloudGCP) {
 		for _, capacity := range []service.CapacityType{service.CapacityOnDemand, service.CapacitySpot} {
 			price, err := l.typePrice(t, region, capacity == service.CapacitySpot)
 			switch {
 			case err != nil:
-				if !slices.ContainsFunc(bad, func(b error) bool { return b.Error() == err.Error() }) {
-					bad = append(bad, err)
+				if !slices.ContainsFunc(errs, func(e error) bool { return e.Error() == err.Error() }) {
+					errs = append(errs, err)
 				}
 			case provision.IsValidPrice(price):
 				prices = append(prices, provision.Price{Type: t.Type, Capacity: capacity, PerHour: price, Source: "Google price list, " + region})
@@ -206,15 +208,15 @@ func (l *priceList) regionPrices(region string) ([]provision.Price, error) {
 		}
 	}
 	switch {
-	case len(bad) > 0:
-		return prices, fmt.Errorf("reading the price list of Cloud Billing for %s: %w", region, errors.Join(bad...))
+	case len(errs) > 0:
+		return prices, fmt.Errorf("reading the price list of Cloud Billing for %s: %w", region, errors.Join(errs...))
 	case len(prices) == 0:
 		return nil, fmt.Errorf("reading the price list of Cloud Billing: no prices for %s", region)
 	}
 	return prices, nil
 }
 
-// typePrice returns the sum of the parts of a type; 0 where the region lacks one of them.
+// typePrice returns the sum of the prices of a type's parts; 0 if one of them has no price in the region.
 func (l *priceList) typePrice(t provision.MachineType, region string, spot bool) (float64, error) {
 	family, _, _ := strings.Cut(t.Type, "-")
 	sum := 0.0

@@ -13,8 +13,8 @@ import (
 	"skyserve/provision/gcp"
 )
 
-// What a machine type costs is the sum of its parts in its region, on demand and as spot
-// machines; the list is read once for all regions, page by page.
+// The price of a machine type is the sum of its parts in its region, on demand and as spot machines. The list
+// is read once for all regions, page by page.
 func TestPrices(t *testing.T) {
 	faults := &testcloud.Faults{}
 	g := newGCE(faults)
@@ -38,18 +38,17 @@ func TestPrices(t *testing.T) {
 	if len(seen) != 4*len(provision.MachineTypes(service.CloudGCP)) {
 		t.Errorf("%d prices of 2 regions are different", len(seen))
 	}
-	if pages := faults.Actions()["cloudbilling.services.skus.list"]; pages != 5 {
+	if pages := faults.CallCounts()["cloudbilling.services.skus.list"]; pages != 5 {
 		t.Errorf("read %d pages of 240 SKUs, 50 a page", pages)
 	}
 }
 
-// A list that is refused or nonsense is an error that says what lacks; prices that can be
-// read are there all the same.
+// A denied or invalid list is an error with the reason; the valid prices are returned.
 func TestPriceListErrors(t *testing.T) {
 	const action = "cloudbilling.services.skus.list"
 	change := func(description string, edit func(*testcloud.GCESKU)) func(*testcloud.GCE) {
 		return func(g *testcloud.GCE) {
-			g.ListPrices(func(all []testcloud.GCESKU) []testcloud.GCESKU {
+			g.EditPriceList(func(all []testcloud.GCESKU) []testcloud.GCESKU {
 				i := slices.IndexFunc(all, func(s testcloud.GCESKU) bool { return s.Description == description })
 				edit(&all[i])
 				return all
@@ -61,44 +60,44 @@ func TestPriceListErrors(t *testing.T) {
 		change  func(*testcloud.GCE)
 		priced  int
 		says    string
-		refused string // what is not allowed
+		refused string // the denied permission
 		hint    string
 	}{
-		{name: "all is well", change: func(*testcloud.GCE) {}, priced: 26},
+		{name: "valid setup", change: func(*testcloud.GCE) {}, priced: 26},
 		{
 			name: "the API is off", refused: "the Cloud Billing API", hint: "gcloud services enable cloudbilling.googleapis.com",
 			change: func(g *testcloud.GCE) {
-				g.Refuse(action, 403, "accessNotConfigured", "Cloud Billing API has not been used in project 1 before or it is disabled.")
+				g.FailCalls(action, 403, "accessNotConfigured", "Cloud Billing API has not been used in project 1 before or it is disabled.")
 			},
 		},
 		{
-			name: "no project asks", refused: "the Cloud Billing API", hint: "set-quota-project",
+			name: "no quota project", refused: "the Cloud Billing API", hint: "set-quota-project",
 			change: func(g *testcloud.GCE) {
-				g.Refuse(action, 403, "SERVICE_DISABLED", "The cloudbilling.googleapis.com API requires a quota project, which is not set by default.")
+				g.FailCalls(action, 403, "SERVICE_DISABLED", "The cloudbilling.googleapis.com API requires a quota project, which is not set by default.")
 			},
 		},
 		{
 			name: "without the scope", refused: "the Cloud Billing API", hint: "cloud-billing.readonly",
 			change: func(g *testcloud.GCE) {
-				g.Refuse(action, 403, "insufficientPermissions", "Request had insufficient authentication scopes.")
+				g.FailCalls(action, 403, "insufficientPermissions", "Request had insufficient authentication scopes.")
 			},
 		},
-		{name: "nonsense", change: func(g *testcloud.GCE) { g.Refuse(action, 418, "teapot", "I am one") }, says: "I am one"},
+		{name: "invalid response", change: func(g *testcloud.GCE) { g.FailCalls(action, 418, "teapot", "I am one") }, says: "I am one"},
 		{
 			name: "another currency", change: change("G2 Instance Core running in us-central1", func(s *testcloud.GCESKU) { s.Currency = "EUR" }), priced: 22,
-			says: `"G2 Instance Core running in us-central1": 0 units and 26000000 nanos of "EUR" are not a valid price per hour`,
+			says: `"G2 Instance Core running in us-central1": invalid price per hour: 0 units and 26000000 nanos of "EUR"`,
 		},
 		{
 			name: "another unit", change: change("Nvidia L4 GPU attached to Spot Preemptible VMs running in us-central1", func(s *testcloud.GCESKU) { s.Unit = "mo" }), priced: 22,
-			says: "must have one rate for the unit h",
+			says: "number of rates per h must be 1",
 		},
 		{
 			name: "two prices", change: change("Commitment v1: E2 Instance Core in us-central1 for 1 Year", func(s *testcloud.GCESKU) {
 				s.Description, s.Usage = "E2 Instance Core running in Americas", "OnDemand"
-			}), priced: 25, says: "e2 core in us-central1: found two prices",
+			}), priced: 25, says: "e2 core in us-central1: price must be unique",
 		},
 		{name: "no H100 there", change: change("Nvidia H100 80GB GPU running in us-central1", func(s *testcloud.GCESKU) { s.Regions = []string{"europe-west4"} }), priced: 22},
-		{name: "nothing there", change: func(g *testcloud.GCE) { g.ListPrices(func([]testcloud.GCESKU) []testcloud.GCESKU { return nil }) }, says: "no prices for us-central1"},
+		{name: "nothing there", change: func(g *testcloud.GCE) { g.EditPriceList(func([]testcloud.GCESKU) []testcloud.GCESKU { return nil }) }, says: "no prices for us-central1"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			g := newGCE(nil)
@@ -118,12 +117,11 @@ func TestPriceListErrors(t *testing.T) {
 	}
 }
 
-// A call that is throttled, broken or lost is repeated; credentials that are no good are
-// told of as everywhere.
+// Calls that are throttled, fail or are lost are retried. Invalid credentials are a CredentialsError.
 func TestPriceCallsAreRetried(t *testing.T) {
-	for _, o := range []testcloud.Outcome{testcloud.Throttled, testcloud.Broken, testcloud.Refused, testcloud.Lost} {
+	for _, o := range []testcloud.Outcome{testcloud.Throttled, testcloud.InternalError, testcloud.RequestLost, testcloud.ResponseLost} {
 		left := 3
-		g := newGCE(&testcloud.Faults{Decide: func(testcloud.Call) testcloud.Outcome {
+		g := newGCE(&testcloud.Faults{DecideOutcome: func(testcloud.Call) testcloud.Outcome {
 			if left == 0 {
 				return testcloud.Served
 			}

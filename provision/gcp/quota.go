@@ -16,8 +16,8 @@ import (
 // metric is a quota that launches count against.
 type metric struct{ code, name, unit string }
 
-// metrics returns the quotas that launches of the catalogue's machines count against. Compute Engine
-// does not report the on-demand GPU quotas that count by family.
+// metrics returns the quotas that launches of the catalogue's machines count against. It omits the
+// on-demand GPU quotas by GPU family, which Compute Engine does not report.
 func metrics() []metric {
 	var all []metric
 	for _, g := range catalogue.GPUs() {
@@ -45,8 +45,8 @@ func (p *Provider) readProject(ctx context.Context) (*computepb.Project, error) 
 	return found, nil
 }
 
-// Quotas returns the project's quotas in a region, and in all regions together, that replicas and
-// balancers count against. A quota that the project does not have is omitted.
+// Quotas returns the project's quotas that replicas and balancers count against, in a region and in all
+// regions together. It omits quotas that the project does not have.
 func (p *Provider) Quotas(ctx context.Context, region service.Region) ([]provision.Quota, error) {
 	here, err := p.readRegion(ctx, region.Place())
 	if err != nil {
@@ -59,16 +59,17 @@ func (p *Provider) Quotas(ctx context.Context, region service.Region) ([]provisi
 	return append(quotasOf(region, here.GetQuotas()), quotasOf(regionID(""), project.GetQuotas())...), nil
 }
 
-// effectiveQuotas adjusts quotas: while a project has no quota for spot GPUs of a type, its limit is 0 and spot
-// GPUs count against the on-demand quota.
+// effectiveQuotas replaces the quotas for spot GPUs whose limit is 0 by the on-demand quotas. A project
+// without a quota for spot GPUs of a type has a limit of 0, and its spot GPUs count against the on-demand
+// quota.
 func effectiveQuotas(all []*computepb.Quota) []*computepb.Quota {
 	at := func(code string) int {
 		return slices.IndexFunc(all, func(q *computepb.Quota) bool { return q.GetMetric() == code })
 	}
 	all = slices.Clone(all)
 	for i, q := range all {
-		usual, spot := strings.CutPrefix(q.GetMetric(), "PREEMPTIBLE_")
-		if j := at(usual); spot && q.GetLimit() == 0 && j >= 0 {
+		onDemand, spot := strings.CutPrefix(q.GetMetric(), "PREEMPTIBLE_")
+		if j := at(onDemand); spot && q.GetLimit() == 0 && j >= 0 {
 			all[i] = &computepb.Quota{Metric: q.Metric, Limit: all[j].Limit, Usage: all[j].Usage}
 		}
 	}

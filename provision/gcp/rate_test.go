@@ -14,7 +14,7 @@ import (
 	"skyserve/provision/gcp"
 )
 
-// hundredReplicas wants 20 replicas in each of five regions.
+// hundredReplicas returns 20 desired replicas in each of five regions.
 func hundredReplicas() (wants []provision.Desired, places []string) {
 	places = []string{"us-central1", "us-east4", "europe-west4", "asia-northeast1", "asia-southeast1"}
 	for _, place := range places {
@@ -28,11 +28,11 @@ func hundredReplicas() (wants []provision.Desired, places []string) {
 	return wants, places
 }
 
-// A hundred machines wanted at once keep to ten calls a region, in a cloud whose
-// every call takes 20 ms.
+// A hundred concurrent launches have at most ten calls per region in flight, in a cloud whose calls take 20
+// ms.
 func TestCallsInFlightAreLimited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		faults := &testcloud.Faults{Hold: func(testcloud.Call) { time.Sleep(20 * time.Millisecond) }}
+		faults := &testcloud.Faults{DuringCall: func(testcloud.Call) { time.Sleep(20 * time.Millisecond) }}
 		g := newGCE(faults)
 		wants, places := hundredReplicas()
 		begun := time.Now()
@@ -40,12 +40,12 @@ func TestCallsInFlightAreLimited(t *testing.T) {
 			t.Fatal(err)
 		}
 		calls := 0
-		for _, n := range faults.Actions() {
+		for _, n := range faults.CallCounts() {
 			calls += n
 		}
-		t.Logf("%d machines: %d calls %v, %v", len(wants), calls, faults.Actions(), time.Since(begun))
+		t.Logf("%d machines: %d calls %v, %v", len(wants), calls, faults.CallCounts(), time.Since(begun))
 		for _, place := range append(places, "") {
-			if most := faults.MostInFlight("gcp", place); most > provision.MaxCallsPerHost || most < 2 {
+			if most := faults.MaxCallsInFlight("gcp", place); most > provision.MaxCallsPerHost || most < 2 {
 				t.Errorf("%q: %d calls were in flight at once, want several and at most %d", place, most, provision.MaxCallsPerHost)
 			}
 		}
@@ -55,11 +55,11 @@ func TestCallsInFlightAreLimited(t *testing.T) {
 	})
 }
 
-// A cloud that goes on refusing is given up, after pauses that grow.
+// A call that is always rejected fails after all attempts, with increasing backoff.
 func TestRetriesAreLimited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		for _, outcome := range []testcloud.Outcome{testcloud.Throttled, testcloud.Broken, testcloud.Lost} {
-			faults := &testcloud.Faults{Decide: everyNth(1, outcome)}
+		for _, outcome := range []testcloud.Outcome{testcloud.Throttled, testcloud.InternalError, testcloud.ResponseLost} {
+			faults := &testcloud.Faults{DecideOutcome: everyNth(1, outcome)}
 			cfg := config(newGCE(faults))
 			cfg.Poll = time.Second
 			begun := time.Now()
@@ -67,11 +67,11 @@ func TestRetriesAreLimited(t *testing.T) {
 			took := time.Since(begun)
 			var denied *provision.CredentialsError
 			tries, least, most := 6, 4*time.Second, 15*time.Second
-			if outcome == testcloud.Throttled { // rates are counted by the minute
+			if outcome == testcloud.Throttled { // rate limits are per minute
 				tries, least, most = 12, 59*time.Second, 3*time.Minute
 			}
-			if err == nil || errors.As(err, &denied) || faults.Actions()["compute.instances.aggregatedList"] != tries {
-				t.Errorf("outcome %d: got %v after %v", outcome, err, faults.Actions())
+			if err == nil || errors.As(err, &denied) || faults.CallCounts()["compute.instances.aggregatedList"] != tries {
+				t.Errorf("outcome %d: got %v after %v", outcome, err, faults.CallCounts())
 			}
 			if took < least || took > most {
 				t.Errorf("outcome %d: it took %v", outcome, took)
@@ -80,11 +80,11 @@ func TestRetriesAreLimited(t *testing.T) {
 	})
 }
 
-// A rate that was used up fills at the next full minute.
+// A call beyond a rate limit succeeds in the next minute.
 func TestRateLimitedCallsWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		begun := time.Now()
-		faults := &testcloud.Faults{Decide: func(testcloud.Call) testcloud.Outcome {
+		faults := &testcloud.Faults{DecideOutcome: func(testcloud.Call) testcloud.Outcome {
 			if time.Since(begun) < 59*time.Second {
 				return testcloud.Throttled
 			}
@@ -98,7 +98,7 @@ func TestRateLimitedCallsWait(t *testing.T) {
 	})
 }
 
-// Google lets a machine's guest attributes be asked for ten times a minute.
+// A machine's guest attributes are read at most ten times a minute, which is Google's limit.
 func TestFingerprintIsCached(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		faults := &testcloud.Faults{}
@@ -108,7 +108,7 @@ func TestFingerprintIsCached(t *testing.T) {
 		p := gcp.New(cfg)
 		o := launched(t, p, replica("us-central1-0", service.CapacitySpot))
 		other := launched(t, p, replica("us-central1-1", service.CapacitySpot))
-		for range 20 { // a minute, as those look who wait for a machine to boot
+		for range 20 { // a minute of polls, as for a booting machine
 			for _, o := range []provision.Object{o, other} {
 				if key, err := p.Fingerprint(t.Context(), o); key != "" || err != nil {
 					t.Fatalf("got %q, %v", key, err)
@@ -116,8 +116,8 @@ func TestFingerprintIsCached(t *testing.T) {
 			}
 			time.Sleep(3 * time.Second)
 		}
-		if n := faults.Actions()["compute.instances.getGuestAttributes"]; n > 20 || n < 10 {
-			t.Errorf("the keys of two machines were asked for %d times in a minute", n)
+		if n := faults.CallCounts()["compute.instances.getGuestAttributes"]; n > 20 || n < 10 {
+			t.Errorf("the fingerprints of two machines were requested %d times in a minute", n)
 		}
 		for _, i := range g.Instances() {
 			g.SetGuestAttribute(i.Name, "skyserve/fingerprint", i.Name)
@@ -129,11 +129,11 @@ func TestFingerprintIsCached(t *testing.T) {
 	})
 }
 
-// What never ends is given up too.
+// An operation that never ends is an error.
 func TestOperationTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newGCE(nil)
-		g.SetSteps(1 << 30)
+		g.SetOperationCalls(1 << 30)
 		cfg := config(g)
 		cfg.Poll = 2 * time.Second
 		begun := time.Now()

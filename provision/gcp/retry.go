@@ -13,10 +13,10 @@ import (
 	"time"
 )
 
-// A call has up to tries attempts. The backoff starts with minBackoff and doubles up to maxBackoff:
-// about 9 s in all. A rate-limited call has maxRateLimitAttempts attempts, over at least a minute: Google counts
-// rates by the minute, and they refill at the next full one. callTimeout is the maximum duration of one
-// attempt, so that a dead connection is detected.
+// A call has up to maxAttempts attempts. The backoff starts with minBackoff and doubles up to maxBackoff,
+// about 9 s in total. A rate-limited call has up to maxRateLimitAttempts attempts, over at least a minute:
+// Google's rate limits are per minute. callTimeout is the maximum duration of one attempt, so that a dead
+// connection is detected.
 const (
 	maxAttempts          = 6
 	maxRateLimitAttempts = 12
@@ -26,8 +26,8 @@ const (
 )
 
 // retryTransport is a transport that retries rate-limited calls, internal errors and calls without a
-// response. That is safe: every call that changes something carries a request id, by which the cloud
-// recognizes a repetition. Responses are read in full.
+// response. That is safe: every call that changes something has a request id, by which the cloud recognizes
+// a repetition. Responses are read in full.
 type retryTransport struct {
 	next   http.RoundTripper
 	pauses bool
@@ -37,10 +37,10 @@ type retryTransport struct {
 // RoundTrip sends a request until it gets a final response.
 func (t *retryTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	wait := minBackoff
-	for try := 1; ; try++ {
-		answer, text, err := t.attempt(r)
-		if r.Context().Err() != nil || try >= maxAttemptsFor(answer, text, err) {
-			return answer, err
+	for attempt := 1; ; attempt++ {
+		response, text, err := t.attempt(r)
+		if r.Context().Err() != nil || attempt >= maxAttemptsFor(response, text, err) {
+			return response, err
 		}
 		if t.pauses {
 			if err := sleep(r.Context(), wait/2+rand.N(wait)); err != nil {
@@ -51,7 +51,7 @@ func (t *retryTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 }
 
-// attempt sends a request once, and reads the response, whose body can be read again.
+// attempt sends a request once and reads the response. The body of the returned response can be read again.
 func (t *retryTransport) attempt(r *http.Request) (*http.Response, []byte, error) {
 	ctx, cancel := context.WithTimeout(r.Context(), callTimeout)
 	defer cancel()
@@ -63,27 +63,27 @@ func (t *retryTransport) attempt(r *http.Request) (*http.Response, []byte, error
 		}
 		sent.Body = body
 	}
-	answer, err := t.next.RoundTrip(sent)
+	response, err := t.next.RoundTrip(sent)
 	if err != nil {
 		return nil, nil, err
 	}
-	t.clock.observe(answer)
-	text, err := io.ReadAll(answer.Body)
-	answer.Body.Close()
+	t.clock.observe(response)
+	text, err := io.ReadAll(response.Body)
+	response.Body.Close()
 	if err != nil {
 		return nil, nil, fmt.Errorf("reading the response to %s %s: %w", r.Method, r.URL.Path, err)
 	}
-	answer.Body = io.NopCloser(bytes.NewReader(text))
-	return answer, text, nil
+	response.Body = io.NopCloser(bytes.NewReader(text))
+	return response, text, nil
 }
 
 // maxAttemptsFor returns the number of attempts for a call with this response: one, unless a retry may
 // succeed.
-func maxAttemptsFor(answer *http.Response, text []byte, failed error) int {
-	if failed != nil {
+func maxAttemptsFor(response *http.Response, text []byte, err error) int {
+	if err != nil {
 		return maxAttempts
 	}
-	switch answer.StatusCode {
+	switch response.StatusCode {
 	case http.StatusInternalServerError, http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
 		return maxAttempts
 	case http.StatusTooManyRequests:
@@ -98,28 +98,28 @@ func maxAttemptsFor(answer *http.Response, text []byte, failed error) int {
 	return 1
 }
 
-// reasonsOf returns the reasons in an API error; none where the text is not one.
+// reasonsOf returns the reasons in the text of an API error; none for another text.
 func reasonsOf(text []byte) []string {
-	var refusal struct {
+	var body struct {
 		Error struct {
 			Errors []struct {
 				Reason string `json:"reason"`
 			} `json:"errors"`
 		} `json:"error"`
 	}
-	if json.Unmarshal(text, &refusal) != nil {
+	if json.Unmarshal(text, &body) != nil {
 		return nil
 	}
 	var reasons []string
-	for _, e := range refusal.Error.Errors {
+	for _, e := range body.Error.Errors {
 		reasons = append(reasons, e.Reason)
 	}
 	return reasons
 }
 
-// regionOfCall returns the region in a call's path. The number of calls in flight is limited per
-// region: Google has one host for all regions, and counts rates by region. It is empty for calls about
-// the whole project.
+// regionOfCall returns the region in a call's path; empty for calls about the whole project. The number of
+// calls in flight is limited per region, because Google has one host for all regions and counts rates per
+// region.
 func regionOfCall(r *http.Request) string {
 	parts := strings.Split(r.URL.Path, "/")
 	for i, part := range parts[:len(parts)-1] {

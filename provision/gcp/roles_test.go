@@ -17,33 +17,33 @@ import (
 	"skyserve/provision/gcp"
 )
 
-// The role and the account of balancers, as `doctor` has them made.
+// The role and the service account of balancers, as created by the commands of `doctor`.
 const (
 	roleOfBalancers    = "projects/p/roles/skyserveBalancer"
 	accountOfBalancers = "skyserve-chat-lb@p.iam.gserviceaccount.com"
 )
 
-// permissionsOfRole are those of the role that `doctor` prints.
+// permissionsOfRole returns the permissions of the role that `doctor` prints.
 func permissionsOfRole(t *testing.T) []string {
 	t.Helper()
 	for line := range strings.Lines(accountSetup()) {
-		words := testcloud.ShellWords(line)
+		words := testcloud.SplitShellWords(line)
 		if i := slices.Index(words, "--permissions"); i >= 0 {
 			return strings.Split(words[i+1], ",")
 		}
 	}
-	t.Fatalf("doctor makes no role:\n%s", accountSetup())
+	t.Fatalf("doctor prints no command for the role:\n%s", accountSetup())
 	return nil
 }
 
-// The docs show what `doctor` prints.
+// docs/clouds.md contains the commands that `doctor` prints.
 func TestDocsShowAccountCommands(t *testing.T) {
 	text, err := os.ReadFile("../../docs/clouds.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	for line := range strings.Lines(accountSetup()) {
-		if words := testcloud.ShellWords(line); len(words) == 0 || words[0] != "gcloud" {
+		if words := testcloud.SplitShellWords(line); len(words) == 0 || words[0] != "gcloud" {
 			continue
 		}
 		line = strings.NewReplacer("--project p ", "--project PROJECT ", "--project p\n", "--project PROJECT\n", "projects/p/", "projects/PROJECT/", "binding p ", "binding PROJECT ", "@p.iam", "@PROJECT.iam").Replace(strings.TrimRight(line, "\n") + "\n")
@@ -53,7 +53,7 @@ func TestDocsShowAccountCommands(t *testing.T) {
 	}
 }
 
-// control does what a controller does in its cloud.
+// control makes all calls of a controller in its cloud.
 func control(p *gcp.Provider) error {
 	ctx := context.Background()
 	if _, err := p.Offerings(ctx, here); err != nil {
@@ -77,7 +77,7 @@ func control(p *gcp.Provider) error {
 	return p.Terminate(ctx, o)
 }
 
-// operate does what up and down do.
+// operate makes all calls of up and down.
 func operate(p *gcp.Provider) error {
 	rule := provision.FirewallRule{Port: 8300, From: provision.FromBalancers}
 	for _, w := range append(chat(), firewall(provision.KindReplica, rule, provision.FirewallRule{Port: 22, From: provision.FromWorld}), firewall(provision.KindReplica, rule)) {
@@ -97,16 +97,16 @@ func operate(p *gcp.Provider) error {
 	return err
 }
 
-// asMachine is the provider of a machine of the service, which acts as its account.
+// asMachine returns the provider of a machine of the service, which authenticates with its service account.
 func asMachine(t *testing.T, g *testcloud.GCE, name string) *gcp.Provider {
 	t.Helper()
-	_, text := g.Credentials(name)
+	_, text := g.MachineCredentials(name)
 	cfg := config(g)
 	cfg.MachinesOnly = true
 	return withToken(cfg, token{value: text})
 }
 
-// nameOf is what Compute Engine calls the machine of an id.
+// nameOf returns Compute Engine's name of the machine of an id.
 func nameOf(t *testing.T, g *testcloud.GCE, id string) string {
 	t.Helper()
 	all := g.Instances()
@@ -117,7 +117,7 @@ func nameOf(t *testing.T, g *testcloud.GCE, id string) string {
 	return all[i].Name
 }
 
-// The roles of balancers and of operators are enough, and nothing in them is for nothing.
+// The roles of balancers and of operators contain exactly the required permissions.
 func TestRolesAreMinimal(t *testing.T) {
 	account := permissionsOfRole(t)
 	person := slices.Concat(account, []string{
@@ -137,7 +137,7 @@ func TestRolesAreMinimal(t *testing.T) {
 		}},
 		{"operator", person, func(role []string) error {
 			g := newGCE(nil)
-			g.Allow(role...)
+			g.SetOperatorPermissions(role...)
 			return operate(provider(g))
 		}},
 	} {
@@ -152,7 +152,7 @@ func TestRolesAreMinimal(t *testing.T) {
 	}
 }
 
-// compromised is a service of which somebody has root on the second balancer.
+// compromised is a service with an intruder who has root on the second balancer.
 type compromised struct {
 	t          *testing.T
 	g          *testcloud.GCE
@@ -168,7 +168,7 @@ func takeOver(t *testing.T) *compromised {
 		launched(t, p, w)
 	}
 	a := &compromised{t: t, g: g}
-	_, a.token = g.Credentials(nameOf(t, g, "lb-us-central1-1"))
+	_, a.token = g.MachineCredentials(nameOf(t, g, "lb-us-central1-1"))
 	for _, i := range g.Instances() {
 		switch i.Labels["skyserve-id"] {
 		case "lb-us-central1-0":
@@ -180,7 +180,7 @@ func takeOver(t *testing.T) *compromised {
 	return a
 }
 
-// call sends a request as the account of the balancer, and gives how it was answered.
+// call sends a request as the balancer's service account, and returns the status and the error's reason.
 func (a *compromised) call(method, path string, body any) (status int, text string) {
 	a.t.Helper()
 	var content io.Reader
@@ -196,7 +196,7 @@ func (a *compromised) call(method, path string, body any) (status int, text stri
 		a.t.Fatal(err)
 	}
 	r.Header.Set("Authorization", "Bearer "+a.token)
-	answer, err := testcloud.Direct{Handler: a.g}.RoundTrip(r)
+	answer, err := testcloud.HandlerTransport{Handler: a.g}.RoundTrip(r)
 	if err != nil {
 		a.t.Fatal(err)
 	}
@@ -207,7 +207,7 @@ func (a *compromised) call(method, path string, body any) (status int, text stri
 	return answer.StatusCode, string(reply)
 }
 
-// insert makes a machine like another one, by a name, with what change makes of it.
+// insert creates a machine like another one, with another name, modified by change.
 func (a *compromised) insert(like testcloud.GCEInstance, name string, change func(*testcloud.GCEInstance)) (int, string) {
 	i := testcloud.GCEInstance{
 		Name: name, MachineType: "zones/us-central1-a/machineTypes/e2-standard-2", Labels: like.Labels, Metadata: like.Metadata, Tags: like.Tags,
@@ -220,8 +220,8 @@ func (a *compromised) insert(like testcloud.GCEInstance, name string, change fun
 	return a.call(http.MethodPost, "instances", i)
 }
 
-// Whoever has root on a balancer may launch and end replicas of the service. With none of it they
-// can put a machine of theirs in the place of a balancer or of the controller.
+// An intruder with root on a balancer can launch and terminate replicas of the service. They cannot replace a
+// balancer or the controller by a machine of their own.
 func TestRootOnBalancerCannotBecomeController(t *testing.T) {
 	for what, do := range map[string]func(a *compromised) (int, string){
 		"ends the controller's machine": func(a *compromised) (int, string) {
@@ -253,7 +253,7 @@ func TestRootOnBalancerCannotBecomeController(t *testing.T) {
 			a := takeOver(t)
 			status, text := do(a)
 			if status != http.StatusForbidden {
-				t.Errorf("got %d %s, want that it is refused", status, text)
+				t.Errorf("got %d %s, want that it is denied", status, text)
 			}
 		})
 	}
@@ -263,7 +263,7 @@ func TestRootOnBalancerCannotBecomeController(t *testing.T) {
 	}
 }
 
-// Services may be called alike: the account of one reaches no machine of another.
+// Services may have similar names: the service account of one cannot change machines of another.
 func TestAccountCannotReachSimilarlyNamedService(t *testing.T) {
 	for own, other := range map[string]string{
 		"chat": "chat--eu", "models": "models---eu", "a-service-of-s-xy": "a-service-of-s-xy-in-europe-west4", "a-service-of-s-x": "a-service-of-s-x-in-europe-west4",
@@ -271,15 +271,15 @@ func TestAccountCannotReachSimilarlyNamedService(t *testing.T) {
 		g := newGCE(nil)
 		mine, theirs := balancer("lb-us-central1-0"), replica("us-central1-0", service.CapacityOnDemand)
 		mine.Service, theirs.Service = own, other
-		if err := g.Gcloud(accountSetupFor(own)); err != nil {
+		if err := g.RunGcloud(accountSetupFor(own)); err != nil {
 			t.Fatal(err)
 		}
 		launched(t, provider(g), mine)
 		launched(t, provider(g), theirs)
 		a := &compromised{t: t, g: g}
-		_, a.token = g.Credentials(nameOf(t, g, mine.ID))
+		_, a.token = g.MachineCredentials(nameOf(t, g, mine.ID))
 		if status, text := a.call(http.MethodDelete, "instances/"+nameOf(t, g, theirs.ID), nil); status != http.StatusForbidden {
-			t.Errorf("a balancer of %s ends a replica of %s: got %d %s, want that it is refused", own, other, status, text)
+			t.Errorf("a balancer of %s terminates a replica of %s: got %d %s, want that it is denied", own, other, status, text)
 		}
 		have, err := provider(g).List(t.Context(), other)
 		if err != nil || len(have) != 1 || have[0].Kind != provision.KindReplica {
@@ -288,8 +288,8 @@ func TestAccountCannotReachSimilarlyNamedService(t *testing.T) {
 	}
 }
 
-// Machines of earlier versions are listed, without a kind, so that they can be removed. What the
-// account of a balancer makes does not pass for one.
+// Machines of earlier versions are listed without a kind, so that they can be removed. A machine that a
+// balancer's service account creates is never listed as one of them.
 func TestMachinesOfEarlierVersionsAreListed(t *testing.T) {
 	for _, tt := range []struct {
 		service, name string
@@ -314,7 +314,7 @@ func TestMachinesOfEarlierVersionsAreListed(t *testing.T) {
 		byHand(t, g, "zones/us-central1-a/instances", string(body))
 		have, err := provider(g).List(t.Context(), tt.service)
 		if err != nil || (len(have) == 1) != tt.listed {
-			t.Fatalf("%s of %s: got %v, %v, want that it is listed: %v", tt.name, tt.service, have, err, tt.listed)
+			t.Fatalf("%s of %s: got %v, %v, want listed: %v", tt.name, tt.service, have, err, tt.listed)
 		}
 		for _, o := range have {
 			if o.Kind != "" || o.SpecHash != "" {
@@ -324,11 +324,12 @@ func TestMachinesOfEarlierVersionsAreListed(t *testing.T) {
 	}
 }
 
-// What the account of balancers makes is a replica of its own service, whatever it says of itself.
+// A machine that the balancers' service account creates is a replica of its own service, whatever its note
+// contains.
 func TestNoteCannotChangeKind(t *testing.T) {
 	for _, tt := range []struct {
 		service, kind string
-		listed        provision.ObjectKind // empty = not at all
+		listed        provision.ObjectKind // empty = not listed
 	}{{"chat", "balancer", provision.KindReplica}, {"chat", "replica", provision.KindReplica}, {"other", "balancer", ""}, {"other", "replica", ""}} {
 		a := takeOver(t)
 		status, text := a.insert(a.replica, "skyserve-replica-chat--x-000000000000", func(i *testcloud.GCEInstance) {

@@ -24,8 +24,8 @@ func (p *Provider) readRule(ctx context.Context, n note, name string) (*computep
 	case err != nil:
 		return nil, wrapError(err, "reading firewall rule %s", name)
 	}
-	if has, ours := readNote(found.GetDescription()); !ours || !has.same(n) {
-		return nil, &provision.OwnedError{Resource: "firewall rule " + name, Where: "project " + project, Owner: has.Owner}
+	if foundNote, owned := readNote(found.GetDescription()); !owned || !foundNote.same(n) {
+		return nil, &provision.OwnedError{Resource: "firewall rule " + name, Where: "project " + project, Owner: foundNote.Owner}
 	}
 	return found, nil
 }
@@ -42,7 +42,7 @@ func (p *Provider) setRule(ctx context.Context, n note, want *computepb.Firewall
 			return err == nil, err
 		}
 		if found != nil && path.Base(found.GetNetwork()) != path.Base(want.GetNetwork()) {
-			return false, &provision.SpecError{Err: fmt.Errorf("service %s is in network %s, not %s: run 'skyserve down' before moving it", n.Service, path.Base(found.GetNetwork()), path.Base(want.GetNetwork()))}
+			return false, &provision.SpecError{Err: fmt.Errorf("service %s is in network %s, not %s; run 'skyserve down' before moving it", n.Service, path.Base(found.GetNetwork()), path.Base(want.GetNetwork()))}
 		}
 		id := requestID()
 		if found == nil {
@@ -54,8 +54,8 @@ func (p *Provider) setRule(ctx context.Context, n note, want *computepb.Firewall
 	})
 }
 
-// ruleChanged reports whether a change of a rule succeeded; false, and the caller retries, when somebody
-// else was changing the same rule.
+// ruleChanged reports whether a change of a rule succeeded. It is false, and the caller retries, when
+// another process was changing the same rule.
 func ruleChanged(err error, doing, name string) (bool, error) {
 	switch {
 	case err == nil:
@@ -66,7 +66,7 @@ func ruleChanged(err error, doing, name string) (bool, error) {
 	return false, wrapError(err, doing, name)
 }
 
-// removeRule deletes a rule of an object; a missing one is no error.
+// removeRule deletes a rule of an object; a missing rule is not an error.
 func (p *Provider) removeRule(ctx context.Context, n note, name string) error {
 	client, project, err := newClient(ctx, p, compute.NewFirewallsRESTClient)
 	if err != nil {
@@ -87,7 +87,7 @@ func (p *Provider) removeRule(ctx context.Context, n note, name string) error {
 func (p *Provider) removePrerequisite(ctx context.Context, o provision.Object, prefix string) error {
 	ends, known := ruleEnds[o.Kind]
 	if !known {
-		return fmt.Errorf("terminating %s: kind %s has no firewall rules, but the handle is %q", o.ID, o.Kind, o.Handle)
+		return fmt.Errorf("terminating %s: objects of kind %s have no firewall rules, got handle %q", o.ID, o.Kind, o.Handle)
 	}
 	for _, end := range ends {
 		if err := p.removeRule(ctx, note{Object: o}, nameOf(prefix, end)); err != nil {

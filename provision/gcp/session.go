@@ -17,16 +17,16 @@ import (
 	"skyserve/provision"
 )
 
-// scope is the scope of access tokens: Compute Engine, testing of the caller's permissions, and prices.
-// Machines of a service have computeScope, and for prices billingScope.
+// The scopes of access tokens. scope includes all APIs: Compute Engine, the test of the caller's
+// permissions, and prices. Machines of a service use computeScope, and billingScope for prices.
 const (
 	scope        = "https://www.googleapis.com/auth/cloud-platform"
 	computeScope = "https://www.googleapis.com/auth/compute"
 	billingScope = "https://www.googleapis.com/auth/cloud-billing.readonly"
 )
 
-// metadataHost is the environment variable by which Google's own libraries find a metadata server at an
-// unusual address, as in an emulated cloud.
+// metadataHost is the environment variable with the address of a metadata server, which Google's own
+// libraries also read. An emulated cloud sets it.
 const metadataHost = "GCE_METADATA_HOST"
 
 // session is a project with its endpoints and credentials.
@@ -41,19 +41,19 @@ type session struct {
 	clock           *clock
 }
 
-// openSession loads the credentials and the project, once. A failure is not cached, because the operator may
-// fix it.
+// openSession loads the credentials and the project once and caches them. A failure is not cached, because
+// the operator may correct its cause.
 func (p *Provider) openSession(ctx context.Context) (*session, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.session != nil {
 		return p.session, nil
 	}
-	bounded := provision.LimitCallsByKey(p.cfg.Transport, regionOfCall)
-	read := &clock{}
-	transport := http.RoundTripper(&retryTransport{next: bounded, pauses: p.cfg.Poll > 0, clock: read})
+	limited := provision.LimitCallsByKey(p.cfg.Transport, regionOfCall)
+	responseClock := &clock{}
+	transport := http.RoundTripper(&retryTransport{next: limited, pauses: p.cfg.Poll > 0, clock: responseClock})
 	s := &session{
-		clock:           read,
+		clock:           responseClock,
 		endpoint:        cmp.Or(strings.TrimRight(p.cfg.Endpoint, "/"), "https://compute.googleapis.com"),
 		resourceManager: cmp.Or(strings.TrimRight(p.cfg.Endpoint, "/"), "https://cloudresourcemanager.googleapis.com"),
 		iam:             cmp.Or(strings.TrimRight(p.cfg.Endpoint, "/"), "https://iam.googleapis.com"),
@@ -76,8 +76,8 @@ func (p *Provider) openSession(ctx context.Context) (*session, error) {
 	return s, nil
 }
 
-// signedTransport returns a transport that signs requests with credentials of some scopes; it does not sign
-// where there are no credentials to load.
+// signedTransport returns a transport that signs requests with credentials of some scopes. It does not sign
+// requests to a configured endpoint without credentials.
 func (p *Provider) signedTransport(next http.RoundTripper, scopes ...string) (http.RoundTripper, *auth.Credentials, error) {
 	creds := p.cfg.Credentials
 	if creds == nil && (p.cfg.Endpoint == "" || os.Getenv(metadataHost) != "") {
@@ -99,9 +99,10 @@ func (p *Provider) signedTransport(next http.RoundTripper, scopes ...string) (ht
 	return client.Transport, creds, nil
 }
 
-// projectOf returns the project to use.
-func projectOf(ctx context.Context, named string, creds *auth.Credentials) (string, error) {
-	if project := cmp.Or(named, os.Getenv("GOOGLE_CLOUD_PROJECT")); project != "" {
+// projectOf returns the project to use: the configured one, else that of the environment or of the
+// credentials.
+func projectOf(ctx context.Context, configured string, creds *auth.Credentials) (string, error) {
+	if project := cmp.Or(configured, os.Getenv("GOOGLE_CLOUD_PROJECT")); project != "" {
 		return project, nil
 	}
 	err := errors.New("the credentials contain no project")
@@ -119,7 +120,7 @@ func projectOf(ctx context.Context, named string, creds *auth.Credentials) (stri
 	}
 }
 
-// tokenProvider converts errors of a token provider to errors of credentials.
+// tokenProvider converts errors of a token provider to *provision.CredentialsError.
 type tokenProvider struct{ auth.TokenProvider }
 
 // Token returns an access token.
@@ -131,8 +132,8 @@ func (t tokenProvider) Token(ctx context.Context) (*auth.Token, error) {
 	return token, err
 }
 
-// client returns an HTTP client whose requests end with ctx. Compute Engine's library does not pass the
-// context to the requests of its lists.
+// client returns an HTTP client whose requests end with ctx. It is required because Compute Engine's
+// library does not pass the context to the requests of its lists.
 func (s *session) client(ctx context.Context) *http.Client {
 	return &http.Client{Transport: contextTransport{ctx, s.transport}}
 }
@@ -147,7 +148,7 @@ func newClient[C any](ctx context.Context, p *Provider, make func(context.Contex
 	return client, s.project, err
 }
 
-// contextTransport gives a context to requests without one.
+// contextTransport sets the context of requests without one.
 type contextTransport struct {
 	ctx  context.Context // one call of a method
 	next http.RoundTripper

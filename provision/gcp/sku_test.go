@@ -11,7 +11,7 @@ import (
 	"skyserve/provision"
 )
 
-// sku is an entry of the list as Cloud Billing writes it.
+// sku is an entry of Cloud Billing's price list.
 func sku(description, usage, unit, units string, nanos string) string {
 	return `{"name":"services/6F81-5844-456A/skus/D18E-3563-415F","skuId":"D18E-3563-415F","description":"` + description + `","category":{"serviceDisplayName":"Compute Engine",
 "resourceFamily":"Compute","resourceGroup":"CPU","usageType":"` + usage + `"},"serviceRegions":["us-central1","us-east1","us-west1"],"pricingInfo":[{"summary":"",
@@ -29,7 +29,7 @@ func readSKU(t testing.TB, text string) *cloudbilling.Sku {
 	return &s
 }
 
-// Published figures of us-central1 add up to the published prices of machine types.
+// The sum of the published prices of parts in us-central1 is the published price of the machine type.
 func TestMachinePriceIsSumOfParts(t *testing.T) {
 	l := newPriceList()
 	for _, text := range []string{
@@ -63,7 +63,7 @@ func TestMachinePriceIsSumOfParts(t *testing.T) {
 			t.Errorf("%s: got %g, want %g", name, got[name+" on_demand"], want)
 		}
 	}
-	if err != nil || len(got) != 9 { // of spot machines only the GPU is listed
+	if err != nil || len(got) != 9 { // for spot machines the list contains only the GPU
 		t.Errorf("got %v, %v", got, err)
 	}
 }
@@ -76,19 +76,19 @@ func TestRateParsing(t *testing.T) {
 		usd        float64
 		says       string
 	}{
-		{"as Google writes it", good, 1.5, ""},
-		{"in other letters", strings.Replace(good, "E2 Instance Core", "E2 INSTANCES core", 1), 1.5, ""},
+		{"valid", good, 1.5, ""},
+		{"other letter case", strings.Replace(good, "E2 Instance Core", "E2 INSTANCES core", 1), 1.5, ""},
 		{"spot by its name alone", strings.Replace(good, "E2 Instance", "Spot Preemptible E2 Instance", 1), 0, ""},
-		{"from the hundredth hour on", strings.Replace(good, `"startUsageAmount":0`, `"startUsageAmount":100`, 1), 0, "does not apply from the first hour on"},
-		{"two tiers", strings.Replace(good, tier, tier+","+tier, 1), 0, "must have one rate for the unit h"},
-		{"no tier", strings.Replace(good, tier, "", 1), 0, "must have one rate for the unit h"},
-		{"an empty tier", strings.Replace(good, tier, "null", 1), 0, "does not apply from the first hour on"},
-		{"by the second", strings.Replace(good, `"usageUnit":"h"`, `"usageUnit":"s"`, 1), 0, "must have one rate for the unit h"},
+		{"from the hundredth hour on", strings.Replace(good, `"startUsageAmount":0`, `"startUsageAmount":100`, 1), 0, "rate must apply from the first hour"},
+		{"two tiers", strings.Replace(good, tier, tier+","+tier, 1), 0, "number of rates per h must be 1"},
+		{"no tier", strings.Replace(good, tier, "", 1), 0, "number of rates per h must be 1"},
+		{"an empty tier", strings.Replace(good, tier, "null", 1), 0, "rate must apply from the first hour"},
+		{"by the second", strings.Replace(good, `"usageUnit":"h"`, `"usageUnit":"s"`, 1), 0, "number of rates per h must be 1"},
 		{"no price", strings.Replace(good, `"pricingInfo"`, `"other"`, 1), 0, ": no price"},
-		{"another currency", strings.Replace(good, `"USD"`, `"EUR"`, 1), 0, `of "EUR" are not a valid price`},
-		{"below nothing", strings.Replace(good, `"units":"1"`, `"units":"-1"`, 1), 0, "are not a valid price"},
-		{"too many nanos", strings.Replace(good, "500000000", "1500000000", 1), 0, "are not a valid price"},
-		{"more than any machine", strings.Replace(good, `"units":"1"`, `"units":"1001"`, 1), 0, "are not a valid price"},
+		{"another currency", strings.Replace(good, `"USD"`, `"EUR"`, 1), 0, `nanos of "EUR"`},
+		{"negative", strings.Replace(good, `"units":"1"`, `"units":"-1"`, 1), 0, "invalid price per hour"},
+		{"too many nanos", strings.Replace(good, "500000000", "1500000000", 1), 0, "invalid price per hour"},
+		{"above the maximum", strings.Replace(good, `"units":"1"`, `"units":"1001"`, 1), 0, "invalid price per hour"},
 	} {
 		l := newPriceList()
 		l.add(readSKU(t, tt.text))
@@ -100,7 +100,7 @@ func TestRateParsing(t *testing.T) {
 	}
 }
 
-// Whatever a list says, what is read of it are prices of an hour.
+// From any input, only valid hourly prices are read.
 func FuzzPriceList(f *testing.F) {
 	f.Add(sku("E2 Instance Core running in Iowa", "OnDemand", "h", "0", "1"), sku("E2 Instance Ram running in Iowa", "OnDemand", "GiBy.h", "1", "0"))
 	f.Add(sku("Nvidia L4 GPU running in Iowa", "OnDemand", "h", "9223372036854775807", "999999999"), `{"pricingInfo":[null],"description":"Nvidia L4 GPU running in x","category":{"usageType":"OnDemand"}}`)

@@ -22,7 +22,7 @@ func (p *Provider) pollUntil(ctx context.Context, what string, done func() (bool
 			return err
 		}
 	}
-	return fmt.Errorf("waiting for %s: not done after %s", what, maxPolls*p.cfg.Poll)
+	return fmt.Errorf("waiting for %s: not complete after %s", what, maxPolls*p.cfg.Poll)
 }
 
 // waitOperation waits for the operation that a call started. Unlike the library's own Operation.Wait it
@@ -35,7 +35,7 @@ func (p *Provider) waitOperation(ctx context.Context, op *compute.Operation, err
 		if op.Done() {
 			return true, nil
 		}
-		// a failed operation is an error of Poll too, but without details
+		// Poll returns an error for a failed operation too, but without details
 		err := op.Poll(ctx)
 		if op.Done() {
 			return true, nil

@@ -16,33 +16,33 @@ import (
 )
 
 const (
-	fileBuild    = "build" // in a service's directory: the executable of its last `up`
+	fileBuild    = "build" // in a service's directory: the hash of the binary of its last `up`
 	binaryPrefix = "skyserve-"
 	binaryMode   = 0o700
-	// homeTimeout is the maximum wait for the lock of the state directory, which is held while an
-	// executable is copied.
+	// homeTimeout is the maximum wait for the lock of the state directory. A process holds it while it
+	// copies a binary.
 	homeTimeout = 30 * time.Second
 )
 
-// Executable returns the path of the running program and the hash of its content.
+// Executable returns the path of the running binary and the hash of its content.
 func Executable() (path, build string, err error) {
 	if path, err = os.Executable(); err != nil {
-		return "", "", fmt.Errorf("finding this program's executable: %w", err)
+		return "", "", fmt.Errorf("finding the skyserve binary: %w", err)
 	}
 	f, err := os.Open(path)
 	if err != nil {
-		return "", "", fmt.Errorf("reading this program's executable: %w", err)
+		return "", "", fmt.Errorf("reading the skyserve binary: %w", err)
 	}
 	defer f.Close()
 	sum := sha256.New()
 	if _, err := io.Copy(sum, f); err != nil {
-		return "", "", fmt.Errorf("reading this program's executable %s: %w", path, err)
+		return "", "", fmt.Errorf("reading the skyserve binary %s: %w", path, err)
 	}
 	return path, hex.EncodeToString(sum.Sum(nil)[:6]), nil
 }
 
-// Install copies the running program into the state directory, where it stays while a service uses it
-// (`go run` deletes its own binary at exit), and returns the copy.
+// Install copies the running binary into the state directory and returns the copy, which stays there while a
+// service uses it. The original may be deleted: `go run` deletes its binary at exit.
 func (s Service) Install(ctx context.Context) (path, build string, err error) {
 	self, build, err := Executable()
 	if err != nil {
@@ -50,7 +50,7 @@ func (s Service) Install(ctx context.Context) (path, build string, err error) {
 	}
 	lock, err := lockWait(ctx, s.home.lockPath(), homeTimeout)
 	if err != nil {
-		return "", "", fmt.Errorf("installing the executable in %s: %w", s.home.dir, err)
+		return "", "", fmt.Errorf("installing the skyserve binary in %s: %w", s.home.dir, err)
 	}
 	defer lock.Close()
 	if err := writeFile(s.configFile(fileBuild), []byte(build)); err != nil {
@@ -61,7 +61,7 @@ func (s Service) Install(ctx context.Context) (path, build string, err error) {
 		return path, build, nil
 	}
 	if err := copyExecutable(self, path); err != nil {
-		return "", "", fmt.Errorf("installing the executable %s: %w", path, err)
+		return "", "", fmt.Errorf("installing the skyserve binary %s: %w", path, err)
 	}
 	return path, build, nil
 }
@@ -84,8 +84,8 @@ func copyExecutable(from, to string) error {
 	})
 }
 
-// CleanUp removes the executables that no service uses any more and, when no service is left, the rest of
-// the state directory.
+// CleanUp removes the binaries that no service uses. When no service remains, it removes the rest of the
+// state directory.
 func (h Home) CleanUp(ctx context.Context) error {
 	if _, err := os.Stat(h.dir); errors.Is(err, os.ErrNotExist) {
 		return nil
@@ -111,15 +111,15 @@ func (h Home) CleanUp(ctx context.Context) error {
 		}
 	}
 	if len(used) == 0 {
-		_ = os.Remove(filepath.Join(h.dir, dirBin)) // the directories stay if somebody put a file into them
+		_ = os.Remove(filepath.Join(h.dir, dirBin)) // the directories stay if they contain other files
 		_ = os.Remove(filepath.Join(h.dir, dirServices))
 		return os.Remove(h.lockPath())
 	}
 	return nil
 }
 
-// buildsInUse returns the hashes of the executables that processes run, or that an `up` in progress is
-// about to run.
+// buildsInUse returns the hashes of the binaries that processes run, or that an `up` in progress is about to
+// run.
 func (h Home) buildsInUse() (map[string]bool, error) {
 	names, err := h.Services()
 	if err != nil {

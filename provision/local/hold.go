@@ -23,9 +23,9 @@ const (
 )
 
 const (
-	// pollInterval is the interval of attempts to take a lock.
+	// pollInterval is the interval of attempts to acquire a lock.
 	pollInterval = 20 * time.Millisecond
-	// holdTimeout is longer than the instant for which other processes test the lock.
+	// holdTimeout is the maximum wait for the lock: longer than other processes hold it to test it.
 	holdTimeout = time.Second
 	// watchInterval is how often a process checks that its object file still exists.
 	watchInterval = time.Second
@@ -35,20 +35,20 @@ const (
 type ObjectHold struct {
 	file *os.File
 	path string
-	stop func() // stops the watch and releases the lock, once
+	stop func() // stops the watch and releases the lock; further calls have no effect
 
 	mu   sync.Mutex
 	rec  record
 	text []byte // the content of the file
 }
 
-// HoldObject makes this process the object of the file at path: it locks the file, writes the process's
-// record, and keeps both for the life of the process or until Release. When the file is removed, the
-// process gets a SIGTERM, because nobody could find it any more; when the file is damaged, it is
-// rewritten. An object that another process holds is an error.
+// HoldObject makes this process the object of the file at path. It locks the file and writes the process's
+// record. The process holds the lock until it exits or calls Release. When the file is removed, the process
+// receives a SIGTERM, because no command could find it any more. When the file is damaged, it is rewritten.
+// An object that another process holds is an error.
 func HoldObject(path string) (*ObjectHold, error) {
 	recorded := os.Getenv(envRecord)
-	for _, name := range []string{EnvObject, envRecord} { // a child is not this object
+	for _, name := range []string{EnvObject, envRecord} { // child processes must not hold this object
 		if err := os.Unsetenv(name); err != nil {
 			return nil, fmt.Errorf("locking the object file %s: %w", path, err)
 		}
@@ -56,8 +56,8 @@ func HoldObject(path string) (*ObjectHold, error) {
 	return holdFile(path, recorded, watchInterval, func() { _ = unix.Kill(os.Getpid(), unix.SIGTERM) })
 }
 
-// Release ends the hold; the file stays and shows that its process has ended. Further calls have no
-// effect.
+// Release releases the lock. The file stays; without a lock it means that its process has ended. Further
+// calls have no effect.
 func (h *ObjectHold) Release() { h.stop() }
 
 // write writes the record. The caller holds mu.
@@ -70,7 +70,7 @@ func (h *ObjectHold) write() error {
 	return rewrite(h.file, text)
 }
 
-// holdFile is Hold with its dependencies as arguments.
+// holdFile is HoldObject with its dependencies as arguments.
 func holdFile(path, recorded string, every time.Duration, lost func()) (*ObjectHold, error) {
 	var rec record
 	if err := json.Unmarshal([]byte(recorded), &rec); err != nil {
@@ -138,8 +138,8 @@ func (h *ObjectHold) repair() {
 	}
 }
 
-// isRemoved reports whether path no longer names the open file f. Other errors are no reason to stop a
-// service.
+// isRemoved reports whether path does not name the open file f any more. It ignores other errors, which must
+// not stop a service.
 func isRemoved(f *os.File, path string) bool {
 	_, err := os.Stat(path)
 	return errors.Is(err, fs.ErrNotExist) || err == nil && !isSameFile(f, path)

@@ -12,11 +12,11 @@ import (
 	"skyserve/provision"
 )
 
-// newService is a service in a state directory of its own.
+// newService returns a service in its own state directory.
 func newService(t *testing.T, name string) Service {
 	t.Helper()
 	t.Setenv(envHome, t.TempDir())
-	t.Setenv("GORACE", "atexit_sleep_ms=0") // else a process built to find races takes a second to end
+	t.Setenv("GORACE", "atexit_sleep_ms=0") // otherwise a process with the race detector takes a second to end
 	home, err := OpenHome()
 	if err != nil {
 		t.Fatal(err)
@@ -24,7 +24,7 @@ func newService(t *testing.T, name string) Service {
 	return beside(t, Service{home: home}, name)
 }
 
-// beside is another service in the state directory of svc.
+// beside returns another service in the state directory of svc.
 func beside(t *testing.T, svc Service, name string) Service {
 	t.Helper()
 	other, err := svc.home.Service(name)
@@ -34,7 +34,7 @@ func beside(t *testing.T, svc Service, name string) Service {
 	return other
 }
 
-// fakeRecord is what `up` hands a process.
+// fakeRecord is a record that `up` passes to a process.
 func fakeRecord(t *testing.T, o provision.Object) string {
 	t.Helper()
 	text, err := json.Marshal(record{Object: o})
@@ -44,13 +44,13 @@ func fakeRecord(t *testing.T, o provision.Object) string {
 	return string(text)
 }
 
-// holdObject makes this process an object, watched every millisecond.
+// holdObject makes this process an object, whose file is checked every millisecond.
 func holdObject(t *testing.T, svc Service, o provision.Object, lost func()) (release func()) {
 	t.Helper()
 	return holding(t, svc, o, lost).Release
 }
 
-// holding is holdObject with the hold itself.
+// holding is holdObject and returns the hold.
 func holding(t *testing.T, svc Service, o provision.Object, lost func()) *ObjectHold {
 	t.Helper()
 	if err := os.MkdirAll(svc.objectDir(), dirMode); err != nil {
@@ -84,7 +84,7 @@ func TestObjectIsGoneAfterRelease(t *testing.T) {
 		t.Errorf("a second copy: got %v", err)
 	}
 	release()
-	release() // once more does nothing
+	release() // a second call has no effect
 	if o := only(t, svc); !strings.Contains(o.TerminatedReason, "process exited") || o.SpecHash != "s" {
 		t.Errorf("released: got %+v", o)
 	}
@@ -144,7 +144,7 @@ func TestHoldRequiresRecord(t *testing.T) {
 	}
 }
 
-func TestRunningIsSortedByAddress(t *testing.T) {
+func TestRunningObjectsAreSortedByAddress(t *testing.T) {
 	objects := []provision.Object{
 		{ID: "a", Kind: provision.KindBalancer, Address: "http://127.0.0.1:10001"},
 		{ID: "b", Kind: provision.KindBalancer, Address: "http://127.0.0.1:9002"},

@@ -21,8 +21,8 @@ const (
 	fileMode = 0o600
 )
 
-// Home is the state directory of this user: the services on this machine, and the executables that they
-// run.
+// Home is the state directory of this user. It contains the services on this machine, and the binaries that
+// they run.
 type Home struct{ dir string }
 
 // OpenHome returns the state directory: $SKYSERVE_HOME, else skyserve in the XDG state directory. It
@@ -34,7 +34,7 @@ func OpenHome() (Home, error) {
 		if state == "" {
 			user, err := os.UserHomeDir()
 			if err != nil {
-				return Home{}, fmt.Errorf("finding the state directory: %w (set %s)", err, envHome)
+				return Home{}, fmt.Errorf("finding the state directory: %w; set %s", err, envHome)
 			}
 			state = filepath.Join(user, ".local", "state")
 		}
@@ -110,7 +110,7 @@ func (e *NoServiceError) Error() string {
 	case len(e.Exist) == 0:
 		return fmt.Sprintf("service %q not found on this machine; no services exist here", e.Name)
 	}
-	return fmt.Sprintf("service %q not found on this machine; found %s", e.Name, strings.Join(e.Exist, ", "))
+	return fmt.Sprintf("service %q not found on this machine; existing services: %s", e.Name, strings.Join(e.Exist, ", "))
 }
 
 // WhichServiceError reports an empty name where several services exist.
@@ -118,5 +118,5 @@ type WhichServiceError struct{ Exist []string }
 
 // Error lists the services.
 func (e *WhichServiceError) Error() string {
-	return "several services are running on this machine; name one of " + strings.Join(e.Exist, ", ")
+	return "several services are running on this machine; select one of " + strings.Join(e.Exist, ", ")
 }

@@ -13,9 +13,9 @@ import (
 // errLocked reports a lock that another process holds.
 var errLocked = errors.New("locked by another process")
 
-// lockFile opens path, creates it if necessary, and takes an exclusive lock on it without waiting;
-// errLocked when another process holds it. The lock is on the file that path names when lockFile
-// returns, even if another process removed and recreated it in between.
+// lockFile opens path, creates it if necessary, and acquires an exclusive lock on it without waiting;
+// errLocked when another process holds the lock. The lock is on the file that path names when lockFile
+// returns, even if another process removed and recreated the file meanwhile.
 func lockFile(path string) (*os.File, error) {
 	for {
 		f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, fileMode)
@@ -33,7 +33,7 @@ func lockFile(path string) (*os.File, error) {
 	}
 }
 
-// lockWait takes an exclusive lock like lockFile, and retries until timeout.
+// lockWait acquires an exclusive lock like lockFile, and retries until timeout.
 func lockWait(ctx context.Context, path string, timeout time.Duration) (*os.File, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
@@ -53,7 +53,7 @@ func isLocked(f *os.File) bool {
 	if err := flock(f, unix.LOCK_SH|unix.LOCK_NB); err != nil {
 		return errors.Is(err, errLocked)
 	}
-	_ = flock(f, unix.LOCK_UN) // closing the file would release it too
+	_ = flock(f, unix.LOCK_UN) // closing the file also releases the lock
 	return false
 }
 
@@ -75,12 +75,12 @@ func flock(f *os.File, how int) error {
 
 // isSameFile reports whether path still names the open file f.
 func isSameFile(f *os.File, path string) bool {
-	mine, err := f.Stat()
+	open, err := f.Stat()
 	if err != nil {
 		return false
 	}
-	there, err := os.Stat(path)
-	return err == nil && os.SameFile(mine, there)
+	named, err := os.Stat(path)
+	return err == nil && os.SameFile(open, named)
 }
 
 // sleep blocks for d; false when ctx ended first.

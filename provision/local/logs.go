@@ -17,9 +17,9 @@ const (
 	// maxLogBytes is the size at which a log is rotated when its process is started; one old log is kept
 	// as .1.
 	maxLogBytes = 8 << 20
-	// maxErrorLines is how many lines from the end of a log an error contains.
+	// maxErrorLines is the maximum number of log lines in an error.
 	maxErrorLines = 8
-	// maxTailBytes is the maximum size that is read of the end of a log.
+	// maxTailBytes is the maximum number of bytes that are read from the end of a log.
 	maxTailBytes = 1 << 20
 )
 
@@ -65,8 +65,8 @@ func (s Service) Logs() ([]string, error) {
 	return ids, nil
 }
 
-// Tail returns the last n log lines of the object id; fewer when there are fewer or when they are very
-// long. Without a log there are no lines.
+// Tail returns the last n log lines of the object id; fewer if the log has fewer lines or very long lines;
+// none without a log.
 func (s Service) Tail(id string, n int) ([]string, error) {
 	lines, err := tailFrom(s.LogFile(id), 0, n)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -25,8 +25,8 @@ import (
 	"skyserve/provision"
 )
 
-// A machine on this computer is a directory, which is its disk, and a process that runs the agent. A
-// machine whose process ended restarts with the same disk, as a VM does.
+// A machine on this computer is a directory, which is its disk, and a process, which runs the agent. If its
+// process has ended, it starts again with the same disk, like a VM.
 
 // Names in the directories of a service and of a machine.
 const (
@@ -39,8 +39,8 @@ const (
 	machinesLock = "machines.lock"
 )
 
-// agentOffset is the offset of the agents' ports, of balancers and then of replicas; replicaOffset is
-// that of the ports where replicas admit balancers.
+// The offsets of further ports from local.port: of the agents of balancers, of the agents of replicas, and
+// of the ports where replicas serve balancers.
 const (
 	agentOffset        = 500
 	replicaAgentOffset = 600
@@ -53,14 +53,14 @@ func (s Service) machineDir(id string) string { return filepath.Join(s.dir, dirM
 // labelName is the label with the address of a name server, host:port.
 const labelName = "dns"
 
-// WithSpec configures the provider for a service: its regions, the offerings of machines, and the order of
-// their ports.
+// WithSpec sets the service.yaml of the service, from which offerings and the order of ports are derived.
 func (p *Provider) WithSpec(spec *service.Spec) *Provider {
 	p.spec = spec
 	return p
 }
 
-// Offerings returns this computer, with every GPU that the service names; engines simulate them.
+// Offerings returns this computer as an offering without GPUs, and with every GPU of service.yaml; simulated
+// engines simulate the GPUs.
 func (p *Provider) Offerings(_ context.Context, region service.Region) (provision.Offerings, error) {
 	if p.spec == nil {
 		return nil, nil
@@ -78,13 +78,13 @@ func (p *Provider) Offerings(_ context.Context, region service.Region) (provisio
 	return all, nil
 }
 
-// Launch starts the process of a machine and returns once it holds its object file.
+// Launch starts the process of a machine and returns when the process holds its object file.
 func (p *Provider) Launch(ctx context.Context, w provision.Desired) (provision.Object, error) {
 	if err := ctx.Err(); err != nil {
 		return provision.Object{}, fmt.Errorf("starting %s: %w", w.ID, err)
 	}
 	if w.Machine == nil {
-		return provision.Object{}, fmt.Errorf("starting %s: its machine configuration is missing", w.ID)
+		return provision.Object{}, fmt.Errorf("starting %s: machine configuration is required", w.ID)
 	}
 	if err := os.MkdirAll(p.svc.objectDir(), dirMode); err != nil {
 		return provision.Object{}, fmt.Errorf("starting %s: %w", w.ID, err)
@@ -101,14 +101,14 @@ func (p *Provider) Launch(ctx context.Context, w provision.Desired) (provision.O
 	case alive:
 		return provision.Object{}, fmt.Errorf("starting %s: already running with another configuration", w.ID)
 	}
-	begun, err := p.startMachine(ctx, w, rec)
+	started, err := p.startMachine(ctx, w, rec)
 	if err != nil {
-		if o, runs := p.runningMachine(w); runs { // it uses these ports, and was about to hold its object above
+		if o, runs := p.runningMachine(w); runs { // another command started it meanwhile; it uses these ports
 			return o, nil
 		}
 		return provision.Object{}, err
 	}
-	return p.waitHeld(ctx, w, begun.cmd, begun.log)
+	return p.waitHeld(ctx, w, started.cmd, started.log)
 }
 
 // runningMachine returns the desired machine, if a process holds its object.
@@ -127,46 +127,46 @@ type startedProcess struct {
 }
 
 // startMachine starts a machine's process. dead is the record of the previous process, if any.
-func (p *Provider) startMachine(ctx context.Context, w provision.Desired, dead record) (begun startedProcess, err error) {
+func (p *Provider) startMachine(ctx context.Context, w provision.Desired, dead record) (started startedProcess, err error) {
 	lock, err := lockWait(ctx, p.svc.configFile(machinesLock), homeTimeout)
 	if err != nil {
-		return begun, fmt.Errorf("starting %s: %w", w.ID, err)
+		return started, fmt.Errorf("starting %s: %w", w.ID, err)
 	}
 	defer lock.Close()
 	if p.exe == "" {
 		if p.exe, p.build, err = p.svc.Install(ctx); err != nil {
-			return begun, err
+			return started, err
 		}
 	}
 	at, err := p.endpoints(w)
 	if err != nil {
-		return begun, err
+		return started, err
 	}
 	dir := p.svc.machineDir(w.ID)
 	o := p.objectOf(w, at)
 	if o.Handle = dead.Object.Handle; dead.SpecHash != w.SpecHash || o.Handle == "" {
 		o.Handle = "local-" + strings.ToLower(rand.Text()[:12])
 		if err := os.RemoveAll(dir); err != nil {
-			return begun, fmt.Errorf("starting %s: %w", w.ID, err)
+			return started, fmt.Errorf("starting %s: %w", w.ID, err)
 		}
 	} else {
 		o.Labels = dead.Labels
 	}
 	file, err := writeAgentConfig(dir, w.Machine.UserData, at)
 	if err != nil {
-		return begun, fmt.Errorf("starting %s: %w", w.ID, err)
+		return started, fmt.Errorf("starting %s: %w", w.ID, err)
 	}
 	cmd, log, err := p.command(o, []string{"node", "--config", file})
 	if err != nil {
-		return begun, fmt.Errorf("starting %s: %w", w.ID, err)
+		return started, fmt.Errorf("starting %s: %w", w.ID, err)
 	}
-	begun = startedProcess{cmd, log.size()}
+	started = startedProcess{cmd, log.size()}
 	err = cmd.Start()
 	log.Close()
 	if err != nil {
-		return begun, fmt.Errorf("starting %s: %w", w.ID, err)
+		return started, fmt.Errorf("starting %s: %w", w.ID, err)
 	}
-	return begun, nil
+	return started, nil
 }
 
 // writeAgentConfig writes the configuration of a machine's agent, taken from its cloud-init document.
@@ -222,8 +222,8 @@ func (p *Provider) objectOf(w provision.Desired, at provision.MachineEndpoints) 
 	return o
 }
 
-// endpoints assigns a machine its ports, which it keeps while anything of it exists. The caller holds
-// machinesLock. A port in use is a *provision.PortTakenError.
+// endpoints assigns ports to a machine. The machine keeps them while its process or its disk exists. The
+// caller holds machinesLock. A port in use is a *provision.PortTakenError.
 func (p *Provider) endpoints(w provision.Desired) (at provision.MachineEndpoints, err error) {
 	slots, err := p.portSlots(w)
 	if err != nil {
@@ -248,7 +248,7 @@ func (p *Provider) basePort() int {
 	return p.spec.LocalHosts.Port
 }
 
-// portSlots returns the port slots of the service's machines and of one more.
+// portSlots returns the port slots of the service's machines, including w.
 func (p *Provider) portSlots(w provision.Desired) (slotFile, error) {
 	balancers, engines := []string{}, []string{}
 	if p.spec != nil {
@@ -283,11 +283,11 @@ func (p *Provider) portsInUse(w provision.Desired, at provision.MachineEndpoints
 	return taken
 }
 
-// CheckPorts checks that running machines keep their ports, with a *provision.SpecError otherwise, and
-// that every port that a launch needs is free. The latter error is the first port in use (a
-// *provision.PortTakenError) with the number of ports in use.
+// CheckPorts checks that running machines keep their ports, and that the ports of all launches are free. If
+// running machines would change ports, the error is a *provision.SpecError. If ports are in use, the error
+// contains a *provision.PortTakenError for the first one, and their number.
 func (p *Provider) CheckPorts(changes provision.Changes) error {
-	old, _ := p.svc.readSlots() // without them the earlier ports are unknown
+	old, _ := p.svc.readSlots() // after an error the earlier ports are unknown
 	have, err := p.svc.Objects()
 	if err == nil {
 		err = p.svc.checkBase(p.basePort(), old, have)
@@ -305,7 +305,7 @@ func (p *Provider) CheckPorts(changes provision.Changes) error {
 			return err
 		}
 		if of := p.portsInUse(c.Desired, slots.endpoints(c.ID(), c.Kind())); len(of) > 0 {
-			if _, runs := p.runningMachine(c.Desired); !runs { // launched since the plan: it uses its own ports
+			if _, runs := p.runningMachine(c.Desired); !runs { // another command launched it meanwhile; it uses its own ports
 				taken = append(taken, of...)
 			}
 		}
@@ -318,7 +318,7 @@ func (p *Provider) CheckPorts(changes provision.Changes) error {
 	if len(taken) == 1 {
 		return first
 	}
-	return fmt.Errorf("%w (ports in use in total: %d)", first, len(taken))
+	return fmt.Errorf("%w (total ports in use: %d)", first, len(taken))
 }
 
 // Fingerprint returns the fingerprint of a machine's key, as its agent published it in a directory that
@@ -339,8 +339,8 @@ func (p *Provider) Fingerprint(_ context.Context, o provision.Object) (string, e
 	return f, nil
 }
 
-// command returns the process of an object: in a session of its own, so that it outlives this process
-// and its terminal, with its object in the environment.
+// command returns the process of an object. It runs in its own session, so that it continues to run when this
+// process or the terminal ends. Its environment contains its object.
 func (p *Provider) command(o provision.Object, args []string) (*exec.Cmd, *logFile, error) {
 	rec, err := json.Marshal(record{Object: o})
 	if err != nil {
@@ -357,7 +357,7 @@ func (p *Provider) command(o provision.Object, args []string) (*exec.Cmd, *logFi
 	cmd.Args[0] = processName
 	cmd.Stdout, cmd.Stderr = log.File, log.File
 	cmd.SysProcAttr = &unix.SysProcAttr{Setsid: true}
-	own := slices.DeleteFunc(os.Environ(), func(v string) bool { // the process gets its token from its configuration
+	own := slices.DeleteFunc(os.Environ(), func(v string) bool { // the process reads its token from its configuration
 		return strings.HasPrefix(v, EnvAdminToken+"=")
 	})
 	cmd.Env = append(own, EnvObject+"="+p.svc.objectFile(o.ID), envRecord+"="+string(rec))

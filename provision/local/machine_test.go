@@ -20,7 +20,7 @@ import (
 	"skyserve/provision"
 )
 
-// portsOfTest begins the ports of the services here: nobody else uses them.
+// portsOfTest is the first port of the services in these tests.
 const portsOfTest = "18901"
 
 const twoRegions = `
@@ -32,7 +32,7 @@ regions:
 local: {port: ` + portsOfTest + `}
 `
 
-// twoRegionsOf is the service of twoRegions.
+// twoRegionsOf returns the service of twoRegions.
 func twoRegionsOf(t *testing.T) *service.Spec {
 	t.Helper()
 	spec, err := service.Parse("service.yaml", []byte(twoRegions))
@@ -42,7 +42,7 @@ func twoRegionsOf(t *testing.T) *service.Spec {
 	return spec
 }
 
-// provider is one of a new service with two regions.
+// provider returns the provider of a new service with two regions.
 func provider(t *testing.T) (*Provider, Service) {
 	t.Helper()
 	exe, err := os.Executable()
@@ -72,7 +72,7 @@ func launch(t *testing.T, p *Provider, w provision.Desired) provision.Object {
 	return o
 }
 
-// Whatever the order in which machines are launched, ports are those that the documentation says.
+// Ports match the documentation, in whatever order machines are launched.
 func TestPortsFollowTheFile(t *testing.T) {
 	p, _ := provider(t)
 	eu, replica := launch(t, p, machine("lb-eu-0", provision.KindBalancer)), launch(t, p, machine("eu-0", provision.KindReplica))
@@ -107,7 +107,7 @@ func TestMachineDirectory(t *testing.T) {
 		t.Errorf("got %+v, %v", c, err)
 	}
 	if f, err := p.Fingerprint(t.Context(), o); f != "" || err != nil {
-		t.Errorf("the key is known before it was told: %q, %v", f, err)
+		t.Errorf("fingerprint before it is published: %q, %v", f, err)
 	}
 	want := strings.Repeat("a", 52)
 	line := agent.ConsoleLine(identity.Name{Service: "chat", Role: identity.Replica, ID: "us-0"}, want)
@@ -121,12 +121,12 @@ func TestMachineDirectory(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("its disk is left: %v", err)
+		t.Errorf("its disk remains: %v", err)
 	}
 }
 
-// A machine whose process died restarts with the same id, disk and ports; a machine with another
-// configuration gets a new disk.
+// A machine whose process ended starts again with the same id, disk and ports. A machine with another
+// configuration has a new disk.
 func TestRestartedMachineKeepsDisk(t *testing.T) {
 	p, svc := provider(t)
 	w := machine("us-0", provision.KindReplica)
@@ -155,7 +155,7 @@ func TestRestartedMachineKeepsDisk(t *testing.T) {
 	}
 }
 
-// kill ends the process of a machine without asking it.
+// kill ends the process of a machine with SIGKILL.
 func kill(t *testing.T, p *Provider, svc Service, id string) {
 	t.Helper()
 	rec, alive, err := readObject(svc.objectFile(id))
@@ -213,7 +213,7 @@ func TestOfferingsAndList(t *testing.T) {
 	}
 }
 
-// What a version before machines left running is found, and ended.
+// Processes of a version without machines are listed and terminated.
 func TestTerminateProcessOfEarlierVersion(t *testing.T) {
 	p, svc := provider(t)
 	cmd, log, err := p.command(provision.Object{ID: "controller", Kind: provision.KindController, Service: "chat", SpecHash: "s", Admin: "http://127.0.0.1:1"}, nil)
@@ -235,6 +235,6 @@ func TestTerminateProcessOfEarlierVersion(t *testing.T) {
 		t.Fatal(err)
 	}
 	if have, err := svc.Objects(); len(have) > 0 || err != nil {
-		t.Errorf("left: %+v, %v", have, err)
+		t.Errorf("remaining: %+v, %v", have, err)
 	}
 }

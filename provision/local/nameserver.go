@@ -29,7 +29,8 @@ func ReadNameServer(path string) (service.NameServerConfig, error) {
 }
 
 // StoreName records that a name in a hosted zone is about to resolve to the service, so that it can be
-// removed whatever happens to service.yaml. The records themselves are in the zone and are not stored.
+// removed even if service.yaml is changed or deleted. The DNS records are not stored: they are in the hosted
+// zone.
 func (s Service) StoreName(n provision.PublicName) error {
 	n.Records = nil
 	data, err := json.Marshal(n)

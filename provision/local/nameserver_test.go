@@ -9,8 +9,8 @@ import (
 	"skyserve/provision"
 )
 
-// What was published is known until it is removed, whatever becomes of the rest.
-func TestKeepName(t *testing.T) {
+// A published name is stored until it is removed.
+func TestStoredName(t *testing.T) {
 	svc := newService(t, "chat")
 	if err := svc.RemoveName(); err != nil {
 		t.Error(err)

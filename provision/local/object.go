@@ -18,9 +18,9 @@ import (
 )
 
 const (
-	// maxRecordBytes is the maximum size that is read of an object file.
+	// maxRecordBytes is the maximum number of bytes that are read from an object file.
 	maxRecordBytes = 64 << 10
-	// A process writes its record in well under maxReadAttempts times readRetryInterval.
+	// A process writes its record in much less time than maxReadAttempts times readRetryInterval.
 	maxReadAttempts   = 10
 	readRetryInterval = 5 * time.Millisecond
 )
@@ -31,8 +31,8 @@ type record struct {
 	PID int `json:"pid"`
 }
 
-// Objects reads every object of the service, sorted by id. An object that no process holds has Gone
-// set. An unreadable file is an object as well: it has its id and a description of the problem.
+// Objects reads every object of the service, sorted by id. An object that no process holds has a
+// TerminatedReason. An unreadable file is also an object, with its id and a description of the problem.
 func (s Service) Objects() ([]provision.Object, error) {
 	entries, err := os.ReadDir(s.objectDir())
 	if errors.Is(err, fs.ErrNotExist) {
@@ -60,7 +60,7 @@ func (s Service) Objects() ([]provision.Object, error) {
 func (s Service) objectFromRecord(id string, rec record, alive bool, err error) provision.Object {
 	o := rec.Object
 	o.ID, o.Service = id, s.name
-	if rec.PID != 0 && o.Handle == "" { // written by a version without machines
+	if rec.PID != 0 && o.Handle == "" { // an earlier version without machines wrote it
 		o.Handle = strconv.Itoa(rec.PID)
 	}
 	if rec.PID != 0 {
@@ -81,9 +81,9 @@ func (s Service) objectFromRecord(id string, rec record, alive bool, err error) 
 	return o
 }
 
-// readObject reads an object file and reports whether a process holds it. With alive = true the error
-// means that a process runs but its record is unreadable. readObject then retries, since the process
-// may be writing it.
+// readObject reads an object file and reports whether a process holds it. If alive is true, an error means
+// that the process runs but its record is unreadable. readObject retries first, because the process may be
+// writing the record.
 func readObject(path string) (rec record, alive bool, err error) {
 	for range maxReadAttempts {
 		rec, alive, err = readObjectOnce(path)
@@ -107,7 +107,7 @@ func readObjectOnce(path string) (rec record, alive bool, err error) {
 		err = json.Unmarshal(data, &rec)
 	}
 	if err == nil && rec.PID <= 0 {
-		err = errors.New("no process id")
+		err = errors.New("pid is required")
 	}
 	if err != nil {
 		return record{}, alive, fmt.Errorf("reading the object file %s: %w", path, err)
@@ -115,7 +115,7 @@ func readObjectOnce(path string) (rec record, alive bool, err error) {
 	return rec, alive, nil
 }
 
-// RunningObjects returns the running objects of one kind, sorted by address, which is the order in which they
+// RunningObjects returns the running objects of one kind, sorted by address. That is the order in which they
 // were added to the service.
 func RunningObjects(objects []provision.Object, kind provision.ObjectKind) []provision.Object {
 	var running []provision.Object

@@ -18,29 +18,29 @@ import (
 // usedPort is an address that a machine listens on.
 type usedPort struct {
 	addr, purpose string
-	setting       string // of service.yaml that changes it
+	setting       string // the setting of service.yaml that changes the port
 }
 
-// portsOf returns the addresses that a machine of a kind listens on; name is that of a name server.
-func portsOf(at provision.MachineEndpoints, kind provision.ObjectKind, name string) []usedPort {
+// portsOf returns the addresses that a machine of a kind listens on. dns is the address of a name server.
+func portsOf(at provision.MachineEndpoints, kind provision.ObjectKind, dns string) []usedPort {
 	agent := usedPort{at.Listen.Agent, "agent", portSetting}
 	switch kind {
 	case provision.KindBalancer:
 		return []usedPort{{at.Listen.Public, "public", portSetting}, {at.Listen.Admin, "admin", portSetting}, agent}
 	case provision.KindNameServer:
-		return []usedPort{{name, "names", "dns.listen"}, agent}
+		return []usedPort{{dns, "dns", "dns.listen"}, agent}
 	}
 	return []usedPort{{at.Engine, "engine", portSetting}, {at.Listen.Engine, "engine for balancers", portSetting}, agent}
 }
 
-// The ports of a service, as offsets from local.port. There is space for a hundred of each kind.
+// The ports of a service, as offsets from local.port. Each kind has maxSlotsPerKind ports.
 const (
 	defaultPort   = 8001
 	adminOffset   = 100
 	engineOffset  = 200
 	storeOffset   = 300
 	controlOffset = 310
-	// challengeOffset is the offset of the ports where balancers answer http-01 challenges.
+	// challengeOffset is the offset of the ports where balancers respond to http-01 challenges.
 	challengeOffset = 400
 	maxSlotsPerKind = 100
 	loopback        = "127.0.0.1"
@@ -57,10 +57,9 @@ func IsPortInUse(addr string) bool {
 	return false
 }
 
-// portUser returns the object, of a service on this machine, that uses an address; empty when none is
-// known.
+// portUser returns the object of a service on this machine that uses an address; empty if it is unknown.
 func (h Home) portUser(addr string) string {
-	names, _ := h.Services() // it only completes an error message
+	names, _ := h.Services() // the result only completes an error message
 	for _, name := range names {
 		svc, err := h.Service(name)
 		if err != nil {
@@ -69,7 +68,7 @@ func (h Home) portUser(addr string) string {
 		objects, _ := svc.Objects()
 		for _, o := range objects {
 			if o.TerminatedReason == "" && slices.ContainsFunc(append(portsOf(o.Endpoints, o.Kind, ""), usedPort{addr: hostOf(o.Address)}, usedPort{addr: hostOf(o.Admin)}), func(u usedPort) bool { return u.addr == addr }) {
-				return o.ID + " of the service " + name
+				return o.ID + " of service " + name
 			}
 		}
 	}
@@ -85,8 +84,8 @@ func hostOf(base string) string {
 	return u.Host
 }
 
-// Ports returns the addresses that the service's processes got at the last `up`, by id; none when they
-// are unknown.
+// Ports returns the addresses that the last `up` assigned to the service's processes, by id; none if they are
+// unknown.
 func (s Service) Ports() map[string][]string {
 	slots, err := s.readSlots()
 	if err != nil || slots.Port == 0 {
@@ -109,26 +108,25 @@ func (s Service) Ports() map[string][]string {
 // addrOf returns the loopback address with a port.
 func addrOf(port int) string { return net.JoinHostPort(loopback, strconv.Itoa(port)) }
 
-// freeTimeout is how long a process may take to detect that its object file was removed and to exit:
-// processes of a damaged state directory stop themselves.
+// freeTimeout is how long a process may take to detect that its object file was removed, and to exit.
 const freeTimeout = DefaultGrace + 3*time.Second
 
-// WaitPortsFree waits until ports, by the id of their last user, are free, and describes those that are
-// not.
+// WaitPortsFree waits until ports are free, and describes the ports that remain in use. ports contains
+// addresses by the id of the object that last used them.
 func WaitPortsFree(ctx context.Context, ports map[string][]string) []string {
 	ctx, cancel := context.WithTimeout(ctx, freeTimeout)
 	defer cancel()
 	for {
-		var left []string
+		var remaining []string
 		for _, id := range slices.Sorted(maps.Keys(ports)) {
 			for _, addr := range ports[id] {
 				if IsPortInUse(addr) {
-					left = append(left, fmt.Sprintf("%s is still in use (used by %s)", addr, id))
+					remaining = append(remaining, fmt.Sprintf("%s is still in use by %s", addr, id))
 				}
 			}
 		}
-		if len(left) == 0 || !sleep(ctx, pollInterval) {
-			return left
+		if len(remaining) == 0 || !sleep(ctx, pollInterval) {
+			return remaining
 		}
 	}
 }

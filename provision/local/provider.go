@@ -18,11 +18,10 @@ import (
 
 // Timeouts of starting and stopping a process.
 const (
-	// startTimeout is how long a process may take to hold its object file, which is the first thing
-	// that it does.
+	// startTimeout is how long a process may take to hold its object file, which is its first action.
 	startTimeout = 10 * time.Second
-	// DefaultGrace is how long a process may take to exit after SIGTERM: a balancer lets requests
-	// finish for 10 s, then hands off its last responses and its history, which takes up to 4 s.
+	// DefaultGrace is how long a process may take to exit after SIGTERM. A balancer drains its requests for
+	// 10 s, then hands off its stored responses and its history, which takes up to 4 s.
 	DefaultGrace = 15 * time.Second
 	// killTimeout is how long the system may take to end a killed process.
 	killTimeout = 5 * time.Second
@@ -32,28 +31,28 @@ const (
 	processPollInterval = 10 * time.Millisecond
 )
 
-// processName is the process name in process lists, whatever the name of its executable.
+// processName is the process name in process lists, independent of the file name of the binary.
 const processName = "skyserve"
 
 // Provider runs the objects of one service as processes of this machine.
 type Provider struct {
 	svc     Service
 	grace   time.Duration
-	spec    *service.Spec    // see For
-	regions []service.Region // see Of
+	spec    *service.Spec    // see WithSpec
+	regions []service.Region // see InRegions
 
 	*program
 }
 
-// program is the executable of machines, which is installed at the first launch.
+// program is the binary that machines run. It is installed at the first launch.
 type program struct {
 	exe   string
 	build string
 }
 
-// NewProvider returns a provider that runs the objects of svc with the executable exe, whose hash is
-// build. Both come from Service.Install, which the provider calls when exe is empty. grace is how long
-// a process may take to exit before it is killed; 0 means DefaultGrace.
+// NewProvider returns a provider that runs the objects of svc with the binary exe, whose hash is build. Both
+// are results of Service.Install, which the provider calls if exe is empty. grace is how long a process may
+// take to exit before it is killed; 0 means DefaultGrace.
 func NewProvider(svc Service, exe, build string, grace time.Duration) *Provider {
 	if grace <= 0 {
 		grace = DefaultGrace
@@ -79,9 +78,9 @@ func (p *Provider) InRegions(regions ...service.Region) *Provider {
 	return &some
 }
 
-// waitHeld waits until the started process holds its object file, or exits. It is no failure if the
-// process exits because another start of the same object was faster, such as that of an interrupted
-// `up`.
+// waitHeld waits until the started process holds its object file, or exits. If it exits because another
+// process already holds the same object, for instance one of an interrupted `up`, waitHeld returns that
+// object.
 func (p *Provider) waitHeld(ctx context.Context, w provision.Desired, cmd *exec.Cmd, logBegin int64) (provision.Object, error) {
 	id := w.ID
 	exited := make(chan error, 1)
@@ -154,11 +153,11 @@ func (p *Provider) stopProcess(ctx context.Context, id string) error {
 			return context.Cause(ctx)
 		}
 	}
-	return fmt.Errorf("stopping %s: its process still runs after SIGKILL: it has locked %s", id, p.svc.objectFile(id))
+	return fmt.Errorf("stopping %s: its process still runs after SIGKILL and holds the lock on %s", id, p.svc.objectFile(id))
 }
 
-// readHolder returns the process that holds an object file. The holder repairs a damaged file; readHolder
-// waits for that.
+// readHolder returns the record of the process that holds an object file. If the file is damaged, it waits
+// until the process has repaired it.
 func (p *Provider) readHolder(ctx context.Context, id string) (rec record, alive bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, repairTimeout)
 	defer cancel()
@@ -190,7 +189,7 @@ func (p *Provider) removeObject(id string) error {
 	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	f, err := lockFile(path) // so that no process takes the object meanwhile
+	f, err := lockFile(path) // no other process can hold the object meanwhile
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}

@@ -21,19 +21,19 @@ import (
 	"skyserve/provision"
 )
 
-// envPlays says what is wrong with the processes that a test starts; without it nothing is.
+// envPlays selects the fault of the processes that a test starts; empty = none.
 const (
 	envPlays      = "SKYSERVE_TEST_PLAYS"
-	playsBroken   = "broken"   // ends with a message before it is an object
-	playsStubborn = "stubborn" // is deaf to being asked to end
+	playsBroken   = "broken"   // exits with a message before it holds its object
+	playsStubborn = "stubborn" // ignores SIGTERM
 )
 
-// TestMain makes this test binary be an object when it is started as one.
+// TestMain runs this test binary as an object if a provider started it.
 func TestMain(m *testing.M) {
 	path := os.Getenv(EnvObject)
 	if path == "" {
-		// Built with the race detector, processes sleep a second as they end: longer than goleak
-		// waits for those who reap them.
+		// With the race detector, processes sleep for a second when they end: longer than goleak waits for the
+		// goroutines that wait for them.
 		os.Setenv("GORACE", "atexit_sleep_ms=0")
 		goleak.VerifyTestMain(m)
 		return
@@ -55,8 +55,8 @@ func TestMain(m *testing.M) {
 	<-ctx.Done()
 }
 
-// An interrupted 'up' that is run again starts processes that are already starting: each runs once, and
-// no launch fails.
+// A repeated `up` after an interrupted one finds processes that are still starting: each runs once, and no
+// launch fails.
 func TestConcurrentLaunchesStartOneProcess(t *testing.T) {
 	testkit.Slow(t)
 	exe, err := os.Executable()
@@ -83,7 +83,7 @@ func TestConcurrentLaunchesStartOneProcess(t *testing.T) {
 	}
 }
 
-// A process that does not end when it is asked to is killed after its grace.
+// A process that ignores SIGTERM is killed after the grace period.
 func TestTerminateKillsAfterGrace(t *testing.T) {
 	t.Setenv(envPlays, playsStubborn)
 	p, svc := provider(t)
@@ -93,11 +93,11 @@ func TestTerminateKillsAfterGrace(t *testing.T) {
 		t.Fatal(err)
 	}
 	if have, err := svc.Objects(); len(have) > 0 || err != nil {
-		t.Errorf("left: %+v, %v", have, err)
+		t.Errorf("remaining: %+v, %v", have, err)
 	}
 }
 
-// What cannot be ended, since nobody can tell which process it is, stays in the list.
+// An object whose process is unknown cannot be terminated, and stays in the list.
 func TestUnstoppableObjectStaysListed(t *testing.T) {
 	testkit.Slow(t)
 	p, svc := provider(t)
@@ -128,7 +128,7 @@ func TestLaunchReportsImmediateExit(t *testing.T) {
 	}
 }
 
-// Ports do not move under what runs, also where nothing is launched.
+// Ports of running objects do not change, also if nothing is launched.
 func TestRunningServiceKeepsPorts(t *testing.T) {
 	p, _ := provider(t)
 	o := launch(t, p, machine("us-0", provision.KindReplica))
@@ -147,15 +147,15 @@ func TestRunningServiceKeepsPorts(t *testing.T) {
 	}
 }
 
-// A process that an 'up' started which was cut short may come to be its object, and have its ports,
-// while the next one is about to start it.
+// A process of an interrupted `up` may become the object, and use its ports, while the next `up` is about to
+// start it.
 func TestLaunchFindsLateProcess(t *testing.T) {
 	p, svc := provider(t)
 	w := machine("us-0", provision.KindReplica)
 	if err := os.MkdirAll(svc.objectDir(), dirMode); err != nil {
 		t.Fatal(err)
 	}
-	booting, err := lockFile(svc.configFile(machinesLock)) // whoever starts a machine waits for it
+	booting, err := lockFile(svc.configFile(machinesLock)) // Launch waits for this lock
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -169,7 +169,7 @@ func TestLaunchFindsLateProcess(t *testing.T) {
 		o, err := p.Launch(context.Background(), w)
 		launched <- answer{o, err}
 	}()
-	for starting := false; !starting; { // until Launch has its lock and looks for a process
+	for starting := false; !starting; { // until Launch holds its lock and reads the object
 		f, err := os.Open(strings.TrimSuffix(svc.objectFile("us-0"), ".json") + ".lock")
 		starting = err == nil && isLocked(f)
 		f.Close()
@@ -196,7 +196,7 @@ func TestLaunchFindsLateProcess(t *testing.T) {
 	release()
 }
 
-// machine is a machine of chat that is wanted.
+// machine returns a desired machine of chat.
 func machine(id string, kind provision.ObjectKind) provision.Desired {
 	document := "#cloud-config\nwrite_files:\n  - path: /etc/skyserve/node.json\n    content: |\n      {\"service\": \"chat\", \"id\": \"" + id + "\", \"listen\": \":8200\"}\n"
 	return provision.Desired{ID: id, Kind: kind, Service: "chat", Owner: "me", Region: "local/us", SpecHash: "s", Machine: &provision.MachineConfig{Role: kind, UserData: document}}
@@ -215,7 +215,7 @@ func TestProviderConformance(t *testing.T) {
 		}
 		s := conformance.Subject{Provider: open(t), Reopen: open, Service: "chat"}
 		for _, id := range []string{"us-0", "us-1"} {
-			s.Wants = append(s.Wants, machine(id, provision.KindReplica))
+			s.Desired = append(s.Desired, machine(id, provision.KindReplica))
 		}
 		t.Cleanup(func() {
 			have, err := s.Provider.List(context.Background(), "chat")

@@ -21,9 +21,9 @@ type slotFile struct {
 	Engines   map[string]int `json:"engines"`
 }
 
-// assignSlots assigns a slot to every id for as long as the service exists: adding a region or a
-// replica changes no port of another. Ids that are neither wanted nor present lose their slots. It
-// writes nothing; endpoints does. It is an error if running objects use another first port.
+// assignSlots assigns a slot to every id for as long as the service exists. Adding a region or a replica does
+// not change the ports of others. Ids that are neither desired nor present lose their slots. assignSlots does
+// not write slots.json; endpoints does. Running objects with another base port are an error.
 func (s Service) assignSlots(base int, balancers, engines []string) (slotFile, error) {
 	old, _ := s.readSlots() // a damaged file counts as empty: slots are assigned anew
 	objects, err := s.Objects()
@@ -31,7 +31,7 @@ func (s Service) assignSlots(base int, balancers, engines []string) (slotFile, e
 		return slotFile{}, err
 	}
 	present := map[string]bool{}
-	disks, err := os.ReadDir(filepath.Join(s.dir, dirMachines)) // includes machines whose processes do not hold their objects yet
+	disks, err := os.ReadDir(filepath.Join(s.dir, dirMachines)) // also of machines whose processes do not hold their objects yet
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return slotFile{}, fmt.Errorf("listing the machines of %s: %w", s.name, err)
 	}
@@ -51,7 +51,7 @@ func (s Service) assignSlots(base int, balancers, engines []string) (slotFile, e
 	}, nil
 }
 
-// checkBase returns an error where running objects count their ports from another base.
+// checkBase returns an error if running objects use ports from another base.
 func (s Service) checkBase(base int, old slotFile, objects []provision.Object) error {
 	runs := slices.ContainsFunc(objects, func(o provision.Object) bool { return o.TerminatedReason == "" })
 	if runs && old.Port != 0 && old.Port != base {
@@ -69,18 +69,18 @@ func (s Service) readSlots() (slots slotFile, err error) {
 	return slots, json.Unmarshal(data, &slots)
 }
 
-// assignFreeSlots keeps the slots of ids that are wanted or present, and gives each other wanted id the lowest
-// free slot, in the order given.
-func assignFreeSlots(wanted []string, old map[string]int, present map[string]bool) map[string]int {
+// assignFreeSlots keeps the slots of ids that are desired or present. It assigns the lowest free slot to each
+// other desired id, in the order of desired.
+func assignFreeSlots(desired []string, old map[string]int, present map[string]bool) map[string]int {
 	slots, taken := map[string]int{}, map[int]bool{}
 	for _, id := range slices.Sorted(maps.Keys(old)) {
 		slot := old[id]
-		if (slices.Contains(wanted, id) || present[id]) && slot >= 0 && !taken[slot] {
+		if (slices.Contains(desired, id) || present[id]) && slot >= 0 && !taken[slot] {
 			slots[id], taken[slot] = slot, true
 		}
 	}
 	next := 0
-	for _, id := range wanted {
+	for _, id := range desired {
 		if _, has := slots[id]; has {
 			continue
 		}
@@ -92,8 +92,8 @@ func assignFreeSlots(wanted []string, old map[string]int, present map[string]boo
 	return slots
 }
 
-// slotIDs returns the balancers and the minimum replicas of a service, in the order of its file: they
-// get the first ports.
+// slotIDs returns the ids of the balancers and the minimum replicas of a service, in the order of its file.
+// The first ports are assigned to them.
 func slotIDs(spec *service.Spec) (balancers, engines []string) {
 	for _, r := range spec.Regions {
 		for n := range r.Balancers {
@@ -110,12 +110,12 @@ func slotIDs(spec *service.Spec) (balancers, engines []string) {
 	return balancers, engines
 }
 
-// check returns an error unless every object has ports of its own.
+// check returns an error if the number of objects or the base port exceeds its limit.
 func (s slotFile) check() error {
 	for _, slots := range []map[string]int{s.Balancers, s.Engines} {
 		for _, id := range slices.Sorted(maps.Keys(slots)) {
 			if slots[id] >= maxSlotsPerKind {
-				return specError("placing %s on this machine: at most %d balancers and %d replicas are supported", id, maxSlotsPerKind, maxSlotsPerKind)
+				return specError("assigning ports to %s: at most %d balancers and %d replicas are supported on one machine", id, maxSlotsPerKind, maxSlotsPerKind)
 			}
 		}
 	}
@@ -146,7 +146,7 @@ func (s slotFile) endpoints(id string, kind provision.ObjectKind) provision.Mach
 	return e
 }
 
-// specError returns an error of configuration.
+// specError returns an error of the configuration.
 func specError(format string, args ...any) error {
 	return &provision.SpecError{Err: fmt.Errorf(format, args...)}
 }

@@ -39,7 +39,7 @@ func (s Service) Home() Home { return s.home }
 // Dir returns the directory of the service's state.
 func (s Service) Dir() string { return s.dir }
 
-// SpecFile returns the path of the stored service.yaml that the service was brought up with.
+// SpecFile returns the path of the stored service.yaml of the last `up`.
 func (s Service) SpecFile() string { return filepath.Join(s.dir, fileSpec) }
 
 // LogFile returns the path of the log of the object id.
@@ -56,11 +56,11 @@ type BusyError struct{ Service string }
 
 // Error names the service.
 func (e *BusyError) Error() string {
-	return "another skyserve command is changing the service " + e.Service
+	return "another skyserve command is changing service " + e.Service
 }
 
-// Lock prevents other commands from changing the service until unlock is called; *BusyError when one is
-// already changing it. It creates the service's directory.
+// Lock prevents other commands from changing the service until unlock is called. If another command is
+// already changing the service, the error is a *BusyError. Lock creates the service's directory.
 func (s Service) Lock() (unlock func(), err error) {
 	for {
 		if err := os.MkdirAll(s.dir, dirMode); err != nil {
@@ -79,10 +79,10 @@ func (s Service) Lock() (unlock func(), err error) {
 	}
 }
 
-// lockTimeout is longer than the controller takes to change a few replicas.
+// lockTimeout is longer than a change of a few replicas by the controller.
 const lockTimeout = 5 * time.Second
 
-// LockWait is Lock for commands: it waits up to lockTimeout for another holder.
+// LockWait is Lock for commands: it waits up to lockTimeout until another command releases the lock.
 func (s Service) LockWait(ctx context.Context) (unlock func(), err error) {
 	ctx, cancel := context.WithTimeout(ctx, lockTimeout)
 	defer cancel()
@@ -96,7 +96,7 @@ func (s Service) LockWait(ctx context.Context) (unlock func(), err error) {
 }
 
 // Remove deletes the service's directory with its content. Call it with the lock held, when no object
-// is left.
+// remains.
 func (s Service) Remove() error {
 	if err := os.RemoveAll(s.dir); err != nil {
 		return fmt.Errorf("removing the state of %s: %w", s.name, err)
@@ -111,8 +111,8 @@ func (s Service) removeEmptyParents() {
 	_ = os.Remove(s.home.dir)
 }
 
-// RemoveUnused deletes the service's directory when nothing was ever brought up in it, after a failure
-// before the first process. Call it with the lock held.
+// RemoveUnused deletes the service's directory if the service never had a process, after an `up` that failed
+// early. Call it with the lock held.
 func (s Service) RemoveUnused() {
 	objects, err := s.Objects()
 	if _, missing := os.Stat(s.SpecFile()); err == nil && len(objects) == 0 && errors.Is(missing, fs.ErrNotExist) {
@@ -121,7 +121,7 @@ func (s Service) RemoveUnused() {
 	}
 }
 
-// tokens are the secrets of a service that are stored here beside its operator's keys.
+// tokens are the secrets of a service that are stored in addition to its operator's keys.
 type tokens struct {
 	// Admin is the token of the balancers' admin APIs; empty restricts them to this machine.
 	Admin string `json:"admin,omitempty"`
@@ -143,8 +143,8 @@ func (s Service) tokens() (t tokens, err error) {
 	return t, nil
 }
 
-// AdminToken returns the token of the running balancers' admin APIs: the one that they were brought up
-// with, else that of the environment; empty where they require none.
+// AdminToken returns the token of the running balancers' admin APIs: the token of the last `up`, else that of
+// the environment; empty if they require none.
 func (s Service) AdminToken() (string, error) {
 	t, err := s.tokens()
 	return cmp.Or(t.Admin, os.Getenv(EnvAdminToken)), err

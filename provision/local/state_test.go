@@ -52,7 +52,7 @@ func TestFind(t *testing.T) {
 	}
 }
 
-// exists tells whether a service has a directory.
+// exists reports whether a service has a directory.
 func exists(svc Service) bool {
 	_, err := os.Stat(svc.Dir())
 	return err == nil
@@ -76,15 +76,15 @@ func TestWriteFileIsPrivateAndAtomic(t *testing.T) {
 		t.Errorf("got %q, %v, %v", data, info.Mode(), err)
 	}
 	if entries, err := os.ReadDir(dir); err != nil || len(entries) != 1 {
-		t.Errorf("left beside it: %v, %v", entries, err)
+		t.Errorf("the other service: %v, %v", entries, err)
 	}
 	if err := writeFile(dir, nil); err == nil {
 		t.Error("want an error where a directory is in the way")
 	}
 }
 
-// The token of the admin APIs is kept for shells that do not have it; one that is set takes its
-// place, if only to nothing.
+// The token of the admin APIs is stored for other shells. A token in the environment replaces it, even an
+// empty one.
 func TestAdminToken(t *testing.T) {
 	svc := newService(t, "chat")
 	for _, tt := range []struct{ set, want string }{{"unset", ""}, {"one", "one"}, {"unset", "one"}, {"", ""}, {"unset", ""}} {
@@ -115,10 +115,10 @@ func TestLockIsExclusive(t *testing.T) {
 	if _, err := svc.Lock(); !errors.As(err, &busy) {
 		t.Errorf("got %v", err)
 	}
-	if err := svc.Remove(); err != nil { // as down does, while it holds the lock
+	if err := svc.Remove(); err != nil { // like down, with the lock held
 		t.Fatal(err)
 	}
-	again, err := svc.Lock() // of a directory made anew
+	again, err := svc.Lock() // of the recreated directory
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -135,7 +135,7 @@ func TestRemoveUnused(t *testing.T) {
 	defer unlock()
 	mustWrite(t, svc.objectFile("us-0"), "{")
 	if svc.RemoveUnused(); !exists(svc) {
-		t.Error("removed although an object is left")
+		t.Error("removed although an object remains")
 	}
 	if err := os.Remove(svc.objectFile("us-0")); err != nil {
 		t.Fatal(err)
@@ -145,7 +145,7 @@ func TestRemoveUnused(t *testing.T) {
 	}
 }
 
-func TestTidyKeepsUsedExecutables(t *testing.T) {
+func TestCleanUpKeepsUsedBinaries(t *testing.T) {
 	ctx := context.Background()
 	chat := newService(t, "chat")
 	talk, home := beside(t, chat, "talk"), chat.Home()
@@ -172,13 +172,13 @@ func TestTidyKeepsUsedExecutables(t *testing.T) {
 	if err := talk.Remove(); err != nil {
 		t.Fatal(err)
 	}
-	for range 2 { // once more is no error
+	for range 2 { // a second call is not an error
 		if err := home.CleanUp(ctx); err != nil {
 			t.Fatal(err)
 		}
 	}
 	if entries, err := os.ReadDir(home.Dir()); err != nil || len(entries) != 0 {
-		t.Errorf("left: %v, %v", entries, err)
+		t.Errorf("remaining: %v, %v", entries, err)
 	}
 }
 
@@ -194,7 +194,7 @@ func TestSlotsStay(t *testing.T) {
 	}
 	less := assignFreeSlots([]string{"us-0", "asia-0"}, more, map[string]bool{"us-1": true})
 	if want := map[string]int{"us-0": 0, "us-1": 1, "asia-0": 2}; !reflect.DeepEqual(less, want) {
-		t.Errorf("some gone, one of them still running: got %v, want %v", less, want)
+		t.Errorf("some exited, one still running: got %v, want %v", less, want)
 	}
 	broken := assignFreeSlots([]string{"a", "b"}, map[string]int{"a": 0, "b": 0, "c": -1}, map[string]bool{"c": true})
 	if want := map[string]int{"a": 0, "b": 1}; !reflect.DeepEqual(broken, want) {

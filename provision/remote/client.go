@@ -11,8 +11,8 @@ import (
 	"skyserve/provision"
 )
 
-// CallFunc sends the body of a call to a machine in the cloud and returns the body of its answer. Errors
-// mean that the machine did not answer, or rejected the call.
+// CallFunc sends the body of a call to a machine in the cloud and returns the body of its response. An error
+// means that the machine did not respond, or rejected the call.
 type CallFunc func(ctx context.Context, call Call, body []byte) ([]byte, error)
 
 // Client is the provider of a cloud through machines there. It implements provision.Provider,
@@ -20,8 +20,8 @@ type CallFunc func(ctx context.Context, call Call, body []byte) ([]byte, error)
 type Client struct {
 	// Cloud is its name, gcp.
 	Cloud string
-	// Machines are the machines that can be called now, in the order of attempts. Every call is idempotent,
-	// so the next machine is called when one does not answer.
+	// Machines returns the machines that can be called now, in the order of attempts. Every call is
+	// idempotent, so the next machine is called when one does not respond.
 	Machines func() []CallFunc
 }
 
@@ -31,8 +31,8 @@ var (
 	_ provision.Pricer      = (*Client)(nil)
 )
 
-// ErrNoMachine reports that no machine of the service in a cloud can be called.
-var ErrNoMachine = errors.New("no balancer in this cloud can be reached")
+// ErrNoMachine reports that no balancer of the service in a cloud responds.
+var ErrNoMachine = errors.New("no balancer in this cloud responds")
 
 // Offerings implements provision.Provider.
 func (c *Client) Offerings(ctx context.Context, region service.Region) (provision.Offerings, error) {
@@ -46,7 +46,7 @@ func (c *Client) List(ctx context.Context, service string) ([]provision.Object, 
 	return r.Objects, err
 }
 
-// ListIn lists one region, so that a region that does not answer hides no other.
+// ListIn lists one region only, so that a failure of another region does not fail the call.
 func (c *Client) ListIn(ctx context.Context, service string, region service.Region) ([]provision.Object, error) {
 	r, err := c.call(ctx, CallList, request{Service: service, Region: region})
 	return r.Objects, err
@@ -76,15 +76,15 @@ func (c *Client) Prices(ctx context.Context, region service.Region) ([]provision
 	return r.Prices, err
 }
 
-// call calls one machine after the other until one answers.
+// call calls one machine after the other until one responds.
 func (c *Client) call(ctx context.Context, call Call, in request) (out response, err error) {
 	body, err := json.Marshal(in)
 	if err != nil {
 		return out, fmt.Errorf("calling %s in %s: %w", call, c.Cloud, err)
 	}
 	errs := []error{ErrNoMachine}
-	for _, ask := range c.Machines() {
-		text, err := callWithTimeout(ctx, ask, call, body)
+	for _, machine := range c.Machines() {
+		text, err := callWithTimeout(ctx, machine, call, body)
 		if err != nil {
 			if errs = append(errs, err); ctx.Err() != nil {
 				break
@@ -102,14 +102,15 @@ func (c *Client) call(ctx context.Context, call Call, in request) (out response,
 	return out, fmt.Errorf("calling %s in %s: %w", call, c.Cloud, errors.Join(errs...))
 }
 
-// timeout is how long a machine may take to answer: a little longer than it may take to act.
+// timeout is the maximum time until a machine responds: a little longer than the timeout of the call on the
+// machine.
 const timeout = callTimeout + 10*time.Second
 
 // callWithTimeout calls one machine with a timeout.
-func callWithTimeout(ctx context.Context, ask CallFunc, call Call, body []byte) ([]byte, error) {
+func callWithTimeout(ctx context.Context, machine CallFunc, call Call, body []byte) ([]byte, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, timeout, fmt.Errorf("no response within %s", timeout))
 	defer cancel()
-	text, err := ask(ctx, call, body)
+	text, err := machine(ctx, call, body)
 	if err != nil && ctx.Err() != nil {
 		err = context.Cause(ctx)
 	}

@@ -14,8 +14,8 @@ import (
 	"skyserve/provision"
 )
 
-// callTimeout is the maximum duration of one call: a launch waits up to a minute for the cloud's
-// eventual consistency, and a machine terminates within five.
+// callTimeout is the maximum duration of one call. A launch waits up to a minute for the cloud's eventual
+// consistency, and a termination takes up to five minutes.
 const callTimeout = 6 * time.Minute
 
 // maxBody is the maximum size of a call: a launch with its cloud-init document.
@@ -23,18 +23,18 @@ const maxBody = 1 << 20
 
 // Handler executes calls in the cloud of its machine.
 type Handler struct {
-	// Service and Owner identify the machines that it lists, launches and terminates. It rejects calls
-	// for others, whatever the machine's identity permits.
+	// Service and Owner identify the machines that the handler lists, launches and terminates. It rejects
+	// calls for other machines, even if the machine's own identity permits them.
 	Service, Owner string
-	// Provider and Attestor act in all regions of the cloud. ByRegion has one provider per region.
+	// Provider and Attestor call all regions of the cloud. ByRegion contains one provider per region.
 	Provider provision.Provider
 	Attestor provision.KeyAttestor
 	ByRegion map[service.Region]provision.Provider
 }
 
-// ServeHTTP executes one call, named by the path value "call". The caller has already been authorized.
-// A call that fails in the cloud is answered with 200 and its error; an invalid call with 400, a
-// forbidden one with 403.
+// ServeHTTP executes one call, named by the path value "call". The caller has already been authorized. The
+// response to a call that fails in the cloud is 200 with the error in its body; to an invalid call 400, and
+// to a call for another service 403.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	c := http.NewResponseController(w)
 	deadline := time.Now().Add(callTimeout)
@@ -66,29 +66,29 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		out = response{Prices: out.Prices, Error: newWireError(err)}
 	}
 	w.Header().Set("Content-Type", "application/json")
-	_ = json.NewEncoder(w).Encode(out) // a caller that has disconnected retries
+	_ = json.NewEncoder(w).Encode(out) // a caller that has disconnected repeats the call
 }
 
 var errUnknownCall = errors.New("unknown call, or missing argument")
 
-// checkOwner returns why a call is not permitted for this service; nil when it is.
+// checkOwner rejects a call for an object of another service, owner or kind.
 func (h *Handler) checkOwner(in request) error {
-	refuse := func(what, service, owner string, kind provision.ObjectKind) error {
+	check := func(id, service, owner string, kind provision.ObjectKind) error {
 		switch {
 		case service != h.Service || owner != h.Owner:
-			return fmt.Errorf("%s: belongs to service %q of owner %q, must belong to service %q of owner %q", what, service, owner, h.Service, h.Owner)
+			return fmt.Errorf("%s: must belong to service %q of owner %q, got service %q of owner %q", id, h.Service, h.Owner, service, owner)
 		case kind != provision.KindReplica:
-			return fmt.Errorf("%s: kind is %s, must be %s", what, kind, provision.KindReplica)
+			return fmt.Errorf("%s: kind must be %s, got %s", id, provision.KindReplica, kind)
 		}
 		return nil
 	}
 	switch {
 	case in.Want != nil:
-		return refuse(in.Want.ID, in.Want.Service, in.Want.Owner, in.Want.Kind)
+		return check(in.Want.ID, in.Want.Service, in.Want.Owner, in.Want.Kind)
 	case in.Object != nil:
-		return refuse(in.Object.ID, in.Object.Service, in.Object.Owner, in.Object.Kind)
+		return check(in.Object.ID, in.Object.Service, in.Object.Owner, in.Object.Kind)
 	case in.Service != "" && in.Service != h.Service:
-		return fmt.Errorf("listing service %q: must be %q", in.Service, h.Service)
+		return fmt.Errorf("service must be %q, got %q", h.Service, in.Service)
 	}
 	return nil
 }
@@ -116,7 +116,7 @@ func (h *Handler) dispatch(ctx context.Context, call Call, in request) (out resp
 
 // prices returns the prices of a region; none where its cloud does not publish them.
 func (h *Handler) prices(ctx context.Context, region service.Region) ([]provision.Price, error) {
-	if p, tells := h.Provider.(provision.Pricer); tells {
+	if p, ok := h.Provider.(provision.Pricer); ok {
 		return p.Prices(ctx, region)
 	}
 	return nil, nil
@@ -127,26 +127,26 @@ func (h *Handler) list(ctx context.Context, in request) ([]provision.Object, err
 	if in.Region == "" {
 		return h.Provider.List(ctx, in.Service)
 	}
-	one, known := h.ByRegion[in.Region]
-	if !known {
-		return nil, fmt.Errorf("listing %s: this machine serves only other regions", in.Region)
+	provider, ok := h.ByRegion[in.Region]
+	if !ok {
+		return nil, fmt.Errorf("listing region %s: this machine has no provider for the region", in.Region)
 	}
-	return one.List(ctx, in.Service)
+	return provider.List(ctx, in.Service)
 }
 
-// terminate terminates a machine after the cloud confirms that it belongs to this service: a handle
-// alone could be anybody's.
+// terminate terminates a machine after it has checked in the cloud's list that the machine belongs to this
+// service. The handle in the call does not prove that.
 func (h *Handler) terminate(ctx context.Context, o provision.Object) error {
-	have, err := h.list(ctx, request{Service: h.Service, Region: o.Region})
+	existing, err := h.list(ctx, request{Service: h.Service, Region: o.Region})
 	if err != nil {
 		return err
 	}
-	i := slices.IndexFunc(have, func(is provision.Object) bool { return is.Handle == o.Handle && is.Region == o.Region })
+	i := slices.IndexFunc(existing, func(e provision.Object) bool { return e.Handle == o.Handle && e.Region == o.Region })
 	if i < 0 {
-		return nil // already gone
+		return nil // already terminated
 	}
-	if is := have[i]; h.checkOwner(request{Object: &is}) != nil {
-		return &provision.OwnedError{Resource: string(is.Kind) + " " + is.ID, Where: string(is.Region), Owner: is.Owner}
+	if observed := existing[i]; h.checkOwner(request{Object: &observed}) != nil {
+		return &provision.OwnedError{Resource: string(observed.Kind) + " " + observed.ID, Where: string(observed.Region), Owner: observed.Owner}
 	}
 	return h.Provider.Terminate(ctx, o)
 }

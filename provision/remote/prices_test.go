@@ -11,7 +11,7 @@ import (
 	"skyserve/provision"
 )
 
-// pricedCloud is a cloud that tells prices, or some of them and why not the others.
+// pricedCloud is a cloud that returns prices, or some prices with an error.
 type pricedCloud struct {
 	*conformance.Memory
 	prices []provision.Price
@@ -22,8 +22,8 @@ func (p pricedCloud) Prices(context.Context, service.Region) ([]provision.Price,
 	return p.prices, p.err
 }
 
-// Prices come by way of a machine as its cloud tells them, those that could be read beside
-// why others could not; a cloud that tells none has none.
+// Prices of a remote cloud are returned unchanged, together with the error about other prices. A cloud
+// without prices returns none.
 func TestPricesThroughMachine(t *testing.T) {
 	some := []provision.Price{{Type: "g2-standard-4", Capacity: service.CapacitySpot, PerHour: 0.28, Source: "Google price list, us-central1"}}
 	refused := &provision.CredentialsError{Cloud: "gcp", Action: "the Cloud Billing API", Code: "forbidden", Err: errors.New("it is off"), Hint: "enable it"}

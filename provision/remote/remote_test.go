@@ -22,7 +22,7 @@ import (
 	"skyserve/provision/remote"
 )
 
-// callURL asks a machine at a URL.
+// callURL calls a machine at a URL.
 func callURL(base string) remote.CallFunc {
 	return func(ctx context.Context, call remote.Call, body []byte) ([]byte, error) {
 		req, err := http.NewRequestWithContext(ctx, http.MethodPost, base+"/"+string(call), bytes.NewReader(body))
@@ -42,7 +42,7 @@ func callURL(base string) remote.CallFunc {
 	}
 }
 
-// machine is one in the cloud that carries out what it is asked.
+// machine is a machine in the cloud that executes calls.
 func machine(t *testing.T, h *remote.Handler) *httptest.Server {
 	t.Helper()
 	mux := http.NewServeMux()
@@ -52,7 +52,7 @@ func machine(t *testing.T, h *remote.Handler) *httptest.Server {
 	return s
 }
 
-// client asks machines, one after the other.
+// client calls machines one after the other.
 func client(servers ...*httptest.Server) *remote.Client {
 	return &remote.Client{Cloud: "gcp", Machines: func() []remote.CallFunc {
 		var ways []remote.CallFunc
@@ -71,23 +71,23 @@ func want(id string) provision.Desired {
 	return provision.Desired{ID: id, Kind: provision.KindReplica, Service: "chat", Owner: "o", Region: "gcp/us-central1", SpecHash: "s", Labels: map[string]string{"model": "m"}}
 }
 
-// What a machine does for another keeps the contract of what the machine itself does.
+// A provider that calls through a machine passes the conformance tests.
 func TestClientConformsToProviderContract(t *testing.T) {
 	conformance.Run(t, func(t *testing.T) conformance.Subject {
 		s := machine(t, newHandler(&conformance.Memory{}))
 		return conformance.Subject{
 			Provider: client(s), Reopen: func(*testing.T) provision.Provider { return client(s) }, Service: "chat",
-			Wants: []provision.Desired{want("us-central1-0"), want("us-central1-1")},
+			Desired: []provision.Desired{want("us-central1-0"), want("us-central1-1")},
 		}
 	})
 }
 
-// fixedCloud answers with what it was told.
+// fixedCloud returns fixed results.
 type fixedCloud struct {
 	provision.Provider
 	err    error
 	object provision.Object
-	region service.Region // of the offerings that were asked for
+	region service.Region // of the requested offerings
 }
 
 func (c *fixedCloud) Launch(context.Context, provision.Desired) (provision.Object, error) {
@@ -103,7 +103,7 @@ func (c *fixedCloud) Fingerprint(_ context.Context, o provision.Object) (string,
 	return "key of " + o.Handle, c.err
 }
 
-// Errors that callers handle have the same type and text on the other side.
+// Errors that callers distinguish have the same type and text at the caller.
 func TestErrorsKeepTypes(t *testing.T) {
 	offer := provision.Offering{Type: "g2-standard-4", Region: "gcp/us-central1", Zone: "us-central1-a", Capacity: "spot", GPU: "L4", GPUs: 1}
 	for _, err := range []error{
@@ -139,7 +139,7 @@ func TestErrorsKeepTypes(t *testing.T) {
 	}
 }
 
-// A machine that accepts a call and never answers times out, even if the caller sets no deadline; the
+// A call that a machine accepts without responding times out, even if the caller sets no deadline. Then the
 // next machine is called.
 func TestCallTimesOutOnHungMachine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -159,12 +159,12 @@ func TestCallTimesOutOnHungMachine(t *testing.T) {
 		}
 		ways = ways[:1]
 		if _, err := c.Launch(t.Context(), want("us-central1-0")); !errors.Is(err, remote.ErrNoMachine) || !strings.Contains(err.Error(), "no response within") {
-			t.Errorf("nobody answers: %v", err)
+			t.Errorf("no machine responds: %v", err)
 		}
 	})
 }
 
-// Nothing of an object is lost on the way.
+// All fields of an object are transferred.
 func TestObjectsRoundTrip(t *testing.T) {
 	cloud := &fixedCloud{object: provision.Object{
 		ID: "us-central1-0", Kind: provision.KindReplica, Service: "chat", Owner: "o", Region: "gcp/us-central1", SpecHash: "s", Handle: "h",
@@ -185,7 +185,7 @@ func TestObjectsRoundTrip(t *testing.T) {
 	}
 }
 
-// A machine acts only for its own service, on replicas, in its own regions.
+// A machine executes only calls for its own service, for replicas, in its own regions.
 func TestHandlerRejectsForeignCalls(t *testing.T) {
 	m := &conformance.Memory{}
 	server := machine(t, newHandler(m))
@@ -214,7 +214,7 @@ func TestHandlerRejectsForeignCalls(t *testing.T) {
 		t.Error("a region was listed that it does not know")
 	}
 
-	// What the cloud says something is counts, not what the caller says.
+	// the kind in the cloud's list counts, not the kind in the call
 	foreign := change(func(w *provision.Desired) { w.Kind = provision.KindBalancer })
 	o, err := m.Launch(t.Context(), foreign)
 	if err != nil {
@@ -237,7 +237,7 @@ func TestHandlerRejectsForeignCalls(t *testing.T) {
 	}
 }
 
-// When one machine does not answer, the next one is called; an error of the cloud itself is final.
+// When one machine does not respond, the next one is called. An error of the cloud itself is final.
 func TestCallFallsBackToNextMachine(t *testing.T) {
 	m := &conformance.Memory{}
 	dead := machine(t, newHandler(m))
@@ -261,6 +261,6 @@ func TestCallFallsBackToNextMachine(t *testing.T) {
 		return []remote.CallFunc{refusal, refusal}
 	}}
 	if err := refuses.Terminate(t.Context(), provision.Object{}); err == nil || err.Error() != "no" || asked != 1 {
-		t.Errorf("asked %d machines: %v", asked, err)
+		t.Errorf("called %d machines: %v", asked, err)
 	}
 }

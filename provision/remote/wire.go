@@ -38,7 +38,7 @@ type response struct {
 	Error       *wireError          `json:"error,omitempty"`
 }
 
-// wireError is an error on the wire. Errors that callers handle keep their type.
+// wireError is the encoding of an error. The types of errors that callers distinguish are preserved.
 type wireError struct {
 	Text        string                      `json:"text"` // the message of an untyped error, or the cause of a typed one
 	Capacity    *provision.CapacityError    `json:"capacity,omitempty"`

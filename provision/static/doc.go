@@ -1,4 +1,4 @@
-// Package static describes machines that an operator already has: the endpoints of a static region are
-// replicas by URL. Nothing is provisioned for them. They are attached to a balancer on the operator's
-// machine, and keep running when the service is taken down.
+// Package static lists replicas on machines that an operator already has. The endpoints of a static region
+// in service.yaml are the URLs of these replicas. Nothing is provisioned for them. They are attached to a
+// balancer on the operator's machine, and continue to run after `skyserve down`.
 package static

@@ -6,9 +6,9 @@ import (
 	"skyserve/internal/service"
 )
 
-// Replicas returns the endpoints of a static region as replicas, in the order of the file. With one
-// model in the service every endpoint serves that model; with several, the balancer queries each
-// endpoint for its model when it attaches it.
+// Replicas returns the endpoints of a static region as replicas, in the order of the file. If the service
+// has one model, every endpoint serves that model. If it has several, the balancer requests the name of the
+// model from each endpoint when it attaches the endpoint.
 func Replicas(spec *service.Spec, region service.RegionSpec) []service.ReplicaConfig {
 	var replicas []service.ReplicaConfig
 	for _, endpoint := range region.Endpoints {

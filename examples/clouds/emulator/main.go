@@ -66,17 +66,17 @@ func run(port int, program string) error {
 	clouds := machines.New(machines.Options{
 		Dir: dir, Program: path, Environment: os.Environ(),
 		Regions: []string{"us-east-1", "us-west-2", "eu-west-1", "eu-central-1", "ap-northeast-1"}, Project: project,
-		Faults: &testcloud.Faults{}, Ended: ended,
+		Faults: &testcloud.Faults{}, OnEnded: ended,
 	})
 	defer clouds.Close()
-	clouds.Names.AddZone(zone, false)
-	clouds.Google.SetAccount(account, "roles/editor") // for examples/clouds/service.yaml
-	clouds.AWS.Defaults = map[string]float64{}
+	clouds.Route53.AddZone(zone, false)
+	clouds.Google.CreateServiceAccount(account, "roles/editor") // for examples/clouds/service.yaml
+	clouds.AWS.DefaultQuotaLimits = map[string]float64{}
 	for _, code := range []string{"L-DB2E81BA", "L-3819A6DF", "L-417A185B", "L-7212CCBC", "L-C4BD4855", "L-1216C47A", "L-34B43A08"} { // G, P and standard instances
-		clouds.AWS.Defaults[code] = vcpus
+		clouds.AWS.DefaultQuotaLimits[code] = vcpus
 	}
 	serveErrors := make(chan error, len(listeners))
-	for i, h := range []http.Handler{clouds.Amazon(), clouds.Google, control(clouds, path)} {
+	for i, h := range []http.Handler{clouds.AWSHandler(), clouds.Google, control(clouds, path)} {
 		server := &http.Server{Handler: h, ReadHeaderTimeout: time.Minute}
 		go func() { serveErrors <- server.Serve(listeners[i]) }()
 	}
@@ -131,11 +131,11 @@ func control(c *machines.Clouds, program string) http.Handler {
 	mux.HandleFunc("POST /gcloud", func(w http.ResponseWriter, r *http.Request) {
 		commands, err := io.ReadAll(http.MaxBytesReader(w, r.Body, 1<<20))
 		if err == nil {
-			err = c.Google.Gcloud(string(commands))
+			err = c.Google.RunGcloud(string(commands))
 		}
 		respond(w, "done", err)
 	})
-	mux.HandleFunc("GET /machines", func(w http.ResponseWriter, _ *http.Request) { respond(w, c.Runs(), nil) })
+	mux.HandleFunc("GET /machines", func(w http.ResponseWriter, _ *http.Request) { respond(w, c.RunningMachineIDs(), nil) })
 	mux.HandleFunc("POST /take/{id}", func(w http.ResponseWriter, r *http.Request) {
 		after := 30 * time.Second
 		if text := r.URL.Query().Get("after"); text != "" {
@@ -145,23 +145,23 @@ func control(c *machines.Clouds, program string) http.Handler {
 				return
 			}
 		}
-		name, err := c.Announce(r.PathValue("id"))
+		name, err := c.SendInterruptionNotice(r.PathValue("id"))
 		if err == nil {
-			time.AfterFunc(after, func() { c.Take(name) })
+			time.AfterFunc(after, func() { c.InterruptMachine(name) })
 		}
 		respond(w, name, err)
 	})
 	mux.HandleFunc("POST /advise/{id}", func(w http.ResponseWriter, r *http.Request) {
-		name, err := c.Advise(r.PathValue("id"))
+		name, err := c.SendRebalanceRecommendation(r.PathValue("id"))
 		respond(w, name, err)
 	})
 	mux.HandleFunc("POST /vanish/{id}", func(w http.ResponseWriter, r *http.Request) {
-		name, runs := c.Runs()[r.PathValue("id")]
+		name, runs := c.RunningMachineIDs()[r.PathValue("id")]
 		if !runs {
 			respond(w, "", fmt.Errorf("finding the VM %s: not running", r.PathValue("id")))
 			return
 		}
-		c.Vanish(name)
+		c.TerminateWithoutNotice(name)
 		respond(w, name, nil)
 	})
 	return mux

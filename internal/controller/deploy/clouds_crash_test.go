@@ -68,7 +68,7 @@ func (n *operatorWorld) RemoveName() error {
 func newOperatorWorld(t *testing.T, faults *testcloud.Faults) *operatorWorld {
 	spec := parse(t, strings.Replace(pair, "dns:", "  - {name: aws/eu-west-1}\n  - {name: gcp/europe-west4}\ndns:", 1))
 	n := &operatorWorld{clouds: newClouds(spec, faults, 0), names: testcloud.NewRoute53(faults), memoryNotes: memoryNotes{}}
-	n.aws.Address = func(i int) (public, private string) {
+	n.aws.AssignAddresses = func(i int) (public, private string) {
 		return fmt.Sprintf("198.18.%d.%d", i>>8, i&255), fmt.Sprintf("172.31.%d.%d", i>>8, i&255)
 	}
 	n.zone = n.names.AddZone("example.com", false)
@@ -85,7 +85,7 @@ func (n *operatorWorld) state() []string {
 		addresses = append(addresses, i.NetworkInterfaces[0].AccessConfigs[0].NatIP, i.Name)
 	}
 	left := n.listAll()
-	checks, tags := n.names.Checks()
+	checks, tags := n.names.HealthChecks()
 	checked := map[string]string{}
 	for i, c := range checks {
 		checked[c.ID] = tags[i]["skyserve:id"]
@@ -219,21 +219,21 @@ func lifecycle(t *testing.T) []*step {
 		{name: "up with a name", do: upStep(with(pair), " 2")},
 		{name: "up after machines went", do: upStep(with(pair), " 2"), before: func(n *operatorWorld) {
 			for _, m := range n.aws.Machines() {
-				n.aws.Vanish(m.ID)
+				n.aws.TerminateInstance(m.ID)
 			}
 			for _, i := range n.gce.Instances() {
-				n.gce.SetStatus(i.Name, "TERMINATED")
+				n.gce.SetInstanceStatus(i.Name, "TERMINATED")
 			}
 		}},
 		{name: "up after firewalls were changed", do: upStep(with(pair), " 2"), before: func(n *operatorWorld) {
-			n.aws.Open("us-east-1", "skyserve-chat-replica", 22, "0.0.0.0/0")
+			n.aws.AddSecurityGroupRule("us-east-1", "skyserve-chat-replica", 22, "0.0.0.0/0")
 			n.gce.EditFirewall(n.gce.Firewalls()[0].Name, func(f *testcloud.GCEFirewall) { f.SourceRanges = []string{"192.0.2.0/24"} })
 		}},
 		{name: "up after a security group was deleted", do: upStep(with(pair), " 2"), before: func(n *operatorWorld) {
-			n.aws.Ungroup("us-east-1", "skyserve-chat-replica")
+			n.aws.DeleteSecurityGroup("us-east-1", "skyserve-chat-replica")
 		}},
 		{name: "up after records were changed", do: upStep(with(pair), " 2"), before: func(n *operatorWorld) {
-			n.names.Tamper(func(c *testcloud.HealthCheckConfig) { c.ResourcePath = "/elsewhere" })
+			n.names.EditHealthChecks(func(c *testcloud.HealthCheckConfig) { c.ResourcePath = "/elsewhere" })
 		}},
 		{name: "gc of a service that nobody owns", do: gcStep, before: func(n *operatorWorld) {
 			other := parse(t, strings.NewReplacer("name: chat\n", "name: old\n", dnsOf, "").Replace(pair))
@@ -256,9 +256,9 @@ type crash struct {
 
 func (d *crash) decide(c testcloud.Call) testcloud.Outcome {
 	if d.dead {
-		return testcloud.Refused
+		return testcloud.RequestLost
 	}
-	if c.Reads && !*everyCall {
+	if c.ReadOnly && !*everyCall {
 		return testcloud.Served
 	}
 	d.calls++
@@ -267,7 +267,7 @@ func (d *crash) decide(c testcloud.Call) testcloud.Outcome {
 	}
 	d.dead = true
 	d.cancel()
-	return testcloud.Lost
+	return testcloud.ResponseLost
 }
 
 // After a crash at any change to two clouds and a hosted zone, a second run leads to the same result:
@@ -316,7 +316,7 @@ const maxReruns = 4
 // With at 0 nothing crashes, and the results of the steps are recorded.
 func runLifecycle(t *testing.T, steps []*step, at, lag int) error {
 	d := &crash{}
-	n := newOperatorWorld(t, &testcloud.Faults{Decide: d.decide, Unseen: lag})
+	n := newOperatorWorld(t, &testcloud.Faults{DecideOutcome: d.decide, StaleLists: lag})
 	for i, this := range steps {
 		if at > 0 && !slices.ContainsFunc(steps[i:], func(c *step) bool { return at <= c.calls }) {
 			return nil // no later step would crash
@@ -374,7 +374,7 @@ func (n *operatorWorld) convergeLists(t *testing.T, lag int) error {
 
 // runStep runs a step with a program that has just started.
 func (n *operatorWorld) runStep(ctx context.Context, t *testing.T, c *step) error {
-	zone, err := dns.NewRoute53(context.WithoutCancel(ctx), dns.Config{Endpoint: "http://route53", Transport: testcloud.Direct{Handler: n.names.Handler()}})
+	zone, err := dns.NewRoute53(context.WithoutCancel(ctx), dns.Config{Endpoint: "http://route53", Transport: testcloud.HandlerTransport{Handler: n.names.Handler()}})
 	if err != nil {
 		return err
 	}

@@ -42,7 +42,7 @@ func newClouds(spec *service.Spec, faults *testcloud.Faults, poll time.Duration)
 	}
 	c.aws = testcloud.NewAWS(faults, c.places...)
 	for _, name := range []string{"chat", "old"} { // these tests ignore the owner
-		c.gce.SetAccount("skyserve-"+name+"-lb@p.iam.gserviceaccount.com", "roles/editor")
+		c.gce.CreateServiceAccount("skyserve-"+name+"-lb@p.iam.gserviceaccount.com", "roles/editor")
 	}
 	return c
 }
@@ -51,19 +51,19 @@ func newClouds(spec *service.Spec, faults *testcloud.Faults, poll time.Duration)
 func (c *clouds) open(t testing.TB) provision.MultiCloud {
 	t.Helper()
 	amazon, err := aws.New(context.Background(), aws.Config{
-		Regions: c.places, Transport: testcloud.Direct{Handler: c.aws}, Poll: c.poll,
+		Regions: c.places, Transport: testcloud.HandlerTransport{Handler: c.aws}, Poll: c.poll,
 		Credentials: credentials.NewStaticCredentialsProvider("AKIDEXAMPLE", "secret", ""),
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	google := gcp.New(gcp.Config{Project: "p", Endpoint: "http://gce", Transport: testcloud.Direct{Handler: c.gce}, Poll: c.poll})
+	google := gcp.New(gcp.Config{Project: "p", Endpoint: "http://gce", Transport: testcloud.HandlerTransport{Handler: c.gce}, Poll: c.poll})
 	return provision.MultiCloud{service.CloudAWS: amazon, service.CloudGCP: google}
 }
 
 // listAll returns everything that exists in both clouds, sorted, with duplicates.
 func (c *clouds) listAll() []string {
-	left := c.aws.Left()
+	left := c.aws.RemainingResources()
 	for _, i := range c.gce.Instances() {
 		left = append(left, fmt.Sprintf("instance %s in %s: %s %s", i.Name, i.Zone, i.Status, i.Scheduling.ProvisioningModel))
 	}
@@ -75,7 +75,7 @@ func (c *clouds) listAll() []string {
 
 // calls returns the number of calls of both clouds.
 func (c *clouds) calls() (n int) {
-	for _, times := range c.faults.Actions() {
+	for _, times := range c.faults.CallCounts() {
 		n += times
 	}
 	return n
@@ -133,19 +133,19 @@ func TestHundredReplicasInTwoClouds(t *testing.T) {
 	spec := parse(t, hundred)
 	measure := func(name string, decide func(testcloud.Call) testcloud.Outcome) (made int) {
 		synctest.Test(t, func(t *testing.T) {
-			f := &testcloud.Faults{Hold: func(testcloud.Call) { time.Sleep(20 * time.Millisecond) }, Decide: decide}
+			f := &testcloud.Faults{DuringCall: func(testcloud.Call) { time.Sleep(20 * time.Millisecond) }, DecideOutcome: decide}
 			c := newClouds(spec, f, 0)
 			begun := time.Now()
 			if _, err := up(spec, c.open(t)); err != nil {
 				t.Fatalf("%s: %v", name, err)
 			}
 			made = c.calls()
-			t.Logf("%s: up after %v and %d calls: %v", name, time.Since(begun), made, f.Actions())
+			t.Logf("%s: up after %v and %d calls: %v", name, time.Since(begun), made, f.CallCounts())
 			if a, g := len(c.aws.Machines()), len(c.gce.Instances()); a != 63 || g != 42 {
 				t.Errorf("%s: %d machines at AWS and %d at Google, want 63 and 42", name, a, g)
 			}
 			for _, r := range cloud.ManagedRegions(spec) {
-				if most := f.MostInFlight(r.Cloud(), r.Place()); most > provision.MaxCallsPerHost {
+				if most := f.MaxCallsInFlight(r.Cloud(), r.Place()); most > provision.MaxCallsPerHost {
 					t.Errorf("%s: %d calls in flight to %s, want at most %d", name, most, r, provision.MaxCallsPerHost)
 				}
 			}

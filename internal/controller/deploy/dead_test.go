@@ -130,7 +130,7 @@ func TestDeadMachineIsReplaced(t *testing.T) {
 	if len(after) != len(before) || len(m.Objects()) != len(before) {
 		t.Errorf("%d objects, want %d", len(m.Objects()), len(before))
 	}
-	m.Change("firewall-us-east-1-replica", func(o *provision.Object) { o.SpecHash = "port 8200 is shut" })
+	m.ChangeObject("firewall-us-east-1-replica", func(o *provision.Object) { o.SpecHash = "port 8200 is shut" })
 	want := []string{"repair firewall-us-east-1-replica: does not match its configuration", "replace us-east-1-0: " + deploy.ReplacedOnRequest}
 	if got := replace(map[string]string{after["us-east-1-1"]: "no response", after["us-east-1-0"]: deploy.ReplacedOnRequest}); !slices.Equal(got, want) {
 		t.Errorf("behind a changed firewall it did %q, want %q", got, want)

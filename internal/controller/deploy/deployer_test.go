@@ -54,15 +54,15 @@ func parse(t interface{ Fatal(...any) }, text string) *service.Spec {
 
 // newCloud returns a cloud with all known machine types in two zones of every region.
 func newCloud(spec *service.Spec) *conformance.Memory {
-	m := &conformance.Memory{Offers: map[service.Region]provision.Offerings{}}
+	m := &conformance.Memory{RegionOfferings: map[service.Region]provision.Offerings{}}
 	for _, r := range cloud.ManagedRegions(spec) {
 		if cloud.RunsOnThisComputer(r) {
-			m.Offers[r] = provision.Offerings{{Type: "local", Region: r, Capacity: service.CapacityOnDemand}}
+			m.RegionOfferings[r] = provision.Offerings{{Type: "local", Region: r, Capacity: service.CapacityOnDemand}}
 		}
 		for _, kind := range provision.MachineTypes(r.Cloud()) {
 			for _, zone := range []string{"a", "b"} {
 				for _, capacity := range []service.CapacityType{service.CapacityOnDemand, service.CapacitySpot} {
-					m.Offers[r] = append(m.Offers[r], kind.Offering(r, r.Place()+zone, capacity))
+					m.RegionOfferings[r] = append(m.RegionOfferings[r], kind.Offering(r, r.Place()+zone, capacity))
 				}
 			}
 		}
@@ -112,8 +112,8 @@ func TestUpIsIdempotentAndDownDeletesAll(t *testing.T) {
 	if got := machines(m); !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
 	}
-	calls := m.Calls()
-	if p, err := up(spec, m); err != nil || len(p.Changes) != 0 || p.ChangesBilling() || m.Calls() != calls {
+	calls := m.CountChanges()
+	if p, err := up(spec, m); err != nil || len(p.Changes) != 0 || p.ChangesBilling() || m.CountChanges() != calls {
 		t.Errorf("the second up: %+v, %v", p, err)
 	}
 	if err := deploy.Down(context.Background(), m, "chat", "me", nil); err != nil || len(m.Objects()) != 0 {
@@ -168,8 +168,8 @@ func testCrashes(t *testing.T, text string) {
 					t.Fatal(err)
 				}
 			}
-			m.Restart()
-			m.CrashAt, m.Late = at, late
+			m.RestartAfterCrash()
+			m.CrashAt, m.CrashAfterEffect = at, late
 			_, err := tt.verb(tt.spec, m)
 			if at == 0 && err != nil || at > 0 && err != nil && !errors.Is(err, conformance.ErrCrash) {
 				t.Fatalf("%s: crash at %d: got %v", name, at, err)
@@ -180,10 +180,10 @@ func testCrashes(t *testing.T, text string) {
 			return m
 		}
 		whole := run(0, false)
-		for at := 1; at <= whole.Calls(); at++ {
+		for at := 1; at <= whole.CountChanges(); at++ {
 			for _, late := range []bool{false, true} {
 				m := run(at, late)
-				m.Restart()
+				m.RestartAfterCrash()
 				if _, err := tt.verb(tt.spec, m); err != nil {
 					t.Fatalf("%s again after a crash at %d: %v", name, at, err)
 				}
@@ -211,7 +211,7 @@ func refuseRegions(regions ...service.Region) func(provision.Offering) *provisio
 func TestReplicasFallBackToOtherRegions(t *testing.T) {
 	spec := parse(t, twoClouds)
 	m := newCloud(spec)
-	m.Refuse = refuseRegions("aws/us-east-1")
+	m.CapacityError = refuseRegions("aws/us-east-1")
 	if _, err := up(spec, m); err != nil {
 		t.Fatal(err)
 	}
@@ -225,7 +225,7 @@ func TestReplicasFallBackToOtherRegions(t *testing.T) {
 	if _, err := up(spec, m); err != nil || !slices.Equal(machines(m), away) {
 		t.Errorf("up again without capacity: %v, %q", err, machines(m))
 	}
-	m.Refuse = nil
+	m.CapacityError = nil
 	if _, err := up(spec, m); err != nil {
 		t.Fatal(err)
 	}
@@ -241,7 +241,7 @@ func TestReplicasFallBackToOtherRegions(t *testing.T) {
 func TestUpKeepsPlacedReplicasWithoutCapacity(t *testing.T) {
 	spec := parse(t, twoClouds)
 	m := newCloud(spec)
-	m.Refuse = refuseRegions("aws/us-east-1", "gcp/europe-west4")
+	m.CapacityError = refuseRegions("aws/us-east-1", "gcp/europe-west4")
 	_, err := up(spec, m)
 	var short *deploy.CapacityError
 	if !errors.As(err, &short) {
@@ -255,8 +255,8 @@ func TestUpKeepsPlacedReplicasWithoutCapacity(t *testing.T) {
 	if got := machines(m); len(got) != 2 {
 		t.Errorf("got %q, want the balancers", got)
 	}
-	m.Refuse = refuseRegions("aws/us-east-1")
-	m.Change("lb-us-east-1-0", nil)
+	m.CapacityError = refuseRegions("aws/us-east-1")
+	m.ChangeObject("lb-us-east-1-0", nil)
 	if _, err := up(spec, m); err != nil || len(machines(m)) != 5 {
 		t.Errorf("later: %v, %q", err, machines(m))
 	}
@@ -265,7 +265,7 @@ func TestUpKeepsPlacedReplicasWithoutCapacity(t *testing.T) {
 func TestBalancerWithoutCapacityIsAnError(t *testing.T) {
 	spec := parse(t, twoClouds)
 	m := newCloud(spec)
-	m.Refuse = func(o provision.Offering) *provision.CapacityError {
+	m.CapacityError = func(o provision.Offering) *provision.CapacityError {
 		if o.GPU != "" {
 			return nil
 		}
@@ -284,10 +284,10 @@ func TestUpRepairsManualChanges(t *testing.T) {
 	if _, err := up(spec, m); err != nil {
 		t.Fatal(err)
 	}
-	m.Change("us-east-1-1", nil)
-	m.Change("us-east-1-0", func(o *provision.Object) { o.TerminatedReason = "interrupted by the cloud" })
-	m.Change("firewall-us-east-1-replica", func(o *provision.Object) { o.SpecHash = "port 22 is open" })
-	m.Change("identity-gcp-balancer", nil)
+	m.ChangeObject("us-east-1-1", nil)
+	m.ChangeObject("us-east-1-0", func(o *provision.Object) { o.TerminatedReason = "interrupted by the cloud" })
+	m.ChangeObject("firewall-us-east-1-replica", func(o *provision.Object) { o.SpecHash = "port 22 is open" })
+	m.ChangeObject("identity-gcp-balancer", nil)
 	f := newDeployer(spec, m)
 	plan, err := f.Plan(context.Background())
 	if err != nil {
@@ -370,10 +370,10 @@ func TestUpConverges(t *testing.T) {
 					out = append(out, r)
 				}
 			}
-			m.Refuse = refuseRegions(out...)
+			m.CapacityError = refuseRegions(out...)
 			for _, o := range m.Objects() {
 				if o.Kind == provision.KindReplica && rapid.IntRange(0, 3).Draw(t, "gone") == 0 {
-					m.Change(o.ID, func(o *provision.Object) { o.TerminatedReason = "interrupted" })
+					m.ChangeObject(o.ID, func(o *provision.Object) { o.TerminatedReason = "interrupted" })
 				}
 			}
 			_, err := up(spec, m)

@@ -57,7 +57,7 @@ func newInspector(t *testing.T, responses map[string]func(context.Context) (agen
 	}
 	for n, o := range m.Objects() {
 		ip := netip.MustParseAddr(fmt.Sprintf("192.0.2.%d", n+1))
-		m.Change(o.ID, func(o *provision.Object) { o.PublicIP, o.PrivateIP = ip, ip })
+		m.ChangeObject(o.ID, func(o *provision.Object) { o.PublicIP, o.PrivateIP = ip, ip })
 	}
 	i := &deploy.Inspector{Deployer: newDeployer(spec, m), Lists: map[service.Region]deploy.Lister{}}
 	for _, r := range cloud.ManagedRegions(spec) {
@@ -133,7 +133,7 @@ func TestStatusOfMachines(t *testing.T) {
 		} {
 			m, i := newInspector(t, map[string]func(context.Context) (agent.Status, error){"us-east-1-1": c.response})
 			if c.change != nil {
-				m.Change("us-east-1-1", c.change)
+				m.ChangeObject("us-east-1-1", c.change)
 			}
 			began := time.Now()
 			s, err := i.Status(t.Context())
@@ -192,7 +192,7 @@ func TestStatusOfUnresponsiveRegion(t *testing.T) {
 		if want := "listing the objects of chat in gcp/europe-west4: no response within 10s"; s.Problems[0] != want {
 			t.Errorf("got %q, want %q", s.Problems[0], want)
 		}
-		m.Change("lb-us-east-1-0", nil)
+		m.ChangeObject("lb-us-east-1-0", nil)
 		if s, err = i.Status(t.Context()); err != nil || s.State != deploy.StateUnknown {
 			t.Errorf("without known balancers: %+v, %v", s, err)
 		}
@@ -220,8 +220,8 @@ func TestStatusErrors(t *testing.T) {
 // Status shows the changes of `up`: missing, changed and excess machines.
 func TestStatusShowsDrift(t *testing.T) {
 	m, i := newInspector(t, nil)
-	m.Change("us-east-1-1", nil)
-	m.Change("firewall-us-east-1-replica", func(o *provision.Object) { o.SpecHash = "port 22 is open" })
+	m.ChangeObject("us-east-1-1", nil)
+	m.ChangeObject("firewall-us-east-1-replica", func(o *provision.Object) { o.SpecHash = "port 22 is open" })
 	s, err := i.Status(t.Context())
 	if err != nil {
 		t.Fatal(err)

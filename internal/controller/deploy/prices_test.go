@@ -223,7 +223,7 @@ func TestReconcilerRequestsPricesInBackground(t *testing.T) {
 		price := func() float64 {
 			return k.Offers()["aws/eu-west-1"].WithGPU("L4", 1).SortedByCapacity([]service.CapacityType{service.CapacityOnDemand})[0].PricePerHour
 		}
-		u.Change("us-east-1-1", nil)
+		u.ChangeObject("us-east-1-1", nil)
 		u.reconcileFor(t, k, 10*time.Second, always)
 		if got := u.replicas(); !slices.Equal(got, allKept) || price() != 0.8048 {
 			t.Errorf("while it waits for prices: %q at %g", got, price())

@@ -76,8 +76,8 @@ func TestRemoveDrainedWaitsUntilUnused(t *testing.T) {
 			"lb-us-0": {Status: agent.Status{Phase: agent.PhaseReady, Revision: round.revision}},
 		}
 		err := k.removeDrained(t.Context(), o, &observation{have: have}, seen, map[string]agent.Deployment{"lb-us-0": {Revision: "2"}}, func() error { return nil })
-		if err != nil || cloud.Calls() != round.calls {
-			t.Errorf("%s: %d calls, want %d (%v)", round.name, cloud.Calls(), round.calls, err)
+		if err != nil || cloud.CountChanges() != round.calls {
+			t.Errorf("%s: %d calls, want %d (%v)", round.name, cloud.CountChanges(), round.calls, err)
 		}
 	}
 }

@@ -194,15 +194,15 @@ func TestReconcilerReplacesLostReplicas(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		u := newReconcilerWorld(t)
 		k := u.reconciler()
-		calls := u.Calls()
+		calls := u.CountChanges()
 		u.reconcileFor(t, k, 20*time.Minute, always)
-		if got := u.replicas(); !slices.Equal(got, allKept) || u.Calls() != calls {
-			t.Errorf("without differences it launched %q in %d calls", got, u.Calls()-calls)
+		if got := u.replicas(); !slices.Equal(got, allKept) || u.CountChanges() != calls {
+			t.Errorf("without differences it launched %q in %d calls", got, u.CountChanges()-calls)
 		}
-		u.Change("us-east-1-1", nil) // deleted by the cloud
-		u.Change("eu-west-1-0", func(o *provision.Object) { o.TerminatedReason = "taken by the cloud" })
-		u.Change("firewall-us-east-1-balancer", func(o *provision.Object) { o.SpecHash = "changed by hand" })
-		u.Change("lb-eu-west-1-0", nil)
+		u.ChangeObject("us-east-1-1", nil) // deleted by the cloud
+		u.ChangeObject("eu-west-1-0", func(o *provision.Object) { o.TerminatedReason = "taken by the cloud" })
+		u.ChangeObject("firewall-us-east-1-balancer", func(o *provision.Object) { o.SpecHash = "changed by hand" })
+		u.ChangeObject("lb-eu-west-1-0", nil)
 		refused := errors.New("the lease is lost")
 		u.reconcileFor(t, k, 10*time.Second, func() error { return refused })
 		if got := u.replicas(); len(got) != 1 {
@@ -226,18 +226,18 @@ func TestReconcilerFallsBackToOtherRegions(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		u := newReconcilerWorld(t)
 		k := u.reconciler()
-		u.Refuse = func(o provision.Offering) *provision.CapacityError {
+		u.CapacityError = func(o provision.Offering) *provision.CapacityError {
 			if o.Region == "aws/us-east-1" {
 				return &provision.CapacityError{Offering: o, Scope: provision.ScopeRegion, Code: "InsufficientInstanceCapacity"}
 			}
 			return nil
 		}
-		u.Change("us-east-1-0", nil)
+		u.ChangeObject("us-east-1-0", nil)
 		u.reconcileFor(t, k, 20*time.Minute, always)
 		if got := u.replicas(); !slices.Equal(got, []string{"eu-west-1-0", "eu-west-1-1 for aws/us-east-1", "us-east-1-1"}) {
 			t.Errorf("without capacity: %q", got)
 		}
-		u.Refuse = nil
+		u.CapacityError = nil
 		u.reconcileFor(t, k, 20*time.Minute, always)
 		if got := u.replicas(); !slices.Equal(got, []string{"eu-west-1-0", "eu-west-1-1 for aws/us-east-1", "us-east-1-0", "us-east-1-1"}) {
 			t.Errorf("with capacity, before the new replica is ready: %q", got)
@@ -252,8 +252,8 @@ func TestUnresponsiveRegionIsUnchanged(t *testing.T) {
 		k := u.reconciler()
 		u.reconcileFor(t, k, time.Second, always)
 		u.unresponsive["aws/us-east-1"] = true
-		u.Change("us-east-1-0", nil)
-		u.Change("eu-west-1-0", nil)
+		u.ChangeObject("us-east-1-0", nil)
+		u.ChangeObject("eu-west-1-0", nil)
 		u.reconcileFor(t, k, time.Minute, always)
 		if got := u.replicas(); !slices.Equal(got, []string{"eu-west-1-0", "us-east-1-1"}) {
 			t.Errorf("while a region is unresponsive: %q", got)
@@ -365,15 +365,15 @@ func TestFallbackReplicaInUseStays(t *testing.T) {
 func TestRegionFailingMidwayIsUnchanged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		u := newReconcilerWorld(t)
-		u.Change("eu-west-1-0", func(o *provision.Object) { o.SpecHash = "of another program" })
-		u.Refuse = func(o provision.Offering) *provision.CapacityError {
+		u.ChangeObject("eu-west-1-0", func(o *provision.Object) { o.SpecHash = "of another program" })
+		u.CapacityError = func(o provision.Offering) *provision.CapacityError {
 			u.unresponsive["aws/eu-west-1"] = true
 			if o.Region == "aws/us-east-1" {
 				return &provision.CapacityError{Offering: o, Scope: provision.ScopeRegion, Code: "InsufficientInstanceCapacity"}
 			}
 			return nil
 		}
-		u.Change("us-east-1-0", nil)
+		u.ChangeObject("us-east-1-0", nil)
 		u.reconcileFor(t, u.reconciler(), time.Second, always)
 		if got := u.replicas(); !slices.Equal(got, []string{"eu-west-1-0", "us-east-1-1"}) {
 			t.Errorf("got %q", got)
@@ -385,7 +385,7 @@ func TestRegionFailingMidwayIsUnchanged(t *testing.T) {
 func TestFallbackForUnresponsiveRegionStays(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		u := newReconcilerWorld(t)
-		u.Change("us-east-1-0", func(o *provision.Object) {
+		u.ChangeObject("us-east-1-0", func(o *provision.Object) {
 			o.ID, o.Region, o.Labels["for"] = "eu-west-1-1", "aws/eu-west-1", "aws/us-east-1"
 		})
 		u.unresponsive["aws/us-east-1"] = true
@@ -401,8 +401,8 @@ func TestRegionWithoutOfferingsHidesNoOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		u := newReconcilerWorld(t)
 		u.withoutOfferings = map[service.Region]bool{"aws/us-east-1": true}
-		u.Change("us-east-1-0", nil)
-		u.Change("eu-west-1-0", nil)
+		u.ChangeObject("us-east-1-0", nil)
+		u.ChangeObject("eu-west-1-0", nil)
 		k := u.reconciler()
 		u.reconcileFor(t, k, time.Minute, always)
 		if got := u.replicas(); !slices.Equal(got, []string{"eu-west-1-0", "us-east-1-1"}) {
@@ -459,13 +459,13 @@ func TestReconcilerReturnsToSpot(t *testing.T) {
 			t.Fatalf("at first: %s", got)
 		}
 		requests := 0
-		u.Refuse = func(o provision.Offering) *provision.CapacityError {
+		u.CapacityError = func(o provision.Offering) *provision.CapacityError {
 			if requests++; o.Capacity == service.CapacitySpot {
 				return &provision.CapacityError{Offering: o, Scope: provision.ScopeRegion, Code: "InsufficientInstanceCapacity"}
 			}
 			return nil
 		}
-		u.Change("us-east-1-1", nil)
+		u.ChangeObject("us-east-1-1", nil)
 		u.reconcileFor(t, k, 8*time.Minute, always)
 		if got := capacities(); got != "us-east-1-0 on_demand, us-east-1-1 on_demand" {
 			t.Errorf("without spot: %s", got)
@@ -475,7 +475,7 @@ func TestReconcilerReturnsToSpot(t *testing.T) {
 		if got := capacities(); got != "us-east-1-0 on_demand, us-east-1-1 on_demand" || requests < 3 || requests > 12 {
 			t.Errorf("an hour later: %s, requested %d times", got, requests)
 		}
-		u.Refuse = nil
+		u.CapacityError = nil
 		u.reconcileFor(t, k, 25*time.Minute, always)
 		if got := capacities(); got != "us-east-1-0 on_demand, us-east-1-1 on_demand, us-east-1-2 spot" { // balancers have not reported yet that they use it
 			t.Errorf("with spot: %s", got)
@@ -491,16 +491,16 @@ func TestCrashedReconcilerCreatesNoDuplicates(t *testing.T) {
 			done := false
 			synctest.Test(t, func(t *testing.T) {
 				u := newReconcilerWorld(t)
-				u.Change("us-east-1-1", nil)
-				u.Change("eu-west-1-0", func(o *provision.Object) { o.TerminatedReason = "taken by the cloud" })
-				u.Restart()
-				u.CrashAt, u.Late = at, late
+				u.ChangeObject("us-east-1-1", nil)
+				u.ChangeObject("eu-west-1-0", func(o *provision.Object) { o.TerminatedReason = "taken by the cloud" })
+				u.RestartAfterCrash()
+				u.CrashAt, u.CrashAfterEffect = at, late
 				k := u.reconciler()
 				u.reconcileFor(t, k, time.Second, always)
 				change := controller.Change{Launch: []controller.ReplicaLaunch{{Model: "llama", Region: "aws/us-east-1", Count: 1}}}
 				_, err := k.Apply(t.Context(), change, always)
-				done = u.Calls() < at
-				u.Restart()
+				done = u.CountChanges() < at
+				u.RestartAfterCrash()
 				u.reconcileFor(t, u.reconciler(), 10*time.Second, always)
 				want := allKept
 				if got := u.replicas(); err == nil || late && len(got) > len(want) {
@@ -582,9 +582,9 @@ func TestChangesAreExclusive(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		u := newReconcilerWorld(t)
 		k := u.reconciler()
-		u.Change("us-east-1-1", nil)
+		u.ChangeObject("us-east-1-1", nil)
 		var busy error
-		u.Refuse = func(provision.Offering) *provision.CapacityError {
+		u.CapacityError = func(provision.Offering) *provision.CapacityError {
 			_, busy = k.Apply(t.Context(), controller.Change{}, always)
 			return nil
 		}

@@ -52,7 +52,7 @@ func TestReplaceReplica(t *testing.T) {
 			c, err := f.ReplaceReplica(t.Context(), p.Have, p.Have[at], h100, nil)
 			return c.ID(), err
 		}
-		u.Refuse = func(o provision.Offering) *provision.CapacityError {
+		u.CapacityError = func(o provision.Offering) *provision.CapacityError {
 			if o.GPU != "H100" {
 				t.Errorf("requested %s instead of the replacement class", o)
 			}
@@ -62,7 +62,7 @@ func TestReplaceReplica(t *testing.T) {
 		if id, err := exchange("us-east-1-0"); id != "" || !errors.As(err, &refused) || err.Error() != "us-east-1-0 stays on on_demand L4: H100 is unavailable: the cloud has no capacity for it" {
 			t.Errorf("without capacity: launched %q, %v", id, err)
 		}
-		u.Refuse = nil
+		u.CapacityError = nil
 		f = newDeployer(u.spec, u.Memory) // without recently rejected offerings
 		f.Owner = u.owner
 		if id, err := exchange("us-east-1-0"); id != "us-east-1-2" || err != nil {

@@ -23,7 +23,7 @@ func TestInterruptedReplacementIsReplaced(t *testing.T) {
 	for name, first := range map[string]agent.Status{"it is on a costlier offering": ready, "it has a recommendation": advised, "it is scheduled for maintenance": maintained} {
 		synctest.Test(t, func(t *testing.T) {
 			u := newReconcilerWorldOf(t, strings.ReplaceAll(strings.Replace(spotFirst, "on_demand_base: 1", "on_demand_base: 0", 1), "min: 2, max: 3", "min: 1, max: 4"))
-			u.Change("us-east-1-0", func(o *provision.Object) { // as if spot had had no capacity
+			u.ChangeObject("us-east-1-0", func(o *provision.Object) { // as if spot had had no capacity
 				o.CostPerHour, o.Offering = 100, &provision.Offering{Type: o.Offering.Type, Region: o.Region, Capacity: service.CapacityOnDemand, GPU: "L4", GPUs: 1}
 			})
 			how := map[string]agent.Status{"us-east-1-0": first, "us-east-1-1": {Phase: agent.PhaseWeights}, "us-east-1-2": ready}
@@ -49,7 +49,7 @@ func TestInterruptedReplacementIsReplaced(t *testing.T) {
 			expect("after the interruption was cancelled", "us-east-1-0", "us-east-1-1")
 			how["us-east-1-1"] = agent.Status{Phase: agent.PhaseInterrupted, InterruptionAt: time.Now().Add(2 * time.Minute)}
 			u.reconcileFor(t, k, time.Minute, always)
-			u.Change("us-east-1-1", nil)
+			u.ChangeObject("us-east-1-1", nil)
 			how["us-east-1-1"] = agent.Status{Phase: agent.PhaseWeights}
 			u.reconcileFor(t, k, 20*time.Minute, always)
 			expect("after the interruption", "us-east-1-0", "us-east-1-1") // another replacement

@@ -80,7 +80,7 @@ func newScaledService(t *testing.T, region service.Region, autoscale string) *sc
 	s := &scaledService{reconcilerWorld: reconcilerWorld{Memory: newCloud(spec)}, group: cloud.ReplicaGroup{Model: "llama", Region: region}}
 	if region.Cloud() == service.CloudLocal {
 		for _, gpu := range []string{"L4", "H100"} {
-			s.Offers[region] = append(s.Offers[region], provision.Offering{Type: "local", Region: region, Capacity: service.CapacityOnDemand, GPU: gpu, GPUs: 1})
+			s.RegionOfferings[region] = append(s.RegionOfferings[region], provision.Offering{Type: "local", Region: region, Capacity: service.CapacityOnDemand, GPU: gpu, GPUs: 1})
 		}
 	}
 	if _, err := up(spec, s.Memory); err != nil {
@@ -150,7 +150,7 @@ func TestApplyWanted(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := newScaledService(t, "aws/us-east-1", "")
-				s.Refuse = func(o provision.Offering) *provision.CapacityError {
+				s.CapacityError = func(o provision.Offering) *provision.CapacityError {
 					if o.GPU != tt.lacks || tt.lacks == "" {
 						return nil
 					}
@@ -253,7 +253,7 @@ func TestPreview(t *testing.T) {
 				t.Errorf("%v: got %q, want %q", tt.counts, got, tt.want)
 			}
 		}
-		if before := s.Calls(); s.apply(t, provision.ClassCounts{onL4: 3}) != "" || preview(provision.ClassCounts{onL4: 2}) != "terminate us-east-1-2" || s.Calls() != before+1 {
+		if before := s.CountChanges(); s.apply(t, provision.ClassCounts{onL4: 3}) != "" || preview(provision.ClassCounts{onL4: 2}) != "terminate us-east-1-2" || s.CountChanges() != before+1 {
 			t.Errorf("one fewer: %q", preview(provision.ClassCounts{onL4: 2}))
 		}
 	})
@@ -361,7 +361,7 @@ func TestFallbackReplicaIsNotExcess(t *testing.T) {
 		if _, err := up(spec, m); err != nil {
 			t.Fatal(err)
 		}
-		m.Refuse = func(o provision.Offering) *provision.CapacityError {
+		m.CapacityError = func(o provision.Offering) *provision.CapacityError {
 			if o.Region != "aws/us-east-1" || o.GPU == "" {
 				return nil
 			}

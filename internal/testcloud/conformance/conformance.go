@@ -1,4 +1,4 @@
-// Package conformance contains the requirements on every provider: the tests of each provider call Run.
+// Package conformance contains the tests that every provider must pass. The tests of each provider call Run.
 package conformance
 
 import (
@@ -13,22 +13,22 @@ import (
 // Subject is a provider under test.
 type Subject struct {
 	Provider provision.Provider
-	// Reopen returns another provider for the same account, as a restarted program would.
+	// Reopen returns another provider for the same cloud, like a restarted process.
 	Reopen func(t *testing.T) provision.Provider
-	// Service is the service of Wants.
+	// Service is the service of Desired.
 	Service string
-	// Wants are at least two objects that can be created concurrently, in an order that puts
-	// prerequisites first. Each has an offering if the provider has any.
-	Wants []provision.Desired
+	// Desired contains at least two objects, prerequisites first. They can be created concurrently. Each has an
+	// offering if the provider has offerings.
+	Desired []provision.Desired
 	// Other is an object of another service; its ID is empty if a provider has only one service.
 	Other provision.Desired
-	// Owned reports whether objects have owners. On a machine with a single user they do not.
-	Owned bool
-	// Settle, if set, waits until List shows created objects.
-	Settle func()
+	// HasOwners reports whether objects have owners. Local objects have none.
+	HasOwners bool
+	// WaitListed, if set, waits until List returns created objects.
+	WaitListed func()
 }
 
-// Run checks that a provider meets its contract.
+// Run checks that a provider conforms to provision.Provider.
 func Run(t *testing.T, open func(t *testing.T) Subject) {
 	for _, tc := range []struct {
 		name string
@@ -36,7 +36,7 @@ func Run(t *testing.T, open func(t *testing.T) Subject) {
 	}{
 		{"lists launched objects as desired", listsCreatedObjects},
 		{"launching twice creates one object", launchTwice},
-		{"two programs create one object", launchFromTwoClients},
+		{"two processes create one object", launchFromTwoClients},
 		{"terminating is idempotent", terminates},
 		{"launches again after termination", launchAfterTermination},
 		{"does not list another service", separatesServices},
@@ -62,8 +62,8 @@ func launch(t *testing.T, p provision.Provider, wants []provision.Desired) {
 // live lists the objects that are not terminated.
 func (s Subject) live(t *testing.T, p provision.Provider) []provision.Object {
 	t.Helper()
-	if s.Settle != nil {
-		s.Settle()
+	if s.WaitListed != nil {
+		s.WaitListed()
 	}
 	all, err := p.List(t.Context(), s.Service)
 	if err != nil {
@@ -73,9 +73,9 @@ func (s Subject) live(t *testing.T, p provision.Provider) []provision.Object {
 }
 
 func listsCreatedObjects(t *testing.T, s Subject) {
-	launch(t, s.Provider, s.Wants)
+	launch(t, s.Provider, s.Desired)
 	have := s.live(t, s.Provider)
-	if changes := provision.Diff(s.Wants, have); len(changes) != 0 {
+	if changes := provision.Diff(s.Desired, have); len(changes) != 0 {
 		t.Fatalf("after launching all objects, Diff returns %+v", changes)
 	}
 	for _, o := range have {
@@ -86,27 +86,27 @@ func listsCreatedObjects(t *testing.T, s Subject) {
 }
 
 func launchTwice(t *testing.T, s Subject) {
-	launch(t, s.Provider, s.Wants)
-	launch(t, s.Provider, s.Wants)
-	if have := s.live(t, s.Provider); len(have) != len(s.Wants) {
-		t.Fatalf("launching %d objects twice: got %d objects: %+v", len(s.Wants), len(have), have)
+	launch(t, s.Provider, s.Desired)
+	launch(t, s.Provider, s.Desired)
+	if have := s.live(t, s.Provider); len(have) != len(s.Desired) {
+		t.Fatalf("launching %d objects twice: got %d objects: %+v", len(s.Desired), len(have), have)
 	}
 }
 
 func launchFromTwoClients(t *testing.T, s Subject) {
-	launch(t, s.Provider, s.Wants)
+	launch(t, s.Provider, s.Desired)
 	other := s.Reopen(t)
-	launch(t, other, s.Wants) // immediately, before lists show the first launches
-	if have := s.live(t, other); len(have) != len(s.Wants) {
-		t.Fatalf("two programs launching the same %d objects: got %d objects: %+v", len(s.Wants), len(have), have)
+	launch(t, other, s.Desired) // at once, before lists contain the first launches
+	if have := s.live(t, other); len(have) != len(s.Desired) {
+		t.Fatalf("two processes launching the same %d objects: got %d objects: %+v", len(s.Desired), len(have), have)
 	}
 }
 
 func terminates(t *testing.T, s Subject) {
-	launch(t, s.Provider, s.Wants)
+	launch(t, s.Provider, s.Desired)
 	have := s.live(t, s.Provider)
-	slices.Reverse(s.Wants) // dependents first
-	for _, w := range s.Wants {
+	slices.Reverse(s.Desired) // dependents first
+	for _, w := range s.Desired {
 		i := slices.IndexFunc(have, func(o provision.Object) bool { return o.ID == w.ID })
 		if i < 0 {
 			t.Fatalf("%s is not listed", w.ID)
@@ -123,8 +123,8 @@ func terminates(t *testing.T, s Subject) {
 }
 
 func launchAfterTermination(t *testing.T, s Subject) {
-	launch(t, s.Provider, s.Wants)
-	last := s.Wants[len(s.Wants)-1]
+	launch(t, s.Provider, s.Desired)
+	last := s.Desired[len(s.Desired)-1]
 	for _, o := range s.live(t, s.Provider) {
 		if o.ID == last.ID {
 			if err := s.Provider.Terminate(t.Context(), o); err != nil {
@@ -136,13 +136,13 @@ func launchAfterTermination(t *testing.T, s Subject) {
 	if err != nil || o.TerminatedReason != "" {
 		t.Fatalf("launching %s again: %+v, %v", last.ID, o, err)
 	}
-	if have := s.live(t, s.Provider); len(have) != len(s.Wants) {
-		t.Fatalf("got %d objects, want %d: %+v", len(have), len(s.Wants), have)
+	if have := s.live(t, s.Provider); len(have) != len(s.Desired) {
+		t.Fatalf("got %d objects, want %d: %+v", len(have), len(s.Desired), have)
 	}
 }
 
 func separatesServices(t *testing.T, s Subject) {
-	launch(t, s.Provider, s.Wants)
+	launch(t, s.Provider, s.Desired)
 	if s.Other.ID != "" {
 		launch(t, s.Provider, []provision.Desired{s.Other})
 	}
@@ -152,30 +152,30 @@ func separatesServices(t *testing.T, s Subject) {
 			t.Errorf("listing %s returned %s of %s", s.Service, o.ID, o.Service)
 		}
 	}
-	if len(have) != len(s.Wants) {
-		t.Errorf("got %d objects, want %d: %+v", len(have), len(s.Wants), have)
+	if len(have) != len(s.Desired) {
+		t.Errorf("got %d objects, want %d: %+v", len(have), len(s.Desired), have)
 	}
 }
 
 func rejectsOtherOwners(t *testing.T, s Subject) {
-	launch(t, s.Provider, s.Wants)
-	if !s.Owned {
+	launch(t, s.Provider, s.Desired)
+	if !s.HasOwners {
 		return
 	}
-	for _, w := range s.Wants {
+	for _, w := range s.Desired {
 		w.Owner = "another"
 		var owned *provision.OwnedError
 		if _, err := s.Reopen(t).Launch(t.Context(), w); !errors.As(err, &owned) {
 			t.Errorf("launching %s for another owner: %v, want an OwnedError", w.ID, err)
 		}
 	}
-	if changes := provision.Diff(s.Wants, s.live(t, s.Provider)); len(changes) != 0 {
+	if changes := provision.Diff(s.Desired, s.live(t, s.Provider)); len(changes) != 0 {
 		t.Errorf("after rejecting another owner, Diff returns %+v", changes)
 	}
 }
 
 func offersOwnRegions(t *testing.T, s Subject) {
-	for _, w := range s.Wants {
+	for _, w := range s.Desired {
 		if w.Machine == nil { // not a VM
 			continue
 		}
@@ -192,7 +192,7 @@ func offersOwnRegions(t *testing.T, s Subject) {
 }
 
 func terminateRejectsEndedContext(t *testing.T, s Subject) {
-	launch(t, s.Provider, s.Wants)
+	launch(t, s.Provider, s.Desired)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	have := s.live(t, s.Provider)
@@ -209,7 +209,7 @@ func terminateRejectsEndedContext(t *testing.T, s Subject) {
 func launchRejectsEndedContext(t *testing.T, s Subject) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	for _, w := range s.Wants {
+	for _, w := range s.Desired {
 		if _, err := s.Provider.Launch(ctx, w); err == nil {
 			t.Fatalf("launching %s with an ended context succeeded", w.ID)
 		}

@@ -14,17 +14,17 @@ import (
 // ErrCrash is the error of every call of a Memory after its crash.
 var ErrCrash = errors.New("crashed")
 
-// Memory is an in-memory cloud: the simplest provider that meets the contract. It can simulate lack of
-// capacity, and crashes.
+// Memory is an in-memory cloud: the simplest conforming provider. It can simulate a lack of capacity, and
+// crashes.
 type Memory struct {
-	// Offers contains the offerings of each region.
-	Offers map[service.Region]provision.Offerings
-	// Refuse returns an error for offerings without capacity; nil = all have capacity.
-	Refuse func(provision.Offering) *provision.CapacityError
-	// CrashAt is the number of the changing call that crashes, from 1: before its effect or, with
-	// Late set, after it. 0 = no crash.
-	CrashAt int
-	Late    bool
+	// RegionOfferings contains the offerings of each region.
+	RegionOfferings map[service.Region]provision.Offerings
+	// CapacityError returns the error for an offering without capacity; nil = all have capacity.
+	CapacityError func(provision.Offering) *provision.CapacityError
+	// CrashAt is the number of the changing call that crashes, from 1; 0 = none. It crashes before the change
+	// or, with CrashAfterEffect, after it.
+	CrashAt          int
+	CrashAfterEffect bool
 
 	mu      sync.Mutex
 	objects []provision.Object
@@ -39,15 +39,15 @@ func (m *Memory) Objects() []provision.Object {
 	return slices.Clone(m.objects)
 }
 
-// Calls returns the number of calls that changed something, or attempted to.
-func (m *Memory) Calls() int {
+// CountChanges returns the number of calls that changed something, or attempted to.
+func (m *Memory) CountChanges() int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.calls
 }
 
-// Change changes an object out of band; nil removes it.
-func (m *Memory) Change(id string, change func(*provision.Object)) {
+// ChangeObject changes an object without a call of the provider; a nil function removes it.
+func (m *Memory) ChangeObject(id string, change func(*provision.Object)) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for i := range m.objects {
@@ -62,8 +62,8 @@ func (m *Memory) Change(id string, change func(*provision.Object)) {
 	}
 }
 
-// Restart ends a crash.
-func (m *Memory) Restart() {
+// RestartAfterCrash ends a crash.
+func (m *Memory) RestartAfterCrash() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.CrashAt, m.calls = 0, 0
@@ -78,7 +78,7 @@ func (m *Memory) step(ctx context.Context, change func() error) error {
 	defer m.mu.Unlock()
 	m.calls++
 	crashes := m.CrashAt > 0 && m.calls >= m.CrashAt
-	if !crashes || m.Late && m.calls == m.CrashAt {
+	if !crashes || m.CrashAfterEffect && m.calls == m.CrashAt {
 		if err := change(); err != nil && !crashes {
 			return err
 		}
@@ -91,7 +91,7 @@ func (m *Memory) step(ctx context.Context, change func() error) error {
 
 // Offerings returns the configured offerings of a region.
 func (m *Memory) Offerings(_ context.Context, region service.Region) (provision.Offerings, error) {
-	return m.Offers[region], nil
+	return m.RegionOfferings[region], nil
 }
 
 // List returns the objects of a service; "" = of all.
@@ -110,8 +110,8 @@ func (m *Memory) Launch(ctx context.Context, w provision.Desired) (o provision.O
 		}
 		if len(w.Offerings) > 0 {
 			o.Offering = &w.Offerings[0]
-			if m.Refuse != nil {
-				if refused := m.Refuse(w.Offerings[0]); refused != nil {
+			if m.CapacityError != nil {
+				if refused := m.CapacityError(w.Offerings[0]); refused != nil {
 					return refused
 				}
 			}

@@ -9,16 +9,16 @@ import (
 	"skyserve/provision"
 )
 
-// ZoneSubject is a zone under test.
+// ZoneSubject is a DNS zone under test.
 type ZoneSubject struct {
 	Zone provision.DNSZone
-	// Reopen returns another client of the same zone, as a restarted program would.
+	// Reopen returns another client of the same zone, like a restarted process.
 	Reopen func(t *testing.T) provision.DNSZone
 	// Name is a name with at least two records, as Get returns it.
 	Name provision.PublicName
 }
 
-// RunZone checks that a zone meets its contract.
+// RunZone checks that a DNS zone conforms to provision.DNSZone.
 func RunZone(t *testing.T, open func(t *testing.T) ZoneSubject) {
 	for _, tc := range []struct {
 		name string
@@ -43,7 +43,7 @@ func (s ZoneSubject) set(t *testing.T, n provision.PublicName) {
 	}
 }
 
-// checkReads fails the test if a restarted program does not read the expected name.
+// checkReads fails the test if a restarted process does not read the expected name.
 func (s ZoneSubject) checkReads(t *testing.T, want provision.PublicName) {
 	t.Helper()
 	got, err := s.Reopen(t).Get(t.Context(), want.Zone, want.Name)

@@ -15,28 +15,27 @@ import (
 
 // Options configures the clouds.
 type Options struct {
-	// Dir contains the machines' disks, Program is the skyserve executable that they run, with a path
-	// that ends in /skyserve.
+	// Dir contains the machines' disks. Program is the path of the skyserve binary that they run; it must end
+	// in /skyserve.
 	Dir, Program string
-	// Environment is the environment of machines. Variables with credentials of a cloud, such as those
-	// that begin with AWS_ and GOOGLE_, are removed: machines have the identity that their cloud gives
-	// them.
+	// Environment is the environment of machines. Variables with credentials of a cloud (AWS_, GOOGLE_, ...)
+	// are removed: machines use the credentials that their cloud assigns to them.
 	Environment []string
-	// Regions are those of AWS; Google Cloud has its own. Project is Google's.
+	// Regions are the regions of AWS; those of Google Cloud are fixed. Project is the Google Cloud project.
 	Regions []string
 	Project string
 	// Faults decides the outcome of calls.
 	Faults *testcloud.Faults
-	// Ended is called for each machine that ended or could not be started, with the cloud's id, the
-	// error (nil for a requested end) and the end of its log.
-	Ended func(name string, err error, log string)
+	// OnEnded is called for each machine that ended or did not start, with the cloud's id, the error (nil for
+	// a requested end) and the end of its log.
+	OnEnded func(name string, err error, log string)
 }
 
-// Clouds are AWS, with Route 53, and Google Cloud.
+// Clouds are AWS, with Route 53, and Google Cloud, whose machines are processes.
 type Clouds struct {
-	AWS    *testcloud.AWS
-	Google *testcloud.GCE
-	Names  *testcloud.Route53
+	AWS     *testcloud.AWS
+	Google  *testcloud.GCE
+	Route53 *testcloud.Route53
 
 	opts Options
 
@@ -45,23 +44,23 @@ type Clouds struct {
 
 	mu          sync.Mutex
 	running     int
-	agents      map[string]*os.Process // by their ids in the service
+	agents      map[string]*os.Process // by id in the service
 	stops       []func()
-	interrupted map[string]bool // by the cloud's id: with an interruption notice
-	rebalanced  map[string]bool // by the cloud's id: with a rebalance recommendation
+	interrupted map[string]bool // by the cloud's id: the machine has an interruption notice
+	rebalanced  map[string]bool // by the cloud's id: the machine has a rebalance recommendation
 }
 
 // New returns clouds without machines.
 func New(o Options) *Clouds {
 	c := &Clouds{
 		opts: o, agents: map[string]*os.Process{}, interrupted: map[string]bool{}, rebalanced: map[string]bool{},
-		AWS: testcloud.NewAWS(o.Faults, o.Regions...), Google: testcloud.NewGCE(o.Project, o.Faults), Names: testcloud.NewRoute53(o.Faults),
+		AWS: testcloud.NewAWS(o.Faults, o.Regions...), Google: testcloud.NewGCE(o.Project, o.Faults), Route53: testcloud.NewRoute53(o.Faults),
 	}
-	c.AWS.Address, c.Google.Address = newNetwork(), newNetwork()
-	c.AWS.Boot = func(m testcloud.Booted) func() {
-		return c.boot(m, func(host string) string { return "AWS_EC2_METADATA_SERVICE_ENDPOINT=http://" + host }, func(_ identity.Name, text string) { c.AWS.Print(m.ID, text) })
+	c.AWS.AssignAddresses, c.Google.AssignAddresses = newNetwork(), newNetwork()
+	c.AWS.BootMachine = func(m testcloud.BootingMachine) func() {
+		return c.boot(m, func(host string) string { return "AWS_EC2_METADATA_SERVICE_ENDPOINT=http://" + host }, func(_ identity.Name, text string) { c.AWS.WriteConsole(m.ID, text) })
 	}
-	c.Google.Boot = func(m testcloud.Booted) func() {
+	c.Google.BootMachine = func(m testcloud.BootingMachine) func() {
 		return c.boot(m, func(host string) string { return "GCE_METADATA_HOST=" + host }, func(name identity.Name, text string) {
 			if fingerprint, found := agent.FindConsoleLine(text, name); found {
 				c.Google.SetGuestAttribute(m.ID, agent.GuestAttributePath, fingerprint)
@@ -71,12 +70,12 @@ func New(o Options) *Clouds {
 	return c
 }
 
-// Amazon serves AWS and Route 53 as one endpoint.
-func (c *Clouds) Amazon() http.Handler {
-	names := c.Names.Handler()
+// AWSHandler serves AWS and Route 53 as one endpoint.
+func (c *Clouds) AWSHandler() http.Handler {
+	dns := c.Route53.Handler()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if strings.HasPrefix(r.URL.Path, "/2013-04-01/") {
-			names.ServeHTTP(w, r)
+			dns.ServeHTTP(w, r)
 			return
 		}
 		c.AWS.ServeHTTP(w, r)
@@ -86,8 +85,8 @@ func (c *Clouds) Amazon() http.Handler {
 // networks counts the networks of all clouds in this process.
 var networks atomic.Int32
 
-// newNetwork returns a function with the addresses of the nth machine. They depend on the process id, so
-// that two processes rarely use the same.
+// newNetwork returns a function that returns the addresses of the nth machine. The addresses depend on the
+// process id, so that concurrent test processes rarely use the same ones.
 func newNetwork() func(n int) (public, private string) {
 	network := networks.Add(1)
 	return func(n int) (public, private string) {
@@ -96,8 +95,8 @@ func newNetwork() func(n int) (public, private string) {
 	}
 }
 
-// Runs returns the clouds' ids of the running machines, by their ids in the service.
-func (c *Clouds) Runs() map[string]string {
+// RunningMachineIDs returns the clouds' ids of the running machines, by id in the service.
+func (c *Clouds) RunningMachineIDs() map[string]string {
 	ids := map[string]string{}
 	for _, m := range c.AWS.Machines() {
 		ids[m.Tags["skyserve:id"]] = m.ID
@@ -110,32 +109,34 @@ func (c *Clouds) Runs() map[string]string {
 	return ids
 }
 
-// Running returns the number of running agents, including those of ended machines whose processes have
-// not exited yet.
-func (c *Clouds) Running() int {
+// RunningAgents returns the number of running agent processes, including those of ended machines that have not
+// exited yet.
+func (c *Clouds) RunningAgents() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.running
 }
 
-// Agent returns the process of a machine's agent; nil without one.
-func (c *Clouds) Agent(id string) *os.Process {
+// AgentProcess returns the process of a machine's agent, by id in the service; nil without one.
+func (c *Clouds) AgentProcess(id string) *os.Process {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.agents[id]
 }
 
-// Announce sends a machine an interruption notice, by its id in the service, and returns the cloud's id.
-// Take ends the machine. It is an error if the machine does not run.
-func (c *Clouds) Announce(id string) (name string, err error) {
+// SendInterruptionNotice sends an interruption notice to a machine, by its id in the service, and returns the
+// cloud's id. InterruptMachine then ends the machine. A machine that does not run is an error.
+func (c *Clouds) SendInterruptionNotice(id string) (name string, err error) {
 	return c.markMachine(c.interrupted, id)
 }
 
-// Advise sends a machine a rebalance recommendation of AWS.
-func (c *Clouds) Advise(id string) (name string, err error) { return c.markMachine(c.rebalanced, id) }
+// SendRebalanceRecommendation sends a rebalance recommendation of AWS to a machine, by its id in the service.
+func (c *Clouds) SendRebalanceRecommendation(id string) (name string, err error) {
+	return c.markMachine(c.rebalanced, id)
+}
 
 func (c *Clouds) markMachine(list map[string]bool, id string) (name string, err error) {
-	name, runs := c.Runs()[id]
+	name, runs := c.RunningMachineIDs()[id]
 	if !runs {
 		return "", fmt.Errorf("finding the machine of %s: not running", id)
 	}
@@ -145,28 +146,28 @@ func (c *Clouds) markMachine(list map[string]bool, id string) (name string, err 
 	return name, nil
 }
 
-// Take interrupts a machine, by the cloud's id.
-func (c *Clouds) Take(name string) {
+// InterruptMachine interrupts a machine, by the cloud's id.
+func (c *Clouds) InterruptMachine(name string) {
 	c.mu.Lock()
-	delete(c.interrupted, name) // Google may give another machine the same name
+	delete(c.interrupted, name) // in Google Cloud a later machine may have the same name
 	c.mu.Unlock()
-	if !c.Google.Preempt(name) {
-		c.AWS.Interrupt(name)
+	if !c.Google.PreemptInstance(name) {
+		c.AWS.InterruptInstance(name)
 	}
 }
 
-// Vanish ends a machine without notice, as a person would by hand.
-func (c *Clouds) Vanish(name string) {
+// TerminateWithoutNotice ends a machine without an interruption notice, like a user in the console.
+func (c *Clouds) TerminateWithoutNotice(name string) {
 	for _, m := range c.Google.Instances() {
 		if m.Name == name {
-			c.Google.SetStatus(name, "TERMINATED")
+			c.Google.SetInstanceStatus(name, "TERMINATED")
 			return
 		}
 	}
-	c.AWS.Vanish(name)
+	c.AWS.TerminateInstance(name)
 }
 
-// Close ends all machines and waits for them. None boots afterwards.
+// Close ends all machines and waits for their processes. No machine boots afterwards.
 func (c *Clouds) Close() {
 	c.booting.Lock()
 	c.closed = true

@@ -23,39 +23,39 @@ func newClouds(t *testing.T) (c *Clouds, ended *atomic.Int32) {
 	ended = new(atomic.Int32)
 	c = New(Options{
 		Dir: dir, Program: program, Environment: os.Environ(), Regions: []string{"us-east-1"}, Project: "p", Faults: &testcloud.Faults{},
-		Ended: func(string, error, string) { ended.Add(1) },
+		OnEnded: func(string, error, string) { ended.Add(1) },
 	})
 	return c, ended
 }
 
-func booted(n int) testcloud.Booted {
-	return testcloud.Booted{ID: fmt.Sprintf("i-%d", n), Private: "127.0.0.1", UserData: "#cloud-config"}
+func booted(n int) testcloud.BootingMachine {
+	return testcloud.BootingMachine{ID: fmt.Sprintf("i-%d", n), Private: "127.0.0.1", UserData: "#cloud-config"}
 }
 
-// Shells make background processes ignore interrupts: machines must end nevertheless, even before they
-// have installed signal handlers.
+// Background processes of shells ignore interrupts. Machines must end nevertheless, even before they have
+// installed signal handlers.
 func TestMachinesEndWhereInterruptsAreIgnored(t *testing.T) {
 	signal.Ignore(os.Interrupt)
 	defer signal.Reset(os.Interrupt)
 	c, ended := newClouds(t)
 	for n := range 3 {
-		c.AWS.Boot(booted(n))
+		c.AWS.BootMachine(booted(n))
 	}
-	if c.Running() != 3 {
-		t.Fatalf("got %d running machines", c.Running())
+	if c.RunningAgents() != 3 {
+		t.Fatalf("got %d running machines", c.RunningAgents())
 	}
 	c.Close()
-	if c.Running() != 0 || ended.Load() != 3 {
-		t.Errorf("got %d running and %d ended machines", c.Running(), ended.Load())
+	if c.RunningAgents() != 0 || ended.Load() != 3 {
+		t.Errorf("got %d running and %d ended machines", c.RunningAgents(), ended.Load())
 	}
 }
 
-// A call may be executed after its caller has exited: nothing would end a machine that it boots.
+// A call may be executed after its caller has exited. A machine that it boots would never be ended.
 func TestNoMachineBootsAfterClose(t *testing.T) {
 	c, _ := newClouds(t)
 	c.Close()
-	c.AWS.Boot(booted(1))()
-	if c.Running() != 0 {
-		t.Errorf("got %d running machines", c.Running())
+	c.AWS.BootMachine(booted(1))()
+	if c.RunningAgents() != 0 {
+		t.Errorf("got %d running machines", c.RunningAgents())
 	}
 }

@@ -1,7 +1,6 @@
-// Package machines provides emulated clouds whose machines are processes: each runs the agent of its
-// cloud-init document on this computer, at a loopback address of its own, so that tests can bring up,
-// use, break and take down a service "in clouds" without one. Engines must be simulated: there are no
-// containers and no GPUs.
+// Package machines provides emulated clouds whose machines are processes on this computer. Each process runs the
+// agent of its machine's cloud-init document, at its own loopback address. With them tests can run a complete
+// service without a real cloud. Engines must be simulated, because there are no containers and no GPUs.
 //
-// Read clouds.go first; machine.go is one machine, metadata.go its metadata server.
+// Read clouds.go first. machine.go contains one machine, metadata.go its metadata server.
 package machines

@@ -23,31 +23,31 @@ import (
 // consoleInterval is the interval at which console output is sent to the cloud.
 const consoleInterval = 20 * time.Millisecond
 
-// credentialPrefixes are the prefixes of variables with cloud credentials. A machine has none of them: it uses
-// its metadata server.
+// credentialPrefixes are the prefixes of variables with cloud credentials. They are removed from the environment
+// of machines, which read credentials from their metadata server.
 var credentialPrefixes = []string{"AWS_", "GOOGLE_", "GCE_", "CLOUDSDK_"}
 
-// boot executes a machine's cloud-init document, except what needs a real machine. found returns the
-// environment variables by which its programs find the metadata server, from its host and port. listen
-// receives the console output. boot returns a function that ends the machine.
-func (c *Clouds) boot(m testcloud.Booted, found func(host string) string, listen func(name identity.Name, text string)) func() {
+// boot starts the agent of a machine's cloud-init document; it omits the parts that require a real machine.
+// metadataEnv returns the environment variable with the address of the metadata server, from its host and port.
+// onConsole receives the console output. boot returns a function that ends the machine.
+func (c *Clouds) boot(m testcloud.BootingMachine, metadataEnv func(host string) string, onConsole func(name identity.Name, text string)) func() {
 	c.booting.RLock()
 	defer c.booting.RUnlock()
 	if c.closed {
-		return func() {} // a call that is executed after its caller has exited
+		return func() {} // the call was executed after its caller has exited
 	}
 	dir := filepath.Join(c.opts.Dir, m.ID)
 	fail := func(err error) func() {
-		c.opts.Ended(m.ID, fmt.Errorf("booting the machine: %w", err), "")
+		c.opts.OnEnded(m.ID, fmt.Errorf("booting the machine: %w", err), "")
 		return func() {}
 	}
-	inside, err := c.startMetadataServer(m)
+	metadata, err := c.startMetadataServer(m)
 	if err != nil {
 		return fail(err)
 	}
-	config, file, err := c.prepare(m, dir, inside.host)
+	config, file, err := c.prepare(m, dir, metadata.host)
 	if err != nil {
-		inside.close()
+		metadata.close()
 		return fail(err)
 	}
 	var log tail
@@ -55,29 +55,29 @@ func (c *Clouds) boot(m testcloud.Booted, found func(host string) string, listen
 		return slices.ContainsFunc(credentialPrefixes, func(prefix string) bool { return strings.HasPrefix(v, prefix) })
 	})
 	cmd := exec.Command(c.opts.Program, "node", "--config", file)
-	cmd.Stderr, cmd.Env = &log, append(own, found(inside.host), "PATH="+filepath.Dir(c.opts.Program)+":"+os.Getenv("PATH"))
+	cmd.Stderr, cmd.Env = &log, append(own, metadataEnv(metadata.host), "PATH="+filepath.Dir(c.opts.Program)+":"+os.Getenv("PATH"))
 	if err := cmd.Start(); err != nil {
-		inside.close()
+		metadata.close()
 		return fail(err)
 	}
 	stop := make(chan struct{})
-	var showing sync.WaitGroup
+	var watching sync.WaitGroup
 	name := identity.Name{Service: config.Service, Role: config.Role, ID: config.ID}
-	showing.Go(func() {
-		watchConsole(strings.TrimPrefix(config.Publish, "console:"), stop, func(text string) { listen(name, text) })
+	watching.Go(func() {
+		watchConsole(strings.TrimPrefix(config.Publish, "console:"), stop, func(text string) { onConsole(name, text) })
 	})
 	off := sync.OnceFunc(func() {
 		close(stop)
-		// Not an interrupt: shells make background processes ignore those, and a machine that has not
-		// installed its signal handlers yet inherits that.
+		// SIGTERM instead of an interrupt: background processes of shells ignore interrupts, and the agent
+		// inherits this until it has installed its signal handlers.
 		err := cmd.Process.Signal(syscall.SIGTERM)
 		if errors.Is(err, os.ErrProcessDone) {
 			err = nil
 		}
 		err = errors.Join(err, cmd.Wait())
-		showing.Wait()
-		inside.close()
-		c.opts.Ended(m.ID, err, log.String())
+		watching.Wait()
+		metadata.close()
+		c.opts.OnEnded(m.ID, err, log.String())
 		c.recordAgent(config.ID, nil, -1, nil)
 	})
 	c.recordAgent(config.ID, cmd.Process, 1, off)
@@ -86,7 +86,7 @@ func (c *Clouds) boot(m testcloud.Booted, found func(host string) string, listen
 
 // prepare creates a machine's disk with the configuration of its agent, which contains the host and port
 // of the metadata server.
-func (c *Clouds) prepare(m testcloud.Booted, dir, metadata string) (config agent.Config, file string, err error) {
+func (c *Clouds) prepare(m testcloud.BootingMachine, dir, metadata string) (config agent.Config, file string, err error) {
 	var document struct {
 		Files []struct{ Path, Content string } `yaml:"write_files"`
 	}
@@ -116,7 +116,7 @@ func (c *Clouds) prepare(m testcloud.Booted, dir, metadata string) (config agent
 	return config, file, err
 }
 
-// recordAgent changes the number of running machines, and records a new machine's process and end function.
+// recordAgent changes the number of running agents, and records a new machine's process and end function.
 func (c *Clouds) recordAgent(id string, agent *os.Process, by int, end func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -129,14 +129,14 @@ func (c *Clouds) recordAgent(id string, agent *os.Process, by int, end func()) {
 	}
 }
 
-// watchConsole passes a machine's console output to listen until stop is closed.
-func watchConsole(console string, stop chan struct{}, listen func(text string)) {
+// watchConsole passes a machine's console output to onConsole until stop is closed.
+func watchConsole(console string, stop chan struct{}, onConsole func(text string)) {
 	ticker := time.NewTicker(consoleInterval)
 	defer ticker.Stop()
-	for shown := 0; ; {
-		if text, err := os.ReadFile(console); err == nil && len(text) > shown {
-			listen(string(text[shown:]))
-			shown = len(text)
+	for passed := 0; ; {
+		if text, err := os.ReadFile(console); err == nil && len(text) > passed {
+			onConsole(string(text[passed:]))
+			passed = len(text)
 		}
 		select {
 		case <-stop:
@@ -146,7 +146,7 @@ func watchConsole(console string, stop chan struct{}, listen func(text string)) 
 	}
 }
 
-// tailBytes limits the log that is kept per machine.
+// tailBytes is the maximum size of the log that is kept per machine.
 const tailBytes = 64 << 10
 
 // tail is an io.Writer that keeps the last tailBytes.

@@ -17,11 +17,10 @@ const noticePeriod = 2 * time.Minute
 // credentialLifetime is the lifetime of the credentials from the metadata server: the maximum of AWS.
 const credentialLifetime = 6 * time.Hour
 
-// rolePath is the metadata path of the role name of a machine at AWS, with the role's credentials below
-// it.
+// rolePath is the metadata path of the name of a machine's IAM role in AWS. The role's credentials are below it.
 const rolePath = "latest/meta-data/iam/security-credentials/"
 
-// accountPath is the metadata path of the service account of a machine at Google.
+// accountPath is the metadata path of a machine's service account in Google Cloud.
 const accountPath = "computeMetadata/v1/instance/service-accounts/default/"
 
 // metadataServer is the metadata server of one machine.
@@ -30,9 +29,9 @@ type metadataServer struct {
 	close func()
 }
 
-// startMetadataServer starts the metadata server of a machine, at the machine's own address, which
-// identifies the caller. It is the only source of a machine's identity.
-func (c *Clouds) startMetadataServer(m testcloud.Booted) (metadataServer, error) {
+// startMetadataServer starts the metadata server of a machine, at the machine's own address, which identifies the
+// caller. It is the only source of a machine's credentials.
+func (c *Clouds) startMetadataServer(m testcloud.BootingMachine) (metadataServer, error) {
 	ln, err := net.Listen("tcp", net.JoinHostPort(m.Private, "0"))
 	if err != nil {
 		return metadataServer{}, err
@@ -42,10 +41,10 @@ func (c *Clouds) startMetadataServer(m testcloud.Booted) (metadataServer, error)
 	return metadataServer{ln.Addr().String(), func() { _ = server.Close() }}, nil
 }
 
-// serveMetadata answers a metadata request of a machine, by the cloud's id.
+// serveMetadata serves a metadata request of a machine, by the cloud's id.
 func (c *Clouds) serveMetadata(w http.ResponseWriter, r *http.Request, name string) {
 	path := strings.TrimPrefix(r.URL.Path, "/")
-	if role := c.AWS.Role(name); role != "" && strings.HasPrefix(path, rolePath) {
+	if role := c.AWS.MachineRole(name); role != "" && strings.HasPrefix(path, rolePath) {
 		c.serveRole(w, name, role, strings.TrimPrefix(path, rolePath))
 		return
 	}
@@ -53,37 +52,37 @@ func (c *Clouds) serveMetadata(w http.ResponseWriter, r *http.Request, name stri
 		w.Header().Set("Metadata-Flavor", "Google")
 	}
 	c.mu.Lock()
-	taken, advised := c.interrupted[name], c.rebalanced[name]
+	interrupted, rebalanced := c.interrupted[name], c.rebalanced[name]
 	c.mu.Unlock()
 	switch {
 	case path == "latest/api/token":
 		w.Header().Set("X-Aws-Ec2-Metadata-Token-Ttl-Seconds", "21600")
 		fmt.Fprint(w, "token")
-	case path == "latest/meta-data/spot/instance-action" && taken:
+	case path == "latest/meta-data/spot/instance-action" && interrupted:
 		fmt.Fprintf(w, `{"action":"terminate","time":%q}`, time.Now().Add(noticePeriod).UTC().Format(time.RFC3339))
-	case path == "latest/meta-data/events/recommendations/rebalance" && advised:
+	case path == "latest/meta-data/events/recommendations/rebalance" && rebalanced:
 		fmt.Fprintf(w, `{"noticeTime":%q}`, time.Now().UTC().Format(time.RFC3339))
 	case path == "computeMetadata/v1/project/project-id":
 		fmt.Fprint(w, c.opts.Project)
 	case path == accountPath+"token":
 		c.serveToken(w, name)
 	case path == accountPath+"email":
-		email, _ := c.Google.Credentials(name)
+		email, _ := c.Google.MachineCredentials(name)
 		fmt.Fprint(w, email)
 	case path == "computeMetadata/v1/instance/preempted":
-		fmt.Fprint(w, strings.ToUpper(fmt.Sprint(taken)))
+		fmt.Fprint(w, strings.ToUpper(fmt.Sprint(interrupted)))
 	default:
 		http.NotFound(w, r)
 	}
 }
 
-// serveRole returns the name or the credentials of the role of a machine at AWS.
+// serveRole returns the name or the credentials of a machine's IAM role in AWS.
 func (c *Clouds) serveRole(w http.ResponseWriter, machine, role, requested string) {
 	switch requested {
 	case "":
 		fmt.Fprint(w, role)
 	case role:
-		key, secret, token := c.AWS.Credentials(machine)
+		key, secret, token := c.AWS.MachineCredentials(machine)
 		w.Header().Set("Content-Type", "application/json")
 		_ = json.NewEncoder(w).Encode(map[string]any{ // a caller that has disconnected retries
 			"Code": "Success", "Type": "AWS-HMAC", "LastUpdated": time.Now().UTC(), "Expiration": time.Now().Add(credentialLifetime).UTC(),
@@ -94,9 +93,9 @@ func (c *Clouds) serveRole(w http.ResponseWriter, machine, role, requested strin
 	}
 }
 
-// serveToken returns an access token for the service account of a machine at Google.
+// serveToken returns an access token for a machine's service account in Google Cloud.
 func (c *Clouds) serveToken(w http.ResponseWriter, machine string) {
-	email, token := c.Google.Credentials(machine)
+	email, token := c.Google.MachineCredentials(machine)
 	if email == "" {
 		http.Error(w, "the machine has no service account", http.StatusNotFound)
 		return
