@@ -221,7 +221,7 @@ func TestSilentEngine(t *testing.T) {
 		b := start(t, o)
 		b.attach("us-0", engine(t, hang(chunk("a"), left)))
 		body := read(t, b.post(chatPath, streamBody))
-		if !strings.HasPrefix(body, chunk("a")) || !strings.Contains(body, "timed out") {
+		if !strings.HasPrefix(body, chunk("a")) || !strings.Contains(body, "did not respond in time") {
 			t.Errorf("got %q, want an error event", body)
 		}
 		<-left

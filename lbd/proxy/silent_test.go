@@ -141,7 +141,7 @@ func TestVanishedReplicaIsAbandoned(t *testing.T) {
 				if took := time.Since(began); took < c.after || took > c.limit {
 					t.Errorf("after %s, want %s to %s", took, c.after, c.limit)
 				}
-				if d, _ := b.Decision(answer.Header().Get(headerRequestID)); len(d.Attempts) != c.tries || c.tries > 1 && !strings.Contains(d.Attempts[0].Failure, "timed out") {
+				if d, _ := b.Decision(answer.Header().Get(headerRequestID)); len(d.Attempts) != c.tries || c.tries > 1 && !strings.Contains(d.Attempts[0].Failure, "did not respond in time") {
 					t.Errorf("attempts %+v", d.Attempts)
 				}
 				stop()

@@ -201,7 +201,7 @@ func (x *exchange) handleInterrupted(ctx context.Context, err error) (ended bool
 // failureFromError converts an error of a transport to a failure.
 func (x *exchange) failureFromError(ctx context.Context, err error) *failure {
 	if errors.Is(context.Cause(ctx), errSilent) {
-		return &failure{cause: x.current.target + " timed out", kind: failureTimeout, timedOut: true, broken: true, kills: x.peerKills}
+		return &failure{cause: x.current.target + " did not respond in time", kind: failureTimeout, timedOut: true, broken: true, kills: x.peerKills}
 	}
 	if errors.Is(err, errCannotContinue) {
 		return &failure{cause: x.current.target + " runs an engine that cannot continue a response", kind: failureUnable}
