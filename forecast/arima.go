@@ -83,8 +83,8 @@ func FitARIMA(y []float64, spec ARIMASpec) (*ARIMA, error) {
 	return l.fit(nil, exact), nil
 }
 
-// check rejects an invalid order, constant or regressor.
-func (s ARIMASpec) check(n int) error {
+// checkSpec rejects an invalid order, constant or regressor.
+func (s ARIMASpec) checkSpec(n int) error {
 	for _, v := range []int{s.P, s.D, s.Q, s.SP, s.SD, s.SQ, s.Season} {
 		if v < 0 {
 			return fmt.Errorf("order: must not be negative, got %d", v)

@@ -30,7 +30,7 @@ func AutoARIMA(y []float64, season, differences int, x [][]float64) (*ARIMA, err
 	if err := s.difference(); err != nil {
 		return nil, fmt.Errorf("choosing an ARIMA model: %w", err)
 	}
-	m, err := s.run()
+	m, err := s.searchOrders()
 	if err != nil {
 		return nil, fmt.Errorf("choosing an ARIMA model: %w", err)
 	}
@@ -61,7 +61,7 @@ type orderSearch struct {
 // difference sets d, sd and the bounds.
 func (s *orderSearch) difference() error {
 	level := ARIMASpec{X: s.x}
-	if err := level.check(len(s.y)); err != nil {
+	if err := level.checkSpec(len(s.y)); err != nil {
 		return err
 	}
 	values, err := s.withoutRegressors()
@@ -127,9 +127,9 @@ func regress(y []float64, columns [][]float64) (beta []float64, ok bool) {
 	return ls.beta[:len(columns)], ok
 }
 
-// run returns the best model of the stepwise search: it starts from the best of a few simple models and
+// searchOrders returns the best model of the stepwise search: it starts from the best of a few simple models and
 // moves to the first better neighbour until there is none.
-func (s *orderSearch) run() (*ARIMA, error) {
+func (s *orderSearch) searchOrders() (*ARIMA, error) {
 	s.tried = map[candidate]bool{}
 	var failure error
 	for _, c := range s.starts() {

@@ -44,7 +44,7 @@ type likelihood struct {
 }
 
 func newLikelihood(y []float64, spec ARIMASpec) (*likelihood, error) {
-	if err := spec.check(len(y)); err != nil {
+	if err := spec.checkSpec(len(y)); err != nil {
 		return nil, err
 	}
 	have := len(known(y))
@@ -180,9 +180,9 @@ func (l *likelihood) filter(process arma) bool {
 	}
 	if l.whole {
 		l.slow.reset(process, l.delta, l.fast.first)
-		l.logs, l.used = l.slow.errors(l.columns, l.out, l.states)
+		l.logs, l.used = l.slow.predictionErrors(l.columns, l.out, l.states)
 	} else {
-		l.logs = l.fast.errors(l.columns, l.out, l.states)
+		l.logs = l.fast.predictionErrors(l.columns, l.out, l.states)
 	}
 	return true
 }

@@ -40,7 +40,7 @@ func ARIMAForecaster() Forecaster { return arimaForecaster{memory: arimaMemory} 
 func (arimaForecaster) Name() string { return "arima" }
 
 func (f arimaForecaster) Forecast(s Series, horizon int) (Forecast, error) {
-	if err := s.check(horizon); err != nil {
+	if err := s.checkHorizon(horizon); err != nil {
 		return Forecast{}, err
 	}
 	until, late := f.untilKnown(s)
@@ -83,7 +83,7 @@ func (f arimaForecaster) coarseRoots(s Series) coarse {
 }
 
 func (f arimaForecaster) fit(s Series, horizon int) (*fittedARIMA, error) {
-	if err := s.check(horizon); err != nil {
+	if err := s.checkHorizon(horizon); err != nil {
 		return nil, err
 	}
 	c := f.coarseRoots(s)

@@ -22,7 +22,7 @@ func (m *ARIMA) paths(z []float64, origins []int, horizon int) [][]float64 {
 			continue
 		}
 		for ; done < o-lost; done++ {
-			fast.step(state, w[done])
+			fast.stepFilter(state, w[done])
 			fast.advance()
 		}
 		out[i] = m.path(state, z[o-lost:o], delta, horizon)

@@ -27,7 +27,7 @@ func (f arimaForecaster) roll(s Series, origins []int, horizon int) ([]Forecast,
 
 // means returns the forecast without its interval.
 func (f arimaForecaster) means(s Series, horizon int) ([]float64, error) {
-	if err := s.check(horizon); err != nil {
+	if err := s.checkHorizon(horizon); err != nil {
 		return nil, err
 	}
 	until, late := f.untilKnown(s)

@@ -44,7 +44,7 @@ func candidates() []Forecaster {
 func (auto) Name() string { return "auto" }
 
 func (a auto) Forecast(s Series, horizon int) (Forecast, error) {
-	if err := s.check(horizon); err != nil {
+	if err := s.checkHorizon(horizon); err != nil {
 		return Forecast{}, err
 	}
 	until, late := s.untilKnown()

@@ -36,7 +36,7 @@ type BacktestRow struct {
 // shorter than a day and a horizon. now measures the forecasts; nil omits FitMillis. It fails when
 // there is no window.
 func Backtest(s Series, forecasters []Forecaster, horizon, originStep int, now func() time.Duration) ([]BacktestRow, error) {
-	if err := s.check(horizon); err != nil {
+	if err := s.checkHorizon(horizon); err != nil {
 		return nil, err
 	}
 	if originStep < 1 {

@@ -196,7 +196,7 @@ func (r *regimes) forecastAt(p []float64, offset float64, origin, ahead int) []f
 	stay := slices.Clone(p)
 	out := make([]float64, ahead)
 	for h := range out {
-		p = r.chain.step(p)
+		p = r.chain.stepState(p)
 		var stays float64
 		for i := range stay {
 			stay[i] *= r.chain.move[i][i]
@@ -293,8 +293,8 @@ func (c chain) density(v float64, out []float64) float64 {
 	return highest
 }
 
-// step returns the distribution of states one step later.
-func (c chain) step(p []float64) []float64 {
+// stepState returns the distribution of states one step later.
+func (c chain) stepState(p []float64) []float64 {
 	out := make([]float64, len(p))
 	for i, q := range p {
 		for j, m := range c.move[i] {
@@ -357,7 +357,7 @@ func (c *chain) baumWelchStep(x []float64) float64 {
 	p := slices.Clone(c.start)
 	for t, v := range x {
 		if t > 0 {
-			p = c.step(p)
+			p = c.stepState(p)
 		}
 		d := dens[t*k : (t+1)*k]
 		if math.IsNaN(v) {

@@ -204,10 +204,10 @@ func (k *stationaryFilter) autoregression(p int, out []float64) bool {
 	return !math.IsNaN(variance) && !math.IsInf(variance, 0)
 }
 
-// errors filters each column and writes its prediction errors to out, each divided by the root of
+// predictionErrors filters each column and writes its prediction errors to out, each divided by the root of
 // its variance; it returns the sum of the variances' logarithms. states, where not nil, hold the
 // states after the last value: the prediction of the next value is a column's states[0].
-func (k *stationaryFilter) errors(columns, out, states [][]float64) (logs float64) {
+func (k *stationaryFilter) predictionErrors(columns, out, states [][]float64) (logs float64) {
 	n := len(columns[0])
 	for _, s := range states {
 		clear(s)
@@ -221,7 +221,7 @@ func (k *stationaryFilter) errors(columns, out, states [][]float64) (logs float6
 			product = 1
 		}
 		for c, col := range columns {
-			out[c][t] = k.step(states[c], col[t]) * root
+			out[c][t] = k.stepFilter(states[c], col[t]) * root
 		}
 		k.advance()
 	}
@@ -237,8 +237,8 @@ func (k *stationaryFilter) errors(columns, out, states [][]float64) (logs float6
 	return logs
 }
 
-// step updates a column's state by one value and returns its prediction error.
-func (k *stationaryFilter) step(state []float64, value float64) float64 {
+// stepFilter updates a column's state by one value and returns its prediction error.
+func (k *stationaryFilter) stepFilter(state []float64, value float64) float64 {
 	expected := state[0]
 	e := value - expected
 	phi, gain := k.phi[:len(state)], k.gain[:len(state)]
@@ -280,7 +280,7 @@ func (k *stationaryFilter) filterRest(state, values, out []float64, root float64
 		state[0], state[1], state[2] = a, b, c
 	default:
 		for t, v := range values {
-			out[t] = k.step(state, v) * root
+			out[t] = k.stepFilter(state, v) * root
 		}
 	}
 }

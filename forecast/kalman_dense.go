@@ -162,9 +162,9 @@ func (k *covarianceFilter) expected(state []float64) float64 {
 	return v
 }
 
-// errors filters each column like stationary.errors. Where the first column is unknown, or a value
+// predictionErrors filters each column like stationary.errors. Where the first column is unknown, or a value
 // only resolves the start, the error is 0 and does not count; used is the number that count.
-func (k *covarianceFilter) errors(columns, out, states [][]float64) (logs float64, used int) {
+func (k *covarianceFilter) predictionErrors(columns, out, states [][]float64) (logs float64, used int) {
 	for _, s := range states {
 		clear(s)
 	}

@@ -102,14 +102,14 @@ func TestFiltersEqualTheCovarianceMatrix(t *testing.T) {
 		logDet, square := quadratic(bruteForce(a, len(y)), y)
 		out := [][]float64{make([]float64, len(y))}
 		state := [][]float64{make([]float64, len(a.phi))}
-		logs := fast.errors([][]float64{y}, out, state)
+		logs := fast.predictionErrors([][]float64{y}, out, state)
 		agree(t, "fast log", logs, logDet)
 		agree(t, "fast square", dot(out[0], out[0]), square)
 		expected := state[0][0]
 
 		var slow covarianceFilter
 		slow.reset(a, nil, first)
-		logs, used := slow.errors([][]float64{y}, out, state)
+		logs, used := slow.predictionErrors([][]float64{y}, out, state)
 		agree(t, "dense log", logs, logDet)
 		agree(t, "dense square", dot(out[0], out[0]), square)
 		agree(t, "next value", state[0][0], expected)
@@ -141,7 +141,7 @@ func withHoles(t *rapid.T, a arma, first, y []float64) {
 	var slow covarianceFilter
 	slow.reset(a, nil, first)
 	out := [][]float64{make([]float64, len(y))}
-	logs, used := slow.errors([][]float64{holed}, out, [][]float64{make([]float64, slow.m)})
+	logs, used := slow.predictionErrors([][]float64{holed}, out, [][]float64{make([]float64, slow.m)})
 	agree(t, "log with holes", logs, logDet)
 	agree(t, "square with holes", dot(out[0], out[0]), square)
 	if used != len(at) {
@@ -168,10 +168,10 @@ func TestDiffuseStartEqualsDifferencing(t *testing.T) {
 		var slow covarianceFilter
 		slow.reset(a, o.delta(), fast.first)
 		out := [][]float64{make([]float64, len(w))}
-		logs := fast.errors([][]float64{w}, out, [][]float64{make([]float64, len(a.phi))})
+		logs := fast.predictionErrors([][]float64{w}, out, [][]float64{make([]float64, len(a.phi))})
 		square := dot(out[0], out[0])
 		out = [][]float64{make([]float64, len(y))}
-		got, used := slow.errors([][]float64{y}, out, [][]float64{make([]float64, slow.m)})
+		got, used := slow.predictionErrors([][]float64{y}, out, [][]float64{make([]float64, slow.m)})
 		if used != len(w) {
 			t.Fatalf("%d values count, want %d", used, len(w))
 		}

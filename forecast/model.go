@@ -29,7 +29,7 @@ type explainer interface {
 type forecaster struct{ model }
 
 func (f forecaster) Forecast(s Series, horizon int) (Forecast, error) {
-	if err := s.check(horizon); err != nil {
+	if err := s.checkHorizon(horizon); err != nil {
 		return Forecast{}, err
 	}
 	until, late := s.untilKnown()
@@ -56,7 +56,7 @@ func (f forecaster) means(s Series, horizon int) ([]float64, error) {
 
 // checkNeed returns the reason why the model cannot forecast a series.
 func (f forecaster) checkNeed(s Series, horizon int) error {
-	if err := s.check(horizon); err != nil {
+	if err := s.checkHorizon(horizon); err != nil {
 		return err
 	}
 	if n, description := f.need(s); len(s.Values) < n {

@@ -60,8 +60,8 @@ func (s Series) UpTo(n int) Series {
 // steps returns the number of steps in a duration, at least 1.
 func (s Series) steps(d time.Duration) int { return max(1, int(d/s.Step)) }
 
-// check rejects series and horizons that no forecaster can use.
-func (s Series) check(horizon int) error {
+// checkHorizon rejects series and horizons that no forecaster can use.
+func (s Series) checkHorizon(horizon int) error {
 	if s.Step <= 0 {
 		return fmt.Errorf("forecasting %s: step: must be greater than 0, got %s", s.Name, s.Step)
 	}

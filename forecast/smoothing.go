@@ -59,7 +59,7 @@ func (dampedTrend) fit(s Series, horizon int) predictor {
 		}
 	}
 	return func(s Series, horizon int) []float64 {
-		level, trend := best.run(blocks(s.Values, size), nil)
+		level, trend := best.runSmoothing(blocks(s.Values, size), nil)
 		out := make([]float64, blocksOf(horizon, size))
 		for h := range out {
 			if h < smoothingReach {
@@ -72,9 +72,9 @@ func (dampedTrend) fit(s Series, horizon int) predictor {
 	}
 }
 
-// run smooths values and returns the state after the last. visit, unless nil, is called with the
+// runSmoothing smooths values and returns the state after the last. visit, unless nil, is called with the
 // state before each value.
-func (c damping) run(values []float64, visit func(t int, level, trend float64)) (level, trend float64) {
+func (c damping) runSmoothing(values []float64, visit func(t int, level, trend float64)) (level, trend float64) {
 	level = math.NaN()
 	for t, v := range values {
 		if visit != nil && !math.IsNaN(level) {
@@ -98,7 +98,7 @@ func (c damping) run(values []float64, visit func(t int, level, trend float64)) 
 func (c damping) pastError(values []float64, ahead int) float64 {
 	ahead = min(ahead, smoothingReach)
 	var sum float64
-	c.run(values, func(t int, level, trend float64) {
+	c.runSmoothing(values, func(t int, level, trend float64) {
 		for h := t; h < min(t+ahead, len(values)); h++ {
 			trend *= c.phi
 			level += trend

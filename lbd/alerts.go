@@ -27,8 +27,8 @@ type leaseWatch struct {
 	lastChange atomic.Pointer[time.Time] // nil = never changed, as without a controller
 }
 
-// watch records every change of the lease until the channel is closed.
-func (w *leaseWatch) watch(key string, changes <-chan store.Change) {
+// watchLease records every change of the lease until the channel is closed.
+func (w *leaseWatch) watchLease(key string, changes <-chan store.KeyChange) {
 	for c := range changes {
 		if c.Key == key {
 			now := time.Now()
@@ -83,11 +83,11 @@ func (m *member) alerts(cfg service.BalancerConfig, now time.Time) []telemetry.A
 
 // storeProblem returns the problem of an unavailable store; nil if the store is available or there
 // is none.
-func (b *balancer) storeProblem() *store.Problem {
+func (b *balancer) storeProblem() *store.Outage {
 	if b.store == nil {
 		return nil
 	}
-	return b.store.Problem()
+	return b.store.Outage()
 }
 
 // serviceAlerts returns the alerts reported by the controller, none without a report.

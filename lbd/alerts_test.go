@@ -15,16 +15,16 @@ import (
 
 // awaits watches a lease until the end of the test.
 func awaits(t *testing.T, b *balancer) (renew func()) {
-	changes := make(chan store.Change)
+	changes := make(chan store.KeyChange)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		b.lease.watch("lease.controller.chat", changes)
+		b.lease.watchLease("lease.controller.chat", changes)
 	}()
 	t.Cleanup(func() { close(changes); <-done })
 	return func() {
-		changes <- store.Change{Key: "lease.controller.other"}
-		changes <- store.Change{Key: "lease.controller.chat"}
+		changes <- store.KeyChange{Key: "lease.controller.other"}
+		changes <- store.KeyChange{Key: "lease.controller.chat"}
 		synctest.Wait()
 	}
 }

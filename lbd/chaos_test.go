@@ -235,12 +235,12 @@ func (w *world) compare(id string, n *node) {
 const maxAsides = 2000
 
 // record returns a balancer's record of a request; nil if it has none.
-func (w *world) record(n *node, id string) *record.Request {
+func (w *world) record(n *node, id string) *record.RequestRecord {
 	raw, err := n.admin.Decision(context.Background(), id)
 	if err != nil {
 		return nil
 	}
-	var d record.Request
+	var d record.RequestRecord
 	if err := json.Unmarshal(raw, &d); err != nil {
 		w.Fatal(err)
 	}
@@ -409,7 +409,7 @@ func (b *ledger) enter(a *attempt) {
 }
 
 // explain counts the effects of failed targets on a request.
-func (b *ledger) explain(a *attempt, d *record.Request) {
+func (b *ledger) explain(a *attempt, d *record.RequestRecord) {
 	if d == nil || a.fate == cancelled {
 		return
 	}

@@ -34,7 +34,7 @@ func (e *ConfigError) Error() string { return e.Key + ": " + e.Problem }
 // problems are all errors in a configuration.
 type problems []*ConfigError
 
-func (p *problems) add(key, problem, hint string) {
+func (p *problems) addProblem(key, problem, hint string) {
 	*p = append(*p, &ConfigError{Key: key, Problem: problem, Hint: hint})
 }
 
@@ -63,22 +63,22 @@ func checkAll(cfg service.BalancerConfig, opts Options) problems {
 	checkACME(&p, cfg, opts)
 	checkTraces(&p, cfg.Balancer.Traces)
 	checkAuth(&p, cfg.Balancer.Auth)
-	for _, problem := range cfg.Balancer.WithDefaults().Memory.Conflicts() {
-		p.add("balancer.memory."+problem.Key, problem.Problem, "")
+	for _, problem := range cfg.Balancer.WithDefaults().MemorySpec.Conflicts() {
+		p.addProblem("balancer.memory."+problem.Key, problem.Problem, "")
 	}
 	return p
 }
 
 func checkNames(p *problems, cfg service.BalancerConfig) {
 	if cfg.ID == "" {
-		p.add("id", "is required", "")
+		p.addProblem("id", "is required", "")
 	}
 	if cfg.Region == "" {
-		p.add("region", "is required", "")
+		p.addProblem("region", "is required", "")
 	}
 	for i, m := range cfg.Models {
 		if m.Name == "" {
-			p.add(fmt.Sprintf("models[%d].name", i), "is required", "")
+			p.addProblem(fmt.Sprintf("models[%d].name", i), "is required", "")
 		}
 	}
 }
@@ -92,7 +92,7 @@ func checkListeners(p *problems, cfg service.BalancerConfig, opts Options) {
 	bad := false
 	for _, l := range []struct{ key, addr string }{{"listen", cfg.Listen}, {"admin", cfg.Admin}} {
 		if _, port, err := net.SplitHostPort(l.addr); err != nil || port == "" {
-			p.add(l.key, fmt.Sprintf("must be HOST:PORT, got %q", l.addr), "")
+			p.addProblem(l.key, fmt.Sprintf("must be HOST:PORT, got %q", l.addr), "")
 			bad = true
 		}
 	}
@@ -100,11 +100,11 @@ func checkListeners(p *problems, cfg service.BalancerConfig, opts Options) {
 		return
 	}
 	if !requiresKeys(cfg) && !opts.InsecureNoAuth && admin.BeyondLoopback(cfg.Listen) {
-		p.add("listen", fmt.Sprintf("%s is reachable from other machines, and no API keys are set", cfg.Listen),
+		p.addProblem("listen", fmt.Sprintf("%s is reachable from other machines, and no API keys are set", cfg.Listen),
 			"set balancer.auth.keys_from (--keys-from env:NAME or file:PATH), listen on 127.0.0.1, or disable authentication with --insecure-no-auth")
 	}
 	if opts.AdminToken == "" && cfg.Identity == nil && admin.BeyondLoopback(cfg.Admin) {
-		p.add("admin", fmt.Sprintf("%s is reachable from other machines, and no admin token is set", cfg.Admin),
+		p.addProblem("admin", fmt.Sprintf("%s is reachable from other machines, and no admin token is set", cfg.Admin),
 			"set SKYSERVE_ADMIN_TOKEN, configure an identity, or listen on 127.0.0.1")
 	}
 }
@@ -112,7 +112,7 @@ func checkListeners(p *problems, cfg service.BalancerConfig, opts Options) {
 // checkTargets checks that every replica and peer has a URL and a unique id.
 func checkTargets(p *problems, cfg service.BalancerConfig) {
 	if len(cfg.Peers) > 0 && cfg.PeerToken == "" && cfg.Identity == nil && requiresKeys(cfg) {
-		p.add("peer_token", "is required: it distinguishes peers from clients, which must present keys",
+		p.addProblem("peer_token", "is required: it distinguishes peers from clients, which must present keys",
 			"set peer_token (the environment variable SKYSERVE_PEER_TOKEN), the same for all balancers of the service")
 	}
 	seen := map[string]string{cfg.ID: "id"}
@@ -120,7 +120,7 @@ func checkTargets(p *problems, cfg service.BalancerConfig) {
 		key := fmt.Sprintf("replicas[%d]", i)
 		checkURL(p, key, r.URL)
 		if r.DataParallel < 0 || r.DataParallel > service.MaxDataParallel {
-			p.add(key+".data_parallel", fmt.Sprintf("must be from 0 to %d, got %d", service.MaxDataParallel, r.DataParallel), "")
+			p.addProblem(key+".data_parallel", fmt.Sprintf("must be from 0 to %d, got %d", service.MaxDataParallel, r.DataParallel), "")
 		}
 		claimID(p, seen, key, replicaID(r))
 	}
@@ -128,10 +128,10 @@ func checkTargets(p *problems, cfg service.BalancerConfig) {
 		key := fmt.Sprintf("peers[%d]", i)
 		checkURL(p, key, peer.URL)
 		if peer.EmulateRTT < 0 {
-			p.add(key+".emulate_rtt", fmt.Sprintf("must be at least 0, got %s", peer.EmulateRTT), "")
+			p.addProblem(key+".emulate_rtt", fmt.Sprintf("must be at least 0, got %s", peer.EmulateRTT), "")
 		}
 		if peer.ID == "" {
-			p.add(key+".id", "is required", "")
+			p.addProblem(key+".id", "is required", "")
 			continue
 		}
 		claimID(p, seen, key, peer.ID)
@@ -140,13 +140,13 @@ func checkTargets(p *problems, cfg service.BalancerConfig) {
 
 func checkURL(p *problems, key, raw string) {
 	if _, err := admin.ReplicaURL(raw); err != nil {
-		p.add(key+".url", strings.TrimPrefix(err.Error(), "url: "), "")
+		p.addProblem(key+".url", strings.TrimPrefix(err.Error(), "url: "), "")
 	}
 }
 
 func claimID(p *problems, seen map[string]string, key, id string) {
 	if other, taken := seen[id]; taken {
-		p.add(key, fmt.Sprintf("id %q is already used by %s", id, other), "use unique ids")
+		p.addProblem(key, fmt.Sprintf("id %q is already used by %s", id, other), "use unique ids")
 		return
 	}
 	seen[id] = key
@@ -181,7 +181,7 @@ func buildCoreConfig(p *problems, cfg service.BalancerConfig) core.Config {
 	b := cfg.Balancer.WithDefaults()
 	fail := func(key string, err error) {
 		if err != nil {
-			p.add(key, err.Error(), "")
+			p.addProblem(key, err.Error(), "")
 		}
 	}
 	err := service.CheckValue("BalancerSpec.order", b.Order)
@@ -196,15 +196,15 @@ func buildCoreConfig(p *problems, cfg service.BalancerConfig) core.Config {
 	c.Push, err = core.ParsePush(b.Push)
 	fail("balancer.push", err)
 	if b.TauN < 0 || b.TauP < 0 {
-		p.add("balancer", fmt.Sprintf("tau_n and tau_p must be at least 0, got %s and %s", b.TauN, b.TauP), "")
+		p.addProblem("balancer", fmt.Sprintf("tau_n and tau_p must be at least 0, got %s and %s", b.TauN, b.TauP), "")
 	}
 	if b.Tau < 0 || b.QueueLimit < 0 || b.MaxWait < 0 {
-		p.add("balancer", fmt.Sprintf("tau, queue_limit and max_wait must be at least 0, got %d, %d and %s", b.Tau, b.QueueLimit, b.MaxWait), "")
+		p.addProblem("balancer", fmt.Sprintf("tau, queue_limit and max_wait must be at least 0, got %d, %d and %s", b.Tau, b.QueueLimit, b.MaxWait), "")
 	}
 	c.Forward, c.PeerQueueLimit, c.QueueLimit, c.MaxWait = *b.Forward, b.Tau, b.QueueLimit, b.MaxWait
 	c.TauN, c.TauP = b.TauN, b.TauP
 	if b.DeferredMemoryPercent <= deferredStep || b.DeferredMemoryPercent > 100 || b.DeferredWaitPercent < 1 || b.DeferredWaitPercent > 100 {
-		p.add("balancer", fmt.Sprintf("deferred_memory_percent must be from %d to 100 and deferred_wait_percent from 1 to 100, got %d and %d", deferredStep+1, b.DeferredMemoryPercent, b.DeferredWaitPercent), "")
+		p.addProblem("balancer", fmt.Sprintf("deferred_memory_percent must be from %d to 100 and deferred_wait_percent from 1 to 100, got %d and %d", deferredStep+1, b.DeferredMemoryPercent, b.DeferredWaitPercent), "")
 	}
 	c.Deferred = core.DeferredRule{}
 	if *b.HoldDeferred {
@@ -213,7 +213,7 @@ func buildCoreConfig(p *problems, cfg service.BalancerConfig) core.Config {
 		}
 	}
 	if b.MaxTries < 0 || b.RetryPercent < 0 || b.EjectAfter < 0 || b.EjectTime < 0 {
-		p.add("balancer", fmt.Sprintf("max_tries, retry_percent, eject_after and eject_time must be at least 0, got %d, %d, %d and %s", b.MaxTries, b.RetryPercent, b.EjectAfter, b.EjectTime), "")
+		p.addProblem("balancer", fmt.Sprintf("max_tries, retry_percent, eject_after and eject_time must be at least 0, got %d, %d, %d and %s", b.MaxTries, b.RetryPercent, b.EjectAfter, b.EjectTime), "")
 	}
 	for _, name := range b.AllowParameters {
 		fail("balancer.allow_parameters", service.CheckValue("BalancerSpec.allow_parameters", name))
@@ -243,7 +243,7 @@ func choosePolicy(p *problems, name string) policy.Policy {
 			return chosen
 		}
 	}
-	p.add("balancer.policy", err.Error(), "")
+	p.addProblem("balancer.policy", err.Error(), "")
 	return nil
 }
 
@@ -267,14 +267,14 @@ func checkTLS(p *problems, t *service.TLS) {
 	switch {
 	case t == nil, t.ACME != nil:
 	case t.Cert == "" || t.Key == "":
-		p.add("balancer.tls", "requires both cert and key", "")
+		p.addProblem("balancer.tls", "requires both cert and key", "")
 	}
 }
 
 // checkTraces checks the trace endpoint from the configuration or the environment.
 func checkTraces(p *problems, base string) {
 	if _, source, err := trace.Endpoint(base); err != nil {
-		p.add(cmp.Or(source, "balancer.traces"), err.Error(), "")
+		p.addProblem(cmp.Or(source, "balancer.traces"), err.Error(), "")
 	}
 }
 
@@ -283,10 +283,10 @@ func checkAuth(p *problems, a *service.Auth) {
 		return
 	}
 	if err := a.Limits.Check(); err != nil {
-		p.add("balancer.auth.limits", err.Error(), "")
+		p.addProblem("balancer.auth.limits", err.Error(), "")
 	}
 	if a.KeysFrom == "" && a.Limits != (service.KeyLimits{}) {
-		p.add("balancer.auth.limits", "limits apply to API keys, and no keys are set", "set balancer.auth.keys_from")
+		p.addProblem("balancer.auth.limits", "limits apply to API keys, and no keys are set", "set balancer.auth.keys_from")
 	}
 }
 

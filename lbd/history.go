@@ -67,8 +67,8 @@ func newHistory(balancer string, own func(int64) []telemetry.Point, store PointS
 	return &history{balancer: balancer, ownPoints: own, store: store, log: log, startMinute: time.Now().Unix() / 60}
 }
 
-// run pushes until ctx ends, and then once more.
-func (h *history) run(ctx context.Context) {
+// runHistory pushes until ctx ends, and then once more.
+func (h *history) runHistory(ctx context.Context) {
 	if h.store == nil {
 		return
 	}
@@ -78,13 +78,13 @@ func (h *history) run(ctx context.Context) {
 		case <-ctx.Done():
 			final, cancel := context.WithTimeout(context.WithoutCancel(ctx), finalTimeout)
 			defer cancel()
-			if err := h.push(final); err != nil {
+			if err := h.pushPoints(final); err != nil {
 				h.log.Warn("storing the last minutes of history failed", "err", err)
 			}
 			return
 		case <-time.After(wait):
 		}
-		err := h.push(ctx)
+		err := h.pushPoints(ctx)
 		if (err != nil) != away && ctx.Err() == nil {
 			away = err != nil
 			h.logStoreChange(err)
@@ -105,8 +105,8 @@ func (h *history) logStoreChange(err error) {
 	h.log.Info("storing history succeeded again")
 }
 
-// push stores every point that changed since the last push.
-func (h *history) push(ctx context.Context) error {
+// pushPoints stores every point that changed since the last push.
+func (h *history) pushPoints(ctx context.Context) error {
 	h.pushMu.Lock()
 	defer h.pushMu.Unlock()
 	ctx, cancel := context.WithTimeout(ctx, pushTimeout)
@@ -184,7 +184,7 @@ func (h *history) pointsSince(points []telemetry.Point, since int64) []telemetry
 // only its own points are returned, and complete is false.
 func (h *history) History(ctx context.Context, sinceMinute int64) (points []telemetry.Point, complete bool, err error) {
 	all := map[pointKey]telemetry.Point{}
-	err = h.read(ctx, sinceMinute, all)
+	err = h.readPoints(ctx, sinceMinute, all)
 	for _, p := range h.localPoints(sinceMinute) {
 		all[keyOf(p)] = p
 	}
@@ -199,7 +199,7 @@ func (h *history) History(ctx context.Context, sinceMinute int64) (points []tele
 	return points, err == nil, nil
 }
 
-func (h *history) read(ctx context.Context, since int64, into map[pointKey]telemetry.Point) error {
+func (h *history) readPoints(ctx context.Context, since int64, into map[pointKey]telemetry.Point) error {
 	if h.store == nil {
 		return errNoStore
 	}

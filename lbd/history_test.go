@@ -119,7 +119,7 @@ func remembering(t *testing.T, s *fakePointStore, test func(t *testing.T, h *his
 		h := newHistory("lb-us-0", m.since, s, slog.New(slog.DiscardHandler))
 		ctx, cancel := context.WithCancel(context.Background())
 		var wg sync.WaitGroup
-		wg.Go(func() { h.run(ctx) })
+		wg.Go(func() { h.runHistory(ctx) })
 		stop := func() { cancel(); wg.Wait() }
 		defer stop()
 		test(t, h, &m, stop)
@@ -182,13 +182,13 @@ func TestLongBacklogIsSentInBatches(t *testing.T) {
 		m.points = append(m.points, point(minute, 1))
 	}
 	h := newHistory("lb-us-0", m.since, s, slog.New(slog.DiscardHandler))
-	if err := h.push(t.Context()); err != nil {
+	if err := h.pushPoints(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if len(s.points) != len(m.points) || s.largest > pushBatch || s.appends != 3 {
 		t.Errorf("stored %d of %d in %d appends of at most %d", len(s.points), len(m.points), s.appends, s.largest)
 	}
-	if err := h.push(t.Context()); err != nil || s.appends != 3 {
+	if err := h.pushPoints(t.Context()); err != nil || s.appends != 3 {
 		t.Errorf("%d appends though nothing changed, %v", s.appends, err)
 	}
 }
@@ -209,7 +209,7 @@ func TestRestartWithinAMinute(t *testing.T) {
 			if err != nil || !complete || len(points) != 1 || points[0].Requests != 4 {
 				t.Errorf("history %+v, %v, %v", points, complete, err)
 			}
-			if err := h2.push(t.Context()); err != nil {
+			if err := h2.pushPoints(t.Context()); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -240,7 +240,7 @@ func TestHistoryMergesAllBalancers(t *testing.T) {
 func TestHistoryWithoutStore(t *testing.T) {
 	m := &memory{points: []telemetry.Point{point(101, 5)}}
 	h := newHistory("lb-us-0", m.since, nil, slog.New(slog.DiscardHandler))
-	h.run(t.Context()) // does nothing without a store
+	h.runHistory(t.Context()) // does nothing without a store
 	points, complete, err := h.History(t.Context(), 0)
 	if err != nil || complete || !slices.Equal(points, m.points) {
 		t.Errorf("got %+v, %v, %v", points, complete, err)

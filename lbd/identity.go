@@ -107,31 +107,31 @@ func (b *balancer) adminHandler(traffic http.Handler) http.Handler {
 // TLS.
 func checkIdentity(p *problems, cfg service.BalancerConfig) {
 	if cfg.AdminPlain && admin.BeyondLoopback(cfg.Admin) {
-		p.add("admin_plain", fmt.Sprintf("%s is reachable from other machines", cfg.Admin), "listen on 127.0.0.1")
+		p.addProblem("admin_plain", fmt.Sprintf("%s is reachable from other machines", cfg.Admin), "listen on 127.0.0.1")
 	}
 	if i := cfg.Identity; i != nil && (i.Cert == "" || i.Key == "" || i.CA == "") {
-		p.add("identity", "requires cert, key and ca", "")
+		p.addProblem("identity", "requires cert, key and ca", "")
 	}
 	switch {
 	case !cfg.StoreMTLS:
 	case cfg.Identity == nil:
-		p.add("store_mtls", "requires an identity of the balancer", "set identity.cert, identity.key and identity.ca")
+		p.addProblem("store_mtls", "requires an identity of the balancer", "set identity.cert, identity.key and identity.ca")
 	case !strings.HasPrefix(cfg.StoreURL, "tls://"):
-		p.add("store_url", fmt.Sprintf("store_mtls requires a URL that starts with tls://, got %q", telemetry.HideCredentials(cfg.StoreURL)), "")
+		p.addProblem("store_url", fmt.Sprintf("store_mtls requires a URL that starts with tls://, got %q", telemetry.HideCredentials(cfg.StoreURL)), "")
 	}
 	const reach = "balancers with an identity connect to each other's admin address, which uses mTLS"
 	for i, peer := range cfg.Peers {
 		if cfg.Identity != nil && !strings.HasPrefix(peer.URL, "https://") {
-			p.add(fmt.Sprintf("peers[%d].url", i), fmt.Sprintf("must be https://HOST:PORT, got %q", peer.URL), reach)
+			p.addProblem(fmt.Sprintf("peers[%d].url", i), fmt.Sprintf("must be https://HOST:PORT, got %q", peer.URL), reach)
 		}
 	}
 	for i, r := range cfg.Replicas {
 		switch key := fmt.Sprintf("replicas[%d].mtls", i); {
 		case !r.MTLS:
 		case cfg.Identity == nil:
-			p.add(key, "requires an identity of the balancer", "set identity.cert, identity.key and identity.ca")
+			p.addProblem(key, "requires an identity of the balancer", "set identity.cert, identity.key and identity.ca")
 		case !strings.HasPrefix(r.URL, "https://"):
-			p.add(key, fmt.Sprintf("requires a URL that starts with https://, got %q", r.URL), "")
+			p.addProblem(key, fmt.Sprintf("requires a URL that starts with https://, got %q", r.URL), "")
 		}
 	}
 }

@@ -131,32 +131,32 @@ func checkACME(p *problems, cfg service.BalancerConfig, opts Options) {
 	t, c := cfg.Balancer.TLS, cfg.Certificate
 	if t == nil || t.ACME == nil {
 		if c != nil {
-			p.add("certificate", "applies only with balancer.tls.acme", "remove it")
+			p.addProblem("certificate", "applies only with balancer.tls.acme", "remove it")
 		}
 		return
 	}
 	a := t.ACME
 	if t.Cert != "" || t.Key != "" {
-		p.add("balancer.tls.acme", "cannot be combined with cert and key", "remove one of them")
+		p.addProblem("balancer.tls.acme", "cannot be combined with cert and key", "remove one of them")
 	}
 	if a.Email == "" {
-		p.add("balancer.tls.acme.email", "is required", "")
+		p.addProblem("balancer.tls.acme.email", "is required", "")
 	}
 	challenge := challengeOf(a)
 	if err := service.CheckValue("ACME.challenge", challenge); err != nil {
-		p.add("balancer.tls.acme.challenge", err.Error(), "")
+		p.addProblem("balancer.tls.acme.challenge", err.Error(), "")
 	}
 	if c == nil || c.Name == "" || c.Dir == "" {
-		p.add("certificate", "requires name and dir: the name in the certificate and the directory to store it in", "")
+		p.addProblem("certificate", "requires name and dir: the name in the certificate and the directory to store it in", "")
 		return
 	}
 	if cfg.StoreURL != "" && cfg.PeerToken == "" {
-		p.add("peer_token", "is required: it encrypts the certificate that balancers share in the store", "set peer_token (the environment variable SKYSERVE_PEER_TOKEN), the same for all balancers of the service")
+		p.addProblem("peer_token", "is required: it encrypts the certificate that balancers share in the store", "set peer_token (the environment variable SKYSERVE_PEER_TOKEN), the same for all balancers of the service")
 	}
 	if _, port, err := net.SplitHostPort(c.Listen); challenge == service.ChallengeHTTP && (err != nil || port == "") {
-		p.add("certificate.listen", fmt.Sprintf("must be HOST:PORT with the challenge %s, got %q", challenge, c.Listen), "")
+		p.addProblem("certificate.listen", fmt.Sprintf("must be HOST:PORT with the challenge %s, got %q", challenge, c.Listen), "")
 	}
 	if challenge == service.ChallengeDNS && !c.FollowOnly && opts.NewDNSRecords == nil {
-		p.add("balancer.tls.acme.challenge", "dns-01: this balancer cannot write DNS records", "")
+		p.addProblem("balancer.tls.acme.challenge", "dns-01: this balancer cannot write DNS records", "")
 	}
 }

@@ -88,7 +88,7 @@ func (b *balancer) validateReload(next service.BalancerConfig) (to validatedConf
 	if t := to.cfg.Balancer.TLS; t != nil && b.cert != nil && b.cert.manager == nil {
 		if to.pair, err = loadPair(*t); err != nil {
 			b.cert.setProblem(err)
-			p.add("balancer.tls", err.Error(), "")
+			p.addProblem("balancer.tls", err.Error(), "")
 		}
 	}
 	return to, p

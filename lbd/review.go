@@ -17,9 +17,9 @@ type latest[T any] struct {
 // newest returns nil before the first value.
 func (l *latest[T]) newest() *T { return l.value.Load() }
 
-// watch applies every change of a key until the channel is closed. A value that cannot be parsed is
+// watchKey applies every change of a key until the channel is closed. A value that cannot be parsed is
 // from another version; the previous value is kept.
-func (l *latest[T]) watch(key string, changes <-chan store.Change, log *slog.Logger) {
+func (l *latest[T]) watchKey(key string, changes <-chan store.KeyChange, log *slog.Logger) {
 	for c := range changes {
 		switch {
 		case c.Key != key:

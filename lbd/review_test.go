@@ -9,23 +9,23 @@ import (
 )
 
 func TestNewestReviewIsKept(t *testing.T) {
-	changes := make(chan store.Change)
+	changes := make(chan store.KeyChange)
 	var r latest[telemetry.Review]
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		r.watch("review.chat", changes, slog.New(slog.DiscardHandler))
+		r.watchKey("review.chat", changes, slog.New(slog.DiscardHandler))
 	}()
 	if r.newest() != nil {
 		t.Error("a review before the first")
 	}
-	changes <- store.Change{Key: "review.chat", Value: []byte(`{"token":1}`)}
-	changes <- store.Change{Key: "review.talk", Value: []byte(`{"token":9}`)} // of another service
-	changes <- store.Change{Key: "review.chat", Value: []byte(`{"token":`)}   // cannot be parsed
+	changes <- store.KeyChange{Key: "review.chat", Value: []byte(`{"token":1}`)}
+	changes <- store.KeyChange{Key: "review.talk", Value: []byte(`{"token":9}`)} // of another service
+	changes <- store.KeyChange{Key: "review.chat", Value: []byte(`{"token":`)}   // cannot be parsed
 	if got := r.newest(); got == nil || got.Token != 1 {
 		t.Errorf("got %+v", got)
 	}
-	changes <- store.Change{Key: "review.chat", Deleted: true}
+	changes <- store.KeyChange{Key: "review.chat", Deleted: true}
 	close(changes)
 	<-done
 	if got := r.newest(); got != nil {

@@ -117,7 +117,7 @@ func Run(ctx context.Context, cfg service.BalancerConfig, opts Options) error {
 	if err := b.assemble(ctx); err != nil {
 		return err
 	}
-	return b.run(ctx)
+	return b.runBalancer(ctx)
 }
 
 // balancer is one balancer process.
@@ -275,7 +275,7 @@ func (b *balancer) assemble(ctx context.Context) error {
 // configuration.
 func (b *balancer) limits() proxy.Limits {
 	l := b.opts.limits
-	m := b.cfg.Balancer.WithDefaults().Memory
+	m := b.cfg.Balancer.WithDefaults().MemorySpec
 	l.Memory, l.TenantMemory = cmp.Or(l.Memory, int64(m.Requests)), cmp.Or(l.TenantMemory, int64(m.Tenant))
 	l.StreamWindow = cmp.Or(l.StreamWindow, proxy.DefaultLimits().StreamWindow)
 	return l
@@ -335,8 +335,8 @@ func (b *balancer) watchForReloads(ctx context.Context) {
 	}
 }
 
-// run serves until ctx ends or a listener fails, then shuts everything down in order.
-func (b *balancer) run(ctx context.Context) error {
+// runBalancer serves until ctx ends or a listener fails, then shuts everything down in order.
+func (b *balancer) runBalancer(ctx context.Context) error {
 	// The parts that serve requests continue during the drain.
 	life, end := context.WithCancel(context.WithoutCancel(ctx))
 	defer end()
@@ -360,8 +360,8 @@ func (b *balancer) run(ctx context.Context) error {
 	storing, endStoring := context.WithCancel(life)
 	defer endStoring()
 	var stored sync.WaitGroup
-	stored.Go(func() { b.history.run(storing) })
-	stored.Go(func() { b.usage.run(storing) })
+	stored.Go(func() { b.history.runHistory(storing) })
+	stored.Go(func() { b.usage.runUsage(storing) })
 	if m := b.manager(); m != nil {
 		stored.Go(func() { m.Run(storing) })
 	}
@@ -374,14 +374,16 @@ func (b *balancer) run(ctx context.Context) error {
 		})
 	}
 	if b.store != nil {
-		follow := func(prefix string) <-chan store.Change { return b.store.WatchReadOnly(storing, prefix) }
-		stored.Go(func() { b.review.watch(telemetry.ReviewKey(b.cfg.Service), follow(telemetry.ReviewPrefix), b.log) })
-		stored.Go(func() { b.scaling.watch(telemetry.ScalingKey(b.cfg.Service), follow(telemetry.ScalingPrefix), b.log) })
+		follow := func(prefix string) <-chan store.KeyChange { return b.store.WatchReadOnly(storing, prefix) }
+		stored.Go(func() { b.review.watchKey(telemetry.ReviewKey(b.cfg.Service), follow(telemetry.ReviewPrefix), b.log) })
 		stored.Go(func() {
-			b.controllerAlerts.watch(telemetry.AlertsKey(b.cfg.Service), follow(telemetry.AlertsPrefix), b.log)
+			b.scaling.watchKey(telemetry.ScalingKey(b.cfg.Service), follow(telemetry.ScalingPrefix), b.log)
 		})
 		stored.Go(func() {
-			b.lease.watch(store.LeaseKey(telemetry.ControllerLease(b.cfg.Service)), follow(store.LeasePrefix))
+			b.controllerAlerts.watchKey(telemetry.AlertsKey(b.cfg.Service), follow(telemetry.AlertsPrefix), b.log)
+		})
+		stored.Go(func() {
+			b.lease.watchLease(store.LeaseKey(telemetry.ControllerLease(b.cfg.Service)), follow(store.LeasePrefix))
 		})
 	}
 	if b.opts.OnListening != nil {
@@ -477,7 +479,7 @@ func (b *balancer) publicURL() string {
 // handler serves peers on their own paths and clients on all others.
 func (b *balancer) handler() http.Handler {
 	peers := http.NewServeMux()
-	peer.Register(peers, b.cfg.PeerToken, peer.Source{
+	peer.Register(peers, b.cfg.PeerToken, peer.HandlerSource{
 		Heartbeat: b.heartbeat, Region: b.api.Region, Learned: b.runtime.CacheUpdates, Keys: b.runtime.KeyFingerprint(),
 	})
 	peers.HandleFunc("GET "+proxy.PathHasResponse, b.runtime.ServeHasResponse)

@@ -83,8 +83,8 @@ func seriesOf(r telemetry.UsageRow) series { return series{r.Key, r.Model, r.Reg
 // table contains rows by series.
 type table map[series]telemetry.UsageRow
 
-// add adds rows with their values on a day.
-func (t table) add(day int64, rows ...telemetry.UsageRow) {
+// addRows adds rows with their values on a day.
+func (t table) addRows(day int64, rows ...telemetry.UsageRow) {
 	for _, r := range rows {
 		r = r.NotAfter(day)
 		if old, ok := t[seriesOf(r)]; ok {
@@ -132,9 +132,9 @@ func newUsage(cfg service.BalancerConfig, keys keyAccounts, s UsageStore, log *s
 	}
 }
 
-// run counts, stores and reports until ctx ends, and then stores once more.
-func (u *usage) run(ctx context.Context) {
-	changes := u.watch(ctx)
+// runUsage counts, stores and reports until ctx ends, and then stores once more.
+func (u *usage) runUsage(ctx context.Context) {
+	changes := u.watchChanges(ctx)
 	ticker := time.NewTicker(usageInterval)
 	defer ticker.Stop()
 	var settled <-chan time.Time
@@ -154,17 +154,17 @@ func (u *usage) run(ctx context.Context) {
 			settled = nil
 		case <-ticker.C:
 			u.countUsage(time.Now())
-			u.push(ctx)
+			u.pushUsage(ctx)
 			if changes == nil {
-				changes = u.watch(ctx)
+				changes = u.watchChanges(ctx)
 			}
 		}
 		u.reportQuotas(time.Now())
 	}
 }
 
-// watch returns the changes of other balancers' usage; nil without a store or keys.
-func (u *usage) watch(ctx context.Context) <-chan store.UsageChange {
+// watchChanges returns the changes of other balancers' usage; nil without a store or keys.
+func (u *usage) watchChanges(ctx context.Context) <-chan store.UsageChange {
 	if u.store == nil || !u.keys.RequiresKeys() || ctx.Err() != nil {
 		return nil
 	}
@@ -178,7 +178,7 @@ func (u *usage) finalPush(ctx context.Context) {
 	defer cancel()
 	u.countUsage(time.Now())
 	for tries := 0; ; {
-		u.push(ctx)
+		u.pushUsage(ctx)
 		if u.store == nil || len(u.changedParts()) == 0 {
 			return
 		}
@@ -223,7 +223,7 @@ func (u *usage) countUsage(now time.Time) {
 		if u.ownParts[part] == nil {
 			u.ownParts[part] = &ownPart{sending: table{}, pending: table{}}
 		}
-		u.ownParts[part].pending.add(day, telemetry.UsageRow{Key: k.Key, Model: k.Model, Region: u.region, Month: used, Day: day, Today: used})
+		u.ownParts[part].pending.addRows(day, telemetry.UsageRow{Key: k.Key, Model: k.Model, Region: u.region, Month: used, Day: day, Today: used})
 	}
 }
 
@@ -233,8 +233,8 @@ func shardOf(key string) int {
 	return int(h.Sum32() % usageShards)
 }
 
-// push stores every part that changed. With the first part of a month, it removes old parts.
-func (u *usage) push(ctx context.Context) {
+// pushUsage stores every part that changed. With the first part of a month, it removes old parts.
+func (u *usage) pushUsage(ctx context.Context) {
 	if u.store == nil {
 		u.dropOldMonths(time.Now())
 		return
@@ -361,12 +361,12 @@ func (u *usage) nextContent(p *ownPart, now time.Time) (rows []telemetry.UsageRo
 	defer u.mu.Unlock()
 	day := telemetry.DayOf(now)
 	if len(p.sending) == 0 {
-		p.sending.add(day, p.pending.rows()...)
+		p.sending.addRows(day, p.pending.rows()...)
 		clear(p.pending)
 	}
 	t := table{}
-	t.add(day, p.base...)
-	t.add(day, p.sending.rows()...)
+	t.addRows(day, p.base...)
+	t.addRows(day, p.sending.rows()...)
 	p.sent = t.rows()
 	return p.sent, p.revision
 }
@@ -403,16 +403,16 @@ func (u *usage) overlay(month string, day int64, stored map[store.UsagePart][]te
 	sum := table{}
 	for part, rows := range stored {
 		if p := u.ownParts[part]; part.Month == month && (p == nil || !p.hasBase) {
-			sum.add(day, rows...)
+			sum.addRows(day, rows...)
 		}
 	}
 	for part, p := range u.ownParts {
 		if part.Month != month {
 			continue
 		}
-		sum.add(day, p.base...)
-		sum.add(day, p.sending.rows()...)
-		sum.add(day, p.pending.rows()...)
+		sum.addRows(day, p.base...)
+		sum.addRows(day, p.sending.rows()...)
+		sum.addRows(day, p.pending.rows()...)
 	}
 	return sum
 }

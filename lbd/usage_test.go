@@ -205,7 +205,7 @@ func keep(id string, keys keyAccounts, s UsageStore) (u *usage, stop func()) {
 	u = newUsage(service.BalancerConfig{ID: id, Region: service.Region("local/" + id)}, keys, s, slog.New(slog.DiscardHandler))
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
-	running.Go(func() { u.run(ctx) })
+	running.Go(func() { u.runUsage(ctx) })
 	return u, func() {
 		cancel()
 		running.Wait()

@@ -75,7 +75,7 @@ func (c *programme) anneal(p *point, round int) {
 	}
 	a := c.newAnnealing(p, options, brokenPenalty*float64(1+round%4), uint64(round))
 	a.recompute()
-	a.run(min(max(minSweeps, blockSweeps*len(c.blocks))<<min(round, 20), maxSweeps))
+	a.runAnnealing(min(max(minSweeps, blockSweeps*len(c.blocks))<<min(round, 20), maxSweeps))
 	if a.best != nil {
 		flat := make([]int, len(a.flat))
 		for at, n := range a.best {
@@ -195,8 +195,8 @@ func (a *annealing) reuseSaving(cell int) float64 {
 	return c.p.reuseSavings(j, k, func(i int) int { return a.flat[(i*c.regions+j)*c.gpus+k] }, nil)
 }
 
-// run makes n proposals from the highest to the lowest temperature.
-func (a *annealing) run(n int) {
+// runAnnealing makes n proposals from the highest to the lowest temperature.
+func (a *annealing) runAnnealing(n int) {
 	if len(a.movable) == 0 {
 		a.recordBest()
 		return

@@ -30,9 +30,9 @@ func (c *programme) newAscent(y []float64, level float64) *ascent {
 	return a
 }
 
-// run makes up to n steps. It stops when a block has no counts, the effort is spent or the bound
+// runAscent makes up to n steps. It stops when a block has no counts, the effort is spent or the bound
 // cannot rise further.
-func (a *ascent) run(n int) {
+func (a *ascent) runAscent(n int) {
 	for range n {
 		if a.c.work.remaining < a.reserve && !math.IsInf(a.best.value, -1) || !a.relax(a.at) {
 			return
@@ -56,15 +56,15 @@ func (a *ascent) run(n int) {
 			a.at.copy(a.best)
 			clear(a.direction)
 		}
-		if a.level < minLevel || !a.step() {
+		if a.level < minLevel || !a.stepAscent() {
 			return
 		}
 	}
 }
 
-// step moves the prices. It returns false when the subgradient does not move them: the bound is
+// stepAscent moves the prices. It returns false when the subgradient does not move them: the bound is
 // then at its maximum.
-func (a *ascent) step() bool {
+func (a *ascent) stepAscent() bool {
 	var dot, norm, turn float64
 	for r, row := range a.c.rows {
 		g := a.at.use[r] - row.right

@@ -80,7 +80,7 @@ func (p *LoadTrace) Replay(rule string, orders []TargetCounts) (RuleOutcome, err
 		f.stopDue()
 		f.advance()
 	}
-	return f.result(), nil
+	return f.replayResult(), nil
 }
 
 // cell is the replicas of one model in one region on one GPU: the ready ones, and the starting ones
@@ -248,7 +248,7 @@ func (f *replay) readyCapacity(i, j int) float64 {
 	return sum
 }
 
-func (f *replay) result() RuleOutcome {
+func (f *replay) replayResult() RuleOutcome {
 	if f.tokens > 0 {
 		share := f.out.OverloadTokens / f.tokens
 		f.out.OverloadShare = &share

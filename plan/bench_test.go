@@ -90,7 +90,7 @@ func BenchmarkSolve(b *testing.B) {
 				scaled, unit := scale(c.p)
 				s := newSolver(scaled, SolveOptions{Gap: c.gap, Effort: c.effort})
 				s.solveSubproblems()
-				r, err := s.result(c.p, unit)
+				r, err := s.solverResult(c.p, unit)
 				if err != nil {
 					b.Fatal(err)
 				}

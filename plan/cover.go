@@ -15,7 +15,7 @@ type regionSet []uint64
 
 func newRegionSet(n int) regionSet            { return make(regionSet, (n+63)/64) }
 func (s regionSet) has(j int) bool            { return s[j/64]>>(j%64)&1 == 1 }
-func (s regionSet) add(j int)                 { s[j/64] |= 1 << (j % 64) }
+func (s regionSet) addRegion(j int)           { s[j/64] |= 1 << (j % 64) }
 func (s regionSet) equal(o regionSet) bool    { return slices.Equal(s, o) }
 func (s regionSet) subsetOf(o regionSet) bool { return s.union(o).equal(o) }
 
@@ -53,7 +53,7 @@ type cover struct {
 func (p *Problem) allRegions() regionSet {
 	all := newRegionSet(len(p.Regions))
 	for j := range p.Regions {
-		all.add(j)
+		all.addRegion(j)
 	}
 	return all
 }
@@ -67,7 +67,7 @@ func (p *Problem) withinReach(j int) regionSet {
 	s := newRegionSet(len(p.Regions))
 	for r := range p.Regions {
 		if r == j || p.RTTMillis[j][r] <= p.MaxRTTMillis {
-			s.add(r)
+			s.addRegion(r)
 		}
 	}
 	return s

@@ -169,7 +169,7 @@ func (in *ReviewInputs) Solve(counts []ReplicaCount) (*ReviewResult, error) {
 	r := in.review
 	r.assumptions = slices.Clone(r.assumptions)
 	r.setCounts(counts)
-	return r.solve()
+	return r.solveReview()
 }
 
 // reviewFrom plans from counts by the problem's model, region and GPU, with no donated replicas;
@@ -181,7 +181,7 @@ func (in *ReviewInputs) reviewFrom(x [][][]int) (*ReviewResult, error) {
 	if x != nil {
 		r.p.N = x
 	}
-	return r.solve()
+	return r.solveReview()
 }
 
 // review is a Review in progress.
@@ -225,8 +225,8 @@ func (r *review) setBounds() {
 	}
 }
 
-// solve solves the problem and converts the result to a proposal.
-func (r *review) solve() (*ReviewResult, error) {
+// solveReview solves the problem and converts the result to a proposal.
+func (r *review) solveReview() (*ReviewResult, error) {
 	o := SolveOptions{Gap: r.o.Gap, Effort: r.o.Effort, Interrupt: r.o.Interrupt}
 	now := r.o.Now
 	if now == nil {
@@ -295,7 +295,7 @@ type sentenceGroup struct {
 	names map[string][]string
 }
 
-func (g *sentenceGroup) add(sentence, name string) {
+func (g *sentenceGroup) addSentence(sentence, name string) {
 	if g.names == nil {
 		g.names = map[string][]string{}
 	}

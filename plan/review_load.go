@@ -207,8 +207,8 @@ func (r *review) forecastAll(f forecast.Forecaster, all []*traffic) error {
 		}
 		curve := r.loadCurveOf(t)
 		if allUnknown(t.interactive) {
-			notes.add("no history: assuming no interactive load", name)
-		} else if err := r.forecastTraffic(f, t, curve, func(sentence string) { notes.add(sentence, name) }); err != nil {
+			notes.addSentence("no history: assuming no interactive load", name)
+		} else if err := r.forecastTraffic(f, t, curve, func(sentence string) { notes.addSentence(sentence, name) }); err != nil {
 			return err
 		}
 		rho := r.p.Rho[t.model][t.region]
@@ -216,7 +216,7 @@ func (r *review) forecastAll(f forecast.Forecaster, all []*traffic) error {
 			for w := range rho {
 				rho[w] += buffer
 			}
-			notes.add("includes 10 % of the last hour's batch load", name)
+			notes.addSentence("includes 10 % of the last hour's batch load", name)
 		}
 	}
 	notes.each(len(all), func(names, sentence string) { r.assume("%s: %s", names, sentence) })

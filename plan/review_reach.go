@@ -46,7 +46,7 @@ func (r *review) setReach() error {
 			rtt, known := r.roundTrip(service.Region(r.p.Regions[a]), service.Region(r.p.Regions[b]))
 			row[b] = float64(rtt) / float64(time.Millisecond)
 			if !known && a < b {
-				unknown.add(r.p.Regions[a], r.p.Regions[b])
+				unknown.addSentence(r.p.Regions[a], r.p.Regions[b])
 			}
 		}
 		r.p.RTTMillis = append(r.p.RTTMillis, row)

@@ -13,7 +13,7 @@ type EndpointTarget struct {
 	Model  string
 	Region service.Region
 	// Target applies from the time of the plan on. The caller sets From and Until.
-	Target
+	HourlyTarget
 }
 
 // ReplicaTarget is a plan's target number of replicas on one GPU and capacity type.

@@ -62,7 +62,7 @@ func Solve(p *Problem, o SolveOptions) (Solution, error) {
 	scaled, unit := scale(p)
 	s := newSolver(scaled, o)
 	s.solveSubproblems()
-	return s.result(p, unit)
+	return s.solverResult(p, unit)
 }
 
 // scale divides every price by the highest one, so that no tolerance depends on the currency, and
@@ -152,7 +152,7 @@ func (s *solver) solveSubproblems() {
 	for n, c := range programmes {
 		given := s.work.remaining / int64(len(parts)-n)
 		c.work, c.skipReasons = s.work.slice(given), s.skipReasons
-		c.solve()
+		c.solveProgramme()
 		s.work.charge(&c.work, min(given, s.work.remaining))
 		s.bound += c.bound
 		if c.infeasible != nil {
@@ -287,17 +287,17 @@ const (
 	lastEnumeration  = 7
 )
 
-// solve raises the lower bound and searches for counts until they meet within the requested gap or
+// solveProgramme raises the lower bound and searches for counts until they meet within the requested gap or
 // the effort is spent. With few cells it also bounds whole models and enumerates all counts that
 // may cost less than the incumbent.
-func (c *programme) solve() {
+func (c *programme) solveProgramme() {
 	c.initialEffort = c.work.remaining
 	a := c.newAscent(make([]float64, len(c.rows)), firstLevel)
 	a.reserve = int64(searchShare * float64(c.work.remaining))
 	if c.small() {
-		a.run(shortAscentSteps)
+		a.runAscent(shortAscentSteps)
 	} else {
-		a.run(longAscentSteps)
+		a.runAscent(longAscentSteps)
 	}
 	a.reserve = 0
 	switch {
@@ -329,7 +329,7 @@ func (c *programme) solve() {
 			}
 		case round%8 == 7 && !c.finished():
 			a.level, a.stuck = math.Max(a.level, 1e-3), 0
-			a.run(extraAscentSteps)
+			a.runAscent(extraAscentSteps)
 			c.raiseBound(a.best.value)
 		}
 	}
@@ -339,7 +339,7 @@ func (c *programme) solve() {
 func (c *programme) closeGap(p *point) {
 	m := c.newAscent(c.snappedPrices(p.y), modelLevel)
 	m.relax, m.reserve = c.relaxModels, c.work.remaining-c.work.remaining/modelShare
-	m.run(modelAscentSteps)
+	m.runAscent(modelAscentSteps)
 	if m.best.value > c.bound-slackOf(c.bound) {
 		copy(p.y, m.best.y)
 	}
@@ -399,9 +399,9 @@ func (c *programme) finished() bool {
 // small reports whether whole models are solved.
 func (c *programme) small() bool { return len(c.blocks)*c.gpus <= fewCells }
 
-// result returns the solution in the prices of p, the problem before scaling, which are unit times
+// solverResult returns the solution in the prices of p, the problem before scaling, which are unit times
 // those of the solver, and verifies it again.
-func (s *solver) result(p *Problem, unit float64) (Solution, error) {
+func (s *solver) solverResult(p *Problem, unit float64) (Solution, error) {
 	r := Solution{Bound: s.bound * unit, Infeasible: s.infeasible}
 	switch {
 	case s.infeasible != nil:

@@ -40,7 +40,7 @@ type ScaledEndpoint struct {
 	// IWFFirstTokens counts the first tokens of IW-F requests so far. Nil = unknown.
 	IWFFirstTokens *FirstTokens
 	// Target is the plan in force; nil = none.
-	Target *Target
+	HourlyTarget *HourlyTarget
 }
 
 // FirstTokens counts first tokens since some time in the past. A count lower than before means that
@@ -50,8 +50,8 @@ type FirstTokens struct {
 	Total, Late int64
 }
 
-// Target is the hourly plan for an endpoint, and its forecast.
-type Target struct {
+// HourlyTarget is the hourly plan for an endpoint, and its forecast.
+type HourlyTarget struct {
 	Count int
 	// Replicas is the count by GPU and capacity type; nil = any.
 	Replicas []ReplicaTarget
@@ -69,7 +69,7 @@ type Target struct {
 
 // forecastAt returns the forecast for a time, the last value after its end; ok is false where there is
 // none.
-func (t *Target) forecastAt(now time.Duration) (tps float64, ok bool) {
+func (t *HourlyTarget) forecastAt(now time.Duration) (tps float64, ok bool) {
 	if t == nil || len(t.ForecastTPS) == 0 || t.ForecastStep <= 0 {
 		return 0, false
 	}

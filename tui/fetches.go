@@ -19,7 +19,7 @@ const (
 // Messages that the fetching commands return.
 type (
 	requestsMsg struct {
-		requests []Request
+		requests []RequestRow
 		err      error
 		at       time.Time
 	}
@@ -38,7 +38,7 @@ type (
 
 // operatorData is the data received from the operator, and which fetches are in flight.
 type operatorData struct {
-	requests    []Request
+	requests    []RequestRow
 	requestsErr string
 	requestsAt  time.Time
 	hasNewer    bool // newer requests are not shown while a row is selected

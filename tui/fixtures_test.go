@@ -78,7 +78,7 @@ func normal() *telemetry.Snapshot {
 			{Model: llama, Region: "aws/us-east-1", Forecaster: "auto", At: noon, StepSeconds: 300, MeanTPS: wave(12, 3000, 900), Lo90TPS: wave(12, 2400, 800), Hi90TPS: wave(12, 3700, 1000), Peak: telemetry.Peak{Mean: 4300, P95: 5100}},
 			{Model: llama, Region: "gcp/europe-west4", Forecaster: "arima", At: noon, StepSeconds: 300, MeanTPS: wave(12, 2000, 300), Lo90TPS: wave(12, 1700, 300), Hi90TPS: wave(12, 2500, 300), Peak: telemetry.Peak{Mean: 2600, P95: 2900}, Deviation: "1.9 times the forecast for 12 minutes (burst)"},
 		},
-		Targets: []telemetry.Target{{Model: llama, Region: "aws/us-east-1", Count: 5, ReplicaTPS: 1300, PeakTPS: 5100}, {Model: llama, Region: "gcp/europe-west4", Count: 1, ReplicaTPS: 2800, PeakTPS: 2900}},
+		Targets: []telemetry.PlannedCapacity{{Model: llama, Region: "aws/us-east-1", Count: 5, ReplicaTPS: 1300, PeakTPS: 5100}, {Model: llama, Region: "gcp/europe-west4", Count: 1, ReplicaTPS: 2800, PeakTPS: 2900}},
 		Prices:  []telemetry.Price{{Region: "aws/us-east-1", GPU: "L4", USDPerHour: 0.8048}, {Region: "aws/us-east-1", GPU: "H100", USDPerHour: 6.88}, {Region: "gcp/europe-west4", GPU: "L4", USDPerHour: 0.7711}},
 		Plan: &telemetry.PlanSummary{
 			At: noon, Status: "optimal", CostPerHour: telemetry.PlanCost{Current: ptr(9.66), Planned: ptr(11.27)},
@@ -202,12 +202,12 @@ type deskOperator struct {
 	orders []Action
 }
 
-func (o *deskOperator) Requests(context.Context, int) ([]Request, error) {
+func (o *deskOperator) Requests(context.Context, int) ([]RequestRow, error) {
 	const llama = "meta-llama/Llama-3.1-8B-Instruct"
-	row := func(id, state, target, why string, at time.Duration, queued float64) Request {
-		return Request{telemetry.RequestSummary{
+	row := func(id, state, target, why string, at time.Duration, queued float64) RequestRow {
+		return RequestRow{telemetry.RequestSummary{
 			Request: id, At: noon.Add(-at), Balancer: "lb-us-east-1-0", Region: "aws/us-east-1", Model: llama, Tier: "IW-F", State: state,
-			Target: target, Policy: "cost", Tries: 1, MatchBytes: 1536, PromptBytes: 2048, QueuedMillis: queued,
+			PlannedCapacity: target, Policy: "cost", Tries: 1, MatchBytes: 1536, PromptBytes: 2048, QueuedMillis: queued,
 		}, why}
 	}
 	done := row("req-2", "finished", "us-1", "lowest estimated latency", 3*time.Second, 0.4)
@@ -217,7 +217,7 @@ func (o *deskOperator) Requests(context.Context, int) ([]Request, error) {
 	refused := row("req-1", "rejected", "", "no capacity within the maximum queue time", 9*time.Second, 60000)
 	refused.Status, refused.Tier = 429, "NIW"
 	waits := row("req-4", "queued", "us-0", "waiting for us-0, which is full: lower estimated latency than elsewhere", time.Second, 820)
-	return []Request{waits, otherCloud, done, refused}, o.err
+	return []RequestRow{waits, otherCloud, done, refused}, o.err
 }
 
 func (o *deskOperator) Explain(_ context.Context, request string, _ int) (string, error) {

@@ -33,8 +33,8 @@ type bucket struct {
 	n      int
 }
 
-// add adds the rates of a snapshot that was received at now.
-func (h *history) add(s *telemetry.Snapshot, now time.Time) {
+// addSnapshot adds the rates of a snapshot that was received at now.
+func (h *history) addSnapshot(s *telemetry.Snapshot, now time.Time) {
 	if h.regions == nil {
 		h.regions = make(map[service.Region]*series)
 	}

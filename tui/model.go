@@ -178,8 +178,8 @@ func (m *Model) receiveSnapshot(msg snapshotMsg) tea.Cmd {
 		s.change, m.changedAt = c, msg.at
 	}
 	s.recordChanges(msg.snapshot.At, changes)
-	s.history.add(msg.snapshot, msg.at)
-	m.timeline.add(msg.snapshot, msg.at)
+	s.history.addSnapshot(msg.snapshot, msg.at)
+	m.timeline.addSnapshot(msg.snapshot, msg.at)
 	if s.pastFrame == nil {
 		m.goLive()
 	}

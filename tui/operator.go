@@ -14,7 +14,7 @@ import (
 type Operator interface {
 	// Requests lists the newest requests of all reachable balancers, at most limit,
 	// newest first.
-	Requests(ctx context.Context, limit int) ([]Request, error)
+	Requests(ctx context.Context, limit int) ([]RequestRow, error)
 	// Explain explains how a request was routed, in lines of at most width cells.
 	Explain(ctx context.Context, request string, width int) (string, error)
 	// Load returns the recent load by model and region, oldest first.
@@ -27,8 +27,8 @@ type Operator interface {
 	Perform(ctx context.Context, o Action) (string, error)
 }
 
-// Request is a row of the requests view: a summary and the reason for its routing.
-type Request struct {
+// RequestRow is a row of the requests view: a summary and the reason for its routing.
+type RequestRow struct {
 	telemetry.RequestSummary
 	Why string
 }

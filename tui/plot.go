@@ -133,15 +133,15 @@ func (p *Plot) row(t *Theme, columns []plotColumn, top float64, row, rows int) s
 		bar := t.bar(c.actual, top, row, rows)
 		switch {
 		case bar != "":
-			line.add(roleAccent, bar)
+			line.addCell(roleAccent, bar)
 		case !math.IsNaN(c.mean) && level(c.mean, top, rows) == row:
-			line.add(roleTitle, t.glyphs.point)
+			line.addCell(roleTitle, t.glyphs.point)
 		case capacity:
-			line.add(roleWarn, t.glyphs.dash)
+			line.addCell(roleWarn, t.glyphs.dash)
 		case !math.IsNaN(c.hi) && row <= level(c.hi, top, rows) && row >= level(c.lo, top, rows):
-			line.add(roleMuted, t.glyphs.shade)
+			line.addCell(roleMuted, t.glyphs.shade)
 		default:
-			line.add(roleText, " ")
+			line.addCell(roleText, " ")
 		}
 	}
 	return strings.TrimRight(line.finish(), " ")
@@ -154,8 +154,8 @@ type painter struct {
 	role       role
 }
 
-// add appends a cell.
-func (p *painter) add(with role, cell string) {
+// addCell appends a cell.
+func (p *painter) addCell(with role, cell string) {
 	if with != p.role {
 		p.flush()
 		p.role = with

@@ -52,14 +52,14 @@ func (s *screen) emptyRequests() []string {
 }
 
 // requestCells returns the cells of a request.
-func (s *screen) requestCells(r *Request) []cellValue {
+func (s *screen) requestCells(r *RequestRow) []cellValue {
 	at := r.At.In(s.snapshot.At.Location())
 	when := textCell(at.Format(time.TimeOnly), roleMuted)
 	state := textCell(s.theme.text(r.State), requestRole(r))
 	if r.Status >= 400 {
 		state.text += " " + strconv.Itoa(r.Status)
 	}
-	target := textCell(orUnknown(s.theme.text(r.Target)), roleText)
+	target := textCell(orUnknown(s.theme.text(r.PlannedCapacity)), roleText)
 	if r.Forwarded {
 		target.text, target.role = s.theme.glyphs.arrow+" "+target.text, roleAccent
 	}
@@ -79,8 +79,8 @@ func (s *screen) requestCells(r *Request) []cellValue {
 }
 
 // matchCell returns the share of the prompt expected to be cached at the target.
-func matchCell(r *Request) cellValue {
-	if r.PromptBytes == 0 || r.Target == "" {
+func matchCell(r *RequestRow) cellValue {
+	if r.PromptBytes == 0 || r.PlannedCapacity == "" {
 		return unknownCell()
 	}
 	share := float64(r.MatchBytes) / float64(r.PromptBytes)
@@ -98,7 +98,7 @@ func queuedRole(ms float64) role {
 }
 
 // requestRole returns the role of a request's state.
-func requestRole(r *Request) role {
+func requestRole(r *RequestRow) role {
 	switch r.State {
 	case "finished":
 		return roleGood
@@ -113,7 +113,7 @@ func requestRole(r *Request) role {
 }
 
 // requestDetails returns the details of a request that have no column.
-func (s *screen) requestDetails(r *Request) []string {
+func (s *screen) requestDetails(r *RequestRow) []string {
 	line := "request " + r.Request + " at " + r.Balancer
 	if r.From != "" {
 		line += ", forwarded by " + r.From
@@ -132,7 +132,7 @@ func (s *screen) requestDetails(r *Request) []string {
 }
 
 // selectedRequest returns the selected request.
-func (s *screen) selectedRequest() (r *Request, ok bool) {
+func (s *screen) selectedRequest() (r *RequestRow, ok bool) {
 	id, ok := s.lists[viewRequests].selection()
 	for i := range s.data.requests {
 		if r := &s.data.requests[i]; ok && r.Request+"@"+r.Balancer == id {

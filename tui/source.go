@@ -15,9 +15,9 @@ import (
 // is tried.
 const attemptTimeout = 2 * time.Second
 
-// Source fetches snapshots from the first of several admin APIs that responds, and keeps
+// SnapshotSource fetches snapshots from the first of several admin APIs that responds, and keeps
 // using it until it fails. It is safe for concurrent use.
-type Source struct {
+type SnapshotSource struct {
 	service string
 	clients []*telemetry.Client
 
@@ -27,12 +27,12 @@ type Source struct {
 
 // NewSource returns a source that tries clients in this order. If service is not empty, a
 // balancer of another service counts as failed.
-func NewSource(service string, clients ...*telemetry.Client) *Source {
-	return &Source{service: service, clients: clients}
+func NewSource(service string, clients ...*telemetry.Client) *SnapshotSource {
+	return &SnapshotSource{service: service, clients: clients}
 }
 
 // String lists the admin URLs.
-func (s *Source) String() string {
+func (s *SnapshotSource) String() string {
 	urls := make([]string, len(s.clients))
 	for i, c := range s.clients {
 		urls[i] = c.Base()
@@ -42,7 +42,7 @@ func (s *Source) String() string {
 
 // Fetch returns a snapshot and the admin URL that it was fetched from. If all fail, the
 // error joins the error of each.
-func (s *Source) Fetch(ctx context.Context) (*telemetry.Snapshot, string, error) {
+func (s *SnapshotSource) Fetch(ctx context.Context) (*telemetry.Snapshot, string, error) {
 	s.mu.Lock()
 	first := s.current
 	s.mu.Unlock()
@@ -68,7 +68,7 @@ func (s *Source) Fetch(ctx context.Context) (*telemetry.Snapshot, string, error)
 }
 
 // fetchFrom fetches one snapshot from one admin API.
-func (s *Source) fetchFrom(ctx context.Context, c *telemetry.Client) (*telemetry.Snapshot, error) {
+func (s *SnapshotSource) fetchFrom(ctx context.Context, c *telemetry.Client) (*telemetry.Snapshot, error) {
 	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
 	defer cancel()
 	snapshot, err := c.Snapshot(ctx)

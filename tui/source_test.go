@@ -36,7 +36,7 @@ func newAdmin(t *testing.T, service string) *admin {
 	return a
 }
 
-func sourceOf(service string, admins ...*admin) *Source {
+func sourceOf(service string, admins ...*admin) *SnapshotSource {
 	var clients []*telemetry.Client
 	for _, a := range admins {
 		clients = append(clients, telemetry.NewClient(a.URL, nil))

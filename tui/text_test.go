@@ -195,7 +195,7 @@ func TestUnknownValuesSortLast(t *testing.T) {
 func TestHistory(t *testing.T) {
 	h := new(history)
 	see := func(at time.Duration, v *float64) {
-		h.add(&telemetry.Snapshot{Regions: []telemetry.RegionSnapshot{{Name: "a/b", OutputTokensPerSecond: v}}}, noon.Add(at))
+		h.addSnapshot(&telemetry.Snapshot{Regions: []telemetry.RegionSnapshot{{Name: "a/b", OutputTokensPerSecond: v}}}, noon.Add(at))
 	}
 	see(0, ptr(0.0))
 	see(5*time.Second, ptr(10.0))
@@ -220,7 +220,7 @@ func TestHistory(t *testing.T) {
 
 func TestHistoryIsBounded(t *testing.T) {
 	h := new(history)
-	h.add(crowd(2*maxRegions, 0), noon)
+	h.addSnapshot(crowd(2*maxRegions, 0), noon)
 	if len(h.regions) != maxRegions {
 		t.Errorf("got %d regions, want at most %d", len(h.regions), maxRegions)
 	}

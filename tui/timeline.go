@@ -28,8 +28,8 @@ type frame struct {
 	size     int
 }
 
-// add appends a snapshot.
-func (p *timeline) add(s *telemetry.Snapshot, at time.Time) {
+// addSnapshot appends a snapshot.
+func (p *timeline) addSnapshot(s *telemetry.Snapshot, at time.Time) {
 	m := frame{s, at, snapshotSize(s)}
 	p.frames = append(p.frames, m)
 	p.size += m.size

@@ -217,7 +217,7 @@ func TestTimelineIsBounded(t *testing.T) {
 	var p timeline
 	big := crowd(30, 1000)
 	for i := range 500 {
-		p.add(big, noon.Add(time.Duration(i)*time.Second))
+		p.addSnapshot(big, noon.Add(time.Duration(i)*time.Second))
 		if p.size > timelineBytes+snapshotSize(big) {
 			t.Fatalf("%d bytes are kept, want at most %d", p.size, timelineBytes)
 		}
@@ -228,7 +228,7 @@ func TestTimelineIsBounded(t *testing.T) {
 	p = timeline{}
 	small := crowd(1, 1)
 	for i := range 2 * 3600 {
-		p.add(small, noon.Add(time.Duration(i)*time.Second))
+		p.addSnapshot(small, noon.Add(time.Duration(i)*time.Second))
 	}
 	if n := len(p.frames); n != 3601 || p.size != n*snapshotSize(small) {
 		t.Errorf("%d frames of a small service, want each second of an hour; cost %d", n, p.size)
@@ -457,7 +457,7 @@ func TestPartialSnapshotIsDrawn(t *testing.T) {
 		{},
 		{Regions: []telemetry.RegionSnapshot{{}}},
 		{Regions: []telemetry.RegionSnapshot{{Name: "a/b", Balancers: []telemetry.BalancerSnapshot{{}}, Replicas: []telemetry.ReplicaSnapshot{{}}}}},
-		{Forecast: []telemetry.LoadForecast{{}}, Donations: []telemetry.Donation{{}}, Plan: &telemetry.PlanSummary{}, Targets: []telemetry.Target{{}}},
+		{Forecast: []telemetry.LoadForecast{{}}, Donations: []telemetry.Donation{{}}, Plan: &telemetry.PlanSummary{}, Targets: []telemetry.PlannedCapacity{{}}},
 		{Forecast: []telemetry.LoadForecast{{MeanTPS: []float64{1}, Lo90TPS: []float64{}, StepSeconds: 60}}, Plan: &telemetry.PlanSummary{Changes: []telemetry.PlanChange{{}}, Error: "no history"}, Events: []telemetry.ScalingEvent{{}}},
 	}
 	for i, s := range half {

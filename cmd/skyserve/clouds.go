@@ -39,7 +39,7 @@ type cloudFlags struct {
 	localService *local.Service
 }
 
-func (c *cloudFlags) add(flags *pflag.FlagSet) {
+func (c *cloudFlags) registerFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&c.endpointAWS, "endpoint-aws", "", "override the AWS endpoint `URL`, for emulators (or AWS_ENDPOINT_URL)")
 	flags.StringVar(&c.endpointGCP, "endpoint-gcp", "", "override the Google Cloud endpoint `URL`, for emulators")
 	flags.StringVar(&c.project, "gcp-project", "", "Google Cloud `PROJECT` (default: GOOGLE_CLOUD_PROJECT, or the credentials' project)")

@@ -76,7 +76,7 @@ whose certificate was revoked.`,
 	flags.BoolVar(&f.list, "list", false, "list the operators of a service that was deployed from this machine")
 	flags.StringVar(&f.revoke, "revoke", "", "revoke the operator or controller `NAME|FINGERPRINT`")
 	flags.StringVarP(&f.output, "output", "o", "text", "output format: text or json (--list, --revoke)")
-	f.clouds.add(flags)
+	f.clouds.registerFlags(flags)
 	return cmd
 }
 

@@ -48,16 +48,16 @@ func runOperators(cmd *cobra.Command, f connectFlags, args []string) error {
 	}
 	defer unlock()
 	o := &operators{svc: svc, home: identityOf(svc), now: time.Now(), out: cmd.OutOrStdout(), errOut: cmd.ErrOrStderr()}
-	if err := o.open(); err != nil {
+	if err := o.openService(); err != nil {
 		return err
 	}
 	if f.list {
-		return o.print(f.output)
+		return o.printOperators(f.output)
 	}
 	if err := o.revoke(f.revoke); err != nil {
 		return err
 	}
-	if err := o.print(f.output); err != nil {
+	if err := o.printOperators(f.output); err != nil {
 		return err
 	}
 	return o.distributeRevocations(cmd.Context(), &f.clouds)
@@ -75,8 +75,8 @@ type operators struct {
 	controller bool
 }
 
-// open reads the certificates.
-func (o *operators) open() (err error) {
+// openService reads the certificates.
+func (o *operators) openService() (err error) {
 	if o.self, err = openOperator(o.svc, false); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
@@ -136,8 +136,8 @@ func (o *operators) rows() ([]operatorRow, error) {
 	return rows, nil
 }
 
-// print lists the operators.
-func (o *operators) print(output string) error {
+// printOperators lists the operators.
+func (o *operators) printOperators(output string) error {
 	rows, err := o.rows()
 	if err != nil {
 		return err

@@ -49,7 +49,7 @@ the credentials.`,
 		},
 	}
 	cmd.Flags().StringVarP(&o.output, "output", "o", "text", "output format: text or json")
-	o.clouds.add(cmd.Flags())
+	o.clouds.registerFlags(cmd.Flags())
 	return cmd
 }
 

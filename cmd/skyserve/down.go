@@ -58,7 +58,7 @@ and waits until each is gone.`,
 	flags.BoolVar(&o.yes, "yes", false, "skip confirmation (local and static regions need none)")
 	flags.BoolVar(&o.purge, "purge", false, "delete the service's state even if a process could not be stopped")
 	flags.StringVarP(&o.output, "output", "o", "text", "output format: text or json")
-	o.clouds.add(flags)
+	o.clouds.registerFlags(flags)
 	return cmd
 }
 
@@ -83,10 +83,10 @@ func runDown(ctx context.Context, o *downOptions, in io.Reader, out, errOut io.W
 	if d.spec, err = deployedSpec(o.name, svc); err != nil {
 		return err
 	}
-	if err := d.open(ctx); err != nil {
+	if err := d.openService(ctx); err != nil {
 		return cloudError(err)
 	}
-	return d.run(ctx, in)
+	return d.runDown(ctx, in)
 }
 
 // down is one run of `skyserve down`.
@@ -102,8 +102,8 @@ type down struct {
 	ports  map[string][]string // ports of processes that no longer have an object
 }
 
-// open finds the service's objects.
-func (d *down) open(ctx context.Context) (err error) {
+// openService finds the service's objects.
+func (d *down) openService(ctx context.Context) (err error) {
 	if d.spec == nil || !cloud.UsesClouds(d.spec) {
 		here := local.NewProvider(d.svc, "", "", local.DefaultGrace)
 		d.places = provision.MultiCloud{"": here} // for objects of any region
@@ -133,8 +133,8 @@ func (d *down) open(ctx context.Context) (err error) {
 // hasVMs reports whether the service has VMs in clouds.
 func (d *down) hasVMs() bool { return d.spec != nil && cloud.UsesClouds(d.spec) }
 
-// run deletes the service's objects, then its state on this machine.
-func (d *down) run(ctx context.Context, in io.Reader) error {
+// runDown deletes the service's objects, then its state on this machine.
+func (d *down) runDown(ctx context.Context, in io.Reader) error {
 	plan := &deploy.Plan{Have: d.have, Changes: provision.Diff(nil, d.have)}
 	if d.hasVMs() {
 		printChanges(d.errOut, d.spec.Name, plan)
@@ -160,7 +160,7 @@ func (d *down) run(ctx context.Context, in io.Reader) error {
 	if len(remaining) == 0 || d.purge {
 		remaining = append(remaining, d.deleteState(ctx)...)
 	}
-	return d.report(stopped, remaining, err)
+	return d.reportResult(stopped, remaining, err)
 }
 
 // stopController stops the controller of a service in clouds, so that it launches nothing again.
@@ -205,8 +205,8 @@ func (d *down) deleteState(ctx context.Context) (remaining []string) {
 	return remaining
 }
 
-// report prints what was deleted and returns an error for what remains.
-func (d *down) report(stopped int, remaining []string, failure error) error {
+// reportResult prints what was deleted and returns an error for what remains.
+func (d *down) reportResult(stopped int, remaining []string, failure error) error {
 	done := "stopped"
 	if d.hasVMs() {
 		done = "removed"

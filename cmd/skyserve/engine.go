@@ -46,11 +46,11 @@ Faults (--fault, or POST /fault with {"slow": 3} at run time):
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return runEngine(cmd, f) },
 	}
-	f.register(cmd)
+	f.registerFlags(cmd)
 	return cmd
 }
 
-func (f *engineFlags) register(cmd *cobra.Command) {
+func (f *engineFlags) registerFlags(cmd *cobra.Command) {
 	var names []string
 	for _, p := range engine.Profiles() {
 		names = append(names, p.Name)

@@ -20,14 +20,14 @@ import (
 )
 
 // newExplainAdmin serves the admin API of a balancer with one request.
-func newExplainAdmin(t *testing.T, d record.Request) string {
+func newExplainAdmin(t *testing.T, d record.RequestRecord) string {
 	t.Helper()
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /v1/decisions", func(w http.ResponseWriter, _ *http.Request) {
 		json.NewEncoder(w).Encode(telemetry.DecisionMemory{Balancer: d.Balancer, Region: d.Region, Count: 1, Limit: 4096, Since: &d.At})
 	})
 	mux.HandleFunc("GET /v1/decisions/{request...}", func(w http.ResponseWriter, r *http.Request) {
-		if r.PathValue("request") != d.Request {
+		if r.PathValue("request") != d.RequestRecord {
 			http.NotFound(w, r)
 			return
 		}
@@ -41,12 +41,12 @@ func newExplainAdmin(t *testing.T, d record.Request) string {
 // forwardedPair returns two balancers; one forwarded request a/b to the other.
 func forwardedPair(t *testing.T) (us, eu string) {
 	t.Helper()
-	record := func(id string, region service.Region, kind core.ActionKind, target string) record.Request {
+	record := func(id string, region service.Region, kind core.ActionKind, target string) record.RequestRecord {
 		d := &core.Decision{Policy: "cost", Reason: policy.ReasonLeastCost, PromptBytes: 640, Considered: []core.ConsideredTarget{
 			{ID: target, Peer: kind == core.ActionForward, Available: true, Score: policy.Known(0.25)},
 		}}
-		return record.Request{
-			Request: "a/b", At: time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC), Balancer: id, Region: region, Model: "llama", Tier: "IW-F",
+		return record.RequestRecord{
+			RequestRecord: "a/b", At: time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC), Balancer: id, Region: region, Model: "llama", Tier: "IW-F",
 			Attempts: []record.Attempt{{Kind: kind, Target: target, Reason: d.Reason, Decision: d}}, State: "finished", Status: 200,
 		}
 	}

@@ -119,11 +119,11 @@ omitted, and reported on standard error.`,
 }
 
 func runForecast(ctx context.Context, o *forecastOptions, out, errOut io.Writer) error {
-	chosen, err := o.check(out)
+	chosen, err := o.checkOptions(out)
 	if err != nil {
 		return err
 	}
-	h, err := o.load(ctx, errOut)
+	h, err := o.loadHistory(ctx, errOut)
 	if err != nil {
 		return err
 	}
@@ -133,8 +133,8 @@ func runForecast(ctx context.Context, o *forecastOptions, out, errOut io.Writer)
 	return o.runForecasts(ctx, h, chosen, out, errOut)
 }
 
-// check validates the flags and returns the selected forecasters.
-func (o *forecastOptions) check(out io.Writer) ([]forecast.Forecaster, error) {
+// checkOptions validates the flags and returns the selected forecasters.
+func (o *forecastOptions) checkOptions(out io.Writer) ([]forecast.Forecaster, error) {
 	switch {
 	case !slices.Contains(forecastFormats, o.output):
 		return nil, usage(fmt.Errorf("-o %s: must be one of %s", o.output, strings.Join(forecastFormats, ", ")), "")
@@ -167,8 +167,8 @@ func (o *forecastOptions) check(out io.Writer) ([]forecast.Forecaster, error) {
 	return chosen, nil
 }
 
-// load reads the history, selects the series of the flags, and prints notes about problems.
-func (o *forecastOptions) load(ctx context.Context, errOut io.Writer) (*demand.History, error) {
+// loadHistory reads the history, selects the series of the flags, and prints notes about problems.
+func (o *forecastOptions) loadHistory(ctx context.Context, errOut io.Writer) (*demand.History, error) {
 	wanted := demand.Options{Requests: o.requests, Step: o.step, PromQL: o.promQL}
 	if o.lookback > 0 {
 		wanted.Since = time.Now().Add(-o.lookback)
@@ -275,8 +275,8 @@ func loadHistory(ctx context.Context, source string, since time.Time) (h *foreca
 	return h, notes, nil
 }
 
-// write calls print with the file of --out, or with out.
-func (o *forecastOptions) write(out io.Writer, print func(io.Writer) error) error {
+// writeOutput calls print with the file of --out, or with out.
+func (o *forecastOptions) writeOutput(out io.Writer, print func(io.Writer) error) error {
 	switch {
 	case o.file == "" && o.output == "png":
 		return print(rawWriter(out))

@@ -39,7 +39,7 @@ func inParallel(ctx context.Context, n int, work func(i int) error, shown *progr
 			}
 		}()
 	}
-	shown.set(0, n)
+	shown.setProgress(0, n)
 	failed := outcome{i: n}
 	for count := 0; count < n; {
 		select {
@@ -51,9 +51,9 @@ func inParallel(ctx context.Context, n int, work func(i int) error, shown *progr
 			if o.err != nil && o.i < failed.i {
 				failed = o
 			}
-			shown.set(count, n)
+			shown.setProgress(count, n)
 		case <-shown.tick():
-			shown.show()
+			shown.showProgress()
 		}
 	}
 	shown.clear()
@@ -77,10 +77,10 @@ func newProgress(w io.Writer, what string) *progress {
 
 func (p *progress) tick() <-chan time.Time { return p.timer.C }
 
-func (p *progress) set(done, of int) { p.done, p.total = done, of }
+func (p *progress) setProgress(done, of int) { p.done, p.total = done, of }
 
-// show prints the progress.
-func (p *progress) show() {
+// showProgress prints the progress.
+func (p *progress) showProgress() {
 	text := p.label
 	if p.total > 1 {
 		text += fmt.Sprintf(": %d of %d", p.done, p.total)

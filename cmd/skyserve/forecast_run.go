@@ -69,7 +69,7 @@ func (o *forecastOptions) runBacktest(ctx context.Context, h *demand.History, ch
 	if err != nil {
 		return err
 	}
-	return o.write(out, func(w io.Writer) error {
+	return o.writeOutput(out, func(w io.Writer) error {
 		switch o.output {
 		case "json":
 			return json.NewEncoder(w).Encode(results)
@@ -187,7 +187,7 @@ func (o *forecastOptions) runForecasts(ctx context.Context, h *demand.History, c
 		}
 		results[i] = d
 	}
-	return o.write(out, func(w io.Writer) error { return o.printForecasts(w, results) })
+	return o.writeOutput(out, func(w io.Writer) error { return o.printForecasts(w, results) })
 }
 
 func (o *forecastOptions) printForecasts(w io.Writer, results []forecastedSeries) error {

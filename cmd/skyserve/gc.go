@@ -56,7 +56,7 @@ the list before you confirm.`,
 	flags.BoolVar(&o.yes, "yes", false, "skip confirmation")
 	flags.BoolVar(&o.dryRun, "dry-run", false, "show what would be deleted without deleting it")
 	flags.StringVarP(&o.output, "output", "o", "text", "output format: text or json")
-	o.clouds.add(flags)
+	o.clouds.registerFlags(flags)
 	return cmd
 }
 
@@ -72,7 +72,7 @@ func runGC(ctx context.Context, o *gcOptions, in io.Reader, out, errOut io.Write
 		return cloudError(err)
 	}
 	if o.output == "text" {
-		g.print(out)
+		g.printOrphans(out)
 	}
 	if !o.dryRun && len(g.objects)+len(g.names) > 0 {
 		if !o.yes {
@@ -80,7 +80,7 @@ func runGC(ctx context.Context, o *gcOptions, in io.Reader, out, errOut io.Write
 				return err
 			}
 		}
-		err = g.remove(ctx, errOut)
+		err = g.deleteOrphans(ctx, errOut)
 	}
 	if o.output == "json" {
 		if printing := g.encode(out, o.dryRun); printing != nil {
@@ -134,8 +134,8 @@ func findOrphans(ctx context.Context, o *gcOptions) (*orphans, error) {
 	return g, nil
 }
 
-// remove deletes the names first, so that none resolves to a deleted machine, then the objects.
-func (g *orphans) remove(ctx context.Context, errOut io.Writer) error {
+// deleteOrphans deletes the names first, so that none resolves to a deleted machine, then the objects.
+func (g *orphans) deleteOrphans(ctx context.Context, errOut io.Writer) error {
 	var failure error
 	for _, n := range g.names {
 		if err := g.zone.Set(ctx, n); err != nil {
@@ -221,8 +221,8 @@ func byPlace(a, b provision.Object) int {
 	return cmp.Or(cmp.Compare(a.Service, b.Service), cmp.Compare(a.Region, b.Region), cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.ID, b.ID))
 }
 
-// print lists the orphaned resources.
-func (g *orphans) print(w io.Writer) {
+// printOrphans lists the orphaned resources.
+func (g *orphans) printOrphans(w io.Writer) {
 	if len(g.objects)+len(g.names) == 0 {
 		fmt.Fprintln(w, "no orphaned resources")
 		return

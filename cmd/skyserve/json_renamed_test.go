@@ -25,7 +25,7 @@ func TestFormerJSONKeysHaveTheSameValues(t *testing.T) {
 		{deploy.ServiceStatus{Deviation: "above its forecast"}, map[string]string{"deviation": "left"}},
 		{telemetry.Quota{Remaining: 7}, map[string]string{"remaining": "left"}},
 		{telemetry.Reload{NotApplied: []string{"us-9"}}, map[string]string{"not_applied": "left"}},
-		{record.Request{HeldFor: "us-1"}, map[string]string{"held_for": "kept_for"}},
+		{record.RequestRecord{HeldFor: "us-1"}, map[string]string{"held_for": "kept_for"}},
 		{record.Attempt{HeldFor: "us-1"}, map[string]string{"held_for": "kept_for"}},
 		{plan.ReplicaChange{ReceivedTPS: 12}, map[string]string{"received_tps": "taken_tps"}},
 		{plan.CommitmentLoad{MinTPS: 3, PeakOverMin: &ratio}, map[string]string{"min_tps": "least_tps", "peak_over_min": "peak_over_least"}},

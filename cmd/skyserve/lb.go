@@ -81,11 +81,11 @@ nothing. Without --config, only keys and certificate are reloaded.`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return runLb(cmd, f) },
 	}
-	f.register(cmd)
+	f.registerFlags(cmd)
 	return cmd
 }
 
-func (f *lbFlags) register(cmd *cobra.Command) {
+func (f *lbFlags) registerFlags(cmd *cobra.Command) {
 	flags, b := cmd.Flags(), &f.cfg.Balancer
 	flags.StringVar(&f.config, "config", "", "configuration `FILE`, YAML or JSON; replaces most other flags")
 	flags.StringVar(&f.region, "region", "", "region of this balancer, such as us or aws/us-east-1")
@@ -149,7 +149,7 @@ func runLb(cmd *cobra.Command, f lbFlags) error {
 		}
 		opts.AllowCIDRs = append(opts.AllowCIDRs, prefix)
 	}
-	limitMemory(cfg.Balancer.WithDefaults().Memory.Total)
+	limitMemory(cfg.Balancer.WithDefaults().MemorySpec.Total)
 	go tuneCollector(cmd.Context())
 	var stop func()
 	opts.ReloadSignals, stop = reloadsOf(cmd.Context())
@@ -231,7 +231,7 @@ func (f *lbFlags) fromFlags() (service.BalancerConfig, error) {
 		cfg.Balancer.Auth = &service.Auth{KeysFrom: f.keysFrom}
 	}
 	if f.memory != "" {
-		if err := cfg.Balancer.Memory.Total.UnmarshalText([]byte(f.memory)); err != nil {
+		if err := cfg.Balancer.MemorySpec.Total.UnmarshalText([]byte(f.memory)); err != nil {
 			return cfg, fmt.Errorf("--memory: %w", err)
 		}
 	}

@@ -113,7 +113,7 @@ func (o *loadOptions) flags(f *pflag.FlagSet) {
 
 // runLoad runs the load and prints its report.
 func runLoad(ctx context.Context, o *loadOptions, given *pflag.FlagSet, out, errOut io.Writer) error {
-	if err := o.check(given); err != nil {
+	if err := o.checkOptions(given); err != nil {
 		return err
 	}
 	config, err := o.config()
@@ -140,14 +140,14 @@ func runLoad(ctx context.Context, o *loadOptions, given *pflag.FlagSet, out, err
 	if err != nil {
 		return usage(err, "")
 	}
-	if err := o.print(report, out); err != nil {
+	if err := o.printReport(report, out); err != nil {
 		return err
 	}
 	return o.resultError(report)
 }
 
-// check rejects invalid flags and flags that do not apply to the workload.
-func (o *loadOptions) check(given *pflag.FlagSet) error {
+// checkOptions rejects invalid flags and flags that do not apply to the workload.
+func (o *loadOptions) checkOptions(given *pflag.FlagSet) error {
 	if o.output != "table" && o.output != "json" {
 		return usage(fmt.Errorf("-o %s: must be one of table, json", o.output), "")
 	}
@@ -310,7 +310,7 @@ func (o *loadOptions) prepareTrace(targets []load.Target) (preparedLoad, error) 
 	}, nil
 }
 
-func (o *loadOptions) print(report *load.Report, out io.Writer) error {
+func (o *loadOptions) printReport(report *load.Report, out io.Writer) error {
 	if o.output == "json" {
 		return json.NewEncoder(out).Encode(report)
 	}

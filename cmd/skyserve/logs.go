@@ -42,7 +42,7 @@ text are escaped (\u202e), also when the output is a pipe.`,
 	}
 	cmd.Flags().BoolVarP(&o.follow, "follow", "f", false, "print new lines as they are written, until Ctrl-C")
 	cmd.Flags().IntVar(&o.tail, "tail", 20, "number of lines from the end of each log")
-	o.clouds.add(cmd.Flags())
+	o.clouds.registerFlags(cmd.Flags())
 	return cmd
 }
 

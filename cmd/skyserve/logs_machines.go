@@ -51,7 +51,7 @@ func showLogs(ctx context.Context, o *logsOptions, out, errOut io.Writer, svc lo
 	}
 	l.out, l.errOut = out, errOut
 	if !o.follow {
-		return l.show(ctx, o.tail)
+		return l.showLogs(ctx, o.tail)
 	}
 	l.follow(ctx, o.tail)
 	return nil
@@ -98,12 +98,12 @@ func machinesOfPart(name string, machines []provision.Object, part string) ([]pr
 	return wanted, nil
 }
 
-// show prints the last lines of each machine, one after the other. If some machines do not
+// showLogs prints the last lines of each machine, one after the other. If some machines do not
 // respond, it still prints the logs of the others (exit 3).
-func (l *machineLogs) show(ctx context.Context, tail int) error {
+func (l *machineLogs) showLogs(ctx context.Context, tail int) error {
 	lines, errs := l.fetch(ctx, tail)
 	for i, o := range l.wanted {
-		l.print(o, lines[i])
+		l.printLines(o, lines[i])
 	}
 	err := errors.Join(errs...)
 	switch {
@@ -115,8 +115,8 @@ func (l *machineLogs) show(ctx context.Context, tail int) error {
 	return &exitError{code: exitPartial, err: err, hint: "'skyserve status' shows their state"}
 }
 
-// print prints lines of a machine, prefixed with its id if there are several machines.
-func (l *machineLogs) print(o provision.Object, lines []string) {
+// printLines prints lines of a machine, prefixed with its id if there are several machines.
+func (l *machineLogs) printLines(o provision.Object, lines []string) {
 	prefix := ""
 	if len(l.wanted) > 1 {
 		prefix = o.ID + ": "
@@ -205,7 +205,7 @@ func (l *machineLogs) printNew(o provision.Object, f *followedLog, lines []strin
 	if gap {
 		fmt.Fprintf(l.errOut, "problem: lines of %s may be missing: more than %d lines were written since the last poll\n", o.ID, max(tail, logsWindow))
 	}
-	l.print(o, fresh)
+	l.printLines(o, fresh)
 	*f = followedLog{lines: lines, fetched: true}
 }
 

@@ -109,7 +109,7 @@ applying failed and 3 if the plan was partly applied.`,
 	flags.BoolVar(&o.apply, "apply", false, "apply the plan to the running service")
 	flags.BoolVar(&o.yes, "yes", false, "skip confirmation of billed changes of --apply (local and static regions need none)")
 	flags.BoolVar(&o.listPrices, "list-prices", false, "use list prices without querying the clouds")
-	o.clouds.add(flags)
+	o.clouds.registerFlags(flags)
 	flags.StringVarP(&o.output, "output", "o", "table", "output format: "+strings.Join(planFormats, ", "))
 	flags.StringVar(&o.file, "out", "", "write to `FILE` instead of standard output")
 	cmd.AddCommand(newPlanBacktestCmd())
@@ -139,7 +139,7 @@ func (o *planOptions) reviewFlags(cmd *cobra.Command) {
 }
 
 func runPlan(ctx context.Context, o *planOptions, in io.Reader, out io.Writer) error {
-	if err := o.check(); err != nil {
+	if err := o.checkOptions(); err != nil {
 		return err
 	}
 	if err := o.checkApply(); err != nil {
@@ -156,7 +156,7 @@ func runPlan(ctx context.Context, o *planOptions, in io.Reader, out io.Writer) e
 		return err
 	}
 	o.courses, o.service = r.LoadCurves, r.Service
-	if err := o.print(out, r.Problem, r.Proposal); err != nil {
+	if err := o.printProposal(out, r.Problem, r.Proposal); err != nil {
 		return err
 	}
 	switch {
@@ -173,8 +173,8 @@ func runPlan(ctx context.Context, o *planOptions, in io.Reader, out io.Writer) e
 	return o.exitCode(r.Proposal)
 }
 
-// check rejects invalid flags and invalid combinations of them.
-func (o *planOptions) check() error {
+// checkOptions rejects invalid flags and invalid combinations of them.
+func (o *planOptions) checkOptions() error {
 	switch {
 	case !slices.Contains(planFormats, o.output):
 		return usage(fmt.Errorf("-o %s: must be one of table, json, html, lp, mps", o.output), "")
@@ -221,28 +221,28 @@ func (o *planOptions) solveBare(ctx context.Context, in io.Reader, out io.Writer
 		return usage(err, "'skyserve plan --help' describes the format")
 	}
 	if o.output == "lp" || o.output == "mps" {
-		return o.print(out, p, plan.Proposal{})
+		return o.printProposal(out, p, plan.Proposal{})
 	}
 	begin := time.Now()
-	res, by, err := o.solve(ctx, p)
+	res, by, err := o.solveProblem(ctx, p)
 	if err != nil {
 		return err
 	}
 	proposal := plan.Propose(p, res, plan.ProposalContext{Assumed: by})
 	proposal.SolveMillis = float64(time.Since(begin).Microseconds()) / 1000
-	if err := o.print(out, p, proposal); err != nil {
+	if err := o.printProposal(out, p, proposal); err != nil {
 		return err
 	}
 	return o.exitCode(proposal)
 }
 
-// solve runs the solver of --solver, or the built-in one. The notes name an external solver.
-func (o *planOptions) solve(ctx context.Context, p *plan.Problem) (plan.Solution, []string, error) {
+// solveProblem runs the solver of --solver, or the built-in one. The notes name an external solver.
+func (o *planOptions) solveProblem(ctx context.Context, p *plan.Problem) (plan.Solution, []string, error) {
 	if o.solver == "" {
 		res, err := plan.Solve(p, plan.SolveOptions{Gap: o.review.Gap})
 		return res, nil, err
 	}
-	res, err := findSolver(o.solver).solve(ctx, p, o.review.Gap)
+	res, err := findSolver(o.solver).solveProblem(ctx, p, o.review.Gap)
 	return res, []string{solverNote(o.solver)}, err
 }
 
@@ -250,13 +250,13 @@ func solverNote(solver string) string {
 	return "solved by " + solver + ": skyserve checked feasibility and cost, but not the bound"
 }
 
-// print writes the result in the format of -o to --out or out.
-func (o *planOptions) print(out io.Writer, p *plan.Problem, proposal plan.Proposal) error {
-	return o.write(out, func(w io.Writer) error { return o.printTo(w, p, proposal) })
+// printProposal writes the result in the format of -o to --out or out.
+func (o *planOptions) printProposal(out io.Writer, p *plan.Problem, proposal plan.Proposal) error {
+	return o.writeOutput(out, func(w io.Writer) error { return o.printTo(w, p, proposal) })
 }
 
-// write calls print with the file of --out, or with out.
-func (o *planOptions) write(out io.Writer, print func(io.Writer) error) error {
+// writeOutput calls print with the file of --out, or with out.
+func (o *planOptions) writeOutput(out io.Writer, print func(io.Writer) error) error {
 	if o.file == "" {
 		return print(out)
 	}
@@ -283,7 +283,7 @@ func (o *planOptions) printTo(out io.Writer, p *plan.Problem, proposal plan.Prop
 
 // makeReview observes the service and plans for it.
 func (o *planOptions) makeReview(ctx context.Context) (*plan.ReviewResult, error) {
-	g, err := o.gather(ctx, time.Now())
+	g, err := o.gatherInputs(ctx, time.Now())
 	if err != nil {
 		return nil, err
 	}
@@ -291,7 +291,7 @@ func (o *planOptions) makeReview(ctx context.Context) (*plan.ReviewResult, error
 	if o.solver != "" {
 		o.review.Notes = append(o.review.Notes, solverNote(o.solver))
 		o.review.Solve = func(p *plan.Problem, po plan.SolveOptions) (plan.Solution, error) {
-			return findSolver(o.solver).solve(ctx, p, po.Gap)
+			return findSolver(o.solver).solveProblem(ctx, p, po.Gap)
 		}
 	}
 	r, err := plan.Review(g.Spec, g.Counts, g.history, g.at, o.review)
@@ -309,8 +309,8 @@ type planInputs struct {
 	at      time.Time
 }
 
-// gather observes the service and loads its history.
-func (o *planOptions) gather(ctx context.Context, now time.Time) (*planInputs, error) {
+// gatherInputs observes the service and loads its history.
+func (o *planOptions) gatherInputs(ctx context.Context, now time.Time) (*planInputs, error) {
 	at, err := o.time(now)
 	if err != nil {
 		return nil, err
@@ -320,7 +320,7 @@ func (o *planOptions) gather(ctx context.Context, now time.Time) (*planInputs, e
 		from = at
 	}
 	since := from.Add(-planLookback).Unix() / 60
-	observed, err := o.observe(ctx, since)
+	observed, err := o.observeService(ctx, since)
 	if err != nil {
 		return nil, err
 	}
@@ -364,8 +364,8 @@ func (o *planOptions) time(now time.Time) (time.Time, error) {
 	return t, nil
 }
 
-// observe observes the target: a running service, or one in a file.
-func (o *planOptions) observe(ctx context.Context, since int64) (*controller.Observed, error) {
+// observeService observes the target: a running service, or one in a file.
+func (o *planOptions) observeService(ctx context.Context, since int64) (*controller.Observed, error) {
 	own := o.history == ""
 	if !namesFile(o.target) {
 		_, admins, err := runningAdmins(o.target)

@@ -33,7 +33,7 @@ func (o *planOptions) applyProposal(ctx context.Context, p plan.Proposal, in io.
 		return err
 	}
 	defer unlock()
-	if err := s.result(ctx, s.apply(ctx, deploy.WantedBy(s.spec, p))); err != nil {
+	if err := s.result(ctx, s.applyCount(ctx, deploy.WantedBy(s.spec, p))); err != nil {
 		return err
 	}
 	fmt.Fprintln(o.errOut, applied(s.spec.Name, s.Changed))

@@ -43,7 +43,7 @@ replicas and, optionally, gpu. A count is valid until the next one.`,
 			if len(args) == 1 {
 				o.target = args[0]
 			}
-			return o.run(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr())
+			return o.runBacktest(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
 	flags := cmd.Flags()
@@ -57,11 +57,11 @@ replicas and, optionally, gpu. A count is valid until the next one.`,
 	return cmd
 }
 
-func (o *backtestOptions) run(ctx context.Context, out, errOut io.Writer) error {
+func (o *backtestOptions) runBacktest(ctx context.Context, out, errOut io.Writer) error {
 	if o.output != "table" && o.output != "json" {
 		return usage(fmt.Errorf("-o %s: must be one of table, json", o.output), "")
 	}
-	if err := o.check(); err != nil {
+	if err := o.checkOptions(); err != nil {
 		return err
 	}
 	b, err := o.newBacktester(ctx)
@@ -82,7 +82,7 @@ func (o *backtestOptions) run(ctx context.Context, out, errOut io.Writer) error 
 	if err != nil {
 		return usage(err, "")
 	}
-	return o.write(out, func(w io.Writer) error {
+	return o.writeOutput(out, func(w io.Writer) error {
 		if o.output == "json" {
 			return json.NewEncoder(w).Encode(t)
 		}
@@ -105,7 +105,7 @@ func (o *backtestOptions) newBacktester(ctx context.Context) (*plan.Backtester, 
 			return nil, usage(fmt.Errorf("%s: must be a time such as 2025-01-31T12:00:00Z, got %q", t.flag, t.text), "")
 		}
 	}
-	g, err := o.gather(ctx, time.Now())
+	g, err := o.gatherInputs(ctx, time.Now())
 	if err != nil {
 		return nil, err
 	}

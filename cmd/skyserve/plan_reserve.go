@@ -12,7 +12,7 @@ import (
 
 // printReservation compares amounts of reserved capacity over the history.
 func (o *planOptions) printReservation(ctx context.Context, out io.Writer) error {
-	g, err := o.gather(ctx, time.Now())
+	g, err := o.gatherInputs(ctx, time.Now())
 	if err != nil {
 		return err
 	}
@@ -28,7 +28,7 @@ func (o *planOptions) printReservation(ctx context.Context, out io.Writer) error
 	if err != nil {
 		return usage(err, "")
 	}
-	return o.write(out, func(w io.Writer) error {
+	return o.writeOutput(out, func(w io.Writer) error {
 		if o.output == "json" {
 			return json.NewEncoder(w).Encode(r)
 		}

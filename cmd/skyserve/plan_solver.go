@@ -65,9 +65,9 @@ func findSolver(name string) *externalSolver {
 	return nil
 }
 
-// solve writes the problem, runs the solver on it and checks its solution. It fails if the solver is
+// solveProblem writes the problem, runs the solver on it and checks its solution. It fails if the solver is
 // not installed, ends with an error, or returns counts that violate a row.
-func (s *externalSolver) solve(ctx context.Context, p *plan.Problem, gap float64) (plan.Solution, error) {
+func (s *externalSolver) solveProblem(ctx context.Context, p *plan.Problem, gap float64) (plan.Solution, error) {
 	program, err := exec.LookPath(s.program)
 	if err != nil {
 		return plan.Solution{}, failed(fmt.Errorf("solving with %s: not installed: %w", s.name, err), "install it: "+s.install)
@@ -77,7 +77,7 @@ func (s *externalSolver) solve(ctx context.Context, p *plan.Problem, gap float64
 		return plan.Solution{}, fmt.Errorf("solving with %s: %w", s.name, err)
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
-	written, err := s.run(ctx, program, dir, p, gap)
+	written, err := s.runSolver(ctx, program, dir, p, gap)
 	if err != nil {
 		return plan.Solution{}, failed(fmt.Errorf("solving with %s: %w", s.name, err), "")
 	}
@@ -88,11 +88,11 @@ func (s *externalSolver) solve(ctx context.Context, p *plan.Problem, gap float64
 	case columns == nil:
 		return plan.Solution{Status: plan.StatusUnknown}, nil
 	}
-	return s.check(p, columns, status, gap)
+	return s.checkSolution(p, columns, status, gap)
 }
 
-// check converts the solver's columns to a result.
-func (s *externalSolver) check(p *plan.Problem, columns map[string]float64, status plan.SolveStatus, gap float64) (plan.Solution, error) {
+// checkSolution converts the solver's columns to a result.
+func (s *externalSolver) checkSolution(p *plan.Problem, columns map[string]float64, status plan.SolveStatus, gap float64) (plan.Solution, error) {
 	x, err := p.CountsFromColumns(columns)
 	if err != nil {
 		return plan.Solution{}, failed(fmt.Errorf("reading the solution of %s: %w", s.name, err), "")
@@ -111,8 +111,8 @@ func (s *externalSolver) check(p *plan.Problem, columns map[string]float64, stat
 	return r, nil
 }
 
-// run runs the solver in dir and returns the content of its solution file.
-func (s *externalSolver) run(ctx context.Context, program, dir string, p *plan.Problem, gap float64) (string, error) {
+// runSolver runs the solver in dir and returns the content of its solution file.
+func (s *externalSolver) runSolver(ctx context.Context, program, dir string, p *plan.Problem, gap float64) (string, error) {
 	var lp bytes.Buffer
 	if err := p.WriteLP(&lp); err != nil {
 		return "", err

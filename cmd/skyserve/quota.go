@@ -84,8 +84,8 @@ func (v quotaView) exceeded() []cloud.QuotaNeed {
 	return slices.DeleteFunc(slices.Clone(v.needs), func(n cloud.QuotaNeed) bool { return !n.Exceeded() })
 }
 
-// print prints each quota with the needed and the available amount, and how to request increases.
-func (v quotaView) print(w io.Writer) {
+// printQuotas prints each quota with the needed and the available amount, and how to request increases.
+func (v quotaView) printQuotas(w io.Writer) {
 	if len(v.needs) == 0 {
 		return
 	}

@@ -58,7 +58,7 @@ Exit codes: 0 done or no change, 1 failed, 2 usage or not allowed by service.yam
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.PersistentFlags().StringVar(&o.service, "service", "", "`NAME` of the service (optional if only one exists)")
-	o.clouds.add(cmd.PersistentFlags())
+	o.clouds.registerFlags(cmd.PersistentFlags())
 	cmd.AddCommand(newReplicaListCmd(&o), newReplicaAddCmd(&o), newReplicaRemoveCmd(&o), newReplicaDrainCmd(&o), newReplicaDonateCmd(&o), newReplicaReclaimCmd(&o))
 	return cmd
 }
@@ -70,7 +70,7 @@ func newReplicaListCmd(o *replicaOptions) *cobra.Command {
 		Example: "  skyserve replica list -o json",
 		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return o.list(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr())
+			return o.listReplicas(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
 	cmd.Flags().StringVarP(&o.output, "output", "o", "text", "output format: text or json")
@@ -87,7 +87,7 @@ func newReplicaAddCmd(o *replicaOptions) *cobra.Command {
   skyserve replica add aws/us-east-1 --gpu L4 --capacity spot --yes`,
 		Args: argsBetween(1, 1, "REGION"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return o.applyDecision(cmd, func(ctx context.Context, s *scaling) error { return o.add(ctx, s, args[0]) })
+			return o.applyDecision(cmd, func(ctx context.Context, s *scaling) error { return o.addReplica(ctx, s, args[0]) })
 		},
 	}
 	cmd.Flags().StringVar(&o.model, "model", "", "model `NAME` or alias (optional if the service has only one)")
@@ -104,7 +104,7 @@ func newReplicaRemoveCmd(o *replicaOptions) *cobra.Command {
 		Short:   "Drain a replica, then stop it",
 		Example: "  skyserve replica remove us-1",
 	}, func(id string) decision {
-		return func(ctx context.Context, s *scaling) error { return s.remove(ctx, id) }
+		return func(ctx context.Context, s *scaling) error { return s.removeReplica(ctx, id) }
 	})
 	o.addYes(cmd)
 	return cmd
@@ -139,8 +139,8 @@ func newReplicaDrainCmd(o *replicaOptions) *cobra.Command {
 	return cmd
 }
 
-// add launches more replicas of a model in a region; name is the region or its place.
-func (o *replicaOptions) add(ctx context.Context, s *scaling, name string) error {
+// addReplica launches more replicas of a model in a region; name is the region or its place.
+func (o *replicaOptions) addReplica(ctx context.Context, s *scaling, name string) error {
 	if o.count < 1 {
 		return usage(fmt.Errorf("--count: must be at least 1, got %d", o.count), "")
 	}
@@ -164,7 +164,7 @@ func (o *replicaOptions) add(ctx context.Context, s *scaling, name string) error
 	if err != nil {
 		return err
 	}
-	return s.apply(ctx, w)
+	return s.applyCount(ctx, w)
 }
 
 // listedReplica is a replica with its region.
@@ -173,8 +173,8 @@ type listedReplica struct {
 	deploy.MachineStatus
 }
 
-// list prints the replicas.
-func (o *replicaOptions) list(ctx context.Context, out, errOut io.Writer) error {
+// listReplicas prints the replicas.
+func (o *replicaOptions) listReplicas(ctx context.Context, out, errOut io.Writer) error {
 	if err := checkOutput(o.output); err != nil {
 		return err
 	}

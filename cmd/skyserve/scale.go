@@ -48,7 +48,7 @@ func openScaling(ctx context.Context, name string, in io.Reader, errOut io.Write
 	}
 	decided, err := deploy.ReadDecisions(decisionsFile(svc))
 	if err == nil {
-		err = u.open(ctx)
+		err = u.openService(ctx)
 	}
 	if err != nil {
 		unlock()
@@ -81,9 +81,9 @@ func (u *upRun) deliverReplicas(ctx context.Context, p *deploy.Plan, idle, fresh
 	return u.awaitServing(ctx, have, func(id string) bool { return fresh[id] })
 }
 
-// apply changes the replicas to the desired ones. It prompts for confirmation if that
+// applyCount changes the replicas to the desired ones. It prompts for confirmation if that
 // changes the bill.
-func (s *scaling) apply(ctx context.Context, w deploy.Wanted) error {
+func (s *scaling) applyCount(ctx context.Context, w deploy.Wanted) error {
 	p, swaps, err := s.Preview(ctx, w)
 	if err == nil {
 		err = s.confirmChanges(ctx, p, swaps)
@@ -94,8 +94,8 @@ func (s *scaling) apply(ctx context.Context, w deploy.Wanted) error {
 	return err
 }
 
-// remove removes one replica.
-func (s *scaling) remove(ctx context.Context, id string) error {
+// removeReplica removes one replica.
+func (s *scaling) removeReplica(ctx context.Context, id string) error {
 	p, err := s.PlanRemoval(ctx, id)
 	if err == nil {
 		err = s.confirmChanges(ctx, p, nil)

@@ -65,8 +65,8 @@ the engine's token counts, some concurrent, some alone, of different lengths.`,
 	return cmd
 }
 
-// check validates the flags.
-func (o *simCalibrateOptions) check() error {
+// checkOptions validates the flags.
+func (o *simCalibrateOptions) checkOptions() error {
 	f := &o.fit
 	switch {
 	case o.from == "":
@@ -91,7 +91,7 @@ func (o *simCalibrateOptions) check() error {
 
 // runCalibrate fits the profiles and prints them.
 func runCalibrate(ctx context.Context, o *simCalibrateOptions, out, errOut io.Writer) error {
-	if err := o.check(); err != nil {
+	if err := o.checkOptions(); err != nil {
 		return usage(err, "run 'skyserve sim calibrate --help'")
 	}
 	f, err := os.Open(o.from)

@@ -131,7 +131,7 @@ func runSim(ctx context.Context, o *simRunOptions, names []string, out, errOut i
 	if err != nil {
 		return usage(err, "")
 	}
-	var reports []*eval.Report
+	var reports []*eval.SimReport
 	for i := range plans {
 		report, err := o.runPlan(ctx, plans[i], i > 0, out, errOut)
 		if err != nil {
@@ -234,7 +234,7 @@ func (o *simRunOptions) readTrace(s *sim.Scenario) error {
 }
 
 // runPlan runs one scenario and, unless the output is HTML, prints it.
-func (o *simRunOptions) runPlan(ctx context.Context, plan eval.Comparison, more bool, out, errOut io.Writer) (*eval.Report, error) {
+func (o *simRunOptions) runPlan(ctx context.Context, plan eval.Comparison, more bool, out, errOut io.Writer) (*eval.SimReport, error) {
 	if !o.quiet && isTerminal(errOut) {
 		plan.Progress = func(done, all int, share float64) {
 			redrawLine(errOut, fmt.Sprintf("%s %s %3.0f %%, %d of %d runs", plan.Scenario.Name, bar(share), 100*share, done, all))
@@ -273,7 +273,7 @@ func bar(share float64) string {
 }
 
 // simSpeed returns how fast the simulation ran.
-func simSpeed(r *eval.Report) string {
+func simSpeed(r *eval.SimReport) string {
 	seconds := r.WallMillis / 1000
 	return fmt.Sprintf("%d requests in %.1f s: %.0f per second", r.Issued, seconds, float64(r.Issued)/seconds)
 }

@@ -59,7 +59,7 @@ does not delay the others. 'skyserve top' shows the machines of static regions.`
 	}
 	cmd.Flags().BoolVarP(&o.watch, "watch", "w", false, "refresh every 2 s until Ctrl-C")
 	cmd.Flags().StringVarP(&o.output, "output", "o", "text", "output format: text or json (with --watch, one document per line)")
-	o.clouds.add(cmd.Flags())
+	o.clouds.registerFlags(cmd.Flags())
 	return cmd
 }
 
@@ -99,7 +99,7 @@ func newObserveFunc(ctx context.Context, o *statusOptions, svc local.Service) (o
 	if err != nil {
 		return nil, err
 	}
-	return view.observe, nil
+	return view.observeService, nil
 }
 
 // showStatus observes a service once and prints its status.

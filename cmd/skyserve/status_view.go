@@ -108,17 +108,17 @@ func (v *serviceView) agentStatus(ctx context.Context, have []provision.Object, 
 // errNoOperator is the error for machines of a service whose operator keys are missing.
 var errNoOperator = errors.New("the operator's keys are missing in the service's state directory")
 
-// observe observes the service.
-func (v *serviceView) observe(ctx context.Context) (statusPage, error) {
+// observeService observes the service.
+func (v *serviceView) observeService(ctx context.Context) (statusPage, error) {
 	status, err := v.inspector.Status(ctx)
 	if err != nil {
 		return statusPage{}, cloudError(err)
 	}
-	return statusPage{status, func(w io.Writer) error { return v.write(w, status) }}, nil
+	return statusPage{status, func(w io.Writer) error { return v.writeStatus(w, status) }}, nil
 }
 
-// write prints a status as text.
-func (v *serviceView) write(w io.Writer, s *deploy.ServiceStatus) error {
+// writeStatus prints a status as text.
+func (v *serviceView) writeStatus(w io.Writer, s *deploy.ServiceStatus) error {
 	fmt.Fprintf(w, "%s  %s  $%.2f/h  store: %s\n", s.Service, s.State, s.CostPerHour, s.Store)
 	printPlainHTTP(w, v.spec)
 	for _, a := range s.Alerts {

@@ -92,7 +92,7 @@ there.`,
 
 // runTop shows the dashboard on a terminal, and prints frames or snapshots otherwise.
 func runTop(ctx context.Context, o *topOptions, in *os.File, out, errOut io.Writer) (err error) {
-	theme, err := o.check()
+	theme, err := o.checkOptions()
 	if err != nil {
 		return err
 	}
@@ -103,7 +103,7 @@ func runTop(ctx context.Context, o *topOptions, in *os.File, out, errOut io.Writ
 	defer func() { err = cmp.Or(err, v.Close()) }()
 	file := fileOf(out)
 	if o.output == "json" || o.once || o.countSet || file == nil || !tui.Interactive(in, file, os.Getenv) {
-		return o.print(ctx, v, o.printer(theme, file, out), errOut)
+		return o.printFrames(ctx, v, o.printer(theme, file, out), errOut)
 	}
 	if o.ssh != "" { // ssh may prompt for a password while the terminal is still free
 		if _, _, err := v.Fetch(ctx); err != nil {
@@ -113,8 +113,8 @@ func runTop(ctx context.Context, o *topOptions, in *os.File, out, errOut io.Writ
 	return tui.Run(ctx, tui.Config{Fetcher: v, Operator: v.operator, Interval: o.interval, Theme: theme, Zone: time.Local}, in, rawWriter(out))
 }
 
-// check validates the flags and chooses the theme.
-func (o *topOptions) check() (tui.Theme, error) {
+// checkOptions validates the flags and chooses the theme.
+func (o *topOptions) checkOptions() (tui.Theme, error) {
 	if o.output != "text" && o.output != "json" {
 		return tui.Theme{}, usage(fmt.Errorf("-o %s: must be one of text, json", o.output), "")
 	}

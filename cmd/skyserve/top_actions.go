@@ -96,6 +96,6 @@ func (o *topOperator) applySummary(ctx context.Context, name string, shown *tele
 	if err != nil {
 		return false, err
 	}
-	err = s.result(ctx, s.apply(ctx, deploy.WantedBy(s.spec, p)))
+	err = s.result(ctx, s.applyCount(ctx, deploy.WantedBy(s.spec, p)))
 	return s.Changed, err
 }

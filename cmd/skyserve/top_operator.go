@@ -51,7 +51,7 @@ func newTopOperator(name string, given bool, admins []*telemetry.Client, shown f
 
 // Requests queries all balancers concurrently. A forwarded request is listed twice: by the balancer
 // that received it and by the one that forwarded it, each with its part.
-func (o *topOperator) Requests(ctx context.Context, limit int) ([]tui.Request, error) {
+func (o *topOperator) Requests(ctx context.Context, limit int) ([]tui.RequestRow, error) {
 	if limit < 1 {
 		return nil, nil
 	}
@@ -70,9 +70,9 @@ func (o *topOperator) Requests(ctx context.Context, limit int) ([]tui.Request, e
 	slices.SortFunc(all, func(a, b telemetry.RequestSummary) int {
 		return cmp.Or(b.At.Compare(a.At), cmp.Compare(a.Request, b.Request), cmp.Compare(a.Balancer, b.Balancer))
 	})
-	rows := make([]tui.Request, min(limit, len(all)))
+	rows := make([]tui.RequestRow, min(limit, len(all)))
 	for i := range rows {
-		rows[i] = tui.Request{RequestSummary: all[i], Why: explain.Why(all[i])}
+		rows[i] = tui.RequestRow{RequestSummary: all[i], Why: explain.Why(all[i])}
 	}
 	return rows, nil
 }

@@ -61,9 +61,9 @@ func framePrinter(theme tui.Theme, file *os.File, out io.Writer) snapshotPrinter
 	}
 }
 
-// print prints the requested number of snapshots. If the first fails, so does print. Later failures
+// printFrames prints the requested number of snapshots. If the first fails, so does print. Later failures
 // are reported on errOut and result in exit code 3.
-func (o *topOptions) print(ctx context.Context, v *topView, print snapshotPrinter, errOut io.Writer) error {
+func (o *topOptions) printFrames(ctx context.Context, v *topView, print snapshotPrinter, errOut io.Writer) error {
 	ticker := time.NewTicker(o.interval)
 	defer ticker.Stop()
 	count, missing, problem := max(o.count, 1), 0, ""

@@ -31,8 +31,8 @@ func createRecord(name string) (*snapshotRecord, error) {
 	return r, nil
 }
 
-// add writes and flushes a snapshot, so that a killed process leaves complete lines.
-func (r *snapshotRecord) add(s *telemetry.Snapshot) error {
+// addSnapshot writes and flushes a snapshot, so that a killed process leaves complete lines.
+func (r *snapshotRecord) addSnapshot(s *telemetry.Snapshot) error {
 	line, err := json.Marshal(s)
 	if err != nil {
 		return fmt.Errorf("writing --record: %w", err)

@@ -176,15 +176,15 @@ func (s *sshSource) startSession() *sshSession {
 		close(session.snapshots)
 		return session
 	}
-	go session.run(s, cmd, out)
+	go session.runCommand(s, cmd, out)
 	return session
 }
 
-// run reads snapshots until ssh ends.
-func (e *sshSession) run(s *sshSource, cmd *exec.Cmd, out io.ReadCloser) {
+// runCommand reads snapshots until ssh ends.
+func (e *sshSession) runCommand(s *sshSource, cmd *exec.Cmd, out io.ReadCloser) {
 	defer close(e.snapshots)
 	defer context.AfterFunc(s.ctx, func() { _ = out.Close() })() // a child of ssh may keep the other end open
-	err := e.read(out)
+	err := e.readOutput(out)
 	if err != nil {
 		_ = cmd.Process.Kill() // it may have ended already; Wait returns the error
 	}
@@ -192,8 +192,8 @@ func (e *sshSession) run(s *sshSource, cmd *exec.Cmd, out io.ReadCloser) {
 	e.err = fmt.Errorf("%s: %w%s", s, err, e.stderr.lastLineSuffix())
 }
 
-// read reads snapshots, one per line.
-func (e *sshSession) read(out io.Reader) error {
+// readOutput reads snapshots, one per line.
+func (e *sshSession) readOutput(out io.Reader) error {
 	lines := bufio.NewScanner(out)
 	lines.Buffer(nil, maxSSHLine)
 	for lines.Scan() {

@@ -27,7 +27,7 @@ type topView struct {
 // view opens the source and the record that the flags name.
 func (o *topOptions) view(ctx context.Context) (*topView, error) {
 	v := &topView{}
-	if err := o.open(ctx, v); err != nil {
+	if err := o.openView(ctx, v); err != nil {
 		return nil, err
 	}
 	if o.record == "" {
@@ -41,8 +41,8 @@ func (o *topOptions) view(ctx context.Context) (*topView, error) {
 	return v, nil
 }
 
-// open sets the view's fetcher and operator.
-func (o *topOptions) open(ctx context.Context, v *topView) error {
+// openView sets the view's fetcher and operator.
+func (o *topOptions) openView(ctx context.Context, v *topView) error {
 	switch {
 	case o.replay != "":
 		replay, err := tui.OpenReplay(o.replay, o.speed, time.Now)
@@ -70,7 +70,7 @@ func (o *topOptions) open(ctx context.Context, v *topView) error {
 func (v *topView) Fetch(ctx context.Context) (*telemetry.Snapshot, string, error) {
 	s, source, err := v.Fetcher.Fetch(ctx)
 	if err == nil && v.record != nil {
-		err = v.record.add(s)
+		err = v.record.addSnapshot(s)
 	}
 	if err != nil {
 		return nil, "", err

@@ -121,7 +121,7 @@ credentials, 130 interrupted (run it again to continue).`,
 	flags.StringVar(&o.programURL, "program", "", "`URL` from which VMs download skyserve for Linux; append #sha256=... if this machine cannot reach it (default: "+envProgram+", then the last value used)")
 	flags.StringArrayVar(&o.replace, "replace", nil, "replace the VM with this `ID` (repeatable)")
 	flags.DurationVar(&o.replaceAfter, "replace-after", defaultReplaceAfter, "replace a VM that has booted and has not responded for this long (0 = never)")
-	o.clouds.add(flags)
+	o.clouds.registerFlags(flags)
 	return cmd
 }
 

@@ -25,7 +25,7 @@ func (u *upRun) deliverAndPublish(ctx context.Context, have []provision.Object) 
 		return p.publish(ctx, nil)
 	}
 	var publishing sync.WaitGroup
-	publishing.Go(func() { p.run(ctx) })
+	publishing.Go(func() { p.publishChanges(ctx) })
 	err := u.deliver(ctx, have, p.markReady)
 	close(p.ready)
 	publishing.Wait()
@@ -71,9 +71,9 @@ func (p *publisher) markReady(id string) {
 	}
 }
 
-// run publishes the name whenever another balancer is ready, until the channel is closed. It
+// publishChanges publishes the name whenever another balancer is ready, until the channel is closed. It
 // prints errors; the caller publishes once more at the end.
-func (p *publisher) run(ctx context.Context) {
+func (p *publisher) publishChanges(ctx context.Context) {
 	published := false
 	for range p.ready {
 		p.mu.Lock()

@@ -75,7 +75,7 @@ func deployService(ctx context.Context, u *up, in io.Reader, spec *service.Spec,
 		return err
 	}
 	defer unlock()
-	if err := c.open(ctx); err != nil {
+	if err := c.openService(ctx); err != nil {
 		svc.RemoveUnused()
 		return cloudError(specUsage(err))
 	}
@@ -87,7 +87,7 @@ func deployService(ctx context.Context, u *up, in io.Reader, spec *service.Spec,
 		svc.RemoveUnused()
 		return err
 	}
-	return c.apply(ctx)
+	return c.applyChanges(ctx)
 }
 
 // earlierVersionError returns an error if an earlier version of skyserve launched machines under names
@@ -115,7 +115,7 @@ func (u *upRun) confirm() error {
 	}
 	printChanges(u.errOut, u.spec.Name, u.shownPlan())
 	printPlainHTTP(u.errOut, u.spec)
-	u.quotas.print(u.errOut)
+	u.quotas.printQuotas(u.errOut)
 	if err := u.quotas.checkFits(u.in, u.yes); err != nil {
 		return err
 	}
@@ -130,8 +130,8 @@ func (u *upRun) checkSecrets() error {
 	return nil
 }
 
-// open loads this machine's operator of the service and computes the changes.
-func (u *upRun) open(ctx context.Context) (err error) {
+// openService loads this machine's operator of the service and computes the changes.
+func (u *upRun) openService(ctx context.Context) (err error) {
 	if u.operator, err = openOperator(u.svc, true); err != nil {
 		return err
 	}
@@ -203,8 +203,8 @@ func (u *upRun) open(ctx context.Context) (err error) {
 // noteProgram is the note that records which skyserve binary the VMs download.
 const noteProgram = "program.json"
 
-// apply applies the changes, delivers the configurations and publishes the name.
-func (u *upRun) apply(ctx context.Context) error {
+// applyChanges applies the changes, delivers the configurations and publishes the name.
+func (u *upRun) applyChanges(ctx context.Context) error {
 	if err := u.checkPorts(); err != nil {
 		u.svc.RemoveUnused()
 		return err
@@ -333,7 +333,7 @@ func (u *upRun) printResult(have []provision.Object, ready bool) error {
 	case u.dryRun:
 		printChanges(u.out, u.spec.Name, u.shownPlan())
 		printPlainHTTP(u.out, u.spec)
-		u.quotas.print(u.out)
+		u.quotas.printQuotas(u.out)
 	default:
 		if err := u.printUp(endpoints); err != nil {
 			return err

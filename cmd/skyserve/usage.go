@@ -66,14 +66,14 @@ current month and the %d months before it are kept.`, telemetry.UsageMonths),
 }
 
 func runUsage(ctx context.Context, o *usageOptions, out io.Writer) error {
-	if err := o.check(); err != nil {
+	if err := o.checkOptions(); err != nil {
 		return err
 	}
 	name, admins, err := findAdmins(o.name, o.admins)
 	if err != nil {
 		return err
 	}
-	u, err := o.gather(ctx, admins)
+	u, err := o.gatherReport(ctx, admins)
 	if err != nil {
 		return err
 	}
@@ -86,12 +86,12 @@ func runUsage(ctx context.Context, o *usageOptions, out io.Writer) error {
 		return nil
 	}
 	var page bytes.Buffer
-	u.write(&page, o.by)
+	u.writeTable(&page, o.by)
 	_, err = out.Write(page.Bytes())
 	return err
 }
 
-func (o *usageOptions) check() error {
+func (o *usageOptions) checkOptions() error {
 	if err := checkOutput(o.output); err != nil {
 		return err
 	}
@@ -127,8 +127,8 @@ type usageLine struct {
 	telemetry.Usage
 }
 
-// gather fetches the usage of the period's months.
-func (o *usageOptions) gather(ctx context.Context, admins []*telemetry.Client) (*usageReport, error) {
+// gatherReport fetches the usage of the period's months.
+func (o *usageOptions) gatherReport(ctx context.Context, admins []*telemetry.Client) (*usageReport, error) {
 	now, err := fetchUsage(ctx, admins, "")
 	if err != nil {
 		return nil, err
@@ -197,7 +197,7 @@ func (u *usageReport) groupBy(columns []string) []usageLine {
 		line.Usage = telemetry.Usage{}
 		for _, column := range usageColumns {
 			if !slices.Contains(columns, column) {
-				line.set(column, "")
+				line.setField(column, "")
 			}
 		}
 		sums[line] = sums[line].Plus(used)
@@ -231,13 +231,13 @@ func (l *usageLine) field(column string) *string {
 	return (*string)(&l.Region)
 }
 
-func (l *usageLine) get(column string) string { return *l.field(column) }
-func (l *usageLine) set(column, to string)    { *l.field(column) = to }
+func (l *usageLine) get(column string) string   { return *l.field(column) }
+func (l *usageLine) setField(column, to string) { *l.field(column) = to }
 
 func formatCount(n int64) string { return strconv.FormatInt(n, 10) }
 
-// write prints the usage and the quotas as tables.
-func (u *usageReport) write(w io.Writer, by []string) {
+// writeTable prints the usage and the quotas as tables.
+func (u *usageReport) writeTable(w io.Writer, by []string) {
 	fmt.Fprintln(w, strings.TrimSpace(u.Service+"  since "+u.Since+" (UTC)"))
 	if !u.Complete {
 		fmt.Fprintln(w, "incomplete: the store is unreachable; showing the usage recorded by one balancer")

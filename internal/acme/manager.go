@@ -227,7 +227,7 @@ func (m *Manager) note(_ context.Context, event string, data map[string]any) err
 
 // follow copies the shared certificate to File whenever it changes.
 func (m *Manager) follow(ctx context.Context) {
-	var changes <-chan store.Change // nil = not shared
+	var changes <-chan store.KeyChange // nil = not shared
 	if m.opts.Store != nil {
 		changes = m.opts.Store.WatchReadOnly(ctx, valuePrefix+encode(m.key(certmagic.StorageKeys.SiteCert)))
 	}

@@ -18,7 +18,7 @@ type Actuator interface {
 	// they are ready nor until others have drained; it also completes unfinished earlier changes.
 	// Apply calls may immediately before the first change; if may returns an error, Apply returns
 	// that error and changes nothing. ErrBusy means that another process is changing the service.
-	Apply(ctx context.Context, c Change, may func() error) (launched []string, err error)
+	Apply(ctx context.Context, c CapacityChange, may func() error) (launched []string, err error)
 }
 
 // OfferingSource is an Actuator that has the offerings of regions and their prices.
@@ -58,8 +58,8 @@ type CurrentReplica struct {
 	Donation *service.Donation
 }
 
-// Change is a change of replicas. Each field may be empty.
-type Change struct {
+// CapacityChange is a change of replicas. Each field may be empty.
+type CapacityChange struct {
 	Donate  []ReplicaDonation
 	Reclaim []string // donated replicas that serve again
 	Remove  []string // donated replicas that are stopped

@@ -37,11 +37,11 @@ type storeHealth struct {
 	dir string // of an embedded store; empty = external
 	// broken returns the error of the embedded store's writes, or nil while they succeed; the
 	// function is nil for an external store.
-	broken func() *store.Problem
+	broken func() *store.Outage
 	// free returns the free space of the store's disk; nil for an external store.
 	free func() (bytes uint64, known bool)
 	// client returns the error of the controller's own reads and writes, or nil while they succeed.
-	client func() *store.Problem
+	client func() *store.Outage
 }
 
 // WithAlerts adds the alerts of another component to those of the controller. f is called from

@@ -33,17 +33,17 @@ func (w *world) get(t *testing.T, path string) (status int, text string) {
 // do not fail it.
 func TestHealthReportsStoreFailures(t *testing.T) {
 	long := time.Now().Add(-time.Hour)
-	full := &store.Problem{Since: long, Err: syscall.ENOSPC}
+	full := &store.Outage{Since: long, Err: syscall.ENOSPC}
 	for name, c := range map[string]struct {
 		health storeHealth
 		status int
 		want   string
 	}{
 		"healthy":             {storeHealth{}, 200, "ok"},
-		"a full disk":         {storeHealth{dir: "/d", broken: func() *store.Problem { return full }}, 503, "writing to /d failed: no space left on device; planning, scaling, replacement and adoption are suspended"},
-		"the cause":           {storeHealth{broken: func() *store.Problem { return full }}, 503, "no space left on device"},
-		"no response":         {storeHealth{client: func() *store.Problem { return full }}, 503, "does not respond to the controller: no space left on device; planning, scaling, replacement and adoption are suspended"},
-		"no response for now": {storeHealth{client: func() *store.Problem { return &store.Problem{Since: time.Now(), Err: syscall.EPIPE} }}, 200, "ok"},
+		"a full disk":         {storeHealth{dir: "/d", broken: func() *store.Outage { return full }}, 503, "writing to /d failed: no space left on device; planning, scaling, replacement and adoption are suspended"},
+		"the cause":           {storeHealth{broken: func() *store.Outage { return full }}, 503, "no space left on device"},
+		"no response":         {storeHealth{client: func() *store.Outage { return full }}, 503, "does not respond to the controller: no space left on device; planning, scaling, replacement and adoption are suspended"},
+		"no response for now": {storeHealth{client: func() *store.Outage { return &store.Outage{Since: time.Now(), Err: syscall.EPIPE} }}, 200, "ok"},
 		"little free space":   {storeHealth{dir: "/d", free: func() (uint64, bool) { return 12 << 20, true }}, 200, "disk of /d has 12 MiB free"},
 		"enough free space":   {storeHealth{free: func() (uint64, bool) { return 1 << 40, true }}, 200, "ok"},
 		"unknown free space":  {storeHealth{free: func() (uint64, bool) { return 0, false }}, 200, "ok"},
@@ -109,7 +109,7 @@ func TestSlowDiskKeepsLeadership(t *testing.T) {
 			}
 			ctx, end := context.WithCancel(t.Context())
 			var wg sync.WaitGroup
-			wg.Go(func() { w.run(ctx) })
+			wg.Go(func() { w.runController(ctx) })
 			time.Sleep(time.Minute)
 			synctest.Wait()
 			if terms != 1 {

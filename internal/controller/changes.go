@@ -12,7 +12,7 @@ import (
 
 // scalingChange is one change with its events.
 type scalingChange struct {
-	change Change
+	change CapacityChange
 	events []telemetry.ScalingEvent
 }
 

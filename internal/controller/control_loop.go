@@ -84,9 +84,9 @@ func (r *controlLoop) trigger() {
 	}
 }
 
-// run runs iterations until ctx ends, when this controller's leadership ends. Failures are logged
+// runLoop runs iterations until ctx ends, when this controller's leadership ends. Failures are logged
 // and retried.
-func (r *controlLoop) run(ctx context.Context, l lease) {
+func (r *controlLoop) runLoop(ctx context.Context, l lease) {
 	r.minute = 0
 	if r.planner != nil {
 		r.planner.startTerm(ctx, func() { // publishes a completed plan immediately
@@ -128,11 +128,11 @@ func (r *controlLoop) runOnce(ctx context.Context, l lease) (next time.Duration)
 		return next
 	}
 	if r.planner != nil {
-		r.planner.logError(r.planner.step(ctx, l, now, o))
+		r.planner.logError(r.planner.stepPlanner(ctx, l, now, o))
 		next = min(next, max(r.planner.untilNextReview(now), busyInterval/2))
 	}
 	if r.scaler != nil {
-		r.scaler.logError(r.scaler.step(ctx, l, now, o))
+		r.scaler.logError(r.scaler.stepScaler(ctx, l, now, o))
 	}
 	return next
 }

@@ -429,7 +429,7 @@ func TestControllerSurvivesFailures(t *testing.T) {
 		w := newWorld()
 		ctx, cancel := context.WithCancel(context.Background())
 		done := make(chan struct{})
-		go func() { defer close(done); w.run(ctx) }()
+		go func() { defer close(done); w.runController(ctx) }()
 		at := func(d time.Duration) { time.Sleep(d); synctest.Wait() }
 
 		at(100 * time.Millisecond)

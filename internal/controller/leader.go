@@ -86,8 +86,8 @@ func newController(config service.ControllerConfig, st state, acquire func(conte
 // services can share a store.
 func (c *Controller) assignmentKey() string { return "assignment." + c.config.Service }
 
-// run acquires the lease, leads while it holds it, and repeats, until ctx ends.
-func (c *Controller) run(ctx context.Context) {
+// runController acquires the lease, leads while it holds it, and repeats, until ctx ends.
+func (c *Controller) runController(ctx context.Context) {
 	for ctx.Err() == nil {
 		l, err := c.acquire(ctx)
 		if err != nil {
@@ -110,7 +110,7 @@ func (c *Controller) runTerm(ctx context.Context, l lease) error {
 	defer planning.Wait()
 	defer end()
 	if c.loop != nil {
-		planning.Go(func() { c.loop.run(ctx, l) })
+		planning.Go(func() { c.loop.runLoop(ctx, l) })
 	}
 	planning.Go(func() { c.publishAlerts(ctx, l) })
 	return c.runRounds(ctx, l)

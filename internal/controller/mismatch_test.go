@@ -43,12 +43,12 @@ func (w *scalerWorld) stand(n int) {
 
 // wants sets the plan in force for an hour.
 func (w *scalerWorld) wants(on ...telemetry.TargetReplicas) {
-	target := telemetry.Target{Model: "m", Region: "aws/us-east-1", Replicas: on, ReplicaTPS: 1000, PeakTPS: 1000}
+	target := telemetry.PlannedCapacity{Model: "m", Region: "aws/us-east-1", Replicas: on, ReplicaTPS: 1000, PeakTPS: 1000}
 	for _, c := range on {
 		target.Count += c.Count
 	}
 	now := time.Now()
-	w.scaler.review.set(telemetry.Review{Strategy: "lt-i", From: now, Until: now.Add(time.Hour), Targets: []telemetry.Target{target}})
+	w.scaler.review.set(telemetry.Review{Strategy: "lt-i", From: now, Until: now.Add(time.Hour), Targets: []telemetry.PlannedCapacity{target}})
 }
 
 // Replicas end up on the machine classes of the plan.

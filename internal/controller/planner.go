@@ -117,8 +117,8 @@ func (p *planner) historySince(now time.Time, newMinute bool) (minute int64, nee
 	return 0, false
 }
 
-// step reviews the service when a review is due, and otherwise compares the load with its forecast.
-func (p *planner) step(ctx context.Context, l lease, now time.Time, o observation) error {
+// stepPlanner reviews the service when a review is due, and otherwise compares the load with its forecast.
+func (p *planner) stepPlanner(ctx context.Context, l lease, now time.Time, o observation) error {
 	if p.replan.Swap(false) {
 		p.next = now.Add(changeDelay)
 	}

@@ -115,7 +115,7 @@ func testPlanner(t *testing.T, f func(w *plannerWorld), prepare ...func(w *plann
 		}
 		ctx, end := context.WithCancel(t.Context())
 		var wg sync.WaitGroup
-		wg.Go(func() { w.run(ctx, w.lease) })
+		wg.Go(func() { w.runLoop(ctx, w.lease) })
 		f(w)
 		end()
 		wg.Wait()
@@ -342,7 +342,7 @@ func TestPlanningDoesNotDelayRounds(t *testing.T) {
 		w.loop = p.controlLoop
 		ctx, end := context.WithCancel(t.Context())
 		var wg sync.WaitGroup
-		wg.Go(func() { w.run(ctx) })
+		wg.Go(func() { w.runController(ctx) })
 		time.Sleep(5 * time.Second)
 		w.lb["lb-us-0"].set(true)
 		time.Sleep(deadAfter*roundInterval + roundInterval)
@@ -402,7 +402,7 @@ func TestAppliedPlanStaysInForce(t *testing.T) {
 		next.planner.state, next.observed, next.perMin = w.state, w.observed, 60_000
 		ctx, end := context.WithCancel(w.t.Context())
 		var wg sync.WaitGroup
-		wg.Go(func() { next.run(ctx, next.lease) })
+		wg.Go(func() { next.runLoop(ctx, next.lease) })
 		time.Sleep(time.Until(plan.Until) - time.Minute)
 		synctest.Wait()
 		if r := w.published(); !r.From.Equal(plan.From) {
@@ -420,7 +420,7 @@ func TestAppliedPlanStaysInForce(t *testing.T) {
 func TestExpiredPlanHasNoTargets(t *testing.T) {
 	from := time.Unix(1_800_000_000, 0)
 	r := &telemetry.Review{
-		From: from, Until: from.Add(time.Hour), Targets: []telemetry.Target{{Model: "m", Region: "local/us", Count: 3, ReplicaTPS: 1000, PeakTPS: 2500}},
+		From: from, Until: from.Add(time.Hour), Targets: []telemetry.PlannedCapacity{{Model: "m", Region: "local/us", Count: 3, ReplicaTPS: 1000, PeakTPS: 2500}},
 		Forecast: []telemetry.LoadForecast{{Model: "m", Region: "local/us", StepSeconds: 300, MeanTPS: []float64{1, 2}}},
 	}
 	base := from.Add(-time.Minute)

@@ -97,7 +97,7 @@ func Run(ctx context.Context, config service.ControllerConfig, log *slog.Logger,
 		r.scaler = newScaler(config, st, c.options.actuator, review, log)
 	}
 	c.loop = r
-	return c.serve(ctx, ln)
+	return c.serveAdmin(ctx, ln)
 }
 
 // loadIdentity loads the controller's identity and its revocation list; nil without an identity.
@@ -146,13 +146,13 @@ func adminClient(config service.ControllerConfig, self *identity.Party) *http.Cl
 	return telemetry.SecureClient(self.Client(identity.Balancer))
 }
 
-// serve serves ln and controls the service, until ctx ends or serving fails.
-func (c *Controller) serve(ctx context.Context, ln net.Listener) error {
+// serveAdmin serves ln and controls the service, until ctx ends or serving fails.
+func (c *Controller) serveAdmin(ctx context.Context, ln net.Listener) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	srv := &http.Server{Handler: c.handler(), ReadHeaderTimeout: headerTimeout}
 	var wg sync.WaitGroup
-	wg.Go(func() { c.run(ctx) })
+	wg.Go(func() { c.runController(ctx) })
 	if c.revoked != nil {
 		wg.Go(func() { c.watchRevocations(ctx) })
 	}

@@ -79,8 +79,8 @@ func (s *scaler) loadEvents(ctx context.Context) error {
 	return nil
 }
 
-// step decides on an observation and applies the decision.
-func (s *scaler) step(ctx context.Context, l lease, now time.Time, o observation) error {
+// stepScaler decides on an observation and applies the decision.
+func (s *scaler) stepScaler(ctx context.Context, l lease, now time.Time, o observation) error {
 	if !s.loaded {
 		if err := s.loadEvents(ctx); err != nil {
 			return err
@@ -155,7 +155,7 @@ func (s *scaler) strategyChanges(at *scalingInputs, groups []replicaGroup) (chan
 			continue
 		}
 		m := at.buildChange(groups, c, s.autoscale)
-		if !reflect.DeepEqual(m.change, Change{}) {
+		if !reflect.DeepEqual(m.change, CapacityChange{}) {
 			changes, changed[groups[c.Endpoint].modelRegion] = append(changes, m), true
 		}
 	}

@@ -41,7 +41,7 @@ type fakeActuator struct {
 	refuse       error                  // of Apply
 	lacks        provision.ReplicaClass // the class without capacity
 	half         bool
-	orders       []Change
+	orders       []CapacityChange
 	points       []telemetry.Point
 }
 
@@ -78,7 +78,7 @@ func (y *fakeActuator) Current() (CurrentState, error) {
 	return CurrentState{Spec: y.spec, Replicas: slices.Clone(y.replicas), Unfinished: y.half}, nil
 }
 
-func (y *fakeActuator) Apply(_ context.Context, o Change, may func() error) (launched []string, err error) {
+func (y *fakeActuator) Apply(_ context.Context, o CapacityChange, may func() error) (launched []string, err error) {
 	if err := may(); err != nil {
 		return nil, err
 	}
@@ -241,7 +241,7 @@ func testScaler(t *testing.T, text string, f func(w *scalerWorld)) {
 		w.controlLoop = w.another()
 		ctx, end := context.WithCancel(t.Context())
 		var wg sync.WaitGroup
-		wg.Go(func() { w.run(ctx, w.lease) })
+		wg.Go(func() { w.runLoop(ctx, w.lease) })
 		defer wg.Wait()
 		defer end()
 		synctest.Wait() // the first iteration observes a service without reports
@@ -482,7 +482,7 @@ func TestNewLeaderKeepsEventsAndCooldown(t *testing.T) {
 		next := &fakeLease{}
 		var wg sync.WaitGroup
 		second := w.another()
-		wg.Go(func() { second.run(ctx, next) })
+		wg.Go(func() { second.runLoop(ctx, next) })
 		w.pass(cooldown-time.Since(at)-time.Second, 0.8)
 		w.want(2, 0)
 		w.pass(10*time.Second, 0.8)
@@ -590,7 +590,7 @@ func TestScalingInvariants(t *testing.T) {
 			review := telemetry.Review{From: s.termStart, Until: s.termStart.Add(time.Hour)}
 			loads := map[modelRegion]float64{}
 			for _, m := range y.spec.Models {
-				review.Targets = append(review.Targets, telemetry.Target{
+				review.Targets = append(review.Targets, telemetry.PlannedCapacity{
 					Model: m.Name, Region: "local/us", Count: rapid.IntRange(0, 5).Draw(t, "target"), ReplicaTPS: 1000, PeakTPS: 1500,
 				})
 				loads[modelRegion{m.Name, "local/us"}] = rapid.Float64Range(0, 9000).Draw(t, "load")

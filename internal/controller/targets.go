@@ -31,10 +31,10 @@ func (f *currentReview) get() *telemetry.Review {
 
 // publishedTargets returns the plan's targets for each model and region; none for a plan without
 // counts.
-func publishedTargets(v *plan.ReviewResult) []telemetry.Target {
-	out := []telemetry.Target{}
+func publishedTargets(v *plan.ReviewResult) []telemetry.PlannedCapacity {
+	out := []telemetry.PlannedCapacity{}
 	for _, t := range v.Targets() {
-		p := telemetry.Target{Model: t.Model, Region: t.Region, Count: t.Count, ReplicaTPS: t.ReplicaTPS, PeakTPS: t.PeakTPS, Replicas: []telemetry.TargetReplicas{}}
+		p := telemetry.PlannedCapacity{Model: t.Model, Region: t.Region, Count: t.Count, ReplicaTPS: t.ReplicaTPS, PeakTPS: t.PeakTPS, Replicas: []telemetry.TargetReplicas{}}
 		for _, r := range t.Replicas {
 			p.Replicas = append(p.Replicas, telemetry.TargetReplicas{GPU: r.GPU.Type, GPUs: r.GPU.Count, Capacity: r.Capacity, Count: r.Count})
 		}
@@ -70,13 +70,13 @@ type modelRegion struct {
 
 // targetsAt returns the targets of a review for a strategy, on a clock that starts at base; none
 // where the review has expired.
-func targetsAt(r *telemetry.Review, now, base time.Time) map[modelRegion]*plan.Target {
-	out := map[modelRegion]*plan.Target{}
+func targetsAt(r *telemetry.Review, now, base time.Time) map[modelRegion]*plan.HourlyTarget {
+	out := map[modelRegion]*plan.HourlyTarget{}
 	if !r.Current(now) {
 		return out
 	}
 	for _, t := range r.Targets {
-		target := &plan.Target{
+		target := &plan.HourlyTarget{
 			Count: t.Count, From: r.From.Sub(base), Until: r.Until.Sub(base), ReplicaTPS: t.ReplicaTPS, PeakTPS: t.PeakTPS,
 		}
 		for _, n := range t.Replicas {

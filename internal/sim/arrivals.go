@@ -44,12 +44,12 @@ func (w *world) awaitRow() {
 	switch {
 	case errors.Is(err, io.EOF):
 	case err != nil:
-		w.fail(err)
+		w.failRun(err)
 	case row.At < w.now:
 		w.violate("row %d of %s: time %v is before the previous row's %v", row.Number, w.scenario.Trace.Name, row.At, w.now)
 	default:
 		w.row = row
-		w.queue.push(event{at: row.At, kind: evRow})
+		w.queue.pushEvent(event{at: row.At, kind: evRow})
 	}
 }
 
@@ -99,8 +99,8 @@ func (w *world) addArrivals() {
 
 // awaitSession schedules the next session of a region, if it starts before the end of the run.
 func (w *world) awaitSession(region int) {
-	if at := w.arrivals[region].next(w.now, w.scenario.Duration); at < w.scenario.Duration {
-		w.queue.push(event{at: at, kind: evSession, index: int32(region)})
+	if at := w.arrivals[region].nextArrival(w.now, w.scenario.Duration); at < w.scenario.Duration {
+		w.queue.pushEvent(event{at: at, kind: evSession, index: int32(region)})
 	}
 }
 
@@ -117,10 +117,10 @@ func (w *world) beginSession(region int) {
 	w.awaitSession(region)
 }
 
-// next returns the start of the next session after now; end or later if there is none before end. It
+// nextArrival returns the start of the next session after now; end or later if there is none before end. It
 // draws an exponential number of expected sessions, and returns when the time-varying rate has
 // accumulated it.
-func (a *arrivals) next(now, end time.Duration) time.Duration {
+func (a *arrivals) nextArrival(now, end time.Duration) time.Duration {
 	remaining := a.random.ExpFloat64()
 	for now < end {
 		rate, until := a.rateAt(now, end)

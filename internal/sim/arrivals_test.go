@@ -16,7 +16,7 @@ func TestArrivalsFollowTheRate(t *testing.T) {
 	surge := Surge{From: 1000 * time.Second, To: 2000 * time.Second, Factor: 8}
 	a := &arrivals{random: rand.New(rand.NewPCG(1, 2)), rate: 5, surges: []Surge{surge}}
 	var count [3]float64
-	for at := a.next(0, end); at < end; at = a.next(at, end) {
+	for at := a.nextArrival(0, end); at < end; at = a.nextArrival(at, end) {
 		count[at/(1000*time.Second)]++
 	}
 	for i, want := range []float64{5000, 40_000, 5000} {
@@ -26,7 +26,7 @@ func TestArrivalsFollowTheRate(t *testing.T) {
 		}
 	}
 	a.surges[0].Factor = 0
-	for at := a.next(0, end); at < end; at = a.next(at, end) {
+	for at := a.nextArrival(0, end); at < end; at = a.nextArrival(at, end) {
 		if surge.From < at && at < surge.To {
 			t.Fatalf("a session arrived at %v, want none", at)
 		}
@@ -48,7 +48,7 @@ func TestOpenLoopRunsOneSessionPerArrival(t *testing.T) {
 			t.Fatal(err)
 		}
 		for len(w.queue.heap) > 0 && w.queue.heap[0].at < s.Duration {
-			w.step()
+			w.stepEvent()
 		}
 		for k, a := range w.arrivals {
 			begun[i][k] = a.begun

@@ -19,14 +19,14 @@ type drawnRows struct {
 	rate      float64 // a second
 }
 
-func (d *drawnRows) Next() (workload.Row, error) {
+func (d *drawnRows) Next() (workload.TraceRow, error) {
 	if d.remaining == 0 {
-		return workload.Row{}, io.EOF
+		return workload.TraceRow{}, io.EOF
 	}
 	d.remaining--
 	d.at += d.random.ExpFloat64() / d.rate
 	length := func(median, sigma float64) int { return int(median*math.Exp(sigma*d.random.NormFloat64())) + 1 }
-	return workload.Row{
+	return workload.TraceRow{
 		Number: d.remaining, At: time.Duration(d.at * 1e9), Region: [...]string{"us", "us", "eu", "asia"}[d.random.IntN(4)],
 		InputTokens: min(length(600, 1), 8000), OutputTokens: min(length(160, 0.7), 1000),
 	}, nil

@@ -32,7 +32,7 @@ type Claim struct {
 func (f Figure) Share() bool { return f == hitRate }
 
 // Of returns the figure; nil if it is unknown.
-func (f Figure) Of(from *Figures) *float64 {
+func (f Figure) Of(from *RunFigures) *float64 {
 	switch f {
 	case throughput:
 		return &from.OutputTokensPerSecond
@@ -50,7 +50,7 @@ func (f Figure) Of(from *Figures) *float64 {
 
 // Compare returns the measured value of the claim: the figure of one side, or its ratio or difference
 // to the other side's. It is nil if a value is unknown.
-func (c *Claim) Compare(side, than *Figures) *float64 {
+func (c *Claim) Compare(side, than *RunFigures) *float64 {
 	got := c.Figure.Of(side)
 	if c.Than == nil || got == nil {
 		return got

@@ -60,7 +60,7 @@ func (w *world) addClients(phase func(time.Duration) time.Duration) error {
 				return err
 			}
 			w.clients = append(w.clients, c)
-			w.queue.push(event{at: phase(startSpread), kind: evIssue, issue: w.newRequests(c, nil, c.workload.Next())})
+			w.queue.pushEvent(event{at: phase(startSpread), kind: evIssue, issue: w.newRequests(c, nil, c.workload.Next())})
 		}
 	}
 	return nil
@@ -231,9 +231,9 @@ func (w *world) issue(f *clientRequest) {
 	}
 	f.leg = leg{request: f, node: home}
 	w.tally.issued++
-	w.push(w.delay[c.region][w.location(home, c)], event{kind: evArrive, leg: &f.leg})
+	w.pushEvent(w.delay[c.region][w.location(home, c)], event{kind: evArrive, leg: &f.leg})
 	if w.scenario.ClientTimeout > 0 {
-		w.push(max(0, f.firstIssued+w.scenario.ClientTimeout-w.now), event{kind: evTimeout, request: f})
+		w.pushEvent(max(0, f.firstIssued+w.scenario.ClientTimeout-w.now), event{kind: evTimeout, request: f})
 	}
 }
 
@@ -257,7 +257,7 @@ func (w *world) deliver(f *clientRequest, msg message, at time.Duration) {
 		w.tally.lost++
 		again := w.newRequest(f.client, nil, f.request)
 		again.firstIssued, again.retried = f.firstIssued, true
-		w.push(retryInterval, event{kind: evIssue, issue: []*clientRequest{again}})
+		w.pushEvent(retryInterval, event{kind: evIssue, issue: []*clientRequest{again}})
 	default:
 		f.ended = true
 		w.tally.failed(at >= w.warmupEnd())
@@ -272,7 +272,7 @@ func (w *world) timeOut(f *clientRequest) {
 	}
 	f.ended = true
 	w.tally.cancelled++
-	w.push(w.delay[f.client.region][w.location(f.leg.node, f.client)], event{kind: evCancel, leg: &f.leg})
+	w.pushEvent(w.delay[f.client.region][w.location(f.leg.node, f.client)], event{kind: evCancel, leg: &f.leg})
 	w.continueClient(f)
 }
 
@@ -280,6 +280,6 @@ func (w *world) timeOut(f *clientRequest) {
 func (w *world) continueClient(f *clientRequest) {
 	c := f.client
 	if next := w.newRequests(c, nil, c.workload.Failed(f.request)); len(next) > 0 {
-		w.push(retryInterval, event{kind: evIssue, issue: next})
+		w.pushEvent(retryInterval, event{kind: evIssue, issue: next})
 	}
 }

@@ -20,8 +20,8 @@ func (w *world) addFaults() {
 		if f.Kind == ProbeLoss || f.Kind == ReportDelay {
 			continue
 		}
-		w.queue.push(event{at: f.From, kind: evFault, index: int32(i), from: faultBegins})
-		w.queue.push(event{at: w.scenario.end(f), kind: evFault, index: int32(i), from: faultEnds})
+		w.queue.pushEvent(event{at: f.From, kind: evFault, index: int32(i), from: faultBegins})
+		w.queue.pushEvent(event{at: w.scenario.end(f), kind: evFault, index: int32(i), from: faultEnds})
 	}
 }
 
@@ -78,7 +78,7 @@ func (w *world) setReplicaDown(r *replica, ends bool) {
 	w.advanceReplica(r)
 	for _, id := range sortedKeys(r.jobs) {
 		j := r.jobs[id]
-		w.push(w.way(r, j.leg), event{kind: evUp, leg: j.leg, try: j.try, message: msgBroken})
+		w.pushEvent(w.networkDelay(r, j.leg), event{kind: evUp, leg: j.leg, try: j.try, message: msgBroken})
 	}
 	here := r.engine.Load()
 	r.lost += int64(here.Pending + here.Running)
@@ -146,7 +146,7 @@ func (w *world) stopBalancer(n *node) {
 	if err := w.boot(n); err != nil {
 		w.violate("balancer %s: restarting: %v", n.id, err)
 	}
-	w.push(adoptionDelay, event{kind: evAdopt, index: n.index})
+	w.pushEvent(adoptionDelay, event{kind: evAdopt, index: n.index})
 }
 
 // adopt transfers the replicas of a balancer that is still down to the nearest running one.
@@ -175,7 +175,7 @@ func (w *world) restartBalancer(n *node) {
 		case r.home == n:
 			w.assignReplica(r, n)
 		case r.node.dead:
-			w.push(adoptionDelay, event{kind: evAdopt, index: r.node.index})
+			w.pushEvent(adoptionDelay, event{kind: evAdopt, index: r.node.index})
 		}
 	}
 }

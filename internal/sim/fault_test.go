@@ -37,12 +37,12 @@ func TestLawsHoldUnderFaults(t *testing.T) {
 			t.Fatalf("seed %d: %v", seed, err)
 		}
 		for w.queue.heap[0].at < s.Duration && w.violation == nil {
-			w.step()
+			w.stepEvent()
 		}
 		if err := drained(w); err != nil {
 			t.Fatalf("seed %d, %s, %s, %s, faults %+v: %v", seed, setup.Policy, setup.Push, setup.Layout, s.Faults, err)
 		}
-		n := w.result().Totals
+		n := w.worldResult().Totals
 		if n.Issued != n.Answered+n.Failed+n.Cancelled+n.Lost {
 			t.Fatalf("seed %d: totals do not add up: %+v", seed, n)
 		}
@@ -72,7 +72,7 @@ func drained(w *world) error {
 			f.client.workload = silent{}
 		}
 	}
-	for limit := w.now + 20*time.Minute; w.now < limit && w.violation == nil; w.step() {
+	for limit := w.now + 20*time.Minute; w.now < limit && w.violation == nil; w.stepEvent() {
 		e := w.queue.peek()
 		hush(e.request)
 		for _, f := range e.issue {
@@ -175,32 +175,32 @@ func under(t *testing.T, f Fault) (*Result, *world) {
 		t.Fatal(err)
 	}
 	for w.queue.heap[0].at < s.Duration {
-		w.step()
+		w.stepEvent()
 	}
 	if err := w.audit(); err != nil {
 		t.Fatal(err)
 	}
-	return w.result(), w
+	return w.worldResult(), w
 }
 
 // Each fault affects its target, which works again afterwards.
 func TestFaultsHaveTheirEffects(t *testing.T) {
 	sound, _ := under(t, Fault{Kind: ProbeLoss})
-	if sound.Figures.Rejected > 0 || sound.Totals.Lost > 0 {
-		t.Fatalf("without a fault, %v were rejected and %d lost", sound.Figures.Rejected, sound.Totals.Lost)
+	if sound.RunFigures.Rejected > 0 || sound.Totals.Lost > 0 {
+		t.Fatalf("without a fault, %v were rejected and %d lost", sound.RunFigures.Rejected, sound.Totals.Lost)
 	}
 	replica := func(r *Result, i int) *engine.Load { return &r.Replicas[i] }
 	r, w := under(t, Fault{Kind: ReplicaDown, Replica: "us-01"})
-	if r.Figures.Rejected == 0 || w.replicas[0].lost == 0 || replica(r, 0).Submitted == 0 || w.replicas[0].engine.Load().Finished == 0 {
-		t.Errorf("replica-down: %v rejected, %d lost with it, afterwards %+v", r.Figures.Rejected, w.replicas[0].lost, w.replicas[0].engine.Load())
+	if r.RunFigures.Rejected == 0 || w.replicas[0].lost == 0 || replica(r, 0).Submitted == 0 || w.replicas[0].engine.Load().Finished == 0 {
+		t.Errorf("replica-down: %v rejected, %d lost with it, afterwards %+v", r.RunFigures.Rejected, w.replicas[0].lost, w.replicas[0].engine.Load())
 	}
 	r, _ = under(t, Fault{Kind: ReplicaSlow, Replica: "us-01", Factor: 100})
 	if got, want := replica(r, 0).GeneratedTokens, replica(sound, 0).GeneratedTokens; got > want*95/100 || got < want/2 {
 		t.Errorf("replica-slow: %d tokens generated, %d without", got, want)
 	}
 	r, w = under(t, Fault{Kind: LinkCut, Region: "us", Peer: "eu"})
-	if r.Figures.Forwarded >= sound.Figures.Forwarded || r.Balancers[1].Cancelled == 0 || w.isCut(w.nodes[0], w.nodes[1]) {
-		t.Errorf("link-cut: %v forwarded, %v without; %+v in eu", r.Figures.Forwarded, sound.Figures.Forwarded, r.Balancers[1])
+	if r.RunFigures.Forwarded >= sound.RunFigures.Forwarded || r.Balancers[1].Cancelled == 0 || w.isCut(w.nodes[0], w.nodes[1]) {
+		t.Errorf("link-cut: %v forwarded, %v without; %+v in eu", r.RunFigures.Forwarded, sound.RunFigures.Forwarded, r.Balancers[1])
 	}
 	r, w = under(t, Fault{Kind: BalancerDown, Region: "us"})
 	if r.Totals.Lost == 0 || w.replicas[0].node != w.nodes[0] || w.nodes[0].core.Snapshot(w.now).Counts.Finished == 0 || r.Balancers[1].Arrived < 2*sound.Balancers[1].Arrived-r.Balancers[1].ForwardedIn {
@@ -228,7 +228,7 @@ func TestReplicasOfStoppedBalancerAreAdopted(t *testing.T) {
 		owner string
 	}{{10*time.Second + adoptionDelay - 1, "us"}, {10*time.Second + adoptionDelay + 1, "eu"}, {16 * time.Second, "asia"}, {21 * time.Second, "us"}} {
 		for w.queue.heap[0].at < at.until {
-			w.step()
+			w.stepEvent()
 		}
 		if got := w.replicas[0].node.id; got != at.owner {
 			t.Errorf("at %v us-01 is %s's, want %s's", at.until, got, at.owner)

@@ -8,9 +8,9 @@ import (
 	"skyserve/lbd/core"
 )
 
-// Figures are the measurements of a run after its warm-up. Times are measured at the
+// RunFigures are the measurements of a run after its warm-up. Times are measured at the
 // clients, over the requests completed in that period; unmeasured figures are nil.
-type Figures struct {
+type RunFigures struct {
 	// Completed counts requests with a complete response, Rejected those that ended without
 	// a response.
 	Completed float64 `json:"completed"`
@@ -47,8 +47,8 @@ type Percentiles struct {
 
 // Result is the result of a run.
 type Result struct {
-	Figures Figures
-	Totals  Totals
+	RunFigures RunFigures
+	Totals     Totals
 	// Balancers and Replicas are the final states, in the order of the regions.
 	Balancers []core.Counts
 	Replicas  []engine.Load
@@ -92,10 +92,10 @@ func (t *tally) completed(warm bool, now time.Duration, f *clientRequest) {
 	if !warm {
 		return
 	}
-	t.ttft.add(milliseconds(f.first - f.firstIssued))
-	t.e2e.add(milliseconds(now - f.firstIssued))
+	t.ttft.addLatency(milliseconds(f.first - f.firstIssued))
+	t.e2e.addLatency(milliseconds(now - f.firstIssued))
 	if f.output > 1 {
-		t.tpot.add(milliseconds(now-f.first) / float64(f.output-1))
+		t.tpot.addLatency(milliseconds(now-f.first) / float64(f.output-1))
 	}
 }
 
@@ -121,8 +121,8 @@ func (w *world) beginFigures() {
 	}
 }
 
-// result returns the figures of a finished run.
-func (w *world) result() *Result {
+// worldResult returns the figures of a finished run.
+func (w *world) worldResult() *Result {
 	t := &w.tally
 	r := &Result{Totals: Totals{
 		Issued: t.issued, Answered: t.done, Failed: t.failures, Cancelled: t.cancelled, Lost: t.lost,
@@ -139,7 +139,7 @@ func (w *world) result() *Result {
 	}
 	r.LoadSamples = w.samples
 	generated, hitRate := w.engineFigures()
-	r.Figures = Figures{
+	r.RunFigures = RunFigures{
 		Completed: float64(t.e2e.count), Rejected: float64(t.rejected), OutputTokensPerSecond: generated, PrefixHitRate: hitRate,
 		TTFT: t.ttft.percentiles(), TPOT: t.tpot.percentiles(), E2E: t.e2e.percentiles(), Forwarded: float64(t.forwarded),
 		MaxWaitMillis: milliseconds(max(t.longest, w.oldest())), OutstandingMaxOverMin: w.imbalance(),

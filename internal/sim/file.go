@@ -23,7 +23,7 @@ func Default() Scenario {
 func ParseFile(file string, data []byte) (*Scenario, error) {
 	r, root := openYAML(file, data)
 	if root == nil {
-		return nil, r.report()
+		return nil, r.errorsInOrder()
 	}
 	s := Default()
 	s.Name = strings.TrimSuffix(strings.TrimSuffix(file[strings.LastIndexAny(file, `/\`)+1:], ".yaml"), ".yml")
@@ -46,7 +46,7 @@ func ParseFile(file string, data []byte) (*Scenario, error) {
 		}
 	}
 	if len(r.errs) > 0 {
-		return nil, r.report()
+		return nil, r.errorsInOrder()
 	}
 	return &s, nil
 }
@@ -120,7 +120,7 @@ func (r *reader) curves(p *engine.Profile, path string) {
 		*c.base, *c.slope = 0, 0
 		for _, key := range c.replaced {
 			if n := r.at[join(path, key)]; n != nil {
-				r.fail(n, join(path, key), "conflicts with "+c.name+", which sets the step time")
+				r.addError(n, join(path, key), "conflicts with "+c.name+", which sets the step time")
 			}
 		}
 	}

@@ -269,7 +269,7 @@ func (s *FleetScenario) Validate() error {
 		if err := m.Profile.Validate(); err != nil {
 			return fmt.Errorf("scenario %s: model %s: %w", s.Name, m.Name, err)
 		}
-		if err := m.Lengths.check(m.Profile.KVTokens); err != nil {
+		if err := m.Lengths.checkLengths(m.Profile.KVTokens); err != nil {
 			return fmt.Errorf("scenario %s: model %s: %w", s.Name, m.Name, err)
 		}
 		for _, r := range m.RemoteIn {
@@ -278,5 +278,5 @@ func (s *FleetScenario) Validate() error {
 			}
 		}
 	}
-	return s.Demand.check(len(s.Models), len(s.Regions), s.From+s.Duration)
+	return s.Demand.checkDemand(len(s.Models), len(s.Regions), s.From+s.Duration)
 }

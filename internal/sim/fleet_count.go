@@ -39,8 +39,8 @@ func (f *fleet) completed(c *call, at time.Duration) {
 	missed := f.misses(int(c.tier), ttft, e2e)
 	for _, t := range f.tallies(&c.arrival) {
 		t.completed++
-		t.ttft.add(milliseconds(ttft))
-		t.e2e.add(milliseconds(e2e))
+		t.ttft.addLatency(milliseconds(ttft))
+		t.e2e.addLatency(milliseconds(e2e))
 		if missed {
 			t.violations++
 		}
@@ -83,8 +83,8 @@ func (f *fleet) takeSample() {
 	f.samples = append(f.samples, m)
 }
 
-// result returns the figures of a finished run.
-func (f *fleet) result() *FleetResult {
+// fleetResult returns the figures of a finished run.
+func (f *fleet) fleetResult() *FleetResult {
 	r := &FleetResult{Samples: f.samples, Events: f.events}
 	for _, v := range f.vms {
 		v.endpoint.hours[v.state] += f.now - v.since
@@ -98,13 +98,13 @@ func (f *fleet) result() *FleetResult {
 			out.Hours[s] = e.hours[s].Hours()
 		}
 		for t := range tiers {
-			out.Tiers[t] = e.tally[t].result(e.model, t)
+			out.Tiers[t] = e.tally[t].tierResult(e.model, t)
 		}
 		r.Endpoints = append(r.Endpoints, out)
 	}
 	for m := range f.tally {
 		for t := range tiers {
-			out := f.tally[m][t].result(m, t)
+			out := f.tally[m][t].tierResult(m, t)
 			r.Tiers = append(r.Tiers, out)
 			r.Issued, r.Completed = r.Issued+out.Issued, r.Completed+out.Completed
 		}
@@ -133,7 +133,7 @@ func (f *fleet) unfinished(c *call, r *FleetResult) {
 	}
 }
 
-func (t *fleetTally) result(model, tier int) TierResult {
+func (t *fleetTally) tierResult(model, tier int) TierResult {
 	return TierResult{
 		Model: model, Tier: tierOrder[tier], Issued: t.issued, Completed: t.completed, Violations: t.violations, Reroutes: t.reroutes,
 		TTFT: t.ttft.percentiles(), E2E: t.e2e.percentiles(),

@@ -74,7 +74,7 @@ func (d *Demand) tokens(model, region, tier, minute int) float64 {
 	return 0
 }
 
-func (d *Demand) check(models, regions int, until time.Duration) error {
+func (d *Demand) checkDemand(models, regions int, until time.Duration) error {
 	if len(d.PromptTPS) != models {
 		return fmt.Errorf("demand: must have %d models, got %d", models, len(d.PromptTPS))
 	}
@@ -109,18 +109,18 @@ type LogNormal struct {
 	Max           int
 }
 
-func (s LogNormal) check(what string) error {
+func (s LogNormal) checkLogNormal(what string) error {
 	if !(s.Median >= 1) || !(s.Sigma >= 0 && s.Sigma < 5) || s.Max < 1 || s.Max > 1<<24 {
 		return fmt.Errorf("%s: must have a median of at least 1, sigma from 0 to 5 and a maximum from 1 to %d, got %g, %g and %d", what, 1<<24, s.Median, s.Sigma, s.Max)
 	}
 	return nil
 }
 
-func (l Lengths) check(kv int) error {
-	if err := l.Prompt.check("prompt"); err != nil {
+func (l Lengths) checkLengths(kv int) error {
+	if err := l.Prompt.checkLogNormal("prompt"); err != nil {
 		return err
 	}
-	if err := l.Output.check("output"); err != nil {
+	if err := l.Output.checkLogNormal("output"); err != nil {
 		return err
 	}
 	if l.Prompt.Max+1 > kv {
@@ -183,8 +183,8 @@ func newArrivalSource(s *FleetScenario, seed uint64) *arrivalSource {
 	return a
 }
 
-// next returns the next request before a time, nil if there is none.
-func (a *arrivalSource) next(end time.Duration) *arrival {
+// nextArrival returns the next request before a time, nil if there is none.
+func (a *arrivalSource) nextArrival(end time.Duration) *arrival {
 	for a.head == len(a.due) {
 		if time.Duration(a.minute)*time.Minute >= end {
 			return nil

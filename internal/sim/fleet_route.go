@@ -18,7 +18,7 @@ type backlog struct {
 func (b *backlog) len() int     { return len(b.calls) - b.head }
 func (b *backlog) front() int32 { return b.calls[b.head] }
 
-func (b *backlog) push(i int32) {
+func (b *backlog) pushRequest(i int32) {
 	if b.head > 1024 && b.head > len(b.calls)/2 {
 		b.calls, b.head = append(b.calls[:0], b.calls[b.head:]...), 0
 	}
@@ -47,17 +47,17 @@ func (f *fleet) arrive(q *arrival) {
 	f.issued(q)
 	if q.tier != deferredTier {
 		home.interactive += int64(q.prompt)
-		f.send(i, home)
+		f.sendRequest(i, home)
 		return
 	}
 	if f.s.Silo > 0 {
 		silo := f.endpoint(int(q.model), int(q.region), true)
 		silo.deferredTokens += int64(q.prompt)
-		f.send(i, silo)
+		f.sendRequest(i, silo)
 		return
 	}
 	home.deferredTokens += int64(q.prompt)
-	home.backlog.push(i)
+	home.backlog.pushRequest(i)
 }
 
 // signal reports each endpoint's utilisation to the deferred queue, and sends the requests that it, or
@@ -66,7 +66,7 @@ func (f *fleet) signal() {
 	urgent := f.setup.Deferred.UrgentAfter(f.s.Targets.For(service.TierDeferred))
 	for _, e := range f.endpoints {
 		for e.backlog.len() > 0 && f.now-f.calls[e.backlog.front()].at >= urgent {
-			f.send(e.backlog.pop(), e)
+			f.sendRequest(e.backlog.pop(), e)
 		}
 		if e.backlog.len() == 0 {
 			continue
@@ -79,10 +79,10 @@ func (f *fleet) signal() {
 	}
 }
 
-// send chooses a region and a replica with the production policy: the client's region while its memory
+// sendRequest chooses a region and a replica with the production policy: the client's region while its memory
 // utilisation is below 70 %, otherwise another one below it, otherwise the least utilised; there, the
 // replica with the fewest tokens to process.
-func (f *fleet) send(i int32, home *endpoint) {
+func (f *fleet) sendRequest(i int32, home *endpoint) {
 	own := len(home.ready)
 	for k, peer := range home.peers {
 		c := &home.candidates[own+k]
@@ -124,7 +124,7 @@ func (f *fleet) start(i int32, v *vm, home *endpoint) {
 	v.endpoint.candidates[v.at].Remaining = v.remaining
 	if c.away {
 		f.rerouted(c)
-		f.queue.push(event{at: f.now + f.s.RTT/2, kind: fleetSubmit, index: i})
+		f.queue.pushEvent(event{at: f.now + f.s.RTT/2, kind: fleetSubmit, index: i})
 		return
 	}
 	f.submit(i)

@@ -125,7 +125,7 @@ func (f *fleet) startOn(from, to *endpoint, after time.Duration) {
 	if from.model != to.model {
 		to.redeployed++
 		v.fetches = f.remote[to.model][to.region]
-		if err := f.load(v, to.model); err != nil {
+		if err := f.loadModel(v, to.model); err != nil {
 			f.failed = err
 		}
 	}
@@ -149,7 +149,7 @@ func (f *fleet) launch(e *endpoint) error {
 func (f *fleet) startReplica(v *vm, after time.Duration) {
 	f.setState(v, VMStarting)
 	v.endpoint.starts++
-	f.queue.push(event{at: f.now + after, kind: fleetReady, index: v.index})
+	f.queue.pushEvent(event{at: f.now + after, kind: fleetReady, index: v.index})
 }
 
 // markReady marks a started replica as ready. Weights that it fetched from another region are in this

@@ -145,9 +145,9 @@ func SageWeek(seed uint64, models int, factor, deferred float64) *Demand {
 			interactive, later := newNoise(interactiveNoise, seed, stream), newNoise(deferredNoise, seed, stream+1)
 			base := factor * peakShape[m] * regionShape[m][r]
 			for i := range weekMinutes {
-				now := base * shapeAt(i) * interactive.next()
+				now := base * shapeAt(i) * interactive.nextValue()
 				region[0][i], region[1][i] = tierShape[0]*now, tierShape[1]*now
-				region[deferredTier][i] = base * tierShape[deferredTier] * mean * deferred * later.next()
+				region[deferredTier][i] = base * tierShape[deferredTier] * mean * deferred * later.nextValue()
 			}
 		}
 	}
@@ -189,7 +189,7 @@ func newNoise(shape noiseShape, seed, stream uint64) *noise {
 	return &noise{noiseShape: shape, random: rand.New(rand.NewPCG(seed, streamWeek+stream))}
 }
 
-func (n *noise) next() float64 {
+func (n *noise) nextValue() float64 {
 	n.log = n.correlation*n.log + n.sigma*math.Sqrt(1-n.correlation*n.correlation)*n.random.NormFloat64()
 	factor := math.Exp(n.log - n.sigma*n.sigma/2)
 	if n.remaining == 0 && n.random.Float64() < n.chance {

@@ -377,7 +377,7 @@ func TestArrivalsMatchDemand(t *testing.T) {
 	s := smallFleet(2000)
 	a := newArrivalSource(&s, 1)
 	tokens, last := 0.0, time.Duration(0)
-	for q := a.next(s.Duration); q != nil; q = a.next(s.Duration) {
+	for q := a.nextArrival(s.Duration); q != nil; q = a.nextArrival(s.Duration) {
 		if q.at < last || q.prompt < 1 || q.output < 1 {
 			t.Fatalf("%+v after %s", *q, last)
 		}

@@ -120,7 +120,7 @@ func RunFleet(ctx context.Context, s *FleetScenario, setup FleetSetup) (*FleetRe
 	if err != nil {
 		return nil, err
 	}
-	for f.step() {
+	for f.stepEvent() {
 		if f.events%checkEvery == 0 && ctx.Err() != nil {
 			return nil, ctx.Err()
 		}
@@ -128,7 +128,7 @@ func RunFleet(ctx context.Context, s *FleetScenario, setup FleetSetup) (*FleetRe
 	if f.failed != nil {
 		return nil, fmt.Errorf("simulating %s, seed %d, at %s: %w", s.Name, setup.Seed, f.now, f.failed)
 	}
-	return f.result(), nil
+	return f.fleetResult(), nil
 }
 
 func newFleet(s *FleetScenario, setup FleetSetup) (*fleet, error) {
@@ -160,10 +160,10 @@ func newFleet(s *FleetScenario, setup FleetSetup) (*fleet, error) {
 		}
 		f.rebuildCandidates(e)
 	}
-	f.queue.push(event{at: 0, kind: fleetScale})
-	f.queue.push(event{at: 0, kind: fleetSignal})
+	f.queue.pushEvent(event{at: 0, kind: fleetScale})
+	f.queue.pushEvent(event{at: 0, kind: fleetSignal})
 	if s.SampleInterval > 0 {
-		f.queue.push(event{at: 0, kind: fleetSample})
+		f.queue.pushEvent(event{at: 0, kind: fleetSample})
 	}
 	return f, nil
 }
@@ -192,11 +192,11 @@ func (f *fleet) addEndpoint(m, r, p int) error {
 func (f *fleet) newVM(e *endpoint) (*vm, error) {
 	v := &vm{index: int32(len(f.vms)), id: fmt.Sprintf("vm-%05d", len(f.vms)), endpoint: e, state: vmStates}
 	f.vms = append(f.vms, v)
-	return v, f.load(v, e.model)
+	return v, f.loadModel(v, e.model)
 }
 
-// load creates a VM's engine for a model.
-func (f *fleet) load(v *vm, model int) error {
+// loadModel creates a VM's engine for a model.
+func (f *fleet) loadModel(v *vm, model int) error {
 	e, err := engine.NewLight(f.s.Models[model].Profile)
 	v.engine = e
 	return err
@@ -211,8 +211,8 @@ func (f *fleet) endpoint(model, region int, deferred bool) *endpoint {
 	return f.endpoints[i]
 }
 
-// step processes the next event; it returns false at the end.
-func (f *fleet) step() bool {
+// stepEvent processes the next event; it returns false at the end.
+func (f *fleet) stepEvent() bool {
 	if f.failed != nil {
 		return false
 	}
@@ -221,7 +221,7 @@ func (f *fleet) step() bool {
 	if next := f.queue.peek(); next != nil && next.at < until {
 		until = next.at
 	}
-	if q := f.arrivals.next(until); q != nil {
+	if q := f.arrivals.nextArrival(until); q != nil {
 		f.now = q.at
 		f.arrivals.head++
 		f.events++
@@ -252,13 +252,13 @@ func (f *fleet) handle(e *event) {
 		f.markReady(f.vms[e.index])
 	case fleetScale:
 		f.runScaler()
-		f.queue.push(event{at: f.now + f.s.Period, kind: fleetScale})
+		f.queue.pushEvent(event{at: f.now + f.s.Period, kind: fleetScale})
 	case fleetSignal:
 		f.signal()
-		f.queue.push(event{at: f.now + f.s.SignalPeriod, kind: fleetSignal})
+		f.queue.pushEvent(event{at: f.now + f.s.SignalPeriod, kind: fleetSignal})
 	case fleetSample:
 		f.takeSample()
-		f.queue.push(event{at: f.now + f.s.SampleInterval, kind: fleetSample})
+		f.queue.pushEvent(event{at: f.now + f.s.SampleInterval, kind: fleetSample})
 	}
 }
 
@@ -308,7 +308,7 @@ func (f *fleet) advanceVM(v *vm) {
 	v.waking, v.wakeAt = more, at
 	if more {
 		v.wakeSeq++
-		f.queue.push(event{at: at, kind: fleetWake, index: v.index, wakeSeq: v.wakeSeq})
+		f.queue.pushEvent(event{at: at, kind: fleetWake, index: v.index, wakeSeq: v.wakeSeq})
 	}
 }
 

@@ -39,7 +39,7 @@ func (w *world) requestPrefixes(n *node) {
 			}
 		}
 	}
-	w.push(again, event{kind: evRequestPrefixes, index: n.index})
+	w.pushEvent(again, event{kind: evRequestPrefixes, index: n.index})
 }
 
 // requestPrefixesFrom requests one neighbour's entries and reports whether there are more. A balancer without
@@ -59,7 +59,7 @@ func (w *world) requestPrefixesFrom(n, from *node) (more bool) {
 	for len(entries) > 0 {
 		some := entries[:min(prefixBatch, len(entries))]
 		entries = entries[len(some):]
-		w.push(way, event{kind: evPrefixes, index: n.index, from: from.index, learned: &page{some, n.lives}})
+		w.pushEvent(way, event{kind: evPrefixes, index: n.index, from: from.index, learned: &page{some, n.lives}})
 	}
 	return more
 }

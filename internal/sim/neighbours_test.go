@@ -30,7 +30,7 @@ func TestBalancersShareARegion(t *testing.T) {
 			t.Errorf("balancer %d: %+v", i, c)
 		}
 	}
-	if a, b := one.Figures.OutputTokensPerSecond, two.Figures.OutputTokensPerSecond; b < 0.9*a {
+	if a, b := one.RunFigures.OutputTokensPerSecond, two.RunFigures.OutputTokensPerSecond; b < 0.9*a {
 		t.Errorf("two balancers per region yield %.0f tok/s, one %.0f", b, a)
 	}
 	single := pairs(t, 20*time.Second)
@@ -60,7 +60,7 @@ func TestNeighboursExchangePrefixes(t *testing.T) {
 				t.Fatalf("balancer %d receives reports of another region's %d", next.index, next.from)
 			}
 		}
-		w.step()
+		w.stepEvent()
 	}
 	if err := w.audit(); err != nil {
 		t.Fatal(err)

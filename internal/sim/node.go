@@ -134,7 +134,7 @@ func (w *world) dispatch(l *leg, a *core.Action) {
 	if w.setup.Layout == Everywhere {
 		r.due[l] = true
 	}
-	w.push(w.way(r, l), event{kind: evSubmit, leg: l, try: l.try})
+	w.pushEvent(w.networkDelay(r, l), event{kind: evSubmit, leg: l, try: l.try})
 }
 
 func (w *world) forward(l *leg, a *core.Action) {
@@ -151,10 +151,10 @@ func (w *world) forward(l *leg, a *core.Action) {
 	way := w.delay[l.node.region][l.down.node.region]
 	if w.isCut(l.node, l.down.node) {
 		l.down.broken = true
-		w.push(2*way, event{kind: evUp, leg: l, try: l.try, message: msgRefused})
+		w.pushEvent(2*way, event{kind: evUp, leg: l, try: l.try, message: msgRefused})
 		return
 	}
-	w.push(way, event{kind: evArrive, leg: l.down})
+	w.pushEvent(way, event{kind: evArrive, leg: l.down})
 }
 
 // arrive delivers a request to a balancer. A stopped balancer refuses the connection.
@@ -193,7 +193,7 @@ func (w *world) endLeg(l *leg, msg message) {
 // sendUp sends a message towards the client.
 func (w *world) sendUp(l *leg, msg message) {
 	if l.up != nil {
-		w.push(w.delay[l.node.region][l.up.node.region], event{kind: evUp, leg: l.up, try: l.upTry, message: msg})
+		w.pushEvent(w.delay[l.node.region][l.up.node.region], event{kind: evUp, leg: l.up, try: l.upTry, message: msg})
 		return
 	}
 	f := l.request
@@ -205,7 +205,7 @@ func (w *world) sendUp(l *leg, msg message) {
 		}
 		return
 	}
-	w.push(way, event{kind: evAnswer, request: f, message: msg})
+	w.pushEvent(way, event{kind: evAnswer, request: f, message: msg})
 }
 
 // receive processes a message from a replica or a peer, unless it belongs to an abandoned attempt.
@@ -253,10 +253,10 @@ func (w *world) cancel(l *leg) {
 // abortDown forwards a cancellation.
 func (w *world) abortDown(l *leg) {
 	if l.down != nil {
-		w.push(w.delay[l.node.region][l.down.node.region], event{kind: evCancel, leg: l.down})
+		w.pushEvent(w.delay[l.node.region][l.down.node.region], event{kind: evCancel, leg: l.down})
 		return
 	}
-	w.push(w.way(l.replica, l), event{kind: evAbort, leg: l})
+	w.pushEvent(w.networkDelay(l.replica, l), event{kind: evAbort, leg: l})
 }
 
 // heartbeat sends a balancer's load to all reachable peers.
@@ -266,11 +266,11 @@ func (w *world) heartbeat(n *node) {
 		for _, peer := range w.nodes {
 			if peer != n && !w.isCut(n, peer) {
 				d := w.delay[n.region][peer.region]
-				w.push(d, event{kind: evPeer, index: peer.index, from: n.index, peer: &core.PeerReport{Age: d, RTT: 2 * d, Models: loads}})
+				w.pushEvent(d, event{kind: evPeer, index: peer.index, from: n.index, peer: &core.PeerReport{Age: d, RTT: 2 * d, Models: loads}})
 			}
 		}
 	}
-	w.push(w.scenario.Interval, event{kind: evHeartbeat, index: n.index})
+	w.pushEvent(w.scenario.Interval, event{kind: evHeartbeat, index: n.index})
 }
 
 func (w *world) peerReport(n, from *node, report *core.PeerReport) {
@@ -285,7 +285,7 @@ func (w *world) tick(n *node) {
 		w.progress(n)
 		w.sendEvent(n, core.Event{Kind: core.EventTick})
 	}
-	w.push(w.scenario.Interval, event{kind: evTick, index: n.index})
+	w.pushEvent(w.scenario.Interval, event{kind: evTick, index: n.index})
 }
 
 // oldest returns the longest current queue time at any balancer.

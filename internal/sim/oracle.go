@@ -78,7 +78,7 @@ func (o *oracle) Choose(f *policy.Facts) policy.Choice {
 	s := o.stateOf(best, c.ID)
 	hold := f.Waited <= maxOracleHold && o.hold(q, s, lowest.wait)
 	if !hold {
-		o.send(l, q, s, lowest.cached)
+		o.sendRequest(l, q, s, lowest.cached)
 	}
 	return policy.Choice{Index: best, Hold: hold, Reason: policy.ReasonLeastCost}
 }
@@ -89,7 +89,7 @@ func (o *oracle) hold(q *waitingRequest, s *replicaState, wait float64) bool {
 	case s.present() == 0:
 		o.leaveGate(q)
 		return false
-	case wait > o.way(q, s)+o.weights.ahead*s.step():
+	case wait > o.networkSeconds(q, s)+o.weights.ahead*s.stepSeconds():
 		o.leaveGate(q)
 		return true
 	case s.prefillComes():
@@ -126,8 +126,8 @@ func (o *oracle) leaveGate(q *waitingRequest) {
 	}
 }
 
-// send updates a replica's state for a request sent to it.
-func (o *oracle) send(l *leg, q *waitingRequest, s *replicaState, cached int) {
+// sendRequest updates a replica's state for a request sent to it.
+func (o *oracle) sendRequest(l *leg, q *waitingRequest, s *replicaState, cached int) {
 	o.leaveGate(q)
 	delete(o.waiting, l.request)
 	s.addSent(l, q.tokens-cached)
@@ -142,8 +142,8 @@ func (w *world) location(n *node, c *client) int {
 	return n.region
 }
 
-// way returns the delay from replica r to the balancer of a leg, or back.
-func (w *world) way(r *replica, l *leg) time.Duration {
+// networkDelay returns the delay from replica r to the balancer of a leg, or back.
+func (w *world) networkDelay(r *replica, l *leg) time.Duration {
 	return w.delay[r.region][w.location(l.node, l.request.client)]
 }
 
@@ -162,14 +162,14 @@ func (w *world) reportToOracle(r *replica) {
 		return
 	}
 	r.revealed = l
-	w.push(0, event{kind: evReport, index: r.index, probe: &probeResult{to: r.node, read: w.now, report: core.Report{
+	w.pushEvent(0, event{kind: evReport, index: r.index, probe: &probeResult{to: r.node, read: w.now, report: core.ProbeReport{
 		Ready: true, Pending: policy.Known(l.Pending), Running: policy.Known(l.Running),
 		KV: policy.Known(float64(l.KVActive) / float64(l.KVCapacity)),
 	}}})
 }
 
-// check validates a setup: the oracle requires its layout, and no other policy supports it.
-func (s *Setup) check() error {
+// checkSetup validates a setup: the oracle requires its layout, and no other policy supports it.
+func (s *Setup) checkSetup() error {
 	if (s.Policy == Oracle) != (s.Layout == Everywhere) {
 		return fmt.Errorf("policy %s in layout %s: policy %s requires layout %s, which no other policy supports", s.Policy, s.Layout, Oracle, Everywhere)
 	}

@@ -75,7 +75,7 @@ func (o *oracle) estimate(q *waitingRequest, s *replicaState, held int) estimate
 	uncached, steps, n := float64(q.tokens-cached), float64(length), float64(s.present())
 	context := float64(q.tokens) + steps/2
 
-	step := s.step() + s.perRequest + context*s.perKV
+	step := s.stepSeconds() + s.perRequest + context*s.perKV
 	prefill := uncached * s.perToken
 	if !s.prefillComes() {
 		prefill += s.prefillBase
@@ -92,14 +92,14 @@ func (o *oracle) estimate(q *waitingRequest, s *replicaState, held int) estimate
 	return estimate{cost: own + others + (memory+places)*steps*step + evicted, wait: wait, cached: cached}
 }
 
-// way returns the delay in seconds from the request to a replica.
-func (o *oracle) way(q *waitingRequest, s *replicaState) float64 {
-	return o.w.way(s.r, q.leg).Seconds()
+// networkSeconds returns the delay in seconds from the request to a replica.
+func (o *oracle) networkSeconds(q *waitingRequest, s *replicaState) float64 {
+	return o.w.networkDelay(s.r, q.leg).Seconds()
 }
 
 // ways returns the cost of the round trip.
 func (o *oracle) ways(q *waitingRequest, s *replicaState) float64 {
-	ways := 2 * o.way(q, s)
+	ways := 2 * o.networkSeconds(q, s)
 	if s.r.region != q.leg.request.client.region {
 		ways += o.weights.remotePenalty
 	}
@@ -109,8 +109,8 @@ func (o *oracle) ways(q *waitingRequest, s *replicaState) float64 {
 // present returns the number of requests there, or on their way.
 func (s *replicaState) present() int { return len(s.remaining) }
 
-// step returns the seconds of a decode step with all present requests.
-func (s *replicaState) step() float64 {
+// stepSeconds returns the seconds of a decode step with all present requests.
+func (s *replicaState) stepSeconds() float64 {
 	return s.decodeBase + float64(s.present())*s.perRequest + float64(s.context)*s.perKV
 }
 

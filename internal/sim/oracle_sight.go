@@ -166,12 +166,12 @@ func (s *replicaState) addDue() {
 		if thought, ok := s.computed[l]; ok {
 			uncached = min(uncached, thought)
 		}
-		s.add(l, uncached, i < prefilling)
+		s.addRequest(l, uncached, i < prefilling)
 	}
 }
 
-// add adds a request without a first token.
-func (s *replicaState) add(l *leg, uncached int, admitted bool) {
+// addRequest adds a request without a first token.
+func (s *replicaState) addRequest(l *leg, uncached int, admitted bool) {
 	maxTokens, length := s.bounds(l.request)
 	s.remaining = append(s.remaining, remainingWork{length, uncached + length + s.spare(maxTokens-length)})
 	s.context += l.request.promptTokens()
@@ -188,7 +188,7 @@ func (s *replicaState) add(l *leg, uncached int, admitted bool) {
 func (s *replicaState) addSent(l *leg, uncached int) {
 	s.computed[l] = uncached
 	s.justSent = append(s.justSent, l)
-	s.add(l, uncached, false)
+	s.addRequest(l, uncached, false)
 	s.sum()
 }
 

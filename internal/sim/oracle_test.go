@@ -28,7 +28,7 @@ func TestOracleStateIsAccurate(t *testing.T) {
 		w, o := watched(t, name, 8*time.Second)
 		seen := 0
 		for w.queue.heap[0].at < w.scenario.Duration {
-			w.step()
+			w.stepEvent()
 			if w.events%211 != 0 {
 				continue
 			}
@@ -99,7 +99,7 @@ func TestOracleCountsGateWaiters(t *testing.T) {
 	}
 	waited := 0
 	for w.queue.heap[0].at < w.scenario.Duration {
-		w.step()
+		w.stepEvent()
 		counts := map[*replicaState]int{}
 		for f, q := range o.waiting {
 			if q.gate != nil {
@@ -182,8 +182,8 @@ func TestOracleBoundsPolicies(t *testing.T) {
 		{"mixed-gpu-chat", "cost", "pending", Regional, 20 * time.Second},
 	} {
 		s := short(t, c.scenario, c.duration)
-		real := run(t, s, Setup{Policy: c.policy, Push: push(t, c.push), Layout: c.layout, Seed: 1}).Figures
-		best := run(t, s, Setup{Policy: Oracle, Push: push(t, "pending"), Layout: Everywhere, Seed: 1}).Figures
+		real := run(t, s, Setup{Policy: c.policy, Push: push(t, c.push), Layout: c.layout, Seed: 1}).RunFigures
+		best := run(t, s, Setup{Policy: Oracle, Push: push(t, "pending"), Layout: Everywhere, Seed: 1}).RunFigures
 		if best.OutputTokensPerSecond < 0.98*real.OutputTokensPerSecond {
 			t.Errorf("%s: the oracle %.0f tokens per second, %s %.0f", c.scenario, best.OutputTokensPerSecond, c.policy, real.OutputTokensPerSecond)
 		}

@@ -90,7 +90,7 @@ func (q *queue) peek() *event {
 	return &q.slots[q.heap[0].slot]
 }
 
-func (q *queue) push(e event) {
+func (q *queue) pushEvent(e event) {
 	slot := int32(len(q.slots))
 	if n := len(q.free); n > 0 {
 		slot = q.free[n-1]

@@ -29,7 +29,7 @@ func TestQueueOrder(t *testing.T) {
 			}
 			made++
 			e := event{at: time.Duration(rapid.IntRange(0, 20).Draw(t, "at")), wakeSeq: made}
-			q.push(e)
+			q.pushEvent(e)
 			at, _ := slices.BinarySearchFunc(waiting, e, func(a, b event) int {
 				if a.at <= b.at {
 					return -1

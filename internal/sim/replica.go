@@ -44,7 +44,7 @@ type replica struct {
 
 // probeResult is a probe's result in transit.
 type probeResult struct {
-	report core.Report
+	report core.ProbeReport
 	to     *node         // the probing balancer
 	read   time.Duration // when
 	// tokens is the number of tokens generated since the previous probe. They reach the balancer in
@@ -73,7 +73,7 @@ func (w *world) addReplicas(phase func(time.Duration) time.Duration) error {
 			}
 			w.replicas = append(w.replicas, rep)
 			w.assignReplica(rep, rep.home)
-			w.queue.push(event{at: phase(w.scenario.Interval), kind: evProbe, index: rep.index})
+			w.queue.pushEvent(event{at: phase(w.scenario.Interval), kind: evProbe, index: rep.index})
 		}
 	}
 	return nil
@@ -139,7 +139,7 @@ func (w *world) submit(l *leg, try int32) {
 	l.job = w.jobs
 	r, f := l.replica, l.request
 	if r.down {
-		w.push(w.way(r, l), event{kind: evUp, leg: l, try: try, message: msgRefused})
+		w.pushEvent(w.networkDelay(r, l), event{kind: evUp, leg: l, try: try, message: msgRefused})
 		return
 	}
 	r.jobs[l.job] = job{l, try}
@@ -189,7 +189,7 @@ func (w *world) advanceReplica(r *replica) {
 	r.waking, r.wakeAt = more, at
 	if more {
 		r.wakeSeq++
-		w.queue.push(event{at: at, kind: evWake, index: r.index, wakeSeq: r.wakeSeq})
+		w.queue.pushEvent(event{at: at, kind: evWake, index: r.index, wakeSeq: r.wakeSeq})
 	}
 }
 
@@ -214,7 +214,7 @@ func (w *world) relay(r *replica, ev *engine.Event) {
 	default:
 		return
 	}
-	w.push(w.way(r, j.leg), event{kind: evUp, leg: j.leg, try: j.try, message: msg})
+	w.pushEvent(w.networkDelay(r, j.leg), event{kind: evUp, leg: j.leg, try: j.try, message: msg})
 }
 
 // probe reads an engine's load; it reaches the balancer after the network delay. A stopped replica
@@ -225,14 +225,14 @@ func (w *world) probe(r *replica) {
 	if w.setup.Layout == Everywhere {
 		half = 0
 	}
-	fresh := &probeResult{to: r.node, read: w.now, report: core.Report{Age: half, Reason: "connection refused"}}
+	fresh := &probeResult{to: r.node, read: w.now, report: core.ProbeReport{Age: half, Reason: "connection refused"}}
 	if !r.down {
 		l := r.engine.Load()
 		if w.warm {
 			r.samples++
 			r.seen += l.Pending + l.Running
 		}
-		fresh.report = core.Report{
+		fresh.report = core.ProbeReport{
 			Age: half, Ready: true, Pending: policy.Known(l.Pending), Running: policy.Known(l.Running),
 			KV: policy.Known(float64(l.KVActive) / float64(l.KVCapacity)),
 		}
@@ -241,9 +241,9 @@ func (w *world) probe(r *replica) {
 	if lost, late := w.probeFaults(r); !lost {
 		r.probedTokens += int64(fresh.tokens)
 		fresh.report.Age += late
-		w.push(fresh.report.Age, event{kind: evReport, index: r.index, probe: fresh})
+		w.pushEvent(fresh.report.Age, event{kind: evReport, index: r.index, probe: fresh})
 	}
-	w.push(w.scenario.Interval, event{kind: evProbe, index: r.index})
+	w.pushEvent(w.scenario.Interval, event{kind: evProbe, index: r.index})
 }
 
 // probeFaults returns whether a probe is lost, and how late it is.
@@ -260,15 +260,15 @@ func (w *world) probeFaults(r *replica) (lost bool, late time.Duration) {
 	return lost, late
 }
 
-// report delivers a probe's result to the balancer, unless it no longer owns the replica or has a newer
+// reportProbe delivers a probe's result to the balancer, unless it no longer owns the replica or has a newer
 // one.
-func (w *world) report(r *replica, n *probeResult) {
+func (w *world) reportProbe(r *replica, n *probeResult) {
 	if n.to != r.node || n.to.dead || n.read < r.newest {
 		return
 	}
 	r.newest = n.read
 	r.unreportedTokens += n.tokens
-	w.sendEvent(r.node, core.Event{Kind: core.EventReplicaReport, Target: r.id, Report: &n.report})
+	w.sendEvent(r.node, core.Event{Kind: core.EventReplicaReport, Target: r.id, ProbeReport: &n.report})
 }
 
 // progress reports the tokens that a balancer's replicas generated since its last tick.

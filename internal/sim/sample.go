@@ -26,8 +26,8 @@ type sample struct {
 	max     float64
 }
 
-// add adds a non-negative value.
-func (s *sample) add(ms float64) {
+// addLatency adds a non-negative value.
+func (s *sample) addLatency(ms float64) {
 	s.count++
 	s.sum += ms
 	s.max = max(s.max, ms)

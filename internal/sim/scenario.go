@@ -93,7 +93,7 @@ type Trace struct {
 // Rows iterates over the requests of a trace.
 type Rows interface {
 	// Next returns the next row in order of time, or io.EOF; each row has a region of the scenario.
-	Next() (workload.Row, error)
+	Next() (workload.TraceRow, error)
 	// LeftOut returns the number of rows omitted so far because they exceed the context.
 	LeftOut() int
 	// Close closes the trace.
@@ -101,19 +101,19 @@ type Rows interface {
 }
 
 // InMemory returns a Trace's Open for rows in memory and a number of omitted rows.
-func InMemory(rows []workload.Row, leftOut int) func() (Rows, error) {
+func InMemory(rows []workload.TraceRow, leftOut int) func() (Rows, error) {
 	return func() (Rows, error) { return &rowList{rows, leftOut}, nil }
 }
 
 // rowList holds rows in memory.
 type rowList struct {
-	rows    []workload.Row
+	rows    []workload.TraceRow
 	leftOut int
 }
 
-func (l *rowList) Next() (workload.Row, error) {
+func (l *rowList) Next() (workload.TraceRow, error) {
 	if len(l.rows) == 0 {
-		return workload.Row{}, io.EOF
+		return workload.TraceRow{}, io.EOF
 	}
 	row := l.rows[0]
 	l.rows = l.rows[1:]

@@ -106,7 +106,7 @@ func TestRandomRunsKeepTheLaws(t *testing.T) {
 }
 
 func checkFigures(rt *rapid.T, s *Scenario, r *Result) {
-	f, n := r.Figures, r.Totals
+	f, n := r.RunFigures, r.Totals
 	if n.InFlight < 0 || n.Issued != n.Answered+n.Failed+n.Cancelled+n.InFlight {
 		rt.Fatalf("totals do not add up: %+v", n)
 	}
@@ -134,13 +134,13 @@ func TestRarePathsAreCovered(t *testing.T) {
 		s.Regions[i].Replicas = 1 - min(i, 1) // only the first has one
 	}
 	r := run(t, s, Setup{Policy: "skylb", Push: push(t, "pending"), Layout: Regional, Seed: 1})
-	if r.Totals.Cancelled == 0 || r.Figures.Forwarded == 0 || r.Replicas[0].Cancelled == 0 {
+	if r.Totals.Cancelled == 0 || r.RunFigures.Forwarded == 0 || r.Replicas[0].Cancelled == 0 {
 		t.Errorf("want requests cancelled by impatient clients, forwarded by regions without replicas and aborted in the engine, got %+v, %v forwarded, %d aborted",
-			r.Totals, r.Figures.Forwarded, r.Replicas[0].Cancelled)
+			r.Totals, r.RunFigures.Forwarded, r.Replicas[0].Cancelled)
 	}
 	s.ClientTimeout, s.MaxWait = 0, time.Second
 	r = run(t, s, Setup{Policy: "skylb", Push: push(t, "pending"), Layout: Regional, Seed: 1})
-	if r.Figures.Rejected == 0 {
+	if r.RunFigures.Rejected == 0 {
 		t.Error("no request was rejected although none may wait for more than a second")
 	}
 }
@@ -157,7 +157,7 @@ func TestSingleClientTimes(t *testing.T) {
 	}
 	first := w.clientsFirst(t)
 	for !first.started {
-		w.step()
+		w.stepEvent()
 	}
 	p := s.Profile
 	want := s.LocalRTT + 100*time.Millisecond + p.PrefillBase + time.Duration(len(first.prompt))*p.PrefillPerToken
@@ -172,10 +172,10 @@ func (w *world) clientsFirst(t *testing.T) *clientRequest {
 	for {
 		if e := w.queue.peek(); e.kind == evIssue {
 			issue := e.issue
-			w.step()
+			w.stepEvent()
 			return issue[0]
 		}
-		w.step()
+		w.stepEvent()
 	}
 }
 
@@ -250,7 +250,7 @@ func TestBuiltInScenarios(t *testing.T) {
 func TestPrefixPoliciesWinOnTrees(t *testing.T) {
 	s := short(t, "fig8c", 60*time.Second)
 	at := func(name, rule string, l Layout) float64 {
-		return run(t, s, Setup{Policy: name, Push: push(t, rule), Layout: l, Seed: 1}).Figures.OutputTokensPerSecond
+		return run(t, s, Setup{Policy: name, Push: push(t, rule), Layout: l, Seed: 1}).RunFigures.OutputTokensPerSecond
 	}
 	rr, ll, sky := at("round-robin", "blind", Single), at("least-load", "blind", Single), at("skylb", "pending", Regional)
 	if !(rr < ll && 1.15*ll < sky) {
@@ -380,7 +380,7 @@ func TestAuditFindsViolations(t *testing.T) {
 		"a request vanishes from an engine":  func(w *world) { clear(w.replicas[0].jobs) },
 		"a response comes from nowhere":      func(w *world) { w.tally.done, w.tally.issued = 1<<20, 1<<21 },
 		"more ends than requests":            func(w *world) { w.tally.failures = 1 << 20 },
-		"an event lies in the past":          func(w *world) { w.now += time.Hour; w.step() },
+		"an event lies in the past":          func(w *world) { w.now += time.Hour; w.stepEvent() },
 		"tokens come from nowhere": func(w *world) {
 			w.sendEvent(w.nodes[0], core.Event{Kind: core.EventProgress, Target: w.replicas[0].id, Tokens: 1 << 30})
 		},
@@ -391,7 +391,7 @@ func TestAuditFindsViolations(t *testing.T) {
 			t.Fatal(err)
 		}
 		for range 20_000 {
-			w.step()
+			w.stepEvent()
 		}
 		if err := w.audit(); err != nil {
 			t.Fatal(err)

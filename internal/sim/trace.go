@@ -74,8 +74,8 @@ func openFile(name string, open func() (io.ReadCloser, error), o workload.TraceO
 	return &fileRows{name, file, trace}, nil
 }
 
-func (r *fileRows) Next() (workload.Row, error) { return r.trace.Next() }
-func (r *fileRows) LeftOut() int                { return r.trace.LeftOut() }
+func (r *fileRows) Next() (workload.TraceRow, error) { return r.trace.Next() }
+func (r *fileRows) LeftOut() int                     { return r.trace.LeftOut() }
 
 func (r *fileRows) Close() error {
 	if err := r.file.Close(); err != nil {

@@ -79,9 +79,9 @@ func TestBadTraceRowEndsRun(t *testing.T) {
 // countedRows is an endless trace that counts calls of Next.
 type countedRows struct{ given, closed int }
 
-func (c *countedRows) Next() (workload.Row, error) {
+func (c *countedRows) Next() (workload.TraceRow, error) {
 	c.given++
-	return workload.Row{Number: c.given, At: time.Duration(c.given) * 10 * time.Millisecond, InputTokens: 100, OutputTokens: 10, Region: "us"}, nil
+	return workload.TraceRow{Number: c.given, At: time.Duration(c.given) * 10 * time.Millisecond, InputTokens: 100, OutputTokens: 10, Region: "us"}, nil
 }
 func (*countedRows) LeftOut() int   { return 0 }
 func (c *countedRows) Close() error { c.closed++; return nil }
@@ -112,19 +112,19 @@ func TestLightEngineEqualsFullWithoutSharing(t *testing.T) {
 		full := run(t, s, setup)
 		s.Engine = LightEngine
 		light := run(t, s, setup)
-		if full.Figures.Completed < 500 || full.Replicas[0].Preempted > 0 {
-			t.Fatalf("%s: the trace is unsuitable for the test: %+v", policy, full.Figures)
+		if full.RunFigures.Completed < 500 || full.Replicas[0].Preempted > 0 {
+			t.Fatalf("%s: the trace is unsuitable for the test: %+v", policy, full.RunFigures)
 		}
-		if light.Figures.PrefixHitRate != nil {
-			t.Errorf("%s: a light engine has a hit rate of %v", policy, *light.Figures.PrefixHitRate)
+		if light.RunFigures.PrefixHitRate != nil {
+			t.Errorf("%s: a light engine has a hit rate of %v", policy, *light.RunFigures.PrefixHitRate)
 		}
 		for name, pair := range map[string][2]float64{
-			"completed":   {light.Figures.Completed, full.Figures.Completed},
-			"throughput":  {light.Figures.OutputTokensPerSecond, full.Figures.OutputTokensPerSecond},
-			"mean TTFT":   {light.Figures.TTFT.Mean, full.Figures.TTFT.Mean},
-			"mean E2E":    {light.Figures.E2E.Mean, full.Figures.E2E.Mean},
-			"longest E2E": {light.Figures.E2E.Max, full.Figures.E2E.Max},
-			"imbalance":   {*light.Figures.OutstandingMaxOverMin, *full.Figures.OutstandingMaxOverMin},
+			"completed":   {light.RunFigures.Completed, full.RunFigures.Completed},
+			"throughput":  {light.RunFigures.OutputTokensPerSecond, full.RunFigures.OutputTokensPerSecond},
+			"mean TTFT":   {light.RunFigures.TTFT.Mean, full.RunFigures.TTFT.Mean},
+			"mean E2E":    {light.RunFigures.E2E.Mean, full.RunFigures.E2E.Mean},
+			"longest E2E": {light.RunFigures.E2E.Max, full.RunFigures.E2E.Max},
+			"imbalance":   {*light.RunFigures.OutstandingMaxOverMin, *full.RunFigures.OutstandingMaxOverMin},
 		} {
 			if math.Abs(pair[0]-pair[1]) > 1e-4*pair[1] { // by chance two prompts begin with one word
 				t.Errorf("%s: %s is %v light, %v full", policy, name, pair[0], pair[1])
@@ -139,7 +139,7 @@ func TestLargeSamplePrecision(t *testing.T) {
 	var all []float64
 	for i := range exactSample + 50_000 {
 		v := math.Exp(float64(i*7919%100_003)/10_000) - 1 // 0 to 22,000 ms, out of order
-		s.add(v)
+		s.addLatency(v)
 		all = append(all, v)
 	}
 	if s.values != nil {

@@ -24,15 +24,15 @@ const (
 	maxClients   = 1_000_000
 )
 
-// Problem is one error of a scenario: its path in settings and files (regions[1].replicas), and its
+// SettingProblem is one error of a scenario: its path in settings and files (regions[1].replicas), and its
 // description.
-type Problem struct {
+type SettingProblem struct {
 	Path string
 	Text string
 }
 
 // Error formats the problem in one line.
-func (p Problem) Error() string { return p.Path + ": " + p.Text }
+func (p SettingProblem) Error() string { return p.Path + ": " + p.Text }
 
 // Validate returns the first problem of a scenario, or nil.
 func (s *Scenario) Validate() error {
@@ -43,10 +43,10 @@ func (s *Scenario) Validate() error {
 }
 
 // Problems returns all problems of a scenario.
-func (s *Scenario) Problems() []Problem {
+func (s *Scenario) Problems() []SettingProblem {
 	c := checker{s: s}
 	c.numbers()
-	c.load()
+	c.checkLoad()
 	c.regions()
 	c.links()
 	c.surges()
@@ -67,13 +67,13 @@ func kindList() string {
 // checker collects the problems of a scenario.
 type checker struct {
 	s     *Scenario
-	found []Problem
+	found []SettingProblem
 }
 
 // need adds a problem unless ok.
 func (c *checker) need(ok bool, path, format string, args ...any) {
 	if !ok {
-		c.found = append(c.found, Problem{path, fmt.Sprintf(format, args...)})
+		c.found = append(c.found, SettingProblem{path, fmt.Sprintf(format, args...)})
 	}
 }
 
@@ -94,8 +94,8 @@ func (c *checker) numbers() {
 	c.need(s.ClientTimeout >= 0, "client_timeout", "must be at least 0, got %s", s.ClientTimeout)
 }
 
-// load checks the load parameters.
-func (c *checker) load() {
+// checkLoad checks the load parameters.
+func (c *checker) checkLoad() {
 	s := c.s
 	c.need(s.Trace != nil || workload.IsKnown(string(s.Workload)), "workload", "must be one of %s, got %q", kindList(), s.Workload)
 	c.need(s.Engine == FullEngine || s.Engine == LightEngine, "engine", "must be %s or %s, got %q", FullEngine, LightEngine, s.Engine)

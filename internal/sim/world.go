@@ -23,15 +23,15 @@ type world struct {
 	nodes        []*node
 	homes        [][]*node // by region: the balancers of its clients and replicas
 	replicas     []*replica
-	clients      []*client        // closed loop
-	arrivals     []*arrivals      // open loop, by region
-	rows         Rows             // of a trace; nil without one
-	row          workload.Row     // the next one
-	taken        int              // rows replayed so far
-	spare        []*clientRequest // finished row requests for reuse
-	sessions     int32            // clients created so far, in either loop
-	requestCount uint64           // created so far: the number of the last one
-	jobs         uint64           // submitted to engines so far
+	clients      []*client         // closed loop
+	arrivals     []*arrivals       // open loop, by region
+	rows         Rows              // of a trace; nil without one
+	row          workload.TraceRow // the next one
+	taken        int               // rows replayed so far
+	spare        []*clientRequest  // finished row requests for reuse
+	sessions     int32             // clients created so far, in either loop
+	requestCount uint64            // created so far: the number of the last one
+	jobs         uint64            // submitted to engines so far
 
 	links  map[[2]int32]bool // pairs of balancers whose link is cut, lower index first
 	probes *rand.Rand        // which probes are lost
@@ -68,7 +68,7 @@ func RunWithProgress(ctx context.Context, s *Scenario, setup Setup, watch func(n
 	if err != nil {
 		return nil, err
 	}
-	err = w.run(ctx, watch)
+	err = w.runEvents(ctx, watch)
 	if w.rows != nil {
 		err = cmp.Or(err, w.rows.Close())
 	}
@@ -78,11 +78,11 @@ func RunWithProgress(ctx context.Context, s *Scenario, setup Setup, watch func(n
 	if err := w.audit(); err != nil {
 		return nil, fmt.Errorf("simulating %s with %s, push %s, seed %d: %w", s.Name, setup.Policy, setup.Push, setup.Seed, err)
 	}
-	return w.result(), nil
+	return w.worldResult(), nil
 }
 
-// run processes events until the end.
-func (w *world) run(ctx context.Context, watch func(time.Duration)) error {
+// runEvents processes events until the end.
+func (w *world) runEvents(ctx context.Context, watch func(time.Duration)) error {
 	end := w.scenario.Duration
 	for w.violation == nil && w.failed == nil {
 		if next := w.queue.peek(); next == nil || next.at >= end {
@@ -94,7 +94,7 @@ func (w *world) run(ctx context.Context, watch func(time.Duration)) error {
 			}
 			watch(w.now)
 		}
-		w.step()
+		w.stepEvent()
 	}
 	w.now = end
 	for _, r := range w.replicas {
@@ -111,7 +111,7 @@ func newWorld(s *Scenario, setup Setup) (*world, error) {
 	if err := s.Validate(); err != nil {
 		return nil, err
 	}
-	if err := setup.check(); err != nil {
+	if err := setup.checkSetup(); err != nil {
 		return nil, err
 	}
 	if setup.Policy == Oracle && s.Engine == LightEngine {
@@ -133,8 +133,8 @@ func newWorld(s *Scenario, setup Setup) (*world, error) {
 		return nil, err
 	}
 	w.addFaults()
-	w.queue.push(event{at: w.warmupEnd(), kind: evWarm})
-	w.queue.push(event{at: 0, kind: evMoment})
+	w.queue.pushEvent(event{at: w.warmupEnd(), kind: evWarm})
+	w.queue.pushEvent(event{at: 0, kind: evMoment})
 	return w, nil
 }
 
@@ -165,12 +165,12 @@ func (w *world) addNodes(phase func(time.Duration) time.Duration) error {
 	}
 	for _, n := range w.nodes {
 		w.addPeers(n)
-		w.queue.push(event{at: phase(w.scenario.Interval), kind: evTick, index: n.index})
+		w.queue.pushEvent(event{at: phase(w.scenario.Interval), kind: evTick, index: n.index})
 		if w.scenario.Forward && len(w.nodes) > 1 {
-			w.queue.push(event{at: phase(w.scenario.Interval), kind: evHeartbeat, index: n.index})
+			w.queue.pushEvent(event{at: phase(w.scenario.Interval), kind: evHeartbeat, index: n.index})
 		}
 		if len(w.homes[n.region]) > 1 && w.setup.Layout == Regional {
-			w.queue.push(event{at: phase(prefixInterval), kind: evRequestPrefixes, index: n.index})
+			w.queue.pushEvent(event{at: phase(prefixInterval), kind: evRequestPrefixes, index: n.index})
 		}
 	}
 	return nil
@@ -186,14 +186,14 @@ func (w *world) addNode(region, i int) error {
 	return nil
 }
 
-// push schedules an event after a delay.
-func (w *world) push(after time.Duration, e event) {
+// pushEvent schedules an event after a delay.
+func (w *world) pushEvent(after time.Duration, e event) {
 	e.at = w.now + after
-	w.queue.push(e)
+	w.queue.pushEvent(e)
 }
 
-// step processes the next event.
-func (w *world) step() {
+// stepEvent processes the next event.
+func (w *world) stepEvent() {
 	e := w.queue.pop()
 	if e.at < w.now {
 		w.violate("an event scheduled for %v is processed at %v", e.at, w.now)
@@ -234,7 +234,7 @@ func (w *world) stepTimed(e *event) {
 	case evProbe:
 		w.probe(w.replicas[e.index])
 	case evReport:
-		w.report(w.replicas[e.index], e.probe)
+		w.reportProbe(w.replicas[e.index], e.probe)
 	case evHeartbeat:
 		w.heartbeat(w.nodes[e.index])
 	case evPeer:
@@ -256,8 +256,8 @@ func (w *world) stepTimed(e *event) {
 	}
 }
 
-// fail ends the run with an external error.
-func (w *world) fail(err error) {
+// failRun ends the run with an external error.
+func (w *world) failRun(err error) {
 	if w.failed == nil {
 		w.failed = err
 	}

@@ -59,7 +59,7 @@ func openYAML(file string, data []byte) (r *reader, root ast.Node) {
 		case root == nil:
 			root = d.Body
 		default:
-			r.fail(d.Body, "", "must be a single YAML document; a second starts here")
+			r.addError(d.Body, "", "must be a single YAML document; a second starts here")
 		}
 	}
 	if root == nil {
@@ -79,8 +79,8 @@ func syntaxError(file string, err error) service.Error {
 	return service.Error{File: file, Line: 1, Column: 1, Problem: "is not valid YAML"}
 }
 
-// report returns all errors, in line order.
-func (r *reader) report() service.Errors {
+// errorsInOrder returns all errors, in line order.
+func (r *reader) errorsInOrder() service.Errors {
 	slices.SortStableFunc(r.errs, func(a, b service.Error) int {
 		return cmp.Or(cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column), cmp.Compare(a.Path, b.Path))
 	})
@@ -90,8 +90,8 @@ func (r *reader) report() service.Errors {
 	return r.errs
 }
 
-// fail adds an error for a value.
-func (r *reader) fail(n ast.Node, path, problem string) {
+// addError adds an error for a value.
+func (r *reader) addError(n ast.Node, path, problem string) {
 	e := service.Error{File: r.file, Line: 1, Column: 1, Path: path, Problem: problem}
 	switch m := n.(type) { // a block mapping starts at its first key
 	case *ast.MappingNode:
@@ -121,7 +121,7 @@ func (r *reader) keysWithErrors() map[string]bool {
 func (r *reader) failAt(path, problem string) {
 	for at := path; ; at = at[:max(0, strings.LastIndexAny(at, ".["))] {
 		if n := r.at[at]; n != nil || at == "" {
-			r.fail(n, path, problem)
+			r.addError(n, path, problem)
 			return
 		}
 	}
@@ -130,7 +130,7 @@ func (r *reader) failAt(path, problem string) {
 // unknown adds an error for an unknown key.
 func (r *reader) unknown(p pair, path string, known []string) {
 	slices.Sort(known)
-	r.fail(p.at, join(path, p.key), "unknown key: must be one of "+strings.Join(slices.Compact(known), ", "))
+	r.addError(p.at, join(path, p.key), "unknown key: must be one of "+strings.Join(slices.Compact(known), ", "))
 }
 
 func join(path, key string) string {
@@ -149,14 +149,14 @@ func (r *reader) mapping(n ast.Node, path string) []pair {
 	case *ast.MappingValueNode:
 		values = []*ast.MappingValueNode{n}
 	default:
-		r.fail(n, path, "must be a mapping of keys")
+		r.addError(n, path, "must be a mapping of keys")
 		return nil
 	}
 	var pairs []pair
 	for _, kv := range values {
 		p := pair{key: kv.Key.String(), at: kv.Key, value: kv.Value}
 		if slices.ContainsFunc(pairs, func(o pair) bool { return o.key == p.key }) {
-			r.fail(p.at, join(path, p.key), "duplicate key")
+			r.addError(p.at, join(path, p.key), "duplicate key")
 			continue
 		}
 		r.at[join(path, p.key)] = p.value
@@ -179,11 +179,11 @@ func (r *reader) scalar(p pair, path string, set func(string) error) {
 		value = strings.Join(parts, ",")
 	}
 	if !ok {
-		r.fail(p.value, path, "must be a text, a number, a duration or a list of texts")
+		r.addError(p.value, path, "must be a text, a number, a duration or a list of texts")
 		return
 	}
 	if err := set(value); err != nil {
-		r.fail(p.value, path, err.Error())
+		r.addError(p.value, path, err.Error())
 	}
 }
 
@@ -204,7 +204,7 @@ func scalarText(n ast.Node) (string, bool) {
 func readList[T any](r *reader, p pair, fields map[string]func(*T, string) error, fresh func() T) []T {
 	seq, ok := p.value.(*ast.SequenceNode)
 	if !ok {
-		r.fail(p.value, p.key, "must be a list")
+		r.addError(p.value, p.key, "must be a list")
 		return nil
 	}
 	var list []T

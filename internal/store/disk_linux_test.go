@@ -53,7 +53,7 @@ func fillDisk(ctx context.Context, dir string) error {
 	var logged logged
 	srv, err := Serve(ctx, Options{
 		Dir: dir, Listen: "127.0.0.1:0", checkEvery: 20 * time.Millisecond, Logger: slog.New(slog.NewTextHandler(&logged, nil)),
-		OnHealth: func(p *Problem) {
+		OnHealth: func(p *Outage) {
 			if p == nil {
 				health <- nil
 				return

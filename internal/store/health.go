@@ -24,25 +24,25 @@ const (
 	minFreeBytes = 8 << 20
 )
 
-// Problem is why a store is unavailable, and since when.
-type Problem struct {
+// Outage is why a store is unavailable, and since when.
+type Outage struct {
 	Since time.Time
 	Err   error
 }
 
 // Error returns since when the store has been unavailable, and why.
-func (p *Problem) Error() string {
+func (p *Outage) Error() string {
 	return fmt.Sprintf("the store has been unavailable since %s: %v", p.Since.UTC().Format("2006-01-02 15:04:05 UTC"), p.Err)
 }
 
 // Unwrap returns the cause.
-func (p *Problem) Unwrap() error { return p.Err }
+func (p *Outage) Unwrap() error { return p.Err }
 
 // Health returns why the store cannot write; nil while it can. After a failed write, such as
 // on a full disk, the NATS server rejects all writes to a stream until it is restarted. The
 // store restarts the server once a file can be written to the disk. Until then only reads
 // succeed, and some of them fail.
-func (s *Server) Health() *Problem {
+func (s *Server) Health() *Outage {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.problem
@@ -153,7 +153,7 @@ func checkDisk(dir string) (err error) {
 // report records why the store cannot write. The first reason is logged and passed to
 // OnHealth; a later reason only replaces it.
 func (s *Server) report(err error) {
-	p := &Problem{Since: time.Now(), Err: err}
+	p := &Outage{Since: time.Now(), Err: err}
 	s.mu.Lock()
 	first := s.problem == nil
 	if !first {

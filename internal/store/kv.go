@@ -116,8 +116,8 @@ func (s *Store) Keys(ctx context.Context, prefix string) ([]string, error) {
 	return keys, wrap(ctx, err, "listing store keys %q", prefix)
 }
 
-// Change is one change of a key.
-type Change struct {
+// KeyChange is one change of a key.
+type KeyChange struct {
 	Key      string
 	Value    []byte // nil if Deleted
 	Revision uint64
@@ -133,18 +133,18 @@ const bucketRetry = time.Second
 // Watch sends the current value of every key with the given prefix, and then every change. It
 // closes the channel when ctx ends. After an outage it sends the changes made during it. It
 // may skip values of a key that changes quickly, but never the newest value.
-func (s *Store) Watch(ctx context.Context, prefix string) <-chan Change {
-	return s.watch(ctx, prefix, s.bucket)
+func (s *Store) Watch(ctx context.Context, prefix string) <-chan KeyChange {
+	return s.watchBucket(ctx, prefix, s.bucket)
 }
 
 // WatchReadOnly is Watch for clients that only read: it creates nothing in the store, and waits
 // until the bucket exists.
-func (s *Store) WatchReadOnly(ctx context.Context, prefix string) <-chan Change {
-	return s.watch(ctx, prefix, s.existingBucket)
+func (s *Store) WatchReadOnly(ctx context.Context, prefix string) <-chan KeyChange {
+	return s.watchBucket(ctx, prefix, s.existingBucket)
 }
 
-func (s *Store) watch(ctx context.Context, prefix string, open func(context.Context) (jetstream.KeyValue, error)) <-chan Change {
-	out := make(chan Change)
+func (s *Store) watchBucket(ctx context.Context, prefix string, open func(context.Context) (jetstream.KeyValue, error)) <-chan KeyChange {
+	out := make(chan KeyChange)
 	go func() {
 		defer close(out)
 		w := watch{s: s, open: open, prefix: prefix, seen: map[string]uint64{}, out: out}
@@ -161,7 +161,7 @@ type watch struct {
 	open   func(context.Context) (jetstream.KeyValue, error) // the bucket
 	prefix string
 	seen   map[string]uint64 // newest revision sent, by key
-	out    chan<- Change
+	out    chan<- KeyChange
 }
 
 // session watches until the current connection or the watch ends.
@@ -201,7 +201,7 @@ func (w *watch) session(ctx context.Context) {
 				pause(ctx, next, watchRetry)
 				return
 			}
-			if e != nil && !w.send(ctx, e) {
+			if e != nil && !w.sendEntry(ctx, e) {
 				return
 			}
 		}
@@ -217,12 +217,12 @@ func (w *watch) pattern() string {
 	return ">"
 }
 
-// send sends an entry unless it was sent before; false if ctx ended.
-func (w *watch) send(ctx context.Context, e jetstream.KeyValueEntry) bool {
+// sendEntry sends an entry unless it was sent before; false if ctx ended.
+func (w *watch) sendEntry(ctx context.Context, e jetstream.KeyValueEntry) bool {
 	if !strings.HasPrefix(e.Key(), w.prefix) || w.seen[e.Key()] == e.Revision() {
 		return true
 	}
-	c := Change{Key: e.Key(), Revision: e.Revision(), Deleted: e.Operation() != jetstream.KeyValuePut}
+	c := KeyChange{Key: e.Key(), Revision: e.Revision(), Deleted: e.Operation() != jetstream.KeyValuePut}
 	if !c.Deleted {
 		c.Value = e.Value()
 	}

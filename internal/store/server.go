@@ -54,7 +54,7 @@ type Options struct {
 	Logger *slog.Logger
 	// OnHealth, if not nil, is called with the problem when the store can no longer write, and
 	// with nil when it can write again. Calls never overlap.
-	OnHealth func(*Problem)
+	OnHealth func(*Outage)
 
 	checkEvery time.Duration // 0 = checkEvery
 }
@@ -71,7 +71,7 @@ type Server struct {
 	done chan struct{} // closed once everything has stopped
 
 	mu      sync.Mutex
-	problem *Problem // nil while it can write
+	problem *Outage // nil while it can write
 }
 
 // Serve starts an embedded store: JetStream in o.Dir, which syncs each write to disk before it

@@ -45,9 +45,9 @@ type Store struct {
 	creation createBackoff // for the state bucket and the stream of points
 
 	mu     sync.Mutex
-	read   *Problem // why the last read failed; nil if it succeeded
-	write  *Problem // why the last write failed; nil if it succeeded
-	lost   *Problem // why there is no connection; nil while connected
+	read   *Outage // why the last read failed; nil if it succeeded
+	write  *Outage // why the last write failed; nil if it succeeded
+	lost   *Outage // why there is no connection; nil while connected
 	nc     *nats.Conn
 	state  jetstream.KeyValue
 	points jetstream.Stream
@@ -190,7 +190,7 @@ func (s *Store) dialLater(natsURL string, opts []nats.Option) {
 			if attempt == 1 {
 				s.log.Warn("connecting to the store failed; it is retried in the background", "url", s.url, "err", err)
 				s.mu.Lock()
-				s.lost = &Problem{Since: s.now(), Err: fmt.Errorf("%w: connect to %s: %w", ErrUnavailable, s.url, err)}
+				s.lost = &Outage{Since: s.now(), Err: fmt.Errorf("%w: connect to %s: %w", ErrUnavailable, s.url, err)}
 				s.mu.Unlock()
 			}
 			select {
@@ -207,7 +207,7 @@ func (s *Store) disconnected(err error) {
 	s.log.Warn("store disconnected", "url", s.url, "err", err)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.lost = &Problem{Since: s.now(), Err: fmt.Errorf("%w: connection to %s lost: %w", ErrUnavailable, s.url, cmp.Or(err, nats.ErrDisconnected))}
+	s.lost = &Outage{Since: s.now(), Err: fmt.Errorf("%w: connection to %s lost: %w", ErrUnavailable, s.url, cmp.Or(err, nats.ErrDisconnected))}
 }
 
 // connected records a new connection and wakes all goroutines that wait for one. It drops
@@ -321,14 +321,14 @@ func (s *Store) forget(err error) {
 // Problem returns why the store is unavailable to this client: why its last write failed,
 // else why there is no connection, else why its last read failed; nil if none of these. A
 // revision conflict and a missing key are not failures of the store.
-func (s *Store) Problem() *Problem {
+func (s *Store) Problem() *Outage {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return cmp.Or(s.write, s.lost, s.read)
 }
 
 // recordResult records the result of an operation for Problem, and drops handles that may be stale.
-func (s *Store) recordResult(last **Problem, err error) {
+func (s *Store) recordResult(last **Outage, err error) {
 	s.forget(err)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -336,7 +336,7 @@ func (s *Store) recordResult(last **Problem, err error) {
 		*last = nil
 		return
 	}
-	p := &Problem{Since: s.now(), Err: err}
+	p := &Outage{Since: s.now(), Err: err}
 	if !errors.Is(err, ErrUnavailable) {
 		p.Err = fmt.Errorf("%w: %w", ErrUnavailable, err)
 	}

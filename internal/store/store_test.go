@@ -136,7 +136,7 @@ func TestCompareAndSwapRace(t *testing.T) {
 	}
 }
 
-func next(t *testing.T, ch <-chan Change) Change {
+func next(t *testing.T, ch <-chan KeyChange) KeyChange {
 	t.Helper()
 	c, ok := <-ch
 	if !ok {

@@ -19,10 +19,10 @@ type Review struct {
 	Plan     *PlanSummary   `json:"plan"`
 	// Strategy is the value of autoscale.strategy that applies the plan; Targets are for the
 	// time from From to Until.
-	Strategy string    `json:"strategy"`
-	From     time.Time `json:"from"`
-	Until    time.Time `json:"until"`
-	Targets  []Target  `json:"targets"`
+	Strategy string            `json:"strategy"`
+	From     time.Time         `json:"from"`
+	Until    time.Time         `json:"until"`
+	Targets  []PlannedCapacity `json:"targets"`
 	// Prices are the prices that the plan is based on.
 	Prices []Price `json:"prices"`
 }
@@ -41,8 +41,8 @@ func (r *Review) Current(now time.Time) bool {
 	return r != nil && now.Sub(r.Until) <= r.Until.Sub(r.From)
 }
 
-// Target is the planned capacity of one model in one region.
-type Target struct {
+// PlannedCapacity is the planned capacity of one model in one region.
+type PlannedCapacity struct {
 	Model  string         `json:"model"`
 	Region service.Region `json:"region"`
 	Count  int            `json:"count"`

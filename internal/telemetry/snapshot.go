@@ -18,7 +18,7 @@ type Snapshot struct {
 	Donations []Donation       `json:"donations"`
 	Plan      *PlanSummary     `json:"plan"`
 	// Targets are the targets of the current plan; empty if there is none.
-	Targets []Target `json:"targets"`
+	Targets []PlannedCapacity `json:"targets"`
 	// Prices are the prices of replicas; empty before the first review.
 	Prices []Price `json:"prices"`
 	// Strategy is the scaling strategy, as in service.yaml; empty until the controller

@@ -53,7 +53,7 @@ func (s *Snapshot) Unmet() []Unmet {
 
 // running returns how many replicas of a target's model and region run on a GPU type and,
 // if given, with a capacity type.
-func (s *Snapshot) running(t Target, on TargetReplicas) (n int) {
+func (s *Snapshot) running(t PlannedCapacity, on TargetReplicas) (n int) {
 	s.eachReplica(t, func(r *ReplicaSnapshot) {
 		if r.GPU == on.GPU && (on.Capacity == "" || r.Capacity == on.Capacity) {
 			n++
@@ -63,14 +63,14 @@ func (s *Snapshot) running(t Target, on TargetReplicas) (n int) {
 }
 
 // reportsCapacity reports whether all replicas of a target report their capacity type.
-func (s *Snapshot) reportsCapacity(t Target) bool {
+func (s *Snapshot) reportsCapacity(t PlannedCapacity) bool {
 	hasCapacity := true
 	s.eachReplica(t, func(r *ReplicaSnapshot) { hasCapacity = hasCapacity && r.Capacity != "" })
 	return hasCapacity
 }
 
 // eachReplica calls f with each replica of a target's model and region that is not donated.
-func (s *Snapshot) eachReplica(t Target, f func(*ReplicaSnapshot)) {
+func (s *Snapshot) eachReplica(t PlannedCapacity, f func(*ReplicaSnapshot)) {
 	for i := range s.Regions {
 		for k := range s.Regions[i].Replicas {
 			if r := &s.Regions[i].Replicas[k]; cmp.Or(r.Region, s.Regions[i].Name) == t.Region && r.Model == t.Model && !r.Donated {

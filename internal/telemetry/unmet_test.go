@@ -29,7 +29,7 @@ func TestUnmetLine(t *testing.T) {
 		{"a model without GPUs", []ReplicaSnapshot{on("", "on_demand")}, []TargetReplicas{{"", 0, "on_demand", 2}}, ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			s := &Snapshot{Regions: []RegionSnapshot{{Name: region, Replicas: tt.replicas}}, Targets: []Target{{Model: "m", Region: region, Replicas: tt.want}}}
+			s := &Snapshot{Regions: []RegionSnapshot{{Name: region, Replicas: tt.replicas}}, Targets: []PlannedCapacity{{Model: "m", Region: region, Replicas: tt.want}}}
 			if got := s.UnmetLine(); got != tt.line {
 				t.Errorf("got %q, want %q", got, tt.line)
 			}
@@ -46,7 +46,7 @@ func TestUnmetCountsAdoptedReplicas(t *testing.T) {
 	want := []TargetReplicas{{GPU: "L4", GPUs: 1, Count: 1}}
 	s := &Snapshot{
 		Regions: []RegionSnapshot{{Name: us, Replicas: []ReplicaSnapshot{on(us), on(eu)}}, {Name: eu}},
-		Targets: []Target{{Model: "m", Region: us, Replicas: want}, {Model: "m", Region: eu, Replicas: want}},
+		Targets: []PlannedCapacity{{Model: "m", Region: us, Replicas: want}, {Model: "m", Region: eu, Replicas: want}},
 	}
 	if got := s.UnmetLine(); got != "" {
 		t.Errorf("got %q, want none: both run", got)

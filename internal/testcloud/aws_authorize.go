@@ -75,7 +75,7 @@ func (a *AWS) authorize(c awsCall) error {
 		return err
 	}
 	for _, q := range a.accessRequests(c) {
-		q.context.add("aws:RequestedRegion", c.region)
+		q.context.addValue("aws:RequestedRegion", c.region)
 		if !allowed(policies, q) {
 			who := fmt.Sprintf("arn:aws:sts::%s:assumed-role/%s/%s", AWSAccount, role.name, id)
 			return c.denial(who, q)
@@ -198,14 +198,14 @@ func (r *ec2Region) launchAccessRequests(c awsCall) []iamRequest {
 	for _, spec := range f.items("TagSpecification") {
 		context := require("ec2:CreateTags", r.arn(spec.get("ResourceType"), "*"))
 		context.addRequestTags(spec.readTags("Tag"))
-		context.add("ec2:CreateAction", c.action)
+		context.addValue("ec2:CreateAction", c.action)
 	}
 	if name := f.get("IamInstanceProfile.Name"); name != "" {
 		resource := iamARN("role", "/", name)
 		if p := r.aws.profiles[name]; p != nil && r.aws.roles[p.role] != nil {
 			resource = iamARN("role", r.aws.roles[p.role].path, p.role)
 		}
-		require("iam:PassRole", resource).add("iam:PassedToService", "ec2.amazonaws.com")
+		require("iam:PassRole", resource).addValue("iam:PassedToService", "ec2.amazonaws.com")
 	}
 	return all
 }
@@ -213,7 +213,7 @@ func (r *ec2Region) launchAccessRequests(c awsCall) []iamRequest {
 // addTags adds tags to the condition context of a request.
 func (c iamContext) addTags(prefix string, tags awsTags) {
 	for key, value := range tags {
-		c.add(prefix+key, value)
+		c.addValue(prefix+key, value)
 	}
 }
 
@@ -221,6 +221,6 @@ func (c iamContext) addTags(prefix string, tags awsTags) {
 func (c iamContext) addRequestTags(tags awsTags) {
 	c.addTags("aws:RequestTag/", tags)
 	for key := range tags {
-		c.add("aws:TagKeys", key)
+		c.addValue("aws:TagKeys", key)
 	}
 }

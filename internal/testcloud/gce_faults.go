@@ -86,11 +86,11 @@ func (g *GCE) PreemptInstance(name string) (found bool) {
 			found = true
 			i.stopPrograms()
 			if i.Scheduling.InstanceTerminationAction == "DELETE" {
-				g.instances.remove(at, g.faults.StaleLists)
+				g.instances.removeObject(at, g.faults.StaleLists)
 				continue
 			}
 			i.Status = gceTerminated
-			g.instances.set(at, i)
+			g.instances.setObject(at, i)
 		}
 	})
 	return found
@@ -120,7 +120,7 @@ func (g *GCE) editInstances(name string, edit func(*GCEInstance)) {
 		for _, at := range g.instances.keys() {
 			if i, _ := g.instances.get(at); i.Name == name {
 				edit(&i)
-				g.instances.set(at, i)
+				g.instances.setObject(at, i)
 			}
 		}
 	})
@@ -132,7 +132,7 @@ func (g *GCE) EditFirewall(name string, edit func(*GCEFirewall)) (found bool) {
 		var f GCEFirewall
 		if f, found = g.firewalls.get(name); found {
 			edit(&f)
-			g.firewalls.set(name, f)
+			g.firewalls.setObject(name, f)
 		}
 	})
 	return found

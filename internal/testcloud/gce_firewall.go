@@ -79,11 +79,11 @@ func (g *GCE) insertFirewall(r *http.Request) (any, *gceError) {
 		return nil, newGCEError(http.StatusConflict, "alreadyExists", "The resource 'projects/%s/%s' already exists", g.project, target)
 	}
 	f.Kind, f.ID, f.SelfLink = "compute#firewall", g.nextNumber(), g.link(target)
-	g.firewalls.add(f.Name, f, g.faults.StaleLists)
+	g.firewalls.addObject(f.Name, f, g.faults.StaleLists)
 	return g.startOperation(r, "", "insert", target, func() *GCEFailure {
 		failure := g.injectedFailure("compute.firewalls.insert")
 		if failure != nil {
-			g.firewalls.remove(f.Name, 0)
+			g.firewalls.removeObject(f.Name, 0)
 		}
 		return failure
 	}), nil
@@ -128,7 +128,7 @@ func (g *GCE) updateFirewall(r *http.Request) (any, *gceError) {
 		return nil, newGCEError(http.StatusBadRequest, "invalid", "Invalid value for field 'resource.network': '%s'. The network of a firewall cannot be changed.", f.Network)
 	}
 	f.Kind, f.ID, f.SelfLink = old.Kind, old.ID, old.SelfLink
-	g.firewalls.set(old.Name, f)
+	g.firewalls.setObject(old.Name, f)
 	return g.startOperation(r, "", "update", "global/firewalls/"+old.Name, func() *GCEFailure { return nil }), nil
 }
 
@@ -141,7 +141,7 @@ func (g *GCE) deleteFirewall(r *http.Request) (any, *gceError) {
 		return nil, fail
 	}
 	return g.startOperation(r, "", "delete", "global/firewalls/"+f.Name, func() *GCEFailure {
-		g.firewalls.remove(f.Name, g.faults.StaleLists)
+		g.firewalls.removeObject(f.Name, g.faults.StaleLists)
 		return nil
 	}), nil
 }
@@ -152,7 +152,7 @@ func (g *GCE) listFirewalls(r *http.Request) (any, *gceError) {
 		return nil, fail
 	}
 	var all []GCEFirewall
-	for _, f := range g.firewalls.list() {
+	for _, f := range g.firewalls.listObjects() {
 		if passes(func(field string) (string, bool) { return f.Name, field == "name" }) {
 			all = append(all, f)
 		}

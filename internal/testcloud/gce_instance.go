@@ -217,7 +217,7 @@ func (g *GCE) insertInstance(r *http.Request) (any, *gceError) {
 	i.number, i.creator = g.lastNumber, callerAccount(r)
 	i.MachineType = g.link(i.MachineType)
 	i.Created = g.now().Format(time.RFC3339Nano)
-	g.instances.add(i.key(), i, g.faults.StaleLists)
+	g.instances.addObject(i.key(), i, g.faults.StaleLists)
 	op := g.startOperation(r, zone, "insert", target, func() *GCEFailure { return g.finishInsert(i.key()) })
 	op.TargetID = i.ID
 	return op, nil
@@ -232,15 +232,15 @@ func (g *GCE) finishInsert(key string) *GCEFailure {
 	if failure := g.startFailure(i); failure != nil {
 		if failure.KeepInstance {
 			i.Status = gceTerminated
-			g.instances.set(key, i)
+			g.instances.setObject(key, i)
 		} else {
-			g.instances.remove(key, 0)
+			g.instances.removeObject(key, 0)
 		}
 		return failure
 	}
 	i.Status = gceRunning
 	g.boot(&i)
-	g.instances.set(key, i)
+	g.instances.setObject(key, i)
 	return nil
 }
 
@@ -313,7 +313,7 @@ func (g *GCE) setMetadata(r *http.Request) (any, *gceError) {
 		return nil, fail
 	}
 	i.Metadata = m.GCEMetadata
-	g.instances.set(i.key(), i)
+	g.instances.setObject(i.key(), i)
 	zone := path.Base(i.Zone)
 	return g.startOperation(r, zone, "setMetadata", "zones/"+zone+"/instances/"+i.Name, func() *GCEFailure { return nil }), nil
 }
@@ -348,9 +348,9 @@ func (g *GCE) deleteInstance(r *http.Request) (any, *gceError) {
 	}
 	i.stopPrograms()
 	i.Status = gceStopping
-	g.instances.set(i.key(), i)
+	g.instances.setObject(i.key(), i)
 	return g.startOperation(r, path.Base(i.Zone), "delete", target, func() *GCEFailure {
-		g.instances.remove(i.key(), g.faults.StaleLists)
+		g.instances.removeObject(i.key(), g.faults.StaleLists)
 		return nil
 	}), nil
 }
@@ -361,7 +361,7 @@ func (g *GCE) listInstances(r *http.Request) (any, *gceError) {
 		return nil, fail
 	}
 	var all []GCEInstance
-	for _, i := range g.instances.list() {
+	for _, i := range g.instances.listObjects() {
 		if passes(i.field) && path.Base(i.Zone) != g.silentZone {
 			all = append(all, i)
 		}

@@ -24,11 +24,11 @@ func (s *gceStore[T]) get(key string) (T, bool) {
 	return object, ok
 }
 
-// set replaces an existing object.
-func (s *gceStore[T]) set(key string, object T) { s.objects[key] = object }
+// setObject replaces an existing object.
+func (s *gceStore[T]) setObject(key string, object T) { s.objects[key] = object }
 
-// add adds an object, which the next unseen lists omit.
-func (s *gceStore[T]) add(key string, object T, unseen int) {
+// addObject adds an object, which the next unseen lists omit.
+func (s *gceStore[T]) addObject(key string, object T, unseen int) {
 	if s.objects == nil {
 		s.objects, s.unseen = map[string]T{}, map[string]int{}
 		s.deleted, s.deletedReads = map[string]T{}, map[string]int{}
@@ -37,8 +37,8 @@ func (s *gceStore[T]) add(key string, object T, unseen int) {
 	delete(s.deleted, key)
 }
 
-// remove deletes an object, which the next unseen lists still contain.
-func (s *gceStore[T]) remove(key string, unseen int) {
+// removeObject deletes an object, which the next unseen lists still contain.
+func (s *gceStore[T]) removeObject(key string, unseen int) {
 	s.deleted[key], s.deletedReads[key] = s.objects[key], unseen
 	delete(s.objects, key)
 }
@@ -54,8 +54,8 @@ func (s *gceStore[T]) all() []T {
 	return all
 }
 
-// list returns the objects of one list call.
-func (s *gceStore[T]) list() []T {
+// listObjects returns the objects of one list call.
+func (s *gceStore[T]) listObjects() []T {
 	shown := map[string]T{}
 	for key, object := range s.objects {
 		if s.unseen[key] > 0 {

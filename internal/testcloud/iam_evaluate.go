@@ -24,8 +24,8 @@ type iamRequest struct {
 // IAM ignores their case. A key may have several values.
 type iamContext map[string][]string
 
-// add adds a value to a key.
-func (c iamContext) add(key, value string) {
+// addValue adds a value to a key.
+func (c iamContext) addValue(key, value string) {
 	key = strings.ToLower(key)
 	c[key] = append(c[key], value)
 }

@@ -16,14 +16,14 @@ func TestPoliciesFollowIAM(t *testing.T) {
 	tags := func(kinds ...string) iamContext {
 		c := iamContext{}
 		for _, k := range kinds {
-			c.add("aws:ResourceTag/Kind", k)
+			c.addValue("aws:ResourceTag/Kind", k)
 		}
 		return c
 	}
 	keys := func(names ...string) iamContext {
 		c := iamContext{}
 		for _, n := range names {
-			c.add("aws:TagKeys", n)
+			c.addValue("aws:TagKeys", n)
 		}
 		return c
 	}

@@ -75,8 +75,8 @@ func (b *balancer) List() []Replica                  { return b.replicas }
 func (b *balancer) View() core.BalancerView          { return b.view }
 func (b *balancer) TrafficStats() proxy.TrafficStats { return b.stats }
 
-func (b *balancer) Decision(id string) (record.Request, bool) {
-	return record.Request{Request: id, Model: "llama"}, id == "req/1"
+func (b *balancer) Decision(id string) (record.RequestRecord, bool) {
+	return record.RequestRecord{RequestRecord: id, Model: "llama"}, id == "req/1"
 }
 
 func (b *balancer) DecisionMemory() telemetry.DecisionMemory {
@@ -155,7 +155,7 @@ func TestSnapshotShowsControllerReview(t *testing.T) {
 // The targets of a plan are shown until twice its interval has passed.
 func TestSnapshotShowsAppliedPlanTargets(t *testing.T) {
 	now := time.Unix(1_700_000_000, 0)
-	review := &telemetry.Review{From: now, Until: now.Add(time.Hour), Targets: []telemetry.Target{{Model: "llama", Region: "local/us", Count: 3}}}
+	review := &telemetry.Review{From: now, Until: now.Add(time.Hour), Targets: []telemetry.PlannedCapacity{{Model: "llama", Region: "local/us", Count: 3}}}
 	for age, want := range map[time.Duration]int{0: 1, time.Hour: 1, 2 * time.Hour: 1, 2*time.Hour + time.Second: 0} {
 		a := api(&balancer{}, func(o *Options) {
 			o.Review = func() *telemetry.Review { return review }

@@ -54,7 +54,7 @@ func (a *API) ServeGuest(w http.ResponseWriter, r *http.Request) {
 		writeError(w, http.StatusUnauthorized, "a client certificate of the service is required: run 'skyserve connect'")
 		return
 	}
-	a.serve(w, r, true, true)
+	a.serveRequest(w, r, true, true)
 }
 
 // mailbox returns the invite of a request, or nil if it is not open. The lock must be held.

@@ -71,7 +71,7 @@ type Traffic interface {
 
 // Decisions stores and streams routing decisions.
 type Decisions interface {
-	Decision(id string) (record.Request, bool)
+	Decision(id string) (record.RequestRecord, bool)
 	// DecisionMemory returns the number of stored decisions and the age of the oldest.
 	DecisionMemory() telemetry.DecisionMemory
 	Subscribe() (events <-chan json.RawMessage, cancel func())
@@ -210,20 +210,20 @@ func (a *API) serveReady(w http.ResponseWriter, _ *http.Request) {
 // ServeHTTP authorizes and serves a request. Clients that do not read the response, or do not send
 // the body, are disconnected.
 func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	a.serve(w, r, a.opts.Token != "", a.authorized(r))
+	a.serveRequest(w, r, a.opts.Token != "", a.authorized(r))
 }
 
 // ServeMember is ServeHTTP for a client that a certificate authorizes; it needs no token.
-func (a *API) ServeMember(w http.ResponseWriter, r *http.Request) { a.serve(w, r, true, true) }
+func (a *API) ServeMember(w http.ResponseWriter, r *http.Request) { a.serveRequest(w, r, true, true) }
 
 // Forbid responds with 403 to a client that is authenticated but not authorized.
 func (a *API) Forbid(w http.ResponseWriter, reason string) {
 	writeError(w, http.StatusForbidden, reason)
 }
 
-// serve serves a request. beyond: the listener is reachable from other machines. authorized: the
+// serveRequest serves a request. beyond: the listener is reachable from other machines. authorized: the
 // client is authorized.
-func (a *API) serve(w http.ResponseWriter, r *http.Request, beyond, authorized bool) {
+func (a *API) serveRequest(w http.ResponseWriter, r *http.Request, beyond, authorized bool) {
 	line := http.NewResponseController(w)                                   // a writer without deadlines may block
 	defer func() { _ = line.SetReadDeadline(deadlineAfter(bodyTimeout)) }() // net/http reads the unread rest of the body
 	deadline := deadlineAfter(writeTimeout)

@@ -39,7 +39,7 @@ func (a *API) Snapshot() telemetry.Snapshot {
 	}
 	s := telemetry.Snapshot{
 		At: a.opts.Now().UTC(), Service: a.opts.Self.Service, Regions: merge(parts),
-		Forecast: []telemetry.LoadForecast{}, Donations: []telemetry.Donation{}, Targets: []telemetry.Target{}, Prices: []telemetry.Price{}, Events: []telemetry.ScalingEvent{},
+		Forecast: []telemetry.LoadForecast{}, Donations: []telemetry.Donation{}, Targets: []telemetry.PlannedCapacity{}, Prices: []telemetry.Price{}, Events: []telemetry.ScalingEvent{},
 	}
 	s.Alerts = a.alerts(s.Regions)
 	if a.opts.Scaling != nil {

@@ -70,16 +70,16 @@ func (a *API) addWorker(w http.ResponseWriter, r *http.Request) {
 		writeError(w, http.StatusBadRequest, "read the replica: "+err.Error())
 		return
 	}
-	a.add(w, r, cfg, false)
+	a.attachWorker(w, r, cfg, false)
 }
 
 // addByURL attaches a replica, as in SGLang's API.
 func (a *API) addByURL(w http.ResponseWriter, r *http.Request) {
-	a.add(w, r, service.ReplicaConfig{URL: r.URL.Query().Get("url")}, true)
+	a.attachWorker(w, r, service.ReplicaConfig{URL: r.URL.Query().Get("url")}, true)
 }
 
-// add validates the URL of a replica and attaches it.
-func (a *API) add(w http.ResponseWriter, r *http.Request, cfg service.ReplicaConfig, nearOnly bool) {
+// attachWorker validates the URL of a replica and attaches it.
+func (a *API) attachWorker(w http.ResponseWriter, r *http.Request, cfg service.ReplicaConfig, nearOnly bool) {
 	u, err := ReplicaURL(cfg.URL)
 	if err == nil {
 		err = a.checkAddress(r.Context(), u.Hostname(), nearOnly)
@@ -135,7 +135,7 @@ func (a *API) removeWorker(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 	}
-	a.remove(w, r.PathValue("id"), epoch)
+	a.detachWorker(w, r.PathValue("id"), epoch)
 }
 
 // removeByURL detaches a replica, as in SGLang's API.
@@ -143,14 +143,14 @@ func (a *API) removeByURL(w http.ResponseWriter, r *http.Request) {
 	raw := r.URL.Query().Get("url")
 	for _, rep := range a.opts.Workers.List() {
 		if strings.TrimRight(rep.URL, "/") == strings.TrimRight(raw, "/") {
-			a.remove(w, rep.ID, 0)
+			a.detachWorker(w, rep.ID, 0)
 			return
 		}
 	}
 	writeError(w, http.StatusNotFound, "no replica with the URL "+quoteClipped(raw))
 }
 
-func (a *API) remove(w http.ResponseWriter, id string, epoch uint64) {
+func (a *API) detachWorker(w http.ResponseWriter, id string, epoch uint64) {
 	removed, err := a.opts.Workers.Remove(id, epoch)
 	switch {
 	case errors.Is(err, proxy.ErrOlderEpoch):

@@ -10,11 +10,11 @@ func (b *bitset) reset(n int) {
 	clear(*b)
 }
 
-func (b bitset) set(i int32)   { b[i>>6] |= 1 << (i & 63) }
-func (b bitset) unset(i int32) { b[i>>6] &^= 1 << (i & 63) }
+func (b bitset) setBit(i int32) { b[i>>6] |= 1 << (i & 63) }
+func (b bitset) unset(i int32)  { b[i>>6] &^= 1 << (i & 63) }
 
-// next returns the first member in [from, to), or -1.
-func (b bitset) next(from, to int32) int32 {
+// nextBit returns the first member in [from, to), or -1.
+func (b bitset) nextBit(from, to int32) int32 {
 	if from >= to {
 		return -1
 	}

@@ -38,7 +38,7 @@ func (s *Solver) replace(sl *slot) bool {
 	if best < 0 || cost > now || (cost >= now-tolerance*math.Abs(now) && !(cost == now && best < sl.rank)) {
 		return false
 	}
-	s.waiting.set(s.position[sl.rank])
+	s.waiting.setBit(s.position[sl.rank])
 	s.waiting.unset(s.position[best])
 	copy(row, s.own)
 	s.addJob(row, best, 1)
@@ -74,9 +74,9 @@ func (s *Solver) bestWaiting() (int32, float64) {
 		mid := s.firstFrom(from, to, size)
 		below := s.waiting.prev(from, mid)
 		if below >= 0 { // the oldest job of the same size
-			below = s.waiting.next(s.firstFrom(from, mid, s.jobs[s.pool[below]].size), to)
+			below = s.waiting.nextBit(s.firstFrom(from, mid, s.jobs[s.pool[below]].size), to)
 		}
-		for _, at := range [...]int32{below, s.waiting.next(mid, to)} {
+		for _, at := range [...]int32{below, s.waiting.nextBit(mid, to)} {
 			if at < 0 {
 				continue
 			}

@@ -170,7 +170,7 @@ func TestBitsetAgainstASet(t *testing.T) {
 		b.reset(int(n))
 		in := map[int32]bool{}
 		for _, i := range rapid.SliceOf(rapid.Int32Range(0, n-1)).Draw(t, "set") {
-			b.set(i)
+			b.setBit(i)
 			in[i] = true
 		}
 		for _, i := range rapid.SliceOf(rapid.Int32Range(0, n-1)).Draw(t, "unset") {
@@ -187,8 +187,8 @@ func TestBitsetAgainstASet(t *testing.T) {
 				}
 			}
 		}
-		if b.next(from, to) != next || b.prev(from, to) != prev {
-			t.Fatalf("[%d,%d) of %v: %d and %d", from, to, in, b.next(from, to), b.prev(from, to))
+		if b.nextBit(from, to) != next || b.prev(from, to) != prev {
+			t.Fatalf("[%d,%d) of %v: %d and %d", from, to, in, b.nextBit(from, to), b.prev(from, to))
 		}
 	})
 }

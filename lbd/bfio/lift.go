@@ -57,7 +57,7 @@ func (s *Solver) slackPerWorker(total float64) float64 {
 // restore sets the current slots to the best ones.
 func (s *Solver) restore() {
 	for _, sl := range s.slots {
-		s.waiting.set(s.position[sl.rank])
+		s.waiting.setBit(s.position[sl.rank])
 		s.freeSlots[sl.worker]++
 	}
 	copy(s.load, s.base)

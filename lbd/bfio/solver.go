@@ -178,7 +178,7 @@ func (s *Solver) sortPool() {
 	life := int32(0)
 	for at, rank := range s.pool {
 		s.position[rank] = int32(at)
-		s.waiting.set(int32(at))
+		s.waiting.setBit(int32(at))
 		for ; life <= jobs[rank].life; life++ {
 			s.bounds[life] = int32(at)
 		}

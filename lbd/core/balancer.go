@@ -156,7 +156,7 @@ func (b *Balancer) stepTargets(now time.Duration, ev Event) {
 			b.bounceStranded(now)
 		}
 	case EventReplicaReport:
-		b.handleReplicaReport(now, ev.Target, ev.Report)
+		b.handleReplicaReport(now, ev.Target, ev.ProbeReport)
 	case EventPeerAdded:
 		b.addPeer(ev.Peer)
 	case EventPeerRemoved:
@@ -268,7 +268,7 @@ func (b *Balancer) handleFinished(now time.Duration, id string, out *Outcome) {
 	b.learnFromEnd(now, t, r, own)
 	b.queue(r.Model).chargeServed(r, out)
 	if out != nil && out.OutputTokens.Known {
-		b.queue(r.Model).answerLengths.add(max(0, out.OutputTokens.Value))
+		b.queue(r.Model).answerLengths.addLength(max(0, out.OutputTokens.Value))
 	}
 	var answered prefix.Key
 	if out != nil && len(out.Key) > len(r.Prompt) {
@@ -436,7 +436,7 @@ func (b *Balancer) detachRequest(r *request, out *Outcome) *target {
 	t.outstanding--
 	t.breaker.Ended(r.Seq)
 	t.endIsolation(r)
-	t.work.remove(r, out, t.outstanding == 0)
+	t.work.removeRequest(r, out, t.outstanding == 0)
 	b.removeFromRank(t, r)
 	b.counts.Outstanding--
 	r.target = nil
@@ -460,7 +460,7 @@ func (b *Balancer) bounceRequest(r *request) {
 
 func (b *Balancer) enqueue(now time.Duration, r *request) *queue {
 	q := b.queue(r.Model)
-	q.push(now, r)
+	q.pushRequest(now, r)
 	b.queued++
 	return q
 }
@@ -473,7 +473,7 @@ func (b *Balancer) waitingRequests(q *queue) []*request {
 }
 
 func (b *Balancer) dequeue(r *request) {
-	b.queue(r.Model).remove(r)
+	b.queue(r.Model).removeRequest(r)
 	b.queued--
 }
 

@@ -283,7 +283,7 @@ func (t *target) appendRunning(into []policy.Running) []policy.Running {
 		if r.MaxTokens > 0 {
 			remaining = max(1, min(r.MaxTokens, maxTokens)-streamed)
 		}
-		into = append(into, policy.Running{Tokens: r.promptCost + streamed, Left: remaining})
+		into = append(into, policy.Running{Tokens: r.promptCost + streamed, Remaining: remaining})
 	}
 	return into
 }

@@ -109,7 +109,7 @@ func TestProgressIsSplitAmongStreams(t *testing.T) {
 	}
 	running := rank.appendRunning(nil)
 	slices.SortFunc(running, func(a, b policy.Running) int { return a.Tokens - b.Tokens })
-	want := []policy.Running{{Tokens: 100, Left: 50}, {Tokens: 105, Left: 45}, {Tokens: 115, Left: 35}}
+	want := []policy.Running{{Tokens: 100, Remaining: 50}, {Tokens: 105, Remaining: 45}, {Tokens: 115, Remaining: 35}}
 	if !slices.Equal(running, want) {
 		t.Errorf("running %v, want %v", running, want)
 	}

@@ -22,7 +22,7 @@ func fleet(b *testing.B, name string, n int) *Balancer {
 	for i := range n {
 		id := replicaName(i)
 		bal.Step(0, Event{Kind: EventReplicaAdded, Replica: &ReplicaInfo{ID: id, Model: "m"}})
-		bal.Step(0, Event{Kind: EventReplicaReport, Target: id, Report: &Report{Ready: true, Pending: policy.Known(0)}})
+		bal.Step(0, Event{Kind: EventReplicaReport, Target: id, ProbeReport: &ProbeReport{Ready: true, Pending: policy.Known(0)}})
 	}
 	return bal
 }
@@ -103,9 +103,9 @@ func BenchmarkQueued(b *testing.B) {
 				req.ID, req.Prompt = "q", keys[i]
 				life(bal, &req, &out)
 			}
-			full, room := Report{Ready: true, Pending: policy.Known(2), Running: policy.Known(20)}, Report{Ready: true, Pending: policy.Known(0), Running: policy.Known(20)}
+			full, room := ProbeReport{Ready: true, Pending: policy.Known(2), Running: policy.Known(20)}, ProbeReport{Ready: true, Pending: policy.Known(0), Running: policy.Known(20)}
 			for i := range 64 {
-				bal.Step(0, Event{Kind: EventReplicaReport, Target: replicaName(i), Report: &full})
+				bal.Step(0, Event{Kind: EventReplicaReport, Target: replicaName(i), ProbeReport: &full})
 			}
 			ids := make([]string, 4096)
 			for i := range ids {
@@ -125,12 +125,12 @@ func BenchmarkQueued(b *testing.B) {
 			for i := 0; b.Loop(); i++ {
 				id := replicaName(i % 64)
 				sent = sent[:0]
-				for _, a := range bal.Step(0, Event{Kind: EventReplicaReport, Target: id, Report: &room}) {
+				for _, a := range bal.Step(0, Event{Kind: EventReplicaReport, Target: id, ProbeReport: &room}) {
 					if a.Kind == ActionDispatch {
 						sent = append(sent, a.ID)
 					}
 				}
-				bal.Step(0, Event{Kind: EventReplicaReport, Target: id, Report: &full})
+				bal.Step(0, Event{Kind: EventReplicaReport, Target: id, ProbeReport: &full})
 				for _, s := range sent {
 					bal.Step(0, Event{Kind: EventFinished, ID: s, Outcome: &out})
 					arrive()

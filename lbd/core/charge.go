@@ -20,9 +20,9 @@ const (
 	maxUnboundedAnswer = 16 << 10
 )
 
-// cost returns the total cost of r to its tenant, from the counts in out if known, and otherwise
+// chargedTokens returns the total cost of r to its tenant, from the counts in out if known, and otherwise
 // from an estimate of the generated tokens.
-func (r *request) cost(out *Outcome, generated int) int64 {
+func (r *request) chargedTokens(out *Outcome, generated int) int64 {
 	prompt := r.sendCharge()
 	if out != nil && out.PromptTokens.Known {
 		prompt = int64(clampTokens(out.PromptTokens.Value))
@@ -43,7 +43,7 @@ func (q *queue) setCharge(r *request, tokens int64) {
 // chargeServed corrects the charge for a served request by the engine's counts.
 func (q *queue) chargeServed(r *request, out *Outcome) {
 	if out != nil {
-		q.setCharge(r, r.cost(out, 0))
+		q.setCharge(r, r.chargedTokens(out, 0))
 	}
 }
 
@@ -55,7 +55,7 @@ func (q *queue) chargeServed(r *request, out *Outcome) {
 func (q *queue) chargeUnserved(r *request, out *Outcome, generated int) {
 	retryable := out != nil && out.Retryable
 	if !retryable || out.OutputTokens.Or(0) > 0 {
-		r.minCharge = max(r.minCharge, r.cost(out, generated))
+		r.minCharge = max(r.minCharge, r.chargedTokens(out, generated))
 	}
 	q.setCharge(r, r.minCharge)
 }
@@ -66,7 +66,7 @@ func (b *Balancer) chargeRunning(now time.Duration, q *queue) {
 		return
 	}
 	q.chargedAt = now
-	q.ChargeRunning(func(r *request) int64 { return r.cost(nil, b.estimateGenerated(now, r)) })
+	q.ChargeRunning(func(r *request) int64 { return r.chargedTokens(nil, b.estimateGenerated(now, r)) })
 }
 
 // GeneratedTokens estimates the tokens generated for a request in flight, of all its answers together,

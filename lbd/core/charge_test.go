@@ -335,14 +335,14 @@ func TestRefundGivesNoCredit(t *testing.T) {
 	arrive(b, 0, "early", "saver")
 	q := b.queue("m")
 	early := b.requests["early"]
-	q.remove(early)
+	q.removeRequest(early)
 	q.chargeSent(early)
 	q.setCharge(b.requests["flood1"], 5000)
-	q.remove(b.requests["flood1"]) // the last that left the queue was served 5000
+	q.removeRequest(b.requests["flood1"]) // the last that left the queue was served 5000
 	for q.Len() > 0 {
-		q.remove(q.First(nil, 0, 1)[0])
+		q.removeRequest(q.First(nil, 0, 1)[0])
 	}
-	q.push(0, waiting(1<<20, 0, Request{Tenant: "saver", PromptTokens: 1}))
+	q.pushRequest(0, waiting(1<<20, 0, Request{Tenant: "saver", PromptTokens: 1}))
 	lifted := q.Served("saver")
 	if lifted < 5000 {
 		t.Fatalf("it was lifted to %d, want 5000 at least", lifted)

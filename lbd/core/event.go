@@ -41,7 +41,7 @@ type Event struct {
 	Request      *Request      `json:"request,omitempty"`
 	Outcome      *Outcome      `json:"outcome,omitempty"`
 	Replica      *ReplicaInfo  `json:"replica,omitempty"`
-	Report       *Report       `json:"report,omitempty"`
+	ProbeReport  *ProbeReport  `json:"report,omitempty"`
 	Peer         *PeerInfo     `json:"peer,omitempty"`
 	PeerReport   *PeerReport   `json:"peer_report,omitempty"`
 	CacheUpdates []CacheUpdate `json:"learned,omitempty"`
@@ -145,8 +145,8 @@ type ReplicaInfo struct {
 	Process string `json:"process,omitempty"`
 }
 
-// Report is the result of probing a replica. Figures that the engine does not export are unknown.
-type Report struct {
+// ProbeReport is the result of probing a replica. Figures that the engine does not export are unknown.
+type ProbeReport struct {
 	// Age is the age of the figures when the report arrived: half a round trip.
 	Age     time.Duration         `json:"age_ns"`
 	Ready   bool                  `json:"ready"`

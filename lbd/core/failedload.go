@@ -29,13 +29,13 @@ type failedLoad struct {
 	list                      []failedRequest
 }
 
-// add counts a request until a time, or until the last one before it expires.
-func (d *failedLoad) add(until time.Duration, context, remaining int) {
+// addLoad counts a request until a time, or until the last one before it expires.
+func (d *failedLoad) addLoad(until time.Duration, context, remaining int) {
 	if n := len(d.list); n > 0 {
 		until = max(until, d.list[n-1].until)
 	}
 	if len(d.list) >= maxFailedRequests {
-		d.drop(1)
+		d.dropOldest(1)
 	}
 	d.list = append(d.list, failedRequest{until, context, remaining})
 	d.count++
@@ -49,10 +49,10 @@ func (d *failedLoad) expire(now time.Duration) {
 	for n < len(d.list) && d.list[n].until <= now {
 		n++
 	}
-	d.drop(n)
+	d.dropOldest(n)
 }
 
-func (d *failedLoad) drop(n int) {
+func (d *failedLoad) dropOldest(n int) {
 	if n == 0 {
 		return
 	}
@@ -71,7 +71,7 @@ func (b *Balancer) addFailedLoad(now time.Duration, t *target, r *request) {
 		return
 	}
 	if until := r.sentAt + b.expectedResidence(t.model); until > now {
-		t.failedLoad.add(until, r.promptCost, r.promptCost+r.answerCost)
+		t.failedLoad.addLoad(until, r.promptCost, r.promptCost+r.answerCost)
 	}
 }
 

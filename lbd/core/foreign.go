@@ -123,7 +123,7 @@ func (c *caches) findOrAddForeign(now time.Duration, e *localCacheUpdate) *forei
 			return nil
 		}
 		c.replicas.RemoveTarget(f.slot)
-		c.sharing.received.remove(f.id, e.learnedAt)
+		c.sharing.received.removeReplica(f.id, e.learnedAt)
 		f.process, f.cacheLostAt = e.Process, distantPast
 	}
 	return f
@@ -156,14 +156,14 @@ func (c *caches) applyCacheUpdate(now time.Duration, slot int, e *localCacheUpda
 	} else {
 		c.replicas.InsertFor(owner, e.Key, slot)
 	}
-	c.sharing.add(&c.sharing.received, *e)
+	c.sharing.addUpdate(&c.sharing.received, *e)
 }
 
 // applyCacheLoss removes all cache contents of a replica from before the loss in e.
 func (c *caches) applyCacheLoss(slot int, e *localCacheUpdate) {
 	c.replicas.RemoveTarget(slot)
-	c.sharing.remove(e.Replica, e.learnedAt)
-	c.sharing.add(&c.sharing.received, *e)
+	c.sharing.removeReplica(e.Replica, e.learnedAt)
+	c.sharing.addUpdate(&c.sharing.received, *e)
 }
 
 // dropForeign removes the foreign replicas for which match returns true.
@@ -174,7 +174,7 @@ func (c *caches) dropForeign(match func(*foreignReplica) bool) {
 		}
 		c.replicas.RemoveTarget(f.slot)
 		c.slots[0].release(f.slot)
-		c.sharing.received.remove(f.id, f.newestAt)
+		c.sharing.received.removeReplica(f.id, f.newestAt)
 		return true
 	})
 }

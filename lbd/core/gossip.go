@@ -40,8 +40,8 @@ type CacheUpdate struct {
 	SessionAge time.Duration `json:"session_age_ns,omitempty"`
 }
 
-// cost returns the approximate memory of an entry in a log.
-func (e *CacheUpdate) cost() int {
+// updateBytes returns the approximate memory of an entry in a log.
+func (e *CacheUpdate) updateBytes() int {
 	return cacheUpdateOverhead + len(e.Replica) + len(e.Process) + len(e.Tenant) + 8*len(e.Key)
 }
 
@@ -60,14 +60,14 @@ type cacheUpdateLog struct {
 	dropped int // leading entries that are already dropped
 }
 
-// add appends an entry and drops the oldest entries that exceed the bound.
-func (l *cacheUpdateLog) add(e localCacheUpdate) {
-	if e.cost() > l.limit {
+// addUpdate appends an entry and drops the oldest entries that exceed the bound.
+func (l *cacheUpdateLog) addUpdate(e localCacheUpdate) {
+	if e.updateBytes() > l.limit {
 		return
 	}
 	l.entries = append(l.entries, e)
-	for l.bytes += e.cost(); l.bytes > l.limit; l.dropped++ {
-		l.bytes -= l.entries[l.dropped].cost()
+	for l.bytes += e.updateBytes(); l.bytes > l.limit; l.dropped++ {
+		l.bytes -= l.entries[l.dropped].updateBytes()
 		l.entries[l.dropped] = localCacheUpdate{}
 	}
 	if 2*l.dropped > len(l.entries) {
@@ -84,12 +84,12 @@ func (l *cacheUpdateLog) after(seq uint64) []localCacheUpdate {
 	return all[sort.Search(len(all), func(i int) bool { return all[i].seq > seq }):]
 }
 
-// remove removes the entries of a replica up to a time.
-func (l *cacheUpdateLog) remove(replica string, until time.Duration) {
+// removeReplica removes the entries of a replica up to a time.
+func (l *cacheUpdateLog) removeReplica(replica string, until time.Duration) {
 	l.entries = slices.DeleteFunc(l.all(), func(e localCacheUpdate) bool {
 		lost := e.Replica == replica && e.learnedAt <= until
 		if lost {
-			l.bytes -= e.cost()
+			l.bytes -= e.updateBytes()
 		}
 		return lost
 	})
@@ -107,17 +107,17 @@ func newSharing(limit int) sharing {
 	return sharing{own: cacheUpdateLog{limit: limit}, received: cacheUpdateLog{limit: limit}}
 }
 
-// add numbers an entry and appends it to a log.
-func (s *sharing) add(to *cacheUpdateLog, e localCacheUpdate) {
+// addUpdate numbers an entry and appends it to a log.
+func (s *sharing) addUpdate(to *cacheUpdateLog, e localCacheUpdate) {
 	s.seq++
 	e.seq = s.seq
-	to.add(e)
+	to.addUpdate(e)
 }
 
-// remove removes the entries of a replica up to a time from both logs.
-func (s *sharing) remove(replica string, until time.Duration) {
-	s.own.remove(replica, until)
-	s.received.remove(replica, until)
+// removeReplica removes the entries of a replica up to a time from both logs.
+func (s *sharing) removeReplica(replica string, until time.Duration) {
+	s.own.removeReplica(replica, until)
+	s.received.removeReplica(replica, until)
 }
 
 // shareCacheUpdate logs, for the neighbours, the cache contents of a replica after a finished
@@ -135,7 +135,7 @@ func (c *caches) shareCacheUpdate(now time.Duration, h *cacheTarget, tenant stri
 	}
 	// A copy, so that the log keeps only the memory that it counts.
 	e := CacheUpdate{Replica: h.id, Process: h.process, Tenant: tenant, Key: slices.Clone(key), Answered: whole}
-	c.sharing.add(&c.sharing.own, localCacheUpdate{CacheUpdate: e, learnedAt: now, sessionStart: began})
+	c.sharing.addUpdate(&c.sharing.own, localCacheUpdate{CacheUpdate: e, learnedAt: now, sessionStart: began})
 }
 
 // shareCacheLoss logs, for the neighbours, the loss of a replica's cache.
@@ -144,9 +144,9 @@ func (c *caches) shareCacheLoss(now time.Duration, h *cacheTarget) {
 	if c.replicas.Held(h.slot) == 0 || !c.neighbours {
 		return
 	}
-	c.sharing.remove(h.id, now)
+	c.sharing.removeReplica(h.id, now)
 	e := CacheUpdate{Replica: h.id, Process: h.process, Forgotten: true}
-	c.sharing.add(&c.sharing.own, localCacheUpdate{CacheUpdate: e, learnedAt: now, sessionStart: now})
+	c.sharing.addUpdate(&c.sharing.own, localCacheUpdate{CacheUpdate: e, learnedAt: now, sessionStart: now})
 }
 
 // CacheUpdates returns the updates about the caches of this balancer's own replicas after entry since,
@@ -171,7 +171,7 @@ func (c *caches) updatesSince(now time.Duration, since uint64, all bool, maxByte
 		}
 		e := &(*from)[0]
 		if now-e.learnedAt < maxSharedAge {
-			if size += e.cost(); size > maxBytes && len(entries) > 0 {
+			if size += e.updateBytes(); size > maxBytes && len(entries) > 0 {
 				return entries, next, true
 			}
 			sent := e.CacheUpdate

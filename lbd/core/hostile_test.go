@@ -30,15 +30,15 @@ func hostile() map[string]Request {
 }
 
 // absurd contains reports that no correct engine sends.
-func absurd() []Report {
-	var all []Report
+func absurd() []ProbeReport {
+	var all []ProbeReport
 	for _, kv := range []float64{math.NaN(), math.Inf(1), -1, 7} {
-		all = append(all, Report{Ready: true, Pending: policy.Known(0), KV: policy.Known(kv)})
+		all = append(all, ProbeReport{Ready: true, Pending: policy.Known(0), KV: policy.Known(kv)})
 	}
 	for _, n := range []int{-3, math.MinInt, math.MaxInt} {
-		all = append(all, Report{Ready: true, Pending: policy.Known(n), Running: policy.Known(n)})
+		all = append(all, ProbeReport{Ready: true, Pending: policy.Known(n), Running: policy.Known(n)})
 	}
-	return append(all, Report{Ready: true, Age: -time.Hour}, Report{Ready: true, Age: math.MaxInt64})
+	return append(all, ProbeReport{Ready: true, Age: -time.Hour}, ProbeReport{Ready: true, Age: math.MaxInt64})
 }
 
 func absurdLoads() []ModelLoad {
@@ -72,7 +72,7 @@ func TestImpossibleReportsStopNoRequest(t *testing.T) {
 		for i, rep := range absurd() {
 			b := start(cfg, 2)
 			for _, id := range []string{"r0", "r1"} {
-				b.Step(0, Event{Kind: EventReplicaReport, Target: id, Report: &rep})
+				b.Step(0, Event{Kind: EventReplicaReport, Target: id, ProbeReport: &rep})
 			}
 			name := fmt.Sprintf("report %d %+v", i, rep)
 			for j := range 4 {
@@ -96,7 +96,7 @@ func TestImpossibleReportsStopNoRequest(t *testing.T) {
 func TestNaNFigureIsUnknown(t *testing.T) {
 	everyPolicy(t, func(t *testing.T, cfg Config) {
 		b := start(cfg, 1)
-		b.Step(0, Event{Kind: EventReplicaReport, Target: "r0", Report: &Report{Ready: true, Pending: policy.Known(0), KV: policy.Known(math.NaN())}})
+		b.Step(0, Event{Kind: EventReplicaReport, Target: "r0", ProbeReport: &ProbeReport{Ready: true, Pending: policy.Known(0), KV: policy.Known(math.NaN())}})
 		if got := ask(t, b, 0, Request{ID: "q", PromptTokens: 10}); got != "r0" {
 			t.Errorf("went to %q", got)
 		}

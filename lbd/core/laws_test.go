@@ -86,12 +86,12 @@ func (w *world) draw(rt *rapid.T) Event {
 	case 6:
 		return Event{Kind: EventReplicaDraining, Target: replica}
 	case 7, 8:
-		rep := &Report{Ready: rapid.IntRange(0, 5).Draw(rt, "up") > 0, Age: time.Millisecond}
+		rep := &ProbeReport{Ready: rapid.IntRange(0, 5).Draw(rt, "up") > 0, Age: time.Millisecond}
 		if rapid.Bool().Draw(rt, "metrics") {
 			rep.Pending = policy.Known(rapid.IntRange(0, 1).Draw(rt, "pending"))
 			rep.KV = policy.Known(rapid.Float64Range(0, 1).Draw(rt, "kv"))
 		}
-		return Event{Kind: EventReplicaReport, Target: replica, Report: rep}
+		return Event{Kind: EventReplicaReport, Target: replica, ProbeReport: rep}
 	case 9:
 		return Event{Kind: EventPeerAdded, Peer: &PeerInfo{ID: peer, SameRegion: rapid.Bool().Draw(rt, "same")}}
 	case 10:

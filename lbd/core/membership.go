@@ -106,7 +106,7 @@ func (b *Balancer) removePeer(now time.Duration, id string) {
 	b.placeAllWaiting(now)
 }
 
-func (b *Balancer) handleReplicaReport(now time.Duration, id string, rep *Report) {
+func (b *Balancer) handleReplicaReport(now time.Duration, id string, rep *ProbeReport) {
 	t := findTarget(b.replicas, id)
 	if t == nil {
 		return

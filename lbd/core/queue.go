@@ -39,15 +39,15 @@ func (q *queue) position(r *request, now time.Duration) fair.Position {
 	return q.ordering.position(r.Tier, r.Arrived, now)
 }
 
-// push adds r at its position.
-func (q *queue) push(now time.Duration, r *request) {
+// pushRequest adds r at its position.
+func (q *queue) pushRequest(now time.Duration, r *request) {
 	r.evaluated = false
 	q.unevaluated++
 	q.Push(now, &r.Item)
 }
 
-// remove removes r, which must be queued or parked.
-func (q *queue) remove(r *request) {
+// removeRequest removes r, which must be queued or parked.
+func (q *queue) removeRequest(r *request) {
 	if !r.Parked() && !r.evaluated {
 		q.unevaluated--
 	}

@@ -192,11 +192,11 @@ func (p *pair) change(rt *rapid.T) {
 
 func (p *pair) push(r *request) {
 	p.d.push(*r)
-	p.q.push(p.now, r)
+	p.q.pushRequest(p.now, r)
 }
 
 func (p *pair) remove(r *request) {
-	p.q.remove(r)
+	p.q.removeRequest(r)
 	p.d.remove(r)
 }
 
@@ -266,8 +266,8 @@ func TestTenantNamesDoNotMatter(t *testing.T) {
 			of.Tenant = other[r.Tenant]
 			s := waiting(r.Seq, r.Arrived, of)
 			s.Rank = r.Rank
-			x.push(now, r)
-			y.push(now, s)
+			x.pushRequest(now, r)
+			y.pushRequest(now, s)
 			if rapid.Bool().Draw(rt, "serve") {
 				serve(x, now)
 				serve(y, now)
@@ -282,7 +282,7 @@ func TestTenantNamesDoNotMatter(t *testing.T) {
 // serve sends the first request, which ends immediately.
 func serve(q *queue, now time.Duration) *request {
 	r := q.First(nil, now, 1)[0]
-	q.remove(r)
+	q.removeRequest(r)
 	q.chargeSent(r)
 	q.Ended(&r.Item)
 	return r
@@ -300,7 +300,7 @@ func TestOneTenantKeepsOrder(t *testing.T) {
 			r.Tenant = ""
 			r.initItem(r.Seq, r.Arrived)
 			d.push(*r)
-			q.push(now, r)
+			q.pushRequest(now, r)
 		}
 		list := q.First(nil, now, 1000)
 		for i, want := range d.ordered(now) {
@@ -322,12 +322,12 @@ func TestFloodStarvesNoTenant(t *testing.T) {
 				for _, later := range []time.Duration{0, 2 * time.Second, 2 * time.Minute, 11 * time.Hour} {
 					q := newQueue("m", ordering{order: order, targets: DefaultTargets(), tauN: 5 * time.Second, tauP: time.Second})
 					for i := range 1000 {
-						q.push(0, waiting(uint64(i), 0, Request{Tenant: "flood", Tier: flood, PromptTokens: 100}))
+						q.pushRequest(0, waiting(uint64(i), 0, Request{Tenant: "flood", Tier: flood, PromptTokens: 100}))
 					}
 					for range 10 {
 						serve(q, 0)
 					}
-					q.push(later, waiting(2000, later, Request{Tenant: "one", Tier: tier, PromptTokens: 100}))
+					q.pushRequest(later, waiting(2000, later, Request{Tenant: "one", Tier: tier, PromptTokens: 100}))
 					first, second := serve(q, later), serve(q, later)
 					if first.Tenant != "one" && second.Tenant != "one" {
 						t.Errorf("%s: a flood of %s holds back one %s that came after %v", order, flood, tier, later)
@@ -343,9 +343,9 @@ func TestFloodStarvesNoTenant(t *testing.T) {
 func TestTenantsShareByTokens(t *testing.T) {
 	q := newQueue("m", ordering{})
 	for i := range 600 {
-		q.push(0, waiting(uint64(3*i), 0, Request{Tenant: "long", PromptTokens: 1000}))
-		q.push(0, waiting(uint64(3*i+1), 0, Request{Tenant: "short", PromptTokens: 100}))
-		q.push(0, waiting(uint64(3*i+2), 0, Request{Tenant: "wordy", PromptTokens: 100}))
+		q.pushRequest(0, waiting(uint64(3*i), 0, Request{Tenant: "long", PromptTokens: 1000}))
+		q.pushRequest(0, waiting(uint64(3*i+1), 0, Request{Tenant: "short", PromptTokens: 100}))
+		q.pushRequest(0, waiting(uint64(3*i+2), 0, Request{Tenant: "wordy", PromptTokens: 100}))
 	}
 	count := map[string]int{}
 	for range 420 {
@@ -366,7 +366,7 @@ func TestTenantsShareByTokens(t *testing.T) {
 func TestIdleTenantGainsNoCredit(t *testing.T) {
 	q := newQueue("m", ordering{})
 	push := func(i int, tenant string) {
-		q.push(0, waiting(uint64(i), 0, Request{Tenant: tenant, PromptTokens: 10}))
+		q.pushRequest(0, waiting(uint64(i), 0, Request{Tenant: tenant, PromptTokens: 10}))
 	}
 	push(0, "idler")
 	serve(q, 0)
@@ -395,7 +395,7 @@ func fill(order QueueOrder, tenants int) *queue {
 	tiers := service.Tiers()
 	for i := range 4096 {
 		at := time.Duration(i) * time.Millisecond
-		q.push(at, waiting(uint64(i), at, Request{
+		q.pushRequest(at, waiting(uint64(i), at, Request{
 			Tenant: fmt.Sprint(i * i % tenants), Tier: tiers[i%len(tiers)], PromptTokens: 100 + i%1000,
 		}))
 	}
@@ -422,12 +422,12 @@ func BenchmarkQueue(b *testing.B) {
 				for b.Loop() {
 					pool = q.First(pool[:0], now, 1)
 					r := pool[0]
-					q.remove(r)
+					q.removeRequest(r)
 					q.chargeSent(r)
 					q.Ended(&r.Item)
 					now += time.Millisecond
 					r.Arrived, r.Rank, r.Seq = now, now, r.Seq+4096
-					q.push(now, r)
+					q.pushRequest(now, r)
 				}
 			})
 		}

@@ -27,7 +27,7 @@ func (a *answerLengths) expected() int {
 	return int(a.mean + 0.5)
 }
 
-func (a *answerLengths) add(tokens int) {
+func (a *answerLengths) addLength(tokens int) {
 	if !a.known {
 		a.mean, a.known = float64(tokens), true
 		return
@@ -79,7 +79,7 @@ func (b *Balancer) estimateCost(r *request) {
 	r.answerCost = min(r.answerCost, maxTokens)
 }
 
-func (w *work) add(r *request) {
+func (w *work) addRequest(r *request) {
 	w.pendingPromptTokens += r.promptCost
 	w.prefillTokens += r.uncached
 	w.promptTokens += r.promptCost
@@ -95,8 +95,8 @@ func (w *work) endPrefill(r *request) {
 	}
 }
 
-// remove removes r; last = no other request remains there.
-func (w *work) remove(r *request, out *Outcome, last bool) {
+// removeRequest removes r; last = no other request remains there.
+func (w *work) removeRequest(r *request, out *Outcome, last bool) {
 	if last {
 		*w = work{}
 		return

@@ -61,7 +61,7 @@ func TestRemainingTokensFollowRequestLife(t *testing.T) {
 		}
 	}
 	step(Event{Kind: EventReplicaAdded, Replica: &ReplicaInfo{ID: "r", Model: "m"}})
-	step(Event{Kind: EventReplicaReport, Target: "r", Report: &Report{Ready: true}})
+	step(Event{Kind: EventReplicaReport, Target: "r", ProbeReport: &ProbeReport{Ready: true}})
 	want("idle", 0)
 	step(Event{Kind: EventArrived, Request: &Request{ID: "a", Model: "m", PromptTokens: 100, MaxTokens: 50}})
 	want("a bounded request was sent", 150)
@@ -91,7 +91,7 @@ func TestRetryCountsWholePrompt(t *testing.T) {
 	b := New(DefaultConfig(policy.NewSageServe()))
 	ready := func(id string) {
 		b.Step(0, Event{Kind: EventReplicaAdded, Replica: &ReplicaInfo{ID: id, Model: "m"}})
-		b.Step(0, Event{Kind: EventReplicaReport, Target: id, Report: &Report{Ready: true}})
+		b.Step(0, Event{Kind: EventReplicaReport, Target: id, ProbeReport: &ProbeReport{Ready: true}})
 	}
 	ready("r1")
 	for _, id := range []string{"q1", "q2"} {
@@ -117,7 +117,7 @@ func TestExpectedAnswerIsRunningMean(t *testing.T) {
 	}
 	mean := 0.0
 	for i, n := range []int{100, 300, 0, 700, 120} {
-		a.add(n)
+		a.addLength(n)
 		if i == 0 {
 			mean = float64(n)
 		} else {
@@ -132,7 +132,7 @@ func TestExpectedAnswerIsRunningMean(t *testing.T) {
 func TestHugeBoundsDoNotOverflow(t *testing.T) {
 	b := New(DefaultConfig(policy.NewSageServe()))
 	b.Step(0, Event{Kind: EventReplicaAdded, Replica: &ReplicaInfo{ID: "r", Model: "m"}})
-	b.Step(0, Event{Kind: EventReplicaReport, Target: "r", Report: &Report{Ready: true}})
+	b.Step(0, Event{Kind: EventReplicaReport, Target: "r", ProbeReport: &ProbeReport{Ready: true}})
 	for _, id := range []string{"a", "b", "c"} {
 		b.Step(0, Event{Kind: EventArrived, Request: &Request{ID: id, Model: "m", PromptTokens: math.MaxInt, MaxTokens: math.MaxInt}})
 	}
@@ -143,12 +143,12 @@ func TestHugeBoundsDoNotOverflow(t *testing.T) {
 
 func TestLoadReportsMeanOfKnownKV(t *testing.T) {
 	b := New(DefaultConfig(policy.NewSageServe()))
-	for id, rep := range map[string]*Report{
+	for id, rep := range map[string]*ProbeReport{
 		"r1": {Ready: true, KV: policy.Known(0.5)}, "r2": {Ready: true, KV: policy.Known(0.7)},
 		"r3": {Ready: true}, "r4": {Ready: false, KV: policy.Known(1.0)}, "r5": {Ready: true, KV: policy.Known(0.9)},
 	} {
 		b.Step(0, Event{Kind: EventReplicaAdded, Replica: &ReplicaInfo{ID: id, Model: "m"}})
-		b.Step(0, Event{Kind: EventReplicaReport, Target: id, Report: rep})
+		b.Step(0, Event{Kind: EventReplicaReport, Target: id, ProbeReport: rep})
 	}
 	b.Step(0, Event{Kind: EventReplicaDraining, Target: "r5"})
 	b.Step(0, Event{Kind: EventReplicaAdded, Replica: &ReplicaInfo{ID: "s", Model: "n"}})

@@ -15,7 +15,7 @@ const (
 )
 
 // sanitized returns a replica's report without impossible figures.
-func (r Report) sanitized() Report {
+func (r ProbeReport) sanitized() ProbeReport {
 	r.Age = max(0, r.Age)
 	r.Pending, r.Running, r.KV = sanitizeCount(r.Pending), sanitizeCount(r.Running), sanitizeShare(r.KV)
 	return r

@@ -146,7 +146,7 @@ func TestKnownCacheOfReplica(t *testing.T) {
 	loss := func(age time.Duration) Event {
 		return Event{Kind: EventPeerCacheUpdates, Target: "b", CacheUpdates: []CacheUpdate{{Replica: "x", Process: "at x", Forgotten: true, Age: age}}}
 	}
-	dead := Event{Kind: EventReplicaReport, Target: "x", Report: &Report{Reason: "starting"}}
+	dead := Event{Kind: EventReplicaReport, Target: "x", ProbeReport: &ProbeReport{Reason: "starting"}}
 	added := Event{Kind: EventReplicaAdded, Replica: &ReplicaInfo{ID: "x", Model: "m", Process: "at x"}}
 	moved := Event{Kind: EventReplicaAdded, Replica: &ReplicaInfo{ID: "x", Model: "m", Process: "elsewhere"}}
 	removed := Event{Kind: EventReplicaRemoved, Target: "x"}
@@ -383,7 +383,7 @@ func checkSharing(t fatal, b *Balancer) {
 	for _, l := range []*cacheUpdateLog{&b.caches.sharing.own, &b.caches.sharing.received} {
 		bytes, seq := 0, uint64(0)
 		for _, e := range l.all() {
-			bytes += e.cost()
+			bytes += e.updateBytes()
 			if e.seq <= seq || e.seq > b.caches.sharing.seq || e.Forgotten == (len(e.Key) > 0) {
 				t.Fatalf("entry %d after %d of %d: %+v", e.seq, seq, b.caches.sharing.seq, e)
 			}

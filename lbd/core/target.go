@@ -120,7 +120,7 @@ func (t *target) peerAvailable(now time.Duration, c *Config, l *ModelLoad, ownQu
 func (t *target) addOutstanding(r *request) {
 	t.outstanding++
 	t.breaker.Sent(r.Seq)
-	t.work.add(r)
+	t.work.addRequest(r)
 	t.unconfirmed = append(t.unconfirmed, r)
 }
 

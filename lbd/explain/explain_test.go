@@ -28,7 +28,7 @@ import (
 // source is a balancer in memory.
 type source struct {
 	name   string
-	record *record.Request // nil = none
+	record *record.RequestRecord // nil = none
 	memory telemetry.DecisionMemory
 	broken error
 	hangs  bool
@@ -43,7 +43,7 @@ func (s *source) Decision(ctx context.Context, id string) (json.RawMessage, erro
 		return nil, ctx.Err()
 	case s.broken != nil:
 		return nil, s.broken
-	case s.record == nil || s.record.Request != id:
+	case s.record == nil || s.record.RequestRecord != id:
 		return nil, fmt.Errorf("GET: %w", telemetry.ErrNotFound)
 	}
 	return json.Marshal(s.record)
@@ -69,11 +69,11 @@ func considered() []core.ConsideredTarget {
 
 // origin and remote are the two parts of a forwarded request: a failed attempt, a wait and a
 // forward; and the service at the peer.
-func origin() *record.Request {
+func origin() *record.RequestRecord {
 	d := &core.Decision{Policy: "cost", Reason: policy.ReasonLeastCost, PromptBytes: 2048, Considered: considered()[1:2]}
 	f := &core.Decision{Policy: "cost", Reason: policy.ReasonOffload, MatchBytes: 1536, PromptBytes: 2048, Queued: 220 * time.Millisecond, Attempt: 1, Considered: considered()}
-	return &record.Request{
-		Request: "r1", At: arrived, Balancer: "lb-us-0", Region: "local/us", Model: "llama", Tier: "IW-F", Tenant: "key-00ff",
+	return &record.RequestRecord{
+		RequestRecord: "r1", At: arrived, Balancer: "lb-us-0", Region: "local/us", Model: "llama", Tier: "IW-F", Tenant: "key-00ff",
 		PromptBytes: 2100, PromptEstimate: 525, Kind: core.ActionForward, Target: "lb-eu-0", Reason: f.Reason, Decision: f,
 		Attempts: []record.Attempt{
 			{AtMillis: 0.1, Kind: core.ActionDispatch, Target: "us-1", Reason: d.Reason, Decision: d, Failure: "us-1 answered 500", EndedMillis: ptr(40.0)},
@@ -84,13 +84,13 @@ func origin() *record.Request {
 	}
 }
 
-func remote() *record.Request {
+func remote() *record.RequestRecord {
 	d := &core.Decision{Policy: "skylb", Reason: policy.ReasonPrefixMatch, MatchBytes: 1536, PromptBytes: 2048, Considered: []core.ConsideredTarget{
 		{ID: "eu-0", Available: true, Outstanding: 4, Pending: policy.Known(0), KV: policy.Known(0.4), MatchBytes: 1536, Age: 33 * time.Millisecond},
 		{ID: "eu-1", Available: true, Outstanding: 2, Pending: policy.Known(0), Age: 35 * time.Millisecond},
 	}}
-	return &record.Request{
-		Request: "r1", At: arrived.Add(-time.Hour), Balancer: "lb-eu-0", Region: "local/eu", Model: "llama", Tier: "IW-F", From: "lb-us-0", Hop: core.HopRemote,
+	return &record.RequestRecord{
+		RequestRecord: "r1", At: arrived.Add(-time.Hour), Balancer: "lb-eu-0", Region: "local/eu", Model: "llama", Tier: "IW-F", From: "lb-us-0", Hop: core.HopRemote,
 		PromptBytes: 2100, PromptEstimate: 525, Kind: core.ActionDispatch, Target: "eu-0",
 		Attempts: []record.Attempt{{AtMillis: 0.2, Kind: core.ActionDispatch, Target: "eu-0", Reason: d.Reason, Decision: d}},
 		State:    "finished", Status: 200, E2EMillis: ptr(1500.0), PromptTokens: ptr(500), CachedTokens: ptr(128), OutputTokens: ptr(64),
@@ -170,7 +170,7 @@ func TestSameIDUsedTwiceAndLostOrigin(t *testing.T) {
 }
 
 func TestUnsuccessfulRequests(t *testing.T) {
-	base := func(change func(*record.Request)) *record.Request {
+	base := func(change func(*record.RequestRecord)) *record.RequestRecord {
 		d := origin()
 		d.Attempts, d.Decision, d.PromptTokens, d.CachedTokens, d.OutputTokens, d.TTFTMillis = nil, nil, nil, nil, nil, nil
 		change(d)
@@ -178,31 +178,31 @@ func TestUnsuccessfulRequests(t *testing.T) {
 	}
 	for _, c := range []struct {
 		name   string
-		record *record.Request
+		record *record.RequestRecord
 		want   []string
 	}{
-		{"waits", base(func(d *record.Request) { d.State, d.Status, d.E2EMillis = "queued", 0, nil }), []string{"still queued", "Still in progress."}},
-		{"kept", base(func(d *record.Request) { d.State, d.Status, d.E2EMillis, d.HeldFor = "queued", 0, nil, "us-7" }), []string{"still queued, for replica us-7"}},
-		{"was kept", base(func(d *record.Request) {
+		{"waits", base(func(d *record.RequestRecord) { d.State, d.Status, d.E2EMillis = "queued", 0, nil }), []string{"still queued", "Still in progress."}},
+		{"kept", base(func(d *record.RequestRecord) { d.State, d.Status, d.E2EMillis, d.HeldFor = "queued", 0, nil, "us-7" }), []string{"still queued, for replica us-7"}},
+		{"was kept", base(func(d *record.RequestRecord) {
 			d.Attempts = origin().Attempts[1:]
 			d.Attempts[0].HeldFor = "us-0"
 		}), []string{"Queued for 220 ms: waiting for us-0 (full) was expected to be faster than"}},
-		{"waits again", base(func(d *record.Request) {
+		{"waits again", base(func(d *record.RequestRecord) {
 			d.State, d.Status, d.E2EMillis, d.Attempts = "sent", 0, nil, origin().Attempts[:1]
 		}), []string{"Failed after 40 ms: us-1 answered 500.", "still queued"}},
-		{"rejected", base(func(d *record.Request) {
+		{"rejected", base(func(d *record.RequestRecord) {
 			d.State, d.Status = "rejected", 503
 			d.Attempts = []record.Attempt{{AtMillis: 60000, Kind: core.ActionReject, Reason: core.RejectWaitExceeded}}
 		}), []string{"at 60.00 s rejected: no capacity within the maximum queue time", "Rejected: status 503"}},
-		{"kills engines", base(func(d *record.Request) {
+		{"kills engines", base(func(d *record.RequestRecord) {
 			d.State, d.Status = "rejected", 400
 			d.Attempts = []record.Attempt{{Kind: core.ActionReject, Reason: core.RejectKills, Engines: []string{"us-0", "us-3"}}}
 		}), []string{"rejected: engines died while serving it", "Engines that died: us-0, us-3.", "Rejected: status 400"}},
-		{"bounced", base(func(d *record.Request) {
+		{"bounced", base(func(d *record.RequestRecord) {
 			d.State, d.Status, d.From = "bounced", 503, "lb-eu-0"
 			d.Attempts = []record.Attempt{{AtMillis: 1, Kind: core.ActionBounce, Target: "lb-eu-0"}}
 		}), []string{"returned to lb-eu-0"}},
-		{"escape codes", base(func(d *record.Request) { d.Model = "a\x1b[2Jb" }), []string{`a\x1b[2Jb`}},
+		{"escape codes", base(func(d *record.RequestRecord) { d.Model = "a\x1b[2Jb" }), []string{`a\x1b[2Jb`}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			page := text(t, gather(t, &source{name: "us", record: c.record}), 80)
@@ -299,15 +299,15 @@ func TestWhy(t *testing.T) {
 	}{
 		{telemetry.RequestSummary{State: "queued", Policy: "skylb"}, "no capacity"},
 		{telemetry.RequestSummary{State: "queued", Policy: "cost"}, "no capacity, or waiting for a full replica was expected to be faster"},
-		{telemetry.RequestSummary{State: "queued", Policy: "cost", Target: "us-3"}, "waiting for us-3 (full) was expected to be faster than another target"},
-		{telemetry.RequestSummary{State: "sent", Policy: "skylb", Target: "us-0", Reason: policy.ReasonPrefixMatch}, "longest cached prefix"},
-		{telemetry.RequestSummary{State: "finished", Policy: "skylb", Target: "eu", Forwarded: true, Reason: policy.ReasonOffload}, "no local replica available; this peer has capacity"},
-		{telemetry.RequestSummary{State: "finished", Policy: "consistent-hash", Target: "us-0", Reason: "of_tomorrow"}, `"of_tomorrow"`},
+		{telemetry.RequestSummary{State: "queued", Policy: "cost", PlannedCapacity: "us-3"}, "waiting for us-3 (full) was expected to be faster than another target"},
+		{telemetry.RequestSummary{State: "sent", Policy: "skylb", PlannedCapacity: "us-0", Reason: policy.ReasonPrefixMatch}, "longest cached prefix"},
+		{telemetry.RequestSummary{State: "finished", Policy: "skylb", PlannedCapacity: "eu", Forwarded: true, Reason: policy.ReasonOffload}, "no local replica available; this peer has capacity"},
+		{telemetry.RequestSummary{State: "finished", Policy: "consistent-hash", PlannedCapacity: "us-0", Reason: "of_tomorrow"}, `"of_tomorrow"`},
 		{telemetry.RequestSummary{State: "rejected", Reason: core.RejectQueueFull}, "the queue was full"},
-		{telemetry.RequestSummary{State: "failed", Policy: "skylb", Target: "us-0", Reason: core.RejectFailed}, "its replica failed after part of the response was sent"},
+		{telemetry.RequestSummary{State: "failed", Policy: "skylb", PlannedCapacity: "us-0", Reason: core.RejectFailed}, "its replica failed after part of the response was sent"},
 		{telemetry.RequestSummary{State: "bounced", From: "lb-us-0"}, "no live replica here"},
 		{telemetry.RequestSummary{State: "cancelled"}, "client disconnected while queued"},
-		{telemetry.RequestSummary{State: "cancelled", Policy: "skylb", Target: "us-0", Reason: policy.ReasonLeastLoad}, "fewest outstanding requests"},
+		{telemetry.RequestSummary{State: "cancelled", Policy: "skylb", PlannedCapacity: "us-0", Reason: policy.ReasonLeastLoad}, "fewest outstanding requests"},
 	} {
 		if got := Why(c.row); got != c.want {
 			t.Errorf("%+v: %q, want %q", c.row, got, c.want)
@@ -341,7 +341,7 @@ func TestPagesFitWidth(t *testing.T) {
 		d := origin()
 		d.Attempts[1].Decision.Considered = rows
 		var out bytes.Buffer
-		if err := (&Story{Request: "r1", Parts: []record.Request{*d}}).WriteText(&out, width, time.UTC); err != nil {
+		if err := (&Story{Request: "r1", Parts: []record.RequestRecord{*d}}).WriteText(&out, width, time.UTC); err != nil {
 			r.Fatal(err)
 		}
 		for line := range strings.SplitSeq(out.String(), "\n") {

@@ -55,7 +55,7 @@ func (s *Story) WriteText(w io.Writer, width int, zone *time.Location) error {
 }
 
 // journey returns the parts of one request; last is the position of the last part.
-func (s *Story) journey(last int) []record.Request {
+func (s *Story) journey(last int) []record.RequestRecord {
 	first := last
 	for first > 0 && s.Parts[first].From != "" {
 		first--
@@ -64,9 +64,9 @@ func (s *Story) journey(last int) []record.Request {
 }
 
 // lost reports whether an attempt was forwarded to a peer that has no record of it.
-func (s *Story) lost(d *record.Request, t *record.Attempt) bool {
+func (s *Story) lost(d *record.RequestRecord, t *record.Attempt) bool {
 	return t.Kind == core.ActionForward && t.Failure == "" &&
-		!slices.ContainsFunc(s.Parts, func(p record.Request) bool { return follows(&p, d, t) })
+		!slices.ContainsFunc(s.Parts, func(p record.RequestRecord) bool { return follows(&p, d, t) })
 }
 
 func (p *page) line(format string, args ...any) {
@@ -98,7 +98,7 @@ func (p *page) fact(name, words string) {
 }
 
 // header writes the properties of a request.
-func (p *page) header(s *Story, d *record.Request, again bool) {
+func (p *page) header(s *Story, d *record.RequestRecord, again bool) {
 	if again {
 		p.line("")
 		p.text("", "", "Another request with the same id:")
@@ -122,7 +122,7 @@ func (p *page) header(s *Story, d *record.Request, again bool) {
 }
 
 // part writes the actions of one balancer.
-func (p *page) part(s *Story, d *record.Request) {
+func (p *page) part(s *Story, d *record.RequestRecord) {
 	p.line("")
 	from := "from a client"
 	if d.From != "" {
@@ -220,7 +220,7 @@ func (p *page) decision(t *record.Attempt, waited float64) {
 }
 
 // footer writes the result of a request with these parts.
-func (p *page) footer(parts []record.Request) {
+func (p *page) footer(parts []record.RequestRecord) {
 	d := &parts[0]
 	p.line("")
 	p.text("", "  ", outcome(d))
@@ -243,7 +243,7 @@ var endings = map[string]string{
 }
 
 // outcome describes the result of a request.
-func outcome(d *record.Request) string {
+func outcome(d *record.RequestRecord) string {
 	if d.E2EMillis == nil {
 		return "Still in progress."
 	}
@@ -256,7 +256,7 @@ func outcome(d *record.Request) string {
 }
 
 // served returns the attempt at the replica that served the request; nil if there is none.
-func served(parts []record.Request) *record.Attempt {
+func served(parts []record.RequestRecord) *record.Attempt {
 	for i := len(parts) - 1; i >= 0; i-- {
 		for j := len(parts[i].Attempts) - 1; j >= 0; j-- {
 			if t := &parts[i].Attempts[j]; t.Kind == core.ActionDispatch && t.Failure == "" {
@@ -272,7 +272,7 @@ func served(parts []record.Request) *record.Attempt {
 const hitTolerance = 20
 
 // compareHits compares the engine's prefix hit with the expected one; empty if either is unknown.
-func compareHits(d *record.Request, t *record.Attempt) string {
+func compareHits(d *record.RequestRecord, t *record.Attempt) string {
 	if t == nil || t.Decision == nil || t.Decision.PromptBytes == 0 || d.CachedTokens == nil || d.PromptTokens == nil || *d.PromptTokens == 0 {
 		return ""
 	}

@@ -36,7 +36,7 @@ type Story struct {
 	// Parts has one element per balancer that handled the request, in order: each forwarded part is
 	// followed by the part of the peer that received it. If clients used an id several times, each
 	// part without From starts a new request.
-	Parts []record.Request `json:"parts"`
+	Parts []record.RequestRecord `json:"parts"`
 	// Balancers describes every queried balancer, in the order of the queries.
 	Balancers []BalancerRecords `json:"balancers"`
 }
@@ -80,18 +80,18 @@ func Gather(ctx context.Context, serviceName, request string, sources []Source) 
 	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()
 	s := &Story{Request: request, Service: serviceName, Balancers: make([]BalancerRecords, len(sources))}
-	parts := make([]*record.Request, len(sources))
+	parts := make([]*record.RequestRecord, len(sources))
 	var queries sync.WaitGroup
 	for i, source := range sources {
 		queries.Go(func() { s.Balancers[i], parts[i] = queryBalancer(ctx, source, request) })
 	}
 	queries.Wait()
-	s.Parts = orderParts(slices.DeleteFunc(parts, func(d *record.Request) bool { return d == nil }))
+	s.Parts = orderParts(slices.DeleteFunc(parts, func(d *record.RequestRecord) bool { return d == nil }))
 	return s
 }
 
 // queryBalancer queries one balancer; the record is nil if it has none.
-func queryBalancer(ctx context.Context, source Source, request string) (BalancerRecords, *record.Request) {
+func queryBalancer(ctx context.Context, source Source, request string) (BalancerRecords, *record.RequestRecord) {
 	b := BalancerRecords{Admin: source.Base()}
 	text, err := source.Decision(ctx, request)
 	if err != nil && !errors.Is(err, telemetry.ErrNotFound) {
@@ -99,7 +99,7 @@ func queryBalancer(ctx context.Context, source Source, request string) (Balancer
 		return b, nil
 	}
 	if err == nil {
-		d := new(record.Request)
+		d := new(record.RequestRecord)
 		if err := json.Unmarshal(text, d); err != nil {
 			b.Error = fmt.Sprintf("decoding the decision of %s for request %s: %v", b.Admin, request, err)
 			return b, nil
@@ -127,11 +127,11 @@ func (b *BalancerRecords) addMemory(ctx context.Context, source Source) {
 
 // orderParts orders the parts: those of client requests by arrival, each followed by those of the
 // peers that it was forwarded to.
-func orderParts(parts []*record.Request) []record.Request {
-	slices.SortFunc(parts, func(a, b *record.Request) int {
+func orderParts(parts []*record.RequestRecord) []record.RequestRecord {
+	slices.SortFunc(parts, func(a, b *record.RequestRecord) int {
 		return cmp.Or(a.At.Compare(b.At), cmp.Compare(a.Balancer, b.Balancer))
 	})
-	ordered := make([]record.Request, 0, len(parts))
+	ordered := make([]record.RequestRecord, 0, len(parts))
 	taken := make([]bool, len(parts))
 	var appendPart func(i int)
 	appendPart = func(i int) {
@@ -157,6 +157,6 @@ func orderParts(parts []*record.Request) []record.Request {
 
 // follows reports whether part p is the result of an attempt of part from. A peer from a command
 // line has the name of its region.
-func follows(p, from *record.Request, try *record.Attempt) bool {
+func follows(p, from *record.RequestRecord, try *record.Attempt) bool {
 	return try.Kind == core.ActionForward && p.From == from.Balancer && (p.Balancer == try.Target || string(p.Region) == try.Target)
 }

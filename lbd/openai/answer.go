@@ -34,7 +34,7 @@ type Answer struct {
 	usageJSON    []byte // usage of the current event, JSON-encoded
 
 	Rendering     *Rendering // nil if no key is needed
-	KeyBytesLeft  int        // bytes that may still enter the key
+	RemainingKeyBytes  int        // bytes that may still enter the key
 	turnStarted   bool       // the assistant's turn has begun
 	keyIncomplete bool       // the key does not contain the whole answer
 }
@@ -62,7 +62,7 @@ func (a *Answer) Event(data []byte) Finding {
 	a.quotedText, a.usageJSON, a.hasOther = nil, nil, false
 	f := a.readEvent(data)
 	if a.quotedText != nil && !a.hasOther {
-		a.template.learn(data, a.quotedText, a.usageJSON, f.Counts, a.isCompletion)
+		a.template.learnChunk(data, a.quotedText, a.usageJSON, f.Counts, a.isCompletion)
 	}
 	a.quotedText, a.usageJSON = nil, nil // they point into memory of the caller
 	return f
@@ -75,7 +75,7 @@ func (a *Answer) matchTemplate(data []byte) (f Finding, ok bool) {
 		return f, false
 	}
 	if usageJSON != nil {
-		if !a.template.usage.read(&a.Usage, usageJSON) {
+		if !a.template.usage.readUsage(&a.Usage, usageJSON) {
 			return f, false
 		}
 		f.Counts = a.template.countsSpan(data, usageJSON)
@@ -132,7 +132,7 @@ func (a *Answer) readEvent(data []byte) Finding {
 			a.hasOther = true
 		}
 	})
-	counted := a.Usage.read(usageJSON)
+	counted := a.Usage.readUsage(usageJSON)
 	if a.usageJSON = usageJSON; !counted {
 		a.usageJSON = nil // it is treated like any other member
 	}
@@ -297,11 +297,11 @@ func (a *Answer) startTurn(n int) bool {
 
 // reserveKeyBytes reports whether n more bytes may be added to the key.
 func (a *Answer) reserveKeyBytes(n int) bool {
-	if a.keyIncomplete || n > a.KeyBytesLeft {
+	if a.keyIncomplete || n > a.RemainingKeyBytes {
 		a.keyIncomplete = true
 		return false
 	}
-	a.KeyBytesLeft -= n
+	a.RemainingKeyBytes -= n
 	return true
 }
 
@@ -326,7 +326,7 @@ func (a *Answer) Whole(raw []byte) {
 		case `"id"`:
 			a.id = value
 		case `"usage"`:
-			a.Usage.read(value)
+			a.Usage.readUsage(value)
 		case `"choices"`:
 			first := true
 			each(value, func(choice []byte) {
@@ -364,8 +364,8 @@ func (a *Answer) Finish() prefix.Key {
 	return a.Rendering.hash.Key()
 }
 
-// read parses an engine's usage object; it reports whether raw is one.
-func (u *Usage) read(raw []byte) bool {
+// readUsage parses an engine's usage object; it reports whether raw is one.
+func (u *Usage) readUsage(raw []byte) bool {
 	return eachUsageField(raw, func(field usageField, value []byte) { parseCount(u.fieldOf(field), value) })
 }
 

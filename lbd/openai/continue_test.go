@@ -196,7 +196,7 @@ func TestWhiteSpaceIsSplitFromText(t *testing.T) {
 }
 
 func TestTranscriptIsBounded(t *testing.T) {
-	s := Transcript{BytesLeft: 6}
+	s := Transcript{RemainingBytes: 6}
 	s.appendText([]byte(`"abc"`))
 	s.appendText([]byte(`"\n"`))
 	if s.lost || string(s.Text()) != `abc\n` {
@@ -230,7 +230,7 @@ func TestAnswersThatCannotBeContinued(t *testing.T) {
 		`{"choices":[{"index":0,"delta":{"content":"a"}},{"index":1,"delta":{"content":"b"}}]}`: true,
 		`{"choices":[{"text":"a"},{"text":"b"}]}`:                                               true,
 	} {
-		s := Transcript{BytesLeft: 100}
+		s := Transcript{RemainingBytes: 100}
 		a := Answer{Transcript: &s}
 		a.Event([]byte(data))
 		if s.lost != lost {

@@ -100,7 +100,7 @@ func FuzzSSE(f *testing.F) {
 			t.Fatalf("%q became %q", stream, whole)
 		}
 		for _, e := range whole {
-			a := Answer{Rendering: &Rendering{answer: answerTurn}, KeyBytesLeft: 1000}
+			a := Answer{Rendering: &Rendering{answer: answerTurn}, RemainingKeyBytes: 1000}
 			a.Event(EventData([]byte(e)))
 			a.Whole([]byte(e))
 		}
@@ -231,7 +231,7 @@ func TestAnswerRendersAsTheNextTurn(t *testing.T) {
 		t.Fatal(err)
 	}
 	finish := func(end string, feed func(*Answer)) string {
-		a := Answer{Rendering: Render(1, endpoints[chatPath], &c, ResolvedModel{Model: "m"}), KeyBytesLeft: 1 << 20}
+		a := Answer{Rendering: Render(1, endpoints[chatPath], &c, ResolvedModel{Model: "m"}), RemainingKeyBytes: 1 << 20}
 		feed(&a)
 		a.Rendering.writeString(end + strings.Repeat("\x00", 64))
 		b, _ := json.Marshal(a.Finish())
@@ -255,7 +255,7 @@ func TestAnswerRendersAsTheNextTurn(t *testing.T) {
 	if whole != want {
 		t.Error("a whole answer is not the beginning of the next turn")
 	}
-	long := Answer{Rendering: Render(1, endpoints[chatPath], &c, ResolvedModel{Model: "m"}), KeyBytesLeft: 3}
+	long := Answer{Rendering: Render(1, endpoints[chatPath], &c, ResolvedModel{Model: "m"}), RemainingKeyBytes: 3}
 	long.Event([]byte(pieces[2]))
 	long.Event([]byte(pieces[3]))
 	if long.Finish() != nil {

@@ -205,7 +205,7 @@ func (s *Splice) appendText(dst, value []byte) (out []byte, hasContent bool) {
 // answer that was sent in the prompt does not count as prompt.
 func (s *Splice) appendUsage(dst, raw []byte) []byte {
 	var u Usage
-	u.read(raw)
+	u.readUsage(raw)
 	prompt := s.Prompt.Or(max(0, u.Prompt.Or(0)-s.TokensInPrompt))
 	output := s.TokensBefore + u.Output.Or(0)
 	return rewriteMembers(dst, raw, func(dst, key, value []byte) ([]byte, bool) {

@@ -19,9 +19,9 @@ type chunkTemplate struct {
 	isCompletion bool // the text is from a completion, not from a chat
 }
 
-// learn makes chunk the template; quoted, a part of it, is the text, and usageJSON the usage, whose
+// learnChunk makes chunk the template; quoted, a part of it, is the text, and usageJSON the usage, whose
 // member is at counts; nil = none.
-func (l *chunkTemplate) learn(chunk, quoted, usageJSON []byte, counts Span, plain bool) {
+func (l *chunkTemplate) learnChunk(chunk, quoted, usageJSON []byte, counts Span, plain bool) {
 	text, ok := offsetOf(chunk, quoted)
 	if !ok {
 		return
@@ -32,7 +32,7 @@ func (l *chunkTemplate) learn(chunk, quoted, usageJSON []byte, counts Span, plai
 	case usageJSON == nil:
 		at = len(chunk)
 		l.usage = usageTemplate{}
-	case !inside || counts == Span{} || counts.From < behind || !l.usage.learn(usageJSON):
+	case !inside || counts == Span{} || counts.From < behind || !l.usage.learnUsage(usageJSON):
 		l.around = l.around[:0]
 		return
 	default:
@@ -99,9 +99,9 @@ const (
 	maxDigits       = 10
 )
 
-// learn makes a usage, a JSON object, the template; it returns false if the object has too many
+// learnUsage makes a usage, a JSON object, the template; it returns false if the object has too many
 // numbers, fractions, or strings with digits.
-func (f *usageTemplate) learn(usageJSON []byte) bool {
+func (f *usageTemplate) learnUsage(usageJSON []byte) bool {
 	text := append(f.text[:0], usageJSON...)
 	*f = usageTemplate{before: f.before[:0], fields: f.fields[:0]}
 	from, quoted := 0, false
@@ -135,8 +135,8 @@ func fieldAt(usageJSON []byte, at int) (field usageField) {
 	return field
 }
 
-// read is Usage.read for a usage of this format; it returns false for any other format.
-func (f *usageTemplate) read(u *Usage, usageJSON []byte) bool {
+// readUsage is Usage.read for a usage of this format; it returns false for any other format.
+func (f *usageTemplate) readUsage(u *Usage, usageJSON []byte) bool {
 	var numbers [maxUsageNumbers]int
 	for i, before := range f.before {
 		if !bytes.HasPrefix(usageJSON, before) {

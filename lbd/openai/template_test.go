@@ -43,9 +43,9 @@ func TestChunkTemplateIsFullReading(t *testing.T) {
 		full, like := &Answer{}, &Answer{}
 		for _, a := range []*Answer{full, like} {
 			a.AskedForCounts = true
-			a.Rendering, a.KeyBytesLeft = Render(1, endpoints[path], &c, ResolvedModel{Model: "m"}), 60
-			a.Transcript = &Transcript{BytesLeft: rapid.IntRange(10, 40).Draw(t, "room")}
-			full.Transcript.BytesLeft = a.Transcript.BytesLeft
+			a.Rendering, a.RemainingKeyBytes = Render(1, endpoints[path], &c, ResolvedModel{Model: "m"}), 60
+			a.Transcript = &Transcript{RemainingBytes: rapid.IntRange(10, 40).Draw(t, "room")}
+			full.Transcript.RemainingBytes = a.Transcript.RemainingBytes
 		}
 		forms := rapid.SliceOfN(rapid.SampledFrom(chunkForms), 1, 3).Draw(t, "forms")
 		for range rapid.IntRange(1, 12).Draw(t, "chunks") {
@@ -67,7 +67,7 @@ func answerState(a *Answer) string {
 	key, _ := json.Marshal(a.Finish())
 	s := a.Transcript
 	return fmt.Sprintf("%d tokens, exact %v, %d events, usage %v, done %v, failed %v, faulty %v, room %d, turned %v, partial %v, said %q, head %s, %v %v %v %v, key %s",
-		a.Tokens, a.Exact, a.Events, a.Usage, a.Done, a.Failed, a.Faulty, a.KeyBytesLeft, a.turnStarted, a.keyIncomplete, s.Text(), fmt.Sprintf("%s", []any{s.head.id, s.head.created, s.head.model}),
+		a.Tokens, a.Exact, a.Events, a.Usage, a.Done, a.Failed, a.Faulty, a.RemainingKeyBytes, a.turnStarted, a.keyIncomplete, s.Text(), fmt.Sprintf("%s", []any{s.head.id, s.head.created, s.head.model}),
 		s.roleKnown, s.ended, s.closed, s.lost, key)
 }
 
@@ -78,7 +78,7 @@ func TestChunkTemplateOfOtherChunks(t *testing.T) {
 		t.Error("a chunk is like those before the first")
 	}
 	first := []byte(`{"text":"first"}`)
-	l.learn(first, first[8:15], nil, Span{}, true)
+	l.learnChunk(first, first[8:15], nil, Span{}, true)
 	for chunk, want := range map[string]string{
 		`{"text":"b"}`: `"b"`, `{"text":"\""}`: `"\""`, `{"text":""}`: "", `{"text":"b","text":"c"}`: "", `{"text":"b"} `: "", `{"text":"b`: "", `{"text":1}`: "",
 		"{\"text\":\"\x01\"}": "", `{"text":"\"}`: "", `{"texts":"b"}`: "", "": "",

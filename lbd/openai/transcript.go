@@ -12,10 +12,10 @@ type Transcript struct {
 	// text contains the pieces of the answer, JSON-encoded and concatenated, without quotes. It is nil
 	// before the first piece and after lost is set.
 	text *buffer.Buffer
-	// Memory accounts for the text; nil = no accounting. BytesLeft is the remaining number of bytes
+	// Memory accounts for the text; nil = no accounting. RemainingBytes is the remaining number of bytes
 	// that the text may have.
 	Memory    TextMemory
-	BytesLeft int
+	RemainingBytes int
 	head      chunkHead
 	roleKnown bool // the client has the role of the message, explicitly or implied by its text
 	// ended: the finish reason has been sent; closed: so has the end of the stream.
@@ -93,11 +93,11 @@ func (s *Transcript) appendText(quoted []byte) {
 		return
 	}
 	piece := quoted[1 : len(quoted)-1]
-	if len(piece) > s.BytesLeft {
+	if len(piece) > s.RemainingBytes {
 		s.Discard()
 		return
 	}
-	s.BytesLeft -= len(piece)
+	s.RemainingBytes -= len(piece)
 	s.roleKnown = true
 	if s.text == nil || cap(s.text.B)-len(s.text.B) < len(piece) {
 		if !s.reserve(len(piece)) {

@@ -354,7 +354,7 @@ func TestOvertakenHeartbeatIsDropped(t *testing.T) {
 }
 
 func TestHandlers(t *testing.T) {
-	source := Source{
+	source := HandlerSource{
 		Heartbeat: func() Heartbeat {
 			return Heartbeat{ID: "lb-eu-0", Region: "local/eu", Models: []core.ModelLoad{{Model: "llama", Replicas: 1}}}
 		},

@@ -36,8 +36,8 @@ type Heartbeat struct {
 	Draining bool `json:"draining,omitempty"`
 }
 
-// Source provides the responses of the handlers; all functions may be called from many goroutines.
-type Source struct {
+// HandlerSource provides the responses of the handlers; all functions may be called from many goroutines.
+type HandlerSource struct {
 	Heartbeat func() Heartbeat
 	Region    func() telemetry.RegionSnapshot
 	// Learned is core.Balancer.CacheUpdates at the current time. Keys is the fingerprint of the key
@@ -50,7 +50,7 @@ type Source struct {
 // Register adds the handlers to mux, and generates the name of this process for the responses of
 // PathPrefixes. Requests without the token receive 401. If the token is empty, requests from other
 // machines receive 401.
-func Register(mux *http.ServeMux, token string, s Source) {
+func Register(mux *http.ServeMux, token string, s HandlerSource) {
 	mux.HandleFunc("GET "+PathHeartbeat, requireToken(token, func(*http.Request) any { return s.Heartbeat() }))
 	mux.HandleFunc("GET "+PathRegion, requireToken(token, func(*http.Request) any { return s.Region() }))
 	if s.Keys != "" {

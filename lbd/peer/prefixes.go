@@ -61,7 +61,7 @@ type SharedPrefix struct {
 }
 
 // prefixes returns the page for a request of another balancer.
-func (s *Source) prefixes(r *http.Request, boot string) Prefixes {
+func (s *HandlerSource) prefixes(r *http.Request, boot string) Prefixes {
 	q := r.URL.Query()
 	since, err := strconv.ParseUint(q.Get("since"), 10, 64)
 	if err != nil || q.Get("boot") != boot {

@@ -77,7 +77,7 @@ func (l *learner) questions() (asked, whole int) {
 // boot starts a balancer process that responds with the entries of l.
 func (l *learner) boot(keys string) http.Handler {
 	mux := http.NewServeMux()
-	Register(mux, "secret", Source{
+	Register(mux, "secret", HandlerSource{
 		Heartbeat: func() Heartbeat { return Heartbeat{ID: "lb-us-1", Region: "local/us"} },
 		Region:    func() telemetry.RegionSnapshot { return telemetry.RegionSnapshot{Name: "local/us"} },
 		Learned:   l.read, Keys: keys,
@@ -282,7 +282,7 @@ func TestLongestPageFits(t *testing.T) {
 			}
 			entries = append(entries, e)
 		}
-		s := Source{Learned: func(uint64, bool, int) ([]core.CacheUpdate, uint64, bool) { return entries, 1 << 63, true }, Keys: "k"}
+		s := HandlerSource{Learned: func(uint64, bool, int) ([]core.CacheUpdate, uint64, bool) { return entries, 1 << 63, true }, Keys: "k"}
 		page := s.prefixes(httptest.NewRequest("GET", PathPrefixes, nil), strings.Repeat("B", 26))
 		text, err := json.Marshal(page)
 		if err != nil || len(text) > maxPrefixes {
@@ -325,7 +325,7 @@ func BenchmarkPrefixes(b *testing.B) {
 			entries[i].Key = append(entries[i].Key, rng.Uint64())
 		}
 	}
-	s := Source{Learned: func(uint64, bool, int) ([]core.CacheUpdate, uint64, bool) { return entries, 100, false }, Keys: "k"}
+	s := HandlerSource{Learned: func(uint64, bool, int) ([]core.CacheUpdate, uint64, bool) { return entries, 100, false }, Keys: "k"}
 	r := httptest.NewRequest("GET", PathPrefixes, nil)
 	b.ReportAllocs()
 	for b.Loop() {

@@ -54,6 +54,6 @@ type Rank struct {
 type Running struct {
 	// Tokens is its context now, prompt and answer so far.
 	Tokens int
-	// Left is the maximum number of tokens until it ends, at least 1; 0 = no known bound.
-	Left int
+	// Remaining is the maximum number of tokens until it ends, at least 1; 0 = no known bound.
+	Remaining int
 }

@@ -93,7 +93,7 @@ func (p *BFIO) Choose(f *Facts) Choice {
 		}
 	}
 	tokens := f.Candidates[lightest].Context
-	i := p.ties.next(f.Candidates, from, to, func(c *Candidate) bool { return c.Available && c.Context == tokens })
+	i := p.ties.nextTarget(f.Candidates, from, to, func(c *Candidate) bool { return c.Available && c.Context == tokens })
 	return Choice{Index: i, Reason: ReasonBalance}
 }
 
@@ -231,7 +231,7 @@ func (p *BFIO) predictLoads(r *Rank, future []int64) {
 	clear(p.endingTokens)
 	clear(p.endingRequests)
 	for i := range r.Running {
-		if remaining := r.Running[i].Left; remaining > 0 && remaining <= len(future) {
+		if remaining := r.Running[i].Remaining; remaining > 0 && remaining <= len(future) {
 			p.endingTokens[remaining] += int64(r.Running[i].Tokens)
 			p.endingRequests[remaining]++
 		}

@@ -21,7 +21,7 @@ func drawPool(t *rapid.T, engines, waiting int) *Pool {
 			rank := Rank{Engine: fmt.Sprint("e", e), Free: rapid.IntRange(0, 3).Draw(t, "free")}
 			rank.ID = fmt.Sprintf("e%d/%d", e, r)
 			for range rapid.IntRange(0, 3).Draw(t, "running") {
-				run := Running{Tokens: rapid.IntRange(1, 60).Draw(t, "context"), Left: rapid.IntRange(0, 6).Draw(t, "left")}
+				run := Running{Tokens: rapid.IntRange(1, 60).Draw(t, "context"), Remaining: rapid.IntRange(0, 6).Draw(t, "left")}
 				rank.Running = append(rank.Running, run)
 				rank.Load += run.Tokens
 			}
@@ -85,7 +85,7 @@ func instance(pool *Pool, o BFIOOptions) bfio.Instance {
 		for h := 1; h <= o.Window; h++ {
 			load := 0
 			for _, run := range r.Running {
-				if run.Left == 0 || run.Left > h {
+				if run.Remaining == 0 || run.Remaining > h {
 					load += run.Tokens + h
 				}
 			}
@@ -299,7 +299,7 @@ func steadyPool(ranks int) *Pool {
 		for range 72 - r.Free {
 			prompt, output := barrier.SyntheticLengths(rng)
 			had := rng.Int64N(output + 1)
-			r.Running = append(r.Running, Running{Tokens: int(prompt + had), Left: 1 + rng.IntN(1000)})
+			r.Running = append(r.Running, Running{Tokens: int(prompt + had), Remaining: 1 + rng.IntN(1000)})
 			r.Load += int(prompt + had)
 		}
 		r.Outstanding = len(r.Running)

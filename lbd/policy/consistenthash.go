@@ -59,8 +59,8 @@ func (a *affinity) choose(f *Facts, from, to int, peer bool, ok func(*Candidate)
 		if peer {
 			turn = &a.peers
 		}
-		return Choice{Index: turn.next(f.Candidates, from, to, ok), Reason: reason(ReasonRotation, peer)}
+		return Choice{Index: turn.nextTarget(f.Candidates, from, to, ok), Reason: reason(ReasonRotation, peer)}
 	}
-	i := a.rings.ringFor(f.Model, peer, cs).next(f.Session, cs, ok)
+	i := a.rings.ringFor(f.Model, peer, cs).nextTarget(f.Session, cs, ok)
 	return Choice{Index: from + i, Reason: reason(ReasonSession, peer)}
 }

@@ -151,7 +151,7 @@ func (p *Cost) Choose(f *Facts) Choice {
 		ties, from, to = &p.peers, split, len(f.Candidates)
 	}
 	if equals > 1 {
-		best = ties.next(f.Candidates, from, to, func(c *Candidate) bool { return c.Score.Known && math.Abs(c.Score.Value-lowest) <= costTolerance })
+		best = ties.nextTarget(f.Candidates, from, to, func(c *Candidate) bool { return c.Score.Known && math.Abs(c.Score.Value-lowest) <= costTolerance })
 	}
 	if best >= split {
 		return Choice{Index: best, Reason: ReasonOffload}

@@ -38,7 +38,7 @@ func leastLoaded(cs []Candidate, from, to int, ties *rotation, among func(*Candi
 		return Wait
 	}
 	lightest := &cs[best]
-	return ties.next(cs, from, to, func(c *Candidate) bool { return ok(c) && !lessLoaded(lightest, c) })
+	return ties.nextTarget(cs, from, to, func(c *Candidate) bool { return ok(c) && !lessLoaded(lightest, c) })
 }
 
 // lessLoaded reports whether a has strictly less load than b. Peers compare by queue, then by

@@ -261,9 +261,9 @@ func reason(local string, peer bool) string {
 // rotation breaks ties by rotation: it selects the next id after the last choice.
 type rotation struct{ last string }
 
-// next selects among the indices for which ok is true: the first whose id is after the last
+// nextTarget selects among the indices for which ok is true: the first whose id is after the last
 // choice, else the first of all. It returns Wait if there is none.
-func (r *rotation) next(cs []Candidate, from, to int, ok func(*Candidate) bool) int {
+func (r *rotation) nextTarget(cs []Candidate, from, to int, ok func(*Candidate) bool) int {
 	first := Wait
 	for i := from; i < to; i++ {
 		if !ok(&cs[i]) {

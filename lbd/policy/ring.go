@@ -68,9 +68,9 @@ func (r *ring) locate(cs []Candidate) bool {
 	return next == len(cs)
 }
 
-// next walks the ring from the key's position and returns the index of the first candidate for
+// nextTarget walks the ring from the key's position and returns the index of the first candidate for
 // which ok is true, or Wait. locate must have been called.
-func (r *ring) next(key string, cs []Candidate, ok func(*Candidate) bool) int {
+func (r *ring) nextTarget(key string, cs []Candidate, ok func(*Candidate) bool) int {
 	h := point(ringPosition(mix(hashKey(key))))
 	start := sort.Search(len(r.points), func(i int) bool { return r.points[i] >= h })
 	for n := range r.points {

@@ -96,5 +96,5 @@ func (p *SageServe) fewestRemaining(cs []Candidate) int {
 		}
 	}
 	lowest := cs[fewest].Remaining
-	return p.ties.next(cs, 0, len(cs), func(c *Candidate) bool { return c.Available && c.Remaining == lowest })
+	return p.ties.nextTarget(cs, 0, len(cs), func(c *Candidate) bool { return c.Available && c.Remaining == lowest })
 }

@@ -103,7 +103,7 @@ func (t *Tree) findChild(parent int32, hash uint64) int32 {
 	}
 	m := mix(hash, parent)
 	for at := x.home(m << 32); ; {
-		id := x.next(m, &at)
+		id := x.nextEntry(m, &at)
 		if id == none {
 			return none
 		}

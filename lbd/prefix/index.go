@@ -23,9 +23,9 @@ func mix(hash uint64, parent int32) uint64 {
 
 func (x *index) home(entry uint64) int { return int(entry >> 32 >> x.shift) }
 
-// next returns the node of the first entry of this mix at or after slot *at, and advances *at past
+// nextEntry returns the node of the first entry of this mix at or after slot *at, and advances *at past
 // it; none when there are no more.
-func (x *index) next(m uint64, at *int) int32 {
+func (x *index) nextEntry(m uint64, at *int) int32 {
 	mask := len(x.slots) - 1
 	for {
 		e := x.slots[*at]
@@ -39,7 +39,7 @@ func (x *index) next(m uint64, at *int) int32 {
 	}
 }
 
-func (x *index) put(hash uint64, parent, id int32) {
+func (x *index) putEntry(hash uint64, parent, id int32) {
 	if 4*(x.count+1) > 3*len(x.slots) {
 		x.resize(max(minSlots, 2*len(x.slots)))
 	}
@@ -83,8 +83,8 @@ func (x *index) replace(hash uint64, parent, id, by int32) {
 	x.slots[at] = x.slots[at]>>32<<32 | uint64(uint32(by))
 }
 
-// remove removes an entry and moves later ones up, so that no probe stops early at a gap.
-func (x *index) remove(hash uint64, parent, id int32) {
+// removeEntry removes an entry and moves later ones up, so that no probe stops early at a gap.
+func (x *index) removeEntry(hash uint64, parent, id int32) {
 	mask := len(x.slots) - 1
 	gap := x.slotOf(hash, parent, id)
 	for at := (gap + 1) & mask; x.slots[at] != 0; at = (at + 1) & mask {

@@ -21,7 +21,7 @@ func (t *Tree) addChild(parent, id int32) {
 		t.node(p.child).left = id
 	}
 	p.child = id
-	t.index.put(n.first, parent, id)
+	t.index.putEntry(n.first, parent, id)
 }
 
 // removeChild removes id from its parent's list of children.
@@ -35,15 +35,15 @@ func (t *Tree) removeChild(id int32) {
 	if n.right != none {
 		t.node(n.right).left = n.left
 	}
-	t.index.remove(n.first, n.parent, id)
+	t.index.removeEntry(n.first, n.parent, id)
 }
 
 // setParent sets the parent of node id. The node keeps its place among its siblings.
 func (t *Tree) setParent(id, parent int32) {
 	n := t.node(id)
-	t.index.remove(n.first, n.parent, id)
+	t.index.removeEntry(n.first, n.parent, id)
 	n.parent = parent
-	t.index.put(n.first, parent, id)
+	t.index.putEntry(n.first, parent, id)
 }
 
 // split splits node id's edge after k hashes and returns the new upper node. The lower part keeps

@@ -63,7 +63,7 @@ func probed(tb testing.TB, size int) *watch {
 	p := New(Options{Sink: func(core.Event) {}})
 	cfg := service.ReplicaConfig{ID: "r", URL: "http://" + l.Addr().String(), Model: "m", Kind: service.EngineVLLM}
 	w := &watch{
-		prober: p, config: cfg, model: cfg.Model, kind: cfg.Kind, source: newSource(cfg, p.opts), ids: []string{cfg.ID}, ranks: make([]Figures, 1),
+		prober: p, config: cfg, model: cfg.Model, kind: cfg.Kind, source: newSource(cfg, p.opts), ids: []string{cfg.ID}, ranks: make([]EngineFigures, 1),
 	}
 	tb.Cleanup(func() {
 		w.source.close()

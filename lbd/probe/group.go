@@ -31,7 +31,7 @@ func (p *Prober) joinGroup(w *watch) {
 		var ctx context.Context
 		ctx, g.stop = context.WithCancel(p.ctx)
 		first := firstTick(i, jittered(p.opts.Interval, g.jitter))
-		p.wg.Go(func() { g.run(ctx, first) })
+		p.wg.Go(func() { g.runGroup(ctx, first) })
 		p.groups = append(p.groups, g)
 	}
 	w.group = p.groups[i]
@@ -55,8 +55,8 @@ func (p *Prober) leaveGroup(w *watch) {
 	}
 }
 
-// run ticks the watches at each interval until ctx ends.
-func (g *group) run(ctx context.Context, first time.Duration) {
+// runGroup ticks the watches at each interval until ctx ends.
+func (g *group) runGroup(ctx context.Context, first time.Duration) {
 	timer := time.NewTimer(first)
 	defer timer.Stop()
 	for {

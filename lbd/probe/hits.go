@@ -25,8 +25,8 @@ type hitSample struct {
 	hits, queries float64
 }
 
-// add adds a page's figures to the window.
-func (h *hitWindow) add(now time.Time, f Figures) {
+// addFigures adds a page's figures to the window.
+func (h *hitWindow) addFigures(now time.Time, f EngineFigures) {
 	h.engineRate = f.HitRate
 	if !f.HitTokens.Known || !f.QueryTokens.Known {
 		h.samples = h.samples[:0]

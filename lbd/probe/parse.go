@@ -9,9 +9,9 @@ import (
 	"skyserve/lbd/policy"
 )
 
-// Figures are the figures of an engine's metrics page. A figure that is missing or implausible is
+// EngineFigures are the figures of an engine's metrics page. A figure that is missing or implausible is
 // unknown.
-type Figures struct {
+type EngineFigures struct {
 	// Pending and Running count requests: waiting for the running batch, and in it.
 	Pending policy.Maybe[int]
 	Running policy.Maybe[int]
@@ -66,7 +66,7 @@ type series struct {
 	invalid bool // a rank's value is implausible, so the figure is unknown
 }
 
-func (s *series) add(v float64, ok bool) {
+func (s *series) addValue(v float64, ok bool) {
 	s.sum += v
 	s.n++
 	s.invalid = s.invalid || !ok
@@ -118,7 +118,7 @@ func KindOf(page []byte) service.EngineKind {
 // Parse parses a metrics page in Prometheus' text format, in place and without allocating. Counts
 // of several series (data-parallel ranks) are summed, shares averaged; one implausible series makes
 // its figure unknown.
-func Parse(page []byte) Figures {
+func Parse(page []byte) EngineFigures {
 	var all [1]figures
 	parsePage(page, all[:], false)
 	return all[0].read()
@@ -126,7 +126,7 @@ func Parse(page []byte) Figures {
 
 // ParseRanks parses a metrics page into the figures of each data-parallel rank. Figures without a
 // rank, or of other ranks, are ignored.
-func ParseRanks(page []byte, ranks []Figures) {
+func ParseRanks(page []byte, ranks []EngineFigures) {
 	all := make([]figures, len(ranks))
 	parsePage(page, all, true)
 	for i := range all {
@@ -193,8 +193,8 @@ func nextComment(page []byte) int {
 }
 
 // read returns the figures of the accumulated series.
-func (all *figures) read() Figures {
-	f := Figures{
+func (all *figures) read() EngineFigures {
+	f := EngineFigures{
 		Pending: all[pagePending].count(), Running: all[pageRunning].count(),
 		KV:        all[pageKV].share(),
 		HitTokens: all[pageHits].total(), QueryTokens: all[pageQueries].total(),
@@ -251,7 +251,7 @@ func parseLine(line []byte, all []figures, byRank bool) {
 		rest = rest[size:]
 	}
 	if rank >= 0 {
-		all[rank][figure].add(parseValue(rest))
+		all[rank][figure].addValue(parseValue(rest))
 	}
 }
 

@@ -14,9 +14,9 @@ func known[T any](v T) policy.Maybe[T] { return policy.Known(v) }
 func TestParse(t *testing.T) {
 	for _, c := range []struct {
 		name, page string
-		want       Figures
+		want       EngineFigures
 	}{
-		{"nothing", "", Figures{}},
+		{"nothing", "", EngineFigures{}},
 		{"vllm", `# HELP vllm:num_requests_waiting Number of requests waiting.
 # TYPE vllm:num_requests_waiting gauge
 vllm:num_requests_waiting{engine="0",model_name="m"} 3.0
@@ -25,13 +25,13 @@ vllm:kv_cache_usage_perc{engine="0",model_name="m"} 0.25
 vllm:prefix_cache_hits_total{engine="0",model_name="m"} 1.5e+06
 vllm:prefix_cache_queries_total{engine="0",model_name="m"} 2e+06
 vllm:prefix_cache_hits_created{engine="0",model_name="m"} 1.7e+09
-`, Figures{Pending: known(3), Running: known(17), KV: known(0.25), HitTokens: known(1.5e6), QueryTokens: known(2e6)}},
+`, EngineFigures{Pending: known(3), Running: known(17), KV: known(0.25), HitTokens: known(1.5e6), QueryTokens: known(2e6)}},
 		{
 			"sglang", `sglang:num_queue_reqs{model_name="m"} 2
 sglang:num_running_reqs{model_name="m"} 4
 sglang:token_usage{model_name="m"} 0.5
 sglang:cache_hit_rate{model_name="m"} 0.75`,
-			Figures{Pending: known(2), Running: known(4), KV: known(0.5), HitRate: known(0.75)},
+			EngineFigures{Pending: known(2), Running: known(4), KV: known(0.5), HitRate: known(0.75)},
 		},
 		{"behind histograms", `# TYPE vllm:a histogram
 vllm:a_bucket{le="#1"} 3
@@ -39,7 +39,7 @@ vllm:a_sum 4
 # TYPE vllm:num_requests_waiting gauge
 vllm:num_requests_waiting 3
 # TYPE vllm:b histogram
-vllm:b_count 4`, Figures{Pending: known(3)}},
+vllm:b_count 4`, EngineFigures{Pending: known(3)}},
 		{"without a comment behind a histogram", `# TYPE vllm:a histogram
 vllm:a_bucket{le="1"} 3
 vllm:a_count 4
@@ -49,31 +49,31 @@ vllm:num_requests_running 4
 # TYPE vllm:kv_cache_usage_perc histogram
 # TYPE vllm:gpu_cache_usage_perc untyped
 vllm:gpu_cache_usage_perc 0.5
-`, Figures{Pending: known(3), Running: known(4), KV: known(0.5)}},
-		{"older name of KV", "vllm:gpu_cache_usage_perc 0.5\n", Figures{KV: known(0.5)}},
-		{"newer name of KV wins", "vllm:gpu_cache_usage_perc 0.5\nvllm:kv_cache_usage_perc 0.75\n", Figures{KV: known(0.75)}},
+`, EngineFigures{Pending: known(3), Running: known(4), KV: known(0.5)}},
+		{"older name of KV", "vllm:gpu_cache_usage_perc 0.5\n", EngineFigures{KV: known(0.5)}},
+		{"newer name of KV wins", "vllm:gpu_cache_usage_perc 0.5\nvllm:kv_cache_usage_perc 0.75\n", EngineFigures{KV: known(0.75)}},
 		{"ranks", `vllm:num_requests_waiting{engine="0"} 1
 vllm:num_requests_waiting{engine="1"} 2
 vllm:kv_cache_usage_perc{engine="0"} 0.25
 vllm:kv_cache_usage_perc{engine="1"} 0.75
-`, Figures{Pending: known(3), KV: known(0.5)}},
+`, EngineFigures{Pending: known(3), KV: known(0.5)}},
 		{"one rank unknown", `vllm:num_requests_waiting{engine="0"} 1
 vllm:num_requests_waiting{engine="1"} NaN
 vllm:num_requests_running{engine="0"} 5
-`, Figures{Running: known(5)}},
+`, EngineFigures{Running: known(5)}},
 		{"priorities beside their total", `sglang:num_queue_reqs{model_name="m",priority=""} 5
 sglang:num_queue_reqs{model_name="m",priority="1"} 3
 sglang:num_queue_reqs{priority="2",model_name="m"} 2
-`, Figures{Pending: known(5)}},
-		{"labels that mislead", `vllm:num_requests_waiting{a="} 9",b="\"} 8",c="\\"} 7` + "\n", Figures{Pending: known(7)}},
-		{"time stamps, tabs and returns", "vllm:num_requests_waiting\t4 1700000000000\r\nvllm:num_requests_running 5\r\n", Figures{Pending: known(4), Running: known(5)}},
-		{"other names", "vllm:num_requests_waiting_total 4\nvllm:num_requests 5\nv\ns 1\n", Figures{}},
-		{"empty value", "vllm:num_requests_waiting\nvllm:num_requests_running{\n", Figures{}},
-		{"no number", "vllm:num_requests_waiting lots\nvllm:num_requests_running +Inf\nvllm:kv_cache_usage_perc -Inf\n", Figures{}},
-		{"below zero", "vllm:num_requests_waiting -1\nvllm:kv_cache_usage_perc -0.5\n", Figures{}},
-		{"beyond sense", "vllm:num_requests_waiting 1e300\nvllm:kv_cache_usage_perc 40\n", Figures{}},
-		{"rounded up", "vllm:kv_cache_usage_perc 1.0000001\n", Figures{KV: known(1.0)}},
-		{"endless number", "vllm:num_requests_waiting 1" + strings.Repeat("0", 99) + "\n", Figures{}},
+`, EngineFigures{Pending: known(5)}},
+		{"labels that mislead", `vllm:num_requests_waiting{a="} 9",b="\"} 8",c="\\"} 7` + "\n", EngineFigures{Pending: known(7)}},
+		{"time stamps, tabs and returns", "vllm:num_requests_waiting\t4 1700000000000\r\nvllm:num_requests_running 5\r\n", EngineFigures{Pending: known(4), Running: known(5)}},
+		{"other names", "vllm:num_requests_waiting_total 4\nvllm:num_requests 5\nv\ns 1\n", EngineFigures{}},
+		{"empty value", "vllm:num_requests_waiting\nvllm:num_requests_running{\n", EngineFigures{}},
+		{"no number", "vllm:num_requests_waiting lots\nvllm:num_requests_running +Inf\nvllm:kv_cache_usage_perc -Inf\n", EngineFigures{}},
+		{"below zero", "vllm:num_requests_waiting -1\nvllm:kv_cache_usage_perc -0.5\n", EngineFigures{}},
+		{"beyond sense", "vllm:num_requests_waiting 1e300\nvllm:kv_cache_usage_perc 40\n", EngineFigures{}},
+		{"rounded up", "vllm:kv_cache_usage_perc 1.0000001\n", EngineFigures{KV: known(1.0)}},
+		{"endless number", "vllm:num_requests_waiting 1" + strings.Repeat("0", 99) + "\n", EngineFigures{}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			if got := Parse([]byte(c.page)); got != c.want {

@@ -105,7 +105,7 @@ func (p *Prober) Start(cfg service.ReplicaConfig) {
 	}
 	p.watches[cfg.ID] = w
 	p.joinGroup(w)
-	p.wg.Go(func() { w.run(ctx) })
+	p.wg.Go(func() { w.runWatch(ctx) })
 }
 
 // stopWatch stops probing a replica; p.mu must be held.

@@ -92,18 +92,18 @@ type reports struct {
 func (r *reports) take(ev core.Event) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	own := *ev.Report
-	ev.Report = &own
+	own := *ev.ProbeReport
+	ev.ProbeReport = &own
 	r.all = append(r.all, ev)
 }
 
 // drain returns the reports since the last drain.
-func (r *reports) drain() []core.Report {
+func (r *reports) drain() []core.ProbeReport {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	var out []core.Report
+	var out []core.ProbeReport
 	for _, ev := range r.all {
-		out = append(out, *ev.Report)
+		out = append(out, *ev.ProbeReport)
 	}
 	r.all = nil
 	return out
@@ -134,7 +134,7 @@ func TestReadyReplica(t *testing.T) {
 		if n := len(all); n < 98 || n > 102 {
 			t.Errorf("got %d reports in 10 s, want about 100", n)
 		}
-		want := core.Report{Age: time.Millisecond, Ready: true, Pending: known(1), Running: known(2)}
+		want := core.ProbeReport{Age: time.Millisecond, Ready: true, Pending: known(1), Running: known(2)}
 		for _, got := range all {
 			if got != want {
 				t.Fatalf("got %+v, want %+v", got, want)
@@ -310,7 +310,7 @@ func TestSlowHealthIsNotDeath(t *testing.T) {
 	}
 }
 
-func hasReason(all []core.Report, reason string) bool {
+func hasReason(all []core.ProbeReport, reason string) bool {
 	for _, r := range all {
 		if !r.Ready && r.Reason == reason {
 			return true
@@ -333,7 +333,7 @@ func TestEngineWithoutMetrics(t *testing.T) {
 				t.Errorf("%d reports in 10 s, want about 100", n)
 			}
 			for _, got := range all {
-				if want := (core.Report{Age: time.Millisecond, Ready: true}); got != want {
+				if want := (core.ProbeReport{Age: time.Millisecond, Ready: true}); got != want {
 					t.Fatalf("got %+v, want %+v", got, want)
 				}
 			}
@@ -381,15 +381,15 @@ func TestModelIsLearned(t *testing.T) {
 func TestHitRateOfTheLastMinute(t *testing.T) {
 	var h hitWindow
 	start := time.Unix(0, 0)
-	page := func(hits, queries float64) Figures {
-		return Figures{HitTokens: known(hits), QueryTokens: known(queries)}
+	page := func(hits, queries float64) EngineFigures {
+		return EngineFigures{HitTokens: known(hits), QueryTokens: known(queries)}
 	}
-	h.add(start, page(100, 1000))
+	h.addFigures(start, page(100, 1000))
 	if got := h.rate(); got.Known {
 		t.Errorf("no prompt came, got %v", got)
 	}
 	for s := range 200 {
-		h.add(start.Add(time.Duration(s)*time.Second), page(100+float64(s)*5, 1000+float64(s)*10))
+		h.addFigures(start.Add(time.Duration(s)*time.Second), page(100+float64(s)*5, 1000+float64(s)*10))
 	}
 	if got := h.rate(); got != known(0.5) {
 		t.Errorf("got %v, want 0.5", got)
@@ -397,12 +397,12 @@ func TestHitRateOfTheLastMinute(t *testing.T) {
 	if n := len(h.samples); n > 62 {
 		t.Errorf("%d samples kept, want a minute's", n)
 	}
-	h.add(start.Add(201*time.Second), page(9, 10)) // restarted
-	h.add(start.Add(203*time.Second), page(18, 20))
+	h.addFigures(start.Add(201*time.Second), page(9, 10)) // restarted
+	h.addFigures(start.Add(203*time.Second), page(18, 20))
 	if got := h.rate(); got != known(0.9) {
 		t.Errorf("after a restart: got %v, want 0.9", got)
 	}
-	h.add(start.Add(204*time.Second), Figures{HitRate: known(0.25)})
+	h.addFigures(start.Add(204*time.Second), EngineFigures{HitRate: known(0.25)})
 	if got := h.rate(); got != known(0.25) {
 		t.Errorf("the engine's own: got %v, want 0.25", got)
 	}
@@ -440,8 +440,8 @@ func TestOverTheWire(t *testing.T) {
 	defer srv.Close()
 	got := make(chan core.Event, 100)
 	p := New(Options{Interval: time.Millisecond, Sink: func(ev core.Event) {
-		own := *ev.Report
-		ev.Report = &own
+		own := *ev.ProbeReport
+		ev.ProbeReport = &own
 		select {
 		case got <- ev:
 		default:
@@ -451,8 +451,8 @@ func TestOverTheWire(t *testing.T) {
 	p.Start(service.ReplicaConfig{ID: "us-0", URL: srv.URL, Model: "llama"})
 	for range 3 {
 		ev := <-got
-		if ev.Kind != core.EventReplicaReport || ev.Target != "us-0" || !ev.Report.Ready || ev.Report.Pending != known(1) {
-			t.Fatalf("got %+v %+v", ev, ev.Report)
+		if ev.Kind != core.EventReplicaReport || ev.Target != "us-0" || !ev.ProbeReport.Ready || ev.ProbeReport.Pending != known(1) {
+			t.Fatalf("got %+v %+v", ev, ev.ProbeReport)
 		}
 	}
 }
@@ -464,12 +464,12 @@ func TestDeadOverTheWire(t *testing.T) {
 	}
 	addr := ln.Addr().String()
 	ln.Close()
-	got := make(chan core.Report, 100)
+	got := make(chan core.ProbeReport, 100)
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	p := New(Options{Sink: func(ev core.Event) {
 		select {
-		case got <- *ev.Report:
+		case got <- *ev.ProbeReport:
 		case <-ctx.Done():
 		}
 	}})

@@ -13,26 +13,26 @@ import (
 func TestParseRanks(t *testing.T) {
 	for _, c := range []struct {
 		name, page string
-		want       []Figures
+		want       []EngineFigures
 	}{
-		{"nothing", "", make([]Figures, 2)},
+		{"nothing", "", make([]EngineFigures, 2)},
 		{"vllm", `vllm:num_requests_waiting{engine="0",model_name="m"} 3
 vllm:num_requests_waiting{engine="1",model_name="m"} 4
 vllm:kv_cache_usage_perc{model_name="m",engine="1"} 0.25
 vllm:kv_cache_usage_perc{model_name="m",engine="0"} NaN
-`, []Figures{{Pending: known(3)}, {Pending: known(4), KV: known(0.25)}}},
+`, []EngineFigures{{Pending: known(3)}, {Pending: known(4), KV: known(0.25)}}},
 		{"sglang", `sglang:num_running_reqs{dp_rank="1",model_name="m",tp_rank="0"} 7
 sglang:num_queue_reqs{model_name="m",dp_rank="0"} 2
 sglang:num_queue_reqs{dp_rank="1",priority="2"} 9
-`, []Figures{{Pending: known(2)}, {Running: known(7)}}},
+`, []EngineFigures{{Pending: known(2)}, {Running: known(7)}}},
 		{"others' ranks", `vllm:num_requests_waiting{engine="2"} 3
 vllm:num_requests_waiting{engine="-1"} 3
 vllm:num_requests_waiting{engine="x"} 3
 vllm:num_requests_waiting{engine="1} 3
-`, make([]Figures, 2)},
-		{"not by rank", "vllm:num_requests_waiting 3\nvllm:num_requests_waiting{model_name=\"m\"} 4\n", make([]Figures, 2)},
+`, make([]EngineFigures, 2)},
+		{"not by rank", "vllm:num_requests_waiting 3\nvllm:num_requests_waiting{model_name=\"m\"} 4\n", make([]EngineFigures, 2)},
 	} {
-		got := make([]Figures, 2)
+		got := make([]EngineFigures, 2)
 		ParseRanks([]byte(c.page), got)
 		if !slices.Equal(got, c.want) {
 			t.Errorf("%s: got %+v, want %+v", c.name, got, c.want)
@@ -51,7 +51,7 @@ func TestEachRankIsReportedSeparately(t *testing.T) {
 		p.Start(cfg)
 		time.Sleep(50 * time.Millisecond)
 		synctest.Wait()
-		want := map[string]core.Report{
+		want := map[string]core.ProbeReport{
 			"us-0/0": {Ready: true, Pending: known(1)},
 			"us-0/1": {Ready: true, Pending: known(5), Running: known(2)},
 			"us-0/2": {Ready: true},
@@ -60,7 +60,7 @@ func TestEachRankIsReportedSeparately(t *testing.T) {
 			t.Fatalf("%d reports of one look", len(got.all))
 		}
 		for _, ev := range got.all {
-			r := *ev.Report
+			r := *ev.ProbeReport
 			r.Age = 0
 			if r != want[ev.Target] {
 				t.Errorf("%s: got %+v, want %+v", ev.Target, r, want[ev.Target])

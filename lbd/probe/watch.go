@@ -36,9 +36,9 @@ type watch struct {
 	failures  int           // consecutive probes that failed
 	source    source
 	hits      hitWindow
-	ids       []string    // of its ranks
-	ranks     []Figures   // of the last probe; unknown without metrics
-	report    core.Report // the last one sent
+	ids       []string         // of its ranks
+	ranks     []EngineFigures  // of the last probe; unknown without metrics
+	report    core.ProbeReport // the last one sent
 
 	// tick receives when a probe is due. It buffers one tick that arrived during a probe.
 	tick  chan struct{}
@@ -52,9 +52,9 @@ type watch struct {
 	status ReplicaStatus
 }
 
-// run probes until ctx ends.
-func (w *watch) run(ctx context.Context) {
-	w.model, w.kind, w.ranks = w.config.Model, w.config.Kind, make([]Figures, w.config.Ranks())
+// runWatch probes until ctx ends.
+func (w *watch) runWatch(ctx context.Context) {
+	w.model, w.kind, w.ranks = w.config.Model, w.config.Kind, make([]EngineFigures, w.config.Ranks())
 	for i := range w.ranks {
 		w.ids = append(w.ids, w.config.RankID(i))
 	}
@@ -140,19 +140,19 @@ func (w *watch) probe(ctx context.Context) {
 	}
 	w.failures++
 	clear(w.ranks)
-	w.reportRanks(core.Report{Age: w.halfRTT, Reason: reason})
+	w.reportRanks(core.ProbeReport{Age: w.halfRTT, Reason: reason})
 }
 
 // checkReplica verifies that the model is served and reads the engine's figures.
-func (w *watch) checkReplica(ctx context.Context) (core.Report, error) {
+func (w *watch) checkReplica(ctx context.Context) (core.ProbeReport, error) {
 	if at := w.suspectedAt.Load(); at != 0 {
 		if err := w.checkHealth(ctx, at); err != nil {
-			return core.Report{}, err
+			return core.ProbeReport{}, err
 		}
 	}
 	if !w.verified {
 		if err := w.verify(ctx); err != nil {
-			return core.Report{}, err
+			return core.ProbeReport{}, err
 		}
 		w.aliveAt = time.Now()
 	}
@@ -162,13 +162,13 @@ func (w *watch) checkReplica(ctx context.Context) (core.Report, error) {
 	status, page, err := w.get(ctx, "/metrics")
 	switch {
 	case err != nil:
-		return core.Report{}, err
+		return core.ProbeReport{}, err
 	case status/100 == 4:
 		w.noMetrics = true
 		clear(w.ranks)
-		return core.Report{Age: w.halfRTT, Ready: true}, nil
+		return core.ProbeReport{Age: w.halfRTT, Ready: true}, nil
 	case status != http.StatusOK:
-		return core.Report{}, &statusError{path: "/metrics", status: status}
+		return core.ProbeReport{}, &statusError{path: "/metrics", status: status}
 	}
 	if w.kind == "" {
 		if w.kind = KindOf(page); w.kind != "" {
@@ -176,11 +176,11 @@ func (w *watch) checkReplica(ctx context.Context) (core.Report, error) {
 		}
 	}
 	f := Parse(page)
-	w.hits.add(time.Now(), f)
+	w.hits.addFigures(time.Now(), f)
 	if w.ranks[0] = f; len(w.ranks) > 1 {
 		ParseRanks(page, w.ranks)
 	}
-	return core.Report{Age: w.halfRTT, Ready: true}, nil
+	return core.ProbeReport{Age: w.halfRTT, Ready: true}, nil
 }
 
 // checkHealth requests /health: vLLM serves its metrics for seconds after its engine has died. It
@@ -214,22 +214,22 @@ func (w *watch) health(ctx context.Context) (status int, timedOut bool, err erro
 
 // checkAlive reports an engine without metrics: its health is checked every aliveInterval, and its
 // load is unknown.
-func (w *watch) checkAlive(ctx context.Context) (core.Report, error) {
+func (w *watch) checkAlive(ctx context.Context) (core.ProbeReport, error) {
 	if time.Since(w.aliveAt) >= aliveInterval {
 		status, timedOut, err := w.health(ctx)
 		switch {
 		case err != nil:
-			return core.Report{}, err
+			return core.ProbeReport{}, err
 		case timedOut || status/100 == 4:
 			if err := w.verify(ctx); err != nil {
-				return core.Report{}, err
+				return core.ProbeReport{}, err
 			}
 		case status/100 != 2:
-			return core.Report{}, &statusError{path: "/health", status: status}
+			return core.ProbeReport{}, &statusError{path: "/health", status: status}
 		}
 		w.aliveAt = time.Now()
 	}
-	return core.Report{Age: w.halfRTT, Ready: true}, nil
+	return core.ProbeReport{Age: w.halfRTT, Ready: true}, nil
 }
 
 // verify requests the engine's model list and checks that it contains the replica's model; if none
@@ -325,11 +325,11 @@ func (w *watch) recordState(ready bool, reason string) {
 }
 
 // reportRanks reports each rank, with the figures of the last probe.
-func (w *watch) reportRanks(r core.Report) {
+func (w *watch) reportRanks(r core.ProbeReport) {
 	for i, f := range w.ranks {
 		w.report = r
 		w.report.Pending, w.report.Running, w.report.KV = f.Pending, f.Running, f.KV
-		w.prober.opts.Sink(core.Event{Kind: core.EventReplicaReport, Target: w.ids[i], Report: &w.report})
+		w.prober.opts.Sink(core.Event{Kind: core.EventReplicaReport, Target: w.ids[i], ProbeReport: &w.report})
 	}
 }
 

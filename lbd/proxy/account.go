@@ -25,7 +25,7 @@ func (x *exchange) recordTokens(now time.Time, n int) {
 		x.firstTokenAt = now
 		if x.from == "" {
 			ttft := now.Sub(x.startedAt)
-			r.stats.ttft.add(r.Elapsed(), ttft)
+			r.stats.ttft.addLatency(r.Elapsed(), ttft)
 			x.itl = r.metrics.itl.WithLabelValues(x.model)
 			r.metrics.ttft.WithLabelValues(x.model, string(x.tier)).Observe(ttft.Seconds())
 		}
@@ -38,12 +38,12 @@ func (x *exchange) recordTokens(now time.Time, n int) {
 
 // recordFirstToken returns an edit of the request's record that stores the time of the first token; nil when an
 // earlier target sent one.
-func (x *exchange) recordFirstToken(now time.Time) func(*record.Request) {
+func (x *exchange) recordFirstToken(now time.Time) func(*record.RequestRecord) {
 	if !x.firstTokenAt.IsZero() {
 		return nil
 	}
 	ttft := millis(now.Sub(x.startedAt))
-	return func(d *record.Request) { d.TTFTMillis = &ttft }
+	return func(d *record.RequestRecord) { d.TTFTMillis = &ttft }
 }
 
 // countStreamed adds n tokens to the counts of the target that generated them and of this balancer's own
@@ -63,7 +63,7 @@ func (x *exchange) finalize(status int, state string) {
 	x.countTokens(used)
 	x.reservation.Settle(x.model, used, x.rt.Elapsed())
 	e2e := millis(time.Since(x.startedAt))
-	x.rt.endInFlight(&x.inFlight, func(d *record.Request) {
+	x.rt.endInFlight(&x.inFlight, func(d *record.RequestRecord) {
 		d.State, d.Status, d.E2EMillis = state, status, &e2e
 		u := &x.answer.Usage
 		d.PromptTokens, d.CachedTokens, d.OutputTokens = u.Prompt.Ptr(), u.Cached.Ptr(), u.Output.Ptr()
@@ -83,7 +83,7 @@ func (x *exchange) countTokens(used telemetry.Usage) {
 	prompt, cached := x.promptUsed()
 	if u.Prompt.Known && u.Cached.Known && x.servedBy.replica != nil {
 		c := x.servedBy.count
-		c.hits.add(r.Elapsed(), prompt, cached)
+		c.hits.addTokens(r.Elapsed(), prompt, cached)
 		c.prompt.Add(int64(prompt))
 		c.cached.Add(int64(cached))
 	}
@@ -91,9 +91,9 @@ func (x *exchange) countTokens(used telemetry.Usage) {
 		return
 	}
 	if u.Prompt.Known && u.Cached.Known {
-		r.stats.hits.add(r.Elapsed(), prompt, cached)
+		r.stats.hits.addTokens(r.Elapsed(), prompt, cached)
 	}
-	r.points.add(x.model, x.tier, tally{prompt: int64(prompt), cached: int64(cached), output: int64(output)})
+	r.points.addTally(x.model, x.tier, tally{prompt: int64(prompt), cached: int64(cached), output: int64(output)})
 	for _, c := range []struct {
 		of     *prometheus.CounterVec
 		tokens int64

@@ -73,7 +73,7 @@ func ready(b *testing.B, transport http.RoundTripper, url string) *Runtime {
 	if _, err := rt.AddReplica(service.ReplicaConfig{ID: "us-0", URL: url, Model: testModel, Kind: service.EngineVLLM}); err != nil {
 		b.Fatal(err)
 	}
-	rt.Step(core.Event{Kind: core.EventReplicaReport, Target: "us-0", Report: &core.Report{Ready: true}})
+	rt.Step(core.Event{Kind: core.EventReplicaReport, Target: "us-0", ProbeReport: &core.ProbeReport{Ready: true}})
 	return rt
 }
 
@@ -86,7 +86,7 @@ func serveCanned(b *testing.B, rt *Runtime, body string) {
 	b.ReportAllocs()
 	for b.Loop() {
 		req.Body, req.ContentLength = io.NopCloser(strings.NewReader(body)), int64(len(body))
-		rt.serve(&sink{http.Header{}}, req)
+		rt.serveRequest(&sink{http.Header{}}, req)
 	}
 }
 
@@ -164,7 +164,7 @@ func BenchmarkRequests(b *testing.B) {
 	req := httptest.NewRequestWithContext(context.Background(), http.MethodPost, chatPath, nil)
 	for range rt.limits.MaxDecisions {
 		req.Body, req.ContentLength = io.NopCloser(strings.NewReader(body)), int64(len(body))
-		rt.serve(&sink{http.Header{}}, req)
+		rt.serveRequest(&sink{http.Header{}}, req)
 	}
 	for _, limit := range []int{100, 1000} {
 		b.Run(fmt.Sprintf("limit=%d", limit), func(b *testing.B) {
@@ -175,7 +175,7 @@ func BenchmarkRequests(b *testing.B) {
 		})
 	}
 	b.Run("hold", func(b *testing.B) {
-		records, rows := make([]*record.Request, summaryBatch), make([]telemetry.RequestSummary, summaryBatch)
+		records, rows := make([]*record.RequestRecord, summaryBatch), make([]telemetry.RequestSummary, summaryBatch)
 		rt.ring.newest(records)
 		for b.Loop() {
 			rt.summarize(rows, records)

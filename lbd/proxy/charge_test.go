@@ -83,7 +83,7 @@ func (b *balancer) hangUp(body string, after time.Duration) *httptest.ResponseRe
 				panic(r)
 			}
 		}()
-		b.serve(w, req)
+		b.serveRequest(w, req)
 	}()
 	return w
 }

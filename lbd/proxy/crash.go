@@ -46,7 +46,7 @@ func eventRequest(ev *core.Event) string {
 
 // withLock calls do under the lock and returns the decisions made. A panic in do ends the
 // process.
-func (r *Runtime) withLock(do func()) (decisions []record.Request) {
+func (r *Runtime) withLock(do func()) (decisions []record.RequestRecord) {
 	r.mu.Lock()
 	defer func() {
 		if cause := recover(); cause != nil {
@@ -82,5 +82,5 @@ func (r *Runtime) abandonInFlight(f *inFlight) {
 		return
 	}
 	r.stepFor(f, core.Event{Kind: core.EventCancelled}, nil)
-	r.endInFlight(f, func(d *record.Request) { d.State = record.StateFailed })
+	r.endInFlight(f, func(d *record.RequestRecord) { d.State = record.StateFailed })
 }

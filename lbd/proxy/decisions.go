@@ -15,26 +15,26 @@ const outcomeRefused = "refused"
 // ring stores the latest requests; the oldest is overwritten first. It is guarded by the runtime's
 // lock.
 type ring struct {
-	slots []*record.Request
+	slots []*record.RequestRecord
 	next  int
-	byID  map[string]*record.Request
+	byID  map[string]*record.RequestRecord
 }
 
 func newRing(n int) ring {
-	return ring{slots: make([]*record.Request, n), byID: make(map[string]*record.Request)}
+	return ring{slots: make([]*record.RequestRecord, n), byID: make(map[string]*record.RequestRecord)}
 }
 
-func (g *ring) add(d *record.Request) {
-	if old := g.slots[g.next]; old != nil && g.byID[old.Request] == old {
-		delete(g.byID, old.Request)
+func (g *ring) addDecision(d *record.RequestRecord) {
+	if old := g.slots[g.next]; old != nil && g.byID[old.RequestRecord] == old {
+		delete(g.byID, old.RequestRecord)
 	}
 	g.slots[g.next] = d
-	g.byID[d.Request] = d
+	g.byID[d.RequestRecord] = d
 	g.next = (g.next + 1) % len(g.slots)
 }
 
 // oldest returns the entry that is overwritten next, nil when the ring is empty.
-func (g *ring) oldest() *record.Request {
+func (g *ring) oldest() *record.RequestRecord {
 	if d := g.slots[g.next]; d != nil {
 		return d
 	}
@@ -55,12 +55,12 @@ func (r *Runtime) DecisionMemory() telemetry.DecisionMemory {
 }
 
 // Decision returns the record of a request, if it is still stored.
-func (r *Runtime) Decision(id string) (record.Request, bool) {
+func (r *Runtime) Decision(id string) (record.RequestRecord, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	d := r.ring.byID[id]
 	if d == nil {
-		return record.Request{}, false
+		return record.RequestRecord{}, false
 	}
 	return d.Snapshot(), true
 }
@@ -98,18 +98,18 @@ func (r *Runtime) Subscribe() (events <-chan json.RawMessage, cancel func()) {
 }
 
 // publish sends decisions to every subscriber whose buffer is not full.
-func (s *subscribers) publish(decisions []record.Request) {
+func (s *subscribers) publish(decisions []record.RequestRecord) {
 	for i := range decisions {
 		line, err := json.Marshal(&decisions[i])
 		if err != nil {
 			s.dropped.Add(1)
 			continue
 		}
-		s.send(line)
+		s.sendLine(line)
 	}
 }
 
-func (s *subscribers) send(line json.RawMessage) {
+func (s *subscribers) sendLine(line json.RawMessage) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for ch := range s.chans {

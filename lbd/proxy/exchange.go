@@ -79,7 +79,7 @@ func (r *Runtime) serveInference(w http.ResponseWriter, req *http.Request, e *op
 	defer x.releaseQuota()
 	request, refused := x.admit()
 	if refused != nil {
-		x.refuse(refused)
+		x.refuseExchange(refused)
 		return
 	}
 	ctx, stop := context.WithCancelCause(req.Context())
@@ -90,10 +90,10 @@ func (r *Runtime) serveInference(w http.ResponseWriter, req *http.Request, e *op
 		x.inFlight.reservation = &x.reservation
 	}
 	if !x.submit(request) {
-		x.refuse(errDraining())
+		x.refuseExchange(errDraining())
 		return
 	}
-	x.run(ctx)
+	x.runExchange(ctx)
 }
 
 // admit reads a request and returns it as a core.Request.
@@ -136,7 +136,7 @@ func (x *exchange) admit() (*core.Request, *openai.Error) {
 		x.release()
 		return nil, refused
 	}
-	x.answer.KeyBytesLeft = x.rt.limits.MaxKeyedResponse
+	x.answer.RemainingKeyBytes = x.rt.limits.MaxKeyedResponse
 	x.promptTokens = (x.answer.Rendering.Len() + 3) / 4
 	x.maxOutput, x.parallelAnswers = c.MaxOutput(x.endpoint), c.Answers(x.endpoint)
 	if refused := errDenied(x.reservation.Reserve(x.promptTokens, x.maxOutput, x.parallelAnswers, x.rt.Elapsed())); refused != nil {
@@ -212,7 +212,7 @@ func (x *exchange) applyEdits(c *openai.Call, resolved openai.ResolvedModel, buf
 // submit passes the request to core. It returns false when the balancer is draining.
 func (x *exchange) submit(request *core.Request) bool {
 	r := x.rt
-	ok := r.submitRequest(&x.inFlight, request, &record.Request{
+	ok := r.submitRequest(&x.inFlight, request, &record.RequestRecord{
 		At: x.startedAt.UTC(), Balancer: r.self.ID, Region: r.self.Region, Model: x.model, Tier: x.tier,
 		Tenant: x.tenant, Session: x.session, PromptBytes: x.answer.Rendering.Len(), PromptEstimate: x.promptTokens,
 		From: x.from, Hop: x.hop, State: record.StateQueued, Attempts: make([]record.Attempt, 0, 1),
@@ -224,8 +224,8 @@ func (x *exchange) submit(request *core.Request) bool {
 		r.metrics.forwarded.WithLabelValues("in").Inc()
 		return true
 	}
-	r.stats.arrivals.add(r.Elapsed(), 1)
-	r.points.add(x.model, x.tier, tally{requests: 1})
+	r.stats.arrivals.addCount(r.Elapsed(), 1)
+	r.points.addTally(x.model, x.tier, tally{requests: 1})
 	return true
 }
 
@@ -251,8 +251,8 @@ func (x *exchange) releaseBody() {
 	}
 }
 
-// run executes core's actions until the request has ended.
-func (x *exchange) run(ctx context.Context) {
+// runExchange executes core's actions until the request has ended.
+func (x *exchange) runExchange(ctx context.Context) {
 	for {
 		if ctx.Err() != nil {
 			x.endCancelled()
@@ -366,16 +366,16 @@ func (x *exchange) reportFailure(f *failure) {
 
 // recordFailure returns an edit of the request's record that stores the cause of the end of the
 // current attempt.
-func (x *exchange) recordFailure(cause string) func(*record.Request) {
-	return func(d *record.Request) { d.Failed(cause, x.rt.Elapsed()-x.inFlight.arrived) }
+func (x *exchange) recordFailure(cause string) func(*record.RequestRecord) {
+	return func(d *record.RequestRecord) { d.Failed(cause, x.rt.Elapsed()-x.inFlight.arrived) }
 }
 
 // outputTokens returns the number of tokens of the response, as reported by the engine or otherwise
 // counted.
 func (x *exchange) outputTokens() int { return x.answer.Usage.Output.Or(x.answer.Tokens) }
 
-// refuse rejects a request before it is submitted to core.
-func (x *exchange) refuse(e *openai.Error) {
+// refuseExchange rejects a request before it is submitted to core.
+func (x *exchange) refuseExchange(e *openai.Error) {
 	if x.from != "" && (e.Status == http.StatusNotFound || e.Status == http.StatusServiceUnavailable) {
 		e.Status = http.StatusServiceUnavailable // the peer has other targets
 		x.w.Header().Set(headerBounce, "1")

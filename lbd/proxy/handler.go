@@ -10,9 +10,9 @@ import (
 )
 
 // Handler returns the handler of the public API.
-func (r *Runtime) Handler() http.Handler { return http.HandlerFunc(r.serve) }
+func (r *Runtime) Handler() http.Handler { return http.HandlerFunc(r.serveRequest) }
 
-func (r *Runtime) serve(w http.ResponseWriter, req *http.Request) {
+func (r *Runtime) serveRequest(w http.ResponseWriter, req *http.Request) {
 	path := req.URL.Path
 	e := openai.EndpointAt(path)
 	if e == nil || req.ProtoMajor == 1 { // an exchange over HTTP/2 sets its own deadline; see guardHTTP2Write
@@ -40,12 +40,12 @@ func (r *Runtime) serve(w http.ResponseWriter, req *http.Request) {
 	case strings.HasPrefix(path, pathResponses):
 		r.serveStored(w, req)
 	case isUnder(path, "/v1/files") || isUnder(path, "/v1/batches"):
-		r.refuse(w, req, &openai.Error{
+		r.refuseRequest(w, req, &openai.Error{
 			Status: http.StatusNotImplemented, Kind: openai.TypeServer, Code: "not_implemented",
 			Message: path + " is not implemented",
 		})
 	default:
-		r.refuse(w, req, errNoPath(req))
+		r.refuseRequest(w, req, errNoPath(req))
 	}
 }
 
@@ -71,15 +71,15 @@ func (r *Runtime) allowMethod(w http.ResponseWriter, req *http.Request, methods 
 	}
 	method := strings.Join(methods, ", ")
 	w.Header().Set("Allow", method)
-	r.refuse(w, req, &openai.Error{
+	r.refuseRequest(w, req, &openai.Error{
 		Status: http.StatusMethodNotAllowed, Kind: openai.TypeInvalid, Code: "method_not_allowed",
 		Message: req.Method + " " + req.URL.Path + ": method not allowed, use " + method,
 	})
 	return false
 }
 
-// refuse rejects a request to a path without inference.
-func (r *Runtime) refuse(w http.ResponseWriter, req *http.Request, e *openai.Error) {
+// refuseRequest rejects a request to a path without inference.
+func (r *Runtime) refuseRequest(w http.ResponseWriter, req *http.Request, e *openai.Error) {
 	r.limitUnreadBody(w)
 	w.Header().Set(headerRequestID, requestID(req.Header.Get(headerRequestID)))
 	w.Header().Set(headerRegion, string(r.self.Region))
@@ -153,13 +153,13 @@ type modelObject struct {
 // serveModels lists every model name that a request may use, or returns the one in the path.
 func (r *Runtime) serveModels(w http.ResponseWriter, req *http.Request) {
 	if _, ok := authenticate(r.keyring(), req.Header); !ok {
-		r.refuse(w, req, errUnauthorized())
+		r.refuseRequest(w, req, errUnauthorized())
 		return
 	}
 	t := r.models.Load()
 	if name, one := strings.CutPrefix(req.URL.Path, "/v1/models/"); one {
 		if _, known := t.resolve([]byte(name)); !known {
-			r.refuse(w, req, r.errModel("model: "+openai.Clip([]byte(name))+" does not exist"))
+			r.refuseRequest(w, req, r.errModel("model: "+openai.Clip([]byte(name))+" does not exist"))
 			return
 		}
 		writeJSON(w, r.modelObject(t, name))

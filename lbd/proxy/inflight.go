@@ -39,7 +39,7 @@ type action struct {
 type inFlight struct {
 	id      string
 	arrived time.Duration
-	entry   *record.Request
+	entry   *record.RequestRecord
 	// actions never becomes full: core makes a new decision about a request only after the request's
 	// goroutine has reported the outcome of the previous one.
 	actions        chan action
@@ -84,7 +84,7 @@ func millis(d time.Duration) float64 { return float64(d) / float64(time.Millisec
 
 // submitRequest registers a request in flight under a unique id, close to the requested one, and submits
 // it to core for placement. It returns false when the balancer is draining.
-func (r *Runtime) submitRequest(f *inFlight, req *core.Request, entry *record.Request) bool {
+func (r *Runtime) submitRequest(f *inFlight, req *core.Request, entry *record.RequestRecord) bool {
 	accepted := false
 	r.subs.publish(r.withLock(func() {
 		if accepted = !r.draining.Load(); !accepted {
@@ -92,10 +92,10 @@ func (r *Runtime) submitRequest(f *inFlight, req *core.Request, entry *record.Re
 		}
 		f.id = r.uniqueID(f.id)
 		f.arrived, f.entry = r.Elapsed(), entry
-		req.ID, entry.Request = f.id, f.id
+		req.ID, entry.RequestRecord = f.id, f.id
 		r.inFlight[f.id] = f
-		r.ring.add(entry)
-		r.step(core.Event{Kind: core.EventArrived, Request: req})
+		r.ring.addDecision(entry)
+		r.stepCore(core.Event{Kind: core.EventArrived, Request: req})
 	}))
 	return accepted
 }
@@ -112,18 +112,18 @@ func (r *Runtime) uniqueID(want string) string {
 
 // stepFor is Step for an event of a request in flight. change edits its record under the same lock,
 // before the step.
-func (r *Runtime) stepFor(f *inFlight, ev core.Event, change func(*record.Request)) {
+func (r *Runtime) stepFor(f *inFlight, ev core.Event, change func(*record.RequestRecord)) {
 	ev.ID = f.id
 	r.subs.publish(r.withLock(func() {
 		if change != nil {
 			change(f.entry)
 		}
-		r.step(ev)
+		r.stepCore(ev)
 	}))
 }
 
 // endInFlight removes a request that has ended in core. change edits its record.
-func (r *Runtime) endInFlight(f *inFlight, change func(*record.Request)) {
+func (r *Runtime) endInFlight(f *inFlight, change func(*record.RequestRecord)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	change(f.entry)

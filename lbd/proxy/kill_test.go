@@ -103,11 +103,11 @@ func newFleet(t *testing.T, o Options, n int, prelude string, h http.HandlerFunc
 
 func (f *fleet) probe(name string) {
 	for i, e := range f.engines {
-		report := core.Report{Ready: !e.dead.Load(), Pending: policy.Known(0), Running: policy.Known(0), KV: policy.Known(0.0)}
+		report := core.ProbeReport{Ready: !e.dead.Load(), Pending: policy.Known(0), Running: policy.Known(0), KV: policy.Known(0.0)}
 		if !report.Ready {
 			report.Reason = "connection refused"
 		}
-		f.Step(core.Event{Kind: core.EventReplicaReport, Target: fmt.Sprint(name, "-", i), Report: &report})
+		f.Step(core.Event{Kind: core.EventReplicaReport, Target: fmt.Sprint(name, "-", i), ProbeReport: &report})
 	}
 }
 

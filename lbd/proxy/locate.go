@@ -81,7 +81,7 @@ func (l *lookups) finish(response responseID, lookup *pendingLookup, found store
 		delete(l.byTenant, response.tenant)
 	}
 	if found.target == "" {
-		l.misses.add(response, now)
+		l.misses.addMiss(response, now)
 	}
 	lookup.found = found
 	close(lookup.done)
@@ -91,7 +91,7 @@ func (l *lookups) finish(response responseID, lookup *pendingLookup, found store
 func (l *lookups) dropMiss(response responseID) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.misses.drop(response)
+	l.misses.dropMiss(response)
 }
 
 func errManyLookups() *openai.Error {
@@ -119,7 +119,7 @@ func (r *Runtime) locateResponse(ctx context.Context, response responseID) (stor
 	}
 	found := r.askPeers(context.WithoutCancel(ctx), response) // other requests wait for the result too
 	if found.target != "" {
-		r.storedResponses.put(found)
+		r.storedResponses.putResponse(found)
 	}
 	l.finish(response, lookup, found, r.Elapsed())
 	return found, nil
@@ -145,21 +145,21 @@ func (m *misses) has(response responseID, now time.Duration) bool {
 	return m.byID[response] != nil
 }
 
-// add remembers a miss. If there are too many, the oldest one is deleted.
-func (m *misses) add(response responseID, now time.Duration) {
+// addMiss remembers a miss. If there are too many, the oldest one is deleted.
+func (m *misses) addMiss(response responseID, now time.Duration) {
 	m.expire(now)
-	m.drop(response)
+	m.dropMiss(response)
 	if m.byID == nil {
 		m.byID = map[responseID]*list.Element{}
 	}
 	m.byID[response] = m.order.PushBack(miss{response, now + m.ttl})
 	if m.order.Len() > m.maxEntries {
-		m.drop(m.order.Front().Value.(miss).response)
+		m.dropMiss(m.order.Front().Value.(miss).response)
 	}
 }
 
-// drop deletes a miss.
-func (m *misses) drop(response responseID) {
+// dropMiss deletes a miss.
+func (m *misses) dropMiss(response responseID) {
 	if e := m.byID[response]; e != nil {
 		m.order.Remove(e)
 		delete(m.byID, response)
@@ -169,6 +169,6 @@ func (m *misses) drop(response responseID) {
 // expire deletes the misses whose ttl has ended.
 func (m *misses) expire(now time.Duration) {
 	for e := m.order.Front(); e != nil && e.Value.(miss).end <= now; e = m.order.Front() {
-		m.drop(e.Value.(miss).response)
+		m.dropMiss(e.Value.(miss).response)
 	}
 }

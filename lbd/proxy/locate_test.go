@@ -193,14 +193,14 @@ func TestMissesAreLimitedAndExpire(t *testing.T) {
 				t.Fatalf("at %s %v is a miss: %v, want %v", now, id, at < 0, at >= 0)
 			}
 		case 1:
-			m.add(id, now)
+			m.addMiss(id, now)
 			if at >= 0 {
 				twin = slices.Delete(twin, at, at+1)
 			}
 			twin = append(twin, miss{id, now + ttl})
 			twin = twin[max(0, len(twin)-limit):]
 		case 2:
-			m.drop(id)
+			m.dropMiss(id)
 			if at >= 0 {
 				twin = slices.Delete(twin, at, at+1)
 			}

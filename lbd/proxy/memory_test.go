@@ -74,7 +74,7 @@ func begin(rt *Runtime, tenant string, size int, chunked bool) *upload {
 		defer close(u.ended)
 		defer pr.Close()
 		defer func() { _ = recover() }() // as in the server, for http.ErrAbortHandler
-		rt.serve(u.answer, req)
+		rt.serveRequest(u.answer, req)
 	}()
 	return u
 }
@@ -246,7 +246,7 @@ func TestHeapStaysWithinLimits(t *testing.T) {
 				_ = recover()
 				answers <- w.Code
 			}()
-			rt.serve(w, httptest.NewRequestWithContext(ctx, http.MethodPost, chatPath, strings.NewReader(text)))
+			rt.serveRequest(w, httptest.NewRequestWithContext(ctx, http.MethodPost, chatPath, strings.NewReader(text)))
 		})
 	}
 	(&balancer{t: t}).until(func() bool { return len(answers)+rt.View().Counts.Queued == clients })
@@ -287,7 +287,7 @@ func TestUnauthenticatedUploadsAreNotRead(t *testing.T) {
 			req.ContentLength, req.ProtoMajor = length, proto
 			req.Header.Set("Authorization", "Bearer sk-nobody")
 			w := httptest.NewRecorder()
-			rt.serve(w, req)
+			rt.serveRequest(w, req)
 			if w.Code != http.StatusUnauthorized || rt.memory.Used() != 0 {
 				t.Errorf("status %d with %d bytes taken, want 401 without any", w.Code, rt.memory.Used())
 			}
@@ -310,7 +310,7 @@ func TestMemoryOfUploadsOverHTTP2(t *testing.T) {
 			ended := make(chan struct{})
 			go func() {
 				defer close(ended)
-				rt.serve(httptest.NewRecorder(), req)
+				rt.serveRequest(httptest.NewRecorder(), req)
 			}()
 			synctest.Wait()
 			if got, want := rt.memory.Used(), twinSize(0, int(c.declared))+c.window; got != want {

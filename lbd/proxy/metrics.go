@@ -87,7 +87,7 @@ func histograms(name, help string, buckets []float64, labels ...string) *prometh
 }
 
 // countDecision counts an action of a policy for a request.
-func (m *metrics) countDecision(a *core.Action, policy string, e *record.Request) {
+func (m *metrics) countDecision(a *core.Action, policy string, e *record.RequestRecord) {
 	m.decisions.WithLabelValues(string(a.Kind), policy, a.Reason).Inc()
 	d := a.Decision
 	if d == nil {

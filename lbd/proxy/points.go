@@ -33,9 +33,9 @@ func minuteOf(t time.Time) int64 { return t.Unix() / 60 }
 // tally is an amount to add to a point.
 type tally struct{ requests, prompt, cached, output int64 }
 
-// add counts in the current minute. Tokens are counted when their number is known, which may be
+// addTally counts in the current minute. Tokens are counted when their number is known, which may be
 // minutes after the request.
-func (p *points) add(model string, tier service.Tier, t tally) {
+func (p *points) addTally(model string, tier service.Tier, t tally) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.advance(minuteOf(time.Now()))

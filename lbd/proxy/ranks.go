@@ -55,7 +55,7 @@ func (r *Runtime) addRanks(rep *replica) {
 	r.replicas[rep.cfg.ID] = rep
 	for _, k := range rep.ranks() {
 		r.ranks[k.id()] = k
-		r.step(core.Event{Kind: core.EventReplicaAdded, Replica: k.coreInfo()})
+		r.stepCore(core.Event{Kind: core.EventReplicaAdded, Replica: k.coreInfo()})
 	}
 }
 
@@ -64,7 +64,7 @@ func (r *Runtime) removeRanks(rep *replica) {
 	delete(r.replicas, rep.cfg.ID)
 	for _, k := range rep.ranks() {
 		delete(r.ranks, k.id())
-		r.step(core.Event{Kind: core.EventReplicaRemoved, Target: k.id()})
+		r.stepCore(core.Event{Kind: core.EventReplicaRemoved, Target: k.id()})
 	}
 }
 

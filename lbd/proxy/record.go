@@ -43,7 +43,7 @@ func newRecorder(w io.Writer, h record.Header, buffer int, log *slog.Logger) *re
 		return nil
 	}
 	c := &recorder{out: newRecordWriter(w, log), lines: make(chan queuedLine, buffer)}
-	c.out.add(h)
+	c.out.addLine(h)
 	c.out.flush(false)
 	return c
 }
@@ -95,7 +95,7 @@ func (c *recorder) queueLine(now time.Duration, line func() record.Line) {
 // cloneEvent copies the parts of an event that the caller of a step may change later.
 func cloneEvent(ev core.Event) *core.Event {
 	ev.Request, ev.Outcome = clonePointer(ev.Request), clonePointer(ev.Outcome)
-	ev.Replica, ev.Report, ev.Peer = clonePointer(ev.Replica), clonePointer(ev.Report), clonePointer(ev.Peer)
+	ev.Replica, ev.ProbeReport, ev.Peer = clonePointer(ev.Replica), clonePointer(ev.ProbeReport), clonePointer(ev.Peer)
 	if ev.PeerReport = clonePointer(ev.PeerReport); ev.PeerReport != nil {
 		ev.PeerReport.Models, ev.PeerReport.Killers = slices.Clone(ev.PeerReport.Models), slices.Clone(ev.PeerReport.Killers)
 	}
@@ -111,8 +111,8 @@ func clonePointer[T any](p *T) *T {
 	return &c
 }
 
-// run writes lines until ctx ends, and then the queued lines.
-func (c *recorder) run(ctx context.Context) {
+// runRecorder writes lines until ctx ends, and then the queued lines.
+func (c *recorder) runRecorder(ctx context.Context) {
 	defer c.out.flush(false)
 	for {
 		select {
@@ -133,7 +133,7 @@ func (c *recorder) run(ctx context.Context) {
 
 // writeLine writes a line, and flushes it to the file when no other is queued.
 func (c *recorder) writeLine(line queuedLine) {
-	c.write(line.Line)
+	c.encodeLine(line.Line)
 	if len(c.lines) == 0 || line.written != nil {
 		c.out.flush(false)
 	}
@@ -142,13 +142,13 @@ func (c *recorder) writeLine(line queuedLine) {
 	}
 }
 
-// write writes a line, after a gap if lines before it were dropped.
-func (c *recorder) write(line record.Line) {
-	if c.missed > 0 && c.out.add(record.Line{T: line.T, Gap: c.missed}) {
+// encodeLine writes a line, after a gap if lines before it were dropped.
+func (c *recorder) encodeLine(line record.Line) {
+	if c.missed > 0 && c.out.addLine(record.Line{T: line.T, Gap: c.missed}) {
 		c.missed = 0
 	}
 	switch {
-	case c.missed == 0 && c.out.add(line):
+	case c.missed == 0 && c.out.addLine(line):
 	case line.Gap > 0: // these lines were counted when they were dropped
 		c.missed += line.Gap
 	default:
@@ -164,11 +164,11 @@ func (c *recorder) finish(now time.Duration) {
 		return
 	}
 	for len(c.lines) > 0 {
-		c.write((<-c.lines).Line)
+		c.encodeLine((<-c.lines).Line)
 	}
 	c.out.flush(true) // makes space for the gap
 	if c.pending += c.missed; c.pending > 0 {
-		c.out.add(record.Line{T: now, Gap: c.pending})
+		c.out.addLine(record.Line{T: now, Gap: c.pending})
 		c.pending, c.missed = 0, 0
 	}
 	c.out.flush(true)

@@ -136,13 +136,13 @@ func TestSlowRecordCountsDroppedSteps(t *testing.T) {
 		t.Errorf("%d steps are lost, want 6", c.droppedSteps())
 	}
 	for range 3 {
-		c.write((<-c.lines).Line)
+		c.encodeLine((<-c.lines).Line)
 	}
 	c.recordStep(10, core.Event{Kind: core.EventTick}, nil)
 	close(w.closed)
 	ctx, stop := context.WithCancel(context.Background())
 	stop()
-	c.run(ctx)
+	c.runRecorder(ctx)
 	var got []string
 	for line := range strings.SplitSeq(strings.TrimSpace(w.String()), "\n") {
 		got = append(got, line)
@@ -230,7 +230,7 @@ func TestRecordResumesWhenDiskHasSpace(t *testing.T) {
 					w.room = 1 << 30
 					c.out.flush(true)
 				}
-				c.write(record.Line{T: time.Duration(i), Event: &core.Event{Kind: core.EventTick}})
+				c.encodeLine(record.Line{T: time.Duration(i), Event: &core.Event{Kind: core.EventTick}})
 			}
 			c.finish(steps)
 			_, lines := readRecord(t, bytes.NewReader(w.Bytes()))

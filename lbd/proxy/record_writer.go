@@ -30,8 +30,8 @@ func newRecordWriter(to io.Writer, log *slog.Logger) *recordWriter {
 	return &recordWriter{out: to, log: log, maxBuffer: maxRecordBuffer}
 }
 
-// add adds a line. It returns false if there is no space.
-func (w *recordWriter) add(line any) bool {
+// addLine adds a line. It returns false if there is no space.
+func (w *recordWriter) addLine(line any) bool {
 	data, err := json.Marshal(line)
 	if err != nil { // events and actions can always be encoded
 		w.recordResult(err)

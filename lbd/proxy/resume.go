@@ -25,7 +25,7 @@ func (x *exchange) startTranscript() {
 		return
 	}
 	x.transcriptMemory = x.useMemory()
-	x.transcript.BytesLeft, x.transcript.Memory = x.rt.limits.MaxContinuedText, &x.transcriptMemory
+	x.transcript.RemainingBytes, x.transcript.Memory = x.rt.limits.MaxContinuedText, &x.transcriptMemory
 	x.answer.Transcript = &x.transcript
 }
 
@@ -135,7 +135,7 @@ func (x *exchange) resetAttempt() {
 	x.sentToken, x.peerKills = false, 0
 	if !x.headerSent {
 		x.transcript.Release()
-		x.transcript = openai.Transcript{BytesLeft: x.rt.limits.MaxContinuedText, Memory: &x.transcriptMemory}
+		x.transcript = openai.Transcript{RemainingBytes: x.rt.limits.MaxContinuedText, Memory: &x.transcriptMemory}
 	}
 }
 

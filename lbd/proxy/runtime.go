@@ -94,15 +94,15 @@ type Runtime struct {
 	declared      []service.BalancerModel
 	peerModels    map[string][]string // models by peer, as last reported
 	ring          ring
-	newDecisions  []record.Request // decisions of the current step, for subscribers
-	idle          chan struct{}    // closed when the last request ends; nil unless draining
+	newDecisions  []record.RequestRecord // decisions of the current step, for subscribers
+	idle          chan struct{}          // closed when the last request ends; nil unless draining
 	ticks         int
 
 	draining        atomic.Bool
 	models          atomic.Pointer[modelTable]
 	storedResponses *responses
 	lookups         *lookups
-	memory          *quota.Memory
+	memory          *quota.MemoryLedger
 	record          *recorder
 	stats           *stats
 	points          *points
@@ -153,7 +153,7 @@ func New(o Options) (*Runtime, error) {
 func (r *Runtime) Start(ctx context.Context) {
 	r.goroutines.Go(func() { r.tickUntil(ctx) })
 	if r.record != nil {
-		r.goroutines.Go(func() { r.record.run(ctx) })
+		r.goroutines.Go(func() { r.record.runRecorder(ctx) })
 	}
 }
 
@@ -192,15 +192,15 @@ func (r *Runtime) Elapsed() time.Duration { return time.Since(r.startedAt) }
 func (r *Runtime) Step(ev core.Event) {
 	r.subs.publish(r.withLock(func() {
 		r.resetSilence(&ev)
-		r.step(ev)
+		r.stepCore(ev)
 		if ev.Kind == core.EventPeerReport || ev.Kind == core.EventPeerRemoved {
 			r.updatePeerModels(ev)
 		}
 	}))
 }
 
-// step is Step with the lock held. A panic in it ends the process.
-func (r *Runtime) step(ev core.Event) {
+// stepCore is Step with the lock held. A panic in it ends the process.
+func (r *Runtime) stepCore(ev core.Event) {
 	defer func() {
 		if cause := recover(); cause != nil {
 			kept := ev // a copy, because &ev would allocate in every step
@@ -251,7 +251,7 @@ func (r *Runtime) deliverAction(now time.Duration, a *core.Action) {
 }
 
 // takeDecisions returns the decisions of the last step.
-func (r *Runtime) takeDecisions() []record.Request {
+func (r *Runtime) takeDecisions() []record.RequestRecord {
 	decisions := r.newDecisions
 	r.newDecisions = nil
 	return decisions
@@ -285,12 +285,12 @@ func (r *Runtime) stepTick(at time.Duration) {
 		for _, k := range rep.ranks() {
 			if n := k.tokens().Swap(0); n > 0 {
 				rep.count.silentTicks = 0
-				rep.count.rate.add(at, n)
-				r.step(core.Event{Kind: core.EventProgress, Target: k.id(), Tokens: int(n)})
+				rep.count.rate.addCount(at, n)
+				r.stepCore(core.Event{Kind: core.EventProgress, Target: k.id(), Tokens: int(n)})
 			}
 		}
 	}
-	r.step(core.Event{Kind: core.EventTick})
+	r.stepCore(core.Event{Kind: core.EventTick})
 	r.stopSilent()
 	if r.ticks++; r.ticks%growTicks == 0 {
 		r.growReservations(r.Elapsed())

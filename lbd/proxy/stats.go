@@ -41,7 +41,7 @@ type stats struct {
 // collectTokens adds the tokens since the last tick to the window.
 func (s *stats) collectTokens(at time.Duration) {
 	if n := s.tokens.Swap(0); n > 0 {
-		s.output.add(at, n)
+		s.output.addCount(at, n)
 	}
 }
 

@@ -21,7 +21,7 @@ func TestRateWindow(t *testing.T) {
 	}
 	for ms := range 30000 {
 		if ms%100 == 0 {
-			w.add(time.Duration(ms)*time.Millisecond, 3)
+			w.addCount(time.Duration(ms)*time.Millisecond, 3)
 		}
 	}
 	for at, want := range map[time.Duration]float64{30 * time.Second: 30, 35 * time.Second: 15, 40 * time.Second: 0, time.Hour: 0} {
@@ -36,8 +36,8 @@ func TestHitWindow(t *testing.T) {
 	if w.rate(0) != nil {
 		t.Error("a hit rate of nothing")
 	}
-	w.add(0, 100, 100)
-	w.add(30*time.Second, 100, 0)
+	w.addTokens(0, 100, 100)
+	w.addTokens(30*time.Second, 100, 0)
 	for at, want := range map[time.Duration]float64{30 * time.Second: 0.5, 61 * time.Second: 0} {
 		if got := w.rate(at); got == nil || *got != want {
 			t.Errorf("at %v the rate is %v, want %v", at, got, want)
@@ -56,7 +56,7 @@ func TestLatencyWindow(t *testing.T) {
 		var largest, sum float64
 		for _, m := range ms {
 			d := time.Duration(m * float64(time.Millisecond))
-			w.add(time.Second, d)
+			w.addLatency(time.Second, d)
 			largest, sum = max(largest, millis(d)), sum+millis(d)
 		}
 		p := w.percentiles(time.Second)
@@ -94,9 +94,9 @@ func TestPointsAdvanceAndAreLimited(t *testing.T) {
 		}
 		begin := minuteOf(time.Now())
 		for range 5 {
-			rt.points.add("b", service.TierNormal, tally{requests: 1, prompt: 2})
-			rt.points.add("a", service.TierFast, tally{requests: 1})
-			rt.points.add("b", service.TierNormal, tally{cached: 3, output: 4})
+			rt.points.addTally("b", service.TierNormal, tally{requests: 1, prompt: 2})
+			rt.points.addTally("a", service.TierFast, tally{requests: 1})
+			rt.points.addTally("b", service.TierNormal, tally{cached: 3, output: 4})
 			time.Sleep(time.Minute)
 		}
 		point := func(minute int64, model string, tier service.Tier, n ...int64) telemetry.Point {
@@ -115,7 +115,7 @@ func TestPointsAdvanceAndAreLimited(t *testing.T) {
 		if got := rt.History(begin + 4); !samePoints(got, want[2:]) {
 			t.Errorf("history since minute 4 %+v, want %+v", got, want[2:])
 		}
-		rt.points.add("c", service.TierFast, tally{requests: 1})
+		rt.points.addTally("c", service.TierFast, tally{requests: 1})
 		if got := rt.History(begin + 5); len(got) != 1 || got[0].Model != "c" {
 			t.Errorf("the running minute is %+v, want one point", got)
 		}
@@ -145,7 +145,7 @@ func TestSubscribe(t *testing.T) {
 	}
 	b.settled()
 	for range 2 {
-		var d record.Request
+		var d record.RequestRecord
 		if err := json.Unmarshal(<-events, &d); err != nil || d.Target != "us-0" || d.State != record.StateSent || d.Decision == nil {
 			t.Errorf("event %+v, %v: want a dispatch", d, err)
 		}
@@ -162,14 +162,14 @@ func TestSubscribe(t *testing.T) {
 
 func TestRingForgetsTheOldest(t *testing.T) {
 	g := newRing(2)
-	a, b, c := &record.Request{Request: "a"}, &record.Request{Request: "b"}, &record.Request{Request: "a", Status: 2}
-	g.add(a)
-	g.add(b)
-	g.add(c) // replaces the first a, and its entry by id
+	a, b, c := &record.RequestRecord{RequestRecord: "a"}, &record.RequestRecord{RequestRecord: "b"}, &record.RequestRecord{RequestRecord: "a", Status: 2}
+	g.addDecision(a)
+	g.addDecision(b)
+	g.addDecision(c) // replaces the first a, and its entry by id
 	if g.byID["a"] != c || g.byID["b"] != b || len(g.byID) != 2 {
 		t.Errorf("the ring knows %v", g.byID)
 	}
-	g.add(&record.Request{Request: "d"})
+	g.addDecision(&record.RequestRecord{RequestRecord: "d"})
 	if g.byID["b"] != nil || len(g.byID) != 2 {
 		t.Errorf("the ring knows %v, want a and d", g.byID)
 	}
@@ -203,7 +203,7 @@ func TestSilentMinutesAreZero(t *testing.T) {
 		}
 		begin := minuteOf(time.Now())
 		time.Sleep(2 * time.Minute)
-		rt.points.add("m", service.TierNormal, tally{requests: 1})
+		rt.points.addTally("m", service.TierNormal, tally{requests: 1})
 		time.Sleep(2 * time.Minute)
 		zero := func(minute int64) telemetry.Point {
 			return telemetry.Point{Minute: begin + minute, Balancer: "lb", Region: "local/us", Model: "m", Tier: service.TierFast}

@@ -44,8 +44,8 @@ func newResponses(limit int) *responses {
 	return &responses{max: limit, byID: map[responseID]*list.Element{}}
 }
 
-// put stores the location of a response.
-func (s *responses) put(at storedAt) {
+// putResponse stores the location of a response.
+func (s *responses) putResponse(at storedAt) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if e := s.byID[at.response]; e != nil {
@@ -60,8 +60,8 @@ func (s *responses) put(at storedAt) {
 	}
 }
 
-// drop removes a response.
-func (s *responses) drop(response responseID) {
+// dropResponse removes a response.
+func (s *responses) dropResponse(response responseID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if e := s.byID[response]; e != nil {
@@ -134,6 +134,6 @@ func (x *exchange) rememberHolder() {
 	case x.current.peer != nil:
 		at.url = x.current.peer.cfg.URL
 	}
-	x.rt.storedResponses.put(at)
+	x.rt.storedResponses.putResponse(at)
 	x.rt.lookups.dropMiss(at.response)
 }

@@ -210,7 +210,7 @@ func TestStoredResponsesAreLimited(t *testing.T) {
 				continue
 			}
 		} else {
-			s.put(storedAt{response: r, target: "us-0"})
+			s.putResponse(storedAt{response: r, target: "us-0"})
 		}
 		if at >= 0 {
 			twin = slices.Delete(twin, at, at+1)

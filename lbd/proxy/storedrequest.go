@@ -56,21 +56,21 @@ func (r *Runtime) serveStored(w http.ResponseWriter, req *http.Request) {
 	q.id = id
 	methods := storedRequestMethods[q.path[len(id):]]
 	if len(methods) == 0 || id == "" {
-		r.refuse(w, req, errNoPath(req))
+		r.refuseRequest(w, req, errNoPath(req))
 		return
 	}
 	if !r.allowMethod(w, req, methods...) {
 		return
 	}
-	if refused := q.serve(); refused != nil {
+	if refused := q.serveStored(); refused != nil {
 		q.setLimitHeaders()
-		r.refuse(w, req, refused)
+		r.refuseRequest(w, req, refused)
 	}
 }
 
-// serve admits the request like any other request of its key, and serves it. Its error is for the
+// serveStored admits the request like any other request of its key, and serves it. Its error is for the
 // client.
-func (q *storedRequest) serve() (refused *openai.Error) {
+func (q *storedRequest) serveStored() (refused *openai.Error) {
 	if q.origin, refused = q.rt.identify(q.req); refused != nil {
 		return refused
 	}
@@ -235,7 +235,7 @@ func (q *storedRequest) forgetIfDeleted(status int) {
 	gone := q.req.Method == http.MethodGet && status == http.StatusNotFound
 	deleted := q.req.Method == http.MethodDelete && status == http.StatusOK
 	if plain && (gone || deleted) {
-		q.rt.storedResponses.drop(responseID{q.origin.tenant, q.id})
+		q.rt.storedResponses.dropResponse(responseID{q.origin.tenant, q.id})
 	}
 }
 

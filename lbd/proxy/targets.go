@@ -172,7 +172,7 @@ func (r *Runtime) DrainReplica(id string) bool {
 			return false, nil
 		}
 		for _, k := range rep.ranks() {
-			r.step(core.Event{Kind: core.EventReplicaDraining, Target: k.id()})
+			r.stepCore(core.Event{Kind: core.EventReplicaDraining, Target: k.id()})
 		}
 		return true, nil
 	})
@@ -216,7 +216,7 @@ func (r *Runtime) AddPeer(cfg service.PeerConfig, transport http.RoundTripper) {
 			count = old.count
 		}
 		r.peers[cfg.ID] = &peer{cfg: cfg, base: base, transport: transport, count: count}
-		r.step(core.Event{Kind: core.EventPeerAdded, Peer: &core.PeerInfo{ID: cfg.ID, SameRegion: cfg.Region == r.self.Region}})
+		r.stepCore(core.Event{Kind: core.EventPeerAdded, Peer: &core.PeerInfo{ID: cfg.ID, SameRegion: cfg.Region == r.self.Region}})
 		return true, nil
 	})
 }
@@ -226,7 +226,7 @@ func (r *Runtime) RemovePeer(id string) {
 	_, _ = r.changeTargets(func() (bool, error) {
 		delete(r.peers, id)
 		delete(r.peerModels, id)
-		r.step(core.Event{Kind: core.EventPeerRemoved, Target: id})
+		r.stepCore(core.Event{Kind: core.EventPeerRemoved, Target: id})
 		return true, nil
 	})
 }

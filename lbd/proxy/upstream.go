@@ -73,7 +73,7 @@ func isStream(resp *http.Response) bool {
 //
 //go:noinline
 func (x *exchange) requestTarget(ctx context.Context) (resp *http.Response, ended bool) {
-	resp, err := x.send(ctx)
+	resp, err := x.sendRequest(ctx)
 	if err != nil {
 		return nil, x.handleInterrupted(ctx, err)
 	}
@@ -125,8 +125,8 @@ func (x *exchange) startTimeout(cancel context.CancelCauseFunc) *time.Timer {
 	return time.AfterFunc(wait, func() { cancel(errSilent) })
 }
 
-// send sends the request to the target.
-func (x *exchange) send(ctx context.Context) (*http.Response, error) {
+// sendRequest sends the request to the target.
+func (x *exchange) sendRequest(ctx context.Context) (*http.Response, error) {
 	if c := x.current.targetCounts(); c != nil {
 		c.sent.Add(1)
 	}

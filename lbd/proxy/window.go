@@ -20,8 +20,8 @@ type rateWindow struct {
 	seconds [rateSeconds + 2]struct{ at, n int64 }
 }
 
-// add counts n at a time that is at most a second before the latest one.
-func (w *rateWindow) add(at time.Duration, n int64) {
+// addCount counts n at a time that is at most a second before the latest one.
+func (w *rateWindow) addCount(at time.Duration, n int64) {
 	second := int64(at / time.Second)
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -64,7 +64,7 @@ type hitWindow struct {
 	slots [windowSlots]struct{ at, prompt, cached int64 }
 }
 
-func (w *hitWindow) add(at time.Duration, prompt, cached int) {
+func (w *hitWindow) addTokens(at time.Duration, prompt, cached int) {
 	slot := slotOf(at)
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -117,7 +117,7 @@ type latencySlot struct {
 	buckets [bucketCount]uint32
 }
 
-func (w *latencyWindow) add(at, latency time.Duration) {
+func (w *latencyWindow) addLatency(at, latency time.Duration) {
 	slot, ms := slotOf(at), millis(latency)
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -5,10 +5,10 @@ import (
 	"sync"
 )
 
-// Memory accounts for the bytes of requests and answers, in total and per tenant. Allocations
+// MemoryLedger accounts for the bytes of requests and answers, in total and per tenant. Allocations
 // beyond the bounds are rejected, so the configuration limits the balancer's heap regardless of the
 // requests.
-type Memory struct {
+type MemoryLedger struct {
 	max       int64 // in total
 	tenantMax int64 // of one tenant
 
@@ -20,8 +20,8 @@ type Memory struct {
 }
 
 // NewMemory returns a Memory with bounds for the total and for each tenant.
-func NewMemory(max, tenantMax int64) *Memory {
-	return &Memory{max: max, tenantMax: tenantMax, byTenant: map[string]int64{}}
+func NewMemory(max, tenantMax int64) *MemoryLedger {
+	return &MemoryLedger{max: max, tenantMax: tenantMax, byTenant: map[string]int64{}}
 }
 
 // Reasons for rejecting an allocation.
@@ -31,28 +31,28 @@ var (
 )
 
 // Used returns the bytes in use.
-func (m *Memory) Used() int64 {
+func (m *MemoryLedger) Used() int64 {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.bytes
 }
 
 // UsedBy returns the bytes in use by a tenant.
-func (m *Memory) UsedBy(tenant string) int64 {
+func (m *MemoryLedger) UsedBy(tenant string) int64 {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.byTenant[tenant]
 }
 
 // checkFits returns an error if that many more bytes cannot be used now.
-func (m *Memory) checkFits(tenant string, more int64) error {
+func (m *MemoryLedger) checkFits(tenant string, more int64) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.refusal(tenant, more)
 }
 
 // refusal is checkFits with the lock held; it counts rejections.
-func (m *Memory) refusal(tenant string, more int64) error {
+func (m *MemoryLedger) refusal(tenant string, more int64) error {
 	switch {
 	case more <= 0:
 		return nil
@@ -67,7 +67,7 @@ func (m *Memory) refusal(tenant string, more int64) error {
 }
 
 // adjust changes the bytes in use by a number of bytes, which may be negative.
-func (m *Memory) adjust(tenant string, by int64) error {
+func (m *MemoryLedger) adjust(tenant string, by int64) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if err := m.refusal(tenant, by); err != nil {
@@ -85,19 +85,19 @@ func (m *Memory) adjust(tenant string, by int64) error {
 
 // Refusals returns the number of rejections because of the total bound, and because of a tenant's
 // bound.
-func (m *Memory) Refusals() (full, over int64) {
+func (m *MemoryLedger) Refusals() (full, over int64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.refusedTotal, m.refusedTenant
 }
 
 // Use returns a MemoryUse for a tenant; empty = no tenant.
-func (m *Memory) Use(tenant string) MemoryUse { return MemoryUse{memory: m, tenant: tenant} }
+func (m *MemoryLedger) Use(tenant string) MemoryUse { return MemoryUse{memory: m, tenant: tenant} }
 
 // MemoryUse is the memory of one user, such as a request. It belongs to one goroutine at a time.
 // The zero value uses nothing and is not accounted for.
 type MemoryUse struct {
-	memory *Memory
+	memory *MemoryLedger
 	tenant string
 	used   int64
 }

@@ -8,15 +8,15 @@ import (
 	"skyserve/lbd/core"
 )
 
-// Request is the record of one request and its decisions, which explain shows.
-type Request struct {
-	Request  string         `json:"request"`
-	At       time.Time      `json:"at"` // when it arrived
-	Balancer string         `json:"balancer"`
-	Region   service.Region `json:"region"` // the balancer's
-	Model    string         `json:"model"`
-	Tier     service.Tier   `json:"tier"`
-	Tenant   string         `json:"tenant,omitempty"`
+// RequestRecord is the record of one request and its decisions, which explain shows.
+type RequestRecord struct {
+	RequestRecord string         `json:"request"`
+	At            time.Time      `json:"at"` // when it arrived
+	Balancer      string         `json:"balancer"`
+	Region        service.Region `json:"region"` // the balancer's
+	Model         string         `json:"model"`
+	Tier          service.Tier   `json:"tier"`
+	Tenant        string         `json:"tenant,omitempty"`
 	// Session is a hash: of the prompt cache key, the session header, the user or
 	// the client.
 	Session string `json:"session,omitempty"`
@@ -50,8 +50,8 @@ type Request struct {
 }
 
 // MarshalJSON adds the former key of HeldFor.
-func (d Request) MarshalJSON() ([]byte, error) {
-	type plain Request
+func (d RequestRecord) MarshalJSON() ([]byte, error) {
+	type plain RequestRecord
 	return json.Marshal(struct {
 		plain
 		OldHeldFor string `json:"kept_for,omitempty"`
@@ -87,7 +87,7 @@ func (t Attempt) MarshalJSON() ([]byte, error) {
 
 // Failed records the cause of the failure of the latest attempt, and its time since the request
 // arrived.
-func (d *Request) Failed(cause string, at time.Duration) {
+func (d *RequestRecord) Failed(cause string, at time.Duration) {
 	if n := len(d.Attempts); n > 0 {
 		ended := float64(at) / float64(time.Millisecond)
 		d.Attempts[n-1].Failure, d.Attempts[n-1].EndedMillis = cause, &ended
@@ -107,7 +107,7 @@ const (
 
 // Snapshot returns a copy that later changes do not affect. Decisions are shared, because they
 // never change.
-func (d *Request) Snapshot() Request {
+func (d *RequestRecord) Snapshot() RequestRecord {
 	c := *d
 	c.Attempts = append([]Attempt(nil), d.Attempts...)
 	return c

@@ -144,7 +144,7 @@ func (b *body) detach(lasting bool) {
 		b.conn = nil
 	}
 	if b.stopWatch() && lasting && len(c.unread()) == 0 && c.requestComplete() {
-		c.t.idle.put(c)
+		c.t.idle.putConn(c)
 		return
 	}
 	c.close()

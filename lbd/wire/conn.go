@@ -75,7 +75,7 @@ func (c *conn) exchange(out *outgoing) (*http.Response, error) {
 	}
 	a := &responseAndBody{}
 	a.Request = out.req
-	err := c.send(out)
+	err := c.sendRequest(out)
 	c.incomplete = err != nil
 	if wait := c.t.opts.ResponseHeaderTimeout; wait > 0 {
 		_ = c.nc.SetReadDeadline(time.Now().Add(wait)) // a connection without deadlines waits until the context ends

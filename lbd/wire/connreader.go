@@ -37,9 +37,9 @@ func (s *bufferPool) get() *buffer {
 	return &buffer{make([]byte, s.size)}
 }
 
-// put returns a buffer to the pool. A buffer that grew is dropped: this is rare, and the buffer
+// putBuffer returns a buffer to the pool. A buffer that grew is dropped: this is rare, and the buffer
 // would occupy memory.
-func (s *bufferPool) put(b *buffer) {
+func (s *bufferPool) putBuffer(b *buffer) {
 	if len(b.b) == s.size {
 		s.pool.Put(b)
 	}
@@ -74,7 +74,7 @@ func (c *connReader) release() {
 	if c.buf == nil {
 		return
 	}
-	c.buffers.put(c.buf)
+	c.buffers.putBuffer(c.buf)
 	c.buf, c.r, c.w = nil, 0, 0
 }
 

@@ -220,7 +220,7 @@ func (f *FastPath) serveConn(nc net.Conn) {
 		f.handOff(nc)
 		return
 	}
-	go s.serve()
+	go s.serveSession()
 }
 
 // removeSession removes a session.

@@ -61,8 +61,8 @@ func (p *pool) setHost(addr string, list []*conn) {
 	p.hosts[addr] = list
 }
 
-// put adds a connection. If there are too many, it closes the oldest.
-func (p *pool) put(c *conn) {
+// putConn adds a connection. If there are too many, it closes the oldest.
+func (p *pool) putConn(c *conn) {
 	if p.maxPerHost < 1 || p.maxTotal < 1 {
 		c.close()
 		return

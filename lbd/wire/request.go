@@ -138,8 +138,8 @@ func withoutZone(host string) string {
 	return host[:zone] + host[end:]
 }
 
-// send writes a request. When send returns, the body was sent or an upload is sending it.
-func (c *conn) send(out *outgoing) error {
+// sendRequest writes a request. When send returns, the body was sent or an upload is sending it.
+func (c *conn) sendRequest(out *outgoing) error {
 	bw := writerPool.Get().(*bufio.Writer)
 	bw.Reset(c)
 	out.writeHead(bw)
@@ -151,7 +151,7 @@ func (c *conn) send(out *outgoing) error {
 		return flushAndPut(bw, out.writeBody(bw))
 	}
 	c.upload = &upload{done: make(chan struct{})}
-	go c.upload.run(c, out, bw, inMemory)
+	go c.upload.runUpload(c, out, bw, inMemory)
 	return nil
 }
 
@@ -171,7 +171,7 @@ type upload struct {
 	err  error // set once done
 }
 
-func (u *upload) run(c *conn, out *outgoing, bw *bufio.Writer, inMemory bool) {
+func (u *upload) runUpload(c *conn, out *outgoing, bw *bufio.Writer, inMemory bool) {
 	if !inMemory {
 		u.err = bw.Flush() // sending the body may take long
 	}

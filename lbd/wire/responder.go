@@ -108,7 +108,7 @@ func (r *responder) Write(p []byte) (int, error) {
 	r.completeHead(false, p)
 	r.appendBody(p)
 	if len(r.out.b) >= outBufferSize {
-		if err := r.send(); err != nil {
+		if err := r.sendResponse(); err != nil {
 			return 0, err
 		}
 	}
@@ -124,7 +124,7 @@ func (r *responder) FlushError() error {
 		r.WriteHeader(http.StatusOK)
 	}
 	r.completeHead(false, nil)
-	return r.send()
+	return r.sendResponse()
 }
 
 // bufferBody buffers a piece of the body until its length is known or not needed.
@@ -146,7 +146,7 @@ func (r *responder) finish() bool {
 		r.out = r.buffer()
 		r.out.b = append(r.out.b, "0\r\n\r\n"...)
 	}
-	err := r.send()
+	err := r.sendResponse()
 	if r.length >= 0 && r.written != r.length && !r.bodyless {
 		return false // the client expects more bytes
 	}
@@ -174,16 +174,16 @@ func (r *responder) buffer() *buffer {
 
 func putOutBuffer(b *buffer) {
 	b.b = b.b[:cap(b.b)]
-	outBuffers.put(b)
+	outBuffers.putBuffer(b)
 }
 
-// send writes the send buffer.
-func (r *responder) send() error {
+// sendResponse writes the send buffer.
+func (r *responder) sendResponse() error {
 	if r.out == nil {
 		return r.failed
 	}
 	if r.failed == nil && len(r.out.b) > 0 {
-		r.failed = r.session.write(r.out.b, r.writeDeadline)
+		r.failed = r.session.writeBytes(r.out.b, r.writeDeadline)
 	}
 	putOutBuffer(r.out)
 	r.out = nil

@@ -61,8 +61,8 @@ func (s *session) hungUp() {
 // retire marks an idle session as unusable. It returns false if the session has a request.
 func (s *session) retire() bool { return s.state.CompareAndSwap(sessionIdle, sessionRetired) }
 
-// serve serves requests until the connection ends or is handed off.
-func (s *session) serve() {
+// serveSession serves requests until the connection ends or is handed off.
+func (s *session) serveSession() {
 	kept := false // the connection was handed off
 	defer func() {
 		s.in.release()
@@ -263,9 +263,9 @@ func (s *session) linger() {
 	}
 }
 
-// write sends b. Bytes that the socket accepts immediately cost no timer. deadline applies to the
+// writeBytes sends b. Bytes that the socket accepts immediately cost no timer. deadline applies to the
 // remaining bytes; zero means none.
-func (s *session) write(b []byte, deadline time.Time) error {
+func (s *session) writeBytes(b []byte, deadline time.Time) error {
 	s.toWrite, s.nWritten, s.writeErr = b, 0, nil
 	err := s.in.raw.Write(s.writeFunc)
 	s.toWrite = nil
@@ -351,7 +351,7 @@ func (b *requestBody) discard() bool {
 		b.deadline = time.Now().Add(b.session.fastPath.opts.HeadTimeout)
 	}
 	buf := requestBuffers.get()
-	defer requestBuffers.put(buf)
+	defer requestBuffers.putBuffer(buf)
 	for b.remaining > 0 {
 		if _, err := b.read(buf.b); err != nil {
 			return errors.Is(err, io.EOF)

@@ -115,16 +115,16 @@ const encodedMessage = " Encoded authorization failure message:"
 // plainError reduces an error of the SDK to action, code and message.
 func plainError(err error) error {
 	var api smithy.APIError
-	var already *Error
+	var already *ServiceError
 	if errors.As(err, &api) && !errors.As(err, &already) {
 		message, _, _ := strings.Cut(api.ErrorMessage(), encodedMessage)
-		return &Error{Action: actionOf(err), Code: api.ErrorCode(), Message: message, err: err}
+		return &ServiceError{Action: actionOf(err), Code: api.ErrorCode(), Message: message, err: err}
 	}
 	return err
 }
 
-// Error is an error response of AWS.
-type Error struct {
+// ServiceError is an error response of AWS.
+type ServiceError struct {
 	Action  string // in the notation of permissions: ec2:RunInstances
 	Code    string // AWS's error code
 	Message string // AWS's message
@@ -132,10 +132,10 @@ type Error struct {
 }
 
 // Error returns action, code and message.
-func (e *Error) Error() string { return e.Action + ": " + e.Code + ": " + e.Message }
+func (e *ServiceError) Error() string { return e.Action + ": " + e.Code + ": " + e.Message }
 
 // Unwrap returns the SDK's error.
-func (e *Error) Unwrap() error { return e.err }
+func (e *ServiceError) Unwrap() error { return e.err }
 
 // actionOf returns the failed action in the notation of permissions: ec2:RunInstances.
 func actionOf(err error) string {

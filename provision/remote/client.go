@@ -13,7 +13,7 @@ import (
 
 // CallFunc sends the body of a call to a machine in the cloud and returns the body of its response. An error
 // means that the machine did not respond, or rejected the call.
-type CallFunc func(ctx context.Context, call Call, body []byte) ([]byte, error)
+type CallFunc func(ctx context.Context, call CallKind, body []byte) ([]byte, error)
 
 // Client is the provider of a cloud through machines there. It implements provision.Provider,
 // provision.KeyAttestor and provision.Pricer; errors of the cloud keep their types.
@@ -77,7 +77,7 @@ func (c *Client) Prices(ctx context.Context, region service.Region) ([]provision
 }
 
 // call calls one machine after the other until one responds.
-func (c *Client) call(ctx context.Context, call Call, in request) (out response, err error) {
+func (c *Client) call(ctx context.Context, call CallKind, in request) (out response, err error) {
 	body, err := json.Marshal(in)
 	if err != nil {
 		return out, fmt.Errorf("calling %s in %s: %w", call, c.Cloud, err)
@@ -107,7 +107,7 @@ func (c *Client) call(ctx context.Context, call Call, in request) (out response,
 const timeout = callTimeout + 10*time.Second
 
 // callWithTimeout calls one machine with a timeout.
-func callWithTimeout(ctx context.Context, machine CallFunc, call Call, body []byte) ([]byte, error) {
+func callWithTimeout(ctx context.Context, machine CallFunc, call CallKind, body []byte) ([]byte, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, timeout, fmt.Errorf("no response within %s", timeout))
 	defer cancel()
 	text, err := machine(ctx, call, body)

@@ -57,7 +57,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, err.Error(), http.StatusForbidden)
 		return
 	}
-	out, err := h.dispatch(ctx, Call(r.PathValue("call")), in)
+	out, err := h.dispatch(ctx, CallKind(r.PathValue("call")), in)
 	if errors.Is(err, errUnknownCall) {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
@@ -94,7 +94,7 @@ func (h *Handler) checkOwner(in request) error {
 }
 
 // dispatch executes a call.
-func (h *Handler) dispatch(ctx context.Context, call Call, in request) (out response, err error) {
+func (h *Handler) dispatch(ctx context.Context, call CallKind, in request) (out response, err error) {
 	switch {
 	case call == CallOfferings:
 		out.Offerings, err = h.Provider.Offerings(ctx, in.Region)

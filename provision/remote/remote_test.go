@@ -24,7 +24,7 @@ import (
 
 // callURL calls a machine at a URL.
 func callURL(base string) remote.CallFunc {
-	return func(ctx context.Context, call remote.Call, body []byte) ([]byte, error) {
+	return func(ctx context.Context, call remote.CallKind, body []byte) ([]byte, error) {
 		req, err := http.NewRequestWithContext(ctx, http.MethodPost, base+"/"+string(call), bytes.NewReader(body))
 		if err != nil {
 			return nil, err
@@ -143,11 +143,11 @@ func TestErrorsKeepTypes(t *testing.T) {
 // next machine is called.
 func TestCallTimesOutOnHungMachine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		hangs := func(ctx context.Context, _ remote.Call, _ []byte) ([]byte, error) {
+		hangs := func(ctx context.Context, _ remote.CallKind, _ []byte) ([]byte, error) {
 			<-ctx.Done()
 			return nil, ctx.Err()
 		}
-		answers := func(context.Context, remote.Call, []byte) ([]byte, error) {
+		answers := func(context.Context, remote.CallKind, []byte) ([]byte, error) {
 			return []byte(`{"object":{"handle":"h"}}`), nil
 		}
 		ways := []remote.CallFunc{hangs, answers}
@@ -254,7 +254,7 @@ func TestCallFallsBackToNextMachine(t *testing.T) {
 	}
 	asked := 0
 	refuses := &remote.Client{Cloud: "gcp", Machines: func() []remote.CallFunc {
-		refusal := func(context.Context, remote.Call, []byte) ([]byte, error) {
+		refusal := func(context.Context, remote.CallKind, []byte) ([]byte, error) {
 			asked++
 			return json.Marshal(map[string]any{"error": map[string]any{"text": "no"}})
 		}

@@ -7,17 +7,17 @@ import (
 	"skyserve/provision"
 )
 
-// Call is the name of a remote call.
-type Call string
+// CallKind is the name of a remote call.
+type CallKind string
 
 // The calls: the methods of provision.Provider, provision.KeyAttestor and provision.Pricer.
 const (
-	CallOfferings   Call = "offerings"
-	CallList        Call = "list"
-	CallLaunch      Call = "launch"
-	CallTerminate   Call = "terminate"
-	CallFingerprint Call = "fingerprint"
-	CallPrices      Call = "prices"
+	CallOfferings   CallKind = "offerings"
+	CallList        CallKind = "list"
+	CallLaunch      CallKind = "launch"
+	CallTerminate   CallKind = "terminate"
+	CallFingerprint CallKind = "fingerprint"
+	CallPrices      CallKind = "prices"
 )
 
 // request holds the argument of a call.

@@ -72,7 +72,7 @@ func currentState(v *serviceView, decided Decisions) controller.CurrentState {
 // Apply implements controller.Actuator. Excess cloud machines are returned to the cloud, since they
 // cannot be donated. The next iteration delivers the change
 // to balancers.
-func (k *Reconciler) Apply(ctx context.Context, change controller.Change, may func() error) (launched []string, err error) {
+func (k *Reconciler) Apply(ctx context.Context, change controller.CapacityChange, may func() error) (launched []string, err error) {
 	if !k.working.TryLock() {
 		return nil, controller.ErrBusy
 	}
@@ -154,7 +154,7 @@ func (k *Reconciler) decisions() (Decisions, error) { return ReadDecisions(k.dec
 
 // storeDecisions stores which replicas drain for a change, before the change starts. It deletes
 // decisions about replicas that no longer exist, since their IDs may be reused.
-func (k *Reconciler) storeDecisions(spec *service.Spec, have []provision.Object, change controller.Change) error {
+func (k *Reconciler) storeDecisions(spec *service.Spec, have []provision.Object, change controller.CapacityChange) error {
 	was, err := k.decisions()
 	if err != nil {
 		return err

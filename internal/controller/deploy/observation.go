@@ -110,7 +110,7 @@ func (s *observation) failure() error {
 
 // unreachableParts returns an error for the parts of a change that cannot be applied now, because their
 // regions do not respond.
-func (s *observation) unreachableParts(change controller.Change) error {
+func (s *observation) unreachableParts(change controller.CapacityChange) error {
 	about := map[service.Region]bool{}
 	for _, l := range change.Launch {
 		about[l.Region] = true
@@ -216,7 +216,7 @@ func (k *Reconciler) relaysIn(h *Delivery, name string) []remote.CallFunc {
 	var relays []remote.CallFunc
 	for _, b := range balancers {
 		operator, machine := h.Operator(b), h.Machine(b)
-		relays = append(relays, func(ctx context.Context, call remote.Call, body []byte) ([]byte, error) {
+		relays = append(relays, func(ctx context.Context, call remote.CallKind, body []byte) ([]byte, error) {
 			return operator.Cloud(ctx, machine, string(call), body)
 		})
 	}

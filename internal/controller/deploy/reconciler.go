@@ -177,7 +177,7 @@ func (k *Reconciler) reconcileOnce(ctx context.Context, may func() error) (busy 
 	if err != nil {
 		return false, err
 	}
-	if err := k.storeDecisions(s.spec, s.knownObjects(), controller.Change{}); err != nil {
+	if err := k.storeDecisions(s.spec, s.knownObjects(), controller.CapacityChange{}); err != nil {
 		return false, err
 	}
 	h := o.delivery

@@ -262,7 +262,7 @@ func TestUnresponsiveRegionIsUnchanged(t *testing.T) {
 		if err != nil || len(s.Replicas) != 3 || len(s.Spec.Regions) != 2 {
 			t.Errorf("got %+v (%v), want the last known state", s.Replicas, err)
 		}
-		change := controller.Change{
+		change := controller.CapacityChange{
 			Launch: []controller.ReplicaLaunch{{Model: "llama", Region: "aws/us-east-1", Count: 1}, {Model: "llama", Region: "aws/eu-west-1", Count: 1}},
 			Remove: []string{"us-east-1-1"},
 		}
@@ -497,7 +497,7 @@ func TestCrashedReconcilerCreatesNoDuplicates(t *testing.T) {
 				u.CrashAt, u.CrashAfterEffect = at, late
 				k := u.reconciler()
 				u.reconcileFor(t, k, time.Second, always)
-				change := controller.Change{Launch: []controller.ReplicaLaunch{{Model: "llama", Region: "aws/us-east-1", Count: 1}}}
+				change := controller.CapacityChange{Launch: []controller.ReplicaLaunch{{Model: "llama", Region: "aws/us-east-1", Count: 1}}}
 				_, err := k.Apply(t.Context(), change, always)
 				done = u.CountChanges() < at
 				u.RestartAfterCrash()
@@ -547,7 +547,7 @@ func TestStrategyChangesCloudReplicas(t *testing.T) {
 				t.Errorf("got %q, want %q", got, want)
 			}
 		}
-		carry := func(o controller.Change, want ...string) {
+		carry := func(o controller.CapacityChange, want ...string) {
 			t.Helper()
 			launched, err := k.Apply(t.Context(), o, always)
 			slices.Sort(launched)
@@ -556,22 +556,22 @@ func TestStrategyChangesCloudReplicas(t *testing.T) {
 			}
 		}
 		stands("us-east-1-0 llama L4", "us-east-1-1 llama L4", "eu-west-1-0 llama L4")
-		carry(controller.Change{Launch: []controller.ReplicaLaunch{{Model: "llama", Region: "aws/us-east-1", Count: 9}, {Model: "llama", Region: "aws/eu-west-1", Count: 1}}}, "eu-west-1-1", "us-east-1-2")
+		carry(controller.CapacityChange{Launch: []controller.ReplicaLaunch{{Model: "llama", Region: "aws/us-east-1", Count: 9}, {Model: "llama", Region: "aws/eu-west-1", Count: 1}}}, "eu-west-1-1", "us-east-1-2")
 		stands("us-east-1-0 llama L4", "us-east-1-1 llama L4", "us-east-1-2 llama L4", "eu-west-1-0 llama L4", "eu-west-1-1 llama L4")
 
 		now := time.Now().UTC()
-		removed := controller.Change{Donate: []controller.ReplicaDonation{{ID: "us-east-1-1", Donation: service.Donation{Since: now, Until: now}}}}
+		removed := controller.CapacityChange{Donate: []controller.ReplicaDonation{{ID: "us-east-1-1", Donation: service.Donation{Since: now, Until: now}}}}
 		carry(removed)
 		stands("us-east-1-0 llama L4", "us-east-1-1 llama L4 leaves", "us-east-1-2 llama L4", "eu-west-1-0 llama L4", "eu-west-1-1 llama L4")
 		k = u.reconciler() // the next controller reads which replicas drain
 		stands("us-east-1-0 llama L4", "us-east-1-1 llama L4 leaves", "us-east-1-2 llama L4", "eu-west-1-0 llama L4", "eu-west-1-1 llama L4")
-		carry(controller.Change{Remove: []string{"us-east-1-1"}})
+		carry(controller.CapacityChange{Remove: []string{"us-east-1-1"}})
 		stands("us-east-1-0 llama L4", "us-east-1-2 llama L4", "eu-west-1-0 llama L4", "eu-west-1-1 llama L4")
-		carry(controller.Change{Launch: []controller.ReplicaLaunch{{Model: "llama", Region: "aws/us-east-1", Count: 1}}}, "us-east-1-1") // the new replica with that ID does not drain
+		carry(controller.CapacityChange{Launch: []controller.ReplicaLaunch{{Model: "llama", Region: "aws/us-east-1", Count: 1}}}, "us-east-1-1") // the new replica with that ID does not drain
 		stands("us-east-1-0 llama L4", "us-east-1-1 llama L4", "us-east-1-2 llama L4", "eu-west-1-0 llama L4", "eu-west-1-1 llama L4")
 
 		refused := errors.New("the lease is lost")
-		if _, err := k.Apply(t.Context(), controller.Change{Remove: []string{"us-east-1-0"}}, func() error { return refused }); !errors.Is(err, refused) || len(u.replicas()) != 5 {
+		if _, err := k.Apply(t.Context(), controller.CapacityChange{Remove: []string{"us-east-1-0"}}, func() error { return refused }); !errors.Is(err, refused) || len(u.replicas()) != 5 {
 			t.Errorf("without the lease: %v, and %q remain", err, u.replicas())
 		}
 	})
@@ -585,7 +585,7 @@ func TestChangesAreExclusive(t *testing.T) {
 		u.ChangeObject("us-east-1-1", nil)
 		var busy error
 		u.CapacityError = func(provision.Offering) *provision.CapacityError {
-			_, busy = k.Apply(t.Context(), controller.Change{}, always)
+			_, busy = k.Apply(t.Context(), controller.CapacityChange{}, always)
 			return nil
 		}
 		u.reconcileFor(t, k, time.Second, always)

@@ -9,7 +9,7 @@ type Case struct {
 	Scenario Scenario
 	// Utilisation is the arrival rate as a fraction of the FCFS capacity; 0 in overload.
 	Utilisation float64
-	Rows        []Row
+	Rows        []PolicyRow
 }
 
 // Table1Cases returns the paper's Table 1: one fleet, overloaded.
@@ -40,7 +40,7 @@ func OpenCases(seed uint64, capacity float64) []Case {
 	for _, u := range []float64{0.7, 0.9, 0.98, 1.1, 1.2} {
 		cases = append(cases, Case{
 			Scenario: Open(seed, u*capacity), Utilisation: u,
-			Rows: []Row{
+			Rows: []PolicyRow{
 				{Policy: "fcfs"},
 				{Policy: "jsq"},
 				{Policy: "bf-io"},
@@ -61,7 +61,7 @@ func DispatchCases(seed uint64, capacity float64) []Case {
 		for _, onArrival := range []bool{false, true} {
 			c := Case{
 				Scenario: Open(seed, u*capacity), Utilisation: u,
-				Rows: []Row{{Policy: "fcfs"}, {Policy: "jsq"}, {Policy: "bf-io"}, {Policy: "bf-io", H: 20}},
+				Rows: []PolicyRow{{Policy: "fcfs"}, {Policy: "jsq"}, {Policy: "bf-io"}, {Policy: "bf-io", H: 20}},
 			}
 			c.Scenario.OnArrival = onArrival
 			cases = append(cases, c)
@@ -78,7 +78,7 @@ func DriftCases(seed uint64) []Case {
 	for _, growth := range [][]int64{{0}, {0, 0, 0, 1}, {1}, {1, 2, 3, 2}, {4}} {
 		c := Case{
 			Scenario: Table1(seed),
-			Rows:     []Row{{Policy: "fcfs"}, {Policy: "bf-io"}, {Policy: "bf-io", H: 20}, {Policy: "bf-io", H: 20, WaitBound: 200}},
+			Rows:     []PolicyRow{{Policy: "fcfs"}, {Policy: "bf-io"}, {Policy: "bf-io", H: 20}, {Policy: "bf-io", H: 20, WaitBound: 200}},
 		}
 		c.Scenario.Growth = growth
 		if len(growth) == 1 && growth[0] == 1 {
@@ -96,7 +96,7 @@ func ScaleCases(seed uint64) []Case {
 	table := Table1(seed)
 	var cases []Case
 	add := func(workers, slots int) {
-		c := Case{Scenario: table, Rows: []Row{{Policy: "fcfs"}, {Policy: "bf-io"}, {Policy: "bf-io", H: 20}}}
+		c := Case{Scenario: table, Rows: []PolicyRow{{Policy: "fcfs"}, {Policy: "bf-io"}, {Policy: "bf-io", H: 20}}}
 		if workers == table.Workers && slots == table.Slots {
 			c.Rows = printedRows(c.Rows)
 		}
@@ -116,7 +116,7 @@ func ScaleCases(seed uint64) []Case {
 }
 
 // printedRows adds the values of Table 1 to rows.
-func printedRows(rows []Row) []Row {
+func printedRows(rows []PolicyRow) []PolicyRow {
 	for i := range rows {
 		for _, printed := range Rows() {
 			if r := &rows[i]; r.Policy == printed.Policy && r.H == printed.H && r.WaitBound == printed.WaitBound {

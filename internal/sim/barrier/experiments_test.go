@@ -8,9 +8,9 @@ import (
 	"skyserve/lbd/bfio"
 )
 
-func replayed(c Case, r Row) Figures {
+func replayed(c Case, r PolicyRow) StepMetrics {
 	r.Run(c.Scenario, func(p Policy) Policy { return p })
-	return r.Figures
+	return r.StepMetrics
 }
 
 // BF-IO keeps the fleet balanced below capacity too: slots are free everywhere, and the policies differ
@@ -20,7 +20,7 @@ func TestOpenFleetsStayBalancedUnderBFIO(t *testing.T) {
 	for _, c := range OpenCases(1, capacity)[:4] {
 		c.Scenario.Duration, c.Scenario.WarmupSeconds = 10, 6
 		fcfs, jsq, bfio := replayed(c, c.Rows[0]), replayed(c, c.Rows[1]), replayed(c, c.Rows[2])
-		for name, base := range map[string]Figures{"fcfs": fcfs, "jsq": jsq} {
+		for name, base := range map[string]StepMetrics{"fcfs": fcfs, "jsq": jsq} {
 			if base.Imbalance < 2.5*bfio.Imbalance || base.BarrierIdle < 2*bfio.BarrierIdle || base.TPOT <= bfio.TPOT {
 				t.Errorf("utilisation %v: %s %+v, bf-io %+v", c.Utilisation, name, base, bfio)
 			}
@@ -44,7 +44,7 @@ func TestCapacityEqualsFCFSOverload(t *testing.T) {
 // (section 7.3).
 func TestBindingOnArrivalCostsBalance(t *testing.T) {
 	cases := DispatchCases(1, 311)
-	figures := func(at int) Figures {
+	figures := func(at int) StepMetrics {
 		c := cases[at]
 		c.Scenario.Duration, c.Scenario.WarmupSeconds = 20, 15
 		return replayed(c, c.Rows[3])

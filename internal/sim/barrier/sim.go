@@ -46,8 +46,8 @@ func Table1(seed uint64) Scenario {
 	}
 }
 
-// Figures are the metrics of section 6.3 over the measured steps.
-type Figures struct {
+// StepMetrics are the metrics of section 6.3 over the measured steps.
+type StepMetrics struct {
 	Imbalance   float64 // tokens, mean per step, equation (7)
 	BarrierIdle float64 // share of the workers' time spent waiting for the slowest
 	Throughput  float64 // tokens per second, equation (8)
@@ -73,7 +73,7 @@ type Sim struct {
 	bound    [][]request // each worker's own queue, with OnArrival
 	counts   Counts
 	instance bfio.Instance
-	figures  Figures
+	figures  StepMetrics
 	steps    int // measured
 	tokens   int64
 	waits    []float64 // seconds, of the requests started during the measurement
@@ -116,7 +116,7 @@ func NewSim(scenario Scenario, options bfio.Options) *Sim {
 }
 
 // Run runs all steps of the scenario with the policy's decisions.
-func (s *Sim) Run(policy Policy) Figures {
+func (s *Sim) Run(policy Policy) StepMetrics {
 	for !s.finished() {
 		s.Apply(policy(s.Decision()))
 	}
@@ -299,7 +299,7 @@ func (s *Sim) emit(active []request, growth int64) []request {
 }
 
 // Figures returns the metrics of the steps measured so far.
-func (s *Sim) Figures() Figures {
+func (s *Sim) Figures() StepMetrics {
 	f := s.figures
 	f.Imbalance /= float64(max(1, s.steps))
 	f.TPOT /= float64(max(1, f.Completed))

@@ -19,7 +19,7 @@ func short() Scenario {
 
 func TestTable1OrderMatchesPaper(t *testing.T) {
 	testkit.Slow(t)
-	at := map[string]Figures{}
+	at := map[string]StepMetrics{}
 	for _, r := range Rows() {
 		r.Run(short(), func(p Policy) Policy { return p })
 		name := r.Policy
@@ -28,11 +28,11 @@ func TestTable1OrderMatchesPaper(t *testing.T) {
 		}
 		if r.WaitBound > 0 {
 			name += " bound"
-			if r.Figures.MaxWait > r.WaitBound+20 {
-				t.Errorf("%s: a request waited %d steps", name, r.Figures.MaxWait)
+			if r.StepMetrics.MaxWait > r.WaitBound+20 {
+				t.Errorf("%s: a request waited %d steps", name, r.StepMetrics.MaxWait)
 			}
 		}
-		at[name] = r.Figures
+		at[name] = r.StepMetrics
 	}
 	// a is worse than b by at least the factor in imbalance, and where the factor is
 	// that of a baseline, worse in all else: between windows the mean load differs

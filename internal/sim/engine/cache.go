@@ -124,12 +124,12 @@ func (c *cache) evict(tokens int) {
 	for tokens > 0 && c.lru.prev != &c.lru {
 		leaf := c.lru.prev
 		tokens -= len(leaf.key)
-		c.remove(leaf)
+		c.removeLeaf(leaf)
 	}
 }
 
-// remove removes an unused leaf from the tree.
-func (c *cache) remove(leaf *node) {
+// removeLeaf removes an unused leaf from the tree.
+func (c *cache) removeLeaf(leaf *node) {
 	leaf.unlink()
 	delete(c.kids, edge{leaf.parent.id, leaf.key[0]})
 	leaf.parent.kids--

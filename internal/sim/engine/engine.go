@@ -162,7 +162,7 @@ func (e *Engine) Cancel(now time.Duration, id uint64) bool {
 		e.release(r)
 	} else {
 		wasHead := e.head() == r
-		e.waiting[r.priority].remove(r)
+		e.waiting[r.priority].removeRequest(r)
 		if wasHead {
 			e.interrupt(now)
 		}

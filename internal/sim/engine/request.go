@@ -133,7 +133,7 @@ func (q *queue) popFront() {
 	}
 }
 
-func (q *queue) remove(r *request) {
+func (q *queue) removeRequest(r *request) {
 	for i := q.head; i < len(q.items); i++ {
 		if q.items[i] == r {
 			q.items = append(q.items[:i], q.items[i+1:]...)

@@ -23,7 +23,7 @@ func TestQueueMatchesSlice(t *testing.T) {
 			"remove": func(t *rapid.T) {
 				if len(twin) > 0 {
 					i := rapid.IntRange(0, len(twin)-1).Draw(t, "i")
-					q.remove(twin[i])
+					q.removeRequest(twin[i])
 					twin = slices.Delete(twin, i, i+1)
 				}
 			},

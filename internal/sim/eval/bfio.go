@@ -179,7 +179,7 @@ func (s *BFIOScenario) runCase(ctx context.Context, report *BFIOReport, cases []
 				return err
 			}
 			c := &cases[seed][at]
-			row := s.run(c, &c.Rows[i], uint64(seed+1), clock)
+			row := s.runSeed(c, &c.Rows[i], uint64(seed+1), clock)
 			if s.ratio {
 				base := row.Imbalance
 				if i > 0 {
@@ -194,8 +194,8 @@ func (s *BFIOScenario) runCase(ctx context.Context, report *BFIOReport, cases []
 	return nil
 }
 
-// run replays one row and times its decisions.
-func (s *BFIOScenario) run(c *barrier.Case, r *barrier.Row, seed uint64, clock func() time.Duration) BFIORow {
+// runSeed replays one row and times its decisions.
+func (s *BFIOScenario) runSeed(c *barrier.Case, r *barrier.PolicyRow, seed uint64, clock func() time.Duration) BFIORow {
 	var took []float64
 	r.Run(c.Scenario, func(decide barrier.Policy) barrier.Policy {
 		return func(in bfio.Instance) []int {
@@ -218,8 +218,8 @@ func (s *BFIOScenario) run(c *barrier.Case, r *barrier.Row, seed uint64, clock f
 	return row
 }
 
-func bfioRow(r *barrier.Row, seed uint64, took []float64) BFIORow {
-	f := &r.Figures
+func bfioRow(r *barrier.PolicyRow, seed uint64, took []float64) BFIORow {
+	f := &r.StepMetrics
 	row := BFIORow{
 		Policy: r.Policy, H: r.H, WaitBound: r.WaitBound, Seed: seed, Imbalance: f.Imbalance, Idle: f.BarrierIdle,
 		Throughput: f.Throughput, TPOT: 1e3 * f.TPOT, Energy: f.Linear / 1e3, Sublinear: f.Sublinear / 1e3, MaxWait: f.MaxWait,

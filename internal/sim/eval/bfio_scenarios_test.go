@@ -22,7 +22,7 @@ func tinyBFIO(seed uint64, capacity float64) []barrier.Case {
 			Lengths: func(rng *rand.Rand) (int64, int64) { return 1 + rng.Int64N(90), 1 + rng.Int64N(9) },
 		},
 		Utilisation: 0.5,
-		Rows:        []barrier.Row{{Policy: "fcfs"}, {Policy: "bf-io", H: 2}},
+		Rows:        []barrier.PolicyRow{{Policy: "fcfs"}, {Policy: "bf-io", H: 2}},
 	}
 	bound := c
 	bound.Scenario.OnArrival = true

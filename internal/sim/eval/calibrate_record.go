@@ -63,7 +63,7 @@ func readAttempts(ctx context.Context, r *recordReader) (*attemptLog, error) {
 		if n%1024 == 0 && ctx.Err() != nil {
 			return nil, ctx.Err()
 		}
-		step, err := r.next()
+		step, err := r.nextStep()
 		if errors.Is(err, io.EOF) {
 			break
 		}
@@ -104,8 +104,8 @@ func (s *attemptLog) applyEvent(at time.Duration, e *core.Event) {
 		s.abandon(e.ID, at)
 		delete(s.requests, e.ID)
 	case core.EventReplicaReport:
-		if running := e.Report.Running; running.Known {
-			there := running.Value + e.Report.Pending.Or(0)
+		if running := e.ProbeReport.Running; running.Known {
+			there := running.Value + e.ProbeReport.Pending.Or(0)
 			s.reported += float64(there)
 			s.foreign += float64(max(0, there-s.outstanding[e.Target]))
 		}

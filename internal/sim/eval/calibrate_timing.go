@@ -88,7 +88,7 @@ func fitAttempts(all []*attempt, chunk int) (*recordFit, error) {
 		f.maxContext = max(f.maxContext, l.maxContext)
 	}
 	for _, s := range held {
-		f.check(s, at[s])
+		f.checkAttempt(s, at[s])
 	}
 	return f, nil
 }
@@ -174,8 +174,8 @@ func decodeColumns(s *attempt, l *timeline) []float64 {
 	return c
 }
 
-// check adds the errors of the predictions for a held-out attempt.
-func (f *recordFit) check(s *attempt, l *timeline) {
+// checkAttempt adds the errors of the predictions for a held-out attempt.
+func (f *recordFit) checkAttempt(s *attempt, l *timeline) {
 	columns := decodeColumns(s, l)[:byFirstToken]
 	x := []float64{f.decodeBase, f.decodePerRequest, f.decodePerKV, f.prefillBase, f.prefillPerToken}
 	f.tpot = append(f.tpot, math.Abs(predict(columns, x)/s.decode().Seconds()-1))

@@ -25,7 +25,7 @@ func smallPlan(t *testing.T) Comparison {
 	return Comparison{Scenario: s, Policies: []string{"skylb", "round-robin"}, Seeds: 3}
 }
 
-func report(t *testing.T, p Comparison) *Report {
+func report(t *testing.T, p Comparison) *SimReport {
 	t.Helper()
 	r, err := Run(t.Context(), p)
 	if err != nil {
@@ -107,7 +107,7 @@ func TestSummaryMeanAndSpread(t *testing.T) {
 	}
 }
 
-func table(t *testing.T, r *Report) string {
+func table(t *testing.T, r *SimReport) string {
 	t.Helper()
 	var out bytes.Buffer
 	if err := r.WriteTable(&out); err != nil {

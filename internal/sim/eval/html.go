@@ -12,7 +12,7 @@ import (
 
 // WriteHTML writes reports as one self-contained HTML page: for each report a table, bars of
 // throughput, boxes of TTFT and E2E, and the load over time.
-func WriteHTML(out io.Writer, reports []*Report) error {
+func WriteHTML(out io.Writer, reports []*SimReport) error {
 	var names []string
 	for _, r := range reports {
 		names = append(names, r.Scenario)
@@ -37,7 +37,7 @@ type reportView struct {
 	Claims                       [][]string
 }
 
-func newReportView(r *Report) reportView {
+func newReportView(r *SimReport) reportView {
 	l := newLineup(r)
 	v := reportView{Name: r.Scenario, Title: r.Title, Basis: r.basis(), Headline: l.headline(), Note: r.Note}
 	v.Compares, v.Oracle = l.runnerUp != nil, l.oracle != nil
@@ -50,8 +50,8 @@ func newReportView(r *Report) reportView {
 	}
 	v.Charts = []*policyChart{
 		l.bars(),
-		l.boxes("Time to first token, in seconds", sim.Figure("ttft_p90_ms"), func(f *sim.Figures) *sim.Percentiles { return f.TTFT }),
-		l.boxes("Time to the last token, in seconds", "", func(f *sim.Figures) *sim.Percentiles { return f.E2E }),
+		l.boxes("Time to first token, in seconds", sim.Figure("ttft_p90_ms"), func(f *sim.RunFigures) *sim.Percentiles { return f.TTFT }),
+		l.boxes("Time to the last token, in seconds", "", func(f *sim.RunFigures) *sim.Percentiles { return f.E2E }),
 	}
 	v.LoadOverTime = l.loadSeries()
 	return v
@@ -60,7 +60,7 @@ func newReportView(r *Report) reportView {
 // lineup holds a report's policies in display order: runnable policies in the plan's order, then the
 // oracle, which is an upper bound and not a policy.
 type lineup struct {
-	report   *Report
+	report   *SimReport
 	entries  []entry
 	leader   *entry // the runnable policy with the most output tokens per second
 	runnerUp *entry // the runnable policy with the second highest
@@ -74,7 +74,7 @@ type entry struct {
 	Leader, Oracle bool
 }
 
-func newLineup(r *Report) *lineup {
+func newLineup(r *SimReport) *lineup {
 	l := &lineup{report: r}
 	for i := range r.Summary {
 		e := entry{Summary: &r.Summary[i], Oracle: r.Summary[i].Policy == sim.Oracle}

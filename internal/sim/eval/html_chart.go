@@ -20,7 +20,7 @@ type policyChart struct {
 
 // boxes draws the percentiles of a time in seconds, with the references and claims for its figure, if
 // it has one.
-func (l *lineup) boxes(title string, figure sim.Figure, get func(*sim.Figures) *sim.Percentiles) *policyChart {
+func (l *lineup) boxes(title string, figure sim.Figure, get func(*sim.RunFigures) *sim.Percentiles) *policyChart {
 	annotations := l.annotations(figure)
 	low, high := math.Inf(1), 0.0
 	for i := range l.entries {

@@ -57,7 +57,7 @@ func TestChartsShowReferencesAndClaims(t *testing.T) {
 	if legend := strings.Join(c.Legend, ". "); !strings.Contains(legend, "◆") || !strings.Contains(legend, "▾") || c.Limit != 0 {
 		t.Errorf("the legend is %s, the oracle at %v", legend, c.Limit)
 	}
-	times := l.boxes("", "ttft_p90_ms", func(f *sim.Figures) *sim.Percentiles { return f.TTFT })
+	times := l.boxes("", "ttft_p90_ms", func(f *sim.RunFigures) *sim.Percentiles { return f.TTFT })
 	for _, row := range times.BarChart.Rows {
 		if row.Name == "slow" && (len(row.Comparisons) != 2 || row.Comparisons[1].From != 0.045 || row.Comparisons[1].To != 0.09) {
 			t.Errorf("the times of slow are compared with %+v", row.Comparisons)

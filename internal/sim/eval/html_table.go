@@ -29,12 +29,12 @@ type figure struct {
 	unit   float64
 	better int // 1 if more is better, -1 if less is better, 0 if neither
 	spread bool
-	get    func(*sim.Figures) *float64
+	get    func(*sim.RunFigures) *float64
 }
 
 // percentile returns a getter for one percentile; it yields nil where nothing was measured.
-func percentile(set func(*sim.Figures) *sim.Percentiles, which func(*sim.Percentiles) *float64) func(*sim.Figures) *float64 {
-	return func(f *sim.Figures) *float64 {
+func percentile(set func(*sim.RunFigures) *sim.Percentiles, which func(*sim.Percentiles) *float64) func(*sim.RunFigures) *float64 {
+	return func(f *sim.RunFigures) *float64 {
 		if p := set(f); p != nil {
 			return which(p)
 		}
@@ -43,23 +43,23 @@ func percentile(set func(*sim.Figures) *sim.Percentiles, which func(*sim.Percent
 }
 
 func figures() []figure {
-	ttft := func(f *sim.Figures) *sim.Percentiles { return f.TTFT }
-	tpot := func(f *sim.Figures) *sim.Percentiles { return f.TPOT }
-	e2e := func(f *sim.Figures) *sim.Percentiles { return f.E2E }
+	ttft := func(f *sim.RunFigures) *sim.Percentiles { return f.TTFT }
+	tpot := func(f *sim.RunFigures) *sim.Percentiles { return f.TPOT }
+	e2e := func(f *sim.RunFigures) *sim.Percentiles { return f.E2E }
 	p50 := func(p *sim.Percentiles) *float64 { return &p.P50 }
 	p90 := func(p *sim.Percentiles) *float64 { return &p.P90 }
 	return []figure{
-		{column{"output", "tok/s"}, "%.0f", 1, 1, true, func(f *sim.Figures) *float64 { return &f.OutputTokensPerSecond }},
+		{column{"output", "tok/s"}, "%.0f", 1, 1, true, func(f *sim.RunFigures) *float64 { return &f.OutputTokensPerSecond }},
 		{column{"TTFT P50", "s"}, "%.2f", 1000, -1, true, percentile(ttft, p50)},
 		{column{"TTFT P90", "s"}, "%.2f", 1000, -1, true, percentile(ttft, p90)},
 		{column{"TPOT P50", "ms"}, "%.0f", 1, -1, true, percentile(tpot, p50)},
 		{column{"E2E P90", "s"}, "%.1f", 1000, -1, true, percentile(e2e, p90)},
-		{column{"prefix hits", "%"}, "%.1f", 0.01, 1, true, func(f *sim.Figures) *float64 { return f.PrefixHitRate }},
-		{column{"forwarded", "requests"}, "%.0f", 1, 0, false, func(f *sim.Figures) *float64 { return &f.Forwarded }},
-		{column{"max queue wait", "s"}, "%.2f", 1000, 0, false, func(f *sim.Figures) *float64 { return &f.MaxWaitMillis }},
-		{column{"imbalance", "max/min"}, "%.2f", 1, 0, false, func(f *sim.Figures) *float64 { return f.OutstandingMaxOverMin }},
-		{column{"completed", "requests"}, "%.0f", 1, 0, false, func(f *sim.Figures) *float64 { return &f.Completed }},
-		{column{"rejected", "requests"}, "%.0f", 1, 0, false, func(f *sim.Figures) *float64 { return &f.Rejected }},
+		{column{"prefix hits", "%"}, "%.1f", 0.01, 1, true, func(f *sim.RunFigures) *float64 { return f.PrefixHitRate }},
+		{column{"forwarded", "requests"}, "%.0f", 1, 0, false, func(f *sim.RunFigures) *float64 { return &f.Forwarded }},
+		{column{"max queue wait", "s"}, "%.2f", 1000, 0, false, func(f *sim.RunFigures) *float64 { return &f.MaxWaitMillis }},
+		{column{"imbalance", "max/min"}, "%.2f", 1, 0, false, func(f *sim.RunFigures) *float64 { return f.OutstandingMaxOverMin }},
+		{column{"completed", "requests"}, "%.0f", 1, 0, false, func(f *sim.RunFigures) *float64 { return &f.Completed }},
+		{column{"rejected", "requests"}, "%.0f", 1, 0, false, func(f *sim.RunFigures) *float64 { return &f.Rejected }},
 	}
 }
 

@@ -15,7 +15,7 @@ import (
 	"skyserve/internal/testkit"
 )
 
-func htmlOf(t *testing.T, reports ...*Report) string {
+func htmlOf(t *testing.T, reports ...*SimReport) string {
 	t.Helper()
 	var out bytes.Buffer
 	if err := WriteHTML(&out, reports); err != nil {
@@ -65,15 +65,15 @@ func outline(t *testing.T, text string) []string {
 
 // fullReport returns a report with everything that a page can show. word is used for all user-defined
 // text.
-func fullReport(word string) *Report {
-	figures := func(speed float64) sim.Figures {
+func fullReport(word string) *SimReport {
+	figures := func(speed float64) sim.RunFigures {
 		hits := 0.5
 		set := &sim.Percentiles{P10: 10, P25: 25, P50: 50, P75: 75, P90: 90}
-		return sim.Figures{OutputTokensPerSecond: speed, TTFT: set, TPOT: set, E2E: set, PrefixHitRate: &hits, OutstandingMaxOverMin: &hits}
+		return sim.RunFigures{OutputTokensPerSecond: speed, TTFT: set, TPOT: set, E2E: set, PrefixHitRate: &hits, OutstandingMaxOverMin: &hits}
 	}
-	r := &Report{
+	r := &SimReport{
 		Scenario: "name" + word, Title: "title" + word, Note: "note" + word, paper: true,
-		Rows: make([]Row, 6),
+		Rows: make([]RunRow, 6),
 		Constants: sim.Constants{
 			ConstantsProfile: sim.ConstantsProfile{Profile: "profile" + word}, Duration: 100, Warmup: 0.2,
 			Regions: []sim.ConstantsRegion{{Name: "here" + word}, {Name: "there" + word}},
@@ -165,7 +165,7 @@ func TestPageEscapesText(t *testing.T) {
 
 // A report without time series or measurements still has a page.
 func TestPageWithoutMeasurements(t *testing.T) {
-	text := htmlOf(t, &Report{Rows: []Row{{}}, Summary: []Summary{{Policy: "p"}}})
+	text := htmlOf(t, &SimReport{Rows: []RunRow{{}}, Summary: []Summary{{Policy: "p"}}})
 	if outline(t, text); strings.Contains(text, "Load over time") || strings.Contains(text, `class="headline"`) || strings.Contains(text, "NaN") {
 		t.Errorf("the page is\n%s", text)
 	}
@@ -182,19 +182,19 @@ func TestOracleIsLastAndNeverLeads(t *testing.T) {
 	if text := strings.Join(got, ", "); text != "slow plain, fast lead, oracle oracle" {
 		t.Errorf("the page shows %s", text)
 	}
-	if alone := newLineup(&Report{Summary: []Summary{{Policy: "p"}}}); alone.entries[0].Style() != "plain" {
+	if alone := newLineup(&SimReport{Summary: []Summary{{Policy: "p"}}}); alone.entries[0].Style() != "plain" {
 		t.Error("a policy leads itself")
 	}
-	if only := newLineup(&Report{Summary: []Summary{{Policy: sim.Oracle}}}); only.leader != nil || only.headline() != "" {
+	if only := newLineup(&SimReport{Summary: []Summary{{Policy: sim.Oracle}}}); only.leader != nil || only.headline() != "" {
 		t.Errorf("the oracle leads: %s", only.headline())
 	}
 }
 
 func TestHeadlines(t *testing.T) {
 	run := func(policy string, speed, deviation, p90 float64) Summary {
-		s := Summary{Policy: policy, Push: "blind", Mean: sim.Figures{OutputTokensPerSecond: speed}}
+		s := Summary{Policy: policy, Push: "blind", Mean: sim.RunFigures{OutputTokensPerSecond: speed}}
 		if deviation > 0 {
-			s.Spread = &sim.Figures{OutputTokensPerSecond: deviation}
+			s.Spread = &sim.RunFigures{OutputTokensPerSecond: deviation}
 		}
 		if p90 > 0 {
 			s.Mean.TTFT = &sim.Percentiles{P90: p90}
@@ -226,7 +226,7 @@ func TestHeadlines(t *testing.T) {
 			"b (blind) reaches 1000 output tokens per second, the highest of all runnable policies. a (blind) is within 1%.",
 		},
 	} {
-		if got := newLineup(&Report{Summary: c.runs}).headline(); got != c.want {
+		if got := newLineup(&SimReport{Summary: c.runs}).headline(); got != c.want {
 			t.Errorf("got  %s\nwant %s", got, c.want)
 		}
 	}
@@ -236,9 +236,9 @@ func TestHeadlines(t *testing.T) {
 // equal texts are all best, and if all are equal, none is.
 func TestBestValuesAreMarked(t *testing.T) {
 	run := func(policy string, speed, p50, p90 float64) Summary {
-		return Summary{Policy: policy, Mean: sim.Figures{OutputTokensPerSecond: speed, TTFT: &sim.Percentiles{P50: p50, P90: p90}}}
+		return Summary{Policy: policy, Mean: sim.RunFigures{OutputTokensPerSecond: speed, TTFT: &sim.Percentiles{P50: p50, P90: p90}}}
 	}
-	l := newLineup(&Report{Summary: []Summary{
+	l := newLineup(&SimReport{Summary: []Summary{
 		run("a", 100.2, 500, 1000), run("b", 99.9, 500, 3000), run("c", 90, 501, 1001), {Policy: "d"}, run(sim.Oracle, 120, 1, 1),
 	}})
 	columns, rows := l.table()
@@ -262,9 +262,9 @@ func TestBestValuesAreMarked(t *testing.T) {
 // not run is a dash.
 func TestClaimCells(t *testing.T) {
 	rate := func(x float64) *float64 { return &x }
-	r := &Report{paper: true, Summary: []Summary{
-		{Policy: "a", Push: "blind", Mean: sim.Figures{OutputTokensPerSecond: 100, PrefixHitRate: rate(0.5), TTFT: &sim.Percentiles{P90: 4000}}},
-		{Policy: "a", Push: "pending", Mean: sim.Figures{OutputTokensPerSecond: 150, PrefixHitRate: rate(0.8), TTFT: &sim.Percentiles{P90: 400}}},
+	r := &SimReport{paper: true, Summary: []Summary{
+		{Policy: "a", Push: "blind", Mean: sim.RunFigures{OutputTokensPerSecond: 100, PrefixHitRate: rate(0.5), TTFT: &sim.Percentiles{P90: 4000}}},
+		{Policy: "a", Push: "pending", Mean: sim.RunFigures{OutputTokensPerSecond: 150, PrefixHitRate: rate(0.8), TTFT: &sim.Percentiles{P90: 400}}},
 		{Policy: "b", Push: "blind"},
 	}}
 	blind, pending := sim.Side{Policy: "a", Push: "blind"}, sim.Side{Policy: "a", Push: "pending"}

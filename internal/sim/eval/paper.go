@@ -41,7 +41,7 @@ func (c *Claim) Delta() *float64 {
 }
 
 // addClaims adds the scenario's claims with their measured values.
-func (r *Report) addClaims(claims []sim.Claim) {
+func (r *SimReport) addClaims(claims []sim.Claim) {
 	for i := range claims {
 		c := Claim{Claim: claims[i]}
 		side, than := r.findSummary(&c.Side), r.findSummary(c.Than)
@@ -57,7 +57,7 @@ func (r *Report) addClaims(claims []sim.Claim) {
 }
 
 // findSummary returns the summary of a side of a claim; nil if it was not run.
-func (r *Report) findSummary(side *sim.Side) *Summary {
+func (r *SimReport) findSummary(side *sim.Side) *Summary {
 	if side == nil {
 		return nil
 	}
@@ -118,7 +118,7 @@ func percent(share float64) string { return fmt.Sprintf("%+.1f%%", 100*share) }
 var claimHeader = []string{"FIGURE", "PAPER", "MEASURED", "DEVIATION"}
 
 // writeClaims prints the paper's claims with the measured values.
-func (r *Report) writeClaims(out io.Writer) error {
+func (r *SimReport) writeClaims(out io.Writer) error {
 	if r.Note != "" {
 		if _, err := fmt.Fprintf(out, "paper: %s\n", r.Note); err != nil {
 			return err

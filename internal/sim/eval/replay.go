@@ -95,7 +95,7 @@ func replayRecord(ctx context.Context, name string, in io.Reader, seen func(*rec
 		if replay.Steps%4096 == 0 && ctx.Err() != nil {
 			return nil, context.Cause(ctx)
 		}
-		line, err := rec.next()
+		line, err := rec.nextStep()
 		if errors.Is(err, io.EOF) {
 			break
 		}
@@ -167,14 +167,14 @@ func (s *recordedStep) payload() ([]byte, error) {
 }
 
 func newReplayReport(name string, h *record.Header, run *recordedRun, replay Replay) *ReplayReport {
-	row := ReplayRow{Source: "recorded", Policy: h.Config.Policy, Push: h.Config.Push, Figures: run.figures(), Requests: run.finished}
+	row := ReplayRow{Source: "recorded", Policy: h.Config.Policy, Push: h.Config.Push, RunFigures: run.figures(), Requests: run.finished}
 	return &ReplayReport{
 		Scenario: name,
 		Title: fmt.Sprintf("balancer %s of %s in %s, from %s", h.Self.ID, h.Self.Service, h.Self.Region,
 			h.Started.UTC().Format("2006-01-02 15:04:05 MST")),
 		Constants: ReplayConstants{Started: h.Started, Self: h.Self, Config: h.Config},
 		Rows:      []ReplayRow{row},
-		Summary:   []Summary{{Policy: row.Policy, Push: row.Push, Mean: row.Figures}},
+		Summary:   []Summary{{Policy: row.Policy, Push: row.Push, Mean: row.RunFigures}},
 		Replay:    replay,
 		Assumed:   []string{},
 		span:      run.span(),

@@ -21,7 +21,7 @@ type ReplayRow struct {
 	Push   string `json:"push"`
 	// Seed is nil for the recorded run.
 	Seed *uint64 `json:"seed"`
-	sim.Figures
+	sim.RunFigures
 	// Requests counts completed requests.
 	Requests int `json:"requests"`
 }
@@ -195,8 +195,8 @@ func (r *recordedRun) applyAction(now time.Duration, a *core.Action) {
 }
 
 // figures returns the figures of the run.
-func (r *recordedRun) figures() sim.Figures {
-	f := sim.Figures{
+func (r *recordedRun) figures() sim.RunFigures {
+	f := sim.RunFigures{
 		Completed: float64(r.finished), Rejected: float64(r.rejected), Forwarded: float64(r.forwarded), MaxWaitMillis: inMillis(r.longest),
 		TTFT: percentileSet(r.ttft), TPOT: percentileSet(r.tpot), E2E: percentileSet(r.e2e), OutstandingMaxOverMin: r.imbalance(),
 	}

@@ -32,7 +32,7 @@ type recordedLoad struct {
 type replayRequest struct {
 	at          time.Duration
 	model       string
-	row         workload.Row
+	row         workload.TraceRow
 	estimate    int // prompt tokens before an engine counted them
 	maxTokens   int // max_tokens of the request, 0 = none
 	counted     bool
@@ -83,7 +83,7 @@ func (l *recordedLoad) addRequest(at time.Duration, r *core.Request) {
 	l.inFlight[r.ID] = len(l.requests)
 	l.requests = append(l.requests, replayRequest{
 		at: at, model: r.Model, estimate: r.PromptTokens, maxTokens: r.MaxTokens,
-		row: workload.Row{
+		row: workload.TraceRow{
 			InputTokens: r.PromptTokens, Blocks: slices.Clone(r.Prompt), Session: r.Session, User: r.Tenant, Tier: r.Tier,
 		},
 	})
@@ -179,7 +179,7 @@ func (l *recordedLoad) addRows(s *sim.Scenario, region, model string, assumed *[
 	if err != nil {
 		return err
 	}
-	var rows []workload.Row
+	var rows []workload.TraceRow
 	leftOut := 0
 	if bound > 0 {
 		s.MaxNew = bound

@@ -103,8 +103,8 @@ func (r *recordReader) text() ([]byte, error) {
 	}
 }
 
-// next returns the next step, valid until the next call; io.EOF at the end.
-func (r *recordReader) next() (*recordedStep, error) {
+// nextStep returns the next step, valid until the next call; io.EOF at the end.
+func (r *recordReader) nextStep() (*recordedStep, error) {
 	text, err := r.text()
 	if err != nil {
 		return nil, err
@@ -125,7 +125,7 @@ func (r *recordReader) next() (*recordedStep, error) {
 	case s.T < r.at:
 		return nil, fmt.Errorf("reading %s:%d: t: must not be before %s, got %s", r.name, r.line, r.at, s.T)
 	}
-	if err := s.check(); err != nil {
+	if err := s.checkStep(); err != nil {
 		return nil, fmt.Errorf("reading %s:%d: %w", r.name, r.line, err)
 	}
 	r.at = s.T
@@ -147,7 +147,7 @@ var requiredFields = map[core.EventKind]struct {
 	core.EventReplicaAdded:     {"replica", func(e *core.Event) bool { return e.Replica != nil }},
 	core.EventReplicaRemoved:   {},
 	core.EventReplicaDraining:  {},
-	core.EventReplicaReport:    {"report", func(e *core.Event) bool { return e.Report != nil }},
+	core.EventReplicaReport:    {"report", func(e *core.Event) bool { return e.ProbeReport != nil }},
 	core.EventPeerAdded:        {"peer", func(e *core.Event) bool { return e.Peer != nil }},
 	core.EventPeerRemoved:      {},
 	core.EventPeerReport:       {"peer_report", func(e *core.Event) bool { return e.PeerReport != nil }},
@@ -155,8 +155,8 @@ var requiredFields = map[core.EventKind]struct {
 	core.EventTick:             {},
 }
 
-// check rejects a line that is neither an event nor a configuration.
-func (s *recordedStep) check() error {
+// checkStep rejects a line that is neither an event nor a configuration.
+func (s *recordedStep) checkStep() error {
 	switch {
 	case s.Config == nil:
 		return checkEvent(s.Event)

@@ -16,7 +16,7 @@ import (
 func (r *ReplayReport) WriteTable(out io.Writer) error {
 	fmt.Fprintf(out, "%s: %s\npolicy %s, push %s, %.1f s recorded\n", r.Scenario, r.Title, r.Constants.Config.Policy, r.Constants.Config.Push, r.Replay.Seconds)
 	if d := r.Replay.Difference; d != nil {
-		d.write(out)
+		d.writeDifference(out)
 	} else {
 		fmt.Fprintf(out, "%d steps replayed: all actions identical\n", r.Replay.Steps)
 	}
@@ -26,7 +26,7 @@ func (r *ReplayReport) WriteTable(out io.Writer) error {
 	w := printable.NewTable(out)
 	w.Rowf("RUN\tSEED\tPOLICY\tPUSH\tTOK/S\tTTFT P50\tTTFT P90\tTPOT P50\tE2E P90\tHIT\tFORWARDED\tMAX WAIT\tMAX/MIN\tDONE\tREJECTED")
 	for i := range r.Rows {
-		r.Rows[i].write(w)
+		r.Rows[i].writeRow(w)
 	}
 	if err := w.Flush(); err != nil {
 		return err
@@ -40,7 +40,7 @@ func (r *ReplayReport) WriteTable(out io.Writer) error {
 	return nil
 }
 
-func (r *ReplayRow) write(t *printable.Table) {
+func (r *ReplayRow) writeRow(t *printable.Table) {
 	p50 := func(p *sim.Percentiles) float64 { return p.P50 }
 	p90 := func(p *sim.Percentiles) float64 { return p.P90 }
 	seed := "-"
@@ -76,8 +76,8 @@ func (d *ReplayDifference) String() string {
 	return fmt.Sprintf("line %d, %s at %.3f s: recorded %s, replayed %s", d.Line, event, d.T.Seconds(), recorded, repeated)
 }
 
-// write prints the difference in full.
-func (d *ReplayDifference) write(out io.Writer) {
+// writeDifference prints the difference in full.
+func (d *ReplayDifference) writeDifference(out io.Writer) {
 	fmt.Fprintf(out, "first difference: %s\nevent     %s\nrecorded  %s\nreplayed  %s\nbefore it:\n", d, d.Event, d.Recorded, d.Replayed)
 }
 

@@ -111,7 +111,7 @@ func (r *ReplayReport) simulate(ctx context.Context, plan Comparison) error {
 		row := &ran.Rows[i]
 		seed := row.Seed
 		r.Rows = append(r.Rows, ReplayRow{
-			Source: "simulated", Policy: row.Policy, Push: row.Push, Seed: &seed, Figures: row.Figures, Requests: row.Requests,
+			Source: "simulated", Policy: row.Policy, Push: row.Push, Seed: &seed, RunFigures: row.RunFigures, Requests: row.Requests,
 		})
 	}
 	for i := range ran.Summary {

@@ -16,7 +16,7 @@ import (
 // requestHistory is a history of n requests, ten per second, with two kinds of prompt: all but the last two are
 // completed with response tokens after half a second.
 func requestHistory(n, response int) []recordedEvent {
-	ready := &core.Report{Ready: true, Pending: policy.Known(0)}
+	ready := &core.ProbeReport{Ready: true, Pending: policy.Known(0)}
 	events := []recordedEvent{
 		{0, core.Event{Kind: core.EventReplicaAdded, Replica: &core.ReplicaInfo{ID: "a", Model: "m"}}},
 		{0, core.Event{Kind: core.EventReplicaAdded, Replica: &core.ReplicaInfo{ID: "b", Model: "m"}}},
@@ -32,8 +32,8 @@ func requestHistory(n, response int) []recordedEvent {
 			blocks[k] = uint64(1000*(i%2) + k)
 		}
 		events = append(events,
-			recordedEvent{at, core.Event{Kind: core.EventReplicaReport, Target: "a", Report: ready}},
-			recordedEvent{at, core.Event{Kind: core.EventReplicaReport, Target: "b", Report: ready}},
+			recordedEvent{at, core.Event{Kind: core.EventReplicaReport, Target: "a", ProbeReport: ready}},
+			recordedEvent{at, core.Event{Kind: core.EventReplicaReport, Target: "b", ProbeReport: ready}},
 			recordedEvent{at, core.Event{Kind: core.EventArrived, Request: &core.Request{
 				ID: id, Model: "m", Prompt: append(blocks, uint64(10_000+i)), PromptTokens: 150, MaxTokens: 64, Session: fmt.Sprint("s", i%2), Tier: "IW-F",
 			}}})

@@ -6,14 +6,14 @@ import (
 	"skyserve/internal/sim"
 )
 
-// Report is a comparison on one scenario. The same plan yields the same report, byte for byte, until
+// SimReport is a comparison on one scenario. The same plan yields the same report, byte for byte, until
 // WallMillis is set.
-type Report struct {
+type SimReport struct {
 	Scenario  string        `json:"scenario"`
 	Title     string        `json:"title"`
 	Constants sim.Constants `json:"constants"`
 	// Rows has one element per policy, push rule and seed, in the plan's order.
-	Rows []Row `json:"rows"`
+	Rows []RunRow `json:"rows"`
 	// Summary has one element per policy and push rule.
 	Summary []Summary `json:"summary"`
 	// Claims are the claims of the scenario's paper and Note its remark, if the plan requests them.
@@ -29,13 +29,13 @@ type Report struct {
 	series [][]sim.LoadSample
 }
 
-// Row is one run.
-type Row struct {
+// RunRow is one run.
+type RunRow struct {
 	Policy string     `json:"policy"`
 	Push   string     `json:"push"`
 	Layout sim.Layout `json:"layout"`
 	Seed   uint64     `json:"seed"`
-	sim.Figures
+	sim.RunFigures
 	// Requests counts all requests completed in the run, including its warm-up.
 	Requests int `json:"requests"`
 }
@@ -47,8 +47,8 @@ type Summary struct {
 	Layout sim.Layout `json:"layout"`
 	// Mean and Spread (the sample standard deviation) are over the seeds, figure by figure. A figure
 	// unknown for one seed is unknown here; Spread is nil with one seed.
-	Mean   sim.Figures  `json:"mean"`
-	Spread *sim.Figures `json:"spread"`
+	Mean   sim.RunFigures  `json:"mean"`
+	Spread *sim.RunFigures `json:"spread"`
 	// Best marks the highest output tokens per second.
 	Best bool `json:"best"`
 	// Reference holds the results of a faithful model of the paper, nil if there are none.
@@ -61,17 +61,17 @@ type Reference struct {
 	TTFTP90Millis         float64 `json:"ttft_p90_ms"`
 }
 
-func newReport(p *Comparison, setups []sim.Setup, results []*sim.Result) *Report {
+func newReport(p *Comparison, setups []sim.Setup, results []*sim.Result) *SimReport {
 	s := &p.Scenario
-	r := &Report{Scenario: s.Name, Title: s.Title, Constants: s.Constants(), paper: p.Paper}
+	r := &SimReport{Scenario: s.Name, Title: s.Title, Constants: s.Constants(), paper: p.Paper}
 	if t := r.Constants.Trace; t != nil {
 		// all runs replay the same rows
 		t.Requests, t.LeftOut = results[0].Totals.Rows, results[0].Totals.LeftOut
 	}
 	for i, setup := range setups {
-		r.Rows = append(r.Rows, Row{
+		r.Rows = append(r.Rows, RunRow{
 			Policy: setup.Policy, Push: setup.Push.String(), Layout: setup.Layout, Seed: setup.Seed,
-			Figures: results[i].Figures, Requests: results[i].Totals.Answered,
+			RunFigures: results[i].RunFigures, Requests: results[i].Totals.Answered,
 		})
 		r.Issued += results[i].Totals.Issued
 	}
@@ -93,7 +93,7 @@ func newReport(p *Comparison, setups []sim.Setup, results []*sim.Result) *Report
 }
 
 // summarise aggregates the seeds of one policy and push rule.
-func summarise(s *sim.Scenario, rows []Row) Summary {
+func summarise(s *sim.Scenario, rows []RunRow) Summary {
 	first := &rows[0]
 	sum := Summary{Policy: first.Policy, Push: first.Push, Layout: first.Layout, Mean: fold(rows, mean)}
 	if len(rows) > 1 {
@@ -106,7 +106,7 @@ func summarise(s *sim.Scenario, rows []Row) Summary {
 	return sum
 }
 
-func (r *Report) markBest() {
+func (r *SimReport) markBest() {
 	best := 0
 	for i := range r.Summary {
 		if r.Summary[i].Mean.OutputTokensPerSecond > r.Summary[best].Mean.OutputTokensPerSecond {
@@ -133,11 +133,11 @@ func deviation(values []float64) float64 {
 }
 
 // fold combines each figure of the rows with by.
-func fold(rows []Row, by func([]float64) float64) sim.Figures {
-	maybe := func(get func(*sim.Figures) *float64) *float64 {
+func fold(rows []RunRow, by func([]float64) float64) sim.RunFigures {
+	maybe := func(get func(*sim.RunFigures) *float64) *float64 {
 		values := make([]float64, 0, len(rows))
 		for i := range rows {
-			v := get(&rows[i].Figures)
+			v := get(&rows[i].RunFigures)
 			if v == nil {
 				return nil
 			}
@@ -146,10 +146,10 @@ func fold(rows []Row, by func([]float64) float64) sim.Figures {
 		joined := by(values)
 		return &joined
 	}
-	set := func(get func(*sim.Figures) *sim.Percentiles) *sim.Percentiles {
+	set := func(get func(*sim.RunFigures) *sim.Percentiles) *sim.Percentiles {
 		var out sim.Percentiles
 		for k, to := range ranks(&out) {
-			v := maybe(func(f *sim.Figures) *float64 {
+			v := maybe(func(f *sim.RunFigures) *float64 {
 				if p := get(f); p != nil {
 					return ranks(p)[k]
 				}
@@ -162,17 +162,17 @@ func fold(rows []Row, by func([]float64) float64) sim.Figures {
 		}
 		return &out
 	}
-	return sim.Figures{
-		Completed:             *maybe(func(f *sim.Figures) *float64 { return &f.Completed }),
-		Rejected:              *maybe(func(f *sim.Figures) *float64 { return &f.Rejected }),
-		OutputTokensPerSecond: *maybe(func(f *sim.Figures) *float64 { return &f.OutputTokensPerSecond }),
-		TTFT:                  set(func(f *sim.Figures) *sim.Percentiles { return f.TTFT }),
-		TPOT:                  set(func(f *sim.Figures) *sim.Percentiles { return f.TPOT }),
-		E2E:                   set(func(f *sim.Figures) *sim.Percentiles { return f.E2E }),
-		PrefixHitRate:         maybe(func(f *sim.Figures) *float64 { return f.PrefixHitRate }),
-		Forwarded:             *maybe(func(f *sim.Figures) *float64 { return &f.Forwarded }),
-		MaxWaitMillis:         *maybe(func(f *sim.Figures) *float64 { return &f.MaxWaitMillis }),
-		OutstandingMaxOverMin: maybe(func(f *sim.Figures) *float64 { return f.OutstandingMaxOverMin }),
+	return sim.RunFigures{
+		Completed:             *maybe(func(f *sim.RunFigures) *float64 { return &f.Completed }),
+		Rejected:              *maybe(func(f *sim.RunFigures) *float64 { return &f.Rejected }),
+		OutputTokensPerSecond: *maybe(func(f *sim.RunFigures) *float64 { return &f.OutputTokensPerSecond }),
+		TTFT:                  set(func(f *sim.RunFigures) *sim.Percentiles { return f.TTFT }),
+		TPOT:                  set(func(f *sim.RunFigures) *sim.Percentiles { return f.TPOT }),
+		E2E:                   set(func(f *sim.RunFigures) *sim.Percentiles { return f.E2E }),
+		PrefixHitRate:         maybe(func(f *sim.RunFigures) *float64 { return f.PrefixHitRate }),
+		Forwarded:             *maybe(func(f *sim.RunFigures) *float64 { return &f.Forwarded }),
+		MaxWaitMillis:         *maybe(func(f *sim.RunFigures) *float64 { return &f.MaxWaitMillis }),
+		OutstandingMaxOverMin: maybe(func(f *sim.RunFigures) *float64 { return f.OutstandingMaxOverMin }),
 	}
 }
 

@@ -113,7 +113,7 @@ func firstNonEmpty(lists ...[]string) []string {
 
 // Run runs the plan and returns its report. It returns the error of the first failed run in the order
 // of the rows, or the end of ctx; the other runs are then cancelled.
-func Run(ctx context.Context, p Comparison) (*Report, error) {
+func Run(ctx context.Context, p Comparison) (*SimReport, error) {
 	setups, err := p.setups()
 	if err != nil {
 		return nil, err

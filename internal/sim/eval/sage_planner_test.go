@@ -38,8 +38,8 @@ func TestSageUsesProductionPlanner(t *testing.T) {
 	}
 	for i, target := range want.Targets() {
 		target.From, target.Until = 0, time.Hour
-		if got := f.demand[i].target; got == nil || !reflect.DeepEqual(*got, target.Target) {
-			t.Errorf("%s in %s: got %+v, want %+v", target.Model, target.Region, got, target.Target)
+		if got := f.demand[i].target; got == nil || !reflect.DeepEqual(*got, target.HourlyTarget) {
+			t.Errorf("%s in %s: got %+v, want %+v", target.Model, target.Region, got, target.HourlyTarget)
 		}
 		if target.Replicas[0].GPU.Count != s.Models[view.Endpoints[i].Model].GPUs {
 			t.Errorf("%s: on %+v", target.Model, target.Replicas)

@@ -210,7 +210,7 @@ func sageRow(run *sageRun, result *sim.FleetResult) SageRow {
 		}
 		model := &row.Models[e.Model]
 		model.Regions = append(model.Regions, region)
-		model.SageUse.add(&region.SageUse)
+		model.SageUse.addUse(&region.SageUse)
 	}
 	return row
 }
@@ -222,7 +222,7 @@ func sageUse(e *sim.EndpointResult, gpus int) SageUse {
 	}
 }
 
-func (u *SageUse) add(o *SageUse) {
+func (u *SageUse) addUse(o *SageUse) {
 	u.InstanceHours += o.InstanceHours
 	u.GPUHours += o.GPUHours
 	u.WastedInstanceHours += o.WastedInstanceHours

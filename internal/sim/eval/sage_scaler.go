@@ -35,7 +35,7 @@ type fleetScaler struct {
 type endpointDemand struct {
 	interactive, deferred tokenCounts
 	recent                []int64 // interactive tokens at the last observations, the newest last
-	target                *plan.Target
+	target                *plan.HourlyTarget
 }
 
 // tokenCounts holds prompt tokens per minute, including the past before the run.
@@ -44,8 +44,8 @@ type tokenCounts struct {
 	last    int64 // cumulative tokens of the run at the end of minutes
 }
 
-// add appends a minute, given the cumulative tokens of the run at its end.
-func (c *tokenCounts) add(tokens int64) {
+// addTokens appends a minute, given the cumulative tokens of the run at its end.
+func (c *tokenCounts) addTokens(tokens int64) {
 	c.minutes = append(c.minutes, float64(tokens-c.last))
 	c.last = tokens
 }
@@ -103,8 +103,8 @@ func (f *fleetScaler) loadHistory(v *sim.FleetView) {
 func (f *fleetScaler) observe(i int, e *sim.EndpointView, now time.Duration) {
 	w := &f.demand[i]
 	if now > 0 && now%time.Minute == 0 {
-		w.interactive.add(e.Interactive)
-		w.deferred.add(e.DeferredTokens)
+		w.interactive.addTokens(e.Interactive)
+		w.deferred.addTokens(e.DeferredTokens)
 	}
 	w.recent = append(w.recent, e.Interactive)
 	if limit := int(observedOver/f.scenario.Period) + 1; len(w.recent) > limit {
@@ -160,7 +160,7 @@ func (f *fleetScaler) plan(now time.Duration, v *sim.FleetView) error {
 		for i := range v.Endpoints {
 			e := &v.Endpoints[i]
 			if !e.Deferred && f.service.Models[e.Model].Name == t.Model && f.service.Regions[e.Region].Name == t.Region {
-				target := t.Target
+				target := t.HourlyTarget
 				target.From, target.Until = now, f.nextPlan
 				f.demand[i].target = &target
 			}
@@ -262,7 +262,7 @@ func (f *fleetScaler) convertEndpoint(i int, e *sim.EndpointView) {
 	*out = plan.ScaledEndpoint{
 		Model: s.Models[e.Model].Name, Region: s.Regions[e.Region],
 		Ready: e.Ready, Starting: e.Starting, Draining: e.Draining, Donated: e.Donated, Min: s.Min, Max: s.Max,
-		Observed: f.observed(w), Target: w.target,
+		Observed: f.observed(w), HourlyTarget: w.target,
 	}
 	if e.Deferred {
 		out.Pool, out.Observed = "NIW", nil

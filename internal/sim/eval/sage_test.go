@@ -60,7 +60,7 @@ func TestSageReportAddsUp(t *testing.T) {
 		for _, m := range row.Models {
 			var use SageUse
 			for _, region := range m.Regions {
-				use.add(&region.SageUse)
+				use.addUse(&region.SageUse)
 			}
 			if use != m.SageUse {
 				t.Errorf("%s, seed %d, %s: %+v, its regions %+v", row.Strategy, row.Seed, m.Model, m.SageUse, use)

@@ -17,7 +17,7 @@ var tableHeader = []string{
 // WriteTable prints the report: one row per policy and push rule with the mean over the seeds, its
 // spread, and the reference. The row with the most output tokens per second has a star. If the plan
 // requests the paper's values, the reference shows its deviation, and the paper's claims follow.
-func (r *Report) WriteTable(out io.Writer) error {
+func (r *SimReport) WriteTable(out io.Writer) error {
 	if _, err := fmt.Fprintf(out, "%s: %s\n%s\n", r.Scenario, r.Title, r.basis()); err != nil {
 		return err
 	}
@@ -33,7 +33,7 @@ func (r *Report) WriteTable(out io.Writer) error {
 }
 
 // basis describes the parameters of the runs in one line.
-func (r *Report) basis() string {
+func (r *SimReport) basis() string {
 	c := &r.Constants
 	profiles := c.Profile
 	for i := range c.Others {
@@ -46,7 +46,7 @@ func (r *Report) basis() string {
 }
 
 // seeds describes the seeds of the rows.
-func (r *Report) seeds() string {
+func (r *SimReport) seeds() string {
 	if n := len(r.Rows) / len(r.Summary); n > 1 {
 		return fmt.Sprintf("seeds 1 to %d", n)
 	}
@@ -57,7 +57,7 @@ func (r *Report) seeds() string {
 func (s *Summary) cells(paper bool) []string {
 	m, sp := &s.Mean, s.Spread
 	if sp == nil {
-		sp = &sim.Figures{}
+		sp = &sim.RunFigures{}
 	}
 	star := " "
 	if s.Best {

@@ -62,17 +62,17 @@ type loop struct {
 // issue sends requests, each in its own goroutine.
 func (l *loop) issue(requests []workload.Request) {
 	for _, request := range requests {
-		l.run.inFlight.Go(func() { l.serve(request) })
+		l.run.inFlight.Go(func() { l.serveRequest(request) })
 	}
 }
 
-// serve sends a request and, after its end, the requests that follow.
-func (l *loop) serve(request workload.Request) {
-	res := l.run.serve(l.target, request)
+// serveRequest sends a request and, after its end, the requests that follow.
+func (l *loop) serveRequest(request workload.Request) {
+	res := l.run.serveRequest(l.target, request)
 	if res.outcome == outcomeCancelled || l.run.issue.Err() != nil {
 		return
 	}
-	next, wait := l.next(request, &res)
+	next, wait := l.nextRequests(request, &res)
 	if wait > 0 {
 		timer := time.NewTimer(wait)
 		defer timer.Stop()
@@ -85,9 +85,9 @@ func (l *loop) serve(request workload.Request) {
 	l.issue(next)
 }
 
-// next reports the result of a request to the client and returns its next requests, and the wait before
+// nextRequests reports the result of a request to the client and returns its next requests, and the wait before
 // them.
-func (l *loop) next(request workload.Request, res *result) ([]workload.Request, time.Duration) {
+func (l *loop) nextRequests(request workload.Request, res *result) ([]workload.Request, time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if res.outcome == outcomeOK {

@@ -28,7 +28,7 @@ func TestRunClosedMeasuresFigures(t *testing.T) {
 		}
 		checkLaw(t, r)
 		if r.OK != 11 || r.Requests != 11 || r.OutputTokens != 121 || r.PromptTokens != 1100 || *r.CachedTokens != 440 {
-			t.Errorf("figures %+v", r.Figures)
+			t.Errorf("figures %+v", r.ClientFigures)
 		}
 		wantClose(t, "hit rate", *r.PrefixHitRate, 0.4, 1e-9)
 		wantClose(t, "requests/s", r.RequestsPerSecond, 1, 1e-6)
@@ -148,7 +148,7 @@ func TestFailedClientBacksOff(t *testing.T) {
 			t.Errorf("requests at %v\nwant %s", at, want)
 		}
 		if r.Rejected != 5 || r.Failures["connect"] != 8 || r.ByStatus["none"] != 8 || r.OK != 1 || client.failed != 13 {
-			t.Errorf("figures %+v, the client saw %d failures", r.Figures, client.failed)
+			t.Errorf("figures %+v, the client saw %d failures", r.ClientFigures, client.failed)
 		}
 	})
 }
@@ -219,7 +219,7 @@ func TestEveryRequestHasOneOutcome(t *testing.T) {
 			}
 			checkLaw(t, r)
 			if r.Requests != len(svc.seen) || r.OK == 0 || r.Rejected == 0 || r.Failures["timeout"] == 0 || r.Failures["stream_error"] == 0 {
-				t.Errorf("seed %d: the service saw %d requests, the report is %+v", seed, len(svc.seen), r.Figures)
+				t.Errorf("seed %d: the service saw %d requests, the report is %+v", seed, len(svc.seen), r.ClientFigures)
 			}
 		})
 	}

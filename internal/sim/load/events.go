@@ -25,9 +25,9 @@ type lines struct {
 	scanned    int // length of its prefix known to contain no newline
 }
 
-// next returns a line without its end, valid until the next call. It returns io.EOF after the last
+// nextLine returns a line without its end, valid until the next call. It returns io.EOF after the last
 // complete line and ignores an incomplete one.
-func (l *lines) next() ([]byte, error) {
+func (l *lines) nextLine() ([]byte, error) {
 	for {
 		if i := bytes.IndexByte(l.buf[l.start+l.scanned:l.end], '\n'); i >= 0 {
 			line := l.buf[l.start : l.start+l.scanned+i]

@@ -122,12 +122,12 @@ func TestLinesFromAnyReadSizes(t *testing.T) {
 	} {
 		l := lines{in: in}
 		for i, w := range want {
-			got, err := l.next()
+			got, err := l.nextLine()
 			if err != nil || string(got) != w {
 				t.Fatalf("%s: line %d is %.20q, %v", name, i, got, err)
 			}
 		}
-		if got, err := l.next(); !errors.Is(err, io.EOF) {
+		if got, err := l.nextLine(); !errors.Is(err, io.EOF) {
 			t.Errorf("%s: after the last line: %q, %v", name, got, err)
 		}
 	}
@@ -144,7 +144,7 @@ func (endless) Read(p []byte) (int, error) {
 
 func TestOverlongLineIsAnError(t *testing.T) {
 	l := lines{in: endless{}}
-	if _, err := l.next(); !errors.Is(err, errEventTooLong) {
+	if _, err := l.nextLine(); !errors.Is(err, errEventTooLong) {
 		t.Errorf("error %v", err)
 	}
 	if len(l.buf) > maxEvent {
@@ -174,7 +174,7 @@ func FuzzStream(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte) {
 		l := lines{in: iotest.HalfReader(strings.NewReader(string(data)))}
 		for {
-			line, err := l.next()
+			line, err := l.nextLine()
 			if err != nil {
 				return
 			}

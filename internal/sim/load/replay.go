@@ -13,7 +13,7 @@ import (
 // Rows is the source of rows for Replay; *workload.Trace implements it.
 type Rows interface {
 	// Next returns the next row in order of time; io.EOF ends the trace.
-	Next() (workload.Row, error)
+	Next() (workload.TraceRow, error)
 	// LeftOut counts the rows omitted so far.
 	LeftOut() int
 }
@@ -74,7 +74,7 @@ func (p *replay) all() (finished bool, err error) {
 		}
 		p.maxLag = max(p.maxLag, time.Since(p.start)-row.At)
 		p.inFlight.Go(func() {
-			p.serve(target, row.Request(p.seed, ""))
+			p.serveRequest(target, row.Request(p.seed, ""))
 			<-p.slots
 		})
 	}

@@ -13,16 +13,16 @@ import (
 
 // trace is a list of rows.
 type trace struct {
-	rows []workload.Row
+	rows []workload.TraceRow
 	err  error // after the rows; nil = io.EOF
 }
 
-func (t *trace) Next() (workload.Row, error) {
+func (t *trace) Next() (workload.TraceRow, error) {
 	if len(t.rows) == 0 {
 		if t.err != nil {
-			return workload.Row{}, t.err
+			return workload.TraceRow{}, t.err
 		}
-		return workload.Row{}, io.EOF
+		return workload.TraceRow{}, io.EOF
 	}
 	row := t.rows[0]
 	t.rows = t.rows[1:]
@@ -35,7 +35,7 @@ func (t *trace) LeftOut() int { return 3 }
 func rowsAt(at ...time.Duration) *trace {
 	t := &trace{}
 	for i, a := range at {
-		t.rows = append(t.rows, workload.Row{Number: i + 1, At: a, InputTokens: 10, OutputTokens: 4, Region: "us"})
+		t.rows = append(t.rows, workload.TraceRow{Number: i + 1, At: a, InputTokens: 10, OutputTokens: 4, Region: "us"})
 	}
 	return t
 }
@@ -131,7 +131,7 @@ func TestReplayWithoutResponsesEndsAfterDrain(t *testing.T) {
 			t.Fatal(err)
 		}
 		if r.Cancelled != 2 || r.DurationSeconds != 6 || r.E2E != nil {
-			t.Errorf("report %+v", r.Figures)
+			t.Errorf("report %+v", r.ClientFigures)
 		}
 	})
 }

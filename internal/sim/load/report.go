@@ -6,10 +6,10 @@ import (
 	"skyserve/internal/telemetry"
 )
 
-// Figures are the measurements of a load, over all regions or in one. Percentiles cover
+// ClientFigures are the measurements of a load, over all regions or in one. Percentiles cover
 // completed requests, in milliseconds; a set or rate without measurements is nil (JSON
 // null).
-type Figures struct {
+type ClientFigures struct {
 	// Requests = OK + Rejected (429, 503) + Failed + Cancelled (still in flight
 	// when the drain ended).
 	Requests  int `json:"requests"`
@@ -50,8 +50,8 @@ type Figures struct {
 
 // Report is the result of a load.
 type Report struct {
-	Figures
-	ByRegion map[string]Figures `json:"by_region"`
+	ClientFigures
+	ByRegion map[string]ClientFigures `json:"by_region"`
 	// FirstError is the first error, empty if there was none.
 	FirstError string `json:"first_error,omitempty"`
 	// Interrupted reports that the load ended early.
@@ -68,18 +68,18 @@ type Report struct {
 func (r *recorder) report(window time.Duration, interrupted bool) *Report {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	out := &Report{ByRegion: map[string]Figures{}, FirstError: r.firstError, Interrupted: interrupted}
+	out := &Report{ByRegion: map[string]ClientFigures{}, FirstError: r.firstError, Interrupted: interrupted}
 	all := newTally()
 	for region, t := range r.regions { // the sums do not depend on the order
 		out.ByRegion[region] = t.figures(window)
 		all.merge(t)
 	}
-	out.Figures = all.figures(window)
+	out.ClientFigures = all.figures(window)
 	return out
 }
 
-func (t *tally) figures(window time.Duration) Figures {
-	f := Figures{
+func (t *tally) figures(window time.Duration) ClientFigures {
+	f := ClientFigures{
 		Requests: t.requests, OK: t.ok, Rejected: t.rejected, Failed: t.failed, Cancelled: t.cancelled,
 		DurationSeconds:   window.Seconds(),
 		RequestsPerSecond: float64(t.okInWindow) / window.Seconds(),

@@ -26,11 +26,11 @@ func TestHistogramEqualsSorting(t *testing.T) {
 			d := time.Duration(float64(50*time.Millisecond) * math.Exp(sigma*random.NormFloat64()))
 			d = max(d, time.Microsecond)
 			samples = append(samples, float64(d)/1e6)
-			whole.add(d)
+			whole.addDuration(d)
 			if i%3 == 0 {
-				left.add(d)
+				left.addDuration(d)
 			} else {
-				right.add(d)
+				right.addDuration(d)
 			}
 		}
 		slices.Sort(samples)
@@ -63,7 +63,7 @@ func TestPercentilesWithoutSamples(t *testing.T) {
 		t.Errorf("percentiles of nothing: %+v", p)
 	}
 	var h histogram
-	h.add(0)
+	h.addDuration(0)
 	if p := h.percentiles(); p.P50 != 0.001 || p.Max != 0.001 {
 		t.Errorf("a sample below a microsecond: %+v", p)
 	}
@@ -86,7 +86,7 @@ func keys(t *testing.T, data []byte) []string {
 
 func TestJSONKeysAreStable(t *testing.T) {
 	r := newRecorder([]Target{{"us", ""}, {"eu", ""}})
-	r.add(&result{region: "us", status: 200, events: 2, usage: &usage{prompt: 4, output: 2}}, time.Now())
+	r.addResult(&result{region: "us", status: 200, events: 2, usage: &usage{prompt: 4, output: 2}}, time.Now())
 	report := r.report(time.Second, false)
 	data, err := json.Marshal(report)
 	if err != nil {
@@ -136,13 +136,13 @@ func TestWriteTable(t *testing.T) {
 	set := func(scale float64) *telemetry.Percentiles {
 		return &telemetry.Percentiles{Mean: 1.2345 * scale, P50: scale, P90: 12.345 * scale, P99: 123.45 * scale, Max: 1234.5 * scale}
 	}
-	figures := Figures{
+	figures := ClientFigures{
 		Requests: 20, OK: 12, Rejected: 3, Failed: 4, Cancelled: 1, DurationSeconds: 60, RequestsPerSecond: 0.2, OutputTokensPerSecond: 1234.5,
 		TTFT: set(1), TPOT: set(0.1), E2E: set(10), PrefixHitRate: &hits, PromptTokens: 5000, OutputTokens: 900, Forwarded: 2,
 		Failures: map[string]int{"stream_broken": 1, "connect": 3},
 	}
 	r := Report{
-		Figures: figures, ByRegion: map[string]Figures{"us": figures, "asia": {}}, FirstError: "status 429: slow down",
+		ClientFigures: figures, ByRegion: map[string]ClientFigures{"us": figures, "asia": {}}, FirstError: "status 429: slow down",
 		Interrupted: true, RowsLeftOut: &omitted, Delayed: &delayed,
 	}
 	want := `requests   12 ok, 3 rejected, 4 failed, 1 cancelled

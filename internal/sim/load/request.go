@@ -115,8 +115,8 @@ func (c *Config) post(ctx context.Context, target Target, r workload.Request, pa
 	return req, nil
 }
 
-// send sends one request and reads its response.
-func (r *run) send(target Target, request workload.Request) result {
+// sendRequest sends one request and reads its response.
+func (r *run) sendRequest(target Target, request workload.Request) result {
 	res := result{region: target.Region}
 	ctx, cancel := context.WithCancelCause(r.requests)
 	defer cancel(nil)
@@ -204,7 +204,7 @@ func (r *run) stream(ctx context.Context, res *result, body io.Reader, start tim
 	in := lines{in: body}
 	last := start
 	for {
-		line, err := in.next()
+		line, err := in.nextLine()
 		if err != nil {
 			if errors.Is(err, io.EOF) {
 				err = errors.New("stream ended without [DONE]")

@@ -24,7 +24,7 @@ func serveOnce(t *testing.T, c Config, handler http.HandlerFunc) (result, *Repor
 		t.Fatal(err)
 	}
 	defer r.close()
-	res := r.serve(c.Targets[0], (&looped{}).Next()[0])
+	res := r.serveRequest(c.Targets[0], (&looped{}).Next()[0])
 	return res, r.record.report(time.Second, false)
 }
 
@@ -131,7 +131,7 @@ func TestTimeoutIsAFailure(t *testing.T) {
 				}
 				defer run.close()
 				begin := time.Now()
-				res := run.serve(c.Targets[0], (&looped{}).Next()[0])
+				res := run.serveRequest(c.Targets[0], (&looped{}).Next()[0])
 				if took := time.Since(begin); took != c.Timeout || res.outcome != outcomeFailed || res.reason != reasonTimeout || res.detail != "the request timed out" {
 					t.Errorf("after %s: outcome %d, reason %q, detail %q", took, res.outcome, res.reason, res.detail)
 				}
@@ -152,7 +152,7 @@ func TestConnectionErrorIsAFailure(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer r.close()
-	res := r.serve(Target{"us", url}, (&looped{}).Next()[0])
+	res := r.serveRequest(Target{"us", url}, (&looped{}).Next()[0])
 	if res.outcome != outcomeFailed || res.reason != reasonConnect || !strings.Contains(res.detail, "refused") {
 		t.Errorf("outcome %d, reason %q, detail %q", res.outcome, res.reason, res.detail)
 	}
@@ -197,14 +197,14 @@ func TestResponsesAndUsage(t *testing.T) {
 		t.Errorf("response %q of %d events and %d tokens", res.response, res.events, res.outputTokens())
 	}
 	if report.OutputTokens != 7 || *report.PrefixHitRate != 0.6 || report.TPOT == nil || report.ITL == nil {
-		t.Errorf("report %+v", report.Figures)
+		t.Errorf("report %+v", report.ClientFigures)
 	}
 	wantClose(t, "tokens/s of two events with 3.5 tokens each in a second", report.OutputTokensPerSecond, 7, 1e-9)
 	res, report = serveOnce(t, Config{}, func(w http.ResponseWriter, _ *http.Request) {
 		stream(w, contentEvent("a"), contentEvent("b"), contentEvent("c"), doneEvent)
 	})
 	if res.outputTokens() != 3 || report.PrefixHitRate != nil || report.CachedTokens != nil {
-		t.Errorf("without usage: %d tokens, report %+v", res.outputTokens(), report.Figures)
+		t.Errorf("without usage: %d tokens, report %+v", res.outputTokens(), report.ClientFigures)
 	}
 }
 
@@ -220,7 +220,7 @@ func TestHiddenCachedTokensAreUnknown(t *testing.T) {
 			stream(w, contentEvent("a"), usageEvent(50, 1, 0), doneEvent)
 		})
 		if (report.PrefixHitRate != nil) != known || (report.CachedTokens != nil) != known || report.PromptTokens != 50 {
-			t.Errorf("with the header %q: %+v, want a hit rate: %v", header, report.Figures, known)
+			t.Errorf("with the header %q: %+v, want a hit rate: %v", header, report.ClientFigures, known)
 		}
 	}
 }
@@ -238,7 +238,7 @@ func TestConnectionsAreReused(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range 20 {
-		if res := r.serve(target, (&looped{}).Next()[0]); res.outcome != outcomeOK {
+		if res := r.serveRequest(target, (&looped{}).Next()[0]); res.outcome != outcomeOK {
 			t.Fatalf("%+v", res)
 		}
 	}
@@ -284,7 +284,7 @@ func TestFirstModel(t *testing.T) {
 
 func BenchmarkEncode4KB(b *testing.B) {
 	c := Config{Model: "m"}
-	row := workload.Row{Number: 1, InputTokens: 1024, OutputTokens: 100}
+	row := workload.TraceRow{Number: 1, InputTokens: 1024, OutputTokens: 100}
 	request := row.Request(1, "")
 	b.ReportAllocs()
 	for b.Loop() {

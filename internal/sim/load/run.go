@@ -76,10 +76,10 @@ func (r *run) target(region string) (Target, error) {
 	return t, nil
 }
 
-// serve issues one request, records and returns its result.
-func (r *run) serve(target Target, request workload.Request) result {
+// serveRequest issues one request, records and returns its result.
+func (r *run) serveRequest(target Target, request workload.Request) result {
 	r.live.inFlight.Add(1)
-	res := r.send(target, request)
+	res := r.sendRequest(target, request)
 	r.live.inFlight.Add(-1)
 	res.endedInWindow = !r.ended.Load()
 	switch res.outcome {
@@ -88,7 +88,7 @@ func (r *run) serve(target Target, request workload.Request) result {
 	case outcomeRejected, outcomeFailed:
 		r.live.failed.Add(1)
 	}
-	r.record.add(&res, time.Now())
+	r.record.addResult(&res, time.Now())
 	return res
 }
 

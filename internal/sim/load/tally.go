@@ -22,7 +22,7 @@ type histogram struct {
 	max    float64
 }
 
-func (h *histogram) add(d time.Duration) {
+func (h *histogram) addDuration(d time.Duration) {
 	x := max(float64(d)/float64(time.Microsecond), 1)
 	i := int(math.Log(x) / math.Log(growth))
 	for len(h.counts) <= i {
@@ -88,8 +88,8 @@ type tally struct {
 
 func newTally() *tally { return &tally{byStatus: map[string]int{}, failures: map[string]int{}} }
 
-// add counts one request.
-func (t *tally) add(r *result) {
+// addResult counts one request.
+func (t *tally) addResult(r *result) {
 	t.requests++
 	status := "none"
 	if r.status > 0 {
@@ -124,16 +124,16 @@ func (t *tally) addOK(r *result) {
 	output := r.outputTokens()
 	t.output += output
 	t.addUsage(r.usage)
-	t.e2e.add(r.e2e)
+	t.e2e.addDuration(r.e2e)
 	if r.events == 0 {
 		return
 	}
-	t.ttft.add(r.ttft)
+	t.ttft.addDuration(r.ttft)
 	if output > 1 {
-		t.tpot.add((r.e2e - r.ttft) / time.Duration(output-1))
+		t.tpot.addDuration((r.e2e - r.ttft) / time.Duration(output-1))
 	}
 	for _, gap := range r.gaps {
-		t.itl.add(gap)
+		t.itl.addDuration(gap)
 	}
 }
 
@@ -193,10 +193,10 @@ func newRecorder(targets []Target) *recorder {
 	return r
 }
 
-func (r *recorder) add(res *result, now time.Time) {
+func (r *recorder) addResult(res *result, now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.regions[res.region].add(res)
+	r.regions[res.region].addResult(res)
 	if res.outcome != outcomeCancelled {
 		r.lastEnd = now
 	}

@@ -148,21 +148,21 @@ type csvTrace struct {
 	rows   int
 }
 
-func (t *csvTrace) next() (Row, error) {
+func (t *csvTrace) next() (TraceRow, error) {
 	if err := t.read(); err != nil {
-		return Row{}, err
+		return TraceRow{}, err
 	}
 	t.rows++
-	row := Row{Number: t.rows, Line: t.line}
+	row := TraceRow{Number: t.rows, Line: t.line}
 	var err error
 	if row.At, err = t.time(); err != nil {
-		return Row{}, err
+		return TraceRow{}, err
 	}
 	if row.InputTokens, err = t.length(t.format.input); err != nil {
-		return Row{}, err
+		return TraceRow{}, err
 	}
 	if row.OutputTokens, err = t.length(t.format.output); err != nil {
-		return Row{}, err
+		return TraceRow{}, err
 	}
 	row.Session, _ = t.field(t.format.session)
 	row.User, _ = t.field(t.format.user)

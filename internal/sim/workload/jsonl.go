@@ -76,7 +76,7 @@ func jsonlFormat(first string) string {
 	return ""
 }
 
-func (t *jsonlTrace) next() (Row, error) {
+func (t *jsonlTrace) next() (TraceRow, error) {
 	for t.lines.Scan() {
 		t.line++
 		if line := bytes.TrimSpace(t.lines.Bytes()); len(line) > 0 {
@@ -85,33 +85,33 @@ func (t *jsonlTrace) next() (Row, error) {
 	}
 	switch err := t.lines.Err(); {
 	case err == nil:
-		return Row{}, io.EOF
+		return TraceRow{}, io.EOF
 	case errors.Is(err, bufio.ErrTooLong):
-		return Row{}, fmt.Errorf("reading %s:%d: the line is longer than %d bytes", t.file, t.line+1, maxLine)
+		return TraceRow{}, fmt.Errorf("reading %s:%d: the line is longer than %d bytes", t.file, t.line+1, maxLine)
 	default:
-		return Row{}, fmt.Errorf("reading %s:%d: %w", t.file, t.line+1, err)
+		return TraceRow{}, fmt.Errorf("reading %s:%d: %w", t.file, t.line+1, err)
 	}
 }
 
-func (t *jsonlTrace) row(line []byte) (Row, error) {
+func (t *jsonlTrace) row(line []byte) (TraceRow, error) {
 	var raw jsonRow
 	if err := json.Unmarshal(line, &raw); err != nil {
-		return Row{}, fmt.Errorf("reading %s:%d: row: must be a JSON object, got %s: %w", t.file, t.line, excerpt(string(line)), err)
+		return TraceRow{}, fmt.Errorf("reading %s:%d: row: must be a JSON object, got %s: %w", t.file, t.line, excerpt(string(line)), err)
 	}
 	t.rows++
-	row := Row{Number: t.rows, Line: t.line, BlockTokens: t.block}
+	row := TraceRow{Number: t.rows, Line: t.line, BlockTokens: t.block}
 	var err error
 	if row.At, err = t.at("timestamp").seconds(string(raw.Timestamp), t.unit); err != nil {
-		return Row{}, err
+		return TraceRow{}, err
 	}
 	if row.InputTokens, err = t.at("input_length").tokens(string(raw.InputLength)); err != nil {
-		return Row{}, err
+		return TraceRow{}, err
 	}
 	if row.OutputTokens, err = t.at("output_length").tokens(string(raw.OutputLength)); err != nil {
-		return Row{}, err
+		return TraceRow{}, err
 	}
 	if row.Blocks, err = t.at("hash_ids").ids(raw.HashIDs); err != nil {
-		return Row{}, err
+		return TraceRow{}, err
 	}
 	row.Session = t.session(raw, row.Blocks)
 	return row, nil

@@ -19,7 +19,7 @@ type ordered struct {
 	in   source
 	// buffer is sorted from head on, by time and then file order. Most rows are in order and are
 	// appended, faster than with a heap.
-	buffer []Row
+	buffer []TraceRow
 	head   int
 	err    error // from in, returned when the buffer is empty
 	began  bool
@@ -35,12 +35,12 @@ func sorted(name string, in source) source {
 	return &ordered{name: name, in: in}
 }
 
-func (o *ordered) next() (Row, error) {
+func (o *ordered) next() (TraceRow, error) {
 	if err := o.fill(); err != nil {
-		return Row{}, err
+		return TraceRow{}, err
 	}
 	if o.head == len(o.buffer) {
-		return Row{}, o.err
+		return TraceRow{}, o.err
 	}
 	row := o.buffer[o.head]
 	o.head++
@@ -75,7 +75,7 @@ func (o *ordered) fill() error {
 }
 
 // insert inserts a row after those with the same time.
-func (o *ordered) insert(row Row) {
+func (o *ordered) insert(row TraceRow) {
 	if len(o.buffer) == cap(o.buffer) && o.head > 0 {
 		n := copy(o.buffer, o.buffer[o.head:])
 		clear(o.buffer[n:])

@@ -217,13 +217,13 @@ func (t *rateTrace) begin(o TraceOptions) {
 	heap.Init((*arrivalHeap)(&t.clients))
 }
 
-func (t *rateTrace) next() (Row, error) {
+func (t *rateTrace) next() (TraceRow, error) {
 	if len(t.clients) == 0 {
-		return Row{}, io.EOF
+		return TraceRow{}, io.EOF
 	}
 	c := t.clients[0]
 	t.rows++
-	row := Row{
+	row := TraceRow{
 		Number: t.rows, At: time.Duration(c.at * float64(time.Second)), User: c.name,
 		InputTokens: drawInput(c.random), OutputTokens: drawOutput(c.random),
 	}

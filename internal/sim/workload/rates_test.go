@@ -22,7 +22,7 @@ func rateTable(n int, rate float64, dist string, p1, cv string) string {
 }
 
 // gapsOf returns the gaps between the rows' arrivals, in seconds.
-func gapsOf(rows []Row) []float64 {
+func gapsOf(rows []TraceRow) []float64 {
 	var gaps []float64
 	for i := 1; i < len(rows); i++ {
 		gaps = append(gaps, (rows[i].At - rows[i-1].At).Seconds())
@@ -87,7 +87,7 @@ func TestClientsInterleaveInTime(t *testing.T) {
 		"m,1,600,4,1,Gamma,1,1\n" +
 		"m,2,1200,1,1,Gamma,1,1\nm,2,0,1,1,Gamma,1,1\n" // out of order within the client
 	rows := mustRows(t, table, TraceOptions{Seed: 1})
-	if !slices.IsSortedFunc(rows, func(a, b Row) int { return int(a.At - b.At) }) {
+	if !slices.IsSortedFunc(rows, func(a, b TraceRow) int { return int(a.At - b.At) }) {
 		t.Fatal("arrivals are not in order of time")
 	}
 	count := map[string]int{}

@@ -41,7 +41,7 @@ func checkWeights(weights []Weight) error {
 
 // regionOf returns the region of a row: its own if that has a weight, otherwise a draw that depends only on
 // the seed and the row's session, or its number without one.
-func (r regions) regionOf(row Row) string {
+func (r regions) regionOf(row TraceRow) string {
 	if len(r.weights) == 0 {
 		return row.Region
 	}

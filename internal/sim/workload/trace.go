@@ -15,9 +15,9 @@ import (
 	"skyserve/internal/service"
 )
 
-// Row is a request of a trace: its time, its lengths, and what it shares with other rows. Traces
+// TraceRow is a request of a trace: its time, its lengths, and what it shares with other rows. Traces
 // contain no text.
-type Row struct {
+type TraceRow struct {
 	// Number is the number of the row, from 1, in file order.
 	Number int
 	// Line is the row's line in the file, 0 if it was drawn from a rate.
@@ -50,7 +50,7 @@ const maxTokens = 4 << 20
 // only on its ID, so rows with equal leading IDs have equal prefixes; the last block is truncated to
 // the row's length. Text beyond the blocks is unique to the row: it depends on seed and the row's
 // number.
-func (r Row) AppendPrompt(dst []byte, seed uint64) []byte {
+func (r TraceRow) AppendPrompt(dst []byte, seed uint64) []byte {
 	remaining := r.InputTokens
 	for _, id := range r.Blocks {
 		if remaining == 0 || r.BlockTokens == 0 {
@@ -65,7 +65,7 @@ func (r Row) AppendPrompt(dst []byte, seed uint64) []byte {
 
 // Request returns the chat request of a row: one user message. A row without tokens gets one prompt and
 // one output token, since engines reject empty requests.
-func (r Row) Request(seed uint64, model string) Request {
+func (r TraceRow) Request(seed uint64, model string) Request {
 	q := r.Lengths(model)
 	r.InputTokens = q.InputTokens
 	prompt := r.AppendPrompt(make([]byte, 0, r.InputTokens*wordBytes), seed)
@@ -74,7 +74,7 @@ func (r Row) Request(seed uint64, model string) Request {
 }
 
 // Lengths returns the request of a row without its text, for light engines.
-func (r Row) Lengths(model string) Request {
+func (r TraceRow) Lengths(model string) Request {
 	session := r.Session
 	if session == "" {
 		session = "row-" + strconv.Itoa(r.Number)
@@ -118,7 +118,7 @@ type Trace struct {
 
 // source yields rows in order of time; io.EOF at the end.
 type source interface {
-	next() (Row, error)
+	next() (TraceRow, error)
 }
 
 // Formats returns the names of the supported trace formats, the values of Trace.Format.
@@ -200,17 +200,17 @@ func (t *Trace) Origin() time.Duration {
 func (t *Trace) LeftOut() int { return t.leftOut }
 
 // Next returns the next row with its time shifted and scaled; io.EOF at the end.
-func (t *Trace) Next() (Row, error) {
+func (t *Trace) Next() (TraceRow, error) {
 	for {
 		row, err := t.rows.next()
 		if err != nil {
-			return Row{}, err
+			return TraceRow{}, err
 		}
 		if row.At < t.options.From {
 			continue
 		}
 		if t.options.To > 0 && row.At >= t.options.To {
-			return Row{}, io.EOF
+			return TraceRow{}, io.EOF
 		}
 		if t.options.MaxInput > 0 && row.InputTokens > t.options.MaxInput {
 			t.leftOut++

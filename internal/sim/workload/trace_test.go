@@ -27,8 +27,8 @@ func openText(t *testing.T, text string, o TraceOptions) *Trace {
 }
 
 // rowsOf returns up to limit rows of a trace.
-func rowsOf(tr *Trace, limit int) ([]Row, error) {
-	var rows []Row
+func rowsOf(tr *Trace, limit int) ([]TraceRow, error) {
+	var rows []TraceRow
 	for len(rows) < limit {
 		row, err := tr.Next()
 		if errors.Is(err, io.EOF) {
@@ -42,7 +42,7 @@ func rowsOf(tr *Trace, limit int) ([]Row, error) {
 	return rows, nil
 }
 
-func mustRows(t *testing.T, text string, o TraceOptions) []Row {
+func mustRows(t *testing.T, text string, o TraceOptions) []TraceRow {
 	t.Helper()
 	rows, err := rowsOf(openText(t, text, o), math.MaxInt)
 	if err != nil {
@@ -79,40 +79,40 @@ const (
 func TestReaders(t *testing.T) {
 	for _, c := range []struct {
 		name, text, format string
-		want               []Row
+		want               []TraceRow
 	}{
-		{"mooncake", mooncakeText, "mooncake", []Row{
+		{"mooncake", mooncakeText, "mooncake", []TraceRow{
 			{Number: 1, Line: 1, At: 0, InputTokens: 1030, OutputTokens: 500, Blocks: []uint64{0, 7, 8}, BlockTokens: 512, Session: "block-7"},
 			{Number: 2, Line: 2, At: 250 * ms, InputTokens: 400, OutputTokens: 5, Blocks: []uint64{9}, BlockTokens: 512},
 			{Number: 3, Line: 4, At: 3000 * ms, InputTokens: 1600, OutputTokens: 20, Blocks: []uint64{0, 7, 12, 13}, BlockTokens: 512, Session: "block-7"},
 		}},
-		{"bailian", bailianText, "bailian", []Row{
+		{"bailian", bailianText, "bailian", []TraceRow{
 			{Number: 1, Line: 1, At: 0, InputTokens: 40, OutputTokens: 132, Blocks: []uint64{1, 2, 3}, BlockTokens: 16, Session: "chat-159"},
 			{Number: 2, Line: 2, At: 886 * ms, InputTokens: 16, OutputTokens: 1, Blocks: []uint64{math.MaxUint64 - 3}, BlockTokens: 16, Session: "chat-160"},
 			{Number: 3, Line: 3, At: 1386 * ms, InputTokens: 50, OutputTokens: 8, Blocks: []uint64{1, 2, 5, 6}, BlockTokens: 16, Session: "chat-159"},
 			{Number: 4, Line: 4, At: 8886 * ms, InputTokens: 60, OutputTokens: 8, BlockTokens: 16, Session: "chat-159"},
 		}},
-		{"azure-2023", azure2023Text, "azure-2023", []Row{
+		{"azure-2023", azure2023Text, "azure-2023", []TraceRow{
 			{Number: 1, Line: 2, InputTokens: 374, OutputTokens: 44},
 			{Number: 2, Line: 3, At: 4314600 * time.Microsecond, InputTokens: 396, OutputTokens: 109},
 			{Number: 3, Line: 4, At: 4541900 * time.Microsecond, InputTokens: 879, OutputTokens: 55},
 		}},
-		{"azure-2024", azure2024Text, "azure-2024", []Row{
+		{"azure-2024", azure2024Text, "azure-2024", []TraceRow{
 			{Number: 1, Line: 2, InputTokens: 1452, OutputTokens: 3},
 			{Number: 2, Line: 3, At: ms, InputTokens: 18},
 		}},
-		{"azure without zone", azureOldText, "azure-2024", []Row{
+		{"azure without zone", azureOldText, "azure-2024", []TraceRow{
 			{Number: 1, Line: 2, InputTokens: 4808, OutputTokens: 10},
 			{Number: 2, Line: 3, At: 4314579 * time.Microsecond, InputTokens: 3180, OutputTokens: 8},
 		}},
-		{"byte-order mark", "\ufeff" + azure2023Text[:45], "azure-2023", []Row{{Number: 1, Line: 2, InputTokens: 374, OutputTokens: 44}}},
-		{"burstgpt", burstText, "burstgpt", []Row{
+		{"byte-order mark", "\ufeff" + azure2023Text[:45], "azure-2023", []TraceRow{{Number: 1, Line: 2, InputTokens: 374, OutputTokens: 44}}},
+		{"burstgpt", burstText, "burstgpt", []TraceRow{
 			{Number: 1, Line: 2, InputTokens: 472, OutputTokens: 18, Model: "ChatGPT"},
 			{Number: 2, Line: 3, At: 40 * time.Second, InputTokens: 1087, Model: "ChatGPT"},
 			{Number: 3, Line: 4, At: 105500 * ms, InputTokens: 417, OutputTokens: 505, Model: "GPT-4"},
 		}},
-		{"burstgpt with sessions", burstTextV2, "burstgpt", []Row{{Number: 1, Line: 2, InputTokens: 472, OutputTokens: 18, Model: "ChatGPT", Session: "s1"}}},
-		{"sageserve", sageText, "sageserve", []Row{
+		{"burstgpt with sessions", burstTextV2, "burstgpt", []TraceRow{{Number: 1, Line: 2, InputTokens: 472, OutputTokens: 18, Model: "ChatGPT", Session: "s1"}}},
+		{"sageserve", sageText, "sageserve", []TraceRow{
 			{Number: 1, Line: 2, InputTokens: 100, OutputTokens: 20, Model: "A", User: "tenant-1", Region: "eu", Tier: service.TierFast},
 			{Number: 2, Line: 3, At: time.Second, InputTokens: 101, OutputTokens: 21, Model: "A", User: "tenant-2", Region: "us", Tier: service.TierNormal},
 			{Number: 3, Line: 4, At: 1500 * ms, InputTokens: 102, OutputTokens: 22, Model: "B", User: "tenant-1", Region: "us", Tier: service.TierDeferred},
@@ -139,7 +139,7 @@ func TestReaders(t *testing.T) {
 	}
 }
 
-func sameRow(a, b Row) bool { return fmt.Sprintf("%+v", a) == fmt.Sprintf("%+v", b) }
+func sameRow(a, b TraceRow) bool { return fmt.Sprintf("%+v", a) == fmt.Sprintf("%+v", b) }
 
 func gzipped(t *testing.T, text string) string {
 	t.Helper()
@@ -354,11 +354,11 @@ func TestRowsWithoutBlocksAreUnique(t *testing.T) {
 	if other := rows[0].Request(2, ""); other.Messages[0] == one.Messages[0] {
 		t.Error("another seed yielded the same text")
 	}
-	short := Row{Number: 3, InputTokens: 40, Blocks: []uint64{1}, BlockTokens: 16}
+	short := TraceRow{Number: 3, InputTokens: 40, Blocks: []uint64{1}, BlockTokens: 16}
 	if got := CountTokens(short.Request(1, "").Messages[0].Content); got != 40 {
 		t.Errorf("a row longer than its blocks has %d tokens, want 40", got)
 	}
-	if empty := (Row{Number: 4}).Request(1, ""); empty.InputTokens != 1 || empty.OutputTokens != 1 {
+	if empty := (TraceRow{Number: 4}).Request(1, ""); empty.InputTokens != 1 || empty.OutputTokens != 1 {
 		t.Errorf("an empty row requests %d of %d", empty.OutputTokens, empty.InputTokens)
 	}
 }

@@ -73,6 +73,6 @@ func readRates(name string, in io.Reader) (*found, error) {
 }
 
 // rowKey returns the key of the series that a row of a trace belongs to.
-func rowKey(r workload.Row) forecast.SeriesKey {
+func rowKey(r workload.TraceRow) forecast.SeriesKey {
 	return keyOf(service.Region(r.Region), r.Model, r.Tier)
 }

@@ -59,7 +59,7 @@ func minuteOf(d time.Duration) int64 {
 	return m
 }
 
-func count(counts map[cell]*telemetry.Point, row workload.Row, minute int64) error {
+func count(counts map[cell]*telemetry.Point, row workload.TraceRow, minute int64) error {
 	c := cell{minute, rowKey(row)}
 	p := counts[c]
 	if p == nil {

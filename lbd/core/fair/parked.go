@@ -8,9 +8,9 @@ type meter struct {
 	floor  int64 // the highest value passed to raiseFloor; served is never lower
 }
 
-// add counts tokens. A refund never lowers served below the floor, because the tenant would
+// addTokens counts tokens. A refund never lowers served below the floor, because the tenant would
 // accumulate credit.
-func (m *meter) add(tokens int64) { m.served = max(m.served+tokens, m.floor) }
+func (m *meter) addTokens(tokens int64) { m.served = max(m.served+tokens, m.floor) }
 
 func (m *meter) raiseFloor(floor int64) {
 	m.floor = max(m.floor, floor)
@@ -67,8 +67,8 @@ func (a *account[R]) moreParkedBefore(o *account[R]) bool {
 	return a.created < o.created
 }
 
-// add parks r. A tenant without parked requests starts with the same count as the others.
-func (x *parkedRequests[R]) add(r *Item[R]) {
+// addRequest parks r. A tenant without parked requests starts with the same count as the others.
+func (x *parkedRequests[R]) addRequest(r *Item[R]) {
 	a := r.account
 	if a.parked.n == 0 {
 		floor := x.floor
@@ -77,15 +77,15 @@ func (x *parkedRequests[R]) add(r *Item[R]) {
 		}
 		a.parked.deferred.raiseFloor(floor)
 	}
-	x.requests.add(r)
-	a.parked.requests.add(r)
+	x.requests.addItem(r)
+	a.parked.requests.addItem(r)
 	x.resize(a, 1)
 	r.parked = true
 }
 
-func (x *parkedRequests[R]) remove(r *Item[R]) {
-	x.requests.remove(r)
-	r.account.parked.requests.remove(r)
+func (x *parkedRequests[R]) removeRequest(r *Item[R]) {
+	x.requests.removeItem(r)
+	r.account.parked.requests.removeItem(r)
 	x.resize(r.account, -1)
 	r.parked = false
 }
@@ -93,31 +93,31 @@ func (x *parkedRequests[R]) remove(r *Item[R]) {
 // resize changes the number of parked requests of an account.
 func (x *parkedRequests[R]) resize(a *account[R], by int) {
 	if a.parked.n > 0 {
-		x.accounts.remove(a)
-		x.bySize.remove(a)
+		x.accounts.removeItem(a)
+		x.bySize.removeItem(a)
 	}
 	x.n += by
 	if a.parked.n += by; a.parked.n > 0 {
-		x.accounts.add(a)
-		x.bySize.add(a)
+		x.accounts.addItem(a)
+		x.bySize.addItem(a)
 	}
 }
 
 // charge adds tokens of deferred work to those served to a.
 func (x *parkedRequests[R]) charge(a *account[R], tokens int64) {
 	if a.parked.n > 0 {
-		x.accounts.remove(a)
+		x.accounts.removeItem(a)
 	}
-	a.parked.deferred.add(tokens)
+	a.parked.deferred.addTokens(tokens)
 	if a.parked.n > 0 {
-		x.accounts.add(a)
+		x.accounts.addItem(a)
 	}
 }
 
 // Park parks r.
 func (q *Queue[R]) Park(r *Item[R]) {
 	r.account = q.openAccount(r.tenant)
-	q.parked.add(r)
+	q.parked.addRequest(r)
 }
 
 // Release queues the next parked request and returns it; nil if none is parked.
@@ -134,7 +134,7 @@ func (q *Queue[R]) Release(now time.Duration) *R {
 
 // Unpark queues r.
 func (q *Queue[R]) Unpark(now time.Duration, r *Item[R]) {
-	q.parked.remove(r)
+	q.parked.removeRequest(r)
 	q.Push(now, r)
 }
 
@@ -175,7 +175,7 @@ func (q *Queue[R]) LastParked(tenant string) *R {
 
 // AllParked appends every parked request to into, in order of arrival.
 func (q *Queue[R]) AllParked(into []*R) []*R {
-	for r := q.parked.requests.first(); r != nil; r = q.parked.requests.next(r) {
+	for r := q.parked.requests.first(); r != nil; r = q.parked.requests.nextItem(r) {
 		into = append(into, r.request)
 	}
 	return into

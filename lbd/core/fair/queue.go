@@ -145,7 +145,7 @@ func (q *Queue[R]) Push(now time.Duration, r *Item[R]) {
 // Remove removes r, which must be queued or parked.
 func (q *Queue[R]) Remove(r *Item[R]) {
 	if r.parked {
-		q.parked.remove(r)
+		q.parked.removeRequest(r)
 		q.markIdle(r.account)
 		return
 	}
@@ -168,26 +168,26 @@ func (q *Queue[R]) changeCounts(r *Item[R], by int) {
 func (q *Queue[R]) addToLevel(r *Item[R]) {
 	r.position = q.order(r.request, q.clock)
 	l, share := &q.levels[r.position.Level], &r.account.shares[r.position.Level]
-	l.requests.add(r)
+	l.requests.addItem(r)
 	if share.requests.root == nil {
-		l.accounts.add(r.account)
+		l.accounts.addItem(r.account)
 	}
-	share.requests.add(r)
+	share.requests.addItem(r)
 	if r.position.ChangesAt != Never {
-		q.changing.add(r)
+		q.changing.addItem(r)
 	}
 }
 
 // removeFromLevel removes r from its position.
 func (q *Queue[R]) removeFromLevel(r *Item[R]) {
 	l, share := &q.levels[r.position.Level], &r.account.shares[r.position.Level]
-	l.requests.remove(r)
-	share.requests.remove(r)
+	l.requests.removeItem(r)
+	share.requests.removeItem(r)
 	if share.requests.root == nil {
-		l.accounts.remove(r.account)
+		l.accounts.removeItem(r.account)
 	}
 	if r.position.ChangesAt != Never {
-		q.changing.remove(r)
+		q.changing.removeItem(r)
 	}
 }
 
@@ -213,7 +213,7 @@ func (q *Queue[R]) First(into []*R, now time.Duration, n int) []*R {
 	}
 	q.round.start(q)
 	for range n {
-		into = append(into, q.round.next(q).request)
+		into = append(into, q.round.nextRequest(q).request)
 	}
 	return into
 }
@@ -227,7 +227,7 @@ func (q *Queue[R]) firstOfOneTenant(into []*R, n int) []*R {
 	for range n {
 		i := earliestLevel(&heads, Levels-1)
 		into = append(into, heads[i].request)
-		heads[i] = q.levels[i].requests.next(heads[i])
+		heads[i] = q.levels[i].requests.nextItem(heads[i])
 	}
 	return into
 }
@@ -248,7 +248,7 @@ func earliestLevel[R any](heads *[Levels]*Item[R], last int) int {
 func (q *Queue[R]) Waiting(into []*R) []*R {
 	for i := range q.levels {
 		l := &q.levels[i].requests
-		for r := l.first(); r != nil; r = l.next(r) {
+		for r := l.first(); r != nil; r = l.nextItem(r) {
 			into = append(into, r.request)
 		}
 	}
@@ -260,7 +260,7 @@ func (q *Queue[R]) Waiting(into []*R) []*R {
 func (q *Queue[R]) OldestWait(now time.Duration) (wait time.Duration) {
 	for i := range q.levels {
 		l := &q.levels[i].requests
-		for r := l.first(); r != nil; r = l.next(r) {
+		for r := l.first(); r != nil; r = l.nextItem(r) {
 			wait = max(wait, now-r.Arrived)
 		}
 	}
@@ -276,7 +276,7 @@ func (q *Queue[R]) Reorder(now time.Duration, order Order[R], change func(r *R))
 	all := make([]*Item[R], 0, q.n)
 	for i := range q.levels {
 		l := &q.levels[i].requests
-		for r := l.first(); r != nil; r = l.next(r) {
+		for r := l.first(); r != nil; r = l.nextItem(r) {
 			all = append(all, r)
 		}
 	}

@@ -116,13 +116,13 @@ func TestCountsAgree(t *testing.T) {
 func check(t fatal, q *Queue[job], want, apart int) {
 	t.Helper()
 	byTenant, inLanes, deferred := 0, 0, 0
-	for a := q.byWaiting.first(); a != nil; a = q.byWaiting.next(a) {
+	for a := q.byWaiting.first(); a != nil; a = q.byWaiting.nextItem(a) {
 		byTenant += a.waiting
 	}
 	for i := range q.levels {
 		l := &q.levels[i]
-		for a := l.accounts.first(); a != nil; a = l.accounts.next(a) {
-			for r := a.shares[i].requests.first(); r != nil; r = a.shares[i].requests.next(r) {
+		for a := l.accounts.first(); a != nil; a = l.accounts.nextItem(a) {
+			for r := a.shares[i].requests.first(); r != nil; r = a.shares[i].requests.nextItem(r) {
 				inLanes++
 			}
 		}

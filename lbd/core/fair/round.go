@@ -31,8 +31,8 @@ func (t *round[R]) start(q *Queue[R]) {
 	}
 }
 
-// next selects the next request; at least one must remain.
-func (t *round[R]) next(q *Queue[R]) *Item[R] {
+// nextRequest selects the next request; at least one must remain.
+func (t *round[R]) nextRequest(q *Queue[R]) *Item[R] {
 	turn := earliestLevel(&t.heads, Levels-1)
 	var a *account[R]
 	for i := turn; i >= 0; i-- {
@@ -43,10 +43,10 @@ func (t *round[R]) next(q *Queue[R]) *Item[R] {
 	t.track(a)
 	i := earliestLevel(&a.cursors, turn)
 	r := a.cursors[i]
-	a.cursors[i] = a.shares[i].requests.next(r)
+	a.cursors[i] = a.shares[i].requests.nextItem(r)
 	r.taken = t.number
 	for h := t.heads[i]; h != nil && h.taken == t.number; h = t.heads[i] {
-		t.heads[i] = q.levels[i].requests.next(h)
+		t.heads[i] = q.levels[i].requests.nextItem(h)
 	}
 	a.servedAfter += r.turnCost
 	return r
@@ -68,7 +68,7 @@ func (t *round[R]) track(a *account[R]) {
 	for i := range a.cursors {
 		a.cursors[i] = a.shares[i].requests.first()
 		if a.cursors[i] != nil {
-			t.push(i, heapEntry[R]{a.servedAfter, a})
+			t.pushEntry(i, heapEntry[R]{a.servedAfter, a})
 		}
 	}
 }
@@ -77,7 +77,7 @@ func (t *round[R]) track(a *account[R]) {
 // none.
 func (t *round[R]) leastServed(q *Queue[R], i int) *account[R] {
 	for t.untouched[i] != nil && t.untouched[i].round == t.number {
-		t.untouched[i] = q.levels[i].accounts.next(t.untouched[i])
+		t.untouched[i] = q.levels[i].accounts.nextItem(t.untouched[i])
 	}
 	t.refreshTop(i)
 	h := t.touched[i]
@@ -107,7 +107,7 @@ func (t *round[R]) refreshTop(i int) {
 	}
 }
 
-func (t *round[R]) push(i int, e heapEntry[R]) {
+func (t *round[R]) pushEntry(i int, e heapEntry[R]) {
 	h := append(t.touched[i], e)
 	t.touched[i] = h
 	for c := len(h) - 1; c > 0; {

@@ -28,8 +28,8 @@ func (s *sorted[T]) random() uint64 {
 	return z ^ z>>31
 }
 
-// add adds x, which must not be in the tree.
-func (s *sorted[T]) add(x *T) {
+// addItem adds x, which must not be in the tree.
+func (s *sorted[T]) addItem(x *T) {
 	n := s.node(x)
 	*n = node[T]{priority: s.random()}
 	at := &s.root
@@ -51,8 +51,8 @@ func (s *sorted[T]) add(x *T) {
 	}
 }
 
-// remove removes x, which must be in the tree.
-func (s *sorted[T]) remove(x *T) {
+// removeItem removes x, which must be in the tree.
+func (s *sorted[T]) removeItem(x *T) {
 	n := s.node(x)
 	for n.left != nil && n.right != nil {
 		if s.node(n.left).priority > s.node(n.right).priority {
@@ -127,5 +127,5 @@ func (s *sorted[T]) first() *T { return s.head }
 // last returns the last element; nil if there is none.
 func (s *sorted[T]) last() *T { return s.tail }
 
-// next returns the element after x; nil after the last.
-func (s *sorted[T]) next(x *T) *T { return s.node(x).next }
+// nextItem returns the element after x; nil after the last.
+func (s *sorted[T]) nextItem(x *T) *T { return s.node(x).next }

@@ -18,7 +18,7 @@ func newItems() sorted[item] {
 
 // listed walks through s and checks its links in both directions, and the tree.
 func listed(t fatal, s *sorted[item]) (keys []int) {
-	for x := s.first(); x != nil; x = s.next(x) {
+	for x := s.first(); x != nil; x = s.nextItem(x) {
 		for _, child := range []*item{x.node.left, x.node.right} {
 			if child != nil && (child.node.parent != x || child.node.priority > x.node.priority) {
 				t.Fatalf("%d is no child of %d", child.key, x.key)
@@ -48,13 +48,13 @@ func TestSortedMatchesSlice(t *testing.T) {
 		for range rapid.IntRange(1, 120).Draw(rt, "changes") {
 			k := rapid.IntRange(0, 60).Draw(rt, "key")
 			if x := in[k]; x != nil {
-				s.remove(x)
+				s.removeItem(x)
 				delete(in, k)
 				i, _ := slices.BinarySearch(want, k)
 				want = slices.Delete(want, i, i+1)
 			} else {
 				in[k] = &item{key: k}
-				s.add(in[k])
+				s.addItem(in[k])
 				i, _ := slices.BinarySearch(want, k)
 				want = slices.Insert(want, i, k)
 			}
@@ -72,10 +72,10 @@ func TestSortedMatchesSlice(t *testing.T) {
 func TestSortedDepthIsLogarithmic(t *testing.T) {
 	s := newItems()
 	for k := range 4096 {
-		s.add(&item{key: k})
+		s.addItem(&item{key: k})
 	}
 	deepest := 0
-	for x := s.first(); x != nil; x = s.next(x) {
+	for x := s.first(); x != nil; x = s.nextItem(x) {
 		depth := 0
 		for up := x; up != nil; up = up.node.parent {
 			depth++

@@ -109,10 +109,10 @@ func (t *tenants[R]) WaitingOf(tenant string) int {
 // changeWaiting changes the number of waiting requests of a.
 func (t *tenants[R]) changeWaiting(a *account[R], by int) {
 	if a.waiting > 0 {
-		t.byWaiting.remove(a)
+		t.byWaiting.removeItem(a)
 	}
 	if a.waiting += by; a.waiting > 0 {
-		t.byWaiting.add(a)
+		t.byWaiting.addItem(a)
 	}
 }
 
@@ -202,13 +202,13 @@ func (q *Queue[R]) chargeAccount(a *account[R], tokens int64) {
 	}
 	for i := range q.levels {
 		if a.shares[i].requests.root != nil {
-			q.levels[i].accounts.remove(a)
+			q.levels[i].accounts.removeItem(a)
 		}
 	}
-	a.add(tokens)
+	a.addTokens(tokens)
 	for i := range q.levels {
 		if a.shares[i].requests.root != nil {
-			q.levels[i].accounts.add(a)
+			q.levels[i].accounts.addItem(a)
 		}
 	}
 }

@@ -20,10 +20,10 @@ type responder struct {
 	batch batch
 }
 
-// next waits for the next tokens. If the client disconnects or the engine stops first, it cancels the
+// nextBatch waits for the next tokens. If the client disconnects or the engine stops first, it cancels the
 // request and closes the connection without an end of stream, so that a truncated response never looks
 // complete.
-func (a *responder) next() *batch {
+func (a *responder) nextBatch() *batch {
 	select {
 	case <-a.stream.ready:
 		a.stream.drain(&a.batch)
@@ -114,7 +114,7 @@ func (j *job) call(arguments string) toolCall {
 func (a *responder) respondWhole() {
 	var text strings.Builder
 	for sent := 0; ; {
-		b := a.next()
+		b := a.nextBatch()
 		for _, w := range b.words {
 			text.WriteString(w)
 		}
@@ -157,7 +157,7 @@ func (a *responder) respondStream() {
 	f := newFrame(a.job)
 	var text strings.Builder // of tokens not yet sent
 	for sent, made := 0, 0; ; {
-		b := a.next()
+		b := a.nextBatch()
 		for i, w := range b.words {
 			reason := ""
 			if b.ended() && i == len(b.words)-1 {
@@ -166,7 +166,7 @@ func (a *responder) respondStream() {
 			text.WriteString(w)
 			made++
 			if sent == 0 || reason != "" || made-sent >= a.server.opts.StreamInterval {
-				a.write(f.chunk(text.String(), sent == 0, reason, b.last.PromptTokens, made))
+				a.writeBytes(f.chunk(text.String(), sent == 0, reason, b.last.PromptTokens, made))
 				text.Reset()
 				sent = made
 			}
@@ -176,7 +176,7 @@ func (a *responder) respondStream() {
 			}
 		}
 		if b.ended() {
-			a.write(f.end(b.last))
+			a.writeBytes(f.end(b.last))
 			a.flush()
 			return
 		}
@@ -184,8 +184,8 @@ func (a *responder) respondStream() {
 	}
 }
 
-// write sends bytes to the client, and aborts if it has disconnected.
-func (a *responder) write(p []byte) {
+// writeBytes sends bytes to the client, and aborts if it has disconnected.
+func (a *responder) writeBytes(p []byte) {
 	if _, err := a.response.Write(p); err != nil {
 		a.abort()
 	}

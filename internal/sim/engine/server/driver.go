@@ -66,7 +66,7 @@ func newDriver(p engine.Profile, ranks int, speed float64) (*driver, error) {
 		latest: make([]engine.Load, ranks),
 	}
 	d.publish()
-	go d.run()
+	go d.runDriver()
 	return d, nil
 }
 
@@ -76,7 +76,7 @@ func (d *driver) stop() {
 	<-d.done
 }
 
-func (d *driver) run() {
+func (d *driver) runDriver() {
 	defer close(d.done)
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
@@ -124,9 +124,9 @@ func (d *driver) deliver(events []engine.Event) {
 		}
 		switch ev.Kind {
 		case engine.TokenEmitted:
-			s.push(ev)
+			s.pushEvent(ev)
 		case engine.Rejected:
-			s.push(ev)
+			s.pushEvent(ev)
 			delete(d.streams, ev.ID)
 		case engine.Finished: // the last token carried the reason
 			delete(d.streams, ev.ID)

@@ -72,14 +72,14 @@ func ParseFaults(list []string) (Faults, error) {
 			continue
 		}
 		name, value, _ := strings.Cut(word, "=")
-		if err := f.set(name, value); err != nil {
+		if err := f.setFault(name, value); err != nil {
 			return Faults{}, err
 		}
 	}
 	return f, nil
 }
 
-func (f *Faults) set(name, value string) error {
+func (f *Faults) setFault(name, value string) error {
 	read, known := faultWords[name]
 	if !known {
 		return fmt.Errorf("unknown fault %q: must be one of %s", name, strings.Join(slices.Sorted(maps.Keys(faultWords)), ", "))
@@ -127,7 +127,7 @@ func (f *Faults) UnmarshalJSON(data []byte) error {
 	}
 	var read Faults
 	for _, name := range slices.Sorted(maps.Keys(object)) {
-		if err := read.set(name, fmt.Sprint(object[name])); err != nil {
+		if err := read.setFault(name, fmt.Sprint(object[name])); err != nil {
 			return err
 		}
 	}
@@ -180,8 +180,8 @@ func newFaultState(seed uint64, die func(), pace func(float64, bool)) *faultStat
 	return &faultState{die: die, pace: pace, rng: rand.New(rand.NewPCG(seed, errorStream))}
 }
 
-// set replaces the current faults. Counts and durations start now.
-func (s *faultState) set(f Faults) {
+// replaceFaults replaces the current faults. Counts and durations start now.
+func (s *faultState) replaceFaults(f Faults) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.stopTimers()

@@ -66,7 +66,7 @@ var errFault = &problem{status: http.StatusInternalServerError, kind: "server_er
 // generate handles a generation request.
 func (s *Server) generate(w http.ResponseWriter, r *http.Request, chat bool) {
 	if s.draining.Load() {
-		errDraining.write(w)
+		errDraining.writeError(w)
 		return
 	}
 	j, err := s.readJob(w, r, chat)
@@ -75,7 +75,7 @@ func (s *Server) generate(w http.ResponseWriter, r *http.Request, chat bool) {
 		return
 	}
 	if s.faults.countRequest() {
-		errFault.write(w)
+		errFault.writeError(w)
 		return
 	}
 	s.waitGate(r.Context()) // this request may have triggered hang-after

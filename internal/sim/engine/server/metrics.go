@@ -69,31 +69,31 @@ func (s *Server) labels() []string {
 }
 
 func (s *Server) writeVLLM(m *metricWriter) {
-	m.add("vllm:num_requests_running", "gauge", "Number of requests in model execution batches.", running)
-	m.add("vllm:num_requests_waiting", "gauge", "Number of requests waiting to be processed.", pending)
-	m.add("vllm:kv_cache_usage_perc", "gauge", "KV-cache usage. 1 means 100 percent usage.", utilisation)
+	m.addMetric("vllm:num_requests_running", "gauge", "Number of requests in model execution batches.", running)
+	m.addMetric("vllm:num_requests_waiting", "gauge", "Number of requests waiting to be processed.", pending)
+	m.addMetric("vllm:kv_cache_usage_perc", "gauge", "KV-cache usage. 1 means 100 percent usage.", utilisation)
 	if s.opts.LegacyMetrics {
-		m.add("vllm:gpu_cache_usage_perc", "gauge", "GPU KV-cache usage. 1 means 100 percent usage.", utilisation)
+		m.addMetric("vllm:gpu_cache_usage_perc", "gauge", "GPU KV-cache usage. 1 means 100 percent usage.", utilisation)
 	}
-	m.add("vllm:prefix_cache_queries_total", "counter", "Prefix cache queries, in terms of number of queried tokens.", count(func(l *engine.Load) int64 { return l.QueriedTokens }))
-	m.add("vllm:prefix_cache_hits_total", "counter", "Prefix cache hits, in terms of number of cached tokens.", count(func(l *engine.Load) int64 { return l.HitTokens }))
-	m.add("vllm:prompt_tokens_total", "counter", "Number of prefill tokens processed.", promptTokens)
-	m.add("vllm:generation_tokens_total", "counter", "Number of generation tokens processed.", generatedTokens)
-	m.add("vllm:num_preemptions_total", "counter", "Cumulative number of preemptions from the engine.", count(func(l *engine.Load) int64 { return l.Preempted }))
+	m.addMetric("vllm:prefix_cache_queries_total", "counter", "Prefix cache queries, in terms of number of queried tokens.", count(func(l *engine.Load) int64 { return l.QueriedTokens }))
+	m.addMetric("vllm:prefix_cache_hits_total", "counter", "Prefix cache hits, in terms of number of cached tokens.", count(func(l *engine.Load) int64 { return l.HitTokens }))
+	m.addMetric("vllm:prompt_tokens_total", "counter", "Number of prefill tokens processed.", promptTokens)
+	m.addMetric("vllm:generation_tokens_total", "counter", "Number of generation tokens processed.", generatedTokens)
+	m.addMetric("vllm:num_preemptions_total", "counter", "Cumulative number of preemptions from the engine.", count(func(l *engine.Load) int64 { return l.Preempted }))
 }
 
 func (s *Server) writeSGLang(m *metricWriter) {
 	now := time.Now()
-	m.add("sglang:num_running_reqs", "gauge", "The number of running requests.", running)
-	m.add("sglang:num_queue_reqs", "gauge", "The number of requests in the waiting queue.", pending)
-	m.add("sglang:num_used_tokens", "gauge", "The number of used tokens.", count(func(l *engine.Load) int64 { return int64(l.KVActive) }))
-	m.add("sglang:token_usage", "gauge", "The token usage.", utilisation)
-	m.add("sglang:cache_hit_rate", "gauge", "The prefix cache hit rate.", hitRate)
-	m.add("sglang:gen_throughput", "gauge", "The generation throughput (token/s).", func(rank int, l *engine.Load) float64 {
+	m.addMetric("sglang:num_running_reqs", "gauge", "The number of running requests.", running)
+	m.addMetric("sglang:num_queue_reqs", "gauge", "The number of requests in the waiting queue.", pending)
+	m.addMetric("sglang:num_used_tokens", "gauge", "The number of used tokens.", count(func(l *engine.Load) int64 { return int64(l.KVActive) }))
+	m.addMetric("sglang:token_usage", "gauge", "The token usage.", utilisation)
+	m.addMetric("sglang:cache_hit_rate", "gauge", "The prefix cache hit rate.", hitRate)
+	m.addMetric("sglang:gen_throughput", "gauge", "The generation throughput (token/s).", func(rank int, l *engine.Load) float64 {
 		return s.throughput[rank].update(now, l.GeneratedTokens)
 	})
-	m.add("sglang:prompt_tokens_total", "counter", "Number of prefill tokens processed.", promptTokens)
-	m.add("sglang:generation_tokens_total", "counter", "Number of generation tokens processed.", generatedTokens)
+	m.addMetric("sglang:prompt_tokens_total", "counter", "Number of prefill tokens processed.", promptTokens)
+	m.addMetric("sglang:generation_tokens_total", "counter", "Number of generation tokens processed.", generatedTokens)
 }
 
 // figure returns the value of a metric for a rank.
@@ -131,7 +131,7 @@ type metricWriter struct {
 	loads  []engine.Load // by rank
 }
 
-func (m *metricWriter) add(name, kind, help string, of figure) {
+func (m *metricWriter) addMetric(name, kind, help string, of figure) {
 	for _, s := range []string{"# HELP ", name, " ", help, "\n# TYPE ", name, " ", kind, "\n"} {
 		m.buf = append(m.buf, s...)
 	}

@@ -33,8 +33,8 @@ type errorDetail struct {
 	Code    *string `json:"code"`
 }
 
-// write sends the problem as the response.
-func (p *problem) write(w http.ResponseWriter) {
+// writeError sends the problem as the response.
+func (p *problem) writeError(w http.ResponseWriter) {
 	writeJSON(w, p.status, errorBody{errorDetail{
 		Message: p.message, Type: p.kind, Param: orNull(p.param), Code: orNull(p.code),
 	}})

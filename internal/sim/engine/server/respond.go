@@ -100,7 +100,7 @@ type conversation struct {
 	input    json.RawMessage
 }
 
-func (s *stored) put(c conversation) {
+func (s *stored) putConversation(c conversation) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.byID[c.id] = s.recent.PushFront(c)
@@ -119,8 +119,8 @@ func (s *stored) find(id string) (c conversation, known bool) {
 	return e.Value.(conversation), true
 }
 
-// drop deletes a response and reports whether it existed.
-func (s *stored) drop(id string) (known bool) {
+// dropConversation deletes a response and reports whether it existed.
+func (s *stored) dropConversation(id string) (known bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	e := s.byID[id]
@@ -134,7 +134,7 @@ func (s *stored) drop(id string) (known bool) {
 // serveResponse handles a request to /v1/responses.
 func (s *Server) serveResponse(w http.ResponseWriter, r *http.Request) {
 	if s.draining.Load() {
-		errDraining.write(w)
+		errDraining.writeError(w)
 		return
 	}
 	var b responseBody
@@ -148,7 +148,7 @@ func (s *Server) serveResponse(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if s.faults.countRequest() {
-		errFault.write(w)
+		errFault.writeError(w)
 		return
 	}
 	s.waitGate(r.Context()) // this request may have triggered hang-after
@@ -256,7 +256,7 @@ func (q *responseRequest) complete(text string) {
 	if q.body.Store == nil || *q.body.Store {
 		quoted, _ := json.Marshal(text) // a string always marshals
 		messages := append(q.messages[:len(q.messages):len(q.messages)], message{Role: "assistant", Content: quoted})
-		q.server.stored.put(conversation{d.ID, messages, *d, q.body.Input})
+		q.server.stored.putConversation(conversation{d.ID, messages, *d, q.body.Input})
 	}
 }
 
@@ -272,7 +272,7 @@ func (q *responseRequest) item(status, text string) outputItem {
 func (q *responseRequest) respondWhole() {
 	var text strings.Builder
 	for sent := 0; ; {
-		b := q.next()
+		b := q.nextBatch()
 		for _, w := range b.words {
 			text.WriteString(w)
 		}
@@ -297,7 +297,7 @@ func (q *responseRequest) respondStream() {
 		fields["type"], fields["sequence_number"] = kind, sequence
 		sequence++
 		data, _ := json.Marshal(fields) // texts, numbers and documents of them always marshal
-		q.write(fmt.Appendf(nil, "event: %s\ndata: %s\n\n", kind, data))
+		q.writeBytes(fmt.Appendf(nil, "event: %s\ndata: %s\n\n", kind, data))
 	}
 	place := func(more map[string]any) map[string]any {
 		more["item_id"], more["output_index"], more["content_index"] = q.item("", "").ID, 0, 0
@@ -311,7 +311,7 @@ func (q *responseRequest) respondStream() {
 	q.flush()
 	var text strings.Builder
 	for sent := 0; ; {
-		b := q.next()
+		b := q.nextBatch()
 		for _, w := range b.words {
 			text.WriteString(w)
 			send("response.output_text.delta", place(map[string]any{"delta": w}))

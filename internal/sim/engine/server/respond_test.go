@@ -115,7 +115,7 @@ func TestStoredResponsesAreBounded(t *testing.T) {
 	bubble(t, Options{}, func(t *testing.T, b *bench) {
 		s := &b.server.stored
 		for i := range maxResponses + 10 {
-			s.put(conversation{id: fmt.Sprint(i)})
+			s.putConversation(conversation{id: fmt.Sprint(i)})
 		}
 		if _, known := s.find("9"); known || len(s.byID) != maxResponses {
 			t.Errorf("%d responses are stored, want %d without the oldest", len(s.byID), maxResponses)

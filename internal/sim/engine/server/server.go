@@ -50,7 +50,7 @@ func New(opts Options) (*Server, error) {
 		s.throughput[rank].at = s.started
 	}
 	s.faults = newFaultState(opts.Seed, s.die, d.setPace)
-	s.faults.set(opts.Faults)
+	s.faults.replaceFaults(opts.Faults)
 	s.handler = s.routes()
 	return s, nil
 }
@@ -146,7 +146,7 @@ func only(method string, next http.HandlerFunc) http.HandlerFunc {
 			(&problem{
 				status: http.StatusMethodNotAllowed, kind: "invalid_request_error",
 				message: fmt.Sprintf("%s: method must be %s, got %s", r.URL.Path, method, r.Method),
-			}).write(w)
+			}).writeError(w)
 			return
 		}
 		next(w, r)
@@ -178,13 +178,13 @@ func (s *Server) waitGate(ctx context.Context) {
 }
 
 func serveNotFound(w http.ResponseWriter, r *http.Request) {
-	(&problem{status: http.StatusNotFound, kind: "invalid_request_error", message: "no such path: " + r.URL.Path}).write(w)
+	(&problem{status: http.StatusNotFound, kind: "invalid_request_error", message: "no such path: " + r.URL.Path}).writeError(w)
 }
 
 // serveHealth reports whether the server accepts new requests.
 func (s *Server) serveHealth(w http.ResponseWriter, _ *http.Request) {
 	if s.draining.Load() {
-		errDraining.write(w)
+		errDraining.writeError(w)
 		return
 	}
 	w.WriteHeader(http.StatusOK)
@@ -205,7 +205,7 @@ func (s *Server) serveFault(w http.ResponseWriter, r *http.Request) {
 			writeError(w, err)
 			return
 		}
-		s.faults.set(f)
+		s.faults.replaceFaults(f)
 	default:
 		only(http.MethodPost, nil)(w, r)
 		return
@@ -219,5 +219,5 @@ func writeError(w http.ResponseWriter, err error) {
 	if !errors.As(err, &p) {
 		p = malformed("", err.Error())
 	}
-	p.write(w)
+	p.writeError(w)
 }

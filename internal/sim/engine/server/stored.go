@@ -20,7 +20,7 @@ func (s *Server) routeStored(mux *http.ServeMux) {
 				(&problem{
 					status: http.StatusNotFound, kind: "invalid_request_error", param: "response_id",
 					message: fmt.Sprintf("response_id: response %q not found", r.PathValue("id")),
-				}).write(w)
+				}).writeError(w)
 				return
 			}
 			serve(w, c)
@@ -29,13 +29,13 @@ func (s *Server) routeStored(mux *http.ServeMux) {
 }
 
 func (s *Server) deleteResponse(w http.ResponseWriter, c conversation) {
-	s.stored.drop(c.id)
+	s.stored.dropConversation(c.id)
 	writeJSON(w, http.StatusOK, map[string]any{"id": c.id, "object": "response", "deleted": true})
 }
 
 // cancelResponse always fails: only background responses can be cancelled, and this server has none.
 func cancelResponse(w http.ResponseWriter, c conversation) {
-	malformed("response_id", fmt.Sprintf("response_id: %q is complete: only a background response can be cancelled", c.id)).write(w)
+	malformed("response_id", fmt.Sprintf("response_id: %q is complete: only a background response can be cancelled", c.id)).writeError(w)
 }
 
 // listInput lists the input items of a response, a text as the equivalent message. Items of previous
@@ -46,7 +46,7 @@ func listInput(w http.ResponseWriter, c conversation) {
 	if json.Unmarshal(c.input, &text) == nil {
 		items = []map[string]any{{"type": "message", "role": "user", "content": []map[string]any{{"type": "input_text", "text": text}}}}
 	} else if err := json.Unmarshal(c.input, &items); err != nil {
-		explainJSON(err).write(w)
+		explainJSON(err).writeError(w)
 		return
 	}
 	list := map[string]any{"object": "list", "data": items, "has_more": false, "first_id": nil, "last_id": nil}

@@ -21,8 +21,8 @@ type stream struct {
 
 func newStream(texts []string) *stream { return &stream{texts: texts, ready: make(chan struct{}, 1)} }
 
-// push adds an event. It never blocks.
-func (s *stream) push(ev engine.Event) {
+// pushEvent adds an event. It never blocks.
+func (s *stream) pushEvent(ev engine.Event) {
 	s.mu.Lock()
 	if ev.Kind == engine.TokenEmitted {
 		if s.texts != nil {
