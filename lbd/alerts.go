@@ -87,7 +87,7 @@ func (b *balancer) storeProblem() *store.Outage {
 	if b.store == nil {
 		return nil
 	}
-	return b.store.Outage()
+	return b.store.Problem()
 }
 
 // serviceAlerts returns the alerts reported by the controller, none without a report.

@@ -33,10 +33,10 @@ type Answer struct {
 	hasOther     bool   // the current event contains more than that text and its usage
 	usageJSON    []byte // usage of the current event, JSON-encoded
 
-	Rendering     *Rendering // nil if no key is needed
-	RemainingKeyBytes  int        // bytes that may still enter the key
-	turnStarted   bool       // the assistant's turn has begun
-	keyIncomplete bool       // the key does not contain the whole answer
+	Rendering         *Rendering // nil if no key is needed
+	RemainingKeyBytes int        // bytes that may still enter the key
+	turnStarted       bool       // the assistant's turn has begun
+	keyIncomplete     bool       // the key does not contain the whole answer
 }
 
 // Figure is a number that an engine may have reported.

@@ -14,10 +14,10 @@ type Transcript struct {
 	text *buffer.Buffer
 	// Memory accounts for the text; nil = no accounting. RemainingBytes is the remaining number of bytes
 	// that the text may have.
-	Memory    TextMemory
+	Memory         TextMemory
 	RemainingBytes int
-	head      chunkHead
-	roleKnown bool // the client has the role of the message, explicitly or implied by its text
+	head           chunkHead
+	roleKnown      bool // the client has the role of the message, explicitly or implied by its text
 	// ended: the finish reason has been sent; closed: so has the end of the stream.
 	ended, closed bool
 	// lost: the answer cannot be continued, because it contains a part that cannot be in a prompt (a
