@@ -63,7 +63,7 @@ func checkAll(cfg service.BalancerConfig, opts Options) problems {
 	checkACME(&p, cfg, opts)
 	checkTraces(&p, cfg.Balancer.Traces)
 	checkAuth(&p, cfg.Balancer.Auth)
-	for _, problem := range cfg.Balancer.WithDefaults().MemorySpec.Conflicts() {
+	for _, problem := range cfg.Balancer.WithDefaults().Memory.Conflicts() {
 		p.addProblem("balancer.memory."+problem.Key, problem.Problem, "")
 	}
 	return p

@@ -92,9 +92,9 @@ func TestCheck(t *testing.T) {
 		{"certificate without acme", func(c *service.BalancerConfig, _ *Options) {
 			c.Certificate = &service.CertificateConfig{Name: "chat.example.com", Dir: "d"}
 		}, "certificate: applies only with balancer.tls.acme"},
-		{"memory", balancer(service.BalancerSpec{MemorySpec: service.MemorySpec{Total: service.GiB, Tenant: 64 * service.MiB}}), ""},
-		{"too little memory", balancer(service.BalancerSpec{MemorySpec: service.MemorySpec{Total: service.MiB}}), "balancer.memory.total: must be at least 256MiB"},
-		{"share exceeds total", balancer(service.BalancerSpec{MemorySpec: service.MemorySpec{Requests: 2 * service.GiB}}), "balancer.memory.requests: must be at most three quarters of total, which is 1536MiB"},
+		{"memory", balancer(service.BalancerSpec{Memory: service.Memory{Total: service.GiB, Tenant: 64 * service.MiB}}), ""},
+		{"too little memory", balancer(service.BalancerSpec{Memory: service.Memory{Total: service.MiB}}), "balancer.memory.total: must be at least 256MiB"},
+		{"share exceeds total", balancer(service.BalancerSpec{Memory: service.Memory{Requests: 2 * service.GiB}}), "balancer.memory.requests: must be at most three quarters of total, which is 1536MiB"},
 		{"traces to a collector", balancer(service.BalancerSpec{Traces: "http://127.0.0.1:4318"}), ""},
 		{"invalid trace endpoint", balancer(service.BalancerSpec{Traces: "127.0.0.1:4318"}), "balancer.traces: must be a URL"},
 	} {

@@ -22,7 +22,7 @@ func TestConfiguredMemoryLimits(t *testing.T) {
 	cfg := config("lb-us-0", "local/us", service.ReplicaConfig{ID: "us-0", URL: e.URL, Model: "llama"})
 	cfg.Balancer.Push = "blind"
 	cfg.Balancer.Auth = &service.Auth{KeysFrom: "env:KEYS"}
-	cfg.Balancer.MemorySpec = service.MemorySpec{Total: 256 * service.MiB, Requests: 64 * service.MiB, Tenant: 32 * service.MiB}
+	cfg.Balancer.Memory = service.Memory{Total: 256 * service.MiB, Requests: 64 * service.MiB, Tenant: 32 * service.MiB}
 	n := start(t, cfg, Options{})
 	ready(t, n)
 	const size = 12 << 20

@@ -275,7 +275,7 @@ func (b *balancer) assemble(ctx context.Context) error {
 // configuration.
 func (b *balancer) limits() proxy.Limits {
 	l := b.opts.limits
-	m := b.cfg.Balancer.WithDefaults().MemorySpec
+	m := b.cfg.Balancer.WithDefaults().Memory
 	l.Memory, l.TenantMemory = cmp.Or(l.Memory, int64(m.Requests)), cmp.Or(l.TenantMemory, int64(m.Tenant))
 	l.StreamWindow = cmp.Or(l.StreamWindow, proxy.DefaultLimits().StreamWindow)
 	return l

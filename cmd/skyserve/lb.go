@@ -149,7 +149,7 @@ func runLb(cmd *cobra.Command, f lbFlags) error {
 		}
 		opts.AllowCIDRs = append(opts.AllowCIDRs, prefix)
 	}
-	limitMemory(cfg.Balancer.WithDefaults().MemorySpec.Total)
+	limitMemory(cfg.Balancer.WithDefaults().Memory.Total)
 	go tuneCollector(cmd.Context())
 	var stop func()
 	opts.ReloadSignals, stop = reloadsOf(cmd.Context())
@@ -231,7 +231,7 @@ func (f *lbFlags) fromFlags() (service.BalancerConfig, error) {
 		cfg.Balancer.Auth = &service.Auth{KeysFrom: f.keysFrom}
 	}
 	if f.memory != "" {
-		if err := cfg.Balancer.MemorySpec.Total.UnmarshalText([]byte(f.memory)); err != nil {
+		if err := cfg.Balancer.Memory.Total.UnmarshalText([]byte(f.memory)); err != nil {
 			return cfg, fmt.Errorf("--memory: %w", err)
 		}
 	}

@@ -37,7 +37,7 @@ func TestReload(t *testing.T) {
 		"peer token": {to: func(c *service.BalancerConfig) { c.PeerToken = "t" }, restart: true},
 		"identity":   {to: func(c *service.BalancerConfig) { c.Identity = &service.Identity{Cert: "c", Key: "k", CA: "a"} }, restart: true},
 		"its token":  {to: func(c *service.BalancerConfig) { c.AdminToken = "t" }, restart: true},
-		"memory":     {to: func(c *service.BalancerConfig) { c.Balancer.MemorySpec.Tenant = 64 * service.MiB }, restart: true},
+		"memory":     {to: func(c *service.BalancerConfig) { c.Balancer.Memory.Tenant = 64 * service.MiB }, restart: true},
 		"TLS on":     {to: func(c *service.BalancerConfig) { c.Balancer.TLS = &service.TLS{Cert: "c", Key: "k"} }, restart: true},
 		"TLS moves": {
 			from: func(c *service.BalancerConfig) { c.Balancer.TLS = &service.TLS{Cert: "c", Key: "k"} },

@@ -268,7 +268,7 @@ func validURL(text string) bool {
 
 // checkMemory checks that the parts of a balancer's memory are consistent.
 func (c *checker) checkMemory() {
-	m, p := c.spec.Balancer.MemorySpec, path("balancer").key("memory")
+	m, p := c.spec.Balancer.Memory, path("balancer").key("memory")
 	if !c.valid(p, p.key("total"), p.key("requests"), p.key("tenant")) {
 		return
 	}

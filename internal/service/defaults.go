@@ -125,7 +125,7 @@ func formatDuration(d time.Duration) string {
 // WithDefaults returns b with every unset key filled in.
 func (b BalancerSpec) WithDefaults() BalancerSpec {
 	applyDefaults(reflect.ValueOf(&b).Elem(), defaults)
-	b.MemorySpec = b.MemorySpec.withDefaults()
+	b.Memory = b.Memory.withDefaults()
 	return b
 }
 
@@ -136,7 +136,7 @@ func (s *Spec) fillDefaults(has func(path) bool) {
 		applyDefaults(reflect.ValueOf(&s.Balancer).Elem(), autoDefaults)
 	}
 	applyDefaults(reflect.ValueOf(s).Elem(), defaults)
-	s.Balancer.MemorySpec = s.Balancer.MemorySpec.withDefaults()
+	s.Balancer.Memory = s.Balancer.Memory.withDefaults()
 	for i := range s.Models {
 		if e := &s.Models[i].Engine; e.Kind == EngineSim {
 			applyDefaults(reflect.ValueOf(e).Elem(), simDefaults)

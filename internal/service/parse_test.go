@@ -75,7 +75,7 @@ func TestDefaults(t *testing.T) {
 			Policy: "cost", Push: "pending", Order: "fcfs", Forward: &forward,
 			Tau: 10, QueueLimit: 4096, MaxWait: 60 * time.Second, TauN: 5 * time.Second, TauP: time.Second,
 			MaxTries: 5, RetryPercent: 20, EjectAfter: 5, EjectTime: 5 * time.Second, Continue: &forward, HoldDeferred: &forward, DeferredMemoryPercent: 60, DeferredWaitPercent: 42,
-			MemorySpec: MemorySpec{Total: 2 * GiB, Requests: 1 * GiB, Tenant: 256 * MiB},
+			Memory: Memory{Total: 2 * GiB, Requests: 1 * GiB, Tenant: 256 * MiB},
 		},
 		Autoscale:  Autoscale{Strategy: "manual", Forecast: "auto", Every: time.Hour, DonateFor: time.Hour, Late: 0.05},
 		LocalHosts: LocalHosts{Port: 8001},

@@ -143,9 +143,9 @@ func genBalancer(t *rapid.T) BalancerSpec {
 		EjectAfter: rapid.IntRange(1, 1_000_000).Draw(t, "eject after"), EjectTime: genDuration(t, 100*time.Millisecond, time.Hour),
 		Continue: &forward, HoldDeferred: &forward,
 	}
-	b.MemorySpec.Total = Size(rapid.Int64Range(256, 1<<20).Draw(t, "total")) * MiB
-	b.MemorySpec.Requests = Size(rapid.Int64Range(64<<10, int64(b.MemorySpec.Total/4*3/KiB)).Draw(t, "requests")) * KiB
-	b.MemorySpec.Tenant = Size(rapid.Int64Range(32<<10, int64(b.MemorySpec.Requests/KiB)).Draw(t, "tenant")) * KiB
+	b.Memory.Total = Size(rapid.Int64Range(256, 1<<20).Draw(t, "total")) * MiB
+	b.Memory.Requests = Size(rapid.Int64Range(64<<10, int64(b.Memory.Total/4*3/KiB)).Draw(t, "requests")) * KiB
+	b.Memory.Tenant = Size(rapid.Int64Range(32<<10, int64(b.Memory.Requests/KiB)).Draw(t, "tenant")) * KiB
 	if rapid.Bool().Draw(t, "allows") {
 		b.AllowParameters = []string{GuardedParameters()[rapid.IntRange(0, 15).Draw(t, "allowed")].Name}
 	}

@@ -40,12 +40,12 @@ func TestParseSizeRejectsOverflow(t *testing.T) {
 
 // Sizes survive encoding a configuration as YAML or JSON.
 func TestSizesAreParsedAsEncoded(t *testing.T) {
-	want := MemorySpec{Total: 3 * GiB, Requests: 96 * MiB, Tenant: 1 * KiB}
+	want := Memory{Total: 3 * GiB, Requests: 96 * MiB, Tenant: 1 * KiB}
 	for name, codec := range map[string]struct {
 		write func(any) ([]byte, error)
 		read  func([]byte, any) error
 	}{"YAML": {yaml.Marshal, yaml.Unmarshal}, "JSON": {json.Marshal, json.Unmarshal}} {
-		var got MemorySpec
+		var got Memory
 		text, err := codec.write(want)
 		if err == nil {
 			err = codec.read(text, &got)
@@ -58,7 +58,7 @@ func TestSizesAreParsedAsEncoded(t *testing.T) {
 
 // The defaults of balancer.memory are consistent.
 func TestBalancerMemoryDefaults(t *testing.T) {
-	for text, want := range map[string]MemorySpec{
+	for text, want := range map[string]Memory{
 		``:                                 {2 * GiB, 1 * GiB, 256 * MiB},
 		`{total: 4GiB}`:                    {4 * GiB, 2 * GiB, 512 * MiB},
 		`{total: 256MiB}`:                  {256 * MiB, 128 * MiB, 32 * MiB},
@@ -76,8 +76,8 @@ func TestBalancerMemoryDefaults(t *testing.T) {
 			t.Errorf("%s: %v", text, err)
 			continue
 		}
-		if s.Balancer.MemorySpec != want {
-			t.Errorf("%s: got %+v, want %+v", text, s.Balancer.MemorySpec, want)
+		if s.Balancer.Memory != want {
+			t.Errorf("%s: got %+v, want %+v", text, s.Balancer.Memory, want)
 		}
 	}
 }

@@ -194,7 +194,7 @@ type BalancerSpec struct {
 	// Continue lets another replica resume a streamed response whose replica failed; default true.
 	Continue *bool `yaml:"continue,omitempty" json:"continue"`
 	// Memory limits the memory of a balancer's process.
-	MemorySpec MemorySpec `yaml:"memory,omitempty" json:"memory,omitzero"`
+	Memory Memory `yaml:"memory,omitempty" json:"memory,omitzero"`
 	// SharePrefixes lets tenants share cached prefixes; default false.
 	SharePrefixes bool `yaml:"share_prefixes,omitempty" json:"share_prefixes,omitempty"`
 	// ExposeCache reports to clients with API keys how much of their prompts was cached; default
@@ -210,8 +210,8 @@ type BalancerSpec struct {
 	Traces string `yaml:"traces,omitempty" json:"traces,omitempty"`
 }
 
-// MemorySpec limits the memory of a balancer's process. Requests and Tenant are parts of Total.
-type MemorySpec struct {
+// Memory limits the memory of a balancer's process. Requests and Tenant are parts of Total.
+type Memory struct {
 	// Total is the memory limit of the process: systemd kills it above the limit (MemoryMax), and
 	// the garbage collector runs more often from four fifths of it (GOMEMLIMIT).
 	Total Size `yaml:"total,omitempty" json:"total,omitempty"`
@@ -236,7 +236,7 @@ const (
 type MemoryConflict struct{ Key, Problem string }
 
 // Conflicts returns the conflicts between the parts, once defaults are filled in.
-func (m MemorySpec) Conflicts() (all []MemoryConflict) {
+func (m Memory) Conflicts() (all []MemoryConflict) {
 	for _, part := range []struct {
 		key       string
 		size, min Size
@@ -258,7 +258,7 @@ func (m MemorySpec) Conflicts() (all []MemoryConflict) {
 }
 
 // withDefaults fills in the values that depend on Total.
-func (m MemorySpec) withDefaults() MemorySpec {
+func (m Memory) withDefaults() Memory {
 	if m.Requests == 0 {
 		m.Requests = m.Total / 2
 	}

@@ -70,7 +70,7 @@ type Limits struct {
 func DefaultLimits() Limits {
 	return Limits{
 		MaxBody:      16 << 20,  // a 4 M-token text, or a dozen inlined images
-		Memory:       1 << 30,   // half of a balancer's default memory (service.MemorySpec): 64 of the largest bodies, or 250,000 prompts of 1,000 tokens
+		Memory:       1 << 30,   // half of a balancer's default memory (service.Memory): 64 of the largest bodies, or 250,000 prompts of 1,000 tokens
 		TenantMemory: 256 << 20, // a quarter: three tenants at their limit do not block others
 		StreamWindow: 256 << 10, // 20 Mbit/s over 100 ms; net/http's default is four times as much
 

@@ -206,7 +206,7 @@ func (d *deploymentBuilder) balancerDeployment(o provision.Object) (agent.Deploy
 		return agent.Deployment{}, err
 	}
 	files[fileConfig] = string(config)
-	units := []agent.Unit{{Name: UnitNameOf(o.Kind), Args: []string{program, "lb", "--config", fileConfig}, Files: files, Fixed: fixed, Memory: int64(d.spec.Balancer.MemorySpec.Total)}}
+	units := []agent.Unit{{Name: UnitNameOf(o.Kind), Args: []string{program, "lb", "--config", fileConfig}, Files: files, Fixed: fixed, Memory: int64(d.spec.Balancer.Memory.Total)}}
 	if machine := d.controllerMachine(); machine != nil && machine.ID == o.ID {
 		u, err := d.controllerUnit(o)
 		if err != nil {

@@ -176,8 +176,8 @@ func TestBalancerDeployments(t *testing.T) {
 			c.Balancer.TLS.Cert != "balancer/tls.crt" || u.Files["balancer/tls.key"] != "KEY" || u.Files["balancer/service.yaml"] != deployed {
 			t.Errorf("%s: got %+v with %+v", id, c, u.Files)
 		}
-		if u.Memory != 2<<30 || c.Balancer.MemorySpec.Total != 2<<30 {
-			t.Errorf("%s: limit of %d bytes, configured %s, want 2 GiB", id, u.Memory, c.Balancer.MemorySpec.Total)
+		if u.Memory != 2<<30 || c.Balancer.Memory.Total != 2<<30 {
+			t.Errorf("%s: limit of %d bytes, configured %s, want 2 GiB", id, u.Memory, c.Balancer.Memory.Total)
 		}
 	}
 }
@@ -185,7 +185,7 @@ func TestBalancerDeployments(t *testing.T) {
 // A changed memory limit requires a restart, because systemd only reads it at start.
 func TestChangedMemoryRestartsBalancer(t *testing.T) {
 	before, c := deployAll(t, testMachines()), content(t)
-	c.Spec.Balancer.MemorySpec.Total = 3 * service.GiB
+	c.Spec.Balancer.Memory.Total = 3 * service.GiB
 	after, err := deploy.Deployments(c, testMachines())
 	if err != nil {
 		t.Fatal(err)
