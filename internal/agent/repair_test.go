@@ -119,7 +119,7 @@ func TestLostContainerIsRestarted(t *testing.T) {
 			t.Errorf("before the repair: %+v", s)
 		}
 		advance(time.Hour)
-		if s := a.Status(); s.Phase != PhaseFailed || !strings.HasPrefix(s.Reason, "start engine: checking the GPU driver: ") {
+		if s := a.Status(); s.Phase != PhaseFailed || !strings.HasPrefix(s.Reason, "starting engine: checking the GPU driver: ") {
 			t.Errorf("while the driver fails: %+v", s)
 		}
 		m.update(func() { m.state, m.broken = "running 0 false 0 ", "" })

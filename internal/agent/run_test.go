@@ -441,7 +441,7 @@ func TestStatusReportsStartFailure(t *testing.T) {
 	}
 	testkit.Eventually(t, "the status shows the failure", func() bool {
 		s := m.agent.Status()
-		return s.Phase == PhaseFailed && s.Reason == "start engine: checking the GPU driver: no device"
+		return s.Phase == PhaseFailed && s.Reason == "starting engine: checking the GPU driver: no device"
 	})
 }
 

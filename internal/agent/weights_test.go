@@ -196,19 +196,19 @@ func TestFetchErrors(t *testing.T) {
 		bucket, from string
 		change       func(*fakeStore)
 	}{
-		"list s3://others/llama: /others returned HTTP status 403: AccessDenied: Access Denied":          {"others", "s3://others/llama", none},
-		"list s3://models/qwen: no objects found":                                                        {"models", "s3://models/qwen", none},
-		"download s3://models/llama/../../etc/passwd: the object's name must be a path below the prefix": {"models", "s3://models/llama", escape},
-		"download s3://models/llama/config.json: unexpected EOF":                                         {"models", "s3://models/llama", breaks},
+		"listing s3://others/llama: /others returned HTTP status 403: AccessDenied: Access Denied":          {"others", "s3://others/llama", none},
+		"listing s3://models/qwen: no objects found":                                                        {"models", "s3://models/qwen", none},
+		"downloading s3://models/llama/../../etc/passwd: the object's name must be a path below the prefix": {"models", "s3://models/llama", escape},
+		"downloading s3://models/llama/config.json: unexpected EOF":                                         {"models", "s3://models/llama", breaks},
 
-		"list gs://others/llama: " + api + "others/o returned HTTP status 403: me@p.iam.gserviceaccount.com does not have storage.objects.list access to the Google Cloud Storage bucket.; " +
+		"listing gs://others/llama: " + api + "others/o returned HTTP status 403: me@p.iam.gserviceaccount.com does not have storage.objects.list access to the Google Cloud Storage bucket.; " +
 			"grant roles/storage.objectViewer on bucket others to me@p.iam.gserviceaccount.com": {"others", "gs://others/llama", none},
-		"list gs://absent/llama: " + api + "absent/o returned HTTP status 404: The specified bucket does not exist.": {"absent", "gs://absent/llama", none},
-		"list gs://models/qwen: no objects found":                                                        {"models", "gs://models/qwen", none},
-		"download gs://models/llama/../../etc/passwd: the object's name must be a path below the prefix": {"models", "gs://models/llama", escape},
-		"download gs://models/llama/config.json: unexpected EOF":                                         {"models", "gs://models/llama", breaks},
-		"list gs://models/llama: llama/: the object must be stored without a Content-Encoding, got gzip": {"models", "gs://models/llama", func(s *fakeStore) { s.encoded = "gzip" }},
-		"list gs://models/llama: getting the machine's credentials: /computeMetadata/v1/instance/service-accounts/default/token returned HTTP status 404: the machine has no service account; set gcp.replica_account": {
+		"listing gs://absent/llama: " + api + "absent/o returned HTTP status 404: The specified bucket does not exist.": {"absent", "gs://absent/llama", none},
+		"listing gs://models/qwen: no objects found":                                                        {"models", "gs://models/qwen", none},
+		"downloading gs://models/llama/../../etc/passwd: the object's name must be a path below the prefix": {"models", "gs://models/llama", escape},
+		"downloading gs://models/llama/config.json: unexpected EOF":                                         {"models", "gs://models/llama", breaks},
+		"listing gs://models/llama: llama/: the object must be stored without a Content-Encoding, got gzip": {"models", "gs://models/llama", func(s *fakeStore) { s.encoded = "gzip" }},
+		"listing gs://models/llama: getting the machine's credentials: /computeMetadata/v1/instance/service-accounts/default/token returned HTTP status 404: the machine has no service account; set gcp.replica_account": {
 			"models", "gs://models/llama", func(s *fakeStore) { s.noAccount = true },
 		},
 	} {

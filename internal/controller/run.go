@@ -45,9 +45,9 @@ func checkConfig(path string, c service.ControllerConfig) error {
 	case c.Service == "":
 		return fmt.Errorf("reading %s: service is required", path)
 	case err != nil:
-		return fmt.Errorf("reading %s: listening must be host:port: %w", path, err)
+		return fmt.Errorf("reading %s: listen must be host:port: %w", path, err)
 	case net.ParseIP(host) == nil || !net.ParseIP(host).IsLoopback():
-		return fmt.Errorf("reading %s: listening must be a loopback address, because it has no authentication, got %q", path, c.Listen)
+		return fmt.Errorf("reading %s: listen must be a loopback address, because it has no authentication, got %q", path, c.Listen)
 	case (c.StoreListen == "") == (c.StoreURL == ""):
 		return fmt.Errorf("reading %s: exactly one of store_listen and store_url is required", path)
 	case c.StoreListen != "" && c.StoreDir == "":

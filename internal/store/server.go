@@ -124,14 +124,14 @@ func (s *Server) Close() {
 func checkListen(listen string, authenticated bool) (host string, port int, err error) {
 	host, p, err := net.SplitHostPort(listen)
 	if err != nil {
-		return "", 0, fmt.Errorf("starting store: listening must be host:port, got %q: %w", listen, err)
+		return "", 0, fmt.Errorf("starting store: listen must be host:port, got %q: %w", listen, err)
 	}
 	port, err = strconv.Atoi(p)
 	if err != nil || port < 0 || port > 65535 {
 		return "", 0, fmt.Errorf("starting store: the port of listen %q must be 0 to 65535, got %q", listen, p)
 	}
 	if !authenticated && !isLoopback(host) {
-		return "", 0, fmt.Errorf("starting store: listening must be a loopback address, got %q; set a token or TLS to listen on other addresses", listen)
+		return "", 0, fmt.Errorf("starting store: listen must be a loopback address, got %q; set a token or TLS to listen on other addresses", listen)
 	}
 	return host, port, nil
 }
