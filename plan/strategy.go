@@ -40,7 +40,7 @@ type ScaledEndpoint struct {
 	// IWFFirstTokens counts the first tokens of IW-F requests so far. Nil = unknown.
 	IWFFirstTokens *FirstTokens
 	// Target is the plan in force; nil = none.
-	HourlyTarget *HourlyTarget
+	Target *HourlyTarget
 }
 
 // FirstTokens counts first tokens since some time in the past. A count lower than before means that

@@ -147,8 +147,8 @@ func (s *auto) stateOf(now time.Duration, e *ScaledEndpoint) *autoState {
 // updateLoad updates the smoothed load of an endpoint.
 func (s *auto) updateLoad(now time.Duration, e *ScaledEndpoint) *autoState {
 	st := s.stateOf(now, e)
-	if e.Observed != nil && e.HourlyTarget != nil && e.HourlyTarget.ReplicaTPS > 0 {
-		load := *e.Observed / e.HourlyTarget.ReplicaTPS
+	if e.Observed != nil && e.Target != nil && e.Target.ReplicaTPS > 0 {
+		load := *e.Observed / e.Target.ReplicaTPS
 		if !st.known {
 			st.load, st.known = load, true
 		}
@@ -161,8 +161,8 @@ func (s *auto) updateLoad(now time.Duration, e *ScaledEndpoint) *autoState {
 // expectedGrowth returns the factor by which the load is expected to rise within forecastLead: 1 where the
 // forecast does not match the load.
 func (e *ScaledEndpoint) expectedGrowth(now time.Duration) float64 {
-	here, ok := e.HourlyTarget.forecastAt(now)
-	ahead, _ := e.HourlyTarget.forecastAt(now + forecastLead)
+	here, ok := e.Target.forecastAt(now)
+	ahead, _ := e.Target.forecastAt(now + forecastLead)
 	if !ok || e.Observed == nil || here <= 0 || *e.Observed <= 0 {
 		return 1
 	}

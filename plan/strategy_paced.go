@@ -35,12 +35,12 @@ func (s *paced) Step(now time.Duration, f *StrategyInput) []Scaling {
 	g := newAllocator(f, s.options)
 	for i := range f.Endpoints {
 		e := &f.Endpoints[i]
-		if e.HourlyTarget == nil {
+		if e.Target == nil {
 			continue
 		}
 		if s.name == "lt-i" {
-			if n := e.HourlyTarget.Count - e.count(); n != 0 {
-				g.request(i, n, fmt.Sprintf("%d planned for the hour, %d current", e.HourlyTarget.Count, e.count()))
+			if n := e.Target.Count - e.count(); n != 0 {
+				g.request(i, n, fmt.Sprintf("%d planned for the hour, %d current", e.Target.Count, e.count()))
 			}
 			continue
 		}
@@ -55,17 +55,17 @@ func (s *paced) Step(now time.Duration, f *StrategyInput) []Scaling {
 func (s *paced) changeFor(now time.Duration, e *ScaledEndpoint) (n int, reason string) {
 	if gap, known := s.loadRatio(now, e); known {
 		if n := e.stepForTraffic(gap); n != 0 {
-			return n, fmt.Sprintf("load %.1f times the forecast, %d planned", gap, e.HourlyTarget.Count)
+			return n, fmt.Sprintf("load %.1f times the forecast, %d planned", gap, e.Target.Count)
 		}
 	}
 	if e.Utilisation == nil {
 		return 0, ""
 	}
 	switch u := *e.Utilisation; {
-	case u > scaleOutAbove && e.count() < e.HourlyTarget.Count:
-		return 1, fmt.Sprintf("%s, %d planned", aboveThreshold(u), e.HourlyTarget.Count)
-	case u < scaleInBelow && e.count() > e.HourlyTarget.Count:
-		return -1, fmt.Sprintf("%s, %d planned", belowThreshold(u), e.HourlyTarget.Count)
+	case u > scaleOutAbove && e.count() < e.Target.Count:
+		return 1, fmt.Sprintf("%s, %d planned", aboveThreshold(u), e.Target.Count)
+	case u < scaleInBelow && e.count() > e.Target.Count:
+		return -1, fmt.Sprintf("%s, %d planned", belowThreshold(u), e.Target.Count)
 	}
 	return 0, ""
 }
@@ -73,9 +73,9 @@ func (s *paced) changeFor(now time.Duration, e *ScaledEndpoint) (n int, reason s
 // stepForTraffic returns the next step beyond the planned count when the load is gap times the planned
 // one; 0 where the plan's error is within bounds.
 func (e *ScaledEndpoint) stepForTraffic(gap float64) int {
-	needed := int(math.Ceil(gap * float64(e.HourlyTarget.Count)))
+	needed := int(math.Ceil(gap * float64(e.Target.Count)))
 	switch {
-	case gap >= underestimated && e.count() >= e.HourlyTarget.Count && e.count() < needed:
+	case gap >= underestimated && e.count() >= e.Target.Count && e.count() < needed:
 		return 1
 	case gap <= overestimated && e.count() > needed:
 		return -1
@@ -85,8 +85,8 @@ func (e *ScaledEndpoint) stepForTraffic(gap float64) int {
 
 // loadRatio returns the ratio of load to planned load, at times when LT-UA uses it.
 func (s *paced) loadRatio(now time.Duration, e *ScaledEndpoint) (ratio float64, known bool) {
-	if s.name != "lt-ua" || e.Observed == nil || e.HourlyTarget.PeakTPS <= 0 || now < e.HourlyTarget.Until-loadRatioWindow || now >= e.HourlyTarget.Until {
+	if s.name != "lt-ua" || e.Observed == nil || e.Target.PeakTPS <= 0 || now < e.Target.Until-loadRatioWindow || now >= e.Target.Until {
 		return 0, false
 	}
-	return *e.Observed / e.HourlyTarget.PeakTPS, true
+	return *e.Observed / e.Target.PeakTPS, true
 }

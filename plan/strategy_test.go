@@ -138,10 +138,10 @@ func (f *StrategyInput) set(words []string) error {
 			}
 			e.IWFFirstTokens = &next
 		case "target", "forecast", "then": // forecast for the first half of the hour, then for the second
-			if e.HourlyTarget == nil {
-				e.HourlyTarget = &HourlyTarget{Until: time.Hour, ReplicaTPS: 100, ForecastTPS: make([]float64, 2), ForecastStep: 30 * time.Minute}
+			if e.Target == nil {
+				e.Target = &HourlyTarget{Until: time.Hour, ReplicaTPS: 100, ForecastTPS: make([]float64, 2), ForecastStep: 30 * time.Minute}
 			}
-			next := *e.HourlyTarget
+			next := *e.Target
 			next.ForecastTPS = slices.Clone(next.ForecastTPS)
 			switch k {
 			case "target":
@@ -152,7 +152,7 @@ func (f *StrategyInput) set(words []string) error {
 				next.ForecastTPS[1] = v
 			}
 			next.PeakTPS = max(next.ForecastTPS[0], next.ForecastTPS[1])
-			e.HourlyTarget = &next
+			e.Target = &next
 		default:
 			return fmt.Errorf("unknown word %q", w)
 		}
@@ -204,9 +204,9 @@ func (c *closedFleet) vary(t *rapid.T, now time.Duration) {
 			all := int64(rapid.IntRange(0, 5000).Draw(t, "first tokens"))
 			e.IWFFirstTokens = &FirstTokens{Total: all, Late: int64(rapid.IntRange(0, int(all)).Draw(t, "late"))}
 		}
-		if hour := now.Truncate(time.Hour); e.HourlyTarget == nil || e.HourlyTarget.From != hour {
+		if hour := now.Truncate(time.Hour); e.Target == nil || e.Target.From != hour {
 			peak := rapid.Float64Range(1, 2000).Draw(t, "peak")
-			e.HourlyTarget = &HourlyTarget{
+			e.Target = &HourlyTarget{
 				Count: rapid.IntRange(e.Min, e.Max).Draw(t, "target"), From: hour, Until: hour + time.Hour,
 				ReplicaTPS: 300, PeakTPS: peak, ForecastTPS: []float64{peak, peak / 2}, ForecastStep: 30 * time.Minute,
 			}
@@ -295,9 +295,9 @@ func checkStrategy(t *rapid.T, name string) {
 func checkChange(t *rapid.T, name string, now time.Duration, e *ScaledEndpoint, c *Scaling, last map[int]time.Duration) {
 	n := c.AddedReplicas() - c.DrainedReplicas()
 	byTraffic := false
-	if name == "lt-ua" && now >= e.HourlyTarget.Until-loadRatioWindow {
-		gap := *e.Observed / e.HourlyTarget.PeakTPS
-		share := gap * float64(e.HourlyTarget.Count)
+	if name == "lt-ua" && now >= e.Target.Until-loadRatioWindow {
+		gap := *e.Observed / e.Target.PeakTPS
+		share := gap * float64(e.Target.Count)
 		byTraffic = n == 1 && gap >= underestimated && float64(e.count()) < share || n == -1 && gap <= overestimated && float64(e.count()) > share
 	}
 	if name == "reactive" || name == "lt-u" || name == "lt-ua" {
@@ -310,8 +310,8 @@ func checkChange(t *rapid.T, name string, now time.Duration, e *ScaledEndpoint, 
 		}
 	}
 	if name == "lt-i" || name == "lt-u" || name == "lt-ua" && !byTraffic {
-		if then := e.count() + n; n > 0 && then > e.HourlyTarget.Count || n < 0 && then < e.HourlyTarget.Count {
-			t.Fatalf("%d replicas become %d where %d are planned", e.count(), then, e.HourlyTarget.Count)
+		if then := e.count() + n; n > 0 && then > e.Target.Count || n < 0 && then < e.Target.Count {
+			t.Fatalf("%d replicas become %d where %d are planned", e.count(), then, e.Target.Count)
 		}
 	}
 }
@@ -322,7 +322,7 @@ func TestNoLoadNeedsNoReplicas(t *testing.T) {
 		u, tps := 0.5, 550.0
 		f := StrategyInput{Endpoints: []ScaledEndpoint{{
 			Model: "m", Region: "r", Ready: 5, Donated: 5, Min: 2, Max: 8, Utilisation: &u, Observed: &tps,
-			HourlyTarget: &HourlyTarget{Count: 5, Until: time.Hour, ReplicaTPS: 100, PeakTPS: 550, ForecastTPS: []float64{550}, ForecastStep: time.Hour},
+			Target: &HourlyTarget{Count: 5, Until: time.Hour, ReplicaTPS: 100, PeakTPS: 550, ForecastTPS: []float64{550}, ForecastStep: time.Hour},
 		}}}
 		s, _ := NewStrategy(name, StrategyOptions{})
 		for now := time.Duration(0); now < 2*time.Hour; now += 5 * time.Second {

@@ -309,8 +309,8 @@ func (s *screen) logTarget() (id string, ok bool) {
 	case viewReplicas, viewDonations:
 		return s.pane().selection()
 	case viewRequests:
-		if r, ok := s.selectedRequest(); ok && r.PlannedCapacity != "" {
-			return r.PlannedCapacity, true
+		if r, ok := s.selectedRequest(); ok && r.Target != "" {
+			return r.Target, true
 		}
 	case viewOverview:
 		if name, ok := s.pane().selection(); ok {

@@ -158,7 +158,7 @@ func (s *screen) replicaText(r row) []string {
 	lines = append(lines, "", "recent requests (updated while view 3 is open):")
 	n := 0
 	for i := range s.data.requests {
-		if q := &s.data.requests[i]; q.PlannedCapacity == rep.ID {
+		if q := &s.data.requests[i]; q.Target == rep.ID {
 			lines = append(lines, fmt.Sprintf("  %s  %-9s %s  %s", q.At.In(s.snapshot.At.Location()).Format("15:04:05"), q.State, q.Request, q.Why))
 			n++
 		}

@@ -207,7 +207,7 @@ func (o *deskOperator) Requests(context.Context, int) ([]RequestRow, error) {
 	row := func(id, state, target, why string, at time.Duration, queued float64) RequestRow {
 		return RequestRow{telemetry.RequestSummary{
 			Request: id, At: noon.Add(-at), Balancer: "lb-us-east-1-0", Region: "aws/us-east-1", Model: llama, Tier: "IW-F", State: state,
-			PlannedCapacity: target, Policy: "cost", Tries: 1, MatchBytes: 1536, PromptBytes: 2048, QueuedMillis: queued,
+			Target: target, Policy: "cost", Tries: 1, MatchBytes: 1536, PromptBytes: 2048, QueuedMillis: queued,
 		}, why}
 	}
 	done := row("req-2", "finished", "us-1", "lowest estimated latency", 3*time.Second, 0.4)

@@ -59,7 +59,7 @@ func (s *screen) requestCells(r *RequestRow) []cellValue {
 	if r.Status >= 400 {
 		state.text += " " + strconv.Itoa(r.Status)
 	}
-	target := textCell(orUnknown(s.theme.text(r.PlannedCapacity)), roleText)
+	target := textCell(orUnknown(s.theme.text(r.Target)), roleText)
 	if r.Forwarded {
 		target.text, target.role = s.theme.glyphs.arrow+" "+target.text, roleAccent
 	}
@@ -80,7 +80,7 @@ func (s *screen) requestCells(r *RequestRow) []cellValue {
 
 // matchCell returns the share of the prompt expected to be cached at the target.
 func matchCell(r *RequestRow) cellValue {
-	if r.PromptBytes == 0 || r.PlannedCapacity == "" {
+	if r.PromptBytes == 0 || r.Target == "" {
 		return unknownCell()
 	}
 	share := float64(r.MatchBytes) / float64(r.PromptBytes)

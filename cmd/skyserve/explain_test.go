@@ -27,7 +27,7 @@ func newExplainAdmin(t *testing.T, d record.RequestRecord) string {
 		json.NewEncoder(w).Encode(telemetry.DecisionMemory{Balancer: d.Balancer, Region: d.Region, Count: 1, Limit: 4096, Since: &d.At})
 	})
 	mux.HandleFunc("GET /v1/decisions/{request...}", func(w http.ResponseWriter, r *http.Request) {
-		if r.PathValue("request") != d.RequestRecord {
+		if r.PathValue("request") != d.Request {
 			http.NotFound(w, r)
 			return
 		}
@@ -46,7 +46,7 @@ func forwardedPair(t *testing.T) (us, eu string) {
 			{ID: target, Peer: kind == core.ActionForward, Available: true, Score: policy.Known(0.25)},
 		}}
 		return record.RequestRecord{
-			RequestRecord: "a/b", At: time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC), Balancer: id, Region: region, Model: "llama", Tier: "IW-F",
+			Request: "a/b", At: time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC), Balancer: id, Region: region, Model: "llama", Tier: "IW-F",
 			Attempts: []record.Attempt{{Kind: kind, Target: target, Reason: d.Reason, Decision: d}}, State: "finished", Status: 200,
 		}
 	}

@@ -60,7 +60,7 @@ func TestTopRequestsOfAllBalancers(t *testing.T) {
 		}
 		return telemetry.RequestSummary{
 			Request: id, At: at.Add(time.Duration(second) * time.Second), Balancer: balancer, From: from, State: "sent",
-			PlannedCapacity: target, Forwarded: forwarded, Policy: "skylb", Reason: reason,
+			Target: target, Forwarded: forwarded, Policy: "skylb", Reason: reason,
 		}
 	}
 	list := func(rows ...telemetry.RequestSummary) map[string]any {
@@ -92,7 +92,7 @@ func TestTopRequestsOfAllBalancers(t *testing.T) {
 
 func TestTopStoryMatchesExplain(t *testing.T) {
 	d := record.RequestRecord{
-		RequestRecord: "r1", Balancer: "lb-us-0", Region: "local/us", Model: "llama", Tier: "IW-F", State: "finished", Status: 200,
+		Request: "r1", Balancer: "lb-us-0", Region: "local/us", Model: "llama", Tier: "IW-F", State: "finished", Status: 200,
 		Attempts: []record.Attempt{{Kind: core.ActionDispatch, Target: "us-0", Decision: &core.Decision{Policy: "skylb", Reason: "prefix_match"}}},
 	}
 	admin := adminOf(t, map[string]any{"/v1/decisions/r1": d, "/v1/decisions": telemetry.DecisionMemory{Balancer: "lb-us-0", Region: "local/us"}})

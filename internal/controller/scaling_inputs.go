@@ -100,7 +100,7 @@ func (s *scalingInputs) groups() []replicaGroup {
 func (s *scalingInputs) planFleet(groups []replicaGroup) *plan.StrategyInput {
 	f := &plan.StrategyInput{FreeVMs: map[string]int{}}
 	for _, g := range groups {
-		e := plan.ScaledEndpoint{Model: g.model, Region: string(g.region), Min: g.bounds.Min, Max: g.bounds.Max, Utilisation: g.utilisation(), HourlyTarget: s.targets[g.modelRegion]}
+		e := plan.ScaledEndpoint{Model: g.model, Region: string(g.region), Min: g.bounds.Min, Max: g.bounds.Max, Utilisation: g.utilisation(), Target: s.targets[g.modelRegion]}
 		if m := s.modelReport(g); m != nil {
 			waiting := m.Queued + g.pendingRequests()
 			e.Waiting, e.IWFFirstTokens = &waiting, &plan.FirstTokens{Total: m.FirstTokens, Late: m.Late}

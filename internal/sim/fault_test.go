@@ -186,21 +186,21 @@ func under(t *testing.T, f Fault) (*Result, *world) {
 // Each fault affects its target, which works again afterwards.
 func TestFaultsHaveTheirEffects(t *testing.T) {
 	sound, _ := under(t, Fault{Kind: ProbeLoss})
-	if sound.RunFigures.Rejected > 0 || sound.Totals.Lost > 0 {
-		t.Fatalf("without a fault, %v were rejected and %d lost", sound.RunFigures.Rejected, sound.Totals.Lost)
+	if sound.Figures.Rejected > 0 || sound.Totals.Lost > 0 {
+		t.Fatalf("without a fault, %v were rejected and %d lost", sound.Figures.Rejected, sound.Totals.Lost)
 	}
 	replica := func(r *Result, i int) *engine.Load { return &r.Replicas[i] }
 	r, w := under(t, Fault{Kind: ReplicaDown, Replica: "us-01"})
-	if r.RunFigures.Rejected == 0 || w.replicas[0].lost == 0 || replica(r, 0).Submitted == 0 || w.replicas[0].engine.Load().Finished == 0 {
-		t.Errorf("replica-down: %v rejected, %d lost with it, afterwards %+v", r.RunFigures.Rejected, w.replicas[0].lost, w.replicas[0].engine.Load())
+	if r.Figures.Rejected == 0 || w.replicas[0].lost == 0 || replica(r, 0).Submitted == 0 || w.replicas[0].engine.Load().Finished == 0 {
+		t.Errorf("replica-down: %v rejected, %d lost with it, afterwards %+v", r.Figures.Rejected, w.replicas[0].lost, w.replicas[0].engine.Load())
 	}
 	r, _ = under(t, Fault{Kind: ReplicaSlow, Replica: "us-01", Factor: 100})
 	if got, want := replica(r, 0).GeneratedTokens, replica(sound, 0).GeneratedTokens; got > want*95/100 || got < want/2 {
 		t.Errorf("replica-slow: %d tokens generated, %d without", got, want)
 	}
 	r, w = under(t, Fault{Kind: LinkCut, Region: "us", Peer: "eu"})
-	if r.RunFigures.Forwarded >= sound.RunFigures.Forwarded || r.Balancers[1].Cancelled == 0 || w.isCut(w.nodes[0], w.nodes[1]) {
-		t.Errorf("link-cut: %v forwarded, %v without; %+v in eu", r.RunFigures.Forwarded, sound.RunFigures.Forwarded, r.Balancers[1])
+	if r.Figures.Forwarded >= sound.Figures.Forwarded || r.Balancers[1].Cancelled == 0 || w.isCut(w.nodes[0], w.nodes[1]) {
+		t.Errorf("link-cut: %v forwarded, %v without; %+v in eu", r.Figures.Forwarded, sound.Figures.Forwarded, r.Balancers[1])
 	}
 	r, w = under(t, Fault{Kind: BalancerDown, Region: "us"})
 	if r.Totals.Lost == 0 || w.replicas[0].node != w.nodes[0] || w.nodes[0].core.Snapshot(w.now).Counts.Finished == 0 || r.Balancers[1].Arrived < 2*sound.Balancers[1].Arrived-r.Balancers[1].ForwardedIn {

@@ -47,8 +47,8 @@ type Percentiles struct {
 
 // Result is the result of a run.
 type Result struct {
-	RunFigures RunFigures
-	Totals     Totals
+	Figures RunFigures
+	Totals  Totals
 	// Balancers and Replicas are the final states, in the order of the regions.
 	Balancers []core.Counts
 	Replicas  []engine.Load
@@ -139,7 +139,7 @@ func (w *world) worldResult() *Result {
 	}
 	r.LoadSamples = w.samples
 	generated, hitRate := w.engineFigures()
-	r.RunFigures = RunFigures{
+	r.Figures = RunFigures{
 		Completed: float64(t.e2e.count), Rejected: float64(t.rejected), OutputTokensPerSecond: generated, PrefixHitRate: hitRate,
 		TTFT: t.ttft.percentiles(), TPOT: t.tpot.percentiles(), E2E: t.e2e.percentiles(), Forwarded: float64(t.forwarded),
 		MaxWaitMillis: milliseconds(max(t.longest, w.oldest())), OutstandingMaxOverMin: w.imbalance(),

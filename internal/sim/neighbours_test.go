@@ -30,7 +30,7 @@ func TestBalancersShareARegion(t *testing.T) {
 			t.Errorf("balancer %d: %+v", i, c)
 		}
 	}
-	if a, b := one.RunFigures.OutputTokensPerSecond, two.RunFigures.OutputTokensPerSecond; b < 0.9*a {
+	if a, b := one.Figures.OutputTokensPerSecond, two.Figures.OutputTokensPerSecond; b < 0.9*a {
 		t.Errorf("two balancers per region yield %.0f tok/s, one %.0f", b, a)
 	}
 	single := pairs(t, 20*time.Second)

@@ -182,8 +182,8 @@ func TestOracleBoundsPolicies(t *testing.T) {
 		{"mixed-gpu-chat", "cost", "pending", Regional, 20 * time.Second},
 	} {
 		s := short(t, c.scenario, c.duration)
-		real := run(t, s, Setup{Policy: c.policy, Push: push(t, c.push), Layout: c.layout, Seed: 1}).RunFigures
-		best := run(t, s, Setup{Policy: Oracle, Push: push(t, "pending"), Layout: Everywhere, Seed: 1}).RunFigures
+		real := run(t, s, Setup{Policy: c.policy, Push: push(t, c.push), Layout: c.layout, Seed: 1}).Figures
+		best := run(t, s, Setup{Policy: Oracle, Push: push(t, "pending"), Layout: Everywhere, Seed: 1}).Figures
 		if best.OutputTokensPerSecond < 0.98*real.OutputTokensPerSecond {
 			t.Errorf("%s: the oracle %.0f tokens per second, %s %.0f", c.scenario, best.OutputTokensPerSecond, c.policy, real.OutputTokensPerSecond)
 		}

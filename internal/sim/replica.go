@@ -268,7 +268,7 @@ func (w *world) reportProbe(r *replica, n *probeResult) {
 	}
 	r.newest = n.read
 	r.unreportedTokens += n.tokens
-	w.sendEvent(r.node, core.Event{Kind: core.EventReplicaReport, Target: r.id, ProbeReport: &n.report})
+	w.sendEvent(r.node, core.Event{Kind: core.EventReplicaReport, Target: r.id, Report: &n.report})
 }
 
 // progress reports the tokens that a balancer's replicas generated since its last tick.

@@ -106,7 +106,7 @@ func TestRandomRunsKeepTheLaws(t *testing.T) {
 }
 
 func checkFigures(rt *rapid.T, s *Scenario, r *Result) {
-	f, n := r.RunFigures, r.Totals
+	f, n := r.Figures, r.Totals
 	if n.InFlight < 0 || n.Issued != n.Answered+n.Failed+n.Cancelled+n.InFlight {
 		rt.Fatalf("totals do not add up: %+v", n)
 	}
@@ -134,13 +134,13 @@ func TestRarePathsAreCovered(t *testing.T) {
 		s.Regions[i].Replicas = 1 - min(i, 1) // only the first has one
 	}
 	r := run(t, s, Setup{Policy: "skylb", Push: push(t, "pending"), Layout: Regional, Seed: 1})
-	if r.Totals.Cancelled == 0 || r.RunFigures.Forwarded == 0 || r.Replicas[0].Cancelled == 0 {
+	if r.Totals.Cancelled == 0 || r.Figures.Forwarded == 0 || r.Replicas[0].Cancelled == 0 {
 		t.Errorf("want requests cancelled by impatient clients, forwarded by regions without replicas and aborted in the engine, got %+v, %v forwarded, %d aborted",
-			r.Totals, r.RunFigures.Forwarded, r.Replicas[0].Cancelled)
+			r.Totals, r.Figures.Forwarded, r.Replicas[0].Cancelled)
 	}
 	s.ClientTimeout, s.MaxWait = 0, time.Second
 	r = run(t, s, Setup{Policy: "skylb", Push: push(t, "pending"), Layout: Regional, Seed: 1})
-	if r.RunFigures.Rejected == 0 {
+	if r.Figures.Rejected == 0 {
 		t.Error("no request was rejected although none may wait for more than a second")
 	}
 }
@@ -250,7 +250,7 @@ func TestBuiltInScenarios(t *testing.T) {
 func TestPrefixPoliciesWinOnTrees(t *testing.T) {
 	s := short(t, "fig8c", 60*time.Second)
 	at := func(name, rule string, l Layout) float64 {
-		return run(t, s, Setup{Policy: name, Push: push(t, rule), Layout: l, Seed: 1}).RunFigures.OutputTokensPerSecond
+		return run(t, s, Setup{Policy: name, Push: push(t, rule), Layout: l, Seed: 1}).Figures.OutputTokensPerSecond
 	}
 	rr, ll, sky := at("round-robin", "blind", Single), at("least-load", "blind", Single), at("skylb", "pending", Regional)
 	if !(rr < ll && 1.15*ll < sky) {

@@ -112,19 +112,19 @@ func TestLightEngineEqualsFullWithoutSharing(t *testing.T) {
 		full := run(t, s, setup)
 		s.Engine = LightEngine
 		light := run(t, s, setup)
-		if full.RunFigures.Completed < 500 || full.Replicas[0].Preempted > 0 {
-			t.Fatalf("%s: the trace is unsuitable for the test: %+v", policy, full.RunFigures)
+		if full.Figures.Completed < 500 || full.Replicas[0].Preempted > 0 {
+			t.Fatalf("%s: the trace is unsuitable for the test: %+v", policy, full.Figures)
 		}
-		if light.RunFigures.PrefixHitRate != nil {
-			t.Errorf("%s: a light engine has a hit rate of %v", policy, *light.RunFigures.PrefixHitRate)
+		if light.Figures.PrefixHitRate != nil {
+			t.Errorf("%s: a light engine has a hit rate of %v", policy, *light.Figures.PrefixHitRate)
 		}
 		for name, pair := range map[string][2]float64{
-			"completed":   {light.RunFigures.Completed, full.RunFigures.Completed},
-			"throughput":  {light.RunFigures.OutputTokensPerSecond, full.RunFigures.OutputTokensPerSecond},
-			"mean TTFT":   {light.RunFigures.TTFT.Mean, full.RunFigures.TTFT.Mean},
-			"mean E2E":    {light.RunFigures.E2E.Mean, full.RunFigures.E2E.Mean},
-			"longest E2E": {light.RunFigures.E2E.Max, full.RunFigures.E2E.Max},
-			"imbalance":   {*light.RunFigures.OutstandingMaxOverMin, *full.RunFigures.OutstandingMaxOverMin},
+			"completed":   {light.Figures.Completed, full.Figures.Completed},
+			"throughput":  {light.Figures.OutputTokensPerSecond, full.Figures.OutputTokensPerSecond},
+			"mean TTFT":   {light.Figures.TTFT.Mean, full.Figures.TTFT.Mean},
+			"mean E2E":    {light.Figures.E2E.Mean, full.Figures.E2E.Mean},
+			"longest E2E": {light.Figures.E2E.Max, full.Figures.E2E.Max},
+			"imbalance":   {*light.Figures.OutstandingMaxOverMin, *full.Figures.OutstandingMaxOverMin},
 		} {
 			if math.Abs(pair[0]-pair[1]) > 1e-4*pair[1] { // by chance two prompts begin with one word
 				t.Errorf("%s: %s is %v light, %v full", policy, name, pair[0], pair[1])

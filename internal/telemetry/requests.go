@@ -27,8 +27,8 @@ type RequestSummary struct {
 	Status int `json:"status"`
 	// Target is the replica or balancer that it was last sent to, or that it is queued
 	// for; empty for none. Forwarded is true if Target is a balancer.
-	PlannedCapacity string `json:"target"`
-	Forwarded       bool   `json:"forwarded"`
+	Target    string `json:"target"`
+	Forwarded bool   `json:"forwarded"`
 	// Policy is the policy that decided; Reason is its reason.
 	Policy string `json:"policy"`
 	Reason string `json:"reason"`

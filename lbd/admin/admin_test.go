@@ -76,7 +76,7 @@ func (b *balancer) View() core.BalancerView          { return b.view }
 func (b *balancer) TrafficStats() proxy.TrafficStats { return b.stats }
 
 func (b *balancer) Decision(id string) (record.RequestRecord, bool) {
-	return record.RequestRecord{RequestRecord: id, Model: "llama"}, id == "req/1"
+	return record.RequestRecord{Request: id, Model: "llama"}, id == "req/1"
 }
 
 func (b *balancer) DecisionMemory() telemetry.DecisionMemory {

@@ -85,7 +85,7 @@ func TestRetryToOtherTargetIsImmediate(t *testing.T) {
 		b.Step(0, Event{Kind: EventPeerAdded, Peer: &PeerInfo{ID: "eu"}})
 		load := ModelLoad{Model: "m", Replicas: 1, Available: 1}
 		for _, id := range []string{"r0", "r1", "r2"} { // full, so that every policy forwards
-			b.Step(0, Event{Kind: EventReplicaReport, Target: id, ProbeReport: &ProbeReport{Ready: true, Pending: policy.Known(1)}})
+			b.Step(0, Event{Kind: EventReplicaReport, Target: id, Report: &ProbeReport{Ready: true, Pending: policy.Known(1)}})
 		}
 		if got := placeOf(b.Step(0, Event{Kind: EventPeerReport, Target: "eu", PeerReport: &PeerReport{Models: []ModelLoad{load}}}), "q"); got != "eu" {
 			t.Errorf("a peer came, and it went to %q", got)

@@ -156,7 +156,7 @@ func (b *Balancer) stepTargets(now time.Duration, ev Event) {
 			b.bounceStranded(now)
 		}
 	case EventReplicaReport:
-		b.handleReplicaReport(now, ev.Target, ev.ProbeReport)
+		b.handleReplicaReport(now, ev.Target, ev.Report)
 	case EventPeerAdded:
 		b.addPeer(ev.Peer)
 	case EventPeerRemoved:

@@ -22,7 +22,7 @@ func fleet(b *testing.B, name string, n int) *Balancer {
 	for i := range n {
 		id := replicaName(i)
 		bal.Step(0, Event{Kind: EventReplicaAdded, Replica: &ReplicaInfo{ID: id, Model: "m"}})
-		bal.Step(0, Event{Kind: EventReplicaReport, Target: id, ProbeReport: &ProbeReport{Ready: true, Pending: policy.Known(0)}})
+		bal.Step(0, Event{Kind: EventReplicaReport, Target: id, Report: &ProbeReport{Ready: true, Pending: policy.Known(0)}})
 	}
 	return bal
 }
@@ -105,7 +105,7 @@ func BenchmarkQueued(b *testing.B) {
 			}
 			full, room := ProbeReport{Ready: true, Pending: policy.Known(2), Running: policy.Known(20)}, ProbeReport{Ready: true, Pending: policy.Known(0), Running: policy.Known(20)}
 			for i := range 64 {
-				bal.Step(0, Event{Kind: EventReplicaReport, Target: replicaName(i), ProbeReport: &full})
+				bal.Step(0, Event{Kind: EventReplicaReport, Target: replicaName(i), Report: &full})
 			}
 			ids := make([]string, 4096)
 			for i := range ids {
@@ -125,12 +125,12 @@ func BenchmarkQueued(b *testing.B) {
 			for i := 0; b.Loop(); i++ {
 				id := replicaName(i % 64)
 				sent = sent[:0]
-				for _, a := range bal.Step(0, Event{Kind: EventReplicaReport, Target: id, ProbeReport: &room}) {
+				for _, a := range bal.Step(0, Event{Kind: EventReplicaReport, Target: id, Report: &room}) {
 					if a.Kind == ActionDispatch {
 						sent = append(sent, a.ID)
 					}
 				}
-				bal.Step(0, Event{Kind: EventReplicaReport, Target: id, ProbeReport: &full})
+				bal.Step(0, Event{Kind: EventReplicaReport, Target: id, Report: &full})
 				for _, s := range sent {
 					bal.Step(0, Event{Kind: EventFinished, ID: s, Outcome: &out})
 					arrive()

@@ -163,7 +163,7 @@ func TestEjectedReplicaIsUsedIfItIsTheOnlyOne(t *testing.T) {
 	if f.b.Snapshot(f.now).Replicas[0].Ready {
 		t.Fatal("r0 was not ejected")
 	}
-	f.step(Event{Kind: EventReplicaReport, Target: "r1", ProbeReport: &ProbeReport{Reason: "gone"}})
+	f.step(Event{Kind: EventReplicaReport, Target: "r1", Report: &ProbeReport{Reason: "gone"}})
 	f.now += 10 * time.Millisecond
 	f.step(Event{Kind: EventTick})
 	if at := ask(t, f.b, f.now, Request{ID: "last"}); at != "r0" {

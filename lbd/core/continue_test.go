@@ -21,7 +21,7 @@ func TestBrokenStreamRestartsMaxWait(t *testing.T) {
 		if c.talked {
 			b.Step(time.Second, Event{Kind: EventFirstToken, ID: "q"})
 		}
-		b.Step(30*time.Second, Event{Kind: EventReplicaReport, Target: "r0", ProbeReport: &ProbeReport{Ready: false}})
+		b.Step(30*time.Second, Event{Kind: EventReplicaReport, Target: "r0", Report: &ProbeReport{Ready: false}})
 		b.Step(30*time.Second, Event{Kind: EventFailed, ID: "q", Outcome: &Outcome{Retryable: true}})
 		actions := b.Step(31*time.Second, Event{Kind: EventTick})
 		if rejected := len(actions) == 1 && actions[0].Reason == RejectWaitExceeded; rejected != c.rejects {
@@ -33,7 +33,7 @@ func TestBrokenStreamRestartsMaxWait(t *testing.T) {
 		if actions = b.Step(39*time.Second, idle("r0")); len(actions) != 1 || actions[0].Kind != ActionDispatch || actions[0].Decision.Queued != 9*time.Second {
 			t.Errorf("%s: when the replica is back: %+v, want a dispatch after 9 s", name, actions)
 		}
-		b.Step(40*time.Second, Event{Kind: EventReplicaReport, Target: "r0", ProbeReport: &ProbeReport{Ready: false}})
+		b.Step(40*time.Second, Event{Kind: EventReplicaReport, Target: "r0", Report: &ProbeReport{Ready: false}})
 		b.Step(40*time.Second, Event{Kind: EventFailed, ID: "q", Outcome: &Outcome{Retryable: true}})
 		if actions = b.Step(40*time.Second, Event{Kind: EventTick}); len(actions) != 1 || actions[0].Reason != RejectWaitExceeded {
 			t.Errorf("%s: after 10 s without a token: %+v, want it rejected", name, actions)

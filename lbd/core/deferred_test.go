@@ -55,7 +55,7 @@ func deferring(t fatal, limit int) *Balancer {
 
 // memory returns a report with this KV utilisation of the replica.
 func memory(kv float64) Event {
-	return Event{Kind: EventReplicaReport, Target: "r", ProbeReport: &ProbeReport{Ready: true, Pending: policy.Known(0), KV: policy.Known(kv)}}
+	return Event{Kind: EventReplicaReport, Target: "r", Report: &ProbeReport{Ready: true, Pending: policy.Known(0), KV: policy.Known(kv)}}
 }
 
 func deferred(b *Balancer, now time.Duration, id, tenant string, tokens int) []Action {

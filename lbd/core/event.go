@@ -41,7 +41,7 @@ type Event struct {
 	Request      *Request      `json:"request,omitempty"`
 	Outcome      *Outcome      `json:"outcome,omitempty"`
 	Replica      *ReplicaInfo  `json:"replica,omitempty"`
-	ProbeReport  *ProbeReport  `json:"report,omitempty"`
+	Report       *ProbeReport  `json:"report,omitempty"`
 	Peer         *PeerInfo     `json:"peer,omitempty"`
 	PeerReport   *PeerReport   `json:"peer_report,omitempty"`
 	CacheUpdates []CacheUpdate `json:"learned,omitempty"`

@@ -43,7 +43,7 @@ func TestWaitForHolderDoesNotBlockOthers(t *testing.T) {
 			return // no request waits for it
 		}
 		b := start(cfg, 2)
-		full := Event{Kind: EventReplicaReport, Target: "r1", ProbeReport: &ProbeReport{Ready: true, Pending: policy.Known(9), Running: policy.Known(9), KV: policy.Known(1.0)}}
+		full := Event{Kind: EventReplicaReport, Target: "r1", Report: &ProbeReport{Ready: true, Pending: policy.Known(9), Running: policy.Known(9), KV: policy.Known(1.0)}}
 		if cfg.Push.Mode == PushOutstanding {
 			for b.Snapshot(0).Replicas[1].Outstanding < cfg.Push.N {
 				ask(t, b, 0, Request{ID: string(rune('A' + b.Snapshot(0).Replicas[1].Outstanding)), PromptTokens: 1, Holder: "r1"})
@@ -73,7 +73,7 @@ func TestRemovedHolderEndsItsRequests(t *testing.T) {
 			t.Errorf("a holder that nobody knows: rejected for %q", got)
 		}
 		ask(t, b, 0, Request{ID: "there", Holder: "r1"})
-		b.Step(0, Event{Kind: EventReplicaReport, Target: "r1", ProbeReport: &ProbeReport{Reason: "it loads"}})
+		b.Step(0, Event{Kind: EventReplicaReport, Target: "r1", Report: &ProbeReport{Reason: "it loads"}})
 		if to := sentTo(b.Step(0, Event{Kind: EventArrived, Request: &Request{ID: "waits", Model: "m", Holder: "r1"}}), "waits"); to != "" {
 			t.Fatalf("it went to %s, which is not ready", to)
 		}

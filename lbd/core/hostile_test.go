@@ -72,7 +72,7 @@ func TestImpossibleReportsStopNoRequest(t *testing.T) {
 		for i, rep := range absurd() {
 			b := start(cfg, 2)
 			for _, id := range []string{"r0", "r1"} {
-				b.Step(0, Event{Kind: EventReplicaReport, Target: id, ProbeReport: &rep})
+				b.Step(0, Event{Kind: EventReplicaReport, Target: id, Report: &rep})
 			}
 			name := fmt.Sprintf("report %d %+v", i, rep)
 			for j := range 4 {
@@ -96,7 +96,7 @@ func TestImpossibleReportsStopNoRequest(t *testing.T) {
 func TestNaNFigureIsUnknown(t *testing.T) {
 	everyPolicy(t, func(t *testing.T, cfg Config) {
 		b := start(cfg, 1)
-		b.Step(0, Event{Kind: EventReplicaReport, Target: "r0", ProbeReport: &ProbeReport{Ready: true, Pending: policy.Known(0), KV: policy.Known(math.NaN())}})
+		b.Step(0, Event{Kind: EventReplicaReport, Target: "r0", Report: &ProbeReport{Ready: true, Pending: policy.Known(0), KV: policy.Known(math.NaN())}})
 		if got := ask(t, b, 0, Request{ID: "q", PromptTokens: 10}); got != "r0" {
 			t.Errorf("went to %q", got)
 		}

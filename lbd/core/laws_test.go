@@ -91,7 +91,7 @@ func (w *world) draw(rt *rapid.T) Event {
 			rep.Pending = policy.Known(rapid.IntRange(0, 1).Draw(rt, "pending"))
 			rep.KV = policy.Known(rapid.Float64Range(0, 1).Draw(rt, "kv"))
 		}
-		return Event{Kind: EventReplicaReport, Target: replica, ProbeReport: rep}
+		return Event{Kind: EventReplicaReport, Target: replica, Report: rep}
 	case 9:
 		return Event{Kind: EventPeerAdded, Peer: &PeerInfo{ID: peer, SameRegion: rapid.Bool().Draw(rt, "same")}}
 	case 10:

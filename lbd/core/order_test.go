@@ -106,7 +106,7 @@ func servedBy(cfg Config, model string) (sent []string) {
 	cfg.Push = PushRule{Mode: PushOutstanding, N: 1}
 	b := New(cfg)
 	b.Step(0, Event{Kind: EventReplicaAdded, Replica: &ReplicaInfo{ID: "r", Model: model}})
-	b.Step(0, Event{Kind: EventReplicaReport, Target: "r", ProbeReport: &ProbeReport{Ready: true}})
+	b.Step(0, Event{Kind: EventReplicaReport, Target: "r", Report: &ProbeReport{Ready: true}})
 	for _, r := range []Request{{ID: "busy"}, {ID: "fast", Tier: service.TierFast}, {ID: "normal", Tier: service.TierNormal}} {
 		r.Model = model
 		b.Step(0, Event{Kind: EventArrived, Request: &r})
@@ -143,7 +143,7 @@ func busyDay(t *testing.T, order QueueOrder, seed uint64) day {
 	cfg.TauN, cfg.TauP = 15*time.Second, time.Second
 	b := New(cfg)
 	b.Step(0, Event{Kind: EventReplicaAdded, Replica: &ReplicaInfo{ID: "r", Model: "m"}})
-	b.Step(0, Event{Kind: EventReplicaReport, Target: "r", ProbeReport: &ProbeReport{Ready: true}})
+	b.Step(0, Event{Kind: EventReplicaReport, Target: "r", Report: &ProbeReport{Ready: true}})
 	rng := rand.New(rand.NewPCG(seed, 65))
 	d := day{waits: map[service.Tier][]time.Duration{}}
 	tiers, arrived := map[string]service.Tier{}, map[string]time.Duration{}

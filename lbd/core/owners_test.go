@@ -39,7 +39,7 @@ func TestTenantCannotEvictOthersFromTree(t *testing.T) {
 	if got := held(b, "x", shared); got != shared.Bytes() {
 		t.Errorf("%d bytes of the other tenant's prefix shared by a neighbour are known", got)
 	}
-	b.Step(maxSharedAge+2*time.Second, Event{Kind: EventReplicaReport, Target: "r0", ProbeReport: &ProbeReport{Ready: true, Pending: policy.Known(0)}})
+	b.Step(maxSharedAge+2*time.Second, Event{Kind: EventReplicaReport, Target: "r0", Report: &ProbeReport{Ready: true, Pending: policy.Known(0)}})
 	b.Step(maxSharedAge+2*time.Second, Event{Kind: EventTick})
 	for i := range 2000 {
 		serve(maxSharedAge+2*time.Second, fmt.Sprint("later", i), "flood", fresh(rng, 30))

@@ -113,7 +113,7 @@ func (r *ranked) report() {
 		l := r.engine.Load(rank)
 		r.step(Event{Kind: EventProgress, Target: rankName(rank), Tokens: int(l.GeneratedTokens - r.reported[rank])})
 		r.reported[rank] = l.GeneratedTokens
-		r.step(Event{Kind: EventReplicaReport, Target: rankName(rank), ProbeReport: &ProbeReport{
+		r.step(Event{Kind: EventReplicaReport, Target: rankName(rank), Report: &ProbeReport{
 			Age: rankedWire, Ready: true, Pending: policy.Known(l.Pending), Running: policy.Known(l.Running),
 		}})
 	}
@@ -194,7 +194,7 @@ func benchmarkPool(b *testing.B, ranks int) {
 	for rank := range ranks {
 		id := fmt.Sprintf("e/%03d", rank)
 		bal.Step(0, Event{Kind: EventReplicaAdded, Replica: &ReplicaInfo{ID: id, Model: "m", Engine: "e", MaxOutstanding: rankedSlots}})
-		bal.Step(0, Event{Kind: EventReplicaReport, Target: id, ProbeReport: &ProbeReport{Ready: true}})
+		bal.Step(0, Event{Kind: EventReplicaReport, Target: id, Report: &ProbeReport{Ready: true}})
 	}
 	n, slots := 0, ranks*rankedSlots
 	there := make([]string, 0, slots)

@@ -43,7 +43,7 @@ func start(cfg Config, n int) *Balancer {
 }
 
 func idle(id string) Event {
-	return Event{Kind: EventReplicaReport, Target: id, ProbeReport: &ProbeReport{Ready: true, Pending: policy.Known(0), KV: policy.Known(0.5)}}
+	return Event{Kind: EventReplicaReport, Target: id, Report: &ProbeReport{Ready: true, Pending: policy.Known(0), KV: policy.Known(0.5)}}
 }
 
 // ask sends a request and returns its target.
@@ -148,7 +148,7 @@ func TestFailedRequestDoesNotWaitForDeadReplica(t *testing.T) {
 		// Now the other one responds, without free capacity, and dies later.
 		b.Step(0, Event{Kind: EventReplicaAdded, Replica: &ReplicaInfo{ID: "never", Model: "m", MaxOutstanding: 1}})
 		b.Step(0, idle("never"))
-		b.Step(0, Event{Kind: EventReplicaReport, Target: "r0", ProbeReport: &ProbeReport{Ready: false}})
+		b.Step(0, Event{Kind: EventReplicaReport, Target: "r0", Report: &ProbeReport{Ready: false}})
 		ask(t, b, 0, Request{ID: "fills", Session: "s"})
 		b.Step(0, idle("r0"))
 		if actions = b.Step(0, Event{Kind: EventFailed, ID: "q", Outcome: &Outcome{Retryable: true}}); len(actions) != 0 {
@@ -231,7 +231,7 @@ func TestLaterTurnsRouteByWholeConversation(t *testing.T) {
 		}
 		finish("x", opening+"EFGH")
 		// The middle of the other conversation is sent to the other replica, the only ready one.
-		b.Step(0, Event{Kind: EventReplicaReport, Target: first, ProbeReport: &ProbeReport{Ready: true, Pending: policy.Known(1)}})
+		b.Step(0, Event{Kind: EventReplicaReport, Target: first, Report: &ProbeReport{Ready: true, Pending: policy.Known(1)}})
 		b.Step(0, Event{Kind: EventReplicaDraining, Target: first})
 		if got := ask(t, b, 0, Request{ID: "y", Prompt: letters(opening + "IJKL")}); got != second {
 			t.Fatalf("the other conversation went to %s", got)
@@ -257,7 +257,7 @@ func TestOnlyRegionalPoliciesForwardWithCapacity(t *testing.T) {
 	everyPolicy(t, func(t *testing.T, cfg Config) {
 		b := New(cfg)
 		b.Step(0, Event{Kind: EventReplicaAdded, Replica: &ReplicaInfo{ID: "r", Model: "m"}})
-		b.Step(0, Event{Kind: EventReplicaReport, Target: "r", ProbeReport: &ProbeReport{Ready: true, Pending: policy.Known(0), KV: policy.Known(0.9)}})
+		b.Step(0, Event{Kind: EventReplicaReport, Target: "r", Report: &ProbeReport{Ready: true, Pending: policy.Known(0), KV: policy.Known(0.9)}})
 		b.Step(0, Event{Kind: EventPeerAdded, Peer: &PeerInfo{ID: "eu"}})
 		b.Step(0, Event{Kind: EventPeerReport, Target: "eu", PeerReport: &PeerReport{Models: []ModelLoad{
 			{Model: "m", Replicas: 1, Available: 1, KV: policy.Known(0.1)},
@@ -295,7 +295,7 @@ func TestForwardedRequestKeepsRemainingWait(t *testing.T) {
 	}
 	b.Step(0, Event{Kind: EventPeerAdded, Peer: &PeerInfo{ID: "eu"}})
 	full := func(now time.Duration) {
-		b.Step(now, Event{Kind: EventReplicaReport, Target: "r0", ProbeReport: &ProbeReport{Ready: true, Pending: policy.Known(3)}})
+		b.Step(now, Event{Kind: EventReplicaReport, Target: "r0", Report: &ProbeReport{Ready: true, Pending: policy.Known(3)}})
 		peer(now, 0)
 	}
 	full(0)
@@ -349,7 +349,7 @@ func TestFirstTokensAreCountedPerModel(t *testing.T) {
 	b := New(cfg)
 	for _, model := range []string{"m", "strict"} {
 		b.Step(0, Event{Kind: EventReplicaAdded, Replica: &ReplicaInfo{ID: "r-" + model, Model: model}})
-		b.Step(0, Event{Kind: EventReplicaReport, Target: "r-" + model, ProbeReport: &ProbeReport{Ready: true}})
+		b.Step(0, Event{Kind: EventReplicaReport, Target: "r-" + model, Report: &ProbeReport{Ready: true}})
 	}
 	for _, q := range []struct {
 		request Request

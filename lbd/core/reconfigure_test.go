@@ -210,9 +210,9 @@ func TestReconfigureAppliesBounds(t *testing.T) {
 	w := newWorld(cfg)
 	w.step(t, Event{Kind: EventReplicaAdded, Replica: &ReplicaInfo{ID: "r0", Model: "m"}})
 	w.step(t, Event{Kind: EventReplicaAdded, Replica: &ReplicaInfo{ID: "r1", Model: "m"}})
-	w.step(t, Event{Kind: EventReplicaReport, Target: "r0", ProbeReport: &ProbeReport{Ready: true}})
+	w.step(t, Event{Kind: EventReplicaReport, Target: "r0", Report: &ProbeReport{Ready: true}})
 	w.step(t, Event{Kind: EventArrived, Request: &Request{ID: "a", Model: "m"}})
-	w.step(t, Event{Kind: EventReplicaReport, Target: "r1", ProbeReport: &ProbeReport{Ready: true}})
+	w.step(t, Event{Kind: EventReplicaReport, Target: "r1", Report: &ProbeReport{Ready: true}})
 	w.step(t, Event{Kind: EventFailed, ID: "a", Outcome: &Outcome{Retryable: true}})
 	if at := w.at["a"]; at != "r1" || w.b.Snapshot(w.now).Ejections != 1 {
 		t.Fatalf("a is at %q after %d ejections, want r1 after one", at, w.b.Snapshot(w.now).Ejections)
@@ -245,7 +245,7 @@ func TestReconfigureKeepsServedTokens(t *testing.T) {
 	cfg.Push = PushRule{Mode: PushOutstanding, N: 1}
 	w := newWorld(cfg)
 	w.step(t, Event{Kind: EventReplicaAdded, Replica: &ReplicaInfo{ID: "r0", Model: "m"}})
-	w.step(t, Event{Kind: EventReplicaReport, Target: "r0", ProbeReport: &ProbeReport{Ready: true}})
+	w.step(t, Event{Kind: EventReplicaReport, Target: "r0", Report: &ProbeReport{Ready: true}})
 	for _, id := range []string{"a1", "a2", "b1", "b2"} {
 		w.step(t, Event{Kind: EventArrived, Request: &Request{ID: id, Tenant: id[:1], Model: "m", Tier: service.TierFast}})
 	}

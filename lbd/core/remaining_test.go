@@ -61,7 +61,7 @@ func TestRemainingTokensFollowRequestLife(t *testing.T) {
 		}
 	}
 	step(Event{Kind: EventReplicaAdded, Replica: &ReplicaInfo{ID: "r", Model: "m"}})
-	step(Event{Kind: EventReplicaReport, Target: "r", ProbeReport: &ProbeReport{Ready: true}})
+	step(Event{Kind: EventReplicaReport, Target: "r", Report: &ProbeReport{Ready: true}})
 	want("idle", 0)
 	step(Event{Kind: EventArrived, Request: &Request{ID: "a", Model: "m", PromptTokens: 100, MaxTokens: 50}})
 	want("a bounded request was sent", 150)
@@ -91,7 +91,7 @@ func TestRetryCountsWholePrompt(t *testing.T) {
 	b := New(DefaultConfig(policy.NewSageServe()))
 	ready := func(id string) {
 		b.Step(0, Event{Kind: EventReplicaAdded, Replica: &ReplicaInfo{ID: id, Model: "m"}})
-		b.Step(0, Event{Kind: EventReplicaReport, Target: id, ProbeReport: &ProbeReport{Ready: true}})
+		b.Step(0, Event{Kind: EventReplicaReport, Target: id, Report: &ProbeReport{Ready: true}})
 	}
 	ready("r1")
 	for _, id := range []string{"q1", "q2"} {
@@ -132,7 +132,7 @@ func TestExpectedAnswerIsRunningMean(t *testing.T) {
 func TestHugeBoundsDoNotOverflow(t *testing.T) {
 	b := New(DefaultConfig(policy.NewSageServe()))
 	b.Step(0, Event{Kind: EventReplicaAdded, Replica: &ReplicaInfo{ID: "r", Model: "m"}})
-	b.Step(0, Event{Kind: EventReplicaReport, Target: "r", ProbeReport: &ProbeReport{Ready: true}})
+	b.Step(0, Event{Kind: EventReplicaReport, Target: "r", Report: &ProbeReport{Ready: true}})
 	for _, id := range []string{"a", "b", "c"} {
 		b.Step(0, Event{Kind: EventArrived, Request: &Request{ID: id, Model: "m", PromptTokens: math.MaxInt, MaxTokens: math.MaxInt}})
 	}
@@ -148,7 +148,7 @@ func TestLoadReportsMeanOfKnownKV(t *testing.T) {
 		"r3": {Ready: true}, "r4": {Ready: false, KV: policy.Known(1.0)}, "r5": {Ready: true, KV: policy.Known(0.9)},
 	} {
 		b.Step(0, Event{Kind: EventReplicaAdded, Replica: &ReplicaInfo{ID: id, Model: "m"}})
-		b.Step(0, Event{Kind: EventReplicaReport, Target: id, ProbeReport: rep})
+		b.Step(0, Event{Kind: EventReplicaReport, Target: id, Report: rep})
 	}
 	b.Step(0, Event{Kind: EventReplicaDraining, Target: "r5"})
 	b.Step(0, Event{Kind: EventReplicaAdded, Replica: &ReplicaInfo{ID: "s", Model: "n"}})

@@ -146,7 +146,7 @@ func TestKnownCacheOfReplica(t *testing.T) {
 	loss := func(age time.Duration) Event {
 		return Event{Kind: EventPeerCacheUpdates, Target: "b", CacheUpdates: []CacheUpdate{{Replica: "x", Process: "at x", Forgotten: true, Age: age}}}
 	}
-	dead := Event{Kind: EventReplicaReport, Target: "x", ProbeReport: &ProbeReport{Reason: "starting"}}
+	dead := Event{Kind: EventReplicaReport, Target: "x", Report: &ProbeReport{Reason: "starting"}}
 	added := Event{Kind: EventReplicaAdded, Replica: &ReplicaInfo{ID: "x", Model: "m", Process: "at x"}}
 	moved := Event{Kind: EventReplicaAdded, Replica: &ReplicaInfo{ID: "x", Model: "m", Process: "elsewhere"}}
 	removed := Event{Kind: EventReplicaRemoved, Target: "x"}

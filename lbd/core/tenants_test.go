@@ -21,7 +21,7 @@ func flooded(t *testing.T, policyName string, limit int) *Balancer {
 	cfg.Push, cfg.QueueLimit = PushRule{Mode: PushOutstanding, N: 1}, limit
 	b := New(cfg)
 	b.Step(0, Event{Kind: EventReplicaAdded, Replica: &ReplicaInfo{ID: "r", Model: "m"}})
-	b.Step(0, Event{Kind: EventReplicaReport, Target: "r", ProbeReport: &ProbeReport{Ready: true, Pending: policy.Known(0)}})
+	b.Step(0, Event{Kind: EventReplicaReport, Target: "r", Report: &ProbeReport{Ready: true, Pending: policy.Known(0)}})
 	for i := range 400 {
 		arrive(b, 0, fmt.Sprintf("flood%d", i), "flood")
 	}

@@ -205,7 +205,7 @@ func event(word, name string, a args) (Event, bool) {
 	case "drain":
 		return Event{Kind: EventReplicaDraining, Target: name}, true
 	case "report":
-		return Event{Kind: EventReplicaReport, Target: name, ProbeReport: &ProbeReport{Ready: a["down"] == "", Reason: a["down"], Pending: a.maybe("pending"), Running: a.maybe("running"), KV: a.share("kv"), Age: ms("age")}}, true
+		return Event{Kind: EventReplicaReport, Target: name, Report: &ProbeReport{Ready: a["down"] == "", Reason: a["down"], Pending: a.maybe("pending"), Running: a.maybe("running"), KV: a.share("kv"), Age: ms("age")}}, true
 	case "peer":
 		return Event{Kind: EventPeerAdded, Peer: &PeerInfo{ID: name, SameRegion: a["same"] != ""}}, true
 	case "remove-peer":

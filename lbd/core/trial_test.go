@@ -107,7 +107,7 @@ func (w *trial) pass(d time.Duration) {
 
 func (w *trial) report(id string) {
 	if w.dead[id] {
-		w.step(Event{Kind: EventReplicaReport, Target: id, ProbeReport: &ProbeReport{Reason: "connection refused"}})
+		w.step(Event{Kind: EventReplicaReport, Target: id, Report: &ProbeReport{Reason: "connection refused"}})
 		return
 	}
 	w.step(idle(id))

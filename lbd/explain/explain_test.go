@@ -43,7 +43,7 @@ func (s *source) Decision(ctx context.Context, id string) (json.RawMessage, erro
 		return nil, ctx.Err()
 	case s.broken != nil:
 		return nil, s.broken
-	case s.record == nil || s.record.RequestRecord != id:
+	case s.record == nil || s.record.Request != id:
 		return nil, fmt.Errorf("GET: %w", telemetry.ErrNotFound)
 	}
 	return json.Marshal(s.record)
@@ -73,7 +73,7 @@ func origin() *record.RequestRecord {
 	d := &core.Decision{Policy: "cost", Reason: policy.ReasonLeastCost, PromptBytes: 2048, Considered: considered()[1:2]}
 	f := &core.Decision{Policy: "cost", Reason: policy.ReasonOffload, MatchBytes: 1536, PromptBytes: 2048, Queued: 220 * time.Millisecond, Attempt: 1, Considered: considered()}
 	return &record.RequestRecord{
-		RequestRecord: "r1", At: arrived, Balancer: "lb-us-0", Region: "local/us", Model: "llama", Tier: "IW-F", Tenant: "key-00ff",
+		Request: "r1", At: arrived, Balancer: "lb-us-0", Region: "local/us", Model: "llama", Tier: "IW-F", Tenant: "key-00ff",
 		PromptBytes: 2100, PromptEstimate: 525, Kind: core.ActionForward, Target: "lb-eu-0", Reason: f.Reason, Decision: f,
 		Attempts: []record.Attempt{
 			{AtMillis: 0.1, Kind: core.ActionDispatch, Target: "us-1", Reason: d.Reason, Decision: d, Failure: "us-1 answered 500", EndedMillis: ptr(40.0)},
@@ -90,7 +90,7 @@ func remote() *record.RequestRecord {
 		{ID: "eu-1", Available: true, Outstanding: 2, Pending: policy.Known(0), Age: 35 * time.Millisecond},
 	}}
 	return &record.RequestRecord{
-		RequestRecord: "r1", At: arrived.Add(-time.Hour), Balancer: "lb-eu-0", Region: "local/eu", Model: "llama", Tier: "IW-F", From: "lb-us-0", Hop: core.HopRemote,
+		Request: "r1", At: arrived.Add(-time.Hour), Balancer: "lb-eu-0", Region: "local/eu", Model: "llama", Tier: "IW-F", From: "lb-us-0", Hop: core.HopRemote,
 		PromptBytes: 2100, PromptEstimate: 525, Kind: core.ActionDispatch, Target: "eu-0",
 		Attempts: []record.Attempt{{AtMillis: 0.2, Kind: core.ActionDispatch, Target: "eu-0", Reason: d.Reason, Decision: d}},
 		State:    "finished", Status: 200, E2EMillis: ptr(1500.0), PromptTokens: ptr(500), CachedTokens: ptr(128), OutputTokens: ptr(64),
@@ -299,15 +299,15 @@ func TestWhy(t *testing.T) {
 	}{
 		{telemetry.RequestSummary{State: "queued", Policy: "skylb"}, "no capacity"},
 		{telemetry.RequestSummary{State: "queued", Policy: "cost"}, "no capacity, or waiting for a full replica was expected to be faster"},
-		{telemetry.RequestSummary{State: "queued", Policy: "cost", PlannedCapacity: "us-3"}, "waiting for us-3 (full) was expected to be faster than another target"},
-		{telemetry.RequestSummary{State: "sent", Policy: "skylb", PlannedCapacity: "us-0", Reason: policy.ReasonPrefixMatch}, "longest cached prefix"},
-		{telemetry.RequestSummary{State: "finished", Policy: "skylb", PlannedCapacity: "eu", Forwarded: true, Reason: policy.ReasonOffload}, "no local replica available; this peer has capacity"},
-		{telemetry.RequestSummary{State: "finished", Policy: "consistent-hash", PlannedCapacity: "us-0", Reason: "of_tomorrow"}, `"of_tomorrow"`},
+		{telemetry.RequestSummary{State: "queued", Policy: "cost", Target: "us-3"}, "waiting for us-3 (full) was expected to be faster than another target"},
+		{telemetry.RequestSummary{State: "sent", Policy: "skylb", Target: "us-0", Reason: policy.ReasonPrefixMatch}, "longest cached prefix"},
+		{telemetry.RequestSummary{State: "finished", Policy: "skylb", Target: "eu", Forwarded: true, Reason: policy.ReasonOffload}, "no local replica available; this peer has capacity"},
+		{telemetry.RequestSummary{State: "finished", Policy: "consistent-hash", Target: "us-0", Reason: "of_tomorrow"}, `"of_tomorrow"`},
 		{telemetry.RequestSummary{State: "rejected", Reason: core.RejectQueueFull}, "the queue was full"},
-		{telemetry.RequestSummary{State: "failed", Policy: "skylb", PlannedCapacity: "us-0", Reason: core.RejectFailed}, "its replica failed after part of the response was sent"},
+		{telemetry.RequestSummary{State: "failed", Policy: "skylb", Target: "us-0", Reason: core.RejectFailed}, "its replica failed after part of the response was sent"},
 		{telemetry.RequestSummary{State: "bounced", From: "lb-us-0"}, "no live replica here"},
 		{telemetry.RequestSummary{State: "cancelled"}, "client disconnected while queued"},
-		{telemetry.RequestSummary{State: "cancelled", Policy: "skylb", PlannedCapacity: "us-0", Reason: policy.ReasonLeastLoad}, "fewest outstanding requests"},
+		{telemetry.RequestSummary{State: "cancelled", Policy: "skylb", Target: "us-0", Reason: policy.ReasonLeastLoad}, "fewest outstanding requests"},
 	} {
 		if got := Why(c.row); got != c.want {
 			t.Errorf("%+v: %q, want %q", c.row, got, c.want)

@@ -85,12 +85,12 @@ func Why(r telemetry.RequestSummary) string {
 	rejection, rejected := rejectedBecause[r.Reason]
 	switch {
 	case r.State == "queued":
-		return whyWaiting(r.Policy, r.PlannedCapacity)
+		return whyWaiting(r.Policy, r.Target)
 	case r.State == "bounced":
 		return noLiveReplica
 	case rejected:
 		return rejection
-	case r.PlannedCapacity == "" && r.Reason == "":
+	case r.Target == "" && r.Reason == "":
 		return "client disconnected while queued"
 	}
 	return whyChosen(r.Policy, r.Reason)

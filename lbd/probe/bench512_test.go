@@ -111,7 +111,7 @@ func BenchmarkProbe512(b *testing.B) {
 			var probes, bad atomic.Int64
 			round := make(chan struct{}, 1)
 			p := New(Options{Sink: func(ev core.Event) {
-				if !ev.ProbeReport.Ready || !ev.ProbeReport.Pending.Known {
+				if !ev.Report.Ready || !ev.Report.Pending.Known {
 					bad.Add(1)
 				}
 				if probes.Add(1)%replicas == 0 {

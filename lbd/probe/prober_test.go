@@ -92,8 +92,8 @@ type reports struct {
 func (r *reports) take(ev core.Event) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	own := *ev.ProbeReport
-	ev.ProbeReport = &own
+	own := *ev.Report
+	ev.Report = &own
 	r.all = append(r.all, ev)
 }
 
@@ -103,7 +103,7 @@ func (r *reports) drain() []core.ProbeReport {
 	defer r.mu.Unlock()
 	var out []core.ProbeReport
 	for _, ev := range r.all {
-		out = append(out, *ev.ProbeReport)
+		out = append(out, *ev.Report)
 	}
 	r.all = nil
 	return out
@@ -440,8 +440,8 @@ func TestOverTheWire(t *testing.T) {
 	defer srv.Close()
 	got := make(chan core.Event, 100)
 	p := New(Options{Interval: time.Millisecond, Sink: func(ev core.Event) {
-		own := *ev.ProbeReport
-		ev.ProbeReport = &own
+		own := *ev.Report
+		ev.Report = &own
 		select {
 		case got <- ev:
 		default:
@@ -451,8 +451,8 @@ func TestOverTheWire(t *testing.T) {
 	p.Start(service.ReplicaConfig{ID: "us-0", URL: srv.URL, Model: "llama"})
 	for range 3 {
 		ev := <-got
-		if ev.Kind != core.EventReplicaReport || ev.Target != "us-0" || !ev.ProbeReport.Ready || ev.ProbeReport.Pending != known(1) {
-			t.Fatalf("got %+v %+v", ev, ev.ProbeReport)
+		if ev.Kind != core.EventReplicaReport || ev.Target != "us-0" || !ev.Report.Ready || ev.Report.Pending != known(1) {
+			t.Fatalf("got %+v %+v", ev, ev.Report)
 		}
 	}
 }
@@ -469,7 +469,7 @@ func TestDeadOverTheWire(t *testing.T) {
 	defer cancel()
 	p := New(Options{Sink: func(ev core.Event) {
 		select {
-		case got <- *ev.ProbeReport:
+		case got <- *ev.Report:
 		case <-ctx.Done():
 		}
 	}})

@@ -60,7 +60,7 @@ func TestEachRankIsReportedSeparately(t *testing.T) {
 			t.Fatalf("%d reports of one look", len(got.all))
 		}
 		for _, ev := range got.all {
-			r := *ev.ProbeReport
+			r := *ev.Report
 			r.Age = 0
 			if r != want[ev.Target] {
 				t.Errorf("%s: got %+v, want %+v", ev.Target, r, want[ev.Target])

@@ -329,7 +329,7 @@ func (w *watch) reportRanks(r core.ProbeReport) {
 	for i, f := range w.ranks {
 		w.report = r
 		w.report.Pending, w.report.Running, w.report.KV = f.Pending, f.Running, f.KV
-		w.prober.opts.Sink(core.Event{Kind: core.EventReplicaReport, Target: w.ids[i], ProbeReport: &w.report})
+		w.prober.opts.Sink(core.Event{Kind: core.EventReplicaReport, Target: w.ids[i], Report: &w.report})
 	}
 }
 

@@ -64,7 +64,7 @@ func TestReady(t *testing.T) {
 		t.Fatal(err)
 	}
 	want(503, "no replica is ready and no peer can serve\n")
-	b.Step(core.Event{Kind: core.EventReplicaReport, Target: "us-0", ProbeReport: &core.ProbeReport{Reason: "dial tcp 10.0.0.7:8000: no route to host"}})
+	b.Step(core.Event{Kind: core.EventReplicaReport, Target: "us-0", Report: &core.ProbeReport{Reason: "dial tcp 10.0.0.7:8000: no route to host"}})
 	if _, body := b.get("/readyz"); strings.Contains(body, "10.0.0.7") {
 		t.Errorf("readyz, which requires no key, names a machine: %q", body)
 	}

@@ -73,7 +73,7 @@ func ready(b *testing.B, transport http.RoundTripper, url string) *Runtime {
 	if _, err := rt.AddReplica(service.ReplicaConfig{ID: "us-0", URL: url, Model: testModel, Kind: service.EngineVLLM}); err != nil {
 		b.Fatal(err)
 	}
-	rt.Step(core.Event{Kind: core.EventReplicaReport, Target: "us-0", ProbeReport: &core.ProbeReport{Ready: true}})
+	rt.Step(core.Event{Kind: core.EventReplicaReport, Target: "us-0", Report: &core.ProbeReport{Ready: true}})
 	return rt
 }
 

@@ -25,11 +25,11 @@ func newRing(n int) ring {
 }
 
 func (g *ring) addDecision(d *record.RequestRecord) {
-	if old := g.slots[g.next]; old != nil && g.byID[old.RequestRecord] == old {
-		delete(g.byID, old.RequestRecord)
+	if old := g.slots[g.next]; old != nil && g.byID[old.Request] == old {
+		delete(g.byID, old.Request)
 	}
 	g.slots[g.next] = d
-	g.byID[d.RequestRecord] = d
+	g.byID[d.Request] = d
 	g.next = (g.next + 1) % len(g.slots)
 }
 

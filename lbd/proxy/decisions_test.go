@@ -83,7 +83,7 @@ func TestBounceIsRecorded(t *testing.T) {
 func TestDecisionContainsReservedReplica(t *testing.T) {
 	b := start(t, testOptions(t))
 	b.attach("us-0", engine(t, whole(plainReply)))
-	e := &record.RequestRecord{RequestRecord: "r1"}
+	e := &record.RequestRecord{Request: "r1"}
 	f := &inFlight{id: "r1", entry: e, actions: make(chan action, 1)}
 	b.mu.Lock()
 	b.inFlight["r1"] = f

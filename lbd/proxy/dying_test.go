@@ -26,7 +26,7 @@ func (b *balancer) attachAs(id, url string, kind service.EngineKind) {
 
 // full reports that a replica has no capacity.
 func (b *balancer) full(id string) {
-	b.Step(core.Event{Kind: core.EventReplicaReport, Target: id, ProbeReport: &core.ProbeReport{
+	b.Step(core.Event{Kind: core.EventReplicaReport, Target: id, Report: &core.ProbeReport{
 		Ready: true, Pending: policy.Known(1), Running: policy.Known(8), KV: policy.Known(0.9),
 	}})
 }

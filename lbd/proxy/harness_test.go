@@ -123,7 +123,7 @@ func (b *balancer) attach(id, url string) {
 }
 
 func (b *balancer) report(id string) {
-	b.Step(core.Event{Kind: core.EventReplicaReport, Target: id, ProbeReport: &core.ProbeReport{
+	b.Step(core.Event{Kind: core.EventReplicaReport, Target: id, Report: &core.ProbeReport{
 		Ready: true, Pending: policy.Known(0), Running: policy.Known(0), KV: policy.Known(0.0),
 	}})
 }

@@ -82,7 +82,7 @@ func TestNoForwardingLoops(t *testing.T) {
 					t.Fatal(err)
 				}
 				if pending.Known {
-					b.Step(core.Event{Kind: core.EventReplicaReport, Target: regions[i] + "-0", ProbeReport: &core.ProbeReport{Ready: true, Pending: pending, KV: policy.Known(1.0)}})
+					b.Step(core.Event{Kind: core.EventReplicaReport, Target: regions[i] + "-0", Report: &core.ProbeReport{Ready: true, Pending: pending, KV: policy.Known(1.0)}})
 				}
 				for j, other := range all {
 					if i != j {

@@ -92,7 +92,7 @@ func (r *Runtime) submitRequest(f *inFlight, req *core.Request, entry *record.Re
 		}
 		f.id = r.uniqueID(f.id)
 		f.arrived, f.entry = r.Elapsed(), entry
-		req.ID, entry.RequestRecord = f.id, f.id
+		req.ID, entry.Request = f.id, f.id
 		r.inFlight[f.id] = f
 		r.ring.addDecision(entry)
 		r.stepCore(core.Event{Kind: core.EventArrived, Request: req})

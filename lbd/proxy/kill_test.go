@@ -107,7 +107,7 @@ func (f *fleet) probe(name string) {
 		if !report.Ready {
 			report.Reason = "connection refused"
 		}
-		f.Step(core.Event{Kind: core.EventReplicaReport, Target: fmt.Sprint(name, "-", i), ProbeReport: &report})
+		f.Step(core.Event{Kind: core.EventReplicaReport, Target: fmt.Sprint(name, "-", i), Report: &report})
 	}
 }
 

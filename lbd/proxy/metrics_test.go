@@ -154,7 +154,7 @@ func TestUnknownFiguresAreNotExported(t *testing.T) {
 	if _, err := b.AddReplica(service.ReplicaConfig{ID: "us-0", URL: "http://127.0.0.1:1", Model: testModel}); err != nil {
 		t.Fatal(err)
 	}
-	b.Step(core.Event{Kind: core.EventReplicaReport, Target: "us-0", ProbeReport: &core.ProbeReport{Ready: true}})
+	b.Step(core.Event{Kind: core.EventReplicaReport, Target: "us-0", Report: &core.ProbeReport{Ready: true}})
 	got := b.gathered()
 	for _, name := range []string{"pending", "running", "kv_usage_ratio"} {
 		if v, there := got["skyserve_replica_"+name+"{replica=us-0}"]; there {

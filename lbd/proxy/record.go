@@ -95,7 +95,7 @@ func (c *recorder) queueLine(now time.Duration, line func() record.Line) {
 // cloneEvent copies the parts of an event that the caller of a step may change later.
 func cloneEvent(ev core.Event) *core.Event {
 	ev.Request, ev.Outcome = clonePointer(ev.Request), clonePointer(ev.Outcome)
-	ev.Replica, ev.ProbeReport, ev.Peer = clonePointer(ev.Replica), clonePointer(ev.ProbeReport), clonePointer(ev.Peer)
+	ev.Replica, ev.Report, ev.Peer = clonePointer(ev.Replica), clonePointer(ev.Report), clonePointer(ev.Peer)
 	if ev.PeerReport = clonePointer(ev.PeerReport); ev.PeerReport != nil {
 		ev.PeerReport.Models, ev.PeerReport.Killers = slices.Clone(ev.PeerReport.Models), slices.Clone(ev.PeerReport.Killers)
 	}

@@ -48,7 +48,7 @@ func (r *Runtime) summarize(rows []telemetry.RequestSummary, records []*record.R
 	now, policy := r.Elapsed(), r.coreCfg.Policy.Name()
 	for i, d := range records {
 		age := time.Duration(0)
-		if f := r.inFlight[d.RequestRecord]; f != nil && f.entry == d {
+		if f := r.inFlight[d.Request]; f != nil && f.entry == d {
 			age = now - f.arrived
 		}
 		rows[i] = summaryOf(d, age, policy)
@@ -59,7 +59,7 @@ func (r *Runtime) summarize(rows []telemetry.RequestSummary, records []*record.R
 // current policy. Both are used for a queued request.
 func summaryOf(d *record.RequestRecord, age time.Duration, policy string) telemetry.RequestSummary {
 	s := telemetry.RequestSummary{
-		Request: d.RequestRecord, At: d.At, Balancer: d.Balancer, Region: d.Region, Model: d.Model, Tier: d.Tier, Tenant: d.Tenant, From: d.From,
+		Request: d.Request, At: d.At, Balancer: d.Balancer, Region: d.Region, Model: d.Model, Tier: d.Tier, Tenant: d.Tenant, From: d.From,
 		State: d.State, Status: d.Status, PromptBytes: d.PromptBytes, Tries: len(d.Attempts),
 		TTFTMillis: d.TTFTMillis, E2EMillis: d.E2EMillis,
 		PromptTokens: d.PromptTokens, CachedTokens: d.CachedTokens, OutputTokens: d.OutputTokens,
@@ -69,7 +69,7 @@ func summaryOf(d *record.RequestRecord, age time.Duration, policy string) teleme
 		t := &d.Attempts[i]
 		s.Reason, s.QueuedMillis = t.Reason, t.AtMillis-requeuedAt
 		if t.Kind == core.ActionDispatch || t.Kind == core.ActionForward {
-			s.PlannedCapacity, s.Forwarded = t.Target, t.Kind == core.ActionForward
+			s.Target, s.Forwarded = t.Target, t.Kind == core.ActionForward
 		}
 		if t.Decision != nil {
 			s.Policy, s.MatchBytes = t.Decision.Policy, t.Decision.MatchBytes
@@ -80,7 +80,7 @@ func summaryOf(d *record.RequestRecord, age time.Duration, policy string) teleme
 	}
 	if isQueued(d) {
 		s.State, s.QueuedMillis, s.Policy, s.Reason = record.StateQueued, millis(age)-requeuedAt, policy, ""
-		s.PlannedCapacity, s.Forwarded, s.MatchBytes = d.HeldFor, false, 0
+		s.Target, s.Forwarded, s.MatchBytes = d.HeldFor, false, 0
 	}
 	return s
 }

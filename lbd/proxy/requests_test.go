@@ -34,11 +34,11 @@ func TestSummary(t *testing.T) {
 		"queued": {state: record.StateQueued, want: telemetry.RequestSummary{State: "queued", Policy: "cost", QueuedMillis: 50}},
 		"queued for a replica": {
 			state: record.StateQueued, keptFor: "us-3",
-			want: telemetry.RequestSummary{State: "queued", PlannedCapacity: "us-3", Policy: "cost", QueuedMillis: 50},
+			want: telemetry.RequestSummary{State: "queued", Target: "us-3", Policy: "cost", QueuedMillis: 50},
 		},
 		"sent": {
 			state: record.StateSent, tries: []record.Attempt{sent},
-			want: telemetry.RequestSummary{State: "sent", PlannedCapacity: "us-0", Policy: "skylb", Reason: "prefix_match", MatchBytes: 640, Tries: 1, QueuedMillis: 2},
+			want: telemetry.RequestSummary{State: "sent", Target: "us-0", Policy: "skylb", Reason: "prefix_match", MatchBytes: 640, Tries: 1, QueuedMillis: 2},
 		},
 		"queued again": {
 			state: record.StateSent, tries: []record.Attempt{broken},
@@ -46,11 +46,11 @@ func TestSummary(t *testing.T) {
 		},
 		"forwarded after a failure": {
 			state: record.StateFinished, tries: []record.Attempt{broken, {AtMillis: 13, Kind: core.ActionForward, Target: "eu", Reason: "offload", Decision: &core.Decision{Policy: "skylb"}}},
-			want: telemetry.RequestSummary{State: "finished", PlannedCapacity: "eu", Forwarded: true, Policy: "skylb", Reason: "offload", Tries: 2, QueuedMillis: 3},
+			want: telemetry.RequestSummary{State: "finished", Target: "eu", Forwarded: true, Policy: "skylb", Reason: "offload", Tries: 2, QueuedMillis: 3},
 		},
 		"refused after a failure": {
 			state: record.StateRejected, tries: []record.Attempt{broken, {AtMillis: 11, Kind: core.ActionReject, Reason: core.RejectRetriesExhausted}},
-			want: telemetry.RequestSummary{State: "rejected", PlannedCapacity: "us-0", Policy: "skylb", Reason: core.RejectRetriesExhausted, MatchBytes: 640, Tries: 2, QueuedMillis: 1},
+			want: telemetry.RequestSummary{State: "rejected", Target: "us-0", Policy: "skylb", Reason: core.RejectRetriesExhausted, MatchBytes: 640, Tries: 2, QueuedMillis: 1},
 		},
 		"refused at once": {
 			state: record.StateRejected, tries: []record.Attempt{{Kind: core.ActionReject, Reason: core.RejectNoReplica}},
@@ -62,7 +62,7 @@ func TestSummary(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			d := record.RequestRecord{RequestRecord: "r1", Model: "m", PromptBytes: 1000, State: c.state, HeldFor: c.keptFor, Attempts: c.tries}
+			d := record.RequestRecord{Request: "r1", Model: "m", PromptBytes: 1000, State: c.state, HeldFor: c.keptFor, Attempts: c.tries}
 			c.want.Request, c.want.Model, c.want.PromptBytes = "r1", "m", 1000
 			if got := summaryOf(&d, 50*time.Millisecond, "cost"); got != c.want {
 				t.Errorf("got  %+v\nwant %+v", got, c.want)
@@ -78,7 +78,7 @@ func TestNewestRequestsComeFirst(t *testing.T) {
 		g := newRing(size)
 		var all []*record.RequestRecord
 		for range rapid.IntRange(0, 20).Draw(t, "came") {
-			d := &record.RequestRecord{RequestRecord: rapid.StringMatching("[a-c]").Draw(t, "id")}
+			d := &record.RequestRecord{Request: rapid.StringMatching("[a-c]").Draw(t, "id")}
 			all = append(all, d)
 			g.addDecision(d)
 		}
@@ -109,8 +109,8 @@ func TestRequestsOfTwoBalancers(t *testing.T) {
 		b    *balancer
 		want telemetry.RequestSummary
 	}{
-		{us, telemetry.RequestSummary{Balancer: "lb-us-0", Region: "local/us", PlannedCapacity: "lb-eu-0", Forwarded: true, Reason: "offload"}},
-		{eu, telemetry.RequestSummary{Balancer: "lb-eu-0", Region: "local/eu", PlannedCapacity: "eu-0", From: "lb-us-0", Reason: "rotation"}},
+		{us, telemetry.RequestSummary{Balancer: "lb-us-0", Region: "local/us", Target: "lb-eu-0", Forwarded: true, Reason: "offload"}},
+		{eu, telemetry.RequestSummary{Balancer: "lb-eu-0", Region: "local/eu", Target: "eu-0", From: "lb-us-0", Reason: "rotation"}},
 	} {
 		rows := side.b.Requests(2)
 		if len(rows) != 2 || rows[0].Request != "r2" || rows[1].Request != "r1" {

@@ -10,13 +10,13 @@ import (
 
 // RequestRecord is the record of one request and its decisions, which explain shows.
 type RequestRecord struct {
-	RequestRecord string         `json:"request"`
-	At            time.Time      `json:"at"` // when it arrived
-	Balancer      string         `json:"balancer"`
-	Region        service.Region `json:"region"` // the balancer's
-	Model         string         `json:"model"`
-	Tier          service.Tier   `json:"tier"`
-	Tenant        string         `json:"tenant,omitempty"`
+	Request  string         `json:"request"`
+	At       time.Time      `json:"at"` // when it arrived
+	Balancer string         `json:"balancer"`
+	Region   service.Region `json:"region"` // the balancer's
+	Model    string         `json:"model"`
+	Tier     service.Tier   `json:"tier"`
+	Tenant   string         `json:"tenant,omitempty"`
 	// Session is a hash: of the prompt cache key, the session header, the user or
 	// the client.
 	Session string `json:"session,omitempty"`

@@ -10,7 +10,7 @@ import (
 
 func replayed(c Case, r PolicyRow) StepMetrics {
 	r.Run(c.Scenario, func(p Policy) Policy { return p })
-	return r.StepMetrics
+	return r.Figures
 }
 
 // BF-IO keeps the fleet balanced below capacity too: slots are free everywhere, and the policies differ

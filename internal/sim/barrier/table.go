@@ -8,11 +8,11 @@ import (
 
 // PolicyRow is one line of a table: a policy, its results, and the paper's values.
 type PolicyRow struct {
-	Policy      string // fcfs, jsq or bf-io
-	H           int    // window in steps, of bf-io
-	WaitBound   int    // steps; 0 is none
-	StepMetrics StepMetrics
-	Waits       []float64 // of the Sim, seconds
+	Policy    string // fcfs, jsq or bf-io
+	H         int    // window in steps, of bf-io
+	WaitBound int    // steps; 0 is none
+	Figures   StepMetrics
+	Waits     []float64 // of the Sim, seconds
 	// Paper holds the paper's values for imbalance, throughput, TPOT and energy (in both Linear and
 	// Sublinear); nil if there are none.
 	Paper *StepMetrics
@@ -53,6 +53,6 @@ func (r *PolicyRow) Run(scenario Scenario, around func(Policy) Policy) {
 		policy = JSQ()
 	}
 	sim := NewSim(scenario, options)
-	r.StepMetrics = sim.Run(around(policy))
+	r.Figures = sim.Run(around(policy))
 	r.Waits = sim.Waits()
 }

@@ -28,11 +28,11 @@ func TestTable1OrderMatchesPaper(t *testing.T) {
 		}
 		if r.WaitBound > 0 {
 			name += " bound"
-			if r.StepMetrics.MaxWait > r.WaitBound+20 {
-				t.Errorf("%s: a request waited %d steps", name, r.StepMetrics.MaxWait)
+			if r.Figures.MaxWait > r.WaitBound+20 {
+				t.Errorf("%s: a request waited %d steps", name, r.Figures.MaxWait)
 			}
 		}
-		at[name] = r.StepMetrics
+		at[name] = r.Figures
 	}
 	// a is worse than b by at least the factor in imbalance, and where the factor is
 	// that of a baseline, worse in all else: between windows the mean load differs

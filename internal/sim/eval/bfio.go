@@ -219,7 +219,7 @@ func (s *BFIOScenario) runSeed(c *barrier.Case, r *barrier.PolicyRow, seed uint6
 }
 
 func bfioRow(r *barrier.PolicyRow, seed uint64, took []float64) BFIORow {
-	f := &r.StepMetrics
+	f := &r.Figures
 	row := BFIORow{
 		Policy: r.Policy, H: r.H, WaitBound: r.WaitBound, Seed: seed, Imbalance: f.Imbalance, Idle: f.BarrierIdle,
 		Throughput: f.Throughput, TPOT: 1e3 * f.TPOT, Energy: f.Linear / 1e3, Sublinear: f.Sublinear / 1e3, MaxWait: f.MaxWait,

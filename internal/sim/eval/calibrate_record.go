@@ -104,8 +104,8 @@ func (s *attemptLog) applyEvent(at time.Duration, e *core.Event) {
 		s.abandon(e.ID, at)
 		delete(s.requests, e.ID)
 	case core.EventReplicaReport:
-		if running := e.ProbeReport.Running; running.Known {
-			there := running.Value + e.ProbeReport.Pending.Or(0)
+		if running := e.Report.Running; running.Known {
+			there := running.Value + e.Report.Pending.Or(0)
 			s.reported += float64(there)
 			s.foreign += float64(max(0, there-s.outstanding[e.Target]))
 		}

@@ -69,7 +69,7 @@ func newSimulatedRecord(t *testing.T, p engine.Profile, replicas, clients int) *
 		name := fmt.Sprintf("us-%d", i)
 		w.engines[name], w.names = e, append(w.names, name)
 		w.step(0, core.Event{Kind: core.EventReplicaAdded, Replica: &core.ReplicaInfo{ID: name, Model: replayModel}})
-		w.step(0, core.Event{Kind: core.EventReplicaReport, Target: name, ProbeReport: &core.ProbeReport{Ready: true, Pending: policy.Known(0)}})
+		w.step(0, core.Event{Kind: core.EventReplicaReport, Target: name, Report: &core.ProbeReport{Ready: true, Pending: policy.Known(0)}})
 	}
 	for range clients {
 		w.clients = append(w.clients, &recordedClient{nextRequest: 1 + time.Duration(w.rng.ExpFloat64()*float64(2*time.Second))})
@@ -254,7 +254,7 @@ func TestCalibrateReportsForeignRequests(t *testing.T) {
 	w.run(100 * time.Second)
 	for i := range 100 {
 		at := 100*time.Second + time.Duration(i)*time.Second
-		w.step(at, core.Event{Kind: core.EventReplicaReport, Target: "us-0", ProbeReport: &core.ProbeReport{Ready: true, Pending: policy.Known(4), Running: policy.Known(16)}})
+		w.step(at, core.Event{Kind: core.EventReplicaReport, Target: "us-0", Report: &core.ProbeReport{Ready: true, Pending: policy.Known(4), Running: policy.Known(16)}})
 	}
 	c := calibrate(t, w.out.Bytes(), CalibrateOptions{})
 	if !strings.Contains(strings.Join(c.Assumed, "\n"), "% more requests than this balancer sent: other clients use them") {
@@ -299,8 +299,8 @@ func TestReadAttemptsTracksDispatches(t *testing.T) {
 	text := recordOf(t, "round-robin",
 		recordedEvent{0, core.Event{Kind: core.EventReplicaAdded, Replica: &core.ReplicaInfo{ID: "a", Model: "m"}}},
 		recordedEvent{0, core.Event{Kind: core.EventReplicaAdded, Replica: &core.ReplicaInfo{ID: "b", Model: "m"}}},
-		recordedEvent{0, core.Event{Kind: core.EventReplicaReport, Target: "a", ProbeReport: ready}},
-		recordedEvent{0, core.Event{Kind: core.EventReplicaReport, Target: "b", ProbeReport: ready}},
+		recordedEvent{0, core.Event{Kind: core.EventReplicaReport, Target: "a", Report: ready}},
+		recordedEvent{0, core.Event{Kind: core.EventReplicaReport, Target: "b", Report: ready}},
 		recordedEvent{1, ask("completed")},                                        // at a
 		recordedEvent{2, ask("completed")},                                        // rejected: duplicate ID
 		recordedEvent{3, ask("retried")},                                          // at b

@@ -70,7 +70,7 @@ func randomEvent(r *rapid.T) core.Event {
 		Key: rapid.SliceOfN(rapid.Uint64Range(0, 3), 0, 7).Draw(r, "key"), Retryable: rapid.Bool().Draw(r, "retryable"), Unreachable: rapid.Bool().Draw(r, "unreachable"),
 	}
 	e.Replica = &core.ReplicaInfo{ID: e.Target, Model: model.Draw(r, "serves"), MaxOutstanding: number.Draw(r, "most")}
-	e.ProbeReport = &core.ProbeReport{
+	e.Report = &core.ProbeReport{
 		Age: duration.Draw(r, "report age"), Ready: rapid.Bool().Draw(r, "ready"), Pending: maybe("pending"), Running: maybe("running"),
 		KV: policy.Maybe[float64]{Value: share.Draw(r, "kv"), Known: true},
 	}
@@ -119,7 +119,7 @@ func BenchmarkReplay(b *testing.B) {
 	for i := range 1000 {
 		at, id := time.Duration(i)*time.Millisecond, fmt.Sprint(i)
 		events = append(events,
-			recordedEvent{at, core.Event{Kind: core.EventReplicaReport, Target: "a", ProbeReport: events[2].ProbeReport}},
+			recordedEvent{at, core.Event{Kind: core.EventReplicaReport, Target: "a", Report: events[2].Report}},
 			recordedEvent{at, core.Event{Kind: core.EventArrived, Request: &core.Request{ID: id, Model: "m", Prompt: []uint64{1, uint64(i)}}}},
 			recordedEvent{at, core.Event{Kind: core.EventFirstToken, ID: id}},
 			recordedEvent{at, core.Event{Kind: core.EventFinished, ID: id, Outcome: &core.Outcome{}}})

@@ -21,7 +21,7 @@ func changedRecord(t *testing.T) []byte {
 	ready := &core.ProbeReport{Ready: true, Pending: policy.Known(0)}
 	events := []recordedEvent{
 		{0, core.Event{Kind: core.EventReplicaAdded, Replica: &core.ReplicaInfo{ID: "a", Model: "m"}}},
-		{0, core.Event{Kind: core.EventReplicaReport, Target: "a", ProbeReport: ready}},
+		{0, core.Event{Kind: core.EventReplicaReport, Target: "a", Report: ready}},
 		{0, core.Event{Kind: core.EventArrived, Request: &core.Request{ID: "1", Model: "m", Prompt: []uint64{1, 2}, PromptTokens: 32}}},
 		{0, core.Event{Kind: core.EventArrived, Request: &core.Request{ID: "2", Model: "m", Prompt: []uint64{1, 2}, PromptTokens: 32}}},
 	}

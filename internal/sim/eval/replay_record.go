@@ -147,7 +147,7 @@ var requiredFields = map[core.EventKind]struct {
 	core.EventReplicaAdded:     {"replica", func(e *core.Event) bool { return e.Replica != nil }},
 	core.EventReplicaRemoved:   {},
 	core.EventReplicaDraining:  {},
-	core.EventReplicaReport:    {"report", func(e *core.Event) bool { return e.ProbeReport != nil }},
+	core.EventReplicaReport:    {"report", func(e *core.Event) bool { return e.Report != nil }},
 	core.EventPeerAdded:        {"peer", func(e *core.Event) bool { return e.Peer != nil }},
 	core.EventPeerRemoved:      {},
 	core.EventPeerReport:       {"peer_report", func(e *core.Event) bool { return e.PeerReport != nil }},

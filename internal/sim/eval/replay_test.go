@@ -92,7 +92,7 @@ func (b *recordedBalancer) attach(t *testing.T, id string, h http.HandlerFunc) {
 }
 
 func (b *recordedBalancer) report(id string) {
-	b.Step(core.Event{Kind: core.EventReplicaReport, Target: id, ProbeReport: &core.ProbeReport{
+	b.Step(core.Event{Kind: core.EventReplicaReport, Target: id, Report: &core.ProbeReport{
 		Ready: true, Pending: policy.Known(0), Running: policy.Known(1), KV: policy.Known(0.1),
 	}})
 }
@@ -298,8 +298,8 @@ func twoReplicas() []recordedEvent {
 	return []recordedEvent{
 		{0, core.Event{Kind: core.EventReplicaAdded, Replica: &core.ReplicaInfo{ID: "a", Model: "m"}}},
 		{0, core.Event{Kind: core.EventReplicaAdded, Replica: &core.ReplicaInfo{ID: "b", Model: "m"}}},
-		{0, core.Event{Kind: core.EventReplicaReport, Target: "a", ProbeReport: ready}},
-		{0, core.Event{Kind: core.EventReplicaReport, Target: "b", ProbeReport: ready}},
+		{0, core.Event{Kind: core.EventReplicaReport, Target: "a", Report: ready}},
+		{0, core.Event{Kind: core.EventReplicaReport, Target: "b", Report: ready}},
 		{0, core.Event{Kind: core.EventArrived, Request: &core.Request{ID: "1", Model: "m", Prompt: []uint64{1, 2}, PromptTokens: 32}}},
 		{0, core.Event{Kind: core.EventArrived, Request: &core.Request{ID: "2", Model: "m", Prompt: []uint64{1, 2}, PromptTokens: 32}}},
 		{200 * time.Millisecond, core.Event{Kind: core.EventFirstToken, ID: "1"}},
@@ -500,7 +500,7 @@ func TestReplaySupportsEveryEventKind(t *testing.T) {
 	}
 	for kind := range requiredFields {
 		e := core.Event{
-			Kind: kind, Request: &core.Request{Model: "m"}, Replica: &core.ReplicaInfo{}, ProbeReport: &core.ProbeReport{},
+			Kind: kind, Request: &core.Request{Model: "m"}, Replica: &core.ReplicaInfo{}, Report: &core.ProbeReport{},
 			Peer: &core.PeerInfo{}, PeerReport: &core.PeerReport{},
 		}
 		if err := checkEvent(&e); err != nil {

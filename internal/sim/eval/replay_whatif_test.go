@@ -32,8 +32,8 @@ func requestHistory(n, response int) []recordedEvent {
 			blocks[k] = uint64(1000*(i%2) + k)
 		}
 		events = append(events,
-			recordedEvent{at, core.Event{Kind: core.EventReplicaReport, Target: "a", ProbeReport: ready}},
-			recordedEvent{at, core.Event{Kind: core.EventReplicaReport, Target: "b", ProbeReport: ready}},
+			recordedEvent{at, core.Event{Kind: core.EventReplicaReport, Target: "a", Report: ready}},
+			recordedEvent{at, core.Event{Kind: core.EventReplicaReport, Target: "b", Report: ready}},
 			recordedEvent{at, core.Event{Kind: core.EventArrived, Request: &core.Request{
 				ID: id, Model: "m", Prompt: append(blocks, uint64(10_000+i)), PromptTokens: 150, MaxTokens: 64, Session: fmt.Sprint("s", i%2), Tier: "IW-F",
 			}}})
