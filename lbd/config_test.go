@@ -54,8 +54,8 @@ func TestReadConfigErrors(t *testing.T) {
 		file := filepath.Join(t.TempDir(), "lb.yaml")
 		write(t, file, c.text)
 		_, err := ReadConfig(file)
-		if err == nil || !strings.HasPrefix(err.Error(), "read "+file+c.want) {
-			t.Errorf("%s: got %v, want read FILE%s", c.name, err, c.want)
+		if err == nil || !strings.HasPrefix(err.Error(), "reading "+file+c.want) {
+			t.Errorf("%s: got %v, want reading FILE%s", c.name, err, c.want)
 		}
 		if err != nil && strings.Contains(err.Error(), "hunter2") {
 			t.Errorf("%s: the error shows the file: %v", c.name, err)

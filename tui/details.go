@@ -159,7 +159,7 @@ func (s *screen) replicaText(r row) []string {
 	n := 0
 	for i := range s.data.requests {
 		if q := &s.data.requests[i]; q.Target == rep.ID {
-			lines = append(lines, fmt.Sprintf("  %s  %-9s %s  %s", q.At.In(s.snapshot.At.Location()).Format("15:04:05"), q.State, q.Request, q.Why))
+			lines = append(lines, fmt.Sprintf("  %s  %-9s %s  %s", q.At.In(s.snapshot.At.Location()).Format("15:04:05"), stateText(q), q.Request, q.Why))
 			n++
 		}
 	}

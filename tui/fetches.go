@@ -166,7 +166,7 @@ func (m *Model) openSpec() tea.Cmd {
 }
 
 func (m *Model) openExplanation(id string) tea.Cmd {
-	return m.openFetched(panel{kind: panelExplanation, title: "request " + id, id: id})
+	return m.openFetched(panel{kind: panelExplanation, title: "routing decision", id: id})
 }
 
 func (m *Model) openLogs(id string) tea.Cmd {

@@ -79,7 +79,7 @@ func (s *screen) abovePlan() []string {
 	line, _ := t.segments(s.width, "  ",
 		segment{"plan from " + p.At.In(s.snapshot.At.Location()).Format("Mon 15:04"), t.title},
 		segment{t.text(p.Status), t.paint(status)}, segment{s.planCost(p), paint{}},
-		segment{s.theme.text(s.snapshot.Strategy), t.muted}, segment{hint, t.accent},
+		segment{"strategy " + s.theme.text(s.snapshot.Strategy), t.muted}, segment{hint, t.accent},
 	)
 	lines := []string{line}
 	for _, text := range p.Infeasible {

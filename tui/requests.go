@@ -55,7 +55,7 @@ func (s *screen) emptyRequests() []string {
 func (s *screen) requestCells(r *RequestRow) []cellValue {
 	at := r.At.In(s.snapshot.At.Location())
 	when := textCell(at.Format(time.TimeOnly), roleMuted)
-	state := textCell(s.theme.text(r.State), requestRole(r))
+	state := textCell(s.theme.text(stateText(r)), requestRole(r))
 	if r.Status >= 400 {
 		state.text += " " + strconv.Itoa(r.Status)
 	}
@@ -95,6 +95,14 @@ func queuedRole(ms float64) role {
 		return roleWarn
 	}
 	return roleText
+}
+
+// stateText returns the displayed state of a request: "sent" means that its response is not complete.
+func stateText(r *RequestRow) string {
+	if r.State == "sent" {
+		return "in flight"
+	}
+	return r.State
 }
 
 // requestRole returns the role of a request's state.

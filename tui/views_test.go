@@ -43,13 +43,13 @@ func TestEveryViewHasAKeyATabAndACommand(t *testing.T) {
 
 func TestRequestsShowTheDecisionAndItsReason(t *testing.T) {
 	d := deskIn(t, 200, 40, normal(), "3")
-	d.wants("queued", "sent", "finished", "rejected 429", "→ lb-europe-west4-0", "75%", "1.24s", "182ms", "no capacity within the maximum queue time")
+	d.wants("queued", "in flight", "finished", "rejected 429", "→ lb-europe-west4-0", "75%", "1.24s", "182ms", "no capacity within the maximum queue time")
 	d.press("j", "j")
 	d.press("F") // by time to first token; the selection stays on its request
 	d.wants("TTFT▼")
 	d.wants("request req-3 at lb-us-east-1-0, key acme, policy cost, 1 attempt")
 	d.run(d.press("enter"))
-	d.wants("request req-3", "all about req-3", "Policy cost chose us-1")
+	d.wants("routing decision", "all about req-3", "Policy cost chose us-1")
 	d.press("esc")
 	d.lacks("all about")
 }

@@ -69,7 +69,7 @@ func TestUpReportsMissingSecrets(t *testing.T) {
 	e := emulate(t)
 	text := strings.NewReplacer("env:KEYS", "env:KEYS_THAT_ARE_NOT_SET", "insecure: true", "tls: {cert: /no/cert.pem, key: /no/key.pem}").Replace(oneRegion)
 	out := e.skyserve(exitUsage, e.upOf(text)...)
-	for _, want := range []string{"balancer.auth.keys_from: read env:KEYS_THAT_ARE_NOT_SET", "balancer.tls.cert: read file:/no/cert.pem", "balancer.tls.key", "hint: export the variables"} {
+	for _, want := range []string{"balancer.auth.keys_from: reading env:KEYS_THAT_ARE_NOT_SET", "balancer.tls.cert: reading file:/no/cert.pem", "balancer.tls.key", "hint: export the variables"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("no %q in\n%s", want, out)
 		}

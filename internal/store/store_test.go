@@ -265,7 +265,7 @@ func TestServeRejectsInvalidOptions(t *testing.T) {
 	}{
 		"taken port":    {Options{Dir: t.TempDir(), Listen: taken.Addr().String()}, "address already in use"},
 		"busy dir":      {Options{Dir: busy, Listen: "127.0.0.1:0"}, "stop any other store that uses it"},
-		"file as dir":   {Options{Dir: file, Listen: "127.0.0.1:0"}, "create directory"},
+		"file as dir":   {Options{Dir: file, Listen: "127.0.0.1:0"}, "creating directory"},
 		"no dir":        {Options{Listen: "127.0.0.1:0"}, "a directory is required"},
 		"open to all":   {Options{Dir: t.TempDir(), Listen: "0.0.0.0:0"}, "set a token or TLS"},
 		"all by colon":  {Options{Dir: t.TempDir(), Listen: ":0"}, "set a token or TLS"},

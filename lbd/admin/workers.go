@@ -67,7 +67,7 @@ func (a *API) addWorker(w http.ResponseWriter, r *http.Request) {
 			writeError(w, http.StatusRequestTimeout, fmt.Sprintf("reading the replica: no complete body within %s", bodyTimeout))
 			return
 		}
-		writeError(w, http.StatusBadRequest, "read the replica: "+err.Error())
+		writeError(w, http.StatusBadRequest, "reading the replica: "+err.Error())
 		return
 	}
 	a.attachWorker(w, r, cfg, false)

@@ -139,7 +139,7 @@ func TestRead(t *testing.T) {
 		"unknown header":           {"a,b\n1,2\n", Options{}, `reading history h:1: header must contain the column minute or at, got "a,b"`},
 		"naive time":               {"at,model,prompt_tokens\n2025-03-30 02:30:00,m,1\n", Options{}, `reading history h:2: at must be a time with its offset from UTC`},
 		"before 1970":              {"t_s,input_tokens,output_tokens\n-120,1,1\n0,1,1\n", Options{}, "times must be after 1970"},
-		"broken gzip":              {"\x1f\x8bnonsense", Options{}, "reading history h: unpack gzip: gzip: invalid header"},
+		"broken gzip":              {"\x1f\x8bnonsense", Options{}, "reading history h: unpacking gzip: gzip: invalid header"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			texts := []string{c.text}
