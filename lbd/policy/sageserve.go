@@ -8,6 +8,7 @@ const regionThreshold = 0.7
 // whose replicas' KV utilisation is below a threshold (this region before its peers), else the
 // one with the lowest utilisation. Then, in this region, it selects the replica with the fewest
 // remaining tokens. KV utilisation excludes the weights, like the paper's effective memory.
+// The replicas of this balancer count as this region, and each peer counts as another region.
 //
 // A region without the figure is not assumed empty: this region keeps its requests, and another one
 // receives them only when no region with the figure has capacity.

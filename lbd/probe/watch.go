@@ -20,7 +20,7 @@ import (
 	"skyserve/lbd/core"
 )
 
-// watch probes one replica. Its goroutine owns all fields but status.
+// watch probes one replica. Its goroutine owns the fields from model to report.
 type watch struct {
 	prober *Prober
 	config service.ReplicaConfig // as passed to Start

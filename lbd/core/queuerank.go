@@ -6,14 +6,14 @@ import (
 	"skyserve/internal/service"
 )
 
-// QueueRank is the position of a waiting request in an order, for queues other than a balancer's, such
-// as the queue of a simulated engine.
+// QueueRank is the position of a waiting request in an order, for queues other than a balancer's,
+// such as the queue of a simulated engine. It is unrelated to the ranks of an engine.
 type QueueRank struct {
 	stage        int
 	due, arrived time.Duration
 }
 
-// RankOf returns the rank of a request with a tier and an arrival time. tauN and tauP are those of
+// RankOf returns the position of a request with a tier and an arrival time. tauN and tauP are those of
 // Config and are used only for OrderDPA.
 func RankOf(order QueueOrder, targets TierTargets, tauN, tauP time.Duration, tier service.Tier, arrived, now time.Duration) QueueRank {
 	o := ordering{order: order, targets: targets, tauN: tauN, tauP: tauP}
