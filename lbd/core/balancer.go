@@ -187,7 +187,7 @@ func (b *Balancer) handleArrived(now time.Duration, in *Request) {
 	r := b.newRequest()
 	r.Request, r.receivedAt = *in, now
 	r.initItem(b.seq, now)
-	r.Rank = b.sortTime(r)
+	r.SortTime = b.sortTime(r)
 	b.findSuspect(r)
 	b.requests[r.ID] = r
 	switch {
@@ -202,12 +202,12 @@ func (b *Balancer) handleArrived(now time.Duration, in *Request) {
 	case b.queued >= b.cfg.QueueLimit && !b.evictForTenant(now, r):
 		b.rejectRequest(r, RejectQueueFull)
 	case b.parkRequest(now, r):
-		b.addAction(Action{Kind: ActionHold, ID: r.ID})
+		b.addAction(Action{Kind: ActionQueue, ID: r.ID})
 	default:
 		q := b.enqueue(now, r)
 		b.placeWaiting(now, q)
 		if r.target == nil {
-			b.addAction(Action{Kind: ActionHold, ID: r.ID, Target: r.waitsForID()})
+			b.addAction(Action{Kind: ActionQueue, ID: r.ID, Target: r.waitsForID()})
 		}
 	}
 }

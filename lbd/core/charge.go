@@ -67,7 +67,7 @@ func (b *Balancer) chargeOutstanding(now time.Duration, q *queue) {
 		return
 	}
 	q.chargedAt = now
-	q.ChargeRunning(func(r *request) int64 { return r.chargedTokens(nil, b.estimateGenerated(now, r)) })
+	q.ChargeOutstanding(func(r *request) int64 { return r.chargedTokens(nil, b.estimateGenerated(now, r)) })
 }
 
 // GeneratedTokens estimates the tokens generated for a request in flight, of all its answers together,

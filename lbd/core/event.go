@@ -55,7 +55,7 @@ type Hop string
 // so no path can loop.
 const (
 	HopNone   Hop = ""       // directly from a client
-	HopRegion Hop = "region" // from another balancer of this region
+	HopLocal  Hop = "region" // from another balancer of this region
 	HopRemote Hop = "remote" // from another region
 	HopBoth   Hop = "both"   // from another region, then forwarded inside this one
 )
@@ -204,7 +204,7 @@ type ActionKind string
 const (
 	ActionDispatch ActionKind = "dispatch" // send request ID to replica Target
 	ActionForward  ActionKind = "forward"  // send request ID to peer Target with Hop
-	ActionHold     ActionKind = "hold"     // request ID stays in the queue, held for replica Target if set; nothing to do
+	ActionQueue    ActionKind = "hold"     // request ID stays in the queue, held for replica Target if set; nothing to do
 	ActionBounce   ActionKind = "bounce"   // return request ID to peer Target
 	ActionReject   ActionKind = "reject"   // end request ID with Reason
 	ActionAbort    ActionKind = "abort"    // stop request ID at Target: its client disconnected

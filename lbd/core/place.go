@@ -199,7 +199,7 @@ func uncached(r *request, c *policy.Candidate) int {
 // and holds requests decides itself whether a peer is too busy: for it, every usable peer with a
 // live replica of the model is eligible. For all other policies, peerAvailable decides.
 func (b *Balancer) peerEligible(now time.Duration, t *target, l *ModelLoad, ownQueue int) bool {
-	if b.traits.Holds && b.traits.Regions {
+	if b.traits.Holds && b.traits.Peers {
 		return l != nil && l.Replicas > 0 && t.peerUsable(now, &b.cfg)
 	}
 	return t.peerAvailable(now, &b.cfg, l, ownQueue)
@@ -214,7 +214,7 @@ func (b *Balancer) mayForward(r *request, t *target) bool {
 	if t.sameRegion {
 		return r.Hop == HopNone || r.Hop == HopRemote
 	}
-	return r.Hop == HopNone || r.Hop == HopRegion
+	return r.Hop == HopNone || r.Hop == HopLocal
 }
 
 // nextHop returns the Hop of r after it is forwarded to t.
@@ -225,7 +225,7 @@ func nextHop(r *request, t *target) Hop {
 	case r.Hop == HopRemote:
 		return HopBoth
 	}
-	return HopRegion
+	return HopLocal
 }
 
 // sendRequest sends r to t.

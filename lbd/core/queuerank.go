@@ -6,24 +6,24 @@ import (
 	"skyserve/internal/service"
 )
 
-// QueueRank is the position of a waiting request in an order, for queues other than a balancer's,
+// QueuePosition is the position of a waiting request in an order, for queues other than a balancer's,
 // such as the queue of a simulated engine. It is unrelated to the ranks of an engine.
-type QueueRank struct {
+type QueuePosition struct {
 	stage        int
 	due, arrived time.Duration
 }
 
-// RankOf returns the position of a request with a tier and an arrival time. tauN and tauP are those of
+// QueuePositionOf returns the position of a request with a tier and an arrival time. tauN and tauP are those of
 // Config and are used only for OrderDPA.
-func RankOf(order QueueOrder, targets TierTargets, tauN, tauP time.Duration, tier service.Tier, arrived, now time.Duration) QueueRank {
+func QueuePositionOf(order QueueOrder, targets TierTargets, tauN, tauP time.Duration, tier service.Tier, arrived, now time.Duration) QueuePosition {
 	o := ordering{order: order, targets: targets, tauN: tauN, tauP: tauP}
 	s := o.position(tier, arrived, now)
-	return QueueRank{stage: s.Stage, due: s.Due, arrived: arrived}
+	return QueuePosition{stage: s.Stage, due: s.Due, arrived: arrived}
 }
 
 // Before reports whether r is before o: by stage, then by deadline if the order uses it, then by
 // arrival.
-func (r QueueRank) Before(o QueueRank) bool {
+func (r QueuePosition) Before(o QueuePosition) bool {
 	switch {
 	case r.stage != o.stage:
 		return r.stage < o.stage

@@ -81,18 +81,18 @@ func (b *Balancer) requeueAll(now time.Duration, newSortTimes bool) {
 	}
 	for _, r := range b.unfinishedRequests() {
 		r.waitsFor = nil
-		if r.nextSortTime = r.Rank; newSortTimes {
+		if r.nextSortTime = r.SortTime; newSortTimes {
 			r.nextSortTime = b.sortTime(r)
 		}
 		if r.target != nil || r.Parked() { // the sort time of a queued request may change only in Reorder
-			r.Rank = r.nextSortTime
+			r.SortTime = r.nextSortTime
 		}
 	}
 	for _, q := range b.queues {
 		q.ordering = b.cfg.ordering(q.model)
 		q.evaluatedSinceReport, q.unevaluated = false, q.Len()
 		q.Reorder(now, q.position, func(r *request) {
-			r.evaluated, r.Rank = false, r.nextSortTime
+			r.evaluated, r.SortTime = false, r.nextSortTime
 		})
 	}
 }

@@ -12,9 +12,9 @@ type CacheAwarePreset struct {
 	// requests than the least loaded one, and over BalanceRel times as many.
 	BalanceAbs int
 	BalanceRel float64
-	// FirstHolder sends a request to the first of the replicas with the longest match, regardless of
+	// FirstMatch sends a request to the first of the replicas with the longest match, regardless of
 	// load: SGLang's router uses the first key of a map. Otherwise the least loaded of them is chosen.
-	FirstHolder bool
+	FirstMatch bool
 	// EvictionInterval is how often SGLang's router trims its tree to TreeChars per replica. The tree
 	// of lbd/prefix enforces its bound at every insertion, so the interval has no equivalent: see
 	// TreeBytes.
@@ -25,7 +25,7 @@ type CacheAwarePreset struct {
 // CacheAwareSkyLB returns the constants of SGLang's router in SkyLB's evaluation (section 5).
 func CacheAwareSkyLB() CacheAwarePreset {
 	return CacheAwarePreset{
-		PolicyName: "cache-aware:skylb", Threshold: 0.5, BalanceAbs: 32, BalanceRel: 1.0001, FirstHolder: true,
+		PolicyName: "cache-aware:skylb", Threshold: 0.5, BalanceAbs: 32, BalanceRel: 1.0001, FirstMatch: true,
 		EvictionInterval: 60 * time.Second, TreeChars: 1 << 24,
 	}
 }
@@ -49,7 +49,7 @@ func (p CacheAwarePreset) TreeBytes(replicas int) int {
 // CacheAware is SGLang's cache-aware router. If the load is imbalanced, it selects the least
 // loaded replica. Otherwise it selects the longest match if that covers enough of the prompt, else
 // the replica with the smallest tree, which has the most free memory. Ties go to the least loaded,
-// then rotate, except for matches under FirstHolder. SGLang excludes a candidate only when it is
+// then rotate, except for matches under FirstMatch. SGLang excludes a candidate only when it is
 // dead; here candidates that the push rule excludes are excluded too.
 type CacheAware struct {
 	preset      CacheAwarePreset
@@ -82,7 +82,7 @@ func (p *CacheAware) Choose(f *Facts) Choice {
 		cause, among = ReasonImbalance, nil
 	case float64(s.longest) > p.preset.Threshold*float64(f.PromptBytes):
 		cause, among = ReasonPrefixMatch, func(c *Candidate) bool { return c.Match == s.longest }
-		if p.preset.FirstHolder {
+		if p.preset.FirstMatch {
 			return Choice{Index: firstMatching(f.Candidates, from, to, s.longest), Reason: reason(cause, peer)}
 		}
 	}

@@ -119,7 +119,7 @@ func (*Cost) Name() string { return "cost" }
 
 // Traits returns that the policy uses prefixes, compares all regions, and may hold
 // requests.
-func (*Cost) Traits() Traits { return Traits{Prefix: true, Regions: true, Holds: true} }
+func (*Cost) Traits() Traits { return Traits{Prefix: true, Peers: true, Holds: true} }
 
 // costTolerance is the difference of costs, in seconds, below which they are equal.
 const costTolerance = 1e-6

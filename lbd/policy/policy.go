@@ -178,7 +178,7 @@ type Traits struct {
 	Prefix bool
 	// Regions: it compares this balancer's replicas with the peers itself, so it must receive the
 	// peers even while a replica of this balancer is available.
-	Regions bool
+	Peers bool
 	// Holds: it may hold a request for one full candidate while requests behind it are sent.
 	Holds bool
 }

@@ -21,7 +21,7 @@ func NewSageServe() *SageServe { return &SageServe{} }
 func (*SageServe) Name() string { return "sageserve" }
 
 // Traits returns that the policy compares all regions.
-func (*SageServe) Traits() Traits { return Traits{Regions: true} }
+func (*SageServe) Traits() Traits { return Traits{Peers: true} }
 
 // Choose selects a region, then a replica if that region is this one.
 func (p *SageServe) Choose(f *Facts) Choice {

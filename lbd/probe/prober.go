@@ -157,7 +157,7 @@ type ReplicaStatus struct {
 	Replica service.ReplicaConfig
 	Ready   bool
 	// Answered: a probe found it ready at least once.
-	Answered bool
+	WasReady bool
 	// Reason explains why it is not ready.
 	Reason string
 	// HitRate is the share of prompt tokens that the engine found in its prefix cache over the last

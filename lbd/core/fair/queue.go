@@ -34,9 +34,9 @@ type Order[R any] func(r *R, now time.Duration) Position
 // Item is the part of a request that its queue uses. The type of the request embeds it. Its user
 // calls Init, and changes the exported fields only while the item is not queued.
 type Item[R any] struct {
-	Seq     uint64        // breaks ties
-	Rank    time.Duration // sort time: among requests that the order treats as equal, the lowest is first
-	Arrived time.Duration // start of its wait
+	Seq      uint64        // breaks ties
+	SortTime time.Duration // sort time: among requests that the order treats as equal, the lowest is first
+	Arrived  time.Duration // start of its wait
 
 	request    *R
 	tenant     string
@@ -116,8 +116,8 @@ func (r *Item[R]) before(o *Item[R]) bool {
 		return r.position.Stage < o.position.Stage
 	case r.position.Due != o.position.Due:
 		return r.position.Due < o.position.Due
-	case r.Rank != o.Rank:
-		return r.Rank < o.Rank
+	case r.SortTime != o.SortTime:
+		return r.SortTime < o.SortTime
 	}
 	return r.Seq < o.Seq
 }

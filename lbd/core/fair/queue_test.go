@@ -39,7 +39,7 @@ func backwards(j *job, now time.Duration) Position {
 func newJob(seq int, at time.Duration, tenant string, sendCharge int64) *job {
 	j := &job{}
 	j.Init(j, tenant, false, sendCharge)
-	j.Seq, j.Rank, j.Arrived = uint64(seq), at, at
+	j.Seq, j.SortTime, j.Arrived = uint64(seq), at, at
 	return j
 }
 
@@ -100,12 +100,12 @@ func TestCountsAgree(t *testing.T) {
 				}
 			case 6:
 				if len(running) > 0 {
-					q.ChargeRunning(func(*job) int64 { return 20 })
+					q.ChargeOutstanding(func(*job) int64 { return 20 })
 					q.Ended(&running[0].Item)
 					running = running[1:]
 				}
 			default:
-				q.Reorder(now, rapid.SampledFrom([]Order[job]{place, backwards}).Draw(rt, "order"), func(j *job) { j.Rank++ })
+				q.Reorder(now, rapid.SampledFrom([]Order[job]{place, backwards}).Draw(rt, "order"), func(j *job) { j.SortTime++ })
 			}
 			check(rt, q, len(waiting), len(parked))
 		}

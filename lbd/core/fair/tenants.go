@@ -248,9 +248,9 @@ func (q *Queue[R]) Charge(r *Item[R], tokens int64) {
 	r.charged = tokens
 }
 
-// ChargeRunning charges for the outstanding requests: those that were sent and have not ended. It
+// ChargeOutstanding charges for the outstanding requests: those that were sent and have not ended. It
 // never lowers a charge.
-func (q *Queue[R]) ChargeRunning(cost func(r *R) int64) {
+func (q *Queue[R]) ChargeOutstanding(cost func(r *R) int64) {
 	for r := q.outstanding; r != nil; r = r.nextOutstanding {
 		if tokens := cost(r.request); tokens > r.charged {
 			q.Charge(r, tokens)
