@@ -26,8 +26,8 @@ func (e *StalePlanError) Error() string {
 }
 
 // RestoreProposal rebuilds the complete proposal of a summary: its changes, and unchanged rows for all
-// other replicas. counts are the current counts: it fails with *StalePlanError where the plan was
-// made from others, and for a summary without a plan.
+// other replicas. It fails with *StalePlanError when the plan was made from other counts than the
+// current ones, and with another error for a summary without a plan.
 func RestoreProposal(spec *service.Spec, counts []plan.ReplicaCount, s *telemetry.PlanSummary) (plan.Proposal, error) {
 	status := plan.SolveStatus(s.Status)
 	if status != plan.StatusOptimal && status != plan.StatusFeasible {
