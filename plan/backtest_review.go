@@ -116,7 +116,7 @@ func (b *Backtester) Report() (*Backtest, error) {
 	rules := []struct {
 		name    string
 		targets []TargetCounts
-	}{{"plan", targets}, {"constant", []TargetCounts{{Counts: past.ConstantFleet()}}}, {"reactive", past.Reactive()}, {"real", b.actualCounts(first)}}
+	}{{"plan", targets}, {"constant", []TargetCounts{{Counts: past.ConstantCounts()}}}, {"reactive", past.Reactive()}, {"real", b.actualCounts(first)}}
 	for _, rule := range rules {
 		if len(rule.targets) == 0 {
 			continue
@@ -145,7 +145,7 @@ func (b *Backtester) solveReviews(out *Backtest, past *LoadTrace) ([]TargetCount
 		case x == nil && current != nil:
 			x = current
 		case x == nil:
-			x = past.ConstantFleet()
+			x = past.ConstantCounts()
 		}
 		current = x
 		step := b.stepOf(n, r, past)

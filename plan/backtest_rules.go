@@ -10,9 +10,9 @@ const (
 	reactivePerMinute = 4
 )
 
-// ConstantFleet returns counts sized for the peak of every model in every region over the whole
+// ConstantCounts returns counts sized for the peak of every model in every region over the whole
 // trace, so it uses hindsight.
-func (p *LoadTrace) ConstantFleet() [][][]int {
+func (p *LoadTrace) ConstantCounts() [][][]int {
 	x := zeroCounts(p.Problem)
 	for i := range x {
 		for j := range x[i] {

@@ -26,7 +26,7 @@ type Actuator interface {
 type OfferingSource interface {
 	// Offers returns the last known offerings of the service's regions; regions without observed
 	// offerings are missing.
-	Offers() map[service.Region]provision.Offerings
+	Offerings() map[service.Region]provision.Offerings
 }
 
 // ErrBusy means that another process is changing the service.

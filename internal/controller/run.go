@@ -91,7 +91,7 @@ func Run(ctx context.Context, config service.ControllerConfig, log *slog.Logger,
 	r := newControlLoop(admins, log)
 	r.machines, r.planner = c.options.machines, newPlanner(config, st, review, log)
 	if m, ok := c.options.actuator.(OfferingSource); ok {
-		r.planner.offerings = m.Offers
+		r.planner.offerings = m.Offerings
 	}
 	if c.options.actuator != nil {
 		r.scaler = newScaler(config, st, c.options.actuator, review, log)
