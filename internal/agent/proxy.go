@@ -99,6 +99,13 @@ func (f *engineProxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	f.inFlight.Add(1)
 	defer f.inFlight.Add(-1)
+	// Without full duplex, the server closes the request body when the engine's response begins. The
+	// transport may still be looking for the end of that body: it then fails, and closes the engine's
+	// connection.
+	if err := http.NewResponseController(w).EnableFullDuplex(); err != nil {
+		writeError(w, http.StatusInternalServerError, err)
+		return
+	}
 	f.reverseProxy.ServeHTTP(w, r)
 }
 
