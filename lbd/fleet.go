@@ -270,7 +270,7 @@ func stateOf(v *core.ReplicaView, p probe.ReplicaStatus) (state service.ReplicaS
 	if v != nil && v.Reported {
 		reason = cmp.Or(v.Reason, reason)
 	}
-	if p.Answered {
+	if p.WasReady {
 		return service.StateNotReady, cmp.Or(reason, "no recent report")
 	}
 	return service.StateStarting, cmp.Or(reason, "no response yet")

@@ -41,15 +41,15 @@ const (
 	stages              = 60
 	proposeWork         = 12 // approximate effort of a proposal
 	rowSlack            = 1e-9
-	pairReach           = 1.5    // maximum cost of a first move that a second one may compensate
-	optionDistance      = 2e-4   // distance of options from the relaxation, as a share of the bound,
-	smallOptionDistance = 0.1    // and with few cells
-	optionsPerBlock     = 24     // per block
-	maxGrowth           = 16     // units that addGrowth adds
-	minSweeps           = 20_000 // minimum proposals of the first annealing,
-	blockSweeps         = 2_500  // and proposals per block
-	maxSweeps           = 32_000_000
-	brokenPenalty       = 0.1 // penalty of a broken row beyond its price
+	pairReach           = 1.5        // maximum cost of a first move that a second one may compensate
+	optionDistance      = 2e-4       // distance of options from the relaxation, as a share of the bound
+	smallOptionDistance = 0.1        // the same with few counts
+	optionsPerBlock     = 24         // basic limit on the options of a block
+	maxGrowth           = 16         // units that addGrowth adds
+	minProposals        = 20_000     // minimum number of proposals of the first annealing
+	blockProposals      = 2_500      // proposals per block of the first annealing
+	maxProposals        = 32_000_000 // maximum number of proposals of any annealing
+	brokenPenalty       = 0.1        // penalty of a broken row beyond its price
 )
 
 // anneal searches for counts among the options near the relaxation at p. Rounds differ in the
@@ -75,7 +75,7 @@ func (c *programme) anneal(p *point, round int) {
 	}
 	a := c.newAnnealing(p, options, brokenPenalty*float64(1+round%4), uint64(round))
 	a.recompute()
-	a.runAnnealing(min(max(minSweeps, blockSweeps*len(c.blocks))<<min(round, 20), maxSweeps))
+	a.runAnnealing(min(max(minProposals, blockProposals*len(c.blocks))<<min(round, 20), maxProposals))
 	if a.best != nil {
 		flat := make([]int, len(a.flat))
 		for at, n := range a.best {
@@ -115,7 +115,7 @@ func (c *programme) addGrowth(p *point, at int, options []option) []option {
 	return options
 }
 
-// addBest adds the incumbent's counts of block at to its options.
+// addBest adds the incumbent's counts of a block to its options.
 func (c *programme) addBest(at int, options []option) []option {
 	if c.best == nil {
 		return options
@@ -155,7 +155,7 @@ func (c *programme) newAnnealing(p *point, options [][]option, broken float64, s
 	return a
 }
 
-// optionCost returns the cost of block at's option n, followed by its use of the rows.
+// optionCost returns the cost of a block's option n, followed by its use of the rows.
 func (a *annealing) optionCost(at, n int) []float64 {
 	width := len(a.c.links[at]) + 1
 	return a.optionCosts[at][n*width : (n+1)*width]
@@ -188,7 +188,8 @@ func (a *annealing) recompute() {
 	}
 }
 
-// reuseSaving returns the saving of taking VMs over in a cell at the selected counts.
+// reuseSaving returns the saving of taking VMs over on one GPU in one region, at the selected counts.
+// cell is an index of reuseSavings.
 func (a *annealing) reuseSaving(cell int) float64 {
 	c := a.c
 	j, k := cell/c.gpus, cell%c.gpus
@@ -302,7 +303,8 @@ func (a *annealing) undoMove(at, to int) {
 	}
 }
 
-// updateReuseSavings changes the counts of block at and returns the change of the saving from taking VMs over.
+// updateReuseSavings changes the counts of a block and returns the change of the saving from taking
+// VMs over.
 func (a *annealing) updateReuseSavings(at int, from, to []int) float64 {
 	j, more := at%a.c.regions, 0.0
 	for k := range to {

@@ -30,7 +30,7 @@ type TargetCounts struct {
 type RuleOutcome struct {
 	// Rule is the source of the target counts: plan, constant, reactive or real.
 	Rule string `json:"rule"`
-	// CostUSD is the billed price of all replicas, from order to stop.
+	// CostUSD is the billed price of all replicas, from launch to stop.
 	CostUSD      float64 `json:"cost_usd"`
 	ReplicaHours float64 `json:"replica_hours"`
 	// MaxReplicas is the highest count at a time, including starting replicas.
@@ -62,19 +62,19 @@ func (p *LoadTrace) minutes() int { return len(p.Load[0][0]) }
 
 // Replay replays target counts, sorted by minute, and returns their outcome. The first must be for
 // minute 0; its replicas count as ready. Replay fails when the target counts are not sorted.
-func (p *LoadTrace) Replay(rule string, orders []TargetCounts) (RuleOutcome, error) {
-	if len(orders) == 0 || orders[0].Minute != 0 {
+func (p *LoadTrace) Replay(rule string, targets []TargetCounts) (RuleOutcome, error) {
+	if len(targets) == 0 || targets[0].Minute != 0 {
 		return RuleOutcome{}, fmt.Errorf("replaying %s: the first target counts must be for minute 0", rule)
 	}
-	f := newReplay(p, rule, orders[0].Counts)
+	f := newReplay(p, rule, targets[0].Counts)
 	next := 1
 	for m := range p.minutes() {
 		f.now = m
-		for next < len(orders) && orders[next].Minute <= m {
-			if orders[next].Minute < m {
-				return RuleOutcome{}, fmt.Errorf("replaying %s: target counts are not sorted: minute %d is after %d", rule, orders[next].Minute, m)
+		for next < len(targets) && targets[next].Minute <= m {
+			if targets[next].Minute < m {
+				return RuleOutcome{}, fmt.Errorf("replaying %s: target counts are not sorted: minute %d is after %d", rule, targets[next].Minute, m)
 			}
-			f.setTargets(orders[next].Counts)
+			f.setTargets(targets[next].Counts)
 			next++
 		}
 		f.stopDue()
@@ -100,7 +100,7 @@ func (c *cell) count() int {
 	return n
 }
 
-// replay is a simulated fleet during a replay.
+// replay is the state of a replay: the replicas at a minute, and the outcome so far.
 type replay struct {
 	*LoadTrace
 	now    int

@@ -109,19 +109,19 @@ func (b *Backtester) Report() (*Backtest, error) {
 		Service: b.spec.Name, From: time.Unix(b.from*60, 0).UTC(), Until: time.Unix(b.to*60, 0).UTC(), Every: forecast.ShortDuration(b.o.Every),
 		Horizon: forecast.ShortDuration(first.o.Horizon), Forecaster: first.o.Forecaster, Rules: []RuleOutcome{}, Reviews: []BacktestStep{},
 	}
-	orders, err := b.solveReviews(out, past)
+	targets, err := b.solveReviews(out, past)
 	if err != nil {
 		return nil, err
 	}
 	rules := []struct {
-		name   string
-		orders []TargetCounts
-	}{{"plan", orders}, {"constant", []TargetCounts{{Counts: past.ConstantFleet()}}}, {"reactive", past.Reactive()}, {"real", b.actualCounts(first)}}
+		name    string
+		targets []TargetCounts
+	}{{"plan", targets}, {"constant", []TargetCounts{{Counts: past.ConstantCounts()}}}, {"reactive", past.Reactive()}, {"real", b.actualCounts(first)}}
 	for _, rule := range rules {
-		if len(rule.orders) == 0 {
+		if len(rule.targets) == 0 {
 			continue
 		}
-		f, err := past.Replay(rule.name, rule.orders)
+		f, err := past.Replay(rule.name, rule.targets)
 		if err != nil {
 			return nil, fmt.Errorf("backtesting %s: %w", b.spec.Name, err)
 		}
@@ -133,7 +133,7 @@ func (b *Backtester) Report() (*Backtest, error) {
 
 // solveReviews solves the plans in sequence, each from the counts of the previous one.
 func (b *Backtester) solveReviews(out *Backtest, past *LoadTrace) ([]TargetCounts, error) {
-	var orders []TargetCounts
+	var targets []TargetCounts
 	var current [][][]int
 	for n, in := range b.inputs {
 		r, err := in.reviewFrom(current)
@@ -145,17 +145,17 @@ func (b *Backtester) solveReviews(out *Backtest, past *LoadTrace) ([]TargetCount
 		case x == nil && current != nil:
 			x = current
 		case x == nil:
-			x = past.ConstantFleet()
+			x = past.ConstantCounts()
 		}
 		current = x
 		step := b.stepOf(n, r, past)
 		if step.Replicas = sumAll(x); n > 0 {
-			step.Changed = countDifference(x, orders[n-1].Counts)
+			step.Changed = countDifference(x, targets[n-1].Counts)
 		}
 		out.Reviews = append(out.Reviews, step)
-		orders = append(orders, TargetCounts{Minute: int(b.minuteOf(n) - b.from), Counts: x})
+		targets = append(targets, TargetCounts{Minute: int(b.minuteOf(n) - b.from), Counts: x})
 	}
-	return orders, nil
+	return targets, nil
 }
 
 // stepOf returns a review's forecast and the actual load.
@@ -237,7 +237,7 @@ func (b *Backtester) actualCounts(o *ReviewInputs) []TargetCounts {
 	slices.SortStableFunc(counts, func(a, b ReplicaCountAt) int { return a.At.Compare(b.At) })
 	current := map[ReplicaCount]int{} // by model, region and GPU, with zero replicas in the key
 	var keys []ReplicaCount
-	var orders []TargetCounts
+	var targets []TargetCounts
 	for n, c := range counts {
 		key := c.ReplicaCount
 		key.Replicas = 0
@@ -256,12 +256,12 @@ func (b *Backtester) actualCounts(o *ReviewInputs) []TargetCounts {
 		}
 		r := o.review
 		r.setCounts(all)
-		orders = append(orders, TargetCounts{Minute: int(minute), Counts: r.p.N})
+		targets = append(targets, TargetCounts{Minute: int(minute), Counts: r.p.N})
 	}
-	if len(orders) > 0 && orders[0].Minute > 0 {
+	if len(targets) > 0 && targets[0].Minute > 0 {
 		return nil
 	}
-	return orders
+	return targets
 }
 
 // assumptions returns the assumptions of all reviews, and how the rules are evaluated.

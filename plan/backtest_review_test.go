@@ -191,7 +191,7 @@ func TestReserve(t *testing.T) {
 		t.Errorf("%+v %v", r, err)
 	}
 	_, err = CompareCommitments(demandtest.Parse(t, yaml), &forecast.History{}, time.Time{}, time.Time{}, ReviewOptions{})
-	if err == nil || !strings.HasPrefix(err.Error(), "reserving for chat: the history has less than 5m0s between ") {
+	if err == nil || !strings.HasPrefix(err.Error(), "comparing commitments for chat: the history has less than 5m0s between ") {
 		t.Error(err)
 	}
 }

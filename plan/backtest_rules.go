@@ -2,17 +2,17 @@ package plan
 
 import "math"
 
-// The reactive rule scales out above a share of the current capacity, and in below another
-// (SageServe 7.1), one replica after each cooldown of 15 seconds.
+// The reactive rule scales out above a share of the current capacity, and scales in below a lower
+// share (SageServe 7.1), one replica after each cooldown of 15 seconds.
 const (
 	reactiveOut       = 0.7
 	reactiveIn        = 0.3
 	reactivePerMinute = 4
 )
 
-// ConstantFleet returns counts sized for the peak of every model in every region over the whole
+// ConstantCounts returns counts sized for the peak of every model in every region over the whole
 // trace, so it uses hindsight.
-func (p *LoadTrace) ConstantFleet() [][][]int {
+func (p *LoadTrace) ConstantCounts() [][][]int {
 	x := zeroCounts(p.Problem)
 	for i := range x {
 		for j := range x[i] {
@@ -28,9 +28,9 @@ func (p *LoadTrace) ConstantFleet() [][][]int {
 	return x
 }
 
-// Reactive returns the target counts of a rule without a forecast. Every minute it compares the load of
-// the previous minute with the ordered capacity, starts replicas above 70 % of it and stops one
-// below 30 %, within min and max.
+// Reactive returns the target counts of a rule without a forecast. Every minute it compares the
+// load of the previous minute with the capacity of all replicas, starting ones included. It starts
+// replicas above 70 % of it and stops one below 30 %, within min and max.
 func (p *LoadTrace) Reactive() []TargetCounts {
 	x := zeroCounts(p.Problem)
 	for i := range x {
@@ -38,7 +38,7 @@ func (p *LoadTrace) Reactive() []TargetCounts {
 			p.addReplicas(x, i, j, knownAt(p.Load[i][j], 0)/reactiveOut, limitOr(p.Problem.Max, i, j, unlimited))
 		}
 	}
-	orders := []TargetCounts{{0, cloneCounts(x)}}
+	targets := []TargetCounts{{0, cloneCounts(x)}}
 	for m := 1; m < p.minutes(); m++ {
 		changed := false
 		for i := range x {
@@ -49,10 +49,10 @@ func (p *LoadTrace) Reactive() []TargetCounts {
 			}
 		}
 		if changed {
-			orders = append(orders, TargetCounts{m, cloneCounts(x)})
+			targets = append(targets, TargetCounts{m, cloneCounts(x)})
 		}
 	}
-	return orders
+	return targets
 }
 
 // knownAt returns a value, 0 where it is unknown.

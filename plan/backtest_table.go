@@ -24,7 +24,7 @@ func (t *Backtest) WriteTable(w io.Writer) error {
 		})
 	}
 	writeAligned(&b, rows, 1)
-	fmt.Fprintln(&b, "\nOverload: load above the capacity of the ready replicas of all regions. The constant fleet is sized with hindsight for each region's peak;")
+	fmt.Fprintln(&b, "\nOverload: load above the capacity of the ready replicas of all regions. The constant rule is sized with hindsight for each region's peak;")
 	fmt.Fprintln(&b, "the reactive rule starts replicas above 70 % of the current capacity and stops one below 30 %, each minute.")
 	failed := 0
 	for _, s := range t.Reviews {

@@ -128,7 +128,7 @@ func TestRules(t *testing.T) {
 	}
 	p := pastOf(load...)
 	p.Problem.Min, p.Problem.Max = [][]*int{{ptr(2)}}, [][]*int{{ptr(9)}}
-	constant, err := p.Replay("constant", []TargetCounts{{Counts: p.ConstantFleet()}})
+	constant, err := p.Replay("constant", []TargetCounts{{Counts: p.ConstantCounts()}})
 	if err != nil || constant.OverloadMinutes != 0 || constant.MaxReplicas != 6 {
 		t.Errorf("%+v %v", constant, err)
 	}
@@ -175,7 +175,7 @@ func TestReplayBillsReservedCapacity(t *testing.T) {
 	q.GPUs, q.Theta, q.Alpha, q.Sigma = []string{"L4", "L4 (reserved)"}, [][]float64{{1000, 1000}}, []float64{6, 3}, [][]float64{{0, 0}}
 	q.N, q.Capacity, q.CapacityType = [][][]int{{{0, 0}}}, [][]*int{{nil, ptr(3)}}, []string{"", "reserved"}
 	p.Price = [][]float64{{6, 3}}
-	x := p.ConstantFleet()
+	x := p.ConstantCounts()
 	if x[0][0][0] != 1 || x[0][0][1] != 3 {
 		t.Fatal(x)
 	}

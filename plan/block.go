@@ -8,9 +8,10 @@ import (
 // unlimited means that a count has no upper bound.
 const unlimited = math.MaxInt32
 
-// class is one GPU in a block. The first running units cost keepCost each, the next
-// switchable ones (on VMs that another model frees) keepCost + switchCost, further ones keepCost +
-// startCost. switchCost is at most startCost, or switchable is 0.
+// class is one GPU in a block; a unit is one replica of the block's model on it. The first running
+// units cost keepCost each, the next switchable ones (on VMs that another model frees) keepCost +
+// switchCost, further ones keepCost + startCost. switchCost is at most startCost, or switchable is
+// 0.
 type class struct {
 	keepCost, switchCost, startCost, theta float64
 	running, switchable, max               int

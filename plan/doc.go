@@ -2,15 +2,16 @@
 // hour. It forecasts load from a history, builds SageServe's integer programme (section 5 of the
 // paper), solves it, and returns the result as text for people and as targets for scaling
 // strategies. The package is pure: it reads no clock and does no I/O, random numbers come only from
-// streams with a stated seed, and effort is bounded by counted work.
+// streams with a stated seed, and the solver's effort is limited by a number of operations, not by
+// time.
 //
 // Read review.go first: Review is the only path from a history to targets, for `skyserve plan`, the
 // controller, `plan backtest` and simulated fleets alike. review_load.go computes the forecast,
 // review_count.go the running replicas, review_offer.go and review_price.go the offerings and their
-// costs, review_reach.go and review_egress.go the distances, review_targets.go the targets,
-// review_watch.go the check of a forecast against actual load. backtest_review.go repeats reviews
-// over a past period and backtest.go replays them; reserve_review.go and reserve.go compare
-// commitments.
+// costs, review_reach.go the round trips, review_egress.go the cost of forwarded load,
+// review_targets.go the targets, review_watch.go the check of a forecast against actual load.
+// backtest_review.go repeats reviews over a past period and backtest.go replays them;
+// reserve_review.go and reserve.go compare commitments.
 //
 // For the integer programme read problem.go and extras.go first (its statement), then verify.go
 // (the conditions for a feasible solution), then cover.go and row_checker.go (its coverage rows in the
@@ -22,6 +23,7 @@
 // subgradients), anneal.go (neighbourhood search over the options of options.go near the
 // relaxation), and join.go with models.go (the exact method: dynamic programming over the blocks of
 // each model, then over all models). conflict.go names the constraints that cannot be met together.
+// write.go writes a problem for other solvers, and external.go reads and assesses their counts.
 //
 // proposal.go and reason.go describe the result in text, html.go as a page. strategy.go and
 // strategy_*.go scale between two plans.

@@ -7,7 +7,7 @@ import "math"
 const relTolerance = 1e-9
 
 // costTolerance is the relative difference below which costs are equal: prices are not known more
-// precisely, and no bill shows it.
+// precisely, and bills do not show smaller differences.
 const costTolerance = 1e-7
 
 // meetsNeed reports whether a capacity meets a need up to rounding.

@@ -8,8 +8,8 @@ import (
 )
 
 // Extras are optional fields of a Problem beyond SageServe's programme; the zero value changes
-// nothing. The GPUs of the problem are then offerings: a GPU available as reserved, on demand and
-// spot is three of them.
+// nothing. With CapacityType, the GPUs of the problem are offerings: a GPU available as reserved, on
+// demand and spot is three of them.
 type Extras struct {
 	// RegionAlpha is the price of a replica in region j on GPU k, in USD per hour, where prices
 	// differ by region; nil = Alpha everywhere.
@@ -59,7 +59,7 @@ func (c *checker) checkExtras(p *Problem) {
 			c.checkLength(indexed("switch", i), len(row), c.gpus)
 			for k, v := range row {
 				if v != nil && !(*v >= 0 && *v <= 1e15) {
-					c.failf("%s: must be at least 0, got %g", indexed("switch", i, k), *v)
+					c.failf("%s: must be 0 to 1e15, got %g", indexed("switch", i, k), *v)
 				}
 			}
 		}
@@ -107,7 +107,7 @@ func (c *checker) checkCapacityTypes(p *Problem) {
 // checkReach checks the round trips and bounds the number of rows that they lead to.
 func (c *checker) checkReach(p *Problem) {
 	if !(p.MaxRTTMillis >= 0 && p.MaxRTTMillis <= 1e15) {
-		c.failf("max_rtt_ms: must be at least 0, got %g", p.MaxRTTMillis)
+		c.failf("max_rtt_ms: must be 0 to 1e15, got %g", p.MaxRTTMillis)
 	}
 	if p.RTTMillis == nil {
 		if p.MaxRTTMillis > 0 {
@@ -120,7 +120,7 @@ func (c *checker) checkReach(p *Problem) {
 		c.checkValues(indexed("rtt_ms", j), row, c.regions)
 	}
 	if c.err == nil && p.reachSets() == nil {
-		c.failf("max_rtt_ms: %g leads to more than %d different sets of regions in reach of each other; use a rounder value", p.MaxRTTMillis, maxReachSets)
+		c.failf("max_rtt_ms: %g leads to more than %d different sets of regions in reach of each other; set a higher or lower limit", p.MaxRTTMillis, maxReachSets)
 	}
 }
 
@@ -179,14 +179,14 @@ func (p *Problem) canSwitch(i, k int) bool {
 func (p *Problem) reuseSavings(j, k int, count func(i int) int, share []int) float64 {
 	type use struct {
 		model, vms int
-		each       float64 // saving against Cost, which counts kept replicas as free already
+		each       float64 // saving of one VM against starting on a new one
 		own        bool
 	}
 	uses := make([]use, 0, 2*len(p.Models))
 	remaining, sum := p.runningVMs(j, k), 0.0
 	for i := range p.Models {
 		n, x := p.N[i][j][k], count(i)
-		sum -= p.Sigma[i][k] * float64(min(n, x))
+		sum -= p.Sigma[i][k] * float64(min(n, x)) // not a saving against Cost: kept replicas have no start there
 		uses = append(uses, use{i, min(n, x), p.Sigma[i][k], true})
 		if p.canSwitch(i, k) && x > n {
 			uses = append(uses, use{i, x - n, p.Sigma[i][k] - *p.Switch[i][k], false})

@@ -9,17 +9,17 @@ import (
 
 // dynamicProgramme enumerates all choices of one option per item by dynamic programming
 // over the items. A partial choice is dropped when another one costs no more and uses no
-// more of any open row. It is also dropped when its options and the slack of its rows, at
+// more of any live row. It is also dropped when its options and the slack of its rows, at
 // their prices, exceed the limit. The items are the blocks of a model, or models.
 type dynamicProgramme struct {
-	c            *programme
-	y            []float64
-	limit        float64 // bound on the cost of options and slack above the relaxation
-	partialsLeft int     // partial choices that may still be created
-	items        [][]option
-	rows         [][]int // by item: the row of each entry of its options' use, -1 to ignore it
-	open         []bool  // by row: later searches use it too, so that its slack is unknown
-	unequal      bool    // costs are comparable only for complete choices
+	c                 *programme
+	y                 []float64
+	limit             float64 // bound on the cost of options and slack above the relaxation
+	remainingPartials int     // partial choices that may still be created
+	items             [][]option
+	rows              [][]int // by item: the row of each entry of its options' use, -1 to ignore it
+	open              []bool  // by row: later searches use it too, so that its slack is unknown
+	incomparable      bool    // costs are comparable only for complete choices
 	// lo and hi are the minimum and maximum use of each row by the items from a stage on.
 	lo, hi [][]float64
 	last   []int // by row: the stage of its last item
@@ -156,7 +156,7 @@ func (g *dynamicProgramme) extend(s int) bool {
 				continue
 			}
 			out = append(out, next)
-			if g.partialsLeft--; g.partialsLeft < 0 {
+			if g.remainingPartials--; g.remainingPartials < 0 {
 				return false
 			}
 		}
@@ -168,7 +168,7 @@ func (g *dynamicProgramme) extend(s int) bool {
 	if !g.c.work.spend(each * len(out)) {
 		return false
 	}
-	if g.live = live; !g.unequal {
+	if g.live = live; !g.incomparable {
 		out = paretoFront(out, memory, len(live))
 	}
 	g.memory = memory

@@ -12,7 +12,7 @@ import (
 func joinOf(r *rand.Rand, limit float64) *dynamicProgramme {
 	c := &programme{work: effort{remaining: 100_000_000}}
 	rows := 1 + r.IntN(4)
-	g := &dynamicProgramme{c: c, limit: limit, partialsLeft: 1 << 20, open: make([]bool, rows)}
+	g := &dynamicProgramme{c: c, limit: limit, remainingPartials: 1 << 20, open: make([]bool, rows)}
 	g.open[rows-1] = true
 	for range rows {
 		c.rows = append(c.rows, couplingRow{right: float64(r.IntN(12) - 2)})

@@ -12,7 +12,7 @@ type LoadCurve struct {
 	// Mean is the forecast with its 90 % prediction interval; nil without a forecast. Planned is
 	// the load planned for: Mean raised to the planned peak, plus batch load.
 	Mean, Lo90, Hi90, Planned []float64
-	// PeakHigh is the 95 % quantile of the forecast's peak.
+	// PeakHigh is the 95 % quantile of the forecast's peak, at least the planned peak.
 	PeakHigh float64
 	// CurrentCapacity is the current throughput of the region's replicas of the model, PlannedCapacity the
 	// planned one, available StartUp after the plan; nil when there is no plan.

@@ -5,18 +5,18 @@ import "math"
 // Bounds of a proof by enumeration. Beyond them the enumeration stops, and the bound proven so far
 // is kept.
 const (
-	blockOptions  = 1 << 13 // of a block
-	modelPartials = 1 << 19 // of a model
-	modelOptions  = 1 << 15 // of a model when combined with other models
-	allPartials   = 1 << 21 // of all models
-	firstWithin   = 1e-4    // distance above the bound of the first search, as a share of the bound
-	widen         = 2
+	blockOptions  = 1 << 13 // options of a block
+	modelPartials = 1 << 19 // partial choices of a model
+	modelOptions  = 1 << 15 // choices of a model that are combined with those of other models
+	allPartials   = 1 << 21 // partial choices of all models
+	firstWithin   = 1e-4    // distance of the first search above the bound, as a share of the bound
+	widen         = 2       // factor of the distance after a search without a result
 )
 
 // choices are the choices of one model within a distance of its bound.
 type choices struct {
 	options []option
-	rows    []int // of the entries of their use: rows shared between models
+	rows    []int // by entry of the options' use: a row shared between models
 }
 
 // joinModelBlocks combines the blocks of model i within d of their bound. It satisfies the model's own
@@ -24,7 +24,7 @@ type choices struct {
 // other dominates in cost and in the use of shared rows, otherwise the cheapest at these prices. ok
 // is false where there are too many to enumerate. Loose rows cannot be broken.
 func (c *programme) joinModelBlocks(p *point, i int, d float64, shared bool, loose []bool) (out choices, ok bool) {
-	g := &dynamicProgramme{c: c, y: p.y, limit: d, partialsLeft: modelPartials, open: make([]bool, 3*len(c.rows))}
+	g := &dynamicProgramme{c: c, y: p.y, limit: d, remainingPartials: modelPartials, open: make([]bool, 3*len(c.rows))}
 	for r := range g.open {
 		g.open[r] = r >= len(c.rows) || c.rows[r].model != i
 	}
@@ -223,7 +223,7 @@ func (c *programme) enumerateAll(p *point) (bound float64, settled bool) {
 		return bound, false
 	}
 	loose := c.looseRows(p, d)
-	g := &dynamicProgramme{c: c, y: p.y, limit: c.costLimit() - bound, partialsLeft: allPartials, open: make([]bool, 3*len(c.rows)), unequal: c.p.Switch != nil}
+	g := &dynamicProgramme{c: c, y: p.y, limit: c.costLimit() - bound, remainingPartials: allPartials, open: make([]bool, 3*len(c.rows)), incomparable: c.p.Switch != nil}
 	for i, floor := range floors {
 		found, ok := c.joinModelBlocks(p, i, d[i], true, loose)
 		if !ok {

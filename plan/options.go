@@ -15,7 +15,7 @@ type option struct {
 	use    []float64 // by link of the block
 }
 
-// options lists the counts of block at whose cost at the point's prices is within d of the minimum,
+// options lists the counts of a block whose cost, at the point's prices, is within d of the minimum,
 // cheapest first. complete is false when there are more than limit; the list then has the cheapest
 // of them.
 func (c *programme) options(p *point, at int, d float64, limit int) (out []option, complete bool) {
@@ -50,8 +50,8 @@ func (c *programme) options(p *point, at int, d float64, limit int) (out []optio
 }
 
 // replicaWeight is the weight of a replica among options of equal cost, as a share of the highest
-// price. Where a capacity row has price 0 every count costs the same, and small counts are the
-// useful ones.
+// price. Where the prices of a class's rows offset its cost, every count costs the same. Small counts
+// are then the useful ones.
 const replicaWeight = 1e-4
 
 func (o *option) weight() float64 {
@@ -84,7 +84,7 @@ func byExcess(out []option) {
 	})
 }
 
-// fillOption sets the cost and the row use of an option of block at.
+// fillOption sets the cost and the row use of a block's option.
 func (c *programme) fillOption(at int, o *option) {
 	b := &c.blocks[at]
 	for k, n := range o.x {

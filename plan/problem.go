@@ -140,7 +140,7 @@ func (c *checker) checkValues(name string, values []float64, want int) {
 	c.checkLength(name, len(values), want)
 	for i, v := range values {
 		if !(v >= 0 && v <= 1e15) {
-			c.failf("%s: must be at least 0, got %g", indexed(name, i), v)
+			c.failf("%s: must be 0 to 1e15, got %g", indexed(name, i), v)
 		}
 	}
 }

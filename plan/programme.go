@@ -77,7 +77,7 @@ func newProgramme(p *Problem, gap float64, work effort) *programme {
 	c.links = make([][]link, len(c.blocks))
 	for j := range p.Regions {
 		for k := range p.GPUs {
-			c.addCellRows(j, k)
+			c.addSharedRows(j, k)
 		}
 	}
 	for i := range p.Models {
@@ -132,9 +132,9 @@ func (c *programme) addRow(model int, right float64, factor []float64, blocks []
 	c.rows = append(c.rows, couplingRow{right: right, model: model})
 }
 
-// addCellRows adds the row of a region's capacity on a GPU where it can bind, and the row of the VMs
-// there that models can take over from each other.
-func (c *programme) addCellRows(j, k int) {
+// addSharedRows adds the row of a region's capacity on a GPU where it can bind, and the row of the
+// VMs there that models can take over from each other.
+func (c *programme) addSharedRows(j, k int) {
 	if capacity, users := c.p.modelsContending(j, k); users != nil {
 		one := make([]float64, c.gpus)
 		one[k] = 1
@@ -196,17 +196,17 @@ func (p *Problem) modelsSwitchingVMs(j, k int) []int {
 // addModelRows adds model i's rows over several regions.
 func (c *programme) addModelRows(i int) {
 	p := c.p
-	unit, runs := 0.0, 0
+	meanTPS, runs := 0.0, 0
 	for _, t := range p.Theta[i] {
 		if t > 0 {
-			unit += t
+			meanTPS += t
 			runs++
 		}
 	}
-	unit = math.Max(unit/math.Max(1, float64(runs)), 1e-9)
+	meanTPS = math.Max(meanTPS/math.Max(1, float64(runs)), 1e-9)
 	carries, counts, owes := make([]float64, c.gpus), make([]float64, c.gpus), make([]float64, c.gpus)
 	for k, t := range p.Theta[i] {
-		carries[k], counts[k], owes[k] = -t/unit, 1, -1
+		carries[k], counts[k], owes[k] = -t/meanTPS, 1, -1
 	}
 	var all []int
 	for j := range c.regions {
@@ -221,7 +221,7 @@ func (c *programme) addModelRows(i int) {
 				blocks = append(blocks, at)
 			}
 		}
-		c.addRow(i, -need/unit, carries, blocks)
+		c.addRow(i, -need/meanTPS, carries, blocks)
 		c.unreachableLoad = c.unreachableLoad || blocks == nil
 	}
 	if v := totalOr(p.MaxTotal, i, unlimited); v < unlimited {
@@ -262,7 +262,7 @@ func (c *programme) explainInfeasibleModel(i int) string {
 	return ""
 }
 
-// priceBlock prepares the search of block at with its rows priced.
+// priceBlock prepares the search of a block with its rows priced.
 func (c *programme) priceBlock(at int, y []float64) {
 	b, q := &c.blocks[at], &c.priced
 	q.need, q.min, q.max, q.egress = b.need, b.min, b.max, b.egress
@@ -341,7 +341,7 @@ func (c *programme) relax(p *point) (ok bool) {
 	return true
 }
 
-// addUse adds the row use of counts x of block at to use, for the selected rows. Block at must be the
+// addUse adds the row use of a block's counts x to use, for the selected rows. The block must be the
 // one that priceBlock was last called for.
 func (c *programme) addUse(at int, x []int, use []float64, some func(row int) bool) {
 	for _, l := range c.links[at] {

@@ -94,7 +94,8 @@ type ProposalContext struct {
 	Donated [][][]int
 	// Capacity is the capacity type of columns without one; empty = unknown.
 	Capacity string
-	// Columns is the GPU of each column, where the problem's own names contain more. Columns with
+	// Columns is the GPU of each column, where the problem's own names also contain the capacity
+	// type. Columns with
 	// the same name and capacity type are shown as one. Nil = the problem's names.
 	Columns []string
 	// Billed is the billed price of a replica in region j on GPU k, where it differs from alpha;
@@ -184,7 +185,7 @@ func (c ProposalContext) price(p *Problem, j, k int) float64 {
 // regionThroughput returns the throughput of counts x of model i in region j.
 func (p *Problem) regionThroughput(x [][][]int, i, j int) float64 { return p.Throughput(i, x[i][j]) }
 
-// bindingRows names the rows that one replica less would break, or else those that one more would.
+// bindingRows names the rows that one replica fewer would break, and those that one more would break.
 func (p *Problem) bindingRows(x [][][]int, i, j, k int) []string {
 	out := []string{}
 	count, used := 0, 0

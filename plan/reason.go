@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// reasonWriter writes the reasons for counts x of a problem; flows is of one model.
+// reasonWriter writes the reasons for counts x of a problem; flows are those of the current model.
 type reasonWriter struct {
 	*Problem
 	ProposalContext
@@ -55,7 +55,7 @@ func (w *reasonWriter) changeOf(i, j int, columns []int) ReplicaChange {
 	p := w.Problem
 	ch := ReplicaChange{
 		Model: p.Models[i], Region: p.Regions[j], GPU: w.gpu(columns[0]), Capacity: known(w.capacity(columns[0])), ForecastPeakTPS: p.RegionPeak(i, j),
-		ForwardedTPS: w.flows[j].sent, ReceivedTPS: w.flows[j].taken, PeakAt: w.peakAt(w.flows[j].peak), Binding: []string{},
+		ForwardedTPS: w.flows[j].forwarded, ReceivedTPS: w.flows[j].received, PeakAt: w.peakAt(w.flows[j].peak), Binding: []string{},
 	}
 	donated := 0
 	for _, k := range columns {
@@ -88,7 +88,7 @@ func (w *reasonWriter) changeOf(i, j int, columns []int) ReplicaChange {
 	return ch
 }
 
-// bindingCovers names the rows over some of the regions that one replica less would break: coverage
+// bindingCovers names the rows over some of the regions that one replica fewer would break: coverage
 // after the loss of a region, or within reach.
 func (w *reasonWriter) bindingCovers(i, j, k int) []string {
 	var out []string
@@ -207,11 +207,11 @@ func (w *reasonWriter) describeCostChange(c ReplicaChange) string {
 // describeForwarding describes the load that region j sends to others at its peak, and serves for others.
 func (w *reasonWriter) describeForwarding(j int) string {
 	f, s := w.flows[j], ""
-	if f.sent > 0 && len(f.to) > 0 {
-		s += fmt.Sprintf("; %s serves %s of the peak", w.regionNames(f.to), formatRate(f.sent))
+	if f.forwarded > 0 && len(f.to) > 0 {
+		s += fmt.Sprintf("; %s serves %s of the peak", w.regionNames(f.to), formatRate(f.forwarded))
 	}
-	if f.taken > 0 {
-		s += fmt.Sprintf("; serves up to %s of %s's load", formatRate(f.taken), w.regionNames(f.from))
+	if f.received > 0 {
+		s += fmt.Sprintf("; serves up to %s of %s's load", formatRate(f.received), w.regionNames(f.from))
 	}
 	return s
 }
@@ -228,12 +228,14 @@ func (w *reasonWriter) regionNames(regions []int) string {
 type flow struct {
 	// peak is the window of the region's highest load, -1 for no load.
 	peak int
-	// sent is the part of the peak above the region's capacity, to the regions that it can go to.
-	sent float64
-	to   []int
-	// taken is the highest load that it serves for others in any window, from which regions.
-	taken float64
-	from  []int
+	// forwarded is the part of the peak above the region's capacity; to are the regions that serve
+	// it.
+	forwarded float64
+	to        []int
+	// received is the highest load that the region serves for others in any window; from are the
+	// regions of that load.
+	received float64
+	from     []int
 }
 
 // flows places the load above each region's capacity, window by window, in the region within reach
@@ -257,7 +259,7 @@ func (p *Problem) flows(x [][][]int, i int) []flow {
 // placeWindow places the load of one window.
 func (p *Problem) placeWindow(out []flow, x [][][]int, i, w int) {
 	free := make([]float64, len(out))
-	taken, from := make([]float64, len(out)), make([][]int, len(out))
+	received, from := make([]float64, len(out)), make([][]int, len(out))
 	for j := range out {
 		free[j] = p.regionThroughput(x, i, j) - p.Rho[i][j][w]
 	}
@@ -267,7 +269,7 @@ func (p *Problem) placeWindow(out []flow, x [][][]int, i, w int) {
 			continue
 		}
 		if w == out[j].peak {
-			out[j].sent = beyond
+			out[j].forwarded = beyond
 		}
 		near := p.withinReach(j)
 		for beyond > 0 {
@@ -282,15 +284,15 @@ func (p *Problem) placeWindow(out []flow, x [][][]int, i, w int) {
 			}
 			part := math.Min(beyond, free[to])
 			free[to], beyond = free[to]-part, beyond-part
-			taken[to], from[to] = taken[to]+part, append(from[to], j)
+			received[to], from[to] = received[to]+part, append(from[to], j)
 			if w == out[j].peak {
 				out[j].to = append(out[j].to, to)
 			}
 		}
 	}
 	for j := range out {
-		if taken[j] > out[j].taken {
-			out[j].taken, out[j].from = taken[j], from[j]
+		if received[j] > out[j].received {
+			out[j].received, out[j].from = received[j], from[j]
 		}
 	}
 }

@@ -97,9 +97,9 @@ func TestFlowsBalance(t *testing.T) {
 		}
 		var sent, taken float64
 		for j, f := range p.flows(x, 0) {
-			sent, taken = sent+f.sent, taken+f.taken
-			if f.taken > max(0, p.regionThroughput(x, 0, j)-p.Rho[0][j][0]) {
-				t.Fatalf("%d: region %d takes %g", n, j, f.taken)
+			sent, taken = sent+f.forwarded, taken+f.received
+			if f.received > max(0, p.regionThroughput(x, 0, j)-p.Rho[0][j][0]) {
+				t.Fatalf("%d: region %d takes %g", n, j, f.received)
 			}
 		}
 		if want := short - max(0, load-capacity); sent != short || taken < want-1e-6 || taken > want+1e-6 {

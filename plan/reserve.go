@@ -62,9 +62,9 @@ type CommitmentRow struct {
 	GlobalPeak int    `json:"global_peak"`
 }
 
-// CommitmentCost is the cost in USD of one way of providing the replicas, for a mean hour and for a
-// month. Committed replicas are billed all the time; OnDemand is the number of additional ones in
-// the busiest step.
+// CommitmentCost is the cost in USD of one option of providing the replicas, for a mean hour and
+// for a month. Committed replicas are billed all the time; OnDemand is the number of additional
+// ones in the busiest step.
 type CommitmentCost struct {
 	Option       string  `json:"option"` // own_peaks, global_peak, mixed or on_demand
 	Committed    int     `json:"committed"`
@@ -94,8 +94,8 @@ type BreakEven struct {
 
 // compareCommitments compares commitments for the load of p, whose windows are steps of a past that
 // began at from. Alpha is the on-demand price of a replica, reserved its committed price. Running
-// replicas and start-up costs are ignored. The peak of all regions is served with Epsilon of its
-// own peak in each. It fails on a problem that Check rejects or that is infeasible.
+// replicas and start-up costs are ignored. For the peak of all regions, each region serves
+// Epsilon of its own peak. It fails on a problem that Check rejects or that is infeasible.
 func compareCommitments(p *Problem, reserved []float64, from time.Time, step time.Duration, o SolveOptions) (*CommitmentComparison, error) {
 	q := *p
 	q.Extras, q.Max = Extras{}, nil
@@ -145,9 +145,9 @@ func solveFor(p *Problem, what string, o SolveOptions) (Solution, error) {
 	case err != nil:
 		return r, err
 	case r.Status == StatusInfeasible:
-		return r, fmt.Errorf("reserving for %s: infeasible: %s", what, r.Infeasible[0])
+		return r, fmt.Errorf("comparing commitments for %s: infeasible: %s", what, r.Infeasible[0])
 	case r.X == nil:
-		return r, fmt.Errorf("reserving for %s: no counts found within the effort limit", what)
+		return r, fmt.Errorf("comparing commitments for %s: no counts found within the effort limit", what)
 	}
 	return r, nil
 }
@@ -191,7 +191,7 @@ func (r *CommitmentComparison) addRows(p *Problem, own, global [][][]int) {
 	}
 }
 
-// addCosts adds the cost of each way, the saving and the break-even.
+// addCosts adds the cost of each option, the saving and the break-even.
 func (r *CommitmentComparison) addCosts(p *Problem, reserved []float64, own, global Solution) {
 	for k, gpu := range p.GPUs {
 		b := BreakEven{GPU: gpu, Regions: []string{}, OnDemandPerHour: p.Alpha[k], ReservedPerHour: reserved[k]}
@@ -236,10 +236,10 @@ func sumAll(x [][][]int) int {
 	return sum
 }
 
-// addStackedCost fills the replicas that the peak of all regions needs with model i's load, step by step,
-// the cheapest by rank per throughput first. It adds their cost to cost: a replica is committed to
-// if that is cheaper over the time that it is needed, otherwise it is on demand for just that time.
-// With nil prices it commits to none.
+// addStackedCost adds to cost the cost of serving model i's load with replicas x. In every step the
+// load fills the replicas in the order of rank per throughput, the cheapest first. A replica is
+// committed to when that is cheaper than on demand for the time that it is needed. reserved are the
+// committed prices; nil = no commitments.
 func (p *Problem) addStackedCost(i int, x [][]int, rank, reserved []float64, cost *CommitmentCost) {
 	loads := make([]float64, len(p.Rho[i][0]))
 	for j := range p.Regions {

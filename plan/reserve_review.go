@@ -26,12 +26,12 @@ func CompareCommitments(spec *service.Spec, h *forecast.History, from, to time.T
 		end = min(end, to.Unix()/60)
 	}
 	if steps := (end - first) * int64(time.Minute) / int64(reserveStep); steps < 1 {
-		return nil, fmt.Errorf("reserving for %s: the history has less than %s between %s and %s", spec.Name, reserveStep, formatMinute(first), formatMinute(end))
+		return nil, fmt.Errorf("comparing commitments for %s: the history has less than %s between %s and %s", spec.Name, reserveStep, formatMinute(first), formatMinute(end))
 	}
 	p, reserved := r.onDemandProblem()
 	load := r.averageLoads(h, first, end)
 	if len(load[0][0]) == 0 {
-		return nil, fmt.Errorf("reserving for %s: the history has no data for its models and regions between %s and %s", spec.Name, formatMinute(first), formatMinute(end))
+		return nil, fmt.Errorf("comparing commitments for %s: the history has no data for its models and regions between %s and %s", spec.Name, formatMinute(first), formatMinute(end))
 	}
 	p.Rho, p.Epsilon = load, r.o.Epsilon
 	out, err := compareCommitments(p, reserved, time.Unix(first*60, 0).UTC(), reserveStep, SolveOptions{Gap: r.o.Gap, Effort: r.o.Effort})
@@ -85,13 +85,13 @@ func (r *review) onDemandProblem() (*Problem, []float64) {
 // meanOnDemandPrice returns the on-demand price of a replica on an offering's GPUs, the mean over the
 // regions of its cloud.
 func (r *review) meanOnDemandPrice(k int) float64 {
-	demand := r.newTable()
+	onDemand := r.newTable()
 	for j, region := range r.spec.Regions {
 		if region.Name.Cloud() == r.offerings[k].cloud {
-			demand[j][k] = r.onDemandPrice(region.Name, r.offerings[k].gpuClass)
+			onDemand[j][k] = r.onDemandPrice(region.Name, r.offerings[k].gpuClass)
 		}
 	}
-	return r.commonPrice(demand, k)
+	return r.commonPrice(onDemand, k)
 }
 
 // reservedPrice returns the mean price of the service's commitments to a class, else a share of its

@@ -16,8 +16,8 @@ import (
 // regions may serve the remainder, like SageServe's re-routing below 70 % utilisation.
 const DefaultEpsilon = 0.7
 
-// DefaultPeak is the default level of the forecast peak to plan for. Bursts that occur once a week
-// would dominate the expected peak.
+// DefaultPeak is the default level of the forecast peak to plan for: the median. Bursts that occur
+// once a week would dominate the mean.
 const DefaultPeak = "p50"
 
 // defaultEvery is the default time between two plans.

@@ -112,9 +112,9 @@ func (r *review) columnsOf(i, j int, gpu string, capacity service.CapacityType) 
 		same = first
 		r.assume("replicas of %s in %s run on %s, which the plan does not offer: counted as %s", r.p.Models[i], r.p.Regions[j], cmp.Or(gpu, "an unknown GPU"), r.offerings[first[0]].gpuClass)
 	}
-	paid := slices.DeleteFunc(slices.Clone(same), func(k int) bool { return r.offerings[k].capacity != capacity })
-	if len(paid) > 0 {
-		return paid
+	sameType := slices.DeleteFunc(slices.Clone(same), func(k int) bool { return r.offerings[k].capacity != capacity })
+	if len(sameType) > 0 {
+		return sameType
 	}
 	return r.dropUnusedOnDemand(j, same)
 }

@@ -1,7 +1,7 @@
 package plan
 
-// promptBytes is the size of a prompt token on the wire, in bytes, for English text. Responses
-// travel too, but they enter the region that pays for its prompts.
+// promptBytes is the size of a prompt token on the wire, in bytes, for English text. Responses are
+// not counted: they are ingress of the region that pays for sending the prompts.
 const promptBytes = 4.0
 
 // setEgress sets the cost of load sent out of each region with an egress price. A forwarded prompt is

@@ -19,10 +19,10 @@ const (
 	hitRateMinutes = 24 * 60
 	// shortHistory is the length in minutes from which the current minute is not needed.
 	shortHistory = 5
-	// minRunningMinute is the part of the current minute that must have passed. Balancers
+	// minCurrentMinute is the part of the current minute that must have passed. Balancers
 	// store their counts every 10 s, so an earlier reading would show some regions without
 	// load.
-	minRunningMinute = 15 * time.Second
+	minCurrentMinute = 15 * time.Second
 	// loadCurveMinutes is the length of the past in a load curve, in minutes.
 	loadCurveMinutes = 24 * 60
 	// maxHistoryAge is the maximum time between a history's end and the planned time.
@@ -69,7 +69,7 @@ func (r *review) knownHistory(h *forecast.History) (past *forecast.History, next
 	minute, passed := r.at.Unix()/60, time.Duration(r.at.Unix()%60)*time.Second
 	past = h.Before(minute)
 	begun := h.IncludingRunningMinute(minute, passed.Minutes())
-	if past.Minutes >= shortHistory || begun.Minutes == past.Minutes || passed < minRunningMinute {
+	if past.Minutes >= shortHistory || begun.Minutes == past.Minutes || passed < minCurrentMinute {
 		return past, minute
 	}
 	r.assume("history is short: the current minute is extrapolated from its first %d seconds", int(passed.Seconds()))
@@ -102,16 +102,17 @@ func (r *review) hitRate(past *forecast.History, model string) float64 {
 	return 0
 }
 
-// traffic is the past load of a model in a region: prompt tokens by minute, interactive and batch.
+// traffic is the past load of a model in a region: expected uncached prompt tokens by minute,
+// interactive and batch.
 type traffic struct {
 	model, region      int
 	start              int64
 	interactive, batch []float64
 }
 
-// groupTraffic groups a history's series by the service's models and regions, and subtracts cached
-// tokens. gap is the number of minutes between the history's end and the planned time; their load
-// is unknown.
+// groupTraffic groups a history's series by the service's models and regions, and multiplies them
+// by the expected uncached share. gap is the number of minutes between the history's end and the
+// planned time; their load is unknown.
 func (r *review) groupTraffic(past *forecast.History, gap int) []*traffic {
 	grid := map[[2]int]*traffic{}
 	for i := range r.p.Models {

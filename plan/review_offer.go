@@ -156,25 +156,25 @@ func (r *review) setCapacity() {
 // setPrices sets the price of replicas, the cost of starting one, and the billed price, which is 0 on
 // the operator's own machines.
 func (r *review) setPrices() {
-	demand, paid := r.newTable(), r.newTable() // by region and offering
-	list := make([]float64, len(r.offerings))
+	onDemand, planned := r.newTable(), r.newTable() // by region and offering
+	meanOnDemand := make([]float64, len(r.offerings))
 	for k, o := range r.offerings {
 		for j, region := range r.spec.Regions {
 			if region.Name.Cloud() == o.cloud {
-				demand[j][k] = r.onDemandPrice(region.Name, o.gpuClass)
-				paid[j][k] = r.plannedPrice(region.Name, o, demand[j][k])
+				onDemand[j][k] = r.onDemandPrice(region.Name, o.gpuClass)
+				planned[j][k] = r.plannedPrice(region.Name, o, onDemand[j][k])
 			}
 		}
-		list[k] = r.commonPrice(demand, k)
-		r.p.Alpha = append(r.p.Alpha, r.commonPrice(paid, k))
+		meanOnDemand[k] = r.commonPrice(onDemand, k)
+		r.p.Alpha = append(r.p.Alpha, r.commonPrice(planned, k))
 	}
-	r.p.RegionAlpha = r.regionalPrices(paid)
+	r.p.RegionAlpha = r.regionalPrices(planned)
 	for range r.spec.Models {
 		sigma, swap := make([]float64, len(r.offerings)), make([]*float64, len(r.offerings))
 		for k, o := range r.offerings {
-			sigma[k] = list[k] * r.startUpTime(o.cloud).Hours()
+			sigma[k] = meanOnDemand[k] * r.startUpTime(o.cloud).Hours()
 			if saved := r.startUpTime(o.cloud) - catalogue.MachineBoot; saved > 0 {
-				cost := list[k] * saved.Hours()
+				cost := meanOnDemand[k] * saved.Hours()
 				swap[k] = &cost
 			}
 		}
@@ -185,7 +185,7 @@ func (r *review) setPrices() {
 		r.p.Switch = nil
 	}
 	for j := range r.spec.Regions {
-		r.billed = append(r.billed, r.billedPrices(&r.spec.Regions[j], demand[j], paid[j]))
+		r.billed = append(r.billed, r.billedPrices(&r.spec.Regions[j], onDemand[j], planned[j]))
 	}
 }
 
@@ -232,13 +232,13 @@ func (r *review) commonPrice(prices [][]float64, k int) float64 {
 }
 
 // regionalPrices returns prices by region where some differ from Alpha, else nil.
-func (r *review) regionalPrices(paid [][]float64) [][]float64 {
+func (r *review) regionalPrices(planned [][]float64) [][]float64 {
 	rows, differ := r.newTable(), false
 	for j, region := range r.spec.Regions {
 		for k, o := range r.offerings {
 			rows[j][k] = r.p.Alpha[k]
 			if region.Name.Cloud() == o.cloud {
-				rows[j][k], differ = paid[j][k], differ || paid[j][k] != r.p.Alpha[k]
+				rows[j][k], differ = planned[j][k], differ || planned[j][k] != r.p.Alpha[k]
 			}
 		}
 	}
@@ -250,7 +250,7 @@ func (r *review) regionalPrices(paid [][]float64) [][]float64 {
 
 // billedPrices returns the billed price of a replica on each offering in a region, given the on-demand and
 // the planned prices.
-func (r *review) billedPrices(region *service.RegionSpec, demand, paid []float64) []float64 {
+func (r *review) billedPrices(region *service.RegionSpec, onDemand, planned []float64) []float64 {
 	row := make([]float64, len(r.offerings))
 	for k, o := range r.offerings {
 		switch {
@@ -258,9 +258,9 @@ func (r *review) billedPrices(region *service.RegionSpec, demand, paid []float64
 		case o.capacity == service.CapacityReserved:
 			row[k] = r.committedPrice(region, o.gpuClass)
 		case o.onDemandBase:
-			row[k] = demand[k]
+			row[k] = onDemand[k]
 		default:
-			row[k] = paid[k]
+			row[k] = planned[k]
 		}
 	}
 	r.reportUnusable(region)

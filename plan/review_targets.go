@@ -12,7 +12,7 @@ const maxTargetSteps = 12
 type EndpointTarget struct {
 	Model  string
 	Region service.Region
-	// Target applies from the time of the plan on. The caller sets From and Until.
+	// HourlyTarget applies from the time of the plan on. The caller sets From and Until.
 	HourlyTarget
 }
 

@@ -47,8 +47,8 @@ type Solution struct {
 
 // Solve finds the cheapest counts: it minimises the sum of alpha*x + sigma*max(0, x-n).
 // Every region must serve epsilon of its own peak, every model its peak over all regions,
-// and counts must be within capacity, min and max. It fails only on a problem that Check
-// rejects. The rows and the cost of the result are computed again from the problem itself.
+// and counts must be within capacity, min and max. It fails on a problem that Check rejects and on an
+// invalid gap. The rows and the cost of the result are computed again from the problem itself.
 func Solve(p *Problem, o SolveOptions) (Solution, error) {
 	if err := p.Check(); err != nil {
 		return Solution{}, err
@@ -59,56 +59,56 @@ func Solve(p *Problem, o SolveOptions) (Solution, error) {
 	if o.Effort <= 0 {
 		o.Effort = DefaultEffort
 	}
-	scaled, unit := scale(p)
+	scaled, divisor := scale(p)
 	s := newSolver(scaled, o)
 	s.solveSubproblems()
-	return s.solverResult(p, unit)
+	return s.solverResult(p, divisor)
 }
 
 // scale divides every price by the highest one, so that no tolerance depends on the currency, and
 // returns the divisor.
 func scale(p *Problem) (*Problem, float64) {
-	unit := p.greatestPrice()
-	if unit == 0 {
+	divisor := p.greatestPrice()
+	if divisor == 0 {
 		return p, 1
 	}
 	out := *p
-	out.Alpha, out.Sigma = divided(p.Alpha, unit), make([][]float64, len(p.Sigma))
+	out.Alpha, out.Sigma = divided(p.Alpha, divisor), make([][]float64, len(p.Sigma))
 	for i, row := range p.Sigma {
-		out.Sigma[i] = divided(row, unit)
+		out.Sigma[i] = divided(row, divisor)
 	}
 	out.RegionAlpha, out.Switch = nil, nil
 	for _, row := range p.RegionAlpha {
-		out.RegionAlpha = append(out.RegionAlpha, divided(row, unit))
+		out.RegionAlpha = append(out.RegionAlpha, divided(row, divisor))
 	}
 	for _, row := range p.Switch {
 		each := make([]*float64, len(row))
 		for k, v := range row {
 			if v != nil {
-				scaled := *v / unit
+				scaled := *v / divisor
 				each[k] = &scaled
 			}
 		}
 		out.Switch = append(out.Switch, each)
 	}
 	if p.Egress != nil {
-		out.Egress = divided(p.Egress, unit)
+		out.Egress = divided(p.Egress, divisor)
 	}
-	return &out, unit
+	return &out, divisor
 }
 
 // greatestPrice returns the highest price of a replica's hour or start.
 func (p *Problem) greatestPrice() float64 {
-	var unit float64
+	var highest float64
 	for i := range p.Models {
 		for k := range p.GPUs {
-			unit = math.Max(unit, p.Sigma[i][k])
+			highest = math.Max(highest, p.Sigma[i][k])
 			for j := range p.Regions {
-				unit = math.Max(unit, p.Price(j, k))
+				highest = math.Max(highest, p.Price(j, k))
 			}
 		}
 	}
-	return unit
+	return highest
 }
 
 func divided(values []float64, by float64) []float64 {
@@ -274,21 +274,21 @@ func selected[T any](all []T, some []int) []T {
 
 // The schedule of a search.
 const (
-	shortAscentSteps = 250 // of the ascent where there are few cells,
-	longAscentSteps  = 1000
-	extraAscentSteps = 100
-	modelAscentSteps = 60 // of the ascent over whole models
-	modelLevel       = 2e-4
-	modelShare       = 5   // the effort's fraction 1/modelShare
-	searchShare      = 0.6 // of the effort that the ascent leaves to the neighbourhood search
-	fewCells         = 400 // models x regions x GPUs up to which whole models are solved
-	rounds           = 40
-	firstEnumeration = 2 // rounds without a better incumbent, with few cells, before all choices are enumerated
-	lastEnumeration  = 7
+	shortAscentSteps = 250  // steps of the first ascent with few counts
+	longAscentSteps  = 1000 // steps of the first ascent otherwise
+	extraAscentSteps = 100  // steps of a later ascent
+	modelAscentSteps = 60   // steps of the ascent over whole models
+	modelLevel       = 2e-4 // first level of the ascent over whole models
+	modelShare       = 5    // the ascent over whole models uses 1/modelShare of the remaining effort
+	searchShare      = 0.6  // share of the effort reserved for the neighbourhood search
+	fewCounts        = 400  // models x regions x GPUs up to which whole models are solved
+	rounds           = 40   // maximum rounds of the neighbourhood search
+	firstEnumeration = 2    // rounds without a better incumbent before all counts are enumerated
+	lastEnumeration  = 7    // the same for the second and last enumeration
 )
 
 // solveProgramme raises the lower bound and searches for counts until they meet within the requested gap or
-// the effort is spent. With few cells it also bounds whole models and enumerates all counts that
+// the effort is spent. With few counts it also bounds whole models and enumerates all counts that
 // may cost less than the incumbent.
 func (c *programme) solveProgramme() {
 	c.initialEffort = c.work.remaining
@@ -308,7 +308,7 @@ func (c *programme) solveProgramme() {
 		return
 	}
 	c.raiseBound(a.best.value)
-	if c.small() && c.boundModels(a.best) {
+	if c.small() && c.raiseModelBound(a.best) {
 		return
 	}
 	settled := math.Inf(1) // cost of the incumbent at the last enumeration
@@ -355,9 +355,9 @@ func (c *programme) closeGap(p *point) {
 	c.raiseBound(bound)
 }
 
-// boundModels raises the bound by solving each model whole, and reports whether that finishes the
+// raiseModelBound raises the bound by solving each model whole, and reports whether that finishes the
 // programme.
-func (c *programme) boundModels(p *point) bool {
+func (c *programme) raiseModelBound(p *point) bool {
 	floors, _, _ := c.boundWholeModels(p)
 	bound := p.value
 	for _, f := range floors {
@@ -370,8 +370,8 @@ func (c *programme) boundModels(p *point) bool {
 	return c.finished()
 }
 
-// snappedPrices returns prices with 0 for rows that the incumbent does not fill: at the optimal prices of
-// a bound equal to its cost they are 0.
+// snappedPrices returns prices with 0 for the shared rows that the incumbent does not use completely:
+// at an optimum these prices are 0 (complementary slackness).
 func (c *programme) snappedPrices(y []float64) []float64 {
 	y = slices.Clone(y)
 	if c.best == nil {
@@ -397,12 +397,12 @@ func (c *programme) finished() bool {
 }
 
 // small reports whether whole models are solved.
-func (c *programme) small() bool { return len(c.blocks)*c.gpus <= fewCells }
+func (c *programme) small() bool { return len(c.blocks)*c.gpus <= fewCounts }
 
-// solverResult returns the solution in the prices of p, the problem before scaling, which are unit times
-// those of the solver, and verifies it again.
-func (s *solver) solverResult(p *Problem, unit float64) (Solution, error) {
-	r := Solution{Bound: s.bound * unit, Infeasible: s.infeasible}
+// solverResult returns the solution of p, the problem before its prices were divided by divisor, and
+// verifies it again.
+func (s *solver) solverResult(p *Problem, divisor float64) (Solution, error) {
+	r := Solution{Bound: s.bound * divisor, Infeasible: s.infeasible}
 	switch {
 	case s.infeasible != nil:
 		r.Status = StatusInfeasible

@@ -32,14 +32,15 @@ type ScaledEndpoint struct {
 	// Utilisation is the effective memory utilisation of the ready replicas, 0..1: used KV memory
 	// divided by total KV memory, excluding weights. Nil = unknown.
 	Utilisation *float64
-	// Observed is the interactive prompt tokens per second of the last minute. Nil = unknown.
+	// Observed is the current interactive load in prompt tokens per second, the mean of the last few
+	// minutes. Nil = unknown.
 	Observed *float64
 	// Waiting is the number of interactive requests that wait for their first token, queued or at a
 	// replica. Nil = unknown.
 	Waiting *int
 	// IWFFirstTokens counts the first tokens of IW-F requests so far. Nil = unknown.
 	IWFFirstTokens *FirstTokens
-	// Target is the plan in force; nil = none.
+	// HourlyTarget is the plan in force; nil = none.
 	Target *HourlyTarget
 }
 
@@ -59,7 +60,8 @@ type HourlyTarget struct {
 	From, Until time.Duration
 	// ReplicaTPS is the throughput of one replica, in prompt tokens per second; 0 = unknown.
 	ReplicaTPS float64
-	// PeakTPS is the load planned for, in prompt tokens per second, including the buffer.
+	// PeakTPS is the load planned for, in prompt tokens per second, including the planned share
+	// of batch load.
 	PeakTPS float64
 	// ForecastTPS is the forecast of the interactive load in steps of ForecastStep from From on, in prompt
 	// tokens per second; empty = unknown.
@@ -106,7 +108,7 @@ type Scaling struct {
 
 // RedeployedVMs is a number of donated VMs that switch to another model.
 type RedeployedVMs struct {
-	From  int // the endpoint whose weights are loaded, an index in StrategyInput.Endpoints
+	From  int // the endpoint that donated the VMs, an index in StrategyInput.Endpoints
 	Count int
 }
 
@@ -123,8 +125,8 @@ func (s *Scaling) AddedReplicas() int {
 func (s *Scaling) DrainedReplicas() int { return s.Donate + s.Remove }
 
 // Strategy decides on replica counts over time (SageServe sections 4 and 6.4). It is a state
-// machine: the same fleets at the same times yield the same scalings, and time must not go
-// backwards. It never takes an endpoint below its Min or above its Max.
+// machine: the same inputs at the same times yield the same changes, and time must not go
+// backwards. It never reduces an endpoint below its Min or raises it above its Max.
 type Strategy interface {
 	// Name is the value that selects it in service.yaml.
 	Name() string
@@ -184,9 +186,9 @@ func (c cooldown) elapsed(e *ScaledEndpoint, now time.Duration) bool {
 }
 
 // allocator allocates VMs to requested changes. When two endpoints need the same donated VM, the first
-// in the fleet's order gets it.
+// in the order of the input gets it.
 type allocator struct {
-	fleet      *StrategyInput
+	input      *StrategyInput
 	noDonation bool
 	donated    []int          // by endpoint, not allocated yet
 	freeVMs    map[string]int // by region, not allocated yet
@@ -194,7 +196,7 @@ type allocator struct {
 }
 
 func newAllocator(f *StrategyInput, o StrategyOptions) *allocator {
-	g := &allocator{fleet: f, noDonation: o.NoDonation, donated: make([]int, len(f.Endpoints)), freeVMs: make(map[string]int, len(f.FreeVMs))}
+	g := &allocator{input: f, noDonation: o.NoDonation, donated: make([]int, len(f.Endpoints)), freeVMs: make(map[string]int, len(f.FreeVMs))}
 	for i := range f.Endpoints {
 		g.donated[i] = f.Endpoints[i].Donated
 		region := f.Endpoints[i].Region
@@ -206,7 +208,7 @@ func newAllocator(f *StrategyInput, o StrategyOptions) *allocator {
 // request requests n more replicas of an endpoint, or -n fewer, and reports whether any can be
 // changed.
 func (g *allocator) request(i, n int, reason string) bool {
-	e := &g.fleet.Endpoints[i]
+	e := &g.input.Endpoints[i]
 	s := Scaling{Endpoint: i, Reason: reason}
 	if n > 0 {
 		g.allocate(&s, e, min(n, e.Max-e.count()))
@@ -246,12 +248,12 @@ func (g *allocator) allocate(s *Scaling, e *ScaledEndpoint, n int) {
 	}
 }
 
-// donors lists the endpoints of a region with available VMs: the endpoint itself, those of its
+// donors lists the endpoints of a region with donated VMs: the endpoint itself, those of its
 // model, then by number of donated VMs.
 func (g *allocator) donors(self int, e *ScaledEndpoint) []int {
 	var all []int
-	for i := range g.fleet.Endpoints {
-		if g.donated[i] > 0 && g.fleet.Endpoints[i].Region == e.Region {
+	for i := range g.input.Endpoints {
+		if g.donated[i] > 0 && g.input.Endpoints[i].Region == e.Region {
 			all = append(all, i)
 		}
 	}
@@ -259,7 +261,7 @@ func (g *allocator) donors(self int, e *ScaledEndpoint) []int {
 		switch {
 		case i == self:
 			return 0
-		case g.fleet.Endpoints[i].Model == e.Model:
+		case g.input.Endpoints[i].Model == e.Model:
 			return 1
 		}
 		return 2

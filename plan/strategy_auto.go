@@ -7,7 +7,8 @@ import (
 	"time"
 )
 
-// Parameters of auto, tuned on Monday to Wednesday of a generated week and of the published one.
+// Parameters of auto, tuned on Monday to Wednesday of a generated week and of SageServe's
+// published week.
 const (
 	// poolGain is the maximum efficiency gain of replicas that share load, relative to single ones.
 	poolGain = 0.3
@@ -233,13 +234,13 @@ func (e *ScaledEndpoint) clampNeed(need int, load float64) (int, string) {
 	return min(max(need, e.Min), e.Max), why
 }
 
-// hasQueue reports whether more requests are queued than the starting replicas account for.
+// hasQueue reports whether too many requests wait for their first token, and no replica is starting.
 func (e *ScaledEndpoint) hasQueue() bool {
 	return e.Waiting != nil && e.Starting == 0 && *e.Waiting > queuePerReplica*e.Ready
 }
 
-// replicasToAdd returns the number of replicas to add, given the current excess (or, when negative,
-// shortfall).
+// replicasToAdd returns the number of replicas to add, or, when negative, to remove, given the
+// current excess (or, when negative, shortfall).
 func (st *autoState) replicasToAdd(now time.Duration, tooMany int) int {
 	if tooMany <= 0 {
 		st.sufficientSince, st.minExcess = now, math.MaxInt

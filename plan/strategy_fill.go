@@ -9,8 +9,8 @@ import (
 // the 95th percentile (section 2.2).
 const DefaultMaxLateShare = 0.05
 
-// Parameters of auto's fill level, tuned on Monday to Wednesday of a generated week and of the
-// published one.
+// Parameters of auto's fill level, tuned on Monday to Wednesday of a generated week and of
+// SageServe's published week.
 const (
 	// fillGain is the increase of the fill level, as a logarithm, after an hour of the usual
 	// traffic in which no first token was late.
@@ -27,8 +27,8 @@ const (
 // fillLevel is the fill level of a model's replicas, learned from late first tokens. Each late one
 // lowers it; each one in time raises it by the amount that balances at the allowed share. Over time
 // the late share converges to the allowed one, whatever the load, the model or its lengths (the
-// rule of adaptive conformal inference, Gibbs and Candès 2021). A first token weighs less the more
-// of them are usual, so that small and large models learn equally fast.
+// rule of adaptive conformal inference, Gibbs and Candès 2021). The weight of one first token
+// falls with the usual rate, so that small and large models learn equally fast.
 type fillLevel struct {
 	maxLateShare float64 // the allowed share
 	at           time.Duration

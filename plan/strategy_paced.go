@@ -10,7 +10,7 @@ import (
 const (
 	// loadRatioWindow is the end of the hour in which load is compared with the forecast.
 	loadRatioWindow = 20 * time.Minute
-	// underestimated and overestimated are ratios of observed to forecast load.
+	// underestimated and overestimated are ratios of observed to planned load.
 	underestimated = 5.0
 	overestimated  = 0.5
 )
@@ -53,9 +53,9 @@ func (s *paced) Step(now time.Duration, f *StrategyInput) []Scaling {
 
 // changeFor returns the change of an endpoint, and its reason.
 func (s *paced) changeFor(now time.Duration, e *ScaledEndpoint) (n int, reason string) {
-	if gap, known := s.loadRatio(now, e); known {
-		if n := e.stepForTraffic(gap); n != 0 {
-			return n, fmt.Sprintf("load %.1f times the forecast, %d planned", gap, e.Target.Count)
+	if ratio, known := s.loadRatio(now, e); known {
+		if n := e.stepForTraffic(ratio); n != 0 {
+			return n, fmt.Sprintf("load %.1f times the forecast, %d planned", ratio, e.Target.Count)
 		}
 	}
 	if e.Utilisation == nil {
@@ -70,14 +70,14 @@ func (s *paced) changeFor(now time.Duration, e *ScaledEndpoint) (n int, reason s
 	return 0, ""
 }
 
-// stepForTraffic returns the next step beyond the planned count when the load is gap times the planned
-// one; 0 where the plan's error is within bounds.
-func (e *ScaledEndpoint) stepForTraffic(gap float64) int {
-	needed := int(math.Ceil(gap * float64(e.Target.Count)))
+// stepForTraffic returns the next step beyond the planned count when the load is ratio times the
+// planned one; 0 where the plan's error is within bounds.
+func (e *ScaledEndpoint) stepForTraffic(ratio float64) int {
+	needed := int(math.Ceil(ratio * float64(e.Target.Count)))
 	switch {
-	case gap >= underestimated && e.count() >= e.Target.Count && e.count() < needed:
+	case ratio >= underestimated && e.count() >= e.Target.Count && e.count() < needed:
 		return 1
-	case gap <= overestimated && e.count() > needed:
+	case ratio <= overestimated && e.count() > needed:
 		return -1
 	}
 	return 0

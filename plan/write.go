@@ -43,7 +43,7 @@ func (p *Problem) rows() []linearRow {
 				out = append(out, r)
 			}
 			if p.Switch != nil {
-				r := linearRow{name: fmt.Sprintf("standing_%d_%d", j, k), sense: "<=", right: float64(p.runningVMs(j, k))}
+				r := linearRow{name: fmt.Sprintf("running_vms_%d_%d", j, k), sense: "<=", right: float64(p.runningVMs(j, k))}
 				for i := range p.Models {
 					all := p.countTerms(1, i, j, k)
 					r.terms = append(r.terms, all[:len(all)-1]...) // all but the added replicas

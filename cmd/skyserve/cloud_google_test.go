@@ -36,7 +36,7 @@ func TestServiceInProjectWithoutDefaults(t *testing.T) {
 	e.gce.SetNetworks()
 	e.gce.SetDefaultServiceAccount("")
 	up := append(e.upOf(strings.NewReplacer("    network: prod\n", "", "    subnets: [west]\n", "", "gcp: {balancer_account: lb@p.iam.gserviceaccount.com}\n", "").Replace(googleService)), "--yes")
-	if output := e.skyserve(exitPartial, up...); !strings.Contains(output, "referenced network resource cannot be found. (set regions[].network to an existing one)") {
+	if output := e.skyserve(exitPartial, up...); !strings.Contains(output, "referenced network resource cannot be found. (set regions[].network to an existing network)") {
 		t.Errorf("without a network:\n%s", output)
 	}
 	e.gce.SetSubnets("prod", "us-central1", "east", "west")

@@ -29,7 +29,7 @@ func newPlanBacktestCmd() *cobra.Command {
 		Short: "Evaluate plans on a past history: cost and SLO misses",
 		Long: `Compute a plan for every hour of a past history, each from the data before it, and
 simulate applying them: replicas are ready after their start-up time and billed from
-their launch. The results are compared with a constant fleet sized with hindsight for
+their launch. The results are compared with constant counts sized with hindsight for
 each region's peak, with a rule that reacts to the previous minute and, with --counts,
 with the actual counts.
 

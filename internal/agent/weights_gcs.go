@@ -128,7 +128,7 @@ func (b *gcsBucket) responseError(ctx context.Context, resp *http.Response, text
 	if e != nil {
 		serviceAccount = "this machine's service account"
 	}
-	return fmt.Errorf("%w; grant roles/storage.objectViewer on bucket %s to %s", err, b.name, strings.TrimSpace(serviceAccount))
+	return fmt.Errorf("%w (grant roles/storage.objectViewer on bucket %s to %s)", err, b.name, strings.TrimSpace(serviceAccount))
 }
 
 // accessToken returns a token of the machine's service account.

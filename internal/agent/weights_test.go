@@ -201,8 +201,8 @@ func TestFetchErrors(t *testing.T) {
 		"downloading s3://models/llama/../../etc/passwd: the object's name must be a path below the prefix": {"models", "s3://models/llama", escape},
 		"downloading s3://models/llama/config.json: unexpected EOF":                                         {"models", "s3://models/llama", breaks},
 
-		"listing gs://others/llama: " + api + "others/o returned HTTP status 403: me@p.iam.gserviceaccount.com does not have storage.objects.list access to the Google Cloud Storage bucket.; " +
-			"grant roles/storage.objectViewer on bucket others to me@p.iam.gserviceaccount.com": {"others", "gs://others/llama", none},
+		"listing gs://others/llama: " + api + "others/o returned HTTP status 403: me@p.iam.gserviceaccount.com does not have storage.objects.list access to the Google Cloud Storage bucket. (" +
+			"grant roles/storage.objectViewer on bucket others to me@p.iam.gserviceaccount.com)": {"others", "gs://others/llama", none},
 		"listing gs://absent/llama: " + api + "absent/o returned HTTP status 404: The specified bucket does not exist.": {"absent", "gs://absent/llama", none},
 		"listing gs://models/qwen: no objects found":                                                        {"models", "gs://models/qwen", none},
 		"downloading gs://models/llama/../../etc/passwd: the object's name must be a path below the prefix": {"models", "gs://models/llama", escape},

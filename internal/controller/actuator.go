@@ -11,13 +11,14 @@ import (
 // Actuator reads and changes the replicas of a service. It stores every change before it starts it,
 // so that after a crash the next Apply resumes it.
 type Actuator interface {
-	// Current returns the decided replicas and their state. It returns an error where the state of
+	// Current returns the recorded replicas and their state. It returns an error where the state of
 	// the service cannot be read.
 	Current() (CurrentState, error)
 	// Apply makes a change and returns the IDs of the launched replicas. It waits neither until
 	// they are ready nor until others have drained; it also completes unfinished earlier changes.
-	// Apply calls may immediately before the first change; if may returns an error, Apply returns
-	// that error and changes nothing. ErrBusy means that another process is changing the service.
+	// The function may returns an error when no change is allowed any more. Apply calls it
+	// immediately before the first change; if it returns an error, Apply returns that error and
+	// changes nothing. ErrBusy means that another process is changing the service.
 	Apply(ctx context.Context, c CapacityChange, may func() error) (launched []string, err error)
 }
 
@@ -25,7 +26,7 @@ type Actuator interface {
 type OfferingSource interface {
 	// Offers returns the last known offerings of the service's regions; regions without observed
 	// offerings are missing.
-	Offers() map[service.Region]provision.Offerings
+	Offerings() map[service.Region]provision.Offerings
 }
 
 // ErrBusy means that another process is changing the service.
@@ -34,16 +35,17 @@ var ErrBusy = errors.New("another process is changing the service")
 // WithActuator lets the controller scale the service through an actuator.
 func WithActuator(a Actuator) Option { return func(o *options) { o.actuator = a } }
 
-// CurrentState contains the decided replicas of a service.
+// CurrentState contains the replicas that are recorded for a service: those that it has or is
+// starting.
 type CurrentState struct {
 	Spec *service.Spec
 	// Replicas are in the order of service.yaml; those of a model and region are ordered by number.
 	Replicas []CurrentReplica
-	// Unfinished is true when a decided change is incomplete and Apply can complete it.
+	// Unfinished is true when a recorded change is incomplete and Apply can complete it.
 	Unfinished bool
 }
 
-// CurrentReplica is one decided replica.
+// CurrentReplica is one recorded replica.
 type CurrentReplica struct {
 	ID     string
 	Model  string // empty where only the replica itself reports it
@@ -52,7 +54,8 @@ type CurrentReplica struct {
 	// Class is the class of its machine; the zero class where it is unknown.
 	Class provision.ReplicaClass
 	URL   string
-	// Drained replicas receive no requests because an operator drained them.
+	// Drained replicas receive no requests: they were drained by an operator, interrupted or
+	// replaced.
 	Drained bool
 	// Donation is nil unless the replica is donated or being removed.
 	Donation *service.Donation

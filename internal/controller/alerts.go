@@ -35,13 +35,14 @@ const (
 // storeHealth is the health of the controller's store.
 type storeHealth struct {
 	dir string // of an embedded store; empty = external
-	// broken returns the error of the embedded store's writes, or nil while they succeed; the
+	// writeOutage returns the error of the embedded store's writes, or nil while they succeed; the
 	// function is nil for an external store.
-	broken func() *store.Outage
+	writeOutage func() *store.Outage
 	// free returns the free space of the store's disk; nil for an external store.
 	free func() (bytes uint64, known bool)
-	// client returns the error of the controller's own reads and writes, or nil while they succeed.
-	client func() *store.Outage
+	// clientOutage returns the error of the controller's own reads and writes, or nil while they
+	// succeed.
+	clientOutage func() *store.Outage
 }
 
 // WithAlerts adds the alerts of another component to those of the controller. f is called from
@@ -77,16 +78,16 @@ func (c *Controller) storeAlerts(now time.Time) []telemetry.Alert {
 		return telemetry.Alert{Severity: severity, Kind: telemetry.AlertStore, Object: "store", Message: message, NextStep: next}
 	}
 	h := c.store
-	if h.broken != nil {
-		if p := h.broken(); p != nil {
+	if h.writeOutage != nil {
+		if p := h.writeOutage(); p != nil {
 			a := alert(telemetry.SeverityCritical, fmt.Sprintf("writing to %s failed: %v; planning, scaling, replacement and adoption are suspended", h.dir, p.Err),
 				"free disk space there or repair the disk; the store then recovers automatically")
 			a.Since = &p.Since
 			return []telemetry.Alert{a}
 		}
 	}
-	if h.client != nil {
-		if p := h.client(); p != nil && now.Sub(p.Since) >= storeGrace {
+	if h.clientOutage != nil {
+		if p := h.clientOutage(); p != nil && now.Sub(p.Since) >= storeGrace {
 			a := alert(telemetry.SeverityCritical, fmt.Sprintf("does not respond to the controller: %v; planning, scaling, replacement and adoption are suspended", p.Err), "check the store's logs")
 			a.Since = &p.Since
 			return []telemetry.Alert{a}
@@ -146,5 +147,5 @@ func (c *Controller) serveHealth(w http.ResponseWriter, _ *http.Request) {
 	} else {
 		lines = append([]string{"ok"}, lines...)
 	}
-	_, _ = w.Write([]byte(strings.Join(lines, "\n") + "\n")) // the client has disconnected
+	_, _ = w.Write([]byte(strings.Join(lines, "\n") + "\n")) // fails only when the client has disconnected
 }

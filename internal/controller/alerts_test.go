@@ -40,10 +40,10 @@ func TestHealthReportsStoreFailures(t *testing.T) {
 		want   string
 	}{
 		"healthy":             {storeHealth{}, 200, "ok"},
-		"a full disk":         {storeHealth{dir: "/d", broken: func() *store.Outage { return full }}, 503, "writing to /d failed: no space left on device; planning, scaling, replacement and adoption are suspended"},
-		"the cause":           {storeHealth{broken: func() *store.Outage { return full }}, 503, "no space left on device"},
-		"no response":         {storeHealth{client: func() *store.Outage { return full }}, 503, "does not respond to the controller: no space left on device; planning, scaling, replacement and adoption are suspended"},
-		"no response for now": {storeHealth{client: func() *store.Outage { return &store.Outage{Since: time.Now(), Err: syscall.EPIPE} }}, 200, "ok"},
+		"a full disk":         {storeHealth{dir: "/d", writeOutage: func() *store.Outage { return full }}, 503, "writing to /d failed: no space left on device; planning, scaling, replacement and adoption are suspended"},
+		"the cause":           {storeHealth{writeOutage: func() *store.Outage { return full }}, 503, "no space left on device"},
+		"no response":         {storeHealth{clientOutage: func() *store.Outage { return full }}, 503, "does not respond to the controller: no space left on device; planning, scaling, replacement and adoption are suspended"},
+		"no response for now": {storeHealth{clientOutage: func() *store.Outage { return &store.Outage{Since: time.Now(), Err: syscall.EPIPE} }}, 200, "ok"},
 		"little free space":   {storeHealth{dir: "/d", free: func() (uint64, bool) { return 12 << 20, true }}, 200, "disk of /d has 12 MiB free"},
 		"enough free space":   {storeHealth{free: func() (uint64, bool) { return 1 << 40, true }}, 200, "ok"},
 		"unknown free space":  {storeHealth{free: func() (uint64, bool) { return 0, false }}, 200, "ok"},

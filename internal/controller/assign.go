@@ -26,11 +26,11 @@ type BalancerHealth struct {
 
 // Assign returns the balancer of each replica, by ID; nil when no balancer is alive, in which case
 // nothing should change. A replica is assigned to its home balancer while that balancer is alive,
-// otherwise to the nearest live balancer (SkyLB section 4, failure recovery). It returns when its
-// home balancer recovers. Among balancers with unknown distance, those in the same cloud are preferred, because
-// networks connect them. Among equally near balancers each replica has its own order of preference.
-// Therefore the replicas of a dead balancer are spread over its neighbours, and no replica moves
-// unnecessarily.
+// otherwise to the nearest live balancer (SkyLB section 4, failure recovery). The replica moves
+// back when its home balancer recovers. Among balancers with unknown distance, those in the same
+// cloud are preferred, because the cloud's network connects them. Among equally near balancers each
+// replica has its own order of preference. Therefore the replicas of a dead balancer are spread
+// over its neighbours, and no replica moves unnecessarily.
 func Assign(f AssignInput) map[string]string {
 	home := map[string]BalancerHealth{}
 	var alive []BalancerHealth

@@ -15,7 +15,7 @@ type Assignment struct {
 	Owners map[string]string `json:"owners"`
 	// Token is the fencing token of the controller that made the assignment.
 	Token uint64 `json:"token"`
-	// Base plus the revision is the epoch. It is 0 unless the store was lost while balancers kept
+	// Base plus the revision is the epoch. Base is 0 unless the store was lost while balancers kept
 	// the epochs of the old store.
 	Base uint64 `json:"base,omitempty"`
 

@@ -16,27 +16,27 @@ type scalingChange struct {
 	events []telemetry.ScalingEvent
 }
 
-// releaseTerms define what happens to excess replicas: they are donated or removed.
-type releaseTerms struct {
+// scaleInMode defines what happens to excess replicas: they are donated or removed.
+type scaleInMode struct {
 	donate  bool
 	keepFor time.Duration // of a donated replica; 0 = forever
 }
 
-// releaseTermsIn returns the terms of a region. Machines of a static region are kept, and rented machines
-// are returned to the cloud, regardless of the configuration.
-func releaseTermsIn(region service.Region, by service.Autoscale) releaseTerms {
+// scaleInModeOf returns the mode of a region. Machines of a static region are kept, and rented
+// machines are returned to the cloud, regardless of the configuration.
+func scaleInModeOf(region service.Region, autoscale service.Autoscale) scaleInMode {
 	switch region.Cloud() {
 	case service.CloudStatic:
-		return releaseTerms{donate: true}
+		return scaleInMode{donate: true}
 	case service.CloudLocal:
-		return releaseTerms{by.Donate, by.DonateFor}
+		return scaleInMode{autoscale.Donate, autoscale.DonateFor}
 	}
-	return releaseTerms{}
+	return scaleInMode{}
 }
 
 // newDonation returns the donation of an excess replica that begins at a time. The donation of a
 // replica that is to be removed ends at once.
-func (t releaseTerms) newDonation(now time.Time) service.Donation {
+func (t scaleInMode) newDonation(now time.Time) service.Donation {
 	d := service.Donation{Since: now.UTC()}
 	switch {
 	case !t.donate:
@@ -48,15 +48,16 @@ func (t releaseTerms) newDonation(now time.Time) service.Donation {
 }
 
 // buildChange converts a strategy's decision into a change: the replicas and the events.
-func (s *scalingInputs) buildChange(groups []replicaGroup, c plan.Scaling, by service.Autoscale) scalingChange {
+func (s *scalingInputs) buildChange(groups []replicaGroup, c plan.Scaling, autoscale service.Autoscale) scalingChange {
 	g := groups[c.Endpoint]
-	m := &changeBuilder{scalingInputs: s, group: g, strategy: by.Strategy, reason: c.Reason}
-	m.donateOrRemove(c, releaseTermsIn(g.region, by))
+	m := &changeBuilder{scalingInputs: s, group: g, strategy: autoscale.Strategy, reason: c.Reason}
+	m.donateOrRemove(c, scaleInModeOf(g.region, autoscale))
 	launch := c.Launch
 	for _, r := range c.Redeploy {
 		launch += r.Count - m.redeployDonated(groups[r.From], r.Count)
 	}
-	// A strategy ignores GPU types, so replicas that it redeployed to another model may remain.
+	// A strategy ignores GPU types. Donated replicas that it assigned to a model on another GPU are
+	// therefore not redeployed, and are reclaimed here before new replicas are launched.
 	launch += c.Reclaim
 	if ids := s.claimDonated(g, launch, false); len(ids) > 0 {
 		launch -= len(ids)
@@ -101,8 +102,8 @@ func (m *changeBuilder) addEvent(what telemetry.ScalingAction, ids []string) {
 	})
 }
 
-// donateOrRemove donates or removes replicas.
-func (m *changeBuilder) donateOrRemove(c plan.Scaling, t releaseTerms) {
+// donateOrRemove adds the donation or removal of replicas to the change.
+func (m *changeBuilder) donateOrRemove(c plan.Scaling, t scaleInMode) {
 	ids := m.group.removalCandidates(m.group.mismatch.removable(c.DrainedReplicas()))
 	for _, id := range ids {
 		m.change.Donate = append(m.change.Donate, ReplicaDonation{id, t.newDonation(m.now)})
@@ -116,8 +117,9 @@ func (m *changeBuilder) donateOrRemove(c plan.Scaling, t releaseTerms) {
 	}
 }
 
-// redeployDonated replaces donated replicas of another model with replicas of this group's model and
-// returns their number: those on the same GPU without outstanding requests.
+// redeployDonated adds to the change that donated replicas of another model are replaced with
+// replicas of this group's model, and returns their number: those on the same GPU without
+// outstanding requests.
 func (m *changeBuilder) redeployDonated(from replicaGroup, n int) int {
 	if from.gpu != m.group.gpu {
 		return 0
@@ -136,9 +138,9 @@ func (m *changeBuilder) addLaunch(n int) {
 	m.change.Launch = append(m.change.Launch, m.group.mismatch.launches(m.group.modelRegion, n)...)
 }
 
-// replaceMismatched replaces one replica of each group whose class differs from the plan, where nothing else
-// changes in this iteration.
-func (s *scalingInputs) replaceMismatched(groups []replicaGroup, changed map[modelRegion]bool) []scalingChange {
+// buildReplacements returns the changes that replace, in each group, one replica of a class that is
+// not planned. It omits groups that change otherwise in this iteration.
+func (s *scalingInputs) buildReplacements(groups []replicaGroup, changed map[modelRegion]bool) []scalingChange {
 	var out []scalingChange
 	for _, g := range groups {
 		replacements := g.nextReplacement()
@@ -154,9 +156,9 @@ func (s *scalingInputs) replaceMismatched(groups []replicaGroup, changed map[mod
 	return out
 }
 
-// removeExpired removes the donated replicas whose donation has ended and that have no outstanding
-// requests; nil where there are none.
-func (s *scalingInputs) removeExpired(groups []replicaGroup) []scalingChange {
+// buildRemovals returns the changes that remove the donated replicas whose donation has ended and
+// that have no outstanding requests.
+func (s *scalingInputs) buildRemovals(groups []replicaGroup) []scalingChange {
 	var out []scalingChange
 	for _, g := range groups {
 		ended := slices.DeleteFunc(slices.Clone(g.members), func(m member) bool {

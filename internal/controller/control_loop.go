@@ -20,7 +20,8 @@ const (
 	// busyInterval is the interval while a change is in progress, or before the first balancer has
 	// responded.
 	busyInterval = time.Second
-	// observeTimeout is the timeout for a balancer's snapshot, so that its figures are current.
+	// observeTimeout is the timeout for querying the balancers. A later response would be too old to
+	// decide on.
 	observeTimeout = 3 * time.Second
 	// historyTimeout is the timeout for reading the history. Reading two weeks of minutes is much
 	// faster.
@@ -31,10 +32,10 @@ const (
 
 // Machines observes the machines of a service and reconciles them with the desired state.
 type Machines interface {
-	// Reconcile observes the machines once and applies the necessary changes. It calls may before
-	// each change; an error means that no change is allowed any more. Failures are logged and
-	// retried by the next call. busy means that a change is in progress, so that the next call
-	// should follow soon.
+	// Reconcile observes the machines once and applies the necessary changes. The function may
+	// returns an error when no change is allowed any more; Reconcile calls it before each change.
+	// Failures are logged and retried by the next call. busy means that a change is in progress, so
+	// that the next call should follow soon.
 	Reconcile(ctx context.Context, may func() error) (busy bool)
 	// Wait returns once everything that a Reconcile started has ended. It is called after ctx has
 	// ended.
@@ -50,7 +51,7 @@ type controlLoop struct {
 	scaler   *scaler  // nil = scaling is disabled
 	observe  func(ctx context.Context, sinceMinute int64, history bool) (*Observed, error)
 	log      *slog.Logger
-	kick     chan struct{} // observe soon, because replicas were changed
+	wake     chan struct{} // requests the next iteration immediately
 
 	minute int64 // the last minute for which the history was read
 }
@@ -68,18 +69,18 @@ type observation struct {
 
 // newControlLoop returns a loop that observes a service through its balancers' admin APIs.
 func newControlLoop(admins []*telemetry.Client, log *slog.Logger) *controlLoop {
-	return &controlLoop{log: log, kick: make(chan struct{}, 1), observe: func(ctx context.Context, since int64, history bool) (*Observed, error) {
+	return &controlLoop{log: log, wake: make(chan struct{}, 1), observe: func(ctx context.Context, since int64, history bool) (*Observed, error) {
 		return Observe(ctx, admins, since, history)
 	}}
 }
 
-// trigger requests an iteration immediately, because replicas were changed.
+// trigger requests a review and an immediate iteration, because replicas were changed.
 func (r *controlLoop) trigger() {
 	if r.planner != nil {
 		r.planner.requestReview()
 	}
 	select {
-	case r.kick <- struct{}{}:
+	case r.wake <- struct{}{}:
 	default: // already requested
 	}
 }
@@ -91,7 +92,7 @@ func (r *controlLoop) runLoop(ctx context.Context, l lease) {
 	if r.planner != nil {
 		r.planner.startTerm(ctx, func() { // publishes a completed plan immediately
 			select {
-			case r.kick <- struct{}{}:
+			case r.wake <- struct{}{}:
 			default:
 			}
 		})
@@ -106,7 +107,7 @@ func (r *controlLoop) runLoop(ctx context.Context, l lease) {
 		timer := time.NewTimer(r.runOnce(ctx, l))
 		select {
 		case <-ctx.Done():
-		case <-r.kick:
+		case <-r.wake:
 		case <-timer.C:
 		}
 		timer.Stop()

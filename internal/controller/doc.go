@@ -4,14 +4,17 @@
 // depend on the controller: balancers start with the replicas of their own configuration and keep
 // serving with the last known state.
 //
+// The configuration of a replica names its home balancer. While that balancer is dead, the nearest
+// live balancer adopts the replica; the replica returns when its home balancer responds again.
+//
 // Read assign.go first: it computes the assignment, in a pure function. Then read round.go (one
 // round: probe balancers, assign replicas, publish the assignment, correct what balancers have
 // attached), leader.go (which runs rounds while the lease is held), reload.go (which reloads the
 // list of replicas at run time) and run.go (the process).
 //
 // For capacity read control_loop.go: the loop observes the service once per iteration, then runs
-// the reconciler of machines (Machines, which package deploy implements), the planner (planner.go, with package
-// plan) and the scaler (scaler.go, with a strategy of package plan; scaling_inputs.go contains its
-// inputs, changes.go its changes, mismatch.go the difference between running replicas and the
-// plan). An Actuator applies changes; package deploy contains the implementation.
+// the reconciler of machines (Machines, which package deploy implements), the planner (planner.go,
+// with package plan) and the scaler (scaler.go, with a strategy of package plan; scaling_inputs.go
+// contains its inputs, changes.go its changes, mismatch.go the difference between running replicas
+// and the plan). An Actuator applies changes; package deploy contains the implementation.
 package controller

@@ -11,9 +11,10 @@ import (
 	"skyserve/internal/service"
 )
 
-// The controller's intervals. Adoption takes deadAfter rounds.
+// The controller's intervals and limits.
 const (
-	// roundInterval is the probe interval: adoption takes three of them.
+	// roundInterval is the probe interval: other balancers adopt the replicas of a dead one after
+	// deadAfter probes.
 	roundInterval = 500 * time.Millisecond
 	// probeTimeout limits how much an unresponsive balancer delays a round.
 	probeTimeout = 400 * time.Millisecond
@@ -97,7 +98,7 @@ func (c *Controller) runController(ctx context.Context) {
 		c.setLease(l)
 		err = c.runTerm(ctx, l)
 		c.setLease(nil)
-		c.log.Info("lease released", "token", l.Token(), "reason", err)
+		c.log.Info("leadership ended", "token", l.Token(), "reason", err)
 		c.releaseLease(ctx, l)
 	}
 }
@@ -106,13 +107,13 @@ func (c *Controller) runController(ctx context.Context) {
 // alerts never delay a round, and all of them end with the term.
 func (c *Controller) runTerm(ctx context.Context, l lease) error {
 	ctx, end := context.WithCancel(ctx)
-	var planning sync.WaitGroup
-	defer planning.Wait()
+	var background sync.WaitGroup
+	defer background.Wait()
 	defer end()
 	if c.loop != nil {
-		planning.Go(func() { c.loop.runLoop(ctx, l) })
+		background.Go(func() { c.loop.runLoop(ctx, l) })
 	}
-	planning.Go(func() { c.publishAlerts(ctx, l) })
+	background.Go(func() { c.publishAlerts(ctx, l) })
 	return c.runRounds(ctx, l)
 }
 
@@ -137,7 +138,7 @@ func (c *Controller) runRounds(ctx context.Context, l lease) error {
 		if time.Since(renewed) >= leaseTTL/3 {
 			start := time.Now()
 			if err := l.Renew(ctx); err == nil {
-				renewed = start // not its end: on a slow disk the next renewal is then due at once
+				renewed = start // not the end: after a slow renewal the next one is due immediately
 				c.recordWrite(time.Since(start))
 			}
 		}

@@ -20,9 +20,10 @@ import (
 type Observed struct {
 	Spec   *service.Spec
 	Counts []plan.ReplicaCount
-	// Points is the history, Notes its known gaps.
+	// Points is the history.
 	Points []telemetry.Point
-	Notes  []string
+	// Notes describe balancers that do not respond and gaps in the history.
+	Notes []string
 	// RTT is the measured round trip between the balancers' regions.
 	RTT map[plan.RegionPair]time.Duration
 	// Snapshot contains every replica once, from the balancer with its newest report. Unreachable is
@@ -35,12 +36,12 @@ type Observed struct {
 // network is broken.
 var ErrNoBalancerResponds = errors.New("no balancer responds")
 
-// Observe reads a service's service.yaml, its replicas and, if history is true, its traffic since a
-// minute, from the base URLs of its balancers' admin APIs. It reads the replicas from all
-// balancers, because each has the newest reports of its own region. It reads service.yaml and the
-// history from the first balancer that responds; without the store it collects the history from
-// every balancer's memory. It returns ErrNoBalancerResponds when no balancer responds, and another
-// error when their service.yaml is invalid.
+// Observe reads a service's service.yaml, its replicas and, if history is true, its traffic from
+// sinceMinute on, through its balancers' admin APIs. sinceMinute is in minutes since the Unix
+// epoch. Observe reads the replicas from all balancers, because each has the newest reports of its
+// own region. It reads service.yaml and the history from the first balancer that responds; without
+// the store it collects the history from every balancer's memory. It returns ErrNoBalancerResponds
+// when no balancer responds, and another error when their service.yaml is invalid.
 func Observe(ctx context.Context, admins []*telemetry.Client, sinceMinute int64, history bool) (*Observed, error) {
 	if len(admins) == 0 {
 		return nil, errors.New("observing the service: it has no balancers")
@@ -200,8 +201,8 @@ func (o *Observed) readHistory(ctx context.Context, admins []*telemetry.Client, 
 	}
 }
 
-// History returns the traffic of a service since a minute, counted from the Unix epoch. It is
-// complete if a balancer can read it from the store; otherwise it is collected from every
+// History returns the traffic of a service from sinceMinute on, in minutes since the Unix epoch. It
+// is complete if a balancer can read it from the store; otherwise it is collected from every
 // balancer's memory. failures are the errors of balancers that did not respond.
 func History(ctx context.Context, admins []*telemetry.Client, sinceMinute int64) (points []telemetry.Point, complete bool, failures []error) {
 	for _, admin := range admins {

@@ -38,28 +38,28 @@ const (
 	reviewLookback = 14 * 24 * time.Hour
 )
 
-// planner reviews the service every hour and compares every minute each load with its forecast. A
-// review is a forecast of the loads and a plan for it. The planner's state is kept when a term of
-// leadership ends.
+// planner reviews the service at the interval autoscale.every, and compares each load with its
+// forecast every minute. A review is a forecast of the loads and a plan for them. The planner's
+// state is kept when a term of leadership ends.
 type planner struct {
-	service string
-	state   state
-	log     *slog.Logger
-	logged  errorOnce
-	current *currentReview
-	offers  func() map[service.Region]provision.Offerings // nil = unknown
-	replan  atomic.Bool                                   // review soon, because the running replicas have changed
+	service   string
+	state     state
+	log       *slog.Logger
+	logged    errorOnce
+	current   *currentReview
+	offerings func() map[service.Region]provision.Offerings // nil = unknown
+	replan    atomic.Bool                                   // review soon, because the running replicas have changed
 
-	newest       *plan.ReviewResult // the newest; nil before the first, and while another controller's review is in force
-	every        time.Duration
-	next         time.Time         // when the next review is due
-	retry        time.Duration     // the last interval after a failure to observe; 0 = no failure
-	termStart    time.Time         // start of this term
-	allResponded bool              // all balancers have responded in this term
-	published    telemetry.Review  // the review for balancers to display
-	unpublished  bool              // published is not stored yet
-	ready        func()            // called when a running review completes
-	running      chan reviewResult // nil = no review is running
+	newest      *plan.ReviewResult // the newest; nil before the first, and while another controller's review is in force
+	every       time.Duration
+	next        time.Time         // when the next review is due
+	retry       time.Duration     // the last interval after a failure to observe; 0 = no failure
+	termStart   time.Time         // start of this term
+	graceEnded  bool              // all balancers have responded in this term, or startGrace is over
+	published   telemetry.Review  // the review for balancers to display
+	unpublished bool              // published is not stored yet
+	ready       func()            // called when a running review completes
+	running     chan reviewResult // nil = no review is running
 }
 
 // reviewResult is the result of a review.
@@ -91,8 +91,8 @@ func isAutomatic(strategy string) bool { return strategy != "" && strategy != se
 // completes. It logs errors of reading the stored review.
 func (p *planner) startTerm(ctx context.Context, ready func()) {
 	p.next = time.Time{} // meanwhile another controller may have planned from other counts
-	p.termStart, p.allResponded, p.retry, p.running, p.ready = time.Now(), false, 0, nil, ready
-	p.logError(p.adoptStoredReview(ctx))
+	p.termStart, p.graceEnded, p.retry, p.running, p.ready = time.Now(), false, 0, nil, ready
+	p.logError(p.loadStoredReview(ctx))
 }
 
 // untilNextReview returns the time until the next review; retryAfter while a review is running.
@@ -137,9 +137,9 @@ func (p *planner) stepPlanner(ctx context.Context, l lease, now time.Time, o obs
 	return p.checkForecasts(ctx, l, now, o)
 }
 
-// adoptStoredReview loads the stored plan if a strategy is applying it and it has not expired. Another
-// controller may have made it.
-func (p *planner) adoptStoredReview(ctx context.Context) error {
+// loadStoredReview loads the stored review if a strategy is applying its plan and it has not expired.
+// Another controller may have made it.
+func (p *planner) loadStoredReview(ctx context.Context) error {
 	data, _, err := p.state.Get(ctx, telemetry.ReviewKey(p.service))
 	if isNotFound(err) {
 		return nil
@@ -166,11 +166,11 @@ func (p *planner) logError(err error) {
 	}
 }
 
-// startReview starts a review of an observation. Where the observation is incomplete, the last review
-// stays in force and the reason is published.
+// startReview starts a review of an observation. Where the observation failed, and until startGrace
+// is over also where it is incomplete, the last review stays in force and the reason is published.
 func (p *planner) startReview(ctx context.Context, l lease, now time.Time, o observation) error {
 	unresponsive := errors.Is(o.err, ErrNoBalancerResponds) || o.err == nil && o.Unreachable > 0
-	if unresponsive && !p.allResponded && now.Before(p.termStart.Add(startGrace)) {
+	if unresponsive && !p.graceEnded && now.Before(p.termStart.Add(startGrace)) {
 		p.scheduleObserve(now)
 		return p.publishWaiting(ctx, l, now)
 	}
@@ -178,7 +178,7 @@ func (p *planner) startReview(ctx context.Context, l lease, now time.Time, o obs
 		p.scheduleObserve(now)
 		return p.publishFailure(ctx, l, now, o.err)
 	}
-	p.allResponded, p.retry = true, 0
+	p.graceEnded, p.retry = true, 0
 	if o.history.Minutes == 0 && p.newest == nil { // there is no history to plan from yet
 		p.next = now.Add(firstReviewRetry)
 		return p.clearWaiting(ctx, l)
@@ -251,8 +251,8 @@ func (p *planner) publishFailure(ctx context.Context, l lease, now time.Time, er
 // completion and its result is discarded.
 func (p *planner) computeReview(ctx context.Context, o observation, now time.Time) {
 	options := plan.ReviewOptions{Notes: o.Notes, RTT: o.RTT, Interrupt: func() bool { return ctx.Err() != nil }, Now: time.Now}
-	if p.offers != nil {
-		options.Prices = MachinePrices(p.offers())
+	if p.offerings != nil {
+		options.Prices = MachinePrices(p.offerings())
 	}
 	result, ready := make(chan reviewResult, 1), p.ready
 	p.running = result
@@ -348,10 +348,10 @@ func forecastOf(l *plan.EndpointForecast) telemetry.LoadForecast {
 }
 
 // MachinePrices returns the known prices of the regions' offerings.
-func MachinePrices(offers map[service.Region]provision.Offerings) []plan.MachinePrice {
+func MachinePrices(offerings map[service.Region]provision.Offerings) []plan.MachinePrice {
 	var out []plan.MachinePrice
-	for _, region := range slices.Sorted(maps.Keys(offers)) {
-		for _, o := range offers[region] {
+	for _, region := range slices.Sorted(maps.Keys(offerings)) {
+		for _, o := range offerings[region] {
 			if o.PricePerHour > 0 {
 				out = append(out, plan.MachinePrice{Region: region, GPU: o.GPU, GPUs: o.GPUs, Capacity: o.Capacity, USDPerHour: o.PricePerHour, Source: o.PriceSource})
 			}

@@ -48,7 +48,7 @@ func newPlannerWorld(t *testing.T) *plannerWorld {
 	}
 	w := &plannerWorld{t: t, state: &fakeState{}, lease: &fakeLease{}, observed: spec}
 	log := slog.New(slog.DiscardHandler)
-	w.controlLoop = &controlLoop{log: log, kick: make(chan struct{}, 1), observe: w.observeBalancers}
+	w.controlLoop = &controlLoop{log: log, wake: make(chan struct{}, 1), observe: w.observeBalancers}
 	w.planner = newPlanner(service.ControllerConfig{Service: "chat"}, w.state, new(currentReview), log)
 	return w
 }

@@ -75,7 +75,7 @@ func (c *Controller) serveReload(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	w.Header().Set("Content-Type", "application/json")
-	_ = json.NewEncoder(w).Encode(done) // the client has disconnected
+	_ = json.NewEncoder(w).Encode(done) // fails only when the client has disconnected
 }
 
 // reload reloads the configuration, whose replicas the next round applies. It returns errors of

@@ -165,7 +165,7 @@ func TestMachinesAreReconciledUnderLease(t *testing.T) {
 				}
 			}
 		})
-		w.loop = &controlLoop{machines: machines, kick: make(chan struct{}, 1)}
+		w.loop = &controlLoop{machines: machines, wake: make(chan struct{}, 1)}
 		go func() {
 			time.Sleep(time.Minute)
 			w.lease.lose()

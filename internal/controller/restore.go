@@ -17,17 +17,17 @@ type StalePlanError struct {
 	Region service.Region
 	GPU    string
 	// Planned is the number of replicas from which the plan was made, Now the current number.
-	Planned, Now int
+	AtPlan, Current int
 }
 
 // Error returns a message with both counts.
 func (e *StalePlanError) Error() string {
-	return fmt.Sprintf("replicas of %s in %s on %s: the plan was made from %d, but there are %d now", e.Model, e.Region, e.GPU, e.Planned, e.Now)
+	return fmt.Sprintf("replicas of %s in %s on %s: the plan was made from %d, but there are %d now", e.Model, e.Region, e.GPU, e.AtPlan, e.Current)
 }
 
 // RestoreProposal rebuilds the complete proposal of a summary: its changes, and unchanged rows for all
-// other replicas. counts are the current counts: it fails with *StalePlanError where the plan was
-// made from others, and for a summary without a plan.
+// other replicas. It fails with *StalePlanError when the plan was made from other counts than the
+// current ones, and with another error for a summary without a plan.
 func RestoreProposal(spec *service.Spec, counts []plan.ReplicaCount, s *telemetry.PlanSummary) (plan.Proposal, error) {
 	status := plan.SolveStatus(s.Status)
 	if status != plan.StatusOptimal && status != plan.StatusFeasible {
@@ -64,7 +64,7 @@ func withChange(rows []plan.ReplicaChange, existing int, c telemetry.PlanChange)
 		now += row.Current
 	}
 	if c.Current != 0 || now != 0 {
-		return nil, &StalePlanError{Model: c.Model, Region: c.Region, GPU: c.GPU, Planned: c.Current, Now: now}
+		return nil, &StalePlanError{Model: c.Model, Region: c.Region, GPU: c.GPU, AtPlan: c.Current, Current: now}
 	}
 	row := plan.ReplicaChange{Model: c.Model, Region: string(c.Region), GPU: c.GPU, Delta: c.Delta, Planned: c.Planned, Reason: c.Reason}
 	if c.Capacity != "" {

@@ -13,7 +13,8 @@ import (
 	"skyserve/internal/telemetry"
 )
 
-// admin is the part of a balancer's admin API that the controller uses.
+// admin is the part of a balancer's admin API that the controller uses. The API calls replicas
+// workers.
 type admin interface {
 	Healthy(ctx context.Context) error
 	Workers(ctx context.Context) ([]telemetry.Worker, error)
@@ -159,7 +160,7 @@ func (c *Controller) loadAssignment(ctx context.Context) error {
 	return nil
 }
 
-// repair attaches and detaches replicas until balancers match the assignment. A replica is detached
+// repair attaches and detaches replicas so that balancers match the assignment. A replica is detached
 // from one balancer before it is attached to another, so that it has one owner.
 func (c *Controller) repair(ctx context.Context) {
 	var mu sync.Mutex
@@ -186,8 +187,8 @@ func (c *Controller) repair(ctx context.Context) {
 	})
 }
 
-// recordResult records the result of a change of a balancer's replicas. It logs an error with the
-// message failure, and an unchanged error once.
+// recordResult records the result of listing or changing a balancer's replicas. It logs an error
+// once until it changes; failure is the log message.
 func (c *Controller) recordResult(w *trackedBalancer, replica, failure string, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -47,7 +47,7 @@ func checkConfig(path string, c service.ControllerConfig) error {
 	case err != nil:
 		return fmt.Errorf("reading %s: listen must be host:port: %w", path, err)
 	case net.ParseIP(host) == nil || !net.ParseIP(host).IsLoopback():
-		return fmt.Errorf("reading %s: listen must be a loopback address, because it has no authentication, got %q", path, c.Listen)
+		return fmt.Errorf("reading %s: listen must be a loopback address, got %q: this listener has no authentication", path, c.Listen)
 	case (c.StoreListen == "") == (c.StoreURL == ""):
 		return fmt.Errorf("reading %s: exactly one of store_listen and store_url is required", path)
 	case c.StoreListen != "" && c.StoreDir == "":
@@ -57,8 +57,8 @@ func checkConfig(path string, c service.ControllerConfig) error {
 }
 
 // Run runs the controller process: it serves the embedded store if configured, and controls the
-// service until ctx ends. It returns errors of the start; later failures are logged
-// and retried.
+// service until ctx ends. It returns an error when the start or the listener fails; other failures
+// are logged and retried.
 func Run(ctx context.Context, config service.ControllerConfig, log *slog.Logger, more ...Option) error {
 	ln, err := net.Listen("tcp", config.Listen)
 	if err != nil {
@@ -91,13 +91,13 @@ func Run(ctx context.Context, config service.ControllerConfig, log *slog.Logger,
 	r := newControlLoop(admins, log)
 	r.machines, r.planner = c.options.machines, newPlanner(config, st, review, log)
 	if m, ok := c.options.actuator.(OfferingSource); ok {
-		r.planner.offers = m.Offers
+		r.planner.offerings = m.Offerings
 	}
 	if c.options.actuator != nil {
 		r.scaler = newScaler(config, st, c.options.actuator, review, log)
 	}
 	c.loop = r
-	return c.serveAdmin(ctx, ln)
+	return c.runProcess(ctx, ln)
 }
 
 // loadIdentity loads the controller's identity and its revocation list; nil without an identity.
@@ -146,8 +146,9 @@ func adminClient(config service.ControllerConfig, self *identity.Party) *http.Cl
 	return telemetry.SecureClient(self.Client(identity.Balancer))
 }
 
-// serveAdmin serves ln and controls the service, until ctx ends or serving fails.
-func (c *Controller) serveAdmin(ctx context.Context, ln net.Listener) error {
+// runProcess serves ln, controls the service and reloads the configuration and the revocation list,
+// until ctx ends or serving fails.
+func (c *Controller) runProcess(ctx context.Context, ln net.Listener) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	srv := &http.Server{Handler: c.handler(), ReadHeaderTimeout: headerTimeout}
@@ -194,13 +195,13 @@ func openStore(ctx context.Context, config service.ControllerConfig, self *ident
 			return nil, health, nil, err
 		}
 		url, closeAll = srv.URL(), srv.Close
-		health = storeHealth{dir: config.StoreDir, broken: srv.Health, free: srv.FreeBytes}
+		health = storeHealth{dir: config.StoreDir, writeOutage: srv.Health, free: srv.FreeBytes}
 	}
 	if st, err = store.Connect(ctx, url, config.StoreToken, options...); err != nil {
 		closeAll()
 		return nil, health, nil, err
 	}
-	health.client = st.Problem
+	health.clientOutage = st.Problem
 	closeServer := closeAll
 	return st, health, func() { st.Close(); closeServer() }, nil
 }

@@ -16,9 +16,9 @@ import (
 	"skyserve/plan"
 )
 
-// cooldown is the time after a change of a model and region by another controller in which they are
-// not changed again. It is SageServe's cooldown (section 4); a new strategy does not have the time
-// of that change.
+// cooldown is SageServe's cooldown (section 4) after a change by the previous controller: the time in
+// which the model is not changed again in that region. The strategy applies its cooldown only to its
+// own changes, and is new in each term.
 const cooldown = 15 * time.Second
 
 // scaler runs the service's strategy on observations and applies its decisions. The state of a
@@ -79,7 +79,7 @@ func (s *scaler) loadEvents(ctx context.Context) error {
 	return nil
 }
 
-// stepScaler decides on an observation and applies the decision.
+// stepScaler computes the changes for an observation and applies them.
 func (s *scaler) stepScaler(ctx context.Context, l lease, now time.Time, o observation) error {
 	if !s.loaded {
 		if err := s.loadEvents(ctx); err != nil {
@@ -100,8 +100,8 @@ func (s *scaler) stepScaler(ctx context.Context, l lease, now time.Time, o obser
 	if o.history != nil {
 		s.loads = observedLoads(o.history, now)
 	}
-	at := &scalingInputs{now: now, current: current, snapshot: o.Snapshot, loads: s.loads, targets: targetsAt(s.review.get(), now, s.termStart), review: s.review.get()}
-	if changes := s.decideChanges(at, o.Unreachable); len(changes) > 0 {
+	in := &scalingInputs{now: now, current: current, snapshot: o.Snapshot, loads: s.loads, targets: targetsAt(s.review.get(), now, s.termStart), review: s.review.get()}
+	if changes := s.decideChanges(in, o.Unreachable); len(changes) > 0 {
 		err = s.applyChanges(ctx, l, changes)
 		after, failed := s.actuator.Current()
 		if failed != nil {
@@ -113,53 +113,53 @@ func (s *scaler) stepScaler(ctx context.Context, l lease, now time.Time, o obser
 }
 
 // selectStrategy creates the strategy of service.yaml, unless it is already running.
-func (s *scaler) selectStrategy(by service.Autoscale) error {
-	if by.Strategy == s.autoscale.Strategy && by.Donate == s.autoscale.Donate && by.Late == s.autoscale.Late {
-		s.autoscale = by
+func (s *scaler) selectStrategy(autoscale service.Autoscale) error {
+	if autoscale.Strategy == s.autoscale.Strategy && autoscale.Donate == s.autoscale.Donate && autoscale.Late == s.autoscale.Late {
+		s.autoscale = autoscale
 		return nil
 	}
 	var next plan.Strategy
-	if isAutomatic(by.Strategy) {
+	if isAutomatic(autoscale.Strategy) {
 		var err error
-		if next, err = plan.NewStrategy(by.Strategy, plan.StrategyOptions{NoDonation: !by.Donate, MaxLateShare: by.Late}); err != nil {
+		if next, err = plan.NewStrategy(autoscale.Strategy, plan.StrategyOptions{NoDonation: !autoscale.Donate, MaxLateShare: autoscale.Late}); err != nil {
 			return fmt.Errorf("select the scaling strategy of %s: %w", s.service, err)
 		}
 	}
-	s.autoscale, s.strategy = by, next
-	s.log.Info("scaling strategy selected", "strategy", by.Strategy, "donate", by.Donate)
+	s.autoscale, s.strategy = autoscale, next
+	s.log.Info("scaling strategy selected", "strategy", autoscale.Strategy, "donate", autoscale.Donate)
 	return nil
 }
 
 // decideChanges returns the changes for an observation in which a number of balancers did not respond.
 // Donated replicas are reclaimed before expired ones are removed.
-func (s *scaler) decideChanges(at *scalingInputs, unresponsive int) (changes []scalingChange) {
-	groups := at.groups()
-	at.claimed = map[string]bool{}
+func (s *scaler) decideChanges(in *scalingInputs, unresponsive int) (changes []scalingChange) {
+	groups := in.groups()
+	in.claimed = map[string]bool{}
 	if s.strategy != nil {
-		changes = s.strategyChanges(at, groups)
+		changes = s.strategyChanges(in, groups)
 	}
 	if unresponsive == 0 { // otherwise an unreported replica may have requests
-		changes = append(changes, at.removeExpired(groups)...)
+		changes = append(changes, in.buildRemovals(groups)...)
 	}
 	return changes
 }
 
 // strategyChanges returns the strategy's changes and completes unfinished ones.
-func (s *scaler) strategyChanges(at *scalingInputs, groups []replicaGroup) (changes []scalingChange) {
-	if at.current.Unfinished {
+func (s *scaler) strategyChanges(in *scalingInputs, groups []replicaGroup) (changes []scalingChange) {
+	if in.current.Unfinished {
 		changes = append(changes, scalingChange{})
 	}
 	changed := map[modelRegion]bool{}
-	for _, c := range s.strategy.Step(at.now.Sub(s.termStart), at.planFleet(groups)) {
-		if at.now.Sub(s.lastChanges[groups[c.Endpoint].modelRegion]) < cooldown {
+	for _, c := range s.strategy.Step(in.now.Sub(s.termStart), in.strategyInput(groups)) {
+		if in.now.Sub(s.lastChanges[groups[c.Endpoint].modelRegion]) < cooldown {
 			continue
 		}
-		m := at.buildChange(groups, c, s.autoscale)
+		m := in.buildChange(groups, c, s.autoscale)
 		if !reflect.DeepEqual(m.change, CapacityChange{}) {
 			changes, changed[groups[c.Endpoint].modelRegion] = append(changes, m), true
 		}
 	}
-	return append(changes, at.replaceMismatched(groups, changed)...)
+	return append(changes, in.buildReplacements(groups, changed)...)
 }
 
 // applyChanges applies changes in sequence while the lease is held; a failed one does not prevent the

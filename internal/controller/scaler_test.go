@@ -252,7 +252,7 @@ func testScaler(t *testing.T, text string, f func(w *scalerWorld)) {
 // another returns a second control loop of the same service.
 func (w *scalerWorld) another() *controlLoop {
 	log := slog.New(slog.DiscardHandler)
-	r := &controlLoop{log: log, kick: make(chan struct{}, 1), observe: w.actuator.observe}
+	r := &controlLoop{log: log, wake: make(chan struct{}, 1), observe: w.actuator.observe}
 	r.scaler = newScaler(service.ControllerConfig{Service: "chat"}, w.store, w.actuator, new(currentReview), log)
 	return r
 }
@@ -418,7 +418,7 @@ func TestStrategyReceivesFirstTokenCounts(t *testing.T) {
 			t.Fatal(err)
 		}
 		s := &scalingInputs{now: time.Now(), current: current, snapshot: seen.Snapshot}
-		if got := s.planFleet(s.groups()).Endpoints[0].IWFFirstTokens; !reflect.DeepEqual(got, c.want) {
+		if got := s.strategyInput(s.groups()).Endpoints[0].IWFFirstTokens; !reflect.DeepEqual(got, c.want) {
 			t.Errorf("figures of %d ms ago: got %+v, want %+v", c.age, got, c.want)
 		}
 	}

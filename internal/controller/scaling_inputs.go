@@ -29,7 +29,7 @@ type scalingInputs struct {
 	claimed map[string]bool   // donated replicas that are claimed in this iteration
 }
 
-// member is a decided replica with a balancer's report of it.
+// member is a recorded replica with a balancer's report of it.
 type member struct {
 	CurrentReplica
 	report *telemetry.ReplicaSnapshot // nil = not reported
@@ -44,8 +44,7 @@ type replicaGroup struct {
 	members  []member
 }
 
-// serves reports whether a replica counts for scaling: it is neither drained by an operator nor
-// donated.
+// serves reports whether a replica serves or is starting to serve: it is neither drained nor donated.
 func (m member) serves() bool { return !m.Drained && m.Donation == nil }
 
 func (m member) ready() bool {
@@ -96,8 +95,8 @@ func (s *scalingInputs) groups() []replicaGroup {
 	return out
 }
 
-// planFleet returns the groups in the form that a strategy uses.
-func (s *scalingInputs) planFleet(groups []replicaGroup) *plan.StrategyInput {
+// strategyInput returns the input of a strategy.
+func (s *scalingInputs) strategyInput(groups []replicaGroup) *plan.StrategyInput {
 	f := &plan.StrategyInput{FreeVMs: map[string]int{}}
 	for _, g := range groups {
 		e := plan.ScaledEndpoint{Model: g.model, Region: string(g.region), Min: g.bounds.Min, Max: g.bounds.Max, Utilisation: g.utilisation(), Target: s.targets[g.modelRegion]}
@@ -124,7 +123,7 @@ func (s *scalingInputs) planFleet(groups []replicaGroup) *plan.StrategyInput {
 			e.Observed = &load
 		}
 		if g.region.Cloud() != service.CloudStatic {
-			f.FreeVMs[e.Region] += g.bounds.Max
+			f.FreeVMs[e.Region] += g.bounds.Max // a cloud has VMs up to every maximum
 		}
 		f.Endpoints = append(f.Endpoints, e)
 	}

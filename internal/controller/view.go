@@ -94,7 +94,7 @@ func (c *Controller) handler() http.Handler {
 		c.mu.Unlock()
 		v.Alerts = c.alerts(time.Now())
 		w.Header().Set("Content-Type", "application/json")
-		_ = json.NewEncoder(w).Encode(v) // the client has disconnected
+		_ = json.NewEncoder(w).Encode(v) // fails only when the client has disconnected
 	})
 	return mux
 }

@@ -100,7 +100,7 @@ func (w *world) sendEvent(n *node, ev core.Event) {
 }
 
 func (w *world) carryOut(n *node, a *core.Action) {
-	if a.Kind == core.ActionHold {
+	if a.Kind == core.ActionQueue {
 		return
 	}
 	l := n.legs[a.ID]

@@ -48,7 +48,7 @@ func newOracle(w *world, n *node) *oracle {
 func (*oracle) Name() string { return Oracle }
 
 // Traits reports that it may hold requests. It reads the replicas' caches directly.
-func (*oracle) Traits() policy.Traits { return policy.Traits{Regions: true, Holds: true} }
+func (*oracle) Traits() policy.Traits { return policy.Traits{Peers: true, Holds: true} }
 
 // Choose returns the replica with the lowest cost. It holds the request while it would only be pending
 // there, or while a prefill step for it alone does not pay.

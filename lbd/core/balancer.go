@@ -13,7 +13,7 @@ import (
 	"skyserve/lbd/prefix"
 )
 
-// request is the state of a request in flight.
+// request is the state of a request that has not ended.
 type request struct {
 	Request
 	fair.Item[request]
@@ -33,18 +33,18 @@ type request struct {
 	failedAt    time.Duration
 	// waitsFor is the full replica that the request waits for; nil if it waits for any target.
 	waitsFor *target
-	// nextRank is its rank after its queue is reordered.
-	nextRank time.Duration
-	// Expected cost at its target, in tokens, estimated when it was sent.
-	evaluated bool // since it was queued; only for a policy that holds requests
-	uncached  int
+	// nextSortTime is its sort time (Item.Rank) after its queue is reordered.
+	nextSortTime time.Duration
+	evaluated    bool // since it was queued; only for a policy that holds requests
+	// Expected work at its target, in tokens, estimated when it was sent.
+	uncached   int
+	promptWork int
+	answerWork int
 	// At the current or last target: the time of the first token, and the load at that time.
 	firstTokenAt          time.Duration
 	firstTokenOutstanding int
 	firstTokenContext     int
-	promptCost            int
-	answerCost            int
-	prefilled             bool // a first token arrived
+	prefilled             bool // a first token arrived from that target
 	firstTokenCounted     bool // its first token is included in the model's count
 }
 
@@ -187,7 +187,7 @@ func (b *Balancer) handleArrived(now time.Duration, in *Request) {
 	r := b.newRequest()
 	r.Request, r.receivedAt = *in, now
 	r.initItem(b.seq, now)
-	r.Rank = b.queueRank(r)
+	r.SortTime = b.sortTime(r)
 	b.findSuspect(r)
 	b.requests[r.ID] = r
 	switch {
@@ -202,21 +202,22 @@ func (b *Balancer) handleArrived(now time.Duration, in *Request) {
 	case b.queued >= b.cfg.QueueLimit && !b.evictForTenant(now, r):
 		b.rejectRequest(r, RejectQueueFull)
 	case b.parkRequest(now, r):
-		b.addAction(Action{Kind: ActionHold, ID: r.ID})
+		b.addAction(Action{Kind: ActionQueue, ID: r.ID})
 	default:
 		q := b.enqueue(now, r)
 		b.placeWaiting(now, q)
 		if r.target == nil {
-			b.addAction(Action{Kind: ActionHold, ID: r.ID, Target: r.waitsForID()})
+			b.addAction(Action{Kind: ActionQueue, ID: r.ID, Target: r.waitsForID()})
 		}
 	}
 }
 
-// queueRank returns the rank of r in the queue: its arrival or, for a policy that holds requests,
-// the start of its session. An active conversation or tree is then finished before new ones begin,
-// while its prefix is still cached. The benefit is smaller if the engines' hit rate is low.
-// Therefore a session's lead is at most SessionLead times the square of the hit rate.
-func (b *Balancer) queueRank(r *request) time.Duration {
+// sortTime returns the time by which r is sorted among requests that are equal in the order
+// (Item.Rank): its arrival or, for a policy that holds requests, the start of its session. An
+// active session is then finished before new ones begin, while its prefix is still cached. The
+// benefit is smaller if the engines' hit rate is low. Therefore a session's lead is at most
+// SessionLead times the square of the hit rate.
+func (b *Balancer) sortTime(r *request) time.Duration {
 	if r.sessionStart = r.receivedAt; !b.traits.Holds {
 		return r.receivedAt
 	}
@@ -502,7 +503,7 @@ func (b *Balancer) tick(now time.Duration) {
 	b.bounceStranded(now)
 	for _, q := range b.queues {
 		q.ForgetIdle(now)
-		b.chargeRunning(now, q)
+		b.chargeOutstanding(now, q)
 		for _, r := range b.waitingRequests(q) {
 			if now-r.Arrived >= b.maxWait(r) {
 				b.dequeue(r)

@@ -9,8 +9,7 @@ import (
 )
 
 // batch is the state for a policy that decides for whole pools (policy.Batcher). Requests that
-// failed or were bounced, have a holder or are suspects are placed one by one, and so are forwards
-// to peers.
+// failed, have a holder or are suspects are placed one by one, and so are forwards to peers.
 type batch struct {
 	policy   policy.Batcher // nil: the policy decides request by request
 	pool     policy.Pool
@@ -55,11 +54,11 @@ func (i *ReplicaInfo) engine() string { return cmp.Or(i.Engine, i.ID) }
 // markUnreachable records that the connection to t failed. This applies to all ranks of its engine.
 func (b *Balancer) markUnreachable(now time.Duration, t *target) {
 	t.unreachable = true
-	b.forgetTarget(now, t)
+	b.forgetCache(now, t)
 	for _, o := range b.replicas {
 		if o != t && !t.peer && o.engine == t.engine {
 			o.unreachable = true
-			b.forgetTarget(now, o)
+			b.forgetCache(now, o)
 		}
 	}
 }
@@ -119,7 +118,7 @@ func (b *Balancer) placeAsBatch(now time.Duration, q *queue) {
 	if q.Len() == 0 {
 		return
 	}
-	if local, _ := b.anyAvailable(now, q); !local {
+	if replica, _ := b.anyAvailable(now, q); !replica {
 		b.placeInOrder(now, q) // only peers can be chosen
 		return
 	}
@@ -129,7 +128,7 @@ func (b *Balancer) placeAsBatch(now time.Duration, q *queue) {
 	q.assignedAt = now
 	for b.assignPool(now, q) && q.Len() > 0 {
 	}
-	if local, _ := b.anyAvailable(now, q); !local {
+	if replica, _ := b.anyAvailable(now, q); !replica {
 		b.placeInOrder(now, q)
 	}
 }
@@ -283,7 +282,7 @@ func (t *target) appendRunning(into []policy.Running) []policy.Running {
 		if r.MaxTokens > 0 {
 			remaining = max(1, min(r.MaxTokens, maxTokens)-streamed)
 		}
-		into = append(into, policy.Running{Tokens: r.promptCost + streamed, Remaining: remaining})
+		into = append(into, policy.Running{Tokens: r.promptWork + streamed, Remaining: remaining})
 	}
 	return into
 }

@@ -153,6 +153,6 @@ func BenchmarkChargeRunning(b *testing.B) {
 	}
 	b.ReportAllocs()
 	for i := 0; b.Loop(); i++ {
-		bal.chargeRunning(time.Duration(i)*time.Second, bal.queue("m"))
+		bal.chargeOutstanding(time.Duration(i)*time.Second, bal.queue("m"))
 	}
 }

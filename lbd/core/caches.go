@@ -10,11 +10,11 @@ import (
 // balancers of a region share (gossip.go, foreign.go). It deals with targets, tenants and keys, not
 // with requests, loads or queues.
 type caches struct {
-	// Two trees (SkyLB 3.2): the caches of the replicas, and a snapshot of the peers' caches derived
-	// from forwarded requests.
+	// Two trees (SkyLB 3.2): the expected caches of the replicas, and those of the peers, derived from
+	// forwarded requests.
 	replicas *prefix.Tree
 	peers    *prefix.Tree
-	slots    [2]slots
+	slots    [2]slots // of the two trees: replicas, peers
 	owners   owners
 	sharing  sharing
 	// neighbours: another balancer of this region exists. Without one, nothing is shared.
@@ -97,8 +97,8 @@ func (c *caches) recordFinished(now time.Duration, h *cacheTarget, tenant string
 	}
 }
 
-// forgetTarget drops the expected cache contents of a target.
-func (c *caches) forgetTarget(now time.Duration, h *cacheTarget) {
+// forgetCache drops the expected cache contents of a target.
+func (c *caches) forgetCache(now time.Duration, h *cacheTarget) {
 	if h.slot < 0 {
 		return
 	}
@@ -118,8 +118,8 @@ func (c *caches) sessionStart(prompt prefix.Key) (start time.Duration, known boo
 }
 
 // match returns the number of bytes of a prompt that each replica, or peer, has cached. matches is
-// indexed by slot, up to highest; latest is the slot of the target that served the prompt's session
-// last. The result is valid until the next call.
+// indexed by slot, up to highest; latest is the slot of the target to which the text at the end of
+// the longest match was sent last. The result is valid until the next call.
 func (c *caches) match(tree *prefix.Tree, prompt prefix.Key, highest int) (matches []int, latest int, known bool) {
 	for len(c.matches) <= highest {
 		c.matches = append(c.matches, 0)

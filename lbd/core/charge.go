@@ -8,11 +8,12 @@ import (
 
 // The cost of a request to its tenant is counted in tokens: its prompt once, and the generated part
 // of its answer once, whatever its outcome. The prompt is charged when the request is sent. Every
-// chargeEvery, an estimate of the generated tokens is charged (VTC charges tokens when they are
-// generated). The difference to the true count is charged at the end.
+// chargeEvery, an estimate of the generated tokens is charged, like in VTC (core/fair/tenants.go),
+// which charges tokens when they are generated. The difference from the true count is charged at
+// the end.
 
 const (
-	// chargeEvery is the time between two charges for running requests: short compared with an
+	// chargeEvery is the time between two charges for outstanding requests: short compared with an
 	// answer, and much longer than the time needed to charge all of them.
 	chargeEvery = time.Second
 	// maxUnboundedAnswer is the assumed maximum length, in tokens, of an answer without max_tokens
@@ -47,11 +48,11 @@ func (q *queue) chargeServed(r *request, out *Outcome) {
 	}
 }
 
-// chargeUnserved charges for a request that failed or was cancelled: for the generated tokens, or
-// those of an earlier attempt if there were more. generated is an estimate for an out without a
-// count. If the request can be retried, the generated tokens stay charged meanwhile, so that
-// failing requests are not free, and the next attempt is not charged in addition. An attempt
-// without generated tokens in out costs nothing.
+// chargeUnserved charges for a request that failed or was cancelled: for its prompt and the
+// generated tokens, or for those of an earlier attempt if there were more. generated is the estimate
+// for an out without a count. The charge stays while the request waits for a retry, so that failing
+// requests are not free; the next attempt is not charged in addition. A retryable attempt for which
+// out counts no generated tokens is not charged.
 func (q *queue) chargeUnserved(r *request, out *Outcome, generated int) {
 	retryable := out != nil && out.Retryable
 	if !retryable || out.OutputTokens.Or(0) > 0 {
@@ -60,13 +61,13 @@ func (q *queue) chargeUnserved(r *request, out *Outcome, generated int) {
 	q.setCharge(r, r.minCharge)
 }
 
-// chargeRunning charges for running requests, unless there is only one tenant.
-func (b *Balancer) chargeRunning(now time.Duration, q *queue) {
+// chargeOutstanding charges for outstanding requests, unless there is only one tenant.
+func (b *Balancer) chargeOutstanding(now time.Duration, q *queue) {
 	if q.Tenants() < 2 || now-q.chargedAt < chargeEvery {
 		return
 	}
 	q.chargedAt = now
-	q.ChargeRunning(func(r *request) int64 { return r.chargedTokens(nil, b.estimateGenerated(now, r)) })
+	q.ChargeOutstanding(func(r *request) int64 { return r.chargedTokens(nil, b.estimateGenerated(now, r)) })
 }
 
 // GeneratedTokens estimates the tokens generated for a request in flight, of all its answers together,
@@ -105,7 +106,7 @@ func (b *Balancer) estimateGenerated(now time.Duration, r *request) int {
 // from a request that ended there; n tokens were generated.
 func (t *target) learnResidence(stay time.Duration, r *request, n int) {
 	n /= max(1, r.Answers)
-	step := policy.NominalStep(t.outstanding+1, t.work.context()+r.promptCost)
+	step := policy.NominalStep(t.outstanding+1, t.work.context()+r.promptWork)
 	nominal := policy.NominalPrefill(r.uncached) + time.Duration(n)*step
 	t.pace.LearnResidence(n, stay, nominal)
 }

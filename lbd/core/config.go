@@ -70,7 +70,7 @@ type Config struct {
 	TauN, TauP time.Duration
 	// Forward allows sending requests to peers.
 	Forward bool
-	// PeerQueueLimit is the maximum number of queued requests of a peer to which another is sent.
+	// A peer with more than PeerQueueLimit queued requests receives no further request.
 	PeerQueueLimit int
 	// QueueLimit is the maximum number of queued requests; MaxWait is the maximum time of a request
 	// in the queue.
@@ -90,8 +90,8 @@ type Config struct {
 	// SessionLead bounds how far a request of an older session may overtake requests that arrived
 	// earlier, for a policy that holds requests.
 	SessionLead time.Duration
-	// PoolLimit is the maximum number of requests at the head of a queue that are evaluated at
-	// once.
+	// PoolLimit is the maximum size of a pool: the requests at the head of a queue that are considered
+	// together.
 	PoolLimit int
 	// BatchInterval is the minimum time between two decisions for a whole pool, for a policy that
 	// decides for pools. It does not apply while there is much free capacity.
@@ -149,13 +149,13 @@ func DefaultConfig(p policy.Policy) Config {
 
 		ProbeInterval:  100 * time.Millisecond,
 		StaleIntervals: 3,  // two lost probes are noise, three are not
-		LostIntervals:  10, // one second without a report: another replica serves the request sooner
+		LostIntervals:  10, // after one second without a report, another replica will probably respond sooner
 
 		UnconfirmedLimit: 4,  // a replica prefills several prompts in one step, but a burst must not accumulate unseen
 		OutstandingLimit: 24, // concurrent chat requests of an L4, for an engine that reports no pending count
 		SessionLead:      120 * time.Second,
 		PoolLimit:        128,
-		BatchInterval:    20 * time.Millisecond, // one or two steps, whose ends coincide: 25 % less imbalance than deciding immediately
+		BatchInterval:    20 * time.Millisecond, // one or two steps; requests that end at the same step free their slots together: 25 % less imbalance than deciding immediately
 		Deferred:         DefaultDeferred(),
 		MaxAttempts:      5,
 		RetryBackoff:     50 * time.Millisecond, // SGLang's: one or two steps of an engine
@@ -168,7 +168,7 @@ func DefaultConfig(p policy.Policy) Config {
 		EjectShare:       0.5,
 		PeerBackoff:      time.Second,
 		KillAfter:        2,                      // one death may be a coincidence, and each further attempt may kill an engine
-		KillWait:         500 * time.Millisecond, // five probes: a terminating process has closed its port by the first
+		KillWait:         500 * time.Millisecond, // five probes: a terminating process has closed its port before the first of them
 		KillMemory:       10 * time.Minute,       // longer than clients repeat a request on their own
 		KillLimit:        4096,                   // 16 replicas that die at once, with 256 requests each; 0.5 MB
 		TreeBytes:        64 << 20,               // 120,000 prompts of 4 KB

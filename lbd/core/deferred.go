@@ -11,8 +11,8 @@ import (
 // SageServe's queue manager (section 6.2). Until then it is parked: it delays no other request and
 // does not cause scaling. Each report of a replica signals that there may be capacity. Requests are
 // not parked for a model without replicas here, or whose replicas do not report KV utilisation. The
-// zero value parks nothing; without OneBelow all requests stay parked for their time. Balancers and
-// the fleet simulation use it.
+// zero value parks nothing; with only Wait set, all requests stay parked until UrgentAfter.
+// Balancers and the fleet simulation use it.
 type DeferredRule struct {
 	// OneBelow and TwoBelow are the KV utilisations, 0..1, of a model's replicas below which one and
 	// two requests are released.
@@ -46,7 +46,8 @@ func (d DeferredRule) ReleaseCount(utilisation float64) int {
 	return 0
 }
 
-// UrgentAfter returns the age from which a request with a deadline of due is no longer parked.
+// UrgentAfter returns the age from which a request is no longer parked; due is the time from its
+// arrival to its deadline.
 func (d DeferredRule) UrgentAfter(due time.Duration) time.Duration {
 	return time.Duration(cmp.Or(d.Wait, urgentAfter) * float64(due))
 }

@@ -1,6 +1,6 @@
 // Package core contains the balancer's decisions. Balancer.Step takes one event and the current
 // time, and returns the actions to perform. The package has no goroutines, sockets, files, clock or
-// global randomness, so production, the simulator and a replay of a production log make exactly the
+// global randomness, so production, the simulator and a replay of a record file make exactly the
 // same decisions.
 //
 // The caller (lbd/proxy in production, internal/sim in the simulator) translates sockets or an
@@ -24,12 +24,15 @@
 // 2. balancer.go: Step, the life of a request from its arrival to its end, tick.
 // 3. place.go: placing the requests of a queue, choosing a target, sending. gather.go: the candidates.
 // 4. target.go: the state of a replica or peer, and the push rule.
-// 5. membership.go: replicas and peers are added, report and are removed; View.
+// 5. membership.go: replicas and peers are added, report and are removed; Snapshot.
 //
 // The other files contain details that the decision path calls through a few methods:
 //
+//   - config.go: the configuration, its defaults, and the push rules.
 //   - queue.go, order.go, charge.go: the queue of a model, its order, and the tokens that a
-//     request costs its tenant. Fairness between tenants is in core/fair.
+//     request costs its tenant. Fairness between tenants is in core/fair. queuerank.go: the same
+//     order for other queues.
+//   - holder.go: requests that only one target can serve.
 //   - deferred.go: when deferred (NIW) requests join the interactive ones.
 //   - eject.go, failedload.go, backoff.go: outlier ejection (core/breaker counts failures), failed
 //     requests as load, backoff between rounds of retries. kill.go: requests that kill engines.

@@ -6,7 +6,7 @@ import (
 	"skyserve/lbd/core/breaker"
 )
 
-// This file decides which replicas of the fleet are ejected; lbd/core/breaker counts failures.
+// This file decides which of a model's replicas are ejected; lbd/core/breaker counts failures.
 
 // countFailure counts a failure of r at t, and ejects t if it failed too often and enough other
 // replicas remain. trial: r was the trial request of an ejected replica.

@@ -15,7 +15,7 @@ type EventKind string
 const (
 	EventArrived          EventKind = "arrived"          // Request
 	EventFirstToken       EventKind = "first_token"      // ID
-	EventProgress         EventKind = "progress"         // Target, Tokens
+	EventProgress         EventKind = "progress"         // Target, Tokens: the tokens generated there since its last progress event
 	EventFinished         EventKind = "finished"         // ID, Outcome
 	EventFailed           EventKind = "failed"           // ID, Outcome
 	EventCancelled        EventKind = "cancelled"        // ID, Outcome: the generated tokens; nil = not counted
@@ -23,7 +23,7 @@ const (
 	EventReplicaAdded     EventKind = "replica_added"    // Replica
 	EventReplicaRemoved   EventKind = "replica_removed"  // Target
 	EventReplicaDraining  EventKind = "replica_draining" // Target
-	EventReplicaReport    EventKind = "replica_report"   // Target, Report
+	EventReplicaReport    EventKind = "replica_report"   // Target, ProbeReport
 	EventPeerAdded        EventKind = "peer_added"       // Peer
 	EventPeerRemoved      EventKind = "peer_removed"     // Target
 	EventPeerReport       EventKind = "peer_report"      // Target, PeerReport
@@ -48,14 +48,14 @@ type Event struct {
 	Tokens       int           `json:"tokens,omitempty"`
 }
 
-// Hop is the kinds of forwards that a request has had.
+// Hop records how a request was forwarded so far.
 type Hop string
 
 // A request may cross to another region once, and move to another balancer once inside each region,
 // so no path can loop.
 const (
 	HopNone   Hop = ""       // directly from a client
-	HopRegion Hop = "region" // from another balancer of this region
+	HopLocal  Hop = "region" // from another balancer of this region
 	HopRemote Hop = "remote" // from another region
 	HopBoth   Hop = "both"   // from another region, then forwarded inside this one
 )
@@ -90,7 +90,7 @@ type Request struct {
 	// depend on the tenant. 0 = unknown.
 	Fingerprint uint64 `json:"fingerprint,omitempty"`
 	// Kills is the number of replicas of the forwarding balancers that died while they served it,
-	// including undecided failures.
+	// including open failures (kill.go).
 	Kills int `json:"kills,omitempty"`
 }
 
@@ -115,7 +115,7 @@ type Outcome struct {
 	// until it reports again.
 	Unreachable bool `json:"unreachable,omitempty"`
 	// Broke: the target failed in a way that may mean its engine died: the connection broke, a 5xx
-	// other than 503, an error in the stream, or no response. Its next reports decide whether it
+	// other than 503, an error in the stream, or no response. Its next reports show whether it
 	// died.
 	Broke bool `json:"broke,omitempty"`
 	// Refused: the target rejected the request for a reason that may not apply to another target:
@@ -204,7 +204,7 @@ type ActionKind string
 const (
 	ActionDispatch ActionKind = "dispatch" // send request ID to replica Target
 	ActionForward  ActionKind = "forward"  // send request ID to peer Target with Hop
-	ActionHold     ActionKind = "hold"     // request ID waits, for replica Target if set; nothing to do
+	ActionQueue    ActionKind = "hold"     // request ID stays in the queue, held for replica Target if set; nothing to do
 	ActionBounce   ActionKind = "bounce"   // return request ID to peer Target
 	ActionReject   ActionKind = "reject"   // end request ID with Reason
 	ActionAbort    ActionKind = "abort"    // stop request ID at Target: its client disconnected
@@ -212,7 +212,7 @@ const (
 
 // Reasons of a rejection: short, stable codes.
 const (
-	RejectDuplicate        = "duplicate_id"   // a request with this id is in flight
+	RejectDuplicate        = "duplicate_id"   // a request with this id has not ended
 	RejectNoReplica        = "no_replica"     // neither this region nor a peer serves the model
 	RejectQueueFull        = "queue_full"     // Config.QueueLimit requests are queued already
 	RejectWaitExceeded     = "wait_exceeded"  // it reached its maximum time in the queue
@@ -236,8 +236,8 @@ type Action struct {
 	SessionAge time.Duration `json:"session_age_ns,omitempty"`
 	Wait       time.Duration `json:"wait_ns,omitempty"`
 	// Kills of a forward is the Request.Kills to send along. Kills of a rejection or a bounce counts
-	// the replicas of this balancer that died while they served the request, including undecided
-	// failures.
+	// the replicas of this balancer that died while they served the request, including open failures
+	// (kill.go).
 	Kills int `json:"kills,omitempty"`
 	// Engines are the ids of the replicas that died, and of the peers whose replicas died, for a
 	// request rejected with RejectKills; empty if a peer stopped it.
@@ -255,11 +255,11 @@ type Decision struct {
 	PromptBytes int           `json:"prompt_bytes"`
 	Queued      time.Duration `json:"queued_ns"` // time in the queue
 	Attempt     int           `json:"try"`       // 0 for the first
-	// Considered lists every candidate with the figures that the policy received.
+	// Considered lists every candidate with the main figures that the policy received.
 	Considered []ConsideredTarget `json:"considered"`
 }
 
-// ConsideredTarget is a candidate with the figures that the policy received.
+// ConsideredTarget is a candidate with the main figures that the policy received.
 type ConsideredTarget struct {
 	ID          string                `json:"id"`
 	Peer        bool                  `json:"peer,omitempty"`
@@ -274,8 +274,8 @@ type ConsideredTarget struct {
 	// still to be processed there.
 	CachedBytes int `json:"cached_bytes,omitempty"`
 	Remaining   int `json:"remaining_tokens,omitempty"`
-	// Held is the number of waiting requests reserved for the candidate. Score is the policy's score: the expected
-	// cost in seconds, null if it was excluded.
+	// Held is the number of waiting requests held for the candidate. Score is the policy's score: the
+	// expected cost in seconds, null if it was excluded.
 	Held  int                   `json:"held,omitempty"`
 	Score policy.Maybe[float64] `json:"score"`
 	Age   time.Duration         `json:"age_ns"`

@@ -29,7 +29,8 @@ type failedLoad struct {
 	list                      []failedRequest
 }
 
-// addLoad counts a request until a time, or until the last one before it expires.
+// addLoad counts a request until the given time, or until the request added before it expires, if
+// that is later.
 func (d *failedLoad) addLoad(until time.Duration, context, remaining int) {
 	if n := len(d.list); n > 0 {
 		until = max(until, d.list[n-1].until)
@@ -71,7 +72,7 @@ func (b *Balancer) addFailedLoad(now time.Duration, t *target, r *request) {
 		return
 	}
 	if until := r.sentAt + b.expectedResidence(t.model); until > now {
-		t.failedLoad.addLoad(until, r.promptCost, r.promptCost+r.answerCost)
+		t.failedLoad.addLoad(until, r.promptWork, r.promptWork+r.answerWork)
 	}
 }
 

@@ -204,7 +204,7 @@ func (c *caches) attachReplica(now time.Duration, h *cacheTarget) {
 	c.sharing.foreign = slices.Delete(c.sharing.foreign, at, at+1)
 	h.slot, h.cacheLostAt = f.slot, f.cacheLostAt
 	if f.process != h.process || !f.reported {
-		c.forgetTarget(now, h)
+		c.forgetCache(now, h)
 	}
 }
 

@@ -19,7 +19,7 @@ func (b *Balancer) gatherCandidates(now time.Duration, q *queue, r *request) {
 		anyLocal = b.addCandidate(now, q, t).Available || anyLocal
 	}
 	b.firstPeer = len(b.candidates)
-	if anyLocal && !b.traits.Regions {
+	if anyLocal && !b.traits.Peers {
 		return
 	}
 	for _, t := range b.peers {

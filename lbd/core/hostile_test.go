@@ -137,7 +137,7 @@ func decided(t *testing.T, name string, b *Balancer, now time.Duration, actions 
 	if len(actions) != 1 || (actions[0].Kind == ActionReject && actions[0].Reason == "") {
 		t.Errorf("%s: %+v", name, actions)
 	}
-	if len(actions) == 1 && actions[0].Kind == ActionHold {
+	if len(actions) == 1 && actions[0].Kind == ActionQueue {
 		for range 3 { // it is sent as soon as a report arrives
 			now += 100 * time.Millisecond
 			b.Step(now, idle("r0"))

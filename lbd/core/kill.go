@@ -12,27 +12,28 @@ import (
 //
 //   - A request is retried at once after its first failure. After the next failure it
 //     waits until the probes of the replicas that failed show, within Config.KillWait or
-//     by missing reports, whether they died or only a connection broke.
+//     by missing reports, whether they died or only a connection broke. Until then, the
+//     failures are open.
 //   - Suspects that were sent shortly before the death are isolated: no replica receives two
 //     of them at the same time. A replica that dies right after an isolated suspect was
 //     sent died of that suspect.
 //   - If several suspects of earlier deaths were at a replica when it died, and none of
-//     them was isolated there, none is stopped. They are isolated at their next try, and
-//     a suspect of one more death is stopped.
+//     them was isolated there, none is stopped. They are isolated at their next attempt,
+//     and a suspect of one more death is stopped.
 //
-// A request that is served clears its fingerprint. A request that was served before is stopped only
-// after up to servedCredit more deaths: if clients constantly send the same few requests, one of
-// these is at every replica that dies, whatever the cause.
+// When a request is served, its fingerprint is no longer suspected. Later requests with the same
+// fingerprint are stopped only after up to servedCredit more deaths: if clients constantly send the
+// same few requests, one of these is at every replica that dies, whatever the cause.
 
 // Bounds, with reasons.
 const (
-	recentSend       = 2 * time.Second // engines die at the first step of a request or soon after
-	isolationTime    = 5 * time.Second // additional maximum wait of a request for an isolated attempt
-	survivorTime     = time.Minute     // a replica that failed and survived probably survives its next failures too
-	maxOpenFailures  = 256             // undecided failures of a replica; an engine runs as many requests at once
-	maxKillersShared = 64              // in a heartbeat: 3 KB
-	servedCredit     = 3               // a request that kills half of the time is still stopped
-	servedPrints     = 8192            // fingerprints of served requests, 128 KB
+	recentSend         = 2 * time.Second // engines die at the first step of a request or soon after
+	isolationTime      = 5 * time.Second // additional maximum wait of a request for an isolated attempt
+	survivorTime       = time.Minute     // a replica that failed and survived probably survives its next failures too
+	maxOpenFailures    = 256             // open failures of a replica; an engine runs as many requests at once
+	maxKillersShared   = 64              // in a heartbeat: 3 KB
+	servedCredit       = 3               // a request that kills half of the time is still stopped
+	servedFingerprints = 8192            // fingerprints of served requests, 128 KB
 )
 
 // StoppedFingerprint is the fingerprint of a request that was stopped because replicas died while
@@ -48,7 +49,7 @@ type killSuspect struct {
 	fingerprint  uint64 // 0 = unknown: the suspect is a single request
 	kills        int    // deaths counted against it since one was served
 	deaths       int    // replicas that died while they had one since one was served
-	openFailures int    // failures that are not decided yet
+	openFailures int    // failures whose cause is not known yet
 	isolated     bool
 	stopped      bool
 	fromPeer     bool          // a peer stopped it, not this balancer
@@ -67,15 +68,15 @@ type suspicion struct {
 
 // killSuspects contains the suspects that the balancer remembers.
 type killSuspects struct {
-	byPrint map[uint64]*killSuspect // never ranged over
-	list    []*killSuspect          // the same, in order of addition
-	stopped int64                   // number of requests that were stopped or rejected
-	served  []servedPrint           // of served requests, each at its fingerprint modulo the length
+	byFingerprint map[uint64]*killSuspect // never ranged over
+	list          []*killSuspect          // the same, in order of addition
+	stopped       int64                   // number of requests rejected because they kill engines
+	served        []servedFingerprint     // of served requests, each at its fingerprint modulo the length
 }
 
-// servedPrint is the fingerprint of served requests and their number, up to servedCredit. Another
+// servedFingerprint is the fingerprint of served requests and their number, up to servedCredit. Another
 // fingerprint may replace it at any time.
-type servedPrint struct {
+type servedFingerprint struct {
 	fingerprint uint64
 	times       int
 }
@@ -84,7 +85,7 @@ type servedPrint struct {
 type openFailure struct {
 	suspect *killSuspect
 	at      time.Duration
-	before  int  // kills of the suspect before this failure, including failures that were undecided
+	before  int  // kills of the suspect before this failure, including failures that were open
 	alone   bool // it was the isolated request of the replica
 }
 
@@ -96,10 +97,10 @@ func (r *request) kills() int {
 	return r.Kills + r.suspect.kills
 }
 
-// localKills counts the deaths at this balancer that r is suspected of, including its own undecided
+// localKills counts the deaths at this balancer that r is suspected of, including its own open
 // failures. It reaches Config.KillAfter only for a request that is to be stopped, because a peer
-// would stop it at that count. Undecided failures of other requests with its fingerprint do not
-// count: their clients may just have disconnected.
+// would stop it at that count. Open failures of other requests with its fingerprint do not count:
+// their clients may just have disconnected.
 func (b *Balancer) localKills(r *request) int {
 	s := r.suspect
 	if s == nil {
@@ -112,7 +113,7 @@ func (b *Balancer) localKills(r *request) int {
 }
 
 // killsToSend returns the count that is sent to a peer with r. It does not make the peer stop r:
-// this balancer does that once enough deaths are decided.
+// this balancer does that once enough deaths are certain.
 func (b *Balancer) killsToSend(r *request) int {
 	n := r.Kills + b.localKills(r)
 	if b.cfg.KillAfter > 0 {
@@ -124,7 +125,7 @@ func (b *Balancer) killsToSend(r *request) int {
 // allowedKills returns the number of deaths at which a request with a fingerprint is stopped.
 func (b *Balancer) allowedKills(fingerprint uint64) int {
 	if x := b.suspects.served; len(x) > 0 && fingerprint != 0 {
-		if p := x[fingerprint%servedPrints]; p.fingerprint == fingerprint {
+		if p := x[fingerprint%servedFingerprints]; p.fingerprint == fingerprint {
 			return b.cfg.KillAfter + p.times
 		}
 	}
@@ -137,11 +138,11 @@ func (x *killSuspects) recordServed(fingerprint uint64) {
 		return
 	}
 	if x.served == nil {
-		x.served = make([]servedPrint, servedPrints)
+		x.served = make([]servedFingerprint, servedFingerprints)
 	}
-	p := &x.served[fingerprint%servedPrints]
+	p := &x.served[fingerprint%servedFingerprints]
 	if p.fingerprint != fingerprint {
-		*p = servedPrint{fingerprint: fingerprint}
+		*p = servedFingerprint{fingerprint: fingerprint}
 	}
 	p.times = min(p.times+1, servedCredit)
 }
@@ -152,10 +153,10 @@ func (r *request) suspected() bool { return r.suspect != nil || r.Kills > 0 }
 // findSuspect sets the suspect of an arriving request.
 func (b *Balancer) findSuspect(r *request) {
 	r.isolated = r.Kills > 0
-	if len(b.suspects.byPrint) == 0 || r.Fingerprint == 0 {
+	if len(b.suspects.byFingerprint) == 0 || r.Fingerprint == 0 {
 		return
 	}
-	if s := b.suspects.byPrint[r.Fingerprint]; s != nil {
+	if s := b.suspects.byFingerprint[r.Fingerprint]; s != nil {
 		r.suspect, r.isolated = s, r.isolated || s.kills > 0
 	}
 }
@@ -166,8 +167,8 @@ func (b *Balancer) mustStop(r *request) bool {
 }
 
 // awaitsProbes reports whether r must wait for probes: it would be stopped if the replicas that
-// failed it are dead. Replicas that failed before the wait began are decided in time. r does not
-// wait for later failures of other requests with its fingerprint.
+// failed it are dead. The wait is long enough for the failures before it began. r does not wait for
+// later failures of other requests with its fingerprint.
 func (b *Balancer) awaitsProbes(now time.Duration, r *request) bool {
 	if r.suspect == nil || r.suspect.openFailures == 0 || r.kills()+r.suspect.openFailures < b.allowedKills(r.Fingerprint) {
 		return false
@@ -263,7 +264,7 @@ func (b *Balancer) suspectOf(now time.Duration, r *request) *killSuspect {
 		return r.suspect
 	}
 	x := &b.suspects
-	s := x.byPrint[r.Fingerprint]
+	s := x.byFingerprint[r.Fingerprint]
 	if s == nil {
 		s = &killSuspect{fingerprint: r.Fingerprint, lastKillAt: now}
 		b.rememberSuspect(s)
@@ -275,24 +276,24 @@ func (b *Balancer) suspectOf(now time.Duration, r *request) *killSuspect {
 // suspect that was not stopped, or else the oldest.
 func (b *Balancer) rememberSuspect(s *killSuspect) {
 	x := &b.suspects
-	if s.fingerprint == 0 || x.byPrint[s.fingerprint] == s {
+	if s.fingerprint == 0 || x.byFingerprint[s.fingerprint] == s {
 		return
 	}
 	if len(x.list) >= max(1, b.cfg.KillLimit) {
 		x.forget(x.list[max(0, slices.IndexFunc(x.list, func(o *killSuspect) bool { return !o.stopped }))])
 	}
-	if x.byPrint == nil {
-		x.byPrint = map[uint64]*killSuspect{}
+	if x.byFingerprint == nil {
+		x.byFingerprint = map[uint64]*killSuspect{}
 	}
-	x.byPrint[s.fingerprint] = s
+	x.byFingerprint[s.fingerprint] = s
 	x.list = append(x.list, s)
 }
 
 func (x *killSuspects) forget(s *killSuspect) {
-	if x.byPrint[s.fingerprint] != s {
+	if x.byFingerprint[s.fingerprint] != s {
 		return
 	}
-	delete(x.byPrint, s.fingerprint)
+	delete(x.byFingerprint, s.fingerprint)
 	i := slices.Index(x.list, s)
 	x.list = slices.Delete(x.list, i, i+1)
 }
@@ -308,21 +309,21 @@ func (b *Balancer) forgetKillers(now time.Duration) {
 		}
 		old := s.openFailures == 0 && now-s.lastKillAt >= memory
 		if old {
-			delete(x.byPrint, s.fingerprint)
+			delete(x.byFingerprint, s.fingerprint)
 		}
 		return old
 	})
 }
 
-// resolveFailures decides the open failures of all replicas.
+// resolveFailures closes the open failures of all replicas where possible.
 func (b *Balancer) resolveFailures(now time.Duration) {
 	for _, t := range b.replicas {
 		b.resolveFailuresOf(now, t)
 	}
 }
 
-// resolveFailuresOf decides the open failures of t: t died, or it has been alive for long enough
-// since the failure.
+// resolveFailuresOf closes the open failures of t if t died, or has been alive for long enough since
+// the failure.
 func (b *Balancer) resolveFailuresOf(now time.Duration, t *target) {
 	switch {
 	case len(t.openFailures) == 0:
@@ -348,7 +349,7 @@ func (b *Balancer) dismissFailures(t *target, n int) {
 	t.openFailures = slices.Delete(t.openFailures, 0, n)
 }
 
-// closeFailure records that one open failure of s is decided.
+// closeFailure records that one open failure of s is closed.
 func (b *Balancer) closeFailure(s *killSuspect) {
 	s.openFailures--
 	if s.openFailures == 0 && s.kills == 0 && !s.stopped {
@@ -461,12 +462,12 @@ func (b *Balancer) rejectKiller(r *request) {
 	}
 }
 
-// clearSuspect clears the fingerprint of a request that was served.
+// clearSuspect ends the suspicion of the fingerprint of a request that was served.
 func (b *Balancer) clearSuspect(now time.Duration, r *request) {
 	b.suspects.recordServed(r.Fingerprint)
 	s := r.suspect
-	if s == nil && len(b.suspects.byPrint) > 0 {
-		s = b.suspects.byPrint[r.Fingerprint]
+	if s == nil && len(b.suspects.byFingerprint) > 0 {
+		s = b.suspects.byFingerprint[r.Fingerprint]
 	}
 	if s == nil {
 		return
@@ -500,8 +501,8 @@ func (b *Balancer) StoppedFingerprints(now time.Duration) []StoppedFingerprint {
 	return all[max(0, len(all)-maxKillersShared):]
 }
 
-// receiveKillers stops the requests that a peer has stopped. They are not forwarded: every balancer
-// shares only those that it stopped itself.
+// receiveKillers stops the requests that a peer has stopped. Their fingerprints are not sent on to
+// other peers: every balancer shares only those that it stopped itself.
 func (b *Balancer) receiveKillers(now time.Duration, killers []StoppedFingerprint) {
 	changed := false
 	for _, k := range killers[:min(len(killers), maxKillersShared)] {
@@ -512,7 +513,7 @@ func (b *Balancer) receiveKillers(now time.Duration, killers []StoppedFingerprin
 		if b.allowedKills(k.Fingerprint) > b.cfg.KillAfter {
 			continue // a request served here takes precedence over the peer's report
 		}
-		s := b.suspects.byPrint[k.Fingerprint]
+		s := b.suspects.byFingerprint[k.Fingerprint]
 		if s == nil {
 			s = &killSuspect{fingerprint: k.Fingerprint}
 			b.rememberSuspect(s)

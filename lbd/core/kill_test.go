@@ -282,7 +282,7 @@ func TestKillersAreBounded(t *testing.T) {
 	}
 	w.die("r0")
 	w.pass(2 * time.Second)
-	if n := len(w.b.suspects.byPrint); n > 10 || len(w.b.suspects.list) != n {
+	if n := len(w.b.suspects.byFingerprint); n > 10 || len(w.b.suspects.list) != n {
 		t.Errorf("%d and %d are remembered", n, len(w.b.suspects.list))
 	}
 }

@@ -319,8 +319,8 @@ func TestNoRequestIsLostAndCountersReachZero(t *testing.T) {
 				rt.Fatalf("%s: an hour later %+v still counts, %d failures are open, %v is isolated", x.id, x.failedLoad, len(x.openFailures), x.isolation.request)
 			}
 		}
-		if k := &w.b.suspects; len(k.list) != 0 || len(k.byPrint) != 0 {
-			rt.Fatalf("an hour later %d and %d suspects are remembered", len(k.list), len(k.byPrint))
+		if k := &w.b.suspects; len(k.list) != 0 || len(k.byFingerprint) != 0 {
+			rt.Fatalf("an hour later %d and %d suspects are remembered", len(k.list), len(k.byFingerprint))
 		}
 	})
 }

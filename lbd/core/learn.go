@@ -84,8 +84,8 @@ func (b *Balancer) fastestPace(model string) float64 {
 	return fastest
 }
 
-// peerPace returns a peer's pace: that of local replicas on the same hardware if there are any, 1
-// if unknown.
+// peerPace returns a peer's pace: that of a replica here with the same hardware, if there is one,
+// and otherwise the reported one. A peer that reports none is assumed to be as fast as fastestPace.
 func (b *Balancer) peerPace(l *ModelLoad) float64 {
 	if l.Pace <= 0 {
 		return b.fastestPace(l.Model) // not measured yet

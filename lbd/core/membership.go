@@ -36,12 +36,12 @@ func removeTarget(ts []*target, t *target) []*target {
 	return ts
 }
 
-// forgetTarget forgets the cache contents and the failed load of t.
-func (b *Balancer) forgetTarget(now time.Duration, t *target) {
+// forgetCache forgets the expected cache contents and the failed load of t.
+func (b *Balancer) forgetCache(now time.Duration, t *target) {
 	if t.slot >= 0 {
 		t.failedLoad = failedLoad{}
 	}
-	b.caches.forgetTarget(now, &t.cacheTarget)
+	b.caches.forgetCache(now, &t.cacheTarget)
 }
 
 // updateNeighbours records in the caches whether another balancer of this region exists.
@@ -53,7 +53,7 @@ func (b *Balancer) updateNeighbours() {
 func (b *Balancer) addReplica(now time.Duration, info *ReplicaInfo) {
 	if t := findTarget(b.replicas, info.ID); t != nil {
 		if t.model != info.Model || t.process != info.Process {
-			b.forgetTarget(now, t)
+			b.forgetCache(now, t)
 			t.breaker = breaker.Breaker{}
 		}
 		t.process = info.Process
@@ -126,7 +126,7 @@ func (b *Balancer) handleReplicaReport(now time.Duration, id string, rep *ProbeR
 	if rep.Ready {
 		t.unreachable = false
 	} else if hadCache {
-		b.forgetTarget(now, t)
+		b.forgetCache(now, t)
 		b.bounceStranded(now)
 	}
 	if !rep.Ready {
@@ -166,9 +166,9 @@ func (b *Balancer) forgetLost(now time.Duration) {
 		for _, t := range ts {
 			if t.ready && t.age(now) >= lost {
 				t.ready, t.reason = false, "no recent report"
-				b.forgetTarget(now, t)
+				b.forgetCache(now, t)
 			} else if !t.peer && !t.reported && t.cacheLost(now, &b.cfg) {
-				b.forgetTarget(now, t)
+				b.forgetCache(now, t)
 			}
 		}
 	}
@@ -185,7 +185,8 @@ func (b *Balancer) servedLocally(now time.Duration, model string) bool {
 	return false
 }
 
-// modelKnown reports whether a replica here, or a peer, is configured to serve the model.
+// modelKnown reports whether a replica here is configured to serve the model, or a peer reports live
+// replicas of it.
 func (b *Balancer) modelKnown(model string) bool {
 	for _, t := range b.replicas {
 		if t.model == model {
@@ -359,8 +360,8 @@ type ModelView struct {
 	// Queued counts the waiting interactive requests, Deferred the waiting NIW requests, including
 	// parked ones.
 	Queued, Deferred int
-	// FirstTokens counts the IW-F requests of this balancer's clients that had a first token, for
-	// streams. Late counts those whose first token arrived after the tier's target.
+	// FirstTokens counts the streamed IW-F requests of this balancer's clients that had a first token.
+	// Late counts those whose first token arrived after the tier's target.
 	FirstTokens, Late int64
 }
 

@@ -8,8 +8,8 @@ import (
 	"skyserve/lbd/core/fair"
 )
 
-// QueueOrder is the order of a model's waiting requests (SageServe section 6.5). In every order, tenants
-// share the queue fairly: see queue.
+// QueueOrder is the order of a model's waiting requests (SageServe section 6.5). In every order,
+// tenants share the queue fairly: see package fair.
 type QueueOrder string
 
 // The queue orders. Requests that are equal in an order are sorted by arrival or, for a policy that holds
@@ -82,8 +82,8 @@ func positiveOr(d, fallback time.Duration) time.Duration {
 	return fallback
 }
 
-// urgentAfter is the share of its deadline after which a deferred request has the priority of an
-// interactive one: 10 of 24 hours (SageServe section 6.2).
+// urgentAfter is the share of the time to its deadline after which a deferred request has the
+// priority of an interactive one: 10 of 24 hours (SageServe section 6.2).
 const urgentAfter = 10.0 / 24
 
 // Levels of a queue, the most urgent first. Fairness between tenants applies within a level, not between
@@ -95,16 +95,16 @@ const (
 	// fair.Levels is their number.
 )
 
-// Stages of a request, in the order of sending. Deferred requests are last until they are
-// urgent, then equal to IW-N.
+// Stages of a request, in the order of sending. Deferred requests are last until urgentAfter of the
+// time to their deadline has passed, then equal to IW-N.
 const (
-	stageSevere       = iota // only dpa, like the next five
-	stageUrgentFast          // also pf's IW-F
-	stageUrgentNormal        // also pf's IW-N
-	stageFast
-	stageNormal
-	stageRecent
-	stageDeferred
+	stageSevere       = iota // dpa; in fcfs and edf, every request but the deferred ones of edf
+	stageUrgentFast          // dpa, and IW-F in pf
+	stageUrgentNormal        // dpa, and IW-N in pf
+	stageFast                // dpa
+	stageNormal              // dpa
+	stageRecent              // dpa
+	stageDeferred            // edf, pf and dpa
 )
 
 // ordering is a QueueOrder with the configuration of one model.

@@ -35,8 +35,8 @@ func (b *Balancer) placeWaiting(now time.Duration, q *queue) {
 func (b *Balancer) placeInOrder(now time.Duration, q *queue) {
 	pool := b.scratchRequests[:0]
 	for skip := 0; skip < min(q.Len(), b.cfg.PoolLimit); {
-		local, remote := b.anyAvailable(now, q)
-		if !local && !remote {
+		replica, peer := b.anyAvailable(now, q)
+		if !replica && !peer {
 			return
 		}
 		if len(pool) <= skip {
@@ -131,8 +131,9 @@ func (b *Balancer) clearHolds(model string) {
 	}
 }
 
-// anyAvailable reports whether a replica, or a peer, accepts a request of the queue's model.
-func (b *Balancer) anyAvailable(now time.Duration, q *queue) (local, remote bool) {
+// anyAvailable reports whether a replica accepts a request of the queue's model, and if not, whether
+// a peer does.
+func (b *Balancer) anyAvailable(now time.Duration, q *queue) (replica, peer bool) {
 	for _, t := range b.replicas {
 		if t.model == q.model && t.replicaAvailable(now, &b.cfg) {
 			return true, false
@@ -195,9 +196,10 @@ func uncached(r *request, c *policy.Candidate) int {
 }
 
 // peerEligible reports whether a request may be forwarded to a peer. A policy that compares regions
-// itself receives every live peer that serves the model.
+// and holds requests decides itself whether a peer is too busy: for it, every usable peer with a
+// live replica of the model is eligible. For all other policies, peerAvailable decides.
 func (b *Balancer) peerEligible(now time.Duration, t *target, l *ModelLoad, ownQueue int) bool {
-	if b.traits.Holds && b.traits.Regions {
+	if b.traits.Holds && b.traits.Peers {
 		return l != nil && l.Replicas > 0 && t.peerUsable(now, &b.cfg)
 	}
 	return t.peerAvailable(now, &b.cfg, l, ownQueue)
@@ -212,7 +214,7 @@ func (b *Balancer) mayForward(r *request, t *target) bool {
 	if t.sameRegion {
 		return r.Hop == HopNone || r.Hop == HopRemote
 	}
-	return r.Hop == HopNone || r.Hop == HopRegion
+	return r.Hop == HopNone || r.Hop == HopLocal
 }
 
 // nextHop returns the Hop of r after it is forwarded to t.
@@ -223,14 +225,14 @@ func nextHop(r *request, t *target) Hop {
 	case r.Hop == HopRemote:
 		return HopBoth
 	}
-	return HopRegion
+	return HopLocal
 }
 
 // sendRequest sends r to t.
 func (b *Balancer) sendRequest(now time.Duration, r *request, t *target, d *Decision) {
 	r.target, r.sentAt, r.firstTokenAt = t, now, 0
 	r.attempts++
-	b.estimateCost(r)
+	b.estimateWork(r)
 	b.queue(r.Model).chargeSent(r)
 	t.addOutstanding(r)
 	t.isolate(r)

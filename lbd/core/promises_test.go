@@ -263,7 +263,7 @@ func TestOnlyRegionalPoliciesForwardWithCapacity(t *testing.T) {
 			{Model: "m", Replicas: 1, Available: 1, KV: policy.Known(0.1)},
 		}}})
 		want := ActionDispatch
-		if tr := cfg.Policy.Traits(); tr.Regions && !tr.Holds { // a policy that holds requests considers its own replicas first
+		if tr := cfg.Policy.Traits(); tr.Peers && !tr.Holds { // a policy that holds requests considers its own replicas first
 			want = ActionForward
 		}
 		actions := b.Step(0, Event{Kind: EventArrived, Request: &Request{ID: "q", Model: "m", Session: "s"}})

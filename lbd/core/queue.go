@@ -13,8 +13,8 @@ type queue struct {
 	fair.Queue[request]
 	model         string
 	ordering      ordering
-	releasable    int           // remaining number of deferred requests for which the last report has capacity
-	chargedAt     time.Duration // time of the last charge for running requests
+	releasable    int           // number of deferred requests that may still be released before the next report
+	chargedAt     time.Duration // time of the last charge for outstanding requests
 	answerLengths answerLengths // of the model's finished requests
 	// firstTokens counts the first tokens of IW-F requests of this balancer's clients,
 	// lateFirstTokens those that arrived after the tier's target.

@@ -19,7 +19,7 @@ import (
 func waiting(seq uint64, at time.Duration, of Request) *request {
 	r := &request{Request: of}
 	r.initItem(seq, at)
-	r.Rank = at
+	r.SortTime = at
 	return r
 }
 
@@ -31,7 +31,7 @@ type twin struct {
 
 // before orders requests by position, then by rank, then by number.
 func (a *twin) before(b *twin) bool {
-	return cmp.Or(cmp.Compare(a.Stage, b.Stage), cmp.Compare(a.Due, b.Due), cmp.Compare(a.Rank, b.Rank), cmp.Compare(a.Seq, b.Seq)) < 0
+	return cmp.Or(cmp.Compare(a.Stage, b.Stage), cmp.Compare(a.Due, b.Due), cmp.Compare(a.SortTime, b.SortTime), cmp.Compare(a.Seq, b.Seq)) < 0
 }
 
 // dumb is the reference queue, which sorts all requests at each call. It has its own copies of the
@@ -146,7 +146,7 @@ func drawRequest(rt *rapid.T, n int, now time.Duration) *request {
 	tier := rapid.SampledFrom([]service.Tier{"", service.TierFast, service.TierNormal, service.TierDeferred}).Draw(rt, "tier")
 	tenant := rapid.SampledFrom([]string{"a", "b", "c", "d"}).Draw(rt, "tenant")
 	r := waiting(uint64(n), now, Request{ID: fmt.Sprintf("q%d", n), Tier: tier, Tenant: tenant, PromptTokens: rapid.IntRange(0, 40).Draw(rt, "tokens")})
-	r.Rank = now - time.Duration(rapid.IntRange(0, 3).Draw(rt, "lead"))*time.Second
+	r.SortTime = now - time.Duration(rapid.IntRange(0, 3).Draw(rt, "lead"))*time.Second
 	return r
 }
 
@@ -265,7 +265,7 @@ func TestTenantNamesDoNotMatter(t *testing.T) {
 			of := r.Request
 			of.Tenant = other[r.Tenant]
 			s := waiting(r.Seq, r.Arrived, of)
-			s.Rank = r.Rank
+			s.SortTime = r.SortTime
 			x.pushRequest(now, r)
 			y.pushRequest(now, s)
 			if rapid.Bool().Draw(rt, "serve") {
@@ -426,7 +426,7 @@ func BenchmarkQueue(b *testing.B) {
 					q.chargeSent(r)
 					q.Ended(&r.Item)
 					now += time.Millisecond
-					r.Arrived, r.Rank, r.Seq = now, now, r.Seq+4096
+					r.Arrived, r.SortTime, r.Seq = now, now, r.Seq+4096
 					q.pushRequest(now, r)
 				}
 			})

@@ -36,8 +36,8 @@ func (b *Balancer) reconfigureBatch() {
 	if kept == (b.batch.policy != nil) {
 		return
 	}
-	inFlight := b.inFlight()
-	for _, r := range inFlight { // their targets are reset here too, because some were removed
+	unfinished := b.unfinishedRequests()
+	for _, r := range unfinished { // their targets are reset here too, because some were removed
 		r.poolState = poolState{}
 		if r.target != nil {
 			r.target.requests, r.target.streaming, r.target.tokensPerStream = nil, 0, 0
@@ -46,7 +46,7 @@ func (b *Balancer) reconfigureBatch() {
 	if kept {
 		return
 	}
-	for _, r := range inFlight {
+	for _, r := range unfinished {
 		if r.target == nil {
 			continue
 		}
@@ -55,15 +55,15 @@ func (b *Balancer) reconfigureBatch() {
 			b.markStreaming(r)
 		}
 	}
-	for _, r := range inFlight {
+	for _, r := range unfinished {
 		if r.streaming { // r's part of the target's tokens was not counted: an equal part is assumed
 			r.tokensPerStreamAtStart = -float64(r.target.work.generatedTokens) / float64(r.target.streaming)
 		}
 	}
 }
 
-// inFlight returns all requests in the order of their arrival.
-func (b *Balancer) inFlight() []*request {
+// unfinishedRequests returns all requests, waiting or sent, in the order of their arrival.
+func (b *Balancer) unfinishedRequests() []*request {
 	all := make([]*request, 0, len(b.requests))
 	for _, r := range b.requests {
 		all = append(all, r)
@@ -73,26 +73,26 @@ func (b *Balancer) inFlight() []*request {
 }
 
 // requeueAll moves the waiting requests to their places in the new configuration, as if none had
-// been evaluated. With rank, all requests receive a new rank, including those at targets, because
-// they may return to the queue.
-func (b *Balancer) requeueAll(now time.Duration, rank bool) {
+// been evaluated. With newSortTimes, all requests receive a new sort time, including those at
+// targets, because they may return to the queue.
+func (b *Balancer) requeueAll(now time.Duration, newSortTimes bool) {
 	for _, t := range b.replicas {
 		t.heldRequests = 0
 	}
-	for _, r := range b.inFlight() {
+	for _, r := range b.unfinishedRequests() {
 		r.waitsFor = nil
-		if r.nextRank = r.Rank; rank {
-			r.nextRank = b.queueRank(r)
+		if r.nextSortTime = r.SortTime; newSortTimes {
+			r.nextSortTime = b.sortTime(r)
 		}
-		if r.target != nil || r.Parked() { // the rank of a queued request may change only in Reorder
-			r.Rank = r.nextRank
+		if r.target != nil || r.Parked() { // the sort time of a queued request may change only in Reorder
+			r.SortTime = r.nextSortTime
 		}
 	}
 	for _, q := range b.queues {
 		q.ordering = b.cfg.ordering(q.model)
 		q.evaluatedSinceReport, q.unevaluated = false, q.Len()
 		q.Reorder(now, q.position, func(r *request) {
-			r.evaluated, r.Rank = false, r.nextRank
+			r.evaluated, r.SortTime = false, r.nextSortTime
 		})
 	}
 }

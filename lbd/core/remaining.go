@@ -41,9 +41,9 @@ func (a *answerLengths) addLength(tokens int) {
 // is subtracted.
 type work struct {
 	promptTokens        int // of all prompts there
-	prefillTokens       int // tokens that those prompts must still compute, if known
-	pendingPromptTokens int
-	answerTokens        int
+	pendingPromptTokens int // of the prompts of requests without a first token
+	prefillTokens       int // the uncached part of pendingPromptTokens, as expected
+	answerTokens        int // expected, of all answers there
 	generatedTokens     int // of answers, without those of ended requests
 }
 
@@ -68,29 +68,29 @@ func (w *work) context() int { return w.promptTokens + w.generatedTokens }
 // count.
 func (t *target) context() int { return t.work.context() + t.failedLoad.context }
 
-// estimateCost sets the expected cost of r at the target that it is sent to.
-func (b *Balancer) estimateCost(r *request) {
+// estimateWork sets the expected work of r at the target that it is sent to.
+func (b *Balancer) estimateWork(r *request) {
 	r.prefilled = false
-	r.promptCost = r.promptLength()
-	r.answerCost = r.MaxTokens
+	r.promptWork = r.promptLength()
+	r.answerWork = r.MaxTokens
 	if r.MaxTokens <= 0 {
-		r.answerCost = b.queue(r.Model).answerLengths.expected()
+		r.answerWork = b.queue(r.Model).answerLengths.expected()
 	}
-	r.answerCost = min(r.answerCost, maxTokens)
+	r.answerWork = min(r.answerWork, maxTokens)
 }
 
 func (w *work) addRequest(r *request) {
-	w.pendingPromptTokens += r.promptCost
+	w.pendingPromptTokens += r.promptWork
 	w.prefillTokens += r.uncached
-	w.promptTokens += r.promptCost
-	w.answerTokens += r.answerCost
+	w.promptTokens += r.promptWork
+	w.answerTokens += r.answerWork
 }
 
 // endPrefill ends r's prefill.
 func (w *work) endPrefill(r *request) {
 	if !r.prefilled {
 		r.prefilled = true
-		w.pendingPromptTokens -= r.promptCost
+		w.pendingPromptTokens -= r.promptWork
 		w.prefillTokens -= r.uncached
 	}
 }
@@ -104,14 +104,14 @@ func (w *work) removeRequest(r *request, out *Outcome, last bool) {
 	w.endPrefill(r)
 	share := 0
 	if w.answerTokens > 0 {
-		share = int(float64(w.generatedTokens) * float64(r.answerCost) / float64(w.answerTokens))
+		share = int(float64(w.generatedTokens) * float64(r.answerWork) / float64(w.answerTokens))
 	}
 	if out != nil && out.OutputTokens.Known {
 		share = max(0, out.OutputTokens.Value)
 	}
 	w.generatedTokens -= min(share, w.generatedTokens)
-	w.promptTokens -= r.promptCost
-	w.answerTokens -= r.answerCost
+	w.promptTokens -= r.promptWork
+	w.answerTokens -= r.answerWork
 }
 
 // addGenerated records tokens generated at the target.

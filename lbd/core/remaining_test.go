@@ -19,10 +19,10 @@ func (w *world) checkWork(t fatal) {
 				if r.target != x {
 					continue
 				}
-				plain.answerTokens += r.answerCost
-				plain.promptTokens += r.promptCost
+				plain.answerTokens += r.answerWork
+				plain.promptTokens += r.promptWork
 				if !r.prefilled {
-					plain.pendingPromptTokens += r.promptCost
+					plain.pendingPromptTokens += r.promptWork
 					plain.prefillTokens += r.uncached
 				}
 			}

@@ -48,7 +48,7 @@ type target struct {
 	failedLoad   failedLoad // replica only
 	rankState
 
-	// Replica only, for kill.go: its undecided failures, oldest first; the isolated request of its
+	// Replica only, for kill.go: its open failures, oldest first; the isolated request of its
 	// engine; the last time it was alive after a failure.
 	openFailures []openFailure
 	isolation    *isolation
@@ -106,8 +106,8 @@ func (t *target) peerUsable(now time.Duration, c *Config) bool {
 	return t.live(now, c) && !t.stale(now, c) && now >= t.pausedUntil
 }
 
-// peerAvailable is line 12 of Algorithm 1: a peer with an available replica and a short queue, no
-// longer than this balancer's (which includes the current request).
+// peerAvailable is line 12 of SkyLB's Algorithm 1: a peer with an available replica and a short
+// queue, no longer than this balancer's (which includes the current request).
 func (t *target) peerAvailable(now time.Duration, c *Config, l *ModelLoad, ownQueue int) bool {
 	if l == nil || l.Available == 0 || !t.peerUsable(now, c) {
 		return false

@@ -49,7 +49,7 @@ func because(sentences map[string]string, reason string) string {
 
 // whyChosen describes why a policy chose its target.
 func whyChosen(policyName, reason string) string {
-	if reason == policy.ReasonOffload && traits(policyName).Regions {
+	if reason == policy.ReasonOffload && traits(policyName).Peers {
 		return "this peer is preferred over all local replicas"
 	}
 	return because(chosenBecause, reason)

@@ -28,7 +28,7 @@ type Waiting struct {
 	// MaxTokens is the client's bound on its answer; 0 = no bound.
 	MaxTokens int
 	// ExpectedTokens is the expected length of its answer: the mean of its model's answers so far,
-	// at most MaxTokens.
+	// at most MaxTokens. BFIO does not use it.
 	ExpectedTokens int
 	// Waited is its time in the queue, InPool the time since it was first in a pool. In a long queue
 	// all requests wait; a request with a long InPool was passed over.
@@ -46,11 +46,13 @@ type Rank struct {
 	Load int
 	// Free is the number of further requests that may be sent there now.
 	Free int
-	// Running are the requests sent there that have not ended.
+	// Running are the outstanding requests there: sent by this balancer and not ended. It hides
+	// Candidate.Running, the engine's count of its running batch.
 	Running []Running
 }
 
-// Running is a request that was sent to a rank and has not ended.
+// Running is an outstanding request: it was sent to a rank and has not ended. Unlike in
+// Candidate.Running, it may still be pending at the engine.
 type Running struct {
 	// Tokens is its context now, prompt and answer so far.
 	Tokens int

@@ -8,15 +8,16 @@ type CacheAwarePreset struct {
 	PolicyName string
 	// Threshold is the share of the prompt, 0..1, above which a match counts.
 	Threshold float64
-	// The fleet is imbalanced when its most loaded replica has over BalanceAbs more outstanding
-	// requests than its least loaded one, and over BalanceRel times as many.
+	// The load is imbalanced when the most loaded replica has over BalanceAbs more outstanding
+	// requests than the least loaded one, and over BalanceRel times as many.
 	BalanceAbs int
 	BalanceRel float64
-	// FirstHolder sends a match to the first of the replicas that have it, regardless of load: that
-	// router uses the first key of a map. Otherwise the match is sent to the least loaded of them.
-	FirstHolder bool
-	// EvictionInterval is how often that router trims its tree to TreeChars per replica. This tree
-	// enforces its bound at every insertion, so the interval has no equivalent: see TreeBytes.
+	// FirstMatch sends a request to the first of the replicas with the longest match, regardless of
+	// load: SGLang's router uses the first key of a map. Otherwise the least loaded of them is chosen.
+	FirstMatch bool
+	// EvictionInterval is how often SGLang's router trims its tree to TreeChars per replica. The tree
+	// of lbd/prefix enforces its bound at every insertion, so the interval has no equivalent: see
+	// TreeBytes.
 	EvictionInterval time.Duration
 	TreeChars        int
 }
@@ -24,7 +25,7 @@ type CacheAwarePreset struct {
 // CacheAwareSkyLB returns the constants of SGLang's router in SkyLB's evaluation (section 5).
 func CacheAwareSkyLB() CacheAwarePreset {
 	return CacheAwarePreset{
-		PolicyName: "cache-aware:skylb", Threshold: 0.5, BalanceAbs: 32, BalanceRel: 1.0001, FirstHolder: true,
+		PolicyName: "cache-aware:skylb", Threshold: 0.5, BalanceAbs: 32, BalanceRel: 1.0001, FirstMatch: true,
 		EvictionInterval: 60 * time.Second, TreeChars: 1 << 24,
 	}
 }
@@ -45,10 +46,10 @@ func (p CacheAwarePreset) TreeBytes(replicas int) int {
 	return replicas * (p.TreeChars/64*12 + p.TreeChars/4096*104)
 }
 
-// CacheAware is SGLang's cache-aware router. If the fleet is imbalanced, it selects the least
+// CacheAware is SGLang's cache-aware router. If the load is imbalanced, it selects the least
 // loaded replica. Otherwise it selects the longest match if that covers enough of the prompt, else
 // the replica with the smallest tree, which has the most free memory. Ties go to the least loaded,
-// then rotate, except for matches under FirstHolder. SGLang excludes a candidate only when it is
+// then rotate, except for matches under FirstMatch. SGLang excludes a candidate only when it is
 // dead; here candidates that the push rule excludes are excluded too.
 type CacheAware struct {
 	preset      CacheAwarePreset
@@ -81,15 +82,15 @@ func (p *CacheAware) Choose(f *Facts) Choice {
 		cause, among = ReasonImbalance, nil
 	case float64(s.longest) > p.preset.Threshold*float64(f.PromptBytes):
 		cause, among = ReasonPrefixMatch, func(c *Candidate) bool { return c.Match == s.longest }
-		if p.preset.FirstHolder {
-			return Choice{Index: firstHolder(f.Candidates, from, to, s.longest), Reason: reason(cause, peer)}
+		if p.preset.FirstMatch {
+			return Choice{Index: firstMatching(f.Candidates, from, to, s.longest), Reason: reason(cause, peer)}
 		}
 	}
 	return Choice{Index: leastLoaded(f.Candidates, from, to, ties, among), Reason: reason(cause, peer)}
 }
 
-// firstHolder returns the available candidate with the lowest id that has match bytes.
-func firstHolder(cs []Candidate, from, to, match int) int {
+// firstMatching returns the available candidate with the lowest id that has match bytes.
+func firstMatching(cs []Candidate, from, to, match int) int {
 	first := Wait
 	for i := from; i < to; i++ {
 		if c := &cs[i]; c.Available && c.Match == match && (first == Wait || c.ID < cs[first].ID) {

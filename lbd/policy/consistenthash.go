@@ -15,7 +15,7 @@ func NewConsistentHash() *ConsistentHash { return &ConsistentHash{} }
 // Name returns consistent-hash.
 func (*ConsistentHash) Name() string { return "consistent-hash" }
 
-// Traits returns no requirements: the loads are enough.
+// Traits returns no requirements: sessions and loads are enough.
 func (*ConsistentHash) Traits() Traits { return Traits{} }
 
 // Choose selects the session's target on the layer's ring, with bounded loads.

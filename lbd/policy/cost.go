@@ -20,7 +20,8 @@ type CostConstants struct {
 	DecodeSteps float64
 
 	// Slowdown is the weight of the time by which a request delays the requests already there,
-	// relative to its own time. The ratio of waiting to outstanding requests is added, up to 1.
+	// relative to its own time. The ratio of waiting to outstanding requests is added; the sum is at
+	// most 1.
 	Slowdown float64
 	// PrefillQueue is the weight of prompts that are about to be computed at a replica: they are
 	// computed first, and prompts computed together wait for each other.
@@ -28,8 +29,8 @@ type CostConstants struct {
 	// MemoryPenalty is the cost of a replica whose KV memory is full, as a share of its residence
 	// time. It grows from zero at MemoryThreshold, a KV utilisation.
 	MemoryPenalty, MemoryThreshold float64
-	// Occupancy is the weight, at such a replica, of the memory that a request needs and that is
-	// then unavailable to waiting requests. Cached tokens need no memory.
+	// Occupancy is the weight, at a replica above MemoryThreshold, of the memory that a request needs
+	// and that is then unavailable to waiting requests. Cached tokens need no memory.
 	Occupancy float64
 	// OvertakenMatch is the weight of a match whose text was sent to another replica
 	// later.
@@ -58,8 +59,8 @@ func DefaultCostConstants() CostConstants {
 		DecodePerToken:   0.44e-6,
 		DecodeSteps:      150, // the mean of chat traffic
 
-		// From simulation, over the scenarios and far from them. None is critical: halving or
-		// doubling any of them changes throughput by less than 2 %.
+		// Chosen by simulation of the scenarios and of loads that differ much from them. None is
+		// critical: halving or doubling any of them changes throughput by less than 2 %.
 		Slowdown:        0.45,
 		PrefillQueue:    1,
 		MemoryPenalty:   0.15,
@@ -118,7 +119,7 @@ func (*Cost) Name() string { return "cost" }
 
 // Traits returns that the policy uses prefixes, compares all regions, and may hold
 // requests.
-func (*Cost) Traits() Traits { return Traits{Prefix: true, Regions: true, Holds: true} }
+func (*Cost) Traits() Traits { return Traits{Prefix: true, Peers: true, Holds: true} }
 
 // costTolerance is the difference of costs, in seconds, below which they are equal.
 const costTolerance = 1e-6
@@ -184,9 +185,9 @@ func (p *Cost) slowdownWeight(f *Facts) float64 {
 type costTerms struct {
 	tokens           float64 // of its prompt
 	perByte          float64 // prompt tokens per byte that is matched
-	step             float64 // the time that it adds to each decode step of its answer, in seconds
+	addedDecode      float64 // the time that it adds to all decode steps of its answer together, in seconds
 	steps            float64 // number of decode steps of its answer
-	decode           float64 // base duration of those steps
+	decode           float64 // base duration of all those steps together, in seconds
 	slowdown         float64
 	queuedPerReplica float64 // waiting requests per replica
 }
@@ -198,7 +199,7 @@ func (p *Cost) terms(f *Facts) costTerms {
 	}
 	t.decode = t.steps * p.constants.DecodeBase
 	t.queuedPerReplica = float64(max(0, f.Queued-1)) / float64(max(1, firstPeer(f.Candidates)))
-	t.step = t.steps * (p.constants.DecodePerRequest + p.constants.DecodePerToken*t.tokens)
+	t.addedDecode = t.steps * (p.constants.DecodePerRequest + p.constants.DecodePerToken*t.tokens)
 	if f.PromptBytes > 0 {
 		t.perByte = t.tokens / float64(f.PromptBytes)
 	}
@@ -218,7 +219,7 @@ func (p *Cost) cost(t *costTerms, c *Candidate) float64 {
 	if c.Peer {
 		n = float64(c.PeerOutstanding) / float64(max(c.Replicas, 1))
 	}
-	return p.waitSeconds(c) + p.memorySeconds(t, c, uncached) + pace*(ahead+prefill+t.decode+t.slowdown*n*(prefill+t.step))
+	return p.waitSeconds(c) + p.memorySeconds(t, c, uncached) + pace*(ahead+prefill+t.decode+t.slowdown*n*(prefill+t.addedDecode))
 }
 
 // match returns how many bytes c has cached, weighted by their reliability.

@@ -4,5 +4,5 @@
 // simulator run the same code.
 //
 // Read policy.go first, and batch.go for policies that decide for many requests at once. Every
-// policy is in one small file.
+// policy is in one small file. SkyLB, SageServe and BF-IO are papers; README.md lists them.
 package policy

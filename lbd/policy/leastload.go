@@ -1,7 +1,7 @@
 package policy
 
 // LeastLoad selects the available replica with the fewest outstanding requests, or the peer with
-// the shortest queue. Ties rotate, so that an idle fleet is filled evenly.
+// the shortest queue. Ties rotate, so that idle replicas are filled evenly.
 type LeastLoad struct{ ties, peers rotation }
 
 // Name returns least-load.

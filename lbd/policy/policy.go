@@ -61,9 +61,12 @@ type Candidate struct {
 	Live bool
 	// Available: the push rule allows another request there now.
 	Available bool
-	// Outstanding is the number of requests that this balancer sent there and that have not ended.
+	// Outstanding is the number of requests that this balancer sent there and that have not ended,
+	// plus failed requests that still count as load (lbd/core/failedload.go). So do Context and
+	// Remaining.
 	Outstanding int
-	// Unconfirmed is the part of Outstanding that was sent after the last report.
+	// Unconfirmed is the part of Outstanding without a first token that was sent too recently to be
+	// included in the last report.
 	Unconfirmed int
 	// Pending, Running and KV are the replica's own figures (KV: utilisation, 0..1). A peer has only
 	// KV: the mean over its replicas.
@@ -73,7 +76,8 @@ type Candidate struct {
 	// PendingFor is the time for which its reports have continuously contained pending
 	// requests.
 	PendingFor time.Duration
-	// Queued is a peer's queue as last reported, plus requests forwarded since.
+	// Queued is a peer's queue as last reported, plus the requests forwarded since then that exceed
+	// its available replicas.
 	Queued int
 	// Held is the number of waiting requests held for it.
 	Held int
@@ -83,7 +87,7 @@ type Candidate struct {
 	// requests sent there.
 	Prefilling int
 	// Pace is the time between two tokens of an answer there, divided by that of the nominal replica
-	// (NominalStep) under the same load, as learned from answers: 2 = half as fast. It is 0 or 1 if
+	// (NominalStep) under the same load, as learned from responses: 2 = half as fast. It is 0 or 1 if
 	// nothing was learned.
 	Pace float64
 	// Context is the number of tokens that the requests sent there attend to: prompts, and answers
@@ -100,8 +104,8 @@ type Candidate struct {
 	// Match is the number of bytes of the prompt that the candidate is expected to have
 	// cached.
 	Match int
-	// Overtaken: the end of that match was later sent to another replica, so this one's engine is
-	// more likely to have evicted it.
+	// Overtaken: the text at the end of the longest match of all replicas was last sent to another
+	// replica, so this one's engine is more likely to have evicted it.
 	Overtaken bool
 	// Cached is the total number of bytes of prefixes that the candidate is expected to have
 	// cached. Like Match, it is 0 for policies that do not use prefixes.
@@ -136,7 +140,8 @@ const Wait = -1
 // Choice is the chosen target of a request, with the reason.
 type Choice struct {
 	Index int // into Facts.Candidates, or Wait
-	// Hold: the request waits until Index has capacity, and requests behind it may overtake it.
+	// Hold: the chosen replica is full. The request stays in the queue and counts as Held there, and
+	// requests behind it may overtake it. Choose is called again for it when capacity changes.
 	Hold   bool
 	Reason string // one of the Reason constants
 }
@@ -171,9 +176,9 @@ type Policy interface {
 type Traits struct {
 	// Prefix: Candidate.Match and Cached must be set.
 	Prefix bool
-	// Regions: it compares this region with others itself, so it must receive the peers even
-	// while a replica of this region is available.
-	Regions bool
+	// Regions: it compares this balancer's replicas with the peers itself, so it must receive the
+	// peers even while a replica of this balancer is available.
+	Peers bool
 	// Holds: it may hold a request for one full candidate while requests behind it are sent.
 	Holds bool
 }
@@ -195,13 +200,13 @@ var constructors = map[string]func() Policy{
 	"cache-aware:skylb": func() Policy { return NewCacheAware(CacheAwareSkyLB()) },
 }
 
-// pushesSelectively contains the policies whose authors queue requests at the balancer.
+// pushesSelectively contains the policies that are designed to queue requests at the balancer.
 var pushesSelectively = map[string]bool{"skylb": true, "skylb-ch": true, "longest-prefix": true, "cost": true}
 
-// CanonicalPush returns the push rule with which the source of a policy runs it, for comparisons:
-// pending for SkyLB's policies, longest-prefix and cost, blind for the others, whose sources send
-// at once. For an unknown name it returns pending. It is not a service's default, which is pending
-// for every policy.
+// CanonicalPush returns the push rule of the paper or project that a policy comes from, for
+// comparisons: pending for SkyLB's policies, longest-prefix and cost, blind for the others, which
+// send every request immediately. For an unknown name it returns pending. It is not a service's
+// default, which is pending for every policy.
 func CanonicalPush(name string) string {
 	if _, known := constructors[name]; known && !pushesSelectively[name] {
 		return "blind"

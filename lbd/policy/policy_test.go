@@ -212,7 +212,7 @@ func TestPoliciesChooseOnlyAvailable(t *testing.T) {
 			case got.Hold && p.Traits().Holds && cs[got.Index].Live && !cs[got.Index].Peer:
 			case !cs[got.Index].Available:
 				rt.Fatalf("%s chose %s, which is not available", p.Name(), cs[got.Index].ID)
-			case cs[got.Index].Peer && anyReplica && !p.Traits().Regions:
+			case cs[got.Index].Peer && anyReplica && !p.Traits().Peers:
 				rt.Fatalf("%s chose peer %s although a replica is available", p.Name(), cs[got.Index].ID)
 			}
 			if got.Reason == "" {

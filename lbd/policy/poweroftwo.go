@@ -7,8 +7,8 @@ import "math/rand/v2"
 // as well as least-load, with two comparisons.
 type PowerOfTwo struct{ rng *rand.Rand }
 
-// powerOfTwoSeed is the seed of every policy's own random stream, so that a replay draws the same
-// candidates.
+// powerOfTwoSeed is the seed of the random stream of every PowerOfTwo, so that a replay draws the
+// same candidates.
 const powerOfTwoSeed = 0x70_6f_77_65_72_32
 
 // NewPowerOfTwo returns the policy at the start of its stream.

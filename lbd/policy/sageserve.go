@@ -8,6 +8,7 @@ const regionThreshold = 0.7
 // whose replicas' KV utilisation is below a threshold (this region before its peers), else the
 // one with the lowest utilisation. Then, in this region, it selects the replica with the fewest
 // remaining tokens. KV utilisation excludes the weights, like the paper's effective memory.
+// The replicas of this balancer count as this region, and each peer counts as another region.
 //
 // A region without the figure is not assumed empty: this region keeps its requests, and another one
 // receives them only when no region with the figure has capacity.
@@ -20,7 +21,7 @@ func NewSageServe() *SageServe { return &SageServe{} }
 func (*SageServe) Name() string { return "sageserve" }
 
 // Traits returns that the policy compares all regions.
-func (*SageServe) Traits() Traits { return Traits{Regions: true} }
+func (*SageServe) Traits() Traits { return Traits{Peers: true} }
 
 // Choose selects a region, then a replica if that region is this one.
 func (p *SageServe) Choose(f *Facts) Choice {

@@ -1,8 +1,8 @@
 package policy
 
 // SkyLB is SkyLB's prefix-tree policy (section 3.2, Algorithm 1). It selects the available
-// candidate with the longest cached prefix of the prompt, replicas of the region before peers. If
-// the best match is below MinMatch of the prompt, it selects the least loaded candidate (section
+// candidate with the longest cached prefix of the prompt, replicas of this balancer before peers.
+// If the best match is below MinMatch of the prompt, it selects the least loaded candidate (section
 // 3.3).
 type SkyLB struct {
 	// MinMatch is the minimum share of the prompt, 0..1, for a match to count.

@@ -19,7 +19,7 @@ type group struct {
 	prober  *Prober
 	watches []*watch
 	stop    context.CancelFunc
-	jitter  *rand.Rand // used by run, once it has started
+	jitter  *rand.Rand // used by runGroup, once it has started
 }
 
 // joinGroup adds a watch to the first group with capacity; p.mu must be held.

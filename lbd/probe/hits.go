@@ -6,8 +6,8 @@ import (
 	"skyserve/lbd/policy"
 )
 
-// The window of the hit rate: as long as the balancer's own window, with steps that limit the
-// number of samples.
+// The window of the hit rate: as long as that of the balancer's own hit rate (lbd/proxy), with steps
+// that limit the number of samples.
 const (
 	hitSpan = time.Minute
 	hitStep = time.Second

@@ -27,36 +27,36 @@ type EngineFigures struct {
 
 // The figures that a page may contain, as indices of figures.
 const (
-	pagePending = iota
-	pageRunning
-	pageKV
-	pageOldKV
-	pageHits
-	pageQueries
-	pageHitRate
-	pageCount
-	pageNone = -1
+	figurePending = iota
+	figureRunning
+	figureKV
+	figureOldKV
+	figureHits
+	figureQueries
+	figureHitRate
+	figureCount
+	noFigure = -1
 )
 
-// figureOf returns the index of a metric's figure, or pageNone.
+// figureOf returns the index of a metric's figure, or noFigure.
 func figureOf(name []byte) int {
 	switch string(name) {
 	case "vllm:num_requests_waiting", "sglang:num_queue_reqs":
-		return pagePending
+		return figurePending
 	case "vllm:num_requests_running", "sglang:num_running_reqs":
-		return pageRunning
+		return figureRunning
 	case "vllm:kv_cache_usage_perc", "sglang:token_usage":
-		return pageKV
+		return figureKV
 	case "vllm:gpu_cache_usage_perc":
-		return pageOldKV
+		return figureOldKV
 	case "vllm:prefix_cache_hits_total":
-		return pageHits
+		return figureHits
 	case "vllm:prefix_cache_queries_total":
-		return pageQueries
+		return figureQueries
 	case "sglang:cache_hit_rate":
-		return pageHitRate
+		return figureHitRate
 	}
-	return pageNone
+	return noFigure
 }
 
 // series sums the series of one figure, one per data-parallel rank.
@@ -135,7 +135,7 @@ func ParseRanks(page []byte, ranks []EngineFigures) {
 }
 
 // figures accumulates the series of a page.
-type figures [pageCount]series
+type figures [figureCount]series
 
 // parsePage parses a page into one set of figures or, if byRank, into one set per rank.
 func parsePage(page []byte, all []figures, byRank bool) {
@@ -195,13 +195,13 @@ func nextComment(page []byte) int {
 // read returns the figures of the accumulated series.
 func (all *figures) read() EngineFigures {
 	f := EngineFigures{
-		Pending: all[pagePending].count(), Running: all[pageRunning].count(),
-		KV:        all[pageKV].share(),
-		HitTokens: all[pageHits].total(), QueryTokens: all[pageQueries].total(),
-		HitRate: all[pageHitRate].share(),
+		Pending: all[figurePending].count(), Running: all[figureRunning].count(),
+		KV:        all[figureKV].share(),
+		HitTokens: all[figureHits].total(), QueryTokens: all[figureQueries].total(),
+		HitRate: all[figureHitRate].share(),
 	}
-	if all[pageKV].n == 0 {
-		f.KV = all[pageOldKV].share()
+	if all[figureKV].n == 0 {
+		f.KV = all[figureOldKV].share()
 	}
 	return f
 }
@@ -233,7 +233,7 @@ func parseLine(line []byte, all []figures, byRank bool) {
 		end++
 	}
 	figure := figureOf(line[:end])
-	if figure == pageNone {
+	if figure == noFigure {
 		return
 	}
 	rest, rank := line[end:], 0

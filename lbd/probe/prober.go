@@ -26,7 +26,7 @@ const (
 	suspicionTime   = time.Second            // time for which probes request /health after a failure: ten probes
 	healthTimeout   = 250 * time.Millisecond // SGLang's /health generates a token, which may take over a second: the core needs reports meanwhile
 	maxBackoff      = time.Second            // a replica that recovers is used within a second
-	dialTimeout     = time.Second            // part of the timeout above
+	dialTimeout     = time.Second            // included in Options.Timeout
 	jitterShare     = 0.1                    // spreads the probes of many replicas and balancers
 	maxPage         = 4 << 20                // vLLM's page is 30 KB, with many ranks and LoRAs 1 MB
 	idleTimeout     = 30 * time.Second       // for https: longer than any interval
@@ -151,13 +151,13 @@ func (p *Prober) Close() {
 	}
 }
 
-// ReplicaStatus is the state of one replica that the core does not have.
+// ReplicaStatus is the part of a replica's state that the core does not have.
 type ReplicaStatus struct {
 	// Replica is the configuration at the start, with the identified model and kind.
 	Replica service.ReplicaConfig
 	Ready   bool
-	// Answered: its model was served at least once.
-	Answered bool
+	// Answered: a probe found it ready at least once.
+	WasReady bool
 	// Reason explains why it is not ready.
 	Reason string
 	// HitRate is the share of prompt tokens that the engine found in its prefix cache over the last

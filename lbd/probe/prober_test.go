@@ -208,7 +208,7 @@ func TestTimeoutReportsNothing(t *testing.T) {
 		if got := r.drain(); len(got) > 0 {
 			t.Errorf("a silent replica was reported: %+v", got)
 		}
-		if s := p.Status()[0]; s.Ready || !s.Answered || s.Reason != "no response within 1s" {
+		if s := p.Status()[0]; s.Ready || !s.WasReady || s.Reason != "no response within 1s" {
 			t.Errorf("got %+v", s)
 		}
 	})

@@ -20,7 +20,7 @@ import (
 	"skyserve/lbd/core"
 )
 
-// watch probes one replica. Its goroutine owns all fields but status.
+// watch probes one replica. Its goroutine owns the fields from model to report.
 type watch struct {
 	prober *Prober
 	config service.ReplicaConfig // as passed to Start
@@ -313,7 +313,7 @@ func (w *watch) recordState(ready bool, reason string) {
 	w.mu.Lock()
 	changed := w.status.Ready != ready || w.status.Reason != reason
 	w.status.Ready, w.status.Reason = ready, reason
-	w.status.Answered = w.status.Answered || ready
+	w.status.WasReady = w.status.WasReady || ready
 	w.status.HitRate = w.hits.rate()
 	w.mu.Unlock()
 	switch {

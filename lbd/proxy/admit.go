@@ -134,7 +134,7 @@ func (o *origin) applyKey(a *quota.Account) {
 }
 
 func validHop(h core.Hop) bool {
-	return h == core.HopRegion || h == core.HopRemote || h == core.HopBoth
+	return h == core.HopLocal || h == core.HopRemote || h == core.HopBoth
 }
 
 // setSession sets the conversation or client of a request. It is a hash, so its length is bounded, and

@@ -87,7 +87,7 @@ func TestDecisionContainsReservedReplica(t *testing.T) {
 	f := &inFlight{id: "r1", entry: e, actions: make(chan action, 1)}
 	b.mu.Lock()
 	b.inFlight["r1"] = f
-	b.deliverAction(1, &core.Action{Kind: core.ActionHold, ID: "r1", Target: "us-0"})
+	b.deliverAction(1, &core.Action{Kind: core.ActionQueue, ID: "r1", Target: "us-0"})
 	kept := e.HeldFor
 	b.deliverAction(2, &core.Action{Kind: core.ActionDispatch, ID: "r1", Target: "us-0", Decision: &core.Decision{}})
 	delete(b.inFlight, "r1")

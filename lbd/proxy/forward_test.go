@@ -221,7 +221,7 @@ func TestPeerTransport(t *testing.T) {
 	us := start(t, roundRobin(t))
 	used := make(chan struct{}, 1)
 	url := engine(t, func(w http.ResponseWriter, req *http.Request) {
-		if req.Header.Get(headerHop) != string(core.HopRegion) || req.Header.Get(headerFrom) != "lb-us-0" || req.Header.Get(headerSession) == "" {
+		if req.Header.Get(headerHop) != string(core.HopLocal) || req.Header.Get(headerFrom) != "lb-us-0" || req.Header.Get(headerSession) == "" {
 			t.Errorf("the peer got headers %v", req.Header)
 		}
 		_, _ = io.WriteString(w, plainReply)

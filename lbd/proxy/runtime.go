@@ -220,7 +220,7 @@ func (r *Runtime) stepCore(ev core.Event) {
 // its memory in the next step.
 func (r *Runtime) deliverAction(now time.Duration, a *core.Action) {
 	f := r.inFlight[a.ID]
-	if a.Kind == core.ActionHold {
+	if a.Kind == core.ActionQueue {
 		if f != nil {
 			f.entry.HeldFor = a.Target
 		}

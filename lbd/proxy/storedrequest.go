@@ -217,7 +217,7 @@ func (q *storedRequest) outgoing(ctx context.Context) (out *http.Request, transp
 func (q *storedRequest) markForwarded(h http.Header) {
 	hop := core.HopRemote
 	if q.peer.cfg.Region == q.rt.self.Region {
-		hop = core.HopRegion
+		hop = core.HopLocal
 	}
 	h[headerHop], h[headerFrom] = []string{string(hop)}, []string{q.rt.self.ID}
 	if q.rt.self.PeerToken != "" {

@@ -19,8 +19,8 @@ ROWS
  G cover_0_0
  G cover_0_1
  L capacity_0_0
- L standing_0_0
- L standing_1_0
+ L running_vms_0_0
+ L running_vms_1_0
 COLUMNS
  M1 'MARKER' 'INTORG'
  s_0_0_0 cost 0.8
@@ -32,7 +32,7 @@ COLUMNS
  s_0_0_0 max_total_0 1
  s_0_0_0 cover_0_1 1000
  s_0_0_0 capacity_0_0 1
- s_0_0_0 standing_0_0 1
+ s_0_0_0 running_vms_0_0 1
  t_0_0_0 cost 0.8200000000000001
  t_0_0_0 local_0_0 1000
  t_0_0_0 min_0_0 1
@@ -42,7 +42,7 @@ COLUMNS
  t_0_0_0 max_total_0 1
  t_0_0_0 cover_0_1 1000
  t_0_0_0 capacity_0_0 1
- t_0_0_0 standing_0_0 1
+ t_0_0_0 running_vms_0_0 1
  a_0_0_0 cost 0.9
  a_0_0_0 local_0_0 1000
  a_0_0_0 min_0_0 1
@@ -58,14 +58,14 @@ COLUMNS
  s_0_1_0 min_total_0 1
  s_0_1_0 max_total_0 1
  s_0_1_0 cover_0_0 1000
- s_0_1_0 standing_1_0 1
+ s_0_1_0 running_vms_1_0 1
  t_0_1_0 cost 0.8200000000000001
  t_0_1_0 local_0_1 1000
  t_0_1_0 max_0_1 1
  t_0_1_0 min_total_0 1
  t_0_1_0 max_total_0 1
  t_0_1_0 cover_0_0 1000
- t_0_1_0 standing_1_0 1
+ t_0_1_0 running_vms_1_0 1
  a_0_1_0 cost 0.9
  a_0_1_0 local_0_1 1000
  a_0_1_0 max_0_1 1
@@ -89,8 +89,8 @@ RHS
  rhs cover_0_0 4200
  rhs cover_0_1 4200
  rhs capacity_0_0 9
- rhs standing_0_0 2
- rhs standing_1_0 0
+ rhs running_vms_0_0 2
+ rhs running_vms_1_0 0
 BOUNDS
  UP bnd s_0_0_0 2
  PL bnd t_0_0_0

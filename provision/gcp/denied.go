@@ -19,7 +19,7 @@ func wrapError(err error, doing string, args ...any) error {
 		return fmt.Errorf("%s: %w", doing, denied)
 	}
 	if hint := networkHint(err); hint != "" {
-		return &provision.SpecError{Err: fmt.Errorf("%s: %w; %s", doing, err, hint)}
+		return &provision.SpecError{Err: fmt.Errorf("%s: %w (%s)", doing, err, hint)}
 	}
 	return fmt.Errorf("%s: %w", doing, err)
 }

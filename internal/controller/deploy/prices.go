@@ -174,9 +174,9 @@ func (k *Reconciler) logUnpriced(ctx context.Context, o *bundleState) {
 	o.unpriced = text
 }
 
-// Offers implements controller.OfferingSource: the offerings of regions at the reconciler's last
+// Offerings implements controller.OfferingSource: the offerings of regions at the reconciler's last
 // observation; nothing before the first.
-func (k *Reconciler) Offers() map[service.Region]provision.Offerings {
+func (k *Reconciler) Offerings() map[service.Region]provision.Offerings {
 	v, err := k.lastView()
 	if err != nil {
 		return nil

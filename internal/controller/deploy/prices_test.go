@@ -217,11 +217,11 @@ func TestReconcilerRequestsPricesInBackground(t *testing.T) {
 			reach.Provider = cloud
 			return reach, err
 		}
-		if k.Offers() != nil {
-			t.Errorf("before the first observation: %v", k.Offers())
+		if k.Offerings() != nil {
+			t.Errorf("before the first observation: %v", k.Offerings())
 		}
 		price := func() float64 {
-			return k.Offers()["aws/eu-west-1"].WithGPU("L4", 1).SortedByCapacity([]service.CapacityType{service.CapacityOnDemand})[0].PricePerHour
+			return k.Offerings()["aws/eu-west-1"].WithGPU("L4", 1).SortedByCapacity([]service.CapacityType{service.CapacityOnDemand})[0].PricePerHour
 		}
 		u.ChangeObject("us-east-1-1", nil)
 		u.reconcileFor(t, k, 10*time.Second, always)

@@ -54,7 +54,7 @@ func randomEvent(r *rapid.T) core.Event {
 	number := rapid.SampledFrom([]int{0, 1, 7, 4096, -1, math.MaxInt, math.MinInt})
 	duration := rapid.SampledFrom([]time.Duration{0, time.Millisecond, time.Minute, -time.Second, math.MaxInt64, math.MinInt64})
 	share := rapid.SampledFrom([]float64{0, 0.5, 1, -3, 1e300})
-	hop := rapid.SampledFrom([]core.Hop{core.HopNone, core.HopRegion, core.HopRemote, core.HopBoth, "odd"})
+	hop := rapid.SampledFrom([]core.Hop{core.HopNone, core.HopLocal, core.HopRemote, core.HopBoth, "odd"})
 	maybe := func(name string) policy.Maybe[int] {
 		return policy.Maybe[int]{Value: number.Draw(r, name), Known: rapid.Bool().Draw(r, "known "+name)}
 	}

@@ -46,7 +46,7 @@ func CanonicalLayout(name string) (sim.Layout, error) {
 	if err != nil {
 		return "", err
 	}
-	if policy.CanonicalPush(name) == string(core.PushBlind) && !p.Traits().Regions {
+	if policy.CanonicalPush(name) == string(core.PushBlind) && !p.Traits().Peers {
 		return sim.Single, nil
 	}
 	return sim.Regional, nil

@@ -1,8 +1,8 @@
 // Package breaker is a circuit breaker with outlier ejection: a replica that responds to probes but
 // fails requests receives no requests for a while. The package also limits the number of retries.
 //
-// It makes no decisions about a fleet: the balancer decides how many replicas may be ejected. Times
-// are those of core; requests are identified by their numbers, which are never 0.
+// A Breaker covers one replica: the balancer decides how many replicas may be ejected. Times are
+// those of core; requests are identified by their numbers, which are never 0.
 package breaker
 
 import (

@@ -1,6 +1,6 @@
 package breaker
 
-// Budget limits retries, so that they cannot multiply the load of a failing fleet. It grows by a
+// Budget limits retries, so that they cannot multiply the load of failing replicas. It grows by a
 // share of the arrivals, up to a burst. The burst is large enough for the failure of one full
 // replica; a burst of 0 means no limit.
 type Budget struct {

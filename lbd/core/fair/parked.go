@@ -28,8 +28,8 @@ type parkedRequests[R any] struct {
 	floor    int64              // served tokens of the tenant that released a request last
 }
 
-// parkedShare contains the parked requests of an account.
-type parkedShare[R any] struct {
+// parkedAccount contains the parked requests of an account.
+type parkedAccount[R any] struct {
 	deferred meter // of deferred work, parked or not
 	n        int
 	requests sorted[Item[R]]
@@ -45,8 +45,8 @@ func newParkedRequests[R any]() parkedRequests[R] {
 	}
 }
 
-func newParkedShare[R any]() parkedShare[R] {
-	return parkedShare[R]{requests: sorted[Item[R]]{node: func(r *Item[R]) *node[Item[R]] { return &r.inTenant }, before: (*Item[R]).arrivedBefore}}
+func newParkedAccount[R any]() parkedAccount[R] {
+	return parkedAccount[R]{requests: sorted[Item[R]]{node: func(r *Item[R]) *node[Item[R]] { return &r.inTenant }, before: (*Item[R]).arrivedBefore}}
 }
 
 func (r *Item[R]) arrivedBefore(o *Item[R]) bool { return r.Seq < o.Seq }

@@ -31,20 +31,20 @@ type Position struct {
 // Order returns the position of a request at a time.
 type Order[R any] func(r *R, now time.Duration) Position
 
-// Item is the part of a request that its queue uses. The owner embeds it, calls Init, and changes
-// the exported fields only while the item is not queued.
+// Item is the part of a request that its queue uses. The type of the request embeds it. Its user
+// calls Init, and changes the exported fields only while the item is not queued.
 type Item[R any] struct {
-	Seq     uint64        // breaks ties
-	Rank    time.Duration // among requests that the order treats as equal, the lowest is first
-	Arrived time.Duration // start of its wait
+	Seq      uint64        // breaks ties
+	SortTime time.Duration // sort time: among requests that the order treats as equal, the lowest is first
+	Arrived  time.Duration // start of its wait
 
-	request  *R
-	tenant   string
-	deferred bool
-	turnCost int64
+	request    *R
+	tenant     string
+	deferred   bool
+	sendCharge int64
 
 	position   Position
-	account    *account[R] // account of its tenant, while it is queued or running
+	account    *account[R] // account of its tenant, while it is queued or outstanding
 	charged    int64       // total tokens charged
 	taken      uint64      // number of the last round that includes it
 	parked     bool
@@ -52,13 +52,13 @@ type Item[R any] struct {
 	inTenant   node[Item[R]]
 	inChanging node[Item[R]]
 
-	nextRunning, prevRunning *Item[R]
+	nextOutstanding, prevOutstanding *Item[R]
 }
 
 // Init sets the request, its tenant, whether it may be parked, and the tokens charged when it is
 // sent.
-func (r *Item[R]) Init(of *R, tenant string, deferred bool, fare int64) {
-	r.request, r.tenant, r.deferred, r.turnCost = of, tenant, deferred, fare
+func (r *Item[R]) Init(of *R, tenant string, deferred bool, sendCharge int64) {
+	r.request, r.tenant, r.deferred, r.sendCharge = of, tenant, deferred, sendCharge
 }
 
 // Level returns the level of its current or last position in the queue.
@@ -81,8 +81,8 @@ type Queue[R any] struct {
 	levels   [Levels]level[R]
 	changing sorted[Item[R]] // those whose position changes with time
 	tenants[R]
-	running *Item[R] // those that were sent, linked by nextRunning
-	round   round[R]
+	outstanding *Item[R] // those that were sent and have not ended, linked by nextOutstanding
+	round       round[R]
 }
 
 // level contains the waiting requests of one level and their tenants.
@@ -96,7 +96,7 @@ func (q *Queue[R]) Init(order Order[R]) {
 	*q = Queue[R]{order: order}
 	for i := range q.levels {
 		q.levels[i].requests = sorted[Item[R]]{node: func(r *Item[R]) *node[Item[R]] { return &r.inLevel }, before: (*Item[R]).before}
-		q.levels[i].accounts = sorted[account[R]]{node: func(a *account[R]) *node[account[R]] { return &a.shares[i].inLevel }, before: (*account[R]).before}
+		q.levels[i].accounts = sorted[account[R]]{node: func(a *account[R]) *node[account[R]] { return &a.levels[i].inLevel }, before: (*account[R]).before}
 	}
 	q.changing = sorted[Item[R]]{node: func(r *Item[R]) *node[Item[R]] { return &r.inChanging }, before: (*Item[R]).changesBefore}
 	q.tenants = newTenants[R]()
@@ -116,8 +116,8 @@ func (r *Item[R]) before(o *Item[R]) bool {
 		return r.position.Stage < o.position.Stage
 	case r.position.Due != o.position.Due:
 		return r.position.Due < o.position.Due
-	case r.Rank != o.Rank:
-		return r.Rank < o.Rank
+	case r.SortTime != o.SortTime:
+		return r.SortTime < o.SortTime
 	}
 	return r.Seq < o.Seq
 }
@@ -167,12 +167,12 @@ func (q *Queue[R]) changeCounts(r *Item[R], by int) {
 // addToLevel adds r at the position that the order returns.
 func (q *Queue[R]) addToLevel(r *Item[R]) {
 	r.position = q.order(r.request, q.clock)
-	l, share := &q.levels[r.position.Level], &r.account.shares[r.position.Level]
+	l, own := &q.levels[r.position.Level], &r.account.levels[r.position.Level]
 	l.requests.addItem(r)
-	if share.requests.root == nil {
+	if own.requests.root == nil {
 		l.accounts.addItem(r.account)
 	}
-	share.requests.addItem(r)
+	own.requests.addItem(r)
 	if r.position.ChangesAt != Never {
 		q.changing.addItem(r)
 	}
@@ -180,10 +180,10 @@ func (q *Queue[R]) addToLevel(r *Item[R]) {
 
 // removeFromLevel removes r from its position.
 func (q *Queue[R]) removeFromLevel(r *Item[R]) {
-	l, share := &q.levels[r.position.Level], &r.account.shares[r.position.Level]
+	l, own := &q.levels[r.position.Level], &r.account.levels[r.position.Level]
 	l.requests.removeItem(r)
-	share.requests.removeItem(r)
-	if share.requests.root == nil {
+	own.requests.removeItem(r)
+	if own.requests.root == nil {
 		l.accounts.removeItem(r.account)
 	}
 	if r.position.ChangesAt != Never {

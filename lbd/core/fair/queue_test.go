@@ -36,10 +36,10 @@ func backwards(j *job, now time.Duration) Position {
 	return s
 }
 
-func newJob(seq int, at time.Duration, tenant string, fare int64) *job {
+func newJob(seq int, at time.Duration, tenant string, sendCharge int64) *job {
 	j := &job{}
-	j.Init(j, tenant, false, fare)
-	j.Seq, j.Rank, j.Arrived = uint64(seq), at, at
+	j.Init(j, tenant, false, sendCharge)
+	j.Seq, j.SortTime, j.Arrived = uint64(seq), at, at
 	return j
 }
 
@@ -54,7 +54,7 @@ func run(q *Queue[job], now time.Duration) *job {
 	j := q.First(nil, now, 1)[0]
 	q.Remove(&j.Item)
 	q.Sent(&j.Item)
-	q.Charge(&j.Item, j.turnCost)
+	q.Charge(&j.Item, j.sendCharge)
 	q.Ended(&j.Item)
 	return j
 }
@@ -100,12 +100,12 @@ func TestCountsAgree(t *testing.T) {
 				}
 			case 6:
 				if len(running) > 0 {
-					q.ChargeRunning(func(*job) int64 { return 20 })
+					q.ChargeOutstanding(func(*job) int64 { return 20 })
 					q.Ended(&running[0].Item)
 					running = running[1:]
 				}
 			default:
-				q.Reorder(now, rapid.SampledFrom([]Order[job]{place, backwards}).Draw(rt, "order"), func(j *job) { j.Rank++ })
+				q.Reorder(now, rapid.SampledFrom([]Order[job]{place, backwards}).Draw(rt, "order"), func(j *job) { j.SortTime++ })
 			}
 			check(rt, q, len(waiting), len(parked))
 		}
@@ -122,7 +122,7 @@ func check(t fatal, q *Queue[job], want, apart int) {
 	for i := range q.levels {
 		l := &q.levels[i]
 		for a := l.accounts.first(); a != nil; a = l.accounts.nextItem(a) {
-			for r := a.shares[i].requests.first(); r != nil; r = a.shares[i].requests.nextItem(r) {
+			for r := a.levels[i].requests.first(); r != nil; r = a.levels[i].requests.nextItem(r) {
 				inLanes++
 			}
 		}

@@ -43,12 +43,12 @@ func (t *round[R]) nextRequest(q *Queue[R]) *Item[R] {
 	t.track(a)
 	i := earliestLevel(&a.cursors, turn)
 	r := a.cursors[i]
-	a.cursors[i] = a.shares[i].requests.nextItem(r)
+	a.cursors[i] = a.levels[i].requests.nextItem(r)
 	r.taken = t.number
 	for h := t.heads[i]; h != nil && h.taken == t.number; h = t.heads[i] {
 		t.heads[i] = q.levels[i].requests.nextItem(h)
 	}
-	a.servedAfter += r.turnCost
+	a.servedAfter += r.sendCharge
 	return r
 }
 
@@ -66,7 +66,7 @@ func (t *round[R]) track(a *account[R]) {
 	}
 	a.round, a.servedAfter = t.number, a.served
 	for i := range a.cursors {
-		a.cursors[i] = a.shares[i].requests.first()
+		a.cursors[i] = a.levels[i].requests.first()
 		if a.cursors[i] != nil {
 			t.pushEntry(i, heapEntry[R]{a.servedAfter, a})
 		}

@@ -20,10 +20,10 @@ type account[R any] struct {
 	// end (see lbd/core/charge.go). It is the virtual counter of "Fairness in Serving Large Language
 	// Models" (VTC), with answers weighted like prompts.
 	meter
-	parked      parkedShare[R]
+	parked      parkedAccount[R]
 	waiting     int
 	outstanding int
-	shares      [Levels]share[R]
+	levels      [Levels]accountLevel[R]
 	byWaiting   node[account[R]]
 
 	idleSince  time.Duration
@@ -36,8 +36,8 @@ type account[R any] struct {
 	cursors     [Levels]*Item[R]
 }
 
-// share contains an account's requests in one level.
-type share[R any] struct {
+// accountLevel contains an account's requests in one level.
+type accountLevel[R any] struct {
 	requests sorted[Item[R]]
 	inLevel  node[account[R]]
 }
@@ -88,9 +88,9 @@ func (t *tenants[R]) openAccount(tenant string) *account[R] {
 			a = &account[R]{}
 		}
 		t.created++
-		*a = account[R]{tenant: tenant, created: t.created, parked: newParkedShare[R]()}
-		for i := range a.shares {
-			a.shares[i].requests = sorted[Item[R]]{node: func(r *Item[R]) *node[Item[R]] { return &r.inTenant }, before: (*Item[R]).before}
+		*a = account[R]{tenant: tenant, created: t.created, parked: newParkedAccount[R]()}
+		for i := range a.levels {
+			a.levels[i].requests = sorted[Item[R]]{node: func(r *Item[R]) *node[Item[R]] { return &r.inTenant }, before: (*Item[R]).before}
 		}
 		t.accounts[tenant] = a
 	}
@@ -201,13 +201,13 @@ func (q *Queue[R]) chargeAccount(a *account[R], tokens int64) {
 		return
 	}
 	for i := range q.levels {
-		if a.shares[i].requests.root != nil {
+		if a.levels[i].requests.root != nil {
 			q.levels[i].accounts.removeItem(a)
 		}
 	}
 	a.addTokens(tokens)
 	for i := range q.levels {
-		if a.shares[i].requests.root != nil {
+		if a.levels[i].requests.root != nil {
 			q.levels[i].accounts.addItem(a)
 		}
 	}
@@ -217,24 +217,24 @@ func (q *Queue[R]) chargeAccount(a *account[R], tokens int64) {
 func (q *Queue[R]) Sent(r *Item[R]) {
 	q.clearIdle(r.account)
 	r.account.outstanding++
-	r.nextRunning, r.prevRunning = q.running, nil
-	if q.running != nil {
-		q.running.prevRunning = r
+	r.nextOutstanding, r.prevOutstanding = q.outstanding, nil
+	if q.outstanding != nil {
+		q.outstanding.prevOutstanding = r
 	}
-	q.running = r
+	q.outstanding = r
 }
 
 // Ended records that r is no longer at a target.
 func (q *Queue[R]) Ended(r *Item[R]) {
-	if r.nextRunning != nil {
-		r.nextRunning.prevRunning = r.prevRunning
+	if r.nextOutstanding != nil {
+		r.nextOutstanding.prevOutstanding = r.prevOutstanding
 	}
-	if r.prevRunning != nil {
-		r.prevRunning.nextRunning = r.nextRunning
+	if r.prevOutstanding != nil {
+		r.prevOutstanding.nextOutstanding = r.nextOutstanding
 	} else {
-		q.running = r.nextRunning
+		q.outstanding = r.nextOutstanding
 	}
-	r.nextRunning, r.prevRunning = nil, nil
+	r.nextOutstanding, r.prevOutstanding = nil, nil
 	r.account.outstanding--
 	q.markIdle(r.account)
 }
@@ -248,10 +248,10 @@ func (q *Queue[R]) Charge(r *Item[R], tokens int64) {
 	r.charged = tokens
 }
 
-// ChargeRunning charges for the requests that were sent and have not ended. It never lowers a
-// charge.
-func (q *Queue[R]) ChargeRunning(cost func(r *R) int64) {
-	for r := q.running; r != nil; r = r.nextRunning {
+// ChargeOutstanding charges for the outstanding requests: those that were sent and have not ended. It
+// never lowers a charge.
+func (q *Queue[R]) ChargeOutstanding(cost func(r *R) int64) {
+	for r := q.outstanding; r != nil; r = r.nextOutstanding {
 		if tokens := cost(r.request); tokens > r.charged {
 			q.Charge(r, tokens)
 		}
@@ -286,8 +286,8 @@ func (q *Queue[R]) LastOf(now time.Duration, tenant string) *R {
 	}
 	q.advance(now)
 	var last *Item[R]
-	for i := range a.shares {
-		if r := a.shares[i].requests.last(); r != nil && (last == nil || last.before(r)) {
+	for i := range a.levels {
+		if r := a.levels[i].requests.last(); r != nil && (last == nil || last.before(r)) {
 			last = r
 		}
 	}

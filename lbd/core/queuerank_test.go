@@ -28,8 +28,8 @@ func TestRanks(t *testing.T) {
 		{OrderDPA, who{fast, now}, who{normal, now - 10*time.Second}},                         // urgent, not urgent
 		{OrderDPA, who{normal, now - 10*time.Second}, who{fast, now - 1500*time.Millisecond}}, // recently expired
 	} {
-		rank := func(w who) QueueRank {
-			return RankOf(c.order, TierTargets{}, 5*time.Second, time.Second, w.tier, w.arrived, now)
+		rank := func(w who) QueuePosition {
+			return QueuePositionOf(c.order, TierTargets{}, 5*time.Second, time.Second, w.tier, w.arrived, now)
 		}
 		if a, b := rank(c.first), rank(c.second); !a.Before(b) || b.Before(a) || a.Before(a) {
 			t.Errorf("%s: %+v should go before %+v: %+v, %+v", c.order, c.first, c.second, a, b)

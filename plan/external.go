@@ -15,8 +15,9 @@ func (p *Problem) ColumnNames() []string {
 	return out
 }
 
-// CountsFromColumns converts values of the columns named by WriteLP and WriteMPS to counts by model, region
-// and GPU. An absent column is 0. It fails on a value that is not a whole number of 0 or more.
+// CountsFromColumns converts values of the columns named by WriteLP and WriteMPS to counts by
+// model, region and GPU. An absent column is 0. It fails on a value that is not a whole number of 0
+// or more.
 func (p *Problem) CountsFromColumns(columns map[string]float64) ([][][]int, error) {
 	x := make([][][]int, len(p.Models))
 	for i := range x {
@@ -43,8 +44,8 @@ func (p *Problem) CountsFromColumns(columns map[string]float64) ([][][]int, erro
 	return x, nil
 }
 
-// AssessExternal returns the Solution of counts from another solver with a lower bound of their cost. Rows
-// and cost are computed from the problem itself. It fails when a row is broken.
+// AssessExternal returns the Solution of counts from another solver with a lower bound of their
+// cost. Rows and cost are computed from the problem itself. It fails when a row is broken.
 func (p *Problem) AssessExternal(x [][][]int, bound, gap float64) (Solution, error) {
 	if err := p.Verify(x); err != nil {
 		return Solution{}, err
