@@ -55,7 +55,7 @@ func (a auto) Forecast(s Series, horizon int) (Forecast, error) {
 		if err != nil {
 			return Forecast{}, err
 		}
-		description := fmt.Sprintf("%s of history is too short to compare models: using %s", s.formatSteps(len(until.Values)), f.Model)
+		description := fmt.Sprintf("%s of history is too short to compare forecasters: using %s", s.formatSteps(len(until.Values)), f.Model)
 		f.Assumed = append([]string{description}, f.Assumed...)
 		return f, nil
 	}

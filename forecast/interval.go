@@ -316,7 +316,7 @@ func (f *Forecast) learnIntervals(t pastTrack, s Series, ends func(h int) (lo, h
 		}
 	}
 	if short {
-		f.Assumed = append(f.Assumed, "insufficient forecast history for a learned interval: using "+description)
+		f.Assumed = append(f.Assumed, "insufficient forecast history for a prediction interval: using "+description)
 	}
 	f.learnPeak(t, s, levels)
 	f.rememberPast(t, s, levels)

@@ -76,7 +76,7 @@ func NewBacktest(spec *service.Spec, h *forecast.History, o BacktestOptions) (*B
 		return nil, wrong("period %s to %s: must be within the history (after %s, until %s) and must not be empty",
 			formatMinute(b.from), formatMinute(b.to), formatMinute(h.First), formatMinute(h.End()))
 	case (b.to-b.from)/b.every > maxBacktestReviews:
-		return nil, wrong("period %s to %s, every %s: must have at most %d reviews", formatMinute(b.from), formatMinute(b.to), o.Every, maxBacktestReviews)
+		return nil, wrong("period %s to %s, every %s: must have at most %d plans", formatMinute(b.from), formatMinute(b.to), o.Every, maxBacktestReviews)
 	}
 	b.inputs = make([]*ReviewInputs, (b.to-b.from+b.every-1)/b.every)
 	return b, nil
@@ -271,7 +271,7 @@ func (b *Backtester) assumptions(first *ReviewInputs) []string {
 		"every rule begins with ready replicas; later ones are billed from their launch",
 	}
 	if len(b.o.Real) > 0 && len(b.actualCounts(first)) == 0 {
-		out = append(out, "the real counts begin after the backtest: they are ignored")
+		out = append(out, "the actual counts begin after the backtest: they are ignored")
 	}
 	return append(out, first.fixedAssumptions...)
 }

@@ -116,7 +116,7 @@ func TestBacktestUsesNoFutureLoad(t *testing.T) {
 func TestBacktestWithoutFeasiblePlan(t *testing.T) {
 	b := backtested(t, days(t, 2, func(_ int, tps float64) float64 { return 20 * tps }), BacktestOptions{})
 	var table strings.Builder
-	if err := b.WriteTable(&table); err != nil || !strings.Contains(table.String(), "reviews found no feasible plan: the counts did not change.") {
+	if err := b.WriteTable(&table); err != nil || !strings.Contains(table.String(), "plans were infeasible: the counts did not change.") {
 		t.Errorf("%s %v", table.String(), err)
 	}
 }
@@ -128,8 +128,8 @@ func TestBacktestRejectsBadPeriods(t *testing.T) {
 	for want, o := range map[string]BacktestOptions{
 		"backtesting chat: every: must be whole minutes, at least 1m, got 30s":                {Every: 30 * time.Second},
 		"must be within the history (after 2027-01-13T08:00:00Z, until 2027-01-15T08:00:00Z)": {From: first},
-		"and must not be empty":          {From: first.Add(9 * time.Hour), To: first.Add(8 * time.Hour)},
-		"must have at most 2400 reviews": {Every: time.Minute, From: first.Add(time.Hour)},
+		"and must not be empty":        {From: first.Add(9 * time.Hour), To: first.Add(8 * time.Hour)},
+		"must have at most 2400 plans": {Every: time.Minute, From: first.Add(time.Hour)},
 	} {
 		if _, err := NewBacktest(spec, h, o); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want %s", err, want)

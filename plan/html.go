@@ -117,9 +117,9 @@ func (p Page) describeTime() string {
 func describeStatus(p Proposal) string {
 	switch {
 	case p.Status == StatusOptimal && p.Gap != nil && *p.Gap == 0:
-		return fmt.Sprintf("Proven to be the cheapest plan that satisfies every constraint: $%.2f for the hour, including starts.", *p.Objective)
+		return fmt.Sprintf("Proven to be the cheapest plan that satisfies every constraint: $%.2f for the hour, including start-up costs.", *p.Objective)
 	case (p.Status == StatusOptimal || p.Status == StatusFeasible) && p.Gap != nil && p.Bound != nil:
-		return fmt.Sprintf("$%.2f for the hour, including starts; lower bound $%.2f (gap %.2g %%).", *p.Objective, *p.Bound, 100**p.Gap)
+		return fmt.Sprintf("$%.2f for the hour, including start-up costs; lower bound $%.2f (gap %.2g %%).", *p.Objective, *p.Bound, 100**p.Gap)
 	case p.Status == StatusInfeasible:
 		return "No plan satisfies every constraint."
 	}
@@ -184,7 +184,7 @@ func (p Page) tiles() []tile {
 	if p.Proposal.Status != StatusInfeasible {
 		out = append(out, tile{"Replicas", fmt.Sprintf("%d → %d", now, then), fmt.Sprintf("capacity %s → %s tokens/s", formatRate(before), formatRate(capacity))})
 	}
-	load := tile{"Forecast peak, all regions", formatRate(peak) + " tokens/s", "no load forecast"}
+	load := tile{"Forecast peak of uncached prompt tokens, all regions", formatRate(peak) + " tokens/s", "no load forecast"}
 	if peak > 0 {
 		load.Below = p.describeMinute(at)
 		if capacity > 0 {
@@ -228,7 +228,7 @@ var meanings = map[string]string{
 	"demand":   "all regions together serve their common peak",
 	"capacity": "no more of it is available there",
 	"loss":     "all load is served after its loss",
-	"reach":    "load is served within the round trip limit",
+	"reach":    "load is served within the maximum round-trip time",
 	"min":      "minimum set in the service",
 	"max":      "maximum set in the service",
 }

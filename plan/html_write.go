@@ -13,8 +13,8 @@ var pageStyle string
 
 // markup returns the page without its end.
 func (v pageView) markup() *chart.Page {
-	p := chart.NewPage("Capacity review of "+v.Service, pageStyle)
-	p.Put("<h1>Capacity review of {}</h1>\n<p class=\"when\">{}</p>\n", v.Service, v.When)
+	p := chart.NewPage("Capacity plan of "+v.Service, pageStyle)
+	p.Put("<h1>Capacity plan of {}</h1>\n<p class=\"when\">{}</p>\n", v.Service, v.When)
 	failed := ""
 	if len(v.Proposal.Infeasible) > 0 {
 		failed = " failed"

@@ -13,7 +13,7 @@ type Proposal struct {
 	At         *time.Time `json:"at"`
 	Horizon    *string    `json:"horizon"`
 	Forecaster *string    `json:"forecaster"`
-	// Objective is the planned cost of the hour in USD, including starts; Bound a proven lower
+	// Objective is the planned cost of the hour in USD, including start-up costs; Bound a proven lower
 	// bound of any plan's cost, Gap their relative difference.
 	Objective *float64 `json:"objective"`
 	Bound     *float64 `json:"bound"`

@@ -107,7 +107,7 @@ func (w *reasonWriter) bindingCovers(i, j, k int) []string {
 		case c.lost >= 0:
 			out = append(out, "loss of "+w.Regions[c.lost])
 		default:
-			out = append(out, "reach within the round trip allowed")
+			out = append(out, "reach within the maximum round-trip time")
 		}
 	}
 	return out

@@ -219,7 +219,7 @@ func (e *ScaledEndpoint) countForMemory(share float64) int {
 
 // clampNeed bounds a need by queues, memory and the endpoint's limits, and returns the deciding reason.
 func (e *ScaledEndpoint) clampNeed(need int, load float64) (int, string) {
-	have, why := e.count(), fmt.Sprintf("load of %.1f replicas", load)
+	have, why := e.count(), fmt.Sprintf("load needs %.1f replicas", load)
 	if rescue := have + int(math.Ceil(queueGrowth*float64(have))); e.hasQueue() && rescue > need {
 		need, why = rescue, fmt.Sprintf("%d requests without a first token", *e.Waiting)
 	}

@@ -92,7 +92,7 @@ func writeAligned(b *bytes.Buffer, rows [][]string, textColumns int) {
 // writeReasons writes the reason of every change, with the model's name where there are several
 // models.
 func (p Proposal) writeReasons(b *bytes.Buffer) {
-	fmt.Fprintln(b, "\nWhy:")
+	fmt.Fprintln(b, "\nWhy (tokens are uncached prompt tokens):")
 	one := true
 	for _, c := range p.Changes {
 		one = one && c.Model == p.Changes[0].Model
@@ -113,7 +113,7 @@ func (p Proposal) writeCosts(b *bytes.Buffer) {
 	}
 	fmt.Fprintf(b, "Plan: %s", p.Status)
 	if p.Objective != nil && p.Bound != nil && p.Gap != nil {
-		fmt.Fprintf(b, ", cost $%.2f including starts, lower bound $%.2f (gap %.2g %%)", *p.Objective, *p.Bound, 100**p.Gap)
+		fmt.Fprintf(b, ", objective $%.2f including start-up costs, lower bound $%.2f (gap %.2g %%)", *p.Objective, *p.Bound, 100**p.Gap)
 	}
 	if p.SolveMillis > 0 {
 		fmt.Fprintf(b, ", solved in %.3g ms", p.SolveMillis)

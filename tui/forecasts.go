@@ -27,7 +27,7 @@ func (s *screen) forecastSheet() sheet {
 		{column{title: "FORECASTER", minWidth: 6, maxWidth: 20, dropRank: 8}, "F", "forecaster", false, false},
 		{column{title: "DEVIATION", minWidth: 4, maxWidth: 80, dropRank: 7}, "L", "deviation", false, false},
 	}, empty: []string{
-		"No forecast yet", "the controller forecasts after an hour of load; run 'skyserve forecast' to forecast from a file",
+		"No forecast yet", "the controller makes a forecast with each plan, once it has a history of requests; run 'skyserve forecast' to forecast from a file",
 	}}
 	for i := range s.snapshot.Forecast {
 		f := &s.snapshot.Forecast[i]

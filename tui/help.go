@@ -15,9 +15,10 @@ var metricHelp = [][2]string{
 	{"ttft miss%", "share of TTFTs over the IW-F target, last 10 s"},
 	{"hit", "share of prompt tokens cached (prefix hit rate)"},
 	{"fwd in/out", "requests forwarded from / to other regions"},
-	{"age", "time since the last report"},
+	{"age", "time since the last report, not since the start"},
 	{"trend", "tok/s, 5 s per cell, same scale for all regions"},
 	{"match", "share of the prompt expected to be cached at the target"},
+	{"earned", "autoscale.donate_price x time donated"},
 }
 
 // helpLine is a line of the help; titles are highlighted.

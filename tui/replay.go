@@ -145,7 +145,7 @@ func parseSnapshot(line []byte) (*telemetry.Snapshot, error) {
 	case err != nil:
 		return nil, fmt.Errorf("must be one snapshot per line, as written by --record: %w", err)
 	case s.Record != nil:
-		return nil, errors.New("this is the recording of a balancer; use 'skyserve sim replay'")
+		return nil, errors.New("this is the record of a balancer; use 'skyserve sim replay'")
 	case s.At.IsZero() || s.Regions == nil:
 		return nil, errors.New("must be a snapshot with at and regions")
 	}

@@ -103,7 +103,7 @@ func TestInvalidRecordings(t *testing.T) {
 		"something else":      {`{"a":1}` + "\n", ":1: must be a snapshot with at and regions"},
 		"no time":             {`{"regions":[]}` + "\n", ":1: must be a snapshot with at and regions"},
 		"a list":              {"[]\n", ":1: must be one snapshot per line"},
-		"a balancer's record": {`{"record":2,"started":"2026-03-04T12:00:00Z","self":{},"config":{}}` + "\n", ":1: this is the recording of a balancer; use 'skyserve sim replay'"},
+		"a balancer's record": {`{"record":2,"started":"2026-03-04T12:00:00Z","self":{},"config":{}}` + "\n", ":1: this is the record of a balancer; use 'skyserve sim replay'"},
 		"an empty line":       {"\n" + `{"at":"2026-03-04T12:00:00Z","regions":[]}`, ":1: must be a snapshot, found an empty line"},
 	} {
 		file := record(t, "r.jsonl", c.text)

@@ -37,13 +37,13 @@ func newConnectCmd() *cobra.Command {
 	var f connectFlags
 	cmd := &cobra.Command{
 		Use:   "connect [URL]",
-		Short: "Join, invite, list or revoke operators of a service",
+		Short: "Join as an operator; invite, list and revoke operators",
 		Long: `Make the user of this machine an operator of a running service, through the admin
 address of any of its balancers.
 
 On the machine from which the service was deployed, run 'connect URL --invite' and pass the
-printed code to the new operator; the command waits up to 15 minutes to sign. On the other
-machine, run 'connect URL --code CODE'. A code works once. It identifies the service's certificate
+printed code to the new operator; the command waits up to 15 minutes for the other machine
+and signs its certificate. On the other machine, run 'connect URL --code CODE'. A code works once. It identifies the service's certificate
 authority, which prevents man-in-the-middle attacks. The certificate is valid for 90 days;
 another 'connect' renews it.
 
@@ -62,14 +62,14 @@ whose certificate was revoked.`,
 				return runOperators(cmd, f, args)
 			}
 			if len(args) == 0 {
-				return usage(errors.New("requires 1 argument: the admin URL of a balancer"), "'skyserve status' shows the admin addresses")
+				return usage(errors.New("requires 1 argument: the admin URL of a balancer"), "'skyserve status -o json' contains them as admin")
 			}
 			f.url = strings.TrimRight(args[0], "/")
 			return runConnect(cmd, f)
 		},
 	}
 	flags := cmd.Flags()
-	flags.BoolVar(&f.invite, "invite", false, "invite an operator: print a code, wait and sign")
+	flags.BoolVar(&f.invite, "invite", false, "invite an operator: print a code, wait, and sign the certificate")
 	flags.StringVar(&f.code, "code", "", "the `CODE` printed by --invite")
 	flags.StringVar(&f.service, "service", "", "`NAME` of the service; optional if only one exists (--invite, --list, --revoke)")
 	flags.StringVar(&f.as, "as", "", "`NAME` of the new operator (default user@host)")

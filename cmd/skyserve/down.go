@@ -42,8 +42,8 @@ command is idempotent and also deletes a partly deployed service. It lists what 
 not delete (exit 3).
 
 Machines of static regions are only detached. In clouds, after confirmation, it deletes
-the public name first, then VMs, firewalls and identities. It finds them by their tags
-and waits until each is gone.`,
+the public DNS name first, then VMs, firewalls and identities. It finds them by their
+tags and waits until each is gone.`,
 		Example: `  skyserve down chat
   skyserve down service.yaml`,
 		Args: argsBetween(0, 1, "[NAME|SERVICE.yaml]"),

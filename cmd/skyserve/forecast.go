@@ -63,6 +63,10 @@ func newForecastCmd() *cobra.Command {
 		Long: `Forecast the prompt tokens (or requests) of each model, region and tier of a history,
 per step, with a 90 % prediction interval.
 
+Of the forecasters, har is a heterogeneous autoregression, tvar an autoregression with
+time-varying coefficients, hmm a hidden Markov model, and auto a combination of all by
+their past errors.
+
 --backtest evaluates each forecaster out of sample: every --origin-step it forecasts the
 next --horizon from the data before. Error measures are ratios (0.2 = 20 %); rmse is in
 the unit of the series per step.

@@ -93,7 +93,7 @@ Exit codes: 0 at least one request succeeded, 1 failed, 2 usage, 130 interrupted
 func (o *loadOptions) flags(f *pflag.FlagSet) {
 	f.StringVar(&o.workload, "workload", string(workload.ToT15), "a workload (see above) or a trace `FILE`")
 	f.StringSliceVar(&o.targets, "target", nil, "target of each region's clients, as `REGION=URL,...` (default: the running service)")
-	f.StringSliceVar(&o.clients, "clients", nil, "number of closed-loop clients, as `REGION=N,...`, or N for each region (default: as in SkyLB's experiments)")
+	f.StringSliceVar(&o.clients, "clients", nil, "number of closed-loop clients, as `REGION=N,...`, or N for each region (default: 2 to 80 per region by workload, as in SkyLB's experiments)")
 	f.DurationVar(&o.duration, "duration", 0, "how long to send requests (default: 1m; for a FILE, to its end)")
 	f.DurationVar(&o.timeout, "timeout", 0, "timeout of a request (default: none)")
 	f.Uint64Var(&o.seed, "seed", 1, "random seed")

@@ -48,9 +48,9 @@ func newSimRunCmd() *cobra.Command {
 		Short: "Run scenarios and compare policies on them",
 		Long: `Run scenarios with several policies and seeds, and print the results after the warm-up:
 the mean over the seeds and the standard deviation. A star marks the row with the highest
-output tokens per second. REFERENCE is the result of a faithful model of SkyLB's paper:
-output tokens per second and P90 of TTFT. --paper prints the deviation from the reference,
-and the claims of the paper. A NAME may be a prefix: fig10 selects every fig10-...
+output tokens per second. REFERENCE is the result of a separate simulation that follows
+SkyLB's paper closely: output tokens per second and P90 of TTFT. --paper prints the
+deviation from the reference, and the claims of the paper. A NAME may be a prefix: fig10 selects every fig10-...
 scenario. A FILE.yaml contains a custom scenario; 'skyserve sim list -o yaml NAME' prints
 one to start from.
 

@@ -66,8 +66,8 @@ func newUpCmd() *cobra.Command {
 		Long: `Deploy the service that a service file describes, wait until it is ready and print
 its endpoints. The command is idempotent: a second run changes only what differs and
 restarts what has died. Missing processes start at once. Replicas whose configuration
-differs are replaced one per region at a time, balancers one at a time. Balancers
-reload policy, models, keys, peers and replicas while they run; only settings that
+differs are replaced one at a time in each region, balancers one at a time in total.
+Balancers reload policy, models, keys, peers and replicas while they run; only settings that
 cannot be reloaded, such as an address, restart them. Replicas beyond replicas.min
 that 'skyserve plan --apply' or 'skyserve replica' added are kept, up to replicas.max.
 
@@ -83,15 +83,16 @@ capacity, it tries the next zone, then the next capacity type and GPU in the ord
 the file, then the other regions of the service. It replaces a VM that is running but
 does not respond, provided that another VM responds. Each VM generates its own key and
 receives its configuration and secrets once, over mutual TLS; user data and tags contain
-neither. It uses the credentials of the clouds' own command-line tools.
+neither. skyserve uses the credentials of the clouds' own command-line tools.
 
 The environment variable ` + envAdminToken + ` sets the token of the balancers'
 admin APIs. The token is stored with the service, so other shells do not need it; an
 empty value removes it.
 
-The command waits up to --timeout: by default 1 minute, or 30 minutes if there are VMs,
-which have to boot and fetch images and weights. After a timeout, everything that was
-started keeps running, and the public name points to the balancers that respond (exit 3).
+The command waits up to --timeout: by default 1 minute, 10 minutes if the service obtains
+a certificate, or 30 minutes if there are VMs, which have to boot and fetch images and
+weights. After a timeout, everything that was started keeps running, and the public DNS
+name points to the balancers that respond (exit 3).
 
 Running processes keep the binary that they were started with. --upgrade replaces those
 that run a different binary.
@@ -116,7 +117,7 @@ credentials, 130 interrupted (run it again to continue).`,
 	flags.BoolVar(&o.detailed, "detailed-exitcode", false, "exit 10 instead of 0 when there are changes")
 	flags.BoolVar(&o.wait, "wait", true, "wait until the service is ready")
 	flags.BoolVar(&o.upgrade, "upgrade", false, "also replace processes that run a different binary")
-	flags.DurationVar(&o.timeout, "timeout", 0, "how long to wait until the service is ready (default 1m; 10m if it obtains a certificate, 30m if it has VMs)")
+	flags.DurationVar(&o.timeout, "timeout", 0, "how long to wait until the service is ready (default 1m; 10m if the service obtains a certificate, 30m if it has VMs)")
 	flags.StringVarP(&o.output, "output", "o", "text", "output format: text or json")
 	flags.StringVar(&o.programURL, "program", "", "`URL` from which VMs download skyserve for Linux; append #sha256=... if this machine cannot reach it (default: "+envProgram+", then the last value used)")
 	flags.StringArrayVar(&o.replace, "replace", nil, "replace the VM with this `ID` (repeatable)")

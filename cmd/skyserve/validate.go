@@ -32,8 +32,8 @@ func newValidateCmd() *cobra.Command {
 		Use:   "validate FILE...",
 		Short: "Check service files",
 		Long: `Check service files and report all errors at once, with file, line and column. The
-file - is standard input. Possible problems of a valid file, such as a region newer than
-this program, are warnings.`,
+file - is standard input. Possible problems of a valid file, such as a region that
+this version of skyserve does not list, are warnings.`,
 		Example: `  skyserve validate service.yaml
   skyserve init | skyserve validate -`,
 		Args: func(_ *cobra.Command, args []string) error {

@@ -68,7 +68,7 @@ type Scenario struct {
 	// Claims are a paper's claims about the comparison, Note its remark.
 	Claims []Claim
 	Note   string
-	// ReferenceValues holds, by policy, the results of a faithful model of the SkyLB paper.
+	// ReferenceValues holds, by policy, the results of a simulation that follows the SkyLB paper closely.
 	Reference map[string]ReferenceValues
 }
 

@@ -73,7 +73,7 @@ func FindScenarios(name string) ([]Scenario, error) {
 		names = append(names, s.Name)
 	}
 	if len(found) == 0 {
-		return nil, fmt.Errorf("unknown scenario %q: must be one of %s", name, strings.Join(names, ", "))
+		return nil, fmt.Errorf("unknown scenario %q: must be one of %s, or a bfio-... or sage-... scenario of 'skyserve sim list'", name, strings.Join(names, ", "))
 	}
 	return found, nil
 }

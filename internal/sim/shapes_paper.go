@@ -2,9 +2,9 @@ package sim
 
 import "skyserve/internal/sim/workload"
 
-// paperShapes are the end-to-end experiments of the SkyLB paper (5.1) and its figure 10. References are
-// output tokens per second and P90 TTFT in seconds of a faithful model of it, by policy; claims are the
-// paper's own.
+// paperShapes are the end-to-end experiments of the SkyLB paper (5.1) and its figure 10. References are,
+// by policy, output tokens per second and P90 TTFT in seconds of a simulation that follows it closely;
+// claims are the paper's own.
 var paperShapes = []shape{
 	{
 		name: "fig8a", title: "SkyLB fig. 8a: chats of Chatbot Arena, 8 replicas", workload: workload.Arena,

@@ -26,7 +26,7 @@ func columns(promptBytes int) []column {
 	return []column{
 		{"SCORE", score, func(c *core.ConsideredTarget) bool { return c.Score.Known }, 0},
 		{"PEER", func(c *core.ConsideredTarget) string { return yes(c.Peer) }, func(c *core.ConsideredTarget) bool { return c.Peer }, 1},
-		{"HIT", func(c *core.ConsideredTarget) string { return percent(c.MatchBytes, promptBytes) }, nil, 0},
+		{"MATCH", func(c *core.ConsideredTarget) string { return percent(c.MatchBytes, promptBytes) }, nil, 0},
 		{"OUT", func(c *core.ConsideredTarget) string { return fmt.Sprint(c.Outstanding) }, nil, 0},
 		{"PEND", func(c *core.ConsideredTarget) string { return maybe(c.Pending.Known, "%d", c.Pending.Value) }, nil, 2},
 		{"QUEUED", func(c *core.ConsideredTarget) string { return maybe(c.Peer, "%d", c.Queued) }, func(c *core.ConsideredTarget) bool { return c.Queued > 0 }, 3},
@@ -39,8 +39,8 @@ func columns(promptBytes int) []column {
 
 // legend explains the column titles that are not obvious.
 var legend = map[string]string{
-	"SCORE":  "SCORE expected cost in seconds, lowest first",
-	"HIT":    "HIT expected prefix hit",
+	"SCORE":  "SCORE estimated latency in seconds, lowest first",
+	"MATCH":  "MATCH expected prefix hit",
 	"OUT":    "OUT outstanding",
 	"PEND":   "PEND pending at the engine",
 	"QUEUED": "QUEUED queued at the peer",

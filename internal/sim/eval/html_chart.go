@@ -156,7 +156,7 @@ func (c *policyChart) addLegend(what string) {
 		}
 	}
 	if references {
-		c.Legend = append(c.Legend, "◆ reference"+what+": a faithful model of the paper")
+		c.Legend = append(c.Legend, "◆ reference"+what+": a simulation that follows the paper closely")
 	}
 	if claims {
 		c.Legend = append(c.Legend, "▾ paper's claim"+what+"; a ratio is applied to the other policy's measured value")

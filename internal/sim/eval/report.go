@@ -51,7 +51,7 @@ type Summary struct {
 	Spread *sim.RunFigures `json:"spread"`
 	// Best marks the highest output tokens per second.
 	Best bool `json:"best"`
-	// Reference holds the results of a faithful model of the paper, nil if there are none.
+	// Reference holds the results of a simulation that follows the paper closely, nil if there are none.
 	Reference *Reference `json:"reference"`
 }
 
