@@ -12,7 +12,7 @@ import (
 // effect within a minute, and the file is small.
 const revokedInterval = 5 * time.Second
 
-// revoked is the revocation list, which lists revoked certificates. Their holders are rejected.
+// revoked is the revocation list. The holders of its certificates are rejected.
 type revoked struct {
 	*identity.RevokedFile
 	lastProblem string // the last problem that was logged; guarded by balancer.reloading
