@@ -97,7 +97,7 @@ func (c *Controller) runController(ctx context.Context) {
 		c.setLease(l)
 		err = c.runTerm(ctx, l)
 		c.setLease(nil)
-		c.log.Info("term ended", "token", l.Token(), "reason", err)
+		c.log.Info("leadership ended", "token", l.Token(), "reason", err)
 		c.releaseLease(ctx, l)
 	}
 }
