@@ -8,11 +8,11 @@ import (
 	"skyserve/internal/identity"
 )
 
-// revokedInterval is the interval of reads of the list of revoked certificates. A revocation must take
+// revokedInterval is the interval of reads of the revocation list. A revocation must take
 // effect within a minute, and the file is small.
 const revokedInterval = 5 * time.Second
 
-// revoked is the list of revoked certificates. Their holders are rejected.
+// revoked is the revocation list. The holders of its certificates are rejected.
 type revoked struct {
 	*identity.RevokedFile
 	lastProblem string // the last problem that was logged; guarded by balancer.reloading
@@ -39,9 +39,9 @@ func (b *balancer) reloadRevoked() {
 	}
 	switch {
 	case problem != "" && problem != r.lastProblem:
-		b.log.Error("loading the list of revoked certificates failed, keeping the current one", "file", r.Path(), "err", err)
+		b.log.Error("loading the revocation list failed, keeping the current one", "file", r.Path(), "err", err)
 	case changed:
-		b.log.Info("certificates revoked", "list", r.List().Number(), "certificates", r.List().Len())
+		b.log.Info("revocation list reloaded", "list", r.List().Number(), "certificates", r.List().Len())
 	}
 	r.lastProblem = problem
 }

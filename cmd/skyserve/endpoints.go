@@ -111,7 +111,7 @@ func findService(name string) (local.Service, error) {
 	var which *local.WhichServiceError
 	switch {
 	case errors.As(err, &none):
-		return svc, failed(err, "create one: skyserve up SERVICE.yaml")
+		return svc, failed(err, "create one: skyserve up SERVICE.yaml; or connect to an existing one: skyserve connect URL")
 	case errors.As(err, &which):
 		return svc, usage(err, "pass its name")
 	}

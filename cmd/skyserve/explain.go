@@ -73,7 +73,7 @@ func runExplain(ctx context.Context, o *explainOptions, out io.Writer) error {
 		}
 	}
 	if !story.Found() {
-		return failed(errors.New(story.Missing(time.Local)), "the id is the response's X-Request-ID header; a balancer's records of requests are lost when it restarts")
+		return failed(errors.New(story.Missing(time.Local)), "'skyserve status' shows whether balancers respond; the id is the response's X-Request-ID header; a balancer keeps the records of its latest requests in memory until it restarts")
 	}
 	if o.output == "json" {
 		return nil

@@ -30,7 +30,7 @@ func (s *System) inspectProgram(ctx context.Context, name string, lines int) (Un
 	log, err := s.call(ctx, "journalctl", "--unit", name, "--lines", strconv.Itoa(lines), "--output", "cat", "--no-pager")
 	state := UnitState{
 		Running: properties["ActiveState"] == "active", Lines: lastLines(log, lines),
-		Reason: strings.TrimSpace(properties["ActiveState"] + " " + properties["SubState"] + " " + properties["Result"]),
+		Reason: fmt.Sprintf("ActiveState=%s SubState=%s Result=%s", properties["ActiveState"], properties["SubState"], properties["Result"]),
 	}
 	state.Restarts, _ = strconv.Atoi(properties["NRestarts"]) // systemd before 2018 has no NRestarts
 	return state, err
@@ -58,7 +58,7 @@ func (s *System) inspectContainer(ctx context.Context, name string, lines int) (
 	if state.Running {
 		return state, err
 	}
-	state.Reason = fmt.Sprintf("container is %s, exit code %s", fields[0], fields[1])
+	state.Reason = fmt.Sprintf("container %s, exit code %s", fields[0], fields[1])
 	if fields[2] == "true" {
 		state.Reason += ", out of memory"
 	}

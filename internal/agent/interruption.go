@@ -141,7 +141,7 @@ func (a *Agent) setDraining(why string) {
 
 // interruptionReason returns the reason of an interrupted machine's status; a.mu must be held.
 func (a *Agent) interruptionReason() string {
-	reason := fmt.Sprintf("interruption at %s", a.interruptionAt.UTC().Format(time.TimeOnly))
+	reason := fmt.Sprintf("interruption at %s UTC", a.interruptionAt.UTC().Format(time.TimeOnly))
 	if a.draining != "" {
 		reason += ", draining: " + a.draining
 	}

@@ -19,10 +19,10 @@ func TestContainerStates(t *testing.T) {
 	for state, want := range map[string]UnitState{
 		"running 0 false 0 ":     {Running: true},
 		"running 0 false 7 ":     {Running: true, Restarts: 7},
-		"restarting 1 false 12 ": {Reason: "container is restarting, exit code 1", Restarts: 12},
-		"exited 137 true 0 ":     {Reason: "container is exited, exit code 137, out of memory", Lost: true},
+		"restarting 1 false 12 ": {Reason: "container restarting, exit code 1", Restarts: 12},
+		"exited 137 true 0 ":     {Reason: "container exited, exit code 137, out of memory", Lost: true},
 		"created 128 false 0 nvidia-container-cli: device error: GPU is lost": {
-			Reason: "container is created, exit code 128, nvidia-container-cli: device error: GPU is lost", Lost: true,
+			Reason: "container created, exit code 128, nvidia-container-cli: device error: GPU is lost", Lost: true,
 		},
 	} {
 		m, s := newFakeHost(t)
@@ -110,12 +110,12 @@ func TestLostContainerIsRestarted(t *testing.T) {
 		}
 		m.update(func() { m.state = "restarting 1 false 4 " })
 		advance(time.Hour)
-		if s := a.Status(); s.Phase != PhaseFailed || s.Reason != "engine: container is restarting, exit code 1, restarted 4 times: two" || runs() != 1 {
+		if s := a.Status(); s.Phase != PhaseFailed || s.Reason != "engine: container restarting, exit code 1, restarted 4 times: two" || runs() != 1 {
 			t.Errorf("while Docker restarts it: %+v after %d starts", s, runs())
 		}
 		m.update(func() { m.state, m.broken, m.running["skyserve-engine"] = "exited 1 false 4 ", "nvidia-smi", "lost" })
 		advance(repairDelay / 2)
-		if s := a.Status(); !strings.HasPrefix(s.Reason, "engine: container is exited, exit code 1") {
+		if s := a.Status(); !strings.HasPrefix(s.Reason, "engine: container exited, exit code 1") {
 			t.Errorf("before the repair: %+v", s)
 		}
 		advance(time.Hour)

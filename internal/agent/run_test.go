@@ -240,7 +240,7 @@ func TestSystemRunsContainers(t *testing.T) {
 		t.Errorf("started again: %v (%v)", started, err)
 	}
 	state, err := s.Inspect(t.Context(), container, 1)
-	if err != nil || state.Running || state.Reason != "container is exited, exit code 137, out of memory" || !slices.Equal(state.Lines, []string{"two"}) {
+	if err != nil || state.Running || state.Reason != "container exited, exit code 137, out of memory" || !slices.Equal(state.Lines, []string{"two"}) {
 		t.Errorf("%+v (%v)", state, err)
 	}
 	if names, err := s.Names(t.Context()); err != nil || !slices.Equal(names, []string{"engine"}) {
@@ -327,7 +327,7 @@ func TestSystemRunsPrograms(t *testing.T) {
 	if err := s.Reload(t.Context(), "balancer"); err != nil || m.calls[len(m.calls)-1] != "systemctl reload skyserve-balancer" {
 		t.Errorf("reloading called %q (%v)", m.calls[len(m.calls)-1], err)
 	}
-	if state, err := s.Inspect(t.Context(), u, 1); err != nil || state.Running || state.Reason != "activating auto-restart oom-kill" || state.Restarts != 3 || state.Lost {
+	if state, err := s.Inspect(t.Context(), u, 1); err != nil || state.Running || state.Reason != "ActiveState=activating SubState=auto-restart Result=oom-kill" || state.Restarts != 3 || state.Lost {
 		t.Errorf("%+v (%v)", state, err)
 	}
 	m.unit = [3]string{"active", "running", "success"}
@@ -407,7 +407,7 @@ func TestStatusReportsUnitProgress(t *testing.T) {
 	}
 	testkit.Eventually(t, "the unit is loading", func() bool {
 		s := m.agent.Status()
-		return s.Phase == PhaseWeights && s.Reason == "engine: no response from the readiness probe yet: Loading weights took 3 s"
+		return s.Phase == PhaseWeights && s.Reason == "engine: no response to the readiness probe yet: Loading weights took 3 s"
 	})
 	server := &http.Server{Addr: at, Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		select {

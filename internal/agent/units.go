@@ -79,7 +79,7 @@ func (a *Agent) applyWithRetries(ctx context.Context, d Deployment) {
 	a.repeat(ctx, retryInterval, func() (done bool) {
 		err := a.applyDeployment(ctx, d)
 		if err != nil && ctx.Err() == nil {
-			a.log.Error("applying the deployment failed", "revision", d.Revision, "err", err)
+			a.log.Error("applying the deployment failed; retrying", "revision", d.Revision, "err", err)
 			a.setPhase(PhaseFailed, err.Error())
 		}
 		return err == nil
@@ -264,7 +264,7 @@ func checkReadyURL(ctx context.Context, url string) (remark string, err error) {
 	}
 	resp, err := localClient.Do(req)
 	if err != nil {
-		return "", errors.New("no response from the readiness probe yet")
+		return "", errors.New("no response to the readiness probe yet")
 	}
 	defer resp.Body.Close()
 	text := plainText(resp)

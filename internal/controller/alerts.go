@@ -80,15 +80,16 @@ func (c *Controller) storeAlerts(now time.Time) []telemetry.Alert {
 	h := c.store
 	if h.writeOutage != nil {
 		if p := h.writeOutage(); p != nil {
-			a := alert(telemetry.SeverityCritical, fmt.Sprintf("writing to %s failed: %v; planning, scaling, replacement and adoption are suspended", h.dir, p.Err),
-				"free disk space there or repair the disk; the store then recovers automatically")
+			a := alert(telemetry.SeverityCritical, fmt.Sprintf("writing to %s on the controller's machine failed: %v; planning, scaling, replacement and adoption are suspended", h.dir, p.Err),
+				"free disk space there, or repair the disk; the store then recovers automatically")
 			a.Since = &p.Since
 			return []telemetry.Alert{a}
 		}
 	}
 	if h.clientOutage != nil {
 		if p := h.clientOutage(); p != nil && now.Sub(p.Since) >= storeGrace {
-			a := alert(telemetry.SeverityCritical, fmt.Sprintf("does not respond to the controller: %v; planning, scaling, replacement and adoption are suspended", p.Err), "check the store's logs")
+			a := alert(telemetry.SeverityCritical, fmt.Sprintf("the store does not respond to the controller: %v; planning, scaling, replacement and adoption are suspended", p.Err),
+				fmt.Sprintf("check the logs of the store: 'skyserve logs %s controller', or those of the external NATS server", c.config.Service))
 			a.Since = &p.Since
 			return []telemetry.Alert{a}
 		}
@@ -96,7 +97,7 @@ func (c *Controller) storeAlerts(now time.Time) []telemetry.Alert {
 	var alerts []telemetry.Alert
 	if h.free != nil {
 		if free, known := h.free(); known && free < lowDiskBytes {
-			alerts = append(alerts, alert(telemetry.SeverityWarning, fmt.Sprintf("the disk of %s has %d MiB free", h.dir, free>>20), "free disk space there"))
+			alerts = append(alerts, alert(telemetry.SeverityWarning, fmt.Sprintf("the disk of %s on the controller's machine has %d MiB free", h.dir, free>>20), "free disk space there"))
 		}
 	}
 	c.mu.Lock()
@@ -104,7 +105,7 @@ func (c *Controller) storeAlerts(now time.Time) []telemetry.Alert {
 	c.mu.Unlock()
 	if slowest >= slowWrite {
 		alerts = append(alerts, alert(telemetry.SeverityWarning,
-			fmt.Sprintf("a write took %s; the controller loses its lease after %s", slowest.Round(100*time.Millisecond), leaseTTL), "move the store to a faster disk"))
+			fmt.Sprintf("a write to the store took %s; the controller loses its lease when a write takes longer than %s", slowest.Round(100*time.Millisecond), leaseTTL), "move the store to a faster disk"))
 	}
 	return alerts
 }

@@ -40,11 +40,11 @@ func TestHealthReportsStoreFailures(t *testing.T) {
 		want   string
 	}{
 		"healthy":             {storeHealth{}, 200, "ok"},
-		"a full disk":         {storeHealth{dir: "/d", writeOutage: func() *store.Outage { return full }}, 503, "writing to /d failed: no space left on device; planning, scaling, replacement and adoption are suspended"},
+		"a full disk":         {storeHealth{dir: "/d", writeOutage: func() *store.Outage { return full }}, 503, "writing to /d on the controller's machine failed: no space left on device; planning, scaling, replacement and adoption are suspended"},
 		"the cause":           {storeHealth{writeOutage: func() *store.Outage { return full }}, 503, "no space left on device"},
-		"no response":         {storeHealth{clientOutage: func() *store.Outage { return full }}, 503, "does not respond to the controller: no space left on device; planning, scaling, replacement and adoption are suspended"},
+		"no response":         {storeHealth{clientOutage: func() *store.Outage { return full }}, 503, "the store does not respond to the controller: no space left on device; planning, scaling, replacement and adoption are suspended"},
 		"no response for now": {storeHealth{clientOutage: func() *store.Outage { return &store.Outage{Since: time.Now(), Err: syscall.EPIPE} }}, 200, "ok"},
-		"little free space":   {storeHealth{dir: "/d", free: func() (uint64, bool) { return 12 << 20, true }}, 200, "disk of /d has 12 MiB free"},
+		"little free space":   {storeHealth{dir: "/d", free: func() (uint64, bool) { return 12 << 20, true }}, 200, "disk of /d on the controller's machine has 12 MiB free"},
 		"enough free space":   {storeHealth{free: func() (uint64, bool) { return 1 << 40, true }}, 200, "ok"},
 		"unknown free space":  {storeHealth{free: func() (uint64, bool) { return 0, false }}, 200, "ok"},
 		"certificates' alert": {storeHealth{}, 200, "ok\nwarning: certificate lb-us-0: it ends"},
@@ -116,7 +116,7 @@ func TestSlowDiskKeepsLeadership(t *testing.T) {
 				t.Errorf("writes of %s: the lease was acquired %d times in a minute", took, terms)
 			}
 			status, text := w.get(t, "/healthz")
-			if slow := strings.Contains(text, "a write took 2.5s"); status != 200 || slow != (took > time.Second) {
+			if slow := strings.Contains(text, "a write to the store took 2.5s"); status != 200 || slow != (took > time.Second) {
 				t.Errorf("writes of %s: got %d %q", took, status, text)
 			}
 			var reported telemetry.Alerts

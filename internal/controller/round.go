@@ -78,7 +78,7 @@ func (c *Controller) probeBalancer(ctx context.Context, w *trackedBalancer) {
 	}
 	w.failures = 0
 	workers, err := w.admin.Workers(ctx)
-	c.recordResult(w, "", "listing the replicas of a balancer failed", err)
+	c.recordResult(w, "", "listing the replicas of a balancer failed; retrying", err)
 	if err != nil {
 		return
 	}
@@ -169,7 +169,7 @@ func (c *Controller) repair(ctx context.Context) {
 		for _, r := range c.excessReplicas(w) {
 			id := r.ID
 			err := c.releaseReplica(ctx, w, r)
-			c.recordResult(w, id, "detaching a replica failed", err)
+			c.recordResult(w, id, "detaching a replica failed; retrying", err)
 			if err != nil {
 				mu.Lock()
 				stuck[id] = true
@@ -182,7 +182,7 @@ func (c *Controller) repair(ctx context.Context) {
 			if stuck[r.ID] {
 				continue
 			}
-			c.recordResult(w, r.ID, "attaching a replica failed", c.attachReplica(ctx, w, r))
+			c.recordResult(w, r.ID, "attaching a replica failed; retrying", c.attachReplica(ctx, w, r))
 		}
 	})
 }

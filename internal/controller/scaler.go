@@ -122,7 +122,7 @@ func (s *scaler) selectStrategy(autoscale service.Autoscale) error {
 	if isAutomatic(autoscale.Strategy) {
 		var err error
 		if next, err = plan.NewStrategy(autoscale.Strategy, plan.StrategyOptions{NoDonation: !autoscale.Donate, MaxLateShare: autoscale.Late}); err != nil {
-			return fmt.Errorf("select the scaling strategy of %s: %w", s.service, err)
+			return fmt.Errorf("selecting the scaling strategy of %s: %w", s.service, err)
 		}
 	}
 	s.autoscale, s.strategy = autoscale, next
@@ -215,7 +215,7 @@ func (s *scaler) failureEvents(m scalingChange, err error) []telemetry.ScalingEv
 		return nil
 	}
 	e := m.events[0]
-	e.Reason = fmt.Sprintf("not %s (%s): %v", e.Action, e.Reason, err)
+	e.Reason = fmt.Sprintf("replicas not %s (requested because: %s): %v", e.Action, e.Reason, err)
 	e.Action = telemetry.ScalingFailed
 	for _, old := range slices.Backward(s.events) {
 		if old.Model == e.Model && old.Region == e.Region {

@@ -36,9 +36,9 @@ func (s *Spec) imageWarnings() []string {
 		}
 		image := m.Engine.Image
 		if image == "" {
-			image = "the default image"
+			image = "the default image of " + string(m.Engine.Kind)
 		}
-		all = append(all, fmt.Sprintf("models[%d].engine.image: %s is not pinned by a digest, and its publisher can move the tag; use NAME:TAG@sha256:DIGEST, which 'docker buildx imagetools inspect NAME:TAG' prints", i, image))
+		all = append(all, fmt.Sprintf("models[%d].engine.image: %s is not pinned by a digest, and its publisher can move the tag; set NAME:TAG@sha256:DIGEST; 'docker buildx imagetools inspect NAME:TAG' prints the digest", i, image))
 	}
 	return all
 }

@@ -14,7 +14,7 @@ func TestWarningsReportUnpinnedImages(t *testing.T) {
 	}{
 		{"by tag", "{image: 'vllm/vllm-openai:v1'}", "aws/us-east-1", "models[0].engine.image: vllm/vllm-openai:v1 is not pinned by a digest"},
 		{"by neither", "{image: vllm/vllm-openai}", "gcp/us-central1", "is not pinned by a digest"},
-		{"the default", "{kind: vllm}", "aws/us-east-1", "models[0].engine.image: the default image is not pinned by a digest"},
+		{"the default", "{kind: vllm}", "aws/us-east-1", "models[0].engine.image: the default image of vllm is not pinned by a digest"},
 		{"by digest", "{image: 'vllm/vllm-openai" + digest + "'}", "aws/us-east-1", ""},
 		{"by both", "{image: 'vllm/vllm-openai:v1" + digest + "'}", "aws/us-east-1", ""},
 		{"simulated", "{kind: sim}", "aws/us-east-1", ""},

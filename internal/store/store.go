@@ -190,7 +190,7 @@ func (s *Store) dialLater(natsURL string, opts []nats.Option) {
 			if attempt == 1 {
 				s.log.Warn("connecting to the store failed; it is retried in the background", "url", s.url, "err", err)
 				s.mu.Lock()
-				s.lost = &Outage{Since: s.now(), Err: fmt.Errorf("%w: connect to %s: %w", ErrUnavailable, s.url, err)}
+				s.lost = &Outage{Since: s.now(), Err: fmt.Errorf("%w: connecting to %s: %w", ErrUnavailable, s.url, err)}
 				s.mu.Unlock()
 			}
 			select {

@@ -116,7 +116,7 @@ func (s *SharedPrefix) check() error {
 	case len(s.Tenant) > maxSharedName:
 		return fmt.Errorf(".tenant: must have at most %d bytes, got %d", maxSharedName, len(s.Tenant))
 	case len(s.Hashes)%hashBytes != 0 || len(s.Hashes) > hashBytes*maxSharedHashes:
-		return fmt.Errorf(".hashes: must be at most %d of %d bytes, got %d bytes", maxSharedHashes, hashBytes, len(s.Hashes))
+		return fmt.Errorf(".hashes: must be at most %d hashes of %d bytes, got %d bytes", maxSharedHashes, hashBytes, len(s.Hashes))
 	case s.Forgotten == (len(s.Hashes) > 0):
 		return errors.New(": must either have hashes or be forgotten")
 	case s.Age < 0 || s.SessionAge < 0 || s.Age > maxSharedAge || s.SessionAge > maxSharedAge:
@@ -199,7 +199,7 @@ func (l *link) logPrefixesError(f *follower, err error) {
 		reason = err.Error()
 	}
 	if reason != "" && reason != f.reason {
-		l.client.opts.Logger.Warn("peer's cache updates ignored", "peer", l.cfg.ID, "reason", reason)
+		l.client.opts.Logger.Warn("sharing prefixes with a peer failed", "peer", l.cfg.ID, "reason", reason)
 	}
 	f.reason = reason
 }

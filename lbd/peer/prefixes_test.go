@@ -202,7 +202,7 @@ func TestUnusablePrefixes(t *testing.T) {
 		{"endless", strings.Repeat(" ", maxPrefixes+1), "GET /skyserve/v1/prefixes returned more than 262144 bytes"},
 		{"no replica", page(`{"hashes":"AAAAAAAAAAA="}`), "learned[0].replica: must have 1 to 512 bytes, got 0"},
 		{"a name too long", page(`{"replica":"` + strings.Repeat("x", 513) + `","hashes":"AAAAAAAAAAA="}`), "learned[0].replica: must have 1 to 512 bytes, got 513"},
-		{"half a hash", page(`{"replica":"r","hashes":"AAAA"}`), "learned[0].hashes: must be at most 8192 of 8 bytes, got 3 bytes"},
+		{"half a hash", page(`{"replica":"r","hashes":"AAAA"}`), "learned[0].hashes: must be at most 8192 hashes of 8 bytes, got 3 bytes"},
 		{"nothing", page(`{"replica":"r"}`), "learned[0]: must either have hashes or be forgotten"},
 		{"both", page(`{"replica":"r","forgotten":true,"hashes":"AAAAAAAAAAA="}`), "learned[0]: must either have hashes or be forgotten"},
 		{"from the future", page(`{"replica":"r","forgotten":true,"age_ns":-1}`), "learned[0].age_ns, .session_age_ns: must be 0 to 720h0m0s, got -1ns and 0s"},
@@ -223,7 +223,7 @@ func TestUnusablePrefixes(t *testing.T) {
 				if s := cl.Status()[0]; s.Reason != "" || s.Silence > time.Second {
 					t.Errorf("its heartbeats: %+v", s)
 				}
-				if n := strings.Count(log.String(), "peer's cache updates ignored"); n != 1 || !strings.Contains(log.String(), c.want) {
+				if n := strings.Count(log.String(), "sharing prefixes with a peer failed"); n != 1 || !strings.Contains(log.String(), c.want) {
 					t.Errorf("%d lines of\n%s\nwant one of %s", n, log.String(), c.want)
 				}
 				b.set(func(b *balancer) { b.answer = through(learned(prompt(1)).boot("k")) })

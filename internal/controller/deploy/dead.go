@@ -40,7 +40,7 @@ func (h *Delivery) FindDead(ctx context.Context, timeout time.Duration) (dead ma
 	}
 	start := time.Now()
 	for _, o := range h.provenDead(suspects, seen) {
-		reason := fmt.Sprintf("no response; retrying for up to %s: %v", timeout, seen[o.ID].Err)
+		reason := fmt.Sprintf("for a response; retrying for up to %s: %v", timeout, seen[o.ID].Err)
 		h.reportStatus(o.ID, agent.Status{Phase: agent.PhaseWaiting, Reason: reason})
 	}
 	for len(h.provenDead(suspects, seen)) > 0 && time.Since(start) < timeout && sleep(ctx, unresponsivePollInterval) {

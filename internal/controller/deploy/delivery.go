@@ -200,7 +200,7 @@ func waitingReason(err error) string {
 	case errors.Is(err, errNoRelay):
 		return "for a balancer of its region, through which it is reached"
 	}
-	return err.Error()
+	return "for its agent: " + err.Error()
 }
 
 // UpdateController delivers the controller's deployment before anything else is changed, so that the

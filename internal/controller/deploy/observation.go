@@ -123,7 +123,7 @@ func (s *observation) unreachableParts(change controller.CapacityChange) error {
 	var all []error
 	for _, r := range slices.Sorted(maps.Keys(about)) {
 		if why := s.unresponsive[r]; why != nil {
-			all = append(all, fmt.Errorf("change the replicas in %s: %w", r, why))
+			all = append(all, fmt.Errorf("changing the replicas in %s: %w", r, why))
 		}
 	}
 	return errors.Join(all...)

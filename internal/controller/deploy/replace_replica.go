@@ -21,7 +21,7 @@ type ReplacementRefusedError struct {
 
 // Error returns a message with the replica, the desired class and the reason.
 func (e *ReplacementRefusedError) Error() string {
-	return fmt.Sprintf("%s stays on %s: %s is unavailable: %s", e.ID, e.Runs, e.Wanted, e.Reason)
+	return fmt.Sprintf("replacing %s (%s) with %s: %s", e.ID, e.Runs, e.Wanted, e.Reason)
 }
 
 // ReplaceReplica launches a replacement of a class for an existing replica, which serves until the

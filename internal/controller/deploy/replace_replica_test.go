@@ -59,7 +59,7 @@ func TestReplaceReplica(t *testing.T) {
 			return &provision.CapacityError{Offering: o, Scope: provision.ScopeRegion, Code: "InsufficientInstanceCapacity"}
 		}
 		var refused *deploy.ReplacementRefusedError
-		if id, err := exchange("us-east-1-0"); id != "" || !errors.As(err, &refused) || err.Error() != "us-east-1-0 stays on on_demand L4: H100 is unavailable: the cloud has no capacity for it" {
+		if id, err := exchange("us-east-1-0"); id != "" || !errors.As(err, &refused) || err.Error() != "replacing us-east-1-0 (on_demand L4) with H100: the cloud has no capacity for it" {
 			t.Errorf("without capacity: launched %q, %v", id, err)
 		}
 		u.CapacityError = nil

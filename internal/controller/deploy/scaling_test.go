@@ -143,8 +143,8 @@ func TestApplyWanted(t *testing.T) {
 		{"all on another GPU", provision.ClassCounts{onH100: 2}, "", "us-east-1-0 H100, us-east-1-2 H100", ""},
 		{"one of each", provision.ClassCounts{onL4: 1, onH100: 1}, "", "us-east-1-0 L4, us-east-1-2 H100", ""},
 		{"one more on another GPU", provision.ClassCounts{onL4: 2, onH100: 1}, "", "us-east-1-0 L4, us-east-1-1 L4, us-east-1-2 H100", ""},
-		{"one more, which falls back", provision.ClassCounts{onL4: 2, onH100: 1}, "H100", "us-east-1-0 L4, us-east-1-1 L4, us-east-1-2 L4", "us-east-1-2 stays on on_demand L4: H100 is unavailable: replicas.max does not allow a replacement before the old replica is removed"},
-		{"another GPU without capacity", provision.ClassCounts{onH100: 2}, "H100", "us-east-1-0 L4, us-east-1-1 L4", "us-east-1-0 stays on on_demand L4: H100 is unavailable: the cloud has no capacity for it; us-east-1-1 stays on on_demand L4: H100 is unavailable: the cloud has no capacity for it"},
+		{"one more, which falls back", provision.ClassCounts{onL4: 2, onH100: 1}, "H100", "us-east-1-0 L4, us-east-1-1 L4, us-east-1-2 L4", "replacing us-east-1-2 (on_demand L4) with H100: replicas.max does not allow a replacement before the old replica is removed"},
+		{"another GPU without capacity", provision.ClassCounts{onH100: 2}, "H100", "us-east-1-0 L4, us-east-1-1 L4", "replacing us-east-1-0 (on_demand L4) with H100: the cloud has no capacity for it; replacing us-east-1-1 (on_demand L4) with H100: the cloud has no capacity for it"},
 		{"more than is allowed", provision.ClassCounts{onL4: 4}, "", "us-east-1-0 L4, us-east-1-1 L4", "llama in aws/us-east-1: replicas must be 2 to 3 (replicas.min and max of service.yaml), got 4"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

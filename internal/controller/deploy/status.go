@@ -227,7 +227,7 @@ func stateOf(o provision.Object, a machineAnswer) (service.ReplicaState, string)
 	var strangers *StrangersError
 	switch {
 	case errors.As(a.err, &strangers):
-		return service.StateFailed, "not launched by 'skyserve up': it receives no secrets"
+		return service.StateFailed, "not launched by 'skyserve up': it receives no secrets; check who launched it, then run 'skyserve up --replace " + o.ID + "'"
 	case o.TerminatedReason != "" && o.Offering != nil && o.Offering.Capacity == service.CapacitySpot:
 		return service.StateInterrupted, o.TerminatedReason
 	case o.TerminatedReason != "":
