@@ -117,7 +117,7 @@ func TestRejectedGCPTokenIsRetriedOnce(t *testing.T) {
 	s, f := fakeStores["gs"](t, "models")
 	f.bucket.(*gcsBucket).client = &http.Client{Transport: withoutCredentials{}}
 	err := f.fetchAll(t.Context(), "gs://models/llama", t.TempDir(), func(string) {})
-	if err == nil || !strings.Contains(err.Error(), "status 401: Invalid Credentials; grant roles/") || s.tokens != 2 {
+	if err == nil || !strings.Contains(err.Error(), "status 401: Invalid Credentials (grant roles/") || s.tokens != 2 {
 		t.Errorf("got %v after %d tokens", err, s.tokens)
 	}
 }
