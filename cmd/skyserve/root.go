@@ -62,23 +62,32 @@ func execute(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	root.SetArgs(args)
 	root.SetOut(out)
 	root.SetErr(errOut)
-	err := root.ExecuteContext(ctx)
-	if _, _, unknown := root.Find(args); unknown != nil {
-		err = unknownCommand(root, args)
+	err := checkCommand(root, args)
+	if err == nil {
+		err = root.ExecuteContext(ctx)
 	}
 	code := report(ctx, errOut, cmp.Or(err, out.Flush()))
 	_ = errOut.Flush() // an error could be reported only to the same stream
 	return code
 }
 
-// unknownCommand is the error of a command line that names no command, with the most similar ones.
-func unknownCommand(root *cobra.Command, args []string) error {
-	name := args[slices.IndexFunc(args, func(a string) bool { return !strings.HasPrefix(a, "-") })]
-	hint := "run 'skyserve --help' to list the commands"
-	if similar := root.SuggestionsFor(name); len(similar) > 0 {
+// checkCommand returns an error for a command line that names no command, with the most similar ones.
+func checkCommand(root *cobra.Command, args []string) error {
+	if len(args) > 0 && strings.HasPrefix(args[0], cobra.ShellCompRequestCmd) {
+		return nil // cobra adds this command when it runs
+	}
+	root.InitDefaultHelpCmd()
+	root.InitDefaultCompletionCmd(args...)
+	parent, rest, err := root.Find(args)
+	at := slices.IndexFunc(rest, func(a string) bool { return !strings.HasPrefix(a, "-") })
+	if err == nil && (parent == root || parent.Runnable() || at < 0) {
+		return nil
+	}
+	hint := "run '" + parent.CommandPath() + " --help' to list the commands"
+	if similar := parent.SuggestionsFor(rest[at]); len(similar) > 0 {
 		hint = "did you mean '" + strings.Join(similar, "' or '") + "'?"
 	}
-	return usage(fmt.Errorf("unknown command %q", name), hint)
+	return usage(fmt.Errorf("unknown command %q", rest[at]), hint)
 }
 
 // report prints err, with its hint, and chooses the exit code.
