@@ -33,7 +33,7 @@ type request struct {
 	failedAt    time.Duration
 	// waitsFor is the full replica that the request waits for; nil if it waits for any target.
 	waitsFor *target
-	// nextSortTime is its sort time (Item.Rank) after its queue is reordered.
+	// nextSortTime is its sort time (Item.SortTime) after its queue is reordered.
 	nextSortTime time.Duration
 	evaluated    bool // since it was queued; only for a policy that holds requests
 	// Expected work at its target, in tokens, estimated when it was sent.
@@ -120,7 +120,7 @@ func (b *Balancer) Step(now time.Duration, ev Event) []Action {
 			b.markStreaming(r)
 			r.recordFirstToken(now)
 			b.queue(r.Model).countFirstToken(now, r)
-			b.placeWaitingFor(now, r)
+			b.placeSameModel(now, r)
 		}
 	case EventProgress:
 		if t := findTarget(b.replicas, ev.Target); t != nil {
@@ -213,7 +213,7 @@ func (b *Balancer) handleArrived(now time.Duration, in *Request) {
 }
 
 // sortTime returns the time by which r is sorted among requests that are equal in the order
-// (Item.Rank): its arrival or, for a policy that holds requests, the start of its session. An
+// (Item.SortTime): its arrival or, for a policy that holds requests, the start of its session. An
 // active session is then finished before new ones begin, while its prefix is still cached. The
 // benefit is smaller if the engines' hit rate is low. Therefore a session's lead is at most
 // SessionLead times the square of the hit rate.
@@ -280,7 +280,7 @@ func (b *Balancer) handleFinished(now time.Duration, id string, out *Outcome) {
 	t.breaker.Served()
 	b.clearSuspect(now, r)
 	b.forgetRequest(r)
-	b.placeWaitingFor(now, r)
+	b.placeSameModel(now, r)
 }
 
 // endClientError ends a request that t rejected as invalid. The response carries no information about the health
@@ -290,7 +290,7 @@ func (b *Balancer) endClientError(now time.Duration, t *target, r *request, out 
 	b.queue(r.Model).chargeServed(r, out)
 	b.counts.Finished++
 	b.forgetRequest(r)
-	b.placeWaitingFor(now, r)
+	b.placeSameModel(now, r)
 }
 
 // withoutEarlierTokens returns the outcome without the tokens that earlier targets generated.
@@ -349,7 +349,7 @@ func (b *Balancer) handleFailed(now time.Duration, id string, out *Outcome) {
 		b.requeue(now, r)
 	}
 	b.bounceStranded(now)
-	b.placeWaitingFor(now, r)
+	b.placeSameModel(now, r)
 }
 
 // handleBounced queues a request again that a peer could not place.
@@ -368,7 +368,7 @@ func (b *Balancer) handleBounced(now time.Duration, id string, out *Outcome) {
 	} else {
 		b.requeue(now, r)
 	}
-	b.placeWaitingFor(now, r)
+	b.placeSameModel(now, r)
 }
 
 // requeue returns a request to its previous place in the queue.
@@ -427,7 +427,7 @@ func (b *Balancer) handleCancelled(now time.Duration, id string, out *Outcome) {
 	}
 	b.counts.Cancelled++
 	b.forgetRequest(r)
-	b.placeWaitingFor(now, r)
+	b.placeSameModel(now, r)
 }
 
 // detachRequest removes r from its target. out is its outcome there, if known.

@@ -31,9 +31,10 @@ const freeSlotsPerRequest = 4
 // queues, counting the free slots at every event costs more time than it saves.
 const maxImmediateQueue = 32
 
-// rankState is the state of a target for policies that decide for whole pools.
+// rankState is the engine of a target and, only for policies that decide for whole pools, its
+// outstanding requests.
 type rankState struct {
-	engine          string     // ReplicaInfo.Engine, or the target's own id
+	engine          string     // ReplicaInfo.Engine, or the target's own id; set for every policy
 	requests        []*request // outstanding, unordered
 	streaming       int        // number of them that have a first token
 	tokensPerStream float64    // tokens generated per stream, summed since the target was last idle
@@ -134,8 +135,8 @@ func (b *Balancer) placeAsBatch(now time.Duration, q *queue) {
 }
 
 // poolDue reports whether a pool is to be decided now: at most once every BatchInterval, so that
-// slots that become free together are filled together. It is decided immediately while there are
-// many free slots per request and no rank waits for another.
+// slots that become free together are filled together. It is decided immediately if no two ranks
+// share an engine, or if there are many free slots per request.
 func (b *Balancer) poolDue(now time.Duration, q *queue) bool {
 	if first := q.assignedAt == 0; first || now-q.assignedAt >= b.cfg.BatchInterval {
 		return true
@@ -208,10 +209,10 @@ func (t *target) freeSlots(now time.Duration, c *Config) int {
 	return n
 }
 
-// assignPool lets the policy decide for the head of the queue and sends the chosen requests. It
-// reports whether all of them were sent.
+// assignPool lets the policy decide for the head of the queue and sends the requests for which it
+// chose a rank. It reports whether all requests at the head were sent.
 func (b *Balancer) assignPool(now time.Duration, q *queue) (all bool) {
-	x, remaining := &b.batch, q.Len()
+	x, before := &b.batch, q.Len()
 	b.fillPool(now, q)
 	for _, r := range x.separate {
 		b.placeRequest(now, q, r)
@@ -226,7 +227,7 @@ func (b *Balancer) assignPool(now time.Duration, q *queue) (all bool) {
 		r.uncached = r.promptLength()
 		b.sendRequest(now, r, x.ranks[choice.Index], b.recordDecision(now, r, choice))
 	}
-	return remaining-q.Len() >= len(b.scratchRequests) && len(b.scratchRequests) > 0
+	return before-q.Len() >= len(b.scratchRequests) && len(b.scratchRequests) > 0
 }
 
 // fillPool adds the head of the queue to the pool. Requests that failed before, are suspects or

@@ -77,12 +77,13 @@ type Config struct {
 	QueueLimit int
 	MaxWait    time.Duration
 	// ProbeInterval is the time between two reports of one target. After StaleIntervals without a
-	// report its figures are ignored, after LostIntervals it is unavailable.
+	// report, the push rule ignores a replica's pending count, and a peer receives no requests. Policies
+	// still receive the last figures, with their age. After LostIntervals the target is not live.
 	ProbeInterval  time.Duration
 	StaleIntervals int
 	LostIntervals  int
-	// UnconfirmedLimit bounds, under PushPending, the requests sent to a replica between two reports
-	// without a first token.
+	// UnconfirmedLimit bounds, under PushPending, the unconfirmed requests at a replica
+	// (policy.Candidate.Unconfirmed).
 	UnconfirmedLimit int
 	// OutstandingLimit bounds, under PushPending, the outstanding requests at a replica whose
 	// pending count is unknown or stale.
@@ -91,10 +92,11 @@ type Config struct {
 	// earlier, for a policy that holds requests.
 	SessionLead time.Duration
 	// PoolLimit is the maximum size of a pool: the requests at the head of a queue that are considered
-	// together.
+	// together. A policy that decides for one request at a time receives at most these, too.
 	PoolLimit int
 	// BatchInterval is the minimum time between two decisions for a whole pool, for a policy that
-	// decides for pools. It does not apply while there is much free capacity.
+	// decides for pools. It applies only to a model whose replicas share engines (ReplicaInfo.Engine),
+	// and not while there is much free capacity.
 	BatchInterval time.Duration
 	// Deferred decides when deferred requests join the others. If it can park requests, deferred
 	// requests may wait until their deadline instead of MaxWait.

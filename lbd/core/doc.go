@@ -30,7 +30,7 @@
 //
 //   - config.go: the configuration, its defaults, and the push rules.
 //   - queue.go, order.go, charge.go: the queue of a model, its order, and the tokens that a
-//     request costs its tenant. Fairness between tenants is in core/fair. queuerank.go: the same
+//     request costs its tenant. Fairness between tenants is in core/fair. queueposition.go: the same
 //     order for other queues.
 //   - holder.go: requests that only one target can serve.
 //   - deferred.go: when deferred (NIW) requests join the interactive ones.

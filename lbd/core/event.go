@@ -23,7 +23,7 @@ const (
 	EventReplicaAdded     EventKind = "replica_added"    // Replica
 	EventReplicaRemoved   EventKind = "replica_removed"  // Target
 	EventReplicaDraining  EventKind = "replica_draining" // Target
-	EventReplicaReport    EventKind = "replica_report"   // Target, ProbeReport
+	EventReplicaReport    EventKind = "replica_report"   // Target, Report
 	EventPeerAdded        EventKind = "peer_added"       // Peer
 	EventPeerRemoved      EventKind = "peer_removed"     // Target
 	EventPeerReport       EventKind = "peer_report"      // Target, PeerReport
@@ -189,7 +189,7 @@ type ModelLoad struct {
 	// KV is the KV utilisation, 0..1: the mean over the live replicas that report it.
 	KV policy.Maybe[float64] `json:"kv,omitzero"`
 	// Wait is the time for which a request without known prefix would be queued there now;
-	// Residence is the mean time from a send to its end at one of the replicas.
+	// Residence is the mean time from sending a request to a replica to the end of the request.
 	Wait      time.Duration `json:"wait_ns"`
 	Residence time.Duration `json:"residence_ns"`
 	// Pace is the mean over the live replicas of the time between two tokens, divided by that of the
@@ -213,7 +213,7 @@ const (
 // Reasons of a rejection: short, stable codes.
 const (
 	RejectDuplicate        = "duplicate_id"   // a request with this id has not ended
-	RejectNoReplica        = "no_replica"     // neither this region nor a peer serves the model
+	RejectNoReplica        = "no_replica"     // no replica of this balancer and no peer serves the model
 	RejectQueueFull        = "queue_full"     // Config.QueueLimit requests are queued already
 	RejectWaitExceeded     = "wait_exceeded"  // it reached its maximum time in the queue
 	RejectFailed           = "replica_failed" // its target failed and it cannot be retried

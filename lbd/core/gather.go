@@ -8,7 +8,8 @@ import (
 )
 
 // gatherCandidates fills candidates, and targets in parallel, with all targets that may serve r:
-// replicas, then, from firstPeer on, peers. fillMatches adds their prefix matches.
+// replicas, then, from firstPeer on, peers. While a replica is available, peers are included only
+// for a policy with Traits.Peers. fillMatches adds the prefix matches.
 func (b *Balancer) gatherCandidates(now time.Duration, q *queue, r *request) {
 	b.candidates, b.targets = b.candidates[:0], b.targets[:0]
 	anyLocal := false

@@ -47,8 +47,8 @@ type StoppedFingerprint struct {
 // killSuspect holds the failures of replicas that had a request with one fingerprint.
 type killSuspect struct {
 	fingerprint  uint64 // 0 = unknown: the suspect is a single request
-	kills        int    // deaths counted against it since one was served
-	deaths       int    // replicas that died while they had one since one was served
+	kills        int    // deaths counted against it since such a request was last served
+	deaths       int    // replicas that died while they had such a request, since one was last served
 	openFailures int    // failures whose cause is not known yet
 	isolated     bool
 	stopped      bool

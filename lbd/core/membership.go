@@ -158,7 +158,7 @@ func (b *Balancer) handlePeerReport(now time.Duration, id string, rep *PeerRepor
 	b.placeAllWaiting(now)
 }
 
-// forgetLost drops the prefixes of replicas that stopped reporting: a process that later reports
+// forgetLost drops the prefixes of replicas and peers that stopped reporting: a process that later reports
 // under the same id has an empty cache.
 func (b *Balancer) forgetLost(now time.Duration) {
 	lost := time.Duration(b.cfg.LostIntervals) * b.cfg.ProbeInterval

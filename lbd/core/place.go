@@ -13,13 +13,12 @@ func (b *Balancer) placeAllWaiting(now time.Duration) {
 	}
 }
 
-func (b *Balancer) placeWaitingFor(now time.Duration, r *request) {
+// placeSameModel tries to place the waiting requests of r's model.
+func (b *Balancer) placeSameModel(now time.Duration, r *request) {
 	b.placeWaiting(now, b.queue(r.Model))
 }
 
-// placeWaiting places requests from the head of the queue. It stops at the first request that cannot be
-// placed (first come, first served), unless only that request's own restrictions prevent it: later
-// requests do not have to wait for such a request.
+// placeWaiting places requests from the head of the queue, in the way that the policy requires.
 func (b *Balancer) placeWaiting(now time.Duration, q *queue) {
 	switch {
 	case b.batch.policy != nil:
@@ -31,21 +30,23 @@ func (b *Balancer) placeWaiting(now time.Duration, q *queue) {
 	}
 }
 
-// placeInOrder is placeWaiting for a policy that decides one request at a time.
+// placeInOrder is placeWaiting for a policy that decides one request at a time and holds none. It
+// stops at the first request that cannot be placed, unless only that request's own restrictions
+// prevent it: later requests do not have to wait for such a request.
 func (b *Balancer) placeInOrder(now time.Duration, q *queue) {
-	pool := b.scratchRequests[:0]
+	head := b.scratchRequests[:0]
 	for skip := 0; skip < min(q.Len(), b.cfg.PoolLimit); {
 		replica, peer := b.anyAvailable(now, q)
 		if !replica && !peer {
 			return
 		}
-		if len(pool) <= skip {
-			pool = q.First(pool[:0], now, min(2*skip+1, b.cfg.PoolLimit))
-			b.scratchRequests = pool
+		if len(head) <= skip {
+			head = q.First(head[:0], now, min(2*skip+1, b.cfg.PoolLimit))
+			b.scratchRequests = head
 		}
-		r := pool[skip]
+		r := head[skip]
 		if b.placeRequest(now, q, r) {
-			pool = pool[:0] // the fair order of tenants changed
+			head = head[:0] // the fair order of tenants changed
 			continue
 		}
 		if !r.restricted() {
@@ -56,9 +57,9 @@ func (b *Balancer) placeInOrder(now time.Duration, q *queue) {
 }
 
 // placeWithHolds evaluates the head of the queue request by request, for a policy that holds requests
-// for a full replica while others overtake them. While no replica has capacity, it evaluates only new
-// requests. It stops when the available capacity is used up, because nothing has changed for the
-// requests behind.
+// for a full replica while others overtake them. After a peer's report, it evaluates all of them.
+// Otherwise it evaluates those that were evaluated before only while a replica has capacity: when the
+// capacity is used up, they stay held for the same replicas, and only new requests are evaluated.
 func (b *Balancer) placeWithHolds(now time.Duration, q *queue) {
 	if q.Len() == 0 {
 		return
@@ -195,9 +196,9 @@ func uncached(r *request, c *policy.Candidate) int {
 	return r.promptLength()
 }
 
-// peerEligible reports whether a request may be forwarded to a peer. A policy that compares regions
-// and holds requests decides itself whether a peer is too busy: for it, every usable peer with a
-// live replica of the model is eligible. For all other policies, peerAvailable decides.
+// peerEligible reports whether a request may be forwarded to a peer. A policy with both
+// Traits.Peers and Traits.Holds decides itself whether a peer is too busy: for it, every usable peer
+// with a live replica of the model is eligible. For all other policies, peerAvailable decides.
 func (b *Balancer) peerEligible(now time.Duration, t *target, l *ModelLoad, ownQueue int) bool {
 	if b.traits.Holds && b.traits.Peers {
 		return l != nil && l.Replicas > 0 && t.peerUsable(now, &b.cfg)

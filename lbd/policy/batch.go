@@ -2,8 +2,9 @@ package policy
 
 import "time"
 
-// Batcher is a policy that decides for many waiting requests at once. The balancer collects
-// requests for a short time and passes the head of the queue.
+// Batcher is a policy that decides for many waiting requests at once. The balancer
+// passes the head of the queue. For ranks that share an engine, it collects requests for a short
+// time before (core.Config.BatchInterval).
 type Batcher interface {
 	Policy
 	// Assign decides for a whole pool. It returns one choice for each of pool.Waiting, with an Index

@@ -46,7 +46,7 @@ type CostConstants struct {
 	TransientPending time.Duration
 	// MaxHold is the maximum time for which a request is held for a full replica.
 	MaxHold time.Duration
-	// Residence is the residence time that is assumed until the first request has ended.
+	// Residence is the residence time that HoldTime assumes while none is known.
 	Residence time.Duration
 }
 
@@ -117,7 +117,7 @@ func NewCost() *Cost { return &Cost{constants: DefaultCostConstants()} }
 // Name returns cost.
 func (*Cost) Name() string { return "cost" }
 
-// Traits returns that the policy uses prefixes, compares all regions, and may hold
+// Traits returns that the policy uses prefixes, compares replicas with peers, and may hold
 // requests.
 func (*Cost) Traits() Traits { return Traits{Prefix: true, Peers: true, Holds: true} }
 
@@ -249,7 +249,9 @@ func (p *Cost) memorySeconds(t *costTerms, c *Candidate, uncached float64) float
 	return over * inSeconds(c.Residence) * (p.constants.MemoryPenalty + p.constants.Occupancy*min(taken, 1)*waiting)
 }
 
-// waitSeconds returns how long a request waits at c before its computation starts.
+// waitSeconds returns how long a request waits at c before its computation starts. The wait at a
+// peer is the reported one (c.Wait), a share of the residence time for each unconfirmed request, and
+// PeerMargin. HoldTime counts one request more than its first argument.
 func (p *Cost) waitSeconds(c *Candidate) float64 {
 	wait := inSeconds(c.RTT)
 	switch {

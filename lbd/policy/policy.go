@@ -62,8 +62,8 @@ type Candidate struct {
 	// Available: the push rule allows another request there now.
 	Available bool
 	// Outstanding is the number of requests that this balancer sent there and that have not ended,
-	// plus failed requests that still count as load (lbd/core/failedload.go). So do Context and
-	// Remaining.
+	// plus failed requests that still count as load (lbd/core/failedload.go). Context and Remaining
+	// include those too.
 	Outstanding int
 	// Unconfirmed is the part of Outstanding without a first token that was sent too recently to be
 	// included in the last report.
@@ -81,17 +81,18 @@ type Candidate struct {
 	Queued int
 	// Held is the number of waiting requests held for it.
 	Held int
-	// Residence is the mean time from sending a request there to its end; 0 = unknown.
+	// Residence is the mean time from sending a request there to its end; 0 = unknown. A peer reports
+	// it as the mean over its replicas.
 	Residence time.Duration
 	// Prefilling is the number of uncached prompt tokens that are still to be computed, of all
 	// requests sent there.
 	Prefilling int
 	// Pace is the time between two tokens of an answer there, divided by that of the nominal replica
-	// (NominalStep) under the same load, as learned from responses: 2 = half as fast. It is 0 or 1 if
-	// nothing was learned.
+	// (NominalStep) under the same load, as learned from responses: 2 = half as fast. Until something
+	// was learned, it is that of the fastest replica of the model, or 1. 0 also counts as 1.
 	Pace float64
 	// Context is the number of tokens that the requests sent there attend to: prompts, and answers
-	// so far.
+	// so far. A peer reports it for all requests at its replicas, whichever balancer sent them.
 	Context int
 	// Replicas, PeerOutstanding and Wait are reported by a peer: its live replicas, the requests
 	// outstanding there, and the time for which a request without known prefix would be queued
@@ -168,15 +169,16 @@ type Policy interface {
 	Name() string
 	// Traits returns what the policy needs from the balancer; it never changes.
 	Traits() Traits
-	// Choose selects a candidate.
+	// Choose selects an available candidate, or Wait, or holds the request for a full replica. The
+	// balancer does not check whether the chosen candidate is available.
 	Choose(*Facts) Choice
 }
 
 // Traits is what a policy needs from the balancer.
 type Traits struct {
-	// Prefix: Candidate.Match and Cached must be set.
+	// Prefix: Candidate.Match and Cached must be set. In a Pool they are always 0.
 	Prefix bool
-	// Regions: it compares this balancer's replicas with the peers itself, so it must receive the
+	// Peers: it compares this balancer's replicas with the peers itself, so it must receive the
 	// peers even while a replica of this balancer is available.
 	Peers bool
 	// Holds: it may hold a request for one full candidate while requests behind it are sent.
@@ -232,9 +234,9 @@ func Names() []string {
 	return names
 }
 
-// layer returns the candidates of the first of SkyLB's two layers with a usable target (Algorithm
-// 1, line 28): the replicas of this balancer while any is available, else the peers. The result is
-// a half-open range of indices; peer is true for the layer of peers.
+// layer returns one of SkyLB's two layers of candidates (Algorithm 1, line 28): all replicas of this
+// balancer while any is available, else all peers, available or not. The result is a half-open range
+// of indices; peer is true for the layer of peers.
 func layer(cs []Candidate) (from, to int, peer bool) {
 	split := firstPeer(cs)
 	for i := range split {

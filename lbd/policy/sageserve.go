@@ -20,7 +20,7 @@ func NewSageServe() *SageServe { return &SageServe{} }
 // Name returns sageserve.
 func (*SageServe) Name() string { return "sageserve" }
 
-// Traits returns that the policy compares all regions.
+// Traits returns that the policy compares replicas with peers.
 func (*SageServe) Traits() Traits { return Traits{Peers: true} }
 
 // Choose selects a region, then a replica if that region is this one.

@@ -38,8 +38,8 @@ type Options struct {
 	// pointers are valid only during the call.
 	Sink func(core.Event)
 	// Identified is called with the model of a replica that was started without one, and with its kind if
-	// it was not given and its metrics show it. It is called each time they are identified again,
-	// before the replica's first ready report.
+	// it was not given and its metrics show it. They may be identified again after a failure. Each call
+	// precedes the next ready report of the replica.
 	Identified func(service.ReplicaConfig)
 	// Interval is the time between two probes of a replica; default 100 ms.
 	Interval time.Duration
@@ -156,12 +156,12 @@ type ReplicaStatus struct {
 	// Replica is the configuration at the start, with the identified model and kind.
 	Replica service.ReplicaConfig
 	Ready   bool
-	// Answered: a probe found it ready at least once.
+	// WasReady: a probe found it ready at least once.
 	WasReady bool
 	// Reason explains why it is not ready.
 	Reason string
-	// HitRate is the share of prompt tokens that the engine found in its prefix cache over the last
-	// minute, according to its own metrics.
+	// HitRate is the share of prompt tokens that the engine found in its prefix cache, according to
+	// its own metrics: over the last minute (vLLM), or the recent rate that it reports (SGLang).
 	HitRate policy.Maybe[float64]
 }
 

@@ -35,7 +35,7 @@ type Order[R any] func(r *R, now time.Duration) Position
 // calls Init, and changes the exported fields only while the item is not queued.
 type Item[R any] struct {
 	Seq      uint64        // breaks ties
-	SortTime time.Duration // sort time: among requests that the order treats as equal, the lowest is first
+	SortTime time.Duration // among requests that the order treats as equal, the lowest is first
 	Arrived  time.Duration // start of its wait
 
 	request    *R
@@ -109,7 +109,7 @@ func (q *Queue[R]) Len() int { return q.n }
 // Deferred returns the number of deferred requests in Len.
 func (q *Queue[R]) Deferred() int { return q.deferred }
 
-// before orders requests by position, then by rank; Seq breaks ties.
+// before orders requests by position, then by SortTime; Seq breaks ties.
 func (r *Item[R]) before(o *Item[R]) bool {
 	switch {
 	case r.position.Stage != o.position.Stage:
@@ -270,8 +270,8 @@ func (q *Queue[R]) OldestWait(now time.Duration) (wait time.Duration) {
 	return wait
 }
 
-// Reorder changes the order of the queue. change may change the rank of a request before it is
-// placed again.
+// Reorder changes the order of the queue. change may change the SortTime of a request before
+// it is placed again.
 func (q *Queue[R]) Reorder(now time.Duration, order Order[R], change func(r *R)) {
 	all := make([]*Item[R], 0, q.n)
 	for i := range q.levels {

@@ -7,8 +7,8 @@ import (
 	"skyserve/internal/service"
 )
 
-// The earlier of two ranks follows from the definition of the order.
-func TestRanks(t *testing.T) {
+// The earlier of two positions follows from the definition of the order.
+func TestQueuePositions(t *testing.T) {
 	const fast, normal, deferred = service.TierFast, service.TierNormal, service.TierDeferred
 	type who struct {
 		tier    service.Tier
@@ -28,10 +28,10 @@ func TestRanks(t *testing.T) {
 		{OrderDPA, who{fast, now}, who{normal, now - 10*time.Second}},                         // urgent, not urgent
 		{OrderDPA, who{normal, now - 10*time.Second}, who{fast, now - 1500*time.Millisecond}}, // recently expired
 	} {
-		rank := func(w who) QueuePosition {
+		position := func(w who) QueuePosition {
 			return QueuePositionOf(c.order, TierTargets{}, 5*time.Second, time.Second, w.tier, w.arrived, now)
 		}
-		if a, b := rank(c.first), rank(c.second); !a.Before(b) || b.Before(a) || a.Before(a) {
+		if a, b := position(c.first), position(c.second); !a.Before(b) || b.Before(a) || a.Before(a) {
 			t.Errorf("%s: %+v should go before %+v: %+v, %+v", c.order, c.first, c.second, a, b)
 		}
 	}

@@ -7,7 +7,7 @@ import (
 )
 
 // QueuePosition is the position of a waiting request in an order, for queues other than a balancer's,
-// such as the queue of a simulated engine. It is unrelated to the ranks of an engine.
+// such as the queue of a simulated engine.
 type QueuePosition struct {
 	stage        int
 	due, arrived time.Duration
@@ -21,14 +21,14 @@ func QueuePositionOf(order QueueOrder, targets TierTargets, tauN, tauP time.Dura
 	return QueuePosition{stage: s.Stage, due: s.Due, arrived: arrived}
 }
 
-// Before reports whether r is before o: by stage, then by deadline if the order uses it, then by
+// Before reports whether p is before o: by stage, then by deadline if the order uses it, then by
 // arrival.
-func (r QueuePosition) Before(o QueuePosition) bool {
+func (p QueuePosition) Before(o QueuePosition) bool {
 	switch {
-	case r.stage != o.stage:
-		return r.stage < o.stage
-	case r.due != o.due:
-		return r.due < o.due
+	case p.stage != o.stage:
+		return p.stage < o.stage
+	case p.due != o.due:
+		return p.due < o.due
 	}
-	return r.arrived < o.arrived
+	return p.arrived < o.arrived
 }
