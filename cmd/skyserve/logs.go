@@ -20,22 +20,29 @@ type logsOptions struct {
 func newLogsCmd() *cobra.Command {
 	var o logsOptions
 	cmd := &cobra.Command{
-		Use:   "logs NAME [lb/REGION|REPLICA|controller]",
+		Use:   "logs [NAME] [lb/REGION|REPLICA|controller]",
 		Short: "Show logs of replicas and balancers",
 		Long: `Show the last log lines of all processes of a service, of the balancers of one region
-(lb/us), of one replica (us-0) or of the controller. Logs of cloud VMs are fetched from
-their agents; -f polls them every second.
+(lb/us), of one replica (us-0) or of the controller. NAME is optional if only one service
+exists. Logs of cloud VMs are fetched from their agents; -f polls them every second.
 
 Lines are printed without colours. Control characters and characters that reorder or hide
 text are escaped (\u202e), also when the output is a pipe.`,
-		Example: `  skyserve logs chat
+		Example: `  skyserve logs
   skyserve logs chat lb/us -f
   skyserve logs chat us-0 --tail 50`,
-		Args: argsBetween(1, 2, "NAME [lb/REGION|REPLICA|controller]"),
+		Args: argsBetween(0, 2, "[NAME] [lb/REGION|REPLICA|controller]"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			o.name = args[0]
-			if len(args) == 2 {
-				o.part = args[1]
+			switch len(args) {
+			case 1:
+				o.name = args[0]
+				if _, err := findService(o.name); err != nil {
+					if _, err := findService(""); err == nil { // the argument names a process of the only service
+						o.name, o.part = "", args[0]
+					}
+				}
+			case 2:
+				o.name, o.part = args[0], args[1]
 			}
 			return runLogs(cmd.Context(), &o, cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
