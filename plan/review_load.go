@@ -50,7 +50,7 @@ func (r *review) setLoad(h *forecast.History) error {
 	}
 	past, now := r.knownHistory(h)
 	if past.Minutes == 0 {
-		r.assume("no history before %s: assuming no load, scale to min", r.at.Format(time.RFC3339))
+		r.assume("no history yet at %s: no load, scale to min", r.at.Format(time.RFC3339))
 		return nil
 	}
 	gap := now - past.End()

@@ -114,7 +114,7 @@ func TestReviewExtrapolatesTheRunningMinute(t *testing.T) {
 		peak    float64
 		says    string
 	}{
-		"too early to tell":  {1, 10 * time.Second, 0, "no history before"},
+		"too early to tell":  {1, 10 * time.Second, 0, "no history yet"},
 		"most of it":         {1, 40 * time.Second, 4500, "the current minute is extrapolated from its first 40 seconds"},
 		"history is long":    {30, 40 * time.Second, 3000, "minutes of history"},
 		"exactly at its end": {1, time.Minute, 3000, "1 minute of history"},
@@ -153,7 +153,7 @@ func TestReviewReportsAssumptions(t *testing.T) {
 		want   []string
 	}{
 		"no history": {reviewYAML, standing(2, 2), nil, []string{
-			"no history before 2027-01-15T08:00:00Z: assuming no load, scale to min",
+			"no history yet at 2027-01-15T08:00:00Z: no load, scale to min",
 			"local regions are not billed; L4 is planned at $0.8048 per hour (g6.xlarge in us-east-1, on demand)",
 		}},
 		"seven minutes": {reviewYAML, nil, demandtest.Constant(t, 7, 100, 100, 0), []string{

@@ -196,7 +196,7 @@ func (s *screen) describeEffect(verb Verb, orders []Action) string {
 	}
 	text := "In-flight requests complete; no new ones are sent."
 	if verb == VerbDonate {
-		text = "In-flight requests complete, then the GPUs join the spot pool until reclaimed."
+		text = "In-flight requests complete, then the GPUs join the spot pool until reclaimed or, except in static regions, removed after autoscale.donate_for."
 	}
 	for _, r := range regionsOf(s.snapshot) {
 		if n := draining[r.Name]; n > 0 {
@@ -242,7 +242,7 @@ func (m *Model) handleDialogKey(msg tea.KeyPressMsg) tea.Cmd {
 	orders := s.dialog.actions
 	s.dialog = dialog{}
 	if msg.String() != "y" && msg.String() != "Y" {
-		m.showToast("cancelled", false)
+		m.showToast(string(orders[0].Verb)+" cancelled", false)
 		return nil
 	}
 	m.showToast(string(orders[0].Verb)+" "+s.theme.glyphs.ellipsis, false)

@@ -14,10 +14,13 @@ var metricHelp = [][2]string{
 	{"ttft p50, p90", "time to first token, last minute"},
 	{"ttft miss%", "share of TTFTs over the IW-F target, last 10 s"},
 	{"hit", "share of prompt tokens cached (prefix hit rate)"},
-	{"fwd in/out", "requests forwarded from / to other regions"},
+	{"fwd in/out", "requests forwarded from / to other regions, total"},
+	{"rtt", "round-trip time from the queried balancer"},
 	{"age", "time since the last report, not since the start"},
 	{"trend", "tok/s, 5 s per cell, same scale for all regions"},
 	{"match", "share of the prompt expected to be cached at the target"},
+	{"deferred", "queued NIW requests (view 7)"},
+	{"interactive", "queued interactive requests (view 7)"},
 	{"earned", "autoscale.donate_price x time donated"},
 }
 

@@ -70,7 +70,7 @@ func (k KeyMap) Groups() []KeyGroup {
 		{"Navigation", []key.Binding{k.Up, k.Down, k.PageUp, k.PageDown, k.Top, k.Bottom, k.Open, k.Back}},
 		{"Display", []key.Binding{k.NextRegion, k.PreviousRegion, k.Filter, k.Command, k.YAML, k.Logs}},
 		{"Time", []key.Binding{k.Pause, k.Earlier, k.Later, k.MuchEarlier, k.MuchLater, k.Refresh}},
-		{"Actions (confirmed)", []key.Binding{k.Mark, k.Drain, k.Undrain, k.Donate, k.Reclaim, k.Apply}},
+		{"Actions (y confirms)", []key.Binding{k.Mark, k.Drain, k.Undrain, k.Donate, k.Reclaim, k.Apply}},
 		{"General", []key.Binding{k.Theme, k.Mouse, k.Help, k.Suspend, k.Quit}},
 	}
 }

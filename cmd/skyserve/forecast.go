@@ -61,7 +61,8 @@ func newForecastCmd() *cobra.Command {
 		Use:   "forecast --history FILE",
 		Short: "Forecast load from a history, or backtest the forecasters",
 		Long: `Forecast the prompt tokens (or requests) of each model, region and tier of a history,
-per step, with a 90 % prediction interval.
+per step, with a 90 % prediction interval. Prompt tokens include cached ones; plan,
+status and top show forecasts of uncached prompt tokens only.
 
 Of the forecasters, har is a heterogeneous autoregression, tvar an autoregression with
 time-varying coefficients, hmm a hidden Markov model, and auto a combination of all by

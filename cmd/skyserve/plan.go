@@ -76,7 +76,7 @@ with the remainder on demand.
 --problem solves an optimisation problem given as JSON: models, regions, gpus, n[i][j][k],
 theta[i][k], alpha[k], sigma[i][k], rho[i][j][w], epsilon, and capacity[j][k],
 min[i][j] and max[i][j] or null. The solution minimises
-sum alpha*(n+delta) + sum sigma*max(0,delta). docs/json.md lists the optional fields.
+sum alpha*(n+delta) + sum sigma*max(0,delta). docs/json.md describes all fields.
 -o lp and -o mps export the problem for another solver; --solver runs an installed
 solver and checks its solution.
 
@@ -130,7 +130,7 @@ func (o *planOptions) reviewFlags(cmd *cobra.Command) {
 	flags.DurationVar(&o.review.Horizon, "horizon", 0, "length of the planned period (default: autoscale.every, at least 1h)")
 	flags.StringVar(&o.review.Forecaster, "forecaster", "", "forecaster (default: the service's, else auto)")
 	flags.DurationVar(&o.review.Step, "step", plan.DefaultStep, "averaging window of the load before its peak is taken")
-	flags.StringVar(&o.review.Peak, "peak", plan.DefaultPeak, "forecast peak to plan for: "+strings.Join(forecast.PeakLevels, ", "))
+	flags.StringVar(&o.review.Peak, "peak", plan.DefaultPeak, "forecast peak to plan for: "+strings.Join(forecast.PeakLevels, ", ")+" (expected = the mean)")
 	flags.Float64Var(&o.review.Gap, "gap", 0, "relative optimality gap at which the solver stops (0 = proven optimal)")
 	flags.Float64Var(&o.review.Epsilon, "epsilon", plan.DefaultEpsilon, "minimum share of a region's own peak that its own replicas must serve")
 	flags.StringSliceVar(&o.review.Survive, "survive", nil, "serve all load even after the loss of any one of these `REGIONS`, comma-separated; region = any one region")

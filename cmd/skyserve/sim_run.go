@@ -60,8 +60,8 @@ those of 'skyserve load'. The file is streamed and may have any length. --set
 engine=light keeps only the lengths of prompts and responses, which is several times
 faster, for policies that do not use prefixes.
 
-A policy uses its canonical push mode and layout unless the scenario, --push or --layout
-override them. Policies with blind push run as one balancer in the US for all replicas,
+A policy uses the push mode and layout of the paper or project that it comes from, unless
+the scenario, --push or --layout override them. Policies with blind push run as one balancer in the US for all replicas,
 the others as one balancer per region.
 
 --set overrides a setting of a scenario: ` + strings.Join(sim.SettingNames(), ", ") + `.
@@ -97,8 +97,8 @@ charts, and the load over time (of seed 1).`,
 	}
 	flags := cmd.Flags()
 	flags.StringSliceVar(&o.policies, "policy", nil, "policies to compare, comma-separated: "+strings.Join(policy.Names(), ", ")+" (default: the scenario's, or all)")
-	flags.StringSliceVar(&o.pushes, "push", nil, "push modes of each policy: pending, outstanding:N, blind; see skyserve lb --help (default: the scenario's, or the canonical one)")
-	flags.StringVar(&o.layout, "layout", "", "placement of the balancers: single or regional (default: the canonical one)")
+	flags.StringSliceVar(&o.pushes, "push", nil, "push modes of each policy: pending, outstanding:N, blind; see skyserve lb --help (default: the scenario's, or the policy's own)")
+	flags.StringVar(&o.layout, "layout", "", "placement of the balancers: single or regional (default: the policy's own)")
 	flags.IntVar(&o.seeds, "seeds", 3, "run seeds 1 to `N`")
 	flags.StringArrayVar(&o.settings, "set", nil, "override a setting of the scenario, as `KEY=VALUE` (repeatable)")
 	flags.StringVarP(&o.output, "output", "o", "table", "output format: table, json or html")

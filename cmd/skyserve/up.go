@@ -119,7 +119,7 @@ credentials, 130 interrupted (run it again to continue).`,
 	flags.BoolVar(&o.upgrade, "upgrade", false, "also replace processes that run a different binary")
 	flags.DurationVar(&o.timeout, "timeout", 0, "how long to wait until the service is ready (default 1m; 10m if the service obtains a certificate, 30m if it has VMs)")
 	flags.StringVarP(&o.output, "output", "o", "text", "output format: text or json")
-	flags.StringVar(&o.programURL, "program", "", "`URL` from which VMs download skyserve for Linux; append #sha256=... if this machine cannot reach it (default: "+envProgram+", then the last value used)")
+	flags.StringVar(&o.programURL, "program", "", "`URL` from which VMs download skyserve for Linux; append #sha256=HASH if this machine cannot download it to compute the hash (default: "+envProgram+", then the last value used)")
 	flags.StringArrayVar(&o.replace, "replace", nil, "replace the VM with this `ID` (repeatable)")
 	flags.DurationVar(&o.replaceAfter, "replace-after", defaultReplaceAfter, "replace a VM that has booted and has not responded for this long (0 = never)")
 	o.clouds.registerFlags(flags)

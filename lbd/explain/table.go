@@ -180,7 +180,7 @@ func (p *page) legend() {
 	if len(p.shown) == 0 {
 		return
 	}
-	words := []string{"* chosen"}
+	words := []string{"* chosen", "- no value"}
 	for _, c := range columns(0) {
 		if l := legend[c.title]; l != "" && slices.Contains(p.shown, c.title) {
 			words = append(words, l)
