@@ -51,12 +51,12 @@ func (b *balancer) alerts(now time.Time) []telemetry.Alert {
 	alert := telemetry.Alert{Severity: telemetry.SeverityWarning, NextStep: "run 'skyserve status' for details"}
 	if p := b.storeProblem(); p != nil && now.Sub(p.Since) >= storeGrace {
 		alert.Kind, alert.Object, alert.Since = telemetry.AlertStore, "store", &p.Since
-		alert.Message = fmt.Sprintf("the store is unavailable, so balancers keep history and usage in memory: %v", p.Err)
+		alert.Message = fmt.Sprintf("the store is unavailable: %v; balancers keep history and usage in memory", p.Err)
 		alerts = append(alerts, alert)
 	} else if since := b.lease.silentSince(now); since != nil {
 		alert.Kind, alert.Object, alert.Since = telemetry.AlertController, "controller", since
-		alert.NextStep = fmt.Sprintf("run 'skyserve up' with the service.yaml of %s to start it", b.cfg.Service)
-		alert.Message = "no controller is running: planning, scaling, replacement and adoption are suspended"
+		alert.NextStep = fmt.Sprintf("run 'skyserve status'; if no controller is running, start it: run 'skyserve up' with the service.yaml of %s", b.cfg.Service)
+		alert.Message = fmt.Sprintf("no controller has renewed its lease for %s: planning, scaling, replacement and adoption are suspended", leaseGrace)
 		alerts = append(alerts, alert)
 	}
 	return append(alerts, b.member.alerts(b.cfg, now)...)

@@ -57,7 +57,7 @@ func parseConfig(file string, data []byte) (cfg service.BalancerConfig, err erro
 	if t := ye.GetToken(); t != nil && t.Position != nil {
 		position = fmt.Sprintf("%s:%d:%d", file, t.Position.Line, t.Position.Column)
 	}
-	return service.BalancerConfig{}, fmt.Errorf("reading %s: %s", position, ye.GetMessage())
+	return service.BalancerConfig{}, fmt.Errorf("reading %s: %s", position, strings.Replace(ye.GetMessage(), "unknown field", "unknown key", 1))
 }
 
 // readDuration parses a duration such as 110ms or, as encoded in JSON, a number of nanoseconds.

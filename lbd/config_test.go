@@ -44,8 +44,8 @@ func TestReadConfig(t *testing.T) {
 
 func TestReadConfigErrors(t *testing.T) {
 	for _, c := range []struct{ name, text, want string }{
-		{"unknown key", "id: lb-us-0\nreplcas: []\npeer_token: hunter2\n", `:2:1: unknown field "replcas"`},
-		{"unknown key deep", "id: lb-us-0\npeers:\n  - id: eu\n    uri: http://h\n", `:4:5: unknown field "uri"`},
+		{"unknown key", "id: lb-us-0\nreplcas: []\npeer_token: hunter2\n", `:2:1: unknown key "replcas"`},
+		{"unknown key deep", "id: lb-us-0\npeers:\n  - id: eu\n    uri: http://h\n", `:4:5: unknown key "uri"`},
 		{"wrong type", "id: lb-us-0\nreplicas: hunter2\n", ":2:11: "},
 		{"wrong duration", "peers:\n  - emulate_rtt: soon\n", `: must be a duration such as 110ms or 5s, got "soon"`},
 		{"empty", "", ": the file is empty"},

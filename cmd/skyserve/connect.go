@@ -85,7 +85,7 @@ func runConnect(cmd *cobra.Command, f connectFlags) error {
 	case !strings.HasPrefix(f.url, "https://"):
 		return usage(fmt.Errorf("URL: must be the https URL of a balancer's admin address, got %q", f.url), "")
 	case f.invite == (f.code != ""):
-		return usage(errors.New("requires either --invite or --code"), "run --invite on the machine from which the service was deployed, then --code here")
+		return usage(errors.New("requires either --invite or --code"), "run 'skyserve connect URL --invite' on the machine from which the service was deployed, then 'skyserve connect URL --code CODE' here")
 	case f.invite:
 		return runInvite(cmd, f)
 	}

@@ -32,7 +32,7 @@ func (a *Agent) serveRelay(w http.ResponseWriter, r *http.Request) {
 	_, port, err := net.SplitHostPort(r.Host)
 	switch {
 	case a.opts.Name.Role != identity.Balancer:
-		writeError(w, http.StatusForbidden, fmt.Errorf("relay to %s: the relay must be a balancer's machine, got a %s's", r.Host, a.opts.Name.Role))
+		writeError(w, http.StatusForbidden, fmt.Errorf("relay to %s: the relay must be a balancer's machine, got %s (%s)", r.Host, a.opts.Name.ID, a.opts.Name.Role))
 		return
 	case a.enrolled() == nil:
 		writeError(w, http.StatusConflict, errNotEnrolled)

@@ -18,7 +18,7 @@ type Actuator interface {
 	// they are ready nor until others have drained; it also completes unfinished earlier changes.
 	// The function may returns an error when no change is allowed any more. Apply calls it
 	// immediately before the first change; if it returns an error, Apply returns that error and
-	// changes nothing. ErrBusy means that another process is changing the service.
+	// changes nothing. ErrBusy means that the service cannot be changed now.
 	Apply(ctx context.Context, c CapacityChange, may func() error) (launched []string, err error)
 }
 
@@ -29,8 +29,9 @@ type OfferingSource interface {
 	Offerings() map[service.Region]provision.Offerings
 }
 
-// ErrBusy means that another process is changing the service.
-var ErrBusy = errors.New("another process is changing the service")
+// ErrBusy means that the service cannot be changed now, for example because another process is
+// changing it.
+var ErrBusy = errors.New("the service cannot be changed now")
 
 // WithActuator lets the controller scale the service through an actuator.
 func WithActuator(a Actuator) Option { return func(o *options) { o.actuator = a } }

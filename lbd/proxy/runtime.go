@@ -227,7 +227,7 @@ func (r *Runtime) deliverAction(now time.Duration, a *core.Action) {
 		return
 	}
 	if f == nil {
-		r.log.Error("action for a request that is not in flight", "request", a.ID, "action", string(a.Kind))
+		r.log.Error("action ignored: its request is not in flight", "request", a.ID, "action", string(a.Kind))
 		return
 	}
 	a.Decision = a.Decision.Clone()

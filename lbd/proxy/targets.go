@@ -15,7 +15,7 @@ import (
 )
 
 // ErrOlderEpoch means that an assignment is older than the current one.
-var ErrOlderEpoch = errors.New("the epoch is older than the current one")
+var ErrOlderEpoch = errors.New("the assignment is older than the current one")
 
 // maxRemoved is the maximum number of removed replicas whose epochs are remembered: more than a
 // service replaces while a delayed assignment is in transit.

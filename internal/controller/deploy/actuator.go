@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"path/filepath"
 	"slices"
@@ -74,7 +75,7 @@ func currentState(v *serviceView, decided Decisions) controller.CurrentState {
 // to balancers.
 func (k *Reconciler) Apply(ctx context.Context, change controller.CapacityChange, may func() error) (launched []string, err error) {
 	if !k.working.TryLock() {
-		return nil, controller.ErrBusy
+		return nil, fmt.Errorf("%w: the controller is reconciling it", controller.ErrBusy)
 	}
 	defer k.working.Unlock()
 	unlock, err := k.lock()

@@ -43,7 +43,7 @@ func CertificateAlerts(ends CertificateExpiries, now time.Time, command string) 
 	isDue := func(at time.Time, before time.Duration) bool { return !at.IsZero() && now.Add(before).After(at) }
 	where := "run " + command + " on the machine that has the service's CA key,"
 	if isDue(ends.Controller, identity.ControllerAlertBefore) {
-		add("controller", "its certificates expire on %s; it cannot renew machines' certificates beyond that day, and machines then reject each other", where, ends.Controller)
+		add("controller", "its certificates are valid until %s; it cannot renew machines' certificates beyond that day, and machines then reject each other", where, ends.Controller)
 	}
 	var due []string
 	first := time.Time{}
@@ -59,7 +59,7 @@ func CertificateAlerts(ends CertificateExpiries, now time.Time, command string) 
 		add("machines", listMachines(due), where, first)
 	}
 	if isDue(ends.Operator, identity.AlertBefore) && !ends.Signs {
-		add("operator", "your certificate expires on %s", "request an invitation from an operator and run 'skyserve connect'", ends.Operator)
+		add("operator", "your certificate is valid until %s", "request an invitation from the operator with the service's CA key and run 'skyserve connect URL --code CODE'", ends.Operator)
 	}
 	return alerts
 }
@@ -73,9 +73,9 @@ func listMachines(ids []string) string {
 		names += fmt.Sprintf(" and %d more", more)
 	}
 	if len(ids) == 1 {
-		return "the certificate of " + names + " expires on %s and has not been renewed"
+		return "the certificate of " + names + " is valid until %s and has not been renewed"
 	}
-	return "the certificates of " + names + " expire, the first on %s, and have not been renewed"
+	return "the certificates of " + names + " have not been renewed; the first is valid until %s"
 }
 
 // Alerts returns the alerts about certificates at the last observation.

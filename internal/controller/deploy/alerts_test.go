@@ -32,15 +32,15 @@ func TestCertificateAlerts(t *testing.T) {
 	}{
 		"unknown":                          {deploy.CertificateExpiries{}, 0, nil},
 		"machines, early":                  {deploy.CertificateExpiries{Machines: machines(90, "us-0")}, 44, nil},
-		"machines, half of the lifetime":   {deploy.CertificateExpiries{Machines: machines(90, "us-0")}, 46, []string{"warning: certificate machines: the certificate of us-0 expires on 2026-05-30 and has not been renewed; run " + command}},
+		"machines, half of the lifetime":   {deploy.CertificateExpiries{Machines: machines(90, "us-0")}, 46, []string{"warning: certificate machines: the certificate of us-0 is valid until 2026-05-30 and has not been renewed; run " + command}},
 		"expiry date":                      {deploy.CertificateExpiries{Machines: machines(90, "us-0")}, 46, []string{"before 2026-05-30"}},
-		"many":                             {deploy.CertificateExpiries{Machines: machines(90, "us-4", "us-1", "us-0", "us-2", "us-3")}, 46, []string{"the certificates of us-0, us-1, us-2 and 2 more expire, the first on 2026-05-30, and have not been renewed"}},
+		"many":                             {deploy.CertificateExpiries{Machines: machines(90, "us-4", "us-1", "us-0", "us-2", "us-3")}, 46, []string{"the certificates of us-0, us-1, us-2 and 2 more have not been renewed; the first is valid until 2026-05-30"}},
 		"machines, expired":                {deploy.CertificateExpiries{Machines: machines(90, "us-0")}, 91, []string{"critical: certificate machines:"}},
 		"controller, early":                {deploy.CertificateExpiries{Controller: year}, 182, nil},
-		"controller, half of the lifetime": {deploy.CertificateExpiries{Controller: year}, 184, []string{"warning: certificate controller: its certificates expire on 2027-03-01"}},
+		"controller, half of the lifetime": {deploy.CertificateExpiries{Controller: year}, 184, []string{"warning: certificate controller: its certificates are valid until 2027-03-01"}},
 		"controller, command":              {deploy.CertificateExpiries{Controller: year}, 184, []string{"run " + command + " on the machine that has the service's CA key, before 2027-03-01"}},
 		"controller, expired":              {deploy.CertificateExpiries{Controller: year}, 366, []string{"critical: certificate controller:"}},
-		"operator":                         {deploy.CertificateExpiries{Operator: began.AddDate(0, 0, 90)}, 46, []string{"run 'skyserve connect' before 2026-05-30"}},
+		"operator":                         {deploy.CertificateExpiries{Operator: began.AddDate(0, 0, 90)}, 46, []string{"run 'skyserve connect URL --code CODE' before 2026-05-30"}},
 		"operator with the CA":             {deploy.CertificateExpiries{Operator: began.AddDate(0, 0, 90), Signs: true}, 46, nil},
 		"both":                             {deploy.CertificateExpiries{Controller: year, Machines: machines(365, "us-0")}, 330, []string{"certificate controller", "certificate machines"}},
 	} {
@@ -69,7 +69,7 @@ func TestStatusAlertsAboutCertificates(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if len(s.Alerts) != want || want > 0 && (s.Alerts[0].Kind != telemetry.AlertCertificate || !strings.Contains(s.Alerts[0].Line(), "us-east-1-0 expires on 2026-05-30")) {
+		if len(s.Alerts) != want || want > 0 && (s.Alerts[0].Kind != telemetry.AlertCertificate || !strings.Contains(s.Alerts[0].Line(), "us-east-1-0 is valid until 2026-05-30")) {
 			t.Errorf("%d days before: %v", left, s.Alerts)
 		}
 		if s.State != deploy.StateReady {
