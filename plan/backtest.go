@@ -8,7 +8,8 @@ import (
 )
 
 // LoadTrace is the load of a service by minute, with the prices and start-up times of replicas, for
-// replaying plans. It uses the names, Theta, Capacity, CapacityType, Min and Max of Problem.
+// replaying plans. It uses the names, Theta, Capacity, CapacityType, Min and Max of Problem, and its
+// prices to choose GPUs.
 type LoadTrace struct {
 	Problem *Problem
 	// Load is uncached prompt tokens per second by model, region and minute; NaN is unknown. A minute
@@ -270,8 +271,9 @@ type Backtest struct {
 	Assumed    []string       `json:"assumed"`
 }
 
-// BacktestStep is one review of a Backtest: its forecast and the actual load. Rates are the highest of any
-// minute, summed over all models and regions; PeakTPS is nil where the actual load is unknown.
+// BacktestStep is one review of a Backtest: its planned and actual load. Rates are the highest of any
+// minute, summed over all models and regions: ForecastPeakTPS that of the planned load, PeakTPS that
+// of the actual load. PeakTPS is nil where the actual load is unknown.
 // Replicas is the count after the review, Changed the number that it started and stopped.
 type BacktestStep struct {
 	At              time.Time   `json:"at"`

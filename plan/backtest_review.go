@@ -264,14 +264,15 @@ func (b *Backtester) actualCounts(o *ReviewInputs) []TargetCounts {
 	return targets
 }
 
-// assumptions returns the assumptions of all reviews, and how the rules are evaluated.
+// assumptions returns how the rules are evaluated, and the assumptions of the first review that do
+// not depend on the load.
 func (b *Backtester) assumptions(first *ReviewInputs) []string {
 	out := []string{
 		"only interactive load minus cache hits is compared with capacity; batch work waits for idle capacity",
 		"every rule begins with ready replicas; later ones are billed from their launch",
 	}
 	if len(b.o.Real) > 0 && len(b.actualCounts(first)) == 0 {
-		out = append(out, "the actual counts begin after the backtest: they are ignored")
+		out = append(out, "the actual counts begin after the start of the backtest: they are ignored")
 	}
 	return append(out, first.fixedAssumptions...)
 }

@@ -2,8 +2,9 @@ package plan
 
 import "math"
 
-// The reactive rule scales out above a share of the current capacity, and scales in below a lower
-// share (SageServe 7.1), one replica after each cooldown of 15 seconds.
+// The reactive rule scales out above a share of the current capacity, by up to reactivePerMinute
+// replicas a minute: one after each cooldown of 15 seconds (SageServe 7.1). Below a lower share it
+// scales in by one replica a minute.
 const (
 	reactiveOut       = 0.7
 	reactiveIn        = 0.3

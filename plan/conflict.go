@@ -15,6 +15,8 @@ const (
 // relaxable is a constraint that can be removed: a limit, or a model with all that it requires.
 type relaxable struct {
 	kind relaxableKind
+	// a and b are indexes: region and GPU of a capacity, model and region of a max. For the other
+	// kinds a is the model and b is 0.
 	a, b int
 }
 

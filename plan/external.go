@@ -44,8 +44,8 @@ func (p *Problem) CountsFromColumns(columns map[string]float64) ([][][]int, erro
 	return x, nil
 }
 
-// AssessExternal returns the Solution of counts from another solver with a lower bound of their
-// cost. Rows and cost are computed from the problem itself. It fails when a row is broken.
+// AssessExternal returns the Solution of counts from another solver. bound is that solver's lower
+// bound of the cost of any counts. Rows and cost are computed from the problem itself. It fails when a row is broken.
 func (p *Problem) AssessExternal(x [][][]int, bound, gap float64) (Solution, error) {
 	if err := p.Verify(x); err != nil {
 		return Solution{}, err

@@ -27,7 +27,7 @@ type Extras struct {
 	MinTotal []*int `json:"min_total,omitempty"`
 	MaxTotal []*int `json:"max_total,omitempty"`
 	// RTTMillis is the round trip between regions. A region serves load only from regions at most
-	// MaxRTTMillis away. Nil, or 0, is no limit.
+	// MaxRTTMillis away. There is no limit when RTTMillis is nil or MaxRTTMillis is 0.
 	RTTMillis    [][]float64 `json:"rtt_ms,omitempty"`
 	MaxRTTMillis float64     `json:"max_rtt_ms,omitempty"`
 	// Egress is the price in USD of a million prompt tokens that region j sends to other regions

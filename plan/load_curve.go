@@ -10,7 +10,8 @@ type LoadCurve struct {
 	// Past ends at the time of the plan; NaN is unknown.
 	Past []float64
 	// Mean is the forecast with its 90 % prediction interval; nil without a forecast. Planned is
-	// the load planned for: Mean raised to the planned peak, plus batch load.
+	// the load planned for: Mean raised to the planned peak, plus the planned share of batch
+	// load.
 	Mean, Lo90, Hi90, Planned []float64
 	// PeakHigh is the 95 % quantile of the forecast's peak, at least the planned peak.
 	PeakHigh float64

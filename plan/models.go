@@ -204,8 +204,8 @@ func (c *programme) relaxModels(p *point) bool {
 }
 
 // enumerateAll raises the bound at p model by model. If that does not close the gap, it enumerates all
-// choices of all models that cost less than the incumbent. It returns the bound, and whether no
-// cheaper counts exist.
+// choices of all models that cost less than the incumbent. It returns the bound, and whether the
+// search is settled: the requested gap is proven, or no cheaper counts exist.
 func (c *programme) enumerateAll(p *point) (bound float64, settled bool) {
 	floors, _, whole := c.boundWholeModels(p)
 	bound = p.value

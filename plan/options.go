@@ -16,8 +16,8 @@ type option struct {
 }
 
 // options lists the counts of a block whose cost, at the point's prices, is within d of the minimum,
-// cheapest first. complete is false when there are more than limit; the list then has the cheapest
-// of them.
+// cheapest first. complete is false when there are more than limit or the effort is spent; the list
+// then has the cheapest of those found.
 func (c *programme) options(p *point, at int, d float64, limit int) (out []option, complete bool) {
 	c.priceBlock(at, p.y)
 	w, floor := &c.search, p.reduced[at]
@@ -62,7 +62,7 @@ func (o *option) weight() float64 {
 	return o.excess + replicaWeight*float64(count)
 }
 
-// cheapestOptions sorts options and returns the first limit of them.
+// cheapestOptions returns the limit options of lowest weight, sorted by excess cost.
 func cheapestOptions(out []option, limit int) []option {
 	if len(out) > limit {
 		slices.SortFunc(out, func(a, b option) int {

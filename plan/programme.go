@@ -182,7 +182,8 @@ func (p *Problem) canSwitchVMs(j, k int) bool {
 	return false
 }
 
-// modelsSwitchingVMs lists the models that have such VMs or can take them over.
+// modelsSwitchingVMs lists the models that have VMs in region j with GPU k, and those that can take
+// them over.
 func (p *Problem) modelsSwitchingVMs(j, k int) []int {
 	var out []int
 	for i := range p.Models {

@@ -145,9 +145,9 @@ func solveFor(p *Problem, what string, o SolveOptions) (Solution, error) {
 	case err != nil:
 		return r, err
 	case r.Status == StatusInfeasible:
-		return r, fmt.Errorf("comparing commitments for %s: infeasible: %s", what, r.Infeasible[0])
+		return r, fmt.Errorf("planning for %s: infeasible: %s", what, r.Infeasible[0])
 	case r.X == nil:
-		return r, fmt.Errorf("comparing commitments for %s: no counts found within the effort limit", what)
+		return r, fmt.Errorf("planning for %s: no counts found within the effort limit", what)
 	}
 	return r, nil
 }

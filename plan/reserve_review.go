@@ -12,8 +12,8 @@ import (
 // reserveStep is the interval over which load is averaged before its peak is computed.
 const reserveStep = 5 * time.Minute
 
-// CompareCommitments recommends commitments for the load of a history between two times; a zero time is the
-// history's first or last. The options provide epsilon, gap and notes. It fails when the history
+// CompareCommitments compares commitments for the load of a history between two times; a zero time is the
+// history's first or last. The options provide epsilon, gap, effort, prices and notes. It fails when the history
 // has no data in that period.
 func CompareCommitments(spec *service.Spec, h *forecast.History, from, to time.Time, o ReviewOptions) (*CommitmentComparison, error) {
 	r := review{spec: spec, o: o.WithDefaults(spec), assumptions: append([]string(nil), o.Notes...)}
@@ -36,7 +36,7 @@ func CompareCommitments(spec *service.Spec, h *forecast.History, from, to time.T
 	p.Rho, p.Epsilon = load, r.o.Epsilon
 	out, err := compareCommitments(p, reserved, time.Unix(first*60, 0).UTC(), reserveStep, SolveOptions{Gap: r.o.Gap, Effort: r.o.Effort})
 	if err != nil {
-		return nil, fmt.Errorf("planning %s: %w", spec.Name, err)
+		return nil, fmt.Errorf("comparing commitments for %s: %w", spec.Name, err)
 	}
 	r.assume("each region serves at least %.0f %% of its own peak; maxima are ignored", 100*r.o.Epsilon)
 	out.Assumed = append(out.Assumed, r.assumptions...)
@@ -63,14 +63,13 @@ func (r *review) onDemandProblem() (*Problem, []float64) {
 			p.Theta[i] = append(p.Theta[i], r.p.Theta[i][k])
 		}
 	}
-	// A region has the GPUs of its cloud.
 	for range r.p.Models {
 		p.N, p.Sigma = append(p.N, make([][]int, len(p.Regions))), append(p.Sigma, make([]float64, len(p.GPUs)))
 	}
 	for j := range p.Regions {
 		row := make([]*int, len(columns))
 		for k, c := range columns {
-			if c.cloud != r.spec.Regions[j].Name.Cloud() {
+			if c.cloud != r.spec.Regions[j].Name.Cloud() { // a region has only the GPUs of its cloud
 				row[k] = new(int)
 			}
 		}

@@ -134,7 +134,7 @@ func TestReserveEdges(t *testing.T) {
 	}
 	p := reserving([][]float64{{5, 6}}, 1000)
 	p.Capacity = [][]*int{{ptr(0)}}
-	if _, err := compareCommitments(p, []float64{1}, reserveFrom, time.Minute, SolveOptions{}); err == nil || !strings.Contains(err.Error(), "comparing commitments for the peak of all regions: infeasible: m in a: 0.6") {
+	if _, err := compareCommitments(p, []float64{1}, reserveFrom, time.Minute, SolveOptions{}); err == nil || !strings.Contains(err.Error(), "planning for the peak of all regions: infeasible: m in a: 0.6") {
 		t.Error(err)
 	}
 }

@@ -112,8 +112,8 @@ type ReviewResult struct {
 // Review proposes the replica counts of a service for the horizon after at. It forecasts the load
 // from the history before at (nil = none), subtracts expected prefix cache hits, and solves the
 // scaling problem from the current counts. The proposal lists every assumption as text. Review
-// fails on an invalid horizon, forecaster or peak, and on a history that ends long before at. A
-// service without a feasible plan is not an error but has the status infeasible.
+// fails on an invalid option, on a service without capacity that a model can run on, and on a
+// history that ends long before at. A service without a feasible plan is not an error but has the status infeasible.
 func Review(spec *service.Spec, counts []ReplicaCount, h *forecast.History, at time.Time, o ReviewOptions) (*ReviewResult, error) {
 	in, err := ForecastInputs(spec, h, at, o)
 	if err != nil {

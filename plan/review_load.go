@@ -25,7 +25,7 @@ const (
 	minCurrentMinute = 15 * time.Second
 	// loadCurveMinutes is the length of the past in a load curve, in minutes.
 	loadCurveMinutes = 24 * 60
-	// maxHistoryAge is the maximum time between a history's end and the planned time.
+	// maxHistoryAge is the maximum time between a history's end and the time of the review.
 	maxHistoryAge = 35 * 24 * time.Hour
 )
 
@@ -62,7 +62,7 @@ func (r *review) setLoad(h *forecast.History) error {
 	return r.forecastAll(f, r.groupTraffic(past, int(gap)))
 }
 
-// knownHistory returns the history known at the planned time, and the first minute of the
+// knownHistory returns the history known at the time of the review, and the first minute of the
 // forecast. A history of only a few minutes includes the current minute, once enough of it
 // has passed to compute a rate.
 func (r *review) knownHistory(h *forecast.History) (past *forecast.History, next int64) {
@@ -90,8 +90,8 @@ func (r *review) hitRates(past *forecast.History) {
 	}
 }
 
-// hitRate returns the share of a model's prompt tokens that hit the prefix cache, over its name and
-// aliases.
+// hitRate returns the share of a model's prompt tokens that hit the prefix cache, under the first of
+// its name and aliases that the history contains; 0 for none.
 func (r *review) hitRate(past *forecast.History, model string) float64 {
 	m := r.spec.ModelByName(model)
 	for _, name := range append([]string{m.Name}, m.Aliases...) {
@@ -112,7 +112,7 @@ type traffic struct {
 
 // groupTraffic groups a history's series by the service's models and regions, and multiplies them
 // by the expected uncached share. gap is the number of minutes between the history's end and the
-// planned time; their load is unknown.
+// time of the review; their load is unknown.
 func (r *review) groupTraffic(past *forecast.History, gap int) []*traffic {
 	grid := map[[2]int]*traffic{}
 	for i := range r.p.Models {

@@ -25,7 +25,7 @@ type ReplicaTarget struct {
 
 // Targets returns the plan's targets for each model and region, in the order of service.yaml. When
 // no plan is feasible, it plans each region's own peak as far as the bounds allow. There are no
-// targets when solving was interrupted.
+// targets when solving ended without counts (StatusUnknown).
 func (v *ReviewResult) Targets() []EndpointTarget {
 	x := v.X
 	if x == nil && v.Proposal.Status == StatusInfeasible {

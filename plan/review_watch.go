@@ -13,7 +13,7 @@ import (
 type EndpointForecast struct {
 	Model    string
 	Region   service.Region
-	Forecast forecast.Forecast // in steps of ReviewOptions.Step
+	Forecast forecast.Forecast // in steps of ReviewOptions.Step, or of a minute for a short history
 	// Deviation is the deviation of the load from its forecast at the time of the review.
 	Deviation forecast.Deviation
 

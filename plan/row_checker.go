@@ -119,7 +119,7 @@ func (s *solver) redistributeOnce(i, k int, cost float64) bool {
 }
 
 // redistributeGain returns how much the load without local capacity falls after the move; 0 when the move
-// would need a replica to start.
+// changes the number of started replicas and starts have a cost.
 func (s *solver) redistributeGain(i, k, from, to int) float64 {
 	p, x := s.p, s.best[i]
 	started := x[from][k] > p.N[i][from][k]

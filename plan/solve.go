@@ -45,7 +45,8 @@ type Solution struct {
 	Infeasible []string
 }
 
-// Solve finds the cheapest counts: it minimises the sum of alpha*x + sigma*max(0, x-n).
+// Solve finds the cheapest counts: it minimises the sum of alpha*x + sigma*max(0, x-n). Extras change
+// prices and add costs and rows; Cost is the complete objective.
 // Every region must serve epsilon of its own peak, every model its peak over all regions,
 // and counts must be within capacity, min and max. It fails on a problem that Check rejects and on an
 // invalid gap. The rows and the cost of the result are computed again from the problem itself.
@@ -311,7 +312,7 @@ func (c *programme) solveProgramme() {
 	if c.small() && c.raiseModelBound(a.best) {
 		return
 	}
-	settled := math.Inf(1) // cost of the incumbent at the last enumeration
+	enumeratedAt := math.Inf(1) // cost of the incumbent at the last enumeration
 	for round, idle := 0, 0; round < rounds && !c.finished(); round++ {
 		before := c.bestCost
 		c.anneal(a.best, round)
@@ -320,8 +321,8 @@ func (c *programme) solveProgramme() {
 		}
 		switch {
 		case c.small():
-			if (idle == firstEnumeration || idle == lastEnumeration) && c.models > 1 && !c.finished() && (c.best == nil || c.bestCost < settled) {
-				settled = c.bestCost
+			if (idle == firstEnumeration || idle == lastEnumeration) && c.models > 1 && !c.finished() && (c.best == nil || c.bestCost < enumeratedAt) {
+				enumeratedAt = c.bestCost
 				c.closeGap(a.best)
 			}
 			if idle == lastEnumeration {

@@ -32,15 +32,15 @@ type ScaledEndpoint struct {
 	// Utilisation is the effective memory utilisation of the ready replicas, 0..1: used KV memory
 	// divided by total KV memory, excluding weights. Nil = unknown.
 	Utilisation *float64
-	// Observed is the current interactive load in prompt tokens per second, the mean of the last few
-	// minutes. Nil = unknown.
+	// Observed is the current interactive load in uncached prompt tokens per second, the mean of the
+	// last few minutes. Nil = unknown.
 	Observed *float64
 	// Waiting is the number of interactive requests that wait for their first token, queued or at a
 	// replica. Nil = unknown.
 	Waiting *int
 	// IWFFirstTokens counts the first tokens of IW-F requests so far. Nil = unknown.
 	IWFFirstTokens *FirstTokens
-	// HourlyTarget is the plan in force; nil = none.
+	// Target is the plan in force; nil = none.
 	Target *HourlyTarget
 }
 
@@ -58,13 +58,13 @@ type HourlyTarget struct {
 	Replicas []ReplicaTarget
 	// From and Until bound the time that it applies to, on the clock of Step.
 	From, Until time.Duration
-	// ReplicaTPS is the throughput of one replica, in prompt tokens per second; 0 = unknown.
+	// ReplicaTPS is the throughput of one replica, in uncached prompt tokens per second; 0 = unknown.
 	ReplicaTPS float64
-	// PeakTPS is the load planned for, in prompt tokens per second, including the planned share
-	// of batch load.
+	// PeakTPS is the load planned for, in uncached prompt tokens per second, including the planned
+	// share of batch load.
 	PeakTPS float64
-	// ForecastTPS is the forecast of the interactive load in steps of ForecastStep from From on, in prompt
-	// tokens per second; empty = unknown.
+	// ForecastTPS is the forecast of the interactive load in steps of ForecastStep from From on, in uncached
+	// prompt tokens per second; empty = unknown.
 	ForecastTPS  []float64
 	ForecastStep time.Duration
 }
@@ -249,7 +249,7 @@ func (g *allocator) allocate(s *Scaling, e *ScaledEndpoint, n int) {
 }
 
 // donors lists the endpoints of a region with donated VMs: the endpoint itself, those of its
-// model, then by number of donated VMs.
+// model, then the others. Those of equal rank are in the order of their donated VMs, most first.
 func (g *allocator) donors(self int, e *ScaledEndpoint) []int {
 	var all []int
 	for i := range g.input.Endpoints {

@@ -28,7 +28,7 @@ const (
 	maxMemory    = 0.90
 	targetMemory = 0.85
 	// queuePerReplica is the number of requests without a first token allowed per ready replica. Above
-	// it, the endpoint grows by the factor queueGrowth.
+	// it, the endpoint grows by the share queueGrowth of its replicas.
 	queuePerReplica = 4
 	queueGrowth     = 0.5
 	// scaleInDelay is how long fewer replicas must have sufficed before any is removed: about the

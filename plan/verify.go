@@ -2,9 +2,10 @@ package plan
 
 import "fmt"
 
-// Verify returns the first row of the problem that counts x break, with its place. It shares no
-// code with the solver: it places every window's load in the regions that may serve it,
-// independently of the rows that the search uses (row_checker.go).
+// Verify returns the first row of the problem that counts x break, with its place. It checks the
+// load independently of the rows that the search uses (row_checker.go): it places every window's
+// load in the regions that may serve it. Counts and capacity are checked by the same functions as
+// in the search.
 func (p *Problem) Verify(x [][][]int) error {
 	near := make([]regionSet, len(p.Regions))
 	for j := range near {
@@ -129,10 +130,10 @@ func (f *loadFlow) maximise() (unserved float64) {
 }
 
 // augment places some load of one region along a shortest augmenting path: a region without free
-// capacity accepts it where load of a third region moves on. It returns false when there is no such
+// capacity accepts it where load of a third region moves elsewhere. It returns false when there is no such
 // path.
 func (f *loadFlow) augment(start int) bool {
-	server := make([]int, len(f.load)) // by region of load: the serving region where its load moves on
+	server := make([]int, len(f.load)) // by region of load: the serving region that its load leaves
 	client := make([]int, len(f.load)) // by serving region: the region of load that reached it
 	for j := range client {
 		server[j], client[j] = -1, -1

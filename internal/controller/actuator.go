@@ -16,15 +16,14 @@ type Actuator interface {
 	Current() (CurrentState, error)
 	// Apply makes a change and returns the IDs of the launched replicas. It waits neither until
 	// they are ready nor until others have drained; it also completes unfinished earlier changes.
-	// The function may returns an error when no change is allowed any more. Apply calls it
-	// immediately before the first change; if it returns an error, Apply returns that error and
-	// changes nothing. ErrBusy means that the service cannot be changed now.
+	// Apply calls the function may immediately before the first change. When no change is allowed
+	// any more, it returns an error, which Apply returns without a change. ErrBusy means that the service cannot be changed now.
 	Apply(ctx context.Context, c CapacityChange, may func() error) (launched []string, err error)
 }
 
 // OfferingSource is an Actuator that has the offerings of regions and their prices.
 type OfferingSource interface {
-	// Offers returns the last known offerings of the service's regions; regions without observed
+	// Offerings returns the last known offerings of the service's regions; regions without observed
 	// offerings are missing.
 	Offerings() map[service.Region]provision.Offerings
 }
@@ -64,14 +63,16 @@ type CurrentReplica struct {
 
 // CapacityChange is a change of replicas. Each field may be empty.
 type CapacityChange struct {
+	// Donate contains all replicas to drain: those to donate, and those to remove, whose donation
+	// ends when it begins.
 	Donate  []ReplicaDonation
 	Reclaim []string // donated replicas that serve again
-	Remove  []string // donated replicas that are stopped
+	Remove  []string // donated or drained replicas that are stopped
 	Launch  []ReplicaLaunch
 	Replace []ReplicaReplacement
 }
 
-// ReplicaDonation is a replica to donate.
+// ReplicaDonation is a replica to drain, with its donation.
 type ReplicaDonation struct {
 	ID string
 	service.Donation

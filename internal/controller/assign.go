@@ -27,7 +27,7 @@ type BalancerHealth struct {
 // Assign returns the balancer of each replica, by ID; nil when no balancer is alive, in which case
 // nothing should change. A replica is assigned to its home balancer while that balancer is alive,
 // otherwise to the nearest live balancer (SkyLB section 4, failure recovery). The replica moves
-// back when its home balancer recovers. Among balancers with unknown distance, those in the same
+// back when its home balancer recovers. Among balancers at equal or unknown distance, those in the same
 // cloud are preferred, because the cloud's network connects them. Among equally near balancers each
 // replica has its own order of preference. Therefore the replicas of a dead balancer are spread
 // over its neighbours, and no replica moves unnecessarily.

@@ -118,8 +118,8 @@ func (m *changeBuilder) donateOrRemove(c plan.Scaling, t scaleInMode) {
 }
 
 // redeployDonated adds to the change that donated replicas of another model are replaced with
-// replicas of this group's model, and returns their number: those on the same GPU without
-// outstanding requests.
+// replicas of this group's model, and returns their number. It uses those without
+// outstanding requests, and none when the first GPUs of the two models differ.
 func (m *changeBuilder) redeployDonated(from replicaGroup, n int) int {
 	if from.gpu != m.group.gpu {
 		return 0

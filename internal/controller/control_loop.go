@@ -32,9 +32,8 @@ const (
 
 // Machines observes the machines of a service and reconciles them with the desired state.
 type Machines interface {
-	// Reconcile observes the machines once and applies the necessary changes. The function may
-	// returns an error when no change is allowed any more; Reconcile calls it before each change.
-	// Failures are logged and retried by the next call. busy means that a change is in progress, so
+	// Reconcile observes the machines once and applies the necessary changes. It calls the function
+	// may before each change, which returns an error when no change is allowed any more. Failures are logged and retried by the next call. busy means that a change is in progress, so
 	// that the next call should follow soon.
 	Reconcile(ctx context.Context, may func() error) (busy bool)
 	// Wait returns once everything that a Reconcile started has ended. It is called after ctx has
@@ -53,7 +52,7 @@ type controlLoop struct {
 	log      *slog.Logger
 	wake     chan struct{} // requests the next iteration immediately
 
-	minute int64 // the last minute for which the history was read
+	minute int64 // the settled minute when the history was last read; that minute is not part of it
 }
 
 // observation is the result of one observation of the balancers.

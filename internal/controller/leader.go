@@ -62,7 +62,9 @@ type Controller struct {
 	store     storeHealth
 	revoked   *identity.RevokedFile // nil without an identity
 
-	mu         sync.Mutex                // guards the fields below
+	// mu guards the fields below. Between the concurrent calls to balancers, runRound also uses
+	// conflicted without it.
+	mu         sync.Mutex
 	writes     []time.Duration           // durations of the last writes to the store
 	reloaded   *service.ControllerConfig // reloaded; the next round applies it
 	view       View

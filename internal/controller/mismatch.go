@@ -65,8 +65,8 @@ func (m mismatch) removable(n int) int {
 	return n
 }
 
-// nextReplacement returns the one replica to replace by a missing class; nil where no class is missing or
-// a replica is still starting.
+// nextReplacement returns the one replica to replace by a missing class; nil where no class is missing, no
+// replica is excess, or a serving replica is not ready.
 func (g replicaGroup) nextReplacement() []ReplicaReplacement {
 	if len(g.mismatch.missing) == 0 || len(g.mismatch.excess) == 0 {
 		return nil

@@ -26,8 +26,9 @@ type Observed struct {
 	Notes []string
 	// RTT is the measured round trip between the balancers' regions.
 	RTT map[plan.RegionPair]time.Duration
-	// Snapshot contains every replica once, from the balancer with its newest report. Unreachable is
-	// the number of balancers that did not respond.
+	// Snapshot contains every replica once, from the balancer with its newest report. A region has
+	// one entry with its balancers and models, and one entry per replica. Unreachable is the number
+	// of balancers without a snapshot: no response, an error or an invalid service.yaml.
 	Snapshot    *telemetry.Snapshot
 	Unreachable int
 }
@@ -145,7 +146,7 @@ func mergeSnapshots(snapshots []*telemetry.Snapshot) *telemetry.Snapshot {
 	return out
 }
 
-// mergeModels merges the per-model counts of each region, sorted, from the snapshot with the newest
+// mergeModels returns the per-model counts of each region, sorted, from the snapshot with the newest
 // figures of the region's balancers.
 func mergeModels(snapshots []*telemetry.Snapshot) []telemetry.RegionSnapshot {
 	best := map[service.Region]telemetry.RegionSnapshot{}

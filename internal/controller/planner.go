@@ -76,8 +76,8 @@ func newPlanner(config service.ControllerConfig, st state, review *currentReview
 	return &planner{service: config.Service, state: st, log: log, current: review}
 }
 
-// requestReview requests a review soon. A plan that a strategy applies is valid until its end: the
-// strategy's own changes do not require another plan.
+// requestReview requests a review soon, unless a strategy applies the plan in force. Such a plan is
+// valid until its end: the strategy's own changes do not require another plan.
 func (p *planner) requestReview() {
 	if r := p.current.get(); r == nil || !isAutomatic(r.Strategy) {
 		p.replan.Store(true)
@@ -104,7 +104,7 @@ func (p *planner) untilNextReview(now time.Time) time.Duration {
 }
 
 // historySince returns the first minute of the history that the planner needs now; false where it needs
-// none. newMinute is true at the first call of a minute.
+// none. newMinute is true until the history has been read in the current minute.
 func (p *planner) historySince(now time.Time, newMinute bool) (minute int64, needed bool) {
 	switch {
 	case p.running != nil:

@@ -16,7 +16,7 @@ type StalePlanError struct {
 	Model  string
 	Region service.Region
 	GPU    string
-	// Planned is the number of replicas from which the plan was made, Now the current number.
+	// AtPlan is the number of replicas from which the plan was made, Current the current number.
 	AtPlan, Current int
 }
 

@@ -35,8 +35,8 @@ type trackedBalancer struct {
 
 func (w *trackedBalancer) alive() bool { return w.failures < deadAfter }
 
-// runRound probes, assigns, publishes and repairs once. It returns errors of the store; balancers that
-// do not respond are no error.
+// runRound probes, assigns, publishes and repairs once. It returns errors of the store, and
+// errLeaseLost; balancers that do not respond are no error.
 func (c *Controller) runRound(ctx context.Context, l lease) error {
 	c.applyReload()
 	c.forEachBalancer(func(w *trackedBalancer) { c.probeBalancer(ctx, w) })
@@ -239,7 +239,7 @@ func (c *Controller) releaseReplica(ctx context.Context, w *trackedBalancer, r t
 }
 
 // missingReplicas returns the replicas that a balancer should have but does not have, or has from an older
-// assignment, at another address or with other ranks. It returns none for a balancer that did not
+// assignment, at another address, with other ranks or with another MaxNumSeqs. It returns none for a balancer that did not
 // list its replicas.
 func (c *Controller) missingReplicas(w *trackedBalancer) []service.ReplicaConfig {
 	if !w.listed {

@@ -31,14 +31,14 @@ type scaler struct {
 	log      *slog.Logger
 	logged   errorOnce
 
-	strategy    plan.Strategy // nil = manual
-	autoscale   service.Autoscale
-	termStart   time.Time // start of the term; the strategy's clock starts here
-	loaded      bool      // the previous controller's events are loaded
-	lastChanges map[modelRegion]time.Time
-	events      []telemetry.ScalingEvent
-	published   telemetry.Scaling // the stored scaling state
-	loads       map[modelRegion]float64
+	strategy       plan.Strategy // nil = manual
+	autoscale      service.Autoscale
+	termStart      time.Time                 // start of the term; the strategy's clock starts here
+	loaded         bool                      // the previous controller's events are loaded
+	previousEvents map[modelRegion]time.Time // the last event that the previous controller published
+	events         []telemetry.ScalingEvent
+	published      telemetry.Scaling // the stored scaling state
+	loads          map[modelRegion]float64
 }
 
 // newScaler returns the scaler of a service.
@@ -62,7 +62,7 @@ func (s *scaler) logError(err error) {
 // loadEvents loads the scaling events that the previous controller published.
 func (s *scaler) loadEvents(ctx context.Context) error {
 	data, _, err := s.state.Get(ctx, telemetry.ScalingKey(s.service))
-	s.published, s.events, s.lastChanges = telemetry.Scaling{}, nil, map[modelRegion]time.Time{}
+	s.published, s.events, s.previousEvents = telemetry.Scaling{}, nil, map[modelRegion]time.Time{}
 	switch {
 	case isNotFound(err):
 		return nil
@@ -74,7 +74,7 @@ func (s *scaler) loadEvents(ctx context.Context) error {
 	}
 	s.events = s.published.Events
 	for _, e := range s.events {
-		s.lastChanges[modelRegion{e.Model, e.Region}] = e.At
+		s.previousEvents[modelRegion{e.Model, e.Region}] = e.At
 	}
 	return nil
 }
@@ -147,11 +147,11 @@ func (s *scaler) decideChanges(in *scalingInputs, unresponsive int) (changes []s
 // strategyChanges returns the strategy's changes and completes unfinished ones.
 func (s *scaler) strategyChanges(in *scalingInputs, groups []replicaGroup) (changes []scalingChange) {
 	if in.current.Unfinished {
-		changes = append(changes, scalingChange{})
+		changes = append(changes, scalingChange{}) // Apply completes the recorded change
 	}
 	changed := map[modelRegion]bool{}
 	for _, c := range s.strategy.Step(in.now.Sub(s.termStart), in.strategyInput(groups)) {
-		if in.now.Sub(s.lastChanges[groups[c.Endpoint].modelRegion]) < cooldown {
+		if in.now.Sub(s.previousEvents[groups[c.Endpoint].modelRegion]) < cooldown {
 			continue
 		}
 		m := in.buildChange(groups, c, s.autoscale)
@@ -162,8 +162,8 @@ func (s *scaler) strategyChanges(in *scalingInputs, groups []replicaGroup) (chan
 	return append(changes, in.buildReplacements(groups, changed)...)
 }
 
-// applyChanges applies changes in sequence while the lease is held; a failed one does not prevent the
-// others.
+// applyChanges applies changes in sequence while the lease is held. A failed one does not prevent the
+// others, except when another process is changing the service (ErrBusy).
 func (s *scaler) applyChanges(ctx context.Context, l lease, changes []scalingChange) (err error) {
 	may := mayAct(ctx, l)
 	for _, m := range changes {

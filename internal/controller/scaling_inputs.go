@@ -39,7 +39,7 @@ type member struct {
 type replicaGroup struct {
 	modelRegion
 	bounds   service.Bounds
-	gpu      service.GPU // of its replicas, for the strategy
+	gpu      service.GPU // the model's first GPU in service.yaml
 	mismatch mismatch    // difference from the plan
 	members  []member
 }

@@ -44,7 +44,7 @@ func publishedTargets(v *plan.ReviewResult) []telemetry.PlannedCapacity {
 }
 
 // countsAt returns the planned replicas of a model in a region by machine class; nil where the
-// review has expired.
+// review has expired or its plan has no replicas there.
 func countsAt(r *telemetry.Review, now time.Time, at modelRegion) provision.ClassCounts {
 	if !r.Current(now) {
 		return nil
