@@ -29,8 +29,8 @@ type Observed struct {
 	// Snapshot contains every replica once, from the balancer with its newest report. A region has
 	// one entry with its balancers and models, and one entry per replica. Unreachable is the number
 	// of balancers without a snapshot: no response, an error or an invalid service.yaml.
-	Snapshot    *telemetry.Snapshot
-	Unreachable int
+	Snapshot *telemetry.Snapshot
+	Failed   int
 }
 
 // ErrNoBalancerResponds means that no balancer of a service is reachable: none is listening, or the
@@ -72,7 +72,7 @@ func Observe(ctx context.Context, admins []*telemetry.Client, sinceMinute int64,
 	if len(failures) > 0 {
 		o.Notes = append(o.Notes, fmt.Sprintf("%d of %d balancers do not respond: their replicas are counted from the last reports that other balancers have", len(failures), len(admins)))
 	}
-	o.Snapshot, o.Unreachable = mergeSnapshots(snapshots), len(failures)
+	o.Snapshot, o.Failed = mergeSnapshots(snapshots), len(failures)
 	o.Counts = CountReplicas(o.Snapshot)
 	o.RTT = roundTrips(snapshots)
 	if history {

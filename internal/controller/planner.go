@@ -169,7 +169,7 @@ func (p *planner) logError(err error) {
 // startReview starts a review of an observation. Where the observation failed, and until startGrace
 // is over also where it is incomplete, the last review stays in force and the reason is published.
 func (p *planner) startReview(ctx context.Context, l lease, now time.Time, o observation) error {
-	unresponsive := errors.Is(o.err, ErrNoBalancerResponds) || o.err == nil && o.Unreachable > 0
+	unresponsive := errors.Is(o.err, ErrNoBalancerResponds) || o.err == nil && o.Failed > 0
 	if unresponsive && !p.graceEnded && now.Before(p.termStart.Add(startGrace)) {
 		p.scheduleObserve(now)
 		return p.publishWaiting(ctx, l, now)

@@ -63,7 +63,7 @@ func (w *plannerWorld) observeBalancers(_ context.Context, since int64, history 
 	if history {
 		w.histories++
 	}
-	o := &Observed{Unreachable: w.unresponsive, Spec: w.observed, Counts: []plan.ReplicaCount{{Model: "m", Region: "local/us", GPU: "L4", Replicas: 1}}}
+	o := &Observed{Failed: w.unresponsive, Spec: w.observed, Counts: []plan.ReplicaCount{{Model: "m", Region: "local/us", GPU: "L4", Replicas: 1}}}
 	for _, p := range w.counted {
 		if history && p.Minute >= since {
 			o.Points = append(o.Points, p)

@@ -101,7 +101,7 @@ func (s *scaler) stepScaler(ctx context.Context, l lease, now time.Time, o obser
 		s.loads = observedLoads(o.history, now)
 	}
 	in := &scalingInputs{now: now, current: current, snapshot: o.Snapshot, loads: s.loads, targets: targetsAt(s.review.get(), now, s.termStart), review: s.review.get()}
-	if changes := s.decideChanges(in, o.Unreachable); len(changes) > 0 {
+	if changes := s.decideChanges(in, o.Failed); len(changes) > 0 {
 		err = s.applyChanges(ctx, l, changes)
 		after, failed := s.actuator.Current()
 		if failed != nil {
