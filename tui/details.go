@@ -137,7 +137,7 @@ func (s *screen) replicaText(r row) []string {
 		"region          " + string(r.region.Name),
 		"model           " + orUnknown(rep.Model),
 		"GPU             " + orUnknown(rep.GPU),
-		"url             " + orUnknown(rep.URL),
+		"url             " + orUnknown(rep.URL) + "  used by balancers",
 		"state           " + strings.TrimSuffix(string(rep.State)+": "+reasonOf(rep), ": "),
 		"pending         " + maybeCount(rep.Pending) + "  waiting in the engine",
 		"running         " + maybeCount(rep.Running) + "  in the engine's batch",

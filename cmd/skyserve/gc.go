@@ -34,12 +34,13 @@ type gcOptions struct {
 func newGCCmd() *cobra.Command {
 	var o gcOptions
 	cmd := &cobra.Command{
-		Use:   "gc --region CLOUD/REGION... --zone DOMAIN...",
+		Use:   "gc [--region CLOUD/REGION]... [--zone DOMAIN]...",
 		Short: "Delete orphaned cloud resources",
 		Long: `Find orphaned resources: VMs, firewalls and identities with the tags of a service that
 this machine does not operate, and the DNS names of such services in hosted zones of
 Route 53. Show them with their hourly cost and delete them after confirmation, DNS names
-together with their health checks. Resources without such tags are ignored.
+together with their health checks. Resources without such tags are ignored. At least one
+--region or --zone is required.
 
 Services of other operators in this account look the same as orphaned resources. Read
 the list before you confirm.`,

@@ -109,7 +109,7 @@ func (f *lbFlags) registerFlags(cmd *cobra.Command) {
 	flags.StringSliceVar(&b.AllowParameters, "allow-parameter", nil, "allow requests with the guarded parameter `NAME`: see allow_parameters in service.yaml (repeatable)")
 	flags.BoolVar(&b.AccessLog, "access-log", false, "log one line per request")
 	flags.StringVar(&b.Traces, "traces", "", "base `URL` of the OpenTelemetry collector that receives traces (default: "+trace.EnvEndpoint+", or none)")
-	flags.StringArrayVar(&f.allow, "allow-replicas", nil, "`CIDR` of public addresses whose replicas POST /add_worker may attach (repeatable)")
+	flags.StringArrayVar(&f.allow, "allow-replicas", nil, "allow POST /add_worker to attach replicas at public addresses in `CIDR` (repeatable)")
 	flags.BoolVar(&f.insecure, "insecure-no-auth", false, "disable authentication on the public address")
 	flags.StringVar(&f.logLevel, "log-level", "info", "log level: debug, info, warn or error")
 	flags.StringVar(&f.logFormat, "log-format", "text", "log format: text or json")

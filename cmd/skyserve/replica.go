@@ -42,8 +42,8 @@ autoscale.strategy other than manual continues from them.
 
 Replicas of local and cloud regions can be added and removed. In clouds this changes the
 bill and requires confirmation (--yes skips it). Replicas of static regions are listed in
-service.yaml; they can be drained and donated. Replicas of a service with cloud regions
-cannot be drained or donated.
+service.yaml; they can be drained and donated. The commands drain, donate and reclaim are
+not available for a service with cloud regions; remove drains the replica first.
 
 Exit codes: 0 done or no change, 1 failed, 2 usage or not allowed by service.yaml,
 3 partly done, 130 interrupted.`,

@@ -62,7 +62,8 @@ faster, for policies that do not use prefixes.
 
 A policy uses the push mode and layout of the paper or project that it comes from, unless
 the scenario, --push or --layout override them. Policies with blind push run as one balancer in the US for all replicas,
-the others as one balancer per region.
+the others as one balancer per region. cache-aware:skylb is SGLang's
+router as in SkyLB's evaluation.
 
 --set overrides a setting of a scenario: ` + strings.Join(sim.SettingNames(), ", ") + `.
 

@@ -218,8 +218,8 @@ func (s *Snapshot) describeChanges() string {
 	return text
 }
 
-// PeakLine returns the forecast peaks in one line, such as "forecast for the next 1h: peak
-// us 3400, eu 120 uncached prompt tok/s"; empty without a forecast.
+// PeakLine returns the expected peaks in one line, such as "forecast for the next 1h: expected
+// peak us 3400, eu 120 uncached prompt tok/s"; empty without a forecast.
 func (s *Snapshot) PeakLine() string {
 	peaks := s.byRegion(func(f LoadForecast) string { return fmt.Sprintf("%.0f", f.Peak.Mean) })
 	if peaks == "" {
@@ -228,7 +228,7 @@ func (s *Snapshot) PeakLine() string {
 	f := s.Forecast[0]
 	ahead := time.Duration(f.StepSeconds * float64(len(f.MeanTPS)) * float64(time.Second))
 	text := strings.TrimSuffix(strings.TrimSuffix(ahead.Round(time.Minute).String(), "0s"), "0m")
-	return fmt.Sprintf("forecast for the next %s: peak %s uncached prompt tok/s", cmp.Or(text, "0m"), peaks)
+	return fmt.Sprintf("forecast for the next %s: expected peak %s uncached prompt tok/s", cmp.Or(text, "0m"), peaks)
 }
 
 // DeviationLine returns the loads that deviate from their forecasts in one line; empty if none

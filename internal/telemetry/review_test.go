@@ -46,8 +46,8 @@ func TestPeakAndDeviationLines(t *testing.T) {
 		peak, left string
 	}{
 		{"none", nil, "", ""},
-		{"one model", []LoadForecast{us, eu}, "forecast for the next 1h: peak us 3400, eu 120 uncached prompt tok/s", "load deviates from forecast: eu 5.0 times the forecast for 12 minutes (burst)"},
-		{"two models", []LoadForecast{us, big}, "forecast for the next 1h: peak m us 3400, big eu 1 uncached prompt tok/s", "load deviates from forecast: big eu 0.4 times the forecast for 20 minutes (drift down)"},
+		{"one model", []LoadForecast{us, eu}, "forecast for the next 1h: expected peak us 3400, eu 120 uncached prompt tok/s", "load deviates from forecast: eu 5.0 times the forecast for 12 minutes (burst)"},
+		{"two models", []LoadForecast{us, big}, "forecast for the next 1h: expected peak m us 3400, big eu 1 uncached prompt tok/s", "load deviates from forecast: big eu 0.4 times the forecast for 20 minutes (drift down)"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
