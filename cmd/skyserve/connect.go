@@ -62,7 +62,7 @@ whose certificate was revoked.`,
 				return runOperators(cmd, f, args)
 			}
 			if len(args) == 0 {
-				return usage(errors.New("requires 1 argument: the admin URL of a balancer"), "'skyserve status -o json' contains them as admin")
+				return usage(errors.New("requires 1 argument: the admin URL of a balancer"), "run 'skyserve status -o json' on the machine from which the service was deployed; the field admin of each balancer is its admin URL")
 			}
 			f.url = strings.TrimRight(args[0], "/")
 			return runConnect(cmd, f)

@@ -59,7 +59,7 @@ func (a *Agent) setProxy(config *Proxy) error {
 			a.log.Info("engine proxy stopped", "listen", config.Listen)
 			return
 		}
-		a.log.Info("serving the engine proxy failed", "listen", config.Listen, "err", err)
+		a.log.Error("serving the engine proxy failed", "listen", config.Listen, "err", err)
 	}()
 	return nil
 }

@@ -110,7 +110,7 @@ func TestLostContainerIsRestarted(t *testing.T) {
 		}
 		m.update(func() { m.state = "restarting 1 false 4 " })
 		advance(time.Hour)
-		if s := a.Status(); s.Phase != PhaseFailed || s.Reason != "engine: container restarting, exit code 1, restarted 4 times: two" || runs() != 1 {
+		if s := a.Status(); s.Phase != PhaseFailed || s.Reason != "engine: container restarting, exit code 1, restart count 4: two" || runs() != 1 {
 			t.Errorf("while Docker restarts it: %+v after %d starts", s, runs())
 		}
 		m.update(func() { m.state, m.broken, m.running["skyserve-engine"] = "exited 1 false 4 ", "nvidia-smi", "lost" })

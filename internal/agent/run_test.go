@@ -407,7 +407,7 @@ func TestStatusReportsUnitProgress(t *testing.T) {
 	}
 	testkit.Eventually(t, "the unit is loading", func() bool {
 		s := m.agent.Status()
-		return s.Phase == PhaseWeights && s.Reason == "engine: no response to the readiness probe yet: Loading weights took 3 s"
+		return s.Phase == PhaseWeights && s.Reason == "engine: no response to the readiness probe: Loading weights took 3 s"
 	})
 	server := &http.Server{Addr: at, Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		select {

@@ -212,7 +212,7 @@ func (a *Agent) checkUnit(ctx context.Context, u Unit) (s UnitStatus, phase Phas
 		return s, phase, false
 	}
 	if state.Restarts > 0 {
-		s.Reason += fmt.Sprintf(", restarted %d times", state.Restarts)
+		s.Reason += fmt.Sprintf(", restart count %d", state.Restarts)
 	}
 	if len(state.Lines) > 0 {
 		s.Reason = strings.TrimPrefix(s.Reason+": "+state.Lines[len(state.Lines)-1], ": ")
@@ -264,7 +264,7 @@ func checkReadyURL(ctx context.Context, url string) (remark string, err error) {
 	}
 	resp, err := localClient.Do(req)
 	if err != nil {
-		return "", errors.New("no response to the readiness probe yet")
+		return "", errors.New("no response to the readiness probe")
 	}
 	defer resp.Body.Close()
 	text := plainText(resp)

@@ -22,7 +22,7 @@ type Observed struct {
 	Counts []plan.ReplicaCount
 	// Points is the history.
 	Points []telemetry.Point
-	// Notes describe balancers that do not respond and gaps in the history.
+	// Notes describe balancers without usable data and gaps in the history.
 	Notes []string
 	// RTT is the measured round trip between the balancers' regions.
 	RTT map[plan.RegionPair]time.Duration
@@ -71,7 +71,7 @@ func Observe(ctx context.Context, admins []*telemetry.Client, sinceMinute int64,
 		return nil, fmt.Errorf("observing the service: %w", err)
 	}
 	if len(failures) > 0 {
-		o.Notes = append(o.Notes, fmt.Sprintf("%d of %d balancers do not respond: their replicas are counted from the last reports that other balancers have", len(failures), len(admins)))
+		o.Notes = append(o.Notes, fmt.Sprintf("%d of %d balancers do not respond, or return errors: their replicas are counted from the last reports that other balancers have", len(failures), len(admins)))
 	}
 	o.Snapshot, o.Failed = mergeSnapshots(snapshots), len(failures)
 	o.Counts = CountReplicas(o.Snapshot)

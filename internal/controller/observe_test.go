@@ -65,7 +65,7 @@ func TestObserve(t *testing.T) {
 		"from memory":          {[]string{us, eu}, 2, "the store does not respond: the history contains only the minutes that balancers have in memory"},
 		"no history from one":  {[]string{us, withoutHistory}, 1, "the store does not respond: the history contains only the minutes that balancers have in memory; 1 of 2 balancers did not return their history"},
 		"second has the store": {[]string{us, whole}, 2, ""},
-		"one is dead":          {[]string{"http://127.0.0.1:1", whole}, 2, "1 of 2 balancers do not respond: their replicas are counted from the last reports that other balancers have"},
+		"one is dead":          {[]string{"http://127.0.0.1:1", whole}, 2, "1 of 2 balancers do not respond, or return errors: their replicas are counted from the last reports that other balancers have"},
 	} {
 		o, err := Observe(t.Context(), clients(c.admins...), 0, true)
 		if err != nil {

@@ -55,7 +55,7 @@ type Counts struct {
 	Rejected    int64 `json:"rejected"`
 	Cancelled   int64 `json:"cancelled"`
 	Bounced     int64 `json:"bounced"`
-	Queued      int   `json:"queued"`
+	Queued      int   `json:"queued"` // including parked requests
 	Outstanding int   `json:"outstanding"`
 	// ForwardedOut and ForwardedIn count requests too, but are not part of the sum.
 	ForwardedOut int64 `json:"forwarded_out"`

@@ -25,20 +25,21 @@ func (b *Balancer) countFailure(now time.Duration, t *target, r *request, trial 
 }
 
 // mayEject reports whether t may be ejected: at most Config.EjectShare of a model's replicas are
-// ejected at once. When most of them fail, the cause is probably not the replica, and a bad replica
+// ejected at once. Replicas that are not live, or have served nothing since an ejection, count as
+// ejected. When most of them fail, the cause is probably not the replica, and a bad replica
 // is better than none.
 func (b *Balancer) mayEject(now time.Duration, t *target) bool {
-	all, ejected := 0, 0
+	all, out := 0, 0
 	for _, o := range b.replicas {
 		if o.model != t.model || o.draining {
 			continue
 		}
 		all++
 		if o != t && (o.breaker.Open() || !o.live(now, &b.cfg)) {
-			ejected++
+			out++
 		}
 	}
-	return float64(ejected+1) <= b.cfg.EjectShare*float64(all)
+	return float64(out+1) <= b.cfg.EjectShare*float64(all)
 }
 
 // allowTrials allows one request at each ejected replica of a model that no other replica here

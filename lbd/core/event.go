@@ -179,8 +179,9 @@ type ModelLoad struct {
 	// rule allows another request.
 	Replicas  int `json:"replicas"`
 	Available int `json:"available"`
-	// Queued counts the requests in its queue. Outstanding counts those at its replicas, including
-	// Failed: requests that failed there and still count as load. Failed is not sent to peers.
+	// Queued counts the requests in its queue, without parked ones. Outstanding counts those at its
+	// replicas, including Failed: requests that failed there and still count as load. Failed is not
+	// sent to peers.
 	Queued      int `json:"queued"`
 	Outstanding int `json:"outstanding"`
 	Failed      int `json:"-"`
@@ -253,7 +254,7 @@ type Decision struct {
 	// MatchBytes of PromptBytes are expected to be cached at the target.
 	MatchBytes  int           `json:"match_bytes"`
 	PromptBytes int           `json:"prompt_bytes"`
-	Queued      time.Duration `json:"queued_ns"` // time in the queue
+	Queued      time.Duration `json:"queued_ns"` // as policy.Facts.Waited
 	Attempt     int           `json:"try"`       // 0 for the first
 	// Considered lists every candidate with the main figures that the policy received.
 	Considered []ConsideredTarget `json:"considered"`

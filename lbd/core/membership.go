@@ -324,7 +324,7 @@ func (b *Balancer) meanKV(now time.Duration, model string) policy.Maybe[float64]
 type ReplicaView struct {
 	ID          string
 	Model       string
-	Ready       bool
+	Ready       bool // it reported ready recently, no connection failed since, and it is not ejected
 	Draining    bool
 	Available   bool
 	Reported    bool

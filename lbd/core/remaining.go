@@ -37,8 +37,8 @@ func (a *answerLengths) addLength(tokens int) {
 
 // work estimates the remaining tokens to process at a target: the prompts of requests without a first
 // token, and the expected answers of all its requests minus the generated tokens. Generated tokens are
-// counted per target, not per request: for a request that ends without a token count, an equal share
-// is subtracted.
+// counted per target, not per request: for a request that ends without a token count, a share
+// proportional to its expected answer is subtracted.
 type work struct {
 	promptTokens        int // of all prompts there
 	pendingPromptTokens int // of the prompts of requests without a first token

@@ -19,7 +19,8 @@ type Pool struct {
 	Model string
 	// Waiting is the head of the queue, in order.
 	Waiting []Waiting
-	// Ranks are the replicas that may be sent requests, grouped by engine.
+	// Ranks are the live replicas of the model, grouped by engine. Those that may not receive a
+	// request now are included, with Free 0.
 	Ranks []Rank
 }
 
@@ -31,7 +32,7 @@ type Waiting struct {
 	// ExpectedTokens is the expected length of its answer: the mean of its model's answers so far,
 	// at most MaxTokens. BFIO does not use it.
 	ExpectedTokens int
-	// Waited is its time in the queue, InPool the time since it was first in a pool. In a long queue
+	// Waited is that of Facts, InPool the time since it was first in a pool. In a long queue
 	// all requests wait; a request with a long InPool was passed over.
 	Waited, InPool time.Duration
 }

@@ -44,7 +44,8 @@ type CostConstants struct {
 	// TransientPending is the maximum time for which requests are pending merely because they
 	// arrived between two steps.
 	TransientPending time.Duration
-	// MaxHold is the maximum time for which a request is held for a full replica.
+	// MaxHold is the waiting time (Facts.Waited) after which a request is no longer held for a
+	// replica that is not available.
 	MaxHold time.Duration
 	// Residence is the residence time that HoldTime assumes while none is known.
 	Residence time.Duration
@@ -124,8 +125,8 @@ func (*Cost) Traits() Traits { return Traits{Prefix: true, Peers: true, Holds: t
 // costTolerance is the difference of costs, in seconds, below which they are equal.
 const costTolerance = 1e-6
 
-// Choose selects the candidate with the lowest cost. A request that waited longer than MaxHold is
-// sent to the cheapest candidate with capacity.
+// Choose selects the candidate with the lowest cost. For a request that waited longer than MaxHold,
+// it considers only available candidates.
 func (p *Cost) Choose(f *Facts) Choice {
 	t := p.terms(f)
 	best, lowest, equals := Wait, math.Inf(1), 0

@@ -59,7 +59,9 @@ type Candidate struct {
 	Peer bool
 	// Live: it responds and can receive requests, even if not right now.
 	Live bool
-	// Available: the push rule allows another request there now.
+	// Available: another request may be sent there now. For a replica, the push rule decides. For a
+	// peer, it means that its recent report has an available replica and a short queue. Traits.Peers
+	// with Traits.Holds changes the rule for peers, see Traits.
 	Available bool
 	// Outstanding is the number of requests that this balancer sent there and that have not ended,
 	// plus failed requests that still count as load (lbd/core/failedload.go). Context and Remaining
@@ -130,8 +132,8 @@ type Facts struct {
 	PromptBytes  int           // the length that Match is compared with
 	PromptTokens int           // estimated
 	MaxTokens    int           // bound of its answer; 0 = no bound
-	Waited       time.Duration // in the queue so far
-	Queued       int           // requests that wait for the model, including this one
+	Waited       time.Duration // since it arrived, or since its stream broke; includes failed attempts
+	Queued       int           // requests that wait for the model, including this one, without parked ones
 	Candidates   []Candidate
 }
 
@@ -141,8 +143,9 @@ const Wait = -1
 // Choice is the chosen target of a request, with the reason.
 type Choice struct {
 	Index int // into Facts.Candidates, or Wait
-	// Hold: the chosen replica is full. The request stays in the queue and counts as Held there, and
-	// requests behind it may overtake it. Choose is called again for it when capacity changes.
+	// Hold: the chosen replica is full, or earlier requests are held for it. The request stays in the
+	// queue and counts as Held there, and requests behind it may overtake it. Choose is called again
+	// for it when capacity changes.
 	Hold   bool
 	Reason string // one of the Reason constants
 }
@@ -174,7 +177,9 @@ type Policy interface {
 	Choose(*Facts) Choice
 }
 
-// Traits is what a policy needs from the balancer.
+// Traits is what a policy needs from the balancer. A policy with both Peers and Holds decides itself
+// whether a peer is too busy: for it, every peer is available that reported recently, has a live
+// replica of the model and did not just bounce a request.
 type Traits struct {
 	// Prefix: Candidate.Match and Cached must be set. In a Pool they are always 0.
 	Prefix bool

@@ -33,7 +33,7 @@ type watch struct {
 	noMetrics bool               // /metrics responds with a 4xx status
 	aliveAt   time.Time
 	halfRTT   time.Duration // half of the last round trip
-	failures  int           // consecutive probes that failed
+	failures  int           // probes that failed since the last good one, without timeouts
 	source    source
 	hits      hitWindow
 	ids       []string         // of its ranks
