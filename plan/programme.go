@@ -410,8 +410,8 @@ func (c *programme) fillRows(p *point) {
 	c.offerIncumbent(c.unflatten(x))
 }
 
-// cheapestUnit finds the unit that adds most to a row for its price without breaking a row that
-// models share; at is -1 where no unit can be added.
+// cheapestUnit finds the unit that adds most to a row for its price without breaking a row whose use
+// every unit increases; at is -1 where no unit can be added.
 func (c *programme) cheapestUnit(r int, x []int, use []float64) (at, class int, factor float64) {
 	at = -1
 	lowest := math.Inf(1)

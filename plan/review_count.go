@@ -93,8 +93,8 @@ func (r *review) placeReplicas(i, j int, columns []int, replicas int) {
 
 // columnsOf returns the columns of a replica of model i in region j by its GPU type, in launch
 // order; none where the region has no offering for the model. A replica of another or unknown type
-// counts as the first type that the model lists. Where the capacity type is known, only its columns
-// are returned.
+// counts as the first class of r.offerings that the model can use there. Where the capacity type is
+// known, only its columns are returned.
 func (r *review) columnsOf(i, j int, gpu string, capacity service.CapacityType) []int {
 	var first, same []int
 	for k, o := range r.offerings {

@@ -271,7 +271,7 @@ func (r *review) billedPrices(region *service.RegionSpec, onDemand, planned []fl
 		}
 	}
 	if committed > 0 {
-		r.assume("%s: commitments of $%.2f per hour are billed in any case and not included in the planned cost", region.Name, committed)
+		r.assume("%s: commitments of $%.2f per hour are billed in any case: included in the cost per hour, not in the objective", region.Name, committed)
 	}
 	if slices.Contains(region.Capacity, service.CapacitySpot) && !spotFirst(region) {
 		r.assume("%s: spot is listed after on_demand: it is a fallback for missing on-demand capacity and not planned for", region.Name)

@@ -8,7 +8,7 @@ import (
 
 // The constants of LT-UA (SageServe section 6.4).
 const (
-	// loadRatioWindow is the end of the hour in which load is compared with the forecast.
+	// loadRatioWindow is the end of the hour in which load is compared with the planned load.
 	loadRatioWindow = 20 * time.Minute
 	// underestimated and overestimated are ratios of observed to planned load.
 	underestimated = 5.0
@@ -55,7 +55,7 @@ func (s *paced) Step(now time.Duration, f *StrategyInput) []Scaling {
 func (s *paced) changeFor(now time.Duration, e *ScaledEndpoint) (n int, reason string) {
 	if ratio, known := s.loadRatio(now, e); known {
 		if n := e.stepForTraffic(ratio); n != 0 {
-			return n, fmt.Sprintf("load %.1f times the forecast, %d planned", ratio, e.Target.Count)
+			return n, fmt.Sprintf("load %.1f times the planned load, %d planned", ratio, e.Target.Count)
 		}
 	}
 	if e.Utilisation == nil {

@@ -17,11 +17,13 @@ type Actuator interface {
 	// Apply makes a change and returns the IDs of the launched replicas. It waits neither until
 	// they are ready nor until others have drained; it also completes unfinished earlier changes.
 	// Apply calls the function may immediately before the first change. When no change is allowed
-	// any more, it returns an error, which Apply returns without a change. ErrBusy means that the service cannot be changed now.
+	// any more, it returns an error, which Apply returns without a change. ErrBusy means that the
+	// service cannot be changed now.
 	Apply(ctx context.Context, c CapacityChange, may func() error) (launched []string, err error)
 }
 
-// OfferingSource is an Actuator that has the offerings of regions and their prices.
+// OfferingSource is an optional interface of an Actuator, which returns the offerings of regions and
+// their prices.
 type OfferingSource interface {
 	// Offerings returns the last known offerings of the service's regions; regions without observed
 	// offerings are missing.

@@ -19,9 +19,10 @@ const (
 	// days to fill it.
 	lowDiskBytes = 256 << 20
 	// slowWrite is the duration from which a write to the store is slow: a durable write usually
-	// lasts about 1 ms, and the lease expires after leaseTTL.
+	// lasts about 1 ms, and the lease expires after leaseTTL. Only lease renewals are measured.
 	slowWrite = time.Second
-	// slowWindow is the number of most recent writes; the alert is active while one of them is slow.
+	// slowWindow is the number of most recent lease renewals; the alert is active while one of them
+	// is slow.
 	slowWindow = 10
 	// storeGrace is how long the store may be unavailable without an alert, for a restart.
 	storeGrace = 10 * time.Second
@@ -51,7 +52,8 @@ func WithAlerts(f func() []telemetry.Alert) Option {
 	return func(o *options) { o.alerts = append(o.alerts, f) }
 }
 
-// recordWrite records the duration of a write to the store and logs the first slow one.
+// recordWrite records the duration of a lease renewal, the regular write to the store. It logs the
+// first slow one.
 func (c *Controller) recordWrite(took time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -56,8 +56,9 @@ func (s *scalingInputs) buildChange(groups []replicaGroup, c plan.Scaling, autos
 	for _, r := range c.Redeploy {
 		launch += r.Count - m.redeployDonated(groups[r.From], r.Count)
 	}
-	// A strategy ignores GPU types. Donated replicas that it assigned to a model on another GPU are
-	// therefore not redeployed, and are reclaimed here before new replicas are launched.
+	// A strategy ignores GPU types. It may have assigned donated replicas of this group to a model
+	// on another GPU, which cannot use them. They are reclaimed here before new replicas are
+	// launched.
 	launch += c.Reclaim
 	if ids := s.claimDonated(g, launch, false); len(ids) > 0 {
 		launch -= len(ids)
@@ -138,8 +139,9 @@ func (m *changeBuilder) addLaunch(n int) {
 	m.change.Launch = append(m.change.Launch, m.group.mismatch.launches(m.group.modelRegion, n)...)
 }
 
-// buildReplacements returns the changes that replace, in each group, one replica of a class that is
-// not planned. It omits groups that change otherwise in this iteration.
+// buildReplacements returns the changes that replace, in each group, one excess replica with a
+// replica of a missing class (see mismatch). It omits groups that change otherwise in this
+// iteration.
 func (s *scalingInputs) buildReplacements(groups []replicaGroup, changed map[modelRegion]bool) []scalingChange {
 	var out []scalingChange
 	for _, g := range groups {

@@ -17,8 +17,8 @@ const (
 	// within seconds of an interruption notice; the shortest notice is 30 s. Each iteration lists
 	// the machines of each region and reads a snapshot of each balancer.
 	loopInterval = 5 * time.Second
-	// busyInterval is the interval while a change is in progress, or before the first balancer has
-	// responded.
+	// busyInterval is the interval while a change of machines is in progress. Half of it is the
+	// minimum interval while a review is due.
 	busyInterval = time.Second
 	// observeTimeout is the timeout for querying the balancers. A later response would be too old to
 	// decide on.
@@ -33,17 +33,19 @@ const (
 // Machines observes the machines of a service and reconciles them with the desired state.
 type Machines interface {
 	// Reconcile observes the machines once and applies the necessary changes. It calls the function
-	// may before each change, which returns an error when no change is allowed any more. Failures are logged and retried by the next call. busy means that a change is in progress, so
-	// that the next call should follow soon.
+	// may before each change, which returns an error when no change is allowed any more. Failures
+	// are logged and retried by the next call. busy means that a change is in progress, so that the
+	// next call should follow soon.
 	Reconcile(ctx context.Context, may func() error) (busy bool)
 	// Wait returns once everything that a Reconcile started has ended. It is called after ctx has
 	// ended.
 	Wait()
 }
 
-// controlLoop is the controller's control loop: it observes the service once per iteration and runs
-// machines, planner and scaler in sequence on that observation. Only the failover of balancers has
-// its own interval (see round). It runs for a term of leadership.
+// controlLoop is the controller's control loop. An iteration first reconciles the machines, which
+// makes its own observation. It then observes the balancers once and runs the planner and the
+// scaler on that observation. Only the failover of balancers has its own interval (see round.go).
+// The loop runs for a term of leadership.
 type controlLoop struct {
 	machines Machines // nil = no machines are managed
 	planner  *planner // nil = planning is disabled
@@ -137,7 +139,8 @@ func (r *controlLoop) runOnce(ctx context.Context, l lease) (next time.Duration)
 	return next
 }
 
-// observeService reads the replicas from the balancers, and once a minute the traffic.
+// observeService reads the replicas from the balancers, and the traffic when the planner or the
+// scaler needs it.
 func (r *controlLoop) observeService(ctx context.Context, now time.Time) observation {
 	since, wanted := r.historySince(now)
 	observed, err := r.observe(ctx, since, wanted)
@@ -174,8 +177,8 @@ func settledMinute(now time.Time) int64 { return now.Add(-minuteDelay).Unix() / 
 // errorOnce stores the last logged error, so that an unchanged error is logged once.
 type errorOnce struct{ last string }
 
-// changed reports whether an error should be logged: it differs from the last one and is not a
-// cancellation.
+// changed reports whether an error should be logged: it differs from the last one and is neither a
+// cancellation nor ErrBusy.
 func (e *errorOnce) changed(err error) bool {
 	text := ""
 	if err != nil && !errors.Is(err, context.Canceled) && !errors.Is(err, ErrBusy) {

@@ -12,9 +12,10 @@
 // attached), leader.go (which runs rounds while the lease is held), reload.go (which reloads the
 // list of replicas at run time) and run.go (the process).
 //
-// For capacity read control_loop.go: the loop observes the service once per iteration, then runs
-// the reconciler of machines (Machines, which package deploy implements), the planner (planner.go,
-// with package plan) and the scaler (scaler.go, with a strategy of package plan; scaling_inputs.go
-// contains its inputs, changes.go its changes, mismatch.go the difference between running replicas
-// and the plan). An Actuator applies changes; package deploy contains the implementation.
+// For capacity read control_loop.go: an iteration runs the reconciler of machines (Machines, which
+// package deploy implements and which makes its own observation). It then observes the balancers
+// once, and runs the planner (planner.go, with package plan) and the scaler (scaler.go, with a
+// strategy of package plan) on that observation. scaling_inputs.go contains the scaler's inputs,
+// changes.go its changes, mismatch.go the difference between running replicas and the plan. An
+// Actuator applies changes; package deploy contains the implementation.
 package controller

@@ -65,7 +65,7 @@ type Controller struct {
 	// mu guards the fields below. Between the concurrent calls to balancers, runRound also uses
 	// conflicted without it.
 	mu         sync.Mutex
-	writes     []time.Duration           // durations of the last writes to the store
+	writes     []time.Duration           // durations of the last lease renewals
 	reloaded   *service.ControllerConfig // reloaded; the next round applies it
 	view       View
 	conflicted bool              // a balancer has a newer epoch than the current assignment

@@ -10,7 +10,9 @@ import (
 // zero where the plan has no counts or a replica's class is unknown.
 type mismatch struct {
 	missing []provision.ReplicaClass // classes with fewer serving replicas than planned
-	excess  map[string]bool          // IDs of replicas whose class is not planned
+	// excess contains the IDs of serving replicas that are not part of the plan: their class is not
+	// planned, or they are beyond the planned count of their class.
+	excess map[string]bool
 }
 
 // newMismatch compares serving replicas with the planned counts by class.

@@ -27,10 +27,11 @@ type Observed struct {
 	// RTT is the measured round trip between the balancers' regions.
 	RTT map[plan.RegionPair]time.Duration
 	// Snapshot contains every replica once, from the balancer with its newest report. A region has
-	// one entry with its balancers and models, and one entry per replica. Failed is the number
-	// of balancers without a snapshot: no response, an error or an invalid service.yaml.
+	// one entry with its balancers and models, and one entry per replica.
 	Snapshot *telemetry.Snapshot
-	Failed   int
+	// Failed is the number of balancers without a snapshot: no response, an error or an invalid
+	// service.yaml.
+	Failed int
 }
 
 // ErrNoBalancerResponds means that no balancer of a service is reachable: none is listening, or the

@@ -39,8 +39,8 @@ const (
 )
 
 // planner reviews the service at the interval autoscale.every, and compares each load with its
-// forecast every minute. A review is a forecast of the loads and a plan for them. The planner's
-// state is kept when a term of leadership ends.
+// forecast every minute. A review is a forecast of the loads and a plan for them. The newest
+// review is kept when a term of leadership ends; its schedule and a running review are not.
 type planner struct {
 	service   string
 	state     state

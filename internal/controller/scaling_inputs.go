@@ -179,8 +179,8 @@ func (g replicaGroup) utilisation() *float64 {
 	return &mean
 }
 
-// removalCandidates returns n ready replicas: first those whose class is not planned, then those with the
-// fewest outstanding requests, the last of equal ones first.
+// removalCandidates returns n ready replicas: first those that are not part of the plan (see
+// mismatch), then those with the fewest outstanding requests, the last of equal ones first.
 func (g replicaGroup) removalCandidates(n int) []string {
 	ready := slices.DeleteFunc(slices.Clone(g.members), func(m member) bool { return !m.ready() })
 	slices.Reverse(ready)

@@ -29,8 +29,8 @@ func (f *currentReview) get() *telemetry.Review {
 	return f.review
 }
 
-// publishedTargets returns the plan's targets for each model and region; none for a plan without
-// counts.
+// publishedTargets returns the plan's targets for each model and region. An infeasible plan has
+// targets within the bounds. There are none when solving ended without counts.
 func publishedTargets(v *plan.ReviewResult) []telemetry.PlannedCapacity {
 	out := []telemetry.PlannedCapacity{}
 	for _, t := range v.Targets() {
