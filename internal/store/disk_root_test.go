@@ -72,8 +72,8 @@ func TestStoreRecoversOnRealDisk(t *testing.T) {
 	for name, fresh := range map[string]bool{"full": false, "full from the start": true} { // fresh: nothing was stored before
 		t.Run(name, func(t *testing.T) {
 			dir := smallDisk(t)
-			health := make(chan *Problem, 16)
-			srv, err := Serve(t.Context(), Options{Dir: filepath.Join(dir, "store"), Listen: "127.0.0.1:0", checkEvery: 20 * time.Millisecond, OnHealth: func(p *Problem) { health <- p }})
+			health := make(chan *Outage, 16)
+			srv, err := Serve(t.Context(), Options{Dir: filepath.Join(dir, "store"), Listen: "127.0.0.1:0", checkEvery: 20 * time.Millisecond, OnHealth: func(p *Outage) { health <- p }})
 			if err != nil {
 				t.Fatal(err)
 			}
