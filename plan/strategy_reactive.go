@@ -46,4 +46,4 @@ func belowThreshold(u float64) string {
 	return fmt.Sprintf("%s, below %.0f %%", describeMemory(u), 100*scaleInBelow)
 }
 
-func describeMemory(u float64) string { return fmt.Sprintf("memory %.0f %% used", 100*u) }
+func describeMemory(u float64) string { return fmt.Sprintf("KV memory %.0f %% used", 100*u) }

@@ -90,7 +90,7 @@ func normal() *telemetry.Snapshot {
 		},
 		Donations: []telemetry.Donation{{Replica: "us-10", Model: llama, GPU: "L4", Region: "aws/us-east-1", Since: noon.Add(-90 * time.Minute), Until: ptr(noon.Add(30 * time.Minute)), EarnsPerHour: 0.3}},
 		Events: []telemetry.ScalingEvent{
-			{At: noon.Add(-90 * time.Minute), Strategy: "lt-ua", Action: telemetry.ScalingDonated, Model: llama, Region: "aws/us-east-1", Replicas: []string{"us-10"}, Serving: 4, Reason: "memory 21 % used, below 30 %, 3 planned"},
+			{At: noon.Add(-90 * time.Minute), Strategy: "lt-ua", Action: telemetry.ScalingDonated, Model: llama, Region: "aws/us-east-1", Replicas: []string{"us-10"}, Serving: 4, Reason: "KV memory 21 % used, below 30 %, 3 planned"},
 			{At: noon.Add(-4 * time.Minute), Strategy: "lt-ua", Action: telemetry.ScalingFailed, Model: llama, Region: "aws/ap-northeast-1", Serving: 1, Reason: "no spot capacity of g6.xlarge in ap-northeast-1a, -1c"},
 		},
 	}

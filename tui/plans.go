@@ -51,7 +51,7 @@ func (s *screen) emptyPlan() []string {
 	p := s.snapshot.Plan
 	switch {
 	case p == nil:
-		return []string{"No plan yet", "the controller plans every hour; run 'skyserve plan' to plan now"}
+		return []string{"No plan yet", "the controller plans at the interval autoscale.every; run 'skyserve plan' to plan now"}
 	case p.Status == "infeasible":
 		return []string{"No feasible plan; see above"}
 	}

@@ -232,7 +232,7 @@ func (o *forecastOptions) seriesOf(s forecast.KeyedSeries, name string, fc forec
 
 func forecastTable(out io.Writer, results []forecastedSeries) error {
 	w := printable.NewTable(out)
-	w.Rowf("SERIES\tFORECASTER\tFROM\tUNIT\tNEXT\tPEAK\tPEAK (90 %% upper)")
+	w.Rowf("SERIES\tFORECASTER\tFROM\tUNIT\tNEXT\tPEAK\tPEAK P95")
 	for _, d := range results {
 		for i, fc := range d.forecasts {
 			mean, hi := fc.ExpectedPeak()

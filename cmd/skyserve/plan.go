@@ -69,9 +69,9 @@ is planned if regions[].capacity lists it before on_demand. --survive plans for 
 of a region: of any one ("region"), or of any one in a list of names. -o html
 writes a single self-contained page.
 
---reserve recommends how much capacity to reserve, based on the history: for each
-region's own peak, for the peak of all regions together, or at the lowest total cost,
-with the remainder on demand.
+--reserve compares the costs of four options, based on the history: reserved capacity
+for each region's own peak, for the peak of all regions together, or up to break-even
+with the remainder on demand, and all capacity on demand.
 
 --problem solves an optimisation problem given as JSON: models, regions, gpus, n[i][j][k],
 theta[i][k], alpha[k], sigma[i][k], rho[i][j][w], epsilon, and capacity[j][k],
@@ -104,7 +104,7 @@ applying failed and 3 if the plan was partly applied.`,
 	flags.StringVar(&o.at, "at", "", "start of the planned period, as `TIME` such as 2025-01-31T12:00:00Z (default: now, or the end of --history)")
 	flags.StringVar(&o.problem, "problem", "", "solve the optimisation problem in `FILE` (- = standard input)")
 	flags.StringVar(&o.solver, "solver", "", "solve with an installed `SOLVER`: highs, cbc or glpsol (default: built-in)")
-	flags.BoolVar(&o.reserve, "reserve", false, "recommend reserved capacity, based on the history")
+	flags.BoolVar(&o.reserve, "reserve", false, "compare the cost of reserved capacity, based on the history")
 	flags.BoolVar(&o.detailed, "detailed-exitcode", false, "exit 10 instead of 0 when counts change")
 	flags.BoolVar(&o.apply, "apply", false, "apply the plan to the running service")
 	flags.BoolVar(&o.yes, "yes", false, "skip confirmation of billed changes of --apply (local and static regions need none)")

@@ -26,7 +26,7 @@ func newPlanBacktestCmd() *cobra.Command {
 	var o backtestOptions
 	cmd := &cobra.Command{
 		Use:   "backtest [NAME|SERVICE.yaml]",
-		Short: "Evaluate plans on a past history: cost and SLO misses",
+		Short: "Evaluate plans on a past history: cost and overload",
 		Long: `Compute a plan for every hour of a past history, each from the data before it, and
 simulate applying them: replicas are ready after their start-up time and billed from
 their launch. The results are compared with constant counts sized with hindsight for

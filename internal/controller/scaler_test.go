@@ -305,7 +305,7 @@ func TestReactiveScalesUpDonatesReclaimsRemoves(t *testing.T) {
 		if len(s.Donations) != 1 || s.Donations[0].EarnsPerHour != 0.3 || s.Donations[0].Until == nil || s.Strategy != "reactive" {
 			t.Fatalf("got %+v", s)
 		}
-		if e := s.Events[len(s.Events)-1]; e.Action != telemetry.ScalingDonated || e.Replicas[0] != s.Donations[0].Replica || e.Reason != "memory 10 % used, below 30 %" || e.Serving != 3 {
+		if e := s.Events[len(s.Events)-1]; e.Action != telemetry.ScalingDonated || e.Replicas[0] != s.Donations[0].Replica || e.Reason != "KV memory 10 % used, below 30 %" || e.Serving != 3 {
 			t.Errorf("got %+v", e)
 		}
 		w.pass(20*time.Second, 0.8)
@@ -500,7 +500,7 @@ func TestFailedChangeIsRetriedWithOneEvent(t *testing.T) {
 		w.actuator.set(func() { w.actuator.refuse = errors.New("port 1 is taken") })
 		w.pass(2*time.Minute, 0.8)
 		e := w.published().Events
-		if len(e) != 1 || e[0].Action != telemetry.ScalingFailed || !strings.Contains(e[0].Reason, "replicas not launched (requested because: memory 80 % used, above 70 %): port 1 is taken") {
+		if len(e) != 1 || e[0].Action != telemetry.ScalingFailed || !strings.Contains(e[0].Reason, "replicas not launched (requested because: KV memory 80 % used, above 70 %): port 1 is taken") {
 			t.Fatalf("got %+v", e)
 		}
 		w.actuator.set(func() { w.actuator.refuse = ErrBusy })

@@ -50,11 +50,11 @@ func TestDonatedReplicasAreListed(t *testing.T) {
 func TestEventLines(t *testing.T) {
 	e := ScalingEvent{
 		At: time.Date(2026, 3, 1, 14, 2, 5, 0, time.UTC), Strategy: "lt-ua", Action: ScalingLaunched, Region: "local/us",
-		Replicas: []string{"us-3"}, Serving: 3, Reason: "memory 71 % used, above 70 %, 5 planned",
+		Replicas: []string{"us-3"}, Serving: 3, Reason: "KV memory 71 % used, above 70 %, 5 planned",
 	}
 	s := Snapshot{Events: []ScalingEvent{{}, e}}
 	lines := s.EventLines(time.UTC, 1)
-	if want := "14:02:05 lt-ua: us: launched us-3: memory 71 % used, above 70 %, 5 planned; replicas before: 3"; len(lines) != 1 || lines[0] != want {
+	if want := "14:02:05 lt-ua: us: launched us-3: KV memory 71 % used, above 70 %, 5 planned; replicas before: 3"; len(lines) != 1 || lines[0] != want {
 		t.Errorf("got %q", lines)
 	}
 }
