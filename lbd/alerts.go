@@ -56,7 +56,7 @@ func (b *balancer) alerts(now time.Time) []telemetry.Alert {
 	} else if since := b.lease.silentSince(now); since != nil {
 		alert.Kind, alert.Object, alert.Since = telemetry.AlertController, "controller", since
 		alert.NextStep = fmt.Sprintf("run 'skyserve status'; if no controller is running, start it: run 'skyserve up' with the service.yaml of %s", b.cfg.Service)
-		alert.Message = fmt.Sprintf("no controller has renewed its lease for %s: planning, scaling, replacement and adoption are suspended", leaseGrace)
+		alert.Message = fmt.Sprintf("no controller has renewed its lease for more than %s: planning, scaling, replacement and adoption are suspended", leaseGrace)
 		alerts = append(alerts, alert)
 	}
 	return append(alerts, b.member.alerts(b.cfg, now)...)

@@ -262,7 +262,7 @@ func (o *loadOptions) prepareClients(targets []load.Target) (preparedLoad, error
 	if len(o.clients) > 0 {
 		var err error
 		if counts, err = load.ParseClients(o.clients, targets); err != nil {
-			return preparedLoad{}, usage(err, "for example: --clients us=40,eu=20")
+			return preparedLoad{}, usage(err, "for example, with the regions us and eu: --clients us=40,eu=20")
 		}
 	}
 	clients, err := load.Clients(workload.Kind(o.workload), targets, counts, o.seed)

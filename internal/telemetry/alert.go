@@ -15,8 +15,8 @@ type Severity string
 
 // The severities.
 const (
-	SeverityWarning  Severity = "warning"  // nothing has failed yet
-	SeverityCritical Severity = "critical" // a part of the service has failed
+	SeverityWarning  Severity = "warning"  // any alert that is not critical
+	SeverityCritical Severity = "critical" // the controller cannot use the store, or a certificate has expired
 )
 
 // The kinds of alerts.
