@@ -70,7 +70,8 @@ type Config struct {
 	TauN, TauP time.Duration
 	// Forward allows sending requests to peers.
 	Forward bool
-	// A peer with more than PeerQueueLimit queued requests receives no further request.
+	// A peer with more than PeerQueueLimit queued requests receives no further request. The limit does
+	// not apply to a policy with both Traits.Peers and Traits.Holds (policy.Traits).
 	PeerQueueLimit int
 	// QueueLimit is the maximum number of queued requests; MaxWait is the maximum time of a request
 	// in the queue.
@@ -173,7 +174,7 @@ func DefaultConfig(p policy.Policy) Config {
 		KillWait:         500 * time.Millisecond, // five probes: a terminating process has closed its port before the first of them
 		KillMemory:       10 * time.Minute,       // longer than clients repeat a request on their own
 		KillLimit:        4096,                   // 16 replicas that die at once, with 256 requests each; 0.5 MB
-		TreeBytes:        64 << 20,               // 120,000 prompts of 4 KB
+		TreeBytes:        64 << 20,               // 77,000 prompts of 4 KB without common prefixes
 		TreeOrder:        prefix.LeastRecent,     // like the engines' own caches
 		ShareBytes:       8 << 20,                // 8 bytes per 64 of text: the caches of 32 engines with 500,000 tokens each
 	}

@@ -9,7 +9,8 @@ import (
 // This file decides which of a model's replicas are ejected; lbd/core/breaker counts failures.
 
 // countFailure counts a failure of r at t, and ejects t if it failed too often and enough other
-// replicas remain. trial: r was the trial request of an ejected replica.
+// replicas remain. trial: r was the trial request of an ejected replica; then t is ejected without
+// these conditions.
 func (b *Balancer) countFailure(now time.Duration, t *target, r *request, trial bool) {
 	if t.peer || b.cfg.EjectAfter <= 0 {
 		return

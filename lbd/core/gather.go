@@ -61,8 +61,9 @@ func (b *Balancer) describeTarget(now time.Duration, q *queue, t *target, c *pol
 	c.Pace, c.PeerOutstanding, c.Context = b.peerPace(l), l.Outstanding, l.Context
 }
 
-// fillMatches sets the candidates' prefix matches for r's prompt and their cache sizes. A peer has
-// several engines, so it is never marked as overtaken.
+// fillMatches sets the candidates' prefix matches for r's prompt and their cache sizes, and clears
+// their scores for the previous request. It does nothing for a policy without Traits.Prefix. A peer
+// has several engines, so it is never marked as overtaken.
 func (b *Balancer) fillMatches(r *request) {
 	if b.traits.Prefix {
 		b.fillMatchesFrom(b.caches.replicas, r, 0, b.firstPeer)

@@ -53,7 +53,7 @@ type killSuspect struct {
 	isolated     bool
 	stopped      bool
 	fromPeer     bool          // a peer stopped it, not this balancer
-	lastKillAt   time.Duration // of the last kill
+	lastKillAt   time.Duration // of the last kill; without one, of its addition or of the peer's stop
 	servedAt     time.Duration // 0 = never
 	engines      []string      // the first Config.KillAfter that died
 }
@@ -489,8 +489,8 @@ func (b *Balancer) addPeerKills(now time.Duration, r *request, peer string, out 
 	}
 }
 
-// StoppedFingerprints returns the requests that this balancer has stopped within Config.KillMemory, in the
-// order in which it stopped them, at most 64. Its peers reject them too.
+// StoppedFingerprints returns the fingerprints that this balancer has stopped within Config.KillMemory,
+// in the order in which they became suspects, at most the last 64. Its peers stop them too.
 func (b *Balancer) StoppedFingerprints(now time.Duration) []StoppedFingerprint {
 	var all []StoppedFingerprint
 	for _, s := range b.suspects.list {

@@ -2,9 +2,10 @@ package policy
 
 import "time"
 
-// Batcher is a policy that decides for many waiting requests at once. The balancer
-// passes the head of the queue. For ranks that share an engine, it collects requests for a short
-// time before (core.Config.BatchInterval).
+// Batcher is a policy that decides for many waiting requests at once. The balancer passes a pool from
+// the head of the queue. For ranks that share an engine, it collects requests for a short time before
+// (core.Config.BatchInterval). It calls Choose for each request that failed before, has a holder or is
+// suspected of killing replicas, and for the head of the queue while only peers are available.
 type Batcher interface {
 	Policy
 	// Assign decides for a whole pool. It returns one choice for each of pool.Waiting, with an Index
@@ -17,7 +18,7 @@ type Batcher interface {
 type Pool struct {
 	Now   time.Duration // since the balancer's epoch
 	Model string
-	// Waiting is the head of the queue, in order.
+	// Waiting is the head of the queue, in order, without the requests that Choose places one by one.
 	Waiting []Waiting
 	// Ranks are the live replicas of the model, grouped by engine. Those that may not receive a
 	// request now are included, with Free 0.

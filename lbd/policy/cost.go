@@ -7,7 +7,7 @@ import (
 
 // CostConstants contains the constants of the cost policy, for every service and scenario. The
 // first group describes the nominal replica, one L4 that serves an 8B model. The speed of a real
-// replica is learned (Candidate.Pace, Residence) and scales them.
+// replica is learned (Candidate.Pace) and scales them.
 type CostConstants struct {
 	// Prefill is the number of uncached prompt tokens computed per second.
 	Prefill float64
@@ -250,9 +250,9 @@ func (p *Cost) memorySeconds(t *costTerms, c *Candidate, uncached float64) float
 	return over * inSeconds(c.Residence) * (p.constants.MemoryPenalty + p.constants.Occupancy*min(taken, 1)*waiting)
 }
 
-// waitSeconds returns how long a request waits at c before its computation starts. The wait at a
-// peer is the reported one (c.Wait), a share of the residence time for each unconfirmed request, and
-// PeerMargin. HoldTime counts one request more than its first argument.
+// waitSeconds returns how long a request waits at c before its computation starts. For a peer, it is
+// the sum of the round-trip time, the reported wait (c.Wait), a share of the residence time for each
+// unconfirmed request, and PeerMargin. HoldTime counts one request more than its first argument.
 func (p *Cost) waitSeconds(c *Candidate) float64 {
 	wait := inSeconds(c.RTT)
 	switch {

@@ -186,7 +186,9 @@ type Traits struct {
 	// Peers: it compares this balancer's replicas with the peers itself, so it must receive the
 	// peers even while a replica of this balancer is available.
 	Peers bool
-	// Holds: it may hold a request for one full candidate while requests behind it are sent.
+	// Holds: it may hold a request for one full replica while requests behind it are sent. It also
+	// changes the queue: requests that are equal in its order are sorted by the start of their session,
+	// within core.Config.SessionLead, instead of by arrival.
 	Holds bool
 }
 
