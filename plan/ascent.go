@@ -30,8 +30,8 @@ func (c *programme) newAscent(y []float64, level float64) *ascent {
 	return a
 }
 
-// runAscent makes up to n steps. It stops when a block has no counts, the effort is spent or the bound
-// cannot rise further.
+// runAscent makes up to n steps. It stops when the bound cannot rise further, proves the gap or shows
+// that no counts are feasible. It also stops when only the reserved effort remains.
 func (a *ascent) runAscent(n int) {
 	for range n {
 		if a.c.work.remaining < a.reserve && !math.IsInf(a.best.value, -1) || !a.relax(a.at) {

@@ -186,7 +186,7 @@ func (p *Problem) reuseSavings(j, k int, count func(i int) int, share []int) flo
 	remaining, sum := p.runningVMs(j, k), 0.0
 	for i := range p.Models {
 		n, x := p.N[i][j][k], count(i)
-		sum -= p.Sigma[i][k] * float64(min(n, x)) // not a saving against Cost: kept replicas have no start there
+		sum -= p.Sigma[i][k] * float64(min(n, x)) // not a saving: the baseline has no start for kept replicas
 		uses = append(uses, use{i, min(n, x), p.Sigma[i][k], true})
 		if p.canSwitch(i, k) && x > n {
 			uses = append(uses, use{i, x - n, p.Sigma[i][k] - *p.Switch[i][k], false})

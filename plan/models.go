@@ -101,7 +101,8 @@ func undominated(options []option) []option {
 
 // sharedRowUse lists the rows of a block by which its options are compared: those that can be broken.
 // Where VMs can switch between models only choices with equal counts are compared, because their
-// cost is known only for complete choices.
+// cost is known only for complete choices. For this, each row r of running VMs gets two artificial
+// rows, len(c.rows)+r and 2*len(c.rows)+r, whose use is the count x and -x.
 func (c *programme) sharedRowUse(at int, options []option, loose []bool) (rows []int) {
 	for _, l := range c.links[at] {
 		if rows = append(rows, l.row); loose[l.row] {

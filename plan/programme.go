@@ -46,7 +46,7 @@ type programme struct {
 	best            [][][]int
 	bestCost        float64
 	bound           float64
-	unreachableLoad bool     // some load is out of reach of every region
+	unreachableLoad bool     // after a loss, some load is out of reach of every remaining region
 	infeasible      []string // reasons for infeasibility
 	skipReasons     bool     // skip computing the reasons
 

@@ -114,7 +114,7 @@ func spotFirst(region *service.RegionSpec) bool {
 }
 
 // reservedReplicas returns the number of replicas of a class that a region's commitments can run. A machine
-// counts for the one class that uses most of its GPUs.
+// counts for one class: of those that fit, the one with the most GPUs per replica.
 func (r *review) reservedReplicas(region *service.RegionSpec, c gpuClass) int {
 	sum := 0
 	for _, held := range region.Reserved {

@@ -75,8 +75,9 @@ func (p *Problem) nameCover(c cover) string {
 	return name
 }
 
-// redistribute moves replicas to the regions with load, where a move costs nothing. Among equally cheap
-// solutions it selects the one that forwards the lowest load.
+// redistribute moves replicas to the regions with load, where a move costs nothing. It makes single
+// moves while one reduces the sum of the regions' peaks above their own capacity. The result need not
+// be the minimum over all equally cheap solutions.
 func (s *solver) redistribute() {
 	cost := s.p.Cost(s.best)
 	for i := range s.p.Models {

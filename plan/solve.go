@@ -392,7 +392,7 @@ func (c *programme) snappedPrices(y []float64) []float64 {
 	return y
 }
 
-// finished reports whether the gap is closed or the effort is spent.
+// finished reports whether the gap is closed, the programme is infeasible or the effort is spent.
 func (c *programme) finished() bool {
 	return c.work.spent() || c.infeasible != nil || c.provesGap(c.bound)
 }

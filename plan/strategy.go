@@ -56,7 +56,8 @@ type HourlyTarget struct {
 	Count int
 	// Replicas is the count by GPU and capacity type; nil = any.
 	Replicas []ReplicaTarget
-	// From and Until bound the time that it applies to, on the clock of Step.
+	// From and Until are the planned period, on the clock of Step. A strategy applies the target as
+	// long as its input contains it, also after Until.
 	From, Until time.Duration
 	// ReplicaTPS is the throughput of one replica, in uncached prompt tokens per second; 0 = unknown.
 	ReplicaTPS float64

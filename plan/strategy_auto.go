@@ -56,8 +56,9 @@ const (
 //     new load: the count grows by half, once the previously requested replicas have started;
 //   - replicas are removed after scaleInDelay in which they were not needed.
 //
-// Memory is the safety net: above maxMemory replicas are added in any case. Without a plan it uses
-// only memory and queues.
+// Memory is the safety net: above maxMemory replicas are added in any case. An endpoint is sized by
+// memory and queues only until it has both a plan and a known load for the first time. Later, while
+// one of them is missing, its last load stays in use.
 type auto struct {
 	options    StrategyOptions
 	states     map[endpointKey]*autoState
@@ -68,7 +69,7 @@ type auto struct {
 type autoState struct {
 	at              time.Duration
 	load            float64 // in replicas, smoothed
-	known           bool    // load has a value
+	known           bool    // load has a value; never reset
 	sufficientSince time.Duration
 	minExcess       int          // the smallest excess since sufficientSince
 	lastFirstTokens *FirstTokens // at the previous step that reported them

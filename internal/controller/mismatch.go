@@ -9,7 +9,7 @@ import (
 // mismatch is the difference between the machine classes of a group's replicas and the plan. It is
 // zero where the plan has no counts or a replica's class is unknown.
 type mismatch struct {
-	missing []provision.ReplicaClass // classes with fewer serving replicas than planned
+	missing []provision.ReplicaClass // the class of each missing replica: one entry per replica
 	// excess contains the IDs of serving replicas that are not part of the plan: their class is not
 	// planned, or they are beyond the planned count of their class.
 	excess map[string]bool

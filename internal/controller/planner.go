@@ -137,8 +137,8 @@ func (p *planner) stepPlanner(ctx context.Context, l lease, now time.Time, o obs
 	return p.checkForecasts(ctx, l, now, o)
 }
 
-// loadStoredReview loads the stored review if a strategy is applying its plan and it has not expired.
-// Another controller may have made it.
+// loadStoredReview loads the stored review if a strategy is applying its plan and its Until has not
+// passed. Another controller may have made it.
 func (p *planner) loadStoredReview(ctx context.Context) error {
 	data, _, err := p.state.Get(ctx, telemetry.ReviewKey(p.service))
 	if isNotFound(err) {
@@ -166,8 +166,9 @@ func (p *planner) logError(err error) {
 	}
 }
 
-// startReview starts a review of an observation. Where the observation failed, and until startGrace
-// is over also where it is incomplete, the last review stays in force and the reason is published.
+// startReview starts a review of an observation. Until startGrace is over, balancers that do not
+// respond only postpone it, which is published only while there is no plan. In other cases of a failed
+// observation the last review stays in force and the failure is published.
 func (p *planner) startReview(ctx context.Context, l lease, now time.Time, o observation) error {
 	unresponsive := errors.Is(o.err, ErrNoBalancerResponds) || o.err == nil && o.Failed > 0
 	if unresponsive && !p.graceEnded && now.Before(p.termStart.Add(startGrace)) {

@@ -123,7 +123,7 @@ func (s *scalingInputs) strategyInput(groups []replicaGroup) *plan.StrategyInput
 			e.Observed = &load
 		}
 		if g.region.Cloud() != service.CloudStatic {
-			f.FreeVMs[e.Region] += g.bounds.Max // a cloud has VMs up to every maximum
+			f.FreeVMs[e.Region] += g.bounds.Max // in a cloud only Max limits the VMs, which the strategy checks: the sum is always enough
 		}
 		f.Endpoints = append(f.Endpoints, e)
 	}

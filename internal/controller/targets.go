@@ -43,8 +43,8 @@ func publishedTargets(v *plan.ReviewResult) []telemetry.PlannedCapacity {
 	return out
 }
 
-// countsAt returns the planned replicas of a model in a region by machine class; nil where the
-// review has expired or its plan has no replicas there.
+// countsAt returns the planned replicas of a model in a region by machine class; nil where
+// the targets no longer apply (see telemetry.Review.Current) or the plan has no replicas there.
 func countsAt(r *telemetry.Review, now time.Time, at modelRegion) provision.ClassCounts {
 	if !r.Current(now) {
 		return nil
@@ -69,7 +69,7 @@ type modelRegion struct {
 }
 
 // targetsAt returns the targets of a review for a strategy, on a clock that starts at base; none
-// where the review has expired.
+// where they no longer apply (see telemetry.Review.Current).
 func targetsAt(r *telemetry.Review, now, base time.Time) map[modelRegion]*plan.HourlyTarget {
 	out := map[modelRegion]*plan.HourlyTarget{}
 	if !r.Current(now) {
