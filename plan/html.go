@@ -23,7 +23,7 @@ func (p Page) WriteHTML(w io.Writer) error {
 	for _, c := range p.Proposal.Changes {
 		v.Rows = append(v.Rows, newChangeView(c))
 	}
-	v.Billed = slices.ContainsFunc(p.Proposal.Changes, func(c ReplicaChange) bool { return c.CostPerHour != 0 })
+	v.Billed = slices.ContainsFunc(p.Proposal.Changes, func(c ReplicaChange) bool { return c.CostChangePerHour != 0 })
 	for _, c := range p.LoadCurves {
 		v.Charts = append(v.Charts, p.chart(c))
 	}
@@ -64,8 +64,8 @@ func newChangeView(c ReplicaChange) changeView {
 	if c.Utilisation != nil {
 		r.UtilisationText = fmt.Sprintf("%.0f %%", 100**c.Utilisation)
 	}
-	if c.CostPerHour != 0 {
-		r.Money = signed(c.CostPerHour)
+	if c.CostChangePerHour != 0 {
+		r.Money = signed(c.CostChangePerHour)
 	}
 	return r
 }

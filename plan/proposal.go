@@ -67,7 +67,7 @@ type ReplicaChange struct {
 	ReceivedTPS  float64 `json:"received_tps"`
 	// CostPerHour is the change of the billed price of the row's replicas, in USD per hour; below 0
 	// for a saving.
-	CostPerHour float64 `json:"cost_change_per_hour"`
+	CostChangePerHour float64 `json:"cost_change_per_hour"`
 	// Binding names the constraints that keep the count from being lower, or higher.
 	Binding []string `json:"binding"`
 	Reason  string   `json:"reason"`

@@ -63,7 +63,7 @@ func (w *reasonWriter) changeOf(i, j int, columns []int) ReplicaChange {
 		ch.Current, ch.Planned = ch.Current+n, ch.Planned+then
 		ch.CapacityTPS += p.Theta[i][k] * float64(then)
 		if !p.Reserved(k) {
-			ch.CostPerHour += w.price(p, j, k) * float64(then-n)
+			ch.CostChangePerHour += w.price(p, j, k) * float64(then-n)
 		}
 		if w.Donated != nil {
 			donated += w.Donated[i][j][k]
@@ -194,10 +194,10 @@ func describeNewReplicas(c ReplicaChange) string {
 // describeCostChange describes the change in cost.
 func (w *reasonWriter) describeCostChange(c ReplicaChange) string {
 	switch {
-	case c.CostPerHour > 0:
-		return fmt.Sprintf(", $%.2f/h more", c.CostPerHour)
-	case c.CostPerHour < 0:
-		return fmt.Sprintf(", $%.2f/h less", -c.CostPerHour)
+	case c.CostChangePerHour > 0:
+		return fmt.Sprintf(", $%.2f/h more", c.CostChangePerHour)
+	case c.CostChangePerHour < 0:
+		return fmt.Sprintf(", $%.2f/h less", -c.CostChangePerHour)
 	case c.Capacity != nil && *c.Capacity == "reserved":
 		return ", already paid"
 	}

@@ -29,10 +29,10 @@ func TestReasons(t *testing.T) {
 			t.Errorf("got  %q\nwant %q", got.Changes[at].Reason, want)
 		}
 	}
-	if c := got.Changes[0]; c.ForwardedTPS != 1000 || c.ReceivedTPS != 0 || c.CostPerHour != 0.8 || !c.PeakAt.Equal(time.Date(2027, 1, 15, 14, 0, 0, 0, time.UTC)) {
+	if c := got.Changes[0]; c.ForwardedTPS != 1000 || c.ReceivedTPS != 0 || c.CostChangePerHour != 0.8 || !c.PeakAt.Equal(time.Date(2027, 1, 15, 14, 0, 0, 0, time.UTC)) {
 		t.Errorf("%+v", c)
 	}
-	if c := got.Changes[1]; c.ForwardedTPS != 0 || c.ReceivedTPS != 1000 || c.CostPerHour != 0 {
+	if c := got.Changes[1]; c.ForwardedTPS != 0 || c.ReceivedTPS != 1000 || c.CostChangePerHour != 0 {
 		t.Errorf("%+v", c)
 	}
 }
@@ -47,7 +47,7 @@ func TestReservedIsBilledInWhole(t *testing.T) {
 		t.Fatalf("now %g, then %g", *got.CostPerHour.Current, *got.CostPerHour.Planned)
 	}
 	for _, c := range got.Changes {
-		if c.GPU != "L4" || *c.Capacity != "reserved" || c.CostPerHour != 0 || !strings.Contains(c.Reason, "already paid") {
+		if c.GPU != "L4" || *c.Capacity != "reserved" || c.CostChangePerHour != 0 || !strings.Contains(c.Reason, "already paid") {
 			t.Fatalf("%+v", c)
 		}
 	}

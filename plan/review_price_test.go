@@ -71,7 +71,7 @@ func TestReviewUsesRegionalPrices(t *testing.T) {
 			p := reviewed(t, fmt.Sprintf(pricesYAML, c.stated, c.east, c.west), nil, nil, o)
 			bill := map[string]float64{}
 			for _, change := range p.Changes {
-				bill[change.Region] += change.CostPerHour
+				bill[change.Region] += change.CostChangePerHour
 			}
 			text := strings.Join(p.Assumed, "\n")
 			if p.Status != StatusOptimal || math.Abs(bill[east]-c.bill[0])+math.Abs(bill[west]-c.bill[1]) > 1e-9 {
