@@ -213,7 +213,7 @@ func (p *page) decision(t *record.Attempt, waited float64) {
 	}
 	p.more(fmt.Sprintf("Policy %s chose %s: %s (%s).", d.Policy, t.Target, whyChosen(d.Policy, d.Reason), d.Reason))
 	if d.PromptBytes > 0 {
-		p.more(fmt.Sprintf("Expected prefix hit: %s of the prompt (%s of %s).",
+		p.more(fmt.Sprintf("Expected prefix hit: %s of the prompt's full 64-byte blocks (%s of %s).",
 			percent(d.MatchBytes, d.PromptBytes), size(d.MatchBytes), size(d.PromptBytes)))
 	}
 	p.candidates(d, t.Target)
