@@ -196,7 +196,7 @@ func (s *screen) describeEffect(verb Verb, orders []Action) string {
 	}
 	text := "In-flight requests complete; no new ones are sent."
 	if verb == VerbDonate {
-		text = "In-flight requests complete, then the GPUs join the spot pool until reclaimed. After autoscale.donate_for the replica is removed, except in static regions."
+		text = "In-flight requests complete, then the replica joins the spot pool until reclaimed. After autoscale.donate_for it is removed, except in static regions."
 	}
 	for _, r := range regionsOf(s.snapshot) {
 		if n := draining[r.Name]; n > 0 {

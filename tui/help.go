@@ -71,7 +71,7 @@ func (s *screen) symbolHelp() [][2]string {
 		{g.failed, "failed, interrupted, unreachable"},
 		{g.draining, "draining, shutting down"},
 		{g.donated, "donated"},
-		{g.up + " " + g.down, "increased, decreased"},
+		{g.up + " " + g.down, "increased, decreased since the last snapshot"},
 		{g.changed, "state changed"},
 		{g.mark, "marked"},
 	}

@@ -156,9 +156,9 @@ func (s *screen) aboveDonations() []string {
 	}
 	line, _ := s.theme.segments(s.width, "  ",
 		segment{plural(len(s.snapshot.Donations), "replica") + " donated", s.theme.title},
-		segment{fmt.Sprintf("$%.2f/h", s.snapshot.EarnsPerHour()), paint{}},
+		segment{fmt.Sprintf("earning $%.2f/h", s.snapshot.EarnsPerHour()), paint{}},
 		segment{fmt.Sprintf("$%.2f earned", earned), s.theme.good},
-		segment{fmt.Sprintf("latest events: %d donated, %d reclaimed", donated, back), s.theme.muted},
+		segment{fmt.Sprintf("view 8: %d donated, %d reclaimed", donated, back), s.theme.muted},
 	)
 	return []string{line, ""}
 }

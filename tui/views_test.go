@@ -109,7 +109,7 @@ func TestActionsRequireConfirmation(t *testing.T) {
 	}{
 		{[]string{"2", "d"}, []string{"drain: select a replica,"}, nil},
 		{[]string{"2", "j", "j", "j", "j", "d"}, []string{"Drain us-0?", "us-east-1: 1 of 2 ready replicas remain"}, []Action{{Verb: VerbDrain, Replica: "us-0"}}},
-		{[]string{"2", "G", "o"}, []string{"Donate eu-1?", "join the spot pool until reclaimed", "europe-west4: 1 of 2 ready"}, []Action{{Verb: VerbDonate, Replica: "eu-1"}}},
+		{[]string{"2", "G", "o"}, []string{"Donate eu-1?", "joins the spot pool until reclaimed", "europe-west4: 1 of 2 ready"}, []Action{{Verb: VerbDonate, Replica: "eu-1"}}},
 		{[]string{"2", "G", "c"}, []string{"reclaim: eu-1 is not donated"}, nil},
 		{[]string{"6", "j", "c"}, []string{"Reclaim us-10?", "It receives requests again"}, []Action{{Verb: VerbReclaim, Replica: "us-10"}}},
 		{[]string{"2", "j", "j", "j", "j", "j", "j", "u"}, []string{"Undrain us-3?"}, []Action{{Verb: VerbUndrain, Replica: "us-3"}}},
