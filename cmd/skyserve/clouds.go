@@ -40,7 +40,7 @@ type cloudFlags struct {
 }
 
 func (c *cloudFlags) registerFlags(flags *pflag.FlagSet) {
-	flags.StringVar(&c.endpointAWS, "endpoint-aws", "", "override the AWS endpoint `URL`, for emulators (or AWS_ENDPOINT_URL)")
+	flags.StringVar(&c.endpointAWS, "endpoint-aws", "", "override the AWS endpoint `URL`, for emulators (default: AWS_ENDPOINT_URL)")
 	flags.StringVar(&c.endpointGCP, "endpoint-gcp", "", "override the Google Cloud endpoint `URL`, for emulators")
 	flags.StringVar(&c.project, "gcp-project", "", "Google Cloud `PROJECT` (default: GOOGLE_CLOUD_PROJECT, or the credentials' project)")
 }

@@ -97,7 +97,7 @@ func (f *lbFlags) registerFlags(cmd *cobra.Command) {
 	flags.StringArrayVar(&f.peers, "peer", nil, "`REGION=URL` of another balancer; append ,rtt=100ms to emulate network latency (repeatable)")
 	flags.StringArrayVar(&f.models, "model", nil, "name and alias of a model, as `NAME=ALIAS` (repeatable)")
 	flags.StringArrayVar(&f.loras, "lora", nil, "LoRA adapter that the engines of model NAME load, as `NAME=ADAPTER` (repeatable)")
-	flags.StringVar(&b.Policy, "policy", "", "balancing policy: "+strings.Join(service.ImplementedPolicies(), ", "))
+	flags.StringVar(&b.Policy, "policy", "", "balancing policy: "+strings.Join(service.ImplementedPolicies(), ", ")+" (cost = lowest estimated latency)")
 	flags.StringVar(&b.Push, "push", "", "when a replica may receive another request: pending (it has none pending), outstanding:N (fewer than N), blind (always)")
 	flags.StringVar(&b.Order, "order", "", "queue order: "+strings.Join(service.ImplementedOrders(), ", ")+" (first come, earliest deadline, priority, deadline and priority)")
 	flags.DurationVar(&b.MaxWait, "max-wait", 0, "maximum time of a request in the queue (default 60s)")

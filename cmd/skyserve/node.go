@@ -24,9 +24,10 @@ func newNodeCmd() *cobra.Command {
 writes its configuration. There is no need to run it by hand.
 
 The agent generates a key, publishes its fingerprint through the cloud, and waits to be
-enrolled: an operator with a certificate of the authority in the configuration sends a
-certificate for that key, the configuration and secrets, once. After that the agent keeps
-the machine's units running and reports their status.`,
+enrolled. --config contains the service's authority: only an operator with a certificate
+of this authority may enrol the machine, and only once. The operator sends a certificate
+for the key, and the configuration and secrets of the machine's units. After that the
+agent keeps these units running and reports their status.`,
 		Example: `  skyserve node --config /etc/skyserve/node.json`,
 		Args:    noArgs,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return runNode(cmd, config) },

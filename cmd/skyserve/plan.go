@@ -70,13 +70,13 @@ of a region: of any one ("region"), or of any one in a list of names. -o html
 writes a single self-contained page.
 
 --reserve compares the costs of four options, based on the history: reserved capacity
-for each region's own peak, for the peak of all regions together, or up to break-even
-with the remainder on demand, and all capacity on demand.
+for each region's own peak; reserved capacity for the peak of all regions together;
+reserved capacity up to break-even, the remainder on demand; all capacity on demand.
 
 --problem solves an optimisation problem given as JSON: models, regions, gpus, n[i][j][k],
 theta[i][k], alpha[k], sigma[i][k], rho[i][j][w], epsilon, and capacity[j][k],
-min[i][j] and max[i][j] or null. The solution minimises
-sum alpha*(n+delta) + sum sigma*max(0,delta). docs/json.md describes all fields.
+min[i][j] and max[i][j] or null. The solution is delta[i][j][k], the changes of n that
+minimise sum alpha*(n+delta) + sum sigma*max(0,delta). docs/json.md describes all fields.
 -o lp and -o mps export the problem for another solver; --solver runs an installed
 solver and checks its solution.
 

@@ -71,7 +71,7 @@ The sage-... scenarios are SageServe's evaluation: replicas are autoscaled, --st
 compares scaling strategies, and --set accepts ` + strings.Join(eval.SageSettingNames(), ", ") + `. Their
 --trace is a table of demand with the columns minute, model, tier, prompt_tokens.
 
--o json prints one object per line and scenario. -o html prints a page with the table,
+-o json prints one object per scenario, one per line. -o html prints a page with the table,
 charts, and the load over time (of seed 1).`,
 		Example: `  skyserve sim run fig8c
   skyserve sim run fig8a tot30 --policy least-load,skylb --seeds 5

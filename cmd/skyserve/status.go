@@ -45,7 +45,8 @@ process that does not respond within a second is shown with the reason.
 For regions in clouds, status lists their resources (timeout 10 s), queries the agent of
 every VM (timeout 2 s), and shows drift: what 'skyserve up' would change, such as missing
 VMs or modified firewalls. Regions and VMs are queried concurrently, so one that hangs
-does not delay the others. 'skyserve top' shows the machines of static regions.`,
+does not delay the others. Machines of static regions are shown as a balancer reports
+them.`,
 		Example: `  skyserve status
   skyserve status chat --watch
   skyserve status -o json`,

@@ -160,7 +160,7 @@ func (v *serviceView) writeStatus(w io.Writer, s *deploy.ServiceStatus) error {
 		statusRow(t, "", "nameserver", d.Server.ID, string(d.Server.State), d.Server.Endpoint, "", reasonText(d.Server.Reason, d.Server.Wanted), "", "")
 	}
 	if c := s.Controller; c != nil {
-		statusRow(t, "", "controller", c.ID, string(c.State), c.Admin, "", strings.TrimSpace("on the machine of "+c.Machine+" "+c.Reason), "", "")
+		statusRow(t, "", "controller", c.ID, string(c.State), c.Admin, "", strings.TrimSuffix("runs on the machine of "+c.Machine+": "+c.Reason, ": "), "", "")
 	}
 	if len(s.Drift) > 0 {
 		t.Rowf("\ndrift; repair it with: skyserve up %s", v.svc.SpecFile())

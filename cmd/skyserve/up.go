@@ -65,16 +65,17 @@ func newUpCmd() *cobra.Command {
 		Short: "Create or update a service from its service file",
 		Long: `Deploy the service that a service file describes, wait until it is ready and print
 its endpoints. The command is idempotent: a second run changes only what differs and
-restarts what has died. Missing processes start at once. Replicas whose configuration
-differs are replaced one at a time in each region, balancers one at a time in total.
+restarts what has died. Missing processes are started concurrently. Replicas whose
+configuration differs are replaced one at a time in each region, balancers one at a time
+in total.
 Balancers reload policy, models, keys, peers and replicas while they run; only settings that
 cannot be reloaded, such as an address, restart them. Replicas beyond replicas.min
 that 'skyserve plan --apply' or 'skyserve replica' added are kept, up to replicas.max.
 
 Local regions run simulated engines in the background on this machine. Static regions
 are machines that you already have: their endpoints are attached to a balancer on this
-machine or, if the service has cloud regions too, to the first balancer there. Neither
-is billed, and neither needs confirmation.
+machine or, if the service has cloud regions too, to the first balancer in a cloud.
+Neither is billed, and neither needs confirmation.
 
 In regions of AWS and Google Cloud, skyserve rents one VM per balancer and per replica,
 and creates firewalls and least-privilege identities, all tagged with the service. It
