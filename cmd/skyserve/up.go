@@ -67,10 +67,10 @@ func newUpCmd() *cobra.Command {
 its endpoints. The command is idempotent: a second run changes only what differs and
 restarts what has died. Missing processes are started concurrently. Replicas whose
 configuration differs are replaced one at a time in each region, balancers one at a time
-in total.
-Balancers reload policy, models, keys, peers and replicas while they run; only settings that
-cannot be reloaded, such as an address, restart them. Replicas beyond replicas.min
-that 'skyserve plan --apply' or 'skyserve replica' added are kept, up to replicas.max.
+in total. Balancers reload policy, models, keys, peers and replicas while they run; only
+settings that cannot be reloaded, such as an address, restart them. Replicas beyond
+replicas.min that 'skyserve plan --apply' or 'skyserve replica' added are kept, up to
+replicas.max.
 
 Local regions run simulated engines in the background on this machine. Static regions
 are machines that you already have: their endpoints are attached to a balancer on this
