@@ -120,7 +120,7 @@ func TestShortHistoryIsReported(t *testing.T) {
 	got := strings.Join(f.Assumed, "; ")
 	want := "7 minutes of history is too short to compare forecasters: using moving-average; " +
 		"only 7 minutes of history: assuming the mean of the last 7 minutes for the next hour; " +
-		"insufficient forecast history for a prediction interval: using the spread of the last hour"
+		"insufficient forecast history for a prediction interval: using the spread of the last 7 minutes"
 	if got != want || f.Mean[59] != 30 || f.Model != "moving-average" {
 		t.Fatalf("got %q with %v by %s", got, f.Mean[59], f.Model)
 	}

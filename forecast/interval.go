@@ -326,7 +326,7 @@ func (f *Forecast) learnIntervals(t pastTrack, s Series, ends func(h int) (lo, h
 func (f *Forecast) learnIntervalsOrSpread(t pastTrack, s Series) {
 	past := max(s.steps(averageWindow), t.late+len(f.Mean))
 	b := spread(s, past)
-	f.learnIntervals(t, s, func(h int) (lo, hi float64) { return max(0, f.Mean[h]-b), f.Mean[h] + b }, "the spread of the last "+s.formatSpan(past))
+	f.learnIntervals(t, s, func(h int) (lo, hi float64) { return max(0, f.Mean[h]-b), f.Mean[h] + b }, "the spread of the last "+s.formatSpan(min(past, len(s.Values))))
 }
 
 // spread returns half the 90 % range of a normal distribution with the standard deviation of the

@@ -28,7 +28,7 @@ func (r *review) setReach() error {
 			continue
 		}
 		if r.regionIndex(service.Region(name)) < 0 {
-			return fmt.Errorf("survive: must be %q or regions of the service (%s), got %q", AnyOneRegion, strings.Join(r.p.Regions, ", "), name)
+			return fmt.Errorf("survive: must be %q (the loss of any one region) or regions of the service (%s), got %q", AnyOneRegion, strings.Join(r.p.Regions, ", "), name)
 		}
 		r.p.SurviveRegions = append(r.p.SurviveRegions, name)
 	}

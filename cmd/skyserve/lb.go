@@ -342,7 +342,7 @@ func (f *lbFlags) explainError(err error) error {
 		list, _, _ := strings.Cut(ce.Key, "[")
 		return usage(fmt.Errorf("%s: %s", cmp.Or(flagOfConfigKey[list], ce.Key), ce.Problem), ce.Hint)
 	case errors.As(err, &le):
-		return failed(err, fmt.Sprintf("another process may use the address; choose another with --%s (port 0 = any free port)", le.Flag))
+		return failed(err, fmt.Sprintf("another process or another flag of this command may use the address; choose another with --%s (port 0 = any free port)", le.Flag))
 	}
 	return err
 }

@@ -39,7 +39,7 @@ agent keeps these units running and reports their status.`,
 func runNode(cmd *cobra.Command, file string) error {
 	c, err := agent.ReadConfig(file)
 	if err != nil {
-		return usage(err, "'skyserve up' writes this file on the VMs of a service; pass another file with --config")
+		return usage(err, "'skyserve up' writes /etc/skyserve/node.json on the VMs of a service; --config selects another file")
 	}
 	o, err := c.Options()
 	if err != nil {

@@ -47,7 +47,7 @@ func (o *topOptions) openView(ctx context.Context, v *topView) error {
 	case o.replay != "":
 		replay, err := tui.OpenReplay(o.replay, o.speed, time.Now)
 		if err != nil {
-			return usage(err, "")
+			return usage(err, "'skyserve top --record FILE' writes a recording")
 		}
 		v.Fetcher, v.closers = replay, append(v.closers, replay)
 		return nil

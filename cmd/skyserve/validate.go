@@ -68,7 +68,7 @@ func runValidate(cmd *cobra.Command, o validateOptions) error {
 	if problems == 0 {
 		return nil
 	}
-	return usage(errors.New(""), "'skyserve schema' prints a JSON schema for completion and checks in editors")
+	return usage(errors.New(""), "'skyserve init' prints a starter service.yaml; 'skyserve schema' prints a JSON schema for completion and checks in editors")
 }
 
 // validateFile checks one file. A file that cannot be read yields one error.

@@ -200,7 +200,7 @@ func scaleLinks(s *Scenario, value string) error {
 func setDuration(to *time.Duration, value string) error {
 	d, err := time.ParseDuration(value)
 	if err != nil {
-		return fmt.Errorf("must be a duration such as 100s, got %q", value)
+		return fmt.Errorf("must be a duration such as 100ms or 90s, got %q", value)
 	}
 	*to = d
 	return nil

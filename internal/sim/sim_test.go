@@ -333,7 +333,7 @@ func TestSettingErrors(t *testing.T) {
 		{"speed", "3", `unknown setting "speed": must be one of balancers, balancers.REGION, client_timeout, clients,`},
 		{"clients.mars", "3", `setting clients: unknown region "mars"`},
 		{"clients", "many", `setting clients: must be an integer, got "many"`},
-		{"duration", "4", `setting duration: must be a duration such as 100s, got "4"`},
+		{"duration", "4", `setting duration: must be a duration such as 100ms or 90s, got "4"`},
 		{"profile", "h100", `setting profile: unknown engine profile "h100": must be one of l4-llama3.1-8b, `},
 		{"forward", "perhaps", `setting forward: must be true or false, got "perhaps"`},
 		{"warmup", "1", `checking scenario fig8a: warmup: must be at least 0 and below 1, got 1`},

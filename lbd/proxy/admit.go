@@ -186,10 +186,10 @@ func errBody(err error, limit int64) *openai.Error {
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		return &openai.Error{
 			Status: http.StatusRequestTimeout, Kind: openai.TypeInvalid, Code: "request_timeout",
-			Message: "read the request body: not received in time",
+			Message: "reading the request body: not received in time",
 		}
 	}
-	return openai.Invalid("", "incomplete_body", "read the request body: "+err.Error())
+	return openai.Invalid("", "incomplete_body", "reading the request body: "+err.Error())
 }
 
 // resolveCall parses a body and resolves its model.
@@ -197,10 +197,10 @@ func (r *Runtime) resolveCall(body []byte) (c openai.Call, resolved openai.Resol
 	c, err := openai.ReadCall(body, r.seed)
 	var ambiguous *openai.AmbiguousKeyError
 	if errors.As(err, &ambiguous) {
-		return c, resolved, openai.Invalid(ambiguous.Key, "ambiguous_key", "read the request body: "+err.Error())
+		return c, resolved, openai.Invalid(ambiguous.Key, "ambiguous_key", "reading the request body: "+err.Error())
 	}
 	if err != nil {
-		return c, resolved, openai.Invalid("", "invalid_json", "read the request body as JSON: "+err.Error())
+		return c, resolved, openai.Invalid("", "invalid_json", "reading the request body as JSON: "+err.Error())
 	}
 	name, err := c.ModelName()
 	if err != nil {

@@ -144,7 +144,7 @@ func (q *storedRequest) forwardRequest() *openai.Error {
 	}
 	out, transport, err := q.outgoing(ctx)
 	if err != nil {
-		return openai.Invalid("", "incomplete_body", "read the request body: "+err.Error())
+		return openai.Invalid("", "incomplete_body", "reading the request body: "+err.Error())
 	}
 	if transport == nil {
 		return errNoResponse() // the target was removed meanwhile

@@ -222,7 +222,7 @@ func (u *upload) bodyErr() error {
 // bodyError is a failure of a request's body, as opposed to a failure of its connection.
 type bodyError struct{ err error }
 
-func (e *bodyError) Error() string { return "read the request body: " + e.err.Error() }
+func (e *bodyError) Error() string { return "reading the request body: " + e.err.Error() }
 func (e *bodyError) Unwrap() error { return e.err }
 
 // writeHead writes the request line and the fields, sorted by name.
