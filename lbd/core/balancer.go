@@ -31,7 +31,7 @@ type request struct {
 	refusals    []refusal // in this round: see Outcome.Refused
 	retryRounds int
 	failedAt    time.Duration
-	// waitsFor is the full replica that the request waits for; nil if it waits for any target.
+	// waitsFor is the replica that the request is held for; nil if it waits for any target.
 	waitsFor *target
 	// nextSortTime is its sort time (Item.SortTime) after its queue is reordered.
 	nextSortTime time.Duration
@@ -352,7 +352,8 @@ func (b *Balancer) handleFailed(now time.Duration, id string, out *Outcome) {
 	b.placeSameModel(now, r)
 }
 
-// handleBounced queues a request again that a peer could not place.
+// handleBounced handles a request that a peer could not place and returned: it is queued again, or
+// ends.
 func (b *Balancer) handleBounced(now time.Duration, id string, out *Outcome) {
 	r := b.requests[id]
 	if r == nil || r.target == nil || !r.target.peer {
@@ -495,7 +496,7 @@ func (b *Balancer) queue(model string) *queue {
 func (b *Balancer) tick(now time.Duration) {
 	b.forgetLost(now)
 	b.resolveFailures(now)
-	b.forgetKillers(now)
+	b.forgetOldSuspects(now)
 	b.expireFailedLoad(now)
 	b.allowTrials(now)
 	b.caches.tick(now)

@@ -142,7 +142,7 @@ func DefaultConfig(p policy.Policy) Config {
 		Push:           PushRule{Mode: PushPending}, // SkyLB 5.2: 1.27x the throughput of blind pushing near saturation
 		Order:          OrderFCFS,                   // the order that clients expect
 		Targets:        DefaultTargets(),
-		TauN:           5 * time.Second, // a client that missed its target by 5 s is still there; after that it is likely to disconnect
+		TauN:           5 * time.Second, // 5 s after the target, the client is usually still connected; later it is likely to disconnect
 		TauP:           time.Second,     // the whole target of IW-F, so that such a request is urgent on arrival
 		Forward:        true,
 		PeerQueueLimit: 10, // SkyLB's buffer for newly arriving requests
@@ -158,7 +158,7 @@ func DefaultConfig(p policy.Policy) Config {
 		OutstandingLimit: 24, // concurrent chat requests of an L4, for an engine that reports no pending count
 		SessionLead:      120 * time.Second,
 		PoolLimit:        128,
-		BatchInterval:    20 * time.Millisecond, // one or two steps; requests that end at the same step free their slots together: 25 % less imbalance than deciding immediately
+		BatchInterval:    20 * time.Millisecond, // requests that end at the same step free their slots together: on a simulated engine of 16 ranks, 25 % less imbalance than deciding immediately
 		Deferred:         DefaultDeferred(),
 		MaxAttempts:      5,
 		RetryBackoff:     50 * time.Millisecond, // SGLang's: one or two steps of an engine

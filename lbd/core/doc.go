@@ -37,7 +37,7 @@
 //   - eject.go, failedload.go, backoff.go: outlier ejection (core/breaker counts failures), failed
 //     requests as load, backoff between rounds of retries. kill.go: requests that kill engines.
 //   - learn.go, remaining.go: replica speed learned from responses (core/pace), remaining work.
-//   - caches.go: which target holds which prefix, with a share of the tree per tenant
+//   - caches.go: which target has cached which prefix, with a share of the tree per tenant
 //     (treeowners.go). gossip.go and foreign.go: how balancers of one region share this.
 //   - batch.go: policies that decide for a whole pool. reconfigure.go: a new configuration while
 //     requests are in flight. sanitize.go: reports with impossible figures.

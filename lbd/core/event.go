@@ -159,7 +159,8 @@ type ProbeReport struct {
 // PeerInfo describes a peer that is added.
 type PeerInfo struct {
 	ID string `json:"id"`
-	// SameRegion: the peer is a balancer of this balancer's own region, at zero distance.
+	// SameRegion: the peer is a balancer of this balancer's own region. It sends cache updates, and
+	// Hop limits forwards to it separately.
 	SameRegion bool `json:"same_region,omitempty"`
 }
 

@@ -33,7 +33,7 @@ type foreignReplica struct {
 	// cache contents count only after a peer has sent an update: a replica without updates in
 	// between was probably restarted.
 	removedAt   time.Duration
-	reported    bool
+	reported    bool          // an update from after removedAt was received
 	cacheLostAt time.Duration // see cacheTarget
 }
 
@@ -159,7 +159,8 @@ func (c *caches) applyCacheUpdate(now time.Duration, slot int, e *localCacheUpda
 	c.sharing.addUpdate(&c.sharing.received, *e)
 }
 
-// applyCacheLoss removes all cache contents of a replica from before the loss in e.
+// applyCacheLoss removes all cache contents of a replica from the tree, and its updates up to the loss
+// in e from the logs.
 func (c *caches) applyCacheLoss(slot int, e *localCacheUpdate) {
 	c.replicas.RemoveTarget(slot)
 	c.sharing.removeReplica(e.Replica, e.learnedAt)

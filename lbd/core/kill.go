@@ -14,9 +14,10 @@ import (
 //     waits until the probes of the replicas that failed show, within Config.KillWait or
 //     by missing reports, whether they died or only a connection broke. Until then, the
 //     failures are open.
-//   - Suspects that were sent shortly before the death are isolated: no replica receives two
-//     of them at the same time. A replica that dies right after an isolated suspect was
-//     sent died of that suspect.
+//   - Suspects that were sent shortly before the death are isolated: no engine receives two
+//     of them at the same time. An engine that dies right after an isolated suspect was
+//     sent died of that suspect, unless a request with the same fingerprint keeps running
+//     on another engine.
 //   - If several suspects of earlier deaths were at a replica when it died, and none of
 //     them was isolated there, none is stopped. They are isolated at their next attempt,
 //     and a suspect of one more death is stopped.
@@ -55,13 +56,13 @@ type killSuspect struct {
 	fromPeer     bool          // a peer stopped it, not this balancer
 	lastKillAt   time.Duration // of the last kill; without one, of its addition or of the peer's stop
 	servedAt     time.Duration // 0 = never
-	engines      []string      // the first Config.KillAfter that died
+	engines      []string      // ids of the first Config.KillAfter replicas that died, or peers whose replicas died
 }
 
 // suspicion is the part of a request's state that kill.go uses.
 type suspicion struct {
 	suspect  *killSuspect  // nil: no replica failed while serving this fingerprint
-	isolated bool          // it must not share a replica with another isolated request
+	isolated bool          // it must not share an engine with another isolated request
 	failures int           // number of its failures at replicas that may have died of it
 	probesBy time.Duration // end of its wait for probes; 0 = it does not wait
 }
@@ -86,7 +87,7 @@ type openFailure struct {
 	suspect *killSuspect
 	at      time.Duration
 	before  int  // kills of the suspect before this failure, including failures that were open
-	alone   bool // it was the isolated request of the replica
+	alone   bool // it was the isolated request of the engine
 }
 
 // kills counts the deaths that r is suspected of, including those that peers reported.
@@ -298,9 +299,9 @@ func (x *killSuspects) forget(s *killSuspect) {
 	x.list = slices.Delete(x.list, i, i+1)
 }
 
-// forgetKillers drops suspects older than Config.KillMemory. Suspects that were served before are
+// forgetOldSuspects drops suspects older than Config.KillMemory. Suspects that were served before are
 // dropped after a tenth of it: they may have been stopped by chance, and clients keep sending them.
-func (b *Balancer) forgetKillers(now time.Duration) {
+func (b *Balancer) forgetOldSuspects(now time.Duration) {
 	x := &b.suspects
 	x.list = slices.DeleteFunc(x.list, func(s *killSuspect) bool {
 		memory := b.cfg.KillMemory
@@ -423,12 +424,13 @@ func (b *Balancer) runsOnOtherEngines(now time.Duration, s *killSuspect, t *targ
 	return false
 }
 
-// addKill counts the death of an engine against s.
-func (b *Balancer) addKill(now time.Duration, s *killSuspect, engine string) {
+// addKill counts a death against s: that of a replica, or of a replica of a peer. target is the id of
+// the replica or peer.
+func (b *Balancer) addKill(now time.Duration, s *killSuspect, target string) {
 	s.kills++
 	s.lastKillAt = now
 	if len(s.engines) < b.cfg.KillAfter {
-		s.engines = append(s.engines, engine)
+		s.engines = append(s.engines, target)
 	}
 	s.stopped = s.stopped || s.kills >= b.allowedKills(s.fingerprint)
 	b.rememberSuspect(s)

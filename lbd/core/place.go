@@ -74,7 +74,7 @@ func (b *Balancer) placeWithHolds(now time.Duration, q *queue) {
 		b.clearHolds(q.model)
 	}
 	b.scratchRequests = q.First(b.scratchRequests[:0], now, b.cfg.PoolLimit)
-	gathered := false // the candidates apply to every unrestricted request
+	gathered := false // whether the gathered candidates are those of an unrestricted request
 	for _, r := range b.scratchRequests {
 		if r.evaluated && !again {
 			continue
@@ -108,14 +108,14 @@ func (b *Balancer) anyCandidateAvailable() bool {
 	return false
 }
 
-// holdFor makes r wait for t; nil = for any target.
+// holdFor holds r for t; if t is nil, r waits for any target.
 func (b *Balancer) holdFor(r *request, t *target) {
 	if r.waitsFor = t; t != nil {
 		t.heldRequests++
 	}
 }
 
-// waitsForID returns the id of the replica that r waits for; empty if it waits for any.
+// waitsForID returns the id of the replica that r is held for; empty if it waits for any target.
 func (r *request) waitsForID() string {
 	if r.waitsFor == nil {
 		return ""

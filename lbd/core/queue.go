@@ -25,7 +25,7 @@ type queue struct {
 	unevaluated          int
 	// assignedAt is the time when a pool was last decided.
 	assignedAt   time.Duration
-	sharedEngine bool // two of its ranks belonged to one engine when last checked
+	sharedEngine bool // two ranks of the model belonged to one engine when last checked
 }
 
 func newQueue(model string, o ordering) *queue {

@@ -4,7 +4,7 @@ import "time"
 
 // Batcher is a policy that decides for many waiting requests at once. The balancer passes a pool from
 // the head of the queue. For ranks that share an engine, it collects requests for a short time before
-// (core.Config.BatchInterval). It calls Choose for each request that failed before, has a holder or is
+// each decision (core.Config.BatchInterval). It calls Choose for each request that failed before, has a holder or is
 // suspected of killing replicas, and for the head of the queue while only peers are available.
 type Batcher interface {
 	Policy
@@ -44,8 +44,7 @@ type Rank struct {
 	// Engine is shared by the ranks that wait for each other at every step. A replica without ranks
 	// is an engine of its own.
 	Engine string
-	// Load is the total context of the requests sent there, in tokens: their prompts, and answers
-	// so far.
+	// Load is the load that Assign balances, in tokens: the same as Candidate.Context.
 	Load int
 	// Free is the number of further requests that may be sent there now.
 	Free int

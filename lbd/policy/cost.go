@@ -42,7 +42,7 @@ type CostConstants struct {
 	// pending request: some steps.
 	AdmitSeconds float64
 	// TransientPending is the maximum time for which requests are pending merely because they
-	// arrived between two steps.
+	// arrived during a step.
 	TransientPending time.Duration
 	// MaxHold is the waiting time (Facts.Waited) after which a request is no longer held for a
 	// replica that is not available.
@@ -105,8 +105,8 @@ func HoldTime(ahead, n int, residence time.Duration) time.Duration {
 // (queueing, network, computing uncached tokens, the answer) and the slowdown of the requests
 // already there. Load and locality are thus compared in one unit, seconds. Waiting for a full
 // replica may cost less than a replica with capacity. Then the request is held for the full one,
-// and the requests behind it proceed. The policy combines SkyLB's selective pushing and two layers
-// with the measured load and speed of each replica.
+// and the requests behind it proceed. The policy combines SkyLB's selective pushing with the measured
+// load and speed of each replica. Unlike SkyLB, it compares replicas with peers directly.
 type Cost struct {
 	constants   CostConstants
 	ties, peers rotation
@@ -264,9 +264,9 @@ func (p *Cost) waitSeconds(c *Candidate) float64 {
 	return wait
 }
 
-// holdSeconds returns how long a request is held for a replica without capacity. A request that
-// just became pending while memory is free only arrived in the middle of a step, and is admitted
-// with the next ones. Otherwise the batch or the memory is full and another request has to end
+// holdSeconds returns how long a request is held for a replica without capacity. If the replica has had
+// pending requests only for a short time and its memory is free, they arrived during a step and are
+// admitted at the next steps. Otherwise its batch or memory is full, and a request there has to end
 // first.
 func (p *Cost) holdSeconds(c *Candidate) float64 {
 	ahead := c.Held + c.Pending.Or(0)

@@ -9,9 +9,9 @@ import (
 )
 
 // groupSize is the number of replicas that are probed at the same moment. A wake-up of a process
-// costs more than a probe: if hundreds of replicas are probed one by one, they need 1.5 times the
-// processor time. Groups of twice this size save little more, and a group of this size uses one
-// core for only one or two milliseconds.
+// costs more than a probe: probing hundreds of replicas one by one needs 1.5 times the processor
+// time. Groups of twice this size save little more, and a group of this size uses one core for only
+// one or two milliseconds.
 const groupSize = 64
 
 // group is a set of replicas that are probed at the same moment. Its Prober's lock guards it.

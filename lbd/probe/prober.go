@@ -22,8 +22,8 @@ import (
 const (
 	defaultInterval = 100 * time.Millisecond // ten probes a second: about the duration of a prefill on an L4
 	defaultTimeout  = time.Second            // the core marks a replica lost after a second without reports
-	aliveInterval   = time.Second            // for engines without metrics: /health reports no load
-	suspicionTime   = time.Second            // time for which probes request /health after a failure: ten probes
+	aliveInterval   = time.Second            // for engines without metrics: /health reports no load, so it is requested less often
+	suspicionTime   = time.Second            // time for which probes request /health after a failed request: ten probes
 	healthTimeout   = 250 * time.Millisecond // SGLang's /health generates a token, which may take over a second: the core needs reports meanwhile
 	maxBackoff      = time.Second            // a replica that recovers is used within a second
 	dialTimeout     = time.Second            // included in Options.Timeout
@@ -151,11 +151,13 @@ func (p *Prober) Close() {
 	}
 }
 
-// ReplicaStatus is the part of a replica's state that the core does not have.
+// ReplicaStatus is the state of a replica according to its probes. core.ReplicaView is its state in
+// the balancer.
 type ReplicaStatus struct {
 	// Replica is the configuration at the start, with the identified model and kind.
 	Replica service.ReplicaConfig
-	Ready   bool
+	// Ready: the last probe found it ready.
+	Ready bool
 	// WasReady: a probe found it ready at least once.
 	WasReady bool
 	// Reason explains why it is not ready.

@@ -183,10 +183,10 @@ func (w *watch) checkReplica(ctx context.Context) (core.ProbeReport, error) {
 	return core.ProbeReport{Age: w.halfRTT, Ready: true}, nil
 }
 
-// checkHealth requests /health: vLLM serves its metrics for seconds after its engine has died. It
-// ends these checks after a good response once suspicionTime has passed since at. If /health does
-// not respond in time, it ends them immediately, and the other requests of the probe determine the
-// result.
+// checkHealth requests /health: vLLM serves its metrics for seconds after its engine has died. The
+// function ends these checks after a good response once suspicionTime has passed since at. If
+// /health does not respond in time, it ends them immediately, and the other requests of the probe
+// determine the result.
 func (w *watch) checkHealth(ctx context.Context, at int64) error {
 	status, timedOut, err := w.health(ctx)
 	switch {

@@ -11,9 +11,8 @@ import (
 const (
 	// weight is the weight of each response in a mean.
 	weight = 0.05
-	// minTokens and minShare are the minimum tokens, and the minimum streamed share of its residence
-	// time, for an answer to be a measurement of a replica's speed. An answer that arrived in one
-	// piece is not.
+	// An answer is a measurement of a replica's speed only if it has at least minTokens tokens and was
+	// streamed for at least minShare of its residence time. An answer that arrived in one piece is not.
 	minTokens = 8
 	minShare  = 0.1
 	// maxSameHardwareRatio is the maximum ratio between two paces of replicas with the same
