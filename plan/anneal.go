@@ -15,7 +15,7 @@ type annealing struct {
 	options      [][]option
 	optionCosts  [][]float64 // by block: for each option its cost, then its use of each link
 	state        []rowState
-	picked       []int
+	picked       []int     // by block: the index of its option
 	reuseSavings []float64 // by region and GPU: the saving of taking VMs over
 	flat         []int     // the selected counts
 	movable      []int     // blocks with more than one option
@@ -33,8 +33,8 @@ type rowState struct{ use, right, weight float64 }
 
 func (r *rowState) excess(use float64) float64 { return max(0, use-r.right) }
 
-// The schedule of an annealing. Temperatures are relative to the price of the most expensive
-// replica, which is 1 after scaling.
+// The schedule of an annealing. Temperatures are relative to the highest price of a replica's hour or
+// start, which is 1 after scaling.
 const (
 	maxTemperature      = 0.06
 	minTemperature      = 0.0006
@@ -132,14 +132,14 @@ func (c *programme) addOption(at int, options []option, x []int) []option {
 	return append(options, o)
 }
 
-func (c *programme) newAnnealing(p *point, options [][]option, broken float64, seed uint64) *annealing {
+func (c *programme) newAnnealing(p *point, options [][]option, penalty float64, seed uint64) *annealing {
 	a := &annealing{
 		c: c, options: options, optionCosts: make([][]float64, len(options)), state: make([]rowState, len(c.rows)),
 		picked: make([]int, len(options)), reuseSavings: make([]float64, c.regions*c.gpus), flat: make([]int, len(options)*c.gpus),
 		random: rand.New(rand.NewPCG(seed, 0x706c616e)), bestCost: math.Inf(1),
 	}
 	for r, row := range c.rows {
-		a.state[r] = rowState{right: row.right + rowSlack*math.Max(1, math.Abs(row.right)), weight: 1.2*p.y[r] + broken}
+		a.state[r] = rowState{right: row.right + rowSlack*math.Max(1, math.Abs(row.right)), weight: 1.2*p.y[r] + penalty}
 		if row.runningVMs {
 			a.state[r] = rowState{right: math.Inf(1)}
 		}

@@ -11,7 +11,7 @@ type ascent struct {
 	at, best  *point
 	direction []float64
 	level     float64 // how far above the best bound the next steps aim, as a share of it
-	stuck     int     // steps without a better bound
+	stuck     int     // steps without a better bound since the last large rise
 	reserve   int64   // effort reserved for other steps
 }
 
@@ -19,7 +19,7 @@ type ascent struct {
 const (
 	firstLevel = 0.05
 	minLevel   = 1e-6
-	maxStuck   = 12 // steps without a better bound before the level is lowered
+	maxStuck   = 12 // limit of ascent.stuck, at which the level is lowered
 )
 
 // newAscent starts from prices y.

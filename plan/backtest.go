@@ -88,10 +88,11 @@ func (p *LoadTrace) Replay(rule string, targets []TargetCounts) (RuleOutcome, er
 // by the minute they become ready.
 type cell struct {
 	ready    int
-	starting []batch
+	starting []startingGroup
 }
 
-type batch struct{ at, n int }
+// startingGroup is n replicas that become ready in minute at.
+type startingGroup struct{ at, n int }
 
 func (c *cell) count() int {
 	n := c.ready
@@ -170,7 +171,7 @@ func (f *replay) scale(i, j, k, d int) {
 	c := &f.cells[i][j][k]
 	if d > 0 {
 		f.out.Started += d
-		c.starting = append(c.starting, batch{f.now + f.StartUp[j], d})
+		c.starting = append(c.starting, startingGroup{f.now + f.StartUp[j], d})
 		return
 	}
 	f.out.Stopped -= d

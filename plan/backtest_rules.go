@@ -4,7 +4,8 @@ import "math"
 
 // The reactive rule scales out above a share of the current capacity, by up to reactivePerMinute
 // replicas a minute: one after each cooldown of 15 seconds (SageServe 7.1). Below a lower share it
-// scales in by one replica a minute.
+// scales in by one replica a minute. The strategy of the same name (strategy_reactive.go) instead
+// decides by memory utilisation, which past load does not contain.
 const (
 	reactiveOut       = 0.7
 	reactiveIn        = 0.3
@@ -31,7 +32,8 @@ func (p *LoadTrace) ConstantCounts() [][][]int {
 
 // Reactive returns the target counts of a rule without a forecast. Every minute it compares the
 // load of the previous minute with the capacity of all replicas, starting ones included. It starts
-// replicas above 70 % of it and stops one below 30 %, within min and max.
+// replicas above 70 % of it and stops one below 30 %, within min and max. This is not the strategy
+// reactive, which decides by memory utilisation.
 func (p *LoadTrace) Reactive() []TargetCounts {
 	x := zeroCounts(p.Problem)
 	for i := range x {

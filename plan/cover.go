@@ -73,9 +73,9 @@ func (p *Problem) withinReach(j int) regionSet {
 	return s
 }
 
-// reachSets lists the unions of overlapping neighbourhoods; nil when there are too many. By Hall's
-// theorem all load can be placed when, for each union, its regions serve the load that no other
-// region can.
+// reachSets lists the sets that withinReach returns and the unions of overlapping ones; nil when
+// there are too many. By Hall's theorem all load can be placed when, for each union, its regions
+// serve the load that no other region can.
 func (p *Problem) reachSets() []regionSet {
 	sets := []regionSet{}
 	for j := range p.Regions {
@@ -100,7 +100,7 @@ func (p *Problem) reachSets() []regionSet {
 }
 
 // covers lists the coverage rows of model i over several regions. It omits rows that another row
-// implies; the first is the one over most regions.
+// implies; the first is the one over the largest number of regions.
 func (p *Problem) covers(i int, sets []regionSet) []cover {
 	var out []cover
 	for _, s := range sets {

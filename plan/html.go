@@ -184,7 +184,7 @@ func (p Page) tiles() []tile {
 	if p.Proposal.Status != StatusInfeasible {
 		out = append(out, tile{"Replicas", fmt.Sprintf("%d → %d", now, then), fmt.Sprintf("capacity %s → %s tokens/s", formatRate(before), formatRate(capacity))})
 	}
-	load := tile{"Forecast peak of uncached prompt tokens, all regions", formatRate(peak) + " tokens/s", "no load forecast"}
+	load := tile{"Planned peak of uncached prompt tokens, all regions", formatRate(peak) + " tokens/s", "no load forecast"}
 	if peak > 0 {
 		load.Below = p.describeMinute(at)
 		if capacity > 0 {
@@ -226,7 +226,7 @@ type bindingConstraint struct {
 var meanings = map[string]string{
 	"local":    "a region serves its share of its own peak itself",
 	"demand":   "all regions together serve their common peak",
-	"capacity": "no more of it is available there",
+	"capacity": "all capacity available there is used",
 	"loss":     "all load is served after its loss",
 	"reach":    "load is served within the maximum round-trip time",
 	"min":      "minimum set in the service",

@@ -67,9 +67,10 @@ func (g *dynamicProgramme) prepare() {
 	}
 }
 
-// minSlack returns the minimum unused part of row r, at its price.
-func (g *dynamicProgramme) minSlack(r int, used, rest float64) float64 {
-	return g.y[r] * math.Max(0, g.c.rows[r].right-used-rest)
+// minSlack returns the minimum unused part of row r, at its price, given the use so far and the
+// maximum use by the remaining items.
+func (g *dynamicProgramme) minSlack(r int, used, remaining float64) float64 {
+	return g.y[r] * math.Max(0, g.c.rows[r].right-used-remaining)
 }
 
 // enumerate enumerates all choices within the limit. It returns false when there are too many.

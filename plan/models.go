@@ -29,8 +29,8 @@ func (c *programme) joinModelBlocks(p *point, i int, d float64, shared bool, loo
 		g.open[r] = r >= len(c.rows) || c.rows[r].model != i
 	}
 	for at := i * c.regions; at < (i+1)*c.regions; at++ {
-		options, whole := c.options(p, at, d, blockOptions)
-		if !whole {
+		options, complete := c.options(p, at, d, blockOptions)
+		if !complete {
 			return out, false
 		}
 		var rows []int
@@ -126,13 +126,13 @@ func (c *programme) sharedRowUse(at int, options []option, loose []bool) (rows [
 func (c *programme) looseRows(p *point, d []float64) []bool {
 	maxUse := make([]float64, len(c.rows))
 	for at := range c.blocks {
-		options, whole := c.options(p, at, d[at/c.regions], blockOptions)
+		options, complete := c.options(p, at, d[at/c.regions], blockOptions)
 		for t, l := range c.links[at] {
 			top := math.Inf(-1)
 			for _, o := range options {
 				top = math.Max(top, o.use[t])
 			}
-			if !whole {
+			if !complete {
 				top = math.Inf(1)
 			}
 			maxUse[l.row] += top
@@ -208,7 +208,7 @@ func (c *programme) relaxModels(p *point) bool {
 // choices of all models that cost less than the incumbent. It returns the bound, and whether the
 // search is settled: the requested gap is proven, or no cheaper counts exist.
 func (c *programme) enumerateAll(p *point) (bound float64, settled bool) {
-	floors, _, whole := c.boundWholeModels(p)
+	floors, _, all := c.boundWholeModels(p)
 	bound = p.value
 	for _, f := range floors {
 		bound += f
@@ -220,7 +220,7 @@ func (c *programme) enumerateAll(p *point) (bound float64, settled bool) {
 	for _, f := range floors {
 		d = append(d, c.costLimit()-bound+f)
 	}
-	if !whole {
+	if !all {
 		return bound, false
 	}
 	loose := c.looseRows(p, d)

@@ -97,17 +97,17 @@ func (c *programme) fillOption(at int, o *option) {
 	}
 }
 
-// allOptions lists every block's options within d, at most limit of each. whole is false when some
-// block has more; out is nil when the effort is spent.
-func (c *programme) allOptions(p *point, d float64, limit int) (out [][]option, whole bool) {
-	out, whole = make([][]option, len(c.blocks)), true
+// allOptions lists every block's options within d, at most limit of each. complete is false when
+// some block has more; out is nil when the effort is spent.
+func (c *programme) allOptions(p *point, d float64, limit int) (out [][]option, complete bool) {
+	out, complete = make([][]option, len(c.blocks)), true
 	for at := range out {
-		var complete bool
-		out[at], complete = c.options(p, at, d, limit)
-		whole = whole && complete
+		var listed bool
+		out[at], listed = c.options(p, at, d, limit)
+		complete = complete && listed
 		if c.work.spent() {
 			return nil, false
 		}
 	}
-	return out, whole
+	return out, complete
 }

@@ -42,8 +42,8 @@ type Problem struct {
 	Extras
 }
 
-// ReadProblem parses a problem from JSON and checks it. Errors contain the place and the value
-// found there.
+// ReadProblem parses a problem from JSON and checks it. Errors contain the line, or the field with its
+// index, and the value found there.
 func ReadProblem(name string, data []byte) (*Problem, error) {
 	var p Problem
 	if err := json.Unmarshal(data, &p); err != nil {

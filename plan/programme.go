@@ -86,9 +86,9 @@ func newProgramme(p *Problem, gap float64, work effort) *programme {
 	return c
 }
 
-// block returns model i in region j. A class has at most the units that rows can require: all load
-// alone, or the minimum count alone. A further unit could be removed without breaking a row or
-// raising the cost.
+// block returns model i in region j. A class has at most the units that rows can require: as many as
+// serve all load without another class, or as many as the minimum count, whichever is more. A further
+// unit could be removed without breaking a row or raising the cost.
 func (p *Problem) block(i, j int) block {
 	b := block{need: p.LocalDemand(i, j), min: limitOr(p.Min, i, j, 0), max: limitOr(p.Max, i, j, unlimited), egress: p.egressCostOf(i, j)}
 	all := p.GlobalDemand(i)

@@ -53,8 +53,9 @@ type ReplicaChange struct {
 	// Utilisation is the region's peak divided by its whole capacity for the model. Above 1, the
 	// excess goes to other regions. Nil without capacity.
 	Utilisation *float64 `json:"utilisation"`
-	// Donate is the number of replicas that are donated to the spot pool before they are removed,
-	// Reclaim the number of new ones that are reclaimed from it.
+	// Donate is the number of replicas that are donated to the spot pool before they are removed, where
+	// autoscale.donate is set; the scaler still removes those on rented machines directly. Reclaim is
+	// the number of new replicas that are reclaimed from the pool.
 	Donate  int `json:"donate"`
 	Reclaim int `json:"reclaim"`
 	// SwitchedVMs is the number of new replicas on VMs that other models free.
@@ -65,7 +66,7 @@ type ReplicaChange struct {
 	// serves for others; both over all its replicas of the model.
 	ForwardedTPS float64 `json:"sent_tps"`
 	ReceivedTPS  float64 `json:"received_tps"`
-	// CostPerHour is the change of the billed price of the row's replicas, in USD per hour; below 0
+	// CostChangePerHour is the change of the billed price of the row's replicas, in USD per hour; below 0
 	// for a saving.
 	CostChangePerHour float64 `json:"cost_change_per_hour"`
 	// Binding names the constraints that keep the count from being lower, or higher.
@@ -92,7 +93,8 @@ type ProposalContext struct {
 	Donate bool
 	// Donated is the number of donated replicas by model, region and GPU; nil = none.
 	Donated [][][]int
-	// Capacity is the capacity type of columns without one; empty = unknown.
+	// Capacity is the capacity type of columns without one; empty = unknown. A column is one index k
+	// of the problem's GPUs.
 	Capacity string
 	// Columns is the GPU of each column, where the problem's own names also contain the capacity
 	// type. Columns with the same name and capacity type are shown as one. Nil = the problem's

@@ -208,7 +208,7 @@ func (w *reasonWriter) describeCostChange(c ReplicaChange) string {
 func (w *reasonWriter) describeForwarding(j int) string {
 	f, s := w.flows[j], ""
 	if f.forwarded > 0 && len(f.to) > 0 {
-		s += fmt.Sprintf("; %s serves %s of the peak", w.regionNames(f.to), formatRate(f.forwarded))
+		s += fmt.Sprintf("; %s of the peak is served by %s", formatRate(f.forwarded), w.regionNames(f.to))
 	}
 	if f.received > 0 {
 		s += fmt.Sprintf("; serves up to %s of %s's load", formatRate(f.received), w.regionNames(f.from))

@@ -167,7 +167,7 @@ func (r *review) regionsOf(region service.Region) []int {
 	}
 	if region == service.AnyRegion {
 		if len(all) > 1 {
-			r.assume("the history has no regions: its load is split evenly over %d", len(all))
+			r.assume("the history has no regions: its load is split evenly over %d regions", len(all))
 		}
 		return all
 	}

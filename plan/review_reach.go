@@ -39,19 +39,19 @@ func (r *review) setReach() error {
 		return nil
 	}
 	r.p.MaxRTTMillis = float64(r.o.MaxRTT) / float64(time.Millisecond)
-	var unknown sentenceGroup
+	var unmeasured sentenceGroup // for each region, the regions to which the round trip is unknown
 	for a := range r.p.Regions {
 		row := make([]float64, len(r.p.Regions))
 		for b := range r.p.Regions {
 			rtt, known := r.roundTrip(service.Region(r.p.Regions[a]), service.Region(r.p.Regions[b]))
 			row[b] = float64(rtt) / float64(time.Millisecond)
 			if !known && a < b {
-				unknown.addSentence(r.p.Regions[a], r.p.Regions[b])
+				unmeasured.addSentence(r.p.Regions[a], r.p.Regions[b])
 			}
 		}
 		r.p.RTTMillis = append(r.p.RTTMillis, row)
 	}
-	unknown.each(0, func(names, region string) {
+	unmeasured.each(0, func(names, region string) {
 		r.assume("the round trip between %s and %s is unknown: assuming at most %s", region, names, r.o.MaxRTT)
 	})
 	return nil

@@ -132,10 +132,12 @@ func (s *solver) redistributeGain(i, k, from, to int) float64 {
 	return s.localShortfall(i, from, 0) + s.localShortfall(i, to, 0) - s.localShortfall(i, from, -theta) - s.localShortfall(i, to, theta)
 }
 
-// localShortfall returns the load of model i in region j above the capacity there.
+// localShortfall returns the load of model i in region j above the capacity there, after the given
+// change of that capacity.
 func (s *solver) localShortfall(i, j int, change float64) float64 {
+	capacity := change
 	for k, n := range s.best[i][j] {
-		change += s.p.Theta[i][k] * float64(n)
+		capacity += s.p.Theta[i][k] * float64(n)
 	}
-	return max(0, s.p.RegionPeak(i, j)-change)
+	return max(0, s.p.RegionPeak(i, j)-capacity)
 }

@@ -30,7 +30,7 @@ const (
 	StatusOptimal    SolveStatus = "optimal"    // the cost is within the requested gap of the lower bound
 	StatusInfeasible SolveStatus = "infeasible" // proven: no counts satisfy the rows
 	StatusFeasible   SolveStatus = "feasible"   // counts were found, their gap is above the requested one
-	StatusUnknown    SolveStatus = "unknown"    // the effort was spent before any counts were found
+	StatusUnknown    SolveStatus = "unknown"    // the search ended before any counts were found
 )
 
 // Solution is the solution of a Problem.
@@ -288,9 +288,10 @@ const (
 	lastEnumeration  = 7    // the same for the second and last enumeration
 )
 
-// solveProgramme raises the lower bound and searches for counts until they meet within the requested gap or
-// the effort is spent. With few counts it also bounds whole models and enumerates all counts that
-// may cost less than the incumbent.
+// solveProgramme raises the lower bound and searches for counts until they meet within the requested
+// gap, the programme is proven infeasible, the effort is spent or the maximum number of rounds is
+// reached. With few counts it also bounds whole models and enumerates all counts that may cost less
+// than the incumbent, and it also ends after lastEnumeration rounds without a better incumbent.
 func (c *programme) solveProgramme() {
 	c.initialEffort = c.work.remaining
 	a := c.newAscent(make([]float64, len(c.rows)), firstLevel)

@@ -5,9 +5,10 @@ import (
 	"time"
 )
 
-// reactive is the strategy of O365 (SageServe section 4): an endpoint with memory utilisation above
-// 70 % gets one more replica, one below 30 % loses one, with 15 s between two changes. Starting
-// replicas do not count: while they start, the others stay full and more are requested.
+// reactive is the strategy of Microsoft Office 365 (SageServe section 4): an endpoint with memory
+// utilisation above 70 % gets one more replica, an endpoint below 30 % loses a replica, with 15 s
+// between two changes. Starting replicas do not count: while they start, the others stay full and
+// more are requested.
 type reactive struct {
 	options StrategyOptions
 	last    cooldown

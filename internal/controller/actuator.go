@@ -16,9 +16,9 @@ type Actuator interface {
 	Current() (CurrentState, error)
 	// Apply makes a change and returns the IDs of the launched replicas. It waits neither until
 	// they are ready nor until others have drained; it also completes unfinished earlier changes.
-	// Apply calls the function may immediately before the first change. When no change is allowed
-	// any more, it returns an error, which Apply returns without a change. ErrBusy means that the
-	// service cannot be changed now.
+	// Apply calls may() immediately before the first change. may returns an error when no change is
+	// allowed any more; Apply then returns that error without a change. ErrBusy means that the service
+	// cannot be changed now.
 	Apply(ctx context.Context, c CapacityChange, may func() error) (launched []string, err error)
 }
 

@@ -52,8 +52,8 @@ func WithAlerts(f func() []telemetry.Alert) Option {
 	return func(o *options) { o.alerts = append(o.alerts, f) }
 }
 
-// recordWrite records the duration of a lease renewal, the regular write to the store. It logs the
-// first slow one.
+// recordWrite records the duration of a lease renewal, the regular write to the store. It logs a slow
+// one unless another of the last slowWindow renewals was slow.
 func (c *Controller) recordWrite(took time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -116,10 +116,10 @@ func (c *Controller) storeAlerts(now time.Time) []telemetry.Alert {
 func (c *Controller) publishAlerts(ctx context.Context, l lease) {
 	published := []telemetry.Alert(nil) // an earlier controller's alerts are replaced
 	for {
-		now, wait := c.alerts(time.Now()), alertsInterval
-		if !reflect.DeepEqual(now, published) {
-			err := storeValue(ctx, l, c.state, telemetry.AlertsKey(c.config.Service), telemetry.Alerts{Token: l.Token(), Alerts: now})
-			if published = now; err != nil {
+		current, wait := c.alerts(time.Now()), alertsInterval
+		if !reflect.DeepEqual(current, published) {
+			err := storeValue(ctx, l, c.state, telemetry.AlertsKey(c.config.Service), telemetry.Alerts{Token: l.Token(), Alerts: current})
+			if published = current; err != nil {
 				published, wait = nil, alertsRetry
 			}
 		}

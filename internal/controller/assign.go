@@ -32,10 +32,10 @@ type BalancerHealth struct {
 // replica has its own order of preference. Therefore the replicas of a dead balancer are spread
 // over its neighbours, and no replica moves unnecessarily.
 func Assign(f AssignInput) map[string]string {
-	home := map[string]BalancerHealth{}
+	byID := map[string]BalancerHealth{}
 	var alive []BalancerHealth
 	for _, b := range f.Balancers {
-		home[b.ID] = b
+		byID[b.ID] = b
 		if b.Alive {
 			alive = append(alive, b)
 		}
@@ -45,11 +45,11 @@ func Assign(f AssignInput) map[string]string {
 	}
 	owners := make(map[string]string, len(f.Replicas))
 	for _, r := range f.Replicas {
-		if h, known := home[r.Home]; known && h.Alive {
+		if h, known := byID[r.Home]; known && h.Alive {
 			owners[r.ID] = h.ID
 			continue
 		}
-		owners[r.ID] = f.nearest(r, cmp.Or(home[r.Home].Region, r.Region), alive)
+		owners[r.ID] = f.nearest(r, cmp.Or(byID[r.Home].Region, r.Region), alive)
 	}
 	return owners
 }
@@ -98,8 +98,8 @@ func affinity(replica, balancer string) uint64 {
 	return mix(h.Sum64())
 }
 
-// mix distributes the bits of FNV, whose high bits barely depend on the last byte (the finalizer of
-// MurmurHash3).
+// mix is the finalizer of MurmurHash3. It distributes the bits of FNV, whose high bits barely depend
+// on the last byte.
 func mix(x uint64) uint64 {
 	x ^= x >> 33
 	x *= 0xff51afd7ed558ccd

@@ -32,10 +32,10 @@ const (
 
 // Machines observes the machines of a service and reconciles them with the desired state.
 type Machines interface {
-	// Reconcile observes the machines once and applies the necessary changes. It calls the function
-	// may before each change, which returns an error when no change is allowed any more. Failures
-	// are logged and retried by the next call. busy means that a change is in progress, so that the
-	// next call should follow soon.
+	// Reconcile observes the machines once and applies the necessary changes. It calls may() before
+	// each change; may returns an error when no change is allowed any more. Failures are logged and
+	// retried by the next call. busy means that a change is in progress, so that the next call should
+	// follow soon.
 	Reconcile(ctx context.Context, may func() error) (busy bool)
 	// Wait returns once everything that a Reconcile started has ended. It is called after ctx has
 	// ended.
@@ -54,7 +54,7 @@ type controlLoop struct {
 	log      *slog.Logger
 	wake     chan struct{} // requests the next iteration immediately
 
-	minute int64 // the settled minute when the history was last read; that minute is not part of it
+	minute int64 // settledMinute at the last reading of the history, which ends before this minute
 }
 
 // observation is the result of one observation of the balancers.
@@ -86,8 +86,8 @@ func (r *controlLoop) trigger() {
 	}
 }
 
-// runLoop runs iterations until ctx ends, when this controller's leadership ends. Failures are logged
-// and retried.
+// runLoop runs iterations until ctx ends, which happens when this controller's leadership ends.
+// Failures are logged and retried.
 func (r *controlLoop) runLoop(ctx context.Context, l lease) {
 	r.minute = 0
 	if r.planner != nil {

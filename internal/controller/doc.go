@@ -1,6 +1,6 @@
 // Package controller assigns replicas to balancers and scales the service. One controller is the
-// leader at a time, through a lease with a fencing token. The leader stores its decisions with a
-// revision, and balancers reject a decision that is older than their current one. Requests do not
+// leader at a time, through a lease with a fencing token. The leader publishes each assignment
+// of replicas with an epoch, and balancers reject changes of an earlier epoch. Requests do not
 // depend on the controller: balancers start with the replicas of their own configuration and keep
 // serving with the last known state.
 //

@@ -62,8 +62,8 @@ type Controller struct {
 	store     storeHealth
 	revoked   *identity.RevokedFile // nil without an identity
 
-	// mu guards the fields below. Between the concurrent calls to balancers, runRound also uses
-	// conflicted without it.
+	// mu guards the fields below. runRound also uses conflicted without mu, at times when no call to a
+	// balancer is in progress.
 	mu         sync.Mutex
 	writes     []time.Duration           // durations of the last lease renewals
 	reloaded   *service.ControllerConfig // reloaded; the next round applies it

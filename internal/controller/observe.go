@@ -34,8 +34,8 @@ type Observed struct {
 	Failed int
 }
 
-// ErrNoBalancerResponds means that no balancer of a service is reachable: none is listening, or the
-// network is broken.
+// ErrNoBalancerResponds means that no request to a balancer of a service received a response: each
+// connection was refused, timed out or failed.
 var ErrNoBalancerResponds = errors.New("no balancer responds")
 
 // Observe reads a service's service.yaml, its replicas and, if history is true, its traffic from
@@ -134,7 +134,7 @@ func mergeSnapshots(snapshots []*telemetry.Snapshot) *telemetry.Snapshot {
 	for _, s := range snapshots {
 		for _, region := range s.Regions {
 			for _, r := range region.Replicas {
-				if old, seen := best[r.ID]; !seen || reportAge(r) < reportAge(old.replica) {
+				if old, seen := best[r.ID]; !seen || replicaReportAge(r) < replicaReportAge(old.replica) {
 					best[r.ID] = report{region.Name, r}
 				}
 			}
@@ -148,12 +148,12 @@ func mergeSnapshots(snapshots []*telemetry.Snapshot) *telemetry.Snapshot {
 }
 
 // mergeModels returns the per-model counts of each region, sorted, from the snapshot with the newest
-// figures of the region's balancers.
+// reports of the region's balancers.
 func mergeModels(snapshots []*telemetry.Snapshot) []telemetry.RegionSnapshot {
 	best := map[service.Region]telemetry.RegionSnapshot{}
 	for _, s := range snapshots {
 		for _, r := range s.Regions {
-			if old, seen := best[r.Name]; !seen || figuresAge(r) < figuresAge(old) {
+			if old, seen := best[r.Name]; !seen || balancerReportAge(r) < balancerReportAge(old) {
 				best[r.Name] = telemetry.RegionSnapshot{Name: r.Name, Balancers: r.Balancers, Models: r.Models}
 			}
 		}
@@ -165,9 +165,9 @@ func mergeModels(snapshots []*telemetry.Snapshot) []telemetry.RegionSnapshot {
 	return out
 }
 
-// figuresAge returns the age of the oldest figures of a region's reachable balancers; the maximum where
-// none is reachable.
-func figuresAge(r telemetry.RegionSnapshot) time.Duration {
+// balancerReportAge returns the age of the oldest report of a region's reachable balancers; the
+// maximum where none is reachable.
+func balancerReportAge(r telemetry.RegionSnapshot) time.Duration {
 	oldest := time.Duration(-1)
 	for _, b := range r.Balancers {
 		if b.State != telemetry.BalancerUnreachable {
@@ -180,8 +180,8 @@ func figuresAge(r telemetry.RegionSnapshot) time.Duration {
 	return oldest
 }
 
-// reportAge returns the age of a replica's report; the maximum where there is none.
-func reportAge(r telemetry.ReplicaSnapshot) int64 {
+// replicaReportAge returns the age of a replica's report; the maximum where there is none.
+func replicaReportAge(r telemetry.ReplicaSnapshot) int64 {
 	if r.AgeMillis == nil {
 		return math.MaxInt64
 	}

@@ -135,7 +135,7 @@ func TestObserveUsesOwnRegionsReports(t *testing.T) {
 	}
 }
 
-// The per-model counts of a region come from the newest figures of its balancers; unreachable
+// The per-model counts of a region come from the newest reports of its balancers; unreachable
 // balancers do not count, and missing figures stay unknown.
 func TestObserveUsesNewestModelCounts(t *testing.T) {
 	region := func(name, balancers, models string) string {
@@ -153,7 +153,7 @@ func TestObserveUsesNewestModelCounts(t *testing.T) {
 	}
 	got := map[string]string{}
 	for i, r := range o.Snapshot.Regions {
-		got[string(r.Name)] = fmt.Sprint(r.Models, figuresAge(o.Snapshot.Regions[i]) < maxReportAge)
+		got[string(r.Name)] = fmt.Sprint(r.Models, balancerReportAge(o.Snapshot.Regions[i]) < maxReportAge)
 	}
 	want := map[string]string{"local/asia": "[{chat-small 3 4 0 0}] true", "local/eu": "[] true", "local/sa": "[] false", "local/us": "[{chat-small 1 4 0 0}] true"}
 	if !maps.Equal(got, want) {

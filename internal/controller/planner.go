@@ -46,18 +46,18 @@ type planner struct {
 	state     state
 	log       *slog.Logger
 	logged    errorOnce
-	current   *currentReview
+	current   *currentReview                                // the review in force, shared with the scaler
 	offerings func() map[service.Region]provision.Offerings // nil = unknown
 	replan    atomic.Bool                                   // review soon, because the running replicas have changed
 
-	newest      *plan.ReviewResult // the newest; nil before the first, and while another controller's review is in force
+	newest      *plan.ReviewResult // the newest review of this controller; nil before the first, and while a stored review is in force
 	every       time.Duration
 	next        time.Time         // when the next review is due
 	retry       time.Duration     // the last interval after a failure to observe; 0 = no failure
 	termStart   time.Time         // start of this term
 	graceEnded  bool              // all balancers have responded in this term, or startGrace is over
-	published   telemetry.Review  // the review for balancers to display
-	unpublished bool              // published is not stored yet
+	published   telemetry.Review  // the review to publish, for balancers to display
+	unpublished bool              // published has not been written to the store
 	ready       func()            // called when a running review completes
 	running     chan reviewResult // nil = no review is running
 }

@@ -50,7 +50,7 @@ func RestoreProposal(spec *service.Spec, counts []plan.ReplicaCount, s *telemetr
 // withChange applies a change to its row among the existing rows, or appends it as a new row where
 // there are no replicas yet.
 func withChange(rows []plan.ReplicaChange, existing int, c telemetry.PlanChange) ([]plan.ReplicaChange, error) {
-	now := 0
+	running := 0
 	for i, row := range rows[:existing] {
 		other := c.Capacity != "" && row.Capacity != nil && *row.Capacity != string(c.Capacity)
 		if row.Model != c.Model || row.Region != string(c.Region) || row.GPU != c.GPU || other {
@@ -61,10 +61,10 @@ func withChange(rows []plan.ReplicaChange, existing int, c telemetry.PlanChange)
 			rows[i].Delta, rows[i].Planned = c.Delta, c.Planned
 			return rows, nil
 		}
-		now += row.Current
+		running += row.Current
 	}
-	if c.Current != 0 || now != 0 {
-		return nil, &StalePlanError{Model: c.Model, Region: c.Region, GPU: c.GPU, AtPlan: c.Current, Current: now}
+	if c.Current != 0 || running != 0 {
+		return nil, &StalePlanError{Model: c.Model, Region: c.Region, GPU: c.GPU, AtPlan: c.Current, Current: running}
 	}
 	row := plan.ReplicaChange{Model: c.Model, Region: string(c.Region), GPU: c.GPU, Delta: c.Delta, Planned: c.Planned, Reason: c.Reason}
 	if c.Capacity != "" {

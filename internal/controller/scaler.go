@@ -35,15 +35,15 @@ type scaler struct {
 	autoscale      service.Autoscale
 	termStart      time.Time                 // start of the term; the strategy's clock starts here
 	loaded         bool                      // the previous controller's events are loaded
-	previousEvents map[modelRegion]time.Time // the last event that the previous controller published
+	previousEvents map[modelRegion]time.Time // the time of the last event that the previous controller published
 	events         []telemetry.ScalingEvent
 	published      telemetry.Scaling // the stored scaling state
 	loads          map[modelRegion]float64
 }
 
 // newScaler returns the scaler of a service.
-func newScaler(config service.ControllerConfig, st state, act Actuator, inForce *currentReview, log *slog.Logger) *scaler {
-	return &scaler{service: config.Service, state: st, actuator: act, review: inForce, log: log}
+func newScaler(config service.ControllerConfig, st state, act Actuator, review *currentReview, log *slog.Logger) *scaler {
+	return &scaler{service: config.Service, state: st, actuator: act, review: review, log: log}
 }
 
 // startTerm starts a term.

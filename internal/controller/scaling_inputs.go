@@ -135,7 +135,7 @@ func (s *scalingInputs) strategyInput(groups []replicaGroup) *plan.StrategyInput
 func (s *scalingInputs) modelReport(g replicaGroup) *telemetry.ModelSnapshot {
 	for i := range s.snapshot.Regions {
 		r := &s.snapshot.Regions[i]
-		if r.Name != g.region || figuresAge(*r) > maxReportAge {
+		if r.Name != g.region || balancerReportAge(*r) > maxReportAge {
 			continue
 		}
 		for k := range r.Models {
@@ -221,7 +221,7 @@ func idsOf(members []member) []string {
 }
 
 // observedMinutes is the period of the current load: long enough to average out single requests,
-// short enough for lt-ua's 20 minutes.
+// short enough for the last 20 minutes of the hour, in which lt-ua compares the load with the plan.
 const observedMinutes = 5
 
 // observedLoads returns the interactive loads of the last complete minutes before a time. It omits
