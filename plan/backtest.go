@@ -273,15 +273,15 @@ type Backtest struct {
 }
 
 // BacktestStep is one review of a Backtest: its planned and actual load. Rates are the highest of any
-// minute, summed over all models and regions: ForecastPeakTPS that of the planned load, PeakTPS that
+// minute, summed over all models and regions: PlannedPeakTPS that of the planned load, PeakTPS that
 // of the actual load. PeakTPS is nil where the actual load is unknown.
 // Replicas is the count after the review, Changed the number that it started and stopped.
 type BacktestStep struct {
-	At              time.Time   `json:"at"`
-	Status          SolveStatus `json:"status"`
-	ForecastPeakTPS float64     `json:"forecast_peak_tps"`
-	PeakTPS         *float64    `json:"peak_tps"`
-	Replicas        int         `json:"replicas"`
-	Changed         int         `json:"changed"`
-	CostPerHour     float64     `json:"cost_per_hour"`
+	At             time.Time   `json:"at"`
+	Status         SolveStatus `json:"status"`
+	PlannedPeakTPS float64     `json:"forecast_peak_tps"`
+	PeakTPS        *float64    `json:"peak_tps"`
+	Replicas       int         `json:"replicas"`
+	Changed        int         `json:"changed"`
+	CostPerHour    float64     `json:"cost_per_hour"`
 }

@@ -176,7 +176,7 @@ func (b *Backtester) stepOf(n int, r *ReviewResult, past *LoadTrace) BacktestSte
 				}
 			}
 		}
-		s.ForecastPeakTPS = max(s.ForecastPeakTPS, expected)
+		s.PlannedPeakTPS = max(s.PlannedPeakTPS, expected)
 		if known && (s.PeakTPS == nil || arrived > *s.PeakTPS) {
 			s.PeakTPS = &arrived
 		}

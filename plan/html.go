@@ -51,7 +51,7 @@ type changeView struct {
 }
 
 func newChangeView(c ReplicaChange) changeView {
-	r := changeView{ReplicaChange: c, Offering: c.GPU, Sign: "0", Peak: formatRate(c.ForecastPeakTPS), PlannedCapacity: formatRate(c.CapacityTPS), UtilisationText: "-", Money: "-"}
+	r := changeView{ReplicaChange: c, Offering: c.GPU, Sign: "0", Peak: formatRate(c.PlannedPeakTPS), PlannedCapacity: formatRate(c.CapacityTPS), UtilisationText: "-", Money: "-"}
 	if c.Capacity != nil {
 		r.CapacityName = strings.ReplaceAll(*c.Capacity, "_", " ")
 	}

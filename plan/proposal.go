@@ -45,9 +45,9 @@ type ReplicaChange struct {
 	Current  int     `json:"now"`
 	Delta    int     `json:"delta"`
 	Planned  int     `json:"then"`
-	// ForecastPeakTPS is the peak of the planned load of the model in the region, in uncached prompt
+	// PlannedPeakTPS is the peak of the planned load of the model in the region, in uncached prompt
 	// tokens a second: the forecast raised to the planned peak, plus the planned share of batch load.
-	ForecastPeakTPS float64 `json:"forecast_peak_tps"`
+	PlannedPeakTPS float64 `json:"forecast_peak_tps"`
 	// CapacityTPS is the planned throughput of the row's replicas.
 	CapacityTPS float64 `json:"capacity_tps"`
 	// Utilisation is the region's peak divided by its whole capacity for the model. Above 1, the
@@ -96,10 +96,10 @@ type ProposalContext struct {
 	// Capacity is the capacity type of columns without one; empty = unknown. A column is one index k
 	// of the problem's GPUs.
 	Capacity string
-	// Columns is the GPU of each column, where the problem's own names also contain the capacity
+	// GPUNames is the GPU of each column, where the problem's own names also contain the capacity
 	// type. Columns with the same name and capacity type are shown as one. Nil = the problem's
 	// names.
-	Columns []string
+	GPUNames []string
 	// Billed is the billed price of a replica in region j on GPU k, where it differs from alpha;
 	// nil = alpha everywhere.
 	Billed  [][]float64

@@ -22,7 +22,7 @@ func TestProposalGrows(t *testing.T) {
 	if c.Current != 2 || c.Delta != 3 || c.Planned != 5 || c.Reclaim != 2 || c.Donate != 0 || *c.Capacity != "on_demand" {
 		t.Fatalf("%+v", c)
 	}
-	if c.ForecastPeakTPS != 4200 || c.CapacityTPS != 5000 || *c.Utilisation != 0.84 {
+	if c.PlannedPeakTPS != 4200 || c.CapacityTPS != 5000 || *c.Utilisation != 0.84 {
 		t.Fatalf("%+v", c)
 	}
 	want := "peak of 4200 tokens/s at 00:20; 2 x L4 serve up to 2000: add 3 for capacity 5000, 2 of them reclaimed; determined by demand over all regions"

@@ -20,8 +20,8 @@ type reasonWriter struct {
 
 // gpu and capacity return the names of a column.
 func (w *reasonWriter) gpu(k int) string {
-	if w.Columns != nil {
-		return w.Columns[k]
+	if w.GPUNames != nil {
+		return w.GPUNames[k]
 	}
 	return w.Problem.GPUs[k]
 }
@@ -54,7 +54,7 @@ func (w *reasonWriter) rows(i, j int) [][]int {
 func (w *reasonWriter) changeOf(i, j int, columns []int) ReplicaChange {
 	p := w.Problem
 	ch := ReplicaChange{
-		Model: p.Models[i], Region: p.Regions[j], GPU: w.gpu(columns[0]), Capacity: known(w.capacity(columns[0])), ForecastPeakTPS: p.RegionPeak(i, j),
+		Model: p.Models[i], Region: p.Regions[j], GPU: w.gpu(columns[0]), Capacity: known(w.capacity(columns[0])), PlannedPeakTPS: p.RegionPeak(i, j),
 		ForwardedTPS: w.flows[j].forwarded, ReceivedTPS: w.flows[j].received, PeakAt: w.peakAt(w.flows[j].peak), Binding: []string{},
 	}
 	donated := 0
@@ -77,7 +77,7 @@ func (w *reasonWriter) changeOf(i, j int, columns []int) ReplicaChange {
 	}
 	ch.Delta = ch.Planned - ch.Current
 	if all := p.regionThroughput(w.x, i, j); all > 0 {
-		u := ch.ForecastPeakTPS / all
+		u := ch.PlannedPeakTPS / all
 		ch.Utilisation = &u
 	}
 	if ch.Delta < 0 && w.Donate {
@@ -127,8 +127,8 @@ func (w *reasonWriter) peakAt(peak int) *time.Time {
 // reason returns a sentence on why the count changes or stays.
 func (w *reasonWriter) reason(c ReplicaChange, i, j int) string {
 	peak := "no load forecast"
-	if c.ForecastPeakTPS > 0 {
-		peak = fmt.Sprintf("peak of %s tokens/s", formatRate(c.ForecastPeakTPS))
+	if c.PlannedPeakTPS > 0 {
+		peak = fmt.Sprintf("peak of %s tokens/s", formatRate(c.PlannedPeakTPS))
 		if c.PeakAt != nil {
 			peak += c.PeakAt.Format(" at 15:04")
 		}

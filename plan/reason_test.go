@@ -42,7 +42,7 @@ func TestReservedIsBilledInWhole(t *testing.T) {
 	p := twoRegions()
 	p.GPUs, p.Theta, p.Alpha, p.Sigma = []string{"L4", "L4 (reserved)"}, [][]float64{{1000, 1000}}, []float64{0.8, 0.4}, [][]float64{{0.1, 0.1}}
 	p.N, p.Capacity, p.CapacityType = [][][]int{{{0, 0}, {0, 0}}}, [][]*int{{nil, ptr(3)}, {nil, ptr(5)}}, []string{"on_demand", "reserved"}
-	got := proposal(t, p, ProposalContext{Columns: []string{"L4", "L4"}})
+	got := proposal(t, p, ProposalContext{GPUNames: []string{"L4", "L4"}})
 	if *got.CostPerHour.Current != 8*0.4 || *got.CostPerHour.Planned != 8*0.4 {
 		t.Fatalf("now %g, then %g", *got.CostPerHour.Current, *got.CostPerHour.Planned)
 	}
@@ -58,7 +58,7 @@ func TestColumnsWithOneNameShareARow(t *testing.T) {
 	p := twoRegions()
 	p.GPUs, p.Theta, p.Alpha, p.Sigma = []string{"L4 (base)", "L4"}, [][]float64{{1000, 1000}}, []float64{0.3, 0.8}, [][]float64{{0, 0}}
 	p.N, p.Capacity = [][][]int{{{1, 1}, {0, 2}}}, [][]*int{{ptr(1), nil}, {ptr(1), nil}}
-	got := proposal(t, p, ProposalContext{Columns: []string{"L4", "L4"}, Billed: [][]float64{{0.8, 0.8}, {0.8, 0.8}}})
+	got := proposal(t, p, ProposalContext{GPUNames: []string{"L4", "L4"}, Billed: [][]float64{{0.8, 0.8}, {0.8, 0.8}}})
 	if len(got.Changes) != 2 || got.Changes[0].Current != 2 || got.Changes[0].Planned != 3 || got.Changes[0].CapacityTPS != 3000 {
 		t.Fatalf("%+v", got.Changes)
 	}

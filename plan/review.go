@@ -243,7 +243,7 @@ func (r *review) solveReview() (*ReviewResult, error) {
 	}
 	out := Propose(&r.p, res, ProposalContext{
 		At: r.at, Horizon: r.o.Horizon, Forecaster: r.o.Forecaster, Donate: r.spec.Autoscale.Donate,
-		Donated: r.donated, Columns: r.gpus, Billed: r.billed, Assumed: r.assumptions,
+		Donated: r.donated, GPUNames: r.gpus, Billed: r.billed, Assumed: r.assumptions,
 	})
 	out.SolveMillis = float64(took.Microseconds()) / 1000
 	return &ReviewResult{Service: r.spec.Name, Problem: &r.p, Proposal: out, X: res.X, LoadCurves: r.withCapacities(res.X), Forecasts: r.forecasts, review: r}, nil

@@ -22,7 +22,7 @@ type ReplicaCount struct {
 func (in *ReviewInputs) CurrentProposal(counts []ReplicaCount, status SolveStatus) Proposal {
 	r := in.review
 	r.setCounts(counts)
-	return Propose(&r.p, Solution{X: r.p.N, Status: status}, ProposalContext{At: r.at, Columns: r.gpus, Donated: r.donated, Billed: r.billed})
+	return Propose(&r.p, Solution{X: r.p.N, Status: status}, ProposalContext{At: r.at, GPUNames: r.gpus, Donated: r.donated, Billed: r.billed})
 }
 
 // setCounts sets n and the donated replicas.

@@ -200,7 +200,7 @@ func TestReviewReturnsLoadCurves(t *testing.T) {
 	}
 	us := r.LoadCurves[0]
 	peak, _ := us.Peak()
-	if us.Region != "local/us" || len(us.Past) != 300 || us.Past[0] != 3000 || peak != r.Proposal.Changes[0].ForecastPeakTPS || us.CurrentCapacity != 1500 || *us.PlannedCapacity != 3000 {
+	if us.Region != "local/us" || len(us.Past) != 300 || us.Past[0] != 3000 || peak != r.Proposal.Changes[0].PlannedPeakTPS || us.CurrentCapacity != 1500 || *us.PlannedCapacity != 3000 {
 		t.Errorf("%+v, peak %g", us, peak)
 	}
 	if r, err = Review(demandtest.Parse(t, reviewYAML), nil, nil, reviewAt, ReviewOptions{}); err != nil || len(r.LoadCurves) != 2 || len(r.LoadCurves[0].Past) != 0 {

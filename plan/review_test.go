@@ -92,7 +92,7 @@ func TestReviewPlansForThePeak(t *testing.T) {
 		p := reviewed(t, reviewYAML, standing(1, 1), h, ReviewOptions{Peak: level})
 		peak := 0.0
 		for _, c := range p.Changes {
-			peak = max(peak, c.ForecastPeakTPS)
+			peak = max(peak, c.PlannedPeakTPS)
 		}
 		if peak < before*0.999 || peak > 1.2*top {
 			t.Errorf("%s: %.0f tokens/s after %.0f at the level before; the mean is %.0f, the highest ever %.0f", level, peak, before, sum/1500, top)
@@ -127,7 +127,7 @@ func TestReviewExtrapolatesTheRunningMinute(t *testing.T) {
 		got := 0.0
 		for _, ch := range p.Changes {
 			if ch.Region == "local/us" {
-				got = ch.ForecastPeakTPS
+				got = ch.PlannedPeakTPS
 			}
 		}
 		if math.Abs(got-c.peak) > 1 || !strings.Contains(strings.Join(p.Assumed, "\n"), c.says) {

@@ -50,7 +50,7 @@ func (p Proposal) writeChanges(b *bytes.Buffer) {
 			change = fmt.Sprintf("%+d", c.Delta)
 		}
 		rows = append(rows, []string{
-			c.Model, c.Region, c.offering(), strconv.Itoa(c.Current), change, strconv.Itoa(c.Planned), fmt.Sprintf("%.0f", c.ForecastPeakTPS),
+			c.Model, c.Region, c.offering(), strconv.Itoa(c.Current), change, strconv.Itoa(c.Planned), fmt.Sprintf("%.0f", c.PlannedPeakTPS),
 			fmt.Sprintf("%.0f", c.CapacityTPS), used, strconv.Itoa(c.Donate), strconv.Itoa(c.Reclaim),
 		})
 	}

@@ -65,17 +65,17 @@ type CurrentReplica struct {
 
 // CapacityChange is a change of replicas. Each field may be empty.
 type CapacityChange struct {
-	// Donate contains all replicas to drain: those to donate, and those to remove, whose donation
+	// Drain contains all replicas to drain: those to donate, and those to remove, whose donation
 	// ends when it begins.
-	Donate  []ReplicaDonation
+	Drain   []ReplicaDrain
 	Reclaim []string // donated replicas that serve again
 	Remove  []string // donated or drained replicas that are stopped
 	Launch  []ReplicaLaunch
 	Replace []ReplicaReplacement
 }
 
-// ReplicaDonation is a replica to drain, with its donation.
-type ReplicaDonation struct {
+// ReplicaDrain is a replica to drain, with its donation.
+type ReplicaDrain struct {
 	ID string
 	service.Donation
 }

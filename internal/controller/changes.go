@@ -107,7 +107,7 @@ func (m *changeBuilder) addEvent(what telemetry.ScalingAction, ids []string) {
 func (m *changeBuilder) donateOrRemove(c plan.Scaling, t scaleInMode) {
 	ids := m.group.removalCandidates(m.group.mismatch.removable(c.DrainedReplicas()))
 	for _, id := range ids {
-		m.change.Donate = append(m.change.Donate, ReplicaDonation{id, t.newDonation(m.now)})
+		m.change.Drain = append(m.change.Drain, ReplicaDrain{id, t.newDonation(m.now)})
 	}
 	switch {
 	case len(ids) == 0:

@@ -98,7 +98,7 @@ func (y *fakeActuator) Apply(_ context.Context, o CapacityChange, may func() err
 		}
 		y.replicas = slices.DeleteFunc(y.replicas, func(r CurrentReplica) bool { return r.ID == id })
 	}
-	for _, d := range o.Donate {
+	for _, d := range o.Drain {
 		donated := d.Donation
 		y.at(d.ID).Donation = &donated
 	}

@@ -130,7 +130,7 @@ func (w *world) dispatch(l *leg, a *core.Action) {
 	}
 	l.try++
 	l.replica, l.down, l.job = r, nil, 0
-	w.tally.waited(w.warm, a.Decision.Queued)
+	w.tally.waited(w.warm, a.Decision.Waited)
 	if w.setup.Layout == Everywhere {
 		r.due[l] = true
 	}
@@ -144,7 +144,7 @@ func (w *world) forward(l *leg, a *core.Action) {
 			l.replica, l.down = nil, &leg{request: l.request, node: peer, up: l, upTry: l.try, hop: a.Hop, age: a.SessionAge, wait: a.Wait}
 		}
 	}
-	w.tally.waited(w.warm, a.Decision.Queued)
+	w.tally.waited(w.warm, a.Decision.Waited)
 	if w.warm {
 		w.tally.forwarded++
 	}

@@ -30,7 +30,7 @@ func TestBrokenStreamRestartsMaxWait(t *testing.T) {
 		if c.rejects {
 			continue
 		}
-		if actions = b.Step(39*time.Second, idle("r0")); len(actions) != 1 || actions[0].Kind != ActionDispatch || actions[0].Decision.Queued != 9*time.Second {
+		if actions = b.Step(39*time.Second, idle("r0")); len(actions) != 1 || actions[0].Kind != ActionDispatch || actions[0].Decision.Waited != 9*time.Second {
 			t.Errorf("%s: when the replica is back: %+v, want a dispatch after 9 s", name, actions)
 		}
 		b.Step(40*time.Second, Event{Kind: EventReplicaReport, Target: "r0", Report: &ProbeReport{Ready: false}})

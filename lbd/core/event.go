@@ -241,9 +241,9 @@ type Action struct {
 	// the replicas of this balancer that died while they served the request, including open failures
 	// (kill.go).
 	Kills int `json:"kills,omitempty"`
-	// Engines are the ids of the replicas that died, and of the peers whose replicas died, for a
+	// Died are the ids of the replicas that died, and of the peers whose replicas died, for a
 	// request rejected with RejectKills; empty if a peer stopped it.
-	Engines []string `json:"engines,omitempty"`
+	Died []string `json:"engines,omitempty"`
 	// Decision explains a dispatch or a forward; nil for other actions.
 	Decision *Decision `json:"decision,omitempty"`
 }
@@ -255,7 +255,7 @@ type Decision struct {
 	// MatchBytes of PromptBytes are expected to be cached at the target.
 	MatchBytes  int           `json:"match_bytes"`
 	PromptBytes int           `json:"prompt_bytes"`
-	Queued      time.Duration `json:"queued_ns"` // as policy.Facts.Waited
+	Waited      time.Duration `json:"queued_ns"` // as policy.Facts.Waited
 	Attempt     int           `json:"try"`       // 0 for the first
 	// Considered lists every candidate with the main figures that the policy received.
 	Considered []ConsideredTarget `json:"considered"`

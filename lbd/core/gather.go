@@ -82,7 +82,7 @@ func (b *Balancer) fillMatchesFrom(tree *prefix.Tree, r *request, from, to int) 
 	matches, latest, known := b.caches.match(tree, r.Prompt, highest)
 	for i := from; i < to; i++ {
 		slot, c := b.targets[i].slot, &b.candidates[i]
-		c.Match, c.Cached, c.Score = matches[slot], tree.Held(slot), policy.Maybe[float64]{}
+		c.Match, c.Cached, c.Score = matches[slot], tree.CachedBytes(slot), policy.Maybe[float64]{}
 		c.Overtaken = known && slot != latest && !c.Peer
 	}
 }

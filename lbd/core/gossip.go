@@ -141,7 +141,7 @@ func (c *caches) shareCacheUpdate(now time.Duration, h *cacheTarget, tenant stri
 // shareCacheLoss logs, for the neighbours, the loss of a replica's cache.
 func (c *caches) shareCacheLoss(now time.Duration, h *cacheTarget) {
 	h.cacheLostAt = now
-	if c.replicas.Held(h.slot) == 0 || !c.neighbours {
+	if c.replicas.CachedBytes(h.slot) == 0 || !c.neighbours {
 		return
 	}
 	c.sharing.removeReplica(h.id, now)

@@ -457,7 +457,7 @@ func (b *Balancer) rejectKiller(r *request) {
 	b.rejectRequest(r, RejectKills)
 	if s := r.suspect; s != nil {
 		a := &b.actions[len(b.actions)-1]
-		a.Engines = s.engines
+		a.Died = s.engines
 		if s.stopped { // also when a peer stopped it, so that the balancer that forwarded r stops it too
 			a.Kills = max(a.Kills, b.cfg.KillAfter)
 		}

@@ -46,8 +46,8 @@ func TestKillerIsStoppedAfterSecondEngine(t *testing.T) {
 				if len(w.dead) != 2 || w.ends["poison"] != RejectKills {
 					t.Errorf("%d replicas died of it (tried at %v), it ended as %q", len(w.dead), w.tries["poison"], w.ends["poison"])
 				}
-				if a := w.given["poison"]; !slices.Equal(a.Engines, w.tries["poison"]) || a.Kills != 2 {
-					t.Errorf("the rejection names %v and %d kills, it was tried at %v", a.Engines, a.Kills, w.tries["poison"])
+				if a := w.given["poison"]; !slices.Equal(a.Died, w.tries["poison"]) || a.Kills != 2 {
+					t.Errorf("the rejection names %v and %d kills, it was tried at %v", a.Died, a.Kills, w.tries["poison"])
 				}
 				for id, end := range w.ends {
 					if id != "poison" && end != "finished" {
@@ -70,7 +70,7 @@ func TestRepeatedKillerIsRejected(t *testing.T) {
 	w.ask(Request{ID: "poison", Tenant: "a", Fingerprint: 7})
 	w.pass(2 * time.Second)
 	w.ask(Request{ID: "poison-again", Tenant: "b", Fingerprint: 7})
-	if a := w.given["poison-again"]; a.Kind != ActionReject || a.Reason != RejectKills || !slices.Equal(a.Engines, w.tries["poison"]) {
+	if a := w.given["poison-again"]; a.Kind != ActionReject || a.Reason != RejectKills || !slices.Equal(a.Died, w.tries["poison"]) {
 		t.Fatalf("sent again it got %+v, want %s with the engines that died", a, RejectKills)
 	}
 	w.ask(Request{ID: "other", Tenant: "a", Fingerprint: 8})

@@ -72,8 +72,8 @@ func (r *ranked) step(ev Event) {
 			continue
 		}
 		req := r.bal.requests[a.ID].Request
-		r.waits += a.Decision.Queued
-		r.most = max(r.most, a.Decision.Queued)
+		r.waits += a.Decision.Waited
+		r.most = max(r.most, a.Decision.Waited)
 		r.sent++
 		r.later(func() { r.submit(req, a.Target) })
 	}

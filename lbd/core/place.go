@@ -264,7 +264,7 @@ func (b *Balancer) recordDecision(now time.Duration, r *request, choice policy.C
 	*d = Decision{
 		Policy: b.cfg.Policy.Name(), Reason: choice.Reason,
 		MatchBytes: b.candidates[choice.Index].Match, PromptBytes: r.Prompt.Bytes(),
-		Queued: now - r.Arrived, Attempt: r.attempts, Considered: d.Considered[:0],
+		Waited: now - r.Arrived, Attempt: r.attempts, Considered: d.Considered[:0],
 	}
 	for _, c := range b.candidates {
 		d.Considered = append(d.Considered, ConsideredTarget{

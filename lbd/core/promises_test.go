@@ -127,7 +127,7 @@ func TestDeadPrefixHolderDoesNotUseUpRetries(t *testing.T) {
 				t.Errorf("%s got %d of the dead replica's %d conversations", id, n, conversations)
 			}
 		}
-		if held := b.caches.replicas.Held(findTarget(b.replicas, "r0").slot); attempts > 0 && held != 0 {
+		if held := b.caches.replicas.CachedBytes(findTarget(b.replicas, "r0").slot); attempts > 0 && held != 0 {
 			t.Errorf("the dead replica is still thought to hold %d bytes", held)
 		}
 	})

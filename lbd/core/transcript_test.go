@@ -240,7 +240,7 @@ func describe(a Action) string {
 		s += " hop=" + string(a.Hop)
 	}
 	if d := a.Decision; d != nil {
-		s += fmt.Sprintf(" (%s, match %d of %d, queued %v, try %d)", d.Reason, d.MatchBytes/prefix.BlockBytes, d.PromptBytes/prefix.BlockBytes, d.Queued, d.Attempt)
+		s += fmt.Sprintf(" (%s, match %d of %d, queued %v, try %d)", d.Reason, d.MatchBytes/prefix.BlockBytes, d.PromptBytes/prefix.BlockBytes, d.Waited, d.Attempt)
 	} else if a.Reason != "" {
 		s += " (" + a.Reason + ")"
 	}

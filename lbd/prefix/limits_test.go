@@ -177,12 +177,12 @@ func TestTargetsUpTo1023(t *testing.T) {
 	check(t, tree)
 	found := tree.Match(blocks("abcd"), out)
 	for target, got := range out {
-		if want := (2 + target%3) * BlockBytes; got != want || tree.Held(target) != want {
-			t.Errorf("target %d holds %d bytes and %d in all, want %d", target, got, tree.Held(target), want)
+		if want := (2 + target%3) * BlockBytes; got != want || tree.CachedBytes(target) != want {
+			t.Errorf("target %d holds %d bytes and %d in all, want %d", target, got, tree.CachedBytes(target), want)
 		}
 	}
-	if found.Bytes != 4*BlockBytes || tree.Held(5000) != 0 {
-		t.Errorf("found %+v, a stranger holds %d", found, tree.Held(5000))
+	if found.Bytes != 4*BlockBytes || tree.CachedBytes(5000) != 0 {
+		t.Errorf("found %+v, a stranger holds %d", found, tree.CachedBytes(5000))
 	}
 	for target := range 1024 {
 		tree.RemoveTarget(target)

@@ -139,13 +139,13 @@ func TestHeldCountsSharedBytesOnce(t *testing.T) {
 	}
 	tree.Insert(blocks("abcd"), 2)
 	for target, want := range []int{0, 6 * BlockBytes, 4 * BlockBytes, 0} {
-		if got := tree.Held(target); got != want {
+		if got := tree.CachedBytes(target); got != want {
 			t.Errorf("target %d: %d bytes, want %d", target, got, want)
 		}
 	}
 	tree.RemoveTarget(1)
-	if tree.Held(1) != 0 || tree.Held(2) != 4*BlockBytes {
-		t.Errorf("after removing target 1: %d and %d bytes", tree.Held(1), tree.Held(2))
+	if tree.CachedBytes(1) != 0 || tree.CachedBytes(2) != 4*BlockBytes {
+		t.Errorf("after removing target 1: %d and %d bytes", tree.CachedBytes(1), tree.CachedBytes(2))
 	}
 }
 

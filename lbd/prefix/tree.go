@@ -75,9 +75,9 @@ func (t *Tree) Bytes() int {
 // Nodes returns the number of nodes without the root.
 func (t *Tree) Nodes() int { return t.count }
 
-// Held returns the number of bytes of prefixes that the target holds. A part that several prefixes
+// CachedBytes returns the number of bytes of prefixes that the target holds. A part that several prefixes
 // share counts once.
-func (t *Tree) Held(target int) int {
+func (t *Tree) CachedBytes(target int) int {
 	if target < len(t.heldBytes) {
 		return t.heldBytes[target]
 	}

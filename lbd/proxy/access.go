@@ -30,7 +30,7 @@ func (x *exchange) logAccess(status int, outcome string) {
 	}
 	if d := x.current.decision; d != nil {
 		add(slog.String("target", x.current.target), slog.String("policy", d.Policy), slog.String("reason", d.Reason),
-			slog.Int("tries", d.Attempt+1), slog.Float64("queue_ms", millis(d.Queued)))
+			slog.Int("tries", d.Attempt+1), slog.Float64("queue_ms", millis(d.Waited)))
 	}
 	if !x.firstTokenAt.IsZero() {
 		add(slog.Float64("ttft_ms", millis(x.firstTokenAt.Sub(x.startedAt))))

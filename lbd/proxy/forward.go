@@ -48,7 +48,7 @@ func (x *exchange) markForwarded(h http.Header) {
 func (x *exchange) setResponseHeaders(h http.Header, from http.Header) {
 	region, replica := string(x.rt.self.Region), x.current.target
 	d, match := x.current.decision, 0.0
-	queued := millis(d.Queued)
+	queued := millis(d.Waited)
 	if d.PromptBytes > 0 {
 		match = float64(d.MatchBytes) / float64(d.PromptBytes)
 	}

@@ -74,7 +74,7 @@ func (f *inFlight) recordAction(now time.Duration, a *core.Action) {
 	}
 	e.Attempts = append(e.Attempts, record.Attempt{
 		AtMillis: millis(now - f.arrived), Kind: a.Kind, Target: a.Target, Reason: a.Reason, Decision: a.Decision, HeldFor: e.HeldFor,
-		Engines: slices.Clone(a.Engines),
+		Engines: slices.Clone(a.Died),
 	})
 	e.HeldFor = ""
 }

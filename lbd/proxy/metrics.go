@@ -96,7 +96,7 @@ func (m *metrics) countDecision(a *core.Action, policy string, e *record.Request
 	if d.Attempt > 0 {
 		m.retries.Inc()
 	} else {
-		m.queued.WithLabelValues(e.Model, string(e.Tier)).Observe(d.Queued.Seconds())
+		m.queued.WithLabelValues(e.Model, string(e.Tier)).Observe(d.Waited.Seconds())
 	}
 	if a.Kind == core.ActionForward {
 		m.forwarded.WithLabelValues("out").Inc()

@@ -161,7 +161,7 @@ func (k *Reconciler) storeDecisions(spec *service.Spec, have []provision.Object,
 		return err
 	}
 	next := was
-	for _, d := range change.Donate {
+	for _, d := range change.Drain {
 		how := d.Donation
 		if i := slices.IndexFunc(have, func(o provision.Object) bool { return o.ID == d.ID }); i >= 0 && !cloud.RunsOnThisComputer(have[i].Region) {
 			how.Until = how.Since // cloud machines cannot be donated

@@ -560,7 +560,7 @@ func TestStrategyChangesCloudReplicas(t *testing.T) {
 		stands("us-east-1-0 llama L4", "us-east-1-1 llama L4", "us-east-1-2 llama L4", "eu-west-1-0 llama L4", "eu-west-1-1 llama L4")
 
 		now := time.Now().UTC()
-		removed := controller.CapacityChange{Donate: []controller.ReplicaDonation{{ID: "us-east-1-1", Donation: service.Donation{Since: now, Until: now}}}}
+		removed := controller.CapacityChange{Drain: []controller.ReplicaDrain{{ID: "us-east-1-1", Donation: service.Donation{Since: now, Until: now}}}}
 		carry(removed)
 		stands("us-east-1-0 llama L4", "us-east-1-1 llama L4 leaves", "us-east-1-2 llama L4", "eu-west-1-0 llama L4", "eu-west-1-1 llama L4")
 		k = u.reconciler() // the next controller reads which replicas drain

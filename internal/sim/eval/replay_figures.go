@@ -169,7 +169,7 @@ func (r *recordedRun) finish(now time.Duration, e *core.Event) {
 func (r *recordedRun) applyAction(now time.Duration, a *core.Action) {
 	f := r.inFlight[a.ID]
 	if a.Decision != nil {
-		r.longest = max(r.longest, a.Decision.Queued)
+		r.longest = max(r.longest, a.Decision.Waited)
 	}
 	switch a.Kind {
 	case core.ActionDispatch:
