@@ -278,6 +278,7 @@ func (b *Balancer) handleFinished(now time.Duration, id string, out *Outcome) {
 	b.caches.recordFinished(now, &t.cacheTarget, r.Tenant, r.Prompt, answered, r.sessionStart)
 	b.counts.Finished++
 	t.breaker.Served()
+	b.countContradicted(now, r)
 	b.clearSuspect(now, r)
 	b.forgetRequest(r)
 	b.placeSameModel(now, r)
@@ -320,7 +321,10 @@ func (b *Balancer) handleFailed(now time.Duration, id string, out *Outcome) {
 	}
 	t := b.detachRequest(r, out.withoutEarlierTokens())
 	b.queue(r.Model).chargeUnserved(r, out, generated)
-	b.countFailure(now, t, r, trial)
+	unsure := out != nil && out.Unsure
+	if !unsure {
+		b.countFailure(now, t, r, trial)
+	}
 	if out != nil && out.Unreachable {
 		b.markUnreachable(now, t)
 	}
@@ -328,7 +332,7 @@ func (b *Balancer) handleFailed(now time.Duration, id string, out *Outcome) {
 	b.addPeerKills(now, r, t.id, out)
 	r.avoid, r.failedAt = append(r.avoid, t.engine), now
 	if out != nil && out.Refused {
-		r.refusals = append(r.refusals, refusal{t, before, t.breaker})
+		r.refusals = append(r.refusals, refusal{t, before, t.breaker, unsure})
 	}
 	switch {
 	case b.mustStop(r):
@@ -342,7 +346,7 @@ func (b *Balancer) handleFailed(now time.Duration, id string, out *Outcome) {
 		b.rejectRequest(r, RejectRetriesExhausted)
 	case t.peer && now-r.Arrived >= b.maxWait(r):
 		b.rejectRequest(r, RejectWaitExceeded) // the peer queued it for its remaining wait time
-	case !b.retries.Spend(b.cfg.RetryBurst):
+	case !unsure && !b.retries.Spend(b.cfg.RetryBurst): // a client error costs the next target almost nothing
 		b.retriesRefused++
 		b.rejectRequest(r, RejectRetryBudget)
 	default:

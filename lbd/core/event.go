@@ -119,8 +119,11 @@ type Outcome struct {
 	// died.
 	Broke bool `json:"broke,omitempty"`
 	// Refused: the target rejected the request for a reason that may not apply to another target:
-	// 401, 403, 404 of the model, 429, 503.
+	// 401, 403, 404 of the model, 429, 503; with Unsure also another client error.
 	Refused bool `json:"refused,omitempty"`
+	// Unsure, only with Refused: the rejection may be about the request itself, as a 400 or 422 is. It
+	// counts as a failure of the target only if another target then serves the request.
+	Unsure bool `json:"unsure,omitempty"`
 	// ClientError: the target rejected the request as invalid (a client error). The response
 	// carries no information about the target's health.
 	ClientError bool `json:"client_error,omitempty"`

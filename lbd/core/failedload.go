@@ -104,6 +104,7 @@ func (b *Balancer) expireFailedLoad(now time.Duration) {
 type refusal struct {
 	target        *target
 	before, after breaker.Breaker
+	unsure        bool // Outcome.Unsure: not counted as a failure
 }
 
 // onlyRefused reports whether every target that failed r in this round rejected it.
@@ -116,5 +117,15 @@ func (r *request) onlyRefused() bool {
 func (r *request) undoFailures() {
 	for _, f := range r.refusals {
 		f.target.breaker.Undo(f.before, f.after)
+	}
+}
+
+// countContradicted counts a failure of each target that rejected r as if it were invalid: another
+// target has served it.
+func (b *Balancer) countContradicted(now time.Duration, r *request) {
+	for _, f := range r.refusals {
+		if f.unsure {
+			b.countFailure(now, f.target, r, f.target.breaker.Open())
+		}
 	}
 }

@@ -193,3 +193,35 @@ func TestRefusalDoesNotCloseBreaker(t *testing.T) {
 		t.Errorf("it ended as %q, and the broken replica is used again", w.ends["refused"])
 	}
 }
+
+// A replica whose client errors other replicas contradict is ejected; retries for them do not spend the
+// retry budget. Client errors that another replica confirms are no failures of anyone.
+func TestContradictedClientErrorEjects(t *testing.T) {
+	for _, contradicted := range []bool{true, false} {
+		t.Run(fmt.Sprint(contradicted), func(t *testing.T) {
+			cfg := roundRobinConfig()
+			cfg.RetryShare, cfg.RetryBurst = 0, 1
+			w := newTrial(t, cfg, 3)
+			w.serve = func(request, replica string) (time.Duration, *Outcome) {
+				switch {
+				case replica == "r0":
+					return 0, &Outcome{Retryable: true, Refused: true, Unsure: true, Cause: "returned 400"}
+				case !contradicted && len(w.tries[request]) == 2:
+					return 0, &Outcome{ClientError: true}
+				}
+				return 10 * time.Millisecond, nil
+			}
+			for i := range 60 {
+				id := fmt.Sprint(i)
+				w.ask(Request{ID: id})
+				w.pass(50 * time.Millisecond)
+				if w.ends[id] != "finished" || len(w.tries[id]) > 2 {
+					t.Fatalf("%s ended as %q after tries at %v", id, w.ends[id], w.tries[id])
+				}
+			}
+			if got := w.b.replicas[0].breaker.Ejected(w.now); got != contradicted {
+				t.Errorf("ejected: %v, want %v", got, contradicted)
+			}
+		})
+	}
+}

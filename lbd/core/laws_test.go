@@ -154,7 +154,7 @@ func (w *world) drawEnd(rt *rapid.T) Event {
 	case 1:
 		return Event{Kind: EventFailed, ID: id, Outcome: &Outcome{
 			Retryable: rapid.Bool().Draw(rt, "retryable"), Unreachable: rapid.Bool().Draw(rt, "unreachable"), Broke: rapid.Bool().Draw(rt, "broke"),
-			Refused: rapid.Bool().Draw(rt, "refused"), Kills: rapid.SampledFrom([]int{0, 0, 0, 1, 2}).Draw(rt, "kills there"),
+			Refused: rapid.Bool().Draw(rt, "refused"), Unsure: rapid.Bool().Draw(rt, "unsure"), Kills: rapid.SampledFrom([]int{0, 0, 0, 1, 2}).Draw(rt, "kills there"),
 		}}
 	case 2:
 		return Event{Kind: EventCancelled, ID: id}

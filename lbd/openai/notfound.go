@@ -4,20 +4,11 @@ import (
 	"bytes"
 )
 
-// Subject is the subject of a 404.
-type Subject int
-
-// The subjects.
-const (
-	AboutUnknown Subject = iota // the response does not name it
-	AboutModel                  // the engine does not have the model
-	AboutRequest                // something in the request does not exist
-)
-
-// SubjectOf404 returns the subject of an engine's 404. vLLM, SGLang and OpenAI name the model in
-// the message, the parameter or the code.
-func SubjectOf404(body []byte) Subject {
-	found := AboutUnknown
+// Names404Model reports whether an engine's 404 says that the engine does not have the model. vLLM,
+// SGLang and OpenAI name the model in the message, the parameter or the code. A parameter or code about
+// something else has precedence over the message.
+func Names404Model(body []byte) bool {
+	model, other := false, false
 	var read func(key, value []byte)
 	read = func(key, value []byte) {
 		switch string(key) {
@@ -26,16 +17,16 @@ func SubjectOf404(body []byte) Subject {
 		case `"code"`, `"param"`:
 			switch {
 			case string(value) == `"model"` || string(value) == `"model_not_found"`:
-				found = AboutModel
-			case kindOf(value) == '"' && found == AboutUnknown:
-				found = AboutRequest
+				model = true
+			case kindOf(value) == '"' && !model:
+				other = true
 			}
 		case `"message"`, `"detail"`:
-			if found == AboutUnknown && bytes.Contains(bytes.ToLower(value), []byte("model")) {
-				found = AboutModel
+			if !other && bytes.Contains(bytes.ToLower(value), []byte("model")) {
+				model = true
 			}
 		}
 	}
 	members(body, read)
-	return found
+	return model
 }

@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"context"
+	"log/slog"
 	"net/http"
 	"time"
 
@@ -64,6 +65,7 @@ type exchange struct {
 	servedBy      rank                // the rank that generates the response; no replica if that is a peer
 	lastFailure   *failure            // failure of the latest failed attempt
 	hadFault      bool                // an attempt failed for a reason other than a rejection
+	doubted       *action             // the attempt whose client error waits for a second opinion; nil if there is none
 	peerKills     int                 // engines of the current peer that crashed serving the request, from killsComment
 	startedAt     time.Time
 }
@@ -349,15 +351,20 @@ func (x *exchange) reportFailure(f *failure) {
 	x.lastFailure = f
 	x.hadFault = x.hadFault || f.refusal == nil
 	x.spans.setFailure(f.cause)
-	x.current.countFailure(f.kind)
 	retryable := !x.headerSent || x.splice != nil
-	x.rt.log.Warn("upstream attempt failed", "request", x.inFlight.id, "target", x.current.target, "cause", f.cause, "err", f.err, "retryable", retryable)
+	level := slog.LevelWarn
+	if f.unsure {
+		level = slog.LevelDebug // most client errors are those of clients
+	} else {
+		x.current.countFailure(f.kind)
+	}
+	x.rt.log.Log(x.req.Context(), level, "upstream attempt failed", "request", x.inFlight.id, "target", x.current.target, "cause", f.cause, "err", f.err, "retryable", retryable)
 	out := &core.Outcome{}
 	if !f.unreachable && f.refusal == nil { // otherwise no engine started it
 		out = x.partialOutcome()
 	}
 	out.Retryable, out.Unreachable, out.Broke = retryable, f.unreachable, f.broken && x.current.peer == nil
-	out.Refused, out.Kills, out.Cause = f.refusal != nil, f.kills, f.cause
+	out.Refused, out.Unsure, out.Kills, out.Cause = f.refusal != nil, f.unsure, f.kills, f.cause
 	x.rt.stepFor(&x.inFlight, core.Event{Kind: core.EventFailed, Outcome: out}, x.recordFailure(f.cause))
 	if f.broken && x.current.rank.replica != nil && x.rt.suspect != nil {
 		x.rt.suspect(x.current.rank.cfg.ID)

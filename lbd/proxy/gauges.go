@@ -33,6 +33,9 @@ func (w failureKind) String() string {
 type targetCount struct {
 	sent   atomic.Int64
 	failed [failureKinds]atomic.Int64
+	// trusted: the target has served a request, or another target has confirmed its client error, since
+	// its last client error was forwarded. Its next client error is forwarded without a second opinion.
+	trusted atomic.Bool
 	tokenEvents
 }
 
@@ -92,7 +95,7 @@ var (
 	descPace            = desc("skyserve_replica_pace_ratio", "Observed time between two tokens, relative to the nominal replica; missing until enough tokens are observed.", "replica")
 	descTokens          = desc("skyserve_replica_tokens_total", "Tokens that a replica generated.", "replica")
 	descSent            = desc("skyserve_replica_sent_total", "Attempts sent to a replica.", "replica")
-	descFailures        = desc("skyserve_replica_failures_total", "Attempts that failed at a replica: unreachable, timeout, disconnected, status (5xx, 429, 401, 403, or 404 for the model), error_response (an error in the body), cannot_continue (the stream of another replica).", "replica", "cause")
+	descFailures        = desc("skyserve_replica_failures_total", "Attempts that failed at a replica: unreachable, timeout, disconnected, status (5xx, 429, 401, 403, 404 for the model, or a client error of a request that another replica served), error_response (an error in the body), cannot_continue (the stream of another replica).", "replica", "cause")
 	descRepPrompt       = desc("skyserve_replica_prompt_tokens_total", "Prompt tokens of those responses of a replica that also report cached tokens.", "replica")
 	descRepCached       = desc("skyserve_replica_cached_tokens_total", "Prompt tokens that a replica read from its cache.", "replica")
 

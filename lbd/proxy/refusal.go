@@ -51,6 +51,10 @@ func (x *exchange) failureOf(resp *http.Response) *failure {
 		return f
 	case status == http.StatusNoContent || status == http.StatusResetContent || status/100 == 3:
 		return f // no content, or a redirect, which is not for the client
+	case x.needsSecondOpinion(status):
+		v := x.current
+		f.unsure, f.refusal, x.doubted = true, readRefusal(resp), &v
+		return f
 	}
 	return nil
 }
@@ -63,7 +67,7 @@ func (x *exchange) isRefusal(resp *http.Response) bool {
 	case http.StatusUnauthorized, http.StatusForbidden, http.StatusTooManyRequests, http.StatusServiceUnavailable:
 		return true
 	case http.StatusNotFound:
-		return x.targetLacks(resp)
+		return x.lacksModel(resp)
 	}
 	return false
 }
@@ -75,10 +79,8 @@ func (x *exchange) isEngineRefusal(resp *http.Response) bool {
 	return x.current.peer == nil || !own || resp.Header.Get(headerReplica) != ""
 }
 
-// targetLacks reports whether a 404 is about the target: it does not have the model, or it does not
-// serve a path that other replicas of the model serve. Any other 404 is about the request and
-// forwarded.
-func (x *exchange) targetLacks(resp *http.Response) bool {
+// lacksModel reports whether a 404 means that the target does not have the model.
+func (x *exchange) lacksModel(resp *http.Response) bool {
 	if x.pinned {
 		return false // only this target can have the response that the request continues
 	}
@@ -87,40 +89,74 @@ func (x *exchange) targetLacks(resp *http.Response) bool {
 		io.Reader
 		io.Closer
 	}{io.MultiReader(bytes.NewReader(head), resp.Body), resp.Body}
-	switch openai.SubjectOf404(head) {
-	case openai.AboutModel:
-		return true
-	case openai.AboutRequest:
+	return openai.Names404Model(head)
+}
+
+// needsSecondOpinion reports whether a client error is forwarded only if another target confirms it. One
+// replica of several may reject valid requests, because of its version or its flags. A target whose
+// latest request was served is trusted once, so that most client errors need no second request.
+func (x *exchange) needsSecondOpinion(status int) bool {
+	c := x.current.targetCounts()
+	if status/100 != 4 || x.headerSent || x.pinned || x.doubted != nil || c == nil {
 		return false
 	}
-	return x.rt.servesPath(x.model, x.endpoint)
+	return !c.trusted.CompareAndSwap(true, false) && x.rt.hasOtherTarget(x.model, x.from == "")
 }
 
-// recordServed records that a replica serves a path.
-func (k rank) recordServed(e *openai.Endpoint) {
-	if k.replica == nil {
-		return
-	}
-	if _, known := k.count.served.Load(e); !known {
-		k.count.served.Store(e, struct{}{})
-	}
-}
-
-// servesPath reports whether any replica of a model has served a path.
-func (r *Runtime) servesPath(model string, e *openai.Endpoint) bool {
+// hasOtherTarget reports whether more than one target serves a model. peers: peers count too.
+func (r *Runtime) hasOtherTarget(model string, peers bool) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	n := 0
 	for _, rep := range r.replicas {
-		if _, known := rep.count.served.Load(e); known && rep.cfg.Model == model {
-			return true
+		if rep.cfg.Model == model {
+			n++
 		}
 	}
-	return false
+	if peers {
+		for _, models := range r.peerModels {
+			if slices.Contains(models, model) {
+				n++
+			}
+		}
+	}
+	return n > 1
 }
 
-// allRefused reports whether core rejected the request after every attempted target rejected it. Then
-// the client receives the last refusal.
+// updateTrust updates targetCount.trusted when a response is forwarded: the target served the request,
+// or it confirmed the client error of another target.
+func (x *exchange) updateTrust(status int) {
+	c := x.current.targetCounts()
+	switch {
+	case c == nil:
+	case status == http.StatusOK:
+		if !c.trusted.Load() { // not a write per request to a line that other cores read
+			c.trusted.Store(true)
+		}
+		x.countContradicted()
+	case x.doubted != nil && status/100 == 4:
+		c.trusted.Store(true)
+		x.doubted.targetCounts().trusted.Store(true)
+	}
+}
+
+// countContradicted counts a failure of the target whose client error the current target contradicts: it
+// serves the request.
+func (x *exchange) countContradicted() {
+	if x.doubted == nil {
+		return
+	}
+	x.doubted.countFailure(failureStatus)
+	x.rt.log.Warn("replica rejected a request that another one serves", "request", x.inFlight.id, "target", x.doubted.target, "served_by", x.current.target)
+	x.doubted = nil
+}
+
+// allRefused reports whether core rejected the request after every attempted target rejected it, or when
+// no second opinion about a client error could be had. Then the client receives the last refusal.
 func (x *exchange) allRefused() bool {
+	if x.lastFailure != nil && x.lastFailure.unsure && x.latestAction.reason != core.RejectKills {
+		return true
+	}
 	switch x.latestAction.reason {
 	case core.RejectRefused, core.RejectRetriesExhausted, core.RejectRetryBudget:
 		return x.lastFailure != nil && x.lastFailure.refusal != nil && !x.hadFault

@@ -91,66 +91,126 @@ func TestRefusalByAllIsForwarded(t *testing.T) {
 	}
 }
 
-// A status about the request is forwarded at once; no circuit breaker opens.
-func TestClientErrorsAreForwardedAtOnce(t *testing.T) {
-	for name, r := range map[string]struct {
-		status int
-		body   string
-	}{
-		"400":                {400, `{"error":{"message":"max_tokens is too large"}}`},
-		"413":                {413, `{"error":{"message":"too large"}}`},
-		"422":                {422, `{"detail":[{"loc":["body","n"],"msg":"less than 1"}]}`},
-		"404 of a response":  {404, `{"error":{"message":"Response with id 'resp_1' not found.","param":"response_id","code":404}}`},
-		"404 of a file":      {404, `{"error":{"message":"No such file","param":"file_id","code":"file_not_found"}}`},
-		"404 of the path":    {404, `{"detail":"Not Found"}`},
-		"404 in plain words": {404, "404 page not found"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			var requested atomic.Int64
-			b := start(t, roundRobin(t))
-			for i := range 3 {
-				b.attach(fmt.Sprint("us-", i), engine(t, refuse(r.status, r.body, &requested)))
-			}
-			for i := range 30 {
-				resp := b.post(chatPath, plainBody)
-				if got := read(t, resp); resp.StatusCode != r.status || got != r.body {
-					t.Fatalf("got %d %s", resp.StatusCode, got)
+// clientErrors contains responses that may be about the request.
+var clientErrors = map[string]struct {
+	status int
+	body   string
+}{
+	"400":                {400, `{"error":{"message":"max_tokens is too large"}}`},
+	"402":                {402, `{"error":{"message":"quota"}}`},
+	"405":                {405, `{"detail":"Method Not Allowed"}`},
+	"413":                {413, `{"error":{"message":"too large"}}`},
+	"422":                {422, `{"detail":[{"loc":["body","n"],"msg":"less than 1"}]}`},
+	"404 of a response":  {404, `{"error":{"message":"Response with id 'resp_1' not found.","param":"response_id","code":404}}`},
+	"404 of a file":      {404, `{"error":{"message":"No such file","param":"file_id","code":"file_not_found"}}`},
+	"404 of the path":    {404, `{"detail":"Not Found"}`},
+	"404 in plain words": {404, "404 page not found"},
+	"404 without reason": {404, `{"error":{"message":"engine"}}`},
+}
+
+// A client error of all replicas is forwarded after at most one second opinion, and without one if
+// there is a single replica. No circuit breaker opens.
+func TestClientErrorsAreForwarded(t *testing.T) {
+	for name, r := range clientErrors {
+		for replicas := 1; replicas <= 3; replicas++ {
+			t.Run(fmt.Sprint(name, " from ", replicas), func(t *testing.T) {
+				var requested atomic.Int64
+				b := start(t, roundRobin(t))
+				for i := range replicas {
+					b.attach(fmt.Sprint("us-", i), engine(t, refuse(r.status, r.body, &requested)))
 				}
-				if int(requested.Load()) != i+1 {
-					t.Fatalf("%d attempts for %d requests", requested.Load(), i+1)
+				const n = 30
+				for range n {
+					resp := b.post(chatPath, plainBody)
+					if got := read(t, resp); resp.StatusCode != r.status || got != r.body {
+						t.Fatalf("got %d %s", resp.StatusCode, got)
+					}
 				}
-			}
-			for _, v := range b.View().Replicas {
-				if !v.Ready {
-					t.Errorf("%s: %s", v.ID, v.Reason)
+				if got := int(requested.Load()); got > n*3/2 || replicas == 1 && got != n {
+					t.Fatalf("%d attempts for %d requests", got, n)
 				}
-			}
-			b.free()
-		})
+				for _, v := range b.View().Replicas {
+					if !v.Ready {
+						t.Errorf("%s: %s", v.ID, v.Reason)
+					}
+				}
+				lawful(t, b.settled())
+				b.free()
+			})
+		}
 	}
 }
 
-// A 404 for a path that other replicas of the model serve is retried there.
-func TestPathMissingAtOneReplica(t *testing.T) {
-	for name, body := range map[string]string{"FastAPI's": `{"detail":"Not Found"}`, "plain": "404 page not found", "no reason": `{"error":{"message":"engine"}}`} {
-		t.Run(name, func(t *testing.T) {
-			b := start(t, roundRobin(t))
-			b.attach("us-0", engine(t, speak("fine")))
-			expect(t, b.post(chatPath, streamBody), http.StatusOK, "")
-			b.attach("us-1", engine(t, refuse(http.StatusNotFound, body, nil)))
-			for range 10 {
-				expect(t, b.post(chatPath, streamBody), http.StatusOK, "")
-			}
-			lawful(t, b.settled())
-		})
+// If one of several replicas returns a client error, another one serves the request, from the first
+// request on. After the replica has served requests, one client error may reach a client.
+func TestClientErrorOfOneReplicaIsRetried(t *testing.T) {
+	for name, r := range clientErrors {
+		for _, served := range []bool{false, true} {
+			t.Run(fmt.Sprint(name, " served before ", served), func(t *testing.T) {
+				var broken atomic.Bool
+				broken.Store(!served)
+				good, bad := speak("fine"), refuse(r.status, r.body, nil)
+				b := start(t, roundRobin(t))
+				b.attach("us-0", engine(t, func(w http.ResponseWriter, req *http.Request) {
+					if broken.Load() {
+						bad(w, req)
+						return
+					}
+					good(w, req)
+				}))
+				b.attach("us-1", engine(t, good))
+				allowed := 0
+				if served {
+					for range 4 {
+						expect(t, b.post(chatPath, streamBody), http.StatusOK, "")
+					}
+					broken.Store(true)
+					allowed = 1
+				}
+				seen := 0
+				for range 30 {
+					resp := b.post(chatPath, streamBody)
+					if read(t, resp); resp.StatusCode != http.StatusOK {
+						seen++
+					}
+				}
+				if seen > allowed {
+					t.Errorf("%d of 30 requests received the error", seen)
+				}
+				if v := b.View().Replicas[0]; v.Ready {
+					t.Errorf("%s still receives requests", v.ID)
+				}
+				lawful(t, b.settled())
+			})
+		}
 	}
+}
+
+// A second opinion that no replica can give in time does not change the response.
+func TestClientErrorWithoutSecondOpinion(t *testing.T) {
+	o := roundRobin(t)
+	o.Core.RetryBurst, o.Core.RetryShare = 1, 0
+	b := start(t, o)
+	bad := refuse(http.StatusBadRequest, `{"error":{"message":"bad"}}`, nil)
+	b.attach("us-0", engine(t, bad))
+	b.attach("us-1", engine(t, func(w http.ResponseWriter, req *http.Request) {
+		b.RemoveReplica("us-1", 0)
+		panic(http.ErrAbortHandler)
+	}))
+	for range 4 {
+		resp := b.post(chatPath, plainBody)
+		if got := read(t, resp); resp.StatusCode != http.StatusBadRequest {
+			t.Fatalf("got %d %s", resp.StatusCode, got)
+		}
+	}
+	lawful(t, b.settled())
 }
 
 // One of three replicas fails every request at once: under every policy no client is affected, and
 // the replica receives almost no requests.
 func TestFailingReplicaAttractsNoLoad(t *testing.T) {
 	testkit.Slow(t)
-	for _, status := range []int{401, 404, 429, 500} {
+	for _, status := range []int{400, 401, 404, 422, 429, 500} {
 		for _, name := range policy.Names() {
 			t.Run(fmt.Sprint(status, " ", name), func(t *testing.T) {
 				o := testOptions(t)

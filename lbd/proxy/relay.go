@@ -25,9 +25,7 @@ func (x *exchange) sendHeader(resp *http.Response) {
 	x.setLimitHeaders(h)
 	x.w.WriteHeader(resp.StatusCode)
 	x.headerSent = true
-	if resp.StatusCode == http.StatusOK {
-		x.servedBy.recordServed(x.endpoint)
-	}
+	x.updateTrust(resp.StatusCode)
 	if !x.hasTranscript() {
 		x.releaseBody()
 	}

@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
-	"sync"
 	"sync/atomic"
 
 	"skyserve/internal/service"
@@ -37,7 +36,6 @@ type replicaCount struct {
 	silentTicks int            // ticks since its last response; guarded by the runtime's lock
 	rate        rateWindow
 	hits        hitWindow
-	served      sync.Map // *endpoint that returned 200
 	// prompt and cached are the tokens of responses that report both.
 	prompt, cached atomic.Int64
 }

@@ -39,6 +39,7 @@ type failure struct {
 	broken      bool        // see core.Outcome.Broke
 	kills       int         // engines of a peer that crashed serving the request
 	refusal     *refusal    // nil if it is not forwarded
+	unsure      bool        // a client error that another target has to confirm: core.Outcome.Unsure
 }
 
 // attempt makes one attempt at a target. It reports whether the request has ended; if not, core has been
