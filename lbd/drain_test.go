@@ -135,3 +135,31 @@ func chatRequest(t *testing.T, public string) *http.Request {
 	}
 	return req
 }
+
+// A replica whose URL is added again by /add_worker ends its drain under its own id; it is not attached twice.
+func TestAddWorkerEndsDrain(t *testing.T) {
+	e := newEngine(t, "llama", "")
+	n := start(t, config("lb-us-0", "local/us", service.ReplicaConfig{ID: "us-0", URL: e.URL, Model: "llama"}), Options{})
+	hc := client(t)
+	post := func(path string, want int) {
+		t.Helper()
+		resp, err := hc.Post(n.adminURL+path, "", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if resp.Body.Close(); resp.StatusCode != want {
+			t.Fatalf("POST %s returned %d, want %d", path, resp.StatusCode, want)
+		}
+	}
+	isReady := func() bool { return n.worker(t, "us-0").State == service.StateReady }
+	testkit.Eventually(t, "the replica is ready", isReady)
+	post("/workers/us-0/drain", http.StatusOK)
+	if isReady() {
+		t.Fatal("the drain has no effect")
+	}
+	post("/add_worker?url="+e.URL, http.StatusOK)
+	testkit.Eventually(t, "the replica is ready again", isReady)
+	if page := text(t, hc, n.adminURL+"/list_workers"); strings.Count(page, "http://") != 1 {
+		t.Errorf("attached: %s", page)
+	}
+}

@@ -224,6 +224,7 @@ func TestRoutes(t *testing.T) {
 		{"POST", "/workers", `{"url":"http://nowhere.example"}`, 400, "no such host"},
 
 		{"POST", "/add_worker?url=http://127.0.0.1:8202", "", 201, `"id":"127.0.0.1:8202"`},
+		{"POST", "/add_worker?url=http://127.0.0.1:8201/", "", 200, `{"added":false,"id":"us-0"}`}, // attached with this URL
 		{"POST", "/add_worker?url=http://192.168.1.9:8000", "", 201, ""},
 		{"POST", "/add_worker?url=http://203.0.113.9", "", 400, "--allow-replicas"},
 		{"POST", "/add_worker?url=http://198.51.100.7", "", 201, ""}, // allowed

@@ -73,9 +73,24 @@ func (a *API) addWorker(w http.ResponseWriter, r *http.Request) {
 	a.attachWorker(w, r, cfg, false)
 }
 
-// addByURL attaches a replica, as in SGLang's API.
+// addByURL attaches a replica, as in SGLang's API. A replica that is attached with this URL, under any
+// id, is attached again with its own configuration, which ends its drain.
 func (a *API) addByURL(w http.ResponseWriter, r *http.Request) {
-	a.attachWorker(w, r, service.ReplicaConfig{URL: r.URL.Query().Get("url")}, true)
+	cfg := service.ReplicaConfig{URL: r.URL.Query().Get("url")}
+	if attached, known := a.replicaAt(cfg.URL); known {
+		cfg = attached
+	}
+	a.attachWorker(w, r, cfg, true)
+}
+
+// replicaAt returns the attached replica with a URL.
+func (a *API) replicaAt(url string) (service.ReplicaConfig, bool) {
+	for _, rep := range a.opts.Workers.List() {
+		if strings.TrimRight(rep.URL, "/") == strings.TrimRight(url, "/") {
+			return rep.ReplicaConfig, true
+		}
+	}
+	return service.ReplicaConfig{}, false
 }
 
 // attachWorker validates the URL of a replica and attaches it.
@@ -141,11 +156,9 @@ func (a *API) removeWorker(w http.ResponseWriter, r *http.Request) {
 // removeByURL detaches a replica, as in SGLang's API.
 func (a *API) removeByURL(w http.ResponseWriter, r *http.Request) {
 	raw := r.URL.Query().Get("url")
-	for _, rep := range a.opts.Workers.List() {
-		if strings.TrimRight(rep.URL, "/") == strings.TrimRight(raw, "/") {
-			a.detachWorker(w, rep.ID, 0)
-			return
-		}
+	if rep, known := a.replicaAt(raw); known {
+		a.detachWorker(w, rep.ID, 0)
+		return
 	}
 	writeError(w, http.StatusNotFound, "no replica with the URL "+quoteClipped(raw))
 }
