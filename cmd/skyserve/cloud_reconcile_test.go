@@ -204,6 +204,8 @@ func TestControllerReconcilesSecondCloud(t *testing.T) {
 	out := e.skyserve(exitOK, append(e.upOf(twoCloudService), "--yes")...)
 	base := endpointIn(out, "eu-west-1")
 	within(t, "a chat", func() error { return chatAt(base, "key-of-a-client") })
+	// The balancer must have both: a replica whose engine has just started is probed only once a second.
+	e.awaitStates(map[string]service.ReplicaState{"us-central1-0": service.StateReady, "us-central1-1": service.StateReady})
 
 	stop := chatting(base)
 	first := e.announced(e.SendInterruptionNotice("us-central1-0"))
