@@ -42,6 +42,16 @@ func refuse(code int, body string, requested *atomic.Int64) http.HandlerFunc {
 	}
 }
 
+// startRefusing starts a balancer whose replicas all send this response, and counts their requests.
+func startRefusing(t *testing.T, replicas, code int, body string) (b *balancer, requested *atomic.Int64) {
+	t.Helper()
+	b, requested = start(t, roundRobin(t)), &atomic.Int64{}
+	for i := range replicas {
+		b.attach(fmt.Sprint("us-", i), engine(t, refuse(code, body, requested)))
+	}
+	return b, requested
+}
+
 // If one of several replicas rejects the request, another one serves it.
 func TestRefusalIsRetried(t *testing.T) {
 	for name, r := range refusals {
@@ -67,11 +77,7 @@ func TestRefusalByAllIsForwarded(t *testing.T) {
 	for name, r := range refusals {
 		for replicas := 1; replicas <= 3; replicas++ {
 			t.Run(fmt.Sprint(name, " from ", replicas), func(t *testing.T) {
-				var requested atomic.Int64
-				b := start(t, roundRobin(t))
-				for i := range replicas {
-					b.attach(fmt.Sprint("us-", i), engine(t, refuse(r.status, r.body, &requested)))
-				}
+				b, requested := startRefusing(t, replicas, r.status, r.body)
 				resp := b.post(chatPath, streamBody, "X-Request-ID: r1")
 				if got := read(t, resp); resp.StatusCode != r.status || got != r.body {
 					t.Errorf("got %d %s", resp.StatusCode, got)
@@ -114,11 +120,7 @@ func TestClientErrorsAreForwarded(t *testing.T) {
 	for name, r := range clientErrors {
 		for replicas := 1; replicas <= 3; replicas++ {
 			t.Run(fmt.Sprint(name, " from ", replicas), func(t *testing.T) {
-				var requested atomic.Int64
-				b := start(t, roundRobin(t))
-				for i := range replicas {
-					b.attach(fmt.Sprint("us-", i), engine(t, refuse(r.status, r.body, &requested)))
-				}
+				b, requested := startRefusing(t, replicas, r.status, r.body)
 				const n = 30
 				for range n {
 					resp := b.post(chatPath, plainBody)
@@ -184,6 +186,30 @@ func TestClientErrorOfOneReplicaIsRetried(t *testing.T) {
 			})
 		}
 	}
+}
+
+// A peer gives the second opinion if there is no other replica here. A client error of the peer's only
+// replica is forwarded with one attempt there.
+func TestPeerGivesSecondOpinion(t *testing.T) {
+	var requested atomic.Int64
+	bad := refuse(http.StatusBadRequest, `{"error":{"message":"bad"}}`, &requested)
+	us, eu := pair(t, "secret")
+	eu.attach("eu-0", engine(t, bad))
+	us.receiveReport("lb-eu-0")
+	resp := us.post(chatPath, plainBody)
+	if got := read(t, resp); resp.StatusCode != http.StatusBadRequest || requested.Load() != 1 {
+		t.Errorf("from a single peer: %d %s after %d attempts", resp.StatusCode, got, requested.Load())
+	}
+	us.settled()
+	eu.settled()
+	eu.RemoveReplica("eu-0", 0)
+	eu.attach("eu-1", engine(t, speak("fine")))
+	us.receiveReport("lb-eu-0")
+	us.attach("us-0", engine(t, bad))
+	for range 10 {
+		expect(t, us.post(chatPath, plainBody), http.StatusOK, "")
+	}
+	lawful(t, us.settled())
 }
 
 // A second opinion that no replica can give in time does not change the response.
