@@ -4,11 +4,11 @@ SUDO         := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 # Pure packages start no goroutines, so the race detector cannot find anything in them;
 # layout_test.go checks this list.
 PURE         := forecast internal/catalogue internal/printable internal/service internal/sim internal/sim/barrier \
-                internal/sim/engine internal/sim/workload lbd/bfio lbd/buffer lbd/core lbd/core/breaker lbd/core/fair lbd/core/pace \
+                internal/sim/engine internal/sim/workload lbd/bfio lbd/buffer lbd/core lbd/core/breaker lbd/core/concurrency lbd/core/fair lbd/core/pace \
                 lbd/openai lbd/policy lbd/prefix lbd/record plan plan/chart
 CONCURRENT    = $(filter-out $(PURE:%=skyserve/%),$(shell go list ./...))
 
-.PHONY: test short build vet lint race bench chaos compare-proxy compare-solver compare-forecast disk examples openai-clients ci
+.PHONY: test short build vet lint race bench chaos compare-proxy compare-bursts compare-solver compare-forecast judge-clouds disk examples openai-clients real-engine image-digest ci
 
 test:
 	go test ./...
@@ -51,6 +51,11 @@ compare-proxy: build
 	{ echo "comparing proxies: cannot install nginx and haproxy here: install them yourself" >&2; exit 1; }; fi
 	go test -tags compare -run TestCompareProxy -v -count=1 -timeout 20m ./lbd/proxy $(ARGS)
 
+# Measures the latency that the balancer adds to bursts of 20 requests, beside the same bursts
+# sent to an engine directly (Linux, about 6 minutes): make compare-bursts ARGS='-rounds 2'
+compare-bursts: build
+	go test -tags compare -run TestCompareBursts -v -count=1 -timeout 20m ./lbd/proxy $(ARGS)
+
 # Compares the planner's solver with GLPK on small problems of every kind (2 minutes).
 compare-solver:
 	go test -tags compare -run TestSolveEqualsGLPK -v -count=1 ./plan
@@ -62,6 +67,13 @@ compare-solver:
 compare-forecast:
 	go test -tags compare -run TestCompare -v -count=1 -timeout 3h ./forecast -forecast.week '$(abspath $(WEEK))' -forecast.rates '$(abspath $(RATES))' $(ARGS)
 
+# Checks the calls of the providers' tests, and the responses of the emulated clouds, against AWS's and Google's
+# own descriptions of their APIs, and boot files against cloud-init's schema, shellcheck and systemd (needs the
+# module proxy, and Debian's packages for the boot files; no root). With recordings instead:
+# make judge-clouds ARGS="-calls $$PWD/calls".
+judge-clouds:
+	go test -tags compare -v -count=1 ./internal/testcloud/judge $(ARGS)
+
 # Runs the store on a 32 MiB file system that fills up (Linux, as root).
 disk:
 	$(SUDO) env "PATH=$$PATH" go test -tags disktest -run TestStoreRecoversOnRealDisk -v -count=1 ./internal/store
@@ -69,10 +81,20 @@ disk:
 examples:
 	sh examples/run-all
 
-# Runs the official OpenAI client for Node against a local service (needs Node 20 and npm's registry).
+# Prints an engine's image with its digest, for engine.image or the table of default images
+# (internal/controller/deploy/images.go): make image-digest IMAGE=vllm/vllm-openai:v0.33.0
+image-digest:
+	@sh internal/controller/deploy/image-digest.sh '$(IMAGE)'
+
+# Runs clients of OpenAI and Anthropic for Node against a local service (needs Node 20 and npm's registry).
 openai-clients: export PATH := $(CURDIR)/bin:$(PATH)
 openai-clients: build
 	sh examples/openai-clients/check
+
+# Runs llama.cpp with a tiny random model behind the balancer (needs Linux on x86-64, Node 20 and npm's registry).
+real-engine: export PATH := $(CURDIR)/bin:$(PATH)
+real-engine: build
+	sh examples/real-engine/check
 
 ci:
 	bash .ci/run

@@ -24,10 +24,10 @@ var mayImport = map[string][]string{
 	"internal/catalogue": {"internal/service"},
 	// durable writes, for every package that keeps files
 	"internal/atomicfile": {},
-	"internal/testkit":    {}, // selects tests; imported only by tests
+	"internal/testkit":    {"internal/atomicfile"}, // selects tests; imported only by tests
 	"internal/printable":  {},
 	"internal/telemetry":  {"internal/printable", "internal/service"},
-	"internal/store":      {"internal/service", "internal/telemetry"},
+	"internal/store":      {"internal/atomicfile", "internal/service", "internal/telemetry"},
 	"internal/acme":       {"internal/identity", "internal/service", "internal/store"},
 	// a certificate authority, imported only by tests
 	"internal/acme/testca": {},
@@ -45,27 +45,30 @@ var mayImport = map[string][]string{
 	"lbd/bfio":                   {"internal/service"},
 	"lbd/policy":                 {"internal/service", "lbd/bfio"},
 	"internal/sim/engine":        {"internal/service"},
-	"lbd/core":                   {"internal/service", "lbd/core/breaker", "lbd/core/fair", "lbd/core/pace", "lbd/policy", "lbd/prefix"},
+	"lbd/core":                   {"internal/service", "lbd/core/breaker", "lbd/core/concurrency", "lbd/core/fair", "lbd/core/pace", "lbd/policy", "lbd/prefix"},
 	"lbd/core/breaker":           {},
+	"lbd/core/concurrency":       {},
 	"lbd/core/fair":              {},
 	"lbd/core/pace":              {},
 	"internal/sim":               {"internal/service", "internal/sim/workload", "lbd/core", "internal/sim/engine", "lbd/policy", "lbd/prefix"},
 	"internal/sim/engine/server": {"internal/service", "internal/sim/engine"},
 	"lbd/proxy": {
-		"internal/printable", "internal/service", "internal/telemetry", "lbd/buffer", "lbd/core", "lbd/openai", "lbd/policy", "lbd/prefix", "lbd/quota", "lbd/record", "lbd/wire",
+		"internal/printable", "internal/service", "internal/telemetry", "lbd/buffer", "lbd/core", "lbd/oidc", "lbd/openai", "lbd/policy", "lbd/prefix", "lbd/quota", "lbd/record", "lbd/wire",
 	},
-	"lbd/buffer":  {},
-	"lbd/openai":  {"internal/service", "lbd/buffer", "lbd/policy", "lbd/prefix"},
-	"lbd/quota":   {"internal/service", "internal/telemetry"},
-	"lbd/record":  {"internal/service", "lbd/core", "lbd/policy", "lbd/prefix"},
-	"lbd/explain": {"internal/printable", "internal/service", "internal/telemetry", "lbd/core", "lbd/policy", "lbd/record"},
-	"lbd/probe":   {"internal/service", "lbd/core", "lbd/policy", "lbd/wire"},
-	"lbd/wire":    {},
-	"lbd/trace":   {"lbd/proxy"},
-	"lbd/peer":    {"internal/service", "internal/telemetry", "lbd/core", "lbd/policy", "lbd/wire"},
-	"lbd/admin":   {"internal/service", "internal/telemetry", "lbd/core", "lbd/policy", "lbd/proxy", "lbd/peer", "lbd/record"},
+	"lbd/buffer":   {},
+	"lbd/oidc":     {"internal/service"},
+	"lbd/openai":   {"internal/service", "lbd/buffer", "lbd/policy", "lbd/prefix"},
+	"lbd/quota":    {"internal/service", "internal/telemetry"},
+	"lbd/record":   {"internal/service", "lbd/core", "lbd/policy", "lbd/prefix"},
+	"lbd/explain":  {"internal/printable", "internal/service", "internal/telemetry", "lbd/core", "lbd/policy", "lbd/record"},
+	"lbd/probe":    {"internal/service", "lbd/core", "lbd/policy", "lbd/wire"},
+	"lbd/wire":     {},
+	"lbd/discover": {"internal/service"},
+	"lbd/trace":    {"lbd/proxy"},
+	"lbd/peer":     {"internal/service", "internal/telemetry", "lbd/core", "lbd/policy", "lbd/wire"},
+	"lbd/admin":    {"internal/service", "internal/telemetry", "lbd/core", "lbd/policy", "lbd/proxy", "lbd/peer", "lbd/record"},
 	"lbd": {
-		"internal/acme", "internal/identity", "internal/service", "internal/store", "internal/telemetry", "lbd/admin", "lbd/core", "lbd/peer", "lbd/policy",
+		"internal/acme", "internal/identity", "internal/service", "internal/store", "internal/telemetry", "lbd/admin", "lbd/core", "lbd/discover", "lbd/oidc", "lbd/peer", "lbd/policy",
 		"lbd/probe", "lbd/proxy", "lbd/trace", "lbd/wire",
 	},
 
@@ -73,9 +76,11 @@ var mayImport = map[string][]string{
 	"plan/chart": {},
 	"plan":       {"plan/chart", "internal/catalogue", "internal/service", "forecast"},
 
-	"provision":                      {"internal/catalogue", "internal/service"},
+	"provision":                      {"internal/catalogue", "internal/service", "provision/record"},
+	"provision/record":               {},
 	"internal/testcloud/conformance": {"internal/service", "provision"},
 	"internal/testcloud":             {"internal/service"},
+	"internal/testcloud/replay":      {"provision/record"},
 	"internal/testcloud/machines":    {"internal/identity", "internal/agent", "internal/testcloud"},
 	"examples/clouds/emulator":       {"internal/testcloud", "internal/testcloud/machines"},
 	"provision/aws":                  {"internal/catalogue", "internal/identity", "internal/agent", "internal/service", "provision"}, // the line in which an agent publishes its key
@@ -88,14 +93,14 @@ var mayImport = map[string][]string{
 	"provision/local":                {"internal/agent", "internal/atomicfile", "internal/identity", "internal/service", "provision"}, // the agent's configuration, and the line in which it publishes its key
 	"provision/static":               {"internal/service", "provision"},
 
-	"internal/controller/deploy": {"internal/controller", "internal/identity", "internal/agent", "internal/service", "internal/telemetry", "plan", "provision", "provision/cloud", "provision/dns", "provision/remote", "provision/static"},
+	"internal/controller/deploy": {"internal/controller", "internal/printable", "internal/identity", "internal/agent", "internal/service", "internal/telemetry", "plan", "provision", "provision/cloud", "provision/dns", "provision/remote", "provision/static"},
 	"internal/controller":        {"internal/catalogue", "internal/identity", "internal/service", "internal/store", "internal/telemetry", "internal/telemetry/demand", "provision", "provision/local", "provision/static", "forecast", "plan", "templates"},
 	"tui":                        {"internal/printable", "internal/service", "internal/telemetry"},
 	"cmd/skyserve":               {"*"},
 }
 
 // purePackages depend only on their arguments: see impure and impureCalls.
-var purePackages = []string{"internal/printable", "internal/service", "internal/catalogue", "internal/sim/workload", "lbd/buffer", "lbd/core", "lbd/core/breaker", "lbd/core/fair", "lbd/core/pace", "lbd/openai", "lbd/policy", "lbd/prefix", "lbd/record", "internal/sim/barrier", "internal/sim/engine", "lbd/bfio", "internal/sim", "forecast", "plan", "plan/chart"}
+var purePackages = []string{"internal/printable", "internal/service", "internal/catalogue", "internal/sim/workload", "lbd/buffer", "lbd/core", "lbd/core/breaker", "lbd/core/concurrency", "lbd/core/fair", "lbd/core/pace", "lbd/openai", "lbd/policy", "lbd/prefix", "lbd/record", "internal/sim/barrier", "internal/sim/engine", "lbd/bfio", "internal/sim", "forecast", "plan", "plan/chart"}
 
 // impure lists packages that a pure package may not import, directly or through other packages of this module.
 var impure = []string{"net", "net/http", "os", "os/exec", "log", "log/slog", "math/rand", "syscall"}
@@ -113,11 +118,14 @@ var sdkPackages = map[string][]string{
 	"github.com/nats-io":               {"internal/store"},
 	"github.com/caddyserver/certmagic": {"internal/acme"},
 	"github.com/mholt/acmez":           {"internal/acme"},
+	"github.com/coreos/go-oidc":        {"lbd/oidc"},
+	"github.com/go-jose/go-jose":       {"lbd/oidc"},
 	"github.com/libdns":                {"internal/acme"},
 	"go.uber.org/zap":                  {"internal/acme"},
 	"github.com/letsencrypt/pebble":    {"internal/acme/testca"},
 	"charm.land":                       {"tui"},
-	"github.com/goccy/go-yaml":         {"internal/controller/deploy", "internal/service", "lbd", "internal/sim", "internal/testcloud/machines", "provision/local", "internal/controller", "cmd/skyserve", "tui"},
+	"github.com/goccy/go-yaml":         {"internal/controller/deploy", "internal/service", "lbd", "lbd/discover", "internal/sim", "internal/testcloud/machines", "provision/local", "internal/controller", "cmd/skyserve", "tui"},
+	"github.com/klauspost/compress":    {"lbd/proxy"},
 	"github.com/spf13/cobra":           {"cmd/skyserve"},
 	"go.opentelemetry.io":              {"lbd/trace"},
 	"github.com/invopop/jsonschema":    {"internal/service"},
@@ -357,5 +365,14 @@ func f() { go f(); _ = time.Now(); _ = rand.IntN(3); _ = http.Get; os.Rename("a"
 	r.read(fset, f)
 	if len(r.breaches) != 3 || len(r.writes) != 1 || r.imports["net/http"] == "" {
 		t.Errorf("found %q, %q and %v", r.breaches, r.writes, r.imports)
+	}
+}
+
+// The emulated clouds take no facts from the code that they judge.
+func TestFakesAreIndependentOfProviders(t *testing.T) {
+	for _, judged := range []string{"provision/aws", "provision/gcp", "internal/catalogue", "provision"} {
+		if slices.Contains(mayImport["internal/testcloud"], judged) {
+			t.Errorf("internal/testcloud may import %s, which it judges", judged)
+		}
 	}
 }

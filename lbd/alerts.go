@@ -20,6 +20,8 @@ const (
 	// leaseGrace is the maximum time without a renewal of the controller's lease. The lease is
 	// renewed every second, and another controller takes over within a few seconds.
 	leaseGrace = 15 * time.Second
+	// issuerGrace is the time for which the issuer of identity tokens may be unavailable without an alert.
+	issuerGrace = time.Minute
 )
 
 // leaseWatch tracks the last change of the lease of the service's controller.
@@ -59,7 +61,32 @@ func (b *balancer) alerts(now time.Time) []telemetry.Alert {
 		alert.Message = fmt.Sprintf("no controller has renewed its lease for more than %s: planning, scaling, replacement and adoption are suspended", leaseGrace)
 		alerts = append(alerts, alert)
 	}
+	alerts = append(alerts, b.issuerAlerts(now)...)
+	if b.runtime != nil {
+		alerts = append(alerts, fallbackAlerts(b.cfg.Region, b.runtime.Fallbacks(now))...)
+	}
+	alerts = append(append(alerts, b.adapterAlerts()...), b.discoveryAlerts()...)
 	return append(alerts, b.member.alerts(b.cfg, now)...)
+}
+
+// issuerAlerts returns an alert for each issuer of identity tokens that does not respond.
+func (b *balancer) issuerAlerts(now time.Time) (alerts []telemetry.Alert) {
+	for _, p := range b.tokens.Problems() {
+		if now.Sub(p.Since) < issuerGrace {
+			continue
+		}
+		a := telemetry.Alert{
+			Severity: telemetry.SeverityWarning, Kind: telemetry.AlertIssuer, Region: b.cfg.Region, Object: p.Issuer, Since: &p.Since,
+			Message:  fmt.Sprintf("the signing keys of the issuer cannot be read: %v; known keys are accepted until %s", p.Err, p.KeysUntil.UTC().Format(time.RFC3339)),
+			NextStep: "check from this balancer's machine: curl " + strings.TrimSuffix(p.Issuer, "/") + "/.well-known/openid-configuration",
+		}
+		if p.KeysUntil.IsZero() {
+			a.Severity = telemetry.SeverityCritical
+			a.Message = fmt.Sprintf("the signing keys of the issuer cannot be read: %v; its identity tokens are rejected with 503", p.Err)
+		}
+		alerts = append(alerts, a)
+	}
+	return alerts
 }
 
 // alerts returns an alert if the balancer's identity certificate was not renewed in time.

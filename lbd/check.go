@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/url"
 	"os"
@@ -14,6 +15,7 @@ import (
 	"skyserve/internal/service"
 	"skyserve/lbd/admin"
 	"skyserve/lbd/core"
+	"skyserve/lbd/discover"
 	"skyserve/lbd/policy"
 	"skyserve/lbd/trace"
 )
@@ -57,12 +59,20 @@ func checkAll(cfg service.BalancerConfig, opts Options) problems {
 	checkNames(&p, cfg)
 	checkListeners(&p, cfg, opts)
 	checkTargets(&p, cfg)
+	checkProviders(&p, cfg)
+	checkSplits(&p, cfg)
 	checkIdentity(&p, cfg)
 	_ = buildCoreConfig(&p, cfg)
 	checkTLS(&p, cfg.Balancer.TLS)
 	checkACME(&p, cfg, opts)
 	checkTraces(&p, cfg.Balancer.Traces)
-	checkAuth(&p, cfg.Balancer.Auth)
+	checkAuth(&p, cfg)
+	checkCORS(&p, cfg.Balancer.CORS)
+	for i, m := range cfg.Models {
+		if err := m.Price.Check(); err != nil {
+			p.addProblem(fmt.Sprintf("models[%d].price", i), err.Error(), "")
+		}
+	}
 	for _, problem := range cfg.Balancer.WithDefaults().Memory.Conflicts() {
 		p.addProblem("balancer.memory."+problem.Key, problem.Problem, "")
 	}
@@ -81,11 +91,38 @@ func checkNames(p *problems, cfg service.BalancerConfig) {
 			p.addProblem(fmt.Sprintf("models[%d].name", i), "is required", "")
 		}
 	}
+	checkAdapters(p, cfg.Models)
 }
 
-// requiresKeys reports whether clients must present an API key.
+// checkAdapters rejects adapters that have the name of a model, of an alias or of another adapter: requests
+// with that name would not use the adapter. It also rejects adapters of an alias.
+func checkAdapters(p *problems, models []service.BalancerModel) {
+	use, aliasOf := map[string]string{}, map[string]string{}
+	for _, m := range models {
+		for _, alias := range m.Aliases {
+			use[alias], aliasOf[alias] = fmt.Sprintf("an alias of model %q", m.Name), m.Name
+		}
+	}
+	for _, m := range models {
+		use[m.Name] = "a model"
+	}
+	for i, m := range models {
+		if of := aliasOf[m.Name]; len(m.LoRA) > 0 && of != "" {
+			p.addProblem(fmt.Sprintf("models[%d].lora", i), fmt.Sprintf("%q is an alias of model %q", m.Name, of), fmt.Sprintf("set the adapters of model %q", of))
+		}
+		for j, adapter := range m.LoRA {
+			if other, used := use[adapter]; used {
+				p.addProblem(fmt.Sprintf("models[%d].lora[%d]", i, j), fmt.Sprintf("adapter %q of model %q: this name is already used by %s", adapter, m.Name, other),
+					"the name of the model comes first, then that of the adapter")
+			}
+			use[adapter] = fmt.Sprintf("an adapter of model %q", m.Name)
+		}
+	}
+}
+
+// requiresKeys reports whether clients must present an API key or an identity token.
 func requiresKeys(cfg service.BalancerConfig) bool {
-	return cfg.Balancer.Auth != nil && cfg.Balancer.Auth.KeysFrom != ""
+	return cfg.Balancer.Auth.Required()
 }
 
 func checkListeners(p *problems, cfg service.BalancerConfig, opts Options) {
@@ -115,10 +152,11 @@ func checkTargets(p *problems, cfg service.BalancerConfig) {
 		p.addProblem("peer_token", "is required: it distinguishes peers from clients, which must present keys",
 			"set peer_token (the environment variable SKYSERVE_PEER_TOKEN), the same for all balancers of the service")
 	}
+	checkReplicasFile(p, cfg.ReplicasFile)
 	seen := map[string]string{cfg.ID: "id"}
 	for i, r := range cfg.Replicas {
 		key := fmt.Sprintf("replicas[%d]", i)
-		checkURL(p, key, r.URL)
+		checkReplica(p, key, r)
 		if r.DataParallel < 0 || r.DataParallel > service.MaxDataParallel {
 			p.addProblem(key+".data_parallel", fmt.Sprintf("must be from 0 to %d, got %d", service.MaxDataParallel, r.DataParallel), "")
 		}
@@ -135,6 +173,23 @@ func checkTargets(p *problems, cfg service.BalancerConfig) {
 			continue
 		}
 		claimID(p, seen, key, peer.ID)
+	}
+}
+
+// checkReplica checks the URL of a replica, which may be a DNS name.
+func checkReplica(p *problems, key string, r service.ReplicaConfig) {
+	if err := discover.CheckURL(r.URL, checkReplicaURL); err != nil {
+		p.addProblem(key+".url", strings.TrimPrefix(err.Error(), "url: "), "")
+	}
+}
+
+// checkReplicasFile checks that the file of replicas can be read now.
+func checkReplicasFile(p *problems, path string) {
+	if path == "" {
+		return
+	}
+	if _, err := discover.ReadFile(path, checkReplicaURL); err != nil {
+		p.addProblem("replicas_file", fmt.Sprintf("reading %s: %v", path, err), "list one URL per line, or write []")
 	}
 }
 
@@ -198,10 +253,11 @@ func buildCoreConfig(p *problems, cfg service.BalancerConfig) core.Config {
 	if b.TauN < 0 || b.TauP < 0 {
 		p.addProblem("balancer", fmt.Sprintf("tau_n and tau_p must be at least 0, got %s and %s", b.TauN, b.TauP), "")
 	}
-	if b.Tau < 0 || b.QueueLimit < 0 || b.MaxWait < 0 {
-		p.addProblem("balancer", fmt.Sprintf("tau, queue_limit and max_wait must be at least 0, got %d, %d and %s", b.Tau, b.QueueLimit, b.MaxWait), "")
+	if b.Tau < 0 || b.QueueLimit < 0 || b.MaxWait < 0 || b.MaxColdWait < 0 {
+		p.addProblem("balancer", fmt.Sprintf("tau, queue_limit, max_wait and max_cold_wait must be at least 0, got %d, %d, %s and %s", b.Tau, b.QueueLimit, b.MaxWait, b.MaxColdWait), "")
 	}
 	c.Forward, c.PeerQueueLimit, c.QueueLimit, c.MaxWait = *b.Forward, b.Tau, b.QueueLimit, b.MaxWait
+	c.ScaleToZero, c.MaxColdWait = modelsToZero(cfg.Models), b.MaxColdWait
 	c.TauN, c.TauP = b.TauN, b.TauP
 	if b.DeferredMemoryPercent <= deferredStep || b.DeferredMemoryPercent > 100 || b.DeferredWaitPercent < 1 || b.DeferredWaitPercent > 100 {
 		p.addProblem("balancer", fmt.Sprintf("deferred_memory_percent must be from %d to 100 and deferred_wait_percent from 1 to 100, got %d and %d", deferredStep+1, b.DeferredMemoryPercent, b.DeferredWaitPercent), "")
@@ -232,6 +288,20 @@ func buildCoreConfig(p *problems, cfg service.BalancerConfig) core.Config {
 		c.ModelTargets[m.Name] = t
 	}
 	return c
+}
+
+// modelsToZero returns the models that scale to zero; nil where none does.
+func modelsToZero(models []service.BalancerModel) map[string]bool {
+	var all map[string]bool
+	for _, m := range models {
+		if m.ScaleToZero && all == nil {
+			all = map[string]bool{}
+		}
+		if m.ScaleToZero {
+			all[m.Name] = true
+		}
+	}
+	return all
 }
 
 // choosePolicy returns the policy with this name; nil if there is none.
@@ -278,21 +348,55 @@ func checkTraces(p *problems, base string) {
 	}
 }
 
-func checkAuth(p *problems, a *service.Auth) {
+func checkCORS(p *problems, c *service.CORS) {
+	if c == nil {
+		return
+	}
+	if err := c.Check(); err != nil {
+		p.addProblem("balancer.cors", err.Error(), "")
+	}
+}
+
+func checkAuth(p *problems, cfg service.BalancerConfig) {
+	a := cfg.Balancer.Auth
 	if a == nil {
 		return
 	}
-	if err := a.Limits.Check(); err != nil {
-		p.addProblem("balancer.auth.limits", err.Error(), "")
+	for _, conflict := range a.Conflicts() {
+		p.addProblem("balancer.auth."+conflict.Key, conflict.Problem, conflict.Suggestion)
 	}
-	if a.KeysFrom == "" && a.Limits != (service.KeyLimits{}) {
-		p.addProblem("balancer.auth.limits", "limits apply to API keys, and no keys are set", "set balancer.auth.keys_from")
+	checkLimits(p, a)
+	budget := a.Budget()
+	for i, m := range cfg.Models {
+		if m.Price == nil && budget != "" {
+			p.addProblem(fmt.Sprintf("models[%d].price", i), fmt.Sprintf("is required: balancer.auth.%s is a budget in USD", budget), "set the price in USD per million tokens")
+		}
+	}
+}
+
+// checkLimits checks all limits of keys, users and tenants.
+func checkLimits(p *problems, a *service.Auth) {
+	check := func(key string, l service.KeyLimits) {
+		if err := l.Check(); err != nil {
+			p.addProblem("balancer.auth."+key, err.Error(), "")
+		}
+	}
+	check("limits", a.Limits)
+	for _, tenant := range slices.Sorted(maps.Keys(a.Tenants)) {
+		check("tenants."+tenant, a.Tenants[tenant])
+	}
+	for i, o := range a.OIDC {
+		check(fmt.Sprintf("oidc[%d].limits", i), o.Limits)
+		for j, r := range o.Roles {
+			check(fmt.Sprintf("oidc[%d].roles[%d].limits", i, j), r.Limits)
+		}
 	}
 }
 
 // apiKeys reads the keys that clients must present, with service.ParseKeys. A source without keys is
 // an error, because the service would not be protected as configured.
-func apiKeys(auth *service.Auth) ([]service.APIKey, error) {
+func apiKeys(cfg service.BalancerConfig) ([]service.APIKey, error) {
+	auth := cfg.Balancer.Auth
 	if auth == nil || auth.KeysFrom == "" {
 		return nil, nil
 	}
@@ -307,7 +411,23 @@ func apiKeys(auth *service.Auth) ([]service.APIKey, error) {
 	if len(keys) == 0 {
 		return nil, &ConfigError{Key: "balancer.auth.keys_from", Problem: fmt.Sprintf("%s contains no key", auth.KeysFrom)}
 	}
+	if err := checkKeyBudgets(keys, cfg.Models); err != nil {
+		return nil, err
+	}
 	return keys, nil
+}
+
+// checkKeyBudgets returns an error if a key has a budget in USD, and no model a price: then the key could not
+// be used. Models may also be discovered, without a price; nothing is known about them here.
+func checkKeyBudgets(keys []service.APIKey, models []service.BalancerModel) error {
+	i := slices.IndexFunc(keys, func(k service.APIKey) bool { return k.Limits.HasBudget() })
+	if i < 0 || len(models) == 0 || slices.ContainsFunc(models, func(m service.BalancerModel) bool { return m.Price != nil }) {
+		return nil
+	}
+	return &ConfigError{
+		Key: "balancer.auth.keys_from", Problem: fmt.Sprintf("the key %q has a budget in USD, and no model has a price", keys[i].Name),
+		Hint: "set models[].price in USD per million tokens",
+	}
 }
 
 // maxSecret is the maximum size of a file of keys: several hundred thousand keys.

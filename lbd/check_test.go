@@ -41,6 +41,21 @@ func TestCheck(t *testing.T) {
 		{"no id", func(c *service.BalancerConfig, _ *Options) { c.ID = "" }, "id: is required"},
 		{"no region", func(c *service.BalancerConfig, _ *Options) { c.Region = "" }, "region: is required"},
 		{"model without name", func(c *service.BalancerConfig, _ *Options) { c.Models = []service.BalancerModel{{}} }, "models[0].name: is required"},
+		{"adapter with a model's name", func(c *service.BalancerConfig, _ *Options) {
+			c.Models = []service.BalancerModel{{Name: "sql", LoRA: []string{"base"}}, {Name: "base"}}
+		}, `models[0].lora[0]: adapter "base" of model "sql": this name is already used by a model`},
+		{"adapter with an alias's name", func(c *service.BalancerConfig, _ *Options) {
+			c.Models = []service.BalancerModel{{Name: "base", Aliases: []string{"small"}, LoRA: []string{"small"}}}
+		}, `models[0].lora[0]: adapter "small" of model "base": this name is already used by an alias of model "base"`},
+		{"adapter of two models", func(c *service.BalancerConfig, _ *Options) {
+			c.Models = []service.BalancerModel{{Name: "a", LoRA: []string{"sql"}}, {Name: "b", LoRA: []string{"sql"}}}
+		}, `models[1].lora[0]: adapter "sql" of model "b": this name is already used by an adapter of model "a"`},
+		{"adapter of an alias", func(c *service.BalancerConfig, _ *Options) {
+			c.Models = []service.BalancerModel{{Name: "base", Aliases: []string{"small"}}, {Name: "small", LoRA: []string{"sql"}}}
+		}, `models[1].lora: "small" is an alias of model "base"`},
+		{"adapters", func(c *service.BalancerConfig, _ *Options) {
+			c.Models = []service.BalancerModel{{Name: "a", Aliases: []string{"x"}, LoRA: []string{"sql", "law"}}, {Name: "b", LoRA: []string{"c"}}}
+		}, ""},
 		{"no port", func(c *service.BalancerConfig, _ *Options) { c.Listen = "localhost" }, `listen: must be HOST:PORT, got "localhost"`},
 		{"no admin", func(c *service.BalancerConfig, _ *Options) { c.Admin = "" }, `admin: must be HOST:PORT, got ""`},
 		{"public without keys", func(c *service.BalancerConfig, _ *Options) { c.Listen = ":8000" }, "listen: :8000 is reachable from other machines, and no API keys are set"},
@@ -77,7 +92,8 @@ func TestCheck(t *testing.T) {
 		}, "models[0].slo: times must be at least 0"},
 		{"negative threshold", balancer(service.BalancerSpec{TauN: -1}), "balancer: tau_n and tau_p must be at least 0"},
 		{"unknown push", balancer(service.BalancerSpec{Push: "outstanding:0"}), "balancer.push: "},
-		{"negative wait", balancer(service.BalancerSpec{MaxWait: -time.Second}), "balancer: tau, queue_limit and max_wait must be at least 0"},
+		{"negative wait", balancer(service.BalancerSpec{MaxWait: -time.Second}), "balancer: tau, queue_limit, max_wait and max_cold_wait must be at least 0"},
+		{"negative cold wait", balancer(service.BalancerSpec{MaxColdWait: -time.Second}), "balancer: tau, queue_limit, max_wait and max_cold_wait must be at least 0"},
 		{"certificate without key", balancer(service.BalancerSpec{TLS: &service.TLS{Cert: "c"}}), "balancer.tls: requires both cert and key"},
 		{"acme", acmeOf(service.CertificateConfig{Name: "chat.example.com", Dir: "d"}, ""), ""},
 		{"acme without a name", acmeOf(service.CertificateConfig{Dir: "d"}, ""), "certificate: requires name and dir"},
@@ -170,7 +186,7 @@ func TestAPIKeys(t *testing.T) {
 		{"file:/nonexistent/keys", "", "no such file"},
 		{"sk-pasted-here", "", "must be env:NAME or file:PATH"},
 	} {
-		got, err := apiKeys(&service.Auth{KeysFrom: c.from})
+		got, err := apiKeys(keysFrom(c.from))
 		if (err == nil) != (c.err == "") || (err != nil && (!strings.Contains(err.Error(), c.err) || strings.Contains(err.Error(), "sk-"))) {
 			t.Errorf("%s: %v, want %s", c.from, err, c.err)
 		}
@@ -209,10 +225,59 @@ func TestInvalidFiles(t *testing.T) {
 
 // A file of keys without a size is limited too.
 func TestKeysFromEndlessFile(t *testing.T) {
-	if _, err := apiKeys(&service.Auth{KeysFrom: "file:/dev/zero"}); err == nil || !strings.Contains(err.Error(), "/dev/zero must have at most 8388608 bytes") {
+	if _, err := apiKeys(keysFrom("file:/dev/zero")); err == nil || !strings.Contains(err.Error(), "/dev/zero must have at most 8388608 bytes") {
 		t.Errorf("got %v", err)
 	}
-	if _, err := apiKeys(&service.Auth{KeysFrom: "file:/nonexistent/keys"}); err == nil || !strings.Contains(err.Error(), "no such file") {
+	if _, err := apiKeys(keysFrom("file:/nonexistent/keys")); err == nil || !strings.Contains(err.Error(), "no such file") {
 		t.Errorf("got %v", err)
+	}
+}
+
+// keysFrom returns the configuration of a balancer with a source of keys.
+func keysFrom(source string) service.BalancerConfig {
+	return service.BalancerConfig{Balancer: service.BalancerSpec{Auth: &service.Auth{KeysFrom: source}}}
+}
+
+// A key with a budget could use no model.
+func TestKeyBudgetRequiresPrice(t *testing.T) {
+	t.Setenv("KEYS_OF_TEST", "sk-1 name=free\nsk-2 name=acme usd_per_day=5")
+	cfg := keysFrom("env:KEYS_OF_TEST")
+	if _, err := apiKeys(cfg); err != nil {
+		t.Errorf("the models are discovered: %v", err)
+	}
+	cfg.Models = []service.BalancerModel{{Name: "m"}, {Name: "n"}}
+	if _, err := apiKeys(cfg); err == nil || err.Error() != `balancer.auth.keys_from: the key "acme" has a budget in USD, and no model has a price` {
+		t.Errorf("got %v", err)
+	}
+	cfg.Models[1].Price = &service.Price{Input: 1, Output: 1}
+	if _, err := apiKeys(cfg); err != nil {
+		t.Errorf("a model has a price: %v", err)
+	}
+}
+
+func TestInvalidAuthIsRejected(t *testing.T) {
+	for want, cfg := range map[string]service.BalancerConfig{
+		"balancer.auth.keys_from: is required without oidc": {Balancer: service.BalancerSpec{Auth: &service.Auth{}}},
+		"balancer.auth.tenants.acme: requests_per_day: must be at least 1, got -1": {Balancer: service.BalancerSpec{Auth: &service.Auth{
+			KeysFrom: "env:K", Tenants: map[string]service.KeyLimits{"acme": {RequestsPerDay: -1}},
+		}}},
+		"balancer.auth.oidc[0].roles[0].limits: usd_per_day: must be greater than 0, got -2": {Balancer: service.BalancerSpec{Auth: &service.Auth{
+			OIDC: []service.OIDC{{Issuer: "https://a.b", Audience: "c", RoleClaim: "r", Roles: []service.OIDCRole{{Name: "x", Limits: service.KeyLimits{USDPerDay: -2}}}}},
+		}}},
+		"models[0].price: is required: balancer.auth.limits is a budget in USD": {
+			Balancer: service.BalancerSpec{Auth: &service.Auth{KeysFrom: "env:K", Limits: service.KeyLimits{USDPerMonth: 2}}}, Models: []service.BalancerModel{{Name: "m"}},
+		},
+		`balancer.auth.oidc[0].issuer: must be an https URL such as https://login.example.com, or http on this machine, without user, query or fragment, got "login"`: {
+			Balancer: service.BalancerSpec{Auth: &service.Auth{OIDC: []service.OIDC{{Issuer: "login", Audience: "c"}}}},
+		},
+		`balancer.auth.oidc[0].max_tier: must be one of IW-F, IW-N, NIW, got "fast"`: {
+			Balancer: service.BalancerSpec{Auth: &service.Auth{OIDC: []service.OIDC{{Issuer: "https://a.b", Audience: "c", MaxTier: "fast"}}}},
+		},
+		"models[0].price: output: must be at least 0, got -1": {Models: []service.BalancerModel{{Name: "m", Price: &service.Price{Output: -1}}}},
+	} {
+		cfg.ID, cfg.Region, cfg.Listen, cfg.Admin = "lb", "local/us", "127.0.0.1:0", "127.0.0.1:0"
+		if err := CheckConfig(cfg, Options{}); err == nil || err.Error() != want {
+			t.Errorf("got %v, want %s", err, want)
+		}
 	}
 }

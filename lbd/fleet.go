@@ -29,24 +29,36 @@ type fleet struct {
 	log     *slog.Logger
 
 	mu       sync.Mutex
+	keys     engineKeys
 	attached map[string]service.ReplicaConfig // every replica as it was attached, by id
+	origins  map[string]string                // why each of them is attached
+	// conflicts are the discovered replicas that are attached for another reason, with their origin.
+	conflicts map[string]string
 	// removing are the replicas to remove once their requests have finished.
 	removing map[string]bool
+	unserved map[string]bool   // the declared adapters that no replica served, as last logged
 	drained  map[string]string // the program that drained a replica, by the replica's id; "" = an operator
 	ctx      context.Context   // of the goroutines in removals
 	cancel   context.CancelFunc
 	removals sync.WaitGroup
+
+	discovering sync.Mutex                         // held while discovered replicas are applied
+	discovered  map[string][]service.ReplicaConfig // the last list of each origin
 }
 
 func newFleet(self service.BalancerConfig, runtime *proxy.Runtime, log *slog.Logger, seed uint64, allow func(netip.Addr) error, secure *tls.Config) *fleet {
 	f := &fleet{self: self, runtime: runtime, log: log, attached: map[string]service.ReplicaConfig{}, removing: map[string]bool{}, drained: map[string]string{}}
+	f.origins, f.conflicts, f.discovered = map[string]string{}, map[string]string{}, map[string][]service.ReplicaConfig{}
 	f.ctx, f.cancel = context.WithCancel(context.Background())
-	f.prober = probe.New(probe.Options{Sink: runtime.Step, Identified: f.applyFound, Seed: seed, Logger: log, Allow: allow, TLS: secure})
+	f.prober = probe.New(probe.Options{Sink: runtime.Step, Identified: f.applyFound, Listed: f.applyListed, Seed: seed, Logger: log, Allow: allow, TLS: secure})
 	return f
 }
 
 // suspect makes the next probes of a replica check its health.
 func (f *fleet) suspect(id string) { f.prober.Suspect(id) }
+
+// recheck makes the next probe of a replica read its model list.
+func (f *fleet) recheck(id string) { f.prober.Recheck(id) }
 
 // hasReplica reports whether a replica is attached with this configuration, regardless of its origin.
 func (f *fleet) hasReplica(cfg service.ReplicaConfig) bool {
@@ -54,12 +66,17 @@ func (f *fleet) hasReplica(cfg service.ReplicaConfig) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	held, known := f.attached[cfg.ID]
-	held.Epoch = cfg.Epoch
+	held.Epoch, held.Key = cfg.Epoch, cfg.Key
 	return known && reflect.DeepEqual(held, cfg) && !f.removing[cfg.ID]
 }
 
-// Add attaches a replica, or updates an attached one.
+// Add attaches a replica for the admin API, or updates an attached one.
 func (f *fleet) Add(cfg service.ReplicaConfig) (added bool, err error) {
+	return f.attach(cfg, originAPI)
+}
+
+// attach attaches a replica, or updates an attached one. origin is why it is attached.
+func (f *fleet) attach(cfg service.ReplicaConfig, origin string) (added bool, err error) {
 	cfg.ID = replicaID(cfg)
 	cfg.Region = cmp.Or(cfg.Region, f.self.Region)
 	f.mu.Lock()
@@ -68,10 +85,16 @@ func (f *fleet) Add(cfg service.ReplicaConfig) (added bool, err error) {
 	if held && cfg.Epoch < old.Epoch {
 		return false, fmt.Errorf("adding replica %q: epoch %d, current %d: %w", cfg.ID, cfg.Epoch, old.Epoch, proxy.ErrOlderEpoch)
 	}
+	if origin, err = f.checkOrigin(cfg, origin); err != nil {
+		return false, err
+	}
+	if cfg, err = f.keys.readKey(cfg, old, origin); err != nil {
+		return false, err
+	}
 	if err := f.updateRuntime(cfg, held && old.URL == cfg.URL); err != nil {
 		return false, err
 	}
-	f.attached[cfg.ID] = cfg
+	f.attached[cfg.ID], f.origins[cfg.ID] = cfg, origin
 	delete(f.removing, cfg.ID)
 	f.restoreDrain(cfg, held && old.URL == cfg.URL && cfg.Epoch > old.Epoch)
 	f.prober.Start(cfg)
@@ -126,8 +149,7 @@ func (f *fleet) applyFound(cfg service.ReplicaConfig) {
 	attached.Model, attached.Kind = cmp.Or(attached.Model, cfg.Model), cmp.Or(attached.Kind, cfg.Kind)
 	if _, err := f.runtime.AddReplica(attached); err != nil {
 		f.log.Error("attaching a replica failed", "replica", cfg.ID, "err", err)
-		delete(f.attached, cfg.ID)
-		f.prober.Stop(cfg.ID)
+		f.dropReplica(cfg.ID)
 	}
 }
 
@@ -142,6 +164,9 @@ func (f *fleet) Remove(id string, epoch uint64) (removed bool, err error) {
 	if epoch != 0 && epoch < attached.Epoch {
 		return false, fmt.Errorf("removing replica %q: epoch %d, current %d: %w", id, epoch, attached.Epoch, proxy.ErrOlderEpoch)
 	}
+	if by := f.origins[id]; epoch == 0 && isDiscovered(by) {
+		return false, ownedError(id, by)
+	}
 	if _, err := f.runtime.RemoveReplica(id, epoch); err != nil {
 		return false, err
 	}
@@ -152,6 +177,7 @@ func (f *fleet) Remove(id string, epoch uint64) (removed bool, err error) {
 // dropReplica removes a replica that is not in the runtime any more.
 func (f *fleet) dropReplica(id string) {
 	delete(f.attached, id)
+	delete(f.origins, id)
 	delete(f.removing, id)
 	delete(f.drained, id)
 	f.prober.Stop(id)
@@ -165,6 +191,10 @@ func (f *fleet) removeWhenIdle(id string) (held, fromConfig bool) {
 	attached, held := f.attached[id]
 	if !held || attached.Epoch > 0 {
 		return held, false
+	}
+	if origin := f.conflicts[id]; origin != "" && origin != f.origins[id] {
+		f.origins[id] = origin // this source lists it too: retryConflicts then applies its settings
+		return true, true
 	}
 	if !f.runtime.DrainReplica(id) { // it has no requests, because its model is unknown
 		f.dropReplica(id)
@@ -230,7 +260,7 @@ func (f *fleet) Drain(id, by string) bool {
 // List returns all replicas with their complete state, sorted by id.
 func (f *fleet) List() []admin.Replica {
 	f.mu.Lock()
-	attached, drained := maps.Clone(f.attached), maps.Clone(f.drained)
+	attached, drained, origins := maps.Clone(f.attached), maps.Clone(f.drained), maps.Clone(f.origins)
 	f.mu.Unlock()
 	served := map[string]service.ReplicaConfig{}
 	for _, r := range f.runtime.Replicas() {
@@ -246,7 +276,7 @@ func (f *fleet) List() []admin.Replica {
 	}
 	list := make([]admin.Replica, 0, len(attached))
 	for _, id := range slices.Sorted(maps.Keys(attached)) {
-		r := admin.Replica{ReplicaConfig: attached[id], HitRate: probes[id].HitRate, DrainedBy: drained[id]}
+		r := admin.Replica{ReplicaConfig: attached[id], HitRate: probes[id].HitRate, DrainedBy: drained[id], Origin: origins[id]}
 		if cfg, ok := served[id]; ok {
 			r.ReplicaConfig = cfg
 		}

@@ -55,7 +55,7 @@ func newEngine(t *testing.T, model, addr string) *engine {
 		fmt.Fprintf(w, "vllm:num_requests_waiting %d\nvllm:num_requests_running 0\nvllm:kv_cache_usage_perc 0.25\n", e.waiting)
 	})
 	mux.HandleFunc("POST /v1/chat/completions", e.chat)
-	e.Server = httptest.NewUnstartedServer(mux)
+	e.Server = httptest.NewUnstartedServer(rejectChecks(mux))
 	if addr != "" {
 		e.Listener.Close()
 		ln, err := net.Listen("tcp", addr)
@@ -67,6 +67,17 @@ func newEngine(t *testing.T, model, addr string) *engine {
 	e.Start()
 	t.Cleanup(e.Close)
 	return e
+}
+
+// rejectChecks rejects the balancer's checks of continuations, so that only requests of clients count.
+func rejectChecks(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if strings.HasPrefix(r.Header.Get("X-Request-ID"), "continuation-check-") {
+			http.Error(w, "no", http.StatusUnprocessableEntity)
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
 }
 
 func (e *engine) chat(w http.ResponseWriter, r *http.Request) {

@@ -98,7 +98,7 @@ func (b *balancer) adminHandler(traffic http.Handler) http.Handler {
 		case client.Role == identity.Balancer:
 			traffic.ServeHTTP(w, r)
 		default:
-			b.api.ServeMember(w, r)
+			b.api.ServeMember(w, admin.WithActor(r, memberActor(client)))
 		}
 	})
 }

@@ -54,6 +54,7 @@ func assembled(t *testing.T) *balancer {
 	if b.member, err = newMember(newFamily(t).files(identity.Balancer, "lb-us-0", time.Hour)); err != nil {
 		t.Fatal(err)
 	}
+	b.events = newServiceEvents(&awayEvents{}, b, time.Now()) // others with a store
 	if err := b.assemble(t.Context()); err != nil {
 		t.Fatal(err)
 	}

@@ -10,9 +10,11 @@ import (
 	"net/http"
 	"os"
 	"strings"
+	"time"
 
 	"skyserve/internal/acme"
 	"skyserve/internal/service"
+	"skyserve/internal/telemetry"
 )
 
 // openACME creates the manager that obtains the public listener's certificate, and loads the
@@ -92,6 +94,7 @@ func (b *balancer) certificateChanged() {
 	case err != nil:
 		b.log.Error("loading the obtained certificate failed", "file", b.cert.files.Cert, "err", err)
 	case changed:
+		b.recordEvent(telemetry.EventCertificate, fmt.Sprintf("%s uses a new certificate for %s, valid until %s", b.cfg.ID, b.cfg.Certificate.Name, b.cert.expires().UTC().Format(time.DateOnly)), "the previous one expires or is missing")
 		b.log.Info("certificate in use", "name", b.cfg.Certificate.Name, "expires", b.cert.expires())
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"skyserve/internal/telemetry"
 	"skyserve/lbd/core"
 	"skyserve/lbd/peer"
+	"skyserve/lbd/proxy"
 )
 
 // reload reads the configuration again and applies the settings that can change while the balancer
@@ -51,6 +52,7 @@ func (b *balancer) reload() (telemetry.Reload, error) {
 		b.opts.OnReload(next.Revision)
 	}
 	b.metrics.reloads.WithLabelValues("applied").Inc()
+	b.recordReload(done)
 	b.log.Info("configuration reloaded", "changed", done.Changed, "needs_restart", done.Restart, "left_to_controller", done.NotApplied)
 	return done, nil
 }
@@ -65,10 +67,12 @@ func (b *balancer) refuseReload(problems []string) (telemetry.Reload, error) {
 
 // validatedConfig is a validated configuration that can be applied without failing.
 type validatedConfig struct {
-	cfg  service.BalancerConfig
-	core core.Config
-	keys []service.APIKey
-	pair *loadedPair // nil without TLS
+	cfg        service.BalancerConfig
+	core       core.Config
+	keys       []service.APIKey
+	pair       *loadedPair // nil without TLS
+	engineKeys engineKeys
+	providers  []proxy.ProviderAccess
 }
 
 // validateReload validates a configuration and its effect on this process, and reads the files to which it
@@ -80,11 +84,12 @@ func (b *balancer) validateReload(next service.BalancerConfig) (to validatedConf
 	}
 	to.core = buildCoreConfig(&problems{}, to.cfg) // the problems are already in p
 	var err error
-	if to.keys, err = apiKeys(to.cfg.Balancer.Auth); err != nil {
+	if to.keys, err = apiKeys(to.cfg); err != nil {
 		var ce *ConfigError
 		errors.As(err, &ce)
 		p = append(p, ce)
 	}
+	to.engineKeys, to.providers = readEngineKeys(&p, to.cfg), readProviders(&p, to.cfg)
 	if t := to.cfg.Balancer.TLS; t != nil && b.cert != nil && b.cert.manager == nil {
 		if to.pair, err = loadPair(*t); err != nil {
 			b.cert.setProblem(err)
@@ -103,7 +108,18 @@ func (b *balancer) applyReload(to validatedConfig, done *telemetry.Reload) {
 	b.current.Store(&live)
 	report := func(format string, args ...any) { done.Changed = append(done.Changed, fmt.Sprintf(format, args...)) }
 
+	if !reflect.DeepEqual(b.providers, to.providers) {
+		if err := b.runtime.SetProviders(to.providers); err != nil { // their URLs were checked
+			b.log.Error("changing the providers failed", "err", err)
+		}
+		b.providers = to.providers
+		report("providers")
+	}
 	// Models are set first, so that an alias never refers to a model that is not served yet.
+	if !reflect.DeepEqual(was.Splits, to.cfg.Splits) {
+		b.runtime.SetSplits(to.cfg.Splits)
+		report("splits")
+	}
 	if !reflect.DeepEqual(was.Models, to.cfg.Models) {
 		b.runtime.SetModels(to.cfg.Models)
 		report("models")
@@ -113,12 +129,25 @@ func (b *balancer) applyReload(to validatedConfig, done *telemetry.Reload) {
 	b.runtime.SetSharePrefixes(to.cfg.Balancer.SharePrefixes)
 	b.runtime.SetExposeCache(to.cfg.Balancer.ExposeCache)
 	b.runtime.SetAllowedParameters(to.cfg.Balancer.AllowParameters)
+	b.setCORS(to.cfg)
 	diffFields(reflect.ValueOf(was.Balancer.WithDefaults()), reflect.ValueOf(to.cfg.Balancer.WithDefaults()), "balancer.",
 		func(key string, from, into reflect.Value) {
-			if key != "balancer.auth" && key != "balancer.tls" { // reported below, by the contents of their files
+			switch key {
+			case "balancer.auth", "balancer.tls": // reported below, by the contents of their files
+			case "balancer.cors":
+				report("balancer.cors: %s, was %s", describeOrigins(to.cfg.Balancer.CORS), describeOrigins(was.Balancer.CORS))
+			default:
 				report("%s: %v, was %v", key, reflect.Indirect(into), reflect.Indirect(from))
 			}
 		})
+	if from, into := tenantLimits(was), tenantLimits(to.cfg); !maps.Equal(from, into) {
+		report("balancer.auth.tenants: limits of %d tenants", len(into))
+		b.runtime.SetTenants(into)
+	}
+	if from, into := tokenSettings(was), tokenSettings(to.cfg); !reflect.DeepEqual(from, into) {
+		report("balancer.auth.oidc: %d issuers of identity tokens", len(into.OIDC))
+		b.configureTokens(to.cfg)
+	}
 	if !slices.Equal(b.keys, to.keys) {
 		report("balancer.auth: %s", describeKeyChange(b.keys, to.keys))
 		b.keys = to.keys
@@ -130,8 +159,12 @@ func (b *balancer) applyReload(to validatedConfig, done *telemetry.Reload) {
 	if was.SpecFile != to.cfg.SpecFile {
 		report("spec_file")
 	}
+	for _, id := range b.fleet.setKeys(to.engineKeys) {
+		report("replicas: %s: the API key", id)
+	}
 	b.applyPeers(was.Peers, to.cfg.Peers, report)
-	b.applyReplicas(was.Replicas, to.cfg.Replicas, done, report)
+	b.applyReplicas(staticOf(was.Replicas), staticOf(to.cfg.Replicas), done, report)
+	b.applySources(was, to.cfg, report)
 }
 
 // applyPeers adds, replaces and removes peers; forwarded requests continue.
@@ -196,8 +229,8 @@ func (b *balancer) applyReplicas(was, wanted []service.ReplicaConfig, done *tele
 		if known && reflect.DeepEqual(before, r) || b.fleet.hasReplica(r) {
 			continue
 		}
-		switch added, err := b.fleet.Add(r); {
-		case err != nil: // its URL was checked, so the controller has assigned it
+		switch added, err := b.fleet.attach(r, originConfig); {
+		case err != nil: // its URL was checked, so the controller has assigned it, or it was discovered
 			done.NotApplied = append(done.NotApplied, id)
 			b.log.Warn("updating a replica failed, keeping its configuration", "replica", id, "err", err)
 		case added:
@@ -214,6 +247,16 @@ func (b *balancer) applyReplicas(was, wanted []service.ReplicaConfig, done *tele
 			report("replicas: %s removed", id)
 		}
 	}
+}
+
+// applySources follows the file and the DNS names of the configuration.
+func (b *balancer) applySources(was, is service.BalancerConfig, report func(string, ...any)) {
+	names := namesOf(is.Replicas)
+	if was.ReplicasFile == is.ReplicasFile && reflect.DeepEqual(namesOf(was.Replicas), names) {
+		return
+	}
+	b.discovery.SetSources(is.ReplicasFile, names)
+	report("replicas: the file or the DNS names that list them")
 }
 
 // diffFields calls report for each field that differs between two structs of one type, with its YAML
@@ -233,6 +276,45 @@ func diffFields(was, is reflect.Value, prefix string, report func(key string, wa
 
 // continuesStreams reports whether another replica continues a stream whose replica failed.
 func continuesStreams(cfg service.BalancerConfig) bool { return *cfg.Balancer.WithDefaults().Continue }
+
+// setCORS sets the web pages that may use the public API.
+func (b *balancer) setCORS(cfg service.BalancerConfig) {
+	c := cfg.Balancer.CORS
+	b.runtime.SetCORS(c)
+	if c != nil && slices.Contains(c.Origins, service.AnyOrigin) && !requiresKeys(cfg) {
+		b.log.Warn("every web page may use this service: balancer.cors permits all origins and no API key is required")
+	}
+}
+
+// describeOrigins describes the web pages that may use the public API.
+func describeOrigins(c *service.CORS) string {
+	if c == nil {
+		return "none"
+	}
+	return strings.Join(c.Origins, " ")
+}
+
+// tokenSettings returns the settings of identity tokens.
+func tokenSettings(cfg service.BalancerConfig) service.Auth {
+	if a := cfg.Balancer.Auth; a != nil && len(a.OIDC) > 0 {
+		return service.Auth{OIDC: a.OIDC, Limits: a.Limits}
+	}
+	return service.Auth{}
+}
+
+// configureTokens configures which identity tokens are accepted.
+func (b *balancer) configureTokens(cfg service.BalancerConfig) {
+	s := tokenSettings(cfg)
+	b.tokens.Configure(s.OIDC, s.Limits)
+}
+
+// tenantLimits returns the limits of all tenants.
+func tenantLimits(cfg service.BalancerConfig) map[string]service.KeyLimits {
+	if cfg.Balancer.Auth == nil {
+		return nil
+	}
+	return cfg.Balancer.Auth.Tenants
+}
 
 // describeKeyChange describes a change of API keys without revealing one.
 func describeKeyChange(was, is []service.APIKey) string {

@@ -125,7 +125,7 @@ func wordByWord(t *testing.T, model string, step <-chan struct{}) *engine {
 		}
 		_, _ = io.WriteString(w, "data: [DONE]\n\n")
 	})
-	e.Server = httptest.NewServer(mux)
+	e.Server = httptest.NewServer(rejectChecks(mux))
 	t.Cleanup(e.Close)
 	return e
 }

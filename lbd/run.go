@@ -27,6 +27,8 @@ import (
 	"skyserve/internal/store"
 	"skyserve/internal/telemetry"
 	"skyserve/lbd/admin"
+	"skyserve/lbd/discover"
+	"skyserve/lbd/oidc"
 	"skyserve/lbd/peer"
 	"skyserve/lbd/proxy"
 	"skyserve/lbd/trace"
@@ -69,6 +71,8 @@ type Options struct {
 	OnReload func(revision string)
 	// NewDNSRecords creates the writer of DNS records for dns-01 challenges; nil = none.
 	NewDNSRecords func(ctx context.Context, c service.CertificateConfig) (acme.Records, error)
+	// Resolver resolves the DNS names of replicas; nil = the system's.
+	Resolver discover.Resolver
 	// Version is the version of the binary, as exported in metrics and traces.
 	Version string
 	// OnListening is called with the base URLs of both listeners once they accept requests.
@@ -136,28 +140,38 @@ type balancer struct {
 	reloading  sync.Mutex             // guards the following fields, and serializes reloads
 	configured service.BalancerConfig // cfg with the listen addresses as configured
 	keys       []service.APIKey
+	engineKeys engineKeys // as read at the start; the fleet has later ones
+	providers  []proxy.ProviderAccess
 	metrics    metrics
 
 	runtime          *proxy.Runtime
 	fleet            *fleet
 	peers            *peer.Client
+	discovery        *discover.Discovery // nil before the replicas are attached
 	history          *history
 	tracer           *trace.Tracer // nil = no traces
 	registry         *prometheus.Registry
 	usage            *usage
+	tokens           *oidc.Verifier
 	review           latest[telemetry.Review]
 	scaling          latest[telemetry.Scaling]
 	controllerAlerts latest[telemetry.Alerts]
 	lease            leaseWatch
 	api              *admin.API
-	store            *store.Store // the one at StoreURL; nil = another or none
+	store            *store.Store   // the one at StoreURL; nil = another or none
+	events           *serviceEvents // nil without a store
 	draining         atomic.Bool
 }
 
 // acquire opens the files, listeners and connections that may be missing or in use.
 func (b *balancer) acquire() (err error) {
-	if b.keys, err = apiKeys(b.cfg.Balancer.Auth); err != nil {
+	if b.keys, err = apiKeys(b.cfg); err != nil {
 		return err
+	}
+	var p problems
+	b.engineKeys, b.providers = readEngineKeys(&p, b.cfg), readProviders(&p, b.cfg)
+	if len(p) > 0 {
+		return p.first()
 	}
 	if t := b.cfg.Balancer.TLS; t != nil && t.ACME == nil {
 		pair, err := loadPair(*t)
@@ -210,6 +224,9 @@ func (b *balancer) release() {
 	if m := b.manager(); m != nil {
 		m.Close()
 	}
+	if b.tokens != nil {
+		b.tokens.Close()
+	}
 	if b.store != nil {
 		b.store.Close()
 	}
@@ -229,7 +246,12 @@ func (b *balancer) assemble(ctx context.Context) error {
 	}
 	allow := admin.RejectMetadataAddresses(b.opts.AllowCIDRs)
 	o := proxy.Options{Self: b.cfg, Core: coreCfg, Keys: b.keys, Logger: b.log, AccessLog: b.cfg.Balancer.AccessLog, Limits: b.limits(), Transport: proxy.NewTransport(allow)}
+	b.tokens = oidc.New(oidc.Options{Logger: b.log})
+	o.Tokens = b.tokens
+	b.configureTokens(b.cfg)
 	o.NoContinue, o.AllowParameters = !continuesStreams(b.cfg), b.cfg.Balancer.AllowParameters
+	o.CheckContinuation = true
+	o.Version = b.opts.Version
 	o.SharePrefixes, o.ExposeCache = b.cfg.Balancer.SharePrefixes, b.cfg.Balancer.ExposeCache
 	secure := b.member.clientTLS(identity.Replica)
 	if secure != nil {
@@ -242,7 +264,13 @@ func (b *balancer) assemble(ctx context.Context) error {
 		o.Record = b.record
 	}
 	o.Suspect = func(id string) { b.fleet.suspect(id) } // b.fleet is set before the first request
+	o.Recheck = func(id string) { b.fleet.recheck(id) }
 	if b.runtime, err = proxy.New(o); err != nil {
+		return err
+	}
+	b.setCORS(b.cfg)
+	b.runtime.SetTenants(tenantLimits(b.cfg))
+	if err := b.runtime.SetProviders(b.providers); err != nil {
 		return err
 	}
 	points, err := b.pointStore(ctx)
@@ -255,6 +283,7 @@ func (b *balancer) assemble(ctx context.Context) error {
 	seed := fnv.New64a()
 	_, _ = io.WriteString(seed, b.cfg.ID)
 	b.fleet = newFleet(b.cfg, b.runtime, b.log, seed.Sum64(), allow, secure)
+	b.fleet.setKeys(b.engineKeys)
 	b.peers = peer.NewClient(peer.Options{
 		Self: b.cfg.ID, Region: b.cfg.Region, Token: b.cfg.PeerToken, Keys: b.runtime.KeyFingerprint(), Sink: b.runtime.Step, Seed: seed.Sum64(), Logger: b.log,
 	})
@@ -262,10 +291,13 @@ func (b *balancer) assemble(ctx context.Context) error {
 	b.usage = newUsage(b.cfg, b.runtime, b.usageStore(), b.log)
 	b.registry = b.newRegistry()
 	b.metrics = newMetrics(b.registry, b.cert, b.member)
-	b.registry.MustRegister(alertCollector{b})
+	b.registry.MustRegister(alertCollector{b}, b.tokens)
+	if b.events != nil {
+		b.registry.MustRegister(store.EventMetrics{Queue: b.events.queue})
+	}
 	b.api = admin.New(admin.Options{
-		Self: b.cfg, Workers: b.fleet, Traffic: b.runtime, Decisions: b.runtime, Requests: b.runtime.Requests, History: b.history, Usage: b.usage, Keys: b.namedKeys,
-		Peers: b.peers.Status, ServiceYAML: b.specReader(), Reload: b.reload, Certificate: b.cert.status, Review: b.review.newest, Scaling: b.scaling.newest, Alerts: func() []telemetry.Alert { return b.alerts(time.Now()) }, ServiceAlerts: b.serviceAlerts, Draining: b.draining.Load, Registry: b.registry, Token: b.opts.AdminToken,
+		Self: b.cfg, Workers: b.fleet, Traffic: b.runtime, Decisions: b.runtime, Requests: b.runtime.Requests, History: b.history, Usage: b.usage, Limited: b.limited,
+		Peers: b.peers.Status, ServiceYAML: b.specReader(), Reload: b.reload, Certificate: b.cert.status, Review: b.review.newest, Scaling: b.scaling.newest, Alerts: func() []telemetry.Alert { return b.alerts(time.Now()) }, ServiceAlerts: b.serviceAlerts, Events: b.eventLog(), Draining: b.draining.Load, Registry: b.registry, Token: b.opts.AdminToken,
 		AllowCIDRs: b.opts.AllowCIDRs, Logger: b.log,
 	})
 	return nil
@@ -295,6 +327,7 @@ func (b *balancer) pointStore(ctx context.Context) (PointStore, error) {
 		return nil, &ConfigError{Key: "store_url", Problem: err.Error()}
 	}
 	b.store = s
+	b.events = newServiceEvents(s, b, time.Now())
 	return s, nil
 }
 
@@ -375,6 +408,8 @@ func (b *balancer) runBalancer(ctx context.Context) error {
 	}
 	if b.store != nil {
 		follow := func(prefix string) <-chan store.KeyChange { return b.store.WatchReadOnly(storing, prefix) }
+		stored.Go(func() { b.events.queue.Run(storing) })
+		stored.Go(func() { b.events.follow(b.store.FollowEvents(storing)) })
 		stored.Go(func() { b.review.watchKey(telemetry.ReviewKey(b.cfg.Service), follow(telemetry.ReviewPrefix), b.log) })
 		stored.Go(func() {
 			b.scaling.watchKey(telemetry.ScalingKey(b.cfg.Service), follow(telemetry.ScalingPrefix), b.log)
@@ -403,6 +438,7 @@ func (b *balancer) runBalancer(ctx context.Context) error {
 	endStoring()
 	stored.Wait()
 	b.peers.Close()
+	b.discovery.Close()
 	b.fleet.close()
 	_ = adminSrv.Close()
 	if challenges != nil {
@@ -428,11 +464,12 @@ func (b *balancer) attachTargets() {
 	for _, p := range b.cfg.Peers {
 		b.addPeer(p)
 	}
-	for _, r := range b.cfg.Replicas {
-		if _, err := b.fleet.Add(r); err != nil {
+	for _, r := range staticOf(b.cfg.Replicas) {
+		if _, err := b.fleet.attach(r, originConfig); err != nil {
 			b.log.Error("attaching a replica failed", "replica", r.ID, "err", err)
 		}
 	}
+	b.startDiscovery()
 }
 
 // server returns a server with the limits of this package.

@@ -52,6 +52,11 @@ type keyAccounts interface {
 	RequiresKeys() bool
 	KeyUsage() []telemetry.KeyUsage
 	SetKeyQuota(name string, q telemetry.KeyQuota)
+	// TenantUsage and SetTenantQuota are the same for the tenants that have limits.
+	TenantUsage() map[string]telemetry.Usage
+	SetTenantQuota(name string, q telemetry.KeyQuota)
+	// TenantOf returns the tenant of a key or user; empty if it is unknown.
+	TenantOf(key string) string
 }
 
 // usage stores the usage of API keys at this balancer, reads the usage at the other balancers, and
@@ -66,7 +71,8 @@ type usage struct {
 	pruned      string // the newest month that was stored when old ones were removed; used only by run
 
 	mu       sync.Mutex
-	counted  map[series]telemetry.Usage // the balancer's own counts that are already in mine
+	counted  map[series]telemetry.KeyUsage // the balancer's own counts that are already in ownParts
+	tenants  map[string]telemetry.Usage    // those of tenants with limits
 	ownParts map[store.UsagePart]*ownPart
 	stored   map[store.UsagePart][]telemetry.UsageRow // as reported by the store
 	reported map[string]bool                          // keys whose usage was passed to the balancer
@@ -114,21 +120,10 @@ type ownPart struct {
 	pending  table                // counted since the last send
 }
 
-// namedKeys returns the current API keys, without their secrets.
-func (b *balancer) namedKeys() []service.APIKey {
-	b.reloading.Lock()
-	defer b.reloading.Unlock()
-	keys := slices.Clone(b.keys)
-	for i := range keys {
-		keys[i].Secret = ""
-	}
-	return keys
-}
-
 func newUsage(cfg service.BalancerConfig, keys keyAccounts, s UsageStore, log *slog.Logger) *usage {
 	return &usage{
 		balancer: cfg.ID, region: cfg.Region, keys: keys, store: s, log: log,
-		counted: map[series]telemetry.Usage{}, ownParts: map[store.UsagePart]*ownPart{}, stored: map[store.UsagePart][]telemetry.UsageRow{}, reported: map[string]bool{},
+		counted: map[series]telemetry.KeyUsage{}, ownParts: map[store.UsagePart]*ownPart{}, stored: map[store.UsagePart][]telemetry.UsageRow{}, reported: map[string]bool{},
 	}
 }
 
@@ -212,18 +207,22 @@ func (u *usage) countUsage(now time.Time) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	month, day := telemetry.MonthOf(now), telemetry.DayOf(now)
+	u.tenants = u.keys.TenantUsage() // before that of the keys: what is used meanwhile counts twice until the next count, not never
 	for _, k := range u.keys.KeyUsage() {
 		id := series{k.Key, k.Model, u.region}
-		used := k.Usage.Minus(u.counted[id])
+		used := k.Usage
+		if before := u.counted[id]; before.Account == k.Account {
+			used = used.Minus(before.Usage)
+		}
 		if used == (telemetry.Usage{}) {
 			continue
 		}
-		u.counted[id] = k.Usage
+		u.counted[id] = k
 		part := store.UsagePart{Month: month, Balancer: u.balancer, Shard: shardOf(k.Key)}
 		if u.ownParts[part] == nil {
 			u.ownParts[part] = &ownPart{sending: table{}, pending: table{}}
 		}
-		u.ownParts[part].pending.addRows(day, telemetry.UsageRow{Key: k.Key, Model: k.Model, Region: u.region, Month: used, Day: day, Today: used})
+		u.ownParts[part].pending.addRows(day, telemetry.UsageRow{Key: k.Key, Model: k.Model, Region: u.region, Tenant: k.Tenant, Month: used, Day: day, Today: used})
 	}
 }
 
@@ -415,32 +414,6 @@ func (u *usage) overlay(month string, day int64, stored map[store.UsagePart][]te
 		sum.addRows(day, p.pending.rows()...)
 	}
 	return sum
-}
-
-// reportQuotas passes the usage of each key to the balancer.
-func (u *usage) reportQuotas(now time.Time) {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	quotas := map[string]telemetry.KeyQuota{}
-	for name := range u.reported {
-		quotas[name] = telemetry.KeyQuota{} // a new month may start without usage
-	}
-	day := telemetry.DayOf(now)
-	for id, r := range u.overlay(telemetry.MonthOf(now), day, u.stored) {
-		q := quotas[id.key]
-		q.Month, q.Day = q.Month.Plus(r.Month), q.Day.Plus(r.On(day))
-		quotas[id.key] = q
-	}
-	for id, used := range u.counted {
-		q := quotas[id.key]
-		q.Own = q.Own.Plus(used)
-		quotas[id.key] = q
-	}
-	for name, q := range quotas {
-		q.At = now
-		u.keys.SetKeyQuota(name, q)
-		u.reported[name] = true
-	}
 }
 
 // Usage returns the usage of all API keys at all balancers in a month (2026-11), sorted by key, model

@@ -159,7 +159,8 @@ type fakeAccounts struct {
 	mu     sync.Mutex
 	used   map[string]int64 // prompt tokens by key
 	quotas map[string]telemetry.KeyQuota
-	open   bool // no keys are required
+	serial int64 // of all accounts
+	open   bool  // no keys are required
 }
 
 func (s *fakeAccounts) RequiresKeys() bool {
@@ -183,7 +184,7 @@ func (s *fakeAccounts) KeyUsage() []telemetry.KeyUsage {
 	defer s.mu.Unlock()
 	var list []telemetry.KeyUsage
 	for _, key := range slices.Sorted(maps.Keys(s.used)) {
-		list = append(list, telemetry.KeyUsage{Key: key, Model: "m", Usage: telemetry.Usage{PromptTokens: s.used[key]}})
+		list = append(list, telemetry.KeyUsage{Key: key, Model: "m", Account: s.serial, Usage: telemetry.Usage{PromptTokens: s.used[key]}})
 	}
 	return list
 }
@@ -193,6 +194,12 @@ func (s *fakeAccounts) SetKeyQuota(name string, q telemetry.KeyQuota) {
 	defer s.mu.Unlock()
 	s.quotas[name] = q
 }
+
+func (s *fakeAccounts) TenantUsage() map[string]telemetry.Usage { return nil }
+
+func (s *fakeAccounts) SetTenantQuota(string, telemetry.KeyQuota) {}
+
+func (s *fakeAccounts) TenantOf(string) string { return "" }
 
 func (s *fakeAccounts) quota(name string) telemetry.KeyQuota {
 	s.mu.Lock()

@@ -27,6 +27,10 @@ type Proposal struct {
 	// values.
 	Infeasible []string `json:"infeasible"`
 	Assumed    []string `json:"assumed"`
+	// BudgetPerHour is the service's budget for all its machines, in USD per hour; 0 = none. Cut lists the
+	// replicas that the plan would add beyond it.
+	BudgetPerHour float64  `json:"budget_per_hour"`
+	Cut           []string `json:"cut"`
 }
 
 // CostPerHour is the billed price of the replicas, in USD per hour, without starts.
@@ -104,6 +108,9 @@ type ProposalContext struct {
 	// nil = alpha everywhere.
 	Billed  [][]float64
 	Assumed []string
+	// Budget and Cut are Proposal.BudgetPerHour and Proposal.Cut.
+	Budget float64
+	Cut    []string
 }
 
 // Propose converts a result to a proposal.
@@ -111,6 +118,7 @@ func Propose(p *Problem, r Solution, c ProposalContext) Proposal {
 	out := Proposal{
 		Horizon: known(forecast.ShortDuration(c.Horizon)), Forecaster: known(c.Forecaster), Status: r.Status, Changes: []ReplicaChange{},
 		Infeasible: append([]string{}, r.Infeasible...), Assumed: append([]string{}, c.Assumed...),
+		BudgetPerHour: c.Budget, Cut: append([]string{}, c.Cut...),
 	}
 	if !c.At.IsZero() {
 		out.At = &c.At
@@ -125,6 +133,10 @@ func Propose(p *Problem, r Solution, c ProposalContext) Proposal {
 	}
 	then := c.billed(p, r.X)
 	out.Objective, out.Gap, out.CostPerHour.Planned = &r.Objective, &r.Gap, &then
+	if len(c.Cut) > 0 { // the bound is of a plan without the budget
+		cost := p.Cost(r.X)
+		out.Objective, out.Gap, out.Bound, out.Status = &cost, nil, nil, StatusFeasible
+	}
 	w := reasonWriter{Problem: p, ProposalContext: c, x: r.X, rowChecker: newRowChecker(p)}
 	for i := range p.Models {
 		w.flows = p.flows(r.X, i)

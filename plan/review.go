@@ -63,6 +63,9 @@ type ReviewOptions struct {
 	// Prices are the clouds' current prices of machines; list prices replace those that are
 	// missing.
 	Prices []MachinePrice
+	// Reservations are what the clouds report about the reservations that the service names by id. One
+	// that is missing is planned for as in service.yaml.
+	Reservations []ReservationFact
 	// StartUp is the time a new replica takes to become ready; 0 = the catalogue's value for its
 	// cloud.
 	StartUp time.Duration
@@ -147,7 +150,7 @@ func ForecastInputs(spec *service.Spec, h *forecast.History, at time.Time, o Rev
 	}
 	r.findOfferings()
 	if len(r.offerings) == 0 {
-		return nil, fmt.Errorf("planning %s: no region has capacity that a model can run on: regions[].capacity allows only reserved, and regions[].reserved has no usable machine", spec.Name)
+		return nil, r.noOfferingError()
 	}
 	r.setPrices()
 	r.setBounds()
@@ -241,10 +244,14 @@ func (r *review) solveReview() (*ReviewResult, error) {
 	if res.Status == StatusInfeasible {
 		res.Infeasible = append(res.Infeasible, r.explainMaxima(o)...)
 	}
-	out := Propose(&r.p, res, ProposalContext{
+	context := ProposalContext{
 		At: r.at, Horizon: r.o.Horizon, Forecaster: r.o.Forecaster, Donate: r.spec.Autoscale.Donate,
-		Donated: r.donated, GPUNames: r.gpus, Billed: r.billed, Assumed: r.assumptions,
-	})
+		Donated: r.donated, GPUNames: r.gpus, Billed: r.billed, Assumed: r.assumptions, Budget: r.spec.BudgetPerHour(),
+	}
+	if res.X != nil {
+		res.X, context.Cut = r.p.cutToBudget(res.X, r.replicaBudget(), func(x [][][]int) float64 { return context.billed(&r.p, x) })
+	}
+	out := Propose(&r.p, res, context)
 	out.SolveMillis = float64(took.Microseconds()) / 1000
 	return &ReviewResult{Service: r.spec.Name, Problem: &r.p, Proposal: out, X: res.X, LoadCurves: r.withCapacities(res.X), Forecasts: r.forecasts, review: r}, nil
 }

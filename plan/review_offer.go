@@ -59,6 +59,19 @@ func (r *review) findOfferings() {
 	}
 }
 
+// noOfferingError returns the error of a service without any usable capacity, with the reason.
+func (r *review) noOfferingError() error {
+	for i := range r.spec.Regions {
+		region := &r.spec.Regions[i]
+		for _, c := range r.findClasses() {
+			if c.cloud == region.Name.Cloud() && !catalogue.SellsOnDemand(c.cloud, c.gpu, c.count) && slices.Contains(region.Capacity, service.CapacityOnDemand) {
+				return fmt.Errorf("planning %s: no region has capacity that a model can run on: %s sells %s as spot only; add spot to regions[].capacity", r.spec.Name, region.Name, c)
+			}
+		}
+	}
+	return fmt.Errorf("planning %s: no region has capacity that a model can run on: regions[].capacity allows only reserved, and regions[].reserved has no usable machine", r.spec.Name)
+}
+
 // findClasses lists the GPU classes of all models in all clouds.
 func (r *review) findClasses() []gpuClass {
 	var out []gpuClass
@@ -83,18 +96,19 @@ const noLimit = -1
 func (r *review) maxReplicas(region *service.RegionSpec, o offering) int {
 	cloud := region.Name.Cloud()
 	switch {
-	case o.cloud != cloud:
+	case o.cloud != cloud || !catalogue.Rents(cloud, o.gpu):
 		return 0
 	case cloud == service.CloudStatic:
 		return ifOffered(o.capacity == service.CapacityOnDemand && !o.onDemandBase, len(region.Endpoints))
 	case o.capacity == service.CapacityReserved:
 		return r.reservedReplicas(region, o.gpuClass)
 	case o.onDemandBase:
-		return ifOffered(spotFirst(region), region.OnDemandBase)
+		return ifOffered(spotFirst(region) && catalogue.SellsOnDemand(cloud, o.gpu, o.count), region.OnDemandBase)
 	case o.capacity == service.CapacitySpot:
 		return ifOffered(spotFirst(region), noLimit)
 	}
-	return ifOffered(len(region.Capacity) == 0 || slices.Contains(region.Capacity, service.CapacityOnDemand), noLimit)
+	allowed := len(region.Capacity) == 0 || slices.Contains(region.Capacity, service.CapacityOnDemand)
+	return ifOffered(allowed && catalogue.SellsOnDemand(cloud, o.gpu, o.count), noLimit)
 }
 
 // ifOffered returns n when offered, else 0.
@@ -120,7 +134,7 @@ func (r *review) reservedReplicas(region *service.RegionSpec, c gpuClass) int {
 	for _, held := range region.Reserved {
 		m, known := catalogue.Find(region.Name.Cloud(), held.Type)
 		if known && c.gpu == m.GPU && c.count == r.gpusPerReplica(m) {
-			sum += held.Count * (m.GPUs / c.count)
+			sum += r.reservedCount(region.Name, held) * (m.GPUs / c.count)
 		}
 	}
 	return sum
@@ -264,6 +278,7 @@ func (r *review) billedPrices(region *service.RegionSpec, onDemand, planned []fl
 		}
 	}
 	r.reportUnusable(region)
+	r.reportEnds(region)
 	committed := 0.0
 	for k, o := range r.offerings {
 		if o.capacity == service.CapacityReserved && o.cloud == region.Name.Cloud() {

@@ -98,6 +98,35 @@ func TestReviewPlansCapacityTypes(t *testing.T) {
 	}
 }
 
+// Machines of a reservation that is not active, or that end within the horizon, are not planned for; those that
+// outlive their reservation are.
+func TestReviewReservationEnds(t *testing.T) {
+	const lines = "    reserved: [{id: cr-0a, type: g6.xlarge, count: 3, price: 0.42}]\n"
+	in := func(d time.Duration) time.Time { return reviewAt.Add(d) }
+	for name, c := range map[string]struct {
+		fact       ReservationFact
+		want, says string
+	}{
+		"no end":       {ReservationFact{Active: true}, "optimal: reserved:0+2", ""},
+		"ends later":   {ReservationFact{Active: true, Ends: in(2 * time.Hour), MachinesEnd: in(61 * time.Minute)}, "optimal: reserved:0+2", ""},
+		"ends":         {ReservationFact{Active: true, Ends: in(90 * time.Minute), MachinesEnd: in(time.Hour)}, "optimal: on_demand:0+2", "the 3 x g6.xlarge of reservation cr-0a end at "},
+		"billed later": {ReservationFact{Active: true, Ends: in(time.Hour)}, "optimal: reserved:0+2", "reservation cr-0a ends at "},
+		"not active":   {ReservationFact{State: "scheduled"}, "optimal: on_demand:0+2", "reservation cr-0a is not active (scheduled): its 3 x g6.xlarge are not planned for"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c.fact.Region, c.fact.ID = "aws/us-east-1", "cr-0a"
+			p := reviewed(t, fmt.Sprintf(offersYAML, lines), nil, loaded(t, 300, "m", map[service.Region]float64{"aws/us-east-1": 2000}), ReviewOptions{Horizon: time.Hour, Reservations: []ReservationFact{c.fact}})
+			p.Changes = slices.DeleteFunc(p.Changes, func(r ReplicaChange) bool { return r.Delta == 0 })
+			if got := capacities(p); got != c.want {
+				t.Errorf("%s, want %s", got, c.want)
+			}
+			if all := strings.Join(p.Assumed, "\n"); !strings.Contains(all, c.says) || c.says == "" && strings.Contains(all, "cr-0a") {
+				t.Errorf("want %q in\n%s", c.says, all)
+			}
+		})
+	}
+}
+
 // A price set in the service takes precedence over the list price.
 func TestReviewUsesConfiguredPrices(t *testing.T) {
 	yaml := strings.Replace(fmt.Sprintf(offersYAML, ""), "tps: 1000", "tps: 1000, price: 0.5", 1)

@@ -199,14 +199,15 @@ regions:
     capacity: [spot, on_demand]
 `
 
-// The on-demand price of a replica is listed by region; the operator's own machines are not billed.
+// The on-demand price of a replica is listed by region, or its spot price where the cloud sells only that: one
+// H100 at Google. The operator's own machines are not billed.
 func TestPricesOfReplicas(t *testing.T) {
 	for text, want := range map[string][]ReplicaPrice{
 		pricedYAML: {
 			{Region: "aws/us-east-1", GPU: "L4", USDPerHour: 0.8048},
 			{Region: "aws/us-east-1", GPU: "H100", USDPerHour: 6.88},
 			{Region: "gcp/europe-west4", GPU: "L4", USDPerHour: 0.7068},
-			{Region: "gcp/europe-west4", GPU: "H100", USDPerHour: 10.97875},
+			{Region: "gcp/europe-west4", GPU: "H100", USDPerHour: 4.3915},
 		},
 		reviewYAML: {},
 	} {

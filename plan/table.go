@@ -24,6 +24,10 @@ func (p Proposal) WriteTable(w io.Writer) error {
 		p.writeReasons(&b)
 	}
 	p.writeCosts(&b)
+	if len(p.Cut) > 0 {
+		fmt.Fprintf(&b, "\nCut by the budget of $%.2f/h for all machines:\n", p.BudgetPerHour)
+		writeList(&b, p.Cut)
+	}
 	if len(p.Assumed) > 0 {
 		fmt.Fprintln(&b, "\nAssumed:")
 		writeList(&b, p.Assumed)
@@ -109,7 +113,11 @@ func (p Proposal) writeReasons(b *bytes.Buffer) {
 func (p Proposal) writeCosts(b *bytes.Buffer) {
 	fmt.Fprintln(b)
 	if n, t := p.CostPerHour.Current, p.CostPerHour.Planned; n != nil && t != nil {
-		fmt.Fprintf(b, "Cost per hour: $%.2f now, $%.2f planned\n", *n, *t)
+		fmt.Fprintf(b, "Cost per hour: $%.2f now, $%.2f planned", *n, *t)
+		if p.BudgetPerHour > 0 {
+			fmt.Fprintf(b, "; budget of all machines: $%.2f", p.BudgetPerHour)
+		}
+		fmt.Fprintln(b)
 	}
 	fmt.Fprintf(b, "Plan: %s", p.Status)
 	if p.Objective != nil && p.Bound != nil && p.Gap != nil {

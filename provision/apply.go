@@ -44,6 +44,8 @@ type ApplyOptions struct {
 	// Exhausted contains the offerings that recently had no capacity. Apply adds to it. nil means that
 	// none is known.
 	Exhausted *ExhaustedOfferings
+	// Gate admits launches within bounds; nil admits all.
+	Gate *LaunchGate
 	// Drain is called before a running object is terminated, also when its replacement is already
 	// ready. It returns when the object has no requests in flight. It cannot prevent the termination.
 	// nil means that objects are not drained.
@@ -173,7 +175,7 @@ func (a *applier) applyChange(ctx context.Context, c *Change) error {
 	if c.Action == ActionReplace {
 		return a.replace(ctx, *c)
 	}
-	_, err := a.launch(ctx, c.Desired)
+	_, err := a.launch(ctx, c.Desired, a.opt.Gate)
 	return err
 }
 
@@ -185,7 +187,11 @@ func (a *applier) replace(ctx context.Context, c Change) error {
 			return err
 		}
 	}
-	o, err := a.launch(ctx, c.Desired)
+	gate := a.opt.Gate
+	if !surge {
+		gate = nil // it takes the place of the terminated object
+	}
+	o, err := a.launch(ctx, c.Desired, gate)
 	if err != nil {
 		return err
 	}
@@ -208,12 +214,14 @@ func (a *applier) drainAndTerminate(ctx context.Context, o Object) error {
 	return a.terminate(ctx, o)
 }
 
-// launch creates w on the first of its offerings that has capacity. It skips offerings that recently
-// had no capacity. When none has capacity, the error is a *NoCapacityError.
-func (a *applier) launch(ctx context.Context, w Desired) (Object, error) {
+// launch creates w on the first of its offerings that has capacity and that the gate admits. It skips
+// offerings that recently had no capacity. When none has capacity, the error is a *NoCapacityError; when
+// the gate held one, a *HeldError.
+func (a *applier) launch(ctx context.Context, w Desired, gate *LaunchGate) (Object, error) {
 	if len(w.Offerings) == 0 {
-		return a.provider.Launch(ctx, w)
+		return a.launchAdmitted(ctx, w, gate)
 	}
+	var held *HeldError
 	none := &NoCapacityError{ID: w.ID, Region: w.Region}
 	for _, offer := range w.Offerings {
 		if a.isExhausted(offer) {
@@ -221,7 +229,11 @@ func (a *applier) launch(ctx context.Context, w Desired) (Object, error) {
 			continue
 		}
 		w.Offerings, w.CostPerHour = Offerings{offer}, offer.PricePerHour
-		o, err := a.provider.Launch(ctx, w)
+		o, err := a.launchAdmitted(ctx, w, gate)
+		if is := new(HeldError); errors.As(err, &is) { // another offering may be cheaper, or have no backoff
+			held = cmp.Or(held, is)
+			continue
+		}
 		var noCapacity *CapacityError
 		if !errors.As(err, &noCapacity) {
 			return o, err
@@ -229,7 +241,23 @@ func (a *applier) launch(ctx context.Context, w Desired) (Object, error) {
 		a.recordRefusal(noCapacity)
 		none.Attempted = append(none.Attempted, noCapacity)
 	}
+	if held != nil {
+		return Object{}, held
+	}
 	return Object{}, none
+}
+
+// launchAdmitted launches w on its one offering, if the gate admits it.
+func (a *applier) launchAdmitted(ctx context.Context, w Desired, gate *LaunchGate) (Object, error) {
+	if gate == nil {
+		return a.provider.Launch(ctx, w)
+	}
+	if err := gate.Admit(w); err != nil {
+		return Object{}, err
+	}
+	o, err := a.provider.Launch(ctx, w)
+	gate.Launched(w, o, err)
+	return o, err
 }
 
 func (a *applier) isExhausted(o Offering) bool {

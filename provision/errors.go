@@ -103,6 +103,22 @@ func (e *CapacityError) Error() string {
 // Unwrap returns the cause.
 func (e *CapacityError) Unwrap() error { return e.Err }
 
+// ThrottledError reports a call that a cloud still throttled after its client's retries. An
+// earlier call of the same change may have succeeded.
+type ThrottledError struct {
+	Cloud string // aws, gcp
+	Code  string // the cloud's own code: RequestLimitExceeded
+	Err   error
+}
+
+// Error names the cloud and its code.
+func (e *ThrottledError) Error() string {
+	return fmt.Sprintf("calling %s: too many requests (%s): %v", e.Cloud, e.Code, e.Err)
+}
+
+// Unwrap returns the cause.
+func (e *ThrottledError) Unwrap() error { return e.Err }
+
 // NoCapacityError reports a desired object for which no offering has capacity.
 type NoCapacityError struct {
 	ID        string

@@ -5,6 +5,8 @@ type CheckResult struct {
 	// Where is the cloud or the region: gcp, gcp/us-central1.
 	Where string `json:"where"`
 	OK    bool   `json:"ok"`
+	// Warning marks a passed check that will fail, or become costly, without a change.
+	Warning bool `json:"warning,omitempty"`
 	// Message names the check and its result.
 	Message string `json:"what"`
 	// Hint is the next step; empty where none is needed.

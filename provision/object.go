@@ -22,6 +22,9 @@ const (
 	// own cloud. They are created before the machines and removed after them.
 	KindFirewall ObjectKind = "firewall"
 	KindIdentity ObjectKind = "identity"
+	// KindProgram is a skyserve binary in the service's own bucket of a cloud, from which its machines
+	// download it. The bucket exists as long as it contains a binary.
+	KindProgram ObjectKind = "program"
 )
 
 // IsMachine reports whether objects of this kind run an agent.
@@ -30,7 +33,9 @@ func (k ObjectKind) IsMachine() bool {
 }
 
 // isPrerequisite reports whether objects of this kind must exist before the machines.
-func (k ObjectKind) isPrerequisite() bool { return k == KindFirewall || k == KindIdentity }
+func (k ObjectKind) isPrerequisite() bool {
+	return k == KindFirewall || k == KindIdentity || k == KindProgram
+}
 
 // Object is one thing that exists for a service: a local process or a VM in a cloud. It is read from
 // the actual state (lock files, tags), never from a separate inventory.
@@ -72,6 +77,8 @@ type Object struct {
 	// TerminatedReason is the reason why the object does not run although its record still exists; empty
 	// while it runs.
 	TerminatedReason string `json:"gone,omitempty"`
+	// Interrupted is true if its cloud has interrupted the spot machine, as far as the cloud reports it.
+	Interrupted bool `json:"interrupted,omitempty"`
 	// CostPerHour is its cost, in USD per hour.
 	CostPerHour float64 `json:"cost_per_hour"`
 }
@@ -93,11 +100,14 @@ type Desired struct {
 	// Offerings are the offerings to launch on, in the order of attempts; empty where there is no choice.
 	// Apply passes them to Launch one at a time.
 	Offerings Offerings
+	// OfferingReason is why the first offering is preferred, for people; empty = by the order of service.yaml.
+	OfferingReason string `json:",omitempty"`
 	// Machine is the setup of a machine in a cloud, Rules are the rules of a firewall, Grants the permissions
-	// of an identity.
+	// of an identity, Program is the binary of a program.
 	Machine *MachineConfig
 	Rules   []FirewallRule
 	Grants  []Grant
+	Program *Program
 }
 
 // MachineConfig is the setup of a VM, the same in every cloud.
@@ -107,9 +117,8 @@ type MachineConfig struct {
 	// UserData is its cloud-init document. It must not contain secrets, because everybody who may
 	// describe the VM can read it.
 	UserData string
-	// Image is the cloud's id of a boot image; empty = the cloud's current image for machines with, or
-	// without, a GPU.
-	Image string
+	// Images are the boot images, by the keys of ImageKeys; nil = public images.
+	Images map[string]string `json:",omitempty"`
 	// DiskGiB is the size of its disk.
 	DiskGiB int
 	// Account is the Google service account that its units authenticate as; empty = the provider's

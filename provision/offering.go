@@ -30,6 +30,10 @@ type Offering struct {
 	// Reservation is the cloud's id of a capacity reservation to launch into; empty = the cloud selects
 	// an open one, if the capacity type is reserved.
 	Reservation string `json:"reservation,omitempty"`
+	// Block is true if the reservation is an EC2 Capacity Block.
+	Block bool `json:"block,omitempty"`
+	// Ends is when the cloud terminates the machine; zero = unlimited, or unknown before the launch.
+	Ends time.Time `json:"ends,omitzero"`
 }
 
 // String formats an offering for people: spot g6.xlarge in us-east-1a.
@@ -91,6 +95,9 @@ const exhaustedFor = 10 * time.Minute
 // ExhaustedOfferings records which offerings had no capacity, so that the next launch skips them. The
 // zero value is empty. It is not safe for concurrent use; Apply serializes its own calls.
 type ExhaustedOfferings struct {
+	// Spot records the lack of spot capacity beyond the time for which an offering is skipped, and the
+	// interruptions that the caller adds; nil = not recorded.
+	Spot  *SpotHistory
 	until map[exhaustedKey]time.Time
 }
 
@@ -100,6 +107,7 @@ type exhaustedKey struct {
 	instanceType        string // instance type; empty = all
 	gpu                 string // every type with this GPU
 	capacity            service.CapacityType
+	reservation         string // the capacity reservation to launch into
 }
 
 // Add records a capacity error that occurred at a time.
@@ -107,7 +115,10 @@ func (e *ExhaustedOfferings) Add(err *CapacityError, at time.Time) {
 	if e.until == nil {
 		e.until = map[exhaustedKey]time.Time{}
 	}
-	e.until[exhaustedKeyFor(err.Offering, err.Scope)] = at.Add(exhaustedFor)
+	e.until[exhaustedKeyFor(err.Offering, err.Scope)] = at.Add(CapacityBackoff.Delay(1, ""))
+	if err.Scope == ScopeZone { // a quota says nothing about the zone
+		e.Spot.Add(err.Offering, at)
+	}
 }
 
 // Covers reports whether a recorded capacity error that has not expired covers an offering.
@@ -125,7 +136,7 @@ func exhaustedKeyFor(o Offering, scope CapacityScope) exhaustedKey {
 	k := exhaustedKey{cloud: o.Region.Cloud(), capacity: o.Capacity}
 	switch scope {
 	case ScopeZone:
-		k.region, k.zone, k.instanceType = o.Region.Place(), o.Zone, o.Type
+		k.region, k.zone, k.instanceType, k.reservation = o.Region.Place(), o.Zone, o.Type, o.Reservation
 	case ScopeRegion:
 		k.region, k.instanceType = o.Region.Place(), o.Type
 	case ScopeQuota:

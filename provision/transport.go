@@ -3,6 +3,8 @@ package provision
 import (
 	"net/http"
 	"sync"
+
+	"skyserve/provision/record"
 )
 
 // MaxCallsPerHost is the maximum number of calls in flight to one endpoint of a cloud. AWS has one
@@ -17,9 +19,10 @@ func LimitCallsPerHost(next http.RoundTripper) http.RoundTripper {
 }
 
 // LimitCallsByKey returns a transport with at most MaxCallsPerHost requests of the same key in flight,
-// for a cloud that has one host for all regions. Keys are never evicted, so use few.
+// for a cloud that has one host for all regions. Keys are never evicted, so use few. All calls to the clouds
+// pass through this transport, so it also records them, if this process does (see package record).
 func LimitCallsByKey(next http.RoundTripper, key func(*http.Request) string) http.RoundTripper {
-	return &callLimit{next: next, key: key, slots: map[string]chan struct{}{}}
+	return &callLimit{next: record.Transport(next), key: key, slots: map[string]chan struct{}{}}
 }
 
 type callLimit struct {

@@ -28,13 +28,10 @@ if ! docker info --format '{{json .Runtimes}}' | grep -q nvidia; then
 	systemctl restart docker
 fi
 
-# AWS images mount the instance store here. It is many times faster than the boot disk, so
-# engines' weights and caches are stored there. Its content is lost with the machine.
-fast=/opt/dlami/nvme
-if mountpoint -q "$fast"; then
-	mkdir -p -m 0700 /var/lib/skyserve
-	for name in cache weights; do
-		mkdir -p "$fast/skyserve/$name" "/var/lib/skyserve/$name"
-		mountpoint -q "/var/lib/skyserve/$name" || mount --bind "$fast/skyserve/$name" "/var/lib/skyserve/$name"
-	done
+# At the first boot Docker may run before the local disks are mounted; later boots mount them first.
+if ! systemctl is-active --quiet skyserve-disks; then
+	systemctl stop docker.socket docker containerd || true # one of them may not exist
+	systemctl enable skyserve-disks
+	systemctl start skyserve-disks
+	systemctl start docker
 fi

@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-//go:embed cloud-init.tmpl bootstrap.sh bootstrap-docker.sh bootstrap-gpu.sh node.service
+//go:embed cloud-init.tmpl bootstrap.sh presign.sh authorize.sh bootstrap-docker.sh bootstrap-gpu.sh node.service disks.sh disks.service
 var machineFiles embed.FS
 
 // CloudInitParams describes the machine of a cloud-init document.
@@ -26,6 +26,10 @@ type CloudInitParams struct {
 	// ProgramSHA256 its hash in hexadecimal.
 	ProgramURL    string
 	ProgramSHA256 string
+	// ProgramPrivate states that ProgramURL is in a bucket, from which the machine downloads with its own
+	// identity. ProgramRegion is the region of the bucket, at AWS only.
+	ProgramPrivate bool
+	ProgramRegion  string
 	// Containers installs Docker if the image lacks it. GPUs also installs what containers
 	// need to use GPUs.
 	Containers bool
@@ -34,6 +38,10 @@ type CloudInitParams struct {
 
 // cloudChannels maps a cloud to the channel through which an agent publishes its fingerprint.
 var cloudChannels = map[string]string{"aws": "console:/dev/console", "gcp": "guest-attributes", localCloud: "console:console"}
+
+// signingFunctions maps a cloud to the function that prints a download with a machine's own credentials as a
+// configuration of curl, and to the name of its file.
+var signingFunctions = map[string]string{"aws": "presign", "gcp": "authorize"}
 
 // localCloud is the cloud of local machines. Their provider supplies the program and the console.
 const localCloud = "local"
@@ -58,6 +66,8 @@ func (p CloudInitParams) check() error {
 		return fmt.Errorf("creating a cloud-init document: program: must be an http or https URL without quotes, spaces or backslashes, got %q", p.ProgramURL)
 	case !sha256Pattern.MatchString(p.ProgramSHA256):
 		return fmt.Errorf("creating a cloud-init document: program: must have a SHA-256 in hexadecimal, got %q", p.ProgramSHA256)
+	case (p.ProgramRegion != "") != (p.ProgramPrivate && p.Cloud == "aws") || p.ProgramRegion != "" && !plainPattern.MatchString(p.ProgramRegion):
+		return fmt.Errorf("creating a cloud-init document: program region: must be the region of a bucket of AWS, got %q in %s", p.ProgramRegion, p.Cloud)
 	case p.GPUs && !p.Containers:
 		return fmt.Errorf("creating a cloud-init document for %s: GPUs require Containers", p.ID)
 	}
@@ -91,12 +101,16 @@ func CloudInit(p CloudInitParams) (string, error) {
 	if err != nil {
 		return "", err
 	}
+	disks, err := p.diskFiles()
+	if err != nil {
+		return "", err
+	}
 	document, err := machineFile("cloud-init.tmpl")
 	if err != nil {
 		return "", err
 	}
 	return strings.NewReplacer(
-		"@ID@", p.ID, "@SERVICE@", p.Service, "@CONFIG@\n", indent(string(config)), "@BOOTSTRAP@\n", indent(script), "@UNIT@\n", indent(unit),
+		"@ID@", p.ID, "@SERVICE@", p.Service, "@CONFIG@\n", indent(string(config)), "@BOOTSTRAP@\n", indent(script), "@UNIT@\n", indent(unit), "@DISKS@\n", disks,
 	).Replace(document), nil
 }
 
@@ -117,7 +131,35 @@ func (p CloudInitParams) bootstrap() (string, error) {
 		}
 		script += part
 	}
-	return strings.NewReplacer("@URL@", p.ProgramURL, "@SHA256@", p.ProgramSHA256).Replace(script), nil
+	credentials, signed, source := "", "", "'"+p.ProgramURL+"'"
+	if p.ProgramPrivate {
+		function := signingFunctions[p.Cloud]
+		var err error
+		if credentials, err = machineFile(function + ".sh"); err != nil {
+			return "", err
+		}
+		signed, source = function+" | ", "--config -"
+	}
+	script = strings.NewReplacer("@CREDENTIALS@", credentials, "@SIGNED@", signed, "@SOURCE@", source).Replace(script)
+	return strings.NewReplacer("@URL@", p.ProgramURL, "@SHA256@", p.ProgramSHA256, "@REGION@", p.ProgramRegion).Replace(script), nil
+}
+
+// diskFiles returns the entries of the document that store the files of engines on the local disks of a
+// machine with GPUs.
+func (p CloudInitParams) diskFiles() (string, error) {
+	if !p.GPUs {
+		return "", nil
+	}
+	script, err := machineFile("disks.sh")
+	if err != nil {
+		return "", err
+	}
+	unit, err := machineFile("disks.service")
+	if err != nil {
+		return "", err
+	}
+	return "  - path: /usr/local/lib/skyserve/disks\n    permissions: \"0755\"\n    content: |\n" + indent(script) +
+		"  - path: /etc/systemd/system/skyserve-disks.service\n    content: |\n" + indent(unit), nil
 }
 
 func machineFile(name string) (string, error) {

@@ -29,6 +29,12 @@ func machines() map[string]templates.CloudInitParams {
 		replica.Cloud, replica.Role, replica.ID, replica.Containers, replica.GPUs = cloud, "replica", "us-0", true, true
 		all[cloud+"-balancer"], all[cloud+"-replica"] = balancer, replica
 	}
+	bucket := all["aws-replica"]
+	bucket.ProgramURL, bucket.ProgramPrivate, bucket.ProgramRegion = "https://skyserve-program-0f.s3.us-east-1.amazonaws.com/skyserve-0f", true, "us-east-1"
+	all["aws-bucket"] = bucket
+	bucket = all["gcp-balancer"]
+	bucket.ProgramURL, bucket.ProgramPrivate = "https://storage.googleapis.com/storage/v1/b/skyserve-program-0f/o/skyserve-0f?alt=media", true
+	all["gcp-bucket"] = bucket
 	return all
 }
 
@@ -268,7 +274,7 @@ func TestRepositoryKeysArePinned(t *testing.T) {
 			t.Fatal(err)
 		}
 		for name, body := range map[string]string{
-			"dpkg-query": "", "apt-get": "echo apt-get >>" + dir + "/installed", "docker": "echo nvidia",
+			"dpkg-query": "", "systemctl": "", "apt-get": "echo apt-get >>" + dir + "/installed", "docker": "echo nvidia",
 			"curl": `while [ "$1" != --output ]; do shift; done; cp ` + dir + `/served "$2"`,
 			// it prints the content of a file, or copies it
 			"gpg": `for last; do :; done; case "$*" in *--show-keys*) cat "$last";; *) while [ "$1" != --output ]; do shift; done; cp "$last" "$2";; esac`,
@@ -288,56 +294,6 @@ func TestRepositoryKeysArePinned(t *testing.T) {
 			if _, err := os.Stat(filepath.Join(dir, made)); (err == nil) != tt.taken {
 				t.Errorf("%s: %s is there: %v", tt.name, made, err == nil)
 			}
-		}
-	}
-}
-
-// Engines' weights are stored on the machine's own disks if the image mounts them, and on
-// the boot disk otherwise.
-func TestBootstrapUsesFastDisks(t *testing.T) {
-	text, err := templates.CloudInit(machines()["aws-replica"])
-	if err != nil {
-		t.Fatal(err)
-	}
-	var d document
-	if err := yaml.Unmarshal([]byte(text), &d); err != nil {
-		t.Fatal(err)
-	}
-	_, script, _ := strings.Cut(d.file(t, "/usr/local/lib/skyserve/bootstrap"), "systemctl restart docker\nfi\n")
-	for _, fast := range []bool{false, true} {
-		dir := t.TempDir()
-		mounts := filepath.Join(dir, "mounts")
-		for name, program := range map[string]string{
-			"mountpoint": `grep -qx "$2" ` + mounts,
-			"mount":      `test "$1" = --bind && test -d "$2" && echo "$3" >>` + mounts,
-		} {
-			if err := os.WriteFile(filepath.Join(dir, name), []byte("#!/bin/sh\n"+program+"\n"), 0o700); err != nil {
-				t.Fatal(err)
-			}
-		}
-		want := dir + "/elsewhere\n"
-		if fast {
-			want = dir + "/fast\n"
-		}
-		if err := os.WriteFile(mounts, []byte(want), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		if fast {
-			want += dir + "/agent/cache\n" + dir + "/agent/weights\n"
-		}
-		cmd := exec.Command("sh", "-eu", "-c", strings.NewReplacer("/opt/dlami/nvme", dir+"/fast", "/var/lib/skyserve", dir+"/agent").Replace(script))
-		cmd.Env = append(os.Environ(), "PATH="+dir+":"+os.Getenv("PATH"))
-		for range 2 {
-			again := *cmd
-			if out, err := again.CombinedOutput(); err != nil {
-				t.Fatalf("%s (%v)", out, err)
-			}
-			if have, err := os.ReadFile(mounts); string(have) != want {
-				t.Errorf("with fast disks %v: mounted are %q, want %q (%v)", fast, have, want, err)
-			}
-		}
-		if info, err := os.Stat(filepath.Join(dir, "agent")); fast && (err != nil || info.Mode().Perm() != 0o700) {
-			t.Errorf("the agent's directory: %v (%v)", info, err)
 		}
 	}
 }

@@ -1,12 +1,8 @@
 package tui
 
 import (
-	"fmt"
 	"slices"
-	"strings"
 	"time"
-
-	"skyserve/internal/telemetry"
 )
 
 // observedChange is a change of a replica that the dashboard observed.
@@ -28,19 +24,19 @@ func (s *screen) recordChanges(at time.Time, changes []change) {
 	}
 }
 
-// eventSheet has one row per event, newest first: the scaling events of the controller, and
-// the state changes that this dashboard observed.
+// eventSheet has one row per event, newest first: the last events of the service, also those before
+// the dashboard was opened, and the state changes that this dashboard observed.
 func (s *screen) eventSheet() sheet {
 	words := func(title string, minWidth, maxWidth, rank int, letter, word string) sheetColumn {
 		return sheetColumn{column{title: title, minWidth: minWidth, maxWidth: maxWidth, dropRank: rank}, letter, word, false, false}
 	}
 	sh := sheet{noun: "event", columns: []sheetColumn{
-		words("TIME", 8, 8, 0, "I", "time"),
-		words("SOURCE", 4, 12, 4, "B", "source"),
+		words("TIME", 8, 11, 0, "I", "time"),
+		words("SOURCE", 4, 24, 4, "B", "source"),
 		words("REGION", 6, 20, 3, "R", "region"),
 		words("EVENT", 10, 40, 1, "H", "event"),
 		words("REASON", 16, 200, 2, "Y", "reason"),
-	}, empty: []string{"No events yet", "scaling decisions, and state changes while this dashboard is open, appear here"}}
+	}, empty: []string{"No events yet", "changes of the service, and state changes while this dashboard is open, appear here"}}
 	sh.rows = s.events()
 	return sh
 }
@@ -52,10 +48,9 @@ func (s *screen) events() []sheetRow {
 		row sheetRow
 	}
 	var all []event
-	zone := s.snapshot.At.Location()
 	add := func(at time.Time, id, by, region, what, why string, r role) {
 		all = append(all, event{at, sheetRow{id: id, details: []string{s.theme.text(why)}, cells: []cellValue{
-			textCell(at.In(zone).Format(time.TimeOnly), roleMuted), textCell(s.theme.text(by), roleText), textCell(s.theme.text(region), roleAccent), textCell(s.theme.text(what), r), textCell(s.theme.text(why), roleMuted),
+			textCell(s.eventTime(at), roleMuted), textCell(s.theme.text(by), roleText), textCell(s.theme.text(region), roleAccent), textCell(s.theme.text(what), r), textCell(s.theme.text(why), roleMuted),
 		}}})
 	}
 	for _, e := range s.snapshot.Events {
@@ -63,11 +58,10 @@ func (s *screen) events() []sheetRow {
 			continue
 		}
 		r := roleText
-		if e.Action == telemetry.ScalingFailed {
+		if e.Failed() {
 			r = roleBad
 		}
-		what := string(e.Action) + " " + strings.Join(e.Replicas, ", ")
-		add(e.At, e.At.Format(time.RFC3339Nano)+what, e.Strategy, e.Region.Place(), what, fmt.Sprintf("%s; replicas before: %d", e.Reason, e.Serving), r)
+		add(e.At, e.ID, e.Actor, e.Region.Place(), e.Message, e.Reason, r)
 	}
 	for _, c := range s.observed {
 		if s.focus != "" && c.region != s.focus || c.at.After(s.snapshot.At) {
@@ -82,4 +76,13 @@ func (s *screen) events() []sheetRow {
 		rows[i] = e.row
 	}
 	return rows
+}
+
+// eventTime formats the time of an event: the time of day, or for earlier days the date and time.
+func (s *screen) eventTime(at time.Time) string {
+	now := s.snapshot.At
+	if at = at.In(now.Location()); at.YearDay() == now.YearDay() && at.Year() == now.Year() {
+		return at.Format(time.TimeOnly)
+	}
+	return at.Format("01-02 15:04")
 }

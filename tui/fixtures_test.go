@@ -89,9 +89,9 @@ func normal() *telemetry.Snapshot {
 			Assumed: []string{"a hit rate of 0.57 as in the last day"},
 		},
 		Donations: []telemetry.Donation{{Replica: "us-10", Model: llama, GPU: "L4", Region: "aws/us-east-1", Since: noon.Add(-90 * time.Minute), Until: ptr(noon.Add(30 * time.Minute)), EarnsPerHour: 0.3}},
-		Events: []telemetry.ScalingEvent{
-			{At: noon.Add(-90 * time.Minute), Strategy: "lt-ua", Action: telemetry.ScalingDonated, Model: llama, Region: "aws/us-east-1", Replicas: []string{"us-10"}, Serving: 4, Reason: "KV memory 21 % used, below 30 %, 3 planned"},
-			{At: noon.Add(-4 * time.Minute), Strategy: "lt-ua", Action: telemetry.ScalingFailed, Model: llama, Region: "aws/ap-northeast-1", Serving: 1, Reason: "no spot capacity of g6.xlarge in ap-northeast-1a, -1c"},
+		Events: []telemetry.Event{
+			{At: noon.Add(-90 * time.Minute), ID: "1", Actor: telemetry.ActorAutoscaler, Kind: telemetry.EventDonate, Model: llama, Region: "aws/us-east-1", Object: "us-10", Message: "donated us-10", Reason: "KV memory 21 % used, below 30 %, 3 planned; replicas before: 4"},
+			{At: noon.Add(-4 * time.Minute), ID: "2", Actor: telemetry.ActorAutoscaler, Kind: telemetry.EventFailure, Model: llama, Region: "aws/ap-northeast-1", Object: llama, Message: "scaling failed", Reason: "no spot capacity of g6.xlarge in ap-northeast-1a, -1c"},
 		},
 	}
 }

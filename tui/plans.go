@@ -91,6 +91,12 @@ func (s *screen) abovePlan() []string {
 	if p.Error != "" {
 		lines = append(lines, t.bad.apply(s.fit("the latest planning failed: "+t.text(p.Error))))
 	}
+	for _, text := range p.Cut {
+		lines = append(lines, t.warn.apply(s.fit("cut by the budget: "+t.text(text))))
+	}
+	for _, text := range s.snapshot.Launches.Lines() {
+		lines = append(lines, t.text(s.fit(text)))
+	}
 	for _, text := range p.Assumed {
 		lines = append(lines, t.muted.apply(s.fit("assumed: "+t.text(text))))
 	}
@@ -143,11 +149,11 @@ func (s *screen) donationSheet() sheet {
 func (s *screen) aboveDonations() []string {
 	donated, back := 0, 0
 	for _, e := range s.snapshot.Events {
-		switch e.Action {
-		case telemetry.ScalingDonated:
-			donated += len(e.Replicas)
-		case telemetry.ScalingReclaimed, telemetry.ScalingRedeployed:
-			back += len(e.Replicas)
+		switch e.Kind {
+		case telemetry.EventDonate:
+			donated++
+		case telemetry.EventReclaim, telemetry.EventRedeploy:
+			back++
 		}
 	}
 	earned := 0.0

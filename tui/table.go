@@ -1,6 +1,7 @@
 package tui
 
 import (
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -211,11 +212,19 @@ func (t *table) renderLine(th *Theme, g *grid, i int) string {
 	return th.selected.apply(pad(s, t.width, false))
 }
 
+// hasColdModel reports whether a region reports a model that scales to zero and has no ready replica.
+func hasColdModel(r *telemetry.RegionSnapshot) bool {
+	return slices.ContainsFunc(r.Models, func(m telemetry.ModelSnapshot) bool { return m.Cold })
+}
+
 // heading draws the line above a region's replicas.
 func (t *table) heading(th *Theme, r *telemetry.RegionSnapshot, continued bool) string {
 	name, note := th.text(string(r.Name)), "no replicas"
 	if n := len(r.Replicas); n > 0 {
 		note = plural(n, "replica") + ", " + strconv.Itoa(readyCount(r.Replicas)) + " ready"
+	}
+	if len(r.Replicas) == 0 && hasColdModel(r) {
+		note += ", models start at their first request"
 	}
 	if model := t.commonModel(); model != "" && len(r.Replicas) > 0 {
 		note += ", " + th.text(shortModel(model))

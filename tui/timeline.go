@@ -77,7 +77,7 @@ func (p *timeline) frameBefore(t time.Time, d time.Duration) (m frame, ok bool) 
 
 // snapshotSize estimates the size of a snapshot in bytes.
 func snapshotSize(s *telemetry.Snapshot) int {
-	const fixed, perRegion, perReplica, perEvent, perForecast = 2 << 10, 1 << 10, 480, 300, 2 << 10
+	const fixed, perRegion, perReplica, perEvent, perForecast = 2 << 10, 1 << 10, 480, 500, 2 << 10
 	cost := fixed + perRegion*len(s.Regions) + perEvent*len(s.Events) + perForecast*len(s.Forecast)
 	for i := range s.Regions {
 		cost += perReplica * len(s.Regions[i].Replicas)

@@ -458,7 +458,7 @@ func TestPartialSnapshotIsDrawn(t *testing.T) {
 		{Regions: []telemetry.RegionSnapshot{{}}},
 		{Regions: []telemetry.RegionSnapshot{{Name: "a/b", Balancers: []telemetry.BalancerSnapshot{{}}, Replicas: []telemetry.ReplicaSnapshot{{}}}}},
 		{Forecast: []telemetry.LoadForecast{{}}, Donations: []telemetry.Donation{{}}, Plan: &telemetry.PlanSummary{}, Targets: []telemetry.PlannedCapacity{{}}},
-		{Forecast: []telemetry.LoadForecast{{MeanTPS: []float64{1}, Lo90TPS: []float64{}, StepSeconds: 60}}, Plan: &telemetry.PlanSummary{Changes: []telemetry.PlanChange{{}}, Error: "no history"}, Events: []telemetry.ScalingEvent{{}}},
+		{Forecast: []telemetry.LoadForecast{{MeanTPS: []float64{1}, Lo90TPS: []float64{}, StepSeconds: 60}}, Plan: &telemetry.PlanSummary{Changes: []telemetry.PlanChange{{}}, Error: "no history"}, Events: []telemetry.Event{{}}},
 	}
 	for i, s := range half {
 		for _, size := range [][2]int{{20, 5}, {60, 15}, {120, 40}} {

@@ -104,7 +104,7 @@ func providersInside(ctx context.Context, text json.RawMessage, regions []servic
 	if err := json.Unmarshal(text, &m); err != nil {
 		return nil, nil, fmt.Errorf("reading the cloud access configuration: %w", err)
 	}
-	clouds := cloudFlags{endpointAWS: m.EndpointAWS, endpointGCP: m.EndpointGCP, project: m.Project, machinesOnly: true}
+	clouds := cloudFlags{endpointAWS: m.EndpointAWS, endpointGCP: m.EndpointGCP, project: m.Project, machinesOnly: true, downloads: m.Program.fromBuckets()}
 	spec := m.specOf(regions)
 	if m.Dir != "" {
 		svc := local.ServiceAt(m.Dir)

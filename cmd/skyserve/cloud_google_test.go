@@ -32,6 +32,7 @@ gcp: {balancer_account: lb@p.iam.gserviceaccount.com}
 // organisations require.
 func TestServiceInProjectWithoutDefaults(t *testing.T) {
 	testkit.Slow(t)
+	t.Parallel()
 	e := emulate(t)
 	e.gce.SetNetworks()
 	e.gce.SetDefaultServiceAccount("")
@@ -41,7 +42,8 @@ func TestServiceInProjectWithoutDefaults(t *testing.T) {
 	}
 	e.gce.SetSubnets("prod", "us-central1", "east", "west")
 	up = append(e.upOf(googleService), "--yes")
-	output := e.skyserve(exitFailed, e.at("doctor", up[1])...)
+	doctor := e.at("doctor", up[1], "--program", up[3])
+	output := e.skyserve(exitFailed, doctor...)
 	if !strings.Contains(output, "account not found") {
 		t.Errorf("without the account:\n%s", output)
 	}
@@ -51,7 +53,7 @@ func TestServiceInProjectWithoutDefaults(t *testing.T) {
 	if err := e.gce.RunGcloud(output); err != nil { // run the printed commands
 		t.Fatal(err)
 	}
-	e.skyserve(exitOK, e.at("doctor", up[1])...)
+	e.skyserve(exitOK, doctor...)
 	e.skyserve(exitOK, up...)
 	for _, i := range e.gce.Instances() {
 		if nic := i.NetworkInterfaces[0]; !strings.HasSuffix(nic.Network, "/prod") || !strings.HasSuffix(nic.Subnet, "/us-central1/subnetworks/west") {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"regexp"
 	"strings"
 	"testing"
 
@@ -49,7 +50,16 @@ func TestReplicaCommandsInCloud(t *testing.T) {
 	if out := e.skyserve(exitOK, e.at("status", "chat")...); strings.Count(out, "spot g6.xlarge in us-east-1") != 2 {
 		t.Errorf("a spot replica was replaced by another:\n%s", out)
 	}
-	replica(exitOK, "draining us-east-1-0", "remove", "us-east-1-0", "--yes")
+	replica(exitOK, "draining us-east-1-0", "remove", "us-east-1-0", "--yes", "--reason", "bad disk")
+	out := e.skyserve(exitOK, "events", "chat", "--kind", "launch,termination", "-o", "json")
+	for _, want := range []string{
+		`"kind":"launch","region":"aws/us-east-1","object":"us-east-1-1","message":"launched us-east-1-1","reason":"skyserve replica add; `,
+		`"kind":"termination","region":"aws/us-east-1","object":"us-east-1-0","message":"removed us-east-1-0","reason":"bad disk; `,
+	} {
+		if !regexp.MustCompile(`"actor":"operator:[^"]+@[^"]+",` + want).MatchString(out) {
+			t.Errorf("no event %s in\n%s", want, out)
+		}
+	}
 	e.awaitStates(map[string]service.ReplicaState{"us-east-1-1": service.StateReady})
 	if err := stop(); err != nil {
 		t.Errorf("while replicas were added and removed: %v", err)

@@ -53,9 +53,17 @@ type emulated struct {
 	program string
 	mu      sync.Mutex
 	held    func(testcloud.Call) // called while a call is in flight; nil = nothing is
+	faults  *testcloud.Faults
 }
 
-func emulate(t *testing.T) *emulated {
+// emulate starts the emulation; environment are additional variables of its machines.
+func emulate(t *testing.T, environment ...string) *emulated {
+	t.Helper()
+	return emulateWith(t, machines.Options{Environment: environment})
+}
+
+// emulateWith starts the emulation with options for its machines.
+func emulateWith(t *testing.T, o machines.Options) *emulated {
 	t.Helper()
 	e := &emulated{t: t, dir: t.TempDir()}
 	e.program = filepath.Join(e.dir, "bin", "skyserve")
@@ -82,8 +90,9 @@ func emulate(t *testing.T) *emulated {
 			held(c)
 		}
 	}}
+	e.faults = faults
 	e.Clouds = machines.New(machines.Options{
-		Dir: e.dir, Program: e.program, Environment: e.environment(),
+		Dir: e.dir, Program: e.program, Bootstrap: o.Bootstrap, Environment: append(e.environment(), o.Environment...),
 		Regions: []string{"us-east-1", "eu-west-1"}, Project: "p", Faults: faults,
 		OnEnded: func(name string, err error, log string) {
 			if err != nil || t.Failed() {

@@ -10,11 +10,9 @@ import (
 	"io"
 	"io/fs"
 	"net/http"
-	"net/url"
 	"os"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/spf13/pflag"
@@ -35,6 +33,8 @@ import (
 type cloudFlags struct {
 	endpointAWS, endpointGCP, project string
 	machinesOnly                      bool // list machines only, as a service's machine may
+	programs                          bool // also list the binaries in buckets
+	downloads                         bool // machines download their binary from buckets
 	// localService is the service whose machines are local processes; nil for a service in clouds.
 	localService *local.Service
 }
@@ -71,7 +71,7 @@ func (c *cloudFlags) providers(ctx context.Context, spec *service.Spec, regions 
 	}
 	if names := of[service.CloudAWS]; len(names) > 0 {
 		provider, err := aws.New(ctx, aws.Config{
-			Regions: names, Endpoint: c.endpointAWS, MachinesOnly: c.machinesOnly, OneRegion: alone, Networks: cloud.NamedNetworks(spec, service.CloudAWS),
+			Regions: names, Endpoint: c.endpointAWS, MachinesOnly: c.machinesOnly, Programs: c.programs, OneRegion: alone, Networks: cloud.NamedNetworks(spec, service.CloudAWS),
 		})
 		if err != nil {
 			return nil, err
@@ -87,7 +87,7 @@ func (c *cloudFlags) providers(ctx context.Context, spec *service.Spec, regions 
 // googleConfig returns the configuration of the Google Cloud provider.
 func (c *cloudFlags) googleConfig(places []string, spec *service.Spec) gcp.Config {
 	cfg := gcp.Config{
-		Regions: places, Project: c.project, Endpoint: c.endpointGCP, MachinesOnly: c.machinesOnly,
+		Regions: places, Project: c.project, Endpoint: c.endpointGCP, MachinesOnly: c.machinesOnly, Programs: c.programs, Downloads: c.downloads,
 		Accounts: cloud.GoogleAccounts(spec), Service: spec.Name, Subnets: map[string]string{},
 	}
 	for place, n := range cloud.NamedNetworks(spec, service.CloudGCP) {
@@ -151,45 +151,6 @@ func checkName(ctx context.Context, zone provision.DNSZone, spec *service.Spec, 
 // envProgram is the environment variable with the URL of the machines' skyserve binary.
 const envProgram = "SKYSERVE_PROGRAM"
 
-// machineProgram is the skyserve binary that machines in clouds download.
-type machineProgram struct {
-	URL    string `json:"url"`
-	SHA256 string `json:"sha256"`
-}
-
-// fetchTimeout bounds the download of the binary to compute its hash.
-const fetchTimeout = 2 * time.Minute
-
-// resolveProgram returns the binary at a URL with its hash. An empty URL selects the one used before.
-// The URL's fragment may contain the hash: #sha256=...
-func resolveProgram(ctx context.Context, text string, before machineProgram) (machineProgram, error) {
-	text = cmp.Or(text, os.Getenv(envProgram))
-	if text == "" {
-		if before.URL == "" {
-			return before, usage(errors.New("--program is required: VMs download the skyserve binary for Linux from a URL"),
-				"upload the binary of 'make build' to a bucket or another URL that VMs can reach, and pass --program https://.../skyserve")
-		}
-		return before, nil
-	}
-	u, err := url.Parse(text)
-	if err != nil || u.Scheme != "https" && u.Scheme != "http" {
-		return before, usage(fmt.Errorf("--program: must be an http or https URL, got %q", text), "")
-	}
-	sum, stated := strings.CutPrefix(u.Fragment, "sha256=")
-	u.Fragment = ""
-	p := machineProgram{URL: u.String(), SHA256: sum}
-	if stated {
-		return p, nil
-	}
-	ctx, cancel := context.WithTimeout(ctx, fetchTimeout)
-	defer cancel()
-	p.SHA256, err = hashURL(ctx, p.URL)
-	if err != nil {
-		return before, failed(fmt.Errorf("downloading the skyserve binary to compute its SHA-256: %w", err), "if this machine cannot reach the URL, pass the hash: --program URL#sha256=...")
-	}
-	return p, nil
-}
-
 // hashURL returns the SHA-256 of the content at a URL, in hexadecimal.
 func hashURL(ctx context.Context, address string) (string, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, address, nil)
@@ -214,10 +175,11 @@ func hashURL(ctx context.Context, address string) (string, error) {
 // userData returns a function that creates the cloud-init document of a service's machine.
 func userData(name, owner string, p machineProgram) func(cloud.MachineInput) (string, error) {
 	return func(n cloud.MachineInput) (string, error) {
+		from, private := p.at(n.Region.Cloud())
 		containers := n.Model != nil && n.Model.Engine.Kind != service.EngineSim
 		return templates.CloudInit(templates.CloudInitParams{
 			Cloud: cloudOf(n.Region), Service: name, Role: string(roleOf(n.Kind)), ID: n.ID, Owner: owner,
-			Listen: ":" + strconv.Itoa(cloud.PortAgent), ProgramURL: p.URL, ProgramSHA256: p.SHA256,
+			Listen: ":" + strconv.Itoa(cloud.PortAgent), ProgramURL: from.URL, ProgramSHA256: p.SHA256, ProgramPrivate: private, ProgramRegion: from.Region,
 			Containers: containers, GPUs: containers && len(n.Model.GPUs) > 0,
 		})
 	}
@@ -297,5 +259,5 @@ func operatorOf(svc local.Service, doing, hint string) (operator, error) {
 
 // newDeployer returns the deployer of a service.
 func newDeployer(spec *service.Spec, owner string, p provision.MultiCloud, program machineProgram) *deploy.Deployer {
-	return &deploy.Deployer{Spec: spec, Owner: owner, Provider: p, UserData: userData(spec.Name, owner, program)}
+	return &deploy.Deployer{Spec: spec, Owner: owner, Provider: p, Programs: program.stored(), UserData: userData(spec.Name, owner, program)}
 }

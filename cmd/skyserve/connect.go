@@ -123,6 +123,7 @@ func runInvite(cmd *cobra.Command, f connectFlags) error {
 		defer cancel()
 		return failed(errors.Join(fmt.Errorf("inviting to %s: %w", svc.Name(), err), api.CloseInvite(ctx, invite.Mailbox())), "retry with --invite")
 	}
+	recordOperator(cmd.Context(), svc, cmd.ErrOrStderr(), who.ID, fmt.Sprintf("%s is an operator until %s", who.ID, ends.UTC().Format(time.DateOnly)))
 	fmt.Fprintf(cmd.ErrOrStderr(), "%s is an operator of %s; the certificate expires %s.\n", who.ID, svc.Name(), ends.Format(time.DateOnly))
 	return nil
 }

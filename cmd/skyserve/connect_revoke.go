@@ -60,7 +60,9 @@ func runOperators(cmd *cobra.Command, f connectFlags, args []string) error {
 	if err := o.printOperators(f.output); err != nil {
 		return err
 	}
-	return o.distributeRevocations(cmd.Context(), &f.clouds)
+	err = o.distributeRevocations(cmd.Context(), &f.clouds)
+	recordOperator(cmd.Context(), o.svc, o.errOut, f.revoke, "revoked "+f.revoke)
+	return err
 }
 
 // operators are the certificates of a service whose authority is on this machine.

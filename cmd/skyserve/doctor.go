@@ -27,6 +27,7 @@ type doctorOptions struct {
 	file   string
 	output string
 	clouds cloudFlags
+	rehearseOptions
 }
 
 func newDoctorCmd() *cobra.Command {
@@ -38,17 +39,34 @@ func newDoctorCmd() *cobra.Command {
 permissions to launch and list (by a dry run), the quotas of each region, prices, the
 public DNS name, and this machine's clock.
 
-Exit codes: 0 all checks passed, 1 a check failed, 2 invalid file, 4 a cloud rejects
-the credentials.`,
+With --rehearse, doctor instead deploys a temporary service NAME-rehearsal, which costs
+cents: one small balancer and one small machine with a simulated engine in the first
+region of each cloud of the file, with the file's networks, access and program. It sends
+requests, terminates the machines of the engines, waits until the controller has replaced
+them, deletes everything, and verifies that nothing is left. It shows the cost and asks
+first, deletes everything also after a failure or Ctrl-C, and writes a report without
+account ids and secrets. If it is killed, its machines remain: the next --rehearse, or
+'skyserve down NAME-rehearsal', deletes them.
+
+Exit codes: 0 all checks or steps passed, 1 one failed, 2 invalid file, 4 a cloud rejects
+the credentials, 130 interrupted (everything was deleted, unless it says otherwise).`,
 		Example: `  skyserve doctor service.yaml
-  skyserve doctor service.yaml -o json`,
+  skyserve doctor service.yaml -o json
+  skyserve doctor service.yaml --rehearse --program https://example.com/skyserve`,
 		Args: argsBetween(1, 1, "SERVICE.yaml"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			o.file = args[0]
+			if err := o.checkRehearsalFlags(cmd.Flags()); err != nil {
+				return err
+			}
+			if o.rehearse {
+				return runRehearsal(cmd.Context(), &o, cmd.InOrStdin(), cmd.OutOrStdout(), cmd.ErrOrStderr())
+			}
 			return runDoctor(cmd.Context(), &o, cmd.OutOrStdout())
 		},
 	}
 	cmd.Flags().StringVarP(&o.output, "output", "o", "text", "output format: text or json")
+	o.registerRehearsalFlags(cmd.Flags())
 	o.clouds.registerFlags(cmd.Flags())
 	return cmd
 }
@@ -69,6 +87,9 @@ func runDoctor(ctx context.Context, o *doctorOptions, out io.Writer) error {
 	spec, err := service.Parse(o.file, text)
 	if err != nil {
 		return usage(err, "")
+	}
+	if o.clouds.downloads, err = downloadsFromBuckets(spec.Name, o.programURL); err != nil {
+		return err
 	}
 	places, err := o.clouds.providersOf(ctx, spec)
 	if err != nil {
@@ -92,7 +113,7 @@ func runDoctor(ctx context.Context, o *doctorOptions, out io.Writer) error {
 	}
 	findings = append(findings, withinQuotas(spec, quotas)...)
 	findings = append(findings, findPrices(ctx, places, cloud.RentedRegions(spec))...)
-	for _, find := range []func(context.Context, *service.Spec, provision.MultiCloud) ([]provision.CheckResult, error){o.findName, o.findStrangers} {
+	for _, find := range []func(context.Context, *service.Spec, provision.MultiCloud) ([]provision.CheckResult, error){o.findReservations, o.findLaunches, o.findName, o.findStrangers} {
 		found, err := find(ctx, spec, places)
 		if err != nil {
 			return err
@@ -206,8 +227,11 @@ func printFindings(w io.Writer, findings []provision.CheckResult, quotas []provi
 				continue
 			}
 			word := "ok"
-			if !f.OK {
+			switch {
+			case !f.OK:
 				word = "FAIL"
+			case f.Warning:
+				word = "warn"
 			}
 			t.Rowf("%s\t%s\t%s", word, f.Where, f.Message)
 			before := "hint: "

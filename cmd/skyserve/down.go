@@ -42,7 +42,8 @@ command is idempotent and also deletes a partly deployed service. It lists what 
 not delete (exit 3).
 
 Machines of static regions are only detached. In clouds, after confirmation, it deletes
-the public DNS name first, then VMs, firewalls and identities. It finds them by their
+the public DNS name first, then VMs, firewalls, identities and the bucket with the
+skyserve binary. It finds them by their
 tags and waits until each is gone.`,
 		Example: `  skyserve down chat
   skyserve down service.yaml`,
@@ -116,6 +117,9 @@ func (d *down) openService(ctx context.Context) (err error) {
 			return err
 		}
 		d.owner = who.owner
+		if d.clouds.programs, err = mayHaveBucket(d.svc); err != nil {
+			return err
+		}
 		if d.places, err = d.clouds.providersOf(ctx, d.spec); err != nil {
 			return err
 		}
@@ -148,6 +152,7 @@ func (d *down) runDown(ctx context.Context, in io.Reader) error {
 	} else if err != nil {
 		remaining = append(remaining, err.Error())
 	}
+	d.recordDown(ctx)
 	d.stopController(ctx)
 	stopped, err := d.deleteObjects(ctx)
 	var leftover *provision.RemainingError
@@ -263,7 +268,7 @@ func deployedSpec(arg string, svc local.Service) (*service.Spec, error) {
 		return spec, nil
 	}
 	var program machineProgram // which only machines in clouds get
-	if noted := svc.LoadValue(noteProgram, &program); noted != nil || program.URL != "" {
+	if noted := svc.LoadValue(noteProgram, &program); noted != nil || program.isChosen() {
 		return nil, usage(err, "correct the file: it contains the cloud regions of the service's running machines")
 	}
 	return nil, nil // a local service can be found by its name alone

@@ -8,6 +8,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"skyserve/internal/controller/deploy"
+	"skyserve/internal/service"
 	"skyserve/internal/sim/engine"
 	"skyserve/internal/sim/engine/server"
 )
@@ -20,6 +22,7 @@ type engineFlags struct {
 	maxNumSeqs int
 	flavor     string
 	faults     []string
+	apiKey     string
 	server     server.Options
 }
 
@@ -72,6 +75,7 @@ func (f *engineFlags) registerFlags(cmd *cobra.Command) {
 	flags.Uint64Var(&f.server.Seed, "seed", 1, "seed of responses and faults")
 	flags.Int64Var(&f.server.MaxBodyBytes, "max-body-bytes", server.DefaultMaxBodyBytes, "maximum size of a request body")
 	flags.DurationVar(&f.server.Grace, "grace", server.DefaultGrace, "time for in-flight requests to complete after SIGTERM")
+	flags.StringVar(&f.apiKey, "api-key", "", "source of the API key that clients must send: env:NAME or file:PATH")
 	flags.StringArrayVar(&f.faults, "fault", nil, "inject a fault, as `NAME=VALUE` (repeatable)")
 }
 
@@ -87,6 +91,9 @@ func (f *engineFlags) options(cmd *cobra.Command) (o server.Options, err error) 
 	if o.Faults, err = server.ParseFaults(f.faults); err != nil {
 		return o, fmt.Errorf("--fault: %w", err)
 	}
+	if o.APIKey, err = f.readKey(); err != nil {
+		return o, fmt.Errorf("--api-key: %w", err)
+	}
 	if cmd.Flags().Changed("kv-tokens") {
 		o.Profile.KVTokens = f.kvTokens
 	}
@@ -100,6 +107,25 @@ func (f *engineFlags) options(cmd *cobra.Command) (o server.Options, err error) 
 		}
 	}
 	return o, nil
+}
+
+// readKey returns the API key of the engine; empty = none.
+func (f *engineFlags) readKey() (string, error) {
+	switch {
+	case f.apiKey == "":
+		return "", nil
+	case !service.IsSecretRef(f.apiKey):
+		return "", errors.New("must be env:NAME or file:PATH, never the key itself")
+	}
+	text, err := deploy.LocalSecrets(f.apiKey)
+	if err != nil {
+		return "", err
+	}
+	key, err := service.ParseBearerKey(text)
+	if err != nil {
+		err = fmt.Errorf("reading %s: %w", f.apiKey, err)
+	}
+	return string(key), err
 }
 
 func runEngine(cmd *cobra.Command, f engineFlags) error {

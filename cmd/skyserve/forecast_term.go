@@ -8,8 +8,6 @@ import (
 	"strings"
 	"time"
 
-	"golang.org/x/term"
-
 	"skyserve/forecast"
 	"skyserve/internal/printable"
 	"skyserve/tui"
@@ -70,15 +68,8 @@ func (o *forecastOptions) terminalPlots(w io.Writer, results []forecastedSeries)
 	return nil
 }
 
-// terminalWidth returns the width of a terminal in columns.
-func terminalWidth(w io.Writer) int {
-	if f := fileOf(w); f != nil {
-		if columns, _, err := term.GetSize(int(f.Fd())); err == nil && columns > 0 {
-			return max(columns, minWidth)
-		}
-	}
-	return plotWidth
-}
+// terminalWidth returns the width of a plot on a terminal in columns.
+func terminalWidth(w io.Writer) int { return max(terminalColumns(w, plotWidth), minWidth) }
 
 // terminalPlot draws a course, at most width columns wide, with a legend below.
 func terminalPlot(c plotData, width int, theme tui.Theme) string {

@@ -29,6 +29,8 @@ type gcOptions struct {
 	dryRun  bool
 	output  string
 	clouds  cloudFlags
+	// unknown is a service of this machine to treat as unknown; empty = none.
+	unknown string
 }
 
 func newGCCmd() *cobra.Command {
@@ -36,8 +38,8 @@ func newGCCmd() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "gc [--region CLOUD/REGION]... [--zone DOMAIN]...",
 		Short: "Delete orphaned cloud resources",
-		Long: `Find orphaned resources: VMs, firewalls and identities with the tags of a service that
-this machine does not operate, and the DNS names of such services in hosted zones of
+		Long: `Find orphaned resources: VMs, firewalls, identities and buckets with the tags of a service
+that this machine does not operate, and the DNS names of such services in hosted zones of
 Route 53. Show them with their hourly cost and delete them after confirmation, DNS names
 together with their health checks. Resources without such tags are ignored. At least one
 --region or --zone is required.
@@ -113,7 +115,9 @@ func findOrphans(ctx context.Context, o *gcOptions) (*orphans, error) {
 	if err != nil {
 		return nil, err
 	}
+	known = slices.DeleteFunc(known, func(s deploy.Service) bool { return o.unknown != "" && s.Name == o.unknown })
 	g := &orphans{}
+	o.clouds.programs = true
 	if g.places, err = o.clouds.providers(ctx, &service.Spec{}, regions, false); err != nil {
 		return nil, err
 	}
@@ -189,7 +193,8 @@ func readRegions(texts []string) ([]service.Region, error) {
 	return regions, nil
 }
 
-// knownServices returns the services that this machine is an operator of.
+// knownServices returns the services that this machine is an operator of, except rehearsals that
+// were killed.
 func knownServices() ([]deploy.Service, error) {
 	home, err := local.OpenHome()
 	if err != nil {
@@ -204,6 +209,12 @@ func knownServices() ([]deploy.Service, error) {
 		svc, err := home.Service(name)
 		if err != nil {
 			return nil, err
+		}
+		if abandoned, err := isAbandonedRehearsal(svc); err != nil || abandoned {
+			if err != nil {
+				return nil, err
+			}
+			continue
 		}
 		who, err := openOperator(svc, false)
 		if errors.Is(err, fs.ErrNotExist) {

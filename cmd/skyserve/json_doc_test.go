@@ -25,7 +25,11 @@ func TestEveryJSONKeyIsDocumented(t *testing.T) {
 	for _, document := range []any{
 		telemetry.Snapshot{},
 		telemetry.Reload{},
+		telemetry.EventReport{},
 		deploy.ServiceStatus{},
+		listing{},
+		blockListing{},
+		boughtBlock{},
 		load.Report{},
 		plan.Proposal{},
 		plan.Problem{},
@@ -44,6 +48,7 @@ func TestEveryJSONKeyIsDocumented(t *testing.T) {
 		telemetry.UsageReport{},
 		usageReport{},
 		operatorRow{},
+		rehearsalReport{},
 		cloud.QuotaNeed{},
 		eval.ReplayReport{},
 	} {

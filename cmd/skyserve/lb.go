@@ -37,6 +37,7 @@ type lbFlags struct {
 	region   string
 	keysFrom string
 	replicas []string
+	keys     []string
 	peers    []string
 	models   []string
 	memory   string
@@ -51,7 +52,7 @@ type lbFlags struct {
 // lbConfigFlags are the flags whose settings a configuration file has too; they cannot be combined
 // with --config.
 var lbConfigFlags = []string{
-	"region", "id", "service", "listen", "admin", "replica", "peer", "model", "lora", "policy", "push", "order", "max-wait",
+	"region", "id", "service", "listen", "admin", "replica", "replica-key", "replicas-file", "peer", "model", "lora", "policy", "push", "order", "max-wait",
 	"no-forward", "keys-from", "record", "store", "access-log", "traces", "memory",
 }
 
@@ -77,6 +78,7 @@ nothing. Without --config, only keys and certificate are reloaded.`,
       --replica http://127.0.0.1:8201
   skyserve lb --region eu --listen 127.0.0.1:8002 --admin 127.0.0.1:8102 \
       --replica eu-0=http://127.0.0.1:8202 --peer us=http://127.0.0.1:8000,rtt=100ms
+  skyserve lb --region us --replica https://gpu7.example.com --replica-key env:ENGINE_KEY
   skyserve lb --config lb.yaml`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return runLb(cmd, f) },
@@ -93,10 +95,12 @@ func (f *lbFlags) registerFlags(cmd *cobra.Command) {
 	flags.StringVar(&f.cfg.Service, "service", "skyserve", "name of the service")
 	flags.StringVar(&f.cfg.Listen, "listen", "127.0.0.1:8000", "public address (port 0 = any free port)")
 	flags.StringVar(&f.cfg.Admin, "admin", "127.0.0.1:8100", "admin address")
-	flags.StringArrayVar(&f.replicas, "replica", nil, "`URL` of a replica, or ID=URL (repeatable)")
+	flags.StringArrayVar(&f.replicas, "replica", nil, "`URL` of a replica, or ID=URL; dns+http://HOST:PORT and srv+http://NAME are all replicas of a DNS name (repeatable)")
+	flags.StringVar(&f.cfg.ReplicasFile, "replicas-file", "", "`FILE` with one replica URL per line, or a list in YAML or JSON; watched for changes")
+	flags.StringArrayVar(&f.keys, "replica-key", nil, "source of the API key that the engines require, env:NAME or file:PATH, or ID=SOURCE for one --replica ID=URL (repeatable)")
 	flags.StringArrayVar(&f.peers, "peer", nil, "`REGION=URL` of another balancer; append ,rtt=100ms to emulate network latency (repeatable)")
 	flags.StringArrayVar(&f.models, "model", nil, "name and alias of a model, as `NAME=ALIAS` (repeatable)")
-	flags.StringArrayVar(&f.loras, "lora", nil, "LoRA adapter that the engines of model NAME load, as `NAME=ADAPTER` (repeatable)")
+	flags.StringArrayVar(&f.loras, "lora", nil, "LoRA adapter of the model NAME, as `NAME=ADAPTER`: reported if no engine serves it (repeatable)")
 	flags.StringVar(&b.Policy, "policy", "", "balancing policy: "+strings.Join(service.ImplementedPolicies(), ", ")+" (cost = lowest estimated latency)")
 	flags.StringVar(&b.Push, "push", "", "when a replica may receive another request: pending (it has none pending), outstanding:N (fewer than N), blind (always)")
 	flags.StringVar(&b.Order, "order", "", "queue order: "+strings.Join(service.ImplementedOrders(), ", ")+" (first come, earliest deadline, priority, deadline and priority)")
@@ -243,6 +247,9 @@ func (f *lbFlags) fromFlags() (service.BalancerConfig, error) {
 		id, url := splitNamed(text)
 		cfg.Replicas = append(cfg.Replicas, service.ReplicaConfig{ID: id, URL: url})
 	}
+	if err := setReplicaKeys(cfg.Replicas, f.keys); err != nil {
+		return cfg, err
+	}
 	for _, text := range f.peers {
 		p, err := parsePeer(text)
 		if err != nil {
@@ -262,6 +269,38 @@ func (f *lbFlags) fromFlags() (service.BalancerConfig, error) {
 	var err error
 	cfg.Models, err = parseModels(f.models, f.loras)
 	return cfg, err
+}
+
+// setReplicaKeys sets the sources of the keys of replicas from the values of --replica-key. The source of
+// one replica has precedence over that of all.
+func setReplicaKeys(replicas []service.ReplicaConfig, values []string) error {
+	common := ""
+	for _, value := range values {
+		id, source := "", value
+		if name, rest, named := strings.Cut(value, "="); named && !service.IsSecretRef(value) {
+			id, source = name, rest
+		}
+		if !service.IsSecretRef(source) { // not quoted: it may be a key
+			return errors.New("--replica-key: must be env:NAME, file:PATH or ID=SOURCE, never the key itself")
+		}
+		i := slices.IndexFunc(replicas, func(r service.ReplicaConfig) bool { return id != "" && r.ID == id })
+		switch {
+		case id == "" && common != "":
+			return errors.New("--replica-key: must be set at most once without an ID")
+		case id == "":
+			common = source
+		case i < 0:
+			return fmt.Errorf("--replica-key: no --replica has the ID %q", id)
+		case replicas[i].APIKey != "":
+			return fmt.Errorf("--replica-key: must be set at most once for the ID %q", id)
+		default:
+			replicas[i].APIKey = source
+		}
+	}
+	for i := range replicas {
+		replicas[i].APIKey = cmp.Or(replicas[i].APIKey, common)
+	}
+	return nil
 }
 
 // splitNamed splits NAME=URL. A URL alone has an empty name.
@@ -326,8 +365,20 @@ func parseModels(aliases, adapters []string) ([]service.BalancerModel, error) {
 // flagOfConfigKey maps a configuration key to the flag that sets it.
 var flagOfConfigKey = map[string]string{
 	"id": "--id", "region": "--region", "listen": "--listen", "admin": "--admin",
-	"replicas": "--replica", "peers": "--peer", "models": "--model", "record": "--record", "store_url": "--store",
+	"replicas": "--replica", "replicas_file": "--replicas-file", "replica_key": "--replica-key", "peers": "--peer", "models": "--model", "record": "--record", "store_url": "--store",
 	"balancer.policy": "--policy", "balancer.push": "--push", "balancer.order": "--order", "balancer.auth.keys_from": "--keys-from", "balancer.traces": "--traces", "balancer": "--max-wait",
+}
+
+// flagOf returns the flag that sets a configuration key, or the key if there is none.
+func flagOf(key string) string {
+	if strings.HasPrefix(key, "models[") && strings.Contains(key, "].lora") {
+		return "--lora"
+	}
+	list, _, _ := strings.Cut(key, "[")
+	if strings.HasSuffix(key, ".api_key") {
+		list = "replica_key"
+	}
+	return cmp.Or(flagOfConfigKey[list], key)
 }
 
 // explainError replaces the configuration key in an error of the balancer by the file or flag that the
@@ -339,8 +390,7 @@ func (f *lbFlags) explainError(err error) error {
 	case errors.As(err, &ce) && f.config != "":
 		return usage(fmt.Errorf("%s: %w", f.config, err), ce.Hint)
 	case errors.As(err, &ce):
-		list, _, _ := strings.Cut(ce.Key, "[")
-		return usage(fmt.Errorf("%s: %s", cmp.Or(flagOfConfigKey[list], ce.Key), ce.Problem), ce.Hint)
+		return usage(fmt.Errorf("%s: %s", flagOf(ce.Key), ce.Problem), ce.Hint)
 	case errors.As(err, &le):
 		return failed(err, fmt.Sprintf("another process or another flag of this command may use the address; choose another with --%s (port 0 = any free port)", le.Flag))
 	}

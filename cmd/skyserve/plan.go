@@ -38,6 +38,7 @@ type planOptions struct {
 	output   string
 	file     string
 	apply    bool
+	reason   string
 	yes      bool
 	clouds   cloudFlags
 	errOut   io.Writer
@@ -107,6 +108,7 @@ applying failed and 3 if the plan was partly applied.`,
 	flags.BoolVar(&o.reserve, "reserve", false, "compare the cost of reserved capacity, based on the history")
 	flags.BoolVar(&o.detailed, "detailed-exitcode", false, "exit 10 instead of 0 when counts change")
 	flags.BoolVar(&o.apply, "apply", false, "apply the plan to the running service")
+	flags.StringVar(&o.reason, "reason", "", "`TEXT` for 'skyserve events': why you apply the plan (default: the command)")
 	flags.BoolVar(&o.yes, "yes", false, "skip confirmation of billed changes of --apply (local and static regions need none)")
 	flags.BoolVar(&o.listPrices, "list-prices", false, "use list prices without querying the clouds")
 	o.clouds.registerFlags(flags)

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -33,7 +34,7 @@ func (o *planOptions) applyProposal(ctx context.Context, p plan.Proposal, in io.
 		return err
 	}
 	defer unlock()
-	if err := s.result(ctx, s.applyCount(ctx, deploy.WantedBy(s.spec, p))); err != nil {
+	if err := s.applyPlan(ctx, p, cmp.Or(o.reason, "skyserve plan --apply")); err != nil {
 		return err
 	}
 	fmt.Fprintln(o.errOut, applied(s.spec.Name, s.Changed))
@@ -41,6 +42,15 @@ func (o *planOptions) applyProposal(ctx context.Context, p plan.Proposal, in io.
 		return nil
 	}
 	return o.exitCode(p)
+}
+
+// applyPlan applies a proposal and records it. reason is why the operator applies it.
+func (s *scaling) applyPlan(ctx context.Context, p plan.Proposal, reason string) error {
+	s.log.reason = reason
+	s.notePlan(p)
+	err := s.applyCount(ctx, deploy.WantedBy(s.spec, p))
+	s.sendChange(ctx, err)
+	return s.result(ctx, err)
 }
 
 // applied returns the message after a plan was applied.

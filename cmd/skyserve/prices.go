@@ -40,6 +40,7 @@ func (o *planOptions) fetchPrices(ctx context.Context, spec *service.Spec) {
 		var prices deploy.Prices
 		offers, prices, unknown = deploy.Offers(ctx, places, regions)
 		o.review.Prices = controller.MachinePrices(offers)
+		o.fetchReservations(ctx, spec, places)
 		for r, err := range prices.Unknown {
 			if unknown[r] == nil {
 				unknown[r] = err
@@ -47,6 +48,15 @@ func (o *planOptions) fetchPrices(ctx context.Context, spec *service.Spec) {
 		}
 	}
 	o.review.Notes = slices.Concat(o.review.Notes, unknownPriceLines(unknown))
+}
+
+// fetchReservations sets the review's facts about reservations, and notes which are unknown.
+func (o *planOptions) fetchReservations(ctx context.Context, spec *service.Spec, places provision.MultiCloud) {
+	read := readNamedReservations(ctx, spec, places)
+	o.review.Reservations = controller.ReservationFacts(read.ByRegion)
+	for _, r := range slices.Sorted(maps.Keys(read.Unknown)) {
+		o.review.Notes = append(o.review.Notes, fmt.Sprintf("the reservations of %s are unknown, planning as in service.yaml: %s", r, oneLine(read.Unknown[r])))
+	}
 }
 
 // unknownPriceLines returns one line per reason why prices are unknown, with the regions and a hint.

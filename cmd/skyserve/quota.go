@@ -61,6 +61,8 @@ type quotaView struct {
 	unknown map[service.Region]error
 	// fits is set if the plan can be applied within the quotas, with fallbacks if necessary.
 	fits bool
+	// reservations are the checks of the reservations that the service names by id.
+	reservations []provision.CheckResult
 }
 
 // checkQuotas fetches the quotas that a plan's launches count against. A plan without launches
@@ -74,7 +76,7 @@ func checkQuotas(ctx context.Context, f *deploy.Deployer, places provision.Multi
 	if ctx.Err() != nil {
 		return v, context.Cause(ctx)
 	}
-	v = quotaView{needs: cloud.CompareQuotas(needs, quotas), unknown: unknown}
+	v = quotaView{needs: cloud.CompareQuotas(needs, quotas), unknown: unknown, reservations: f.CheckReservations(p.Have)}
 	v.fits, err = f.FitsQuotas(p, quotas)
 	return v, err
 }
@@ -86,6 +88,7 @@ func (v quotaView) exceeded() []cloud.QuotaNeed {
 
 // printQuotas prints each quota with the needed and the available amount, and how to request increases.
 func (v quotaView) printQuotas(w io.Writer) {
+	v.printReservations(w)
 	if len(v.needs) == 0 {
 		return
 	}
@@ -128,8 +131,11 @@ func oneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", ";
 // errOverQuota is returned for a plan that the account's quotas do not allow.
 var errOverQuota = errors.New("the plan needs more VMs than the account's quotas allow")
 
-// checkFits returns an error for a plan that exceeds the quotas, unless the user can be prompted.
+// checkFits returns an error for a plan that exceeds the quotas, or whose reservations cannot be used, unless the user can be prompted.
 func (v quotaView) checkFits(in io.Reader, yes bool) error {
+	if len(v.unusable()) > 0 && (yes || !canPrompt(in)) {
+		return failed(errUnusableReservations, "correct or remove the entries in regions[].reserved; to use other capacity instead, run 'skyserve up' without --yes and confirm")
+	}
 	if v.fits || !yes && canPrompt(in) {
 		return nil
 	}

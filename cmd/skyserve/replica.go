@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -28,6 +29,7 @@ type replicaOptions struct {
 	undo     bool
 	yes      bool
 	clouds   cloudFlags
+	reason   string
 }
 
 func newReplicaCmd() *cobra.Command {
@@ -58,6 +60,7 @@ Exit codes: 0 done or no change, 1 failed, 2 usage or not allowed by service.yam
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.PersistentFlags().StringVar(&o.service, "service", "", "`NAME` of the service (optional if only one exists)")
+	cmd.PersistentFlags().StringVar(&o.reason, "reason", "", "`TEXT` for 'skyserve events': why you make the change (default: the command)")
 	o.clouds.registerFlags(cmd.PersistentFlags())
 	cmd.AddCommand(newReplicaListCmd(&o), newReplicaAddCmd(&o), newReplicaRemoveCmd(&o), newReplicaDrainCmd(&o), newReplicaDonateCmd(&o), newReplicaReclaimCmd(&o))
 	return cmd
@@ -124,7 +127,7 @@ func (o *replicaOptions) verb(cmd *cobra.Command, on func(id string) decision) *
 
 // applyDecision applies a decision.
 func (o *replicaOptions) applyDecision(cmd *cobra.Command, d decision) error {
-	_, err := applyDecision(cmd.Context(), o.service, cmd.InOrStdin(), cmd.ErrOrStderr(), o.yes, o.clouds, d)
+	_, err := applyDecision(cmd.Context(), o.service, cmd.InOrStdin(), cmd.ErrOrStderr(), o.yes, cmp.Or(o.reason, cmd.CommandPath()), o.clouds, d)
 	return err
 }
 

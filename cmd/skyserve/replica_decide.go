@@ -6,6 +6,7 @@ import (
 	"io"
 
 	"skyserve/internal/service"
+	"skyserve/internal/telemetry"
 )
 
 // decision changes the replicas of a running service.
@@ -13,28 +14,44 @@ type decision func(ctx context.Context, s *scaling) error
 
 // drainDecision returns the decision to drain a replica, or with false to send it requests again.
 func drainDecision(id string, yes bool) decision {
-	return func(ctx context.Context, s *scaling) error { return s.Drain(ctx, id, yes) }
+	return func(ctx context.Context, s *scaling) error {
+		if yes {
+			s.noteReplica(telemetry.EventDrain, id, "drained")
+		} else {
+			s.noteReplica(telemetry.EventResume, id, "resumed")
+		}
+		return s.Drain(ctx, id, yes)
+	}
 }
 
 // donateDecision returns the decision to donate a replica.
 func donateDecision(id string) decision {
-	return func(ctx context.Context, s *scaling) error { return s.Donate(ctx, id) }
+	return func(ctx context.Context, s *scaling) error {
+		s.noteReplica(telemetry.EventDonate, id, "donated")
+		return s.Donate(ctx, id)
+	}
 }
 
 // reclaimDecision returns the decision to reclaim a donated replica.
 func reclaimDecision(id string) decision {
-	return func(ctx context.Context, s *scaling) error { return s.Reclaim(ctx, id) }
+	return func(ctx context.Context, s *scaling) error {
+		s.noteReplica(telemetry.EventReclaim, id, "reclaimed")
+		return s.Reclaim(ctx, id)
+	}
 }
 
 // applyDecision applies a decision to a service while it holds the service's lock, and
-// prints progress to errOut. changed reports whether anything was changed.
-func applyDecision(ctx context.Context, name string, in io.Reader, errOut io.Writer, yes bool, clouds cloudFlags, d decision) (changed bool, err error) {
+// prints progress to errOut. reason is why the operator makes the change. changed reports whether anything was changed.
+func applyDecision(ctx context.Context, name string, in io.Reader, errOut io.Writer, yes bool, reason string, clouds cloudFlags, d decision) (changed bool, err error) {
 	s, unlock, err := openScaling(ctx, name, in, errOut, yes, clouds)
 	if err != nil {
 		return false, err
 	}
 	defer unlock()
-	if err := s.result(ctx, d(ctx, s)); err != nil {
+	s.log.reason = reason
+	err = d(ctx, s)
+	s.sendChange(ctx, err)
+	if err := s.result(ctx, err); err != nil {
 		return s.Changed, err
 	}
 	strategy := s.spec.Autoscale.Strategy

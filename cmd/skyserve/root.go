@@ -17,6 +17,7 @@ import (
 
 	"skyserve/internal/printable"
 	"skyserve/provision/local"
+	"skyserve/provision/record"
 )
 
 // Exit codes, the same for every verb.
@@ -67,8 +68,20 @@ func execute(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		err = root.ExecuteContext(ctx)
 	}
 	code := report(ctx, errOut, cmp.Or(err, out.Flush()))
+	reportRecording(errOut)
 	_ = errOut.Flush() // an error could be reported only to the same stream
 	return code
+}
+
+// reportRecording prints where the calls to the clouds were recorded, if they were.
+func reportRecording(w io.Writer) {
+	path, calls, err := record.Finish()
+	if path != "" {
+		fmt.Fprintf(w, "recorded %d cloud calls in %s\n", calls, path)
+	}
+	if err != nil {
+		fmt.Fprintf(w, "warning: the recording is incomplete: %v\n", err)
+	}
 }
 
 // checkCommand returns an error for a command line that names no command, with the most similar ones.
@@ -129,7 +142,10 @@ shows their state, and plans the capacity that they need next.`,
 		SilenceUsage:  true,
 		// A background process takes its local object's lock before it does anything else.
 		// The operating system releases the lock when the process ends.
-		PersistentPreRunE: func(*cobra.Command, []string) error {
+		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
+			if err := record.Start(cmd.CommandPath(), version); err != nil {
+				return usage(err, "")
+			}
 			path := os.Getenv(local.EnvObject)
 			if path == "" {
 				return nil
@@ -151,6 +167,7 @@ shows their state, and plans the capacity that they need next.`,
 		newDownCmd(),
 		newGCCmd(),
 		newDoctorCmd(),
+		newOffersCmd(),
 		newStatusCmd(),
 		newConnectCmd(),
 		newLogsCmd(),
@@ -162,6 +179,7 @@ shows their state, and plans the capacity that they need next.`,
 		newTopCmd(),
 		newExplainCmd(),
 		newUsageCmd(),
+		newEventsCmd(),
 		newPlanCmd(),
 		newReplicaCmd(),
 		newForecastCmd(),

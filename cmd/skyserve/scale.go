@@ -40,9 +40,10 @@ func openScaling(ctx context.Context, name string, in io.Reader, errOut io.Write
 		return nil, nil, err
 	}
 	u := &upRun{
-		up: &up{upOptions: &upOptions{file: svc.SpecFile(), yes: yes, timeout: defaultTimeout(spec), clouds: clouds}, errOut: errOut, started: time.Now()},
+		up: &up{upOptions: &upOptions{file: svc.SpecFile(), yes: yes, timeout: defaultTimeout(spec), clouds: clouds}, errOut: errOut, started: time.Now(), block: newTerminalBlock(errOut)},
 		in: in, svc: svc, spec: spec, text: text, filter: func(*deploy.Plan, provision.Change) bool { return false },
 	}
+	u.starts = newStartDisplay(u.up)
 	if !cloud.UsesClouds(spec) {
 		u.clouds.localService = &svc
 	}
@@ -109,6 +110,9 @@ func (s *scaling) removeReplica(ctx context.Context, id string) error {
 // confirmChanges shows changes of machines, and prompts for confirmation if they change the
 // bill.
 func (s *scaling) confirmChanges(ctx context.Context, p *deploy.Plan, swaps []deploy.Replacement) (err error) {
+	if err := checkBudget(s.spec, p); err != nil {
+		return err
+	}
 	if len(p.Changes) == 0 && len(swaps) == 0 {
 		return nil
 	}

@@ -17,10 +17,21 @@ import (
 	"skyserve/internal/testkit"
 )
 
+// envBrokenCommand is the environment variable with the name of a command that fails at once.
+const envBrokenCommand = "SKYSERVE_TEST_BROKEN"
+
 // TestMain makes this test binary the command skyserve inside scripts.
 func TestMain(m *testing.M) {
 	testscript.Main(patient{m}, map[string]func(){
-		"skyserve": func() { os.Exit(run(os.Args[1:])) },
+		"skyserve": func() {
+			if fails := os.Getenv(envBrokenCommand); fails != "" && len(os.Args) > 1 && os.Args[1] == fails {
+				fmt.Fprintf(os.Stderr, "%s is broken\n", fails)
+				os.Exit(exitFailed)
+			}
+			awaitEngineStart(os.Args[1:])
+			os.Exit(run(os.Args[1:]))
+		},
+		"post": func() { os.Exit(post(os.Args[1:])) },
 	})
 }
 

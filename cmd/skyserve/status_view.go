@@ -8,6 +8,7 @@ import (
 	"io"
 	"io/fs"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -51,13 +52,14 @@ func openView(ctx context.Context, clouds *cloudFlags, svc local.Service, doing 
 	if err != nil && (cloud.UsesClouds(v.spec) || !errors.Is(err, fs.ErrNotExist)) { // without enrolments there is no agent to query
 		return nil, err
 	}
-	places, err := clouds.providersOf(ctx, v.spec)
-	if err != nil {
-		return nil, cloudError(err)
-	}
 	var program machineProgram
 	if err := svc.LoadValue(noteProgram, &program); err != nil {
 		return nil, err
+	}
+	clouds.programs, clouds.downloads = program.HadBucket, program.fromBuckets()
+	places, err := clouds.providersOf(ctx, v.spec)
+	if err != nil {
+		return nil, cloudError(err)
 	}
 	var zone deploy.HostedZone
 	if err := svc.LoadValue(noteZone, &zone); err != nil {
@@ -68,7 +70,7 @@ func openView(ctx context.Context, clouds *cloudFlags, svc local.Service, doing 
 		f.UserData = userData(v.spec.Name, "nobody", program)
 	}
 	f.ZoneID = zone.ID
-	if program.URL == "" && cloud.UsesClouds(v.spec) {
+	if !program.isChosen() && cloud.UsesClouds(v.spec) {
 		f.UserData = nil
 	}
 	v.inspector = &deploy.Inspector{
@@ -127,10 +129,13 @@ func (v *serviceView) writeStatus(w io.Writer, s *deploy.ServiceStatus) error {
 	for _, problem := range s.Problems {
 		fmt.Fprintf(w, "problem: %s\n", problem)
 	}
-	for _, line := range append([]string{s.Peak, s.Plan, s.Deviation, s.Donations}, s.Events...) {
+	for _, line := range slices.Concat([]string{s.Peak, s.Plan, s.Deviation, s.Donations}, s.Launches.Lines(), s.Launches.FailureLines(time.Local), s.Cold, s.Events) {
 		if line != "" {
 			fmt.Fprintln(w, line)
 		}
+	}
+	if s.LastFailure != "" {
+		fmt.Fprintf(w, "last failure: %s; 'skyserve events %s' shows all events\n", s.LastFailure, s.Service)
 	}
 	writeName(w, s.DNS)
 	if s.Controller == nil {
@@ -145,6 +150,9 @@ func (v *serviceView) writeStatus(w io.Writer, s *deploy.ServiceStatus) error {
 			pinned = "pinned by digest"
 		}
 		fmt.Fprintf(w, "image of %s: %s (%s)\n", i.Model, i.Image, pinned)
+	}
+	for _, r := range s.Reservations {
+		fmt.Fprintf(w, "reservation %s in %s: %s\n", r.ID, r.Region, cloud.DescribeReservation(&r))
 	}
 	t := printable.NewTable(w)
 	t.Rowf("\nREGION\tKIND\tID\tSTATE\tADDRESS\tMODEL\tREASON\tOFFERING\t$/H")
@@ -192,7 +200,7 @@ func writeMachine(t *printable.Table, region service.Region, kind provision.Obje
 	if m.CostPerHour > 0 {
 		price = fmt.Sprintf("%.4f", m.CostPerHour)
 	}
-	statusRow(t, string(region), string(kind), m.ID, string(m.State), cmp.Or(m.Endpoint, m.URL), m.Model, reasonText(m.Reason, m.Wanted), offering, price)
+	statusRow(t, string(region), string(kind), m.ID, string(m.State), cmp.Or(m.Endpoint, m.URL), m.Model, reasonText(startText(region, m), m.Wanted), offering, price)
 }
 
 // decisionsFile is the file of the decisions about a local service's replicas.

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 
 	"golang.org/x/term"
 
@@ -35,6 +36,48 @@ func isTerminal(w io.Writer) bool {
 // redrawLine replaces the last progress line on a terminal; an empty text clears it.
 func redrawLine(terminal io.Writer, text string) {
 	fmt.Fprint(printable.Raw(terminal), clearLine, printable.Line(text))
+}
+
+// terminalBlock is a group of rows at the end of a terminal's output that is redrawn in place.
+type terminalBlock struct {
+	w    io.Writer
+	rows []string // that are drawn
+}
+
+// newTerminalBlock returns a block at the end of a terminal; nil if w is none.
+func newTerminalBlock(w io.Writer) *terminalBlock {
+	if !isTerminal(w) {
+		return nil
+	}
+	return &terminalBlock{w: w}
+}
+
+// draw replaces the rows. They are cut at the width of the terminal: a longer row would use two lines.
+func (b *terminalBlock) draw(rows []string) {
+	var out strings.Builder
+	if len(b.rows) > 0 {
+		fmt.Fprintf(&out, "\x1b[%dA\x1b[J", len(b.rows))
+	}
+	width := terminalColumns(b.w, defaultColumns) - 1 // a character in the last column may wrap
+	for _, row := range rows {
+		text := []rune(printable.Line(row))
+		out.WriteString(string(text[:min(len(text), width)]) + "\n")
+	}
+	b.rows = rows
+	_, _ = io.WriteString(printable.Raw(b.w), out.String()) // the screen: an error could not be reported
+}
+
+// defaultColumns is the width of a terminal that does not report it.
+const defaultColumns = 80
+
+// terminalColumns returns the width of a terminal in columns, or the usual width if it is unknown.
+func terminalColumns(w io.Writer, usual int) int {
+	if f := fileOf(w); f != nil {
+		if columns, _, err := term.GetSize(int(f.Fd())); err == nil && columns > 0 {
+			return columns
+		}
+	}
+	return usual
 }
 
 // redrawScreen replaces the content of a terminal by text.

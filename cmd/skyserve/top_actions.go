@@ -7,7 +7,6 @@ import (
 	"io"
 
 	"skyserve/internal/controller"
-	"skyserve/internal/controller/deploy"
 	"skyserve/internal/telemetry"
 	"skyserve/tui"
 )
@@ -27,7 +26,7 @@ func (o *topOperator) Perform(ctx context.Context, order tui.Action) (string, er
 		words := fmt.Sprintf(verb.command, order.Replica)
 		return "", o.withCommand(err, fmt.Sprintf(verb.doing, order.Replica), withServiceFlag(words, o.serviceName()))
 	}
-	changed, err := applyDecision(ctx, svc.Name(), nil, io.Discard, false, o.clouds, verb.decision(order.Replica))
+	changed, err := applyDecision(ctx, svc.Name(), nil, io.Discard, false, "skyserve top", o.clouds, verb.decision(order.Replica))
 	switch {
 	case err != nil:
 		return "", fmt.Errorf("%s: %w", fmt.Sprintf(verb.doing, order.Replica), withHint(err))
@@ -96,6 +95,5 @@ func (o *topOperator) applySummary(ctx context.Context, name string, shown *tele
 	if err != nil {
 		return false, err
 	}
-	err = s.result(ctx, s.applyCount(ctx, deploy.WantedBy(s.spec, p)))
-	return s.Changed, err
+	return s.Changed, s.applyPlan(ctx, p, "skyserve top")
 }

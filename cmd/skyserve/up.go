@@ -47,7 +47,7 @@ type upOptions struct {
 	yes      bool
 	dryRun   bool
 	detailed bool
-	wait     bool
+	wait     waitMode
 	upgrade  bool
 	timeout  time.Duration
 	output   string
@@ -56,6 +56,7 @@ type upOptions struct {
 	programURL   string
 	replace      []string
 	replaceAfter time.Duration
+	reason       string // why the operator changes the service
 }
 
 func newUpCmd() *cobra.Command {
@@ -86,14 +87,32 @@ does not respond, provided that another VM responds. Each VM generates its own k
 receives its configuration and secrets once, over mutual TLS; user data and tags contain
 neither. skyserve uses the credentials of the clouds' own command-line tools.
 
+In each cloud, up uploads its own binary to a private bucket of the service, from which
+VMs download it with their own identity. If this binary does not run on VMs (Linux on
+amd64, built without cgo), pass --program FILE. With --program URL, VMs download the
+binary from there. Another binary replaces the VMs one after the other.
+
 The environment variable ` + envAdminToken + ` sets the token of the balancers'
 admin APIs. The token is stored with the service, so other shells do not need it; an
 empty value removes it.
 
-The command waits up to --timeout: by default 1 minute, 10 minutes if the service obtains
-a certificate, or 30 minutes if there are VMs, which have to boot and fetch images and
-weights. After a timeout, everything that was started keeps running, and the public DNS
-name points to the balancers that respond (exit 3).
+The command waits up to --timeout. The default is 1 minute for processes on this machine,
+10 minutes if the service obtains a certificate, and 30 minutes if there are VMs, whose
+engines are containers: they boot, pull images and load weights. After a timeout,
+everything that was started keeps running, and the public DNS name points to the
+balancers that respond (exit 3). In clouds the controller then starts the replicas; the
+output names what needs another 'skyserve up'.
+
+While VMs start, the command shows the phase of each: boot, enrolment, image, weights,
+load, warmup. It does not wait for a replica that cannot become ready, for example because
+its image does not exist: when all others are ready, it prints the last log lines and the
+next step (exit 3, or 1 if every replica has failed).
+
+--wait balancers ends with exit 0 once every balancer responds, its certificate has been
+obtained and the name is published. --wait none also does not wait for these: it ends
+once every balancer has its configuration. In both cases the controller starts the
+replicas: follow with 'skyserve status -w'. Local processes, which start within seconds,
+are always started; --wait balancers and --wait none do not wait until they serve.
 
 Running processes keep the binary that they were started with. --upgrade replaces those
 that run a different binary.
@@ -102,10 +121,13 @@ Exit codes: 0 ready, 1 failed, 2 invalid file, 3 partly ready, 4 a cloud rejects
 credentials, 130 interrupted (run it again to continue).`,
 		Example: `  skyserve up service.yaml
   skyserve up service.yaml --dry-run --detailed-exitcode
-  skyserve up service.yaml --timeout 5m -o json`,
-		Args: argsBetween(1, 1, "SERVICE.yaml"),
+  skyserve up service.yaml --timeout 5m -o json
+  skyserve up service.yaml --wait balancers`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			return argsBetween(1, 1, "SERVICE.yaml")(cmd, takeWaitValue(cmd, args, &o.wait))
+		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			o.file = args[0]
+			o.file = takeWaitValue(cmd, args, &o.wait)[0]
 			if cmd.Flags().Changed("timeout") && o.timeout <= 0 {
 				return usage(fmt.Errorf("--timeout: must be greater than 0, got %s", o.timeout), "")
 			}
@@ -113,14 +135,15 @@ credentials, 130 interrupted (run it again to continue).`,
 		},
 	}
 	flags := cmd.Flags()
+	flags.StringVar(&o.reason, "reason", "", "`TEXT` for 'skyserve events': why you make the change (default: the command)")
 	flags.BoolVar(&o.yes, "yes", false, "skip confirmation of billed changes (local and static regions need none)")
 	flags.BoolVar(&o.dryRun, "dry-run", false, "show what would change without changing it")
 	flags.BoolVar(&o.detailed, "detailed-exitcode", false, "exit 10 instead of 0 when there are changes")
-	flags.BoolVar(&o.wait, "wait", true, "wait until the service is ready")
+	registerWaitFlag(cmd, &o.wait)
 	flags.BoolVar(&o.upgrade, "upgrade", false, "also replace processes that run a different binary")
 	flags.DurationVar(&o.timeout, "timeout", 0, "how long to wait until the service is ready (default 1m; 10m if the service obtains a certificate, 30m if it has VMs)")
 	flags.StringVarP(&o.output, "output", "o", "text", "output format: text or json")
-	flags.StringVar(&o.programURL, "program", "", "`URL` from which VMs download skyserve for Linux; append #sha256=HASH if this machine cannot download it to compute the hash (default: "+envProgram+", then the last value used)")
+	flags.StringVar(&o.programURL, "program", "", "`FILE` of skyserve for Linux that is uploaded to a bucket, or URL from which VMs download it; append #sha256=HASH if this machine cannot download it to compute the hash (default: "+envProgram+", then the last URL used, then this binary)")
 	flags.StringArrayVar(&o.replace, "replace", nil, "replace the VM with this `ID` (repeatable)")
 	flags.DurationVar(&o.replaceAfter, "replace-after", defaultReplaceAfter, "replace a VM that has booted and has not responded for this long (0 = never)")
 	o.clouds.registerFlags(flags)
@@ -133,6 +156,11 @@ type up struct {
 	out, errOut io.Writer
 	started     time.Time
 	lineMu      sync.Mutex // serialises progress lines
+	// block is the group of rows below the lines of a terminal; nil where errOut is none.
+	block *terminalBlock
+	// observer observes the run instead of a person; nil = none.
+	observer *upObserver
+	log      changeLog
 }
 
 func runUp(ctx context.Context, o *upOptions, in io.Reader, out, errOut io.Writer) error {
@@ -143,8 +171,8 @@ func runUp(ctx context.Context, o *upOptions, in io.Reader, out, errOut io.Write
 	if err != nil {
 		return usage(fmt.Errorf("reading the service: %w", err), "'skyserve init' prints a starter service.yaml")
 	}
-	u := &up{upOptions: o, out: out, errOut: errOut, started: time.Now()}
-	spec, err := service.Parse(o.file, text)
+	u := &up{upOptions: o, out: out, errOut: errOut, started: time.Now(), block: newTerminalBlock(errOut)}
+	spec, err := parseService(o.file, text)
 	if err == nil {
 		o.timeout = cmp.Or(o.timeout, defaultTimeout(spec))
 		printWarnings(errOut, o.file, spec)
@@ -173,6 +201,8 @@ func specUsage(err error) error {
 
 // progress prints a line for each change that is done or has failed.
 func (u *up) progress(c provision.Change, p provision.ChangePhase, err error) {
+	u.observer.recordChange(c, p)
+	u.log.addChange(c, p)
 	verb := map[provision.ChangeAction]string{
 		provision.ActionLaunch: "started", provision.ActionReplace: "replaced", provision.ActionReload: "reloaded", provision.ActionTerminate: "stopped",
 	}[c.Action]
@@ -188,7 +218,24 @@ func (u *up) progress(c provision.Change, p provision.ChangePhase, err error) {
 func (u *up) printLine(format string, args ...any) {
 	u.lineMu.Lock()
 	defer u.lineMu.Unlock()
+	var rows []string
+	if u.block != nil {
+		rows = u.block.rows
+		u.block.draw(nil)
+	}
 	fmt.Fprintf(u.errOut, "%6.1fs  %s\n", time.Since(u.started).Seconds(), fmt.Sprintf(format, args...))
+	if u.block != nil {
+		u.block.draw(rows)
+	}
+}
+
+// drawBlock draws rows below the progress lines of a terminal, in place of the last ones.
+func (u *up) drawBlock(rows []string) {
+	u.lineMu.Lock()
+	defer u.lineMu.Unlock()
+	if u.block != nil {
+		u.block.draw(rows)
+	}
 }
 
 // digCommand returns a dig command that queries the service's name server.

@@ -33,7 +33,13 @@ func (u *upRun) deliver(ctx context.Context, have []provision.Object, isReady fu
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, u.timeout, fmt.Errorf("not ready within %s", u.timeout))
 	defer cancel()
-	return h.Deliver(ctx, deployments)
+	stop := u.starts.run()
+	err = h.Deliver(ctx, deployments)
+	stop()
+	if line := u.starts.slowest(); line != "" && cloud.UsesClouds(u.spec) {
+		u.printLine("%s", line)
+	}
+	return err
 }
 
 // delivery returns the delivery to the machines, with each machine's deployment.
@@ -44,16 +50,23 @@ func (u *upRun) delivery(have []provision.Object) (*deploy.Delivery, map[string]
 	}
 	have = provision.OnePerID(u.changes.Wants, have) // the controller will remove the second machine of an id
 	deployments, err := deploy.Deployments(content, have)
-	return &deploy.Delivery{
-		Service: u.spec.Name, Party: u.operator.party, Authority: u.operator.authority, Enrolments: u.enrolments, Revoked: u.operator.revoked, Attestor: u.places, Have: have,
+	h := &deploy.Delivery{
+		Service: u.spec.Name, Party: u.operator.party, Authority: u.operator.authority, Enrolments: u.enrolments, Revoked: u.operator.revoked, Attestor: u.attestor, Have: have,
+		Awaited: u.awaited(), UntilDelivered: u.wait == waitNone && cloud.UsesClouds(u.spec),
 		Progress: func(id string, s agent.Status) {
+			u.delivered.record(id, s)
+			u.observer.recordStatus(id, s)
 			if u.isReload(id) && s.Phase == agent.PhaseReady {
 				u.printLine("reloaded %s", id)
-			} else if cloud.UsesClouds(u.spec) || s.Phase == agent.PhaseFailed || s.Phase == agent.PhaseDraining { // local processes pass the other phases at once
+			} else if !cloud.UsesClouds(u.spec) && (s.Phase == agent.PhaseFailed || s.Phase == agent.PhaseDraining) { // local processes pass the other phases at once
 				u.printLine("%s %s", id, strings.TrimSpace(string(s.Phase)+" "+s.Reason))
 			}
 		},
-	}, deployments, err
+	}
+	if cloud.UsesClouds(u.spec) {
+		h.Observed = u.observeStart(have)
+	}
+	return h, deployments, err
 }
 
 // informController sends the new desired state to the controller, so that it reverts none of this run's

@@ -89,8 +89,7 @@ func (u *upRun) checkPorts() error {
 func (u *upRun) awaitServing(ctx context.Context, have []provision.Object, fresh func(id string) bool) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, u.timeout, fmt.Errorf("not ready within %s", u.timeout))
 	defer cancel()
-	h := deploy.Delivery{Service: u.spec.Name, Party: u.operator.party, Have: have}
-	return h.AwaitServing(ctx, u.spec, u.draining, func(id string) {
+	return u.servingDelivery(have).AwaitServing(ctx, u.spec, u.draining, func(id string) {
 		if fresh(id) {
 			u.printLine("ready %s", id)
 		}

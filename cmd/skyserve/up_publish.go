@@ -92,5 +92,9 @@ func (p *publisher) publishChanges(ctx context.Context) {
 // publish sets the name's records to all balancers except those in without.
 func (p *publisher) publish(ctx context.Context, without map[string]bool) error {
 	have := slices.DeleteFunc(slices.Clone(p.have), func(o provision.Object) bool { return without[o.ID] })
-	return deploy.PublishName(ctx, p.up.zone, p.up.svc, publicName(p.up.spec, p.up.operator.owner, have))
+	err := deploy.PublishName(ctx, p.up.zone, p.up.svc, publicName(p.up.spec, p.up.operator.owner, have))
+	if err == nil {
+		p.up.delivered.setPublished()
+	}
+	return err
 }

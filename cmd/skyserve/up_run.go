@@ -15,7 +15,6 @@ import (
 	"skyserve/internal/agent"
 	"skyserve/internal/controller/deploy"
 	"skyserve/internal/identity"
-	"skyserve/internal/printable"
 	"skyserve/internal/service"
 	"skyserve/provision"
 	"skyserve/provision/cloud"
@@ -35,6 +34,7 @@ type upRun struct {
 	enrolments *deploy.Enrolments
 	strangers  []provision.Object // machines that claim to be balancers but have no enrolment
 	places     provision.MultiCloud
+	attestor   provision.KeyAttestor // of places, for all deliveries of the run
 	zone       provision.DNSZone
 	// hostedZone is the zone in which balancers write ACME challenges.
 	hostedZone deploy.HostedZone
@@ -44,8 +44,14 @@ type upRun struct {
 	// filter selects the changes of the fleet; it is set when only replicas change.
 	filter func(*deploy.Plan, provision.Change) bool
 	quotas quotaView
+	// launches are the results of checking the launches.
+	launches []provision.LaunchCheck
 	// draining are the replicas that balancers must stop using.
 	draining map[string]bool
+	// starts shows the machines of clouds that start.
+	starts *startDisplay
+	// delivered records what the run has completed.
+	delivered delivered
 	// reloads are the machines that reload their configuration.
 	reloads provision.Changes
 }
@@ -66,7 +72,7 @@ func deployService(ctx context.Context, u *up, in io.Reader, spec *service.Spec,
 	if err != nil {
 		return err
 	}
-	c := &upRun{up: u, in: in, svc: svc, spec: spec, text: text}
+	c := &upRun{up: u, in: in, svc: svc, spec: spec, text: text, starts: newStartDisplay(u)}
 	if !cloud.UsesClouds(spec) {
 		c.clouds.localService = &svc
 	}
@@ -83,11 +89,15 @@ func deployService(ctx context.Context, u *up, in io.Reader, spec *service.Spec,
 		svc.RemoveUnused()
 		return c.printResult(nil, false)
 	}
-	if err := c.confirm(); err != nil {
+	confirm := c.confirm
+	if u.observer != nil {
+		confirm = func() error { return u.observer.awaitApproval(ctx, c) }
+	}
+	if err := confirm(); err != nil {
 		svc.RemoveUnused()
 		return err
 	}
-	return c.applyChanges(ctx)
+	return c.applyRecorded(ctx)
 }
 
 // earlierVersionError returns an error if an earlier version of skyserve launched machines under names
@@ -114,7 +124,12 @@ func (u *upRun) confirm() error {
 		return err
 	}
 	printChanges(u.errOut, u.spec.Name, u.shownPlan())
+	printBudget(u.errOut, u.spec)
+	if err := checkBudget(u.spec, u.changes); err != nil {
+		return err
+	}
 	printPlainHTTP(u.errOut, u.spec)
+	printFailedLaunches(u.errOut, u.launches)
 	u.quotas.printQuotas(u.errOut)
 	if err := u.quotas.checkFits(u.in, u.yes); err != nil {
 		return err
@@ -143,11 +158,16 @@ func (u *upRun) openService(ctx context.Context) (err error) {
 		return err
 	}
 	if cloud.UsesClouds(u.spec) {
-		if u.program, err = resolveProgram(ctx, u.programURL, before); err != nil {
+		if u.program, err = chooseProgram(ctx, u.programURL, before, u.filter != nil); err != nil {
 			return err
 		}
 	}
+	u.clouds.programs, u.clouds.downloads = u.program.HadBucket, u.program.fromBuckets()
 	if u.places, err = u.clouds.providersOf(ctx, u.spec); err != nil {
+		return err
+	}
+	u.attestor = deploy.LimitAttestor(u.places)
+	if err := u.program.locate(ctx, u.places, u.spec, u.operator.owner); err != nil {
 		return err
 	}
 	if u.zone, err = u.clouds.nameZone(ctx, u.spec, u.svc); err != nil {
@@ -158,6 +178,7 @@ func (u *upRun) openService(ctx context.Context) (err error) {
 	}
 	u.deployer = newDeployer(u.spec, u.operator.owner, u.places, u.program)
 	u.deployer.ZoneID = u.hostedZone.ID
+	u.deployer.LimitToBudget()
 	if u.draining == nil {
 		decided, err := deploy.ReadDecisions(decisionsFile(u.svc))
 		if err != nil {
@@ -194,6 +215,10 @@ func (u *upRun) openService(ctx context.Context) (err error) {
 		return err
 	}
 	if err := u.findReloads(ctx); err != nil {
+		return err
+	}
+	u.launches = checkLaunches(ctx, u.places, u.changes)
+	if err := rejectedLaunch(u.launches); err != nil {
 		return err
 	}
 	u.quotas, err = checkQuotas(ctx, u.deployer, u.places, u.changes)
@@ -237,19 +262,20 @@ func (u *upRun) applyChanges(ctx context.Context) error {
 	if err == nil {
 		err = u.deliverAndPublish(ctx, have)
 	}
-	if err == nil && u.wait {
+	if err == nil && u.wait != waitNone {
 		err = u.awaitCertificates(ctx, have)
 	}
 	if err == nil {
 		err = u.reloadBalancers(ctx, have)
 	}
-	if err == nil && u.wait {
+	if err == nil && u.wait != waitNone {
 		err = u.awaitServing(ctx, have, u.isChanged)
 	}
 	if err != nil {
 		return u.applyError(ctx, err)
 	}
-	return u.printResult(have, u.wait)
+	u.printRemainder()
+	return u.printResult(have, u.wait == waitReplicas)
 }
 
 // awaitAddresses waits until each machine has its addresses and returns the objects.
@@ -319,12 +345,13 @@ func (u *upRun) printResult(have []provision.Object, ready bool) error {
 		document := map[string]any{
 			"service": u.spec.Name, "dry_run": u.dryRun, "ready": ready, "changes": deploy.ChangesOf(u.shownPlan().Changes),
 			"cost_per_hour": map[string]float64{"now": now, "then": then}, "endpoints": endpoints, "error": nil,
-			"dns": nil,
+			"dns": nil, "budget_per_hour": u.spec.BudgetPerHour(),
 		}
 		if u.spec.DNS != nil {
 			document["dns"] = u.spec.DNS.Name
 		}
 		if cloud.UsesClouds(u.spec) {
+			document["launches"] = u.launches
 			document["quotas"], document["plain_http"] = append([]cloud.QuotaNeed{}, u.quotas.needs...), u.spec.Balancer.TLS == nil
 		}
 		if err := json.NewEncoder(u.out).Encode(document); err != nil {
@@ -332,7 +359,9 @@ func (u *upRun) printResult(have []provision.Object, ready bool) error {
 		}
 	case u.dryRun:
 		printChanges(u.out, u.spec.Name, u.shownPlan())
+		printBudget(u.out, u.spec)
 		printPlainHTTP(u.out, u.spec)
+		printLaunchChecks(u.out, u.launches)
 		u.quotas.printQuotas(u.out)
 	default:
 		if err := u.printUp(endpoints); err != nil {
@@ -348,7 +377,7 @@ func (u *upRun) printResult(have []provision.Object, ready bool) error {
 // printUp prints the service's endpoints and commands to try next.
 func (u *upRun) printUp(endpoints map[string]string) error {
 	state := "up"
-	if !u.wait {
+	if u.wait != waitReplicas {
 		state = "started"
 	}
 	if len(u.shownPlan().Changes) == 0 {
@@ -376,6 +405,7 @@ func (u *upRun) printUp(endpoints map[string]string) error {
 		first = cmp.Or(first, endpoints[place])
 	}
 	printPlainHTTP(u.out, u.spec)
+	printEmptyModels(u.out, u.spec)
 	if !cloud.UsesClouds(u.spec) {
 		fmt.Fprintf(u.out, "\nTry next:\n  %s\n", curlCommand(u.spec, first))
 		if d := u.spec.DNS; d != nil && d.Provider == service.DNSEmbedded {
@@ -390,8 +420,11 @@ func (u *upRun) printUp(endpoints map[string]string) error {
 
 // applyError chooses the exit code of an error that occurred while applying changes.
 func (u *upRun) applyError(ctx context.Context, err error) error {
-	if ctx.Err() != nil {
+	if ctx.Err() != nil && u.observer == nil {
 		fmt.Fprintf(u.errOut, "interrupted; run 'skyserve up %s' again to continue\n", u.file)
+		if rest := u.delivered.remainder(u.spec, u.file, u.changes.Wants); rest != "" {
+			fmt.Fprintln(u.errOut, rest)
+		}
 		return fmt.Errorf("starting %s: %w", u.spec.Name, context.Canceled)
 	}
 	if u.output == "json" && u.clouds.localService != nil {
@@ -399,6 +432,9 @@ func (u *upRun) applyError(ctx context.Context, err error) error {
 		if printing := json.NewEncoder(u.out).Encode(document); printing != nil {
 			return printing
 		}
+	}
+	if failure := u.failedReplicasError(err); failure != nil {
+		return failure
 	}
 	var coded *exitError
 	if known := cloudError(strangersHint(err, u.file)); errors.As(known, &coded) {
@@ -416,6 +452,9 @@ func (u *upRun) afterFailure(err error) string {
 	var refusal *agent.Refusal
 	switch {
 	case errors.As(err, &refusal) && strings.Contains(refusal.Message, unknownField):
+		if u.program.fromBuckets() {
+			return fmt.Sprintf("the machine runs an earlier version of skyserve; 'skyserve up %s' replaces it", u.file)
+		}
 		return fmt.Sprintf("the machine runs an earlier version of skyserve; upload this version for Linux to a URL that machines can reach, then: skyserve up %s --program URL", u.file)
 	case errors.Is(err, identity.ErrPin):
 		return fmt.Sprintf("find out who changed that machine or impersonates it, then: skyserve up %s --replace ID", u.file)
@@ -423,7 +462,14 @@ func (u *upRun) afterFailure(err error) string {
 	if u.clouds.localService != nil || u.filter != nil {
 		return fmt.Sprintf("see 'skyserve status %s' and 'skyserve logs %s', then retry", u.spec.Name, u.spec.Name)
 	}
-	return fmt.Sprintf("the machines that were launched are running and billed; 'skyserve up %s' retries, 'skyserve down %s' deletes them", u.file, u.spec.Name)
+	hint := fmt.Sprintf("the machines that were launched are running and billed; 'skyserve up %s' retries, 'skyserve down %s' deletes them", u.file, u.spec.Name)
+	if u.changes == nil {
+		return hint
+	}
+	if rest := u.delivered.remainder(u.spec, u.file, u.changes.Wants); rest != "" {
+		hint += "\n" + rest
+	}
+	return hint
 }
 
 // cloudError adds the exit code and hint to an error about credentials or ownership.
@@ -484,83 +530,4 @@ func readLine(in io.Reader) (string, error) {
 		}
 		line = append(line, b[:n]...)
 	}
-}
-
-// printChanges prints the changes, one per line, with their cost per hour.
-func printChanges(w io.Writer, name string, p *deploy.Plan) {
-	if len(p.Changes) == 0 {
-		fmt.Fprintf(w, "%s: no change\n", name)
-		return
-	}
-	now, then := p.CostPerHour()
-	plural := "s"
-	if len(p.Changes) == 1 {
-		plural = ""
-	}
-	fmt.Fprintf(w, "%s: %d change%s, cost $%.2f/h -> $%.2f/h\n", name, len(p.Changes), plural, now, then)
-	t := printable.NewTable(w)
-	for _, c := range p.Changes {
-		t.Rowf("  %s %s\t%s\t%s\t%s\t%s\t%s", changeMark(c.Action), c.Kind(), c.ID(), c.Region(), formatPrice(c), formatMachine(c), c.Reason)
-	}
-	_ = t.Flush() // w is a buffer or the screen: an error could not be reported
-	if slices.ContainsFunc(p.Changes, isPriceUnknown) {
-		fmt.Fprintln(w, "  ?: price unknown; set it in models[].gpus[].price or regions[].reserved")
-	}
-	printPrices(w, p)
-}
-
-// printPlainHTTP prints a warning if the service serves plain HTTP publicly.
-func printPlainHTTP(w io.Writer, spec *service.Spec) {
-	if warning := deploy.PlainHTTPWarning(spec); warning != "" {
-		fmt.Fprintln(w, warning)
-	}
-}
-
-func changeMark(a provision.ChangeAction) string {
-	switch a {
-	case provision.ActionLaunch:
-		return "+"
-	case provision.ActionTerminate:
-		return "-"
-	case provision.ActionReplace, provision.ActionReload, provision.ActionRepair:
-	}
-	return "~"
-}
-
-// isPriceUnknown reports whether a change launches a machine whose price is unknown.
-func isPriceUnknown(c provision.Change) bool {
-	return !cloud.RunsOnThisComputer(c.Region()) && len(c.Desired.Offerings) > 0 && c.Desired.Offerings[0].PricePerHour == 0
-}
-
-// formatPrice formats what a change adds to the cost per hour.
-func formatPrice(c provision.Change) string {
-	switch {
-	case isPriceUnknown(c):
-		return "?"
-	case c.CostPerHour == 0:
-		return ""
-	case c.CostPerHour < 0:
-		return fmt.Sprintf("-$%.4f/h", -c.CostPerHour)
-	}
-	return fmt.Sprintf("+$%.4f/h", c.CostPerHour)
-}
-
-// formatMachine formats the offering that an object will run on, with the number of alternatives. For
-// an object that terminates it is the current offering.
-func formatMachine(c provision.Change) string {
-	offers := c.Desired.Offerings
-	if cloud.RunsOnThisComputer(c.Region()) {
-		return ""
-	}
-	if len(offers) == 0 {
-		if o := c.Observed.Offering; o != nil {
-			return o.String()
-		}
-		return ""
-	}
-	text := offers[0].String()
-	if len(offers) > 1 {
-		text += fmt.Sprintf(", or %d others", len(offers)-1)
-	}
-	return text
 }

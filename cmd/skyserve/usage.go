@@ -41,9 +41,10 @@ func newUsageCmd() *cobra.Command {
 		Use:   "usage [NAME]",
 		Short: "Show usage and quotas of API keys",
 		Long: fmt.Sprintf(`Show the usage of API keys by key, model and region: requests, prompt tokens, cached
-prompt tokens and output tokens; and the remaining daily and monthly quotas. Keys are
-shown by name. Quotas apply to all regions together. Days and months are in UTC. The
-current month and the %d months before it are kept.`, telemetry.UsageMonths),
+prompt tokens and output tokens, and their cost if the model has a price; and the remaining
+daily and monthly quotas and budgets. Keys and users are shown by name. Quotas apply to all
+regions together. Days and months are in UTC. The current month and the %d months before it
+are kept.`, telemetry.UsageMonths),
 		Example: `  skyserve usage
   skyserve usage chat --since today --by tenant
   skyserve usage --since 2026-10 --by key,model
@@ -116,6 +117,8 @@ type usageReport struct {
 	Complete bool              `json:"complete"`
 	Usage    []usageLine       `json:"usage"`
 	Quotas   []telemetry.Quota `json:"quotas"`
+	// Budgets are the quotas in US dollars.
+	Budgets []telemetry.Budget `json:"budgets"`
 }
 
 // usageLine is the usage of one group; columns that it is not grouped by are empty.
@@ -125,6 +128,9 @@ type usageLine struct {
 	Model  string         `json:"model"`
 	Region service.Region `json:"region"`
 	telemetry.Usage
+	// CostUSD is the cost in US dollars; null if the cost of any request is unknown. It is set after
+	// grouping.
+	CostUSD *float64 `json:"cost_usd"`
 }
 
 // gatherReport fetches the usage of the period's months.
@@ -133,12 +139,12 @@ func (o *usageOptions) gatherReport(ctx context.Context, admins []*telemetry.Cli
 	if err != nil {
 		return nil, err
 	}
-	u := &usageReport{Since: now.Month + "-01", At: now.At, Complete: now.Complete, Quotas: now.Quotas}
+	u := &usageReport{Since: now.Month + "-01", At: now.At, Complete: now.Complete, Quotas: now.Quotas, Budgets: now.Budgets}
 	if o.since == sinceToday {
 		u.Since = now.At.UTC().Format(time.DateOnly)
 	}
 	for _, e := range now.Usage {
-		line := usageLine{e.Key, e.Tenant, e.Model, e.Region, e.Usage}
+		line := usageLine{Key: e.Key, Tenant: e.Tenant, Model: e.Model, Region: e.Region, Usage: e.Usage}
 		if o.since == sinceToday && e.Today != nil {
 			line.Usage = *e.Today
 		}
@@ -159,29 +165,39 @@ func (o *usageOptions) gatherReport(ctx context.Context, admins []*telemetry.Cli
 		}
 		u.Complete = u.Complete && r.Complete
 		for _, e := range r.Usage {
-			u.Usage = append(u.Usage, usageLine{e.Key, e.Tenant, e.Model, e.Region, e.Usage})
+			u.Usage = append(u.Usage, usageLine{Key: e.Key, Tenant: e.Tenant, Model: e.Model, Region: e.Region, Usage: e.Usage})
 		}
 	}
 	return u, nil
 }
 
-// fetchUsage queries the balancers in order until one returns a complete report. Without one it
-// returns the first incomplete report.
-func fetchUsage(ctx context.Context, admins []*telemetry.Client, month string) (best *telemetry.UsageReport, err error) {
+// fetchUsage returns the usage of a month, else the first incomplete report.
+func fetchUsage(ctx context.Context, admins []*telemetry.Client, month string) (*telemetry.UsageReport, error) {
+	return fetchReport("usage", admins,
+		func(c *telemetry.Client) (*telemetry.UsageReport, error) { return c.Usage(ctx, month) },
+		func(r *telemetry.UsageReport) bool { return r.Complete },
+		func(_, _ *telemetry.UsageReport) bool { return false })
+}
+
+// fetchReport queries the balancers in order until one returns a complete report. Without one it returns
+// the best incomplete report: the first, unless a later one is better.
+func fetchReport[R any](what string, admins []*telemetry.Client, fetch func(*telemetry.Client) (*R, error), isComplete func(*R) bool, isBetter func(r, best *R) bool) (best *R, err error) {
 	var failures []error
 	for _, c := range admins {
-		r, err := c.Usage(ctx, month)
+		r, err := fetch(c)
 		if err != nil {
 			failures = append(failures, err)
 			continue
 		}
-		if r.Complete {
+		if isComplete(r) {
 			return r, nil
 		}
-		best = cmp.Or(best, r)
+		if best == nil || isBetter(r, best) {
+			best = r
+		}
 	}
 	if best == nil {
-		return nil, failed(fmt.Errorf("fetching the usage: %w", errors.Join(failures...)), "'skyserve status' shows whether the service is running")
+		return nil, failed(fmt.Errorf("fetching the %s: %w", what, errors.Join(failures...)), "'skyserve status' shows whether the service is running")
 	}
 	return best, nil
 }
@@ -204,7 +220,7 @@ func (u *usageReport) groupBy(columns []string) []usageLine {
 	}
 	lines := []usageLine{}
 	for line, used := range sums {
-		line.Usage = used
+		line.Usage, line.CostUSD = used, used.CostUSD()
 		lines = append(lines, line)
 	}
 	slices.SortFunc(lines, func(a, b usageLine) int {
@@ -248,11 +264,14 @@ func (u *usageReport) writeTable(w io.Writer, by []string) {
 	} else {
 		u.writeUsage(w, lines, by)
 	}
-	if len(u.Quotas) > 0 {
+	if len(u.Quotas)+len(u.Budgets) > 0 {
 		t := printable.NewTable(w)
 		t.Rowf("\nKEY\tTENANT\tQUOTA\tLIMIT\tUSED\tREMAINING\tRESETS")
 		for _, q := range u.Quotas {
-			t.Row(q.Key, q.Tenant, q.What+" per "+q.Period, formatCount(q.Limit), formatCount(q.Used), formatCount(q.Remaining), q.ResetsAt.UTC().Format(time.DateOnly))
+			t.Row(cmp.Or(q.Key, "-"), q.Tenant, q.What+" per "+q.Period, formatCount(q.Limit), formatCount(q.Used), formatCount(q.Remaining), q.ResetsAt.UTC().Format(time.DateOnly))
+		}
+		for _, b := range u.Budgets {
+			t.Row(cmp.Or(b.Key, "-"), b.Tenant, "USD per "+b.Period, formatUSD(b.LimitUSD), formatUSD(b.UsedUSD), formatUSD(b.RemainingUSD), b.ResetsAt.UTC().Format(time.DateOnly))
 		}
 		_ = t.Flush() // w is a buffer
 	}
@@ -261,10 +280,19 @@ func (u *usageReport) writeTable(w io.Writer, by []string) {
 func (u *usageReport) writeUsage(w io.Writer, lines []usageLine, by []string) {
 	t := printable.NewTable(w)
 	t.Row()
-	t.Row(append(upperAll(by), "REQUESTS", "PROMPT", "CACHED", "OUTPUT")...)
+	priced := slices.ContainsFunc(lines, func(l usageLine) bool { return l.PricedRequests > 0 })
+	header := append(upperAll(by), "REQUESTS", "PROMPT", "CACHED", "OUTPUT")
+	if priced {
+		header = append(header, "COST (USD)")
+	}
+	t.Row(header...)
 	var all telemetry.Usage
-	row := func(first []string, used telemetry.Usage) {
-		t.Row(append(first, formatCount(used.Requests), formatCount(used.PromptTokens), formatCount(used.CachedTokens), formatCount(used.OutputTokens))...)
+	row := func(cells []string, used telemetry.Usage) {
+		cells = append(cells, formatCount(used.Requests), formatCount(used.PromptTokens), formatCount(used.CachedTokens), formatCount(used.OutputTokens))
+		if priced {
+			cells = append(cells, formatCost(used))
+		}
+		t.Row(cells...)
 	}
 	for _, line := range lines {
 		var first []string
@@ -284,8 +312,22 @@ func (u *usageReport) writeUsage(w io.Writer, lines []usageLine, by []string) {
 	_ = t.Flush() // w is a buffer
 }
 
+func formatUSD(usd float64) string { return service.NanoUSDOf(usd).String() }
+
+// formatCost formats the cost of usage: - if it is unknown, and at least the known part if a part is
+// unknown.
+func formatCost(used telemetry.Usage) string {
+	switch {
+	case used.PricedRequests == 0:
+		return "-"
+	case used.PricedRequests < used.Requests:
+		return ">= " + used.Cost.String()
+	}
+	return used.Cost.String()
+}
+
 func upperAll(words []string) []string {
-	all := make([]string, 0, len(words)+4)
+	all := make([]string, 0, len(words)+5)
 	for _, w := range words {
 		all = append(all, strings.ToUpper(w))
 	}

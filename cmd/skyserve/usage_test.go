@@ -77,6 +77,45 @@ all     106       1055    10      6
 	}
 }
 
+// A cost is known only if all requests have a price.
+func TestUsageShowsCost(t *testing.T) {
+	const month = `{"at":"2026-11-21T10:00:00Z","month":"2026-11","complete":true,"usage":[
+		{"key":"acme","tenant":"acme","model":"m","region":"local/us","requests":3,"prompt_tokens":30,"output_tokens":3,"priced_requests":3,"cost_nano_usd":1500000000,"cost_usd":1.5,"today":{}},
+		{"key":"acme","tenant":"acme","model":"n","region":"local/us","requests":2,"prompt_tokens":20,"output_tokens":2,"priced_requests":1,"cost_nano_usd":250000,"cost_usd":null,"today":{}},
+		{"key":"free","tenant":"free","model":"f","region":"local/us","requests":1,"prompt_tokens":5,"output_tokens":1,"priced_requests":0,"cost_nano_usd":0,"cost_usd":null,"today":{}}],
+		"quotas":[],"budgets":[{"key":"","tenant":"acme","period":"month","limit_usd":100,"used_usd":1.50025,"remaining_usd":98.49975,"resets_at":"2026-12-01T00:00:00Z"}]}`
+	admin := counting(t, map[string]string{"": month})
+	var out bytes.Buffer
+	if err := runUsage(t.Context(), &usageOptions{by: []string{"model"}, output: "text", admins: []string{admin}}, &out); err != nil {
+		t.Fatal(err)
+	}
+	const want = `since 2026-11-01 (UTC)
+
+MODEL  REQUESTS  PROMPT  CACHED  OUTPUT  COST (USD)
+f      1         5       0       1       -
+m      3         30      0       3       1.5000
+n      2         20      0       2       >= 0.000250
+all    6         55      0       6       >= 1.5003
+
+KEY  TENANT  QUOTA          LIMIT     USED    REMAINING  RESETS
+-    acme    USD per month  100.0000  1.5003  98.4998    2026-12-01
+`
+	if out.String() != want {
+		t.Errorf("got\n%s\nwant\n%s", out.String(), want)
+	}
+	out.Reset()
+	if err := runUsage(t.Context(), &usageOptions{by: []string{"key"}, output: "json", admins: []string{admin}}, &out); err != nil {
+		t.Fatal(err)
+	}
+	var u usageReport
+	if err := json.Unmarshal(out.Bytes(), &u); err != nil || len(u.Usage) != 3 || len(u.Budgets) != 1 {
+		t.Fatalf("%v: %s", err, out.String())
+	}
+	if c := u.Usage[0].CostUSD; c == nil || *c != 1.5 || u.Usage[1].CostUSD != nil || u.Usage[2].CostUSD != nil {
+		t.Errorf("costs in %s", out.String())
+	}
+}
+
 func TestUsageJSON(t *testing.T) {
 	o := usageOptions{output: "json", since: "2026-10", by: []string{"tenant"}, admins: []string{counting(t, map[string]string{"": november, "2026-10": october})}}
 	var out bytes.Buffer

@@ -77,7 +77,7 @@ func validateFile(stdin io.Reader, name string) validatedFile {
 	warnings := []string{}
 	if err == nil {
 		var spec *service.Spec
-		if spec, err = service.Parse(name, data); err == nil {
+		if spec, err = parseService(name, data); err == nil {
 			warnings = append(warnings, spec.Warnings()...)
 		}
 	}

@@ -12,6 +12,20 @@ import (
 // version is set by the linker on a release build.
 var version = "dev"
 
+// versionInfo returns the version, Go version and platform of this binary, and its revision where the
+// build recorded one.
+func versionInfo() map[string]string {
+	info := map[string]string{"version": version, "go": runtime.Version(), "platform": runtime.GOOS + "/" + runtime.GOARCH}
+	if bi, ok := debug.ReadBuildInfo(); ok {
+		for _, s := range bi.Settings {
+			if s.Key == "vcs.revision" {
+				info["revision"] = s.Value
+			}
+		}
+	}
+	return info
+}
+
 func newVersionCmd() *cobra.Command {
 	var output string
 	cmd := &cobra.Command{
@@ -20,14 +34,7 @@ func newVersionCmd() *cobra.Command {
 		Example: "  skyserve version -o json",
 		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			info := map[string]string{"version": version, "go": runtime.Version(), "platform": runtime.GOOS + "/" + runtime.GOARCH}
-			if bi, ok := debug.ReadBuildInfo(); ok {
-				for _, s := range bi.Settings {
-					if s.Key == "vcs.revision" {
-						info["revision"] = s.Value
-					}
-				}
-			}
+			info := versionInfo()
 			switch output {
 			case "json":
 				return json.NewEncoder(cmd.OutOrStdout()).Encode(info)

@@ -1,62 +1,20 @@
 // Makes typical calls of OpenAI's API with the official Node client, against two regions of one
-// service. Each call prints a line. The first call whose result differs from OpenAI's API ends
-// the run with exit code 1.
-//
-//   US, EU      the balancers' base URLs (http://127.0.0.1:8601)
-//   ADMIN       the first balancer's admin API
-//   KEY, SMALL  API keys; SMALL is limited to one request per minute
+// service. harness.mjs describes the output and the environment.
 import assert from 'node:assert/strict';
-import { setTimeout as pause } from 'node:timers/promises';
 import OpenAI from 'openai';
+import { US, EU, KEY, SMALL, call, failed, collect, outstanding, becomesZero, end } from './harness.mjs';
 
-const { US, EU, ADMIN, KEY, SMALL } = process.env;
 const at = (url, apiKey = KEY) => new OpenAI({ baseURL: url + '/v1', apiKey, maxRetries: 0, timeout: 20_000 });
 const us = at(US);
 const eu = at(EU);
 const model = 'chat-small';
 const messages = [{ role: 'user', content: 'Where do you run?' }];
-let passed = 0;
-
-// call makes one call and prints its result.
-async function call(name, make) {
-  try {
-    console.log(`ok    ${name.padEnd(28)} ${await make()}`);
-    passed++;
-  } catch (error) {
-    console.log(`FAIL  ${name.padEnd(28)} ${error.stack ?? error}`);
-    console.log(`${passed} passed, 1 failed`);
-    process.exit(1);
-  }
-}
 
 // rejected makes a call that must fail with an error of a kind, status and code.
 async function rejected(make, kind, status, code) {
-  const error = await make().then(() => assert.fail('the request succeeded'), (e) => e);
-  assert.ok(error instanceof kind, `want ${kind.name}, got ${error.stack}`);
-  assert.equal(error.status, status);
+  const error = await failed(make, kind, status);
   assert.equal(error.code, code);
-  assert.ok(error.requestID, 'the error has no request id');
   return error;
-}
-
-// collect reads a stream to its end.
-async function collect(stream) {
-  const events = [];
-  for await (const event of stream) events.push(event);
-  return events;
-}
-
-// outstanding returns the number of outstanding requests of the first region's replicas.
-async function outstanding() {
-  const snapshot = await (await fetch(ADMIN + '/v1/snapshot')).json();
-  return snapshot.regions.flatMap((r) => r.replicas).reduce((sum, r) => sum + r.outstanding, 0);
-}
-
-async function becomesZero(count, within = 5_000) {
-  for (const end = Date.now() + within; Date.now() < end; await pause(50)) {
-    if ((await count()) === 0) return;
-  }
-  assert.fail(`still ${await count()} after ${within} ms`);
 }
 
 await call('models.list', async () => {
@@ -231,4 +189,4 @@ await call('abort frees the slot', async () => {
   return `after ${seen} chunks of 8000`;
 });
 
-console.log(`${passed} passed, 0 failed`);
+end();

@@ -36,7 +36,7 @@ func TestStorageBehavesLikeMap(t *testing.T) {
 	places := append([]string{"", "a/b", "a/b/d@x.org", "users", "none"}, keys...)
 	random := rand.New(rand.NewPCG(1, 2))
 	twin := map[string]string{}
-	for step := range 300 {
+	for step := range 120 {
 		key, place := keys[random.IntN(len(keys))], places[random.IntN(len(places))]
 		switch random.IntN(8) {
 		case 0:

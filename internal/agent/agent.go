@@ -63,6 +63,8 @@ type Options struct {
 	Cloud func(Cloud) (http.Handler, error)
 	// Advice polls the cloud for a rebalance recommendation; nil = never.
 	Advice Advice
+	// GPUs is how the machine's GPUs are watched; nil = they are not.
+	GPUs *GPUWatch
 	// CheckInterval is the interval at which units are checked; default 2 s.
 	CheckInterval time.Duration
 	// Now is the clock for certificates; nil = time.Now.
@@ -95,10 +97,13 @@ type Agent struct {
 	phase          Phase
 	reason         string
 	units          []UnitStatus
+	starts         startState
 	draining       string       // the reason; empty = not draining
 	interruptionAt time.Time    // when the cloud interrupts the machine; zero = not announced
 	drainTimer     *time.Timer  // drains before the interruption; nil until one is announced
 	advisedAt      time.Time    // time of the rebalance recommendation; zero = none
+	gpuError       string       // see Status.GPUError
+	gpus           *int         // see Status.GPUs
 	proxy          *engineProxy // nil without one
 }
 
@@ -119,6 +124,7 @@ func New(opts Options) (*Agent, error) {
 		return nil, fmt.Errorf("starting the agent: %w", err)
 	}
 	a := &Agent{opts: opts, log: opts.Logger, phase: PhaseWaiting, changed: make(chan struct{}, 1)}
+	a.starts.arrived = opts.Now()
 	var err error
 	if a.key, err = loadOrCreateKey(a.path(FileKey)); err != nil {
 		return nil, err
@@ -182,6 +188,7 @@ func (a *Agent) restore() error {
 		return fmt.Errorf("loading the enrolment in %s: %w", a.opts.Dir, err)
 	}
 	a.party, a.expires, a.issuer = party, chain[0].NotAfter, issuerOf(chain)
+	a.starts.arrived = time.Time{} // it was enrolled before the agent restarted
 	a.signalChange()
 	return nil
 }
@@ -241,6 +248,9 @@ func (a *Agent) Run(ctx context.Context) error {
 	running.Go(func() { a.reconcileUnits(ctx) })
 	if a.opts.Notice != nil {
 		running.Go(func() { a.watchNotices(ctx) })
+	}
+	if a.opts.GPUs != nil {
+		running.Go(func() { a.watchGPUs(ctx) })
 	}
 	if a.opts.Advice != nil {
 		running.Go(func() { a.watchAdvice(ctx) })

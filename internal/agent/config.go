@@ -33,6 +33,9 @@ type Config struct {
 	// Runner is system (default), exec (for machines without systemd), or inside (exec, but units
 	// that run this binary run inside the agent's process).
 	Runner string `json:"runner,omitempty"`
+	// KernelLog is a file that stands for the kernel's log on a machine with simulated GPUs: lines that are
+	// appended to it are read like the driver's messages. Empty = the kernel's own log, on replicas.
+	KernelLog string `json:"kernel_log,omitempty"`
 }
 
 // RunnerInside is the runner of a machine that a process emulates.
@@ -87,9 +90,15 @@ func (c Config) Options() (Options, error) {
 	if o.Notice, o.Advice, err = c.cloudPolls(); err != nil {
 		return o, err
 	}
+	if c.KernelLog != "" {
+		o.GPUs = fileGPUs(c.KernelLog)
+	}
 	switch c.Runner {
 	case "", "system":
 		o.Runner = &System{Dir: c.Dir}
+		if c.Role == identity.Replica && o.GPUs == nil {
+			o.GPUs = systemGPUs()
+		}
 	case "exec", RunnerInside:
 		o.Runner, o.CheckInterval = &Exec{Dir: c.Dir}, localCheckInterval
 	default:

@@ -51,8 +51,16 @@ type Unit struct {
 	Port  int    `json:"port,omitempty"`
 	GPUs  bool   `json:"gpus,omitempty"`
 	Cache string `json:"cache,omitempty"`
+	// Compiled are further directories of the container that outlive it: what the engine compiled.
+	Compiled []string `json:"compiled,omitempty"`
 	// Weights are downloaded before a container starts; nil = the container downloads them.
 	Weights *Weights `json:"weights,omitempty"`
+	// Adapters are LoRA adapters that are downloaded before a container starts. RankFlag is the engine's
+	// flag for their highest rank, which is appended to Args with its value; empty = none.
+	Adapters []Adapter `json:"adapters,omitempty"`
+	RankFlag string    `json:"rank_flag,omitempty"`
+	// MorePorts are further ports of the container, published like Port.
+	MorePorts []int `json:"more_ports,omitempty"`
 	// Memory is the memory limit in bytes, above which the unit is killed and restarted; 0 = none.
 	Memory int64 `json:"memory,omitempty"`
 	// Env and Secrets are environment variables. Secrets are never displayed or passed in a command
@@ -67,6 +75,8 @@ type Unit struct {
 	// Ready is the URL of the unit's readiness probe on this machine, which returns 200 when the
 	// unit is ready; empty = the unit is ready when it runs.
 	Ready string `json:"ready,omitempty"`
+	// ReadyKey is the API key that the readiness probe sends; empty = none. It is a secret.
+	ReadyKey string `json:"ready_key,omitempty"`
 }
 
 // Proxy is an mTLS listener for balancers. It forwards their requests to To.
@@ -99,6 +109,10 @@ type Status struct {
 	Enrolled bool         `json:"enrolled"`
 	Revision string       `json:"revision,omitempty"` // of the deployment in force
 	Units    []UnitStatus `json:"units,omitempty"`
+	// Start is the record of a replica's last start; nil if the agent has observed none.
+	Start *Start `json:"start,omitempty"`
+	// Failure is why a replica is not ready; nil while nothing has failed.
+	Failure *Failure `json:"failure,omitempty"`
 	// InFlight is the number of requests in flight at the machine's proxy.
 	InFlight int `json:"in_flight"`
 	// Expires is the expiry of the machine's certificate.
@@ -113,6 +127,10 @@ type Status struct {
 	// AdvisedAt is the time of the cloud's rebalance recommendation: an interruption is likely, but
 	// the machine keeps serving.
 	AdvisedAt time.Time `json:"advised_at,omitzero"`
+	// GPUError is the first fatal error of a GPU since the machine's boot; empty = none. GPUs is the number
+	// of GPUs that the driver sees; nil = unknown.
+	GPUError string `json:"gpu_error,omitempty"`
+	GPUs     *int   `json:"gpus,omitempty"`
 }
 
 // UnitStatus is the status of a unit.
@@ -163,10 +181,22 @@ func (u Unit) check() error {
 		return fmt.Errorf("port must be 1 to 65535, got %d", u.Port)
 	case u.Weights != nil && (u.Image == "" || !folderPattern.MatchString(u.Weights.From) || !strings.HasPrefix(u.Weights.To, "/") || strings.Contains(u.Weights.To, ":")):
 		return fmt.Errorf("weights must be from s3://BUCKET/PREFIX or gs://BUCKET/PREFIX to an absolute path in a container, got from %q to %q", u.Weights.From, u.Weights.To)
+	case slices.ContainsFunc(u.Compiled, func(dir string) bool { return !strings.HasPrefix(dir, "/") || strings.Contains(dir, ":") }):
+		return fmt.Errorf("compiled must be absolute paths in a container, got %q", u.Compiled)
+	case slices.ContainsFunc(u.MorePorts, func(port int) bool { return port < 1 || port > 65535 }):
+		return fmt.Errorf("more_ports must be 1 to 65535, got %v", u.MorePorts)
 	case u.Memory < 0:
 		return fmt.Errorf("memory must be at least 0 bytes, got %d", u.Memory)
 	case u.Ready != "" && !onLoopback(u.Ready):
 		return fmt.Errorf("ready must be an http URL on loopback, got %q", u.Ready)
+	}
+	for i, a := range u.Adapters {
+		if u.Image == "" || a.Name == "" || !adapterPattern.MatchString(a.From) || !strings.HasPrefix(a.To, "/") || strings.Contains(a.To, ":") {
+			return fmt.Errorf("adapters[%d] must be from s3://BUCKET/PREFIX, gs://BUCKET/PREFIX or hf://ORG/NAME to an absolute path in a container, got from %q to %q", i, a.From, a.To)
+		}
+	}
+	if strings.ContainsFunc(u.ReadyKey, func(r rune) bool { return r < ' ' || r > '~' }) {
+		return errors.New("ready_key must contain only printable ASCII characters")
 	}
 	for _, set := range []map[string]string{u.Env, u.Secrets} {
 		for _, name := range slices.Sorted(maps.Keys(set)) {

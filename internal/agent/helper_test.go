@@ -43,7 +43,7 @@ func (n *fakeRunner) Names(context.Context) ([]string, error) {
 	return slices.Sorted(maps.Keys(n.units)), nil
 }
 
-func (n *fakeRunner) Start(_ context.Context, u Unit, _ func(Phase, string)) (bool, error) {
+func (n *fakeRunner) Start(_ context.Context, u Unit, _ func(Progress)) (bool, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.failing != nil {

@@ -59,6 +59,7 @@ func (s *System) inspectContainer(ctx context.Context, name string, lines int) (
 		return state, err
 	}
 	state.Reason = fmt.Sprintf("container %s, exit code %s", fields[0], fields[1])
+	state.ExitCode, _ = strconv.Atoi(fields[1]) // Docker always prints a number
 	if fields[2] == "true" {
 		state.Reason += ", out of memory"
 	}

@@ -55,7 +55,7 @@ func TestCallErrorQuotesOutput(t *testing.T) {
 func TestFullDiskPrunesImages(t *testing.T) {
 	m, s := newFakeHost(t)
 	m.full = true
-	if started, err := s.Start(t.Context(), container, func(Phase, string) {}); err != nil || !started {
+	if started, err := s.Start(t.Context(), container, func(Progress) {}); err != nil || !started {
 		t.Errorf("started %v (%v) after %q", started, err, m.calls)
 	}
 	if !slices.Contains(m.calls, "docker image prune --all --force") {
@@ -68,7 +68,7 @@ func TestProgramReplacesContainer(t *testing.T) {
 	m, s := newFakeHost(t)
 	program := Unit{Name: "engine", Args: []string{"/usr/local/bin/skyserve", "engine"}}
 	for i, u := range []Unit{container, program, container} {
-		if started, err := s.Start(t.Context(), u, func(Phase, string) {}); err != nil || !started {
+		if started, err := s.Start(t.Context(), u, func(Progress) {}); err != nil || !started {
 			t.Fatalf("step %d: started %v (%v)", i, started, err)
 		}
 		if isContainer := len(m.running) == 1; isContainer == s.isProgram("engine") || isContainer != (u.Image != "") {

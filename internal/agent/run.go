@@ -15,7 +15,7 @@ type Runner interface {
 	Names(ctx context.Context) ([]string, error)
 	// Start starts a unit and restarts it when it exits. A unit whose Fixed part has not changed keeps
 	// running: started is then false. report receives the progress of slow steps.
-	Start(ctx context.Context, u Unit, report func(Phase, string)) (started bool, err error)
+	Start(ctx context.Context, u Unit, report func(Progress)) (started bool, err error)
 	// Reload signals a unit that its files have changed.
 	Reload(ctx context.Context, name string) error
 	// Stop stops a unit gracefully; a missing unit is no error.
@@ -24,11 +24,27 @@ type Runner interface {
 	Inspect(ctx context.Context, u Unit, lines int) (UnitState, error)
 }
 
+// Progress is the progress of preparing a unit.
+type Progress struct {
+	// Phase and Reason are those of the machine meanwhile.
+	Phase  Phase
+	Reason string
+	// Steps are the phases of the start that are in progress, which may overlap.
+	Steps []Step
+}
+
+// Step is a phase of a start in progress; Bytes is nil where the bytes are unknown.
+type Step struct {
+	Name  StartPhaseName
+	Bytes *ByteCount
+}
+
 // UnitState is the observed state of a unit.
 type UnitState struct {
 	Running bool
-	// Reason is why the unit is not running.
-	Reason string
+	// Reason is why the unit is not running, ExitCode the code with which it exited; 0 = unknown.
+	Reason   string
+	ExitCode int
 	// Restarts is the number of automatic restarts.
 	Restarts int
 	// Lost is true when the unit does not restart by itself: Start must be called.

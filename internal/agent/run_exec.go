@@ -51,6 +51,8 @@ type job struct {
 	process *os.Process // nil while it is not running, or runs inside the agent's process
 	running bool
 	reason  string
+	// starts counts how often the program was started, exitCode is that of its last exit.
+	starts, exitCode int
 }
 
 // Names returns the units that the runner runs.
@@ -61,7 +63,7 @@ func (e *Exec) Names(context.Context) ([]string, error) {
 }
 
 // Start starts a unit. It reports no progress, since no step is slow.
-func (e *Exec) Start(ctx context.Context, u Unit, _ func(Phase, string)) (started bool, err error) {
+func (e *Exec) Start(ctx context.Context, u Unit, _ func(Progress)) (started bool, err error) {
 	if u.Image != "" {
 		return false, fmt.Errorf("running image %s: the runner exec cannot run containers; set runner to system", u.Image)
 	}
@@ -110,6 +112,7 @@ func (j *job) runUntilStopped(ctx context.Context, dir string, u Unit) {
 			reason = err.Error()
 		}
 		j.setState(nil, false, reason)
+		j.recordExit(err)
 		select {
 		case <-ctx.Done():
 		case <-time.After(backoff):
@@ -144,7 +147,22 @@ func (j *job) runOnce(ctx context.Context, dir string, u Unit) error {
 func (j *job) setState(process *os.Process, running bool, reason string) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
+	if running {
+		j.starts++
+	}
 	j.process, j.running, j.reason = process, running, reason
+}
+
+// recordExit records the exit code of the program.
+func (j *job) recordExit(err error) {
+	var exit *exec.ExitError
+	code := 0
+	if errors.As(err, &exit) {
+		code = max(0, exit.ExitCode()) // -1 after a signal
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.exitCode = code
 }
 
 // openLog opens a unit's log for appending, and truncates one above maxLogSize.
@@ -213,7 +231,10 @@ func (e *Exec) Inspect(_ context.Context, u Unit, lines int) (UnitState, error) 
 		return UnitState{Reason: "not started"}, nil
 	}
 	j.mu.Lock()
-	state := UnitState{Running: j.running || j.reason == "", Reason: j.reason} // without a reason, it is starting
+	state := UnitState{Running: j.running || j.reason == "", Reason: j.reason, Restarts: max(0, j.starts-1)} // without a reason, it is starting
+	if !state.Running {
+		state.ExitCode = j.exitCode
+	}
 	j.mu.Unlock()
 	text, err := os.ReadFile(filepath.Join(e.Dir, u.Name, unitLog))
 	if errors.Is(err, os.ErrNotExist) {

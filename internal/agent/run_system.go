@@ -27,7 +27,10 @@ type System struct {
 	// Call runs a program of the machine and returns its output; nil = with os/exec.
 	Call func(ctx context.Context, program string, args ...string) (output string, err error)
 	// Fetch downloads weights from a bucket into a directory; nil = with the machine's identity.
-	Fetch func(ctx context.Context, from, dir string, report func(string)) error
+	Fetch func(ctx context.Context, from, dir string, report func(ByteCount)) error
+	// FetchHub downloads a repository of the Hugging Face hub, ORG/NAME, into a directory, with an
+	// access token; nil = from the hub.
+	FetchHub func(ctx context.Context, repo, token, dir string, report func(ByteCount)) error
 }
 
 const (
@@ -105,7 +108,7 @@ func (s *System) Names(ctx context.Context) ([]string, error) {
 }
 
 // Start starts a program or a container.
-func (s *System) Start(ctx context.Context, u Unit, report func(Phase, string)) (started bool, err error) {
+func (s *System) Start(ctx context.Context, u Unit, report func(Progress)) (started bool, err error) {
 	if u.Name == agentUnit {
 		return false, fmt.Errorf("the name of a unit must not be %q: it is reserved for the agent", agentUnit)
 	}
@@ -189,31 +192,17 @@ WantedBy=multi-user.target
 `
 }
 
-// startContainer starts a container, unless the same version is running. Before the start it checks
-// the GPU driver, pulls the image and downloads weights.
-func (s *System) startContainer(ctx context.Context, u Unit, report func(Phase, string)) (started bool, err error) {
+// startContainer starts a container, unless the same version is running. Before the start it prepares
+// the machine.
+func (s *System) startContainer(ctx context.Context, u Unit, report func(Progress)) (started bool, err error) {
 	name := unitPrefix + u.Name
 	runningHash, err := s.call(ctx, "docker", "ps", "--filter", "name=^"+name+"$", "--format", `{{.Label "`+labelFixed+`"}}`)
 	if err == nil && strings.TrimSpace(runningHash) == u.fixed() {
 		return false, nil
 	}
-	if u.GPUs {
-		report(PhasePreparing, "checking the GPU driver")
-		if _, err := s.call(ctx, "nvidia-smi", "-L"); err != nil {
-			return false, fmt.Errorf("checking the GPU driver: %w", err)
-		}
-	}
-	if err := s.pull(ctx, u.Image, report); err != nil {
+	rank, err := s.prepare(ctx, u, report)
+	if err != nil {
 		return false, err
-	}
-	if w := u.Weights; w != nil {
-		fetch := s.Fetch
-		if fetch == nil {
-			fetch = fetchWeights
-		}
-		if err := fetch(ctx, w.From, weightsDir(s.Dir, w), func(progress string) { report(PhaseWeights, progress) }); err != nil {
-			return false, err
-		}
 	}
 	if err := s.Stop(ctx, u.Name); err != nil {
 		return false, err
@@ -222,7 +211,7 @@ func (s *System) startContainer(ctx context.Context, u Unit, report func(Phase, 
 	if err := identity.WriteFile(s.envFile(u.Name), []byte(env)); err != nil {
 		return false, err
 	}
-	_, err = s.call(ctx, "docker", s.runArgs(u)...)
+	_, err = s.call(ctx, "docker", append(s.runArgs(u), rank...)...)
 	return err == nil, err
 }
 
@@ -231,11 +220,11 @@ const noSpaceMessage = "no space left on device"
 
 // pull pulls an image unless it exists. If the disk is full, it removes unused images, such as that
 // of an earlier deployment, and retries once.
-func (s *System) pull(ctx context.Context, image string, report func(Phase, string)) error {
+func (s *System) pull(ctx context.Context, image string, report func()) error {
 	if _, err := s.call(ctx, "docker", "image", "inspect", "--format", "{{.Id}}", image); err == nil {
 		return nil
 	}
-	report(PhaseImage, image)
+	report()
 	_, err := s.call(ctx, "docker", "pull", "--quiet", image)
 	if err == nil || !strings.Contains(err.Error(), noSpaceMessage) {
 		return err
@@ -250,6 +239,14 @@ func (s *System) pull(ctx context.Context, image string, report func(Phase, stri
 // maxProcesses limits the processes and threads of a container. The ranks of an engine on a machine
 // with 8 GPUs and 192 cores have a few thousand.
 const maxProcesses = 32768
+
+// gpuArgs are the arguments of docker for a container with GPUs. The ranks of an engine exchange tensors
+// in shared memory (NCCL and the engines' message queues): with the machine's IPC namespace /dev/shm has
+// half of the machine's memory, whatever its size, where --shm-size would need a figure for each machine.
+// Nothing else runs in that namespace but the agent. The limits are those with which
+// NVIDIA's PyTorch images are commonly started: pinned memory, 64 MiB stacks, and, as for programs, enough
+// files for a socket for each rank and request.
+var gpuArgs = []string{"--gpus", "all", "--ipc", "host", "--ulimit", "memlock=-1", "--ulimit", "stack=67108864", "--ulimit", "nofile=1048576"}
 
 // runArgs returns the arguments of docker that start a container. Its port is published on loopback
 // only, its log is limited, and it has none of the capabilities that root has in a container by
@@ -266,14 +263,24 @@ func (s *System) runArgs(u Unit) []string {
 	if u.Memory > 0 {
 		args = append(args, "--memory", strconv.FormatInt(u.Memory, 10))
 	}
+	for _, more := range u.MorePorts {
+		port := strconv.Itoa(more)
+		args = append(args, "--publish", "127.0.0.1:"+port+":"+port)
+	}
 	if u.GPUs {
-		args = append(args, "--gpus", "all", "--ipc", "host") // an engine's ranks share memory
+		args = append(args, gpuArgs...)
 	}
 	if u.Cache != "" {
 		args = append(args, "--volume", filepath.Join(s.Dir, "cache")+":"+u.Cache)
 	}
+	for _, dir := range u.Compiled {
+		args = append(args, "--volume", filepath.Join(s.Dir, "cache", "compiled", filepath.Base(dir))+":"+dir)
+	}
 	if w := u.Weights; w != nil {
-		args = append(args, "--volume", weightsDir(s.Dir, w)+":"+w.To+":ro")
+		args = append(args, "--volume", weightsDir(s.Dir, w.From)+":"+w.To+":ro")
+	}
+	for _, a := range u.Adapters {
+		args = append(args, "--volume", weightsDir(s.Dir, a.From)+":"+a.To+":ro")
 	}
 	return append(append(args, u.Image), u.Args...)
 }

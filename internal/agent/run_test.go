@@ -217,7 +217,7 @@ var container = Unit{
 func TestSystemRunsContainers(t *testing.T) {
 	m, s := newFakeHost(t)
 	var reported []string
-	report := func(p Phase, reason string) { reported = append(reported, fmt.Sprintf("%s %s", p, reason)) }
+	report := func(p Progress) { reported = append(reported, fmt.Sprintf("%s %s", p.Phase, p.Reason)) }
 	if started, err := s.Start(t.Context(), container, report); err != nil || !started {
 		t.Fatal(started, err)
 	}
@@ -226,7 +226,7 @@ func TestSystemRunsContainers(t *testing.T) {
 	}
 	run := m.calls[len(m.calls)-1]
 	want := "docker run --detach --name skyserve-engine --label skyserve.fixed=f1 --restart unless-stopped --publish 127.0.0.1:8000:8000 --env-file " +
-		s.envFile("engine") + " --log-driver json-file --log-opt max-size=20m --log-opt max-file=2 --cap-drop ALL --security-opt no-new-privileges --pids-limit 32768 --gpus all --ipc host --volume " + s.Dir + "/cache:/root/.cache/huggingface vllm/vllm-openai:v0.11.0 --model m"
+		s.envFile("engine") + " --log-driver json-file --log-opt max-size=20m --log-opt max-file=2 --cap-drop ALL --security-opt no-new-privileges --pids-limit 32768 --gpus all --ipc host --ulimit memlock=-1 --ulimit stack=67108864 --ulimit nofile=1048576 --volume " + s.Dir + "/cache:/root/.cache/huggingface vllm/vllm-openai:v0.11.0 --model m"
 	if run != want {
 		t.Errorf("ran\n%s\nwant\n%s", run, want)
 	}
@@ -265,13 +265,13 @@ func TestSystemFetchesWeightsFirst(t *testing.T) {
 	u.Weights = &Weights{From: "s3://models/llama", To: "/weights"}
 	var into string
 	failing := errors.New("no route")
-	s.Fetch = func(_ context.Context, from, dir string, report func(string)) error {
-		report("1.0 of 2.0 GB of " + from)
+	s.Fetch = func(_ context.Context, from, dir string, report func(ByteCount)) error {
+		report(ByteCount{Done: 1e9, Total: 2e9})
 		into = dir
 		return failing
 	}
 	var reported []string
-	report := func(p Phase, reason string) { reported = append(reported, fmt.Sprintf("%s %s", p, reason)) }
+	report := func(p Progress) { reported = append(reported, fmt.Sprintf("%s %s", p.Phase, p.Reason)) }
 	ran := func() bool { return strings.HasPrefix(m.calls[len(m.calls)-1], "docker run ") }
 	if started, err := s.Start(t.Context(), u, report); !errors.Is(err, failing) || started || ran() {
 		t.Errorf("without its weights: started %v, ran %v (%v)", started, ran(), err)
@@ -280,7 +280,7 @@ func TestSystemFetchesWeightsFirst(t *testing.T) {
 	if started, err := s.Start(t.Context(), u, report); err != nil || !started || !strings.Contains(m.calls[len(m.calls)-1], " --volume "+into+":/weights:ro ") {
 		t.Errorf("started %v by %s (%v)", started, m.calls[len(m.calls)-1], err)
 	}
-	if !slices.Contains(reported, "weights 1.0 of 2.0 GB of s3://models/llama") || !strings.HasPrefix(into, s.Dir+"/weights/") {
+	if !slices.Contains(reported, "weights 1.0 of 2.0 GB") || !strings.HasPrefix(into, s.Dir+"/weights/") {
 		t.Errorf("reported %q, fetched into %s", reported, into)
 	}
 	for _, wrong := range []Weights{{From: "http://x/y", To: "/weights"}, {From: "gs://x", To: "/weights"}, {From: "s3://x/y", To: "weights"}, {From: "s3://x/y", To: "/a:/b"}} {
@@ -386,7 +386,7 @@ func TestReadinessResponses(t *testing.T) {
 			w.WriteHeader(c.status)
 			_, _ = io.WriteString(w, c.body)
 		}))
-		remark, err := checkReadyURL(t.Context(), server.URL)
+		remark, err := checkReadyURL(t.Context(), server.URL, "")
 		if got := fmt.Sprint(err); remark != c.remark || c.want == "" && err != nil || c.want != "" && got != c.want {
 			t.Errorf("%s: got %q and %v", name, remark, err)
 		}

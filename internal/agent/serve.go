@@ -246,6 +246,7 @@ func (a *Agent) storeDeployment(d Deployment) error {
 	a.staleFiles = slices.AppendSeq(a.staleFiles, maps.Keys(filesOf(a.desired)))
 	a.desired = d
 	a.phase, a.reason = PhasePreparing, "" // the current phase is of the previous deployment
+	a.starts.forgetFailure()
 	a.mu.Unlock()
 	return nil
 }
@@ -257,11 +258,12 @@ func (a *Agent) Status() Status {
 	s := Status{
 		Name: a.opts.Name.String(), Phase: a.phase, Reason: a.reason, Enrolled: a.party != nil,
 		Units: slices.Clone(a.units), Expires: a.expires, InterruptionAt: a.interruptionAt, AdvisedAt: a.advisedAt,
-		Revoked: a.revoked.Number(), Issuer: a.issuer,
+		Revoked: a.revoked.Number(), Issuer: a.issuer, GPUError: a.gpuError, GPUs: a.gpus,
 	}
 	if a.party != nil {
 		s.Revision = a.desired.Revision
 	}
+	s.Start, s.Failure = a.starts.record(a.opts.Now())
 	if a.proxy != nil {
 		s.InFlight = int(a.proxy.inFlight.Load())
 	}

@@ -22,7 +22,7 @@ import (
 const (
 	readyTimeout  = 5 * time.Second // an engine that is loading a model responds slowly
 	retryInterval = 15 * time.Second
-	tailLines     = 5
+	tailLines     = 5 // shown of a failed program, and read for the phase of an engine
 	// repairDelay is how long a unit may be lost before the agent restarts it: an operator can read
 	// the reason meanwhile, and Docker itself may be restarting.
 	repairDelay = 30 * time.Second
@@ -76,11 +76,14 @@ func (a *Agent) runDeployment(ctx context.Context) {
 
 // applyWithRetries applies a deployment, until it succeeds or ctx ends.
 func (a *Agent) applyWithRetries(ctx context.Context, d Deployment) {
+	failed := 0
 	a.repeat(ctx, retryInterval, func() (done bool) {
 		err := a.applyDeployment(ctx, d)
 		if err != nil && ctx.Err() == nil {
-			a.log.Error("applying the deployment failed; retrying", "revision", d.Revision, "err", err)
-			a.setPhase(PhaseFailed, err.Error())
+			failed++
+			message := d.maskSecrets(err.Error())
+			a.log.Error("applying the deployment failed; retrying", "revision", d.Revision, "err", message)
+			a.recordFailedStart(message, failed)
 		}
 		return err == nil
 	})
@@ -163,7 +166,10 @@ func (a *Agent) startUnit(ctx context.Context, u Unit) error {
 			return err
 		}
 	}
-	started, err := a.opts.Runner.Start(ctx, u, a.setPhase)
+	started, err := a.opts.Runner.Start(ctx, u, a.reportProgress)
+	if err == nil && started {
+		a.recordUnitStart(u.Name)
+	}
 	if err == nil && !started && len(u.Files) > 0 { // the agent may have been stopped between the write and the reload
 		err = a.opts.Runner.Reload(ctx, u.Name)
 	}
@@ -175,11 +181,13 @@ func (a *Agent) startUnit(ctx context.Context, u Unit) error {
 func (a *Agent) checkUnits(ctx context.Context, d Deployment) (lost bool) {
 	units := make([]UnitStatus, len(d.Units))
 	phase, reason := PhaseReady, ""
+	var first observedUnit // of those that are not ready
 	for i, u := range d.Units {
-		s, unitPhase, unitLost := a.checkUnit(ctx, u)
-		lost = lost || unitLost
+		s, unitPhase, state := a.checkUnit(ctx, u)
+		lost = lost || state.Lost
 		if units[i] = s; !s.Ready && phase == PhaseReady {
 			phase, reason = unitPhase, u.Name+": "+s.Reason
+			first = observedUnit{u, state}
 		}
 	}
 	if ctx.Err() != nil {
@@ -191,16 +199,18 @@ func (a *Agent) checkUnits(ctx context.Context, d Deployment) (lost bool) {
 		a.log.Info("phase changed", "phase", phase, "reason", reason)
 	}
 	a.units, a.phase, a.reason = units, phase, reason
+	a.recordCheck(phase, first)
 	return lost
 }
 
-// checkUnit returns the status of one unit, and the phase of a machine with that status.
-func (a *Agent) checkUnit(ctx context.Context, u Unit) (s UnitStatus, phase Phase, lost bool) {
+// checkUnit returns the status of one unit, the phase of a machine with that status, and its observed
+// state without secrets.
+func (a *Agent) checkUnit(ctx context.Context, u Unit) (s UnitStatus, phase Phase, state UnitState) {
 	s.Name = u.Name
-	state, err := a.opts.Runner.Inspect(ctx, u, tailLines)
+	state, err := a.opts.Runner.Inspect(ctx, u, a.linesToRead())
 	if err != nil {
-		s.Reason = err.Error()
-		return s, PhaseFailed, state.Lost
+		s.Reason = u.maskSecrets(err.Error())
+		return s, PhaseFailed, state
 	}
 	s.Running = state.Running
 	if s.Running {
@@ -209,15 +219,17 @@ func (a *Agent) checkUnit(ctx context.Context, u Unit) (s UnitStatus, phase Phas
 		phase, s.Reason = PhaseFailed, state.Reason
 	}
 	if s.Ready = phase == PhaseReady; s.Ready {
-		return s, phase, false
+		state.Lost = false
+		return s, phase, state
 	}
+	s.Reason, state.Reason, state.Lines = u.maskSecrets(s.Reason), u.maskSecrets(state.Reason), u.maskLines(state.Lines)
 	if state.Restarts > 0 {
 		s.Reason += fmt.Sprintf(", restart count %d", state.Restarts)
 	}
 	if len(state.Lines) > 0 {
 		s.Reason = strings.TrimPrefix(s.Reason+": "+state.Lines[len(state.Lines)-1], ": ")
 	}
-	return s, phase, state.Lost
+	return s, phase, state
 }
 
 // readinessPhase returns the phase of a running unit. reason is why it is not ready, or the remark of
@@ -226,7 +238,7 @@ func readinessPhase(ctx context.Context, u Unit, lines []string) (phase Phase, r
 	if u.Ready == "" {
 		return PhaseReady, ""
 	}
-	remark, err := checkReadyURL(ctx, u.Ready)
+	remark, err := checkReadyURL(ctx, u.Ready, u.ReadyKey)
 	if err != nil {
 		return phaseOf(lines), err.Error()
 	}
@@ -238,7 +250,7 @@ var weightsLogPhrases = []string{"download", "fetching", "loading safetensors", 
 
 // phaseOf returns the phase of an engine that is not ready, from the last lines of its log.
 func phaseOf(lines []string) Phase {
-	for _, line := range slices.Backward(lines) {
+	for _, line := range lines[max(0, len(lines)-tailLines):] {
 		line = strings.ToLower(line)
 		if slices.ContainsFunc(weightsLogPhrases, func(words string) bool { return strings.Contains(line, words) }) {
 			return PhaseWeights
@@ -256,11 +268,14 @@ var localClient = &http.Client{
 }
 
 // checkReadyURL returns nil if a URL of this machine returns 200. remark is the text after "ok" in a
-// plain-text response, which balancers and controllers send.
-func checkReadyURL(ctx context.Context, url string) (remark string, err error) {
+// plain-text response, which balancers and controllers send. key is the API key that the unit requires.
+func checkReadyURL(ctx context.Context, url, key string) (remark string, err error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
 		return "", err
+	}
+	if key != "" {
+		req.Header.Set("Authorization", "Bearer "+key)
 	}
 	resp, err := localClient.Do(req)
 	if err != nil {

@@ -65,7 +65,7 @@ var folderPattern = regexp.MustCompile(`^(s3|gs)://([^/]+)/.+$`)
 // fetchWeights downloads everything below a prefix into a directory, with the identity of the
 // machine, and reports progress. It skips files that are already complete. Errors name the
 // object.
-func fetchWeights(ctx context.Context, from, dir string, report func(string)) error {
+func fetchWeights(ctx context.Context, from, dir string, report func(ByteCount)) error {
 	transport := &http.Transport{MaxIdleConnsPerHost: parallelFetches, ResponseHeaderTimeout: 30 * time.Second, Proxy: http.ProxyFromEnvironment, Protocols: new(http.Protocols)}
 	transport.Protocols.SetHTTP1(true) // one connection per chunk: with HTTP/2, as at Google, all chunks would share one
 	defer transport.CloseIdleConnections()
@@ -95,7 +95,7 @@ type fetcher struct {
 }
 
 // fetchAll downloads everything below a folder of the bucket into a directory.
-func (f fetcher) fetchAll(ctx context.Context, from, dir string, report func(string)) error {
+func (f fetcher) fetchAll(ctx context.Context, from, dir string, report func(ByteCount)) error {
 	scheme, rest, _ := strings.Cut(from, "://")
 	name, prefix, _ := strings.Cut(rest, "/")
 	root, prefix := scheme+"://"+name+"/", strings.TrimRight(prefix, "/")+"/"
@@ -108,7 +108,7 @@ func (f fetcher) fetchAll(ctx context.Context, from, dir string, report func(str
 		return fmt.Errorf("listing %s: %w", from, err)
 	}
 	if len(objects) == 0 {
-		return fmt.Errorf("listing %s: no objects found; correct engine.weights or upload the model to it", from)
+		return fmt.Errorf("listing %s: no objects found; correct the folder in service.yaml or upload the files to it", from)
 	}
 	p := &progress{report: report}
 	for _, o := range objects {
@@ -132,14 +132,13 @@ func (f fetcher) fetchAll(ctx context.Context, from, dir string, report func(str
 
 // progress counts the downloaded bytes.
 type progress struct {
-	report func(string)
+	report func(ByteCount)
 	total  int64
 	done   atomic.Int64
 }
 
 func (p *progress) add(n int64) {
-	const gb = 1e9
-	p.report(fmt.Sprintf("%.1f of %.1f GB", float64(p.done.Add(n))/gb, float64(p.total)/gb))
+	p.report(ByteCount{Done: p.done.Add(n), Total: p.total})
 }
 
 // fetchObject downloads one object to a path, in concurrent chunks.
@@ -236,8 +235,8 @@ func rangeHeader(from, size int64) http.Header {
 }
 
 // weightsDir returns the directory, below the agent's, of the files downloaded from one folder.
-func weightsDir(dir string, w *Weights) string {
-	sum := sha256.Sum256([]byte(w.From))
+func weightsDir(dir, from string) string {
+	sum := sha256.Sum256([]byte(from))
 	return filepath.Join(dir, "weights", hex.EncodeToString(sum[:8]))
 }
 

@@ -97,13 +97,13 @@ func TestWeightsAreFetched(t *testing.T) {
 			s.broken = func(_ string, times int) bool { return times < 3 }
 			dir := t.TempDir()
 			var mu sync.Mutex
-			var reports []string
+			var reports []ByteCount
 			fetch := func() error {
 				reports = nil
-				return f.fetchAll(t.Context(), scheme+"://models/llama", dir, func(how string) {
+				return f.fetchAll(t.Context(), scheme+"://models/llama", dir, func(b ByteCount) {
 					mu.Lock()
 					defer mu.Unlock()
-					reports = append(reports, how)
+					reports = append(reports, b)
 				})
 			}
 			if err := fetch(); err != nil {
@@ -112,8 +112,9 @@ func TestWeightsAreFetched(t *testing.T) {
 			if found, want := s.checkFiles(t, dir), []string{"config.json", "empty", "part s/a+b?#%2F.bin"}; !slices.Equal(found, want) {
 				t.Errorf("fetched %q, want %q", found, want)
 			}
-			if !slices.Contains(reports, "0.0 of 0.1 GB") || reports[len(reports)-1] != "0.1 of 0.1 GB" {
-				t.Errorf("reports: %q", reports)
+			total := reports[0].Total
+			if !slices.Contains(reports, ByteCount{Total: total}) || total == 0 || !slices.Contains(reports, ByteCount{Done: total, Total: total}) {
+				t.Errorf("reports: %v", reports)
 			}
 			before := s.reset()
 			err := fetch()
@@ -153,11 +154,11 @@ func TestFetchResumesAfterFailure(t *testing.T) {
 		s, f := serve(t, "models")
 		s.broken = func(requested string, _ int) bool { return strings.Contains(requested, ".bin") }
 		dir := t.TempDir()
-		if err := f.fetchAll(t.Context(), scheme+"://models/llama", dir, func(string) {}); err == nil {
+		if err := f.fetchAll(t.Context(), scheme+"://models/llama", dir, func(ByteCount) {}); err == nil {
 			t.Fatalf("%s: no error", scheme)
 		}
 		s.reset()
-		if err := f.fetchAll(t.Context(), scheme+"://models/llama", dir, func(string) {}); err != nil || len(s.checkFiles(t, dir)) != 3 {
+		if err := f.fetchAll(t.Context(), scheme+"://models/llama", dir, func(ByteCount) {}); err != nil || len(s.checkFiles(t, dir)) != 3 {
 			t.Errorf("%s: %v", scheme, err)
 		}
 		for requested := range s.reset() {
@@ -215,7 +216,7 @@ func TestFetchErrors(t *testing.T) {
 		s, f := fakeStores[tt.from[:2]](t, tt.bucket)
 		tt.change(s)
 		dir := t.TempDir()
-		err := f.fetchAll(t.Context(), tt.from, dir, func(string) {})
+		err := f.fetchAll(t.Context(), tt.from, dir, func(ByteCount) {})
 		if err == nil || !strings.HasPrefix(err.Error(), want) {
 			t.Errorf("got %v, want %s", err, want)
 		}

@@ -32,6 +32,11 @@ type Machine struct {
 	// PlanOnly is the reason why the type is never launched; empty = it can be launched. Reserved
 	// capacity of a service may still be of this type.
 	PlanOnly string
+	// Disk is the type of boot disk that Google requires; empty = pd-balanced.
+	Disk string
+	// SpotOnly: the cloud sells the type as spot, and reserved, but not on demand. OnDemand is then the part
+	// of a larger machine's price, which is the basis of an unknown spot price.
+	SpotOnly bool
 }
 
 // Reasons for types that are known but not launched.
@@ -42,13 +47,19 @@ const (
 	sixteen = "a replica has at most eight GPUs"
 	// localDisks: the sum of the list prices of its parts would be too low.
 	localDisks = "its price is unknown: its local SSDs are billed separately"
+	// noListPrice: no on-demand price is published for the type.
+	noListPrice = "its on-demand price is unknown"
 )
 
 // machines is the table. Types have the names of the clouds' documentation. Prices of AWS are
 // for Linux in us-east-1, as published in July 2026
 // (https://aws.amazon.com/ec2/pricing/on-demand/). Prices of Google are the list prices of the
 // region From (https://cloud.google.com/compute/all-pricing). Those of A2 are from third parties
-// in November 2026: 3.673385 per GPU with its vCPUs and memory.
+// in November 2026: 3.673385 per GPU with its vCPUs and memory. Prices of G5, G6e and P5en are for Linux in
+// us-east-1, from AWS's price list as third parties read it in August and September 2026. That of A3 Ultra
+// is from https://cloud.google.com/products/compute/gpus-pricing as third parties read it in September 2026.
+// Types that Google sells as spot only are A3 High with fewer than eight GPUs, and A3 Ultra
+// (https://cloud.google.com/compute/docs/accelerator-optimized-machines, November 2026).
 var machines = []Machine{
 	{Cloud: service.CloudAWS, Type: "g6.xlarge", GPU: "L4", GPUs: 1, GPUMemoryGB: 24, VCPUs: 4, MemoryGiB: 16, OnDemand: 0.8048, Spot: 0.40, From: "us-east-1"},
 	{Cloud: service.CloudAWS, Type: "g6.2xlarge", GPU: "L4", GPUs: 1, GPUMemoryGB: 24, VCPUs: 8, MemoryGiB: 32, PlanOnly: sameGPUs},
@@ -60,10 +71,28 @@ var machines = []Machine{
 	{Cloud: service.CloudAWS, Type: "g6.12xlarge", GPU: "L4", GPUs: 4, GPUMemoryGB: 24, VCPUs: 48, MemoryGiB: 192, OnDemand: 4.6016, From: "us-east-1"},
 	{Cloud: service.CloudAWS, Type: "g6.24xlarge", GPU: "L4", GPUs: 4, GPUMemoryGB: 24, VCPUs: 96, MemoryGiB: 384, PlanOnly: sameGPUs},
 	{Cloud: service.CloudAWS, Type: "g6.48xlarge", GPU: "L4", GPUs: 8, GPUMemoryGB: 24, VCPUs: 192, MemoryGiB: 768, OnDemand: 13.3504, From: "us-east-1"},
+	{Cloud: service.CloudAWS, Type: "g5.xlarge", GPU: "A10G", GPUs: 1, GPUMemoryGB: 24, VCPUs: 4, MemoryGiB: 16, OnDemand: 1.006, From: "us-east-1"},
+	{Cloud: service.CloudAWS, Type: "g5.2xlarge", GPU: "A10G", GPUs: 1, GPUMemoryGB: 24, VCPUs: 8, MemoryGiB: 32, PlanOnly: sameGPUs},
+	{Cloud: service.CloudAWS, Type: "g5.4xlarge", GPU: "A10G", GPUs: 1, GPUMemoryGB: 24, VCPUs: 16, MemoryGiB: 64, PlanOnly: sameGPUs},
+	{Cloud: service.CloudAWS, Type: "g5.8xlarge", GPU: "A10G", GPUs: 1, GPUMemoryGB: 24, VCPUs: 32, MemoryGiB: 128, PlanOnly: sameGPUs},
+	{Cloud: service.CloudAWS, Type: "g5.16xlarge", GPU: "A10G", GPUs: 1, GPUMemoryGB: 24, VCPUs: 64, MemoryGiB: 256, PlanOnly: sameGPUs},
+	{Cloud: service.CloudAWS, Type: "g5.12xlarge", GPU: "A10G", GPUs: 4, GPUMemoryGB: 24, VCPUs: 48, MemoryGiB: 192, OnDemand: 5.672, From: "us-east-1"},
+	{Cloud: service.CloudAWS, Type: "g5.24xlarge", GPU: "A10G", GPUs: 4, GPUMemoryGB: 24, VCPUs: 96, MemoryGiB: 384, PlanOnly: sameGPUs},
+	{Cloud: service.CloudAWS, Type: "g5.48xlarge", GPU: "A10G", GPUs: 8, GPUMemoryGB: 24, VCPUs: 192, MemoryGiB: 768, OnDemand: 16.288, From: "us-east-1"},
+	{Cloud: service.CloudAWS, Type: "g6e.xlarge", GPU: "L40S", GPUs: 1, GPUMemoryGB: 48, VCPUs: 4, MemoryGiB: 32, OnDemand: 1.861, From: "us-east-1"},
+	{Cloud: service.CloudAWS, Type: "g6e.2xlarge", GPU: "L40S", GPUs: 1, GPUMemoryGB: 48, VCPUs: 8, MemoryGiB: 64, PlanOnly: sameGPUs},
+	{Cloud: service.CloudAWS, Type: "g6e.4xlarge", GPU: "L40S", GPUs: 1, GPUMemoryGB: 48, VCPUs: 16, MemoryGiB: 128, PlanOnly: sameGPUs},
+	{Cloud: service.CloudAWS, Type: "g6e.8xlarge", GPU: "L40S", GPUs: 1, GPUMemoryGB: 48, VCPUs: 32, MemoryGiB: 256, PlanOnly: sameGPUs},
+	{Cloud: service.CloudAWS, Type: "g6e.16xlarge", GPU: "L40S", GPUs: 1, GPUMemoryGB: 48, VCPUs: 64, MemoryGiB: 512, PlanOnly: sameGPUs},
+	{Cloud: service.CloudAWS, Type: "g6e.12xlarge", GPU: "L40S", GPUs: 4, GPUMemoryGB: 48, VCPUs: 48, MemoryGiB: 384, OnDemand: 10.49264, From: "us-east-1"},
+	{Cloud: service.CloudAWS, Type: "g6e.24xlarge", GPU: "L40S", GPUs: 4, GPUMemoryGB: 48, VCPUs: 96, MemoryGiB: 768, PlanOnly: sameGPUs},
+	{Cloud: service.CloudAWS, Type: "g6e.48xlarge", GPU: "L40S", GPUs: 8, GPUMemoryGB: 48, VCPUs: 192, MemoryGiB: 1536, OnDemand: 30.13118, From: "us-east-1"},
 	{Cloud: service.CloudAWS, Type: "p4d.24xlarge", GPU: "A100", GPUs: 8, GPUMemoryGB: 40, VCPUs: 96, MemoryGiB: 1152, OnDemand: 21.957642, From: "us-east-1"},
 	{Cloud: service.CloudAWS, Type: "p4de.24xlarge", GPU: "A100", GPUs: 8, GPUMemoryGB: 80, VCPUs: 96, MemoryGiB: 1152, OnDemand: 27.44705, From: "us-east-1"},
 	{Cloud: service.CloudAWS, Type: "p5.4xlarge", GPU: "H100", GPUs: 1, GPUMemoryGB: 80, VCPUs: 16, MemoryGiB: 256, OnDemand: 6.88, From: "us-east-1"},
 	{Cloud: service.CloudAWS, Type: "p5.48xlarge", GPU: "H100", GPUs: 8, GPUMemoryGB: 80, VCPUs: 192, MemoryGiB: 2048, OnDemand: 55.04, From: "us-east-1"},
+	{Cloud: service.CloudAWS, Type: "p5e.48xlarge", GPU: "H200", GPUs: 8, GPUMemoryGB: 141, VCPUs: 192, MemoryGiB: 2048, PlanOnly: noListPrice},
+	{Cloud: service.CloudAWS, Type: "p5en.48xlarge", GPU: "H200", GPUs: 8, GPUMemoryGB: 141, VCPUs: 192, MemoryGiB: 2048, OnDemand: 63.296, From: "us-east-1"},
 	{Cloud: service.CloudAWS, Type: "c7i.large", VCPUs: 2, MemoryGiB: 4, OnDemand: 0.08925, From: "us-east-1"},
 
 	{Cloud: service.CloudGCP, Type: "g2-standard-4", GPU: "L4", GPUs: 1, GPUMemoryGB: 24, VCPUs: 4, MemoryGiB: 16, OnDemand: 0.7068, Spot: 0.2818, From: "us-central1"},
@@ -83,11 +112,12 @@ var machines = []Machine{
 	{Cloud: service.CloudGCP, Type: "a2-ultragpu-2g", GPU: "A100", GPUs: 2, GPUMemoryGB: 80, VCPUs: 24, MemoryGiB: 340, PlanOnly: localDisks},
 	{Cloud: service.CloudGCP, Type: "a2-ultragpu-4g", GPU: "A100", GPUs: 4, GPUMemoryGB: 80, VCPUs: 48, MemoryGiB: 680, PlanOnly: localDisks},
 	{Cloud: service.CloudGCP, Type: "a2-ultragpu-8g", GPU: "A100", GPUs: 8, GPUMemoryGB: 80, VCPUs: 96, MemoryGiB: 1360, PlanOnly: localDisks},
-	{Cloud: service.CloudGCP, Type: "a3-highgpu-1g", GPU: "H100", GPUs: 1, GPUMemoryGB: 80, VCPUs: 26, MemoryGiB: 234, OnDemand: 87.83 / 8, From: "us-east4"},
-	{Cloud: service.CloudGCP, Type: "a3-highgpu-2g", GPU: "H100", GPUs: 2, GPUMemoryGB: 80, VCPUs: 52, MemoryGiB: 468, OnDemand: 87.83 / 4, From: "us-east4"},
-	{Cloud: service.CloudGCP, Type: "a3-highgpu-4g", GPU: "H100", GPUs: 4, GPUMemoryGB: 80, VCPUs: 104, MemoryGiB: 936, OnDemand: 87.83 / 2, From: "us-east4"},
+	{Cloud: service.CloudGCP, Type: "a3-highgpu-1g", GPU: "H100", GPUs: 1, GPUMemoryGB: 80, VCPUs: 26, MemoryGiB: 234, OnDemand: 87.83 / 8, From: "us-east4", SpotOnly: true},
+	{Cloud: service.CloudGCP, Type: "a3-highgpu-2g", GPU: "H100", GPUs: 2, GPUMemoryGB: 80, VCPUs: 52, MemoryGiB: 468, OnDemand: 87.83 / 4, From: "us-east4", SpotOnly: true},
+	{Cloud: service.CloudGCP, Type: "a3-highgpu-4g", GPU: "H100", GPUs: 4, GPUMemoryGB: 80, VCPUs: 104, MemoryGiB: 936, OnDemand: 87.83 / 2, From: "us-east4", SpotOnly: true},
 	{Cloud: service.CloudGCP, Type: "a3-highgpu-8g", GPU: "H100", GPUs: 8, GPUMemoryGB: 80, VCPUs: 208, MemoryGiB: 1872, OnDemand: 87.83, From: "us-east4"},
 	{Cloud: service.CloudGCP, Type: "a3-megagpu-8g", GPU: "H100", GPUs: 8, GPUMemoryGB: 80, VCPUs: 208, MemoryGiB: 1872, PlanOnly: sameGPUs},
+	{Cloud: service.CloudGCP, Type: "a3-ultragpu-8g", GPU: "H200", GPUs: 8, GPUMemoryGB: 141, VCPUs: 224, MemoryGiB: 2952, OnDemand: 84.806908493, From: "us-central1", Disk: "hyperdisk-balanced", SpotOnly: true},
 	{Cloud: service.CloudGCP, Type: "e2-standard-2", VCPUs: 2, MemoryGiB: 8, OnDemand: 0.06701, From: "us-central1"},
 }
 
@@ -112,24 +142,61 @@ func Launchable(cloud string) []Machine {
 	return out
 }
 
+// Rents reports whether a cloud rents out machines with a GPU type that can be launched. For a cloud
+// without machine types, such as local, it is true.
+func Rents(cloud, gpu string) bool {
+	if !slices.ContainsFunc(machines, func(m Machine) bool { return m.Cloud == cloud }) {
+		return true
+	}
+	return slices.ContainsFunc(machines, func(m Machine) bool { return m.Cloud == cloud && m.GPU == gpu && m.PlanOnly == "" })
+}
+
+// SellsOnDemand reports whether a cloud sells machines with exactly these GPUs on demand. It is false only
+// where each such machine is sold as spot only.
+func SellsOnDemand(cloud, gpu string, count int) bool {
+	spotOnly := false
+	for _, m := range Launchable(cloud) {
+		if m.GPU == gpu && m.GPUs == count {
+			if !m.SpotOnly {
+				return true
+			}
+			spotOnly = true
+		}
+	}
+	return !spotOnly
+}
+
 // ListPrice returns the on-demand list price of the cheapest machine of a cloud with exactly this
-// number of GPUs. If there is none, it returns the proportional price of the machine with the cheapest
+// number of GPUs that is sold on demand. If there is none, it returns the proportional price of the machine with the cheapest
 // GPUs; 0 if that is unknown. from describes the source of the price.
 func ListPrice(cloud, gpu string, count int) (usd float64, from string) {
-	part, partFrom := 0.0, ""
+	part, partFrom, partSpotOnly := 0.0, "", false
 	for _, m := range Launchable(cloud) {
 		if m.GPU != gpu || m.OnDemand == 0 {
 			continue
 		}
-		if m.GPUs == count && (usd == 0 || m.OnDemand < usd) {
+		if m.GPUs == count && !m.SpotOnly && (usd == 0 || m.OnDemand < usd) {
 			usd, from = m.OnDemand, m.Type+" in "+m.From
 		}
-		if each := m.OnDemand / float64(m.GPUs) * float64(count); part == 0 || each < part {
-			part, partFrom = each, m.Type+" in "+m.From+", by the GPU"
+		if each := m.OnDemand / float64(m.GPUs) * float64(count); part == 0 || each < part || each == part && partSpotOnly && !m.SpotOnly {
+			part, partFrom, partSpotOnly = each, m.Type+" in "+m.From+", by the GPU", m.SpotOnly
 		}
 	}
 	if usd == 0 {
 		return part, partFrom
 	}
 	return usd, from
+}
+
+// SameGPUs returns the types of a cloud with exactly these GPUs, sorted, including those that are never
+// launched.
+func SameGPUs(cloud, gpu string, count int) []string {
+	var names []string
+	for _, m := range machines {
+		if m.Cloud == cloud && m.GPU == gpu && m.GPUs == count {
+			names = append(names, m.Type)
+		}
+	}
+	slices.Sort(names)
+	return names
 }

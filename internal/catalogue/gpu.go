@@ -14,14 +14,23 @@ type GPU struct {
 	// parameters, in uncached prompt tokens per second.
 	TPS float64
 	// Quota is Google's on-demand quota of a region. It is empty if a quota of the GPU family applies,
-	// which Compute Engine does not report. SpotQuota is the quota of spot machines.
+	// which Compute Engine does not report: Family is its name. SpotQuota is the quota of spot machines. All
+	// are empty for a GPU that Google does not rent out.
 	Quota, SpotQuota string
+	Family           string
 }
 
+// gpus is the table. TPS of L4, A100 and H100 are round assumptions. The others are derived from the L4
+// (A10G, L40S) and the H100 (H200) by the geometric mean of the ratios of dense BF16 compute and of memory
+// bandwidth in NVIDIA's data sheets: L4 121 TFLOPS and 300 GB/s, A10G 70 and 600, L40S 362 and 864, H100
+// 989 and 3350, H200 989 and 4800.
 var gpus = []GPU{
 	{Name: "L4", TPS: 1500, Quota: "NVIDIA_L4_GPUS", SpotQuota: "PREEMPTIBLE_NVIDIA_L4_GPUS"},
+	{Name: "A10G", TPS: 1600},
+	{Name: "L40S", TPS: 4400},
 	{Name: "A100", TPS: 6000, Quota: "NVIDIA_A100_GPUS", SpotQuota: "PREEMPTIBLE_NVIDIA_A100_GPUS"},
-	{Name: "H100", TPS: 12000, SpotQuota: "PREEMPTIBLE_NVIDIA_H100_GPUS"},
+	{Name: "H100", TPS: 12000, SpotQuota: "PREEMPTIBLE_NVIDIA_H100_GPUS", Family: "NVIDIA_H100"},
+	{Name: "H200", TPS: 14400, SpotQuota: "PREEMPTIBLE_NVIDIA_H200_GPUS", Family: "NVIDIA_H200"},
 }
 
 // GPUs returns the GPU types, the smallest first.

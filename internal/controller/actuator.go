@@ -5,6 +5,7 @@ import (
 	"errors"
 
 	"skyserve/internal/service"
+	"skyserve/internal/telemetry"
 	"skyserve/provision"
 )
 
@@ -22,12 +23,14 @@ type Actuator interface {
 	Apply(ctx context.Context, c CapacityChange, may func() error) (launched []string, err error)
 }
 
-// OfferingSource is an optional interface of an Actuator, which returns the offerings of regions and
-// their prices.
+// OfferingSource is an optional interface of an Actuator, which returns the offerings of regions with
+// their prices, and reservations.
 type OfferingSource interface {
 	// Offerings returns the last known offerings of the service's regions; regions without observed
 	// offerings are missing.
 	Offerings() map[service.Region]provision.Offerings
+	// Reservations returns the last known reservations that the service names by id.
+	Reservations() map[service.Region][]provision.Reservation
 }
 
 // ErrBusy means that the service cannot be changed now, for example because another process is
@@ -43,6 +46,8 @@ type CurrentState struct {
 	Spec *service.Spec
 	// Replicas are in the order of service.yaml; those of a model and region are ordered by number.
 	Replicas []CurrentReplica
+	// Launches is what may be launched now and what failed before; nil where it is unknown.
+	Launches *telemetry.Launches
 	// Unfinished is true when a recorded change is incomplete and Apply can complete it.
 	Unfinished bool
 }

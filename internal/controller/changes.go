@@ -10,10 +10,11 @@ import (
 	"skyserve/plan"
 )
 
-// scalingChange is one change with its events.
+// scalingChange is one change with its actions.
 type scalingChange struct {
 	change CapacityChange
-	events []telemetry.ScalingEvent
+	events []scalingAction
+	starts bool // it starts the first replica of a model
 }
 
 // scaleInMode defines what happens to excess replicas: they are donated or removed.
@@ -50,7 +51,7 @@ func (t scaleInMode) newDonation(now time.Time) service.Donation {
 // buildChange converts a strategy's decision into a change: the replicas and the events.
 func (s *scalingInputs) buildChange(groups []replicaGroup, c plan.Scaling, autoscale service.Autoscale) scalingChange {
 	g := groups[c.Endpoint]
-	m := &changeBuilder{scalingInputs: s, group: g, strategy: autoscale.Strategy, reason: c.Reason}
+	m := &changeBuilder{scalingInputs: s, group: g, reason: c.Reason}
 	m.donateOrRemove(c, scaleInModeOf(g.region, autoscale))
 	launch := c.Launch
 	for _, r := range c.Redeploy {
@@ -63,11 +64,11 @@ func (s *scalingInputs) buildChange(groups []replicaGroup, c plan.Scaling, autos
 	if ids := s.claimDonated(g, launch, false); len(ids) > 0 {
 		launch -= len(ids)
 		m.change.Reclaim = ids
-		m.addEvent(telemetry.ScalingReclaimed, ids)
+		m.addEvent(telemetry.EventReclaim, ids)
 	}
 	if launch > 0 {
 		m.addLaunch(launch)
-		m.addEvent(telemetry.ScalingLaunched, nil)
+		m.addEvent(telemetry.EventLaunch, nil)
 	}
 	return m.scalingChange
 }
@@ -91,30 +92,34 @@ func (s *scalingInputs) claimDonated(g replicaGroup, n int, idle bool) []string 
 type changeBuilder struct {
 	*scalingInputs
 	scalingChange
-	group    replicaGroup
-	strategy string
-	reason   string
+	group  replicaGroup
+	reason string
 }
 
-func (m *changeBuilder) addEvent(what telemetry.ScalingAction, ids []string) {
-	m.events = append(m.events, telemetry.ScalingEvent{
-		At: m.now.UTC(), Strategy: m.strategy, Action: what, Model: m.group.model, Region: m.group.region,
-		Replicas: append([]string{}, ids...), Serving: m.group.serving(), Reason: m.reason,
+func (m *changeBuilder) addEvent(kind telemetry.EventKind, ids []string) {
+	m.events = append(m.events, scalingAction{
+		at: m.now.UTC(), kind: kind, model: m.group.model, region: m.group.region,
+		replicas: append([]string{}, ids...), serving: m.group.serving(), reason: m.reason, plan: m.planTime(),
 	})
 }
 
 // donateOrRemove adds the donation or removal of replicas to the change.
 func (m *changeBuilder) donateOrRemove(c plan.Scaling, t scaleInMode) {
-	ids := m.group.removalCandidates(m.group.mismatch.removable(c.DrainedReplicas()))
+	m.drain(m.group.removalCandidates(m.group.mismatch.removable(c.DrainedReplicas())), t, telemetry.EventDrain)
+}
+
+// drain adds to the change that replicas drain and are then donated, or removed; kind is the kind of
+// the event of a removal.
+func (m *changeBuilder) drain(ids []string, t scaleInMode, kind telemetry.EventKind) {
 	for _, id := range ids {
 		m.change.Drain = append(m.change.Drain, ReplicaDrain{id, t.newDonation(m.now)})
 	}
 	switch {
 	case len(ids) == 0:
-	case t.donate:
-		m.addEvent(telemetry.ScalingDonated, ids)
+	case t.donate && kind == telemetry.EventDrain:
+		m.addEvent(telemetry.EventDonate, ids)
 	default:
-		m.addEvent(telemetry.ScalingRemoved, ids)
+		m.addEvent(kind, ids)
 	}
 }
 
@@ -131,7 +136,7 @@ func (m *changeBuilder) redeployDonated(from replicaGroup, n int) int {
 	}
 	m.change.Remove = append(m.change.Remove, ids...)
 	m.addLaunch(len(ids))
-	m.addEvent(telemetry.ScalingRedeployed, ids)
+	m.addEvent(telemetry.EventRedeploy, ids)
 	return len(ids)
 }
 
@@ -149,10 +154,10 @@ func (s *scalingInputs) buildReplacements(groups []replicaGroup, changed map[mod
 		if len(replacements) == 0 || changed[g.modelRegion] {
 			continue
 		}
-		m := &changeBuilder{scalingInputs: s, group: g, strategy: s.current.Spec.Autoscale.Strategy}
+		m := &changeBuilder{scalingInputs: s, group: g}
 		m.reason = fmt.Sprintf("the plan requires %s; replaces %s", replacements[0].Class, replacements[0].ID)
 		m.change.Replace = replacements
-		m.addEvent(telemetry.ScalingReplaced, nil)
+		m.addEvent(telemetry.EventReplace, nil)
 		out = append(out, m.scalingChange)
 	}
 	return out
@@ -169,16 +174,33 @@ func (s *scalingInputs) buildRemovals(groups []replicaGroup) []scalingChange {
 		if len(ended) == 0 {
 			continue
 		}
-		m := &changeBuilder{scalingInputs: s, group: g, strategy: s.current.Spec.Autoscale.Strategy}
+		m := &changeBuilder{scalingInputs: s, group: g}
 		m.change.Remove = idsOf(ended)
-		donated := idsOf(slices.DeleteFunc(slices.Clone(ended), func(o member) bool { return o.Donation.Draining() }))
-		if len(donated) > 0 { // the others had an event when they began to drain
+		draining, donated := splitDraining(ended)
+		if len(draining) > 0 {
+			m.reason = "its requests have ended"
+			m.addEvent(telemetry.EventTermination, draining)
+		}
+		if len(donated) > 0 {
 			m.reason = fmt.Sprintf("donated for %s and not reclaimed", s.current.Spec.Autoscale.DonateFor)
-			m.addEvent(telemetry.ScalingRemoved, donated)
+			m.addEvent(telemetry.EventTermination, donated)
 		}
 		out = append(out, m.scalingChange)
 	}
 	return out
+}
+
+// splitDraining separates the IDs of replicas that drained before their removal from those that were
+// donated.
+func splitDraining(ended []member) (draining, donated []string) {
+	for _, m := range ended {
+		if m.Donation.Draining() {
+			draining = append(draining, m.ID)
+		} else {
+			donated = append(donated, m.ID)
+		}
+	}
+	return draining, donated
 }
 
 // donations returns the donated replicas as published.

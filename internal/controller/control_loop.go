@@ -47,9 +47,10 @@ type Machines interface {
 // scaler on that observation. Only the failover of balancers has its own interval (see round.go).
 // The loop runs for a term of leadership.
 type controlLoop struct {
-	machines Machines // nil = no machines are managed
-	planner  *planner // nil = planning is disabled
-	scaler   *scaler  // nil = scaling is disabled
+	machines Machines     // nil = no machines are managed
+	planner  *planner     // nil = planning is disabled
+	scaler   *scaler      // nil = scaling is disabled
+	spot     *spotHistory // nil = the machines have none
 	observe  func(ctx context.Context, sinceMinute int64, history bool) (*Observed, error)
 	log      *slog.Logger
 	wake     chan struct{} // requests the next iteration immediately
@@ -104,6 +105,7 @@ func (r *controlLoop) runLoop(ctx context.Context, l lease) {
 	if r.machines != nil {
 		defer r.machines.Wait()
 	}
+	r.spot.startTerm()
 	for ctx.Err() == nil {
 		timer := time.NewTimer(r.runOnce(ctx, l))
 		select {
@@ -118,9 +120,11 @@ func (r *controlLoop) runLoop(ctx context.Context, l lease) {
 // runOnce runs one iteration and returns the time until the next.
 func (r *controlLoop) runOnce(ctx context.Context, l lease) (next time.Duration) {
 	next = loopInterval
+	r.spot.load(ctx)
 	if r.machines != nil && r.machines.Reconcile(ctx, mayAct(ctx, l)) {
 		next = busyInterval
 	}
+	r.spot.store(ctx, l)
 	if r.planner == nil && r.scaler == nil {
 		return next
 	}
@@ -135,6 +139,9 @@ func (r *controlLoop) runOnce(ctx context.Context, l lease) (next time.Duration)
 	}
 	if r.scaler != nil {
 		r.scaler.logError(r.scaler.stepScaler(ctx, l, now, o))
+		if r.scaler.started { // requests wait, and the next iteration delivers the replica's configuration
+			next = min(next, busyInterval)
+		}
 	}
 	return next
 }

@@ -37,6 +37,26 @@ func CountReplicas(s *telemetry.Snapshot) []plan.ReplicaCount {
 	return out
 }
 
+// withoutOverprovision subtracts the spot replicas of spot.overprovision, which the deployer adds to what a plan
+// decides. Snapshots do not show which they are.
+func withoutOverprovision(spec *service.Spec, counts []plan.ReplicaCount) []plan.ReplicaCount {
+	if spec == nil {
+		return counts
+	}
+	for _, r := range spec.Regions {
+		for i := range spec.Models {
+			for k := 0; r.Spot != nil && k < len(counts); k++ {
+				c := &counts[k]
+				if c.Region == r.Name && c.Model == spec.Models[i].Name && c.Capacity == service.CapacitySpot {
+					c.Replicas -= min(c.Replicas, r.Spot.Overprovision)
+					break // the first GPU: replicas rarely have several
+				}
+			}
+		}
+	}
+	return slices.DeleteFunc(counts, func(c plan.ReplicaCount) bool { return c.Replicas == 0 && c.Donated == 0 })
+}
+
 // isServing reports whether a replica in this state is ready or becoming ready.
 func isServing(s service.ReplicaState) bool {
 	switch s {

@@ -16,6 +16,6 @@
 // package deploy implements and which makes its own observation). It then observes the balancers
 // once, and runs the planner (planner.go, with package plan) and the scaler (scaler.go, with a
 // strategy of package plan) on that observation. scaling_inputs.go contains the scaler's inputs,
-// changes.go its changes, mismatch.go the difference between running replicas and the plan. An
+// changes.go its changes, scale_to_zero.go the first and last replicas of models without a minimum, mismatch.go the difference between running replicas and the plan. An
 // Actuator applies changes; package deploy contains the implementation.
 package controller

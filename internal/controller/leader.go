@@ -9,6 +9,7 @@ import (
 
 	"skyserve/internal/identity"
 	"skyserve/internal/service"
+	"skyserve/internal/store"
 )
 
 // The controller's intervals and limits.
@@ -61,6 +62,7 @@ type Controller struct {
 	options   options
 	store     storeHealth
 	revoked   *identity.RevokedFile // nil without an identity
+	events    *store.EventQueue     // nil = events are not stored
 
 	// mu guards the fields below. runRound also uses conflicted without mu, at times when no call to a
 	// balancer is in progress.
@@ -97,6 +99,7 @@ func (c *Controller) runController(ctx context.Context) {
 			return // acquire returns an error only when ctx has ended
 		}
 		c.log.Info("lease acquired", "token", l.Token())
+		c.recordLeader(l)
 		c.setLease(l)
 		err = c.runTerm(ctx, l)
 		c.setLease(nil)

@@ -101,7 +101,7 @@ func TestReplicasStayWithoutPlannedGPU(t *testing.T) {
 		}
 		var failures int
 		for _, e := range w.published().Events {
-			if e.Action == telemetry.ScalingFailed {
+			if e.Kind == telemetry.EventFailure {
 				failures++
 			}
 		}

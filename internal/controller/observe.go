@@ -74,7 +74,7 @@ func Observe(ctx context.Context, admins []*telemetry.Client, sinceMinute int64,
 		o.Notes = append(o.Notes, fmt.Sprintf("%d of %d balancers do not respond, or return errors: their replicas are counted from the last reports that other balancers have", len(failures), len(admins)))
 	}
 	o.Snapshot, o.Failed = mergeSnapshots(snapshots), len(failures)
-	o.Counts = CountReplicas(o.Snapshot)
+	o.Counts = withoutOverprovision(o.Spec, CountReplicas(o.Snapshot))
 	o.RTT = roundTrips(snapshots)
 	if history {
 		o.readHistory(ctx, live, sinceMinute)

@@ -42,13 +42,14 @@ const (
 // forecast every minute. A review is a forecast of the loads and a plan for them. The newest
 // review is kept when a term of leadership ends; its schedule and a running review are not.
 type planner struct {
-	service   string
-	state     state
-	log       *slog.Logger
-	logged    errorOnce
-	current   *currentReview                                // the review in force, shared with the scaler
-	offerings func() map[service.Region]provision.Offerings // nil = unknown
-	replan    atomic.Bool                                   // review soon, because the running replicas have changed
+	service string
+	state   state
+	log     *slog.Logger
+	logged  errorOnce
+	current *currentReview        // the review in force, shared with the scaler
+	source  OfferingSource        // nil = offerings and reservations are unknown
+	record  func(telemetry.Event) // records an event of the service
+	replan  atomic.Bool           // review soon, because the running replicas have changed
 
 	newest      *plan.ReviewResult // the newest review of this controller; nil before the first, and while a stored review is in force
 	every       time.Duration
@@ -73,7 +74,7 @@ type reviewResult struct {
 
 // newPlanner returns the planner of a service.
 func newPlanner(config service.ControllerConfig, st state, review *currentReview, log *slog.Logger) *planner {
-	return &planner{service: config.Service, state: st, log: log, current: review}
+	return &planner{service: config.Service, state: st, log: log, current: review, record: func(telemetry.Event) {}}
 }
 
 // requestReview requests a review soon, unless a strategy applies the plan in force. Such a plan is
@@ -201,6 +202,7 @@ func (p *planner) finishReview(ctx context.Context, l lease, now time.Time, out 
 	summary := summaryOfReview(made)
 	summary.Strategy, summary.From, summary.Until = out.observed.Spec.Autoscale.Strategy, out.at.UTC(), p.next.UTC()
 	p.current.set(summary)
+	p.record(planEvent(summary.Plan, out.minutes))
 	return p.publishReview(ctx, l, summary)
 }
 
@@ -244,6 +246,9 @@ func (p *planner) publishFailure(ctx context.Context, l lease, now time.Time, er
 	if shown.Plan.Waiting == "" && shown.Plan.Error == err.Error() && !p.unpublished {
 		return err
 	}
+	if shown.Plan.Error != err.Error() {
+		p.record(telemetry.Event{At: now, Actor: telemetry.ActorController, Kind: telemetry.EventFailure, Object: "plan", Message: "planning failed", Reason: err.Error()})
+	}
 	shown.Plan.Error, shown.Plan.Waiting = err.Error(), ""
 	return errors.Join(err, p.publishReview(ctx, l, shown))
 }
@@ -252,8 +257,8 @@ func (p *planner) publishFailure(ctx context.Context, l lease, now time.Time, er
 // completion and its result is discarded.
 func (p *planner) computeReview(ctx context.Context, o observation, now time.Time) {
 	options := plan.ReviewOptions{Notes: o.Notes, RTT: o.RTT, Interrupt: func() bool { return ctx.Err() != nil }, Now: time.Now}
-	if p.offerings != nil {
-		options.Prices = MachinePrices(p.offerings())
+	if p.source != nil {
+		options.Prices, options.Reservations = MachinePrices(p.source.Offerings()), ReservationFacts(p.source.Reservations())
 	}
 	result, ready := make(chan reviewResult, 1), p.ready
 	p.running = result
@@ -303,7 +308,7 @@ func (p *planner) publishReview(ctx context.Context, l lease, r telemetry.Review
 
 // emptyPlan returns a plan without content, made at a time.
 func emptyPlan(at time.Time) *telemetry.PlanSummary {
-	return &telemetry.PlanSummary{At: at.UTC(), Changes: []telemetry.PlanChange{}, Assumed: []string{}, Infeasible: []string{}}
+	return &telemetry.PlanSummary{At: at.UTC(), Changes: []telemetry.PlanChange{}, Assumed: []string{}, Infeasible: []string{}, Cut: []string{}}
 }
 
 // summaryOfReview returns a review in its published form.
@@ -318,6 +323,7 @@ func summaryOfReview(v *plan.ReviewResult) telemetry.Review {
 	out.Plan.Status = string(v.Proposal.Status)
 	out.Plan.CostPerHour = telemetry.PlanCost(v.Proposal.CostPerHour)
 	out.Plan.Assumed, out.Plan.Infeasible = v.Proposal.Assumed, v.Proposal.Infeasible
+	out.Plan.BudgetPerHour, out.Plan.Cut = v.Proposal.BudgetPerHour, v.Proposal.Cut
 	for _, c := range v.Proposal.Changes {
 		if c.Delta != 0 {
 			out.Plan.Changes = append(out.Plan.Changes, changeSummary(c))
@@ -356,6 +362,17 @@ func MachinePrices(offerings map[service.Region]provision.Offerings) []plan.Mach
 			if o.PricePerHour > 0 {
 				out = append(out, plan.MachinePrice{Region: region, GPU: o.GPU, GPUs: o.GPUs, Capacity: o.Capacity, USDPerHour: o.PricePerHour, Source: o.PriceSource})
 			}
+		}
+	}
+	return out
+}
+
+// ReservationFacts returns what a plan needs to know about the regions' reservations.
+func ReservationFacts(reported map[service.Region][]provision.Reservation) []plan.ReservationFact {
+	var out []plan.ReservationFact
+	for _, region := range slices.Sorted(maps.Keys(reported)) {
+		for _, v := range reported[region] {
+			out = append(out, plan.ReservationFact{Region: region, ID: v.ID, State: v.State, Active: v.Active, Ends: v.Ends, MachinesEnd: v.MachinesEnd()})
 		}
 	}
 	return out

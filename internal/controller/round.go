@@ -69,11 +69,13 @@ func (c *Controller) probeBalancer(ctx context.Context, w *trackedBalancer) {
 	if err := w.admin.Healthy(ctx); err != nil {
 		w.failures++
 		if before && !w.alive() {
+			c.recordBalancer(w, telemetry.EventDeath, "balancer "+w.ID+" does not respond", err.Error())
 			c.log.Warn("balancer does not respond; other balancers adopt its replicas", "balancer", w.ID, "err", err)
 		}
 		return
 	}
 	if !before {
+		c.recordBalancer(w, telemetry.EventRecovery, "balancer "+w.ID+" responds again", "")
 		c.log.Info("balancer responds again; its replicas return to it", "balancer", w.ID)
 	}
 	w.failures = 0
@@ -126,17 +128,23 @@ func (c *Controller) publishAssignment(ctx context.Context, next Assignment) err
 	if err != nil {
 		return fmt.Errorf("publishing the assignment: %w", err)
 	}
+	before := c.current
 	var revision uint64
-	if c.current.revision == 0 {
+	if before.revision == 0 {
 		revision, err = c.state.Create(ctx, c.assignmentKey(), data)
 	} else {
-		revision, err = c.state.CompareAndSwap(ctx, c.assignmentKey(), data, c.current.revision)
+		revision, err = c.state.CompareAndSwap(ctx, c.assignmentKey(), data, before.revision)
 	}
 	if err != nil {
-		return errors.Join(fmt.Errorf("publishing the assignment: %w", err), c.loadAssignment(ctx))
+		loading := c.loadAssignment(ctx)
+		if loading == nil && c.current.Token == next.Token && c.current.equal(next) { // it was written
+			c.recordMoves(before, c.current)
+		}
+		return errors.Join(fmt.Errorf("publishing the assignment: %w", err), loading)
 	}
 	next.revision = revision
 	c.current = next
+	c.recordMoves(before, next)
 	c.log.Info("assignment published", "epoch", next.Epoch(), "replicas", len(next.Owners))
 	return nil
 }

@@ -80,6 +80,7 @@ func Run(ctx context.Context, config service.ControllerConfig, log *slog.Logger,
 	hc := adminClient(config, self)
 	c := newController(config, st, acquire, func(base string) admin { return telemetry.NewClient(base, hc) }, log)
 	c.store, c.revoked = health, revoked
+	c.events = store.NewEventQueue(st, eventSource(time.Now()), log)
 	for _, o := range more {
 		o(&c.options)
 	}
@@ -90,12 +91,19 @@ func Run(ctx context.Context, config service.ControllerConfig, log *slog.Logger,
 	review := new(currentReview)
 	r := newControlLoop(admins, log)
 	r.machines, r.planner = c.options.machines, newPlanner(config, st, review, log)
+	r.spot = newSpotHistory(config.Service, st, r.machines, log)
+	r.planner.record = c.record
+	if m, ok := r.machines.(EventSource); ok {
+		m.RecordWith(c.record)
+	}
 	if m, ok := c.options.actuator.(OfferingSource); ok {
-		r.planner.offerings = m.Offerings
+		r.planner.source = m
 	}
 	if c.options.actuator != nil {
 		r.scaler = newScaler(config, st, c.options.actuator, review, log)
+		r.scaler.record = c.record
 	}
+	c.options.alerts = append(c.options.alerts, review.budgetAlerts)
 	c.loop = r
 	return c.runProcess(ctx, ln)
 }
@@ -154,6 +162,9 @@ func (c *Controller) runProcess(ctx context.Context, ln net.Listener) error {
 	srv := &http.Server{Handler: c.handler(), ReadHeaderTimeout: headerTimeout}
 	var wg sync.WaitGroup
 	wg.Go(func() { c.runController(ctx) })
+	if c.events != nil {
+		wg.Go(func() { c.events.Run(ctx) })
+	}
 	if c.revoked != nil {
 		wg.Go(func() { c.watchRevocations(ctx) })
 	}

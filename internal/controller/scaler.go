@@ -36,19 +36,29 @@ type scaler struct {
 	termStart      time.Time                 // start of the term; the strategy's clock starts here
 	loaded         bool                      // the previous controller's events are loaded
 	previousEvents map[modelRegion]time.Time // the time of the last event that the previous controller published
-	events         []telemetry.ScalingEvent
-	published      telemetry.Scaling // the stored scaling state
+	started        bool                      // the last step started the first replica of a model
+	events         []telemetry.Event
+	record         func(telemetry.Event) // records an event of the service
+	published      telemetry.Scaling     // the stored scaling state
 	loads          map[modelRegion]float64
+	// starts and failedStarts are the times at which the first replica of a model was launched, and at
+	// which launching it failed.
+	starts, failedStarts map[modelRegion]time.Time
 }
 
 // newScaler returns the scaler of a service.
 func newScaler(config service.ControllerConfig, st state, act Actuator, review *currentReview, log *slog.Logger) *scaler {
-	return &scaler{service: config.Service, state: st, actuator: act, review: review, log: log}
+	return &scaler{
+		service: config.Service, state: st, actuator: act, review: review, log: log, record: func(telemetry.Event) {},
+		starts: map[modelRegion]time.Time{}, failedStarts: map[modelRegion]time.Time{},
+	}
 }
 
 // startTerm starts a term.
 func (s *scaler) startTerm() {
 	s.strategy, s.autoscale, s.loads, s.loaded = nil, service.Autoscale{}, nil, false
+	clear(s.starts)
+	clear(s.failedStarts)
 	s.termStart = time.Now()
 }
 
@@ -81,6 +91,7 @@ func (s *scaler) loadEvents(ctx context.Context) error {
 
 // stepScaler computes the changes for an observation and applies them.
 func (s *scaler) stepScaler(ctx context.Context, l lease, now time.Time, o observation) error {
+	s.started = false
 	if !s.loaded {
 		if err := s.loadEvents(ctx); err != nil {
 			return err
@@ -136,7 +147,9 @@ func (s *scaler) decideChanges(in *scalingInputs, unresponsive int) (changes []s
 	groups := in.groups()
 	in.claimed = map[string]bool{}
 	if s.strategy != nil {
-		changes = s.strategyChanges(in, groups)
+		var handled map[string]bool
+		changes, handled = s.zeroChanges(in, groups, unresponsive)
+		changes = append(changes, s.strategyChanges(in, groups, handled)...)
 	}
 	if unresponsive == 0 { // otherwise an unreported replica may have requests
 		changes = append(changes, in.buildRemovals(groups)...)
@@ -144,14 +157,18 @@ func (s *scaler) decideChanges(in *scalingInputs, unresponsive int) (changes []s
 	return changes
 }
 
-// strategyChanges returns the strategy's changes and completes unfinished ones.
-func (s *scaler) strategyChanges(in *scalingInputs, groups []replicaGroup) (changes []scalingChange) {
+// strategyChanges returns the strategy's changes and completes unfinished ones. It omits changes of
+// the models that zeroChanges has handled.
+func (s *scaler) strategyChanges(in *scalingInputs, groups []replicaGroup, handled map[string]bool) (changes []scalingChange) {
 	if in.current.Unfinished {
 		changes = append(changes, scalingChange{}) // Apply completes the recorded change
 	}
 	changed := map[modelRegion]bool{}
+	for _, g := range groups {
+		changed[g.modelRegion] = handled[g.model]
+	}
 	for _, c := range s.strategy.Step(in.now.Sub(s.termStart), in.strategyInput(groups)) {
-		if in.now.Sub(s.previousEvents[groups[c.Endpoint].modelRegion]) < cooldown {
+		if in.now.Sub(s.previousEvents[groups[c.Endpoint].modelRegion]) < cooldown || handled[groups[c.Endpoint].model] {
 			continue
 		}
 		m := in.buildChange(groups, c, s.autoscale)
@@ -171,68 +188,34 @@ func (s *scaler) applyChanges(ctx context.Context, l lease, changes []scalingCha
 		if errors.Is(failed, errLeaseLost) || errors.Is(failed, ErrBusy) || ctx.Err() != nil {
 			return errors.Join(err, failed)
 		}
+		s.recordStart(m, failed)
 		if failed != nil {
 			err = errors.Join(err, failed)
 			s.addEvents(s.failureEvents(m, failed))
 			continue
 		}
-		events := m.eventsAfter(launched)
-		for _, e := range events {
-			s.log.Info("replicas scaled", "strategy", e.Strategy, "action", e.Action, "region", e.Region, "model", e.Model, "replicas", strings.Join(e.Replicas, ","), "reason", e.Reason)
+		for _, a := range m.actionsAfter(launched) {
+			s.log.Info("replicas scaled", "strategy", s.autoscale.Strategy, "action", a.kind, "region", a.region, "model", a.model, "replicas", strings.Join(a.replicas, ","), "reason", a.reason)
+			s.addEvents(a.events())
 		}
-		s.addEvents(events)
 	}
 	return err
 }
 
-// addEvents appends to the published events.
-func (s *scaler) addEvents(events []telemetry.ScalingEvent) {
+// addEvents records events and appends them to the published ones.
+func (s *scaler) addEvents(events []telemetry.Event) {
+	for _, e := range events {
+		s.record(e)
+	}
 	s.events = append(slices.Clone(s.events), events...)
 	s.events = s.events[max(0, len(s.events)-telemetry.MaxScalingEvents):]
-}
-
-// eventsAfter returns the events of an applied change. Launched replicas are attributed to redeployments
-// first, whose events so far only contain the removed replicas.
-func (m scalingChange) eventsAfter(launched []string) []telemetry.ScalingEvent {
-	events := slices.Clone(m.events)
-	for i := range events {
-		e := &events[i]
-		switch e.Action {
-		case telemetry.ScalingRedeployed:
-			n := min(len(e.Replicas), len(launched))
-			e.Reason += "; replaces " + strings.Join(e.Replicas, ", ")
-			e.Replicas, launched = launched[:n], launched[n:]
-		case telemetry.ScalingLaunched, telemetry.ScalingReplaced:
-			e.Replicas, launched = append(e.Replicas, launched...), nil
-		}
-	}
-	return events
-}
-
-// failureEvents returns the event of a failed change, or none for a repeated failure.
-func (s *scaler) failureEvents(m scalingChange, err error) []telemetry.ScalingEvent {
-	if len(m.events) == 0 {
-		return nil
-	}
-	e := m.events[0]
-	e.Reason = fmt.Sprintf("replicas not %s (requested because: %s): %v", e.Action, e.Reason, err)
-	e.Action = telemetry.ScalingFailed
-	for _, old := range slices.Backward(s.events) {
-		if old.Model == e.Model && old.Region == e.Region {
-			if old.Action == telemetry.ScalingFailed && strings.HasSuffix(old.Reason, err.Error()) {
-				return nil
-			}
-			break
-		}
-	}
-	return []telemetry.ScalingEvent{e}
 }
 
 // publish writes the donations and events to the store, from which balancers read them.
 func (s *scaler) publish(ctx context.Context, l lease, current CurrentState) error {
 	next := telemetry.Scaling{
 		Token: l.Token(), Strategy: current.Spec.Autoscale.Strategy, Donations: current.donations(),
-		Events: append([]telemetry.ScalingEvent{}, s.events...),
+		Events: append([]telemetry.Event{}, s.events...), Launches: current.Launches,
 	}
 	if reflect.DeepEqual(next, s.published) {
 		return nil

@@ -38,8 +38,9 @@ type fakeActuator struct {
 	stale        bool
 	down         map[string]bool // replicas that are not ready
 	unresponsive error
-	refuse       error                  // of Apply
-	lacks        provision.ReplicaClass // the class without capacity
+	refuse       error                   // of Apply
+	lacks        provision.ReplicaClass  // the class without capacity
+	full         map[service.Region]bool // regions in which no replica can be launched
 	half         bool
 	orders       []CapacityChange
 	points       []telemetry.Point
@@ -86,6 +87,11 @@ func (y *fakeActuator) Apply(_ context.Context, o CapacityChange, may func() err
 	defer y.mu.Unlock()
 	if y.refuse != nil {
 		return nil, y.refuse
+	}
+	for _, l := range o.Launch {
+		if y.full[l.Region] {
+			return nil, fmt.Errorf("no capacity in %s", l.Region)
+		}
 	}
 	y.half = false
 	y.orders = append(y.orders, o)
@@ -305,7 +311,7 @@ func TestReactiveScalesUpDonatesReclaimsRemoves(t *testing.T) {
 		if len(s.Donations) != 1 || s.Donations[0].EarnsPerHour != 0.3 || s.Donations[0].Until == nil || s.Strategy != "reactive" {
 			t.Fatalf("got %+v", s)
 		}
-		if e := s.Events[len(s.Events)-1]; e.Action != telemetry.ScalingDonated || e.Replicas[0] != s.Donations[0].Replica || e.Reason != "KV memory 10 % used, below 30 %" || e.Serving != 3 {
+		if e := s.Events[len(s.Events)-1]; e.Kind != telemetry.EventDonate || e.Object != s.Donations[0].Replica || e.Reason != "KV memory 10 % used, below 30 %; replicas before: 3" || e.Actor != telemetry.ActorAutoscaler {
 			t.Errorf("got %+v", e)
 		}
 		w.pass(20*time.Second, 0.8)
@@ -320,9 +326,9 @@ func TestReactiveScalesUpDonatesReclaimsRemoves(t *testing.T) {
 		}
 		var did []string
 		for _, e := range s.Events {
-			did = append(did, string(e.Action))
+			did = append(did, string(e.Kind))
 		}
-		if got := strings.Join(did, " "); got != "launched launched donated reclaimed donated donated removed removed" {
+		if got := strings.Join(did, " "); got != "launch launch donate reclaim donate donate termination termination" {
 			t.Errorf("got %s", got)
 		}
 	})
@@ -334,7 +340,7 @@ func TestExcessReplicasStopAfterDraining(t *testing.T) {
 		w.want(2, 0)
 		w.pass(30*time.Second, 0.1)
 		w.want(1, 0)
-		if e := w.published().Events; len(e) != 2 || e[1].Action != telemetry.ScalingRemoved {
+		if e := w.published().Events; len(e) != 3 || e[1].Kind != telemetry.EventDrain || e[2].Kind != telemetry.EventTermination || e[2].Object != e[1].Object {
 			t.Errorf("got %+v", e)
 		}
 	})
@@ -500,7 +506,7 @@ func TestFailedChangeIsRetriedWithOneEvent(t *testing.T) {
 		w.actuator.set(func() { w.actuator.refuse = errors.New("port 1 is taken") })
 		w.pass(2*time.Minute, 0.8)
 		e := w.published().Events
-		if len(e) != 1 || e[0].Action != telemetry.ScalingFailed || !strings.Contains(e[0].Reason, "replicas not launched (requested because: KV memory 80 % used, above 70 %): port 1 is taken") {
+		if len(e) != 1 || e[0].Kind != telemetry.EventFailure || !strings.Contains(e[0].Reason, "replicas not launched (requested because: KV memory 80 % used, above 70 %): port 1 is taken") {
 			t.Fatalf("got %+v", e)
 		}
 		w.actuator.set(func() { w.actuator.refuse = ErrBusy })
@@ -510,7 +516,7 @@ func TestFailedChangeIsRetriedWithOneEvent(t *testing.T) {
 		if s, _ := w.actuator.counts("m", "local/us"); s < 2 {
 			t.Errorf("it was not retried: %d serve", s)
 		}
-		if e := w.published().Events; e[1].Action != telemetry.ScalingLaunched {
+		if e := w.published().Events; e[1].Kind != telemetry.EventLaunch {
 			t.Errorf("ErrBusy must not create an event: got %+v", e)
 		}
 	})
@@ -538,7 +544,7 @@ autoscale: {strategy: reactive, donate: true}
 // A donated replica of another model on the same GPU is redeployed; otherwise a new replica is
 // launched.
 func TestRedeployBeforeLaunch(t *testing.T) {
-	for donated, want := range map[string]telemetry.ScalingAction{"n": telemetry.ScalingRedeployed, "h": telemetry.ScalingLaunched} {
+	for donated, want := range map[string]telemetry.EventKind{"n": telemetry.EventRedeploy, "h": telemetry.EventLaunch} {
 		t.Run(donated, func(t *testing.T) {
 			testScaler(t, twoModels, func(w *scalerWorld) {
 				full, calm, id := 0.9, 0.5, ""
@@ -554,11 +560,11 @@ func TestRedeployBeforeLaunch(t *testing.T) {
 				synctest.Wait()
 				w.want(2, 0)
 				e := w.published().Events
-				if len(e) != 1 || e[0].Action != want || len(e[0].Replicas) != 1 || !strings.HasPrefix(e[0].Replicas[0], "us-m-") {
+				if len(e) != 1 || e[0].Kind != want || !strings.HasPrefix(e[0].Object, "us-m-") {
 					t.Fatalf("got %+v", e)
 				}
 				_, donated := w.actuator.counts(donated, "local/us")
-				if redeployed := strings.Contains(e[0].Reason, "replaces "+id); redeployed != (want == telemetry.ScalingRedeployed) || redeployed != (donated == 0) {
+				if redeployed := strings.Contains(e[0].Reason, "replaces "+id); redeployed != (want == telemetry.EventRedeploy) || redeployed != (donated == 0) {
 					t.Errorf("got %q, %d donated", e[0].Reason, donated)
 				}
 			})

@@ -98,8 +98,12 @@ func (s *scalingInputs) groups() []replicaGroup {
 // strategyInput returns the input of a strategy.
 func (s *scalingInputs) strategyInput(groups []replicaGroup) *plan.StrategyInput {
 	f := &plan.StrategyInput{FreeVMs: map[string]int{}}
+	last := s.lastRegions(groups)
 	for _, g := range groups {
 		e := plan.ScaledEndpoint{Model: g.model, Region: string(g.region), Min: g.bounds.Min, Max: g.bounds.Max, Utilisation: g.utilisation(), Target: s.targets[g.modelRegion]}
+		if last[g.modelRegion] {
+			e.Min = max(e.Min, 1)
+		}
 		if m := s.modelReport(g); m != nil {
 			waiting := m.Queued + g.pendingRequests()
 			e.Waiting, e.IWFFirstTokens = &waiting, &plan.FirstTokens{Total: m.FirstTokens, Late: m.Late}

@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"strings"
 	"sync"
 	"time"
 
@@ -27,6 +28,18 @@ func (f *currentReview) get() *telemetry.Review {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.review
+}
+
+// budgetAlerts returns the alert of a plan that the budget has cut.
+func (f *currentReview) budgetAlerts() []telemetry.Alert {
+	r := f.get()
+	if r == nil || r.Plan == nil || len(r.Plan.Cut) == 0 || !r.Current(time.Now()) {
+		return nil
+	}
+	return []telemetry.Alert{{
+		Severity: telemetry.SeverityWarning, Kind: telemetry.AlertBudget, Object: "plan", Message: "the plan needs more than the budget: " + strings.Join(r.Plan.Cut, ", "),
+		NextStep: "raise autoscale.budget",
+	}}
 }
 
 // publishedTargets returns the plan's targets for each model and region. An infeasible plan has

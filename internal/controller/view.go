@@ -7,7 +7,11 @@ import (
 	"slices"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
 	"skyserve/internal/service"
+	"skyserve/internal/store"
 	"skyserve/internal/telemetry"
 )
 
@@ -88,6 +92,11 @@ func (c *Controller) handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", c.serveHealth)
 	mux.HandleFunc("POST /reload", c.serveReload)
+	if c.events != nil {
+		registry := prometheus.NewRegistry()
+		registry.MustRegister(store.EventMetrics{Queue: c.events})
+		mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
+	}
 	mux.HandleFunc("GET /v1/state", func(w http.ResponseWriter, _ *http.Request) {
 		c.mu.Lock()
 		v := c.view

@@ -18,8 +18,18 @@ type BalancerConfig struct {
 
 	Models   []BalancerModel `yaml:"models,omitempty" json:"models,omitempty"`
 	Replicas []ReplicaConfig `yaml:"replicas,omitempty" json:"replicas,omitempty"`
-	Peers    []PeerConfig    `yaml:"peers,omitempty" json:"peers,omitempty"`
-	Balancer BalancerSpec    `yaml:"balancer,omitempty" json:"balancer"`
+	// EngineKeys are the keys of engines that the controller may attach, in addition to those of
+	// Replicas. The admin API accepts no other source: it must not make a balancer send a key, or any of
+	// its files, to another engine.
+	EngineKeys []EngineKey  `yaml:"engine_keys,omitempty" json:"engine_keys,omitempty"`
+	Peers      []PeerConfig `yaml:"peers,omitempty" json:"peers,omitempty"`
+	// Splits are further model names, whose requests are divided among Models.
+	Splits []Split `yaml:"splits,omitempty" json:"splits,omitempty"`
+	// Providers are the external APIs that fallbacks of Models may name.
+	Providers []Provider `yaml:"providers,omitempty" json:"providers,omitempty"`
+	// ReplicasFile is a file that lists further replicas and is read again when it changes; empty = none.
+	ReplicasFile string       `yaml:"replicas_file,omitempty" json:"replicas_file,omitempty"`
+	Balancer     BalancerSpec `yaml:"balancer,omitempty" json:"balancer"`
 
 	// StoreURL is the NATS URL of the service's store; empty = no store, history is only kept in
 	// memory. StoreToken authenticates to it.
@@ -53,21 +63,24 @@ type BalancerConfig struct {
 }
 
 // Reload returns the configuration of a balancer that runs with c and reloads next. Only these
-// settings change at run time: models, replicas, peers, the service's file, routing, queueing and
-// retries; API keys from files; and the certificate files of a balancer that already serves TLS.
-// All other settings are those of c.
+// settings change at run time: models, splits, replicas, peers, providers, keys of engines, the
+// service's file, routing, queueing and retries; API keys from files, identity tokens and limits; and
+// the certificate files of a balancer that already serves TLS. All other settings are those of c.
 func (c BalancerConfig) Reload(next BalancerConfig) BalancerConfig {
 	c.Models, c.Replicas, c.Peers = next.Models, next.Replicas, next.Peers
+	c.ReplicasFile = next.ReplicasFile
 	c.SpecFile, c.Revision = next.SpecFile, next.Revision
+	c.EngineKeys, c.Providers, c.Splits = next.EngineKeys, next.Providers, next.Splits
 	b, n := &c.Balancer, &next.Balancer
 	b.Policy, b.Push, b.Order, b.Forward = n.Policy, n.Push, n.Order, n.Forward
 	b.Tau, b.QueueLimit, b.MaxWait, b.TauN, b.TauP, b.HoldDeferred = n.Tau, n.QueueLimit, n.MaxWait, n.TauN, n.TauP, n.HoldDeferred
+	b.MaxColdWait = n.MaxColdWait
 	b.DeferredMemoryPercent, b.DeferredWaitPercent = n.DeferredMemoryPercent, n.DeferredWaitPercent
 	b.Insecure = n.Insecure // only checked before the service is created; no effect on a running balancer
 	b.MaxTries, b.RetryPercent, b.EjectAfter, b.EjectTime, b.Continue = n.MaxTries, n.RetryPercent, n.EjectAfter, n.EjectTime, n.Continue
 	b.SharePrefixes, b.ExposeCache = n.SharePrefixes, n.ExposeCache
-	b.AllowParameters = n.AllowParameters
-	if !b.Auth.fromEnvironment() && !n.Auth.fromEnvironment() {
+	b.AllowParameters, b.CORS = n.AllowParameters, n.CORS
+	if b.Auth.environment() == n.Auth.environment() {
 		b.Auth = n.Auth
 	}
 	if b.TLS.ofFiles() && n.TLS.ofFiles() {
@@ -83,15 +96,23 @@ func (c BalancerConfig) Immutable() BalancerConfig {
 	if c.Balancer.TLS.ofFiles() {
 		c.Balancer.TLS = &TLS{}
 	}
+	if source := c.Balancer.Auth.environment(); source != "" {
+		c.Balancer.Auth = &Auth{KeysFrom: source}
+	}
 	return c
 }
 
 // ofFiles reports whether the certificate comes from files.
 func (t *TLS) ofFiles() bool { return t != nil && t.ACME == nil }
 
-// fromEnvironment reports whether the keys come from the process's environment, which cannot change
-// while it runs.
-func (a *Auth) fromEnvironment() bool { return a != nil && strings.HasPrefix(a.KeysFrom, "env:") }
+// environment returns the source of the keys if it is in the process's environment, which cannot change
+// while it runs; otherwise empty.
+func (a *Auth) environment() string {
+	if a == nil || !strings.HasPrefix(a.KeysFrom, "env:") {
+		return ""
+	}
+	return a.KeysFrom
+}
 
 // CertificateConfig contains the settings with which one balancer obtains the certificate of the
 // service's name, or loads the one that another balancer obtained.
@@ -133,16 +154,40 @@ type BalancerModel struct {
 	// LoRA are the names of the adapters that the engines load: further model names, which are
 	// passed to engines unchanged.
 	LoRA []string `yaml:"lora,omitempty" json:"lora,omitempty"`
+	// Price is the price of the model's tokens for clients; nil = unknown.
+	Price *Price `yaml:"price,omitempty" json:"price,omitempty"`
+	// ScaleToZero means that the controller launches a replica when a request for the model arrives
+	// and there is none: see Spec.ScalesToZero. Such a request waits for up to MaxColdWait.
+	ScaleToZero bool `yaml:"scale_to_zero,omitempty" json:"scale_to_zero,omitempty"`
 	// SLO contains the targets for the queue orders edf and dpa; a tier without targets uses the
 	// balancer's default.
 	SLO map[Tier]SLO `yaml:"slo,omitempty" json:"slo,omitempty"`
+	// Fallback and FallbackAfter are those of Model.
+	Fallback      []string      `yaml:"fallback,omitempty" json:"fallback,omitempty"`
+	FallbackAfter time.Duration `yaml:"fallback_after,omitempty" json:"fallback_after,omitempty"`
+}
+
+// EngineKey is the source of an engine's API key, with the engine that may receive it.
+type EngineKey struct {
+	// APIKey is env:NAME or file:PATH.
+	APIKey string `yaml:"api_key" json:"api_key"`
+	// URL is the base URL of the engine; empty = all replicas with mTLS, whose certificate shows that
+	// they belong to the service.
+	URL string `yaml:"url,omitempty" json:"url,omitempty"`
 }
 
 // ReplicaConfig is a replica as configured at a balancer.
 type ReplicaConfig struct {
 	// ID is unique in the service, e.g. us-0; empty = derived from the URL.
-	ID  string `yaml:"id,omitempty" json:"id,omitempty"`
+	ID string `yaml:"id,omitempty" json:"id,omitempty"`
+	// URL is the base URL of the engine. The URLs dns+http://HOST:PORT and srv+http://NAME are DNS names:
+	// each address that they resolve to is a replica.
 	URL string `yaml:"url" json:"url"`
+	// APIKey is the source (env:NAME or file:PATH) of the key that the engine requires; empty = it
+	// requires none, or Key was passed directly. Only this replica receives the key.
+	APIKey string `yaml:"api_key,omitempty" json:"api_key,omitempty"`
+	// Key is the key itself, once it has been read.
+	Key Secret `yaml:"-" json:"-"`
 	// Model is the model of the replica; empty = discovered from its /v1/models.
 	Model string `yaml:"model,omitempty" json:"model,omitempty"`
 	GPU   string `yaml:"gpu,omitempty" json:"gpu,omitempty"`
@@ -166,6 +211,25 @@ type ReplicaConfig struct {
 	MTLS bool `yaml:"mtls,omitempty" json:"mtls,omitempty"`
 	// USDPerHour is the price of its machine; 0 = unknown.
 	USDPerHour float64 `yaml:"usd_per_hour,omitempty" json:"usd_per_hour,omitempty"`
+}
+
+// Authorization returns the value of the header with which the engine's key is sent; empty = none.
+func (c *ReplicaConfig) Authorization() string {
+	if c.Key == "" {
+		return ""
+	}
+	return "Bearer " + string(c.Key)
+}
+
+// KeySource describes where the engine's key comes from, for messages.
+func (c *ReplicaConfig) KeySource() string {
+	switch {
+	case c.APIKey != "":
+		return c.APIKey
+	case c.Key != "":
+		return "the admin API"
+	}
+	return ""
 }
 
 // PeerConfig is another balancer of the service.

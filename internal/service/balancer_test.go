@@ -19,18 +19,30 @@ func TestReload(t *testing.T) {
 		restart  bool
 	}{
 		"policy": {to: func(c *service.BalancerConfig) { c.Balancer.Policy = "cost" }},
-		"bounds": {to: func(c *service.BalancerConfig) { c.Balancer.QueueLimit, c.Balancer.MaxWait = 3, time.Second }},
+		"bounds": {to: func(c *service.BalancerConfig) {
+			c.Balancer.QueueLimit, c.Balancer.MaxWait, c.Balancer.MaxColdWait = 3, time.Second, time.Minute
+		}},
 		"failures": {to: func(c *service.BalancerConfig) {
 			c.Balancer.MaxTries, c.Balancer.RetryPercent, c.Balancer.EjectAfter, c.Balancer.EjectTime, c.Balancer.Continue, c.Balancer.HoldDeferred = 2, 3, 4, time.Second, &forward, &forward
 			c.Balancer.DeferredMemoryPercent, c.Balancer.DeferredWaitPercent = 70, 50
 		}},
 		"parameters": {to: func(c *service.BalancerConfig) { c.Balancer.AllowParameters = []string{"chat_template"} }},
+		"origins":    {to: func(c *service.BalancerConfig) { c.Balancer.CORS = &service.CORS{Origins: []string{"*"}} }},
 		"forward":    {to: func(c *service.BalancerConfig) { c.Balancer.Forward = &forward }},
 		"models":     {to: func(c *service.BalancerConfig) { c.Models = []service.BalancerModel{{Name: "m"}} }},
 		"replicas":   {to: func(c *service.BalancerConfig) { c.Replicas = []service.ReplicaConfig{{ID: "a"}} }},
 		"peers":      {to: func(c *service.BalancerConfig) { c.Peers = []service.PeerConfig{{ID: "a"}} }},
 		"keys":       {to: func(c *service.BalancerConfig) { c.Balancer.Auth = &service.Auth{KeysFrom: "file:k"} }},
 		"keys of it": {to: func(c *service.BalancerConfig) { c.Balancer.Auth = &service.Auth{KeysFrom: "env:K"} }, restart: true},
+		"tokens": {to: func(c *service.BalancerConfig) {
+			c.Balancer.Auth = &service.Auth{OIDC: []service.OIDC{{Issuer: "https://a.b", Audience: "c"}}}
+		}},
+		"limits beside keys of it": {
+			from: func(c *service.BalancerConfig) { c.Balancer.Auth = &service.Auth{KeysFrom: "env:K"} },
+			to: func(c *service.BalancerConfig) {
+				c.Balancer.Auth = &service.Auth{KeysFrom: "env:K", Limits: service.KeyLimits{Concurrent: 1}}
+			},
+		},
 		"listen":     {to: func(c *service.BalancerConfig) { c.Listen = "127.0.0.1:1" }, restart: true},
 		"admin":      {to: func(c *service.BalancerConfig) { c.Admin = "127.0.0.1:1" }, restart: true},
 		"store":      {to: func(c *service.BalancerConfig) { c.StoreToken = "t" }, restart: true},

@@ -51,6 +51,10 @@ func (b *binder) bind(n ast.Node, v reflect.Value, p path, ruleKey string) {
 		v.Set(reflect.New(v.Type().Elem()))
 		b.bind(n, v.Elem(), p, ruleKey)
 	case reflect.Struct:
+		if f, short := shorthandOf(v.Type()); short && isScalar(n) {
+			b.bindScalar(n, v.Field(f.index), p, f.rule)
+			return
+		}
 		b.bindStruct(n, v, p)
 	case reflect.Slice:
 		b.bindList(n, v, p, ruleKey)
@@ -59,6 +63,12 @@ func (b *binder) bind(n ast.Node, v reflect.Value, p path, ruleKey string) {
 	default:
 		b.bindScalar(n, v, p, ruleKey)
 	}
+}
+
+// isScalar reports whether a node is neither a mapping nor a list.
+func isScalar(n ast.Node) bool {
+	_, scalar := n.(ast.ScalarNode)
+	return scalar
 }
 
 // reportTooMany records that a document expands to too many values.
@@ -164,7 +174,7 @@ func (b *binder) bindList(n ast.Node, v reflect.Value, p path, ruleKey string) {
 			return
 		}
 	}
-	if rules[ruleKey].unique {
+	if rules[ruleKey].unique && list.Type().Elem().Kind() == reflect.String {
 		b.checkRepeats(list, p)
 	}
 	v.Set(list)

@@ -15,6 +15,7 @@ func check(b *binder, s *Spec) {
 	checkDeployed(b, s)
 	c := &checker{binder: b, spec: s}
 	c.checkPlainHTTP()
+	c.checkKeyArguments()
 }
 
 // checkDeployed is check without the rules that apply only when a service is created or changed:
@@ -30,8 +31,12 @@ func checkDeployed(b *binder, s *Spec) {
 		c.checkRegion(&s.Regions[i], path("regions").index(i))
 	}
 	c.checkEndpoints()
+	c.checkAuth()
+	c.checkFallbacks()
+	c.checkSplits()
 	c.checkTLS()
 	c.checkMemory()
+	c.checkOrigins()
 	c.checkDNS()
 	c.checkLocalPorts()
 	c.checkGCP()
@@ -71,8 +76,8 @@ func (c *checker) checkModelNames() {
 			claim(a, path("models").index(i).key("aliases").index(j))
 		}
 		for j, a := range m.Engine.Adapters() {
-			at := path("models").index(i).key("engine").key("lora").index(j)
-			if a == "" && m.Engine.LoRA[j] != "" {
+			at := c.adapterName(path("models").index(i).key("engine").key("lora").index(j))
+			if a == "" && m.Engine.LoRA[j].Name != "" {
 				c.reportProblem(at, "must be name or name=path")
 			}
 			claim(a, at)
@@ -84,7 +89,10 @@ func (c *checker) checkModel(m *Model, p path) {
 	c.checkEngine(&m.Engine, p.key("engine"))
 	c.checkImage(&m.Engine, p.key("engine").key("image"))
 	c.checkWeights(m, p.key("engine"))
+	c.checkAdapters(m, p.key("engine"))
+	c.checkLaunchedEngine(m, p)
 	c.checkGPUs(m.GPUs, p.key("gpus"))
+	c.checkPrice(m.Price, p.key("price"))
 	for _, tier := range Tiers() {
 		if slo, ok := m.SLO[tier]; ok {
 			c.checkSLO(slo, p.key("slo").key(string(tier)))
@@ -184,25 +192,33 @@ func (c *checker) checkRegion(r *RegionSpec, p path) {
 	c.checkCloudRegion(r, p)
 	if r.Name.Cloud() == CloudStatic {
 		c.checkStaticRegion(r, p)
-	} else if c.at[p.key("endpoints")] != nil {
-		c.reportAtPath(p.key("endpoints"), Error{Problem: fmt.Sprintf("is only valid for static regions, but the region is %s", r.Name)})
+	} else {
+		for _, key := range []string{"endpoints", "endpoints_file"} {
+			if c.at[p.key(key)] != nil {
+				c.reportAtPath(p.key(key), Error{Problem: fmt.Sprintf("is only valid for static regions, but the region is %s", r.Name)})
+			}
+		}
 	}
 	c.checkCapacity(r, p)
 	c.checkNetwork(r, p)
+	c.checkMachineImages(r, p)
 	c.checkPublic(r, p)
 }
 
 // checkStaticRegion validates a region of existing machines.
 func (c *checker) checkStaticRegion(r *RegionSpec, p path) {
-	if len(r.Endpoints) == 0 && c.valid(p.key("endpoints")) {
+	if file := p.key("endpoints_file"); r.EndpointsFile != "" && slices.ContainsFunc(c.spec.Regions, func(r RegionSpec) bool { return r.Name.rented() }) {
+		c.reportProblem(file, "requires that all balancers run on this computer, but the service has cloud regions: use endpoints")
+	}
+	if len(r.Endpoints) == 0 && r.EndpointsFile == "" && c.valid(p.key("endpoints"), p.key("endpoints_file")) {
 		c.reportAtPath(p.key("endpoints"), Error{Problem: "is required in a static region", Suggestion: `list the URLs of its machines, for example endpoints: ["http://10.0.0.7:8000"]`})
 		return
 	}
 	maxPath := p.key("replicas").key("max")
-	if n := len(r.Endpoints); n > 0 && r.Replicas.Max > n && c.valid(p.key("endpoints"), maxPath) {
-		c.reportProblem(maxPath, "must be at most the number of endpoints, which is %d", n)
+	if n := r.fixedEndpoints(); r.hasEndpoints() && r.Replicas.Max > n && c.valid(p.key("endpoints"), maxPath) {
+		c.reportProblem(maxPath, "must be at most the number of endpoints that are http or https URLs, which is %d", n)
 	}
-	c.rejectUnlessRented(r, p, "capacity", "reserved", "on_demand_base")
+	c.rejectUnlessRented(r, p, "capacity", "reserved", "on_demand_base", "spot")
 }
 
 // rejectUnlessRented rejects keys that only apply to regions of rented machines.
@@ -217,6 +233,8 @@ func (c *checker) rejectUnlessRented(r *RegionSpec, p path, keys ...string) {
 // checkCapacity checks that the list of capacity types contains every type that other keys of the region
 // require.
 func (c *checker) checkCapacity(r *RegionSpec, p path) {
+	c.checkReservationIDs(r, p)
+	c.checkSpot(r, p)
 	if len(r.Capacity) == 0 || !c.valid(p.key("capacity")) {
 		return
 	}
@@ -236,17 +254,33 @@ func (c *checker) checkEndpoints() {
 	for i, r := range c.spec.Regions {
 		for j, e := range r.Endpoints {
 			p := path("regions").index(i).key("endpoints").index(j)
-			if c.valid(p) && !validURL(e) {
-				c.reportProblem(p, "must be %s", formEndpoint.description)
+			if c.at[p.key("url")] != nil {
+				p = p.key("url")
 			}
-			if first, duplicate := claimed[e]; duplicate && e != "" {
+			if e.URL != "" && c.valid(p) && !validURL(e.URL) {
+				c.reportProblem(p, "must be %s", formReplica.description)
+			}
+			if first, duplicate := claimed[e.URL]; duplicate && e.URL != "" {
 				c.reportProblem(p, "duplicates %s", first)
 			}
-			claimed[e] = p
+			claimed[e.URL] = p
 		}
 	}
 	if p := path("store").key("url"); c.spec.Store.URL != "" && c.valid(p) && !validURL(c.spec.Store.URL) {
 		c.reportProblem(p, "must be %s", formStore.description)
+	}
+}
+
+// checkOrigins rejects an origin that no browser sends.
+func (c *checker) checkOrigins() {
+	if c.spec.Balancer.CORS == nil {
+		return
+	}
+	for i, origin := range c.spec.Balancer.CORS.Origins {
+		p := path("balancer").key("cors").key("origins").index(i)
+		if problem := originProblem(origin); problem != "" && c.valid(p) {
+			c.reportProblem(p, "%s", problem)
+		}
 	}
 }
 

@@ -16,7 +16,7 @@ var (
 // checkNetwork validates the network of a cloud region's machines.
 func (c *checker) checkNetwork(r *RegionSpec, p path) {
 	if !r.Name.rented() {
-		c.rejectUnlessRented(r, p, "network", "subnets")
+		c.rejectUnlessRented(r, p, "network", "subnets", "images")
 	}
 	if access := p.key("access"); r.Name.Cloud() != CloudAWS && c.at[access] != nil {
 		c.reportAtPath(access, Error{Problem: fmt.Sprintf("is only valid for AWS regions, but the region is %s", r.Name)})
@@ -57,8 +57,13 @@ func (c *checker) checkWeights(m *Model, p path) {
 		c.reportProblem(at, "is only valid for kinds vllm and sglang, but the kind is %s", kind)
 		return
 	}
+	c.checkBucket(m, m.Engine.Weights, at)
+}
+
+// checkBucket checks that all machines of a model can download a folder of a bucket.
+func (c *checker) checkBucket(m *Model, folder string, at path) {
 	bucketCloud, otherCloud, title := CloudAWS, CloudGCP, "AWS"
-	if strings.HasPrefix(m.Engine.Weights, "gs://") {
+	if strings.HasPrefix(folder, "gs://") {
 		bucketCloud, otherCloud, title = CloudGCP, CloudAWS, "Google Cloud"
 	}
 	if i := c.firstRegionWith(m, otherCloud); i >= 0 {

@@ -23,6 +23,8 @@ var defaults = map[string]defaultValue{
 
 	"GPU.count": {1, "most models fit one GPU"},
 
+	"Model.ready_timeout": {45 * time.Minute, "600 GB of weights take 20 minutes at 500 MB/s; boot, image, loading into the GPUs and compilation take at most 25 more"},
+
 	"RegionSpec.balancers": {1, "one handles several thousand streams; a second one is for redundancy"},
 
 	"BalancerSpec.policy":      {"cost", "the lowest estimated latency: queueing, prefill of uncached tokens, delay of other requests, network"},
@@ -35,6 +37,7 @@ var defaults = map[string]defaultValue{
 	"BalancerSpec.tau_n":       {5 * time.Second, "most clients still wait 5 s after the target, fewer later"},
 	"BalancerSpec.tau_p":       {time.Second, "the whole target of IW-F, so that such a request is urgent on arrival"},
 
+	"BalancerSpec.max_cold_wait":           {15 * time.Minute, "a VM boots, pulls an image of 10 GB and loads the weights of a large model in 10 to 15 minutes"},
 	"BalancerSpec.hold_deferred":           {true, "batch requests only use spare capacity (SageServe 6.2)"},
 	"BalancerSpec.deferred_memory_percent": {60, "the threshold of SageServe (6.2); 65 with strategy auto, which runs replicas at a higher utilisation"},
 	"BalancerSpec.deferred_wait_percent":   {42, "10 of 24 hours, as in SageServe (6.2); 83 with strategy auto, which defers batch requests to the night"},
@@ -44,6 +47,8 @@ var defaults = map[string]defaultValue{
 	"BalancerSpec.eject_after":   {5, "five consecutive failures are unlikely to be chance"},
 	"BalancerSpec.eject_time":    {5 * time.Second, "shorter than most restarts of an engine"},
 	"BalancerSpec.continue":      {true, "a pause is better than a truncated response"},
+
+	"CORS.max_age": {10 * time.Minute, "a removed origin loses its permission soon; one extra request in ten minutes costs nothing"},
 
 	"ACME.ca":      {CALetsEncrypt, "free and trusted by every client"},
 	"Memory.total": {2 * GiB, "half of the smallest balancer machine; the rest is for the controller, the agent and the system"},
@@ -57,6 +62,8 @@ var defaults = map[string]defaultValue{
 
 	"Autoscale.late":       {0.05, "the target of IW-F is stated for the 95th percentile (SageServe section 2.2)"},
 	"Autoscale.donate_for": {time.Hour, "until the next plan: by then it was not needed for a whole hour"},
+
+	"Autoscale.scale_to_zero_after": {10 * time.Minute, "about the time that starting a replica again takes, so that a pause in a conversation does not cost a start"},
 
 	"LocalHosts.port": {8001, "next to 8000, which engines use"},
 }
@@ -192,7 +199,7 @@ func setDefault(field reflect.Value, value any) {
 
 // fillDefaults sets the bounds and the capacity of a region.
 //
-//   - Replicas of a static region: one per endpoint.
+//   - Replicas of a static region: one per endpoint with an http or https URL. Others are found by balancers.
 //   - Otherwise min is 1 (a region without replicas serves no requests), but
 //     never above an explicit max; max is min, so that nothing scales up by default.
 //   - Capacity of a cloud region: on demand, which the cloud does not interrupt,
@@ -200,8 +207,8 @@ func setDefault(field reflect.Value, value any) {
 func (r *RegionSpec) fillDefaults(has func(path) bool, at path) {
 	b, p := &r.Replicas, at.key("replicas")
 	count := 1
-	if n := len(r.Endpoints); r.Name.Cloud() == CloudStatic && n > 0 {
-		count = n
+	if r.Name.Cloud() == CloudStatic && r.hasEndpoints() {
+		count = r.fixedEndpoints()
 	}
 	if !has(p.key("min")) {
 		b.Min = count

@@ -2,6 +2,7 @@ package service
 
 import (
 	"reflect"
+	"slices"
 	"strings"
 	"sync"
 )
@@ -29,6 +30,19 @@ func fieldsOf(t reflect.Type) []field {
 	}
 	fieldCache.Store(t, fields)
 	return fields
+}
+
+// shorthands are the types of mappings that may be written as the value of one of their keys.
+var shorthands = map[string]string{"Endpoint": "url", "Adapter": "name"}
+
+// shorthandOf returns the field that a value of a struct type may be written as, if any.
+func shorthandOf(t reflect.Type) (field, bool) {
+	key, ok := shorthands[t.Name()]
+	if !ok {
+		return field{}, false
+	}
+	fields := fieldsOf(t)
+	return fields[slices.IndexFunc(fields, func(f field) bool { return f.key == key })], true
 }
 
 // keysOf returns the keys of fields.

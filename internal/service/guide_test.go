@@ -10,8 +10,8 @@ import (
 // sections maps each type to its section of the guide.
 var sections = map[string]string{
 	"Spec": "Service", "Model": "Model", "Engine": "Engine", "GPU": "GPU", "SLO": "SLO", "Bounds": "Replica bounds",
-	"RegionSpec": "Region", "Reservation": "Reservation", "BalancerSpec": "Balancer", "Memory": "Memory", "Auth": "Auth", "KeyLimits": "Key limits", "TLS": "TLS", "ACME": "ACME", "EAB": "External account binding",
-	"DNS": "DNS", "DNSClient": "DNS client", "Autoscale": "Autoscale", "StoreSpec": "Store", "GCPSpec": "Google Cloud", "LocalHosts": "Local",
+	"Adapter": "Adapter", "Endpoint": "Endpoint", "Provider": "Provider", "Split": "Split", "ProviderModel": "Provider model", "RegionSpec": "Region", "Reservation": "Reservation", "SpotSpec": "Spot", "BalancerSpec": "Balancer", "Memory": "Memory", "Auth": "Auth", "CORS": "CORS", "KeyLimits": "Key limits", "OIDC": "Identity tokens", "OIDCRole": "Roles", "Price": "Price", "TLS": "TLS", "ACME": "ACME", "EAB": "External account binding",
+	"DNS": "DNS", "DNSClient": "DNS client", "Autoscale": "Autoscale", "Budget": "Budget", "StoreSpec": "Store", "GCPSpec": "Google Cloud", "LocalHosts": "Local",
 }
 
 // specTypes returns every struct type of a service.yaml.

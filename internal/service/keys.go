@@ -10,9 +10,9 @@ import (
 	"strings"
 )
 
-// KeyLimits are the limits of one API key; zero means unlimited. Each balancer counts the requests
-// and tokens of a minute, and Concurrent, on its own; all balancers of a service together count
-// those of a day and a month. Days and months are UTC. Tokens are prompt plus completion tokens, as
+// KeyLimits are the limits of one API key, of one user with identity tokens, or of a tenant; zero
+// means unlimited. Each balancer counts the requests and tokens of a minute, and Concurrent, on its
+// own; all balancers of a service together count those of a day and a month. Days and months are UTC. Tokens are prompt plus completion tokens, as
 // the engines report them.
 type KeyLimits struct {
 	RequestsPerMinute int `yaml:"requests_per_minute,omitempty" json:"requests_per_minute,omitempty"`
@@ -23,7 +23,18 @@ type KeyLimits struct {
 	TokensPerDay     int `yaml:"tokens_per_day,omitempty" json:"tokens_per_day,omitempty"`
 	RequestsPerMonth int `yaml:"requests_per_month,omitempty" json:"requests_per_month,omitempty"`
 	TokensPerMonth   int `yaml:"tokens_per_month,omitempty" json:"tokens_per_month,omitempty"`
+	// USDPerDay and USDPerMonth are budgets in US dollars, by the prices of the models.
+	USDPerDay   float64 `yaml:"usd_per_day,omitempty" json:"usd_per_day,omitempty"`
+	USDPerMonth float64 `yaml:"usd_per_month,omitempty" json:"usd_per_month,omitempty"`
 }
+
+// HasQuota reports whether the limits contain one per day or month, including budgets.
+func (l KeyLimits) HasQuota() bool {
+	return l.RequestsPerDay|l.TokensPerDay|l.RequestsPerMonth|l.TokensPerMonth != 0 || l.HasBudget()
+}
+
+// HasBudget reports whether the limits contain a budget in US dollars.
+func (l KeyLimits) HasBudget() bool { return l.USDPerDay > 0 || l.USDPerMonth > 0 }
 
 // APIKey is a key with which clients authenticate.
 type APIKey struct {
@@ -174,8 +185,11 @@ func (l *KeyLimits) setLimit(attribute, value string) error {
 	}
 	to := reflect.ValueOf(l).Elem().Field(fields[i].index)
 	if value == unlimited {
-		to.SetInt(0)
+		to.SetZero()
 		return nil
+	}
+	if to.Kind() == reflect.Float64 {
+		return setAmount(to, fields[i], value)
 	}
 	n, err := strconv.ParseInt(value, 10, 64)
 	if err != nil || !wholeNumber.MatchString(value) {
@@ -188,13 +202,31 @@ func (l *KeyLimits) setLimit(attribute, value string) error {
 	return nil
 }
 
+// setAmount stores an amount in US dollars.
+func setAmount(to reflect.Value, f field, value string) error {
+	x, err := strconv.ParseFloat(value, 64)
+	if err != nil || !anyNumber.MatchString(value) {
+		return fmt.Errorf("%s: must be an amount in USD or %s, got %q", f.key, unlimited, shorten(value))
+	}
+	if problem := rules[f.rule].limit.problem(x, formatNumber); problem != "" {
+		return fmt.Errorf("%s: %s, got %s", f.key, problem, formatNumber(x))
+	}
+	to.SetFloat(x)
+	return nil
+}
+
 // Check returns an error for limits that a service.yaml may not contain.
 func (l KeyLimits) Check() error {
 	v := reflect.ValueOf(l)
 	for _, f := range fieldsOf(v.Type()) {
-		n := v.Field(f.index).Int()
-		if problem := rules[f.rule].limit.problem(float64(n), formatNumber); n != 0 && problem != "" {
-			return fmt.Errorf("%s: %s, got %d", f.key, problem, n)
+		var x float64
+		if value := v.Field(f.index); value.Kind() == reflect.Float64 {
+			x = value.Float()
+		} else {
+			x = float64(value.Int())
+		}
+		if problem := rules[f.rule].limit.problem(x, formatNumber); x != 0 && problem != "" {
+			return fmt.Errorf("%s: %s, got %s", f.key, problem, formatNumber(x))
 		}
 	}
 	return nil

@@ -55,9 +55,10 @@ func (w *yamlWriter) mapping(v reflect.Value, indent string) {
 }
 
 // isUnset reports whether a key is unset: zero means unset, except in Bounds, where zero is a
-// count.
+// count, and in Price, where it is free.
 func isUnset(v reflect.Value, rule string) bool {
-	if rule == "Bounds.min" || rule == "Bounds.max" {
+	switch rule {
+	case "Bounds.min", "Bounds.max", "Price.input", "Price.output":
 		return false
 	}
 	if v.Kind() == reflect.Slice || v.Kind() == reflect.Map {
@@ -91,6 +92,9 @@ func (w *yamlWriter) value(v reflect.Value, indent string) {
 
 func (w *yamlWriter) item(v reflect.Value, indent string) {
 	w.out.WriteString(indent + "- ")
+	if short, ok := shorthandValue(v); ok {
+		v = short
+	}
 	if v.Kind() != reflect.Struct {
 		w.out.WriteString(w.scalar(v) + "\n")
 	} else if w.isEmpty(v) {
@@ -98,6 +102,23 @@ func (w *yamlWriter) item(v reflect.Value, indent string) {
 	} else {
 		w.mapping(v, indent+"  ")
 	}
+}
+
+// shorthandValue returns the value of the only set key of a mapping that may be written as that value.
+func shorthandValue(v reflect.Value) (reflect.Value, bool) {
+	f, ok := field{}, false
+	if v.Kind() == reflect.Struct {
+		f, ok = shorthandOf(v.Type())
+	}
+	if !ok {
+		return v, false
+	}
+	for _, other := range fieldsOf(v.Type()) {
+		if other != f && !isUnset(v.Field(other.index), other.rule) {
+			return v, false
+		}
+	}
+	return v.Field(f.index), true
 }
 
 func (w *yamlWriter) isEmpty(v reflect.Value) bool {

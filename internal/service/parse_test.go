@@ -69,15 +69,15 @@ func TestDefaults(t *testing.T) {
 	forward := true
 	want := &Spec{
 		Name:    "chat",
-		Models:  []Model{{Name: "m", Engine: Engine{Kind: EngineVLLM}}},
+		Models:  []Model{{Name: "m", Engine: Engine{Kind: EngineVLLM}, ReadyTimeout: 45 * time.Minute}},
 		Regions: []RegionSpec{{Name: "local/us", Balancers: 1, Replicas: Bounds{1, 1}}},
 		Balancer: BalancerSpec{
 			Policy: "cost", Push: "pending", Order: "fcfs", Forward: &forward,
-			Tau: 10, QueueLimit: 4096, MaxWait: 60 * time.Second, TauN: 5 * time.Second, TauP: time.Second,
+			Tau: 10, QueueLimit: 4096, MaxWait: 60 * time.Second, MaxColdWait: 15 * time.Minute, TauN: 5 * time.Second, TauP: time.Second,
 			MaxTries: 5, RetryPercent: 20, EjectAfter: 5, EjectTime: 5 * time.Second, Continue: &forward, HoldDeferred: &forward, DeferredMemoryPercent: 60, DeferredWaitPercent: 42,
 			Memory: Memory{Total: 2 * GiB, Requests: 1 * GiB, Tenant: 256 * MiB},
 		},
-		Autoscale:  Autoscale{Strategy: "manual", Forecast: "auto", Every: time.Hour, DonateFor: time.Hour, Late: 0.05},
+		Autoscale:  Autoscale{Strategy: "manual", Forecast: "auto", Every: time.Hour, DonateFor: time.Hour, ScaleToZeroAfter: 10 * time.Minute, Late: 0.05},
 		LocalHosts: LocalHosts{Port: 8001},
 	}
 	if !reflect.DeepEqual(got, want) {

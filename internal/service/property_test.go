@@ -21,9 +21,10 @@ func genSpec(t *rapid.T) *Spec {
 			Every:    genDuration(t, time.Minute, 24*time.Hour),
 			Donate:   rapid.Bool().Draw(t, "donate"),
 
-			DonateFor:   genDuration(t, time.Second, 30*24*time.Hour),
-			DonatePrice: float64(rapid.IntRange(0, 400).Draw(t, "donate price")) / 100,
-			Late:        float64(rapid.IntRange(1, 500).Draw(t, "late")) / 1000,
+			DonateFor:        genDuration(t, time.Second, 30*24*time.Hour),
+			ScaleToZeroAfter: genDuration(t, time.Second, 30*24*time.Hour),
+			DonatePrice:      float64(rapid.IntRange(0, 400).Draw(t, "donate price")) / 100,
+			Late:             float64(rapid.IntRange(1, 500).Draw(t, "late")) / 1000,
 		},
 		LocalHosts: LocalHosts{Port: rapid.IntRange(1, 65535-localPorts).Draw(t, "port")},
 	}
@@ -48,6 +49,13 @@ func genSpec(t *rapid.T) *Spec {
 	}
 	names := rapid.SliceOfNDistinct(rapid.StringMatching(`[A-Za-z0-9][A-Za-z0-9._:/@+-]{0,10}`), 2, 6, rapid.ID[string]).Draw(t, "names")
 	s.Models = []Model{genModel(t, names[0], names[2:], s.Regions), genModel(t, names[1], nil, s.Regions)}
+	for i := range s.Models {
+		s.Models[i].ReadyTimeout = genDuration(t, time.Minute, 24*time.Hour)
+	}
+	if rapid.Bool().Draw(t, "has launch bounds") {
+		s.Autoscale.MaxLaunchesPerHour = rapid.IntRange(1, maxReplicas).Draw(t, "launches")
+		s.Autoscale.Budget = &Budget{PerHour: float64(rapid.IntRange(1, 400).Draw(t, "budget")) / 4}
+	}
 	return s
 }
 
@@ -107,7 +115,7 @@ func genRegions(t *rapid.T) []RegionSpec {
 		{Name: "local/us", Balancers: 1, Replicas: genBounds(t, 1)},
 		{Name: "local/eu-1", Balancers: 16, Replicas: genBounds(t, 1)},
 		{
-			Name: "static/paris", Balancers: 2, Replicas: Bounds{0, 2}, Endpoints: []string{"http://10.0.0.7:8000", "https://[::1]/v1"},
+			Name: "static/paris", Balancers: 2, Replicas: Bounds{0, 2}, Endpoints: []Endpoint{{URL: "http://10.0.0.7:8000"}, {URL: "https://[::1]/v1", APIKey: "file:/run/key"}},
 			Public: []string{"http://203.0.113.7:8001", "https://[2001:db8::7]"},
 		},
 	}
@@ -120,6 +128,9 @@ func genRegions(t *rapid.T) []RegionSpec {
 		rented.Access = AccessSSM
 	}
 	rented.OnDemandBase = rapid.IntRange(0, rented.Replicas.Max).Draw(t, "base")
+	if rented.Capacity[0] == CapacitySpot && rented.Replicas.Max > rented.Replicas.Min+1 {
+		rented.Spot = &SpotSpec{Overprovision: 1, DynamicFallback: rapid.Bool().Draw(t, "fallback")}
+	}
 	if len(rented.Capacity) > 1 && rented.Capacity[0] == CapacityReserved {
 		rented.Reserved = []Reservation{{Type: "g6.xlarge", Count: 3, Price: rapid.Float64Range(0, 10_000).Draw(t, "price")}}
 	}
@@ -138,6 +149,7 @@ func genBalancer(t *rapid.T) BalancerSpec {
 		TauP:                  time.Duration(rapid.IntRange(1, 86_400_000).Draw(t, "tau_p")) * time.Millisecond,
 		QueueLimit:            rapid.IntRange(1, 1_000_000).Draw(t, "queue limit"),
 		MaxWait:               genDuration(t, time.Millisecond, 24*time.Hour),
+		MaxColdWait:           genDuration(t, time.Second, 24*time.Hour),
 		DeferredMemoryPercent: rapid.IntRange(11, 100).Draw(t, "memory"), DeferredWaitPercent: rapid.IntRange(1, 100).Draw(t, "wait"),
 		MaxTries: rapid.IntRange(1, 20).Draw(t, "tries"), RetryPercent: rapid.IntRange(1, 1000).Draw(t, "retries"),
 		EjectAfter: rapid.IntRange(1, 1_000_000).Draw(t, "eject after"), EjectTime: genDuration(t, 100*time.Millisecond, time.Hour),
@@ -149,8 +161,12 @@ func genBalancer(t *rapid.T) BalancerSpec {
 	if rapid.Bool().Draw(t, "allows") {
 		b.AllowParameters = []string{GuardedParameters()[rapid.IntRange(0, 15).Draw(t, "allowed")].Name}
 	}
+	if rapid.Bool().Draw(t, "cors") {
+		b.CORS = &CORS{Origins: []string{"https://a.example.com", AnyOrigin, "tauri://localhost"}, MaxAge: genDuration(t, time.Second, 24*time.Hour)}
+	}
 	if rapid.Bool().Draw(t, "secured") {
 		b.Auth, b.TLS = &Auth{KeysFrom: "file:/etc/keys, and: more"}, &TLS{Cert: "a b.pem", Key: "#k.pem"}
+		genTokens(t, b.Auth)
 	}
 	return b
 }
@@ -166,18 +182,36 @@ func genText() *rapid.Generator[string] {
 	)
 }
 
+// genTokens draws issuers of identity tokens, and limits without a budget.
+func genTokens(t *rapid.T, a *Auth) {
+	if !rapid.Bool().Draw(t, "has issuers") {
+		return
+	}
+	limits := KeyLimits{RequestsPerMinute: rapid.IntRange(0, 10).Draw(t, "requests"), TokensPerDay: 7}
+	a.Limits, a.Tenants = limits, map[string]KeyLimits{"acme": limits, "7@b/c": {Concurrent: 3}}
+	a.OIDC = []OIDC{
+		{Issuer: "https://login.example.com/realms/a", Audience: "a: b", TenantClaim: "https://a.b/org", Tier: TierNormal, MaxTier: TierNormal},
+		{
+			Issuer: "http://127.0.0.1:9000", Audience: "chat", Tenant: "no", Limits: limits, RoleClaim: "a.b", RequireRole: true,
+			Roles: []OIDCRole{{Name: "1", MaxTier: TierDeferred, Limits: limits}, {Name: "b c"}},
+		},
+	}
+}
+
 func genModel(t *rapid.T, name string, aliases []string, regions []RegionSpec) Model {
 	m := Model{Name: name, Engine: genEngine(t)}
-	for i, l := range m.Engine.LoRA { // an adapter belongs to one model
-		m.Engine.LoRA[i] = name + "-" + l
+	for i := range m.Engine.LoRA { // an adapter belongs to one model
+		m.Engine.LoRA[i].Name = name + "-" + m.Engine.LoRA[i].Name
 	}
 	if len(aliases) > 0 {
 		m.Aliases = aliases
 	}
 	if rapid.Bool().Draw(t, "full") {
 		m.Secrets = map[string]string{"A": "env:B", "C_1": "file:/x y/#z"}
-		m.GPUs = []GPU{{Type: "L4", Count: 1, TPS: rapid.Float64Range(0.1, 1e7).Draw(t, "tps")}, {Type: "L4", Count: 2}, {Type: "H100", Count: 1}}
+		m.GPUs = []GPU{{Type: "L4", Count: 2, TPS: rapid.Float64Range(0.1, 1e7).Draw(t, "tps")}, {Type: "L4", Count: 4}, {Type: "H100", Count: 8}}
 		m.SLO = map[Tier]SLO{TierFast: {TTFT: genDuration(t, time.Millisecond, time.Second), E2E: time.Hour}, TierDeferred: {Deadline: time.Hour}, TierNormal: {}}
+		cached := rapid.SampledFrom([]float64{0, 0.05}).Draw(t, "cached")
+		m.Price = rapid.SampledFrom([]*Price{{Input: 0.2, CachedInput: &cached, Output: 0}, {Input: 0.0375, Output: 1000}}).Draw(t, "model price")
 		m.Regions = map[Region]Bounds{regions[0].Name: genBounds(t, 0), regions[1].Name: {0, 0}}
 	}
 	return m
@@ -191,7 +225,11 @@ func genEngine(t *rapid.T) Engine {
 	if rapid.Bool().Draw(t, "env") {
 		e.Env = map[string]string{"A": genText().Draw(t, "value"), "_b": "x"}
 		e.Image, e.Port, e.Ready, e.MaxNumSeqs, e.DataParallel = "vllm/vllm-openai:v1", 8000, "/health?x=y#z", 256, 2
-		e.LoRA = []string{"sql=/adapters/sql", "a b"}
+		e.LoRA = []Adapter{{Name: "sql=/adapters/sql"}, {Name: "a b"}}
+		if e.Kind == EngineVLLM || e.Kind == EngineSGLang {
+			e.LoRA = append(e.LoRA, Adapter{Name: "law", Source: "org/law-lora"})
+			e.CacheEvents = true
+		}
 	}
 	if e.Kind == EngineSim {
 		e.Profile, e.Flavor = "l4-llama3.1-8b", rapid.SampledFrom([]string{"vllm", "sglang"}).Draw(t, "flavor")

@@ -53,7 +53,9 @@ func durationRange(minimum, maximum time.Duration) *limits {
 var (
 	formName     = newForm(`^[a-z]([a-z0-9-]{0,38}[a-z0-9])?$`, "lower-case letters, digits and dashes, a letter first, at most 40 characters")
 	formModel    = newForm(`^[A-Za-z0-9][A-Za-z0-9._:/@+-]{0,199}$`, "letters, digits and . _ : / @ + -, at most 200 characters")
+	formFallback = newForm(`^[A-Za-z0-9][A-Za-z0-9._:/@+-]{0,240}$`, "the name of a model, or PROVIDER/MODEL")
 	formImage    = newForm(`^[A-Za-z0-9][A-Za-z0-9._:/@-]{0,254}$`, "a container image such as vllm/vllm-openai:v0.33.0")
+	formAdapter  = newForm(`^([A-Za-z0-9][A-Za-z0-9_.-]{0,95}/[A-Za-z0-9][A-Za-z0-9_.-]{0,95}|s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[A-Za-z0-9_.=@+-]+)+|gs://[a-z0-9][a-z0-9._-]{1,220}[a-z0-9](/[A-Za-z0-9_.=@+-]+)+)$`, "a repository of the Hugging Face hub such as org/name, or a folder of a bucket such as s3://models/sql or gs://models/sql")
 	formWeights  = newForm(`^(s3://[a-z0-9][a-z0-9.-]{1,61}|gs://[a-z0-9][a-z0-9._-]{1,220})[a-z0-9](/[A-Za-z0-9_.=@+-]+)+$`, "a folder of a bucket such as s3://models/llama-3.1-8b or gs://models/llama-3.1-8b")
 	formReady    = newForm(`^/[!-~]*$`, "a path such as /health")
 	formProfile  = newForm(`^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$`, "the name of a profile such as l4-llama3.1-8b")
@@ -61,22 +63,29 @@ var (
 	formRef      = newForm(`^(env:[A-Za-z_][A-Za-z0-9_]*|file:.+)$`, "env:NAME or file:PATH, never the value itself")
 	formRegion   = newForm(`^(aws|gcp|static|local)/[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?$`, "cloud/place such as aws/us-east-1, with the cloud aws, gcp, static or local")
 	formEndpoint = newForm(`^https?://[A-Za-z0-9.:_\[\]-]+(/[^?#\s]*)?$`, "an http or https URL such as http://10.0.0.7:8000, without user, query or fragment")
-	formStore    = newForm(`^(nats|tls|ws|wss)://[A-Za-z0-9.:_\[\]-]+$`, "a NATS URL such as nats://10.0.0.5:4222, without user or password")
-	formInstance = newForm(`^[a-z0-9][a-z0-9.-]{0,63}$`, "an instance type such as g6.xlarge")
-	formVPC      = newForm(`^[a-z]([a-z0-9-]{0,61}[a-z0-9])?$`, "the id or name of a network such as vpc-0a1b2c3d4e5f60718")
-	formSubnet   = newForm(`^[a-z]([a-z0-9-]{0,61}[a-z0-9])?$`, "the id or name of a subnet such as subnet-0a1b2c3d4e5f60718")
-	formAccount  = newForm(`^[a-z0-9][a-z0-9.-]*@[a-z0-9.-]+\.iam\.gserviceaccount\.com$`, "the e-mail address of a user-created service account, not a default one, such as balancer@my-project.iam.gserviceaccount.com")
-	formHost     = newForm(`^([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\.)+[a-z]([a-z0-9-]{0,61}[a-z0-9])?$`, "a host name such as chat.example.com")
-	formListen   = newForm(`^(\[[0-9A-Fa-f:.]+\]|[0-9.]+):[0-9]{1,5}$`, "an address and port such as 127.0.0.1:5300")
-	formNetwork  = newForm(`^[0-9A-Fa-f:.]+/[0-9]{1,3}$`, "a network such as 10.1.0.0/16")
-	formPublic   = newForm(`^https?://(\[[0-9A-Fa-f:.]+\]|[0-9.]+)(:[0-9]{1,5})?$`, "an http or https URL with an address, such as http://203.0.113.7:8001")
-	formMail     = newForm(`^[^@\s]+@[^@\s]+\.[^@\s]+$`, "an e-mail address")
-	formCA       = newForm(`^(letsencrypt|letsencrypt-staging|https://[A-Za-z0-9.:_\[\]-]+(/[^?#\s]*)?)$`, "letsencrypt, letsencrypt-staging or an https URL such as https://ca.example.com/acme/acme/directory")
-	formPush     = newForm(`^(pending|blind|outstanding:[1-9][0-9]{0,4})$`, "pending, blind or outstanding:N with N from 1 to 99999")
-	formPair     = newForm(`^[a-z0-9]([a-z0-9-]*[a-z0-9])?-[a-z0-9]([a-z0-9-]*[a-z0-9])?$`, "two local places such as us-eu")
-	formSomeText = newForm(`\S`, "some text")
-	formKeyName  = newForm(`^[A-Za-z0-9][A-Za-z0-9._@/-]{0,63}$`, "letters, digits and . _ @ / -, at most 64 characters")
-	formDuration = newForm(`^([0-9]+(\.[0-9]+)?(ns|us|µs|ms|s|m|h))+$`, "a duration such as 500ms, 60s or 1h30m")
+	formOrigin   = newForm(`^(\*|[a-z][a-z0-9+.-]*://(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(:[0-9]{1,5})?)$`, "* or an origin such as https://app.example.com, in lower case and without a path")
+	formReplica  = newForm(`^(https?://[A-Za-z0-9.:_\[\]-]+|dns\+http://[0-9._-]*[A-Za-z][A-Za-z0-9._-]*:[0-9]{1,5}|srv\+https?://[0-9._-]*[A-Za-z][A-Za-z0-9._-]*)(/[^?#\s]*)?$`,
+		"an http or https URL such as http://10.0.0.7:8000, or a DNS name as dns+http://HOST:PORT or srv+http://NAME, without user, query or fragment")
+	formStore       = newForm(`^(nats|tls|ws|wss)://[A-Za-z0-9.:_\[\]-]+$`, "a NATS URL such as nats://10.0.0.5:4222, without user or password")
+	formReservation = newForm(`^([a-z]([-a-z0-9]{0,61}[a-z0-9])?|projects/[a-z0-9.:-]{1,63}/reservations/[a-z]([-a-z0-9]{0,61}[a-z0-9])?)$`, "a reservation such as cr-0123456789abcdef0, my-reservation or projects/P/reservations/R")
+	formInstance    = newForm(`^[a-z0-9][a-z0-9.-]{0,63}$`, "an instance type such as g6.xlarge")
+	formVPC         = newForm(`^[a-z]([a-z0-9-]{0,61}[a-z0-9])?$`, "the id or name of a network such as vpc-0a1b2c3d4e5f60718")
+	formSubnet      = newForm(`^[a-z]([a-z0-9-]{0,61}[a-z0-9])?$`, "the id or name of a subnet such as subnet-0a1b2c3d4e5f60718")
+	formAccount     = newForm(`^[a-z0-9][a-z0-9.-]*@[a-z0-9.-]+\.iam\.gserviceaccount\.com$`, "the e-mail address of a user-created service account, not a default one, such as balancer@my-project.iam.gserviceaccount.com")
+	formHost        = newForm(`^([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\.)+[a-z]([a-z0-9-]{0,61}[a-z0-9])?$`, "a host name such as chat.example.com")
+	formListen      = newForm(`^(\[[0-9A-Fa-f:.]+\]|[0-9.]+):[0-9]{1,5}$`, "an address and port such as 127.0.0.1:5300")
+	formNetwork     = newForm(`^[0-9A-Fa-f:.]+/[0-9]{1,3}$`, "a network such as 10.1.0.0/16")
+	formPublic      = newForm(`^https?://(\[[0-9A-Fa-f:.]+\]|[0-9.]+)(:[0-9]{1,5})?$`, "an http or https URL with an address, such as http://203.0.113.7:8001")
+	formIssuer      = newForm(`^(https://[A-Za-z0-9.:_\[\]-]+|http://(localhost|127\.0\.0\.1|\[::1\])(:[0-9]{1,5})?)(/[^?#\s]*)?$`, "an https URL such as https://login.example.com, or http on this machine, without user, query or fragment")
+	formClaim       = newForm(`^[!-~]{1,200}$`, "the name of a claim such as org, or a path such as realm_access.roles")
+	formMail        = newForm(`^[^@\s]+@[^@\s]+\.[^@\s]+$`, "an e-mail address")
+	formCA          = newForm(`^(letsencrypt|letsencrypt-staging|https://[A-Za-z0-9.:_\[\]-]+(/[^?#\s]*)?)$`, "letsencrypt, letsencrypt-staging or an https URL such as https://ca.example.com/acme/acme/directory")
+	formPush        = newForm(`^(pending|blind|outstanding:[1-9][0-9]{0,4})$`, "pending, blind or outstanding:N with N from 1 to 99999")
+	formPair        = newForm(`^[a-z0-9]([a-z0-9-]*[a-z0-9])?-[a-z0-9]([a-z0-9-]*[a-z0-9])?$`, "two local places such as us-eu")
+	formSomeText    = newForm(`\S`, "some text")
+	formKeyName     = newForm(`^[A-Za-z0-9][A-Za-z0-9._@/-]{0,63}$`, "letters, digits and . _ @ / -, at most 64 characters")
+	formDuration    = newForm(`^([0-9]+(\.[0-9]+)?(ns|us|µs|ms|s|m|h))+$`, "a duration such as 500ms, 60s or 1h30m")
+	formImageKey    = newForm(`^(gpu|cpu|[A-Z][A-Z0-9-]{0,31})$`, "gpu, cpu or a GPU type such as H100")
 )
 
 // Limits that several keys share or that need a reason.
@@ -88,6 +97,11 @@ const (
 	maxMinute = 1e9
 	// maxQuota is the maximum quota: more than a thousand such minutes per day for a year.
 	maxQuota = 1e15
+	// maxTokenPrice is the maximum price in USD per million tokens: several times that of the costliest
+	// models.
+	maxTokenPrice = 1000
+	// maxBudget is the maximum budget in USD; its billionths fit an int64.
+	maxBudget = 1e9
 	// localPorts is the highest offset from the base port in the local layout: the controller's
 	// port.
 	localPorts = 310
@@ -104,6 +118,8 @@ var rules = map[string]rule{
 	"Spec.name":      {text: "The name of the service; part of its tags, certificates and files.", required: true, form: formName},
 	"Spec.models":    {text: "The models that the service serves.", required: true, nonEmpty: true},
 	"Spec.regions":   {text: "The regions in which replicas run, each with its own balancers.", required: true, nonEmpty: true},
+	"Spec.splits":    {text: "Further model names, whose requests are divided among models by weight."},
+	"Spec.providers": {text: "External OpenAI-compatible APIs that may serve requests as a fallback: prompts then leave the service."},
 	"Spec.balancer":  {text: "The configuration of every balancer of the service."},
 	"Spec.dns":       {text: "The public name of the service."},
 	"Spec.autoscale": {text: "How the number of replicas follows the load."},
@@ -117,29 +133,44 @@ var rules = map[string]rule{
 		text:   "Secret environment variables of the engine, each with the source of its value (env:NAME or file:PATH).",
 		secret: true, form: formRef, keys: formVariable,
 	},
+	"Model.fallback":       {text: "The models that serve a request when this one cannot, in order: other models of the service, or PROVIDER/MODEL of providers.", unique: true, form: formFallback},
+	"Model.fallback_after": {text: "The time in the queue after which a request goes to the next fallback. Default: 10s; at most balancer.max_wait.", limit: durationRange(time.Millisecond, 24*time.Hour)},
+
+	"Model.ready_timeout": {text: "The time after its launch by which a replica must be ready; then it is terminated and launched again after a backoff.", limit: durationRange(time.Minute, 24*time.Hour)},
+
 	"Model.gpus":    {text: "GPU configurations for replicas; plan chooses among them."},
 	"Model.slo":     {text: "Latency targets by tier: IW-F interactive fast, IW-N interactive normal, NIW batch."},
+	"Model.price":   {text: "The price of the model's tokens for clients, for costs in usage and for budgets. Default: unknown."},
 	"Model.regions": {text: "Replica bounds of this model by region, where they differ from the region's.", keys: formRegion},
 
 	"Engine.kind":          {text: "The engine that runs the model: openai is any OpenAI-compatible server, sim the simulated engine."},
 	"Engine.image":         {text: "The container image of the engine.", form: formImage},
 	"Engine.weights":       {text: "vllm and sglang only: the bucket folder to download the model from, s3:// on AWS or gs:// on Google Cloud, with the machine's own identity. Default: the Hugging Face hub.", form: formWeights},
 	"Engine.args":          {text: "Additional command-line arguments of the engine.", multiline: true},
+	"Engine.api_key":       {text: "The source (env:NAME or file:PATH) of the API key that the engine requires. Balancers send it with probes and requests. Engines that skyserve launches receive it, except those of kind openai.", secret: true, form: formRef},
 	"Engine.env":           {text: "Non-secret environment variables of the engine.", secret: true, multiline: true, keys: formVariable},
 	"Engine.port":          {text: "The port on which the engine listens.", limit: numberRange(1, 65535)},
 	"Engine.ready":         {text: "The path of the readiness probe, which returns 200 once the model is loaded.", form: formReady},
 	"Engine.max_num_seqs":  {text: "The maximum number of concurrent requests in one engine.", limit: numberRange(1, 65536)},
 	"Engine.data_parallel": {text: "The number of data-parallel ranks of one engine.", limit: numberRange(1, MaxDataParallel)},
-	"Engine.lora":          {text: "LoRA adapters that the engine loads, as name or name=path.", unique: true, form: formSomeText},
+	"Engine.lora":          {text: "LoRA adapters that the engine loads, each as name, as name=path, or as name and source.", unique: true},
+	"Engine.cache_events":  {text: "vllm and sglang only: whether launched engines publish the changes of their KV cache, on a port of their machine's loopback address. Nothing reads them yet."},
 	"Engine.profile":       {text: "sim only: the GPU and model whose speed is simulated.", form: formProfile},
 	"Engine.speed":         {text: "sim only: the speed as a multiple of real time.", limit: numberAbove(0, 1000)},
 	"Engine.kv_tokens":     {text: "sim only: the KV cache size in tokens; overrides the profile's.", limit: numberRange(1, 1e9)},
 	"Engine.flavor":        {text: "sim only: the engine whose metrics it exports."},
 
-	"GPU.type":  {text: "The type of GPU.", required: true},
+	"GPU.type":       {text: "The type of GPU.", required: true},
+	"Adapter.name":   {text: "The adapter's name; or name=path, with its path in the container.", required: true, form: formSomeText},
+	"Adapter.source": {text: "vllm and sglang only: where machines download the adapter from before the engine starts: a repository of the Hugging Face hub, org/name, or a bucket folder, s3:// on AWS or gs:// on Google Cloud.", form: formAdapter},
+
 	"GPU.count": {text: "The number of GPUs of one replica.", limit: numberRange(1, MaxDataParallel)},
 	"GPU.tps":   {text: "Uncached prompt tokens per second that one replica sustains within the latency target. Default: measured.", limit: numberAbove(0, 1e7)},
 	"GPU.price": {text: "On-demand price of one replica in USD per hour. Default: the cloud's current price, or the list price.", limit: numberAbove(0, 10_000)},
+
+	"Price.input":        {text: "The price of a million prompt tokens in USD.", required: true, limit: numberRange(0, maxTokenPrice)},
+	"Price.cached_input": {text: "The price of a million prompt tokens that the engine had in its cache, in USD. Default: input.", limit: numberRange(0, maxTokenPrice)},
+	"Price.output":       {text: "The price of a million completion tokens in USD.", required: true, limit: numberRange(0, maxTokenPrice)},
 
 	"SLO.ttft":     {text: "Time to the first token.", limit: durationRange(time.Millisecond, 24*time.Hour)},
 	"SLO.e2e":      {text: "Time to the last token.", limit: durationRange(time.Millisecond, 24*time.Hour)},
@@ -148,19 +179,44 @@ var rules = map[string]rule{
 	"Bounds.min": {text: "The minimum number of replicas.", limit: numberRange(0, maxReplicas)},
 	"Bounds.max": {text: "The maximum number of replicas.", limit: numberRange(0, maxReplicas)},
 
+	"Split.name":    {text: "The model name that clients use.", required: true, form: formModel},
+	"Split.weights": {text: "The share of each model or adapter, as weights; 0 drains it. A session stays with one model.", required: true, keys: formModel, limit: numberRange(0, maxMinute)},
+
+	"Provider.name":                {text: "The name of the provider in fallbacks, headers and metrics.", required: true, form: formName},
+	"Provider.url":                 {text: "The base URL of the API, above /v1.", required: true, form: formEndpoint},
+	"Provider.api_key":             {text: "The source (env:NAME or file:PATH) of the key of the API.", secret: true, form: formRef},
+	"Provider.models":              {text: "The models of the provider that may be a fallback.", required: true, nonEmpty: true},
+	"Provider.concurrent":          {text: "The maximum number of requests of a balancer in flight at the provider.", limit: numberRange(1, maxMinute)},
+	"Provider.requests_per_minute": {text: "The maximum number of requests of a balancer per minute.", limit: numberRange(1, maxMinute)},
+	"Provider.tokens_per_minute":   {text: "The maximum number of tokens of a balancer per minute.", limit: numberRange(1, maxMinute)},
+	"Provider.usd_per_day":         {text: "The maximum cost of a balancer per day (UTC) in USD, by the prices of the models.", limit: numberAbove(0, 1e6)},
+
+	"ProviderModel.name":  {text: "The name of the model at the provider.", required: true, form: formModel},
+	"ProviderModel.price": {text: "The price of its tokens; required with usd_per_day."},
+
 	"RegionSpec.name":           {text: "The region, as cloud/place.", required: true, form: formRegion},
 	"RegionSpec.balancers":      {text: "The number of balancers in the region.", limit: numberRange(1, 16)},
 	"RegionSpec.replicas":       {text: "The number of replicas of each model in the region."},
 	"RegionSpec.capacity":       {text: "Capacity types in order of preference.", unique: true},
 	"RegionSpec.on_demand_base": {text: "The minimum number of on-demand replicas, regardless of the order of capacity.", limit: numberRange(0, maxReplicas)},
+	"RegionSpec.spot":           {text: "How spot replicas are backed up against interruptions."},
 	"RegionSpec.reserved":       {text: "Reserved capacity that is already paid for."},
 	"RegionSpec.public":         {text: "local and static only: the URLs at which clients reach the region's balancers, one per balancer; used for dns.", unique: true, form: formPublic},
 	"RegionSpec.network":        {text: "aws and gcp only: the VPC of the machines: vpc-... on AWS, a name on Google Cloud. Default: the default VPC.", form: formVPC},
 	"RegionSpec.subnets":        {text: "The subnets of the machines in network: on AWS, where they are required, subnet-..., one per availability zone; on Google Cloud one name.", unique: true, form: formSubnet},
+	"RegionSpec.images":         {text: "aws and gcp only: the boot images of machines, by gpu, cpu or a GPU type. Default: the current public images.", form: formMachineImage, keys: formImageKey},
 	"RegionSpec.access":         {text: "aws only: shell access to the machines: ssm = AWS Systems Manager Session Manager. Default: none."},
 	"RegionSpec.egress_per_gb":  {text: "Price of egress from the region in USD per GB; a plan compares it with the cost of local replicas.", limit: numberRange(0, 100)},
-	"RegionSpec.endpoints":      {text: "static only: the base URLs of the existing machines.", unique: true, form: formEndpoint},
+	"RegionSpec.endpoints":      {text: "static only: the existing engines, each as its base URL or a DNS name of several engines, or as url and api_key.", unique: true},
+	"RegionSpec.endpoints_file": {text: "static only: a file that lists machines and is watched for changes: one URL per line, or a list in YAML or JSON."},
 
+	"SpotSpec.overprovision":    {text: "The number of spot replicas of each model beyond the desired number, within replicas.max.", limit: numberRange(0, maxOverprovision)},
+	"SpotSpec.dynamic_fallback": {text: "Whether an interrupted spot replica is replaced on demand at once, until a spot replica has served for a while."},
+
+	"Endpoint.url":     {text: "The base URL of the engine, or a DNS name of several engines.", required: true, form: formReplica},
+	"Endpoint.api_key": {text: "The source (env:NAME or file:PATH) of the API key that the engine requires. Default: the model's engine.api_key, if the service has one model.", secret: true, form: formRef},
+
+	"Reservation.id":    {text: "aws and gcp only: the capacity reservation that the machines use: cr-... on AWS, on Google Cloud its name, or projects/P/reservations/R of another project. Default: any open reservation.", form: formReservation},
 	"Reservation.type":  {text: "The reserved instance type.", required: true, form: formInstance},
 	"Reservation.count": {text: "The number of reserved machines.", required: true, limit: numberRange(1, maxReplicas)},
 	"Reservation.price": {text: "Price of each in USD per hour.", limit: numberRange(0, 10_000)},
@@ -178,6 +234,7 @@ var rules = map[string]rule{
 	"BalancerSpec.tau_n":       {text: "dpa only: how long after missing its target a request goes before all others (SageServe 6.5).", limit: durationRange(time.Millisecond, 24*time.Hour)},
 	"BalancerSpec.tau_p":       {text: "dpa only: how long before its target a request becomes urgent (SageServe 6.5).", limit: durationRange(time.Millisecond, 24*time.Hour)},
 
+	"BalancerSpec.max_cold_wait":           {text: "Maximum time in the queue while a model that scales to zero has no ready replica; then a request is rejected with 503.", limit: durationRange(time.Second, 24*time.Hour)},
 	"BalancerSpec.hold_deferred":           {text: "Whether to defer NIW requests until the KV utilisation of their model's replicas is low, for at most a part of the time until their deadline."},
 	"BalancerSpec.deferred_memory_percent": {text: "KV utilisation of a model's replicas below which each of their reports releases one deferred NIW request, and two below ten percentage points less. With strategy auto the default is 65.", limit: numberRange(11, 100)},
 	"BalancerSpec.deferred_wait_percent":   {text: "Share of the time until the deadline (slo.NIW.deadline) after which a NIW request is no longer deferred. With strategy auto the default is 83.", limit: numberRange(1, 100)},
@@ -190,12 +247,33 @@ var rules = map[string]rule{
 	"BalancerSpec.share_prefixes":          {text: "Whether tenants share cached prefixes: improves the hit rate of common prompts, but a tenant can find out what others sent."},
 	"BalancerSpec.expose_cache":            {text: "Whether responses to clients with API keys report how much of the prompt was cached: X-Skyserve-Prefix-Match, and cached_tokens, which is 0 otherwise."},
 	"BalancerSpec.allow_parameters":        {text: "Request parameters to allow that are rejected by default, because engines have been attacked with them; file_urls and private_urls are URLs of media.", unique: true},
+	"BalancerSpec.cors":                    {text: "Web pages that may use the public API from browsers."},
 	"BalancerSpec.access_log":              {text: "Whether to log each request."},
 	"BalancerSpec.traces":                  {text: "The base URL of the OpenTelemetry collector for traces, OTLP over HTTP. Default: OTEL_EXPORTER_OTLP_ENDPOINT.", form: formEndpoint},
 
-	"Auth.keys_from": {text: "The source of the API keys (env:NAME or file:PATH).", required: true, secret: true, form: formRef},
+	"CORS.origins": {text: "The origins of the pages, such as https://app.example.com, or * for every page.", required: true, nonEmpty: true, unique: true, form: formOrigin},
+	"CORS.max_age": {text: "How long browsers may cache the permission.", limit: durationRange(time.Second, 24*time.Hour)},
 
-	"Auth.limits": {text: "Limits of each key that does not set its own. Default: unlimited."},
+	"Auth.keys_from": {text: "The source of the API keys (env:NAME or file:PATH).", secret: true, form: formRef},
+	"Auth.oidc":      {text: "Issuers of identity tokens (OpenID Connect) that clients may present instead of API keys."},
+	"Auth.limits":    {text: "Limits of each key and of each user with tokens that does not set its own. Default: unlimited."},
+	"Auth.tenants":   {text: "Limits of all keys and tokens of a tenant together, by tenant.", keys: formKeyName},
+
+	"OIDC.issuer":       {text: "The issuer's URL, exactly as in its tokens (iss); its keys are discovered there.", required: true, form: formIssuer},
+	"OIDC.audience":     {text: "The audience that a token must have (aud): the service's name at the issuer.", required: true, form: formSomeText},
+	"OIDC.tenant":       {text: "The tenant of all its tokens. Default: each user is a tenant.", form: formKeyName},
+	"OIDC.tenant_claim": {text: "The claim with a token's tenant, such as org or a path such as user.org.", form: formClaim},
+	"OIDC.tier":         {text: "The tier of requests that do not set one. Default: IW-F."},
+	"OIDC.max_tier":     {text: "The most urgent tier that a request may set. Default: any."},
+	"OIDC.limits":       {text: "Limits of each user. Default: those of auth.limits."},
+	"OIDC.role_claim":   {text: "The claim with a token's roles, a text or a list, such as roles or a path such as realm_access.roles.", form: formClaim},
+	"OIDC.roles":        {text: "What tokens with a role may do; the first role of the list that a token has applies."},
+	"OIDC.require_role": {text: "Whether tokens without any of the roles are rejected."},
+
+	"OIDCRole.name":     {text: "The value of the role claim.", required: true, form: formSomeText},
+	"OIDCRole.tier":     {text: "The tier of requests that do not set one. Default: that of the issuer."},
+	"OIDCRole.max_tier": {text: "The most urgent tier that a request may set. Default: that of the issuer."},
+	"OIDCRole.limits":   {text: "Limits of each user with the role. Default: those of the issuer."},
 
 	"Memory.total":    {text: "Memory limit of the process: systemd kills it above (MemoryMax), and the garbage collector runs more often from four fifths of it (GOMEMLIMIT).", limit: sizeRange(MinMemory, TiB)},
 	"Memory.requests": {text: "Memory for request bodies and buffered responses; more is rejected with 503. Default: half of total.", limit: sizeRange(MinRequestMemory, TiB)},
@@ -208,6 +286,8 @@ var rules = map[string]rule{
 	"KeyLimits.tokens_per_day":      {text: "Tokens per day (UTC) in all regions.", limit: numberRange(1, maxQuota)},
 	"KeyLimits.requests_per_month":  {text: "Requests per month (UTC) in all regions.", limit: numberRange(1, maxQuota)},
 	"KeyLimits.tokens_per_month":    {text: "Tokens per month (UTC) in all regions.", limit: numberRange(1, maxQuota)},
+	"KeyLimits.usd_per_day":         {text: "Cost per day (UTC) in all regions in USD, by the prices of the models.", limit: numberAbove(0, maxBudget)},
+	"KeyLimits.usd_per_month":       {text: "Cost per month (UTC) in all regions in USD, by the prices of the models.", limit: numberAbove(0, maxBudget)},
 
 	"TLS.cert": {text: "The certificate file.", form: formSomeText},
 	"TLS.key":  {text: "The key file.", form: formSomeText},
@@ -244,6 +324,13 @@ var rules = map[string]rule{
 	"Autoscale.donate_price": {text: "Revenue of a donated replica in USD per hour. Default: 0.", limit: numberRange(0, 10_000)},
 	"Autoscale.late":         {text: "auto only: target share of IW-F requests that miss the tier's TTFT target; auto adds replicas above it and removes replicas below it.", limit: numberRange(0.001, 0.5)},
 	"Autoscale.max_rtt":      {text: "The longest round trip over which a plan routes load to another region. Default: any.", limit: durationRange(time.Millisecond, 10*time.Second)},
+
+	"Autoscale.max_launches_per_hour": {text: "The maximum number of machines that the controller launches within an hour. Default: twice the sum of replicas.max, at least 20.", limit: numberRange(1, maxReplicas)},
+	"Autoscale.budget":                {text: "The maximum cost of the service's machines. Default: unlimited."},
+
+	"Budget.per_hour": {text: "The maximum cost of all running machines of the service in USD per hour.", required: true, limit: numberAbove(0, 1e6)},
+
+	"Autoscale.scale_to_zero_after": {text: "How long a model with replicas.min 0 in every region gets no requests before its last replicas are removed; not with strategy manual.", limit: durationRange(time.Second, 30*24*time.Hour)},
 
 	"Spec.gcp": {text: "Settings that all Google Cloud regions share."},
 

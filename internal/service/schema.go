@@ -74,6 +74,10 @@ func applyRules(s *jsonschema.Schema, defs jsonschema.Definitions, t reflect.Typ
 		if err := applyRules(def, defs, inner, done); err != nil {
 			return err
 		}
+		if short, ok := shorthandOf(inner); ok && prop.Items != nil {
+			text, _ := def.Properties.Get(short.key)
+			prop.Items = &jsonschema.Schema{OneOf: []*jsonschema.Schema{{Type: text.Type, Pattern: text.Pattern}, {Ref: prop.Items.Ref}}}
+		}
 	}
 	return nil
 }
@@ -160,9 +164,9 @@ func addConditions(defs jsonschema.Definitions) {
 
 	region := defs["RegionSpec"]
 	region.If = hasText("name", "^static/")
-	region.Then = has("endpoints")
-	region.Then.Not = anyOf("capacity", "reserved", "on_demand_base")
-	region.Else = &jsonschema.Schema{Not: has("endpoints")}
+	region.Then = anyOf("endpoints", "endpoints_file")
+	region.Then.Not = anyOf("capacity", "reserved", "on_demand_base", "spot")
+	region.Else = &jsonschema.Schema{Not: anyOf("endpoints", "endpoints_file")}
 	region.AllOf = networkConditions()
 
 	dns := defs["DNS"]
@@ -170,6 +174,9 @@ func addConditions(defs jsonschema.Definitions) {
 	dns.Then = &jsonschema.Schema{Not: anyOf(keysOfProvider[DNSRoute53]...)}
 	dns.Else = has("zone")
 	dns.Else.Not = anyOf(keysOfProvider[DNSEmbedded]...)
+
+	defs["Auth"].AnyOf = anyOf("keys_from", "oidc").AnyOf
+	defs["OIDC"].Not = &jsonschema.Schema{Required: []string{"tenant", "tenant_claim"}}
 
 	defs["TLS"].OneOf = []*jsonschema.Schema{
 		{Required: []string{"cert", "key"}, Not: has("acme")},
@@ -196,10 +203,12 @@ func networkConditions() []*jsonschema.Schema {
 	amazon := jsonschema.NewProperties()
 	amazon.Set("network", &jsonschema.Schema{Pattern: awsVPC.String()})
 	amazon.Set("subnets", &jsonschema.Schema{Items: &jsonschema.Schema{Pattern: awsSubnet.String()}, MinItems: &one})
+	amazon.Set("images", &jsonschema.Schema{AdditionalProperties: &jsonschema.Schema{Pattern: formImageAWS.regexp.String()}})
 	google := jsonschema.NewProperties()
+	google.Set("images", &jsonschema.Schema{AdditionalProperties: &jsonschema.Schema{Pattern: formImageGCP.regexp.String()}})
 	google.Set("subnets", &jsonschema.Schema{MaxItems: &one})
 	return []*jsonschema.Schema{
-		{If: hasText("name", "^("+CloudAWS+"|"+CloudGCP+")/"), Else: &jsonschema.Schema{Not: anyOf("network", "subnets")}},
+		{If: hasText("name", "^("+CloudAWS+"|"+CloudGCP+")/"), Else: &jsonschema.Schema{Not: anyOf("network", "subnets", "images")}},
 		{If: hasText("name", "^"+CloudAWS+"/"), Then: &jsonschema.Schema{Properties: amazon, If: has("network"), Then: has("subnets")}, Else: &jsonschema.Schema{Not: has("access")}},
 		{If: hasText("name", "^"+CloudGCP+"/"), Then: &jsonschema.Schema{Properties: google}},
 		{If: has("subnets"), Then: has("network")},

@@ -2,7 +2,6 @@ package service
 
 import (
 	"fmt"
-	"strings"
 	"time"
 )
 
@@ -13,6 +12,8 @@ type Spec struct {
 	Name       string       `yaml:"name" json:"name"`
 	Models     []Model      `yaml:"models" json:"models"`
 	Regions    []RegionSpec `yaml:"regions" json:"regions"`
+	Providers  []Provider   `yaml:"providers,omitempty" json:"providers,omitempty"`
+	Splits     []Split      `yaml:"splits,omitempty" json:"splits,omitempty"`
 	Balancer   BalancerSpec `yaml:"balancer,omitempty" json:"balancer"`
 	DNS        *DNS         `yaml:"dns,omitempty" json:"dns,omitempty"`
 	Autoscale  Autoscale    `yaml:"autoscale,omitempty" json:"autoscale"`
@@ -31,8 +32,19 @@ type Model struct {
 	Secrets map[string]string `yaml:"secrets,omitempty" json:"secrets,omitempty"`
 	GPUs    []GPU             `yaml:"gpus,omitempty" json:"gpus,omitempty"`
 	SLO     map[Tier]SLO      `yaml:"slo,omitempty" json:"slo,omitempty"`
+	// Price is the price of the model's tokens for clients; nil = unknown.
+	Price *Price `yaml:"price,omitempty" json:"price,omitempty"`
 	// Regions overrides a region's replica bounds for this model.
 	Regions map[Region]Bounds `yaml:"regions,omitempty" json:"regions,omitempty"`
+	// Fallback are the models that serve a request when this one cannot, in this order: other models
+	// of the service, or PROVIDER/MODEL.
+	Fallback []string `yaml:"fallback,omitempty" json:"fallback,omitempty"`
+	// FallbackAfter is the time in the queue after which a request goes to the next fallback; at most
+	// BalancerSpec.MaxWait. 0 = DefaultFallbackAfter.
+	FallbackAfter time.Duration `yaml:"fallback_after,omitempty" json:"fallback_after,omitempty"`
+	// ReadyTimeout is the time after its launch by which a replica must be ready; after it, the controller
+	// gives it up; 0 = see Spec.ReadyTimeoutOf.
+	ReadyTimeout time.Duration `yaml:"ready_timeout,omitempty" json:"ready_timeout,omitempty"`
 }
 
 // EngineKind is the software that runs a model.
@@ -53,30 +65,25 @@ type Engine struct {
 	// Weights is the bucket folder from which VMs download the model, s3://bucket/prefix on AWS or
 	// gs://bucket/prefix on Google Cloud; empty = the engine downloads it from the Hugging Face
 	// hub.
-	Weights      string            `yaml:"weights,omitempty" json:"weights,omitempty"`
-	Args         []string          `yaml:"args,omitempty" json:"args,omitempty"`
+	Weights string   `yaml:"weights,omitempty" json:"weights,omitempty"`
+	Args    []string `yaml:"args,omitempty" json:"args,omitempty"`
+	// APIKey is the source (env:NAME or file:PATH) of the key that the engine requires from its
+	// clients; empty = none. Launched engines of the kinds vllm, sglang and sim receive it.
+	APIKey       string            `yaml:"api_key,omitempty" json:"api_key,omitempty"`
 	Env          map[string]string `yaml:"env,omitempty" json:"env,omitempty"`
 	Port         int               `yaml:"port,omitempty" json:"port,omitempty"`
 	Ready        string            `yaml:"ready,omitempty" json:"ready,omitempty"` // path that returns 200 once the model is loaded
 	MaxNumSeqs   int               `yaml:"max_num_seqs,omitempty" json:"max_num_seqs,omitempty"`
 	DataParallel int               `yaml:"data_parallel,omitempty" json:"data_parallel,omitempty"`
-	LoRA         []string          `yaml:"lora,omitempty" json:"lora,omitempty"`
+	LoRA         []Adapter         `yaml:"lora,omitempty" json:"lora,omitempty"`
+	// CacheEvents makes a launched engine publish the changes of its KV cache.
+	CacheEvents bool `yaml:"cache_events,omitempty" json:"cache_events,omitempty"`
 
 	// Simulated engines only.
 	Profile  string  `yaml:"profile,omitempty" json:"profile,omitempty"`     // default l4-llama3.1-8b
 	Speed    float64 `yaml:"speed,omitempty" json:"speed,omitempty"`         // 10 = ten times real time
 	KVTokens int     `yaml:"kv_tokens,omitempty" json:"kv_tokens,omitempty"` // overrides the profile's KV capacity
 	Flavor   string  `yaml:"flavor,omitempty" json:"flavor,omitempty"`       // vllm or sglang: whose metrics it exports
-}
-
-// Adapters returns the adapter names in LoRA, without the paths.
-func (e *Engine) Adapters() []string {
-	var names []string
-	for _, l := range e.LoRA {
-		name, _, _ := strings.Cut(l, "=")
-		names = append(names, name)
-	}
-	return names
 }
 
 // GPU is a GPU configuration that a replica can run on.
@@ -104,6 +111,14 @@ type Bounds struct {
 	Max int `yaml:"max" json:"max"`
 }
 
+// SpotSpec is how the spot replicas of a region are backed up against interruptions.
+type SpotSpec struct {
+	// Overprovision is the number of spot replicas of each model beyond the desired number.
+	Overprovision int `yaml:"overprovision,omitempty" json:"overprovision,omitempty"`
+	// DynamicFallback replaces an interrupted spot replica on demand at once, until spot is back.
+	DynamicFallback bool `yaml:"dynamic_fallback,omitempty" json:"dynamic_fallback,omitempty"`
+}
+
 // RegionSpec is one region of a service.
 type RegionSpec struct {
 	Name      Region `yaml:"name" json:"name"`
@@ -112,23 +127,40 @@ type RegionSpec struct {
 	// Capacity is the order in which capacity types are tried.
 	Capacity     []CapacityType `yaml:"capacity,omitempty" json:"capacity,omitempty"`
 	OnDemandBase int            `yaml:"on_demand_base,omitempty" json:"on_demand_base,omitempty"`
-	Reserved     []Reservation  `yaml:"reserved,omitempty" json:"reserved,omitempty"`
+	// Spot is how spot replicas are backed up; nil = by the order of Capacity only.
+	Spot     *SpotSpec     `yaml:"spot,omitempty" json:"spot,omitempty"`
+	Reserved []Reservation `yaml:"reserved,omitempty" json:"reserved,omitempty"`
 	// Network is the VPC of the machines of a cloud region, in the cloud's notation: vpc-... on
 	// AWS, a name on Google Cloud; empty = the default VPC.
 	Network string `yaml:"network,omitempty" json:"network,omitempty"`
 	// Subnets are the subnets of Network for the machines: on AWS, where they are required, one per
 	// availability zone; on Google Cloud one. Empty = the region's default.
 	Subnets []string `yaml:"subnets,omitempty" json:"subnets,omitempty"`
+	// Images are the boot images of the machines of a cloud region in the cloud's notation, by GPU type,
+	// ImageGPU or ImageCPU; those without one boot the cloud's current public image.
+	Images map[string]string `yaml:"images,omitempty" json:"images,omitempty"`
 	// Access is the kind of shell access to the machines of an AWS region: AccessSSM, or empty =
 	// none.
 	Access string `yaml:"access,omitempty" json:"access,omitempty"`
 	// EgressPerGB is the price of egress from the region in USD per GB.
 	EgressPerGB float64 `yaml:"egress_per_gb,omitempty" json:"egress_per_gb,omitempty"`
-	// Endpoints are the machines of a static region, as base URLs.
-	Endpoints []string `yaml:"endpoints,omitempty" json:"endpoints,omitempty"`
+	// Endpoints are the machines of a static region. Balancers resolve those that are DNS names: see
+	// IsDiscovered.
+	Endpoints []Endpoint `yaml:"endpoints,omitempty" json:"endpoints,omitempty"`
+	// EndpointsFile is a file that lists further machines of a static region; balancers watch it.
+	EndpointsFile string `yaml:"endpoints_file,omitempty" json:"endpoints_file,omitempty"`
 	// Public are the base URLs at which clients on other machines reach the balancers of a local or
 	// static region, in order; empty = only this machine reaches them.
 	Public []string `yaml:"public,omitempty" json:"public,omitempty"`
+}
+
+// Endpoint is an existing engine of a static region. In service.yaml, its URL alone is enough.
+type Endpoint struct {
+	// URL is the base URL.
+	URL string `yaml:"url" json:"url"`
+	// APIKey is the source (env:NAME or file:PATH) of the key that the engine requires; empty = that of
+	// the model's engine.
+	APIKey string `yaml:"api_key,omitempty" json:"api_key,omitempty"`
 }
 
 // AccessSSM is shell access through AWS Systems Manager Session Manager.
@@ -146,6 +178,9 @@ const (
 
 // Reservation is capacity that the operator has already committed to pay for.
 type Reservation struct {
+	// ID is the cloud's id of a capacity reservation that the machines use; empty = any open one, or a
+	// commitment that is only a discount.
+	ID    string  `yaml:"id,omitempty" json:"id,omitempty"`
 	Type  string  `yaml:"type" json:"type"` // instance type, g6.xlarge
 	Count int     `yaml:"count" json:"count"`
 	Price float64 `yaml:"price,omitempty" json:"price"` // USD per hour each
@@ -170,6 +205,9 @@ type BalancerSpec struct {
 	QueueLimit int `yaml:"queue_limit,omitempty" json:"queue_limit,omitempty"`
 	// MaxWait is the maximum time in the queue; after it a request is rejected with 503.
 	MaxWait time.Duration `yaml:"max_wait,omitempty" json:"max_wait,omitempty"`
+	// MaxColdWait is the maximum time in the queue while a model that scales to zero has no ready
+	// replica in any region.
+	MaxColdWait time.Duration `yaml:"max_cold_wait,omitempty" json:"max_cold_wait,omitempty"`
 	// TauN and TauP are the thresholds of the queue order dpa (SageServe 6.5): a request that has
 	// missed its target by TauN goes before all others, and a request whose target is at most TauP
 	// away is urgent.
@@ -203,6 +241,8 @@ type BalancerSpec struct {
 	// AllowParameters lists the guarded parameters that requests may contain: see
 	// GuardedParameters.
 	AllowParameters []string `yaml:"allow_parameters,omitempty" json:"allow_parameters,omitempty"`
+	// CORS lets web pages use the public API; nil = browsers reject its responses.
+	CORS *CORS `yaml:"cors,omitempty" json:"cors,omitempty"`
 	// AccessLog writes one log line per request.
 	AccessLog bool `yaml:"access_log,omitempty" json:"access_log,omitempty"`
 	// Traces is the base URL of an OpenTelemetry collector that accepts OTLP over HTTP; empty = the
@@ -268,11 +308,17 @@ func (m Memory) withDefaults() Memory {
 	return m
 }
 
-// Auth is the source of the API keys (env:NAME or file:PATH), with the limits of keys that do not
-// set their own; ParseKeys parses them.
+// Auth is how clients authenticate: with API keys, with identity tokens, or either.
 type Auth struct {
-	KeysFrom string    `yaml:"keys_from" json:"keys_from"`
-	Limits   KeyLimits `yaml:"limits,omitempty" json:"limits,omitzero"`
+	// KeysFrom is the source of the API keys (env:NAME or file:PATH), which ParseKeys parses; empty =
+	// none.
+	KeysFrom string `yaml:"keys_from,omitempty" json:"keys_from,omitempty"`
+	// OIDC are the issuers of identity tokens that clients may present.
+	OIDC []OIDC `yaml:"oidc,omitempty" json:"oidc,omitempty"`
+	// Limits are the limits of keys and tokens that do not have their own.
+	Limits KeyLimits `yaml:"limits,omitempty" json:"limits,omitzero"`
+	// Tenants are limits of all keys and tokens of a tenant together, by tenant.
+	Tenants map[string]KeyLimits `yaml:"tenants,omitempty" json:"tenants,omitempty"`
 }
 
 // TLS is the source of the public listener's certificate: either the files Cert and Key, or an ACME
@@ -382,6 +428,9 @@ type Autoscale struct {
 	Donate   bool          `yaml:"donate,omitempty" json:"donate"`
 	// DonateFor is how long a donated replica is kept before it is removed, unless it is reclaimed.
 	DonateFor time.Duration `yaml:"donate_for,omitempty" json:"donate_for"`
+	// ScaleToZeroAfter is the time without requests after which the last replicas of a model with
+	// replicas.min 0 in every region are removed.
+	ScaleToZeroAfter time.Duration `yaml:"scale_to_zero_after,omitempty" json:"scale_to_zero_after"`
 	// DonatePrice is the revenue of a donated replica in USD per hour.
 	DonatePrice float64 `yaml:"donate_price,omitempty" json:"donate_price,omitempty"`
 	// Late is the share of IW-F requests, 0..1, whose first token may miss the tier's target under
@@ -389,6 +438,11 @@ type Autoscale struct {
 	Late float64 `yaml:"late,omitempty" json:"late,omitempty"`
 	// MaxRTT is the longest round trip over which a plan may route load; 0 = any.
 	MaxRTT time.Duration `yaml:"max_rtt,omitempty" json:"max_rtt,omitempty"`
+	// MaxLaunchesPerHour is the maximum number of machines that the controller launches within an hour;
+	// 0 = see Spec.LaunchesPerHour.
+	MaxLaunchesPerHour int `yaml:"max_launches_per_hour,omitempty" json:"max_launches_per_hour,omitempty"`
+	// Budget limits the cost of the service's machines; nil = no limit.
+	Budget *Budget `yaml:"budget,omitempty" json:"budget,omitempty"`
 }
 
 // StoreSpec is the location of the state store; an empty URL means embedded.

@@ -48,13 +48,21 @@ var wordLists = []ValueList{
 	},
 	{Key: "Engine.kind", Implemented: []string{string(EngineVLLM), string(EngineSGLang), string(EngineOpenAI), string(EngineSim)}},
 	{Key: "Engine.flavor", Implemented: []string{string(EngineVLLM), string(EngineSGLang)}},
-	{Key: "GPU.type", Implemented: []string{"L4", "A100", "H100"}},
+	{Key: "GPU.type", Implemented: []string{"L4", "A10G", "L40S", "A100", "H100", "H200"}},
 	{Key: "RegionSpec.capacity", Implemented: []string{string(CapacityReserved), string(CapacitySpot), string(CapacityOnDemand)}},
 	{Key: "RegionSpec.access", Implemented: []string{AccessSSM}},
 	{Key: "DNS.provider", Implemented: []string{DNSRoute53, DNSEmbedded}},
 	{Key: "DNS.routing", Implemented: []string{"latency", "geo"}},
 	{Key: "ACME.challenge", Implemented: []string{ChallengeDNS, ChallengeHTTP, ChallengeTLSALPN}},
-	{Key: "Model.slo", Implemented: []string{string(TierFast), string(TierNormal), string(TierDeferred)}},
+	{Key: "OIDC.tier", Implemented: tierNames()},
+	{Key: "OIDC.max_tier", Implemented: tierNames()},
+	{Key: "OIDCRole.tier", Implemented: tierNames()},
+	{Key: "OIDCRole.max_tier", Implemented: tierNames()},
+	{Key: "Model.slo", Implemented: tierNames()},
+}
+
+func tierNames() []string {
+	return []string{string(TierFast), string(TierNormal), string(TierDeferred)}
 }
 
 // ValuesOf returns the list of a key such as BalancerSpec.policy; ok is false where the key has no

@@ -17,7 +17,7 @@ const (
 func (w *world) addFaults() {
 	for i := range w.scenario.Faults {
 		f := &w.scenario.Faults[i]
-		if f.Kind == ProbeLoss || f.Kind == ReportDelay {
+		if f.Kind.ofProbes() {
 			continue
 		}
 		w.queue.pushEvent(event{at: f.From, kind: evFault, index: int32(i), from: faultBegins})

@@ -25,6 +25,8 @@ const (
 	ProbeLoss FaultKind = "probe-loss"
 	// ReportDelay: probe reports are delayed by Delay; replicas as in ProbeLoss.
 	ReportDelay FaultKind = "report-delay"
+	// NoMetrics: the reports of replicas contain no figures; replicas as in ProbeLoss.
+	NoMetrics FaultKind = "no-metrics"
 	// BalancerDown: Region's Balancer, or all of its balancers, stop and restart without state. Their
 	// requests are lost to the clients, who retry, and to peers; the nearest balancer adopts their
 	// replicas until they restart.
@@ -33,7 +35,7 @@ const (
 
 // FaultKinds returns all kinds.
 func FaultKinds() []FaultKind {
-	return []FaultKind{ReplicaDown, ReplicaSlow, LinkCut, ProbeLoss, ReportDelay, BalancerDown}
+	return []FaultKind{ReplicaDown, ReplicaSlow, LinkCut, ProbeLoss, ReportDelay, NoMetrics, BalancerDown}
 }
 
 // Fault is a fault from From until To.
@@ -73,9 +75,12 @@ func faultKindList() string {
 // replicaID returns the ID of the i-th replica of a region.
 func replicaID(region string, i int) string { return fmt.Sprintf("%s-%02d", region, i+1) }
 
+// ofProbes reports whether the fault is of probes, not of replicas, links or balancers.
+func (k FaultKind) ofProbes() bool { return k == ProbeLoss || k == ReportDelay || k == NoMetrics }
+
 // same reports whether two faults affect the same object.
 func (f *Fault) same(o *Fault) bool {
-	if f.Kind != o.Kind || f.Kind == ProbeLoss || f.Kind == ReportDelay {
+	if f.Kind != o.Kind || f.Kind.ofProbes() {
 		return false
 	}
 	ends := func(x *Fault) []string { e := []string{x.Region, x.Peer}; slices.Sort(e); return e }

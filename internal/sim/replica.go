@@ -238,7 +238,11 @@ func (w *world) probe(r *replica) {
 		}
 		fresh.tokens = int(l.GeneratedTokens - r.probedTokens)
 	}
-	if lost, late := w.probeFaults(r); !lost {
+	lost, late, hidden := w.probeFaults(r)
+	if hidden {
+		fresh.report.Pending, fresh.report.Running, fresh.report.KV = policy.Maybe[int]{}, policy.Maybe[int]{}, policy.Maybe[float64]{}
+	}
+	if !lost {
 		r.probedTokens += int64(fresh.tokens)
 		fresh.report.Age += late
 		w.pushEvent(fresh.report.Age, event{kind: evReport, index: r.index, probe: fresh})
@@ -246,8 +250,8 @@ func (w *world) probe(r *replica) {
 	w.pushEvent(w.scenario.Interval, event{kind: evProbe, index: r.index})
 }
 
-// probeFaults returns whether a probe is lost, and how late it is.
-func (w *world) probeFaults(r *replica) (lost bool, late time.Duration) {
+// probeFaults returns whether a probe is lost, how late it is, and whether its figures are hidden.
+func (w *world) probeFaults(r *replica) (lost bool, late time.Duration, hidden bool) {
 	for i := range w.scenario.Faults {
 		f := &w.scenario.Faults[i]
 		if f.Kind == ProbeLoss && w.affects(f, r) && w.probes.Float64() < f.Share {
@@ -256,8 +260,11 @@ func (w *world) probeFaults(r *replica) (lost bool, late time.Duration) {
 		if f.Kind == ReportDelay && w.affects(f, r) {
 			late += f.Delay
 		}
+		if f.Kind == NoMetrics && w.affects(f, r) {
+			hidden = true
+		}
 	}
-	return lost, late
+	return lost, late, hidden
 }
 
 // reportProbe delivers a probe's result to the balancer, unless it no longer owns the replica or has a newer

@@ -169,6 +169,8 @@ func (c *checker) fault(f *Fault, path string) {
 	case ReportDelay:
 		c.need(f.Delay > 0 && f.Delay <= maxReportDelay, path+".delay", "must be greater than 0 and at most %s, got %s", maxReportDelay, f.Delay)
 		c.scope(f, path)
+	case NoMetrics:
+		c.scope(f, path)
 	case BalancerDown:
 		c.region(f.Region, path+".region")
 		if at := c.s.region(f.Region); at >= 0 {

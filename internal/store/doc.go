@@ -1,9 +1,10 @@
-// Package store persists a service's desired state, leases, usage of API keys, and traffic
-// history by minute. It uses NATS JetStream: an embedded server in the controller's process
+// Package store persists a service's desired state, leases, usage of API keys, traffic history
+// by minute, and events. It uses NATS JetStream: an embedded server in the controller's process
 // by default (Serve), or an existing NATS cluster (Connect accepts any NATS URL).
 //
 // Read store.go first (the client and its connection) and errors.go (when the store is
 // unavailable), then kv.go (keys with compare-and-swap), lease.go (leader election with a
-// fencing token), points.go (history), usage.go, server.go (the embedded server, which syncs
-// each write to disk before it acknowledges it) and health.go (its restart after a full disk).
+// fencing token), points.go (history), usage.go, events.go and eventqueue.go (who or what changed
+// the service), server.go (the embedded server, which syncs each write to disk before it
+// acknowledges it) and health.go (its restart after a full disk).
 package store

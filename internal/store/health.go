@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
+
+	"skyserve/internal/atomicfile"
 )
 
 // Limits of the store's health check.
@@ -78,7 +80,7 @@ func (s *Server) supervise(ctx context.Context, ns *server.Server) {
 
 // checkFreeSpace returns an error if the file system of a directory is full, or nearly.
 func checkFreeSpace(dir string) error {
-	free, err := freeBytes(dir)
+	free, err := atomicfile.FreeBytes(dir)
 	if err != nil || free >= minFreeBytes {
 		return nil //nolint:nilerr // if the free space is unknown, failed writes are detected
 	}
@@ -88,7 +90,7 @@ func checkFreeSpace(dir string) error {
 // FreeBytes returns the free bytes of the store's file system; known is false if the system does
 // not report them.
 func (s *Server) FreeBytes() (bytes uint64, known bool) {
-	free, err := freeBytes(s.opts.Dir)
+	free, err := atomicfile.FreeBytes(s.opts.Dir)
 	return free, err == nil
 }
 

@@ -22,9 +22,9 @@ const (
 	// least this many days with points are kept, even if clocks are wrong.
 	pointsDays = 35
 	// pointsMaxBytes is the size of 35 days of about sixty series (balancer, model and tier):
-	// each minute is stored up to six times. The oldest points are dropped first. Points and
-	// state are 2 GiB per service, so an embedded store has capacity for two services.
-	pointsMaxBytes = 1792 << 20
+	// each minute is stored up to six times. The oldest points are dropped first. Points, events
+	// and state are 2 GiB per service, so an embedded store has capacity for two services.
+	pointsMaxBytes = 1728 << 20
 	// pointsPerMessage keeps messages far below the server's limit of 1 MB.
 	pointsPerMessage = 500
 	minutesPerDay    = 1440
@@ -86,12 +86,16 @@ func (s *Store) dropOldPoints(ctx context.Context, stream jetstream.Stream, day 
 	due := day != s.dropped
 	s.dropped = day
 	s.mu.Unlock()
-	if !due {
-		return
+	if due {
+		s.dropOldDays(ctx, stream, s.daySubject)
 	}
+}
+
+// dropOldDays removes the expired days of a stream whose subjects contain days.
+func (s *Store) dropOldDays(ctx context.Context, stream jetstream.Stream, subject func(day int64) string) {
 	info, err := stream.Info(ctx, jetstream.WithSubjectFilter(">"))
 	if err != nil {
-		s.log.Debug("listing old points failed", "err", err)
+		s.log.Debug("listing old days failed", "err", err)
 		return
 	}
 	var days []int64
@@ -100,8 +104,8 @@ func (s *Store) dropOldPoints(ctx context.Context, stream jetstream.Stream, day 
 	}
 	limit := min(s.now().Unix(), info.TimeStamp.Unix())/(60*minutesPerDay) - pointsDays
 	for _, old := range Outdated(days, pointsDays+1, limit) {
-		if err := stream.Purge(ctx, jetstream.WithPurgeSubject(s.daySubject(old))); err != nil {
-			s.log.Debug("removing old points failed", "day", old, "err", err)
+		if err := stream.Purge(ctx, jetstream.WithPurgeSubject(subject(old))); err != nil {
+			s.log.Debug("removing an old day failed", "day", old, "stream", info.Config.Name, "err", err)
 		}
 	}
 }
@@ -175,27 +179,11 @@ func daysOf(info *jetstream.StreamInfo) (days []pointDay) {
 func readDay(ctx context.Context, stream jetstream.Stream, subject string, messages uint64) ([]telemetry.Point, error) {
 	octx, cancel := context.WithTimeout(ctx, 4*opTimeout)
 	defer cancel()
-	cons, err := stream.OrderedConsumer(octx, jetstream.OrderedConsumerConfig{FilterSubjects: []string{subject}})
-	if err != nil {
-		return nil, err
-	}
-	it, err := cons.Messages()
-	if err != nil {
-		return nil, err
-	}
-	defer it.Stop()
 	merged := map[pointKey]telemetry.Point{}
-	for range messages {
-		msg, err := it.Next(jetstream.NextContext(octx))
-		if err != nil {
-			return nil, err
-		}
-		if err := merge(merged, msg.Data()); err != nil {
-			return nil, err
-		}
-		if meta, err := msg.Metadata(); err == nil && meta.NumPending == 0 {
-			break // the oldest messages may have been removed since they were counted
-		}
+	config := jetstream.OrderedConsumerConfig{FilterSubjects: []string{subject}}
+	err := readMessages(octx, stream, config, messages, func(data []byte) error { return merge(merged, data) })
+	if err != nil {
+		return nil, err
 	}
 	return sortedPoints(merged), nil
 }
@@ -268,6 +256,16 @@ func sortedPoints(m map[pointKey]telemetry.Point) []telemetry.Point {
 
 // pointStream opens the stream of points and creates it on first use.
 func (s *Store) pointStream(ctx context.Context) (jetstream.Stream, jetstream.JetStream, error) {
+	return s.openStream(ctx, &s.points, jetstream.StreamConfig{
+		Name: s.namespace + "_points", Description: "skyserve: traffic by minute",
+		Subjects: []string{s.namespace + "_points.*"}, Storage: jetstream.FileStorage,
+		MaxBytes: pointsMaxBytes, Discard: jetstream.DiscardOld, // by size; dropOldPoints removes points by age
+	})
+}
+
+// openStream returns an opened stream; it creates or updates the stream on the first use of a connection.
+// opened is a field that mu guards.
+func (s *Store) openStream(ctx context.Context, opened *jetstream.Stream, config jetstream.StreamConfig) (jetstream.Stream, jetstream.JetStream, error) {
 	nc, err := s.conn()
 	if err != nil {
 		return nil, nil, err
@@ -277,7 +275,7 @@ func (s *Store) pointStream(ctx context.Context) (jetstream.Stream, jetstream.Je
 		return nil, nil, err
 	}
 	s.mu.Lock()
-	stream := s.points
+	stream := *opened
 	s.mu.Unlock()
 	if stream != nil {
 		return stream, js, nil
@@ -285,17 +283,13 @@ func (s *Store) pointStream(ctx context.Context) (jetstream.Stream, jetstream.Je
 	if err := s.creation.recentFailure(s.now()); err != nil {
 		return nil, nil, err
 	}
-	stream, err = js.CreateOrUpdateStream(ctx, jetstream.StreamConfig{
-		Name: s.namespace + "_points", Description: "skyserve: traffic by minute",
-		Subjects: []string{s.namespace + "_points.*"}, Storage: jetstream.FileStorage,
-		MaxBytes: pointsMaxBytes, Discard: jetstream.DiscardOld, // by size; dropOldPoints removes points by age
-	})
+	stream, err = js.CreateOrUpdateStream(ctx, config)
 	s.creation.recordResult(s.now(), err)
 	if err != nil {
 		return nil, nil, err
 	}
 	s.mu.Lock()
-	s.points = stream
+	*opened = stream
 	s.mu.Unlock()
 	return stream, js, nil
 }

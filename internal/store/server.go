@@ -23,7 +23,7 @@ import (
 const (
 	// DefaultListen is the address of the embedded store of a local service.
 	DefaultListen = "127.0.0.1:8301"
-	// maxStoreBytes limits disk usage: enough for state (256 MiB) and history (1.75 GiB) of
+	// maxStoreBytes limits disk usage: enough for state (256 MiB), history (1.7 GiB) and events (64 MiB) of
 	// two services, without filling a small persistent disk (10 GB).
 	maxStoreBytes = 4 << 30
 	// maxMemoryBytes limits streams in memory, which this program does not use.

@@ -51,9 +51,12 @@ type Store struct {
 	nc     *nats.Conn
 	state  jetstream.KeyValue
 	points jetstream.Stream
+	events jetstream.Stream
 	// dropped is the day of the points that were appended when old points were last removed.
 	dropped int64
-	closed  bool
+	// droppedEvents is the same for events.
+	droppedEvents int64
+	closed        bool
 	// epoch counts connections. Whenever it increases, up is closed and replaced, which
 	// restarts all watches.
 	epoch uint64
@@ -216,7 +219,7 @@ func (s *Store) connected() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.epoch++
-	s.state, s.points = nil, nil
+	s.state, s.points, s.events = nil, nil, nil
 	s.read, s.write, s.lost = nil, nil, nil // they are of an earlier connection, maybe to another server
 	s.creation.recordResult(s.now(), nil)
 	close(s.up)
@@ -314,7 +317,7 @@ func (s *Store) forget(err error) {
 		return
 	}
 	s.mu.Lock()
-	s.state, s.points = nil, nil
+	s.state, s.points, s.events = nil, nil, nil
 	s.mu.Unlock()
 }
 

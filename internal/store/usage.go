@@ -128,8 +128,17 @@ func (s *Store) DropUsage(ctx context.Context, part UsagePart) error {
 	return s.Delete(ctx, part.key())
 }
 
-// usageFields is the number of fields of a stored row.
-const usageFields = 12
+// usageFields is the number of fields of a stored row, and pricedFields that of a row with costs or a
+// tenant.
+const (
+	usageFields  = 12
+	pricedFields = 17
+)
+
+// pricedCounts returns the counts that only rows with pricedFields have.
+func pricedCounts(r *telemetry.UsageRow) [4]*int64 {
+	return [...]*int64{&r.Month.PricedRequests, (*int64)(&r.Month.Cost), &r.Today.PricedRequests, (*int64)(&r.Today.Cost)}
+}
 
 // encodeUsage encodes rows as CSV, for the same reason as encodePoints.
 func encodeUsage(rows []telemetry.UsageRow) []byte {
@@ -143,22 +152,40 @@ func encodeUsage(rows []telemetry.UsageRow) []byte {
 		} {
 			fields = append(fields, strconv.FormatInt(n, 10))
 		}
+		fields = append(fields, pricedPart(&r)...)
 		_ = w.Write(fields) // as in encodePoints
 	}
 	w.Flush()
 	return b.Bytes()
 }
 
+// pricedPart returns the additional fields of a row with costs or a tenant. Other rows have none, so that
+// older balancers can read them.
+func pricedPart(r *telemetry.UsageRow) (fields []string) {
+	set := r.Tenant != ""
+	for _, n := range pricedCounts(r) {
+		set = set || *n != 0
+		fields = append(fields, strconv.FormatInt(*n, 10))
+	}
+	if !set {
+		return nil
+	}
+	return append(fields, r.Tenant)
+}
+
 // decodeUsage decodes the output of encodeUsage.
 func decodeUsage(data []byte) ([]telemetry.UsageRow, error) {
 	r := csv.NewReader(bytes.NewReader(data))
-	r.FieldsPerRecord = usageFields
+	r.FieldsPerRecord = -1
 	lines, err := r.ReadAll()
 	if err != nil {
 		return nil, fmt.Errorf("decoding stored usage: %w", err)
 	}
 	rows := make([]telemetry.UsageRow, len(lines))
 	for i, line := range lines {
+		if len(line) != usageFields && len(line) != pricedFields {
+			return nil, fmt.Errorf("decoding stored usage: row %d has %d fields", i, len(line))
+		}
 		row := &rows[i]
 		row.Key, row.Model, row.Region = line[0], line[1], service.Region(line[2])
 		for c, to := range []*int64{
@@ -166,6 +193,15 @@ func decodeUsage(data []byte) ([]telemetry.UsageRow, error) {
 			&row.Day, &row.Today.Requests, &row.Today.PromptTokens, &row.Today.CachedTokens, &row.Today.OutputTokens,
 		} {
 			if *to, err = strconv.ParseInt(line[3+c], 10, 64); err != nil {
+				return nil, fmt.Errorf("decoding stored usage: row %d: %w", i, err)
+			}
+		}
+		if len(line) == usageFields {
+			continue
+		}
+		row.Tenant = line[pricedFields-1]
+		for c, to := range pricedCounts(row) {
+			if *to, err = strconv.ParseInt(line[usageFields+c], 10, 64); err != nil {
 				return nil, fmt.Errorf("decoding stored usage: row %d: %w", i, err)
 			}
 		}

@@ -68,7 +68,11 @@ func TestUsage(t *testing.T) {
 func TestUsageIsDecodedAsEncoded(t *testing.T) {
 	usage := rapid.Custom(func(t *rapid.T) telemetry.Usage {
 		n := rapid.Int64()
-		return telemetry.Usage{Requests: n.Draw(t, "r"), PromptTokens: n.Draw(t, "p"), CachedTokens: n.Draw(t, "c"), OutputTokens: n.Draw(t, "o")}
+		u := telemetry.Usage{Requests: n.Draw(t, "r"), PromptTokens: n.Draw(t, "p"), CachedTokens: n.Draw(t, "c"), OutputTokens: n.Draw(t, "o")}
+		if rapid.Bool().Draw(t, "priced") {
+			u.PricedRequests, u.Cost = n.Draw(t, "priced requests"), service.NanoUSD(n.Draw(t, "cost"))
+		}
+		return u
 	})
 	text := rapid.StringMatching(`[ -~\n]{1,20}`)
 	rapid.Check(t, func(t *rapid.T) {
@@ -77,6 +81,9 @@ func TestUsageIsDecodedAsEncoded(t *testing.T) {
 			rows[i] = telemetry.UsageRow{
 				Key: text.Draw(t, "key"), Model: text.Draw(t, "model"), Region: service.Region(text.Draw(t, "region")),
 				Month: usage.Draw(t, "month"), Day: rapid.Int64().Draw(t, "day"), Today: usage.Draw(t, "today"),
+			}
+			if rapid.Bool().Draw(t, "has tenant") {
+				rows[i].Tenant = text.Draw(t, "tenant")
 			}
 		}
 		if got, err := decodeUsage(encodeUsage(rows)); err != nil || !slices.Equal(got, rows) {
@@ -147,6 +154,19 @@ func TestOutdated(t *testing.T) {
 	} {
 		if got := strings.Join(Outdated(strings.Fields(c.stored), c.newest, c.limit), " "); got != c.want {
 			t.Errorf("of %q: %q, want %q", c.stored, got, c.want)
+		}
+	}
+}
+
+// Older balancers read the rows of services without prices; they have no key for prices themselves.
+func TestUnpricedRowsKeepFormerFields(t *testing.T) {
+	row := telemetry.UsageRow{Key: "acme", Model: "m", Region: "local/us", Month: telemetry.Usage{Requests: 1, PromptTokens: 2, CachedTokens: 3, OutputTokens: 4}, Day: 5}
+	if got, want := string(encodeUsage([]telemetry.UsageRow{row})), "acme,m,local/us,1,2,3,4,5,0,0,0,0\n"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	for _, text := range []string{"a,m,r,1\n", "a,m,r,1,2,3,4,5,0,0,0,0,1\n", "a,m,r,1,2,3,4,5,0,0,0,0,1,x,0,0,t\n"} {
+		if rows, err := decodeUsage([]byte(text)); err == nil {
+			t.Errorf("%q is decoded as %+v", text, rows)
 		}
 	}
 }

@@ -16,7 +16,7 @@ type Severity string
 // The severities.
 const (
 	SeverityWarning  Severity = "warning"  // any alert that is not critical
-	SeverityCritical Severity = "critical" // the controller cannot use the store, or a certificate has expired
+	SeverityCritical Severity = "critical" // the controller cannot use the store, a certificate has expired, or identity tokens are rejected because of their issuer
 )
 
 // The kinds of alerts.
@@ -24,12 +24,20 @@ const (
 	AlertStore       = "store"
 	AlertController  = "controller"
 	AlertCertificate = "certificate"
+	AlertIssuer      = "issuer"
+	AlertFallback    = "fallback" // requests for a model are served by its fallback
+	AlertAdapter     = "adapter"
+	AlertDiscovery   = "discovery"
+	AlertReplica     = "replica" // a replica cannot become ready until an operator changes something
+	AlertLaunch      = "launch"  // replicas that never become ready, or too many launches
+	AlertBudget      = "budget"  // the budget holds launches
+	AlertGPU         = "gpu"     // a machine has a fatal GPU error
 )
 
 // Alert is a present or imminent failure that an operator must act on.
 type Alert struct {
 	Severity Severity `json:"severity"`
-	// Kind is store, controller or certificate. Kind, Region and Object together identify an
+	// Kind is one of the constants above. Kind, Region and Object together identify an
 	// alert.
 	Kind string `json:"kind"`
 	// Region is empty if the alert is about the whole service.

@@ -65,6 +65,9 @@ type Worker struct {
 	// DrainedBy is the program that drains it; empty if it is not draining, or if a person
 	// drains it.
 	DrainedBy string `json:"drained_by,omitempty"`
+	// Origin is why it is attached: config (the balancer's configuration), api (POST /add_worker, POST
+	// /workers), controller, or the source that lists it: "file PATH" or "dns URL".
+	Origin string `json:"origin,omitempty"`
 }
 
 // The values of Worker.DrainedBy.

@@ -138,6 +138,10 @@ type PlanSummary struct {
 	// cannot be met.
 	Assumed    []string `json:"assumed"`
 	Infeasible []string `json:"infeasible"`
+	// BudgetPerHour is the service's budget in USD per hour; 0 = none. Cut lists the replicas that the plan
+	// would add beyond it.
+	BudgetPerHour float64  `json:"budget_per_hour"`
+	Cut           []string `json:"cut"`
 	// Error is the error of planning since At; empty without an error.
 	Error string `json:"error"`
 	// Waiting is the reason that there is no plan yet while the service starts; else empty.
@@ -186,6 +190,9 @@ func (s *Snapshot) PlanLine(zone *time.Location) string {
 	}
 	if unmet := s.UnmetLine(); unmet != "" {
 		text += "; " + unmet
+	}
+	if len(p.Cut) > 0 {
+		text += "; cut by the budget: " + strings.Join(p.Cut, ", ")
 	}
 	if p.Error != "" {
 		text += "; planning failed since: " + p.Error

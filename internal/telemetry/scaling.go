@@ -17,8 +17,11 @@ type Scaling struct {
 	// Strategy is the value of autoscale.strategy.
 	Strategy  string     `json:"strategy"`
 	Donations []Donation `json:"donations"`
-	// Events are the last MaxScalingEvents, oldest first.
-	Events []ScalingEvent `json:"events"`
+	// Events are the last MaxScalingEvents actions of the strategy, oldest first. A new leader applies
+	// the strategy's cooldown to them; readers get the events of the service from the store.
+	Events []Event `json:"events"`
+	// Launches is what the controller may launch now; nil = unknown.
+	Launches *Launches `json:"launches,omitempty"`
 }
 
 // MaxScalingEvents is the maximum number of stored events: more than a busy service has in an hour,
@@ -43,51 +46,6 @@ type Donation struct {
 	Until *time.Time `json:"until"`
 	// EarnsPerHour is its earnings in USD per hour.
 	EarnsPerHour float64 `json:"earns_per_hour"`
-}
-
-// ScalingAction is the kind of a ScalingEvent.
-type ScalingAction string
-
-// The kinds of scaling events.
-const (
-	ScalingLaunched   ScalingAction = "launched"   // new replicas were started
-	ScalingReclaimed  ScalingAction = "reclaimed"  // donated replicas serve again
-	ScalingRedeployed ScalingAction = "redeployed" // donated replicas of another model were restarted with this model
-	ScalingReplaced   ScalingAction = "replaced"   // a replica was launched to replace one whose GPU or capacity type differs from the plan
-	ScalingDonated    ScalingAction = "donated"    // replicas drain and are donated
-	ScalingRemoved    ScalingAction = "removed"    // replicas drain and are stopped
-	ScalingFailed     ScalingAction = "failed"     // the decision could not be applied
-)
-
-// ScalingEvent is one change of the number of replicas of a model in a region.
-type ScalingEvent struct {
-	At       time.Time      `json:"at"`
-	Strategy string         `json:"strategy"`
-	Action   ScalingAction  `json:"action"`
-	Model    string         `json:"model"`
-	Region   service.Region `json:"region"`
-	// Replicas are the ids of the affected replicas.
-	Replicas []string `json:"replicas"`
-	// Serving is the number of replicas that were ready or starting before the event.
-	Serving int `json:"serving"`
-	// Reason explains the decision in one line.
-	Reason string `json:"reason"`
-}
-
-// Line returns the event in one line, such as "14:02:05 lt-ua: us: launched us-3: memory 71
-// % used, above 70 %, 5 planned; replicas before: 3", its time in zone.
-func (e ScalingEvent) Line(zone *time.Location) string {
-	what := strings.TrimSpace(fmt.Sprintf("%s %s", e.Action, strings.Join(e.Replicas, ", ")))
-	return fmt.Sprintf("%s %s: %s: %s: %s; replicas before: %d", e.At.In(zone).Format(time.TimeOnly), e.Strategy, e.Region.Place(), what, e.Reason, e.Serving)
-}
-
-// EventLines returns the last n events, newest last.
-func (s *Snapshot) EventLines(zone *time.Location, n int) []string {
-	var lines []string
-	for _, e := range s.Events[max(0, len(s.Events)-n):] {
-		lines = append(lines, e.Line(zone))
-	}
-	return lines
 }
 
 // DonationLine returns the donated replicas and their earnings in one line, such as "2
@@ -125,8 +83,8 @@ func (s *Snapshot) AddScaling(c *Scaling) {
 	if c == nil {
 		return
 	}
-	s.Strategy = c.Strategy
-	s.Donations, s.Events = append(s.Donations, c.Donations...), append(s.Events, c.Events...)
+	s.Strategy, s.Launches = c.Strategy, c.Launches
+	s.Donations = append(s.Donations, c.Donations...)
 	for i := range s.Regions {
 		r := &s.Regions[i]
 		for _, d := range c.Donations {

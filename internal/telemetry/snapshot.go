@@ -22,9 +22,12 @@ type Snapshot struct {
 	// Prices are the prices of replicas; empty before the first review.
 	Prices []Price `json:"prices"`
 	// Strategy is the scaling strategy, as in service.yaml; empty until the controller
-	// reported it. Events are its actions.
-	Strategy string         `json:"strategy"`
-	Events   []ScalingEvent `json:"events"`
+	// reported it.
+	Strategy string `json:"strategy"`
+	// Events are the last SnapshotEvents of the service, oldest first.
+	Events []Event `json:"events"`
+	// Launches is what the controller may launch now and what failed before; nil = unknown.
+	Launches *Launches `json:"launches"`
 	// Alerts are the active alerts, most severe first.
 	Alerts []Alert `json:"alerts"`
 }
@@ -84,6 +87,12 @@ type ModelSnapshot struct {
 	// since they started; Late is the number of those that missed the tier's TTFT target.
 	FirstTokens int64 `json:"first_tokens"`
 	Late        int64 `json:"late"`
+	// IdleMillis is the time since the model was last in use: since it had a request, or since a
+	// replica of it was added or became ready; 0 while it has a request. nil = not reported.
+	IdleMillis *int64 `json:"idle_ms"`
+	// Cold means that the model has no ready replica in any region, and that the controller launches
+	// one when a request waits: see service.Spec.ScalesToZero.
+	Cold bool `json:"cold"`
 }
 
 // BalancerUnreachable is the state of a balancer that does not respond.
@@ -131,18 +140,26 @@ type ReplicaSnapshot struct {
 	Capacity service.CapacityType `json:"capacity"`
 	State    service.ReplicaState `json:"state"`
 	Reason   string               `json:"reason"`
+	// Origin is as in Worker; empty if the balancer does not report it.
+	Origin string `json:"origin"`
 	// Pending and Running are reported by the engine; nil if it does not report them.
 	Pending *int `json:"pending"`
 	Running *int `json:"running"`
 	// Outstanding is the balancer's count of requests sent and not yet finished.
 	Outstanding int `json:"outstanding"`
+	// OutstandingLimit is the limit of Outstanding that the balancer uses while Pending is unknown or
+	// old: the engine's number of slots, or learned. nil = it does not apply.
+	OutstandingLimit *int `json:"outstanding_limit"`
 	// KV is the KV utilisation, 0..1.
 	KV                    *float64 `json:"kv"`
 	PrefixHitRate         *float64 `json:"prefix_hit_rate"`
 	OutputTokensPerSecond *float64 `json:"output_tokens_per_second"`
 	// AgeMillis is the age of the last report, nil if there was none.
 	AgeMillis *int64 `json:"age_ms"`
-	Donated   bool   `json:"donated"`
+	// Continuation is whether its engine can continue a stream of another replica: proven, unproven, or
+	// unknown (not checked yet, or not reported).
+	Continuation string `json:"continuation"`
+	Donated      bool   `json:"donated"`
 	// USDPerHour is the price of its VM, nil if unknown.
 	USDPerHour *float64 `json:"usd_per_hour"`
 }

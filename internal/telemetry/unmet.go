@@ -27,12 +27,15 @@ func (u Unmet) String() string {
 	return fmt.Sprintf("%s runs %d of %d on %s", u.Region.Place(), u.Running, u.Count, on)
 }
 
-// Unmet lists the planned replicas that do not run, by GPU and capacity type. Only GPUs are
-// compared where replicas do not report their capacity type; targets without a GPU are
+// Unmet lists the planned replicas that do not run, by GPU and capacity type, except those of cold
+// models, which start when a request waits. Only GPUs are compared where replicas do not report their capacity type; targets without a GPU are
 // skipped.
 func (s *Snapshot) Unmet() []Unmet {
 	var out []Unmet
 	for _, t := range s.Targets {
+		if s.isCold(t.Model) {
+			continue
+		}
 		hasCapacity := s.reportsCapacity(t)
 		byGPU := map[string]int{}
 		for _, c := range t.Replicas {
@@ -49,6 +52,18 @@ func (s *Snapshot) Unmet() []Unmet {
 		}
 	}
 	return out
+}
+
+// isCold reports whether a region reports that a model is cold.
+func (s *Snapshot) isCold(model string) bool {
+	for _, r := range s.Regions {
+		for _, m := range r.Models {
+			if m.Model == model && m.Cold {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // running returns how many replicas of a target's model and region run on a GPU type and,

@@ -37,6 +37,18 @@ func TestUnmetLine(t *testing.T) {
 	}
 }
 
+// A model without a replica that starts at its first request is as planned.
+func TestUnmetOmitsColdModels(t *testing.T) {
+	target := []TargetReplicas{{GPU: "L4", GPUs: 1, Count: 1}}
+	s := &Snapshot{
+		Regions: []RegionSnapshot{{Name: "local/us", Models: []ModelSnapshot{{Model: "a", Cold: true}, {Model: "b"}}}},
+		Targets: []PlannedCapacity{{Model: "a", Region: "local/us", Replicas: target}, {Model: "b", Region: "local/us", Replicas: target}},
+	}
+	if got := s.Unmet(); len(got) != 1 || got[0].Model != "b" {
+		t.Errorf("got %+v, want only b", got)
+	}
+}
+
 // A replica that another region's balancer has adopted counts in its own region.
 func TestUnmetCountsAdoptedReplicas(t *testing.T) {
 	const us, eu = service.Region("aws/us-east-1"), service.Region("aws/eu-west-1")

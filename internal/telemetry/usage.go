@@ -1,6 +1,7 @@
 package telemetry
 
 import (
+	"cmp"
 	"time"
 
 	"skyserve/internal/service"
@@ -16,25 +17,56 @@ type Usage struct {
 	PromptTokens int64 `json:"prompt_tokens"`
 	CachedTokens int64 `json:"cached_tokens"`
 	OutputTokens int64 `json:"output_tokens"`
+	// PricedRequests are the requests with a known cost, and Cost is their cost. The cost of the others is
+	// unknown: their model had no price.
+	PricedRequests int64           `json:"priced_requests"`
+	Cost           service.NanoUSD `json:"cost_nano_usd"`
 }
 
 // Plus returns u + v.
 func (u Usage) Plus(v Usage) Usage {
-	return Usage{u.Requests + v.Requests, u.PromptTokens + v.PromptTokens, u.CachedTokens + v.CachedTokens, u.OutputTokens + v.OutputTokens}
+	return Usage{
+		u.Requests + v.Requests, u.PromptTokens + v.PromptTokens, u.CachedTokens + v.CachedTokens, u.OutputTokens + v.OutputTokens,
+		u.PricedRequests + v.PricedRequests, u.Cost + v.Cost,
+	}
 }
 
 // Minus returns u - v.
 func (u Usage) Minus(v Usage) Usage {
-	return Usage{u.Requests - v.Requests, u.PromptTokens - v.PromptTokens, u.CachedTokens - v.CachedTokens, u.OutputTokens - v.OutputTokens}
+	return Usage{
+		u.Requests - v.Requests, u.PromptTokens - v.PromptTokens, u.CachedTokens - v.CachedTokens, u.OutputTokens - v.OutputTokens,
+		u.PricedRequests - v.PricedRequests, u.Cost - v.Cost,
+	}
+}
+
+// Priced returns u with its cost; unchanged if the price is unknown.
+func (u Usage) Priced(p *service.TokenPrice) Usage {
+	if p != nil {
+		u.PricedRequests, u.Cost = u.Requests, p.Cost(u.PromptTokens, u.CachedTokens, u.OutputTokens)
+	}
+	return u
+}
+
+// CostUSD returns the cost in US dollars; nil if the cost of any request is unknown.
+func (u Usage) CostUSD() *float64 {
+	if u.PricedRequests < u.Requests {
+		return nil
+	}
+	usd := u.Cost.USD()
+	return &usd
 }
 
 // Tokens returns the tokens that count towards limits: prompt and output.
 func (u Usage) Tokens() int64 { return u.PromptTokens + u.OutputTokens }
 
-// KeyUsage is the usage of one API key, by its name, and model.
+// KeyUsage is the usage of one API key, by its name, or of one user with identity tokens, and model.
 type KeyUsage struct {
-	Key   string `json:"key"`
-	Model string `json:"model"`
+	Key string `json:"key"`
+	// Tenant is set only if it is required: for users, and for keys of tenants with limits.
+	Tenant string `json:"tenant,omitempty"`
+	Model  string `json:"model"`
+	// Account distinguishes counts that start again: an account that was dropped and opened again.
+	Account int64 `json:"account,omitempty"`
 	Usage
 }
 
@@ -44,7 +76,9 @@ type UsageRow struct {
 	Key    string         `json:"key"`
 	Model  string         `json:"model"`
 	Region service.Region `json:"region"`
-	Month  Usage          `json:"month"`
+	// Tenant is as in KeyUsage, as last counted.
+	Tenant string `json:"tenant,omitempty"`
+	Month  Usage  `json:"month"`
 	// Day is the number of that day since the Unix epoch (UTC), Today its usage.
 	Day   int64 `json:"day"`
 	Today Usage `json:"today"`
@@ -53,7 +87,7 @@ type UsageRow struct {
 // Plus adds two rows of the same key, model and region. If their days differ, Today is the usage of
 // the later day.
 func (r UsageRow) Plus(s UsageRow) UsageRow {
-	r.Month = r.Month.Plus(s.Month)
+	r.Month, r.Tenant = r.Month.Plus(s.Month), cmp.Or(s.Tenant, r.Tenant)
 	switch {
 	case s.Day > r.Day:
 		r.Day, r.Today = s.Day, s.Today
@@ -86,7 +120,7 @@ func DayOf(t time.Time) int64 { return t.Unix() / (24 * 60 * 60) }
 // MonthOf returns the month of t (UTC), such as 2026-11.
 func MonthOf(t time.Time) string { return t.UTC().Format("2006-01") }
 
-// KeyQuota is the usage of one API key at all balancers, as one balancer has it in memory to compare
+// KeyQuota is the usage of one API key, user or tenant at all balancers, as one balancer has it in memory to compare
 // it with the key's quotas.
 type KeyQuota struct {
 	// At is the time of the counts. Day and Month are the usage of the day and the month of At (UTC).

@@ -11,7 +11,7 @@ import (
 	"skyserve/internal/service"
 )
 
-// UsageReport is the usage of API keys in one month, and their remaining quotas: the
+// UsageReport is the usage of API keys and users in one month, and their remaining quotas: the
 // response of GET /v1/usage.
 type UsageReport struct {
 	At    time.Time `json:"at"`
@@ -20,25 +20,41 @@ type UsageReport struct {
 	// that the responding balancer has in memory.
 	Complete bool         `json:"complete"`
 	Usage    []UsageEntry `json:"usage"`
-	// Quotas are the quotas of the valid keys; empty for a past month.
-	Quotas []Quota `json:"quotas"`
+	// Quotas are the quotas of the valid keys, users and tenants; empty for a past month. Budgets are
+	// those in US dollars.
+	Quotas  []Quota  `json:"quotas"`
+	Budgets []Budget `json:"budgets"`
 }
 
 // UsageEntry is a key's usage of a model in a region.
 type UsageEntry struct {
 	Key string `json:"key"` // its name
-	// Tenant is the key's tenant; empty if the key is no longer valid.
+	// Tenant is the key's tenant; empty if the key is no longer valid and its tenant had no limits.
 	Tenant string         `json:"tenant"`
 	Model  string         `json:"model"`
 	Region service.Region `json:"region"` // where its clients sent their requests
 	Usage
+	// CostUSD is the cost in US dollars; nil if the cost of any request is unknown.
+	CostUSD *float64 `json:"cost_usd"`
 	// Today is the usage of the current day; nil for a past month.
 	Today *Usage `json:"today"`
 }
 
-// Quota is a key's limit on requests or tokens per day or month, over all regions.
+// Budget is a limit of a key, user or tenant on its cost per day or month, over all regions.
+type Budget struct {
+	Key    string `json:"key"` // empty = the whole tenant
+	Tenant string `json:"tenant"`
+	Period string `json:"period"` // day or month, by UTC's calendar
+	// The remaining budget is never negative, as in Quota.
+	LimitUSD     float64   `json:"limit_usd"`
+	UsedUSD      float64   `json:"used_usd"`
+	RemainingUSD float64   `json:"remaining_usd"`
+	ResetsAt     time.Time `json:"resets_at"`
+}
+
+// Quota is a limit of a key, user or tenant on requests or tokens per day or month, over all regions.
 type Quota struct {
-	Key    string `json:"key"`
+	Key    string `json:"key"` // empty = the whole tenant
 	Tenant string `json:"tenant"`
 	What   string `json:"what"`   // requests or tokens (prompt and output)
 	Period string `json:"period"` // day or month, by UTC's calendar
@@ -74,17 +90,33 @@ func (q *Quota) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// NewUsageReport returns the report of a month at time now. keys are the valid keys; their
-// secrets are not used.
-func NewUsageReport(month string, now time.Time, rows []UsageRow, complete bool, keys []service.APIKey) UsageReport {
-	r := UsageReport{At: now.UTC(), Month: month, Complete: complete, Usage: make([]UsageEntry, 0, len(rows)), Quotas: []Quota{}}
-	tenants := map[string]string{}
+// LimitedName is the name and the limits of a key, user or tenant.
+type LimitedName struct {
+	Key    string // empty = the whole tenant
+	Tenant string
+	Limits service.KeyLimits
+}
+
+// LimitedKeys returns the names and limits of API keys, without duplicates.
+func LimitedKeys(keys []service.APIKey) []LimitedName {
+	var list []LimitedName
 	for _, k := range keys {
-		tenants[k.Name] = k.Tenant
+		list = append(list, LimitedName{k.Name, k.Tenant, k.Limits})
+	}
+	return list
+}
+
+// NewUsageReport returns the report of a month at time now. limited are the valid keys, and the users and
+// tenants with limits.
+func NewUsageReport(month string, now time.Time, rows []UsageRow, complete bool, limited []LimitedName) UsageReport {
+	r := UsageReport{At: now.UTC(), Month: month, Complete: complete, Usage: make([]UsageEntry, 0, len(rows)), Quotas: []Quota{}, Budgets: []Budget{}}
+	tenants := map[string]string{}
+	for _, k := range limited {
+		tenants[k.Key] = k.Tenant
 	}
 	isCurrent := month == MonthOf(now)
 	for _, row := range rows {
-		e := UsageEntry{Key: row.Key, Tenant: tenants[row.Key], Model: row.Model, Region: row.Region, Usage: row.Month}
+		e := UsageEntry{Key: row.Key, Tenant: cmp.Or(tenants[row.Key], row.Tenant), Model: row.Model, Region: row.Region, Usage: row.Month, CostUSD: row.Month.CostUSD()}
 		if isCurrent {
 			today := row.On(DayOf(now))
 			e.Today = &today
@@ -92,39 +124,62 @@ func NewUsageReport(month string, now time.Time, rows []UsageRow, complete bool,
 		r.Usage = append(r.Usage, e)
 	}
 	if isCurrent {
-		r.Quotas = quotas(keys, r.Usage, r.At)
+		r.addQuotas(limited)
 	}
 	return r
 }
 
-// quotas lists the quotas, by key.
-func quotas(keys []service.APIKey, usage []UsageEntry, now time.Time) []Quota {
-	byKey := map[string]KeyQuota{}
-	for _, e := range usage {
-		q := byKey[e.Key]
+// addQuotas adds the quotas and budgets, tenants first, then by key.
+func (r *UsageReport) addQuotas(limited []LimitedName) {
+	used := map[LimitedName]KeyQuota{} // without limits
+	add := func(name LimitedName, e UsageEntry) {
+		q := used[name]
 		q.Month, q.Day = q.Month.Plus(e.Usage), q.Day.Plus(*e.Today)
-		byKey[e.Key] = q
+		used[name] = q
 	}
-	sorted := slices.SortedFunc(slices.Values(keys), func(a, b service.APIKey) int { return cmp.Compare(a.Name, b.Name) })
-	sorted = slices.CompactFunc(sorted, func(a, b service.APIKey) bool { return a.Name == b.Name })
-	y, m, d := now.Date()
-	tomorrow, next := time.Date(y, m, d+1, 0, 0, 0, 0, time.UTC), time.Date(y, m+1, 1, 0, 0, 0, 0, time.UTC)
-	list := []Quota{}
+	for _, e := range r.Usage {
+		add(LimitedName{Key: e.Key}, e)
+		add(LimitedName{Tenant: e.Tenant}, e)
+	}
+	sorted := slices.SortedFunc(slices.Values(limited), func(a, b LimitedName) int {
+		return cmp.Or(cmp.Compare(a.Key, b.Key), cmp.Compare(a.Tenant, b.Tenant))
+	})
+	sorted = slices.CompactFunc(sorted, func(a, b LimitedName) bool { return a.Key == b.Key && (a.Key != "" || a.Tenant == b.Tenant) })
 	for _, k := range sorted {
-		used := byKey[k.Name]
-		for _, q := range []Quota{
-			{What: "requests", Period: "day", Limit: int64(k.Limits.RequestsPerDay), Used: used.Day.Requests, ResetsAt: tomorrow},
-			{What: "tokens", Period: "day", Limit: int64(k.Limits.TokensPerDay), Used: used.Day.Tokens(), ResetsAt: tomorrow},
-			{What: "requests", Period: "month", Limit: int64(k.Limits.RequestsPerMonth), Used: used.Month.Requests, ResetsAt: next},
-			{What: "tokens", Period: "month", Limit: int64(k.Limits.TokensPerMonth), Used: used.Month.Tokens(), ResetsAt: next},
-		} {
-			if q.Limit > 0 {
-				q.Key, q.Tenant, q.Remaining = k.Name, k.Tenant, max(q.Limit-q.Used, 0)
-				list = append(list, q)
-			}
+		name := LimitedName{Key: k.Key}
+		if k.Key == "" {
+			name.Tenant = k.Tenant
+		}
+		r.addQuotasOf(k, used[name])
+	}
+}
+
+// addQuotasOf adds the quotas and budgets of one name.
+func (r *UsageReport) addQuotasOf(k LimitedName, used KeyQuota) {
+	y, m, d := r.At.Date()
+	tomorrow, next := time.Date(y, m, d+1, 0, 0, 0, 0, time.UTC), time.Date(y, m+1, 1, 0, 0, 0, 0, time.UTC)
+	for _, q := range []Quota{
+		{What: "requests", Period: "day", Limit: int64(k.Limits.RequestsPerDay), Used: used.Day.Requests, ResetsAt: tomorrow},
+		{What: "tokens", Period: "day", Limit: int64(k.Limits.TokensPerDay), Used: used.Day.Tokens(), ResetsAt: tomorrow},
+		{What: "requests", Period: "month", Limit: int64(k.Limits.RequestsPerMonth), Used: used.Month.Requests, ResetsAt: next},
+		{What: "tokens", Period: "month", Limit: int64(k.Limits.TokensPerMonth), Used: used.Month.Tokens(), ResetsAt: next},
+	} {
+		if q.Limit > 0 {
+			q.Key, q.Tenant, q.Remaining = k.Key, k.Tenant, max(q.Limit-q.Used, 0)
+			r.Quotas = append(r.Quotas, q)
 		}
 	}
-	return list
+	for _, b := range []struct {
+		period   string
+		limitUSD float64
+		used     service.NanoUSD
+		resets   time.Time
+	}{{"day", k.Limits.USDPerDay, used.Day.Cost, tomorrow}, {"month", k.Limits.USDPerMonth, used.Month.Cost, next}} {
+		if b.limitUSD > 0 {
+			remaining := max(service.NanoUSDOf(b.limitUSD)-b.used, 0)
+			r.Budgets = append(r.Budgets, Budget{k.Key, k.Tenant, b.period, b.limitUSD, b.used.USD(), remaining.USD(), b.resets})
+		}
+	}
 }
 
 // Usage returns the usage report of a month such as 2026-11; empty means the current month.

@@ -25,7 +25,7 @@ func TestUsageReportShowsRemainingQuota(t *testing.T) {
 	}
 	today := telemetry.DayOf(now)
 	rows := []telemetry.UsageRow{row("gone", "m", today, 1), row("nightly", "m", today, 4), row("nightly", "n", today-1, 6)}
-	r := telemetry.NewUsageReport("2026-11", now, rows, true, keys)
+	r := telemetry.NewUsageReport("2026-11", now, rows, true, telemetry.LimitedKeys(keys))
 	midnight := time.Date(2026, 12, 1, 0, 0, 0, 0, time.UTC)
 	want := []telemetry.Quota{
 		{"idle", "idle", "tokens", "day", 5, 0, 5, midnight},
@@ -39,7 +39,7 @@ func TestUsageReportShowsRemainingQuota(t *testing.T) {
 	if len(r.Usage) != 3 || r.Usage[0].Tenant != "" || r.Usage[1].Tenant != "batch" || r.Usage[1].Today.Requests != 4 || r.Usage[2].Today.Requests != 0 {
 		t.Errorf("got %+v", r.Usage)
 	}
-	past := telemetry.NewUsageReport("2026-10", now, rows, true, keys)
+	past := telemetry.NewUsageReport("2026-10", now, rows, true, telemetry.LimitedKeys(keys))
 	if len(past.Quotas) != 0 || past.Usage[1].Today != nil || past.Usage[1].Requests != 6 {
 		t.Errorf("of a month that is over: %+v", past)
 	}

@@ -16,6 +16,12 @@ import (
 // machineKeyPrefix is the prefix of machines' access keys, as of all temporary access keys of AWS.
 const machineKeyPrefix = "ASIA"
 
+// machineSecret and machineToken belong to every access key of a machine.
+const (
+	machineSecret = "secret"
+	machineToken  = "token"
+)
+
 // MachineCredentials returns the credentials that the metadata service returns to a machine, by its id: those
 // of the IAM role of its instance profile. They are empty if the machine has none.
 func (a *AWS) MachineCredentials(id string) (accessKey, secret, token string) {
@@ -24,7 +30,7 @@ func (a *AWS) MachineCredentials(id string) (accessKey, secret, token string) {
 	if a.roleOfMachine(id) == nil {
 		return "", "", ""
 	}
-	return machineKeyPrefix + strings.ToUpper(strings.TrimPrefix(id, "i-")), "secret", "token"
+	return machineKeyPrefix + strings.ToUpper(strings.TrimPrefix(id, "i-")), machineSecret, machineToken
 }
 
 // MachineRole returns the name of a machine's IAM role, by its id; empty if it has none.

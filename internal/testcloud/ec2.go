@@ -1,6 +1,7 @@
 package testcloud
 
 import (
+	"cmp"
 	"encoding/xml"
 	"errors"
 	"fmt"
@@ -30,6 +31,8 @@ type AWS struct {
 	// HasInstanceType reports whether an availability zone offers an instance type; nil = every zone offers
 	// all types.
 	HasInstanceType func(zone, instanceType string) bool
+	// LacksImage reports whether a region lacks an image, or the parameter of a published one; nil = none.
+	LacksImage func(region, name string) bool
 	// SpotPrice returns the spot price of an instance type in an availability zone, such as 0.4012; nil or ""
 	// = none is published.
 	SpotPrice func(zone, instanceType string) string
@@ -46,8 +49,14 @@ type AWS struct {
 	// ProfileLagLaunches is the number of launches for which a new instance profile is not propagated, and
 	// then the number of launches for which its role is not propagated.
 	ProfileLagLaunches int
+	// ForeignBuckets are the names of S3 buckets of other AWS accounts.
+	ForeignBuckets map[string]bool
 	// PageSize is the maximum page size of a list; 0 = as requested.
 	PageSize int
+	// SpotScore returns the spot placement score of a zone for some instance types, from 1 to 10; nil = 3.
+	SpotScore func(zone string, types []string) int
+	// MaxScoreRequests is the number of different requests for scores within 24 hours; 0 = unlimited.
+	MaxScoreRequests int
 	// Now is the clock of the cloud; nil = time.Now.
 	Now func() time.Time
 	// AssignAddresses returns the addresses of the nth machine; nil = a public address of the 203.0 range and
@@ -57,13 +66,17 @@ type AWS struct {
 	// ends. nil = machines run no programs. It must neither block nor call the cloud.
 	BootMachine func(m BootingMachine) (off func())
 
-	faults   *Faults
-	mu       sync.Mutex
-	next     int // the number of the last id
+	faults *Faults
+	mu     sync.Mutex
+	next   int // the number of the last id
+
+	scoreRequests map[string]time.Time // the requests for scores of the last 24 hours
+
 	images   int // the number of RenewImages calls
 	regions  map[string]*ec2Region
 	roles    map[string]*iamRole
 	profiles map[string]*iamProfile
+	buckets  map[string]*s3Bucket // by name
 }
 
 // BootingMachine is a machine that is booting.
@@ -83,7 +96,7 @@ func NewAWS(faults *Faults, regions ...string) *AWS {
 	if faults == nil {
 		faults = &Faults{}
 	}
-	a := &AWS{faults: faults, regions: map[string]*ec2Region{}, roles: map[string]*iamRole{}, profiles: map[string]*iamProfile{}}
+	a := &AWS{faults: faults, regions: map[string]*ec2Region{}, roles: map[string]*iamRole{}, profiles: map[string]*iamProfile{}, buckets: map[string]*s3Bucket{}}
 	for _, name := range regions {
 		a.regions[name] = newEC2Region(a, name)
 	}
@@ -136,12 +149,15 @@ const maxAWSBody = 1 << 20
 
 func readAWSCall(r *http.Request) (awsCall, error) {
 	var c awsCall
-	scope := credentialScope.FindStringSubmatch(r.Header.Get("Authorization"))
+	scope := credentialScope.FindStringSubmatch(cmp.Or(r.Header.Get("Authorization"), presignedScope(r.URL.Query())))
 	if scope == nil {
 		return c, newAWSError(http.StatusForbidden, "MissingAuthenticationToken", "Request is missing Authentication Token")
 	}
 	c.key, c.region, c.service = scope[1], scope[2], scope[3]
 	var err error
+	if c.service == "s3" {
+		return c, nil
+	}
 	if c.body, err = io.ReadAll(io.LimitReader(r.Body, maxAWSBody)); err != nil {
 		return c, err
 	}
@@ -164,6 +180,10 @@ func (a *AWS) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	c, err := readAWSCall(r)
 	if err != nil {
 		writeAWSError(w, c, err)
+		return
+	}
+	if c.service == "s3" {
+		a.serveS3(w, r, c)
 		return
 	}
 	region := c.region
@@ -244,7 +264,7 @@ func (a *AWS) execute(c awsCall) (any, error) {
 // sets tags and reads image parameters.
 func (c awsCall) requiredActions() []string {
 	required := []string{c.qualifiedAction()}
-	if c.action != "RunInstances" {
+	if c.action != "RunInstances" && c.action != "PurchaseCapacityBlock" {
 		return required
 	}
 	if c.form.get("IamInstanceProfile.Name") != "" {
@@ -283,21 +303,26 @@ func denialStatus(code string) int {
 
 // ec2Actions are the emulated actions of EC2.
 var ec2Actions = map[string]func(*ec2Region, awsForm) (any, error){
-	"RunInstances":                  (*ec2Region).runInstances,
-	"DescribeInstances":             (*ec2Region).describeInstances,
-	"TerminateInstances":            (*ec2Region).terminateInstances,
-	"GetConsoleOutput":              (*ec2Region).getConsole,
-	"DescribeInstanceTypeOfferings": (*ec2Region).describeOfferings,
-	"DescribeSpotPriceHistory":      (*ec2Region).describeSpotPrices,
-	"DescribeVpcs":                  (*ec2Region).describeVpcs,
-	"DescribeSubnets":               (*ec2Region).describeSubnets,
-	"DescribeRouteTables":           (*ec2Region).describeRouteTables,
-	"CreateSecurityGroup":           (*ec2Region).createGroup,
-	"DescribeSecurityGroups":        (*ec2Region).describeGroups,
-	"AuthorizeSecurityGroupIngress": (*ec2Region).authorizeIngress,
-	"RevokeSecurityGroupIngress":    (*ec2Region).revokeIngress,
-	"DeleteSecurityGroup":           (*ec2Region).deleteGroup,
-	"CreateTags":                    (*ec2Region).createTags,
+	"RunInstances":                   (*ec2Region).runInstances,
+	"DescribeInstances":              (*ec2Region).describeInstances,
+	"TerminateInstances":             (*ec2Region).terminateInstances,
+	"GetConsoleOutput":               (*ec2Region).getConsole,
+	"DescribeInstanceTypeOfferings":  (*ec2Region).describeOfferings,
+	"DescribeSpotPriceHistory":       (*ec2Region).describeSpotPrices,
+	"DescribeAvailabilityZones":      (*ec2Region).describeZones,
+	"DescribeCapacityReservations":   (*ec2Region).describeReservations,
+	"DescribeCapacityBlockOfferings": (*ec2Region).describeBlockOfferings,
+	"PurchaseCapacityBlock":          (*ec2Region).purchaseBlock,
+	"GetSpotPlacementScores":         (*ec2Region).getScores,
+	"DescribeVpcs":                   (*ec2Region).describeVpcs,
+	"DescribeSubnets":                (*ec2Region).describeSubnets,
+	"DescribeRouteTables":            (*ec2Region).describeRouteTables,
+	"CreateSecurityGroup":            (*ec2Region).createGroup,
+	"DescribeSecurityGroups":         (*ec2Region).describeGroups,
+	"AuthorizeSecurityGroupIngress":  (*ec2Region).authorizeIngress,
+	"RevokeSecurityGroupIngress":     (*ec2Region).revokeIngress,
+	"DeleteSecurityGroup":            (*ec2Region).deleteGroup,
+	"CreateTags":                     (*ec2Region).createTags,
 }
 
 func (a *AWS) executeEC2(c awsCall) (any, error) {
@@ -313,6 +338,7 @@ func (a *AWS) executeEC2(c awsCall) (any, error) {
 	case c.form.get("DryRun") == "true":
 		return nil, newAWSError(http.StatusPreconditionFailed, "DryRunOperation", "Request would have succeeded, but DryRun flag is set.")
 	}
+	region.endBlocks()
 	return do(region, c.form)
 }
 

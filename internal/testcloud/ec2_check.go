@@ -1,7 +1,6 @@
 package testcloud
 
 import (
-	"cmp"
 	"fmt"
 	"net/http"
 	"regexp"
@@ -90,10 +89,13 @@ func (a *AWS) RenewImages() {
 	a.images++
 }
 
-// dryRun returns the result of a dry run. Like EC2 it checks only the caller's permissions and the subnet.
+// dryRun returns the result of a dry run. Like EC2 it checks the caller's permissions and the resources that
+// the request names. It checks neither capacity nor quotas.
 func (r *ec2Region) dryRun(f awsForm) error {
-	i := &ec2Instance{subnet: cmp.Or(f.get("SubnetId"), f.get("NetworkInterface.1.SubnetId"))}
-	if err := r.placeInstance(i); err != nil {
+	if err := f.validateLaunch(); err != nil {
+		return err
+	}
+	if _, err := r.readInstance(f); err != nil {
 		return err
 	}
 	return newAWSError(http.StatusPreconditionFailed, "DryRunOperation", "Request would have succeeded, but DryRun flag is set.")

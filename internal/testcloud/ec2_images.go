@@ -24,12 +24,16 @@ var ec2Parameters = []string{
 	"/aws/service/deeplearning/ami/x86_64/base-oss-nvidia-driver-gpu-ubuntu-24.04/latest/ami-id",
 }
 
-// resolveImage rejects an image that does not exist.
-func resolveImage(name string) error {
+// resolveImage rejects an image that does not exist. EC2 reports a missing parameter in its own words, not in
+// those of Systems Manager: "SsmInvalidParameter: The following aliases are invalid: ..." (seen in notes of
+// public repositories about launches with resolve:ssm, read in November 2026).
+func (r *ec2Region) resolveImage(name string) error {
 	parameter, named := strings.CutPrefix(name, "resolve:ssm:")
 	switch {
-	case named && !slices.Contains(ec2Parameters, parameter):
-		return badRequest("ParameterNotFound", "Systems Manager has no parameter %s", parameter)
+	case named && (!slices.Contains(ec2Parameters, parameter) || r.aws.LacksImage != nil && r.aws.LacksImage(r.name, parameter)):
+		return badRequest("SsmInvalidParameter", "The following aliases are invalid: %s", parameter)
+	case !named && r.aws.LacksImage != nil && r.aws.LacksImage(r.name, name):
+		return badRequest("InvalidAMIID.NotFound", "The image id '[%s]' does not exist", name)
 	case !named && !strings.HasPrefix(name, "ami-"):
 		return badRequest("InvalidAMIID.NotFound", "The image id '[%s]' does not exist", name)
 	}

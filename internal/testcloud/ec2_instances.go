@@ -22,7 +22,7 @@ func stateOf(name string) ec2State { return ec2State{ec2States[name], name} }
 // ec2Instance is one VM.
 type ec2Instance struct {
 	id, token, image, kind, zone, subnet, group, groupName, profile string
-	market                                                          string // on_demand or spot
+	market                                                          string // on_demand, spot or capacity-block
 	reservation                                                     string // the capacity reservation that it uses
 	state, reason                                                   string
 	reasonCode                                                      string
@@ -86,8 +86,8 @@ func (i *ec2Instance) doc(state string) ec2InstanceDoc {
 	}
 	d.Placement.Zone = i.zone
 	d.CPU.Cores, d.CPU.Threads = ec2Types[i.kind]/2, 2
-	if i.market == "spot" {
-		d.Lifecycle = "spot"
+	if i.market == "spot" || i.market == ec2BlockMarket {
+		d.Lifecycle = i.market
 	}
 	if state == "running" {
 		d.PrivateIP, d.PublicIP = i.private, i.public

@@ -52,6 +52,11 @@ func (a *AWS) RemainingResources() []string {
 	for _, p := range a.profiles {
 		left = append(left, fmt.Sprintf("profile %s with role %q", p.name, p.role))
 	}
+	for _, b := range a.buckets {
+		if !b.deleted {
+			left = append(left, fmt.Sprintf("bucket in %s with %d objects", b.region, len(b.objects)))
+		}
+	}
 	slices.Sort(left)
 	return left
 }

@@ -18,6 +18,7 @@ type ec2Region struct {
 	groups    map[string]*ec2Group
 	tokens    map[string]ec2Token
 	reserved  []*ec2Reservation
+	blocks    []*BlockOffering
 }
 
 // ec2Subnet is a subnet; the default network has one per zone.
@@ -141,6 +142,7 @@ func (r *ec2Region) describeSubnets(f awsForm) (any, error) {
 // ec2Types are the emulated instance types, with their vCPUs.
 var ec2Types = map[string]int{
 	"c7i.large": 2, "g6.xlarge": 4, "g6.4xlarge": 16, "g6.12xlarge": 48, "g6.48xlarge": 192,
+	"g5.xlarge": 4, "g5.12xlarge": 48, "g5.48xlarge": 192, "g6e.xlarge": 4, "g6e.12xlarge": 48, "g6e.48xlarge": 192, "p5en.48xlarge": 192,
 	"p4d.24xlarge": 96, "p4de.24xlarge": 96, "p5.4xlarge": 16, "p5.48xlarge": 192,
 }
 

@@ -1,11 +1,13 @@
 package testcloud
 
 import (
+	"cmp"
 	"encoding/base64"
 	"fmt"
 	"maps"
 	"net/http"
 	"strconv"
+	"time"
 )
 
 // ec2Token is the instance that a client token created, and the parameters of its request.
@@ -88,16 +90,16 @@ func (r *ec2Region) readInstance(f awsForm) (*ec2Instance, error) {
 	nic := f.sub("NetworkInterface.1")
 	i := &ec2Instance{
 		token: f.get("ClientToken"), image: f.get("ImageId"), kind: f.get("InstanceType"), market: "on_demand",
-		subnet: nic.get("SubnetId"), group: nic.get("SecurityGroupId.1"), profile: f.get("IamInstanceProfile.Name"),
+		subnet: cmp.Or(nic.get("SubnetId"), f.get("SubnetId")), group: nic.get("SecurityGroupId.1"), profile: f.get("IamInstanceProfile.Name"),
 		tags: f.tagsFor("instance"), request: f,
 	}
-	if f.get("InstanceMarketOptions.MarketType") == "spot" {
-		i.market = "spot"
+	if market := f.get("InstanceMarketOptions.MarketType"); market == "spot" || market == ec2BlockMarket {
+		i.market = market
 	}
 	if err := r.placeInstance(i); err != nil {
 		return nil, err
 	}
-	if err := resolveImage(i.image); err != nil {
+	if err := r.resolveImage(i.image); err != nil {
 		return nil, err
 	}
 	text, err := base64.StdEncoding.DecodeString(f.get("UserData"))
@@ -200,24 +202,35 @@ type ec2Reservation struct {
 	id, zone, kind string
 	count          int
 	open           bool // any matching instance uses it; false = only instances that request it by id
+
+	state, owner string // empty = active, and of AWSAccount
+	starts, ends time.Time
+	tags         awsTags
+
+	block       bool   // a Capacity Block
+	paying      bool   // its payment has not completed
+	failedState string // its state in place of the one that follows from the clock
 }
 
 // AddReservation adds a capacity reservation in an availability zone of a region.
 func (a *AWS) AddReservation(region, id, zone, instanceType string, count int, open bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.regions[region].reserved = append(a.regions[region].reserved, &ec2Reservation{id, zone, instanceType, count, open})
+	a.regions[region].reserved = append(a.regions[region].reserved, &ec2Reservation{id: id, zone: zone, kind: instanceType, count: count, open: open})
 }
 
 // assignReservation assigns an instance to the reservation that it requests, or to an open one.
 func (r *ec2Region) assignReservation(i *ec2Instance, requested awsForm) error {
 	target, preference := requested.get("CapacityReservationTarget.CapacityReservationId"), requested.get("CapacityReservationPreference")
+	if err := r.checkBlockLaunch(i, target); err != nil {
+		return err
+	}
 	if preference == "none" || i.market == "spot" && target == "" {
 		return nil
 	}
 	for _, c := range r.reserved {
 		named := target == c.id || target == "" && c.open
-		if named && c.zone == i.zone && c.kind == i.kind && r.reservedCount(c.id) < c.count {
+		if named && c.stateAt(r.aws.now()) == ec2ReservationActive && c.zone == i.zone && c.kind == i.kind && r.reservedCount(c.id) < c.count {
 			i.reservation = c.id
 			return nil
 		}

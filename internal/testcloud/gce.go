@@ -4,14 +4,17 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/http"
+	"reflect"
+	"slices"
 	"strings"
 	"sync"
 	"time"
 )
 
 // GCE emulates Compute Engine's JSON API, v1, for one project: instances, firewalls and their operations. It
-// also emulates the price list of Cloud Billing, and the methods of other APIs that skyserve calls. It rejects
+// also emulates Cloud Storage, the price list of Cloud Billing, and the methods of other APIs that skyserve calls. It rejects
 // unknown fields, so that a misspelled field fails a test.
 //
 // Every call advances the running operations by one step. A call with a service account's token, from
@@ -29,31 +32,41 @@ type GCE struct {
 	project string
 	mux     *http.ServeMux
 
-	mu           sync.Mutex // guards the fields below
-	calls        int        // the clock of operations
-	lastNumber   int        // the last id
-	instances    gceStore[GCEInstance]
-	firewalls    gceStore[GCEFirewall]
-	operations   map[string]*gceOperation
-	requests     map[string]string // request id -> name of the operation that it started
-	steps        int
-	pageSize     int
-	networks     map[string]gceNetwork
-	token        string
-	account      string
-	roles        map[string][]string     // permissions by IAM role
-	policy       map[string][]gceBinding // IAM roles by service account
-	users        map[string][]string     // by service account: the service accounts that may act as it
-	allowed      []string                // the only permissions of the operator; nil = all except denied
-	silentZone   string                  // the zone that lists omit
-	silenceCode  string                  // the warning code for it
-	denied       []string                // permissions that the operator does not have
-	refusals     map[string]*gceError    // by action
-	failures     map[string]GCEFailure   // how operations of an action end
-	stock        map[gceStock]int        // remaining machines; without an entry unlimited
-	limits       map[gceLimit]float64    // quotas
-	missingTypes map[string][]string     // machine types that a zone does not have
-	skus         []GCESKU                // the price list
+	mu              sync.Mutex // guards the fields below
+	calls           int        // the clock of operations
+	lastNumber      int        // the last id
+	instances       gceStore[GCEInstance]
+	firewalls       gceStore[GCEFirewall]
+	operations      map[string]*gceOperation
+	requests        map[string]string // request id -> name of the operation that it started
+	steps           int
+	pageSize        int
+	networks        map[string]gceNetwork
+	token           string
+	account         string
+	roles           map[string][]string     // permissions by IAM role
+	policy          map[string][]gceBinding // IAM roles by service account
+	users           map[string][]string     // by service account: the service accounts that may act as it
+	allowed         []string                // the only permissions of the operator; nil = all except denied
+	silentZone      string                  // the zone that lists omit
+	silenceCode     string                  // the warning code for it
+	denied          []string                // permissions that the operator does not have
+	refusals        map[string]*gceError    // by action
+	failures        map[string]GCEFailure   // how operations of an action end
+	stock           map[gceStock]int        // remaining machines; without an entry unlimited
+	limits          map[gceLimit]float64    // quotas
+	missingTypes    map[string][]string     // machine types that a zone does not have
+	images          map[string]gceImage     // of the project, by name
+	missingFamilies []string                // removed public image families
+	missingGPUs     []string                // ZONE/GPU that a zone does not have
+	reserved        []GCEReserved
+	skus            []GCESKU // the price list
+	buckets         map[string]*gcsBucket
+	foreignBuckets  map[string]bool              // names of buckets of other projects
+	uploads         map[string]*gcsUploadSession // by upload id
+	retained        int                          // deleted objects of buckets with soft delete
+	policyDelay     int
+	advice          map[[2]string]float64 // obtainability by zone and machine type
 }
 
 // NewGCE returns a project with the regions of gceZones, a network named default in automatic mode, high
@@ -66,13 +79,15 @@ func NewGCE(project string, faults *Faults) *GCE {
 		faults: faults, project: project, mux: http.NewServeMux(), steps: 1,
 		operations: map[string]*gceOperation{}, requests: map[string]string{},
 		networks: map[string]gceNetwork{"default": {}}, account: "1234-compute@developer.gserviceaccount.com",
-		roles:  map[string][]string{"roles/editor": gceKnownPermissions()},
+		roles:  map[string][]string{"roles/editor": gceKnownPermissions(), "roles/storage.objectViewer": {"storage.objects.get", "storage.objects.list"}},
 		policy: map[string][]gceBinding{"1234-compute@developer.gserviceaccount.com": {{role: "roles/editor"}}}, users: map[string][]string{},
 		refusals: map[string]*gceError{}, failures: map[string]GCEFailure{},
 		stock: map[gceStock]int{}, limits: map[gceLimit]float64{}, missingTypes: map[string][]string{},
-		skus: gceSKUs(),
+		images: map[string]gceImage{},
+		skus:   gceSKUs(), advice: map[[2]string]float64{},
+		buckets: map[string]*gcsBucket{}, foreignBuckets: map[string]bool{}, uploads: map[string]*gcsUploadSession{},
 	}
-	for _, route := range gceRoutes {
+	for _, route := range slices.Concat(gceRoutes, gcsRoutes) {
 		g.mux.HandleFunc(route.pattern, func(w http.ResponseWriter, r *http.Request) { g.handle(w, r, route) })
 	}
 	g.mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
@@ -99,10 +114,14 @@ const gceProject = "/compute/v1/projects/{project}"
 var gceRoutes = []gceRoute{
 	{"compute.projects.get", "GET " + gceProject, (*GCE).getProject},
 	{"compute.regions.get", "GET " + gceProject + "/regions/{region}", (*GCE).getRegion},
+	{"compute.advice.capacity", "POST " + gceProject + "/regions/{region}/advice/capacity", (*GCE).adviseCapacity},
 	{"compute.machineTypes.list", "GET " + gceProject + "/zones/{zone}/machineTypes", (*GCE).listMachineTypes},
 	{"compute.networks.get", "GET " + gceProject + "/global/networks/{name}", (*GCE).getNetwork},
 	{"compute.subnetworks.get", "GET " + gceProject + "/regions/{region}/subnetworks/{name}", (*GCE).getSubnet},
-	{"compute.images.getFromFamily", "GET " + gceProject + "/global/images/family/{name}", (*GCE).getImage},
+	{"compute.acceleratorTypes.get", "GET " + gceProject + "/zones/{zone}/acceleratorTypes/{name}", (*GCE).getAcceleratorType},
+	{"compute.reservations.get", "GET " + gceProject + "/zones/{zone}/reservations/{name}", (*GCE).getReservation},
+	{"compute.images.get", "GET " + gceProject + "/global/images/{name}", (*GCE).getImage},
+	{"compute.images.getFromFamily", "GET " + gceProject + "/global/images/family/{name}", (*GCE).getImageFamily},
 	{gceInsert, "POST " + gceProject + "/zones/{zone}/instances", (*GCE).insertInstance},
 	{"compute.instances.get", "GET " + gceProject + "/zones/{zone}/instances/{name}", (*GCE).getInstance},
 	{"compute.instances.delete", "DELETE " + gceProject + "/zones/{zone}/instances/{name}", (*GCE).deleteInstance},
@@ -133,7 +152,7 @@ func (g *GCE) handle(w http.ResponseWriter, r *http.Request, route gceRoute) {
 	})
 	defer end()
 	var fail *gceError
-	var reply []byte
+	var reply gceReply
 	switch outcome {
 	case RequestLost:
 		DropConnection()
@@ -152,7 +171,10 @@ func (g *GCE) handle(w http.ResponseWriter, r *http.Request, route gceRoute) {
 		fail.write(w)
 	default:
 		g.writeDate(w)
-		writeGCE(w, http.StatusOK, reply)
+		for key, value := range reply.header {
+			w.Header().Set(key, value)
+		}
+		writeGCE(w, reply.status, reply.body)
 	}
 }
 
@@ -171,22 +193,45 @@ func rejectGetBody(r *http.Request) *gceError {
 
 // execute advances the operations and executes a call, if the caller is authorized. It encodes the
 // reply under the lock, because the objects in it may change later.
-func (g *GCE) execute(r *http.Request, route gceRoute) ([]byte, *gceError) {
+func (g *GCE) execute(r *http.Request, route gceRoute) (gceReply, *gceError) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.calls++
 	g.advance()
 	if fail := rejectGetBody(r); fail != nil {
-		return nil, fail
+		return gceReply{}, fail
 	}
 	if fail := g.checkRequest(r, route); fail != nil {
-		return nil, fail
+		return gceReply{}, fail
 	}
 	reply, fail := route.serve(g, r)
 	if fail != nil {
-		return nil, fail
+		return gceReply{}, fail
 	}
-	return gceJSON(reply), nil
+	if whole, ok := reply.(gceReply); ok {
+		return whole, nil
+	}
+	if fields, ok := reply.(map[string]any); ok {
+		reply = withoutEmpty(fields)
+	}
+	return gceReply{status: http.StatusOK, body: identify(r, gceJSON(reply))}, nil
+}
+
+// gceReply is a response that is not only JSON.
+type gceReply struct {
+	status int
+	header map[string]string
+	body   []byte
+}
+
+// withoutEmpty returns a reply without its empty lists and texts, which Google's JSON omits.
+func withoutEmpty(fields map[string]any) map[string]any {
+	filled := maps.Clone(fields)
+	maps.DeleteFunc(filled, func(_ string, v any) bool {
+		field := reflect.ValueOf(v)
+		return !field.IsValid() || (field.Kind() == reflect.Slice || field.Kind() == reflect.String) && field.Len() == 0
+	})
+	return filled
 }
 
 // checkRequest checks the caller, the project and the permission of a request, and applies FailCalls.
@@ -195,7 +240,7 @@ func (g *GCE) checkRequest(r *http.Request, route gceRoute) *gceError {
 		return newGCEError(http.StatusUnauthorized, "authError", "Request had invalid authentication credentials. Expected OAuth 2 access token, login cookie or other valid authentication credential.")
 	}
 	project, _, _ := strings.Cut(cmp.Or(r.PathValue("project"), r.PathValue("verb")), ":")
-	if project != "" && project != g.project && !strings.Contains(r.URL.Path, "/images/") {
+	if project != "" && project != g.project && !strings.Contains(r.URL.Path, "/images/") && !strings.Contains(r.URL.Path, "/reservations/") {
 		return newGCEError(http.StatusNotFound, "notFound", "The resource 'projects/%s' was not found", project)
 	}
 	if strings.HasPrefix(route.action, "compute.") && route.action != gceInsert { // its resource is in the body
@@ -226,7 +271,7 @@ func (g *GCE) now() time.Time {
 
 // link returns the URL of a resource of the project.
 func (g *GCE) link(path string) string {
-	return "https://www.googleapis.com/compute/v1/projects/" + g.project + "/" + path
+	return gceRoot + "projects/" + g.project + "/" + path
 }
 
 // nextNumber returns the next id.
@@ -264,7 +309,9 @@ func gceJSON(reply any) []byte {
 }
 
 func writeGCE(w http.ResponseWriter, status int, text []byte) {
-	w.Header().Set("Content-Type", "application/json; charset=UTF-8")
+	if w.Header().Get("Content-Type") == "" {
+		w.Header().Set("Content-Type", "application/json; charset=UTF-8")
+	}
 	w.WriteHeader(status)
 	w.Write(text) //nolint:errcheck // the caller may have disconnected
 }

@@ -51,7 +51,11 @@ func (g *GCE) requiredQuota(i GCEInstance) map[string]float64 {
 	m := gceMachines[path.Base(i.MachineType)]
 	needs := map[string]float64{gceAddresses: float64(len(i.NetworkInterfaces[0].AccessConfigs))}
 	if size, err := strconv.ParseFloat(i.Disks[0].InitializeParams.DiskSizeGB, 64); err == nil && !strings.HasSuffix(i.Disks[0].InitializeParams.DiskType, "/pd-standard") {
-		needs[gceSSD] = size
+		metric := gceSSD
+		if strings.HasSuffix(i.Disks[0].InitializeParams.DiskType, gceHyperdiskType) {
+			metric = gceHyperdisk
+		}
+		needs[metric] = size
 	}
 	spot := i.model() == gceSpot
 	if !spot {
@@ -64,7 +68,7 @@ func (g *GCE) requiredQuota(i GCEInstance) map[string]float64 {
 	// a project without a quota for preemptible GPUs uses the standard quota
 	case spot && g.limit(gceRegion(path.Base(i.Zone)), preemptible) > 0:
 		needs[preemptible] = float64(m.accelerators)
-	case m.accelerator == gceH100:
+	case gceByFamily(m.accelerator):
 		needs[gceFamilyQuota], needs[gceAllGPUs] = float64(m.accelerators), float64(m.accelerators)
 	default:
 		needs[gceMetrics[m.accelerator]], needs[gceAllGPUs] = float64(m.accelerators), float64(m.accelerators)

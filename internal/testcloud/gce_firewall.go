@@ -158,5 +158,5 @@ func (g *GCE) listFirewalls(r *http.Request) (any, *gceError) {
 		}
 	}
 	page, next, fail := gcePage(r, all, g.pageSize)
-	return map[string]any{"kind": "compute#firewallList", "items": page, "nextPageToken": next}, fail
+	return gceList("compute#firewallList", page, next), fail
 }

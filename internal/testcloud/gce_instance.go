@@ -156,7 +156,7 @@ func (g *GCE) checkInstance(zone string, i *GCEInstance) *gceError {
 	case len(i.NetworkInterfaces) != 1:
 		return invalid("networkInterfaces", i.NetworkInterfaces)
 	}
-	if fail := checkScheduling(path.Base(i.MachineType), i.Scheduling, i.NetworkInterfaces[0].NicType); fail != nil {
+	if fail := checkScheduling(path.Base(i.MachineType), i.Scheduling, i.NetworkInterfaces[0].NicType, i.Disks[0].InitializeParams.DiskType); fail != nil {
 		return fail
 	}
 	for k, v := range i.Labels {
@@ -170,9 +170,13 @@ func (g *GCE) checkInstance(zone string, i *GCEInstance) *gceError {
 	return g.attachInterface(zone, &i.NetworkInterfaces[0])
 }
 
+// gceHyperdiskType ends the type of a disk that A3 Ultra machines boot from. They support no Persistent Disk
+// (https://cloud.google.com/compute/docs/accelerator-optimized-machines, November 2026).
+const gceHyperdiskType = "/hyperdisk-balanced"
+
 // checkScheduling rejects scheduling options that the machine type or the provisioning model does not
 // support.
-func checkScheduling(kind string, s GCEScheduling, nic string) *gceError {
+func checkScheduling(kind string, s GCEScheduling, nic, disk string) *gceError {
 	invalid := func(text string) *gceError { return newGCEError(http.StatusBadRequest, "invalid", "%s", text) }
 	spot, a3 := s.ProvisioningModel == gceSpot, strings.HasPrefix(kind, "a3-")
 	switch {
@@ -184,6 +188,8 @@ func checkScheduling(kind string, s GCEScheduling, nic string) *gceError {
 		return invalid("Instances with guest accelerators do not support live migration")
 	case a3 && nic != "GVNIC":
 		return invalid("The network interface of machine type " + kind + " must be of type GVNIC")
+	case gceMachines[kind].accelerator == gceH200 && !strings.HasSuffix(disk, gceHyperdiskType):
+		return invalid("[" + path.Base(disk) + "] features are not compatible for creating instance: machine type " + kind + " requires a Hyperdisk")
 	case a3 && kind != "a3-highgpu-8g" && !spot:
 		return invalid("Machine type " + kind + " requires the provisioning model SPOT or FLEX_START")
 	}

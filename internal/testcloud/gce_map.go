@@ -38,15 +38,20 @@ var gceMachines = map[string]gceMachine{
 	"a3-highgpu-2g":  {52, 479232, "nvidia-h100-80gb", 2},
 	"a3-highgpu-4g":  {104, 958464, "nvidia-h100-80gb", 4},
 	"a3-highgpu-8g":  {208, 1916928, "nvidia-h100-80gb", 8},
+	"a3-ultragpu-8g": {224, 3022848, gceH200, 8},
 }
 
-// gceMetrics are the quotas for GPUs, by GPU type. On-demand GPUs of type gceH100 count against gceFamilyQuota
-// instead, which regions do not report.
-var gceMetrics = map[string]string{"nvidia-l4": "NVIDIA_L4_GPUS", gceA100: "NVIDIA_A100_GPUS", gceH100: "NVIDIA_H100_GPUS"}
+// gceMetrics are the quotas for GPUs, by GPU type. On-demand GPUs of the types gceH100 and gceH200 count against
+// gceFamilyQuota instead, which regions do not report.
+var gceMetrics = map[string]string{"nvidia-l4": "NVIDIA_L4_GPUS", gceA100: "NVIDIA_A100_GPUS", gceH100: "NVIDIA_H100_GPUS", gceH200: "NVIDIA_H200_GPUS"}
+
+// gceByFamily reports whether the on-demand GPUs of a type count against the quota of their family.
+func gceByFamily(accelerator string) bool { return accelerator == gceH100 || accelerator == gceH200 }
 
 const (
 	gceA100        = "nvidia-tesla-a100"
 	gceH100        = "nvidia-h100-80gb"
+	gceH200        = "nvidia-h200-141gb"
 	gceFamilyQuota = "GPUS_PER_GPU_FAMILY"
 )
 
@@ -57,6 +62,7 @@ const (
 	gceCPUs      = "CPUS"
 	gceSSD       = "SSD_TOTAL_GB"
 	gceAddresses = "IN_USE_ADDRESSES"
+	gceHyperdisk = "HDB_TOTAL_GB"
 )
 
 // gceDefaultLimit is the default value of a quota.
@@ -80,14 +86,6 @@ func (g *GCE) hasMachineType(zone, name string) bool {
 	return known && !slices.Contains(g.missingTypes[zone], name)
 }
 
-func (g *GCE) getImage(r *http.Request) (any, *gceError) {
-	project, family := r.PathValue("project"), r.PathValue("name")
-	if !slices.Contains(gceImages[project], family) {
-		return nil, newGCEError(http.StatusNotFound, "notFound", "The resource 'projects/%s/global/images/family/%s' was not found", project, family)
-	}
-	return map[string]any{"kind": "compute#image", "name": family + "-v1", "family": family, "status": "READY"}, nil
-}
-
 func (g *GCE) listMachineTypes(r *http.Request) (any, *gceError) {
 	zone := r.PathValue("zone")
 	if fail := g.checkZone(zone); fail != nil {
@@ -103,10 +101,20 @@ func (g *GCE) listMachineTypes(r *http.Request) (any, *gceError) {
 		if !g.hasMachineType(zone, name) || !passes(func(field string) (string, bool) { return name, field == "name" }) {
 			continue
 		}
-		all = append(all, map[string]any{"kind": "compute#machineType", "name": name, "zone": zone, "guestCpus": m.cpus, "memoryMb": m.memoryMB})
+		link := "projects/" + g.project + "/zones/" + zone + "/machineTypes/" + name
+		t := map[string]any{"kind": "compute#machineType", "id": gceNumber(link), "selfLink": gceRoot + link, "name": name, "zone": zone, "guestCpus": m.cpus, "memoryMb": m.memoryMB}
+		if m.accelerators > 0 {
+			t["accelerators"] = []map[string]any{{"guestAcceleratorType": m.accelerator, "guestAcceleratorCount": m.accelerators}}
+		}
+		all = append(all, t)
 	}
 	page, next, fail := gcePage(r, all, g.pageSize)
-	return map[string]any{"kind": "compute#machineTypeList", "items": page, "nextPageToken": next}, fail
+	return gceList("compute#machineTypeList", page, next), fail
+}
+
+// gceList returns a list response.
+func gceList[T any](kind string, items []T, next string) map[string]any {
+	return map[string]any{"kind": kind, "items": items, "nextPageToken": next}
 }
 
 func (g *GCE) getRegion(r *http.Request) (any, *gceError) {
@@ -120,9 +128,9 @@ func (g *GCE) getRegion(r *http.Request) (any, *gceError) {
 		links = append(links, g.link("zones/"+z))
 	}
 	var quotas []map[string]any
-	metrics := []string{gceCPUs, gceSSD, gceAddresses}
+	metrics := []string{gceCPUs, gceSSD, gceHyperdisk, gceAddresses}
 	for accelerator, m := range gceMetrics {
-		if accelerator != gceH100 {
+		if !gceByFamily(accelerator) {
 			metrics = append(metrics, m)
 		}
 		metrics = append(metrics, "PREEMPTIBLE_"+m)

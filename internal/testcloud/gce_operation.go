@@ -11,6 +11,7 @@ type gceOperation struct {
 	Kind          string             `json:"kind"`
 	ID            string             `json:"id"`
 	Name          string             `json:"name"`
+	SelfLink      string             `json:"selfLink"`
 	Zone          string             `json:"zone,omitempty"`
 	OperationType string             `json:"operationType"`
 	TargetLink    string             `json:"targetLink"`
@@ -43,8 +44,10 @@ func (g *GCE) startOperation(r *http.Request, zone, verb, target string, finish 
 		Kind: "compute#operation", ID: id, Name: "operation-" + id, OperationType: verb, TargetLink: g.link(target),
 		Status: "RUNNING", startedAt: g.calls, dueAt: g.calls + g.steps, finish: finish,
 	}
+	op.SelfLink = g.link("global/operations/" + op.Name)
 	if zone != "" {
 		op.Zone = g.link("zones/" + zone)
+		op.SelfLink = op.Zone + "/operations/" + op.Name
 	}
 	g.operations[op.Name] = op
 	if request := r.FormValue("requestId"); request != "" {

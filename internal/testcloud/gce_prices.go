@@ -38,7 +38,10 @@ var gceRates = []struct {
 	{gpu: "Nvidia L4", rate: 570_000_000},
 	{gpu: "Nvidia Tesla A100", rate: 3_100_000_000},
 	{gpu: "Nvidia H100 80GB", rate: 9_900_000_000},
-	{core: "A3 Ultra", rate: 1_000_000},
+	{core: "A3Ultra", rate: 28_000_000},
+	{ram: "A3Ultra", rate: 2_700_000},
+	{gpu: "H200 141GB", rate: 8_900_000_000},
+	{core: "A3Plus", rate: 1_000_000},
 	{ram: "G2 Custom", rate: 1_000_000},
 	{gpu: "Nvidia Tesla A100 80GB", rate: 1_000_000},
 	{gpu: "Nvidia H100 80GB Plus", rate: 1_000_000},
@@ -88,7 +91,10 @@ func FakeGCEPrice(region, machineType string, spot bool) float64 {
 		return 0
 	}
 	family, _, _ := strings.Cut(strings.ToUpper(machineType), "-")
-	gpus := map[string]string{"nvidia-l4": "Nvidia L4 GPU", gceA100: "Nvidia Tesla A100 GPU", gceH100: "Nvidia H100 80GB GPU"}
+	if m.accelerator == gceH200 {
+		family = "A3Ultra"
+	}
+	gpus := map[string]string{"nvidia-l4": "Nvidia L4 GPU", gceA100: "Nvidia Tesla A100 GPU", gceH100: "Nvidia H100 80GB GPU", gceH200: "H200 141GB GPU"}
 	sum := 0.0
 	for _, sku := range gceSKUs() {
 		if sku.Regions[0] != region || sku.Usage != map[bool]string{false: "OnDemand", true: "Preemptible"}[spot] {

@@ -77,7 +77,7 @@ type iamRoleDoc struct {
 
 // doc returns the role on the wire; lists omit the tags.
 func (r *iamRole) doc(tags bool) iamRoleDoc {
-	d := iamRoleDoc{r.path, r.name, iamARN("role", r.path, r.name), iamCreateDate, iamEncode(r.trust), "AROA" + r.name, nil}
+	d := iamRoleDoc{r.path, r.name, iamARN("role", r.path, r.name), iamCreateDate, iamEncode(r.trust), iamID("AROA", r.name), nil}
 	if tags {
 		d.Tags = r.tags.iam()
 	}

@@ -17,7 +17,7 @@ type iamProfileDoc struct {
 // profileDoc returns a profile on the wire; lists omit the tags.
 func (a *AWS) profileDoc(p *iamProfile, tags bool) iamProfileDoc {
 	d := iamProfileDoc{
-		Path: p.path, InstanceProfileName: p.name, InstanceProfileID: "AIPA" + p.name,
+		Path: p.path, InstanceProfileName: p.name, InstanceProfileID: iamID("AIPA", p.name),
 		Arn: iamARN("instance-profile", p.path, p.name), CreateDate: iamCreateDate,
 	}
 	if r := a.roles[p.role]; r != nil {

@@ -13,6 +13,7 @@ import (
 // the built-in list prices, so that tests can distinguish the two sources.
 var ec2ListPrices = map[string]float64{
 	"c7i.large": 0.0911, "g6.xlarge": 0.8211, "g6.4xlarge": 1.3411, "g6.12xlarge": 4.7011, "g6.48xlarge": 13.6011,
+	"g5.xlarge": 1.0311, "g5.12xlarge": 5.8011, "g5.48xlarge": 16.7011, "g6e.xlarge": 1.9011, "g6e.12xlarge": 10.7011, "g6e.48xlarge": 30.7011, "p5en.48xlarge": 64.5011,
 	"p4d.24xlarge": 22.5011, "p4de.24xlarge": 28.0011, "p5.4xlarge": 7.0011, "p5.48xlarge": 56.0011,
 }
 

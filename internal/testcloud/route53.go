@@ -166,6 +166,9 @@ func (r *Route53) serve(w http.ResponseWriter, req *http.Request, op operation) 
 		writeRoute53Error(w, err)
 		return
 	}
+	if located, ok := document.(interface{ location() string }); ok && op.status == http.StatusCreated {
+		w.Header().Set("Location", located.location())
+	}
 	writeRoute53(w, op.status, op.action+"Response", document)
 }
 

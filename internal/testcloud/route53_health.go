@@ -90,6 +90,11 @@ func (r *Route53) requestedHealthCheck(c route53Call) (*HealthCheck, error) {
 // checkDocument is a response with a health check.
 type checkDocument struct{ HealthCheck HealthCheck }
 
+// location returns the URL of a created health check.
+func (d checkDocument) location() string {
+	return "https://route53.amazonaws.com/2013-04-01/healthcheck/" + d.HealthCheck.ID
+}
+
 // createCheck creates a health check. If a check with the same caller reference and configuration
 // exists, it returns that one; any other reuse of a reference is rejected.
 func (r *Route53) createCheck(c route53Call) (any, error) {

@@ -86,6 +86,9 @@ func TestRoute53CallerReferences(t *testing.T) {
 		if err := xml.NewDecoder(res.Body).Decode(&made); err != nil {
 			t.Fatal(err)
 		}
+		if at := res.Header.Get("Location"); res.StatusCode == http.StatusCreated && !strings.HasSuffix(at, "/2013-04-01/healthcheck/"+made.ID) {
+			t.Errorf("created %s at %q", made.ID, at)
+		}
 		return res.StatusCode, made.ID
 	}
 	status, id := create("a", 80)

@@ -13,7 +13,7 @@ func (a *AWS) callerIdentity(c awsCall) identityAnswer {
 		if r := a.roleOfMachine(id); r != nil {
 			role = r.name
 		}
-		return identityAnswer{"arn:aws:sts::" + AWSAccount + ":assumed-role/" + role + "/" + id, AWSAccount, "AROA" + role + ":" + id}
+		return identityAnswer{"arn:aws:sts::" + AWSAccount + ":assumed-role/" + role + "/" + id, AWSAccount, iamID("AROA", role) + ":" + id}
 	}
 	return identityAnswer{"arn:aws:iam::" + AWSAccount + ":user/operator", AWSAccount, "AIDAOPERATOR"}
 }

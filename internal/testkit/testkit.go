@@ -15,6 +15,15 @@ func Slow(t testing.TB) {
 	}
 }
 
+// Stride is the step of a loop over similar cases: 1, or underRace under the race detector, which needs
+// ten times as long and learns nothing from the 500th case that it did not learn from the 100th.
+func Stride(underRace int) int {
+	if RaceDetector {
+		return underRace
+	}
+	return 1
+}
+
 // NotUnderRace skips a test under the race detector, with a reason.
 func NotUnderRace(t testing.TB, why string) {
 	t.Helper()

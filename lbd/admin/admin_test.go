@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -376,8 +377,8 @@ func TestSnapshotOfOwnRegion(t *testing.T) {
 	b := &balancer{
 		replicas: []Replica{
 			{
-				ReplicaConfig: service.ReplicaConfig{ID: "us-0", URL: "http://127.0.0.1:8201", Model: "llama", GPU: "L4", Region: "local/eu"}, State: service.StateReady,
-				View: &core.ReplicaView{Reported: true, Outstanding: 5, Pending: policy.Known(0), Running: policy.Known(3), KV: policy.Known(0.5), Age: 40 * time.Millisecond},
+				ReplicaConfig: service.ReplicaConfig{ID: "us-0", URL: "http://127.0.0.1:8201", Model: "llama", GPU: "L4", Region: "local/eu"}, State: service.StateReady, Origin: "config",
+				View: &core.ReplicaView{Reported: true, Outstanding: 5, Pending: policy.Known(0), Running: policy.Known(3), KV: policy.Known(0.5), OutstandingLimit: policy.Known(9), Age: 40 * time.Millisecond},
 			},
 			{
 				ReplicaConfig: service.ReplicaConfig{ID: "us-1"}, State: service.StateStarting, Reason: "connection refused",
@@ -386,17 +387,17 @@ func TestSnapshotOfOwnRegion(t *testing.T) {
 			{ReplicaConfig: service.ReplicaConfig{ID: "us-2"}, State: service.StateStarting, Reason: "no response yet"},
 		},
 		view:  core.BalancerView{Counts: core.Counts{Queued: 4, ForwardedIn: 2, ForwardedOut: 3}, Models: []core.ModelView{{Model: "llama", Queued: 1, Deferred: 3, FirstTokens: 40, Late: 2}}},
-		stats: proxy.TrafficStats{RequestsPerSecond: ptr(1.5), ByReplica: map[string]proxy.ReplicaTrafficStats{"us-0": {OutputTokensPerSecond: ptr(20.0), PrefixHitRate: ptr(0.75)}}},
+		stats: proxy.TrafficStats{RequestsPerSecond: ptr(1.5), ByReplica: map[string]proxy.ReplicaTrafficStats{"us-0": {OutputTokensPerSecond: ptr(20.0), PrefixHitRate: ptr(0.75), Continuation: proxy.ContinuationProven}}},
 	}
 	_, body := call(api(b, nil), "GET", "/v1/snapshot", "")
 	want := `{"at":"2023-11-14T22:13:20Z","service":"chat","regions":[{"name":"local/us",` +
 		`"balancers":[{"id":"lb-us-0","endpoint":"http://127.0.0.1:8001","admin":"http://127.0.0.1:8101","state":"READY","reason":"","rtt_ms":null,"age_ms":0,"certificate":null}],` +
 		`"replicas":[` +
-		`{"id":"us-0","url":"http://127.0.0.1:8201","model":"llama","gpu":"L4","region":"local/eu","capacity":"","state":"READY","reason":"","pending":0,"running":3,"outstanding":5,"kv":0.5,"prefix_hit_rate":0.75,"output_tokens_per_second":20,"age_ms":40,"donated":false,"usd_per_hour":null},` +
-		`{"id":"us-1","url":"","model":"","gpu":"","region":"","capacity":"","state":"STARTING","reason":"connection refused","pending":null,"running":null,"outstanding":0,"kv":null,"prefix_hit_rate":0.25,"output_tokens_per_second":null,"age_ms":null,"donated":false,"usd_per_hour":null},` +
-		`{"id":"us-2","url":"","model":"","gpu":"","region":"","capacity":"","state":"STARTING","reason":"no response yet","pending":null,"running":null,"outstanding":0,"kv":null,"prefix_hit_rate":null,"output_tokens_per_second":null,"age_ms":null,"donated":false,"usd_per_hour":null}],` +
-		`"queued":4,"models":[{"model":"llama","queued":1,"deferred":3,"first_tokens":40,"late":2}],"requests_per_second":1.5,"output_tokens_per_second":null,"prefix_hit_rate":null,"ttft_ms":null,"forwarded_in":2,"forwarded_out":3,"forwarded_to":[]}],` +
-		`"forecast":[],"donations":[],"plan":null,"targets":[],"prices":[],"strategy":"","events":[],"alerts":[]}`
+		`{"id":"us-0","url":"http://127.0.0.1:8201","model":"llama","gpu":"L4","region":"local/eu","capacity":"","state":"READY","reason":"","origin":"config","pending":0,"running":3,"outstanding":5,"outstanding_limit":9,"kv":0.5,"prefix_hit_rate":0.75,"output_tokens_per_second":20,"age_ms":40,"continuation":"proven","donated":false,"usd_per_hour":null},` +
+		`{"id":"us-1","url":"","model":"","gpu":"","region":"","capacity":"","state":"STARTING","reason":"connection refused","origin":"","pending":null,"running":null,"outstanding":0,"outstanding_limit":null,"kv":null,"prefix_hit_rate":0.25,"output_tokens_per_second":null,"age_ms":null,"continuation":"","donated":false,"usd_per_hour":null},` +
+		`{"id":"us-2","url":"","model":"","gpu":"","region":"","capacity":"","state":"STARTING","reason":"no response yet","origin":"","pending":null,"running":null,"outstanding":0,"outstanding_limit":null,"kv":null,"prefix_hit_rate":null,"output_tokens_per_second":null,"age_ms":null,"continuation":"","donated":false,"usd_per_hour":null}],` +
+		`"queued":4,"models":[{"model":"llama","queued":1,"deferred":3,"first_tokens":40,"late":2,"idle_ms":0,"cold":false}],"requests_per_second":1.5,"output_tokens_per_second":null,"prefix_hit_rate":null,"ttft_ms":null,"forwarded_in":2,"forwarded_out":3,"forwarded_to":[]}],` +
+		`"forecast":[],"donations":[],"plan":null,"targets":[],"prices":[],"strategy":"","events":[],"launches":null,"alerts":[]}`
 	if got := strings.TrimSpace(body); got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
@@ -565,29 +566,54 @@ func TestSnapshotOfPeers(t *testing.T) {
 	}
 }
 
+// A balancer without a ready replica is ready if a request can start one, and it has no replica of
+// another model.
+func TestBalancerOfAColdModelIsReady(t *testing.T) {
+	starting := func(model string) Replica {
+		return Replica{ReplicaConfig: service.ReplicaConfig{ID: "us-0", Model: model}, State: service.StateStarting}
+	}
+	for name, c := range map[string]struct {
+		replicas []Replica
+		cold     bool
+		state    string
+	}{
+		"no replica":                  {nil, true, "READY"},
+		"its replica starts":          {[]Replica{starting("m")}, true, "READY"},
+		"another model's starts":      {[]Replica{starting("m"), starting("n")}, true, "STARTING"},
+		"the model has a replica far": {nil, false, "STARTING"},
+	} {
+		b := &balancer{replicas: c.replicas, view: core.BalancerView{Models: []core.ModelView{{Model: "m", Cold: c.cold}, {Model: "n"}}}}
+		got := api(b, nil).Region().Balancers[0]
+		if got.State != c.state || c.state == "READY" && got.Reason != "no ready replica, models start at their first request" {
+			t.Errorf("%s: %s %q", name, got.State, got.Reason)
+		}
+	}
+}
+
 // The counts of a model are known only if all its live balancers report them.
 func TestModelsOfARegion(t *testing.T) {
-	own := []core.ModelView{{Model: "llama", Queued: 2, Deferred: 5, FirstTokens: 70, Late: 4}, {Model: "small"}}
+	own := []core.ModelView{{Model: "llama", Queued: 2, Deferred: 5, FirstTokens: 70, Late: 4, Idle: 3 * time.Second}, {Model: "small", Idle: time.Minute, Cold: true}}
+	idle := func(ms int64) *int64 { return &ms }
 	peers := func(models []telemetry.ModelSnapshot, silence time.Duration) []peer.Health {
 		p := reportingPeer("lb-us-1", "local/us")
 		p.Region.Models, p.Silence = models, silence
 		return []peer.Health{p}
 	}
-	alone := []telemetry.ModelSnapshot{{Model: "llama", Queued: 2, Deferred: 5, FirstTokens: 70, Late: 4}, {Model: "small"}}
+	alone := []telemetry.ModelSnapshot{{Model: "llama", Queued: 2, Deferred: 5, FirstTokens: 70, Late: 4, IdleMillis: idle(3000)}, {Model: "small", IdleMillis: idle(60_000), Cold: true}}
 	for name, c := range map[string]struct {
 		peers []peer.Health
 		want  []telemetry.ModelSnapshot
 	}{
 		"one balancer": {nil, alone},
 		"two add up": {
-			peers([]telemetry.ModelSnapshot{{Model: "big", Queued: 1}, {Model: "llama", Queued: 3, Deferred: 1, FirstTokens: 9, Late: 1}}, 0),
-			[]telemetry.ModelSnapshot{{Model: "big", Queued: 1}, {Model: "llama", Queued: 5, Deferred: 6, FirstTokens: 79, Late: 5}, {Model: "small"}},
+			peers([]telemetry.ModelSnapshot{{Model: "big", Queued: 1}, {Model: "llama", Queued: 3, Deferred: 1, FirstTokens: 9, Late: 1, IdleMillis: idle(2000)}, {Model: "small", IdleMillis: idle(90_000)}}, 0),
+			[]telemetry.ModelSnapshot{{Model: "big", Queued: 1}, {Model: "llama", Queued: 5, Deferred: 6, FirstTokens: 79, Late: 5, IdleMillis: idle(2000)}, {Model: "small", IdleMillis: idle(60_000)}},
 		},
 		"an older one does not tell": {peers(nil, 0), nil},
 		"a lost one holds nothing":   {peers([]telemetry.ModelSnapshot{{Model: "llama", Queued: 9}}, time.Minute), alone},
 	} {
 		got := api(&balancer{view: core.BalancerView{Models: own}, peers: c.peers}, nil).Snapshot().Regions[0].Models
-		if !slices.Equal(got, c.want) || (got == nil) != (c.want == nil) {
+		if !reflect.DeepEqual(got, c.want) || (got == nil) != (c.want == nil) {
 			t.Errorf("%s: got %+v, want %+v", name, got, c.want)
 		}
 	}

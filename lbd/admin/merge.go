@@ -81,10 +81,13 @@ func mergeModels(parts []telemetry.RegionSnapshot) []telemetry.ModelSnapshot {
 		}
 		known = true
 		for _, m := range p.Models {
-			sum := sums[m.Model]
+			sum, seen := sums[m.Model]
+			if seen {
+				m.IdleMillis, m.Cold = shortestIdle(sum.IdleMillis, m.IdleMillis), sum.Cold && m.Cold
+			}
 			sums[m.Model] = telemetry.ModelSnapshot{
 				Model: m.Model, Queued: sum.Queued + m.Queued, Deferred: sum.Deferred + m.Deferred,
-				FirstTokens: sum.FirstTokens + m.FirstTokens, Late: sum.Late + m.Late,
+				FirstTokens: sum.FirstTokens + m.FirstTokens, Late: sum.Late + m.Late, IdleMillis: m.IdleMillis, Cold: m.Cold,
 			}
 		}
 	}
@@ -96,6 +99,15 @@ func mergeModels(parts []telemetry.RegionSnapshot) []telemetry.ModelSnapshot {
 		models = append(models, sums[name])
 	}
 	return models
+}
+
+// shortestIdle returns the shorter of two times; nil if one is not reported.
+func shortestIdle(a, b *int64) *int64 {
+	if a == nil || b == nil {
+		return nil
+	}
+	shortest := min(*a, *b)
+	return &shortest
 }
 
 func sumKnown(a, b *float64) *float64 {

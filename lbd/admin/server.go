@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"crypto/subtle"
 	"encoding/json"
+	"errors"
 	"log/slog"
 	"net"
 	"net/http"
@@ -44,16 +45,21 @@ type Replica struct {
 	View *core.ReplicaView
 	// HitRate is the engine's own prefix hit rate of the last minute.
 	HitRate policy.Maybe[float64]
-	// DrainedBy is as in telemetry.Worker.
-	DrainedBy string
+	// DrainedBy and Origin are as in telemetry.Worker.
+	DrainedBy, Origin string
 }
+
+// ErrDiscovered means that a replica was discovered: the file or the DNS name that lists it decides whether it
+// is attached.
+var ErrDiscovered = errors.New("the replica was discovered")
 
 // Workers is the set of replicas that the balancer serves.
 type Workers interface {
 	// Add attaches or updates a replica. It returns proxy.ErrOlderEpoch if a newer assignment
-	// exists.
+	// exists, and ErrDiscovered for another URL of a discovered replica.
 	Add(service.ReplicaConfig) (added bool, err error)
-	// Remove detaches a replica; epoch 0 removes any assignment.
+	// Remove detaches a replica; epoch 0 removes any assignment. It returns ErrDiscovered for a
+	// discovered replica.
 	Remove(id string, epoch uint64) (removed bool, err error)
 	// Drain stops new requests to a replica; requests in flight finish. It returns false if the
 	// replica is unknown. by is the program that drains it, empty for a person, who overrides
@@ -94,8 +100,8 @@ type Options struct {
 	Requests func(limit int) []telemetry.RequestSummary
 	History  HistorySource
 	Usage    UsageSource
-	// Keys lists the currently valid API keys, without their secrets; nil = none.
-	Keys func() []service.APIKey
+	// Limited lists the currently valid API keys, and the users and tenants with quotas; nil = none.
+	Limited func() []telemetry.LimitedName
 	// Peers lists the other balancers with their last reports, sorted by id.
 	Peers func() []peer.Health
 	// ServiceYAML returns the text of service.yaml; nil = there is none.
@@ -114,6 +120,8 @@ type Options struct {
 	// = none.
 	Alerts        func() []telemetry.Alert
 	ServiceAlerts func() []telemetry.Alert
+	// Events are the events of the service; nil without a store.
+	Events EventLog
 	// Draining reports whether the balancer is shutting down; nil = it is not.
 	Draining func() bool
 	// Registry holds the metrics; nil = none.
@@ -177,6 +185,8 @@ func (a *API) route() {
 	a.mux.HandleFunc("GET /v1/decisions/{request...}", a.serveDecision)
 	a.mux.HandleFunc("GET /v1/requests", a.serveRequests)
 	a.mux.HandleFunc("GET /v1/events", a.serveEvents)
+	a.mux.HandleFunc("GET /v1/service/events", a.serveServiceEvents)
+	a.mux.HandleFunc("POST /v1/service/events", a.recordEvents)
 	a.mux.Handle("GET /metrics", promhttp.HandlerFor(a.opts.Registry, promhttp.HandlerOpts{}))
 	a.mux.HandleFunc("POST /reload", a.serveReload)
 	a.routeWorkers()

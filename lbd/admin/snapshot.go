@@ -39,7 +39,7 @@ func (a *API) Snapshot() telemetry.Snapshot {
 	}
 	s := telemetry.Snapshot{
 		At: a.opts.Now().UTC(), Service: a.opts.Self.Service, Regions: merge(parts),
-		Forecast: []telemetry.LoadForecast{}, Donations: []telemetry.Donation{}, Targets: []telemetry.PlannedCapacity{}, Prices: []telemetry.Price{}, Events: []telemetry.ScalingEvent{},
+		Forecast: []telemetry.LoadForecast{}, Donations: []telemetry.Donation{}, Targets: []telemetry.PlannedCapacity{}, Prices: []telemetry.Price{}, Events: a.recentEvents(),
 	}
 	s.Alerts = a.alerts(s.Regions)
 	if a.opts.Scaling != nil {
@@ -78,7 +78,7 @@ func (a *API) Region() telemetry.RegionSnapshot {
 	view, stats, replicas := a.opts.Traffic.View(), a.opts.Traffic.TrafficStats(), a.opts.Workers.List()
 	s := telemetry.RegionSnapshot{
 		Name:                  a.opts.Self.Region,
-		Balancers:             []telemetry.BalancerSnapshot{a.self(replicas)},
+		Balancers:             []telemetry.BalancerSnapshot{a.self(replicas, view.Models)},
 		Replicas:              []telemetry.ReplicaSnapshot{},
 		Queued:                view.Counts.Queued,
 		Models:                []telemetry.ModelSnapshot{},
@@ -91,12 +91,20 @@ func (a *API) Region() telemetry.RegionSnapshot {
 		ForwardedTo:           a.forwardFlows(view.Peers),
 	}
 	for _, m := range view.Models {
-		s.Models = append(s.Models, telemetry.ModelSnapshot(m))
+		s.Models = append(s.Models, modelSnapshot(m))
 	}
 	for _, r := range replicas {
 		s.Replicas = append(s.Replicas, replicaSnapshot(r, stats.ByReplica[r.ID]))
 	}
 	return s
+}
+
+// modelSnapshot converts a model's counts for the snapshot.
+func modelSnapshot(m core.ModelView) telemetry.ModelSnapshot {
+	return telemetry.ModelSnapshot{
+		Model: m.Model, Queued: m.Queued, Deferred: m.Deferred, FirstTokens: m.FirstTokens, Late: m.Late,
+		IdleMillis: policy.Known(m.Idle.Milliseconds()).Ptr(), Cold: m.Cold,
+	}
 }
 
 // forwardFlows sums the requests forwarded to peers by region, sorted by region.
@@ -125,8 +133,8 @@ func sortedFlows(sums map[service.Region]int64) []telemetry.Flow {
 
 // self describes this balancer. It is ready if it has a required certificate and one of its
 // replicas is ready. A balancer without replicas is ready if it forwards to another region with a
-// ready replica.
-func (a *API) self(replicas []Replica) telemetry.BalancerSnapshot {
+// ready replica. Models that scale to zero need no replica.
+func (a *API) self(replicas []Replica, models []core.ModelView) telemetry.BalancerSnapshot {
 	self := a.opts.Self
 	scheme, adminScheme := "http", "http"
 	if self.Identity != nil {
@@ -156,12 +164,26 @@ func (a *API) self(replicas []Replica) telemetry.BalancerSnapshot {
 		b.State, b.Reason = balancerStarting, "waiting for certificate: "+b.Certificate.Waiting
 	case len(replicas) == 0 && (self.Balancer.Forward == nil || *self.Balancer.Forward) && slices.ContainsFunc(a.opts.Peers(), hasReadyReplica):
 		b.Reason = cmp.Or(b.Reason, "no replicas, forwarding all requests")
+	case !slices.ContainsFunc(replicas, ready) && startOnDemand(replicas, models):
+		b.Reason = cmp.Or(b.Reason, "no ready replica, models start at their first request")
 	case len(replicas) == 0:
 		b.State, b.Reason = balancerStarting, "no replicas"
 	case !slices.ContainsFunc(replicas, ready):
 		b.State, b.Reason = balancerStarting, fmt.Sprintf("none of %d replicas is ready", len(replicas))
 	}
 	return b
+}
+
+// startOnDemand reports whether a balancer has only replicas of models that scale to zero, and such a
+// model has no ready replica.
+func startOnDemand(replicas []Replica, models []core.ModelView) bool {
+	cold := map[string]bool{}
+	for _, m := range models {
+		if m.Cold {
+			cold[m.Model] = true
+		}
+	}
+	return len(cold) > 0 && !slices.ContainsFunc(replicas, func(r Replica) bool { return !cold[r.Model] })
 }
 
 // hasReadyReplica reports whether a live peer has a ready replica.
@@ -185,8 +207,9 @@ func baseURL(scheme, listen string) string {
 // replicaSnapshot converts a replica for the snapshot.
 func replicaSnapshot(r Replica, stats proxy.ReplicaTrafficStats) telemetry.ReplicaSnapshot {
 	s := telemetry.ReplicaSnapshot{
-		ID: r.ID, URL: r.URL, Model: r.Model, GPU: r.GPU, Region: r.Region, Capacity: r.Capacity, State: r.State, Reason: r.Reason,
+		ID: r.ID, URL: r.URL, Model: r.Model, GPU: r.GPU, Region: r.Region, Capacity: r.Capacity, State: r.State, Reason: r.Reason, Origin: r.Origin,
 		PrefixHitRate: cmp.Or(stats.PrefixHitRate, r.HitRate.Ptr()), OutputTokensPerSecond: stats.OutputTokensPerSecond,
+		Continuation: string(stats.Continuation),
 	}
 	if r.USDPerHour > 0 {
 		s.USDPerHour = &r.USDPerHour
@@ -203,7 +226,7 @@ func copyFigures(s *telemetry.ReplicaSnapshot, v *core.ReplicaView) {
 	if !v.Reported {
 		return
 	}
-	s.Pending, s.Running, s.KV = v.Pending.Ptr(), v.Running.Ptr(), v.KV.Ptr()
+	s.Pending, s.Running, s.KV, s.OutstandingLimit = v.Pending.Ptr(), v.Running.Ptr(), v.KV.Ptr(), v.OutstandingLimit.Ptr()
 	s.AgeMillis = policy.Known(v.Age.Milliseconds()).Ptr()
 }
 

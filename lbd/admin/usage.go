@@ -5,7 +5,6 @@ import (
 	"net/http"
 	"time"
 
-	"skyserve/internal/service"
 	"skyserve/internal/telemetry"
 )
 
@@ -29,9 +28,9 @@ func (a *API) serveUsage(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithTimeout(r.Context(), historyTimeout)
 	defer cancel()
 	rows, complete := a.opts.Usage.Usage(ctx, month)
-	var keys []service.APIKey
-	if a.opts.Keys != nil {
-		keys = a.opts.Keys()
+	var limited []telemetry.LimitedName
+	if a.opts.Limited != nil {
+		limited = a.opts.Limited()
 	}
-	writeJSON(w, http.StatusOK, telemetry.NewUsageReport(month, now, rows, complete, keys))
+	writeJSON(w, http.StatusOK, telemetry.NewUsageReport(month, now, rows, complete, limited))
 }

@@ -34,7 +34,7 @@ func (a *API) routeWorkers() {
 func (a *API) listWorkers(w http.ResponseWriter, _ *http.Request) {
 	workers := []telemetry.Worker{}
 	for _, r := range a.opts.Workers.List() {
-		worker := telemetry.Worker{ReplicaConfig: r.ReplicaConfig, State: r.State, Reason: r.Reason, DrainedBy: r.DrainedBy}
+		worker := telemetry.Worker{ReplicaConfig: r.ReplicaConfig, State: r.State, Reason: r.Reason, DrainedBy: r.DrainedBy, Origin: r.Origin}
 		if r.View != nil {
 			worker.Outstanding = r.View.Outstanding
 		}
@@ -80,6 +80,9 @@ func (a *API) addByURL(w http.ResponseWriter, r *http.Request) {
 	if attached, known := a.replicaAt(cfg.URL); known {
 		cfg = attached
 	}
+	if key := r.URL.Query().Get("api_key"); key != "" {
+		cfg.APIKey = key
+	}
 	a.attachWorker(w, r, cfg, true)
 }
 
@@ -99,6 +102,9 @@ func (a *API) attachWorker(w http.ResponseWriter, r *http.Request, cfg service.R
 	if err == nil {
 		err = a.checkAddress(r.Context(), u.Hostname(), nearOnly)
 	}
+	if err == nil {
+		err = separateKey(&cfg)
+	}
 	if err != nil {
 		writeError(w, http.StatusBadRequest, err.Error())
 		return
@@ -108,16 +114,31 @@ func (a *API) attachWorker(w http.ResponseWriter, r *http.Request, cfg service.R
 	}
 	added, err := a.opts.Workers.Add(cfg)
 	switch {
-	case errors.Is(err, proxy.ErrOlderEpoch):
+	case errors.Is(err, proxy.ErrOlderEpoch) || errors.Is(err, ErrDiscovered):
 		writeError(w, http.StatusConflict, err.Error())
 	case err != nil:
 		writeError(w, http.StatusBadRequest, err.Error())
 	case added:
 		a.opts.Logger.Info("replica attached", "replica", cfg.ID, "url", cfg.URL, "epoch", cfg.Epoch)
+		if cfg.Epoch == 0 { // by hand: the controller records its own changes
+			a.recordByHand(r, telemetry.EventAttach, cfg.ID, "attached "+cfg.ID)
+		}
 		writeJSON(w, http.StatusCreated, map[string]any{"id": cfg.ID, "added": true})
 	default:
 		writeJSON(w, http.StatusOK, map[string]any{"id": cfg.ID, "added": false})
 	}
+}
+
+// separateKey moves an API key, which SGLang's API passes in the place of its source, to ReplicaConfig.Key.
+func separateKey(cfg *service.ReplicaConfig) (err error) {
+	if cfg.APIKey == "" || service.IsSecretRef(cfg.APIKey) {
+		return nil
+	}
+	if cfg.Key, err = service.ParseBearerKey(cfg.APIKey); err != nil {
+		return fmt.Errorf("api_key: %w", err)
+	}
+	cfg.APIKey = ""
+	return nil
 }
 
 // ReplicaURL parses the base URL of a replica. It rejects URLs that may reach an unintended host,
@@ -150,23 +171,23 @@ func (a *API) removeWorker(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 	}
-	a.detachWorker(w, r.PathValue("id"), epoch)
+	a.detachWorker(w, r, r.PathValue("id"), epoch)
 }
 
 // removeByURL detaches a replica, as in SGLang's API.
 func (a *API) removeByURL(w http.ResponseWriter, r *http.Request) {
 	raw := r.URL.Query().Get("url")
 	if rep, known := a.replicaAt(raw); known {
-		a.detachWorker(w, rep.ID, 0)
+		a.detachWorker(w, r, rep.ID, 0)
 		return
 	}
 	writeError(w, http.StatusNotFound, "no replica with the URL "+quoteClipped(raw))
 }
 
-func (a *API) detachWorker(w http.ResponseWriter, id string, epoch uint64) {
+func (a *API) detachWorker(w http.ResponseWriter, r *http.Request, id string, epoch uint64) {
 	removed, err := a.opts.Workers.Remove(id, epoch)
 	switch {
-	case errors.Is(err, proxy.ErrOlderEpoch):
+	case errors.Is(err, proxy.ErrOlderEpoch) || errors.Is(err, ErrDiscovered):
 		writeError(w, http.StatusConflict, err.Error())
 	case err != nil:
 		writeError(w, http.StatusBadRequest, err.Error())
@@ -174,6 +195,9 @@ func (a *API) detachWorker(w http.ResponseWriter, id string, epoch uint64) {
 		writeError(w, http.StatusNotFound, "no replica with the ID "+quoteClipped(id))
 	default:
 		a.opts.Logger.Info("replica detached", "replica", id, "epoch", epoch)
+		if epoch == 0 {
+			a.recordByHand(r, telemetry.EventDetach, id, "detached "+id)
+		}
 		writeJSON(w, http.StatusOK, map[string]any{"id": id, "removed": true})
 	}
 }
@@ -189,5 +213,8 @@ func (a *API) drainWorker(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	a.opts.Logger.Info("replica draining", "replica", id, "by", by)
+	if by == "" {
+		a.recordByHand(r, telemetry.EventDrain, id, "draining "+id)
+	}
 	writeJSON(w, http.StatusOK, map[string]any{"id": id, "draining": true})
 }

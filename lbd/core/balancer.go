@@ -25,6 +25,8 @@ type request struct {
 	sentAt       time.Duration
 	target       *target // nil while queued
 	attempts     int
+	// At its target when it was sent, including it: the unconfirmed and the outstanding requests.
+	sentTogether, sentOutstanding int
 	// avoid lists the ids of the engines and peers that failed the request in this round. retryRounds counts
 	// the earlier rounds, in which every target failed. failedAt is the time of the last failure.
 	avoid       []string
@@ -94,7 +96,7 @@ type Balancer struct {
 
 // New returns a balancer without replicas, peers or requests.
 func New(cfg Config) *Balancer {
-	return &Balancer{
+	b := &Balancer{
 		cfg:      cfg,
 		retries:  breaker.NewBudget(cfg.RetryBurst),
 		requests: map[string]*request{},
@@ -102,6 +104,8 @@ func New(cfg Config) *Balancer {
 		traits:   cfg.Policy.Traits(),
 		batch:    newBatch(cfg.Policy),
 	}
+	b.addColdQueues(0)
+	return b
 }
 
 // Step processes one event and returns the actions to perform, in order. now must never go
@@ -116,6 +120,8 @@ func (b *Balancer) Step(now time.Duration, ev Event) []Action {
 	case EventFirstToken:
 		if r := b.requests[ev.ID]; r != nil && r.target != nil {
 			r.target.confirm(r)
+			r.target.starts.addFirstToken(now, r, &b.cfg)
+			b.learnFromFirstToken(now, r)
 			r.target.work.endPrefill(r)
 			b.markStreaming(r)
 			r.recordFirstToken(now)
@@ -155,6 +161,8 @@ func (b *Balancer) stepTargets(now time.Duration, ev Event) {
 			t.draining = true
 			b.bounceStranded(now)
 		}
+	case EventReplicaNames:
+		b.setServedNames(now, ev.Target, ev.Names)
 	case EventReplicaReport:
 		b.handleReplicaReport(now, ev.Target, ev.Report)
 	case EventPeerAdded:
@@ -191,15 +199,17 @@ func (b *Balancer) handleArrived(now time.Duration, in *Request) {
 	b.findSuspect(r)
 	b.requests[r.ID] = r
 	switch {
-	case r.From != "" && !b.servedLocally(now, r.Model):
+	case r.From != "" && !b.servedLocally(now, r):
 		b.bounceRequest(r)
 	case !b.modelKnown(r.Model):
 		b.rejectRequest(r, RejectNoReplica)
+	case !b.adapterKnown(now, r):
+		b.rejectRequest(r, RejectNoAdapter)
 	case !b.holderKnown(r):
 		b.rejectRequest(r, RejectHolderGone)
 	case b.mustStop(r):
 		b.rejectKiller(r)
-	case b.queued >= b.cfg.QueueLimit && !b.evictForTenant(now, r):
+	case len(b.cfg.ScaleToZero) > 0 && b.coldQueueFull(now, r), b.queued >= b.cfg.QueueLimit && !b.fallsBackNow(now, r) && !b.evictForTenant(now, r):
 		b.rejectRequest(r, RejectQueueFull)
 	case b.parkRequest(now, r):
 		b.addAction(Action{Kind: ActionQueue, ID: r.ID})
@@ -207,7 +217,7 @@ func (b *Balancer) handleArrived(now time.Duration, in *Request) {
 		q := b.enqueue(now, r)
 		b.placeWaiting(now, q)
 		if r.target == nil {
-			b.addAction(Action{Kind: ActionQueue, ID: r.ID, Target: r.waitsForID()})
+			b.addAction(Action{Kind: ActionQueue, ID: r.ID, Target: r.waitsForID(), Reason: b.queueReason(now, r.Model)})
 		}
 	}
 }
@@ -260,11 +270,14 @@ func (b *Balancer) handleFinished(now time.Duration, id string, out *Outcome) {
 	if r == nil || r.target == nil {
 		return
 	}
-	own := out.withoutEarlierTokens()
-	t := b.detachRequest(r, own)
+	own, started := out.withoutEarlierTokens(), r.prefilled
+	t := b.detachRequest(now, r, own)
 	if out != nil && out.ClientError {
 		b.endClientError(now, t, r, out)
 		return
+	}
+	if !started {
+		t.starts.addWhole(now, r, &b.cfg)
 	}
 	b.learnFromEnd(now, t, r, own)
 	b.queue(r.Model).chargeServed(r, out)
@@ -319,16 +332,21 @@ func (b *Balancer) handleFailed(now time.Duration, id string, out *Outcome) {
 	if out != nil && out.Broke {
 		b.markSuspect(now, r)
 	}
-	t := b.detachRequest(r, out.withoutEarlierTokens())
+	t := b.detachRequest(now, r, out.withoutEarlierTokens())
 	b.queue(r.Model).chargeUnserved(r, out, generated)
 	unsure := out != nil && out.Unsure
-	if !unsure {
+	lacks := b.unlearnAdapter(t, r, out)
+	if !unsure && !lacks {
 		b.countFailure(now, t, r, trial)
 	}
 	if out != nil && out.Unreachable {
 		b.markUnreachable(now, t)
 	}
-	b.addFailedLoad(now, t, r)
+	if lacks {
+		r.attempts-- // the target could not make an attempt, and receives no further request like this
+	} else {
+		b.addFailedLoad(now, t, r)
+	}
 	b.addPeerKills(now, r, t.id, out)
 	r.avoid, r.failedAt = append(r.avoid, t.engine), now
 	if out != nil && out.Refused {
@@ -344,13 +362,16 @@ func (b *Balancer) handleFailed(now time.Duration, id string, out *Outcome) {
 		b.rejectRequest(r, RejectRefused)
 	case r.attempts >= b.cfg.MaxAttempts:
 		b.rejectRequest(r, RejectRetriesExhausted)
-	case t.peer && now-r.Arrived >= b.maxWait(r):
+	case t.peer && b.waited(now, r) >= b.maxWait(r):
 		b.rejectRequest(r, RejectWaitExceeded) // the peer queued it for its remaining wait time
-	case !unsure && !b.retries.Spend(b.cfg.RetryBurst): // a client error costs the next target almost nothing
+	case !unsure && !lacks && !b.retries.Spend(b.cfg.RetryBurst): // a client error costs the next target almost nothing
 		b.retriesRefused++
 		b.rejectRequest(r, RejectRetryBudget)
 	default:
 		b.requeue(now, r)
+	}
+	if lacks {
+		b.rejectUnknown(now)
 	}
 	b.bounceStranded(now)
 	b.placeSameModel(now, r)
@@ -363,7 +384,7 @@ func (b *Balancer) handleBounced(now time.Duration, id string, out *Outcome) {
 	if r == nil || r.target == nil || !r.target.peer {
 		return
 	}
-	t := b.detachRequest(r, nil)
+	t := b.detachRequest(now, r, nil)
 	t.pausedUntil = now + b.cfg.PeerBackoff
 	r.attempts-- // the peer made no attempt
 	b.queue(r.Model).setCharge(r, r.minCharge)
@@ -378,7 +399,7 @@ func (b *Balancer) handleBounced(now time.Duration, id string, out *Outcome) {
 
 // requeue returns a request to its previous place in the queue.
 func (b *Balancer) requeue(now time.Duration, r *request) {
-	if r.From != "" && !b.servedLocally(now, r.Model) {
+	if r.From != "" && !b.servedLocally(now, r) {
 		b.bounceRequest(r)
 		return
 	}
@@ -393,12 +414,12 @@ func (b *Balancer) requeue(now time.Duration, r *request) {
 // wait.
 func (b *Balancer) anyTargetRemaining(now time.Duration, r *request) bool {
 	for _, t := range b.replicas {
-		if t.model == r.Model && !t.draining && t.live(now, &b.cfg) && !r.needsOtherTarget(t) && !r.avoids(t.engine) {
+		if t.model == r.Model && !t.draining && t.live(now, &b.cfg) && !r.needsOtherTarget(t) && !t.lacksAdapter(r) && !r.avoids(t.engine) {
 			return true
 		}
 	}
 	for _, t := range b.peers {
-		if b.mayForward(r, t) && t.modelLoad(r.Model) != nil && t.live(now, &b.cfg) && !r.needsOtherTarget(t) && !r.avoids(t.engine) {
+		if b.mayForward(r, t) && t.modelLoad(r.Model) != nil && t.live(now, &b.cfg) && !r.needsOtherTarget(t) && !t.lacksAdapter(r) && !r.avoids(t.engine) {
 			return true
 		}
 	}
@@ -424,7 +445,7 @@ func (b *Balancer) handleCancelled(now time.Duration, id string, out *Outcome) {
 	if r.target != nil {
 		generated := b.estimateGenerated(now, r)
 		b.markSuspect(now, r)
-		t := b.detachRequest(r, nil)
+		t := b.detachRequest(now, r, nil)
 		b.queue(r.Model).chargeUnserved(r, out, generated)
 		b.addAction(Action{Kind: ActionAbort, ID: id, Target: t.id})
 	} else {
@@ -436,17 +457,19 @@ func (b *Balancer) handleCancelled(now time.Duration, id string, out *Outcome) {
 }
 
 // detachRequest removes r from its target. out is its outcome there, if known.
-func (b *Balancer) detachRequest(r *request, out *Outcome) *target {
+func (b *Balancer) detachRequest(now time.Duration, r *request, out *Outcome) *target {
 	t := r.target
 	t.confirm(r)
+	t.recordStreamEnd(now, r)
 	t.outstanding--
 	t.breaker.Ended(r.Seq)
 	t.endIsolation(r)
+	t.starts.removeRequest(r)
 	t.work.removeRequest(r, out, t.outstanding == 0)
 	b.removeFromRank(t, r)
 	b.counts.Outstanding--
 	r.target = nil
-	b.queue(r.Model).Ended(&r.Item)
+	b.queue(r.Model).ended(r)
 	return t
 }
 
@@ -467,6 +490,7 @@ func (b *Balancer) bounceRequest(r *request) {
 func (b *Balancer) enqueue(now time.Duration, r *request) *queue {
 	q := b.queue(r.Model)
 	q.pushRequest(now, r)
+	q.activeAt = now
 	b.queued++
 	return q
 }
@@ -483,9 +507,14 @@ func (b *Balancer) dequeue(r *request) {
 	b.queued--
 }
 
+// queueIndex returns the index at which the queue of a model is, or would be inserted.
+func (b *Balancer) queueIndex(model string) int {
+	return sort.Search(len(b.queues), func(i int) bool { return b.queues[i].model >= model })
+}
+
 // queue returns the queue of a model. It creates the queue if needed.
 func (b *Balancer) queue(model string) *queue {
-	i := sort.Search(len(b.queues), func(i int) bool { return b.queues[i].model >= model })
+	i := b.queueIndex(model)
 	if i < len(b.queues) && b.queues[i].model == model {
 		return b.queues[i]
 	}
@@ -509,10 +538,11 @@ func (b *Balancer) tick(now time.Duration) {
 	for _, q := range b.queues {
 		q.ForgetIdle(now)
 		b.chargeOutstanding(now, q)
+		b.trackActivity(now, q)
 		for _, r := range b.waitingRequests(q) {
-			if now-r.Arrived >= b.maxWait(r) {
+			if reason := b.waitExceeded(now, q, r); reason != "" {
 				b.dequeue(r)
-				b.rejectRequest(r, RejectWaitExceeded)
+				b.rejectRequest(r, reason)
 			}
 		}
 		b.releaseDueParked(now, q)

@@ -8,13 +8,13 @@ import (
 	"skyserve/lbd/policy"
 )
 
-// batch is the state for a policy that decides for whole pools (policy.Batcher). Requests that
-// failed, have a holder or are suspects are placed one by one, and so are forwards to peers.
+// batch is the state for a policy that decides for whole pools (policy.Batcher). Requests that not
+// every rank may serve (fillPool) are placed one by one, and so are forwards to peers.
 type batch struct {
 	policy   policy.Batcher // nil: the policy decides request by request
 	pool     policy.Pool
 	requests []*request // parallel to pool.Waiting
-	separate []*request // placed one by one: failed before, suspected, or bound to a holder
+	separate []*request // placed one by one: see fillPool
 	ranks    []*target  // parallel to pool.Ranks
 }
 
@@ -201,10 +201,10 @@ func (t *target) freeSlots(now time.Duration, c *Config) int {
 	case c.Push.Mode == PushBlind:
 	case c.Push.Mode == PushOutstanding:
 		n = min(n, c.Push.N-t.outstanding)
-	case !t.pending.Known || t.stale(now, c):
-		n = min(n, c.OutstandingLimit-t.outstanding)
+	case t.limited(now, c):
+		n = min(n, t.outstandingLimit(c)-t.outstanding)
 	default:
-		n = min(n, c.UnconfirmedLimit-len(t.unconfirmed))
+		n = min(n, t.unconfirmedSlots(c))
 	}
 	return n
 }
@@ -230,15 +230,15 @@ func (b *Balancer) assignPool(now time.Duration, q *queue) (all bool) {
 	return before-q.Len() >= len(b.scratchRequests) && len(b.scratchRequests) > 0
 }
 
-// fillPool adds the head of the queue to the pool. Requests that failed before, are suspects or
-// have a holder are listed separately and placed first.
+// fillPool adds the head of the queue to the pool. Requests that failed before, are suspects, have a
+// holder or need an adapter that some ranks lack are listed separately and placed first.
 func (b *Balancer) fillPool(now time.Duration, q *queue) {
 	x := &b.batch
 	x.requests, x.separate, x.pool.Waiting = x.requests[:0], x.separate[:0], x.pool.Waiting[:0]
 	x.pool.Now, x.pool.Model = now, q.model
 	b.scratchRequests = q.First(b.scratchRequests[:0], now, b.cfg.PoolLimit)
 	for _, r := range b.scratchRequests {
-		if len(r.avoid) > 0 || r.Holder != "" || r.suspected() {
+		if len(r.avoid) > 0 || r.Holder != "" || r.suspected() || b.adapterDiffers(r) {
 			x.separate = append(x.separate, r)
 			continue
 		}

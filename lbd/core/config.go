@@ -77,17 +77,25 @@ type Config struct {
 	// in the queue.
 	QueueLimit int
 	MaxWait    time.Duration
-	// ProbeInterval is the time between two reports of one target. After StaleIntervals without a
-	// report, the push rule ignores a replica's pending count, and a peer receives no requests. Policies
-	// still receive the last figures, with their age. After LostIntervals the target is not live.
+	// ScaleToZero contains the models that get a replica when a request arrives and there is none.
+	// MaxColdWait is the maximum time of a request in the queue until that replica is ready; then
+	// MaxWait begins. A request with its own Request.Wait has no more than that.
+	ScaleToZero map[string]bool
+	MaxColdWait time.Duration
+	// ProbeInterval is the time between two reports of one target. After StaleIntervals without new
+	// figures, the push rule ignores a replica's pending count, and a peer receives no requests. Policies
+	// still receive the last figures, with their age. After LostIntervals the figures are unknown, and
+	// without a report the target is not live.
 	ProbeInterval  time.Duration
 	StaleIntervals int
 	LostIntervals  int
 	// UnconfirmedLimit bounds, under PushPending, the unconfirmed requests at a replica
-	// (policy.Candidate.Unconfirmed).
+	// (policy.Candidate.Unconfirmed). A replica whose engine has shown that it starts more at once may
+	// have more (starts.go).
 	UnconfirmedLimit int
 	// OutstandingLimit bounds, under PushPending, the outstanding requests at a replica whose
-	// pending count is unknown or stale.
+	// pending count is unknown or stale, until core/concurrency has learned more. It does not apply to
+	// an engine that reports its number of slots.
 	OutstandingLimit int
 	// SessionLead bounds how far a request of an older session may overtake requests that arrived
 	// earlier, for a policy that holds requests.
@@ -149,6 +157,8 @@ func DefaultConfig(p policy.Policy) Config {
 
 		QueueLimit: 4096,             // about 250 MB of 64 KB bodies; in a longer queue, requests would exceed their targets
 		MaxWait:    60 * time.Second, // the target of the slower interactive tier
+
+		MaxColdWait: 15 * time.Minute, // a VM boots, pulls an image and loads the weights of a large model
 
 		ProbeInterval:  100 * time.Millisecond,
 		StaleIntervals: 3,  // two lost probes are noise, three are not

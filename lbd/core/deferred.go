@@ -67,6 +67,7 @@ func (b *Balancer) parkRequest(now time.Duration, r *request) bool {
 		return false
 	}
 	q.Park(&r.Item)
+	q.activeAt = now
 	b.queued++
 	return true
 }
@@ -82,7 +83,7 @@ func (b *Balancer) releaseParked(now time.Duration, q *queue) {
 		return
 	}
 	for q.releasable = b.cfg.Deferred.ReleaseCount(kv.Value); q.releasable > 0 && q.Parked() > 0 && q.Len() == 0; q.releasable-- {
-		q.addReleased(q.Release(now))
+		q.countAdded(q.Release(now))
 		b.placeWaiting(now, q)
 	}
 }
@@ -99,14 +100,8 @@ func (b *Balancer) releaseDueParked(now time.Duration, q *queue) {
 	}
 	for r := q.OldestParked(); r != nil && now-r.Arrived >= urgent; r = q.OldestParked() {
 		q.Unpark(now, &r.Item)
-		q.addReleased(r)
+		q.countAdded(r)
 	}
-}
-
-// addReleased records that a released request waits with the interactive ones and is not evaluated yet.
-func (q *queue) addReleased(r *request) {
-	r.evaluated = false
-	q.unevaluated++
 }
 
 // evictParked evicts a parked request in favour of r: the last one of the tenant with the most

@@ -47,7 +47,7 @@ func (b *Balancer) mayEject(now time.Duration, t *target) bool {
 // serves.
 func (b *Balancer) allowTrials(now time.Duration) {
 	for _, t := range b.replicas {
-		if t.breaker.Ejected(now) && !b.servedLocally(now, t.model) {
+		if t.breaker.Ejected(now) && !b.modelServedLocally(now, t.model) {
 			t.breaker.EndBy(now)
 		}
 	}

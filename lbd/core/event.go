@@ -24,6 +24,7 @@ const (
 	EventReplicaRemoved   EventKind = "replica_removed"  // Target
 	EventReplicaDraining  EventKind = "replica_draining" // Target
 	EventReplicaReport    EventKind = "replica_report"   // Target, Report
+	EventReplicaNames     EventKind = "replica_names"    // Target, Names: the names that the replica serves; none = unknown
 	EventPeerAdded        EventKind = "peer_added"       // Peer
 	EventPeerRemoved      EventKind = "peer_removed"     // Target
 	EventPeerReport       EventKind = "peer_report"      // Target, PeerReport
@@ -46,6 +47,7 @@ type Event struct {
 	PeerReport   *PeerReport   `json:"peer_report,omitempty"`
 	CacheUpdates []CacheUpdate `json:"learned,omitempty"`
 	Tokens       int           `json:"tokens,omitempty"`
+	Names        []string      `json:"names,omitempty"`
 }
 
 // Hop records how a request was forwarded so far.
@@ -63,7 +65,8 @@ const (
 // Request contains the properties of a request that placement depends on.
 type Request struct {
 	ID      string       `json:"id"`
-	Model   string       `json:"model"` // resolved: never an alias
+	Model   string       `json:"model"`             // resolved: never an alias
+	Adapter string       `json:"adapter,omitempty"` // the LoRA adapter of Model that it needs; empty = none
 	Tenant  string       `json:"tenant,omitempty"`
 	Session string       `json:"session,omitempty"`
 	Tier    service.Tier `json:"tier,omitempty"`
@@ -86,6 +89,8 @@ type Request struct {
 	Holder string `json:"holder,omitempty"`
 	// Wait bounds the time in the queue; 0 = Config.MaxWait.
 	Wait time.Duration `json:"wait_ns,omitempty"`
+	// Fallback: its own model could not serve the request, and Model is another one.
+	Fallback bool `json:"fallback,omitempty"`
 	// Fingerprint is equal for requests with the same model, prompt and parameters. It does not
 	// depend on the tenant. 0 = unknown.
 	Fingerprint uint64 `json:"fingerprint,omitempty"`
@@ -121,9 +126,13 @@ type Outcome struct {
 	// Refused: the target rejected the request for a reason that may not apply to another target:
 	// 401, 403, 404 of the model, 429, 503; with Unsure also another client error.
 	Refused bool `json:"refused,omitempty"`
-	// Unsure, only with Refused: the rejection may be about the request itself, as a 400 or 422 is. It
-	// counts as a failure of the target only if another target then serves the request.
+	// Unsure: the target may be in order. With Refused, the rejection may be about the request itself, as
+	// a 400 or 422 is; it counts as a failure of the target only if another target then serves the
+	// request. Without Refused, the target cannot continue the answer of another one.
 	Unsure bool `json:"unsure,omitempty"`
+	// LacksModel: the target rejected the request because it does not serve the requested name. If that is
+	// an adapter, this is no failure of the target.
+	LacksModel bool `json:"lacks_model,omitempty"`
 	// ClientError: the target rejected the request as invalid (a client error). The response
 	// carries no information about the target's health.
 	ClientError bool `json:"client_error,omitempty"`
@@ -150,13 +159,18 @@ type ReplicaInfo struct {
 
 // ProbeReport is the result of probing a replica. Figures that the engine does not export are unknown.
 type ProbeReport struct {
-	// Age is the age of the figures when the report arrived: half a round trip.
-	Age     time.Duration         `json:"age_ns"`
+	// Age is the age of the report when it arrived: half a round trip.
+	Age time.Duration `json:"age_ns"`
+	// Lag is the age of the figures when the report was made: more than 0 for an engine that updates
+	// them less often than it is probed.
+	Lag     time.Duration         `json:"lag_ns,omitempty"`
 	Ready   bool                  `json:"ready"`
 	Reason  string                `json:"reason,omitempty"` // why it is not ready
 	Pending policy.Maybe[int]     `json:"pending"`
 	Running policy.Maybe[int]     `json:"running"`
 	KV      policy.Maybe[float64] `json:"kv"`
+	// Slots is the number of requests that the engine runs at a time, if it reports that.
+	Slots policy.Maybe[int] `json:"slots,omitzero"`
 }
 
 // PeerInfo describes a peer that is added.
@@ -200,6 +214,8 @@ type ModelLoad struct {
 	// Pace is the mean over the live replicas of the time between two tokens, divided by that of the
 	// nominal replica; 0 = unknown.
 	Pace float64 `json:"pace,omitempty"`
+	// Adapters are the LoRA adapters that the live replicas serve, sorted. Unknown = any may be served.
+	Adapters policy.Maybe[[]string] `json:"adapters,omitzero"`
 }
 
 // ActionKind is the type of an action.
@@ -209,7 +225,7 @@ type ActionKind string
 const (
 	ActionDispatch ActionKind = "dispatch" // send request ID to replica Target
 	ActionForward  ActionKind = "forward"  // send request ID to peer Target with Hop
-	ActionQueue    ActionKind = "hold"     // request ID stays in the queue, held for replica Target if set; nothing to do
+	ActionQueue    ActionKind = "hold"     // request ID stays in the queue, held for replica Target if set, Reason QueuedForStart or none; nothing to do
 	ActionBounce   ActionKind = "bounce"   // return request ID to peer Target
 	ActionReject   ActionKind = "reject"   // end request ID with Reason
 	ActionAbort    ActionKind = "abort"    // stop request ID at Target: its client disconnected
@@ -219,8 +235,10 @@ const (
 const (
 	RejectDuplicate        = "duplicate_id"   // a request with this id has not ended
 	RejectNoReplica        = "no_replica"     // no replica of this balancer and no peer serves the model
+	RejectNoAdapter        = "no_adapter"     // no target serves Request.Adapter
 	RejectQueueFull        = "queue_full"     // Config.QueueLimit requests are queued already
 	RejectWaitExceeded     = "wait_exceeded"  // it reached its maximum time in the queue
+	RejectStartExceeded    = "start_exceeded" // no replica of its model became ready within Config.MaxColdWait
 	RejectFailed           = "replica_failed" // its target failed and it cannot be retried
 	RejectRetriesExhausted = "retries_exhausted"
 	RejectRetryBudget      = "retry_budget"          // the retry budget is exhausted

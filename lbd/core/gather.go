@@ -14,7 +14,7 @@ func (b *Balancer) gatherCandidates(now time.Duration, q *queue, r *request) {
 	b.candidates, b.targets = b.candidates[:0], b.targets[:0]
 	anyLocal := false
 	for _, t := range b.replicas {
-		if t.model != r.Model || r.needsOtherTarget(t) || r.avoids(t.engine) || b.occupied(now, r, t) {
+		if t.model != r.Model || r.needsOtherTarget(t) || t.lacksAdapter(r) || r.avoids(t.engine) || b.occupied(now, r, t) {
 			continue
 		}
 		anyLocal = b.addCandidate(now, q, t).Available || anyLocal
@@ -24,7 +24,7 @@ func (b *Balancer) gatherCandidates(now time.Duration, q *queue, r *request) {
 		return
 	}
 	for _, t := range b.peers {
-		if t.modelLoad(r.Model) != nil && !r.needsOtherTarget(t) && !r.avoids(t.engine) && b.mayForward(r, t) {
+		if t.modelLoad(r.Model) != nil && !r.needsOtherTarget(t) && !t.lacksAdapter(r) && !r.avoids(t.engine) && b.mayForward(r, t) {
 			b.addCandidate(now, q, t)
 		}
 	}
@@ -45,7 +45,7 @@ func (b *Balancer) describeTarget(now time.Duration, q *queue, t *target, c *pol
 		ID: t.id, Peer: t.peer, Live: !t.draining && t.live(now, &b.cfg),
 		Outstanding: t.outstanding + t.failedLoad.count, Unconfirmed: len(t.unconfirmed), Held: t.heldRequests,
 		Prefilling: t.work.prefillTokens, Context: t.context(), Remaining: t.work.remaining() + t.failedLoad.remaining,
-		Residence: t.residence, Age: t.age(now),
+		Residence: t.residence, Age: t.figuresAge(now),
 	}
 	if !t.peer {
 		c.Available, c.Pace = t.replicaAvailable(now, &b.cfg), t.pace.Value()

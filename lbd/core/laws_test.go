@@ -19,7 +19,10 @@ import (
 // world is a small model around one balancer: it tracks the targets of requests, so that only
 // possible events are drawn.
 type world struct {
-	holders map[string]string // by request, if it has one
+	holders map[string]string   // by request, if it has one
+	adapter map[string]string   // by request
+	served  map[string][]string // the latest list of each replica; none = unknown
+	refused map[string][]string // the adapters that a replica rejected since then
 	b       *Balancer
 	now     time.Duration
 	next    int
@@ -31,7 +34,7 @@ type world struct {
 }
 
 func newWorld(cfg Config) *world {
-	return &world{b: New(cfg), holders: map[string]string{}, at: map[string]string{}, ended: map[string]string{}}
+	return &world{b: New(cfg), holders: map[string]string{}, adapter: map[string]string{}, served: map[string][]string{}, refused: map[string][]string{}, at: map[string]string{}, ended: map[string]string{}}
 }
 
 func drawConfig(rt *rapid.T) Config {
@@ -47,6 +50,7 @@ func drawConfig(rt *rapid.T) Config {
 	cfg.Order = rapid.SampledFrom([]QueueOrder{OrderFCFS, OrderEDF, OrderPF, OrderDPA}).Draw(rt, "order")
 	cfg.TauN, cfg.TauP = time.Second, 200*time.Millisecond
 	cfg.QueueLimit, cfg.MaxWait, cfg.TreeBytes, cfg.ShareBytes = 6, 3*time.Second, 4<<10, 2<<10
+	cfg.ScaleToZero, cfg.MaxColdWait = rapid.SampledFrom([]map[string]bool{nil, {"m": true}, {"m": true, "n": true}}).Draw(rt, "scale to zero"), 5*time.Second
 	cfg.TreeOrder = rapid.SampledFrom([]prefix.Order{prefix.LeastRecent, prefix.EarliestInserted}).Draw(rt, "tree order")
 	return cfg
 }
@@ -61,10 +65,12 @@ func (w *world) draw(rt *rapid.T) Event {
 	replica := rapid.SampledFrom(replicaNames).Draw(rt, "replica")
 	peer := rapid.SampledFrom(peerNames).Draw(rt, "peer")
 	model := rapid.SampledFrom([]string{"m", "n"}).Draw(rt, "model")
-	switch rapid.IntRange(0, 18).Draw(rt, "kind") {
+	switch rapid.IntRange(0, 19).Draw(rt, "kind") {
 	case 0, 1, 2, 3:
 		w.next++
 		r := &Request{ID: fmt.Sprintf("q%d", w.next), Model: model, Prompt: letters(rapid.StringOfN(rapid.RuneFrom([]rune("ab")), 0, 5, -1).Draw(rt, "prompt"))}
+		r.Adapter = rapid.SampledFrom([]string{"", "", "sql", "law"}).Draw(rt, "adapter")
+		w.adapter[r.ID] = r.Adapter
 		r.Session = rapid.SampledFrom([]string{"", "s1", "s2"}).Draw(rt, "session")
 		r.Tenant = rapid.SampledFrom([]string{"", "", "t1", "t2"}).Draw(rt, "tenant")
 		r.Tier = rapid.SampledFrom([]service.Tier{"", service.TierFast, service.TierNormal, service.TierDeferred}).Draw(rt, "tier")
@@ -99,16 +105,28 @@ func (w *world) draw(rt *rapid.T) Event {
 	case 11:
 		return Event{Kind: EventPeerReport, Target: peer, PeerReport: &PeerReport{
 			Age: 50 * time.Millisecond, RTT: 100 * time.Millisecond, Killers: drawKillers(rt),
-			Models: []ModelLoad{{Model: "m", Replicas: 2, Available: rapid.IntRange(0, 2).Draw(rt, "available"), Queued: rapid.IntRange(0, 3).Draw(rt, "queued")}},
+			Models: []ModelLoad{{Model: "m", Replicas: 2, Available: rapid.IntRange(0, 2).Draw(rt, "available"), Queued: rapid.IntRange(0, 3).Draw(rt, "queued"), Adapters: drawAdapters(rt)}},
 		}}
 	case 12:
 		return Event{Kind: EventTick}
+	case 19:
+		return Event{Kind: EventReplicaNames, Target: replica, Names: drawNames(rt)}
 	case 18:
 		return drawLearned(rt, peer)
 	case 13, 14:
 		return Event{Kind: EventProgress, Target: replica, Tokens: rapid.IntRange(0, 300).Draw(rt, "tokens")}
 	}
 	return w.drawEnd(rt)
+}
+
+// drawNames returns a list of served names, which may be unknown and is not sorted.
+func drawNames(rt *rapid.T) []string {
+	return rapid.SampledFrom([][]string{nil, {"m"}, {"sql", "m"}, {"sql", "law", "m", "n"}}).Draw(rt, "names")
+}
+
+// drawAdapters returns the adapters of a peer's heartbeat.
+func drawAdapters(rt *rapid.T) policy.Maybe[[]string] {
+	return rapid.SampledFrom([]policy.Maybe[[]string]{{}, policy.Known([]string{}), policy.Known([]string{"sql", "law"})}).Draw(rt, "peer adapters")
 }
 
 // drawLearned returns cache updates that a peer could send, of own and other replicas.
@@ -154,7 +172,7 @@ func (w *world) drawEnd(rt *rapid.T) Event {
 	case 1:
 		return Event{Kind: EventFailed, ID: id, Outcome: &Outcome{
 			Retryable: rapid.Bool().Draw(rt, "retryable"), Unreachable: rapid.Bool().Draw(rt, "unreachable"), Broke: rapid.Bool().Draw(rt, "broke"),
-			Refused: rapid.Bool().Draw(rt, "refused"), Unsure: rapid.Bool().Draw(rt, "unsure"), Kills: rapid.SampledFrom([]int{0, 0, 0, 1, 2}).Draw(rt, "kills there"),
+			Refused: rapid.Bool().Draw(rt, "refused"), Unsure: rapid.Bool().Draw(rt, "unsure"), LacksModel: rapid.Bool().Draw(rt, "lacks"), Kills: rapid.SampledFrom([]int{0, 0, 0, 1, 2}).Draw(rt, "kills there"),
 		}}
 	case 2:
 		return Event{Kind: EventCancelled, ID: id}
@@ -173,6 +191,7 @@ func (w *world) step(t fatal, ev Event) []Action {
 	w.now += 37 * time.Millisecond
 	w.log = append(w.log, ev)
 	target := w.at[ev.ID]
+	w.trackNames(ev, target)
 	actions := w.b.Step(w.now, ev)
 	switch ev.Kind {
 	case EventArrived:
@@ -203,6 +222,7 @@ func (w *world) step(t fatal, ev Event) []Action {
 			if holder := w.holders[a.ID]; holder != "" && holder != a.Target {
 				t.Fatalf("%s, which %s alone can serve, goes to %s", a.ID, holder, a.Target)
 			}
+			w.checkAdapter(t, a)
 			w.at[a.ID] = a.Target
 		case ActionReject, ActionBounce:
 			w.end(t, a.ID, string(a.Kind))
@@ -217,6 +237,36 @@ func (w *world) step(t fatal, ev Event) []Action {
 	}
 	w.events = append(w.events, b)
 	return actions
+}
+
+// trackNames updates the latest list of each replica, and what it rejected since.
+func (w *world) trackNames(ev Event, target string) {
+	switch ev.Kind {
+	case EventReplicaNames:
+		if findTarget(w.b.replicas, ev.Target) != nil {
+			w.served[ev.Target], w.refused[ev.Target] = ev.Names, nil
+		}
+	case EventReplicaAdded:
+		if t := findTarget(w.b.replicas, ev.Replica.ID); t == nil || t.model != ev.Replica.Model {
+			delete(w.served, ev.Replica.ID)
+			delete(w.refused, ev.Replica.ID)
+		}
+	case EventFailed:
+		if ev.Outcome.LacksModel && findTarget(w.b.replicas, target) != nil {
+			w.refused[target] = append(w.refused[target], w.adapter[ev.ID])
+		}
+	}
+}
+
+// checkAdapter checks that a request is not sent to a replica that lacks its adapter.
+func (w *world) checkAdapter(t fatal, a Action) {
+	names, adapter := w.served[a.Target], w.adapter[a.ID]
+	if adapter == "" || slices.Contains(peerNames, a.Target) {
+		return
+	}
+	if names != nil && !slices.Contains(names, adapter) || slices.Contains(w.refused[a.Target], adapter) {
+		t.Fatalf("%s needs the adapter %s and goes to %s, which lists %v and rejected %v", a.ID, adapter, a.Target, names, w.refused[a.Target])
+	}
 }
 
 type fatal interface{ Fatalf(string, ...any) }
@@ -247,16 +297,27 @@ func (w *world) checkCounts(t fatal) {
 	if total > c.Outstanding {
 		t.Fatalf("replicas carry %d, counted %d", total, c.Outstanding)
 	}
+	byModel := 0
+	for _, q := range w.b.queues {
+		byModel += q.outstanding
+	}
+	if byModel != c.Outstanding {
+		t.Fatalf("models have %d outstanding, counted %d", byModel, c.Outstanding)
+	}
 }
 
 // checkModels compares the counts per model with the requests themselves.
 func (w *world) checkModels(t fatal) {
 	want := map[string]ModelView{}
+	for model := range w.b.cfg.ScaleToZero {
+		want[model] = ModelView{Model: model}
+	}
 	for _, r := range w.b.replicas {
 		want[r.model] = ModelView{Model: r.model}
 	}
+	used := map[string]bool{}
 	for _, r := range w.b.requests {
-		if r.target != nil {
+		if used[r.Model] = true; r.target != nil {
 			continue
 		}
 		m := want[r.Model]
@@ -272,7 +333,10 @@ func (w *world) checkModels(t fatal) {
 		t.Fatalf("models %+v, want %+v, sorted", got, want)
 	}
 	for _, m := range got {
-		if m.FirstTokens, m.Late = 0, 0; m != want[m.Model] {
+		if m.Idle < 0 || used[m.Model] && m.Idle != 0 {
+			t.Fatalf("%s has a request, told it is idle for %v", m.Model, m.Idle)
+		}
+		if m.FirstTokens, m.Late, m.Idle, m.Cold = 0, 0, 0, false; m != want[m.Model] {
 			t.Fatalf("told %+v, want %+v", m, want[m.Model])
 		}
 	}

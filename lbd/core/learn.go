@@ -16,6 +16,21 @@ func (r *request) recordFirstToken(now time.Duration) {
 	r.firstTokenOutstanding, r.firstTokenContext = r.target.outstanding, r.target.work.context()
 }
 
+// learnFromFirstToken updates the learned limit of r's target, if it is in use.
+func (b *Balancer) learnFromFirstToken(now time.Duration, r *request) {
+	if t := r.target; !r.prefilled && !t.peer && t.limited(now, &b.cfg) && !t.slots.Known {
+		t.limit.FirstToken(t.starts.running, t.outstanding, b.cfg.OutstandingLimit)
+	}
+}
+
+// recordStreamEnd records in the learned limit of t that r is no longer streaming, if it was. r is
+// still outstanding.
+func (t *target) recordStreamEnd(now time.Duration, r *request) {
+	if r.prefilled && !t.peer {
+		t.limit.Ended(int64(r.firstTokenAt-r.sentAt), int64(now-r.firstTokenAt), t.outstanding)
+	}
+}
+
 // learnFromEnd updates the estimates of t from a request that ended.
 func (b *Balancer) learnFromEnd(now time.Duration, t *target, r *request, out *Outcome) {
 	t.recordResidence(now - r.sentAt)

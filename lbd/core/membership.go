@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"skyserve/lbd/core/breaker"
+	"skyserve/lbd/core/concurrency"
 	"skyserve/lbd/policy"
 )
 
@@ -36,11 +37,13 @@ func removeTarget(ts []*target, t *target) []*target {
 	return ts
 }
 
-// forgetCache forgets the expected cache contents and the failed load of t.
+// forgetCache forgets the expected cache contents, the failed load and the learned limit of t.
 func (b *Balancer) forgetCache(now time.Duration, t *target) {
 	if t.slot >= 0 {
 		t.failedLoad = failedLoad{}
+		t.starts.forget()
 	}
+	t.limit = concurrency.Limit{} // another engine may have replaced it
 	b.caches.forgetCache(now, &t.cacheTarget)
 }
 
@@ -52,9 +55,12 @@ func (b *Balancer) updateNeighbours() {
 // addReplica adds a replica. If it exists already, it is updated and no longer draining.
 func (b *Balancer) addReplica(now time.Duration, info *ReplicaInfo) {
 	if t := findTarget(b.replicas, info.ID); t != nil {
+		if t.model != info.Model {
+			b.queue(info.Model).activeAt = now
+		}
 		if t.model != info.Model || t.process != info.Process {
 			b.forgetCache(now, t)
-			t.breaker = breaker.Breaker{}
+			t.breaker, t.served = breaker.Breaker{}, servedNames{}
 		}
 		t.process = info.Process
 		b.setEngine(t, info.engine())
@@ -66,6 +72,7 @@ func (b *Balancer) addReplica(now time.Duration, info *ReplicaInfo) {
 	b.setEngine(t, info.engine())
 	b.caches.attachReplica(now, &t.cacheTarget)
 	b.replicas = insertTarget(b.replicas, t)
+	b.queue(info.Model).activeAt = now
 }
 
 // removeReplica removes a replica and, without neighbours, its prefixes at once. Its outstanding
@@ -78,7 +85,7 @@ func (b *Balancer) removeReplica(now time.Duration, id string) {
 	b.dismissFailures(t, len(t.openFailures))
 	b.caches.detachReplica(now, &t.cacheTarget, t.cacheLost(now, &b.cfg))
 	b.replicas = removeTarget(b.replicas, t)
-	b.rejectUnknown()
+	b.rejectUnknown(now)
 	b.bounceStranded(now)
 }
 
@@ -102,7 +109,7 @@ func (b *Balancer) removePeer(now time.Duration, id string) {
 	b.peers = removeTarget(b.peers, t)
 	b.updateNeighbours()
 	b.caches.removePeer(&t.cacheTarget)
-	b.rejectUnknown()
+	b.rejectUnknown(now)
 	b.placeAllWaiting(now)
 }
 
@@ -111,18 +118,25 @@ func (b *Balancer) handleReplicaReport(now time.Duration, id string, rep *ProbeR
 	if t == nil {
 		return
 	}
+	becameReady := rep.Ready && !t.ready
 	hadCache := t.ready || !t.reported // before the first report, the updates of other balancers count
 	t.reported, t.ready, t.reason = true, rep.Ready, rep.Reason
 	sound := rep.sanitized()
-	t.pending, t.running, t.kv = sound.Pending, sound.Running, sound.KV
+	if sound.Lag >= time.Duration(b.cfg.LostIntervals)*b.cfg.ProbeInterval {
+		// As old as the last report of a lost replica. An idle engine does not update its figures, so
+		// without this rule those of its busy time would keep requests away.
+		sound.Pending, sound.Running, sound.KV = policy.Maybe[int]{}, policy.Maybe[int]{}, policy.Maybe[float64]{}
+	}
+	t.pending, t.running, t.kv, t.slots = sound.Pending, sound.Running, sound.KV, sound.Slots
 	switch {
 	case t.pending.Or(0) == 0:
 		t.pendingSince = 0
 	case t.pendingSince == 0:
 		t.pendingSince = now
 	}
-	t.reportedAt = now - sound.Age
-	t.confirmByReport(now, sound.Age)
+	t.starts.addPending(t.outstanding, t.pending.Or(0))
+	t.reportedAt, t.measuredAt = now-sound.Age, now-sound.Age-sound.Lag
+	t.confirmByReport(now, sound.Age, sound.Lag)
 	if rep.Ready {
 		t.unreachable = false
 	} else if hadCache {
@@ -133,6 +147,9 @@ func (b *Balancer) handleReplicaReport(now time.Duration, id string, rep *ProbeR
 		b.resolveFailuresOf(now, t)
 	}
 	q := b.queue(t.model)
+	if becameReady {
+		q.activeAt = now
+	}
 	b.releaseParked(now, q)
 	b.placeWaiting(now, q)
 }
@@ -150,11 +167,11 @@ func (b *Balancer) handlePeerReport(now time.Duration, id string, rep *PeerRepor
 	b.receiveKillers(now, rep.Killers)
 	age := max(0, rep.Age)
 	t.reportedAt, t.rtt = now-age, max(0, rep.RTT)
-	t.confirmByReport(now, age)
+	t.confirmByReport(now, age, 0)
 	for _, q := range b.queues {
 		q.evaluatedSinceReport = false
 	}
-	b.rejectUnknown()
+	b.rejectUnknown(now)
 	b.placeAllWaiting(now)
 }
 
@@ -174,9 +191,18 @@ func (b *Balancer) forgetLost(now time.Duration) {
 	}
 }
 
-// servedLocally reports whether a replica of this balancer can serve the model, now or after a
-// wait.
-func (b *Balancer) servedLocally(now time.Duration, model string) bool {
+// servedLocally reports whether a replica of this balancer can serve r, now or after a wait.
+func (b *Balancer) servedLocally(now time.Duration, r *request) bool {
+	for _, t := range b.replicas {
+		if t.model == r.Model && !t.draining && !t.lacksAdapter(r) && t.live(now, &b.cfg) {
+			return true
+		}
+	}
+	return false
+}
+
+// modelServedLocally is servedLocally for a request that any replica of the model can serve.
+func (b *Balancer) modelServedLocally(now time.Duration, model string) bool {
 	for _, t := range b.replicas {
 		if t.model == model && !t.draining && t.live(now, &b.cfg) {
 			return true
@@ -185,9 +211,14 @@ func (b *Balancer) servedLocally(now time.Duration, model string) bool {
 	return false
 }
 
-// modelKnown reports whether a replica here is configured to serve the model, or a peer reports live
-// replicas of it.
+// modelKnown reports whether a replica here is configured to serve the model, a peer reports live
+// replicas of it, or it scales to zero.
 func (b *Balancer) modelKnown(model string) bool {
+	return b.modelAttached(model) || b.cfg.ScaleToZero[model]
+}
+
+// modelAttached is modelKnown without the models that may get a replica.
+func (b *Balancer) modelAttached(model string) bool {
 	for _, t := range b.replicas {
 		if t.model == model {
 			return true
@@ -201,24 +232,27 @@ func (b *Balancer) modelKnown(model string) bool {
 	return false
 }
 
-// rejectUnknown ends the waiting requests whose model is no longer served, or whose holder was
-// removed.
-func (b *Balancer) rejectUnknown() {
+// rejectUnknown ends the waiting requests whose model or adapter is no longer served, or whose holder
+// was removed.
+func (b *Balancer) rejectUnknown(now time.Duration) {
 	for _, q := range b.queues {
 		if q.Len() == 0 && q.Parked() == 0 {
 			continue
 		}
 		known := b.modelKnown(q.model)
 		for _, r := range b.waitingRequests(q) {
-			switch {
-			case known && b.holderKnown(r):
+			switch adapterKnown := b.adapterKnown(now, r); {
+			case known && adapterKnown && b.holderKnown(r):
 				continue
-			case known:
+			case known && adapterKnown:
 				b.dequeue(r)
 				b.rejectRequest(r, RejectHolderGone)
 			case r.From != "":
 				b.dequeue(r)
 				b.bounceRequest(r)
+			case known:
+				b.dequeue(r)
+				b.rejectRequest(r, RejectNoAdapter)
 			default:
 				b.dequeue(r)
 				b.rejectRequest(r, RejectNoReplica)
@@ -231,11 +265,15 @@ func (b *Balancer) rejectUnknown() {
 // may have other targets.
 func (b *Balancer) bounceStranded(now time.Duration) {
 	for _, q := range b.queues {
-		if q.Len() == 0 || b.servedLocally(now, q.model) {
+		if q.Len() == 0 {
+			continue
+		}
+		served := b.modelServedLocally(now, q.model)
+		if served && q.forwardedAdapters == 0 {
 			continue
 		}
 		for _, r := range b.waitingRequests(q) {
-			if r.From != "" {
+			if r.From != "" && (!served || !b.servedLocally(now, r)) {
 				b.dequeue(r)
 				b.bounceRequest(r)
 			}
@@ -276,6 +314,7 @@ func (b *Balancer) ModelLoads(now time.Duration) []ModelLoad {
 	for i := range loads {
 		loads[i].Pace = b.meanPace(now, loads[i].Model)
 		loads[i].KV = b.meanKV(now, loads[i].Model)
+		loads[i].Adapters = b.reportedAdapters(now, loads[i].Model)
 		loads[i].Wait, loads[i].Residence = b.expectedWait(now, loads[i].Model)
 	}
 	sort.Slice(loads, func(i, j int) bool { return loads[i].Model < loads[j].Model })
@@ -339,6 +378,10 @@ type ReplicaView struct {
 	// divided by that of the nominal replica, as learned from responses.
 	Held int
 	Pace float64
+	// OutstandingLimit is the limit of its outstanding requests while its pending count is unknown or
+	// stale: the number of slots that its engine reports, or the learned one. It is unknown while the
+	// limit does not apply.
+	OutstandingLimit policy.Maybe[int]
 }
 
 // PeerView is the state of a peer, for display.
@@ -363,12 +406,17 @@ type ModelView struct {
 	// FirstTokens counts the streamed IW-F requests of this balancer's clients that had a first token.
 	// Late counts those whose first token arrived after the tier's target.
 	FirstTokens, Late int64
+	// Idle is the time since the model was last in use here: since it had a request, or since a
+	// replica of it was added or became ready; 0 while it has a request.
+	Idle time.Duration
+	// Cold means that the model scales to zero and has no live replica here or at a peer: see IsCold.
+	Cold bool
 }
 
 // BalancerView is a copy of the balancer's state.
 type BalancerView struct {
 	Counts   Counts
-	Models   []ModelView   // with a replica or a request here, sorted
+	Models   []ModelView   // with a replica or a request here, or that scale to zero, sorted
 	Replicas []ReplicaView // sorted by id
 	Peers    []PeerView    // sorted by id
 	// OldestWait is the longest time that a queued request has waited.
@@ -387,15 +435,20 @@ type BalancerView struct {
 func (b *Balancer) Snapshot(now time.Duration) BalancerView {
 	v := BalancerView{Counts: b.counts, TreeBytes: b.caches.replicas.Bytes() + b.caches.peers.Bytes(), TreeNodes: b.caches.replicas.Nodes() + b.caches.peers.Nodes(), Ejections: b.ejections, RetriesRefused: b.retriesRefused, Stopped: b.suspects.stopped}
 	v.Counts.Queued = b.queued
-	v.Models = b.modelViews()
+	v.Models = b.modelViews(now)
 	for _, q := range b.queues {
 		v.OldestWait = max(v.OldestWait, q.OldestWait(now))
 	}
 	for _, t := range b.replicas {
+		limit := policy.Maybe[int]{}
+		if t.limited(now, &b.cfg) {
+			limit = policy.Known(t.outstandingLimit(&b.cfg))
+		}
 		v.Replicas = append(v.Replicas, ReplicaView{
 			ID: t.id, Model: t.model, Ready: t.live(now, &b.cfg), Draining: t.draining, Reported: t.reported,
 			Available: t.replicaAvailable(now, &b.cfg), Reason: t.unreadyReason(now, &b.cfg), Outstanding: t.outstanding,
 			Pending: t.pending, Running: t.running, KV: t.kv, Age: t.age(now), Tokens: t.tokens, Held: t.heldRequests, Pace: t.pace.Value(),
+			OutstandingLimit: limit,
 		})
 	}
 	for _, t := range b.peers {
@@ -407,8 +460,8 @@ func (b *Balancer) Snapshot(now time.Duration) BalancerView {
 	return v
 }
 
-// modelViews returns the models that have a replica or a request here.
-func (b *Balancer) modelViews() []ModelView {
+// modelViews returns the models that have a replica or a request here, or scale to zero.
+func (b *Balancer) modelViews(now time.Duration) []ModelView {
 	served := map[string]bool{}
 	for _, t := range b.replicas {
 		served[t.model] = true
@@ -416,8 +469,8 @@ func (b *Balancer) modelViews() []ModelView {
 	var all []ModelView
 	for _, q := range b.queues {
 		n, deferred := q.Len()+q.Parked(), q.Deferred()+q.Parked()
-		if n > 0 || served[q.model] {
-			all = append(all, ModelView{Model: q.model, Queued: n - deferred, Deferred: deferred, FirstTokens: q.firstTokens, Late: q.lateFirstTokens})
+		if n > 0 || served[q.model] || b.cfg.ScaleToZero[q.model] {
+			all = append(all, ModelView{Model: q.model, Queued: n - deferred, Deferred: deferred, FirstTokens: q.firstTokens, Late: q.lateFirstTokens, Idle: q.idle(now), Cold: b.IsCold(now, q.model)})
 		}
 		delete(served, q.model)
 	}

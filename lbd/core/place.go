@@ -49,7 +49,7 @@ func (b *Balancer) placeInOrder(now time.Duration, q *queue) {
 			head = head[:0] // the fair order of tenants changed
 			continue
 		}
-		if !r.restricted() {
+		if !r.restricted() && !b.adapterDiffers(r) {
 			return
 		}
 		skip++
@@ -74,10 +74,14 @@ func (b *Balancer) placeWithHolds(now time.Duration, q *queue) {
 		b.clearHolds(q.model)
 	}
 	b.scratchRequests = q.First(b.scratchRequests[:0], now, b.cfg.PoolLimit)
-	gathered := false // whether the gathered candidates are those of an unrestricted request
+	gathered := false // whether the gathered candidates are those of an unrestricted request with this adapter
+	adapter := ""
 	for _, r := range b.scratchRequests {
 		if r.evaluated && !again {
 			continue
+		}
+		if r.Adapter != adapter {
+			gathered, adapter = false, r.Adapter
 		}
 		if available && !peersChanged && r.evaluated && gathered && !b.anyCandidateAvailable() {
 			b.holdFor(r, r.waitsFor)
@@ -245,7 +249,7 @@ func (b *Balancer) sendRequest(now time.Duration, r *request, t *target, d *Deci
 		t.forwarded++
 		b.addAction(Action{
 			Kind: ActionForward, ID: r.ID, Target: t.id, Hop: nextHop(r, t), Reason: d.Reason, Decision: d,
-			SessionAge: now - r.sessionStart, Wait: max(time.Millisecond, b.maxWait(r)-(now-r.Arrived)), Kills: b.killsToSend(r),
+			SessionAge: now - r.sessionStart, Wait: max(time.Millisecond, b.maxWait(r)-b.waited(now, r)), Kills: b.killsToSend(r),
 		})
 		return
 	}

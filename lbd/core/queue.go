@@ -23,6 +23,14 @@ type queue struct {
 	// unevaluated counts the requests that were not evaluated since they were queued.
 	evaluatedSinceReport bool
 	unevaluated          int
+	// forwardedAdapters counts the queued requests that a peer forwarded and that need an adapter.
+	forwardedAdapters int
+	// outstanding is the number of requests at targets. activeAt is the last time at which the model
+	// was in use: see idle. coldAt is the last time at which requests waited for a replica to start;
+	// cold means that they did at the last tick.
+	outstanding      int
+	activeAt, coldAt time.Duration
+	cold             bool
 	// assignedAt is the time when a pool was last decided.
 	assignedAt   time.Duration
 	sharedEngine bool // two ranks of the model belonged to one engine when last checked
@@ -41,18 +49,39 @@ func (q *queue) position(r *request, now time.Duration) fair.Position {
 
 // pushRequest adds r at its position.
 func (q *queue) pushRequest(now time.Duration, r *request) {
-	r.evaluated = false
-	q.unevaluated++
+	q.countAdded(r)
 	q.Push(now, &r.Item)
 }
 
 // removeRequest removes r, which must be queued or parked.
 func (q *queue) removeRequest(r *request) {
-	if !r.Parked() && !r.evaluated {
-		q.unevaluated--
+	if !r.Parked() {
+		q.countRemoved(r)
 	}
 	q.Remove(&r.Item)
 }
+
+// countAdded updates the counts when r is queued: it is not evaluated yet.
+func (q *queue) countAdded(r *request) {
+	r.evaluated = false
+	q.unevaluated++
+	if r.forwardedForAdapter() {
+		q.forwardedAdapters++
+	}
+}
+
+// countRemoved updates the counts when r, which is queued and not parked, is removed.
+func (q *queue) countRemoved(r *request) {
+	if !r.evaluated {
+		q.unevaluated--
+	}
+	if r.forwardedForAdapter() {
+		q.forwardedAdapters--
+	}
+}
+
+// forwardedForAdapter reports whether a peer forwarded r and r needs an adapter.
+func (r *request) forwardedForAdapter() bool { return r.From != "" && r.Adapter != "" }
 
 // countFirstToken counts r's first token once, at the balancer that its client is connected to.
 func (q *queue) countFirstToken(now time.Duration, r *request) {
@@ -87,8 +116,30 @@ func (r *request) sendCharge() int64 { return int64(max(1, r.promptLength())) }
 // chargeSent charges r's tenant for its prompt, or for the tokens of an earlier attempt if there
 // were more.
 func (q *queue) chargeSent(r *request) {
+	q.outstanding++
 	q.Sent(&r.Item)
 	q.setCharge(r, max(r.minCharge, r.sendCharge()))
+}
+
+// fallsBackNow reports whether a request that falls back to another model may exceed the queue limit: a
+// replica of that model is available, so the queue is full of requests for other models. The excess is
+// bounded, because a policy may hold such a request.
+func (b *Balancer) fallsBackNow(now time.Duration, r *request) bool {
+	if !r.Fallback || b.queued >= 2*b.cfg.QueueLimit {
+		return false
+	}
+	for _, t := range b.replicas {
+		if t.model == r.Model && t.replicaAvailable(now, &b.cfg) {
+			return true
+		}
+	}
+	return false
+}
+
+// ended records that r is no longer at a target.
+func (q *queue) ended(r *request) {
+	q.outstanding--
+	q.Ended(&r.Item)
 }
 
 // evictForTenant evicts a request in favour of r, so that a tenant that fills the queue cannot
@@ -96,12 +147,14 @@ func (q *queue) chargeSent(r *request) {
 // model. That tenant must have more than r's tenant, and the evicted request must not be more
 // urgent than r. Parked requests are evicted first, see evictParked.
 func (b *Balancer) evictForTenant(now time.Duration, r *request) bool {
-	if b.evictParked(r) {
-		return true
-	}
+	return b.evictParked(r) || b.evictFrom(now, r, b.queues)
+}
+
+// evictFrom is evictForTenant for the requests of some queues, without parked ones.
+func (b *Balancer) evictFrom(now time.Duration, r *request, queues []*queue) bool {
 	var fullest *queue
 	tenant, maxWaiting := "", 0
-	for _, q := range b.queues {
+	for _, q := range queues {
 		if t, n := q.TenantWithMostWaiting(); n > maxWaiting {
 			fullest, tenant, maxWaiting = q, t, n
 		}

@@ -23,6 +23,7 @@ func (b *Balancer) Reconfigure(now time.Duration, cfg Config) []Action {
 	b.retries.Resize(old.RetryBurst, cfg.RetryBurst)
 	b.reconfigureBreakers(now)
 	b.reconfigureBatch()
+	b.addColdQueues(now)
 	b.requeueAll(now, b.traits.Holds != held || cfg.SessionLead != old.SessionLead)
 	b.placeAllWaiting(now)
 	return b.actions

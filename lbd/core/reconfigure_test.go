@@ -137,7 +137,8 @@ func TestReconfigureDecidesLikeNew(t *testing.T) {
 			return c
 		}
 		before := drawConfig(rt)
-		before.TreeOrder = cfg.TreeOrder
+		before.TreeOrder, before.ScaleToZero = cfg.TreeOrder, cfg.ScaleToZero
+		cfg.QueueLimit, before.QueueLimit = 12, 12 // nobody gives way, also in the half for models without a replica
 		late, early := newWorld(before), newWorld(twin())
 		both := func(ev Event) {
 			got, want := outline(late.step(rt, ev)), outline(early.step(rt, ev))

@@ -1,6 +1,7 @@
 package core
 
 import (
+	"slices"
 	"time"
 
 	"skyserve/lbd/core/pace"
@@ -16,8 +17,11 @@ const (
 
 // sanitized returns a replica's report without impossible figures.
 func (r ProbeReport) sanitized() ProbeReport {
-	r.Age = max(0, r.Age)
+	r.Age, r.Lag = max(0, r.Age), max(0, r.Lag)
 	r.Pending, r.Running, r.KV = sanitizeCount(r.Pending), sanitizeCount(r.Running), sanitizeShare(r.KV)
+	if r.Slots = sanitizeCount(r.Slots); r.Slots.Value < 1 {
+		r.Slots = policy.Maybe[int]{}
+	}
 	return r
 }
 
@@ -30,6 +34,9 @@ func (l ModelLoad) sanitized() ModelLoad {
 	l.Wait, l.Residence = min(max(0, l.Wait), maxTime), min(max(0, l.Residence), maxTime)
 	if !(l.Pace >= 1.0/pace.Limit && l.Pace <= pace.Limit) {
 		l.Pace = 0
+	}
+	if l.Adapters.Known && !slices.IsSorted(l.Adapters.Value) {
+		l.Adapters.Value = slices.Sorted(slices.Values(l.Adapters.Value))
 	}
 	return l
 }

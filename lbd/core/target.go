@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"skyserve/lbd/core/breaker"
+	"skyserve/lbd/core/concurrency"
 	"skyserve/lbd/core/pace"
 	"skyserve/lbd/policy"
 )
@@ -12,9 +13,10 @@ import (
 type target struct {
 	cacheTarget
 
-	model          string // replica only
-	maxOutstanding int    // replica only: ReplicaInfo.MaxOutstanding
-	sameRegion     bool   // peer only
+	model          string      // replica only
+	maxOutstanding int         // replica only: ReplicaInfo.MaxOutstanding
+	served         servedNames // replica only
+	sameRegion     bool        // peer only
 
 	draining bool
 	// ready is the result of the last report; reported is set once a report was received.
@@ -23,7 +25,8 @@ type target struct {
 	reason   string
 	// unreachable: a connection failed since the last report.
 	unreachable bool
-	reportedAt  time.Duration // when the last report's figures were measured
+	reportedAt  time.Duration // when the last report was made
+	measuredAt  time.Duration // replica only: when its figures were measured
 	rtt         time.Duration
 
 	pending policy.Maybe[int]
@@ -43,6 +46,7 @@ type target struct {
 	outstanding  int
 	forwarded    int64      // requests sent to it; peer only
 	unconfirmed  []*request // sent, but not yet confirmed by a report or a first token, oldest first
+	starts       starts     // replica only
 	tokens       int64      // generated, from progress events
 	work         work
 	failedLoad   failedLoad // replica only
@@ -53,10 +57,22 @@ type target struct {
 	openFailures []openFailure
 	isolation    *isolation
 	survivedAt   time.Duration
+
+	// Replica only, for outstandingLimit: ProbeReport.Slots, and what was learned.
+	slots policy.Maybe[int]
+	limit concurrency.Limit
 }
 
-// age returns the age of the target's figures.
+// age returns the age of the target's last report.
 func (t *target) age(now time.Duration) time.Duration { return now - t.reportedAt }
+
+// figuresAge returns the age of a replica's figures, or of a peer's report.
+func (t *target) figuresAge(now time.Duration) time.Duration {
+	if t.peer {
+		return t.age(now)
+	}
+	return now - t.measuredAt
+}
 
 // live reports whether the target is usable: it reported ready recently, no connection has failed
 // since, and it is not ejected.
@@ -64,8 +80,9 @@ func (t *target) live(now time.Duration, c *Config) bool {
 	return t.reported && t.ready && !t.unreachable && !t.breaker.Ejected(now) && t.age(now) < time.Duration(c.LostIntervals)*c.ProbeInterval
 }
 
+// stale reports whether the figures of the target are too old for decisions.
 func (t *target) stale(now time.Duration, c *Config) bool {
-	return t.age(now) >= time.Duration(c.StaleIntervals)*c.ProbeInterval
+	return t.figuresAge(now) >= time.Duration(c.StaleIntervals)*c.ProbeInterval
 }
 
 // replicaAvailable applies the push rule to one replica.
@@ -79,10 +96,25 @@ func (t *target) replicaAvailable(now time.Duration, c *Config) bool {
 	case PushOutstanding:
 		return t.outstanding < c.Push.N
 	}
-	if !t.pending.Known || t.stale(now, c) {
-		return t.outstanding < c.OutstandingLimit
+	if t.limited(now, c) {
+		return t.outstanding < t.outstandingLimit(c)
 	}
-	return t.pending.Value == 0 && len(t.unconfirmed) < c.UnconfirmedLimit
+	return t.pending.Value == 0 && t.unconfirmedSlots(c) > 0
+}
+
+// limited reports whether the push rule uses outstandingLimit: PushPending does, if the pending count
+// of the replica is unknown or stale.
+func (t *target) limited(now time.Duration, c *Config) bool {
+	return c.Push.Mode == PushPending && (!t.pending.Known || t.stale(now, c))
+}
+
+// outstandingLimit returns the limit of the outstanding requests at a replica that is limited: the
+// number that its engine reports to run at once, or else the learned one.
+func (t *target) outstandingLimit(c *Config) int {
+	if t.slots.Known {
+		return t.slots.Value
+	}
+	return t.limit.Value(c.OutstandingLimit)
 }
 
 // modelLoad returns the peer's last report for a model; nil if it does not serve it.
@@ -122,6 +154,7 @@ func (t *target) addOutstanding(r *request) {
 	t.breaker.Sent(r.Seq)
 	t.work.addRequest(r)
 	t.unconfirmed = append(t.unconfirmed, r)
+	r.sentTogether, r.sentOutstanding = len(t.unconfirmed), t.outstanding
 }
 
 // residenceWeight is the weight of each new value in the running mean.
@@ -147,10 +180,10 @@ func (t *target) confirm(r *request) {
 }
 
 // confirmByReport removes the unconfirmed requests that a report of this age includes: those that
-// reached the target before the figures were measured.
-func (t *target) confirmByReport(now, age time.Duration) {
+// reached the target before the figures were measured, lag before the report.
+func (t *target) confirmByReport(now, age, lag time.Duration) {
 	n := 0
-	for n < len(t.unconfirmed) && t.unconfirmed[n].sentAt <= now-2*age {
+	for n < len(t.unconfirmed) && t.unconfirmed[n].sentAt <= now-2*age-lag {
 		n++
 	}
 	t.unconfirmed = append(t.unconfirmed[:0], t.unconfirmed[n:]...)

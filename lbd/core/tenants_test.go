@@ -80,3 +80,27 @@ func TestFailuresAreNotCharged(t *testing.T) {
 		t.Errorf("charged %d tokens with %d outstanding after a failure, want %d with 1", got, b.counts.Outstanding, before)
 	}
 }
+
+// A queue that is full of requests for one model does not reject a request that falls back to another
+// model with an available replica. Others are rejected, and a fallback to a busy model too.
+func TestFullQueueAdmitsFallback(t *testing.T) {
+	b := flooded(t, "least-load", 100)
+	b.Step(0, Event{Kind: EventReplicaAdded, Replica: &ReplicaInfo{ID: "s", Model: "small"}})
+	b.Step(0, Event{Kind: EventReplicaReport, Target: "s", Report: &ProbeReport{Ready: true, Pending: policy.Known(0)}})
+	for _, c := range []struct {
+		id       string
+		fallback bool
+		want     string
+	}{
+		{"direct", false, "rejectdirect" + RejectQueueFull},
+		{"first", true, "dispatchfirstsleast_load"},
+		{"second", true, "rejectsecond" + RejectQueueFull},
+	} {
+		request := &Request{ID: c.id, Model: "small", Tenant: "flood", Session: "flood", PromptTokens: 100, Fallback: c.fallback}
+		actions := b.Step(time.Millisecond, Event{Kind: EventArrived, Request: request})
+		got := string(actions[0].Kind) + actions[0].ID + actions[0].Target + actions[0].Reason
+		if len(actions) != 1 || got != c.want {
+			t.Errorf("%s: got %s, want %s", c.id, got, c.want)
+		}
+	}
+}

@@ -100,6 +100,22 @@ func (a args) share(name string) policy.Maybe[float64] {
 	return policy.Known(float64(a.int(name, 0)) / 100)
 }
 
+// list returns a comma-separated list; nil if it is missing.
+func (a args) list(name string) []string {
+	if a[name] == "" {
+		return nil
+	}
+	return strings.Split(a[name], ",")
+}
+
+// adapters returns the adapters of a heartbeat; unknown without the word.
+func (a args) adapters() policy.Maybe[[]string] {
+	if _, ok := a["adapters"]; !ok {
+		return policy.Maybe[[]string]{}
+	}
+	return policy.Known(append([]string{}, a.list("adapters")...))
+}
+
 func (s *script) line(n int, words []string) []string {
 	a, name := args{}, ""
 	for _, w := range words[1:] {
@@ -124,6 +140,16 @@ func (s *script) line(n int, words []string) []string {
 		return nil
 	case "load":
 		return []string{describeLoad(s.b.ModelLoads(s.now))}
+	case "limits":
+		var all []string
+		for _, v := range s.b.Snapshot(s.now).Replicas {
+			limit := "none"
+			if v.OutstandingLimit.Known {
+				limit = strconv.Itoa(v.OutstandingLimit.Value)
+			}
+			all = append(all, fmt.Sprintf("%s: %d of %s", v.ID, v.Outstanding, limit))
+		}
+		return all
 	case "counts":
 		c := s.b.Snapshot(s.now).Counts
 		return []string{fmt.Sprintf("%+v", c)}
@@ -155,6 +181,7 @@ func (s *script) config(a args) Config {
 	cfg.MaxAttempts = a.int("tries", cfg.MaxAttempts)
 	cfg.RetryBackoff = time.Duration(a.int("retry-wait", int(cfg.RetryBackoff.Milliseconds()))) * time.Millisecond
 	cfg.UnconfirmedLimit = a.int("unconfirmed", cfg.UnconfirmedLimit)
+	cfg.OutstandingLimit = a.int("outstanding", cfg.OutstandingLimit)
 	cfg.TreeBytes = a.int("tree", cfg.TreeBytes)
 	if cfg.Order, err = ParseOrder(a["queue-order"]); err != nil {
 		s.t.Fatal(err)
@@ -162,6 +189,12 @@ func (s *script) config(a args) Config {
 	cfg.TauN = time.Duration(a.int("tau-n", int(cfg.TauN.Milliseconds()))) * time.Millisecond
 	cfg.TauP = time.Duration(a.int("tau-p", int(cfg.TauP.Milliseconds()))) * time.Millisecond
 	cfg.MaxWait = time.Duration(a.int("max-wait", int(cfg.MaxWait.Milliseconds()))) * time.Millisecond
+	cfg.MaxColdWait = time.Duration(a.int("max-cold-wait", int(cfg.MaxColdWait.Milliseconds()))) * time.Millisecond
+	for _, model := range strings.Split(a["scale-to-zero"], ",") {
+		if model != "" {
+			cfg.ScaleToZero = map[string]bool{model: true}
+		}
+	}
 	if a["order"] == "earliest" {
 		cfg.TreeOrder = prefix.EarliestInserted
 	}
@@ -185,7 +218,7 @@ func event(word, name string, a args) (Event, bool) {
 	ms := func(k string) time.Duration { return time.Duration(a.int(k, 0)) * time.Millisecond }
 	switch word {
 	case "arrive":
-		return Event{Kind: EventArrived, Request: &Request{ID: name, Model: model, Prompt: letters(a["prompt"]), Session: a["session"], Tenant: a["tenant"], Tier: service.Tier(a["tier"]), PromptTokens: a.int("tokens", 0), MaxTokens: a.int("max", 0), From: a["from"], Hop: Hop(a["hop"]), Wait: ms("wait")}}, true
+		return Event{Kind: EventArrived, Request: &Request{ID: name, Model: model, Adapter: a["adapter"], Prompt: letters(a["prompt"]), Session: a["session"], Tenant: a["tenant"], Tier: service.Tier(a["tier"]), PromptTokens: a.int("tokens", 0), MaxTokens: a.int("max", 0), From: a["from"], Hop: Hop(a["hop"]), Wait: ms("wait")}}, true
 	case "first":
 		return Event{Kind: EventFirstToken, ID: name}, true
 	case "progress":
@@ -193,7 +226,7 @@ func event(word, name string, a args) (Event, bool) {
 	case "finish":
 		return Event{Kind: EventFinished, ID: name, Outcome: &Outcome{Key: letters(a["key"]), OutputTokens: a.maybe("output")}}, true
 	case "fail":
-		return Event{Kind: EventFailed, ID: name, Outcome: &Outcome{Retryable: a["started"] == "", Unreachable: a["unreachable"] != ""}}, true
+		return Event{Kind: EventFailed, ID: name, Outcome: &Outcome{Retryable: a["started"] == "", Unreachable: a["unreachable"] != "", Refused: a["lacks"] != "", LacksModel: a["lacks"] != ""}}, true
 	case "cancel":
 		return Event{Kind: EventCancelled, ID: name}, true
 	case "bounced":
@@ -204,27 +237,32 @@ func event(word, name string, a args) (Event, bool) {
 		return Event{Kind: EventReplicaRemoved, Target: name}, true
 	case "drain":
 		return Event{Kind: EventReplicaDraining, Target: name}, true
+	case "names":
+		return Event{Kind: EventReplicaNames, Target: name, Names: a.list("are")}, true
 	case "report":
-		return Event{Kind: EventReplicaReport, Target: name, Report: &ProbeReport{Ready: a["down"] == "", Reason: a["down"], Pending: a.maybe("pending"), Running: a.maybe("running"), KV: a.share("kv"), Age: ms("age")}}, true
+		return Event{Kind: EventReplicaReport, Target: name, Report: &ProbeReport{Ready: a["down"] == "", Reason: a["down"], Pending: a.maybe("pending"), Running: a.maybe("running"), KV: a.share("kv"), Age: ms("age"), Lag: ms("lag"), Slots: a.maybe("slots")}}, true
 	case "peer":
 		return Event{Kind: EventPeerAdded, Peer: &PeerInfo{ID: name, SameRegion: a["same"] != ""}}, true
 	case "remove-peer":
 		return Event{Kind: EventPeerRemoved, Target: name}, true
 	case "heartbeat":
-		return Event{Kind: EventPeerReport, Target: name, PeerReport: &PeerReport{Age: ms("age"), RTT: 2 * ms("age"), Models: []ModelLoad{{Model: model, Replicas: a.int("replicas", 1), Available: a.int("available", 1), Queued: a.int("queued", 0), KV: a.share("kv")}}}}, true
+		return Event{Kind: EventPeerReport, Target: name, PeerReport: &PeerReport{Age: ms("age"), RTT: 2 * ms("age"), Models: []ModelLoad{{Model: model, Replicas: a.int("replicas", 1), Available: a.int("available", 1), Queued: a.int("queued", 0), KV: a.share("kv"), Adapters: a.adapters()}}}}, true
 	case "tick":
 		return Event{Kind: EventTick}, true
 	}
 	return Event{}, false
 }
 
-// describeLoad omits an unknown KV utilisation.
+// describeLoad omits unknown figures.
 func describeLoad(loads []ModelLoad) string {
 	var all []string
 	for _, l := range loads {
 		s := fmt.Sprintf("{Model:%s Replicas:%d Available:%d Queued:%d Outstanding:%d", l.Model, l.Replicas, l.Available, l.Queued, l.Outstanding)
 		if l.KV.Known {
 			s += fmt.Sprintf(" KV:%.3g", l.KV.Value)
+		}
+		if l.Adapters.Known {
+			s += fmt.Sprintf(" Adapters:%v", l.Adapters.Value)
 		}
 		all = append(all, s+"}")
 	}

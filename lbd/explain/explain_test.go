@@ -183,6 +183,13 @@ func TestUnsuccessfulRequests(t *testing.T) {
 	}{
 		{"waits", base(func(d *record.RequestRecord) { d.State, d.Status, d.E2EMillis = "queued", 0, nil }), []string{"still queued", "Still in progress."}},
 		{"kept", base(func(d *record.RequestRecord) { d.State, d.Status, d.E2EMillis, d.HeldFor = "queued", 0, nil, "us-7" }), []string{"still queued, for replica us-7"}},
+		{"cold", base(func(d *record.RequestRecord) {
+			d.State, d.Status, d.E2EMillis, d.Reason = "queued", 0, nil, core.QueuedForStart
+		}), []string{"still queued: the model had no replica, waiting for one to start"}},
+		{"was cold", base(func(d *record.RequestRecord) {
+			d.Attempts = origin().Attempts[1:]
+			d.Attempts[0].Cold = true
+		}), []string{"Queued for 220 ms: the model had no replica, waiting for one to start"}},
 		{"was kept", base(func(d *record.RequestRecord) {
 			d.Attempts = origin().Attempts[1:]
 			d.Attempts[0].HeldFor = "us-0"

@@ -110,7 +110,11 @@ func (p *page) header(s *Story, d *record.RequestRecord, again bool) {
 	}
 	p.text("", "", title)
 	p.fact("arrived", fmt.Sprintf("%s at %s in %s", d.At.In(p.zone).Format("2006-01-02 15:04:05.000 MST"), d.Balancer, d.Region))
-	p.fact("model", d.Model)
+	if d.Split != "" {
+		p.fact("model", d.Model+", of split "+d.Split)
+	} else {
+		p.fact("model", d.Model)
+	}
 	p.fact("tier", string(d.Tier))
 	if d.Tenant != "" {
 		p.fact("tenant", d.Tenant)
@@ -143,6 +147,8 @@ func (p *page) part(s *Story, d *record.RequestRecord) {
 		state := "still queued"
 		if d.HeldFor != "" {
 			state += ", for replica " + d.HeldFor
+		} else if d.Reason == core.QueuedForStart {
+			state += ": " + waitsForStart
 		}
 		p.item(state)
 	}
@@ -166,13 +172,17 @@ func (p *page) attempt(t *record.Attempt, n int, free float64) {
 	if n > 0 {
 		then = "then "
 	}
+	fallback := ""
+	if t.Model != "" {
+		fallback = " as fallback " + t.Model
+	}
 	switch t.Kind {
 	case core.ActionDispatch:
-		p.item(fmt.Sprintf("%s %ssent to replica %s", at, then, t.Target))
+		p.item(fmt.Sprintf("%s %ssent to replica %s%s", at, then, t.Target, fallback))
 	case core.ActionForward:
-		p.item(fmt.Sprintf("%s %sforwarded to peer %s", at, then, t.Target))
+		p.item(fmt.Sprintf("%s %sforwarded to peer %s%s", at, then, t.Target, fallback))
 	case core.ActionReject:
-		p.item(fmt.Sprintf("%s rejected: %s", at, because(rejectedBecause, t.Reason)))
+		p.item(fmt.Sprintf("%s rejected%s: %s", at, fallback, because(rejectedBecause, t.Reason)))
 		if len(t.Engines) > 0 {
 			p.more("Engines that died: " + strings.Join(t.Engines, ", ") + ".")
 		}
@@ -207,7 +217,7 @@ const minShownWait = 1
 func (p *page) decision(t *record.Attempt, waited float64) {
 	d := t.Decision
 	if waited >= minShownWait {
-		p.more(fmt.Sprintf("Queued for %s: %s.", millis(waited), whyWaiting(d.Policy, t.HeldFor)))
+		p.more(fmt.Sprintf("Queued for %s: %s.", millis(waited), whyWaiting(d.Policy, t.HeldFor, t.Cold)))
 	} else {
 		p.more("Not queued.")
 	}

@@ -29,8 +29,10 @@ var chosenBecause = map[string]string{
 var rejectedBecause = map[string]string{
 	core.RejectDuplicate:        "a request with this id was already in flight",
 	core.RejectNoReplica:        "no replica serves the model, here or at a peer",
+	core.RejectNoAdapter:        "no replica serves the adapter, here or at a peer",
 	core.RejectQueueFull:        "the queue was full",
 	core.RejectWaitExceeded:     "no capacity within the maximum queue time",
+	core.RejectStartExceeded:    "no replica of the model became ready within balancer.max_cold_wait",
 	core.RejectFailed:           "its replica failed after part of the response was sent",
 	core.RejectRetriesExhausted: "maximum number of attempts reached",
 	core.RejectRetryBudget:      "its replica failed and the retry budget was exhausted",
@@ -65,8 +67,11 @@ func traits(policyName string) policy.Traits {
 }
 
 // whyWaiting describes why a request stays queued under a policy. keptFor is the replica that it
-// was held for on arrival, if any.
-func whyWaiting(policyName, keptFor string) string {
+// was held for on arrival, if any; cold means that its model had no replica.
+func whyWaiting(policyName, keptFor string, cold bool) string {
+	if cold {
+		return waitsForStart
+	}
 	if keptFor != "" {
 		return "waiting for " + keptFor + " (full) was expected to be faster than another target"
 	}
@@ -75,6 +80,9 @@ func whyWaiting(policyName, keptFor string) string {
 	}
 	return "no capacity"
 }
+
+// waitsForStart is why a request of a model that scales to zero is queued.
+const waitsForStart = "the model had no replica, waiting for one to start"
 
 // noLiveReplica is the reason for which a balancer returns a request to the peer that forwarded it.
 const noLiveReplica = "no live replica here"
@@ -85,7 +93,7 @@ func Why(r telemetry.RequestSummary) string {
 	rejection, rejected := rejectedBecause[r.Reason]
 	switch {
 	case r.State == "queued":
-		return whyWaiting(r.Policy, r.Target)
+		return whyWaiting(r.Policy, r.Target, r.Reason == core.QueuedForStart)
 	case r.State == "bounced":
 		return noLiveReplica
 	case rejected:

@@ -26,6 +26,7 @@ type Answer struct {
 	OnlyText   bool        // the current event contains only text
 	Transcript *Transcript // nil if no other target can continue the answer
 	id         []byte      // id of an answer that is not a stream, JSON-encoded
+	Messages   bool        // the answer has the format of Anthropic's Messages API
 
 	template     chunkTemplate
 	quotedText   []byte // text of the current event's first choice, JSON-encoded
@@ -37,6 +38,7 @@ type Answer struct {
 	RemainingKeyBytes int        // bytes that may still enter the key
 	turnStarted       bool       // the assistant's turn has begun
 	keyIncomplete     bool       // the key does not contain the whole answer
+	inputMissing      bool       // the current block of a message is a tool call without input so far
 }
 
 // Figure is a number that an engine may have reported.
@@ -60,7 +62,12 @@ func (a *Answer) Event(data []byte) Finding {
 		return f
 	}
 	a.quotedText, a.usageJSON, a.hasOther = nil, nil, false
-	f := a.readEvent(data)
+	var f Finding
+	if a.Messages {
+		f = a.readMessagesEvent(data)
+	} else {
+		f = a.readEvent(data)
+	}
 	if a.quotedText != nil && !a.hasOther {
 		a.template.learnChunk(data, a.quotedText, a.usageJSON, f.Counts, a.isCompletion)
 	}
@@ -321,6 +328,10 @@ func (a *Answer) readResponse(kind, raw []byte) {
 
 // Whole processes an answer that is not a stream.
 func (a *Answer) Whole(raw []byte) {
+	if a.Messages {
+		a.readMessage(raw)
+		return
+	}
 	members(raw, func(key, value []byte) {
 		switch string(key) {
 		case `"id"`:

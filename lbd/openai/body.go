@@ -15,47 +15,6 @@ import (
 	"skyserve/internal/service"
 )
 
-// Endpoint is an API endpoint that engines serve.
-type Endpoint struct {
-	Path string // below the host
-	// streams: the response may be SSE, and its usage must be requested.
-	streams bool
-	// chat: the prompt is messages.
-	chat bool
-	// EndsInDone: a complete stream ends in [DONE].
-	EndsInDone bool
-	// Stored: the engine stores the answer under its id, so that a later request can continue it.
-	Stored bool
-	// render writes the prompt into a key.
-	render func(*Rendering, *Call)
-	// extend appends the beginning of an answer to the prompt; nil if answers cannot be continued.
-	// AnyEngine: every kind of engine supports such a continuation.
-	extend    func(c *Call, soFar []byte) (edits []Edit, ok bool)
-	AnyEngine bool
-	// boundReached is the final chunk, without its head, of an answer that reached the client's
-	// bound.
-	boundReached string
-}
-
-// Endpoints that engines serve.
-var endpoints = map[string]*Endpoint{
-	"/v1/chat/completions": {
-		Path: "/v1/chat/completions", streams: true, chat: true, EndsInDone: true, render: (*Rendering).chat, extend: (*Call).extendChat,
-		boundReached: `"object":"chat.completion.chunk","choices":[{"index":0,"delta":{},"logprobs":null,"finish_reason":"length"}]`,
-	},
-	"/v1/completions": {
-		Path: "/v1/completions", streams: true, EndsInDone: true, render: (*Rendering).completion, extend: (*Call).extendPrompt, AnyEngine: true,
-		boundReached: `"object":"text_completion","choices":[{"index":0,"text":"","logprobs":null,"finish_reason":"length"}]`,
-	},
-	"/v1/responses":  {Path: "/v1/responses", Stored: true, render: (*Rendering).responses},
-	"/v1/embeddings": {Path: "/v1/embeddings", render: (*Rendering).embeddings},
-	"/v1/rerank":     {Path: "/v1/rerank", render: (*Rendering).rerank},
-	"/tokenize":      {Path: "/tokenize", render: (*Rendering).tokenize},
-}
-
-// EndpointAt returns the endpoint of a path; nil if engines do not serve the path.
-func EndpointAt(path string) *Endpoint { return endpoints[path] }
-
 // Call contains the fields of a body that the balancer uses. Spans point into body.
 type Call struct {
 	body []byte
@@ -87,7 +46,10 @@ type Call struct {
 	templateArgs    Span
 	effort          Span
 	reasoning       Span
+	ofMessages      *messagesFields // nil until one of them is read
 
+	// form: the body is a form, whose values are texts without quotes.
+	form bool
 	// forbidden: a field prevents the continuation of the answer by another target.
 	forbidden bool
 	seed      uint64     // of sum
@@ -152,6 +114,14 @@ func (c *Call) field(key []byte) *Span {
 		return &c.effort
 	case `"reasoning"`:
 		return &c.reasoning
+	case `"system"`:
+		return &c.messagesFields().system
+	case `"thinking"`:
+		return &c.messagesFields().thinking
+	case `"output_config"`:
+		return &c.messagesFields().outputConfig
+	case `"metadata"`:
+		return &c.messagesFields().metadata
 	}
 	return nil
 }
@@ -231,6 +201,9 @@ func firstInvalid(text []byte) (at int) {
 // ModelName returns the model of the request. The error for any other value contains the value.
 func (c *Call) ModelName() ([]byte, error) {
 	raw := c.model.of(c.body)
+	if c.form && len(raw) > 0 {
+		return raw, nil
+	}
 	switch kindOf(raw) {
 	case '"':
 		name, _ := text(raw, nil)
@@ -253,19 +226,26 @@ func Clip(raw []byte) string {
 // words for true.
 func (c *Call) streamRequested() bool {
 	raw := c.stream.of(c.body)
-	switch kindOf(raw) {
-	case 't':
+	switch kind := kindOf(raw); {
+	case c.form:
+		return isTrue(raw)
+	case kind == 't':
 		return true
-	case '"':
+	case kind == '"':
 		plain, _ := text(raw, nil)
-		switch strings.ToLower(string(plain)) {
-		case "true", "t", "yes", "y", "on", "1":
-			return true
-		}
-		return false
+		return isTrue(plain)
 	}
 	n, ok := wholeNumber(raw)
 	return ok && n == 1
+}
+
+// isTrue reports whether engines convert a text to true.
+func isTrue(text []byte) bool {
+	switch strings.ToLower(string(text)) {
+	case "true", "t", "yes", "y", "on", "1":
+		return true
+	}
+	return false
 }
 
 // maxRequested is the maximum number of tokens or answers that a client requests. No engine
@@ -277,7 +257,7 @@ const maxRequested = 1 << 31
 func (c *Call) MaxOutput(e *Endpoint) int {
 	fields := [2]Span{c.maxTokens}
 	switch {
-	case e.Stored:
+	case e.Continues:
 		fields[0] = c.maxOutputTokens
 	case e.chat:
 		fields = [2]Span{c.maxCompletion, c.maxTokens}
@@ -334,7 +314,7 @@ func wholeNumber(raw []byte) (n int, ok bool) {
 // Answers returns the number of answers that an endpoint generates for the call: 0 if none, else n
 // per prompt, or best_of if that is larger.
 func (c *Call) Answers(e *Endpoint) int {
-	if !e.streams && !e.Stored {
+	if !e.streams && (!e.Continues || e.tokenizes) && e.Path != pathMessages {
 		return 0
 	}
 	n, _ := wholeNumber(c.number.of(c.body))
@@ -383,10 +363,12 @@ func (c *Call) PreviousResponse() (id string, given bool, refused *Error) {
 func (c *Call) PromptCacheKey() []byte { return c.stringOf(c.cacheKey) }
 
 // User returns the client's name for its user; nil if not given.
-func (c *Call) User() []byte { return c.stringOf(c.userField) }
-
-// Generates reports whether the engine runs the model for the endpoint, and does not only tokenize.
-func (e *Endpoint) Generates() bool { return e.Path != "/tokenize" }
+func (c *Call) User(e *Endpoint) []byte {
+	if e.Messages {
+		return memberText(c.messagesFields().metadata.of(c.body), `"user_id"`)
+	}
+	return c.stringOf(c.userField)
+}
 
 // completionBound is the default max_tokens of a completion in OpenAI's API, which vLLM and SGLang
 // share.
@@ -395,7 +377,7 @@ const completionBound = 16
 // ImpliedBound returns the bound that an engine of a kind applies to a completion without
 // max_tokens; 0 if there is none or it is unknown.
 func (e *Endpoint) ImpliedBound(kind service.EngineKind) int {
-	if e.chat || kind != service.EngineVLLM && kind != service.EngineSGLang {
+	if e.chat || e.Messages || kind != service.EngineVLLM && kind != service.EngineSGLang {
 		return 0
 	}
 	return completionBound
@@ -407,8 +389,11 @@ type Edit struct {
 	With []byte
 }
 
-// renameModel returns the edit that replaces an alias by the real name.
-func (c *Call) renameModel(real string) Edit {
+// RenameModel returns the edit that replaces the name of the model, such as an alias, by the real one.
+func (c *Call) RenameModel(real string) Edit {
+	if c.form {
+		return Edit{c.model, []byte(real)}
+	}
 	quoted, _ := json.Marshal(real) // encoding a string cannot fail
 	return Edit{c.model, quoted}
 }
@@ -437,8 +422,9 @@ func (c *Call) Changes(e *Endpoint, resolved ResolvedModel) Changes {
 		Stream: c.streamRequested(), Continuable: c.continuable(e), CountsRequested: c.countsRequested(),
 		NamesMaxTokens: c.maxTokens != Span{}, SetsBounds: c.setsBounds(),
 	}
-	if name, _ := c.ModelName(); string(name) != resolved.Model && resolved.Adapter == "" {
-		ch.Edits = append(ch.Edits, c.renameModel(resolved.Model))
+	served := cmp.Or(resolved.Adapter, resolved.Model)
+	if name, _ := c.ModelName(); string(name) != served {
+		ch.Edits = append(ch.Edits, c.RenameModel(served))
 	}
 	if e.streams && ch.Stream {
 		if ask, needed := c.requestUsage(); needed {

@@ -8,7 +8,7 @@ import (
 // cacheNames are the prefixes of the names under which engines report cached tokens: OpenAI's,
 // vLLM's and SGLang's own, DeepSeek's, Anthropic's.
 var cacheNames = []string{
-	"cached_tokens", "num_cached_tokens", "prompt_cache_hit_tokens", "prompt_cache_miss_tokens", "cache_read_input_tokens", "cache_creation_input_tokens", "cache_write_tokens",
+	"cached_tokens", "num_cached_tokens", "prompt_cache_hit_tokens", "prompt_cache_miss_tokens", "cache_read_input_tokens", "cache_creation", "cache_write_tokens",
 }
 
 // maxCacheName exceeds the length of each of them.
@@ -20,6 +20,10 @@ func MentionsCache(b []byte) bool { return bytes.Contains(b, []byte("cache")) }
 // CacheMask processes JSON in pieces of any size and replaces the numbers of cached tokens by 0.
 // The zero value is ready for a document.
 type CacheMask struct {
+	// Uncached: the numbers of uncached tokens are replaced too. In the Messages API, input_tokens
+	// is one, and reveals how much of a known prompt was cached.
+	Uncached bool
+
 	state  maskState
 	name   [maxCacheName]byte // of the current string
 	length int
@@ -91,6 +95,9 @@ func (m *CacheMask) namesCache() bool {
 		return false
 	}
 	name := m.name[:m.length]
+	if m.Uncached && string(name) == "input_tokens" {
+		return true
+	}
 	if !MentionsCache(name) {
 		return false
 	}

@@ -3,9 +3,8 @@ package openai
 import (
 	"bytes"
 	"encoding/json"
+	"slices"
 	"strconv"
-
-	"skyserve/internal/service"
 )
 
 // forbids reports whether a top-level field of a request prevents a continuation: several answers
@@ -16,7 +15,10 @@ func forbids(key, value []byte) bool {
 		return kindOf(value) != 'n' && kindOf(value) != 'f'
 	case `"response_format"`:
 		return kindOf(value) != 'n' && !plainText(value)
-	case `"skip_special_tokens"`: // the text contains special tokens that a prompt must not repeat
+	case `"skip_special_tokens"`, // the text contains special tokens that a prompt must not repeat
+		// The engine leaves reasoning out (vLLM), or writes it into the text (SGLang). A target that
+		// starts to reason instead of continuing could not be detected.
+		`"include_reasoning"`, `"separate_reasoning"`:
 		return kindOf(value) == 'f'
 	case `"modalities"`:
 		return arrayContains(value, "audio")
@@ -46,13 +48,6 @@ func plainText(format []byte) (plain bool) {
 		}
 	})
 	return plain
-}
-
-// SupportsChatContinuation reports whether an engine of a kind can continue an assistant's message: vLLM
-// and SGLang can with continue_final_message, and so can the simulated engine. Another server would begin
-// a new answer.
-func SupportsChatContinuation(kind service.EngineKind) bool {
-	return kind == service.EngineVLLM || kind == service.EngineSGLang || kind == service.EngineSim
 }
 
 // continuable reports whether an answer to the call can be continued while it consists only of
@@ -108,17 +103,26 @@ func ContinuationBody(e *Endpoint, body, soFar []byte, tokens, implied int, coun
 // token in a prompt to the token itself.
 var controlMarks = []string{"<think>", "</think>", "<|", "</s>", "[INST]", "[/INST]", "<start_of_turn>", "<end_of_turn>"}
 
+// hasControlMark reports whether a text contains a control mark.
+func hasControlMark(plain []byte) bool {
+	return slices.ContainsFunc(controlMarks, func(m string) bool { return bytes.Contains(plain, []byte(m)) })
+}
+
+// decoded returns a copy of a JSON-encoded text without quotes as plain text.
+func decoded(encoded []byte) []byte {
+	quoted := append(append(append(make([]byte, 0, len(encoded)+2), '"'), encoded...), '"')
+	plain, _ := text(quoted, nil)
+	return plain
+}
+
 // breaksContinuation reports whether the JSON-encoded text so far cannot be the end of a prompt: it
 // contains control marks, or ends in a possible beginning of a stop string, which no engine detects
 // if its beginning is in the prompt. vLLM withholds such text; SGLang, and vLLM with
 // include_stop_str_in_output, do not.
 func breaksContinuation(c *Call, soFar []byte) bool {
-	quoted := append(append([]byte{'"'}, soFar...), '"')
-	plain, _ := text(quoted, nil)
-	for _, m := range controlMarks {
-		if bytes.Contains(plain, []byte(m)) {
-			return true
-		}
+	plain := decoded(soFar)
+	if hasControlMark(plain) {
+		return true
 	}
 	value := c.stop.of(c.body)
 	if len(value) == 0 {

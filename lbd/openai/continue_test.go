@@ -5,11 +5,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"reflect"
-	"slices"
 	"strings"
 	"testing"
 
-	"skyserve/internal/service"
 	"skyserve/lbd/policy"
 )
 
@@ -31,6 +29,9 @@ func TestRequestsThatAreNeverContinued(t *testing.T) {
 		{chatPath, chat(`,"continue_final_message":true`), true},
 		{chatPath, chat(`,"skip_special_tokens":true`), true},
 		{chatPath, chat(`,"skip_special_tokens":false`), false},
+		{chatPath, chat(`,"include_reasoning":true,"separate_reasoning":true`), true},
+		{chatPath, chat(`,"include_reasoning":false`), false},
+		{chatPath, chat(`,"separate_reasoning":false`), false},
 		{chatPath, chat(`,"n":2`), false},
 		{chatPath, chat(`,"best_of":3`), false},
 		{chatPath, chat(`,"logprobs":true`), false},
@@ -373,18 +374,6 @@ func FuzzSplice(f *testing.F) {
 			t.Fatalf("%q became %q: done %v and %v, failed %v and %v, %d and %d tokens", soFar, out, a.Done, b.Done, a.Failed, b.Failed, a.Tokens, b.Tokens)
 		}
 	})
-}
-
-func TestEnginesThatContinueChats(t *testing.T) {
-	var kinds []service.EngineKind
-	for _, k := range []service.EngineKind{service.EngineVLLM, service.EngineSGLang, service.EngineOpenAI, service.EngineSim, ""} {
-		if SupportsChatContinuation(k) {
-			kinds = append(kinds, k)
-		}
-	}
-	if want := []service.EngineKind{service.EngineVLLM, service.EngineSGLang, service.EngineSim}; !slices.Equal(kinds, want) {
-		t.Errorf("%v continue chats, want %v", kinds, want)
-	}
 }
 
 // BenchmarkSplice measures the cost of one event of a continued answer.

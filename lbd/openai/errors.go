@@ -21,6 +21,8 @@ type Error struct {
 	Param      string
 	Message    string
 	RetryAfter int // seconds; 0 = none
+	// Challenge is the header WWW-Authenticate; empty = none.
+	Challenge string
 }
 
 // Error returns the message.
@@ -43,15 +45,6 @@ func (e *Error) Body() []byte {
 	}
 	b, _ := json.Marshal(map[string]shape{"error": s}) // encoding strings cannot fail
 	return b
-}
-
-// Event returns the error as an event of a stream; named: the event has the type error.
-func (e *Error) Event(named bool) []byte {
-	event := "data: " + string(e.Body()) + "\n\n"
-	if named {
-		event = "event: error\n" + event
-	}
-	return []byte(event)
 }
 
 // statusBadRequest is the HTTP status of an invalid request.

@@ -28,6 +28,11 @@ func (c *Call) addToSum(key, value []byte) {
 		return
 	}
 	name, _ := text(key, nil)
+	c.addValue(name, value)
+}
+
+// addValue adds a field with a decoded name.
+func (c *Call) addValue(name, value []byte) {
 	c.sum += xxh3.HashSeed(value, xxh3.HashSeed(name, c.seed))
 }
 

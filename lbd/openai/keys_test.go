@@ -156,6 +156,8 @@ var readKeys = map[string]func(*Call) Span{
 	"add_generation_prompt": func(c *Call) Span { return c.addPrompt }, "chat_template": func(c *Call) Span { return c.template },
 	"chat_template_kwargs": func(c *Call) Span { return c.templateArgs }, "reasoning_effort": func(c *Call) Span { return c.effort },
 	"reasoning": func(c *Call) Span { return c.reasoning }, "stop": func(c *Call) Span { return c.stop },
+	"system": func(c *Call) Span { return c.messagesFields().system }, "thinking": func(c *Call) Span { return c.messagesFields().thinking },
+	"output_config": func(c *Call) Span { return c.messagesFields().outputConfig }, "metadata": func(c *Call) Span { return c.messagesFields().metadata },
 }
 
 // escaped returns a key with its last character written as an escape.

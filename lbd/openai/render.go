@@ -23,6 +23,7 @@ type Rendering struct {
 	answer answerKind
 	// guarded is the set of guarded parameters in its messages.
 	guarded Parameters
+	json    jsonFilter // of the JSON that writeJSON writes in pieces
 }
 
 // answerKind is the way in which an answer is appended to a prompt.
@@ -53,6 +54,9 @@ func Render(seed uint64, e *Endpoint, c *Call, resolved ResolvedModel) *Renderin
 	}
 	r.writeOption(c, "cache_salt", c.cacheSalt)
 	e.render(r, c)
+	if !e.EstimatesTokens() {
+		r.answer = answerUnknown
+	}
 	return r
 }
 

@@ -49,7 +49,7 @@ func FuzzBody(f *testing.F) {
 		if _, err := c.ModelName(); err != nil {
 			return
 		}
-		edits := []Edit{c.renameModel("real")}
+		edits := []Edit{c.RenameModel("real")}
 		if e, needed := c.requestUsage(); needed {
 			edits = append(edits, e)
 		}

@@ -23,6 +23,10 @@ type Splice struct {
 	// space is the white space at the end of the client's text that was not sent to this target,
 	// which is likely to generate it again.
 	space []byte
+	// guard detects that this target begins the answer anew.
+	guard restartGuard
+	// Restarted: this target began the answer anew.
+	Restarted bool
 }
 
 // NewSplice returns a Splice for another target. soFar is the text sent to the target, space the
@@ -33,6 +37,18 @@ func NewSplice(t *Transcript, soFar, space []byte, tokens int) *Splice {
 		s.TokensInPrompt = tokens
 	}
 	return s
+}
+
+// GuardRestart makes Admit detect a target that begins the answer anew. soFar is the text sent to the
+// target.
+func (s *Splice) GuardRestart(soFar []byte) { s.guard = newRestartGuard(soFar) }
+
+// Admit returns the events of the new target that Event can process now, given the next event: none
+// while the target may be beginning the answer anew. If it is, Restarted is set. The result is valid
+// until the next call.
+func (s *Splice) Admit(event []byte) (events [][]byte) {
+	events, s.Restarted = s.guard.admit(event)
+	return events
 }
 
 // Event appends a complete event of the new target to dst, rewritten for the client. It appends

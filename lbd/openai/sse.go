@@ -114,9 +114,9 @@ func IsPartial(event []byte) bool {
 	return err != nil
 }
 
-// EndsStream reports whether an event is the end of a stream.
-func EndsStream(event []byte) bool {
-	var a Answer
+// EndsStream reports whether an event is the end of a stream of the endpoint.
+func (e *Endpoint) EndsStream(event []byte) bool {
+	a := Answer{Messages: e.Messages}
 	a.Event(EventData(event))
 	return a.Done || a.Failed
 }

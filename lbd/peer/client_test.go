@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"reflect"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -432,7 +431,7 @@ func TestImpossiblePeerFiguresAreDropped(t *testing.T) {
 		{Model: "d", Queued: -1},
 	})
 	want := []core.ModelLoad{{Model: "a"}, {Model: "b"}, {Model: "c", KV: policy.Known(0.5)}}
-	if !slices.Equal(got, want) {
+	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
 }

@@ -68,7 +68,7 @@ type Candidate struct {
 	// include those too.
 	Outstanding int
 	// Unconfirmed is the part of Outstanding without a first token that was sent too recently to be
-	// included in the last report.
+	// included in the figures of the last report.
 	Unconfirmed int
 	// Pending, Running and KV are the replica's own figures (KV: utilisation, 0..1). A peer has only
 	// KV: the mean over its replicas.
@@ -116,7 +116,7 @@ type Candidate struct {
 	// Remaining is the estimated number of tokens still to be processed, of prompts and
 	// answers of the requests sent there.
 	Remaining int
-	// Age is the age of its last report.
+	// Age is the age of its figures: of its last report, or more if its engine updates them rarely.
 	Age time.Duration
 	// Score is set by Choose to explain the choice: the expected cost in seconds, lower is better.
 	// It is unknown if the policy has no scores or excluded the candidate.

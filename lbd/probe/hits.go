@@ -17,7 +17,8 @@ const (
 type hitWindow struct {
 	samples    []hitSample // oldest first, one step apart
 	last       hitSample
-	engineRate policy.Maybe[float64] // the engine's own hit rate
+	engineRate policy.Maybe[float64] // the engine's own hit rate, at most hitSpan old
+	ratedAt    time.Time
 }
 
 type hitSample struct {
@@ -27,7 +28,9 @@ type hitSample struct {
 
 // addFigures adds a page's figures to the window.
 func (h *hitWindow) addFigures(now time.Time, f EngineFigures) {
-	h.engineRate = f.HitRate
+	if f.HitRate.Known || now.Sub(h.ratedAt) > hitSpan {
+		h.engineRate, h.ratedAt = f.HitRate, now
+	}
 	if !f.HitTokens.Known || !f.QueryTokens.Known {
 		h.samples = h.samples[:0]
 		return

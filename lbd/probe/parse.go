@@ -9,101 +9,6 @@ import (
 	"skyserve/lbd/policy"
 )
 
-// EngineFigures are the figures of an engine's metrics page. A figure that is missing or implausible is
-// unknown.
-type EngineFigures struct {
-	// Pending and Running count requests: waiting for the running batch, and in it.
-	Pending policy.Maybe[int]
-	Running policy.Maybe[int]
-	// KV is the used share of KV memory, 0..1.
-	KV policy.Maybe[float64]
-	// HitTokens of QueryTokens prompt tokens came from the prefix cache since
-	// the engine started (vLLM).
-	HitTokens   policy.Maybe[float64]
-	QueryTokens policy.Maybe[float64]
-	// HitRate is the engine's own recent rate, 0..1 (SGLang).
-	HitRate policy.Maybe[float64]
-}
-
-// The figures that a page may contain, as indices of figures.
-const (
-	figurePending = iota
-	figureRunning
-	figureKV
-	figureOldKV
-	figureHits
-	figureQueries
-	figureHitRate
-	figureCount
-	noFigure = -1
-)
-
-// figureOf returns the index of a metric's figure, or noFigure.
-func figureOf(name []byte) int {
-	switch string(name) {
-	case "vllm:num_requests_waiting", "sglang:num_queue_reqs":
-		return figurePending
-	case "vllm:num_requests_running", "sglang:num_running_reqs":
-		return figureRunning
-	case "vllm:kv_cache_usage_perc", "sglang:token_usage":
-		return figureKV
-	case "vllm:gpu_cache_usage_perc":
-		return figureOldKV
-	case "vllm:prefix_cache_hits_total":
-		return figureHits
-	case "vllm:prefix_cache_queries_total":
-		return figureQueries
-	case "sglang:cache_hit_rate":
-		return figureHitRate
-	}
-	return noFigure
-}
-
-// series sums the series of one figure, one per data-parallel rank.
-type series struct {
-	sum     float64
-	n       int
-	invalid bool // a rank's value is implausible, so the figure is unknown
-}
-
-func (s *series) addValue(v float64, ok bool) {
-	s.sum += v
-	s.n++
-	s.invalid = s.invalid || !ok
-}
-
-// maxCount bounds a plausible count: no engine has a billion requests.
-const maxCount = 1e9
-
-func (s *series) count() policy.Maybe[int] {
-	if s.n == 0 || s.invalid || s.sum < 0 || s.sum > maxCount {
-		return policy.Maybe[int]{}
-	}
-	return policy.Known(int(s.sum))
-}
-
-func (s *series) total() policy.Maybe[float64] {
-	if s.n == 0 || s.invalid || s.sum < 0 {
-		return policy.Maybe[float64]{}
-	}
-	return policy.Known(s.sum)
-}
-
-// shareTolerance is how far rounding can raise a share above 1.
-const shareTolerance = 0.01
-
-// share returns the mean of the ranks.
-func (s *series) share() policy.Maybe[float64] {
-	if s.n == 0 || s.invalid {
-		return policy.Maybe[float64]{}
-	}
-	mean := s.sum / float64(s.n)
-	if mean < 0 || mean > 1+shareTolerance {
-		return policy.Maybe[float64]{}
-	}
-	return policy.Known(min(mean, 1))
-}
-
 // KindOf returns the engine that wrote a metrics page: vllm, sglang, or empty if unknown.
 func KindOf(page []byte) service.EngineKind {
 	switch {
@@ -115,30 +20,18 @@ func KindOf(page []byte) service.EngineKind {
 	return ""
 }
 
-// Parse parses a metrics page in Prometheus' text format, in place and without allocating. Counts
-// of several series (data-parallel ranks) are summed, shares averaged; one implausible series makes
-// its figure unknown.
-func Parse(page []byte) EngineFigures {
-	var all [1]figures
-	parsePage(page, all[:], false)
-	return all[0].read()
+// Page parses metrics pages in Prometheus' text format, in place and, after the first page, without
+// allocating. Counts of several data-parallel ranks are summed, shares averaged; one implausible
+// series makes its figure unknown. The zero value is an empty page.
+type Page struct {
+	family family
+	ranks  []figures // by data-parallel rank
+	rest   figures   // of series without a rank
 }
 
-// ParseRanks parses a metrics page into the figures of each data-parallel rank. Figures without a
-// rank, or of other ranks, are ignored.
-func ParseRanks(page []byte, ranks []EngineFigures) {
-	all := make([]figures, len(ranks))
-	parsePage(page, all, true)
-	for i := range all {
-		ranks[i] = all[i].read()
-	}
-}
-
-// figures accumulates the series of a page.
-type figures [figureCount]series
-
-// parsePage parses a page into one set of figures or, if byRank, into one set per rank.
-func parsePage(page []byte, all []figures, byRank bool) {
+// Parse replaces the page.
+func (p *Page) Parse(page []byte) {
+	p.family, p.ranks, p.rest = unknownFamily, p.ranks[:0], figures{}
 	for len(page) > 0 {
 		line := page
 		if i := bytes.IndexByte(page, '\n'); i >= 0 {
@@ -150,8 +43,38 @@ func parsePage(page []byte, all []figures, byRank bool) {
 			page = page[histogramSize(line, page):]
 			continue
 		}
-		parseLine(line, all, byRank)
+		p.parseLine(line)
 	}
+}
+
+// Total returns the figures of the whole engine.
+func (p *Page) Total() EngineFigures {
+	var all figures
+	all.addRank(&p.rest)
+	for i := range p.ranks {
+		all.addRank(&p.ranks[i])
+	}
+	return p.read(&all)
+}
+
+// Rank returns the figures of one data-parallel rank. Figures without a rank are ignored.
+func (p *Page) Rank(rank int) EngineFigures {
+	if rank >= len(p.ranks) {
+		return EngineFigures{}
+	}
+	var all figures
+	all.addRank(&p.ranks[rank])
+	return p.read(&all)
+}
+
+// read returns the figures of accumulated series. SGLang sets its hit rate to zero while it decodes, so
+// a zero is unknown.
+func (p *Page) read(all *figures) EngineFigures {
+	f := all.read()
+	if p.family == sglang && f.HitRate.Value == 0 {
+		f.HitRate = policy.Maybe[float64]{}
+	}
+	return f
 }
 
 var (
@@ -192,39 +115,9 @@ func nextComment(page []byte) int {
 	}
 }
 
-// read returns the figures of the accumulated series.
-func (all *figures) read() EngineFigures {
-	f := EngineFigures{
-		Pending: all[figurePending].count(), Running: all[figureRunning].count(),
-		KV:        all[figureKV].share(),
-		HitTokens: all[figureHits].total(), QueryTokens: all[figureQueries].total(),
-		HitRate: all[figureHitRate].share(),
-	}
-	if all[figureKV].n == 0 {
-		f.KV = all[figureOldKV].share()
-	}
-	return f
-}
-
-// mayHoldFigure is a quick check that returns false for nearly all lines without a figure.
-func mayHoldFigure(line []byte) bool {
-	const vllm, sglang = len("vllm:"), len("sglang:")
-	switch {
-	case len(line) <= sglang:
-		return false
-	case line[0] == 'v':
-		c := line[vllm]
-		return c == 'n' || c == 'k' || c == 'g' || c == 'p'
-	case line[0] == 's':
-		c := line[sglang]
-		return c == 'n' || c == 't' || c == 'c'
-	}
-	return false
-}
-
 // parseLine adds a sample line's value to its series; it ignores comments, other metrics and
 // invalid lines.
-func parseLine(line []byte, all []figures, byRank bool) {
+func (p *Page) parseLine(line []byte) {
 	if !mayHoldFigure(line) {
 		return
 	}
@@ -236,83 +129,28 @@ func parseLine(line []byte, all []figures, byRank bool) {
 	if figure == noFigure {
 		return
 	}
-	rest, rank := line[end:], 0
-	if byRank {
-		rank = -1
-	}
+	p.family = familyOf(line)
+	rest, l := line[end:], labels{rank: -1}
 	if len(rest) > 0 && rest[0] == '{' {
-		size := labelsSize(rest)
-		if isPerPriority(rest[:size]) {
+		var size int
+		if l, size = readLabels(rest); l.part || l.other {
 			return
-		}
-		if byRank {
-			rank = rankOf(rest[:size], len(all))
 		}
 		rest = rest[size:]
 	}
-	if rank >= 0 {
-		all[rank][figure].addValue(parseValue(rest))
-	}
+	v, ok := parseValue(rest)
+	p.rank(l.rank)[figure].addValue(v, ok, l.isCopy)
 }
 
-// labelsSize returns the length of the label set at the start of b, including braces; all of b if
-// the set is not closed.
-func labelsSize(b []byte) int {
-	quoted := false
-	for i := 0; i < len(b); i++ {
-		switch b[i] {
-		case '\\':
-			if quoted {
-				i++
-			}
-		case '"':
-			quoted = !quoted
-		case '}':
-			if !quoted {
-				return i + 1
-			}
-		}
+// rank returns the figures of a rank; -1 = none.
+func (p *Page) rank(rank int) *figures {
+	if rank < 0 {
+		return &p.rest
 	}
-	return len(b)
-}
-
-// rankLabels are the labels of a data-parallel rank, vLLM's and SGLang's, as the first label or a
-// later one.
-var rankLabels = [][]byte{[]byte(`{engine="`), []byte(`,engine="`), []byte(`{dp_rank="`), []byte(`,dp_rank="`)}
-
-// rankOf returns the rank, below n, in a label set, or -1.
-func rankOf(labels []byte, n int) int {
-	for _, label := range rankLabels {
-		i := bytes.Index(labels, label)
-		if i < 0 {
-			continue
-		}
-		text, _, closed := bytes.Cut(labels[i+len(label):], []byte{'"'})
-		if rank, err := strconv.Atoi(string(text)); closed && err == nil && rank >= 0 && rank < n {
-			return rank
-		}
-		return -1
+	for len(p.ranks) <= rank {
+		p.ranks = append(p.ranks, figures{})
 	}
-	return -1
-}
-
-var (
-	priorityFirst = []byte(`{priority="`)
-	priorityLater = []byte(`,priority="`)
-)
-
-// isPerPriority reports whether a series counts only the requests of one priority. SGLang exports
-// these in addition to the total, whose priority is empty.
-func isPerPriority(labels []byte) bool {
-	i := bytes.Index(labels, priorityFirst)
-	if i < 0 {
-		i = bytes.Index(labels, priorityLater)
-	}
-	if i < 0 {
-		return false
-	}
-	after := i + len(priorityFirst)
-	return after < len(labels) && labels[after] != '"'
+	return &p.ranks[rank]
 }
 
 // maxNumberBytes is the maximum length of a number; float64 needs at most 24 bytes.

@@ -22,9 +22,12 @@ import (
 const (
 	defaultInterval = 100 * time.Millisecond // ten probes a second: about the duration of a prefill on an L4
 	defaultTimeout  = time.Second            // the core marks a replica lost after a second without reports
-	aliveInterval   = time.Second            // for engines without metrics: /health reports no load, so it is requested less often
+	aliveInterval   = time.Second            // for what tells no load, so that it is requested less often: /health of engines without metrics, pages without figures or beside a load endpoint
 	suspicionTime   = time.Second            // time for which probes request /health after a failed request: ten probes
-	healthTimeout   = 250 * time.Millisecond // SGLang's /health generates a token, which may take over a second: the core needs reports meanwhile
+	healthTimeout   = 250 * time.Millisecond // SGLang's /health generates a token, which may take over a second: the core needs reports meanwhile; also for load endpoints and pages that wait for an engine's step
+	listInterval    = 3 * time.Second        // an adapter loaded at run time is usable within seconds; a list costs as much as a few probes
+	recheckInterval = time.Second            // between two readings of the list caused by rejections
+	listTimeout     = 250 * time.Millisecond // of reading the list again; as healthTimeout
 	maxBackoff      = time.Second            // a replica that recovers is used within a second
 	dialTimeout     = time.Second            // included in Options.Timeout
 	jitterShare     = 0.1                    // spreads the probes of many replicas and balancers
@@ -41,6 +44,11 @@ type Options struct {
 	// it was not given and its metrics show it. They may be identified again after a failure. Each call
 	// precedes the next ready report of the replica.
 	Identified func(service.ReplicaConfig)
+	// Listed is called with the model list of a replica when it is verified, when the list changes,
+	// and with the first list after Recheck. Each call precedes the next ready report of the replica.
+	Listed func(id string, list ModelList)
+	// ListInterval is the time between two readings of a replica's model list; default 3 s.
+	ListInterval time.Duration
 	// Interval is the time between two probes of a replica; default 100 ms.
 	Interval time.Duration
 	// Timeout is the timeout of one probe; default 1 s.
@@ -75,6 +83,7 @@ type Prober struct {
 func New(opts Options) *Prober {
 	opts.Interval = cmp.Or(opts.Interval, defaultInterval)
 	opts.Timeout = cmp.Or(opts.Timeout, defaultTimeout)
+	opts.ListInterval = cmp.Or(opts.ListInterval, listInterval)
 	if opts.Logger == nil {
 		opts.Logger = slog.New(slog.DiscardHandler)
 	}
@@ -83,8 +92,8 @@ func New(opts Options) *Prober {
 	return p
 }
 
-// Start starts to probe a replica. It ignores a replica that is already probed, unless the URL,
-// mTLS, model or number of ranks changed; then it starts again.
+// Start starts to probe a replica. It ignores a replica that is already probed, unless the URL, mTLS,
+// model, key or number of ranks changed; then it starts again.
 func (p *Prober) Start(cfg service.ReplicaConfig) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -92,7 +101,7 @@ func (p *Prober) Start(cfg service.ReplicaConfig) {
 		return
 	}
 	if w := p.watches[cfg.ID]; w != nil {
-		if w.config.URL == cfg.URL && w.config.MTLS == cfg.MTLS && w.config.Model == cfg.Model && w.config.Ranks() == cfg.Ranks() {
+		if w.config.URL == cfg.URL && w.config.MTLS == cfg.MTLS && w.config.Model == cfg.Model && w.config.Key == cfg.Key && w.config.Ranks() == cfg.Ranks() {
 			return
 		}
 		p.stopWatch(w)
@@ -133,6 +142,18 @@ func (p *Prober) Suspect(id string) {
 	}
 }
 
+// Recheck makes the next probe of a replica read its model list, because the replica rejected a name. It
+// does so at most once a second, and only in the usual interval if the engine does not list its
+// adapters. An unknown id is ignored.
+func (p *Prober) Recheck(id string) {
+	p.mu.Lock()
+	w := p.watches[id]
+	p.mu.Unlock()
+	if w != nil {
+		w.doubted.Store(true)
+	}
+}
+
 // Stop stops probing a replica; a probe in progress does not report its result.
 func (p *Prober) Stop(id string) {
 	p.mu.Lock()
@@ -163,7 +184,7 @@ type ReplicaStatus struct {
 	// Reason explains why it is not ready.
 	Reason string
 	// HitRate is the share of prompt tokens that the engine found in its prefix cache, according to
-	// its own metrics: over the last minute (vLLM), or the recent rate that it reports (SGLang).
+	// its own metrics: over the last minute, or the recent rate that it reports.
 	HitRate policy.Maybe[float64]
 }
 

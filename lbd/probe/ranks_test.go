@@ -10,7 +10,7 @@ import (
 	"skyserve/lbd/core"
 )
 
-func TestParseRanks(t *testing.T) {
+func TestFiguresOfEachRank(t *testing.T) {
 	for _, c := range []struct {
 		name, page string
 		want       []EngineFigures
@@ -32,8 +32,9 @@ vllm:num_requests_waiting{engine="1} 3
 `, make([]EngineFigures, 2)},
 		{"not by rank", "vllm:num_requests_waiting 3\nvllm:num_requests_waiting{model_name=\"m\"} 4\n", make([]EngineFigures, 2)},
 	} {
-		got := make([]EngineFigures, 2)
-		ParseRanks([]byte(c.page), got)
+		var p Page
+		p.Parse([]byte(c.page))
+		got := []EngineFigures{p.Rank(0), p.Rank(1)}
 		if !slices.Equal(got, c.want) {
 			t.Errorf("%s: got %+v, want %+v", c.name, got, c.want)
 		}

@@ -25,14 +25,19 @@ type source interface {
 }
 
 // newSource returns the source of a replica, which keeps one connection. It does not follow
-// redirects: an engine does not need to redirect its balancer.
+// redirects: an engine does not need to redirect its balancer, and only the replica itself may receive
+// its key.
 func newSource(cfg service.ReplicaConfig, opts Options) source {
 	url := strings.TrimRight(cfg.URL, "/")
 	if opts.Transport == nil && (cfg.MTLS || strings.HasPrefix(url, "http://")) {
 		o := wire.Options{DialTimeout: dialTimeout, Allow: opts.Allow, Direct: cfg.MTLS, TLS: opts.TLS}
-		return &pollerSource{wire.NewPoller(o, url, maxPage)}
+		p := wire.NewPoller(o, url, maxPage)
+		if cfg.Key != "" {
+			p.SetHeader("Authorization", cfg.Authorization())
+		}
+		return &pollerSource{p}
 	}
-	s := &transportSource{url: url, transport: opts.Transport, requests: map[string]*http.Request{}}
+	s := &transportSource{url: url, authorization: cfg.Authorization(), transport: opts.Transport, requests: map[string]*http.Request{}}
 	if s.transport == nil {
 		own := wire.NewTransport(wire.Options{DialTimeout: dialTimeout, MaxIdlePerHost: 1, IdleTimeout: idleTimeout, Allow: opts.Allow})
 		s.transport, s.closeIdle = own, own.CloseIdleConnections
@@ -57,11 +62,12 @@ func (s *pollerSource) close()   { s.poller.Close() }
 
 // transportSource fetches pages with an http.RoundTripper.
 type transportSource struct {
-	url       string
-	transport http.RoundTripper
-	closeIdle func()                   // nil if the caller owns the transport
-	requests  map[string]*http.Request // by path
-	page      []byte
+	url           string
+	authorization string // empty = none
+	transport     http.RoundTripper
+	closeIdle     func()                   // nil if the caller owns the transport
+	requests      map[string]*http.Request // by path
+	page          []byte
 }
 
 func (s *transportSource) get(ctx context.Context, path string, deadline time.Time) (status int, body []byte, err error) {
@@ -90,6 +96,9 @@ func (s *transportSource) request(path string) (*http.Request, error) {
 	req, err := http.NewRequest(http.MethodGet, s.url+path, nil)
 	if err != nil {
 		return nil, err
+	}
+	if s.authorization != "" {
+		req.Header.Set("Authorization", s.authorization)
 	}
 	s.requests[path] = req
 	return req, nil

@@ -2,15 +2,12 @@ package probe
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net"
 	"net/http"
 	"net/url"
-	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -27,18 +24,23 @@ type watch struct {
 	stop   context.CancelFunc
 	jitter *rand.Rand
 
-	model     string             // config.Model, or the identified model
-	kind      service.EngineKind // config.Kind, or the engine identified by its metrics
-	verified  bool               // the model was listed, and no probe has failed since
-	noMetrics bool               // /metrics responds with a 4xx status
-	aliveAt   time.Time
-	halfRTT   time.Duration // half of the last round trip
-	failures  int           // probes that failed since the last good one, without timeouts
-	source    source
-	hits      hitWindow
-	ids       []string         // of its ranks
-	ranks     []EngineFigures  // of the last probe; unknown without metrics
-	report    core.ProbeReport // the last one sent
+	model    string             // config.Model, or the identified model
+	kind     service.EngineKind // config.Kind, or the engine identified by its metrics
+	verified bool               // the model was listed, and no probe has failed since
+	probeAt  time.Time          // when the last probe began
+	aliveAt  time.Time
+	halfRTT  time.Duration // half of the last round trip
+	failures int           // probes that failed since the last good one, without timeouts
+	source   source
+	signals  signals
+	page     Page
+	hits     hitWindow
+	list     ModelList        // the last one reported
+	listedAt time.Time        // when it was last requested
+	listAt   time.Time        // when it is requested next
+	ids      []string         // of its ranks
+	ranks    []rankFigures    // of the last probe; unknown without metrics
+	report   core.ProbeReport // the last one sent
 
 	// tick receives when a probe is due. It buffers one tick that arrived during a probe.
 	tick  chan struct{}
@@ -48,17 +50,16 @@ type watch struct {
 	// request /health.
 	suspectedAt atomic.Int64
 
+	// doubted: the engine rejected a name since the model list was last requested.
+	doubted atomic.Bool
+
 	mu     sync.Mutex
 	status ReplicaStatus
 }
 
 // runWatch probes until ctx ends.
 func (w *watch) runWatch(ctx context.Context) {
-	w.model, w.kind, w.ranks = w.config.Model, w.config.Kind, make([]EngineFigures, w.config.Ranks())
-	for i := range w.ranks {
-		w.ids = append(w.ids, w.config.RankID(i))
-	}
-	w.source = newSource(w.config, w.prober.opts)
+	w.prepare()
 	defer w.source.close()
 	defer context.AfterFunc(ctx, w.source.abort)()
 	timer := time.NewTimer(time.Hour)
@@ -71,6 +72,15 @@ func (w *watch) runWatch(ctx context.Context) {
 			return
 		}
 	}
+}
+
+// prepare prepares the first probe.
+func (w *watch) prepare() {
+	w.model, w.kind, w.ranks = w.config.Model, w.config.Kind, make([]rankFigures, w.config.Ranks())
+	for i := range w.ranks {
+		w.ids = append(w.ids, w.config.RankID(i))
+	}
+	w.source = newSource(w.config, w.prober.opts)
 }
 
 // wait returns true when the next probe is due, after a probe with the duration took. It returns
@@ -132,8 +142,9 @@ func (w *watch) probe(ctx context.Context) {
 		return
 	}
 	reason, timedOut := explain(err, w.prober.opts.Timeout)
-	w.verified, w.noMetrics, w.kind = false, false, w.config.Kind // another engine may replace it
-	w.hits = hitWindow{}
+	reason += w.explainKey(err)
+	w.verified, w.kind = false, w.config.Kind // another engine may replace it
+	w.signals, w.hits = signals{}, hitWindow{}
 	w.recordState(false, reason)
 	if timedOut {
 		return
@@ -145,9 +156,13 @@ func (w *watch) probe(ctx context.Context) {
 
 // checkReplica verifies that the model is served and reads the engine's figures.
 func (w *watch) checkReplica(ctx context.Context) (core.ProbeReport, error) {
+	w.probeAt = time.Now()
 	if at := w.suspectedAt.Load(); at != 0 {
 		if err := w.checkHealth(ctx, at); err != nil {
 			return core.ProbeReport{}, err
+		}
+		if w.config.Key != "" {
+			w.verified = false // /health and /metrics of an engine may be public: only /v1/models shows whether it still accepts the key
 		}
 	}
 	if !w.verified {
@@ -155,32 +170,12 @@ func (w *watch) checkReplica(ctx context.Context) (core.ProbeReport, error) {
 			return core.ProbeReport{}, err
 		}
 		w.aliveAt = time.Now()
-	}
-	if w.noMetrics {
-		return w.checkAlive(ctx)
-	}
-	status, page, err := w.get(ctx, "/metrics")
-	switch {
-	case err != nil:
-		return core.ProbeReport{}, err
-	case status/100 == 4:
-		w.noMetrics = true
-		clear(w.ranks)
-		return core.ProbeReport{Age: w.halfRTT, Ready: true}, nil
-	case status != http.StatusOK:
-		return core.ProbeReport{}, &statusError{path: "/metrics", status: status}
-	}
-	if w.kind == "" {
-		if w.kind = KindOf(page); w.kind != "" {
-			w.reportIdentity()
+	} else if w.listDue() {
+		if err := w.readList(ctx); err != nil {
+			return core.ProbeReport{}, err
 		}
 	}
-	f := Parse(page)
-	w.hits.addFigures(time.Now(), f)
-	if w.ranks[0] = f; len(w.ranks) > 1 {
-		ParseRanks(page, w.ranks)
-	}
-	return core.ProbeReport{Age: w.halfRTT, Ready: true}, nil
+	return w.readSignals(ctx)
 }
 
 // checkHealth requests /health: vLLM serves its metrics for seconds after its engine has died. The
@@ -212,48 +207,23 @@ func (w *watch) health(ctx context.Context) (status int, timedOut bool, err erro
 	return status, false, err
 }
 
-// checkAlive reports an engine without metrics: its health is checked every aliveInterval, and its
-// load is unknown.
-func (w *watch) checkAlive(ctx context.Context) (core.ProbeReport, error) {
-	if time.Since(w.aliveAt) >= aliveInterval {
-		status, timedOut, err := w.health(ctx)
-		switch {
-		case err != nil:
-			return core.ProbeReport{}, err
-		case timedOut || status/100 == 4:
-			if err := w.verify(ctx); err != nil {
-				return core.ProbeReport{}, err
-			}
-		case status/100 != 2:
-			return core.ProbeReport{}, &statusError{path: "/health", status: status}
-		}
-		w.aliveAt = time.Now()
+// checkAlive checks the health of an engine whose metrics are not read, every aliveInterval.
+func (w *watch) checkAlive(ctx context.Context) error {
+	if time.Since(w.aliveAt) < aliveInterval {
+		return nil
 	}
-	return core.ProbeReport{Age: w.halfRTT, Ready: true}, nil
-}
-
-// verify requests the engine's model list and checks that it contains the replica's model; if none
-// is configured, it uses the first one listed.
-func (w *watch) verify(ctx context.Context) error {
-	status, body, err := w.get(ctx, "/v1/models")
-	if err != nil {
-		return err
-	}
-	if status != http.StatusOK {
-		return &statusError{path: "/v1/models", status: status}
-	}
-	models, err := modelNames(body)
+	status, timedOut, err := w.health(ctx)
 	switch {
 	case err != nil:
 		return err
-	case len(models) == 0:
-		return errors.New("GET /v1/models returned no model")
-	case w.config.Model != "" && !slices.Contains(models, w.config.Model):
-		return fmt.Errorf("GET /v1/models returned %s, not %q", shortList(models), w.config.Model)
-	case w.config.Model == "" && !slices.Contains(models, w.model):
-		w.model = models[0]
-		w.reportIdentity()
+	case timedOut || status/100 == 4:
+		if err := w.verify(ctx); err != nil {
+			return err
+		}
+	case status/100 != 2:
+		return &statusError{path: "/health", status: status}
 	}
+	w.aliveAt = time.Now()
 	return nil
 }
 
@@ -269,39 +239,16 @@ func (w *watch) reportIdentity() {
 	}
 }
 
-// modelNames returns the ids of an OpenAI model list.
-func modelNames(body []byte) ([]string, error) {
-	var list struct {
-		Data []struct {
-			ID string `json:"id"`
-		} `json:"data"`
-	}
-	if err := json.Unmarshal(body, &list); err != nil {
-		return nil, errors.New("GET /v1/models returned an invalid model list")
-	}
-	var names []string
-	for _, m := range list.Data {
-		if m.ID != "" {
-			names = append(names, m.ID)
-		}
-	}
-	return names, nil
-}
-
-// shortList formats the first few names of a list: an engine may serve many adapters.
-func shortList(names []string) string {
-	const maxListed = 4
-	if len(names) > maxListed {
-		return strings.Join(names[:maxListed], ", ") + fmt.Sprintf(" and %d more", len(names)-maxListed)
-	}
-	return strings.Join(names, ", ")
-}
-
 // get fetches a path of the replica. The body is valid until the next get; a body that is too long
 // is returned as empty.
 func (w *watch) get(ctx context.Context, path string) (status int, body []byte, err error) {
+	return w.getWithin(ctx, path, w.prober.opts.Timeout)
+}
+
+// getWithin is get with a timeout.
+func (w *watch) getWithin(ctx context.Context, path string, timeout time.Duration) (status int, body []byte, err error) {
 	began := time.Now()
-	status, body, err = w.source.get(ctx, path, began.Add(w.prober.opts.Timeout))
+	status, body, err = w.source.get(ctx, path, began.Add(timeout))
 	if err == nil {
 		w.halfRTT = time.Since(began) / 2
 	}
@@ -326,9 +273,13 @@ func (w *watch) recordState(ready bool, reason string) {
 
 // reportRanks reports each rank, with the figures of the last probe.
 func (w *watch) reportRanks(r core.ProbeReport) {
-	for i, f := range w.ranks {
+	for i := range w.ranks {
+		f := &w.ranks[i]
 		w.report = r
 		w.report.Pending, w.report.Running, w.report.KV = f.Pending, f.Running, f.KV
+		if !f.currentAt.IsZero() {
+			w.report.Lag = w.probeAt.Sub(f.currentAt)
+		}
 		w.prober.opts.Sink(core.Event{Kind: core.EventReplicaReport, Target: w.ids[i], Report: &w.report})
 	}
 }
@@ -349,10 +300,15 @@ func (e *statusError) Error() string {
 	return fmt.Sprintf("GET %s returned %d %s", e.path, e.status, http.StatusText(e.status))
 }
 
+// isTimeout reports whether an error is a timeout.
+func isTimeout(err error) bool {
+	var ne net.Error
+	return errors.Is(err, context.DeadlineExceeded) || (errors.As(err, &ne) && ne.Timeout())
+}
+
 // explain returns a short description of an error, and whether the error is a timeout.
 func explain(err error, timeout time.Duration) (reason string, timedOut bool) {
-	var ne net.Error
-	if errors.Is(err, context.DeadlineExceeded) || (errors.As(err, &ne) && ne.Timeout()) {
+	if isTimeout(err) {
 		return fmt.Sprintf("no response within %s", timeout), true
 	}
 	if errors.Is(err, syscall.ECONNREFUSED) {

@@ -45,6 +45,9 @@ func (x *exchange) logAccess(status int, outcome string) {
 			add(slog.Int(n.key, n.Value))
 		}
 	}
+	if x.cost != nil {
+		add(slog.Float64("cost_usd", x.cost.USD()))
+	}
 	if id := x.spans.traceID(); id != "" {
 		add(slog.String("trace", id))
 	}

@@ -100,12 +100,21 @@ func (x *exchange) countTokens(used telemetry.Usage) {
 	}{{r.metrics.prompt, used.PromptTokens}, {r.metrics.cached, used.CachedTokens}, {r.metrics.output, used.OutputTokens}} {
 		c.of.WithLabelValues(x.model, string(x.tier)).Add(float64(c.tokens))
 	}
+	if used.PricedRequests > 0 {
+		cost := used.Cost // a copy, because used would allocate memory for every request
+		x.cost = &cost
+		r.metrics.cost.WithLabelValues(x.model, string(x.tier)).Add(used.Cost.USD())
+	}
 }
 
 // promptUsed returns the number of tokens of the prompt, as reported by the engine or otherwise
-// estimated, and the number of them that came from the engine's cache.
+// estimated, and the number of them that came from the engine's cache. A prompt that is only tokenized
+// does not count: the model does not process it.
 func (x *exchange) promptUsed() (prompt, cached int) {
 	u := &x.answer.Usage
+	if !x.endpoint.EstimatesTokens() && !u.Prompt.Known {
+		return 0, 0
+	}
 	prompt = u.Prompt.Or(x.promptTokens)
 	return prompt, min(u.Cached.Or(0), prompt)
 }

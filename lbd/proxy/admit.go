@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"mime"
 	"net"
 	"net/http"
 	"os"
@@ -70,7 +71,7 @@ func invalidIDRune(c rune) bool { return c <= ' ' || c > '~' }
 func errUnauthorized() *openai.Error {
 	return &openai.Error{
 		Status: http.StatusUnauthorized, Kind: openai.TypeAuth, Code: "invalid_api_key",
-		Message: "missing or invalid API key: send one as 'Authorization: Bearer KEY'",
+		Message: "missing or invalid API key: send one as 'Authorization: Bearer KEY' or 'x-api-key: KEY'", Challenge: "Bearer",
 	}
 }
 
@@ -89,9 +90,8 @@ func (r *Runtime) identify(req *http.Request) (o origin, refused *openai.Error) 
 	var err error
 	h := req.Header
 	hop, from := core.Hop(h.Get(headerHop)), h.Get(headerFrom)
-	keys := r.keyring()
-	o.keysRequired = len(keys) > 0
-	trusted := from != "" && validHop(hop) && peerAllowed(r.self.PeerToken, keys, req)
+	o.keysRequired = r.RequiresKeys()
+	trusted := from != "" && validHop(hop) && peerAllowed(r.self.PeerToken, o.keysRequired, req)
 	if trusted {
 		o.from, o.hop, o.tenant = from, hop, h.Get(headerTenant)
 		o.sessionAge, o.maxWait = parseMillis(h.Get(headerSessionAge)), parseMillis(h.Get(headerWait))
@@ -99,11 +99,12 @@ func (r *Runtime) identify(req *http.Request) (o origin, refused *openai.Error) 
 		o.fingerprint, _ = strconv.ParseUint(h.Get(headerFingerprint), 16, 64) // 0 if missing
 		o.kills = parseKills(h.Get(headerKills))
 	} else {
-		account, ok := authenticate(keys, h)
-		if !ok {
-			return o, errUnauthorized()
+		account, refused := r.authenticate(req.Context(), h)
+		if refused != nil {
+			return o, refused
 		}
 		o.applyKey(account)
+		o.keysRequired = o.keysRequired || account != nil // the configuration may have changed meanwhile
 	}
 	if value := h.Get(headerTier); value != "" || o.tier == "" {
 		o.tier, err = service.ParseTier(value)
@@ -140,13 +141,16 @@ func validHop(h core.Hop) bool {
 // setSession sets the conversation or client of a request. It is a hash, so its length is bounded, and
 // decisions and records contain no user names. Sessions of different tenants never have the same hash.
 // The session from a peer is already a hash.
-func (o *origin) setSession(req *http.Request, c *openai.Call) {
+func (o *origin) setSession(req *http.Request, e *openai.Endpoint, c *openai.Call) {
 	given := req.Header.Get(headerSession)
 	if o.from != "" && given != "" {
 		o.session = given[:min(len(given), maxRequestID)]
 		return
 	}
-	o.session = sessionName(o.tenant, c.PromptCacheKey(), given, c.User(), req.RemoteAddr)
+	if given == "" {
+		given = namedSession(req.Header)
+	}
+	o.session = sessionName(o.tenant, c.PromptCacheKey(), given, c.User(e), req.RemoteAddr)
 }
 
 func sessionName(tenant string, cacheKey []byte, header string, user []byte, client string) string {
@@ -172,13 +176,21 @@ func sessionName(tenant string, cacheKey []byte, header string, user []byte, cli
 }
 
 // errBody returns the error for a body that could not be read.
-func errBody(err error, limit int64) *openai.Error {
+func errBody(err error) *openai.Error {
 	var tooLarge *http.MaxBytesError
+	var decoded *decodedTooLargeError
 	if errors.As(err, &tooLarge) {
+		form := ""
+		if errors.As(err, &decoded) {
+			form = " when decoded"
+		}
 		return &openai.Error{
 			Status: http.StatusRequestEntityTooLarge, Kind: openai.TypeInvalid, Code: "request_too_large",
-			Message: fmt.Sprintf("reading the request body: must have at most %d bytes", limit),
+			Message: fmt.Sprintf("reading the request body: must have at most %d bytes%s", tooLarge.Limit, form),
 		}
+	}
+	if refused := errEncoding(err); refused != nil {
+		return refused
 	}
 	if errors.Is(err, quota.ErrMemoryFull) || errors.Is(err, quota.ErrShareFull) {
 		return errNoMemory(err)
@@ -192,25 +204,69 @@ func errBody(err error, limit int64) *openai.Error {
 	return openai.Invalid("", "incomplete_body", "reading the request body: "+err.Error())
 }
 
-// resolveCall parses a body and resolves its model.
-func (r *Runtime) resolveCall(body []byte) (c openai.Call, resolved openai.ResolvedModel, refused *openai.Error) {
-	c, err := openai.ReadCall(body, r.seed)
+// readCall parses a body in the format of its endpoint.
+func (x *exchange) readCall(body []byte) (c openai.Call, refused *openai.Error) {
+	var err error
+	var boundary string
+	code, format := "invalid_json", "JSON"
+	if x.endpoint.Form {
+		code, format = "invalid_multipart", "multipart/form-data"
+		if boundary, refused = formBoundary(x.req.Header["Content-Type"]); refused != nil {
+			return c, refused
+		}
+		c, err = openai.ReadForm(body, boundary, x.rt.seed)
+	} else {
+		c, err = openai.ReadCall(body, x.rt.seed)
+	}
 	var ambiguous *openai.AmbiguousKeyError
 	if errors.As(err, &ambiguous) {
-		return c, resolved, openai.Invalid(ambiguous.Key, "ambiguous_key", "reading the request body: "+err.Error())
+		return c, openai.Invalid(ambiguous.Key, "ambiguous_key", "reading the request body: "+err.Error())
 	}
 	if err != nil {
-		return c, resolved, openai.Invalid("", "invalid_json", "reading the request body as JSON: "+err.Error())
+		return c, openai.Invalid("", code, "reading the request body as "+format+": "+err.Error())
 	}
+	return c, nil
+}
+
+// formBoundary returns the boundary of a form from its content type. It rejects escapes and continued
+// parameters, which parsers read differently.
+func formBoundary(header []string) (boundary string, refused *openai.Error) {
+	contentType := strings.Join(header, ", ")
+	kind, params, err := mime.ParseMediaType(contentType)
+	boundary = params["boundary"]
+	if err != nil || kind != "multipart/form-data" || boundary == "" || len(boundary) > maxBoundary || len(header) > 1 || strings.ContainsAny(contentType, `*\`) {
+		return "", openai.Invalid("Content-Type", "invalid_content_type", fmt.Sprintf(
+			"header Content-Type: must be multipart/form-data with a boundary of 1 to %d characters, got %s", maxBoundary, openai.Clip([]byte(contentType))))
+	}
+	return boundary, nil
+}
+
+// maxBoundary is the maximum length of a boundary (RFC 2046, section 5.1.1).
+const maxBoundary = 70
+
+// resolveCall parses a body and resolves its model. If that is a split, it returns the split.
+func (x *exchange) resolveCall(body []byte) (c openai.Call, resolved openai.ResolvedModel, divided *split, refused *openai.Error) {
+	if c, refused = x.readCall(body); refused == nil {
+		resolved, divided, refused = x.rt.resolveModel(&c)
+	}
+	return c, resolved, divided, refused
+}
+
+// resolveModel resolves the model of a call. If that is a split, it returns the split.
+func (r *Runtime) resolveModel(c *openai.Call) (resolved openai.ResolvedModel, divided *split, refused *openai.Error) {
 	name, err := c.ModelName()
 	if err != nil {
-		return c, resolved, r.errModel(err.Error())
+		return resolved, nil, r.errModel(err.Error())
 	}
-	resolved, known := r.models.Load().resolve(name)
-	if !known {
-		return c, resolved, r.errModel("model: " + openai.Clip(name) + " does not exist")
+	t := r.models.Load()
+	resolved, known := t.resolve(name)
+	if known {
+		return resolved, nil, nil
 	}
-	return c, resolved, nil
+	if divided = t.splits[string(name)]; divided == nil {
+		refused = r.errModel("model: " + openai.Clip(name) + " does not exist")
+	}
+	return resolved, divided, refused
 }
 
 // maxListed is the maximum number of models that an error message lists.

@@ -33,6 +33,13 @@ func TestPaths(t *testing.T) {
 		{"HEAD", "/healthz", 200, ""},
 		{"POST", "/healthz", 405, "method_not_allowed"},
 		{"GET", "/readyz", 503, ""},
+		{"GET", "/health", 503, ""},
+		{"HEAD", "/health", 503, ""},
+		{"POST", "/health", 405, "method_not_allowed"},
+		{"GET", "/ping", 503, ""},
+		{"POST", "/ping", 503, ""},
+		{"GET", "/version", 200, ""},
+		{"POST", "/version", 405, "method_not_allowed"},
 		{"GET", "/v1/models", 200, ""},
 		{"GET", chatPath, 405, "method_not_allowed"},
 		{"GET", "/v1/files", 501, "not_implemented"},
@@ -55,8 +62,10 @@ func TestReady(t *testing.T) {
 	b := start(t, testOptions(t))
 	want := func(status int, why string) {
 		t.Helper()
-		if code, body := b.get("/readyz"); code != status || !strings.Contains(body, why) {
-			t.Errorf("readyz returns %d %q, want %d %q", code, body, status, why)
+		for _, path := range []string{"/readyz", "/health", "/ping"} {
+			if code, body := b.get(path); code != status || !strings.Contains(body, why) {
+				t.Errorf("%s returns %d %q, want %d %q", path, code, body, status, why)
+			}
 		}
 	}
 	want(503, "no replica is attached")
@@ -74,6 +83,26 @@ func TestReady(t *testing.T) {
 		t.Error("draining does not distinguish a known replica from an unknown one")
 	}
 	want(503, "draining")
+}
+
+// The version is visible to everyone who may use the service.
+func TestVersion(t *testing.T) {
+	o := testOptions(t)
+	o.Version = "1.2.3"
+	b := start(t, o)
+	if status, body := b.get("/version"); status != 200 || body != `{"version":"1.2.3"}`+"\n" {
+		t.Errorf("without keys: %d %s", status, body)
+	}
+	b.SetKeys(apiKeys("sk-one"))
+	if status, body := b.get("/version"); status != 401 || strings.Contains(body, "1.2.3") {
+		t.Errorf("without the required key: %d %s", status, body)
+	}
+	if status, body := b.get("/version", "Authorization: Bearer sk-one"); status != 200 || !strings.Contains(body, "1.2.3") {
+		t.Errorf("with the required key: %d %s", status, body)
+	}
+	if status, _ := b.get("/health"); status != 503 {
+		t.Errorf("/health requires a key: %d", status)
+	}
 }
 
 func TestMalformedBodies(t *testing.T) {

@@ -23,4 +23,13 @@ func (x *exchange) hasCacheFigures(event []byte) bool {
 
 // startMasking starts to mask the cache figures in data that is forwarded without being parsed: a response or an event that is
 // too large to buffer.
-func (x *exchange) startMasking() { x.masking = x.hidesCache }
+func (x *exchange) startMasking() { x.masking, x.mask.Uncached = x.hidesCache, x.endpoint.Messages }
+
+// withoutCache returns a complete response without cache figures.
+func (x *exchange) withoutCache(body []byte) []byte {
+	if x.endpoint.Messages && openai.MentionsCache(body) {
+		return openai.HideMessagesCache(nil, body)
+	}
+	openai.HideCache(body)
+	return body
+}

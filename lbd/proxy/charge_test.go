@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"skyserve/lbd/core"
+	"skyserve/lbd/quota"
 )
 
 // generateEvery is the pace of pacedEngine: 50 tokens per second.
@@ -140,7 +141,7 @@ func TestUnparsedResponsesAreCharged(t *testing.T) {
 	for name, prepare := range map[string]func(b *balancer){
 		"too long": func(b *balancer) { b.limits.MaxBufferedResponse = 16 },
 		"no memory left": func(b *balancer) {
-			acme, _ := b.keyring().Find("sk")
+			acme, _ := b.keyring().Find(quota.Hash("sk"))
 			tenant, _, _ := acme.Rights()
 			hog := b.memory.Use(tenant)
 			if err := hog.Set(b.limits.TenantMemory - b.memory.Used() - 5<<10); err != nil { // a small body fits

@@ -22,6 +22,7 @@ type clientJob struct {
 	Address     string
 	Connections int
 	Length      time.Duration // no request starts later than this
+	Burst       time.Duration // all connections send their next request at the same time, once in this time; 0 = after each response
 	Stream      bool
 	Events      int    // of a stream
 	Hold        bool   // one stream per connection, which lasts until the engine ends it
@@ -89,11 +90,19 @@ func askInLoops(users []*compareUser, length time.Duration, in *bufio.Reader, st
 		wg.Go(func() {
 			for u.err == nil && time.Since(began) < length {
 				u.err = u.ask(nil)
+				u.awaitBurst(began)
 			}
 		})
 	}
 	wg.Wait()
 	return sumUp(users, time.Since(began)), nil
+}
+
+// awaitBurst waits until the next burst, if requests come in bursts.
+func (u *compareUser) awaitBurst(began time.Time) {
+	if every := u.job.Burst; every > 0 {
+		time.Sleep(every - time.Since(began)%every)
+	}
 }
 
 // holdStreams opens a stream for each user, reports when all are open, and reads them to their ends.

@@ -28,6 +28,7 @@ type engineJob struct {
 	Events   int           // of a stream
 	Gap      time.Duration // between two events of a stream
 	HeldGap  time.Duration // between two events of a held stream
+	Delay    time.Duration // before each response to a chat request
 }
 
 // compareEngine responds at once, on several addresses as if each were a replica.
@@ -132,6 +133,7 @@ func (s *engineConn) chat() error {
 	if at < 0 || len(s.body) < at+len(markPrefix)+markDigits {
 		return s.whole("400 Bad Request", "text/plain", []byte("no mark"))
 	}
+	time.Sleep(s.engine.job.Delay)
 	mark := s.body[at+len(markPrefix):][:markDigits]
 	if bytes.Contains(s.body, []byte(`"stream":true`)) {
 		return s.stream(mark)

@@ -6,8 +6,9 @@
 // the lock.
 //
 // Clients authenticate with API keys if any are configured; such a key is not forwarded. Without keys,
-// a client's Authorization header is for the engine and is forwarded. Headers named X-Skyserve-* are
-// never forwarded in either direction, except between balancers that have the peer token.
+// a client's Authorization and X-Api-Key headers are for the engine and are forwarded. Headers named
+// X-Skyserve-* are never forwarded in either direction, except between balancers that have the peer
+// token.
 //
 // lbd/openai interprets bodies, responses and streams, and lbd/quota enforces the limits of tenants.
 // This package handles the exchange, one request between its client and a replica or a peer, and its
@@ -16,9 +17,12 @@
 // Read runtime.go first (the lock and what happens under it), then exchange.go (the life of one
 // request: admit, submit, run), handler.go (the HTTP routes) and limits.go (every limit, with its
 // reason). admit.go identifies the sender of a request, upstream.go sends it to a target, relay.go
-// forwards the response, refusal.go handles targets that reject requests, and resume.go continues a
-// stream on another target if its target fails midway. inflight.go contains the runtime's state of a
-// request, requestbody.go its memory, and quota.go its reservation.
+// forwards the response, eventview.go changes its events for the client, refusal.go handles targets
+// that reject requests, and resume.go continues a stream on another target if its target fails
+// midway and proof.go has proven that the other engine can. inflight.go contains the runtime's state
+// of a request, requestbody.go its memory, and quota.go its reservation.
+//
+// heldstream.go keeps the connection of a client alive whose request waits for a replica to start.
 //
 // stored.go, locate.go, storedrequest.go and hasresponse.go handle responses that engines store. targets.go and
 // ranks.go handle replicas and peers. record.go writes the record, decisions.go and requests.go store

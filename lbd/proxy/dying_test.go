@@ -15,13 +15,28 @@ import (
 	"skyserve/lbd/record"
 )
 
-// attachAs attaches a replica with an engine of a kind.
+// attachAs attaches a replica with an engine of a kind. vLLM and SGLang are proven to continue a message,
+// other engines are known to begin a new one.
 func (b *balancer) attachAs(id, url string, kind service.EngineKind) {
+	b.t.Helper()
+	p := b.attachUnchecked(id, url, kind)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.state = ContinuationProven; kind != service.EngineVLLM && kind != service.EngineSGLang {
+		p.state, p.cause = ContinuationUnproven, errRestarted
+	}
+}
+
+// attachUnchecked attaches a replica of which nothing is known.
+func (b *balancer) attachUnchecked(id, url string, kind service.EngineKind) *proof {
 	b.t.Helper()
 	if _, err := b.AddReplica(service.ReplicaConfig{ID: id, URL: url, Model: testModel, Kind: kind}); err != nil {
 		b.t.Fatal(err)
 	}
 	b.report(id)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return &b.replicas[id].count.proof
 }
 
 // full reports that a replica has no capacity.

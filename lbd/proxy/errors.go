@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"fmt"
 	"net/http"
 	"strconv"
 
@@ -12,14 +13,25 @@ import (
 // sent.
 const statusClientClosed = 499
 
-// writeError responds with an error.
-func writeError(w http.ResponseWriter, e *openai.Error) {
+// writeError responds to a request with an error, in the format of the API of its path.
+func writeError(w http.ResponseWriter, path, id string, e *openai.Error) {
 	h := w.Header()
+	h.Set(headerRequestID, id)
 	h.Set("Content-Type", "application/json")
 	if e.RetryAfter > 0 {
 		h.Set("Retry-After", strconv.Itoa(e.RetryAfter))
 	}
+	if e.Status == http.StatusUnsupportedMediaType {
+		h.Set("Accept-Encoding", acceptedEncodings) // RFC 9110, section 15.5.16
+	}
+	if e.Challenge != "" {
+		h.Set("Www-Authenticate", e.Challenge)
+	}
 	b := e.Body()
+	if openai.IsMessagesPath(path) {
+		h.Set(headerMessagesID, id)
+		b = e.MessagesBody(id)
+	}
 	h.Set("Content-Length", strconv.Itoa(len(b)))
 	w.WriteHeader(e.Status)
 	_, _ = w.Write(b) // an error means that the client disconnected
@@ -35,6 +47,10 @@ var rejections = map[string]openai.Error{
 	core.RejectWaitExceeded: {
 		Status: http.StatusServiceUnavailable, Kind: openai.TypeServer, RetryAfter: 2,
 		Message: "the request timed out in the queue: no replica had capacity",
+	},
+	core.RejectStartExceeded: {
+		Status: http.StatusServiceUnavailable, Kind: openai.TypeServer, RetryAfter: 30,
+		Message: "no replica of this model became ready in time; one may still be starting",
 	},
 	core.RejectQueueFull: {
 		Status: http.StatusTooManyRequests, Kind: openai.TypeRateLimit, RetryAfter: 1,
@@ -84,6 +100,22 @@ func rejection(reason string, last *failure) *openai.Error {
 		}
 	}
 	return &e
+}
+
+// rejection returns the response to a request that core rejected.
+func (x *exchange) rejection() *openai.Error {
+	if x.latestAction.reason == core.RejectNoAdapter {
+		return errNoAdapter(x.model, x.adapter)
+	}
+	return rejection(x.latestAction.reason, x.lastFailure)
+}
+
+// errNoAdapter rejects a request for an adapter that no replica serves any more.
+func errNoAdapter(model, adapter string) *openai.Error {
+	return &openai.Error{
+		Status: http.StatusNotFound, Kind: openai.TypeInvalid, Param: "model", Code: "model_not_found",
+		Message: fmt.Sprintf("model: %q does not exist: no replica of %q serves this adapter", adapter, model),
+	}
 }
 
 // errDraining rejects new requests while the balancer drains.

@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"net/http"
@@ -8,6 +9,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"skyserve/internal/service"
 	"skyserve/lbd/buffer"
 	"skyserve/lbd/core"
 	"skyserve/lbd/openai"
@@ -26,8 +28,12 @@ type exchange struct {
 	origin
 	inFlight         inFlight
 	model            string
+	split            string      // the split that the client requested; empty = it requested the model itself
+	adapter          string      // core.Request.Adapter
 	body             *sharedBody // as first sent; nil once the request cannot be retried
 	continuationBody *sharedBody // as sent for a continuation; nil before that
+	upgradeModel     string      // name of the model at the engine, for a WebSocket
+	decoded          bool        // the client sent the body with a content encoding
 
 	promptTokens     int  // estimated
 	maxOutput        int  // maximum tokens of the response; 0 = no limit
@@ -62,10 +68,13 @@ type exchange struct {
 	deadlineDue   time.Time           // when to set the write deadline again
 	stallTimer    *time.Timer         // of a write over HTTP/2; nil if there was none
 	reservation   quota.Reservation   // of the client's key; inactive if it has none
+	price         *service.TokenPrice // of the model, when the request arrived
+	cost          *service.NanoUSD    // once the request has ended; nil if it is unknown
 	servedBy      rank                // the rank that generates the response; no replica if that is a peer
 	lastFailure   *failure            // failure of the latest failed attempt
 	hadFault      bool                // an attempt failed for a reason other than a rejection
 	doubted       *action             // the attempt whose client error waits for a second opinion; nil if there is none
+	fallback      *fallback           // of a request that its own model could not serve; else nil
 	peerKills     int                 // engines of the current peer that crashed serving the request, from killsComment
 	startedAt     time.Time
 }
@@ -79,7 +88,8 @@ func (r *Runtime) serveInference(w http.ResponseWriter, req *http.Request, e *op
 	x.inFlight.id = requestID(req.Header.Get(headerRequestID))
 	x.spans.start(r.tracer, req.Header, x.startedAt)
 	defer x.releaseQuota()
-	request, refused := x.admit()
+	defer x.endFallback()
+	request, refused := x.admitAny()
 	if refused != nil {
 		x.refuseExchange(refused)
 		return
@@ -96,9 +106,18 @@ func (r *Runtime) serveInference(w http.ResponseWriter, req *http.Request, e *op
 		return
 	}
 	x.runExchange(ctx)
+	x.endHeldStream()
 }
 
-// admit reads a request and returns it as a core.Request.
+// admitAny admits a request of any kind and returns it as a core.Request.
+func (x *exchange) admitAny() (*core.Request, *openai.Error) {
+	if x.endpoint.Upgrades {
+		return x.admitUpgrade()
+	}
+	return x.admit()
+}
+
+// admit reads a request with a body.
 func (x *exchange) admit() (*core.Request, *openai.Error) {
 	origin, refused := x.rt.identify(x.req)
 	x.origin = origin
@@ -112,36 +131,41 @@ func (x *exchange) admit() (*core.Request, *openai.Error) {
 	mem := x.useMemory()
 	buf, err := x.readBody(&mem)
 	if err != nil {
-		return nil, errBody(err, x.rt.limits.MaxBody)
+		return nil, errBody(err)
 	}
 	release := func() {
 		buf.Release()
 		mem.Release()
 	}
-	c, resolved, refused := x.rt.resolveCall(buf.B)
-	var holder string
-	if refused == nil && x.endpoint.Stored {
+	c, resolved, divided, refused := x.resolveCall(buf.B)
+	var holder storedAt
+	if refused == nil && x.endpoint.Continues {
 		holder, refused = x.rt.holderOf(x.req.Context(), &c, &x.origin)
 	}
 	if refused != nil {
 		release()
 		return nil, refused
 	}
-	x.model, x.pinned = resolved.Model, holder != ""
+	x.setSession(x.req, x.endpoint, &c)
+	if divided != nil {
+		resolved = x.resolveSplit(divided, holder.model)
+	}
+	x.model, x.adapter, x.pinned = resolved.Model, resolved.Adapter, holder.target != ""
 	if x.fingerprint == 0 { // the request is from a client
 		x.fingerprint = c.Fingerprint(x.endpoint, resolved)
 	}
-	x.setSession(x.req, &c)
 	x.answer.Rendering = openai.Render(x.rt.seedOf(x.tenant), x.endpoint, &c, resolved)
 	if refused := x.refuseGuarded(&c); refused != nil {
 		release()
 		x.release()
 		return nil, refused
 	}
-	x.answer.RemainingKeyBytes = x.rt.limits.MaxKeyedResponse
-	x.promptTokens = (x.answer.Rendering.Len() + 3) / 4
+	x.answer.RemainingKeyBytes, x.answer.Messages = x.rt.limits.MaxKeyedResponse, x.endpoint.Messages
+	if !x.endpoint.Opaque {
+		x.promptTokens = (x.answer.Rendering.Len() + 3) / 4
+	}
 	x.maxOutput, x.parallelAnswers = c.MaxOutput(x.endpoint), c.Answers(x.endpoint)
-	if refused := errDenied(x.reservation.Reserve(x.promptTokens, x.maxOutput, x.parallelAnswers, x.rt.Elapsed())); refused != nil {
+	if refused := x.reserveQuota(); refused != nil {
 		release()
 		x.release()
 		return nil, refused
@@ -151,11 +175,17 @@ func (x *exchange) admit() (*core.Request, *openai.Error) {
 		x.release()
 		return nil, errNoMemory(err)
 	}
+	return x.coreRequest(holder.target), nil
+}
+
+// coreRequest returns the admitted request for core; holder is the only target that can serve it, if
+// any.
+func (x *exchange) coreRequest(holder string) *core.Request {
 	return &core.Request{
-		Model: x.model, Tenant: x.tenant, Session: x.session, Tier: x.tier, Prompt: x.answer.Rendering.Key(),
-		PromptTokens: x.promptTokens, MaxTokens: x.maxOutput, Answers: coreAnswers(x.parallelAnswers), Hop: x.hop, From: x.from, SessionAge: x.sessionAge, Wait: x.maxWait,
-		Holder: holder, Fingerprint: x.fingerprint, Kills: x.kills,
-	}, nil
+		Model: x.placedModel(), Adapter: x.placedAdapter(), Tenant: x.tenant, Session: x.session, Tier: x.tier, Prompt: x.answer.Rendering.Key(),
+		PromptTokens: x.promptTokens, MaxTokens: x.maxOutput, Answers: coreAnswers(x.parallelAnswers), Hop: x.hop, From: x.from, SessionAge: x.sessionAge,
+		Wait: cmp.Or(x.maxWait, x.fallbackWait()), Holder: holder, Fingerprint: x.fingerprint, Kills: x.kills,
+	}
 }
 
 // readBody reads the request's body within the time limit for slow clients.
@@ -164,13 +194,37 @@ func (x *exchange) readBody(mem *quota.MemoryUse) (*buffer.Buffer, error) {
 	if err := mem.Set(x.receiveWindow()); err != nil {
 		return nil, err
 	}
-	buf, err := readBody(x.w, x.req, x.rt.limits.MaxBody, mem)
+	limit := x.rt.limits.MaxBody
+	if x.endpoint.Form {
+		limit = x.rt.limits.MaxForm
+	}
+	var buf *buffer.Buffer
+	var err error
+	if encoding := contentEncoding(x.req.Header); encoding == "" {
+		buf, err = readBody(x.w, x.req, nil, limit, mem)
+	} else {
+		buf, err = x.readEncoded(encoding, limit, mem)
+	}
 	if err != nil {
 		mem.Release()
 		return nil, err
 	}
 	_ = x.ctl.SetReadDeadline(time.Time{}) // otherwise the client would count as disconnected at the deadline
 	return buf, mem.Set(int64(cap(buf.B)))
+}
+
+// readEncoded is readBody for a body with a content encoding.
+func (x *exchange) readEncoded(encoding string, limit int64, mem *quota.MemoryUse) (*buffer.Buffer, error) {
+	body, memory, err := decodeBody(http.MaxBytesReader(x.w, x.req.Body, limit), encoding, limit)
+	if err != nil {
+		return nil, err
+	}
+	if err := mem.Set(mem.Bytes() + memory); err != nil {
+		return nil, err
+	}
+	defer func() { body.close() }()
+	x.decoded = true
+	return readBody(x.w, x.req, body, limit, mem)
 }
 
 // receiveWindow returns the maximum number of bytes of the body that were received but not read. Over
@@ -215,7 +269,7 @@ func (x *exchange) applyEdits(c *openai.Call, resolved openai.ResolvedModel, buf
 func (x *exchange) submit(request *core.Request) bool {
 	r := x.rt
 	ok := r.submitRequest(&x.inFlight, request, &record.RequestRecord{
-		At: x.startedAt.UTC(), Balancer: r.self.ID, Region: r.self.Region, Model: x.model, Tier: x.tier,
+		At: x.startedAt.UTC(), Balancer: r.self.ID, Region: r.self.Region, Model: x.model, Split: x.split, Tier: x.tier,
 		Tenant: x.tenant, Session: x.session, PromptBytes: x.answer.Rendering.Len(), PromptEstimate: x.promptTokens,
 		From: x.from, Hop: x.hop, State: record.StateQueued, Attempts: make([]record.Attempt, 0, 1),
 	})
@@ -260,12 +314,8 @@ func (x *exchange) runExchange(ctx context.Context) {
 			x.endCancelled()
 			return
 		}
-		select {
-		case <-ctx.Done():
-		case x.latestAction = <-x.inFlight.actions:
-			if x.execute(ctx) {
-				return
-			}
+		if x.awaitAction(ctx) && x.execute(ctx) {
+			return
 		}
 	}
 }
@@ -274,6 +324,9 @@ func (x *exchange) runExchange(ctx context.Context) {
 func (x *exchange) execute(ctx context.Context) (ended bool) {
 	x.spans.endQueue(&x.latestAction)
 	if x.latestAction.kind == core.ActionReject || x.latestAction.kind == core.ActionBounce {
+		if x.latestAction.kind == core.ActionReject && x.fallBack() {
+			return false
+		}
 		x.endUnserved()
 		return true
 	}
@@ -291,7 +344,7 @@ func (x *exchange) endUnserved() {
 		x.finalize(x.lastFailure.refusal.status, record.StateRejected)
 	case x.latestAction.kind == core.ActionReject:
 		x.setKillsHeader(x.w.Header())
-		e := rejection(x.latestAction.reason, x.lastFailure)
+		e := x.rejection()
 		x.replyError(e)
 		x.finalize(e.Status, record.StateRejected)
 	default:
@@ -322,6 +375,9 @@ func (x *exchange) endCancelled() {
 // endServed ends a request that was served.
 func (x *exchange) endServed(status int, complete bool) {
 	out := &core.Outcome{PromptTokens: x.answer.Usage.Prompt, CachedTokens: x.answer.Usage.Cached, OutputTokens: policy.Known(x.outputTokens())}
+	if x.endpoint.Opaque && x.outputTokens() == 0 {
+		out.OutputTokens = x.answer.Usage.Output
+	}
 	out.ClientError = status/100 == 4
 	if x.splice != nil {
 		out.EarlierTokens = x.splice.TokensBefore
@@ -360,14 +416,18 @@ func (x *exchange) reportFailure(f *failure) {
 	}
 	x.rt.log.Log(x.req.Context(), level, "upstream attempt failed", "request", x.inFlight.id, "target", x.current.target, "cause", f.cause, "err", f.err, "retryable", retryable)
 	out := &core.Outcome{}
-	if !f.unreachable && f.refusal == nil { // otherwise no engine started it
+	if !f.unreachable && f.refusal == nil && !f.unproven { // otherwise no engine started it
 		out = x.partialOutcome()
 	}
 	out.Retryable, out.Unreachable, out.Broke = retryable, f.unreachable, f.broken && x.current.peer == nil
-	out.Refused, out.Unsure, out.Kills, out.Cause = f.refusal != nil, f.unsure, f.kills, f.cause
+	out.Refused, out.Unsure, out.Kills, out.Cause = f.refusal != nil, f.unsure || f.unproven, f.kills, f.cause
+	out.LacksModel = f.lacksModel
 	x.rt.stepFor(&x.inFlight, core.Event{Kind: core.EventFailed, Outcome: out}, x.recordFailure(f.cause))
-	if f.broken && x.current.rank.replica != nil && x.rt.suspect != nil {
+	if (f.broken || f.keyRejected) && x.current.rank.replica != nil && x.rt.suspect != nil {
 		x.rt.suspect(x.current.rank.cfg.ID)
+	}
+	if f.lacksModel && x.current.rank.replica != nil && x.rt.recheck != nil {
+		x.rt.recheck(x.current.rank.cfg.ID)
 	}
 }
 
@@ -418,10 +478,9 @@ func (x *exchange) endsConnection(status int) bool {
 // replyError responds with an error of the balancer.
 func (x *exchange) replyError(e *openai.Error) {
 	h := x.w.Header()
-	h.Set(headerRequestID, x.inFlight.id)
 	h.Set(headerRegion, string(x.rt.self.Region))
 	x.setLimitHeaders(h)
 	x.headerSent = true
 	x.extendWriteDeadline(time.Now())
-	writeError(x.w, e)
+	writeError(x.w, x.endpoint.Path, x.inFlight.id, e)
 }

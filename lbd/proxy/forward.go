@@ -61,18 +61,28 @@ func (x *exchange) setResponseHeaders(h http.Header, from http.Header) {
 		theirs, _ := strconv.ParseFloat(from.Get(headerQueueMs), 64)
 		queued += theirs
 	}
+	why := d.Policy + ":" + d.Reason
+	if x.fellBack() {
+		why = "fallback:" + x.fallback.reason
+	}
 	names := [...]string{headerRequestID, headerRegion, headerReplica, headerQueueMs, headerDecision, headerPrefixMatch}
 	values := &[len(names)]string{
-		x.inFlight.id, region, replica, strconv.FormatFloat(queued, 'f', 1, 64), d.Policy + ":" + d.Reason, strconv.FormatFloat(match, 'f', 3, 64),
+		x.inFlight.id, region, replica, strconv.FormatFloat(queued, 'f', 1, 64), why, strconv.FormatFloat(match, 'f', 3, 64),
+	}
+	if x.split != "" {
+		h[headerModel] = []string{x.placedModel()}
 	}
 	shown := names[:]
 	if x.hidesCache {
 		shown = names[:len(names)-1]
-		if x.rt.sharePrefixes.Load() {
+		if !x.fellBack() && x.rt.sharePrefixes.Load() {
 			values[len(shown)-1] = d.Policy // the reason could reveal a match with another tenant's prompt
 		}
 	}
 	for i, name := range shown {
 		h[name] = values[i : i+1 : i+1] // one allocation for all values
+	}
+	if x.endpoint.Messages {
+		h[headerMessagesID] = h[headerRequestID]
 	}
 }

@@ -96,6 +96,7 @@ var (
 	descTokens          = desc("skyserve_replica_tokens_total", "Tokens that a replica generated.", "replica")
 	descSent            = desc("skyserve_replica_sent_total", "Attempts sent to a replica.", "replica")
 	descFailures        = desc("skyserve_replica_failures_total", "Attempts that failed at a replica: unreachable, timeout, disconnected, status (5xx, 429, 401, 403, 404 for the model, or a client error of a request that another replica served), error_response (an error in the body), cannot_continue (the stream of another replica).", "replica", "cause")
+	descContinues       = desc("skyserve_replica_continues_streams", "1 when the replica's engine is proven to continue the chat of another replica, 0 when it would begin a new response; missing before it was checked.", "replica")
 	descRepPrompt       = desc("skyserve_replica_prompt_tokens_total", "Prompt tokens of those responses of a replica that also report cached tokens.", "replica")
 	descRepCached       = desc("skyserve_replica_cached_tokens_total", "Prompt tokens that a replica read from its cache.", "replica")
 
@@ -111,7 +112,7 @@ var allDescs = []*prometheus.Desc{
 	descQueue, descOldest, descInFlight, descDraining, descEnded, descRefused, descEjected, descStopped, descTree, descNodes, descMemory, descNoMemory, descRecord, descEvents,
 	descModelQueued, descModelOutstanding, descModelReplicas, descModelAvailable, descModelWait,
 	descInfo, descReady, descAvailable, descReplicaDraining, descOutstanding, descHeld, descPending, descRunning, descKV, descAge, descPace,
-	descTokens, descSent, descFailures, descRepPrompt, descRepCached,
+	descTokens, descSent, descFailures, descContinues, descRepPrompt, descRepCached,
 	descPeer, descPeerLive, descPeerRTT, descPeerAge, descPeerSent, descPeerFailures,
 }
 
@@ -232,6 +233,9 @@ func (s scrape) proxyCounts(rep *replica) {
 	s.count(descSent, c.sent.Load(), cfg.ID)
 	s.count(descRepPrompt, c.prompt.Load(), cfg.ID)
 	s.count(descRepCached, c.cached.Load(), cfg.ID)
+	if state := rep.continuation(); state != ContinuationUnknown {
+		s.gauge(descContinues, boolGauge(state == ContinuationProven), cfg.ID)
+	}
 	for w := range failureBounced { // only peers bounce
 		s.count(descFailures, c.failed[w].Load(), cfg.ID, w.String())
 	}

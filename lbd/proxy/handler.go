@@ -1,11 +1,14 @@
 package proxy
 
 import (
+	"cmp"
 	"encoding/json"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
+	"skyserve/lbd/core"
 	"skyserve/lbd/openai"
 )
 
@@ -18,8 +21,11 @@ func (r *Runtime) serveRequest(w http.ResponseWriter, req *http.Request) {
 	if e == nil || req.ProtoMajor == 1 { // an exchange over HTTP/2 sets its own deadline; see guardHTTP2Write
 		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(r.limits.StallTimeout)) // a writer without deadlines may block
 	}
+	if origins := r.origins.Load(); origins != nil && origins.serve(w, req) {
+		return
+	}
 	if e != nil {
-		if r.allowMethod(w, req, http.MethodPost) {
+		if r.allowMethod(w, req, e.Method()) {
 			r.serveInference(w, req, e)
 		}
 		return
@@ -29,9 +35,17 @@ func (r *Runtime) serveRequest(w http.ResponseWriter, req *http.Request) {
 		if r.allowMethod(w, req, http.MethodGet) {
 			writeText(w, http.StatusOK, "ok\n")
 		}
-	case path == "/readyz":
+	case path == "/readyz" || path == "/health":
 		if r.allowMethod(w, req, http.MethodGet) {
 			r.serveReady(w)
+		}
+	case path == "/ping":
+		if r.allowMethod(w, req, http.MethodGet, http.MethodPost) {
+			r.serveReady(w)
+		}
+	case path == "/version":
+		if r.allowMethod(w, req, http.MethodGet) {
+			r.serveVersion(w, req)
 		}
 	case isUnder(path, "/v1/models"):
 		if r.allowMethod(w, req, http.MethodGet) {
@@ -81,9 +95,8 @@ func (r *Runtime) allowMethod(w http.ResponseWriter, req *http.Request, methods 
 // refuseRequest rejects a request to a path without inference.
 func (r *Runtime) refuseRequest(w http.ResponseWriter, req *http.Request, e *openai.Error) {
 	r.limitUnreadBody(w)
-	w.Header().Set(headerRequestID, requestID(req.Header.Get(headerRequestID)))
 	w.Header().Set(headerRegion, string(r.self.Region))
-	writeError(w, e)
+	writeError(w, req.URL.Path, requestID(req.Header.Get(headerRequestID)), e)
 }
 
 // limitUnreadBody limits the time for the unread part of a rejected request's body: net/http reads it
@@ -98,7 +111,8 @@ func writeText(w http.ResponseWriter, status int, s string) {
 	_, _ = w.Write([]byte(s)) // an error means that the client disconnected
 }
 
-// serveReady reports whether a request could be served now.
+// serveReady reports whether a request could be served now: engines and load balancers use /health and
+// /ping in that sense. It requires no key, and names no machine.
 func (r *Runtime) serveReady(w http.ResponseWriter) {
 	if reason := r.notReady(); reason != "" {
 		w.Header().Set("Retry-After", "1")
@@ -106,6 +120,16 @@ func (r *Runtime) serveReady(w http.ResponseWriter) {
 		return
 	}
 	writeText(w, http.StatusOK, "ok\n")
+}
+
+// serveVersion returns the version of the balancer in vLLM's format. If keys are required, the version
+// requires one too, because it reveals which flaws are not fixed yet.
+func (r *Runtime) serveVersion(w http.ResponseWriter, req *http.Request) {
+	if _, refused := r.authenticate(req.Context(), req.Header); refused != nil {
+		r.refuseRequest(w, req, refused)
+		return
+	}
+	writeJSON(w, map[string]string{"version": cmp.Or(r.version, "unknown")})
 }
 
 // notReady returns the reason why no request can be served; empty if requests can be served.
@@ -128,6 +152,9 @@ func (r *Runtime) notReady() string {
 			}
 		}
 	}
+	if slices.ContainsFunc(v.Models, func(m core.ModelView) bool { return m.Cold }) {
+		return "" // its requests wait for a replica, which the controller launches because of them
+	}
 	if len(v.Replicas) == 0 {
 		return "no replica is attached and no peer can serve"
 	}
@@ -148,34 +175,36 @@ type modelObject struct {
 	Root    string `json:"root"` // the target of an alias
 	// Parent is the model of an adapter; null for a model.
 	Parent *string `json:"parent"`
+	// MaxModelLen is the maximum number of tokens of a request, prompt and response; 0 = unknown.
+	MaxModelLen int `json:"max_model_len,omitempty"`
 }
 
 // serveModels lists every model name that a request may use, or returns the one in the path.
 func (r *Runtime) serveModels(w http.ResponseWriter, req *http.Request) {
-	if _, ok := authenticate(r.keyring(), req.Header); !ok {
-		r.refuseRequest(w, req, errUnauthorized())
+	if _, refused := r.authenticate(req.Context(), req.Header); refused != nil {
+		r.refuseRequest(w, req, refused)
 		return
 	}
-	t := r.models.Load()
+	t, lens := r.models.Load(), r.maxModelLens()
 	if name, one := strings.CutPrefix(req.URL.Path, "/v1/models/"); one {
 		if _, known := t.resolve([]byte(name)); !known {
 			r.refuseRequest(w, req, r.errModel("model: "+openai.Clip([]byte(name))+" does not exist"))
 			return
 		}
-		writeJSON(w, r.modelObject(t, name))
+		writeJSON(w, r.modelObject(t, lens, name))
 		return
 	}
 	list := make([]modelObject, 0, len(t.names))
 	for _, name := range t.names {
-		list = append(list, r.modelObject(t, name))
+		list = append(list, r.modelObject(t, lens, name))
 	}
 	writeJSON(w, map[string]any{"object": "list", "data": list})
 }
 
-// modelObject returns the model object of a name in the table.
-func (r *Runtime) modelObject(t *modelTable, name string) modelObject {
+// modelObject returns the model object of a name in the table. lens is as in maxModelLens.
+func (r *Runtime) modelObject(t *modelTable, lens map[string]int, name string) modelObject {
 	resolved := t.byName[name]
-	o := modelObject{ID: name, Object: "model", Created: r.startedAt.Unix(), OwnedBy: "skyserve", Root: resolved.Model}
+	o := modelObject{ID: name, Object: "model", Created: r.startedAt.Unix(), OwnedBy: "skyserve", Root: resolved.Model, MaxModelLen: lens[resolved.Model]}
 	if resolved.Adapter != "" {
 		o.Root, o.Parent = name, &resolved.Model
 	}

@@ -37,7 +37,7 @@ type balancer struct {
 }
 
 // testOptions returns options with which no report becomes stale, and retries wait only briefly.
-func testOptions(t *testing.T) Options {
+func testOptions(t testing.TB) Options {
 	t.Helper()
 	p, err := policy.New("skylb")
 	if err != nil {

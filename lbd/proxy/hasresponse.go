@@ -16,7 +16,7 @@ const PathHasResponse = "/skyserve/v1/holds"
 
 // ServeHasResponse serves PathHasResponse. A request that is not from a balancer of this service receives 401.
 func (r *Runtime) ServeHasResponse(w http.ResponseWriter, req *http.Request) {
-	if !peerAllowed(r.self.PeerToken, r.keyring(), req) {
+	if !peerAllowed(r.self.PeerToken, r.RequiresKeys(), req) {
 		r.refuseRequest(w, req, errUnauthorized())
 		return
 	}

@@ -3,6 +3,7 @@ package proxy
 import (
 	"net/http"
 	"net/textproto"
+	"slices"
 	"strings"
 )
 
@@ -48,11 +49,32 @@ const (
 
 	headerIdempotency = "Idempotency-Key"
 
-	ownPrefix = "X-Skyserve-"
+	// headerAPIKey contains the key of clients of Anthropic's Messages API, and headerMessagesID the
+	// request id in that API's responses.
+	headerAPIKey     = "X-Api-Key"
+	headerMessagesID = "Request-Id"
+
+	ownPrefix  = "X-Skyserve-"
+	corsPrefix = "Access-Control-"
 
 	continueOn, continueOff = "on", "off"
 	countsExact, countsAny  = "exact", "any"
 )
+
+// sessionHeaders are headers in which coding agents name their session, in their order of precedence,
+// in canonical form: Claude Code's, OpenCode's and Crush's, Codex's, and that of older versions of
+// Codex.
+var sessionHeaders = [...]string{"X-Claude-Code-Session-Id", "X-Session-Affinity", "Session-Id", "Session_id"}
+
+// namedSession returns the session that a coding agent names in a header of its own, if any.
+func namedSession(h http.Header) string {
+	for _, name := range sessionHeaders {
+		if values := h[name]; len(values) > 0 && values[0] != "" {
+			return values[0]
+		}
+	}
+	return ""
+}
 
 // hopByHop reports whether a header applies to a single connection (RFC 9110, section 7.6.1), or is
 // set for each one.
@@ -66,12 +88,17 @@ func hopByHop(name string) bool {
 }
 
 // copyHeaders copies the headers that an intermediary may forward: no hop-by-hop header, no header
-// that Connection lists, and no header of skyserve.
+// that Connection lists, no header of skyserve, and no permission for web pages, which only the
+// balancer grants.
 func copyHeaders(dst, src http.Header) {
 	named := src["Connection"]
 	for name, values := range src {
-		if hopByHop(name) || strings.HasPrefix(name, ownPrefix) || (len(named) > 0 && namedIn(named, name)) {
+		if hopByHop(name) || strings.HasPrefix(name, ownPrefix) || strings.HasPrefix(name, corsPrefix) || (len(named) > 0 && namedIn(named, name)) {
 			continue
+		}
+		// Of originRules.serve. A peer has added it too.
+		if prior := dst[name]; len(prior) > 0 && name == "Vary" && !slices.Equal(prior, values[:min(len(prior), len(values))]) {
+			values = slices.Concat(prior, values)
 		}
 		dst[name] = values
 	}

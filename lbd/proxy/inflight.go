@@ -40,6 +40,7 @@ type inFlight struct {
 	id      string
 	arrived time.Duration
 	entry   *record.RequestRecord
+	model   string // the fallback that core places it for; empty = the requested model. Guarded like entry
 	// actions never becomes full: core makes a new decision about a request only after the request's
 	// goroutine has reported the outcome of the previous one.
 	actions        chan action
@@ -61,6 +62,7 @@ func (f *inFlight) abort() { f.cancel(errAborted) }
 // recordAction writes an action to the request's record.
 func (f *inFlight) recordAction(now time.Duration, a *core.Action) {
 	e := f.entry
+	cold := e.State == record.StateQueued && e.Reason == core.QueuedForStart
 	e.Kind, e.Target, e.Reason, e.Decision = a.Kind, a.Target, a.Reason, a.Decision
 	switch a.Kind {
 	case core.ActionDispatch, core.ActionForward:
@@ -73,8 +75,8 @@ func (f *inFlight) recordAction(now time.Duration, a *core.Action) {
 		return // the end is recorded by the event that caused the abort
 	}
 	e.Attempts = append(e.Attempts, record.Attempt{
-		AtMillis: millis(now - f.arrived), Kind: a.Kind, Target: a.Target, Reason: a.Reason, Decision: a.Decision, HeldFor: e.HeldFor,
-		Engines: slices.Clone(a.Died),
+		AtMillis: millis(now - f.arrived), Kind: a.Kind, Target: a.Target, Reason: a.Reason, Decision: a.Decision, HeldFor: e.HeldFor, Cold: cold,
+		Engines: slices.Clone(a.Died), Model: f.model,
 	})
 	e.HeldFor = ""
 }

@@ -14,6 +14,7 @@ var (
 	descKeyTokens   = desc("skyserve_key_tokens_total", "Tokens of an API key by kind: prompt, cached (a part of prompt) and output.", "key", "model", "kind")
 	descKeyDenied   = desc("skyserve_key_denied_total", "Requests of an API key rejected with 429, by limit.", "key", "limit")
 	descKeyInFlight = desc("skyserve_key_in_flight", "Requests of an API key in flight.", "key")
+	descKeyCost     = desc("skyserve_key_cost_usd_total", "Cost of an API key's requests in USD, by the prices of the models; requests to a model without a price are not included.", "key", "model")
 	descKeyReserved = desc("skyserve_key_reserved_tokens", "Tokens that requests of an API key in flight may still use.", "key")
 )
 
@@ -22,7 +23,7 @@ type keyMetrics struct{ ledger *quota.Ledger }
 
 // Describe sends the description of every series.
 func (keyMetrics) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{descKeyRequests, descKeyTokens, descKeyDenied, descKeyInFlight, descKeyReserved} {
+	for _, d := range []*prometheus.Desc{descKeyRequests, descKeyTokens, descKeyDenied, descKeyInFlight, descKeyReserved, descKeyCost} {
 		ch <- d
 	}
 }
@@ -38,6 +39,9 @@ func (m keyMetrics) Collect(ch chan<- prometheus.Metric) {
 			send(descKeyTokens, prometheus.CounterValue, u.PromptTokens, key, model, "prompt")
 			send(descKeyTokens, prometheus.CounterValue, u.CachedTokens, key, model, "cached")
 			send(descKeyTokens, prometheus.CounterValue, u.OutputTokens, key, model, "output")
+			if u.PricedRequests > 0 {
+				ch <- prometheus.MustNewConstMetric(descKeyCost, prometheus.CounterValue, u.Cost.USD(), key, model)
+			}
 		}
 		for _, limit := range slices.Sorted(maps.Keys(l.Denied)) {
 			send(descKeyDenied, prometheus.CounterValue, l.Denied[limit], key, limit)

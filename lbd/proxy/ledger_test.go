@@ -53,7 +53,7 @@ func (b *balancer) usedBy(name string) (sum telemetry.Usage) {
 // tokensLeft returns the remaining tokens of the key "sk" in its minute.
 func (b *balancer) tokensLeft() int {
 	b.t.Helper()
-	a, ok := b.keyring().Find("sk")
+	a, ok := b.keyring().Find(quota.Hash("sk"))
 	if !ok {
 		b.t.Fatal("no such key")
 	}

@@ -7,6 +7,8 @@ import "time"
 type Limits struct {
 	// MaxBody is the maximum size of a request body in bytes; a larger one is rejected with 413.
 	MaxBody int64
+	// MaxForm is the same for a form with a file (multipart/form-data).
+	MaxForm int64
 	// Memory is the maximum number of bytes for requests and responses: bodies from their first byte
 	// until no retry is possible, responses and the text of streams that are buffered for a retry,
 	// and the buffers of HTTP/2 for bodies being received. Beyond it, a request is rejected with
@@ -25,12 +27,19 @@ type Limits struct {
 	FirstByteTimeout time.Duration
 	IdleTimeout      time.Duration
 	ResponseTimeout  time.Duration
+	// SocketIdleTimeout is the maximum time without a byte in either direction of a WebSocket. After that
+	// it is closed.
+	SocketIdleTimeout time.Duration
 	// SilenceTimeout is the maximum time without a response to a probe and without a token from a replica.
 	// After that its requests are stopped and retried at other replicas.
 	SilenceTimeout time.Duration
 	// StallTimeout is the maximum time for which a client may not read its response. After that it is
 	// disconnected and its request is stopped at the engine.
 	StallTimeout time.Duration
+	// HeartbeatDelay is the time for which a streamed request waits for a replica to start before its
+	// client receives a comment, and HeartbeatInterval the time between two comments.
+	HeartbeatDelay    time.Duration
+	HeartbeatInterval time.Duration
 	// MaxEvent is the maximum size in bytes of an SSE event that is buffered until it is complete. A
 	// longer event is forwarded in pieces and not parsed.
 	MaxEvent int
@@ -69,17 +78,22 @@ type Limits struct {
 // DefaultLimits returns the defaults of all limits, each with its reason.
 func DefaultLimits() Limits {
 	return Limits{
-		MaxBody:      16 << 20,  // a 4 M-token text, or a dozen inlined images
-		Memory:       1 << 30,   // half of a balancer's default memory (service.Memory): 64 of the largest bodies, or 250,000 prompts of 1,000 tokens
-		TenantMemory: 256 << 20, // a quarter: three tenants at their limit do not block others
-		StreamWindow: 256 << 10, // 20 Mbit/s over 100 ms; net/http's default is four times as much
+		MaxBody:      16 << 20,        // a 4 M-token text, or a dozen inlined images
+		MaxForm:      25<<20 + 64<<10, // an audio file of 25 MiB, the limit of OpenAI and of vLLM, and its fields; a buffer for it fits the smallest TenantMemory
+		Memory:       1 << 30,         // half of a balancer's default memory (service.Memory): 64 of the largest bodies, or 250,000 prompts of 1,000 tokens
+		TenantMemory: 256 << 20,       // a quarter: three tenants at their limit do not block others
+		StreamWindow: 256 << 10,       // 20 Mbit/s over 100 ms; net/http's default is four times as much
 
-		BodyTimeout:      2 * time.Minute,   // MaxBody at 1 Mbit/s
-		FirstByteTimeout: 120 * time.Second, // a full engine queue and a long prefill; after that another replica is more likely to respond
-		IdleTimeout:      60 * time.Second,  // longer than any gap between tokens, even under preemption
-		ResponseTimeout:  10 * time.Minute,  // nothing arrives before the last token: 16,000 tokens at 27 per second
-		SilenceTimeout:   5 * time.Second,   // five probes at one per second: the host has disappeared, like an interrupted spot VM
-		StallTimeout:     30 * time.Second,  // the connection's own buffers contain minutes of text before that
+		BodyTimeout:       2 * time.Minute,   // MaxBody at 1 Mbit/s
+		FirstByteTimeout:  120 * time.Second, // a full engine queue and a long prefill; after that another replica is more likely to respond
+		IdleTimeout:       60 * time.Second,  // longer than any gap between tokens, even under preemption
+		ResponseTimeout:   10 * time.Minute,  // nothing arrives before the last token: 16,000 tokens at 27 per second
+		SocketIdleTimeout: 5 * time.Minute,   // engines send a ping every 20 seconds, so one of both sides has disappeared
+		SilenceTimeout:    5 * time.Second,   // five probes at one per second: the host has disappeared, like an interrupted spot VM
+		StallTimeout:      30 * time.Second,  // the connection's own buffers contain minutes of text before that
+
+		HeartbeatDelay:    5 * time.Second,  // most clients wait longer for a header, and a reclaimed replica is ready by then
+		HeartbeatInterval: 10 * time.Second, // a sixth of the shortest idle timeout of common proxies, 60 s
 
 		MaxEvent:            1 << 20, // inlined audio; a token is 300 bytes
 		MaxBufferedResponse: 1 << 20, // 50 times a long response
@@ -105,6 +119,7 @@ func DefaultLimits() Limits {
 func (l Limits) orDefault() Limits {
 	d := DefaultLimits()
 	setDefault(&l.MaxBody, d.MaxBody)
+	setDefault(&l.MaxForm, d.MaxForm)
 	setDefault(&l.Memory, d.Memory)
 	setDefault(&l.TenantMemory, d.TenantMemory)
 	setDefault(&l.StreamWindow, d.StreamWindow)
@@ -112,8 +127,11 @@ func (l Limits) orDefault() Limits {
 	setDefault(&l.FirstByteTimeout, d.FirstByteTimeout)
 	setDefault(&l.IdleTimeout, d.IdleTimeout)
 	setDefault(&l.ResponseTimeout, d.ResponseTimeout)
+	setDefault(&l.SocketIdleTimeout, d.SocketIdleTimeout)
 	setDefault(&l.SilenceTimeout, d.SilenceTimeout)
 	setDefault(&l.StallTimeout, d.StallTimeout)
+	setDefault(&l.HeartbeatDelay, d.HeartbeatDelay)
+	setDefault(&l.HeartbeatInterval, d.HeartbeatInterval)
 	setDefault(&l.MaxEvent, d.MaxEvent)
 	setDefault(&l.MaxBufferedResponse, d.MaxBufferedResponse)
 	setDefault(&l.MaxKeyedResponse, d.MaxKeyedResponse)

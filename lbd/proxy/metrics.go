@@ -40,6 +40,9 @@ type metrics struct {
 	step        prometheus.Histogram
 	decisions   *prometheus.CounterVec // kind, policy, reason
 	retries     prometheus.Counter
+	fallbacks   *prometheus.CounterVec // model, to, reason
+	skipped     *prometheus.CounterVec // to
+	providerUSD *prometheus.CounterVec // provider
 	continued   *prometheus.CounterVec // outcome
 	forwarded   *prometheus.CounterVec // direction
 	matchBytes  prometheus.Counter
@@ -47,6 +50,7 @@ type metrics struct {
 	prompt      *prometheus.CounterVec // model, tier
 	cached      *prometheus.CounterVec
 	output      *prometheus.CounterVec
+	cost        *prometheus.CounterVec // model, tier
 }
 
 func newMetrics() *metrics {
@@ -58,14 +62,18 @@ func newMetrics() *metrics {
 		itl:         prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "skyserve_itl_seconds", Help: "Time between two tokens of a stream.", Buckets: itlBuckets}, []string{"model"}),
 		step:        prometheus.NewHistogram(prometheus.HistogramOpts{Name: "skyserve_step_seconds", Help: "Time to decide on one event.", Buckets: stepBuckets}),
 		decisions:   counters("skyserve_decisions_total", "Decisions by kind, policy and reason.", "kind", "policy", "reason"),
+		fallbacks:   counters("skyserve_fallbacks_total", "Requests that went to a fallback because their model could not serve them, by the rejection of the model.", "model", "fallback", "reason"),
+		skipped:     counters("skyserve_fallbacks_skipped_total", "Requests that did not go to a provider because of its limits.", "fallback"),
+		providerUSD: counters("skyserve_provider_usd_total", "Cost of requests at a provider in USD, by the configured prices.", "provider"),
 		retries:     counter("skyserve_retries_total", "Attempts after the first of a request."),
-		continued:   counters("skyserve_continuations_total", "Streams whose replica failed midway, by outcome: whole (completed), broken, cancelled, or refused (cannot be continued).", "outcome"),
+		continued:   counters("skyserve_continuations_total", "Streams whose replica failed midway, by outcome: whole (completed), broken, cancelled, refused (cannot be continued), or unproven (no engine was proven to continue it).", "outcome"),
 		forwarded:   counters("skyserve_forwarded_total", "Requests sent to peers (out) and accepted from them (in).", "direction"),
 		matchBytes:  counter("skyserve_prefix_match_bytes_total", "Prompt bytes expected to be cached at the target of a request."),
 		promptBytes: counter("skyserve_prompt_bytes_total", "Prompt bytes of the requests sent."),
 		prompt:      counters("skyserve_prompt_tokens_total", "Prompt tokens of requests that engines served, cached ones included; estimated if the engine does not report them.", "model", "tier"),
 		cached:      counters("skyserve_cached_tokens_total", "Prompt tokens that engines read from their caches.", "model", "tier"),
 		output:      counters("skyserve_output_tokens_total", "Tokens generated.", "model", "tier"),
+		cost:        counters("skyserve_cost_usd_total", "Cost of clients' requests in USD, by the prices of the models; requests to a model without a price are not included.", "model", "tier"),
 	}
 }
 
@@ -109,8 +117,8 @@ func (m *metrics) countDecision(a *core.Action, policy string, e *record.Request
 func (r *Runtime) RegisterMetrics(reg *prometheus.Registry) {
 	m := r.metrics
 	reg.MustRegister(
-		m.requests, m.ttft, m.e2e, m.queued, m.itl, m.step, m.decisions, m.retries, m.continued, m.forwarded,
-		m.matchBytes, m.promptBytes, m.prompt, m.cached, m.output,
+		m.requests, m.ttft, m.e2e, m.queued, m.itl, m.step, m.decisions, m.retries, m.fallbacks, m.skipped, m.providerUSD, m.continued, m.forwarded,
+		m.matchBytes, m.promptBytes, m.prompt, m.cached, m.output, m.cost,
 	)
 	reg.MustRegister(gauges{r}, keyMetrics{r.ledger})
 }

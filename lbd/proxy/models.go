@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"cmp"
 	"slices"
 
 	"skyserve/internal/service"
@@ -12,7 +13,15 @@ import (
 type modelTable struct {
 	byName map[string]openai.ResolvedModel // by every usable name
 	names  []string                        // the names, sorted
+	prices map[string]*service.TokenPrice  // by model; nil if no model has a price
+	// splits are the names that are divided among models; nil if there is none.
+	splits map[string]*split
+	// fallbacks are the fallbacks of models that have any; nil if none has.
+	fallbacks map[string]fallbackRule
 }
+
+// price returns the price of a model; unknown if it has none.
+func (t *modelTable) price(model string) *service.TokenPrice { return t.prices[model] }
 
 // resolve returns the model that a name refers to.
 func (t *modelTable) resolve(name []byte) (openai.ResolvedModel, bool) {
@@ -21,7 +30,7 @@ func (t *modelTable) resolve(name []byte) (openai.ResolvedModel, bool) {
 }
 
 // SetModels declares the models of the service, with their aliases and adapters. The models of
-// replicas and peers are usable in addition to these.
+// replicas and peers, and the adapters that they list, are usable in addition to these.
 func (r *Runtime) SetModels(models []service.BalancerModel) {
 	r.points.setModels(models)
 	r.mu.Lock()
@@ -31,7 +40,8 @@ func (r *Runtime) SetModels(models []service.BalancerModel) {
 }
 
 // rebuildModels builds a new table; the lock must be held. A model's own name has precedence over
-// an equal alias, an alias over an adapter, and earlier declarations over later ones.
+// an equal alias, an alias over an adapter, and earlier declarations over later ones. An adapter that is
+// only listed by engines is the last.
 func (r *Runtime) rebuildModels() {
 	t := &modelTable{byName: map[string]openai.ResolvedModel{}}
 	add := func(name string, resolved openai.ResolvedModel) {
@@ -42,8 +52,17 @@ func (r *Runtime) rebuildModels() {
 	}
 	for _, m := range r.declared {
 		add(m.Name, openai.ResolvedModel{Model: m.Name})
+		if m.Price != nil {
+			if t.prices == nil {
+				t.prices = map[string]*service.TokenPrice{}
+			}
+			t.prices[m.Name] = m.Price.PerToken()
+		}
 	}
 	for _, rep := range r.replicas {
+		if rep.external != nil {
+			continue // only fallbacks use it
+		}
 		add(rep.cfg.Model, openai.ResolvedModel{Model: rep.cfg.Model})
 	}
 	for _, models := range r.peerModels {
@@ -61,19 +80,40 @@ func (r *Runtime) rebuildModels() {
 			add(adapter, openai.ResolvedModel{Model: m.Name, Adapter: adapter})
 		}
 	}
+	r.addListedAdapters(add)
+	for _, s := range r.splits {
+		sp := newSplit(s, t.byName)
+		if _, taken := t.byName[s.Name]; taken || sp == nil {
+			continue
+		}
+		if t.splits == nil {
+			t.splits = map[string]*split{}
+		}
+		t.splits[s.Name], t.names = sp, append(t.names, s.Name)
+	}
+	for _, m := range r.declared {
+		if len(m.Fallback) == 0 {
+			continue
+		}
+		if t.fallbacks == nil {
+			t.fallbacks = map[string]fallbackRule{}
+		}
+		t.fallbacks[m.Name] = fallbackRule{m.Fallback, cmp.Or(m.FallbackAfter, service.DefaultFallbackAfter)}
+	}
 	slices.Sort(t.names)
 	r.models.Store(t)
 }
 
-// updatePeerModels stores the names of the models that a peer serves; the lock must be held.
+// updatePeerModels stores the names of the models and adapters that a peer serves; the lock must be held.
 func (r *Runtime) updatePeerModels(ev core.Event) {
 	var names []string
+	changed := r.storePeerAdapters(ev.Target, ev.PeerReport)
 	if ev.Kind == core.EventPeerReport && r.peers[ev.Target] != nil {
 		for _, l := range ev.PeerReport.Models {
 			names = append(names, l.Model)
 		}
 	}
-	if slices.Equal(names, r.peerModels[ev.Target]) {
+	if !changed && slices.Equal(names, r.peerModels[ev.Target]) {
 		return
 	}
 	if len(names) == 0 {

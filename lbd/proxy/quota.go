@@ -19,6 +19,23 @@ func (x *exchange) admitByQuota() (refused *openai.Error) {
 	return errDenied(denied)
 }
 
+// reserveQuota reserves the expected tokens of the request and their cost.
+func (x *exchange) reserveQuota() (refused *openai.Error) {
+	x.price = x.rt.models.Load().price(x.model)
+	if !x.reservation.SetPrice(x.price) {
+		return errNotPriced(x.model)
+	}
+	return errDenied(x.reservation.Reserve(x.promptTokens, x.maxOutput, x.parallelAnswers, x.rt.Elapsed()))
+}
+
+// errNotPriced rejects a request whose cost could not be limited by a budget.
+func errNotPriced(model string) *openai.Error {
+	return &openai.Error{
+		Status: http.StatusForbidden, Kind: openai.TypePermission, Code: "model_not_priced", Param: "model",
+		Message: "model: " + openai.Clip([]byte(model)) + " has no price, and this key has a budget: use another model or ask the operator for a price of this model",
+	}
+}
+
 // releaseQuota releases the reservation of admitByQuota.
 func (x *exchange) releaseQuota() {
 	if x.reservation.Active() {
@@ -33,17 +50,17 @@ func (x *exchange) computeUsage(status int, state string) telemetry.Usage {
 	u := &x.answer.Usage
 	output := x.outputTokens()
 	counted := u.Prompt.Known || u.Output.Known
-	served := state == record.StateFinished && status == http.StatusOK
+	served := state == record.StateFinished && status == http.StatusOK || status == http.StatusSwitchingProtocols
 	remaining := state == record.StateCancelled && x.current.target != ""
 	if remaining || state == record.StateFailed {
 		output = max(output, x.maxGenerated)
 	}
 	switch {
-	case counted || output > 0 || ((served || remaining) && x.endpoint.Generates()):
+	case counted || output > 0 || ((served || remaining) && x.endpoint.EstimatesTokens()):
 		prompt, cached := x.promptUsed()
-		return telemetry.Usage{Requests: 1, PromptTokens: int64(prompt), CachedTokens: int64(cached), OutputTokens: int64(output)}
+		return telemetry.Usage{Requests: 1, PromptTokens: int64(prompt), CachedTokens: int64(cached), OutputTokens: int64(output)}.Priced(x.price)
 	case served || remaining:
-		return telemetry.Usage{Requests: 1}
+		return telemetry.Usage{Requests: 1}.Priced(x.price)
 	}
 	return telemetry.Usage{}
 }
@@ -67,6 +84,20 @@ func errDenied(d *quota.Denial) *openai.Error {
 // model. Requests are counted at the balancer that received them from the client, and only if they
 // were admitted.
 func (r *Runtime) KeyUsage() []telemetry.KeyUsage { return r.ledger.Usage() }
+
+// TenantUsage returns the usage of each tenant with limits, as KeyUsage that of keys.
+func (r *Runtime) TenantUsage() map[string]telemetry.Usage { return r.ledger.TenantUsage() }
+
+// SetTenantQuota sets the usage of a tenant over all balancers. A tenant without limits is ignored.
+func (r *Runtime) SetTenantQuota(name string, q telemetry.KeyQuota) {
+	r.ledger.SetTenantQuota(name, q)
+}
+
+// TenantOf returns the tenant of a key or user; empty if it is unknown.
+func (r *Runtime) TenantOf(key string) string { return r.ledger.TenantOf(key) }
+
+// Limited returns the users and the tenants that have quotas or budgets.
+func (r *Runtime) Limited() []telemetry.LimitedName { return r.ledger.Limited() }
 
 // SetKeyQuota sets the usage of a key over all balancers. A name without a key is ignored.
 func (r *Runtime) SetKeyQuota(name string, q telemetry.KeyQuota) { r.ledger.SetQuota(name, q) }

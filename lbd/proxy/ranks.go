@@ -62,6 +62,7 @@ func (r *Runtime) addRanks(rep *replica) {
 // removeRanks removes a replica's targets; the lock must be held.
 func (r *Runtime) removeRanks(rep *replica) {
 	delete(r.replicas, rep.cfg.ID)
+	delete(r.served, rep.cfg.ID)
 	for _, k := range rep.ranks() {
 		delete(r.ranks, k.id())
 		r.stepCore(core.Event{Kind: core.EventReplicaRemoved, Target: k.id()})

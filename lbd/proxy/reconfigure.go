@@ -19,6 +19,7 @@ func (r *Runtime) Reconfigure(cfg core.Config) (changed bool) {
 		now := r.Elapsed()
 		actions := r.core.Reconfigure(now, cfg)
 		r.coreCfg = cfg
+		r.sendsHeartbeats.Store(len(cfg.ScaleToZero) > 0)
 		for i := range actions {
 			r.deliverAction(now, &actions[i])
 		}

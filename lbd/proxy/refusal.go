@@ -41,7 +41,14 @@ func (x *exchange) failureOf(resp *http.Response) *failure {
 	switch {
 	case f.kills > 0:
 		return f
+	case x.rejectsKey(status):
+		f.cause, f.keyRejected = fmt.Sprintf("%s rejects the API key that the balancer has for it (%d)", x.current.target, status), true
+		if !x.headerSent {
+			f.refusal = refusalOf(&openai.Error{Status: http.StatusBadGateway, Kind: openai.TypeServer, Code: core.RejectRefused, Message: f.cause})
+		}
+		return f
 	case x.isRefusal(resp):
+		f.lacksModel = status == http.StatusNotFound && x.current.peer == nil
 		if !x.headerSent && x.isEngineRefusal(resp) {
 			f.refusal = readRefusal(resp)
 		}
@@ -51,12 +58,24 @@ func (x *exchange) failureOf(resp *http.Response) *failure {
 		return f
 	case status == http.StatusNoContent || status == http.StatusResetContent || status/100 == 3:
 		return f // no content, or a redirect, which is not for the client
-	case x.needsSecondOpinion(status):
+	case x.needsSecondOpinion(status, x.lacksEndpoint(resp)):
 		v := x.current
 		f.unsure, f.refusal, x.doubted = true, readRefusal(resp), &v
 		return f
 	}
 	return nil
+}
+
+// refusalOf returns a refusal with an error of the balancer.
+func refusalOf(e *openai.Error) *refusal {
+	return &refusal{status: e.Status, header: http.Header{"Content-Type": {"application/json"}}, body: e.Body()}
+}
+
+// rejectsKey reports whether a replica rejected the key that this balancer has for it. The client must
+// not be informed that its own key is wrong.
+func (x *exchange) rejectsKey(status int) bool {
+	k := x.current.rank.replica
+	return k != nil && k.authorization != nil && (status == http.StatusUnauthorized || status == http.StatusForbidden)
 }
 
 // isRefusal reports whether the target rejected the request for a reason that does not apply to
@@ -66,6 +85,8 @@ func (x *exchange) isRefusal(resp *http.Response) bool {
 	switch resp.StatusCode {
 	case http.StatusUnauthorized, http.StatusForbidden, http.StatusTooManyRequests, http.StatusServiceUnavailable:
 		return true
+	case http.StatusPaymentRequired: // the account of a provider has no credit
+		return x.current.rank.replica != nil && x.current.rank.external != nil
 	case http.StatusNotFound:
 		return x.lacksModel(resp)
 	}
@@ -84,23 +105,48 @@ func (x *exchange) lacksModel(resp *http.Response) bool {
 	if x.pinned {
 		return false // only this target can have the response that the request continues
 	}
+	return openai.Names404Model(peekBody(resp))
+}
+
+// peekBody returns the beginning of a response's body, which can still be read.
+func peekBody(resp *http.Response) []byte {
 	head, _ := io.ReadAll(io.LimitReader(resp.Body, maxRefusalBytes)) // as in readRefusal
-	resp.Body = struct {
-		io.Reader
-		io.Closer
-	}{io.MultiReader(bytes.NewReader(head), resp.Body), resp.Body}
-	return openai.Names404Model(head)
+	resp.Body = &rereadBody{io.MultiReader(bytes.NewReader(head), resp.Body), resp.Body}
+	return head
+}
+
+// lacksEndpoint reports whether a response means that the engine does not serve the Messages API:
+// older engines, and other kinds, return the 404 of an unknown path. It replaces their message by one
+// that says what to do. A 404 in the format of that API is from an engine that serves it.
+func (x *exchange) lacksEndpoint(resp *http.Response) bool {
+	if !x.endpoint.Messages || resp.StatusCode != http.StatusNotFound || openai.IsMessagesError(peekBody(resp)) {
+		return false
+	}
+	body := errNoEndpoint(x.endpoint.Path, x.model).MessagesBody(x.inFlight.id)
+	resp.Body.Close()
+	resp.Header = http.Header{"Content-Type": {"application/json"}}
+	resp.Body = io.NopCloser(bytes.NewReader(body))
+	return true
+}
+
+// errNoEndpoint is the error of a request whose engines do not serve its path.
+func errNoEndpoint(path, model string) *openai.Error {
+	return &openai.Error{
+		Status: http.StatusNotFound, Kind: openai.TypeInvalid, Code: "not_found",
+		Message: "the engine of " + model + " does not serve " + path + ": update it (vLLM and SGLang serve it in current versions), or use /v1/chat/completions",
+	}
 }
 
 // needsSecondOpinion reports whether a client error is forwarded only if another target confirms it. One
 // replica of several may reject valid requests, because of its version or its flags. A target whose
-// latest request was served is trusted once, so that most client errors need no second request.
-func (x *exchange) needsSecondOpinion(status int) bool {
+// latest request was served is trusted once, so that most client errors need no second request. It is
+// not trusted if it lacks the endpoint: it may serve all others.
+func (x *exchange) needsSecondOpinion(status int, lacksEndpoint bool) bool {
 	c := x.current.targetCounts()
 	if status/100 != 4 || x.headerSent || x.pinned || x.doubted != nil || c == nil {
 		return false
 	}
-	return !c.trusted.CompareAndSwap(true, false) && x.rt.hasOtherTarget(x.model, x.from == "")
+	return (lacksEndpoint || !c.trusted.CompareAndSwap(true, false)) && x.rt.hasOtherTarget(x.placedModel(), x.from == "")
 }
 
 // hasOtherTarget reports whether more than one target serves a model. peers: peers count too.
@@ -158,7 +204,7 @@ func (x *exchange) allRefused() bool {
 		return true
 	}
 	switch x.latestAction.reason {
-	case core.RejectRefused, core.RejectRetriesExhausted, core.RejectRetryBudget:
+	case core.RejectRefused, core.RejectNoAdapter, core.RejectRetriesExhausted, core.RejectRetryBudget:
 		return x.lastFailure != nil && x.lastFailure.refusal != nil && !x.hadFault
 	}
 	return false

@@ -86,6 +86,10 @@ func (x *exchange) relayStream(ctx context.Context, resp *http.Response, watch *
 	case targetDiverges:
 		x.endDeclined(&failure{cause: x.current.target + " started reasoning instead of continuing the response", kind: failureUnable})
 		return true
+	case targetRestarts:
+		x.refuteContinuation()
+		x.endDeclined(&failure{cause: x.current.target + " began a new response instead of continuing it", kind: failureUnable})
+		return true
 	case targetFailed:
 		return x.handleStreamFailure(&failure{cause: x.current.target + " ended its response with an error", kind: failureAnswer, broken: true, kills: x.peerKills})
 	}
@@ -183,6 +187,7 @@ const (
 	clientClosed
 	targetFailed   // it reported a fault; another target can continue the response
 	targetDiverges // it sent data that does not continue the response's text
+	targetRestarts // it sent the beginning of the response's text again
 )
 
 // forwardEvents sends the complete events at the start of b to the client and returns the remaining bytes: an
@@ -258,7 +263,7 @@ func (x *exchange) forwardJoined(b []byte, events *openai.Splitter, limit int, n
 		if !ok {
 			break
 		}
-		result = x.appendJoined(out, b[at:at+size])
+		result = x.joinEvent(out, b[at:at+size])
 		at += size
 	}
 	if at == 0 && len(b) > limit {
@@ -272,6 +277,19 @@ func (x *exchange) forwardJoined(b []byte, events *openai.Splitter, limit int, n
 		return nil, clientClosed
 	}
 	return b[at:], result
+}
+
+// joinEvent appends the events to out that can be forwarded, now that event has arrived.
+func (x *exchange) joinEvent(out *buffer.Buffer, event []byte) (result forwardResult) {
+	for _, e := range x.splice.Admit(event) {
+		if result = x.appendJoined(out, e); result != forwardOK {
+			return result
+		}
+	}
+	if x.splice.Restarted {
+		return targetRestarts
+	}
+	return forwardOK
 }
 
 // appendJoined appends an event to out in the form for the client.
@@ -295,7 +313,7 @@ func (x *exchange) appendJoined(out *buffer.Buffer, event []byte) forwardResult 
 // inspect parses an event and returns its form for the client. first: no earlier event waits to be
 // forwarded.
 func (x *exchange) inspect(event []byte, first bool) (seen eventView) {
-	seen.data = openai.EventData(event)
+	seen.data, seen.messages = openai.EventData(event), x.endpoint.Messages
 	x.answer.OnlyText = false
 	if seen.data == nil {
 		seen.hide = x.readKills(event)
@@ -311,36 +329,6 @@ func (x *exchange) inspect(event []byte, first bool) (seen eventView) {
 	}
 	seen.masked = x.hasCacheFigures(event)
 	return seen
-}
-
-// eventView is the form of an event for the client: unchanged, hidden (hide), without the usage so far
-// (counts), or with cached tokens masked (masked). fault: the event is the error of a failed target that
-// can be replaced, because another target can continue or nothing was sent before. Such an event is
-// hidden too.
-type eventView struct {
-	hide, fault, masked bool
-	counts              openai.Span
-	data                []byte // of the event
-}
-
-// changed reports whether the client receives the event in another form.
-func (v *eventView) changed() bool { return v.hide || v.fault || v.masked || v.counts != openai.Span{} }
-
-// append appends the form for the client of a changed event.
-func (v *eventView) append(dst, event []byte) []byte {
-	if v.hide || v.fault {
-		return dst
-	}
-	from := len(dst)
-	if v.counts != (openai.Span{}) {
-		dst = openai.WithoutCounts(dst, event, v.data, v.counts)
-	} else {
-		dst = append(dst, event...)
-	}
-	if v.masked {
-		openai.HideCache(dst[from:])
-	}
-	return dst
 }
 
 // writeToClient writes to the client and flushes.
@@ -403,19 +391,19 @@ func (x *exchange) endStream(ctx context.Context, resp *http.Response, rest []by
 // empty line. shown is the form for the client. It also reports whether the stream is complete. A partial
 // event is neither forwarded nor counted.
 func (x *exchange) parseLastEvent(resp *http.Response, rest []byte) (shown []byte, complete bool) {
-	noEndMarker := !x.endpoint.EndsInDone || resp.StatusCode != http.StatusOK // such a stream has no end marker
+	noEndMarker := !x.endpoint.MarksEnd || resp.StatusCode != http.StatusOK // such a stream has no end marker
 	ended := noEndMarker || x.answer.Done || x.answer.Failed
 	switch {
 	case len(rest) == 0:
 		return nil, ended
 	case !noEndMarker && openai.IsPartial(rest):
 		return nil, ended && !x.hasTranscript() // with a transcript, the end can be generated
-	case !ended && !openai.EndsStream(rest):
+	case !ended && !x.endpoint.EndsStream(rest):
 		return nil, false
 	}
 	if x.splice != nil {
 		out := &buffer.Buffer{}
-		x.appendJoined(out, rest)
+		x.joinEvent(out, rest)
 		return out.B, true
 	}
 	seen := x.inspect(rest, false)
@@ -435,11 +423,12 @@ func unexpectedEOF(err error) error {
 
 // relayWhole forwards a response that is not a stream. It buffers the response until it is complete,
 // so that a target that fails midway can be replaced. A response that is too large to buffer, or for
-// which there is no memory, is forwarded as it arrives.
+// which there is no memory, is forwarded as it arrives, and so are audio and images.
 func (x *exchange) relayWhole(ctx context.Context, resp *http.Response, watch *time.Timer) (ended bool) {
 	buf, mem := buffer.Get(buffer.UsualSize), x.useMemory()
 	defer buf.Release()
 	defer mem.Release()
+	asItArrives := x.endpoint.Opaque && !isJSON(resp)
 	for {
 		buf.Grow(minReadSize)
 		full := mem.Set(int64(cap(buf.B))) != nil
@@ -456,9 +445,11 @@ func (x *exchange) relayWhole(ctx context.Context, resp *http.Response, watch *t
 		case err != nil && x.req.Context().Err() == nil:
 			x.endBroken(resp.StatusCode, x.failureFromError(ctx, err))
 			panic(http.ErrAbortHandler) // closes the connection, so that the client detects the partial response
-		case len(buf.B) > x.rt.limits.MaxBufferedResponse || full || x.headerSent:
-			x.startMasking()
+		case len(buf.B) > x.rt.limits.MaxBufferedResponse || full || x.headerSent || asItArrives && n > 0:
 			x.unparsed = true
+			if !asItArrives {
+				x.startMasking()
+			}
 			if err == nil && x.writeToClient(resp, buf.B, time.Now()) {
 				buf.B = buf.B[:0]
 				continue
@@ -479,12 +470,12 @@ func (x *exchange) endWhole(resp *http.Response, rest []byte) (ended bool) {
 		x.answer.Whole(rest)
 		x.rememberHolder()
 		if x.hidesCache {
-			openai.HideCache(rest)
+			rest = x.withoutCache(rest)
 		}
 		x.w.Header()["Content-Length"] = []string{strconv.Itoa(len(rest))}
 		x.sendHeader(resp)
 	}
-	if x.unparsed && resp.StatusCode == http.StatusOK {
+	if x.unparsed && resp.StatusCode == http.StatusOK && x.endpoint.EstimatesTokens() {
 		x.estimateTokens()
 	}
 	if x.masking {

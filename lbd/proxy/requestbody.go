@@ -119,13 +119,16 @@ func nextBodySize(size int, declared int64) int {
 	return int(min(2*int64(size), declared+bodySlack))
 }
 
-// readBody reads a request's body, at most limit bytes, into memory that mem accounts for. A longer
-// body is rejected as early as possible: by its declared length, otherwise when it exceeds limit. A
-// body is also rejected if there is no memory for it.
-func readBody(w http.ResponseWriter, req *http.Request, limit int64, mem *quota.MemoryUse) (*buffer.Buffer, error) {
+// readBody reads a request's body, at most limit bytes, into memory that mem accounts for. If decoded
+// is set, it reads the body from there. A longer body is rejected as early as possible: by its declared
+// length, otherwise when it exceeds limit. A body is also rejected if there is no memory for it.
+func readBody(w http.ResponseWriter, req *http.Request, decoded io.Reader, limit int64, mem *quota.MemoryUse) (*buffer.Buffer, error) {
 	declared := req.ContentLength
 	if declared > limit {
 		return nil, &http.MaxBytesError{Limit: limit}
+	}
+	if decoded != nil {
+		declared = -1
 	}
 	if err := mem.Fits(declared); err != nil {
 		return nil, err
@@ -136,7 +139,11 @@ func readBody(w http.ResponseWriter, req *http.Request, limit int64, mem *quota.
 	body := http.MaxBytesReader(w, req.Body, limit)
 	for err == nil {
 		var n int
-		n, err = body.Read(buf.B[len(buf.B):cap(buf.B)])
+		if space := buf.B[len(buf.B):cap(buf.B)]; decoded != nil {
+			n, err = decoded.Read(space)
+		} else {
+			n, err = body.Read(space) // not through an interface, so that body needs no allocation
+		}
 		if buf.B = buf.B[:len(buf.B)+n]; len(buf.B) < cap(buf.B) || err != nil {
 			continue
 		}

@@ -80,6 +80,9 @@ func summaryOf(d *record.RequestRecord, age time.Duration, policy string) teleme
 	}
 	if isQueued(d) {
 		s.State, s.QueuedMillis, s.Policy, s.Reason = record.StateQueued, millis(age)-requeuedAt, policy, ""
+		if d.Reason == core.QueuedForStart {
+			s.Reason = d.Reason
+		}
 		s.Target, s.Forwarded, s.MatchBytes = d.HeldFor, false, 0
 	}
 	return s

@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"context"
 	"fmt"
 	"net/http"
 	"time"
@@ -17,6 +18,7 @@ const (
 	continuedBroken    = "broken"    // other targets failed too
 	continuedCancelled = "cancelled" // its client disconnected meanwhile
 	continuedRefused   = "refused"   // it could not be continued
+	continuedUnproven  = "unproven"  // no available engine was proven to continue a message
 )
 
 // startTranscript starts recording the text of the response in case its target fails.
@@ -35,12 +37,12 @@ func (x *exchange) hasTranscript() bool { return x.answer.Transcript != nil && !
 
 // mayContinue reports whether another target can continue the response of the current one. A peer
 // checks this itself, for its own engines.
-func (x *exchange) mayContinue() bool {
-	if !x.hasTranscript() || x.body == nil {
-		return false
-	}
+func (x *exchange) mayContinue() bool { return x.hasTranscript() && x.body != nil && x.mayBeProven() }
+
+// mayBeProven reports whether a target may exist that is proven to continue the response.
+func (x *exchange) mayBeProven() bool {
 	r := x.current.rank.replica
-	return x.endpoint.AnyEngine || r == nil || len(x.transcript.Text()) == 0 || openai.SupportsChatContinuation(r.cfg.Kind)
+	return x.endpoint.AnyEngine || r == nil || len(x.transcript.Text()) == 0 || x.rt.mayBeContinued(r)
 }
 
 // isContinuation reports whether the request, as currently sent, contains the start of its response.
@@ -48,9 +50,24 @@ func (x *exchange) isContinuation() bool {
 	return x.continued || (x.splice != nil && x.splice.TokensInPrompt > 0)
 }
 
-// canContinueHere reports whether the current replica can continue such a response.
-func (x *exchange) canContinueHere() bool {
-	return !x.isContinuation() || x.endpoint.AnyEngine || openai.SupportsChatContinuation(x.current.rank.cfg.Kind)
+// proveContinuationHere returns nil unless the request is the continuation of a message and the current
+// replica is not proven to continue messages.
+func (x *exchange) proveContinuationHere(ctx context.Context) error {
+	switch {
+	case !x.isContinuation():
+		return nil
+	case x.current.rank.external != nil:
+		return errNoProof{"answers of providers are not continued"}
+	case x.endpoint.AnyEngine:
+		return nil
+	case x.rt.noContinue.Load():
+		return errNoProof{"continuation is turned off"}
+	}
+	var key []string
+	if !x.keysRequired {
+		key = x.req.Header["Authorization"] // as in outgoing
+	}
+	return x.rt.proveContinuation(ctx, x.current.rank.replica, key)
 }
 
 // tokensDelivered returns the number of tokens of the response that the client has received: the engine's own
@@ -75,10 +92,18 @@ func (x *exchange) handleStreamFailure(f *failure) (ended bool) {
 		return false
 	}
 	if x.splice == nil {
-		x.countContinuation(continuedRefused)
+		x.countContinuation(x.refusedOutcome())
 	}
 	x.endInterrupted(f.cause, codeBroken, func() { x.endBroken(http.StatusOK, f) })
 	return true
+}
+
+// refusedOutcome returns the outcome of a stream that is not continued.
+func (x *exchange) refusedOutcome() string {
+	if x.hasTranscript() && x.body != nil && !x.mayBeProven() {
+		return continuedUnproven
+	}
+	return continuedRefused
 }
 
 func plural(n int, noun string) string {
@@ -116,6 +141,9 @@ func (x *exchange) prepareContinuation() bool {
 	}
 	x.answer.Tokens, x.answer.Exact = tokens, true // the count is exact enough for a continuation
 	next := openai.NewSplice(&x.transcript, soFar, space, tokens)
+	if !x.endpoint.AnyEngine {
+		next.GuardRestart(soFar)
+	}
 	next.HidesCounts, next.Prompt = x.hideCounts, x.answer.Usage.Prompt
 	if x.splice != nil && !next.Prompt.Known {
 		next.Prompt = x.splice.Prompt
@@ -173,7 +201,11 @@ func (x *exchange) endAbandonedStream(v action) {
 		reason = core.RejectNoReplica
 	}
 	cause := x.lastFailure.cause + "; continuation failed: " + rejection(reason, nil).Message
-	x.countContinuation(continuedBroken)
+	outcome := continuedBroken
+	if x.lastFailure.unproven {
+		outcome = continuedUnproven
+	}
+	x.countContinuation(outcome)
 	if x.from != "" && v.kills > 0 {
 		x.writeToClient(nil, killsComment(v.kills), time.Now()) // an error means that the peer disconnected
 	}
@@ -198,7 +230,7 @@ func (x *exchange) endInterrupted(cause, code string, end func()) {
 // countContinuation counts the outcome of a stream whose target failed. A stream for a peer is not counted
 // if it was not continued, because the peer may continue it.
 func (x *exchange) countContinuation(outcome string) {
-	if x.from != "" && (outcome == continuedBroken || outcome == continuedRefused) {
+	if x.from != "" && (outcome == continuedBroken || outcome == continuedRefused || outcome == continuedUnproven) {
 		return
 	}
 	x.rt.metrics.continued.WithLabelValues(outcome).Inc()
@@ -210,5 +242,5 @@ const codeBroken = "replica_failed"
 // errorEvent returns the last event of an interrupted stream.
 func (x *exchange) errorEvent(cause, code string) []byte {
 	e := openai.Error{Kind: openai.TypeServer, Code: code, Message: "the response was interrupted: " + cause}
-	return e.Event(!x.endpoint.EndsInDone)
+	return x.endpoint.ErrorEvent(&e, x.inFlight.id)
 }

@@ -6,12 +6,15 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"skyserve/internal/service"
 	"skyserve/lbd/core"
+	"skyserve/lbd/oidc"
+	"skyserve/lbd/openai"
 	"skyserve/lbd/quota"
 	"skyserve/lbd/record"
 )
@@ -30,6 +33,8 @@ type Options struct {
 	// Keys are the API keys that clients must present; none = no authentication. Only their hashes are
 	// kept. Limits and usage are stored by name.
 	Keys []service.APIKey
+	// Tokens verifies the identity tokens that clients may present instead of keys; nil = none.
+	Tokens *oidc.Verifier
 	// Record receives every event and action as JSON lines; nil = none.
 	Record io.Writer
 	// Logger receives failures; nil = none.
@@ -42,6 +47,9 @@ type Options struct {
 	// NoContinue makes every stream whose target fails midway end in an error event. Otherwise another
 	// target continues it if possible.
 	NoContinue bool
+	// CheckContinuation checks whether the engine of each replica that becomes ready can continue a
+	// stream. Otherwise the check precedes the first continuation at the replica.
+	CheckContinuation bool
 	// SharePrefixes allows requests of one tenant to match prefixes of another.
 	SharePrefixes bool
 	// ExposeCache sends the number of cached prompt tokens to clients with a key.
@@ -56,6 +64,11 @@ type Options struct {
 	// Suspect is called with the id of a replica whose engine may have crashed (core.Outcome.Broke),
 	// so that its next probes check its health; nil = none.
 	Suspect func(replica string)
+	// Version is the version of the binary, for /version.
+	Version string
+	// Recheck is called with the id of a replica that does not serve a requested name, so that its model
+	// list is read again; nil = none.
+	Recheck func(replica string)
 	Limits  Limits
 }
 
@@ -67,20 +80,29 @@ type Runtime struct {
 	transport http.RoundTripper
 	secure    http.RoundTripper // nil if no replica uses mTLS
 	keys      atomic.Pointer[quota.Keyring]
+	tokens    *tokens
 	ledger    *quota.Ledger
 	seed      uint64 // seed of prefix keys; see keySeed and seedOf
 	startedAt time.Time
 	// noContinue is Options.NoContinue until SetContinuation is called.
-	noContinue atomic.Bool
+	noContinue         atomic.Bool
+	checksContinuation bool        // Options.CheckContinuation
+	checking           atomic.Bool // a check that startChecks started is in progress
 	// sharePrefixes is Options.SharePrefixes until SetSharePrefixes is called.
 	sharePrefixes atomic.Bool
 	// exposeCache is Options.ExposeCache until SetExposeCache is called.
 	exposeCache atomic.Bool
 	// allowedParameters is Options.AllowParameters until SetAllowedParameters is called.
 	allowedParameters atomic.Uint32
-	accessLog         bool                 // Options.AccessLog
-	tracer            Tracer               // nil = none
-	suspect           func(replica string) // Options.Suspect
+	// sendsHeartbeats: a model scales to zero, see heldstream.go.
+	sendsHeartbeats atomic.Bool
+	// origins is set by SetCORS; nil = none.
+	origins   atomic.Pointer[originRules]
+	accessLog bool                 // Options.AccessLog
+	tracer    Tracer               // nil = none
+	suspect   func(replica string) // Options.Suspect
+	version   string               // Options.Version
+	recheck   func(replica string) // Options.Recheck
 
 	// mu guards everything down to the next blank line.
 	mu            sync.Mutex
@@ -90,25 +112,32 @@ type Runtime struct {
 	replicas      map[string]*replica
 	ranks         map[string]rank // by core's target id
 	peers         map[string]*peer
+	providers     map[string]*provider
 	removedEpochs map[string]uint64 // epochs of replicas that were removed
 	declared      []service.BalancerModel
-	peerModels    map[string][]string // models by peer, as last reported
+	splits        []service.Split
+	peerModels    map[string][]string               // models by peer, as last reported
+	served        map[string]ServedModels           // by replica; missing = unknown
+	peerAdapters  map[string][]openai.ResolvedModel // adapters by peer, as last reported
 	ring          ring
 	newDecisions  []record.RequestRecord // decisions of the current step, for subscribers
 	idle          chan struct{}          // closed when the last request ends; nil unless draining
 	ticks         int
 
-	draining        atomic.Bool
-	models          atomic.Pointer[modelTable]
-	storedResponses *responses
-	lookups         *lookups
-	memory          *quota.MemoryLedger
-	record          *recorder
-	stats           *stats
-	points          *points
-	metrics         *metrics
-	subs            subscribers
-	goroutines      sync.WaitGroup // goroutines that Start started
+	draining         atomic.Bool
+	models           atomic.Pointer[modelTable]
+	fallbackStatuses fallbackStatuses
+	providerLedger   *quota.Ledger
+	storedResponses  *responses
+	lookups          *lookups
+	sockets          sockets
+	memory           *quota.MemoryLedger
+	record           *recorder
+	stats            *stats
+	points           *points
+	metrics          *metrics
+	subs             subscribers
+	goroutines       sync.WaitGroup // goroutines that Start started
 }
 
 // New returns a runtime without replicas, peers or requests. It serves requests as soon as replicas
@@ -119,9 +148,10 @@ func New(o Options) (*Runtime, error) {
 	}
 	r := &Runtime{
 		self: o.Self, coreCfg: o.Core, limits: o.Limits.orDefault(), log: o.Logger, transport: o.Transport, secure: o.MTLSTransport,
-		ledger: quota.NewLedger(), seed: keySeed(o.Self.PeerToken), startedAt: time.Now(), accessLog: o.AccessLog, tracer: o.Tracer, suspect: o.Suspect, core: core.New(o.Core),
+		ledger: quota.NewLedger(), providerLedger: quota.NewLedger(), seed: keySeed(o.Self.PeerToken), startedAt: time.Now(), accessLog: o.AccessLog, tracer: o.Tracer, suspect: o.Suspect, recheck: o.Recheck, version: o.Version, core: core.New(o.Core),
 		inFlight: map[string]*inFlight{}, replicas: map[string]*replica{}, ranks: map[string]rank{}, peers: map[string]*peer{},
 		removedEpochs: map[string]uint64{}, peerModels: map[string][]string{},
+		served: map[string]ServedModels{}, peerAdapters: map[string][]openai.ResolvedModel{},
 	}
 	if r.log == nil {
 		r.log = slog.New(slog.DiscardHandler)
@@ -129,12 +159,15 @@ func New(o Options) (*Runtime, error) {
 	if r.transport == nil {
 		r.transport = NewTransport(nil)
 	}
+	r.tokens = newTokens(o.Tokens, r.ledger, r.Elapsed)
 	r.SetKeys(o.Keys)
 	r.SetContinuation(!o.NoContinue)
+	r.checksContinuation = o.CheckContinuation
 	r.SetSharePrefixes(o.SharePrefixes)
 	r.SetExposeCache(o.ExposeCache)
 	r.SetAllowedParameters(o.AllowParameters)
-	r.declared = append(r.declared, o.Self.Models...)
+	r.sendsHeartbeats.Store(len(o.Core.ScaleToZero) > 0)
+	r.declared, r.splits = append(r.declared, o.Self.Models...), slices.Clone(o.Self.Splits)
 	r.ring = newRing(r.limits.MaxDecisions)
 	r.storedResponses = newResponses(r.limits.MaxStoredResponses)
 	r.lookups = newLookups(r.limits)
@@ -191,7 +224,7 @@ func (r *Runtime) Elapsed() time.Duration { return time.Since(r.startedAt) }
 // Outcome.Key.
 func (r *Runtime) Step(ev core.Event) {
 	r.subs.publish(r.withLock(func() {
-		r.resetSilence(&ev)
+		r.recordReport(&ev)
 		r.stepCore(ev)
 		if ev.Kind == core.EventPeerReport || ev.Kind == core.EventPeerRemoved {
 			r.updatePeerModels(ev)
@@ -222,7 +255,7 @@ func (r *Runtime) deliverAction(now time.Duration, a *core.Action) {
 	f := r.inFlight[a.ID]
 	if a.Kind == core.ActionQueue {
 		if f != nil {
-			f.entry.HeldFor = a.Target
+			f.entry.HeldFor, f.entry.Reason = a.Target, a.Reason
 		}
 		return
 	}
@@ -267,6 +300,7 @@ func (r *Runtime) tickUntil(ctx context.Context) {
 			return
 		case <-ticker.C:
 			r.tick()
+			r.startChecks(ctx)
 		}
 	}
 }
@@ -282,6 +316,9 @@ func (r *Runtime) tick() {
 // stepTick is tick with the lock held.
 func (r *Runtime) stepTick(at time.Duration) {
 	for _, rep := range r.sortedReplicas() {
+		if rep.external != nil {
+			r.reportExternal(rep)
+		}
 		for _, k := range rep.ranks() {
 			if n := k.tokens().Swap(0); n > 0 {
 				rep.count.silentTicks = 0
@@ -308,7 +345,14 @@ func (r *Runtime) View() core.BalancerView {
 func (r *Runtime) ModelLoads() []core.ModelLoad {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.core.ModelLoads(r.Elapsed())
+	loads := r.core.ModelLoads(r.Elapsed())
+	if len(r.providers) == 0 {
+		return loads
+	}
+	return slices.DeleteFunc(slices.Clone(loads), func(l core.ModelLoad) bool { // peers have their own providers
+		rep := r.replicas[l.Model]
+		return rep != nil && rep.external != nil
+	})
 }
 
 // StoppedRequests returns the requests that this balancer has stopped, for its peers; see
@@ -320,8 +364,8 @@ func (r *Runtime) StoppedRequests() []core.StoppedFingerprint {
 }
 
 // Drain stops accepting requests (readyz returns 503, new requests are rejected) and waits until those
-// in flight have ended. If ctx ends first, the error contains the number of remaining requests, which
-// continue.
+// in flight have ended. If ctx ends first, WebSockets are closed, which takes up to closeGrace more,
+// and the error contains the number of remaining requests, which continue.
 func (r *Runtime) Drain(ctx context.Context) error {
 	r.mu.Lock()
 	r.draining.Store(true)
@@ -338,9 +382,16 @@ func (r *Runtime) Drain(ctx context.Context) error {
 	case <-idle:
 		return nil
 	case <-ctx.Done():
-		r.mu.Lock()
-		remaining := len(r.inFlight)
-		r.mu.Unlock()
-		return fmt.Errorf("draining balancer %q: %d requests are still in flight: %w", r.self.ID, remaining, context.Cause(ctx))
 	}
+	if r.sockets.shutDown() {
+		select {
+		case <-idle:
+			return nil
+		case <-time.After(2 * closeGrace):
+		}
+	}
+	r.mu.Lock()
+	remaining := len(r.inFlight)
+	r.mu.Unlock()
+	return fmt.Errorf("draining balancer %q: %d requests are still in flight: %w", r.self.ID, remaining, context.Cause(ctx))
 }

@@ -27,10 +27,11 @@ func (l *stoppableAttempt) stop() {
 	}
 }
 
-// resetSilence records that the replica of an event responded; the lock must be held. A rejected
+// recordReport records that the replica of an event responded; the lock must be held. A rejected
 // probe counts too: engines that complete their last requests reject probes.
-func (r *Runtime) resetSilence(ev *core.Event) {
+func (r *Runtime) recordReport(ev *core.Event) {
 	if k := r.ranks[ev.Target]; k.replica != nil && ev.Kind == core.EventReplicaReport {
+		k.count.proof.reported(ev.Report.Ready, k.count.silentTicks >= anotherProcess)
 		k.count.silentTicks = 0
 	}
 }

@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"cmp"
 	"context"
 	"io"
 	"net/http"
@@ -23,7 +24,8 @@ func (h hostTransport) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 	resp, err := h[req.URL.Host](req.Context(), string(body))
 	if err == nil {
-		resp.Proto, resp.ProtoMajor, resp.ProtoMinor, resp.Request, resp.StatusCode = "HTTP/1.1", 1, 1, req, http.StatusOK
+		resp.Proto, resp.ProtoMajor, resp.ProtoMinor, resp.Request = "HTTP/1.1", 1, 1, req
+		resp.StatusCode = cmp.Or(resp.StatusCode, http.StatusOK)
 	}
 	return resp, err
 }

@@ -25,6 +25,7 @@ type TrafficStats struct {
 
 // ReplicaTrafficStats is one replica's recent traffic.
 type ReplicaTrafficStats struct {
+	Continuation          ContinuationState
 	OutputTokensPerSecond *float64
 	PrefixHitRate         *float64
 }
@@ -60,6 +61,7 @@ func (r *Runtime) TrafficStats() TrafficStats {
 	for id, rep := range r.replicas {
 		s.ByReplica[id] = ReplicaTrafficStats{
 			OutputTokensPerSecond: rep.count.rate.perSecond(now),
+			Continuation:          rep.continuation(),
 			PrefixHitRate:         rep.count.hits.rate(now),
 		}
 	}

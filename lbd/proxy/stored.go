@@ -82,26 +82,26 @@ func (s *responses) find(response responseID) (at storedAt, known bool) {
 	return e.Value.(storedAt), true
 }
 
-// holderOf returns the target that holds the response that a call continues from; empty if the call
-// starts a new conversation. For a client's request, it looks up an unknown response at the peers:
+// holderOf returns where the response is stored that a call continues from; no target if the call starts
+// a new conversation. For a client's request, it looks up an unknown response at the peers:
 // the client may have used another region or balancer before.
-func (r *Runtime) holderOf(ctx context.Context, c *openai.Call, o *origin) (target string, refused *openai.Error) {
+func (r *Runtime) holderOf(ctx context.Context, c *openai.Call, o *origin) (at storedAt, refused *openai.Error) {
 	id, given, refused := c.PreviousResponse()
 	if !given || refused != nil {
-		return "", refused
+		return storedAt{}, refused
 	}
 	response := responseID{o.tenant, id}
 	if at, known := r.storedResponses.find(response); known && r.urlOf(at.target) == at.url {
-		return at.target, nil
+		return at, nil
 	}
 	if o.from == "" && len(response.id) <= maxResponseID && r.forwards() {
 		at, refused := r.locateResponse(ctx, response)
 		if refused != nil || at.target != "" {
-			return at.target, refused
+			return at, refused
 		}
 	}
 	e := errNoHolder
-	return "", &e
+	return storedAt{}, &e
 }
 
 // urlOf returns the URL of a replica, a rank or a peer; empty if the id is unknown.

@@ -39,6 +39,7 @@ type storedRequest struct {
 	reservation quota.Reservation // of the client's key; inactive if it has none
 	peer        *peer             // the peer that holds the response; nil if a replica holds it
 	region      service.Region    // region of the replica
+	keyed       bool              // the replica receives the balancer's key and not the client's
 }
 
 // storedRequestMethods are the methods of the paths below a response's id.
@@ -154,10 +155,10 @@ func (q *storedRequest) forwardRequest() *openai.Error {
 		return q.holderError(ctx)
 	}
 	defer resp.Body.Close()
-	if q.peer != nil && (resp.StatusCode == http.StatusUnauthorized || resp.StatusCode == http.StatusForbidden) {
-		return q.holderError(ctx)
+	if (q.peer != nil || q.keyed) && (resp.StatusCode == http.StatusUnauthorized || resp.StatusCode == http.StatusForbidden) {
+		return q.holderError(ctx) // it rejects this balancer's credentials, not the client's
 	}
-	q.reservation.Settle(q.holder.model, telemetry.Usage{Requests: 1}, q.rt.Elapsed())
+	q.reservation.Settle(q.holder.model, telemetry.Usage{Requests: 1}.Priced(q.rt.models.Load().price(q.holder.model)), q.rt.Elapsed())
 	q.forgetIfDeleted(resp.StatusCode)
 	q.forwardResponse(resp, silence)
 	return nil
@@ -183,7 +184,7 @@ func (q *storedRequest) outgoing(ctx context.Context) (out *http.Request, transp
 	copyHeaders(h, q.req.Header)
 	h.Del("Accept-Encoding") // the response is forwarded unchanged
 	if q.origin.keysRequired {
-		h.Del("Authorization") // as for every request: the balancer's keys are not sent to engines
+		dropKeys(h)
 	}
 	h[headerRequestID] = []string{requestID(q.req.Header.Get(headerRequestID))}
 	q.req.Header.Set(headerRequestID, h.Get(headerRequestID))
@@ -193,7 +194,8 @@ func (q *storedRequest) outgoing(ctx context.Context) (out *http.Request, transp
 	var base *url.URL
 	switch {
 	case k.replica != nil:
-		base, transport, q.region = k.base, k.transport, k.cfg.Region
+		base, transport, q.region, q.keyed = k.base, k.transport, k.cfg.Region, k.authorization != nil
+		k.authorize(h)
 		k.setRankHeader(h)
 	case p != nil:
 		base, transport, q.peer = p.base, p.transport, p

@@ -184,7 +184,7 @@ func TestContinuedResponsesAreCorrect(t *testing.T) {
 		b.limits.FirstByteTimeout, b.limits.IdleTimeout = 100*time.Millisecond, 50*time.Millisecond
 		for n := range 2 {
 			teller := &storyEngine{t: t, random: rand.New(rand.NewPCG(uint64(i), uint64(n)))}
-			b.attachAs(fmt.Sprintf("%s-r%d", b.self.ID, n), engine(t, teller.ServeHTTP), service.EngineVLLM)
+			b.attachAs(fmt.Sprintf("%s-r%d", b.self.ID, n), engine(t, (&checkedEngine{next: teller.ServeHTTP}).ServeHTTP), service.EngineVLLM)
 		}
 	}
 	quiet, calm := context.WithCancel(context.Background())

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"skyserve/internal/service"
+
 	"skyserve/lbd/core"
 )
 
@@ -65,14 +67,14 @@ func TestStreamIsByteIdentical(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			for _, size := range []int{1, 7, 1 << 20} {
 				b := start(t, testOptions(t))
-				b.attach("us-0", engine(t, func(w http.ResponseWriter, req *http.Request) {
+				b.attachAs("us-0", engine(t, func(w http.ResponseWriter, req *http.Request) {
 					_, _ = io.Copy(io.Discard, req.Body)
 					w.Header().Set("Content-Type", "text/event-stream")
 					for at := 0; at < len(stream); at += size {
 						_, _ = io.WriteString(w, stream[at:min(at+size, len(stream))])
 						_ = http.NewResponseController(w).Flush()
 					}
-				}))
+				}), service.EngineOpenAI)
 				resp := b.post(chatPath, streamBody)
 				if got := read(t, resp); got != stream {
 					t.Errorf("in pieces of %d: got %q, want %q", size, got, stream)

@@ -27,6 +27,18 @@ type replica struct {
 	base      *url.URL
 	transport http.RoundTripper
 	count     *replicaCount
+	// authorization is the header with the engine's key; nil if it has none.
+	authorization []string
+	// external is set for a model of a provider; nil for an engine of the service.
+	external *external
+}
+
+// authorize replaces the client's credentials by the engine's key, if it has one. Only requests to this
+// replica may contain it.
+func (r *replica) authorize(h http.Header) {
+	if r.authorization != nil {
+		h["Authorization"] = r.authorization
+	}
 }
 
 // replicaCount contains the counts of a replica's responses.
@@ -36,6 +48,7 @@ type replicaCount struct {
 	silentTicks int            // ticks since its last response; guarded by the runtime's lock
 	rate        rateWindow
 	hits        hitWindow
+	proof       proof // that its engine continues messages
 	// prompt and cached are the tokens of responses that report both.
 	prompt, cached atomic.Int64
 }
@@ -79,6 +92,9 @@ func (r *Runtime) AddReplica(cfg service.ReplicaConfig) (added bool, err error) 
 		return false, fmt.Errorf("adding replica %q: %w", cfg.ID, err)
 	}
 	rep := &replica{cfg: cfg, base: base, transport: r.transport}
+	if cfg.Key != "" {
+		rep.authorization = []string{cfg.Authorization()}
+	}
 	switch {
 	case !cfg.MTLS:
 	case base.Scheme != "https":
@@ -117,6 +133,10 @@ func (r *Runtime) storeReplica(rep *replica) (bool, error) {
 	if old != nil {
 		if old.cfg.URL == cfg.URL && old.cfg.Ranks() == cfg.Ranks() {
 			rep.count = old.count
+			if old.cfg.Model != cfg.Model {
+				rep.count.proof.changeModel()
+				delete(r.served, cfg.ID)
+			}
 		} else {
 			r.removeRanks(old)
 		}
@@ -183,7 +203,9 @@ func (r *Runtime) Replicas() []service.ReplicaConfig {
 	defer r.mu.Unlock()
 	list := make([]service.ReplicaConfig, 0, len(r.replicas))
 	for _, rep := range r.sortedReplicas() {
-		list = append(list, rep.cfg)
+		if rep.external == nil {
+			list = append(list, rep.cfg)
+		}
 	}
 	return list
 }
@@ -224,6 +246,7 @@ func (r *Runtime) RemovePeer(id string) {
 	_, _ = r.changeTargets(func() (bool, error) {
 		delete(r.peers, id)
 		delete(r.peerModels, id)
+		delete(r.peerAdapters, id)
 		r.stepCore(core.Event{Kind: core.EventPeerRemoved, Target: id})
 		return true, nil
 	})

@@ -39,7 +39,10 @@ type failure struct {
 	broken      bool        // see core.Outcome.Broke
 	kills       int         // engines of a peer that crashed serving the request
 	refusal     *refusal    // nil if it is not forwarded
+	unproven    bool        // the target is not proven to continue streams
+	lacksModel  bool        // see core.Outcome.LacksModel
 	unsure      bool        // a client error that another target has to confirm: core.Outcome.Unsure
+	keyRejected bool        // a replica rejected the API key that this balancer has for it
 }
 
 // attempt makes one attempt at a target. It reports whether the request has ended; if not, core has been
@@ -58,6 +61,9 @@ func (x *exchange) attempt(ctx context.Context) (ended bool) {
 		return ended
 	}
 	defer resp.Body.Close()
+	if resp.StatusCode == http.StatusSwitchingProtocols {
+		return x.relaySocket(ctx, resp, watch)
+	}
 	if isStream(resp) {
 		return x.relayStream(ctx, resp, watch)
 	}
@@ -66,6 +72,11 @@ func (x *exchange) attempt(ctx context.Context) (ended bool) {
 
 func isStream(resp *http.Response) bool {
 	return strings.HasPrefix(resp.Header.Get("Content-Type"), "text/event-stream")
+}
+
+func isJSON(resp *http.Response) bool {
+	kind, _, _ := strings.Cut(resp.Header.Get("Content-Type"), ";")
+	return strings.TrimSpace(kind) == "application/json"
 }
 
 // requestTarget sends the request to its target and returns the response, or nil if it must not be forwarded.
@@ -134,17 +145,25 @@ func (x *exchange) sendRequest(ctx context.Context) (*http.Response, error) {
 	switch {
 	case x.current.rank.replica != nil:
 		x.servedBy = x.current.rank
-		if !x.canContinueHere() {
-			return nil, errCannotContinue
+		if err := x.proveContinuationHere(ctx); err != nil {
+			return nil, err
+		}
+		if x.servedBy.external != nil {
+			resp, err := x.servedBy.transport.RoundTrip(x.outgoingExternal(ctx))
+			if err != nil {
+				return nil, err
+			}
+			return withoutAccount(resp), nil
 		}
 		out := x.outgoing(ctx, x.servedBy.base)
+		x.servedBy.authorize(out.Header)
 		x.servedBy.setRankHeader(out.Header)
-		return x.servedBy.transport.RoundTrip(out)
+		return x.transmit(x.servedBy.transport, out)
 	case x.current.peer != nil:
 		x.servedBy = rank{}
 		out := x.outgoing(ctx, x.current.peer.base)
 		x.markForwarded(out.Header)
-		return x.current.peer.transport.RoundTrip(out)
+		return x.transmit(x.current.peer.transport, out)
 	}
 	return nil, errRemoved
 }
@@ -152,18 +171,17 @@ func (x *exchange) sendRequest(ctx context.Context) (*http.Response, error) {
 // errRemoved is the error of an attempt whose target was removed after it was chosen.
 var errRemoved = errors.New("the target was removed")
 
-// errCannotContinue is the error of an attempt whose target would start a new response and not
-// continue the current one.
-var errCannotContinue = errors.New("its engine cannot continue a response")
-
 // outgoing returns the request to send to the target.
 func (x *exchange) outgoing(ctx context.Context, base *url.URL) *http.Request {
 	in := x.req
 	header := make(http.Header, len(in.Header)+8)
 	copyHeaders(header, in.Header)
 	header.Del("Accept-Encoding") // a compressed response could not be parsed while it is forwarded
+	if x.decoded {
+		header.Del("Content-Encoding")
+	}
 	if x.keysRequired {
-		header.Del("Authorization") // keys of the service are not for the engine; other keys are
+		dropKeys(header)
 	}
 	header[headerRequestID] = []string{x.inFlight.id}
 	if _, given := header[headerIdempotency]; !given {
@@ -172,6 +190,9 @@ func (x *exchange) outgoing(ctx context.Context, base *url.URL) *http.Request {
 		header[headerIdempotency] = nil
 	}
 	x.spans.injectHeaders(header)
+	if x.endpoint.Upgrades {
+		return x.outgoingUpgrade(ctx, base, header)
+	}
 	body := x.body
 	if x.continuationBody != nil {
 		body = x.continuationBody
@@ -204,8 +225,8 @@ func (x *exchange) failureFromError(ctx context.Context, err error) *failure {
 	if errors.Is(context.Cause(ctx), errSilent) {
 		return &failure{cause: x.current.target + " did not respond in time", kind: failureTimeout, timedOut: true, broken: true, kills: x.peerKills}
 	}
-	if errors.Is(err, errCannotContinue) {
-		return &failure{cause: x.current.target + " runs an engine that cannot continue a response", kind: failureUnable}
+	if unproven := (errNoProof{}); errors.As(err, &unproven) {
+		return &failure{cause: x.current.target + " cannot continue a response: " + unproven.reason, err: err, kind: failureUnable, unproven: true}
 	}
 	var op *net.OpError
 	var again *wire.RetryError
@@ -223,8 +244,7 @@ func (x *exchange) invalidResponse(resp *http.Response, body []byte) *failure {
 	if resp.StatusCode == http.StatusOK && len(body) == 0 {
 		return &failure{cause: x.current.target + " returned an empty response", kind: failureAnswer}
 	}
-	kind, _, _ := strings.Cut(resp.Header.Get("Content-Type"), ";")
-	if resp.StatusCode != http.StatusOK || encoded(resp.Header) || strings.TrimSpace(kind) != "application/json" {
+	if resp.StatusCode != http.StatusOK || encoded(resp.Header) || !isJSON(resp) {
 		return nil
 	}
 	fault, err := openai.CheckWhole(body)

@@ -2,6 +2,7 @@ package quota
 
 import (
 	"fmt"
+	"strconv"
 	"time"
 )
 
@@ -44,12 +45,18 @@ func OverRate(kind string, wait time.Duration, format string, args ...any) *Deni
 }
 
 // quotaReached returns the denial of a request over a quota.
-func quotaReached(unit string, limit int, p period, now time.Time) *Denial {
-	return &Denial{
-		Kind: codeQuota, Code: codeQuota,
-		Message:    fmt.Sprintf("quota reached: the limit of this key is %d %s per %s", limit, unit, p),
-		RetryAfter: seconds(p.end(now).Sub(now)),
-	}
+func quotaReached(h holder, unit string, limit int, p period, now time.Time) *Denial {
+	return overQuota(p, now, "quota reached: the limit of this %s is %d %s per %s", h, limit, unit, p)
+}
+
+// budgetReached returns the denial of a request over a budget in US dollars.
+func budgetReached(h holder, usd float64, p period, now time.Time) *Denial {
+	return overQuota(p, now, "budget reached: the limit of this %s is %s USD per %s, and requests in flight reserve their maximum cost", h, strconv.FormatFloat(usd, 'f', -1, 64), p)
+}
+
+// overQuota returns the denial of a request over a quota or budget of a period.
+func overQuota(p period, now time.Time, format string, args ...any) *Denial {
+	return &Denial{Kind: codeQuota, Code: codeQuota, Message: fmt.Sprintf(format, args...), RetryAfter: seconds(p.end(now).Sub(now))}
 }
 
 // seconds returns a wait in whole seconds, rounded up.

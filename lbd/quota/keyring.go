@@ -17,14 +17,27 @@ func NewKeyring(l *Ledger, keys []service.APIKey, now time.Duration) Keyring {
 	k := Keyring{}
 	for _, key := range keys {
 		if key.Secret != "" {
-			k[sha256.Sum256([]byte(key.Secret))] = l.Open(key, now)
+			k[Hash(key.Secret)] = l.Open(key, now)
 		}
 	}
 	return k
 }
 
-// Find returns the account of a key; ok is false if there is none.
-func (k Keyring) Find(secret string) (a *Account, ok bool) {
-	a, ok = k[sha256.Sum256([]byte(secret))]
+// Find returns the account of the key with a hash; ok is false if there is none.
+func (k Keyring) Find(hash [sha256.Size]byte) (a *Account, ok bool) {
+	a, ok = k[hash]
 	return a, ok
+}
+
+// Hash returns the hash of a key or token. It allocates memory only for unusually long ones.
+func Hash(credential string) [sha256.Size]byte {
+	switch n := len(credential); {
+	case n <= 64: // most keys
+		var buf [64]byte
+		return sha256.Sum256(buf[:copy(buf[:], credential)])
+	case n <= 2048: // most tokens
+		var buf [2048]byte
+		return sha256.Sum256(buf[:copy(buf[:], credential)])
+	}
+	return sha256.Sum256([]byte(credential))
 }

@@ -2,7 +2,6 @@ package quota
 
 import (
 	"cmp"
-	"math"
 	"net/http"
 	"slices"
 	"strconv"
@@ -14,16 +13,25 @@ import (
 	"skyserve/internal/telemetry"
 )
 
-// Ledger contains an account for each name of an API key. An account survives changes of the keys,
-// so that they do not reset its limits.
+// Ledger contains an account for each name of an API key, for each user with identity tokens, and for
+// each tenant with limits of its own. An account survives changes of the keys, so that they do not reset
+// its limits.
 type Ledger struct {
 	mu       sync.Mutex
 	accounts map[string]*Account
-	labels   atomic.Int64 // number of accounts that requested a metric label
+	tenants  map[string]*Account // those with limits
+	users    int                 // number of accounts of users
+	byTenant map[string]int      // the same by tenant
+	nextDrop time.Duration       // when accounts may be dropped again
+	dropped  atomic.Uint64       // how many times accounts were dropped
+	serial   int64               // of the newest account of a user
+	labels   atomic.Int64        // number of accounts that requested a metric label
 }
 
 // NewLedger returns a ledger without accounts.
-func NewLedger() *Ledger { return &Ledger{accounts: map[string]*Account{}} }
+func NewLedger() *Ledger {
+	return &Ledger{accounts: map[string]*Account{}, tenants: map[string]*Account{}, byTenant: map[string]int{}}
+}
 
 // Open returns the account of a key, created if needed, with the key's limits.
 func (l *Ledger) Open(k service.APIKey, now time.Duration) *Account {
@@ -31,11 +39,16 @@ func (l *Ledger) Open(k service.APIKey, now time.Duration) *Account {
 	defer l.mu.Unlock()
 	a := l.accounts[k.Name]
 	if a == nil {
-		a = &Account{ledger: l, name: k.Name, used: map[string]*telemetry.Usage{}, denied: map[string]int64{}}
+		a = l.newAccount(k.Name, holderKey)
 		l.accounts[k.Name] = a
 	}
-	a.configure(k, now)
+	a.configure(k, l.tenants[k.Tenant], now)
 	return a
+}
+
+// newAccount creates an account; the lock must be held.
+func (l *Ledger) newAccount(name string, h holder) *Account {
+	return &Account{ledger: l, name: name, holder: h, used: map[string]*telemetry.Usage{}, denied: map[string]int64{}}
 }
 
 // list returns all accounts, sorted by name.
@@ -59,27 +72,45 @@ func (l *Ledger) label(name string) string {
 	return name
 }
 
-// Account contains the limits and the usage of one API key at this balancer.
+// Account contains the limits and the usage of one API key, of one user with identity tokens, or of a
+// tenant with limits of its own, at this balancer.
 type Account struct {
 	ledger *Ledger
 	name   string
+	holder holder
+	serial int64 // distinguishes accounts of a user that was dropped and opened again; 0 for keys
 
-	mu         sync.Mutex
-	tenant     string
-	tier       service.Tier
-	maxTier    service.Tier // empty = any
-	limits     service.KeyLimits
-	requests   bucket
-	tokens     bucket
-	inFlight   int
-	reserved   int64   // tokens that requests in flight may still use
-	meanAnswer float64 // mean tokens per answer of recent requests
-	label      string  // in metrics; empty until the account is used
-	used       map[string]*telemetry.Usage
-	total      telemetry.Usage // of all models
-	denied     map[string]int64
-	quota      telemetry.KeyQuota
+	mu           sync.Mutex
+	shared       *Account // of the tenant, if it has limits of its own
+	tenant       string
+	tier         service.Tier
+	maxTier      service.Tier // empty = any
+	limits       service.KeyLimits
+	budgets      budgets
+	requests     bucket
+	tokens       bucket
+	inFlight     int
+	reserved     int64           // tokens that requests in flight may still use
+	reservedCost service.NanoUSD // of these tokens
+	meanAnswer   float64         // mean tokens per answer of recent requests
+	label        string          // in metrics; empty until the account is used
+	used         map[string]*telemetry.Usage
+	total        telemetry.Usage // of all models
+	denied       map[string]int64
+	quota        telemetry.KeyQuota
 }
+
+// holder is who an account belongs to, as denials name it.
+type holder string
+
+const (
+	holderKey    holder = "key"
+	holderUser   holder = "user"
+	holderTenant holder = "tenant"
+)
+
+// budgets are the limits in money; 0 = none.
+type budgets struct{ day, month service.NanoUSD }
 
 // The expected length of an answer without a bound is the moving average of the key's recent
 // answers. The newest answer has a weight of one tenth. The first expectation is a paragraph or
@@ -89,142 +120,17 @@ const (
 	answerWeight = 0.1
 )
 
-func (a *Account) configure(k service.APIKey, now time.Duration) {
+// configure sets the limits and rights of a key; shared is the account of its tenant, or nil.
+func (a *Account) configure(k service.APIKey, shared *Account, now time.Duration) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.tenant, a.tier, a.maxTier, a.limits = k.Tenant, k.Tier, k.MaxTier, k.Limits
+	a.tenant, a.tier, a.maxTier, a.limits, a.shared = k.Tenant, k.Tier, k.MaxTier, k.Limits, shared
+	a.budgets = budgets{service.NanoUSDOf(k.Limits.USDPerDay), service.NanoUSDOf(k.Limits.USDPerMonth)}
 	a.requests.set(int64(k.Limits.RequestsPerMinute), now)
 	a.tokens.set(int64(k.Limits.TokensPerMinute), now)
 	if a.meanAnswer == 0 {
 		a.meanAnswer = firstAnswer
 	}
-}
-
-// Reservation is one request of an account, from its arrival to its end. The zero value belongs to
-// no account and reserves nothing.
-type Reservation struct {
-	account  *Account
-	prompt   int64 // tokens of its prompt, as reserved
-	answers  int   // requested answers
-	reserved int64 // prompt and expected tokens of the answers, or the actual tokens if there are more
-	settled  bool
-	released bool
-}
-
-// Active reports whether the reservation belongs to an account.
-func (v *Reservation) Active() bool { return v.account != nil }
-
-// Admit admits a request, or returns a Denial. Release must be called at the end of the request.
-func (a *Account) Admit(now time.Duration) (Reservation, *Denial) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.label == "" {
-		a.label = a.ledger.label(a.name)
-	}
-	if e := a.overQuota(0, 0); e != nil {
-		return Reservation{}, e
-	}
-	if limit := a.limits.Concurrent; limit > 0 && a.inFlight >= limit {
-		return Reservation{}, a.deny(deniedConcurrent, OverRate("requests", time.Second, "%d requests of this key are in flight, the limit is %d", a.inFlight, limit))
-	}
-	if wait, _, ok := a.requests.take(1, now); !ok {
-		return Reservation{}, a.deny(deniedRequests, OverRate("requests", wait, "the limit of this key is %d requests per minute", a.requests.limit))
-	}
-	a.inFlight++
-	return Reservation{account: a}, nil
-}
-
-// Reserve reserves the expected tokens of a request: its prompt, and bound tokens for each of its
-// answers. If bound is 0, the expected length of each is the mean of the key's recent answers.
-func (v *Reservation) Reserve(prompt, bound, answers int, now time.Duration) *Denial {
-	a := v.account
-	if a == nil {
-		return nil
-	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	each := float64(bound)
-	if bound <= 0 {
-		each = math.Ceil(a.meanAnswer)
-	}
-	expected := each * float64(answers)
-	n := int64(prompt) + int64(min(expected, float64(maxChange)))
-	if e := a.overQuota(1, n); e != nil {
-		return e
-	}
-	wait, never, ok := a.tokens.take(n, now)
-	switch {
-	case never:
-		return a.deny(deniedTokens, OverRate("tokens", 0, "the request is too large: it may use %d tokens, and the limit of this key is %d per minute; shorten it or set a lower max_tokens", n, a.tokens.limit))
-	case !ok:
-		return a.deny(deniedTokens, OverRate("tokens", wait, "the request may use %d tokens, and the limit of this key is %d per minute", n, a.tokens.limit))
-	}
-	v.prompt, v.answers, v.reserved = int64(prompt), answers, n
-	a.reserved += n
-	return nil
-}
-
-// Grow increases the reservation when the answers have more tokens than reserved. The increase
-// reduces the limit for the key's other requests.
-func (v *Reservation) Grow(generated int, now time.Duration) {
-	a := v.account
-	if a == nil {
-		return
-	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	more := v.prompt + int64(generated) - v.reserved
-	if more <= 0 || v.settled {
-		return
-	}
-	v.reserved += more
-	a.reserved += more
-	a.tokens.giveBack(-more, now)
-}
-
-// Settle replaces the reserved tokens by the actual usage.
-func (v *Reservation) Settle(model string, used telemetry.Usage, now time.Duration) {
-	a := v.account
-	if a == nil {
-		return
-	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if v.settled {
-		return
-	}
-	v.settled = true
-	a.tokens.giveBack(v.reserved-used.Tokens(), now)
-	a.reserved -= v.reserved
-	if used.OutputTokens > 0 {
-		a.meanAnswer += answerWeight * (float64(used.OutputTokens)/float64(max(1, v.answers)) - a.meanAnswer)
-	}
-	u := a.used[model]
-	if u == nil {
-		u = &telemetry.Usage{}
-		a.used[model] = u
-	}
-	*u = u.Plus(used)
-	a.total = a.total.Plus(used)
-}
-
-// Release ends a reservation; without Settle nothing was used. It may be called again.
-func (v *Reservation) Release(now time.Duration) {
-	a := v.account
-	if a == nil {
-		return
-	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if v.released {
-		return
-	}
-	a.inFlight--
-	if !v.settled {
-		a.tokens.giveBack(v.reserved, now)
-		a.reserved -= v.reserved
-	}
-	v.settled, v.released = true, true // the account stays set: after a panic the request may still be listed as in flight, and Grow may be called
 }
 
 // Reasons of denials, label values of metrics.
@@ -233,20 +139,25 @@ const (
 	deniedTokens     = "tokens"
 	deniedConcurrent = "concurrent"
 	deniedQuota      = "quota"
+	deniedBudget     = "budget"
 )
 
-// deny counts a denial.
-func (a *Account) deny(kind string, d *Denial) *Denial {
-	a.denied[kind]++
+// deny counts a denial; it returns nil if d is nil.
+func (a *Account) deny(limit string, d *Denial) *Denial {
+	if d != nil {
+		a.mu.Lock()
+		a.denied[limit]++
+		a.mu.Unlock()
+	}
 	return d
 }
 
-// overQuota returns a denial if a number of further requests and tokens would exceed a quota, else
-// nil. With 0 tokens, it returns a denial if none remain.
-func (a *Account) overQuota(requests, tokens int64) *Denial {
+// overQuota returns a denial if a number of further requests and tokens with their cost would exceed a
+// quota, else nil. With 0 tokens, it returns a denial if none remain. The lock must be held.
+func (a *Account) overQuota(requests, tokens int64, cost service.NanoUSD) (limit string, d *Denial) {
 	l := a.limits
-	if l.RequestsPerDay|l.TokensPerDay|l.RequestsPerMonth|l.TokensPerMonth == 0 {
-		return nil
+	if l.RequestsPerDay|l.TokensPerDay|l.RequestsPerMonth|l.TokensPerMonth == 0 && a.budgets == (budgets{}) {
+		return "", nil
 	}
 	own := a.total.Minus(a.quota.Own) // usage that other balancers do not have yet
 	now := time.Now()
@@ -265,20 +176,31 @@ func (a *Account) overQuota(requests, tokens int64) *Denial {
 		{"tokens", l.TokensPerMonth, month.Tokens() + a.reserved + max(tokens, 1), oneMonth},
 	} {
 		if q.limit > 0 && q.used > int64(q.limit) {
-			return a.deny(deniedQuota, quotaReached(q.unit, q.limit, q.period, now))
+			return deniedQuota, quotaReached(a.holder, q.unit, q.limit, q.period, now)
 		}
 	}
-	return nil
+	further := a.reservedCost + max(cost, 1)
+	switch {
+	case a.budgets.day > 0 && day.Cost+further > a.budgets.day:
+		return deniedBudget, budgetReached(a.holder, l.USDPerDay, oneDay, now)
+	case a.budgets.month > 0 && month.Cost+further > a.budgets.month:
+		return deniedBudget, budgetReached(a.holder, l.USDPerMonth, oneMonth, now)
+	}
+	return "", nil
 }
 
-// Usage returns the usage of each account and model, sorted by name and model. Requests count at
+// Usage returns the usage of each key, user and model, sorted by name and model. Requests count at
 // the balancer that their client is connected to, and only if admitted.
 func (l *Ledger) Usage() []telemetry.KeyUsage {
 	var list []telemetry.KeyUsage
 	for _, a := range l.list() {
 		a.mu.Lock()
+		tenant := ""
+		if a.holder == holderUser || a.shared != nil {
+			tenant = a.tenant
+		}
 		for model, u := range a.used {
-			list = append(list, telemetry.KeyUsage{Key: a.name, Model: model, Usage: *u})
+			list = append(list, telemetry.KeyUsage{Key: a.name, Tenant: tenant, Model: model, Account: a.serial, Usage: *u})
 		}
 		a.mu.Unlock()
 	}
@@ -293,6 +215,11 @@ func (l *Ledger) SetQuota(name string, q telemetry.KeyQuota) {
 	l.mu.Lock()
 	a := l.accounts[name]
 	l.mu.Unlock()
+	a.setQuota(q)
+}
+
+// setQuota sets the usage at all balancers; a may be nil.
+func (a *Account) setQuota(q telemetry.KeyQuota) {
 	if a != nil {
 		a.mu.Lock()
 		a.quota = q
@@ -348,6 +275,7 @@ type KeyTotals struct {
 	Used               map[string]telemetry.Usage // by model
 	Denied             map[string]int64
 	InFlight, Reserved int64
+	ReservedCost       service.NanoUSD
 }
 
 // Totals returns the sums of the used accounts by label.
@@ -376,4 +304,5 @@ func (l *KeyTotals) add(a *Account) {
 	}
 	l.InFlight += int64(a.inFlight)
 	l.Reserved += a.reserved
+	l.ReservedCost += a.reservedCost
 }

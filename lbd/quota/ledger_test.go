@@ -148,7 +148,7 @@ func BenchmarkLimitedKey(b *testing.B) {
 	b.ReportAllocs()
 	for i := 0; b.Loop(); i++ {
 		now := time.Duration(i) * time.Millisecond
-		a, _ := ring.Find("sk")
+		a, _ := ring.Find(Hash("sk"))
 		v, e := a.Admit(now)
 		if e == nil {
 			e = v.Reserve(1000, 256, 1, now)

@@ -52,6 +52,8 @@ type Config struct {
 	Tau              int                         `json:"tau"`
 	QueueLimit       int                         `json:"queue_limit"`
 	MaxWait          time.Duration               `json:"max_wait_ns"`
+	ScaleToZero      map[string]bool             `json:"scale_to_zero,omitempty"`
+	MaxColdWait      time.Duration               `json:"max_cold_wait_ns,omitempty"`
 	ProbeInterval    time.Duration               `json:"probe_interval_ns"`
 	StaleIntervals   int                         `json:"stale_intervals"`
 	LostIntervals    int                         `json:"lost_intervals"`
@@ -125,7 +127,7 @@ func NewConfig(c *core.Config) Config {
 	return Config{
 		Policy: c.Policy.Name(), Push: c.Push.String(), Order: c.Order, Targets: c.Targets, ModelTargets: c.ModelTargets,
 		TauN: c.TauN, TauP: c.TauP, Forward: c.Forward, Tau: c.PeerQueueLimit,
-		QueueLimit: c.QueueLimit, MaxWait: c.MaxWait, ProbeInterval: c.ProbeInterval,
+		QueueLimit: c.QueueLimit, MaxWait: c.MaxWait, ScaleToZero: c.ScaleToZero, MaxColdWait: c.MaxColdWait, ProbeInterval: c.ProbeInterval,
 		StaleIntervals: c.StaleIntervals, LostIntervals: c.LostIntervals,
 		UnconfirmedLimit: c.UnconfirmedLimit,
 		OutstandingLimit: c.OutstandingLimit, SessionLead: c.SessionLead, PoolLimit: c.PoolLimit, BatchInterval: c.BatchInterval,
@@ -152,7 +154,7 @@ func (c *Config) Core() (core.Config, error) {
 		return core.Config{}, fmt.Errorf("config.order: %w", err)
 	}
 	return core.Config{
-		Policy: p, Push: push, Order: order, Targets: c.Targets, ModelTargets: c.ModelTargets, TauN: c.TauN, TauP: c.TauP, Forward: c.Forward, PeerQueueLimit: c.Tau, QueueLimit: c.QueueLimit, MaxWait: c.MaxWait,
+		Policy: p, Push: push, Order: order, Targets: c.Targets, ModelTargets: c.ModelTargets, TauN: c.TauN, TauP: c.TauP, Forward: c.Forward, PeerQueueLimit: c.Tau, QueueLimit: c.QueueLimit, MaxWait: c.MaxWait, ScaleToZero: c.ScaleToZero, MaxColdWait: c.MaxColdWait,
 		ProbeInterval: c.ProbeInterval, StaleIntervals: c.StaleIntervals, LostIntervals: c.LostIntervals,
 		UnconfirmedLimit: c.UnconfirmedLimit,
 		OutstandingLimit: c.OutstandingLimit, SessionLead: c.SessionLead, PoolLimit: c.PoolLimit, BatchInterval: c.BatchInterval,

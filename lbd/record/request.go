@@ -15,8 +15,10 @@ type RequestRecord struct {
 	Balancer string         `json:"balancer"`
 	Region   service.Region `json:"region"` // the balancer's
 	Model    string         `json:"model"`
-	Tier     service.Tier   `json:"tier"`
-	Tenant   string         `json:"tenant,omitempty"`
+	// Split is the requested name, if its sessions are divided among models of which Model is one.
+	Split  string       `json:"split,omitempty"`
+	Tier   service.Tier `json:"tier"`
+	Tenant string       `json:"tenant,omitempty"`
 	// Session is a hash: of the prompt cache key, the session header, the user or
 	// the client.
 	Session string `json:"session,omitempty"`
@@ -67,9 +69,13 @@ type Attempt struct {
 	Decision *core.Decision  `json:"decision,omitempty"`
 	// HeldFor is the replica that it waited for until then.
 	HeldFor string `json:"held_for,omitempty"`
+	// Cold means that it waited until then for the model's first replica to start.
+	Cold bool `json:"cold,omitempty"`
 	// Engines are those of core.Action: the failed engines that caused the rejection of the
 	// request.
 	Engines []string `json:"engines,omitempty"`
+	// Model is the fallback that the attempt is for; empty = the requested model.
+	Model string `json:"model,omitempty"`
 	// Failure is the cause of the next attempt; it is empty if there is none. EndedMillis is the
 	// time of the failure since the request arrived, null without a failure.
 	Failure     string   `json:"failure,omitempty"`

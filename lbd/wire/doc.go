@@ -19,7 +19,8 @@
 //     100 or more, control characters in a reason;
 //   - it rejects a head of more than 1,000 fields, and one of more than
 //     Options.MaxHeadBytes, by default 1 MiB (net/http: 10 MiB);
-//   - it rejects status 101 and the method CONNECT: no connection changes its protocol;
+//   - it rejects status 101 and the method CONNECT: a connection changes its protocol only
+//     with Transport.Upgrade;
 //   - it rejects a request with an invalid Host or target, where net/http sends
 //     an empty Host, and a request with trailers;
 //   - it writes each field under its canonical name, so that a Content-Length

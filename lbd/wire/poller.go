@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/http"
 	"os"
@@ -30,6 +31,7 @@ type Poller struct {
 	opts    Options
 	base    string // URL of the host, without a trailing slash
 	maxBody int    // maximum bytes of a body
+	header  http.Header
 
 	url     string // the URL of request
 	request []byte // as sent
@@ -53,6 +55,14 @@ func NewPoller(o Options, base string, limit int) *Poller {
 	p := &Poller{opts: o.orDefault(), base: strings.TrimRight(base, "/"), maxBody: limit}
 	p.stepFunc = p.stepWhenReady
 	return p
+}
+
+// SetHeader sets the value of a header of all requests. It must be called before the first Get.
+func (p *Poller) SetHeader(name, value string) {
+	if p.header == nil {
+		p.header = http.Header{}
+	}
+	p.header.Set(name, value)
 }
 
 // Get requests a path and returns the response. Its body is valid until Release or the next Get. It
@@ -110,6 +120,7 @@ func (p *Poller) prepareRequest(path string) error {
 	if err != nil {
 		return err
 	}
+	maps.Copy(req.Header, p.header)
 	out, err := prepareRequest(req, p.opts.scheme())
 	if err != nil {
 		return err

@@ -136,9 +136,10 @@ func (o Options) control() func(network, address string, _ syscall.RawConn) erro
 // Transport is an http.RoundTripper over HTTP/1.1. It is safe for concurrent use and must not be
 // copied. Create it with New.
 type Transport struct {
-	opts  Options
-	idle  pool
-	https func() *http.Transport
+	opts     Options
+	idle     pool
+	https    func() *http.Transport
+	upgrades func() *http.Transport
 }
 
 var _ http.RoundTripper = (*Transport)(nil)
@@ -148,6 +149,7 @@ func NewTransport(o Options) *Transport {
 	t := &Transport{opts: o.orDefault()}
 	t.idle = pool{maxPerHost: t.opts.MaxIdlePerHost, maxTotal: t.opts.MaxIdle, idleTimeout: t.opts.IdleTimeout, hosts: map[string][]*conn{}}
 	t.https = sync.OnceValue(func() *http.Transport { return newHTTPSTransport(t.opts) })
+	t.upgrades = sync.OnceValue(func() *http.Transport { return newUpgradeTransport(t.opts) })
 	return t
 }
 

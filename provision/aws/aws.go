@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
@@ -19,6 +20,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/ec2"
 	"github.com/aws/aws-sdk-go-v2/service/iam"
 	"github.com/aws/aws-sdk-go-v2/service/pricing"
+	"github.com/aws/aws-sdk-go-v2/service/s3"
 	"github.com/aws/aws-sdk-go-v2/service/servicequotas"
 	"github.com/aws/aws-sdk-go-v2/service/sts"
 	"github.com/aws/smithy-go/logging"
@@ -45,6 +47,9 @@ type Config struct {
 	// MachinesOnly excludes firewalls and identities from changes and lists. It is for a machine of the
 	// service, because provision.GrantOperate does not include permissions for them.
 	MachinesOnly bool
+	// Programs includes the binaries in buckets (provision.KindProgram) in lists, which requires permissions
+	// in S3.
+	Programs bool
 	// OneRegion states that the service has balancers in this region only. Replicas then admit only
 	// balancers of their own region, which connect through the region's network.
 	OneRegion bool
@@ -72,10 +77,17 @@ type Provider struct {
 	poll    time.Duration
 	iam     *iam.Client
 	sts     *sts.Client
-	clock   *clockTransport
-	regions map[string]*region
-	names   []string                                // of regions, sorted
-	prices  provision.CloudCache[[]provision.Price] // by region
+	s3      *s3.Client
+	uploads *http.Client // for large requests
+	// endpoint is the overridden base URL of all APIs; empty = AWS's.
+	endpoint string
+	clock    *clockTransport
+	regions  map[string]*region
+	names    []string                                // of regions, sorted
+	prices   provision.CloudCache[[]provision.Price] // by region
+
+	accountMu sync.Mutex // guards account
+	account   string     // the number of the AWS account; empty until it is read
 }
 
 var (
@@ -110,6 +122,8 @@ func New(ctx context.Context, c Config) (*Provider, error) {
 	global := sdk.Copy()
 	global.Region = p.names[0]
 	p.iam, p.sts = iam.NewFromConfig(global), sts.NewFromConfig(global)
+	p.endpoint = aws.ToString(sdk.BaseEndpoint)
+	p.s3 = s3.NewFromConfig(global, func(o *s3.Options) { o.UsePathStyle = p.endpoint != "" })
 	return p, nil
 }
 
@@ -146,7 +160,8 @@ func (p *Provider) loadSDK(ctx context.Context) (aws.Config, error) {
 	}
 	sdk.Credentials = markedCredentials{sdk.Credentials}
 	p.clock = &clockTransport{next: p.baseTransport(sdk), now: p.cfg.Now}
-	sdk.HTTPClient = &http.Client{Transport: provision.LimitCallsPerHost(p.clock), Timeout: callTimeout}
+	transport := provision.LimitCallsPerHost(p.clock)
+	sdk.HTTPClient, p.uploads = &http.Client{Transport: transport, Timeout: callTimeout}, &http.Client{Transport: transport, Timeout: uploadTimeout}
 	return sdk, nil
 }
 
@@ -173,7 +188,7 @@ func (p *Provider) retryer() aws.Retryer {
 			if _, ok := capacityScopes[codeOf(err)]; ok {
 				return aws.FalseTernary
 			}
-			if codeOf(err) == "ConcurrentModification" { // two concurrent changes of one IAM object
+			if codeOf(err) == codeRace {
 				return aws.TrueTernary
 			}
 			return aws.UnknownTernary
@@ -211,6 +226,9 @@ func (p *Provider) launch(ctx context.Context, w provision.Desired) (provision.O
 	if w.Kind == provision.KindIdentity {
 		return p.launchIdentity(ctx, w)
 	}
+	if w.Kind == provision.KindProgram {
+		return p.launchProgram(ctx, w)
+	}
 	r, err := p.region(w.Region)
 	if err != nil {
 		return provision.Object{}, err
@@ -231,6 +249,9 @@ func (p *Provider) Terminate(ctx context.Context, o provision.Object) error {
 func (p *Provider) terminate(ctx context.Context, o provision.Object) error {
 	if o.Kind == provision.KindIdentity {
 		return p.deleteIdentity(ctx, o)
+	}
+	if o.Kind == provision.KindProgram {
+		return p.deleteProgram(ctx, o)
 	}
 	r, err := p.region(o.Region)
 	if err != nil {

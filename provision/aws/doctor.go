@@ -87,7 +87,7 @@ func (r *region) doctor(ctx context.Context) []provision.CheckResult {
 func (r *region) checkLaunch(ctx context.Context, n *network) provision.CheckResult {
 	tags := ec2Tags(map[string]string{tagService: "doctor"})
 	_, err := r.ec2.RunInstances(ctx, &ec2.RunInstancesInput{
-		DryRun: aws.Bool(true), MinCount: aws.Int32(1), MaxCount: aws.Int32(1), ImageId: aws.String(imagePlain), InstanceType: ec2types.InstanceTypeC7iLarge,
+		DryRun: aws.Bool(true), MinCount: aws.Int32(1), MaxCount: aws.Int32(1), ImageId: aws.String(imagesPlain[0]), InstanceType: ec2types.InstanceTypeC7iLarge,
 		SubnetId:          aws.String(n.firstSubnet()),
 		TagSpecifications: []ec2types.TagSpecification{{ResourceType: ec2types.ResourceTypeInstance, Tags: tags}},
 	})
@@ -104,7 +104,7 @@ func (r *region) checkFirewall(ctx context.Context, n *network) provision.CheckR
 
 // dryRunFinding converts the result of a dry run.
 func (r *region) dryRunFinding(what string, err error) provision.CheckResult {
-	if codeOf(err) == "DryRunOperation" {
+	if codeOf(err) == codeDryRunSucceeded {
 		return provision.CheckResult{Where: string(r.regionID()), OK: true, Message: what}
 	}
 	return failedFinding(string(r.regionID()), what, err)

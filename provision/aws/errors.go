@@ -10,73 +10,12 @@ import (
 	"strings"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/aws/retry"
 	"github.com/aws/smithy-go"
 
 	"skyserve/internal/service"
 	"skyserve/provision"
 )
-
-// capacityScopes maps EC2's codes for an unavailable offering to the scope of each.
-var capacityScopes = map[string]provision.CapacityScope{
-	"InsufficientInstanceCapacity":         provision.ScopeZone,
-	"InsufficientHostCapacity":             provision.ScopeZone,
-	"InsufficientCapacity":                 provision.ScopeZone,
-	"InsufficientReservedInstanceCapacity": provision.ScopeZone,
-	"UnfulfillableCapacity":                provision.ScopeZone,
-	"ReservationCapacityExceeded":          provision.ScopeZone,
-	"InsufficientFreeAddressesInSubnet":    provision.ScopeZone,
-	"InsufficientAddressCapacity":          provision.ScopeZone,
-	"InsufficientVolumeCapacity":           provision.ScopeZone,
-	"Unsupported":                          provision.ScopeZone,
-	"SpotMaxPriceTooLow":                   provision.ScopeZone,
-	"MaxSpotInstanceCountExceeded":         provision.ScopeQuota,
-	"MaxFleetCountExceeded":                provision.ScopeQuota,
-	"VcpuLimitExceeded":                    provision.ScopeQuota,
-	"InstanceLimitExceeded":                provision.ScopeQuota,
-	"VolumeLimitExceeded":                  provision.ScopeQuota,
-	"MaxIOPSLimitExceeded":                 provision.ScopeQuota,
-	"NetworkInterfaceLimitExceeded":        provision.ScopeQuota,
-}
-
-// startFailureScopes maps the state codes of a machine that EC2 accepted but failed to start to the scope
-// of each.
-var startFailureScopes = map[string]provision.CapacityScope{
-	"Server.InsufficientInstanceCapacity": provision.ScopeZone,
-	"Server.InternalError":                provision.ScopeZone,
-	"Client.VolumeLimitExceeded":          provision.ScopeQuota,
-}
-
-// permanentStartFailures maps the state codes of start failures that do not depend on the offering to a
-// hint.
-var permanentStartFailures = map[string]string{
-	"Client.InternalError":            "allow EC2, and for spot the role AWSServiceRoleForEC2Spot, to use the KMS key that encrypts the disks",
-	"Client.InvalidSnapshot.NotFound": "the snapshot of the image does not exist; use another image",
-}
-
-// codeNoSpotRole is EC2's code for the first spot machine of an AWS account if the caller has no
-// permission to create the service-linked role that EC2 requires for spot.
-const codeNoSpotRole = "AuthFailure.ServiceLinkedRoleCreationNotPermitted"
-
-// credentialHints maps the codes of missing, invalid or expired credentials to a hint.
-var credentialHints = map[string]string{
-	"AuthFailure":                 "check the access keys; if they work in other regions, enable this region for the AWS account",
-	"UnrecognizedClientException": "check the access keys; if they work in other regions, enable this region for the AWS account",
-	"InvalidClientTokenId":        "check the access key: aws sts get-caller-identity",
-	"SignatureDoesNotMatch":       "check the secret key, and this machine's clock",
-	"InvalidSignatureException":   "check the secret key, and this machine's clock",
-	"IncompleteSignature":         "check the secret key",
-	"MissingAuthenticationToken":  "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE",
-	"ExpiredToken":                "log in again: aws sso login, or fetch new session keys",
-	"ExpiredTokenException":       "log in again: aws sso login, or fetch new session keys",
-	"RequestExpired":              "correct this machine's clock, or log in again: aws sso login",
-	"OptInRequired":               "complete the sign-up of the AWS account for this AWS service in the AWS console",
-	"PendingVerification":         "wait until AWS has verified the AWS account for this region: AWS sends an email",
-	codeNoSpotRole:                "create the service-linked role for spot once: aws iam create-service-linked-role --aws-service-name spot.amazonaws.com",
-	"Blocked":                     "AWS has blocked the AWS account; contact AWS support",
-}
-
-// deniedCodes are the codes for an authenticated caller without permission for the call.
-var deniedCodes = []string{"UnauthorizedOperation", "AccessDenied", "AccessDeniedException", "UnauthorizedException"}
 
 // codeOf returns the code of an error of AWS; empty for any other error.
 func codeOf(err error) string {
@@ -95,11 +34,16 @@ func wrapError(doing string, err error) error {
 	var owned *provision.OwnedError
 	var capacity *provision.CapacityError
 	var spec *provision.SpecError
-	if err == nil || errors.As(err, &credentials) || errors.As(err, &owned) || errors.As(err, &capacity) || errors.As(err, &spec) {
+	var taken *provision.BucketTakenError
+	var throttled *provision.ThrottledError
+	if err == nil || errors.As(err, &throttled) || errors.As(err, &taken) || errors.As(err, &credentials) || errors.As(err, &owned) || errors.As(err, &capacity) || errors.As(err, &spec) {
 		return err
 	}
 	if e := credentialsError(err); e != nil {
 		return e
+	}
+	if _, is := retry.DefaultThrottleErrorCodes[codeOf(err)]; is {
+		return &provision.ThrottledError{Cloud: service.CloudAWS, Code: codeOf(err), Err: fmt.Errorf("%s: %w", doing, plainError(err))}
 	}
 	var dns *net.DNSError
 	if errors.As(err, &dns) && dns.IsNotFound {
@@ -154,6 +98,9 @@ var notAuthorized = regexp.MustCompile(`not authorized to perform: ([a-z0-9-]+:[
 func deniedAction(err error) string {
 	if found := notAuthorized.FindStringSubmatch(err.Error()); found != nil {
 		return found[1]
+	}
+	if codeOf(err) == codeDeniedParameter { // EC2 names neither the action nor the parameter
+		return "ssm:GetParameters"
 	}
 	return actionOf(err)
 }

@@ -13,9 +13,11 @@ import (
 	"skyserve/internal/testcloud"
 	"skyserve/provision"
 	"skyserve/provision/aws"
+	"skyserve/provision/record"
 )
 
-// TestMain clears the AWS settings of the environment.
+// TestMain clears the AWS settings of the environment. It records the calls to the emulated cloud, if the
+// environment requires it.
 func TestMain(m *testing.M) {
 	for _, setting := range os.Environ() {
 		if name, _, _ := strings.Cut(setting, "="); strings.HasPrefix(name, "AWS_") {
@@ -25,6 +27,9 @@ func TestMain(m *testing.M) {
 	os.Setenv("AWS_CONFIG_FILE", os.DevNull)
 	os.Setenv("AWS_SHARED_CREDENTIALS_FILE", os.DevNull)
 	os.Setenv("AWS_EC2_METADATA_DISABLED", "true")
+	if err := record.Start("go test", "test"); err != nil {
+		panic(err)
+	}
 	goleak.VerifyTestMain(m)
 }
 
@@ -37,7 +42,7 @@ const (
 // config returns the configuration of a provider for a fake, without pauses.
 func config(cloud *testcloud.AWS, regions ...string) aws.Config {
 	return aws.Config{
-		Regions: regions, Transport: testcloud.HandlerTransport{Handler: cloud}, Poll: -1,
+		Regions: regions, Transport: testcloud.HandlerTransport{Handler: cloud}, Poll: -1, Programs: true,
 		Credentials: credentials.NewStaticCredentialsProvider("AKIDEXAMPLE", "secret", ""),
 	}
 }

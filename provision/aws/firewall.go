@@ -33,9 +33,6 @@ type ingress struct {
 // anyAddress matches all addresses.
 var anyAddress = []string{"0.0.0.0/0", "::/0"}
 
-// codeNoGroup is EC2's code for an unknown security group.
-const codeNoGroup = "InvalidGroup.NotFound"
-
 // launchFirewall creates or repairs a security group. It changes the rules first and the tags last, so
 // that List reports the group as changed until it is complete.
 func (r *region) launchFirewall(ctx context.Context, w provision.Desired) (provision.Object, error) {
@@ -107,7 +104,7 @@ func (r *region) createGroup(ctx context.Context, name string, tags map[string]s
 		GroupName: aws.String(name), VpcId: aws.String(n.vpc), Description: aws.String("Managed by skyserve. The tags contain the service and the role of its machines."),
 		TagSpecifications: []ec2types.TagSpecification{{ResourceType: ec2types.ResourceTypeSecurityGroup, Tags: ec2Tags(tags)}},
 	})
-	return ignoreCode("InvalidGroup.Duplicate", err)
+	return ignoreCode(codeGroupExists, err)
 }
 
 // setRules adds missing rules and removes excess rules; unchanged when the group already matched. Another
@@ -117,13 +114,13 @@ func (r *region) setRules(ctx context.Context, group string, desired, observed [
 	remove := slices.DeleteFunc(slices.Clone(observed), func(i ingress) bool { return slices.Contains(desired, i) })
 	if len(add) > 0 {
 		_, err = r.ec2.AuthorizeSecurityGroupIngress(ctx, &ec2.AuthorizeSecurityGroupIngressInput{GroupId: aws.String(group), IpPermissions: toPermissions(add)})
-		if err = ignoreCode("InvalidPermission.Duplicate", err); err != nil {
+		if err = ignoreCode(codeRuleExists, err); err != nil {
 			return false, err
 		}
 	}
 	if len(remove) > 0 {
 		_, err = r.ec2.RevokeSecurityGroupIngress(ctx, &ec2.RevokeSecurityGroupIngressInput{GroupId: aws.String(group), IpPermissions: toPermissions(remove)})
-		if err = ignoreCode("InvalidPermission.NotFound", err); err != nil {
+		if err = ignoreCode(codeNoRule, err); err != nil {
 			return false, err
 		}
 	}
@@ -277,7 +274,7 @@ func (r *region) deleteFirewall(ctx context.Context, o provision.Object) error {
 	deleted, err := r.p.pollUntil(ctx, maxGroupDeletePolls, func() (bool, error) {
 		_, last = r.ec2.DeleteSecurityGroup(ctx, &ec2.DeleteSecurityGroupInput{GroupId: aws.String(o.Handle)})
 		switch codeOf(last) {
-		case "DependencyViolation", "InvalidGroup.InUse":
+		case codeDependency, codeGroupInUse:
 			return false, nil
 		case codeNoGroup:
 			return true, nil

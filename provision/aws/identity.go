@@ -18,13 +18,6 @@ const policyName = "skyserve"
 // maxTagValue is the maximum length of a tag's value, in characters.
 const maxTagValue = 256
 
-// IAM's error codes.
-const (
-	codeExists   = "EntityAlreadyExists"
-	codeNoEntity = "NoSuchEntity"
-	codeConflict = "DeleteConflict" // another IAM object refers to it
-)
-
 // launchIdentity creates or repairs a role with its policy, and an instance profile with the role.
 // Every step is idempotent.
 func (p *Provider) launchIdentity(ctx context.Context, w provision.Desired) (provision.Object, error) {
@@ -110,7 +103,7 @@ func (p *Provider) createProfile(ctx context.Context, w provision.Desired, name 
 		_, err := p.iam.AddRoleToInstanceProfile(ctx, &iam.AddRoleToInstanceProfileInput{InstanceProfileName: aws.String(name), RoleName: aws.String(name)})
 		return err
 	})
-	if codeOf(err) != "LimitExceeded" { // the profile already has a role
+	if codeOf(err) != codeLimit { // the profile already has a role
 		return err
 	}
 	var profile *iamtypes.InstanceProfile

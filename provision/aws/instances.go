@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"slices"
 	"strconv"
+	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/ec2"
@@ -57,6 +58,7 @@ func (r *region) objectFromInstance(i ec2types.Instance) (provision.Object, bool
 	if state := stateOf(i); state == ec2types.InstanceStateNameStopping || state == ec2types.InstanceStateNameStopped {
 		o.TerminatedReason = fmt.Sprintf("%s: %s", state, cmp.Or(aws.ToString(i.StateTransitionReason), "EC2 reported no reason"))
 	}
+	o.Interrupted = isInterrupted(i)
 	if owned && !inFirewallGroup(o, i) { // its firewall rules do not apply: it must be replaced
 		o.SpecHash, o.ImmutableHash = "", ""
 	}
@@ -87,7 +89,10 @@ func (r *region) addInstanceDetails(o *provision.Object, i ec2types.Instance) {
 	if price, err := strconv.ParseFloat(tags[tagPrice], 64); err == nil { // without the tag, the list price applies
 		offer.PricePerHour, offer.PriceSource = price, "price at launch"
 	}
-	offer.Reservation = tags[tagReservation]
+	offer.Reservation, offer.Block = tags[tagReservation], i.InstanceLifecycle == ec2types.InstanceLifecycleTypeCapacityBlock
+	if ends, err := time.Parse(time.RFC3339, tags[tagEnds]); err == nil {
+		offer.Ends = ends
+	}
 	o.Offering, o.CostPerHour, o.Started = &offer, offer.PricePerHour, aws.ToTime(i.LaunchTime)
 	o.PublicIP, o.PrivateIP = addressOf(i.PublicIpAddress), addressOf(i.PrivateIpAddress)
 	ip := o.PublicIP
@@ -177,9 +182,6 @@ func (r *region) terminateMachine(ctx context.Context, o provision.Object) error
 	}
 	return err
 }
-
-// codeNoInstance is EC2's code for an unknown machine.
-const codeNoInstance = "InvalidInstanceID.NotFound"
 
 // ignoreCode returns err, or nil where it has this code.
 func ignoreCode(code string, err error) error {

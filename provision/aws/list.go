@@ -30,6 +30,12 @@ func (p *Provider) List(ctx context.Context, service string) ([]provision.Object
 			return found, wrapError("listing the IAM roles and instance profiles of AWS", err)
 		})
 	}
+	if p.cfg.Programs && !p.cfg.MachinesOnly {
+		calls = append(calls, func() ([]provision.Object, error) {
+			found, err := p.listPrograms(ctx, service)
+			return found, wrapError("listing the buckets with the skyserve binary", err)
+		})
+	}
 	lists, errs := make([][]provision.Object, len(calls)), make([]error, len(calls))
 	var wg sync.WaitGroup
 	for i, call := range calls {

@@ -19,19 +19,6 @@ import (
 	"skyserve/provision"
 )
 
-// The boot images of machines, by public parameters that AWS and Canonical keep current: Ubuntu 22.04,
-// with NVIDIA's driver and without.
-const (
-	imageGPU   = "resolve:ssm:/aws/service/deeplearning/ami/x86_64/base-oss-nvidia-driver-gpu-ubuntu-22.04/latest/ami-id"
-	imagePlain = "resolve:ssm:/aws/service/canonical/ubuntu/server/22.04/stable/current/amd64/hvm/ebs-gp2/ami-id"
-)
-
-// rootDevice is the boot disk of both images.
-const rootDevice = "/dev/sda1"
-
-// maxUserData is EC2's limit of user data, in bytes.
-const maxUserData = 16 << 10
-
 // maxTokenAttempts is the maximum number of terminated machines with one id and one configuration. EC2
 // deletes its records of terminated machines within hours.
 const maxTokenAttempts = 1000
@@ -105,11 +92,15 @@ func (r *region) launchWithToken(ctx context.Context, w provision.Desired, ended
 			continue
 		}
 		in.ClientToken = aws.String(token)
-		out, err := r.runOnce(ctx, in)
+		var out *ec2.RunInstancesOutput
+		_, err := r.runWithImages(in, imagesOf(w), func() (err error) {
+			out, err = r.runOnce(ctx, in)
+			return err
+		})
 		switch codeOf(err) {
-		case "IdempotentInstanceTerminated":
+		case codeTokenOfEnded:
 			continue
-		case "IdempotentParameterMismatch": // the price has changed, or the image name resolves to another image
+		case codeTokenOfAnotherCall: // the price has changed, or the image name resolves to another image, or another name
 			if o, found, err := r.instanceOfToken(ctx, token); found || err != nil {
 				return o, err
 			}
@@ -117,6 +108,9 @@ func (r *region) launchWithToken(ctx context.Context, w provision.Desired, ended
 		}
 		if noCapacity := capacityError(w.Offerings[0], err); noCapacity != nil {
 			return provision.Object{}, noCapacity
+		}
+		if missing := imageError(w, err); missing != nil {
+			return provision.Object{}, missing
 		}
 		if err != nil {
 			return provision.Object{}, fmt.Errorf("%s: %w", w.Offerings[0], plainError(err))
@@ -131,7 +125,8 @@ func (r *region) launchWithToken(ctx context.Context, w provision.Desired, ended
 }
 
 // launchKey returns the part of the request that identifies a launch: all but the price, because `up` and
-// the controller may read it from different sources.
+// the controller may read it from different sources. Its image is the first name of imagesOf, whichever of
+// them the region has: the names of one launch share its tokens, so no two of them can launch a machine.
 func (r *region) launchKey(ctx context.Context, w provision.Desired) ([]byte, error) {
 	w.CostPerHour = 0
 	in, err := r.request(ctx, w)
@@ -162,7 +157,7 @@ func (r *region) runOnce(ctx context.Context, in *ec2.RunInstancesInput) (*ec2.R
 	var last error
 	_, err := r.p.waitVisible(ctx, func() (bool, error) {
 		out, last = r.ec2.RunInstances(ctx, in)
-		notPropagated := codeOf(last) == "InvalidParameterValue" && strings.Contains(last.Error(), "IAM Instance Profile")
+		notPropagated := codeOf(last) == codeInvalidParameter && strings.Contains(last.Error(), textNoInstanceProfile)
 		return !notPropagated, nil
 	})
 	return out, cmp.Or(err, last)
@@ -176,24 +171,35 @@ func tokenOf(request []byte, attempt int) string {
 
 // request returns the launch request of w, without its token.
 func (r *region) request(ctx context.Context, w provision.Desired) (*ec2.RunInstancesInput, error) {
+	if _, err := r.subnet(ctx, w.Offerings[0].Zone); err != nil { // before the wait for the group
+		return nil, err
+	}
+	group, err := r.waitGroupID(ctx, w, string(w.Machine.Role))
+	if err != nil {
+		return nil, err
+	}
+	return r.requestWithGroup(ctx, w, group)
+}
+
+// requestWithGroup is request with the id of the security group; empty = the network's default group.
+func (r *region) requestWithGroup(ctx context.Context, w provision.Desired, group string) (*ec2.RunInstancesInput, error) {
 	offer, role := w.Offerings[0], string(w.Machine.Role)
 	subnet, err := r.subnet(ctx, offer.Zone)
 	if err != nil {
 		return nil, err
 	}
-	group, err := r.waitGroupID(ctx, w, role)
-	if err != nil {
-		return nil, err
-	}
 	face := ec2types.InstanceNetworkInterfaceSpecification{
-		DeviceIndex: aws.Int32(0), Groups: []string{group}, AssociatePublicIpAddress: aws.Bool(true), DeleteOnTermination: aws.Bool(true),
+		DeviceIndex: aws.Int32(0), AssociatePublicIpAddress: aws.Bool(true), DeleteOnTermination: aws.Bool(true),
+	}
+	if group != "" {
+		face.Groups = []string{group}
 	}
 	if subnet != "" {
 		face.SubnetId = aws.String(subnet)
 	}
 	in := &ec2.RunInstancesInput{
 		MinCount: aws.Int32(1), MaxCount: aws.Int32(1),
-		ImageId:                           aws.String(imageOf(w)),
+		ImageId:                           aws.String(imagesOf(w)[0]),
 		InstanceType:                      ec2types.InstanceType(offer.Type),
 		NetworkInterfaces:                 []ec2types.InstanceNetworkInterfaceSpecification{face},
 		IamInstanceProfile:                &ec2types.IamInstanceProfileSpecification{Name: aws.String(roleName(w.Service, role))},
@@ -228,17 +234,9 @@ func diskOf(w provision.Desired) *ec2types.EbsBlockDevice {
 	return disk
 }
 
-// imageOf returns the boot image of a machine.
-func imageOf(w provision.Desired) string {
-	if w.Offerings[0].GPU == "" {
-		return cmp.Or(w.Machine.Image, imagePlain)
-	}
-	return cmp.Or(w.Machine.Image, imageGPU)
-}
-
 // setCapacity sets the capacity type of a launch. Reserved capacity may use any open reservation. A
 // commitment that is only a billing discount requires no reservation. On-demand capacity does not use
-// reservations.
+// reservations. A block requires its own market type besides the reservation.
 func setCapacity(in *ec2.RunInstancesInput, o provision.Offering) {
 	switch {
 	case o.Capacity == service.CapacitySpot:
@@ -249,6 +247,9 @@ func setCapacity(in *ec2.RunInstancesInput, o provision.Offering) {
 			},
 		}
 	case o.Reservation != "":
+		if o.Block {
+			in.InstanceMarketOptions = &ec2types.InstanceMarketOptionsRequest{MarketType: ec2types.MarketTypeCapacityBlock}
+		}
 		in.CapacityReservationSpecification = &ec2types.CapacityReservationSpecification{
 			CapacityReservationTarget: &ec2types.CapacityReservationTarget{CapacityReservationId: aws.String(o.Reservation)},
 		}

@@ -251,10 +251,17 @@ func TestRootOnReplicaHasNoPermissions(t *testing.T) {
 
 // control makes all calls of a controller in its cloud, from its machine.
 func control(ctx context.Context, p *aws.Provider) error {
-	if _, err := p.Offerings(ctx, east); err != nil {
+	offers, err := p.Offerings(ctx, east)
+	if err != nil {
+		return err
+	}
+	if _, err := p.CapacityAdvice(ctx, east, offers.WithGPU("L4", 1), 1); err != nil {
 		return err
 	}
 	if _, err := p.Prices(ctx, east); err != nil {
+		return err
+	}
+	if _, err := p.Reservations(ctx, east, []string{"cr-mine"}); err != nil {
 		return err
 	}
 	reserved := machine("us-east-1-4", provision.KindReplica, east, service.CapacityReserved)

@@ -384,8 +384,8 @@ func TestBootImagesArePublished(t *testing.T) {
 	launchPrerequisites(t, p, east)
 	launch(t, p, machine("lb-us-east-1-0", provision.KindBalancer, east, service.CapacityOnDemand), machine("us-east-1-0", provision.KindReplica, east, service.CapacitySpot))
 	unknown := machine("us-east-1-1", provision.KindReplica, east, service.CapacitySpot)
-	unknown.Machine.Image = "resolve:ssm:/aws/service/deeplearning/ami/x86_64/no-such-image/latest/ami-id"
-	if _, err := p.Launch(t.Context(), unknown); err == nil || !strings.Contains(err.Error(), "ParameterNotFound") {
-		t.Errorf("unpublished image: got %v, want ParameterNotFound", err)
+	unknown.Machine.Images = map[string]string{"gpu": "resolve:ssm:/aws/service/deeplearning/ami/x86_64/no-such-image/latest/ami-id"}
+	if _, err := p.Launch(t.Context(), unknown); err == nil || !strings.Contains(err.Error(), "aliases are invalid") {
+		t.Errorf("unpublished image: got %v, want EC2's error about the parameter", err)
 	}
 }

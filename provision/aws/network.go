@@ -74,7 +74,7 @@ func (r *region) defaultNetwork(ctx context.Context) (*network, error) {
 func (r *region) namedNetwork(ctx context.Context) (*network, error) {
 	vpc := r.configured.Name
 	_, err := r.ec2.DescribeVpcs(ctx, &ec2.DescribeVpcsInput{VpcIds: []string{vpc}})
-	if codeOf(err) == "InvalidVpcID.NotFound" {
+	if codeOf(err) == codeNoNetwork {
 		return nil, r.specError("network: VPC %s not found in this region", vpc)
 	}
 	if err != nil {
@@ -170,9 +170,6 @@ func routesToInternet(route ec2types.Route) bool {
 	return aws.ToString(route.DestinationCidrBlock) == "0.0.0.0/0" && strings.HasPrefix(aws.ToString(route.GatewayId), "igw-") &&
 		route.State != ec2types.RouteStateBlackhole
 }
-
-// codeNoSubnet is EC2's code for an unknown subnet.
-const codeNoSubnet = "InvalidSubnetID.NotFound"
 
 // subnet returns the subnet of an availability zone. Without a zone it returns the first subnet; in the
 // default network it returns an empty string, so that AWS selects a subnet.

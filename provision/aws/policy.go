@@ -9,7 +9,7 @@ import (
 )
 
 // trustPolicy lets EC2 assume a role for machines.
-const trustPolicy = `{"Version":"2012-10-17","Statement":[{"Effect":"Allow","Principal":{"Service":"ec2.amazonaws.com"},"Action":"sts:AssumeRole"}]}`
+const trustPolicy = `{"Version":"2012-10-17","Statement":[{"Effect":"Allow","Principal":{"Service":"` + principalEC2 + `"},"Action":"sts:AssumeRole"}]}`
 
 // statement is one permission of a policy; the keys of a map are marshalled in sorted order.
 type statement struct {
@@ -36,6 +36,9 @@ func policyFor(name, owner, partition string, grants []provision.Grant) (string,
 		}
 		if folder, ok := g.ReadFolder(); ok {
 			statements = append(statements, readStatements(folder, "arn:"+partition+":s3:::")...)
+		}
+		if bucket, pattern, ok := g.ProgramObjects(); ok {
+			statements = append(statements, programStatement(bucket, pattern, "arn:"+partition+":s3:::"))
 		}
 		if zone, of, ok := g.ChallengeRecord(); ok {
 			statements = append(statements, challengeStatement(zone, of, "arn:"+partition+":route53:::"))
@@ -85,7 +88,7 @@ func sessionStatement(place string) statement {
 // tagKeys are the keys of all tags of machines. IAM ignores the case of a key in a condition, but List
 // reads only the lower-case keys. So keys that differ only in case must be denied.
 var tagKeys = []string{
-	tagBuild, tagCapacity, tagFixed, tagID, tagKind, tagLabel + "*", tagName, tagOwner, tagPrice, tagReservation, tagService, tagSpec,
+	tagBuild, tagCapacity, tagEnds, tagFixed, tagID, tagKind, tagLabel + "*", tagName, tagOwner, tagPrice, tagReservation, tagService, tagSpec,
 }
 
 // operateStatements permits a balancer's machine to launch, list and terminate replicas of its service, and
@@ -105,7 +108,7 @@ func operateStatements(name, owner, arn string) []statement {
 	group := condition{"StringEquals": {
 		"aws:ResourceTag/" + tagService: name, "aws:ResourceTag/" + tagOwner: owner, "aws:ResourceTag/" + tagLabel + labelRole: replica,
 	}}
-	toEC2 := condition{"StringEquals": {"iam:PassedToService": "ec2.amazonaws.com"}}
+	toEC2 := condition{"StringEquals": {"iam:PassedToService": principalEC2}}
 	ec2 := func(kinds ...string) []string {
 		var resources []string
 		for _, k := range kinds {
@@ -118,8 +121,8 @@ func operateStatements(name, owner, arn string) []statement {
 	}
 	return []statement{
 		allow([]string{
-			"ec2:DescribeInstances", "ec2:DescribeInstanceTypeOfferings", "ec2:DescribeSecurityGroups", "ec2:DescribeSpotPriceHistory",
-			"ec2:DescribeSubnets", "ec2:DescribeVpcs", "pricing:GetProducts",
+			"ec2:DescribeAvailabilityZones", "ec2:DescribeCapacityReservations", "ec2:DescribeInstances", "ec2:DescribeInstanceTypeOfferings", "ec2:DescribeSecurityGroups", "ec2:DescribeSpotPriceHistory",
+			"ec2:DescribeSubnets", "ec2:DescribeVpcs", "ec2:GetSpotPlacementScores", "pricing:GetProducts",
 		}, []string{"*"}, nil),
 		allow([]string{"ec2:RunInstances"}, ec2("instance", "volume"), tagged),
 		allow([]string{"ec2:RunInstances"}, ec2("security-group"), group),
@@ -135,9 +138,9 @@ func operateStatements(name, owner, arn string) []statement {
 func partitionOf(region string) string {
 	switch {
 	case strings.HasPrefix(region, "cn-"):
-		return "aws-cn"
+		return partitionChina
 	case strings.HasPrefix(region, "us-gov-"):
-		return "aws-us-gov"
+		return partitionGovCloud
 	}
 	return "aws"
 }

@@ -30,19 +30,13 @@ const maxPricePages = 20
 // near one, because an AWS account that is restricted to a geography may have no access to others.
 func pricingRegion(region string) string {
 	switch partitionOf(region) {
-	case "aws-cn":
-		return "cn-northwest-1"
-	case "aws-us-gov":
+	case partitionChina:
+		return pricesChina
+	case partitionGovCloud:
 		return ""
 	}
 	area, _, _ := strings.Cut(region, "-")
-	switch area {
-	case "eu", "il", "me", "af":
-		return "eu-central-1"
-	case "ap":
-		return "ap-south-1"
-	}
-	return "us-east-1"
+	return cmp.Or(pricesNear[area], pricesOther)
 }
 
 // Prices returns the on-demand prices of the catalogue's types in a region, from AWS's price list; see
@@ -62,7 +56,7 @@ func (r *region) listPrices(ctx context.Context) ([]provision.Price, error) {
 		return nil, errNoPriceList
 	}
 	pages := pricing.NewGetProductsPaginator(r.pricing, &pricing.GetProductsInput{
-		ServiceCode: aws.String("AmazonEC2"), FormatVersion: aws.String("aws_v1"), Filters: r.priceFilters(), MaxResults: aws.Int32(100),
+		ServiceCode: aws.String(priceService), FormatVersion: aws.String(priceFormat), Filters: r.priceFilters(), MaxResults: aws.Int32(100),
 	})
 	list := priceList{region: r.name, perHour: map[string]float64{}}
 	for n := 0; pages.HasMorePages(); n++ {
@@ -89,11 +83,11 @@ func (r *region) priceFilters() []pricingtypes.Filter {
 	}
 	match(pricingtypes.FilterTypeAnyOf, "instanceType", strings.Join(catalogueTypes(), ","))
 	match(pricingtypes.FilterTypeTermMatch, "regionCode", r.name)
-	match(pricingtypes.FilterTypeTermMatch, "operatingSystem", "Linux")
-	match(pricingtypes.FilterTypeTermMatch, "tenancy", "Shared")
-	match(pricingtypes.FilterTypeTermMatch, "preInstalledSw", "NA")
-	match(pricingtypes.FilterTypeTermMatch, "capacitystatus", "Used")
-	match(pricingtypes.FilterTypeTermMatch, "marketoption", "OnDemand")
+	match(pricingtypes.FilterTypeTermMatch, "operatingSystem", priceSystem)
+	match(pricingtypes.FilterTypeTermMatch, "tenancy", priceTenancy)
+	match(pricingtypes.FilterTypeTermMatch, "preInstalledSw", priceSoftware)
+	match(pricingtypes.FilterTypeTermMatch, "capacitystatus", priceStatus)
+	match(pricingtypes.FilterTypeTermMatch, "marketoption", priceMarket)
 	return filters
 }
 
@@ -186,8 +180,8 @@ func (p *product) instanceType() string { return p.Product.Attributes.InstanceTy
 func (p *product) matches(region string) bool {
 	a := p.Product.Attributes
 	_, known := provision.MachineTypeOf(service.CloudAWS, a.InstanceType)
-	return known && a.RegionCode == region && a.OperatingSystem == "Linux" && a.Tenancy == "Shared" &&
-		a.PreInstalledSw == "NA" && a.CapacityStatus == "Used" && cmp.Or(a.MarketOption, "OnDemand") == "OnDemand"
+	return known && a.RegionCode == region && a.OperatingSystem == priceSystem && a.Tenancy == priceTenancy &&
+		a.PreInstalledSw == priceSoftware && a.CapacityStatus == priceStatus && cmp.Or(a.MarketOption, priceMarket) == priceMarket
 }
 
 // price returns the on-demand price per hour, in USD. A product must have exactly one price, which applies
@@ -211,8 +205,8 @@ func (p *product) price() (float64, error) {
 
 // hourlyUSD returns the price per hour in USD.
 func (d priceDimension) hourlyUSD() (float64, error) {
-	if d.Unit != "Hrs" || d.BeginRange != "0" || d.EndRange != "Inf" {
-		return 0, fmt.Errorf("price must be per Hrs from 0 to Inf, got per %s from %q to %q", d.Unit, d.BeginRange, d.EndRange)
+	if d.Unit != priceUnit || d.BeginRange != "0" || d.EndRange != "Inf" {
+		return 0, fmt.Errorf("price must be per %s from 0 to Inf, got per %s from %q to %q", priceUnit, d.Unit, d.BeginRange, d.EndRange)
 	}
 	text, ok := d.PerUnit["USD"]
 	if !ok {

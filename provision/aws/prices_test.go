@@ -34,8 +34,8 @@ func TestPrices(t *testing.T) {
 			t.Errorf("got %+v, %v, want %+v", got, err, want)
 		}
 	}
-	if pages := faults.CallCounts()["pricing:GetProducts"]; pages != 5 {
-		t.Errorf("requested %d pages of nine products, two per page", pages)
+	if pages := faults.CallCounts()["pricing:GetProducts"]; pages != 8 {
+		t.Errorf("requested %d pages of 16 products, two per page", pages)
 	}
 }
 
@@ -48,13 +48,13 @@ func TestPriceListErrors(t *testing.T) {
 		priced int
 		says   string
 	}{
-		{name: "throttled for a while", faults: unpricedFor(3, testcloud.Throttled), priced: 9},
+		{name: "throttled for a while", faults: unpricedFor(3, testcloud.Throttled), priced: 16},
 		{name: "throttled", faults: unpricedFor(1000, testcloud.Throttled), says: "pricing:GetProducts: ThrottlingException: Rate exceeded"},
 		{name: "internal error", faults: unpricedFor(1000, testcloud.InternalError), says: "pricing:GetProducts: InternalError"},
-		{name: "lost response", faults: unpricedFor(2, testcloud.ResponseLost), priced: 9},
-		{name: "one invalid price", change: setPrice("g6.xlarge", "about a dollar"), priced: 8, says: `g6.xlarge: invalid price per hour: "about a dollar"`},
-		{name: "one price of zero", change: setPrice("p5.48xlarge", "0.0000000000"), priced: 8, says: `p5.48xlarge: invalid price per hour: "0.0000000000"`},
-		{name: "one type without a price", change: setPrice("p5.48xlarge", ""), priced: 8},
+		{name: "lost response", faults: unpricedFor(2, testcloud.ResponseLost), priced: 16},
+		{name: "one invalid price", change: setPrice("g6.xlarge", "about a dollar"), priced: 15, says: `g6.xlarge: invalid price per hour: "about a dollar"`},
+		{name: "one price of zero", change: setPrice("p5.48xlarge", "0.0000000000"), priced: 15, says: `p5.48xlarge: invalid price per hour: "0.0000000000"`},
+		{name: "one type without a price", change: setPrice("p5.48xlarge", ""), priced: 15},
 		{name: "no prices", change: func(c *testcloud.AWS) { c.ListPrice = func(_, _ string) string { return "" } }, says: "no prices for us-east-1"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -63,6 +63,10 @@ func TestPriceListErrors(t *testing.T) {
 				tt.change(cloud)
 			}
 			got, err := open(t, cloud).Prices(t.Context(), east)
+			var throttled *provision.ThrottledError
+			if errors.As(err, &throttled) != (tt.name == "throttled") {
+				t.Errorf("got %T", err)
+			}
 			if len(got) != tt.priced || (err == nil) != (tt.says == "") || err != nil && !strings.Contains(err.Error(), tt.says) {
 				t.Errorf("got %d prices, %v, want %d and %q", len(got), err, tt.priced, tt.says)
 			}
@@ -129,7 +133,7 @@ func TestPricingRegions(t *testing.T) {
 			t.Fatal(err)
 		}
 		prices, err := p.Prices(t.Context(), service.Region("aws/"+region))
-		if asked != want || (err != nil) != (want == "") || (len(prices) == 9) != (want != "") {
+		if asked != want || (err != nil) != (want == "") || (len(prices) == 16) != (want != "") {
 			t.Errorf("%s: asked %q, got %d prices, %v, want %q", region, asked, len(prices), err, want)
 		}
 		if want == "" && !strings.Contains(err.Error(), "GovCloud has no price list") {

@@ -36,7 +36,7 @@ func (r *region) listQuotas(ctx context.Context) ([]provision.Quota, error) {
 	var cause error
 	for _, q := range catalogue.EC2Quotas() {
 		limit, err := r.quotaLimit(ctx, q.Code)
-		if codeOf(err) == "NoSuchResourceException" {
+		if codeOf(err) == codeNoQuota {
 			unsupported, cause = append(unsupported, q.Code), plainError(err)
 			continue
 		}
@@ -53,14 +53,14 @@ func (r *region) listQuotas(ctx context.Context) ([]provision.Quota, error) {
 
 // quotaLimit returns the limit of a quota: the limit of the AWS account, else AWS's default.
 func (r *region) quotaLimit(ctx context.Context, code string) (float64, error) {
-	granted, err := r.quotas.GetServiceQuota(ctx, &servicequotas.GetServiceQuotaInput{ServiceCode: aws.String("ec2"), QuotaCode: aws.String(code)})
+	granted, err := r.quotas.GetServiceQuota(ctx, &servicequotas.GetServiceQuotaInput{ServiceCode: aws.String(quotaService), QuotaCode: aws.String(code)})
 	if err == nil {
 		return quotaValue(granted.Quota), nil
 	}
-	if codeOf(err) != "NoSuchResourceException" {
+	if codeOf(err) != codeNoQuota {
 		return 0, err
 	}
-	byDefault, err := r.quotas.GetAWSDefaultServiceQuota(ctx, &servicequotas.GetAWSDefaultServiceQuotaInput{ServiceCode: aws.String("ec2"), QuotaCode: aws.String(code)})
+	byDefault, err := r.quotas.GetAWSDefaultServiceQuota(ctx, &servicequotas.GetAWSDefaultServiceQuotaInput{ServiceCode: aws.String(quotaService), QuotaCode: aws.String(code)})
 	if err != nil {
 		return 0, err
 	}

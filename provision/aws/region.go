@@ -28,6 +28,10 @@ type region struct {
 	mu     sync.Mutex        // guards the fields below
 	net    *network          // cached; nil until it is read
 	groups map[string]string // ids of security groups by service, owner and role
+	// missingImages are the names of public images that the region does not have.
+	missingImages map[string]bool
+
+	typesByZone provision.CloudCache[map[string][]string] // the zones of each type
 }
 
 // filter returns a filter for a list call of EC2.

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	ec2types "github.com/aws/aws-sdk-go-v2/service/ec2/types"
@@ -29,6 +30,7 @@ const (
 	tagBuild       = tagPrefix + "build"
 	tagCapacity    = tagPrefix + "capacity"
 	tagReservation = tagPrefix + "reservation"
+	tagEnds        = tagPrefix + "ends"   // when the cloud terminates the machine, in RFC 3339
 	tagPrice       = tagPrefix + "price"  // USD per hour
 	tagRules       = tagPrefix + "rules"  // of a firewall: the desired rules
 	tagGrants      = tagPrefix + "grants" // of an identity: the desired grants
@@ -51,6 +53,9 @@ func tagsOf(w provision.Desired) map[string]string {
 	if len(w.Offerings) == 1 {
 		o := w.Offerings[0]
 		tags[tagCapacity], tags[tagReservation] = string(o.Capacity), o.Reservation
+		if !o.Ends.IsZero() {
+			tags[tagEnds] = o.Ends.UTC().Format(time.RFC3339)
+		}
 		if w.CostPerHour > 0 {
 			tags[tagPrice] = strconv.FormatFloat(w.CostPerHour, 'f', -1, 64)
 		}

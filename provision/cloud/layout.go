@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"skyserve/internal/service"
 	"skyserve/provision"
@@ -26,6 +27,8 @@ const (
 	labelFallbackFor = "for"
 	// labelReplaces is the handle of the terminating machine that a replica replaces.
 	labelReplaces = "instead"
+	// labelExtra marks a spot replica of spot.overprovision.
+	labelExtra = "extra"
 )
 
 // globalPlace is the region name of a cloud's global objects.
@@ -38,20 +41,39 @@ type Input struct {
 	Owner string
 	// Offerings are the offerings of each rented region.
 	Offerings map[service.Region]provision.Offerings
+	// Reservations are the reservations that the service names by id; one that no cloud reports is not used.
+	Reservations Reservations
 	// Have contains the existing objects of the service in the clouds. Existing replicas above replicas.min,
 	// which a plan or an operator added, stay.
 	Have []provision.Object
+	// Now is the time at which machines would be launched; zero = ends of reservations are ignored.
+	Now time.Time
 	// Shortfall is the number of replicas that recently could not be launched for lack of capacity.
 	Shortfall map[ReplicaGroup]int
 	// Terminating contains the ids of replicas that their cloud is about to interrupt. BuildLayout adds
 	// replacements with other ids, as far as replicas.max permits both.
 	Terminating map[string]bool
+	// Ending contains those of Terminating whose end is known: they do not count towards replicas.max, so
+	// that a replacement is ready before the end.
+	Ending map[string]bool
 	// Counts is the desired number of replicas of each class, within replicas.min and max, where it
 	// differs from the existing replicas.
 	Counts map[ReplicaGroup]provision.ClassCounts
+	// SpotPenalty returns the number of recent interruptions and capacity errors of an offering, decayed;
+	// nil = none.
+	SpotPenalty func(o provision.Offering) float64
+	// SpotScore returns the cloud's estimate for a spot offering: provision.CapacityAdvice.Score; nil = unknown.
+	SpotScore func(o provision.Offering) *float64
+	// Interrupted reports whether a spot machine of a region was interrupted recently, and Exhausted whether
+	// an offering had no capacity recently; nil = never.
+	Interrupted func(service.Region) bool
+	Exhausted   func(provision.Offering) bool
 	// ZoneID is the id of the Route 53 hosted zone in which balancers in AWS write dns-01 challenge
 	// records; empty = they write none.
 	ZoneID string
+	// Programs are the skyserve binaries in the service's own buckets, by cloud. Machines of other clouds
+	// download the binary elsewhere.
+	Programs map[string]provision.Program
 	// UserData returns the cloud-init document of a machine.
 	UserData func(MachineInput) (string, error)
 }
@@ -203,7 +225,8 @@ func BuildLayout(in Input) (*Layout, error) {
 	if err := Validate(in.Spec); err != nil {
 		return nil, err
 	}
-	l := &layout{Input: in, result: &Layout{Unplaced: map[ReplicaGroup]int{}}, unusedReserved: unusedReservations(in.Spec, in.Have)}
+	l := &layout{Input: in, result: &Layout{Unplaced: map[ReplicaGroup]int{}}, commitments: newCommitments(in.Spec, in.Have), plannedSpot: map[string]int{}}
+	l.commitments.limitToReported(in.Reservations, in.Offerings, in.Now)
 	for _, cloud := range Clouds(in.Spec) {
 		if err := l.addPrerequisites(cloud); err != nil {
 			return nil, err
@@ -234,14 +257,16 @@ func isCloudRegion(r service.Region) bool {
 // layout is the state of one call of BuildLayout.
 type layout struct {
 	Input
-	result         *Layout
-	unusedReserved map[reservedKey]int // the number of unused machines of each commitment
+	result      *Layout
+	commitments commitments
+	plannedSpot map[string]int // the number of new spot replicas by the zone of their first offering
 }
 
 // addPrerequisites adds the prerequisites of the machines in a cloud.
 func (l *layout) addPrerequisites(cloud string) error {
 	global := service.Region(cloud + "/" + globalPlace)
 	sessions := l.sessionGrants(cloud)
+	sessions = append(sessions, l.addProgram(cloud, global)...)
 	balancers := slices.Concat([]provision.Grant{provision.GrantOperate}, l.challengeGrants(cloud), sessions)
 	for role, grants := range map[provision.ObjectKind][]provision.Grant{provision.KindBalancer: balancers, provision.KindReplica: append(l.readGrants(cloud), sessions...)} {
 		w := provision.Desired{ID: fmt.Sprintf("identity-%s-%s", cloud, role), Kind: provision.KindIdentity, Region: global, Grants: grants}
@@ -283,13 +308,16 @@ func (l *layout) challengeGrants(cloud string) []provision.Grant {
 	return []provision.Grant{provision.GrantChallenge(l.ZoneID, l.Spec.DNS.Name)}
 }
 
-// readGrants returns the grants for the buckets from which replicas in a cloud download model weights.
+// readGrants returns the grants for the buckets from which replicas in a cloud download model weights and
+// adapters.
 func (l *layout) readGrants(cloud string) []provision.Grant {
 	var grants []provision.Grant
 	for _, m := range l.Spec.Models {
-		folder, isS3 := strings.CutPrefix(m.Engine.Weights, "s3://")
-		if g := provision.GrantRead(folder); isS3 && cloud == service.CloudAWS && !slices.Contains(grants, g) {
-			grants = append(grants, g)
+		for _, from := range m.Engine.BucketFolders() {
+			folder, isS3 := strings.CutPrefix(from, "s3://")
+			if g := provision.GrantRead(folder); isS3 && cloud == service.CloudAWS && !slices.Contains(grants, g) {
+				grants = append(grants, g)
+			}
 		}
 	}
 	return grants
@@ -353,7 +381,7 @@ func (l *layout) addMachine(n MachineInput, offers provision.Offerings, disk int
 	w := provision.Desired{
 		ID: n.ID, Kind: n.Kind, Region: n.Region, Labels: labels,
 		Offerings: offers, CostPerHour: offers[0].PricePerHour,
-		Machine: &provision.MachineConfig{Role: n.Kind, UserData: text, DiskGiB: disk},
+		Machine: &provision.MachineConfig{Role: n.Kind, UserData: text, DiskGiB: disk, Images: l.imagesFor(n.Region, offers)},
 	}
 	if n.Region.Cloud() == service.CloudGCP {
 		w.Machine.Account = GoogleAccounts(l.Spec)[n.Kind]

@@ -322,12 +322,12 @@ func TestAnotherNetworkChangesSpecHash(t *testing.T) {
 	}
 }
 
-// Regions with session access grant it to the machines of both roles, and replicas may read models in buckets
-// of AWS. There are no other grants: in Google Cloud the IAM roles of service accounts set the permissions of
+// Regions with session access grant it to the machines of both roles, and replicas may read models and
+// adapters in buckets of AWS. There are no other grants: in Google Cloud the IAM roles of service accounts set the permissions of
 // machines.
 func TestLayoutGrants(t *testing.T) {
 	text := strings.Replace(threeRegions, "  - name: aws/us-east-1\n", "  - name: aws/us-east-1\n    access: ssm\n", 1)
-	text = strings.Replace(text, "engine: {kind: vllm}\n    gpus: [{type: L4, price", "engine: {weights: 's3://models/qwen'}\n    gpus: [{type: L4, price", 1)
+	text = strings.Replace(text, "engine: {kind: vllm}\n    gpus: [{type: L4, price", "engine: {weights: 's3://models/qwen', lora: [{name: sql, source: 's3://loras/sql'}, {name: law, source: org/law}, {name: med, source: 's3://models/qwen'}]}\n    gpus: [{type: L4, price", 1)
 	out := "engine: {weights: 'gs://models/llama'}\n    regions: {aws/us-east-1: {min: 0, max: 0}, aws/ap-northeast-1: {min: 0, max: 0}}"
 	text = strings.Replace(text, "engine: {kind: vllm}", out, 1) + "gcp: {replica_account: r@my-project.iam.gserviceaccount.com}\n"
 	spec := parse(t, text)
@@ -337,7 +337,7 @@ func TestLayoutGrants(t *testing.T) {
 	}
 	session := provision.GrantSession("us-east-1")
 	want := map[string][]provision.Grant{
-		"identity-aws-balancer": {provision.GrantOperate, session}, "identity-aws-replica": {provision.GrantRead("models/qwen"), session},
+		"identity-aws-balancer": {provision.GrantOperate, session}, "identity-aws-replica": {provision.GrantRead("models/qwen"), provision.GrantRead("loras/sql"), session},
 		"identity-gcp-balancer": {provision.GrantOperate}, "identity-gcp-replica": nil,
 	}
 	for _, w := range l.Desired {

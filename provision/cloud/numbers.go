@@ -12,7 +12,7 @@ import (
 
 // addReplicas adds the desired replicas of a model in every managed region: at least replicas.min; above
 // that the existing replicas, or Counts, up to replicas.max. Terminating replicas stay until they have
-// terminated. They count towards max, not towards min.
+// terminated. They count towards max, unless they are Ending, not towards min.
 //
 // If a region has no capacity for some replicas, they are placed in fallback regions until the region has
 // capacity again. Fallback regions are the next regions in the order of the file that have capacity.
@@ -27,7 +27,7 @@ func (l *layout) addReplicas(model int) error {
 			continue // its machines already exist
 		}
 		b := l.Spec.BoundsFor(m.Name, r)
-		existing := l.replicaNumbers(m, r, func(other string) bool { return other == "" })
+		existing := l.replicaNumbers(m, r, isRegular)
 		serve, terminating, unreplaced := l.splitTerminating(model, r, existing)
 		want := len(serve) + len(unreplaced)
 		var missing []provision.ReplicaClass
@@ -36,9 +36,11 @@ func (l *layout) addReplicas(model int) error {
 			serve, missing = l.matchClasses(model, r, serve, counts)
 		}
 		want = min(max(want, b.Min), b.Max)
-		want = min(want, max(b.Max-len(terminating), len(serve)))
+		extras := len(l.replicaNumbers(m, r, IsOverprovisioned))
+		want = min(want, max(b.Max-l.countWithinMax(model, r, terminating)-extras, len(serve)))
 		shortfall[r] = min(l.Shortfall[ReplicaGroup{m.Name, r}], max(0, want-len(serve))) // existing replicas stay
-		numbers[r] = fillNumbers(serve, terminating, want-shortfall[r])
+		others := l.replicaNumbers(m, r, func(o provision.Object) bool { return !isRegular(o) })
+		numbers[r] = fillNumbers(serve, terminating, others, want-shortfall[r])
 		classes[r] = map[int]provision.ReplicaClass{}
 		for _, n := range numbers[r] {
 			if len(missing) > 0 && !slices.Contains(existing, n) {
@@ -49,6 +51,9 @@ func (l *layout) addReplicas(model int) error {
 				unreplaced = unreplaced[1:]
 			}
 		}
+	}
+	for _, r := range l.Spec.Regions {
+		l.addExtras(model, r, numbers, labels)
 	}
 	for i, r := range l.Spec.Regions {
 		for range shortfall[r.Name] {
@@ -100,6 +105,16 @@ func (l *layout) splitTerminating(model int, region service.Region, numbers []in
 	return serve, terminating, unreplaced
 }
 
+// countWithinMax returns the number of terminating replicas that count towards replicas.max.
+func (l *layout) countWithinMax(model int, region service.Region, terminating []int) (n int) {
+	for _, number := range terminating {
+		if !l.Ending[provision.ReplicaID(l.Spec, model, region, number)] {
+			n++
+		}
+	}
+	return n
+}
+
 // placeFallback places one replica of the region with index from in a fallback region; false when no region
 // has capacity. It prefers an existing fallback replica of that region to launching another one.
 func (l *layout) placeFallback(m *service.Model, from int, numbers map[service.Region][]int, labels extraLabels) bool {
@@ -120,7 +135,7 @@ func (l *layout) placeFallback(m *service.Model, from int, numbers map[service.R
 		return true
 	}
 	for _, r := range free {
-		for _, n := range l.replicaNumbers(m, r, func(other string) bool { return other == string(home) }) {
+		for _, n := range l.replicaNumbers(m, r, func(o provision.Object) bool { return FallbackFor(o) == home }) {
 			if !slices.Contains(numbers[r], n) {
 				return place(r, n)
 			}
@@ -130,16 +145,15 @@ func (l *layout) placeFallback(m *service.Model, from int, numbers map[service.R
 		return false
 	}
 	r := free[0]
-	taken := slices.Concat(numbers[r], l.replicaNumbers(m, r, func(string) bool { return true }))
+	taken := slices.Concat(numbers[r], l.replicaNumbers(m, r, func(provision.Object) bool { return true }))
 	return place(r, lowestFree(taken))
 }
 
-// replicaNumbers returns the numbers of a model's running replicas in a region, ascending. which filters by
-// FallbackFor.
-func (l *layout) replicaNumbers(m *service.Model, region service.Region, which func(fallbackFor string) bool) []int {
+// replicaNumbers returns the numbers of a model's running replicas in a region, ascending. which filters them.
+func (l *layout) replicaNumbers(m *service.Model, region service.Region, which func(provision.Object) bool) []int {
 	found := map[int]bool{}
 	for _, o := range l.Have {
-		if o.Kind != provision.KindReplica || o.Region != region || o.TerminatedReason != "" || o.Labels[labelModel] != m.Name || !which(o.Labels[labelFallbackFor]) {
+		if o.Kind != provision.KindReplica || o.Region != region || o.TerminatedReason != "" || o.Labels[labelModel] != m.Name || !which(o) {
 			continue
 		}
 		if n, err := strconv.Atoi(o.ID[strings.LastIndexByte(o.ID, '-')+1:]); err == nil && n >= 0 {
@@ -150,13 +164,13 @@ func (l *layout) replicaNumbers(m *service.Model, region service.Region, which f
 }
 
 // fillNumbers returns n numbers: the first n of numbers, and the lowest free ones if there are fewer. The
-// numbers of terminating replicas are added.
-func fillNumbers(numbers, terminating []int, n int) []int {
+// numbers of terminating replicas are added. taken are numbers of other replicas.
+func fillNumbers(numbers, terminating, taken []int, n int) []int {
 	out := slices.Clone(numbers)
 	out = out[:min(len(out), n)]
 	slices.Sort(out)
 	for len(out) < n {
-		free := lowestFree(slices.Concat(out, terminating))
+		free := lowestFree(slices.Concat(out, terminating, taken))
 		at, _ := slices.BinarySearch(out, free)
 		out = slices.Insert(out, at, free)
 	}

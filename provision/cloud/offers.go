@@ -9,45 +9,30 @@ import (
 	"skyserve/provision"
 )
 
-// reservedKey identifies a commitment of a service in a region.
-type reservedKey struct {
-	region service.Region
-	kind   string
-}
-
-// unusedReservations returns the number of unused machines of each commitment.
-func unusedReservations(spec *service.Spec, have []provision.Object) map[reservedKey]int {
-	unused := map[reservedKey]int{}
-	for _, r := range spec.Regions {
-		for _, v := range r.Reserved {
-			unused[reservedKey{r.Name, v.Type}] += v.Count
-		}
-	}
-	for _, o := range have {
-		if o.TerminatedReason == "" && o.Offering != nil && o.Offering.Capacity == service.CapacityReserved {
-			unused[reservedKey{o.Region, o.Offering.Type}]--
-		}
-	}
-	return unused
-}
-
 // addReplica adds one replica, preferably of a class, with additional labels.
 func (l *layout) addReplica(model int, r service.RegionSpec, number int, class provision.ReplicaClass, extra map[string]string) error {
 	m := &l.Spec.Models[model]
-	offers := preferClass(l.offeringsFor(m, r, number), class)
+	id := provision.ReplicaID(l.Spec, model, r.Name, number)
+	offers := l.hedge(preferClass(l.offeringsFor(m, r, number), class), r, id, extra)
 	if len(offers) == 0 {
 		return specError("models[%d].gpus: %s has no offering with %s for %s (capacity: %s)", model, r.Name, gpuList(m), m.Name, capacityList(r))
 	}
-	id := provision.ReplicaID(l.Spec, model, r.Name, number)
 	labels := map[string]string{labelModel: m.Name, labelGPU: offers[0].GPU}
 	maps.Copy(labels, extra)
 	if o := l.runningObject(id); o != nil && o.Labels[labelReplaces] != "" {
 		labels[labelReplaces] = o.Labels[labelReplaces]
 	}
 	if l.runningObject(id) == nil && offers[0].Capacity == service.CapacityReserved {
-		l.unusedReserved[reservedKey{r.Name, offers[0].Type}]--
+		l.commitments.use(r.Name, offers[0])
 	}
-	return l.addMachine(MachineInput{ID: id, Kind: provision.KindReplica, Region: r.Name, Model: m}, offers, diskReplica, labels)
+	if l.runningObject(id) == nil && offers[0].Capacity == service.CapacitySpot {
+		l.plannedSpot[offers[0].Zone]++
+	}
+	if err := l.addMachine(MachineInput{ID: id, Kind: provision.KindReplica, Region: r.Name, Model: m}, offers, diskReplica, labels); err != nil {
+		return err
+	}
+	l.result.Desired[len(l.result.Desired)-1].OfferingReason = offers.ExplainSpot(l.spotFacts)
+	return nil
 }
 
 // runningObject returns the running object of an id; nil without one.
@@ -61,8 +46,8 @@ func (l *layout) runningObject(id string) *provision.Object {
 
 // offeringsFor returns the offerings of a replica in the order of launch attempts: by the model's GPUs in
 // the order of the file, then by the region's capacity types, then by price. The availability zones are
-// rotated by the replica's number, so that the loss of a zone affects few replicas. The first
-// on_demand_base replicas of a model are not spot.
+// rotated by the replica's number, so that the loss of a zone affects few replicas. Spot offerings follow
+// provision.Offerings.OrderSpot. The first on_demand_base replicas of a model are not spot.
 func (l *layout) offeringsFor(m *service.Model, r service.RegionSpec, number int) provision.Offerings {
 	order := r.Capacity
 	if RunsOnThisComputer(r.Name) {
@@ -74,9 +59,32 @@ func (l *layout) offeringsFor(m *service.Model, r service.RegionSpec, number int
 	var all provision.Offerings
 	for _, g := range gpusOf(m) {
 		offers := l.withPrices(l.Offerings[r.Name].WithGPU(g.Type, g.Count), r, g)
-		all = append(all, rotateZones(offers.SortedByCapacity(order), number)...)
+		all = append(all, rotateZones(offers.SortedByCapacity(order), number).OrderSpot(l.spotFacts)...)
 	}
 	return all
+}
+
+// spotFacts returns what is known about a spot offering.
+func (l *layout) spotFacts(o provision.Offering) provision.SpotFacts {
+	f := provision.SpotFacts{Running: l.spotReplicasIn(o.Zone)}
+	if l.SpotPenalty != nil {
+		f.Events = l.SpotPenalty(o)
+	}
+	if l.SpotScore != nil {
+		f.Score = l.SpotScore(o)
+	}
+	return f
+}
+
+// spotReplicasIn returns the number of running and planned spot replicas in a zone.
+func (l *layout) spotReplicasIn(zone string) int {
+	n := l.plannedSpot[zone]
+	for _, o := range l.Have {
+		if o.Kind == provision.KindReplica && o.TerminatedReason == "" && !l.Terminating[o.ID] && o.Offering != nil && o.Offering.Capacity == service.CapacitySpot && o.Offering.Zone == zone {
+			n++
+		}
+	}
+	return n
 }
 
 // gpusOf returns the GPUs of a model; one entry without a GPU for a simulated engine without gpus.
@@ -96,36 +104,36 @@ func (l *layout) withPrices(offers provision.Offerings, r service.RegionSpec, g 
 	}
 	var out provision.Offerings
 	for _, o := range offers {
-		switch o.Capacity {
-		case service.CapacityOnDemand:
-			if g.Price > 0 && o.Type == cheapest && !RunsOnThisComputer(r.Name) { // this computer is not billed
-				o.PricePerHour, o.PriceSource = g.Price, "service.yaml"
+		held := l.commitments.unusedFor(r.Name, o)
+		if o.Capacity == service.CapacityReserved && held == nil && len(r.Reserved) > 0 {
+			continue // not listed, or used up: it would be billed at another price
+		}
+		switch {
+		case o.Capacity == service.CapacityReserved: // service.yaml has the price of the cloud's reservations
+			if held != nil {
+				o.PricePerHour, o.PriceSource = held.held.Price, "service.yaml"
 			}
 			out = append(out, o)
-			if price, committed := l.commitmentPrice(r, o.Type); committed {
-				o.Capacity, o.PricePerHour, o.PriceSource = service.CapacityReserved, price, "service.yaml"
-				out = append(out, o)
-			}
-		case service.CapacitySpot:
-			out = append(out, o)
-		case service.CapacityReserved: // service.yaml has the price of the cloud's reservations
-			if price, committed := l.commitmentPrice(r, o.Type); committed {
-				o.PricePerHour, o.PriceSource = price, "service.yaml"
-			}
+			continue
+		case o.Capacity == service.CapacityOnDemand && g.Price > 0 && o.Type == cheapest && !RunsOnThisComputer(r.Name): // this computer is not billed
+			o.PricePerHour, o.PriceSource = g.Price, "service.yaml"
+		}
+		out = append(out, o)
+		if held != nil && !soldBefore(offers, o) {
+			o.Capacity, o.PricePerHour, o.PriceSource = service.CapacityReserved, held.held.Price, "service.yaml"
 			out = append(out, o)
 		}
 	}
-	return out
+	return append(out, l.commitments.reservedOfferings(r.Name, g)...)
 }
 
-// commitmentPrice returns the price per hour of a commitment for a type; false if none is unused.
-func (l *layout) commitmentPrice(r service.RegionSpec, kind string) (price float64, ok bool) {
-	for _, v := range r.Reserved {
-		if v.Type == kind && l.unusedReserved[reservedKey{r.Name, kind}] > 0 {
-			return v.Price, true
-		}
-	}
-	return 0, false
+// soldBefore reports whether another offering stands for the reserved machines of o's type in its zone: the
+// cloud's own reserved offering, or that on demand. Types that are sold as spot only have neither.
+func soldBefore(offers provision.Offerings, o provision.Offering) bool {
+	return slices.ContainsFunc(offers, func(other provision.Offering) bool {
+		same := other.Type == o.Type && other.Zone == o.Zone
+		return same && (other.Capacity == service.CapacityReserved || other.Capacity == service.CapacityOnDemand && o.Capacity == service.CapacitySpot)
+	})
 }
 
 // rotateZones rotates each run of offerings that differ only by zone.

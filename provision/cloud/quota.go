@@ -3,6 +3,7 @@ package cloud
 import (
 	"cmp"
 	"fmt"
+	"math"
 	"slices"
 
 	"skyserve/internal/catalogue"
@@ -44,31 +45,29 @@ func (n QuotaNeed) IncreaseRequest() string {
 	if n.Region.Cloud() == service.CloudAWS {
 		return fmt.Sprintf("aws service-quotas request-service-quota-increase --service-code ec2 --quota-code %s --desired-value %g --region %s", n.Code, limit, n.Region.Place())
 	}
-	code := n.Code
-	if code == quotaFamilies {
-		code += " (NVIDIA_H100)"
-	}
-	return fmt.Sprintf("request a limit of %g for %s in %s at https://console.cloud.google.com/iam-admin/quotas", limit, code, cmp.Or(n.Region.Place(), "all regions"))
+	return fmt.Sprintf("request a limit of %g for %s in %s at https://console.cloud.google.com/iam-admin/quotas", limit, n.Code, cmp.Or(n.Region.Place(), "all regions"))
 }
 
 // The quotas of Google Cloud besides those for each GPU type: GPUs and vCPUs of all regions together, for
-// machines that are not spot; the vCPUs of machines without GPUs; disks; public addresses. H100 on demand
-// count against a quota of their GPU family, which Compute Engine does not report.
+// machines that are not spot; the vCPUs of machines without GPUs; disks; public addresses. H100 and H200 on
+// demand count against a quota of their GPU family, which Compute Engine does not report.
 const (
 	quotaAllGPUs   = "GPUS_ALL_REGIONS"
 	quotaAllCPUs   = "CPUS_ALL_REGIONS"
 	quotaFamilies  = "GPUS_PER_GPU_FAMILY"
 	quotaCPUs      = "CPUS"
 	quotaSSD       = "SSD_TOTAL_GB"
+	quotaHyperdisk = "HDB_TOTAL_GB"
 	quotaAddresses = "IN_USE_ADDRESSES"
 )
 
 // quotasOf returns the quotas that a machine on an offering counts against, with the amounts: vCPUs in AWS;
-// GPUs, vCPUs, disk and address in Google Cloud. Reserved capacity counts like on-demand capacity.
+// GPUs, vCPUs, disk and address in Google Cloud. Reserved capacity counts like on-demand capacity,
+// except that EC2's limits of instances do not apply to blocks.
 func quotasOf(o provision.Offering, diskGiB int) map[QuotaKey]float64 {
 	if o.Region.Cloud() == service.CloudAWS {
 		q, known := catalogue.EC2QuotaOf(o.Type, o.Capacity == service.CapacitySpot)
-		if !known {
+		if !known || o.Block {
 			return nil
 		}
 		return map[QuotaKey]float64{{o.Region, q.Code}: float64(o.VCPUs)}
@@ -77,9 +76,13 @@ func quotasOf(o provision.Offering, diskGiB int) map[QuotaKey]float64 {
 }
 
 func quotasAtGoogle(o provision.Offering, diskGiB int) map[QuotaKey]float64 {
-	needs := map[QuotaKey]float64{{o.Region, quotaAddresses}: 1, {o.Region, quotaSSD}: float64(diskGiB)}
+	disks := quotaSSD
+	if m, _ := catalogue.Find(o.Region.Cloud(), o.Type); m.Disk != "" {
+		disks = quotaHyperdisk
+	}
+	needs := map[QuotaKey]float64{{o.Region, quotaAddresses}: 1, {o.Region, disks}: float64(diskGiB)}
 	gpu, _ := catalogue.FindGPU(o.GPU)
-	metric, allRegions := cmp.Or(gpu.Quota, quotaFamilies), service.Region(o.Region.Cloud()+"/")
+	metric, allRegions := cmp.Or(gpu.Quota, quotaFamilies+" ("+gpu.Family+")"), service.Region(o.Region.Cloud()+"/")
 	switch {
 	case o.GPU == "":
 		needs[QuotaKey{o.Region, quotaCPUs}] = float64(o.VCPUs)
@@ -185,7 +188,7 @@ func unitOf(key QuotaKey) string {
 	switch {
 	case key.Region.Cloud() == service.CloudAWS || key.Code == quotaCPUs || key.Code == quotaAllCPUs:
 		return "vcpus"
-	case key.Code == quotaSSD:
+	case key.Code == quotaSSD || key.Code == quotaHyperdisk:
 		return "gb"
 	case key.Code == quotaAddresses:
 		return "addresses"
@@ -220,4 +223,20 @@ func takeQuota(remaining, needs map[QuotaKey]float64) bool {
 		}
 	}
 	return true
+}
+
+// MachinesLeft returns how many replicas on an offering the remaining quotas allow; false if no quota that they
+// count against is known.
+func MachinesLeft(o provision.Offering, quotas []provision.Quota) (machines float64, known bool) {
+	for _, q := range quotas {
+		each := quotasOf(o, diskReplica)[QuotaKey{q.Region, q.Code}]
+		if each == 0 {
+			continue
+		}
+		n := max(0, math.Floor((q.Limit-q.Used)/each))
+		if !known || n < machines {
+			machines, known = n, true
+		}
+	}
+	return machines, known
 }

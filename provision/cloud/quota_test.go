@@ -100,7 +100,7 @@ func TestQuotaRequestText(t *testing.T) {
 	for want, n := range map[string]cloud.QuotaNeed{
 		"--quota-code L-DB2E81BA --desired-value 16 --region us-east-1":          {Region: "aws/us-east-1", Code: "L-DB2E81BA", Needs: 12, Limit: &limit, Used: &used},
 		"request a limit of 6 for NVIDIA_L4_GPUS in us-central1 at":              {Region: "gcp/us-central1", Code: "NVIDIA_L4_GPUS", Needs: 2, Limit: &limit, Used: &used},
-		"request a limit of 8 for GPUS_PER_GPU_FAMILY (NVIDIA_H100) in us-east4": {Region: "gcp/us-east4", Code: "GPUS_PER_GPU_FAMILY", Needs: 8},
+		"request a limit of 8 for GPUS_PER_GPU_FAMILY (NVIDIA_H100) in us-east4": {Region: "gcp/us-east4", Code: "GPUS_PER_GPU_FAMILY (NVIDIA_H100)", Needs: 8},
 		"request a limit of 1 for GPUS_ALL_REGIONS in all regions at":            {Region: "gcp/", Code: "GPUS_ALL_REGIONS", Needs: 1},
 	} {
 		if got := n.IncreaseRequest(); !strings.Contains(got, want) {

@@ -20,9 +20,16 @@ import (
 	"go.uber.org/goleak"
 
 	"skyserve/internal/service"
+	calls "skyserve/provision/record"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+// TestMain records the calls to the emulated cloud, if the environment requires it.
+func TestMain(m *testing.M) {
+	if err := calls.Start("go test", "test"); err != nil {
+		panic(err)
+	}
+	goleak.VerifyTestMain(m)
+}
 
 // balancers respond to health checks: those of a failed host do not respond, draining ones return 503.
 type balancers struct {

@@ -157,17 +157,17 @@ func TestQuotas(t *testing.T) {
 	w := replica("us-central1-0", service.CapacityOnDemand)
 	launched(t, provider(g), w)
 	quotas, err := provider(g).Quotas(t.Context(), here)
-	if err != nil || len(quotas) != 10 {
+	if err != nil || len(quotas) != 12 {
 		t.Fatalf("got %+v, %v", quotas, err)
 	}
 	for i, want := range map[int]provision.Quota{
-		0: {Region: here, Name: "L4 on demand", Code: "NVIDIA_L4_GPUS", Unit: "gpus", Limit: 4, Used: 1},
-		1: {Region: here, Name: "L4 spot", Code: "PREEMPTIBLE_NVIDIA_L4_GPUS", Unit: "gpus", Limit: 100000},
-		2: {Region: here, Name: "A100 on demand", Code: "NVIDIA_A100_GPUS", Unit: "gpus", Limit: 100000},
-		6: {Region: here, Name: "disks", Code: "SSD_TOTAL_GB", Unit: "gb", Limit: 100000, Used: 100},
-		7: {Region: here, Name: "public addresses", Code: "IN_USE_ADDRESSES", Unit: "addresses", Limit: 100000, Used: 1},
-		8: {Region: "gcp/", Name: "vCPUs of all regions together", Code: "CPUS_ALL_REGIONS", Unit: "vcpus", Limit: 100000, Used: 4},
-		9: {Region: "gcp/", Name: "GPUs of all regions together", Code: "GPUS_ALL_REGIONS", Unit: "gpus", Limit: 2, Used: 1},
+		0:  {Region: here, Name: "L4 on demand", Code: "NVIDIA_L4_GPUS", Unit: "gpus", Limit: 4, Used: 1},
+		1:  {Region: here, Name: "L4 spot", Code: "PREEMPTIBLE_NVIDIA_L4_GPUS", Unit: "gpus", Limit: 100000},
+		2:  {Region: here, Name: "A100 on demand", Code: "NVIDIA_A100_GPUS", Unit: "gpus", Limit: 100000},
+		7:  {Region: here, Name: "disks", Code: "SSD_TOTAL_GB", Unit: "gb", Limit: 100000, Used: 100},
+		9:  {Region: here, Name: "public addresses", Code: "IN_USE_ADDRESSES", Unit: "addresses", Limit: 100000, Used: 1},
+		10: {Region: "gcp/", Name: "vCPUs of all regions together", Code: "CPUS_ALL_REGIONS", Unit: "vcpus", Limit: 100000, Used: 4},
+		11: {Region: "gcp/", Name: "GPUs of all regions together", Code: "GPUS_ALL_REGIONS", Unit: "gpus", Limit: 2, Used: 1},
 	} {
 		if quotas[i] != want {
 			t.Errorf("got %+v, want %+v", quotas[i], want)
@@ -195,7 +195,7 @@ func TestDoctor(t *testing.T) {
 		{"without the project's default service account", func(g *testcloud.GCE) { g.SetDefaultServiceAccount("") }, nil},
 		{"service account without a role", func(g *testcloud.GCE) { g.CreateServiceAccount(accountOfBalancers) }, []string{"has no permission for compute.disks.create"}},
 		{"role with too few permissions", func(g *testcloud.GCE) { g.SetRole(roleOfBalancers, permissionsOfRole(t)[1:]...) }, []string{"has no permission for compute.disks.create in"}},
-		{"role with too many permissions", func(g *testcloud.GCE) { g.BindRole(accountOfBalancers, "roles/editor", "") }, []string{"has more permissions than required, such as compute.firewalls.create"}},
+		{"role with too many permissions", func(g *testcloud.GCE) { g.BindRole(accountOfBalancers, "roles/editor", "") }, []string{"has more permissions than required, such as compute.acceleratorTypes.get"}},
 		{"role without a condition", func(g *testcloud.GCE) { g.CreateServiceAccount(accountOfBalancers, roleOfBalancers) }, []string{"has no condition"}},
 		{"no permission to act as the service account", func(g *testcloud.GCE) { g.DenyPermissions("iam.serviceAccounts.actAs") }, []string{"no permission to attach it to machines"}},
 		{"no permission to read roles", func(g *testcloud.GCE) { g.DenyPermissions("resourcemanager.projects.getIamPolicy") }, nil},

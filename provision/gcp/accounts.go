@@ -15,28 +15,41 @@ import (
 // roleID is the id of the IAM role for the service accounts of balancers, one per project.
 const roleID = "skyserveBalancer"
 
-// accountSuffix is the end of the email addresses of a project's service accounts.
-const accountSuffix = ".iam.gserviceaccount.com"
+// The ends of the default names of the service accounts of balancers and of replicas.
+const (
+	balancerSuffix = "-lb"
+	replicaSuffix  = "-replica"
+)
 
-// accountName returns the default name of the service account of a service's balancers. Google allows
-// 30 characters.
-func accountName(name string) string {
-	const maxLength, nameLength, hashLength = 30, 11, 6
-	full := "skyserve-" + name + "-lb"
+// accountName returns the default name of a service account of a service. Google allows 30 characters.
+func accountName(name, suffix string) string {
+	const prefix, maxLength, hashLength = "skyserve-", 30, 6
+	full := prefix + name + suffix
 	if len(full) <= maxLength {
 		return full
 	}
-	return "skyserve-" + name[:nameLength] + "-" + hashOf([]string{name})[:hashLength] + "-lb"
+	nameLength := maxLength - len(prefix) - 1 - hashLength - len(suffix)
+	return prefix + name[:nameLength] + "-" + hashOf([]string{name})[:hashLength] + suffix
 }
 
 // account returns the email address of the service account for machines of a role of a service; empty =
 // none. It is never the project's default service account, which has more permissions than required.
 func (p *Provider) account(name string, role provision.ObjectKind, configured, project string) string {
 	email := cmp.Or(configured, p.cfg.Accounts[role])
-	if email == "" && role != provision.KindReplica {
-		email = accountName(name) + "@" + project + accountSuffix
+	switch {
+	case email != "":
+		return email
+	case role != provision.KindReplica:
+		return accountName(name, balancerSuffix) + "@" + project + accountSuffix
+	case p.cfg.Downloads:
+		return accountName(name, replicaSuffix) + "@" + project + accountSuffix
 	}
-	return email
+	return ""
+}
+
+// replicasHaveAccount reports whether replicas have a service account.
+func (p *Provider) replicasHaveAccount() bool {
+	return p.cfg.Downloads || p.cfg.Accounts[provision.KindReplica] != ""
 }
 
 // replicaCondition returns the IAM condition that restricts the balancers' service account to the replicas
@@ -44,15 +57,15 @@ func (p *Provider) account(name string, role provision.ObjectKind, configured, p
 // names. extract returns an empty string for the name of another kind of resource.
 func replicaCondition(name string) string {
 	prefix := machinePrefix(provision.KindReplica, name)
-	return fmt.Sprintf(`resource.type != "compute.googleapis.com/Instance" && resource.type != "compute.googleapis.com/Disk" || resource.name.extract("/instances/{name}").startsWith(%q) || resource.name.extract("/disks/{name}").startsWith(%q)`, prefix, prefix)
+	return fmt.Sprintf(`resource.type != "`+computeAPI+`/Instance" && resource.type != "`+computeAPI+`/Disk" || resource.name.extract("/instances/{name}").startsWith(%q) || resource.name.extract("/disks/{name}").startsWith(%q)`, prefix, prefix)
 }
 
 // requiredPermissions returns the permissions of the balancers' role. Launching replicas with a service
 // account requires one more.
 func (p *Provider) requiredPermissions() []string {
 	needed := slices.Clone(balancerPermissions)
-	if p.cfg.Accounts[provision.KindReplica] != "" {
-		needed = append(needed, "compute.instances.setServiceAccount")
+	if p.replicasHaveAccount() {
+		needed = append(needed, setAccount)
 	}
 	slices.Sort(needed)
 	return needed
@@ -61,23 +74,34 @@ func (p *Provider) requiredPermissions() []string {
 // accountCommands returns the commands that create the service account of a service's balancers, with the
 // minimum permissions of a controller.
 func (p *Provider) accountCommands(name, account, project string) string {
-	id, of, _ := strings.Cut(strings.TrimSuffix(account, accountSuffix), "@")
 	lines := []string{
 		"gcloud iam roles create " + roleID + " --project " + project + " --permissions " + strings.Join(p.requiredPermissions(), ",") + "   # once per project; 'roles update' where it exists",
-		"gcloud iam service-accounts create " + id + " --project " + cmp.Or(of, project),
+		createAccount(account, project),
 		"gcloud projects add-iam-policy-binding " + project + " --role projects/" + project + "/roles/" + roleID + " --member serviceAccount:" + account +
 			" --condition 'title=replicas-of-" + name + ",expression=" + replicaCondition(name) + "'",
 	}
-	if replica := p.cfg.Accounts[provision.KindReplica]; replica != "" {
+	if replica := p.account(name, provision.KindReplica, "", project); replica != "" {
+		if p.cfg.Accounts[provision.KindReplica] == "" {
+			lines = append(lines, createAccount(replica, project))
+		}
 		lines = append(lines, "gcloud iam service-accounts add-iam-policy-binding "+replica+" --member serviceAccount:"+account+" --role roles/iam.serviceAccountUser")
 	}
 	return strings.Join(lines, "\n")
 }
 
-// accountHint returns the hint for a missing service account of the balancers, or one with the wrong
-// permissions.
-func (p *Provider) accountHint(name, account, project string) string {
-	return "run these commands, or set gcp.balancer_account to another service account:\n" + p.accountCommands(name, account, project)
+// createAccount returns the command that creates a service account.
+func createAccount(account, project string) string {
+	id, of, _ := strings.Cut(strings.TrimSuffix(account, accountSuffix), "@")
+	return "gcloud iam service-accounts create " + id + " --project " + cmp.Or(of, project)
+}
+
+// accountHint returns the hint for a missing service account of a service, or one with the wrong permissions.
+func (p *Provider) accountHint(name, project string) string {
+	setting := "gcp.balancer_account to another service account"
+	if p.replicasHaveAccount() {
+		setting = "gcp.balancer_account and gcp.replica_account to other service accounts"
+	}
+	return "run these commands, or set " + setting + ":\n" + p.accountCommands(name, p.account(name, provision.KindBalancer, "", project), project)
 }
 
 // checkIdentity returns an error where the service account of a role does not exist.
@@ -85,17 +109,25 @@ func (p *Provider) checkIdentity(ctx context.Context, w provision.Desired) error
 	if len(w.Grants) == 0 {
 		return nil
 	}
+	return p.checkAccount(ctx, w.Service, roleOf(w))
+}
+
+// checkAccount returns an error if the service account of a role of a service does not exist.
+func (p *Provider) checkAccount(ctx context.Context, name string, role provision.ObjectKind) error {
 	s, err := p.openSession(ctx)
 	if err != nil {
 		return err
 	}
-	account := p.account(w.Service, roleOf(w), "", s.project)
+	account := p.account(name, role, "", s.project)
+	if account == "" {
+		return nil
+	}
 	if _, err := p.testActAs(ctx, account); !isMissing(err) { // any other error: the launch reports it
 		return nil
 	}
 	return &provision.CredentialsError{
-		Cloud: service.CloudGCP, Action: fmt.Sprintf("attaching service account %s to a %s", account, roleOf(w)),
-		Err: fmt.Errorf("service account not found"), Hint: p.accountHint(w.Service, account, s.project),
+		Cloud: service.CloudGCP, Action: fmt.Sprintf("attaching service account %s to a %s", account, role),
+		Err: fmt.Errorf("service account not found"), Hint: p.accountHint(name, s.project),
 	}
 }
 
@@ -119,15 +151,23 @@ func (p *Provider) checkAccounts(ctx context.Context) []provision.CheckResult {
 		return []provision.CheckResult{failedFinding(service.CloudGCP, err)}
 	}
 	account := p.account(p.cfg.Service, provision.KindBalancer, "", s.project)
-	hint := p.accountHint(p.cfg.Service, account, s.project)
+	hint := p.accountHint(p.cfg.Service, s.project)
 	findings := []provision.CheckResult{p.checkActAs(ctx, account, "balancers", hint)}
 	if findings[0].Hint != hint { // the service account exists
 		findings = append(findings, p.checkRoles(ctx, account, hint))
 	}
-	if replica := p.cfg.Accounts[provision.KindReplica]; replica != "" {
-		findings = append(findings, p.checkActAs(ctx, replica, "replicas", "set gcp.replica_account to an existing service account"))
+	if replica := p.account(p.cfg.Service, provision.KindReplica, "", s.project); replica != "" {
+		findings = append(findings, p.checkActAs(ctx, replica, "replicas", p.replicaHint(hint)))
 	}
 	return findings
+}
+
+// replicaHint returns the hint for a missing service account of the replicas. commands is accountHint.
+func (p *Provider) replicaHint(commands string) string {
+	if p.cfg.Accounts[provision.KindReplica] != "" {
+		return "set gcp.replica_account to an existing service account"
+	}
+	return commands
 }
 
 // checkActAs checks that the service account of some machines exists and that the caller may attach it to
@@ -165,7 +205,7 @@ func (p *Provider) checkRoles(ctx context.Context, account, hint string) provisi
 			unconditional = append(unconditional, r.permissions...)
 		}
 	}
-	missing, excess := difference(required, granted), difference(granted, required)
+	missing, excess := difference(required, granted), difference(granted, append(required, setAccount)) // other services of the project may need setAccount
 	changesMachines := func(permission string) bool {
 		return strings.HasPrefix(permission, "compute.instances.") && !slices.Contains([]string{"compute.instances.get", "compute.instances.list", "compute.instances.getGuestAttributes"}, permission)
 	}

@@ -122,7 +122,7 @@ func TestRecoversFromCrashAtAnyCall(t *testing.T) {
 	for _, outcome := range []testcloud.Outcome{testcloud.ResponseLost, testcloud.RequestLost} {
 		crashed, at := true, 0
 		for crashed {
-			at++
+			at += testkit.Stride(7)
 			crashed = false
 			dead := true
 			faults := &testcloud.Faults{DecideOutcome: func(c testcloud.Call) testcloud.Outcome {
@@ -170,7 +170,7 @@ func TestFailedCallIsRetried(t *testing.T) {
 	for _, outcome := range []testcloud.Outcome{testcloud.ResponseLost, testcloud.Throttled} {
 		failed, at := true, 0
 		for failed {
-			at++
+			at += testkit.Stride(7)
 			failed = false
 			g := newGCE(&testcloud.Faults{DecideOutcome: func(c testcloud.Call) testcloud.Outcome {
 				if c.Number == at {

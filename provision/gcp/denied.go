@@ -8,6 +8,7 @@ import (
 	"regexp"
 	"strings"
 
+	"skyserve/internal/service"
 	"skyserve/provision"
 )
 
@@ -17,6 +18,9 @@ func wrapError(err error, doing string, args ...any) error {
 	doing = fmt.Sprintf(doing, args...)
 	if denied := callerError(err); denied != nil {
 		return fmt.Errorf("%s: %w", doing, denied)
+	}
+	if r, _ := refusalOf(err); r.status == http.StatusTooManyRequests || r.code == codeRate {
+		return &provision.ThrottledError{Cloud: service.CloudGCP, Code: r.code, Err: fmt.Errorf("%s: %w", doing, err)}
 	}
 	if hint := networkHint(err); hint != "" {
 		return &provision.SpecError{Err: fmt.Errorf("%s: %w (%s)", doing, err, hint)}
@@ -39,15 +43,6 @@ func networkHint(err error) string {
 	return ""
 }
 
-var (
-	permission = regexp.MustCompile(`'([a-zA-Z]+(?:\.[a-zA-Z]+)+)' permission`)
-	constraint = regexp.MustCompile(`[Cc]onstraint '?(constraints/[\w./-]+)`)
-	noAccount  = regexp.MustCompile(`The resource '(?:[^']*/)?([^'/]+)' of type 'serviceAccount' was not found`)
-	apiName    = regexp.MustCompile(`([A-Z][A-Za-z ]* API) has not been used in project`)
-	apisPath   = regexp.MustCompile(`/apis/api/[a-z]+\.googleapis\.com`)
-	apiHost    = regexp.MustCompile(`[a-z]+\.googleapis\.com`)
-)
-
 // denial is one kind of error response about the caller's credentials or permissions: how to recognize it
 // and what to report.
 type denial struct {
@@ -65,11 +60,11 @@ var denials = []denial{
 	},
 	{
 		func(r refusal) bool {
-			return r.code == "accessNotConfigured" || strings.Contains(r.message, "has not been used in project")
+			return r.code == codeDisabledAPI || strings.Contains(r.message, "has not been used in project")
 		},
 		func(r refusal) string { return "the " + firstGroup(apiName, r.message, "Compute Engine API") },
 		func(r refusal) string {
-			return "enable it: gcloud services enable " + cmp.Or(apiHost.FindString(apisPath.FindString(r.message)), "compute.googleapis.com")
+			return "enable it: gcloud services enable " + cmp.Or(apiHost.FindString(apisPath.FindString(r.message)), computeAPI)
 		},
 	},
 	{
@@ -93,15 +88,19 @@ var denials = []denial{
 	},
 	{
 		func(r refusal) bool {
-			return r.code == "SERVICE_ACCOUNT_ACCESS_DENIED" || strings.Contains(r.message, "does not have access to service account")
+			return r.code == codeNoActAsLater || strings.Contains(r.message, "does not have access to service account")
 		},
 		always("iam.serviceAccounts.actAs"), always("grant the role Service Account User on the service account of the machines"),
 	},
 	{
 		func(r refusal) bool {
-			return r.code == "insufficientPermissions" && strings.Contains(r.message, "scopes")
+			return r.code == codeInsufficientScope && strings.Contains(r.message, "scopes")
 		},
 		always("the call"), always("add the access scope cloud-platform to this machine, or run skyserve on another machine"),
+	},
+	{
+		func(r refusal) bool { return forStorage.MatchString(r.message) },
+		func(r refusal) string { return firstGroup(forStorage, r.message, "") }, always(programHint),
 	},
 	{
 		func(r refusal) bool { return permission.MatchString(r.message) },
@@ -110,7 +109,7 @@ var denials = []denial{
 	},
 	{
 		func(r refusal) bool {
-			return r.status == http.StatusForbidden && r.code == "forbidden" || r.code == "PERMISSIONS_ERROR"
+			return r.status == http.StatusForbidden && r.code == codeForbidden || r.code == codeForbiddenLater
 		},
 		always("the call"), always("grant the roles Compute Instance Admin (v1) and Compute Security Admin"),
 	},

@@ -14,14 +14,15 @@
 //
 // Machines use service accounts that an operator created. This package creates none, because permissions
 // of service accounts are set in the project's IAM policy, which the operator manages. Balancers use a
-// service account of their service, with only the scopes for Compute Engine and for reading prices.
-// Replicas have no service account unless one is configured.
+// service account of their service, with only the scopes for Compute Engine, for reading prices and for
+// downloading the binary. Replicas have one if it is configured, or if machines download the binary from the
+// service's bucket. The IAM policy of that bucket is the only one that this package changes.
 //
-// accounts.go generates the commands that create the balancers' service account with the permissions of a
+// accounts.go generates the commands that create the service accounts, the balancers' with the permissions of a
 // controller (balancerPermissions), under a condition on names. Machine names start with their kind and
 // service, so the service account can create, change and delete only replicas of its service. The kind of a
 // machine is read from its name. Its note is not trusted for that, because the machine's creator writes it.
 //
-// Read gcp.go first, then instance.go and firewall.go. errors.go classifies error responses about
+// Read gcp.go first, then instance.go, firewall.go and program.go. errors.go classifies error responses about
 // capacity, denied.go those about credentials and permissions.
 package gcp

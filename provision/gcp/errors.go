@@ -3,7 +3,6 @@ package gcp
 import (
 	"errors"
 	"net/http"
-	"regexp"
 	"strings"
 
 	"google.golang.org/api/googleapi"
@@ -45,43 +44,19 @@ func refusalOf(err error) (refusal, bool) {
 
 func isMissing(err error) bool {
 	r, ok := refusalOf(err)
-	return ok && (r.status == http.StatusNotFound || r.code == "RESOURCE_NOT_FOUND")
+	return ok && (r.status == http.StatusNotFound || r.code == codeMissingLater)
 }
 
 func isTaken(err error) bool {
 	r, ok := refusalOf(err)
-	return ok && (r.code == "alreadyExists" || r.code == "RESOURCE_ALREADY_EXISTS")
+	return ok && (r.code == codeTaken || r.code == codeTakenLater)
 }
 
 // isBusy reports whether another change of the same object is in progress.
 func isBusy(err error) bool {
 	r, ok := refusalOf(err)
-	return ok && (r.code == "resourceNotReady" || r.code == "RESOURCE_NOT_READY" || r.code == "resourceInUseByAnotherResource")
+	return ok && (r.code == codeBusy || r.code == codeBusyLater || r.code == codeUsedByOther)
 }
-
-// noCapacity maps the cloud's codes for a lack of capacity or quota to their scope. Calls return them in
-// camel case (quotaExceeded), operations in capitals (QUOTA_EXCEEDED).
-var noCapacity = map[string]provision.CapacityScope{
-	"RESOURCE_POOL_EXHAUSTED":                   provision.ScopeZone,
-	"STOCKOUT":                                  provision.ScopeZone,
-	"ZONE_RESOURCE_POOL_EXHAUSTED":              provision.ScopeZone,
-	"ZONE_RESOURCE_POOL_EXHAUSTED_WITH_DETAILS": provision.ScopeZone,
-	"UNSUPPORTED_OPERATION":                     provision.ScopeZone,
-	"INSUFFICIENT_CAPACITY":                     provision.ScopeZone,
-	"RESOURCE_NOT_READY":                        provision.ScopeZone,
-	"RESOURCE_OPERATION_RATE_EXCEEDED":          provision.ScopeZone,
-	"IP_SPACE_EXHAUSTED":                        provision.ScopeRegion, // of the subnet, which spans all zones
-	"IP_SPACE_EXHAUSTED_WITH_DETAILS":           provision.ScopeRegion,
-	"QUOTA_EXCEEDED":                            provision.ScopeQuota,
-	"VPC_NOT_FOUND":                             provision.ScopeCloud,
-}
-
-var (
-	wordEnd         = regexp.MustCompile(`[a-z][A-Z]`)
-	noNetwork       = regexp.MustCompile(`/global/networks/[^']*' was not found|referenced network resource cannot be found`)
-	noSubnet        = regexp.MustCompile(`/subnetworks/[^']*' was not found|referenced subnetwork resource cannot be found`)
-	allRegionsQuota = regexp.MustCompile(`'?\w+_ALL_REGIONS'?`)
-)
 
 // capacityError converts err to a *provision.CapacityError; false if err is not about capacity.
 func capacityError(offer provision.Offering, err error) (*provision.CapacityError, bool) {
@@ -91,14 +66,14 @@ func capacityError(offer provision.Offering, err error) (*provision.CapacityErro
 	}
 	code := r.code
 	if noNetwork.MatchString(r.message) {
-		code = "VPC_NOT_FOUND"
+		code = codeNoNetwork
 	}
 	spelled := strings.ToUpper(wordEnd.ReplaceAllStringFunc(code, func(s string) string { return s[:1] + "_" + s[1:] }))
 	scope, known := noCapacity[spelled]
 	if !known {
 		return nil, false
 	}
-	if spelled == "QUOTA_EXCEEDED" && allRegionsQuota.MatchString(r.message) {
+	if spelled == codeQuota && allRegionsQuota.MatchString(r.message) {
 		scope = provision.ScopeCloud
 	}
 	return &provision.CapacityError{Offering: offer, Scope: scope, Code: code, Err: err}, true

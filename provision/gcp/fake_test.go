@@ -14,9 +14,16 @@ import (
 	"skyserve/internal/testcloud"
 	"skyserve/provision"
 	"skyserve/provision/gcp"
+	"skyserve/provision/record"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+// TestMain records the calls to the emulated cloud, if the environment requires it.
+func TestMain(m *testing.M) {
+	if err := record.Start("go test", "test"); err != nil {
+		panic(err)
+	}
+	goleak.VerifyTestMain(m)
+}
 
 // newGCE returns a fake in which the commands of `doctor` for the service chat were executed.
 func newGCE(faults *testcloud.Faults) *testcloud.GCE {

@@ -196,7 +196,7 @@ func (p *Provider) prerequisiteObject(f *prerequisite) (provision.Object, error)
 		matches = matches && ok && sameRule(have, rule)
 	}
 	if !matches {
-		o.SpecHash += " changed"
+		o.SpecHash += changedSuffix
 	}
 	return o, nil
 }

@@ -28,7 +28,7 @@ type Config struct {
 	// network's own subnet, which networks in automatic mode have.
 	Subnets map[string]string
 	// Accounts are the service accounts of machines, by role. By default a balancer uses the service
-	// account skyserve-SERVICE-lb of the project, and a replica none.
+	// account skyserve-SERVICE-lb of the project, and a replica none (see Downloads).
 	Accounts map[provision.ObjectKind]string
 	// Service is the service whose service account Doctor checks; nothing else uses it.
 	Service string
@@ -44,6 +44,12 @@ type Config struct {
 	// MachinesOnly excludes firewalls and identities from changes and lists. It is for a machine of the
 	// service, because provision.GrantOperate does not include permissions for them.
 	MachinesOnly bool
+	// Programs includes the binaries in buckets (provision.KindProgram) in lists, which requires
+	// permissions in Cloud Storage.
+	Programs bool
+	// Downloads states that machines download their binary from the service's bucket. Replicas then use
+	// the service account skyserve-SERVICE-replica of the project by default.
+	Downloads bool
 }
 
 const defaultPoll = 2 * time.Second
@@ -93,14 +99,20 @@ func (p *Provider) List(ctx context.Context, service string) ([]provision.Object
 		return machines, err
 	}
 	prerequisites, err := p.listPrerequisites(ctx, service)
+	if err == nil && p.cfg.Programs {
+		var programs []provision.Object
+		programs, err = p.listPrograms(ctx, service)
+		prerequisites = append(programs, prerequisites...)
+	}
 	return append(prerequisites, machines...), err
 }
 
 // Launch creates a machine or a prerequisite. It returns an *provision.OwnedError, and creates nothing,
 // if the service has an object of another owner.
 func (p *Provider) Launch(ctx context.Context, w provision.Desired) (provision.Object, error) {
-	isMachine := w.Kind != provision.KindFirewall && w.Kind != provision.KindIdentity
-	if roleOf(w) == "" || isMachine && w.Machine == nil {
+	isProgram := w.Kind == provision.KindProgram
+	isMachine := !isProgram && w.Kind != provision.KindFirewall && w.Kind != provision.KindIdentity
+	if !isProgram && roleOf(w) == "" || isMachine && w.Machine == nil {
 		return provision.Object{}, fmt.Errorf("launching %s in %s: role and machine configuration are required", w.ID, w.Region)
 	}
 	machines, err := p.listMachines(ctx, w.Service)
@@ -110,8 +122,11 @@ func (p *Provider) Launch(ctx context.Context, w provision.Desired) (provision.O
 	if err := checkOwner(w, machines); err != nil {
 		return provision.Object{}, err
 	}
-	if isMachine {
+	switch {
+	case isMachine:
 		return p.launchMachine(ctx, w, machines)
+	case isProgram:
+		return p.launchProgram(ctx, w)
 	}
 	prerequisites, err := p.listPrerequisites(ctx, w.Service)
 	if err != nil {
@@ -135,6 +150,9 @@ func checkOwner(w provision.Desired, have []provision.Object) error {
 
 // Terminate removes an object of List. A newer object with the same name stays.
 func (p *Provider) Terminate(ctx context.Context, o provision.Object) error {
+	if o.Kind == provision.KindProgram {
+		return p.removeProgram(ctx, o)
+	}
 	if prefix, ok := strings.CutPrefix(o.Handle, prerequisiteZone+"/"); ok {
 		return p.removePrerequisite(ctx, o, prefix)
 	}

@@ -2,7 +2,9 @@ package gcp
 
 import (
 	"cmp"
+	"encoding/hex"
 	"fmt"
+	"strings"
 
 	"cloud.google.com/go/compute/apiv1/computepb"
 
@@ -10,26 +12,59 @@ import (
 	"skyserve/provision"
 )
 
-// The boot images with and without NVIDIA's drivers, by image family: machines boot the current image of
-// the family. Google deprecates a family with drivers two years after its release: this one in August 2028.
-const (
-	imageWithGPU = "projects/deeplearning-platform-release/global/images/family/common-cu129-ubuntu-2204-nvidia-580"
-	imagePlain   = "projects/ubuntu-os-cloud/global/images/family/ubuntu-2204-lts"
-)
-
 // defaultDiskGiB is the default size of a disk.
 const defaultDiskGiB = 50
 
-// machineScopes restrict the programs on a machine to calling Compute Engine and reading prices,
-// regardless of the roles of the machine's service account.
-var machineScopes = []string{computeScope, billingScope}
+// machineScopes restrict the programs on a machine to calling Compute Engine, reading prices and downloading
+// the binary, regardless of the roles of the machine's service account.
+var machineScopes = []string{computeScope, billingScope, readingScope}
 
 // serviceLabel is the label that List filters by. Labels repeat fields of the note for people and for
 // bills, reduced to the characters that labels allow.
 const serviceLabel = "skyserve-service"
 
+// The further labels of machines and buckets.
+const (
+	labelOwner = "skyserve-owner"
+	labelID    = "skyserve-id"
+	labelKind  = "skyserve-kind"
+)
+
 // labelValue converts a value to a valid label.
 func labelValue(value string) string { return sanitizeName(value, maxNameLength, "_-") }
+
+// encodeLabel converts a value to a valid label from which decodeLabel restores it: a byte other than a
+// lower-case letter, digit or dash becomes an underscore and two hexadecimal digits. A bucket has no note, so
+// its labels are the only record of it.
+func encodeLabel(value string) string {
+	var b strings.Builder
+	for _, c := range []byte(value) {
+		if c >= 'a' && c <= 'z' || c >= '0' && c <= '9' || c == '-' {
+			b.WriteByte(c)
+		} else {
+			fmt.Fprintf(&b, "_%02x", c)
+		}
+	}
+	return b.String()
+}
+
+// decodeLabel returns the value of a label of encodeLabel; empty for any other text.
+func decodeLabel(label string) string {
+	var value []byte
+	for i := 0; i < len(label); i++ {
+		if label[i] != '_' {
+			value = append(value, label[i])
+			continue
+		}
+		c, err := hex.DecodeString(label[min(i+1, len(label)):min(i+3, len(label))])
+		if err != nil || len(c) != 1 {
+			return ""
+		}
+		value = append(value, c[0])
+		i += 2
+	}
+	return string(value)
+}
 
 // instanceOf returns the Compute Engine request for a machine in a project.
 func (p *Provider) instanceOf(w provision.Desired, n note, project string) (*computepb.Instance, error) {
@@ -39,8 +74,8 @@ func (p *Provider) instanceOf(w provision.Desired, n note, project string) (*com
 	}
 	offer := *n.Offering
 	labels := map[string]string{
-		serviceLabel: labelValue(n.Service), "skyserve-owner": labelValue(n.Owner), "skyserve-id": labelValue(n.ID),
-		"skyserve-kind": labelValue(string(n.Kind)), "skyserve-role": labelValue(string(n.Role)), "skyserve-capacity": labelValue(string(offer.Capacity)),
+		serviceLabel: labelValue(n.Service), labelOwner: labelValue(n.Owner), labelID: labelValue(n.ID),
+		labelKind: labelValue(string(n.Kind)), "skyserve-role": labelValue(string(n.Role)), "skyserve-capacity": labelValue(string(offer.Capacity)),
 	}
 	key := []string{"machine", n.Service, n.Owner, n.ID, n.SpecHash, n.ImmutableHash, n.BuildHash}
 	return &computepb.Instance{
@@ -48,7 +83,7 @@ func (p *Provider) instanceOf(w provision.Desired, n note, project string) (*com
 		MachineType:         new(fmt.Sprintf("zones/%s/machineTypes/%s", offer.Zone, offer.Type)),
 		Labels:              labels,
 		Tags:                &computepb.Tags{Items: []string{n.tag(n.Role, ""), n.tag(n.Role, n.Region.Place())}},
-		Metadata:            metadata(noteKey, text, "user-data", w.Machine.UserData, "enable-guest-attributes", "TRUE", "startup-script", startupScript),
+		Metadata:            metadata(noteKey, text, metadataUserData, w.Machine.UserData, metadataAttributes, "TRUE", metadataStartup, startupScript, metadataDriver, installDriver(offer)),
 		Scheduling:          scheduling(offer),
 		ReservationAffinity: affinity(offer),
 		Disks:               []*computepb.AttachedDisk{disk(w.Machine, offer, labels)},
@@ -80,6 +115,25 @@ const startupScript = `#!/bin/sh
 command -v cloud-init >/dev/null && exit 0
 apt-get -q update && DEBIAN_FRONTEND=noninteractive apt-get -q -y -o DPkg::Lock::Timeout=300 install cloud-init && reboot
 `
+
+// installDriver returns whether Google's images install NVIDIA's driver if it is missing; empty without GPUs.
+func installDriver(offer provision.Offering) string {
+	if offer.GPUs == 0 {
+		return ""
+	}
+	return "True"
+}
+
+// imageOf returns the boot image of a machine.
+func imageOf(m *provision.MachineConfig, offer provision.Offering) string {
+	if image := m.ImageFor(offer); image != "" {
+		return image
+	}
+	if offer.GPUs > 0 {
+		return imageWithGPU
+	}
+	return imagePlain
+}
 
 // metadata returns the metadata entries of a machine, given as keys and values; those without a value
 // are omitted.
@@ -120,22 +174,19 @@ func affinity(offer provision.Offering) *computepb.ReservationAffinity {
 	}
 	return &computepb.ReservationAffinity{
 		ConsumeReservationType: new("SPECIFIC_RESERVATION"),
-		Key:                    new("compute.googleapis.com/reservation-name"), Values: []string{offer.Reservation},
+		Key:                    new(computeAPI + "/reservation-name"), Values: []string{offer.Reservation},
 	}
 }
 
 // disk returns the boot disk of a machine, which is deleted with it.
 func disk(m *provision.MachineConfig, offer provision.Offering, labels map[string]string) *computepb.AttachedDisk {
-	image := imagePlain
-	if offer.GPUs > 0 {
-		image = imageWithGPU
-	}
+	kind, _ := provision.MachineTypeOf(service.CloudGCP, offer.Type)
 	return &computepb.AttachedDisk{
 		Boot: new(true), AutoDelete: new(true),
 		InitializeParams: &computepb.AttachedDiskInitializeParams{
-			SourceImage: new(cmp.Or(m.Image, image)),
+			SourceImage: new(imageOf(m, offer)),
 			DiskSizeGb:  new(int64(cmp.Or(m.DiskGiB, defaultDiskGiB))),
-			DiskType:    new(fmt.Sprintf("zones/%s/diskTypes/pd-balanced", offer.Zone)),
+			DiskType:    new(fmt.Sprintf("zones/%s/diskTypes/%s", offer.Zone, cmp.Or(kind.Disk, "pd-balanced"))),
 			Labels:      labels,
 		},
 	}

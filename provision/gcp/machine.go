@@ -36,7 +36,7 @@ func (p *Provider) listMachines(ctx context.Context, name string) ([]provision.O
 			return nil, wrapError(err, "listing the machines of project %s", project)
 		}
 		// each scope without machines has the warning NO_RESULTS_ON_PAGE; any other means an incomplete list
-		if code := scope.Value.GetWarning().GetCode(); code != "" && code != "NO_RESULTS_ON_PAGE" {
+		if code := scope.Value.GetWarning().GetCode(); code != "" && code != codeNoResults {
 			return nil, fmt.Errorf("listing the machines of project %s: incomplete response from %s: %s", project, scope.Key, code)
 		}
 		for _, i := range scope.Value.GetInstances() {
@@ -60,7 +60,7 @@ func objectOf(i *computepb.Instance) (provision.Object, bool) {
 	}
 	o.Region = regionOf(zone)
 	o.Handle = fmt.Sprintf("%s/%s/%d", zone, i.GetName(), i.GetId())
-	o.TerminatedReason = stoppedReason(i)
+	o.TerminatedReason, o.Interrupted = stoppedReason(i), isPreempted(i)
 	o.PublicIP, o.PrivateIP = addressesOf(i)
 	// an invalid time is left zero: it is only displayed
 	o.Started, _ = time.Parse(time.RFC3339, cmp.Or(i.GetLastStartTimestamp(), i.GetCreationTimestamp()))
@@ -102,15 +102,22 @@ func isLegacyName(name, service string) bool {
 // stoppedReason returns why a machine does not run; empty while it does, or soon will.
 func stoppedReason(i *computepb.Instance) string {
 	switch i.GetStatus() {
-	case "STOPPING", "STOPPED", "TERMINATED", "PENDING_STOP", "DEPROVISIONING":
+	case statusStopping, statusStopped, statusTerminated, statusPendingStop, statusDeprovisioning:
 		if i.GetScheduling().GetProvisioningModel() == spotModel {
 			return "interrupted: the cloud reclaimed the spot machine"
 		}
 		return "stopped"
-	case "SUSPENDING", "SUSPENDED":
+	case statusSuspending, statusSuspended:
 		return "suspended"
 	}
 	return ""
+}
+
+// isPreempted reports whether Google has interrupted a spot machine. A machine that is being deleted is
+// stopping but never stopped; a spot machine that a user stopped counts as interrupted.
+func isPreempted(i *computepb.Instance) bool {
+	stopped := i.GetStatus() == statusTerminated || i.GetStatus() == statusStopped
+	return stopped && i.GetScheduling().GetProvisioningModel() == spotModel
 }
 
 // addressesOf returns the public and the private address of a machine; zero where it has none, or not
@@ -253,7 +260,7 @@ func (p *Provider) waitMachine(ctx context.Context, zone, name string) (found *c
 	err = p.pollUntil(ctx, "machine "+name, func() (bool, error) {
 		var err error
 		found, err = p.readMachine(ctx, zone, name)
-		return found.GetStatus() != "PROVISIONING" && found.GetStatus() != "STAGING", err
+		return found.GetStatus() != statusProvisioning && found.GetStatus() != statusStaging, err
 	})
 	return found, err
 }
@@ -301,9 +308,6 @@ func (p *Provider) removeMachine(ctx context.Context, zone, name, number string)
 		return false, wrapError(err, "terminating machine %s in %s", name, zone)
 	})
 }
-
-// spotModel is Compute Engine's provisioning model of interruptible machines.
-const spotModel = "SPOT"
 
 // isSpot reports whether an offering may be interrupted.
 func isSpot(o provision.Offering) bool { return o.Capacity == service.CapacitySpot }

@@ -262,7 +262,7 @@ func TestLaunchRequestPerRole(t *testing.T) {
 	all := g.Instances()
 	lb := all[slices.IndexFunc(all, func(i testcloud.GCEInstance) bool { return strings.Contains(i.Name, "-lb-") })]
 	gpu := all[slices.IndexFunc(all, func(i testcloud.GCEInstance) bool { return !strings.Contains(i.Name, "-lb-") })]
-	if got := lb.ServiceAccounts; len(got) != 1 || got[0].Email != accountOfBalancers || !slices.Equal(got[0].Scopes, []string{"https://www.googleapis.com/auth/compute", "https://www.googleapis.com/auth/cloud-billing.readonly"}) {
+	if got := lb.ServiceAccounts; len(got) != 1 || got[0].Email != accountOfBalancers || !slices.Equal(got[0].Scopes, []string{"https://www.googleapis.com/auth/compute", "https://www.googleapis.com/auth/cloud-billing.readonly", "https://www.googleapis.com/auth/devstorage.read_only"}) {
 		t.Errorf("a balancer runs as %+v", got)
 	}
 	w := replica("us-central1-1", service.CapacitySpot)
@@ -293,6 +293,9 @@ func TestLaunchRequestPerRole(t *testing.T) {
 		if script := i.Metadata.Items[3]; script.Key != "startup-script" || !strings.Contains(script.Value, "cloud-init") {
 			t.Errorf("an image without cloud-init does %+v", script)
 		}
+	}
+	if !slices.Contains(gpu.Metadata.Items, testcloud.GCEMetadataItem{Key: "install-nvidia-driver", Value: "True"}) {
+		t.Errorf("metadata %+v, want the request to install the driver", gpu.Metadata.Items)
 	}
 	if gpu.Metadata.Items[1] != (testcloud.GCEMetadataItem{Key: "user-data", Value: "#cloud-config\n"}) {
 		t.Errorf("a replica has the metadata %+v", gpu.Metadata)
@@ -339,7 +342,7 @@ func TestStoppedMachineIsReplaced(t *testing.T) {
 			before := launched(t, p, w)
 			tt.happens(g, g.Instances()[0].Name)
 			have, err := p.List(t.Context(), "chat")
-			if err != nil || len(have) != 1 || have[0].TerminatedReason != tt.want {
+			if err != nil || len(have) != 1 || have[0].TerminatedReason != tt.want || have[0].Interrupted != (tt.capacity == service.CapacitySpot) {
 				t.Fatalf("got %+v, %v", have, err)
 			}
 			after := launched(t, p, w)

@@ -71,19 +71,13 @@ func (p *Provider) Offerings(ctx context.Context, region service.Region) (provis
 			if !slices.Contains(types[i], t.Type) {
 				continue
 			}
-			if !onlySpot(t.Type) {
+			if !t.SpotOnly {
 				all = append(all, t.Offering(region, zone, service.CapacityOnDemand))
 			}
 			all = append(all, t.Offering(region, zone, service.CapacitySpot))
 		}
 	}
 	return all, nil
-}
-
-// onlySpot reports whether Google rents a machine type as spot only: A3 High with fewer than eight
-// GPUs.
-func onlySpot(name string) bool {
-	return strings.HasPrefix(name, "a3-highgpu-") && name != "a3-highgpu-8g"
 }
 
 // machineTypesIn returns the machine types of the catalogue in a zone.

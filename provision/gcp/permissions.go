@@ -23,21 +23,28 @@ var balancerPermissions = []string{
 	"compute.disks.create", "compute.disks.setLabels",
 	"compute.instances.create", "compute.instances.delete", "compute.instances.get", "compute.instances.getGuestAttributes", "compute.instances.list",
 	"compute.instances.setLabels", "compute.instances.setMetadata", "compute.instances.setTags",
-	"compute.machineTypes.list", "compute.projects.get", "compute.regions.get", "compute.subnetworks.use", "compute.subnetworks.useExternalIp", "compute.zoneOperations.get",
+	"compute.machineTypes.list", "compute.projects.get", "compute.regions.get", "compute.reservations.get", "compute.subnetworks.use", "compute.subnetworks.useExternalIp", "compute.zoneOperations.get",
 }
 
 // operatorPermissions are the permissions that an operator requires in addition.
 var operatorPermissions = []string{
 	"compute.firewalls.create", "compute.firewalls.delete", "compute.firewalls.get", "compute.firewalls.list", "compute.firewalls.update",
-	"compute.globalOperations.get", "compute.instances.setServiceAccount", "compute.networks.get", "compute.networks.updatePolicy", "compute.subnetworks.get",
+	"compute.globalOperations.get", setAccount, "compute.networks.get", "compute.networks.updatePolicy", "compute.subnetworks.get",
 }
 
-const actAs = "iam.serviceAccounts.actAs"
+// The permissions to attach service accounts to machines.
+const (
+	actAs      = "iam.serviceAccounts.actAs"
+	setAccount = "compute.instances.setServiceAccount"
+)
 
 // checkPermissions checks that the caller has all required permissions. It uses the Resource Manager API.
 // If that API is disabled in the project, the finding contains that error.
 func (p *Provider) checkPermissions(ctx context.Context) provision.CheckResult {
-	required := slices.Concat(balancerPermissions, operatorPermissions)
+	required, roles := slices.Concat(balancerPermissions, operatorPermissions), "Compute Instance Admin (v1) and Compute Security Admin"
+	if p.cfg.Downloads {
+		required, roles = append(required, programPermissions...), "Compute Instance Admin (v1), Compute Security Admin and Storage Admin"
+	}
 	slices.Sort(required)
 	granted, err := p.grantedPermissions(ctx, required)
 	if err != nil {
@@ -48,7 +55,7 @@ func (p *Provider) checkPermissions(ctx context.Context) provision.CheckResult {
 	if missing := difference(required, granted); len(missing) > 0 {
 		return provision.CheckResult{
 			Where: service.CloudGCP, Message: "missing permissions: " + strings.Join(missing, ", "),
-			Hint: "grant the roles Compute Instance Admin (v1) and Compute Security Admin",
+			Hint: "grant the roles " + roles,
 		}
 	}
 	return provision.CheckResult{Where: service.CloudGCP, OK: true, Message: fmt.Sprintf("all %d permissions granted", len(required))}

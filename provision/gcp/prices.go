@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -16,9 +15,6 @@ import (
 	"skyserve/internal/service"
 	"skyserve/provision"
 )
-
-// priceService is the id of Compute Engine in Cloud Billing.
-const priceService = "services/6F81-5844-456A"
 
 // priceFields selects the fields to read of tens of thousands of SKUs. They are a fifth of the full
 // response.
@@ -79,7 +75,7 @@ func explainPrices(err error) error {
 	r, rejected := refusalOf(err)
 	denied := callerError(err)
 	switch {
-	case rejected && (r.code == "accessNotConfigured" || strings.Contains(r.message, "has not been used in project") || strings.Contains(r.message, "quota project")):
+	case rejected && (r.code == codeDisabledAPI || strings.Contains(r.message, "has not been used in project") || strings.Contains(r.message, "quota project")):
 		denied = &provision.CredentialsError{
 			Cloud: service.CloudGCP, Code: r.code, Err: err, Action: "the Cloud Billing API", Hint: "enable it: gcloud services enable cloudbilling.googleapis.com",
 		}
@@ -133,24 +129,17 @@ func (l *priceList) add(sku *cloudbilling.Sku) {
 	}
 }
 
-// The descriptions of the SKUs of catalogue machines. Commitments, reservations, custom machines and
-// families with longer names have other descriptions.
-var (
-	describesMachine = regexp.MustCompile(`(?i)^(spot preemptible )?(e2|g2|a2|a3) instances? (core|ram) running in `)
-	describesGPU     = regexp.MustCompile(`(?i)^nvidia (?:tesla )?(l4|a100|h100(?: 80gb)?) gpu (attached to spot preemptible vms )?running in `)
-)
-
 // partOf returns the machine part of a SKU, and whether its price is for spot machines; ok is false for
 // other SKUs.
 func partOf(sku *cloudbilling.Sku) (what string, spot, ok bool) {
 	if m := describesMachine.FindStringSubmatch(sku.Description); m != nil {
 		what, spot = strings.ToLower(m[2]+" "+m[3]), m[1] != ""
 	} else if m := describesGPU.FindStringSubmatch(sku.Description); m != nil {
-		what, spot = strings.TrimSuffix(strings.ToLower(m[1]), " 80gb"), m[2] != "" // an A100 with 80 GB is another part
+		what, spot = strings.TrimSuffix(strings.TrimSuffix(strings.ToLower(m[1]), " 80gb"), " 141gb"), m[2] != "" // an A100 with 80 GB is another part
 	}
-	usage := "OnDemand"
+	usage := usageOnDemand
 	if spot {
-		usage = "Preemptible"
+		usage = usageSpot
 	}
 	return what, spot, what != "" && sku.Category != nil && sku.Category.UsageType == usage
 }
@@ -158,9 +147,9 @@ func partOf(sku *cloudbilling.Sku) (what string, spot, ok bool) {
 // hourlyPrice returns the price per hour of a part from its SKU, in USD. A SKU must have exactly one price,
 // which applies from the first hour.
 func hourlyPrice(sku *cloudbilling.Sku, what string) (float64, error) {
-	unit := "h"
+	unit := unitHour
 	if strings.HasSuffix(what, " ram") {
-		unit = "GiBy.h"
+		unit = unitGiBHour
 	}
 	if len(sku.PricingInfo) == 0 {
 		return 0, fmt.Errorf("%q: no price", sku.Description)
@@ -218,7 +207,10 @@ func (l *priceList) regionPrices(region string) ([]provision.Price, error) {
 
 // typePrice returns the sum of the prices of a type's parts; 0 if one of them has no price in the region.
 func (l *priceList) typePrice(t provision.MachineType, region string, spot bool) (float64, error) {
-	family, _, _ := strings.Cut(t.Type, "-")
+	family, model, _ := strings.Cut(t.Type, "-")
+	if strings.HasPrefix(model, "ultragpu") && family == "a3" {
+		family += "ultra"
+	}
 	sum := 0.0
 	for _, p := range []struct {
 		what  string

@@ -24,12 +24,11 @@ func metrics() []metric {
 		if g.Quota != "" {
 			all = append(all, metric{g.Quota, g.Name + " on demand", "gpus"})
 		}
-		all = append(all, metric{g.SpotQuota, g.Name + " spot", "gpus"})
+		if g.SpotQuota != "" {
+			all = append(all, metric{g.SpotQuota, g.Name + " spot", "gpus"})
+		}
 	}
-	return append(all,
-		metric{"CPUS", "machines without GPUs", "vcpus"}, metric{"CPUS_ALL_REGIONS", "vCPUs of all regions together", "vcpus"},
-		metric{"SSD_TOTAL_GB", "disks", "gb"}, metric{"IN_USE_ADDRESSES", "public addresses", "addresses"},
-		metric{"GPUS_ALL_REGIONS", "GPUs of all regions together", "gpus"})
+	return append(all, otherMetrics...)
 }
 
 // readProject reads the project.
@@ -68,7 +67,7 @@ func effectiveQuotas(all []*computepb.Quota) []*computepb.Quota {
 	}
 	all = slices.Clone(all)
 	for i, q := range all {
-		onDemand, spot := strings.CutPrefix(q.GetMetric(), "PREEMPTIBLE_")
+		onDemand, spot := strings.CutPrefix(q.GetMetric(), spotQuotaPrefix)
 		if j := at(onDemand); spot && q.GetLimit() == 0 && j >= 0 {
 			all[i] = &computepb.Quota{Metric: q.Metric, Limit: all[j].Limit, Usage: all[j].Usage}
 		}

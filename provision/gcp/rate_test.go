@@ -66,6 +66,10 @@ func TestRetriesAreLimited(t *testing.T) {
 			_, err := gcp.New(cfg).List(t.Context(), "chat")
 			took := time.Since(begun)
 			var denied *provision.CredentialsError
+			var throttled *provision.ThrottledError
+			if errors.As(err, &throttled) != (outcome == testcloud.Throttled) {
+				t.Errorf("outcome %d: got %T", outcome, err)
+			}
 			tries, least, most := 6, 4*time.Second, 15*time.Second
 			if outcome == testcloud.Throttled { // rate limits are per minute
 				tries, least, most = 12, 59*time.Second, 3*time.Minute

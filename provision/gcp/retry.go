@@ -53,6 +53,9 @@ func (t *retryTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 
 // attempt sends a request once and reads the response. The body of the returned response can be read again.
 func (t *retryTransport) attempt(r *http.Request) (*http.Response, []byte, error) {
+	if err := makeRewindable(r); err != nil {
+		return nil, nil, err
+	}
 	ctx, cancel := context.WithTimeout(r.Context(), callTimeout)
 	defer cancel()
 	sent := r.Clone(ctx)
@@ -77,6 +80,19 @@ func (t *retryTransport) attempt(r *http.Request) (*http.Response, []byte, error
 	return response, text, nil
 }
 
+// makeRewindable makes a body repeatable by a copy in memory: the parts of uploads are not.
+func makeRewindable(r *http.Request) error {
+	if r.Body == nil || r.GetBody != nil {
+		return nil
+	}
+	text, err := io.ReadAll(r.Body)
+	if err != nil {
+		return fmt.Errorf("reading the body of %s %s: %w", r.Method, r.URL.Path, err)
+	}
+	r.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(text)), nil }
+	return r.Body.Close()
+}
+
 // maxAttemptsFor returns the number of attempts for a call with this response: one, unless a retry may
 // succeed.
 func maxAttemptsFor(response *http.Response, text []byte, err error) int {
@@ -90,7 +106,7 @@ func maxAttemptsFor(response *http.Response, text []byte, err error) int {
 		return maxRateLimitAttempts
 	case http.StatusForbidden: // Compute Engine also reports an exceeded rate with this status
 		if slices.ContainsFunc(reasonsOf(text), func(reason string) bool {
-			return reason == "rateLimitExceeded" || reason == "userRateLimitExceeded"
+			return reason == codeRate || reason == codeUserRate
 		}) {
 			return maxRateLimitAttempts
 		}

@@ -36,13 +36,13 @@ func permissionsOfRole(t *testing.T) []string {
 	return nil
 }
 
-// docs/clouds.md contains the commands that `doctor` prints.
+// docs/clouds.md contains the commands that `doctor` prints for a service with a bucket.
 func TestDocsShowAccountCommands(t *testing.T) {
 	text, err := os.ReadFile("../../docs/clouds.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	for line := range strings.Lines(accountSetup()) {
+	for line := range strings.Lines(replicaAccountSetup(t)) {
 		if words := testcloud.SplitShellWords(line); len(words) == 0 || words[0] != "gcloud" {
 			continue
 		}
@@ -60,6 +60,9 @@ func control(p *gcp.Provider) error {
 		return err
 	}
 	if _, err := p.Quotas(ctx, here); err != nil {
+		return err
+	}
+	if _, err := p.Reservations(ctx, here, []string{"mine"}); err != nil {
 		return err
 	}
 	w := replica("us-central1-0", service.CapacitySpot)

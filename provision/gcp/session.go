@@ -17,14 +17,6 @@ import (
 	"skyserve/provision"
 )
 
-// The scopes of access tokens. scope includes all APIs: Compute Engine, the test of the caller's
-// permissions, and prices. Machines of a service use computeScope, and billingScope for prices.
-const (
-	scope        = "https://www.googleapis.com/auth/cloud-platform"
-	computeScope = "https://www.googleapis.com/auth/compute"
-	billingScope = "https://www.googleapis.com/auth/cloud-billing.readonly"
-)
-
 // metadataHost is the environment variable with the address of a metadata server, which Google's own
 // libraries also read. An emulated cloud sets it.
 const metadataHost = "GCE_METADATA_HOST"
@@ -36,6 +28,7 @@ type session struct {
 	resourceManager string            // of the Resource Manager
 	iam             string            // of IAM
 	billing         string            // of Cloud Billing
+	storage         string            // of Cloud Storage
 	unsigned        http.RoundTripper // does not sign requests
 	transport       http.RoundTripper
 	clock           *clock
@@ -54,10 +47,11 @@ func (p *Provider) openSession(ctx context.Context) (*session, error) {
 	transport := http.RoundTripper(&retryTransport{next: limited, pauses: p.cfg.Poll > 0, clock: responseClock})
 	s := &session{
 		clock:           responseClock,
-		endpoint:        cmp.Or(strings.TrimRight(p.cfg.Endpoint, "/"), "https://compute.googleapis.com"),
-		resourceManager: cmp.Or(strings.TrimRight(p.cfg.Endpoint, "/"), "https://cloudresourcemanager.googleapis.com"),
-		iam:             cmp.Or(strings.TrimRight(p.cfg.Endpoint, "/"), "https://iam.googleapis.com"),
-		billing:         cmp.Or(strings.TrimRight(p.cfg.Endpoint, "/"), "https://cloudbilling.googleapis.com"),
+		endpoint:        p.endpointOf(computeAPI),
+		resourceManager: p.endpointOf(resourceManagerAPI),
+		iam:             p.endpointOf(iamAPI),
+		billing:         p.endpointOf(billingAPI),
+		storage:         p.endpointOf(storageAPI),
 		unsigned:        transport,
 	}
 	scopes := []string{scope}
@@ -74,6 +68,11 @@ func (p *Provider) openSession(ctx context.Context) (*session, error) {
 	}
 	p.session = s
 	return s, nil
+}
+
+// endpointOf returns the base URL of an API.
+func (p *Provider) endpointOf(api string) string {
+	return cmp.Or(strings.TrimRight(p.cfg.Endpoint, "/"), "https://"+api)
 }
 
 // signedTransport returns a transport that signs requests with credentials of some scopes. It does not sign

@@ -30,13 +30,17 @@ import (
 
 // Names in the directories of a service and of a machine.
 const (
-	dirMachines  = "machines"
-	fileNode     = "node.json"
-	fileConsole  = "console"
-	dirState     = "state"
-	nodeFile     = "/etc/skyserve/node.json" // in the cloud-init document
-	machineType  = "local"
-	machinesLock = "machines.lock"
+	dirMachines = "machines"
+	fileNode    = "node.json"
+	fileConsole = "console"
+
+	// fileKernelLog stands for the kernel's log of a replica's machine: a line such as
+	// "NVRM: Xid (PCI:0000:01:00): 79, GPU has fallen off the bus." fails its simulated GPU.
+	fileKernelLog = "kmsg"
+	dirState      = "state"
+	nodeFile      = "/etc/skyserve/node.json" // in the cloud-init document
+	machineType   = "local"
+	machinesLock  = "machines.lock"
 )
 
 // The offsets of further ports from local.port: of the agents of balancers, of the agents of replicas, and
@@ -187,6 +191,9 @@ func writeAgentConfig(dir, document string, at provision.MachineEndpoints) (file
 	}
 	config.Listen, config.Dir = at.Listen.Agent, filepath.Join(dir, dirState)
 	config.Publish, config.Runner, config.Notices = "console:"+filepath.Join(dir, fileConsole), agent.RunnerInside, ""
+	if config.Role == identity.Replica {
+		config.KernelLog = filepath.Join(dir, fileKernelLog)
+	}
 	text, err := json.Marshal(config)
 	if err == nil {
 		err = atomicfile.MkdirAll(config.Dir, dirMode)

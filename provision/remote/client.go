@@ -29,6 +29,10 @@ var (
 	_ provision.Provider    = (*Client)(nil)
 	_ provision.KeyAttestor = (*Client)(nil)
 	_ provision.Pricer      = (*Client)(nil)
+
+	_ provision.ReservationReader    = (*Client)(nil)
+	_ provision.InterruptionReporter = (*Client)(nil)
+	_ provision.CapacityAdvisor      = (*Client)(nil)
 )
 
 // ErrNoMachine reports that no balancer of the service in a cloud responds.
@@ -74,6 +78,24 @@ func (c *Client) Fingerprint(ctx context.Context, o provision.Object) (string, e
 func (c *Client) Prices(ctx context.Context, region service.Region) ([]provision.Price, error) {
 	r, err := c.call(ctx, CallPrices, request{Region: region})
 	return r.Prices, err
+}
+
+// Reservations implements provision.ReservationReader.
+func (c *Client) Reservations(ctx context.Context, region service.Region, ids []string) ([]provision.Reservation, error) {
+	r, err := c.call(ctx, CallReservations, request{Region: region, IDs: ids})
+	return r.Reservations, err
+}
+
+// Interruptions implements provision.InterruptionReporter.
+func (c *Client) Interruptions(ctx context.Context, region service.Region, service string) ([]provision.Object, error) {
+	r, err := c.call(ctx, CallInterruptions, request{Region: region, Service: service})
+	return r.Objects, err
+}
+
+// CapacityAdvice implements provision.CapacityAdvisor; with an error it returns no advice.
+func (c *Client) CapacityAdvice(ctx context.Context, region service.Region, offers provision.Offerings, count int) ([]provision.CapacityAdvice, error) {
+	r, err := c.call(ctx, CallAdvice, request{Region: region, Offerings: offers, Count: count})
+	return r.Advice, err
 }
 
 // call calls one machine after the other until one responds.

@@ -108,6 +108,18 @@ func (h *Handler) dispatch(ctx context.Context, call CallKind, in request) (out 
 		out.Fingerprint, err = h.Attestor.Fingerprint(ctx, *in.Object)
 	case call == CallPrices:
 		out.Prices, err = h.prices(ctx, in.Region)
+	case call == CallReservations:
+		if p, ok := h.Provider.(provision.ReservationReader); ok {
+			out.Reservations, err = p.Reservations(ctx, in.Region, in.IDs)
+		}
+	case call == CallInterruptions && in.Service != "":
+		if p, ok := h.Provider.(provision.InterruptionReporter); ok {
+			out.Objects, err = p.Interruptions(ctx, in.Region, in.Service)
+		}
+	case call == CallAdvice && in.Count > 0:
+		if p, ok := h.Provider.(provision.CapacityAdvisor); ok {
+			out.Advice, err = p.CapacityAdvice(ctx, in.Region, in.Offerings, in.Count)
+		}
 	default:
 		err = fmt.Errorf("%w: %q", errUnknownCall, call)
 	}

@@ -111,6 +111,7 @@ func TestErrorsKeepTypes(t *testing.T) {
 		fmt.Errorf("launching: %w", &provision.CapacityError{Offering: offer, Scope: provision.ScopeQuota, Code: "QUOTA_EXCEEDED"}),
 		&provision.CredentialsError{Cloud: "gcp", Action: "compute.instances.create", Code: "forbidden", Err: errors.New("who are you"), Hint: "grant it"},
 		&provision.OwnedError{Resource: "the service chat", Where: "gcp/us-central1", Owner: "them"},
+		&provision.ThrottledError{Cloud: "gcp", Code: "rateLimitExceeded", Err: errors.New("slow down")},
 		errors.New("the network is down"),
 	} {
 		cloud := &fixedCloud{err: err}
@@ -118,6 +119,7 @@ func TestErrorsKeepTypes(t *testing.T) {
 		var capacity, gotCapacity *provision.CapacityError
 		var credentials, gotCredentials *provision.CredentialsError
 		var owned, gotOwned *provision.OwnedError
+		var throttled, gotThrottled *provision.ThrottledError
 		switch {
 		case got == nil:
 			t.Errorf("%v: no error", err)
@@ -131,6 +133,10 @@ func TestErrorsKeepTypes(t *testing.T) {
 			}
 		case errors.As(err, &owned):
 			if !errors.As(got, &gotOwned) || *gotOwned != *owned {
+				t.Errorf("%v became %v", err, got)
+			}
+		case errors.As(err, &throttled):
+			if !errors.As(got, &gotThrottled) || got.Error() != err.Error() {
 				t.Errorf("%v became %v", err, got)
 			}
 		case got.Error() != err.Error():
@@ -182,6 +188,41 @@ func TestObjectsRoundTrip(t *testing.T) {
 	}
 	if f, err := c.Fingerprint(t.Context(), cloud.object); err != nil || f != "key of h" {
 		t.Errorf("fingerprint %q (%v)", f, err)
+	}
+}
+
+// spotCloud reports interruptions and capacity advice.
+type spotCloud struct{ *conformance.Memory }
+
+func (spotCloud) Interruptions(_ context.Context, r service.Region, name string) ([]provision.Object, error) {
+	return []provision.Object{{ID: "us-central1-0", Service: name, Region: r, Interrupted: true}}, nil
+}
+
+func (spotCloud) CapacityAdvice(_ context.Context, _ service.Region, offers provision.Offerings, _ int) ([]provision.CapacityAdvice, error) {
+	return []provision.CapacityAdvice{{Type: offers[0].Type, Zone: offers[0].Zone, Score: new(0.8)}}, nil
+}
+
+// Interruptions and capacity advice are transferred; a cloud without them reports none.
+func TestSpotReportsThroughMachine(t *testing.T) {
+	const region = service.Region("gcp/us-central1")
+	offers := provision.Offerings{{Type: "g2-standard-4", Region: region, Zone: "us-central1-a", Capacity: "spot"}}
+	c := client(machine(t, newHandler(spotCloud{&conformance.Memory{}})))
+	ended, err := c.Interruptions(t.Context(), region, "chat")
+	if err != nil || len(ended) != 1 || !ended[0].Interrupted || ended[0].Region != region {
+		t.Errorf("interruptions: %+v, %v", ended, err)
+	}
+	advice, err := c.CapacityAdvice(t.Context(), region, offers, 1)
+	if err != nil || len(advice) != 1 || *advice[0].Score != 0.8 || advice[0].Zone != "us-central1-a" {
+		t.Errorf("advice: %+v, %v", advice, err)
+	}
+	if _, err := c.Interruptions(t.Context(), region, "other"); err == nil {
+		t.Error("the interruptions of another service were listed")
+	}
+	plain := client(machine(t, newHandler(&conformance.Memory{})))
+	ended, failed := plain.Interruptions(t.Context(), region, "chat")
+	advice, err = plain.CapacityAdvice(t.Context(), region, offers, 1)
+	if len(ended) > 0 || len(advice) > 0 || failed != nil || err != nil {
+		t.Errorf("a cloud without reports: %+v, %v, %+v, %v", ended, failed, advice, err)
 	}
 }
 

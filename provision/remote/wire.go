@@ -10,7 +10,8 @@ import (
 // CallKind is the name of a remote call.
 type CallKind string
 
-// The calls: the methods of provision.Provider, provision.KeyAttestor and provision.Pricer.
+// The calls: the methods of provision.Provider, provision.KeyAttestor, provision.Pricer,
+// provision.ReservationReader, provision.InterruptionReporter and provision.CapacityAdvisor.
 const (
 	CallOfferings   CallKind = "offerings"
 	CallList        CallKind = "list"
@@ -18,6 +19,10 @@ const (
 	CallTerminate   CallKind = "terminate"
 	CallFingerprint CallKind = "fingerprint"
 	CallPrices      CallKind = "prices"
+
+	CallReservations  CallKind = "reservations"
+	CallInterruptions CallKind = "interruptions"
+	CallAdvice        CallKind = "advice"
 )
 
 // request holds the argument of a call.
@@ -26,6 +31,10 @@ type request struct {
 	Service string             `json:"service,omitempty"`
 	Want    *provision.Desired `json:"want,omitempty"`
 	Object  *provision.Object  `json:"object,omitempty"`
+	IDs     []string           `json:"ids,omitempty"` // for reservations
+	// Offerings and Count are for advice.
+	Offerings provision.Offerings `json:"offerings,omitempty"`
+	Count     int                 `json:"count,omitempty"`
 }
 
 // response holds the result or the error of a call.
@@ -36,6 +45,9 @@ type response struct {
 	Fingerprint string              `json:"fingerprint,omitempty"`
 	Prices      []provision.Price   `json:"prices,omitempty"` // also set with an error
 	Error       *wireError          `json:"error,omitempty"`
+
+	Reservations []provision.Reservation    `json:"reservations,omitempty"`
+	Advice       []provision.CapacityAdvice `json:"advice,omitempty"`
 }
 
 // wireError is the encoding of an error. The types of errors that callers distinguish are preserved.
@@ -44,6 +56,7 @@ type wireError struct {
 	Capacity    *provision.CapacityError    `json:"capacity,omitempty"`
 	Credentials *provision.CredentialsError `json:"credentials,omitempty"`
 	Owned       *provision.OwnedError       `json:"owned,omitempty"`
+	Throttled   *provision.ThrottledError   `json:"throttled,omitempty"`
 }
 
 // newWireError encodes an error; the cause of a typed error becomes its text.
@@ -57,6 +70,7 @@ func newWireError(err error) *wireError {
 	var capacity *provision.CapacityError
 	var credentials *provision.CredentialsError
 	var owned *provision.OwnedError
+	var throttled *provision.ThrottledError
 	switch {
 	case errors.As(err, &capacity):
 		cause(capacity.Err)
@@ -66,6 +80,9 @@ func newWireError(err error) *wireError {
 		f.Credentials = &provision.CredentialsError{Cloud: credentials.Cloud, Action: credentials.Action, Code: credentials.Code, Hint: credentials.Hint}
 	case errors.As(err, &owned):
 		f.Owned = owned
+	case errors.As(err, &throttled):
+		cause(throttled.Err)
+		f.Throttled = &provision.ThrottledError{Cloud: throttled.Cloud, Code: throttled.Code}
 	}
 	return f
 }
@@ -82,6 +99,9 @@ func (f *wireError) toError() error {
 		return f.Credentials
 	case f.Owned != nil:
 		return f.Owned
+	case f.Throttled != nil:
+		f.Throttled.Err = cause
+		return f.Throttled
 	}
 	return cause
 }

@@ -34,20 +34,27 @@ func (k *Reconciler) Current() (controller.CurrentState, error) {
 	if err != nil {
 		return controller.CurrentState{}, err
 	}
-	return currentState(v, decided), nil
+	s := currentState(v, decided)
+	k.mu.Lock()
+	s.Launches = k.shownLaunches
+	k.mu.Unlock()
+	return s, nil
 }
 
 // currentState returns the state of a service with its decisions about replicas.
 func currentState(v *serviceView, decided Decisions) controller.CurrentState {
 	s := controller.CurrentState{Spec: v.spec}
 	leave := interrupted(v.have, v.seen)
-	maps.Copy(leave, replaced(v.have, v.seen))
-	maps.Copy(leave, pendingReplacements(v.have, v.seen, leave))
+	maps.Copy(leave, replaced(v.have, v.seen, v.held))
+	maps.Copy(leave, pendingReplacements(v.have, v.seen, v.held, leave))
+	for id := range v.retired {
+		leave[id] = true
+	}
 	for _, o := range v.have {
 		if o.Kind != provision.KindReplica || o.TerminatedReason != "" {
 			continue
 		}
-		r := controller.CurrentReplica{ID: o.ID, Model: o.Labels["model"], Region: o.Region, GPU: gpuOf(o), Drained: leave[o.ID] || decided.IsDrained(o.ID), Donation: decided.Donation(o.ID)}
+		r := controller.CurrentReplica{ID: o.ID, Model: o.Labels["model"], Region: o.Region, GPU: gpuOf(o), Drained: leave[o.ID] || decided.IsDrained(o.ID) || cloud.IsOverprovisioned(o), Donation: decided.Donation(o.ID)}
 		if o.Offering != nil {
 			r.Class = provision.ReplicaClassOf(*o.Offering)
 		}
@@ -97,17 +104,19 @@ func (k *Reconciler) Apply(ctx context.Context, change controller.CapacityChange
 	if err := k.storeDecisions(s.spec, s.knownObjects(), change); err != nil {
 		return nil, err
 	}
-	failure := errors.Join(s.unreachableParts(change), k.removeMachines(ctx, o, s.have, change.Remove, "removed by the scaling strategy"))
+	failure := errors.Join(s.unreachableParts(change), k.removeMachines(ctx, o, s.have, change.Remove, "removed by the scaling strategy", k.progress))
 	launched, err = k.launchReplicas(ctx, o, change.Launch)
 	replaced, refused := k.replaceReplicas(ctx, o, change.Replace)
+	k.launches.addHeld(err, k.now())
+	failure = errors.Join(failure, k.storeLaunches(s))
 	return append(launched, replaced...), errors.Join(failure, err, refused)
 }
 
-// removeMachines deletes machines; why is logged.
-func (k *Reconciler) removeMachines(ctx context.Context, o *bundleState, have []provision.Object, ids []string, why string) error {
+// removeMachines deletes machines; progress receives why.
+func (k *Reconciler) removeMachines(ctx context.Context, o *bundleState, have []provision.Object, ids []string, why string, progress provision.ProgressFunc) error {
 	return o.deployer.removeMachines(ctx, slices.DeleteFunc(slices.Clone(have), func(r provision.Object) bool {
 		return r.Kind != provision.KindReplica || !slices.Contains(ids, r.ID)
-	}), why, k.progress)
+	}), why, progress)
 }
 
 // launchReplicas launches replicas and returns the IDs of those with capacity.
@@ -182,6 +191,9 @@ func (k *Reconciler) storeDecisions(spec *service.Spec, have []provision.Object,
 func isAttached(spec *service.Spec, id string) bool {
 	return slices.ContainsFunc(attachedOf(spec), func(c service.ReplicaConfig) bool { return c.ID == id })
 }
+
+// AttachedReplicas returns the replicas of static regions.
+func AttachedReplicas(spec *service.Spec) []service.ReplicaConfig { return attachedOf(spec) }
 
 // attachedOf returns the replicas of static regions.
 func attachedOf(spec *service.Spec) []service.ReplicaConfig {

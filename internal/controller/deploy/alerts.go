@@ -78,12 +78,13 @@ func listMachines(ids []string) string {
 	return "the certificates of " + names + " have not been renewed; the first is valid until %s"
 }
 
-// Alerts returns the alerts about certificates at the last observation.
+// Alerts returns the alerts about certificates, launches and failed replicas at the last observation.
 func (k *Reconciler) Alerts() []telemetry.Alert {
 	k.mu.Lock()
-	ends, name := k.expiries, k.serviceName
+	ends, name, launches, failures := k.expiries, k.serviceName, k.launchAlerts, k.failures
 	k.mu.Unlock()
-	return CertificateAlerts(ends, k.now(), fmt.Sprintf("'skyserve up' with the service.yaml of %s", name))
+	certificates := CertificateAlerts(ends, k.now(), fmt.Sprintf("'skyserve up' with the service.yaml of %s", name))
+	return slices.Concat(launches, certificates, failures)
 }
 
 // now returns the time for checking certificates.

@@ -117,7 +117,7 @@ func secretsOf(c Content) (map[string]string, error) {
 		}
 		all[ref] = value
 	}
-	if auth := c.Spec.Balancer.Auth; auth != nil {
+	if auth := c.Spec.Balancer.Auth; auth != nil && auth.KeysFrom != "" {
 		fetch("balancer.auth.keys_from", auth.KeysFrom)
 	}
 	switch tls := c.Spec.Balancer.TLS; {
@@ -136,6 +136,15 @@ func secretsOf(c Content) (map[string]string, error) {
 	for i, m := range c.Spec.Models {
 		for _, name := range slices.Sorted(maps.Keys(m.Secrets)) {
 			fetch(fmt.Sprintf("models[%d].secrets.%s", i, name), m.Secrets[name])
+		}
+	}
+	sources, at := engineKeySources(c.Spec)
+	for i, source := range sources {
+		fetch(at[i], source)
+	}
+	for i, p := range c.Spec.Providers {
+		if p.APIKey != "" {
+			fetch(fmt.Sprintf("providers[%d].api_key", i), p.APIKey)
 		}
 	}
 	return all, failure

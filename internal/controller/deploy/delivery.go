@@ -43,31 +43,49 @@ type Delivery struct {
 	Have []provision.Object
 	// Progress is called when a machine's phase or reason changes; may be nil. Calls never overlap.
 	Progress func(id string, s agent.Status)
+	// Observed is called with every status of a machine that Deliver waits for; may be nil. Calls never
+	// overlap.
+	Observed func(id string, s agent.Status)
 	// Self is the ID of the machine of this program, which is reached at its private address; empty
 	// = none.
 	Self string
+	// Awaited selects the machines that Deliver waits for; nil = all. The others receive one attempt
+	// once the awaited ones are ready, and are left to the controller.
+	Awaited func(provision.Object) bool
+	// UntilDelivered makes Deliver wait until the awaited machines that do not serve yet have their
+	// deployment, instead of until they are ready.
+	UntilDelivered bool
+	// BalancersOnly makes AwaitServing wait for balancers and the name server only.
+	BalancersOnly bool
 	// Now is the clock for renewing certificates; nil = time.Now.
 	Now func() time.Time
+
+	// ensurer replaces the delivery over the network; set only in tests.
+	ensurer func(ctx context.Context, o provision.Object, d agent.Deployment) (agent.Status, error)
 
 	mu           sync.Mutex
 	lastStatuses map[string]agent.Status
 }
 
-// Deliver delivers each machine's deployment and returns when all are ready, or when ctx ends, with an
-// error that contains the missing step of each machine. New machines and those that are not ready
-// receive their deployments immediately, replicas through balancers. Serving machines receive
+// Deliver delivers each machine's deployment and returns when all are ready (or those of Awaited), or when
+// ctx ends, with an error that contains the missing step of each machine. New machines and those that are
+// not ready receive their deployments immediately, replicas through balancers. Serving machines receive
 // theirs one after the other, balancers first; Deliver stops at the first machine that does not
-// become ready again. A replica is drained before its delivery and resumed afterwards.
+// become ready again. A replica is drained before its delivery and resumed afterwards. A replica that has
+// failed permanently is not awaited any longer: once all others are ready, the error contains a
+// *ReplicaFailedError for each, see FailedReplicas.
 func (h *Delivery) Deliver(ctx context.Context, deployments map[string]agent.Deployment) error {
 	seen := h.ReadStatuses(ctx)
 	serving, others := h.classifyMachines(seen, deployments)
-	var wg sync.WaitGroup
-	errs := make([]error, len(others))
-	for i, o := range others {
-		wg.Go(func() { errs[i] = h.deliverUntilReady(ctx, o, deployments[o.ID], pollIntervalOf(o)) })
+	awaited, left := h.splitAwaited(others)
+	if err := h.deliverEach(awaited, func(o provision.Object) error {
+		return h.deliverUntil(ctx, o, deployments[o.ID], pollIntervalOf(o), func(s agent.Status) bool {
+			return h.UntilDelivered || s.Phase == agent.PhaseReady
+		})
+	}); err != nil {
+		return err
 	}
-	wg.Wait()
-	if err := errors.Join(errs...); err != nil {
+	if err := h.deliverEach(left, func(o provision.Object) error { return h.deliverOnce(ctx, o, deployments[o.ID]) }); err != nil {
 		return err
 	}
 	defer h.Resume(context.WithoutCancel(ctx), h.replicas(deployments)) // including those that an earlier run drained and did not resume
@@ -84,6 +102,29 @@ func (h *Delivery) Deliver(ctx context.Context, deployments map[string]agent.Dep
 		}
 	}
 	return nil
+}
+
+// splitAwaited separates machines into those that Deliver waits for, and the others.
+func (h *Delivery) splitAwaited(all []provision.Object) (awaited, left []provision.Object) {
+	for _, o := range all {
+		if h.Awaited == nil || h.Awaited(o) {
+			awaited = append(awaited, o)
+		} else {
+			left = append(left, o)
+		}
+	}
+	return awaited, left
+}
+
+// deliverEach calls do for each machine concurrently, and joins the errors.
+func (h *Delivery) deliverEach(machines []provision.Object, do func(provision.Object) error) error {
+	var wg sync.WaitGroup
+	errs := make([]error, len(machines))
+	for i, o := range machines {
+		wg.Go(func() { errs[i] = do(o) })
+	}
+	wg.Wait()
+	return errors.Join(errs...)
 }
 
 // pollIntervalOf returns the polling interval of a machine.
@@ -152,21 +193,28 @@ func (h *Delivery) classifyMachines(seen map[string]AgentReport, deployments map
 	return serving, others
 }
 
-// deliverUntilReady delivers a machine's deployment repeatedly until the machine is ready. A machine that
+// deliverUntilReady delivers a machine's deployment repeatedly until the machine is ready.
+func (h *Delivery) deliverUntilReady(ctx context.Context, o provision.Object, d agent.Deployment, every time.Duration) error {
+	return h.deliverUntil(ctx, o, d, every, func(s agent.Status) bool { return s.Phase == agent.PhaseReady })
+}
+
+// deliverUntil delivers a machine's deployment repeatedly until its status is done. A machine that
 // responds, or is reached through a balancer, is polled at shortPollInterval at first, then with
 // backoff: it may load weights for minutes.
-func (h *Delivery) deliverUntilReady(ctx context.Context, o provision.Object, d agent.Deployment, every time.Duration) error {
-	operator, machine := h.Operator(o), h.Machine(o)
-	soon := min(every, shortPollInterval)
+func (h *Delivery) deliverUntil(ctx context.Context, o provision.Object, d agent.Deployment, every time.Duration, done func(agent.Status) bool) error {
+	soon, watch := min(every, shortPollInterval), failureWatch{}
 	for {
 		wait := every
-		s, err := operator.Ensure(ctx, machine, d)
+		s, err := h.ensure(ctx, o, d)
 		switch {
-		case err == nil && s.Phase == agent.PhaseReady:
+		case err == nil && done(s):
 			h.reportStatus(o.ID, s)
 			return nil
 		case err == nil:
 			h.reportStatus(o.ID, s)
+			if failure := watch.check(o, s); failure != nil {
+				return failure
+			}
 			wait, soon = soon, min(every, 2*soon)
 		case isPermanent(err):
 			return err
@@ -192,11 +240,15 @@ func isPermanent(err error) bool {
 	return errors.Is(err, identity.ErrPin) || errors.As(err, &strangers) || errors.As(err, &refusal) && refusal.Status != http.StatusBadGateway || errors.Is(err, errNoAuthority)
 }
 
+// WaitingForKey is the reason of a machine in the phase "waiting" whose agent responds, but whose cloud
+// does not report the machine's key yet.
+const WaitingForKey = "for its machine to boot"
+
 // waitingReason returns the reason of a machine in the phase "waiting" to which no connection is possible yet.
 func waitingReason(err error) string {
 	switch {
 	case errors.Is(err, agent.ErrNoFingerprint):
-		return "for its machine to boot"
+		return WaitingForKey
 	case errors.Is(err, errNoRelay):
 		return "for a balancer of its region, through which it is reached"
 	}
@@ -332,7 +384,7 @@ func generationOf(revision string) string {
 func (h *Delivery) deliverOnce(ctx context.Context, o provision.Object, d agent.Deployment) error {
 	ctx, cancel := context.WithTimeout(ctx, deliveryTimeout)
 	defer cancel()
-	s, err := h.Operator(o).Ensure(ctx, h.Machine(o), d)
+	s, err := h.ensure(ctx, o, d)
 	switch {
 	case err == nil:
 		h.reportStatus(o.ID, s)
@@ -357,11 +409,14 @@ func (h *Delivery) deliverAndWait(ctx context.Context, o provision.Object, d age
 
 // reportStatus reports a changed status.
 func (h *Delivery) reportStatus(id string, s agent.Status) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.Observed != nil {
+		h.Observed(id, s)
+	}
 	if h.Progress == nil {
 		return
 	}
-	h.mu.Lock()
-	defer h.mu.Unlock()
 	if was, known := h.lastStatuses[id]; known && was.Phase == s.Phase && was.Reason == s.Reason {
 		return
 	}

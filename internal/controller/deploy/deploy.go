@@ -137,7 +137,7 @@ func Deployments(c Content, have []provision.Object) (map[string]agent.Deploymen
 				continue // it will be removed
 			}
 			one, err = d.nameServerDeployment()
-		case provision.KindController, provision.KindFirewall, provision.KindIdentity:
+		case provision.KindController, provision.KindFirewall, provision.KindIdentity, provision.KindProgram:
 			continue
 		}
 		var hash string
@@ -187,14 +187,21 @@ func (d *deploymentBuilder) balancerDeployment(o provision.Object) (agent.Deploy
 		Service: d.spec.Name, ID: o.ID, Region: o.Region,
 		Listen: own.PublicAddress(d.spec), Admin: own.Admin,
 		Identity: &service.Identity{Cert: agent.FileCert, Key: agent.FileKey, CA: agent.FileCA, Revoked: agent.FileRevoked},
-		Balancer: d.spec.Balancer, SpecFile: fileService, PeerToken: d.PeerToken,
+		Balancer: d.spec.Balancer, Splits: d.spec.Splits, SpecFile: fileService, PeerToken: d.PeerToken,
 		Replicas: d.replicasOf(o), Peers: d.peersOf(o), AdminPlain: cloud.RunsOnThisComputer(o.Region), AdminToken: d.AdminToken,
 	}
 	for _, m := range d.spec.Models {
-		c.Models = append(c.Models, service.BalancerModel{Name: m.Name, Aliases: m.Aliases, LoRA: m.Engine.Adapters(), SLO: m.SLO})
+		c.Models = append(c.Models, service.BalancerModel{Name: m.Name, Aliases: m.Aliases, LoRA: m.Engine.Adapters(), ScaleToZero: d.spec.ScalesToZero(m.Name), SLO: m.SLO, Price: m.Price, Fallback: m.Fallback, FallbackAfter: m.FallbackAfter})
 	}
+	d.addDiscovery(&c)
 	d.useStore(&c)
 	if err := d.addSecrets(&c, own, files); err != nil {
+		return agent.Deployment{}, err
+	}
+	if err := d.addEngineKeys(&c, files); err != nil {
+		return agent.Deployment{}, err
+	}
+	if err := d.addProviders(&c, files); err != nil {
 		return agent.Deployment{}, err
 	}
 	fixed, err := provision.ConfigHash(c.Immutable())
@@ -238,7 +245,7 @@ func (d *deploymentBuilder) addSecrets(c *service.BalancerConfig, own provision.
 		d.referToLocalFiles(c, own)
 		return nil
 	}
-	if auth := c.Balancer.Auth; auth != nil {
+	if auth := c.Balancer.Auth; auth != nil && auth.KeysFrom != "" {
 		keys, err := d.Secrets(auth.KeysFrom)
 		if err != nil {
 			return fmt.Errorf("balancer.auth.keys_from: %w", err)
@@ -380,7 +387,7 @@ func (d *deploymentBuilder) replicasOf(o provision.Object) []service.ReplicaConf
 		}
 		m := &d.spec.Models[at]
 		replicas = append(replicas, service.ReplicaConfig{
-			ID: r.ID, URL: engineURL(r), MTLS: true, Region: r.Region,
+			ID: r.ID, URL: engineURL(r), MTLS: true, Region: r.Region, APIKey: d.engineKeySource(o.Region, m.Engine.APIKey),
 			Model: m.Name, Kind: m.Engine.Kind, GPU: gpuOf(r), Capacity: capacityOf(r), USDPerHour: r.CostPerHour, DataParallel: m.Engine.DataParallel, MaxNumSeqs: m.Engine.MaxNumSeqs,
 		})
 	}
@@ -408,11 +415,30 @@ func (d *deploymentBuilder) attachedTo(o provision.Object, balancers []provision
 		for i, r := range static.Replicas(d.spec, region) {
 			own := region.Name == o.Region && balancers[i%len(balancers)].ID == o.ID
 			if (first || own) && !d.Draining[r.ID] {
+				r.APIKey = d.engineKeySource(o.Region, r.APIKey)
 				replicas = append(replicas, r)
 			}
 		}
 	}
 	return replicas
+}
+
+// addDiscovery adds the machines of static regions that a balancer finds by itself. Every balancer of a region
+// finds all of them; those of a region without balancers belong to the service's first balancer.
+func (d *deploymentBuilder) addDiscovery(c *service.BalancerConfig) {
+	for _, region := range d.spec.Regions {
+		if region.Name.Cloud() != service.CloudStatic {
+			continue
+		}
+		managed := slices.Contains(cloud.ManagedRegions(d.spec), region.Name)
+		if region.Name != c.Region && (managed || c.ID != cloud.ControllerMachine(d.spec)) {
+			continue
+		}
+		c.Replicas = append(c.Replicas, static.Names(d.spec, region)...)
+		if region.EndpointsFile != "" {
+			c.ReplicasFile = d.absolutePath(region.EndpointsFile)
+		}
+	}
 }
 
 // machinesOf returns the machines of a kind in a region.
@@ -469,6 +495,9 @@ func (d *deploymentBuilder) replicaDeployment(o provision.Object, m *service.Mod
 		}
 		u.Secrets[name] = value
 	}
+	if err := d.giveEngineKey(&u, o, &m.Engine); err != nil {
+		return agent.Deployment{}, err
+	}
 	return agent.Deployment{Units: []agent.Unit{u}, Proxy: &agent.Proxy{Listen: at.Listen.Engine, To: base}}, nil
 }
 
@@ -488,20 +517,6 @@ func gpusOf(o provision.Object) int {
 	return o.Offering.GPUs
 }
 
-// imageOf returns the container image of an engine; empty for one without a container.
-func imageOf(e *service.Engine) string {
-	switch e.Kind {
-	case service.EngineVLLM:
-		return cmp.Or(e.Image, imageVLLM)
-	case service.EngineSGLang:
-		return cmp.Or(e.Image, imageSGLang)
-	case service.EngineOpenAI:
-		return e.Image
-	case service.EngineSim:
-	}
-	return ""
-}
-
 // unitOf returns the unit of an engine on a machine with a number of GPUs, and its base URL. at
 // contains the machine's loopback address; containers have their own.
 func unitOf(m *service.Model, gpus int, at provision.MachineEndpoints) (u agent.Unit, base string) {
@@ -516,44 +531,3 @@ func unitOf(m *service.Model, gpus int, at provision.MachineEndpoints) (u agent.
 // simSeedAt is the position of the seed in the arguments of a simulated engine: after its address
 // and model.
 const simSeedAt = 5
-
-// unitOnPort is unitOf for an engine that does not share its loopback address; it also returns the port.
-func unitOnPort(m *service.Model, gpus int, host string) (agent.Unit, int) {
-	e, path := &m.Engine, m.Name
-	if e.Weights != "" {
-		path = weightsPath
-	}
-	var args []string
-	option := func(isSet bool, values ...string) {
-		if isSet {
-			args = append(args, values...)
-		}
-	}
-	switch e.Kind {
-	case service.EngineSim:
-		port := cmp.Or(e.Port, portVLLM)
-		args = append(args, program)
-		return agent.Unit{Args: append(args, provision.SimEngineArgs(m, net.JoinHostPort(host, strconv.Itoa(port)))...)}, port
-	case service.EngineSGLang:
-		port := cmp.Or(e.Port, portSGLang)
-		args = []string{"python3", "-m", "sglang.launch_server", "--model-path", path, "--host", "0.0.0.0", "--port", strconv.Itoa(port), "--enable-metrics"}
-		option(e.Weights != "", "--served-model-name", m.Name)
-		option(gpus > 1 && e.DataParallel <= 1, "--tp-size", strconv.Itoa(gpus))
-		option(e.DataParallel > 1, "--dp-size", strconv.Itoa(e.DataParallel))
-		option(e.MaxNumSeqs > 0, "--max-running-requests", strconv.Itoa(e.MaxNumSeqs))
-		option(len(e.LoRA) > 0, append([]string{"--lora-paths"}, e.LoRA...)...)
-		return agent.Unit{Image: imageOf(e), Args: append(args, e.Args...), Port: port, GPUs: gpus > 0, Cache: cacheHub}, port
-	case service.EngineVLLM:
-		port := cmp.Or(e.Port, portVLLM)
-		args = []string{"--model", path, "--port", strconv.Itoa(port)}
-		option(e.Weights != "", "--served-model-name", m.Name)
-		option(gpus > 1 && e.DataParallel <= 1, "--tensor-parallel-size", strconv.Itoa(gpus))
-		option(e.DataParallel > 1, "--data-parallel-size", strconv.Itoa(e.DataParallel))
-		option(e.MaxNumSeqs > 0, "--max-num-seqs", strconv.Itoa(e.MaxNumSeqs))
-		option(len(e.LoRA) > 0, append([]string{"--enable-lora", "--lora-modules"}, e.LoRA...)...)
-		return agent.Unit{Image: imageOf(e), Args: append(args, e.Args...), Port: port, GPUs: gpus > 0, Cache: cacheHub}, port
-	case service.EngineOpenAI:
-	}
-	port := cmp.Or(e.Port, portVLLM)
-	return agent.Unit{Image: imageOf(e), Args: e.Args, Port: port, GPUs: gpus > 0, Cache: cacheHub}, port
-}

@@ -23,6 +23,7 @@ name: chat
 models:
   - name: org/llama
     aliases: [small]
+    price: {input: 0.2, cached_input: 0, output: 0.6}
     engine: {kind: vllm, args: [--max-model-len, "8192"], max_num_seqs: 256, lora: [sql=/adapters/sql]}
     secrets: {HF_TOKEN: env:HF_TOKEN}
     gpus: [{type: L4, count: 4}]
@@ -37,7 +38,10 @@ regions:
   - name: static/paris
     endpoints: ["http://10.0.0.7:8000"]
 balancer:
-  auth: {keys_from: env:KEYS}
+  auth:
+    keys_from: env:KEYS
+    oidc: [{issuer: "https://login.example.com", audience: chat, role_claim: roles, roles: [{name: batch, max_tier: NIW, limits: {concurrent: 3}}]}]
+    tenants: {acme: {concurrent: 9}}
   tls: {cert: /etc/mine.crt, key: /etc/mine.key}
 `
 
@@ -62,7 +66,7 @@ func testMachines() []provision.Object {
 	}
 }
 
-var secret = map[string]string{"env:HF_TOKEN": "hf_x", "env:KEYS": "k1", "file:/etc/mine.crt": "CRT", "file:/etc/mine.key": "KEY"}
+var secret = map[string]string{"env:HF_TOKEN": "hf_x", "env:KEYS": "k1", "env:HF": "secret-of-HF", "file:/etc/mine.crt": "CRT", "file:/etc/mine.key": "KEY"}
 
 func secrets(ref string) (string, error) {
 	value, ok := secret[ref]
@@ -176,9 +180,34 @@ func TestBalancerDeployments(t *testing.T) {
 			c.Balancer.TLS.Cert != "balancer/tls.crt" || u.Files["balancer/tls.key"] != "KEY" || u.Files["balancer/service.yaml"] != deployed {
 			t.Errorf("%s: got %+v with %+v", id, c, u.Files)
 		}
+		if a := c.Balancer.Auth; len(a.OIDC) != 1 || a.OIDC[0].Issuer != "https://login.example.com" || a.OIDC[0].Roles[0].Limits.Concurrent != 3 || a.Tenants["acme"].Concurrent != 9 {
+			t.Errorf("%s: got %+v", id, a)
+		}
+		if p := c.Models[0].Price; p == nil || p.Input != 0.2 || p.Output != 0.6 || p.CachedInput == nil || *p.CachedInput != 0 || c.Models[1].Price != nil {
+			t.Errorf("%s: got prices of %+v", id, c.Models)
+		}
 		if u.Memory != 2<<30 || c.Balancer.Memory.Total != 2<<30 {
 			t.Errorf("%s: limit of %d bytes, configured %s, want 2 GiB", id, u.Memory, c.Balancer.Memory.Total)
 		}
+	}
+}
+
+// A service whose clients present only identity tokens has no file of keys.
+func TestTokensAloneNeedNoKeys(t *testing.T) {
+	c := content(t)
+	auth := *c.Spec.Balancer.Auth
+	auth.KeysFrom = ""
+	c.Spec.Balancer.Auth = &auth
+	if err := deploy.CheckSecrets(c.Spec, c.Secrets); err != nil {
+		t.Fatal(err)
+	}
+	all, err := deploy.Deployments(c, testMachines())
+	if err != nil {
+		t.Fatal(err)
+	}
+	files := all["lb-us-east-1-0"].Units[0].Files
+	if _, has := files["balancer/keys"]; has || !strings.Contains(files["balancer/config.yaml"], "https://login.example.com") {
+		t.Errorf("got %v", files)
 	}
 }
 

@@ -33,12 +33,20 @@ type Deployer struct {
 	// Now is the clock for the time in which offerings without capacity are not retried; nil = time.Now.
 	Now func() time.Time
 
-	// Terminating, Counts and ZoneID are those of cloud.Input.
+	// Terminating, Ending, Counts and ZoneID are those of cloud.Input.
 	Terminating map[string]bool
+	Ending      map[string]bool
 	Counts      map[cloud.ReplicaGroup]provision.ClassCounts
 	ZoneID      string
+	// Programs are those of cloud.Input.
+	Programs map[string]provision.Program
 	// Build is the hash of the binary for machines on this computer; empty = unchanged.
 	Build string
+	// Gate admits launches within Bounds; nil = all. Unlisted are existing objects that Have omits, whose
+	// cost counts.
+	Gate     *provision.LaunchGate
+	Bounds   provision.LaunchBounds
+	Unlisted []provision.Object
 	// Only selects the changes to apply; nil = all.
 	Only func(*Plan, provision.Change) bool
 
@@ -46,6 +54,9 @@ type Deployer struct {
 	replaced  map[string]string                      // see PlanReplacing
 	offers    map[service.Region]provision.Offerings // at list prices
 	prices    Prices
+
+	reservations cloud.Reservations
+	scores       spotScores
 }
 
 // Plan contains the necessary changes in the clouds.
@@ -55,6 +66,8 @@ type Plan struct {
 	Changes provision.Changes
 	// Missing is the number of replicas without capacity in any region, by model and home region.
 	Missing map[cloud.ReplicaGroup]int
+	// Held are the launches that Deployer.Bounds do not admit now; Changes does not contain them.
+	Held []*provision.HeldError
 	// Unpriced contains, by region, the error of a cloud that returned no prices or incomplete ones;
 	// built-in list prices are used for them.
 	Unpriced map[service.Region]error
@@ -103,7 +116,12 @@ func (f *Deployer) planWithShortfall(ctx context.Context, short map[cloud.Replic
 // planFor returns the changes for a list of existing objects.
 func (f *Deployer) planFor(have []provision.Object, short map[cloud.ReplicaGroup]int) (*Plan, error) {
 	l, err := cloud.BuildLayout(cloud.Input{
-		Spec: f.Spec, Owner: f.Owner, Offerings: priced(f.offers, f.prices), Have: have, Shortfall: short, Terminating: f.Terminating, Counts: f.Counts, ZoneID: f.ZoneID, UserData: f.UserData,
+		Spec: f.Spec, Owner: f.Owner, Offerings: priced(f.offers, f.prices), Reservations: f.reservations, Have: have, Now: f.clock()(), Shortfall: short, Terminating: f.Terminating, Ending: f.Ending, Counts: f.Counts, ZoneID: f.ZoneID, Programs: f.Programs, UserData: f.UserData,
+		SpotPenalty: func(o provision.Offering) float64 { return f.spotHistory().Penalty(o, f.clock()()) }, SpotScore: f.scores.of,
+		Interrupted: func(r service.Region) bool {
+			return f.spotHistory().InterruptedSince(r, f.clock()().Add(-fallbackWindow))
+		},
+		Exhausted: func(o provision.Offering) bool { return f.exhausted.Covers(o, f.clock()()) },
 	})
 	if err != nil {
 		return nil, err
@@ -120,10 +138,14 @@ func (f *Deployer) planFor(have []provision.Object, short map[cloud.ReplicaGroup
 		if reason, is := f.replacementReason(c); is {
 			p.Changes[i].Reason = reason
 		}
+		if c.Action == provision.ActionLaunch && c.Desired.OfferingReason != "" {
+			p.Changes[i].Reason += "; " + c.Desired.OfferingReason
+		}
 	}
 	if f.Only != nil {
 		p.Changes = slices.DeleteFunc(p.Changes, func(c provision.Change) bool { return !f.Only(p, c) })
 	}
+	f.cutLaunches(p)
 	return p, nil
 }
 
@@ -172,6 +194,7 @@ func (f *Deployer) joinErrors(failed map[service.Region]error) error {
 func (f *Deployer) queryOfferings(ctx context.Context, regions []service.Region) map[service.Region]error {
 	var mu sync.Mutex
 	var wg sync.WaitGroup
+	wg.Go(func() { f.queryReservations(ctx, regions) })
 	failed := map[service.Region]error{}
 	for _, r := range regions {
 		wg.Go(func() {
@@ -187,4 +210,32 @@ func (f *Deployer) queryOfferings(ctx context.Context, regions []service.Region)
 	}
 	wg.Wait()
 	return failed
+}
+
+// clock returns the clock of the deployer.
+func (f *Deployer) clock() func() time.Time {
+	if f.Now != nil {
+		return f.Now
+	}
+	return time.Now
+}
+
+// spotHistory returns the deployer's history of spot machines.
+func (f *Deployer) spotHistory() *provision.SpotHistory {
+	if f.exhausted.Spot == nil {
+		f.exhausted.Spot = &provision.SpotHistory{}
+	}
+	return f.exhausted.Spot
+}
+
+// recordInterruptions adds the spot machines that their cloud is interrupting, or has interrupted, to the
+// history, which moves their zones behind others. Maintenance and machines that their cloud only advises to leave are not
+// included.
+func (f *Deployer) recordInterruptions(have []provision.Object, seen map[string]AgentReport) {
+	taken := interrupted(have, seen)
+	for _, o := range have {
+		if o.Interrupted || taken[o.ID] && !isMaintenance(seen[o.ID]) {
+			f.spotHistory().AddInterrupted(o, f.clock()())
+		}
+	}
 }

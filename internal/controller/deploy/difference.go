@@ -98,10 +98,10 @@ func (d *difference) addGroup(g cloud.ReplicaGroup, counts provision.ClassCounts
 }
 
 // replicasIn returns the replicas of a model in a region, by number, without those that are a fallback for
-// another region.
+// another region or overprovisioned.
 func replicasIn(have []provision.Object, g cloud.ReplicaGroup) []provision.Object {
 	replicas := slices.DeleteFunc(slices.Clone(have), func(o provision.Object) bool {
-		return o.Kind != provision.KindReplica || o.TerminatedReason != "" || cloud.FallbackFor(o) != "" || o.Region != g.Region || o.Labels["model"] != g.Model
+		return o.Kind != provision.KindReplica || o.TerminatedReason != "" || cloud.FallbackFor(o) != "" || cloud.IsOverprovisioned(o) || o.Region != g.Region || o.Labels["model"] != g.Model
 	})
 	slices.SortFunc(replicas, func(a, b provision.Object) int {
 		return cmp.Or(cmp.Compare(len(a.ID), len(b.ID)), cmp.Compare(a.ID, b.ID))

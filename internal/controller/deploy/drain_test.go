@@ -3,7 +3,9 @@ package deploy_test
 import (
 	"crypto/tls"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/http"
 	"net/netip"
@@ -153,5 +155,33 @@ func TestResumeSkipsReplicasDrainedByOthers(t *testing.T) {
 		if b.worker.State != service.StateDraining || slices.Contains(b.requests, "POST /workers") {
 			t.Errorf("drained by %q, it was used again: %q", by, b.requests)
 		}
+	}
+}
+
+// Balancers confirm the replicas that they use; one that is not ready at any of them is not
+// confirmed, and balancers whose machine does not respond are not asked.
+func TestBalancersConfirmReadyReplicas(t *testing.T) {
+	authority, err := identity.NewAuthority("chat", time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := &deploy.Delivery{Party: party(t, authority, identity.Operator)}
+	seen := map[string]deploy.AgentReport{}
+	worker := func(id string, state service.ReplicaState) *adminClient {
+		return &adminClient{worker: telemetry.Worker{ReplicaConfig: service.ReplicaConfig{ID: id}, State: state}}
+	}
+	silent := worker("us-3", service.StateReady)
+	for n, api := range []*adminClient{worker("us-0", service.StateReady), worker("us-1", service.StateFailed), worker("us-2", service.StateDraining), silent} {
+		id, ip := fmt.Sprint("lb-us-", n), fmt.Sprintf("127.%d.%d.%d", 200+os.Getpid()%50, os.Getpid()/50%250, 20+n)
+		listen(t, ip, party(t, authority, identity.Balancer), api)
+		h.Have = append(h.Have, provision.Object{ID: id, Kind: provision.KindBalancer, PublicIP: netip.MustParseAddr(ip)})
+		seen[id] = deploy.AgentReport{}
+	}
+	seen["lb-us-3"] = deploy.AgentReport{Err: errors.New("no response")}
+	if got := h.ReadyAtBalancers(t.Context(), seen); !maps.Equal(got, map[string]bool{"us-0": true}) {
+		t.Errorf("confirmed %v, want us-0", got)
+	}
+	if len(silent.requests) > 0 {
+		t.Errorf("the balancer of an unresponsive machine received %q", silent.requests)
 	}
 }

@@ -46,7 +46,7 @@ func TestInterruptedDrainsWhenOthersServe(t *testing.T) {
 				seen[id] = AgentReport{Err: errors.New("no response")}
 			}
 		}
-		if got := drained(setOf(tt.draining), have, seen); !maps.Equal(got, setOf(tt.want)) {
+		if got := drained(setOf(tt.draining), have, seen, nil); !maps.Equal(got, setOf(tt.want)) {
 			t.Errorf("%s: got %v, want %q", tt.name, got, tt.want)
 		}
 	}
@@ -74,7 +74,7 @@ func TestMaintainedReplicaIsReplaced(t *testing.T) {
 			"a0": {Status: agent.Status{Phase: agent.Phase(tt.old), InterruptionAt: time.Now().Add(tt.left)}},
 			"a1": {Status: agent.Status{Phase: agent.Phase(tt.other)}},
 		}
-		if got := replaced(have, seen); got["a0"] != tt.want || got["a1"] {
+		if got := replaced(have, seen, nil); got["a0"] != tt.want || got["a1"] {
 			t.Errorf("%s: got %v", tt.name, got)
 		}
 	}

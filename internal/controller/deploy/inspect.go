@@ -52,7 +52,7 @@ type Inspector struct {
 	File       string
 	// Operator contains the expiry of the operator's certificate, for alerts: see CertificateExpiries.
 	Operator CertificateExpiries
-	// Now is the clock for certificate alerts; nil = time.Now.
+	// Now is the clock for certificate alerts and the boot of machines; nil = time.Now.
 	Now func() time.Time
 	// Timeout is the timeout for listing a region; default 10 s.
 	Timeout time.Duration
@@ -162,7 +162,7 @@ func (i *Inspector) Status(ctx context.Context) (*ServiceStatus, error) {
 	reading.Wait()
 	strangers := i.markStrangers(machines, responses)
 	s := &ServiceStatus{Service: i.Deployer.Spec.Name, Regions: regionsOf(i.Deployer.Spec, machines, responses), Problems: append(l.Problems(), strangers...)}
-	s.Images = imagesOf(i.Deployer.Spec)
+	s.Images, s.Reservations = imagesOf(i.Deployer.Spec), i.Deployer.reservations.InOrder(i.Deployer.Spec)
 	s.PlainHTTP = i.Deployer.Spec.Balancer.TLS == nil && cloud.UsesClouds(i.Deployer.Spec)
 	s.Controller, s.Store = controllerOf(i.Deployer.Spec, machines, responses), controller.StoreNotReplicated
 	if i.Deployer.Spec.Store.URL != "" {
@@ -176,17 +176,24 @@ func (i *Inspector) Status(ctx context.Context) (*ServiceStatus, error) {
 			ends.Machines[o.ID] = responses[n].status.Expires
 		}
 	}
-	now := time.Now
-	if i.Now != nil {
-		now = i.Now
+	s.Alerts = CertificateAlerts(ends, i.now(), "'"+strings.TrimSpace("skyserve up "+i.File)+"'")
+	for n, o := range machines {
+		s.Alerts = append(s.Alerts, failureAlerts(s.Service, o, responses[n].status)...)
 	}
-	s.Alerts = CertificateAlerts(ends, now(), "'"+strings.TrimSpace("skyserve up "+i.File)+"'")
 	if err := i.setDrift(ctx, s, l, unknown); err != nil {
 		s.Problems = append(s.Problems, fmt.Sprintf("the changes that 'skyserve up' would make are unknown: %v", err))
 	}
 	i.addBalancerReports(ctx, s, machines, responses)
 	s.State = s.overallState(len(l.Failed) == 0)
 	return s, nil
+}
+
+// now returns the time for alerts and starts.
+func (i *Inspector) now() time.Time {
+	if i.Now == nil {
+		return time.Now()
+	}
+	return i.Now()
 }
 
 // markStrangers replaces the status of machines that no operator launched with an error, and
@@ -264,11 +271,13 @@ func (i *Inspector) readStatuses(ctx context.Context, machines []provision.Objec
 	var wg sync.WaitGroup
 	for n, o := range machines {
 		if o.TerminatedReason != "" || !Reachable(o) {
+			responses[n].start = startOf(o, AgentReport{}, i.now())
 			continue
 		}
 		wg.Go(func() {
 			a := &responses[n]
 			a.status, a.err = i.Ask(ctx, machines, o)
+			a.start = startOf(o, AgentReport{a.status, a.err}, i.now())
 			if a.err != nil && ctx.Err() != nil {
 				a.err = context.Cause(ctx)
 			}

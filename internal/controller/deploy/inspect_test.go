@@ -125,6 +125,12 @@ func TestStatusOfMachines(t *testing.T) {
 			{name: "pulls", want: "STARTING image: 3 of 9 layers", state: deploy.StateDegraded, response: responds(agent.PhaseImage, "3 of 9 layers", nil)},
 			{name: "waits", want: "STARTING waiting", state: deploy.StateDegraded, response: responds(agent.PhaseWaiting, "", nil)},
 			{name: "failed", want: "FAILED no GPU", state: deploy.StateDegraded, response: responds(agent.PhaseFailed, "no GPU", nil)},
+			{name: "failed, and tries again", want: "FAILED no_space: the disk is full", state: deploy.StateDegraded, response: func(context.Context) (agent.Status, error) {
+				return agent.Status{Phase: agent.PhaseImage, Failure: &agent.Failure{Kind: agent.FailureNoSpace, Permanent: true, Message: "the disk is full"}}, nil
+			}},
+			{name: "fails at times", want: "STARTING image", state: deploy.StateDegraded, response: func(context.Context) (agent.Status, error) {
+				return agent.Status{Phase: agent.PhaseImage, Failure: &agent.Failure{Kind: agent.FailureUnknown}}, nil
+			}},
 			{name: "drains", want: "DRAINING", state: deploy.StateDegraded, response: responds(agent.PhaseDraining, "", nil)},
 			{name: "interrupted", want: "INTERRUPTED in 2 minutes", state: deploy.StateDegraded, response: responds(agent.PhaseInterrupted, "in 2 minutes", nil)},
 			{name: "boots", want: "PROVISIONING waiting for an address", state: deploy.StateDegraded, change: func(o *provision.Object) { o.PublicIP, o.PrivateIP = netip.Addr{}, netip.Addr{} }},

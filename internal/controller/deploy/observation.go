@@ -134,12 +134,15 @@ func (s *observation) unreachableParts(change controller.CapacityChange) error {
 func (k *Reconciler) limitPlanning(ctx context.Context, o *bundleState, s *observation) error {
 	var due []service.Region
 	for _, r := range cloud.ManagedRegions(s.spec) {
-		if s.unresponsive[r] == nil && time.Since(o.offersReadAt[r]) > offersTTL {
+		outdated := time.Since(o.offersReadAt[r]) > offersTTL || o.deployer.reservationsChanged(r, o.offersReadAt[r], time.Now())
+		if s.unresponsive[r] == nil && outdated {
 			due = append(due, r)
 		}
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, listTimeout, fmt.Errorf("no response within %s", listTimeout))
 	defer cancel()
+	o.deployer.Spec = s.spec // names the reservations to read
+	o.deployer.Bounds, o.deployer.Unlisted = boundsOf(s.spec), s.known
 	failed := o.deployer.queryOfferings(ctx, due)
 	var all []error
 	for _, r := range due {

@@ -183,3 +183,13 @@ func (k *Reconciler) Offerings() map[service.Region]provision.Offerings {
 	}
 	return v.offers
 }
+
+// Reservations implements controller.OfferingSource: the reservations at the reconciler's last observation;
+// nothing before the first.
+func (k *Reconciler) Reservations() map[service.Region][]provision.Reservation {
+	v, err := k.lastView()
+	if err != nil {
+		return nil
+	}
+	return v.reservations
+}

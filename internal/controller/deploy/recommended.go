@@ -2,6 +2,7 @@ package deploy
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"slices"
 	"time"
@@ -57,7 +58,7 @@ func (k *Reconciler) dueForReplacement(s *observation, seen map[string]AgentRepo
 func (k *Reconciler) removeDrained(ctx context.Context, o *bundleState, s *observation, seen map[string]AgentReport, deployments map[string]agent.Deployment, may func() error) error {
 	unused := map[string]bool{}
 	var empty []string
-	excess := replaced(s.have, seen)
+	excess := replaced(s.have, seen, k.held)
 	maps.Copy(excess, k.excess)
 	for id := range excess {
 		unused[id] = isUnused(id, s.have, seen, deployments)
@@ -65,14 +66,25 @@ func (k *Reconciler) removeDrained(ctx context.Context, o *bundleState, s *obser
 			empty = append(empty, id)
 		}
 	}
+	var retired []string
+	for id, r := range k.retired { // its requests in flight fail in any case
+		unused[id] = isUnused(id, s.have, seen, deployments)
+		if unused[id] && k.unusedReplicas[id] || k.now().Sub(r.RetiredAt) > drainTimeout {
+			retired = append(retired, id)
+		}
+	}
 	k.unusedReplicas = unused
-	if len(empty) == 0 {
+	if len(empty)+len(retired) == 0 {
 		return nil
 	}
 	if err := may(); err != nil {
 		return err
 	}
-	return k.removeMachines(ctx, o, s.have, empty, "replaced by another replica")
+	err := k.removeMachines(ctx, o, s.have, empty, "replaced by another replica", k.recordProgress)
+	for _, id := range slices.Sorted(slices.Values(retired)) {
+		err = errors.Join(err, k.removeMachines(ctx, o, s.have, []string{id}, k.retired[id].Retired, k.recordProgress))
+	}
+	return err
 }
 
 // isUnused reports whether all balancers of a replica's region run their current deployment, which

@@ -39,7 +39,7 @@ func TestReplacedOnceReplacementIsReady(t *testing.T) {
 		if got := recommended(have, tt.seen); !maps.Equal(got, setOf(tt.advised)) {
 			t.Errorf("%s: advised %v, want %q", tt.name, got, tt.advised)
 		}
-		if got := replaced(have, tt.seen); !maps.Equal(got, setOf(tt.removed)) {
+		if got := replaced(have, tt.seen, nil); !maps.Equal(got, setOf(tt.removed)) {
 			t.Errorf("%s: replaced %v, want %q", tt.name, got, tt.removed)
 		}
 	}

@@ -19,6 +19,7 @@ import (
 	"skyserve/internal/controller"
 	"skyserve/internal/identity"
 	"skyserve/internal/service"
+	"skyserve/internal/telemetry"
 	"skyserve/provision"
 	"skyserve/provision/cloud"
 	"skyserve/provision/remote"
@@ -69,7 +70,10 @@ type Reconciler struct {
 	// that another process has the lock. nil = there are no other processes.
 	Lock func() (unlock func(), err error)
 
-	priceRequests sync.WaitGroup // running price requests
+	record        func(telemetry.Event) // nil = events are not recorded
+	lastFailure   time.Time             // of the last recorded failure
+	failed        map[string]bool       // machines whose failure was recorded
+	priceRequests sync.WaitGroup        // running price requests
 
 	// working is held while machines are observed or changed. It guards the fields down to prober.
 	working         sync.Mutex
@@ -82,13 +86,24 @@ type Reconciler struct {
 	excess          map[string]bool                       // fallback replicas that are no longer needed
 	successorsSeen  map[string]time.Time                  // the first observation of each replacement, by handle
 	costlierTriedAt time.Time                             // when a cheaper offering was last tried
+	spot            provision.SpotHistory                 // of every deployer
+	readySince      map[string]time.Time                  // see heldReplacements, by handle
+	held            map[string]bool                       // see heldReplacements
+	launches        *launchState                          // nil before the first iteration
+	retired         map[string]seenReplica                // replicas that are being taken out, by ID
 
-	prober func(have []provision.Object) map[string]AgentReport // reads machine statuses; nil = from the agents
+	prober  func(have []provision.Object) map[string]AgentReport    // reads machine statuses; nil = from the agents
+	servers func() map[string]bool                                  // reads which replicas balancers use; nil = from the balancers
+	logs    func(context.Context, provision.Object) ([]byte, error) // reads the log of an engine; nil = from the agents
 
 	mu          sync.Mutex          // guards the fields below
 	view        *serviceView        // of the last observation; nil before the first
 	expiries    CertificateExpiries // at the last observation
 	serviceName string              // name of the service
+	failures    []telemetry.Alert   // about failed replicas, at the last observation
+
+	shownLaunches *telemetry.Launches // nil before the first observation
+	launchAlerts  []telemetry.Alert
 }
 
 // bundleState is the state that the reconciler derived from its bundle.
@@ -102,6 +117,8 @@ type bundleState struct {
 	pricesRequestedAt time.Time                    // when prices were last requested
 	newPrices         chan Prices                  // the result of a price request
 	unpriced          string                       // the last logged error about unknown prices
+	spot              map[service.Region]*spotState
+	spotError         string // the last logged error of observeSpot
 }
 
 // serviceView is the state of a service in clouds at the reconciler's last observation.
@@ -109,8 +126,12 @@ type serviceView struct {
 	spec *service.Spec // without regions in unknown state
 	have []provision.Object
 	seen map[string]AgentReport
+	held map[string]bool // see heldReplacements
+	// retired are the replicas that are being taken out, by ID.
+	retired map[string]seenReplica
 	// offers are the regions' offerings at the known prices.
-	offers map[service.Region]provision.Offerings
+	offers       map[service.Region]provision.Offerings
+	reservations map[service.Region][]provision.Reservation
 }
 
 var _ controller.Machines = (*Reconciler)(nil)
@@ -146,6 +167,7 @@ func (k *Reconciler) logError(ctx context.Context, err error) {
 		return
 	}
 	k.log().Error("reconciling machines failed", "err", err)
+	k.recordFailure(text)
 	k.lastError, k.lastErrorAt = text, time.Now()
 }
 
@@ -185,27 +207,42 @@ func (k *Reconciler) reconcileOnce(ctx context.Context, may func() error) (busy 
 		return false, err
 	}
 	seen := k.readStatuses(ctx, h)
+	if k.failed == nil {
+		k.failed = map[string]bool{}
+	}
+	k.recordAll(statusEvents(h.Have, k.seen, seen, k.failed))
 	k.seen = seen
 	k.storeExpiries(h, seen)
-	changed, failure := k.launchMissing(ctx, o, s, seen, may)
+	k.storeFailures(h, seen)
+	k.retired = k.retireReplicas(ctx, o, s, seen)
+	serving := k.withoutUnconfirmed(ctx, h, o.content.Draining, seen)
+	k.held = k.heldReplacements(s.spec, s.have, seen, time.Now())
+	changed, failure := k.launchMissing(ctx, o, s, seen, serving, may)
+	k.launches.addHeld(failure, k.now())
+	failure = errors.Join(failure, k.storeLaunches(s))
 	if changed {
 		if s, err = k.observe(ctx, o); err != nil {
 			return true, errors.Join(failure, err)
 		}
 	}
 	v := s.view(seen)
-	v.offers = priced(o.deployer.offers, o.deployer.prices)
+	v.held, v.retired = k.held, k.retired
+	v.offers, v.reservations = priced(o.deployer.offers, o.deployer.prices), maps.Clone(o.deployer.reservations.ByRegion)
 	k.setView(v)
 	if err := may(); err != nil {
 		return false, errors.Join(failure, err)
 	}
 	c := o.content
-	c.Draining = drained(c.Draining, s.have, seen)
+	c.Draining = drained(c.Draining, s.have, serving, k.held)
 	maps.Copy(c.Draining, k.excess)
+	maps.Copy(c.Draining, drainedBeforeEnd(c.Draining, s.have, serving, time.Now()))
+	for id := range k.retired {
+		c.Draining[id] = true
+	}
 	deployments, err := Deployments(c, h.Have)
 	if err == nil {
 		s.dropUncertain(deployments)
-		err = errors.Join(h.DeliverDue(ctx, seen, deployments), k.removeDrained(ctx, o, s, seen, deployments, may))
+		err = errors.Join(h.DeliverDue(ctx, seen, deployments), k.removeDrained(ctx, o, s, serving, deployments, may))
 	}
 	return changed || unsettled(s.have, seen), errors.Join(s.failure(), failure, err)
 }
@@ -238,22 +275,27 @@ func unsettled(have []provision.Object, seen map[string]AgentReport) bool {
 	})
 }
 
-// launchMissing launches missing replicas; changed means that a change may have been made.
-func (k *Reconciler) launchMissing(ctx context.Context, o *bundleState, s *observation, seen map[string]AgentReport, may func() error) (changed bool, err error) {
+// launchMissing launches missing replicas; changed means that a change may have been made. serving are
+// the statuses from withoutUnconfirmed.
+func (k *Reconciler) launchMissing(ctx context.Context, o *bundleState, s *observation, seen, serving map[string]AgentReport, may func() error) (changed bool, err error) {
 	offersErr := k.limitPlanning(ctx, o, s)
 	k.refreshPrices(ctx, o)
-	o.deployer.Terminating = needReplacement(s.have, seen, k.dueForReplacement(s, seen))
+	k.logSpotError(o, k.observeSpot(ctx, o, s))
+	o.deployer.recordInterruptions(s.have, seen)
+	k.setTerminating(o.deployer, s, seen)
 	k.excess = map[string]bool{}
 	o.deployer.Only = func(p *Plan, c provision.Change) bool {
-		if removesFallback(o.deployer.Spec, p, c, seen) {
+		if removesFallback(o.deployer.Spec, p, c, serving) {
 			k.excess[c.ID()] = true // it is deleted once it has drained
 		}
 		return isReconcilerChange(p, c)
 	}
 	p, err := o.deployer.planFor(s.have, nil)
 	if err == nil && len(p.Changes) == 0 {
-		changed, err = k.replaceCostlier(ctx, o, s, seen, may)
-		return changed, errors.Join(offersErr, err)
+		if changed, err = k.returnToSpot(ctx, o, s, may); !changed && err == nil {
+			changed, err = k.replaceCostlier(ctx, o, s, seen, may)
+		}
+		return changed, errors.Join(offersErr, err, p.heldError())
 	}
 	if err != nil {
 		return false, errors.Join(offersErr, err)
@@ -261,7 +303,7 @@ func (k *Reconciler) launchMissing(ctx context.Context, o *bundleState, s *obser
 	if err := may(); err != nil {
 		return false, errors.Join(offersErr, err)
 	}
-	_, err = o.deployer.Up(ctx, p, k.progress)
+	_, err = o.deployer.Up(ctx, p, k.recordProgress)
 	return true, errors.Join(offersErr, err)
 }
 
@@ -286,7 +328,7 @@ func interrupted(have []provision.Object, seen map[string]AgentReport) map[strin
 // drained returns the replicas that balancers stop using: those being removed, those being
 // interrupted whose model another replica serves, and those that were replaced. The last replica of
 // a model serves for as long as its machine exists.
-func drained(draining map[string]bool, have []provision.Object, seen map[string]AgentReport) map[string]bool {
+func drained(draining map[string]bool, have []provision.Object, seen map[string]AgentReport, held map[string]bool) map[string]bool {
 	ids := maps.Clone(draining)
 	serves := map[string]bool{} // models
 	for _, o := range have {
@@ -300,7 +342,7 @@ func drained(draining map[string]bool, have []provision.Object, seen map[string]
 			ids[o.ID] = true
 		}
 	}
-	maps.Copy(ids, replaced(have, seen))
+	maps.Copy(ids, replaced(have, seen, held))
 	return ids
 }
 
@@ -317,13 +359,15 @@ func isReconcilerChange(p *Plan, c provision.Change) bool {
 	return c.Action == provision.ActionTerminate && (c.Observed.TerminatedReason != "" || planContains(p, c.ID()))
 }
 
-// removesFallback reports whether a change removes a fallback replica of another region of spec, and all
+// removesFallback reports whether a change removes a fallback replica of another region of spec, or an
+// overprovisioned one, and all
 // desired replicas are ready without it.
 func removesFallback(spec *service.Spec, p *Plan, c provision.Change, seen map[string]AgentReport) bool {
 	if c.Kind() != provision.KindReplica || c.Action != provision.ActionTerminate || c.Observed.TerminatedReason != "" || planContains(p, c.ID()) {
 		return false
 	}
-	return slices.Contains(cloud.ManagedRegions(spec), cloud.FallbackFor(c.Observed)) && !slices.ContainsFunc(p.Wants, func(w provision.Desired) bool {
+	fallback := slices.Contains(cloud.ManagedRegions(spec), cloud.FallbackFor(c.Observed)) || cloud.IsOverprovisioned(c.Observed)
+	return fallback && !slices.ContainsFunc(p.Wants, func(w provision.Desired) bool {
 		return w.Kind == provision.KindReplica && seen[w.ID].Phase != agent.PhaseReady
 	})
 }
@@ -392,7 +436,7 @@ func (k *Reconciler) connectClouds(ctx context.Context, o *bundleState, owner st
 			}
 		}
 	}
-	h.Attestor = attestors{home, reach.Attestor, providers}
+	h.Attestor = LimitAttestor(attestors{home, reach.Attestor, providers})
 	o.deployer = &Deployer{
 		Spec: c.Spec, Owner: owner, Provider: providers, UserData: reach.UserData, ZoneID: c.Zone.ID, offers: map[service.Region]provision.Offerings{},
 		Have: func(ctx context.Context) ([]provision.Object, error) {
@@ -403,9 +447,15 @@ func (k *Reconciler) connectClouds(ctx context.Context, o *bundleState, owner st
 			// All replicas of a region that did not respond now, but did while planning, would count
 			// as missing.
 			o.deployer.Spec = without(o.deployer.Spec, func(r service.Region) bool { return s.unresponsive[r] != nil })
+			o.deployer.Unlisted = s.known
 			return s.have, nil
 		},
+		Now: k.Now, Gate: k.openLaunches().gate,
 	}
+	if k.bundle != nil { // a new configuration does not change what clouds have
+		o.deployer.exhausted = k.bundle.deployer.exhausted
+	}
+	o.deployer.exhausted.Spot = &k.spot
 	o.inspector = &Inspector{Deployer: o.deployer, Lists: lists, Timeout: listTimeout}
 	return nil
 }

@@ -52,6 +52,11 @@ type reconcilerWorld struct {
 	withoutOfferings map[service.Region]bool
 	// duplicated are the IDs with a second machine.
 	duplicated map[string]bool
+	// ended are interrupted machines that the cloud does not list, scores the estimates of spot zones.
+	ended    []provision.Object
+	scores   map[string]float64
+	advised  int // requests for scores
+	noScores error
 }
 
 // Offerings returns the offerings of a region.

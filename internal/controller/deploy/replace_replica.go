@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"time"
 
 	"skyserve/internal/controller"
 	"skyserve/provision"
@@ -34,6 +33,10 @@ func (f *Deployer) ReplaceReplica(ctx context.Context, have []provision.Object, 
 		refused.Runs = provision.ReplicaClassOf(*of.Offering)
 	}
 	c, own, err := f.planReplacement(have, of)
+	if held := new(provision.HeldError); errors.As(err, &held) {
+		refused.Reason = held.Reason
+		return launched, refused
+	}
 	if err != nil {
 		return launched, err
 	}
@@ -46,17 +49,17 @@ func (f *Deployer) ReplaceReplica(ctx context.Context, have []provision.Object, 
 		refused.Reason = "the region does not offer it"
 		return launched, refused
 	}
-	now := time.Now
-	if f.Now != nil {
-		now = f.Now
-	}
 	refused.Reason = "the cloud has no capacity for it"
-	if c.Desired.Offerings = f.withoutRefused(offers, now()); len(c.Desired.Offerings) == 0 {
+	if c.Desired.Offerings = f.withoutRefused(offers, f.clock()()); len(c.Desired.Offerings) == 0 {
 		return launched, refused
 	}
 	_, err = provision.Apply(ctx, provision.Changes{c}, f.launcher(), f.applyOptions(&Plan{Have: have}, progress))
 	var none *provision.NoCapacityError
 	if errors.As(err, &none) {
+		return launched, refused
+	}
+	if held := new(provision.HeldError); errors.As(err, &held) {
+		refused.Reason = held.Reason
 		return launched, refused
 	}
 	if err != nil {

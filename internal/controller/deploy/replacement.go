@@ -30,24 +30,28 @@ func (k *Reconciler) replaceCostlier(ctx context.Context, o *bundleState, s *obs
 		if costlier.Kind != provision.KindReplica || costlier.TerminatedReason != "" || cloud.FallbackFor(costlier) != "" || o.content.Draining[costlier.ID] {
 			continue
 		}
-		c, found, err := o.cheaperReplacement(s.have, costlier, k.costlierTriedAt)
-		if err != nil {
-			return false, err
+		if changed, err := k.launchCheaper(ctx, o, s, costlier, may); changed || err != nil {
+			return changed, err
 		}
-		if !found {
-			continue
-		}
-		if err := may(); err != nil {
-			return false, err
-		}
-		_, err = provision.Apply(ctx, provision.Changes{c}, o.deployer.launcher(), o.deployer.applyOptions(&Plan{Have: s.have}, k.progress))
-		var none *provision.NoCapacityError
-		if errors.As(err, &none) {
-			continue
-		}
-		return true, err
 	}
 	return false, nil
+}
+
+// launchCheaper launches a replacement for a costlier replica; false where there is no capacity.
+func (k *Reconciler) launchCheaper(ctx context.Context, o *bundleState, s *observation, costlier provision.Object, may func() error) (launched bool, err error) {
+	c, found, err := o.cheaperReplacement(s.have, costlier, time.Now())
+	if err != nil || !found {
+		return false, err
+	}
+	if err := may(); err != nil {
+		return false, err
+	}
+	_, err = provision.Apply(ctx, provision.Changes{c}, o.deployer.launcher(), o.deployer.applyOptions(&Plan{Have: s.have}, k.recordProgress))
+	var none *provision.NoCapacityError
+	if errors.As(err, &none) || len(heldIn(err)) > 0 {
+		return false, nil
+	}
+	return true, err
 }
 
 // cheaperReplacement returns the launch of a replacement for a costlier replica, on a preferred and cheaper
@@ -55,6 +59,9 @@ func (k *Reconciler) replaceCostlier(ctx context.Context, o *bundleState, s *obs
 // does not allow it.
 func (o *bundleState) cheaperReplacement(have []provision.Object, costlier provision.Object, now time.Time) (c provision.Change, found bool, err error) {
 	c, own, err := o.deployer.planReplacement(have, costlier)
+	if held := new(provision.HeldError); errors.As(err, &held) {
+		return c, false, nil
+	}
 	if err != nil || own == nil || len(preferredOffers(own.Offerings, costlier)) == 0 {
 		return c, false, err // on demand is its desired capacity type: see on_demand_base
 	}
@@ -75,6 +82,9 @@ func (f *Deployer) planReplacement(have []provision.Object, of provision.Object)
 		return c.Action == provision.ActionLaunch && c.Kind() == provision.KindReplica && cloud.ReplacesHandle(provision.Object{Labels: c.Desired.Labels}) == of.Handle
 	}
 	p, err := f.planFor(have, nil)
+	if err == nil && len(p.Held) > 0 {
+		err = p.Held[0]
+	}
 	if err != nil || len(p.Changes) == 0 {
 		return c, nil, err
 	}
@@ -91,7 +101,7 @@ func (f *Deployer) withoutRefused(offers provision.Offerings, now time.Time) pro
 }
 
 // preferredOffers returns the offerings that are preferred to a machine's own and have the same GPUs and a
-// lower price. Offerings without a known price are not included.
+// lower price, or are paid already: those of reservations. Others without a known price are not included.
 func preferredOffers(offers provision.Offerings, costlier provision.Object) provision.Offerings {
 	if costlier.Offering == nil {
 		return nil
@@ -104,7 +114,8 @@ func preferredOffers(offers provision.Offerings, costlier provision.Object) prov
 		if runs(o) {
 			break
 		}
-		if o.GPU == costlier.Offering.GPU && o.GPUs == costlier.Offering.GPUs && o.Capacity != costlier.Offering.Capacity && o.PricePerHour > 0 && o.PricePerHour < costlier.CostPerHour {
+		cheaper := o.Reservation != "" || o.PricePerHour > 0 && o.PricePerHour < costlier.CostPerHour
+		if o.GPU == costlier.Offering.GPU && o.GPUs == costlier.Offering.GPUs && o.Capacity != costlier.Offering.Capacity && cheaper {
 			out = append(out, o)
 		}
 	}
@@ -152,10 +163,10 @@ func isMaintenance(s AgentReport) bool {
 
 // pendingReplacements returns the replacements that are not ready yet for replicas that keep serving: a strategy
 // that counted both would remove one of them.
-func pendingReplacements(have []provision.Object, seen map[string]AgentReport, leave map[string]bool) map[string]bool {
+func pendingReplacements(have []provision.Object, seen map[string]AgentReport, held, leave map[string]bool) map[string]bool {
 	ids := map[string]bool{}
 	for _, by := range have {
-		if seen[by.ID].Phase != agent.PhaseReady && slices.ContainsFunc(have, func(o provision.Object) bool {
+		if (seen[by.ID].Phase != agent.PhaseReady || held[by.ID]) && slices.ContainsFunc(have, func(o provision.Object) bool {
 			return o.TerminatedReason == "" && !leave[o.ID] && isReplacementOf(by, o)
 		}) {
 			ids[by.ID] = true
@@ -165,13 +176,14 @@ func pendingReplacements(have []provision.Object, seen map[string]AgentReport, l
 }
 
 // replaced returns the replicas that are ready, or scheduled for maintenance, and whose replacement
-// is ready. A machine that its cloud is interrupting is not included: the cloud deletes it.
-func replaced(have []provision.Object, seen map[string]AgentReport) map[string]bool {
+// is ready and not held: see heldReplacements. A machine that its cloud is interrupting is not included: the
+// cloud deletes it.
+func replaced(have []provision.Object, seen map[string]AgentReport, held map[string]bool) map[string]bool {
 	ready := func(o provision.Object) bool { return seen[o.ID].Err == nil && seen[o.ID].Phase == agent.PhaseReady }
 	ids := map[string]bool{}
 	for _, o := range have {
 		if o.Kind == provision.KindReplica && o.TerminatedReason == "" && (ready(o) || isMaintenance(seen[o.ID])) &&
-			slices.ContainsFunc(have, func(by provision.Object) bool { return isReplacementOf(by, o) && ready(by) }) {
+			slices.ContainsFunc(have, func(by provision.Object) bool { return isReplacementOf(by, o) && ready(by) && !held[by.ID] }) {
 			ids[o.ID] = true
 		}
 	}

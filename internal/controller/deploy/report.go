@@ -48,6 +48,7 @@ func (i *Inspector) addBalancerReports(ctx context.Context, s *ServiceStatus, ma
 		}
 	}
 	s.addSnapshots(snapshots)
+	s.Cold = coldLines(snapshots, s.Regions)
 }
 
 // reported is a balancer's report of a replica.
@@ -132,6 +133,7 @@ func (i *Inspector) addReplicaReport(r *MachineStatus, reports map[string]report
 func (s *ServiceStatus) addSnapshots(snapshots []*telemetry.Snapshot) {
 	alerts := [][]telemetry.Alert{s.Alerts}
 	var planned, scaled *telemetry.Snapshot
+	var failure *telemetry.Event
 	for _, snapshot := range snapshots {
 		alerts = append(alerts, snapshot.Alerts)
 		if snapshot.Plan != nil && (planned == nil || snapshot.Plan.At.After(planned.Plan.At)) {
@@ -140,12 +142,19 @@ func (s *ServiceStatus) addSnapshots(snapshots []*telemetry.Snapshot) {
 		if snapshot.Strategy != "" && scaled == nil {
 			scaled = snapshot // all balancers have the same
 		}
+		if e := snapshot.LastFailure(); e != nil && (failure == nil || e.At.After(failure.At)) {
+			failure = e
+		}
 	}
 	s.Alerts = telemetry.MergeAlerts(alerts...)
+	if failure != nil {
+		s.LastFailure = failure.Line(time.Local)
+	}
 	if planned != nil {
 		s.Peak, s.Plan, s.Deviation = planned.PeakLine(), planned.PlanLine(time.Local), planned.DeviationLine()
 	}
 	if scaled != nil {
+		s.Launches = scaled.Launches
 		s.Strategy, s.Donations = strings.TrimSpace(scaled.Strategy), scaled.DonationLine()
 		s.Events = append(s.Events, scaled.EventLines(time.Local, maxShownEvents)...)
 	}

@@ -98,13 +98,13 @@ func (h *Delivery) servingIDs(spec *service.Spec, draining map[string]bool) []st
 	var ids []string
 	if !cloud.UsesClouds(spec) { // otherwise cloud balancers have them
 		for _, r := range attachedOf(spec) {
-			if !draining[r.ID] {
+			if !draining[r.ID] && !h.BalancersOnly {
 				ids = append(ids, r.ID)
 			}
 		}
 	}
 	for _, o := range h.Have {
-		if o.Kind.IsMachine() && o.TerminatedReason == "" && cloud.RunsOnThisComputer(o.Region) && !draining[o.ID] {
+		if o.Kind.IsMachine() && o.TerminatedReason == "" && cloud.RunsOnThisComputer(o.Region) && !draining[o.ID] && (o.Kind != provision.KindReplica || !h.BalancersOnly) {
 			ids = append(ids, o.ID)
 		}
 	}
@@ -143,7 +143,7 @@ func (h *Delivery) unreadyReasons(ctx context.Context, spec *service.Spec, ids [
 				}
 			}
 		}
-		if own == 0 {
+		if own == 0 || h.BalancersOnly {
 			check = healthPath // without replicas it may never become ready
 		}
 		reasons[b.ID] = cmp.Or(waitingForCertificate(s, b.ID), probeProblem(ctx, PublicURL(spec, b)+check))

@@ -46,6 +46,8 @@ type ServiceStatus struct {
 	Store string `json:"store"`
 	// Images are the container images of the models.
 	Images []ImageStatus `json:"images"`
+	// Reservations are those that the service names by id, as their clouds report them.
+	Reservations []provision.Reservation `json:"reservations"`
 	// Drift contains the changes that `up` would make; null where they are unknown, with the reason
 	// in Problems.
 	Drift []StatusChange `json:"drift"`
@@ -61,9 +63,15 @@ type ServiceStatus struct {
 	Deviation string `json:"deviation"`
 	// Strategy is the scaling strategy between plans, Donations a line about donated replicas,
 	// Events the last actions of the strategy, one line each.
-	Strategy  string   `json:"strategy"`
-	Donations string   `json:"donations"`
-	Events    []string `json:"events"`
+	Strategy  string `json:"strategy"`
+	Donations string `json:"donations"`
+	// Cold contains a line for each model that scales to zero and has no ready replica.
+	Cold   []string `json:"cold"`
+	Events []string `json:"events"`
+	// Launches is what the controller may launch now and what failed before; null where it is unknown.
+	Launches *telemetry.Launches `json:"launches"`
+	// LastFailure is a line about the last failure of the past hour; empty without one.
+	LastFailure string `json:"last_failure"`
 	// Problems are the parts that could not be observed, one line each.
 	Problems []string `json:"problems"`
 	// Alerts are the current alerts. Controller.Reason contains the controller's own alerts.
@@ -177,6 +185,10 @@ type MachineStatus struct {
 	Donated bool `json:"donated"`
 	// InFlight is the number of requests in flight at a replica's machine.
 	InFlight int `json:"in_flight"`
+	// Start is the record of a replica's last start; nil if unknown. Failure is why it fails; nil if
+	// nothing has failed.
+	Start   *agent.Start   `json:"start"`
+	Failure *agent.Failure `json:"failure"`
 }
 
 // StatusChange is a change in its JSON form.
@@ -212,6 +224,8 @@ type machineAnswer struct {
 	// service; nil where unknown.
 	certificate *telemetry.Certificate
 	snapshot    *telemetry.Snapshot
+	// start is the record of a replica's start; nil if unknown.
+	start *agent.Start
 }
 
 // ErrEarlierVersion means that this version cannot manage a process of an earlier version.
@@ -240,6 +254,9 @@ func stateOf(o provision.Object, a machineAnswer) (service.ReplicaState, string)
 		return service.StateStarting, "enrolling: it has no valid certificate of the service; 'skyserve up' issues one"
 	case a.err != nil:
 		return service.StateNotReady, a.err.Error()
+	}
+	if f := a.status.Failure; f != nil && f.Permanent && a.status.Phase != agent.PhaseInterrupted {
+		return service.StateFailed, f.String()
 	}
 	switch a.status.Phase {
 	case agent.PhaseReady:
@@ -293,7 +310,10 @@ func machineStatus(spec *service.Spec, o provision.Object, a machineAnswer) Mach
 		Offering: o.Offering, CostPerHour: o.CostPerHour, InFlight: a.status.InFlight, PID: o.Labels[labelPID], Wanted: true,
 	}
 	m.State, m.Reason = stateOf(o, a)
-	m.Certificate = a.certificate
+	m.Certificate, m.Start, m.Failure = a.certificate, a.start, a.status.Failure
+	if m.Reason == "" && o.TerminatedReason == "" && o.Offering != nil && !o.Offering.Ends.IsZero() {
+		m.Reason = "its cloud terminates it at " + o.Offering.Ends.UTC().Format(time.RFC3339)
+	}
 	var strangers *StrangersError
 	switch {
 	case o.TerminatedReason != "" && cloud.RunsOnThisComputer(o.Region):

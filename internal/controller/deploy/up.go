@@ -22,14 +22,14 @@ func (f *Deployer) Up(ctx context.Context, p *Plan, progress provision.ProgressF
 	for {
 		_, failure := provision.Apply(ctx, p.Changes, f.launcher(), f.applyOptions(p, progress))
 		if failure == nil {
-			return p, f.missingError(p, nil)
+			return p, errors.Join(f.missingError(p, nil), p.heldError())
 		}
 		if ctx.Err() != nil {
 			return p, failure
 		}
 		refused, only := refusals(failure)
-		if !only {
-			return p, failure
+		if !only || len(refused) == 0 { // held launches have no fallback region
+			return p, errors.Join(failure, p.heldError())
 		}
 		for _, r := range refused {
 			if !f.addShortfall(short, p, r) {
@@ -41,7 +41,7 @@ func (f *Deployer) Up(ctx context.Context, p *Plan, progress provision.ProgressF
 			return p, errors.Join(failure, err)
 		}
 		if p = next; len(p.Changes) == 0 {
-			return p, f.missingError(p, failure)
+			return p, errors.Join(f.missingError(p, failure), p.heldError())
 		}
 	}
 }
@@ -67,6 +67,9 @@ func (f *Deployer) missingError(p *Plan, failure error) error {
 // addShortfall records that a replica has no capacity in its region; false for anything else.
 func (f *Deployer) addShortfall(short map[cloud.ReplicaGroup]int, p *Plan, r *provision.NoCapacityError) bool {
 	for _, w := range p.Wants {
+		if w.ID == r.ID && w.Region == r.Region && cloud.IsOverprovisioned(provision.Object{Labels: w.Labels}) {
+			return true // it is omitted until its offerings are tried again
+		}
 		if w.ID == r.ID && w.Region == r.Region && w.Kind == provision.KindReplica {
 			short[cloud.ReplicaGroup{Model: w.Labels["model"], Region: w.Region}]++
 			return true
@@ -80,6 +83,9 @@ func refusals(err error) (refused []*provision.NoCapacityError, only bool) {
 	joined, ok := err.(interface{ Unwrap() []error })
 	if !ok {
 		var r *provision.NoCapacityError
+		if held := new(provision.HeldError); errors.As(err, &held) {
+			return nil, true
+		}
 		if errors.As(err, &r) {
 			return []*provision.NoCapacityError{r}, true
 		}
@@ -102,10 +108,13 @@ func (f *Deployer) applyOptions(p *Plan, progress provision.ProgressFunc) provis
 		}
 	}
 	return provision.ApplyOptions{
-		Parallel: parallel, Progress: progress, WaitReady: f.Settle, Drain: f.Drain, Now: f.Now, Exhausted: &f.exhausted,
+		Parallel: parallel, Progress: progress, WaitReady: f.Settle, Drain: f.Drain, Now: f.Now, Exhausted: &f.exhausted, Gate: f.Gate,
 		// A balancer is replaced after the new one is ready: two of them are harmless.
 		Surge: func(c provision.Change) bool {
 			if _, is := f.replacementReason(c); is || cloud.RunsOnThisComputer(c.Region()) { // two machines with one ID cannot coexist here
+				return false
+			}
+			if f.Gate != nil && !f.Gate.Fits(c.Desired) {
 				return false
 			}
 			g := cloud.ReplicaGroup{Model: c.Observed.Labels["model"], Region: c.Region()}

@@ -147,6 +147,7 @@ var requiredFields = map[core.EventKind]struct {
 	core.EventReplicaAdded:     {"replica", func(e *core.Event) bool { return e.Replica != nil }},
 	core.EventReplicaRemoved:   {},
 	core.EventReplicaDraining:  {},
+	core.EventReplicaNames:     {},
 	core.EventReplicaReport:    {"report", func(e *core.Event) bool { return e.Report != nil }},
 	core.EventPeerAdded:        {"peer", func(e *core.Event) bool { return e.Peer != nil }},
 	core.EventPeerRemoved:      {},

@@ -18,6 +18,9 @@ type Options struct {
 	// Dir contains the machines' disks. Program is the path of the skyserve binary that they run; it must end
 	// in /skyserve.
 	Dir, Program string
+	// Bootstrap runs each machine's bootstrap script, which downloads the binary that the machine runs, instead
+	// of Program.
+	Bootstrap bool
 	// Environment is the environment of machines. Variables with credentials of a cloud (AWS_, GOOGLE_, ...)
 	// are removed: machines use the credentials that their cloud assigns to them.
 	Environment []string

@@ -51,11 +51,17 @@ func (c *Clouds) boot(m testcloud.BootingMachine, metadataEnv func(host string) 
 		return fail(err)
 	}
 	var log tail
+	program := c.opts.Program
 	own := slices.DeleteFunc(slices.Clone(c.opts.Environment), func(v string) bool {
 		return slices.ContainsFunc(credentialPrefixes, func(prefix string) bool { return strings.HasPrefix(v, prefix) })
 	})
-	cmd := exec.Command(c.opts.Program, "node", "--config", file)
-	cmd.Stderr, cmd.Env = &log, append(own, metadataEnv(metadata.host), "PATH="+filepath.Dir(c.opts.Program)+":"+os.Getenv("PATH"))
+	own = append(own, metadataEnv(metadata.host))
+	cmd := exec.Command(program, "node", "--config", file)
+	if c.opts.Bootstrap {
+		program = filepath.Join(dir, diskProgram)
+		cmd = exec.Command("sh", "-c", startScript, filepath.Join(dir, diskBootstrap), program, file)
+	}
+	cmd.Stderr, cmd.Env = &log, append(own, "PATH="+filepath.Dir(program)+":"+os.Getenv("PATH"))
 	if err := cmd.Start(); err != nil {
 		metadata.close()
 		return fail(err)
@@ -93,11 +99,15 @@ func (c *Clouds) prepare(m testcloud.BootingMachine, dir, metadata string) (conf
 	if err := yaml.Unmarshal([]byte(m.UserData), &document); err != nil {
 		return config, "", err
 	}
+	script := ""
 	for _, f := range document.Files {
 		if f.Path == "/etc/skyserve/node.json" {
 			if err := json.Unmarshal([]byte(f.Content), &config); err != nil {
 				return config, "", err
 			}
+		}
+		if f.Path == pathBootstrap {
+			script = f.Content
 		}
 	}
 	config.Listen, config.Dir, config.Publish = m.Private+config.Listen, filepath.Join(dir, "state"), "console:"+filepath.Join(dir, "console")
@@ -112,6 +122,9 @@ func (c *Clouds) prepare(m testcloud.BootingMachine, dir, metadata string) (conf
 	file = filepath.Join(dir, "node.json")
 	if err == nil {
 		err = os.WriteFile(file, text, 0o600)
+	}
+	if err == nil && c.opts.Bootstrap {
+		err = writeBootstrap(dir, script)
 	}
 	return config, file, err
 }

@@ -17,6 +17,9 @@ const noticePeriod = 2 * time.Minute
 // credentialLifetime is the lifetime of the credentials from the metadata server: the maximum of AWS.
 const credentialLifetime = 6 * time.Hour
 
+// sessionToken is the token of IMDSv2 that the metadata server accepts.
+const sessionToken = "token"
+
 // rolePath is the metadata path of the name of a machine's IAM role in AWS. The role's credentials are below it.
 const rolePath = "latest/meta-data/iam/security-credentials/"
 
@@ -45,6 +48,10 @@ func (c *Clouds) startMetadataServer(m testcloud.BootingMachine) (metadataServer
 func (c *Clouds) serveMetadata(w http.ResponseWriter, r *http.Request, name string) {
 	path := strings.TrimPrefix(r.URL.Path, "/")
 	if role := c.AWS.MachineRole(name); role != "" && strings.HasPrefix(path, rolePath) {
+		if r.Header.Get("X-Aws-Ec2-Metadata-Token") != sessionToken { // as with IMDSv2 only
+			http.Error(w, "no session token", http.StatusUnauthorized)
+			return
+		}
 		c.serveRole(w, name, role, strings.TrimPrefix(path, rolePath))
 		return
 	}
@@ -55,9 +62,11 @@ func (c *Clouds) serveMetadata(w http.ResponseWriter, r *http.Request, name stri
 	interrupted, rebalanced := c.interrupted[name], c.rebalanced[name]
 	c.mu.Unlock()
 	switch {
+	case path == "latest/api/token" && (r.Method != http.MethodPut || r.Header.Get("X-Aws-Ec2-Metadata-Token-Ttl-Seconds") == ""):
+		http.Error(w, "requires PUT and a lifetime", http.StatusBadRequest)
 	case path == "latest/api/token":
 		w.Header().Set("X-Aws-Ec2-Metadata-Token-Ttl-Seconds", "21600")
-		fmt.Fprint(w, "token")
+		fmt.Fprint(w, sessionToken)
 	case path == "latest/meta-data/spot/instance-action" && interrupted:
 		fmt.Fprintf(w, `{"action":"terminate","time":%q}`, time.Now().Add(noticePeriod).UTC().Format(time.RFC3339))
 	case path == "latest/meta-data/events/recommendations/rebalance" && rebalanced:

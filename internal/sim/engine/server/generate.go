@@ -94,6 +94,11 @@ func (s *Server) readJob(w http.ResponseWriter, r *http.Request, chat bool) (*jo
 	if err := s.readBody(w, r, &b); err != nil {
 		return nil, err
 	}
+	return s.jobOf(r, &b, chat)
+}
+
+// jobOf validates a parsed request.
+func (s *Server) jobOf(r *http.Request, b *body, chat bool) (*job, error) {
 	rank, err := s.rankOf(r.Header)
 	if err != nil {
 		return nil, err
@@ -113,7 +118,7 @@ func (s *Server) readJob(w http.ResponseWriter, r *http.Request, chat bool) (*jo
 	if err != nil {
 		return nil, err
 	}
-	request, err := s.plan(&b, p, adapter)
+	request, err := s.plan(b, p, adapter)
 	if err != nil {
 		return nil, err
 	}

@@ -98,6 +98,21 @@ func TestMetricsOfSGLang(t *testing.T) {
 	})
 }
 
+func TestLoadsOfSGLang(t *testing.T) {
+	loaded(t, Options{Flavor: FlavorSGLang}, func(t *testing.T, b *bench) {
+		status, text := b.get("/v1/loads?include=core")
+		want := `{"loads":[{"dp_rank":0,"num_running_reqs":1,"num_waiting_reqs":1,"num_used_tokens":117,"max_total_num_tokens":21000,"token_usage":0.005571428571428572}]}`
+		if strings.TrimSpace(text) != want || status != 200 {
+			t.Errorf("%d, %s\nwant %s", status, text, want)
+		}
+	})
+	bubble(t, Options{}, func(t *testing.T, b *bench) {
+		if status, _ := b.get("/v1/loads"); status != 404 {
+			t.Errorf("of vLLM: %d", status)
+		}
+	})
+}
+
 func TestEngineWithoutMetrics(t *testing.T) {
 	bubble(t, Options{Flavor: FlavorNone}, func(t *testing.T, b *bench) {
 		status, text := b.get("/metrics")

@@ -61,6 +61,10 @@ type Options struct {
 	// default 1. They synchronise at every step.
 	DataParallel int
 
+	// APIKey is required from clients, as vLLM and SGLang do: all paths but those of health and metrics
+	// need it. Empty = none.
+	APIKey string
+
 	Flavor Flavor // default vllm
 	// LegacyMetrics adds vLLM's former metric for KV utilisation, vllm:gpu_cache_usage_perc.
 	LegacyMetrics bool

@@ -8,8 +8,6 @@ import (
 	"net/http"
 	"slices"
 
-	"github.com/zeebo/xxh3"
-
 	"skyserve/internal/sim/engine"
 )
 
@@ -73,9 +71,7 @@ func (s *Server) rerank(b *rerankBody) (*reranking, error) {
 	}
 	list := &reranking{ID: fmt.Sprintf("rerank-%016x", rand.Uint64()), Model: model}
 	for i, text := range documents {
-		h := xxh3.HashString128(b.Query + "\x00" + text)
-		score := rand.New(rand.NewPCG(h.Hi^uint64(a), h.Lo)).Float64()
-		list.Results = append(list.Results, ranked{i, map[string]any{"text": text}, score})
+		list.Results = append(list.Results, ranked{i, map[string]any{"text": text}, relevance(b.Query, text, a)})
 		list.Usage.TotalTokens += engine.CountTokens(b.Query) + engine.CountTokens(text)
 	}
 	slices.SortStableFunc(list.Results, func(x, y ranked) int { return cmp.Compare(y.RelevanceScore, x.RelevanceScore) })

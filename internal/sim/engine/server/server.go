@@ -19,7 +19,7 @@ var ErrDied = errors.New("the engine was stopped by an injected fault")
 // and Close it if it was not Run.
 type Server struct {
 	opts    Options
-	models  map[string]adapter
+	served  *served
 	driver  *driver
 	faults  *faultState
 	stored  stored
@@ -43,7 +43,7 @@ func New(opts Options) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{opts: opts, models: adapters(opts), driver: d, started: time.Now(), dead: make(chan struct{})}
+	s := &Server{opts: opts, served: newServed(opts), driver: d, started: time.Now(), dead: make(chan struct{})}
 	s.stored.byID = map[string]*list.Element{}
 	s.throughput = make([]throughput, opts.DataParallel)
 	for rank := range s.throughput {
@@ -51,7 +51,7 @@ func New(opts Options) (*Server, error) {
 	}
 	s.faults = newFaultState(opts.Seed, s.die, d.setPace)
 	s.faults.replaceFaults(opts.Faults)
-	s.handler = s.routes()
+	s.handler = s.keyed(s.routes())
 	return s, nil
 }
 
@@ -121,13 +121,30 @@ func (s *Server) routes() http.Handler {
 		{http.MethodPost, "/v1/chat/completions", s.serveChat},
 		{http.MethodPost, "/v1/completions", s.serveCompletion},
 		{http.MethodPost, "/v1/responses", s.serveResponse},
+		{http.MethodPost, "/v1/messages", s.serveMessages},
+		{http.MethodPost, "/v1/messages/count_tokens", s.serveCountTokens},
 		{http.MethodPost, "/v1/embeddings", s.serveEmbeddings},
+		{http.MethodPost, "/rerank", s.serveRerank},
 		{http.MethodPost, "/v1/rerank", s.serveRerank},
+		{http.MethodPost, "/v2/rerank", s.serveRerank},
+		{http.MethodPost, "/score", s.serveScore},
+		{http.MethodPost, "/v1/score", s.serveScore},
 		{http.MethodPost, "/tokenize", s.serveTokenize},
+		{http.MethodPost, "/v1/chat/completions/render", s.serveRender(false)},
+		{http.MethodPost, "/v1/completions/render", s.serveRender(true)},
+		{http.MethodPost, "/v1/audio/transcriptions", s.serveTranscription},
+		{http.MethodPost, "/v1/audio/translations", s.serveTranscription},
+		{http.MethodPost, "/v1/audio/speech", s.serveSpeech},
+		{http.MethodGet, "/v1/realtime", s.serveRealtime},
 		{http.MethodGet, "/v1/models", s.serveModels},
+		{http.MethodPost, "/v1/load_lora_adapter", s.serveLoadAdapter},
+		{http.MethodPost, "/v1/unload_lora_adapter", s.serveUnloadAdapter},
 		{http.MethodGet, "/health", s.serveHealth},
 		{http.MethodGet, "/healthz", s.serveHealth},
+		{http.MethodGet, "/ping", s.serveHealth},
+		{http.MethodGet, "/version", serveVersion},
 		{http.MethodGet, "/metrics", s.serveMetrics},
+		{http.MethodGet, "/v1/loads", s.serveLoads},
 	} {
 		mux.HandleFunc(route.path, s.gated(only(route.method, route.serve)))
 	}

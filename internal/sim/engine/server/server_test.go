@@ -422,3 +422,33 @@ func TestOptionErrors(t *testing.T) {
 		}
 	}
 }
+
+// Adapters are loaded and unloaded at run time as at vLLM.
+func TestAdaptersAtRunTime(t *testing.T) {
+	bubble(t, Options{Speed: 1000, Model: "base", Aliases: []string{"small"}}, func(t *testing.T, b *bench) {
+		for _, c := range []struct {
+			path, body string
+			status     int
+			listed     bool // afterwards
+		}{
+			{"/v1/unload_lora_adapter", `{"lora_name":"sql"}`, 404, false},
+			{"/v1/load_lora_adapter", `{}`, 400, false},
+			{"/v1/load_lora_adapter", `{"lora_name":"small","lora_path":"/x"}`, 400, false},
+			{"/v1/load_lora_adapter", `{"lora_name":"sql","lora_path":"/x"}`, 200, true},
+			{"/v1/load_lora_adapter", `{"lora_name":"sql","lora_path":"/x"}`, 400, true},
+			{"/v1/unload_lora_adapter", `{"lora_name":"base"}`, 404, true},
+			{"/v1/unload_lora_adapter", `{"lora_name":"sql"}`, 200, false},
+		} {
+			if status, body := b.post(c.path, c.body); status != c.status {
+				t.Errorf("%s %s: status %d, want %d: %s", c.path, c.body, status, c.status, body)
+			}
+			if _, list := b.get("/v1/models"); strings.Contains(list, `"id":"sql"`) != c.listed {
+				t.Errorf("after %s %s: %s", c.path, c.body, list)
+			}
+			want := map[bool]int{true: 200, false: 404}[c.listed]
+			if status, body := b.post(chatPath, chat("hi", `,"max_tokens":1,"model":"sql"`)); status != want {
+				t.Errorf("after %s %s: a request got %d, want %d: %s", c.path, c.body, status, want, body)
+			}
+		}
+	})
+}

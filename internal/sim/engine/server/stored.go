@@ -8,6 +8,7 @@ import (
 
 // routeStored adds the routes of stored responses.
 func (s *Server) routeStored(mux *http.ServeMux) {
+	mux.HandleFunc("POST /v1/responses/input_tokens", s.gated(s.serveInputTokens)) // beside GET /v1/responses/{id}
 	for route, serve := range map[string]func(http.ResponseWriter, conversation){
 		"GET /v1/responses/{id}":             func(w http.ResponseWriter, c conversation) { writeJSON(w, http.StatusOK, &c.document) },
 		"DELETE /v1/responses/{id}":          s.deleteResponse,

@@ -1,11 +1,11 @@
 //go:build linux || darwin
 
-package store
+package atomicfile
 
 import "golang.org/x/sys/unix"
 
-// freeBytes returns the bytes available to users on the file system of a directory.
-func freeBytes(dir string) (uint64, error) {
+// FreeBytes returns the bytes available to users on the file system of a directory.
+func FreeBytes(dir string) (uint64, error) {
 	var s unix.Statfs_t
 	if err := unix.Statfs(dir, &s); err != nil {
 		return 0, err

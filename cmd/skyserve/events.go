@@ -1,0 +1,284 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/spf13/cobra"
+
+	"skyserve/internal/printable"
+	"skyserve/internal/telemetry"
+)
+
+const (
+	// defaultEvents is the number of events without --limit: a screen.
+	defaultEvents = 50
+	// eventsPoll is the interval of `events --watch`.
+	eventsPoll = time.Second
+	// watchOverlap is the time for which --watch reads events again: clocks of machines differ, and events
+	// of an outage are stored after it.
+	watchOverlap = 10 * time.Minute
+)
+
+// eventsOptions are the flags of `skyserve events`.
+type eventsOptions struct {
+	name   string
+	admins []string
+	watch  bool
+	since  string
+	kinds  []string
+	region string
+	limit  int
+	output string
+	poll   time.Duration  // of --watch; 0 = eventsPoll
+	zone   *time.Location // of the table's times; nil = local
+}
+
+func newEventsCmd() *cobra.Command {
+	var o eventsOptions
+	cmd := &cobra.Command{
+		Use:   "events [NAME]",
+		Short: "Show who or what changed a service, when and why",
+		Long: `Show the events of a service, oldest first: launches, terminations and failures of machines,
+interruptions by the cloud, plans, changes by the scaling strategy and by operators, rollouts, reloads of the
+configuration, certificates, and changes of the leader. Events are kept for 35 days.
+
+ACTOR is operator:NAME, with the name of the operator's certificate, or controller, autoscaler, cloud or
+balancer. The newest --limit events are shown. --watch prints new events until Ctrl-C.`,
+		Example: `  skyserve events
+  skyserve events chat --since 2h
+  skyserve events --kind launch,termination --region us
+  skyserve events --since 2026-11-24T12:00:00Z -o json
+  skyserve events --watch`,
+		Args: argsBetween(0, 1, "[NAME]"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 1 {
+				o.name = args[0]
+			}
+			return runEvents(cmd.Context(), &o, cmd.OutOrStdout(), cmd.ErrOrStderr())
+		},
+	}
+	flags := cmd.Flags()
+	flags.BoolVarP(&o.watch, "watch", "w", false, "print new events until Ctrl-C")
+	flags.StringVar(&o.since, "since", "", "start of the period: a duration such as 2h or 7d, or a time such as 2026-11-24T12:00:00Z (default: all)")
+	flags.StringSliceVar(&o.kinds, "kind", nil, "only events of this `KIND`, repeatable or comma-separated")
+	flags.StringVar(&o.region, "region", "", "only events in this `REGION`, such as aws/us-east-1 or us-east-1")
+	flags.IntVar(&o.limit, "limit", defaultEvents, fmt.Sprintf("maximum number of events, from 1 to %d", telemetry.MaxEvents))
+	flags.StringSliceVar(&o.admins, "admin", nil, "admin `URL` of a balancer, repeatable or comma-separated (default: the running service's)")
+	flags.StringVarP(&o.output, "output", "o", "text", "output format: text, or json with one event per line")
+	_ = cmd.RegisterFlagCompletionFunc("kind", cobra.FixedCompletions(eventKinds(), cobra.ShellCompDirectiveNoFileComp)) // fails only for an unknown flag
+	return cmd
+}
+
+// eventKinds returns the known kinds of events.
+func eventKinds() (kinds []string) {
+	for _, k := range telemetry.EventKinds() {
+		kinds = append(kinds, string(k))
+	}
+	return kinds
+}
+
+func runEvents(ctx context.Context, o *eventsOptions, out, errOut io.Writer) error {
+	q, err := o.query(time.Now())
+	if err != nil {
+		return err
+	}
+	_, admins, err := findAdmins(o.name, o.admins)
+	if err != nil {
+		return err
+	}
+	var earlier *telemetry.EventReport // events that --watch must not print, although --limit omits them
+	if o.watch {
+		if earlier, err = fetchEvents(ctx, admins, watchQuery(q, time.Now())); err != nil {
+			return err
+		}
+	}
+	report, err := fetchEvents(ctx, admins, q)
+	if err != nil {
+		return err
+	}
+	p := &eventPrinter{out: out, errOut: errOut, json: o.output == "json", shown: map[string]bool{}, zone: cmp.Or(o.zone, time.Local)}
+	if err := p.printReport(report); err != nil || !o.watch {
+		return err
+	}
+	for _, e := range earlier.Events {
+		p.shown[e.ID] = true
+	}
+	return p.watchEvents(ctx, admins, q, cmp.Or(o.poll, eventsPoll))
+}
+
+// query returns the query of the flags.
+func (o *eventsOptions) query(now time.Time) (q telemetry.EventQuery, err error) {
+	if err := checkOutput(o.output); err != nil {
+		return q, err
+	}
+	if o.limit < 1 || o.limit > telemetry.MaxEvents {
+		return q, usage(fmt.Errorf("--limit: must be from 1 to %d, got %d", telemetry.MaxEvents, o.limit), "")
+	}
+	q = telemetry.EventQuery{Limit: o.limit, Region: o.region}
+	for _, kind := range o.kinds { // other versions may have further kinds
+		if kind == "" {
+			return q, usage(errors.New(`--kind: must be a kind of events, got ""`), "")
+		}
+		q.Kinds = append(q.Kinds, telemetry.EventKind(kind))
+	}
+	if o.since == "" {
+		return q, nil
+	}
+	if q.Since, err = sinceTime(o.since, now); err != nil {
+		return q, usage(fmt.Errorf("--since: %w", err), "")
+	}
+	return q, nil
+}
+
+// sinceTime parses a duration before now, with days as in 7d, or a time.
+func sinceTime(text string, now time.Time) (time.Time, error) {
+	var days int
+	var unit string
+	if n, err := fmt.Sscanf(text, "%d%s", &days, &unit); err == nil && n == 2 && unit == "d" && days >= 0 {
+		return now.AddDate(0, 0, -days), nil
+	}
+	if d, err := time.ParseDuration(text); err == nil && d >= 0 {
+		return now.Add(-d), nil
+	}
+	if t, err := time.Parse(time.RFC3339, text); err == nil {
+		return t, nil
+	}
+	return time.Time{}, fmt.Errorf("must be a duration such as 2h or 7d, or a time such as 2026-11-24T12:00:00Z, got %q", text)
+}
+
+// fetchEvents returns the selected events, else the incomplete report with most events.
+func fetchEvents(ctx context.Context, admins []*telemetry.Client, q telemetry.EventQuery) (*telemetry.EventReport, error) {
+	return fetchReport("events", admins,
+		func(c *telemetry.Client) (*telemetry.EventReport, error) { return c.Events(ctx, q) },
+		func(r *telemetry.EventReport) bool { return r.Complete },
+		func(r, best *telemetry.EventReport) bool { return len(r.Events) > len(best.Events) })
+}
+
+// eventPrinter prints each event once.
+type eventPrinter struct {
+	out, errOut io.Writer
+	json        bool
+	zone        *time.Location  // of times in the table
+	shown       map[string]bool // IDs
+	problem     string          // the last printed problem
+	started     bool            // the header was printed
+	empty       bool            // it was printed that there are no events
+	widths      [6]int          // of the columns except the last, in characters
+}
+
+// printReport prints the events that were not printed, and a problem to errOut when it changes.
+func (p *eventPrinter) printReport(r *telemetry.EventReport) error {
+	if r.Problem != p.problem {
+		if p.problem = r.Problem; r.Problem != "" {
+			fmt.Fprintf(p.errOut, "incomplete: the store is unavailable; showing the events that a balancer has in memory: %s\n", printable.Line(r.Problem))
+		}
+	}
+	var fresh []telemetry.Event
+	for _, e := range r.Events {
+		if !p.shown[e.ID] {
+			p.shown[e.ID] = true
+			fresh = append(fresh, e)
+		}
+	}
+	if p.json {
+		enc := json.NewEncoder(p.out)
+		for _, e := range fresh {
+			if err := enc.Encode(e); err != nil {
+				return fmt.Errorf("writing the events: %w", err)
+			}
+		}
+		return nil
+	}
+	return p.printTable(fresh)
+}
+
+// eventTimeLayout is the layout of times in the table.
+const eventTimeLayout = "2006-01-02 15:04:05"
+
+// printTable prints events as a table, with a header for the first one.
+func (p *eventPrinter) printTable(events []telemetry.Event) error {
+	if len(events) == 0 {
+		if len(p.shown) == 0 && !p.empty && p.problem == "" {
+			p.empty = true
+			fmt.Fprintln(p.errOut, "no events")
+		}
+		return nil
+	}
+	var rows [][]string
+	if !p.started {
+		p.started = true
+		rows = append(rows, []string{"TIME", "ACTOR", "KIND", "REGION", "OBJECT", "MESSAGE", "REASON"})
+	}
+	for _, e := range events {
+		reason := e.Reason
+		if e.Plan != nil && e.Kind != telemetry.EventPlan && e.Kind != telemetry.EventApply {
+			reason += " (plan of " + e.Plan.In(p.zone).Format(eventTimeLayout) + ")"
+		}
+		rows = append(rows, []string{e.At.In(p.zone).Format(eventTimeLayout), e.Actor, string(e.Kind), cmp.Or(string(e.Region), "-"), cmp.Or(e.Object, "-"), e.Message, cmp.Or(reason, "-")})
+	}
+	return p.printRows(rows)
+}
+
+// printRows prints rows in columns that are as wide as the widest cell so far, so that rows printed
+// later stay aligned. Cells are one line each.
+func (p *eventPrinter) printRows(rows [][]string) error {
+	for _, row := range rows {
+		for i := range row[:len(row)-1] {
+			row[i] = printable.Line(row[i])
+			p.widths[i] = max(p.widths[i], utf8.RuneCountInString(row[i]))
+		}
+	}
+	var page strings.Builder
+	for _, row := range rows {
+		for i, cell := range row[:len(row)-1] {
+			page.WriteString(cell + strings.Repeat(" ", p.widths[i]-utf8.RuneCountInString(cell)+2))
+		}
+		page.WriteString(printable.Line(row[len(row)-1]) + "\n")
+	}
+	_, err := io.WriteString(p.out, page.String())
+	return err
+}
+
+// watchQuery returns the query of --watch at a time.
+func watchQuery(q telemetry.EventQuery, now time.Time) telemetry.EventQuery {
+	q.Since, q.Limit = now.Add(-watchOverlap), 0
+	return q
+}
+
+// watchEvents prints new events until ctx ends. A failure is printed once until a query succeeds.
+func (p *eventPrinter) watchEvents(ctx context.Context, admins []*telemetry.Client, q telemetry.EventQuery, poll time.Duration) error {
+	tick := time.NewTicker(poll)
+	defer tick.Stop()
+	failing := false
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case now := <-tick.C:
+			q = watchQuery(q, now)
+		}
+		report, err := fetchEvents(ctx, admins, q)
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case err != nil:
+			if !failing {
+				failing = true
+				fmt.Fprintf(p.errOut, "%v; retrying\n", err)
+			}
+			continue
+		}
+		failing = false
+		if err := p.printReport(report); err != nil {
+			return err
+		}
+	}
+}

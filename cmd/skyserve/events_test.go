@@ -1,0 +1,185 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"skyserve/internal/telemetry"
+	"skyserve/internal/testkit"
+)
+
+// eventServer is the admin API of a balancer with events.
+type eventServer struct {
+	mu     sync.Mutex
+	status int // 0 = 200
+	report telemetry.EventReport
+	query  string            // of the last request
+	old    []telemetry.Event // that a limit omits
+}
+
+func (s *eventServer) set(f func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	f()
+}
+
+func (s *eventServer) serve(t *testing.T) string {
+	t.Helper()
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.query = r.URL.RawQuery
+		if s.status != 0 {
+			w.WriteHeader(s.status)
+		}
+		report := s.report
+		if !r.URL.Query().Has("limit") {
+			report.Events = append(slices.Clone(s.old), report.Events...)
+		}
+		_ = json.NewEncoder(w).Encode(report)
+	}))
+	t.Cleanup(srv.Close)
+	return srv.URL
+}
+
+var (
+	eventNoon  = time.Date(2026, 11, 24, 12, 0, 0, 0, time.UTC)
+	someEvents = []telemetry.Event{
+		{ID: "1", At: eventNoon, Actor: "controller", Kind: telemetry.EventDeath, Region: "local/us", Object: "us-0", Message: "us-0 ended", Reason: "process exited (pid 7)"},
+		{ID: "2", At: eventNoon.Add(time.Minute), Actor: "autoscaler", Kind: telemetry.EventLaunch, Region: "local/us", Object: "us-3", Message: "launched us-3", Reason: "KV memory 80 % used", Plan: &eventNoon},
+		{ID: "3", At: eventNoon.Add(time.Hour), Actor: "operator:ann", Kind: "teleport", Message: "moved\x1b[2J everything"},
+	}
+)
+
+func TestEventsTable(t *testing.T) {
+	s := &eventServer{report: telemetry.EventReport{Complete: true, Events: someEvents}}
+	var out, errOut bytes.Buffer
+	o := &eventsOptions{admins: []string{s.serve(t)}, limit: 50, output: "text", since: "2026-11-24T12:00:00Z", kinds: []string{"death", "teleport"}, region: "us", zone: time.UTC}
+	if err := runEvents(t.Context(), o, &out, &errOut); err != nil {
+		t.Fatal(err)
+	}
+	want := `TIME                 ACTOR         KIND      REGION    OBJECT  MESSAGE              REASON
+2026-11-24 12:00:00  controller    death     local/us  us-0    us-0 ended           process exited (pid 7)
+2026-11-24 12:01:00  autoscaler    launch    local/us  us-3    launched us-3        KV memory 80 % used (plan of 2026-11-24 12:00:00)
+2026-11-24 13:00:00  operator:ann  teleport  -         -       moved[2J everything  -
+`
+	if got := out.String(); got != want {
+		t.Errorf("got\n%swant\n%s", got, want)
+	}
+	if s.query != "kind=death&kind=teleport&limit=50&region=us&since=2026-11-24T12%3A00%3A00Z" {
+		t.Errorf("asked %s", s.query)
+	}
+	if errOut.Len() != 0 {
+		t.Errorf("stderr: %s", errOut.String())
+	}
+}
+
+func TestEventsJSON(t *testing.T) {
+	s := &eventServer{report: telemetry.EventReport{Complete: true, Events: someEvents}}
+	var out, errOut bytes.Buffer
+	if err := runEvents(t.Context(), &eventsOptions{admins: []string{s.serve(t)}, limit: 50, output: "json"}, &out, &errOut); err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.Split(strings.TrimSpace(out.String()), "\n")
+	if len(lines) != 3 || lines[0] != `{"id":"1","at":"2026-11-24T12:00:00Z","actor":"controller","kind":"death","region":"local/us","object":"us-0","message":"us-0 ended","reason":"process exited (pid 7)"}` {
+		t.Errorf("got %s", out.String())
+	}
+}
+
+// While the store is unavailable, the events in memory are shown, and stderr says so. A balancer that
+// does not respond is skipped.
+func TestEventsWithoutAStore(t *testing.T) {
+	away := &eventServer{report: telemetry.EventReport{Problem: "store unavailable: no connection", Events: someEvents[:1]}}
+	broken := &eventServer{status: http.StatusInternalServerError}
+	more := &eventServer{report: telemetry.EventReport{Problem: "store unavailable: no connection", Events: someEvents[:2]}}
+	var out, errOut bytes.Buffer
+	o := &eventsOptions{admins: []string{away.serve(t), broken.serve(t), more.serve(t)}, limit: 50, output: "json"}
+	if err := runEvents(t.Context(), o, &out, &errOut); err != nil {
+		t.Fatal(err)
+	}
+	if n := strings.Count(out.String(), "\n"); n != 2 {
+		t.Errorf("%d events: %s", n, out.String())
+	}
+	if got := errOut.String(); !strings.Contains(got, "incomplete: the store is unavailable; showing the events that a balancer has in memory: store unavailable: no connection") {
+		t.Errorf("stderr: %s", got)
+	}
+	none := &eventsOptions{admins: []string{broken.serve(t)}, limit: 50, output: "text"}
+	if err := runEvents(t.Context(), none, &out, &errOut); err == nil || !strings.Contains(err.Error(), "fetching the events: ") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestEventsFlags(t *testing.T) {
+	now := eventNoon
+	for _, c := range []struct {
+		o    eventsOptions
+		want string // the error
+	}{
+		{eventsOptions{output: "xml", limit: 1}, "-o xml: must be one of text, json"},
+		{eventsOptions{output: "text"}, "--limit: must be from 1 to 10000, got 0"},
+		{eventsOptions{output: "text", limit: 10_001}, "--limit: must be from 1 to 10000, got 10001"},
+		{eventsOptions{output: "text", limit: 1, kinds: []string{""}}, `--kind: must be a kind of events, got ""`},
+		{eventsOptions{output: "text", limit: 1, since: "yesterday"}, `--since: must be a duration such as 2h or 7d, or a time such as 2026-11-24T12:00:00Z, got "yesterday"`},
+		{eventsOptions{output: "text", limit: 1, since: "-2h"}, `--since: must be a duration such as 2h or 7d, or a time such as 2026-11-24T12:00:00Z, got "-2h"`},
+	} {
+		_, err := c.o.query(now)
+		var coded *exitError
+		if !errors.As(err, &coded) || coded.code != exitUsage || err.Error() != c.want {
+			t.Errorf("%+v: got %v, want %s", c.o, err, c.want)
+		}
+	}
+	for since, want := range map[string]time.Time{"2h": now.Add(-2 * time.Hour), "7d": now.AddDate(0, 0, -7), "0s": now, "2026-01-02T03:04:05Z": time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)} {
+		if got, err := sinceTime(since, now); err != nil || !got.Equal(want) {
+			t.Errorf("%s: got %s, %v; want %s", since, got, err, want)
+		}
+	}
+}
+
+// syncBuffer is a buffer that is written and read concurrently.
+type syncBuffer struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (b *syncBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.Write(p)
+}
+
+func (b *syncBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.String()
+}
+
+// --watch prints each new event once, none that --limit omitted, continues after failures, and ends with ctx.
+func TestEventsWatch(t *testing.T) {
+	s := &eventServer{report: telemetry.EventReport{Complete: true, Events: someEvents[:1]}, old: []telemetry.Event{{ID: "0", Kind: telemetry.EventLaunch}}}
+	var out, errOut syncBuffer
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	o := &eventsOptions{admins: []string{s.serve(t)}, limit: 50, output: "json", watch: true, poll: time.Millisecond}
+	go func() { done <- runEvents(ctx, o, &out, &errOut) }()
+	testkit.Eventually(t, "the first event", func() bool { return strings.Count(out.String(), "\n") == 1 })
+	s.set(func() { s.status = http.StatusServiceUnavailable })
+	testkit.Eventually(t, "the failure is printed", func() bool { return strings.Contains(errOut.String(), "; retrying\n") })
+	s.set(func() { s.status, s.report.Events = 0, someEvents[:2] })
+	testkit.Eventually(t, "the second event", func() bool { return strings.Count(out.String(), "\n") == 2 })
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	if got := out.String(); strings.Count(got, `"id":"1"`) != 1 || strings.Contains(got, `"id":"0"`) || strings.Count(errOut.String(), "retrying") != 1 {
+		t.Errorf("got %s and %s", got, errOut.String())
+	}
+}

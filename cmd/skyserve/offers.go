@@ -1,0 +1,291 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"skyserve/internal/catalogue"
+	"skyserve/internal/controller/deploy"
+	"skyserve/internal/printable"
+	"skyserve/internal/service"
+	"skyserve/provision"
+	"skyserve/provision/cloud"
+)
+
+// offersOptions are the flags of `skyserve offers`.
+type offersOptions struct {
+	file     string
+	gpu      string
+	regions  []string
+	count    int
+	capacity string
+	output   string
+	clouds   cloudFlags
+}
+
+func newOffersCmd() *cobra.Command {
+	o := offersOptions{}
+	cmd := &cobra.Command{
+		Use:   "offers [SERVICE.yaml]",
+		Short: "List the machines that can be rented",
+		Long: `List the machines with GPUs that the clouds offer, without renting any: GPU, machine type,
+region, zone, capacity type, price per hour with its source, remaining quota, and the cloud's
+estimate of spot capacity. The regions are those of SERVICE.yaml, else those of --region, else all
+known regions of AWS and Google Cloud.
+
+A listed machine may still be unavailable: clouds report a lack of capacity only at a launch.
+
+Exit codes: 0 complete, 2 usage error, 3 some regions or estimates are missing, 4 a cloud
+rejects the credentials and nothing could be listed.`,
+		Example: `  skyserve offers --gpu L4 --region aws/us-east-1
+  skyserve offers --gpu H100 --region aws/us-east-1 --region gcp/us-central1 --capacity spot -o json
+  skyserve offers service.yaml`,
+		Args: argsBetween(0, 1, "[SERVICE.yaml]"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				o.file = args[0]
+			}
+			return runOffers(cmd.Context(), &o, cmd.OutOrStdout(), cmd.ErrOrStderr())
+		},
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&o.gpu, "gpu", "", "list machines with this `GPU` only, such as L4")
+	flags.StringArrayVar(&o.regions, "region", nil, "list this region only, as `CLOUD/REGION`, such as aws/us-east-1 (repeatable)")
+	flags.IntVar(&o.count, "count", 1, "the number of spot machines that the capacity estimates are for")
+	flags.StringVar(&o.capacity, "capacity", "", "list this capacity type only: reserved, on_demand or spot")
+	flags.StringVarP(&o.output, "output", "o", "table", "output format: table or json")
+	o.clouds.registerFlags(flags)
+	cmd.AddCommand(newOffersBlocksCmd(), newOffersBuyCmd())
+	return cmd
+}
+
+// maxOffersCount is the maximum of --count: above it, no quota or estimate is useful.
+const maxOffersCount = 1000
+
+// check rejects unsupported flags.
+func (o *offersOptions) check() error {
+	var gpus []string
+	for _, g := range catalogue.GPUs() {
+		gpus = append(gpus, g.Name)
+	}
+	capacities := []string{string(service.CapacityReserved), string(service.CapacityOnDemand), string(service.CapacitySpot)}
+	switch {
+	case o.output != "table" && o.output != "json":
+		return usage(fmt.Errorf("--output: must be one of table, json, got %q", o.output), "")
+	case o.gpu != "" && !slices.Contains(gpus, o.gpu):
+		return usage(fmt.Errorf("--gpu: must be one of %s, got %q", strings.Join(gpus, ", "), o.gpu), "")
+	case o.capacity != "" && !slices.Contains(capacities, o.capacity):
+		return usage(fmt.Errorf("--capacity: must be one of %s, got %q", strings.Join(capacities, ", "), o.capacity), "")
+	case o.count < 1 || o.count > maxOffersCount:
+		return usage(fmt.Errorf("--count: must be from 1 to %d, got %d", maxOffersCount, o.count), "")
+	}
+	return nil
+}
+
+// selectRegions returns the spec to read offers for and its regions. Without a file the spec has no networks.
+func (o *offersOptions) selectRegions() (*service.Spec, []service.Region, error) {
+	spec := &service.Spec{Name: "offers"}
+	var regions []service.Region
+	if o.file != "" {
+		text, err := os.ReadFile(o.file)
+		if err != nil {
+			return nil, nil, usage(fmt.Errorf("reading the service: %w", err), "'skyserve init' prints a starter service.yaml")
+		}
+		if spec, err = service.Parse(o.file, text); err != nil {
+			return nil, nil, usage(err, "")
+		}
+		regions = cloud.RentedRegions(spec)
+	}
+	chosen, err := readRegions(o.regions)
+	if err != nil {
+		return nil, nil, err
+	}
+	switch {
+	case o.file == "" && len(chosen) > 0:
+		regions = chosen
+	case o.file == "":
+		for _, name := range []string{service.CloudAWS, service.CloudGCP} {
+			for _, place := range service.KnownRegions(name) {
+				regions = append(regions, service.Region(name+"/"+place))
+			}
+		}
+	case len(chosen) > 0:
+		regions = slices.DeleteFunc(regions, func(r service.Region) bool { return !slices.Contains(chosen, r) })
+	}
+	if len(regions) == 0 {
+		return nil, nil, usage(errors.New("no region in a cloud is selected"), "pass --region aws/us-east-1, or a service.yaml with regions in clouds")
+	}
+	return spec, regions, nil
+}
+
+func runOffers(ctx context.Context, o *offersOptions, out, errOut io.Writer) error {
+	if err := o.check(); err != nil {
+		return err
+	}
+	spec, regions, err := o.selectRegions()
+	if err != nil {
+		return err
+	}
+	f := offersFinder{o: o, spec: spec, listing: listing{Offers: []offerRow{}, Warnings: []string{}}}
+	for _, name := range []string{service.CloudAWS, service.CloudGCP} {
+		in := slices.DeleteFunc(slices.Clone(regions), func(r service.Region) bool { return r.Cloud() != name })
+		if len(in) > 0 {
+			f.findOffers(ctx, name, in)
+		}
+	}
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	if len(f.listing.Offers) == 0 && f.rejected != nil {
+		return cloudError(f.rejected)
+	}
+	if o.output == "json" {
+		err = json.NewEncoder(out).Encode(f.listing)
+	} else {
+		err = f.listing.printTable(out)
+	}
+	for _, w := range f.listing.Warnings {
+		fmt.Fprintln(errOut, "warning: "+w)
+	}
+	if err == nil && len(f.listing.Warnings) > 0 {
+		err = &exitError{code: exitPartial, err: errors.New("the list is incomplete"), hint: "see the warnings"}
+	}
+	return err
+}
+
+// offerRow is one machine that can be rented. Unknown values are nil.
+type offerRow struct {
+	GPU          string               `json:"gpu"`
+	GPUs         int                  `json:"gpus"`
+	Type         string               `json:"type"`
+	Region       service.Region       `json:"region"`
+	Zone         string               `json:"zone"`
+	Capacity     service.CapacityType `json:"capacity"`
+	PricePerHour *float64             `json:"price_per_hour"` // USD
+	PriceFrom    *string              `json:"price_from"`
+	QuotaLeft    *float64             `json:"quota_left"` // the number of such machines
+	SpotScore    *int                 `json:"spot_score"` // 1..10, AWS only
+	Advice       *string              `json:"advice"`
+}
+
+// listing is the output of `skyserve offers`.
+type listing struct {
+	Offers   []offerRow `json:"offers"`
+	Warnings []string   `json:"warnings"`
+}
+
+// offersFinder collects the rows.
+type offersFinder struct {
+	o        *offersOptions
+	spec     *service.Spec
+	listing  listing
+	rejected error // the first error about credentials
+}
+
+// warn adds a warning with the next step, where the error has one.
+func (f *offersFinder) warn(text string, err error) {
+	line := text + oneLine(err)
+	var rejected *provision.CredentialsError
+	var limit *provision.AdviceLimitError
+	if errors.As(err, &rejected) {
+		if f.rejected == nil {
+			f.rejected = err
+		}
+		line = strings.TrimSpace(line + " (" + rejected.Hint + ")")
+	}
+	if errors.As(err, &limit) {
+		line += " (" + limit.Hint + ")"
+	}
+	if !slices.Contains(f.listing.Warnings, line) {
+		f.listing.Warnings = append(f.listing.Warnings, line)
+	}
+}
+
+// findOffers adds the rows of one cloud's regions.
+func (f *offersFinder) findOffers(ctx context.Context, name string, regions []service.Region) {
+	places, err := f.o.clouds.providersOf(ctx, f.spec, regions...)
+	if err != nil {
+		f.warn(name+": ", err)
+		return
+	}
+	offers, prices, unknown := deploy.Offers(ctx, places, regions)
+	for _, r := range slices.Sorted(maps.Keys(unknown)) {
+		f.warn(string(r)+": ", unknown[r])
+	}
+	regions = slices.DeleteFunc(regions, func(r service.Region) bool { return unknown[r] != nil })
+	f.listing.Warnings = append(f.listing.Warnings, unknownPriceLines(prices.Unknown)...)
+	quotas, errs := quotasOf(ctx, places, regions)
+	for _, r := range slices.Sorted(maps.Keys(errs)) {
+		f.warn(fmt.Sprintf("quotas of %s are unknown: ", r), errs[r])
+	}
+	limited := false
+	for _, r := range regions {
+		wanted := slices.DeleteFunc(slices.Clone(offers[r]), func(o provision.Offering) bool { return !f.o.selects(o) })
+		var advice []provision.CapacityAdvice
+		if !limited {
+			advice, err = places.CapacityAdvice(ctx, r, wanted, f.o.count)
+			var limit *provision.AdviceLimitError
+			limited = errors.As(err, &limit)
+			if err != nil {
+				f.warn("capacity advice is missing: ", err)
+			}
+		}
+		for _, o := range wanted {
+			f.listing.Offers = append(f.listing.Offers, rowOf(o, quotas, advice))
+		}
+	}
+}
+
+// selects reports whether the flags select an offering.
+func (o *offersOptions) selects(offer provision.Offering) bool {
+	return offer.GPUs > 0 && (o.gpu == "" || offer.GPU == o.gpu) && (o.capacity == "" || string(offer.Capacity) == o.capacity)
+}
+
+// rowOf returns the row of an offering.
+func rowOf(o provision.Offering, quotas []provision.Quota, advice []provision.CapacityAdvice) offerRow {
+	row := offerRow{GPU: o.GPU, GPUs: o.GPUs, Type: o.Type, Region: o.Region, Zone: o.Zone, Capacity: o.Capacity}
+	if o.PricePerHour > 0 && o.Capacity != service.CapacityReserved { // clouds do not report the price of commitments
+		row.PricePerHour, row.PriceFrom = &o.PricePerHour, &o.PriceSource
+	}
+	if left, known := cloud.MachinesLeft(o, quotas); known {
+		row.QuotaLeft = &left
+	}
+	at := slices.IndexFunc(advice, func(a provision.CapacityAdvice) bool { return a.Type == o.Type && a.Zone == o.Zone })
+	if at >= 0 && o.Capacity == service.CapacitySpot {
+		row.SpotScore = advice[at].SpotScore
+		row.Advice = &advice[at].Text
+	}
+	return row
+}
+
+// printTable prints the rows.
+func (l *listing) printTable(w io.Writer) error {
+	t := printable.NewTable(w)
+	t.Rowf("GPU\tTYPE\tREGION\tZONE\tCAPACITY\tUSD/HOUR\tPRICE SOURCE\tQUOTA LEFT\tSPOT ADVICE")
+	for _, r := range l.Offers {
+		gpu, price, from, left, advice := r.GPU, "-", "-", "-", "-"
+		if r.GPUs > 1 {
+			gpu = fmt.Sprintf("%dx%s", r.GPUs, r.GPU)
+		}
+		if r.PricePerHour != nil {
+			price, from = fmt.Sprintf("%.4g", *r.PricePerHour), *r.PriceFrom
+		}
+		if r.QuotaLeft != nil {
+			left = fmt.Sprintf("%g", *r.QuotaLeft)
+		}
+		if r.Advice != nil {
+			advice = *r.Advice
+		}
+		t.Rowf("%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s", gpu, r.Type, r.Region, r.Zone, r.Capacity, price, from, left, advice)
+	}
+	return t.Flush()
+}

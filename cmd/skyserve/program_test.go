@@ -1,0 +1,106 @@
+package main
+
+import (
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"skyserve/internal/service"
+	"skyserve/internal/testcloud/machines"
+	"skyserve/internal/testkit"
+)
+
+// buildProgram builds skyserve as VMs run it.
+func buildProgram(t *testing.T, file string) {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-tags", "grpcnotrace", "-ldflags", "-s -w", "-o", file, ".")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH=amd64")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+}
+
+// checkStored checks that the bucket in each of some clouds contains one binary, the same in all, and is private. It
+// returns the names of the objects.
+func (e *emulated) checkStored(aws, google int) []string {
+	e.t.Helper()
+	atAWS := e.aws.StoredObjects()
+	atGoogle, retained := e.gce.StoredObjects()
+	hashes := map[string]bool{}
+	for _, name := range append(atAWS, atGoogle...) {
+		_, key, _ := strings.Cut(name, "/")
+		hashes[key] = true
+	}
+	public := append(e.aws.PublicBuckets(), e.gce.PublicBuckets()...)
+	if len(atAWS) != aws || len(atGoogle) != google || len(hashes) > 1 || retained > 0 || len(public) > 0 {
+		e.t.Fatalf("stored %q and %q, want %d and %d with one hash; retained %d, public %q", atAWS, atGoogle, aws, google, retained, public)
+	}
+	return slices.Sorted(maps.Keys(hashes))
+}
+
+// Without --program, up stores its own binary in a private bucket of each cloud, from which machines download it
+// with their own identity. Another binary replaces the machines and the stored one, and down deletes the buckets.
+func TestUpStoresItsOwnProgram(t *testing.T) {
+	testkit.Slow(t)
+	testkit.NotUnderRace(t, "runs a binary of its own; other tests cover the same code")
+	t.Parallel()
+	e := emulateWith(t, machines.Options{Bootstrap: true})
+	e.gce.SetPolicyDelay(1) // the first download of a machine is denied
+	e.program = filepath.Join(e.dir, "operator", "skyserve")
+	buildProgram(t, e.program)
+	const google = "  - name: gcp/us-central1\n    capacity: [on_demand]\n    replicas: {min: 1, max: 1}\n"
+	atGoogle := strings.Replace(oneRegion, "  - name: aws/us-east-1\n", google, 1)
+	inBoth := strings.Replace(oneRegion, "regions:\n", "regions:\n"+google, 1)
+
+	e.gce.DenyPermissions("storage.objects.create")
+	up := e.at("up", e.upOf(atGoogle)[1], "--yes")
+	if out := e.skyserve(exitCredentials, up...); !strings.Contains(out, "storage.objects.create") || !strings.Contains(out, "Storage Admin") || len(e.gce.Buckets()) > 0 {
+		t.Errorf("without a permission: %q\n%s", e.gce.Buckets(), out)
+	}
+	e.gce.DenyPermissions()
+	base := endpointIn(e.skyserve(exitOK, up...), "us-central1")
+	within(t, "a chat", func() error { return chatAt(base, "key-of-a-client") })
+	first := e.checkStored(0, 1)
+	if out := e.skyserve(exitOK, append(up, "--dry-run", "--detailed-exitcode")...); strings.Contains(out, "program-") {
+		t.Errorf("a second up:\n%s", out)
+	}
+	if s := e.status(); len(s.Drift) > 0 {
+		t.Errorf("status has drift: %+v", s.Drift)
+	}
+	e.skyserve(exitOK, e.at("doctor", up[1])...)
+
+	f := e.program
+	text, err := os.ReadFile(f)
+	if err == nil {
+		err = os.Remove(f)
+	}
+	if err == nil {
+		err = os.WriteFile(f, append(text, "another version"...), 0o700) //nolint:gosec // it is run
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	launched := e.instance("us-central1-0")
+	up = e.at("up", e.upOf(inBoth)[1], "--yes")
+	base = endpointIn(e.skyserve(exitOK, up...), "us-east-1")
+	within(t, "a chat", func() error { return chatAt(base, "key-of-a-client") })
+	if second := e.checkStored(1, 1); slices.Equal(first, second) || e.instance("us-central1-0") == launched {
+		t.Errorf("stored %q, then %q; the replica was %s and %s", first, second, launched, e.instance("us-central1-0"))
+	}
+
+	for _, id := range []string{"us-central1-0", "us-east-1-0"} { // the controller replaces them
+		e.TerminateWithoutNotice(e.instance(id))
+		e.machine(id, true)
+	}
+	e.awaitStates(map[string]service.ReplicaState{"us-central1-0": service.StateReady, "us-east-1-0": service.StateReady})
+
+	e.skyserve(exitOK, e.at("down", "chat", "--yes")...)
+	e.checkNothingIsLeft("")
+	if n := e.faults.CallCounts(); n["s3:PutObject"] != 1 || n["s3:GetObject"] < 3 || n["storage.objects.insert"] < 2*30 {
+		t.Errorf("got the calls %v", n)
+	}
+}

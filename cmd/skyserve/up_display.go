@@ -1,0 +1,159 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"skyserve/internal/agent"
+	"skyserve/internal/controller/deploy"
+	"skyserve/provision"
+)
+
+const (
+	// drawInterval is how often a terminal is redrawn while machines start.
+	drawInterval = time.Second
+	// shownFailureLines is the number of log lines that `up` prints of a failed replica.
+	shownFailureLines = 10
+)
+
+// startDisplay shows machines that start: on a terminal as rows that are redrawn, elsewhere as lines.
+type startDisplay struct {
+	up    *up
+	block *terminalBlock // nil where the output is no terminal
+
+	mu   sync.Mutex
+	view *startView
+}
+
+// newStartDisplay returns the display of a run.
+func newStartDisplay(u *up) *startDisplay {
+	return &startDisplay{up: u, block: u.block, view: newStartView(time.Now())}
+}
+
+// observe shows the status of a machine.
+func (d *startDisplay) observe(o provision.Object, s agent.Status) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.view.observe(time.Now(), o, s)
+	d.print()
+}
+
+// print prints what is due; the caller holds the lock. On a terminal, where rows show the phases, lines
+// only tell the end of a start.
+func (d *startDisplay) print() {
+	now := time.Now()
+	if d.block == nil {
+		for _, line := range d.view.dueLines(now) {
+			d.up.printLine("%s", line)
+		}
+		return
+	}
+	for _, id := range d.view.changed {
+		if m := d.view.machines[id]; m.isSettled() || m.status.Phase == agent.PhaseDraining {
+			d.up.printLine("%s %s", id, m.text(now))
+		}
+	}
+	d.view.changed = nil
+	d.up.drawBlock(d.view.rows(now))
+}
+
+// run updates the display until stop is called, which removes the rows.
+func (d *startDisplay) run() (stop func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	running.Go(func() {
+		ticker := time.NewTicker(drawInterval)
+		defer ticker.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-ticker.C:
+				d.mu.Lock()
+				d.print()
+				d.mu.Unlock()
+			}
+		}
+	})
+	return func() {
+		cancel()
+		running.Wait()
+		d.up.drawBlock(nil)
+	}
+}
+
+// slowest returns the line about the slowest replica; empty if no replica became ready.
+func (d *startDisplay) slowest() string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.view.slowest()
+}
+
+// observeStart shows a status that a delivery to some machines observes.
+func (u *upRun) observeStart(have []provision.Object) func(id string, s agent.Status) {
+	return func(id string, s agent.Status) {
+		i := slices.IndexFunc(have, func(o provision.Object) bool { return o.ID == id })
+		if i >= 0 {
+			u.starts.observe(have[i], s)
+		}
+	}
+}
+
+// printFailedReplicas prints why replicas failed: their last log lines and the next step.
+func (u *upRun) printFailedReplicas(failed []*deploy.ReplicaFailedError) {
+	for _, f := range failed {
+		fmt.Fprintf(u.errOut, "%v\n", f)
+		lines := f.Failure.Lines
+		for _, line := range lines[max(0, len(lines)-shownFailureLines):] {
+			fmt.Fprintf(u.errOut, "  | %s\n", line)
+		}
+		fmt.Fprintf(u.errOut, "  next step: %s\n  log: skyserve logs %s %s\n", f.Failure.Hint, u.spec.Name, f.ID)
+	}
+}
+
+// failedCode returns the exit code of a run in which replicas failed: 1 if these are all replicas of the
+// service, else 3.
+func failedCode(failed []*deploy.ReplicaFailedError, wants []provision.Desired) int {
+	all := 0
+	for _, w := range wants {
+		if w.Kind == provision.KindReplica {
+			all++
+		}
+	}
+	if len(failed) >= all {
+		return exitFailed
+	}
+	return exitPartial
+}
+
+// failedReplicasError prints the failed replicas of an error and returns what the command returns for it;
+// nil if no replica failed.
+func (u *upRun) failedReplicasError(err error) error {
+	failed := deploy.FailedReplicas(err)
+	if len(failed) == 0 {
+		return nil
+	}
+	u.printFailedReplicas(failed)
+	causes := make([]string, len(failed))
+	for i, f := range failed {
+		causes[i] = f.ID + ": " + f.Failure.String()
+	}
+	slices.Sort(causes)
+	failure := fmt.Errorf("starting %s: these replicas will not become ready without a change: %s", u.spec.Name, strings.Join(causes, "; "))
+	if len(failed) < countErrors(err) { // others were not ready at the timeout
+		failure = err
+	}
+	return &exitError{code: failedCode(failed, u.changes.Wants), err: failure, hint: u.afterFailure(err)}
+}
+
+// countErrors returns the number of joined errors.
+func countErrors(err error) int {
+	if joined, ok := err.(interface{ Unwrap() []error }); ok { //nolint:errorlint // of this error itself
+		return len(joined.Unwrap())
+	}
+	return 1
+}

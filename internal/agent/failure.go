@@ -1,0 +1,216 @@
+package agent
+
+import (
+	"cmp"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// FailureKind is the kind of a failed start of an engine.
+type FailureKind string
+
+// The kinds.
+const (
+	FailureImageNotFound   FailureKind = "image_not_found"   // the registry does not have the image
+	FailureImageDenied     FailureKind = "image_denied"      // the registry requires credentials
+	FailureNoSpace         FailureKind = "no_space"          // the disk is full
+	FailureWeightsDenied   FailureKind = "weights_denied"    // the machine or its token may not read the weights
+	FailureWeightsNotFound FailureKind = "weights_not_found" // the bucket, folder or repository does not exist
+	FailureGPUMemory       FailureKind = "out_of_gpu_memory" // the model and its KV cache do not fit
+	FailureCrashLoop       FailureKind = "crash_loop"        // the engine exits repeatedly, with another cause
+	FailureUnknown         FailureKind = "unknown"           // anything else, such as a network error
+)
+
+// Failure is why a start fails.
+type Failure struct {
+	Kind FailureKind `json:"kind"`
+	// Permanent is true if further attempts would fail in the same way until an operator changes
+	// something.
+	Permanent bool `json:"permanent"`
+	// Attempts is the number of failed attempts since the engine was ready or its deployment changed.
+	Attempts int `json:"attempts"`
+	// Message is the error: a line of the engine's log, or of the step that failed.
+	Message string `json:"message"`
+	// Lines are the last lines of the engine's log, at most 20. Secrets are masked.
+	Lines []string `json:"lines"`
+	// Hint is what an operator can change.
+	Hint string `json:"hint"`
+}
+
+// String returns the kind and the message.
+func (f *Failure) String() string { return string(f.Kind) + ": " + f.Message }
+
+// Evidence is what is known about a failed start.
+type Evidence struct {
+	// Prepare is the error of preparing or starting the unit; empty = it was started.
+	Prepare string
+	// Attempts is the number of failed preparations, or of restarts, since the unit was last ready.
+	Attempts int
+	// Exit is why the unit is not running; empty while it runs. ExitCode is its exit code; 0 = unknown.
+	Exit     string
+	ExitCode int
+	// Lines are the last lines of the unit's log.
+	Lines []string
+	// DiskFree is the free space of the machine's disk in bytes; nil = unknown.
+	DiskFree *uint64
+}
+
+const (
+	// crashLoopRestarts is the number of restarts that make a crash loop.
+	crashLoopRestarts = 3
+	// minAttempts is the number of attempts after which a failure with a known cause is permanent: one
+	// failure may be chance.
+	minAttempts = 2
+	// minDeniedAttempts is the same for denied downloads, about two minutes at retryInterval: new
+	// permissions take up to a minute to apply in a cloud.
+	minDeniedAttempts = 8
+	// minDiskFree is the free space below which a failure is attributed to the disk.
+	minDiskFree = 256 << 20
+	// classifiedLines is the number of log lines in which a cause is searched: a traceback of vLLM's
+	// processes has more than 100. failureLines of them are reported, each up to maxLineBytes.
+	classifiedLines = 300
+	failureLines    = 20
+	maxLineBytes    = 500
+)
+
+// failureRule recognises the cause of a failure.
+type failureRule struct {
+	kind    FailureKind
+	pattern *regexp.Regexp
+}
+
+// prepareRules recognise errors of pulls and downloads, in the order of their precedence. The messages
+// are those of registries' API (docs.docker.com/reference/api/registry, 2026) and of this package; those of
+// Docker itself were not looked up again.
+var prepareRules = []failureRule{
+	{FailureNoSpace, regexp.MustCompile(`(?i)no space left on device|disk quota exceeded`)},
+	{FailureImageNotFound, regexp.MustCompile(`(?i)docker (pull|run): .*(manifest unknown|manifest for \S+ not found|: not found|invalid reference format|no matching manifest)`)},
+	{FailureImageDenied, regexp.MustCompile(`(?i)docker (pull|run): .*(pull access denied|no basic auth credentials|unauthorized|: denied|403 forbidden|insufficient_scope|authentication required)`)},
+	{FailureWeightsDenied, regexp.MustCompile(`(?i)(listing|downloading|adapter) .*HTTP status 40[13]`)},
+	{FailureWeightsNotFound, regexp.MustCompile(`(?i)(listing|downloading|adapter) .*(HTTP status 404|no objects found)|contains no adapter_config\.json`)},
+}
+
+// logRules recognise causes in the logs of engines, in the order of their precedence: a gated repository
+// is also reported as not found. Looked up in public issue threads (2026): memory errors of vLLM and SGLang,
+// and gated repositories of huggingface_hub. The others, of PyTorch and boto3 too, are assumed.
+var logRules = []failureRule{
+	{FailureNoSpace, regexp.MustCompile(`(?i)no space left on device|not enough free disk space|disk quota exceeded`)},
+	{FailureWeightsDenied, regexp.MustCompile(`(?i)gated repo|is gated|GatedRepoError|invalid user token|invalid credentials in authorization header|\((AccessDenied|403|InvalidAccessKeyId|ExpiredToken|SignatureDoesNotMatch)\) when calling|unable to locate credentials`)},
+	{FailureWeightsNotFound, regexp.MustCompile(`(?i)repository not found|RepositoryNotFoundError|revision not found|not a valid model identifier|is not a local folder|\((NoSuchBucket|NoSuchKey|404)\) when calling|cannot find any model weights|entry not found for url: \S+/config\.json`)},
+	{FailureWeightsDenied, regexp.MustCompile(`(?i)40[13] client error.*huggingface\.co`)},
+	{FailureGPUMemory, regexp.MustCompile(`(?i)cuda out of memory|cuda error: out of memory|hip out of memory|OutOfMemoryError|no available memory for the cache blocks|larger than the available kv cache memory|larger than the maximum number of tokens that can be stored in kv cache|less than desired gpu memory utilization|not enough memory\. please try to increase --mem-fraction-static`)},
+}
+
+// hints are the next steps of failures.
+var hints = map[FailureKind]string{
+	FailureImageNotFound:   "correct models[].engine.image: the registry has no such repository, tag or platform",
+	FailureImageDenied:     "use an image that machines can pull without credentials, or check its name: registries also deny repositories that do not exist",
+	FailureNoSpace:         "use a smaller image or model, or a machine type with a larger disk",
+	FailureWeightsDenied:   "grant the machine's identity access to the bucket; for the Hugging Face hub set secrets: {HF_TOKEN: env:HF_TOKEN} with a token that may read the repository",
+	FailureWeightsNotFound: "correct the model's name or engine.weights; a private repository of the Hugging Face hub also requires secrets: {HF_TOKEN: env:HF_TOKEN}",
+	FailureGPUMemory:       "use more or larger GPUs (models[].gpus), or reduce the context in engine.args: --max-model-len of vLLM, --context-length of SGLang",
+	FailureCrashLoop:       "correct the cause that the log shows, often engine.args or engine.image",
+	FailureUnknown:         "nothing, if it is temporary: the machine retries",
+}
+
+// ClassifyFailure returns why a start fails; nil if nothing has failed yet.
+func ClassifyFailure(e Evidence) *Failure {
+	if e.Prepare == "" && e.Attempts == 0 && e.Exit == "" {
+		return nil
+	}
+	f := &Failure{Attempts: e.Attempts, Lines: lastFailureLines(e.Lines)}
+	f.Kind, f.Message = causeOf(e)
+	if e.Prepare == "" && f.Kind == FailureUnknown && e.Attempts >= crashLoopRestarts {
+		f.Kind = FailureCrashLoop
+	}
+	f.Permanent, f.Hint = isPermanentFailure(f.Kind, e), hints[f.Kind]
+	return f
+}
+
+// causeOf returns the kind of a failure, except a crash loop, with its message.
+func causeOf(e Evidence) (FailureKind, string) {
+	if e.Prepare != "" {
+		for _, r := range prepareRules {
+			if r.pattern.MatchString(e.Prepare) {
+				return r.kind, shorten(e.Prepare)
+			}
+		}
+	} else {
+		for _, r := range logRules {
+			for _, line := range slices.Backward(e.Lines) {
+				if r.pattern.MatchString(line) {
+					return r.kind, shorten(strings.TrimSpace(line))
+				}
+			}
+		}
+	}
+	kind := FailureUnknown
+	if e.DiskFree != nil && *e.DiskFree < minDiskFree {
+		kind = FailureNoSpace
+	}
+	return kind, shorten(cmp.Or(e.Prepare, crashMessage(e)))
+}
+
+// crashMessage describes an engine that exited without a known cause. It is the same for each attempt,
+// since alerts are stored when they change.
+func crashMessage(e Evidence) string {
+	message := cmp.Or(e.Exit, "the engine restarted")
+	if e.ExitCode != 0 && !strings.Contains(message, "exit") {
+		message += fmt.Sprintf(", exit code %d", e.ExitCode)
+	}
+	if line := errorLine(e.Lines); line != "" {
+		message += ": " + line
+	}
+	return message
+}
+
+// errorWords occur in the lines in which programs report why they exit.
+var errorWords = regexp.MustCompile(`(?i)\b(\w*error|\w*exception|fatal|panic)\b`)
+
+// errorLine returns the last line of a log that reports an error, else the last line.
+func errorLine(lines []string) string {
+	if len(lines) == 0 {
+		return ""
+	}
+	for _, line := range slices.Backward(lines[max(0, len(lines)-failureLines):]) {
+		if errorWords.MatchString(line) {
+			return strings.TrimSpace(line)
+		}
+	}
+	return strings.TrimSpace(lines[len(lines)-1])
+}
+
+// isPermanentFailure reports whether further attempts would fail in the same way.
+func isPermanentFailure(kind FailureKind, e Evidence) bool {
+	switch kind {
+	case FailureUnknown:
+		return false
+	case FailureCrashLoop:
+		return true
+	case FailureImageDenied, FailureWeightsDenied:
+		if e.Prepare != "" {
+			return e.Attempts >= minDeniedAttempts
+		}
+	case FailureImageNotFound, FailureNoSpace, FailureWeightsNotFound, FailureGPUMemory:
+	}
+	return e.Attempts >= minAttempts
+}
+
+// lastFailureLines returns the lines that a failure reports; never nil.
+func lastFailureLines(lines []string) []string {
+	last := []string{}
+	for _, line := range lines[max(0, len(lines)-failureLines):] {
+		last = append(last, shorten(line))
+	}
+	return last
+}
+
+// shorten limits a line to maxLineBytes.
+func shorten(line string) string {
+	if len(line) <= maxLineBytes {
+		return line
+	}
+	return strings.ToValidUTF8(line[:maxLineBytes], "") + "..."
+}

@@ -1,0 +1,155 @@
+package agent
+
+import (
+	"errors"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"skyserve/internal/identity"
+	"skyserve/internal/testkit"
+)
+
+// startingAgent is an agent of a replica with a clock, which runs nothing.
+func startingAgent(t *testing.T) (a *Agent, setClock func(seconds int)) {
+	t.Helper()
+	now := at(0)
+	a = &Agent{opts: Options{Name: identity.Name{Service: "chat", Role: identity.Replica, ID: "us-0"}, Dir: t.TempDir(), Now: func() time.Time { return now }}}
+	a.starts.arrived = now
+	return a, func(seconds int) { now = at(seconds) }
+}
+
+// check records a check of the engine.
+func (a *Agent) check(phase Phase, state UnitState) Status {
+	a.mu.Lock()
+	a.phase = phase
+	a.recordCheck(phase, observedUnit{Unit{Name: "engine"}, state})
+	a.mu.Unlock()
+	return a.Status()
+}
+
+// A replica reports the phases of its first start, and those of later starts without its boot.
+func TestAgentReportsPhases(t *testing.T) {
+	a, clock := startingAgent(t)
+	if s := a.Status(); s.Start != nil || s.Failure != nil {
+		t.Errorf("before its enrolment: %+v", s)
+	}
+	clock(20)
+	a.reportProgress(Progress{Phase: PhasePreparing, Reason: "checking the GPU driver"})
+	a.reportProgress(Progress{Phase: PhaseImage, Steps: []Step{{Name: StartImage}}})
+	clock(50)
+	if got, want := a.Status().Start.Summary(), "image 30s"; got != want {
+		t.Errorf("pulling: %q, want %q", got, want)
+	}
+	a.recordUnitStart("engine")
+	clock(60)
+	a.check(PhaseWeights, UnitState{Running: true, Lines: []string{"Loading safetensors checkpoint shards: 100% Completed"}})
+	clock(70)
+	a.check(PhaseStarting, UnitState{Running: true, Lines: []string{"Model loading took 14.9888 GiB and 6.1 seconds"}})
+	clock(80)
+	if got, want := a.check(PhaseStarting, UnitState{Running: true, Lines: []string{"GET /health"}}).Start.Summary(), "warmup 10s"; got != want {
+		t.Errorf("warming up: %q, want %q", got, want)
+	}
+	clock(90)
+	a.check(PhaseReady, UnitState{})
+	clock(500)
+	ready := "ready in 1m30s: enrolment 20s, image 30s, load 20s, warmup 20s"
+	if got := a.check(PhaseFailed, UnitState{Reason: "exited"}).Start.Summary(); got != ready {
+		t.Errorf("later: %q, want %q", got, ready)
+	}
+	a.recordUnitStart("engine")
+	clock(510)
+	if got, want := a.check(PhaseReady, UnitState{}).Start.Summary(), "ready in 10s: load 10s"; got != want {
+		t.Errorf("another start: %q, want %q", got, want)
+	}
+}
+
+// A machine without an engine records no starts.
+func TestBalancersReportNoPhases(t *testing.T) {
+	a, _ := startingAgent(t)
+	a.opts.Name.Role = identity.Balancer
+	a.reportProgress(Progress{Phase: PhasePreparing})
+	a.recordUnitStart("balancer")
+	a.recordFailedStart("starting balancer: no such file", 1)
+	if s := a.check(PhaseStarting, UnitState{Restarts: 5}); s.Start != nil || s.Failure != nil {
+		t.Errorf("%+v", s)
+	}
+}
+
+func TestAgentReportsFailures(t *testing.T) {
+	a, clock := startingAgent(t)
+	clock(10)
+	a.reportProgress(Progress{Phase: PhaseImage, Steps: []Step{{Name: StartImage}}})
+	clock(20)
+	a.recordFailedStart("starting engine: docker pull: manifest unknown", 2)
+	clock(30)
+	s := a.Status()
+	if s.Failure == nil || s.Failure.Kind != FailureImageNotFound || !s.Failure.Permanent || s.Phase != PhaseFailed || s.Start.Summary() != "after 30s: enrolment 10s, image 10s" {
+		t.Errorf("%+v, %+v, %s", s, s.Failure, s.Start.Summary())
+	}
+	a.starts.forgetFailure() // another deployment
+	clock(40)
+	a.recordUnitStart("engine")
+	clock(50)
+	if s := a.check(PhaseStarting, UnitState{Running: true}); s.Failure != nil || s.Start.Summary() != "load 10s" {
+		t.Errorf("%+v, %s", s.Failure, s.Start.Summary())
+	}
+	for restarts, want := range []string{"unknown false", "unknown false", "unknown false", "crash_loop true"} {
+		s := a.check(PhaseFailed, UnitState{Reason: "exited", Restarts: restarts})
+		got := string(s.Failure.Kind) + map[bool]string{true: " true", false: " false"}[s.Failure.Permanent]
+		if got != want {
+			t.Errorf("after %d restarts: %s, want %s", restarts, got, want)
+		}
+	}
+	if s := a.check(PhaseReady, UnitState{}); s.Failure != nil {
+		t.Errorf("ready: %+v", s.Failure)
+	}
+	// An engine that has served restarts: its earlier restarts do not count, nor those of another container.
+	if s := a.check(PhaseStarting, UnitState{Running: true, Restarts: 3}); s.Failure != nil {
+		t.Errorf("restarted once after serving: %+v", s.Failure)
+	}
+	if s := a.check(PhaseStarting, UnitState{Running: true, Restarts: 5}); s.Failure.Permanent || s.Failure.Attempts != 2 {
+		t.Errorf("restarted again: %+v", s.Failure)
+	}
+	if s := a.check(PhaseStarting, UnitState{Running: true, Restarts: 1}); s.Failure.Attempts != 1 {
+		t.Errorf("another container: %+v", s.Failure)
+	}
+}
+
+// What a check reports contains no secret, and as many lines as a cause requires.
+func TestChecksMaskSecrets(t *testing.T) {
+	u := Unit{Name: "engine", Args: []string{"x"}, Ready: "http://127.0.0.1:1/", Secrets: map[string]string{"HF_TOKEN": "hunter2hunter2"}}
+	runner := &fakeRunner{units: map[string]Unit{"engine": u}, lines: map[string][]string{"engine": append(traceback("CUDA out of memory"), "token=hunter2hunter2")}}
+	a, _ := startingAgent(t)
+	a.opts.Runner = runner
+	s, phase, state := a.checkUnit(t.Context(), u)
+	if phase == PhaseReady || !strings.HasSuffix(s.Reason, masked) || len(state.Lines) != len(runner.lines["engine"]) || strings.Contains(strings.Join(state.Lines, s.Reason), "hunter2") {
+		t.Errorf("%+v, %q", s, state.Lines)
+	}
+	a.phase = PhaseReady
+	if n := a.linesToRead(); n != tailLines {
+		t.Errorf("reads %d lines of a replica that serves", n)
+	}
+	d := Deployment{Units: []Unit{u}}
+	if got := d.maskSecrets(errors.New("denied for hunter2hunter2").Error()); got != "denied for "+masked {
+		t.Errorf("%s", got)
+	}
+}
+
+func TestExecCountsRestarts(t *testing.T) {
+	sh, err := exec.LookPath("sh")
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := &Exec{Dir: t.TempDir()}
+	defer e.Close()
+	u := Unit{Name: "engine", Args: []string{sh, "-c", "exit 7"}}
+	if _, err := e.Start(t.Context(), u, nil); err != nil {
+		t.Fatal(err)
+	}
+	testkit.Eventually(t, "the unit has restarted three times", func() bool {
+		state, err := e.Inspect(t.Context(), u, 1)
+		return err == nil && !state.Running && state.ExitCode == 7 && state.Restarts >= 3
+	})
+}

@@ -1,0 +1,73 @@
+package deploy
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"skyserve/internal/service"
+	"skyserve/internal/telemetry"
+)
+
+// coldLines returns a line for each model that scales to zero and has no ready replica: what its
+// requests wait for. Several balancers report the same region; the one with the most waiting requests
+// has the newest report.
+func coldLines(snapshots []*telemetry.Snapshot, regions []RegionStatus) []string {
+	waiting := map[string]map[service.Region]int{} // by model
+	for _, s := range snapshots {
+		for _, r := range s.Regions {
+			for _, m := range r.Models {
+				if !m.Cold {
+					continue
+				}
+				if waiting[m.Model] == nil {
+					waiting[m.Model] = map[service.Region]int{}
+				}
+				waiting[m.Model][r.Name] = max(waiting[m.Model][r.Name], m.Queued+m.Deferred)
+			}
+		}
+	}
+	lines := []string{}
+	for _, model := range slices.Sorted(maps.Keys(waiting)) {
+		n := 0
+		for _, queued := range waiting[model] {
+			n += queued
+		}
+		lines = append(lines, coldLine(model, n, startingOf(model, regions)))
+	}
+	return lines
+}
+
+// coldLine describes a model without a ready replica, with n waiting requests.
+func coldLine(model string, n int, starting []string) string {
+	line := model + ": no ready replica"
+	switch {
+	case n == 1:
+		line += ", 1 request waits"
+	case n > 1:
+		line += fmt.Sprintf(", %d requests wait", n)
+	case len(starting) == 0:
+		return line + ", one starts at the first request"
+	}
+	if len(starting) > 0 {
+		line += "; starting " + strings.Join(starting, ", ")
+	}
+	return line
+}
+
+// startingOf returns the IDs of the replicas of a model that are becoming ready.
+func startingOf(model string, regions []RegionStatus) (ids []string) {
+	for _, r := range regions {
+		for _, m := range r.Replicas {
+			if m.Model != model {
+				continue
+			}
+			switch m.State {
+			case service.StatePending, service.StateProvisioning, service.StateStarting, service.StateNotReady:
+				ids = append(ids, m.ID)
+			}
+		}
+	}
+	return ids
+}

@@ -1,0 +1,82 @@
+package deploy
+
+import (
+	"context"
+	"maps"
+	"sync"
+
+	"skyserve/internal/agent"
+	"skyserve/internal/service"
+	"skyserve/provision"
+	"skyserve/provision/cloud"
+)
+
+// An agent reports its replica ready up to a second before a balancer does, which must probe the
+// engine first. If another replica were drained in that second, its balancer might have none.
+
+// withoutUnconfirmed returns the statuses of machines, in which a replica counts as starting until a
+// balancer reports it ready. It asks the balancers only while a replica may be drained in favour of
+// another. Replicas that balancers stop using are left as they are.
+func (k *Reconciler) withoutUnconfirmed(ctx context.Context, h *Delivery, draining map[string]bool, seen map[string]AgentReport) map[string]AgentReport {
+	if !mayDrain(h.Have, seen) {
+		return seen
+	}
+	var used map[string]bool
+	if k.servers != nil {
+		used = k.servers()
+	} else {
+		used = h.readyAtBalancers(ctx, seen)
+	}
+	return confirmed(h.Have, seen, used, draining)
+}
+
+// mayDrain reports whether a replica is being interrupted, replaced or used as a fallback.
+func mayDrain(have []provision.Object, seen map[string]AgentReport) bool {
+	for _, o := range have {
+		if o.Kind == provision.KindReplica && (cloud.FallbackFor(o) != "" || cloud.ReplacesHandle(o) != "") {
+			return true
+		}
+	}
+	return len(interrupted(have, seen)) > 0
+}
+
+// confirmed returns the statuses of machines, in which the phase of a ready replica is PhaseStarting
+// where no balancer uses it. Replicas that are draining or have a replacement keep their phase:
+// balancers need not use them.
+func confirmed(have []provision.Object, seen map[string]AgentReport, used, draining map[string]bool) map[string]AgentReport {
+	out, beingReplaced := maps.Clone(seen), withReplacement(have)
+	for _, o := range have {
+		s := out[o.ID]
+		if o.Kind == provision.KindReplica && s.Phase == agent.PhaseReady && !used[o.ID] && !draining[o.ID] && !beingReplaced[o.ID] {
+			s.Phase = agent.PhaseStarting
+			out[o.ID] = s
+		}
+	}
+	return out
+}
+
+// readyAtBalancers returns the replicas that a balancer reports ready. It asks only balancers whose
+// agents responded.
+func (h *Delivery) readyAtBalancers(ctx context.Context, seen map[string]AgentReport) map[string]bool {
+	ctx, cancel := context.WithTimeout(ctx, adminTimeout)
+	defer cancel()
+	var mu sync.Mutex
+	ready := map[string]bool{}
+	h.eachBalancer(func(o provision.Object, b adminClient) {
+		if seen[o.ID].Err != nil {
+			return
+		}
+		workers, err := b.Workers(ctx)
+		if err != nil {
+			return // it confirms nothing
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		for _, w := range workers {
+			if w.State == service.StateReady {
+				ready[w.ID] = true
+			}
+		}
+	})
+	return ready
+}

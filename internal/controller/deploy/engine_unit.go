@@ -1,0 +1,152 @@
+package deploy
+
+import (
+	"cmp"
+	"net"
+	"slices"
+	"strconv"
+	"strings"
+
+	"skyserve/internal/agent"
+	"skyserve/internal/service"
+	"skyserve/provision"
+)
+
+// unitOnPort is unitOf for an engine that does not share its loopback address; it also returns the port.
+func unitOnPort(m *service.Model, gpus int, host string) (agent.Unit, int) {
+	e := &m.Engine
+	switch e.Kind {
+	case service.EngineSim:
+		port := cmp.Or(e.Port, portVLLM)
+		return agent.Unit{Args: append([]string{program}, provision.SimEngineArgs(m, net.JoinHostPort(host, strconv.Itoa(port)))...)}, port
+	case service.EngineSGLang:
+		port := cmp.Or(e.Port, portSGLang)
+		return containerOf(e, gpus, port, sglangArgs(m, gpus, port)), port
+	case service.EngineVLLM:
+		port := cmp.Or(e.Port, portVLLM)
+		return containerOf(e, gpus, port, vllmArgs(m, gpus, port)), port
+	case service.EngineOpenAI:
+	}
+	port := cmp.Or(e.Port, portVLLM)
+	return containerOf(e, gpus, port, nil), port
+}
+
+// containerOf returns the container of an engine with its arguments, followed by those of service.yaml.
+func containerOf(e *service.Engine, gpus, port int, args []string) agent.Unit {
+	u := agent.Unit{Image: imageOf(e), Args: append(args, e.Args...), Port: port, GPUs: gpus > 0, Cache: cacheHub}
+	for i, a := range e.LoRA {
+		if a.Source != "" {
+			u.Adapters = append(u.Adapters, agent.Adapter{Name: a.Name, From: adapterSource(a), To: adapterPath(i)})
+		}
+	}
+	if dir := compileCaches[e.Kind]; dir != "" {
+		u.Compiled = []string{dir}
+	}
+	if e.CacheEvents {
+		for rank := range max(1, e.DataParallel) {
+			u.MorePorts = append(u.MorePorts, portCacheEvents+rank)
+		}
+	}
+	if e.Kind == service.EngineVLLM && len(u.Adapters) > 0 && !hasFlag(e.Args, flagMaxRank) {
+		u.RankFlag = flagMaxRank // SGLang infers the rank from the adapters
+	}
+	return u
+}
+
+// compileCaches are the directories in which engines keep what torch.compile made, in the containers of
+// their images (VLLM_CACHE_ROOT in vllm/envs.py; SGLang's docs/backend/server_arguments.md, 2026).
+var compileCaches = map[service.EngineKind]string{service.EngineVLLM: "/root/.cache/vllm", service.EngineSGLang: "/tmp/torchinductor_root"}
+
+const (
+	// flagMaxRank is vLLM's flag for the highest rank of its adapters, 16 by default.
+	flagMaxRank = "--max-lora-rank"
+	// portCacheEvents is the port of the cache events of the first rank; rank n uses the port n above.
+	portCacheEvents = 5557
+	// cacheEventsEndpoint is part of the configuration of cache events. vLLM and SGLang share its format
+	// and add the rank to the port (vllm/config/kv_events.py, sglang/srt/disaggregation/kv_events.py, 2026).
+	cacheEventsEndpoint = `"endpoint":"tcp://*:5557","topic":"kv-events"`
+)
+
+// hasFlag reports whether arguments set a flag, as FLAG VALUE or FLAG=VALUE.
+func hasFlag(args []string, flag string) bool {
+	return slices.ContainsFunc(args, func(a string) bool { return a == flag || strings.HasPrefix(a, flag+"=") })
+}
+
+// adapterArgs returns the adapters of an engine as its flags expect them: NAME, or NAME=PATH.
+func adapterArgs(e *service.Engine) []string {
+	var args []string
+	for i, a := range e.LoRA {
+		if a.Source != "" {
+			args = append(args, a.Name+"="+adapterPath(i))
+		} else {
+			args = append(args, a.Name)
+		}
+	}
+	return args
+}
+
+// adapterPath returns the path in containers of the adapter with an index.
+func adapterPath(i int) string { return "/adapters/" + strconv.Itoa(i) }
+
+// adapterSource returns the URL of an adapter's files for the agent.
+func adapterSource(a service.Adapter) string {
+	if a.InBucket() {
+		return a.Source
+	}
+	return agent.HubScheme + a.Source
+}
+
+// vllmArgs returns the arguments of vLLM. Its tensor-parallel size is that of one rank: a replica uses
+// as many GPUs as the product of both sizes (vLLM's docs/serving/data_parallel_deployment.md, 2026).
+func vllmArgs(m *service.Model, gpus, port int) []string {
+	e, args := &m.Engine, arguments{"--model", modelPath(m), "--port", strconv.Itoa(port)}
+	args.add(e.Weights != "", "--served-model-name", m.Name)
+	args.addSize("--tensor-parallel-size", gpusPerRank(e, gpus))
+	args.addSize("--data-parallel-size", e.DataParallel)
+	args.add(e.MaxNumSeqs > 0, "--max-num-seqs", strconv.Itoa(e.MaxNumSeqs))
+	args.add(len(e.LoRA) > 0, append([]string{"--enable-lora", "--lora-modules"}, adapterArgs(e)...)...)
+	args.add(e.CacheEvents, "--kv-events-config", `{"enable_kv_cache_events":true,"publisher":"zmq",`+cacheEventsEndpoint+`}`)
+	return args
+}
+
+// sglangArgs returns the arguments of SGLang. Without attention data parallelism its tensor-parallel
+// size is that of one rank; with it, the ranks divide the GPUs of the tensor-parallel size
+// (data_parallel_controller.py and server_args.py of SGLang, 2026).
+func sglangArgs(m *service.Model, gpus, port int) []string {
+	e, args := &m.Engine, arguments(slices.Concat(sglangServer, []string{"--model-path", modelPath(m), "--host", "0.0.0.0", "--port", strconv.Itoa(port), "--enable-metrics"}))
+	args.add(e.Weights != "", "--served-model-name", m.Name)
+	tensorParallel := gpusPerRank(e, gpus)
+	if slices.Contains(e.Args, "--enable-dp-attention") {
+		tensorParallel = gpus
+	}
+	args.addSize("--tp-size", tensorParallel)
+	args.addSize("--dp-size", e.DataParallel)
+	args.add(e.MaxNumSeqs > 0, "--max-running-requests", strconv.Itoa(e.MaxNumSeqs))
+	args.add(len(e.LoRA) > 0, append([]string{"--lora-paths"}, adapterArgs(e)...)...)
+	args.add(e.CacheEvents, "--kv-events-config", `{"publisher":"zmq",`+cacheEventsEndpoint+`}`)
+	return args
+}
+
+// modelPath returns what an engine loads: the directory of weights from a bucket, or the model's name.
+func modelPath(m *service.Model) string {
+	if m.Engine.Weights != "" {
+		return weightsPath
+	}
+	return m.Name
+}
+
+// gpusPerRank returns the number of GPUs of one data-parallel rank; 0 where the number of GPUs is unknown.
+func gpusPerRank(e *service.Engine, gpus int) int { return gpus / max(1, e.DataParallel) }
+
+// arguments are command-line arguments.
+type arguments []string
+
+// add appends values if a condition holds.
+func (a *arguments) add(isSet bool, values ...string) {
+	if isSet {
+		*a = append(*a, values...)
+	}
+}
+
+// addSize appends a flag with a size above one, which is every engine's default.
+func (a *arguments) addSize(flag string, n int) { a.add(n > 1, flag, strconv.Itoa(n)) }

@@ -1,0 +1,73 @@
+package deploy
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"skyserve/internal/agent"
+	"skyserve/internal/service"
+	"skyserve/provision"
+	"skyserve/provision/cloud"
+)
+
+// Dynamic fallback (spot.dynamic_fallback): cloud.BuildLayout places the replacement of an interrupted spot
+// replica on demand, and returnToSpot at once launches a spot replica that replaces that one. Both use the
+// launches, labels and removals of any other replacement.
+
+// Times of dynamic fallback, with their reasons.
+const (
+	// fallbackWindow is the time after an interruption in which new replicas of the region are on demand
+	// first: the others of a zone often follow within minutes.
+	fallbackWindow = 10 * time.Minute
+	// spotSettle is how long a spot replica must have been ready before the one on demand that it replaces is
+	// removed. Where spot is short, a new machine is often interrupted within minutes.
+	spotSettle = 5 * time.Minute
+)
+
+// returnToSpot launches one spot replica that replaces one on demand in a region with dynamic fallback. Unlike
+// replaceCostlier, it does not wait for other replicas. Offerings without capacity are tried again after
+// the time for which Apply skips them.
+func (k *Reconciler) returnToSpot(ctx context.Context, o *bundleState, s *observation, may func() error) (changed bool, err error) {
+	has := withReplacement(s.have)
+	for _, r := range s.have {
+		if onFallback(s.spec, r) && !has[r.ID] && !o.content.Draining[r.ID] {
+			if changed, err := k.launchCheaper(ctx, o, s, r, may); changed || err != nil {
+				return changed, err
+			}
+		}
+	}
+	return false, nil
+}
+
+// onFallback reports whether a running replica of a region with dynamic fallback is on demand.
+func onFallback(spec *service.Spec, o provision.Object) bool {
+	if o.Kind != provision.KindReplica || o.TerminatedReason != "" || o.Offering == nil || o.Offering.Capacity != service.CapacityOnDemand || cloud.FallbackFor(o) != "" {
+		return false
+	}
+	return slices.ContainsFunc(spec.Regions, func(r service.RegionSpec) bool { return r.Name == o.Region && r.HasFallback() })
+}
+
+// heldReplacements returns the spot replicas that are not ready for long enough to relieve the replica on
+// demand that they replace.
+func (k *Reconciler) heldReplacements(spec *service.Spec, have []provision.Object, seen map[string]AgentReport, now time.Time) map[string]bool {
+	held, since := map[string]bool{}, map[string]time.Time{}
+	for _, by := range have {
+		relieves := slices.ContainsFunc(have, func(o provision.Object) bool { return onFallback(spec, o) && isReplacementOf(by, o) })
+		if !relieves || by.Kind != provision.KindReplica {
+			continue
+		}
+		first, known := k.readySince[by.Handle]
+		if !known {
+			first = now
+		}
+		if ready := seen[by.ID].Err == nil && seen[by.ID].Phase == agent.PhaseReady; ready {
+			since[by.Handle] = first
+		}
+		if _, ready := since[by.Handle]; !ready || now.Sub(first) < spotSettle {
+			held[by.ID] = true
+		}
+	}
+	k.readySince = since
+	return held
+}

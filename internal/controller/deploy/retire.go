@@ -1,0 +1,175 @@
+package deploy
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"skyserve/internal/agent"
+	"skyserve/internal/identity"
+	"skyserve/internal/printable"
+	"skyserve/internal/telemetry"
+	"skyserve/provision"
+	"skyserve/provision/cloud"
+)
+
+const (
+	// fileReplicaRecord is the file of the replicaRecord, beside the controller's bundle.
+	fileReplicaRecord = "launches.json"
+	// logTimeout is the timeout for reading the log of a replica that is given up.
+	logTimeout = 5 * time.Second
+	// maxFailureLine is the maximum length of a kept log line in bytes.
+	maxFailureLine = 300
+	// heldShownFor is how long a held launch is shown after its last attempt: a strategy repeats it every
+	// few seconds to minutes.
+	heldShownFor = 5 * time.Minute
+)
+
+// launchState is the reconciler's state about launches and failed replicas.
+type launchState struct {
+	record replicaRecord
+	gate   *provision.LaunchGate
+	stored string // the content of the file
+	held   []*provision.HeldError
+	heldAt time.Time
+}
+
+// openLaunches returns the state, which it reads from its file at the first call. A file that cannot be
+// read is logged and replaced: it must not stop replacements.
+func (k *Reconciler) openLaunches() *launchState {
+	if k.launches != nil {
+		return k.launches
+	}
+	st := &launchState{}
+	text, err := os.ReadFile(k.launchesFile())
+	if err == nil {
+		err = json.Unmarshal(text, &st.record)
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		k.log().Warn("reading the record of launches failed; it starts empty", "file", k.launchesFile(), "err", err)
+		st.record = replicaRecord{}
+	}
+	st.gate = provision.NewLaunchGate(&st.record.LaunchRecord, k.now, cloud.RunsOnThisComputer)
+	k.launches = st
+	return st
+}
+
+func (k *Reconciler) launchesFile() string {
+	return filepath.Join(filepath.Dir(k.decisionsFile()), fileReplicaRecord)
+}
+
+// storeLaunches writes the state to its file if it has changed, and publishes it to readers.
+func (k *Reconciler) storeLaunches(s *observation) error {
+	st := k.openLaunches()
+	var text []byte
+	var err error
+	var shown *telemetry.Launches
+	now := k.now()
+	if now.Sub(st.heldAt) > heldShownFor {
+		st.held = nil
+	}
+	lines := []string{}
+	for _, h := range st.held {
+		lines = append(lines, h.ID+" in "+string(h.Region)+": "+h.Reason)
+	}
+	st.gate.Update(func(*provision.LaunchRecord) {
+		text, err = json.Marshal(st.record)
+		shown = st.record.launchesOf(boundsOf(s.spec), s.knownObjects(), lines, now)
+	})
+	alerts := launchAlerts(shown, st.held, st.record.retired(s.have))
+	k.mu.Lock()
+	k.shownLaunches, k.launchAlerts = shown, alerts
+	k.mu.Unlock()
+	if err == nil && string(text) != st.stored {
+		if err = identity.WriteFile(k.launchesFile(), text); err == nil {
+			st.stored = string(text)
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("storing the record of launches: %w", err)
+	}
+	return nil
+}
+
+// addHeld adds the launches that an error reports as held.
+func (st *launchState) addHeld(err error, now time.Time) {
+	held := heldIn(err)
+	if len(held) == 0 {
+		return
+	}
+	if now.Sub(st.heldAt) > time.Second { // otherwise of the same iteration
+		st.held = nil
+	}
+	for _, h := range held {
+		if !slices.ContainsFunc(st.held, func(old *provision.HeldError) bool { return old.ID == h.ID && old.Kind == h.Kind }) {
+			st.held = append(st.held, h)
+		}
+	}
+	st.heldAt = now
+}
+
+// retireReplicas decides which replicas are taken out, records them, and returns all that are being taken
+// out. Balancers stop using them, and removeDrained terminates them.
+func (k *Reconciler) retireReplicas(ctx context.Context, o *bundleState, s *observation, seen map[string]AgentReport) map[string]seenReplica {
+	st, now := k.openLaunches(), k.now()
+	exempt := map[string]bool{}
+	for id := range o.content.Draining {
+		exempt[id] = true
+	}
+	in := judgement{spec: s.spec, have: s.have, known: s.knownObjects(), seen: seen, exempt: exempt, now: now, dead: func(r provision.Object) bool {
+		return isUnreachable(seen[r.ID].Err) && len(o.delivery.provenDead([]provision.Object{r}, seen)) > 0
+	}}
+	var due []retirement
+	st.gate.Update(func(*provision.LaunchRecord) { due = st.record.judge(in) })
+	configs := configHashes(s.spec)
+	for _, r := range due {
+		lines := k.failureLog(ctx, o, r.object, seen[r.object.ID])
+		st.gate.Update(func(*provision.LaunchRecord) { st.record.addFailure(r, configs[r.object.Labels["model"]], lines, now) })
+		k.log().Warn("replica given up", "id", r.object.ID, "model", r.object.Labels["model"], "region", string(r.object.Region), "reason", r.reason)
+	}
+	return st.record.retired(s.have)
+}
+
+// failureLog returns the last lines of a replica's engine, without secrets; none where its agent does not
+// respond.
+func (k *Reconciler) failureLog(ctx context.Context, o *bundleState, r provision.Object, report AgentReport) []string {
+	if report.Err != nil || o.delivery == nil || k.prober != nil && k.logs == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, logTimeout)
+	defer cancel()
+	read := k.logs
+	if read == nil {
+		read = func(ctx context.Context, r provision.Object) ([]byte, error) {
+			return o.delivery.Operator(r).Logs(ctx, o.delivery.Machine(r), UnitNameOf(r.Kind), telemetry.MaxFailureLines)
+		}
+	}
+	text, err := read(ctx, r)
+	if err != nil {
+		return []string{"its log cannot be read: " + printable.Line(err.Error())}
+	}
+	secrets, _ := secretsOf(o.content) // those that can be read were delivered
+	return failureLines(string(text), slices.Collect(maps.Values(secrets)))
+}
+
+// failureLines returns the last lines of a log: bounded, printable, and with secrets replaced.
+func failureLines(text string, secrets []string) []string {
+	text = agent.MaskSecrets(text, secrets)
+	lines := slices.DeleteFunc(strings.Split(text, "\n"), func(line string) bool { return strings.TrimSpace(line) == "" })
+	lines = lines[max(0, len(lines)-telemetry.MaxFailureLines):]
+	for i, line := range lines {
+		if line = printable.Line(line); len(line) > maxFailureLine {
+			line = strings.ToValidUTF8(line[:maxFailureLine], "") + "..."
+		}
+		lines[i] = line
+	}
+	return lines
+}

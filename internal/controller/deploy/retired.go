@@ -1,0 +1,225 @@
+package deploy
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"skyserve/internal/agent"
+	"skyserve/internal/service"
+	"skyserve/internal/telemetry"
+	"skyserve/provision"
+)
+
+// maxFailures is the maximum number of recorded failures; there is one for each model and region.
+const maxFailures = 50
+
+// failuresKeptFor is how long the last failure of a model and region is shown: until the next working day.
+const failuresKeptFor = 24 * time.Hour
+
+// replicaRecord is what the reconciler remembers about launches and replicas, in a file beside its bundle.
+// If the file is lost, launches of the last hour are read from the machines, failures are forgotten, and
+// starting replicas get the whole ready_timeout again.
+type replicaRecord struct {
+	provision.LaunchRecord
+	// Seen are the existing replicas, by handle.
+	Seen     map[string]seenReplica     `json:"seen"`
+	Failures []telemetry.ReplicaFailure `json:"failures"`
+}
+
+// seenReplica is an existing replica.
+type seenReplica struct {
+	// First is when it was first seen with the configuration whose hash is Config.
+	First  time.Time `json:"first"`
+	Config string    `json:"config"`
+	// Ready is true once it has been ready.
+	Ready bool `json:"ready"`
+	// AllGPUs is true once its driver has seen all GPUs of its machine type.
+	AllGPUs bool `json:"all_gpus,omitempty"`
+	// Retired is why it is taken out and terminated, since RetiredAt; empty = it is not.
+	Retired   string    `json:"retired,omitempty"`
+	RetiredAt time.Time `json:"retired_at,omitzero"`
+}
+
+// retirement is a replica that is to be taken out and terminated.
+type retirement struct {
+	object provision.Object
+	reason string
+	// failed is true for a replica that never was ready: the next launch on its offering waits.
+	failed bool
+}
+
+// judgement is the input of replicaRecord.judge.
+type judgement struct {
+	spec *service.Spec
+	// have are the objects of the regions that responded, known those of all regions.
+	have, known []provision.Object
+	seen        map[string]AgentReport
+	// dead reports whether a machine that does not respond is the cause itself, and not the network.
+	dead func(provision.Object) bool
+	// exempt are replicas that are drained, donated or being removed anyway.
+	exempt map[string]bool
+	now    time.Time
+	// complete are the machine types of which a driver has seen all GPUs; judge sets it. Without this
+	// evidence a missing GPU may be an error of the catalogue, which would retire every replica.
+	complete map[string]bool
+}
+
+// judge updates the record with an observation and returns the replicas to retire now: those with a fatal
+// GPU error, and those that were not ready in time. It returns each replica once.
+func (r *replicaRecord) judge(in judgement) (retire []retirement) {
+	configs := configHashes(in.spec)
+	r.Keep(configs)
+	r.AddObserved(in.have, in.now)
+	r.Failures = slices.DeleteFunc(r.Failures, func(f telemetry.ReplicaFailure) bool { return in.now.Sub(f.At) > failuresKeptFor })
+	if r.Seen == nil {
+		r.Seen = map[string]seenReplica{}
+	}
+	exists := map[string]bool{}
+	for _, o := range in.known {
+		exists[o.Handle] = o.TerminatedReason == ""
+	}
+	maps.DeleteFunc(r.Seen, func(handle string, _ seenReplica) bool { return !exists[handle] })
+	in.complete = r.observeGPUs(in)
+	for _, o := range in.have {
+		if o.Kind != provision.KindReplica || o.TerminatedReason != "" || o.Handle == "" {
+			continue
+		}
+		s := r.observeReplica(o, in.seen[o.ID], configs[o.Labels["model"]], in.now)
+		if reason := in.reasonToRetire(o, s); reason != "" && s.Retired == "" {
+			s.Retired, s.RetiredAt = reason, in.now
+			retire = append(retire, retirement{o, reason, !s.Ready})
+		}
+		r.Seen[o.Handle] = s
+	}
+	return retire
+}
+
+// observeReplica returns the entry of a replica after an observation. A changed configuration starts its
+// ready_timeout again.
+func (r *replicaRecord) observeReplica(o provision.Object, report AgentReport, config string, now time.Time) seenReplica {
+	s, known := r.Seen[o.Handle]
+	if !known || s.Config != config {
+		s.First, s.Config = now, config
+	}
+	if report.Err == nil && report.Phase == agent.PhaseReady && !s.Ready {
+		s.Ready = true
+		r.AddSuccess(keyOf(o))
+	}
+	return s
+}
+
+// observeGPUs records the replicas whose drivers see all GPUs, and returns the machine types that
+// have such a replica, now or before.
+func (r *replicaRecord) observeGPUs(in judgement) map[string]bool {
+	complete := map[string]bool{}
+	for _, o := range in.have {
+		s, known := r.Seen[o.Handle]
+		if report := in.seen[o.ID]; report.Err == nil && report.GPUs != nil && *report.GPUs >= gpusOf(o) {
+			s.AllGPUs = true
+			if known {
+				r.Seen[o.Handle] = s
+			}
+		}
+		if s.AllGPUs {
+			complete[typeOf(o)] = true
+		}
+	}
+	return complete
+}
+
+// typeOf returns the machine type of an object; empty if it is unknown.
+func typeOf(o provision.Object) string {
+	if o.Offering == nil {
+		return ""
+	}
+	return o.Offering.Type
+}
+
+// reasonToRetire returns why a replica is taken out; empty = it stays.
+func (in *judgement) reasonToRetire(o provision.Object, s seenReplica) string {
+	report, polled := in.seen[o.ID]
+	answered := polled && report.Err == nil
+	switch timeout := in.spec.ReadyTimeoutOf(o.Labels["model"]); {
+	case answered && report.Phase == agent.PhaseInterrupted:
+		return "" // its cloud takes it
+	case answered && report.GPUError != "":
+		return "fatal GPU error: " + report.GPUError
+	case answered && report.GPUs != nil && *report.GPUs < gpusOf(o) && in.complete[typeOf(o)]:
+		return fmt.Sprintf("GPU missing: its machine has %d GPUs, its driver sees %d", gpusOf(o), *report.GPUs)
+	case s.Ready || in.exempt[o.ID] || in.now.Sub(s.First) < timeout:
+		return ""
+	case answered:
+		return fmt.Sprintf("not ready within %s: %s", timeout, cmp.Or(report.Reason, string(report.Phase)))
+	case in.dead(o):
+		return fmt.Sprintf("not ready within %s: its agent does not respond", timeout)
+	}
+	return ""
+}
+
+// keyOf returns the key of launches on a replica's offering.
+func keyOf(o provision.Object) provision.BackoffKey {
+	offering := provision.Offering{Region: o.Region}
+	if o.Offering != nil {
+		offering = *o.Offering
+	}
+	return provision.BackoffKeyOf(o.Labels["model"], offering)
+}
+
+// configHashes returns the hash of each model's configuration.
+func configHashes(spec *service.Spec) map[string]string {
+	hashes := map[string]string{}
+	for _, m := range spec.Models {
+		hash, err := provision.ConfigHash(m)
+		if err == nil { // a model is always encodable
+			hashes[m.Name] = hash
+		}
+	}
+	return hashes
+}
+
+// addFailure records a retired replica with the last lines of its log.
+func (r *replicaRecord) addFailure(of retirement, config string, lines []string, now time.Time) {
+	o := of.object
+	if of.failed {
+		r.AddFailure(provision.Backoff{BackoffKey: keyOf(o), Last: now, ID: o.ID, Reason: of.reason, Config: config}, provision.FailureBackoff)
+	}
+	f := telemetry.ReplicaFailure{At: now.UTC(), Replica: o.ID, Model: o.Labels["model"], Region: o.Region, Reason: of.reason, Log: append([]string{}, lines...)}
+	if o.Offering != nil {
+		f.Offering = o.Offering.String()
+	}
+	r.Failures = slices.DeleteFunc(r.Failures, func(old telemetry.ReplicaFailure) bool { return old.Model == f.Model && old.Region == f.Region })
+	r.Failures = slices.Insert(r.Failures, 0, f)
+	r.Failures = r.Failures[:min(len(r.Failures), maxFailures)]
+}
+
+// retired returns the reasons of the replicas that are being taken out, by ID.
+func (r *replicaRecord) retired(have []provision.Object) map[string]seenReplica {
+	ids := map[string]seenReplica{}
+	for _, o := range have {
+		if s := r.Seen[o.Handle]; s.Retired != "" && o.TerminatedReason == "" {
+			ids[o.ID] = s
+		}
+	}
+	return ids
+}
+
+// launchesOf returns the state for people: the bounds, what is held, and what waits.
+func (r *replicaRecord) launchesOf(bounds provision.LaunchBounds, known []provision.Object, held []string, now time.Time) *telemetry.Launches {
+	n, _ := r.LastHour(now)
+	l := &telemetry.Launches{
+		LastHour: n, MaxPerHour: bounds.PerHour, CostPerHour: r.CostPerHour(known, now), BudgetPerHour: bounds.Budget,
+		Held: append([]string{}, held...), Backoffs: []telemetry.LaunchBackoff{}, Failures: append([]telemetry.ReplicaFailure{}, r.Failures...),
+	}
+	for i := range r.Backoffs {
+		b := &r.Backoffs[i]
+		offering := b.Type
+		if offering != "" {
+			offering = string(b.Capacity) + " " + offering
+		}
+		l.Backoffs = append(l.Backoffs, telemetry.LaunchBackoff{Model: b.Model, Region: b.Region, Offering: offering, Failures: b.Failures, NextTry: b.Next.UTC(), Reason: b.Reason, Line: b.Describe()})
+	}
+	return l
+}

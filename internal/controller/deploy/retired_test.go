@@ -1,0 +1,184 @@
+package deploy
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"skyserve/internal/agent"
+	"skyserve/internal/service"
+	"skyserve/internal/telemetry"
+	"skyserve/provision"
+)
+
+func TestReasonsToRetire(t *testing.T) {
+	begin := time.Date(2026, 11, 24, 22, 0, 0, 0, time.UTC)
+	spec := &service.Spec{Models: []service.Model{{Name: "m", ReadyTimeout: 30 * time.Minute}}}
+	is := func(phase agent.Phase, change func(*agent.Status)) AgentReport {
+		s := agent.Status{Phase: phase, Reason: "loads"}
+		if change != nil {
+			change(&s)
+		}
+		return AgentReport{Status: s}
+	}
+	sees := func(n int) func(*agent.Status) { return func(s *agent.Status) { s.GPUs = &n } }
+	broken := func(s *agent.Status) { s.GPUError = "Xid 79 on 0000:65:00: GPU has fallen off the bus" }
+	for _, tt := range []struct {
+		name   string
+		report AgentReport
+		after  time.Duration // since it was first seen
+		ready  bool          // it was ready before
+		dead   bool          // the network is not the cause
+		exempt bool
+		// complete states that its driver has seen all GPUs before.
+		complete bool
+		want     string
+	}{
+		{name: "starts", report: is(agent.PhaseWeights, nil), after: 29 * time.Minute},
+		{name: "late", report: is(agent.PhaseWeights, nil), after: 30 * time.Minute, want: "not ready within 30m0s: loads"},
+		{name: "fails", report: is(agent.PhaseFailed, nil), after: 30 * time.Minute, want: "not ready within 30m0s: loads"},
+		{name: "ready", report: is(agent.PhaseReady, nil), after: time.Hour},
+		{name: "was ready", report: is(agent.PhaseFailed, nil), after: time.Hour, ready: true},
+		{name: "is drained", report: is(agent.PhaseWeights, nil), after: time.Hour, exempt: true},
+		{name: "interrupted", report: is(agent.PhaseInterrupted, broken), after: time.Hour},
+		{name: "network fails", report: AgentReport{Err: errors.New("timeout")}, after: time.Hour},
+		{name: "machine is dead", report: AgentReport{Err: errors.New("timeout")}, after: time.Hour, dead: true, want: "not ready within 30m0s: its agent does not respond"},
+		{name: "GPU error", report: is(agent.PhaseReady, broken), ready: true, want: "fatal GPU error: Xid 79 on 0000:65:00: GPU has fallen off the bus"},
+		{name: "GPUs of the type unknown", report: is(agent.PhaseReady, sees(7)), ready: true},
+		{name: "GPU missing", report: is(agent.PhaseReady, sees(7)), ready: true, complete: true, want: "GPU missing: its machine has 8 GPUs, its driver sees 7"},
+		{name: "all GPUs", report: is(agent.PhaseReady, sees(8)), ready: true},
+	} {
+		o := provision.Object{ID: "us-0", Kind: provision.KindReplica, Handle: "h", Region: "aws/us", Labels: map[string]string{"model": "m"}, Offering: &provision.Offering{Region: "aws/us", Type: "p5.48xlarge", Capacity: "spot", GPUs: 8}}
+		r := &replicaRecord{Seen: map[string]seenReplica{"h": {First: begin, Ready: tt.ready, AllGPUs: tt.complete, Config: configHashes(spec)["m"]}}}
+		in := judgement{spec: spec, have: []provision.Object{o}, known: []provision.Object{o}, seen: map[string]AgentReport{"us-0": tt.report}, exempt: map[string]bool{"us-0": tt.exempt}, now: begin.Add(tt.after), dead: func(provision.Object) bool { return tt.dead }}
+		got := r.judge(in)
+		if tt.want == "" && len(got) > 0 || tt.want != "" && (len(got) != 1 || got[0].reason != tt.want || got[0].failed == tt.ready) {
+			t.Errorf("%s: %+v, want %q", tt.name, got, tt.want)
+		}
+		if again := r.judge(in); len(again) > 0 {
+			t.Errorf("%s: retired twice", tt.name)
+		}
+		if _, is := r.retired(in.have)["us-0"]; is != (tt.want != "") {
+			t.Errorf("%s: retired %v", tt.name, is)
+		}
+	}
+}
+
+// A missing GPU is judged by another machine of the same type, also if that one has failed since.
+func TestMissingGPUNeedsEvidence(t *testing.T) {
+	machine := func(id, kind string) provision.Object {
+		return provision.Object{ID: id, Kind: provision.KindReplica, Handle: id, Region: "aws/us", Labels: map[string]string{"model": "m"}, Offering: &provision.Offering{Type: kind, GPUs: 8}}
+	}
+	have := []provision.Object{machine("a", "p5.48xlarge"), machine("b", "p5.48xlarge"), machine("c", "g6.48xlarge")}
+	r := &replicaRecord{}
+	judged := func(a, b, c int) (ids []string) {
+		seen := map[string]AgentReport{}
+		for id, n := range map[string]int{"a": a, "b": b, "c": c} {
+			seen[id] = AgentReport{Status: agent.Status{Phase: agent.PhaseReady, GPUs: &n}}
+		}
+		spec := &service.Spec{Models: []service.Model{{Name: "m"}}}
+		for _, gone := range r.judge(judgement{spec: spec, have: have, known: have, seen: seen, now: time.Unix(0, 0)}) {
+			ids = append(ids, gone.object.ID)
+		}
+		return ids
+	}
+	if got := judged(7, 7, 7); got != nil {
+		t.Errorf("no machine has all GPUs: retired %q", got)
+	}
+	if got := judged(8, 7, 7); !slices.Equal(got, []string{"b"}) {
+		t.Errorf("a has all: retired %q, want b", got)
+	}
+	if got := judged(6, 7, 7); !slices.Equal(got, []string{"a"}) {
+		t.Errorf("a had all: retired %q, want a", got)
+	}
+}
+
+// A changed configuration starts the time again; a machine that no longer exists is forgotten.
+func TestReadyTimeoutBeginsAgain(t *testing.T) {
+	begin := time.Date(2026, 11, 24, 22, 0, 0, 0, time.UTC)
+	spec := &service.Spec{Models: []service.Model{{Name: "m"}}}
+	o := provision.Object{ID: "us-0", Kind: provision.KindReplica, Handle: "h", Labels: map[string]string{"model": "m"}}
+	r := &replicaRecord{}
+	at := func(minutes int) []retirement {
+		return r.judge(judgement{spec: spec, have: []provision.Object{o}, known: []provision.Object{o}, seen: map[string]AgentReport{"us-0": {Status: agent.Status{Phase: agent.PhaseFailed}}}, now: begin.Add(time.Duration(minutes) * time.Minute)})
+	}
+	at(0)
+	spec = &service.Spec{Models: []service.Model{{Name: "m", Engine: service.Engine{Image: "fixed:1"}}}}
+	if got := append(at(30), at(74)...); len(got) > 0 {
+		t.Errorf("retired %+v before 45 minutes with the new image", got)
+	}
+	if got := at(75); len(got) != 1 {
+		t.Errorf("retired %+v, want us-0", got)
+	}
+	o.Handle = "next"
+	if got := at(76); len(got) > 0 || len(r.Seen) != 1 {
+		t.Errorf("retired %+v, seen %+v", got, r.Seen)
+	}
+}
+
+// Kept log lines are bounded, printable, and without secrets.
+func TestFailureLines(t *testing.T) {
+	var log strings.Builder
+	for i := range 40 {
+		fmt.Fprintf(&log, "line %d\n\n", i)
+	}
+	log.WriteString("key=topsecret-longer and topsecret\n\x1b[31mred\x1b[0m Authorization: Bearer abcdefghij\n")
+	log.WriteString("hf_abcdefghijklmnopqrstuvwx sk-abcdefghijklmnopqrst AKIAABCDEFGHIJKLMNOP no\n" + strings.Repeat("é", 1000) + "\n")
+	got := failureLines(log.String(), []string{"topsecret", "topsecret-longer", "no", "multi-line-1\nmulti-line-2"})
+	if len(got) != telemetry.MaxFailureLines || got[len(got)-5] != "line 39" {
+		t.Fatalf("%d lines: %q", len(got), got)
+	}
+	want := []string{"key=[masked] and [masked]", "red Authorization: Bearer [masked]", "[masked] [masked] [masked] no"}
+	if !slices.Equal(got[len(got)-4:len(got)-1], want) {
+		t.Errorf("%q, want %q", got[len(got)-4:len(got)-1], want)
+	}
+	if last := got[len(got)-1]; len(last) > maxFailureLine+3 || !strings.HasSuffix(last, "é...") {
+		t.Errorf("a line of %d bytes, ending with %q", len(last), last[len(last)-8:])
+	}
+	if got := failureLines("", nil); len(got) != 0 {
+		t.Errorf("an empty log has the lines %q", got)
+	}
+}
+
+// One failure is kept for each model and region, the newest first.
+func TestFailuresAreBounded(t *testing.T) {
+	r := &replicaRecord{}
+	for i := range 200 {
+		o := provision.Object{ID: fmt.Sprint("r", i), Region: "aws/us", Labels: map[string]string{"model": fmt.Sprint("m", i%120)}}
+		r.addFailure(retirement{object: o, reason: "late"}, "", nil, time.Unix(int64(i), 0))
+	}
+	if len(r.Failures) != maxFailures || r.Failures[0].Replica != "r199" || len(r.Backoffs) != 0 {
+		t.Errorf("%d failures, first %+v, %d backoffs", len(r.Failures), r.Failures[0], len(r.Backoffs))
+	}
+}
+
+func TestLaunchAlerts(t *testing.T) {
+	at := time.Date(2026, 11, 25, 2, 15, 0, 0, time.UTC)
+	r := &replicaRecord{}
+	r.AddFailure(provision.Backoff{BackoffKey: provision.BackoffKey{Model: "m", Region: "aws/us", Type: "g6.xlarge", Capacity: "spot"}, Last: at, Reason: "not ready within 45m"}, provision.BackoffPolicy{First: time.Hour, Max: time.Hour})
+	held := []*provision.HeldError{{ID: "us-3", Region: "aws/us", Kind: provision.HeldByBudget, Reason: "its machine costs $4.00/h"}, {ID: "us-4", Kind: provision.HeldByLaunches, Reason: "20 machines were launched"}}
+	shown := r.launchesOf(provision.LaunchBounds{PerHour: 20, Budget: 40}, []provision.Object{{Handle: "h", CostPerHour: 38}}, []string{"us-3"}, at)
+	var got []string
+	for _, a := range launchAlerts(shown, held, map[string]seenReplica{"us-1": {Retired: "fatal GPU error: Xid 79"}, "us-2": {Retired: "not ready"}}) {
+		got = append(got, a.Line())
+	}
+	want := []string{
+		"warning: budget: the budget holds launches: us-3: its machine costs $4.00/h; raise autoscale.budget, or lower replicas.min or max",
+		"warning: gpu us-1: fatal GPU error: Xid 79; it receives no requests and is being replaced",
+		"warning: launch m aws/us spot g6.xlarge: m on spot g6.xlarge in aws/us failed once; next try at 2026-11-25 03:15:00 UTC; last failure: not ready within 45m; read the log lines of the last failure in 'skyserve status'; a changed model in service.yaml is tried at once",
+		"warning: launch max_launches_per_hour: 20 machines were launched; find out why so many machines are launched; or raise autoscale.max_launches_per_hour",
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("got  %s\nwant %s", strings.Join(got, "\n     "), strings.Join(want, "\n     "))
+	}
+	lines := shown.Lines()
+	if len(lines) != 3 || lines[0] != "budget: $38.00/h of $40.00/h" || lines[1] != "held: us-3" || !strings.HasPrefix(lines[2], "given up: m on spot g6.xlarge in aws/us failed once") {
+		t.Errorf("lines %q", lines)
+	}
+	if len(launchAlerts(nil, nil, nil)) != 0 {
+		t.Error("alerts before the first observation")
+	}
+}

@@ -1,0 +1,63 @@
+package deploy_test
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"skyserve/internal/controller/deploy"
+	"skyserve/provision"
+)
+
+// The zone of an interrupted spot machine is avoided by the deployer of a new configuration, and by another
+// process that restores the history. A machine that its cloud lists as interrupted counts once.
+func TestSpotHistoryOutlivesDeployer(t *testing.T) {
+	for name, restart := range map[string]func(*testing.T, *reconcilerWorld, *deploy.Reconciler) *deploy.Reconciler{
+		"a new configuration": func(t *testing.T, u *reconcilerWorld, k *deploy.Reconciler) *deploy.Reconciler {
+			file := filepath.Join(u.dir, "service.yaml")
+			text, err := os.ReadFile(file)
+			if err == nil {
+				err = os.WriteFile(file, append(text, "# changed\n"...), 0o600)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			return k
+		},
+		"another process": func(_ *testing.T, u *reconcilerWorld, k *deploy.Reconciler) *deploy.Reconciler {
+			next := u.reconciler()
+			next.RestoreSpotRecord(k.SpotRecord())
+			return next
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				u := newReconcilerWorld(t)
+				var bad string
+				interrupt := func(id string) {
+					u.ChangeObject(id, func(o *provision.Object) {
+						o.TerminatedReason, o.Interrupted, bad = "interrupted", true, o.Offering.Zone
+					})
+				}
+				k := u.reconciler()
+				u.reconcileFor(t, k, time.Minute, always)
+				interrupt("us-east-1-0")
+				u.reconcileFor(t, k, time.Minute, always)
+				if got := k.SpotRecord().Pools; len(got) != 1 || got[0].Events != 1 || got[0].Zone != bad {
+					t.Fatalf("recorded %+v, want one event in %s", got, bad)
+				}
+				k = restart(t, u, k)
+				u.ChangeObject("us-east-1-0", nil)
+				u.ChangeObject("us-east-1-1", nil)
+				u.reconcileFor(t, k, time.Minute, always)
+				for _, o := range u.Objects() {
+					if o.Kind == provision.KindReplica && o.Offering.Capacity == "spot" && o.Offering.Zone == bad {
+						t.Errorf("%s was launched in %s, where a machine was interrupted", o.ID, bad)
+					}
+				}
+			})
+		})
+	}
+}

@@ -1,0 +1,115 @@
+package deploy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"skyserve/internal/agent"
+	"skyserve/internal/identity"
+	"skyserve/internal/telemetry"
+	"skyserve/provision"
+)
+
+// startOf returns the record of a replica's start, with its boot; nil if it is unknown. The launch is a
+// time of the cloud's clock: machines in clouds have the same time.
+func startOf(o provision.Object, r AgentReport, now time.Time) *agent.Start {
+	switch {
+	case o.Kind != provision.KindReplica || o.TerminatedReason != "":
+		return nil
+	case !Reachable(o) || errors.Is(r.Err, identity.ErrUntrusted) || r.Err == nil && r.Phase == agent.PhaseWaiting:
+		return agent.BootingStart(o.Started, now)
+	case r.Err != nil:
+		return nil
+	}
+	return r.Start.WithBoot(o.Started)
+}
+
+// failureAlerts returns the alert about a replica that cannot become ready; none for other machines.
+func failureAlerts(service string, o provision.Object, s agent.Status) []telemetry.Alert {
+	f := s.Failure
+	if o.Kind != provision.KindReplica || f == nil || !f.Permanent {
+		return nil
+	}
+	return []telemetry.Alert{{
+		Severity: telemetry.SeverityWarning, Kind: telemetry.AlertReplica, Region: o.Region, Object: o.ID, Message: f.String(),
+		NextStep: f.Hint + "; see 'skyserve logs " + service + " " + o.ID + "'",
+	}}
+}
+
+// storeFailures stores the alerts about failed replicas.
+func (k *Reconciler) storeFailures(h *Delivery, seen map[string]AgentReport) {
+	var alerts []telemetry.Alert
+	for _, o := range h.Have {
+		if r := seen[o.ID]; r.Err == nil {
+			alerts = append(alerts, failureAlerts(h.Service, o, r.Status)...)
+		}
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.failures = alerts
+}
+
+// ReplicaFailedError is the error of a replica that does not become ready until an operator changes
+// something.
+type ReplicaFailedError struct {
+	ID      string
+	Failure agent.Failure
+}
+
+// Error returns the replica and its failure.
+func (e *ReplicaFailedError) Error() string { return fmt.Sprintf("%s failed: %s", e.ID, &e.Failure) }
+
+// FailedReplicas returns the failed replicas in an error of Deliver.
+func FailedReplicas(err error) (failed []*ReplicaFailedError) {
+	var one *ReplicaFailedError
+	switch joined := err.(type) { //nolint:errorlint // walks the tree of errors
+	case *ReplicaFailedError:
+		return append(failed, joined)
+	case interface{ Unwrap() []error }:
+		for _, e := range joined.Unwrap() {
+			failed = append(failed, FailedReplicas(e)...)
+		}
+	default:
+		if errors.As(err, &one) {
+			failed = append(failed, one)
+		}
+	}
+	return failed
+}
+
+// failureWatch decides when a delivery to a replica has failed. An agent reports its last failure until
+// the next attempt succeeds: a failure counts only if an attempt failed during this delivery, since the
+// operator may have corrected the cause before it.
+type failureWatch struct {
+	isSeen bool
+	before int // attempts that had failed at the first status
+}
+
+// check returns the failure of a replica that further attempts will not resolve; nil = go on.
+func (w *failureWatch) check(o provision.Object, s agent.Status) error {
+	f := s.Failure
+	if o.Kind != provision.KindReplica {
+		return nil
+	}
+	if f == nil {
+		*w = failureWatch{isSeen: true}
+		return nil
+	}
+	if !w.isSeen {
+		*w = failureWatch{isSeen: true, before: f.Attempts}
+	}
+	if f.Permanent && f.Attempts > w.before {
+		return &ReplicaFailedError{o.ID, *f}
+	}
+	return nil
+}
+
+// ensure delivers a deployment to a machine once and returns its status.
+func (h *Delivery) ensure(ctx context.Context, o provision.Object, d agent.Deployment) (agent.Status, error) {
+	if h.ensurer != nil {
+		return h.ensurer(ctx, o, d)
+	}
+	return h.Operator(o).Ensure(ctx, h.Machine(o), d)
+}

@@ -1,0 +1,156 @@
+package controller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"skyserve/internal/store"
+	"skyserve/internal/telemetry"
+)
+
+// eventList is a store of events in memory.
+type eventList struct {
+	mu     sync.Mutex
+	events []telemetry.Event
+}
+
+func (l *eventList) AppendEvent(_ context.Context, e telemetry.Event) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.events = append(l.events, e)
+	return nil
+}
+
+func (l *eventList) ReadEvents(_ context.Context, q telemetry.EventQuery) ([]telemetry.Event, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return q.Select(l.events), nil
+}
+
+// lines returns the events in one line each, sorted where they have one time.
+func (l *eventList) lines() []string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var all []string
+	for _, e := range l.events {
+		all = append(all, fmt.Sprintf("%s %s: %s: %s", e.Kind, e.Object, e.Message, e.Reason))
+	}
+	slices.Sort(all)
+	return all
+}
+
+// Replicas of a dead balancer are adopted and return, with events that two controllers record only
+// once.
+func TestFailoverIsRecorded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		list := &eventList{}
+		w.events = store.NewEventQueue(list, "c", slog.New(slog.DiscardHandler))
+		ctx, cancel := context.WithCancel(t.Context())
+		var running sync.WaitGroup
+		running.Go(func() { w.events.Run(ctx) })
+		w.rounds(t, 1)
+		if got := list.lines(); len(got) != 0 {
+			t.Errorf("the first assignment has events: %q", got)
+		}
+		w.lb["lb-us-0"].set(true)
+		w.rounds(t, deadAfter)
+		synctest.Wait()
+		got := strings.Join(list.lines(), "\n")
+		if !strings.Contains(got, "death lb-us-0: balancer lb-us-0 does not respond: connection refused") || !strings.Contains(got, "adoption us-0: lb-eu-0 adopts us-0: its home balancer lb-us-0 does not respond") {
+			t.Errorf("got\n%s", got)
+		}
+		w.lb["lb-us-0"].set(false)
+		w.rounds(t, 1)
+		synctest.Wait()
+		got = strings.Join(list.lines(), "\n")
+		if !strings.Contains(got, "recovery lb-us-0: balancer lb-us-0 responds again: ") || !strings.Contains(got, "return us-0: us-0 returns to lb-us-0: lb-us-0 responds again") {
+			t.Errorf("got\n%s", got)
+		}
+		status, text := w.get(t, "/metrics")
+		if status != http.StatusOK || !strings.Contains(text, `skyserve_service_events_recorded_total{kind="adoption"} `) || !strings.Contains(text, "skyserve_service_events_dropped_total 0") {
+			t.Errorf("metrics: %d %s", status, text)
+		}
+		ids := map[string]bool{}
+		for _, e := range list.events {
+			if ids[e.ID] || e.Kind == telemetry.EventAdoption && !strings.HasPrefix(e.ID, "assignment-") {
+				t.Errorf("ID %q", e.ID)
+			}
+			ids[e.ID] = true
+		}
+		cancel()
+		running.Wait()
+	})
+}
+
+// Every strategy action has an event of its kind with the plan that required it.
+func TestActionsNameKindAndPlan(t *testing.T) {
+	at := time.Date(2026, 11, 24, 12, 0, 0, 0, time.UTC)
+	for kind, message := range map[telemetry.EventKind]string{
+		telemetry.EventLaunch: "launched us-3", telemetry.EventReclaim: "reclaimed us-3", telemetry.EventRedeploy: "redeployed us-3",
+		telemetry.EventReplace: "launched replacement us-3", telemetry.EventDonate: "donated us-3", telemetry.EventTermination: "removed us-3",
+		telemetry.EventDrain: "draining before removal: us-3", telemetry.EventScaleToZero: "scaling to zero, draining us-3",
+		telemetry.EventScaleFromZero: "scaling from zero, starting us-3",
+	} {
+		a := scalingAction{at: at, kind: kind, model: "m", region: "local/us", replicas: []string{"us-3"}, serving: 2, reason: "why", plan: &at}
+		events := a.events()
+		want := telemetry.Event{At: at, Actor: telemetry.ActorAutoscaler, Kind: kind, Region: "local/us", Object: "us-3", Model: "m", Message: message, Reason: "why; replicas before: 2", Plan: &at}
+		if len(events) != 1 || events[0] != want {
+			t.Errorf("got %+v, want %+v", events, want)
+		}
+	}
+}
+
+// A computed plan has an event with its time and cost.
+func TestPlanIsRecorded(t *testing.T) {
+	now, then := 1.5, 2.25
+	at := time.Date(2026, 11, 24, 12, 0, 0, 0, time.UTC)
+	e := planEvent(&telemetry.PlanSummary{At: at, Status: "optimal", CostPerHour: telemetry.PlanCost{Current: &now, Planned: &then}, Changes: make([]telemetry.PlanChange, 2)}, 90)
+	if e.Kind != telemetry.EventPlan || !e.Plan.Equal(at) || e.ID != "plan-2026-11-24T12:00:00Z" || e.Message != "plan computed: 2 changes, $1.50/h -> $2.25/h" || e.Reason != "forecast from 90 minutes of traffic, status optimal" {
+		t.Errorf("got %+v", e)
+	}
+	if got := planEvent(&telemetry.PlanSummary{At: at}, 1).Message; got != "plan computed: 0 changes, unknown cost -> unknown cost" {
+		t.Errorf("got %q", got)
+	}
+}
+
+// Each computed plan has one event, and a repeated failure of planning has one.
+func TestPlanningIsRecorded(t *testing.T) {
+	var events []telemetry.Event
+	testPlanner(t, func(w *plannerWorld) {
+		w.set(func() { w.perMin = 150_000 })
+		w.pass(2 * time.Minute)
+		if len(events) == 0 || events[0].Kind != telemetry.EventPlan || events[len(events)-1].ID != "plan-"+w.published().Plan.At.Format(time.RFC3339Nano) {
+			t.Fatalf("got %+v", events)
+		}
+		plans := len(events)
+		w.set(func() { w.err = errors.New("no balancer responds") })
+		w.pass(3 * time.Hour)
+		if len(events) != plans+1 || events[plans].Kind != telemetry.EventFailure || events[plans].Reason != "no balancer responds" {
+			t.Errorf("got %+v", events[plans:])
+		}
+	}, func(w *plannerWorld) { w.planner.record = func(e telemetry.Event) { events = append(events, e) } })
+}
+
+// Every action of the scaler is both recorded and published.
+func TestScalingIsRecorded(t *testing.T) {
+	var recorded []telemetry.Event
+	testScaler(t, reactiveService, func(w *scalerWorld) {
+		w.scaler.record = func(e telemetry.Event) { recorded = append(recorded, e) } // before the first action
+		w.pass(12*time.Second, 0.8)
+		w.pass(2*time.Minute, 0.8)
+		w.pass(10*time.Second, 0.1)
+		if published := w.published().Events; len(recorded) != 3 || !slices.Equal(recorded, published) {
+			t.Errorf("recorded %+v, published %+v", recorded, published)
+		}
+	})
+}

@@ -1,0 +1,276 @@
+package controller
+
+import (
+	"fmt"
+	"time"
+
+	"skyserve/internal/telemetry"
+	"skyserve/plan"
+)
+
+// Models that scale to zero (service.Spec.ScalesToZero) get their first replica because of waiting
+// requests, and lose their last ones after a time without requests. Both are decided here, for all
+// regions of a model together; the strategy scales such a model between one replica and its maximum.
+
+// failedStartDelay is the time for which a region in which a first replica could not be launched is
+// avoided, if there is another one: capacity rarely returns within seconds.
+const failedStartDelay = time.Minute
+
+// modelGroups are the groups of one model, in the order of service.yaml.
+type modelGroups struct {
+	model  string
+	groups []replicaGroup
+}
+
+// zeroModels returns the groups of the models that scale to zero.
+func (s *scalingInputs) zeroModels(groups []replicaGroup) (all []modelGroups) {
+	for i := range s.current.Spec.Models {
+		name := s.current.Spec.Models[i].Name
+		if !s.current.Spec.ScalesToZero(name) {
+			continue
+		}
+		m := modelGroups{model: name}
+		for _, g := range groups {
+			if g.model == name {
+				m.groups = append(m.groups, g)
+			}
+		}
+		all = append(all, m)
+	}
+	return all
+}
+
+// zeroChanges returns the changes of the models that scale to zero: their first and last replicas.
+// The strategy must not change the models of handled: those that start or end now, and those without
+// a replica for which no request waits and no load is planned.
+func (s *scaler) zeroChanges(in *scalingInputs, groups []replicaGroup, unresponsive int) (changes []scalingChange, handled map[string]bool) {
+	handled = map[string]bool{}
+	for _, m := range in.zeroModels(groups) {
+		var own []scalingChange
+		switch {
+		case m.serving() == 0:
+			own = s.firstReplica(in, m)
+			handled[m.model] = len(own) > 0 || !in.loadPlanned(m)
+		case unresponsive == 0: // otherwise an unreported request may be in flight
+			own = s.lastReplicas(in, m)
+			handled[m.model] = len(own) > 0
+		}
+		changes = append(changes, own...)
+	}
+	return changes, handled
+}
+
+// serving returns the number of the model's serving or starting replicas.
+func (m modelGroups) serving() (n int) {
+	for _, g := range m.groups {
+		n += g.serving()
+	}
+	return n
+}
+
+// firstReplica returns the change that starts the first replica of a model for which requests wait;
+// none where no region may have a replica now, or the previous start was so recent that the replica
+// may not be observed yet.
+func (s *scaler) firstReplica(in *scalingInputs, m modelGroups) []scalingChange {
+	waiting := 0
+	for _, g := range m.groups {
+		waiting += in.waitingRequests(g)
+		if in.now.Sub(s.previousEvents[g.modelRegion]) < cooldown || in.now.Sub(s.starts[g.modelRegion]) < cooldown {
+			return nil
+		}
+	}
+	g := s.startRegion(in, m)
+	if waiting == 0 || g == nil {
+		return nil
+	}
+	b := &changeBuilder{scalingInputs: in, group: *g, reason: waitingReason(waiting)}
+	b.starts = true
+	if ids := in.claimDonated(*g, 1, false); len(ids) > 0 {
+		b.change.Reclaim = ids
+		b.addEvent(telemetry.EventScaleFromZero, ids)
+	} else {
+		b.addLaunch(1)
+		b.addEvent(telemetry.EventScaleFromZero, nil)
+	}
+	return []scalingChange{b.scalingChange}
+}
+
+func waitingReason(n int) string {
+	if n == 1 {
+		return "no replica, 1 request waits"
+	}
+	return fmt.Sprintf("no replica, %d requests wait", n)
+}
+
+// startRegion returns the group that gets the first replica: one with a donated replica, which is
+// ready at once; else the one where most requests wait, the first in service.yaml among equals. It
+// avoids regions in which a start failed recently. nil = no region may have a replica now.
+func (s *scaler) startRegion(in *scalingInputs, m modelGroups) *replicaGroup {
+	var best *replicaGroup
+	rank := func(g *replicaGroup) [3]int {
+		donated, works := 0, 0
+		if g.hasDonated() {
+			donated = 1
+		}
+		if in.now.Sub(s.failedStarts[g.modelRegion]) >= failedStartDelay {
+			works = 1
+		}
+		return [3]int{works, donated, in.waitingRequests(*g)}
+	}
+	for i := range m.groups {
+		g := &m.groups[i]
+		if !g.hasDonated() && len(g.members) >= g.bounds.Max {
+			continue
+		}
+		if best == nil || greater(rank(g), rank(best)) {
+			best = g
+		}
+	}
+	return best
+}
+
+// greater compares two ranks by their first difference.
+func greater(a, b [3]int) bool {
+	for i := range a {
+		if a[i] != b[i] {
+			return a[i] > b[i]
+		}
+	}
+	return false
+}
+
+// hasDonated reports whether a donated replica can be reclaimed.
+func (g replicaGroup) hasDonated() bool {
+	for _, m := range g.members {
+		if m.isDonated() {
+			return true
+		}
+	}
+	return false
+}
+
+// waitingRequests returns the number of requests queued for a group's model in its region, including
+// deferred ones; 0 where the region's balancers do not report it.
+func (s *scalingInputs) waitingRequests(g replicaGroup) int {
+	if m := s.modelReport(g); m != nil {
+		return m.Queued + m.Deferred
+	}
+	return 0
+}
+
+// lastReplicas returns the changes that drain all replicas of a model without requests; none while it
+// is in use or a load is planned.
+func (s *scaler) lastReplicas(in *scalingInputs, m modelGroups) (changes []scalingChange) {
+	idle, known := in.idleTime(m)
+	after := in.current.Spec.Autoscale.ScaleToZeroAfter
+	if !known || after <= 0 || idle < after || in.loadPlanned(m) {
+		return nil
+	}
+	for _, g := range m.groups {
+		ids := g.servingIDs()
+		if len(ids) == 0 {
+			continue
+		}
+		mode := scaleInModeOf(g.region, s.autoscale)
+		b := &changeBuilder{scalingInputs: in, group: g}
+		b.reason = fmt.Sprintf("scaled to zero: no requests for %s", idle.Truncate(time.Second))
+		b.drain(ids, mode, telemetry.EventScaleToZero)
+		changes = append(changes, b.scalingChange)
+	}
+	return changes
+}
+
+// servingIDs returns the IDs of the serving and starting replicas.
+func (g replicaGroup) servingIDs() (ids []string) {
+	for _, m := range g.members {
+		if m.serves() {
+			ids = append(ids, m.ID)
+		}
+	}
+	return ids
+}
+
+// idleTime returns the time since the model was last in use in any region; false where a region does
+// not report it.
+func (s *scalingInputs) idleTime(m modelGroups) (idle time.Duration, known bool) {
+	for i, g := range m.groups {
+		r := s.modelReport(g)
+		if r == nil || r.IdleMillis == nil {
+			return 0, false
+		}
+		here := time.Duration(*r.IdleMillis) * time.Millisecond
+		if r.Queued+r.Deferred > 0 {
+			here = 0
+		}
+		if i == 0 || here < idle {
+			idle = here
+		}
+	}
+	return idle, len(m.groups) > 0
+}
+
+// minPlannedShare is the planned load, as a share of the throughput of one replica, from which a plan
+// keeps or starts a replica of a model without requests. Any forecast above zero plans a replica: a
+// few requests a week would keep it forever.
+const minPlannedShare = 0.05
+
+// loadPlanned reports whether the strategy follows the plan in force, and that plan has a relevant
+// load for the model.
+func (s *scalingInputs) loadPlanned(m modelGroups) bool {
+	if !plan.UsesPlan(s.current.Spec.Autoscale.Strategy) {
+		return false
+	}
+	share := 0.0
+	for _, g := range m.groups {
+		switch t := s.targets[g.modelRegion]; {
+		case t == nil || t.Count == 0:
+		case t.ReplicaTPS <= 0:
+			return true // its share is unknown
+		default:
+			share += t.PeakTPS / t.ReplicaTPS
+		}
+	}
+	return share >= minPlannedShare
+}
+
+// lastRegions returns the groups in which a strategy keeps one replica although their minimum is 0:
+// for each model that scales to zero, the first with a ready replica, else with a starting one.
+func (s *scalingInputs) lastRegions(groups []replicaGroup) map[modelRegion]bool {
+	keep := map[modelRegion]bool{}
+	for _, m := range s.zeroModels(groups) {
+		var first *replicaGroup
+		for i := range m.groups {
+			g := &m.groups[i]
+			if g.serving() > 0 && (first == nil || g.readyCount() > 0 && first.readyCount() == 0) {
+				first = g
+			}
+		}
+		if first != nil {
+			keep[first.modelRegion] = true
+		}
+	}
+	return keep
+}
+
+// readyCount returns the number of ready replicas.
+func (g replicaGroup) readyCount() (n int) {
+	for _, m := range g.members {
+		if m.ready() {
+			n++
+		}
+	}
+	return n
+}
+
+// recordStart records the result of starting a first replica.
+func (s *scaler) recordStart(m scalingChange, err error) {
+	if !m.starts || len(m.events) == 0 {
+		return
+	}
+	e := &m.events[0]
+	if at := (modelRegion{e.model, e.region}); err != nil {
+		s.failedStarts[at] = e.at
+	} else {
+		s.starts[at], s.started = e.at, true
+	}
+}

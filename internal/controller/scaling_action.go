@@ -1,0 +1,98 @@
+package controller
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"skyserve/internal/service"
+	"skyserve/internal/telemetry"
+	"skyserve/plan"
+)
+
+// scalingAction is one action of a change: what happens to replicas of a model in a region.
+type scalingAction struct {
+	at     time.Time
+	kind   telemetry.EventKind
+	model  string
+	region service.Region
+	// replicas are the IDs of the affected replicas.
+	replicas []string
+	// serving is the number of replicas that were ready or starting before the action.
+	serving int
+	reason  string
+	// plan is the time of the plan in force; nil if the strategy follows no plan.
+	plan *time.Time
+}
+
+// actionVerbs are the verbs of actions in the messages of their events.
+var actionVerbs = map[telemetry.EventKind]string{
+	telemetry.EventLaunch: "launched", telemetry.EventReclaim: "reclaimed", telemetry.EventRedeploy: "redeployed",
+	telemetry.EventReplace: "launched replacement", telemetry.EventDonate: "donated", telemetry.EventTermination: "removed",
+	telemetry.EventDrain: "draining before removal:", telemetry.EventScaleToZero: "scaling to zero, draining",
+	telemetry.EventScaleFromZero: "scaling from zero, starting",
+}
+
+// events returns an event for each replica of the action, or one for the model.
+func (a scalingAction) events() []telemetry.Event {
+	objects := a.replicas
+	if len(objects) == 0 {
+		objects = []string{a.model}
+	}
+	var out []telemetry.Event
+	for _, object := range objects {
+		out = append(out, telemetry.Event{
+			At: a.at, Actor: telemetry.ActorAutoscaler, Kind: a.kind, Region: a.region, Object: object, Model: a.model, Plan: a.plan,
+			Message: actionVerbs[a.kind] + " " + object, Reason: fmt.Sprintf("%s; replicas before: %d", a.reason, a.serving),
+		})
+	}
+	return out
+}
+
+// actionsAfter returns the actions of an applied change. Launched replicas are attributed to redeployments
+// first, whose actions so far only contain the removed replicas.
+func (m scalingChange) actionsAfter(launched []string) []scalingAction {
+	actions := slices.Clone(m.events)
+	for i := range actions {
+		a := &actions[i]
+		switch a.kind {
+		case telemetry.EventRedeploy:
+			n := min(len(a.replicas), len(launched))
+			a.reason += "; replaces " + strings.Join(a.replicas, ", ")
+			a.replicas, launched = launched[:n], launched[n:]
+		case telemetry.EventLaunch, telemetry.EventReplace, telemetry.EventScaleFromZero:
+			a.replicas, launched = append(slices.Clone(a.replicas), launched...), nil
+		}
+	}
+	return actions
+}
+
+// failureEvents returns the event of a failed change, or none for a repeated failure.
+func (s *scaler) failureEvents(m scalingChange, err error) []telemetry.Event {
+	if len(m.events) == 0 {
+		return nil
+	}
+	a := m.events[0]
+	for _, old := range slices.Backward(s.events) {
+		if old.Model == a.model && old.Region == a.region {
+			if old.Kind == telemetry.EventFailure && strings.HasSuffix(old.Reason, err.Error()) {
+				return nil
+			}
+			break
+		}
+	}
+	return []telemetry.Event{{
+		At: a.at, Actor: telemetry.ActorAutoscaler, Kind: telemetry.EventFailure, Region: a.region, Object: a.model, Model: a.model, Plan: a.plan,
+		Message: "scaling failed", Reason: fmt.Sprintf("replicas not %s (requested because: %s): %v", strings.TrimSuffix(actionVerbs[a.kind], ":"), a.reason, err),
+	}}
+}
+
+// planTime returns the time of the plan in force; nil if the strategy follows no plan.
+func (s *scalingInputs) planTime() *time.Time {
+	if len(s.targets) == 0 || s.review == nil || s.review.Plan == nil || !plan.UsesPlan(s.current.Spec.Autoscale.Strategy) {
+		return nil
+	}
+	at := s.review.Plan.At
+	return &at
+}

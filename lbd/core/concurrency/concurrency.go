@@ -1,0 +1,217 @@
+// Package concurrency learns how many requests an engine runs at once, if nothing reports it. It
+// counts only events that a balancer sees: first tokens and ends of requests.
+//
+// A request that has had its first token and has not ended is streaming, so the engine runs it. An
+// engine with N slots never streams more than N requests, however many it has; an engine with free
+// capacity streams more if it gets more, except for those that are in their prefill. Therefore a
+// limit is too high if a lower one leaves as many requests streaming, and too low if a higher one
+// leaves more. Limit tries both, rarely, and only while its limit holds requests back.
+//
+// All measures are counts of requests, so that neither the speed of the engine nor the length of
+// prompts matters. A request without a first token, or many of them, only shows that they are not
+// streaming; no single request can lower a limit.
+package concurrency
+
+const (
+	// A period lasts minTokens first tokens and turnovers more for each request that streams, so that
+	// each slot serves several requests in it.
+	minTokens = 8
+	turnovers = 3
+	// A lower limit is tried if more than 1/excess of the outstanding requests would not have been needed.
+	excess = 8
+	// A higher limit is higher by 1/step, at least by minStep: one request may never stream. It is
+	// justified if at least 1/gain of the additional requests stream: with free capacity nearly all of
+	// them do, without it none.
+	step    = 4
+	minStep = 2
+	gain    = 4
+	// After a trial that failed, the next one begins after 2, 4, 8 ... periods, up to maxPause: with an
+	// engine that does not change, one period of 32 is a trial.
+	firstPause = 2
+	maxPause   = 32
+	// At most 1/maxBrief of the requests of a period that lowers a limit may be brief: end together
+	// with their first token, such as one that is not streamed. They are not counted as streaming
+	// although the engine runs them.
+	maxBrief = 8
+	// briefShare is the share of the time of a request without others that a brief one streams.
+	briefShare = 10
+	// Max bounds a limit.
+	Max = 1 << 14
+)
+
+// Limit is the learned limit of the outstanding requests at an engine. The zero value has learned
+// nothing.
+type Limit struct {
+	value int // 0 = the initial one
+	// full: a higher limit did not make the engine run more requests. Otherwise an engine that runs as
+	// many as the limit allows may run more.
+	full     bool
+	trial    trial
+	before   comparison // during a trial
+	period   period
+	settling int // first tokens until the period of a trial begins
+
+	lowerPause, higherPause pause
+}
+
+// comparison is what a trial is compared with.
+type comparison struct {
+	limit       int
+	outstanding int // at least, while it was counted
+	most        int // requests that streamed at once
+}
+
+// trial is the kind of a trial.
+type trial int8
+
+const (
+	noTrial trial = iota
+	lower
+	higher
+)
+
+// period is what was counted while requests were not streaming that could have been.
+type period struct {
+	tokens      int // first tokens
+	tight       int // of those, the ones with as many requests outstanding as the limit allows
+	most        int // requests that streamed at once
+	outstanding int // at least, at those first tokens
+	ended       int
+	brief       int // of those that ended
+}
+
+// addToken counts a first token under a limit.
+func (p *period) addToken(streaming, outstanding, limit int) {
+	p.most = max(p.most, streaming)
+	if outstanding >= limit {
+		p.tight++
+	} else if outstanding <= p.most+1 {
+		return
+	}
+	if p.tokens++; p.tokens == 1 || outstanding < p.outstanding {
+		p.outstanding = outstanding
+	}
+}
+
+// over reports whether the period was long enough.
+func (p *period) over() bool { return p.tokens >= minTokens+turnovers*p.most }
+
+// conclusive reports whether its requests streamed, so that a low number of streaming ones means
+// that the others waited.
+func (p *period) conclusive() bool { return p.brief*maxBrief <= p.ended }
+
+// pause delays trials, in periods.
+type pause struct{ left, last int }
+
+// over counts a period, and reports whether the pause has ended.
+func (p *pause) over() bool {
+	p.left--
+	return p.left < 0
+}
+
+// extend begins a pause that is twice as long as the last one.
+func (p *pause) extend() {
+	p.last = min(max(2*p.last, firstPause), maxPause)
+	p.left = p.last
+}
+
+// Value returns the limit; initial until something else is known.
+func (l *Limit) Value(initial int) int {
+	if l.value == 0 {
+		return initial
+	}
+	return l.value
+}
+
+// FirstToken records the first token of a request, with the numbers of requests that are then
+// streaming and outstanding at the engine.
+func (l *Limit) FirstToken(streaming, outstanding, initial int) {
+	limit := l.Value(initial)
+	switch {
+	case streaming >= limit && !l.full:
+		l.set(higherThan(limit), noTrial)
+		l.lowerPause, l.higherPause = pause{}, pause{}
+		return
+	case l.trial == lower && outstanding > limit: // they were sent under the higher limit
+		return
+	case l.trial != noTrial && outstanding < limit: // demand is low
+		return
+	case l.settling > 0:
+		l.settling--
+		return
+	}
+	if l.period.addToken(streaming, outstanding, limit); l.period.over() {
+		l.endPeriod(limit)
+	}
+}
+
+// Ended records the end of a request that had a first token. ttft is the time until that, and
+// streamed the time from it, in any unit; outstanding includes the request.
+func (l *Limit) Ended(ttft, streamed int64, outstanding int) {
+	l.period.ended++
+	if streamed < ttft/int64(briefShare*max(1, outstanding)) {
+		l.period.brief++
+	}
+}
+
+func higherThan(limit int) int { return limit + max(minStep, limit/step) }
+
+// set changes the limit. The period of a trial begins after as many first tokens.
+func (l *Limit) set(value int, t trial) {
+	l.value, l.trial, l.period, l.settling = min(max(1, value), Max), t, period{}, 0
+	if l.full = false; t != noTrial {
+		l.settling = l.value
+	}
+}
+
+// endPeriod decides after a period under a limit.
+func (l *Limit) endPeriod(limit int) {
+	p := l.period
+	l.period = period{}
+	switch l.trial {
+	case lower:
+		l.endLower(limit, p)
+	case higher:
+		l.endHigher(limit, p)
+	default:
+		l.beginTrial(limit, p)
+	}
+}
+
+// beginTrial tries another limit, if it is time for one.
+func (l *Limit) beginTrial(limit int, p period) {
+	l.before = comparison{limit: limit, outstanding: p.outstanding, most: p.most}
+	switch least := p.most + 1; {
+	case p.conclusive() && least < p.outstanding-p.outstanding/excess && l.lowerPause.over():
+		l.set(least, lower)
+	case 2*p.tight >= p.tokens && l.higherPause.over():
+		l.set(higherThan(limit), higher)
+	}
+}
+
+// endLower keeps a lower limit if it leaves as many requests streaming.
+func (l *Limit) endLower(limit int, p period) {
+	if !p.conclusive() || l.before.most-p.most > (l.before.outstanding-limit)/gain {
+		l.set(l.before.limit, noTrial)
+		l.lowerPause.extend()
+		return
+	}
+	l.trial, l.lowerPause = noTrial, pause{}
+}
+
+// endHigher keeps a higher limit if it makes more requests stream. Otherwise the engine is full, and
+// the one request more than those that streamed before is not needed either.
+func (l *Limit) endHigher(limit int, p period) {
+	b := l.before
+	if p.most-b.most >= max(1, (limit-b.limit)/gain) {
+		l.trial, l.higherPause = noTrial, pause{}
+		return
+	}
+	l.higherPause.extend()
+	if !p.conclusive() || b.most < b.limit-1 {
+		l.set(b.limit, noTrial)
+		return
+	}
+	l.set(min(b.most, b.limit), noTrial)
+	l.full = true
+}

@@ -1,0 +1,107 @@
+package core
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"skyserve/lbd/policy"
+)
+
+// burstEngine is an engine with a number of slots. It starts requests in order, produces a first
+// token a millisecond after the start, and keeps the slot for a while.
+type burstEngine struct {
+	slots   int
+	hold    time.Duration
+	queue   []string
+	running []burstRun
+}
+
+type burstRun struct {
+	id      string
+	started time.Duration
+}
+
+// advance returns the events of one millisecond.
+func (e *burstEngine) advance(now time.Duration) (evs []Event) {
+	keep := e.running[:0]
+	for _, r := range e.running {
+		switch now - r.started {
+		case time.Millisecond:
+			evs = append(evs, Event{Kind: EventFirstToken, ID: r.id})
+		case e.hold:
+			evs = append(evs, Event{Kind: EventFinished, ID: r.id})
+			continue
+		}
+		keep = append(keep, r)
+	}
+	e.running = keep
+	for len(e.queue) > 0 && len(e.running) < e.slots {
+		e.running = append(e.running, burstRun{e.queue[0], now})
+		e.queue = e.queue[1:]
+	}
+	return evs
+}
+
+// burstOutcome is the result of the bursts: the longest wait in the balancer's queue in the last
+// burst, and the most requests that waited in the engine.
+type burstOutcome struct {
+	lastWait   time.Duration
+	maxWaiting int
+}
+
+// sendBursts sends a burst every second to one engine, with a report every probe interval.
+func sendBursts(e *burstEngine, size, bursts int) (o burstOutcome) {
+	b := start(DefaultConfig(policy.NewSkyLB()), 1)
+	queuedAt := map[string]time.Duration{}
+	step := func(now time.Duration, ev Event) {
+		for _, a := range append([]Action(nil), b.Step(now, ev)...) {
+			if a.Kind != ActionDispatch {
+				continue
+			}
+			e.queue = append(e.queue, a.ID)
+			if now >= time.Duration(bursts-1)*time.Second {
+				o.lastWait = max(o.lastWait, now-queuedAt[a.ID])
+			}
+		}
+	}
+	for now := time.Duration(0); now < time.Duration(bursts)*time.Second; now += time.Millisecond {
+		evs := e.advance(now)
+		o.maxWaiting = max(o.maxWaiting, len(e.queue))
+		for _, ev := range evs {
+			step(now, ev)
+		}
+		if now%(100*time.Millisecond) == 0 {
+			step(now, Event{Kind: EventReplicaReport, Target: "r0", Report: &ProbeReport{
+				Ready: true, Age: time.Millisecond, Pending: policy.Known(len(e.queue)), Running: policy.Known(len(e.running)),
+			}})
+		}
+		if now%time.Second == 50*time.Millisecond {
+			for i := range size {
+				id := fmt.Sprint(now, i)
+				queuedAt[id] = now
+				step(now, Event{Kind: EventArrived, Request: &Request{ID: id, Model: "m"}})
+			}
+		}
+	}
+	return o
+}
+
+func TestBurstsToFastEngineAreNotQueued(t *testing.T) {
+	for _, size := range []int{8, 20, 48} {
+		o := sendBursts(&burstEngine{slots: 64, hold: 200 * time.Millisecond}, size, 12)
+		if o.lastWait > 0 {
+			t.Errorf("bursts of %d: a request of the last one waited %s", size, o.lastWait)
+		}
+	}
+}
+
+func TestBurstsDoNotFillSlowEngine(t *testing.T) {
+	c := DefaultConfig(policy.NewSkyLB())
+	for _, slots := range []int{1, 4, 16} {
+		o := sendBursts(&burstEngine{slots: slots, hold: 400 * time.Millisecond}, 48, 12)
+		if o.maxWaiting > c.UnconfirmedLimit {
+			t.Errorf("%d slots: %d requests waited in the engine, want at most %d", slots, o.maxWaiting, c.UnconfirmedLimit)
+		}
+	}
+}

@@ -1,0 +1,142 @@
+package lbd
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"skyserve/internal/identity"
+	"skyserve/internal/store"
+	"skyserve/internal/telemetry"
+	"skyserve/lbd/admin"
+)
+
+// maxRecentEvents is the number of events in memory, which a balancer shows while the store is
+// unavailable: about one MB.
+const maxRecentEvents = 1000
+
+// serviceEvents are the events of the service: those in the store, the last ones in memory, and those
+// that this balancer records.
+type serviceEvents struct {
+	store store.EventStore
+	queue *store.EventQueue
+
+	mu     sync.Mutex
+	recent []telemetry.Event // as stored, oldest first
+}
+
+var _ admin.EventLog = (*serviceEvents)(nil)
+
+// newServiceEvents returns the events in a store. balancer is the balancer's ID.
+func newServiceEvents(st store.EventStore, b *balancer, started time.Time) *serviceEvents {
+	return &serviceEvents{store: st, queue: store.NewEventQueue(st, b.cfg.ID+"-"+strconv.FormatInt(started.UnixNano(), 36), b.log)}
+}
+
+// follow keeps the last events of a channel in memory until it is closed.
+func (s *serviceEvents) follow(events <-chan telemetry.Event) {
+	for e := range events {
+		s.mu.Lock()
+		s.recent = append(s.recent, e)
+		if len(s.recent) >= 2*maxRecentEvents {
+			s.recent = slices.Clone(s.recent[len(s.recent)-maxRecentEvents:])
+		}
+		s.mu.Unlock()
+	}
+}
+
+// Record implements admin.EventLog.
+func (s *serviceEvents) Record(e telemetry.Event) { s.queue.Record(e) }
+
+// Recent implements admin.EventLog. It includes events that wait for the store.
+func (s *serviceEvents) Recent(n int) []telemetry.Event {
+	return s.inMemory(telemetry.EventQuery{Limit: n})
+}
+
+func (s *serviceEvents) inMemory(q telemetry.EventQuery) []telemetry.Event {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return q.Select(slices.Concat(s.recent, s.queue.Pending()))
+}
+
+// Report implements admin.EventLog.
+func (s *serviceEvents) Report(ctx context.Context, q telemetry.EventQuery) telemetry.EventReport {
+	events, err := s.store.ReadEvents(ctx, q)
+	if err != nil {
+		return telemetry.EventReport{Problem: err.Error(), Events: s.inMemory(q)}
+	}
+	return telemetry.EventReport{Complete: true, Events: q.Select(append(events, s.queue.Pending()...))}
+}
+
+// recordEvent records an event of this balancer, if events are recorded.
+func (b *balancer) recordEvent(kind telemetry.EventKind, message, reason string) {
+	if b.events != nil {
+		b.events.Record(telemetry.Event{Actor: telemetry.ActorBalancer, Kind: kind, Region: b.cfg.Region, Object: b.cfg.ID, Message: message, Reason: reason})
+	}
+}
+
+// eventLog returns the events for the admin API; nil without a store.
+func (b *balancer) eventLog() admin.EventLog {
+	if b.events == nil {
+		return nil
+	}
+	return b.events
+}
+
+// recordReload records a reload with the keys that changed. It contains no values: they may be secrets.
+// The controller records changes of replicas.
+func (b *balancer) recordReload(r telemetry.Reload) {
+	for _, g := range reloadGroups(r.Changed) {
+		b.recordEvent(g.kind, fmt.Sprintf("%s reloaded its configuration: %s", b.cfg.ID, strings.Join(g.keys, ", ")), "its configuration file or a file to which it refers has changed")
+	}
+}
+
+// reloadGroup are changed keys with one kind of event.
+type reloadGroup struct {
+	kind telemetry.EventKind
+	keys []string
+}
+
+// reloadGroups returns the keys of changes by kind of event, without their values.
+func reloadGroups(changes []string) (groups []reloadGroup) {
+	for _, kind := range []telemetry.EventKind{telemetry.EventReload, telemetry.EventKeys, telemetry.EventCertificate} {
+		g := reloadGroup{kind: kind}
+		for _, c := range changes {
+			if key, of := changedKey(c); of == kind && !slices.Contains(g.keys, key) {
+				g.keys = append(g.keys, key)
+			}
+		}
+		if len(g.keys) > 0 {
+			groups = append(groups, g)
+		}
+	}
+	return groups
+}
+
+// changedKey returns the key of one line of telemetry.Reload.Changed, and the kind of its event; an
+// empty kind for a change that has an event of its own.
+func changedKey(change string) (key string, kind telemetry.EventKind) {
+	key, rest, _ := strings.Cut(change, ":")
+	switch {
+	case strings.HasPrefix(key, "balancer.auth"):
+		return key, telemetry.EventKeys
+	case key == "balancer.tls":
+		return key, telemetry.EventCertificate
+	case key == "replicas" && strings.HasSuffix(rest, ": the API key"):
+		return change, telemetry.EventKeys // the ID of the replica, and no key
+	case key == "replicas":
+		return "", ""
+	}
+	return key, telemetry.EventReload
+}
+
+// memberActor returns the actor of a client with a certificate.
+func memberActor(client identity.Name) string {
+	if client.Role == identity.Operator {
+		return telemetry.OperatorActor(client.ID)
+	}
+	return string(client.Role)
+}

@@ -1,0 +1,116 @@
+package proxy
+
+import (
+	"bytes"
+	"log/slog"
+	"net/http"
+	"strings"
+	"testing"
+
+	"skyserve/internal/service"
+	"skyserve/internal/telemetry"
+)
+
+// priced returns the test model with a price, and another one without.
+func priced() []service.BalancerModel {
+	cached := 0.25
+	return []service.BalancerModel{
+		{Name: testModel, Aliases: []string{"chat-small"}, LoRA: []string{"sql"}, Price: &service.Price{Input: 1, CachedInput: &cached, Output: 3}},
+		{Name: "unpriced"},
+	}
+}
+
+const pricedReply = `{"choices":[],"usage":{"prompt_tokens":100,"completion_tokens":2,"prompt_tokens_details":{"cached_tokens":64}}}`
+
+// 36 tokens at 1 USD per million, 64 cached ones at 0.25 and 2 output tokens at 3.
+const pricedCost = 36_000 + 16_000 + 6_000
+
+func TestCostOfRequests(t *testing.T) {
+	o := testOptions(t)
+	o.Self.Models, o.Keys = priced(), limited(t, "usd_per_month=0.0005")
+	var log bytes.Buffer
+	o.Logger, o.AccessLog = slog.New(slog.NewTextHandler(&log, nil)), true
+	b := start(t, o)
+	b.attach("us-0", engine(t, whole(pricedReply)))
+	body := strings.Replace(plainBody, `"messages"`, `"max_tokens":10,"messages"`, 1)
+	expect(t, b.post(chatPath, body, asAcme), 200, "")
+	b.isIdle("acme")
+	want := telemetry.Usage{Requests: 1, PromptTokens: 100, CachedTokens: 64, OutputTokens: 2, PricedRequests: 1, Cost: pricedCost}
+	if got := b.usedBy("acme"); got != want {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+	got := b.gathered()
+	for _, series := range []string{"skyserve_cost_usd_total{model=" + testModel + ",tier=IW-F}", "skyserve_key_cost_usd_total{key=acme,model=" + testModel + "}"} {
+		if got[series] != 5.8e-05 {
+			t.Errorf("%s is %g", series, got[series])
+		}
+	}
+	if !strings.Contains(log.String(), "cost_usd=5.8e-05") {
+		t.Errorf("the access log lacks the cost: %s", log.String())
+	}
+	// An adapter has the price of its model. The cost of a model without a price is unknown.
+	expect(t, b.post(chatPath, strings.Replace(body, testModel, "sql", 1), asAcme), 200, "")
+	message := expect(t, b.post(chatPath, strings.Replace(body, testModel, "unpriced", 1), asAcme), http.StatusForbidden, "model_not_priced")
+	if !strings.Contains(message, `unpriced`) {
+		t.Errorf("the model is not named: %s", message)
+	}
+	expect(t, b.post(chatPath, strings.Replace(body, `"max_tokens":10`, `"max_tokens":1000`, 1), asAcme), http.StatusTooManyRequests, "insufficient_quota")
+	b.isIdle("acme")
+	if got := b.usedBy("acme"); got != want.Plus(want) {
+		t.Errorf("got %+v, want twice %+v", got, want)
+	}
+}
+
+// The cost of a request without a price is unknown, never zero.
+func TestUnpricedRequestHasNoCost(t *testing.T) {
+	o := testOptions(t)
+	o.Keys = limited(t, "")
+	b := start(t, o)
+	b.attach("us-0", engine(t, whole(pricedReply)))
+	expect(t, b.post(chatPath, plainBody, asAcme), 200, "")
+	b.isIdle("acme")
+	if u := b.usedBy("acme"); u.Requests != 1 || u.PricedRequests != 0 || u.CostUSD() != nil {
+		t.Errorf("got %+v", u)
+	}
+	for series := range b.gathered() {
+		if strings.Contains(series, "cost_usd") {
+			t.Errorf("%s shows a cost that is unknown", series)
+		}
+	}
+}
+
+// A changed price applies to requests that arrive after it.
+func TestPriceIsReloaded(t *testing.T) {
+	o := testOptions(t)
+	o.Keys = limited(t, "")
+	b := start(t, o)
+	b.attach("us-0", engine(t, whole(pricedReply)))
+	b.SetModels(priced())
+	expect(t, b.post(chatPath, plainBody, asAcme), 200, "")
+	b.isIdle("acme")
+	if u := b.usedBy("acme"); u.Cost != pricedCost {
+		t.Errorf("got %+v", u)
+	}
+}
+
+// A forwarded request costs once, where its client asked, with the tokens that the peer's engine had cached.
+func TestForwardedCostCountsAtOrigin(t *testing.T) {
+	us, eu := pair(t, "token")
+	for _, b := range []*balancer{us, eu} {
+		b.SetModels(priced())
+		b.SetKeys(limited(t, ""))
+	}
+	eu.attach("eu-0", engine(t, speak("a", "b")))
+	us.receiveReport("lb-eu-0")
+	expect(t, us.post(chatPath, streamBody, asAcme), 200, "")
+	us.isIdle("acme")
+	eu.settled()
+	if u := us.usedBy("acme"); u.Cost != pricedCost || u.PricedRequests != 1 {
+		t.Errorf("usage where the client asked: %+v", u)
+	}
+	for series := range eu.gathered() {
+		if strings.Contains(series, "cost_usd") {
+			t.Errorf("the peer counts %s", series)
+		}
+	}
+}

@@ -1,0 +1,88 @@
+package quota
+
+import (
+	"fmt"
+	"time"
+
+	"skyserve/internal/service"
+	"skyserve/internal/telemetry"
+)
+
+// The maximum number of users with identity tokens, each with its reason. The account of a user who used
+// anything in the current month is never dropped: a new account would start without usage.
+const (
+	// maxUsers is 50 MB of accounts, and half a megabyte in each of the parts in which their usage is stored.
+	maxUsers = 50_000
+	// maxTenantUsers is a quarter: three tenants at their limit do not block others.
+	maxTenantUsers = maxUsers / 4
+	// dropInterval is the minimum time between two searches for accounts to drop, which take milliseconds.
+	dropInterval = time.Minute
+)
+
+// OpenUser returns the account of a user with an identity token, created if needed, with the limits and
+// rights of k. It fails if there are too many users, in total or in the tenant.
+func (l *Ledger) OpenUser(k service.APIKey, now time.Duration) (*Account, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	a := l.accounts[k.Name]
+	if a == nil {
+		if err := l.makeRoom(k.Tenant, now); err != nil {
+			return nil, err
+		}
+		a = l.newAccount(k.Name, holderUser)
+		l.serial++
+		a.serial, a.tenant = l.serial, k.Tenant
+		l.accounts[k.Name] = a
+		l.users++
+		l.byTenant[k.Tenant]++
+	}
+	a.configure(k, l.tenants[k.Tenant], now)
+	return a, nil
+}
+
+// makeRoom makes room for another user of a tenant; the lock must be held.
+func (l *Ledger) makeRoom(tenant string, now time.Duration) error {
+	if (l.users >= maxUsers || l.byTenant[tenant] >= maxTenantUsers) && now >= l.nextDrop {
+		l.nextDrop = now + dropInterval
+		l.dropIdleUsers(now)
+	}
+	switch {
+	case l.users >= maxUsers:
+		return fmt.Errorf("%d users used this service this month, the maximum of a balancer", l.users)
+	case l.byTenant[tenant] >= maxTenantUsers:
+		return fmt.Errorf("%d users of this tenant used this service this month, the maximum of a balancer", l.byTenant[tenant])
+	}
+	return nil
+}
+
+// Dropped returns how many times accounts were dropped. An account that was found before may have been
+// among them.
+func (l *Ledger) Dropped() uint64 { return l.dropped.Load() }
+
+// dropIdleUsers drops the accounts of users that are as new; the lock must be held.
+func (l *Ledger) dropIdleUsers(now time.Duration) {
+	dropped := l.dropped.Load() + 1
+	for name, a := range l.accounts {
+		if a.holder != holderUser || !a.asNew(now) {
+			continue
+		}
+		delete(l.accounts, name)
+		l.dropped.Store(dropped)
+		l.users--
+		if l.byTenant[a.tenant]--; l.byTenant[a.tenant] == 0 {
+			delete(l.byTenant, a.tenant)
+		}
+	}
+}
+
+// asNew reports whether a new account would have the same limits left: nothing is in flight, the limits
+// per minute are full, and nothing was used in the current month at any balancer.
+func (a *Account) asNew(now time.Duration) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.requests.fill(now)
+	a.tokens.fill(now)
+	_, month := a.quota.By(time.Now())
+	return a.inFlight == 0 && a.requests.level == a.requests.capacity() && a.tokens.level == a.tokens.capacity() &&
+		month == (telemetry.Usage{}) && a.total == a.quota.Own
+}

@@ -1,0 +1,100 @@
+package quota
+
+import (
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"skyserve/internal/service"
+	"skyserve/internal/telemetry"
+)
+
+// A user cannot reset limits by having many other users' accounts opened: an account is dropped only if
+// a new one would have the same limits left.
+func TestDroppedUserRegainsNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := NewLedger()
+		began := time.Now()
+		now := func() time.Duration { return time.Since(began) }
+		limits := service.KeyLimits{RequestsPerMinute: 2, RequestsPerMonth: 2}
+		open := func(name string) (*Account, error) {
+			return l.OpenUser(service.APIKey{Name: name, Tenant: "corp", Limits: limits}, now())
+		}
+		must := func(name string) *Account {
+			a, err := open(name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return a
+		}
+		spender, busy := must("spender"), must("busy")
+		for range 2 {
+			v, _ := spender.Admit(now())
+			v.Settle("m", telemetry.Usage{Requests: 1}, now())
+			v.Release(now())
+		}
+		held, _ := busy.Admit(now())
+		for i := range maxTenantUsers - 2 {
+			must(fmt.Sprint("sub", i))
+		}
+		time.Sleep(5 * time.Minute) // the limits per minute are full again
+		if _, err := open("more"); err != nil {
+			t.Errorf("idle accounts are not dropped: %v", err)
+		}
+		if must("spender") != spender || must("busy") != busy {
+			t.Error("an account with usage or a request in flight was dropped")
+		}
+		held.Release(now())
+		if l.users != 3 || l.byTenant["corp"] != 3 {
+			t.Errorf("%d users, %v, want 3", l.users, l.byTenant)
+		}
+		// The store has the usage, and a new month begins.
+		spender.setQuota(telemetry.KeyQuota{At: time.Now(), Month: spender.total, Own: spender.total})
+		time.Sleep(32 * 24 * time.Hour)
+		l.mu.Lock()
+		l.dropIdleUsers(now())
+		l.mu.Unlock()
+		if l.users != 0 {
+			t.Errorf("%d users in the new month", l.users)
+		}
+		if again := must("spender"); again == spender || again.serial == spender.serial {
+			t.Error("the counts of the dropped account continue in the new one")
+		}
+	})
+}
+
+func TestUsersAreBounded(t *testing.T) {
+	l := NewLedger()
+	use := func(tenant string, i int) error {
+		a, err := l.OpenUser(service.APIKey{Name: fmt.Sprint(tenant, "-", i), Tenant: tenant}, 0)
+		if err == nil {
+			a.mu.Lock()
+			a.total.Requests = 1
+			a.mu.Unlock()
+		}
+		return err
+	}
+	for i := range maxTenantUsers {
+		if err := use("flood", i); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := use("flood", maxTenantUsers); err == nil {
+		t.Error("a tenant has more users than its share")
+	}
+	if err := use("flood", 0); err != nil {
+		t.Errorf("a known user is rejected: %v", err)
+	}
+	if err := use("acme", 0); err != nil {
+		t.Errorf("another tenant is affected: %v", err)
+	}
+	for i := 1; i < maxUsers-maxTenantUsers; i++ {
+		if err := use(fmt.Sprint("t", i), i); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := use("new", 0); err == nil {
+		t.Error("more users than the maximum")
+	}
+}

@@ -1,0 +1,129 @@
+package plan
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	"skyserve/internal/catalogue"
+)
+
+// replicaBudget returns the part of the service's budget that is left for replicas, in USD per hour; 0
+// without a budget.
+func (r *review) replicaBudget() float64 {
+	budget := r.spec.BudgetPerHour()
+	if budget == 0 {
+		return 0
+	}
+	return max(budget-catalogue.BalancersPerHour(r.spec), 1e-9)
+}
+
+// addition is one more replica of model i in region j on GPU k.
+type addition struct {
+	i, j, k int
+	minimum bool    // the group has fewer than its minimum without it
+	price   float64 // USD per hour, for each prompt token a second
+}
+
+// cutToBudget returns counts that cost at most a budget, or what the current counts cost, in USD per hour.
+// Models whose plan saves money are planned as they are. Of the others' additions, those come first that a
+// minimum needs, then those with the lowest price per throughput. A model with a cut addition keeps the
+// replicas that the plan removes: a running fleet is never reduced by a budget. cut describes what is
+// missing. cost returns the billed price of counts.
+func (p *Problem) cutToBudget(x [][][]int, budget float64, cost func([][][]int) float64) (out [][][]int, cut []string) {
+	if budget == 0 || cost(x) <= budget {
+		return x, nil
+	}
+	out = make([][][]int, len(x))
+	var growing []int
+	for i := range x {
+		out[i] = p.N[i]
+		if with := slices.Clone(out); cost(replaceModel(p.N, i, x[i])) <= cost(p.N) {
+			with[i] = x[i]
+			out = with
+			continue
+		}
+		growing = append(growing, i)
+	}
+	missing := map[int]map[[2]int]int{}
+	for _, a := range p.additions(x, growing) {
+		with := replaceModel(out, a.i, addReplica(out[a.i], a.j, a.k))
+		if cost(with) <= budget {
+			out = with
+			continue
+		}
+		if missing[a.i] == nil {
+			missing[a.i] = map[[2]int]int{}
+		}
+		missing[a.i][[2]int{a.j, a.k}]++
+	}
+	for _, i := range growing {
+		if missing[i] == nil {
+			out = replaceModel(out, i, x[i])
+		}
+	}
+	return out, p.describeCut(x, missing)
+}
+
+// additions returns the additions of models in the order in which they are granted.
+func (p *Problem) additions(x [][][]int, models []int) []addition {
+	var all []addition
+	for _, i := range models {
+		for j := range p.Regions {
+			have := 0
+			for k := range p.GPUs {
+				have += p.N[i][j][k]
+			}
+			for k := range p.GPUs {
+				for range max(0, x[i][j][k]-p.N[i][j][k]) {
+					price := p.Price(j, k)
+					if p.Theta[i][k] > 0 {
+						price /= p.Theta[i][k]
+					}
+					all = append(all, addition{i, j, k, have < limitOr(p.Min, i, j, 0), price})
+					have++
+				}
+			}
+		}
+	}
+	slices.SortStableFunc(all, func(a, b addition) int {
+		if a.minimum != b.minimum {
+			if a.minimum {
+				return -1
+			}
+			return 1
+		}
+		return cmp.Compare(a.price, b.price)
+	})
+	return all
+}
+
+// replaceModel returns counts with other counts of one model.
+func replaceModel(x [][][]int, i int, counts [][]int) [][][]int {
+	out := slices.Clone(x)
+	out[i] = counts
+	return out
+}
+
+// addReplica returns the counts of a model with one more replica.
+func addReplica(counts [][]int, j, k int) [][]int {
+	out := slices.Clone(counts)
+	out[j] = slices.Clone(out[j])
+	out[j][k]++
+	return out
+}
+
+// describeCut returns a line for each model, region and GPU with fewer replicas than planned.
+func (p *Problem) describeCut(x [][][]int, missing map[int]map[[2]int]int) []string {
+	cut := []string{}
+	for i, model := range p.Models {
+		for j, region := range p.Regions {
+			for k, gpu := range p.GPUs {
+				if n := missing[i][[2]int{j, k}]; n > 0 {
+					cut = append(cut, fmt.Sprintf("%s in %s: %d of %d additional %s exceed the budget", model, region, n, x[i][j][k]-p.N[i][j][k], gpu))
+				}
+			}
+		}
+	}
+	return cut
+}

@@ -1,0 +1,40 @@
+package plan
+
+import (
+	"strings"
+	"testing"
+
+	"skyserve/internal/service"
+	"skyserve/internal/telemetry/demand/demandtest"
+)
+
+// A plan uses a capacity type only where the cloud sells it: Google sells one to four H100 as spot only.
+func TestReviewPlansWhatIsSold(t *testing.T) {
+	const text = `name: chat
+models:
+  - name: m
+    gpus: [{type: H100, tps: 1000}]
+regions:
+  - name: gcp/us-central1
+    replicas: {min: 1, max: 20}
+`
+	for name, c := range map[string]struct{ region, want, err string }{
+		"spot, then on demand":  {"    capacity: [spot, on_demand]\n    on_demand_base: 1\n", "optimal: spot:0+4", ""},
+		"reserved":              {"    capacity: [reserved, on_demand]\n    reserved: [{type: a3-highgpu-1g, count: 5, price: 3}]\n", "optimal: reserved:0+4", ""},
+		"on demand is not sold": {"", "", "gcp/us-central1 sells H100 as spot only"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			history := loaded(t, 300, "m", map[service.Region]float64{"gcp/us-central1": 4000})
+			if c.err != "" {
+				if _, err := Review(demandtest.Parse(t, text+c.region), nil, history, reviewAt, ReviewOptions{}); err == nil || !strings.Contains(err.Error(), c.err) {
+					t.Fatalf("got error %v, want %q", err, c.err)
+				}
+				return
+			}
+			p := reviewed(t, text+c.region, nil, history, ReviewOptions{})
+			if got := capacities(p); got != c.want {
+				t.Errorf("got %q, want %q", got, c.want)
+			}
+		})
+	}
+}

@@ -1,0 +1,36 @@
+package cloud_test
+
+import (
+	"strings"
+	"testing"
+
+	"skyserve/internal/service"
+	"skyserve/provision/cloud"
+)
+
+// A budget below the smallest service is a conflict where the prices are known.
+func TestBudgetConflict(t *testing.T) {
+	const file = `
+name: chat
+models: [{name: m, engine: {kind: vllm}, gpus: [{type: L4, price: 1.00}, {type: H100, price: 9.00}]}]
+regions: [{name: aws/us-east-1, replicas: {min: 3, max: 9}}]
+balancer: {insecure: true}
+autoscale: {budget: {per_hour: 3.00}}
+`
+	for _, tt := range []struct{ name, old, new, want string }{
+		{name: "too low", want: "must be at least $3.09, the list price of the balancers and of replicas.min"},
+		{name: "enough", old: "per_hour: 3.00", new: "per_hour: 3.10"},
+		{name: "none", old: "autoscale: {budget: {per_hour: 3.00}}", new: ""},
+		{name: "spot prices are unknown", old: "max: 9}", new: "max: 9}, capacity: [spot, on_demand]"},
+		{name: "one balancer more", old: "max: 9}", new: "max: 9}, balancers: 2", want: "must be at least $3.18, the list price of the balancers and of replicas.min"},
+		{name: "no replica", old: "min: 3", new: "min: 0"},
+	} {
+		spec, err := service.Parse("service.yaml", []byte(strings.Replace(file, tt.old, tt.new, 1)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := cloud.BudgetConflict(spec); got != tt.want {
+			t.Errorf("%s: %q, want %q", tt.name, got, tt.want)
+		}
+	}
+}

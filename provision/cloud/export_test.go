@@ -1,0 +1,11 @@
+package cloud
+
+import (
+	"skyserve/internal/service"
+	"skyserve/provision"
+)
+
+// ImagesFor calls imagesFor for a layout of spec.
+func ImagesFor(spec *service.Spec, r service.Region, offers provision.Offerings) map[string]string {
+	return (&layout{Input: Input{Spec: spec}}).imagesFor(r, offers)
+}

@@ -1,0 +1,124 @@
+package provision
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"strings"
+	"sync"
+
+	"skyserve/internal/service"
+)
+
+// LaunchChecker checks launches without making them. A provider implements it if its cloud can tell before a
+// launch what it would reject.
+type LaunchChecker interface {
+	// CheckLaunch checks the launch of w on its single offering and creates nothing. The machine's
+	// prerequisites may not exist yet. It does not check capacity: only a launch does.
+	CheckLaunch(ctx context.Context, w Desired) LaunchCheck
+}
+
+// LaunchCheck is the result of checking one launch.
+type LaunchCheck struct {
+	CheckResult
+	// Image is the boot image that the launch would use.
+	Image string `json:"image,omitempty"`
+	// Err is why the cloud would reject the launch: a *SpecError or a *CredentialsError, which no other
+	// offering avoids, a *CapacityError, or another error, which proves nothing about the launch. nil if OK.
+	Err error `json:"-"`
+}
+
+// LaunchRejected introduces the error of a plan that its cloud would reject.
+const LaunchRejected = "checking the launches, before anything is created"
+
+// maxLaunchChecks is the maximum number of concurrent checks.
+const maxLaunchChecks = 16
+
+// CheckLaunches checks the launches of machines that differ in more than their ids: in each zone in which a
+// machine would be tried first, on the type and capacity type that it prefers. It also checks whether binaries can
+// be stored. Providers that cannot check launches are skipped. The results are sorted by place and message.
+func CheckLaunches(ctx context.Context, p MultiCloud, machines []Desired) []LaunchCheck {
+	distinct := distinctLaunches(machines)
+	results := make([]*LaunchCheck, len(distinct))
+	limit := make(chan struct{}, maxLaunchChecks)
+	var wg sync.WaitGroup
+	for i, w := range distinct {
+		check := checkOf(p[w.Region.Cloud()], w)
+		if check == nil {
+			continue
+		}
+		wg.Go(func() {
+			limit <- struct{}{}
+			defer func() { <-limit }()
+			c := check(ctx, w)
+			results[i] = &c
+		})
+	}
+	wg.Wait()
+	checks := []LaunchCheck{}
+	for _, c := range results {
+		if c != nil {
+			checks = append(checks, *c)
+		}
+	}
+	slices.SortStableFunc(checks, func(a, b LaunchCheck) int {
+		return cmp.Or(cmp.Compare(a.Where, b.Where), cmp.Compare(a.Message, b.Message))
+	})
+	return checks
+}
+
+// checkOf returns a provider's check of a machine or a binary; nil if it has none.
+func checkOf(p Provider, w Desired) func(context.Context, Desired) LaunchCheck {
+	if w.Program != nil {
+		if checker, ok := p.(ProgramChecker); ok {
+			return checker.CheckProgram
+		}
+	} else if checker, ok := p.(LaunchChecker); ok {
+		return checker.CheckLaunch
+	}
+	return nil
+}
+
+// launchShape is what a check depends on.
+type launchShape struct {
+	role                               ObjectKind
+	region                             service.Region
+	zone, instance, reservation, image string
+	capacity                           service.CapacityType
+	disk                               int
+}
+
+// distinctLaunches returns one launch for each shape, each with a single offering, and the binaries.
+func distinctLaunches(machines []Desired) []Desired {
+	var all []Desired
+	seen := map[launchShape]bool{}
+	for _, w := range machines {
+		if w.Program != nil {
+			all = append(all, w)
+		}
+		if w.Machine == nil || len(w.Offerings) == 0 {
+			continue
+		}
+		first := w.Offerings[0]
+		for _, o := range w.Offerings {
+			if o.Type != first.Type || o.Capacity != first.Capacity || o.Reservation != first.Reservation || o.Region != first.Region {
+				continue
+			}
+			s := launchShape{w.Machine.Role, w.Region, o.Zone, o.Type, o.Reservation, w.Machine.ImageFor(o), o.Capacity, w.Machine.DiskGiB}
+			if seen[s] {
+				continue
+			}
+			seen[s] = true
+			single := w
+			single.Offerings = Offerings{o}
+			all = append(all, single)
+		}
+	}
+	return all
+}
+
+// LaunchWhat describes a checked launch in a message: launching a replica on g6.xlarge (spot) in us-east-1a.
+func LaunchWhat(w Desired) string {
+	o := w.Offerings[0]
+	return strings.TrimSuffix("launching a "+string(w.Machine.Role)+" on "+o.Type+" ("+string(o.Capacity)+") in "+o.Zone, " in ")
+}

@@ -1,0 +1,239 @@
+package provision
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"skyserve/internal/service"
+)
+
+// LaunchBounds limits launches; a zero field is no limit.
+type LaunchBounds struct {
+	PerHour int     // launches within an hour
+	Budget  float64 // cost of all running machines, in USD per hour
+}
+
+// HoldKind is what holds a launch.
+type HoldKind string
+
+// The kinds.
+const (
+	HeldByLaunches HoldKind = "launches" // autoscale.max_launches_per_hour
+	HeldByBudget   HoldKind = "budget"   // autoscale.budget
+	HeldByBackoff  HoldKind = "backoff"  // earlier failures
+)
+
+// HeldError reports an object that may not be launched now. Nothing was created.
+type HeldError struct {
+	ID     string
+	Region service.Region
+	Kind   HoldKind
+	Reason string
+}
+
+// Error names the object and what holds it.
+func (e *HeldError) Error() string {
+	return fmt.Sprintf("launching %s in %s: held: %s", e.ID, e.Region, e.Reason)
+}
+
+// LaunchGate admits launches within bounds. Every launch of a controller passes it. It is safe for
+// concurrent use.
+type LaunchGate struct {
+	mu     sync.Mutex
+	bounds LaunchBounds
+	record *LaunchRecord
+	now    func() time.Time
+	spent  float64 // cost of the running machines and of admitted launches, in USD per hour
+	free   func(service.Region) bool
+	// reserved is the cost in USD per hour of the launches that Cut kept and that were not admitted yet, by
+	// ID: concurrent launches are admitted in any order.
+	reserved map[string]float64
+}
+
+// NewLaunchGate returns a gate over a record; free reports whether machines of a region cost nothing.
+func NewLaunchGate(record *LaunchRecord, now func() time.Time, free func(service.Region) bool) *LaunchGate {
+	return &LaunchGate{record: record, now: now, free: free}
+}
+
+// Observe sets the bounds and the existing objects from which the cost is computed. It ends the reservations
+// of Cut.
+func (g *LaunchGate) Observe(bounds LaunchBounds, have []Object) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	now := g.now()
+	g.record.Prune(now)
+	g.bounds, g.spent, g.reserved = bounds, g.record.CostPerHour(have, now), nil
+}
+
+// Update calls f with the record.
+func (g *LaunchGate) Update(f func(*LaunchRecord)) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	f(g.record)
+}
+
+// Admit reserves the launch of an object on its first offering; a *HeldError where it may not be launched.
+// The caller then calls Launched.
+func (g *LaunchGate) Admit(w Desired) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if !isBounded(w) {
+		return nil
+	}
+	if held := g.holdNow(w); held != nil {
+		return held
+	}
+	delete(g.reserved, w.ID)
+	g.spent += w.CostPerHour
+	g.record.Launches = append(g.record.Launches, RecordedLaunch{At: g.now(), ID: w.ID, CostPerHour: w.CostPerHour})
+	return nil
+}
+
+// Fits reports whether the launch of an object on its first offering would be admitted now.
+func (g *LaunchGate) Fits(w Desired) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return !isBounded(w) || g.holdNow(w) == nil
+}
+
+// holdNow returns why an object may not be launched now, beside the launches that Cut kept; nil if it may.
+func (g *LaunchGate) holdNow(w Desired) *HeldError {
+	n, _ := g.record.LastHour(g.now())
+	spent := g.spent
+	for _, id := range slices.Sorted(maps.Keys(g.reserved)) {
+		if id != w.ID {
+			n, spent = n+1, spent+g.reserved[id]
+		}
+	}
+	return g.hold(w, n, spent)
+}
+
+// Launched records the result of an admitted launch. A launch without capacity is not counted; after any
+// other error the machine may exist.
+func (g *LaunchGate) Launched(w Desired, o Object, err error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if !isBounded(w) {
+		return
+	}
+	at := len(g.record.Launches) - 1 // the latest of the object
+	for at >= 0 && (g.record.Launches[at].ID != w.ID || g.record.Launches[at].Handle != "") {
+		at--
+	}
+	var none *CapacityError
+	var throttled *ThrottledError
+	switch {
+	case at < 0:
+	case err == nil:
+		g.record.Launches[at].Handle = o.Handle
+	case errors.As(err, &none):
+		g.spent -= g.record.Launches[at].CostPerHour
+		g.record.Launches = slices.Delete(g.record.Launches, at, at+1)
+	}
+	if errors.As(err, &throttled) {
+		g.record.AddFailure(Backoff{BackoffKey: BackoffKey{Region: w.Region}, Last: g.now(), ID: w.ID, Reason: throttled.Error()}, ThrottleBackoff)
+	}
+}
+
+// hold returns why an object may not be launched after n launches within the hour and with machines that
+// cost spent; nil if it may.
+func (g *LaunchGate) hold(w Desired, n int, spent float64) *HeldError {
+	held := func(kind HoldKind, format string, args ...any) *HeldError {
+		return &HeldError{ID: w.ID, Region: w.Region, Kind: kind, Reason: fmt.Sprintf(format, args...)}
+	}
+	now := g.now()
+	offer := Offering{Region: w.Region}
+	if len(w.Offerings) > 0 {
+		offer = w.Offerings[0]
+	}
+	if b := g.record.Covering(w.Labels[labelModel], offer, now); b != nil {
+		return held(HeldByBackoff, "%s", b.Describe())
+	}
+	if g.bounds.PerHour > 0 && n >= g.bounds.PerHour {
+		_, next := g.record.LastHour(now)
+		return held(HeldByLaunches, "%d machines were launched in the last hour, the maximum (autoscale.max_launches_per_hour); next launch at %s UTC", n, next.UTC().Format(time.TimeOnly))
+	}
+	if g.bounds.Budget == 0 || g.free(w.Region) {
+		return nil
+	}
+	switch {
+	case w.CostPerHour == 0 && offer.Capacity != service.CapacityReserved:
+		return held(HeldByBudget, "the price of %s is unknown, and autoscale.budget is set", offer)
+	case exceeds(spent+w.CostPerHour, g.bounds.Budget):
+		return held(HeldByBudget, "its machine costs $%.2f/h, the others $%.2f/h, and the budget is $%.2f/h (autoscale.budget)", w.CostPerHour, spent, g.bounds.Budget)
+	}
+	return nil
+}
+
+// exceeds compares amounts in USD per hour; the tolerance is far below a cent and far above rounding.
+func exceeds(usd, limit float64) bool { return usd > limit+1e-6 }
+
+// Cut removes the launches from changes that the bounds do not admit, in their order; first selects
+// those that are admitted before all others. A launch is kept if any of its offerings is admitted, and that
+// one's cost is reserved for it until the next observation: Admit decides with the offering that has
+// capacity.
+func (g *LaunchGate) Cut(changes Changes, first func(Change) bool) (kept Changes, held []*HeldError) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	n, _ := g.record.LastHour(g.now())
+	spent, refused := g.spent, map[int]bool{}
+	g.reserved = map[string]float64{}
+	for _, urgent := range []bool{true, false} {
+		for i, c := range changes {
+			if c.Action != ActionLaunch || !isBounded(c.Desired) || first(c) != urgent {
+				continue
+			}
+			cost, why := g.firstAdmitted(c.Desired, n, spent)
+			if why != nil {
+				refused[i], held = true, append(held, why)
+				continue
+			}
+			n, spent = n+1, spent+cost
+			g.reserved[c.ID()] = cost
+		}
+	}
+	for i, c := range changes {
+		if !refused[i] {
+			kept = append(kept, c)
+		}
+	}
+	return kept, held
+}
+
+// firstAdmitted returns the cost of the first offering that is admitted, else why the first one is not.
+func (g *LaunchGate) firstAdmitted(w Desired, n int, spent float64) (cost float64, why *HeldError) {
+	if len(w.Offerings) == 0 {
+		return w.CostPerHour, g.hold(w, n, spent)
+	}
+	for i := range w.Offerings {
+		one := w
+		one.Offerings, one.CostPerHour = w.Offerings[i:i+1], w.Offerings[i].PricePerHour
+		held := g.hold(one, n, spent)
+		if held == nil {
+			return one.CostPerHour, nil
+		}
+		if why == nil {
+			why = held
+		}
+	}
+	return 0, why
+}
+
+// isBounded reports whether the launch of an object is bounded: it is a replica's machine.
+func isBounded(w Desired) bool { return w.Kind == KindReplica }
+
+// labelModel is the label with a replica's model.
+const labelModel = "model"
+
+// Describe returns the backoff in one line.
+func (b *Backoff) Describe() string {
+	times := fmt.Sprintf("%d times", b.Failures)
+	if b.Failures == 1 {
+		times = "once"
+	}
+	return fmt.Sprintf("%s failed %s; next try at %s UTC; last failure: %s", b.BackoffKey, times, b.Next.UTC().Format(time.DateTime), b.Reason)
+}

@@ -1,0 +1,137 @@
+package provision
+
+import (
+	"cmp"
+	"slices"
+	"time"
+)
+
+// launchWindow is the time over which launches are counted.
+const launchWindow = time.Hour
+
+// listingDelay is how long after its launch a machine may be missing in its cloud's lists, which are
+// eventually consistent. Until then its cost counts although it is not listed.
+const listingDelay = 10 * time.Minute
+
+// LaunchRecord is what a controller remembers about launches, also over a restart: those of the last hour,
+// and the backoffs after failures. The zero value is empty. It is not safe for concurrent use.
+type LaunchRecord struct {
+	Launches []RecordedLaunch `json:"launches"`
+	Backoffs []Backoff        `json:"backoffs"`
+}
+
+// RecordedLaunch is one launch.
+type RecordedLaunch struct {
+	At time.Time `json:"at"`
+	ID string    `json:"id"`
+	// Handle is the object's handle; empty while the launch is in progress, or where its result is unknown.
+	Handle      string  `json:"handle,omitempty"`
+	CostPerHour float64 `json:"cost_per_hour"`
+}
+
+// Prune removes launches that are older than the window.
+func (r *LaunchRecord) Prune(now time.Time) {
+	r.Launches = slices.DeleteFunc(r.Launches, func(l RecordedLaunch) bool { return now.Sub(l.At) >= launchWindow })
+}
+
+// LastHour returns the number of launches within the last hour, and the time at which the next of them
+// leaves the hour.
+func (r *LaunchRecord) LastHour(now time.Time) (n int, next time.Time) {
+	for _, l := range r.Launches {
+		if now.Sub(l.At) >= launchWindow {
+			continue
+		}
+		if n++; next.IsZero() || l.At.Add(launchWindow).Before(next) {
+			next = l.At.Add(launchWindow)
+		}
+	}
+	return n, next
+}
+
+// AddObserved adds the launches of replicas that another controller made: their objects started within
+// the last hour and are not recorded. It completes launches whose response was lost.
+func (r *LaunchRecord) AddObserved(have []Object, now time.Time) {
+	for _, o := range have {
+		at := slices.IndexFunc(r.Launches, func(l RecordedLaunch) bool { return l.Handle == o.Handle || l.Handle == "" && l.ID == o.ID })
+		if at >= 0 {
+			r.Launches[at].Handle = o.Handle // its response was lost
+		}
+		if o.Kind == KindReplica && o.Handle != "" && at < 0 && !o.Started.IsZero() && now.Sub(o.Started) < launchWindow {
+			r.Launches = append(r.Launches, RecordedLaunch{At: o.Started, ID: o.ID, Handle: o.Handle, CostPerHour: o.CostPerHour})
+		}
+	}
+}
+
+// CostPerHour returns the cost of the running objects in USD per hour, including machines that were
+// launched so recently that their cloud may not list them yet.
+func (r *LaunchRecord) CostPerHour(have []Object, now time.Time) (usd float64) {
+	listed := map[string]bool{}
+	for _, o := range have {
+		listed[o.Handle] = true
+		if o.TerminatedReason == "" {
+			usd += o.CostPerHour
+		}
+	}
+	for _, l := range r.Launches {
+		if now.Sub(l.At) < listingDelay && (l.Handle == "" || !listed[l.Handle]) {
+			usd += l.CostPerHour
+		}
+	}
+	return usd
+}
+
+// AddFailure records that an object failed; of contains everything but the number of failures and the
+// next try. A model that fails on a second key, without a success in between, also waits as a whole: its
+// configuration is then more likely the cause than one offering.
+func (r *LaunchRecord) AddFailure(of Backoff, policy BackoffPolicy) {
+	others := slices.ContainsFunc(r.Backoffs, func(b Backoff) bool {
+		return b.Model == of.Model && b.BackoffKey != of.BackoffKey && b.Config == of.Config
+	})
+	r.bump(of, policy)
+	if whole := of; others && of.Model != "" {
+		whole.BackoffKey = BackoffKey{Model: of.Model}
+		r.bump(whole, policy)
+	}
+	slices.SortFunc(r.Backoffs, func(a, b Backoff) int {
+		return cmp.Or(cmp.Compare(a.Model, b.Model), cmp.Compare(a.Region, b.Region), cmp.Compare(a.Type, b.Type), cmp.Compare(a.Capacity, b.Capacity))
+	})
+}
+
+// bump sets a backoff after one more failure. Failures of another configuration do not count.
+func (r *LaunchRecord) bump(of Backoff, policy BackoffPolicy) {
+	of.Failures = 1
+	at := slices.IndexFunc(r.Backoffs, func(b Backoff) bool { return b.BackoffKey == of.BackoffKey })
+	if at >= 0 {
+		if old := r.Backoffs[at]; old.Config == of.Config {
+			of.Failures = old.Failures + 1
+		}
+		r.Backoffs = slices.Delete(r.Backoffs, at, at+1)
+	}
+	of.Next = of.Last.Add(policy.Delay(of.Failures, of.BackoffKey.String()))
+	r.Backoffs = append(r.Backoffs, of)
+}
+
+// AddSuccess removes the backoffs that launches with a key had to wait for: the key's own, and those of
+// the model and the region as a whole.
+func (r *LaunchRecord) AddSuccess(key BackoffKey) {
+	offering := Offering{Region: key.Region, Type: key.Type, Capacity: key.Capacity}
+	r.Backoffs = slices.DeleteFunc(r.Backoffs, func(b Backoff) bool { return b.covers(key.Model, offering) })
+}
+
+// Keep removes the backoffs of models whose configuration has changed or that no longer exist. configs
+// contains the hash of each model's configuration.
+func (r *LaunchRecord) Keep(configs map[string]string) {
+	r.Backoffs = slices.DeleteFunc(r.Backoffs, func(b Backoff) bool { return b.Model != "" && configs[b.Model] != b.Config })
+}
+
+// Covering returns the backoff that a launch of a model on an offering has to wait for, the latest of
+// several; nil = none.
+func (r *LaunchRecord) Covering(model string, o Offering, now time.Time) *Backoff {
+	var latest *Backoff
+	for i := range r.Backoffs {
+		if b := &r.Backoffs[i]; b.covers(model, o) && now.Before(b.Next) && (latest == nil || b.Next.After(latest.Next)) {
+			latest = b
+		}
+	}
+	return latest
+}

@@ -1,0 +1,118 @@
+package provision
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+
+	"skyserve/internal/service"
+)
+
+// crowdWeight is the weight of a spot replica that a zone already has, in recent events: a zone with two
+// replicas is as bad as one with an event just now.
+const crowdWeight = 0.5
+
+// SpotFacts is what is known about a spot offering.
+type SpotFacts struct {
+	// Events is the number of recent interruptions and capacity errors: SpotHistory.Penalty.
+	Events float64
+	// Running is the number of the service's spot replicas in its zone.
+	Running int
+	// Score is CapacityAdvice.Score; nil = unknown.
+	Score *float64
+}
+
+// weight returns the number of recent events, with the replicas of the zone.
+func (f SpotFacts) weight() float64 { return f.Events + crowdWeight*float64(f.Running) }
+
+// OrderSpot orders the spot offerings of a region among themselves: those with the fewest recent events first,
+// then those with the best score, unknown ones last, then the cheapest. Once an offering has had an event,
+// each replica of a zone weighs half an event: otherwise the calmest zone would get all of them, and its
+// interruption would take all. Equal offerings, other capacity types and the order of capacity types keep
+// their places.
+func (os Offerings) OrderSpot(facts func(Offering) SpotFacts) Offerings {
+	out := slices.Clone(os)
+	for begin := 0; begin < len(out); {
+		end := begin + 1
+		for end < len(out) && out[end].Capacity == out[begin].Capacity && out[end].Region == out[begin].Region {
+			end++
+		}
+		if out[begin].Capacity == service.CapacitySpot {
+			sortSpot(out[begin:end], facts)
+		}
+		begin = end
+	}
+	return out
+}
+
+// sortSpot sorts the spot offerings of a region.
+func sortSpot(pool Offerings, facts func(Offering) SpotFacts) {
+	calm := !slices.ContainsFunc(pool, func(o Offering) bool { return facts(o).Events > 0 })
+	slices.SortStableFunc(pool, func(a, b Offering) int {
+		fa, fb := facts(a), facts(b)
+		if calm {
+			fa.Running, fb.Running = 0, 0
+		}
+		return cmp.Or(compareWeights(fa.weight(), fb.weight()), compareScores(fa.Score, fb.Score), comparePrices(a.PricePerHour, b.PricePerHour))
+	})
+}
+
+// compareScores orders the better score first, and unknown ones last.
+func compareScores(a, b *float64) int {
+	switch {
+	case a == nil && b == nil:
+		return 0
+	case a == nil:
+		return 1
+	case b == nil:
+		return -1
+	}
+	return cmp.Compare(*b, *a)
+}
+
+// compareWeights compares weights. Differences of less than a hundredth of an event do not count.
+func compareWeights(a, b float64) int {
+	const step = 0.01
+	return int(math.Round(a/step)) - int(math.Round(b/step))
+}
+
+// maxExplained is the number of zones in the reason of a choice.
+const maxExplained = 4
+
+// ExplainSpot returns why the first of some ordered offerings is preferred, for people; empty where nothing is
+// known about its zones, or it is not spot.
+func (os Offerings) ExplainSpot(facts func(Offering) SpotFacts) string {
+	if len(os) == 0 || os[0].Capacity != service.CapacitySpot {
+		return ""
+	}
+	var parts []string
+	known := false
+	for _, o := range os {
+		if o.Capacity != service.CapacitySpot || o.Type != os[0].Type || o.Region != os[0].Region {
+			continue
+		}
+		f := facts(o)
+		known = known || f.Events > 0 || f.Score != nil
+		if len(parts) < maxExplained {
+			parts = append(parts, o.Zone+" ("+f.String()+")")
+		}
+	}
+	if !known {
+		return ""
+	}
+	return "spot zones: " + strings.Join(parts, ", ")
+}
+
+// String formats the facts for people: 1.5 recent events, score 0.9.
+func (f SpotFacts) String() string {
+	text := "no recent events"
+	if f.Events > 0 {
+		text = fmt.Sprintf("%.2g recent events", f.Events)
+	}
+	if f.Score != nil {
+		text += fmt.Sprintf(", score %.2g", *f.Score)
+	}
+	return text
+}
