@@ -89,7 +89,7 @@ func (a *Auth) Conflicts() (all []AuthConflict) {
 
 // conflicts reports the conflicts in one issuer.
 func (o *OIDC) conflicts(add func(key, problem, suggestion string)) {
-	if !formIssuer.regexp.MatchString(o.Issuer) {
+	if !formIssuer.matches(o.Issuer) {
 		add("issuer", fmt.Sprintf("must be %s, got %q", formIssuer.description, shorten(o.Issuer)), "")
 	}
 	if o.Audience == "" {
@@ -217,4 +217,4 @@ func (o *OIDC) Grant(roles []string, limits KeyLimits) (user APIKey, ok bool) {
 }
 
 // ValidKeyName reports whether text is a valid name of a key or tenant.
-func ValidKeyName(text string) bool { return formKeyName.regexp.MatchString(text) }
+func ValidKeyName(text string) bool { return formKeyName.matches(text) }

@@ -221,7 +221,7 @@ func (b *binder) checkKey(e entry, p path, ruleKey string) bool {
 			return false
 		}
 	}
-	if f := rules[ruleKey].keys; f != nil && !f.regexp.MatchString(e.key) {
+	if f := rules[ruleKey].keys; f != nil && !f.matches(e.key) {
 		b.reportAt(e.at, p.key(e.key), Error{Problem: "the key must be " + f.description, Found: fmt.Sprintf("%q", shorten(e.key))})
 		return false
 	}

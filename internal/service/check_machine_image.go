@@ -18,7 +18,7 @@ var (
 		"the id of an image such as ami-0a1b2c3d4e5f60718, or a parameter such as resolve:ssm:/images/gpu")
 	formImageGCP = newForm(`^(https://(www|compute)\.googleapis\.com/compute/v1/)?projects/([a-z0-9.-]+:)?[a-z0-9-]+/global/images/(family/)?[a-z]([a-z0-9-]{0,61}[a-z0-9])?$`,
 		"an image such as projects/my-project/global/images/gpu-1, or an image family such as projects/my-project/global/images/family/gpu")
-	formMachineImage = newForm("^("+formImageAWS.regexp.String()+"|"+formImageGCP.regexp.String()+")$", "an image of the region's cloud such as ami-0a1b2c3d4e5f60718, resolve:ssm:/images/gpu or projects/my-project/global/images/family/gpu")
+	formMachineImage = newForm("^("+formImageAWS.expr+"|"+formImageGCP.expr+")$", "an image of the region's cloud such as ami-0a1b2c3d4e5f60718, resolve:ssm:/images/gpu or projects/my-project/global/images/family/gpu")
 )
 
 // checkMachineImages validates the boot images of a cloud region's machines.
@@ -35,7 +35,7 @@ func (c *checker) checkMachineImages(r *RegionSpec, p path) {
 		if !c.valid(at.key(key)) {
 			continue
 		}
-		if !form.regexp.MatchString(r.Images[key]) {
+		if !form.matches(r.Images[key]) {
 			c.reportProblem(at.key(key), "must be %s", form.description)
 		} else if key != ImageGPU && key != ImageCPU && !c.requestsGPU(key) {
 			c.reportAtPath(at.key(key), Error{Problem: "is a GPU type that no model requests", Suggestion: "use gpu, cpu, or a type of models[].gpus"})

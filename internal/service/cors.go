@@ -38,7 +38,7 @@ func (c *CORS) Check() error {
 // originProblem returns the problem of an origin; empty if it has none. Browsers compare origins as
 // text, so another spelling would never match.
 func originProblem(origin string) string {
-	if !formOrigin.regexp.MatchString(origin) {
+	if !formOrigin.matches(origin) {
 		return "must be " + formOrigin.description
 	}
 	switch {

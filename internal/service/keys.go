@@ -143,7 +143,7 @@ const otherKeys = "other"
 func (k *APIKey) setAttribute(attribute, value string) error {
 	switch attribute {
 	case "name", "tenant":
-		if !formKeyName.regexp.MatchString(value) {
+		if !formKeyName.matches(value) {
 			return fmt.Errorf("%s: must be %s, got %q", attribute, formKeyName.description, shorten(value))
 		}
 		if value == otherKeys && attribute == "name" {

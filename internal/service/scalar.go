@@ -67,7 +67,7 @@ func (b *binder) bindText(n ast.Node, v reflect.Value, p path, ruleKey string) {
 		b.reportAt(n, p, Error{Problem: problem, Found: b.describeNode(n), Suggestion: suggestion})
 		return
 	}
-	if r.form != nil && !r.form.regexp.MatchString(text) {
+	if r.form != nil && !r.form.matches(text) {
 		b.reportAt(n, p, Error{Problem: "must be " + r.form.description, Found: b.describeNode(n)})
 	}
 }
@@ -76,7 +76,7 @@ func (b *binder) bindDuration(n ast.Node, v reflect.Value, p path, ruleKey strin
 	text := scalarText(n)
 	s, isText := n.(*ast.StringNode)
 	d, err := time.ParseDuration(text)
-	if !isText || err != nil || !formDuration.regexp.MatchString(s.Value) {
+	if !isText || err != nil || !formDuration.matches(s.Value) {
 		e := Error{Problem: "must be " + formDuration.description, Found: b.describeNode(n)}
 		if wholeNumber.MatchString(text) && e.Found != "" {
 			e.Suggestion = "add a unit: " + shorten(text) + "s"
@@ -91,7 +91,7 @@ func (b *binder) bindDuration(n ast.Node, v reflect.Value, p path, ruleKey strin
 func (b *binder) bindSize(n ast.Node, v reflect.Value, p path, ruleKey string) {
 	text := scalarText(n)
 	s, isText := n.(*ast.StringNode)
-	if !isText || !formSize.regexp.MatchString(s.Value) {
+	if !isText || !formSize.matches(s.Value) {
 		e := Error{Problem: "must be " + formSize.description, Found: b.describeNode(n)}
 		switch suggested := suggestSize(text); {
 		case e.Found == "":

@@ -40,9 +40,9 @@ func Schema() ([]byte, error) {
 func textSchema(t reflect.Type) *jsonschema.Schema {
 	switch t {
 	case durationType:
-		return &jsonschema.Schema{Type: "string", Pattern: formDuration.regexp.String()}
+		return &jsonschema.Schema{Type: "string", Pattern: formDuration.expr}
 	case sizeType:
-		return &jsonschema.Schema{Type: "string", Pattern: formSize.regexp.String()}
+		return &jsonschema.Schema{Type: "string", Pattern: formSize.expr}
 	}
 	return nil
 }
@@ -121,7 +121,7 @@ func applyRule(s *jsonschema.Schema, key string) {
 		}
 	}
 	if r.form != nil {
-		element.Pattern = r.form.regexp.String()
+		element.Pattern = r.form.expr
 	}
 	if element.Type == "integer" || element.Type == "number" {
 		applyLimits(element, r.limit)
@@ -138,7 +138,7 @@ func keyNames(r rule, list ValueList, words bool) *jsonschema.Schema {
 		}
 		return s
 	case r.keys != nil:
-		return &jsonschema.Schema{Pattern: r.keys.regexp.String()}
+		return &jsonschema.Schema{Pattern: r.keys.expr}
 	}
 	return nil
 }
@@ -203,9 +203,9 @@ func networkConditions() []*jsonschema.Schema {
 	amazon := jsonschema.NewProperties()
 	amazon.Set("network", &jsonschema.Schema{Pattern: awsVPC.String()})
 	amazon.Set("subnets", &jsonschema.Schema{Items: &jsonschema.Schema{Pattern: awsSubnet.String()}, MinItems: &one})
-	amazon.Set("images", &jsonschema.Schema{AdditionalProperties: &jsonschema.Schema{Pattern: formImageAWS.regexp.String()}})
+	amazon.Set("images", &jsonschema.Schema{AdditionalProperties: &jsonschema.Schema{Pattern: formImageAWS.expr}})
 	google := jsonschema.NewProperties()
-	google.Set("images", &jsonschema.Schema{AdditionalProperties: &jsonschema.Schema{Pattern: formImageGCP.regexp.String()}})
+	google.Set("images", &jsonschema.Schema{AdditionalProperties: &jsonschema.Schema{Pattern: formImageGCP.expr}})
 	google.Set("subnets", &jsonschema.Schema{MaxItems: &one})
 	return []*jsonschema.Schema{
 		{If: hasText("name", "^("+CloudAWS+"|"+CloudGCP+")/"), Else: &jsonschema.Schema{Not: anyOf("network", "subnets", "images")}},

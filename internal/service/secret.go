@@ -26,7 +26,7 @@ func (s Secret) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
 // IsSecretRef reports whether text is the source of a secret, env:NAME or file:PATH, and not a
 // secret itself.
-func IsSecretRef(text string) bool { return formRef.regexp.MatchString(text) }
+func IsSecretRef(text string) bool { return formRef.matches(text) }
 
 // maxBearerKey is the maximum length of a key in a header: engines reject longer headers.
 const maxBearerKey = 4096

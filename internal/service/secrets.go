@@ -40,7 +40,7 @@ func (s *source) hideSecrets(n ast.Node, secret bool) {
 	case *ast.AliasNode, nil: // the target of an alias is hidden where it is defined
 	default:
 		text := scalarText(n)
-		if secret && !formRef.regexp.MatchString(text) || secretInText.MatchString(text) {
+		if secret && !formRef.matches(text) || secretInText.MatchString(text) {
 			s.hideNode(n)
 		}
 	}

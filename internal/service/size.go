@@ -48,7 +48,7 @@ func ParseSize(text string) (Size, error) {
 	if text == "0B" { // String of an unset size
 		return 0, nil
 	}
-	if !formSize.regexp.MatchString(text) {
+	if !formSize.matches(text) {
 		err := fmt.Errorf("must be %s, got %q", formSize.description, shorten(text))
 		if suggested := suggestSize(text); suggested != "" {
 			err = fmt.Errorf("%w; write %s", err, suggested)

@@ -1,6 +1,7 @@
 package deploy
 
 import (
+	"bytes"
 	"cmp"
 	"encoding/json"
 	"errors"
@@ -66,6 +67,12 @@ func IsBundle(dir string) bool {
 // ReadBundle reads a controller's bundle from the folder of its configuration. otherClouds are the
 // machines in other clouds at the time of the bundle's delivery.
 func ReadBundle(dir string) (c Content, otherClouds []provision.Object, err error) {
+	return readBundle(dir, Content{})
+}
+
+// readBundle reads a bundle like ReadBundle. It parses service.yaml only if its text differs from that of the
+// earlier content.
+func readBundle(dir string, earlier Content) (c Content, otherClouds []provision.Object, err error) {
 	read := func(name string) []byte {
 		text, failed := os.ReadFile(filepath.Join(dir, name))
 		err = errors.Join(err, failed)
@@ -77,7 +84,9 @@ func ReadBundle(dir string) (c Content, otherClouds []provision.Object, err erro
 	if err == nil {
 		err = json.Unmarshal(text, &held)
 	}
-	if err == nil {
+	if err == nil && earlier.Spec != nil && bytes.Equal(c.Text, earlier.Text) {
+		c.Spec = earlier.Spec
+	} else if err == nil {
 		c.Spec, err = service.ParseDeployed(filepath.Join(dir, fileBundleService), c.Text)
 	}
 	if err != nil {

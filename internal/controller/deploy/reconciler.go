@@ -379,7 +379,11 @@ func planContains(p *Plan, id string) bool {
 
 // loadBundle loads the controller's bundle, and reconnects if it has changed.
 func (k *Reconciler) loadBundle(ctx context.Context) (*bundleState, error) {
-	c, otherClouds, err := ReadBundle(k.Dir)
+	var earlier Content
+	if k.bundle != nil {
+		earlier = k.bundle.content
+	}
+	c, otherClouds, err := readBundle(k.Dir, earlier)
 	if err != nil {
 		return nil, err
 	}
