@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -35,8 +36,9 @@ type replicaOptions struct {
 func newReplicaCmd() *cobra.Command {
 	var o replicaOptions
 	cmd := &cobra.Command{
-		Use:   "replica",
-		Short: "List, add, remove, drain, donate and reclaim replicas",
+		Use:        "replica",
+		SuggestFor: []string{"scale", "drain", "cordon"},
+		Short:      "List, add, remove, drain, donate and reclaim replicas",
 		Long: `List, add, remove, drain, donate and reclaim replicas of a running service, within
 replicas.min and replicas.max of its service.yaml. Changes are stored with the service:
 'skyserve up' keeps them, 'skyserve plan --apply' may replace them, and an
@@ -149,7 +151,7 @@ func (o *replicaOptions) addReplica(ctx context.Context, s *scaling, name string
 	}
 	at := slices.IndexFunc(s.spec.Regions, func(s service.RegionSpec) bool { return string(s.Name) == name || s.Name.Place() == name })
 	if at < 0 {
-		return usage(fmt.Errorf("the service has no region %q", name), "'skyserve replica list' shows the service's regions and models")
+		return usage(fmt.Errorf("the service has no region %q", name), "the regions are "+strings.Join(regionNames(s.spec), ", "))
 	}
 	m := &s.spec.Models[0]
 	if o.model != "" {
@@ -168,6 +170,14 @@ func (o *replicaOptions) addReplica(ctx context.Context, s *scaling, name string
 		return err
 	}
 	return s.applyCount(ctx, w)
+}
+
+// regionNames returns the names of a service's regions.
+func regionNames(spec *service.Spec) (names []string) {
+	for _, r := range spec.Regions {
+		names = append(names, string(r.Name))
+	}
+	return names
 }
 
 // listedReplica is a replica with its region.

@@ -37,8 +37,9 @@ type statusPage struct {
 func newStatusCmd() *cobra.Command {
 	var o statusOptions
 	cmd := &cobra.Command{
-		Use:   "status [NAME]",
-		Short: "Show the status of a service",
+		Use:        "status [NAME]",
+		SuggestFor: []string{"get", "ps", "ls", "list", "describe", "show"},
+		Short:      "Show the status of a service",
 		Long: `Show the regions of a service with their balancers, replicas, endpoints and cost. A
 process that does not respond within a second is shown with the reason.
 

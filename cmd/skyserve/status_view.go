@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -40,7 +41,7 @@ func openView(ctx context.Context, clouds *cloudFlags, svc local.Service, doing 
 	}
 	if v.spec == nil {
 		v.spec = &service.Spec{Name: svc.Name()}
-		v.problem = "service.yaml is missing in the state directory or cannot be read"
+		v.problem = specProblem(svc)
 	}
 	if cloud.UsesClouds(v.spec) {
 		v.operator, err = operatorOf(svc, doing, "run this on the machine from which the service was deployed; 'skyserve connect' makes this machine an operator")
@@ -91,6 +92,26 @@ func openView(ctx context.Context, clouds *cloudFlags, svc local.Service, doing 
 		}
 	}
 	return v, nil
+}
+
+// specProblem returns why the stored service.yaml of a service cannot be used.
+func specProblem(svc local.Service) string {
+	const next = "; run 'skyserve up' with the service's file to store it again"
+	text, err := os.ReadFile(svc.SpecFile())
+	if errors.Is(err, fs.ErrNotExist) {
+		return "service.yaml is missing in the state directory" + next
+	}
+	if err == nil {
+		_, err = service.ParseDeployed(svc.SpecFile(), text)
+	}
+	var problems service.Errors
+	switch {
+	case errors.As(err, &problems) && len(problems) > 0:
+		return problems[0].Message() + next
+	case err != nil:
+		return fmt.Sprintf("reading service.yaml: %v%s", err, next)
+	}
+	return ""
 }
 
 // delivery returns the connection to the machines' agents.

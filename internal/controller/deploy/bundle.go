@@ -13,6 +13,7 @@ import (
 	"github.com/goccy/go-yaml"
 
 	"skyserve/internal/agent"
+	"skyserve/internal/atomicfile"
 	"skyserve/internal/identity"
 	"skyserve/internal/service"
 	"skyserve/provision"
@@ -75,7 +76,7 @@ func ReadBundle(dir string) (c Content, otherClouds []provision.Object, err erro
 	text := read(fileBundleContent)
 	var held bundleContent
 	if err == nil {
-		err = json.Unmarshal(text, &held)
+		err = atomicfile.DecodeJSON(filepath.Join(dir, fileBundleContent), text, &held)
 	}
 	if err == nil {
 		c.Spec, err = service.ParseDeployed(filepath.Join(dir, fileBundleService), c.Text)
