@@ -65,10 +65,11 @@ var mayImport = map[string][]string{
 	"lbd/wire":     {},
 	"lbd/discover": {"internal/service"},
 	"lbd/trace":    {"lbd/proxy"},
+	"lbd/health":   {"internal/service", "internal/telemetry"},
 	"lbd/peer":     {"internal/service", "internal/telemetry", "lbd/core", "lbd/policy", "lbd/wire"},
 	"lbd/admin":    {"internal/service", "internal/telemetry", "lbd/core", "lbd/policy", "lbd/proxy", "lbd/peer", "lbd/record"},
 	"lbd": {
-		"internal/acme", "internal/identity", "internal/service", "internal/store", "internal/telemetry", "lbd/admin", "lbd/core", "lbd/discover", "lbd/oidc", "lbd/peer", "lbd/policy",
+		"internal/acme", "internal/identity", "internal/service", "internal/store", "internal/telemetry", "lbd/admin", "lbd/core", "lbd/discover", "lbd/health", "lbd/oidc", "lbd/peer", "lbd/policy",
 		"lbd/probe", "lbd/proxy", "lbd/trace", "lbd/wire",
 	},
 
