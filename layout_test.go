@@ -127,6 +127,7 @@ var sdkPackages = map[string][]string{
 	"charm.land":                       {"tui"},
 	"github.com/goccy/go-yaml":         {"internal/controller/deploy", "internal/service", "lbd", "lbd/discover", "internal/sim", "internal/testcloud/machines", "provision/local", "internal/controller", "cmd/skyserve", "tui"},
 	"github.com/klauspost/compress":    {"lbd/proxy"},
+	"github.com/theory/jsonpath":       {"cmd/skyserve"},
 	"github.com/spf13/cobra":           {"cmd/skyserve"},
 	"go.opentelemetry.io":              {"lbd/trace"},
 	"github.com/invopop/jsonschema":    {"internal/service"},

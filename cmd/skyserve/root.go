@@ -213,5 +213,6 @@ shows their state, and plans the capacity that they need next.`,
 		newLoadCmd(),
 		newVersionCmd(),
 	)
+	registerCompletions(root)
 	return root
 }

@@ -137,7 +137,14 @@ func (v *serviceView) observeService(ctx context.Context) (statusPage, error) {
 	if err != nil {
 		return statusPage{}, cloudError(err)
 	}
-	return statusPage{status, func(w io.Writer) error { return v.writeStatus(w, status) }}, nil
+	return statusPage{status, func(w io.Writer, headers bool) error {
+		if headers {
+			return v.writeStatus(w, status)
+		}
+		t := printable.NewTable(w)
+		writeMachines(t, status)
+		return t.Flush()
+	}}, nil
 }
 
 // writeStatus prints a status as text.
@@ -177,14 +184,7 @@ func (v *serviceView) writeStatus(w io.Writer, s *deploy.ServiceStatus) error {
 	}
 	t := printable.NewTable(w)
 	t.Rowf("\nREGION\tKIND\tID\tSTATE\tADDRESS\tMODEL\tREASON\tOFFERING\t$/H")
-	for _, r := range s.Regions {
-		for _, m := range r.Balancers {
-			writeMachine(t, r.Name, provision.KindBalancer, m)
-		}
-		for _, m := range r.Replicas {
-			writeMachine(t, r.Name, provision.KindReplica, m)
-		}
-	}
+	writeMachines(t, s)
 	if d := s.DNS; d != nil && d.Server != nil {
 		statusRow(t, "", "nameserver", d.Server.ID, string(d.Server.State), d.Server.Endpoint, "", reasonText(d.Server.Reason, d.Server.Wanted), "", "")
 	}
@@ -198,6 +198,18 @@ func (v *serviceView) writeStatus(w io.Writer, s *deploy.ServiceStatus) error {
 		t.Rowf("  %s %s\t%s\t%s\t%s", changeMark(c.Action), c.Kind, c.ID, c.Region, c.Reason)
 	}
 	return t.Flush()
+}
+
+// writeMachines writes a row for each balancer and replica.
+func writeMachines(t *printable.Table, s *deploy.ServiceStatus) {
+	for _, r := range s.Regions {
+		for _, m := range r.Balancers {
+			writeMachine(t, r.Name, provision.KindBalancer, m)
+		}
+		for _, m := range r.Replicas {
+			writeMachine(t, r.Name, provision.KindReplica, m)
+		}
+	}
 }
 
 // certificateEnd returns the earliest expiry of the balancers' certificates; nil if unknown.
@@ -214,14 +226,19 @@ func certificateEnd(s *deploy.ServiceStatus) (ends *time.Time) {
 
 // writeMachine writes the row of a machine.
 func writeMachine(t *printable.Table, region service.Region, kind provision.ObjectKind, m deploy.MachineStatus) {
-	var offering, price string
+	offering, price := offeringCells(region, m)
+	statusRow(t, string(region), string(kind), m.ID, string(m.State), cmp.Or(m.Endpoint, m.URL), m.Model, reasonText(startText(region, m), m.Wanted), offering, price)
+}
+
+// offeringCells returns the offering and the price of a machine; empty if unknown.
+func offeringCells(region service.Region, m deploy.MachineStatus) (offering, price string) {
 	if m.Offering != nil && !cloud.RunsOnThisComputer(region) {
 		offering = m.Offering.String()
 	}
 	if m.CostPerHour > 0 {
 		price = fmt.Sprintf("%.4f", m.CostPerHour)
 	}
-	statusRow(t, string(region), string(kind), m.ID, string(m.State), cmp.Or(m.Endpoint, m.URL), m.Model, reasonText(startText(region, m), m.Wanted), offering, price)
+	return offering, price
 }
 
 // decisionsFile is the file of the decisions about a local service's replicas.
