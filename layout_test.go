@@ -65,10 +65,11 @@ var mayImport = map[string][]string{
 	"lbd/wire":     {},
 	"lbd/discover": {"internal/service"},
 	"lbd/trace":    {"lbd/proxy"},
+	"lbd/health":   {"internal/service", "internal/telemetry"},
 	"lbd/peer":     {"internal/service", "internal/telemetry", "lbd/core", "lbd/policy", "lbd/wire"},
 	"lbd/admin":    {"internal/service", "internal/telemetry", "lbd/core", "lbd/policy", "lbd/proxy", "lbd/peer", "lbd/record"},
 	"lbd": {
-		"internal/acme", "internal/identity", "internal/service", "internal/store", "internal/telemetry", "lbd/admin", "lbd/core", "lbd/discover", "lbd/oidc", "lbd/peer", "lbd/policy",
+		"internal/acme", "internal/identity", "internal/service", "internal/store", "internal/telemetry", "lbd/admin", "lbd/core", "lbd/discover", "lbd/health", "lbd/oidc", "lbd/peer", "lbd/policy",
 		"lbd/probe", "lbd/proxy", "lbd/trace", "lbd/wire",
 	},
 
@@ -93,7 +94,7 @@ var mayImport = map[string][]string{
 	"provision/local":                {"internal/agent", "internal/atomicfile", "internal/identity", "internal/service", "provision"}, // the agent's configuration, and the line in which it publishes its key
 	"provision/static":               {"internal/service", "provision"},
 
-	"internal/controller/deploy": {"internal/controller", "internal/printable", "internal/identity", "internal/agent", "internal/service", "internal/telemetry", "plan", "provision", "provision/cloud", "provision/dns", "provision/remote", "provision/static"},
+	"internal/controller/deploy": {"internal/atomicfile", "internal/controller", "internal/printable", "internal/identity", "internal/agent", "internal/service", "internal/telemetry", "plan", "provision", "provision/cloud", "provision/dns", "provision/remote", "provision/static"},
 	"internal/controller":        {"internal/catalogue", "internal/identity", "internal/service", "internal/store", "internal/telemetry", "internal/telemetry/demand", "provision", "provision/local", "provision/static", "forecast", "plan", "templates"},
 	"tui":                        {"internal/printable", "internal/service", "internal/telemetry"},
 	"cmd/skyserve":               {"*"},
@@ -126,6 +127,7 @@ var sdkPackages = map[string][]string{
 	"charm.land":                       {"tui"},
 	"github.com/goccy/go-yaml":         {"internal/controller/deploy", "internal/service", "lbd", "lbd/discover", "internal/sim", "internal/testcloud/machines", "provision/local", "internal/controller", "cmd/skyserve", "tui"},
 	"github.com/klauspost/compress":    {"lbd/proxy"},
+	"github.com/theory/jsonpath":       {"cmd/skyserve"},
 	"github.com/spf13/cobra":           {"cmd/skyserve"},
 	"go.opentelemetry.io":              {"lbd/trace"},
 	"github.com/invopop/jsonschema":    {"internal/service"},

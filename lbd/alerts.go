@@ -10,6 +10,7 @@ import (
 	"skyserve/internal/service"
 	"skyserve/internal/store"
 	"skyserve/internal/telemetry"
+	"skyserve/lbd/health"
 )
 
 // Conditions for alerts of a balancer, each with its reason.
@@ -65,8 +66,28 @@ func (b *balancer) alerts(now time.Time) []telemetry.Alert {
 	if b.runtime != nil {
 		alerts = append(alerts, fallbackAlerts(b.cfg.Region, b.runtime.Fallbacks(now))...)
 	}
-	alerts = append(append(alerts, b.adapterAlerts()...), b.discoveryAlerts()...)
+	alerts = append(append(append(alerts, b.adapterAlerts()...), b.discoveryAlerts()...), b.watch.Alerts()...)
 	return append(alerts, b.member.alerts(b.cfg, now)...)
+}
+
+// observeInterval is the interval of the observations for alerts about replicas, peers and traffic.
+const observeInterval = time.Second
+
+// observeHealth adds an observation for the alerts about replicas, peers, traffic and plans.
+func (b *balancer) observeHealth() {
+	snapshot := b.api.Snapshot()
+	o := health.Observation{
+		At: time.Now(), Service: b.cfg.Service, Balancer: b.cfg.ID, Version: b.opts.Version,
+		Own: b.api.Region(), Review: b.review.newest(), Unmet: snapshot.Unmet(),
+	}
+	for _, p := range b.peers.Status() {
+		h := health.Peer{ID: p.Peer.ID, Region: p.Peer.Region, LostFor: p.Silence, Reason: p.Reason, Seen: p.Reported, Lost: !p.Reported || p.Silence >= time.Second}
+		if p.Region != nil && len(p.Region.Balancers) == 1 {
+			h.Version = p.Region.Balancers[0].Version
+		}
+		o.Peers = append(o.Peers, h)
+	}
+	b.watch.Observe(o)
 }
 
 // issuerAlerts returns an alert for each issuer of identity tokens that does not respond.

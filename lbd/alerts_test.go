@@ -11,6 +11,7 @@ import (
 	"skyserve/internal/service"
 	"skyserve/internal/store"
 	"skyserve/internal/telemetry"
+	"skyserve/internal/testkit"
 )
 
 // awaits watches a lease until the end of the test.
@@ -84,6 +85,45 @@ func TestUnavailableStoreRaisesAlert(t *testing.T) {
 	if len(got) != 1 || got[0].Kind != telemetry.AlertStore || !strings.Contains(got[0].Message, "store unavailable") {
 		t.Errorf("later: %+v", got)
 	}
+}
+
+// A replica that fails half of its requests raises an alert, although it is ready and its clients are served by
+// another one. The alert is in the snapshot and in the metrics.
+func TestFailingReplicaRaisesAlert(t *testing.T) {
+	testkit.Slow(t)
+	t.Parallel()
+	good, bad := newEngine(t, "m", ""), newEngine(t, "m", "")
+	bad.set(func(e *engine) { e.failing = true })
+	cfg := config("lb-us-0", "local/us", service.ReplicaConfig{ID: "us-0", URL: good.URL, Model: "m"}, service.ReplicaConfig{ID: "us-1", URL: bad.URL, Model: "m"})
+	cfg.Balancer.Policy = "round-robin" // the same prompt would go to one replica
+	n := start(t, cfg, Options{Version: "v1"})
+	n.serves(t)
+	hc := client(t)
+	var found telemetry.Alert
+	testkit.Eventually(t, "the failing replica is named", func() bool {
+		if got := ask(t, hc, n.public, "m"); got.status != 200 {
+			t.Errorf("a client received %+v", got)
+		}
+		for _, a := range n.snapshot(t).Alerts {
+			if a.Kind == telemetry.AlertErrors && a.Object == "us-1" {
+				found = a
+			}
+		}
+		return found.Kind != ""
+	})
+	s := n.snapshot(t)
+	if r := s.Regions[0].Replicas[1]; r.Failed == 0 || r.Failed > r.Sent || s.Regions[0].Outcomes.Retries == 0 || s.Regions[0].Outcomes.Failed != 0 || s.Regions[0].Balancers[0].Version != "v1" {
+		t.Errorf("us-1: %+v, outcomes %+v", r, s.Regions[0].Outcomes)
+	}
+	if !strings.Contains(found.NextStep, "us-1") || found.Since == nil {
+		t.Errorf("got %+v", found)
+	}
+	for _, m := range n.scrape(t)["skyserve_alerts"].GetMetric() {
+		if m.GetLabel()[0].GetValue() == telemetry.AlertErrors && m.GetGauge().GetValue() > 0 {
+			return
+		}
+	}
+	t.Error("skyserve_alerts does not count it")
 }
 
 // After half of its certificate's life a balancer raises an alert that it was not renewed, and

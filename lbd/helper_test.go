@@ -39,6 +39,7 @@ type engine struct {
 	mu      sync.Mutex
 	waiting int
 	served  int
+	failing bool          // every second response is 500
 	hold    chan struct{} // responses wait until it is closed; nil = no wait
 }
 
@@ -84,8 +85,12 @@ func (e *engine) chat(w http.ResponseWriter, r *http.Request) {
 	_, _ = io.Copy(io.Discard, r.Body)
 	e.mu.Lock()
 	e.served++
-	hold := e.hold
+	hold, fail := e.hold, e.failing && e.served%2 == 0
 	e.mu.Unlock()
+	if fail {
+		http.Error(w, "out of memory", http.StatusInternalServerError)
+		return
+	}
 	if hold != nil {
 		select {
 		case <-hold:

@@ -78,7 +78,7 @@ func (alertCollector) Describe(descs chan<- *prometheus.Desc) {
 func (c alertCollector) Collect(metrics chan<- prometheus.Metric) {
 	type labels struct{ kind, severity string }
 	counts := map[labels]int{}
-	for _, kind := range []string{telemetry.AlertStore, telemetry.AlertController, telemetry.AlertCertificate, telemetry.AlertIssuer, telemetry.AlertFallback} {
+	for _, kind := range telemetry.AlertKinds() {
 		for _, severity := range []telemetry.Severity{telemetry.SeverityWarning, telemetry.SeverityCritical} {
 			counts[labels{kind, string(severity)}] = 0
 		}

@@ -184,3 +184,21 @@ func TestDashboardMetricsExist(t *testing.T) {
 	}
 	fmt.Fprintf(t.Output(), "%d metrics of %d are drawn\n", len(drawn), len(rows))
 }
+
+// The metrics in the rules of Prometheus exist, and every alert has a summary and a description.
+func TestAlertRuleMetricsExist(t *testing.T) {
+	text, err := os.ReadFile("../examples/observe/alerts.yml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows := guide(t)
+	for _, name := range dashboardMetric.FindAllString(string(text), -1) {
+		if _, there := rows[name]; !there {
+			t.Errorf("the rules use %s, which does not exist", name)
+		}
+	}
+	alerts := strings.Count(string(text), "- alert: ")
+	if alerts < 5 || strings.Count(string(text), "summary: ") != alerts || strings.Count(string(text), "description: ") != alerts {
+		t.Errorf("%d alerts, each needs a summary and a description", alerts)
+	}
+}

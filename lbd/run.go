@@ -28,6 +28,7 @@ import (
 	"skyserve/internal/telemetry"
 	"skyserve/lbd/admin"
 	"skyserve/lbd/discover"
+	"skyserve/lbd/health"
 	"skyserve/lbd/oidc"
 	"skyserve/lbd/peer"
 	"skyserve/lbd/proxy"
@@ -157,6 +158,7 @@ type balancer struct {
 	scaling          latest[telemetry.Scaling]
 	controllerAlerts latest[telemetry.Alerts]
 	lease            leaseWatch
+	watch            health.Watch // of replicas, peers and traffic
 	api              *admin.API
 	store            *store.Store   // the one at StoreURL; nil = another or none
 	events           *serviceEvents // nil without a store
@@ -296,7 +298,7 @@ func (b *balancer) assemble(ctx context.Context) error {
 		b.registry.MustRegister(store.EventMetrics{Queue: b.events.queue})
 	}
 	b.api = admin.New(admin.Options{
-		Self: b.cfg, Workers: b.fleet, Traffic: b.runtime, Decisions: b.runtime, Requests: b.runtime.Requests, History: b.history, Usage: b.usage, Limited: b.limited,
+		Self: b.cfg, Version: b.opts.Version, Workers: b.fleet, Traffic: b.runtime, Decisions: b.runtime, Requests: b.runtime.Requests, History: b.history, Usage: b.usage, Limited: b.limited,
 		Peers: b.peers.Status, ServiceYAML: b.specReader(), Reload: b.reload, Certificate: b.cert.status, Review: b.review.newest, Scaling: b.scaling.newest, Alerts: func() []telemetry.Alert { return b.alerts(time.Now()) }, ServiceAlerts: b.serviceAlerts, Events: b.eventLog(), Draining: b.draining.Load, Registry: b.registry, Token: b.opts.AdminToken,
 		AllowCIDRs: b.opts.AllowCIDRs, Logger: b.log,
 	})
@@ -390,6 +392,7 @@ func (b *balancer) runBalancer(ctx context.Context) error {
 	serving.Go(func() { failed <- public.Serve(front) })
 	serving.Go(func() { failed <- adminSrv.Serve(b.adminListener()) })
 	serving.Go(func() { b.watchForReloads(life) })
+	serving.Go(func() { runEvery(life, observeInterval, b.observeHealth) })
 	storing, endStoring := context.WithCancel(life)
 	defer endStoring()
 	var stored sync.WaitGroup

@@ -56,6 +56,7 @@ func (s *screen) header() []string {
 	}
 	left, used := s.theme.segments(available, "  ",
 		segment{orUnknown(s.theme.text(s.snapshot.Service)), s.theme.title},
+		s.alertCount(),
 		ready,
 		segment{"queued " + count(int64(t.queued)), paint{}},
 		segment{rate(t.requests) + " req/s", paint{}},
@@ -70,6 +71,23 @@ func (s *screen) header() []string {
 		return []string{left}
 	}
 	return []string{left + strings.Repeat(" ", gap) + clock.paint.apply(clock.text)}
+}
+
+// alertCount returns the number of alerts with the sign and the colour of the most severe one.
+func (s *screen) alertCount() segment {
+	critical := 0
+	for _, a := range s.snapshot.Alerts {
+		if a.Severity == telemetry.SeverityCritical {
+			critical++
+		}
+	}
+	switch n := len(s.snapshot.Alerts); {
+	case critical > 0:
+		return segment{fmt.Sprintf("%s %d critical", s.theme.glyphs.failed, critical), s.theme.alarm}
+	case n > 0:
+		return segment{s.theme.glyphs.warning + " " + plural(n, "alert"), s.theme.warn}
+	}
+	return segment{}
 }
 
 // clockSegment returns the time of the snapshot, or the reason why it is not current.

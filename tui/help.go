@@ -12,6 +12,7 @@ var metricHelp = [][2]string{
 	{"outstanding", "requests sent to the replica, not finished"},
 	{"req/s, tok/s", "arrivals, output tokens; last 10 s"},
 	{"ttft p50, p90", "time to first token, last minute"},
+	{"err%", "share of requests that failed, last 10 s: of clients 429 and 5xx, of a replica its attempts"},
 	{"ttft miss%", "share of TTFTs over the IW-F target, last 10 s"},
 	{"hit", "share of prompt tokens cached (prefix hit rate)"},
 	{"fwd in/out", "requests forwarded from / to other regions, total"},
@@ -67,8 +68,8 @@ func (s *screen) symbolHelp() [][2]string {
 	return [][2]string{
 		{g.ready, "ready"},
 		{g.starting, "starting"},
-		{g.warning, "not ready; some balancers unreachable"},
-		{g.failed, "failed, interrupted, unreachable"},
+		{g.warning, "warning; not ready; some balancers unreachable"},
+		{g.failed, "critical; failed, interrupted, unreachable"},
 		{g.draining, "draining, shutting down"},
 		{g.donated, "donated"},
 		{g.up + " " + g.down, "increased, decreased since the last snapshot"},

@@ -43,6 +43,7 @@ func (s *screen) regionColumns(regions []*telemetry.RegionSnapshot) []sheetColum
 	figures := func(title string, minWidth, rank int, letter, word string) sheetColumn {
 		return sheetColumn{column{title: title, minWidth: minWidth, right: true, dropRank: rank}, letter, word, true, false}
 	}
+	failed := sheetColumn{column{title: "ERR%", minWidth: 4, right: true, dropRank: 2, hidden: !slices.ContainsFunc(regions, s.fails)}, "B", "share of failed requests", true, false}
 	ageRank := 10
 	if s.anyStale(regions) { // the age of stale metrics is shown on narrow screens too
 		ageRank = 2
@@ -58,6 +59,7 @@ func (s *screen) regionColumns(regions []*telemetry.RegionSnapshot) []sheetColum
 		figures(p90, 6, 7, "P", "TTFT, 90th percentile"),
 		figures(miss, 4, 8, "L", "TTFT target misses"),
 		figures("HIT", 4, 6, "H", "prefix hit rate"),
+		failed,
 		figures(fwd, 7, 9, "O", "forwarded out"),
 		figures("RTT", 5, 11, "D", "round-trip time"),
 		figures("AGE", 4, ageRank, "A", "age"),
@@ -113,6 +115,7 @@ func (s *screen) regionCells(r *telemetry.RegionSnapshot) []cellValue {
 		ttftCell(r.TTFT, func(p *telemetry.Percentiles) float64 { return p.P90 }),
 		s.missCell(r),
 		optionalCell(r.PrefixHitRate, percent),
+		s.errorCell(r),
 		numberCell(float64(r.ForwardedOut), count(r.ForwardedIn)+"/"+count(r.ForwardedOut), roleText),
 		optionalCell(nearestRTT(r), func(ms *float64) string { return millis(*ms) }),
 		s.ageCell(r),
@@ -154,6 +157,42 @@ func (s *screen) missCell(r *telemetry.RegionSnapshot) cellValue {
 	share := float64(late) / float64(all)
 	v := numberCell(share, percent(&share), roleText)
 	if share > maxMissShare {
+		v.role = roleBad
+	}
+	return v
+}
+
+// errorShare returns the share of clients' requests that were answered with 429 or 5xx in the last seconds, or since
+// the balancers started without an earlier snapshot; nil without requests.
+func (s *screen) errorShare(r *telemetry.RegionSnapshot) *float64 {
+	o := r.Outcomes
+	if before := findRegion(s.rateBase.snapshot, r.Name); before != nil {
+		if was := before.Outcomes; was.Served <= o.Served && was.Failed <= o.Failed && was.Limited <= o.Limited {
+			o = telemetry.Outcomes{Served: o.Served - was.Served, Failed: o.Failed - was.Failed, Limited: o.Limited - was.Limited}
+		}
+	}
+	all := o.Served + o.Failed + o.Limited
+	if all == 0 {
+		return nil
+	}
+	share := float64(o.Failed+o.Limited) / float64(all)
+	return &share
+}
+
+// fails reports whether requests of a region failed.
+func (s *screen) fails(r *telemetry.RegionSnapshot) bool {
+	share := s.errorShare(r)
+	return share != nil && *share > 0
+}
+
+// errorCell returns errorShare.
+func (s *screen) errorCell(r *telemetry.RegionSnapshot) cellValue {
+	share := s.errorShare(r)
+	if share == nil {
+		return unknownCell()
+	}
+	v := numberCell(*share, percent(share), roleText)
+	if *share >= maxMissShare {
 		v.role = roleBad
 	}
 	return v
@@ -288,18 +327,33 @@ func (s *screen) alertLines(t *Theme, w, n int) []string {
 		return []string{t.heading.apply(t.cut("ALERTS", w)), t.good.apply(t.cut(t.glyphs.ready+" none", w))}
 	}
 	lines := []string{t.heading.apply(t.cut("ALERTS", w))}
-	for _, tr := range troubles[:min(len(troubles), n-1)] {
-		head := tr.sign + " " + tr.subject
-		line := t.paint(tr.role).apply(t.cut(head, w))
-		if available := w - width(head) - 2; available >= minReasonWidth && tr.reason != "" {
-			line += "  " + t.muted.apply(t.cut(tr.reason, available))
+	shown := min(len(troubles), n-1)
+	spare := n - 1 - len(troubles) // lines for the next steps of the first ones
+	for _, tr := range troubles[:shown] {
+		ownLine := tr.next != "" && spare > 0
+		lines = append(lines, tr.line(t, w, !ownLine))
+		if ownLine {
+			spare--
+			lines = append(lines, t.muted.apply(t.cut("  "+t.glyphs.arrow+" "+tr.next, w)))
 		}
-		lines = append(lines, line)
 	}
-	if hidden := len(troubles) - len(lines) + 1; hidden > 0 {
+	if hidden := len(troubles) - shown; hidden > 0 {
 		lines[len(lines)-1] = t.muted.apply(t.cut(fmt.Sprintf("+ %d more", hidden+1), w))
 	}
 	return lines
+}
+
+// line draws a problem in one line, with its next step or without.
+func (p problem) line(t *Theme, w int, withNext bool) string {
+	head, reason := p.sign+" "+p.subject, p.reason
+	if withNext {
+		reason = strings.Trim(reason+"; "+p.next, "; ")
+	}
+	line := t.paint(p.role).apply(t.cut(head, w))
+	if available := w - width(head) - 2; available >= minReasonWidth && reason != "" {
+		line += "  " + t.muted.apply(t.cut(reason, available))
+	}
+	return line
 }
 
 // problem is one line of the alerts.
@@ -308,6 +362,7 @@ type problem struct {
 	role    role
 	subject string
 	reason  string
+	next    string // the next step; "" = none
 	rank    int
 }
 
@@ -315,40 +370,47 @@ type problem struct {
 func (s *screen) problems() []problem {
 	var all []problem
 	g := s.theme.glyphs
+	alerted, kinds := map[string]bool{}, map[string]bool{}
+	for _, a := range s.snapshot.Alerts {
+		kinds[a.Kind] = true
+		switch a.Kind { // their message has the state's reason
+		case telemetry.AlertBalancer, telemetry.AlertReplica, telemetry.AlertEjection, telemetry.AlertInterruption:
+			alerted[a.Object] = true
+		}
+	}
 	for _, r := range regionsOf(s.snapshot) {
 		if len(r.Balancers) == 0 {
-			all = append(all, problem{g.warning, roleBad, s.regionName(r.Name) + " has no balancer", "", 0})
+			all = append(all, problem{g.warning, roleBad, s.regionName(r.Name) + " has no balancer", "", "", 0})
 		}
 		for _, b := range r.Balancers {
-			if b.State != balancerReady {
+			if b.State != balancerReady && !alerted[b.ID] {
 				sign, role := g.balancerMark(b.State)
-				all = append(all, problem{sign, role, s.theme.text(b.ID) + " " + s.theme.text(b.State), s.theme.text(b.Reason), 0})
+				all = append(all, problem{sign, role, s.theme.text(b.ID) + " " + s.theme.text(b.State), s.theme.text(b.Reason), "", 0})
 			}
 		}
 		for i := range r.Replicas {
 			rep := &r.Replicas[i]
-			if rep.State == service.StateReady || rep.State == service.StateDonated {
+			if rep.State == service.StateReady || rep.State == service.StateDonated || alerted[rep.ID] {
 				continue
 			}
 			sign, role := g.replicaMark(rep.State)
-			all = append(all, problem{sign, role, s.theme.text(rep.ID) + " " + s.theme.text(string(rep.State)), s.theme.text(reasonOf(rep)), 1 + stateRank[rep.State]})
+			all = append(all, problem{sign, role, s.theme.text(rep.ID) + " " + s.theme.text(string(rep.State)), s.theme.text(reasonOf(rep)), "", 1 + stateRank[rep.State]})
 		}
 	}
 	for _, a := range s.snapshot.Alerts {
-		r, rank := roleWarn, 1
+		sign, r, rank := g.warning, roleWarn, 1
 		if a.Severity == telemetry.SeverityCritical {
-			r, rank = roleBad, 0
+			sign, r, rank = g.failed, roleBad, 0
 		}
-		why := strings.Trim(a.Message+"; "+a.NextStep, "; ")
-		all = append(all, problem{g.warning, r, s.theme.text(a.Subject()), s.theme.text(why), rank})
+		all = append(all, problem{sign, r, s.theme.text(a.Subject()), s.theme.text(a.Message), s.theme.text(a.NextStep), rank})
 	}
 	for _, f := range s.snapshot.Forecast {
-		if f.Deviation != "" {
-			all = append(all, problem{g.warning, roleWarn, s.theme.text(f.Region.Place() + " deviates from its forecast"), s.theme.text(f.Deviation), 1})
+		if f.Deviation != "" && !kinds[telemetry.AlertForecast] {
+			all = append(all, problem{g.warning, roleWarn, s.theme.text(f.Region.Place() + " deviates from its forecast"), s.theme.text(f.Deviation), "", 1})
 		}
 	}
-	if p := s.snapshot.Plan; p != nil && p.Error != "" {
-		all = append(all, problem{g.warning, roleWarn, "planning failed", s.theme.text(p.Error), 1})
+	if p := s.snapshot.Plan; p != nil && p.Error != "" && !kinds[telemetry.AlertPlan] {
+		all = append(all, problem{g.warning, roleWarn, "planning failed", s.theme.text(p.Error), "", 1})
 	}
 	slices.SortStableFunc(all, func(a, b problem) int { return a.rank - b.rank })
 	return all

@@ -20,6 +20,7 @@ type table struct {
 	marks    marks               // by replica
 	since    time.Duration       // since the snapshot was received
 	previous *telemetry.Snapshot // the snapshot before, to mark changes; nil = none
+	base     *telemetry.Snapshot // some seconds before, for the share of failed requests; nil = none
 	prices   prices
 
 	rows     []row

@@ -19,6 +19,7 @@ const (
 	colOutstanding
 	colKV
 	colHit
+	colErrors
 	colTokens
 	colCost
 	colAge
@@ -65,16 +66,37 @@ func (t *table) columns(th *Theme) []column {
 		colOutstanding: {title: outstanding, minWidth: 5, right: true, dropRank: 2},
 		colKV:          {title: "KV", minWidth: percentWidth + 1 + minBar, maxWidth: barWidth + 1 + percentWidth, dropRank: 2},
 		colHit:         {title: "HIT", minWidth: percentWidth, right: true, dropRank: 6},
+		colErrors:      {title: "ERR%", minWidth: percentWidth, right: true, dropRank: 2},
 		colTokens:      {title: "TOK/S", minWidth: 5, right: true, dropRank: 5},
 		colCost:        {title: "$/H", minWidth: 5, right: true, dropRank: 8},
 		colAge:         {title: "AGE", minWidth: 4, right: true, dropRank: 6},
 		colReason:      {title: "REASON", minWidth: minReasonWidth, maxWidth: min(reason, maxReasonWidth), dropRank: 9},
 	}
 	columns[sortColumns[t.order.key]].mark = th.orderMark(t.order.descending())
+	columns[colErrors].hidden = !t.fails()
 	columns[colCost].hidden = !t.priced()
 	columns[colReason].hidden = reason == 0 && t.width < mediumWidth
 	columns[colModel].hidden = t.commonModel() != ""
 	return columns
+}
+
+// fails reports whether any replica failed requests.
+func (t *table) fails() bool {
+	return slices.ContainsFunc(t.rows, func(r row) bool { s := t.errorShare(r); return s != nil && *s > 0 })
+}
+
+// errorShare returns the share of a replica's requests that failed in the last seconds, or since it was attached
+// without an earlier snapshot; nil without requests.
+func (t *table) errorShare(of row) *float64 {
+	sent, failed := of.replica.Sent, of.replica.Failed
+	if was := replicaIn(t.base, of); was != nil && was.Sent <= sent && was.Failed <= failed {
+		sent, failed = sent-was.Sent, failed-was.Failed
+	}
+	if sent <= 0 && failed <= 0 {
+		return nil
+	}
+	share := min(float64(failed)/float64(max(sent, 1)), 1)
+	return &share
 }
 
 // priced reports whether any price is known.
@@ -175,6 +197,12 @@ func (t *table) countCell(th *Theme, of row, i int) (string, paint) {
 		return count(int64(r.Outstanding)) + th.trend(0), paint{}
 	case colHit:
 		s = percent(r.PrefixHitRate)
+	case colErrors:
+		share := t.errorShare(of)
+		s = percent(share)
+		if share != nil && *share >= maxMissShare {
+			return s, th.bad
+		}
 	case colTokens:
 		s = rate(r.OutputTokensPerSecond)
 	}

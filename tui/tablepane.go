@@ -133,10 +133,13 @@ func (t *table) clickTitle(x int) {
 	}
 }
 
-// previousOf returns a replica in the previous snapshot; nil if it was not in it. Replicas
-// usually keep their index from one snapshot to the next, so that index is tried first.
-func (t *table) previousOf(r row) *telemetry.ReplicaSnapshot {
-	was := findRegion(t.previous, r.region.Name)
+// previousOf returns a replica in the previous snapshot; nil if it was not in it.
+func (t *table) previousOf(r row) *telemetry.ReplicaSnapshot { return replicaIn(t.previous, r) }
+
+// replicaIn returns a replica in an earlier snapshot; nil if it was not in it. Replicas usually keep their index
+// from one snapshot to the next, so that index is tried first.
+func replicaIn(earlier *telemetry.Snapshot, r row) *telemetry.ReplicaSnapshot {
+	was := findRegion(earlier, r.region.Name)
 	if was == nil {
 		return nil
 	}

@@ -142,7 +142,7 @@ func (m *Model) drawFrame(i int) {
 	s.rateBase, _ = m.timeline.frameBefore(f.at, rateWindow)
 	s.history.drawUntil(f.at)
 	s.prices = pricesOf(s.snapshot)
-	s.table.previous = s.previous
+	s.table.previous, s.table.base = s.previous, s.rateBase.snapshot
 }
 
 // goLive returns from the history to the newest snapshot.

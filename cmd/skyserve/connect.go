@@ -15,6 +15,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"skyserve/internal/atomicfile"
 	"skyserve/internal/identity"
 	"skyserve/internal/telemetry"
 	"skyserve/provision/local"
@@ -252,10 +253,10 @@ func loadAdminURLs(svc local.Service) (urls []string, err error) {
 		return nil, nil
 	}
 	if err == nil {
-		err = json.Unmarshal(text, &urls)
+		err = atomicfile.DecodeJSON(adminsFile(svc), text, &urls)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("reading %s: %w", adminsFile(svc), err)
+		return nil, fmt.Errorf("reading the admin URLs: %w", err)
 	}
 	return urls, nil
 }

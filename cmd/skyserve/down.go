@@ -34,8 +34,9 @@ type downOptions struct {
 func newDownCmd() *cobra.Command {
 	var o downOptions
 	cmd := &cobra.Command{
-		Use:   "down [NAME|SERVICE.yaml]",
-		Short: "Delete a service and wait for the deletion",
+		Use:        "down [NAME|SERVICE.yaml]",
+		SuggestFor: []string{"delete", "destroy", "stop", "rm"},
+		Short:      "Delete a service and wait for the deletion",
 		Long: `Stop every process of a service, wait until each has ended, and delete the service's
 state and history from this machine. NAME is optional if only one service exists. The
 command is idempotent and also deletes a partly deployed service. It lists what it could

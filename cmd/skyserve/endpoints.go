@@ -143,8 +143,13 @@ func argsBetween(minimum, maximum int, form string) cobra.PositionalArgs {
 	}
 }
 
-// noArgs accepts no arguments.
-func noArgs(cmd *cobra.Command, args []string) error { return argsBetween(0, 0, "")(cmd, args) }
+// noArgs accepts no arguments. An argument of a command with subcommands is an unknown command.
+func noArgs(cmd *cobra.Command, args []string) error {
+	if len(args) > 0 && cmd.HasAvailableSubCommands() {
+		return unknownCommand(cmd, args[0])
+	}
+	return argsBetween(0, 0, "")(cmd, args)
+}
 
 // checkOutput returns an error unless format is text or json.
 func checkOutput(format string) error {

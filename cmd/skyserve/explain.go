@@ -31,8 +31,9 @@ type explainOptions struct {
 func newExplainCmd() *cobra.Command {
 	var o explainOptions
 	cmd := &cobra.Command{
-		Use:   "explain REQUEST_ID [NAME]",
-		Short: "Explain a routing decision",
+		Use:        "explain REQUEST_ID [NAME]",
+		SuggestFor: []string{"trace", "why"},
+		Short:      "Explain a routing decision",
 		Long: fmt.Sprintf(`Explain how a request was routed: how long it was queued and why, the state of every
 candidate at that time, why one was chosen, which attempts failed, and how the request
 ended. A forwarded request is shown with the decisions of both balancers.

@@ -73,8 +73,8 @@ func openLogs(ctx context.Context, clouds *cloudFlags, svc local.Service, part s
 			return nil, nil, err
 		}
 	}
-	if part == provision.ControllerID {
-		part, l.unit = cloud.ControllerMachine(view.spec), deploy.UnitController
+	if id := cloud.ControllerMachine(view.spec); part == provision.ControllerID && id != "" {
+		part, l.unit = id, deploy.UnitController
 	}
 	l.wanted, err = machinesOfPart(svc.Name(), l.machines, part)
 	return l, listing.Problems(), err

@@ -3,10 +3,10 @@ package main
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -21,9 +21,11 @@ import (
 type replicaOptions struct {
 	service string
 	output  string
-	model   string
-	count   int
-	gpu     string
+	// noHeaders omits the titles of the table.
+	noHeaders bool
+	model     string
+	count     int
+	gpu       string
 	// capacity is the capacity type.
 	capacity string
 	undo     bool
@@ -35,8 +37,9 @@ type replicaOptions struct {
 func newReplicaCmd() *cobra.Command {
 	var o replicaOptions
 	cmd := &cobra.Command{
-		Use:   "replica",
-		Short: "List, add, remove, drain, donate and reclaim replicas",
+		Use:        "replica",
+		SuggestFor: []string{"scale", "drain", "cordon"},
+		Short:      "List, add, remove, drain, donate and reclaim replicas",
 		Long: `List, add, remove, drain, donate and reclaim replicas of a running service, within
 replicas.min and replicas.max of its service.yaml. Changes are stored with the service:
 'skyserve up' keeps them, 'skyserve plan --apply' may replace them, and an
@@ -68,15 +71,19 @@ Exit codes: 0 done or no change, 1 failed, 2 usage or not allowed by service.yam
 
 func newReplicaListCmd(o *replicaOptions) *cobra.Command {
 	cmd := &cobra.Command{
-		Use:     "list",
-		Short:   "List replicas with their state",
-		Example: "  skyserve replica list -o json",
-		Args:    noArgs,
+		Use:   "list",
+		Short: "List replicas with their state",
+		Example: `  skyserve replica list -o json
+  skyserve replica list -o wide --no-headers
+  skyserve replica list -o jsonpath='{[*].state}'`,
+		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return o.listReplicas(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
-	cmd.Flags().StringVarP(&o.output, "output", "o", "text", "output format: text or json")
+	cmd.Flags().StringVarP(&o.output, "output", "o", "text", "output format: "+listFormats)
+	cmd.Flags().BoolVar(&o.noHeaders, "no-headers", false, "print only the rows of the table")
+	completeFlag(cmd, "output", completeOutput)
 	return cmd
 }
 
@@ -98,14 +105,16 @@ func newReplicaAddCmd(o *replicaOptions) *cobra.Command {
 	cmd.Flags().StringVar(&o.gpu, "gpu", "", "GPU from models[].gpus, such as L4 or 8xH100 (default: the first with capacity)")
 	cmd.Flags().StringVar(&o.capacity, "capacity", "", "capacity type from regions[].capacity: spot, on_demand or reserved (default: the first with capacity)")
 	o.addYes(cmd)
+	cmd.ValidArgsFunction = completeRegions(&o.service)
+	completeFlag(cmd, "model", completeModels(&o.service))
 	return cmd
 }
 
 func newReplicaRemoveCmd(o *replicaOptions) *cobra.Command {
 	cmd := o.verb(&cobra.Command{
-		Use:     "remove ID",
-		Short:   "Drain a replica, then stop it",
-		Example: "  skyserve replica remove us-1",
+		Use:     "remove ID...",
+		Short:   "Drain replicas, then stop them",
+		Example: "  skyserve replica remove us-1 us-2",
 	}, func(id string) decision {
 		return func(ctx context.Context, s *scaling) error { return s.removeReplica(ctx, id) }
 	})
@@ -118,10 +127,26 @@ func (o *replicaOptions) addYes(cmd *cobra.Command) {
 	cmd.Flags().BoolVar(&o.yes, "yes", false, "skip confirmation of billed changes (local regions need none)")
 }
 
-// verb completes a command that acts on one replica.
+// maxIDs is the maximum number of replicas that one command changes.
+const maxIDs = 100
+
+// verb completes a command that acts on replicas, one after the other. It stops at the first that fails.
 func (o *replicaOptions) verb(cmd *cobra.Command, on func(id string) decision) *cobra.Command {
-	cmd.Args = argsBetween(1, 1, "ID")
-	cmd.RunE = func(cmd *cobra.Command, args []string) error { return o.applyDecision(cmd, on(args[0])) }
+	cmd.Args = argsBetween(1, maxIDs, "ID...")
+	cmd.ValidArgsFunction = completeIDs(&o.service)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		return o.applyDecision(cmd, func(ctx context.Context, s *scaling) error {
+			for i, id := range args {
+				if err := on(id)(ctx, s); err != nil {
+					if rest := args[i+1:]; len(rest) > 0 && ctx.Err() == nil {
+						fmt.Fprintf(s.errOut, "unchanged after the failure of %s: %s\n", id, strings.Join(rest, ", "))
+					}
+					return err
+				}
+			}
+			return nil
+		})
+	}
 	return cmd
 }
 
@@ -133,9 +158,9 @@ func (o *replicaOptions) applyDecision(cmd *cobra.Command, d decision) error {
 
 func newReplicaDrainCmd(o *replicaOptions) *cobra.Command {
 	cmd := o.verb(&cobra.Command{
-		Use:   "drain ID",
-		Short: "Drain in-flight requests of a replica and send it no new ones",
-		Example: `  skyserve replica drain us-1
+		Use:   "drain ID...",
+		Short: "Drain in-flight requests of replicas and send them no new ones",
+		Example: `  skyserve replica drain us-1 us-2
   skyserve replica drain us-1 --undo`,
 	}, func(id string) decision { return drainDecision(id, !o.undo) })
 	cmd.Flags().BoolVar(&o.undo, "undo", false, "send requests to the replica again")
@@ -149,7 +174,7 @@ func (o *replicaOptions) addReplica(ctx context.Context, s *scaling, name string
 	}
 	at := slices.IndexFunc(s.spec.Regions, func(s service.RegionSpec) bool { return string(s.Name) == name || s.Name.Place() == name })
 	if at < 0 {
-		return usage(fmt.Errorf("the service has no region %q", name), "'skyserve replica list' shows the service's regions and models")
+		return usage(fmt.Errorf("the service has no region %q", name), "the regions are "+strings.Join(regionNames(s.spec), ", "))
 	}
 	m := &s.spec.Models[0]
 	if o.model != "" {
@@ -170,6 +195,14 @@ func (o *replicaOptions) addReplica(ctx context.Context, s *scaling, name string
 	return s.applyCount(ctx, w)
 }
 
+// regionNames returns the names of a service's regions.
+func regionNames(spec *service.Spec) (names []string) {
+	for _, r := range spec.Regions {
+		names = append(names, string(r.Name))
+	}
+	return names
+}
+
 // listedReplica is a replica with its region.
 type listedReplica struct {
 	region service.Region
@@ -178,7 +211,8 @@ type listedReplica struct {
 
 // listReplicas prints the replicas.
 func (o *replicaOptions) listReplicas(ctx context.Context, out, errOut io.Writer) error {
-	if err := checkOutput(o.output); err != nil {
+	format, err := parseOutput(o.output)
+	if err != nil {
 		return err
 	}
 	svc, err := findService(o.service)
@@ -189,17 +223,31 @@ func (o *replicaOptions) listReplicas(ctx context.Context, out, errOut io.Writer
 	if err != nil {
 		return err
 	}
-	if o.output == "json" {
+	if format.isDocument() {
 		replicas := []deploy.MachineStatus{}
 		for _, r := range all {
 			replicas = append(replicas, r.MachineStatus)
 		}
-		return json.NewEncoder(out).Encode(replicas)
+		return format.writeDocument(out, replicas)
 	}
 	t := printable.NewTable(out)
-	t.Rowf("ID\tREGION\tSTATE\tMODEL\tGPU\tBALANCER\tREASON")
+	wide := format.kind == outputWide
+	if titles := "ID\tREGION\tSTATE\tMODEL\tGPU\tBALANCER\tREASON"; format.kind != outputName && !o.noHeaders {
+		if wide {
+			titles += "\tURL\tOFFERING\t$/H"
+		}
+		t.Rowf(titles)
+	}
 	for _, r := range all {
-		statusRow(t, r.ID, string(r.region), string(r.State), r.Model, r.GPU, r.Balancer, reasonText(r.Reason, r.Wanted))
+		cells := []string{r.ID, string(r.region), string(r.State), r.Model, r.GPU, r.Balancer, reasonText(r.Reason, r.Wanted)}
+		switch {
+		case format.kind == outputName:
+			cells = cells[:1]
+		case wide:
+			offering, price := offeringCells(r.region, r.MachineStatus)
+			cells = append(cells, r.URL, offering, price)
+		}
+		statusRow(t, cells...)
 	}
 	return t.Flush()
 }

@@ -4,8 +4,8 @@ import "github.com/spf13/cobra"
 
 func newReplicaDonateCmd(o *replicaOptions) *cobra.Command {
 	return o.verb(&cobra.Command{
-		Use:   "donate ID",
-		Short: "Donate an unneeded replica to the spot pool",
+		Use:   "donate ID...",
+		Short: "Donate unneeded replicas to the spot pool",
 		Long: `Drain a replica and donate it to the spot pool: it keeps running, and the service sends
 it no requests. When the service needs more replicas, it reclaims donated ones first. A
 replica that is not reclaimed is removed after autoscale.donate_for, except for machines
@@ -16,8 +16,8 @@ of static regions.`,
 
 func newReplicaReclaimCmd(o *replicaOptions) *cobra.Command {
 	return o.verb(&cobra.Command{
-		Use:     "reclaim ID",
-		Short:   "Reclaim a donated replica and wait until it serves",
+		Use:     "reclaim ID...",
+		Short:   "Reclaim donated replicas and wait until they serve",
 		Example: "  skyserve replica reclaim us-1",
 	}, reclaimDecision)
 }

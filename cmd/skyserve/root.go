@@ -9,13 +9,17 @@ import (
 	"log"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
+	"skyserve/internal/atomicfile"
 	"skyserve/internal/printable"
+	"skyserve/internal/service"
 	"skyserve/provision/local"
 	"skyserve/provision/record"
 )
@@ -96,11 +100,31 @@ func checkCommand(root *cobra.Command, args []string) error {
 	if err == nil && (parent == root || parent.Runnable() || at < 0) {
 		return nil
 	}
+	return unknownCommand(parent, rest[at])
+}
+
+// unknownCommand returns the error of a name that is no command of parent, with the most similar ones.
+func unknownCommand(parent *cobra.Command, name string) error {
 	hint := "run '" + parent.CommandPath() + " --help' to list the commands"
-	if similar := parent.SuggestionsFor(rest[at]); len(similar) > 0 {
+	parent.SuggestionsMinimumDistance = 2 // cobra sets it only for the root
+	if similar := parent.SuggestionsFor(name); len(similar) > 0 {
 		hint = "did you mean '" + strings.Join(similar, "' or '") + "'?"
 	}
-	return usage(fmt.Errorf("unknown command %q", rest[at]), hint)
+	return usage(fmt.Errorf("unknown command %q", name), hint)
+}
+
+// flagError returns the error of a wrong flag, with the most similar one.
+func flagError(c *cobra.Command, err error) error {
+	hint := "run '" + c.CommandPath() + " --help' to list its flags"
+	var unknown *pflag.NotExistError
+	if errors.As(err, &unknown) && len(unknown.GetSpecifiedName()) > 1 {
+		var names []string
+		c.Flags().VisitAll(func(f *pflag.Flag) { names = append(names, f.Name) })
+		if name := service.Nearest(strings.ReplaceAll(unknown.GetSpecifiedName(), "_", "-"), names); name != "" {
+			hint = "did you mean '--" + name + "'?"
+		}
+	}
+	return usage(err, hint)
 }
 
 // report prints err, with its hint, and chooses the exit code.
@@ -123,6 +147,10 @@ func report(ctx context.Context, w io.Writer, err error) int {
 		return exitInterrupted
 	}
 	fmt.Fprintf(w, "error: %s\n", err)
+	var damaged *atomicfile.DamagedError
+	if errors.As(err, &damaged) {
+		fmt.Fprintf(w, "hint: restore %s from a backup, or move it away: 'skyserve up' then writes it again\n", filepath.Base(damaged.Path))
+	}
 	return exitFailed
 }
 
@@ -155,9 +183,7 @@ shows their state, and plans the capacity that they need next.`,
 		},
 	}
 	root.PersistentFlags().Bool("no-color", false, "disable colour (same as setting NO_COLOR)")
-	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
-		return usage(err, "run '"+c.CommandPath()+" --help' to list its flags")
-	})
+	root.SetFlagErrorFunc(flagError)
 	// Commands in the order of a service's life cycle. Each is in the file of its name.
 	root.AddCommand(
 		newInitCmd(),
@@ -187,5 +213,6 @@ shows their state, and plans the capacity that they need next.`,
 		newLoadCmd(),
 		newVersionCmd(),
 	)
+	registerCompletions(root)
 	return root
 }

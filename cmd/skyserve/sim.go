@@ -1,10 +1,6 @@
 package main
 
-import (
-	"fmt"
-
-	"github.com/spf13/cobra"
-)
+import "github.com/spf13/cobra"
 
 func newSimCmd() *cobra.Command {
 	cmd := &cobra.Command{
@@ -17,12 +13,7 @@ same seed yields the same results.`,
   skyserve sim run fig8c --policy round-robin,skylb --seeds 3
   skyserve sim list -o yaml failover > mine.yaml
   skyserve sim run mine.yaml --policy skylb,cost`,
-		Args: func(_ *cobra.Command, args []string) error {
-			if len(args) > 0 {
-				return usage(fmt.Errorf("unknown command %q for sim: must be one of list, run, replay, calibrate", args[0]), "run 'skyserve sim --help'")
-			}
-			return nil
-		},
+		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(newSimListCmd(), newSimRunCmd(), newSimReplayCmd(), newSimCalibrateCmd())

@@ -4,9 +4,10 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
@@ -14,6 +15,7 @@ import (
 
 	"skyserve/internal/controller/deploy"
 	"skyserve/internal/printable"
+	"skyserve/internal/telemetry"
 	"skyserve/provision/local"
 )
 
@@ -25,20 +27,27 @@ type statusOptions struct {
 	name   string
 	watch  bool
 	output string
-	clouds cloudFlags
+	// exitCode makes a service that is not well exit 1.
+	exitCode  bool
+	noHeaders bool
+	clouds    cloudFlags
 }
 
-// statusPage is a service's status as a JSON document and as a table.
+// errUnwell ends status --exit-code; the output says why.
+var errUnwell = &exitError{code: exitFailed}
+
+// statusPage is a service's status as a document and as a table.
 type statusPage struct {
-	document any
-	table    func(io.Writer) error
+	status *deploy.ServiceStatus
+	table  func(w io.Writer, headers bool) error
 }
 
 func newStatusCmd() *cobra.Command {
 	var o statusOptions
 	cmd := &cobra.Command{
-		Use:   "status [NAME]",
-		Short: "Show the status of a service",
+		Use:        "status [NAME]",
+		SuggestFor: []string{"get", "ps", "ls", "list", "describe", "show"},
+		Short:      "Show the status of a service",
 		Long: `Show the regions of a service with their balancers, replicas, endpoints and cost. A
 process that does not respond within a second is shown with the reason.
 
@@ -46,10 +55,14 @@ For regions in clouds, status lists their resources (timeout 10 s), queries the 
 every VM (timeout 2 s), and shows drift: what 'skyserve up' would change, such as missing
 VMs or modified firewalls. Regions and VMs are queried concurrently, so one that hangs
 does not delay the others. Machines of static regions are shown as a balancer reports
-them.`,
+them.
+
+With --exit-code, status exits 1 if the service is not READY or has a critical alert.`,
 		Example: `  skyserve status
   skyserve status chat --watch
-  skyserve status -o json`,
+  skyserve status -o json
+  skyserve status -o jsonpath='{.regions[*].replicas[*].id}'
+  skyserve status --exit-code > /dev/null || echo "the service needs attention"`,
 		Args: argsBetween(0, 1, "[NAME]"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 1 {
@@ -59,14 +72,21 @@ them.`,
 		},
 	}
 	cmd.Flags().BoolVarP(&o.watch, "watch", "w", false, "refresh every 2 s until Ctrl-C")
-	cmd.Flags().StringVarP(&o.output, "output", "o", "text", "output format: text or json (with --watch, one document per line)")
+	cmd.Flags().StringVarP(&o.output, "output", "o", "text", "output format: "+listFormats+" (with --watch -o json, one document per line)")
+	cmd.Flags().BoolVar(&o.exitCode, "exit-code", false, "exit 1 if the service is not READY or has a critical alert")
+	cmd.Flags().BoolVar(&o.noHeaders, "no-headers", false, "print only the rows of the table")
+	completeFlag(cmd, "output", completeOutput)
 	o.clouds.registerFlags(cmd.Flags())
 	return cmd
 }
 
 func runStatus(ctx context.Context, o *statusOptions, out io.Writer) error {
-	if err := checkOutput(o.output); err != nil {
+	format, err := parseOutput(o.output)
+	if err != nil {
 		return err
+	}
+	if o.watch && o.exitCode {
+		return usage(errors.New("--exit-code cannot be combined with --watch"), "")
 	}
 	svc, err := findService(o.name)
 	if err != nil {
@@ -77,10 +97,10 @@ func runStatus(ctx context.Context, o *statusOptions, out io.Writer) error {
 		return err
 	}
 	if !o.watch {
-		return showStatus(ctx, observe, o, out)
+		return showStatus(ctx, observe, o, format, out)
 	}
 	for {
-		if err := showStatus(ctx, observe, o, out); err != nil && ctx.Err() == nil {
+		if err := showStatus(ctx, observe, o, format, out); err != nil && ctx.Err() == nil {
 			return err
 		}
 		select {
@@ -104,23 +124,40 @@ func newObserveFunc(ctx context.Context, o *statusOptions, svc local.Service) (o
 }
 
 // showStatus observes a service once and prints its status.
-func showStatus(ctx context.Context, observe observeFunc, o *statusOptions, out io.Writer) error {
+func showStatus(ctx context.Context, observe observeFunc, o *statusOptions, format outputFormat, out io.Writer) error {
 	page, err := observe(ctx)
 	if err != nil {
 		return err
 	}
-	if o.output == "json" {
-		return json.NewEncoder(out).Encode(page.document)
-	}
 	var text bytes.Buffer
-	if err := page.table(&text); err != nil {
-		return err
+	switch {
+	case format.isDocument():
+		err = format.writeDocument(out, page.status)
+	case format.kind == outputName:
+		for _, r := range page.status.Regions {
+			for _, m := range slices.Concat(r.Balancers, r.Replicas) {
+				fmt.Fprintln(&text, m.ID)
+			}
+		}
+		_, err = out.Write(text.Bytes())
+	default:
+		if err := page.table(&text, !o.noHeaders); err != nil {
+			return err
+		}
+		if o.watch && isTerminal(out) {
+			return redrawScreen(out, text.String())
+		}
+		_, err = out.Write(text.Bytes())
 	}
-	if o.watch && isTerminal(out) {
-		return redrawScreen(out, text.String())
+	if err == nil && o.exitCode && !isWell(page.status) {
+		return errUnwell
 	}
-	_, err = out.Write(text.Bytes())
 	return err
+}
+
+// isWell reports whether a service is ready and has no critical alert.
+func isWell(s *deploy.ServiceStatus) bool {
+	return s.State == deploy.StateReady && !slices.ContainsFunc(s.Alerts, func(a telemetry.Alert) bool { return a.Severity == telemetry.SeverityCritical })
 }
 
 // statusRow writes a row of the status table, with - for empty cells.

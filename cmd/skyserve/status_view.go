@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -40,7 +41,7 @@ func openView(ctx context.Context, clouds *cloudFlags, svc local.Service, doing 
 	}
 	if v.spec == nil {
 		v.spec = &service.Spec{Name: svc.Name()}
-		v.problem = "service.yaml is missing in the state directory or cannot be read"
+		v.problem = specProblem(svc)
 	}
 	if cloud.UsesClouds(v.spec) {
 		v.operator, err = operatorOf(svc, doing, "run this on the machine from which the service was deployed; 'skyserve connect' makes this machine an operator")
@@ -93,6 +94,26 @@ func openView(ctx context.Context, clouds *cloudFlags, svc local.Service, doing 
 	return v, nil
 }
 
+// specProblem returns why the stored service.yaml of a service cannot be used.
+func specProblem(svc local.Service) string {
+	const next = "; run 'skyserve up' with the service's file to store it again"
+	text, err := os.ReadFile(svc.SpecFile())
+	if errors.Is(err, fs.ErrNotExist) {
+		return "service.yaml is missing in the state directory" + next
+	}
+	if err == nil {
+		_, err = service.ParseDeployed(svc.SpecFile(), text)
+	}
+	var problems service.Errors
+	switch {
+	case errors.As(err, &problems) && len(problems) > 0:
+		return problems[0].Message() + next
+	case err != nil:
+		return fmt.Sprintf("reading service.yaml: %v%s", err, next)
+	}
+	return ""
+}
+
 // delivery returns the connection to the machines' agents.
 func (v *serviceView) delivery(have []provision.Object) *deploy.Delivery {
 	return &deploy.Delivery{Service: v.spec.Name, Party: v.operator.party, Have: have}
@@ -116,7 +137,14 @@ func (v *serviceView) observeService(ctx context.Context) (statusPage, error) {
 	if err != nil {
 		return statusPage{}, cloudError(err)
 	}
-	return statusPage{status, func(w io.Writer) error { return v.writeStatus(w, status) }}, nil
+	return statusPage{status, func(w io.Writer, headers bool) error {
+		if headers {
+			return v.writeStatus(w, status)
+		}
+		t := printable.NewTable(w)
+		writeMachines(t, status)
+		return t.Flush()
+	}}, nil
 }
 
 // writeStatus prints a status as text.
@@ -156,14 +184,7 @@ func (v *serviceView) writeStatus(w io.Writer, s *deploy.ServiceStatus) error {
 	}
 	t := printable.NewTable(w)
 	t.Rowf("\nREGION\tKIND\tID\tSTATE\tADDRESS\tMODEL\tREASON\tOFFERING\t$/H")
-	for _, r := range s.Regions {
-		for _, m := range r.Balancers {
-			writeMachine(t, r.Name, provision.KindBalancer, m)
-		}
-		for _, m := range r.Replicas {
-			writeMachine(t, r.Name, provision.KindReplica, m)
-		}
-	}
+	writeMachines(t, s)
 	if d := s.DNS; d != nil && d.Server != nil {
 		statusRow(t, "", "nameserver", d.Server.ID, string(d.Server.State), d.Server.Endpoint, "", reasonText(d.Server.Reason, d.Server.Wanted), "", "")
 	}
@@ -177,6 +198,18 @@ func (v *serviceView) writeStatus(w io.Writer, s *deploy.ServiceStatus) error {
 		t.Rowf("  %s %s\t%s\t%s\t%s", changeMark(c.Action), c.Kind, c.ID, c.Region, c.Reason)
 	}
 	return t.Flush()
+}
+
+// writeMachines writes a row for each balancer and replica.
+func writeMachines(t *printable.Table, s *deploy.ServiceStatus) {
+	for _, r := range s.Regions {
+		for _, m := range r.Balancers {
+			writeMachine(t, r.Name, provision.KindBalancer, m)
+		}
+		for _, m := range r.Replicas {
+			writeMachine(t, r.Name, provision.KindReplica, m)
+		}
+	}
 }
 
 // certificateEnd returns the earliest expiry of the balancers' certificates; nil if unknown.
@@ -193,14 +226,19 @@ func certificateEnd(s *deploy.ServiceStatus) (ends *time.Time) {
 
 // writeMachine writes the row of a machine.
 func writeMachine(t *printable.Table, region service.Region, kind provision.ObjectKind, m deploy.MachineStatus) {
-	var offering, price string
+	offering, price := offeringCells(region, m)
+	statusRow(t, string(region), string(kind), m.ID, string(m.State), cmp.Or(m.Endpoint, m.URL), m.Model, reasonText(startText(region, m), m.Wanted), offering, price)
+}
+
+// offeringCells returns the offering and the price of a machine; empty if unknown.
+func offeringCells(region service.Region, m deploy.MachineStatus) (offering, price string) {
 	if m.Offering != nil && !cloud.RunsOnThisComputer(region) {
 		offering = m.Offering.String()
 	}
 	if m.CostPerHour > 0 {
 		price = fmt.Sprintf("%.4f", m.CostPerHour)
 	}
-	statusRow(t, string(region), string(kind), m.ID, string(m.State), cmp.Or(m.Endpoint, m.URL), m.Model, reasonText(startText(region, m), m.Wanted), offering, price)
+	return offering, price
 }
 
 // decisionsFile is the file of the decisions about a local service's replicas.

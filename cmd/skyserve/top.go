@@ -38,8 +38,9 @@ type topOptions struct {
 func newTopCmd() *cobra.Command {
 	var o topOptions
 	cmd := &cobra.Command{
-		Use:   "top [NAME]",
-		Short: "Show a live dashboard of a running service",
+		Use:        "top [NAME]",
+		SuggestFor: []string{"dashboard", "ui"},
+		Short:      "Show a live dashboard of a running service",
 		Long: `Show a live dashboard of a running service: each region's balancers, queue, traffic,
 latency and prefix hits, and each replica's state and load. Press ? for the keys.
 

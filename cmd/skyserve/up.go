@@ -62,8 +62,9 @@ type upOptions struct {
 func newUpCmd() *cobra.Command {
 	var o upOptions
 	cmd := &cobra.Command{
-		Use:   "up SERVICE.yaml",
-		Short: "Create or update a service from its service file",
+		Use:        "up SERVICE.yaml",
+		SuggestFor: []string{"apply", "deploy", "create", "start", "launch"},
+		Short:      "Create or update a service from its service file",
 		Long: `Deploy the service that a service file describes, wait until it is ready and print
 its endpoints. The command is idempotent: a second run changes only what differs and
 restarts what has died. Missing processes are started concurrently. Replicas whose

@@ -478,12 +478,33 @@ func cloudError(err error) error {
 	var owned *provision.OwnedError
 	switch {
 	case errors.As(err, &credentials):
-		return &exitError{code: exitCredentials, err: err, hint: credentials.Hint}
+		return &exitError{code: exitCredentials, err: withoutRepeats(err), hint: credentials.Hint}
 	case errors.As(err, &owned):
 		return failed(err, "choose another name, or become an operator of the service with 'skyserve connect'")
 	}
 	return err
 }
+
+// withoutRepeats returns an error whose text omits the lines that repeat the end of an earlier one: every region
+// of a cloud fails for the same missing credentials.
+func withoutRepeats(err error) error {
+	var lines []string
+	for line := range strings.SplitSeq(err.Error(), "\n") {
+		if !slices.ContainsFunc(lines, func(earlier string) bool { return strings.HasSuffix(earlier, line) }) {
+			lines = append(lines, line)
+		}
+	}
+	return &shortenedError{error: err, text: strings.Join(lines, "\n")}
+}
+
+// shortenedError is an error with another text.
+type shortenedError struct {
+	error
+	text string
+}
+
+func (e *shortenedError) Error() string { return e.text }
+func (e *shortenedError) Unwrap() error { return e.error }
 
 // errDeclined is returned when the user declines the confirmation.
 var errDeclined = errors.New("cancelled; nothing was changed")

@@ -116,11 +116,12 @@ func (b *binder) bindStruct(n ast.Node, v reflect.Value, p path) {
 		return
 	}
 	fields := fieldsOf(v.Type())
-	seen := map[string]bool{}
+	seen, meant := map[string]bool{}, map[string]bool{}
 	for _, e := range entries {
 		i := slices.IndexFunc(fields, func(f field) bool { return f.key == e.key })
 		if i < 0 {
 			b.unknownKey(e, p, v.Type().Name(), keysOf(fields))
+			meant[Nearest(e.key, keysOf(fields))] = true
 			continue
 		}
 		seen[e.key] = true
@@ -129,15 +130,20 @@ func (b *binder) bindStruct(n ast.Node, v reflect.Value, p path) {
 	for _, f := range fields {
 		if rules[f.rule].required && !seen[f.key] {
 			b.invalid[p.key(f.key)] = true
+			if meant[f.key] { // it is present, misspelled
+				continue
+			}
 			b.reportAt(n, p.key(f.key), Error{Problem: "is required", Suggestion: "set it to " + describeValues(f.rule)})
 		}
 	}
 }
 
-// unknownKey reports an unknown key. Its value is hidden, because it may be the secret of a
-// misspelled key.
+// unknownKey reports an unknown key. Its value is hidden unless it is harmless, because it may be the secret
+// of a misspelled key.
 func (b *binder) unknownKey(e entry, p path, typ string, known []string) {
-	b.hideAll(e.value)
+	if e.value != nil {
+		b.hideUnknown(e.value)
+	}
 	if feature, ok := unimplementedKeys[typ+"."+e.key]; ok {
 		b.reportAt(e.at, p.key(e.key), Error{Problem: "is reserved for " + feature + ", which is not implemented in this version", Suggestion: "remove the key"})
 		return

@@ -358,12 +358,19 @@ func (c *checker) checkRoundTrips() {
 			places[r.Name.Place()] = true
 		}
 	}
+	if !c.validRegionNames() { // the pairs may name them
+		return
+	}
 	claimed := map[[2]string]string{}
 	for _, key := range sortedKeys(c.spec.LocalHosts.RTT) {
 		p := path("local").key("rtt").key(key)
 		a, b, ok := splitPair(key, places)
 		if !ok {
-			c.reportAtPath(p, Error{Problem: "must be between two different local regions", Suggestion: c.knownPlaces(places)})
+			problem, suggestion := "must be between two different local regions", c.knownPlaces(places)
+			if other := c.regionOutside(key); other != "" {
+				problem, suggestion = fmt.Sprintf("names %s, which is not a region on this machine", other), "remove this line: only round trips between local regions are emulated"
+			}
+			c.reportAtPath(p, Error{Problem: problem, Suggestion: suggestion})
 			continue
 		}
 		pair := [2]string{min(a, b), max(a, b)}
@@ -372,6 +379,34 @@ func (c *checker) checkRoundTrips() {
 		}
 		claimed[pair] = key
 	}
+}
+
+// validRegionNames reports whether every region has a name that can be one, so that errors about other keys
+// do not follow from a wrong name.
+func (c *checker) validRegionNames() bool {
+	for i, r := range c.spec.Regions {
+		if at := path("regions").index(i); !c.valid(at) || r.Name == "" || !formRegion.regexp.MatchString(string(r.Name)) || c.invalid[at.key("name")] {
+			return false
+		}
+	}
+	return len(c.spec.Regions) > 0
+}
+
+// regionOutside returns a region of the service that is not local and that a pair of places names by its place
+// or by the beginning of it, as after local/eu was renamed to aws/eu-west-1; "" if there is none.
+func (c *checker) regionOutside(pair string) Region {
+	for _, r := range c.spec.Regions {
+		if r.Name.Cloud() == CloudLocal {
+			continue
+		}
+		area, _, _ := strings.Cut(r.Name.Place(), "-")
+		for _, place := range []string{r.Name.Place(), area} {
+			if strings.HasPrefix(pair, place+"-") || strings.HasSuffix(pair, "-"+place) {
+				return r.Name
+			}
+		}
+	}
+	return ""
 }
 
 // splitPair splits us-eu into two known places; a place may contain dashes.

@@ -85,6 +85,7 @@ func (c *checker) checkPlainHTTP() {
 	i := slices.IndexFunc(c.spec.Regions, func(r RegionSpec) bool { return r.Name.rented() })
 	switch {
 	case i >= 0 && !c.valid(path("regions").index(i), path("regions").index(i).key("name")):
+	case i < 0 && b.Insecure && !c.validRegionNames(): // one of them may be meant to be in a cloud
 	case i < 0 && b.Insecure:
 		c.reportAtPath(p, Error{
 			Problem:    "is only valid for services with a cloud region: balancers of local and static regions listen on loopback",

@@ -85,7 +85,7 @@ func (c *cloudRegions) mayExist(name string) bool {
 func (c *cloudRegions) suggestion(name string) string {
 	suggestions := []string{}
 	if best := Nearest(name, c.regions); best != "" {
-		suggestions = append(suggestions, fmt.Sprintf("%q", best))
+		suggestions = append(suggestions, c.cloud+"/"+best)
 	}
 	for _, other := range clouds {
 		if slices.Contains(other.regions, name) {
@@ -96,6 +96,17 @@ func (c *cloudRegions) suggestion(name string) string {
 		return fmt.Sprintf("names of %s regions look like %s", c.title, c.example)
 	}
 	return "did you mean " + strings.Join(suggestions, " or ") + "?"
+}
+
+// completeRegion suggests the region that was meant by a name without its cloud, such as us-east-1; "" if there
+// is none.
+func completeRegion(name string) string {
+	for _, c := range clouds {
+		if best := Nearest(name, c.regions); best == name || best != "" && len(name) > 6 && !strings.Contains(name, "/") {
+			return "did you mean " + c.cloud + "/" + best + "?"
+		}
+	}
+	return ""
 }
 
 // checkCloudRegion rejects a region that its cloud does not have.

@@ -2,6 +2,8 @@ package service
 
 import (
 	"fmt"
+	"regexp"
+	"strings"
 
 	"github.com/goccy/go-yaml/ast"
 )
@@ -18,7 +20,7 @@ type entry struct {
 func (b *binder) entries(n ast.Node, p path) ([]entry, bool) {
 	pairs, ok := pairsOf(n)
 	if !ok {
-		b.reportAt(n, p, Error{Problem: "must be a mapping of keys", Found: b.describeNode(n)})
+		b.reportAt(n, p, Error{Problem: "must be a mapping of keys", Found: b.describeNode(n), Suggestion: mappingFor(p, n)})
 		return nil, false
 	}
 	var own []entry
@@ -41,6 +43,23 @@ func (b *binder) entries(n ast.Node, p path) ([]entry, bool) {
 	}
 	return b.mergeEntries(own, pairs, first, p), true
 }
+
+// mappingFor suggests the mapping that was probably meant by a value of another kind; "" if unknown.
+func mappingFor(p path, n ast.Node) string {
+	text := scalarText(n)
+	switch _, list := n.(*ast.SequenceNode); {
+	case p == "" && list:
+		return "remove the dash before the first key"
+	case strings.HasSuffix(string(p), ".replicas") && anyNumber.MatchString(text):
+		return fmt.Sprintf("write {min: %s, max: %s}", text, text)
+	case keyWithoutSpace.MatchString(text):
+		return "write a space after the colon"
+	}
+	return ""
+}
+
+// keyWithoutSpace matches a key whose colon is not followed by a space.
+var keyWithoutSpace = regexp.MustCompile(`^[a-z_]+:[^ /]`)
 
 // keyOf returns the text of a key and rejects keys that are not plain text.
 func (b *binder) keyOf(kv *ast.MappingValueNode, p path) (string, bool) {

@@ -68,7 +68,11 @@ func (b *binder) bindText(n ast.Node, v reflect.Value, p path, ruleKey string) {
 		return
 	}
 	if r.form != nil && !r.form.matches(text) {
-		b.reportAt(n, p, Error{Problem: "must be " + r.form.description, Found: b.describeNode(n)})
+		e := Error{Problem: "must be " + r.form.description, Found: b.describeNode(n)}
+		if r.form == formRegion {
+			e.Suggestion = completeRegion(text)
+		}
+		b.reportAt(n, p, e)
 	}
 }
 

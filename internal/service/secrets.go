@@ -20,6 +20,38 @@ var (
 	secretInText = regexp.MustCompile(`(?i)((key|token|secret|passw)[a-z_-]*=|://[^/]*@)`)
 )
 
+// harmless matches values that no secret has: short numbers, durations, sizes and words of YAML.
+var harmless = regexp.MustCompile(`(?i)^(-?[0-9]{1,5}(\.[0-9]{1,3})?(ns|us|ms|s|m|h|d|%|k|m|g|ki|mi|gi|mib|gib)?|true|false|yes|no|null|~)$`)
+
+// hideUnknown hides the values below an unknown key: it may be a misspelled key of a secret. Harmless values
+// stay visible, unless their own key is one of a secret.
+func (s *source) hideUnknown(n ast.Node) {
+	switch n := n.(type) {
+	case *ast.MappingNode:
+		for _, v := range n.Values {
+			s.hideUnknown(v)
+		}
+	case *ast.MappingValueNode:
+		if secretKey.MatchString(keyText(n.Key)) {
+			s.hideSecrets(n.Value, true)
+			return
+		}
+		s.hideUnknown(n.Value)
+	case *ast.SequenceNode:
+		for _, v := range n.Values {
+			s.hideUnknown(v)
+		}
+	case *ast.AnchorNode:
+		s.hideUnknown(n.Value)
+	case ast.ScalarNode:
+		if !harmless.MatchString(scalarText(n)) {
+			s.hideSecrets(n, true)
+		}
+	default:
+		s.hideSecrets(n, true)
+	}
+}
+
 // hideSecrets hides every value below n that may be secret. secret is true where n itself is.
 func (s *source) hideSecrets(n ast.Node, secret bool) {
 	switch n := n.(type) {

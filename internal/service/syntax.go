@@ -52,6 +52,9 @@ func readYAML(file string, data []byte) (*document, *Error) {
 		return nil, src.syntaxError(line, col, "must be one YAML document, but a second one starts here")
 	}
 	doc := &document{source: src, root: docs[0], anchors: map[string]ast.Node{}}
+	if bad := doc.foreignFile(); bad != nil {
+		return nil, bad
+	}
 	ast.Walk(doc, doc.root)
 	doc.hideSecrets(doc.root, false)
 	return doc, nil
@@ -147,7 +150,33 @@ func (s *source) fromParser(err error) *Error {
 	if s.nearSecrets(p.Line) {
 		return s.syntaxError(p.Line, p.Column, "is not valid YAML")
 	}
-	return s.syntaxError(p.Line, p.Column, "is not valid YAML: "+ye.GetMessage())
+	return s.syntaxError(p.Line, p.Column, "is not valid YAML: "+explainSyntax(ye.GetMessage()))
+}
+
+// syntaxExplanations are messages of the YAML parser, by a part of their text, with what they mean and how to
+// repair the file.
+var syntaxExplanations = []struct{ message, explanation string }{
+	{"'\t'", "a tab before the text; indent with spaces"},
+	{"non-map value is specified", "a line without a colon among lines with keys; write KEY: VALUE"},
+	{"mapping value is not allowed", "a second colon in the line; quote a value that contains a colon, or start a key on its own line"},
+	{"value is not allowed in this context", "the indentation differs from the lines above; keys of one mapping start in the same column"},
+	{"could not find flow map content", "an opening brace without keys; quote a text that starts with a brace"},
+	{"end character of double-quoted", "the closing double quote is missing"},
+	{"end character of single-quoted", "the closing single quote is missing"},
+	{"sequence end token", "the closing ] of a list is missing"},
+	{"mapping end token", "the closing } of a mapping is missing"},
+	{"',' or ']' must be specified", "a comma or a closing ] is missing before this place"},
+	{"',' or '}' must be specified", "a comma or a closing } is missing before this place"},
+}
+
+// explainSyntax returns the explanation of a message of the YAML parser, else the message.
+func explainSyntax(message string) string {
+	for _, e := range syntaxExplanations {
+		if strings.Contains(message, e.message) {
+			return e.explanation
+		}
+	}
+	return message
 }
 
 // syntaxError returns an error about the text itself. The tree that identifies secrets does not

@@ -32,7 +32,31 @@ const (
 	AlertLaunch      = "launch"  // replicas that never become ready, or too many launches
 	AlertBudget      = "budget"  // the budget holds launches
 	AlertGPU         = "gpu"     // a machine has a fatal GPU error
+
+	AlertErrors       = "errors"       // a replica fails many of its requests
+	AlertSlow         = "slow"         // a replica generates tokens slower than the others
+	AlertEjection     = "ejection"     // a replica is ejected because its requests fail
+	AlertInterruption = "interruption" // the cloud takes the machine of a replica
+	AlertKV           = "kv"           // the KV memory of a replica stays full
+	AlertStale        = "stale"        // the load reports of a ready replica are old
+	AlertBalancer     = "balancer"     // a balancer does not respond
+	AlertVersion      = "version"      // balancers run different versions
+	AlertFailed       = "failed"       // clients receive 5xx
+	AlertLimited      = "limited"      // clients receive 429
+	AlertSLO          = "slo"          // first tokens miss their target
+	AlertQueue        = "queue"        // interactive requests wait long
+	AlertPlan         = "plan"         // planning fails, or the plan cannot be met or is not carried out
+	AlertForecast     = "forecast"     // the load deviates from its forecast
 )
+
+// AlertKinds returns the kinds of alerts that balancers and the controller raise, sorted.
+func AlertKinds() []string {
+	return []string{
+		AlertAdapter, AlertBalancer, AlertBudget, AlertCertificate, AlertController, AlertDiscovery, AlertEjection, AlertErrors, AlertFailed, AlertFallback,
+		AlertForecast, AlertGPU, AlertInterruption, AlertIssuer, AlertKV, AlertLaunch, AlertLimited, AlertPlan, AlertQueue, AlertReplica, AlertSLO,
+		AlertSlow, AlertStale, AlertStore, AlertVersion,
+	}
+}
 
 // Alert is a present or imminent failure that an operator must act on.
 type Alert struct {

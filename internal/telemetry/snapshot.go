@@ -63,11 +63,32 @@ type RegionSnapshot struct {
 	// TTFT is the distribution for requests that arrived at this region's balancers in the last
 	// 60 s.
 	TTFT *Percentiles `json:"ttft_ms"`
+	// QueueOldestMillis is how long the oldest queued request has waited, without deferred ones that wait for
+	// spare memory; nil if no request is queued or a balancer does not report it.
+	QueueOldestMillis *int64 `json:"queue_oldest_ms"`
+	// Outcomes counts requests of the balancers' clients since they started.
+	Outcomes Outcomes `json:"outcomes"`
 	// ForwardedIn and ForwardedOut count requests since the balancer started.
 	ForwardedIn  int64 `json:"forwarded_in"`
 	ForwardedOut int64 `json:"forwarded_out"`
 	// ForwardedTo is ForwardedOut by target region, sorted.
 	ForwardedTo []Flow `json:"forwarded_to"`
+}
+
+// Outcomes counts requests by the response that their clients received.
+type Outcomes struct {
+	// Served are complete responses, Limited those with status 429, Failed those with 5xx or an error within
+	// the stream.
+	Served  int64 `json:"served"`
+	Limited int64 `json:"limited"`
+	Failed  int64 `json:"failed"`
+	// Retries are attempts after the first of a request.
+	Retries int64 `json:"retries"`
+}
+
+// Add returns the sum of two counts.
+func (o Outcomes) Add(b Outcomes) Outcomes {
+	return Outcomes{o.Served + b.Served, o.Limited + b.Limited, o.Failed + b.Failed, o.Retries + b.Retries}
 }
 
 // Flow counts requests that were forwarded to a region since the balancer started.
@@ -103,6 +124,7 @@ type BalancerSnapshot struct {
 	ID       string `json:"id"`
 	Endpoint string `json:"endpoint"` // public URL
 	Admin    string `json:"admin"`    // admin URL
+	Version  string `json:"version"`  // of its binary; empty if not reported
 	State    string `json:"state"`    // READY, STARTING (no replica yet), DRAINING or BalancerUnreachable
 	Reason   string `json:"reason"`
 	// RTTMillis is the round-trip time from the responding balancer; nil for itself.
@@ -150,6 +172,11 @@ type ReplicaSnapshot struct {
 	// OutstandingLimit is the limit of Outstanding that the balancer uses while Pending is unknown or
 	// old: the engine's number of slots, or learned. nil = it does not apply.
 	OutstandingLimit *int `json:"outstanding_limit"`
+	// Sent counts the attempts at the replica since it was attached, Failed those that failed.
+	Sent   int64 `json:"sent"`
+	Failed int64 `json:"failed"`
+	// Pace is the time between two tokens relative to the nominal replica; nil until enough were seen.
+	Pace *float64 `json:"pace"`
 	// KV is the KV utilisation, 0..1.
 	KV                    *float64 `json:"kv"`
 	PrefixHitRate         *float64 `json:"prefix_hit_rate"`

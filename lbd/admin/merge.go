@@ -54,6 +54,10 @@ func mergeRegion(name service.Region, parts []telemetry.RegionSnapshot) telemetr
 		s.Balancers = append(s.Balancers, p.Balancers...)
 		s.Replicas = append(s.Replicas, p.Replicas...)
 		s.Queued += p.Queued
+		s.Outcomes = s.Outcomes.Add(p.Outcomes)
+		if p.QueueOldestMillis != nil && (s.QueueOldestMillis == nil || *p.QueueOldestMillis > *s.QueueOldestMillis) {
+			s.QueueOldestMillis = p.QueueOldestMillis
+		}
 		s.ForwardedIn += p.ForwardedIn
 		s.ForwardedOut += p.ForwardedOut
 		s.RequestsPerSecond = sumKnown(s.RequestsPerSecond, p.RequestsPerSecond)

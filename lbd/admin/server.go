@@ -92,7 +92,9 @@ type HistorySource interface {
 // Options configure the API. All interfaces and Peers are required.
 type Options struct {
 	// Self names this balancer; Listen and Admin are its listen addresses.
-	Self      service.BalancerConfig
+	Self service.BalancerConfig
+	// Version is the version of the binary; empty = unknown.
+	Version   string
 	Workers   Workers
 	Traffic   Traffic
 	Decisions Decisions

@@ -86,9 +86,13 @@ func (a *API) Region() telemetry.RegionSnapshot {
 		OutputTokensPerSecond: stats.OutputTokensPerSecond,
 		PrefixHitRate:         stats.PrefixHitRate,
 		TTFT:                  stats.TTFT,
+		Outcomes:              stats.Outcomes,
 		ForwardedIn:           view.Counts.ForwardedIn,
 		ForwardedOut:          view.Counts.ForwardedOut,
 		ForwardedTo:           a.forwardFlows(view.Peers),
+	}
+	if view.OldestActive > 0 {
+		s.QueueOldestMillis = policy.Known(view.OldestActive.Milliseconds()).Ptr()
 	}
 	for _, m := range view.Models {
 		s.Models = append(s.Models, modelSnapshot(m))
@@ -145,7 +149,7 @@ func (a *API) self(replicas []Replica, models []core.ModelView) telemetry.Balanc
 	}
 	b := telemetry.BalancerSnapshot{
 		ID: self.ID, Endpoint: baseURL(scheme, self.Listen), Admin: baseURL(adminScheme, self.Admin),
-		State: balancerReady,
+		Version: a.opts.Version, State: balancerReady,
 	}
 	if a.opts.Certificate != nil {
 		b.Certificate = a.opts.Certificate()
@@ -209,7 +213,7 @@ func replicaSnapshot(r Replica, stats proxy.ReplicaTrafficStats) telemetry.Repli
 	s := telemetry.ReplicaSnapshot{
 		ID: r.ID, URL: r.URL, Model: r.Model, GPU: r.GPU, Region: r.Region, Capacity: r.Capacity, State: r.State, Reason: r.Reason, Origin: r.Origin,
 		PrefixHitRate: cmp.Or(stats.PrefixHitRate, r.HitRate.Ptr()), OutputTokensPerSecond: stats.OutputTokensPerSecond,
-		Continuation: string(stats.Continuation),
+		Continuation: string(stats.Continuation), Sent: stats.Sent, Failed: stats.Failed,
 	}
 	if r.USDPerHour > 0 {
 		s.USDPerHour = &r.USDPerHour
@@ -223,6 +227,9 @@ func replicaSnapshot(r Replica, stats proxy.ReplicaTrafficStats) telemetry.Repli
 // copyFigures copies the core's figures.
 func copyFigures(s *telemetry.ReplicaSnapshot, v *core.ReplicaView) {
 	s.Outstanding = v.Outstanding
+	if v.Pace > 0 {
+		s.Pace = &v.Pace
+	}
 	if !v.Reported {
 		return
 	}
@@ -254,12 +261,12 @@ func peerRegion(p peer.Health) telemetry.RegionSnapshot {
 		b.State, b.Reason = balancerStarting, "no region snapshot received yet"
 	case len(p.Region.Balancers) == 1:
 		own := p.Region.Balancers[0]
-		b.State, b.Reason, b.Certificate, b.Alerts = own.State, own.Reason, own.Certificate, own.Alerts
+		b.State, b.Reason, b.Certificate, b.Alerts, b.Version = own.State, own.Reason, own.Certificate, own.Alerts, own.Version
 	}
 	s.Balancers = []telemetry.BalancerSnapshot{b}
 	s.Replicas = peerReplicas(p, lost)
 	if lost {
-		s.Queued, s.RequestsPerSecond, s.OutputTokensPerSecond, s.PrefixHitRate, s.TTFT = 0, nil, nil, nil, nil
+		s.Queued, s.RequestsPerSecond, s.OutputTokensPerSecond, s.PrefixHitRate, s.TTFT, s.QueueOldestMillis = 0, nil, nil, nil, nil, nil
 	}
 	return s
 }

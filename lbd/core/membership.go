@@ -421,8 +421,10 @@ type BalancerView struct {
 	Peers    []PeerView    // sorted by id
 	// OldestWait is the longest time that a queued request has waited.
 	OldestWait time.Duration
-	TreeBytes  int
-	TreeNodes  int
+	// OldestActive is OldestWait without parked requests, which wait for spare memory.
+	OldestActive time.Duration
+	TreeBytes    int
+	TreeNodes    int
 	// Ejections counts outlier ejections. RetriesRefused counts requests that ended for lack of
 	// retry budget. Stopped counts requests stopped because replicas died while serving them,
 	// including repeats.
@@ -437,7 +439,7 @@ func (b *Balancer) Snapshot(now time.Duration) BalancerView {
 	v.Counts.Queued = b.queued
 	v.Models = b.modelViews(now)
 	for _, q := range b.queues {
-		v.OldestWait = max(v.OldestWait, q.OldestWait(now))
+		v.OldestWait, v.OldestActive = max(v.OldestWait, q.OldestWait(now)), max(v.OldestActive, q.OldestActive(now))
 	}
 	for _, t := range b.replicas {
 		limit := policy.Maybe[int]{}

@@ -39,6 +39,14 @@ type targetCount struct {
 	tokenEvents
 }
 
+// failures returns the number of failed attempts.
+func (c *targetCount) failures() (n int64) {
+	for w := range failureBounced { // a bounce is no failure of a replica
+		n += c.failed[w].Load()
+	}
+	return n
+}
+
 // targetCounts returns the counts of the action's target, nil when the target was removed.
 func (v *action) targetCounts() *targetCount {
 	switch {

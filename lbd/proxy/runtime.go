@@ -275,6 +275,9 @@ func (r *Runtime) deliverAction(now time.Duration, a *core.Action) {
 	}
 	f.recordAction(now, a)
 	r.metrics.countDecision(a, r.coreCfg.Policy.Name(), f.entry)
+	if a.Decision != nil && a.Decision.Attempt > 0 {
+		r.stats.retries.Add(1)
+	}
 	if r.subs.hasAny() {
 		r.newDecisions = append(r.newDecisions, f.entry.Snapshot())
 	}

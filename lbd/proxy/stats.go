@@ -1,10 +1,12 @@
 package proxy
 
 import (
+	"net/http"
 	"sync/atomic"
 	"time"
 
 	"skyserve/internal/telemetry"
+	"skyserve/lbd/record"
 )
 
 // TrafficStats is this balancer's recent traffic. Pointers are nil if the figure is unknown. Requests are
@@ -19,6 +21,8 @@ type TrafficStats struct {
 	PrefixHitRate *float64
 	// TTFT is in milliseconds since the arrival at this balancer, over the last 60 s.
 	TTFT *telemetry.Percentiles
+	// Outcomes counts the requests of the balancer's clients since it started.
+	Outcomes telemetry.Outcomes
 	// ByReplica contains the traffic by replica id.
 	ByReplica map[string]ReplicaTrafficStats
 }
@@ -28,6 +32,8 @@ type ReplicaTrafficStats struct {
 	Continuation          ContinuationState
 	OutputTokensPerSecond *float64
 	PrefixHitRate         *float64
+	// Sent counts the attempts since the replica was attached, Failed those that failed.
+	Sent, Failed int64
 }
 
 // stats counts the traffic of this balancer's own clients.
@@ -37,6 +43,22 @@ type stats struct {
 	output   rateWindow
 	hits     hitWindow
 	ttft     latencyWindow
+	// outcomes of the requests of this balancer's clients
+	served, limited, failed, retries atomic.Int64
+}
+
+// countOutcome counts a request of a client by its response. Errors of the client count as served: the service
+// answered them.
+func (s *stats) countOutcome(status int, outcome string) {
+	switch {
+	case outcome == record.StateCancelled:
+	case status == http.StatusTooManyRequests:
+		s.limited.Add(1)
+	case status >= http.StatusInternalServerError || outcome == record.StateFailed:
+		s.failed.Add(1)
+	default:
+		s.served.Add(1)
+	}
 }
 
 // collectTokens adds the tokens since the last tick to the window.
@@ -54,6 +76,7 @@ func (r *Runtime) TrafficStats() TrafficStats {
 		OutputTokensPerSecond: r.stats.output.perSecond(now),
 		PrefixHitRate:         r.stats.hits.rate(now),
 		TTFT:                  r.stats.ttft.percentiles(now),
+		Outcomes:              telemetry.Outcomes{Served: r.stats.served.Load(), Limited: r.stats.limited.Load(), Failed: r.stats.failed.Load(), Retries: r.stats.retries.Load()},
 		ByReplica:             map[string]ReplicaTrafficStats{},
 	}
 	r.mu.Lock()
@@ -63,6 +86,8 @@ func (r *Runtime) TrafficStats() TrafficStats {
 			OutputTokensPerSecond: rep.count.rate.perSecond(now),
 			Continuation:          rep.continuation(),
 			PrefixHitRate:         rep.count.hits.rate(now),
+			Sent:                  rep.count.sent.Load(),
+			Failed:                rep.count.failures(),
 		}
 	}
 	return s

@@ -138,11 +138,19 @@ func pricingClient(sdk aws.Config, region string) *pricing.Client {
 	return pricing.NewFromConfig(regional)
 }
 
+// logSDK logs a message of the SDK. It omits the search for a metadata server, which only machines in AWS have:
+// without credentials the error says so.
+func logSDK(level logging.Classification, format string, args ...any) {
+	if !strings.Contains(format, "IMDSv1") {
+		log.Printf("%s "+format, append([]any{level}, args...)...)
+	}
+}
+
 // loadSDK loads the configuration of the SDK.
 func (p *Provider) loadSDK(ctx context.Context) (aws.Config, error) {
 	options := []func(*config.LoadOptions) error{
 		config.WithRetryer(p.retryer), config.WithRegion(p.cfg.Regions[0]),
-		config.WithLogger(logging.StandardLogger{Logger: log.Default()}), // the SDK's default logger writes to standard error
+		config.WithLogger(logging.LoggerFunc(logSDK)), // the SDK's default logger writes to standard error
 	}
 	if p.cfg.Credentials != nil {
 		options = append(options, config.WithCredentialsProvider(p.cfg.Credentials))

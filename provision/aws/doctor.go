@@ -38,7 +38,7 @@ func (p *Provider) Doctor(ctx context.Context) []provision.CheckResult {
 func failedFinding(where, what string, err error) provision.CheckResult {
 	f := provision.CheckResult{Where: where, Message: fmt.Sprintf("%s: %v", what, plainError(err))}
 	if e := credentialsError(err); e != nil {
-		f.Hint = e.Hint
+		f.Hint, f.Message = e.Hint, fmt.Sprintf("%s: %v", what, e.Err)
 	}
 	return f
 }

@@ -111,7 +111,7 @@ func credentialsError(err error) *provision.CredentialsError {
 	code := codeOf(err)
 	var none *noCredentialsError
 	if errors.As(err, &none) {
-		return &provision.CredentialsError{Cloud: service.CloudAWS, Err: none.err, Hint: "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE, or log in: aws sso login"}
+		return &provision.CredentialsError{Cloud: service.CloudAWS, Err: none.plainError(), Hint: "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE, or log in: aws sso login"}
 	}
 	if hint, ok := credentialHints[code]; ok {
 		return &provision.CredentialsError{Cloud: service.CloudAWS, Code: code, Err: plainError(err), Hint: hint}
@@ -144,6 +144,14 @@ type noCredentialsError struct{ err error }
 
 func (e *noCredentialsError) Error() string { return e.err.Error() }
 func (e *noCredentialsError) Unwrap() error { return e.err }
+
+// plainError returns the error without the attempts at the metadata server, which only machines in AWS have.
+func (e *noCredentialsError) plainError() error {
+	if strings.Contains(e.err.Error(), "EC2 IMDS") {
+		return errors.New("none in the environment, in the files of ~/.aws, or from a role of this machine")
+	}
+	return e.err
+}
 
 // Retrieve returns the credentials.
 func (a markedCredentials) Retrieve(ctx context.Context) (aws.Credentials, error) {

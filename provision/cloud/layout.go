@@ -166,9 +166,13 @@ func GoogleAccounts(spec *service.Spec) map[provision.ObjectKind]string {
 func IsSingleRegion(spec *service.Spec) bool { return len(RentedRegions(spec)) == 1 }
 
 // ControllerMachine returns the id of the machine that runs the service's controller: the machine of the
-// first balancer of the first managed region.
+// first balancer of the first managed region. It is empty if there is none, as while service.yaml cannot be read.
 func ControllerMachine(spec *service.Spec) string {
-	return provision.BalancerID(ManagedRegions(spec)[0], 0)
+	managed := ManagedRegions(spec)
+	if len(managed) == 0 {
+		return ""
+	}
+	return provision.BalancerID(managed[0], 0)
 }
 
 // Validate rejects a well-formed service.yaml that cannot be applied; the error is a *provision.SpecError.

@@ -9,6 +9,7 @@ import (
 
 	"github.com/goccy/go-yaml"
 
+	"skyserve/internal/atomicfile"
 	"skyserve/internal/service"
 	"skyserve/provision"
 )
@@ -47,10 +48,10 @@ func (s Service) StoredName() (n provision.PublicName, has bool, err error) {
 		return provision.PublicName{}, false, nil
 	}
 	if err == nil {
-		err = json.Unmarshal(data, &n)
+		err = atomicfile.DecodeJSON(s.configFile(fileName), data, &n)
 	}
 	if err != nil {
-		return provision.PublicName{}, false, fmt.Errorf("reading the DNS name of %s in %s: %w", s.name, s.configFile(fileName), err)
+		return provision.PublicName{}, false, fmt.Errorf("reading the DNS name of %s: %w", s.name, err)
 	}
 	return n, true, nil
 }

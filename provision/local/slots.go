@@ -1,7 +1,6 @@
 package local
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -10,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 
+	"skyserve/internal/atomicfile"
 	"skyserve/internal/service"
 	"skyserve/provision"
 )
@@ -66,7 +66,7 @@ func (s Service) readSlots() (slots slotFile, err error) {
 	if err != nil {
 		return slotFile{}, err
 	}
-	return slots, json.Unmarshal(data, &slots)
+	return slots, atomicfile.DecodeJSON(s.configFile(fileSlots), data, &slots)
 }
 
 // assignFreeSlots keeps the slots of ids that are desired or present. It assigns the lowest free slot to each

@@ -203,13 +203,10 @@ func (s Service) LoadValue(name string, v any) error {
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	if err == nil {
-		err = json.Unmarshal(data, v)
-	}
 	if err != nil {
 		return fmt.Errorf("reading %s: %w", s.configFile(name), err)
 	}
-	return nil
+	return atomicfile.DecodeJSON(s.configFile(name), data, v)
 }
 
 // ServiceAt returns the service with this directory.

@@ -14,6 +14,7 @@ import (
 	"github.com/goccy/go-yaml"
 
 	"skyserve/internal/agent"
+	"skyserve/internal/atomicfile"
 	"skyserve/internal/identity"
 	"skyserve/internal/service"
 	"skyserve/provision"
@@ -82,7 +83,7 @@ func readBundle(dir string, earlier Content) (c Content, otherClouds []provision
 	text := read(fileBundleContent)
 	var held bundleContent
 	if err == nil {
-		err = json.Unmarshal(text, &held)
+		err = atomicfile.DecodeJSON(filepath.Join(dir, fileBundleContent), text, &held)
 	}
 	if err == nil && earlier.Spec != nil && bytes.Equal(c.Text, earlier.Text) {
 		c.Spec = earlier.Spec

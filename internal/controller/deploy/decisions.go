@@ -9,6 +9,7 @@ import (
 	"os"
 	"slices"
 
+	"skyserve/internal/atomicfile"
 	"skyserve/internal/identity"
 	"skyserve/internal/service"
 	"skyserve/provision"
@@ -39,10 +40,10 @@ func ReadDecisions(file string) (Decisions, error) {
 		return d, nil
 	}
 	if err == nil {
-		err = json.Unmarshal(text, &d)
+		err = atomicfile.DecodeJSON(file, text, &d)
 	}
 	if err != nil {
-		return Decisions{}, fmt.Errorf("reading the decisions about replicas in %s: %w", file, err)
+		return Decisions{}, fmt.Errorf("reading the decisions about replicas: %w", err)
 	}
 	return d, nil
 }

@@ -335,9 +335,12 @@ func machineStatus(spec *service.Spec, o provision.Object, a machineAnswer) Mach
 	return m
 }
 
-// controllerOf returns the controller's status from the machines' statuses.
+// controllerOf returns the controller's status from the machines' statuses; nil without a known machine of it.
 func controllerOf(spec *service.Spec, machines []provision.Object, responses []machineAnswer) *ControllerStatus {
 	c := &ControllerStatus{ID: provision.ControllerID, Machine: cloud.ControllerMachine(spec), State: service.StateFailed, Reason: "its machine no longer exists; run 'skyserve up' to replace it"}
+	if c.Machine == "" {
+		return nil
+	}
 	i := slices.IndexFunc(machines, func(o provision.Object) bool { return o.ID == c.Machine && o.TerminatedReason == "" })
 	if i < 0 {
 		return c

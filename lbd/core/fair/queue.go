@@ -258,14 +258,20 @@ func (q *Queue[R]) Waiting(into []*R) []*R {
 // OldestWait returns the waiting time of the oldest request, including parked ones; 0 for an empty
 // queue.
 func (q *Queue[R]) OldestWait(now time.Duration) (wait time.Duration) {
+	wait = q.OldestActive(now)
+	if r := q.parked.requests.first(); r != nil {
+		wait = max(wait, now-r.Arrived)
+	}
+	return wait
+}
+
+// OldestActive is OldestWait without parked requests.
+func (q *Queue[R]) OldestActive(now time.Duration) (wait time.Duration) {
 	for i := range q.levels {
 		l := &q.levels[i].requests
 		for r := l.first(); r != nil; r = l.nextItem(r) {
 			wait = max(wait, now-r.Arrived)
 		}
-	}
-	if r := q.parked.requests.first(); r != nil {
-		wait = max(wait, now-r.Arrived)
 	}
 	return wait
 }

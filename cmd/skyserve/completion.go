@@ -1,0 +1,147 @@
+package main
+
+import (
+	"slices"
+
+	"github.com/spf13/cobra"
+
+	"skyserve/internal/service"
+	"skyserve/provision"
+	"skyserve/provision/local"
+)
+
+// Completions read only this machine's state directory: the shell waits for them. Errors complete nothing.
+
+// completeServices completes the name of a service as the first argument.
+func completeServices(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+	if len(args) > 0 {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	return serviceNames(), cobra.ShellCompDirectiveNoFileComp
+}
+
+// serviceNames returns the names of the services on this machine.
+func serviceNames() []string {
+	home, err := local.OpenHome()
+	if err != nil {
+		return nil
+	}
+	names, err := home.Services()
+	if err != nil {
+		return nil
+	}
+	return names
+}
+
+// completeIDs completes ids of the replicas of a service that are not in args yet.
+func completeIDs(name *string) cobra.CompletionFunc {
+	return func(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+		return slices.DeleteFunc(machineIDs(*name, provision.KindReplica), func(id string) bool { return slices.Contains(args, id) }), cobra.ShellCompDirectiveNoFileComp
+	}
+}
+
+// machineIDs returns the ids of a service's machines of a kind on this machine, sorted.
+func machineIDs(name string, kind provision.ObjectKind) (ids []string) {
+	svc, err := findService(name)
+	if err != nil {
+		return nil
+	}
+	objects, err := svc.Objects()
+	if err != nil {
+		return nil
+	}
+	for _, o := range objects {
+		if o.Kind == kind {
+			ids = append(ids, o.ID)
+		}
+	}
+	slices.Sort(ids)
+	return ids
+}
+
+// completeLogs completes a service, then what has a log.
+func completeLogs(cmd *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
+	if len(args) == 0 {
+		return completeServices(cmd, args, prefix)
+	}
+	if len(args) > 1 {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	parts := []string{provision.ControllerID}
+	if spec := specOf(args[0]); spec != nil {
+		for _, r := range spec.Regions {
+			parts = append(parts, "lb/"+r.Name.Place())
+		}
+	}
+	return append(parts, machineIDs(args[0], provision.KindReplica)...), cobra.ShellCompDirectiveNoFileComp
+}
+
+// specOf returns the service file of a service; nil if it cannot be read.
+func specOf(name string) *service.Spec {
+	svc, err := findService(name)
+	if err != nil {
+		return nil
+	}
+	spec, err := deployedSpec("", svc)
+	if err != nil {
+		return nil
+	}
+	return spec
+}
+
+// completeRegions completes a region of a service as the first argument.
+func completeRegions(name *string) cobra.CompletionFunc {
+	return func(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+		spec := specOf(*name)
+		if spec == nil || len(args) > 0 {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		return regionNames(spec), cobra.ShellCompDirectiveNoFileComp
+	}
+}
+
+// completeModels completes a model of a service, as the value of a flag.
+func completeModels(name *string) cobra.CompletionFunc {
+	return func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+		spec := specOf(*name)
+		if spec == nil {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		var names []string
+		for _, m := range spec.Models {
+			names = append(append(names, m.Name), m.Aliases...)
+		}
+		return names, cobra.ShellCompDirectiveNoFileComp
+	}
+}
+
+// completeOutput completes -o of commands that list things.
+func completeOutput(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+	return []string{outputText, outputWide, outputName, outputJSON, outputYAML, outputPath}, cobra.ShellCompDirectiveNoSpace | cobra.ShellCompDirectiveNoFileComp
+}
+
+// completeFlag registers the completion of a flag that cmd has.
+func completeFlag(cmd *cobra.Command, name string, f cobra.CompletionFunc) {
+	if err := cmd.RegisterFlagCompletionFunc(name, f); err != nil {
+		panic(err) // the flag does not exist
+	}
+}
+
+// registerCompletions registers the completions of arguments and flags that name services.
+func registerCompletions(root *cobra.Command) {
+	for _, cmd := range root.Commands() {
+		switch cmd.Name() {
+		case "status", "top", "events", "usage", "plan", "down":
+			if cmd.ValidArgsFunction == nil {
+				cmd.ValidArgsFunction = completeServices
+			}
+		case "logs":
+			cmd.ValidArgsFunction = completeLogs
+		}
+		if cmd.Flags().Lookup("service") != nil || cmd.PersistentFlags().Lookup("service") != nil {
+			completeFlag(cmd, "service", func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+				return serviceNames(), cobra.ShellCompDirectiveNoFileComp
+			})
+		}
+	}
+}

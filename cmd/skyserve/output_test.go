@@ -1,0 +1,122 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"skyserve/internal/controller/deploy"
+	"skyserve/internal/telemetry"
+	"skyserve/provision/local"
+)
+
+// A document is printed as JSON, as YAML, or as the values of a path in kubectl's or RFC 9535's form.
+func TestDocumentFormats(t *testing.T) {
+	document := struct {
+		Regions []map[string]any `json:"regions"`
+	}{[]map[string]any{{"name": "us", "count": 12345678}, {"name": "eu", "count": 2, "empty": nil}}}
+	for format, want := range map[string]string{
+		"json":                            `{"regions":[{"count":12345678,"name":"us"},{"count":2,"empty":null,"name":"eu"}]}` + "\n",
+		"yaml":                            "regions:\n- count: 12345678\n  name: us\n- count: 2\n  empty: null\n  name: eu\n",
+		"jsonpath={.regions[*].name}":     "us\neu\n",
+		"jsonpath=$.regions[*].name":      "us\neu\n",
+		"jsonpath={.regions[0]}":          `{"count":12345678,"name":"us"}` + "\n",
+		"jsonpath=.regions[0].count":      "12345678\n",
+		"jsonpath=$.regions[?@.count>5]":  `{"count":12345678,"name":"us"}` + "\n",
+		"jsonpath={.regions[*].nonsense}": "",
+	} {
+		f, err := parseOutput(format)
+		if err != nil {
+			t.Errorf("%s: %v", format, err)
+			continue
+		}
+		var out bytes.Buffer
+		if err := f.writeDocument(&out, document); err != nil || out.String() != want {
+			t.Errorf("%s: got %q, %v, want %q", format, out.String(), err, want)
+		}
+	}
+	for _, bad := range []string{"yml", "", "jsonpath", "jsonpath={.regions[", "jsonpath=$.."} {
+		if _, err := parseOutput(bad); err == nil {
+			t.Errorf("-o %s is accepted", bad)
+		}
+	}
+}
+
+// Shells complete services, replicas, regions, models and formats without a network.
+func TestCompletions(t *testing.T) {
+	hostileService(t, "http://127.0.0.1:1")
+	write(t, filepath.Join(homeOf(t), "services", "other", "service.yaml"), rightFile)
+	for _, c := range []struct {
+		args string
+		want []string
+	}{
+		{"status |", []string{"chat", "other"}},
+		{"top |", []string{"chat", "other"}},
+		{"down |", []string{"chat", "other"}},
+		{"logs |", []string{"chat", "other"}},
+		{"logs chat |", []string{"controller", "lb/us", "us-0"}},
+		{"replica drain --service chat |", []string{"us-0"}},
+		{"replica drain --service chat us-0 |", nil},
+		{"replica remove --service nobody |", nil},
+		{"replica add --service other |", []string{"local/us", "local/eu"}},
+		{"replica add --service other --model |", []string{"llama", "small"}},
+		{"replica list --service |", []string{"chat", "other"}},
+		{"replica list -o |", []string{"text", "wide", "name", "json", "yaml", "jsonpath="}},
+	} {
+		var out, errOut bytes.Buffer
+		words := strings.Fields(strings.TrimSuffix(c.args, "|"))
+		execute(context.Background(), append(append([]string{"__complete"}, words...), ""), &out, &errOut)
+		lines := strings.Split(strings.TrimSpace(out.String()), "\n")
+		if got := strings.Join(lines[:len(lines)-1], " "); got != strings.Join(c.want, " ") {
+			t.Errorf("skyserve %s: got %q, want %q\n%s", c.args, got, c.want, errOut.String())
+		}
+	}
+}
+
+// status --exit-code fails for a service that is not ready or has a critical alert.
+func TestStatusExitCode(t *testing.T) {
+	warning := []telemetry.Alert{{Severity: telemetry.SeverityWarning}}
+	critical := append(warning, telemetry.Alert{Severity: telemetry.SeverityCritical})
+	for _, c := range []struct {
+		status deploy.ServiceStatus
+		want   bool
+	}{
+		{deploy.ServiceStatus{State: deploy.StateReady}, true},
+		{deploy.ServiceStatus{State: deploy.StateReady, Alerts: warning}, true},
+		{deploy.ServiceStatus{State: deploy.StateReady, Alerts: critical}, false},
+		{deploy.ServiceStatus{State: deploy.StateDegraded}, false},
+	} {
+		if got := isWell(&c.status); got != c.want {
+			t.Errorf("%s with alerts %v: got %v", c.status.State, c.status.Alerts, got)
+		}
+	}
+	t.Setenv("SKYSERVE_HOME", t.TempDir())
+	write(t, filepath.Join(homeOf(t), "services", "chat", "service.yaml"), rightFile)
+	for args, want := range map[string]int{"status": exitOK, "status --exit-code": exitFailed, "status --exit-code --watch": exitUsage} {
+		var out, errOut bytes.Buffer
+		if code := execute(context.Background(), strings.Fields(args), &out, &errOut); code != want {
+			t.Errorf("skyserve %s: exit %d, want %d\n%s%s", args, code, want, out.String(), errOut.String())
+		}
+	}
+	var names, bare bytes.Buffer
+	execute(context.Background(), []string{"replica", "list", "-o", "name"}, &names, &names)
+	execute(context.Background(), []string{"replica", "list", "-o", "wide", "--no-headers"}, &bare, &bare)
+	if got := strings.Fields(names.String()); strings.Join(got, " ") != "us-0 eu-0" && strings.Join(got, " ") != "eu-0 us-0" {
+		t.Errorf("replica list -o name: %q", names.String())
+	}
+	if strings.Contains(bare.String(), "REGION") || strings.Count(bare.String(), "\n") != 2 {
+		t.Errorf("replica list --no-headers: %q", bare.String())
+	}
+}
+
+// homeOf returns the state directory of the test.
+func homeOf(t *testing.T) string {
+	t.Helper()
+	home, err := local.OpenHome()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return home.Dir()
+}

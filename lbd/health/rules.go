@@ -1,0 +1,379 @@
+package health
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"skyserve/internal/service"
+	"skyserve/internal/telemetry"
+)
+
+// The thresholds of the alerts, with their reasons.
+const (
+	// shortWindow shows a sudden fault within seconds, longWindow a slow one.
+	shortWindow = 10 * time.Second
+	longWindow  = time.Minute
+	// minFailures is the number of failures that are no accident.
+	minFailures = 5
+	// sudden is the share of failures within shortWindow, lasting the share within longWindow, from which
+	// requests fail. A replica whose machine is healthy fails far fewer than 1 %.
+	sudden, lasting = 0.25, 0.1
+	// failing is the share from which a failure is critical.
+	failing = 0.25
+	// slowPace is how much slower than the other replicas of its model a replica generates: the spread of
+	// healthy ones is below 1.5.
+	slowPace = 2.0
+	// maxMissShare is the share of first tokens after their target that SageServe allows (section 2.2): its
+	// targets are for the 95th percentile. burn rate 1 uses up exactly this share.
+	maxMissShare = 0.05
+	// burnWarning and burnCritical are burn rates of the SLO.
+	burnWarning, burnCritical = 2.0, 10.0
+	// minFirstTokens is the number of first tokens from which a share of them means something.
+	minFirstTokens = 20
+	// longQueue and endlessQueue are waits of interactive requests: clients give up after about 30 s.
+	longQueue, endlessQueue = 10 * time.Second, 30 * time.Second
+	// fullKV is the KV utilisation from which engines evict the memory of running requests; it is normal for
+	// seconds.
+	fullKV      = 0.95
+	fullKVAfter = 30 * time.Second
+	// staleReport is the age of a load report of a ready replica: it is probed ten times a second.
+	staleReport = 3 * time.Second
+	// lostPeer is how long a balancer may be silent: a restart takes about a second.
+	lostPeer = 3 * time.Second
+	// newPeer is lostPeer for a balancer that never responded: its machine may still boot.
+	newPeer = 3 * time.Minute
+	// certificateBefore is how long before its expiry a public certificate must have been renewed: ACME
+	// renews after two thirds of 90 days.
+	certificateBefore = 14 * 24 * time.Hour
+	// unmetAfter is how long the machines of a plan may take: VMs boot and load weights.
+	unmetAfter = 10 * time.Minute
+)
+
+// condition is an alert that is raised once it has held for a time.
+type condition struct {
+	telemetry.Alert
+	lasting time.Duration
+}
+
+// rules are all rules. Each returns the conditions that hold.
+var rules = []func(*Watch, *Observation) []condition{
+	replicaErrors, slowReplicas, excludedReplicas, saturatedReplicas, staleReplicas,
+	lostBalancers, versions, certificates,
+	failedRequests, limitedRequests, lateFirstTokens, queuedRequests,
+	plans, forecasts,
+}
+
+// raise returns an alert about an object of the balancer's region.
+func (o *Observation) raise(severity telemetry.Severity, kind, object, message, next string) condition {
+	return condition{Alert: telemetry.Alert{Severity: severity, Kind: kind, Region: o.Own.Name, Object: object, Message: message, NextStep: next}}
+}
+
+// severityIf returns critical if a condition holds, else warning.
+func severityIf(critical bool) telemetry.Severity {
+	if critical {
+		return telemetry.SeverityCritical
+	}
+	return telemetry.SeverityWarning
+}
+
+// share returns part of whole as text.
+func share(part, whole int64) string { return fmt.Sprintf("%.0f %%", 100*float64(part)/float64(whole)) }
+
+// exceeds reports whether a counter's growth, of the growth of another, is a fault: within a window.
+func exceeds(part, whole int64, limit float64) bool {
+	return whole > 0 && part >= minFailures && float64(part) >= limit*float64(whole)
+}
+
+// replicaErrors finds replicas that fail many of their requests.
+func replicaErrors(w *Watch, o *Observation) (found []condition) {
+	for _, r := range o.Own.Replicas {
+		for _, window := range []struct {
+			length time.Duration
+			limit  float64
+		}{{shortWindow, sudden}, {longWindow, lasting}} {
+			old := w.before(window.length).replicas[r.ID]
+			sent, failed := r.Sent-old.sent, r.Failed-old.failed
+			if sent < 0 || failed < 0 { // it was attached again
+				sent, failed = r.Sent, r.Failed
+			}
+			failed = min(failed, max(sent, failed)) // attempts of the window before may fail in this one
+			if sent = max(sent, failed); !exceeds(failed, sent, window.limit) {
+				continue
+			}
+			found = append(found, o.raise(severityIf(float64(failed) >= failing*float64(sent)), telemetry.AlertErrors, r.ID,
+				fmt.Sprintf("failed %d of %d requests (%s) in the last %s; they were retried elsewhere", failed, sent, share(failed, sent), span(window.length)),
+				fmt.Sprintf("read 'skyserve logs %s %s'; 'skyserve replica drain %s' takes it out", o.Service, r.ID, r.ID)))
+			break
+		}
+	}
+	return found
+}
+
+// span describes a window.
+func span(d time.Duration) string {
+	if d == time.Minute {
+		return "minute"
+	}
+	return fmt.Sprintf("%.0f s", d.Seconds())
+}
+
+// slowReplicas finds replicas that generate tokens much slower than the others of their model and GPU.
+func slowReplicas(_ *Watch, o *Observation) (found []condition) {
+	for i, r := range o.Own.Replicas {
+		if r.Pace == nil {
+			continue
+		}
+		var others []float64
+		for k, other := range o.Own.Replicas {
+			if k != i && other.Model == r.Model && other.GPU == r.GPU && other.Pace != nil && other.State == service.StateReady {
+				others = append(others, *other.Pace)
+			}
+		}
+		if len(others) == 0 {
+			continue
+		}
+		slices.Sort(others)
+		if usual := others[(len(others)-1)/2]; usual > 0 && *r.Pace >= slowPace*usual {
+			found = append(found, o.raise(telemetry.SeverityWarning, telemetry.AlertSlow, r.ID,
+				fmt.Sprintf("generates tokens %.1f times slower than the other replicas of %s", *r.Pace/usual, r.Model),
+				fmt.Sprintf("check the GPU of its machine and read 'skyserve logs %s %s'; 'skyserve replica drain %s' takes it out", o.Service, r.ID, r.ID)))
+		}
+	}
+	return found
+}
+
+// excludedReplicas finds replicas that fail their checks, are ejected or are interrupted.
+func excludedReplicas(_ *Watch, o *Observation) (found []condition) {
+	for _, r := range o.Own.Replicas {
+		switch {
+		case r.State == service.StateInterrupted:
+			found = append(found, o.raise(telemetry.SeverityWarning, telemetry.AlertInterruption, r.ID, "the cloud takes its machine: "+reason(r.Reason),
+				"nothing to do while a replacement starts; 'skyserve events' shows it"))
+		case r.State == service.StateNotReady && strings.Contains(r.Reason, "eject"):
+			found = append(found, o.raise(telemetry.SeverityWarning, telemetry.AlertEjection, r.ID, reason(r.Reason),
+				fmt.Sprintf("read 'skyserve logs %s %s'", o.Service, r.ID)))
+		case r.State == service.StateNotReady:
+			c := o.raise(telemetry.SeverityWarning, telemetry.AlertReplica, r.ID, "fails its checks: "+reason(r.Reason),
+				fmt.Sprintf("read 'skyserve logs %s %s'; the controller replaces it if its machine is gone", o.Service, r.ID))
+			c.lasting = lostPeer
+			found = append(found, c)
+		}
+	}
+	return found
+}
+
+// reason returns a reason, or that it is unknown.
+func reason(text string) string {
+	if text == "" {
+		return "the reason is unknown"
+	}
+	return text
+}
+
+// saturatedReplicas finds replicas whose KV memory stays full.
+func saturatedReplicas(_ *Watch, o *Observation) (found []condition) {
+	for _, r := range o.Own.Replicas {
+		if r.KV == nil || *r.KV < fullKV || r.State != service.StateReady {
+			continue
+		}
+		c := o.raise(telemetry.SeverityWarning, telemetry.AlertKV, r.ID, fmt.Sprintf("KV memory is %.0f %% full: the engine evicts running requests", 100**r.KV),
+			"add a replica with 'skyserve replica add "+o.Own.Name.Place()+"', or lower engine.max_num_seqs")
+		c.lasting = fullKVAfter
+		found = append(found, c)
+	}
+	return found
+}
+
+// staleReplicas finds ready replicas whose load reports are old.
+func staleReplicas(_ *Watch, o *Observation) (found []condition) {
+	for _, r := range o.Own.Replicas {
+		if r.State == service.StateReady && r.AgeMillis != nil && *r.AgeMillis >= staleReport.Milliseconds() {
+			found = append(found, o.raise(telemetry.SeverityWarning, telemetry.AlertStale, r.ID,
+				fmt.Sprintf("its last load report is %.0f s old; the balancer uses its own counts", float64(*r.AgeMillis)/1000),
+				fmt.Sprintf("check whether the engine answers /metrics: 'skyserve logs %s %s'", o.Service, r.ID)))
+		}
+	}
+	return found
+}
+
+// lostBalancers finds balancers that do not respond, and regions in which none does.
+func lostBalancers(_ *Watch, o *Observation) (found []condition) {
+	live := map[service.Region]bool{o.Own.Name: true}
+	for _, p := range o.Peers {
+		live[p.Region] = live[p.Region] || !p.Lost
+	}
+	for _, p := range o.Peers {
+		if limit := map[bool]time.Duration{true: lostPeer, false: newPeer}[p.Seen]; !p.Lost || p.LostFor < limit {
+			continue
+		}
+		message := fmt.Sprintf("no heartbeat for %s", p.LostFor.Round(time.Second))
+		if p.Reason != "" {
+			message += ": " + p.Reason
+		}
+		if !live[p.Region] {
+			message += "; no balancer of " + string(p.Region) + " responds"
+		}
+		c := o.raise(telemetry.SeverityCritical, telemetry.AlertBalancer, p.ID, message,
+			fmt.Sprintf("'skyserve status' shows whether its machine runs; 'skyserve up' with the service.yaml of %s replaces it", o.Service))
+		c.Region = p.Region
+		found = append(found, c)
+	}
+	return found
+}
+
+// versions finds balancers that run another version than this one. Only the balancer with the lower id raises
+// the alert, so that each pair raises one.
+func versions(_ *Watch, o *Observation) (found []condition) {
+	for _, p := range o.Peers {
+		if p.Version == "" || o.Version == "" || p.Lost || p.Version == o.Version || p.ID < o.Balancer {
+			continue
+		}
+		c := o.raise(telemetry.SeverityWarning, telemetry.AlertVersion, p.ID, fmt.Sprintf("runs %s, but %s runs %s", p.Version, o.Balancer, o.Version),
+			fmt.Sprintf("run 'skyserve up --upgrade' with the service.yaml of %s", o.Service))
+		c.Region = p.Region
+		found = append(found, c)
+	}
+	return found
+}
+
+// certificates finds public certificates that end or cannot be renewed.
+func certificates(_ *Watch, o *Observation) (found []condition) {
+	for _, b := range o.Own.Balancers {
+		c := b.Certificate
+		switch {
+		case c == nil:
+		case c.ExpiresAt != nil && !o.At.Before(*c.ExpiresAt):
+			found = append(found, o.raise(telemetry.SeverityCritical, telemetry.AlertCertificate, b.ID+" public",
+				"the certificate expired on "+c.ExpiresAt.UTC().Format(time.DateOnly)+problemOf(c), nextOfCertificate))
+		case c.ExpiresAt != nil && !o.At.Add(certificateBefore).Before(*c.ExpiresAt):
+			found = append(found, o.raise(telemetry.SeverityWarning, telemetry.AlertCertificate, b.ID+" public",
+				"the certificate expires on "+c.ExpiresAt.UTC().Format(time.DateOnly)+problemOf(c), nextOfCertificate))
+		case c.Problem != "":
+			found = append(found, o.raise(telemetry.SeverityWarning, telemetry.AlertCertificate, b.ID+" public",
+				"a newer certificate cannot be used: "+c.Problem, nextOfCertificate))
+		}
+	}
+	return found
+}
+
+// nextOfCertificate is the next step for a public certificate.
+const nextOfCertificate = "replace the files of balancer.tls, or read the balancer's log for the errors of ACME"
+
+// problemOf returns the problem of a certificate's renewal.
+func problemOf(c *telemetry.Certificate) string {
+	if c.Problem == "" {
+		return ""
+	}
+	return "; renewal fails: " + c.Problem
+}
+
+// grown returns the growth of the outcomes within a window.
+func (w *Watch) grown(window time.Duration, now telemetry.Outcomes) telemetry.Outcomes {
+	old := w.before(window).outcomes
+	return telemetry.Outcomes{Served: now.Served - old.Served, Limited: now.Limited - old.Limited, Failed: now.Failed - old.Failed, Retries: now.Retries - old.Retries}
+}
+
+// failedRequests finds a balancer that answers many of its clients with 5xx.
+func failedRequests(w *Watch, o *Observation) []condition {
+	for _, window := range []time.Duration{shortWindow, longWindow} {
+		d := w.grown(window, o.Own.Outcomes)
+		if all := d.Served + d.Failed; exceeds(d.Failed, all, 0.01) {
+			return []condition{o.raise(severityIf(float64(d.Failed) >= lasting*float64(all)), telemetry.AlertFailed, o.Balancer,
+				fmt.Sprintf("%d of %d requests (%s) failed with 5xx in the last %s", d.Failed, all, share(d.Failed, all), span(window)),
+				"'skyserve top', view 3 shows them with their reasons; 'skyserve explain ID' explains one")}
+		}
+	}
+	return nil
+}
+
+// limitedRequests finds a balancer that rejects many requests with 429.
+func limitedRequests(w *Watch, o *Observation) []condition {
+	for _, window := range []time.Duration{shortWindow, longWindow} {
+		d := w.grown(window, o.Own.Outcomes)
+		if all := d.Served + d.Failed + d.Limited; exceeds(d.Limited, all, lasting) {
+			return []condition{o.raise(telemetry.SeverityWarning, telemetry.AlertLimited, o.Balancer,
+				fmt.Sprintf("%d of %d requests (%s) were rejected with 429 in the last %s", d.Limited, all, share(d.Limited, all), span(window)),
+				"'skyserve usage' shows the keys and their limits; raise a limit, or balancer.max_queue if the queue is full")}
+		}
+	}
+	return nil
+}
+
+// lateFirstTokens finds models whose first tokens miss the target of their tier.
+func lateFirstTokens(w *Watch, o *Observation) (found []condition) {
+	for _, m := range o.Own.Models {
+		for _, window := range []time.Duration{shortWindow, longWindow} {
+			old := w.before(window).models[m.Model]
+			all, late := m.FirstTokens-old.all, m.Late-old.late
+			if all < minFirstTokens || late < 0 {
+				continue
+			}
+			burn := float64(late) / float64(all) / maxMissShare
+			if burn < burnWarning {
+				continue
+			}
+			found = append(found, o.raise(severityIf(burn >= burnCritical), telemetry.AlertSLO, m.Model,
+				fmt.Sprintf("%s of first tokens missed the TTFT target in the last %s: burn rate %.1f (1 = the %.0f %% that are allowed)", share(late, all), span(window), burn, 100*maxMissShare),
+				"'skyserve plan' shows whether capacity is missing; 'skyserve top' shows slow replicas and queues"))
+			break
+		}
+	}
+	return found
+}
+
+// queuedRequests finds interactive requests that wait long.
+func queuedRequests(_ *Watch, o *Observation) []condition {
+	if o.Own.QueueOldestMillis == nil || *o.Own.QueueOldestMillis < longQueue.Milliseconds() {
+		return nil
+	}
+	oldest := time.Duration(*o.Own.QueueOldestMillis) * time.Millisecond
+	return []condition{o.raise(severityIf(oldest >= endlessQueue), telemetry.AlertQueue, o.Balancer,
+		fmt.Sprintf("%d requests are queued, the oldest for %s", o.Own.Queued, oldest.Round(time.Second)),
+		"add replicas with 'skyserve replica add "+o.Own.Name.Place()+"'; 'skyserve plan' shows how many are missing")}
+}
+
+// plans finds plans that fail, cannot be met or are not carried out.
+func plans(_ *Watch, o *Observation) (found []condition) {
+	if o.Review == nil || o.Review.Plan == nil {
+		return nil
+	}
+	add := func(object, message, next string, after time.Duration) {
+		c := o.raise(telemetry.SeverityWarning, telemetry.AlertPlan, object, message, next)
+		c.Region, c.lasting = "", after
+		found = append(found, c)
+	}
+	p := o.Review.Plan
+	switch {
+	case p.Error != "":
+		add("planning", "planning failed: "+p.Error, "read 'skyserve logs "+o.Service+" controller'; replicas stay as they are", 0)
+	case p.Status == "infeasible":
+		add("plan", "the plan cannot be met: "+strings.Join(p.Infeasible, "; "), "raise replicas.max, quotas or the budget, or add a region; 'skyserve plan' shows the binding limits", 0)
+	}
+	var unmet []string
+	for _, u := range o.Unmet {
+		unmet = append(unmet, u.String())
+	}
+	if len(unmet) > 0 {
+		add("targets", "the plan is not carried out: "+strings.Join(unmet, ", "), "'skyserve events' and 'skyserve status' show failed launches; with autoscale.strategy: manual run 'skyserve plan --apply'", unmetAfter)
+	}
+	return found
+}
+
+// forecasts finds loads that deviate from their forecast.
+func forecasts(_ *Watch, o *Observation) (found []condition) {
+	if o.Review == nil {
+		return nil
+	}
+	for _, f := range o.Review.Forecast {
+		if f.Deviation == "" {
+			continue
+		}
+		c := o.raise(telemetry.SeverityWarning, telemetry.AlertForecast, f.Model, "the load deviates from its forecast: "+f.Deviation,
+			"the strategy lt-ua reacts by itself; else run 'skyserve plan --apply'")
+		c.Region = f.Region
+		found = append(found, c)
+	}
+	return found
+}

@@ -1,0 +1,129 @@
+package health
+
+import (
+	"slices"
+	"sync"
+	"time"
+
+	"skyserve/internal/service"
+	"skyserve/internal/telemetry"
+)
+
+// Peer is another balancer, as its heartbeats show it.
+type Peer struct {
+	ID     string
+	Region service.Region
+	// Lost means that it has not responded for LostFor; Reason is the error of the last heartbeat. Seen means
+	// that it has ever responded.
+	Lost    bool
+	Seen    bool
+	LostFor time.Duration
+	Reason  string
+	// Version is the version of its binary; empty if unknown.
+	Version string
+}
+
+// Observation is what a balancer sees at one time.
+type Observation struct {
+	// At is the time of the observation.
+	At time.Time
+	// Service, Balancer and Version name the balancer's service, itself and its binary.
+	Service, Balancer, Version string
+	// Own is the balancer's own part of its region.
+	Own telemetry.RegionSnapshot
+	// Peers are the other balancers of the service.
+	Peers []Peer
+	// Review is the controller's last review; nil if unknown. Unmet is the part of its plan that does not run.
+	Review *telemetry.Review
+	Unmet  []telemetry.Unmet
+}
+
+// sample contains the counters of one observation.
+type sample struct {
+	at       time.Time
+	replicas map[string]attempts
+	models   map[string]firstTokens
+	outcomes telemetry.Outcomes
+}
+
+// attempts are the attempts at a replica since it was attached.
+type attempts struct{ sent, failed int64 }
+
+// firstTokens are the first tokens of a model's interactive streams, and those after the target.
+type firstTokens struct{ all, late int64 }
+
+// identity identifies an alert.
+type identity struct {
+	kind, object string
+	region       service.Region
+}
+
+// Watch keeps the observations of the last minute and derives the alerts. The zero value is ready. It is safe
+// for concurrent use.
+type Watch struct {
+	mu      sync.Mutex
+	samples []sample
+	since   map[identity]time.Time // of the conditions that hold
+	alerts  []telemetry.Alert
+}
+
+// Alerts returns the alerts of the last observation.
+func (w *Watch) Alerts() []telemetry.Alert {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.Clone(w.alerts)
+}
+
+// Observe adds an observation. Observations must be in the order of time.
+func (w *Watch) Observe(o Observation) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.samples = append(w.samples, sampleOf(o))
+	for len(w.samples) > 2 && o.At.Sub(w.samples[1].at) >= longWindow {
+		w.samples = w.samples[1:]
+	}
+	var found []condition
+	for _, r := range rules {
+		found = append(found, r(w, &o)...)
+	}
+	since := map[identity]time.Time{}
+	w.alerts = w.alerts[:0]
+	for _, c := range found {
+		id := identity{c.Kind, c.Object, c.Region}
+		started, held := w.since[id]
+		if !held {
+			started = o.At
+		}
+		since[id] = started
+		if o.At.Sub(started) < c.lasting {
+			continue
+		}
+		began := started
+		c.Since = &began
+		w.alerts = append(w.alerts, c.Alert)
+	}
+	w.since = since
+}
+
+// sampleOf returns the counters of an observation.
+func sampleOf(o Observation) sample {
+	s := sample{at: o.At, replicas: map[string]attempts{}, models: map[string]firstTokens{}, outcomes: o.Own.Outcomes}
+	for _, r := range o.Own.Replicas {
+		s.replicas[r.ID] = attempts{r.Sent, r.Failed}
+	}
+	for _, m := range o.Own.Models {
+		s.models[m.Model] = firstTokens{m.FirstTokens, m.Late}
+	}
+	return s
+}
+
+// before returns the newest sample that is at least this much older than the last one, else the oldest one.
+func (w *Watch) before(window time.Duration) sample {
+	last := w.samples[len(w.samples)-1]
+	for i := len(w.samples) - 2; i > 0; i-- {
+		if last.at.Sub(w.samples[i].at) >= window {
+			return w.samples[i]
+		}
+	}
+	return w.samples[0]
+}

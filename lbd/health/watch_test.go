@@ -1,0 +1,207 @@
+package health
+
+import (
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"skyserve/internal/service"
+	"skyserve/internal/telemetry"
+)
+
+// start is the time of the first observation.
+var start = time.Date(2026, 11, 26, 3, 0, 0, 0, time.UTC)
+
+// healthy returns the observation of a service without faults after some seconds of traffic: 10 requests a
+// second at each of three replicas.
+func healthy(second int) Observation {
+	pace := 1.0
+	n := int64(10 * (second + 1))
+	o := Observation{At: start.Add(time.Duration(second) * time.Second), Service: "chat", Balancer: "lb-us-0", Version: "v1", Own: telemetry.RegionSnapshot{
+		Name: "aws/us-east-1", Balancers: []telemetry.BalancerSnapshot{{ID: "lb-us-0", State: "READY"}},
+		Models: []telemetry.ModelSnapshot{{Model: "m", FirstTokens: 3 * n}}, Outcomes: telemetry.Outcomes{Served: 3 * n},
+	}}
+	for _, id := range []string{"us-0", "us-1", "us-2"} {
+		age, kv := int64(50), 0.5
+		o.Own.Replicas = append(o.Own.Replicas, telemetry.ReplicaSnapshot{ID: id, Model: "m", GPU: "L4", State: service.StateReady, Sent: n, Pace: &pace, AgeMillis: &age, KV: &kv})
+	}
+	for _, id := range []string{"lb-eu-0", "lb-us-1"} {
+		region := service.Region("aws/eu-west-1")
+		if id == "lb-us-1" {
+			region = "aws/us-east-1"
+		}
+		o.Peers = append(o.Peers, Peer{ID: id, Region: region, Seen: true, Version: "v1"})
+	}
+	return o
+}
+
+// fault is one injected fault.
+type fault struct {
+	name string
+	// inject changes an observation that is this many seconds after the start of the fault.
+	inject func(o *Observation, after int)
+	// kind, object and severity are of the alert, says is a part of its message.
+	kind, object string
+	severity     telemetry.Severity
+	says         string
+	// within is how many seconds the alert may take.
+	within int
+}
+
+func number[T any](v T) *T { return &v }
+
+var faults = []fault{
+	{"half of the requests fail", func(o *Observation, after int) {
+		o.Own.Replicas[1].Failed = int64(5 * (after + 1))
+	}, telemetry.AlertErrors, "us-1", telemetry.SeverityCritical, "25 of 100 requests (25 %)", 5},
+	{"a tenth of the requests fail", func(o *Observation, after int) {
+		o.Own.Replicas[1].Failed = int64(1.5 * float64(after+1))
+	}, telemetry.AlertErrors, "us-1", telemetry.SeverityWarning, "in the last minute", 60},
+	{"slow", func(o *Observation, _ int) { o.Own.Replicas[2].Pace = number(2.5) }, telemetry.AlertSlow, "us-2", telemetry.SeverityWarning, "2.5 times slower", 0},
+	{"ejected", func(o *Observation, _ int) {
+		o.Own.Replicas[0].State, o.Own.Replicas[0].Reason = service.StateNotReady, "ejected after 5 failures"
+	}, telemetry.AlertEjection, "us-0", telemetry.SeverityWarning, "5 failures", 0},
+	{"unready", func(o *Observation, _ int) {
+		o.Own.Replicas[0].State, o.Own.Replicas[0].Reason = service.StateNotReady, "connection refused"
+	}, telemetry.AlertReplica, "us-0", telemetry.SeverityWarning, "connection refused", 3},
+	{"spot interruption", func(o *Observation, _ int) {
+		o.Own.Replicas[0].State, o.Own.Replicas[0].Reason = service.StateInterrupted, "interruption at 03:02"
+	}, telemetry.AlertInterruption, "us-0", telemetry.SeverityWarning, "03:02", 0},
+	{"full KV memory", func(o *Observation, _ int) { o.Own.Replicas[0].KV = number(0.97) }, telemetry.AlertKV, "us-0", telemetry.SeverityWarning, "97 % full", 30},
+	{"stale probes", func(o *Observation, after int) {
+		o.Own.Replicas[0].AgeMillis = number(int64(1000 * after))
+	}, telemetry.AlertStale, "us-0", telemetry.SeverityWarning, "load report", 3},
+	{"dead balancer", func(o *Observation, after int) {
+		o.Peers[1].Lost, o.Peers[1].LostFor, o.Peers[1].Reason = true, time.Duration(after)*time.Second, "connection refused"
+	}, telemetry.AlertBalancer, "lb-us-1", telemetry.SeverityCritical, "connection refused", 3},
+	{"partitioned region", func(o *Observation, after int) {
+		o.Peers[0].Lost, o.Peers[0].LostFor, o.Peers[0].Reason = true, time.Duration(after)*time.Second, "i/o timeout"
+	}, telemetry.AlertBalancer, "lb-eu-0", telemetry.SeverityCritical, "no balancer of aws/eu-west-1 responds", 3},
+	{"balancer that never responded", func(o *Observation, after int) {
+		o.Peers[0].Lost, o.Peers[0].Seen, o.Peers[0].LostFor = true, false, time.Duration(after)*time.Second
+	}, telemetry.AlertBalancer, "lb-eu-0", telemetry.SeverityCritical, "no heartbeat", 180},
+	{"version skew", func(o *Observation, _ int) { o.Peers[1].Version = "v2" }, telemetry.AlertVersion, "lb-us-1", telemetry.SeverityWarning, "runs v2, but lb-us-0 runs v1", 0},
+	{"expired certificate", func(o *Observation, _ int) {
+		o.Own.Balancers[0].Certificate = &telemetry.Certificate{ExpiresAt: number(start)}
+	}, telemetry.AlertCertificate, "lb-us-0 public", telemetry.SeverityCritical, "expired on 2026-11-26", 0},
+	{"certificate near its end", func(o *Observation, _ int) {
+		o.Own.Balancers[0].Certificate = &telemetry.Certificate{ExpiresAt: number(start.AddDate(0, 0, 13)), Problem: "rate limited"}
+	}, telemetry.AlertCertificate, "lb-us-0 public", telemetry.SeverityWarning, "rate limited", 0},
+	{"requests fail", func(o *Observation, after int) {
+		o.Own.Outcomes.Failed = int64(2 * (after + 1))
+	}, telemetry.AlertFailed, "lb-us-0", telemetry.SeverityWarning, "5xx", 5},
+	{"every request fails", func(o *Observation, after int) {
+		o.Own.Outcomes.Failed = int64(30 * (after + 1))
+	}, telemetry.AlertFailed, "lb-us-0", telemetry.SeverityCritical, "5xx", 5},
+	{"requests are limited", func(o *Observation, after int) {
+		o.Own.Outcomes.Limited = int64(20 * (after + 1))
+	}, telemetry.AlertLimited, "lb-us-0", telemetry.SeverityWarning, "429", 5},
+	{"late first tokens", func(o *Observation, after int) { o.Own.Models[0].Late = int64(10 * (after + 1)) }, telemetry.AlertSLO, "m", telemetry.SeverityWarning, "burn rate", 5},
+	{"all first tokens late", func(o *Observation, after int) { o.Own.Models[0].Late = int64(30 * (after + 1)) }, telemetry.AlertSLO, "m", telemetry.SeverityCritical, "burn rate", 10},
+	{"full queue", func(o *Observation, after int) {
+		o.Own.Queued, o.Own.QueueOldestMillis = 80, number(int64(1000*(after+8)))
+	}, telemetry.AlertQueue, "lb-us-0", telemetry.SeverityWarning, "80 requests are queued", 5},
+	{"plan that cannot be met", func(o *Observation, _ int) {
+		o.Review = &telemetry.Review{Plan: &telemetry.PlanSummary{Status: "infeasible", Infeasible: []string{"m: quota of L4"}}}
+	}, telemetry.AlertPlan, "plan", telemetry.SeverityWarning, "quota of L4", 0},
+	{"planning fails", func(o *Observation, _ int) {
+		o.Review = &telemetry.Review{Plan: &telemetry.PlanSummary{Error: "no history"}}
+	}, telemetry.AlertPlan, "planning", telemetry.SeverityWarning, "no history", 0},
+	{"plan not carried out", func(o *Observation, _ int) {
+		o.Review = &telemetry.Review{Plan: &telemetry.PlanSummary{Status: "optimal"}}
+		o.Unmet = []telemetry.Unmet{{Model: "m", Region: "aws/us-east-1", TargetReplicas: telemetry.TargetReplicas{GPU: "L4", Count: 4}, Running: 3}}
+	}, telemetry.AlertPlan, "targets", telemetry.SeverityWarning, "us-east-1 runs 3 of 4 on L4", 600},
+	{"forecast missed by half", func(o *Observation, _ int) {
+		o.Review = &telemetry.Review{Forecast: []telemetry.LoadForecast{{Model: "m", Region: "aws/us-east-1", Deviation: "1.5 times the forecast"}}}
+	}, telemetry.AlertForecast, "m", telemetry.SeverityWarning, "1.5 times the forecast", 0},
+}
+
+// A service without faults has no alerts. Every fault is named in time, with its object and the next step, and
+// its alert ends with it.
+func TestEveryFaultIsNamedInTime(t *testing.T) {
+	const quiet = 90
+	for _, f := range faults {
+		t.Run(f.name, func(t *testing.T) {
+			var w Watch
+			for s := range quiet {
+				if w.Observe(healthy(s)); len(w.Alerts()) > 0 {
+					t.Fatalf("%d s, without a fault: %+v", s, w.Alerts())
+				}
+			}
+			var found *telemetry.Alert
+			after := 0
+			for ; after <= f.within && found == nil; after++ {
+				o := healthy(quiet + after)
+				f.inject(&o, after)
+				w.Observe(o)
+				for _, a := range w.Alerts() {
+					if a.Kind == f.kind && a.Object == f.object && a.Severity == f.severity {
+						found = &a
+					}
+				}
+			}
+			if found == nil {
+				t.Fatalf("not named within %d s: %+v", f.within, w.Alerts())
+			}
+			if !strings.Contains(found.Message, f.says) || found.NextStep == "" || found.Since == nil {
+				t.Errorf("got %+v, want %q", *found, f.says)
+			}
+			last := healthy(quiet + after)
+			f.inject(&last, after)
+			for s := 1; s <= 70; s++ { // the fault ends, its counters stay
+				o := healthy(quiet + after + s)
+				o.Own.Outcomes.Failed, o.Own.Outcomes.Limited = last.Own.Outcomes.Failed, last.Own.Outcomes.Limited
+				for i := range o.Own.Replicas {
+					o.Own.Replicas[i].Failed = last.Own.Replicas[i].Failed
+				}
+				o.Own.Models[0].Late = last.Own.Models[0].Late
+				w.Observe(o)
+			}
+			if got := w.Alerts(); len(got) > 0 {
+				t.Errorf("a minute after its end: %+v", got)
+			}
+		})
+	}
+}
+
+// A replica that is attached again counts from zero; the growth of its counters is never negative.
+func TestCountersMayStartAgain(t *testing.T) {
+	var w Watch
+	for s := range 20 {
+		o := healthy(s)
+		o.Own.Replicas[0].Failed = 1
+		if s >= 10 {
+			o.Own.Replicas[0].Sent, o.Own.Replicas[0].Failed = int64(s-9), 0
+			o.Own.Models[0].FirstTokens, o.Own.Outcomes = 0, telemetry.Outcomes{}
+		}
+		if w.Observe(o); len(w.Alerts()) > 0 {
+			t.Fatalf("%d s: %+v", s, w.Alerts())
+		}
+	}
+}
+
+// docs/alerts.md documents every kind.
+func TestKindsAreDocumented(t *testing.T) {
+	guide, err := os.ReadFile("../../docs/alerts.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, kind := range telemetry.AlertKinds() {
+		if !strings.Contains(string(guide), "\n| `"+kind+"` |") {
+			t.Errorf("docs/alerts.md does not document the kind %q", kind)
+		}
+	}
+	tested := map[string]bool{}
+	for _, f := range faults {
+		tested[f.kind] = true
+	}
+	for _, kind := range []string{
+		telemetry.AlertErrors, telemetry.AlertSlow, telemetry.AlertEjection, telemetry.AlertInterruption, telemetry.AlertKV, telemetry.AlertStale, telemetry.AlertBalancer,
+		telemetry.AlertVersion, telemetry.AlertFailed, telemetry.AlertLimited, telemetry.AlertSLO, telemetry.AlertQueue, telemetry.AlertPlan, telemetry.AlertForecast,
+	} {
+		if !tested[kind] {
+			t.Errorf("no fault of the kind %q is injected", kind)
+		}
+	}
+}
