@@ -95,7 +95,7 @@ func (o *forecastOptions) runBacktest(ctx context.Context, h *demand.History, ch
 func backtestTable(out io.Writer, results []backtestSeries) error {
 	w := printable.NewTable(out)
 	name := seriesNames(results)
-	w.Rowf("SERIES\tFORECASTER\t   MAPE\t   WAPE\t    WAPE 95 %\t MASE\t   RMSE\tCOVERAGE\tPEAK COV\t      FIT\tWINDOWS")
+	w.Rowf("SERIES\tFORECASTER\t   MAPE\t   WAPE\t    WAPE 95 %%\t MASE\t   RMSE\tCOVERAGE\tPEAK COV\t      FIT\tWINDOWS")
 	for _, s := range results {
 		for _, r := range s.Rows {
 			w.Rowf("%s\t%s\t%7s\t%7s\t%13s\t%5s\t%7s\t%8s\t%8s\t%9s\t%7d", name(s), r.Forecaster, percent(r.MAPE), percent(r.WAPE), percentRange(r.WAPELo95, r.WAPEHi95),
