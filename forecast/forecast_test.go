@@ -245,10 +245,11 @@ func shift(days int) Series {
 func TestBacktest(t *testing.T) {
 	tick := time.Duration(0)
 	forecasters := []Forecaster{MovingAverage(), SeasonalNaive(), Auto()}
-	rows, err := Backtest(tens(3, 60, wave), forecasters, 6, 54, func() time.Duration { tick += time.Millisecond; return tick })
+	report, err := Backtest(tens(3, 60, wave), forecasters, 6, 54, func() time.Duration { tick += time.Millisecond; return tick })
 	if err != nil {
 		t.Fatal(err)
 	}
+	rows := report.Rows
 	for i, name := range []string{"moving-average", "seasonal-naive", "auto"} {
 		r := rows[i]
 		if r.Forecaster != name || r.Windows != 6 || *r.FitMillis != 1 {
@@ -268,13 +269,13 @@ func TestBacktest(t *testing.T) {
 
 // The results of a case computed by hand: a level of 10, and one hour later 20, 0, unknown.
 func TestBacktestFigures(t *testing.T) {
-	s := constant(1443, 10)
-	copy(s.Values[1440:], []float64{20, 0, math.NaN()})
-	rows, err := Backtest(s, []Forecaster{MovingAverage()}, 3, 1, nil)
+	s := constant(6, 10)
+	copy(s.Values[3:], []float64{20, 0, math.NaN()})
+	report, err := Backtest(s, []Forecaster{MovingAverage()}, 3, 1, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := rows[0]
+	r := report.Rows[0]
 	if *r.MAPE != 0.5 || *r.WAPE != 1 || *r.RMSE != 10 || *r.Coverage90 != 0 || r.MASE != nil || r.FitMillis != nil || r.Windows != 1 {
 		t.Fatalf("mape %v wape %v rmse %v coverage %v mase %v fit %v windows %d", *r.MAPE, *r.WAPE, *r.RMSE, *r.Coverage90, r.MASE, r.FitMillis, r.Windows)
 	}
@@ -291,9 +292,9 @@ func TestBacktestRejectsBadInput(t *testing.T) {
 			t.Errorf("%s: accepted", name)
 		}
 	}
-	rows, err := Backtest(constant(100, 5), []Forecaster{SeasonalNaive()}, 10, 10, nil)
-	if err != nil || rows[0].Windows != 0 || rows[0].MAPE != nil {
-		t.Fatalf("a model that cannot forecast shows no figures: %+v, %v", rows, err)
+	report, err := Backtest(constant(100, 5), []Forecaster{SeasonalNaive()}, 10, 10, nil)
+	if err != nil || report.Rows[0].Windows != 0 || report.Rows[0].MAPE != nil || report.Windows != 0 || report.Winner != nil {
+		t.Fatalf("a model that cannot forecast shows no figures: %+v, %v", report, err)
 	}
 }
 

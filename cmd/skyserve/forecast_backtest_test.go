@@ -36,6 +36,9 @@ func TestBacktestTable(t *testing.T) {
 		if first[:end][end-5:] != "12.5%" || second[:end][end-6:] != "32050%" {
 			t.Errorf("%s: columns are not aligned:\n%s", region, b.String())
 		}
+		if !strings.Contains(head, " WAPE 95 % ") || strings.Contains(b.String(), "%!") {
+			t.Errorf("%s: the head is %q", region, head)
+		}
 	}
 }
 

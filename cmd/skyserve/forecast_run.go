@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"slices"
+	"strings"
 	"time"
 
 	"skyserve/forecast"
@@ -36,38 +38,47 @@ type forecastSeries struct {
 
 // backtestSeries is the backtest of one series in the JSON output.
 type backtestSeries struct {
-	Series  string                 `json:"series"`
-	Model   string                 `json:"model"`
-	Tier    string                 `json:"tier"`
-	Region  string                 `json:"region"`
-	Horizon string                 `json:"horizon"`
-	StepS   int                    `json:"step_s"`
-	Unit    string                 `json:"unit"`
-	Rows    []forecast.BacktestRow `json:"rows"`
+	Series  string `json:"series"`
+	Model   string `json:"model"`
+	Tier    string `json:"tier"`
+	Region  string `json:"region"`
+	Horizon string `json:"horizon"`
+	StepS   int    `json:"step_s"`
+	Unit    string `json:"unit"`
+	forecast.BacktestReport
 }
 
 // runBacktest evaluates the forecasters, with one job per forecaster and series to use all cores.
 func (o *forecastOptions) runBacktest(ctx context.Context, h *demand.History, chosen []forecast.Forecaster, out, errOut io.Writer) error {
 	begin := time.Now()
 	clock := func() time.Duration { return time.Since(begin) }
-	results := make([]backtestSeries, len(h.Series))
+	for _, f := range forecast.Baselines() {
+		if !slices.ContainsFunc(chosen, func(c forecast.Forecaster) bool { return c.Name() == f.Name() }) {
+			chosen = append(slices.Clone(chosen), f)
+		}
+	}
+	results, runs := make([]backtestSeries, len(h.Series)), make([][]forecast.BacktestRun, len(h.Series))
 	for i, s := range h.Series {
 		results[i] = backtestSeries{
 			Series: s.SeriesKey.String(), Model: s.Model, Tier: string(s.Tier), Region: string(s.Region), Horizon: forecast.ShortDuration(o.horizon),
-			StepS: int(s.Step / time.Second), Unit: string(s.Unit), Rows: make([]forecast.BacktestRow, len(chosen)),
+			StepS: int(s.Step / time.Second), Unit: string(s.Unit),
 		}
+		runs[i] = make([]forecast.BacktestRun, len(chosen))
 	}
 	err := inParallel(ctx, len(h.Series)*len(chosen), func(i int) error {
 		s, f := h.Series[i%len(h.Series)], i/len(h.Series)
-		rows, err := forecast.Backtest(s.Series, chosen[f:f+1], int(o.horizon/s.Step), int(o.originStep/s.Step), clock)
+		run, err := forecast.RunBacktest(s.Series, chosen[f], int(o.horizon/s.Step), int(o.originStep/s.Step), clock)
 		if err != nil {
 			return failed(err, "choose a shorter --horizon, which needs less history")
 		}
-		results[i%len(h.Series)].Rows[f] = rows[0]
+		runs[i%len(h.Series)][f] = run
 		return nil
 	}, newProgress(errOut, "backtesting"))
 	if err != nil {
 		return err
+	}
+	for i := range results {
+		results[i].BacktestReport = forecast.CompareBacktests(runs[i])
 	}
 	return o.writeOutput(out, func(w io.Writer) error {
 		switch o.output {
@@ -84,19 +95,46 @@ func (o *forecastOptions) runBacktest(ctx context.Context, h *demand.History, ch
 func backtestTable(out io.Writer, results []backtestSeries) error {
 	w := printable.NewTable(out)
 	name := seriesNames(results)
-	w.Rowf("SERIES\tFORECASTER\t   MAPE\t   WAPE\t MASE\t   RMSE\tCOVERAGE\tPEAK COV\t      FIT\tWINDOWS")
+	w.Rowf("SERIES\tFORECASTER\t   MAPE\t   WAPE\t    WAPE 95 %%\t MASE\t   RMSE\tCOVERAGE\tPEAK COV\t      FIT\tWINDOWS")
 	for _, s := range results {
 		for _, r := range s.Rows {
-			w.Rowf("%s\t%s\t%7s\t%7s\t%5s\t%7s\t%8s\t%8s\t%9s\t%7d", name(s), r.Forecaster, percent(r.MAPE), percent(r.WAPE),
+			w.Rowf("%s\t%s\t%7s\t%7s\t%13s\t%5s\t%7s\t%8s\t%8s\t%9s\t%7d", name(s), r.Forecaster, percent(r.MAPE), percent(r.WAPE), percentRange(r.WAPELo95, r.WAPEHi95),
 				orDash(r.MASE, 1, "%.2f"), thousands(r.RMSE), percent(r.Coverage90), percent(r.PeakCoverage90), orDash(r.FitMillis, 1, "%.1f ms"), r.Windows)
 		}
 	}
 	if err := w.Flush(); err != nil {
 		return err
 	}
-	_, err := fmt.Fprintf(out, "\nRMSE is in %s per step of %s.\nCOVERAGE and PEAK COV are the shares of steps and of peaks inside the 90 %% prediction interval.\n",
+	fmt.Fprintln(out, "\nLowest WAPE, with 95 % confidence:")
+	for _, s := range results {
+		fmt.Fprintf(out, "  - %s: %s\n", name(s), describeWinner(s.BacktestReport))
+	}
+	_, err := fmt.Fprintf(out, "\nAll rows of a series are computed from the same windows; those without windows had insufficient history.\n"+
+		"RMSE is in %s per step of %s.\nCOVERAGE and PEAK COV are the shares of steps and of peaks inside the 90 %% prediction interval.\n",
 		results[0].Unit, forecast.ShortDuration(time.Duration(results[0].StepS)*time.Second))
 	return err
+}
+
+// describeWinner names the winner of a series, or the forecasters that its windows do not tell apart.
+func describeWinner(r forecast.BacktestReport) string {
+	share := fmt.Sprintf("%d of %d windows have load", r.WithLoad, r.Windows)
+	switch {
+	case r.WithLoad == 0:
+		return "no result, " + share
+	case r.Winner != nil:
+		return fmt.Sprintf("%s (%s)", *r.Winner, share)
+	case len(r.Undecided) == 1:
+		return fmt.Sprintf("only %s was compared (%s)", r.Undecided[0], share)
+	}
+	return fmt.Sprintf("undecided between %s (%s)", strings.Join(r.Undecided, ", "), share)
+}
+
+// percentRange formats an interval in percent; a dash if it is unknown.
+func percentRange(lo, hi *float64) string {
+	if lo == nil || hi == nil {
+		return "-"
+	}
+	return strings.TrimSuffix(percent(lo), "%") + "-" + percent(hi)
 }
 
 // seriesNames returns the names of series for tables and images, without the region if no series of
