@@ -19,12 +19,12 @@ same seed yields the same results.`,
   skyserve sim run mine.yaml --policy skylb,cost`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) > 0 {
-				return usage(fmt.Errorf("unknown command %q for sim: must be one of list, run, replay, calibrate", args[0]), "run 'skyserve sim --help'")
+				return usage(fmt.Errorf("unknown command %q for sim: must be one of list, run, replay, calibrate, fuzz-policy", args[0]), "run 'skyserve sim --help'")
 			}
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(newSimListCmd(), newSimRunCmd(), newSimReplayCmd(), newSimCalibrateCmd())
+	cmd.AddCommand(newSimListCmd(), newSimRunCmd(), newSimReplayCmd(), newSimCalibrateCmd(), newSimFuzzCmd())
 	return cmd
 }
