@@ -14,7 +14,7 @@ import (
 func (o *simRunOptions) runBFIO(ctx context.Context, names []string, out io.Writer) error {
 	for _, name := range names {
 		if eval.IsBFIOName(name) && (len(names) > 1 || o.changesScenarios()) {
-			return usage(fmt.Errorf("%s: accepts only --seeds, -o and --quiet, and cannot be combined with other scenarios", name), "")
+			return usage(fmt.Errorf("%s: accepts only --seeds, --seed-base, -o and --quiet, and cannot be combined with other scenarios", name), "")
 		}
 	}
 	if o.output != "table" && o.output != "json" {
@@ -41,7 +41,7 @@ func (o *simRunOptions) runBFIO(ctx context.Context, names []string, out io.Writ
 // printBFIO runs one scenario and prints it.
 func (o *simRunOptions) printBFIO(ctx context.Context, name string, out io.Writer) error {
 	began := time.Now()
-	report, err := eval.RunBFIO(ctx, name, o.seeds, func() time.Duration { return time.Since(began) })
+	report, err := eval.RunBFIO(ctx, name, o.seeds, o.seedBase, func() time.Duration { return time.Since(began) })
 	if err != nil {
 		return err
 	}

@@ -28,6 +28,7 @@ type simRunOptions struct {
 	pushes   []string
 	layout   string
 	seeds    int
+	seedBase uint64
 	settings []string
 	output   string
 	quiet    bool
@@ -72,7 +73,7 @@ compares scaling strategies, and --set accepts ` + strings.Join(eval.SageSetting
 --trace is a table of demand with the columns minute, model, tier, prompt_tokens.
 
 -o json prints one object per scenario, one per line. -o html prints a page with the table,
-charts, and the load over time (of seed 1).`,
+charts, and the load over time (of the first seed).`,
 		Example: `  skyserve sim run fig8c
   skyserve sim run fig8a tot30 --policy least-load,skylb --seeds 5
   skyserve sim run fig10 --policy skylb
@@ -81,6 +82,7 @@ charts, and the load over time (of seed 1).`,
   skyserve sim run mine.yaml --set rate=4 --set sigma=2
   skyserve sim run fig8a --trace conversation.jsonl.gz --scale 2 --weights us=2,eu=1
   skyserve sim run week.yaml --trace requests.csv.gz --set engine=light --policy sageserve,least-load
+  skyserve sim run fig8a --seed-base 1000 --set think=5s
   skyserve sim run bfio-table1 --seeds 1
   skyserve sim run sage-day --seeds 3 --paper
   skyserve sim run sage-day --strategy lt-ua,auto --trace week.csv.gz --set day=wed
@@ -100,7 +102,8 @@ charts, and the load over time (of seed 1).`,
 	flags.StringSliceVar(&o.policies, "policy", nil, "policies to compare, comma-separated: "+strings.Join(policy.Names(), ", ")+" (default: the scenario's, or all)")
 	flags.StringSliceVar(&o.pushes, "push", nil, "push modes of each policy: pending, outstanding:N, blind; see skyserve lb --help (default: the scenario's, or the policy's own)")
 	flags.StringVar(&o.layout, "layout", "", "placement of the balancers: single or regional (default: the policy's own)")
-	flags.IntVar(&o.seeds, "seeds", 3, "run seeds 1 to `N`")
+	flags.IntVar(&o.seeds, "seeds", 3, "run `N` seeds, from 1 or after --seed-base")
+	flags.Uint64Var(&o.seedBase, "seed-base", 0, "run the seeds after `N`: N+1, N+2, ...")
 	flags.StringArrayVar(&o.settings, "set", nil, "override a setting of the scenario, as `KEY=VALUE` (repeatable)")
 	flags.StringVarP(&o.output, "output", "o", "table", "output format: table, json or html")
 	flags.BoolVar(&o.quiet, "quiet", false, "hide progress")
@@ -199,7 +202,7 @@ func (o *simRunOptions) planOf(s *sim.Scenario) (eval.Comparison, error) {
 		return eval.Comparison{}, err
 	}
 	plan := eval.Comparison{
-		Scenario: *s, Policies: o.policies, Pushes: o.pushes, Layout: sim.Layout(o.layout), Seeds: o.seeds, Paper: o.paper,
+		Scenario: *s, Policies: o.policies, Pushes: o.pushes, Layout: sim.Layout(o.layout), Seeds: o.seeds, SeedBase: o.seedBase, Paper: o.paper,
 	}
 	return plan, plan.Check()
 }

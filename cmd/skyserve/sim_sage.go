@@ -53,7 +53,7 @@ func (o *simRunOptions) sagePlans(names []string) ([]eval.SageComparison, error)
 		return nil, fmt.Errorf("-o %s: must be one of table, json, html", o.output)
 	}
 	if len(o.pushes) > 0 || len(o.policies) > 0 || o.layout != "" || len(o.weights) > 0 || o.replay.From != 0 || o.replay.To != 0 || o.replay.RateScale != 1 {
-		return nil, errors.New("sage-... scenarios accept only --strategy, --seeds, --set, --trace, --region-mix, --paper, -o and --quiet")
+		return nil, errors.New("sage-... scenarios accept only --strategy, --seeds, --seed-base, --set, --trace, --region-mix, --paper, -o and --quiet")
 	}
 	trace, err := o.sageTrace()
 	if err != nil {
@@ -69,7 +69,7 @@ func (o *simRunOptions) sagePlans(names []string) ([]eval.SageComparison, error)
 			return nil, err
 		}
 		for i := range scenarios {
-			p := eval.SageComparison{Scenario: scenarios[i], Strategies: o.strategies, Seeds: o.seeds, Trace: trace, Paper: o.paper}
+			p := eval.SageComparison{Scenario: scenarios[i], Strategies: o.strategies, Seeds: o.seeds, SeedBase: o.seedBase, Trace: trace, Paper: o.paper}
 			for _, setting := range o.settings {
 				key, value, found := strings.Cut(setting, "=")
 				if !found {

@@ -251,7 +251,7 @@ func (w *world) deliver(f *clientRequest, msg message, at time.Duration) {
 		}
 		f.ended = true
 		w.tally.completed(at >= w.warmupEnd(), at, f)
-		w.issueAll(w.newRequests(f.client, f, f.client.workload.Done(f.request, f.text)))
+		w.issueNext(f)
 	case msgBroken, msgRefused:
 		f.ended = true
 		w.tally.lost++
@@ -263,6 +263,25 @@ func (w *world) deliver(f *clientRequest, msg message, at time.Duration) {
 		w.tally.failed(at >= w.warmupEnd())
 		w.continueClient(f)
 	}
+}
+
+// issueNext issues a client's next requests, after its think time, when a request ended.
+func (w *world) issueNext(f *clientRequest) {
+	next := w.newRequests(f.client, f, f.client.workload.Done(f.request, f.text))
+	if w.scenario.Think == 0 || len(next) == 0 {
+		w.issueAll(next)
+		return
+	}
+	w.pushEvent(w.thinkTime(f), event{kind: evIssue, issue: next})
+}
+
+// streamThink separates the think times of a seed from its responses.
+const streamThink = 0x7468696e6b
+
+// thinkTime returns the think time after a request, which does not depend on the policy.
+func (w *world) thinkTime(f *clientRequest) time.Duration {
+	draw := rand.New(rand.NewPCG(w.setup.Seed^streamThink, uint64(f.client.index)<<32|uint64(uint32(f.request.Seq))))
+	return time.Duration(draw.ExpFloat64() * float64(w.scenario.Think))
 }
 
 // timeOut cancels a request when its client's timeout expires.

@@ -12,10 +12,11 @@ import (
 // Constants are the parameters of a scenario in its report, complete enough to reproduce a result.
 type Constants struct {
 	Workload string `json:"workload"`
-	// Lengths and Sigma are omitted if they are 1, Rate in a closed loop.
+	// Lengths and Sigma are omitted if they are 1, Rate in a closed loop, Think if it is 0.
 	Lengths       float64           `json:"lengths,omitempty"`
 	Sigma         float64           `json:"sigma,omitempty"`
 	Rate          float64           `json:"rate,omitempty"`
+	Think         float64           `json:"think_ms,omitempty"`
 	Surges        []ConstantsSurge  `json:"surges,omitempty"`
 	Trace         *ConstantsTrace   `json:"trace,omitempty"`
 	Faults        []ConstantsFault  `json:"faults,omitempty"`
@@ -123,7 +124,7 @@ type ConstantsLink struct {
 // Constants returns the scenario's parameters.
 func (s *Scenario) Constants() Constants {
 	c := Constants{
-		Workload: string(s.Workload), Lengths: unlessOne(s.Lengths), Sigma: unlessOne(s.Sigma), Rate: s.Rate, Engine: s.Engine,
+		Workload: string(s.Workload), Lengths: unlessOne(s.Lengths), Sigma: unlessOne(s.Sigma), Rate: s.Rate, Think: milliseconds(s.Think), Engine: s.Engine,
 		LocalRTT: milliseconds(s.LocalRTT), Home: s.Home, Duration: s.Duration.Seconds(), Warmup: s.Warmup,
 		Interval: milliseconds(s.Interval), Forward: s.Forward, MaxNew: s.MaxNew, MaxContext: s.MaxContext, Order: s.Order, Tau: s.Tau,
 		MaxWait: milliseconds(s.MaxWait), ClientTimeout: milliseconds(s.ClientTimeout), ConstantsProfile: constantsOf(&s.Profile),

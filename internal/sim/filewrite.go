@@ -36,6 +36,7 @@ func (s *Scenario) YAML() string {
 	w.line("order", string(s.Order))
 	w.line("tau", strconv.Itoa(s.Tau))
 	w.line("max_wait", brief(s.MaxWait))
+	w.line("think", brief(s.Think)+" # mean time between a response and the client's next requests")
 	w.line("client_timeout", brief(s.ClientTimeout)+" # 0s = none")
 	w.list("surges", surgeLines(s.Surges))
 	w.list("faults", faultLines(s.Faults))

@@ -56,6 +56,9 @@ type Scenario struct {
 	Order   core.QueueOrder
 	Tau     int
 	MaxWait time.Duration
+	// Think is the mean of the time, exponentially distributed, between a response and the requests that
+	// its client issues next; 0 = none.
+	Think time.Duration
 	// ClientTimeout is the client timeout for a complete response; 0 = none.
 	ClientTimeout time.Duration
 	// Faults are the injected faults.

@@ -36,6 +36,7 @@ var settings = map[string]func(s *Scenario, value string) error{
 	"order":          setOrder,
 	"tau":            func(s *Scenario, v string) error { return setInt(&s.Tau, v) },
 	"max_wait":       func(s *Scenario, v string) error { return setDuration(&s.MaxWait, v) },
+	"think":          func(s *Scenario, v string) error { return setDuration(&s.Think, v) },
 	"client_timeout": func(s *Scenario, v string) error { return setDuration(&s.ClientTimeout, v) },
 	"engine":         func(s *Scenario, v string) error { s.Engine = EngineModel(v); return nil },
 	"kv":             setKV,

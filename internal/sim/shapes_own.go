@@ -26,6 +26,11 @@ var ownShapes = []shape{
 		},
 	},
 	{
+		name: "completion", title: "code completion in an open loop: long prompts that share nothing, 8 replicas near their prefill capacity", workload: workload.Completion,
+		replicas: [3]int{3, 2, 3}, clients: [3]int{80, 80, 80},
+		change: func(s *Scenario) { s.Rate = 5.8 },
+	},
+	{
 		name: "failover", title: "chats with consecutive failures of a replica, a link and a balancer, 12 replicas", workload: workload.Arena,
 		replicas: [3]int{4, 4, 4}, clients: [3]int{120, 40, 40},
 		change: func(s *Scenario) {

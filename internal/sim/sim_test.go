@@ -69,6 +69,7 @@ func drawScenario(rt *rapid.T) (*Scenario, Setup) {
 	s.Lengths = rapid.SampledFrom([]float64{1, 0.7, 1.3}).Draw(rt, "lengths")
 	s.Sigma = rapid.SampledFrom([]float64{1, 2}).Draw(rt, "sigma")
 	s.Rate = rapid.SampledFrom([]float64{0, 0, 0.5, 5}).Draw(rt, "rate")
+	s.Think = time.Duration(rapid.SampledFrom([]int{0, 0, 2}).Draw(rt, "think")) * time.Second
 	rule, err := core.ParsePush(rapid.SampledFrom([]string{"blind", "pending", "outstanding:3"}).Draw(rt, "push"))
 	if err != nil {
 		rt.Fatal(err)
@@ -275,6 +276,7 @@ func TestSettings(t *testing.T) {
 		{"lengths", "1.3"},
 		{"sigma", "2"},
 		{"rate", "4.5"},
+		{"think", "1500ms"},
 		{"engine", "light"},
 		{"order", "edf"},
 		{"balancers.us", "2"},
@@ -286,8 +288,8 @@ func TestSettings(t *testing.T) {
 		}
 	}
 	c := s.Constants()
-	got := fmt.Sprintln(c.Duration, c.Regions, c.Links, c.Forward, c.KVTokens, c.Warmup, c.MaxNew, c.Tau, c.Workload, c.Lengths, c.Sigma, c.Rate, c.Engine, c.Order)
-	want := "7 [{us 3 5 [h100-llama3.1-8b] 2} {eu 2 6 [] 0} {asia 1 5 [l4-llama3.1-8b-38k h100-llama3.1-8b] 0}] [{us eu 50} {us asia 80} {eu asia 110}] false 38000 0.2 64 3 tot15 1.3 2 4.5 light edf\n"
+	got := fmt.Sprintln(c.Duration, c.Regions, c.Links, c.Forward, c.KVTokens, c.Warmup, c.MaxNew, c.Tau, c.Workload, c.Lengths, c.Sigma, c.Rate, c.Think, c.Engine, c.Order)
+	want := "7 [{us 3 5 [h100-llama3.1-8b] 2} {eu 2 6 [] 0} {asia 1 5 [l4-llama3.1-8b-38k h100-llama3.1-8b] 0}] [{us eu 50} {us asia 80} {eu asia 110}] false 38000 0.2 64 3 tot15 1.3 2 4.5 1500 light edf\n"
 	if got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
@@ -403,5 +405,37 @@ func TestAuditFindsViolations(t *testing.T) {
 		if w.audit() == nil {
 			t.Errorf("%s: the audit has no entries", name)
 		}
+	}
+}
+
+// Clients with think time pause between a response and their next request, for its mean on average and
+// equally with every policy.
+func TestThinkTime(t *testing.T) {
+	s := short(t, "fig8a", 100*time.Second)
+	s.Regions = []Region{{Name: "us", Clients: 20, Replicas: 4}}
+	s.Think = 10 * time.Second
+	w, err := newWorld(s, Setup{Policy: "skylb", Push: push(t, "pending"), Layout: Regional, Seed: 5})
+	if err != nil {
+		t.Fatal(err)
+	}
+	sum := time.Duration(0)
+	const n = 2000
+	for i := range n {
+		f := &clientRequest{client: w.clients[i%len(w.clients)]}
+		f.request.Seq = i
+		sum += w.thinkTime(f)
+	}
+	if mean := sum / n; mean < 9*time.Second || mean > 11*time.Second {
+		t.Errorf("the mean of %d think times is %v, want about %v", n, mean, s.Think)
+	}
+	thinking := run(t, s, w.setup)
+	s.Think = 0
+	if busy := run(t, s, w.setup); thinking.Totals.Issued >= busy.Totals.Issued*3/4 {
+		t.Errorf("clients issued %d requests with think time, %d without", thinking.Totals.Issued, busy.Totals.Issued)
+	}
+	again := *s
+	again.Think = 10 * time.Second
+	if got := run(t, &again, w.setup); got.Totals != thinking.Totals {
+		t.Errorf("a second run has totals %+v, the first %+v", got.Totals, thinking.Totals)
 	}
 }

@@ -16,6 +16,8 @@ const (
 	maxRate = 100_000
 	// maxDuration keeps all products of times within 64 bits.
 	maxDuration = 1000 * time.Hour
+	// maxThink keeps think times, which exceed their mean, within 64 bits.
+	maxThink = 24 * time.Hour
 	// maxFactor limits the factor of a surge.
 	maxFactor = 1000
 	// maxReplicas, maxBalancers (per region) and maxClients limit the size of a scenario.
@@ -91,6 +93,7 @@ func (c *checker) numbers() {
 	c.need(err == nil, "order", "%v", err)
 	c.need(s.Tau >= 0, "tau", "must be at least 0, got %d", s.Tau)
 	c.need(s.MaxWait > 0, "max_wait", "must be greater than 0, got %s", s.MaxWait)
+	c.need(s.Think >= 0 && s.Think <= maxThink, "think", "must be at least 0s and at most %s, got %s", maxThink, s.Think)
 	c.need(s.ClientTimeout >= 0, "client_timeout", "must be at least 0, got %s", s.ClientTimeout)
 }
 

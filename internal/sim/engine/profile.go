@@ -143,6 +143,20 @@ func (p Profile) Scaled(factor float64) Profile {
 	return p
 }
 
+// Step returns the time of a decode step for n requests with a total context in tokens.
+func (p *Profile) Step(n, context int) time.Duration { return p.decodeTime(1, n, context) }
+
+// Prefilling returns the time in which the engine computes a prompt of which tokens are not cached,
+// alone and in chunks.
+func (p *Profile) Prefilling(tokens int) time.Duration {
+	whole, rest := tokens/p.ChunkTokens, tokens%p.ChunkTokens
+	t := time.Duration(whole) * p.prefillTime(p.ChunkTokens)
+	if rest > 0 {
+		t += p.prefillTime(rest)
+	}
+	return t
+}
+
 // prefillTime returns the time of a prefill step with that many uncached tokens.
 func (p *Profile) prefillTime(tokens int) time.Duration {
 	if len(p.Prefill) > 0 {

@@ -145,10 +145,10 @@ type BFIOPaper struct {
 	Energy     float64 `json:"energy_kj"`
 }
 
-// RunBFIO runs the named scenario with seeds 1 to seeds, one row after the other: decisions are timed,
-// and concurrent runs would disturb the timings. It returns early when ctx ends, and fails on an
-// unknown name.
-func RunBFIO(ctx context.Context, name string, seeds int, clock func() time.Duration) (*BFIOReport, error) {
+// RunBFIO runs the named scenario with seeds base+1 to base+seeds, one row after the other: decisions
+// are timed, and concurrent runs would disturb the timings. It returns early when ctx ends, and fails
+// on an unknown name.
+func RunBFIO(ctx context.Context, name string, seeds int, base uint64, clock func() time.Duration) (*BFIOReport, error) {
 	s, err := FindBFIOScenario(name)
 	if err != nil {
 		return nil, err
@@ -159,19 +159,19 @@ func RunBFIO(ctx context.Context, name string, seeds int, clock func() time.Dura
 	}
 	var cases [][]barrier.Case // by seed
 	for seed := range seeds {
-		cases = append(cases, s.cases(uint64(seed+1), report.Capacity))
+		cases = append(cases, s.cases(base+uint64(seed)+1, report.Capacity))
 	}
 	for at := range cases[0] {
-		if err := s.runCase(ctx, report, cases, at, clock); err != nil {
+		if err := s.runCase(ctx, report, cases, at, base, clock); err != nil {
 			return nil, err
 		}
 	}
 	return report, nil
 }
 
-// runCase adds the rows of one case, each with all seeds. The first row is FCFS, the baseline of the
+// runCase adds the rows of one case, each with all seeds, from seedBase+1. The first row is FCFS, the baseline of the
 // ratios.
-func (s *BFIOScenario) runCase(ctx context.Context, report *BFIOReport, cases [][]barrier.Case, at int, clock func() time.Duration) error {
+func (s *BFIOScenario) runCase(ctx context.Context, report *BFIOReport, cases [][]barrier.Case, at int, seedBase uint64, clock func() time.Duration) error {
 	fcfs := len(report.Rows)
 	for i := range cases[0][at].Rows {
 		for seed := range cases {
@@ -179,7 +179,7 @@ func (s *BFIOScenario) runCase(ctx context.Context, report *BFIOReport, cases []
 				return err
 			}
 			c := &cases[seed][at]
-			row := s.runSeed(c, &c.Rows[i], uint64(seed+1), clock)
+			row := s.runSeed(c, &c.Rows[i], seedBase+uint64(seed)+1, clock)
 			if s.ratio {
 				base := row.Imbalance
 				if i > 0 {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -178,5 +179,20 @@ func TestRunReturnsOnCancel(t *testing.T) {
 	go stop()
 	if _, err := Run(ctx, p); !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v", err)
+	}
+}
+
+// A seed base shifts the seeds: each seed has the same row in every comparison that contains it.
+func TestSeedBase(t *testing.T) {
+	p := smallPlan(t)
+	p.Policies = []string{"skylb"}
+	all := report(t, p)
+	p.Seeds, p.SeedBase = 2, 1
+	rest := report(t, p)
+	if !reflect.DeepEqual(rest.Rows, all.Rows[1:]) {
+		t.Errorf("the rows of seeds 2 and 3 are\n%+v, in a comparison of three seeds\n%+v", rest.Rows, all.Rows[1:])
+	}
+	if got := rest.seeds(); got != "seeds 2 to 3" {
+		t.Errorf("the report is of %s", got)
 	}
 }

@@ -25,8 +25,9 @@ type Comparison struct {
 	Pushes []string
 	// Layout is the placement of balancers; empty = that of the scenario, or of the policy's source.
 	Layout sim.Layout
-	// Seeds is the number of seeds, from 1.
-	Seeds int
+	// Seeds is the number of seeds, from SeedBase+1.
+	Seeds    int
+	SeedBase uint64
 	// Paper adds the claims of the scenario's paper to the report.
 	Paper bool
 	// Workers is the number of concurrent runs; 0 = the number of processors.
@@ -94,7 +95,7 @@ func (p *Comparison) setups() ([]sim.Setup, error) {
 				return nil, err
 			}
 			for seed := range p.Seeds {
-				setups = append(setups, sim.Setup{Policy: name, Push: push, Layout: layout, Seed: uint64(seed) + 1})
+				setups = append(setups, sim.Setup{Policy: name, Push: push, Layout: layout, Seed: p.SeedBase + uint64(seed) + 1})
 			}
 		}
 	}

@@ -149,8 +149,9 @@ type SageComparison struct {
 	Scenario SageScenario
 	// Strategies are names from plan.StrategyNames; none = the scenario's.
 	Strategies []string
-	// Seeds is the number of seeds, from 1.
+	// Seeds is the number of seeds, from SeedBase+1.
 	Seeds    int
+	SeedBase uint64
 	Settings SageSettings
 	// Trace, if set, replaces the generated week of demand.
 	Trace *SageTrace
@@ -253,7 +254,7 @@ func (p *SageComparison) runs() ([]sageRun, []float64, error) {
 	}
 	demands := make([]*sim.Demand, p.Seeds)
 	for seed := range demands {
-		if demands[seed], err = p.demand(base, uint64(seed)+1); err != nil {
+		if demands[seed], err = p.demand(base, p.SeedBase+uint64(seed)+1); err != nil {
 			return nil, nil, err
 		}
 	}
@@ -274,7 +275,7 @@ func (p *SageComparison) runs() ([]sageRun, []float64, error) {
 				if p.Scenario.adapt != nil {
 					p.Scenario.adapt(&s, label)
 				}
-				run := sageRun{strategy: strategy, label: label, seed: uint64(seed) + 1, fleet: &s}
+				run := sageRun{strategy: strategy, label: label, seed: p.SeedBase + uint64(seed) + 1, fleet: &s}
 				if run.setup, err = newFleetSetup(&s, strategy, plan.StrategyOptions{MaxLateShare: p.Settings.Late}, run.seed, spec, inputs[seed]); err != nil {
 					return nil, nil, err
 				}

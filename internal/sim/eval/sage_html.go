@@ -65,7 +65,7 @@ func (r *SageReport) addReplicaChart(p *chart.Page, model int) {
 	}
 	plot.YMarks = wholeMarks(plot.Y, 5)
 	plot.XMarks = plot.X.Marks(6, func(v float64) string { return plain(v) + " h" })
-	p.Put("<figure>\n<h2>{}: replicas over time, all regions, seed 1</h2>\n", name)
+	p.Put("<figure>\n<h2>{}: replicas over time, all regions, seed {}</h2>\n", name, r.Rows[0].Seed)
 	p.PutLegend(keys...)
 	plot.Put(p)
 	p.Put("</figure>\n")

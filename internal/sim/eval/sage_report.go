@@ -20,7 +20,7 @@ type SageReport struct {
 	// Requests is the total number of simulated requests.
 	Requests int `json:"-"`
 	columns  []sageColumn
-	series   []sageSeries // with seed 1, by row of the summary
+	series   []sageSeries // with the first seed, by row of the summary
 }
 
 // SageConstants are the parameters common to all runs.
@@ -147,7 +147,7 @@ func newSageReport(p *SageComparison, tps []float64, runs []sageRun, results []*
 		}
 		r.Rows = append(r.Rows, row)
 		r.Requests += row.Requests
-		if runs[i].seed == 1 {
+		if runs[i].seed == p.SeedBase+1 {
 			c := sageSeries{strategy: row.Strategy, label: row.Case, moments: results[i].Samples}
 			for _, e := range results[i].Endpoints {
 				c.models = append(c.models, e.Model)

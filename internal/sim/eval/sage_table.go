@@ -169,10 +169,7 @@ func (r *SageReport) WriteTable(w io.Writer) error {
 // basis describes the parameters common to all runs in one line.
 func (r *SageReport) basis() string {
 	c := &r.Constants
-	seeds := "seed 1"
-	if n := len(r.Rows) / len(r.Summary); n > 1 {
-		seeds = fmt.Sprintf("seeds 1 to %d", n)
-	}
+	seeds := seedRange(r.Rows[0].Seed, len(r.Rows)/len(r.Summary))
 	load := "a generated week"
 	if c.Trace != "" {
 		load = c.Trace

@@ -46,11 +46,14 @@ func (r *SimReport) basis() string {
 }
 
 // seeds describes the seeds of the rows.
-func (r *SimReport) seeds() string {
-	if n := len(r.Rows) / len(r.Summary); n > 1 {
-		return fmt.Sprintf("seeds 1 to %d", n)
+func (r *SimReport) seeds() string { return seedRange(r.Rows[0].Seed, len(r.Rows)/len(r.Summary)) }
+
+// seedRange describes n consecutive seeds.
+func seedRange(first uint64, n int) string {
+	if n > 1 {
+		return fmt.Sprintf("seeds %d to %d", first, first+uint64(n)-1)
 	}
-	return "seed 1"
+	return fmt.Sprintf("seed %d", first)
 }
 
 // cells formats a summary as a table row.

@@ -11,11 +11,11 @@ const (
 	maxBatchOutput = 512
 )
 
-// batchShape describes calls with long prefixes.
+// batchShape describes calls with long prefixes, or without any.
 type batchShape struct {
 	users    int     // per region; a few users make most of the sessions
 	prefixes int     // number of shared prefixes
-	prefix   int     // tokens per prefix
+	prefix   int     // tokens per prefix; 0 = calls share nothing
 	own      float64 // probability that a call has the user's own prefix instead
 	even     bool    // shared prefixes are equally frequent; otherwise a few make most of the calls
 	perCall  bool    // each call of a session draws its prefix; otherwise all have the same
@@ -29,6 +29,10 @@ type batchShape struct {
 var groupsShape = batchShape{
 	users: batchUsers, prefixes: 64, prefix: 2048, even: true, maxCalls: 1, question: logNormal{128, 0.1}, output: logNormal{256, 0.1},
 }
+
+// completionShape has the medians of the coding service that Splitwise measured (its section 3): prompts
+// of 1,500 tokens and responses of 13. The spreads are ours: most responses are below 50 tokens.
+var completionShape = batchShape{users: batchUsers, maxCalls: 1, question: logNormal{1500, 0.9}, output: logNormal{13, 0.9}}
 
 // The lengths of the three workloads in which hashing by user fails (SkyLB 3.2) are those of the
 // paper's chats: a template of the arena workload, and the question and response of a turn of it.
@@ -86,10 +90,11 @@ func (c *batch) Next() []Request {
 		}
 		output := c.shape.output.draw(random, 1, min(maxBatchOutput, c.MaxContext-c.shape.prefix-1))
 		question := c.shape.question.draw(random, 1, c.MaxContext-c.shape.prefix-output)
-		messages := []Message{
-			{"system", Text(c.shape.prefix, prefix)},
-			{"user", Text(question, random.Uint64())},
+		var messages []Message
+		if c.shape.prefix > 0 {
+			messages = append(messages, Message{"system", Text(c.shape.prefix, prefix)})
 		}
+		messages = append(messages, Message{"user", Text(question, random.Uint64())})
 		r := c.request(name, name, messages, c.shape.prefix+question, output, 0)
 		c.open[r.Seq] = true
 		calls = append(calls, r)

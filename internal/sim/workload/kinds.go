@@ -33,11 +33,14 @@ const (
 	Shared   Kind = "shared"
 	Bursts   Kind = "bursts"
 	Programs Kind = "programs"
+	// Completion is single calls with long prompts that share nothing, and short responses: code
+	// completion (Splitwise, Patel et al., ISCA 2024).
+	Completion Kind = "completion"
 )
 
 // Kinds returns the generated workloads.
 func Kinds() []Kind {
-	return []Kind{ToT15, ToT30, Mixed, Arena, WildChat, Groups, Shared, Bursts, Programs}
+	return []Kind{ToT15, ToT30, Mixed, Arena, WildChat, Groups, Shared, Bursts, Programs, Completion}
 }
 
 // DefaultMaxContext is the maximum of prompt plus response of a generated request, in tokens. It limits
@@ -121,6 +124,8 @@ func NewClient(kind Kind, o Options) (Client, error) {
 		return newBatch(base, burstsShape), nil
 	case Programs:
 		return newBatch(base, programsShape), nil
+	case Completion:
+		return newBatch(base, completionShape), nil
 	}
 	return nil, fmt.Errorf("unknown workload %q: must be %s", kind, kindList())
 }
@@ -160,15 +165,16 @@ func HeavyRegion(regions []string) string {
 func DefaultClients(kind Kind, heavy bool) int {
 	type counts struct{ heavy, other int }
 	table := map[Kind]counts{
-		ToT15:    {40, 20},
-		ToT30:    {40, 20},
-		Mixed:    {2, 20},
-		Arena:    {80, 80},
-		WildChat: {40, 30},
-		Groups:   {40, 40},
-		Shared:   {40, 40},
-		Bursts:   {20, 20},
-		Programs: {20, 20},
+		ToT15:      {40, 20},
+		ToT30:      {40, 20},
+		Mixed:      {2, 20},
+		Arena:      {80, 80},
+		WildChat:   {40, 30},
+		Groups:     {40, 40},
+		Shared:     {40, 40},
+		Bursts:     {20, 20},
+		Programs:   {20, 20},
+		Completion: {20, 20},
 	}
 	if heavy {
 		return table[kind].heavy

@@ -1,0 +1,95 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"runtime/debug"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"skyserve/internal/sim"
+	"skyserve/internal/sim/eval"
+	"skyserve/lbd/policy"
+)
+
+// simFuzzOptions are the flags of `skyserve sim fuzz-policy`.
+type simFuzzOptions struct {
+	eval.PolicyFuzz
+	worst  int
+	output string
+}
+
+func newSimFuzzCmd() *cobra.Command {
+	o := simFuzzOptions{PolicyFuzz: eval.PolicyFuzz{Policy: "cost", Draws: 50}}
+	cmd := &cobra.Command{
+		Use:   "fuzz-policy",
+		Short: "Search for scenarios in which a policy is behind others",
+		Long: `Draw scenarios, run a policy and the others on each, and print the ratios of throughput and
+P90 of TTFT: the median, the worst, and the scenarios with the lowest throughput ratios with
+the commands that repeat them. A draw varies the workload and its lengths, regions,
+replicas, the engines' speed and memory, round-trip times, the probe interval, even and 10:1
+loads of regions, and closed and open loops with 0.5 to 1.3 times the estimated capacity.
+Draw i has the seed --seed-base + i: the same seed draws the same scenario.
+
+Each scenario runs once, so ratios vary by some percent between seeds. A single draw
+(--draws 1) prints the results of all policies; -o yaml prints its scenario as a file
+for 'skyserve sim run'.`,
+		Example: `  skyserve sim fuzz-policy
+  skyserve sim fuzz-policy --draws 200 --seed-base 1000 --parallel 1
+  skyserve sim fuzz-policy --policy skylb --against least-load,cache-aware
+  skyserve sim fuzz-policy --draws 1 --seed-base 16 -o yaml > draw-17.yaml`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return o.run(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr())
+		},
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&o.Policy, "policy", o.Policy, "the policy to judge: "+strings.Join(policy.Names(), ", "))
+	flags.StringSliceVar(&o.Others, "against", nil, "the policies to compare it with, comma-separated (default: all others)")
+	flags.IntVar(&o.Draws, "draws", o.Draws, "draw `N` scenarios")
+	flags.Uint64Var(&o.SeedBase, "seed-base", 0, "draw with the seeds after `N`: N+1, N+2, ...")
+	flags.IntVar(&o.Workers, "parallel", 0, "draws that run at the same time (default: the number of processors)")
+	flags.IntVar(&o.worst, "worst", 5, "print the `N` scenarios with the lowest throughput ratios")
+	flags.StringVarP(&o.output, "output", "o", "table", "output format: table, json or yaml (yaml: the drawn scenario)")
+	return cmd
+}
+
+func (o *simFuzzOptions) run(ctx context.Context, out, errOut io.Writer) error {
+	if !slices.Contains([]string{"table", "json", "yaml"}, o.output) {
+		return usage(fmt.Errorf("-o %s: must be one of table, json, yaml", o.output), "")
+	}
+	if o.worst < 0 || o.Workers < 0 {
+		return usage(errors.New("--worst and --parallel: must be at least 0"), "")
+	}
+	if err := o.Check(); err != nil {
+		return usage(err, "")
+	}
+	if o.output == "yaml" {
+		if o.Draws != 1 {
+			return usage(errors.New("-o yaml: prints one scenario: set --draws 1"), "")
+		}
+		s := sim.Mixture(o.SeedBase + 1)
+		_, err := io.WriteString(out, s.YAML())
+		return err
+	}
+	debug.SetGCPercent(400) // as in runSim
+	if isTerminal(errOut) {
+		o.Progress = func(done int) { redrawLine(errOut, fmt.Sprintf("%d of %d draws", done, o.Draws)) }
+	}
+	report, err := eval.RunFuzz(ctx, o.PolicyFuzz)
+	if o.Progress != nil {
+		redrawLine(errOut, "")
+	}
+	if err != nil {
+		return err
+	}
+	if o.output == "json" {
+		return json.NewEncoder(out).Encode(report)
+	}
+	return report.WriteTable(out, o.worst)
+}

@@ -1,0 +1,58 @@
+package eval
+
+import (
+	"reflect"
+	"testing"
+
+	"skyserve/internal/sim"
+)
+
+// The number of concurrent draws does not affect a search, and each draw equals the one that its seed
+// repeats.
+func TestFuzzRepeats(t *testing.T) {
+	f := PolicyFuzz{Policy: "least-load", Others: []string{"round-robin"}, Draws: 3, SeedBase: 40, Workers: 3}
+	search := func() *FuzzReport {
+		r, err := RunFuzz(t.Context(), f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+	all := search()
+	f.Draws, f.SeedBase, f.Workers = 1, 41, 1
+	if one := search(); !reflect.DeepEqual(one.Draws[0], all.Draws[1]) {
+		t.Errorf("seed 42 yields\n%+v\nalone, and\n%+v\nas the second of three", one.Draws[0], all.Draws[1])
+	}
+}
+
+// The ratios compare with the best other policy and with skylb; the summary counts the draws behind.
+func TestFuzzRatios(t *testing.T) {
+	row := func(policy string, throughput, p90 float64) RunRow {
+		figures := sim.RunFigures{OutputTokensPerSecond: throughput}
+		if p90 > 0 {
+			figures.TTFT = &sim.Percentiles{P90: p90}
+		}
+		return RunRow{Policy: policy, RunFigures: figures}
+	}
+	draws := []FuzzDraw{
+		{Seed: 1, Rows: []RunRow{row("cost", 96, 10), row("skylb", 80, 20), row("least-load", 100, 40)}},
+		{Seed: 2, Rows: []RunRow{row("cost", 98, 10), row("skylb", 100, 5), row("least-load", 50, 40)}},
+		{Seed: 3, Rows: []RunRow{row("cost", 0, 0), row("skylb", 0, 0), row("least-load", 0, 0)}},
+	}
+	for i := range draws {
+		draws[i].compare()
+	}
+	r := newFuzzReport("cost", draws)
+	if d := &r.Draws[0]; d.Best != "least-load" || *d.Throughput != 0.96 || *d.TTFT != 0.25 || *d.ThroughputSkyLB != 1.2 || *d.TTFTSkyLB != 0.5 {
+		t.Errorf("the first draw is %+v", d)
+	}
+	if d := &r.Draws[2]; d.Throughput != nil || d.TTFT != nil {
+		t.Errorf("a draw without responses has ratios: %+v", d)
+	}
+	if r.Throughput != (FuzzRatios{2, 0.97, 0.96}) || r.TTFT.Worst != 2 || r.Behind != 0.5 || r.BehindSkyLB != 0.5 {
+		t.Errorf("the summary is %+v", r)
+	}
+	if worst := r.Worst(2); worst[0].Seed != 1 || worst[1].Seed != 2 {
+		t.Errorf("the worst draws have seeds %d and %d", worst[0].Seed, worst[1].Seed)
+	}
+}

@@ -1,0 +1,42 @@
+package sim
+
+import (
+	"reflect"
+	"testing"
+	"time"
+
+	"skyserve/internal/sim/workload"
+)
+
+// Drawn scenarios are valid, differ, stay within the documented ranges and survive a file. The same
+// seed draws the same scenario.
+func TestMixture(t *testing.T) {
+	kinds, regions, loops := map[workload.Kind]bool{}, map[int]bool{}, map[bool]bool{}
+	for seed := range uint64(150) {
+		s := Mixture(seed)
+		if err := s.Validate(); err != nil {
+			t.Fatal(err)
+		}
+		if again := Mixture(seed); !reflect.DeepEqual(s, again) {
+			t.Fatalf("seed %d drew two scenarios:\n%+v\n%+v", seed, s, again)
+		}
+		replicas := 0
+		for _, r := range s.Regions {
+			replicas += r.Replicas
+		}
+		if replicas < 1 || replicas > 64 || s.Interval > time.Second || s.Duration > 5*time.Minute {
+			t.Errorf("seed %d drew %d replicas, probes every %s, %s", seed, replicas, s.Interval, s.Duration)
+		}
+		kinds[s.Workload], regions[len(s.Regions)], loops[s.Rate > 0] = true, true, true
+		file, err := ParseFile("drawn.yaml", []byte(s.YAML()))
+		if err != nil {
+			t.Fatalf("seed %d: %v\n%s", seed, err, s.YAML())
+		}
+		if !reflect.DeepEqual(file.Constants(), s.Constants()) {
+			t.Errorf("seed %d: the file has constants\n%+v\nwant\n%+v", seed, file.Constants(), s.Constants())
+		}
+	}
+	if len(kinds) != len(workload.Kinds()) || len(regions) != 6 || len(loops) != 2 {
+		t.Errorf("150 draws have %d workloads, %d numbers of regions and %d loops", len(kinds), len(regions), len(loops))
+	}
+}
