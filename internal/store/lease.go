@@ -97,7 +97,9 @@ func (l *Lease) try(ctx context.Context, seen *observation) bool {
 	case err != nil:
 		return false
 	case string(value) == string(l.value):
-		// An earlier attempt of this process was applied, but its acknowledgement was lost.
+		// An earlier attempt of this process was applied, but its acknowledgement was lost. Others count its
+		// ttl from then.
+		revision, err = l.s.CompareAndSwap(ctx, l.key, l.value, revision)
 	case seen.expired(revision, l.s.now(), max(l.ttl, recordTTL(value))):
 		// The clock is read after the value, and the holder counts its ttl from before its
 		// write. So the holder's lease ends before this one begins.
