@@ -381,7 +381,7 @@ func TestClusterPartition(t *testing.T) {
 	minority := c.leader()
 	st := c.client(minority)
 	put(t, st, "desired.x", "1")
-	ttl := 3 * time.Second
+	ttl := time.Second
 	lease := must[*Lease](t)(st.Acquire(t.Context(), "controller", "old", ttl))
 	c.isolate(minority, true)
 	majority := c.nodes[0]
@@ -435,5 +435,35 @@ func TestClusterRefuses(t *testing.T) {
 	o.Dir = c.dir
 	if _, err := Serve(t.Context(), o); err == nil || !strings.Contains(err.Error(), memberFile) {
 		t.Errorf("a damaged file: got %v", err)
+	}
+}
+
+func TestGoneMember(t *testing.T) {
+	online := func(nodes ...string) (members []MemberStatus) {
+		for _, n := range nodes {
+			members = append(members, MemberStatus{Node: n, State: MemberCurrent})
+		}
+		return members
+	}
+	gone := func(node string, since time.Duration) MemberStatus {
+		return MemberStatus{Node: node, State: MemberOffline, LastSeen: since, peer: "old"}
+	}
+	configured := []string{"a", "b", "c"}
+	for name, c := range map[string]struct {
+		members []MemberStatus
+		want    bool
+	}{
+		"all respond":                         {online("a", "b", "c"), false},
+		"one is gone, nobody replaces it":     {append(online("a", "b"), gone("c", time.Hour)), false},
+		"its node has a new disk":             {append(online("a", "b", "c"), gone("c", time.Minute)), true},
+		"its node is not configured":          {append(online("a", "b", "c"), gone("d", time.Minute)), true},
+		"not configured, but needed":          {append(online("a", "b"), gone("d", time.Hour)), false},
+		"it may restart":                      {append(online("a", "b", "c"), gone("d", time.Second)), false},
+		"its name is unknown, all respond":    {append(online("a", "b", "c"), gone("", time.Minute)), true},
+		"its name is unknown, one is missing": {append(online("a", "b", "d"), gone("", time.Minute)), false},
+	} {
+		if _, got := goneMember(c.members, configured, time.Minute); got != c.want {
+			t.Errorf("%s: got %t, want %t", name, got, c.want)
+		}
 	}
 }

@@ -73,9 +73,11 @@ func (s *Store) Acquire(ctx context.Context, name, holder string, ttl time.Durat
 	}
 	l := &Lease{s: s, key: LeaseKey(name), value: value, ttl: ttl}
 	interval := min(max(ttl/10, 5*time.Millisecond), 500*time.Millisecond)
+	// An attempt whose request was lost with the leader of a cluster must not wait for opTimeout.
+	attempt := min(max(ttl/3, time.Second), opTimeout)
 	var seen observation
 	for {
-		if l.try(ctx, &seen) {
+		if l.tryWithin(ctx, attempt, &seen) {
 			return l, nil
 		}
 		_, _, next := s.connection()
@@ -84,6 +86,13 @@ func (s *Store) Acquire(ctx context.Context, name, holder string, ttl time.Durat
 			return nil, fmt.Errorf("acquiring lease %q for %s: %w", name, holder, ctx.Err())
 		}
 	}
+}
+
+// tryWithin is try with a timeout.
+func (l *Lease) tryWithin(ctx context.Context, timeout time.Duration, seen *observation) bool {
+	octx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	return l.try(octx, seen)
 }
 
 // try attempts to acquire the lease once, and reports whether it did. After any failure,

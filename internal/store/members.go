@@ -436,42 +436,46 @@ func (m *membership) takeStreams(ctx context.Context) error {
 	if _, err := js.UpdateStream(ctx, config); err != nil {
 		return fmt.Errorf("updating stream %s: %w", clusterStream, err)
 	}
-	names := js.StreamNames(ctx)
-	for name := range names.Name() {
-		if err := m.takeStream(ctx, js, name); err != nil {
-			return fmt.Errorf("moving stream %s: %w", name, err)
+	streams, err := listStreams(ctx, js)
+	if err != nil {
+		return fmt.Errorf("listing streams: %w", err)
+	}
+	for _, info := range streams {
+		for {
+			done, err := m.takeStream(ctx, js, info.Config.Name)
+			if done {
+				break
+			}
+			if !sleep(ctx, m.s.opts.maintainEvery) {
+				return fmt.Errorf("moving stream %s: %w", info.Config.Name, errors.Join(ctx.Err(), err))
+			}
 		}
 	}
-	return names.Err()
+	return nil
 }
 
-// takeStream moves a stream to this member: a stream that loses replicas keeps its leader.
-func (m *membership) takeStream(ctx context.Context, js jetstream.JetStream, name string) error {
-	own := m.s.member.serverName()
-	for {
-		stream, err := js.Stream(ctx, name)
-		if err != nil {
-			return err
-		}
-		info := stream.CachedInfo()
-		switch leads := info.Cluster != nil && info.Cluster.Leader == own; {
-		case leads && len(info.Cluster.Replicas) == 0:
-			return nil
-		case leads:
-			info.Config.Replicas = 1
-			_, err = js.UpdateStream(ctx, info.Config)
-		case info.Config.Replicas == 1:
-			info.Config.Replicas = Replicas
-			_, err = js.UpdateStream(ctx, info.Config)
-		default:
-			request := server.JSApiLeaderStepdownRequest{Placement: &server.Placement{Preferred: own}}
-			err = call(ctx, m.user, fmt.Sprintf(server.JSApiStreamLeaderStepDownT, name), request, &server.JSApiStreamLeaderStepDownResponse{})
-		}
-		if err != nil {
-			m.s.log.Debug("moving a stream failed; it is retried", "stream", name, "err", err)
-		}
-		if !sleep(ctx, m.s.opts.maintainEvery) {
-			return errors.Join(ctx.Err(), err)
-		}
+// takeStream makes the next step of moving a stream to this member, and reports whether it is done. A stream that
+// loses replicas keeps its leader. It is called again after an error, as while a stream elects its leader.
+func (m *membership) takeStream(ctx context.Context, js jetstream.JetStream, name string) (done bool, err error) {
+	octx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	stream, err := js.Stream(octx, name)
+	if err != nil {
+		return false, err
 	}
+	own, info := m.s.member.serverName(), stream.CachedInfo()
+	switch leads := info.Cluster != nil && info.Cluster.Leader == own; {
+	case leads && len(info.Cluster.Replicas) == 0:
+		return true, nil
+	case leads:
+		info.Config.Replicas = 1
+		_, err = js.UpdateStream(octx, info.Config)
+	case info.Config.Replicas < Replicas: // another member holds it alone
+		info.Config.Replicas = Replicas
+		_, err = js.UpdateStream(octx, info.Config)
+	default:
+		request := server.JSApiLeaderStepdownRequest{Placement: &server.Placement{Preferred: own}}
+		err = call(octx, m.user, fmt.Sprintf(server.JSApiStreamLeaderStepDownT, name), request, &server.JSApiStreamLeaderStepDownResponse{})
+	}
+	return false, err
 }

@@ -284,7 +284,7 @@ func (s *Store) openStream(ctx context.Context, opened *jetstream.Stream, config
 		return nil, nil, err
 	}
 	stream, err = ensureStream(ctx, nc, js, config)
-	s.creation.recordResult(s.now(), err)
+	s.creation.recordResult(s.now(), creationFailure(nc, err))
 	if err != nil {
 		return nil, nil, err
 	}

@@ -13,9 +13,9 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// isolatedAfter is how long writes fail before a client tries another member: longer than an
+// isolatedAfter is how long no write succeeds before a client tries another member: longer than an
 // election, after which any member serves again.
-const isolatedAfter = 4 * time.Second
+const isolatedAfter = electionMax + time.Second
 
 // ensureStream creates a stream, or updates those of its fields that this program sets. A cluster
 // of three or more holds Replicas of it.
@@ -23,11 +23,11 @@ func ensureStream(ctx context.Context, nc *nats.Conn, js jetstream.JetStream, co
 	cluster := nc.ConnectedClusterName()
 	embedded := strings.HasPrefix(cluster, clusterPrefix)
 	if embedded {
-		if _, err := js.Stream(ctx, clusterStream); err != nil {
+		if _, err := openExisting(ctx, nc, js, clusterStream); err != nil {
 			return nil, fmt.Errorf("%w: the store's cluster %s is not open yet: %w", ErrUnavailable, cluster, err)
 		}
 	}
-	old, err := js.Stream(ctx, config.Name)
+	old, err := openExisting(ctx, nc, js, config.Name)
 	switch {
 	case errors.Is(err, jetstream.ErrStreamNotFound):
 		if cluster == "" {
@@ -62,6 +62,43 @@ func ensureStream(ctx context.Context, nc *nats.Conn, js jetstream.JetStream, co
 	return js.UpdateStream(ctx, next)
 }
 
+// readAttempt is the timeout of one attempt to read from a cluster: far longer than a round trip.
+const readAttempt = time.Second
+
+// retryRead calls f, which only reads, until ctx ends or f does not time out. The members of a cluster do not respond
+// to requests that they receive while a stream has no leader.
+func retryRead(ctx context.Context, nc *nats.Conn, f func(context.Context) error) error {
+	if nc == nil || nc.ConnectedClusterName() == "" {
+		return f(ctx)
+	}
+	for {
+		octx, cancel := context.WithTimeout(ctx, readAttempt)
+		err := f(octx)
+		cancel()
+		if err == nil || ctx.Err() != nil || !nc.IsConnected() || !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, nats.ErrTimeout) {
+			return err
+		}
+	}
+}
+
+// openExisting opens a stream.
+func openExisting(ctx context.Context, nc *nats.Conn, js jetstream.JetStream, name string) (stream jetstream.Stream, err error) {
+	err = retryRead(ctx, nc, func(ctx context.Context) (err error) {
+		stream, err = js.Stream(ctx, name)
+		return err
+	})
+	return stream, err
+}
+
+// creationFailure returns the error of ensureStream for createBackoff: none of a cluster, whose servers also
+// fail while they elect a leader.
+func creationFailure(nc *nats.Conn, err error) error {
+	if nc.ConnectedClusterName() != "" {
+		return nil
+	}
+	return err
+}
+
 // lacksServers reports whether a cluster has too few servers, or too little space on them, for a stream.
 func lacksServers(err error) bool {
 	var apiError *jetstream.APIError
@@ -75,17 +112,14 @@ func lacksServers(err error) bool {
 	return false
 }
 
-// leaveMember connects to another member after a write that timed out, or an outage of isolatedAfter: this
+// leaveMember connects to another member after a failed write, if none has succeeded for isolatedAfter: this
 // member may be partitioned from the others. The caller holds mu.
-func (s *Store) leaveMember(err error, outage *Outage) {
-	timeout := errors.Is(err, context.DeadlineExceeded) || errors.Is(err, nats.ErrTimeout)
-	if !timeout && s.now().Sub(outage.Since) < isolatedAfter {
-		return
-	}
-	if s.nc == nil || !s.nc.IsConnected() || len(s.nc.Servers()) < 2 {
+func (s *Store) leaveMember(err error) {
+	if s.now().Sub(s.wrote) < isolatedAfter || s.nc == nil || !s.nc.IsConnected() || len(s.nc.Servers()) < 2 {
 		return
 	}
 	s.log.Warn("writes to the store fail; connecting to another of its members", "err", err)
+	s.wrote = s.now()
 	nc := s.nc
 	go func() { _ = nc.ForceReconnect() }() // fails only after Close
 }

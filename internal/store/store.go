@@ -57,6 +57,8 @@ type Store struct {
 	// droppedEvents is the same for events.
 	droppedEvents int64
 	closed        bool
+	// wrote is when a write last succeeded on this connection, or when it was made.
+	wrote time.Time
 	// epoch counts connections. Whenever it increases, up is closed and replaced, which
 	// restarts all watches.
 	epoch uint64
@@ -220,6 +222,7 @@ func (s *Store) connected() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.epoch++
+	s.wrote = s.now()
 	s.state, s.points, s.events = nil, nil, nil
 	s.read, s.write, s.lost = nil, nil, nil // they are of an earlier connection, maybe to another server
 	s.creation.recordResult(s.now(), nil)
@@ -255,6 +258,13 @@ func (s *Store) conn() (*nats.Conn, error) {
 		return nil, fmt.Errorf("%w: not connected to %s", ErrUnavailable, s.url)
 	}
 	return s.nc, nil
+}
+
+// current returns the newest connection, nil before the first.
+func (s *Store) current() *nats.Conn {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.nc
 }
 
 // connection returns the epoch of the newest connection, whether it is up, and a channel
@@ -293,9 +303,12 @@ func (s *Store) bucket(ctx context.Context) (jetstream.KeyValue, error) {
 		// write that was acknowledged before.
 	})
 	if err == nil {
-		kv, err = js.KeyValue(ctx, bucket)
+		err = retryRead(ctx, nc, func(ctx context.Context) (err error) {
+			kv, err = js.KeyValue(ctx, bucket)
+			return err
+		})
 	}
-	s.creation.recordResult(s.now(), err)
+	s.creation.recordResult(s.now(), creationFailure(nc, err))
 	if err != nil {
 		return nil, err
 	}
@@ -345,6 +358,9 @@ func (s *Store) recordResult(last **Outage, err error) {
 	defer s.mu.Unlock()
 	if err == nil || !errors.Is(kindOf(err), ErrUnavailable) {
 		*last = nil
+		if last == &s.write {
+			s.wrote = s.now()
+		}
 		return
 	}
 	p := &Outage{Since: s.now(), Err: err}
@@ -356,6 +372,6 @@ func (s *Store) recordResult(last **Outage, err error) {
 	}
 	*last = p
 	if last == &s.write {
-		s.leaveMember(err, p)
+		s.leaveMember(err)
 	}
 }

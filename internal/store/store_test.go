@@ -25,6 +25,9 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	if text := os.Getenv(memberEnv); text != "" {
+		os.Exit(runMember(text))
+	}
 	goleak.VerifyTestMain(m)
 }
 
@@ -237,7 +240,7 @@ func TestClientsReconnectAfterRestart(t *testing.T) {
 	}
 }
 
-func freeAddr(t *testing.T) string {
+func freeAddr(t testing.TB) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
