@@ -34,8 +34,9 @@ const memberEnv = "SKYSERVE_TEST_STORE_MEMBER"
 
 // processOptions are the options of a member in a process of its own.
 type processOptions struct {
-	Dir, Listen string
-	Cluster     Cluster
+	Dir, Listen        string
+	Node, ListenRoutes string
+	Members, Routes    []string
 }
 
 // runMember runs the member that the environment describes until its standard input ends.
@@ -45,7 +46,8 @@ func runMember(text string) int {
 	if err == nil {
 		log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
 		_, err = Serve(context.Background(), Options{
-			Dir: o.Dir, Listen: o.Listen, Token: "secret", Cluster: &o.Cluster, Logger: log,
+			Dir: o.Dir, Listen: o.Listen, Token: "secret", Logger: log,
+			Cluster:       &Cluster{Name: ClusterName("chat"), Node: o.Node, Listen: o.ListenRoutes, Members: o.Members, Routes: o.Routes},
 			maintainEvery: 100 * time.Millisecond, removeAfter: time.Second,
 		})
 	}
@@ -80,11 +82,10 @@ func newProcessCluster(t *testing.T, nodes ...string) *processCluster {
 func (c *processCluster) start(node string) {
 	c.t.Helper()
 	o := processOptions{
-		Dir: filepath.Join(c.dir, node), Listen: c.clients[node],
-		Cluster: Cluster{Name: ClusterName("chat"), Node: node, Listen: c.ports[node], Members: c.nodes},
+		Dir: filepath.Join(c.dir, node), Listen: c.clients[node], Node: node, ListenRoutes: c.ports[node], Members: c.nodes,
 	}
 	for _, n := range c.nodes {
-		o.Cluster.Routes = append(o.Cluster.Routes, c.ports[n])
+		o.Routes = append(o.Routes, c.ports[n])
 	}
 	text, err := json.Marshal(o)
 	if err != nil {

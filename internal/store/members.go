@@ -466,7 +466,8 @@ func (m *membership) takeStream(ctx context.Context, js jetstream.JetStream, nam
 	own, info := m.s.member.serverName(), stream.CachedInfo()
 	switch leads := info.Cluster != nil && info.Cluster.Leader == own; {
 	case leads && len(info.Cluster.Replicas) == 0:
-		return true, nil
+		// The server writes the configuration afterwards; a single store refuses one with several replicas.
+		return storedReplicas(m.s.opts.Dir, name) == 1, nil
 	case leads:
 		info.Config.Replicas = 1
 		_, err = js.UpdateStream(octx, info.Config)
@@ -478,4 +479,14 @@ func (m *membership) takeStream(ctx context.Context, js jetstream.JetStream, nam
 		err = call(octx, m.user, fmt.Sprintf(server.JSApiStreamLeaderStepDownT, name), request, &server.JSApiStreamLeaderStepDownResponse{})
 	}
 	return false, err
+}
+
+// storedReplicas returns the number of replicas in the configuration of a stream on disk; 0 if it cannot be read.
+func storedReplicas(dir, stream string) int {
+	data, err := os.ReadFile(filepath.Join(dir, server.JetStreamStoreDir, server.DEFAULT_GLOBAL_ACCOUNT, "streams", stream, server.JetStreamMetaFile))
+	var c server.FileStreamInfo
+	if err != nil || json.Unmarshal(data, &c) != nil {
+		return 0
+	}
+	return c.Replicas
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"log/slog"
 	"net"
@@ -27,6 +28,10 @@ import (
 func TestMain(m *testing.M) {
 	if text := os.Getenv(memberEnv); text != "" {
 		os.Exit(runMember(text))
+	}
+	// Tests of clusters wait for elections: more of them than processors run at once.
+	if err := flag.Set("test.parallel", "8"); err != nil {
+		panic(err)
 	}
 	goleak.VerifyTestMain(m)
 }
