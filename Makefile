@@ -8,7 +8,7 @@ PURE         := forecast internal/catalogue internal/printable internal/service 
                 lbd/openai lbd/policy lbd/prefix lbd/record plan plan/chart
 CONCURRENT    = $(filter-out $(PURE:%=skyserve/%),$(shell go list ./...))
 
-.PHONY: test short build vet lint race bench chaos compare-proxy compare-bursts compare-solver compare-forecast judge-clouds disk examples openai-clients real-engine image-digest ci
+.PHONY: test short build vet lint race bench chaos chaos-store compare-proxy compare-bursts compare-solver compare-forecast judge-clouds disk examples openai-clients real-engine image-digest ci
 
 test:
 	go test ./...
@@ -41,6 +41,11 @@ bench:
 # make chaos ARGS='-chaos.seeds=5 -chaos.clients=60'
 chaos:
 	go test -run 'TestChaos$$' -v -count=1 -timeout 60m ./lbd -chaos.seeds=20 -chaos.duration=30s $(ARGS)
+
+# Kills members of the store's cluster at random, each in a process of its own, while clients write and contend
+# for a lease (about 10 minutes). ARGS are flags of the test: make chaos-store ARGS='-store.seed=7 -store.seeds=1'
+chaos-store:
+	go test -run 'TestClusterKills$$' -v -count=1 -timeout 60m ./internal/store -store.seeds=10 -store.kills=20 $(ARGS)
 
 # Compares the balancer with nginx and haproxy on this machine (Linux, about 8 minutes).
 # ARGS are flags of the comparison: make compare-proxy ARGS='-rounds 2 -streams 1000'

@@ -7,4 +7,8 @@
 // fencing token), points.go (history), usage.go, events.go and eventqueue.go (who or what changed
 // the service), server.go (the embedded server, which syncs each write to disk before it
 // acknowledges it) and health.go (its restart after a full disk).
+//
+// A store can be a cluster of three: read cluster.go (its options and the identity of a disk), members.go (how it
+// opens, grows, shrinks and replaces members), clusterstatus.go, snapshot.go, election.go (how fast it elects
+// leaders) and replicas.go (what clients do about it).
 package store

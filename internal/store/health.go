@@ -75,6 +75,7 @@ func (s *Server) supervise(ctx context.Context, ns *server.Server) {
 			ns = s.restart(ctx, ns)
 		}
 	}
+	s.leave()
 	stopNATS(ns)
 }
 
@@ -101,8 +102,14 @@ func (s *Server) restart(ctx context.Context, ns *server.Server) *server.Server 
 		s.report(err)
 		return ns
 	}
+	s.leave()
 	stopNATS(ns)
-	ns, err := startNATS(ctx, s.opts, s.host, s.port)
+	ns, err := startNATS(ctx, s.opts, s.member, s.host, s.port)
+	if err == nil {
+		if err = s.join(ctx, ns); err != nil {
+			stopNATS(ns)
+		}
+	}
 	if err != nil {
 		s.report(err)
 		return nil
@@ -118,6 +125,10 @@ func check(ns *server.Server) error {
 	for _, e := range ns.Healthz(&server.HealthzOptions{Details: true}).Errors {
 		// While a stream is created, its directory exists before the server serves it, for
 		// long on a slow disk. checkRecovered detects streams that were lost.
+		// A member without a majority, or that is not current, waits for the others.
+		if ns.JetStreamIsClustered() && !strings.Contains(e.Error, "write error") {
+			continue
+		}
 		if !strings.HasSuffix(e.Error, "could not be recovered") {
 			return errors.New(e.Error)
 		}

@@ -21,6 +21,7 @@ import (
 // problem.
 func TestProblemReportsStoreFailure(t *testing.T) {
 	testkit.Slow(t)
+	t.Parallel()
 	srv := serve(t, t.TempDir())
 	st := connect(t, srv)
 	must[uint64](t)(st.Put(t.Context(), "key", nil))

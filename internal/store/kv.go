@@ -38,15 +38,17 @@ func (s *Store) withBucket(ctx context.Context, key, operation string, f func(co
 }
 
 // Get returns the value of a key and its revision. It fails with ErrNotFound or
-// ErrUnavailable.
+// ErrUnavailable. It sees every write that was acknowledged before, except from a member of a cluster that is
+// partitioned from the majority, for up to quorumTimeout: decide by compare-and-swap, or under a lease.
 func (s *Store) Get(ctx context.Context, key string) (value []byte, revision uint64, err error) {
 	err = s.withBucket(ctx, key, readOperation, func(ctx context.Context, kv jetstream.KeyValue) error {
-		e, err := kv.Get(ctx, key)
-		if err != nil {
+		return retryRead(ctx, s.current(), func(ctx context.Context) error {
+			e, err := kv.Get(ctx, key)
+			if err == nil {
+				value, revision = e.Value(), e.Revision()
+			}
 			return err
-		}
-		value, revision = e.Value(), e.Revision()
-		return nil
+		})
 	})
 	return value, revision, err
 }

@@ -73,9 +73,11 @@ func (s *Store) Acquire(ctx context.Context, name, holder string, ttl time.Durat
 	}
 	l := &Lease{s: s, key: LeaseKey(name), value: value, ttl: ttl}
 	interval := min(max(ttl/10, 5*time.Millisecond), 500*time.Millisecond)
+	// An attempt whose request was lost with the leader of a cluster must not wait for opTimeout.
+	attempt := min(max(ttl/3, time.Second), opTimeout)
 	var seen observation
 	for {
-		if l.try(ctx, &seen) {
+		if l.tryWithin(ctx, attempt, &seen) {
 			return l, nil
 		}
 		_, _, next := s.connection()
@@ -84,6 +86,13 @@ func (s *Store) Acquire(ctx context.Context, name, holder string, ttl time.Durat
 			return nil, fmt.Errorf("acquiring lease %q for %s: %w", name, holder, ctx.Err())
 		}
 	}
+}
+
+// tryWithin is try with a timeout.
+func (l *Lease) tryWithin(ctx context.Context, timeout time.Duration, seen *observation) bool {
+	octx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	return l.try(octx, seen)
 }
 
 // try attempts to acquire the lease once, and reports whether it did. After any failure,
@@ -97,7 +106,9 @@ func (l *Lease) try(ctx context.Context, seen *observation) bool {
 	case err != nil:
 		return false
 	case string(value) == string(l.value):
-		// An earlier attempt of this process was applied, but its acknowledgement was lost.
+		// An earlier attempt of this process was applied, but its acknowledgement was lost. Others count its
+		// ttl from then.
+		revision, err = l.s.CompareAndSwap(ctx, l.key, l.value, revision)
 	case seen.expired(revision, l.s.now(), max(l.ttl, recordTTL(value))):
 		// The clock is read after the value, and the holder counts its ttl from before its
 		// write. So the holder's lease ends before this one begins.

@@ -156,3 +156,20 @@ func TestAcquireRejectsInvalidArguments(t *testing.T) {
 		t.Fatal("ttl 0 was accepted")
 	}
 }
+
+// An acquisition whose acknowledgement was lost counts for others from when it was written. The holder may
+// not count it from when it finds it: until then another may have waited for the whole ttl.
+func TestAcquireWritesAgainAfterLostAcknowledgement(t *testing.T) {
+	st := connect(t, serve(t, t.TempDir()))
+	l := &Lease{s: st, key: LeaseKey("controller"), value: []byte(`{"holder":"a"}`), ttl: time.Minute}
+	written := must[uint64](t)(st.Put(t.Context(), l.key, l.value)) // its acknowledgement was lost
+	var other, own observation
+	other.expired(written, st.now(), l.ttl)
+	if !l.try(t.Context(), &own) {
+		t.Fatal("the lease was not acquired")
+	}
+	_, revision, err := st.Get(t.Context(), l.key)
+	if err != nil || other.expired(revision, st.now().Add(l.ttl), l.ttl) || l.Token() != revision {
+		t.Errorf("token %d at revision %d, %v: another holder can acquire the lease before it ends", l.Token(), revision, err)
+	}
+}

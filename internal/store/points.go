@@ -283,8 +283,8 @@ func (s *Store) openStream(ctx context.Context, opened *jetstream.Stream, config
 	if err := s.creation.recentFailure(s.now()); err != nil {
 		return nil, nil, err
 	}
-	stream, err = js.CreateOrUpdateStream(ctx, config)
-	s.creation.recordResult(s.now(), err)
+	stream, err = ensureStream(ctx, nc, js, config)
+	s.creation.recordResult(s.now(), creationFailure(nc, err))
 	if err != nil {
 		return nil, nil, err
 	}

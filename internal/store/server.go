@@ -3,6 +3,7 @@ package store
 import (
 	"cmp"
 	"context"
+	"crypto/rand"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -14,6 +15,7 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
@@ -50,13 +52,18 @@ type Options struct {
 	// TLS, if not nil, is used from the first byte and authenticates clients by
 	// certificate.
 	TLS *tls.Config
+	// Cluster makes the store a member of a cluster; nil = a single store.
+	Cluster *Cluster
 	// Logger receives the server's logs; nil discards them.
 	Logger *slog.Logger
 	// OnHealth, if not nil, is called with the problem when the store can no longer write, and
 	// with nil when it can write again. Calls never overlap.
 	OnHealth func(*Outage)
 
-	checkEvery time.Duration // 0 = checkEvery
+	checkEvery    time.Duration // 0 = checkEvery
+	maintainEvery time.Duration // 0 = maintainEvery
+	removeAfter   time.Duration // 0 = removeAfter
+	secret        string        // of the server's connections to itself
 }
 
 // Server is an embedded store that runs until its context ends or Close.
@@ -70,8 +77,13 @@ type Server struct {
 	end  context.CancelFunc
 	done chan struct{} // closed once everything has stopped
 
-	mu      sync.Mutex
-	problem *Outage // nil while it can write
+	member    member // the zero value without a cluster
+	detaching atomic.Bool
+
+	mu         sync.Mutex
+	problem    *Outage     // nil while it can write
+	membership *membership // nil without a cluster, and while the server is stopped
+	cluster    ClusterStatus
 }
 
 // Serve starts an embedded store: JetStream in o.Dir, which syncs each write to disk before it
@@ -79,11 +91,20 @@ type Server struct {
 // fails if o.Dir is in use by another store, is not a directory or contains damaged streams.
 // It also fails for an address beyond loopback without a token or TLS. If the disk becomes full
 // later, the store cannot write until space is free again: see Health.
+//
+// With o.Cluster it returns before the cluster has a majority: see Server.Cluster. The data of a single
+// store in o.Dir is restored into the cluster, unless that already has data. It fails if
+// o.Dir belongs to another cluster or node; without o.Cluster, if o.Dir belongs to a member that
+// was not detached.
 func Serve(ctx context.Context, o Options) (*Server, error) {
 	if o.Listen == "" {
 		o.Listen = DefaultListen
 	}
-	o.checkEvery = cmp.Or(o.checkEvery, checkEvery)
+	o.checkEvery, o.maintainEvery = cmp.Or(o.checkEvery, checkEvery), cmp.Or(o.maintainEvery, maintainEvery)
+	o.removeAfter, o.secret = cmp.Or(o.removeAfter, removeAfter), rand.Text()
+	if err := o.Cluster.validate(); err != nil {
+		return nil, err
+	}
 	host, port, err := checkListen(o.Listen, o.Token != "" || o.TLS != nil)
 	if err != nil {
 		return nil, err
@@ -92,7 +113,7 @@ func Serve(ctx context.Context, o Options) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	ns, err := startNATS(ctx, o, host, port)
+	m, ns, err := startStore(ctx, o, host, port)
 	if err != nil {
 		lock.Close()
 		return nil, err
@@ -100,13 +121,38 @@ func Serve(ctx context.Context, o Options) (*Server, error) {
 	if addr, ok := ns.Addr().(*net.TCPAddr); ok {
 		port = addr.Port // after a restart, clients reconnect to the same port
 	}
-	s := &Server{opts: o, host: host, port: port, url: ns.ClientURL(), lock: lock, log: o.Logger, done: make(chan struct{})}
+	s := &Server{member: m, opts: o, host: host, port: port, url: ns.ClientURL(), lock: lock, log: o.Logger, done: make(chan struct{})}
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
 	}
 	ctx, s.end = context.WithCancel(ctx)
+	if err := s.join(ctx, ns); err != nil {
+		s.end()
+		stopNATS(ns)
+		lock.Close()
+		return nil, fmt.Errorf("starting store in %s: %w", o.Dir, err)
+	}
 	go s.supervise(ctx, ns)
 	return s, nil
+}
+
+// startStore starts the server of a single store or of a member.
+func startStore(ctx context.Context, o Options, host string, port int) (m member, ns *server.Server, err error) {
+	if m, err = openMember(o.Dir, o.Cluster); err != nil {
+		return m, nil, err
+	}
+	if o.Cluster == nil {
+		ns, err = startNATS(ctx, o, member{}, host, port)
+		if err == nil && m.Detached {
+			err = os.Remove(filepath.Join(o.Dir, memberFile)) // it may have accepted writes since: it is no member
+		}
+	} else {
+		if err = prepareMember(ctx, o, m); err != nil {
+			return m, nil, fmt.Errorf("starting store: preparing %s for cluster %s: %w", o.Dir, o.Cluster.Name, err)
+		}
+		ns, err = startNATS(ctx, o, m, host, port)
+	}
+	return m, ns, err
 }
 
 // URL returns the URL for Connect.
@@ -160,15 +206,30 @@ func lockDir(dir string) (*os.File, error) {
 }
 
 // startNATS starts the server and waits until it is ready.
-func startNATS(ctx context.Context, o Options, host string, port int) (*server.Server, error) {
+func startNATS(ctx context.Context, o Options, m member, host string, port int) (*server.Server, error) {
 	if err := probePort(host, port); err != nil {
 		return nil, err
 	}
-	onDisk := streamsOnDisk(o.Dir)
-	ns, err := server.NewServer(natsOptions(o, host, port))
+	onDisk, options := streamsOnDisk(o.Dir), natsOptions(o, host, port)
+	auth := &authenticator{token: o.Token, secret: o.secret}
+	if o.Cluster != nil {
+		onDisk = nil // the other members repair what is damaged
+		options.Authorization, options.CustomClientAuthentication = "", auth
+		if err := o.Cluster.apply(options, m); err != nil {
+			return nil, err
+		}
+		if names, _ := snapshots(filepath.Join(o.Dir, singleDir)); len(names) > 0 {
+			options.Tags.Add(singleTag)
+		}
+		if err := probePort(options.Cluster.Host, max(options.Cluster.Port, 0)); err != nil {
+			return nil, err
+		}
+	}
+	ns, err := server.NewServer(options)
 	if err != nil {
 		return nil, fmt.Errorf("starting store in %s: %w", o.Dir, err)
 	}
+	auth.system = ns.SystemAccount
 	log := newLogger(o.Logger)
 	ns.SetLogger(log, false, false)
 	ns.Start()

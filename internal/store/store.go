@@ -57,6 +57,8 @@ type Store struct {
 	// droppedEvents is the same for events.
 	droppedEvents int64
 	closed        bool
+	// wrote is when a write last succeeded on this connection, or when it was made.
+	wrote time.Time
 	// epoch counts connections. Whenever it increases, up is closed and replaced, which
 	// restarts all watches.
 	epoch uint64
@@ -104,7 +106,8 @@ func Logger(l *slog.Logger) Option { return func(c *config) { c.log = l } }
 var namespaceRE = regexp.MustCompile(`^[A-Za-z0-9_-]+$`)
 
 // Connect connects to the store at a NATS URL (nats://host:port, several separated by
-// commas). Without Lazy it fails with ErrUnavailable if no server responds; with Lazy it
+// commas). The first that responds is used, and another one when it is lost or cannot write, as
+// when it is partitioned from the others: put the own machine's first. Without Lazy it fails with ErrUnavailable if no server responds; with Lazy it
 // fails only on an invalid URL or option. ctx limits only the first attempt; call Close to
 // disconnect.
 func Connect(ctx context.Context, natsURL, token string, options ...Option) (*Store, error) {
@@ -136,7 +139,7 @@ func Connect(ctx context.Context, natsURL, token string, options ...Option) (*St
 func (s *Store) natsOptions(token string, c config) []nats.Option {
 	opts := []nats.Option{
 		nats.Name(c.name), nats.Timeout(dialTimeout), nats.MaxReconnects(-1),
-		nats.CustomReconnectDelay(backoff), nats.ReconnectBufSize(-1), nats.IgnoreAuthErrorAbort(),
+		nats.CustomReconnectDelay(backoff), nats.DontRandomize(), nats.ReconnectBufSize(-1), nats.IgnoreAuthErrorAbort(),
 		nats.PingInterval(5 * time.Second), nats.MaxPingsOutstanding(2),
 		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) { s.disconnected(err) }),
 		nats.ReconnectHandler(func(*nats.Conn) { s.connected() }),
@@ -219,6 +222,7 @@ func (s *Store) connected() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.epoch++
+	s.wrote = s.now()
 	s.state, s.points, s.events = nil, nil, nil
 	s.read, s.write, s.lost = nil, nil, nil // they are of an earlier connection, maybe to another server
 	s.creation.recordResult(s.now(), nil)
@@ -256,6 +260,13 @@ func (s *Store) conn() (*nats.Conn, error) {
 	return s.nc, nil
 }
 
+// current returns the newest connection, nil before the first.
+func (s *Store) current() *nats.Conn {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.nc
+}
+
 // connection returns the epoch of the newest connection, whether it is up, and a channel
 // that is closed at the next one.
 func (s *Store) connection() (epoch uint64, ok bool, next <-chan struct{}) {
@@ -283,11 +294,21 @@ func (s *Store) bucket(ctx context.Context) (jetstream.KeyValue, error) {
 	if err := s.creation.recentFailure(s.now()); err != nil {
 		return nil, err
 	}
-	kv, err = js.CreateOrUpdateKeyValue(ctx, jetstream.KeyValueConfig{
-		Bucket: s.namespace + "_state", Description: "skyserve: desired state and leases",
-		History: 1, MaxBytes: stateMaxBytes, Storage: jetstream.FileStorage,
+	bucket := s.namespace + "_state"
+	_, err = ensureStream(ctx, nc, js, jetstream.StreamConfig{
+		Name: "KV_" + bucket, Description: "skyserve: desired state and leases", Subjects: []string{"$KV." + bucket + ".>"},
+		Storage: jetstream.FileStorage, MaxMsgsPerSubject: 1, MaxBytes: stateMaxBytes, Discard: jetstream.DiscardNew,
+		AllowRollup: true, DenyDelete: true,
+		// Without AllowDirect only the leader of the stream responds to reads, so that they see every
+		// write that was acknowledged before.
 	})
-	s.creation.recordResult(s.now(), err)
+	if err == nil {
+		err = retryRead(ctx, nc, func(ctx context.Context) (err error) {
+			kv, err = js.KeyValue(ctx, bucket)
+			return err
+		})
+	}
+	s.creation.recordResult(s.now(), creationFailure(nc, err))
 	if err != nil {
 		return nil, err
 	}
@@ -337,6 +358,9 @@ func (s *Store) recordResult(last **Outage, err error) {
 	defer s.mu.Unlock()
 	if err == nil || !errors.Is(kindOf(err), ErrUnavailable) {
 		*last = nil
+		if last == &s.write {
+			s.wrote = s.now()
+		}
 		return
 	}
 	p := &Outage{Since: s.now(), Err: err}
@@ -347,4 +371,7 @@ func (s *Store) recordResult(last **Outage, err error) {
 		p.Since = (*last).Since
 	}
 	*last = p
+	if last == &s.write {
+		s.leaveMember(err)
+	}
 }

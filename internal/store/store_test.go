@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"log/slog"
 	"net"
@@ -25,6 +26,13 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	if text := os.Getenv(memberEnv); text != "" {
+		os.Exit(runMember(text))
+	}
+	// Tests of clusters wait for elections: more of them than processors run at once.
+	if err := flag.Set("test.parallel", "8"); err != nil {
+		panic(err)
+	}
 	goleak.VerifyTestMain(m)
 }
 
@@ -237,7 +245,7 @@ func TestClientsReconnectAfterRestart(t *testing.T) {
 	}
 }
 
-func freeAddr(t *testing.T) string {
+func freeAddr(t testing.TB) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"skyserve/internal/identity"
+	"skyserve/internal/testkit"
 )
 
 // party returns a party of the service chat with a certificate signed by an authority.
@@ -69,4 +70,38 @@ func TestTLSAuthenticatesClients(t *testing.T) {
 	if text, err := io.ReadAll(conn); strings.Contains(string(text), "PONG") {
 		t.Errorf("without TLS: got %q, %v", text, err)
 	}
+}
+
+// Routes require a certificate of the service and the role of a controller on both sides.
+func TestTLSAuthenticatesMembers(t *testing.T) {
+	t.Parallel()
+	ours, theirs := must[*identity.Authority](t)(identity.NewAuthority("chat", time.Now())), must[*identity.Authority](t)(identity.NewAuthority("chat", time.Now()))
+	c := newTestCluster(t, "a", "b", "c")
+	start := func(node string, p identity.Party) {
+		o := c.options(node)
+		o.Cluster.Accept, o.Cluster.Dial = p.Server(identity.Controller), p.Client(identity.Controller)
+		c.servers[node] = must[*Server](t)(Serve(t.Context(), o))
+		t.Cleanup(c.servers[node].Close)
+	}
+	start("a", party(t, ours, identity.Controller))
+	start("b", party(t, theirs, identity.Controller))
+	start("c", party(t, ours, identity.Balancer))
+	testkit.Eventually(t, "the members have observed the cluster", func() bool { return c.servers["a"].Cluster().Clustered })
+	for node, s := range c.servers {
+		if n := routes(s); n != 0 {
+			t.Errorf("%s has %d routes", node, n)
+		}
+	}
+	for _, node := range []string{"b", "c"} {
+		c.servers[node].Close()
+		start(node, party(t, ours, identity.Controller))
+	}
+	c.waitReplicated()
+}
+
+// routes counts the connections of a member to others.
+func routes(s *Server) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.membership.ns.NumRoutes()
 }

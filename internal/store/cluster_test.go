@@ -1,0 +1,469 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"skyserve/internal/telemetry"
+	"skyserve/internal/testkit"
+)
+
+// testCluster is a cluster of members in this process, whose routes go through proxies.
+type testCluster struct {
+	t       *testing.T
+	dir     string
+	nodes   []string
+	ports   map[string]string            // the address of the route listener, by node
+	clients map[string]string            // the address of the client listener, by node
+	links   map[string]map[string]*proxy // by the nodes that dials and accepts
+	servers map[string]*Server
+}
+
+func newTestCluster(t *testing.T, nodes ...string) *testCluster {
+	c := &testCluster{
+		t: t, dir: t.TempDir(), nodes: nodes, ports: map[string]string{}, clients: map[string]string{},
+		links: map[string]map[string]*proxy{}, servers: map[string]*Server{},
+	}
+	for _, n := range nodes {
+		c.ports[n], c.clients[n] = freeAddr(t), freeAddr(t)
+	}
+	for _, from := range nodes {
+		c.links[from] = map[string]*proxy{}
+		for _, to := range nodes {
+			if from != to {
+				c.links[from][to] = newProxy(t, c.ports[to])
+			}
+		}
+	}
+	return c
+}
+
+// options returns those of a member.
+func (c *testCluster) options(node string) Options {
+	cluster := &Cluster{
+		Name: ClusterName("chat"), Node: node, Listen: c.ports[node], Members: c.nodes,
+		Advertise: "127.0.0.1:1", // members only reach each other through proxies
+	}
+	for _, n := range c.nodes {
+		if n != node {
+			cluster.Routes = append(cluster.Routes, c.links[node][n].addr())
+		}
+	}
+	return Options{
+		Dir: filepath.Join(c.dir, node), Listen: c.clients[node], Token: "secret", Cluster: cluster,
+		maintainEvery: 100 * time.Millisecond, removeAfter: time.Second,
+	}
+}
+
+// start starts members.
+func (c *testCluster) start(nodes ...string) {
+	c.t.Helper()
+	for _, n := range nodes {
+		s, err := Serve(c.t.Context(), c.options(n))
+		if err != nil {
+			c.t.Fatal(err)
+		}
+		c.servers[n] = s
+		c.t.Cleanup(s.Close)
+	}
+}
+
+// isolate cuts a member off from all others, or heals its links.
+func (c *testCluster) isolate(node string, cut bool) {
+	for _, n := range c.nodes {
+		if n != node {
+			c.links[node][n].cut(cut)
+			c.links[n][node].cut(cut)
+		}
+	}
+}
+
+// client connects to the members, this node's first.
+func (c *testCluster) client(first string) *Store {
+	c.t.Helper()
+	urls := []string{"nats://" + c.clients[first]}
+	for _, n := range c.nodes {
+		if n != first {
+			urls = append(urls, "nats://"+c.clients[n])
+		}
+	}
+	s, err := Connect(c.t.Context(), strings.Join(urls, ","), "secret", ForService("chat"), Lazy())
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	c.t.Cleanup(s.Close)
+	return s
+}
+
+// waitReplicated waits until all members that run observe a replicated cluster.
+func (c *testCluster) waitReplicated() {
+	c.t.Helper()
+	testkit.Eventually(c.t, "the cluster is replicated", func() bool {
+		for _, s := range c.servers {
+			if !s.Cluster().Replicated() {
+				c.t.Log(s.Cluster())
+				return false
+			}
+		}
+		return true
+	})
+}
+
+// leader returns the leader.
+func (c *testCluster) leader() string {
+	c.t.Helper()
+	var leader string
+	testkit.Eventually(c.t, "the cluster has a leader", func() bool {
+		for _, s := range c.servers {
+			leader = s.Cluster().Leader
+		}
+		return leader != ""
+	})
+	return leader
+}
+
+// put writes a key until it succeeds.
+func put(t *testing.T, s *Store, key, value string) uint64 {
+	t.Helper()
+	var revision uint64
+	testkit.Eventually(t, "a write succeeds", func() bool {
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+		defer cancel()
+		var err error
+		revision, err = s.Put(ctx, key, []byte(value))
+		return err == nil
+	})
+	return revision
+}
+
+// read reads a key until the store responds.
+func read(t *testing.T, s *Store, key string) (value []byte, revision uint64, err error) {
+	t.Helper()
+	testkit.Eventually(t, "a read succeeds", func() bool {
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+		defer cancel()
+		value, revision, err = s.Get(ctx, key)
+		return err == nil || errors.Is(err, ErrNotFound)
+	})
+	return value, revision, err
+}
+
+// proxy forwards connections to an address until it is cut: then it accepts none, and those that
+// exist carry nothing, as in a network that drops packets.
+type proxy struct {
+	l  net.Listener
+	to string
+
+	mu      sync.Mutex
+	blocked bool
+	conns   map[net.Conn]bool
+	open    sync.WaitGroup
+}
+
+func newProxy(t testing.TB, to string) *proxy {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &proxy{l: l, to: to, conns: map[net.Conn]bool{}}
+	p.open.Go(p.accept)
+	t.Cleanup(func() {
+		l.Close()
+		p.cut(true)
+		p.open.Wait()
+	})
+	return p
+}
+
+func (p *proxy) addr() string { return p.l.Addr().String() }
+
+func (p *proxy) accept() {
+	for {
+		in, err := p.l.Accept()
+		if err != nil {
+			return
+		}
+		out, err := net.Dial("tcp", p.to)
+		if err != nil || !p.keep(in, out) {
+			in.Close()
+			if err == nil {
+				out.Close()
+			}
+			continue
+		}
+		p.open.Go(func() { p.forward(in, out) })
+		p.open.Go(func() { p.forward(out, in) })
+	}
+}
+
+func (p *proxy) keep(in, out net.Conn) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.blocked {
+		p.conns[in], p.conns[out] = true, true
+	}
+	return !p.blocked
+}
+
+func (p *proxy) forward(from, to net.Conn) {
+	defer to.Close()
+	defer from.Close()
+	_, _ = io.Copy(to, from)
+}
+
+// cut closes all connections and accepts none, until it is called with false.
+func (p *proxy) cut(blocked bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.blocked = blocked
+	if blocked {
+		for c := range p.conns {
+			c.Close()
+		}
+		clear(p.conns)
+	}
+}
+
+// A cluster of three replicates everything; with one member gone it still writes and reads.
+func TestClusterReplicates(t *testing.T) {
+	t.Parallel()
+	c := newTestCluster(t, "a", "b", "c")
+	c.start("a", "b", "c")
+	st := c.client("a")
+	put(t, st, "desired.x", "1")
+	if err := st.AppendPoints(t.Context(), []telemetry.Point{{Minute: 1, Balancer: "b", Requests: 3}}); err != nil {
+		t.Fatal(err)
+	}
+	c.waitReplicated()
+	t.Log(c.servers["a"].Cluster())
+	lost := c.leader()
+	c.servers[lost].Close()
+	delete(c.servers, lost)
+	put(t, st, "desired.y", "2")
+	if v, _, err := read(t, st, "desired.x"); err != nil || string(v) != "1" {
+		t.Errorf("got %q, %v", v, err)
+	}
+	testkit.Eventually(t, "the loss is reported", func() bool {
+		for _, s := range c.servers {
+			if !strings.Contains(s.Cluster().String(), "no response from "+lost) {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+// A single store becomes a cluster of three and a single store again; nothing is lost and revisions
+// keep increasing.
+func TestClusterGrowsAndShrinks(t *testing.T) {
+	t.Parallel()
+	c := newTestCluster(t, "a", "b", "c")
+	single := c.options("a")
+	single.Cluster = nil
+	srv := must[*Server](t)(Serve(t.Context(), single))
+	t.Cleanup(srv.Close)
+	if got := srv.Cluster().String(); got != "store: not replicated" {
+		t.Errorf("got %q", got)
+	}
+	st := c.client("a")
+	first := put(t, st, "desired.x", "1")
+	points := []telemetry.Point{{Minute: 1, Balancer: "b", Requests: 3}, {Minute: 2000, Balancer: "b", Requests: 4}}
+	if err := st.AppendPoints(t.Context(), points); err != nil {
+		t.Fatal(err)
+	}
+	srv.Close()
+
+	c.start("b", "c") // they must not open an empty store
+	c.start("a")
+	c.waitReplicated()
+	check := func(st *Store) {
+		t.Helper()
+		if v, revision, err := read(t, st, "desired.x"); err != nil || string(v) != "1" || revision != first {
+			t.Errorf("got %q at %d, %v; want 1 at %d", v, revision, err, first)
+		}
+		n := 0
+		testkit.Eventually(t, "points are read", func() bool {
+			n = 0
+			return st.ReadPoints(t.Context(), 0, func(telemetry.Point) error { n++; return nil }) == nil
+		})
+		if n != len(points) {
+			t.Errorf("got %d points, want %d", n, len(points))
+		}
+	}
+	check(st)
+	second := put(t, st, "desired.y", "2")
+	if second <= first {
+		t.Errorf("revision %d after %d", second, first)
+	}
+	if _, err := os.Stat(filepath.Join(c.dir, "a", singleDir)); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the snapshot was not removed: %v", err)
+	}
+
+	if _, err := Serve(t.Context(), Options{Dir: filepath.Join(c.dir, "a"), Listen: "127.0.0.1:0", Token: "secret"}); err == nil {
+		t.Error("the directory of a member was served twice")
+	}
+	if err := c.servers["b"].Detach(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	third := put(t, st, "desired.z", "3")
+	for _, s := range c.servers {
+		s.Close()
+	}
+	o := c.options("b")
+	o.Cluster = nil
+	srv = must[*Server](t)(Serve(t.Context(), o))
+	t.Cleanup(srv.Close)
+	check(st)
+	if _, revision, err := read(t, st, "desired.z"); err != nil || revision != third {
+		t.Errorf("revision %d, %v; want %d", revision, err, third)
+	}
+	if last := put(t, st, "desired.x", "4"); last <= third {
+		t.Errorf("revision %d after %d", last, third)
+	}
+	srv.Close()
+	o.Cluster = nil
+	if m, err := readMember(o.Dir); err != nil || m.ID != "" {
+		t.Errorf("a single store is member %v, %v", m, err)
+	}
+}
+
+// A new member replaces one whose disk is lost, also under the same name: the old one is removed and all
+// streams have three replicas again.
+func TestClusterReplacesMember(t *testing.T) {
+	t.Parallel()
+	c := newTestCluster(t, "a", "b", "c")
+	c.start("a", "b", "c")
+	st := c.client("b")
+	put(t, st, "desired.x", "1")
+	c.waitReplicated()
+	c.servers["a"].Close()
+	old := filepath.Join(c.dir, "old")
+	if err := os.Rename(filepath.Join(c.dir, "a"), old); err != nil {
+		t.Fatal(err)
+	}
+	put(t, st, "desired.y", "2")
+	c.start("a")
+	replaced := func() bool {
+		for _, s := range c.servers {
+			if status := s.Cluster(); !status.Replicated() || len(status.Members) != 3 {
+				return false
+			}
+		}
+		return true
+	}
+	testkit.Eventually(t, "the member is replaced", replaced)
+	// The new member has the data: it and b are a majority without c.
+	c.servers["c"].Close()
+	delete(c.servers, "c")
+	put(t, st, "desired.z", "3")
+	for key, want := range map[string]string{"desired.x": "1", "desired.y": "2", "desired.z": "3"} {
+		if v, _, err := read(t, st, key); err != nil || string(v) != want {
+			t.Errorf("%s: got %q, %v", key, v, err)
+		}
+	}
+}
+
+// During a partition only the majority writes, and clients of the minority reach it; no lease has two holders.
+func TestClusterPartition(t *testing.T) {
+	t.Parallel()
+	c := newTestCluster(t, "a", "b", "c")
+	c.start("a", "b", "c")
+	put(t, c.client("a"), "desired.x", "0")
+	c.waitReplicated()
+	minority := c.leader()
+	st := c.client(minority)
+	put(t, st, "desired.x", "1")
+	ttl := time.Second
+	lease := must[*Lease](t)(st.Acquire(t.Context(), "controller", "old", ttl))
+	c.isolate(minority, true)
+	majority := c.nodes[0]
+	if majority == minority {
+		majority = c.nodes[1]
+	}
+	next := must[*Lease](t)(c.client(majority).Acquire(t.Context(), "controller", "new", ttl))
+	if lease.Valid() || next.Token() <= lease.Token() {
+		t.Errorf("two holders: token %d is valid %t beside %d", lease.Token(), lease.Valid(), next.Token())
+	}
+	put(t, st, "desired.x", "2") // by way of the majority
+	if v, _, err := read(t, c.client(majority), "desired.x"); err != nil || string(v) != "2" {
+		t.Errorf("the majority has %q, %v", v, err)
+	}
+	c.isolate(minority, false)
+	c.waitReplicated()
+	only := must[*Store](t)(Connect(t.Context(), "nats://"+c.clients[minority], "secret", ForService("chat")))
+	defer only.Close()
+	if v, _, err := read(t, only, "desired.x"); err != nil || string(v) != "2" {
+		t.Errorf("the minority has %q, %v after the partition", v, err)
+	}
+}
+
+func TestClusterRefuses(t *testing.T) {
+	c := newTestCluster(t, "a", "b", "c")
+	if err := (member{Cluster: ClusterName("other"), Node: "a", ID: "x"}).write(c.dir); err != nil {
+		t.Fatal(err)
+	}
+	for name, change := range map[string]func(*Options){
+		"must be skyserve-":        func(o *Options) { o.Cluster.Name = "chat" },
+		"a node must be":           func(o *Options) { o.Cluster.Node = "a.b" },
+		"3 members or more, got 2": func(o *Options) { o.Cluster.Members = o.Cluster.Members[:2] },
+		"loopback":                 func(o *Options) { o.Cluster.Listen = "0.0.0.0:0" },
+		"a route must be":          func(o *Options) { o.Cluster.Routes = []string{"b"} },
+		"cluster skyserve-other":   func(o *Options) { o.Dir = c.dir },
+	} {
+		o := c.options("a")
+		change(&o)
+		s, err := Serve(t.Context(), o)
+		if err == nil {
+			s.Close()
+		}
+		if err == nil || !strings.Contains(err.Error(), name) {
+			t.Errorf("%s: got %v", name, err)
+		}
+	}
+	if err := os.WriteFile(filepath.Join(c.dir, memberFile), []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	o := c.options("a")
+	o.Dir = c.dir
+	if _, err := Serve(t.Context(), o); err == nil || !strings.Contains(err.Error(), memberFile) {
+		t.Errorf("a damaged file: got %v", err)
+	}
+}
+
+func TestGoneMember(t *testing.T) {
+	online := func(nodes ...string) (members []MemberStatus) {
+		for _, n := range nodes {
+			members = append(members, MemberStatus{Node: n, State: MemberCurrent})
+		}
+		return members
+	}
+	gone := func(node string, since time.Duration) MemberStatus {
+		return MemberStatus{Node: node, State: MemberOffline, LastSeen: since, peer: "old"}
+	}
+	configured := []string{"a", "b", "c"}
+	for name, c := range map[string]struct {
+		members []MemberStatus
+		want    bool
+	}{
+		"all respond":                         {online("a", "b", "c"), false},
+		"one is gone, nobody replaces it":     {append(online("a", "b"), gone("c", time.Hour)), false},
+		"its node has a new disk":             {append(online("a", "b", "c"), gone("c", time.Minute)), true},
+		"its node is not configured":          {append(online("a", "b", "c"), gone("d", time.Minute)), true},
+		"not configured, but needed":          {append(online("a", "b"), gone("d", time.Hour)), false},
+		"it may restart":                      {append(online("a", "b", "c"), gone("d", time.Second)), false},
+		"its name is unknown, all respond":    {append(online("a", "b", "c"), gone("", time.Minute)), true},
+		"its name is unknown, one is missing": {append(online("a", "b", "d"), gone("", time.Minute)), false},
+	} {
+		if _, got := goneMember(c.members, configured, time.Minute); got != c.want {
+			t.Errorf("%s: got %t, want %t", name, got, c.want)
+		}
+	}
+}

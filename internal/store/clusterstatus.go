@@ -1,0 +1,181 @@
+package store
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+)
+
+// MemberState is the state of a member of a cluster.
+type MemberState string
+
+// States of a member.
+const (
+	MemberLeader   MemberState = "leader"   // it places streams, and maintains the cluster
+	MemberCurrent  MemberState = "current"  // it responds and has all changes
+	MemberCatching MemberState = "catching" // it responds and lacks changes
+	MemberOffline  MemberState = "offline"  // it does not respond
+)
+
+// MemberStatus is what a member of a cluster observes of one, itself included.
+type MemberStatus struct {
+	Node     string // empty if not known: it has not responded since this member started
+	State    MemberState
+	LastSeen time.Duration // how long it has been offline, 0 unless State is MemberOffline
+	peer     string        // of NATS
+}
+
+// ClusterStatus is the state of a cluster as one of its members observes it.
+type ClusterStatus struct {
+	// Clustered is false for a single store; then all other fields have their zero values.
+	Clustered bool
+	Name      string
+	// Leader is the node of the leader; empty = no majority responds, so that nothing can be written.
+	Leader string
+	// Open reports whether the cluster has its data: clients create nothing before.
+	Open    bool
+	Members []MemberStatus // by node
+	// WithoutQuorum are the streams of this member of which no majority responds, sorted.
+	WithoutQuorum []string
+	// Unreplicated are the streams that fewer than Replicas members hold with all changes, sorted.
+	Unreplicated []string
+	// Problem is why the cluster could not be opened or repaired; empty if it could.
+	Problem string
+}
+
+// Replicated reports whether any one member may be lost with its disk now, and no data with it.
+func (c ClusterStatus) Replicated() bool {
+	return c.Clustered && c.Open && c.Leader != "" && c.online() >= Replicas && len(c.WithoutQuorum)+len(c.Unreplicated) == 0
+}
+
+// String returns one line, such as "store: not replicated: no response from c for 12s".
+func (c ClusterStatus) String() string {
+	var problems []string
+	switch {
+	case !c.Clustered:
+		return "store: not replicated"
+	case c.Replicated():
+		return fmt.Sprintf("store: replicated on %s, leader %s", c.nodes(), c.Leader)
+	case c.Leader == "":
+		problems = append(problems, "no majority of its members responds")
+	}
+	for _, m := range c.Members {
+		if m.State == MemberOffline {
+			node := m.Node
+			if node == "" {
+				node = "a member"
+			}
+			problems = append(problems, fmt.Sprintf("no response from %s for %s", node, m.LastSeen.Round(time.Second)))
+		}
+	}
+	if c.Problem != "" {
+		problems = append(problems, c.Problem)
+	}
+	if len(c.WithoutQuorum) > 0 {
+		problems = append(problems, "no majority for "+strings.Join(c.WithoutQuorum, ", "))
+	}
+	if len(c.Unreplicated) > 0 {
+		problems = append(problems, "fewer than three copies of "+strings.Join(c.Unreplicated, ", "))
+	}
+	if len(problems) == 0 {
+		problems = append(problems, fmt.Sprintf("%d of %d members", c.online(), Replicas))
+	}
+	return "store: not replicated: " + strings.Join(problems, "; ")
+}
+
+// online counts the members that respond.
+func (c ClusterStatus) online() (n int) {
+	for _, m := range c.Members {
+		if m.State != MemberOffline {
+			n++
+		}
+	}
+	return n
+}
+
+// replicas returns how many replicas of a stream the cluster can hold.
+func (c ClusterStatus) replicas() int { return min(Replicas, max(c.online(), 1)) }
+
+func (c ClusterStatus) nodes() string {
+	var nodes []string
+	for _, m := range c.Members {
+		nodes = append(nodes, m.Node)
+	}
+	return strings.Join(nodes, ", ")
+}
+
+// Cluster returns the state of the cluster, as observed in the last second.
+func (s *Server) Cluster() ClusterStatus {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.cluster
+}
+
+func (s *Server) setCluster(c ClusterStatus) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.cluster = c
+}
+
+// observe returns the state of the cluster at now; maintain adds the rest.
+func (m *membership) observe(now time.Time) ClusterStatus {
+	c := ClusterStatus{Clustered: true, Name: m.s.opts.Cluster.Name}
+	info, err := m.ns.Jsz(&server.JSzOptions{Accounts: true, Streams: true})
+	if err != nil {
+		c.Problem = err.Error()
+		return c
+	}
+	if info.Meta != nil {
+		c.Leader = nodeOf(info.Meta.Leader)
+		c.Members = m.observeMembers(now, info.Meta)
+	}
+	for _, account := range info.AccountDetails {
+		if account.Name == server.DEFAULT_GLOBAL_ACCOUNT {
+			for _, stream := range account.Streams {
+				if stream.Cluster == nil || stream.Cluster.Leader == "" {
+					c.WithoutQuorum = append(c.WithoutQuorum, stream.Name)
+				}
+			}
+		}
+	}
+	slices.Sort(c.WithoutQuorum)
+	return c
+}
+
+// observeMembers returns the members, by node and peer.
+func (m *membership) observeMembers(now time.Time, meta *server.MetaClusterInfo) []MemberStatus {
+	own := MemberStatus{Node: m.s.member.Node, State: MemberCurrent}
+	if meta.Leader == m.s.member.serverName() {
+		own.State = MemberLeader
+	}
+	members := []MemberStatus{own}
+	for _, p := range meta.Replicas {
+		if p.Name == m.s.member.serverName() {
+			continue
+		}
+		status := MemberStatus{State: MemberCatching, peer: p.Peer}
+		if node, _, known := strings.Cut(p.Name, "."); known {
+			status.Node = node
+		}
+		switch {
+		case p.Offline:
+			if m.offline[p.Peer].IsZero() {
+				m.offline[p.Peer] = now
+			}
+			status.State, status.LastSeen = MemberOffline, now.Sub(m.offline[p.Peer])
+		case p.Name == meta.Leader:
+			status.State = MemberLeader
+		case p.Current:
+			status.State = MemberCurrent
+		}
+		if !p.Offline {
+			delete(m.offline, p.Peer)
+		}
+		members = append(members, status)
+	}
+	slices.SortFunc(members, func(a, b MemberStatus) int { return strings.Compare(a.Node+"."+a.peer, b.Node+"."+b.peer) })
+	return members
+}

@@ -1,0 +1,492 @@
+package store
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"skyserve/internal/atomicfile"
+)
+
+// Limits of the maintenance of a cluster, each with its reason.
+const (
+	// maintainEvery is the interval at which members observe the cluster, and the leader repairs it.
+	maintainEvery = time.Second
+	// removeAfter is how long a member that is replaced or no longer configured must be gone before it
+	// is removed: longer than any restart of its process.
+	removeAfter = 30 * time.Second
+	// clusterStream marks a cluster that has its data. Clients create no streams before it exists, so
+	// that a single store can be restored into an empty cluster.
+	clusterStream = "skyserve_cluster"
+	// originKey is the metadata of clusterStream with the member whose data the cluster was created with.
+	originKey = "skyserve_origin"
+	// detachedKey is the metadata of clusterStream with the member that holds all data: see Server.Detach.
+	detachedKey = "skyserve_detached"
+	// singleDir contains the snapshot of a single store, in the directory of a member.
+	singleDir = "single"
+	// singleTag is the tag of a member that has one.
+	singleTag = "skyserve:single"
+	// observeTimeout limits the wait for the responses of other members.
+	observeTimeout = 300 * time.Millisecond
+)
+
+// membership observes the cluster of one NATS server, and maintains it while this member leads it.
+type membership struct {
+	s      *Server
+	ns     *server.Server
+	user   *nats.Conn // to the account with the streams
+	system *nats.Conn // to the system account
+	end    context.CancelFunc
+	done   chan struct{}
+
+	offline map[string]time.Time // by peer: when it was first observed to be offline
+}
+
+// join starts the membership of a server.
+func (s *Server) join(ctx context.Context, ns *server.Server) error {
+	if s.opts.Cluster == nil || ns == nil {
+		return nil
+	}
+	m := &membership{s: s, ns: ns, done: make(chan struct{}), offline: map[string]time.Time{}}
+	var err error
+	if m.user, err = connectInProcess(ns, internalUser, s.opts.secret); err != nil {
+		return err
+	}
+	if m.system, err = connectInProcess(ns, systemUser, s.opts.secret); err != nil {
+		m.user.Close()
+		return err
+	}
+	ctx, m.end = context.WithCancel(ctx)
+	s.setMembership(m)
+	go m.run(ctx)
+	return nil
+}
+
+// leave stops the membership of the server, if any, and waits for it.
+func (s *Server) leave() {
+	s.mu.Lock()
+	m := s.membership
+	s.mu.Unlock()
+	if m != nil {
+		m.end()
+		<-m.done
+		m.user.Close()
+		m.system.Close()
+		s.setMembership(nil)
+	}
+}
+
+func (s *Server) setMembership(m *membership) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.membership = m
+}
+
+// connectInProcess connects to a server without a socket.
+func connectInProcess(ns *server.Server, user, secret string) (*nats.Conn, error) {
+	return nats.Connect("", nats.InProcessServer(ns), nats.UserInfo(user, secret), nats.Name("skyserve-"+user), nats.NoReconnect())
+}
+
+func (m *membership) run(ctx context.Context) {
+	defer close(m.done)
+	var reported string
+	for {
+		status := m.observe(time.Now())
+		problem := ""
+		if err := m.maintain(ctx, &status); err != nil && ctx.Err() == nil {
+			status.Problem, problem = err.Error(), err.Error()
+		}
+		if problem != reported && problem != "" {
+			m.s.log.Warn("maintaining the store's cluster failed; it is retried", "err", problem)
+		}
+		reported = problem
+		m.s.setCluster(status)
+		if !sleep(ctx, m.s.opts.maintainEvery) {
+			return
+		}
+	}
+}
+
+// maintain makes one attempt at every repair that is due.
+func (m *membership) maintain(ctx context.Context, status *ClusterStatus) error {
+	if status.Leader == "" {
+		return nil
+	}
+	js, err := jetstream.New(m.user)
+	if err != nil {
+		return err
+	}
+	octx, cancel := context.WithTimeout(ctx, opTimeout)
+	defer cancel()
+	mark, err := js.Stream(octx, clusterStream)
+	if errors.Is(err, jetstream.ErrStreamNotFound) {
+		return m.open(ctx, js, status)
+	}
+	if err != nil {
+		return fmt.Errorf("reading stream %s: %w", clusterStream, err)
+	}
+	status.Open = true
+	if err := m.dropSingle(mark.CachedInfo()); err != nil {
+		return err
+	}
+	config := mark.CachedInfo().Config
+	if config.Metadata[detachedKey] == m.s.member.ID && !m.s.detaching.Load() {
+		delete(config.Metadata, detachedKey) // it was started as a member again
+		if _, err := js.UpdateStream(octx, config); err != nil {
+			return fmt.Errorf("updating stream %s: %w", clusterStream, err)
+		}
+	}
+	streams, err := listStreams(octx, js)
+	if err != nil {
+		return fmt.Errorf("listing streams: %w", err)
+	}
+	status.Unreplicated = unreplicated(streams)
+	if !m.ns.JetStreamIsLeader() {
+		return nil
+	}
+	err = m.removeGone(ctx, *status)
+	if config.Metadata[detachedKey] == "" {
+		err = errors.Join(err, m.replicate(octx, js, streams, status.replicas()))
+	}
+	return err
+}
+
+// open opens a cluster without data: it restores the single store of this member, or else, on the leader,
+// waits for all members and creates an empty store if none of them has one.
+func (m *membership) open(ctx context.Context, js jetstream.JetStream, status *ClusterStatus) error {
+	dir := filepath.Join(m.s.opts.Dir, singleDir)
+	names, err := snapshots(dir)
+	if err != nil {
+		return err
+	}
+	if len(names) == 0 {
+		if !m.ns.JetStreamIsLeader() {
+			return nil
+		}
+		seen, err := m.ping(ctx)
+		if err != nil {
+			return err
+		}
+		for _, node := range m.s.opts.Cluster.Members {
+			tags, found := seen[node]
+			if !found {
+				return fmt.Errorf("the cluster has no data yet and waits for member %s, which may have the data of a single store; start it, or replace its machine", node)
+			}
+			if slices.Contains(tags, singleTag) {
+				return fmt.Errorf("the cluster waits until member %s has restored its single store", node)
+			}
+		}
+	}
+	for _, name := range names {
+		if name == clusterStream {
+			continue // of an earlier cluster
+		}
+		if err := js.DeleteStream(ctx, name); err != nil && !errors.Is(err, jetstream.ErrStreamNotFound) {
+			return fmt.Errorf("removing the unfinished restore of stream %s: %w", name, err)
+		}
+		if err := restoreSnapshot(ctx, m.user, name, dir, status.replicas()); err != nil {
+			return fmt.Errorf("restoring stream %s: %w", name, err)
+		}
+	}
+	_, err = js.CreateStream(ctx, jetstream.StreamConfig{
+		Name: clusterStream, Description: "skyserve: the cluster has its data", Subjects: []string{clusterStream},
+		Storage: jetstream.FileStorage, MaxMsgs: 1, Replicas: status.replicas(), Metadata: map[string]string{originKey: m.s.member.ID},
+	})
+	if err != nil {
+		return fmt.Errorf("creating stream %s: %w", clusterStream, err)
+	}
+	m.s.log.Info("the store's cluster is open", "cluster", m.s.opts.Cluster.Name, "restored", len(names))
+	return nil
+}
+
+// dropSingle removes the snapshot of this member's single store after its restore. It keeps that of
+// another store, which it reports.
+func (m *membership) dropSingle(info *jetstream.StreamInfo) error {
+	dir := filepath.Join(m.s.opts.Dir, singleDir)
+	if _, err := os.Stat(dir); err != nil {
+		return nil //nolint:nilerr // almost always: there is none
+	}
+	if origin := info.Config.Metadata[originKey]; origin != m.s.member.ID {
+		kept := fmt.Sprintf("%s.kept-%s", dir, m.s.member.ID)
+		m.s.log.Error("the cluster already has data, so the single store of this member was not restored; remove its snapshot if it is not needed", "snapshot", kept)
+		return atomicfile.Rename(dir, kept)
+	}
+	return os.RemoveAll(dir)
+}
+
+// ping returns the tags of all members that respond, by node.
+func (m *membership) ping(ctx context.Context) (map[string][]string, error) {
+	sub, err := m.system.SubscribeSync(nats.NewInbox())
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = sub.Unsubscribe() }() // the connection closes with the server
+	if err := m.system.PublishRequest("$SYS.REQ.SERVER.PING", sub.Subject, nil); err != nil {
+		return nil, err
+	}
+	octx, cancel := context.WithTimeout(ctx, observeTimeout)
+	defer cancel()
+	seen := map[string][]string{}
+	for {
+		msg, err := sub.NextMsgWithContext(octx)
+		if err != nil {
+			return seen, ctx.Err() // all that responded in time
+		}
+		var r server.ServerStatsMsg
+		if err := json.Unmarshal(msg.Data, &r); err == nil {
+			seen[nodeOf(r.Server.Name)] = r.Server.Tags
+		}
+	}
+}
+
+// removeGone removes one member that is gone and has been replaced, from the cluster and its streams.
+func (m *membership) removeGone(ctx context.Context, status ClusterStatus) error {
+	gone, found := goneMember(status.Members, m.s.opts.Cluster.Members, m.s.opts.removeAfter)
+	if !found {
+		return nil
+	}
+	var response server.JSApiMetaServerRemoveResponse
+	if err := call(ctx, m.system, server.JSApiRemoveServer, server.JSApiMetaServerRemoveRequest{Peer: gone.peer}, &response); err != nil {
+		return fmt.Errorf("removing member %s: %w", gone.Node, err)
+	}
+	m.s.log.Info("a member of the store that was replaced has been removed", "node", gone.Node, "last seen", gone.LastSeen.Round(time.Second))
+	return nil
+}
+
+// goneMember returns a member that has not responded for at least after and is replaced: its node has another
+// disk that responds, or the node is not configured. It returns none unless as many members respond
+// as hold each stream: a majority must remain.
+func goneMember(members []MemberStatus, configured []string, after time.Duration) (gone MemberStatus, found bool) {
+	online := map[string]bool{}
+	for _, p := range members {
+		if p.State != MemberOffline {
+			online[p.Node] = true
+		}
+	}
+	if len(online) < Replicas {
+		return gone, false
+	}
+	all := !slices.ContainsFunc(configured, func(node string) bool { return !online[node] })
+	for _, p := range members {
+		// After a restart the name of a member that is offline is unknown.
+		replaced := all || online[p.Node] || p.Node != "" && !slices.Contains(configured, p.Node)
+		if p.State == MemberOffline && p.LastSeen >= after && replaced {
+			return p, true
+		}
+	}
+	return gone, false
+}
+
+// listStreams returns all streams, as their leaders see them.
+func listStreams(ctx context.Context, js jetstream.JetStream) ([]*jetstream.StreamInfo, error) {
+	var streams []*jetstream.StreamInfo
+	list := js.ListStreams(ctx)
+	for info := range list.Info() {
+		streams = append(streams, info)
+	}
+	return streams, list.Err()
+}
+
+// unreplicated returns the streams that fewer than Replicas members hold with all changes, sorted.
+func unreplicated(streams []*jetstream.StreamInfo) (names []string) {
+	for _, info := range streams {
+		current := 0
+		if info.Cluster != nil {
+			for _, p := range info.Cluster.Replicas {
+				if p.Current && !p.Offline {
+					current++
+				}
+			}
+		}
+		if current+1 < Replicas {
+			names = append(names, info.Config.Name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+// replicate gives each stream as many replicas as the cluster can hold. With fewer members than Replicas nothing
+// is gained by a change.
+func (m *membership) replicate(ctx context.Context, js jetstream.JetStream, streams []*jetstream.StreamInfo, replicas int) error {
+	if replicas < Replicas {
+		return nil
+	}
+	for _, info := range streams {
+		if info.Config.Replicas >= replicas {
+			continue
+		}
+		m.s.log.Info("replicating a stream", "stream", info.Config.Name, "replicas", replicas)
+		info.Config.Replicas = replicas
+		if _, err := js.UpdateStream(ctx, info.Config); err != nil {
+			return fmt.Errorf("replicating stream %s: %w", info.Config.Name, err)
+		}
+	}
+	return nil
+}
+
+// prepareMember prepares a directory for a cluster: a single store in it becomes a snapshot, which is
+// restored into the cluster. A crash at any point is repaired by the next start.
+func prepareMember(ctx context.Context, o Options, m member) error {
+	current, err := readMember(o.Dir)
+	if err != nil || current == m {
+		return err
+	}
+	var (
+		data  = filepath.Join(o.Dir, server.JetStreamStoreDir)
+		dir   = filepath.Join(o.Dir, singleDir)
+		draft = dir + ".tmp"
+	)
+	if _, err := os.Stat(dir); errors.Is(err, os.ErrNotExist) && len(streamsOnDisk(o.Dir)) > 0 {
+		if err := exportSingle(ctx, o, draft); err != nil {
+			return err
+		}
+		if err := atomicfile.Rename(draft, dir); err != nil {
+			return err
+		}
+	}
+	if _, err := os.Stat(data); err == nil {
+		if err := os.RemoveAll(data); err != nil {
+			return err
+		}
+	}
+	return m.write(o.Dir)
+}
+
+// exportSingle writes the snapshots of the single store in o.Dir to a directory.
+func exportSingle(ctx context.Context, o Options, dir string) error {
+	if err := errors.Join(os.RemoveAll(dir), os.MkdirAll(dir, 0o700)); err != nil {
+		return err
+	}
+	o.Cluster, o.TLS = nil, nil
+	n := natsOptions(o, "127.0.0.1", 0)
+	n.DontListen, n.Authorization = true, ""
+	onDisk := streamsOnDisk(o.Dir)
+	ns, err := server.NewServer(n)
+	if err != nil {
+		return err
+	}
+	log := newLogger(o.Logger)
+	ns.SetLogger(log, false, false)
+	ns.Start()
+	defer stopNATS(ns)
+	if err := waitReady(ctx, ns, log); err != nil {
+		return err
+	}
+	if err := checkRecovered(ns, onDisk); err != nil {
+		return err
+	}
+	nc, err := nats.Connect("", nats.InProcessServer(ns), nats.NoReconnect())
+	if err != nil {
+		return err
+	}
+	defer nc.Close()
+	return writeSnapshots(ctx, nc, dir)
+}
+
+// Detach moves all data to this member alone, before the store becomes a single one: close it afterwards,
+// stop the other members, and start it without Options.Cluster. Clients can write meanwhile, and afterwards
+// until it closes. It fails if the cluster has no majority or ctx ends; then it may be
+// called again, or the member started again as one of the cluster.
+func (s *Server) Detach(ctx context.Context) error {
+	if s.opts.Cluster == nil {
+		return nil
+	}
+	s.mu.Lock()
+	m := s.membership
+	s.mu.Unlock()
+	s.detaching.Store(true)
+	err := errors.New("its server is not running")
+	if m != nil {
+		err = m.takeStreams(ctx)
+	}
+	if err == nil {
+		detached := s.member
+		detached.Detached = true
+		err = detached.write(s.opts.Dir)
+	}
+	if err != nil {
+		s.detaching.Store(false)
+		return fmt.Errorf("detaching %s from cluster %s: %w", s.member.Node, s.member.Cluster, err)
+	}
+	return nil
+}
+
+// takeStreams makes this member the leader of each stream, and then its only replica.
+func (m *membership) takeStreams(ctx context.Context) error {
+	js, err := jetstream.New(m.user)
+	if err != nil {
+		return err
+	}
+	mark, err := js.Stream(ctx, clusterStream)
+	if err != nil {
+		return fmt.Errorf("reading stream %s: %w", clusterStream, err)
+	}
+	config := mark.CachedInfo().Config
+	config.Metadata[detachedKey] = m.s.member.ID // the leader replicates no streams any more
+	if _, err := js.UpdateStream(ctx, config); err != nil {
+		return fmt.Errorf("updating stream %s: %w", clusterStream, err)
+	}
+	streams, err := listStreams(ctx, js)
+	if err != nil {
+		return fmt.Errorf("listing streams: %w", err)
+	}
+	for _, info := range streams {
+		for {
+			done, err := m.takeStream(ctx, js, info.Config.Name)
+			if done {
+				break
+			}
+			if !sleep(ctx, m.s.opts.maintainEvery) {
+				return fmt.Errorf("moving stream %s: %w", info.Config.Name, errors.Join(ctx.Err(), err))
+			}
+		}
+	}
+	return nil
+}
+
+// takeStream makes the next step of moving a stream to this member, and reports whether it is done. A stream that
+// loses replicas keeps its leader. It is called again after an error, as while a stream elects its leader.
+func (m *membership) takeStream(ctx context.Context, js jetstream.JetStream, name string) (done bool, err error) {
+	octx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	stream, err := js.Stream(octx, name)
+	if err != nil {
+		return false, err
+	}
+	own, info := m.s.member.serverName(), stream.CachedInfo()
+	switch leads := info.Cluster != nil && info.Cluster.Leader == own; {
+	case leads && len(info.Cluster.Replicas) == 0:
+		// The server writes the configuration afterwards; a single store refuses one with several replicas.
+		return storedReplicas(m.s.opts.Dir, name) == 1, nil
+	case leads:
+		info.Config.Replicas = 1
+		_, err = js.UpdateStream(octx, info.Config)
+	case info.Config.Replicas < Replicas: // another member holds it alone
+		info.Config.Replicas = Replicas
+		_, err = js.UpdateStream(octx, info.Config)
+	default:
+		request := server.JSApiLeaderStepdownRequest{Placement: &server.Placement{Preferred: own}}
+		err = call(octx, m.user, fmt.Sprintf(server.JSApiStreamLeaderStepDownT, name), request, &server.JSApiStreamLeaderStepDownResponse{})
+	}
+	return false, err
+}
+
+// storedReplicas returns the number of replicas in the configuration of a stream on disk; 0 if it cannot be read.
+func storedReplicas(dir, stream string) int {
+	data, err := os.ReadFile(filepath.Join(dir, server.JetStreamStoreDir, server.DEFAULT_GLOBAL_ACCOUNT, "streams", stream, server.JetStreamMetaFile))
+	var c server.FileStreamInfo
+	if err != nil || json.Unmarshal(data, &c) != nil {
+		return 0
+	}
+	return c.Replicas
+}

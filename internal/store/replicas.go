@@ -1,0 +1,125 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// isolatedAfter is how long no write succeeds before a client tries another member: longer than an
+// election, after which any member serves again.
+const isolatedAfter = electionMax + time.Second
+
+// ensureStream creates a stream, or updates those of its fields that this program sets. A cluster
+// of three or more holds Replicas of it.
+func ensureStream(ctx context.Context, nc *nats.Conn, js jetstream.JetStream, config jetstream.StreamConfig) (jetstream.Stream, error) {
+	cluster := nc.ConnectedClusterName()
+	embedded := strings.HasPrefix(cluster, clusterPrefix)
+	if embedded {
+		if _, err := openExisting(ctx, nc, js, clusterStream); err != nil {
+			return nil, fmt.Errorf("%w: the store's cluster %s is not open yet: %w", ErrUnavailable, cluster, err)
+		}
+	}
+	old, err := openExisting(ctx, nc, js, config.Name)
+	switch {
+	case errors.Is(err, jetstream.ErrStreamNotFound):
+		if cluster == "" {
+			return js.CreateStream(ctx, config)
+		}
+		config.Replicas = Replicas
+		stream, err := js.CreateStream(ctx, config)
+		if lacksServers(err) {
+			config.Replicas = 1
+			return js.CreateStream(ctx, config)
+		}
+		return stream, err
+	case err != nil:
+		return nil, err
+	}
+	next := old.CachedInfo().Config
+	next.Description, next.Subjects, next.MaxBytes, next.Discard = config.Description, config.Subjects, config.MaxBytes, config.Discard
+	next.AllowDirect = config.AllowDirect
+	if config.Duplicates != 0 {
+		next.Duplicates = config.Duplicates
+	}
+	if cluster != "" && !embedded && next.Replicas < Replicas { // an embedded one replicates its streams itself
+		next.Replicas = Replicas
+		if stream, err := js.UpdateStream(ctx, next); !lacksServers(err) {
+			return stream, err
+		}
+		next.Replicas = old.CachedInfo().Config.Replicas
+	}
+	if reflect.DeepEqual(next, old.CachedInfo().Config) {
+		return old, nil
+	}
+	return js.UpdateStream(ctx, next)
+}
+
+// readAttempt is the timeout of one attempt to read from a cluster: far longer than a round trip.
+const readAttempt = time.Second
+
+// retryRead calls f, which only reads, until ctx ends or f does not time out. The members of a cluster do not respond
+// to requests that they receive while a stream has no leader.
+func retryRead(ctx context.Context, nc *nats.Conn, f func(context.Context) error) error {
+	if nc == nil || nc.ConnectedClusterName() == "" {
+		return f(ctx)
+	}
+	for {
+		octx, cancel := context.WithTimeout(ctx, readAttempt)
+		err := f(octx)
+		cancel()
+		if err == nil || ctx.Err() != nil || !nc.IsConnected() || !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, nats.ErrTimeout) {
+			return err
+		}
+	}
+}
+
+// openExisting opens a stream.
+func openExisting(ctx context.Context, nc *nats.Conn, js jetstream.JetStream, name string) (stream jetstream.Stream, err error) {
+	err = retryRead(ctx, nc, func(ctx context.Context) (err error) {
+		stream, err = js.Stream(ctx, name)
+		return err
+	})
+	return stream, err
+}
+
+// creationFailure returns the error of ensureStream for createBackoff: none of a cluster, whose servers also
+// fail while they elect a leader.
+func creationFailure(nc *nats.Conn, err error) error {
+	if nc.ConnectedClusterName() != "" {
+		return nil
+	}
+	return err
+}
+
+// lacksServers reports whether a cluster has too few servers, or too little space on them, for a stream.
+func lacksServers(err error) bool {
+	var apiError *jetstream.APIError
+	if !errors.As(err, &apiError) {
+		return false
+	}
+	switch server.ErrorIdentifier(apiError.ErrorCode) {
+	case server.JSClusterNoPeersErrF, server.JSInsufficientResourcesErr, server.JSStreamReplicasNotSupportedErr, server.JSClusterPeerNotMemberErr:
+		return true
+	}
+	return false
+}
+
+// leaveMember connects to another member after a failed write, if none has succeeded for isolatedAfter: this
+// member may be partitioned from the others. The caller holds mu.
+func (s *Store) leaveMember(err error) {
+	if s.now().Sub(s.wrote) < isolatedAfter || s.nc == nil || !s.nc.IsConnected() || len(s.nc.Servers()) < 2 {
+		return
+	}
+	s.log.Warn("writes to the store fail; connecting to another of its members", "err", err)
+	s.wrote = s.now()
+	nc := s.nc
+	go func() { _ = nc.ForceReconnect() }() // fails only after Close
+}

@@ -1,0 +1,211 @@
+package store
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"skyserve/internal/atomicfile"
+)
+
+// Limits of snapshots, each with its reason.
+const (
+	// snapshotChunk is the size of a message with a part of a snapshot.
+	snapshotChunk = 128 << 10
+	// snapshotIdle is how long a snapshot waits for its next part: the server first syncs the stream.
+	snapshotIdle = 15 * time.Second
+	// snapshotExtension and configExtension are those of the two files of a stream.
+	snapshotExtension, configExtension = ".snapshot", ".json"
+)
+
+// streamConfig is the file with the configuration and state of a stream, as the server sent them.
+type streamConfig struct {
+	Config server.StreamConfig `json:"config"`
+	State  server.StreamState  `json:"state"`
+}
+
+// writeSnapshots writes all streams of a server to a directory: their messages with their sequence
+// numbers, so that revisions and fencing tokens keep increasing after a restore.
+func writeSnapshots(ctx context.Context, nc *nats.Conn, dir string) error {
+	js, err := jetstream.New(nc)
+	if err != nil {
+		return err
+	}
+	names := js.StreamNames(ctx)
+	for name := range names.Name() {
+		if err := writeSnapshot(ctx, nc, name, dir); err != nil {
+			return fmt.Errorf("writing a snapshot of stream %s to %s: %w", name, dir, err)
+		}
+	}
+	if err := names.Err(); err != nil {
+		return fmt.Errorf("listing streams: %w", err)
+	}
+	return nil
+}
+
+// writeSnapshot writes the two files of a stream.
+func writeSnapshot(ctx context.Context, nc *nats.Conn, name, dir string) error {
+	sub, err := nc.SubscribeSync(nats.NewInbox())
+	if err != nil {
+		return err
+	}
+	defer func() { _ = sub.Unsubscribe() }() // the connection closes anyway
+	if err := sub.SetPendingLimits(-1, -1); err != nil {
+		return err
+	}
+	var response server.JSApiStreamSnapshotResponse
+	request := server.JSApiStreamSnapshotRequest{DeliverSubject: sub.Subject, NoConsumers: true, ChunkSize: snapshotChunk, CheckMsgs: true}
+	if err := call(ctx, nc, fmt.Sprintf(server.JSApiStreamSnapshotT, name), request, &response); err != nil {
+		return err
+	}
+	if response.Config == nil || response.State == nil {
+		return errors.New("the response has no configuration")
+	}
+	err = atomicfile.Write(filepath.Join(dir, name+snapshotExtension), 0o600, func(w io.Writer) error {
+		return receiveSnapshot(ctx, sub, w)
+	})
+	if err != nil {
+		return err
+	}
+	data, err := json.Marshal(streamConfig{Config: *response.Config, State: *response.State})
+	if err != nil {
+		return err
+	}
+	return atomicfile.WriteFile(filepath.Join(dir, name+configExtension), data, 0o600)
+}
+
+// receiveSnapshot writes the parts of a snapshot until the empty one that ends it.
+func receiveSnapshot(ctx context.Context, sub *nats.Subscription, w io.Writer) error {
+	for {
+		octx, cancel := context.WithTimeout(ctx, snapshotIdle)
+		msg, err := sub.NextMsgWithContext(octx)
+		cancel()
+		if err != nil {
+			return err
+		}
+		if len(msg.Data) == 0 {
+			if status := msg.Header.Get("Status"); status != "" && status != "204" {
+				return fmt.Errorf("status %s %s", status, msg.Header.Get("Description"))
+			}
+			return nil
+		}
+		if _, err := w.Write(msg.Data); err != nil {
+			return err
+		}
+		if msg.Reply != "" {
+			if err := msg.Respond(nil); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// snapshots lists the streams whose snapshots a directory contains, sorted.
+func snapshots(dir string) ([]string, error) {
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	var names []string
+	for _, e := range entries {
+		if name, found := strings.CutSuffix(e.Name(), configExtension); found {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names, err
+}
+
+// restoreSnapshot creates a stream from its two files with the given number of replicas. The stream must
+// not exist.
+func restoreSnapshot(ctx context.Context, nc *nats.Conn, name, dir string, replicas int) error {
+	data, err := os.ReadFile(filepath.Join(dir, name+configExtension))
+	if err != nil {
+		return err
+	}
+	var c streamConfig
+	if err := json.Unmarshal(data, &c); err != nil {
+		return fmt.Errorf("decoding %s%s: %w", name, configExtension, err)
+	}
+	f, err := os.Open(filepath.Join(dir, name+snapshotExtension))
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	c.Config.Replicas, c.Config.Placement = replicas, nil
+	var begun server.JSApiStreamRestoreResponse
+	if err := call(ctx, nc, fmt.Sprintf(server.JSApiStreamRestoreT, name), server.JSApiStreamRestoreRequest{Config: c.Config, State: c.State}, &begun); err != nil {
+		return err
+	}
+	chunk := make([]byte, snapshotChunk)
+	for {
+		n, err := io.ReadFull(f, chunk)
+		if n > 0 {
+			if err := sendPart(ctx, nc, begun.DeliverSubject, chunk[:n]); err != nil {
+				return err
+			}
+		}
+		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+			return sendPart(ctx, nc, begun.DeliverSubject, nil)
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// sendPart sends a part of a snapshot, or its end.
+func sendPart(ctx context.Context, nc *nats.Conn, subject string, part []byte) error {
+	octx, cancel := context.WithTimeout(ctx, snapshotIdle)
+	defer cancel()
+	msg, err := nc.RequestWithContext(octx, subject, part)
+	if err != nil {
+		return err
+	}
+	return apiError(msg.Data)
+}
+
+// call sends a request of the JetStream API with opTimeout.
+func call(ctx context.Context, nc *nats.Conn, subject string, request, response any) error {
+	data, err := json.Marshal(request)
+	if err != nil {
+		return err
+	}
+	octx, cancel := context.WithTimeout(ctx, opTimeout)
+	defer cancel()
+	msg, err := nc.RequestWithContext(octx, subject, data)
+	if err != nil {
+		return err
+	}
+	if err := apiError(msg.Data); err != nil {
+		return err
+	}
+	return json.Unmarshal(msg.Data, response)
+}
+
+// apiError returns the error in a response of the JetStream API.
+func apiError(data []byte) error {
+	if len(bytes.TrimSpace(data)) == 0 {
+		return nil
+	}
+	var r server.ApiResponse
+	if err := json.Unmarshal(data, &r); err != nil {
+		return fmt.Errorf("decoding a response of the store: %w", err)
+	}
+	if r.Error != nil {
+		return r.Error
+	}
+	return nil
+}
