@@ -22,8 +22,10 @@ const (
 	handshakeTimeout = 5 * time.Second
 	// replayTimeout bounds a replay: engines answer between two messages, with 10,000 messages at most.
 	replayTimeout = 10 * time.Second
-	minBackoff    = 250 * time.Millisecond
-	maxBackoff    = 10 * time.Second // an engine needs longer than that to start
+	// settleTime is the time after which a subscription is surely in effect.
+	settleTime = time.Second
+	minBackoff = 250 * time.Millisecond
+	maxBackoff = 10 * time.Second // an engine needs longer than that to start
 	// maxReplay is the number of messages of a replay after which it is ended, ten times what engines keep.
 	maxReplay = 100_000
 )
@@ -45,6 +47,7 @@ type Options struct {
 	Logger *slog.Logger
 
 	backoff time.Duration // the first one; 0 = minBackoff
+	settle  time.Duration // 0 = settleTime
 }
 
 // Update is what a Subscriber has learned about an engine's cache.
@@ -77,6 +80,7 @@ func NewSubscriber(opts Options) *Subscriber {
 		opts.Logger = slog.New(slog.DiscardHandler)
 	}
 	opts.backoff = cmp.Or(opts.backoff, minBackoff)
+	opts.settle = cmp.Or(opts.settle, settleTime)
 	return &Subscriber{opts: opts}
 }
 
@@ -122,13 +126,44 @@ func (s *Subscriber) receive(ctx context.Context) (received bool, err error) {
 	if err := s.replay(ctx); err != nil {
 		s.opts.Logger.Debug("cache events: no replay", "endpoint", s.opts.Replay, "error", err)
 	}
-	for {
-		frames, err := c.Receive()
-		if err != nil {
-			return true, fmt.Errorf("receiving: %w", err)
+	return true, s.handleMessages(ctx, c)
+}
+
+// handleMessages handles messages until the connection breaks. An engine does not confirm a
+// subscription, and a message between the replay and the subscription would go unnoticed until the next
+// one; so a replay is requested once more after a while.
+func (s *Subscriber) handleMessages(ctx context.Context, c *zmtp.Conn) error {
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	messages, failed := make(chan [][]byte), make(chan error, 1)
+	go func() { // ends with the connection
+		for {
+			frames, err := c.Receive()
+			if err != nil {
+				failed <- err
+				return
+			}
+			select {
+			case messages <- frames:
+			case <-ctx.Done():
+				return
+			}
 		}
-		if err := s.handleMessage(ctx, frames); err != nil {
-			return true, err
+	}()
+	again := time.NewTimer(s.opts.settle)
+	defer again.Stop()
+	for {
+		select {
+		case frames := <-messages:
+			if err := s.handleMessage(ctx, frames); err != nil {
+				return err
+			}
+		case <-again.C:
+			_ = s.replay(ctx) // without one, the next message shows what is missing
+		case <-ctx.Done():
+			return ctx.Err()
+		case err := <-failed:
+			return fmt.Errorf("receiving: %w", err)
 		}
 	}
 }

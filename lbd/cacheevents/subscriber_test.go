@@ -264,6 +264,25 @@ func TestBrokenConnection(t *testing.T) {
 	l.want(t, "+ 0 - + 1")
 }
 
+// A message that is published before the subscription takes effect arrives without a later one.
+func TestMessageBeforeTheSubscription(t *testing.T) {
+	f := startFake(t, "127.0.0.1:0", "127.0.0.1:0", 100)
+	l := &log{}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		NewSubscriber(Options{
+			Dial: (&net.Dialer{}).DialContext, Endpoint: f.pub.Addr().String(), Replay: f.router.Addr().String(),
+			Handle: l.handle, settle: 20 * time.Millisecond,
+		}).Run(ctx)
+	}()
+	defer func() { cancel(); <-done }()
+	testkit.Eventually(t, "a subscriber", func() bool { return f.publisher.Subscribers() == 1 })
+	f.publish(0, true)
+	l.want(t, "+ 0")
+}
+
 // An invalid message resets the cache once, and the next ones are received.
 func TestInvalidMessage(t *testing.T) {
 	f := startFake(t, "127.0.0.1:0", "127.0.0.1:0", 100)
