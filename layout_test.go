@@ -62,6 +62,7 @@ var mayImport = map[string][]string{
 	// ZeroMQ's protocol, for engines' cache events and for the simulated engine that publishes them
 	"internal/zmtp":   {},
 	"lbd/cacheevents": {"internal/zmtp"},
+	"lbd/cachemap":    {"lbd/prefix"},
 	"lbd/record":      {"internal/service", "lbd/core", "lbd/policy", "lbd/prefix"},
 	"lbd/explain":     {"internal/printable", "internal/service", "internal/telemetry", "lbd/core", "lbd/policy", "lbd/record"},
 	"lbd/probe":       {"internal/service", "lbd/core", "lbd/policy", "lbd/wire"},
@@ -103,7 +104,7 @@ var mayImport = map[string][]string{
 }
 
 // purePackages depend only on their arguments: see impure and impureCalls.
-var purePackages = []string{"internal/printable", "internal/service", "internal/catalogue", "internal/sim/workload", "lbd/buffer", "lbd/core", "lbd/core/breaker", "lbd/core/concurrency", "lbd/core/fair", "lbd/core/pace", "lbd/openai", "lbd/policy", "lbd/prefix", "lbd/record", "internal/sim/barrier", "internal/sim/engine", "lbd/bfio", "internal/sim", "forecast", "plan", "plan/chart"}
+var purePackages = []string{"internal/printable", "internal/service", "internal/catalogue", "internal/sim/workload", "lbd/buffer", "lbd/core", "lbd/core/breaker", "lbd/core/concurrency", "lbd/core/fair", "lbd/core/pace", "lbd/openai", "lbd/policy", "lbd/prefix", "lbd/record", "internal/sim/barrier", "internal/sim/engine", "lbd/bfio", "lbd/cachemap", "internal/sim", "forecast", "plan", "plan/chart"}
 
 // impure lists packages that a pure package may not import, directly or through other packages of this module.
 var impure = []string{"net", "net/http", "os", "os/exec", "log", "log/slog", "math/rand", "syscall"}
