@@ -51,23 +51,28 @@ var mayImport = map[string][]string{
 	"lbd/core/fair":              {},
 	"lbd/core/pace":              {},
 	"internal/sim":               {"internal/service", "internal/sim/workload", "lbd/core", "internal/sim/engine", "lbd/policy", "lbd/prefix"},
-	"internal/sim/engine/server": {"internal/service", "internal/sim/engine"},
+	"internal/sim/engine/server": {"internal/service", "internal/sim/engine", "internal/zmtp"},
 	"lbd/proxy": {
 		"internal/printable", "internal/service", "internal/telemetry", "lbd/buffer", "lbd/core", "lbd/oidc", "lbd/openai", "lbd/policy", "lbd/prefix", "lbd/quota", "lbd/record", "lbd/wire",
 	},
-	"lbd/buffer":   {},
-	"lbd/oidc":     {"internal/service"},
-	"lbd/openai":   {"internal/service", "lbd/buffer", "lbd/policy", "lbd/prefix"},
-	"lbd/quota":    {"internal/service", "internal/telemetry"},
-	"lbd/record":   {"internal/service", "lbd/core", "lbd/policy", "lbd/prefix"},
-	"lbd/explain":  {"internal/printable", "internal/service", "internal/telemetry", "lbd/core", "lbd/policy", "lbd/record"},
-	"lbd/probe":    {"internal/service", "lbd/core", "lbd/policy", "lbd/wire"},
-	"lbd/wire":     {},
-	"lbd/discover": {"internal/service"},
-	"lbd/trace":    {"lbd/proxy"},
-	"lbd/health":   {"internal/service", "internal/telemetry"},
-	"lbd/peer":     {"internal/service", "internal/telemetry", "lbd/core", "lbd/policy", "lbd/wire"},
-	"lbd/admin":    {"internal/service", "internal/telemetry", "lbd/core", "lbd/policy", "lbd/proxy", "lbd/peer", "lbd/record"},
+	"lbd/buffer": {},
+	"lbd/oidc":   {"internal/service"},
+	"lbd/openai": {"internal/service", "lbd/buffer", "lbd/policy", "lbd/prefix"},
+	"lbd/quota":  {"internal/service", "internal/telemetry"},
+	// ZeroMQ's protocol, for engines' cache events and for the simulated engine that publishes them
+	"internal/zmtp":   {},
+	"lbd/cacheevents": {"internal/zmtp"},
+	"lbd/cachemap":    {"lbd/prefix"},
+	"lbd/record":      {"internal/service", "lbd/core", "lbd/policy", "lbd/prefix"},
+	"lbd/explain":     {"internal/printable", "internal/service", "internal/telemetry", "lbd/core", "lbd/policy", "lbd/record"},
+	"lbd/probe":       {"internal/service", "lbd/core", "lbd/policy", "lbd/wire"},
+	"lbd/wire":        {},
+	"lbd/discover":    {"internal/service"},
+	"lbd/trace":       {"lbd/proxy"},
+	"lbd/health":      {"internal/service", "internal/telemetry"},
+	"lbd/health":      {"internal/service", "internal/telemetry"},
+	"lbd/peer":        {"internal/service", "internal/telemetry", "lbd/core", "lbd/policy", "lbd/wire"},
+	"lbd/admin":       {"internal/service", "internal/telemetry", "lbd/core", "lbd/policy", "lbd/proxy", "lbd/peer", "lbd/record"},
 	"lbd": {
 		"internal/acme", "internal/identity", "internal/service", "internal/store", "internal/telemetry", "lbd/admin", "lbd/core", "lbd/discover", "lbd/health", "lbd/oidc", "lbd/peer", "lbd/policy",
 		"lbd/probe", "lbd/proxy", "lbd/trace", "lbd/wire",
@@ -101,7 +106,7 @@ var mayImport = map[string][]string{
 }
 
 // purePackages depend only on their arguments: see impure and impureCalls.
-var purePackages = []string{"internal/printable", "internal/service", "internal/catalogue", "internal/sim/workload", "lbd/buffer", "lbd/core", "lbd/core/breaker", "lbd/core/concurrency", "lbd/core/fair", "lbd/core/pace", "lbd/openai", "lbd/policy", "lbd/prefix", "lbd/record", "internal/sim/barrier", "internal/sim/engine", "lbd/bfio", "internal/sim", "forecast", "plan", "plan/chart"}
+var purePackages = []string{"internal/printable", "internal/service", "internal/catalogue", "internal/sim/workload", "lbd/buffer", "lbd/core", "lbd/core/breaker", "lbd/core/concurrency", "lbd/core/fair", "lbd/core/pace", "lbd/openai", "lbd/policy", "lbd/prefix", "lbd/record", "internal/sim/barrier", "internal/sim/engine", "lbd/bfio", "lbd/cachemap", "internal/sim", "forecast", "plan", "plan/chart"}
 
 // impure lists packages that a pure package may not import, directly or through other packages of this module.
 var impure = []string{"net", "net/http", "os", "os/exec", "log", "log/slog", "math/rand", "syscall"}
@@ -128,6 +133,7 @@ var sdkPackages = map[string][]string{
 	"github.com/goccy/go-yaml":         {"internal/controller/deploy", "internal/service", "lbd", "lbd/discover", "internal/sim", "internal/testcloud/machines", "provision/local", "internal/controller", "cmd/skyserve", "tui"},
 	"github.com/klauspost/compress":    {"lbd/proxy"},
 	"github.com/theory/jsonpath":       {"cmd/skyserve"},
+	"github.com/tinylib/msgp":          {"lbd/cacheevents", "internal/sim/engine/server"},
 	"github.com/spf13/cobra":           {"cmd/skyserve"},
 	"go.opentelemetry.io":              {"lbd/trace"},
 	"github.com/invopop/jsonschema":    {"internal/service"},

@@ -23,6 +23,7 @@ type engineFlags struct {
 	flavor     string
 	faults     []string
 	apiKey     string
+	events     string
 	server     server.Options
 }
 
@@ -45,6 +46,7 @@ Faults (--fault, or POST /fault with {"slow": 3} at run time):
 		Example: `  skyserve engine --listen 127.0.0.1:8201 --speed 10
   skyserve engine --profile l4-llama3.1-8b-38k --flavor sglang --seed 7
   skyserve engine --data-parallel 4
+  skyserve engine --cache-events 127.0.0.1:5557
   skyserve engine --fault slow=2,error-rate=0.05 --fault die-after=1m`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return runEngine(cmd, f) },
@@ -76,6 +78,7 @@ func (f *engineFlags) registerFlags(cmd *cobra.Command) {
 	flags.Int64Var(&f.server.MaxBodyBytes, "max-body-bytes", server.DefaultMaxBodyBytes, "maximum size of a request body")
 	flags.DurationVar(&f.server.Grace, "grace", server.DefaultGrace, "time for in-flight requests to complete after SIGTERM")
 	flags.StringVar(&f.apiKey, "api-key", "", "source of the API key that clients must send: env:NAME or file:PATH")
+	flags.StringVar(&f.events, "cache-events", "", "`ADDRESS` at which to publish changes of the prefix cache like the engine of --flavor; rank n uses the port n above, and replays the port 100 above")
 	flags.StringArrayVar(&f.faults, "fault", nil, "inject a fault, as `NAME=VALUE` (repeatable)")
 }
 
@@ -134,6 +137,11 @@ func runEngine(cmd *cobra.Command, f engineFlags) error {
 	if err != nil {
 		return usage(err, hint)
 	}
+	if f.events != "" {
+		if o.CacheEvents, err = server.ListenCacheEvents(f.events, o.DataParallel); err != nil {
+			return failed(fmt.Errorf("--cache-events: listening on %s: %w", f.events, listenCause(err)), "choose another address with --cache-events (port 0 = any free port)")
+		}
+	}
 	s, err := server.New(o)
 	if err != nil {
 		return usage(err, hint)
@@ -148,6 +156,9 @@ func runEngine(cmd *cobra.Command, f engineFlags) error {
 		ranks = fmt.Sprintf(", %d ranks", o.DataParallel)
 	}
 	fmt.Fprintf(cmd.ErrOrStderr(), "simulated engine %s serves %s on http://%s (metrics of %s, speed %g%s)\n", o.Profile.Name, o.Model, listener.Addr(), o.Flavor, o.Speed, ranks)
+	for rank, l := range o.CacheEvents {
+		fmt.Fprintf(cmd.ErrOrStderr(), "cache events of rank %d: %s, replays: %s\n", rank, l.Events.Addr(), l.Replays.Addr())
+	}
 	if err := s.Run(cmd.Context(), listener); err != nil {
 		return failed(err, "")
 	}

@@ -173,6 +173,10 @@ func (b *Balancer) stepTargets(now time.Duration, ev Event) {
 		b.handlePeerReport(now, ev.Target, ev.PeerReport)
 	case EventPeerCacheUpdates:
 		b.receiveCacheUpdates(now, ev.Target, ev.CacheUpdates)
+	case EventCacheChanged:
+		if t := findTarget(b.replicas, ev.Target); t != nil {
+			b.caches.changeCache(now, &t.cacheTarget, ev.CacheChanges)
+		}
 	default:
 		panic(fmt.Sprintf("core: unknown event kind %q", ev.Kind))
 	}

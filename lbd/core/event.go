@@ -29,11 +29,12 @@ const (
 	EventPeerRemoved      EventKind = "peer_removed"     // Target
 	EventPeerReport       EventKind = "peer_report"      // Target, PeerReport
 	EventPeerCacheUpdates EventKind = "peer_learned"     // Target, CacheUpdates: cache updates from a peer of this region
+	EventCacheChanged     EventKind = "cache_changed"    // Target, CacheChanges: a replica's engine reports changes of its cache
 	EventTick             EventKind = "tick"             // no fields: the time has advanced
 )
 
 // Event is one input of Step. Kind determines which fields are used. Step retains no pointers to
-// them, except to the keys (Request.Prompt, Outcome.Key, CacheUpdate.Key), which must not change
+// them, except to the keys (Request.Prompt, Outcome.Key, CacheUpdate.Key, CacheChange.Key), which must not change
 // afterwards.
 type Event struct {
 	Kind         EventKind     `json:"kind"`
@@ -46,6 +47,7 @@ type Event struct {
 	Peer         *PeerInfo     `json:"peer,omitempty"`
 	PeerReport   *PeerReport   `json:"peer_report,omitempty"`
 	CacheUpdates []CacheUpdate `json:"learned,omitempty"`
+	CacheChanges []CacheChange `json:"cache_changes,omitempty"`
 	Tokens       int           `json:"tokens,omitempty"`
 	Names        []string      `json:"names,omitempty"`
 }

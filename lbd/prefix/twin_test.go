@@ -38,6 +38,11 @@ func (w *twin) insertAnswer(key Key, target int, start time.Duration) {
 
 func (w *twin) remove(target int) {
 	delete(w.keys, target)
+	w.dropMarks()
+}
+
+// dropMarks removes the marks that no target holds.
+func (w *twin) dropMarks() {
 	w.marks = slices.DeleteFunc(w.marks, func(a answer) bool {
 		for t := range w.keys {
 			if w.match(a.key, t) == a.key.Bytes() {
@@ -46,6 +51,19 @@ func (w *twin) remove(target int) {
 		}
 		return true
 	})
+}
+
+// removeBelow shortens every key of target that continues the first keep blocks of key alike.
+func (w *twin) removeBelow(key Key, keep, target int) {
+	if keep >= len(key) {
+		return
+	}
+	for i, k := range w.keys[target] {
+		if alike(k, key) > keep {
+			w.keys[target][i] = k[:keep]
+		}
+	}
+	w.dropMarks()
 }
 
 func (w *twin) match(key Key, target int) int {
@@ -79,7 +97,7 @@ func alike(a, b Key) int {
 
 // operation is one thing done to a tree.
 type operation struct {
-	kind   byte // i: insert, a: insert an answer, m: match, r: remove the target, l: release the owner
+	kind   byte // i: insert, a: insert an answer, m: match, r: remove the target, l: release the owner, b: remove below half of the key
 	key    Key
 	target int
 	start  time.Duration
@@ -102,6 +120,8 @@ func (o operation) do(t *Tree, out []int) (found Found) {
 		t.Release(o.owner)
 	case 'r':
 		t.RemoveTarget(o.target)
+	case 'b':
+		t.RemoveBelow(o.key, len(o.key)/2, o.target)
 	case 'm':
 		found = t.Match(o.key, out)
 	}
@@ -116,6 +136,8 @@ func (o operation) doDumb(w *twin) {
 		w.insertAnswer(o.key, o.target, o.start)
 	case 'r':
 		w.remove(o.target)
+	case 'b':
+		w.removeBelow(o.key, len(o.key)/2, o.target)
 	}
 }
 
@@ -219,7 +241,7 @@ func stretch(letters []byte, times int) (long []byte) {
 
 func drawOperation(rt *rapid.T) operation {
 	return operation{
-		kind:   rapid.SampledFrom([]byte("iiaammmrl")).Draw(rt, "operation"),
+		kind:   rapid.SampledFrom([]byte("iiaammmrlbb")).Draw(rt, "operation"),
 		owner:  rapid.SampledFrom([]int{0, 0, 0, 1, 2, 300}).Draw(rt, "owner"),
 		key:    chained(stretch(rapid.SliceOfN(rapid.SampledFrom([]byte("ab")), 0, 9).Draw(rt, "key"), rapid.SampledFrom([]int{1, 1, 1, 150}).Draw(rt, "stretch"))),
 		target: rapid.SampledFrom([]int{0, 1, 2, 63, 64, 130, 1023}).Draw(rt, "target"),
@@ -291,7 +313,7 @@ func FuzzTree(f *testing.F) {
 			}
 			last = letters[:min(len(letters), 4*maxEdge)]
 			r.step(operation{
-				kind: "iaamiamr"[kind%8], key: chained(letters), owner: int(kind>>3) % owners,
+				kind: "iambiabr"[kind%8], key: chained(letters), owner: int(kind>>3) % owners,
 				target: int(target) * 4 % targetsOfTests, start: time.Duration(kind >> 3),
 			})
 		}

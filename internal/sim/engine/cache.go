@@ -16,6 +16,7 @@ type cache struct {
 
 	spare  []*node
 	nextID uint64
+	log    *blockLog // nil = changes are not recorded
 }
 
 // edge identifies a child: its parent and its first token.
@@ -91,6 +92,9 @@ func (c *cache) extend(from *node, tokens []Token) *node {
 		c.kids[edge{end.id, leaf.key[0]}] = leaf
 		end.kids++
 		c.tokens += len(leaf.key)
+		if c.log != nil {
+			c.log.addStored(c, leaf)
+		}
 		end = leaf
 	}
 	c.lock(end)
@@ -130,6 +134,9 @@ func (c *cache) evict(tokens int) {
 
 // removeLeaf removes an unused leaf from the tree.
 func (c *cache) removeLeaf(leaf *node) {
+	if c.log != nil {
+		c.log.addRemoved(c, leaf)
+	}
 	leaf.unlink()
 	delete(c.kids, edge{leaf.parent.id, leaf.key[0]})
 	leaf.parent.kids--

@@ -111,6 +111,21 @@ func (p *Parallel) Advance(now time.Duration) []Event {
 // Load returns the load of one rank.
 func (p *Parallel) Load(rank int) Load { return p.ranks[rank].Load() }
 
+// ReportCache makes every rank record the changes of its cache, like Engine.ReportCache.
+func (p *Parallel) ReportCache(size int, seed uint64) {
+	for rank, e := range p.ranks {
+		e.ReportCache(size, seed+uint64(rank))
+	}
+}
+
+// CacheChanges returns the changes of one rank since the last call, like Engine.CacheChanges.
+func (p *Parallel) CacheChanges(rank int) []CacheChange { return p.ranks[rank].CacheChanges() }
+
+// CachedPrefix returns how many tokens of a prompt a rank has cached, like Engine.CachedPrefix.
+func (p *Parallel) CachedPrefix(rank int, prompt []Token) int {
+	return p.ranks[rank].CachedPrefix(prompt)
+}
+
 // BarrierTime returns the total time of finished steps, and how much of it a rank waited for slower ones.
 func (p *Parallel) BarrierTime(rank int) (took, waited time.Duration) { return p.took, p.waited[rank] }
 

@@ -153,6 +153,7 @@ var requiredFields = map[core.EventKind]struct {
 	core.EventPeerRemoved:      {},
 	core.EventPeerReport:       {"peer_report", func(e *core.Event) bool { return e.PeerReport != nil }},
 	core.EventPeerCacheUpdates: {},
+	core.EventCacheChanged:     {},
 	core.EventTick:             {},
 }
 

@@ -2,6 +2,7 @@ package server
 
 import (
 	"math"
+	"math/rand/v2"
 	"slices"
 	"sync"
 	"time"
@@ -18,6 +19,8 @@ type driver struct {
 	streams  map[uint64]*stream
 	nextID   uint64
 	nextRank int // next rank for requests without one
+
+	cacheChanged func(rank int, changes []engine.CacheChange) // nil = changes of caches are not reported
 
 	commands chan func()
 	quit     chan struct{}
@@ -53,7 +56,7 @@ func (c *modelClock) until(at time.Duration) time.Duration {
 const commandBacklog = 64
 
 // newDriver starts a driver; stop ends it.
-func newDriver(p engine.Profile, ranks int, speed float64) (*driver, error) {
+func newDriver(p engine.Profile, ranks int, speed float64, cacheChanged func(rank int, changes []engine.CacheChange)) (*driver, error) {
 	e, err := engine.NewParallel(p, ranks, engine.ReportTokens)
 	if err != nil {
 		return nil, err
@@ -63,7 +66,11 @@ func newDriver(p engine.Profile, ranks int, speed float64) (*driver, error) {
 		streams:  make(map[uint64]*stream),
 		commands: make(chan func(), commandBacklog),
 		quit:     make(chan struct{}), done: make(chan struct{}),
-		latest: make([]engine.Load, ranks),
+		latest: make([]engine.Load, ranks), cacheChanged: cacheChanged,
+	}
+	if cacheChanged != nil {
+		// A new seed in every process: hashes of blocks have a meaning only within one.
+		e.ReportCache(cacheBlockTokens, rand.Uint64())
 	}
 	d.publish()
 	go d.runDriver()
@@ -83,6 +90,7 @@ func (d *driver) runDriver() {
 	for {
 		d.deliver(d.engine.Advance(d.clock.now()))
 		d.publish()
+		d.publishCache()
 		d.arm(timer)
 		select {
 		case f := <-d.commands:
@@ -130,6 +138,18 @@ func (d *driver) deliver(events []engine.Event) {
 			delete(d.streams, ev.ID)
 		case engine.Finished: // the last token carried the reason
 			delete(d.streams, ev.ID)
+		}
+	}
+}
+
+// publishCache reports the changes of the ranks' caches.
+func (d *driver) publishCache() {
+	if d.cacheChanged == nil {
+		return
+	}
+	for rank := range d.engine.Ranks() {
+		if changes := d.engine.CacheChanges(rank); len(changes) > 0 {
+			d.cacheChanged(rank, changes)
 		}
 	}
 }

@@ -76,6 +76,10 @@ type Options struct {
 	// it.
 	NoContinuousUsage bool
 
+	// CacheEvents are the listeners at which the ranks publish the changes of their caches, one element
+	// for each rank (see ListenCacheEvents); empty = they do not. The server closes them.
+	CacheEvents []CacheListeners
+
 	MaxBodyBytes int64         // larger request bodies get status 413
 	Grace        time.Duration // wall time for requests to finish after shutdown starts
 	Faults       Faults
@@ -116,6 +120,9 @@ func (o Options) validate() error {
 	}
 	if o.DataParallel < 1 || o.DataParallel > service.MaxDataParallel {
 		return fmt.Errorf("checking the engine's options: data-parallel ranks must be from 1 to %d, got %d", service.MaxDataParallel, o.DataParallel)
+	}
+	if n := len(o.CacheEvents); n != 0 && n != o.DataParallel {
+		return fmt.Errorf("checking the engine's options: cache events need listeners for each of %d ranks, got %d", o.DataParallel, n)
 	}
 	if o.StreamInterval < 1 {
 		return fmt.Errorf("checking the engine's options: the stream interval must be at least 1 token, got %d", o.StreamInterval)

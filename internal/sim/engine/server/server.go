@@ -10,6 +10,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"skyserve/internal/sim/engine"
 )
 
 // ErrDied is returned by Run when a fault stopped the server.
@@ -31,25 +33,40 @@ type Server struct {
 	dieOnce    sync.Once
 	closeOnce  sync.Once
 	throughput []throughput // by rank
+
+	cachePublishers []*cachePublisher // by rank; none = cache events are not published
+	stopCacheEvents func()
+	cacheEvents     sync.WaitGroup // of the publishers
 }
 
-// New starts an engine. It returns an error for invalid options.
-func New(opts Options) (*Server, error) {
-	opts, err := opts.withDefaults()
-	if err != nil {
+// New starts an engine. It returns an error for invalid options; it has closed opts.CacheEvents then.
+func New(opts Options) (s *Server, err error) {
+	defer func() {
+		if err != nil {
+			closeCacheListeners(opts.CacheEvents)
+		}
+	}()
+	if opts, err = opts.withDefaults(); err != nil {
 		return nil, err
 	}
-	d, err := newDriver(opts.Profile, opts.DataParallel, opts.Speed)
-	if err != nil {
+	s = &Server{opts: opts, served: newServed(opts), started: time.Now(), dead: make(chan struct{}), stopCacheEvents: func() {}}
+	var cacheChanged func(rank int, changes []engine.CacheChange)
+	if len(opts.CacheEvents) > 0 {
+		ctx, stop := context.WithCancel(context.Background())
+		s.cachePublishers = startCacheEvents(ctx, opts.CacheEvents, opts.Flavor, &s.cacheEvents)
+		s.stopCacheEvents = stop
+		cacheChanged = func(rank int, changes []engine.CacheChange) { s.cachePublishers[rank].publish(time.Now(), changes) }
+	}
+	if s.driver, err = newDriver(opts.Profile, opts.DataParallel, opts.Speed, cacheChanged); err != nil {
+		s.stopCacheEvents()
 		return nil, err
 	}
-	s := &Server{opts: opts, served: newServed(opts), driver: d, started: time.Now(), dead: make(chan struct{})}
 	s.stored.byID = map[string]*list.Element{}
 	s.throughput = make([]throughput, opts.DataParallel)
 	for rank := range s.throughput {
 		s.throughput[rank].at = s.started
 	}
-	s.faults = newFaultState(opts.Seed, s.die, d.setPace)
+	s.faults = newFaultState(opts.Seed, s.die, s.driver.setPace)
 	s.faults.replaceFaults(opts.Faults)
 	s.handler = s.keyed(s.routes())
 	return s, nil
@@ -60,6 +77,8 @@ func (s *Server) Close() {
 	s.closeOnce.Do(func() {
 		s.faults.stop()
 		s.driver.stop()
+		s.stopCacheEvents()
+		s.cacheEvents.Wait()
 	})
 }
 

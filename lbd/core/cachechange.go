@@ -1,0 +1,45 @@
+package core
+
+import (
+	"time"
+
+	"skyserve/lbd/prefix"
+)
+
+// CacheChange is a change of the cache of a replica that its engine has reported (lbd/cachemap).
+type CacheChange struct {
+	// Kind says what happened to Key.
+	Kind CacheChangeKind `json:"kind"`
+	// Key is a prompt, or the beginning of one. It must not be changed.
+	Key prefix.Key `json:"key,omitempty"`
+	// Keep is the number of leading hashes of Key that the engine still has, for CacheEvicted.
+	Keep int `json:"keep,omitempty"`
+}
+
+// CacheChangeKind is the kind of a CacheChange.
+type CacheChangeKind string
+
+// The kinds.
+const (
+	CacheStored  CacheChangeKind = "stored"  // the engine has all of Key
+	CacheEvicted CacheChangeKind = "evicted" // it has the first Keep hashes of Key, and no continuation of them along Key
+	CacheCleared CacheChangeKind = "cleared" // it has nothing; Key is empty
+)
+
+// changeCache applies reported changes to the expected cache contents of a replica. Unlike a request, a
+// report about text that the tree has for the replica already does not make that text more recent.
+func (c *caches) changeCache(now time.Duration, h *cacheTarget, changes []CacheChange) {
+	for i := range changes {
+		switch change := &changes[i]; change.Kind {
+		case CacheStored:
+			matches, _, _ := c.match(c.replicas, change.Key, h.slot)
+			if matches[h.slot] < change.Key.Bytes() {
+				c.replicas.InsertFor(c.owners.numberFor(now, ""), change.Key, h.slot) // the tenant is unknown
+			}
+		case CacheEvicted:
+			c.replicas.RemoveBelow(change.Key, max(0, change.Keep), h.slot)
+		case CacheCleared:
+			c.forgetCache(now, h)
+		}
+	}
+}

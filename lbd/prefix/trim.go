@@ -1,0 +1,62 @@
+package prefix
+
+// RemoveBelow records that target no longer holds more than the first keep blocks of key: it has evicted
+// the next block, without which no continuation counts. It visits only nodes below that point.
+func (t *Tree) RemoveBelow(key Key, keep, target int) {
+	if keep < 0 || keep >= len(key) || target >= len(t.counts) || t.counts[target] == 0 {
+		return
+	}
+	t.descend(key[:keep+1])
+	d := &t.walked
+	if d.depth <= keep {
+		return // no target holds the block
+	}
+	id, before := d.tip, d.pathDepth // the node that contains the block, and the blocks before it
+	if id == none {
+		id = d.end()
+		before -= int(t.node(id).length)
+	}
+	if !t.hasTarget(id, target) {
+		return
+	}
+	d.known = false
+	if keep > before {
+		t.split(id, keep-before) // id is the lower part
+	}
+	parent := t.node(id).parent
+	list := t.collectBelow(id, target)
+	for _, n := range list {
+		t.unsetTarget(n, target)
+		t.heldBytes[target] -= int(t.node(n).length) * BlockBytes
+	}
+	t.memberships -= len(list)
+	t.counts[target] -= len(list)
+	for _, n := range list {
+		t.prune(n)
+	}
+	for _, n := range append(list, parent) {
+		if n != 0 && t.node(n).parent != unused {
+			t.mergeChild(n)
+		}
+	}
+	if len(t.members[target]) > 3*t.counts[target]+64 {
+		t.compactMembers(target)
+	}
+	t.compact(4 * len(list))
+	t.protectedNode = none
+	t.evict() // a split node needs memory
+	t.edges.compact(t.moved)
+}
+
+// collectBelow returns node id and the nodes below it that target holds, parents first.
+func (t *Tree) collectBelow(id int32, target int) []int32 {
+	list := []int32{id}
+	for i := 0; i < len(list); i++ {
+		for c := t.node(list[i]).child; c != none; c = t.node(c).right {
+			if t.hasTarget(c, target) {
+				list = append(list, c)
+			}
+		}
+	}
+	return list
+}
