@@ -76,12 +76,17 @@ type Controller struct {
 	revoked   *identity.RevokedFile // nil without an identity
 	events    *store.EventQueue     // nil = events are not stored
 
+	announcing    sync.WaitGroup
+	announcements announcements // nil = this controller does not announce itself
+	standbys      standbys
+
 	// mu guards the fields below. runRound also uses conflicted without mu, at times when no call to a
 	// balancer is in progress.
 	mu         sync.Mutex
 	writes     []time.Duration           // durations of the last lease renewals
 	reloaded   *service.ControllerConfig // reloaded; the next round applies it
 	view       View
+	termStart  time.Time         // of the term while leading
 	conflicted bool              // a balancer has a newer epoch than the current assignment
 	lastErrors map[string]string // the last error of each balancer and replica
 }
@@ -105,8 +110,9 @@ func (c *Controller) assignmentKey() string { return "assignment." + c.config.Se
 
 // runController acquires the lease, leads while it holds it, and repeats, until ctx ends.
 func (c *Controller) runController(ctx context.Context) {
+	defer c.announcing.Wait()
 	for ctx.Err() == nil {
-		l, err := c.acquire(ctx)
+		l, err := c.acquireAsStandby(ctx)
 		if err != nil {
 			return // acquire returns an error only when ctx has ended
 		}
