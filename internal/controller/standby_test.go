@@ -40,9 +40,10 @@ func TestStandbysAreKnown(t *testing.T) {
 	listens, ends, done := map[string]string{}, map[string]func(){}, map[string]chan error{}
 	for _, name := range names {
 		ctx, end := context.WithCancel(context.Background())
-		listens[name], ends[name], done[name] = freeAddr(t), end, make(chan error, 1)
+		ended := make(chan error, 1)
+		listens[name], ends[name], done[name] = freeAddr(t), end, ended
 		config := service.ControllerConfig{Service: "chat", ID: name, Controllers: names, Listen: listens[name], StoreURL: srv.URL()}
-		go func() { done[name] <- Run(ctx, config, slog.New(slog.DiscardHandler)) }()
+		go func() { ended <- Run(ctx, config, slog.New(slog.DiscardHandler)) }()
 	}
 	defer func() {
 		for name, end := range ends {
