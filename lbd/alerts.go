@@ -138,6 +138,20 @@ func (b *balancer) storeProblem() *store.Outage {
 	return b.store.Problem()
 }
 
+// control returns the reported state of the controllers and of the store; nil where it is unknown. A leader
+// that does not renew its lease is none.
+func (b *balancer) control() (*telemetry.ControllerState, *telemetry.StoreState) {
+	reported := b.controllerAlerts.newest()
+	if reported == nil {
+		return nil, nil
+	}
+	c := reported.Controller
+	if c != nil && b.lease.silentSince(time.Now()) != nil {
+		c = &telemetry.ControllerState{Term: c.Term, Standbys: []string{}}
+	}
+	return c, reported.Store
+}
+
 // serviceAlerts returns the alerts reported by the controller, none without a report.
 func (b *balancer) serviceAlerts() []telemetry.Alert {
 	if reported := b.controllerAlerts.newest(); reported != nil {

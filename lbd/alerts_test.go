@@ -147,3 +147,24 @@ func TestUnrenewedCertificateRaisesAlert(t *testing.T) {
 		}
 	}
 }
+
+// The leader of the last report is not shown once it no longer renews its lease.
+func TestSilentLeaderIsNotShown(t *testing.T) {
+	b := &balancer{}
+	if c, s := b.control(); c != nil || s != nil {
+		t.Errorf("without a report: %+v, %+v", c, s)
+	}
+	b.controllerAlerts.value.Store(&telemetry.Alerts{
+		Controller: &telemetry.ControllerState{Leader: "lb-us-0", Term: 7, Standbys: []string{"lb-eu-0"}}, Store: &telemetry.StoreState{Nodes: 1},
+	})
+	renewed := time.Now()
+	b.lease.lastChange.Store(&renewed)
+	if c, s := b.control(); c == nil || c.Leader != "lb-us-0" || len(c.Standbys) != 1 || s == nil || s.Nodes != 1 {
+		t.Errorf("got %+v, %+v", c, s)
+	}
+	renewed = renewed.Add(-leaseGrace - time.Second)
+	b.lease.lastChange.Store(&renewed)
+	if c, _ := b.control(); c == nil || c.Leader != "" || c.Term != 7 || c.Standbys == nil || len(c.Standbys) != 0 {
+		t.Errorf("silent: got %+v", c)
+	}
+}

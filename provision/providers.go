@@ -46,18 +46,24 @@ func (p MultiCloud) List(ctx context.Context, service string) ([]Object, error) 
 	return slices.Concat(lists...), nil
 }
 
-// Launch calls the provider of the region's cloud.
+// Launch calls the provider of the region's cloud, unless the fence of the context prevents it.
 func (p MultiCloud) Launch(ctx context.Context, w Desired) (Object, error) {
 	provider, err := p.provider(w.Region)
+	if err == nil {
+		err = CheckFence(ctx)
+	}
 	if err != nil {
 		return Object{}, err
 	}
 	return provider.Launch(ctx, w)
 }
 
-// Terminate calls the provider of the region's cloud.
+// Terminate calls the provider of the region's cloud, unless the fence of the context prevents it.
 func (p MultiCloud) Terminate(ctx context.Context, o Object) error {
 	provider, err := p.provider(o.Region)
+	if err == nil {
+		err = CheckFence(ctx)
+	}
 	if err != nil {
 		return err
 	}

@@ -32,7 +32,7 @@ type callLimit struct {
 	slots map[string]chan struct{}
 }
 
-// RoundTrip waits for a free slot and sends a request.
+// RoundTrip waits for a free slot and sends a request, unless the fence of its context prevents it.
 func (b *callLimit) RoundTrip(r *http.Request) (*http.Response, error) {
 	slot := b.slot(b.key(r))
 	select {
@@ -41,6 +41,9 @@ func (b *callLimit) RoundTrip(r *http.Request) (*http.Response, error) {
 		return nil, r.Context().Err()
 	}
 	defer func() { <-slot }()
+	if err := CheckFence(r.Context()); err != nil {
+		return nil, err
+	}
 	return b.next.RoundTrip(r)
 }
 

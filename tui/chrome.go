@@ -121,7 +121,7 @@ func (s *screen) note() []string {
 		return []string{p.apply(s.fit(s.theme.text(s.toast.text)))}
 	}
 	notes := append([]segment{s.alertNote(), s.changeNote()}, s.planNotes()...)
-	line, _ := s.theme.segments(s.width, " "+s.theme.glyphs.separator+" ", append(notes, s.donationNote(), s.eventNote())...)
+	line, _ := s.theme.segments(s.width, " "+s.theme.glyphs.separator+" ", append(notes, s.donationNote(), s.eventNote(), segment{s.theme.text(s.snapshot.ControlLine()), s.theme.muted})...)
 	if line == "" {
 		return nil
 	}

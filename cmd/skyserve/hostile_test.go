@@ -62,6 +62,7 @@ var hostileAdmin = map[string]string{
 		"replicas":[{"id":"us-0","model":"m","state":"READY","reason":"r","gpu":"g","balancer":"lb-us-0","url":"u"}],
 		"models":[{"model":"m"}],"forwarded_to":[{"region":"local/eu","requests":1}]}],
 		"forecast":[{"model":"m","region":"local/us","forecaster":"arima"}],"donations":[{"replica":"us-0","region":"local/us","model":"m"}],
+		"controller":{"leader":"lb-us-0","term":3,"standbys":["lb-eu-0"]},"store":{"nodes":3,"leader":"l","members":[{"node":"lb-us-0","state":"current"}],"problem":"p"},
 		"plan":{"status":"optimal","reason":"r","problem":"p"},"targets":[],"prices":[],"strategy":"auto",
 		"events":[{"at":"2026-11-21T10:00:00Z","kind":"k","model":"m","region":"local/us","reason":"r","message":"x"}]}`, "service", "name", "id"),
 	"/v1/state":          poisoned(`{"service":"chat","leading":true,"store":"not replicated","balancers":[{"id":"lb-us-0","region":"local/us","alive":true}],"replicas":[]}`, "id"),

@@ -166,6 +166,9 @@ func (v *serviceView) writeStatus(w io.Writer, s *deploy.ServiceStatus) error {
 		fmt.Fprintf(w, "last failure: %s; 'skyserve events %s' shows all events\n", s.LastFailure, s.Service)
 	}
 	writeName(w, s.DNS)
+	if s.Leadership != nil {
+		fmt.Fprintln(w, s.Leadership.Line())
+	}
 	if s.Controller == nil {
 		fmt.Fprintf(w, "controller: not running; 'skyserve up %s' starts it\n", v.svc.SpecFile())
 	}

@@ -44,6 +44,8 @@ type storeHealth struct {
 	// clientOutage returns the error of the controller's own reads and writes, or nil while they
 	// succeed.
 	clientOutage func() *store.Outage
+	// cluster returns the state of an embedded cluster; nil without one.
+	cluster func() telemetry.StoreState
 }
 
 // WithAlerts adds the alerts of another component to those of the controller. f is called from
@@ -67,7 +69,7 @@ func (c *Controller) recordWrite(took time.Duration) {
 
 // alerts returns the current alerts, the most severe first.
 func (c *Controller) alerts(now time.Time) []telemetry.Alert {
-	lists := [][]telemetry.Alert{c.storeAlerts(now)}
+	lists := [][]telemetry.Alert{c.storeAlerts(now), c.controlAlerts(now)}
 	for _, f := range c.options.alerts {
 		lists = append(lists, f())
 	}
@@ -112,13 +114,15 @@ func (c *Controller) storeAlerts(now time.Time) []telemetry.Alert {
 	return alerts
 }
 
-// publishAlerts publishes the alerts in the store, from which balancers read them, until ctx ends.
+// publishAlerts publishes the alerts and the state of the controllers and the store in the store, from which balancers read them, until ctx ends.
 func (c *Controller) publishAlerts(ctx context.Context, l lease) {
-	published := []telemetry.Alert(nil) // an earlier controller's alerts are replaced
+	var published *telemetry.Alerts // an earlier controller's alerts are replaced
 	for {
-		current, wait := c.alerts(time.Now()), alertsInterval
+		now, wait := time.Now(), alertsInterval
+		controllers, members := c.control(l, now)
+		current := &telemetry.Alerts{Token: l.Token(), Alerts: c.alerts(now), Controller: &controllers, Store: &members}
 		if !reflect.DeepEqual(current, published) {
-			err := storeValue(ctx, l, c.state, telemetry.AlertsKey(c.config.Service), telemetry.Alerts{Token: l.Token(), Alerts: current})
+			err := storeValue(ctx, l, c.state, telemetry.AlertsKey(c.config.Service), current)
 			if published = current; err != nil {
 				published, wait = nil, alertsRetry
 			}

@@ -81,6 +81,12 @@ func (l *slowLease) Valid() bool {
 	return time.Now().Before(l.until)
 }
 
+func (l *slowLease) Expires() time.Time {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.until
+}
+
 func (l *slowLease) Renew(context.Context) error {
 	start := time.Now()
 	time.Sleep(l.took)

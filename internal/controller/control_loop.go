@@ -106,8 +106,14 @@ func (r *controlLoop) runLoop(ctx context.Context, l lease) {
 		defer r.machines.Wait()
 	}
 	r.spot.startTerm()
+	changes := changeContexts{term: ctx, l: l}
+	defer changes.stop()
 	for ctx.Err() == nil {
-		timer := time.NewTimer(r.runOnce(ctx, l))
+		next := busyInterval
+		if held := changes.next(); held.Err() == nil {
+			next = r.runOnce(held, l)
+		}
+		timer := time.NewTimer(next)
 		select {
 		case <-ctx.Done():
 		case <-r.wake:
@@ -117,7 +123,7 @@ func (r *controlLoop) runLoop(ctx context.Context, l lease) {
 	}
 }
 
-// runOnce runs one iteration and returns the time until the next.
+// runOnce runs one iteration and returns the time until the next. Its changes end with ctx.
 func (r *controlLoop) runOnce(ctx context.Context, l lease) (next time.Duration) {
 	next = loopInterval
 	r.spot.load(ctx)

@@ -199,6 +199,13 @@ func (l *fakeLease) Valid() bool {
 	return !l.lost
 }
 
+func (l *fakeLease) Expires() time.Time {
+	if !l.Valid() {
+		return time.Time{}
+	}
+	return time.Now().Add(leaseTTL)
+}
+
 func (l *fakeLease) lose() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -388,7 +395,7 @@ func TestEpochExceedsRememberedEpochs(t *testing.T) {
 func TestConflictReloadsAssignment(t *testing.T) {
 	w := newWorld()
 	w.rounds(t, 1)
-	other, err := json.Marshal(Assignment{Owners: map[string]string{"us-0": "lb-eu-0"}, Token: 8})
+	other, err := json.Marshal(Assignment{Owners: map[string]string{"us-0": "lb-eu-0"}, Token: 6}) // a late write of the previous leader
 	if err != nil {
 		t.Fatal(err)
 	}

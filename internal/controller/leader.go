@@ -3,6 +3,7 @@ package controller
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"sync"
 	"time"
@@ -10,6 +11,7 @@ import (
 	"skyserve/internal/identity"
 	"skyserve/internal/service"
 	"skyserve/internal/store"
+	"skyserve/provision"
 )
 
 // The controller's intervals and limits.
@@ -26,12 +28,20 @@ const (
 	// leaseTTL is how long the service may be without a controller after a crash; the lease is
 	// renewed at a third of it.
 	leaseTTL = 3 * time.Second
+	// renewRetry is the interval of renewals after a failure.
+	renewRetry = 200 * time.Millisecond
+	// leaseMargin is how long before the lease expires changes are cancelled: a cancelled call to a
+	// cloud or a machine ends within it, and clocks of two machines differ less in a leaseTTL.
+	leaseMargin = leaseTTL / 10
 	// releaseTimeout is the timeout for releasing the lease on shutdown.
 	releaseTimeout = time.Second
 )
 
 // errLeaseLost is the error that ends a term of leadership.
 var errLeaseLost = errors.New("lease lost")
+
+// errSuperseded means that a later leader has written to the store.
+var errSuperseded = fmt.Errorf("%w: a later leader has written to the store", errLeaseLost)
 
 // state is the part of the store that the controller uses.
 type state interface {
@@ -44,6 +54,8 @@ type state interface {
 type lease interface {
 	Token() uint64
 	Valid() bool
+	// Expires is the time at which Valid returns false unless the lease is renewed before.
+	Expires() time.Time
 	Renew(ctx context.Context) error
 	Release(ctx context.Context) error
 }
@@ -64,12 +76,17 @@ type Controller struct {
 	revoked   *identity.RevokedFile // nil without an identity
 	events    *store.EventQueue     // nil = events are not stored
 
+	announcing    sync.WaitGroup
+	announcements announcements // nil = this controller does not announce itself
+	standbys      standbys
+
 	// mu guards the fields below. runRound also uses conflicted without mu, at times when no call to a
 	// balancer is in progress.
 	mu         sync.Mutex
 	writes     []time.Duration           // durations of the last lease renewals
 	reloaded   *service.ControllerConfig // reloaded; the next round applies it
 	view       View
+	termStart  time.Time         // of the term while leading
 	conflicted bool              // a balancer has a newer epoch than the current assignment
 	lastErrors map[string]string // the last error of each balancer and replica
 }
@@ -93,8 +110,9 @@ func (c *Controller) assignmentKey() string { return "assignment." + c.config.Se
 
 // runController acquires the lease, leads while it holds it, and repeats, until ctx ends.
 func (c *Controller) runController(ctx context.Context) {
+	defer c.announcing.Wait()
 	for ctx.Err() == nil {
-		l, err := c.acquire(ctx)
+		l, err := c.acquireAsStandby(ctx)
 		if err != nil {
 			return // acquire returns an error only when ctx has ended
 		}
@@ -108,13 +126,14 @@ func (c *Controller) runController(ctx context.Context) {
 	}
 }
 
-// runTerm runs rounds, the control loop and the alerts until the lease or ctx ends. The loop and the
-// alerts never delay a round, and all of them end with the term.
+// runTerm renews the lease and runs rounds, the control loop and the alerts until the lease or ctx
+// ends. None of them delays another, and all of them end with the term.
 func (c *Controller) runTerm(ctx context.Context, l lease) error {
-	ctx, end := context.WithCancel(ctx)
+	ctx, end := context.WithCancelCause(ctx)
 	var background sync.WaitGroup
 	defer background.Wait()
-	defer end()
+	defer end(nil)
+	background.Go(func() { end(c.renewLease(ctx, l)) })
 	if c.loop != nil {
 		background.Go(func() { c.loop.runLoop(ctx, l) })
 	}
@@ -122,43 +141,113 @@ func (c *Controller) runTerm(ctx context.Context, l lease) error {
 	return c.runRounds(ctx, l)
 }
 
-// mayAct returns a function that returns an error once no change is allowed any more: the lease is
-// lost, or ctx has ended.
+// renewLease renews the lease until ctx ends or another controller may have acquired the lease. A
+// renewal that succeeds late keeps the term: nobody acquired the lease meanwhile.
+func (c *Controller) renewLease(ctx context.Context, l lease) error {
+	wait := leaseTTL / 3
+	for {
+		timer := time.NewTimer(wait)
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return context.Cause(ctx)
+		case <-timer.C:
+		}
+		start := time.Now()
+		err := l.Renew(ctx)
+		if err == nil {
+			c.recordWrite(time.Since(start))
+		}
+		if !l.Valid() {
+			return errLeaseLost
+		}
+		if wait = leaseTTL/3 - time.Since(start); err != nil { // after a slow renewal the next one is due immediately
+			wait = min(wait, renewRetry)
+		}
+	}
+}
+
+// mayAct returns a function that returns an error while no change is allowed: the lease is about to
+// expire or lost, or ctx has ended.
 func mayAct(ctx context.Context, l lease) func() error {
 	return func() error {
-		if !l.Valid() {
+		if !l.Valid() || time.Until(l.Expires()) < leaseMargin {
 			return errLeaseLost
 		}
 		return ctx.Err()
 	}
 }
 
-// runRounds runs rounds until the lease or ctx ends.
+// whileHeld returns a fenced context for changes. It ends leaseMargin before the lease expires, unless
+// the lease is renewed before: changes in progress end before another controller can acquire the lease.
+// It does not begin again after a late renewal.
+func whileHeld(ctx context.Context, l lease) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	go func() {
+		for {
+			left := time.Until(l.Expires()) - leaseMargin
+			if left <= 0 {
+				cancel(errLeaseLost)
+				return
+			}
+			timer := time.NewTimer(left)
+			select {
+			case <-ctx.Done():
+				timer.Stop()
+				return
+			case <-timer.C:
+			}
+		}
+	}()
+	return provision.WithFence(ctx, mayAct(ctx, l)), func() { cancel(context.Canceled) }
+}
+
+// changeContexts returns the contexts of whileHeld one after the other: next returns the last one, or a
+// new one if that has ended and the lease was renewed since.
+type changeContexts struct {
+	term context.Context //nolint:containedctx // the parent of all of them
+	l    lease
+	last context.Context //nolint:containedctx // returned by next until it ends
+	end  context.CancelFunc
+}
+
+// next returns the context for the next change. It may have ended already.
+func (x *changeContexts) next() context.Context {
+	if x.last == nil || x.last.Err() != nil && mayAct(x.term, x.l)() == nil {
+		x.stop()
+		x.last, x.end = whileHeld(x.term, x.l)
+	}
+	return x.last
+}
+
+// stop ends the last context.
+func (x *changeContexts) stop() {
+	if x.end != nil {
+		x.end()
+	}
+}
+
+// runRounds runs rounds until ctx ends, or another controller is found to lead.
 func (c *Controller) runRounds(ctx context.Context, l lease) error {
 	tick := time.NewTicker(roundInterval)
 	defer tick.Stop()
-	renewed := time.Now()
+	changes := changeContexts{term: ctx, l: l}
+	defer changes.stop()
 	loaded := false
 	for {
-		if time.Since(renewed) >= leaseTTL/3 {
-			start := time.Now()
-			if err := l.Renew(ctx); err == nil {
-				renewed = start // not the end: after a slow renewal the next one is due immediately
-				c.recordWrite(time.Since(start))
-			}
+		held := changes.next()
+		if held.Err() == nil && !loaded {
+			loaded = c.logFailure(c.loadAssignment(held))
 		}
-		if !l.Valid() {
-			return errLeaseLost
-		}
-		if !loaded {
-			loaded = c.logFailure(c.loadAssignment(ctx))
-		}
-		if loaded {
-			if err := c.runRound(ctx, l); errors.Is(err, errLeaseLost) {
+		if held.Err() == nil && loaded {
+			err := c.runRound(held, l)
+			if errors.Is(err, errSuperseded) {
 				return err
-			} else if !c.logFailure(err) {
-				loaded = false
 			}
+			if errors.Is(err, errLeaseLost) { // renewLease decides whether it is lost
+				err = nil
+			}
+			loaded = c.logFailure(err)
 		}
 		select {
 		case <-ctx.Done():

@@ -59,6 +59,7 @@ type planner struct {
 	graceEnded  bool              // all balancers have responded in this term, or startGrace is over
 	published   telemetry.Review  // the review to publish, for balancers to display
 	unpublished bool              // published has not been written to the store
+	ended       func() bool       // reports whether the term has ended
 	ready       func()            // called when a running review completes
 	running     chan reviewResult // nil = no review is running
 }
@@ -91,6 +92,7 @@ func isAutomatic(strategy string) bool { return strategy != "" && strategy != se
 // startTerm starts a term of leadership; ready is called from another goroutine when a review
 // completes. It logs errors of reading the stored review.
 func (p *planner) startTerm(ctx context.Context, ready func()) {
+	p.ended = func() bool { return ctx.Err() != nil }
 	p.next = time.Time{} // meanwhile another controller may have planned from other counts
 	p.termStart, p.graceEnded, p.retry, p.running, p.ready = time.Now(), false, 0, nil, ready
 	p.logError(p.loadStoredReview(ctx))
@@ -186,7 +188,7 @@ func (p *planner) startReview(ctx context.Context, l lease, now time.Time, o obs
 		return p.clearWaiting(ctx, l)
 	}
 	p.every = cmp.Or(o.Spec.Autoscale.Every, time.Hour)
-	p.computeReview(ctx, o, now)
+	p.computeReview(o, now)
 	return nil
 }
 
@@ -253,10 +255,10 @@ func (p *planner) publishFailure(ctx context.Context, l lease, now time.Time, er
 	return errors.Join(err, p.publishReview(ctx, l, shown))
 }
 
-// computeReview runs a review in the background. A forecast cannot be cancelled: when ctx ends it runs to
-// completion and its result is discarded.
-func (p *planner) computeReview(ctx context.Context, o observation, now time.Time) {
-	options := plan.ReviewOptions{Notes: o.Notes, RTT: o.RTT, Interrupt: func() bool { return ctx.Err() != nil }, Now: time.Now}
+// computeReview runs a review in the background. A forecast cannot be cancelled: when the term ends it runs
+// to completion and its result is discarded.
+func (p *planner) computeReview(o observation, now time.Time) {
+	options := plan.ReviewOptions{Notes: o.Notes, RTT: o.RTT, Interrupt: p.ended, Now: time.Now}
 	if p.source != nil {
 		options.Prices, options.Reservations = MachinePrices(p.source.Offerings()), ReservationFacts(p.source.Reservations())
 	}

@@ -11,6 +11,7 @@ import (
 
 	"skyserve/internal/service"
 	"skyserve/internal/telemetry"
+	"skyserve/provision"
 )
 
 // admin is the part of a balancer's admin API that the controller uses. The API calls replicas
@@ -47,14 +48,20 @@ func (c *Controller) runRound(ctx context.Context, l lease) error {
 	}
 	next := c.current.next(owners, l.Token(), c.newestEpoch())
 	c.conflicted = false
+	if c.current.Token > l.Token() {
+		return errSuperseded
+	}
 	if !next.equal(c.current) {
+		if err := mayAct(ctx, l)(); err != nil {
+			return err
+		}
 		if err := c.publishAssignment(ctx, next); err != nil {
 			return err
 		}
 	}
 	c.updateView()
-	if !l.Valid() {
-		return errLeaseLost
+	if err := mayAct(ctx, l)(); err != nil {
+		return err
 	}
 	c.repair(ctx)
 	return nil
@@ -176,7 +183,10 @@ func (c *Controller) repair(ctx context.Context) {
 	c.forEachBalancer(func(w *trackedBalancer) {
 		for _, r := range c.excessReplicas(w) {
 			id := r.ID
-			err := c.releaseReplica(ctx, w, r)
+			err := provision.CheckFence(ctx)
+			if err == nil {
+				err = c.releaseReplica(ctx, w, r)
+			}
 			c.recordResult(w, id, "detaching a replica failed; retrying", err)
 			if err != nil {
 				mu.Lock()
@@ -187,7 +197,7 @@ func (c *Controller) repair(ctx context.Context) {
 	})
 	c.forEachBalancer(func(w *trackedBalancer) {
 		for _, r := range c.missingReplicas(w) {
-			if stuck[r.ID] {
+			if stuck[r.ID] || provision.CheckFence(ctx) != nil {
 				continue
 			}
 			c.recordResult(w, r.ID, "attaching a replica failed; retrying", c.attachReplica(ctx, w, r))

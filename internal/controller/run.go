@@ -79,7 +79,7 @@ func Run(ctx context.Context, config service.ControllerConfig, log *slog.Logger,
 	}
 	hc := adminClient(config, self)
 	c := newController(config, st, acquire, func(base string) admin { return telemetry.NewClient(base, hc) }, log)
-	c.store, c.revoked = health, revoked
+	c.store, c.revoked, c.announcements = health, revoked, st
 	c.events = store.NewEventQueue(st, eventSource(time.Now()), log)
 	for _, o := range more {
 		o(&c.options)
@@ -164,6 +164,10 @@ func (c *Controller) runProcess(ctx context.Context, ln net.Listener) error {
 	wg.Go(func() { c.runController(ctx) })
 	if c.events != nil {
 		wg.Go(func() { c.events.Run(ctx) })
+	}
+	if c.announcements != nil {
+		prefix := standbyPrefix(c.config.Service)
+		wg.Go(func() { c.standbys.track(prefix, c.announcements.Watch(ctx, prefix)) })
 	}
 	if c.revoked != nil {
 		wg.Go(func() { c.watchRevocations(ctx) })

@@ -8,8 +8,8 @@ import (
 // storeValue writes a value to a key of the store, from which balancers read it, unless a newer
 // controller wrote the current value. A stored value contains its fencing token as token.
 func storeValue(ctx context.Context, l lease, st state, key string, value any) error {
-	if !l.Valid() {
-		return errLeaseLost
+	if err := mayAct(ctx, l)(); err != nil {
+		return err
 	}
 	data, err := json.Marshal(value)
 	if err != nil {
@@ -24,7 +24,7 @@ func storeValue(ctx context.Context, l lease, st state, key string, value any) e
 			Token uint64 `json:"token"`
 		}
 		if json.Unmarshal(old, &held) == nil && held.Token > l.Token() {
-			return errLeaseLost
+			return errSuperseded
 		}
 		_, err = st.CompareAndSwap(ctx, key, data, revision)
 	}

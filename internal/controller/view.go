@@ -21,6 +21,8 @@ type View struct {
 	// Leading is true while the controller holds the lease; Token is the fencing token of the lease.
 	Leading bool   `json:"leading"`
 	Token   uint64 `json:"token"`
+	// Standbys are the names of the other controllers that wait for the lease.
+	Standbys []string `json:"standbys"`
 	// Store is the kind of the state store: "not replicated" or "external".
 	Store string `json:"store"`
 	// Epoch is the number of the assignment; 0 before the first one.
@@ -58,7 +60,7 @@ const (
 func (c *Controller) setLease(l lease) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.view.Leading, c.view.Token = l != nil, 0
+	c.view.Leading, c.view.Token, c.termStart = l != nil, 0, time.Now()
 	if l != nil {
 		c.view.Token = l.Token()
 	}
@@ -101,7 +103,7 @@ func (c *Controller) handler() http.Handler {
 		c.mu.Lock()
 		v := c.view
 		c.mu.Unlock()
-		v.Alerts = c.alerts(time.Now())
+		v.Alerts, v.Standbys = c.alerts(time.Now()), c.standbys.names(c.name(), time.Now())
 		w.Header().Set("Content-Type", "application/json")
 		_ = json.NewEncoder(w).Encode(v) // fails only when the client has disconnected
 	})

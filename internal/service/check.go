@@ -385,7 +385,7 @@ func (c *checker) checkRoundTrips() {
 // do not follow from a wrong name.
 func (c *checker) validRegionNames() bool {
 	for i, r := range c.spec.Regions {
-		if at := path("regions").index(i); !c.valid(at) || r.Name == "" || !formRegion.regexp.MatchString(string(r.Name)) || c.invalid[at.key("name")] {
+		if at := path("regions").index(i); !c.valid(at) || r.Name == "" || !formRegion.matches(string(r.Name)) || c.invalid[at.key("name")] {
 			return false
 		}
 	}

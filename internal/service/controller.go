@@ -6,6 +6,11 @@ import "time"
 // --config FILE` (JSON or YAML).
 type ControllerConfig struct {
 	Service string `yaml:"service" json:"service"`
+	// ID is the name of this controller among those of the service: the ID of its machine. Empty = its host
+	// and process.
+	ID string `yaml:"id,omitempty" json:"id,omitempty"`
+	// Controllers are the IDs of all controllers of the service, itself included; empty = it is the only one.
+	Controllers []string `yaml:"controllers,omitempty" json:"controllers,omitempty"`
 	// Revision is the revision of the configuration, which the controller reports after it has
 	// reloaded the file.
 	Revision string `yaml:"revision,omitempty" json:"revision,omitempty"`

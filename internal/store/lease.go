@@ -46,8 +46,11 @@ type Lease struct {
 	ttl   time.Duration
 	token uint64
 
-	mu       sync.Mutex
+	// renewing is held during a write, and guards revision. mu guards the other two fields and is never
+	// held during a write: Valid returns at once while a write hangs.
+	renewing sync.Mutex
 	revision uint64
+	mu       sync.Mutex
 	until    time.Time
 	lost     bool
 }
@@ -138,21 +141,46 @@ func recordTTL(value []byte) time.Duration {
 func (l *Lease) Token() uint64 { return l.token }
 
 // Valid reports whether the lease is still held: it is not lost, and was renewed less than a
-// ttl ago by this process's clock. Once Valid returns false the holder must stop acting,
-// regardless of later results of Renew.
+// ttl ago by this process's clock. Once Valid returns false the holder must stop acting; it may
+// act again only after a later Renew has succeeded and Valid returns true. Valid never waits for
+// a Renew that is in progress.
 func (l *Lease) Valid() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return !l.lost && l.s.now().Before(l.until)
 }
 
-// Renew extends the lease by a ttl from now. It fails with ErrLeaseLost if there is another
-// holder, and with ErrUnavailable if the store does not respond; then it may be retried
-// until Valid returns false.
-func (l *Lease) Renew(ctx context.Context) error {
+// Expires returns when Valid returns false unless the lease is renewed before: no other holder
+// can acquire the lease earlier. It is the zero time once the lease is lost.
+func (l *Lease) Expires() time.Time {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.lost {
+		return time.Time{}
+	}
+	return l.until
+}
+
+// markLost records that the lease is lost.
+func (l *Lease) markLost() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.lost = true
+}
+
+// isLost reports whether the lease is lost.
+func (l *Lease) isLost() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.lost
+}
+
+// Renew extends the lease by a ttl from now. It fails with ErrLeaseLost if there is another
+// holder, and with ErrUnavailable if the store does not respond; then it may be retried.
+func (l *Lease) Renew(ctx context.Context) error {
+	l.renewing.Lock()
+	defer l.renewing.Unlock()
+	if l.isLost() {
 		return fmt.Errorf("renewing %s: %w", l.key, ErrLeaseLost)
 	}
 	start := l.s.now()
@@ -163,7 +191,10 @@ func (l *Lease) Renew(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	l.revision, l.until = revision, start.Add(l.ttl)
+	l.revision = revision
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.until = start.Add(l.ttl)
 	return nil
 }
 
@@ -180,16 +211,16 @@ func (l *Lease) resolveConflict(ctx context.Context) (uint64, error) {
 			return revision, err
 		}
 	}
-	l.lost = true
+	l.markLost()
 	return 0, fmt.Errorf("renewing %s: %w", l.key, ErrLeaseLost)
 }
 
 // Release releases the lease so that the next holder does not have to wait for a ttl.
 // Releasing a lost lease is not an error.
 func (l *Lease) Release(ctx context.Context) error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.lost {
+	l.renewing.Lock()
+	defer l.renewing.Unlock()
+	if l.isLost() {
 		return nil
 	}
 	err := l.s.deleteAt(ctx, l.key, l.revision)
@@ -197,7 +228,7 @@ func (l *Lease) Release(ctx context.Context) error {
 		err = nil
 	}
 	if err == nil {
-		l.lost = true
+		l.markLost()
 	}
 	return err
 }

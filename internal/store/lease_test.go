@@ -173,3 +173,22 @@ func TestAcquireWritesAgainAfterLostAcknowledgement(t *testing.T) {
 		t.Errorf("token %d at revision %d, %v: another holder can acquire the lease before it ends", l.Token(), revision, err)
 	}
 }
+
+// A write that hangs does not hide from the holder that its lease has expired.
+func TestValidDoesNotWaitForRenew(t *testing.T) {
+	st := connect(t, serve(t, t.TempDir()))
+	l, err := st.Acquire(t.Context(), "controller", "a", time.Minute)
+	if err != nil {
+		t.Fatal(err)
+	}
+	expires := l.Expires()
+	l.renewing.Lock() // as while a write is in progress
+	st.now = func() time.Time { return expires }
+	if l.Valid() || !l.Expires().Equal(expires) {
+		t.Errorf("valid %t, expires %s, want false, %s", l.Valid(), l.Expires(), expires)
+	}
+	l.renewing.Unlock()
+	if err := l.Release(t.Context()); err != nil || !l.Expires().IsZero() {
+		t.Errorf("released: %v, expires %s", err, l.Expires())
+	}
+}

@@ -122,12 +122,15 @@ func MergeAlerts(lists ...[]Alert) []Alert {
 	return merged
 }
 
-// Alerts are the alerts of the controller. The controller writes them to the store, and every balancer
-// includes them in its snapshot.
+// Alerts are the alerts of the leading controller, with the state of the controllers and of the store. The
+// leader writes them to the store, and every balancer includes them in its snapshot.
 type Alerts struct {
 	// Token is the fencing token of the controller that wrote them.
 	Token  uint64  `json:"token"`
 	Alerts []Alert `json:"alerts"`
+	// Controller and Store are nil where an older controller wrote them.
+	Controller *ControllerState `json:"controller"`
+	Store      *StoreState      `json:"store"`
 }
 
 // AlertsPrefix is the prefix of the store keys of Alerts.

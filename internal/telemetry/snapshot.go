@@ -30,6 +30,9 @@ type Snapshot struct {
 	Launches *Launches `json:"launches"`
 	// Alerts are the active alerts, most severe first.
 	Alerts []Alert `json:"alerts"`
+	// Controller is which controller leads, Store the state of the store; nil = unknown.
+	Controller *ControllerState `json:"controller"`
+	Store      *StoreState      `json:"store"`
 }
 
 // Balancer returns the balancer of that id; nil if there is none.

@@ -118,6 +118,8 @@ type Options struct {
 	Review func() *telemetry.Review
 	// Scaling returns the controller's scaling actions; nil, or returning nil, if unknown.
 	Scaling func() *telemetry.Scaling
+	// Control returns the state of the controllers and of the store; nil, or returning nil, if unknown.
+	Control func() (*telemetry.ControllerState, *telemetry.StoreState)
 	// Alerts returns the balancer's own alerts, ServiceAlerts those of the service's controller; nil
 	// = none.
 	Alerts        func() []telemetry.Alert

@@ -42,6 +42,9 @@ func (a *API) Snapshot() telemetry.Snapshot {
 		Forecast: []telemetry.LoadForecast{}, Donations: []telemetry.Donation{}, Targets: []telemetry.PlannedCapacity{}, Prices: []telemetry.Price{}, Events: a.recentEvents(),
 	}
 	s.Alerts = a.alerts(s.Regions)
+	if a.opts.Control != nil {
+		s.Controller, s.Store = a.opts.Control()
+	}
 	if a.opts.Scaling != nil {
 		s.AddScaling(a.opts.Scaling())
 	}

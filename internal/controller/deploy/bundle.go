@@ -210,7 +210,7 @@ func (d *deploymentBuilder) controllerUnit(machine provision.Object) (agent.Unit
 	at := cloud.EndpointsOf(machine)
 	own := filepath.ToSlash(filepath.Join(UnitController, identity.FileController))
 	c := service.ControllerConfig{
-		Service: d.spec.Name, Listen: at.Controller, StoreURL: d.spec.Store.URL,
+		Service: d.spec.Name, ID: machine.ID, Listen: at.Controller, StoreURL: d.spec.Store.URL,
 		Identity: &service.Identity{Cert: own, Key: own, CA: agent.FileCA, Revoked: agent.FileRevoked},
 		RTT:      d.spec.LocalHosts.RTT, Balancers: []service.ControlledBalancer{}, Replicas: []service.ControlledReplica{},
 	}

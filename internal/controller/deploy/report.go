@@ -132,12 +132,15 @@ func (i *Inspector) addReplicaReport(r *MachineStatus, reports map[string]report
 // addSnapshots adds plans, strategies and alerts from the balancers.
 func (s *ServiceStatus) addSnapshots(snapshots []*telemetry.Snapshot) {
 	alerts := [][]telemetry.Alert{s.Alerts}
-	var planned, scaled *telemetry.Snapshot
+	var planned, scaled, control *telemetry.Snapshot
 	var failure *telemetry.Event
 	for _, snapshot := range snapshots {
 		alerts = append(alerts, snapshot.Alerts)
 		if snapshot.Plan != nil && (planned == nil || snapshot.Plan.At.After(planned.Plan.At)) {
 			planned = snapshot
+		}
+		if c := snapshot.Controller; c != nil && (control == nil || c.Term > control.Controller.Term) {
+			control = snapshot
 		}
 		if snapshot.Strategy != "" && scaled == nil {
 			scaled = snapshot // all balancers have the same
@@ -152,6 +155,12 @@ func (s *ServiceStatus) addSnapshots(snapshots []*telemetry.Snapshot) {
 	}
 	if planned != nil {
 		s.Peak, s.Plan, s.Deviation = planned.PeakLine(), planned.PlanLine(time.Local), planned.DeviationLine()
+	}
+	if control != nil {
+		s.Leadership, s.StoreState = control.Controller, control.Store
+		if control.Store != nil {
+			s.Store = control.Store.Line()
+		}
 	}
 	if scaled != nil {
 		s.Launches = scaled.Launches

@@ -106,8 +106,12 @@ func (w *failureWatch) check(o provision.Object, s agent.Status) error {
 	return nil
 }
 
-// ensure delivers a deployment to a machine once and returns its status.
+// ensure delivers a deployment to a machine once and returns its status. The fence of the context may
+// prevent it.
 func (h *Delivery) ensure(ctx context.Context, o provision.Object, d agent.Deployment) (agent.Status, error) {
+	if err := provision.CheckFence(ctx); err != nil {
+		return agent.Status{}, err
+	}
 	if h.ensurer != nil {
 		return h.ensurer(ctx, o, d)
 	}

@@ -41,9 +41,13 @@ type ServiceStatus struct {
 	PlainHTTP bool `json:"plain_http"`
 	// Controller is nil if no controller runs on its machine.
 	Controller *ControllerStatus `json:"controller"`
-	// Store is the kind of the state store: controller.StoreNotReplicated,
-	// controller.StoreExternal.
-	Store string `json:"store"`
+	// Leadership is which controller leads; nil where no balancer reports it.
+	Leadership *telemetry.ControllerState `json:"leadership"`
+	// Store is the state of the store in one line: controller.StoreNotReplicated,
+	// controller.StoreExternal, or the members of a cluster. StoreState is the same in detail; nil where
+	// no balancer reports it.
+	Store      string                `json:"store"`
+	StoreState *telemetry.StoreState `json:"store_state"`
 	// Images are the container images of the models.
 	Images []ImageStatus `json:"images"`
 	// Reservations are those that the service names by id, as their clouds report them.

@@ -1,0 +1,153 @@
+package controller
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"skyserve/internal/store"
+	"skyserve/internal/telemetry"
+)
+
+// Intervals of standbys, with their reasons.
+const (
+	// standbyInterval is how often a controller without the lease announces that it is ready to take over.
+	standbyInterval = 2 * time.Second
+	// standbyTTL is how long an announcement counts, by the reader's clock.
+	standbyTTL = 5 * standbyInterval
+	// standbyGrace is how long a leader waits for announcements before it raises an alert: the other
+	// controllers may be starting.
+	standbyGrace = time.Minute
+)
+
+// announcements is the part of the store with which controllers find each other.
+type announcements interface {
+	Put(ctx context.Context, key string, value []byte) (revision uint64, err error)
+	Delete(ctx context.Context, key string) error
+	Watch(ctx context.Context, prefix string) <-chan store.KeyChange
+}
+
+// standbyPrefix is the prefix of the store keys of a service's standbys.
+func standbyPrefix(service string) string { return "standby." + service + "." }
+
+// standbys is which other controllers wait for the lease. The zero value knows none.
+type standbys struct {
+	mu   sync.Mutex
+	seen map[string]time.Time // the last announcement of each, by this process's clock
+}
+
+// track records announcements until the channel is closed.
+func (s *standbys) track(prefix string, changes <-chan store.KeyChange) {
+	for c := range changes {
+		name, is := strings.CutPrefix(c.Key, prefix)
+		if !is {
+			continue
+		}
+		s.mu.Lock()
+		if s.seen == nil {
+			s.seen = map[string]time.Time{}
+		}
+		if s.seen[name] = time.Now(); c.Deleted {
+			delete(s.seen, name)
+		}
+		s.mu.Unlock()
+	}
+}
+
+// names returns the names of the standbys other than self, sorted.
+func (s *standbys) names(self string, now time.Time) []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	maps.DeleteFunc(s.seen, func(_ string, at time.Time) bool { return now.Sub(at) > standbyTTL })
+	names := slices.DeleteFunc(slices.Sorted(maps.Keys(s.seen)), func(name string) bool { return name == self })
+	return append([]string{}, names...)
+}
+
+// announce announces at an interval that this controller is a standby, until ctx ends; it then removes the
+// announcement. Failures are not logged: the store's client reports an outage.
+func (c *Controller) announce(ctx context.Context) {
+	key := standbyPrefix(c.config.Service) + c.name()
+	defer func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTimeout)
+		defer cancel()
+		_ = c.announcements.Delete(ctx, key) // otherwise it expires
+	}()
+	tick := time.NewTicker(standbyInterval)
+	defer tick.Stop()
+	for {
+		_, _ = c.announcements.Put(ctx, key, []byte("{}")) // repeated
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+// acquireAsStandby waits for the lease; meanwhile it announces this controller as a standby.
+func (c *Controller) acquireAsStandby(ctx context.Context) (lease, error) {
+	if c.announcements == nil {
+		return c.acquire(ctx)
+	}
+	waiting, acquired := context.WithCancel(ctx)
+	defer acquired() // the announcement is removed while the term begins
+	c.announcing.Go(func() { c.announce(waiting) })
+	return c.acquire(ctx)
+}
+
+// name returns the name of this controller for other processes: its machine, else its host and process.
+func (c *Controller) name() string {
+	if c.config.ID != "" {
+		return c.config.ID
+	}
+	return strings.Map(func(r rune) rune {
+		if r == '-' || r == '/' || r >= '0' && r <= '9' || r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' {
+			return r
+		}
+		return '_'
+	}, holderName())
+}
+
+// control returns the published state of the controllers and the store while this one leads.
+func (c *Controller) control(l lease, now time.Time) (telemetry.ControllerState, telemetry.StoreState) {
+	return telemetry.ControllerState{Leader: c.name(), Term: l.Token(), Standbys: c.standbys.names(c.name(), now)}, c.storeState()
+}
+
+// storeState returns the state of the store.
+func (c *Controller) storeState() telemetry.StoreState {
+	switch {
+	case c.config.StoreListen == "":
+		return telemetry.StoreState{External: true, Members: []telemetry.StoreMember{}}
+	case c.store.cluster == nil:
+		return telemetry.StoreState{Nodes: 1, Members: []telemetry.StoreMember{}}
+	}
+	return c.store.cluster()
+}
+
+// controlAlerts returns the alerts about the number of controllers and of members of the store.
+func (c *Controller) controlAlerts(now time.Time) (alerts []telemetry.Alert) {
+	next := fmt.Sprintf("run 'skyserve status %s': a machine is replaced automatically; otherwise run 'skyserve up'", c.config.Service)
+	c.mu.Lock()
+	leading, since := c.view.Leading, c.termStart
+	c.mu.Unlock()
+	if leading && len(c.config.Controllers) > 1 && now.Sub(since) > standbyGrace && len(c.standbys.names(c.name(), now)) == 0 {
+		alerts = append(alerts, telemetry.Alert{
+			Severity: telemetry.SeverityWarning, Kind: telemetry.AlertController, Object: "standby", NextStep: next,
+			Message: fmt.Sprintf("none of the other %d controllers of the service responds: nobody takes over if the machine of %s is lost", len(c.config.Controllers)-1, c.name()),
+		})
+	}
+	s := c.storeState()
+	if s.External || len(s.Members) == 0 || s.Replicated {
+		return alerts
+	}
+	a := telemetry.Alert{Severity: telemetry.SeverityWarning, Kind: telemetry.AlertStore, Object: "members", NextStep: next, Message: "the store is " + s.Line()}
+	if s.Leader == "" {
+		a.Severity = telemetry.SeverityCritical
+		a.Message = "no majority of the store's members responds: planning, scaling, replacement and adoption are suspended; " + s.Line()
+	}
+	return append(alerts, a)
+}

@@ -1,0 +1,152 @@
+package controller
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"skyserve/internal/service"
+	"skyserve/internal/store"
+	"skyserve/internal/telemetry"
+	"skyserve/internal/testkit"
+)
+
+// stateOf returns the state of a controller process; false while it does not respond.
+func stateOf(listen string) (v View, ok bool) {
+	res, err := http.Get("http://" + listen + "/v1/state")
+	if err != nil {
+		return v, false
+	}
+	defer res.Body.Close()
+	return v, json.NewDecoder(res.Body).Decode(&v) == nil
+}
+
+// The leader knows its standbys and publishes them; when it ends, a standby leads with a greater term.
+func TestStandbysAreKnown(t *testing.T) {
+	defer http.DefaultClient.CloseIdleConnections()
+	srv, err := store.Serve(t.Context(), store.Options{Dir: t.TempDir(), Listen: "127.0.0.1:0"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer srv.Close()
+	names := []string{"lb-asia-0", "lb-eu-0", "lb-us-0"}
+	listens, ends, done := map[string]string{}, map[string]func(){}, map[string]chan error{}
+	for _, name := range names {
+		ctx, end := context.WithCancel(context.Background())
+		ended := make(chan error, 1)
+		listens[name], ends[name], done[name] = freeAddr(t), end, ended
+		config := service.ControllerConfig{Service: "chat", ID: name, Controllers: names, Listen: listens[name], StoreURL: srv.URL()}
+		go func() { ended <- Run(ctx, config, slog.New(slog.DiscardHandler)) }()
+	}
+	defer func() {
+		for name, end := range ends {
+			end()
+			if err := <-done[name]; err != nil {
+				t.Error(err)
+			}
+		}
+	}()
+	var leader string
+	var term uint64
+	leads := func(others int) func() bool {
+		return func() bool {
+			for name := range ends {
+				if v, ok := stateOf(listens[name]); ok && v.Leading && len(v.Standbys) == others && !slices.Contains(v.Standbys, name) {
+					leader, term = name, v.Token
+					return true
+				}
+			}
+			return false
+		}
+	}
+	testkit.Eventually(t, "a leader with two standbys", leads(2))
+	st, err := store.Connect(t.Context(), srv.URL(), "", store.ForService("chat"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer st.Close()
+	testkit.Eventually(t, "it publishes them", func() bool {
+		data, _, err := st.Get(t.Context(), telemetry.AlertsKey("chat"))
+		var published telemetry.Alerts
+		return err == nil && json.Unmarshal(data, &published) == nil && published.Controller != nil &&
+			published.Controller.Leader == leader && published.Controller.Term == term && len(published.Controller.Standbys) == 2 && published.Store.External
+	})
+	first, before := leader, term
+	ends[first]()
+	if err := <-done[first]; err != nil {
+		t.Error(err)
+	}
+	delete(ends, first)
+	testkit.Eventually(t, "a leader with one standby", leads(1))
+	if leader == first || term <= before {
+		t.Errorf("%s leads in term %d after %s in term %d", leader, term, first, before)
+	}
+}
+
+// Announcements expire by the reader's clock, and a removed one counts no more.
+func TestStandbysExpire(t *testing.T) {
+	var s standbys
+	changes := make(chan store.KeyChange, 4)
+	for _, name := range []string{"a", "b", "self"} {
+		changes <- store.KeyChange{Key: standbyPrefix("chat") + name}
+	}
+	changes <- store.KeyChange{Key: standbyPrefix("chat") + "b", Deleted: true}
+	close(changes)
+	s.track(standbyPrefix("chat"), changes)
+	now := time.Now()
+	if got := s.names("self", now); !slices.Equal(got, []string{"a"}) {
+		t.Errorf("got %q", got)
+	}
+	if got := s.names("self", now.Add(standbyTTL+time.Second)); got == nil || len(got) > 0 {
+		t.Errorf("later: got %#v", got)
+	}
+}
+
+func TestControlAlerts(t *testing.T) {
+	replicated := telemetry.StoreState{Nodes: 3, Replicated: true, Leader: "b", Members: []telemetry.StoreMember{{Node: "a", State: "current"}, {Node: "b", State: "leader"}, {Node: "c", State: "current"}}}
+	degraded, lost := replicated, replicated
+	degraded.Replicated, degraded.Problem = false, "no response from c"
+	lost.Replicated, lost.Leader = false, ""
+	for name, c := range map[string]struct {
+		store       *telemetry.StoreState
+		controllers []string
+		standby     bool
+		age         time.Duration
+		want        []string
+	}{
+		"alone":           {age: time.Hour},
+		"healthy":         {&replicated, []string{"a", "b", "c"}, true, time.Hour, nil},
+		"others starting": {&replicated, []string{"a", "b", "c"}, false, time.Second, nil},
+		"no standby":      {&replicated, []string{"a", "b", "c"}, false, time.Hour, []string{"warning controller none of the other 2"}},
+		"member lost":     {&degraded, []string{"a", "b", "c"}, true, time.Hour, []string{"warning store the store is not replicated: no response from c"}},
+		"no quorum":       {&lost, []string{"a", "b", "c"}, false, time.Hour, []string{"critical store no majority", "warning controller none of the other 2"}},
+	} {
+		w := newWorld()
+		w.config.ID, w.config.Controllers = "a", c.controllers
+		w.setLease(w.lease)
+		w.termStart = time.Now().Add(-c.age)
+		if c.store != nil {
+			w.store.cluster = func() telemetry.StoreState { return *c.store }
+		}
+		if c.standby {
+			w.standbys.seen = map[string]time.Time{"b": time.Now()}
+		}
+		var got []string
+		for _, a := range w.alerts(time.Now()) {
+			got = append(got, fmt.Sprintf("%s %s %s", a.Severity, a.Kind, a.Message))
+		}
+		if !slices.EqualFunc(got, c.want, strings.HasPrefix) {
+			t.Errorf("%s: got %q, want %q", name, got, c.want)
+		}
+		if controllers, members := w.control(w.lease, time.Now()); controllers.Leader != "a" || controllers.Term != 7 || c.store != nil && !reflect.DeepEqual(members, *c.store) {
+			t.Errorf("%s: publishes %+v, %+v", name, controllers, members)
+		}
+	}
+}

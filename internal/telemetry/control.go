@@ -1,0 +1,88 @@
+package telemetry
+
+import (
+	"fmt"
+	"strings"
+)
+
+// ControllerState is which controller of a service leads, and which ones are ready to take over.
+type ControllerState struct {
+	// Leader is the name of the leader: the machine that it runs on, or its host and process. It is
+	// empty while no controller renews the lease.
+	Leader string `json:"leader"`
+	// Term is the fencing token of the leader's lease, which is greater than that of every earlier one.
+	Term uint64 `json:"term"`
+	// Standbys are the names of the other controllers that wait for the lease, sorted.
+	Standbys []string `json:"standbys"`
+}
+
+// Line returns one line about the controllers; empty for nil.
+func (c *ControllerState) Line() string {
+	switch {
+	case c == nil:
+		return ""
+	case c.Leader == "":
+		return "controller: no leader"
+	case len(c.Standbys) == 0:
+		return fmt.Sprintf("controller: leader %s, term %d, no standby", c.Leader, c.Term)
+	}
+	return fmt.Sprintf("controller: leader %s, term %d, standby %s", c.Leader, c.Term, strings.Join(c.Standbys, ", "))
+}
+
+// StoreState is the state of a service's store as the leader observes it.
+type StoreState struct {
+	// External is true for an existing NATS server or cluster (store.url); the rest is then unknown.
+	External bool `json:"external"`
+	// Nodes is the number of members; 1 without a cluster, 0 for an external store.
+	Nodes int `json:"nodes"`
+	// Replicated reports whether any one member may be lost with its disk now, without loss of data.
+	Replicated bool `json:"replicated"`
+	// Leader is the member that leads the cluster; empty without a cluster, and while no majority of its
+	// members responds.
+	Leader string `json:"leader"`
+	// Members are the members of a cluster, sorted; empty without one.
+	Members []StoreMember `json:"members"`
+	// Problem is why a cluster is not replicated; empty if it is.
+	Problem string `json:"problem"`
+}
+
+// StoreMember is a member of the store's cluster.
+type StoreMember struct {
+	Node string `json:"node"`
+	// State is leader, current, catching (up) or offline.
+	State string `json:"state"`
+}
+
+// Line returns the state in one line, such as "not replicated" or "replicated: lb-eu-0 leader, ...";
+// empty for nil.
+func (s *StoreState) Line() string {
+	if s == nil {
+		return ""
+	}
+	var members []string
+	for _, m := range s.Members {
+		members = append(members, m.Node+" "+m.State)
+	}
+	text := "not replicated"
+	switch {
+	case s.External:
+		return "external"
+	case s.Replicated:
+		text = "replicated"
+	case s.Problem != "":
+		text += ": " + s.Problem
+	}
+	if len(members) > 0 {
+		text += " (" + strings.Join(members, ", ") + ")"
+	}
+	return text
+}
+
+// ControlLine returns the lines about the controllers and the store as one; empty while both are unknown.
+func (s *Snapshot) ControlLine() string {
+	line := s.Controller.Line()
+	if s.Store != nil {
+		line += "; store: " + s.Store.Line()
+	}
+	return strings.TrimPrefix(line, "; ")
+}

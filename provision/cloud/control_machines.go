@@ -1,0 +1,113 @@
+package cloud
+
+import (
+	"slices"
+
+	"skyserve/internal/service"
+	"skyserve/provision"
+)
+
+// ControlNodes is the number of machines with a controller and a member of the store's cluster: a majority
+// is left when one is lost. A service with fewer suitable balancers has one.
+const ControlNodes = 3
+
+// ControlCandidate is a balancer's machine that may run a controller with a member of the store.
+type ControlCandidate struct {
+	ID     string
+	Region service.Region
+	Zone   string // empty = unknown
+	// Alive is true while its machine runs. A machine that does not is replaced by one with the same ID.
+	Alive bool
+	// Spot machines are not suitable: several can be taken at once.
+	Spot bool
+}
+
+// ControlCandidates returns a service's balancers in the order of service.yaml, with the machines that
+// exist.
+func ControlCandidates(spec *service.Spec, have []provision.Object) []ControlCandidate {
+	var all []ControlCandidate
+	for _, name := range ManagedRegions(spec) {
+		r := spec.Regions[slices.IndexFunc(spec.Regions, func(r service.RegionSpec) bool { return r.Name == name })]
+		for n := range max(r.Balancers, 1) {
+			c := ControlCandidate{ID: provision.BalancerID(name, n), Region: name}
+			for _, o := range have {
+				if o.ID != c.ID || o.Kind != provision.KindBalancer || o.TerminatedReason != "" {
+					continue
+				}
+				c.Alive = true
+				if o.Offering != nil {
+					c.Zone, c.Spot = o.Offering.Zone, o.Offering.Capacity == service.CapacitySpot
+				}
+			}
+			all = append(all, c)
+		}
+	}
+	return all
+}
+
+// ChooseControlMachines returns the IDs of the machines that run a controller and a member of the store:
+// ControlNodes of them, or one where fewer candidates are suitable. current are those that run one now.
+// Such a machine stays while it is alive and suitable, and a dead one until another can take its place, so that
+// the number of members never falls because machines are lost. New ones are in regions without a member where
+// possible, else in zones without one, and come first in the order of the candidates. The result begins
+// with those of current that stay, in their order.
+func ChooseControlMachines(candidates []ControlCandidate, current []string) []string {
+	suitable := slices.DeleteFunc(slices.Clone(candidates), func(c ControlCandidate) bool { return c.Spot })
+	want := ControlNodes
+	if len(suitable) < ControlNodes {
+		want = 1
+	}
+	if len(suitable) == 0 {
+		suitable = candidates // one on a spot machine is better than none
+	}
+	var chosen []ControlCandidate
+	for _, alive := range []bool{true, false} {
+		for _, id := range current {
+			i := slices.IndexFunc(suitable, func(c ControlCandidate) bool { return c.ID == id && c.Alive == alive })
+			if i >= 0 && len(chosen) < want && !containsControl(chosen, id) {
+				chosen = append(chosen, suitable[i])
+			}
+		}
+		for len(chosen) < want {
+			next, ok := nextControl(suitable, chosen, alive)
+			if !ok {
+				break
+			}
+			chosen = append(chosen, next)
+		}
+	}
+	ids := []string{}
+	for _, c := range chosen {
+		ids = append(ids, c.ID)
+	}
+	return ids
+}
+
+// nextControl returns the candidate to add to the chosen ones: one in another region, else in another zone,
+// else any; false without one.
+func nextControl(candidates, chosen []ControlCandidate, alive bool) (best ControlCandidate, ok bool) {
+	distance := -1
+	for _, c := range candidates {
+		if c.Alive != alive || containsControl(chosen, c.ID) {
+			continue
+		}
+		d := 2
+		for _, other := range chosen {
+			switch {
+			case other.Region == c.Region && other.Zone == c.Zone:
+				d = 0
+			case other.Region == c.Region:
+				d = min(d, 1)
+			}
+		}
+		if d > distance {
+			best, distance, ok = c, d, true
+		}
+	}
+	return best, ok
+}
+
+// containsControl reports whether candidates contain an ID.
+func containsControl(candidates []ControlCandidate, id string) bool {
+	return slices.ContainsFunc(candidates, func(c ControlCandidate) bool { return c.ID == id })
+}

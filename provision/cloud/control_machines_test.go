@@ -1,0 +1,167 @@
+package cloud_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"skyserve/internal/service"
+	"skyserve/provision"
+	"skyserve/provision/cloud"
+)
+
+// controlCandidates reads "ID region/zone [dead] [spot]" lines, separated by commas.
+func controlCandidates(text string) (all []cloud.ControlCandidate) {
+	for _, line := range strings.Split(text, ",") {
+		f := strings.Fields(line)
+		region, zone, _ := strings.Cut(f[1], "/")
+		all = append(all, cloud.ControlCandidate{
+			ID: f[0], Region: service.Region("aws/" + region), Zone: zone, Alive: !slices.Contains(f, "dead"), Spot: slices.Contains(f, "spot"),
+		})
+	}
+	return all
+}
+
+func TestChooseControlMachines(t *testing.T) {
+	for name, c := range map[string]struct {
+		candidates, current, want string
+	}{
+		"one balancer":                      {"a us", "", "a"},
+		"two balancers":                     {"a us, b eu", "", "a"},
+		"two, the second has it":            {"a us, b eu", "b", "b"},
+		"three regions":                     {"a us, b eu, c asia", "", "a b c"},
+		"regions before zones":              {"a us/1, b us/2, c eu/1, d asia/1", "", "a c d"},
+		"two regions, then zones":           {"a us/1, b us/1, c us/2, d eu/1", "", "a d c"},
+		"one region, zones":                 {"a us/1, b us/1, c us/2, d us/3", "", "a c d"},
+		"one region, one zone":              {"a us/1, b us/1, c us/1, d us/1", "", "a b c"},
+		"spot machines are not used":        {"a us spot, b us, c eu, d asia", "", "b c d"},
+		"too few without spot":              {"a us spot, b us, c eu", "", "b"},
+		"only spot machines":                {"a us spot, b us spot, c eu spot", "", "a"},
+		"members stay":                      {"a us/1, b us/1, c us/1, d eu, e asia", "c b a", "c b a"},
+		"a member that is spot now leaves":  {"a us spot, b us, c eu, d asia", "a c d", "c d b"},
+		"a dead member is replaced":         {"a us dead, b eu, c asia, d us", "a b c", "b c d"},
+		"the only spare is in its region":   {"a us, b eu dead, c asia, d asia", "a b c", "a c d"},
+		"a dead member without a spare":     {"a us dead, b eu, c asia", "a b c", "b c a"},
+		"two dead members":                  {"a us dead, b eu dead, c asia", "a b c", "c a b"},
+		"all dead":                          {"a us dead, b eu dead, c asia dead", "", "a b c"},
+		"from one to three":                 {"a us, b eu, c asia", "b", "b a c"},
+		"from three to one":                 {"a us, b eu", "c b a", "b"},
+		"a member that is not a balancer":   {"a us, b eu, c asia", "x a", "a b c"},
+		"from three to one, the first dead": {"a us dead, b eu", "a b", "b"},
+	} {
+		if got := strings.Join(cloud.ChooseControlMachines(controlCandidates(c.candidates), strings.Fields(c.current)), " "); got != c.want {
+			t.Errorf("%s: got %q, want %q", name, got, c.want)
+		}
+	}
+}
+
+// drawControl draws candidates and current members.
+func drawControl(t *rapid.T) (all []cloud.ControlCandidate, current []string) {
+	for i := range rapid.IntRange(1, 7).Draw(t, "machines") {
+		all = append(all, cloud.ControlCandidate{
+			ID: fmt.Sprint("m", i), Region: service.Region(rapid.SampledFrom([]string{"us", "eu", "asia", "sa"}).Draw(t, "region")),
+			Zone: rapid.SampledFrom([]string{"", "1", "2"}).Draw(t, "zone"), Alive: rapid.IntRange(0, 4).Draw(t, "alive") > 0, Spot: rapid.IntRange(0, 4).Draw(t, "spot") == 0,
+		})
+		if rapid.Bool().Draw(t, "member") {
+			current = append(current, all[i].ID)
+		}
+	}
+	return all, rapid.Permutation(current).Draw(t, "current")
+}
+
+// spread returns the numbers of regions and of zones of a set of candidates, as one number.
+func spread(set []cloud.ControlCandidate) int {
+	regions, zones := map[string]bool{}, map[string]bool{}
+	for _, c := range set {
+		regions[string(c.Region)], zones[string(c.Region)+"/"+c.Zone] = true, true
+	}
+	return 10*len(regions) + len(zones)
+}
+
+// The choice has the right size, keeps the members that may stay, has no dead machine where a live one could
+// stand in, is as spread as the members that stay allow, and does not change when it is made again.
+func TestChooseControlMachinesProperties(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		all, current := drawControl(t)
+		ids := cloud.ChooseControlMachines(all, current)
+		var suitable, alive, chosen, stay []cloud.ControlCandidate
+		for _, c := range all {
+			if c.Spot {
+				continue
+			}
+			suitable = append(suitable, c)
+			if c.Alive {
+				alive = append(alive, c)
+			}
+			if slices.Contains(ids, c.ID) {
+				chosen = append(chosen, c)
+			}
+		}
+		if len(suitable) < cloud.ControlNodes {
+			if len(ids) != 1 {
+				t.Fatalf("got %q, want one", ids)
+			}
+			return
+		}
+		if len(chosen) != cloud.ControlNodes || len(ids) != cloud.ControlNodes {
+			t.Fatalf("got %q, want three without spot", ids)
+		}
+		for _, id := range current {
+			i := slices.IndexFunc(alive, func(c cloud.ControlCandidate) bool { return c.ID == id })
+			if i >= 0 && len(stay) < cloud.ControlNodes {
+				stay = append(stay, alive[i])
+				if !slices.Contains(ids, id) {
+					t.Fatalf("%s left, got %q", id, ids)
+				}
+			}
+		}
+		if dead := slices.ContainsFunc(chosen, func(c cloud.ControlCandidate) bool { return !c.Alive }); dead && len(alive) >= cloud.ControlNodes {
+			t.Fatalf("got a dead machine in %q", ids)
+		}
+		if best := bestSpread(alive, stay); len(alive) >= cloud.ControlNodes && spread(chosen) != best {
+			t.Fatalf("%q has spread %d, want %d", ids, spread(chosen), best)
+		}
+		if again := cloud.ChooseControlMachines(all, ids); !slices.Equal(again, ids) {
+			t.Fatalf("got %q, then %q", ids, again)
+		}
+	})
+}
+
+// bestSpread returns the spread of the best set of three that contains stay: all sets are tried.
+func bestSpread(alive, stay []cloud.ControlCandidate) (best int) {
+	for bits := range 1 << len(alive) {
+		var set []cloud.ControlCandidate
+		for i, c := range alive {
+			if bits>>i&1 == 1 {
+				set = append(set, c)
+			}
+		}
+		missing := slices.ContainsFunc(stay, func(c cloud.ControlCandidate) bool { return !slices.Contains(set, c) })
+		if len(set) == cloud.ControlNodes && !missing {
+			best = max(best, spread(set))
+		}
+	}
+	return best
+}
+
+// Candidates are the balancers of service.yaml with their machines, in its order.
+func TestControlCandidates(t *testing.T) {
+	spec := &service.Spec{Regions: []service.RegionSpec{{Name: "aws/us-east-1", Balancers: 2}, {Name: "static/paris"}, {Name: "gcp/europe-west4", Balancers: 1}}}
+	have := []provision.Object{
+		{ID: "lb-us-east-1-1", Kind: provision.KindBalancer, Offering: &provision.Offering{Zone: "us-east-1b", Capacity: service.CapacitySpot}},
+		{ID: "lb-us-east-1-0", Kind: provision.KindBalancer, TerminatedReason: "crashed"},
+		{ID: "lb-europe-west4-0", Kind: provision.KindBalancer},
+		{ID: "lb-europe-west4-1", Kind: provision.KindBalancer}, // no longer in service.yaml
+	}
+	want := []cloud.ControlCandidate{
+		{ID: "lb-us-east-1-0", Region: "aws/us-east-1"},
+		{ID: "lb-us-east-1-1", Region: "aws/us-east-1", Zone: "us-east-1b", Alive: true, Spot: true},
+		{ID: "lb-europe-west4-0", Region: "gcp/europe-west4", Alive: true},
+	}
+	if got := cloud.ControlCandidates(spec, have); !slices.Equal(got, want) {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+}
