@@ -55,18 +55,19 @@ var mayImport = map[string][]string{
 	"lbd/proxy": {
 		"internal/printable", "internal/service", "internal/telemetry", "lbd/buffer", "lbd/core", "lbd/oidc", "lbd/openai", "lbd/policy", "lbd/prefix", "lbd/quota", "lbd/record", "lbd/wire",
 	},
-	"lbd/buffer":   {},
-	"lbd/oidc":     {"internal/service"},
-	"lbd/openai":   {"internal/service", "lbd/buffer", "lbd/policy", "lbd/prefix"},
-	"lbd/quota":    {"internal/service", "internal/telemetry"},
-	"lbd/record":   {"internal/service", "lbd/core", "lbd/policy", "lbd/prefix"},
-	"lbd/explain":  {"internal/printable", "internal/service", "internal/telemetry", "lbd/core", "lbd/policy", "lbd/record"},
-	"lbd/probe":    {"internal/service", "lbd/core", "lbd/policy", "lbd/wire"},
-	"lbd/wire":     {},
-	"lbd/discover": {"internal/service"},
-	"lbd/trace":    {"lbd/proxy"},
-	"lbd/peer":     {"internal/service", "internal/telemetry", "lbd/core", "lbd/policy", "lbd/wire"},
-	"lbd/admin":    {"internal/service", "internal/telemetry", "lbd/core", "lbd/policy", "lbd/proxy", "lbd/peer", "lbd/record"},
+	"lbd/batch/job": {},
+	"lbd/buffer":    {},
+	"lbd/oidc":      {"internal/service"},
+	"lbd/openai":    {"internal/service", "lbd/buffer", "lbd/policy", "lbd/prefix"},
+	"lbd/quota":     {"internal/service", "internal/telemetry"},
+	"lbd/record":    {"internal/service", "lbd/core", "lbd/policy", "lbd/prefix"},
+	"lbd/explain":   {"internal/printable", "internal/service", "internal/telemetry", "lbd/core", "lbd/policy", "lbd/record"},
+	"lbd/probe":     {"internal/service", "lbd/core", "lbd/policy", "lbd/wire"},
+	"lbd/wire":      {},
+	"lbd/discover":  {"internal/service"},
+	"lbd/trace":     {"lbd/proxy"},
+	"lbd/peer":      {"internal/service", "internal/telemetry", "lbd/core", "lbd/policy", "lbd/wire"},
+	"lbd/admin":     {"internal/service", "internal/telemetry", "lbd/core", "lbd/policy", "lbd/proxy", "lbd/peer", "lbd/record"},
 	"lbd": {
 		"internal/acme", "internal/identity", "internal/service", "internal/store", "internal/telemetry", "lbd/admin", "lbd/core", "lbd/discover", "lbd/oidc", "lbd/peer", "lbd/policy",
 		"lbd/probe", "lbd/proxy", "lbd/trace", "lbd/wire",
@@ -100,7 +101,7 @@ var mayImport = map[string][]string{
 }
 
 // purePackages depend only on their arguments: see impure and impureCalls.
-var purePackages = []string{"internal/printable", "internal/service", "internal/catalogue", "internal/sim/workload", "lbd/buffer", "lbd/core", "lbd/core/breaker", "lbd/core/concurrency", "lbd/core/fair", "lbd/core/pace", "lbd/openai", "lbd/policy", "lbd/prefix", "lbd/record", "internal/sim/barrier", "internal/sim/engine", "lbd/bfio", "internal/sim", "forecast", "plan", "plan/chart"}
+var purePackages = []string{"internal/printable", "internal/service", "internal/catalogue", "internal/sim/workload", "lbd/batch/job", "lbd/buffer", "lbd/core", "lbd/core/breaker", "lbd/core/concurrency", "lbd/core/fair", "lbd/core/pace", "lbd/openai", "lbd/policy", "lbd/prefix", "lbd/record", "internal/sim/barrier", "internal/sim/engine", "lbd/bfio", "internal/sim", "forecast", "plan", "plan/chart"}
 
 // impure lists packages that a pure package may not import, directly or through other packages of this module.
 var impure = []string{"net", "net/http", "os", "os/exec", "log", "log/slog", "math/rand", "syscall"}
