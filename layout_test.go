@@ -55,6 +55,7 @@ var mayImport = map[string][]string{
 	"lbd/proxy": {
 		"internal/printable", "internal/service", "internal/telemetry", "lbd/buffer", "lbd/core", "lbd/oidc", "lbd/openai", "lbd/policy", "lbd/prefix", "lbd/quota", "lbd/record", "lbd/wire",
 	},
+	"lbd/batch":     {"internal/store", "lbd/batch/job", "lbd/openai"},
 	"lbd/batch/job": {},
 	"lbd/buffer":    {},
 	"lbd/oidc":      {"internal/service"},
@@ -69,7 +70,7 @@ var mayImport = map[string][]string{
 	"lbd/peer":      {"internal/service", "internal/telemetry", "lbd/core", "lbd/policy", "lbd/wire"},
 	"lbd/admin":     {"internal/service", "internal/telemetry", "lbd/core", "lbd/policy", "lbd/proxy", "lbd/peer", "lbd/record"},
 	"lbd": {
-		"internal/acme", "internal/identity", "internal/service", "internal/store", "internal/telemetry", "lbd/admin", "lbd/core", "lbd/discover", "lbd/oidc", "lbd/peer", "lbd/policy",
+		"internal/acme", "internal/identity", "internal/service", "internal/store", "internal/telemetry", "lbd/admin", "lbd/batch", "lbd/core", "lbd/discover", "lbd/oidc", "lbd/peer", "lbd/policy",
 		"lbd/probe", "lbd/proxy", "lbd/trace", "lbd/wire",
 	},
 

@@ -7,7 +7,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/url"
+	"slices"
 	"unicode/utf8"
 )
 
@@ -198,40 +200,47 @@ func sameEndpoint(text, endpoint string) bool {
 	return err == nil && u.Host != "" && u.Path == endpoint && u.RawQuery == ""
 }
 
-// Inspect reads a whole input file. It returns its chunks if every line is valid. Otherwise it returns
-// the first MaxProblems errors, and passes every error to onError if that is not nil. err is an error of
-// the reader, or of onError.
-func Inspect(r *Reader, onError func(*LineError) error) (chunks []Chunk, problems []Problem, err error) {
+// Input is a valid input file.
+type Input struct {
+	Chunks []Chunk
+	Models []string // sorted, without repetition
+}
+
+// Inspect reads a whole input file. It returns the input if every line is valid. Otherwise it returns the
+// first MaxProblems errors, and passes every error to onError if that is not nil. err is an error of the
+// reader, or of onError.
+func Inspect(r *Reader, onError func(*LineError) error) (in Input, problems []Problem, err error) {
 	c := chunker{}
-	bad := 0
+	models := map[string]bool{}
 	for {
 		line, err := r.Next()
 		var invalid *LineError
 		switch {
+		case err == nil:
+			c.addLine(line)
+			models[line.Model] = true
+			continue
 		case errors.Is(err, io.EOF):
 			if r.count == 0 {
 				problems = []Problem{(&LineError{Code: "empty_file", Message: "the input file must contain at least one request"}).Problem()}
 			}
 			if len(problems) > 0 {
-				return nil, problems, nil
+				return Input{}, problems, nil
 			}
-			return c.chunks, nil, nil
-		case errors.As(err, &invalid):
-			if bad++; bad <= MaxProblems {
-				problems = append(problems, invalid.Problem())
+			return Input{c.chunks, slices.Sorted(maps.Keys(models))}, nil, nil
+		case !errors.As(err, &invalid):
+			return Input{}, nil, err
+		}
+		if len(problems) < MaxProblems {
+			problems = append(problems, invalid.Problem())
+		}
+		if onError != nil {
+			if err := onError(invalid); err != nil {
+				return Input{}, nil, err
 			}
-			if onError != nil {
-				if err := onError(invalid); err != nil {
-					return nil, nil, err
-				}
-			}
-			if invalid.Code == "too_many_requests" {
-				return nil, problems, nil
-			}
-		case err != nil:
-			return nil, nil, err
-		default:
-			c.addLine(line)
+		}
+		if invalid.Code == "too_many_requests" {
+			return Input{}, problems, nil
 		}
 	}
 }

@@ -87,13 +87,13 @@ func TestInspectLimits(t *testing.T) {
 		return b.String()
 	}
 	for lines, want := range map[int]string{0: "empty_file", 3: "", 4: "too_many_requests", 9: "too_many_requests"} {
-		chunks, problems, err := Inspect(NewReader(strings.NewReader(file(lines)), "/v1/completions", limits, known), nil)
+		in, problems, err := Inspect(NewReader(strings.NewReader(file(lines)), "/v1/completions", limits, known), nil)
 		got := ""
 		if len(problems) > 0 {
 			got = problems[0].Code
 		}
-		if err != nil || got != want || (want == "") != (len(chunks) > 0) || len(problems) > 1 {
-			t.Errorf("%d lines: %v, %v, %v", lines, chunks, problems, err)
+		if err != nil || got != want || (want == "") != (len(in.Chunks) > 0) || len(problems) > 1 {
+			t.Errorf("%d lines: %v, %v, %v", lines, in, problems, err)
 		}
 	}
 	seen := 0
@@ -112,10 +112,11 @@ func TestChunksCoverTheFile(t *testing.T) {
 		}
 		file.WriteString(strings.Replace(good, `"a"`, fmt.Sprintf(`"%d"`, i), 1) + "\n")
 	}
-	chunks, problems, err := Inspect(NewReader(strings.NewReader(file.String()), "/v1/completions", DefaultLimits(), known), nil)
-	if err != nil || len(problems) > 0 || len(chunks) != 4 {
-		t.Fatalf("%d chunks, %v, %v", len(chunks), problems, err)
+	input, problems, err := Inspect(NewReader(strings.NewReader(file.String()), "/v1/completions", DefaultLimits(), known), nil)
+	if err != nil || len(problems) > 0 || len(input.Chunks) != 4 || fmt.Sprint(input.Models) != "[llama]" {
+		t.Fatalf("%+v, %v, %v", input, problems, err)
 	}
+	chunks := input.Chunks
 	r := Record{Chunks: chunks}
 	n := 0
 	for i, c := range chunks {
@@ -177,8 +178,8 @@ func simpleLines(text []byte, limit int) (ids []string, bad int) {
 
 func FuzzReader(f *testing.F) {
 	f.Add([]byte(good))
-	f.Add([]byte(good+"\n\n"+good+"\r\n{}\nnull\n[]"))
-	f.Add([]byte("\xef\xbb\xbf"+strings.Repeat(" ", 300)+"\n"+good))
+	f.Add([]byte(good + "\n\n" + good + "\r\n{}\nnull\n[]"))
+	f.Add([]byte("\xef\xbb\xbf" + strings.Repeat(" ", 300) + "\n" + good))
 	f.Fuzz(func(t *testing.T, text []byte) {
 		if bytes.Contains(text, []byte("://")) {
 			t.Skip() // the twin knows no whole URLs

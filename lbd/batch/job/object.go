@@ -138,6 +138,28 @@ type Params struct {
 	Endpoint         string            `json:"endpoint"`
 	CompletionWindow string            `json:"completion_window"`
 	Metadata         map[string]string `json:"metadata"`
+	// OutputExpiresAfter is when the files that the batch creates are deleted; nil = never.
+	OutputExpiresAfter *Expiry `json:"output_expires_after"`
+}
+
+// Expiry is when a file is deleted, after its creation.
+type Expiry struct {
+	Anchor  string `json:"anchor"` // always created_at
+	Seconds int64  `json:"seconds"`
+}
+
+// Bounds of Expiry in seconds, OpenAI's: one hour to 30 days.
+const (
+	minExpiry = 3600
+	maxExpiry = 2592000
+)
+
+// Check returns a *ParamError for an invalid expiry; param is its name. nil is valid.
+func (e *Expiry) Check(param string) error {
+	if e != nil && (e.Anchor != "created_at" || e.Seconds < minExpiry || e.Seconds > maxExpiry) {
+		return &ParamError{param, "invalid_value", fmt.Sprintf("%s: anchor must be created_at and seconds %d to %d, got %q and %d", param, minExpiry, maxExpiry, Clip(e.Anchor), e.Seconds)}
+	}
+	return nil
 }
 
 // Endpoints are the endpoints that a batch may use: those with JSON in both directions.
@@ -166,7 +188,7 @@ func (p *Params) Check() (window time.Duration, err error) {
 			return 0, &ParamError{"metadata", "invalid_value", fmt.Sprintf("metadata: keys must have at most %d characters and values at most %d", maxMetadataKey, maxMetadataValue)}
 		}
 	}
-	return window, nil
+	return window, p.OutputExpiresAfter.Check("output_expires_after")
 }
 
 // Clip shortens a client's text for a message.

@@ -14,6 +14,7 @@ type Chunk struct {
 	Done      bool   `json:"d,omitempty"` // all results are recorded
 	Completed int    `json:"c,omitempty"`
 	Failed    int    `json:"f,omitempty"`
+	Tried     bool   `json:"t,omitempty"` // it was claimed before, so some results may be recorded
 }
 
 // Record is a stored batch. Every change is one of its methods; callers write it with a guard on its
@@ -21,7 +22,8 @@ type Chunk struct {
 type Record struct {
 	Batch  Batch  `json:"batch"`
 	Tenant string `json:"tenant"`
-	Key    string `json:"key"` // name of the API key or user that created it; empty without keys
+	Key    string `json:"key"`            // name of the API key or user that created it; empty without keys
+	User   bool   `json:"user,omitempty"` // Key is a user with identity tokens
 	// WindowMillis is the completion window.
 	WindowMillis int64 `json:"window_ms"`
 	// CreatedMillis is Batch.CreatedAt in milliseconds.
@@ -31,6 +33,12 @@ type Record struct {
 	Ending Status `json:"ending,omitempty"`
 	// Worker validates the input or writes the output files; empty = nobody.
 	Worker string `json:"worker,omitempty"`
+	// Files are those that Worker is writing. If it dies, they are deleted.
+	Files []string `json:"files,omitempty"`
+	// Models are the requested models, sorted, without repetition.
+	Models []string `json:"models,omitempty"`
+	// OutputExpirySeconds is the lifetime of the files that the batch creates; 0 = unlimited.
+	OutputExpirySeconds int64 `json:"output_expiry_seconds,omitempty"`
 }
 
 // Errors of changes.
@@ -43,13 +51,17 @@ var (
 
 // New returns a new batch. It is validated next.
 func New(id string, p Params, window time.Duration, tenant, key string, now time.Time) Record {
-	return Record{
+	r := Record{
 		Batch: Batch{
 			ID: id, Object: "batch", Endpoint: p.Endpoint, InputFileID: p.InputFileID, CompletionWindow: p.CompletionWindow,
 			Status: Validating, CreatedAt: now.Unix(), ExpiresAt: now.Add(window).Unix(), Metadata: p.Metadata,
 		},
 		Tenant: tenant, Key: key, WindowMillis: window.Milliseconds(), CreatedMillis: now.UnixMilli(),
 	}
+	if p.OutputExpiresAfter != nil {
+		r.OutputExpirySeconds = p.OutputExpiresAfter.Seconds
+	}
+	return r
 }
 
 // Window returns the completion window.
@@ -71,23 +83,30 @@ type alive = func(worker string) bool
 
 func held(worker string, live alive) bool { return worker != "" && live(worker) }
 
-// ClaimValidation claims the validation, or the writing of the output files. It reports whether there is
-// one of them to do that no live worker does.
-func (r *Record) ClaimValidation(worker string, live alive) bool {
-	if r.Batch.Status != Validating || r.Worker != worker && held(r.Worker, live) {
-		return false
+// ClaimValidation claims the validation. files are those that the worker may write. It returns the files
+// of an earlier worker, and false if there is nothing to validate or a live worker does it.
+func (r *Record) ClaimValidation(worker string, live alive, files ...string) (stale []string, ok bool) {
+	if r.Batch.Status != Validating {
+		return nil, false
 	}
-	r.Worker = worker
-	return true
+	return r.claimFiles(worker, live, files)
+}
+
+func (r *Record) claimFiles(worker string, live alive, files []string) (stale []string, ok bool) {
+	if held(r.Worker, live) {
+		return nil, false
+	}
+	stale, r.Worker, r.Files = r.Files, worker, files
+	return stale, true
 }
 
 // Start ends a validation without errors.
-func (r *Record) Start(worker string, chunks []Chunk, now time.Time) error {
+func (r *Record) Start(worker string, in Input, now time.Time) error {
 	if r.Batch.Status != Validating || r.Worker != worker {
 		return ErrLostClaim
 	}
-	r.Chunks, r.Worker = chunks, ""
-	for _, c := range chunks {
+	r.Chunks, r.Models, r.Worker, r.Files = in.Chunks, in.Models, "", nil
+	for _, c := range in.Chunks {
 		r.Batch.RequestCounts.Total += c.Lines
 	}
 	r.Batch.Status, r.Batch.InProgressAt = InProgress, seconds(now)
@@ -99,7 +118,7 @@ func (r *Record) Fail(worker string, problems []Problem, errorFile string, now t
 	if r.Batch.Status != Validating || r.Worker != worker {
 		return ErrLostClaim
 	}
-	r.Worker = ""
+	r.Worker, r.Files = "", nil
 	r.Batch.Status, r.Batch.FailedAt = Failed, seconds(now)
 	r.Batch.Errors = &Problems{Object: "list", Data: problems}
 	if errorFile != "" {
@@ -126,7 +145,7 @@ func (r *Record) Claim(chunk int, worker string, live alive) error {
 	if r.Batch.Status != InProgress || chunk >= len(r.Chunks) || r.Chunks[chunk].Done || held(r.Chunks[chunk].Worker, live) {
 		return ErrLostClaim
 	}
-	r.Chunks[chunk].Worker = worker
+	r.Chunks[chunk].Worker, r.Chunks[chunk].Tried = worker, true
 	return nil
 }
 
@@ -214,14 +233,19 @@ func (r *Record) Advance(now time.Time) bool {
 	return true
 }
 
-// ClaimFinish claims the writing of the output files. It reports whether they are to be written and no
-// live worker does it.
-func (r *Record) ClaimFinish(worker string, live alive) bool {
-	if r.Batch.Status != Finalizing && r.Batch.Status != Cancelling || r.Worker != worker && held(r.Worker, live) {
-		return false
+// ClaimFinish claims the writing of the output files. files and stale are as in ClaimValidation.
+func (r *Record) ClaimFinish(worker string, live alive, files ...string) (stale []string, ok bool) {
+	if r.Batch.Status != Finalizing && r.Batch.Status != Cancelling {
+		return nil, false
 	}
-	r.Worker = worker
-	return true
+	return r.claimFiles(worker, live, files)
+}
+
+// ReleaseFiles gives up the claim on the validation or the writing of the output files.
+func (r *Record) ReleaseFiles(worker string) {
+	if r.Worker == worker {
+		r.Worker = ""
+	}
 }
 
 // Finish ends a batch whose output files are written; an empty id means that there is no such file.
@@ -236,7 +260,7 @@ func (r *Record) Finish(worker, outputFile, errorFile string, counts Counts, now
 	if errorFile != "" {
 		r.Batch.ErrorFileID = &errorFile
 	}
-	r.Batch.Status, r.Batch.RequestCounts, r.Worker, r.Chunks = r.Ending, counts, "", nil
+	r.Batch.Status, r.Batch.RequestCounts, r.Worker, r.Files, r.Chunks = r.Ending, counts, "", nil, nil
 	switch r.Ending {
 	case Expired:
 		r.Batch.ExpiredAt = seconds(now)

@@ -22,12 +22,12 @@ func TestStates(t *testing.T) {
 	chunks := []Chunk{{Lines: 2, Bytes: 20}, {Lines: 1, Bytes: 10}}
 	steps := map[string]func(*Record) error{
 		"validate": func(r *Record) error {
-			if !r.ClaimValidation("w", everybody) {
+			if _, ok := r.ClaimValidation("w", nobody); !ok {
 				return ErrLostClaim
 			}
 			return nil
 		},
-		"start":  func(r *Record) error { return r.Start("w", append([]Chunk(nil), chunks...), start) },
+		"start":  func(r *Record) error { return r.Start("w", Input{Chunks: append([]Chunk(nil), chunks...)}, start) },
 		"fail":   func(r *Record) error { return r.Fail("w", []Problem{{Code: "x"}}, "file-e", start) },
 		"cancel": func(r *Record) error { return r.Cancel(start) },
 		"expire": func(r *Record) error { r.Advance(start.Add(time.Hour)); return nil },
@@ -41,7 +41,7 @@ func TestStates(t *testing.T) {
 			return nil
 		},
 		"finish": func(r *Record) error {
-			if !r.ClaimFinish("w", everybody) {
+			if _, ok := r.ClaimFinish("w", nobody); !ok {
 				return ErrLostClaim
 			}
 			return r.Finish("w", "file-o", "", r.Batch.RequestCounts, start)
@@ -100,7 +100,7 @@ func TestClaimsCoverEveryChunk(t *testing.T) {
 			chunks = append(chunks, c)
 		}
 		r.ClaimValidation("w0", everybody)
-		if err := r.Start("w0", chunks, start); err != nil {
+		if err := r.Start("w0", Input{Chunks: chunks}, start); err != nil {
 			t.Fatal(err)
 		}
 		dead := map[string]bool{}
@@ -197,7 +197,7 @@ func TestOutputs(t *testing.T) {
 func TestReleasedChunksAreClaimable(t *testing.T) {
 	r := newRecord(time.Hour)
 	r.ClaimValidation("w", everybody)
-	_ = r.Start("w", []Chunk{{Lines: 2, Bytes: 5, Skip: 3}, {Lines: 2, Bytes: 5, Skip: 1}}, start)
+	_ = r.Start("w", Input{Chunks: []Chunk{{Lines: 2, Bytes: 5, Skip: 3}, {Lines: 2, Bytes: 5, Skip: 1}}}, start)
 	if err := r.Claim(0, "w", everybody); err != nil {
 		t.Fatal(err)
 	}
@@ -214,5 +214,28 @@ func TestReleasedChunksAreClaimable(t *testing.T) {
 	}
 	if offset, first := r.Position(1); offset != 9 || first != 2 {
 		t.Errorf("chunk 1 starts at byte %d, request %d", offset, first)
+	}
+}
+
+// Files of a worker that died are reported to the next one, and only then.
+func TestStaleFiles(t *testing.T) {
+	r := newRecord(time.Hour)
+	if stale, ok := r.ClaimValidation("a", everybody, "f1"); !ok || len(stale) != 0 {
+		t.Errorf("%v, %v", stale, ok)
+	}
+	if _, ok := r.ClaimValidation("b", everybody, "f2"); ok {
+		t.Error("a live worker loses its claim")
+	}
+	if stale, ok := r.ClaimValidation("b", nobody, "f2"); !ok || fmt.Sprint(stale) != "[f1]" {
+		t.Errorf("%v, %v", stale, ok)
+	}
+	if err := r.Cancel(start); err != nil {
+		t.Fatal(err)
+	}
+	if stale, ok := r.ClaimFinish("c", everybody, "f3", "f4"); !ok || fmt.Sprint(stale) != "[f2]" {
+		t.Errorf("%v, %v", stale, ok)
+	}
+	if err := r.Finish("c", "f3", "", Counts{}, start); err != nil || len(r.Files) != 0 {
+		t.Errorf("%v, %v", r.Files, err)
 	}
 }
