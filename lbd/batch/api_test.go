@@ -204,7 +204,9 @@ func TestStoreOutage(t *testing.T) {
 	file := n.mustUpload(Caller{}, "x")
 	srv.Close()
 	for _, c := range []struct{ method, path, body string }{
-		{"GET", PathFiles, ""}, {"GET", PathFiles + "/" + file, ""}, {"GET", PathBatches, ""},
+		{"GET", PathFiles, ""},
+		{"GET", PathFiles + "/" + file, ""},
+		{"GET", PathBatches, ""},
 		{"POST", PathBatches, fmt.Sprintf(`{"input_file_id":%q,"endpoint":"/v1/completions","completion_window":"24h"}`, file)},
 	} {
 		if status, body := n.call(Caller{}, c.method, c.path, strings.NewReader(c.body), ""); status != 503 || codeOf(body) != "store_unavailable" {
