@@ -55,10 +55,12 @@ var mayImport = map[string][]string{
 	"lbd/proxy": {
 		"internal/printable", "internal/service", "internal/telemetry", "lbd/buffer", "lbd/core", "lbd/oidc", "lbd/openai", "lbd/policy", "lbd/prefix", "lbd/quota", "lbd/record", "lbd/wire",
 	},
-	"lbd/buffer": {},
-	"lbd/oidc":   {"internal/service"},
-	"lbd/openai": {"internal/service", "lbd/buffer", "lbd/policy", "lbd/prefix"},
-	"lbd/quota":  {"internal/service", "internal/telemetry"},
+	"lbd/batch":     {"internal/store", "lbd/batch/job", "lbd/openai"},
+	"lbd/batch/job": {},
+	"lbd/buffer":    {},
+	"lbd/oidc":      {"internal/service"},
+	"lbd/openai":    {"internal/service", "lbd/buffer", "lbd/policy", "lbd/prefix"},
+	"lbd/quota":     {"internal/service", "internal/telemetry"},
 	// ZeroMQ's protocol, for engines' cache events and for the simulated engine that publishes them
 	"internal/zmtp":   {},
 	"lbd/cacheevents": {"internal/zmtp"},
@@ -73,7 +75,7 @@ var mayImport = map[string][]string{
 	"lbd/peer":        {"internal/service", "internal/telemetry", "lbd/core", "lbd/policy", "lbd/wire"},
 	"lbd/admin":       {"internal/service", "internal/telemetry", "lbd/core", "lbd/policy", "lbd/proxy", "lbd/peer", "lbd/record"},
 	"lbd": {
-		"internal/acme", "internal/identity", "internal/service", "internal/store", "internal/telemetry", "lbd/admin", "lbd/core", "lbd/discover", "lbd/health", "lbd/oidc", "lbd/peer", "lbd/policy",
+		"internal/acme", "internal/identity", "internal/service", "internal/store", "internal/telemetry", "lbd/admin", "lbd/batch", "lbd/core", "lbd/discover", "lbd/health", "lbd/oidc", "lbd/peer", "lbd/policy",
 		"lbd/probe", "lbd/proxy", "lbd/trace", "lbd/wire",
 	},
 
@@ -105,7 +107,7 @@ var mayImport = map[string][]string{
 }
 
 // purePackages depend only on their arguments: see impure and impureCalls.
-var purePackages = []string{"internal/printable", "internal/service", "internal/catalogue", "internal/sim/workload", "lbd/buffer", "lbd/core", "lbd/core/breaker", "lbd/core/concurrency", "lbd/core/fair", "lbd/core/pace", "lbd/openai", "lbd/policy", "lbd/prefix", "lbd/record", "internal/sim/barrier", "internal/sim/engine", "lbd/bfio", "lbd/cachemap", "internal/sim", "forecast", "plan", "plan/chart"}
+var purePackages = []string{"internal/printable", "internal/service", "internal/catalogue", "internal/sim/workload", "lbd/batch/job", "lbd/buffer", "lbd/core", "lbd/core/breaker", "lbd/core/concurrency", "lbd/core/fair", "lbd/core/pace", "lbd/openai", "lbd/policy", "lbd/prefix", "lbd/record", "internal/sim/barrier", "internal/sim/engine", "lbd/bfio", "lbd/cachemap", "internal/sim", "forecast", "plan", "plan/chart"}
 
 // impure lists packages that a pure package may not import, directly or through other packages of this module.
 var impure = []string{"net", "net/http", "os", "os/exec", "log", "log/slog", "math/rand", "syscall"}

@@ -27,6 +27,7 @@ import (
 	"skyserve/internal/store"
 	"skyserve/internal/telemetry"
 	"skyserve/lbd/admin"
+	"skyserve/lbd/batch"
 	"skyserve/lbd/discover"
 	"skyserve/lbd/health"
 	"skyserve/lbd/oidc"
@@ -79,7 +80,8 @@ type Options struct {
 	// OnListening is called with the base URLs of both listeners once they accept requests.
 	OnListening func(public, admin string)
 
-	limits proxy.Limits // zero = the proxy's defaults
+	limits  proxy.Limits  // zero = the proxy's defaults
+	batches batch.Options // limits of files and batches; zero = the defaults
 }
 
 // ListenError is a failure to listen on an address.
@@ -162,6 +164,7 @@ type balancer struct {
 	api              *admin.API
 	store            *store.Store   // the one at StoreURL; nil = another or none
 	events           *serviceEvents // nil without a store
+	batches          *batch.Service // nil without a store
 	draining         atomic.Bool
 }
 
@@ -297,6 +300,7 @@ func (b *balancer) assemble(ctx context.Context) error {
 	if b.events != nil {
 		b.registry.MustRegister(store.EventMetrics{Queue: b.events.queue})
 	}
+	b.setUpBatches()
 	b.api = admin.New(admin.Options{
 		Self: b.cfg, Version: b.opts.Version, Workers: b.fleet, Traffic: b.runtime, Decisions: b.runtime, Requests: b.runtime.Requests, History: b.history, Usage: b.usage, Limited: b.limited,
 		Peers: b.peers.Status, ServiceYAML: b.specReader(), Reload: b.reload, Certificate: b.cert.status, Review: b.review.newest, Scaling: b.scaling.newest, Alerts: func() []telemetry.Alert { return b.alerts(time.Now()) }, ServiceAlerts: b.serviceAlerts, Control: b.control, Events: b.eventLog(), Draining: b.draining.Load, Registry: b.registry, Token: b.opts.AdminToken,
@@ -393,6 +397,12 @@ func (b *balancer) runBalancer(ctx context.Context) error {
 	serving.Go(func() { failed <- adminSrv.Serve(b.adminListener()) })
 	serving.Go(func() { b.watchForReloads(life) })
 	serving.Go(func() { runEvery(life, observeInterval, b.observeHealth) })
+	batches, endBatches := context.WithCancel(ctx) // ends before the drain, so that other balancers continue
+	defer endBatches()
+	var executing sync.WaitGroup
+	if b.batches != nil {
+		executing.Go(func() { b.batches.RunWorker(batches) })
+	}
 	storing, endStoring := context.WithCancel(life)
 	defer endStoring()
 	var stored sync.WaitGroup
@@ -433,6 +443,8 @@ func (b *balancer) runBalancer(ctx context.Context) error {
 	case err = <-failed:
 		err = fmt.Errorf("serving requests: %w", err)
 	}
+	endBatches()
+	executing.Wait()
 	if b.drain(life) {
 		flush(life, public, front)
 	}

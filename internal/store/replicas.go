@@ -62,6 +62,19 @@ func ensureStream(ctx context.Context, nc *nats.Conn, js jetstream.JetStream, co
 	return js.UpdateStream(ctx, next)
 }
 
+// withReplicas calls create with the number of replicas that a new bucket gets: Replicas in a cluster, and 1
+// if the cluster has fewer members.
+func withReplicas(nc *nats.Conn, create func(replicas int) error) error {
+	if nc.ConnectedClusterName() == "" {
+		return create(1)
+	}
+	err := create(Replicas)
+	if lacksServers(err) {
+		err = create(1)
+	}
+	return err
+}
+
 // readAttempt is the timeout of one attempt to read from a cluster: far longer than a round trip.
 const readAttempt = time.Second
 

@@ -25,9 +25,9 @@ import (
 const (
 	// DefaultListen is the address of the embedded store of a local service.
 	DefaultListen = "127.0.0.1:8301"
-	// maxStoreBytes limits disk usage: enough for state (256 MiB), history (1.7 GiB) and events (64 MiB) of
-	// two services, without filling a small persistent disk (10 GB).
-	maxStoreBytes = 4 << 30
+	// maxStoreBytes limits disk usage: enough for state (256 MiB), history (1.7 GiB), events (64 MiB) and
+	// batches of two services. The streams of batches are created when the first file is uploaded.
+	maxStoreBytes = 4<<30 + 2*(recordsMaxBytes+resultsMaxBytes+objectsMaxBytes)
 	// maxMemoryBytes limits streams in memory, which this program does not use.
 	maxMemoryBytes = 32 << 20
 	// maxConnections is far above one connection per balancer.

@@ -559,7 +559,9 @@ func (b *Balancer) tick(now time.Duration) {
 func (b *Balancer) maxWait(r *request) time.Duration {
 	limit := b.cfg.MaxWait
 	if r.Tier == service.TierDeferred && b.cfg.Deferred.Enabled() {
-		limit = max(limit, b.queue(r.Model).ordering.targets.For(r.Tier))
+		if limit = max(limit, b.queue(r.Model).ordering.targets.For(r.Tier)); r.Due > 0 {
+			limit = r.Due
+		}
 	}
 	if r.Wait > 0 {
 		return min(r.Wait, limit)

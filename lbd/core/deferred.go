@@ -67,6 +67,7 @@ func (b *Balancer) parkRequest(now time.Duration, r *request) bool {
 		return false
 	}
 	q.Park(&r.Item)
+	q.ownDeadlines = q.ownDeadlines || r.Due > 0
 	q.activeAt = now
 	b.queued++
 	return true
@@ -92,16 +93,32 @@ func (b *Balancer) releaseParked(now time.Duration, q *queue) {
 // of them if no replica reports KV utilisation.
 func (b *Balancer) releaseDueParked(now time.Duration, q *queue) {
 	if q.Parked() == 0 {
+		q.ownDeadlines = false
 		return
 	}
-	urgent := time.Duration(0)
-	if b.cfg.Deferred.Enabled() && b.meanKV(now, q.model).Known {
-		urgent = b.cfg.Deferred.UrgentAfter(q.ordering.targets.For(service.TierDeferred))
+	if !b.cfg.Deferred.Enabled() || !b.meanKV(now, q.model).Known {
+		for r := q.OldestParked(); r != nil; r = q.OldestParked() {
+			b.unpark(now, q, r)
+		}
+		return
 	}
+	if q.ownDeadlines {
+		for _, r := range q.AllParked(nil) {
+			if from, target := q.deadline(r); now-from >= b.cfg.Deferred.UrgentAfter(target) {
+				b.unpark(now, q, r)
+			}
+		}
+		return
+	}
+	urgent := b.cfg.Deferred.UrgentAfter(q.ordering.targets.For(service.TierDeferred))
 	for r := q.OldestParked(); r != nil && now-r.Arrived >= urgent; r = q.OldestParked() {
-		q.Unpark(now, &r.Item)
-		q.countAdded(r)
+		b.unpark(now, q, r)
 	}
+}
+
+func (b *Balancer) unpark(now time.Duration, q *queue, r *request) {
+	q.Unpark(now, &r.Item)
+	q.countAdded(r)
 }
 
 // evictParked evicts a parked request in favour of r: the last one of the tenant with the most

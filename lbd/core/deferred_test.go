@@ -216,3 +216,40 @@ func TestFullDeferredQueueIsShared(t *testing.T) {
 		t.Errorf("counted %+v", c)
 	}
 }
+
+// A request with a deadline of its own is urgent after its share of the time since its creation, in any
+// order of arrival, and is rejected at its deadline.
+func TestOwnDeadlineOfDeferredRequest(t *testing.T) {
+	b := deferring(t, 4096)
+	arrive := func(id string, age, due time.Duration) {
+		b.Step(0, Event{Kind: EventArrived, Request: &Request{ID: id, Model: "m", Tier: service.TierDeferred, PromptTokens: 10, Age: age, Due: due}})
+	}
+	arrive("day", 0, 0)
+	arrive("new", 0, 2*time.Hour)                 // urgent after 50 minutes
+	arrive("old", 40*time.Minute, 80*time.Minute) // urgent after 10 minutes
+	var sent []string
+	tick := func(now time.Duration) {
+		for _, a := range b.Step(now, memory(0.9)) {
+			if a.Kind == ActionDispatch {
+				sent = append(sent, a.ID)
+			}
+		}
+		for _, a := range b.Step(now, Event{Kind: EventTick}) {
+			if a.Kind == ActionDispatch {
+				sent = append(sent, a.ID)
+			}
+		}
+	}
+	for _, c := range []struct {
+		at   time.Duration
+		want string
+	}{{9 * time.Minute, ""}, {10 * time.Minute, "old"}, {49 * time.Minute, "old"}, {50 * time.Minute, "old new"}, {9 * time.Hour, "old new"}, {10 * time.Hour, "old new day"}} {
+		tick(c.at)
+		if got := strings.Join(sent, " "); got != c.want {
+			t.Errorf("after %v: sent %q, want %q", c.at, got, c.want)
+		}
+	}
+	if got := b.maxWait(&request{Request: Request{Model: "m", Tier: service.TierDeferred, Due: 7 * time.Second}}); got != 7*time.Second {
+		t.Errorf("it waits up to %v", got)
+	}
+}

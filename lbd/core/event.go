@@ -91,6 +91,10 @@ type Request struct {
 	Holder string `json:"holder,omitempty"`
 	// Wait bounds the time in the queue; 0 = Config.MaxWait.
 	Wait time.Duration `json:"wait_ns,omitempty"`
+	// Due is the time until the deadline of a deferred request (NIW), from its arrival, and Age the time
+	// since it was created, before its arrival; Due 0 = the tier's target.
+	Due time.Duration `json:"due_ns,omitempty"`
+	Age time.Duration `json:"age_ns,omitempty"`
 	// Fallback: its own model could not serve the request, and Model is another one.
 	Fallback bool `json:"fallback,omitempty"`
 	// Fingerprint is equal for requests with the same model, prompt and parameters. It does not

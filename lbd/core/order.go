@@ -122,12 +122,12 @@ func (c *Config) ordering(model string) ordering {
 	return o
 }
 
-// position returns the queue position, at now, of a request with a tier and an arrival time.
-func (o *ordering) position(tier service.Tier, arrived, now time.Duration) fair.Position {
+// position returns the queue position, at now, of a request with a tier, an arrival time and the time of
+// its deadline after that.
+func (o *ordering) position(tier service.Tier, arrived, target, now time.Duration) fair.Position {
 	if o.order == OrderFCFS || o.order == "" {
 		return fair.Position{ChangesAt: fair.Never}
 	}
-	target := o.targets.For(tier)
 	s := fair.Position{Level: levelOf(tier), ChangesAt: fair.Never}
 	if o.order == OrderEDF {
 		s.Due = arrived + target

@@ -57,7 +57,7 @@ func TestDPAClasses(t *testing.T) {
 		{service.TierDeferred, 24 * time.Hour, stageUrgentNormal, 24*time.Hour + 1},
 		{service.TierDeferred, 25 * time.Hour, stageSevere, fair.Never},
 	} {
-		got := o.position(c.tier, 0, c.now)
+		got := o.position(c.tier, 0, o.targets.For(c.tier), c.now)
 		want := fair.Position{Level: levelOf(c.tier), Stage: c.stage, ChangesAt: c.turns}
 		if got != want {
 			t.Errorf("%s at %v: got %+v, want %+v", c.tier, c.now, got, want)
@@ -71,7 +71,7 @@ func TestDeferredRequestWaitsUntilUrgent(t *testing.T) {
 	for _, c := range []struct{ deadline, urgent time.Duration }{{0, 10 * time.Hour}, {48 * time.Hour, 20 * time.Hour}, {24 * time.Minute, 10 * time.Minute}} {
 		for _, order := range []QueueOrder{OrderEDF, OrderPF, OrderDPA} {
 			o := ordering{order: order, targets: TierTargets{Deferred: c.deadline}, tauN: 5 * time.Second, tauP: time.Second}
-			before, after := o.position(service.TierDeferred, 0, c.urgent-1), o.position(service.TierDeferred, 0, c.urgent)
+			before, after := o.position(service.TierDeferred, 0, o.targets.For(service.TierDeferred), c.urgent-1), o.position(service.TierDeferred, 0, o.targets.For(service.TierDeferred), c.urgent)
 			if before.Stage != stageDeferred || before.ChangesAt != c.urgent || after.Stage >= stageDeferred {
 				t.Errorf("%s, deadline %v: %+v before %v, %+v at it", order, c.deadline, before, c.urgent, after)
 			}

@@ -33,6 +33,7 @@ type queue struct {
 	cold             bool
 	// assignedAt is the time when a pool was last decided.
 	assignedAt   time.Duration
+	ownDeadlines bool // parked requests may have deadlines of their own
 	sharedEngine bool // two ranks of the model belonged to one engine when last checked
 }
 
@@ -44,7 +45,16 @@ func newQueue(model string, o ordering) *queue {
 
 // position returns the position of r in the queue's order.
 func (q *queue) position(r *request, now time.Duration) fair.Position {
-	return q.ordering.position(r.Tier, r.Arrived, now)
+	from, target := q.deadline(r)
+	return q.ordering.position(r.Tier, from, target, now)
+}
+
+// deadline returns the time of r's deadline after from: its own, or its tier's after its arrival.
+func (q *queue) deadline(r *request) (from, target time.Duration) {
+	if r.Due > 0 && r.Tier == service.TierDeferred {
+		return r.Arrived - r.Age, r.Age + r.Due
+	}
+	return r.Arrived, q.ordering.targets.For(r.Tier)
 }
 
 // pushRequest adds r at its position.
@@ -164,7 +174,7 @@ func (b *Balancer) evictFrom(now time.Duration, r *request, queues []*queue) boo
 		return false
 	}
 	last := fullest.LastOf(now, tenant)
-	if last.Level() < own.ordering.position(r.Tier, r.Arrived, now).Level {
+	if last.Level() < own.position(r, now).Level {
 		return false
 	}
 	b.dequeue(last)

@@ -86,7 +86,7 @@ func (d *dumb) remove(r *request) {
 func (d *dumb) ordered(now time.Duration) []*twin {
 	list := slices.Clone(d.waiting)
 	for _, r := range list {
-		r.Position = d.ordering.position(r.Tier, r.Arrived, now)
+		r.Position = d.ordering.position(r.Tier, r.Arrived, d.ordering.targets.For(r.Tier), now)
 	}
 	slices.SortFunc(list, func(a, b *twin) int {
 		if a.before(b) {

@@ -17,7 +17,7 @@ type QueuePosition struct {
 // Config and are used only for OrderDPA.
 func QueuePositionOf(order QueueOrder, targets TierTargets, tauN, tauP time.Duration, tier service.Tier, arrived, now time.Duration) QueuePosition {
 	o := ordering{order: order, targets: targets, tauN: tauN, tauP: tauP}
-	s := o.position(tier, arrived, now)
+	s := o.position(tier, arrived, targets.For(tier), now)
 	return QueuePosition{stage: s.Stage, due: s.Due, arrived: arrived}
 }
 

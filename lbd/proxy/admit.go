@@ -29,8 +29,11 @@ type origin struct {
 	// sessionAge is the age of the session, as reported by the peer; 0 = unknown.
 	sessionAge time.Duration
 	maxWait    time.Duration // maximum time in this queue, set by a peer; 0 = the default
-	tier       service.Tier
-	maxTier    service.Tier // the most urgent tier that the key allows; empty = any
+	// due is the time until the deadline of a deferred request; 0 = the tier's. age is the time since its
+	// batch was created.
+	due, age time.Duration
+	tier     service.Tier
+	maxTier  service.Tier // the most urgent tier that the key allows; empty = any
 	// fingerprint and kills are as in core.Request, sent by a peer; 0 = none.
 	fingerprint uint64
 	kills       int
@@ -87,6 +90,9 @@ func errTier(requested, limit service.Tier) *openai.Error {
 // identify distinguishes requests of peers from those of clients and parses their headers. Headers
 // reserved for balancers are ignored in other requests.
 func (r *Runtime) identify(req *http.Request) (o origin, refused *openai.Error) {
+	if o, ok := req.Context().Value(batchOrigin{}).(*origin); ok {
+		return *o, nil
+	}
 	var err error
 	h := req.Header
 	hop, from := core.Hop(h.Get(headerHop)), h.Get(headerFrom)
@@ -114,6 +120,9 @@ func (r *Runtime) identify(req *http.Request) (o origin, refused *openai.Error) 
 	}
 	if o.tier.MoreUrgentThan(o.maxTier) {
 		return o, errTier(o.tier, o.maxTier)
+	}
+	if refused := o.setDeadline(h, time.Now()); refused != nil && !trusted {
+		return o, refused
 	}
 	switch value := h.Get(headerContinue); strings.ToLower(value) {
 	case "", continueOn:

@@ -42,9 +42,9 @@ func TestPaths(t *testing.T) {
 		{"POST", "/version", 405, "method_not_allowed"},
 		{"GET", "/v1/models", 200, ""},
 		{"GET", chatPath, 405, "method_not_allowed"},
-		{"GET", "/v1/files", 501, "not_implemented"},
-		{"POST", "/v1/files/x", 501, "not_implemented"},
-		{"POST", "/v1/batches", 501, "not_implemented"},
+		{"GET", "/v1/files", 503, "no_store"},
+		{"POST", "/v1/files/x", 503, "no_store"},
+		{"POST", "/v1/batches", 503, "no_store"},
 		{"GET", "/", 404, "not_found"},
 		{"POST", "/v1/filesystem", 404, "not_found"},
 		{"POST", chatPath + "/", 404, "not_found"},
@@ -168,7 +168,7 @@ func TestBodyOfRejectedRequest(t *testing.T) {
 	o := testOptions(t)
 	o.Keys, o.Limits.BodyTimeout = apiKeys("sk"), 20*time.Millisecond
 	b := start(t, o)
-	for path, status := range map[string]string{chatPath: "401", "/v1/models/x": "405", "/v1/files": "501", "/none": "404"} {
+	for path, status := range map[string]string{chatPath: "401", "/v1/models/x": "405", "/v1/files": "401", "/none": "404"} {
 		conn, err := net.Dial("tcp", strings.TrimPrefix(b.url, "http://"))
 		if err != nil {
 			t.Fatal(err)

@@ -90,7 +90,7 @@ func clientHeaders(requested []string) string {
 		for name := range strings.SplitSeq(line, ",") {
 			name = strings.TrimSpace(name)
 			canonical := textproto.CanonicalMIMEHeaderKey(name)
-			own := strings.HasPrefix(canonical, ownPrefix) && canonical != headerTier && canonical != headerContinue
+			own := strings.HasPrefix(canonical, ownPrefix) && canonical != headerTier && canonical != headerDeadline && canonical != headerContinue
 			if name != "" && !own {
 				names = append(names, name)
 			}

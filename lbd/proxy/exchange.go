@@ -185,6 +185,7 @@ func (x *exchange) coreRequest(holder string) *core.Request {
 		Model: x.placedModel(), Adapter: x.placedAdapter(), Tenant: x.tenant, Session: x.session, Tier: x.tier, Prompt: x.answer.Rendering.Key(),
 		PromptTokens: x.promptTokens, MaxTokens: x.maxOutput, Answers: coreAnswers(x.parallelAnswers), Hop: x.hop, From: x.from, SessionAge: x.sessionAge,
 		Wait: cmp.Or(x.maxWait, x.fallbackWait()), Holder: holder, Fingerprint: x.fingerprint, Kills: x.kills,
+		Due: x.due, Age: x.age,
 	}
 }
 

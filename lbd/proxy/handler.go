@@ -54,10 +54,7 @@ func (r *Runtime) serveRequest(w http.ResponseWriter, req *http.Request) {
 	case strings.HasPrefix(path, pathResponses):
 		r.serveStored(w, req)
 	case isUnder(path, "/v1/files") || isUnder(path, "/v1/batches"):
-		r.refuseRequest(w, req, &openai.Error{
-			Status: http.StatusNotImplemented, Kind: openai.TypeServer, Code: "not_implemented",
-			Message: path + " is not implemented",
-		})
+		r.serveBatches(w, req)
 	default:
 		r.refuseRequest(w, req, errNoPath(req))
 	}

@@ -12,6 +12,7 @@ const (
 	headerRequestID   = "X-Request-Id"
 	headerSession     = "X-Session-Id"
 	headerTier        = "X-Skyserve-Tier"
+	headerDeadline    = "X-Skyserve-Deadline"
 	headerRegion      = "X-Skyserve-Region"
 	headerReplica     = "X-Skyserve-Replica"
 	headerQueueMs     = "X-Skyserve-Queue-Ms"

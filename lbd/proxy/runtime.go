@@ -80,6 +80,8 @@ type Runtime struct {
 	transport http.RoundTripper
 	secure    http.RoundTripper // nil if no replica uses mTLS
 	keys      atomic.Pointer[quota.Keyring]
+	keyNames  atomic.Pointer[keyNames] // of accountOf; nil = not needed yet
+	batches   atomic.Pointer[BatchHandler]
 	tokens    *tokens
 	ledger    *quota.Ledger
 	seed      uint64 // seed of prefix keys; see keySeed and seedOf

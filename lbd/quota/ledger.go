@@ -227,6 +227,9 @@ func (a *Account) setQuota(q telemetry.KeyQuota) {
 	}
 }
 
+// Name returns the name of an account's key or user, and whether it is a user.
+func (a *Account) Name() (name string, user bool) { return a.name, a.holder == holderUser }
+
 // Rights returns an account's tenant, the default tier of its requests, and the most urgent tier
 // that they may request; empty = any.
 func (a *Account) Rights() (tenant string, tier, maxTier service.Tier) {

@@ -1,0 +1,255 @@
+package store
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// Bucket is a set of keys beside the state, with the same guarantees and errors as the methods of Store.
+// It is safe for concurrent use. Its failures do not change Store.Problem: a full bucket is no outage of
+// the store.
+type Bucket struct {
+	s        *Store
+	config   jetstream.KeyValueConfig
+	creation createBackoff
+
+	mu    sync.Mutex
+	epoch uint64
+	kv    jetstream.KeyValue
+}
+
+// Limits of the buckets of batches, each with its reason.
+const (
+	// recordsMaxBytes limits the records of files and batches: 10,000 batches of 25 KB.
+	recordsMaxBytes = 256 << 20
+	// resultsMaxBytes limits the results of batches that have not ended: 50 batches of 50,000 answers of
+	// 1 KB.
+	resultsMaxBytes = 3 << 30
+	// MaxBucketValue is the maximum size of a value: NATS's default for a message is 1 MB.
+	MaxBucketValue = 900 << 10
+)
+
+func (s *Store) newBucket(name, description string, maxBytes int64) *Bucket {
+	return &Bucket{s: s, config: jetstream.KeyValueConfig{
+		Bucket: s.namespace + "_" + name, Description: "skyserve: " + description,
+		History: 1, MaxBytes: maxBytes, Storage: jetstream.FileStorage,
+	}}
+}
+
+// BatchRecords returns the bucket of the records of files and batches.
+func (s *Store) BatchRecords() *Bucket {
+	return s.newBucket("batches", "files and batches", recordsMaxBytes)
+}
+
+// BatchResults returns the bucket of the results of batches that have not ended.
+func (s *Store) BatchResults() *Bucket {
+	return s.newBucket("results", "results of batches", resultsMaxBytes)
+}
+
+// open opens the bucket and creates it on first use of a connection.
+func (b *Bucket) open(ctx context.Context) (jetstream.KeyValue, error) {
+	nc, err := b.s.conn()
+	if err != nil {
+		return nil, err
+	}
+	epoch, _, _ := b.s.connection()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.kv != nil && b.epoch == epoch {
+		return b.kv, nil
+	}
+	if err := b.creation.recentFailure(b.s.now()); err != nil {
+		return nil, err
+	}
+	js, err := jetstream.New(nc)
+	if err != nil {
+		return nil, err
+	}
+	config, kv := b.config, jetstream.KeyValue(nil)
+	err = withReplicas(nc, func(replicas int) error {
+		config.Replicas = replicas
+		kv, err = js.CreateOrUpdateKeyValue(ctx, config)
+		return err
+	})
+	b.creation.recordResult(b.s.now(), err)
+	if err != nil {
+		return nil, err
+	}
+	b.kv, b.epoch = kv, epoch
+	return kv, nil
+}
+
+// use runs f on the bucket with opTimeout.
+func (b *Bucket) use(ctx context.Context, key, operation string, f func(context.Context, jetstream.KeyValue) error) error {
+	if !keyRE.MatchString(key) {
+		return fmt.Errorf("%s store key %q: the key must be parts of letters, digits and _ / = - separated by dots", operation, key)
+	}
+	octx, cancel := context.WithTimeout(ctx, opTimeout)
+	defer cancel()
+	kv, err := b.open(octx)
+	if err == nil {
+		err = f(octx, kv)
+	}
+	if err != nil && isOutage(err) {
+		b.mu.Lock()
+		b.kv = nil // the stream may be missing
+		b.mu.Unlock()
+	}
+	return wrap(ctx, err, "%s key %q of bucket %s", operation, key, b.config.Bucket)
+}
+
+// Get returns the value of a key and its revision.
+func (b *Bucket) Get(ctx context.Context, key string) (value []byte, revision uint64, err error) {
+	err = b.use(ctx, key, readOperation, func(ctx context.Context, kv jetstream.KeyValue) error {
+		e, err := kv.Get(ctx, key)
+		if err != nil {
+			return err
+		}
+		value, revision = e.Value(), e.Revision()
+		return nil
+	})
+	return value, revision, err
+}
+
+// Put writes a key unconditionally.
+func (b *Bucket) Put(ctx context.Context, key string, value []byte) (revision uint64, err error) {
+	err = b.use(ctx, key, "write", func(ctx context.Context, kv jetstream.KeyValue) (err error) {
+		revision, err = kv.Put(ctx, key, value)
+		return err
+	})
+	return revision, err
+}
+
+// Create writes a key that has no value; ErrConflict if it has one.
+func (b *Bucket) Create(ctx context.Context, key string, value []byte) (revision uint64, err error) {
+	err = b.use(ctx, key, "create", func(ctx context.Context, kv jetstream.KeyValue) (err error) {
+		revision, err = kv.Create(ctx, key, value)
+		return err
+	})
+	return revision, err
+}
+
+// CompareAndSwap writes a key if its revision is the given one; ErrConflict if not.
+func (b *Bucket) CompareAndSwap(ctx context.Context, key string, value []byte, revision uint64) (next uint64, err error) {
+	err = b.use(ctx, key, "compare-and-swap", func(ctx context.Context, kv jetstream.KeyValue) (err error) {
+		next, err = kv.Update(ctx, key, value, revision)
+		return err
+	})
+	return next, err
+}
+
+// Delete removes a key and everything that the store recorded about it. Removing a missing key is not an
+// error.
+func (b *Bucket) Delete(ctx context.Context, key string) error {
+	return b.use(ctx, key, "delete", func(ctx context.Context, kv jetstream.KeyValue) error {
+		return kv.Purge(ctx, key)
+	})
+}
+
+// Clear removes all keys below prefix, which must end with a dot, at once and without a trace.
+func (b *Bucket) Clear(ctx context.Context, prefix string) error {
+	return b.use(ctx, prefix+"all", "clear", func(ctx context.Context, _ jetstream.KeyValue) error {
+		nc, err := b.s.conn()
+		if err != nil {
+			return err
+		}
+		js, err := jetstream.New(nc)
+		if err != nil {
+			return err
+		}
+		stream, err := js.Stream(ctx, "KV_"+b.config.Bucket)
+		if err != nil {
+			return err
+		}
+		return stream.Purge(ctx, jetstream.WithPurgeSubject("$KV."+b.config.Bucket+"."+prefix+">"))
+	})
+}
+
+// Entry is a key with its value.
+type Entry struct {
+	Key      string
+	Value    []byte // nil from Keys
+	Revision uint64
+}
+
+// List returns the keys below prefix, which must end with a dot, with their values, sorted by key.
+func (b *Bucket) List(ctx context.Context, prefix string) ([]Entry, error) {
+	return b.list(ctx, prefix)
+}
+
+// Keys is List without the values.
+func (b *Bucket) Keys(ctx context.Context, prefix string) ([]Entry, error) {
+	return b.list(ctx, prefix, jetstream.MetaOnly())
+}
+
+// listTimeout is the timeout of a list of the largest bucket.
+const listTimeout = 30 * time.Second
+
+// cancelWhenLost calls cancel when the connection is lost: NATS's client would wait for the next one.
+func (b *Bucket) cancelWhenLost(ctx context.Context, cancel context.CancelFunc) {
+	check := time.NewTicker(listCheck)
+	defer check.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-check.C:
+			if !b.s.Connected() {
+				cancel()
+				return
+			}
+		}
+	}
+}
+
+// listCheck is the interval at which a list checks the connection.
+const listCheck = 200 * time.Millisecond
+
+func (b *Bucket) list(ctx context.Context, prefix string, options ...jetstream.WatchOpt) ([]Entry, error) {
+	octx, cancel := context.WithTimeout(ctx, listTimeout)
+	defer cancel()
+	go b.cancelWhenLost(octx, cancel)
+	var entries []Entry
+	err := func() error {
+		kv, err := b.open(octx)
+		if err != nil {
+			return err
+		}
+		w, err := kv.WatchFiltered(octx, []string{prefix + ">"}, append(options, jetstream.IgnoreDeletes())...)
+		if err != nil {
+			return err
+		}
+		defer w.Stop() //nolint:errcheck // it ends with octx
+		for {
+			select {
+			case <-octx.Done():
+				return octx.Err()
+			case e, open := <-w.Updates():
+				if !open {
+					return fmt.Errorf("%w: the list ended early", ErrUnavailable)
+				}
+				if e == nil {
+					return nil
+				}
+				entries = append(entries, Entry{e.Key(), e.Value(), e.Revision()})
+			}
+		}
+	}()
+	if _, lost := b.s.conn(); err != nil && lost != nil && ctx.Err() == nil {
+		err = lost
+	}
+	slices.SortFunc(entries, func(x, y Entry) int { return cmp.Compare(x.Key, y.Key) })
+	return entries, wrap(ctx, err, "listing keys %q of bucket %s", strings.TrimSuffix(prefix, "."), b.config.Bucket)
+}
+
+// Watch is Store.Watch for the keys of the bucket.
+func (b *Bucket) Watch(ctx context.Context, prefix string) <-chan KeyChange {
+	return b.s.watchBucket(ctx, prefix, b.open)
+}

@@ -1,0 +1,165 @@
+package store
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// Limits of objects, each with its reason.
+const (
+	// objectsMaxBytes limits all objects: two tenants at their limit.
+	objectsMaxBytes = 8 << 30
+	// objectPart is the size of the parts of an object. Each part is written and acknowledged before the
+	// next one is read, so a writer and a reader hold one part in memory, and a reader can start at any.
+	objectPart = 1 << 20
+	// partTimeout is the timeout of reading or writing a part over a slow connection.
+	partTimeout = 30 * time.Second
+)
+
+// objects opens the store of objects and creates it on first use.
+func (s *Store) objects(ctx context.Context) (jetstream.ObjectStore, error) {
+	nc, err := s.conn()
+	if err != nil {
+		return nil, err
+	}
+	js, err := jetstream.New(nc)
+	if err != nil {
+		return nil, err
+	}
+	name := s.namespace + "_files"
+	o, err := js.ObjectStore(ctx, name)
+	if !errors.Is(err, jetstream.ErrBucketNotFound) {
+		return o, err
+	}
+	err = withReplicas(nc, func(replicas int) error {
+		o, err = js.CreateOrUpdateObjectStore(ctx, jetstream.ObjectStoreConfig{
+			Bucket: name, Description: "skyserve: files of batches", MaxBytes: objectsMaxBytes, Storage: jetstream.FileStorage, Replicas: replicas,
+		})
+		return err
+	})
+	return o, err
+}
+
+func partName(name string, part int64) string { return fmt.Sprintf("%s.%d", name, part) }
+
+// ReadError is a failure of the reader that an object was written from, not of the store.
+type ReadError struct{ Err error }
+
+// Error returns the cause.
+func (e *ReadError) Error() string { return e.Err.Error() }
+
+// Unwrap returns the cause.
+func (e *ReadError) Unwrap() error { return e.Err }
+
+// WriteObject stores everything that r returns under a name, and returns its size. It is on disk when
+// WriteObject returns. An object of that name is replaced; readers must know its new size. After an error nothing
+// remains, unless the store is unavailable. A failure of r is a *ReadError.
+func (s *Store) WriteObject(ctx context.Context, name string, r io.Reader) (size int64, err error) {
+	in := bufio.NewReaderSize(r, 64<<10)
+	for part := int64(0); ; part++ {
+		if _, err := in.Peek(1); errors.Is(err, io.EOF) {
+			return size, nil
+		} else if err != nil {
+			return 0, errors.Join(&ReadError{err}, s.DeleteObject(context.WithoutCancel(ctx), name))
+		}
+		n, err := s.writePart(ctx, partName(name, part), in)
+		if size += n; err != nil {
+			return 0, errors.Join(err, s.DeleteObject(context.WithoutCancel(ctx), name))
+		}
+	}
+}
+
+// writePart stores the next part of in. The time of reading from a slow client does not count. A part that
+// is being written is completed after the end of ctx: NATS's client would leave its chunks behind.
+func (s *Store) writePart(ctx context.Context, name string, in io.Reader) (int64, error) {
+	part, err := io.ReadAll(io.LimitReader(in, objectPart))
+	if err != nil {
+		return 0, &ReadError{err}
+	}
+	octx, cancel := context.WithTimeout(context.WithoutCancel(ctx), partTimeout)
+	defer cancel()
+	o, err := s.objects(octx)
+	if err == nil {
+		_, err = o.Put(octx, jetstream.ObjectMeta{Name: name}, bytes.NewReader(part))
+	}
+	return int64(len(part)), wrap(ctx, err, "writing object %s", name)
+}
+
+// DeleteObject removes an object, complete or not. Removing a missing object is not an error.
+func (s *Store) DeleteObject(ctx context.Context, name string) error {
+	for part := int64(0); ; part++ {
+		octx, cancel := context.WithTimeout(ctx, opTimeout)
+		o, err := s.objects(octx)
+		if err == nil {
+			err = o.Delete(octx, partName(name, part)) // no error for a part that was deleted before
+		}
+		cancel()
+		if errors.Is(err, jetstream.ErrObjectNotFound) {
+			return nil
+		}
+		if err != nil {
+			return wrap(ctx, err, "deleting object %s", name)
+		}
+	}
+}
+
+// ReadObject returns a reader of length bytes of an object from offset. The range must be inside the object. It reads one part
+// at a time; a missing part is ErrNotFound.
+func (s *Store) ReadObject(ctx context.Context, name string, offset, length int64) io.Reader {
+	return &objectReader{ctx: ctx, s: s, name: name, next: offset, end: offset + length}
+}
+
+// objectReader reads a range of an object.
+type objectReader struct {
+	ctx       context.Context //nolint:containedctx // io.Reader has no context
+	s         *Store
+	name      string
+	next, end int64
+	part      []byte // unread
+}
+
+// Read returns the next bytes.
+func (r *objectReader) Read(p []byte) (int, error) {
+	if len(r.part) == 0 {
+		if r.next >= r.end {
+			return 0, io.EOF
+		}
+		if err := r.fetchPart(); err != nil {
+			return 0, err
+		}
+	}
+	n := copy(p, r.part)
+	r.part = r.part[n:]
+	return n, nil
+}
+
+// fetchPart reads the part with the next byte.
+func (r *objectReader) fetchPart() error {
+	number := r.next / objectPart
+	octx, cancel := context.WithTimeout(r.ctx, partTimeout)
+	defer cancel()
+	o, err := r.s.objects(octx)
+	var part []byte
+	if err == nil {
+		part, err = o.GetBytes(octx, partName(r.name, number))
+	}
+	if errors.Is(err, jetstream.ErrObjectNotFound) {
+		err = fmt.Errorf("%w: %w", ErrNotFound, err)
+	}
+	if err != nil {
+		return wrap(r.ctx, err, "reading object %s", r.name)
+	}
+	from, to := r.next-number*objectPart, min(r.end-number*objectPart, objectPart)
+	if int64(len(part)) < to {
+		return fmt.Errorf("reading object %s: part %d has %d bytes, want at least %d", r.name, number, len(part), to)
+	}
+	r.part, r.next = part[from:to], number*objectPart+to
+	return nil
+}

@@ -1,0 +1,276 @@
+package batch
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"skyserve/internal/testkit"
+	"skyserve/lbd/batch/job"
+)
+
+// A batch runs to its end; its files have every line once, in the order of the input.
+func TestBatchRuns(t *testing.T) {
+	e := newEngine(func(_ context.Context, prompt string, attempt int) Response {
+		switch {
+		case prompt == "p3":
+			return Response{Status: 400, Body: []byte(`{"error":{"message":"no"}}`)}
+		case prompt == "p5" && attempt == 1:
+			return Response{Status: 503}
+		case prompt == "p7":
+			return Response{Status: 200, Body: fmt.Appendf(nil, `{"text":%q}`, strings.Repeat("<x>", 1<<20))}
+		}
+		return echo(prompt)
+	})
+	n := startNode(t, serveStore(t), e, Options{})
+	me := Caller{Tenant: "a.b c"}
+	b := n.submit(me, "24h", lines(150)...)
+	if b.Status != job.Validating || b.ExpiresAt-b.CreatedAt != 86400 || b.Metadata["job"] != "night" {
+		t.Errorf("created: %+v", b)
+	}
+	b = n.await(me, b.ID, job.Completed)
+	if want := (job.Counts{Total: 150, Completed: 149, Failed: 1}); b.RequestCounts != want || b.CompletedAt == nil || b.FinalizingAt == nil || b.InProgressAt == nil {
+		t.Errorf("completed: %+v", b)
+	}
+	output, failures := n.outputs(me, b.OutputFileID), n.outputs(me, b.ErrorFileID)
+	if len(failures) != 1 || failures[0].CustomID != "id-3" || failures[0].Response.StatusCode != 400 {
+		t.Errorf("errors: %+v", failures)
+	}
+	at := 0
+	for i := range 150 {
+		if i == 3 {
+			continue
+		}
+		o := output[at]
+		want := fmt.Sprintf(`{"text":"p%d"}`, i)
+		if i == 7 {
+			want = fmt.Sprintf(`{"text":%q}`, strings.Repeat("<x>", 1<<20))
+		}
+		if o.CustomID != fmt.Sprint("id-", i) || string(o.Response.Body) != want || o.Error != nil || o.ID == "" || o.Response.RequestID == "" {
+			t.Fatalf("line %d: %.200v", i, o)
+		}
+		at++
+	}
+	if at != len(output) {
+		t.Errorf("%d lines, want %d", len(output), at)
+	}
+	if got := e.total(); got != 151 {
+		t.Errorf("%d requests are sent", got)
+	}
+	testkit.Eventually(t, "the results are removed", func() bool {
+		left, err := n.results.Keys(t.Context(), b.ID+".")
+		return err == nil && len(left) == 0
+	})
+}
+
+func TestInvalidInput(t *testing.T) {
+	n := startNode(t, serveStore(t), newEngine(nil), Options{})
+	b := n.submit(Caller{}, "1h", line("a", "x"), "{", line("a", "x"), strings.Replace(line("b", "x"), "llama", "gpt", 1))
+	b = n.await(Caller{}, b.ID, job.Failed)
+	var got []string
+	for _, p := range b.Errors.Data {
+		got = append(got, fmt.Sprint(*p.Line, " ", p.Code))
+	}
+	if want := []string{"2 invalid_json_line", "3 duplicate_custom_id", "4 model_not_found"}; !slices.Equal(got, want) {
+		t.Errorf("%q", got)
+	}
+	file := n.outputs(Caller{}, b.ErrorFileID)
+	if len(file) != 3 || file[1].CustomID != "a" || file[2].Error.Code != "model_not_found" {
+		t.Errorf("error file: %+v", file)
+	}
+	if b.OutputFileID != nil || b.FailedAt == nil {
+		t.Errorf("%+v", b)
+	}
+}
+
+// Cancelling stops what is in flight, and the files have what was finished before and the rest as
+// cancelled.
+func TestCancelStopsAtOnce(t *testing.T) {
+	e := newEngine(func(ctx context.Context, prompt string, _ int) Response {
+		if prompt == "p0" {
+			return echo(prompt)
+		}
+		<-ctx.Done() // ends only by cancellation
+		return Response{Status: 499}
+	})
+	n := startNode(t, serveStore(t), e, Options{})
+	b := n.submit(Caller{}, "24h", lines(70)...)
+	testkit.Eventually(t, "all are sent", func() bool { return e.total() == 70 })
+	testkit.Eventually(t, "one is recorded", func() bool {
+		left, err := n.results.Keys(t.Context(), b.ID+".")
+		return err == nil && len(left) == 1
+	})
+	if status := n.get(Caller{Tenant: "other"}, "POST", PathBatches+"/"+b.ID+"/cancel", nil); status != http.StatusNotFound {
+		t.Errorf("another tenant cancels: %d", status)
+	}
+	var cancelling job.Batch
+	if status := n.get(Caller{}, "POST", PathBatches+"/"+b.ID+"/cancel", &cancelling); status != 200 || cancelling.Status != job.Cancelling {
+		t.Errorf("%d %+v", status, cancelling)
+	}
+	b = n.await(Caller{}, b.ID, job.Cancelled)
+	output, failures := n.outputs(Caller{}, b.OutputFileID), n.outputs(Caller{}, b.ErrorFileID)
+	if len(output) != 1 || output[0].CustomID != "id-0" || len(failures) != 69 || failures[68].CustomID != "id-69" || failures[0].Error.Code != "batch_cancelled" {
+		t.Errorf("%d lines, %d errors", len(output), len(failures))
+	}
+	if status := n.get(Caller{}, "POST", PathBatches+"/"+b.ID+"/cancel", nil); status != http.StatusConflict {
+		t.Errorf("cancelled again: %d", status)
+	}
+	testkit.Eventually(t, "nothing is in flight", func() bool { return n.worker.claimed() == 0 })
+}
+
+// At its deadline a batch ends: what has no result is batch_expired.
+func TestBatchExpires(t *testing.T) {
+	e := newEngine(func(ctx context.Context, prompt string, _ int) Response {
+		if prompt == "p1" {
+			return echo(prompt)
+		}
+		return Response{Status: 429, Header: http.Header{"Retry-After": {"3600"}}}
+	})
+	n := startNode(t, serveStore(t), e, Options{})
+	b := n.submit(Caller{}, "1m", lines(3)...)
+	n.await(Caller{}, b.ID, job.InProgress)
+	testkit.Eventually(t, "all are sent", func() bool { return e.total() == 3 })
+	testkit.Eventually(t, "one is recorded", func() bool {
+		left, err := n.results.Keys(t.Context(), b.ID+".")
+		return err == nil && len(left) == 1
+	})
+	// The deadline passes: the record is that of a batch which was created earlier.
+	if _, _, err := n.updateBatch(t.Context(), batchKey("", b.ID), func(r *job.Record) error { r.CreatedMillis -= 61_000; return nil }); err != nil {
+		t.Fatal(err)
+	}
+	b = n.await(Caller{}, b.ID, job.Expired)
+	output, failures := n.outputs(Caller{}, b.OutputFileID), n.outputs(Caller{}, b.ErrorFileID)
+	if len(output) != 1 || output[0].CustomID != "id-1" || len(failures) != 2 || failures[1].Error.Code != "batch_expired" || b.ExpiredAt == nil {
+		t.Errorf("%+v %+v %+v", b, output, failures)
+	}
+}
+
+// A balancer without a replica of the model leaves the batch to others, until it is urgent.
+func TestOnlyReplicasClaim(t *testing.T) {
+	srv := serveStore(t)
+	far, near := newEngine(nil), newEngine(nil)
+	far.models["llama"] = 0
+	n := startNode(t, srv, far, Options{})
+	b := n.submit(Caller{}, "10h", lines(3)...)
+	n.await(Caller{}, b.ID, job.InProgress)
+	startNode(t, srv, near, Options{})
+	n.await(Caller{}, b.ID, job.Completed)
+	if far.total() != 0 || near.total() != 3 {
+		t.Errorf("%d and %d requests are sent", far.total(), near.total())
+	}
+	w := n.worker
+	if got := w.capacity([]string{"llama"}, false); got != 0 {
+		t.Errorf("capacity %d", got)
+	}
+	if got := w.capacity([]string{"llama"}, true); got != inFlightPerReplica {
+		t.Errorf("urgent capacity %d", got)
+	}
+}
+
+// Whatever balancers die, every custom_id is in the output once, and only requests that were in flight are
+// repeated.
+func TestKilledBalancersLoseNothing(t *testing.T) {
+	for seed := 0; seed < 4; seed += testkit.Stride(2) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) { killBalancers(t, uint64(seed)) })
+	}
+}
+
+func killBalancers(t *testing.T, seed uint64) {
+	const requests, kills = 400, 5
+	srv := serveStore(t)
+	gate := make(chan struct{}, 4*requests)
+	e := newEngine(func(ctx context.Context, prompt string, _ int) Response {
+		select {
+		case <-gate:
+			return echo(prompt)
+		case <-ctx.Done():
+			return Response{Status: 499}
+		}
+	})
+	api := startNode(t, srv, nil, Options{})
+	b := api.submit(Caller{}, "24h", lines(requests)...)
+	start := func() *node { return startNode(t, srv, e, Options{heartbeat: time.Hour}) }
+	nodes := []*node{start(), start()}
+	inFlight := 0
+	for kill := range kills {
+		done := (kill + 1) * requests / (kills + 2)
+		for range requests / (kills + 2) {
+			gate <- struct{}{}
+		}
+		testkit.Eventually(t, "results are recorded", func() bool {
+			left, err := api.results.Keys(t.Context(), b.ID+".")
+			return err == nil && len(left) >= done
+		})
+		victim := int(seed>>kill+uint64(kill)) % len(nodes)
+		inFlight += nodes[victim].worker.claimed()
+		nodes[victim].kill()
+		// Its heartbeat is too old.
+		if err := api.records.Delete(t.Context(), workerPrefix+nodes[victim].worker.id); err != nil {
+			t.Fatal(err)
+		}
+		nodes[victim] = start()
+	}
+	close(gate)
+	b = api.await(Caller{}, b.ID, job.Completed)
+	output := api.outputs(Caller{}, b.OutputFileID)
+	if b.RequestCounts.Completed != requests || len(output) != requests || b.ErrorFileID != nil {
+		t.Fatalf("%+v, %d lines", b.RequestCounts, len(output))
+	}
+	for i, o := range output {
+		if o.CustomID != fmt.Sprint("id-", i) || string(o.Response.Body) != fmt.Sprintf(`{"text":"p%d"}`, i) {
+			t.Fatalf("line %d: %+v", i, o)
+		}
+	}
+	if sent := e.total(); sent > requests+inFlight {
+		t.Errorf("%d requests are sent for %d, and %d were in flight at kills", sent, requests, inFlight)
+	}
+}
+
+// An orderly stop gives claims back: the next balancer does not wait for the heartbeat to become too old.
+func TestStoppedBalancerReleasesClaims(t *testing.T) {
+	srv := serveStore(t)
+	stuck := newEngine(func(ctx context.Context, _ string, _ int) Response { <-ctx.Done(); return Response{Status: 499} })
+	n := startNode(t, srv, stuck, Options{heartbeat: time.Hour})
+	b := n.submit(Caller{}, "24h", lines(10)...)
+	testkit.Eventually(t, "all are sent", func() bool { return stuck.total() == 10 })
+	n.stop()
+	<-n.ended
+	next := startNode(t, srv, newEngine(nil), Options{heartbeat: time.Hour})
+	if b = next.await(Caller{}, b.ID, job.Completed); b.RequestCounts.Completed != 10 {
+		t.Errorf("%+v", b.RequestCounts)
+	}
+}
+
+func TestSweep(t *testing.T) {
+	n := startNode(t, serveStore(t), nil, Options{})
+	status, body := n.upload(Caller{}, line("a", "x"), "purpose", "batch", "expires_after[anchor]", "created_at", "expires_after[seconds]", "3600")
+	var f job.File
+	if json.Unmarshal(body, &f) != nil || status != 200 || f.ExpiresAt-f.CreatedAt != 3600 {
+		t.Fatalf("%d %s", status, body)
+	}
+	kept := n.mustUpload(Caller{}, line("a", "x"))
+	open := n.submitFile(Caller{}, "24h", kept)
+	for _, batch := range []string{open.ID, "batch_gone"} {
+		if _, err := n.results.Create(t.Context(), batch+".0.0", []byte("{}")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	later := time.Now().Add(2 * time.Hour)
+	n.now = func() time.Time { return later }
+	if status := n.get(Caller{}, "GET", PathFiles+"/"+f.ID, nil); status != 404 {
+		t.Errorf("an expired file: %d", status)
+	}
+	if err := n.sweep(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	files, _ := n.records.Keys(t.Context(), "file.")
+	results, _ := n.results.Keys(t.Context(), "")
+	if len(files) != 1 || !strings.HasSuffix(files[0].Key, kept) || len(results) != 1 || !strings.HasPrefix(results[0].Key, open.ID) {
+		t.Errorf("remaining: %v, %v", files, results)
+	}
+}

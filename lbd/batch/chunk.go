@@ -1,0 +1,285 @@
+package batch
+
+import (
+	"bytes"
+	"context"
+	crand "crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"skyserve/internal/store"
+	"skyserve/lbd/batch/job"
+)
+
+// Limits of executing requests, each with its reason.
+const (
+	retryMin = time.Second
+	retryMax = time.Minute // a replica that starts takes minutes
+	// maxFaults is the number of attempts that may fail with a 5xx other than 503: the request may be the
+	// cause.
+	maxFaults = 3
+	// reportInterval is the maximum age of a chunk's counts.
+	reportInterval = time.Second
+)
+
+// result is a stored result: a line of an output or error file.
+type result struct {
+	Failed bool            `json:"f,omitempty"`
+	Line   json.RawMessage `json:"l,omitempty"`
+	// Object contains the line, of Size bytes, if it is too large for a value.
+	Object string `json:"o,omitempty"`
+	Size   int64  `json:"s,omitempty"`
+}
+
+// execution executes the requests of a claimed chunk.
+type execution struct {
+	w     *worker
+	key   string
+	batch *job.Record
+	chunk int
+
+	mu                sync.Mutex
+	completed, failed int
+	unfinished        int // still counted in worker.inFlight
+}
+
+func chunkPrefix(batch string, chunk int) string { return batch + "." + strconv.Itoa(chunk) + "." }
+
+// run executes every request without a result. tried: the chunk was claimed before.
+func (x *execution) run(ctx context.Context, tried bool) error {
+	lines, err := x.readLines(ctx)
+	if err != nil {
+		return err
+	}
+	index := make(map[int]int, len(lines)) // line number -> index in the chunk
+	for i := range lines {
+		index[lines[i].Number] = i
+	}
+	done := map[int]bool{}
+	if tried {
+		if done, err = x.readResults(ctx); err != nil {
+			return err
+		}
+	}
+	job.GroupPrefixes(lines)
+	failures := make(chan error, len(lines))
+	var sending sync.WaitGroup
+	for i := range lines {
+		if at := index[lines[i].Number]; !done[at] {
+			sending.Go(func() { failures <- x.execute(ctx, &lines[i], at) })
+		}
+	}
+	finished := make(chan struct{})
+	go func() {
+		sending.Wait()
+		close(finished)
+	}()
+	tick := time.NewTicker(reportInterval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+			_ = x.report(ctx) // the last report counts
+			continue
+		case <-finished:
+		}
+		break
+	}
+	close(failures)
+	for err := range failures {
+		if err != nil {
+			_ = x.report(context.WithoutCancel(ctx)) // for the counts; whoever claims next counts again
+			return err
+		}
+	}
+	return x.report(ctx)
+}
+
+// report records the counts of the chunk.
+func (x *execution) report(ctx context.Context) error {
+	x.mu.Lock()
+	completed, failed := x.completed, x.failed
+	x.mu.Unlock()
+	var refused error
+	if !x.w.change(ctx, x.key, func(r *job.Record) error {
+		refused = r.Report(x.chunk, x.w.id, completed, failed)
+		return refused
+	}) {
+		if refused != nil {
+			return refused
+		}
+		return fmt.Errorf("reporting the progress of %s: %w", x.batch.Batch.ID, store.ErrUnavailable)
+	}
+	return nil
+}
+
+// readLines reads the requests of the chunk.
+func (x *execution) readLines(ctx context.Context) ([]job.Line, error) {
+	offset, _ := x.batch.Position(x.chunk)
+	c := x.batch.Chunks[x.chunk]
+	in := job.NewReader(x.w.s.store.ReadObject(ctx, x.batch.Batch.InputFileID, offset, c.Bytes), x.batch.Batch.Endpoint, x.w.s.limits, nil)
+	in.SkipTo(1, offset)
+	lines := make([]job.Line, 0, c.Lines)
+	for {
+		line, err := in.Next()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return nil, fmt.Errorf("reading requests of %s: %w", x.batch.Batch.ID, err)
+		}
+		line.Body = append(json.RawMessage(nil), line.Body...)
+		lines = append(lines, line)
+	}
+	if len(lines) != c.Lines {
+		return nil, fmt.Errorf("reading requests of %s: %d requests, want %d", x.batch.Batch.ID, len(lines), c.Lines)
+	}
+	return lines, nil
+}
+
+// readResults counts the results that earlier workers recorded.
+func (x *execution) readResults(ctx context.Context) (done map[int]bool, err error) {
+	results, err := x.w.s.chunkResults(ctx, x.batch.Batch.ID, x.chunk)
+	done = map[int]bool{}
+	for i, r := range results {
+		done[i] = true
+		x.count(r.Failed)
+	}
+	return done, err
+}
+
+// chunkResults returns the results of a chunk by their index in it.
+func (s *Service) chunkResults(ctx context.Context, batch string, chunk int) (map[int]result, error) {
+	prefix := chunkPrefix(batch, chunk)
+	entries, err := s.results.List(ctx, prefix)
+	results := make(map[int]result, len(entries))
+	for _, e := range entries {
+		var r result
+		i, bad := strconv.Atoi(e.Key[len(prefix):])
+		if bad == nil && json.Unmarshal(e.Value, &r) == nil {
+			results[i] = r
+		}
+	}
+	return results, err
+}
+
+// count counts a result.
+func (x *execution) count(failed bool) {
+	x.mu.Lock()
+	if failed {
+		x.failed++
+	} else {
+		x.completed++
+	}
+	x.unfinished--
+	x.mu.Unlock()
+	x.w.mu.Lock()
+	x.w.inFlight--
+	x.w.mu.Unlock()
+	x.w.wakeUp()
+}
+
+// execute sends a request until it has a result, and records it.
+func (x *execution) execute(ctx context.Context, line *job.Line, index int) error {
+	// Another worker, or an earlier attempt, may still execute the request: ids in flight are unique.
+	id := fmt.Sprintf("%s-%d-%d-%s", x.batch.Batch.ID, x.chunk, index, strings.ToLower(crand.Text()[:6]))
+	faults, backoff := 0, retryMin
+	for attempt := 0; ; attempt++ {
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if attempt > 0 {
+			x.w.s.metrics.retries.Inc()
+		}
+		now := x.w.s.now()
+		response := x.w.s.opts.Sender.Send(ctx, Request{
+			ID: id, Endpoint: x.batch.Batch.Endpoint, Body: line.Body,
+			Caller: Caller{x.batch.Tenant, x.batch.Key, x.batch.User},
+			Age:    max(0, now.Sub(x.batch.Created())), Due: max(time.Second, x.batch.Deadline().Sub(now)),
+		})
+		if ctx.Err() != nil { // its response may be that to the cancellation
+			return ctx.Err()
+		}
+		retry := false
+		switch {
+		case response.Status == http.StatusTooManyRequests, response.Status == http.StatusServiceUnavailable, response.Status == statusClientGone:
+			retry = true
+		case response.Status >= http.StatusInternalServerError:
+			faults++
+			retry = faults < maxFaults
+		}
+		if !retry {
+			o := job.Output{ID: "batch_req_" + id, CustomID: line.CustomID, Response: &job.Response{StatusCode: response.Status, RequestID: id, Body: response.Body}}
+			return x.record(ctx, index, &o)
+		}
+		wait := backoff
+		if after, err := strconv.Atoi(response.Header.Get("Retry-After")); err == nil {
+			wait = max(wait, min(time.Duration(after)*time.Second, retryMax))
+		}
+		sleep(ctx, wait/2+rand.N(wait))
+		backoff = min(2*backoff, retryMax)
+	}
+}
+
+// statusClientGone is the balancer's status of a cancelled request.
+const statusClientGone = 499
+
+// record stores a result, unless there is one. It retries during outages of the store.
+func (x *execution) record(ctx context.Context, index int, o *job.Output) error {
+	s := x.w.s
+	key := chunkPrefix(x.batch.Batch.ID, x.chunk) + strconv.Itoa(index)
+	r := result{Failed: o.Failed(), Line: bytes.TrimSuffix(o.Encode(), []byte("\n"))}
+	for backoff := retryMin / 4; ; backoff = min(2*backoff, retryMax) {
+		err := s.createResult(ctx, key, r)
+		if err == nil {
+			s.metrics.requests.WithLabelValues(resultLabel(r.Failed)).Inc()
+			x.count(r.Failed)
+			return nil
+		}
+		if errors.Is(err, store.ErrConflict) { // by another worker, or by this one if the acknowledgement was lost
+			value, _, err := s.results.Get(ctx, key)
+			var first result
+			if err == nil && json.Unmarshal(value, &first) == nil {
+				x.count(first.Failed)
+				return nil
+			}
+		}
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		s.log.Warn("recording a result failed; it is retried", "batch", x.batch.Batch.ID, "err", err)
+		sleep(ctx, backoff)
+	}
+}
+
+func resultLabel(failed bool) string {
+	if failed {
+		return "failed"
+	}
+	return "completed"
+}
+
+// createResult stores a result; store.ErrConflict if there is one. A large line is stored as an object.
+func (s *Service) createResult(ctx context.Context, key string, r result) error {
+	if len(r.Line) <= store.MaxBucketValue/2 {
+		_, err := s.results.Create(ctx, key, encode(r))
+		return err
+	}
+	large := result{Failed: r.Failed, Object: newID("result-", s.now())}
+	var err error
+	if large.Size, err = s.store.WriteObject(ctx, large.Object, bytes.NewReader(append(r.Line, '\n'))); err != nil {
+		return err
+	}
+	if _, err = s.results.Create(ctx, key, encode(large)); err != nil {
+		err = errors.Join(err, s.store.DeleteObject(context.WithoutCancel(ctx), large.Object))
+	}
+	return err
+}

@@ -1,0 +1,270 @@
+package batch
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"sync"
+
+	"skyserve/internal/store"
+	"skyserve/lbd/batch/job"
+)
+
+// outputFile is a file that a batch writes, line by line. It is stored while it is written.
+type outputFile struct {
+	s      *Service
+	ctx    context.Context //nolint:containedctx // of the whole file
+	record fileRecord
+	pipe   *io.PipeWriter // nil before the first line
+	stored sync.WaitGroup
+	err    error
+}
+
+// newOutputFile returns a file of a batch; it exists once it has a line.
+func (s *Service) newOutputFile(ctx context.Context, r *job.Record, id, suffix string) *outputFile {
+	now := s.now()
+	f := &outputFile{s: s, ctx: ctx, record: fileRecord{Tenant: r.Tenant, File: job.File{
+		ID: id, Object: "file", CreatedAt: now.Unix(), Filename: r.Batch.ID + suffix, Purpose: job.PurposeOutput, Status: "processed",
+	}}}
+	if r.OutputExpirySeconds > 0 {
+		f.record.File.ExpiresAt = now.Unix() + r.OutputExpirySeconds
+	}
+	return f
+}
+
+// writeFrom appends everything that a reader returns.
+func (f *outputFile) writeFrom(in io.Reader) error {
+	if f.pipe == nil {
+		out, pipe := io.Pipe()
+		f.pipe = pipe
+		f.stored.Go(func() {
+			f.record.File.Bytes, f.err = f.s.store.WriteObject(f.ctx, f.record.File.ID, out)
+			out.CloseWithError(errors.Join(f.err, io.ErrClosedPipe))
+		})
+	}
+	_, err := io.Copy(f.pipe, in)
+	return err
+}
+
+// close ends the file and stores its record. It returns the id; empty if the file has no line.
+func (f *outputFile) close(cause error) (id string, err error) {
+	if f.pipe == nil {
+		return "", nil
+	}
+	f.pipe.CloseWithError(cause) // nil = end of file
+	f.stored.Wait()
+	if cause != nil || f.err != nil {
+		return "", f.err
+	}
+	_, err = f.s.records.Put(f.ctx, fileKey(f.record.Tenant, f.record.File.ID), encode(f.record))
+	return f.record.File.ID, err
+}
+
+// dropFiles deletes files that a worker wrote and that no batch refers to.
+func (s *Service) dropFiles(ctx context.Context, tenant string, ids []string) error {
+	for _, id := range ids {
+		value, _, err := s.records.Get(ctx, fileKey(tenant, id))
+		if errors.Is(err, store.ErrNotFound) {
+			// It has no record: the worker died while it wrote. Its size is unknown.
+			if err := s.store.DeleteObject(ctx, id); err != nil {
+				return err
+			}
+			continue
+		}
+		var f fileRecord
+		if err == nil {
+			err = json.Unmarshal(value, &f)
+		}
+		if err == nil {
+			err = s.removeFile(ctx, &f)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// validate validates the input of a batch, and starts or fails the batch. Invalid lines are listed in the
+// error file.
+func (w *worker) validate(ctx context.Context, key string, r *job.Record, errorID string) error {
+	s := w.s
+	input, err := s.getFile(ctx, r.Tenant, r.Batch.InputFileID)
+	if errors.Is(err, store.ErrNotFound) {
+		problem := job.LineError{Code: "file_not_found", Param: "input_file_id", Message: "the input file was deleted"}
+		return w.update(ctx, key, func(r *job.Record) error {
+			return r.Fail(w.id, []job.Problem{problem.Problem()}, "", s.now())
+		})
+	}
+	if err != nil {
+		return err
+	}
+	errorFile := s.newOutputFile(ctx, r, errorID, "_error.jsonl")
+	in := job.NewReader(s.store.ReadObject(ctx, input.File.ID, 0, input.File.Bytes), r.Batch.Endpoint, s.limits, s.opts.Sender.Accepts)
+	valid, problems, err := job.Inspect(in, func(e *job.LineError) error {
+		o := job.Invalid(fmt.Sprintf("batch_req_%s-line-%d", r.Batch.ID, e.Line), e)
+		return errorFile.writeFrom(bytes.NewReader(o.Encode()))
+	})
+	id, closeErr := errorFile.close(err)
+	if err = errors.Join(err, closeErr); err != nil {
+		return err
+	}
+	return w.update(ctx, key, func(r *job.Record) error {
+		if len(problems) > 0 {
+			return r.Fail(w.id, problems, id, s.now())
+		}
+		return r.Start(w.id, valid, s.now())
+	})
+}
+
+// update is change with an error.
+func (w *worker) update(ctx context.Context, key string, f func(*job.Record) error) error {
+	var refused error
+	if !w.change(ctx, key, func(r *job.Record) error { refused = f(r); return refused }) {
+		if refused != nil {
+			return refused
+		}
+		return store.ErrUnavailable
+	}
+	return nil
+}
+
+// finish writes the output and error files in the order of the input, and ends the batch.
+func (w *worker) finish(ctx context.Context, key string, r *job.Record, outputID, errorID string) error {
+	s := w.s
+	output, failures := s.newOutputFile(ctx, r, outputID, "_output.jsonl"), s.newOutputFile(ctx, r, errorID, "_error.jsonl")
+	counts := job.Counts{Total: r.Batch.RequestCounts.Total}
+	var objects []result
+	var err error
+	for chunk := 0; chunk < len(r.Chunks) && err == nil; chunk++ {
+		err = w.finishChunk(ctx, r, chunk, output, failures, &counts, &objects)
+	}
+	outputID, closeErr := output.close(err)
+	errorID, closeErr2 := failures.close(err)
+	if err = errors.Join(err, closeErr, closeErr2); err != nil {
+		return err
+	}
+	if err := w.update(ctx, key, func(r *job.Record) error { return r.Finish(w.id, outputID, errorID, counts, s.now()) }); err != nil {
+		return err
+	}
+	// What remains after a crash here is removed by sweep.
+	err = s.results.Clear(ctx, r.Batch.ID+".")
+	for _, o := range objects {
+		err = errors.Join(err, s.store.DeleteObject(ctx, o.Object))
+	}
+	if err != nil {
+		s.log.Warn("removing the results of a batch failed", "batch", r.Batch.ID, "err", err)
+	}
+	return nil
+}
+
+// finishChunk appends the results of a chunk to the files.
+func (w *worker) finishChunk(ctx context.Context, r *job.Record, chunk int, output, failures *outputFile, counts *job.Counts, objects *[]result) error {
+	s := w.s
+	results, err := s.chunkResults(ctx, r.Batch.ID, chunk)
+	if err != nil {
+		return err
+	}
+	var lines []job.Line
+	if len(results) < r.Chunks[chunk].Lines {
+		x := &execution{w: w, key: "", batch: r, chunk: chunk}
+		if lines, err = x.readLines(ctx); err != nil {
+			return err
+		}
+	}
+	for i := range r.Chunks[chunk].Lines {
+		line, done := results[i]
+		var in io.Reader = bytes.NewReader(append(line.Line, '\n'))
+		switch {
+		case !done:
+			o := job.Unfinished(fmt.Sprintf("batch_req_%s-%d-%d", r.Batch.ID, chunk, i), lines[i].CustomID, r.Ending)
+			line.Failed, in = true, bytes.NewReader(o.Encode())
+		case line.Object != "":
+			in = s.store.ReadObject(ctx, line.Object, 0, line.Size)
+			*objects = append(*objects, line)
+		}
+		file := output
+		if line.Failed {
+			file = failures
+			counts.Failed++
+		} else {
+			counts.Completed++
+		}
+		if err := file.writeFrom(in); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// sweep removes expired files, results of batches that have ended, and heartbeats of dead workers.
+func (s *Service) sweep(ctx context.Context) error {
+	files, err := s.records.List(ctx, "file.")
+	if err != nil {
+		return err
+	}
+	for _, e := range files {
+		var f fileRecord
+		if json.Unmarshal(e.Value, &f) == nil && f.expired(s.now()) {
+			if err := s.removeFile(ctx, &f); err != nil {
+				return err
+			}
+		}
+	}
+	return errors.Join(s.sweepResults(ctx), s.sweepWorkers(ctx))
+}
+
+// sweepResults removes the results of batches that have ended: those that a worker recorded too late.
+func (s *Service) sweepResults(ctx context.Context) error {
+	keys, err := s.results.Keys(ctx, "")
+	if err != nil {
+		return err
+	}
+	// After the keys: a batch with results was created before them.
+	batches, err := s.records.List(ctx, "batch.")
+	if err != nil {
+		return err
+	}
+	retain := map[string]bool{}
+	for _, e := range batches {
+		var r job.Record
+		if json.Unmarshal(e.Value, &r) != nil || !r.Batch.Status.Final() {
+			retain[e.Key[strings.LastIndexByte(e.Key, '.')+1:]] = true
+		}
+	}
+	for _, e := range keys {
+		id, _, _ := strings.Cut(e.Key, ".")
+		if retain[id] {
+			continue
+		}
+		retain[id] = true // it is cleared once
+		if err := s.results.Clear(ctx, id+"."); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// sweepWorkers removes the heartbeats of workers that died.
+func (s *Service) sweepWorkers(ctx context.Context) error {
+	w, now := s.worker, s.now()
+	var dead []string
+	w.mu.Lock()
+	for id, last := range w.seen {
+		if now.Sub(last) > 10*deadAfter*s.opts.heartbeat {
+			dead = append(dead, id)
+			delete(w.seen, id)
+		}
+	}
+	w.mu.Unlock()
+	for _, id := range dead {
+		if err := s.records.Delete(ctx, workerPrefix+id); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,508 @@
+package batch
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"skyserve/internal/store"
+	"skyserve/lbd/batch/job"
+)
+
+// Request is one request of a batch.
+type Request struct {
+	ID       string // the request id: in logs, traces and `skyserve explain`
+	Endpoint string
+	Body     []byte
+	Caller   Caller // who pays
+	// Age is the time since the batch was created, Due the time until it expires.
+	Age, Due time.Duration
+}
+
+// Response is the response to a Request.
+type Response struct {
+	Status int
+	Header http.Header
+	Body   []byte
+}
+
+// Sender sends requests of batches through the balancer, as deferred requests.
+type Sender interface {
+	// Accepts reports whether a model can be requested.
+	Accepts(model string) bool
+	// Replicas returns the number of ready replicas of a model at this balancer.
+	Replicas(model string) int
+	// Send sends a request and waits for its response, until ctx ends.
+	Send(ctx context.Context, r Request) Response
+}
+
+// Intervals and bounds of a worker, each with its reason.
+const (
+	heartbeatInterval = 2 * time.Second
+	// deadAfter is the number of heartbeat intervals without a heartbeat after which a worker's claims are
+	// void. A worker that was only slow repeats requests, but records no result twice.
+	deadAfter = 5
+	// stepInterval is the interval of checks for deadlines and dead workers. Changes are noticed at once.
+	stepInterval = 250 * time.Millisecond
+	// inFlightPerReplica is the number of requests that a worker claims for each of its replicas: they
+	// are parked until the replica has KV memory to spare, and more than most engines run at once.
+	inFlightPerReplica = 128
+	maxInFlight        = 4096 // 4096 requests of 8 KB are 32 MB
+	// sweepInterval is the interval of removing expired files and what crashes left behind.
+	sweepInterval = time.Hour
+)
+
+// worker executes batches at one balancer.
+type worker struct {
+	s     *Service
+	id    string // of this process: a restarted balancer is another worker
+	wake  chan struct{}
+	tasks sync.WaitGroup
+
+	schedule job.Scheduler // used only by step
+
+	mu         sync.Mutex
+	registered bool                 // the first heartbeat is stored
+	open       map[string]openBatch // by key: batches that have not ended
+	seen       map[string]time.Time // other workers: when their last heartbeat was observed; zero = ended
+	running    map[string]*running  // by key of the batch
+	inFlight   int                  // claimed requests without a result
+	serial     map[string]bool      // batches whose validation or output this worker does
+}
+
+// openBatch is a batch as last read or written.
+type openBatch struct {
+	job.Record
+	revision uint64
+}
+
+// running are the chunks of a batch that this worker executes.
+type running struct {
+	chunks map[int]context.CancelFunc
+}
+
+func newWorker(s *Service) *worker {
+	return &worker{
+		s: s, id: strings.ToLower(rand.Text()[:16]), wake: make(chan struct{}, 1),
+		open: map[string]openBatch{}, seen: map[string]time.Time{}, running: map[string]*running{}, serial: map[string]bool{},
+	}
+}
+
+const workerPrefix = "worker."
+
+// RunWorker executes batches until ctx ends. Then it gives its claims back, so that other balancers
+// continue at once.
+func (s *Service) RunWorker(ctx context.Context) {
+	w := s.worker
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	var loops sync.WaitGroup
+	loops.Go(func() { w.sendHeartbeats(ctx) })
+	loops.Go(func() { w.sweepEvery(ctx) })
+	batches, workers := s.records.Watch(ctx, "batch."), s.records.Watch(ctx, workerPrefix)
+	tick := time.NewTicker(stepInterval)
+	defer tick.Stop()
+	for ctx.Err() == nil {
+		select {
+		case <-ctx.Done():
+		case c, ok := <-batches:
+			if ok {
+				w.observeBatch(c)
+				continue // until there are no more changes, or a tick
+			}
+		case c, ok := <-workers:
+			if ok {
+				w.observeWorker(c)
+			}
+			continue
+		case <-tick.C:
+		case <-w.wake:
+		}
+		w.step(ctx)
+	}
+	for range batches { // closes
+	}
+	for range workers { // closes
+	}
+	w.tasks.Wait()
+	loops.Wait()
+}
+
+// wakeUp makes the worker look for more to do.
+func (w *worker) wakeUp() {
+	select {
+	case w.wake <- struct{}{}:
+	default:
+	}
+}
+
+// sendHeartbeats keeps this worker's claims valid.
+func (w *worker) sendHeartbeats(ctx context.Context) {
+	tick := time.NewTicker(w.s.opts.heartbeat)
+	defer tick.Stop()
+	for {
+		if _, err := w.s.records.Put(ctx, workerPrefix+w.id, []byte(w.s.opts.Balancer)); err == nil {
+			w.mu.Lock()
+			w.registered = true
+			w.mu.Unlock()
+		} else if ctx.Err() == nil {
+			w.s.log.Debug("sending the heartbeat of the batch worker failed", "err", err)
+		}
+		select {
+		case <-ctx.Done():
+			w.tasks.Wait()
+			// Without it the others wait until the heartbeat is too old.
+			_ = w.s.records.Delete(context.WithoutCancel(ctx), workerPrefix+w.id)
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+func (w *worker) observeWorker(c store.KeyChange) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	id := strings.TrimPrefix(c.Key, workerPrefix)
+	if w.seen[id] = w.s.now(); c.Deleted {
+		w.seen[id] = time.Time{}
+	}
+}
+
+// observeBatch notes a change of a batch, and stops what it no longer needs.
+func (w *worker) observeBatch(c store.KeyChange) {
+	var r job.Record
+	gone := c.Deleted || json.Unmarshal(c.Value, &r) != nil || r.Batch.Status.Final()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if c.Revision < w.open[c.Key].revision {
+		return // it was changed here since
+	}
+	if gone {
+		delete(w.open, c.Key)
+	} else {
+		w.open[c.Key] = openBatch{r, c.Revision}
+	}
+	w.wakeUp()
+	run := w.running[c.Key]
+	if run == nil {
+		return
+	}
+	for chunk, cancel := range run.chunks {
+		if gone || r.Batch.Status != job.InProgress || chunk >= len(r.Chunks) || r.Chunks[chunk].Worker != w.id && r.Chunks[chunk].Worker != "" {
+			cancel()
+		}
+	}
+}
+
+// isAlive reports whether another worker's claims are valid; the lock must be held. The heartbeat of a
+// worker that is not known may not have been received yet.
+func (w *worker) isAlive(now time.Time, id string) bool {
+	last, known := w.seen[id]
+	if !known {
+		w.seen[id] = now
+		return true
+	}
+	return now.Sub(last) < deadAfter*w.s.opts.heartbeat
+}
+
+// live returns a function that reports whether a worker's claims on a batch are valid.
+func (w *worker) live(now time.Time) func(string) bool {
+	return func(id string) bool {
+		if id == w.id {
+			return true
+		}
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		return w.isAlive(now, id)
+	}
+}
+
+// step does what the batches need and this worker can do.
+func (w *worker) step(ctx context.Context) {
+	w.mu.Lock()
+	registered := w.registered
+	w.mu.Unlock()
+	if !registered { // the others would take its claims for those of a dead worker
+		return
+	}
+	now := w.s.now()
+	for _, key := range w.openKeys() {
+		r, ok := w.batch(key)
+		if !ok {
+			continue
+		}
+		if r.Advance(now) {
+			w.change(ctx, key, func(r *job.Record) error { r.Advance(w.s.now()); return nil })
+		}
+		w.startSerial(ctx, key)
+	}
+	w.claimChunks(ctx, now)
+}
+
+func (w *worker) openKeys() []string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	keys := make([]string, 0, len(w.open))
+	for k := range w.open {
+		keys = append(keys, k)
+	}
+	slices.Sort(keys)
+	return keys
+}
+
+// batch returns an open batch. Its chunks must not be changed.
+func (w *worker) batch(key string) (job.Record, bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	r, ok := w.open[key]
+	return r.Record, ok
+}
+
+// change changes a batch in the store, and here. It reports whether it did.
+func (w *worker) change(ctx context.Context, key string, f func(*job.Record) error) bool {
+	r, revision, err := w.s.updateBatch(ctx, key, f)
+	switch {
+	case err == nil || errors.Is(err, job.ErrLostClaim) || errors.Is(err, job.ErrFinal):
+		w.mu.Lock()
+		if _, known := w.open[key]; known && r.Batch.Status.Final() {
+			delete(w.open, key)
+		} else if known && revision >= w.open[key].revision {
+			w.open[key] = openBatch{r, revision}
+		}
+		w.mu.Unlock()
+	case ctx.Err() == nil:
+		w.s.log.Warn("changing a batch failed; it is retried", "batch", key, "err", err)
+	}
+	return err == nil
+}
+
+// startSerial starts the validation, or the writing of the output files, if no worker does it.
+func (w *worker) startSerial(ctx context.Context, key string) {
+	r, ok := w.batch(key)
+	w.mu.Lock()
+	busy := w.serial[key]
+	w.mu.Unlock()
+	if !ok || busy || r.Batch.Status == job.InProgress || r.Worker != "" && r.Worker != w.id && w.live(w.s.now())(r.Worker) {
+		return
+	}
+	// This worker does nothing for the batch now: a claim of its own is from a failed attempt.
+	live := func(id string) bool { return id != w.id && w.live(w.s.now())(id) }
+	var stale []string
+	files := []string{newID("file-", w.s.now()), newID("file-", w.s.now())}
+	validate := false
+	claimed := w.change(ctx, key, func(r *job.Record) error {
+		var ok bool
+		if validate = r.Batch.Status == job.Validating; validate {
+			stale, ok = r.ClaimValidation(w.id, live, files[1])
+		} else {
+			stale, ok = r.ClaimFinish(w.id, live, files...)
+		}
+		if !ok {
+			return job.ErrLostClaim
+		}
+		return nil
+	})
+	if !claimed {
+		return
+	}
+	w.setSerial(key, true)
+	w.tasks.Go(func() {
+		defer w.wakeUp()
+		defer w.setSerial(key, false)
+		r, ok := w.batch(key)
+		if !ok {
+			return
+		}
+		var err error
+		if err = w.s.dropFiles(ctx, r.Tenant, stale); err == nil {
+			if validate {
+				err = w.validate(ctx, key, &r, files[1])
+			} else {
+				err = w.finish(ctx, key, &r, files[0], files[1])
+			}
+		}
+		if err == nil {
+			return
+		}
+		if !errors.Is(err, job.ErrLostClaim) && ctx.Err() == nil {
+			w.s.log.Warn("processing a batch failed; it is retried", "batch", r.Batch.ID, "status", r.Batch.Status, "err", err)
+			sleep(ctx, time.Second)
+		}
+		// The files stay in the record: whoever claims next deletes them.
+		w.release(ctx, key, func(r *job.Record) { r.ReleaseFiles(w.id) })
+	})
+}
+
+func (w *worker) setSerial(key string, on bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if on {
+		w.serial[key] = true
+	} else {
+		delete(w.serial, key)
+	}
+}
+
+// release gives a claim back, also while the balancer ends.
+func (w *worker) release(ctx context.Context, key string, f func(*job.Record)) {
+	stopping := ctx.Err() != nil
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTimeout)
+	defer cancel()
+	for ctx.Err() == nil && !w.change(ctx, key, func(r *job.Record) error { f(r); return nil }) {
+		if _, open := w.batch(key); !open || stopping && !w.s.store.Connected() {
+			return
+		}
+		sleep(ctx, 200*time.Millisecond)
+	}
+}
+
+// releaseTimeout is the timeout of giving a claim back: other workers take it over later anyway.
+const releaseTimeout = 5 * time.Second
+
+// sleep waits for d or the end of ctx.
+func sleep(ctx context.Context, d time.Duration) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+	case <-t.C:
+	}
+}
+
+// capacity returns how many requests for models this worker may have in flight. Without a replica for each
+// of them, only urgent requests are sent from here, to other regions.
+func (w *worker) capacity(models []string, urgent bool) int {
+	replicas := -1
+	for _, m := range models {
+		if n := w.s.opts.Sender.Replicas(m); replicas < 0 || n < replicas {
+			replicas = n
+		}
+	}
+	if replicas <= 0 && urgent {
+		replicas = 1
+	}
+	return min(max(replicas, 0)*inFlightPerReplica, maxInFlight)
+}
+
+// claimChunks claims chunks in the order of the scheduler, while there is capacity, and starts them.
+func (w *worker) claimChunks(ctx context.Context, now time.Time) {
+	refused := map[string]bool{}
+	for ctx.Err() == nil {
+		var candidates []job.Candidate
+		var keys []string
+		var chunks []int
+		for _, key := range w.openKeys() {
+			r, ok := w.batch(key)
+			if !ok || refused[key] || !now.Before(r.Deadline()) {
+				continue
+			}
+			chunk := r.Claimable(w.liveChunks(now, key))
+			c := job.Candidate{ID: r.Batch.ID, Tenant: r.Tenant, Key: r.Key, Created: r.Created(), Window: r.Window()}
+			if chunk < 0 || w.claimed() >= w.capacity(r.Models, c.Urgent(now)) {
+				continue
+			}
+			candidates, keys, chunks = append(candidates, c), append(keys, key), append(chunks, chunk)
+		}
+		i := w.schedule.Next(candidates, now)
+		if i < 0 {
+			return
+		}
+		if !w.claimChunk(ctx, keys[i], chunks[i]) {
+			refused[keys[i]] = true
+			continue
+		}
+		r, _ := w.batch(keys[i])
+		if chunks[i] < len(r.Chunks) {
+			w.schedule.Served(candidates[i], r.Chunks[chunks[i]].Lines)
+		}
+	}
+}
+
+func (w *worker) claimed() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.inFlight
+}
+
+// liveChunks is live for the chunks of a batch: none of this worker's is claimed that it does not execute.
+// Claimable asks for one chunk after the other, so it needs no index: a worker that executes any chunk of the batch has
+// released the others.
+func (w *worker) liveChunks(now time.Time, key string) func(string) bool {
+	live := w.live(now)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	executes := w.running[key] != nil
+	return func(id string) bool {
+		if id == w.id {
+			return executes
+		}
+		return live(id)
+	}
+}
+
+// claimChunk claims a chunk and starts it.
+func (w *worker) claimChunk(ctx context.Context, key string, chunk int) bool {
+	live := w.liveChunks(w.s.now(), key)
+	tried := false
+	if !w.change(ctx, key, func(r *job.Record) error {
+		if chunk < len(r.Chunks) {
+			tried = r.Chunks[chunk].Tried
+		}
+		return r.Claim(chunk, w.id, live)
+	}) {
+		return false
+	}
+	r, ok := w.batch(key)
+	if !ok || chunk >= len(r.Chunks) {
+		return false
+	}
+	cctx, cancel := context.WithDeadline(ctx, r.Deadline())
+	w.mu.Lock()
+	if w.running[key] == nil {
+		w.running[key] = &running{chunks: map[int]context.CancelFunc{}}
+	}
+	w.running[key].chunks[chunk] = cancel
+	w.inFlight += r.Chunks[chunk].Lines
+	w.mu.Unlock()
+	w.tasks.Go(func() {
+		defer w.wakeUp()
+		defer cancel()
+		x := &execution{w: w, key: key, batch: &r, chunk: chunk, unfinished: r.Chunks[chunk].Lines}
+		err := x.run(cctx, tried)
+		if err != nil {
+			if cctx.Err() == nil && !errors.Is(err, job.ErrLostClaim) {
+				w.s.log.Warn("executing a part of a batch failed; it is retried", "batch", r.Batch.ID, "err", err)
+				sleep(cctx, time.Second)
+			}
+			w.release(ctx, key, func(r *job.Record) { r.Release(chunk, w.id) })
+		}
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.inFlight -= x.unfinished
+		delete(w.running[key].chunks, chunk)
+		if len(w.running[key].chunks) == 0 {
+			delete(w.running, key)
+		}
+	})
+	return true
+}
+
+// sweepEvery removes expired files and what crashes left behind.
+func (w *worker) sweepEvery(ctx context.Context) {
+	for {
+		sleep(ctx, cmp.Or(w.s.opts.sweep, sweepInterval))
+		if ctx.Err() != nil {
+			return
+		}
+		if err := w.s.sweep(ctx); err != nil && ctx.Err() == nil {
+			w.s.log.Warn("removing expired files failed; it is retried", "err", err)
+		}
+	}
+}

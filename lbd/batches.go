@@ -1,0 +1,39 @@
+package lbd
+
+import (
+	"context"
+	"net/http"
+
+	"skyserve/lbd/batch"
+	"skyserve/lbd/proxy"
+)
+
+// setUpBatches serves files and batches if there is a store.
+func (b *balancer) setUpBatches() {
+	if b.store == nil {
+		return
+	}
+	o := b.opts.batches
+	o.Store, o.Sender, o.Balancer, o.Logger, o.StallTimeout = b.store, batchSender{b.runtime}, b.cfg.ID, b.log, b.limits().StallTimeout
+	b.batches = batch.New(o)
+	b.registry.MustRegister(b.batches)
+	b.runtime.SetBatches(func(w http.ResponseWriter, req *http.Request, c proxy.Caller) {
+		b.batches.Serve(w, req, batch.Caller(c))
+	})
+}
+
+// batchSender sends requests of batches through the balancer's own path.
+type batchSender struct{ runtime *proxy.Runtime }
+
+// Accepts reports whether a model can be requested.
+func (s batchSender) Accepts(model string) bool { return s.runtime.AcceptsModel(model) }
+
+// Replicas returns the number of ready replicas of a model.
+func (s batchSender) Replicas(model string) int { return s.runtime.ReadyReplicas(model) }
+
+// Send sends a request.
+func (s batchSender) Send(ctx context.Context, r batch.Request) batch.Response {
+	return batch.Response(s.runtime.ServeBatchRequest(ctx, proxy.BatchRequest{
+		ID: r.ID, Path: r.Endpoint, Body: r.Body, Caller: proxy.Caller(r.Caller), Age: r.Age, Due: r.Due,
+	}))
+}

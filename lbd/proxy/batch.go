@@ -1,0 +1,226 @@
+package proxy
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"net/http"
+	"strings"
+	"time"
+
+	"skyserve/internal/service"
+	"skyserve/lbd/openai"
+	"skyserve/lbd/quota"
+)
+
+// Caller is the client of a request for files or batches.
+type Caller struct {
+	Tenant string
+	Key    string // the name of its API key or user; empty if clients need none
+	User   bool   // Key is a user with identity tokens
+}
+
+// BatchHandler serves files and batches.
+type BatchHandler func(w http.ResponseWriter, req *http.Request, c Caller)
+
+// SetBatches sets the handler of files and batches. Without one they are answered with 503.
+func (r *Runtime) SetBatches(h BatchHandler) { r.batches.Store(&h) }
+
+// serveBatches serves a request for files or batches.
+func (r *Runtime) serveBatches(w http.ResponseWriter, req *http.Request) {
+	account, refused := r.authenticate(req.Context(), req.Header)
+	h := r.batches.Load()
+	switch {
+	case refused != nil:
+		r.refuseRequest(w, req, refused)
+	case h == nil:
+		r.refuseRequest(w, req, &openai.Error{
+			Status: http.StatusServiceUnavailable, Kind: openai.TypeServer, Code: "no_store",
+			Message: req.URL.Path + ": this balancer has no store, which files and batches need: set store_url in its configuration, or run the service with 'skyserve up'",
+		})
+	default:
+		var c Caller
+		if account != nil {
+			c.Tenant, _, _ = account.Rights()
+			c.Key, c.User = account.Name()
+		}
+		w.Header().Set(headerRegion, string(r.self.Region))
+		w.Header().Set(headerRequestID, requestID(req.Header.Get(headerRequestID)))
+		(*h)(w, req, c)
+	}
+}
+
+// BatchRequest is a request of a batch. It is served like a client's request of tier NIW.
+type BatchRequest struct {
+	ID     string
+	Path   string // of its endpoint
+	Body   []byte
+	Caller Caller // who pays
+	// Age is the time since the batch was created, and Due the time until its deadline.
+	Age, Due time.Duration
+}
+
+// BatchResponse is the response to a BatchRequest.
+type BatchResponse struct {
+	Status int
+	Header http.Header
+	Body   []byte
+}
+
+// maxBatchResponse is the maximum size of a response: an embedding of 1,000 inputs has 60 MB.
+const maxBatchResponse = 64 << 20
+
+// batchOrigin is the key of a context that contains the origin of a batch's request.
+type batchOrigin struct{}
+
+// ServeBatchRequest serves a request of a batch and returns its response, until ctx ends.
+func (r *Runtime) ServeBatchRequest(ctx context.Context, b BatchRequest) BatchResponse {
+	o := &origin{tenant: b.Caller.Tenant, tier: service.TierDeferred, age: b.Age, due: b.Due, keysRequired: r.RequiresKeys()}
+	if b.Caller.Key != "" {
+		if o.account = r.accountOf(b.Caller); o.account == nil {
+			refused := errUnauthorized()
+			refused.Message = fmt.Sprintf("the API key %q that created the batch was removed", b.Caller.Key)
+			return BatchResponse{Status: refused.Status, Body: refused.Body()}
+		}
+	}
+	w := &responseBuffer{header: http.Header{}}
+	req, err := http.NewRequestWithContext(context.WithValue(ctx, batchOrigin{}, o), http.MethodPost, b.Path, bytes.NewReader(b.Body))
+	if err != nil {
+		return BatchResponse{Status: http.StatusBadRequest, Body: openai.Invalid("url", "invalid_url", err.Error()).Body()}
+	}
+	req.Header.Set("Content-Type", "application/json")
+	req.Header.Set(headerRequestID, b.ID)
+	req.Header.Set(headerSession, b.ID) // requests of a batch are not turns of one conversation
+	func() {
+		defer func() {
+			if cause := recover(); cause != nil && cause != http.ErrAbortHandler { //nolint:errorlint // a panic's value is compared as net/http does
+				panic(cause)
+			} else if cause != nil {
+				w.broken = true
+			}
+		}()
+		r.serveRequest(w, req)
+	}()
+	return w.response()
+}
+
+// accountOf returns the account of an API key that exists, or of a user; nil if there is none.
+func (r *Runtime) accountOf(c Caller) *quota.Account {
+	if c.User {
+		a, err := r.ledger.OpenUser(service.APIKey{Name: c.Key, Tenant: c.Tenant, Tier: service.TierDeferred}, r.Elapsed())
+		if err != nil {
+			return nil
+		}
+		return a
+	}
+	ring := r.keys.Load()
+	names := r.keyNames.Load()
+	if names == nil || names.ring != ring {
+		names = &keyNames{ring: ring, accounts: make(map[string]*quota.Account, len(*ring))}
+		for _, a := range *ring {
+			name, _ := a.Name()
+			names.accounts[name] = a
+		}
+		r.keyNames.Store(names)
+	}
+	return names.accounts[c.Key]
+}
+
+// keyNames are the accounts of a keyring by name.
+type keyNames struct {
+	ring     *quota.Keyring
+	accounts map[string]*quota.Account
+}
+
+// responseBuffer is a http.ResponseWriter that stores a response.
+type responseBuffer struct {
+	header   http.Header
+	status   int
+	body     bytes.Buffer
+	tooLarge bool
+	broken   bool // the response is incomplete
+}
+
+// Header returns the header of the response.
+func (w *responseBuffer) Header() http.Header { return w.header }
+
+// WriteHeader sets the status of the response.
+func (w *responseBuffer) WriteHeader(status int) {
+	if w.status == 0 && status >= http.StatusOK {
+		w.status = status
+	}
+}
+
+// Write appends to the body. It fails if the response is too large.
+func (w *responseBuffer) Write(p []byte) (int, error) {
+	w.WriteHeader(http.StatusOK)
+	if w.body.Len()+len(p) > maxBatchResponse {
+		w.tooLarge = true
+		return 0, http.ErrContentLength
+	}
+	return w.body.Write(p)
+}
+
+// Flush does nothing: the response is read when it is complete.
+func (w *responseBuffer) Flush() {}
+
+func (w *responseBuffer) response() BatchResponse {
+	var failure *openai.Error
+	switch {
+	case w.tooLarge:
+		failure = openai.Invalid("", "response_too_large", fmt.Sprintf("the response must have at most %d bytes in a batch", maxBatchResponse))
+	case w.broken || w.status == 0:
+		failure = &openai.Error{Status: http.StatusBadGateway, Kind: openai.TypeServer, Code: "incomplete_response", Message: "the response of the replica is incomplete"}
+	default:
+		return BatchResponse{Status: w.status, Header: w.header, Body: w.body.Bytes()}
+	}
+	return BatchResponse{Status: failure.Status, Header: w.header, Body: failure.Body()}
+}
+
+// AcceptsModel reports whether a name can be requested.
+func (r *Runtime) AcceptsModel(name string) bool {
+	t := r.models.Load()
+	_, known := t.resolve([]byte(name))
+	return known || t.splits[name] != nil
+}
+
+// ReadyReplicas returns the number of ready replicas of this balancer that serve a requested name. For a
+// split it is that of all models.
+func (r *Runtime) ReadyReplicas(name string) int {
+	t := r.models.Load()
+	resolved, known := t.resolve([]byte(name))
+	n := 0
+	for _, rep := range r.View().Replicas {
+		if rep.Ready && !rep.Draining && (rep.Model == resolved.Model || !known) {
+			n++
+		}
+	}
+	return n
+}
+
+// maxDeadline is the maximum of the header X-Skyserve-Deadline: that of slo.NIW.deadline.
+const maxDeadline = 30 * 24 * time.Hour
+
+// setDeadline parses the header X-Skyserve-Deadline of a deferred request: a duration such as 4h, or a
+// time (RFC 3339).
+func (o *origin) setDeadline(h http.Header, now time.Time) *openai.Error {
+	value := strings.TrimSpace(h.Get(headerDeadline))
+	if value == "" {
+		return nil
+	}
+	due, err := time.ParseDuration(value)
+	if err != nil {
+		var at time.Time
+		if at, err = time.Parse(time.RFC3339, value); err == nil {
+			due = at.Sub(now)
+		}
+	}
+	switch {
+	case err != nil || due < time.Second || due > maxDeadline:
+		return openai.Invalid(headerDeadline, "invalid_deadline", fmt.Sprintf("header %s: must be a duration such as 4h, or a time such as 2026-01-02T15:04:05Z, from 1s to 720h from now, got %s", headerDeadline, openai.Clip([]byte(value))))
+	case o.tier != service.TierDeferred:
+		return openai.Invalid(headerDeadline, "invalid_deadline", fmt.Sprintf("header %s: only requests of tier %s have a deadline, and this one has tier %s: set the header %s", headerDeadline, service.TierDeferred, o.tier, headerTier))
+	}
+	o.due = due
+	return nil
+}
