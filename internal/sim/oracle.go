@@ -9,7 +9,8 @@ import (
 	"skyserve/lbd/policy"
 )
 
-// Oracle is the name of an upper bound for policies: a policy with perfect information. Its
+// Oracle is the name of a reference for policies: a policy with perfect information. It is greedy, so a
+// policy can do better. Its
 // inputs are
 //   - each engine at the time of the decision: its cache, its free
 //     memory, its running and pending requests, and its profile, including

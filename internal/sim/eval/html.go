@@ -58,7 +58,7 @@ func newReportView(r *SimReport) reportView {
 }
 
 // lineup holds a report's policies in display order: runnable policies in the plan's order, then the
-// oracle, which is an upper bound and not a policy.
+// oracle, which is a reference and not a policy.
 type lineup struct {
 	report   *SimReport
 	entries  []entry

@@ -26,7 +26,7 @@ func (v reportView) addTo(p *chart.Page) {
 	if v.Compares || v.Oracle {
 		p.Put(`<p class="key">`)
 		p.PutIf(v.Compares, `<span>`+chart.Star+` most output of the runnable policies</span><span><b>bold</b> best in column</span>`)
-		p.PutIf(v.Oracle, `<span><i>oracle</i> uses information that no balancer has: an upper bound for comparison, not a policy</span>`)
+		p.PutIf(v.Oracle, `<span><i>oracle</i> uses information that no balancer has: a reference for comparison, not a policy and not a bound</span>`)
 		p.Put("</p>\n")
 	}
 	p.PutIf(v.Note != "", "<p class=\"note\">paper: {}</p>\n", v.Note)
