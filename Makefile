@@ -8,7 +8,7 @@ PURE         := forecast internal/catalogue internal/printable internal/service 
                 lbd/openai lbd/policy lbd/prefix lbd/record plan plan/chart
 CONCURRENT    = $(filter-out $(PURE:%=skyserve/%),$(shell go list ./...))
 
-.PHONY: test short build vet lint race bench chaos chaos-store compare-proxy compare-bursts compare-solver compare-forecast judge-clouds disk examples openai-clients real-engine image-digest ci
+.PHONY: test short build vet lint race bench chaos chaos-store compare-proxy compare-bursts compare-solver compare-forecast judge-clouds disk examples openai-clients real-engine real-gpu image-digest ci
 
 test:
 	go test ./...
@@ -95,6 +95,16 @@ image-digest:
 openai-clients: export PATH := $(CURDIR)/bin:$(PATH)
 openai-clients: build
 	sh examples/openai-clients/check
+
+# Measures the balancer before engines on a GPU (15 minutes, 140 GB of GPU memory for policies); requires
+# PyTorch with CUDA, transformers and aiohttp: make real-gpu OUT=/tmp/gpu STEPS='calibrate continue'
+real-gpu: OUT   ?= real-gpu-results
+real-gpu: STEPS ?= calibrate overhead cancel continue policies
+real-gpu: export PATH := $(CURDIR)/bin:$(PATH)
+real-gpu: build
+	@python3 -c 'import aiohttp, transformers, torch, sys; sys.exit(not torch.cuda.is_available())' || \
+	{ echo "measuring on a GPU: python3 here has no PyTorch with a CUDA device, transformers and aiohttp" >&2; exit 1; }
+	python3 examples/real-gpu/run.py --out $(OUT) $(STEPS)
 
 # Runs llama.cpp with a tiny random model behind the balancer (needs Linux on x86-64, Node 20 and npm's registry).
 real-engine: export PATH := $(CURDIR)/bin:$(PATH)
