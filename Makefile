@@ -29,9 +29,9 @@ lint:
 	go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(LINT_VERSION)
 	$$(go env GOPATH)/bin/golangci-lint run
 
-# Skips tests that call testkit.NotUnderRace; each states its reason.
+# Skips tests that call testkit.NotUnderRace; each states its reason. The race detector needs cgo.
 race:
-	go test -race -timeout 15m $(CONCURRENT)
+	CGO_ENABLED=1 go test -race -timeout 15m $(CONCURRENT)
 
 bench:
 	go test -run '^$$' -bench . -benchtime 1x ./...
@@ -83,7 +83,8 @@ judge-clouds:
 disk:
 	$(SUDO) env "PATH=$$PATH" go test -tags disktest -run TestStoreRecoversOnRealDisk -v -count=1 ./internal/store
 
-examples:
+examples: export PATH := $(CURDIR)/bin:$(PATH)
+examples: build
 	sh examples/run-all
 
 # Prints an engine's image with its digest, for engine.image or the table of default images
