@@ -75,8 +75,8 @@ var mayImport = map[string][]string{
 	"lbd/peer":        {"internal/service", "internal/telemetry", "lbd/core", "lbd/policy", "lbd/wire"},
 	"lbd/admin":       {"internal/service", "internal/telemetry", "lbd/core", "lbd/policy", "lbd/proxy", "lbd/peer", "lbd/record"},
 	"lbd": {
-		"internal/acme", "internal/identity", "internal/service", "internal/store", "internal/telemetry", "lbd/admin", "lbd/batch", "lbd/core", "lbd/discover", "lbd/health", "lbd/oidc", "lbd/peer", "lbd/policy",
-		"lbd/probe", "lbd/proxy", "lbd/trace", "lbd/wire",
+		"internal/acme", "internal/identity", "internal/service", "internal/store", "internal/telemetry", "lbd/admin", "lbd/batch", "lbd/cacheevents", "lbd/cachemap", "lbd/core", "lbd/discover", "lbd/health", "lbd/oidc", "lbd/peer", "lbd/policy",
+		"lbd/prefix", "lbd/probe", "lbd/proxy", "lbd/trace", "lbd/wire",
 	},
 
 	"forecast":   {"internal/service", "internal/sim/workload"},

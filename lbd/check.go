@@ -157,6 +157,7 @@ func checkTargets(p *problems, cfg service.BalancerConfig) {
 	for i, r := range cfg.Replicas {
 		key := fmt.Sprintf("replicas[%d]", i)
 		checkReplica(p, key, r)
+		checkCacheEvents(p, key, r)
 		if r.DataParallel < 0 || r.DataParallel > service.MaxDataParallel {
 			p.addProblem(key+".data_parallel", fmt.Sprintf("must be from 0 to %d, got %d", service.MaxDataParallel, r.DataParallel), "")
 		}

@@ -26,6 +26,7 @@ type fleet struct {
 	self    service.BalancerConfig
 	runtime *proxy.Runtime
 	prober  *probe.Prober
+	caches  *cacheFeed
 	log     *slog.Logger
 
 	mu       sync.Mutex
@@ -50,6 +51,7 @@ func newFleet(self service.BalancerConfig, runtime *proxy.Runtime, log *slog.Log
 	f := &fleet{self: self, runtime: runtime, log: log, attached: map[string]service.ReplicaConfig{}, removing: map[string]bool{}, drained: map[string]string{}}
 	f.origins, f.conflicts, f.discovered = map[string]string{}, map[string]string{}, map[string][]service.ReplicaConfig{}
 	f.ctx, f.cancel = context.WithCancel(context.Background())
+	f.caches = newCacheFeed(runtime, log, allow)
 	f.prober = probe.New(probe.Options{Sink: runtime.Step, Identified: f.applyFound, Listed: f.applyListed, Seed: seed, Logger: log, Allow: allow, TLS: secure})
 	return f
 }
@@ -98,6 +100,7 @@ func (f *fleet) attach(cfg service.ReplicaConfig, origin string) (added bool, er
 	delete(f.removing, cfg.ID)
 	f.restoreDrain(cfg, held && old.URL == cfg.URL && cfg.Epoch > old.Epoch)
 	f.prober.Start(cfg)
+	f.caches.start(f.withReportedModel(cfg))
 	return !held, nil
 }
 
@@ -150,7 +153,16 @@ func (f *fleet) applyFound(cfg service.ReplicaConfig) {
 	if _, err := f.runtime.AddReplica(attached); err != nil {
 		f.log.Error("attaching a replica failed", "replica", cfg.ID, "err", err)
 		f.dropReplica(cfg.ID)
+		return
 	}
+	f.caches.start(attached)
+}
+
+// withReportedModel returns a configuration with the model that the replica reported, if none is
+// configured.
+func (f *fleet) withReportedModel(cfg service.ReplicaConfig) service.ReplicaConfig {
+	cfg.Model = cmp.Or(cfg.Model, f.runtimeConfig(cfg.ID).Model)
+	return cfg
 }
 
 // Remove detaches a replica; its outstanding requests continue.
@@ -181,6 +193,7 @@ func (f *fleet) dropReplica(id string) {
 	delete(f.removing, id)
 	delete(f.drained, id)
 	f.prober.Stop(id)
+	f.caches.stop(id)
 }
 
 // removeWhenIdle removes a replica once its requests have finished; no new ones are sent to it. held is false
@@ -322,4 +335,5 @@ func (f *fleet) close() {
 	f.cancel()
 	f.removals.Wait()
 	f.prober.Close()
+	f.caches.close()
 }

@@ -270,6 +270,7 @@ func (b *balancer) assemble(ctx context.Context) error {
 	}
 	o.Suspect = func(id string) { b.fleet.suspect(id) } // b.fleet is set before the first request
 	o.Recheck = func(id string) { b.fleet.recheck(id) }
+	o.Sent = func(p *proxy.SentPrompt) { b.fleet.caches.sent(p) }
 	if b.runtime, err = proxy.New(o); err != nil {
 		return err
 	}
@@ -296,7 +297,7 @@ func (b *balancer) assemble(ctx context.Context) error {
 	b.usage = newUsage(b.cfg, b.runtime, b.usageStore(), b.log)
 	b.registry = b.newRegistry()
 	b.metrics = newMetrics(b.registry, b.cert, b.member)
-	b.registry.MustRegister(alertCollector{b}, b.tokens)
+	b.registry.MustRegister(alertCollector{b}, b.tokens, b.fleet.caches)
 	if b.events != nil {
 		b.registry.MustRegister(store.EventMetrics{Queue: b.events.queue})
 	}

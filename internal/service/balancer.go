@@ -200,6 +200,11 @@ type ReplicaConfig struct {
 	// MaxNumSeqs is the maximum number of concurrent requests of a rank; 0 = unknown. A balancer
 	// does not send more to a rank of an engine with several ranks.
 	MaxNumSeqs int `yaml:"max_num_seqs,omitempty" json:"max_num_seqs,omitempty"`
+	// CacheEvents is the address, HOST:PORT, at which the engine publishes changes of its prefix cache
+	// (--kv-events-config); rank n uses the port n above. CacheReplays is the address at which it sends
+	// earlier messages again. Empty = it does not.
+	CacheEvents  string `yaml:"cache_events,omitempty" json:"cache_events,omitempty"`
+	CacheReplays string `yaml:"cache_replays,omitempty" json:"cache_replays,omitempty"`
 	// Region is the region of the replica: the balancer's own, unless the replica was adopted from
 	// a failed balancer in another region.
 	Region Region `yaml:"region,omitempty" json:"region,omitempty"`

@@ -45,7 +45,8 @@ type Map struct {
 	engines map[int]map[Hash]*block
 	sizes   []int // block sizes of the engines so far
 
-	ignored int64 // blocks that were not recorded
+	ignored   int64 // blocks that were not recorded
+	forgotten int   // see Forgotten
 }
 
 // block is a block of tokens with everything before it.
@@ -80,6 +81,11 @@ func New(maxBlocks int) *Map {
 // Blocks returns the number of recorded blocks, and how many were not recorded because something before
 // them is unknown or because the map was full.
 func (m *Map) Blocks() (recorded int, ignored int64) { return len(m.blocks), m.ignored }
+
+// Forgotten returns a number that changes whenever prompts that were learned must be learned again: when an
+// engine publishes blocks of a size that was unknown until then, also the first one, and when the map was
+// full and has removed prompts.
+func (m *Map) Forgotten() int { return m.forgotten }
 
 // Store records that an engine has added blocks, and returns the changes.
 func (m *Map) Store(target int, s Stored) []Change {
@@ -374,6 +380,7 @@ func (m *Map) removeBlock(b *block) {
 
 // sweep removes all learned blocks that no target has.
 func (m *Map) sweep() {
+	m.forgotten++
 	for _, b := range m.blocks {
 		for !b.isRoot() && len(b.kids) == 0 && b.held.empty() && m.blocks[b.chain] == b {
 			m.removeBlock(b)
@@ -390,6 +397,7 @@ func (m *Map) addSize(size int) {
 	}
 	if size > 0 && len(m.sizes) < maxSizes {
 		m.sizes = append(m.sizes, size)
+		m.forgotten++
 	}
 }
 

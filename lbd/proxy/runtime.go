@@ -69,7 +69,10 @@ type Options struct {
 	// Recheck is called with the id of a replica that does not serve a requested name, so that its model
 	// list is read again; nil = none.
 	Recheck func(replica string)
-	Limits  Limits
+	// Sent is called with each prompt of a chat or a completion that is being sent to a replica with
+	// cache events, on the request's path; nil = none.
+	Sent   func(*SentPrompt)
+	Limits Limits
 }
 
 // Runtime runs one core.Balancer in real time. All its methods are safe for concurrent use.
@@ -105,6 +108,7 @@ type Runtime struct {
 	suspect   func(replica string) // Options.Suspect
 	version   string               // Options.Version
 	recheck   func(replica string) // Options.Recheck
+	sent      func(*SentPrompt)    // Options.Sent
 
 	// mu guards everything down to the next blank line.
 	mu            sync.Mutex
@@ -150,7 +154,7 @@ func New(o Options) (*Runtime, error) {
 	}
 	r := &Runtime{
 		self: o.Self, coreCfg: o.Core, limits: o.Limits.orDefault(), log: o.Logger, transport: o.Transport, secure: o.MTLSTransport,
-		ledger: quota.NewLedger(), providerLedger: quota.NewLedger(), seed: keySeed(o.Self.PeerToken), startedAt: time.Now(), accessLog: o.AccessLog, tracer: o.Tracer, suspect: o.Suspect, recheck: o.Recheck, version: o.Version, core: core.New(o.Core),
+		ledger: quota.NewLedger(), providerLedger: quota.NewLedger(), seed: keySeed(o.Self.PeerToken), startedAt: time.Now(), accessLog: o.AccessLog, tracer: o.Tracer, suspect: o.Suspect, recheck: o.Recheck, sent: o.Sent, version: o.Version, core: core.New(o.Core),
 		inFlight: map[string]*inFlight{}, replicas: map[string]*replica{}, ranks: map[string]rank{}, peers: map[string]*peer{},
 		removedEpochs: map[string]uint64{}, peerModels: map[string][]string{},
 		served: map[string]ServedModels{}, peerAdapters: map[string][]openai.ResolvedModel{},

@@ -56,6 +56,7 @@ func (x *exchange) attempt(ctx context.Context) (ended bool) {
 	defer x.spans.endAttempt()
 	watch := x.startTimeout(cancel)
 	defer watch.Stop()
+	x.reportSent()
 	resp, ended := x.requestTarget(ctx)
 	if resp == nil {
 		return ended
