@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -237,9 +236,9 @@ func (e *emulated) figures() {
 		var snapshot struct {
 			Plan *struct{ Status string } `json:"plan"`
 		}
-		text := e.skyserve(exitOK, "top", "chat", "--once", "-o", "json")
-		if err := json.Unmarshal([]byte(text), &snapshot); err != nil || snapshot.Plan == nil {
-			return fmt.Errorf("%v in %s", err, text)
+		e.document(&snapshot, "top", "chat", "--once", "-o", "json")
+		if snapshot.Plan == nil {
+			return errors.New("the snapshot has no plan")
 		}
 		return nil
 	})

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"slices"
 	"strings"
 	"testing"
@@ -18,10 +17,10 @@ func (e *emulated) listReplicas() {
 	if !hasRow(table, []string{"us-east-1-0", "aws/us-east-1", "READY", " m "}) || strings.Contains(table, "lb-us-east-1-0 ") && !strings.Contains(table, "BALANCER") {
 		e.t.Errorf("replica list:\n%s", table)
 	}
-	out := e.skyserve(exitOK, "replica", "list", "-o", "json", "--endpoint-aws", e.url)
 	var all []deploy.MachineStatus
-	if err := json.Unmarshal([]byte(out), &all); err != nil || len(all) != 1 || all[0].ID != "us-east-1-0" || all[0].State != service.StateReady || all[0].Model != "m" || !strings.HasSuffix(all[0].URL, ":8300") {
-		e.t.Errorf("replica list -o json: %+v, %v", all, err)
+	e.document(&all, "replica", "list", "-o", "json", "--endpoint-aws", e.url)
+	if len(all) != 1 || all[0].ID != "us-east-1-0" || all[0].State != service.StateReady || all[0].Model != "m" || !strings.HasSuffix(all[0].URL, ":8300") {
+		e.t.Errorf("replica list -o json: %+v", all)
 	}
 	if out := e.skyserve(exitUsage, "replica", "drain", "us-east-1-0"); !strings.Contains(out, "us-east-1") {
 		e.t.Errorf("replica drain:\n%s", out)

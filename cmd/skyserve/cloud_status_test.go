@@ -3,7 +3,6 @@ package main
 import (
 	"bufio"
 	"bytes"
-	"encoding/json"
 	"errors"
 	"os"
 	"path/filepath"
@@ -20,14 +19,7 @@ import (
 // status returns the status of the service from its JSON output.
 func (e *emulated) status() (s deploy.ServiceStatus) {
 	e.t.Helper()
-	cmd := e.command(e.at("status", "chat", "-o", "json")...)
-	out, err := cmd.Output()
-	if err == nil {
-		err = json.Unmarshal(out, &s)
-	}
-	if err != nil {
-		e.t.Fatalf("status: %v\n%s", err, out)
-	}
+	e.document(&s, e.at("status", "chat", "-o", "json")...)
 	return s
 }
 

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
@@ -131,6 +132,22 @@ func (e *emulated) skyserve(code int, args ...string) string {
 		e.t.Fatalf("skyserve %s: exit %d (%v), want %d\n%s", strings.Join(args, " "), got, err, code, out)
 	}
 	return string(out)
+}
+
+// document runs a command that prints JSON and decodes its standard output. The SDKs of the clouds may log
+// warnings on standard error.
+func (e *emulated) document(into any, args ...string) {
+	e.t.Helper()
+	cmd := e.command(args...)
+	var log strings.Builder
+	cmd.Stderr = &log
+	out, err := cmd.Output()
+	if err == nil {
+		err = json.Unmarshal(out, into)
+	}
+	if err != nil {
+		e.t.Fatalf("skyserve %s: %v\n%s%s", strings.Join(args, " "), err, out, log.String())
+	}
 }
 
 // command returns the command with the user's environment.

@@ -169,9 +169,7 @@ func (e *emulated) revokeController(up []string) {
 			State      string
 			Controller struct{ State, Reason string }
 		}
-		if err := json.Unmarshal([]byte(e.skyserve(exitOK, e.at("status", "-o", "json")...)), &s); err != nil {
-			return err
-		}
+		e.document(&s, e.at("status", "-o", "json")...)
 		if s.State != "READY" || s.Controller.State != "READY" {
 			return fmt.Errorf("got %+v", s)
 		}

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"os"
 	"path/filepath"
 	"strings"
@@ -39,10 +38,7 @@ func TestGCDeletesOrphans(t *testing.T) {
 		Names   []struct{ Name, Service string }
 		Removed int
 	}
-	text := e.skyserve(exitOK, append(gc, "--yes", "-o", "json")...)
-	if err := json.Unmarshal([]byte(text[strings.Index(text, "{"):]), &report); err != nil {
-		t.Fatalf("%v in %s", err, text)
-	}
+	e.document(&report, append(gc, "--yes", "-o", "json")...)
 	if len(report.Names) != 1 || report.Names[0].Name != "chat.example.com" || report.Removed != len(report.Orphans)+1 {
 		t.Errorf("got %+v", report)
 	}

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -32,10 +31,7 @@ func TestLaunchChecksAreShown(t *testing.T) {
 		}
 	}
 	var document struct{ Launches []provision.LaunchCheck }
-	text := e.skyserve(exitOK, append(slices.Clone(up), "-o", "json")...)
-	if err := json.Unmarshal([]byte(text), &document); err != nil {
-		t.Fatalf("%v in\n%s", err, text)
-	}
+	e.document(&document, append(slices.Clone(up), "-o", "json")...)
 	failed := 0
 	for _, c := range document.Launches {
 		if !c.OK {

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -60,9 +59,7 @@ func TestUpShowsPricesOfTheRegions(t *testing.T) {
 			PriceFrom *string `json:"price_from"`
 		}
 	}
-	if err := json.Unmarshal([]byte(e.skyserve(exitOK, append(slices.Clone(up), "-o", "json")...)), &document); err != nil {
-		t.Fatal(err)
-	}
+	e.document(&document, append(slices.Clone(up), "-o", "json")...)
 	for _, c := range document.Changes {
 		if c.PriceFrom == nil || (*c.PriceFrom == "list price in us-east-1") != slices.Contains([]string{"us-east-1-0", "lb-us-east-1-0"}, c.ID) {
 			t.Errorf("%+v", c)
@@ -86,9 +83,7 @@ func TestPlanAndUpSeeTheSamePrices(t *testing.T) {
 			}
 			Assumed []string
 		}
-		if err := json.Unmarshal([]byte(e.skyserve(exitOK, append([]string{"plan", file, "-o", "json"}, args...)...)), &document); err != nil {
-			t.Fatal(err)
-		}
+		e.document(&document, append([]string{"plan", file, "-o", "json"}, args...)...)
 		for _, c := range document.Changes {
 			cost += c.Cost
 		}

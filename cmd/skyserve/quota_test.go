@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"maps"
 	"slices"
 	"strings"
@@ -91,10 +90,7 @@ func TestUpWithUnknownQuotas(t *testing.T) {
 		}
 	}
 	var document struct{ Quotas []cloud.QuotaNeed }
-	text := e.skyserve(exitOK, append(slices.Clone(up), "--dry-run", "-o", "json")...)
-	if err := json.Unmarshal([]byte(text), &document); err != nil {
-		t.Fatalf("%v in\n%s", err, text)
-	}
+	e.document(&document, append(slices.Clone(up), "--dry-run", "-o", "json")...)
 	for _, q := range document.Quotas {
 		if known := q.Region.Cloud() == "gcp"; (q.Limit != nil) != known || (q.Used != nil) != known || q.Needs == 0 {
 			t.Errorf("%+v", q)
