@@ -48,7 +48,7 @@ func (c *testCloud) balancing() string {
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	admin := freeAddr(c.t)
+	admin := testkit.FreeAddr()
 	config, err := json.Marshal(service.BalancerConfig{
 		Service: "chat", ID: "lb-us-0", Region: "aws/us-east-1", Listen: "127.0.0.1:0", Admin: admin, Identity: &service.Identity{Cert: "c", Key: "k", CA: "a"},
 	})

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -55,23 +54,12 @@ func newCloud(t *testing.T) *testCloud {
 	return c
 }
 
-// freeAddr returns an unused address of this machine.
-func freeAddr(t *testing.T) string {
-	t.Helper()
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer ln.Close()
-	return ln.Addr().String()
-}
-
 // boot starts `skyserve node` as a machine's cloud-init does.
 func (c *testCloud) boot(role identity.Role, id string) agent.Machine {
 	c.t.Helper()
 	dir := c.t.TempDir()
 	console, file := filepath.Join(dir, "console"), filepath.Join(dir, "node.json")
-	m := agent.Machine{Name: identity.Name{Service: "chat", Role: role, ID: id}, Address: freeAddr(c.t)}
+	m := agent.Machine{Name: identity.Name{Service: "chat", Role: role, ID: id}, Address: testkit.FreeAddr()}
 	text, err := json.Marshal(agent.Config{
 		Service: "chat", Role: role, ID: id, Owner: c.Authority.Owner(), Listen: m.Address, Dir: filepath.Join(dir, "state"), Publish: "console:" + console, Runner: "exec",
 	})
@@ -160,7 +148,7 @@ func TestAgentsRunBalancerAndReplica(t *testing.T) {
 	testkit.Slow(t)
 	c := newCloud(t)
 	us, lb := c.boot(identity.Replica, "us-0"), c.boot(identity.Balancer, "lb-us-0")
-	engine, relay, public, admin := freeAddr(t), freeAddr(t), freeAddr(t), freeAddr(t)
+	engine, relay, public, admin := testkit.FreeAddr(), testkit.FreeAddr(), testkit.FreeAddr(), testkit.FreeAddr()
 	c.deploy(us, agent.Deployment{Revision: "1", Proxy: &agent.Proxy{Listen: relay, To: "http://" + engine}, Units: []agent.Unit{{
 		Name: "engine", Args: []string{c.program, "engine", "--listen", engine, "--model", "m", "--speed", "50"}, Ready: "http://" + engine + "/v1/models",
 	}}})
@@ -265,7 +253,7 @@ func TestCommandLineUsesOperatorCertificate(t *testing.T) {
 	}
 	server := c.member(identity.Balancer, time.Now())
 	var who identity.Name
-	s := &http.Server{Addr: freeAddr(t), TLSConfig: server.Server(identity.Operator), Handler: http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+	s := &http.Server{Addr: testkit.FreeAddr(), TLSConfig: server.Server(identity.Operator), Handler: http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		who, _ = identity.PeerName(r.TLS)
 	})}
 	go func() { _ = s.ListenAndServeTLS("", "") }()

@@ -11,7 +11,6 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -81,7 +80,7 @@ func TestRunWithEmbeddedStore(t *testing.T) {
 	given := make(chan service.ReplicaConfig, 1)
 	srv := balancerServer(t, given)
 	config := service.ControllerConfig{
-		Service: "chat", Listen: freeAddr(t), StoreListen: freeAddr(t), StoreDir: t.TempDir(), StoreToken: "secret",
+		Service: "chat", Listen: testkit.FreeAddr(), StoreListen: testkit.FreeAddr(), StoreDir: t.TempDir(), StoreToken: "secret",
 		Balancers: []service.ControlledBalancer{{ID: "lb-us-0", Region: "local/us", Admin: srv.URL}},
 		Replicas:  []service.ControlledReplica{{ReplicaConfig: service.ReplicaConfig{ID: "us-0", URL: "http://r", Region: "local/us"}, Home: "lb-us-0"}},
 	}
@@ -109,12 +108,6 @@ func TestRunWithEmbeddedStore(t *testing.T) {
 			<-given
 		}
 	}
-}
-
-// freeAddr returns an unused address.
-func freeAddr(t *testing.T) string {
-	t.Helper()
-	return net.JoinHostPort("127.0.0.1", strconv.Itoa(testkit.LocalPort()))
 }
 
 func TestRunReportsPortInUse(t *testing.T) {
@@ -158,7 +151,7 @@ func TestEmbeddedStoreOnlyAcceptsOwnBalancers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	config := service.ControllerConfig{Service: "chat", StoreListen: freeAddr(t), StoreDir: t.TempDir(), Identity: bundle(t, authority, identity.Controller)}
+	config := service.ControllerConfig{Service: "chat", StoreListen: testkit.FreeAddr(), StoreDir: t.TempDir(), Identity: bundle(t, authority, identity.Controller)}
 	self, _, err := loadIdentity(config)
 	if err != nil {
 		t.Fatal(err)

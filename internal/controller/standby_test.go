@@ -41,7 +41,7 @@ func TestStandbysAreKnown(t *testing.T) {
 	for _, name := range names {
 		ctx, end := context.WithCancel(context.Background())
 		ended := make(chan error, 1)
-		listens[name], ends[name], done[name] = freeAddr(t), end, ended
+		listens[name], ends[name], done[name] = testkit.FreeAddr(), end, ended
 		config := service.ControllerConfig{Service: "chat", ID: name, Controllers: names, Listen: listens[name], StoreURL: srv.URL()}
 		go func() { ended <- Run(ctx, config, slog.New(slog.DiscardHandler)) }()
 	}

@@ -68,7 +68,7 @@ type processCluster struct {
 func newProcessCluster(t *testing.T, nodes ...string) *processCluster {
 	c := &processCluster{&testCluster{t: t, dir: t.TempDir(), nodes: nodes, ports: map[string]string{}, clients: map[string]string{}}, map[string]*exec.Cmd{}}
 	for _, n := range nodes {
-		c.ports[n], c.clients[n] = freeAddr(t), freeAddr(t)
+		c.ports[n], c.clients[n] = testkit.FreeAddr(), testkit.FreeAddr()
 	}
 	t.Cleanup(func() {
 		for n := range c.processes {
@@ -310,7 +310,7 @@ func benchStore(b *testing.B, members int) *Store {
 	nodes := []string{"a", "b", "c"}[:members]
 	var routes []string
 	for range nodes {
-		routes = append(routes, freeAddr(b))
+		routes = append(routes, testkit.FreeAddr())
 	}
 	var servers []*Server
 	for i, n := range nodes {

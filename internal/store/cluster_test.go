@@ -33,7 +33,7 @@ func newTestCluster(t *testing.T, nodes ...string) *testCluster {
 		links: map[string]map[string]*proxy{}, servers: map[string]*Server{},
 	}
 	for _, n := range nodes {
-		c.ports[n], c.clients[n] = freeAddr(t), freeAddr(t)
+		c.ports[n], c.clients[n] = testkit.FreeAddr(), testkit.FreeAddr()
 	}
 	for _, from := range nodes {
 		c.links[from] = map[string]*proxy{}

@@ -198,7 +198,7 @@ func TestWatchReadOnlyCreatesNothing(t *testing.T) {
 // data survives a restart, and a watch sends the changes made during it.
 func TestClientsReconnectAfterRestart(t *testing.T) {
 	dir := t.TempDir()
-	addr := freeAddr(t)
+	addr := testkit.FreeAddr()
 	lazy, err := Connect(t.Context(), "nats://"+addr, "secret", Lazy())
 	if err != nil {
 		t.Fatal(err)
@@ -243,16 +243,6 @@ func TestClientsReconnectAfterRestart(t *testing.T) {
 	if _, _, err := lazy.Get(t.Context(), "k"); err != nil {
 		t.Fatalf("lazy client after restart: %v", err)
 	}
-}
-
-func freeAddr(t testing.TB) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().String()
 }
 
 func TestServeRejectsInvalidOptions(t *testing.T) {

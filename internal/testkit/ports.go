@@ -49,3 +49,27 @@ func portsFree(base int) bool {
 	}
 	return true
 }
+
+// Ports for single listeners lie between those of local services and the ephemeral ones, so that no
+// outgoing connection takes one before it is used.
+const (
+	addrFirst = 30101
+	addrCount = 2600
+)
+
+var lastAddr atomic.Int64
+
+func init() { lastAddr.Store(int64(os.Getpid()) * 37) } // test binaries start far apart
+
+// FreeAddr returns a free address on loopback, for a listener that must have the same address when it
+// starts again. No other test of this process gets it.
+func FreeAddr() string {
+	for range addrCount {
+		addr := net.JoinHostPort("127.0.0.1", strconv.Itoa(addrFirst+int(lastAddr.Add(1)%addrCount)))
+		if l, err := net.Listen("tcp", addr); err == nil {
+			l.Close()
+			return addr
+		}
+	}
+	panic("testkit: all ports for listeners are in use; stop the processes of earlier tests")
+}

@@ -38,3 +38,19 @@ func TestLocalPortsAreFree(t *testing.T) {
 		}
 	}
 }
+
+func TestFreeAddrsDiffer(t *testing.T) {
+	seen := map[string]bool{}
+	for range 20 {
+		addr := testkit.FreeAddr()
+		if seen[addr] {
+			t.Fatalf("%s was given twice", addr)
+		}
+		seen[addr] = true
+		l, err := net.Listen("tcp", addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { l.Close() })
+	}
+}
