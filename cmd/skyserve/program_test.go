@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 
 	"skyserve/internal/service"
@@ -103,7 +104,10 @@ func TestUpStoresItsOwnProgram(t *testing.T) {
 		err = os.Remove(f)
 	}
 	if err == nil {
+		// A process that another test starts would inherit the open file, and executing it would fail.
+		syscall.ForkLock.RLock()
 		err = os.WriteFile(f, append(text, "another version"...), 0o700) //nolint:gosec // it is run
+		syscall.ForkLock.RUnlock()
 	}
 	if err != nil {
 		t.Fatal(err)
