@@ -19,6 +19,7 @@ import (
 
 	"skyserve/internal/identity"
 	"skyserve/internal/service"
+	"skyserve/internal/store"
 	"skyserve/internal/testkit"
 )
 
@@ -55,6 +56,10 @@ func assembled(t *testing.T) *balancer {
 		t.Fatal(err)
 	}
 	b.events = newServiceEvents(&awayEvents{}, b, time.Now()) // others with a store
+	if b.store, err = store.Connect(t.Context(), "nats://127.0.0.1:1", "", store.Lazy()); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(b.store.Close)
 	if err := b.assemble(t.Context()); err != nil {
 		t.Fatal(err)
 	}

@@ -211,6 +211,7 @@ shows their state, and plans the capacity that they need next.`,
 		newForecastCmd(),
 		newSimCmd(),
 		newLoadCmd(),
+		newBatchCmd(),
 		newVersionCmd(),
 	)
 	registerCompletions(root)

@@ -1,0 +1,431 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"skyserve/internal/printable"
+	"skyserve/lbd/batch/job"
+)
+
+// batchPoll is the interval at which the progress of a batch is read.
+const batchPoll = 500 * time.Millisecond
+
+// batchOptions are the flags of `skyserve batch`.
+type batchOptions struct {
+	service string
+	target  string
+	apiKey  string
+	output  string
+
+	url      string
+	window   string
+	metadata map[string]string
+	wait     bool
+	limit    int
+	errors   bool
+	file     string
+}
+
+func newBatchCmd() *cobra.Command {
+	var o batchOptions
+	cmd := &cobra.Command{
+		Use:   "batch",
+		Short: "Submit and manage batches of deferred requests",
+		Long: `Submit a file of requests that run on capacity which interactive requests leave free, and
+read the results. The file has one JSON object per line, as for OpenAI's Batch API:
+
+  {"custom_id":"a-1","method":"POST","url":"/v1/chat/completions","body":{"model":"m","messages":[...]}}
+
+docs/batches.md describes batches.
+
+Exit codes: 0 success, 1 failed, 2 usage, 130 interrupted.`,
+		Example: `  skyserve batch submit requests.jsonl --wait
+  skyserve batch list
+  skyserve batch download batch_1a2b -f results.jsonl`,
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	flags := cmd.PersistentFlags()
+	flags.StringVar(&o.service, "service", "", "`NAME` of the service (default: the only one)")
+	flags.StringVar(&o.target, "target", "", "`URL` of a balancer (default: those of the running service)")
+	flags.StringVar(&o.apiKey, "api-key", "", "environment variable with the API key, as env:`NAME`")
+	cmd.AddCommand(newBatchSubmitCmd(&o), newBatchListCmd(&o), newBatchShowCmd(&o), newBatchCancelCmd(&o), newBatchDownloadCmd(&o))
+	return cmd
+}
+
+func newBatchSubmitCmd(o *batchOptions) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "submit FILE",
+		Short: "Upload a file of requests and create a batch",
+		Long: `Upload a file of requests and create a batch. The id of the batch is printed. With --wait,
+the command ends when the batch does, and fails unless it is completed.`,
+		Example: `  skyserve batch submit requests.jsonl
+  skyserve batch submit requests.jsonl --window 4h --metadata run=7 --wait`,
+		Args: argsBetween(1, 1, "FILE"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return o.submit(cmd.Context(), args[0], cmd.OutOrStdout(), cmd.ErrOrStderr())
+		},
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&o.url, "url", "", "`PATH` of all requests: "+strings.Join(job.Endpoints(), ", ")+" (default: that of the first line)")
+	flags.StringVar(&o.window, "window", "24h", "time in which the batch is to be completed, 1m to 720h")
+	flags.StringToStringVar(&o.metadata, "metadata", nil, "metadata, as `KEY=VALUE,...`")
+	flags.BoolVar(&o.wait, "wait", false, "wait until the batch ends, and show its progress")
+	o.outputFlag(cmd)
+	return cmd
+}
+
+func newBatchListCmd(o *batchOptions) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "list", Short: "List batches, newest first", Args: noArgs,
+		Example: "  skyserve batch list --limit 100",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return o.list(cmd.Context(), cmd.OutOrStdout())
+		},
+	}
+	cmd.Flags().IntVar(&o.limit, "limit", 20, "maximum number of batches")
+	o.outputFlag(cmd)
+	return cmd
+}
+
+func newBatchShowCmd(o *batchOptions) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "show ID", Short: "Show a batch", Args: argsBetween(1, 1, "ID"),
+		Example: "  skyserve batch show batch_1a2b --wait",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return o.show(cmd.Context(), args[0], cmd.OutOrStdout(), cmd.ErrOrStderr())
+		},
+	}
+	cmd.Flags().BoolVar(&o.wait, "wait", false, "wait until the batch ends, and show its progress")
+	o.outputFlag(cmd)
+	return cmd
+}
+
+func newBatchCancelCmd(o *batchOptions) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "cancel ID", Short: "Cancel a batch; its results so far are kept", Args: argsBetween(1, 1, "ID"),
+		Example: "  skyserve batch cancel batch_1a2b",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return o.cancel(cmd.Context(), args[0], cmd.OutOrStdout())
+		},
+	}
+	o.outputFlag(cmd)
+	return cmd
+}
+
+func newBatchDownloadCmd(o *batchOptions) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "download ID", Short: "Write the results of a batch", Args: argsBetween(1, 1, "ID"),
+		Example: `  skyserve batch download batch_1a2b > results.jsonl
+  skyserve batch download batch_1a2b --errors`,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return o.download(cmd.Context(), args[0], cmd.OutOrStdout())
+		},
+	}
+	flags := cmd.Flags()
+	flags.BoolVar(&o.errors, "errors", false, "the requests that failed, instead of the results")
+	flags.StringVarP(&o.file, "file", "f", "", "write to `FILE`, which must not exist (default: standard output)")
+	return cmd
+}
+
+func (o *batchOptions) outputFlag(cmd *cobra.Command) {
+	cmd.Flags().StringVarP(&o.output, "output", "o", "text", "output format: text or json")
+}
+
+// client returns the client of the service.
+func (o *batchOptions) client() (*batchClient, error) {
+	if o.output != "" {
+		if err := checkOutput(o.output); err != nil {
+			return nil, err
+		}
+	}
+	key, err := keyFrom(o.apiKey)
+	if err != nil {
+		return nil, usage(err, "")
+	}
+	c := &batchClient{key: key}
+	if o.target != "" {
+		if o.service != "" {
+			return nil, usage(errors.New("--target: cannot be combined with --service"), "")
+		}
+		if u, err := url.Parse(o.target); err != nil || u.Host == "" {
+			return nil, usage(fmt.Errorf("--target: must be a URL such as http://127.0.0.1:8001, got %q", o.target), "")
+		}
+		c.bases = []string{strings.TrimSuffix(o.target, "/")}
+		return c, nil
+	}
+	targets, err := runningTargets(o.service)
+	if err != nil {
+		return nil, err
+	}
+	for _, t := range targets {
+		c.bases = append(c.bases, t.URL)
+	}
+	return c, nil
+}
+
+// batchError adds the next step to an error of the API.
+func batchError(ctx context.Context, doing string, err error) error {
+	if ctx.Err() != nil {
+		return &exitError{code: exitInterrupted, err: errors.New("interrupted")}
+	}
+	hint := "check that the service is running: skyserve status"
+	var e *apiError
+	if errors.As(err, &e) {
+		switch hint = ""; e.status {
+		case http.StatusUnauthorized:
+			hint = "pass the API key with --api-key env:NAME"
+		case http.StatusNotFound:
+			hint = "'skyserve batch list' lists the batches of this API key's tenant"
+		}
+	}
+	return failed(fmt.Errorf("%s: %w", doing, err), hint)
+}
+
+func (o *batchOptions) submit(ctx context.Context, file string, out, errOut io.Writer) error {
+	c, err := o.client()
+	if err != nil {
+		return err
+	}
+	path := o.url
+	if path == "" {
+		if path, err = firstURL(file); err != nil {
+			return usage(err, "docs/batches.md shows a line")
+		}
+	}
+	progress := func(string) {}
+	if isTerminal(errOut) {
+		progress = func(text string) { redrawLine(errOut, text) }
+	}
+	shown := time.Time{}
+	f, err := c.upload(ctx, file, func(n int64) {
+		if now := time.Now(); now.Sub(shown) > batchPoll {
+			shown = now
+			progress(fmt.Sprintf("uploading %s: %.1f MB", file, float64(n)/1e6))
+		}
+	})
+	progress("")
+	if err != nil {
+		return batchError(ctx, "uploading "+file, err)
+	}
+	var b job.Batch
+	if err = c.call(ctx, http.MethodPost, "/v1/batches", job.Params{InputFileID: f.ID, Endpoint: path, CompletionWindow: o.window, Metadata: o.metadata}, &b); err != nil {
+		return batchError(ctx, "creating the batch", err)
+	}
+	if !o.wait {
+		if o.output == "json" {
+			return json.NewEncoder(out).Encode(b)
+		}
+		_, err = fmt.Fprintln(out, printable.Line(b.ID))
+		return err
+	}
+	fmt.Fprintf(errOut, "submitted %s\n", printable.Line(b.ID))
+	if b, err = c.awaitEnd(ctx, b, progress); err != nil {
+		return batchError(ctx, "waiting for "+b.ID, err)
+	}
+	return o.printBatch(&b, out)
+}
+
+// firstURL returns the url of the first line of a file.
+func firstURL(file string) (string, error) {
+	in, err := os.Open(file)
+	if err != nil {
+		return "", err
+	}
+	defer in.Close()
+	line, err := bufio.NewReader(io.LimitReader(in, int64(job.DefaultLimits().LineBytes))).ReadBytes('\n')
+	if err != nil && !errors.Is(err, io.EOF) {
+		return "", fmt.Errorf("reading %s: %w", file, err)
+	}
+	var first struct {
+		URL string `json:"url"`
+	}
+	if json.Unmarshal(line, &first) != nil || first.URL == "" {
+		return "", fmt.Errorf("%s:1: must be a JSON object with custom_id, method, url and body", file)
+	}
+	return first.URL, nil
+}
+
+// awaitEnd waits until a batch has ended, and reports its progress.
+func (c *batchClient) awaitEnd(ctx context.Context, b job.Batch, progress func(string)) (job.Batch, error) {
+	defer progress("")
+	for !b.Status.Final() {
+		progress(fmt.Sprintf("%s: %s, %s, expires in %s", b.ID, b.Status, countsText(b.RequestCounts), time.Until(time.Unix(b.ExpiresAt, 0)).Round(time.Second)))
+		select {
+		case <-ctx.Done():
+			return b, ctx.Err()
+		case <-time.After(batchPoll):
+		}
+		next, err := c.batch(ctx, b.ID)
+		if err != nil {
+			return b, err
+		}
+		b = next
+	}
+	return b, nil
+}
+
+// countsText describes the progress of a batch.
+func countsText(c job.Counts) string {
+	text := fmt.Sprintf("%d of %d done", c.Completed+c.Failed, c.Total)
+	if c.Failed > 0 {
+		text += fmt.Sprintf(", %d failed", c.Failed)
+	}
+	return text
+}
+
+func (o *batchOptions) list(ctx context.Context, out io.Writer) error {
+	if o.limit < 1 {
+		return usage(fmt.Errorf("--limit: must be at least 1, got %d", o.limit), "")
+	}
+	c, err := o.client()
+	if err != nil {
+		return err
+	}
+	list, err := c.batches(ctx, o.limit)
+	if err != nil {
+		return batchError(ctx, "listing batches", err)
+	}
+	if o.output == "json" {
+		if list == nil {
+			list = []job.Batch{}
+		}
+		return json.NewEncoder(out).Encode(list)
+	}
+	t := printable.NewTable(out)
+	t.Row("ID", "STATUS", "DONE", "FAILED", "TOTAL", "ENDPOINT", "CREATED", "EXPIRES")
+	for i := range list {
+		b := &list[i]
+		t.Row(b.ID, string(b.Status), strconv.Itoa(b.RequestCounts.Completed), strconv.Itoa(b.RequestCounts.Failed), strconv.Itoa(b.RequestCounts.Total), b.Endpoint, batchTime(b.CreatedAt), batchTime(b.ExpiresAt))
+	}
+	return t.Flush()
+}
+
+func batchTime(unix int64) string { return time.Unix(unix, 0).Format("2006-01-02 15:04:05") }
+
+func (o *batchOptions) show(ctx context.Context, id string, out, errOut io.Writer) error {
+	c, err := o.client()
+	if err != nil {
+		return err
+	}
+	b, err := c.batch(ctx, id)
+	if err == nil && o.wait {
+		progress := func(string) {}
+		if isTerminal(errOut) {
+			progress = func(text string) { redrawLine(errOut, text) }
+		}
+		b, err = c.awaitEnd(ctx, b, progress)
+	}
+	if err != nil {
+		return batchError(ctx, "reading "+id, err)
+	}
+	return o.printBatch(&b, out)
+}
+
+// printBatch prints a batch. If the command waited for its end, another end than completed is an error.
+func (o *batchOptions) printBatch(b *job.Batch, out io.Writer) error {
+	if o.output == "json" {
+		if err := json.NewEncoder(out).Encode(b); err != nil {
+			return err
+		}
+		return o.endError(b)
+	}
+	t := printable.NewTable(out)
+	t.Row("id", b.ID)
+	t.Row("status", string(b.Status))
+	t.Row("requests", countsText(b.RequestCounts))
+	t.Row("endpoint", b.Endpoint)
+	t.Row("created", batchTime(b.CreatedAt))
+	t.Row("expires", batchTime(b.ExpiresAt))
+	if b.OutputFileID != nil {
+		t.Row("results", *b.OutputFileID)
+	}
+	if b.ErrorFileID != nil {
+		t.Row("errors", *b.ErrorFileID)
+	}
+	if b.Errors != nil {
+		for _, p := range b.Errors.Data {
+			place := "input"
+			if p.Line != nil {
+				place = "line " + strconv.Itoa(*p.Line)
+			}
+			t.Row(place, p.Message)
+		}
+	}
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	return o.endError(b)
+}
+
+func (o *batchOptions) endError(b *job.Batch) error {
+	if !o.wait || b.Status == job.Completed {
+		return nil
+	}
+	return failed(fmt.Errorf("the batch %s is %s", b.ID, b.Status), "'skyserve batch download "+b.ID+" --errors' writes the requests that failed")
+}
+
+func (o *batchOptions) cancel(ctx context.Context, id string, out io.Writer) error {
+	c, err := o.client()
+	if err != nil {
+		return err
+	}
+	var b job.Batch
+	if err := c.call(ctx, http.MethodPost, "/v1/batches/"+url.PathEscape(id)+"/cancel", struct{}{}, &b); err != nil {
+		return batchError(ctx, "cancelling "+id, err)
+	}
+	return o.printBatch(&b, out)
+}
+
+func (o *batchOptions) download(ctx context.Context, id string, out io.Writer) (err error) {
+	c, err := o.client()
+	if err != nil {
+		return err
+	}
+	b, err := c.batch(ctx, id)
+	if err != nil {
+		return batchError(ctx, "reading "+id, err)
+	}
+	file, what, other := b.OutputFileID, "results", "'skyserve batch download "+b.ID+" --errors' writes the requests that failed"
+	if o.errors {
+		file, what, other = b.ErrorFileID, "failed requests", ""
+	}
+	if file == nil {
+		if !b.Status.Final() {
+			other = "wait for its end: skyserve batch show " + b.ID + " --wait"
+		}
+		return failed(fmt.Errorf("the batch %s is %s and has no %s", b.ID, b.Status, what), other)
+	}
+	if o.file != "" {
+		f, err := os.OpenFile(o.file, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+		if err != nil {
+			return usage(fmt.Errorf("--file: %w", err), "")
+		}
+		defer func() {
+			if e := f.Close(); err == nil {
+				err = e
+			}
+			if err != nil {
+				_ = os.Remove(o.file) // it is incomplete
+			}
+		}()
+		out = f
+	}
+	if err := c.content(ctx, *file, out); err != nil {
+		return batchError(ctx, "downloading the "+what+" of "+b.ID, err)
+	}
+	return nil
+}

@@ -1,0 +1,214 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"mime/multipart"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"skyserve/lbd/batch/job"
+)
+
+// maxAPIError is the maximum size of an error response that is read.
+const maxAPIError = 64 << 10
+
+// batchClient calls the Files and Batches APIs of a service. Every balancer serves every batch, so it uses the
+// first one that can be reached.
+type batchClient struct {
+	bases []string // URLs of balancers
+	key   string   // empty = none
+	http  http.Client
+}
+
+// apiError is an error response of the API.
+type apiError struct {
+	status  int
+	code    string
+	message string
+}
+
+// Error returns the message of the API.
+func (e *apiError) Error() string { return e.message }
+
+// do sends a request to the first balancer that can be reached. body returns the body anew for each attempt; nil =
+// none.
+func (c *batchClient) do(ctx context.Context, method, path, contentType string, body func() io.Reader) (*http.Response, error) {
+	var first error
+	for _, base := range c.bases {
+		var reader io.Reader
+		if body != nil {
+			reader = body()
+		}
+		req, err := http.NewRequestWithContext(ctx, method, base+path, reader)
+		if err != nil {
+			return nil, err
+		}
+		if contentType != "" {
+			req.Header.Set("Content-Type", contentType)
+		}
+		if c.key != "" {
+			req.Header.Set("Authorization", "Bearer "+c.key)
+		}
+		res, err := c.http.Do(req)
+		if err == nil {
+			return res, checkResponse(res)
+		}
+		if first == nil {
+			first = err
+		}
+		var dial *net.OpError
+		if !errors.As(err, &dial) || dial.Op != "dial" { // the request may have been received
+			return nil, err
+		}
+	}
+	return nil, first
+}
+
+// checkResponse returns the error of a response that is one, and closes that.
+func checkResponse(res *http.Response) error {
+	if res.StatusCode == http.StatusOK {
+		return nil
+	}
+	defer res.Body.Close()
+	text, err := io.ReadAll(io.LimitReader(res.Body, maxAPIError))
+	if err != nil {
+		return err
+	}
+	var e struct {
+		Error struct {
+			Message string `json:"message"`
+			Code    string `json:"code"`
+		} `json:"error"`
+	}
+	if json.Unmarshal(text, &e) != nil || e.Error.Message == "" {
+		e.Error.Message = fmt.Sprintf("%s: %s", res.Status, strings.TrimSpace(string(text)))
+	}
+	return &apiError{res.StatusCode, e.Error.Code, e.Error.Message}
+}
+
+// call sends a JSON request and decodes the response into out.
+func (c *batchClient) call(ctx context.Context, method, path string, in, out any) error {
+	var body func() io.Reader
+	contentType := ""
+	if in != nil {
+		text, err := json.Marshal(in)
+		if err != nil {
+			return err
+		}
+		body, contentType = func() io.Reader { return bytes.NewReader(text) }, "application/json"
+	}
+	res, err := c.do(ctx, method, path, contentType, body)
+	if err != nil {
+		return err
+	}
+	defer res.Body.Close()
+	if err := json.NewDecoder(res.Body).Decode(out); err != nil {
+		return fmt.Errorf("reading the response of %s: %w", path, err)
+	}
+	return nil
+}
+
+// upload stores a file for a batch, which is streamed. sent receives the number of bytes as they are read.
+func (c *batchClient) upload(ctx context.Context, file string, sent func(int64)) (f job.File, err error) {
+	form := multipart.NewWriter(io.Discard)
+	boundary := form.Boundary()
+	res, err := c.do(ctx, http.MethodPost, "/v1/files", form.FormDataContentType(), func() io.Reader {
+		read, write := io.Pipe()
+		go func() {
+			in, err := os.Open(file)
+			if err == nil {
+				defer in.Close()
+				form := multipart.NewWriter(write)
+				if err = form.SetBoundary(boundary); err == nil {
+					err = writeUpload(form, filepath.Base(file), &countingReader{in, 0, sent})
+				}
+			}
+			write.CloseWithError(err)
+		}()
+		return read
+	})
+	if err != nil {
+		return f, err
+	}
+	defer res.Body.Close()
+	if err := json.NewDecoder(res.Body).Decode(&f); err != nil {
+		return f, fmt.Errorf("reading the response of /v1/files: %w", err)
+	}
+	return f, nil
+}
+
+// writeUpload writes the form of an upload.
+func writeUpload(form *multipart.Writer, name string, in io.Reader) error {
+	if err := form.WriteField("purpose", job.PurposeBatch); err != nil {
+		return err
+	}
+	part, err := form.CreateFormFile("file", name)
+	if err != nil {
+		return err
+	}
+	if _, err := io.Copy(part, in); err != nil {
+		return err
+	}
+	return form.Close()
+}
+
+// countingReader reports how much was read.
+type countingReader struct {
+	r    io.Reader
+	n    int64
+	sent func(int64)
+}
+
+// Read reads from the reader.
+func (c *countingReader) Read(p []byte) (int, error) {
+	n, err := c.r.Read(p)
+	c.n += int64(n)
+	c.sent(c.n)
+	return n, err
+}
+
+// batch returns a batch.
+func (c *batchClient) batch(ctx context.Context, id string) (b job.Batch, err error) {
+	err = c.call(ctx, http.MethodGet, "/v1/batches/"+url.PathEscape(id), nil, &b)
+	return b, err
+}
+
+// batches returns the newest batches, at most limit.
+func (c *batchClient) batches(ctx context.Context, limit int) (list []job.Batch, err error) {
+	after := ""
+	for len(list) < limit {
+		var page struct {
+			Data    []job.Batch `json:"data"`
+			HasMore bool        `json:"has_more"`
+		}
+		if err := c.call(ctx, http.MethodGet, fmt.Sprintf("/v1/batches?limit=%d%s", min(100, limit-len(list)), after), nil, &page); err != nil {
+			return nil, err
+		}
+		list = append(list, page.Data...)
+		if !page.HasMore || len(page.Data) == 0 {
+			break
+		}
+		after = "&after=" + url.QueryEscape(list[len(list)-1].ID)
+	}
+	return list, nil
+}
+
+// content writes the content of a file.
+func (c *batchClient) content(ctx context.Context, id string, out io.Writer) error {
+	res, err := c.do(ctx, http.MethodGet, "/v1/files/"+url.PathEscape(id)+"/content", "", nil)
+	if err != nil {
+		return err
+	}
+	defer res.Body.Close()
+	_, err = io.Copy(out, res.Body)
+	return err
+}
