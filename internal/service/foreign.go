@@ -13,15 +13,18 @@ var foreignFiles = []struct {
 	name, next string
 }{
 	{
-		[]string{"service", "resources", "setup", "run", "file_mounts", "num_nodes"}, "SkyServe or SkyPilot",
+		[]string{"service", "resources", "setup", "run", "file_mounts", "num_nodes"},
+		"SkyServe or SkyPilot",
 		"run 'skyserve init' for a starter file: resources.accelerators becomes models[].gpus, replica_policy becomes regions[].replicas, the vllm command of run becomes models[].engine, any_of becomes regions",
 	},
 	{
-		[]string{"apiVersion", "metadata", "spec"}, "Kubernetes",
+		[]string{"apiVersion", "metadata", "spec"},
+		"Kubernetes",
 		"run 'skyserve init' for a starter file: replicas becomes regions[].replicas, the container's image and args become models[].engine",
 	},
 	{
-		[]string{"services", "volumes", "networks"}, "Docker Compose",
+		[]string{"services", "volumes", "networks"},
+		"Docker Compose",
 		"run 'skyserve init' for a starter file: image and command become models[].engine",
 	},
 }
