@@ -6,7 +6,7 @@ SUDO         := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 PURE         := forecast internal/catalogue internal/printable internal/service internal/sim internal/sim/barrier \
                 internal/sim/engine internal/sim/workload lbd/batch/job lbd/bfio lbd/buffer lbd/cachemap lbd/core lbd/core/breaker lbd/core/concurrency lbd/core/fair lbd/core/pace \
                 lbd/openai lbd/policy lbd/prefix lbd/record plan plan/chart
-CONCURRENT    = $(filter-out $(PURE:%=skyserve/%),$(shell go list ./...))
+CONCURRENT    = $(filter-out skyserve $(PURE:%=skyserve/%),$(shell go list ./...)) # skyserve itself reads files only
 
 .PHONY: test short build vet lint race bench chaos chaos-store compare-proxy compare-bursts compare-solver compare-forecast judge-clouds disk examples openai-clients real-engine real-gpu image-digest ci
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 
@@ -17,6 +18,11 @@ import (
 // lapse is a lease that is lost at the kth call of its leader. That call takes effect; without
 // answered, its response is lost.
 type lapse struct {
+	mu sync.Mutex // calls that a cancelled change began may end during the next one
+	lapseState
+}
+
+type lapseState struct {
 	at       int // 0 = never
 	answered bool
 	cancel   context.CancelFunc // nil = the process was stopped and did not notice that time passed
@@ -30,13 +36,25 @@ var errLost = errors.New("lease lost")
 
 // mayAct is the fence of the leader.
 func (l *lapse) mayAct() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	if l.lost {
 		return errLost
 	}
 	return nil
 }
 
+// begin starts another observation and returns the state of the last one.
+func (l *lapse) begin(next lapseState) (last lapseState) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	last, l.lapseState = l.lapseState, next
+	return last
+}
+
 func (l *lapse) decide(c testcloud.Call) testcloud.Outcome {
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	switch {
 	case l.lost && !c.ReadOnly: // concurrent reads may be on their way
 		l.late = append(l.late, c.Action)
@@ -100,13 +118,14 @@ func TestChangesEndWithTheLease(t *testing.T) {
 		for _, region := range []string{"aws/us-east-1", "gcp/us-central1"} {
 			bounds := "replicas: {min: 1, max: 1}}\n"
 			spec := parse(t, pair[:strings.Index(pair, "regions:")]+"regions:\n  - {name: "+region+", "+bounds)
-			whole := &lapse{}
-			n := leaderWorld(t, spec, whole)
-			*whole = lapse{changes: map[int]bool{}}
+			observed := &lapse{}
+			n := leaderWorld(t, spec, observed)
+			observed.begin(lapseState{changes: map[int]bool{}})
 			if err := n.lead(t.Context(), t, spec); err != nil {
 				t.Fatal(err)
 			}
 			want := n.state()
+			whole := observed.begin(lapseState{})
 			if len(whole.changes) == 0 {
 				t.Fatalf("%s: the launch made no change", region)
 			}
@@ -118,16 +137,16 @@ func TestChangesEndWithTheLease(t *testing.T) {
 					l := &lapse{}
 					n := leaderWorld(t, spec, l)
 					ctx, cancel := context.WithCancel(t.Context())
-					*l = lapse{at: at, answered: i%2 == 0}
+					next := lapseState{at: at, answered: i%2 == 0}
 					if i >= 2 {
-						l.cancel = cancel
+						next.cancel = cancel
 					}
+					l.begin(next)
 					err := n.lead(provision.WithFence(ctx, l.mayAct), t, spec)
 					cancel()
-					if len(l.late) > 0 {
-						t.Errorf("%s, lease lost at call %d of %d (case %d): %v, then it called %q", region, at, whole.calls, i, err, l.late)
+					if last := l.begin(lapseState{}); len(last.late) > 0 {
+						t.Errorf("%s, lease lost at call %d of %d (case %d): %v, then it called %q", region, at, whole.calls, i, err, last.late)
 					}
-					*l = lapse{}
 					if err := n.lead(t.Context(), t, spec); err != nil {
 						t.Errorf("%s, lease lost at call %d (case %d): the next leader: %v", region, at, i, err)
 					}

@@ -129,6 +129,8 @@ func TestCacheEventsDescribeTheCache(t *testing.T) {
 				}
 				evicted = int(s.driver.loads()[0].EvictedTokens)
 			}
+			m.mu.Lock()
+			defer m.mu.Unlock()
 			if evicted == 0 || m.resets != 0 || len(m.ranks) != 1 || !m.ranks[0] {
 				t.Errorf("evicted %d, resets %d, ranks %v", evicted, m.resets, m.ranks)
 			}
