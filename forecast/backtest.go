@@ -74,19 +74,6 @@ func (zero) fit(Series, int) predictor {
 	return func(_ Series, horizon int) []float64 { return flat(0, horizon) }
 }
 
-// Backtest evaluates forecasters out of sample: RunBacktest for each, compared with CompareBacktests.
-func Backtest(s Series, forecasters []Forecaster, horizon, originStep int, now func() time.Duration) (BacktestReport, error) {
-	var runs []BacktestRun
-	for _, f := range forecasters {
-		r, err := RunBacktest(s, f, horizon, originStep, now)
-		if err != nil {
-			return BacktestReport{}, err
-		}
-		runs = append(runs, r)
-	}
-	return CompareBacktests(runs), nil
-}
-
 // RunBacktest evaluates a forecaster out of sample, in windows of horizon steps. Every originStep
 // steps it makes a forecast from the values before and compares it with the actual values. The first
 // origin is a day after the series' start, or its middle when the series is shorter than a day and

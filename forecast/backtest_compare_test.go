@@ -4,6 +4,7 @@ import (
 	"math"
 	"reflect"
 	"testing"
+	"time"
 )
 
 // gate is a moving average that requires more history.
@@ -22,7 +23,7 @@ func TestBacktestCoversCommonWindows(t *testing.T) {
 	s := tens(4, 60, wave)
 	copy(s.Values[144:150], []float64{9000, 9000, 9000, 9000, 9000, 9000}) // the hard first window
 	late := forecaster{gate{steps: 150}}
-	r, err := Backtest(s, []Forecaster{MovingAverage(), late}, 6, 6, nil)
+	r, err := compareAll(s, []Forecaster{MovingAverage(), late}, 6, 6, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -33,7 +34,7 @@ func TestBacktestCoversCommonWindows(t *testing.T) {
 		t.Errorf("equal forecasts: winner %v, undecided %v", r.Winner, r.Undecided)
 	}
 	// With little of the windows, it is not compared, and takes none from the others.
-	r, err = Backtest(s, []Forecaster{MovingAverage(), forecaster{gate{steps: 400}}}, 6, 6, nil)
+	r, err = compareAll(s, []Forecaster{MovingAverage(), forecaster{gate{steps: 400}}}, 6, 6, nil)
 	if err != nil || r.Rows[0].Windows != 72 || r.Rows[1].Windows != 0 || r.Rows[1].WAPE != nil {
 		t.Fatalf("%v, rows %+v", err, r.Rows)
 	}
@@ -41,7 +42,7 @@ func TestBacktestCoversCommonWindows(t *testing.T) {
 
 // A winner is named only where its lead exceeds the chance of the windows.
 func TestBacktestWinner(t *testing.T) {
-	r, err := Backtest(tens(7, 30, wave), append(Baselines(), MovingAverage()), 6, 6, nil)
+	r, err := compareAll(tens(7, 30, wave), append(Baselines(), MovingAverage()), 6, 6, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -56,7 +57,7 @@ func TestBacktestWinner(t *testing.T) {
 	if z := r.Rows[0]; z.Forecaster != "zero" || *z.WAPE != 1 || *z.WAPEHi95 != 1 {
 		t.Errorf("zero has an error of the whole load, got %+v", z)
 	}
-	again, err := Backtest(tens(7, 30, wave), append(Baselines(), MovingAverage()), 6, 6, nil)
+	again, err := compareAll(tens(7, 30, wave), append(Baselines(), MovingAverage()), 6, 6, nil)
 	if err != nil || !reflect.DeepEqual(r, again) {
 		t.Errorf("a second backtest differs: %v", err)
 	}
@@ -88,7 +89,7 @@ func TestBacktestIntervalCoversTheTrueError(t *testing.T) {
 // Series of one day, and weeks whose load is in two days, have a result or state that there is none.
 func TestBacktestOfRareLoad(t *testing.T) {
 	oneDay := tens(1, 30, wave)
-	r, err := Backtest(oneDay, append(Forecasters(), Baselines()[0]), 6, 6, nil)
+	r, err := compareAll(oneDay, append(Forecasters(), Baselines()[0]), 6, 6, nil)
 	if err != nil || r.Windows != 12 || r.WithLoad != 12 {
 		t.Fatalf("one day: %v, %d of %d windows", err, r.WithLoad, r.Windows)
 	}
@@ -100,7 +101,7 @@ func TestBacktestOfRareLoad(t *testing.T) {
 			return 0
 		})
 	}
-	r, err = Backtest(twoDays(3), append(Baselines(), MovingAverage(), Auto()), 6, 6, nil)
+	r, err = compareAll(twoDays(3), append(Baselines(), MovingAverage(), Auto()), 6, 6, nil)
 	if err != nil || r.Windows != 144 || r.WithLoad != 48 {
 		t.Fatalf("two days: %v, %d of %d windows", err, r.WithLoad, r.Windows)
 	}
@@ -109,8 +110,21 @@ func TestBacktestOfRareLoad(t *testing.T) {
 	}
 	s := twoDays(0)
 	copy(s.Values[144:], make([]float64, 6*144)) // all load is before the first window
-	r, err = Backtest(s, append(Baselines(), MovingAverage()), 6, 6, nil)
+	r, err = compareAll(s, append(Baselines(), MovingAverage()), 6, 6, nil)
 	if err != nil || r.WithLoad != 0 || r.Winner != nil || len(r.Undecided) != 0 || r.Rows[0].WAPE != nil {
 		t.Errorf("no load in any window: %v, %+v", err, r)
 	}
+}
+
+// compareAll evaluates forecasters out of sample: RunBacktest for each, compared with CompareBacktests.
+func compareAll(s Series, forecasters []Forecaster, horizon, originStep int, now func() time.Duration) (BacktestReport, error) {
+	var runs []BacktestRun
+	for _, f := range forecasters {
+		r, err := RunBacktest(s, f, horizon, originStep, now)
+		if err != nil {
+			return BacktestReport{}, err
+		}
+		runs = append(runs, r)
+	}
+	return CompareBacktests(runs), nil
 }

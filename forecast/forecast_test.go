@@ -245,7 +245,7 @@ func shift(days int) Series {
 func TestBacktest(t *testing.T) {
 	tick := time.Duration(0)
 	forecasters := []Forecaster{MovingAverage(), SeasonalNaive(), Auto()}
-	report, err := Backtest(tens(3, 60, wave), forecasters, 6, 54, func() time.Duration { tick += time.Millisecond; return tick })
+	report, err := compareAll(tens(3, 60, wave), forecasters, 6, 54, func() time.Duration { tick += time.Millisecond; return tick })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -271,7 +271,7 @@ func TestBacktest(t *testing.T) {
 func TestBacktestFigures(t *testing.T) {
 	s := constant(6, 10)
 	copy(s.Values[3:], []float64{20, 0, math.NaN()})
-	report, err := Backtest(s, []Forecaster{MovingAverage()}, 3, 1, nil)
+	report, err := compareAll(s, []Forecaster{MovingAverage()}, 3, 1, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -288,11 +288,11 @@ func TestBacktestRejectsBadInput(t *testing.T) {
 	}{
 		"no window": {series(1, 2), 60, 1}, "no step": {daily(2, 1, 1), 60, 0}, "no values": {series(), 1, 1},
 	} {
-		if _, err := Backtest(c.s, Forecasters(), c.horizon, c.step, nil); err == nil {
+		if _, err := compareAll(c.s, Forecasters(), c.horizon, c.step, nil); err == nil {
 			t.Errorf("%s: accepted", name)
 		}
 	}
-	report, err := Backtest(constant(100, 5), []Forecaster{SeasonalNaive()}, 10, 10, nil)
+	report, err := compareAll(constant(100, 5), []Forecaster{SeasonalNaive()}, 10, 10, nil)
 	if err != nil || report.Rows[0].Windows != 0 || report.Rows[0].MAPE != nil || report.Windows != 0 || report.Winner != nil {
 		t.Fatalf("a model that cannot forecast shows no figures: %+v, %v", report, err)
 	}

@@ -145,7 +145,7 @@ func TestPeaks(t *testing.T) {
 	if err != nil || short.Peaks != (Peaks{10, 10, 10, 10, 10, 10}) {
 		t.Errorf("without a past: %+v, %v", short.Peaks, err)
 	}
-	tick, err := Backtest(s, []Forecaster{MovingAverage()}, 60, 120, nil)
+	tick, err := compareAll(s, []Forecaster{MovingAverage()}, 60, 120, nil)
 	if err != nil || math.Abs(*tick.Rows[0].PeakCoverage90-0.9) > 0.08 || math.Abs(*tick.Rows[0].Coverage90-0.9) > 0.02 {
 		t.Errorf("covers %g of the peaks and %g of the steps", *tick.Rows[0].PeakCoverage90, *tick.Rows[0].Coverage90)
 	}

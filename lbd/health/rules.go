@@ -151,7 +151,7 @@ func excludedReplicas(_ *Watch, o *Observation) (found []condition) {
 		case r.State == service.StateInterrupted:
 			found = append(found, o.raise(telemetry.SeverityWarning, telemetry.AlertInterruption, r.ID, "the cloud takes its machine: "+reason(r.Reason),
 				"nothing to do while a replacement starts; 'skyserve events' shows it"))
-		case r.State == service.StateNotReady && strings.Contains(r.Reason, "eject"):
+		case r.State == service.StateNotReady && strings.HasPrefix(r.Reason, "ejected "):
 			found = append(found, o.raise(telemetry.SeverityWarning, telemetry.AlertEjection, r.ID, reason(r.Reason),
 				fmt.Sprintf("read 'skyserve logs %s %s'", o.Service, r.ID)))
 		case r.State == service.StateNotReady:
@@ -295,7 +295,7 @@ func limitedRequests(w *Watch, o *Observation) []condition {
 		if all := d.Served + d.Failed + d.Limited; exceeds(d.Limited, all, lasting) {
 			return []condition{o.raise(telemetry.SeverityWarning, telemetry.AlertLimited, o.Balancer,
 				fmt.Sprintf("%d of %d requests (%s) were rejected with 429 in the last %s", d.Limited, all, share(d.Limited, all), span(window)),
-				"'skyserve usage' shows the keys and their limits; raise a limit, or balancer.max_queue if the queue is full")}
+				"'skyserve usage' shows the keys and their limits; raise a limit, or balancer.queue_limit if the queue is full")}
 		}
 	}
 	return nil

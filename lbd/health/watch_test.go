@@ -60,8 +60,11 @@ var faults = []fault{
 	}, telemetry.AlertErrors, "us-1", telemetry.SeverityWarning, "in the last minute", 60},
 	{"slow", func(o *Observation, _ int) { o.Own.Replicas[2].Pace = number(2.5) }, telemetry.AlertSlow, "us-2", telemetry.SeverityWarning, "2.5 times slower", 0},
 	{"ejected", func(o *Observation, _ int) {
-		o.Own.Replicas[0].State, o.Own.Replicas[0].Reason = service.StateNotReady, "ejected after 5 failures"
-	}, telemetry.AlertEjection, "us-0", telemetry.SeverityWarning, "5 failures", 0},
+		o.Own.Replicas[0].State, o.Own.Replicas[0].Reason = service.StateNotReady, "ejected after 5 consecutive failures, 4.8s remaining"
+	}, telemetry.AlertEjection, "us-0", telemetry.SeverityWarning, "5 consecutive failures", 0},
+	{"its key is rejected", func(o *Observation, _ int) {
+		o.Own.Replicas[0].State, o.Own.Replicas[0].Reason = service.StateNotReady, "401: the engine rejects the key from env:KEY"
+	}, telemetry.AlertReplica, "us-0", telemetry.SeverityWarning, "rejects the key", 3},
 	{"unready", func(o *Observation, _ int) {
 		o.Own.Replicas[0].State, o.Own.Replicas[0].Reason = service.StateNotReady, "connection refused"
 	}, telemetry.AlertReplica, "us-0", telemetry.SeverityWarning, "connection refused", 3},
