@@ -4,7 +4,7 @@ SUDO         := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 # Pure packages start no goroutines, so the race detector cannot find anything in them;
 # layout_test.go checks this list.
 PURE         := forecast internal/catalogue internal/printable internal/service internal/sim internal/sim/barrier \
-                internal/sim/engine internal/sim/workload lbd/batch/job lbd/bfio lbd/buffer lbd/cachemap lbd/core lbd/core/breaker lbd/core/concurrency lbd/core/fair lbd/core/pace \
+                internal/sim/engine internal/sim/workload internal/skypilot lbd/batch/job lbd/bfio lbd/buffer lbd/cachemap lbd/core lbd/core/breaker lbd/core/concurrency lbd/core/fair lbd/core/pace \
                 lbd/openai lbd/policy lbd/prefix lbd/record plan plan/chart
 CONCURRENT    = $(filter-out skyserve $(PURE:%=skyserve/%),$(shell go list ./...)) # skyserve itself reads files only
 

@@ -58,6 +58,7 @@ require (
 	gonum.org/v1/plot v0.17.0
 	google.golang.org/api v0.288.0
 	google.golang.org/protobuf v1.36.12
+	mvdan.cc/sh/v3 v3.14.1
 	pgregory.net/rapid v1.3.0
 )
 

@@ -26,6 +26,7 @@ var mayImport = map[string][]string{
 	"internal/atomicfile": {},
 	"internal/testkit":    {"internal/atomicfile"}, // selects tests; imported only by tests
 	"internal/printable":  {},
+	"internal/skypilot":   {"internal/service"},
 	"internal/telemetry":  {"internal/printable", "internal/service"},
 	"internal/store":      {"internal/atomicfile", "internal/service", "internal/telemetry"},
 	"internal/acme":       {"internal/identity", "internal/service", "internal/store"},
@@ -107,7 +108,7 @@ var mayImport = map[string][]string{
 }
 
 // purePackages depend only on their arguments: see impure and impureCalls.
-var purePackages = []string{"internal/printable", "internal/service", "internal/catalogue", "internal/sim/workload", "lbd/batch/job", "lbd/buffer", "lbd/core", "lbd/core/breaker", "lbd/core/concurrency", "lbd/core/fair", "lbd/core/pace", "lbd/openai", "lbd/policy", "lbd/prefix", "lbd/record", "internal/sim/barrier", "internal/sim/engine", "lbd/bfio", "lbd/cachemap", "internal/sim", "forecast", "plan", "plan/chart"}
+var purePackages = []string{"internal/printable", "internal/service", "internal/skypilot", "internal/catalogue", "internal/sim/workload", "lbd/batch/job", "lbd/buffer", "lbd/core", "lbd/core/breaker", "lbd/core/concurrency", "lbd/core/fair", "lbd/core/pace", "lbd/openai", "lbd/policy", "lbd/prefix", "lbd/record", "internal/sim/barrier", "internal/sim/engine", "lbd/bfio", "lbd/cachemap", "internal/sim", "forecast", "plan", "plan/chart"}
 
 // impure lists packages that a pure package may not import, directly or through other packages of this module.
 var impure = []string{"net", "net/http", "os", "os/exec", "log", "log/slog", "math/rand", "syscall"}
@@ -131,10 +132,11 @@ var sdkPackages = map[string][]string{
 	"go.uber.org/zap":                  {"internal/acme"},
 	"github.com/letsencrypt/pebble":    {"internal/acme/testca"},
 	"charm.land":                       {"tui"},
-	"github.com/goccy/go-yaml":         {"internal/controller/deploy", "internal/service", "lbd", "lbd/discover", "internal/sim", "internal/testcloud/machines", "provision/local", "internal/controller", "cmd/skyserve", "tui"},
+	"github.com/goccy/go-yaml":         {"internal/controller/deploy", "internal/service", "internal/skypilot", "lbd", "lbd/discover", "internal/sim", "internal/testcloud/machines", "provision/local", "internal/controller", "cmd/skyserve", "tui"},
 	"github.com/klauspost/compress":    {"lbd/proxy"},
 	"github.com/theory/jsonpath":       {"cmd/skyserve"},
 	"github.com/tinylib/msgp":          {"lbd/cacheevents", "internal/sim/engine/server"},
+	"mvdan.cc/sh":                      {"internal/skypilot"},
 	"github.com/spf13/cobra":           {"cmd/skyserve"},
 	"go.opentelemetry.io":              {"lbd/trace"},
 	"github.com/invopop/jsonschema":    {"internal/service"},

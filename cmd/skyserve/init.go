@@ -8,11 +8,13 @@ import (
 	"github.com/spf13/cobra"
 
 	"skyserve/internal/service"
+	"skyserve/internal/skypilot"
 	"skyserve/templates"
 )
 
 type initOptions struct {
 	cloud string
+	from  string
 	name  string
 }
 
@@ -21,9 +23,14 @@ func newInitCmd() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "init [NAME]",
 		Short: "Print a starter service file",
-		Long:  `Print a commented service.yaml to start from. NAME is the name of the service.`,
+		Long: `Print a commented service.yaml to start from. NAME is the name of the service.
+
+--from converts a service of SkyServe: a task of SkyPilot with a section 'service'. The
+result begins with comments about what has no counterpart. Values of secrets are not
+copied.`,
 		Example: `  skyserve init > service.yaml
-  skyserve init --cloud aws my-chat > service.yaml`,
+  skyserve init --cloud aws my-chat > service.yaml
+  skyserve init --from sky.yaml > service.yaml`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) > 1 {
 				return usage(fmt.Errorf("accepts at most 1 argument, received %d", len(args)), "for example: skyserve init my-chat > service.yaml")
@@ -35,11 +42,16 @@ func newInitCmd() *cobra.Command {
 			return runInit(cmd, o)
 		},
 	}
+	cmd.Flags().StringVar(&o.from, "from", "", "convert this `FILE` of SkyServe; - = standard input")
 	cmd.Flags().StringVar(&o.cloud, "cloud", templates.Clouds()[0], "where the service runs: "+strings.Join(templates.Clouds(), ", "))
+	cmd.MarkFlagsMutuallyExclusive("from", "cloud")
 	return cmd
 }
 
 func runInit(cmd *cobra.Command, o initOptions) error {
+	if o.from != "" {
+		return convertService(cmd, o)
+	}
 	text, err := templates.Starter(o.cloud, o.name)
 	if err != nil {
 		return usage(fmt.Errorf("--cloud: %w", err), "")
@@ -53,6 +65,24 @@ func runInit(cmd *cobra.Command, o initOptions) error {
 	}
 	_, err = cmd.OutOrStdout().Write(text)
 	return err
+}
+
+// convertService prints the converted file of another tool.
+func convertService(cmd *cobra.Command, o initOptions) error {
+	file := o.from
+	data, err := readValidated(cmd.InOrStdin(), &file)
+	if err != nil {
+		return usage(fmt.Errorf("--from: %s %w", file, err), "")
+	}
+	text, checks, err := skypilot.Convert(file, data, o.name)
+	if err != nil {
+		return usage(err, "'skyserve init' prints a starter file")
+	}
+	if _, err := cmd.OutOrStdout().Write(text); err != nil {
+		return err
+	}
+	fmt.Fprintf(cmd.ErrOrStderr(), "converted %s: check the %d points in the comments at the top\n", file, checks)
+	return nil
 }
 
 // initError reduces a validation error to the problem with the name, since the starter file is

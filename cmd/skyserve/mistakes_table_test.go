@@ -21,9 +21,9 @@ var mistakes = []mistake{
 	{name: "a directory", args: "validate /", code: exitUsage, says: []string{"/: cannot be read: is a directory"}},
 	{name: "a missing file", args: "validate missing.yaml", code: exitUsage, says: []string{"missing.yaml: cannot be read: no such file or directory"}},
 	// Files of other tools.
-	{name: "SkyServe", base: "service:\n  readiness_probe: /health\n  replicas: 2\nresources:\n  ports: 8080\n  accelerators: L4:1\nrun: |\n  vllm serve llama\n", code: exitUsage, says: []string{"service.yaml:1:1", "a file of SkyServe or SkyPilot, not of skyserve", "run 'skyserve init'", "resources.accelerators becomes models[].gpus"}},
-	{name: "SkyServe with a name", base: "name: chat\nservice:\n  readiness_probe: /health\n  replica_policy: {min_replicas: 1, max_replicas: 3}\nresources:\n  accelerators: L4:1\n", code: exitUsage, says: []string{"service.yaml:2:1", "a file of SkyServe or SkyPilot", "replica_policy becomes regions[].replicas"}},
-	{name: "SkyPilot", base: "resources:\n  accelerators: L4:1\nsetup: pip install vllm\nrun: vllm serve llama\n", code: exitUsage, says: []string{"a file of SkyServe or SkyPilot", "run 'skyserve init'"}},
+	{name: "SkyServe", base: "service:\n  readiness_probe: /health\n  replicas: 2\nresources:\n  ports: 8080\n  accelerators: L4:1\nrun: |\n  vllm serve llama\n", code: exitUsage, says: []string{"service.yaml:1:1", "a file of SkyServe or SkyPilot, not of skyserve", "run 'skyserve init --from FILE"}},
+	{name: "SkyServe with a name", base: "name: chat\nservice:\n  readiness_probe: /health\n  replica_policy: {min_replicas: 1, max_replicas: 3}\nresources:\n  accelerators: L4:1\n", code: exitUsage, says: []string{"service.yaml:2:1", "a file of SkyServe or SkyPilot", "run 'skyserve init --from FILE"}},
+	{name: "SkyPilot", base: "resources:\n  accelerators: L4:1\nsetup: pip install vllm\nrun: vllm serve llama\n", code: exitUsage, says: []string{"a file of SkyServe or SkyPilot", "'skyserve init' for a starter"}},
 	{name: "Kubernetes", base: "apiVersion: apps/v1\nkind: Deployment\nmetadata:\n  name: chat\nspec:\n  replicas: 2\n", code: exitUsage, says: []string{"a file of Kubernetes, not of skyserve", "run 'skyserve init'"}},
 	{name: "Compose", base: "services:\n  chat:\n    image: vllm/vllm-openai\n", code: exitUsage, says: []string{"a file of Docker Compose, not of skyserve", "run 'skyserve init'"}},
 	// Names and values.

@@ -15,7 +15,7 @@ var foreignFiles = []struct {
 	{
 		[]string{"service", "resources", "setup", "run", "file_mounts", "num_nodes"},
 		"SkyServe or SkyPilot",
-		"run 'skyserve init' for a starter file: resources.accelerators becomes models[].gpus, replica_policy becomes regions[].replicas, the vllm command of run becomes models[].engine, any_of becomes regions",
+		"run 'skyserve init --from FILE > new.yaml' to convert a service of SkyServe, or 'skyserve init' for a starter file",
 	},
 	{
 		[]string{"apiVersion", "metadata", "spec"},

@@ -1,0 +1,137 @@
+package skypilot
+
+import (
+	"flag"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"skyserve/internal/service"
+)
+
+var update = flag.Bool("update", false, "rewrite the converted files")
+
+// Each file of SkyServe becomes the service.yaml beside it, which is valid.
+func TestConvert(t *testing.T) {
+	files, err := filepath.Glob("testdata/*.sky.yaml")
+	if err != nil || len(files) < 3 {
+		t.Fatal(files, err)
+	}
+	for _, file := range files {
+		data, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, checks, err := Convert(file, data, "")
+		if err != nil {
+			t.Errorf("%s: %v", file, err)
+			continue
+		}
+		if notes := strings.Count(string(got), "\n#   - "); notes != checks {
+			t.Errorf("%s: %d notes in the file, %d returned", file, notes, checks)
+		}
+		if _, err := service.Parse(file, got); err != nil {
+			t.Errorf("%s: the result is not valid: %v", file, err)
+		}
+		golden := strings.TrimSuffix(file, ".sky.yaml") + ".service.yaml"
+		if *update {
+			if err := os.WriteFile(golden, got, 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		want, err := os.ReadFile(golden)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if string(got) != string(want) {
+			t.Errorf("%s: converted to\n%s\nwant\n%s", file, got, want)
+		}
+		if strings.Contains(string(got), "not-to-be-copied") {
+			t.Errorf("%s: the result contains a secret", file)
+		}
+	}
+}
+
+func TestConvertNamesService(t *testing.T) {
+	const minimal = "service: {replicas: 1}\nrun: vllm serve m\n"
+	for in, want := range map[string]string{
+		minimal:                         "chat",
+		"name: My.Model_8B\n" + minimal: "my-model-8b",
+		"name: 8b-chat\n" + minimal:     "b-chat",
+		"name: \"---\"\n" + minimal:     "chat",
+		"name: " + strings.Repeat("ab", 40) + "\n" + minimal: strings.Repeat("ab", 20),
+	} {
+		text, _, err := Convert("sky.yaml", []byte(in), "")
+		if err != nil || !strings.Contains(string(text), "\nname: "+want+"\n") {
+			t.Errorf("%q: %v\n%s", in, err, text)
+		}
+	}
+	if text, _, err := Convert("sky.yaml", []byte(minimal), "mine"); err != nil || !strings.Contains(string(text), "\nname: mine\n") {
+		t.Errorf("the given name was not used: %v\n%s", err, text)
+	}
+}
+
+// Replicas are divided among regions so that their sum is at least SkyServe's.
+func TestConvertKeepsReplicaCounts(t *testing.T) {
+	const places = "\nresources: {any_of: [{infra: aws/us-east-1}, {infra: aws/us-west-2}, {infra: gcp/us-central1}]}\nrun: vllm serve m\n"
+	for policy, want := range map[string][2]int{
+		"{replicas: 7}": {7, 7},
+		"{replica_policy: {min_replicas: 1, max_replicas: 2}}": {1, 2},
+		"{replica_policy: {min_replicas: 0, max_replicas: 4}}": {0, 4},
+		"{}": {1, 1},
+	} {
+		text, _, err := Convert("sky.yaml", []byte("service: "+policy+places), "")
+		if err != nil {
+			t.Errorf("%s: %v", policy, err)
+			continue
+		}
+		spec, err := service.Parse("sky.yaml", text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		low, high := 0, 0
+		for _, r := range spec.Regions {
+			low, high = low+r.Replicas.Min, high+r.Replicas.Max
+		}
+		if low != want[0] || high < want[1] {
+			t.Errorf("%s: %d to %d replicas, want %d to at least %d\n%s", policy, low, high, want[0], want[1], text)
+		}
+	}
+}
+
+func TestConvertRejects(t *testing.T) {
+	for in, want := range map[string]string{
+		"run: vllm serve m\n": "service: is missing",
+		"service: [":          "not a task of SkyPilot",
+		"service: {replicas: many, secret: hunter2}\nrun: x\n":    "not a task of SkyPilot",
+		"service: {replicas: 1}\nname: x\nresources: [hunter2]\n": "not a task of SkyPilot",
+	} {
+		_, _, err := Convert("sky.yaml", []byte(in), "")
+		if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "sky.yaml") {
+			t.Errorf("%q: got error %v, want %q", in, err, want)
+		}
+		if err != nil && strings.Contains(err.Error(), "hunter2") {
+			t.Errorf("the error quotes the file: %v", err)
+		}
+	}
+}
+
+// Whatever the file contains, the result is a valid service.yaml or an error.
+func FuzzConvert(f *testing.F) {
+	files, _ := filepath.Glob("testdata/*.sky.yaml")
+	for _, file := range files {
+		data, err := os.ReadFile(file)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(string(data))
+	}
+	f.Fuzz(func(t *testing.T, in string) {
+		if text, _, err := Convert("sky.yaml", []byte(in), ""); err == nil {
+			if _, err := service.Parse("sky.yaml", text); err != nil {
+				t.Errorf("not valid: %v\n%s", err, text)
+			}
+		}
+	})
+}
