@@ -1,6 +1,7 @@
 package provision
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -35,7 +36,7 @@ func (p MultiCloud) List(ctx context.Context, service string) ([]Object, error) 
 		wg.Go(func() {
 			lists[i], errs[i] = p[cloud].List(ctx, service)
 			if errs[i] != nil {
-				errs[i] = fmt.Errorf("listing %s in %s: %w", service, cloud, errs[i])
+				errs[i] = fmt.Errorf("listing %s in %s: %w", cmp.Or(service, "all services"), cloud, errs[i])
 			}
 		})
 	}

@@ -125,25 +125,25 @@ func (m *Model) confirmAction(verb Verb, replicas []string) {
 		m.showToast(string(verb)+": select a replica, or mark several with space", true)
 		return
 	}
-	var fit []Action
+	var allowed []Action
 	var refusal string
 	for _, id := range replicas {
 		if why := s.refusal(verb, id); why != "" {
 			refusal = why
 			continue
 		}
-		fit = append(fit, Action{Verb: verb, Replica: id})
+		allowed = append(allowed, Action{Verb: verb, Replica: id})
 	}
-	if len(fit) == 0 {
+	if len(allowed) == 0 {
 		m.showToast(string(verb)+": "+refusal, true)
 		return
 	}
-	ids := make([]string, len(fit))
-	for i, o := range fit {
-		ids[i] = s.theme.text(o.Replica)
+	ids := make([]string, len(allowed))
+	for i, a := range allowed {
+		ids[i] = s.theme.text(a.Replica)
 	}
-	s.dialog = dialog{actions: fit, lines: []string{
-		strings.ToUpper(string(verb)[:1]) + string(verb)[1:] + " " + strings.Join(ids, ", ") + "?", s.describeEffect(verb, fit),
+	s.dialog = dialog{actions: allowed, lines: []string{
+		strings.ToUpper(string(verb)[:1]) + string(verb)[1:] + " " + strings.Join(ids, ", ") + "?", s.describeEffect(verb, allowed),
 	}}
 }
 
@@ -180,7 +180,7 @@ func (s *screen) replica(id string) *telemetry.ReplicaSnapshot {
 }
 
 // describeEffect describes the effect of an action, with the replicas that stay ready.
-func (s *screen) describeEffect(verb Verb, orders []Action) string {
+func (s *screen) describeEffect(verb Verb, actions []Action) string {
 	switch verb {
 	case VerbUndrain:
 		return "New requests are sent to it again."
@@ -188,9 +188,9 @@ func (s *screen) describeEffect(verb Verb, orders []Action) string {
 		return "It receives requests again; its weights are still loaded."
 	}
 	draining := map[service.Region]int{}
-	for _, o := range orders {
-		if r := s.replica(o.Replica); r.State == service.StateReady {
-			region, _ := s.regionOfReplica(o.Replica)
+	for _, a := range actions {
+		if r := s.replica(a.Replica); r.State == service.StateReady {
+			region, _ := s.regionOfReplica(a.Replica)
 			draining[region]++
 		}
 	}
@@ -239,27 +239,27 @@ func (s *screen) summarizePlan(p *telemetry.PlanSummary) string {
 // cancels.
 func (m *Model) handleDialogKey(msg tea.KeyPressMsg) tea.Cmd {
 	s := &m.screen
-	orders := s.dialog.actions
+	actions := s.dialog.actions
 	s.dialog = dialog{}
 	if msg.String() != "y" && msg.String() != "Y" {
-		m.showToast(string(orders[0].Verb)+" cancelled", false)
+		m.showToast(string(actions[0].Verb)+" cancelled", false)
 		return nil
 	}
-	m.showToast(string(orders[0].Verb)+" "+s.theme.glyphs.ellipsis, false)
+	m.showToast(string(actions[0].Verb)+" "+s.theme.glyphs.ellipsis, false)
 	s.clearMarks()
-	return m.runActions(orders)
+	return m.runActions(actions)
 }
 
 // runActions performs actions one after another, because each changes the state that the next
 // is checked against.
-func (m *Model) runActions(orders []Action) tea.Cmd {
-	if len(orders) == 0 {
+func (m *Model) runActions(actions []Action) tea.Cmd {
+	if len(actions) == 0 {
 		return nil
 	}
-	ctx, operator, o := m.ctx, m.cfg.Operator, orders[0]
+	ctx, operator, first := m.ctx, m.cfg.Operator, actions[0]
 	return func() tea.Msg {
-		text, err := operator.Perform(ctx, o)
-		return actionDoneMsg{o, text, err, orders[1:]}
+		text, err := operator.Perform(ctx, first)
+		return actionDoneMsg{first, text, err, actions[1:]}
 	}
 }
 

@@ -20,6 +20,7 @@ var metricHelp = [][2]string{
 	{"age", "time since the last report, not since the start"},
 	{"trend", "tok/s, 5 s per cell, same scale for all regions"},
 	{"match", "share of the prompt expected to be cached at the target"},
+	{"tier", "IW-F, IW-N: interactive, fast or normal; NIW: not interactive, deferred"},
 	{"deferred", "queued NIW requests (view 7)"},
 	{"interactive", "queued interactive requests (view 7)"},
 	{"earned", "autoscale.donate_price x time donated"},

@@ -319,25 +319,25 @@ func (s *screen) flowName(f flow) string {
 // alertLines lists problems in at most n lines: balancers and replicas that are not
 // ready, alerts, and loads that deviate from their forecasts.
 func (s *screen) alertLines(t *Theme, w, n int) []string {
-	troubles := s.problems()
+	problems := s.problems()
 	if n < 2 {
 		return nil
 	}
-	if len(troubles) == 0 {
+	if len(problems) == 0 {
 		return []string{t.heading.apply(t.cut("ALERTS", w)), t.good.apply(t.cut(t.glyphs.ready+" none", w))}
 	}
 	lines := []string{t.heading.apply(t.cut("ALERTS", w))}
-	shown := min(len(troubles), n-1)
-	spare := n - 1 - len(troubles) // lines for the next steps of the first ones
-	for _, tr := range troubles[:shown] {
-		ownLine := tr.next != "" && spare > 0
-		lines = append(lines, tr.line(t, w, !ownLine))
+	shown := min(len(problems), n-1)
+	spare := n - 1 - len(problems) // lines for the next steps of the first ones
+	for _, p := range problems[:shown] {
+		ownLine := p.next != "" && spare > 0
+		lines = append(lines, p.line(t, w, !ownLine))
 		if ownLine {
 			spare--
-			lines = append(lines, t.muted.apply(t.cut("  "+t.glyphs.arrow+" "+tr.next, w)))
+			lines = append(lines, t.muted.apply(t.cut("  "+t.glyphs.arrow+" "+p.next, w)))
 		}
 	}
-	if hidden := len(troubles) - shown; hidden > 0 {
+	if hidden := len(problems) - shown; hidden > 0 {
 		lines[len(lines)-1] = t.muted.apply(t.cut(fmt.Sprintf("+ %d more", hidden+1), w))
 	}
 	return lines
@@ -428,8 +428,8 @@ func (s *screen) belowOverview(t *Theme, n int) []string {
 	lines := []string{""}
 	flows := s.flowLines(t, s.overviewColumn(), min(8, n-1))
 	if s.width >= mediumWidth && len(flows) > 0 {
-		attention := s.alertLines(t, s.width-s.overviewColumn()-columnGap, min(8, n-1))
-		lines = append(lines, beside(flows, attention, s.overviewColumn()+columnGap)...)
+		alerts := s.alertLines(t, s.width-s.overviewColumn()-columnGap, min(8, n-1))
+		lines = append(lines, beside(flows, alerts, s.overviewColumn()+columnGap)...)
 	} else {
 		lines = append(lines, s.alertLines(t, s.width, min(max(n/2, 4), n-1))...)
 		if rest := n - len(lines) - 1; rest >= 2 && len(flows) > 0 {

@@ -164,7 +164,7 @@ func (s *screen) aboveDonations() []string {
 		segment{plural(len(s.snapshot.Donations), "replica") + " donated", s.theme.title},
 		segment{fmt.Sprintf("earning $%.2f/h", s.snapshot.EarnsPerHour()), paint{}},
 		segment{fmt.Sprintf("$%.2f earned", earned), s.theme.good},
-		segment{fmt.Sprintf("view 8: %d donated, %d reclaimed", donated, back), s.theme.muted},
+		segment{fmt.Sprintf("events (view 8): %d donated, %d reclaimed", donated, back), s.theme.muted},
 	)
 	return []string{line, ""}
 }

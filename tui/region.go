@@ -51,7 +51,7 @@ func findRegion(s *telemetry.Snapshot, name service.Region) *telemetry.RegionSna
 // how many are ready.
 func balancersState(balancers []telemetry.BalancerSnapshot) string {
 	if len(balancers) == 0 {
-		return "NONE"
+		return "NO BALANCER"
 	}
 	ready, common := 0, balancers[0].State
 	for _, b := range balancers {

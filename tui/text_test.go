@@ -229,7 +229,7 @@ func TestHistoryIsBounded(t *testing.T) {
 func TestBalancersState(t *testing.T) {
 	th := mustTheme(NewTheme(ThemePlain, true))
 	tests := []struct{ states, word, sign string }{
-		{"", "NONE", "!"},
+		{"", "NO BALANCER", "!"},
 		{"READY", "READY", "*"},
 		{"READY READY", "READY 2/2", "*"},
 		{"READY UNREACHABLE", "READY 1/2", "!"},

@@ -49,7 +49,7 @@ account ids and secrets. If it is killed, its machines remain: the next --rehear
 'skyserve down NAME-rehearsal', deletes them.
 
 Exit codes: 0 all checks or steps passed, 1 one failed, 2 invalid file, 4 a cloud rejects
-the credentials, 130 interrupted (everything was deleted, unless it says otherwise).`,
+the credentials, 130 interrupted (everything was deleted, unless the output says otherwise).`,
 		Example: `  skyserve doctor service.yaml
   skyserve doctor service.yaml -o json
   skyserve doctor service.yaml --rehearse --program https://example.com/skyserve`,

@@ -42,10 +42,9 @@ state and history from this machine. NAME is optional if only one service exists
 command is idempotent and also deletes a partly deployed service. It lists what it could
 not delete (exit 3).
 
-Machines of static regions are only detached. In clouds, after confirmation, it deletes
-the public DNS name first, then VMs, firewalls, identities and the bucket with the
-skyserve binary. It finds them by their
-tags and waits until each is gone.`,
+Machines of static regions are only detached. In clouds, after confirmation, the
+command deletes the public DNS name first, then VMs, firewalls, identities and the bucket
+with the skyserve binary. It finds them by their tags and waits until each is gone.`,
 		Example: `  skyserve down chat
   skyserve down service.yaml`,
 		Args: argsBetween(0, 1, "[NAME|SERVICE.yaml]"),

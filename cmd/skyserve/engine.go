@@ -78,7 +78,7 @@ func (f *engineFlags) registerFlags(cmd *cobra.Command) {
 	flags.Int64Var(&f.server.MaxBodyBytes, "max-body-bytes", server.DefaultMaxBodyBytes, "maximum size of a request body")
 	flags.DurationVar(&f.server.Grace, "grace", server.DefaultGrace, "time for in-flight requests to complete after SIGTERM")
 	flags.StringVar(&f.apiKey, "api-key", "", "source of the API key that clients must send: env:NAME or file:PATH")
-	flags.StringVar(&f.events, "cache-events", "", "`ADDRESS` at which to publish changes of the prefix cache like the engine of --flavor; rank n uses the port n above, and replays the port 100 above")
+	flags.StringVar(&f.events, "cache-events", "", "publish changes of the prefix cache at `ADDRESS`, as the engine of --flavor does; rank n adds n to the port, the replay socket adds 100")
 	flags.StringArrayVar(&f.faults, "fault", nil, "inject a fault, as `NAME=VALUE` (repeatable)")
 }
 
@@ -98,9 +98,15 @@ func (f *engineFlags) options(cmd *cobra.Command) (o server.Options, err error) 
 		return o, fmt.Errorf("--api-key: %w", err)
 	}
 	if cmd.Flags().Changed("kv-tokens") {
+		if f.kvTokens < engine.MinKVTokens {
+			return o, fmt.Errorf("--kv-tokens: must be at least %d, got %d", engine.MinKVTokens, f.kvTokens)
+		}
 		o.Profile.KVTokens = f.kvTokens
 	}
 	if cmd.Flags().Changed("max-num-seqs") {
+		if f.maxNumSeqs < 1 {
+			return o, fmt.Errorf("--max-num-seqs: must be at least 1, got %d", f.maxNumSeqs)
+		}
 		o.Profile.MaxRunning = f.maxNumSeqs
 	}
 	for _, name := range []string{"model", "speed", "max-body-bytes", "grace", "data-parallel", "stream-interval"} {

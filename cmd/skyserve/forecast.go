@@ -71,9 +71,10 @@ their past errors.
 
 --backtest evaluates each forecaster out of sample: every --origin-step it forecasts the
 next --horizon from the data before. All rows of a series cover the same windows, beside
-seasonal-naive and zero, which expects no load. The winner has the lowest WAPE with 95 %
-confidence by a seeded bootstrap over the windows; without one, the backtest lists the
-forecasters that it cannot tell apart.
+two baselines: seasonal-naive, and zero, which expects no load. The winner has the lowest
+WAPE (sum of absolute errors / sum of the load) with 95 % confidence by a seeded bootstrap
+over the windows; without one, the backtest lists the forecasters that it cannot tell
+apart.
 
 A history is one of these, plain or gzipped, in a file or at a URL:
   - CSV with a header: minute (since 1970) or at (a time with its UTC offset), model,
@@ -262,7 +263,7 @@ func (o *forecastOptions) filter(h *demand.History) error {
 		}
 		return usage(fmt.Errorf("%s %s: no series of the history matches", f.flag, strings.Join(f.wanted, ",")), hint)
 	}
-	return usage(fmt.Errorf("none of the history's %d series match", len(all)), "the first series is "+all[0].SeriesKey.String())
+	return usage(fmt.Errorf("no series of the history matches --model, --region, --tier and --series; it has %d", len(all)), "the first series is "+all[0].SeriesKey.String())
 }
 
 // oneOf reports whether wanted is empty or contains value.

@@ -12,6 +12,7 @@ import (
 	"skyserve/internal/controller/deploy"
 	"skyserve/internal/service"
 	"skyserve/provision"
+	"skyserve/provision/cloud"
 )
 
 // checkLaunches checks the launches of a plan and returns the results.
@@ -66,8 +67,12 @@ func printFailedLaunches(w io.Writer, checks []provision.LaunchCheck) {
 // ownerOfChecks is the owner in checked launches of a service that this machine does not have yet.
 const ownerOfChecks = "doctor"
 
-// findLaunches checks every launch of the service, as if it had no machines yet.
+// findLaunches checks every launch of the service, as if it had no machines yet. Without cloud regions it
+// returns nothing.
 func (o *doctorOptions) findLaunches(ctx context.Context, spec *service.Spec, places provision.MultiCloud) ([]provision.CheckResult, error) {
+	if !cloud.UsesClouds(spec) {
+		return nil, nil
+	}
 	owner, err := localOwner(spec.Name)
 	if err != nil {
 		return nil, err

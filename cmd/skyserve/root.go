@@ -106,7 +106,7 @@ func checkCommand(root *cobra.Command, args []string) error {
 // unknownCommand returns the error of a name that is no command of parent, with the most similar ones.
 func unknownCommand(parent *cobra.Command, name string) error {
 	hint := "run '" + parent.CommandPath() + " --help' to list the commands"
-	parent.SuggestionsMinimumDistance = 2 // cobra sets it only for the root
+	parent.SuggestionsMinimumDistance = min(2, len(name)/2) // any two words of three letters are similar at a distance of 2
 	if similar := parent.SuggestionsFor(name); len(similar) > 0 {
 		hint = "did you mean '" + strings.Join(similar, "' or '") + "'?"
 	}

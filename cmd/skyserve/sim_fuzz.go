@@ -28,7 +28,7 @@ func newSimFuzzCmd() *cobra.Command {
 	o := simFuzzOptions{PolicyFuzz: eval.PolicyFuzz{Policy: "cost", Draws: 50}}
 	cmd := &cobra.Command{
 		Use:   "fuzz-policy",
-		Short: "Search for scenarios in which a policy is behind others",
+		Short: "Search for scenarios in which a policy performs worse than others",
 		Long: `Draw scenarios, run a policy and the others on each, and print the ratios of throughput and
 P90 of TTFT: the median, the worst, and the scenarios with the lowest throughput ratios with
 the commands that repeat them. A draw varies the workload and its lengths, regions,

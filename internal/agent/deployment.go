@@ -51,7 +51,8 @@ type Unit struct {
 	Port  int    `json:"port,omitempty"`
 	GPUs  bool   `json:"gpus,omitempty"`
 	Cache string `json:"cache,omitempty"`
-	// Compiled are further directories of the container that outlive it: what the engine compiled.
+	// Compiled are directories of the container with code that the engine compiles. They outlive it on
+	// volumes of Docker, until the image changes.
 	Compiled []string `json:"compiled,omitempty"`
 	// Weights are downloaded before a container starts; nil = the container downloads them.
 	Weights *Weights `json:"weights,omitempty"`

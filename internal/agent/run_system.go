@@ -207,6 +207,9 @@ func (s *System) startContainer(ctx context.Context, u Unit, report func(Progres
 	if err := s.Stop(ctx, u.Name); err != nil {
 		return false, err
 	}
+	if err := s.removeOldVolumes(ctx, u); err != nil {
+		return false, err
+	}
 	env := strings.Join(u.environment(), "\n") + "\n"
 	if err := identity.WriteFile(s.envFile(u.Name), []byte(env)); err != nil {
 		return false, err
@@ -273,9 +276,7 @@ func (s *System) runArgs(u Unit) []string {
 	if u.Cache != "" {
 		args = append(args, "--volume", filepath.Join(s.Dir, "cache")+":"+u.Cache)
 	}
-	for _, dir := range u.Compiled {
-		args = append(args, "--volume", filepath.Join(s.Dir, "cache", "compiled", filepath.Base(dir))+":"+dir)
-	}
+	args = append(args, volumeArgs(u)...)
 	if w := u.Weights; w != nil {
 		args = append(args, "--volume", weightsDir(s.Dir, w.From)+":"+w.To+":ro")
 	}

@@ -109,6 +109,7 @@ type fakeHost struct {
 	running map[string]string // containers with their labels
 	active  map[string]bool   // units
 	images  map[string]bool
+	volumes []string
 	broken  string    // the program whose calls fail
 	full    bool      // the disk is full
 	unit    [3]string // ActiveState, SubState and Result of its units
@@ -185,6 +186,10 @@ func (m *fakeHost) call(_ context.Context, program string, args ...string) (stri
 		m.full = false
 	case program == "docker" && args[0] == "run":
 		m.running["skyserve-engine"] = strings.TrimPrefix(args[slices.Index(args, "--label")+1], labelFixed+"=")
+	case program == "docker" && args[0] == "volume" && args[1] == "ls":
+		return strings.Join(m.volumes, "\n"), nil
+	case program == "docker" && args[0] == "volume" && args[1] == "rm":
+		m.volumes = slices.DeleteFunc(m.volumes, func(name string) bool { return name == last })
 	case program == "docker" && args[0] == "rm":
 		delete(m.running, last)
 	case program == "docker" && args[0] == "inspect":

@@ -106,9 +106,10 @@ func Logger(l *slog.Logger) Option { return func(c *config) { c.log = l } }
 var namespaceRE = regexp.MustCompile(`^[A-Za-z0-9_-]+$`)
 
 // Connect connects to the store at a NATS URL (nats://host:port, several separated by
-// commas). The first that responds is used, and another one when it is lost or cannot write, as
-// when it is partitioned from the others: put the own machine's first. Without Lazy it fails with ErrUnavailable if no server responds; with Lazy it
-// fails only on an invalid URL or option. ctx limits only the first attempt; call Close to
+// commas). The first that responds is used, and another one when it is lost or cannot write, for
+// example because it is partitioned from the others. List the server on this machine first. Without
+// Lazy, Connect fails with ErrUnavailable if no server responds; with Lazy it fails only on an invalid
+// URL or option. ctx limits only the first attempt; call Close to
 // disconnect.
 func Connect(ctx context.Context, natsURL, token string, options ...Option) (*Store, error) {
 	c := config{namespace: "skyserve", name: "skyserve", log: slog.New(slog.DiscardHandler)}

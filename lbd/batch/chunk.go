@@ -87,7 +87,7 @@ func (x *execution) run(ctx context.Context, tried bool) error {
 	for {
 		select {
 		case <-tick.C:
-			_ = x.report(ctx) // the last report counts
+			_ = x.report(ctx) // a failure is harmless: the last report contains all counts
 			continue
 		case <-finished:
 		}
@@ -96,7 +96,7 @@ func (x *execution) run(ctx context.Context, tried bool) error {
 	close(failures)
 	for err := range failures {
 		if err != nil {
-			_ = x.report(context.WithoutCancel(ctx)) // for the counts; whoever claims next counts again
+			_ = x.report(context.WithoutCancel(ctx)) // a failure is harmless: the next claimant counts again
 			return err
 		}
 	}

@@ -270,7 +270,7 @@ func (s *Service) sendContent(w http.ResponseWriter, req *http.Request, f *fileR
 	out := &stallingWriter{w, http.NewResponseController(w), s.opts.StallTimeout}
 	if _, err := io.Copy(out, s.store.ReadObject(req.Context(), f.File.ID, 0, f.File.Bytes)); err != nil {
 		s.log.Debug("sending a file failed", "file", f.File.ID, "err", err)
-		panic(http.ErrAbortHandler) // the client must not take a part for the whole
+		panic(http.ErrAbortHandler) // the client must not mistake a part for the whole file
 	}
 }
 

@@ -21,7 +21,7 @@ type Request struct {
 	ID       string // the request id: in logs, traces and `skyserve explain`
 	Endpoint string
 	Body     []byte
-	Caller   Caller // who pays
+	Caller   Caller // the tenant and key to which its usage is charged
 	// Age is the time since the batch was created, Due the time until it expires.
 	Age, Due time.Duration
 }
@@ -74,7 +74,7 @@ type worker struct {
 	seen       map[string]time.Time // other workers: when their last heartbeat was observed; zero = ended
 	running    map[string]*running  // by key of the batch
 	inFlight   int                  // claimed requests without a result
-	serial     map[string]bool      // batches whose validation or output this worker does
+	serial     map[string]bool      // batches that this worker validates or whose output it writes: one worker does it
 }
 
 // openBatch is a batch as last read or written.
@@ -97,7 +97,7 @@ func newWorker(s *Service) *worker {
 
 const workerPrefix = "worker."
 
-// RunWorker executes batches until ctx ends. Then it gives its claims back, so that other balancers
+// RunWorker executes batches until ctx ends. Then it releases its claims, so that other balancers
 // continue at once.
 func (s *Service) RunWorker(ctx context.Context) {
 	w := s.worker
@@ -135,7 +135,7 @@ func (s *Service) RunWorker(ctx context.Context) {
 	loops.Wait()
 }
 
-// wakeUp makes the worker look for more to do.
+// wakeUp makes RunWorker call step soon.
 func (w *worker) wakeUp() {
 	select {
 	case w.wake <- struct{}{}:
@@ -158,7 +158,7 @@ func (w *worker) sendHeartbeats(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			w.tasks.Wait()
-			// Without it the others wait until the heartbeat is too old.
+			// If this fails, the others wait until the heartbeat is too old.
 			_ = w.s.records.Delete(context.WithoutCancel(ctx), workerPrefix+w.id)
 			return
 		case <-tick.C:
@@ -175,7 +175,7 @@ func (w *worker) observeWorker(c store.KeyChange) {
 	}
 }
 
-// observeBatch notes a change of a batch, and stops what it no longer needs.
+// observeBatch records a change of a batch. It cancels the chunks that this worker must no longer execute.
 func (w *worker) observeBatch(c store.KeyChange) {
 	var r job.Record
 	gone := c.Deleted || json.Unmarshal(c.Value, &r) != nil || r.Batch.Status.Final()
@@ -224,12 +224,13 @@ func (w *worker) live(now time.Time) func(string) bool {
 	}
 }
 
-// step does what the batches need and this worker can do.
+// step makes one pass over the open batches: it advances their states, starts validations and the writing of
+// output files, and claims chunks.
 func (w *worker) step(ctx context.Context) {
 	w.mu.Lock()
 	registered := w.registered
 	w.mu.Unlock()
-	if !registered { // the others would take its claims for those of a dead worker
+	if !registered { // the others would treat its claims as those of a dead worker
 		return
 	}
 	now := w.s.now()
@@ -265,7 +266,7 @@ func (w *worker) batch(key string) (job.Record, bool) {
 	return r.Record, ok
 }
 
-// change changes a batch in the store, and here. It reports whether it did.
+// change changes a batch in the store and in w.open. It reports whether the change was stored.
 func (w *worker) change(ctx context.Context, key string, f func(*job.Record) error) bool {
 	r, revision, err := w.s.updateBatch(ctx, key, f)
 	switch {
@@ -283,7 +284,7 @@ func (w *worker) change(ctx context.Context, key string, f func(*job.Record) err
 	return err == nil
 }
 
-// startSerial starts the validation, or the writing of the output files, if no worker does it.
+// startSerial starts the validation of a batch or the writing of its output files, if no worker does it.
 func (w *worker) startSerial(ctx context.Context, key string) {
 	r, ok := w.batch(key)
 	w.mu.Lock()
@@ -350,7 +351,7 @@ func (w *worker) setSerial(key string, on bool) {
 	}
 }
 
-// release gives a claim back, also while the balancer ends.
+// release releases a claim, also while the balancer ends.
 func (w *worker) release(ctx context.Context, key string, f func(*job.Record)) {
 	stopping := ctx.Err() != nil
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTimeout)
@@ -363,7 +364,7 @@ func (w *worker) release(ctx context.Context, key string, f func(*job.Record)) {
 	}
 }
 
-// releaseTimeout is the timeout of giving a claim back: other workers take it over later anyway.
+// releaseTimeout is the timeout of releasing a claim: other workers take it over later anyway.
 const releaseTimeout = 5 * time.Second
 
 // sleep waits for d or the end of ctx.
@@ -376,8 +377,8 @@ func sleep(ctx context.Context, d time.Duration) {
 	}
 }
 
-// capacity returns how many requests for models this worker may have in flight. Without a replica for each
-// of them, only urgent requests are sent from here, to other regions.
+// capacity returns how many requests for models this worker may have in flight. If a model has no replica at
+// this balancer, only urgent requests are sent from here, to other regions.
 func (w *worker) capacity(models []string, urgent bool) int {
 	replicas := -1
 	for _, m := range models {
@@ -431,9 +432,8 @@ func (w *worker) claimed() int {
 	return w.inFlight
 }
 
-// liveChunks is live for the chunks of a batch: none of this worker's is claimed that it does not execute.
-// Claimable asks for one chunk after the other, so it needs no index: a worker that executes any chunk of the batch has
-// released the others.
+// liveChunks is live for the chunks of a batch. This worker's own claims are valid only while it executes
+// chunks of the batch: it has then released those that it does not execute.
 func (w *worker) liveChunks(now time.Time, key string) func(string) bool {
 	live := w.live(now)
 	w.mu.Lock()

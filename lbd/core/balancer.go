@@ -25,7 +25,7 @@ type request struct {
 	sentAt       time.Duration
 	target       *target // nil while queued
 	attempts     int
-	// At its target when it was sent, including it: the unconfirmed and the outstanding requests.
+	// The numbers of unconfirmed and of outstanding requests at its target when it was sent, including itself.
 	sentTogether, sentOutstanding int
 	// avoid lists the ids of the engines and peers that failed the request in this round. retryRounds counts
 	// the earlier rounds, in which every target failed. failedAt is the time of the last failure.
@@ -281,7 +281,7 @@ func (b *Balancer) handleFinished(now time.Duration, id string, out *Outcome) {
 		return
 	}
 	if !started {
-		t.starts.addWhole(now, r, &b.cfg)
+		t.starts.addUnstreamed(now, r, &b.cfg)
 	}
 	b.learnFromEnd(now, t, r, own)
 	b.queue(r.Model).chargeServed(r, out)
@@ -295,7 +295,7 @@ func (b *Balancer) handleFinished(now time.Duration, id string, out *Outcome) {
 	b.caches.recordFinished(now, &t.cacheTarget, r.Tenant, r.Prompt, answered, r.sessionStart)
 	b.counts.Finished++
 	t.breaker.Served()
-	b.countContradicted(now, r)
+	b.countWrongRefusals(now, r)
 	b.clearSuspect(now, r)
 	b.forgetRequest(r)
 	b.placeSameModel(now, r)

@@ -23,8 +23,8 @@ func newBatch(p policy.Policy) batch {
 	return batch{policy: batcher}
 }
 
-// freeSlotsPerRequest is the number of free slots per waiting request from which the pool is
-// decided immediately: with that much capacity, collecting more requests only makes them wait.
+// freeSlotsPerRequest is a number of free slots per waiting request. With as many or more, the pool is
+// decided immediately: collecting more requests would only make them wait.
 const freeSlotsPerRequest = 4
 
 // maxImmediateQueue is the queue length up to which a pool may be decided immediately. For longer

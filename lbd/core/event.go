@@ -132,7 +132,7 @@ type Outcome struct {
 	// Refused: the target rejected the request for a reason that may not apply to another target:
 	// 401, 403, 404 of the model, 429, 503; with Unsure also another client error.
 	Refused bool `json:"refused,omitempty"`
-	// Unsure: the target may be in order. With Refused, the rejection may be about the request itself, as
+	// Unsure: the failure may not be the target's fault. With Refused, the rejection may be about the request itself, as
 	// a 400 or 422 is; it counts as a failure of the target only if another target then serves the
 	// request. Without Refused, the target cannot continue the answer of another one.
 	Unsure bool `json:"unsure,omitempty"`
@@ -218,7 +218,7 @@ type ModelLoad struct {
 	Wait      time.Duration `json:"wait_ns"`
 	Residence time.Duration `json:"residence_ns"`
 	// Pace is the mean over the live replicas of the time between two tokens, divided by that of the
-	// nominal replica; 0 = unknown.
+	// nominal replica (policy.NominalStep); 0 = unknown.
 	Pace float64 `json:"pace,omitempty"`
 	// Adapters are the LoRA adapters that the live replicas serve, sorted. Unknown = any may be served.
 	Adapters policy.Maybe[[]string] `json:"adapters,omitzero"`
@@ -231,7 +231,7 @@ type ActionKind string
 const (
 	ActionDispatch ActionKind = "dispatch" // send request ID to replica Target
 	ActionForward  ActionKind = "forward"  // send request ID to peer Target with Hop
-	ActionQueue    ActionKind = "hold"     // request ID stays in the queue, held for replica Target if set, Reason QueuedForStart or none; nothing to do
+	ActionQueue    ActionKind = "hold"     // request ID stays in the queue, held for replica Target if set; Reason is QueuedForStart or empty. Nothing to perform
 	ActionBounce   ActionKind = "bounce"   // return request ID to peer Target
 	ActionReject   ActionKind = "reject"   // end request ID with Reason
 	ActionAbort    ActionKind = "abort"    // stop request ID at Target: its client disconnected

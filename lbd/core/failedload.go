@@ -120,9 +120,9 @@ func (r *request) undoFailures() {
 	}
 }
 
-// countContradicted counts a failure of each target that rejected r as if it were invalid: another
+// countWrongRefusals counts a failure of each target that rejected r as if it were invalid: another
 // target has served it.
-func (b *Balancer) countContradicted(now time.Duration, r *request) {
+func (b *Balancer) countWrongRefusals(now time.Duration, r *request) {
 	for _, f := range r.refusals {
 		if f.unsure {
 			b.countFailure(now, f.target, r, f.target.breaker.Open())

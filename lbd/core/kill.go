@@ -86,8 +86,9 @@ type servedFingerprint struct {
 type openFailure struct {
 	suspect *killSuspect
 	at      time.Duration
-	before  int  // kills of the suspect before this failure, including failures that were open
-	alone   bool // it was the isolated request of the engine
+	before  int // kills of the suspect before this failure, including failures that were open
+	// wasIsolated means that it was the isolated request of the engine.
+	wasIsolated bool
 }
 
 // kills counts the deaths that r is suspected of, including those that peers reported.
@@ -238,19 +239,19 @@ func (b *Balancer) markSuspect(now time.Duration, r *request) {
 	r.probesBy = 0
 	recent := now-r.sentAt < recentSend
 	r.isolated = r.isolated || recent && !t.survived(now)
-	alone := recent && t.isolation.request == r
+	wasIsolated := recent && t.isolation.request == r
 	s := b.suspectOf(now, r)
 	r.suspect = s
 	for i := range t.openFailures {
 		if e := &t.openFailures[i]; e.suspect == s {
-			e.alone = e.alone || alone
+			e.wasIsolated = e.wasIsolated || wasIsolated
 			return
 		}
 	}
 	if len(t.openFailures) >= maxOpenFailures {
 		b.dismissFailures(t, 1)
 	}
-	t.openFailures = append(t.openFailures, openFailure{suspect: s, at: now, before: s.kills + r.Kills + s.openFailures, alone: alone})
+	t.openFailures = append(t.openFailures, openFailure{suspect: s, at: now, before: s.kills + r.Kills + s.openFailures, wasIsolated: wasIsolated})
 	s.openFailures++
 }
 
@@ -361,12 +362,12 @@ func (b *Balancer) closeFailure(s *killSuspect) {
 // countDeath counts the death of t, and of the other ranks of its engine, against their suspects:
 // it counts as one death for each suspect.
 func (b *Balancer) countDeath(now time.Duration, t *target) {
-	repeated, alone := 0, false // suspects of earlier deaths; whether one of them was isolated here
+	repeated, anyIsolated := 0, false // suspects of earlier deaths; whether one of them was isolated here
 	failures := b.takeFailures(t.engine)
 	for _, e := range failures {
 		if e.before > 0 {
 			repeated++
-			alone = alone || e.alone
+			anyIsolated = anyIsolated || e.wasIsolated
 		}
 	}
 	for _, e := range failures {
@@ -377,9 +378,9 @@ func (b *Balancer) countDeath(now time.Duration, t *target) {
 		case s.deaths > b.allowedKills(s.fingerprint):
 			s.kills = max(s.kills, b.allowedKills(s.fingerprint)-1)
 			b.addKill(now, s, t.id)
-		case e.before == 0, e.alone && !b.runsOnOtherEngines(now, s, t), repeated == 1 && !b.runsOnOtherEngines(now, s, t):
+		case e.before == 0, e.wasIsolated && !b.runsOnOtherEngines(now, s, t), repeated == 1 && !b.runsOnOtherEngines(now, s, t):
 			b.addKill(now, s, t.id)
-		case e.alone || !alone:
+		case e.wasIsolated || !anyIsolated:
 			s.isolated = true
 		}
 		b.closeFailure(s)
@@ -389,19 +390,19 @@ func (b *Balancer) countDeath(now time.Duration, t *target) {
 
 // takeFailures removes and returns the open failures of the ranks of an engine, one per suspect.
 func (b *Balancer) takeFailures(engine string) (all []openFailure) {
-	places := map[*killSuspect]int{}
+	indexes := map[*killSuspect]int{}
 	for _, t := range b.replicas {
 		if t.engine != engine {
 			continue
 		}
 		for _, e := range t.openFailures {
-			i, known := places[e.suspect]
+			i, known := indexes[e.suspect]
 			if !known {
-				places[e.suspect] = len(all)
+				indexes[e.suspect] = len(all)
 				all = append(all, e)
 				continue
 			}
-			all[i].alone = all[i].alone || e.alone
+			all[i].wasIsolated = all[i].wasIsolated || e.wasIsolated
 			all[i].at, all[i].before = max(all[i].at, e.at), max(all[i].before, e.before)
 			b.closeFailure(e.suspect)
 		}

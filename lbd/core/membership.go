@@ -75,8 +75,8 @@ func (b *Balancer) addReplica(now time.Duration, info *ReplicaInfo) {
 	b.queue(info.Model).activeAt = now
 }
 
-// removeReplica removes a replica and, without neighbours, its prefixes at once. Its outstanding
-// requests end by their own events.
+// removeReplica removes a replica. If this region has no other balancer, its prefixes are removed at
+// once. Its outstanding requests end by their own events.
 func (b *Balancer) removeReplica(now time.Duration, id string) {
 	t := findTarget(b.replicas, id)
 	if t == nil {
@@ -375,7 +375,7 @@ type ReplicaView struct {
 	Age         time.Duration
 	Tokens      int64 // generated since it was added
 	// Held is the number of waiting requests held for it. Pace is its time between two tokens
-	// divided by that of the nominal replica, as learned from responses.
+	// divided by that of the nominal replica (policy.NominalStep), as learned from responses.
 	Held int
 	Pace float64
 	// OutstandingLimit is the limit of its outstanding requests while its pending count is unknown or

@@ -38,9 +38,9 @@ func (s *starts) removeRequest(r *request) {
 	}
 }
 
-// addWhole records the response of r, served in one piece: it shows no first token. One that
-// arrives late may be long.
-func (s *starts) addWhole(now time.Duration, r *request, c *Config) {
+// addUnstreamed records the response of r, which was not streamed and therefore has no first token. A
+// response that arrives late is ignored: it may be long.
+func (s *starts) addUnstreamed(now time.Duration, r *request, c *Config) {
 	if now-r.sentAt <= c.ProbeInterval {
 		s.together, s.concurrent = max(s.together, r.sentTogether), max(s.concurrent, r.sentOutstanding)
 	}

@@ -518,7 +518,7 @@ func gpusOf(o provision.Object) int {
 }
 
 // unitOf returns the unit of an engine on a machine with a number of GPUs, and its base URL. at
-// contains the machine's loopback address; containers have their own.
+// contains the loopback address of the machine; a container has its own loopback address.
 func unitOf(m *service.Model, gpus int, at provision.MachineEndpoints) (u agent.Unit, base string) {
 	if at.Engine != "" { // several share the loopback address
 		args := slices.Insert(provision.SimEngineArgs(m, at.Engine), simSeedAt, "--seed", strings.TrimLeft(at.Engine[strings.LastIndexByte(at.Engine, ':')+1:], "0"))

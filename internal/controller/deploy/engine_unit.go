@@ -39,9 +39,7 @@ func containerOf(e *service.Engine, gpus, port int, args []string) agent.Unit {
 			u.Adapters = append(u.Adapters, agent.Adapter{Name: a.Name, From: adapterSource(a), To: adapterPath(i)})
 		}
 	}
-	if dir := compileCaches[e.Kind]; dir != "" {
-		u.Compiled = []string{dir}
-	}
+	u.Compiled = compileCaches[e.Kind]
 	if e.CacheEvents {
 		for rank := range max(1, e.DataParallel) {
 			u.MorePorts = append(u.MorePorts, portCacheEvents+rank)
@@ -53,9 +51,14 @@ func containerOf(e *service.Engine, gpus, port int, args []string) agent.Unit {
 	return u
 }
 
-// compileCaches are the directories in which engines keep what torch.compile made, in the containers of
-// their images (VLLM_CACHE_ROOT in vllm/envs.py; SGLang's docs/backend/server_arguments.md, 2026).
-var compileCaches = map[service.EngineKind]string{service.EngineVLLM: "/root/.cache/vllm", service.EngineSGLang: "/tmp/torchinductor_root"}
+// compileCaches are the directories in which engines and their libraries keep compiled code, in the
+// containers of their images, which run as root: vLLM (VLLM_CACHE_ROOT in vllm/envs.py), SGLang
+// (docs/references/torch_compile_cache.md), FlashInfer (FLASHINFER_WORKSPACE_BASE in
+// flashinfer/jit/env.py), Triton (triton/runtime/cache.py) and TorchInductor (its default for root); 2026.
+var compileCaches = map[service.EngineKind][]string{
+	service.EngineVLLM:   {"/root/.cache/vllm", "/root/.cache/flashinfer", "/root/.triton/cache", "/tmp/torchinductor_root"},
+	service.EngineSGLang: {"/root/.cache/sglang", "/root/.cache/flashinfer", "/root/.triton/cache", "/tmp/torchinductor_root"},
+}
 
 const (
 	// flagMaxRank is vLLM's flag for the highest rank of its adapters, 16 by default.

@@ -94,9 +94,13 @@ func TestEnginesPublishCacheEvents(t *testing.T) {
 	}
 }
 
-// What an engine compiled outlives its container, outside the cache of the hub.
+// What an engine and its libraries compile outlives its container, outside the cache of the hub.
 func TestEnginesKeepCompiledCode(t *testing.T) {
-	for kind, want := range map[service.EngineKind]string{service.EngineVLLM: "[/root/.cache/vllm]", service.EngineSGLang: "[/tmp/torchinductor_root]", service.EngineOpenAI: "[]"} {
+	for kind, want := range map[service.EngineKind]string{
+		service.EngineVLLM:   "[/root/.cache/vllm /root/.cache/flashinfer /root/.triton/cache /tmp/torchinductor_root]",
+		service.EngineSGLang: "[/root/.cache/sglang /root/.cache/flashinfer /root/.triton/cache /tmp/torchinductor_root]",
+		service.EngineOpenAI: "[]",
+	} {
 		if u, _ := argsOf(service.Engine{Kind: kind}, 1); fmt.Sprint(u.Compiled) != want {
 			t.Errorf("%s: %v, want %s", kind, u.Compiled, want)
 		}

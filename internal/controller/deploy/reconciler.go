@@ -180,8 +180,9 @@ func withoutIDs(text string) string {
 	}), " ")
 }
 
-// reconcileOnce observes the service once and applies the necessary changes; busy means that a change is
-// in progress.
+// reconcileOnce observes the service once and applies the necessary changes. It calls may before each change;
+// an error means that this controller may not change anything any more. busy means that a change is in
+// progress.
 func (k *Reconciler) reconcileOnce(ctx context.Context, may func() error) (busy bool, err error) {
 	unlock, err := k.lock()
 	if errors.Is(err, controller.ErrBusy) {
@@ -360,8 +361,7 @@ func isReconcilerChange(p *Plan, c provision.Change) bool {
 }
 
 // removesFallback reports whether a change removes a fallback replica of another region of spec, or an
-// overprovisioned one, and all
-// desired replicas are ready without it.
+// overprovisioned one, while all desired replicas are ready without it.
 func removesFallback(spec *service.Spec, p *Plan, c provision.Change, seen map[string]AgentReport) bool {
 	if c.Kind() != provision.KindReplica || c.Action != provision.ActionTerminate || c.Observed.TerminatedReason != "" || planContains(p, c.ID()) {
 		return false

@@ -339,7 +339,8 @@ func machineStatus(spec *service.Spec, o provision.Object, a machineAnswer) Mach
 	return m
 }
 
-// controllerOf returns the controller's status from the machines' statuses; nil without a known machine of it.
+// controllerOf returns the controller's status from the machines' statuses; nil if the service has no controller,
+// or its machine does not run one.
 func controllerOf(spec *service.Spec, machines []provision.Object, responses []machineAnswer) *ControllerStatus {
 	c := &ControllerStatus{ID: provision.ControllerID, Machine: cloud.ControllerMachine(spec), State: service.StateFailed, Reason: "its machine no longer exists; run 'skyserve up' to replace it"}
 	if c.Machine == "" {
@@ -399,28 +400,28 @@ func regionsOf(spec *service.Spec, machines []provision.Object, responses []mach
 
 // overallState returns the state of the service; whole means that every region was listed.
 func (s *ServiceStatus) overallState(whole bool) ServiceState {
-	well, serving, coming := whole && len(s.Drift) == 0 && s.Problem == "", false, false
+	healthy, serving, starting := whole && len(s.Drift) == 0 && s.Problem == "", false, false
 	if s.DNS != nil && s.DNS.Server != nil && s.DNS.Server.State != service.StateReady {
-		well = false
+		healthy = false
 	}
 	if c := s.Controller; c != nil && c.State != service.StateReady {
-		well = false
+		healthy = false
 	}
 	for _, r := range s.Regions {
 		for _, m := range slices.Concat(r.Balancers, r.Replicas) {
-			well = well && (m.State == service.StateReady || m.Drained || m.Donated || !m.Wanted)
+			healthy = healthy && (m.State == service.StateReady || m.Drained || m.Donated || !m.Wanted)
 		}
 		for _, b := range r.Balancers {
 			serving = serving || b.State == service.StateReady
-			coming = coming || b.State == service.StateStarting || b.State == service.StateProvisioning
+			starting = starting || b.State == service.StateStarting || b.State == service.StateProvisioning
 		}
 	}
 	switch {
-	case serving && well:
+	case serving && healthy:
 		return StateReady
 	case serving:
 		return StateDegraded
-	case coming:
+	case starting:
 		return StateStarting
 	case !whole:
 		return StateUnknown

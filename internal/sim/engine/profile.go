@@ -96,6 +96,9 @@ func FindProfile(name string) (Profile, error) {
 	return Profile{}, fmt.Errorf("unknown engine profile %q: must be one of %s", name, strings.Join(names, ", "))
 }
 
+// MinKVTokens is the minimum of Profile.KVTokens: a prompt of one token and its response.
+const MinKVTokens = 2
+
 // Validate returns an error for an invalid profile.
 func (p Profile) Validate() error {
 	leastDecode := int64(1)
@@ -113,7 +116,7 @@ func (p Profile) Validate() error {
 		{"DecodePerRequest", int64(p.DecodePerRequest), 0},
 		{"DecodePerKVToken", int64(p.DecodePerKVToken), 0},
 		{"ChunkTokens", int64(p.ChunkTokens), 1},
-		{"KVTokens", int64(p.KVTokens), 2},
+		{"KVTokens", int64(p.KVTokens), MinKVTokens},
 		{"MaxRunning", int64(p.MaxRunning), 1},
 		{"ReservePerMille", int64(p.ReservePerMille), 0},
 	} {

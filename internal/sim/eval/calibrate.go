@@ -194,7 +194,7 @@ func tableEngine(f *engine.Fit) CalibratedEngine {
 	for _, held := range []struct {
 		name   string
 		errors engine.FitErrors
-	}{{"one run in five", f.Repetitions}, {"whole points", f.Points}, {"(noise)", f.Noise}} {
+	}{{"one run in five", f.Repetitions}, {"all of one size", f.Points}, {"(noise)", f.Noise}} {
 		for _, of := range []struct {
 			name   string
 			errors engine.Errors

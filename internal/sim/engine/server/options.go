@@ -116,7 +116,7 @@ func (o Options) withDefaults() (Options, error) {
 
 func (o Options) validate() error {
 	if !(o.Speed > 0 && o.Speed <= maxSpeed) {
-		return fmt.Errorf("checking the engine's options: speed must be greater than 0 and at most %g, got %g", maxSpeed, o.Speed)
+		return fmt.Errorf("checking the engine's options: speed must be greater than 0 and at most %.0f, got %g", maxSpeed, o.Speed)
 	}
 	if o.DataParallel < 1 || o.DataParallel > service.MaxDataParallel {
 		return fmt.Errorf("checking the engine's options: data-parallel ranks must be from 1 to %d, got %d", service.MaxDataParallel, o.DataParallel)
