@@ -34,6 +34,7 @@ const (
 type result struct {
 	Failed bool            `json:"f,omitempty"`
 	Line   json.RawMessage `json:"l,omitempty"`
+	Usage  *job.Usage      `json:"u,omitempty"` // of a completed request
 	// Object contains the line, of Size bytes, if it is too large for a value.
 	Object string `json:"o,omitempty"`
 	Size   int64  `json:"s,omitempty"`
@@ -237,6 +238,10 @@ func (x *execution) record(ctx context.Context, index int, o *job.Output) error 
 	s := x.w.s
 	key := chunkPrefix(x.batch.Batch.ID, x.chunk) + strconv.Itoa(index)
 	r := result{Failed: o.Failed(), Line: bytes.TrimSuffix(o.Encode(), []byte("\n"))}
+	if !r.Failed {
+		usage := job.UsageOf(o.Response.Body)
+		r.Usage = &usage
+	}
 	for backoff := retryMin / 4; ; backoff = min(2*backoff, retryMax) {
 		err := s.createResult(ctx, key, r)
 		if err == nil {
@@ -273,7 +278,7 @@ func (s *Service) createResult(ctx context.Context, key string, r result) error 
 		_, err := s.results.Create(ctx, key, encode(r))
 		return err
 	}
-	large := result{Failed: r.Failed, Object: newID("result-", s.now())}
+	large := result{Failed: r.Failed, Usage: r.Usage, Object: newID("result-", s.now())}
 	var err error
 	if large.Size, err = s.store.WriteObject(ctx, large.Object, bytes.NewReader(append(r.Line, '\n'))); err != nil {
 		return err

@@ -137,23 +137,22 @@ func (w *worker) update(ctx context.Context, key string, f func(*job.Record) err
 func (w *worker) finish(ctx context.Context, key string, r *job.Record, outputID, errorID string) error {
 	s := w.s
 	output, failures := s.newOutputFile(ctx, r, outputID, "_output.jsonl"), s.newOutputFile(ctx, r, errorID, "_error.jsonl")
-	counts := job.Counts{Total: r.Batch.RequestCounts.Total}
-	var objects []result
+	var sum totals
 	var err error
 	for chunk := 0; chunk < len(r.Chunks) && err == nil; chunk++ {
-		err = w.finishChunk(ctx, r, chunk, output, failures, &counts, &objects)
+		err = w.finishChunk(ctx, r, chunk, output, failures, &sum)
 	}
 	outputID, closeErr := output.close(err)
 	errorID, closeErr2 := failures.close(err)
 	if err = errors.Join(err, closeErr, closeErr2); err != nil {
 		return err
 	}
-	if err := w.update(ctx, key, func(r *job.Record) error { return r.Finish(w.id, outputID, errorID, counts, s.now()) }); err != nil {
+	if err := w.update(ctx, key, func(r *job.Record) error { return r.Finish(w.id, outputID, errorID, sum.counts, sum.usage, s.now()) }); err != nil {
 		return err
 	}
 	// What remains after a crash here is removed by sweep.
 	err = s.results.Clear(ctx, r.Batch.ID+".")
-	for _, o := range objects {
+	for _, o := range sum.objects {
 		err = errors.Join(err, s.store.DeleteObject(ctx, o.Object))
 	}
 	if err != nil {
@@ -162,8 +161,15 @@ func (w *worker) finish(ctx context.Context, key string, r *job.Record, outputID
 	return nil
 }
 
+// totals are sums over the results of a batch.
+type totals struct {
+	counts  job.Counts
+	usage   job.Usage
+	objects []result // those whose line is an object
+}
+
 // finishChunk appends the results of a chunk to the files.
-func (w *worker) finishChunk(ctx context.Context, r *job.Record, chunk int, output, failures *outputFile, counts *job.Counts, objects *[]result) error {
+func (w *worker) finishChunk(ctx context.Context, r *job.Record, chunk int, output, failures *outputFile, sum *totals) error {
 	s := w.s
 	results, err := s.chunkResults(ctx, r.Batch.ID, chunk)
 	if err != nil {
@@ -185,14 +191,18 @@ func (w *worker) finishChunk(ctx context.Context, r *job.Record, chunk int, outp
 			line.Failed, in = true, bytes.NewReader(o.Encode())
 		case line.Object != "":
 			in = s.store.ReadObject(ctx, line.Object, 0, line.Size)
-			*objects = append(*objects, line)
+			sum.objects = append(sum.objects, line)
 		}
 		file := output
+		sum.counts.Total++
 		if line.Failed {
 			file = failures
-			counts.Failed++
+			sum.counts.Failed++
 		} else {
-			counts.Completed++
+			sum.counts.Completed++
+		}
+		if line.Usage != nil {
+			sum.usage.Add(*line.Usage)
 		}
 		if err := file.writeFrom(in); err != nil {
 			return err
