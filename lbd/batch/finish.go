@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"strings"
 	"sync"
 
 	"skyserve/internal/store"
@@ -205,74 +204,6 @@ func (w *worker) finishChunk(ctx context.Context, r *job.Record, chunk int, outp
 			sum.usage.Add(*line.Usage)
 		}
 		if err := file.writeFrom(in); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// sweep removes expired files, results of batches that have ended, and heartbeats of dead workers.
-func (s *Service) sweep(ctx context.Context) error {
-	files, err := s.records.List(ctx, "file.")
-	if err != nil {
-		return err
-	}
-	for _, e := range files {
-		var f fileRecord
-		if json.Unmarshal(e.Value, &f) == nil && f.expired(s.now()) {
-			if err := s.removeFile(ctx, &f); err != nil {
-				return err
-			}
-		}
-	}
-	return errors.Join(s.sweepResults(ctx), s.sweepWorkers(ctx))
-}
-
-// sweepResults removes the results of batches that have ended: those that a worker recorded too late.
-func (s *Service) sweepResults(ctx context.Context) error {
-	keys, err := s.results.Keys(ctx, "")
-	if err != nil {
-		return err
-	}
-	// After the keys: a batch with results was created before them.
-	batches, err := s.records.List(ctx, "batch.")
-	if err != nil {
-		return err
-	}
-	retain := map[string]bool{}
-	for _, e := range batches {
-		var r job.Record
-		if json.Unmarshal(e.Value, &r) != nil || !r.Batch.Status.Final() {
-			retain[e.Key[strings.LastIndexByte(e.Key, '.')+1:]] = true
-		}
-	}
-	for _, e := range keys {
-		id, _, _ := strings.Cut(e.Key, ".")
-		if retain[id] {
-			continue
-		}
-		retain[id] = true // it is cleared once
-		if err := s.results.Clear(ctx, id+"."); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// sweepWorkers removes the heartbeats of workers that died.
-func (s *Service) sweepWorkers(ctx context.Context) error {
-	w, now := s.worker, s.now()
-	var dead []string
-	w.mu.Lock()
-	for id, last := range w.seen {
-		if now.Sub(last) > 10*deadAfter*s.opts.heartbeat {
-			dead = append(dead, id)
-			delete(w.seen, id)
-		}
-	}
-	w.mu.Unlock()
-	for _, id := range dead {
-		if err := s.records.Delete(ctx, workerPrefix+id); err != nil {
 			return err
 		}
 	}
