@@ -76,8 +76,11 @@ func TestOfficialClientRunsBatch(t *testing.T) {
 		}
 		return b.Status == openai.BatchStatusCompleted
 	})
-	if b.RequestCounts.Completed != requests || b.RequestCounts.Total != requests || b.ErrorFileID != "" {
+	if b.RequestCounts.Completed != requests || b.RequestCounts.Total != requests || b.ErrorFileID != "" || b.Model != "chat-small" {
 		t.Errorf("%+v", b)
+	}
+	if u := b.Usage; u.OutputTokens != 4*requests || u.InputTokens < requests || u.TotalTokens != u.InputTokens+u.OutputTokens || !u.JSON.InputTokensDetails.Valid() || !u.JSON.OutputTokensDetails.Valid() {
+		t.Errorf("usage: %s", u.RawJSON())
 	}
 	content, err := api.Files.Content(ctx, b.OutputFileID)
 	if err != nil {

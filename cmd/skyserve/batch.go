@@ -347,7 +347,13 @@ func (o *batchOptions) printBatch(b *job.Batch, out io.Writer) error {
 	t.Row("id", b.ID)
 	t.Row("status", string(b.Status))
 	t.Row("requests", countsText(b.RequestCounts))
+	if b.Model != "" {
+		t.Row("model", b.Model)
+	}
 	t.Row("endpoint", b.Endpoint)
+	if u := b.Usage; u != nil {
+		t.Row("tokens", fmt.Sprintf("%d input, %d output", u.InputTokens, u.OutputTokens))
+	}
 	t.Row("created", batchTime(b.CreatedAt))
 	t.Row("expires", batchTime(b.ExpiresAt))
 	if b.OutputFileID != nil {

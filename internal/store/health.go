@@ -18,6 +18,9 @@ import (
 const (
 	// checkEvery is the interval of the check whether the store can write.
 	checkEvery = time.Second
+	// acceptTimeout is the timeout of the check whether the server accepts connections: listeners of
+	// a healthy server are seen at once, when the process gets a processor.
+	acceptTimeout = 5 * time.Second
 	// restartMax is the maximum backoff between restarts: the first is immediate, then the
 	// backoff doubles.
 	restartMax = 30 * time.Second
@@ -122,11 +125,22 @@ func check(ns *server.Server) error {
 	if ns == nil {
 		return nil
 	}
-	for _, e := range ns.Healthz(&server.HealthzOptions{Details: true}).Errors {
+	accepts := func() bool { return ns.ReadyForConnections(acceptTimeout) }
+	return writeError(ns.Healthz(&server.HealthzOptions{Details: true}).Errors, ns.JetStreamIsClustered(), accepts)
+}
+
+// writeError returns the error of a health report that says why the server cannot write; nil if none
+// does. accepts reports whether the server accepts connections.
+func writeError(report []server.HealthzError, clustered bool, accepts func() bool) error {
+	for _, e := range report {
+		// The report allows the check of the listeners 1 ms, which a busy machine exceeds.
+		if e.Type == server.HealthzErrorConn && accepts() {
+			continue
+		}
 		// While a stream is created, its directory exists before the server serves it, for
 		// long on a slow disk. checkRecovered detects streams that were lost.
 		// A member without a majority, or that is not current, waits for the others.
-		if ns.JetStreamIsClustered() && !strings.Contains(e.Error, "write error") {
+		if clustered && !strings.Contains(e.Error, "write error") {
 			continue
 		}
 		if !strings.HasSuffix(e.Error, "could not be recovered") {

@@ -12,10 +12,41 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"skyserve/internal/testkit"
 )
+
+// A store is restarted when it cannot write, not because a busy machine delays the server's check of its
+// listeners beyond 1 ms.
+func TestBusyMachineIsNoOutage(t *testing.T) {
+	busy := server.HealthzError{Type: server.HealthzErrorConn, Error: "failed to be ready for connections after 1ms: "}
+	broken := server.HealthzError{Type: server.HealthzErrorStream, Error: "stream 'KV_x' write error: no space left on device"}
+	creating := server.HealthzError{Type: server.HealthzErrorStream, Error: "stream 'KV_x' could not be recovered"}
+	behind := server.HealthzError{Type: server.HealthzErrorStream, Error: "stream 'KV_x' is not current"}
+	for _, c := range []struct {
+		report             []server.HealthzError
+		clustered, accepts bool
+		want               string
+	}{
+		{report: nil},
+		{report: []server.HealthzError{busy}, accepts: true},
+		{report: []server.HealthzError{busy}, want: busy.Error},
+		{report: []server.HealthzError{busy, broken}, accepts: true, want: broken.Error},
+		{report: []server.HealthzError{creating}, accepts: true},
+		{report: []server.HealthzError{behind}, clustered: true, accepts: true},
+		{report: []server.HealthzError{behind, broken}, clustered: true, accepts: true, want: broken.Error},
+	} {
+		got := ""
+		if err := writeError(c.report, c.clustered, func() bool { return c.accepts }); err != nil {
+			got = err.Error()
+		}
+		if got != c.want {
+			t.Errorf("%+v: %q, want %q", c, got, c.want)
+		}
+	}
+}
 
 // A client reports why it cannot write until a write succeeds. A successful read does not clear the
 // problem.

@@ -4,6 +4,8 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"crypto/sha256"
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"io"
@@ -62,27 +64,37 @@ func (e *ReadError) Unwrap() error { return e.Err }
 // WriteObject returns. An object of that name is replaced; readers must know its new size. After an error nothing
 // remains, unless the store is unavailable. A failure of r is a *ReadError.
 func (s *Store) WriteObject(ctx context.Context, name string, r io.Reader) (size int64, err error) {
-	in := bufio.NewReaderSize(r, 64<<10)
+	in, buf := bufio.NewReaderSize(r, 64<<10), []byte(nil)
 	for part := int64(0); ; part++ {
 		if _, err := in.Peek(1); errors.Is(err, io.EOF) {
 			return size, nil
 		} else if err != nil {
 			return 0, errors.Join(&ReadError{err}, s.DeleteObject(context.WithoutCancel(ctx), name))
 		}
-		n, err := s.writePart(ctx, partName(name, part), in)
+		if buf == nil {
+			buf = make([]byte, objectPart)
+		}
+		n, err := s.writePart(ctx, partName(name, part), in, buf)
 		if size += n; err != nil {
 			return 0, errors.Join(err, s.DeleteObject(context.WithoutCancel(ctx), name))
 		}
 	}
 }
 
-// writePart stores the next part of in. The time of reading from a slow client does not count. A part that
+// writePart stores the next part of in, which it reads into buf. The time of reading from a slow client does not count. A part that
 // is being written is completed after the end of ctx: NATS's client would leave its chunks behind.
-func (s *Store) writePart(ctx context.Context, name string, in io.Reader) (int64, error) {
-	part, err := io.ReadAll(io.LimitReader(in, objectPart))
-	if err != nil {
-		return 0, &ReadError{err}
+func (s *Store) writePart(ctx context.Context, name string, in io.Reader, buf []byte) (int64, error) {
+	n := 0
+	for n < len(buf) {
+		m, err := in.Read(buf[n:])
+		if n += m; errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil { // io.ErrUnexpectedEOF of an incomplete upload, too
+			return 0, &ReadError{err}
+		}
 	}
+	part := buf[:n]
 	octx, cancel := context.WithTimeout(context.WithoutCancel(ctx), partTimeout)
 	defer cancel()
 	o, err := s.objects(octx)
@@ -122,7 +134,8 @@ type objectReader struct {
 	s         *Store
 	name      string
 	next, end int64
-	part      []byte // unread
+	part      []byte       // unread, of buf
+	buf       bytes.Buffer // the last part
 }
 
 // Read returns the next bytes.
@@ -146,10 +159,11 @@ func (r *objectReader) fetchPart() error {
 	octx, cancel := context.WithTimeout(r.ctx, partTimeout)
 	defer cancel()
 	o, err := r.s.objects(octx)
-	var part []byte
+	r.buf.Reset()
 	if err == nil {
-		part, err = o.GetBytes(octx, partName(r.name, number))
+		err = r.s.getPart(octx, o, partName(r.name, number), &r.buf)
 	}
+	part := r.buf.Bytes()
 	if errors.Is(err, jetstream.ErrObjectNotFound) {
 		err = fmt.Errorf("%w: %w", ErrNotFound, err)
 	}
@@ -163,3 +177,49 @@ func (r *objectReader) fetchPart() error {
 	r.part, r.next = part[from:to], number*objectPart+to
 	return nil
 }
+
+// getPart appends a part to buf. It does not use jetstream.ObjectStore.Get, which leaves a goroutine behind
+// when ctx ends or the connection is lost at the wrong moment.
+func (s *Store) getPart(ctx context.Context, o jetstream.ObjectStore, name string, buf *bytes.Buffer) error {
+	part, err := o.GetInfo(ctx, name)
+	if err != nil || part.Size == 0 {
+		return err
+	}
+	nc, err := s.conn()
+	if err != nil {
+		return err
+	}
+	js, err := jetstream.New(nc)
+	if err != nil {
+		return err
+	}
+	stream := "OBJ_" + part.Bucket
+	c, err := js.CreateConsumer(ctx, stream, jetstream.ConsumerConfig{
+		FilterSubject: chunkSubject(part.Bucket) + part.NUID, AckPolicy: jetstream.AckNonePolicy,
+		MemoryStorage: true, Replicas: 1, InactiveThreshold: partTimeout,
+	})
+	if err != nil {
+		return err
+	}
+	defer func() { _ = js.DeleteConsumer(ctx, stream, c.CachedInfo().Name) }() // else it ends after partTimeout
+	batch, err := c.Fetch(int(part.Chunks), jetstream.FetchContext(ctx))
+	if err != nil {
+		return err
+	}
+	buf.Grow(int(part.Size))
+	for m := range batch.Messages() {
+		buf.Write(m.Data())
+	}
+	if err := batch.Error(); err != nil {
+		return err
+	}
+	digest := sha256.Sum256(buf.Bytes())
+	if got := "SHA-256=" + base64.URLEncoding.EncodeToString(digest[:]); got != part.Digest {
+		return fmt.Errorf("part %s is damaged: its digest is %s, want %s", name, got, part.Digest)
+	}
+	return nil
+}
+
+// chunkSubject returns the beginning of the subjects of chunks in a bucket of objects, as NATS defines it
+// (ADR-20).
+func chunkSubject(bucket string) string { return "$O." + bucket + ".C." }

@@ -34,6 +34,7 @@ const (
 type result struct {
 	Failed bool            `json:"f,omitempty"`
 	Line   json.RawMessage `json:"l,omitempty"`
+	Usage  *job.Usage      `json:"u,omitempty"` // of a completed request
 	// Object contains the line, of Size bytes, if it is too large for a value.
 	Object string `json:"o,omitempty"`
 	Size   int64  `json:"s,omitempty"`
@@ -237,8 +238,12 @@ func (x *execution) record(ctx context.Context, index int, o *job.Output) error 
 	s := x.w.s
 	key := chunkPrefix(x.batch.Batch.ID, x.chunk) + strconv.Itoa(index)
 	r := result{Failed: o.Failed(), Line: bytes.TrimSuffix(o.Encode(), []byte("\n"))}
+	if !r.Failed {
+		usage := job.UsageOf(o.Response.Body)
+		r.Usage = &usage
+	}
 	for backoff := retryMin / 4; ; backoff = min(2*backoff, retryMax) {
-		err := s.createResult(ctx, key, r)
+		err := s.createResult(ctx, x.batch.Batch.ID, key, r)
 		if err == nil {
 			s.metrics.requests.WithLabelValues(resultLabel(r.Failed)).Inc()
 			x.count(r.Failed)
@@ -267,13 +272,19 @@ func resultLabel(failed bool) string {
 	return "completed"
 }
 
-// createResult stores a result; store.ErrConflict if there is one. A large line is stored as an object.
-func (s *Service) createResult(ctx context.Context, key string, r result) error {
+// resultInfix separates the batch from the rest of the name of a large result.
+const resultInfix = ".result-"
+
+// resultName returns the name of the object of a large result.
+func resultName(batch string, now time.Time) string { return newID(batch+resultInfix, now) }
+
+// createResult stores a result of a batch; store.ErrConflict if there is one. A large line is stored as an object.
+func (s *Service) createResult(ctx context.Context, batch, key string, r result) error {
 	if len(r.Line) <= store.MaxBucketValue/2 {
 		_, err := s.results.Create(ctx, key, encode(r))
 		return err
 	}
-	large := result{Failed: r.Failed, Object: newID("result-", s.now())}
+	large := result{Failed: r.Failed, Usage: r.Usage, Object: resultName(batch, s.now())}
 	var err error
 	if large.Size, err = s.store.WriteObject(ctx, large.Object, bytes.NewReader(append(r.Line, '\n'))); err != nil {
 		return err

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"strings"
 	"sync"
 
 	"skyserve/internal/store"
@@ -137,23 +136,22 @@ func (w *worker) update(ctx context.Context, key string, f func(*job.Record) err
 func (w *worker) finish(ctx context.Context, key string, r *job.Record, outputID, errorID string) error {
 	s := w.s
 	output, failures := s.newOutputFile(ctx, r, outputID, "_output.jsonl"), s.newOutputFile(ctx, r, errorID, "_error.jsonl")
-	counts := job.Counts{Total: r.Batch.RequestCounts.Total}
-	var objects []result
+	var sum totals
 	var err error
 	for chunk := 0; chunk < len(r.Chunks) && err == nil; chunk++ {
-		err = w.finishChunk(ctx, r, chunk, output, failures, &counts, &objects)
+		err = w.finishChunk(ctx, r, chunk, output, failures, &sum)
 	}
 	outputID, closeErr := output.close(err)
 	errorID, closeErr2 := failures.close(err)
 	if err = errors.Join(err, closeErr, closeErr2); err != nil {
 		return err
 	}
-	if err := w.update(ctx, key, func(r *job.Record) error { return r.Finish(w.id, outputID, errorID, counts, s.now()) }); err != nil {
+	if err := w.update(ctx, key, func(r *job.Record) error { return r.Finish(w.id, outputID, errorID, sum.counts, sum.usage, s.now()) }); err != nil {
 		return err
 	}
 	// What remains after a crash here is removed by sweep.
 	err = s.results.Clear(ctx, r.Batch.ID+".")
-	for _, o := range objects {
+	for _, o := range sum.objects {
 		err = errors.Join(err, s.store.DeleteObject(ctx, o.Object))
 	}
 	if err != nil {
@@ -162,8 +160,15 @@ func (w *worker) finish(ctx context.Context, key string, r *job.Record, outputID
 	return nil
 }
 
+// totals are sums over the results of a batch.
+type totals struct {
+	counts  job.Counts
+	usage   job.Usage
+	objects []result // those whose line is an object
+}
+
 // finishChunk appends the results of a chunk to the files.
-func (w *worker) finishChunk(ctx context.Context, r *job.Record, chunk int, output, failures *outputFile, counts *job.Counts, objects *[]result) error {
+func (w *worker) finishChunk(ctx context.Context, r *job.Record, chunk int, output, failures *outputFile, sum *totals) error {
 	s := w.s
 	results, err := s.chunkResults(ctx, r.Batch.ID, chunk)
 	if err != nil {
@@ -185,84 +190,20 @@ func (w *worker) finishChunk(ctx context.Context, r *job.Record, chunk int, outp
 			line.Failed, in = true, bytes.NewReader(o.Encode())
 		case line.Object != "":
 			in = s.store.ReadObject(ctx, line.Object, 0, line.Size)
-			*objects = append(*objects, line)
+			sum.objects = append(sum.objects, line)
 		}
 		file := output
+		sum.counts.Total++
 		if line.Failed {
 			file = failures
-			counts.Failed++
+			sum.counts.Failed++
 		} else {
-			counts.Completed++
+			sum.counts.Completed++
+		}
+		if line.Usage != nil {
+			sum.usage.Add(*line.Usage)
 		}
 		if err := file.writeFrom(in); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// sweep removes expired files, results of batches that have ended, and heartbeats of dead workers.
-func (s *Service) sweep(ctx context.Context) error {
-	files, err := s.records.List(ctx, "file.")
-	if err != nil {
-		return err
-	}
-	for _, e := range files {
-		var f fileRecord
-		if json.Unmarshal(e.Value, &f) == nil && f.expired(s.now()) {
-			if err := s.removeFile(ctx, &f); err != nil {
-				return err
-			}
-		}
-	}
-	return errors.Join(s.sweepResults(ctx), s.sweepWorkers(ctx))
-}
-
-// sweepResults removes the results of batches that have ended: those that a worker recorded too late.
-func (s *Service) sweepResults(ctx context.Context) error {
-	keys, err := s.results.Keys(ctx, "")
-	if err != nil {
-		return err
-	}
-	// After the keys: a batch with results was created before them.
-	batches, err := s.records.List(ctx, "batch.")
-	if err != nil {
-		return err
-	}
-	retain := map[string]bool{}
-	for _, e := range batches {
-		var r job.Record
-		if json.Unmarshal(e.Value, &r) != nil || !r.Batch.Status.Final() {
-			retain[e.Key[strings.LastIndexByte(e.Key, '.')+1:]] = true
-		}
-	}
-	for _, e := range keys {
-		id, _, _ := strings.Cut(e.Key, ".")
-		if retain[id] {
-			continue
-		}
-		retain[id] = true // it is cleared once
-		if err := s.results.Clear(ctx, id+"."); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// sweepWorkers removes the heartbeats of workers that died.
-func (s *Service) sweepWorkers(ctx context.Context) error {
-	w, now := s.worker, s.now()
-	var dead []string
-	w.mu.Lock()
-	for id, last := range w.seen {
-		if now.Sub(last) > 10*deadAfter*s.opts.heartbeat {
-			dead = append(dead, id)
-			delete(w.seen, id)
-		}
-	}
-	w.mu.Unlock()
-	for _, id := range dead {
-		if err := s.records.Delete(ctx, workerPrefix+id); err != nil {
 			return err
 		}
 	}

@@ -105,6 +105,12 @@ func validID(prefix, id string) bool {
 	return ok && len(rest) == 23 && strings.Trim(rest, "abcdefghijklmnopqrstuvwxyz0123456789") == ""
 }
 
+// idTime returns the time of creation in a valid id.
+func idTime(prefix, id string) time.Time {
+	millis, _ := strconv.ParseInt(id[len(prefix):len(prefix)+11], 16, 64) // 0 is an old one
+	return time.UnixMilli(millis)
+}
+
 // fileRecord is a stored file.
 type fileRecord struct {
 	File   job.File `json:"file"`

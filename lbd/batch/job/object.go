@@ -69,26 +69,30 @@ type Problems struct {
 
 // Batch is a batch as in OpenAI's API. Times are Unix seconds; null = not reached.
 type Batch struct {
-	ID               string            `json:"id"`
-	Object           string            `json:"object"` // always batch
-	Endpoint         string            `json:"endpoint"`
-	Errors           *Problems         `json:"errors"`
-	InputFileID      string            `json:"input_file_id"`
-	CompletionWindow string            `json:"completion_window"`
-	Status           Status            `json:"status"`
-	OutputFileID     *string           `json:"output_file_id"`
-	ErrorFileID      *string           `json:"error_file_id"`
-	CreatedAt        int64             `json:"created_at"`
-	InProgressAt     *int64            `json:"in_progress_at"`
-	ExpiresAt        int64             `json:"expires_at"`
-	FinalizingAt     *int64            `json:"finalizing_at"`
-	CompletedAt      *int64            `json:"completed_at"`
-	FailedAt         *int64            `json:"failed_at"`
-	ExpiredAt        *int64            `json:"expired_at"`
-	CancellingAt     *int64            `json:"cancelling_at"`
-	CancelledAt      *int64            `json:"cancelled_at"`
-	RequestCounts    Counts            `json:"request_counts"`
-	Metadata         map[string]string `json:"metadata"`
+	ID               string    `json:"id"`
+	Object           string    `json:"object"` // always batch
+	Endpoint         string    `json:"endpoint"`
+	Errors           *Problems `json:"errors"`
+	InputFileID      string    `json:"input_file_id"`
+	CompletionWindow string    `json:"completion_window"`
+	Status           Status    `json:"status"`
+	OutputFileID     *string   `json:"output_file_id"`
+	ErrorFileID      *string   `json:"error_file_id"`
+	CreatedAt        int64     `json:"created_at"`
+	InProgressAt     *int64    `json:"in_progress_at"`
+	ExpiresAt        int64     `json:"expires_at"`
+	FinalizingAt     *int64    `json:"finalizing_at"`
+	CompletedAt      *int64    `json:"completed_at"`
+	FailedAt         *int64    `json:"failed_at"`
+	ExpiredAt        *int64    `json:"expired_at"`
+	CancellingAt     *int64    `json:"cancelling_at"`
+	CancelledAt      *int64    `json:"cancelled_at"`
+	RequestCounts    Counts    `json:"request_counts"`
+	// Model is the model of all requests; absent if it is unknown or there are several.
+	Model string `json:"model,omitempty"`
+	// Usage is that of all completed requests; absent before the batch has ended.
+	Usage    *Usage            `json:"usage,omitempty"`
+	Metadata map[string]string `json:"metadata"`
 }
 
 // Limits of files and batches. They are OpenAI's where OpenAI has one.

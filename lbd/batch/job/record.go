@@ -109,6 +109,9 @@ func (r *Record) Start(worker string, in Input, now time.Time) error {
 	for _, c := range in.Chunks {
 		r.Batch.RequestCounts.Total += c.Lines
 	}
+	if len(in.Models) == 1 {
+		r.Batch.Model = in.Models[0]
+	}
 	r.Batch.Status, r.Batch.InProgressAt = InProgress, seconds(now)
 	return nil
 }
@@ -249,8 +252,8 @@ func (r *Record) ReleaseFiles(worker string) {
 }
 
 // Finish ends a batch whose output files are written; an empty id means that there is no such file.
-// counts are those of the files.
-func (r *Record) Finish(worker, outputFile, errorFile string, counts Counts, now time.Time) error {
+// counts and usage are those of the files.
+func (r *Record) Finish(worker, outputFile, errorFile string, counts Counts, usage Usage, now time.Time) error {
 	if r.Batch.Status != Finalizing && r.Batch.Status != Cancelling || r.Worker != worker {
 		return ErrLostClaim
 	}
@@ -260,6 +263,7 @@ func (r *Record) Finish(worker, outputFile, errorFile string, counts Counts, now
 	if errorFile != "" {
 		r.Batch.ErrorFileID = &errorFile
 	}
+	r.Batch.Usage = &usage
 	r.Batch.Status, r.Batch.RequestCounts, r.Worker, r.Files, r.Chunks = r.Ending, counts, "", nil, nil
 	switch r.Ending {
 	case Expired:

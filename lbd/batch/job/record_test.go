@@ -44,7 +44,7 @@ func TestStates(t *testing.T) {
 			if _, ok := r.ClaimFinish("w", nobody); !ok {
 				return ErrLostClaim
 			}
-			return r.Finish("w", "file-o", "", r.Batch.RequestCounts, start)
+			return r.Finish("w", "file-o", "", r.Batch.RequestCounts, Usage{InputTokens: 3}, start)
 		},
 	}
 	for path, want := range map[string]string{
@@ -235,7 +235,7 @@ func TestStaleFiles(t *testing.T) {
 	if stale, ok := r.ClaimFinish("c", everybody, "f3", "f4"); !ok || fmt.Sprint(stale) != "[f2]" {
 		t.Errorf("%v, %v", stale, ok)
 	}
-	if err := r.Finish("c", "f3", "", Counts{}, start); err != nil || len(r.Files) != 0 {
+	if err := r.Finish("c", "f3", "", Counts{}, Usage{}, start); err != nil || len(r.Files) != 0 {
 		t.Errorf("%v, %v", r.Files, err)
 	}
 }

@@ -1,0 +1,114 @@
+package store
+
+import (
+	"context"
+	"encoding/base64"
+	"errors"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// sweepTimeout is the timeout of removing what crashes left of all objects.
+const sweepTimeout = 5 * time.Minute
+
+// SweepObjects removes what crashes left of objects. It passes the names of all objects, sorted, complete or
+// not, to orphans, which returns those to remove. It also removes the chunks of parts whose writer died
+// before the part was complete, unless they are younger than minAge, and traces of deleted objects.
+func (s *Store) SweepObjects(ctx context.Context, minAge time.Duration, orphans func(names []string) ([]string, error)) error {
+	octx, cancel := context.WithTimeout(ctx, sweepTimeout)
+	defer cancel()
+	o, err := s.objects(octx)
+	var parts []*jetstream.ObjectInfo
+	if err == nil {
+		parts, err = o.List(octx, jetstream.ListObjectsShowDeleted())
+	}
+	if errors.Is(err, jetstream.ErrNoObjectsFound) {
+		err = nil
+	}
+	if err != nil {
+		return wrap(ctx, err, "listing objects")
+	}
+	live := map[string]bool{}
+	for _, p := range parts {
+		if !p.Deleted {
+			live[objectOf(p.Name)] = true
+		}
+	}
+	remove, err := orphans(slices.Sorted(maps.Keys(live)))
+	if err != nil {
+		return err
+	}
+	for _, name := range remove {
+		live[name] = false
+	}
+	for _, p := range parts {
+		if !p.Deleted && !live[objectOf(p.Name)] {
+			if err := o.Delete(octx, p.Name); err != nil && !errors.Is(err, jetstream.ErrObjectNotFound) {
+				return wrap(ctx, err, "deleting object %s", p.Name)
+			}
+		}
+	}
+	return wrap(ctx, s.sweepChunks(octx, minAge, parts, live), "removing incomplete objects")
+}
+
+// objectOf returns the name of the object that a part belongs to.
+func objectOf(part string) string {
+	if i := strings.LastIndexByte(part, '.'); i >= 0 {
+		return part[:i]
+	}
+	return part
+}
+
+// sweepChunks removes the chunks that no part refers to, and the entries of parts of objects that are not
+// live. Those of live ones remain: DeleteObject skips them.
+func (s *Store) sweepChunks(ctx context.Context, minAge time.Duration, parts []*jetstream.ObjectInfo, live map[string]bool) error {
+	nc, err := s.conn()
+	if err != nil {
+		return err
+	}
+	js, err := jetstream.New(nc)
+	if err != nil {
+		return err
+	}
+	bucket := s.namespace + "_files"
+	stream, err := js.Stream(ctx, "OBJ_"+bucket)
+	if err != nil {
+		return err
+	}
+	complete := map[string]bool{}
+	for _, p := range parts {
+		complete[p.NUID] = true
+		if !live[objectOf(p.Name)] {
+			entry := "$O." + bucket + ".M." + base64.URLEncoding.EncodeToString([]byte(p.Name))
+			if err := stream.Purge(ctx, jetstream.WithPurgeSubject(entry)); err != nil {
+				return err
+			}
+		}
+	}
+	chunks := chunkSubject(bucket)
+	info, err := stream.Info(ctx, jetstream.WithSubjectFilter(chunks+">"))
+	if err != nil {
+		return err
+	}
+	for _, subject := range slices.Sorted(maps.Keys(info.State.Subjects)) {
+		if complete[strings.TrimPrefix(subject, chunks)] {
+			continue
+		}
+		// The part may be being written, or have been completed since the list.
+		last, err := stream.GetLastMsgForSubject(ctx, subject)
+		if errors.Is(err, jetstream.ErrMsgNotFound) {
+			continue
+		}
+		if err == nil && time.Since(last.Time) >= minAge {
+			err = stream.Purge(ctx, jetstream.WithPurgeSubject(subject))
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
