@@ -134,7 +134,7 @@ func runLb(cmd *cobra.Command, f lbFlags) error {
 	}
 	opts := lbd.Options{
 		Logger:         log,
-		Version:        version,
+		Version:        ownVersion().Version,
 		AdminToken:     cfg.AdminToken,
 		InsecureNoAuth: f.insecure,
 		NewDNSRecords:  acmeRecords,

@@ -70,9 +70,9 @@ func formatStepTime(d time.Duration) string { return fmt.Sprintf("%.1fs", d.Seco
 
 // document returns the report.
 func (r *rehearsal) document(file string) rehearsalReport {
-	info := versionInfo()
+	v := ownVersion()
 	d := rehearsalReport{
-		Service: r.of.Name, Passed: true, Version: info["version"], Revision: info["revision"], Platform: info["platform"], Started: r.started.UTC().Truncate(time.Second),
+		Service: r.of.Name, Passed: true, Version: v.Version, Revision: v.Commit, Platform: v.Platform, Started: r.started.UTC().Truncate(time.Second),
 		CostPerHour: r.perHour, MaxCost: r.costUntil(r.o.timeout + rehearsalCleanupTimeout), EstimatedCost: r.costUntil(time.Since(r.started)), File: file,
 	}
 	for _, region := range r.spec.Regions {

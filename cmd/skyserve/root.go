@@ -166,12 +166,13 @@ shows their state, and plans the capacity that they need next.`,
   skyserve top
   skyserve plan
   skyserve down chat`,
+		Version:       ownVersion().String(),
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		// A background process takes its local object's lock before it does anything else.
 		// The operating system releases the lock when the process ends.
 		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
-			if err := record.Start(cmd.CommandPath(), version); err != nil {
+			if err := record.Start(cmd.CommandPath(), ownVersion().Version); err != nil {
 				return usage(err, "")
 			}
 			path := os.Getenv(local.EnvObject)
@@ -183,6 +184,7 @@ shows their state, and plans the capacity that they need next.`,
 		},
 	}
 	root.PersistentFlags().Bool("no-color", false, "disable colour (same as setting NO_COLOR)")
+	root.Flags().Bool("version", false, "print the version, as 'skyserve version' does")
 	root.SetFlagErrorFunc(flagError)
 	// Commands in the order of a service's life cycle. Each is in the file of its name.
 	root.AddCommand(
