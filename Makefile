@@ -84,7 +84,7 @@ judge-clouds:
 
 # Runs the store on a 32 MiB file system that fills up (Linux, as root).
 disk:
-	$(SUDO) env "PATH=$$PATH" go test -tags disktest -run TestStoreRecoversOnRealDisk -v -count=1 ./internal/store
+	$(SUDO) env "PATH=$$PATH" go test -tags disktest -run 'TestStoreRecoversOnRealDisk|TestClusterContinuesWithFullDisk' -v -count=1 ./internal/store
 
 examples: export PATH := $(CURDIR)/bin:$(PATH)
 examples: build

@@ -2,6 +2,7 @@ package controller
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"reflect"
@@ -83,7 +84,17 @@ func (c *Controller) storeAlerts(now time.Time) []telemetry.Alert {
 	}
 	h := c.store
 	if h.writeOutage != nil {
-		if p := h.writeOutage(); p != nil {
+		p := h.writeOutage()
+		switch {
+		case p == nil:
+		case errors.Is(p, store.ErrNoQuorum):
+			return nil // controlAlerts reports it
+		case h.cluster != nil && h.cluster().Leader != "":
+			a := alert(telemetry.SeverityWarning, fmt.Sprintf("writing to %s on the controller's machine failed: %v; the other members of the store continue, and none of them may be lost", h.dir, p.Err),
+				"free disk space there, or repair the disk; the member then returns automatically")
+			a.Since = &p.Since
+			return []telemetry.Alert{a}
+		default:
 			a := alert(telemetry.SeverityCritical, fmt.Sprintf("writing to %s on the controller's machine failed: %v; planning, scaling, replacement and adoption are suspended", h.dir, p.Err),
 				"free disk space there, or repair the disk; the store then recovers automatically")
 			a.Since = &p.Since

@@ -47,10 +47,10 @@ type Machines interface {
 // scaler on that observation. Only the failover of balancers has its own interval (see round.go).
 // The loop runs for a term of leadership.
 type controlLoop struct {
-	machines Machines     // nil = no machines are managed
-	planner  *planner     // nil = planning is disabled
-	scaler   *scaler      // nil = scaling is disabled
-	spot     *spotHistory // nil = the machines have none
+	machines Machines            // nil = no machines are managed
+	planner  *planner            // nil = planning is disabled
+	scaler   *scaler             // nil = scaling is disabled
+	records  func(lease) Records // the records of a term
 	observe  func(ctx context.Context, sinceMinute int64, history bool) (*Observed, error)
 	log      *slog.Logger
 	wake     chan struct{} // requests the next iteration immediately
@@ -105,7 +105,9 @@ func (r *controlLoop) runLoop(ctx context.Context, l lease) {
 	if r.machines != nil {
 		defer r.machines.Wait()
 	}
-	r.spot.startTerm()
+	if m, ok := r.machines.(RecordUser); ok {
+		m.UseRecords(r.records(l))
+	}
 	changes := changeContexts{term: ctx, l: l}
 	defer changes.stop()
 	for ctx.Err() == nil {
@@ -126,11 +128,9 @@ func (r *controlLoop) runLoop(ctx context.Context, l lease) {
 // runOnce runs one iteration and returns the time until the next. Its changes end with ctx.
 func (r *controlLoop) runOnce(ctx context.Context, l lease) (next time.Duration) {
 	next = loopInterval
-	r.spot.load(ctx)
 	if r.machines != nil && r.machines.Reconcile(ctx, mayAct(ctx, l)) {
 		next = busyInterval
 	}
-	r.spot.store(ctx, l)
 	if r.planner == nil && r.scaler == nil {
 		return next
 	}

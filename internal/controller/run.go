@@ -91,7 +91,7 @@ func Run(ctx context.Context, config service.ControllerConfig, log *slog.Logger,
 	review := new(currentReview)
 	r := newControlLoop(admins, log)
 	r.machines, r.planner = c.options.machines, newPlanner(config, st, review, log)
-	r.spot = newSpotHistory(config.Service, st, r.machines, log)
+	r.records = func(l lease) Records { return termRecords{config.Service, l, st} }
 	r.planner.record = c.record
 	if m, ok := r.machines.(EventSource); ok {
 		m.RecordWith(c.record)

@@ -90,6 +90,36 @@ func TestStandbysAreKnown(t *testing.T) {
 	}
 }
 
+// A member with a full disk raises a warning while the others have a majority; without one, the alert is critical.
+func TestMemberDiskAlerts(t *testing.T) {
+	full := &store.Outage{Since: time.Now(), Err: fmt.Errorf("no space left")}
+	for name, c := range map[string]struct {
+		outage *store.Outage
+		leader string
+		want   []string
+	}{
+		"healthy":         {nil, "b", nil},
+		"its disk":        {full, "b", []string{"warning store the store is not replicated: a cannot write", "warning store writing to /store on the controller's machine failed: no space left; the other members"}},
+		"and no majority": {full, "", []string{"critical store no majority", "critical store writing to /store"}},
+		"no majority":     {&store.Outage{Err: store.ErrNoQuorum}, "", []string{"critical store no majority"}},
+	} {
+		w := newWorld()
+		w.config.Controllers = []string{"a", "b", "c"}
+		w.store.dir, w.store.writeOutage = "/store", func() *store.Outage { return c.outage }
+		w.store.cluster = func() telemetry.StoreState {
+			return telemetry.StoreState{Nodes: 3, Replicated: c.outage == nil, Leader: c.leader, Members: []telemetry.StoreMember{{Node: "a", State: "offline"}}, Problem: "a cannot write: no space left"}
+		}
+		var got []string
+		for _, a := range w.alerts(time.Now()) {
+			got = append(got, fmt.Sprintf("%s %s %s", a.Severity, a.Kind, a.Message))
+		}
+		slices.Sort(got)
+		if !slices.EqualFunc(got, c.want, strings.HasPrefix) {
+			t.Errorf("%s: got %q, want %q", name, got, c.want)
+		}
+	}
+}
+
 // Announcements expire by the reader's clock, and a removed one counts no more.
 func TestStandbysExpire(t *testing.T) {
 	var s standbys

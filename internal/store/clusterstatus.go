@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -25,7 +26,9 @@ type MemberStatus struct {
 	Node     string // empty if not known: it has not responded since this member started
 	State    MemberState
 	LastSeen time.Duration // how long it has been offline, 0 unless State is MemberOffline
-	peer     string        // of NATS
+	// Problem is why it cannot write, such as a full disk; empty if it can, or does not say.
+	Problem string
+	peer    string // of NATS
 }
 
 // ClusterStatus is the state of a cluster as one of its members observes it.
@@ -44,6 +47,8 @@ type ClusterStatus struct {
 	Unreplicated []string
 	// Problem is why the cluster could not be opened or repaired; empty if it could.
 	Problem string
+
+	aside bool // this member has stepped aside: it cannot write, and only knows what the others say
 }
 
 // Replicated reports whether any one member may be lost with its disk now, and no data with it.
@@ -63,11 +68,10 @@ func (c ClusterStatus) String() string {
 		problems = append(problems, "no majority of its members responds")
 	}
 	for _, m := range c.Members {
-		if m.State == MemberOffline {
-			node := m.Node
-			if node == "" {
-				node = "a member"
-			}
+		switch node := cmp.Or(m.Node, "a member"); {
+		case m.Problem != "":
+			problems = append(problems, fmt.Sprintf("%s cannot write: %s", node, m.Problem))
+		case m.State == MemberOffline:
 			problems = append(problems, fmt.Sprintf("no response from %s for %s", node, m.LastSeen.Round(time.Second)))
 		}
 	}
@@ -118,6 +122,12 @@ func (s *Server) setCluster(c ClusterStatus) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.cluster = c
+	switch {
+	case c.Leader != "":
+		s.leaderless = time.Time{}
+	case s.leaderless.IsZero():
+		s.leaderless = time.Now()
+	}
 }
 
 // observe returns the state of the cluster at now; maintain adds the rest.

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"skyserve/internal/testkit"
 )
 
 // These tests require root, to mount a file system: run make disk.
@@ -127,6 +129,59 @@ func TestStoreRecoversOnRealDisk(t *testing.T) {
 				t.Fatal(err)
 			}
 			again.Close()
+		})
+	}
+}
+
+// The disk of one member of three is full, that of the leader or of another: the others continue, the member
+// says why it stepped aside, and it is current again once its disk has space.
+func TestClusterContinuesWithFullDisk(t *testing.T) {
+	for _, leader := range []bool{true, false} {
+		t.Run(fmt.Sprintf("leader %v", leader), func(t *testing.T) {
+			c := newTestCluster(t, "a", "b", "c")
+			disks := map[string]string{}
+			for _, n := range c.nodes {
+				disks[n] = smallDisk(t)
+				if err := os.Symlink(disks[n], filepath.Join(c.dir, n)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			c.start(c.nodes...)
+			c.waitReplicated()
+			full := c.leader()
+			if !leader {
+				full = map[string]string{"a": "b", "b": "c", "c": "a"}[full]
+			}
+			st := c.client(full)
+			value := strings.Repeat("x", 10<<10)
+			put(t, st, "k.before", value)
+			empty := fill(t, disks[full])
+			for i := range 50 {
+				put(t, st, fmt.Sprintf("k.%d", i), value)
+			}
+			testkit.Eventually(t, "the member reports its disk", func() bool {
+				p := c.servers[full].Health()
+				return p != nil && errors.Is(p, unix.ENOSPC)
+			})
+			for _, n := range c.nodes {
+				if p := c.servers[n].Health(); n != full && p != nil {
+					t.Errorf("%s reports %v", n, p)
+				}
+			}
+			for _, n := range c.nodes {
+				testkit.Eventually(t, n+" says whose disk is full", func() bool {
+					s := c.servers[n].Cluster()
+					return s.Leader != "" && s.Leader != full && strings.Contains(s.String(), full+" cannot write: ") && strings.Contains(s.String(), "no space left on device")
+				})
+			}
+			empty()
+			testkit.Eventually(t, "the member recovers", func() bool { return c.servers[full].Health() == nil })
+			c.waitReplicated()
+			for i := range 50 {
+				if v, _, err := read(t, st, fmt.Sprintf("k.%d", i)); err != nil || len(v) != len(value) {
+					t.Errorf("k.%d: %d bytes, %v", i, len(v), err)
+				}
+			}
 		})
 	}
 }

@@ -46,10 +46,14 @@ func (p *Outage) Unwrap() error { return p.Err }
 // Health returns why the store cannot write; nil while it can. After a failed write, such as
 // on a full disk, the NATS server rejects all writes to a stream until it is restarted. The
 // store restarts the server once a file can be written to the disk. Until then only reads
-// succeed, and some of them fail.
+// succeed, and some of them fail. A member of a cluster steps aside meanwhile: the others continue. It returns
+// ErrNoQuorum while a member has no majority. OnHealth is not called for that.
 func (s *Server) Health() *Outage {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.problem == nil {
+		return s.quorumOutage(time.Now())
+	}
 	return s.problem
 }
 

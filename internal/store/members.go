@@ -48,7 +48,8 @@ type membership struct {
 	end    context.CancelFunc
 	done   chan struct{}
 
-	offline map[string]time.Time // by peer: when it was first observed to be offline
+	offline  map[string]time.Time // by peer: when it was first observed to be offline
+	received receivedHealth
 }
 
 // join starts the membership of a server.
@@ -63,6 +64,11 @@ func (s *Server) join(ctx context.Context, ns *server.Server) error {
 	}
 	if m.system, err = connectInProcess(ns, systemUser, s.opts.secret); err != nil {
 		m.user.Close()
+		return err
+	}
+	if _, err = m.system.Subscribe(memberHealthSubject, m.received.receive); err != nil {
+		m.user.Close()
+		m.system.Close()
 		return err
 	}
 	ctx, m.end = context.WithCancel(ctx)
@@ -100,7 +106,9 @@ func (m *membership) run(ctx context.Context) {
 	defer close(m.done)
 	var reported string
 	for {
-		status := m.observe(time.Now())
+		now := time.Now()
+		status := m.observe(now)
+		m.exchangeHealth(now, &status)
 		problem := ""
 		if err := m.maintain(ctx, &status); err != nil && ctx.Err() == nil {
 			status.Problem, problem = err.Error(), err.Error()
@@ -118,7 +126,7 @@ func (m *membership) run(ctx context.Context) {
 
 // maintain makes one attempt at every repair that is due.
 func (m *membership) maintain(ctx context.Context, status *ClusterStatus) error {
-	if status.Leader == "" {
+	if status.Leader == "" || status.aside {
 		return nil
 	}
 	js, err := jetstream.New(m.user)

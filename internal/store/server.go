@@ -84,6 +84,7 @@ type Server struct {
 	problem    *Outage     // nil while it can write
 	membership *membership // nil without a cluster, and while the server is stopped
 	cluster    ClusterStatus
+	leaderless time.Time // since when the cluster has had no leader; zero = it has one
 }
 
 // Serve starts an embedded store: JetStream in o.Dir, which syncs each write to disk before it

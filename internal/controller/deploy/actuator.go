@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"path/filepath"
 	"slices"
 
 	"skyserve/internal/controller"
@@ -17,11 +16,6 @@ import (
 )
 
 var _ controller.Actuator = (*Reconciler)(nil)
-
-// fileDecisions is the file of decisions about replicas, beside the controller's bundle. It lists the
-// replicas that drain before they are removed. If the file is lost, they serve until a strategy
-// removes them again.
-const fileDecisions = "leaving.json"
 
 // Current implements controller.Actuator: the service at the last observation, without regions that
 // have never responded. It returns an error before the first observation.
@@ -101,14 +95,14 @@ func (k *Reconciler) Apply(ctx context.Context, change controller.CapacityChange
 	if err := may(); err != nil {
 		return nil, err
 	}
-	if err := k.storeDecisions(s.spec, s.knownObjects(), change); err != nil {
+	if err := k.storeDecisions(ctx, s.spec, s.knownObjects(), change); err != nil {
 		return nil, err
 	}
 	failure := errors.Join(s.unreachableParts(change), k.removeMachines(ctx, o, s.have, change.Remove, "removed by the scaling strategy", k.progress))
 	launched, err = k.launchReplicas(ctx, o, change.Launch)
 	replaced, refused := k.replaceReplicas(ctx, o, change.Replace)
 	k.launches.addHeld(err, k.now())
-	failure = errors.Join(failure, k.storeLaunches(s))
+	failure = errors.Join(failure, k.storeLaunches(ctx, s))
 	return append(launched, replaced...), errors.Join(failure, err, refused)
 }
 
@@ -151,20 +145,9 @@ func (k *Reconciler) launchReplicas(ctx context.Context, o *bundleState, launche
 	return launched, errors.Join(offersErr, err, failed)
 }
 
-// decisionsFile returns the file of decisions about replicas.
-func (k *Reconciler) decisionsFile() string {
-	if k.Decisions != "" {
-		return k.Decisions
-	}
-	return filepath.Join(k.Dir, fileDecisions)
-}
-
-// decisions returns the decisions about replicas.
-func (k *Reconciler) decisions() (Decisions, error) { return ReadDecisions(k.decisionsFile()) }
-
 // storeDecisions stores which replicas drain for a change, before the change starts. It deletes
 // decisions about replicas that no longer exist, since their IDs may be reused.
-func (k *Reconciler) storeDecisions(spec *service.Spec, have []provision.Object, change controller.CapacityChange) error {
+func (k *Reconciler) storeDecisions(ctx context.Context, spec *service.Spec, have []provision.Object, change controller.CapacityChange) error {
 	was, err := k.decisions()
 	if err != nil {
 		return err
@@ -184,7 +167,7 @@ func (k *Reconciler) storeDecisions(spec *service.Spec, have []provision.Object,
 	if was.equal(next) {
 		return nil
 	}
-	return next.Write(k.decisionsFile())
+	return k.writeDecisions(ctx, next)
 }
 
 // isAttached reports whether a replica is a machine of a static region.

@@ -64,7 +64,8 @@ type Reconciler struct {
 	Logger *slog.Logger
 	// Now is the clock for certificates; nil = time.Now.
 	Now func() time.Time
-	// Decisions is the file of decisions about replicas; empty = one in Dir.
+	// Decisions is the file of decisions about replicas, which commands change too; empty = they are in
+	// the store.
 	Decisions string
 	// Lock locks the service against other changes until unlock is called; controller.ErrBusy means
 	// that another process has the lock. nil = there are no other processes.
@@ -89,7 +90,9 @@ type Reconciler struct {
 	spot            provision.SpotHistory                 // of every deployer
 	readySince      map[string]time.Time                  // see heldReplacements, by handle
 	held            map[string]bool                       // see heldReplacements
-	launches        *launchState                          // nil before the first iteration
+	records         controller.Records                    // of this term; nil before the first
+	launches        *launchState                          // nil before the first iteration of a term
+	storedSpot      provision.SpotRecord                  // the record of spot in the store
 	retired         map[string]seenReplica                // replicas that are being taken out, by ID
 
 	prober  func(have []provision.Object) map[string]AgentReport    // reads machine statuses; nil = from the agents
@@ -97,6 +100,7 @@ type Reconciler struct {
 	logs    func(context.Context, provision.Object) ([]byte, error) // reads the log of an engine; nil = from the agents
 
 	mu          sync.Mutex          // guards the fields below
+	decided     Decisions           // where they are in the store
 	view        *serviceView        // of the last observation; nil before the first
 	expiries    CertificateExpiries // at the last observation
 	serviceName string              // name of the service
@@ -200,7 +204,7 @@ func (k *Reconciler) reconcileOnce(ctx context.Context, may func() error) (busy 
 	if err != nil {
 		return false, err
 	}
-	if err := k.storeDecisions(s.spec, s.knownObjects(), controller.CapacityChange{}); err != nil {
+	if err := k.storeDecisions(ctx, s.spec, s.knownObjects(), controller.CapacityChange{}); err != nil {
 		return false, err
 	}
 	h := o.delivery
@@ -220,7 +224,7 @@ func (k *Reconciler) reconcileOnce(ctx context.Context, may func() error) (busy 
 	k.held = k.heldReplacements(s.spec, s.have, seen, time.Now())
 	changed, failure := k.launchMissing(ctx, o, s, seen, serving, may)
 	k.launches.addHeld(failure, k.now())
-	failure = errors.Join(failure, k.storeLaunches(s))
+	failure = errors.Join(failure, k.storeLaunches(ctx, s))
 	if changed {
 		if s, err = k.observe(ctx, o); err != nil {
 			return true, errors.Join(failure, err)
@@ -377,8 +381,12 @@ func planContains(p *Plan, id string) bool {
 	return slices.ContainsFunc(p.Wants, func(w provision.Desired) bool { return w.ID == id })
 }
 
-// loadBundle loads the controller's bundle, and reconnects if it has changed.
+// loadBundle loads the records of this term and the controller's bundle, and reconnects if that has
+// changed.
 func (k *Reconciler) loadBundle(ctx context.Context) (*bundleState, error) {
+	if err := k.loadRecords(ctx); err != nil {
+		return nil, err
+	}
 	var earlier Content
 	if k.bundle != nil {
 		earlier = k.bundle.content
@@ -393,7 +401,7 @@ func (k *Reconciler) loadBundle(ctx context.Context) (*bundleState, error) {
 	}
 	c.Draining = decided.Idle()
 	if o := k.bundle; o != nil && string(o.content.Text) == string(c.Text) && reflect.DeepEqual(o.content.Bundle, c.Bundle) {
-		o.content, o.otherClouds = c, otherClouds
+		o.content, o.otherClouds, o.deployer.Gate = c, otherClouds, k.launches.gate
 		return o, nil
 	}
 	party, authority, err := identity.Home{Dir: k.Dir}.ReadController()
@@ -454,7 +462,7 @@ func (k *Reconciler) connectClouds(ctx context.Context, o *bundleState, owner st
 			o.deployer.Unlisted = s.known
 			return s.have, nil
 		},
-		Now: k.Now, Gate: k.openLaunches().gate,
+		Now: k.Now, Gate: k.launches.gate,
 	}
 	if k.bundle != nil { // a new configuration does not change what clouds have
 		o.deployer.exhausted = k.bundle.deployer.exhausted

@@ -57,6 +57,7 @@ type reconcilerWorld struct {
 	scores   map[string]float64
 	advised  int // requests for scores
 	noScores error
+	store    testStore
 }
 
 // Offerings returns the offerings of a region.
@@ -102,9 +103,9 @@ func newReconcilerWorldOf(t *testing.T, text string) *reconcilerWorld {
 	return u
 }
 
-// reconciler returns a reconciler whose process has just started.
+// reconciler returns a reconciler whose process has just started and that leads.
 func (u *reconcilerWorld) reconciler() *deploy.Reconciler {
-	return &deploy.Reconciler{Dir: u.dir, Open: func(_ context.Context, _ json.RawMessage, spec *service.Spec, owner string) (deploy.CloudAccess, error) {
+	k := &deploy.Reconciler{Dir: u.dir, Open: func(_ context.Context, _ json.RawMessage, spec *service.Spec, owner string) (deploy.CloudAccess, error) {
 		if owner != u.owner {
 			return deploy.CloudAccess{}, errors.New("opened for " + owner)
 		}
@@ -114,6 +115,8 @@ func (u *reconcilerWorld) reconciler() *deploy.Reconciler {
 		}
 		return deploy.CloudAccess{Provider: u, Lists: lists, UserData: newDeployer(u.spec, u.Memory).UserData}, nil
 	}}
+	k.UseRecords(u.store.nextTerm())
+	return k
 }
 
 // worldLister lists one region of it.

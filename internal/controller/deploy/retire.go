@@ -4,26 +4,18 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
-	"io/fs"
 	"maps"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"time"
 
 	"skyserve/internal/agent"
-	"skyserve/internal/identity"
 	"skyserve/internal/printable"
 	"skyserve/internal/telemetry"
 	"skyserve/provision"
-	"skyserve/provision/cloud"
 )
 
 const (
-	// fileReplicaRecord is the file of the replicaRecord, beside the controller's bundle.
-	fileReplicaRecord = "launches.json"
 	// logTimeout is the timeout for reading the log of a replica that is given up.
 	logTimeout = 5 * time.Second
 	// maxFailureLine is the maximum length of a kept log line in bytes.
@@ -37,40 +29,15 @@ const (
 type launchState struct {
 	record replicaRecord
 	gate   *provision.LaunchGate
-	stored string // the content of the file
+	stored string // the record in the store
 	held   []*provision.HeldError
 	heldAt time.Time
 }
 
-// openLaunches returns the state, which it reads from its file at the first call. A file that cannot be
-// read is logged and replaced: it must not stop replacements.
-func (k *Reconciler) openLaunches() *launchState {
-	if k.launches != nil {
-		return k.launches
-	}
-	st := &launchState{}
-	text, err := os.ReadFile(k.launchesFile())
-	if err == nil {
-		err = json.Unmarshal(text, &st.record)
-	}
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		k.log().Warn("reading the record of launches failed; it starts empty", "file", k.launchesFile(), "err", err)
-		st.record = replicaRecord{}
-	}
-	st.gate = provision.NewLaunchGate(&st.record.LaunchRecord, k.now, cloud.RunsOnThisComputer)
-	k.launches = st
-	return st
-}
-
-func (k *Reconciler) launchesFile() string {
-	return filepath.Join(filepath.Dir(k.decisionsFile()), fileReplicaRecord)
-}
-
-// storeLaunches writes the state to its file if it has changed, and publishes it to readers.
-func (k *Reconciler) storeLaunches(s *observation) error {
-	st := k.openLaunches()
-	var text []byte
-	var err error
+// storeLaunches stores the state and the history of spot machines if they have changed, and publishes the
+// state to readers.
+func (k *Reconciler) storeLaunches(ctx context.Context, s *observation) error {
+	st := k.launches
 	var shown *telemetry.Launches
 	now := k.now()
 	if now.Sub(st.heldAt) > heldShownFor {
@@ -80,6 +47,8 @@ func (k *Reconciler) storeLaunches(s *observation) error {
 	for _, h := range st.held {
 		lines = append(lines, h.ID+" in "+string(h.Region)+": "+h.Reason)
 	}
+	var text []byte
+	var err error
 	st.gate.Update(func(*provision.LaunchRecord) {
 		text, err = json.Marshal(st.record)
 		shown = st.record.launchesOf(boundsOf(s.spec), s.knownObjects(), lines, now)
@@ -89,14 +58,11 @@ func (k *Reconciler) storeLaunches(s *observation) error {
 	k.shownLaunches, k.launchAlerts = shown, alerts
 	k.mu.Unlock()
 	if err == nil && string(text) != st.stored {
-		if err = identity.WriteFile(k.launchesFile(), text); err == nil {
+		if err = k.records.Store(ctx, recordLaunches, json.RawMessage(text)); err == nil {
 			st.stored = string(text)
 		}
 	}
-	if err != nil {
-		return fmt.Errorf("storing the record of launches: %w", err)
-	}
-	return nil
+	return errors.Join(err, k.storeSpot(ctx))
 }
 
 // addHeld adds the launches that an error reports as held.
@@ -119,7 +85,7 @@ func (st *launchState) addHeld(err error, now time.Time) {
 // retireReplicas decides which replicas are taken out, records them, and returns all that are being taken
 // out. Balancers stop using them, and removeDrained terminates them.
 func (k *Reconciler) retireReplicas(ctx context.Context, o *bundleState, s *observation, seen map[string]AgentReport) map[string]seenReplica {
-	st, now := k.openLaunches(), k.now()
+	st, now := k.launches, k.now()
 	exempt := map[string]bool{}
 	for id := range o.content.Draining {
 		exempt[id] = true

@@ -19,8 +19,7 @@ const maxFailures = 50
 // failuresKeptFor is how long the last failure of a model and region is shown: until the next working day.
 const failuresKeptFor = 24 * time.Hour
 
-// replicaRecord is what the reconciler remembers about launches and replicas, in a file beside its bundle.
-// If the file is lost, launches of the last hour are read from the machines, failures are forgotten, and
+// replicaRecord is what the reconciler remembers about launches and replicas, in the store. If it is lost, launches of the last hour are read from the machines, failures are forgotten, and
 // starting replicas get the whole ready_timeout again.
 type replicaRecord struct {
 	provision.LaunchRecord

@@ -73,7 +73,7 @@ func TestInterruptionWithoutNoticeCounts(t *testing.T) {
 		u.reconcileFor(t, k, 30*time.Second, always)
 		bad := u.interruptWithoutNotice("us-east-1-0")
 		u.reconcileFor(t, k, 30*time.Minute, always)
-		pools := k.SpotRecord().Pools
+		pools := u.spotRecord(t).Pools
 		if len(pools) != 1 || pools[0].Zone != bad || pools[0].Events != 1 {
 			t.Errorf("recorded %+v, want one event in %s", pools, bad)
 		}
@@ -84,7 +84,7 @@ func TestInterruptionWithoutNoticeCounts(t *testing.T) {
 		}
 		u.ChangeObject("us-east-1-1", nil)
 		u.reconcileFor(t, k, 30*time.Second, always)
-		if again := k.SpotRecord().Pools; len(again) != 1 || again[0].Events != 1 {
+		if again := u.spotRecord(t).Pools; len(again) != 1 || again[0].Events != 1 {
 			t.Errorf("a machine that somebody terminated was counted: %+v", again)
 		}
 	})

@@ -1,0 +1,144 @@
+package deploy
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"reflect"
+
+	"skyserve/internal/controller"
+	"skyserve/provision"
+	"skyserve/provision/cloud"
+)
+
+var _ controller.RecordUser = (*Reconciler)(nil)
+
+// The names of the reconciler's records in the store.
+const (
+	recordLaunches  = "launches"  // a replicaRecord
+	recordDecisions = "decisions" // Decisions, of a service whose commands do not change them
+	recordSpot      = "spot"      // a provision.SpotRecord
+)
+
+// The files of an earlier version with records that are in the store today, beside the controller's bundle
+// or the file of decisions.
+const (
+	fileLaunches  = "launches.json"
+	fileDecisions = "leaving.json"
+)
+
+// errNoTerm means that the records of a term are missing.
+var errNoTerm = fmt.Errorf("this controller is not the leader: %w", controller.ErrBusy)
+
+// UseRecords implements controller.RecordUser.
+func (k *Reconciler) UseRecords(r controller.Records) {
+	k.working.Lock()
+	defer k.working.Unlock()
+	k.records, k.launches = r, nil
+}
+
+// loadRecords loads the records, once per term. Until that succeeds nothing is changed.
+func (k *Reconciler) loadRecords(ctx context.Context) error {
+	switch {
+	case k.launches != nil:
+		return nil
+	case k.records == nil:
+		return errNoTerm
+	}
+	var decided Decisions
+	dir := k.Dir
+	if k.Decisions != "" {
+		dir = filepath.Dir(k.Decisions)
+	} else if err := k.loadRecord(ctx, recordDecisions, filepath.Join(dir, fileDecisions), &decided); err != nil {
+		return err
+	}
+	st := &launchState{}
+	if err := k.loadRecord(ctx, recordLaunches, filepath.Join(dir, fileLaunches), &st.record); err != nil {
+		return err
+	}
+	var spot provision.SpotRecord
+	if err := k.loadRecord(ctx, recordSpot, "", &spot); err != nil {
+		return err
+	}
+	st.gate = provision.NewLaunchGate(&st.record.LaunchRecord, k.now, cloud.RunsOnThisComputer)
+	k.spot.Restore(spot)
+	k.launches, k.storedSpot = st, spot
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.decided = decided
+	return nil
+}
+
+// loadRecord loads a record into value, a pointer to a zero struct. It imports and removes the file in which
+// an earlier version kept the record; file is empty where there was none. A record that cannot be decoded
+// is logged and replaced: it must not stop replacements.
+func (k *Reconciler) loadRecord(ctx context.Context, name, file string, value any) error {
+	found, err := k.records.Load(ctx, name, value)
+	if errors.Is(err, controller.ErrDamagedRecord) {
+		k.log().Warn("a record in the store is damaged; it starts empty", "record", name, "err", err)
+		reflect.ValueOf(value).Elem().SetZero()
+		return nil
+	}
+	if err != nil || file == "" {
+		return err
+	}
+	text, err := os.ReadFile(file)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err == nil && !found {
+		if failed := json.Unmarshal(text, value); failed != nil {
+			k.log().Warn("a file of an earlier version is damaged; its record starts empty", "file", file, "err", failed)
+			reflect.ValueOf(value).Elem().SetZero()
+		}
+		err = k.records.Store(ctx, name, value)
+	}
+	if err == nil {
+		err = os.Remove(file)
+	}
+	if err != nil {
+		return fmt.Errorf("importing %s into the store: %w", file, err)
+	}
+	return nil
+}
+
+// storeSpot stores the history of spot machines if it has changed.
+func (k *Reconciler) storeSpot(ctx context.Context) error {
+	next := k.spot.Record()
+	if reflect.DeepEqual(next, k.storedSpot) || next.Empty() && k.storedSpot.Empty() {
+		return nil
+	}
+	err := k.records.Store(ctx, recordSpot, next)
+	if err == nil {
+		k.storedSpot = next
+	}
+	return err
+}
+
+// decisions returns the decisions about replicas.
+func (k *Reconciler) decisions() (Decisions, error) {
+	if k.Decisions != "" {
+		return ReadDecisions(k.Decisions)
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.decided, nil
+}
+
+// writeDecisions stores the decisions about replicas.
+func (k *Reconciler) writeDecisions(ctx context.Context, next Decisions) error {
+	if k.Decisions != "" {
+		return next.Write(k.Decisions)
+	}
+	if err := k.records.Store(ctx, recordDecisions, next); err != nil {
+		return err
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.decided = next
+	return nil
+}

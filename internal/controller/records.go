@@ -1,0 +1,106 @@
+package controller
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"skyserve/internal/store"
+)
+
+// Records are the records of a service's machines in the store during one term of leadership: what a
+// later leader must know, whichever machine it runs on. A record is a JSON object with a name.
+type Records interface {
+	// Load decodes a record into value, a pointer to a struct; found is false where there is none. After
+	// Load no earlier leader can change the record. It returns ErrDamagedRecord for a record that cannot be
+	// decoded.
+	Load(ctx context.Context, name string, value any) (found bool, err error)
+	// Store replaces a record with value, a struct, unless a later leader has loaded or stored it.
+	Store(ctx context.Context, name string, value any) error
+}
+
+// RecordUser is an optional interface of Machines with records.
+type RecordUser interface {
+	// UseRecords starts a term of leadership. Records of an earlier term are outdated: the next Reconcile
+	// loads them again.
+	UseRecords(Records)
+}
+
+// ErrDamagedRecord means that a record in the store cannot be decoded.
+var ErrDamagedRecord = errors.New("the record cannot be decoded")
+
+// claimTries is the number of attempts to claim a record while an earlier leader writes it.
+const claimTries = 3
+
+// termRecords implements Records for the holder of a lease.
+type termRecords struct {
+	service string
+	lease   lease
+	state   state
+}
+
+// Load implements Records. It writes the record with this leader's fencing token.
+func (r termRecords) Load(ctx context.Context, name string, value any) (found bool, err error) {
+	for range claimTries {
+		if found, err = r.claim(ctx, name, value); !errors.Is(err, store.ErrConflict) {
+			break
+		}
+	}
+	if err != nil {
+		err = fmt.Errorf("reading %s from the store: %w", r.key(name), err)
+	}
+	return found, err
+}
+
+// claim reads a record and writes it with this leader's token.
+func (r termRecords) claim(ctx context.Context, name string, value any) (found bool, err error) {
+	data, revision, err := r.state.Get(ctx, r.key(name))
+	fields := map[string]json.RawMessage{}
+	switch {
+	case isNotFound(err):
+	case err != nil:
+		return false, err
+	case json.Unmarshal(data, &fields) != nil || json.Unmarshal(data, value) != nil:
+		return false, ErrDamagedRecord
+	}
+	next, err := fenced(fields, r.lease.Token())
+	if err == nil {
+		err = swapStoreValue(ctx, r.lease, r.state, r.key(name), next, data, revision)
+	}
+	delete(fields, fieldToken)
+	return len(fields) > 0, err
+}
+
+// Store implements Records.
+func (r termRecords) Store(ctx context.Context, name string, value any) error {
+	text, err := json.Marshal(value)
+	fields := map[string]json.RawMessage{}
+	if err == nil {
+		err = json.Unmarshal(text, &fields)
+	}
+	if err == nil {
+		fields, err = fenced(fields, r.lease.Token())
+	}
+	if err == nil {
+		err = storeValue(ctx, r.lease, r.state, r.key(name), fields)
+	}
+	if err != nil {
+		return fmt.Errorf("writing %s to the store: %w", r.key(name), err)
+	}
+	return nil
+}
+
+// key returns the store key of a record; it contains the service's name, because several services can share
+// a store.
+func (r termRecords) key(name string) string { return name + "." + r.service }
+
+// fieldToken is the field of stored values with the fencing token of their leader.
+const fieldToken = "token"
+
+// fenced adds a fencing token to the fields of a value.
+func fenced(fields map[string]json.RawMessage, token uint64) (map[string]json.RawMessage, error) {
+	text, err := json.Marshal(token)
+	fields[fieldToken] = text
+	return fields, err
+}

@@ -1,0 +1,128 @@
+package store
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+)
+
+// ErrNoQuorum means that a member of a cluster has no majority, so that nothing can be written.
+var ErrNoQuorum = errors.New("no majority of the store's members responds")
+
+const (
+	// quorumGrace is how long a cluster may be without a leader before that is an outage: an election, and one
+	// observation.
+	quorumGrace = electionMax + maintainEvery
+	// memberHealthSubject is the subject on which members tell each other why they cannot write. It belongs to
+	// the system account, which a member with a full disk still serves.
+	memberHealthSubject = "skyserve.member.health"
+	// memberHealthTTL is how long such a message counts, in intervals of maintenance.
+	memberHealthTTL = 5
+)
+
+// memberHealth is the message of a member.
+type memberHealth struct {
+	Node    string `json:"node"`
+	Problem string `json:"problem"` // empty = it can write
+	Leader  string `json:"leader"`  // the leader that it observes; empty = none
+}
+
+// receivedHealth is what other members have said of themselves.
+type receivedHealth struct {
+	mu    sync.Mutex
+	nodes map[string]receivedMessage
+}
+
+type receivedMessage struct {
+	memberHealth
+	at time.Time
+}
+
+// receive records the message of another member.
+func (r *receivedHealth) receive(msg *nats.Msg) {
+	var h memberHealth
+	if json.Unmarshal(msg.Data, &h) != nil || !nodeRE.MatchString(h.Node) {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.nodes == nil {
+		r.nodes = map[string]receivedMessage{}
+	}
+	r.nodes[h.Node] = receivedMessage{h, time.Now()}
+}
+
+// fresh returns the messages that are not older than ttl, by node.
+func (r *receivedHealth) fresh(now time.Time, ttl time.Duration) map[string]memberHealth {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	nodes := map[string]memberHealth{}
+	for node, m := range r.nodes {
+		if now.Sub(m.at) <= ttl {
+			nodes[node] = m.memberHealth
+		}
+	}
+	return nodes
+}
+
+// exchangeHealth tells the other members why this one cannot write, and adds what they have said to status. A
+// member that has stepped aside observes nothing else.
+func (m *membership) exchangeHealth(now time.Time, status *ClusterStatus) {
+	own := memberHealth{Node: m.s.member.Node, Leader: status.Leader}
+	if p := m.s.diskOutage(); p != nil {
+		own.Problem = p.Err.Error()
+	}
+	if data, err := json.Marshal(own); err == nil {
+		_ = m.system.Publish(memberHealthSubject, data) // repeated; fails only while the server stops
+	}
+	others := m.received.fresh(now, memberHealthTTL*m.s.opts.maintainEvery)
+	delete(others, own.Node)
+	if status.aside = !m.ns.JetStreamEnabled(); status.aside {
+		status.Members = []MemberStatus{{Node: own.Node, State: MemberOffline}}
+		for _, node := range slices.Sorted(maps.Keys(others)) {
+			status.Leader = cmp.Or(status.Leader, others[node].Leader)
+			status.Members = append(status.Members, MemberStatus{Node: node, State: MemberCurrent})
+		}
+	}
+	for i, o := range status.Members {
+		if status.Members[i].Problem = others[o.Node].Problem; o.Node == own.Node {
+			status.Members[i].Problem = own.Problem
+		}
+		if status.aside && o.Node == status.Leader {
+			status.Members[i].State = MemberLeader
+		}
+	}
+}
+
+// diskOutage returns why this server's disk cannot be written; nil if it can.
+func (s *Server) diskOutage() *Outage {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.problem
+}
+
+// quorumOutage returns since when a member has had no majority; nil while it has one. The caller holds mu.
+func (s *Server) quorumOutage(now time.Time) *Outage {
+	if s.leaderless.IsZero() || now.Sub(s.leaderless) < quorumGrace {
+		return nil
+	}
+	var silent []string
+	for _, m := range s.cluster.Members {
+		if m.State == MemberOffline && m.Node != "" {
+			silent = append(silent, m.Node)
+		}
+	}
+	slices.Sort(silent)
+	if len(silent) == 0 {
+		return &Outage{Since: s.leaderless, Err: ErrNoQuorum}
+	}
+	return &Outage{Since: s.leaderless, Err: fmt.Errorf("%w: no response from %s", ErrNoQuorum, strings.Join(silent, ", "))}
+}
