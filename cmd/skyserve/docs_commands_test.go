@@ -75,11 +75,13 @@ func problemOfCommand(text string) (problem string) {
 // problemOfArguments returns what is wrong with the arguments of one call.
 func problemOfArguments(args []string) string {
 	root := newRoot()
-	if strings.HasPrefix(args[0], "-") || strings.ContainsAny(args[0], ".…") {
+	root.InitDefaultCompletionCmd()
+	root.InitDefaultHelpCmd()
+	if strings.HasPrefix(args[0], "-") || args[0] == "COMMAND" || strings.ContainsAny(args[0], ".…") {
 		return ""
 	}
 	cmd, rest, err := root.Find(args)
-	if err != nil || cmd == root && args[0] != "help" && args[0] != "completion" {
+	if err != nil || cmd == root {
 		return "no such command"
 	}
 	for _, arg := range rest {
