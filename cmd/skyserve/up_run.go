@@ -250,12 +250,8 @@ func (u *upRun) applyChanges(ctx context.Context) error {
 	if err := u.informController(ctx); err != nil {
 		return u.applyError(ctx, err)
 	}
-	plan, err := u.deployer.Up(ctx, u.changes, u.progress)
-	if err != nil {
-		return u.applyError(ctx, err)
-	}
+	plan, have, err := u.deployer.UpListed(ctx, u.changes, u.progress, u.awaitAddresses, u.printReplanned)
 	u.changes.Missing = plan.Missing
-	have, err := u.awaitAddresses(ctx, plan)
 	if err == nil && cloud.UsesClouds(u.spec) { // local balancers are found through their objects
 		err = storeAdminURLs(u.svc, adminURLs(have)...)
 	}
@@ -276,6 +272,18 @@ func (u *upRun) applyChanges(ctx context.Context) error {
 	}
 	u.printRemainder()
 	return u.printResult(have, u.wait == waitReplicas)
+}
+
+// printReplanned prints that a machine has ended during the run, and adds the new plan's changes to those of
+// the run.
+func (u *upRun) printReplanned(ended *deploy.MachineEndedError, p *deploy.Plan) {
+	u.printLine("%s has ended (%s): planning again", ended.ID, ended.Reason)
+	for i := range u.changes.Have {
+		if o := &u.changes.Have[i]; o.ID == ended.ID && o.TerminatedReason == "" {
+			o.TerminatedReason = ended.Reason // its cost has ended
+		}
+	}
+	u.changes.Changes = append(u.changes.Changes, p.Changes...)
 }
 
 // awaitAddresses waits until each machine has its addresses and returns the objects.

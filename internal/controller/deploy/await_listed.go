@@ -2,6 +2,7 @@ package deploy
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -14,17 +15,66 @@ import (
 const (
 	minLocateInterval = 250 * time.Millisecond
 	maxLocateInterval = 2 * time.Second
+	// unlistedAfterListing and unlistedAfterLaunch are how long a machine that was listed before, or was
+	// launched, must be missing in the lists of its cloud until it counts as ended. Lists of EC2 are
+	// consistent within seconds.
+	unlistedAfterListing = 10 * time.Second
+	unlistedAfterLaunch  = time.Minute
+	// maxReplans is how often UpListed plans again because a machine ended: a machine that ends every time
+	// has a cause that an operator must find.
+	maxReplans = 3
 )
+
+// MachineEndedError is the error of a desired machine that ended after the clouds were observed for the
+// plan.
+type MachineEndedError struct {
+	ID     string
+	Reason string // from the cloud
+}
+
+// Error returns the machine and the reason.
+func (e *MachineEndedError) Error() string {
+	return fmt.Sprintf("waiting for %s: the machine has ended: %s", e.ID, e.Reason)
+}
+
+// UpListed applies a plan as Up does, and returns the objects that await returns. While await returns a
+// *MachineEndedError, it plans again and applies the difference, up to maxReplans times: the clouds may
+// have listed a machine as running that was ending. replanned is called with each such error and the new
+// plan. It returns the last plan.
+func (f *Deployer) UpListed(ctx context.Context, p *Plan, progress provision.ProgressFunc, await func(context.Context, *Plan) ([]provision.Object, error), replanned func(*MachineEndedError, *Plan)) (*Plan, []provision.Object, error) {
+	for attempt := 0; ; attempt++ {
+		var err error
+		if p, err = f.Up(ctx, p, progress); err != nil {
+			return p, nil, err
+		}
+		have, err := await(ctx, p)
+		var ended *MachineEndedError
+		if !errors.As(err, &ended) || attempt == maxReplans {
+			return p, have, err
+		}
+		next, planErr := f.Plan(ctx)
+		if planErr != nil {
+			return p, nil, errors.Join(err, planErr)
+		}
+		replanned(ended, next)
+		p = next
+	}
+}
 
 // AwaitListed returns the objects of a service once the cloud lists every desired machine of p (or,
 // with Only, every launched one) with its addresses, and no machine that p removed: lists of clouds
-// are eventually consistent. When ctx ends first, the error contains one machine that is not listed
-// as expected.
+// are eventually consistent. It fails with a *MachineEndedError if a desired machine has ended since the
+// objects of p were listed. When ctx ends first, the error contains one machine that is not listed as
+// expected.
 func (f *Deployer) AwaitListed(ctx context.Context, p *Plan) ([]provision.Object, error) {
+	watch := f.newListingWatch(p)
 	for wait := minLocateInterval; ; wait = min(maxLocateInterval, 2*wait) {
 		have, err := f.listObjects(ctx)
 		if err != nil {
 			return nil, err
+		}
+		if ended := watch.ended(time.Now(), have); ended != nil {
+			return nil, ended
 		}
 		id := f.unlocated(p, have)
 		if id == "" {
@@ -36,23 +86,95 @@ func (f *Deployer) AwaitListed(ctx context.Context, p *Plan) ([]provision.Object
 	}
 }
 
+// listingWatch finds the desired machines of a plan that have ended since its objects were listed. Some clouds
+// list a machine that has ended, with the reason; EC2 no longer lists it.
+type listingWatch struct {
+	plan    *Plan
+	awaited func(provision.Desired) bool
+	listed  map[string]bool      // IDs that were listed for the plan or since
+	missing map[string]time.Time // the first listing without a machine, by ID
+}
+
+func (f *Deployer) newListingWatch(p *Plan) *listingWatch {
+	w := &listingWatch{plan: p, listed: map[string]bool{}, missing: map[string]time.Time{}}
+	w.awaited = func(d provision.Desired) bool { return f.awaitsListing(p, d) }
+	for _, o := range p.Have {
+		if o.TerminatedReason == "" && !p.removes(o) {
+			w.listed[o.ID] = true
+		}
+	}
+	return w
+}
+
+// ended returns the error of a machine that has ended, by another listing; nil = none has.
+func (w *listingWatch) ended(now time.Time, have []provision.Object) *MachineEndedError {
+	for _, d := range w.plan.Wants {
+		switch {
+		case !w.awaited(d):
+			continue
+		case isListed(have, d.ID):
+			w.listed[d.ID] = true
+			delete(w.missing, d.ID)
+			continue
+		case w.missing[d.ID].IsZero():
+			w.missing[d.ID] = now
+		}
+		limit := unlistedAfterLaunch
+		if w.listed[d.ID] {
+			limit = unlistedAfterListing
+		}
+		if reason := w.reasonOf(d.ID, have); reason != "" {
+			return &MachineEndedError{d.ID, reason}
+		}
+		if now.Sub(w.missing[d.ID]) >= limit {
+			return &MachineEndedError{d.ID, "its cloud no longer lists it"}
+		}
+	}
+	return nil
+}
+
+// reasonOf returns why the machine of an ID ended after the plan was made; empty if its cloud does not tell.
+func (w *listingWatch) reasonOf(id string, have []provision.Object) string {
+	for _, o := range have {
+		before := slices.ContainsFunc(w.plan.Have, func(old provision.Object) bool { return old.Handle == o.Handle && old.TerminatedReason != "" })
+		if o.ID == id && o.TerminatedReason != "" && !before && !w.plan.removes(o) {
+			return o.TerminatedReason
+		}
+	}
+	return ""
+}
+
+// removes reports whether the plan replaces or terminates an object.
+func (p *Plan) removes(o provision.Object) bool {
+	return slices.ContainsFunc(p.Changes, func(c provision.Change) bool {
+		return (c.Action == provision.ActionReplace || c.Action == provision.ActionTerminate) && c.Observed.Handle == o.Handle
+	})
+}
+
+// awaitsListing reports whether AwaitListed waits for a desired object: for every machine or, with Only,
+// for every launched one.
+func (f *Deployer) awaitsListing(p *Plan, w provision.Desired) bool {
+	launched := slices.ContainsFunc(p.Changes, func(c provision.Change) bool { return c.Desired.ID == w.ID })
+	return w.Machine != nil && (f.Only == nil || launched)
+}
+
+// isListed reports whether a machine with an ID exists.
+func isListed(have []provision.Object, id string) bool {
+	return slices.ContainsFunc(have, func(o provision.Object) bool { return o.ID == id && o.TerminatedReason == "" })
+}
+
 // unlocated returns the ID of a machine that is not listed as expected; empty = all are.
 func (f *Deployer) unlocated(p *Plan, have []provision.Object) string {
 	for _, o := range have {
 		if o.Offering == nil || o.TerminatedReason != "" {
 			continue
 		}
-		removed := slices.ContainsFunc(p.Changes, func(c provision.Change) bool {
-			return (c.Action == provision.ActionReplace || c.Action == provision.ActionTerminate) && c.Observed.Handle == o.Handle
-		})
-		if removed || !o.PrivateIP.IsValid() || o.Kind == provision.KindBalancer && !o.PublicIP.IsValid() {
+		if p.removes(o) || !o.PrivateIP.IsValid() || o.Kind == provision.KindBalancer && !o.PublicIP.IsValid() {
 			return o.ID
 		}
 	}
 	for _, w := range p.Wants {
-		launched := slices.ContainsFunc(p.Changes, func(c provision.Change) bool { return c.Desired.ID == w.ID })
-		listed := slices.ContainsFunc(have, func(o provision.Object) bool { return o.ID == w.ID && o.TerminatedReason == "" })
-		if w.Machine != nil && !listed && (f.Only == nil || launched) {
+		if f.awaitsListing(p, w) && !isListed(have, w.ID) {
 			return w.ID
 		}
 	}
