@@ -147,6 +147,9 @@ func (s *screen) replicaText(r row) []string {
 		"output          " + rate(rep.OutputTokensPerSecond) + " tok/s",
 		"last report     " + maybeAge(rep.AgeMillis, s.sinceFetch) + " ago",
 	}
+	if rep.Start != nil {
+		lines = append(lines, "start           "+rep.Start.Summary())
+	}
 	if usd, known := s.prices.priceOf(r); known {
 		lines = append(lines, fmt.Sprintf("price           $%.2f/h", usd))
 	}

@@ -141,15 +141,16 @@ func hasNoMetrics(r *telemetry.ReplicaSnapshot) bool {
 		r.OutputTokensPerSecond == nil && r.Outstanding == 0
 }
 
-// reasonOf returns why a replica is in its state, including whether it is donated.
+// reasonOf returns why a replica is in its state, including its start and whether it is donated.
 func reasonOf(r *telemetry.ReplicaSnapshot) string {
+	reason := telemetry.StartReason(r.Start, r.State, r.Reason)
 	if !r.Donated || r.State == service.StateDonated {
-		return r.Reason
+		return reason
 	}
-	if r.Reason == "" {
+	if reason == "" {
 		return "donated"
 	}
-	return "donated: " + r.Reason
+	return "donated: " + reason
 }
 
 // cell returns one cell of one replica.

@@ -3,18 +3,18 @@ package main
 import (
 	"testing"
 
-	"skyserve/internal/agent"
 	"skyserve/internal/controller/deploy"
 	"skyserve/internal/service"
+	"skyserve/internal/telemetry"
 )
 
 func TestStatusShowsStarts(t *testing.T) {
-	pulls := &agent.Start{Seconds: 250, Phases: []agent.StartPhase{
-		{Name: agent.StartBoot, Seconds: 60},
-		{Name: agent.StartImage, Seconds: 190, Running: true},
-		{Name: agent.StartWeights, Seconds: 185, Running: true, Bytes: &agent.ByteCount{Done: 6.6e9, Total: 16.1e9}},
+	pulls := &telemetry.Start{Seconds: 250, Phases: []telemetry.StartPhase{
+		{Name: telemetry.StartBoot, Seconds: 60},
+		{Name: telemetry.StartImage, Seconds: 190, Running: true},
+		{Name: telemetry.StartWeights, Seconds: 185, Running: true, Bytes: &telemetry.ByteCount{Done: 6.6e9, Total: 16.1e9}},
 	}}
-	ready := &agent.Start{Seconds: 492, Ready: true, Phases: []agent.StartPhase{{Name: agent.StartLoad, Seconds: 492}}}
+	ready := &telemetry.Start{Seconds: 492, Ready: true, Phases: []telemetry.StartPhase{{Name: telemetry.StartLoad, Seconds: 492}}}
 	for _, tt := range []struct {
 		region service.Region
 		m      deploy.MachineStatus

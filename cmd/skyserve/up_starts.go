@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"skyserve/internal/agent"
+	"skyserve/internal/telemetry"
 	"skyserve/provision"
 )
 
@@ -56,7 +57,7 @@ func (v *startView) observe(now time.Time, o provision.Object, s agent.Status) {
 	}
 	s.Start = s.Start.WithBoot(o.Started)
 	if s.Start == nil && s.Phase == agent.PhaseWaiting && o.Kind == provision.KindReplica {
-		s.Start = agent.BootingStart(o.Started, now)
+		s.Start = telemetry.BootingStart(o.Started, now)
 	}
 	m.Object, m.status, m.observedAt = o, s, now
 	if phase := phaseKey(s); phase != m.phase {
@@ -107,7 +108,7 @@ func (v *startView) dueLines(now time.Time) []string {
 }
 
 // start returns the record of a machine's start at a time after its last status; nil if unknown.
-func (m *startedMachine) start(now time.Time) *agent.Start {
+func (m *startedMachine) start(now time.Time) *telemetry.Start {
 	if m.status.Start == nil || m.status.Start.Ready {
 		return m.status.Start
 	}
@@ -149,7 +150,7 @@ func (m *startedMachine) isSettled() bool {
 // starting returns the machines that are not settled, the slowest first: those in the earliest phase, of
 // these the one that was launched first.
 func (v *startView) starting() []*startedMachine {
-	order := []agent.StartPhaseName{agent.StartBoot, agent.StartEnrolment, agent.StartImage, agent.StartWeights, agent.StartLoad, agent.StartWarmup}
+	order := []telemetry.StartPhaseName{telemetry.StartBoot, telemetry.StartEnrolment, telemetry.StartImage, telemetry.StartWeights, telemetry.StartLoad, telemetry.StartWarmup}
 	rank := func(m *startedMachine) int {
 		first := 0 // it does not report phases yet
 		if m.status.Start != nil {
@@ -202,7 +203,7 @@ func (v *startView) rows(now time.Time) []string {
 }
 
 // download returns the bytes of a running download; nil without one.
-func (m *startedMachine) download() *agent.ByteCount {
+func (m *startedMachine) download() *telemetry.ByteCount {
 	if m.status.Start == nil {
 		return nil
 	}

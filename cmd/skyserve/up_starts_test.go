@@ -12,6 +12,7 @@ import (
 	"skyserve/internal/agent"
 	"skyserve/internal/controller/deploy"
 	"skyserve/internal/service"
+	"skyserve/internal/telemetry"
 	"skyserve/provision"
 )
 
@@ -26,8 +27,8 @@ func launched(id string) provision.Object {
 func after(seconds int) time.Time { return launchedAt.Add(time.Duration(seconds) * time.Second) }
 
 // running is the status of a machine in phases of its start, each since a number of seconds.
-func running(phases ...agent.StartPhase) agent.Status {
-	s := agent.Status{Phase: agent.PhaseImage, Start: &agent.Start{StartedAt: launchedAt, Phases: phases}}
+func running(phases ...telemetry.StartPhase) agent.Status {
+	s := agent.Status{Phase: agent.PhaseImage, Start: &telemetry.Start{StartedAt: launchedAt, Phases: phases}}
 	for i := range phases {
 		phases[i].Running = true
 		s.Start.Seconds = max(s.Start.Seconds, phases[i].Seconds)
@@ -37,7 +38,7 @@ func running(phases ...agent.StartPhase) agent.Status {
 
 // becameReady is the status of a machine that is ready after a number of seconds of loading.
 func becameReady(seconds float64) agent.Status {
-	return agent.Status{Phase: agent.PhaseReady, Start: &agent.Start{StartedAt: launchedAt, Seconds: seconds, Ready: true, Phases: []agent.StartPhase{{Name: agent.StartLoad, Seconds: seconds}}}}
+	return agent.Status{Phase: agent.PhaseReady, Start: &telemetry.Start{StartedAt: launchedAt, Seconds: seconds, Ready: true, Phases: []telemetry.StartPhase{{Name: telemetry.StartLoad, Seconds: seconds}}}}
 }
 
 // Without a terminal, a machine prints a line at each change of its phase, and none while figures change.
@@ -52,10 +53,10 @@ func TestStartLines(t *testing.T) {
 		step(at, agent.Status{Phase: agent.PhaseWaiting, Reason: fmt.Sprintf("for its agent: dial tcp: timeout %d", at)})
 	}
 	for at := 20; at < 60; at++ {
-		step(at, running(agent.StartPhase{Name: agent.StartImage, Seconds: float64(at - 20)}))
+		step(at, running(telemetry.StartPhase{Name: telemetry.StartImage, Seconds: float64(at - 20)}))
 	}
 	for at := 60; at < 90; at++ {
-		step(at, running(agent.StartPhase{Name: agent.StartWeights, Seconds: float64(at - 60), Bytes: &agent.ByteCount{Done: int64(at) * 1e8, Total: 16e9}}))
+		step(at, running(telemetry.StartPhase{Name: telemetry.StartWeights, Seconds: float64(at - 60), Bytes: &telemetry.ByteCount{Done: int64(at) * 1e8, Total: 16e9}}))
 	}
 	step(90, agent.Status{Phase: agent.PhaseFailed, Reason: "docker pull: i/o timeout", Failure: &agent.Failure{Kind: agent.FailureUnknown}})
 	step(100, becameReady(100))
@@ -72,10 +73,10 @@ func TestManyMachinesPrintFewLines(t *testing.T) {
 	v := newStartView(launchedAt)
 	printed := 0
 	var last []string
-	phases := []agent.StartPhaseName{agent.StartImage, agent.StartWeights, agent.StartLoad, agent.StartWarmup}
+	phases := []telemetry.StartPhaseName{telemetry.StartImage, telemetry.StartWeights, telemetry.StartLoad, telemetry.StartWarmup}
 	for at := range 1800 {
 		for n := range 50 {
-			v.observe(after(at), launched(fmt.Sprintf("us-%d", n)), running(agent.StartPhase{Name: phases[(at+n)/5%len(phases)]}))
+			v.observe(after(at), launched(fmt.Sprintf("us-%d", n)), running(telemetry.StartPhase{Name: phases[(at+n)/5%len(phases)]}))
 		}
 		lines := v.dueLines(after(at))
 		if printed += len(lines); len(lines) > 0 {
@@ -96,8 +97,8 @@ func TestStartRows(t *testing.T) {
 	if rows := v.rows(launchedAt); len(rows) != 0 {
 		t.Errorf("before the first status: %q", rows)
 	}
-	v.observe(after(60), launched("us-10"), running(agent.StartPhase{Name: agent.StartWeights, Seconds: 30, Bytes: &agent.ByteCount{Done: 8e9, Total: 16e9}}))
-	v.observe(after(60), launched("us-2"), running(agent.StartPhase{Name: agent.StartImage, Seconds: 40}))
+	v.observe(after(60), launched("us-10"), running(telemetry.StartPhase{Name: telemetry.StartWeights, Seconds: 30, Bytes: &telemetry.ByteCount{Done: 8e9, Total: 16e9}}))
+	v.observe(after(60), launched("us-2"), running(telemetry.StartPhase{Name: telemetry.StartImage, Seconds: 40}))
 	v.observe(after(60), launched("us-3"), becameReady(50))
 	v.observe(after(60), launched("us-4"), agent.Status{Phase: agent.PhaseFailed, Failure: &agent.Failure{Kind: agent.FailureNoSpace, Permanent: true}})
 	want := []string{
@@ -109,7 +110,7 @@ func TestStartRows(t *testing.T) {
 		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
 	for n := range 20 {
-		v.observe(after(60), launched(fmt.Sprintf("more-%02d", n)), running(agent.StartPhase{Name: agent.StartLoad}))
+		v.observe(after(60), launched(fmt.Sprintf("more-%02d", n)), running(telemetry.StartPhase{Name: telemetry.StartLoad}))
 	}
 	if got := v.rows(after(65)); len(got) != maxRows+1 || got[maxRows] != "1 of 24 machines ready, slowest: us-2 (10 more start)" {
 		t.Errorf("got\n%s", strings.Join(got, "\n"))
@@ -120,8 +121,8 @@ func TestStartRows(t *testing.T) {
 func TestSlowestReplica(t *testing.T) {
 	v := newStartView(launchedAt)
 	v.observe(after(0), launched("served-before"), becameReady(900))
-	v.observe(after(0), launched("slow"), running(agent.StartPhase{Name: agent.StartImage}))
-	v.observe(after(0), launched("fast"), running(agent.StartPhase{Name: agent.StartImage}))
+	v.observe(after(0), launched("slow"), running(telemetry.StartPhase{Name: telemetry.StartImage}))
+	v.observe(after(0), launched("fast"), running(telemetry.StartPhase{Name: telemetry.StartImage}))
 	if got := v.slowest(); got != "" {
 		t.Errorf("before any is ready: %q", got)
 	}

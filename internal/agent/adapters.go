@@ -13,6 +13,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"skyserve/internal/telemetry"
 	"slices"
 	"strconv"
 	"strings"
@@ -97,7 +98,7 @@ func (u Unit) hubToken() string {
 }
 
 // fetchHub downloads a repository of the Hugging Face hub into a directory.
-func fetchHub(ctx context.Context, repo, token, dir string, report func(ByteCount)) error {
+func fetchHub(ctx context.Context, repo, token, dir string, report func(telemetry.ByteCount)) error {
 	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: parallelFetches, ResponseHeaderTimeout: 30 * time.Second, Proxy: http.ProxyFromEnvironment}}
 	defer client.CloseIdleConnections()
 	b := &hubRepo{name: repo, token: token, client: client}

@@ -12,6 +12,7 @@ import (
 	"net/url"
 	"path/filepath"
 	"regexp"
+	"skyserve/internal/telemetry"
 	"slices"
 	"strings"
 	"time"
@@ -111,7 +112,7 @@ type Status struct {
 	Revision string       `json:"revision,omitempty"` // of the deployment in force
 	Units    []UnitStatus `json:"units,omitempty"`
 	// Start is the record of a replica's last start; nil if the agent has observed none.
-	Start *Start `json:"start,omitempty"`
+	Start *telemetry.Start `json:"start,omitempty"`
 	// Failure is why a replica is not ready; nil while nothing has failed.
 	Failure *Failure `json:"failure,omitempty"`
 	// InFlight is the number of requests in flight at the machine's proxy.

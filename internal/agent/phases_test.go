@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"skyserve/internal/telemetry"
 	"testing"
 	"time"
 )
@@ -11,8 +12,10 @@ func at(s int) time.Time {
 }
 
 func TestPhasesAreMeasured(t *testing.T) {
-	image, load, warm := Step{Name: StartImage}, Step{Name: StartLoad}, Step{Name: StartWarmup}
-	weights := func(gb int64) Step { return Step{StartWeights, &ByteCount{gb * 1e9, 16e9}} }
+	image, load, warm := Step{Name: telemetry.StartImage}, Step{Name: telemetry.StartLoad}, Step{Name: telemetry.StartWarmup}
+	weights := func(gb int64) Step {
+		return Step{telemetry.StartWeights, &telemetry.ByteCount{Done: gb * 1e9, Total: 16e9}}
+	}
 	for _, tt := range []struct {
 		name string
 		run  func(*startTimer)
@@ -65,26 +68,26 @@ func TestPhasesAreMeasured(t *testing.T) {
 // The sum of the phases that do not overlap is the whole start.
 func TestFirstStartContainsBoot(t *testing.T) {
 	first := newStartTimer(at(75), at(60))
-	first.run(at(75), Step{Name: StartImage})
-	first.run(at(100), Step{Name: StartLoad})
+	first.run(at(75), Step{Name: telemetry.StartImage})
+	first.run(at(100), Step{Name: telemetry.StartLoad})
 	first.finish(at(120))
 	s := first.record(at(500)).WithBoot(at(0))
 	if got, want := s.Summary(), "ready in 2m0s: boot 1m0s, enrolment 15s, image 25s, load 20s"; got != want || !s.StartedAt.Equal(at(0)) {
 		t.Errorf("got %q from %s, want %q", got, s.StartedAt, want)
 	}
 	later := newStartTimer(at(75), time.Time{})
-	later.run(at(75), Step{Name: StartLoad})
-	for name, s := range map[string]*Start{
+	later.run(at(75), Step{Name: telemetry.StartLoad})
+	for name, s := range map[string]*telemetry.Start{
 		"a later start": later.record(at(80)).WithBoot(at(0)), "a clock that is behind": first.record(at(500)).WithBoot(at(61)), "an unknown launch": first.record(at(500)).WithBoot(time.Time{}),
 	} {
-		if s.Phases[0].Name == StartBoot {
+		if s.Phases[0].Name == telemetry.StartBoot {
 			t.Errorf("%s: %s", name, s.Summary())
 		}
 	}
-	if (*Start)(nil).WithBoot(at(0)) != nil || BootingStart(time.Time{}, at(0)) != nil || BootingStart(at(1), at(0)) != nil {
+	if (*telemetry.Start)(nil).WithBoot(at(0)) != nil || telemetry.BootingStart(time.Time{}, at(0)) != nil || telemetry.BootingStart(at(1), at(0)) != nil {
 		t.Error("a start of an unknown machine")
 	}
-	if got := BootingStart(at(0), at(72)).Summary(); got != "boot 1m12s" {
+	if got := telemetry.BootingStart(at(0), at(72)).Summary(); got != "boot 1m12s" {
 		t.Errorf("booting: %q", got)
 	}
 }

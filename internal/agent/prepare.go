@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"fmt"
+	"skyserve/internal/telemetry"
 	"strings"
 	"sync"
 )
@@ -52,14 +53,14 @@ func runTogether(ctx context.Context, steps []func(context.Context) error) error
 }
 
 // fetchFiles downloads a unit's weights, then its adapters.
-func (s *System) fetchFiles(ctx context.Context, u Unit, report func(what string, b ByteCount)) error {
+func (s *System) fetchFiles(ctx context.Context, u Unit, report func(what string, b telemetry.ByteCount)) error {
 	if w := u.Weights; w != nil {
-		if err := s.fetch(ctx, u, w.From, func(b ByteCount) { report("", b) }); err != nil {
+		if err := s.fetch(ctx, u, w.From, func(b telemetry.ByteCount) { report("", b) }); err != nil {
 			return err
 		}
 	}
 	for _, a := range u.Adapters {
-		err := s.fetch(ctx, u, a.From, func(b ByteCount) { report("adapter "+a.Name+", ", b) })
+		err := s.fetch(ctx, u, a.From, func(b telemetry.ByteCount) { report("adapter "+a.Name+", ", b) })
 		if err != nil {
 			return fmt.Errorf("adapter %s: %w", a.Name, err)
 		}
@@ -68,7 +69,7 @@ func (s *System) fetchFiles(ctx context.Context, u Unit, report func(what string
 }
 
 // fetch downloads a folder of a bucket, or a repository of the hub.
-func (s *System) fetch(ctx context.Context, u Unit, from string, report func(ByteCount)) error {
+func (s *System) fetch(ctx context.Context, u Unit, from string, report func(telemetry.ByteCount)) error {
 	dir := weightsDir(s.Dir, from)
 	if repo, isHub := strings.CutPrefix(from, HubScheme); isHub {
 		if s.FetchHub != nil {
@@ -92,7 +93,7 @@ type preparation struct {
 	isPull     bool
 	isDownload bool
 	progress   string // of the download, as text; empty before it begins
-	bytes      ByteCount
+	bytes      telemetry.ByteCount
 }
 
 func (p *preparation) pulling() {
@@ -112,7 +113,7 @@ func (p *preparation) pulled() {
 }
 
 // fetching records the progress of a download; what names it before its bytes.
-func (p *preparation) fetching(what string, b ByteCount) {
+func (p *preparation) fetching(what string, b telemetry.ByteCount) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	const gb = 1e9
@@ -140,11 +141,11 @@ func (p *preparation) show() {
 		now.Reason += "; weights: " + p.progress
 	}
 	if p.isPull {
-		now.Steps = append(now.Steps, Step{Name: StartImage})
+		now.Steps = append(now.Steps, Step{Name: telemetry.StartImage})
 	}
 	if p.isDownload {
 		bytes := p.bytes
-		now.Steps = append(now.Steps, Step{Name: StartWeights, Bytes: &bytes})
+		now.Steps = append(now.Steps, Step{Name: telemetry.StartWeights, Bytes: &bytes})
 	}
 	p.report(now)
 }

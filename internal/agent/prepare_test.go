@@ -9,6 +9,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"skyserve/internal/telemetry"
 	"slices"
 	"strings"
 	"sync"
@@ -33,8 +34,8 @@ func slowHost(t *testing.T, pull, fetch time.Duration) *System {
 		defer mu.Unlock()
 		return call(ctx, program, args...)
 	}
-	s.Fetch = func(ctx context.Context, from, dir string, report func(ByteCount)) error {
-		report(ByteCount{Total: 16e9})
+	s.Fetch = func(ctx context.Context, from, dir string, report func(telemetry.ByteCount)) error {
+		report(telemetry.ByteCount{Total: 16e9})
 		if strings.Contains(from, "missing") {
 			return errors.New("listing s3://missing/a: no objects found")
 		}
@@ -107,7 +108,7 @@ func TestSystemFetchesAdapters(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			m, s := newFakeHost(t)
-			s.Fetch = func(_ context.Context, from, dir string, _ func(ByteCount)) error {
+			s.Fetch = func(_ context.Context, from, dir string, _ func(telemetry.ByteCount)) error {
 				config := tt.configs[from[len(from)-1]-'0']
 				if config == "" {
 					return nil
@@ -184,7 +185,7 @@ func TestFetchAdapterFromHub(t *testing.T) {
 	repo := hub(t, "Bearer hunter2", files)
 	dir := t.TempDir()
 	fetch := func() error {
-		return fetcher{repo, time.Nanosecond}.fetchAll(t.Context(), HubScheme+repo.name, dir, func(ByteCount) {})
+		return fetcher{repo, time.Nanosecond}.fetchAll(t.Context(), HubScheme+repo.name, dir, func(telemetry.ByteCount) {})
 	}
 	if err := fetch(); err == nil || !strings.Contains(err.Error(), "listing hf://org/sql: ") || !strings.Contains(err.Error(), "secrets: {HF_TOKEN: env:HF_TOKEN}") {
 		t.Errorf("without its token: %v", err)

@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"maps"
+	"skyserve/internal/telemetry"
 	"slices"
 	"strings"
 )
@@ -35,8 +36,8 @@ type Progress struct {
 
 // Step is a phase of a start in progress; Bytes is nil where the bytes are unknown.
 type Step struct {
-	Name  StartPhaseName
-	Bytes *ByteCount
+	Name  telemetry.StartPhaseName
+	Bytes *telemetry.ByteCount
 }
 
 // UnitState is the observed state of a unit.

@@ -15,6 +15,7 @@ import (
 
 	"skyserve/internal/atomicfile"
 	"skyserve/internal/identity"
+	"skyserve/internal/telemetry"
 )
 
 // System runs programs as systemd units, and images as Docker containers, so that they outlive
@@ -27,10 +28,10 @@ type System struct {
 	// Call runs a program of the machine and returns its output; nil = with os/exec.
 	Call func(ctx context.Context, program string, args ...string) (output string, err error)
 	// Fetch downloads weights from a bucket into a directory; nil = with the machine's identity.
-	Fetch func(ctx context.Context, from, dir string, report func(ByteCount)) error
+	Fetch func(ctx context.Context, from, dir string, report func(telemetry.ByteCount)) error
 	// FetchHub downloads a repository of the Hugging Face hub, ORG/NAME, into a directory, with an
 	// access token; nil = from the hub.
-	FetchHub func(ctx context.Context, repo, token, dir string, report func(ByteCount)) error
+	FetchHub func(ctx context.Context, repo, token, dir string, report func(telemetry.ByteCount)) error
 }
 
 const (

@@ -17,6 +17,7 @@ import (
 	"sync"
 	"testing"
 
+	"skyserve/internal/telemetry"
 	"skyserve/internal/testkit"
 )
 
@@ -270,8 +271,8 @@ func TestSystemFetchesWeightsFirst(t *testing.T) {
 	u.Weights = &Weights{From: "s3://models/llama", To: "/weights"}
 	var into string
 	failing := errors.New("no route")
-	s.Fetch = func(_ context.Context, from, dir string, report func(ByteCount)) error {
-		report(ByteCount{Done: 1e9, Total: 2e9})
+	s.Fetch = func(_ context.Context, from, dir string, report func(telemetry.ByteCount)) error {
+		report(telemetry.ByteCount{Done: 1e9, Total: 2e9})
 		into = dir
 		return failing
 	}

@@ -7,6 +7,7 @@ import (
 
 	"skyserve/internal/atomicfile"
 	"skyserve/internal/identity"
+	"skyserve/internal/telemetry"
 )
 
 // startState is what an agent records about the starts of a replica. Agent.mu guards it.
@@ -74,7 +75,7 @@ func (s *startState) countRestarts(name string, restarts int) int {
 }
 
 // record returns the record of the last start, and the current failure.
-func (s *startState) record(now time.Time) (*Start, *Failure) {
+func (s *startState) record(now time.Time) (*telemetry.Start, *Failure) {
 	if s.timer == nil {
 		return nil, s.failure
 	}
@@ -116,7 +117,7 @@ func (a *Agent) recordUnitStart(name string) {
 	defer a.mu.Unlock()
 	now := a.opts.Now()
 	a.starts.begin(now)
-	a.starts.timer.run(now, Step{Name: StartLoad})
+	a.starts.timer.run(now, Step{Name: telemetry.StartLoad})
 	a.starts.failure = nil
 	a.starts.unit, a.starts.known, a.starts.base, a.starts.isCounted = name, 0, 0, true
 }
@@ -154,10 +155,10 @@ func (a *Agent) recordCheck(phase Phase, u observedUnit) {
 		switch {
 		case !u.state.Running:
 			s.timer.run(now)
-		case hasLoaded(u.state.Lines), s.timer.isRunning(StartWarmup) && u.state.Restarts == before:
-			s.timer.run(now, Step{Name: StartWarmup})
+		case hasLoaded(u.state.Lines), s.timer.isRunning(telemetry.StartWarmup) && u.state.Restarts == before:
+			s.timer.run(now, Step{Name: telemetry.StartWarmup})
 		default:
-			s.timer.run(now, Step{Name: StartLoad})
+			s.timer.run(now, Step{Name: telemetry.StartLoad})
 		}
 	}
 	e := Evidence{Attempts: restarts, Lines: u.state.Lines, DiskFree: a.diskFree()}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"skyserve/internal/identity"
+	"skyserve/internal/telemetry"
 	"skyserve/internal/testkit"
 )
 
@@ -37,7 +38,7 @@ func TestAgentReportsPhases(t *testing.T) {
 	}
 	clock(20)
 	a.reportProgress(Progress{Phase: PhasePreparing, Reason: "checking the GPU driver"})
-	a.reportProgress(Progress{Phase: PhaseImage, Steps: []Step{{Name: StartImage}}})
+	a.reportProgress(Progress{Phase: PhaseImage, Steps: []Step{{Name: telemetry.StartImage}}})
 	clock(50)
 	if got, want := a.Status().Start.Summary(), "image 30s"; got != want {
 		t.Errorf("pulling: %q, want %q", got, want)
@@ -80,7 +81,7 @@ func TestBalancersReportNoPhases(t *testing.T) {
 func TestAgentReportsFailures(t *testing.T) {
 	a, clock := startingAgent(t)
 	clock(10)
-	a.reportProgress(Progress{Phase: PhaseImage, Steps: []Step{{Name: StartImage}}})
+	a.reportProgress(Progress{Phase: PhaseImage, Steps: []Step{{Name: telemetry.StartImage}}})
 	clock(20)
 	a.recordFailedStart("starting engine: docker pull: manifest unknown", 2)
 	clock(30)

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"skyserve/internal/atomicfile"
+	"skyserve/internal/telemetry"
 )
 
 // Weights are a model's files in a bucket, which an engine loads instead of those of the Hugging Face
@@ -65,7 +66,7 @@ var folderPattern = regexp.MustCompile(`^(s3|gs)://([^/]+)/.+$`)
 // fetchWeights downloads everything below a prefix into a directory, with the identity of the
 // machine, and reports progress. It skips files that are already complete. Errors name the
 // object.
-func fetchWeights(ctx context.Context, from, dir string, report func(ByteCount)) error {
+func fetchWeights(ctx context.Context, from, dir string, report func(telemetry.ByteCount)) error {
 	transport := &http.Transport{MaxIdleConnsPerHost: parallelFetches, ResponseHeaderTimeout: 30 * time.Second, Proxy: http.ProxyFromEnvironment, Protocols: new(http.Protocols)}
 	transport.Protocols.SetHTTP1(true) // one connection per chunk: with HTTP/2, as at Google, all chunks would share one
 	defer transport.CloseIdleConnections()
@@ -95,7 +96,7 @@ type fetcher struct {
 }
 
 // fetchAll downloads everything below a folder of the bucket into a directory.
-func (f fetcher) fetchAll(ctx context.Context, from, dir string, report func(ByteCount)) error {
+func (f fetcher) fetchAll(ctx context.Context, from, dir string, report func(telemetry.ByteCount)) error {
 	scheme, rest, _ := strings.Cut(from, "://")
 	name, prefix, _ := strings.Cut(rest, "/")
 	root, prefix := scheme+"://"+name+"/", strings.TrimRight(prefix, "/")+"/"
@@ -132,13 +133,13 @@ func (f fetcher) fetchAll(ctx context.Context, from, dir string, report func(Byt
 
 // progress counts the downloaded bytes.
 type progress struct {
-	report func(ByteCount)
+	report func(telemetry.ByteCount)
 	total  int64
 	done   atomic.Int64
 }
 
 func (p *progress) add(n int64) {
-	p.report(ByteCount{Done: p.done.Add(n), Total: p.total})
+	p.report(telemetry.ByteCount{Done: p.done.Add(n), Total: p.total})
 }
 
 // fetchObject downloads one object to a path, in concurrent chunks.

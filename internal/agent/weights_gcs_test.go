@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"skyserve/internal/telemetry"
 	"skyserve/internal/testkit"
 )
 
@@ -99,7 +100,7 @@ func TestGCPTokenRenewal(t *testing.T) {
 	} {
 		s, f := fakeStores["gs"](t, "models")
 		tt.change(s)
-		if err := f.fetchAll(t.Context(), "gs://models/llama", t.TempDir(), func(ByteCount) {}); err != nil {
+		if err := f.fetchAll(t.Context(), "gs://models/llama", t.TempDir(), func(telemetry.ByteCount) {}); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
 		requests := 0
@@ -116,7 +117,7 @@ func TestGCPTokenRenewal(t *testing.T) {
 func TestRejectedGCPTokenIsRetriedOnce(t *testing.T) {
 	s, f := fakeStores["gs"](t, "models")
 	f.bucket.(*gcsBucket).client = &http.Client{Transport: withoutCredentials{}}
-	err := f.fetchAll(t.Context(), "gs://models/llama", t.TempDir(), func(ByteCount) {})
+	err := f.fetchAll(t.Context(), "gs://models/llama", t.TempDir(), func(telemetry.ByteCount) {})
 	if err == nil || !strings.Contains(err.Error(), "status 401: Invalid Credentials (grant roles/") || s.tokens != 2 {
 		t.Errorf("got %v after %d tokens", err, s.tokens)
 	}

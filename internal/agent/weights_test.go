@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"skyserve/internal/telemetry"
 	"skyserve/internal/testkit"
 )
 
@@ -97,10 +98,10 @@ func TestWeightsAreFetched(t *testing.T) {
 			s.broken = func(_ string, times int) bool { return times < 3 }
 			dir := t.TempDir()
 			var mu sync.Mutex
-			var reports []ByteCount
+			var reports []telemetry.ByteCount
 			fetch := func() error {
 				reports = nil
-				return f.fetchAll(t.Context(), scheme+"://models/llama", dir, func(b ByteCount) {
+				return f.fetchAll(t.Context(), scheme+"://models/llama", dir, func(b telemetry.ByteCount) {
 					mu.Lock()
 					defer mu.Unlock()
 					reports = append(reports, b)
@@ -113,7 +114,7 @@ func TestWeightsAreFetched(t *testing.T) {
 				t.Errorf("fetched %q, want %q", found, want)
 			}
 			total := reports[0].Total
-			if !slices.Contains(reports, ByteCount{Total: total}) || total == 0 || !slices.Contains(reports, ByteCount{Done: total, Total: total}) {
+			if !slices.Contains(reports, telemetry.ByteCount{Total: total}) || total == 0 || !slices.Contains(reports, telemetry.ByteCount{Done: total, Total: total}) {
 				t.Errorf("reports: %v", reports)
 			}
 			before := s.reset()
@@ -154,11 +155,11 @@ func TestFetchResumesAfterFailure(t *testing.T) {
 		s, f := serve(t, "models")
 		s.broken = func(requested string, _ int) bool { return strings.Contains(requested, ".bin") }
 		dir := t.TempDir()
-		if err := f.fetchAll(t.Context(), scheme+"://models/llama", dir, func(ByteCount) {}); err == nil {
+		if err := f.fetchAll(t.Context(), scheme+"://models/llama", dir, func(telemetry.ByteCount) {}); err == nil {
 			t.Fatalf("%s: no error", scheme)
 		}
 		s.reset()
-		if err := f.fetchAll(t.Context(), scheme+"://models/llama", dir, func(ByteCount) {}); err != nil || len(s.checkFiles(t, dir)) != 3 {
+		if err := f.fetchAll(t.Context(), scheme+"://models/llama", dir, func(telemetry.ByteCount) {}); err != nil || len(s.checkFiles(t, dir)) != 3 {
 			t.Errorf("%s: %v", scheme, err)
 		}
 		for requested := range s.reset() {
@@ -216,7 +217,7 @@ func TestFetchErrors(t *testing.T) {
 		s, f := fakeStores[tt.from[:2]](t, tt.bucket)
 		tt.change(s)
 		dir := t.TempDir()
-		err := f.fetchAll(t.Context(), tt.from, dir, func(ByteCount) {})
+		err := f.fetchAll(t.Context(), tt.from, dir, func(telemetry.ByteCount) {})
 		if err == nil || !strings.HasPrefix(err.Error(), want) {
 			t.Errorf("got %v, want %s", err, want)
 		}

@@ -48,6 +48,8 @@ type CurrentState struct {
 	Replicas []CurrentReplica
 	// Launches is what may be launched now and what failed before; nil where it is unknown.
 	Launches *telemetry.Launches
+	// Starts are the starts of replicas, as in telemetry.Scaling.
+	Starts []telemetry.ReplicaStart
 	// Unfinished is true when a recorded change is incomplete and Apply can complete it.
 	Unfinished bool
 }

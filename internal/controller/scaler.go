@@ -215,7 +215,7 @@ func (s *scaler) addEvents(events []telemetry.Event) {
 func (s *scaler) publish(ctx context.Context, l lease, current CurrentState) error {
 	next := telemetry.Scaling{
 		Token: l.Token(), Strategy: current.Spec.Autoscale.Strategy, Donations: current.donations(),
-		Events: append([]telemetry.Event{}, s.events...), Launches: current.Launches,
+		Events: append([]telemetry.Event{}, s.events...), Launches: current.Launches, Starts: current.Starts,
 	}
 	if reflect.DeepEqual(next, s.published) {
 		return nil

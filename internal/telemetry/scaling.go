@@ -22,7 +22,16 @@ type Scaling struct {
 	Events []Event `json:"events"`
 	// Launches is what the controller may launch now; nil = unknown.
 	Launches *Launches `json:"launches,omitempty"`
+	// Starts are the starts of replicas in progress, and those that ended within StartShownFor, at most
+	// MaxStarts.
+	Starts []ReplicaStart `json:"starts,omitempty"`
 }
+
+// Limits of Scaling.Starts: a start has about 1 KB, and a value of the store at most 1 MB.
+const (
+	MaxStarts     = 200
+	StartShownFor = 10 * time.Minute
+)
 
 // MaxScalingEvents is the maximum number of stored events: more than a busy service has in an hour,
 // and few enough for every snapshot.
@@ -90,6 +99,11 @@ func (s *Snapshot) AddScaling(c *Scaling) {
 		for _, d := range c.Donations {
 			if d.Region == r.Name {
 				r.Replicas = withDonated(r.Replicas, d)
+			}
+		}
+		for k := range r.Replicas {
+			if n := slices.IndexFunc(c.Starts, func(s ReplicaStart) bool { return s.Replica == r.Replicas[k].ID }); n >= 0 {
+				r.Replicas[k].Start = c.Starts[n].Start
 			}
 		}
 		slices.SortStableFunc(r.Replicas, func(a, b ReplicaSnapshot) int { return strings.Compare(a.ID, b.ID) })

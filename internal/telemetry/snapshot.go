@@ -190,6 +190,8 @@ type ReplicaSnapshot struct {
 	// unknown (not checked yet, or not reported).
 	Continuation string `json:"continuation"`
 	Donated      bool   `json:"donated"`
+	// Start is its start in progress, or one that ended within StartShownFor; nil = none, or unknown.
+	Start *Start `json:"start"`
 	// USDPerHour is the price of its VM, nil if unknown.
 	USDPerHour *float64 `json:"usd_per_hour"`
 }

@@ -29,6 +29,7 @@ func (k *Reconciler) Current() (controller.CurrentState, error) {
 		return controller.CurrentState{}, err
 	}
 	s := currentState(v, decided)
+	s.Starts = startsOf(v, k.now())
 	k.mu.Lock()
 	s.Launches = k.shownLaunches
 	k.mu.Unlock()

@@ -1,29 +1,48 @@
 package deploy
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"skyserve/internal/agent"
 	"skyserve/internal/identity"
 	"skyserve/internal/telemetry"
 	"skyserve/provision"
+	"skyserve/provision/cloud"
 )
 
 // startOf returns the record of a replica's start, with its boot; nil if it is unknown. The launch is a
 // time of the cloud's clock: machines in clouds have the same time.
-func startOf(o provision.Object, r AgentReport, now time.Time) *agent.Start {
+func startOf(o provision.Object, r AgentReport, now time.Time) *telemetry.Start {
 	switch {
 	case o.Kind != provision.KindReplica || o.TerminatedReason != "":
 		return nil
 	case !Reachable(o) || errors.Is(r.Err, identity.ErrUntrusted) || r.Err == nil && r.Phase == agent.PhaseWaiting:
-		return agent.BootingStart(o.Started, now)
+		return telemetry.BootingStart(o.Started, now)
 	case r.Err != nil:
 		return nil
 	}
 	return r.Start.WithBoot(o.Started)
+}
+
+// startsOf returns the starts of replicas in clouds that balancers show, sorted by ID: those in progress, and
+// those that have just ended. Processes on this computer start within seconds.
+func startsOf(v *serviceView, now time.Time) (starts []telemetry.ReplicaStart) {
+	for _, o := range v.have {
+		if cloud.RunsOnThisComputer(o.Region) {
+			continue
+		}
+		s := startOf(o, v.seen[o.ID], now)
+		if s != nil && (!s.Ready || now.Sub(s.StartedAt.Add(time.Duration(s.Seconds*float64(time.Second)))) <= telemetry.StartShownFor) {
+			starts = append(starts, telemetry.ReplicaStart{Replica: o.ID, Start: s})
+		}
+	}
+	slices.SortFunc(starts, func(a, b telemetry.ReplicaStart) int { return cmp.Compare(a.Replica, b.Replica) })
+	return starts[:min(len(starts), telemetry.MaxStarts)]
 }
 
 // failureAlerts returns the alert about a replica that cannot become ready; none for other machines.

@@ -104,7 +104,7 @@ func TestStartOfMachines(t *testing.T) {
 	now := launched.Add(time.Minute)
 	is := provision.Object{Kind: provision.KindReplica, Region: "aws/us-east-1", PrivateIP: netip.MustParseAddr("10.0.0.1"), Started: launched}
 	change := func(f func(*provision.Object)) provision.Object { o := is; f(&o); return o }
-	first := &agent.Start{StartedAt: launched.Add(20 * time.Second), Seconds: 40, Phases: []agent.StartPhase{{Name: agent.StartEnrolment, Seconds: 10}, {Name: agent.StartImage, Seconds: 30, Running: true}}}
+	first := &telemetry.Start{StartedAt: launched.Add(20 * time.Second), Seconds: 40, Phases: []telemetry.StartPhase{{Name: telemetry.StartEnrolment, Seconds: 10}, {Name: telemetry.StartImage, Seconds: 30, Running: true}}}
 	for name, tt := range map[string]struct {
 		o    provision.Object
 		r    AgentReport
@@ -121,7 +121,7 @@ func TestStartOfMachines(t *testing.T) {
 			t.Errorf("%s: got %q, want %q", name, got, tt.want)
 		}
 	}
-	if s := startOf(is, AgentReport{Status: agent.Status{Phase: agent.PhaseImage, Start: first}}, now); s.Phases[0].Name != agent.StartBoot || s.Seconds != 60 {
+	if s := startOf(is, AgentReport{Status: agent.Status{Phase: agent.PhaseImage, Start: first}}, now); s.Phases[0].Name != telemetry.StartBoot || s.Seconds != 60 {
 		t.Errorf("the first start is %+v", s)
 	}
 }

@@ -191,8 +191,8 @@ type MachineStatus struct {
 	InFlight int `json:"in_flight"`
 	// Start is the record of a replica's last start; nil if unknown. Failure is why it fails; nil if
 	// nothing has failed.
-	Start   *agent.Start   `json:"start"`
-	Failure *agent.Failure `json:"failure"`
+	Start   *telemetry.Start `json:"start"`
+	Failure *agent.Failure   `json:"failure"`
 }
 
 // StatusChange is a change in its JSON form.
@@ -229,7 +229,7 @@ type machineAnswer struct {
 	certificate *telemetry.Certificate
 	snapshot    *telemetry.Snapshot
 	// start is the record of a replica's start; nil if unknown.
-	start *agent.Start
+	start *telemetry.Start
 }
 
 // ErrEarlierVersion means that this version cannot manage a process of an earlier version.
