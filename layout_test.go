@@ -132,7 +132,7 @@ var sdkPackages = map[string][]string{
 	"go.uber.org/zap":                  {"internal/acme"},
 	"github.com/letsencrypt/pebble":    {"internal/acme/testca"},
 	"charm.land":                       {"tui"},
-	"github.com/goccy/go-yaml":         {"internal/controller/deploy", "internal/service", "internal/skypilot", "lbd", "lbd/discover", "internal/sim", "internal/testcloud/machines", "provision/local", "internal/controller", "cmd/skyserve", "tui"},
+	"github.com/goccy/go-yaml":         {"internal/controller/deploy", "internal/service", "internal/skypilot", "lbd", "lbd/discover", "internal/sim", "internal/testcloud/machines", "internal/testkit", "provision/local", "internal/controller", "cmd/skyserve", "tui"},
 	"github.com/klauspost/compress":    {"lbd/proxy"},
 	"github.com/theory/jsonpath":       {"cmd/skyserve"},
 	"github.com/tinylib/msgp":          {"lbd/cacheevents", "internal/sim/engine/server"},

@@ -33,16 +33,18 @@ const pathInvites = "/v1/invites/"
 
 var mailboxForm = regexp.MustCompile(`^[0-9a-f]{32}$`)
 
-func (a *API) routeInvites() {
-	a.mux.HandleFunc("PUT "+pathInvites+"{mailbox}", a.openInvite)
-	a.mux.HandleFunc("DELETE "+pathInvites+"{mailbox}", a.closeInvite)
+func (a *API) inviteRoutes() []route {
 	request := func(i *invite) *[]byte { return &i.request }
 	reply := func(i *invite) *[]byte { return &i.answer }
-	a.mux.HandleFunc("GET "+pathInvites+"{mailbox}/request", a.readInvite(request))
-	a.mux.HandleFunc("PUT "+pathInvites+"{mailbox}/answer", a.fillInvite(reply))
-	// Clients without credentials may use these two; see ServeGuest.
-	a.mux.HandleFunc("PUT "+pathInvites+"{mailbox}/request", a.fillInvite(request))
-	a.mux.HandleFunc("GET "+pathInvites+"{mailbox}/answer", a.readInvite(reply))
+	return []route{
+		{"PUT " + pathInvites + "{mailbox}", a.openInvite},
+		{"DELETE " + pathInvites + "{mailbox}", a.closeInvite},
+		{"GET " + pathInvites + "{mailbox}/request", a.readInvite(request)},
+		{"PUT " + pathInvites + "{mailbox}/answer", a.fillInvite(reply)},
+		// Clients without credentials may use these two; see ServeGuest.
+		{"PUT " + pathInvites + "{mailbox}/request", a.fillInvite(request)},
+		{"GET " + pathInvites + "{mailbox}/answer", a.readInvite(reply)},
+	}
 }
 
 // ServeGuest serves clients without credentials: an invited person may request a certificate and

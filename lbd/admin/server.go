@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"net/http/pprof"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -169,40 +170,49 @@ func New(opts Options) *API {
 		opts.Registry = prometheus.NewRegistry()
 	}
 	a := &API{opts: opts, mux: http.NewServeMux(), csrf: http.NewCrossOriginProtection()}
-	a.route()
-	return a
-}
-
-func (a *API) route() {
-	a.mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
-		writeJSON(w, http.StatusOK, map[string]string{"status": "ok"})
-	})
-	a.mux.HandleFunc("GET /readyz", a.serveReady)
-	a.mux.HandleFunc("GET /v1/snapshot", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, http.StatusOK, a.Snapshot()) })
-	a.mux.HandleFunc("GET /v1/service", a.serveService)
-	a.mux.HandleFunc("GET /v1/history", a.serveHistory)
-	a.mux.HandleFunc("GET /v1/usage", a.serveUsage)
-	a.mux.HandleFunc("GET /usage", a.serveUsage)
-	a.mux.HandleFunc("GET /v1/decisions", func(w http.ResponseWriter, _ *http.Request) {
-		writeJSON(w, http.StatusOK, a.opts.Decisions.DecisionMemory())
-	})
-	a.mux.HandleFunc("GET /v1/decisions/{request...}", a.serveDecision)
-	a.mux.HandleFunc("GET /v1/requests", a.serveRequests)
-	a.mux.HandleFunc("GET /v1/events", a.serveEvents)
-	a.mux.HandleFunc("GET /v1/service/events", a.serveServiceEvents)
-	a.mux.HandleFunc("POST /v1/service/events", a.recordEvents)
-	a.mux.Handle("GET /metrics", promhttp.HandlerFor(a.opts.Registry, promhttp.HandlerOpts{}))
-	a.mux.HandleFunc("POST /reload", a.serveReload)
-	a.routeWorkers()
-	a.routeInvites()
-	a.mux.HandleFunc("GET /debug/pprof/", pprof.Index)
-	a.mux.HandleFunc("GET /debug/pprof/cmdline", pprof.Cmdline)
-	a.mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
-	a.mux.HandleFunc("GET /debug/pprof/symbol", pprof.Symbol)
-	a.mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
+	for _, r := range a.routes() {
+		a.mux.HandleFunc(r.pattern, r.serve)
+	}
 	a.mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		writeError(w, http.StatusNotFound, "the admin API has no "+r.Method+" "+r.URL.Path)
 	})
+	return a
+}
+
+// route is a request that the API serves: a pattern of http.ServeMux, and its handler.
+type route struct {
+	pattern string
+	serve   http.HandlerFunc
+}
+
+// routes returns all routes. docs/openapi-admin.yaml describes them.
+func (a *API) routes() []route {
+	return slices.Concat([]route{
+		{"GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
+			writeJSON(w, http.StatusOK, map[string]string{"status": "ok"})
+		}},
+		{"GET /readyz", a.serveReady},
+		{"GET /v1/snapshot", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, http.StatusOK, a.Snapshot()) }},
+		{"GET /v1/service", a.serveService},
+		{"GET /v1/history", a.serveHistory},
+		{"GET /v1/usage", a.serveUsage},
+		{"GET /usage", a.serveUsage},
+		{"GET /v1/decisions", func(w http.ResponseWriter, _ *http.Request) {
+			writeJSON(w, http.StatusOK, a.opts.Decisions.DecisionMemory())
+		}},
+		{"GET /v1/decisions/{request...}", a.serveDecision},
+		{"GET /v1/requests", a.serveRequests},
+		{"GET /v1/events", a.serveEvents},
+		{"GET /v1/service/events", a.serveServiceEvents},
+		{"POST /v1/service/events", a.recordEvents},
+		{"GET /metrics", promhttp.HandlerFor(a.opts.Registry, promhttp.HandlerOpts{}).ServeHTTP},
+		{"POST /reload", a.serveReload},
+		{"GET /debug/pprof/", pprof.Index},
+		{"GET /debug/pprof/cmdline", pprof.Cmdline},
+		{"GET /debug/pprof/profile", pprof.Profile},
+		{"GET /debug/pprof/symbol", pprof.Symbol},
+		{"GET /debug/pprof/trace", pprof.Trace},
+	}, a.workerRoutes(), a.inviteRoutes())
 }
 
 // serveReady responds whether the balancer is ready (200, else 503), with all alerts, which do not

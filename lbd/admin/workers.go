@@ -21,14 +21,16 @@ const maxWorkerBody = 64 << 10
 // maxDrainedBy bounds the name of the program that drains a replica, which is stored and listed.
 const maxDrainedBy = 64
 
-func (a *API) routeWorkers() {
-	a.mux.HandleFunc("GET /workers", a.listWorkers)
-	a.mux.HandleFunc("POST /workers", a.addWorker)
-	a.mux.HandleFunc("DELETE /workers/{id}", a.removeWorker)
-	a.mux.HandleFunc("POST /workers/{id}/drain", a.drainWorker)
-	a.mux.HandleFunc("POST /add_worker", a.addByURL)
-	a.mux.HandleFunc("POST /remove_worker", a.removeByURL)
-	a.mux.HandleFunc("GET /list_workers", a.listURLs)
+func (a *API) workerRoutes() []route {
+	return []route{
+		{"GET /workers", a.listWorkers},
+		{"POST /workers", a.addWorker},
+		{"DELETE /workers/{id}", a.removeWorker},
+		{"POST /workers/{id}/drain", a.drainWorker},
+		{"POST /add_worker", a.addByURL},
+		{"POST /remove_worker", a.removeByURL},
+		{"GET /list_workers", a.listURLs},
+	}
 }
 
 func (a *API) listWorkers(w http.ResponseWriter, _ *http.Request) {

@@ -44,7 +44,7 @@ func (c *Call) requestCounts(edits []Edit) Edit {
 	case 0:
 		for _, e := range edits {
 			if at := bytes.IndexByte(e.With, '{'); at >= 0 && e.From == e.To {
-				at += e.From + Growth(edits, e.From-1) + 1
+				at += e.From + Growth(edits, e.From) - len(e.With) + 1 // an edit may end where this one begins
 				return Edit{Span{at, at}, countsMember}
 			}
 		}

@@ -30,34 +30,41 @@ func (r *Runtime) serveRequest(w http.ResponseWriter, req *http.Request) {
 		}
 		return
 	}
-	switch {
-	case path == "/healthz":
-		if r.allowMethod(w, req, http.MethodGet) {
-			writeText(w, http.StatusOK, "ok\n")
+	for i := range routes {
+		if own := &routes[i]; own.matches(path) {
+			if own.methods == nil || r.allowMethod(w, req, own.methods...) {
+				own.serve(r, w, req)
+			}
+			return
 		}
-	case path == "/readyz" || path == "/health":
-		if r.allowMethod(w, req, http.MethodGet) {
-			r.serveReady(w)
-		}
-	case path == "/ping":
-		if r.allowMethod(w, req, http.MethodGet, http.MethodPost) {
-			r.serveReady(w)
-		}
-	case path == "/version":
-		if r.allowMethod(w, req, http.MethodGet) {
-			r.serveVersion(w, req)
-		}
-	case isUnder(path, "/v1/models"):
-		if r.allowMethod(w, req, http.MethodGet) {
-			r.serveModels(w, req)
-		}
-	case strings.HasPrefix(path, pathResponses):
-		r.serveStored(w, req)
-	case isUnder(path, "/v1/files") || isUnder(path, "/v1/batches"):
-		r.serveBatches(w, req)
-	default:
-		r.refuseRequest(w, req, errNoPath(req))
 	}
+	r.refuseRequest(w, req, errNoPath(req))
+}
+
+// route is a path of the public API that is not one of an engine. docs/openapi.yaml describes it.
+type route struct {
+	path string
+	// below: it includes the paths below.
+	below bool
+	// methods are the allowed ones; nil = serve checks them.
+	methods []string
+	serve   func(*Runtime, http.ResponseWriter, *http.Request)
+}
+
+func (o *route) matches(path string) bool {
+	return path == o.path || o.below && isUnder(path, o.path)
+}
+
+var routes = []route{
+	{path: "/healthz", methods: []string{http.MethodGet}, serve: func(_ *Runtime, w http.ResponseWriter, _ *http.Request) { writeText(w, http.StatusOK, "ok\n") }},
+	{path: "/readyz", methods: []string{http.MethodGet}, serve: (*Runtime).serveReady},
+	{path: "/health", methods: []string{http.MethodGet}, serve: (*Runtime).serveReady},
+	{path: "/ping", methods: []string{http.MethodGet, http.MethodPost}, serve: (*Runtime).serveReady},
+	{path: "/version", methods: []string{http.MethodGet}, serve: (*Runtime).serveVersion},
+	{path: "/v1/models", below: true, methods: []string{http.MethodGet}, serve: (*Runtime).serveModels},
+	{path: strings.TrimSuffix(pathResponses, "/"), below: true, serve: (*Runtime).serveStored},
+	{path: "/v1/files", below: true, serve: (*Runtime).serveBatches},
+	{path: "/v1/batches", below: true, serve: (*Runtime).serveBatches},
 }
 
 func errNoPath(req *http.Request) *openai.Error {
@@ -110,7 +117,7 @@ func writeText(w http.ResponseWriter, status int, s string) {
 
 // serveReady reports whether a request could be served now: engines and load balancers use /health and
 // /ping in that sense. It requires no key, and names no machine.
-func (r *Runtime) serveReady(w http.ResponseWriter) {
+func (r *Runtime) serveReady(w http.ResponseWriter, _ *http.Request) {
 	if reason := r.notReady(); reason != "" {
 		w.Header().Set("Retry-After", "1")
 		writeText(w, http.StatusServiceUnavailable, reason+"\n")
