@@ -8,7 +8,7 @@ PURE         := forecast internal/catalogue internal/printable internal/service 
                 lbd/openai lbd/policy lbd/prefix lbd/record plan plan/chart
 CONCURRENT    = $(filter-out skyserve $(PURE:%=skyserve/%),$(shell go list ./...)) # skyserve itself reads files only
 
-.PHONY: test short build vet lint race bench chaos chaos-store compare-proxy compare-bursts compare-solver compare-forecast judge-clouds disk examples openai-clients real-engine real-gpu image-digest snapshot release-files image ci
+.PHONY: test short build vet lint race bench bench-batch chaos chaos-store chaos-batch compare-batch compare-proxy compare-bursts compare-solver compare-forecast judge-clouds disk examples openai-clients real-engine real-gpu image-digest snapshot release-files image ci
 
 test:
 	go test ./...
@@ -89,6 +89,21 @@ compare-proxy: build
 # sent to an engine directly (Linux, about 6 minutes): make compare-bursts ARGS='-rounds 2'
 compare-bursts: build
 	go test -tags compare -run TestCompareBursts -v -count=1 -timeout 20m ./lbd/proxy $(ARGS)
+
+# Uploads, validates and writes a batch at the limits of its size, 1 GiB, on the quickstart: rates and the
+# peak memory of each process (Linux, about 2 minutes).
+bench-batch: build
+	go test -tags compare -run TestCompareIngest -v -count=1 -timeout 30m ./lbd/batch $(ARGS)
+
+# Compares interactive requests on the quickstart with and without a batch (Linux, about 6 minutes;
+# ARGS='-batch.requests=20000 -batch.duration=10m' for the whole size).
+compare-batch: build
+	go test -tags compare -run TestCompareInterference -v -count=1 -timeout 60m ./lbd/batch $(ARGS)
+
+# Kills processes of balancers, the controller and the store during batches: 20, or as many as
+# ARGS=-batch.kills=200 names (Linux).
+chaos-batch: build
+	go test -tags compare -run TestCompareKills -v -count=1 -timeout 3h ./lbd/batch $(ARGS)
 
 # Compares the planner's solver with GLPK on small problems of every kind (2 minutes).
 compare-solver:

@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 
+	"skyserve/internal/telemetry"
 	"skyserve/lbd/batch"
 	"skyserve/lbd/proxy"
 )
@@ -20,6 +21,14 @@ func (b *balancer) setUpBatches() {
 	b.runtime.SetBatches(func(w http.ResponseWriter, req *http.Request, c proxy.Caller) {
 		b.batches.Serve(w, req, batch.Caller(c))
 	})
+}
+
+// openBatches returns the batches that have not ended.
+func (b *balancer) openBatches() []telemetry.BatchState {
+	if b.batches == nil {
+		return nil
+	}
+	return b.batches.Open()
 }
 
 // batchSender sends requests of batches through the balancer's own path.

@@ -5,6 +5,7 @@ import (
 	"os"
 	"runtime/debug"
 	"runtime/metrics"
+	"slices"
 	"time"
 
 	"skyserve/internal/service"
@@ -40,18 +41,36 @@ func limitMemory(total service.Size) {
 	}
 }
 
+// liveWindow is the number of samples, one a second, whose maximum is the live memory for gcPercent. After
+// a collection that finds little live memory, such as between two reads of a store's blocks, a high GOGC
+// would allow a multiple of minGarbage once there is more.
+const liveWindow = 30
+
+// recentMax is the maximum of the last liveWindow samples.
+type recentMax struct {
+	samples [liveWindow]uint64
+	next    int
+}
+
+// add adds a sample and returns the maximum.
+func (m *recentMax) add(sample uint64) uint64 {
+	m.samples[m.next%liveWindow] = sample
+	m.next++
+	return slices.Max(m.samples[:])
+}
+
 // tuneCollector keeps GOGC at gcPercent until ctx ends, unless the GOGC variable is set.
 func tuneCollector(ctx context.Context) {
 	if os.Getenv("GOGC") != "" {
 		return
 	}
 	samples := []metrics.Sample{{Name: "/gc/heap/live:bytes"}, {Name: "/memory/classes/heap/stacks:bytes"}}
-	applied := 0
+	applied, recent := 0, recentMax{}
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
 	for {
 		metrics.Read(samples)
-		want := gcPercent(samples[0].Value.Uint64() + samples[1].Value.Uint64())
+		want := gcPercent(recent.add(samples[0].Value.Uint64() + samples[1].Value.Uint64()))
 		if 5*want < 4*applied || 4*want > 5*applied { // SetGCPercent stops the world
 			debug.SetGCPercent(want)
 			applied = want

@@ -37,3 +37,20 @@ func TestGCPercent(t *testing.T) {
 		}
 	}
 }
+
+// The garbage that is allowed follows the largest live memory of the last samples: one collection that
+// finds less does not raise GOGC.
+func TestRecentMax(t *testing.T) {
+	var m recentMax
+	for i, want := range []uint64{10, 60, 60} {
+		if got := m.add([]uint64{10, 60, 20}[i]); got != want {
+			t.Errorf("sample %d: %d, want %d", i, got, want)
+		}
+	}
+	for range liveWindow - 2 {
+		m.add(5)
+	}
+	if got := m.add(5); got != 20 {
+		t.Errorf("after the window: %d, want 20", got)
+	}
+}

@@ -157,7 +157,7 @@ func (v *serviceView) writeStatus(w io.Writer, s *deploy.ServiceStatus) error {
 	for _, problem := range s.Problems {
 		fmt.Fprintf(w, "problem: %s\n", problem)
 	}
-	for _, line := range slices.Concat([]string{s.Peak, s.Plan, s.Deviation, s.Donations}, s.Launches.Lines(), s.Launches.FailureLines(time.Local), s.Cold, s.Events) {
+	for _, line := range slices.Concat([]string{s.Peak, s.Plan, s.Deviation, s.Donations}, s.Launches.Lines(), s.Launches.FailureLines(time.Local), s.Batches, s.Cold, s.Events) {
 		if line != "" {
 			fmt.Fprintln(w, line)
 		}

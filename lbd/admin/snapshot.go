@@ -42,6 +42,10 @@ func (a *API) Snapshot() telemetry.Snapshot {
 		Forecast: []telemetry.LoadForecast{}, Donations: []telemetry.Donation{}, Targets: []telemetry.PlannedCapacity{}, Prices: []telemetry.Price{}, Events: a.recentEvents(),
 	}
 	s.Alerts = a.alerts(s.Regions)
+	s.Batches = []telemetry.BatchState{}
+	if a.opts.Batches != nil {
+		s.Batches = append(s.Batches, a.opts.Batches()...)
+	}
 	if a.opts.Control != nil {
 		s.Controller, s.Store = a.opts.Control()
 	}

@@ -158,8 +158,13 @@ func TestOnlyReplicasClaim(t *testing.T) {
 	n := startNode(t, srv, far, Options{})
 	b := n.submit(Caller{}, "10h", lines(3)...)
 	n.await(Caller{}, b.ID, job.InProgress)
+	testkit.Eventually(t, "the batch is listed as open", func() bool {
+		open := n.Open()
+		return len(open) == 1 && open[0].ID == b.ID && open[0].Total == 3 && open[0].Model == "llama" && open[0].Deadline.Sub(open[0].CreatedAt) == 10*time.Hour
+	})
 	startNode(t, srv, near, Options{})
 	n.await(Caller{}, b.ID, job.Completed)
+	testkit.Eventually(t, "no batch is open", func() bool { return len(n.Open()) == 0 })
 	if far.total() != 0 || near.total() != 3 {
 		t.Errorf("%d and %d requests are sent", far.total(), near.total())
 	}

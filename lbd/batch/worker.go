@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"skyserve/internal/store"
+	"skyserve/internal/telemetry"
 	"skyserve/lbd/batch/job"
 )
 
@@ -256,6 +257,24 @@ func (w *worker) openKeys() []string {
 	}
 	slices.Sort(keys)
 	return keys
+}
+
+// Open returns the batches that have not ended, as known to this balancer, the earliest deadline first.
+func (s *Service) Open() []telemetry.BatchState {
+	s.worker.mu.Lock()
+	defer s.worker.mu.Unlock()
+	states := make([]telemetry.BatchState, 0, len(s.worker.open))
+	for _, r := range s.worker.open {
+		c := r.Batch.RequestCounts
+		states = append(states, telemetry.BatchState{
+			ID: r.Batch.ID, Tenant: r.Tenant, Status: string(r.Batch.Status), Model: r.Batch.Model,
+			Total: c.Total, Completed: c.Completed, Failed: c.Failed, CreatedAt: r.Created().UTC(), Deadline: r.Deadline().UTC(),
+		})
+	}
+	slices.SortFunc(states, func(a, b telemetry.BatchState) int {
+		return cmp.Or(a.Deadline.Compare(b.Deadline), cmp.Compare(a.ID, b.ID))
+	})
+	return states
 }
 
 // batch returns an open batch. Its chunks must not be changed.

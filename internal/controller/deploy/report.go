@@ -150,6 +150,12 @@ func (s *ServiceStatus) addSnapshots(snapshots []*telemetry.Snapshot) {
 		}
 	}
 	s.Alerts = telemetry.MergeAlerts(alerts...)
+	s.Batches = []string{}
+	for _, snapshot := range snapshots {
+		if lines := snapshot.BatchLines(time.Local); len(s.Batches) == 0 && lines != nil {
+			s.Batches = lines // all balancers know the same
+		}
+	}
 	if failure != nil {
 		s.LastFailure = failure.Line(time.Local)
 	}

@@ -69,6 +69,8 @@ type ServiceStatus struct {
 	// Events the last actions of the strategy, one line each.
 	Strategy  string `json:"strategy"`
 	Donations string `json:"donations"`
+	// Batches are the lines about batches that have not ended.
+	Batches []string `json:"batches"`
 	// Cold contains a line for each model that scales to zero and has no ready replica.
 	Cold   []string `json:"cold"`
 	Events []string `json:"events"`

@@ -1,0 +1,50 @@
+package telemetry
+
+import (
+	"fmt"
+	"time"
+)
+
+// BatchState is the progress of a batch that has not ended. The counts are of requests.
+type BatchState struct {
+	ID        string    `json:"id"`
+	Tenant    string    `json:"tenant"` // empty without tenants
+	Status    string    `json:"status"` // as in OpenAI's API
+	Model     string    `json:"model"`  // empty if there are several, or before the input is validated
+	Total     int       `json:"total"`
+	Completed int       `json:"completed"`
+	Failed    int       `json:"failed"`
+	CreatedAt time.Time `json:"created_at"`
+	Deadline  time.Time `json:"deadline"`
+}
+
+// Remaining returns the number of requests without a result.
+func (b *BatchState) Remaining() int { return b.Total - b.Completed - b.Failed }
+
+// maxBatchLines is the number of batches that BatchLines lists one by one.
+const maxBatchLines = 5
+
+// BatchLines returns the progress of the batches that have not ended, one line each after a summary, such as
+// "batches: 2 open, 400 of 3000 requests done, next deadline 18:30:00"; none without batches.
+func (s *Snapshot) BatchLines(zone *time.Location) []string {
+	if len(s.Batches) == 0 {
+		return nil
+	}
+	total, done := 0, 0
+	for i := range s.Batches {
+		total, done = total+s.Batches[i].Total, done+s.Batches[i].Total-s.Batches[i].Remaining()
+	}
+	lines := []string{fmt.Sprintf("batches: %d open, %d of %d requests done, next deadline %s", len(s.Batches), done, total, s.Batches[0].Deadline.In(zone).Format(time.DateTime))}
+	for i := range s.Batches[:min(len(s.Batches), maxBatchLines)] {
+		b := &s.Batches[i]
+		line := fmt.Sprintf("  %s  %s, %d of %d done", b.ID, b.Status, b.Total-b.Remaining(), b.Total)
+		if b.Failed > 0 {
+			line += fmt.Sprintf(", %d failed", b.Failed)
+		}
+		lines = append(lines, line+", expires "+b.Deadline.In(zone).Format(time.DateTime))
+	}
+	if more := len(s.Batches) - maxBatchLines; more > 0 {
+		lines = append(lines, fmt.Sprintf("  %d more: skyserve batch list", more))
+	}
+	return lines
+}

@@ -1,0 +1,35 @@
+package telemetry
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+)
+
+// Operators see how far each batch is and until when it has time, the earliest deadline first.
+func TestBatchLines(t *testing.T) {
+	at := time.Date(2026, 1, 2, 15, 4, 5, 0, time.UTC)
+	var s Snapshot
+	if got := s.BatchLines(time.UTC); got != nil {
+		t.Errorf("without batches: %q", got)
+	}
+	s.Batches = []BatchState{
+		{ID: "batch_a", Status: "in_progress", Total: 100, Completed: 40, Failed: 2, Deadline: at},
+		{ID: "batch_b", Status: "validating", Deadline: at.Add(time.Hour)},
+	}
+	want := []string{
+		"batches: 2 open, 42 of 100 requests done, next deadline 2026-01-02 15:04:05",
+		"  batch_a  in_progress, 42 of 100 done, 2 failed, expires 2026-01-02 15:04:05",
+		"  batch_b  validating, 0 of 0 done, expires 2026-01-02 16:04:05",
+	}
+	if got := s.BatchLines(time.UTC); strings.Join(got, "\n") != strings.Join(want, "\n") {
+		t.Errorf("got\n%s", strings.Join(got, "\n"))
+	}
+	for i := range 6 {
+		s.Batches = append(s.Batches, BatchState{ID: fmt.Sprint("batch_", i), Deadline: at.Add(2 * time.Hour)})
+	}
+	if got := s.BatchLines(time.UTC); len(got) != 7 || got[6] != "  3 more: skyserve batch list" {
+		t.Errorf("%q", got)
+	}
+}
