@@ -176,7 +176,7 @@ shows their state, and plans the capacity that they need next.`,
 			}
 			path := os.Getenv(local.EnvObject)
 			if path == "" {
-				return nil
+				return applySettings(cmd)
 			}
 			_, err := local.HoldObject(path)
 			return err
@@ -188,6 +188,7 @@ shows their state, and plans the capacity that they need next.`,
 	root.AddCommand(
 		newInitCmd(),
 		newValidateCmd(),
+		newConfigCmd(),
 		newSchemaCmd(),
 		newUpCmd(),
 		newDownCmd(),
