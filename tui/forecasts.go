@@ -84,17 +84,22 @@ func (s *screen) forecastDetails(f *telemetry.LoadForecast) []string {
 
 // capacity returns the capacity of the ready replicas for a forecast's load, in its unit.
 func (s *screen) capacity(f *telemetry.LoadForecast) (tps float64, known bool) {
+	return s.capacityOf(f.Model, f.Region)
+}
+
+// capacityOf returns the capacity of a model's ready replicas in a region, in uncached prompt tokens per second.
+func (s *screen) capacityOf(model string, region service.Region) (tps float64, known bool) {
 	for _, t := range s.snapshot.Targets {
-		if t.Model != f.Model || t.Region != f.Region {
+		if t.Model != model || t.Region != region {
 			continue
 		}
-		r := findRegion(s.snapshot, f.Region)
+		r := findRegion(s.snapshot, region)
 		if r == nil || t.ReplicaTPS <= 0 {
 			return 0, false
 		}
 		n := 0
 		for i := range r.Replicas {
-			if r.Replicas[i].Model == f.Model && r.Replicas[i].State == service.StateReady {
+			if r.Replicas[i].Model == model && r.Replicas[i].State == service.StateReady {
 				n++
 			}
 		}
@@ -147,7 +152,7 @@ func (s *screen) belowForecast(t *Theme, n int) []string {
 		return nil
 	}
 	p := Plot{
-		Past: s.loadOf(f), PastWidthShare: pastWidthShare, Mean: f.MeanTPS, Lo: f.Lo90TPS, Hi: f.Hi90TPS,
+		Past: s.loadOf(f), PastWidthShare: pastWidthShare, Earlier: earlierMeans(f), Mean: f.MeanTPS, Lo: f.Lo90TPS, Hi: f.Hi90TPS,
 		From: f.At, Step: time.Duration(f.StepSeconds * float64(time.Second)), Zone: s.snapshot.At.Location(),
 	}
 	p.capacity, p.capacityKnown = s.capacity(f)
@@ -155,6 +160,18 @@ func (s *screen) belowForecast(t *Theme, n int) []string {
 	lines := []string{"", t.heading.apply(t.cut(title, s.width))}
 	lines = append(lines, p.Draw(t, s.width, n-3)...)
 	return append(lines, t.muted.apply(t.cut(s.plotLegend(t, f), s.width)))
+}
+
+// earlierMeans returns the means of earlier forecasts; NaN is unknown.
+func earlierMeans(f *telemetry.LoadForecast) []float64 {
+	means := make([]float64, len(f.EarlierTPS))
+	for i, v := range f.EarlierTPS {
+		means[i] = math.NaN()
+		if v != nil {
+			means[i] = *v
+		}
+	}
+	return means
 }
 
 // plotLegend returns the legend of the plot.
