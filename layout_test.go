@@ -56,7 +56,7 @@ var mayImport = map[string][]string{
 	"lbd/proxy": {
 		"internal/printable", "internal/service", "internal/telemetry", "lbd/buffer", "lbd/core", "lbd/oidc", "lbd/openai", "lbd/policy", "lbd/prefix", "lbd/quota", "lbd/record", "lbd/wire",
 	},
-	"lbd/batch":     {"internal/store", "lbd/batch/job", "lbd/openai"},
+	"lbd/batch":     {"internal/store", "internal/telemetry", "lbd/batch/job", "lbd/openai"},
 	"lbd/batch/job": {},
 	"lbd/buffer":    {},
 	"lbd/oidc":      {"internal/service"},
