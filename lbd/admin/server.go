@@ -126,6 +126,8 @@ type Options struct {
 	ServiceAlerts func() []telemetry.Alert
 	// Events are the events of the service; nil without a store.
 	Events EventLog
+	// Backup is the store; nil without one.
+	Backup BackupStore
 	// Draining reports whether the balancer is shutting down; nil = it is not.
 	Draining func() bool
 	// Registry holds the metrics; nil = none.
@@ -192,6 +194,8 @@ func (a *API) route() {
 	a.mux.HandleFunc("GET /v1/service/events", a.serveServiceEvents)
 	a.mux.HandleFunc("POST /v1/service/events", a.recordEvents)
 	a.mux.Handle("GET /metrics", promhttp.HandlerFor(a.opts.Registry, promhttp.HandlerOpts{}))
+	a.mux.HandleFunc("GET /v1/store/backup", a.serveBackup)
+	a.mux.HandleFunc("POST /v1/store/restore", a.serveRestore)
 	a.mux.HandleFunc("POST /reload", a.serveReload)
 	a.routeWorkers()
 	a.routeInvites()
