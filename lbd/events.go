@@ -86,6 +86,14 @@ func (b *balancer) eventLog() admin.EventLog {
 	return b.events
 }
 
+// backupStore returns the store for the admin API; nil without one.
+func (b *balancer) backupStore() admin.BackupStore {
+	if b.store == nil {
+		return nil
+	}
+	return b.store
+}
+
 // recordReload records a reload with the keys that changed. It contains no values: they may be secrets.
 // The controller records changes of replicas.
 func (b *balancer) recordReload(r telemetry.Reload) {

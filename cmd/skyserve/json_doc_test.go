@@ -51,6 +51,7 @@ func TestEveryJSONKeyIsDocumented(t *testing.T) {
 		rehearsalReport{},
 		cloud.QuotaNeed{},
 		eval.ReplayReport{},
+		backupReport{},
 	} {
 		for _, key := range jsonKeys(reflect.TypeOf(document), map[reflect.Type]bool{}) {
 			if !strings.Contains(string(guide), "`"+key+"`") && !strings.Contains(string(guide), "`."+key+"`") {

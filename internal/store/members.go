@@ -375,6 +375,11 @@ func exportSingle(ctx context.Context, o Options, dir string) error {
 	if err := errors.Join(os.RemoveAll(dir), os.MkdirAll(dir, 0o700)); err != nil {
 		return err
 	}
+	return serveOffline(ctx, o, func(nc *nats.Conn) error { return writeSnapshots(ctx, nc, dir) })
+}
+
+// serveOffline serves the single store in o.Dir to use alone.
+func serveOffline(ctx context.Context, o Options, use func(*nats.Conn) error) error {
 	o.Cluster, o.TLS = nil, nil
 	n := natsOptions(o, "127.0.0.1", 0)
 	n.DontListen, n.Authorization = true, ""
@@ -398,7 +403,7 @@ func exportSingle(ctx context.Context, o Options, dir string) error {
 		return err
 	}
 	defer nc.Close()
-	return writeSnapshots(ctx, nc, dir)
+	return use(nc)
 }
 
 // Detach moves all data to this member alone, before the store becomes a single one: close it afterwards,

@@ -26,6 +26,8 @@ const (
 	snapshotChunk = 128 << 10
 	// snapshotIdle is how long a snapshot waits for its next part: the server first syncs the stream.
 	snapshotIdle = 15 * time.Second
+	// restorePause is the interval of attempts to send a part to another member.
+	restorePause = 20 * time.Millisecond
 	// snapshotExtension and configExtension are those of the two files of a stream.
 	snapshotExtension, configExtension = ".snapshot", ".json"
 )
@@ -57,11 +59,25 @@ func writeSnapshots(ctx context.Context, nc *nats.Conn, dir string) error {
 
 // writeSnapshot writes the two files of a stream.
 func writeSnapshot(ctx context.Context, nc *nats.Conn, name, dir string) error {
+	return readSnapshot(ctx, nc, name, func(c streamConfig, copyTo func(io.Writer) error) error {
+		if err := atomicfile.Write(filepath.Join(dir, name+snapshotExtension), 0o600, copyTo); err != nil {
+			return err
+		}
+		data, err := json.Marshal(c)
+		if err != nil {
+			return err
+		}
+		return atomicfile.WriteFile(filepath.Join(dir, name+configExtension), data, 0o600)
+	})
+}
+
+// readSnapshot calls use with the configuration of a stream and a function that copies its snapshot.
+func readSnapshot(ctx context.Context, nc *nats.Conn, name string, use func(c streamConfig, copyTo func(io.Writer) error) error) error {
 	sub, err := nc.SubscribeSync(nats.NewInbox())
 	if err != nil {
 		return err
 	}
-	defer func() { _ = sub.Unsubscribe() }() // the connection closes anyway
+	defer func() { _ = sub.Unsubscribe() }() // fails only on a closed connection
 	if err := sub.SetPendingLimits(-1, -1); err != nil {
 		return err
 	}
@@ -73,17 +89,7 @@ func writeSnapshot(ctx context.Context, nc *nats.Conn, name, dir string) error {
 	if response.Config == nil || response.State == nil {
 		return errors.New("the response has no configuration")
 	}
-	err = atomicfile.Write(filepath.Join(dir, name+snapshotExtension), 0o600, func(w io.Writer) error {
-		return receiveSnapshot(ctx, sub, w)
-	})
-	if err != nil {
-		return err
-	}
-	data, err := json.Marshal(streamConfig{Config: *response.Config, State: *response.State})
-	if err != nil {
-		return err
-	}
-	return atomicfile.WriteFile(filepath.Join(dir, name+configExtension), data, 0o600)
+	return use(streamConfig{Config: *response.Config, State: *response.State}, func(w io.Writer) error { return receiveSnapshot(ctx, sub, w) })
 }
 
 // receiveSnapshot writes the parts of a snapshot until the empty one that ends it.
@@ -144,21 +150,38 @@ func restoreSnapshot(ctx context.Context, nc *nats.Conn, name, dir string, repli
 		return err
 	}
 	defer f.Close()
-	c.Config.Replicas, c.Config.Placement = replicas, nil
-	var begun server.JSApiStreamRestoreResponse
-	if err := call(ctx, nc, fmt.Sprintf(server.JSApiStreamRestoreT, name), server.JSApiStreamRestoreRequest{Config: c.Config, State: c.State}, &begun); err != nil {
+	return sendSnapshot(ctx, nc, c, f, replicas)
+}
+
+// sendSnapshot creates a stream from its configuration and snapshot.
+func sendSnapshot(ctx context.Context, nc *nats.Conn, c streamConfig, r io.Reader, replicas int) error {
+	subject, err := beginRestore(ctx, nc, c, replicas)
+	if err != nil {
 		return err
 	}
+	return sendParts(ctx, nc, subject, r)
+}
+
+// beginRestore returns the subject to which the snapshot of a new stream is sent.
+func beginRestore(ctx context.Context, nc *nats.Conn, c streamConfig, replicas int) (subject string, err error) {
+	c.Config.Replicas, c.Config.Placement = replicas, nil
+	var begun server.JSApiStreamRestoreResponse
+	err = call(ctx, nc, fmt.Sprintf(server.JSApiStreamRestoreT, c.Config.Name), server.JSApiStreamRestoreRequest{Config: c.Config, State: c.State}, &begun)
+	return begun.DeliverSubject, err
+}
+
+// sendParts sends a snapshot.
+func sendParts(ctx context.Context, nc *nats.Conn, subject string, r io.Reader) error {
 	chunk := make([]byte, snapshotChunk)
 	for {
-		n, err := io.ReadFull(f, chunk)
+		n, err := io.ReadFull(r, chunk)
 		if n > 0 {
-			if err := sendPart(ctx, nc, begun.DeliverSubject, chunk[:n]); err != nil {
+			if err := sendPart(ctx, nc, subject, chunk[:n]); err != nil {
 				return err
 			}
 		}
 		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-			return sendPart(ctx, nc, begun.DeliverSubject, nil)
+			return sendPart(ctx, nc, subject, nil)
 		}
 		if err != nil {
 			return err
@@ -170,11 +193,16 @@ func restoreSnapshot(ctx context.Context, nc *nats.Conn, name, dir string, repli
 func sendPart(ctx context.Context, nc *nats.Conn, subject string, part []byte) error {
 	octx, cancel := context.WithTimeout(ctx, snapshotIdle)
 	defer cancel()
-	msg, err := nc.RequestWithContext(octx, subject, part)
-	if err != nil {
-		return err
+	for {
+		msg, err := nc.RequestWithContext(octx, subject, part)
+		if errors.Is(err, nats.ErrNoResponders) && sleep(octx, restorePause) {
+			continue // another member receives it, which this one does not know yet
+		}
+		if err != nil {
+			return err
+		}
+		return apiError(msg.Data)
 	}
-	return apiError(msg.Data)
 }
 
 // call sends a request of the JetStream API with opTimeout.

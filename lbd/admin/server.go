@@ -129,6 +129,8 @@ type Options struct {
 	ServiceAlerts func() []telemetry.Alert
 	// Events are the events of the service; nil without a store.
 	Events EventLog
+	// Backup is the store; nil without one.
+	Backup BackupStore
 	// Draining reports whether the balancer is shutting down; nil = it is not.
 	Draining func() bool
 	// Registry holds the metrics; nil = none.
@@ -208,6 +210,8 @@ func (a *API) routes() []route {
 		{"GET /v1/service/events", a.serveServiceEvents},
 		{"POST /v1/service/events", a.recordEvents},
 		{"GET /metrics", promhttp.HandlerFor(a.opts.Registry, promhttp.HandlerOpts{}).ServeHTTP},
+		{"GET /v1/store/backup", a.serveBackup},
+		{"POST /v1/store/restore", a.serveRestore},
 		{"POST /reload", a.serveReload},
 		{"GET /debug/pprof/", pprof.Index},
 		{"GET /debug/pprof/cmdline", pprof.Cmdline},

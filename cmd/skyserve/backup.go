@@ -1,0 +1,224 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"skyserve/internal/atomicfile"
+	"skyserve/internal/store"
+	"skyserve/internal/telemetry"
+)
+
+// backupOptions are the flags of `skyserve backup`.
+type backupOptions struct {
+	name   string
+	file   string
+	dir    string
+	admins []string
+	output string
+}
+
+func newBackupCmd() *cobra.Command {
+	var o backupOptions
+	cmd := &cobra.Command{
+		Use:   "backup NAME FILE",
+		Short: "Back up the store of a service to a file",
+		Long: `Back up the store of a service to one compressed file: history, events, plans, decisions,
+usage, batches and their files. The service keeps running. The file contains prompts and
+answers of batches, and no certificates, keys or secrets of the service: only its owner
+can read it. 'skyserve restore' restores it.
+
+--dir reads the directory of a store that is not running instead, such as that on the last
+disk of a cluster whose other members are lost.`,
+		Example: `  skyserve backup chat chat.backup
+  skyserve backup chat chat.backup --dir /mnt/skyserve/controller/store`,
+		Args: argsBetween(2, 2, "NAME FILE"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			o.name, o.file = args[0], args[1]
+			return runBackup(cmd.Context(), &o, cmd.OutOrStdout())
+		},
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&o.dir, "dir", "", "`DIRECTORY` of a store that is not running")
+	flags.StringSliceVar(&o.admins, "admin", nil, "admin `URL` of a balancer, repeatable or comma-separated (default: the running service's)")
+	flags.StringVarP(&o.output, "output", "o", "text", "output format: text or json")
+	return cmd
+}
+
+func runBackup(ctx context.Context, o *backupOptions, out io.Writer) error {
+	if err := checkOutput(o.output); err != nil {
+		return err
+	}
+	if o.dir != "" && len(o.admins) > 0 {
+		return usage(errors.New("--dir and --admin exclude each other"), "")
+	}
+	if o.dir != "" {
+		if _, err := os.Stat(filepath.Join(o.dir, "jetstream")); err != nil {
+			return usage(fmt.Errorf("--dir: %s is not the directory of a store: %w", o.dir, err), "")
+		}
+	}
+	var admins []*telemetry.Client
+	if o.dir == "" {
+		var err error
+		if _, admins, err = findAdmins(o.name, o.admins); err != nil {
+			return err
+		}
+	}
+	var failures []error
+	write := func(w io.Writer) error { return store.BackupDir(ctx, o.dir, w, o.name, version) }
+	for i := 0; i == 0 || i < len(admins); i++ {
+		if o.dir == "" {
+			write = func(w io.Writer) error { return admins[i].Backup(ctx, w) }
+		}
+		b, err := writeBackupFile(o.file, write)
+		if err == nil {
+			return reportBackup(out, o.output, o.file, b, "backed up %s to %s: %d messages, %s in the store, %s in the file\n")
+		}
+		failures = append(failures, err)
+	}
+	return failed(fmt.Errorf("backing up %s: %w", o.name, errors.Join(failures...)), "nothing was written; 'skyserve status' shows the state of the store")
+}
+
+// writeBackupFile writes a backup to a file, which it replaces once the backup is complete and checked.
+func writeBackupFile(file string, write func(io.Writer) error) (b telemetry.Backup, err error) {
+	err = atomicfile.Write(file, 0o600, func(w io.Writer) error {
+		check, feed := io.Pipe()
+		checked := make(chan error, 1)
+		go func() {
+			var err error
+			b, err = store.CheckBackup(check)
+			_, rest := io.Copy(io.Discard, check)
+			checked <- errors.Join(err, rest)
+		}()
+		err := write(io.MultiWriter(w, feed))
+		feed.CloseWithError(err)
+		return errors.Join(err, <-checked)
+	})
+	return b, err
+}
+
+// backupReport is the JSON output of backup and restore.
+type backupReport struct {
+	telemetry.Backup
+	File      string `json:"file"`
+	FileBytes int64  `json:"file_bytes"`
+}
+
+// reportBackup prints the description of a backup.
+func reportBackup(out io.Writer, output, file string, b telemetry.Backup, text string) error {
+	info, err := os.Stat(file)
+	if err != nil {
+		return err
+	}
+	if output == "json" {
+		return json.NewEncoder(out).Encode(backupReport{b, file, info.Size()})
+	}
+	_, err = fmt.Fprintf(out, text, b.Service, file, b.Messages, sizeText(b.Bytes), sizeText(uint64(info.Size())))
+	return err
+}
+
+// restoreOptions are the flags of `skyserve restore`.
+type restoreOptions struct {
+	name   string
+	file   string
+	force  bool
+	admins []string
+	output string
+}
+
+func newRestoreCmd() *cobra.Command {
+	var o restoreOptions
+	cmd := &cobra.Command{
+		Use:   "restore NAME FILE",
+		Short: "Restore the store of a service from a backup",
+		Long: `Replace the contents of a running service's store with those of a backup that
+'skyserve backup' made. Requests are served meanwhile; planning, scaling and batches pause
+for seconds. Replicas and balancers stay as they are.
+
+The whole file is checked first. A damaged or truncated file, the backup of another service
+and one of a later version of skyserve are refused. A store that has data of before the
+backup is refused too, since everything since the backup would be lost: --force discards
+it. To restore a service whose machines are lost, run 'skyserve up' before.`,
+		Example: `  skyserve restore chat chat.backup`,
+		Args:    argsBetween(2, 2, "NAME FILE"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			o.name, o.file = args[0], args[1]
+			return runRestore(cmd.Context(), &o, cmd.OutOrStdout())
+		},
+	}
+	flags := cmd.Flags()
+	flags.BoolVar(&o.force, "force", false, "discard what was stored since the backup")
+	flags.StringSliceVar(&o.admins, "admin", nil, "admin `URL` of a balancer, repeatable or comma-separated (default: the running service's)")
+	flags.StringVarP(&o.output, "output", "o", "text", "output format: text or json")
+	return cmd
+}
+
+func runRestore(ctx context.Context, o *restoreOptions, out io.Writer) error {
+	if err := checkOutput(o.output); err != nil {
+		return err
+	}
+	f, err := os.Open(o.file)
+	if errors.Is(err, fs.ErrNotExist) {
+		return usage(fmt.Errorf("reading the backup: %w", err), "'skyserve backup' makes one")
+	} else if err != nil {
+		return fmt.Errorf("reading the backup: %w", err)
+	}
+	defer f.Close()
+	b, err := store.CheckBackup(f)
+	switch {
+	case errors.As(err, new(*telemetry.BackupError)):
+		return usage(fmt.Errorf("reading the backup %s: %w", o.file, err), "nothing was changed")
+	case err != nil:
+		return fmt.Errorf("reading the backup %s: %w", o.file, err)
+	case b.Service != o.name:
+		return usage(fmt.Errorf("reading the backup %s: it is a backup of the service %s, not of %s", o.file, b.Service, o.name), "nothing was changed")
+	}
+	_, admins, err := findAdmins(o.name, o.admins)
+	if err != nil {
+		return err
+	}
+	for _, c := range admins {
+		if err = c.Healthy(ctx); err != nil {
+			continue
+		}
+		if _, err = f.Seek(0, io.SeekStart); err != nil {
+			return err
+		}
+		if b, err = c.Restore(ctx, f, o.force); err == nil {
+			text := "restored %s from %s, made at " + b.At.Format(time.DateTime) + " UTC: %d messages, %s in the store, %s in the file\n"
+			return reportBackup(out, o.output, o.file, b, text)
+		}
+		break // a restore that has begun is not repeated elsewhere
+	}
+	var status *telemetry.StatusError
+	switch {
+	case errors.Is(err, telemetry.ErrConflict):
+		errors.As(err, &status)
+		return failed(fmt.Errorf("restoring %s: %s", o.name, status.Message), "nothing was changed; --force discards it")
+	case errors.As(err, &status):
+		return failed(fmt.Errorf("restoring %s: %s", o.name, status.Message), "the store may be incomplete: run the command again with --force")
+	}
+	return failed(fmt.Errorf("restoring %s: %w", o.name, err), "'skyserve status' shows whether the service is running; if the restore had begun, run it again with --force")
+}
+
+// sizeText formats a number of bytes.
+func sizeText(bytes uint64) string {
+	switch {
+	case bytes < 1<<10:
+		return fmt.Sprintf("%d B", bytes)
+	case bytes < 1<<20:
+		return fmt.Sprintf("%.1f KiB", float64(bytes)/(1<<10))
+	case bytes < 1<<30:
+		return fmt.Sprintf("%.1f MiB", float64(bytes)/(1<<20))
+	}
+	return fmt.Sprintf("%.1f GiB", float64(bytes)/(1<<30))
+}

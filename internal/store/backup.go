@@ -1,0 +1,401 @@
+package store
+
+import (
+	"bufio"
+	"compress/gzip"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"skyserve/internal/telemetry"
+)
+
+const (
+	// backupFormat is the version of the format of backups. A later one is refused.
+	backupFormat = 1
+	// maxBackupLine is the maximum length of a line of a backup in bytes: configurations of streams are
+	// shorter.
+	maxBackupLine = 1 << 20
+	// restoreTries is how often a stream is removed again if a client of the running service has created it
+	// before its restore.
+	restoreTries = 5
+)
+
+// A backup is a gzip file with a line of JSON for each of these, in this order: a telemetry.Backup; for each stream a
+// streamConfig, its snapshot in chunks, each after a line with its length, and a backupPart; an empty backupEnd
+// that a truncated file lacks.
+type (
+	backupChunk struct {
+		Chunk int `json:"chunk"`
+	}
+	// backupPart ends a stream.
+	backupPart struct {
+		Stream string `json:"stream"`
+		SHA256 string `json:"sha256"` // of its snapshot
+	}
+	backupEnd struct {
+		End bool `json:"end"`
+	}
+	// backupLine is any line after the first.
+	backupLine struct {
+		streamConfig
+		backupChunk
+		backupPart
+		backupEnd
+	}
+)
+
+// isServiceStream reports whether a stream belongs to a namespace.
+func isServiceStream(name, namespace string) bool {
+	for _, prefix := range []string{"KV_", "OBJ_"} {
+		name = strings.TrimPrefix(name, prefix)
+	}
+	return strings.HasPrefix(name, namespace+"_")
+}
+
+// WriteBackup writes a backup of the service's streams and returns its description. The service may run
+// meanwhile.
+func (s *Store) WriteBackup(ctx context.Context, w io.Writer, service, version string) (telemetry.Backup, error) {
+	nc, err := s.conn()
+	if err != nil {
+		return telemetry.Backup{}, wrap(ctx, err, "backing up the store")
+	}
+	b, err := writeBackup(ctx, nc, w, telemetry.Backup{Service: service, Version: version}, s.namespace)
+	return b, wrap(ctx, err, "backing up the store")
+}
+
+// writeBackup writes a backup of the streams of a namespace.
+func writeBackup(ctx context.Context, nc *nats.Conn, w io.Writer, b telemetry.Backup, namespace string) (telemetry.Backup, error) {
+	infos, err := namespaceStreams(ctx, nc, namespace)
+	if err != nil {
+		return b, err
+	}
+	b.Format, b.At, b.Streams = backupFormat, time.Now().UTC().Round(0), []string{}
+	for _, info := range infos {
+		b.Streams = append(b.Streams, info.Config.Name)
+		b.Messages, b.Bytes = b.Messages+info.State.Msgs, b.Bytes+info.State.Bytes
+	}
+	z := gzip.NewWriter(w)
+	out := json.NewEncoder(z)
+	if err := out.Encode(b); err != nil {
+		return b, err
+	}
+	for _, name := range b.Streams {
+		err := readSnapshot(ctx, nc, name, func(c streamConfig, copyTo func(io.Writer) error) error {
+			if err := out.Encode(c); err != nil {
+				return err
+			}
+			chunks := &chunkWriter{w: z, sum: sha256.New()}
+			if err := copyTo(chunks); err != nil {
+				return err
+			}
+			return out.Encode(backupPart{Stream: name, SHA256: hex.EncodeToString(chunks.sum.Sum(nil))})
+		})
+		if err != nil {
+			return b, fmt.Errorf("stream %s: %w", name, err)
+		}
+	}
+	return b, errors.Join(out.Encode(backupEnd{End: true}), z.Close())
+}
+
+// namespaceStreams returns the streams of a namespace, sorted by name.
+func namespaceStreams(ctx context.Context, nc *nats.Conn, namespace string) ([]*jetstream.StreamInfo, error) {
+	js, err := jetstream.New(nc)
+	if err != nil {
+		return nil, err
+	}
+	octx, cancel := context.WithTimeout(ctx, opTimeout)
+	defer cancel()
+	infos, err := listStreams(octx, js)
+	infos = slices.DeleteFunc(infos, func(i *jetstream.StreamInfo) bool { return !isServiceStream(i.Config.Name, namespace) })
+	slices.SortFunc(infos, func(x, y *jetstream.StreamInfo) int { return strings.Compare(x.Config.Name, y.Config.Name) })
+	return infos, err
+}
+
+// chunkWriter writes each part after a line with its length.
+type chunkWriter struct {
+	w   io.Writer
+	sum hash.Hash
+}
+
+func (c *chunkWriter) Write(p []byte) (int, error) {
+	if len(p) == 0 {
+		return 0, nil
+	}
+	if err := json.NewEncoder(c.w).Encode(backupChunk{Chunk: len(p)}); err != nil {
+		return 0, err
+	}
+	c.sum.Write(p)
+	return c.w.Write(p)
+}
+
+// CheckBackup reads a whole backup and returns its description; a *telemetry.BackupError if it is damaged, truncated, or
+// of a later format, and the error of r if that fails.
+func CheckBackup(r io.Reader) (telemetry.Backup, error) {
+	d, err := openBackup(r)
+	if err != nil {
+		return telemetry.Backup{}, err
+	}
+	return d.Backup, d.forEach(func(_ streamConfig, snapshot io.Reader) error {
+		_, err := io.Copy(io.Discard, snapshot)
+		return err
+	})
+}
+
+// backupReader reads a backup.
+type backupReader struct {
+	telemetry.Backup
+	in *bufio.Reader
+}
+
+// openBackup reads the description of a backup.
+func openBackup(r io.Reader) (*backupReader, error) {
+	z, err := gzip.NewReader(r)
+	if err != nil {
+		return nil, damagedBackup("it is not a backup", err)
+	}
+	d := &backupReader{in: bufio.NewReaderSize(z, 64<<10)}
+	line, err := d.line()
+	if err == nil && json.Unmarshal(line, &d.Backup) != nil {
+		err = errors.New("its first line is invalid")
+	}
+	switch {
+	case err != nil:
+		return nil, damagedBackup("it is not a backup", err)
+	case d.Format > backupFormat:
+		return nil, &telemetry.BackupError{Problem: fmt.Sprintf("skyserve %s made it in format %d; this version reads formats up to %d: upgrade skyserve", d.Version, d.Format, backupFormat)}
+	case d.Format < 1 || d.Service == "":
+		return nil, &telemetry.BackupError{Problem: "it is not a backup: its first line has no format or service"}
+	}
+	return d, nil
+}
+
+// damagedBackup returns the error of a backup that cannot be read. A failure of the reader itself is kept.
+func damagedBackup(what string, err error) error {
+	var bad *telemetry.BackupError
+	switch {
+	case errors.As(err, &bad):
+		return err
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+		return &telemetry.BackupError{Problem: what + ": it ends early, so it is truncated"}
+	}
+	return &telemetry.BackupError{Problem: fmt.Sprintf("%s: %v", what, err)}
+}
+
+// line reads a line.
+func (d *backupReader) line() ([]byte, error) {
+	var line []byte
+	for {
+		part, err := d.in.ReadSlice('\n')
+		line = append(line, part...)
+		switch {
+		case len(line) > maxBackupLine:
+			return nil, errors.New("a line is too long")
+		case errors.Is(err, bufio.ErrBufferFull):
+		case errors.Is(err, io.EOF):
+			return nil, io.ErrUnexpectedEOF
+		default:
+			return line, err
+		}
+	}
+}
+
+// next reads the next line after the first.
+func (d *backupReader) next() (l backupLine, err error) {
+	text, err := d.line()
+	if err == nil {
+		err = json.Unmarshal(text, &l)
+	}
+	return l, err
+}
+
+// forEach calls f with each stream, whose snapshot f reads to its end. It returns a *telemetry.BackupError for a damaged or
+// truncated backup, and else the error of f.
+func (d *backupReader) forEach(f func(c streamConfig, snapshot io.Reader) error) error {
+	const what = "the backup is damaged"
+	for _, name := range d.Streams {
+		l, err := d.next()
+		if err == nil && l.Config.Name != name {
+			err = fmt.Errorf("stream %s is missing", name)
+		}
+		if err != nil {
+			return damagedBackup(what, err)
+		}
+		p := &partReader{backupReader: d, name: name, sum: sha256.New()}
+		if err := f(l.streamConfig, p); err != nil {
+			if p.err != nil {
+				return p.err
+			}
+			return err
+		}
+		if !p.ended {
+			return &telemetry.BackupError{Problem: what + ": stream " + name + " does not end"}
+		}
+	}
+	l, err := d.next()
+	if err == nil && !l.End {
+		err = errors.New("its end is missing")
+	}
+	if err == nil {
+		if _, err = d.in.ReadByte(); errors.Is(err, io.EOF) { // the checksum of gzip is checked here
+			return nil
+		} else if err == nil {
+			err = errors.New("something follows its end")
+		}
+	}
+	return damagedBackup(what, err)
+}
+
+// partReader reads the snapshot of one stream.
+type partReader struct {
+	*backupReader
+	name  string
+	sum   hash.Hash
+	left  int // of this chunk
+	ended bool
+	err   error
+}
+
+func (p *partReader) Read(b []byte) (n int, err error) {
+	if p.err != nil {
+		return 0, p.err
+	}
+	n, err = p.read(b)
+	if err != nil && !errors.Is(err, io.EOF) {
+		p.err = damagedBackup("the backup is damaged", err)
+		err = p.err
+	}
+	return n, err
+}
+
+func (p *partReader) read(b []byte) (int, error) {
+	if p.left == 0 && !p.ended {
+		l, err := p.next()
+		switch {
+		case err != nil:
+			return 0, noEOF(err)
+		case l.Chunk > 0:
+			p.left = l.Chunk
+		case l.Stream != p.name || l.SHA256 != hex.EncodeToString(p.sum.Sum(nil)):
+			return 0, fmt.Errorf("the checksum of stream %s does not match", p.name)
+		default:
+			p.ended = true
+		}
+	}
+	if p.ended {
+		return 0, io.EOF
+	}
+	n, err := p.in.Read(b[:min(len(b), p.left)])
+	p.sum.Write(b[:n])
+	p.left -= n
+	return n, noEOF(err)
+}
+
+// noEOF turns the end of a file into an error: the backup should continue.
+func noEOF(err error) error {
+	if errors.Is(err, io.EOF) {
+		return io.ErrUnexpectedEOF
+	}
+	return err
+}
+
+// RestoreBackup replaces the service's streams with those of a backup, which CheckBackup should have accepted
+// before. It returns a *telemetry.BackupError for the backup of another service, and a *telemetry.NewerStoreError, without force, if the store
+// has data of before the backup. Both change nothing. After another error the store is incomplete, and the
+// restore has to be repeated with force. Sequence numbers continue where the backup ends: leases and the
+// controller's decisions are acquired anew.
+func (s *Store) RestoreBackup(ctx context.Context, r io.Reader, service string, force bool) (telemetry.Backup, error) {
+	d, err := openBackup(r)
+	if err != nil {
+		return telemetry.Backup{}, err
+	}
+	if d.Service != service {
+		return d.Backup, &telemetry.BackupError{Problem: fmt.Sprintf("it is a backup of the service %s, not of %s", d.Service, service)}
+	}
+	for _, name := range d.Streams {
+		if !isServiceStream(name, s.namespace) {
+			return d.Backup, &telemetry.BackupError{Problem: fmt.Sprintf("its stream %q does not belong to the service %s", name, service)}
+		}
+	}
+	nc, err := s.conn()
+	if err != nil {
+		return d.Backup, wrap(ctx, err, "restoring the store")
+	}
+	infos, err := namespaceStreams(ctx, nc, s.namespace)
+	if err != nil {
+		return d.Backup, wrap(ctx, err, "restoring the store")
+	}
+	if newer := newerStore(d.Backup, infos); newer != nil && !force {
+		return d.Backup, newer
+	}
+	err = d.forEach(func(c streamConfig, snapshot io.Reader) error {
+		if err := replaceStream(ctx, nc, c, snapshot); err != nil {
+			return wrap(ctx, err, "restoring stream %s", c.Config.Name)
+		}
+		return nil
+	})
+	return d.Backup, err
+}
+
+// newerStore returns an error if streams have messages of before a backup.
+func newerStore(b telemetry.Backup, infos []*jetstream.StreamInfo) error {
+	e := &telemetry.NewerStoreError{Backup: b.At}
+	older := false
+	for _, i := range infos {
+		if i.State.Msgs > 0 {
+			older = older || i.State.FirstTime.Before(b.At)
+			if i.State.LastTime.After(e.Newest) {
+				e.Newest = i.State.LastTime
+			}
+		}
+	}
+	if !older {
+		return nil
+	}
+	return e
+}
+
+// replaceStream deletes a stream and creates it from a snapshot.
+func replaceStream(ctx context.Context, nc *nats.Conn, c streamConfig, snapshot io.Reader) error {
+	js, err := jetstream.New(nc)
+	if err != nil {
+		return err
+	}
+	replicas := 1
+	if nc.ConnectedClusterName() != "" {
+		replicas = Replicas
+	}
+	for tries := 1; ; tries++ {
+		octx, cancel := context.WithTimeout(ctx, opTimeout)
+		err := js.DeleteStream(octx, c.Config.Name)
+		cancel()
+		if err != nil && !errors.Is(err, jetstream.ErrStreamNotFound) {
+			return err
+		}
+		subject, err := beginRestore(ctx, nc, c, replicas)
+		var refused *server.ApiError
+		switch {
+		case err == nil:
+			return sendParts(ctx, nc, subject, snapshot)
+		case !errors.As(err, &refused) || tries == restoreTries:
+			return err
+		case server.ErrorIdentifier(refused.ErrCode) == server.JSStreamNameExistRestoreFailedErr: // a client was faster
+		case replicas > 1: // the cluster has fewer members; it replicates the stream later
+			replicas = 1
+		default:
+			return err
+		}
+	}
+}

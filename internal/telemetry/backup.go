@@ -1,0 +1,42 @@
+package telemetry
+
+import (
+	"fmt"
+	"time"
+)
+
+// Backup describes a backup of the store of a service.
+type Backup struct {
+	// Format is the version of the format.
+	Format int `json:"format"`
+	// Service is the name of the service.
+	Service string `json:"service"`
+	// Version is the version of the program that made the backup.
+	Version string `json:"version"`
+	// At is when the backup was begun. Each stream has its state at a time after that.
+	At time.Time `json:"at"`
+	// Streams are the names of the streams, sorted.
+	Streams []string `json:"streams"`
+	// Messages and Bytes are the number of messages and their size on disk.
+	Messages uint64 `json:"messages"`
+	Bytes    uint64 `json:"bytes"`
+}
+
+// BackupError is a backup that cannot be restored.
+type BackupError struct{ Problem string }
+
+// Error returns the problem.
+func (e *BackupError) Error() string { return e.Problem }
+
+// NewerStoreError means that a store was written before a backup was made, so that a restore would discard
+// what was written since.
+type NewerStoreError struct {
+	// Backup is when the backup was made, Newest when the store was last written.
+	Backup, Newest time.Time
+}
+
+// Error returns both times.
+func (e *NewerStoreError) Error() string {
+	const layout = "2006-01-02 15:04:05 UTC"
+	return fmt.Sprintf("the store of the running service has the data of before the backup, and was last written at %s: a restore discards everything since the backup of %s", e.Newest.UTC().Format(layout), e.Backup.UTC().Format(layout))
+}
