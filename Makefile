@@ -35,11 +35,13 @@ snapshot:
 	$(GORELEASER) release --snapshot --clean --skip=$(SNAPSHOT_SKIP)
 
 # The man pages and shell completions of a release. The date in the pages is SOURCE_DATE_EPOCH.
+# Built as `make build` and GoReleaser build, so that they share compiled packages.
+release-files: export CGO_ENABLED = 0
 release-files:
 	rm -rf bin/release
 	mkdir -p bin/release/completions
-	go test ./cmd/skyserve -run '^TestManPages$$' -count=1 -man-pages $(CURDIR)/bin/release/man
-	go build -tags grpcnotrace -ldflags '-s -w' -o bin/release/skyserve ./cmd/skyserve
+	go test -trimpath ./cmd/skyserve -run '^TestManPages$$' -count=1 -man-pages $(CURDIR)/bin/release/man
+	go build -trimpath -tags grpcnotrace -ldflags '-s -w' -o bin/release/skyserve ./cmd/skyserve
 	bin/release/skyserve completion bash >bin/release/completions/skyserve.bash
 	bin/release/skyserve completion zsh >bin/release/completions/_skyserve
 	bin/release/skyserve completion fish >bin/release/completions/skyserve.fish
