@@ -89,7 +89,8 @@ type Server struct {
 
 // Serve starts an embedded store: JetStream in o.Dir, which syncs each write to disk before it
 // acknowledges it. It returns once clients can connect. It fails if the port is in use. It
-// fails if o.Dir is in use by another store, is not a directory or contains damaged streams.
+// fails if o.Dir is in use by another store, is not a directory, contains damaged streams, or was
+// written by a later version.
 // It also fails for an address beyond loopback without a token or TLS. If the disk becomes full
 // later, the store cannot write until space is free again: see Health.
 //
@@ -112,6 +113,10 @@ func Serve(ctx context.Context, o Options) (*Server, error) {
 	}
 	lock, err := lockDir(o.Dir)
 	if err != nil {
+		return nil, err
+	}
+	if err := openFormat(o.Dir); err != nil {
+		lock.Close()
 		return nil, err
 	}
 	m, ns, err := startStore(ctx, o, host, port)

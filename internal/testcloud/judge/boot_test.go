@@ -4,6 +4,7 @@ package judge
 
 import (
 	"fmt"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -176,7 +177,7 @@ func shellcheck(t *testing.T, checker, script string) string {
 	return string(out)
 }
 
-// Shellcheck has no finding in a script that a machine runs.
+// Shellcheck has no finding in a script that a machine runs, nor in those of releases.
 func TestBootScriptsPassShellcheck(t *testing.T) {
 	checker := program(t, "shellcheck")
 	scripts := map[string]string{} // name by content
@@ -186,6 +187,13 @@ func TestBootScriptsPassShellcheck(t *testing.T) {
 				scripts[content] = b.name + " " + path
 			}
 		}
+	}
+	for _, name := range []string{"install.sh", "internal/packaging/postinstall.sh"} { // users run these
+		text, err := os.ReadFile(filepath.Join("../../..", name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		scripts[string(text)] = name
 	}
 	for content, name := range scripts {
 		if out := shellcheck(t, checker, content); out != "" {

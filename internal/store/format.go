@@ -1,0 +1,49 @@
+package store
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"skyserve/internal/atomicfile"
+)
+
+// format is the format of a store's directory. It is incremented with every change that earlier versions would
+// misread; a version opens its own format and all before it. Format 1 had no file that names it.
+const format = 1
+
+const formatFile = "FORMAT"
+
+// openFormat checks that this version knows the format of a store's directory, and records this version's. The
+// directory must be locked.
+func openFormat(dir string) error {
+	path := filepath.Join(dir, formatFile)
+	text, err := os.ReadFile(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		text = nil
+	case err != nil:
+		return fmt.Errorf("starting store: reading the format of %s: %w", dir, err)
+	}
+	found := 0
+	if text != nil {
+		found, err = strconv.Atoi(strings.TrimSpace(string(text)))
+		if err != nil || found < 1 {
+			return fmt.Errorf("starting store: %s: must be the number of a format from 1, got %.20q", path, text)
+		}
+	}
+	if found > format {
+		return fmt.Errorf("starting store: %s has format %d, this version knows formats up to %d: a later version of skyserve wrote it; install that version again, or restore the backup made before the upgrade", dir, found, format)
+	}
+	if found == format {
+		return nil
+	}
+	if err := atomicfile.WriteFile(path, []byte(strconv.Itoa(format)+"\n"), 0o600); err != nil {
+		return fmt.Errorf("starting store: recording the format: %w", err)
+	}
+	return nil
+}
