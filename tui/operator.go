@@ -24,7 +24,7 @@ type Operator interface {
 	// Logs returns the last lines of the log of a replica or balancer.
 	Logs(ctx context.Context, id string, lines int) ([]string, error)
 	// Perform performs an action and returns its result in one line.
-	Perform(ctx context.Context, o Action) (string, error)
+	Perform(ctx context.Context, a Action) (string, error)
 }
 
 // RequestRow is a row of the requests view: a summary and the reason for its routing.

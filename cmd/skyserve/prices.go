@@ -98,7 +98,7 @@ func printPrices(w io.Writer, p *deploy.Plan) {
 // findPrices reports whether clouds return prices. It is not a failure if one does not.
 func findPrices(ctx context.Context, places provision.MultiCloud, regions []service.Region) []provision.CheckResult {
 	var findings []provision.CheckResult
-	prices := deploy.AskPrices(ctx, places, regions)
+	prices := deploy.ReadPrices(ctx, places, regions)
 	for _, r := range regions {
 		f := provision.CheckResult{Where: string(r), OK: true, Message: fmt.Sprintf("prices: %d found", len(prices.ByRegion[r]))}
 		if err := prices.Unknown[r]; err != nil {

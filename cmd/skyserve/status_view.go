@@ -75,7 +75,7 @@ func openView(ctx context.Context, clouds *cloudFlags, svc local.Service, doing 
 		f.UserData = nil
 	}
 	v.inspector = &deploy.Inspector{
-		Deployer: f, Lists: map[service.Region]deploy.Lister{}, Ask: v.agentStatus, Operator: v.operator.certificateExpiry(), File: svc.SpecFile(),
+		Deployer: f, Lists: map[service.Region]deploy.Lister{}, ReadStatus: v.agentStatus, Operator: v.operator.certificateExpiry(), File: svc.SpecFile(),
 		Snapshot: v.delivery(nil).Snapshot, Problem: v.problem,
 	}
 	if v.inspector.Decisions, err = deploy.ReadDecisions(decisionsFile(svc)); err != nil {

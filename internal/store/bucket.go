@@ -153,7 +153,7 @@ func (b *Bucket) Delete(ctx context.Context, key string) error {
 	})
 }
 
-// Clear removes all keys below prefix, which must end with a dot, at once and without a trace.
+// Clear removes all keys below prefix, which must end with a dot, immediately. It leaves no tombstones.
 func (b *Bucket) Clear(ctx context.Context, prefix string) error {
 	return b.use(ctx, prefix+"all", "clear", func(ctx context.Context, _ jetstream.KeyValue) error {
 		nc, err := b.s.conn()

@@ -26,10 +26,8 @@ const (
 	// < 0), urgent (0 <= d <= tau_p) or not urgent (d > tau_p). The order is: severely expired,
 	// urgent IW-F, urgent IW-N, other IW-F, other IW-N, recently expired.
 	//
-	// The symbols and signs are lost in the text of the paper. d, tau_n, tau_p, "<=" and the minus
-	// were recovered from its bytes, which are UTF-8 decoded as Mac Roman. The paper contains
-	// neither values for tau_n and tau_p nor an order inside the classes. The default values are in
-	// DefaultConfig.
+	// The paper contains neither values for tau_n and tau_p nor an order inside the classes. The default
+	// values are in DefaultConfig.
 	OrderDPA QueueOrder = "dpa"
 )
 

@@ -15,8 +15,8 @@ import (
 	"skyserve/provision"
 )
 
-// Decisions are the decisions of a plan, a strategy or an operator about existing replicas, besides
-// their number. They are stored in a file. The zero value contains none.
+// Decisions are the decisions of a plan, a strategy or an operator about existing replicas, apart
+// from their number. They are stored in a file. The zero value contains none.
 type Decisions struct {
 	// Drained are the sorted IDs of replicas that receive no requests.
 	Drained []string `json:"drained"`

@@ -38,8 +38,8 @@ type Inspector struct {
 	// Lists contains the lister of each cloud region of the service. Objects that several of them
 	// list, such as a cloud's identities, count once.
 	Lists map[service.Region]Lister
-	// Ask reads the status of a machine's agent; have is all machines.
-	Ask func(ctx context.Context, have []provision.Object, o provision.Object) (agent.Status, error)
+	// ReadStatus reads the status of a machine's agent; have is all machines.
+	ReadStatus func(ctx context.Context, have []provision.Object, o provision.Object) (agent.Status, error)
 	// Snapshot reads a balancer's snapshot of the service; nil = not read.
 	Snapshot func(ctx context.Context, o provision.Object) (*telemetry.Snapshot, error)
 	// Decisions are the decisions about replicas on this computer, Problem is the error in the
@@ -236,7 +236,7 @@ func (i *Inspector) readPrices(ctx context.Context, p *Plan) (queried bool) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, regionTimeout)
 	defer cancel()
-	i.Deployer.prices, i.hasPrices = AskPrices(ctx, i.Deployer.Provider, cloud.ManagedRegions(i.Deployer.Spec)), true
+	i.Deployer.prices, i.hasPrices = ReadPrices(ctx, i.Deployer.Provider, cloud.ManagedRegions(i.Deployer.Spec)), true
 	return true
 }
 
@@ -276,7 +276,7 @@ func (i *Inspector) readStatuses(ctx context.Context, machines []provision.Objec
 		}
 		wg.Go(func() {
 			a := &responses[n]
-			a.status, a.err = i.Ask(ctx, machines, o)
+			a.status, a.err = i.ReadStatus(ctx, machines, o)
 			a.start = startOf(o, AgentReport{a.status, a.err}, i.now())
 			if a.err != nil && ctx.Err() != nil {
 				a.err = context.Cause(ctx)

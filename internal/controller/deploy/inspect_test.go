@@ -63,7 +63,7 @@ func newInspector(t *testing.T, responses map[string]func(context.Context) (agen
 	for _, r := range cloud.ManagedRegions(spec) {
 		i.Lists[r] = cloudRegion{Memory: m, region: r}
 	}
-	i.Ask = func(ctx context.Context, _ []provision.Object, o provision.Object) (agent.Status, error) {
+	i.ReadStatus = func(ctx context.Context, _ []provision.Object, o provision.Object) (agent.Status, error) {
 		if f := responses[o.ID]; f != nil {
 			return f(ctx)
 		}

@@ -14,11 +14,11 @@ import (
 	"skyserve/provision/dns"
 )
 
-// UnitNameServer is the name of a name server's unit, and fileNames its configuration.
-const (
-	UnitNameServer = "nameserver"
-	fileNames      = UnitNameServer + "/config.yaml"
-)
+// UnitNameServer is the name of a name server's unit.
+const UnitNameServer = "nameserver"
+
+// fileNames is the file of a name server's configuration.
+const fileNames = UnitNameServer + "/config.yaml"
 
 // nameTimeout is the timeout of querying a name server on this computer.
 const nameTimeout = time.Second

@@ -27,9 +27,9 @@ type Prices struct {
 	Unknown map[service.Region]error
 }
 
-// AskPrices reads the prices of regions concurrently, within priceTimeout. Failures are not fatal:
+// ReadPrices reads the prices of regions concurrently, within priceTimeout. Failures are not fatal:
 // they are in Unknown.
-func AskPrices(ctx context.Context, p provision.Provider, regions []service.Region) Prices {
+func ReadPrices(ctx context.Context, p provision.Provider, regions []service.Region) Prices {
 	all := Prices{ByRegion: map[service.Region][]provision.Price{}, Unknown: map[service.Region]error{}}
 	pricer, ok := p.(provision.Pricer)
 	if !ok {
@@ -70,7 +70,7 @@ func (f *Deployer) queryOfferingsAndPrices(ctx context.Context, regions []servic
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var wg sync.WaitGroup
-	wg.Go(func() { f.prices = AskPrices(ctx, f.Provider, regions) })
+	wg.Go(func() { f.prices = ReadPrices(ctx, f.Provider, regions) })
 	f.offers = map[service.Region]provision.Offerings{}
 	unknown = f.queryOfferings(ctx, regions)
 	if len(f.offers) == 0 {
@@ -112,7 +112,7 @@ func (k *Reconciler) refreshPrices(ctx context.Context, o *bundleState) {
 	o.pricesRequestedAt = time.Now()
 	provider, regions, results := withCurrentRelays(o.deployer.Provider), cloud.ManagedRegions(o.content.Spec), o.newPrices
 	k.priceRequests.Go(func() {
-		prices := AskPrices(ctx, provider, regions)
+		prices := ReadPrices(ctx, provider, regions)
 		if ctx.Err() != nil {
 			prices = Prices{} // the request was cancelled
 		}

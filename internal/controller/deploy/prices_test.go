@@ -149,7 +149,7 @@ func TestDriftUsesCloudPrices(t *testing.T) {
 	for _, r := range spec.Regions {
 		i.Lists[r.Name] = cloudRegion{Memory: cloud.Memory, region: r.Name}
 	}
-	i.Ask = func(context.Context, []provision.Object, provision.Object) (agent.Status, error) {
+	i.ReadStatus = func(context.Context, []provision.Object, provision.Object) (agent.Status, error) {
 		return agent.Status{}, nil
 	}
 	p, err := newDeployer(spec, cloud).Plan(t.Context())
@@ -167,7 +167,7 @@ func TestDriftUsesCloudPrices(t *testing.T) {
 		t.Fatal(err)
 	}
 	cloud.requests.Store(0)
-	still := &deploy.Inspector{Deployer: newDeployer(spec, cloud), Lists: i.Lists, Ask: i.Ask}
+	still := &deploy.Inspector{Deployer: newDeployer(spec, cloud), Lists: i.Lists, ReadStatus: i.ReadStatus}
 	if s, err := still.Status(t.Context()); err != nil || len(s.Drift) != 0 || cloud.requests.Load() != 0 {
 		t.Errorf("without launches: %+v, %v after %d requests", s, err, cloud.requests.Load())
 	}
