@@ -301,6 +301,8 @@ func (s *screen) hints() []string {
 		return append(hints, "a apply", "enter details")
 	case viewDonations:
 		return append(hints, "c reclaim", "enter replica")
+	case viewModels, viewCost:
+		return append(hints, "enter replicas", "tab region", "p pause")
 	}
 	return append(hints, "tab region", "s sort", "p pause")
 }

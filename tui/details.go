@@ -26,6 +26,8 @@ func (s *screen) aboveList(available int) []string {
 		lines = s.abovePlan()
 	case viewDonations:
 		lines = s.aboveDonations()
+	case viewCost:
+		lines = s.aboveCost()
 	}
 	return lines[:min(len(lines), available)]
 }

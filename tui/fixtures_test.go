@@ -68,8 +68,10 @@ func normal() *telemetry.Snapshot {
 	us.ForwardedTo = []telemetry.Flow{{Region: "aws/ap-northeast-1", Requests: 180}, {Region: "gcp/europe-west4", Requests: 5820}}
 	ap.ForwardedTo = []telemetry.Flow{{Region: "aws/us-east-1", Requests: 2400}}
 	const llama = "meta-llama/Llama-3.1-8B-Instruct"
-	us.Models = []telemetry.ModelSnapshot{{Model: llama, Queued: 1, Deferred: 3, FirstTokens: 90_000, Late: 1200}}
-	ap.Models = []telemetry.ModelSnapshot{{Model: llama, Queued: 1, FirstTokens: 9000, Late: 800}}
+	us.Models = []telemetry.ModelSnapshot{{Model: llama, Queued: 1, Deferred: 3, FirstTokens: 90_000, Late: 1200, Traffic: ptr(traffic(1260, 3, 9))}}
+	ap.Models = []telemetry.ModelSnapshot{{Model: llama, Queued: 1, FirstTokens: 9000, Late: 800, Traffic: ptr(traffic(504, 0, 60))}}
+	us.Keys = []telemetry.KeyTraffic{{Key: "batch-jobs", Tenant: "acme", Traffic: traffic(200, 40, 0)}, {Key: "web", Tenant: "acme", Traffic: traffic(1060, 0, 9)}}
+	ap.Keys = []telemetry.KeyTraffic{{Key: "ana@example.com", Traffic: unpricedTraffic(504, 60)}}
 	return &telemetry.Snapshot{
 		At: noon, Service: "chat",
 		Regions:  []telemetry.RegionSnapshot{us, region("gcp/europe-west4", 0.95, replica("eu-0", "L4", 0.96), replica("eu-1", "L4", 0.82)), ap, quiet},
@@ -94,6 +96,23 @@ func normal() *telemetry.Snapshot {
 			{At: noon.Add(-4 * time.Minute), ID: "2", Actor: telemetry.ActorAutoscaler, Kind: telemetry.EventFailure, Model: llama, Region: "aws/ap-northeast-1", Object: llama, Message: "scaling failed", Reason: "no spot capacity of g6.xlarge in ap-northeast-1a, -1c"},
 		},
 	}
+}
+
+// traffic is a minute of requests, most of them served.
+func traffic(served, limited, failed int64) telemetry.Traffic {
+	ms := 100 + float64(served)/4
+	return telemetry.Traffic{
+		Seconds: 60, Outcomes: telemetry.Outcomes{Served: served, Limited: limited, Failed: failed, Retries: failed / 2},
+		Usage: telemetry.Usage{Requests: served, PromptTokens: 180 * served, CachedTokens: 108 * served, OutputTokens: 64 * served, PricedRequests: served, Cost: service.NanoUSD(50_000 * served)},
+		TTFT:  &telemetry.Percentiles{P50: ms, P90: 3 * ms, P99: 8 * ms}, E2E: &telemetry.Percentiles{P50: 9 * ms, P90: 15 * ms, P99: 30 * ms},
+	}
+}
+
+// unpricedTraffic is traffic of a model without a price.
+func unpricedTraffic(served, failed int64) telemetry.Traffic {
+	t := traffic(served, 0, failed)
+	t.Usage.PricedRequests, t.Usage.Cost = 0, 0
+	return t
 }
 
 // wave returns n values that oscillate around a mean.

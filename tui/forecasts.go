@@ -84,17 +84,22 @@ func (s *screen) forecastDetails(f *telemetry.LoadForecast) []string {
 
 // capacity returns the capacity of the ready replicas for a forecast's load, in its unit.
 func (s *screen) capacity(f *telemetry.LoadForecast) (tps float64, known bool) {
+	return s.capacityOf(f.Model, f.Region)
+}
+
+// capacityOf returns the capacity of a model's ready replicas in a region, in uncached prompt tokens per second.
+func (s *screen) capacityOf(model string, region service.Region) (tps float64, known bool) {
 	for _, t := range s.snapshot.Targets {
-		if t.Model != f.Model || t.Region != f.Region {
+		if t.Model != model || t.Region != region {
 			continue
 		}
-		r := findRegion(s.snapshot, f.Region)
+		r := findRegion(s.snapshot, region)
 		if r == nil || t.ReplicaTPS <= 0 {
 			return 0, false
 		}
 		n := 0
 		for i := range r.Replicas {
-			if r.Replicas[i].Model == f.Model && r.Replicas[i].State == service.StateReady {
+			if r.Replicas[i].Model == model && r.Replicas[i].State == service.StateReady {
 				n++
 			}
 		}

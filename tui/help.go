@@ -23,6 +23,12 @@ var metricHelp = [][2]string{
 	{"tier", "IW-F, IW-N: interactive, fast or normal; NIW: not interactive, deferred"},
 	{"deferred", "queued NIW requests (view 7)"},
 	{"interactive", "queued interactive requests (view 7)"},
+	{"e2e", "time from the arrival of a request to its end"},
+	{"prompt/s, output/s", "prompt and output tokens per second, last minute"},
+	{"usage $/h", "cost of the usage by models[].price, last minute"},
+	{"$/h", "price of the replicas' machines"},
+	{"$/m tok", "$/h per million prompt and output tokens, last minute"},
+	{"load, headroom", "uncached prompt tok/s: last minute; unused ready capacity"},
 	{"earned", "autoscale.donate_price x time donated"},
 }
 

@@ -1,6 +1,7 @@
 package tui
 
 import (
+	"strings"
 	"time"
 
 	"charm.land/bubbles/v2/key"
@@ -192,15 +193,23 @@ func (s *screen) focusOn(name service.Region) {
 	s.table.offset = 0
 }
 
-// goBack closes or clears one thing: help, filter, panel, history, toast, marks, region,
-// selection, in this order.
+// initialFilter returns the filter with which the current list was opened.
+func (s *screen) initialFilter() string {
+	if s.openedFrom != nil && !s.panel.open() {
+		return s.openedFrom.opened
+	}
+	return ""
+}
+
+// goBack closes or clears one thing: help, filter, panel, history, toast, marks, the view if it was opened from
+// another one, region, selection, in this order.
 func (m *Model) goBack() {
 	s := &m.screen
 	switch {
 	case s.help:
 		s.help = false
-	case s.filterText() != "":
-		s.setFilter("")
+	case s.filterText() != s.initialFilter():
+		s.setFilter(s.initialFilter())
 	case s.panel.open():
 		s.panel = panel{}
 	case s.pastFrame != nil:
@@ -209,6 +218,8 @@ func (m *Model) goBack() {
 		s.toast = toast{}
 	case len(s.markedIDs()) > 0:
 		s.clearMarks()
+	case s.openedFrom != nil:
+		m.returnToView()
 	case s.focus != "":
 		s.focusOn("")
 	default:
@@ -241,8 +252,7 @@ func (m *Model) openSelection() tea.Cmd {
 	}
 	switch s.view {
 	case viewOverview:
-		s.focusOn(service.Region(id))
-		return m.openView(viewReplicas)
+		return m.openReplicas(service.Region(id), "")
 	case viewReplicas:
 		r, _ := s.table.current()
 		s.openText("replica "+r.replica.ID, s.replicaText(r))
@@ -250,15 +260,47 @@ func (m *Model) openSelection() tea.Cmd {
 		if r, ok := s.selectedRequest(); ok {
 			return m.openExplanation(r.Request)
 		}
+	case viewModels:
+		return m.openReplicas(s.focus, id)
+	case viewCost:
+		region, model, _ := strings.Cut(id, " ")
+		return m.openReplicas(service.Region(region), model)
 	case viewDonations:
-		s.focusOn("")
 		s.table.selectID(id)
-		return m.openView(viewReplicas)
+		return m.openReplicas("", "")
 	default:
 		r, _ := s.lists[s.view].current()
 		s.openText(viewNames[s.view], s.rowText(r))
 	}
 	return nil
+}
+
+// openedFrom is the view from which another one was opened with enter.
+type openedFrom struct {
+	view   view
+	focus  service.Region
+	filter string // of the replicas, before
+	opened string // of the replicas, when they were opened
+}
+
+// openReplicas opens the replicas of a region with a filter; esc returns to the current view.
+func (m *Model) openReplicas(region service.Region, filter string) tea.Cmd {
+	s := &m.screen
+	from := openedFrom{s.view, s.focus, s.table.filter, filter}
+	s.focusOn(region)
+	s.table.filter = filter
+	cmd := m.openView(viewReplicas)
+	s.openedFrom = &from
+	return cmd
+}
+
+// returnToView returns to the view from which the current one was opened.
+func (m *Model) returnToView() {
+	s := &m.screen
+	from := *s.openedFrom
+	s.setView(from.view)
+	s.focusOn(from.focus)
+	s.table.filter = from.filter
 }
 
 // openText opens a panel with the given lines.

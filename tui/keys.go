@@ -56,9 +56,8 @@ func NewKeyMap() KeyMap {
 		Suspend:        bind("^Z", "suspend", "ctrl+z"),
 		Quit:           bind("q, ^C", "quit", "q", "ctrl+c"),
 	}
-	for v := range views {
-		digit := string(rune('1' + v))
-		k.View[v] = bind(digit, viewNames[v], digit)
+	for v, viewKey := range viewKeys {
+		k.View[v] = bind(viewKey, viewNames[v], viewKey, "shift+"+viewKey)
 	}
 	return k
 }

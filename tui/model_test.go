@@ -309,7 +309,9 @@ func TestFocusOnARegion(t *testing.T) {
 	d.press("1", "j", "j", "enter") // into the second region
 	d.wants("[2 replicas]", "us-0")
 	d.lacks("eu-0")
-	d.press("esc")
+	d.press("esc") // back to the overview
+	d.wants("[1 overview]")
+	d.press("2")
 	d.wants("eu-0")
 	d.press("tab", "tab", "tab", "tab")
 	d.wants("static/paris", "no replicas")

@@ -62,7 +62,7 @@ func start(ctx context.Context, g *glass, keys io.Reader) <-chan error {
 		Now: func() time.Time { return noon },
 	}
 	go func() {
-		done <- Run(ctx, cfg, keys, g, tea.WithWindowSize(100, 30), tea.WithEnvironment([]string{"TERM=xterm-256color"}))
+		done <- Run(ctx, cfg, keys, g, tea.WithWindowSize(120, 30), tea.WithEnvironment([]string{"TERM=xterm-256color"}))
 	}()
 	return done
 }

@@ -38,9 +38,10 @@ type screen struct {
 	data        operatorData
 	prices      prices
 
-	view  view
-	table table
-	lists [views]list
+	view       view
+	openedFrom *openedFrom // nil = the view was opened by its key
+	table      table
+	lists      [views]list
 }
 
 // link is the state of the connection that snapshots are fetched over.

@@ -18,14 +18,20 @@ const (
 	viewDonations
 	viewBatches
 	viewEvents
+	viewModels
+	viewTenants
+	viewCost
 	views // the number of views
 )
 
 // viewNames are the names of the views, on tabs and as commands.
-var viewNames = [views]string{"overview", "replicas", "requests", "forecast", "plan", "donations", "batches", "events"}
+var viewNames = [views]string{"overview", "replicas", "requests", "forecast", "plan", "donations", "batches", "events", "models", "tenants", "cost"}
 
 // shortNames are the names on the tabs of narrow terminals.
-var shortNames = [views]string{"over", "repl", "req", "fcst", "plan", "don", "batch", "evts"}
+var shortNames = [views]string{"over", "repl", "req", "fcst", "plan", "don", "batch", "evts", "model", "ten", "cost"}
+
+// viewKeys are the keys of the views.
+var viewKeys = [views]string{"1", "2", "3", "4", "5", "6", "7", "8", "9", "0", "$"}
 
 // pane is a list that scrolls and whose rows can be filtered, sorted and marked: a list of
 // a sheet, or the table of replicas.
@@ -59,7 +65,7 @@ func (s *screen) pane() pane {
 // setView switches to a view.
 func (s *screen) setView(v view) {
 	s.view = v
-	s.help, s.panel = false, panel{}
+	s.help, s.panel, s.openedFrom = false, panel{}, nil
 }
 
 // fillLists builds the sheet of the current view from the snapshot. The sheets of other
@@ -80,6 +86,12 @@ func (s *screen) fillLists() {
 		s.lists[viewBatches].setSheet(s.batchSheet())
 	case viewEvents:
 		s.lists[viewEvents].setSheet(s.eventSheet())
+	case viewModels:
+		s.lists[viewModels].setSheet(s.modelSheet())
+	case viewTenants:
+		s.lists[viewTenants].setSheet(s.tenantSheet())
+	case viewCost:
+		s.lists[viewCost].setSheet(s.costSheet())
 	}
 }
 
@@ -110,7 +122,7 @@ func (s *screen) tabs() string {
 
 // tabText returns the text of one tab.
 func tabText(v view, name string, front view) string {
-	text := string(rune('1'+v)) + " " + name
+	text := viewKeys[v] + " " + name
 	if v == front {
 		return "[" + text + "]"
 	}

@@ -29,15 +29,15 @@ func deskIn(t *testing.T, w, h int, s *telemetry.Snapshot, keys ...string) *desk
 
 func TestEveryViewHasAKeyATabAndACommand(t *testing.T) {
 	for v, name := range viewNames {
-		d := deskIn(t, 120, 40, normal(), string(rune('1'+v)))
-		d.wants(fmt.Sprintf("[%d %s]", v+1, name))
+		d := deskIn(t, 120, 40, normal(), viewKeys[v])
+		d.wants(fmt.Sprintf("[%s %s]", viewKeys[v], name))
 		d = deskIn(t, 120, 40, normal())
 		d.press(":", name)
 		d.run(d.press("enter"))
-		d.wants(fmt.Sprintf("[%d %s]", v+1, name))
+		d.wants(fmt.Sprintf("[%s %s]", viewKeys[v], name))
 		d = deskIn(t, 120, 40, normal())
 		d.run(d.send(tea.MouseClickMsg{X: strings.Index(tabsText(viewNames, 0), name), Y: 1, Button: tea.MouseLeft}))
-		d.wants(fmt.Sprintf("[%d %s]", v+1, name))
+		d.wants(fmt.Sprintf("[%s %s]", viewKeys[v], name))
 	}
 }
 
@@ -351,6 +351,9 @@ func TestYAMLOfSelection(t *testing.T) {
 	d.press("esc", "esc", "5", "j")
 	d.press("y")
 	d.wants("status: optimal", "delta: 3")
+	for view, wants := range map[string]string{"9": "output_tokens: 112896", "0": "key: ana@example.com", "$": "deferred: 0"} {
+		deskIn(t, 120, 60, normal(), view, "j", "y").wants(wants)
+	}
 	d = deskIn(t, 120, 60, normal(), "y")
 	d.wants("service.yaml", "name: llama")
 }
@@ -362,7 +365,7 @@ func TestTheMouse(t *testing.T) {
 	d.wants("▸ aws/us-east-1")
 	click(d, 5, 5) // again: into it
 	d.wants("[2 replicas]", "region: aws/us-east-1", "us-0")
-	d.press("esc", "esc")
+	d.press("esc", "2")
 	click(d, 3, 3)
 	d.wants("REPLICA▼")
 	click(d, 30, 0)
@@ -557,4 +560,70 @@ func TestEveryViewFitsEverySize(t *testing.T) {
 			}
 		})
 	}
+}
+
+// enter leads from a row to its replicas, and esc leads back through each level to the row.
+func TestEscReturnsThroughAllLevels(t *testing.T) {
+	tests := []struct {
+		view  string
+		moves int
+		shows []string // on the way in, after enter
+		lacks string
+	}{
+		{"1", 2, []string{"[2 replicas]", "us-0", "us-1"}, "eu-0"},
+		{"9", 1, []string{"[2 replicas]", "us-0", "eu-0"}, ""},
+		{"$", 2, []string{"[2 replicas]", "us-0"}, "eu-0"},
+		{"6", 1, []string{"[2 replicas]", "us-10"}, ""},
+	}
+	for _, tt := range tests {
+		d := deskIn(t, 120, 40, normal(), tt.view)
+		for range tt.moves {
+			d.press("j")
+		}
+		before := d.frame()
+		d.run(d.press("enter"))
+		d.wants(tt.shows...)
+		if tt.lacks != "" {
+			d.lacks(tt.lacks)
+		}
+		d.press("/")
+		d.press(" us-1")
+		d.run(d.press("enter"))
+		d.press("j")
+		d.run(d.press("enter"))
+		d.wants("KV utilisation") // the details of a replica
+		for level, wants := range []string{"filter:", "us-1", ""} {
+			d.press("esc")
+			if wants != "" {
+				d.wants("[2 replicas]", wants)
+			} else if d.frame() != before {
+				t.Errorf("view %s, level %d: esc leads to\n%s\nwant\n%s", tt.view, level, d.frame(), before)
+			}
+		}
+	}
+}
+
+func TestModelsAndTenants(t *testing.T) {
+	d := deskIn(t, 200, 40, normal(), "9", "j")
+	d.wants("5/9", "31", "4%", "357ms", "1.07s", "2.86s", "PROMPT TOK/S", "5.3k", "60%", "1.9k", "5.29", "1764 requests served, 3 limited (429), 69 failed (5xx)")
+	d = deskIn(t, 120, 40, normal(), "0", "j")
+	d.wants("ana@example.com", "acme", "batch-jobs", "17%", "0.60", "key ana@example.com, last 60 s: 504 requests served")
+	d.press("tab", "tab") // us-east-1 only
+	d.lacks("ana@example.com")
+	older := normal()
+	for i := range older.Regions {
+		older.Regions[i].Keys = nil
+		for k := range older.Regions[i].Models {
+			older.Regions[i].Models[k].Traffic = nil
+		}
+	}
+	deskIn(t, 120, 40, older, "0").wants("Traffic of keys unknown")
+	deskIn(t, 120, 40, older, "9", "j").wants("5/9", "traffic unknown")
+}
+
+// The share of the capacity in use compares load and capacity of the same regions: the load of a region without a
+// known capacity does not count, nor a capacity without a known load.
+func TestCostAndSaturation(t *testing.T) {
+	d := deskIn(t, 120, 40, normal(), "$")
+	d.wants("replicas $16.11/h and 3 without a known price", "58% of the ready capacity used", "14.56", "0.79", "1.5k", "1.1k", "donations earn $0.30/h")
 }

@@ -59,6 +59,25 @@ func (s *screen) selectedValue(id string) any {
 				return &s.snapshot.Donations[i]
 			}
 		}
+	case viewModels:
+		if m := s.models()[id]; m != nil && m.traffic != nil {
+			return m.traffic
+		}
+	case viewTenants:
+		for _, k := range s.keyTraffic() {
+			if keyID(k) == id {
+				return k
+			}
+		}
+	case viewCost:
+		region, model, _ := strings.Cut(id, " ")
+		if r := findRegion(s.snapshot, service.Region(region)); r != nil {
+			for _, m := range modelsOf(r) {
+				if m.Model == model {
+					return m
+				}
+			}
+		}
 	}
 	return nil
 }

@@ -59,6 +59,9 @@ type RegionSnapshot struct {
 	// Models are the models with replicas or requests in the region, sorted; nil if a balancer
 	// does not report them.
 	Models []ModelSnapshot `json:"models"`
+	// Keys are the API keys and users whose requests ended within the last minute, sorted; nil if a balancer
+	// does not report them. After the first proxy.maxTraffic of a balancer, the others are summed as "other".
+	Keys []KeyTraffic `json:"keys"`
 	// RequestsPerSecond counts arrivals from clients over the last 10 s.
 	RequestsPerSecond *float64 `json:"requests_per_second"`
 	// OutputTokensPerSecond counts tokens streamed over the last 10 s.
@@ -116,6 +119,8 @@ type ModelSnapshot struct {
 	// IdleMillis is the time since the model was last in use: since it had a request, or since a
 	// replica of it was added or became ready; 0 while it has a request. nil = not reported.
 	IdleMillis *int64 `json:"idle_ms"`
+	// Traffic is the traffic of the last minute; nil = not reported.
+	Traffic *Traffic `json:"traffic"`
 	// Cold means that the model has no ready replica in any region, and that the controller launches
 	// one when a request waits: see service.Spec.ScalesToZero.
 	Cold bool `json:"cold"`

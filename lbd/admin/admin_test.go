@@ -386,8 +386,12 @@ func TestSnapshotOfOwnRegion(t *testing.T) {
 			},
 			{ReplicaConfig: service.ReplicaConfig{ID: "us-2"}, State: service.StateStarting, Reason: "no response yet"},
 		},
-		view:  core.BalancerView{Counts: core.Counts{Queued: 4, ForwardedIn: 2, ForwardedOut: 3}, Models: []core.ModelView{{Model: "llama", Queued: 1, Deferred: 3, FirstTokens: 40, Late: 2}}},
-		stats: proxy.TrafficStats{RequestsPerSecond: ptr(1.5), ByReplica: map[string]proxy.ReplicaTrafficStats{"us-0": {OutputTokensPerSecond: ptr(20.0), PrefixHitRate: ptr(0.75), Continuation: proxy.ContinuationProven}}},
+		view: core.BalancerView{Counts: core.Counts{Queued: 4, ForwardedIn: 2, ForwardedOut: 3}, Models: []core.ModelView{{Model: "llama", Queued: 1, Deferred: 3, FirstTokens: 40, Late: 2}}},
+		stats: proxy.TrafficStats{
+			RequestsPerSecond: ptr(1.5), TrafficSeconds: 30, Keys: []telemetry.KeyTraffic{},
+			Models:    map[string]telemetry.Traffic{"llama": {Outcomes: telemetry.Outcomes{Served: 7, Failed: 1}, Usage: telemetry.Usage{Requests: 7, PromptTokens: 700, CachedTokens: 64, OutputTokens: 70, PricedRequests: 7, Cost: 5000}}},
+			ByReplica: map[string]proxy.ReplicaTrafficStats{"us-0": {OutputTokensPerSecond: ptr(20.0), PrefixHitRate: ptr(0.75), Continuation: proxy.ContinuationProven}},
+		},
 	}
 	_, body := call(api(b, nil), "GET", "/v1/snapshot", "")
 	want := `{"at":"2023-11-14T22:13:20Z","service":"chat","regions":[{"name":"local/us",` +
@@ -396,7 +400,9 @@ func TestSnapshotOfOwnRegion(t *testing.T) {
 		`{"id":"us-0","url":"http://127.0.0.1:8201","model":"llama","gpu":"L4","region":"local/eu","capacity":"","state":"READY","reason":"","origin":"config","pending":0,"running":3,"outstanding":5,"outstanding_limit":9,"sent":0,"failed":0,"pace":null,"kv":0.5,"prefix_hit_rate":0.75,"output_tokens_per_second":20,"age_ms":40,"continuation":"proven","donated":false,"usd_per_hour":null},` +
 		`{"id":"us-1","url":"","model":"","gpu":"","region":"","capacity":"","state":"STARTING","reason":"connection refused","origin":"","pending":null,"running":null,"outstanding":0,"outstanding_limit":null,"sent":0,"failed":0,"pace":null,"kv":null,"prefix_hit_rate":0.25,"output_tokens_per_second":null,"age_ms":null,"continuation":"","donated":false,"usd_per_hour":null},` +
 		`{"id":"us-2","url":"","model":"","gpu":"","region":"","capacity":"","state":"STARTING","reason":"no response yet","origin":"","pending":null,"running":null,"outstanding":0,"outstanding_limit":null,"sent":0,"failed":0,"pace":null,"kv":null,"prefix_hit_rate":null,"output_tokens_per_second":null,"age_ms":null,"continuation":"","donated":false,"usd_per_hour":null}],` +
-		`"queued":4,"models":[{"model":"llama","queued":1,"deferred":3,"first_tokens":40,"late":2,"idle_ms":0,"cold":false}],"requests_per_second":1.5,"output_tokens_per_second":null,"prefix_hit_rate":null,"ttft_ms":null,"queue_oldest_ms":null,"outcomes":{"served":0,"limited":0,"failed":0,"retries":0},"forwarded_in":2,"forwarded_out":3,"forwarded_to":[]}],` +
+		`"queued":4,"models":[{"model":"llama","queued":1,"deferred":3,"first_tokens":40,"late":2,"idle_ms":0,` +
+		`"traffic":{"seconds":30,"outcomes":{"served":7,"limited":0,"failed":1,"retries":0},"usage":{"requests":7,"prompt_tokens":700,"cached_tokens":64,"output_tokens":70,"priced_requests":7,"cost_nano_usd":5000},"ttft_ms":null,"e2e_ms":null},"cold":false}],` +
+		`"keys":[],"requests_per_second":1.5,"output_tokens_per_second":null,"prefix_hit_rate":null,"ttft_ms":null,"queue_oldest_ms":null,"outcomes":{"served":0,"limited":0,"failed":0,"retries":0},"forwarded_in":2,"forwarded_out":3,"forwarded_to":[]}],` +
 		`"forecast":[],"donations":[],"plan":null,"targets":[],"prices":[],"strategy":"","events":[],"launches":null,"alerts":[],"controller":null,"store":null,"batches":[]}`
 	if got := strings.TrimSpace(body); got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
@@ -620,6 +626,42 @@ func TestModelsOfARegion(t *testing.T) {
 	otherRegion := api(&balancer{view: core.BalancerView{Models: own}, peers: peers(alone, time.Minute)}, func(o *Options) { o.Self.Region = "local/eu" })
 	if got := otherRegion.Snapshot().Regions[1]; got.Name != "local/us" || got.Models != nil {
 		t.Errorf("nobody lives there: %+v", got)
+	}
+}
+
+// The traffic of a model and of a key is summed over the balancers of a region. A model without requests has
+// none, which is known.
+func TestTrafficOfARegion(t *testing.T) {
+	of := func(served, failed int64, p50, seconds float64) telemetry.Traffic {
+		return telemetry.Traffic{Seconds: seconds, Outcomes: telemetry.Outcomes{Served: served, Failed: failed}, TTFT: &telemetry.Percentiles{P50: p50, Max: 2 * p50}}
+	}
+	key := func(tenant, name string, tr telemetry.Traffic) telemetry.KeyTraffic {
+		return telemetry.KeyTraffic{Key: name, Tenant: tenant, Traffic: tr}
+	}
+	own, theirs := of(3, 1, 100, 60), of(12, 0, 200, 30)
+	p := reportingPeer("lb-us-1", "local/us")
+	p.Region.Models = []telemetry.ModelSnapshot{{Model: "llama", Traffic: &theirs}}
+	p.Region.Keys = []telemetry.KeyTraffic{key("acme", "a", theirs), key("acme", "b", theirs)}
+	b := &balancer{
+		view: core.BalancerView{Models: []core.ModelView{{Model: "llama"}, {Model: "small"}}}, peers: []peer.Health{p},
+		stats: proxy.TrafficStats{TrafficSeconds: 60, Models: map[string]telemetry.Traffic{"llama": own}, Keys: []telemetry.KeyTraffic{key("acme", "a", own), key("", "z", own)}},
+	}
+	got := api(b, nil).Snapshot().Regions[0]
+	sum := of(15, 1, 175, 60) // 4 requests at 100 ms, 12 at 200 ms
+	sum.TTFT.Max = 400
+	if tr := got.Models[0].Traffic; !reflect.DeepEqual(*tr, sum) {
+		t.Errorf("llama: got %+v, TTFT %+v", tr, tr.TTFT)
+	}
+	if tr := got.Models[1].Traffic; tr == nil || *tr != (telemetry.Traffic{Seconds: 60}) {
+		t.Errorf("small: got %+v", tr)
+	}
+	want := []telemetry.KeyTraffic{key("", "z", own), key("acme", "a", sum), key("acme", "b", theirs)}
+	if !reflect.DeepEqual(got.Keys, want) {
+		t.Errorf("keys: got %+v, want %+v", got.Keys, want)
+	}
+	p.Region.Keys = nil
+	if got := api(b, nil).Snapshot().Regions[0].Keys; got != nil {
+		t.Errorf("an older balancer does not report them: got %+v", got)
 	}
 }
 

@@ -63,7 +63,7 @@ func mergeRegion(name service.Region, parts []telemetry.RegionSnapshot) telemetr
 		s.RequestsPerSecond = sumKnown(s.RequestsPerSecond, p.RequestsPerSecond)
 		s.OutputTokensPerSecond = sumKnown(s.OutputTokensPerSecond, p.OutputTokensPerSecond)
 	}
-	s.Models, s.ForwardedTo = mergeModels(parts), sortedFlows(flows)
+	s.Models, s.Keys, s.ForwardedTo = mergeModels(parts), mergeKeys(parts), sortedFlows(flows)
 	slices.SortFunc(s.Balancers, func(a, b telemetry.BalancerSnapshot) int { return cmp.Compare(a.ID, b.ID) })
 	slices.SortStableFunc(s.Replicas, func(a, b telemetry.ReplicaSnapshot) int { return cmp.Compare(a.ID, b.ID) })
 	s.PrefixHitRate = weighted(parts, func(p telemetry.RegionSnapshot) *float64 { return p.PrefixHitRate })
@@ -92,6 +92,7 @@ func mergeModels(parts []telemetry.RegionSnapshot) []telemetry.ModelSnapshot {
 			sums[m.Model] = telemetry.ModelSnapshot{
 				Model: m.Model, Queued: sum.Queued + m.Queued, Deferred: sum.Deferred + m.Deferred,
 				FirstTokens: sum.FirstTokens + m.FirstTokens, Late: sum.Late + m.Late, IdleMillis: m.IdleMillis, Cold: m.Cold,
+				Traffic: addTraffic(sum.Traffic, m.Traffic),
 			}
 		}
 	}
@@ -103,6 +104,46 @@ func mergeModels(parts []telemetry.RegionSnapshot) []telemetry.ModelSnapshot {
 		models = append(models, sums[name])
 	}
 	return models
+}
+
+// addTraffic adds the traffic of two balancers; unknown traffic is ignored.
+func addTraffic(a, b *telemetry.Traffic) *telemetry.Traffic {
+	switch {
+	case a == nil:
+		return b
+	case b == nil:
+		return a
+	}
+	sum := a.Plus(*b)
+	return &sum
+}
+
+// mergeKeys sums the traffic per key of live balancers; nil as in mergeModels.
+func mergeKeys(parts []telemetry.RegionSnapshot) []telemetry.KeyTraffic {
+	type name struct{ tenant, key string }
+	sums := map[name]telemetry.Traffic{}
+	known := false
+	for _, p := range parts {
+		if !isLive(p) {
+			continue
+		}
+		if p.Keys == nil {
+			return nil
+		}
+		known = true
+		for _, k := range p.Keys {
+			sums[name{k.Tenant, k.Key}] = sums[name{k.Tenant, k.Key}].Plus(k.Traffic)
+		}
+	}
+	if !known {
+		return nil
+	}
+	keys := make([]telemetry.KeyTraffic, 0, len(sums))
+	for n, t := range sums {
+		keys = append(keys, telemetry.KeyTraffic{Key: n.key, Tenant: n.tenant, Traffic: t})
+	}
+	slices.SortFunc(keys, telemetry.KeyTraffic.Compare)
+	return keys
 }
 
 // shortestIdle returns the shorter of two times; nil if one is not reported.
@@ -151,31 +192,15 @@ func weight(p telemetry.RegionSnapshot) float64 {
 	return max(*p.RequestsPerSecond, minWeight)
 }
 
-// mergeTTFT joins the balancers' percentiles. The mean and the maximum are exact. A percentile is
-// the mean of the balancers' percentiles, because the samples are not available.
+// mergeTTFT joins the balancers' percentiles, weighted by requests per second.
 func mergeTTFT(parts []telemetry.RegionSnapshot) *telemetry.Percentiles {
-	parts = slices.DeleteFunc(slices.Clone(parts), func(p telemetry.RegionSnapshot) bool { return p.TTFT == nil })
-	if len(parts) == 0 {
-		return nil
-	}
-	if len(parts) == 1 {
-		return parts[0].TTFT
-	}
-	var m telemetry.Percentiles
-	for _, f := range []func(*telemetry.Percentiles) *float64{
-		func(p *telemetry.Percentiles) *float64 { return &p.Mean },
-		func(p *telemetry.Percentiles) *float64 { return &p.P10 },
-		func(p *telemetry.Percentiles) *float64 { return &p.P25 },
-		func(p *telemetry.Percentiles) *float64 { return &p.P50 },
-		func(p *telemetry.Percentiles) *float64 { return &p.P75 },
-		func(p *telemetry.Percentiles) *float64 { return &p.P90 },
-		func(p *telemetry.Percentiles) *float64 { return &p.P95 },
-		func(p *telemetry.Percentiles) *float64 { return &p.P99 },
-	} {
-		*f(&m) = *weighted(parts, func(p telemetry.RegionSnapshot) *float64 { return f(p.TTFT) })
-	}
+	var joined *telemetry.Percentiles
+	sum := 0.0
 	for _, p := range parts {
-		m.Max = max(m.Max, p.TTFT.Max)
+		if p.TTFT != nil {
+			joined = joined.Mix(sum, p.TTFT, weight(p))
+			sum += weight(p)
+		}
 	}
-	return &m
+	return joined
 }

@@ -89,6 +89,7 @@ func (a *API) Region() telemetry.RegionSnapshot {
 		Replicas:              []telemetry.ReplicaSnapshot{},
 		Queued:                view.Counts.Queued,
 		Models:                []telemetry.ModelSnapshot{},
+		Keys:                  stats.Keys,
 		RequestsPerSecond:     stats.RequestsPerSecond,
 		OutputTokensPerSecond: stats.OutputTokensPerSecond,
 		PrefixHitRate:         stats.PrefixHitRate,
@@ -102,7 +103,7 @@ func (a *API) Region() telemetry.RegionSnapshot {
 		s.QueueOldestMillis = policy.Known(view.OldestActive.Milliseconds()).Ptr()
 	}
 	for _, m := range view.Models {
-		s.Models = append(s.Models, modelSnapshot(m))
+		s.Models = append(s.Models, modelSnapshot(m, modelTraffic(stats, m.Model)))
 	}
 	for _, r := range replicas {
 		s.Replicas = append(s.Replicas, replicaSnapshot(r, stats.ByReplica[r.ID]))
@@ -110,11 +111,21 @@ func (a *API) Region() telemetry.RegionSnapshot {
 	return s
 }
 
+// modelTraffic returns the traffic of a model; nil if the traffic of models is unknown.
+func modelTraffic(stats proxy.TrafficStats, model string) *telemetry.Traffic {
+	if stats.Models == nil {
+		return nil
+	}
+	t := stats.Models[model]
+	t.Seconds = stats.TrafficSeconds
+	return &t
+}
+
 // modelSnapshot converts a model's counts for the snapshot.
-func modelSnapshot(m core.ModelView) telemetry.ModelSnapshot {
+func modelSnapshot(m core.ModelView, traffic *telemetry.Traffic) telemetry.ModelSnapshot {
 	return telemetry.ModelSnapshot{
 		Model: m.Model, Queued: m.Queued, Deferred: m.Deferred, FirstTokens: m.FirstTokens, Late: m.Late,
-		IdleMillis: policy.Known(m.Idle.Milliseconds()).Ptr(), Cold: m.Cold,
+		IdleMillis: policy.Known(m.Idle.Milliseconds()).Ptr(), Cold: m.Cold, Traffic: traffic,
 	}
 }
 
@@ -273,7 +284,7 @@ func peerRegion(p peer.Health) telemetry.RegionSnapshot {
 	s.Balancers = []telemetry.BalancerSnapshot{b}
 	s.Replicas = peerReplicas(p, lost)
 	if lost {
-		s.Queued, s.RequestsPerSecond, s.OutputTokensPerSecond, s.PrefixHitRate, s.TTFT, s.QueueOldestMillis = 0, nil, nil, nil, nil, nil
+		s.Queued, s.RequestsPerSecond, s.OutputTokensPerSecond, s.PrefixHitRate, s.TTFT, s.QueueOldestMillis, s.Keys = 0, nil, nil, nil, nil, nil, nil
 	}
 	return s
 }

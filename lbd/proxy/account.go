@@ -60,11 +60,13 @@ func (x *exchange) countStreamed(n int) {
 // finalize completes the accounting of a request that has ended in core.
 func (x *exchange) finalize(status int, state string) {
 	used := x.computeUsage(status, state)
+	x.used = used
 	x.countTokens(used)
 	x.reservation.Settle(x.model, used, x.rt.Elapsed())
 	e2e := millis(time.Since(x.startedAt))
 	x.rt.endInFlight(&x.inFlight, func(d *record.RequestRecord) {
 		d.State, d.Status, d.E2EMillis = state, status, &e2e
+		x.retries = max(len(d.Attempts)-1, 0)
 		u := &x.answer.Usage
 		d.PromptTokens, d.CachedTokens, d.OutputTokens = u.Prompt.Ptr(), u.Cached.Ptr(), u.Output.Ptr()
 	})

@@ -39,6 +39,7 @@ func TestCostOfRequests(t *testing.T) {
 	if got := b.usedBy("acme"); got != want {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
+	b.hasTraffic(testModel, "acme", telemetry.Outcomes{Served: 1}, want)
 	got := b.gathered()
 	for _, series := range []string{"skyserve_cost_usd_total{model=" + testModel + ",tier=IW-F}", "skyserve_key_cost_usd_total{key=acme,model=" + testModel + "}"} {
 		if got[series] != 5.8e-05 {
@@ -56,6 +57,7 @@ func TestCostOfRequests(t *testing.T) {
 	}
 	expect(t, b.post(chatPath, strings.Replace(body, `"max_tokens":10`, `"max_tokens":1000`, 1), asAcme), http.StatusTooManyRequests, "insufficient_quota")
 	b.isIdle("acme")
+	b.hasTraffic(testModel, "acme", telemetry.Outcomes{Served: 2, Limited: 1}, want.Plus(want))
 	if got := b.usedBy("acme"); got != want.Plus(want) {
 		t.Errorf("got %+v, want twice %+v", got, want)
 	}
@@ -113,4 +115,22 @@ func TestForwardedCostCountsAtOrigin(t *testing.T) {
 			t.Errorf("the peer counts %s", series)
 		}
 	}
+}
+
+// hasTraffic checks the traffic of the last minute of a model and of a key.
+func (b *balancer) hasTraffic(model, key string, outcomes telemetry.Outcomes, used telemetry.Usage) {
+	b.t.Helper()
+	s := b.TrafficStats()
+	if got := s.Models[model]; got.Outcomes != outcomes || got.Usage != used || got.E2E == nil {
+		b.t.Errorf("model %s: got %+v, want %+v, %+v", model, got, outcomes, used)
+	}
+	for _, k := range s.Keys {
+		if k.Key == key {
+			if k.Traffic.Usage != used || k.Traffic.E2E == nil {
+				b.t.Errorf("key %s: got %+v, want %+v", key, k.Traffic, used)
+			}
+			return
+		}
+	}
+	b.t.Errorf("no traffic of key %s: %+v", key, s.Keys)
 }

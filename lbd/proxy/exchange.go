@@ -10,6 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"skyserve/internal/service"
+	"skyserve/internal/telemetry"
 	"skyserve/lbd/buffer"
 	"skyserve/lbd/core"
 	"skyserve/lbd/openai"
@@ -70,6 +71,8 @@ type exchange struct {
 	reservation   quota.Reservation   // of the client's key; inactive if it has none
 	price         *service.TokenPrice // of the model, when the request arrived
 	cost          *service.NanoUSD    // once the request has ended; nil if it is unknown
+	used          telemetry.Usage     // once the request has ended
+	retries       int                 // attempts after the first, once the request has ended
 	servedBy      rank                // the rank that generates the response; no replica if that is a peer
 	lastFailure   *failure            // failure of the latest failed attempt
 	hadFault      bool                // an attempt failed for a reason other than a rejection

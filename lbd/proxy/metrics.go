@@ -128,7 +128,9 @@ func (x *exchange) countEnded(status int, outcome string) {
 	if x.from != "" {
 		return // it is counted at the balancer to which its client is connected
 	}
-	x.rt.stats.countOutcome(status, outcome)
+	counted := outcomeOf(status, outcome)
+	x.rt.stats.countOutcome(counted)
+	x.countTraffic(counted, outcome)
 	m := x.rt.metrics
 	m.requests.WithLabelValues(x.model, string(x.tier), outcome, statusLabel(status)).Inc()
 	if outcome == record.StateFinished {

@@ -23,6 +23,11 @@ type TrafficStats struct {
 	TTFT *telemetry.Percentiles
 	// Outcomes counts the requests of the balancer's clients since it started.
 	Outcomes telemetry.Outcomes
+	// Models is the traffic of models with requests in the last minute, Keys that of API keys and users, sorted.
+	// TrafficSeconds is the time that both cover.
+	TrafficSeconds float64
+	Models         map[string]telemetry.Traffic
+	Keys           []telemetry.KeyTraffic
 	// ByReplica contains the traffic by replica id.
 	ByReplica map[string]ReplicaTrafficStats
 }
@@ -45,20 +50,29 @@ type stats struct {
 	ttft     latencyWindow
 	// outcomes of the requests of this balancer's clients
 	served, limited, failed, retries atomic.Int64
+	models                           trafficTable[string]
+	keys                             trafficTable[clientKey]
 }
 
-// countOutcome counts a request of a client by its response. Errors of the client count as served: the service
-// answered them.
-func (s *stats) countOutcome(status int, outcome string) {
+// countOutcome counts requests of clients by their response.
+func (s *stats) countOutcome(o telemetry.Outcomes) {
+	s.served.Add(o.Served)
+	s.limited.Add(o.Limited)
+	s.failed.Add(o.Failed)
+}
+
+// outcomeOf returns the count of one request of a client by its response. Errors of the client count as served:
+// the service answered them. A request that its client cancelled is not counted.
+func outcomeOf(status int, outcome string) telemetry.Outcomes {
 	switch {
 	case outcome == record.StateCancelled:
+		return telemetry.Outcomes{}
 	case status == http.StatusTooManyRequests:
-		s.limited.Add(1)
+		return telemetry.Outcomes{Limited: 1}
 	case status >= http.StatusInternalServerError || outcome == record.StateFailed:
-		s.failed.Add(1)
-	default:
-		s.served.Add(1)
+		return telemetry.Outcomes{Failed: 1}
 	}
+	return telemetry.Outcomes{Served: 1}
 }
 
 // collectTokens adds the tokens since the last tick to the window.
@@ -77,6 +91,9 @@ func (r *Runtime) TrafficStats() TrafficStats {
 		PrefixHitRate:         r.stats.hits.rate(now),
 		TTFT:                  r.stats.ttft.percentiles(now),
 		Outcomes:              telemetry.Outcomes{Served: r.stats.served.Load(), Limited: r.stats.limited.Load(), Failed: r.stats.failed.Load(), Retries: r.stats.retries.Load()},
+		TrafficSeconds:        trafficSeconds(now),
+		Models:                r.stats.models.list(now),
+		Keys:                  keyTraffic(r.stats.keys.list(now)),
 		ByReplica:             map[string]ReplicaTrafficStats{},
 	}
 	r.mu.Lock()
