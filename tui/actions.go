@@ -24,11 +24,16 @@ func (d *dialog) open() bool { return len(d.actions) > 0 }
 type toast struct {
 	text string
 	bad  bool
-	at   time.Time
+	// stays: it is the failure of a confirmed action, and stays until esc.
+	stays bool
+	at    time.Time
 }
 
-// toastFor is how long a message is shown; errors stay until esc.
-const toastFor = 15 * time.Second
+// toastFor is how long a message is shown, errorFor why a key had no effect; esc removes both.
+const (
+	toastFor = 15 * time.Second
+	errorFor = time.Minute
+)
 
 // actionDoneMsg is the result of one action, with the actions still to perform.
 type actionDoneMsg struct {
@@ -40,7 +45,7 @@ type actionDoneMsg struct {
 
 // showToast shows a message.
 func (m *Model) showToast(text string, bad bool) {
-	m.screen.toast = toast{text, bad, m.cfg.Now()}
+	m.screen.toast = toast{text: text, bad: bad, at: m.cfg.Now()}
 }
 
 // handleActionKey handles the keys of actions.
@@ -274,6 +279,7 @@ func (m *Model) showActionResult(msg actionDoneMsg) {
 	what := strings.TrimSpace(string(msg.action.Verb) + " " + m.screen.theme.text(msg.action.Replica))
 	if msg.err != nil {
 		m.showToast(what+": "+m.screen.theme.text(shortError(msg.err)), true)
+		m.screen.toast.stays = true
 		return
 	}
 	if m.screen.toast.bad { // must not hide the error of an earlier action

@@ -3,6 +3,7 @@ package tui
 import (
 	"cmp"
 	"strings"
+	"time"
 
 	"skyserve/internal/service"
 	"skyserve/internal/telemetry"
@@ -25,7 +26,7 @@ func (s *screen) chart(t *Theme, n int) []string {
 	}
 	regions := s.shownRegions()
 	cells := min(s.width-axisWidth-1, maxBuckets)
-	rows := n - 2
+	rows := n - 3
 	values, peak := s.chartValues(regions, cells)
 	what := "all regions"
 	if s.focus != "" {
@@ -40,7 +41,18 @@ func (s *screen) chart(t *Theme, n int) []string {
 		}
 		lines = append(lines, t.scale(peak, row, rows)+t.accent.apply(strings.TrimRight(bars.String(), " ")))
 	}
-	return lines
+	return append(lines, t.muted.apply(t.cut(s.timeAxis(cells), s.width)))
+}
+
+// timeAxis returns the times of a chart of n cells: its begin, its middle and its end.
+func (s *screen) timeAxis(n int) string {
+	at := func(cell int) string {
+		return s.snapshot.At.Add(-time.Duration(n-cell) * bucketSpan).Format("15:04")
+	}
+	const label = len("15:04")
+	middle := max(n/2-label/2, label+1)
+	line := pad(pad("", axisWidth+1, false)+at(0), axisWidth+1+middle, false) + at(n/2)
+	return pad(line, axisWidth+1+n-label, false) + at(n)
 }
 
 // shownRegions returns the regions whose replicas the table shows.

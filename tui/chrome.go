@@ -60,7 +60,7 @@ func (s *screen) header() []string {
 		ready,
 		segment{"queued " + count(int64(t.queued)), paint{}},
 		segment{rate(t.requests) + " req/s", paint{}},
-		segment{rate(t.tokens) + " tok/s", paint{}},
+		segment{rate(t.tokens) + " output tok/s", paint{}},
 		segment{plural(len(s.snapshot.Regions), "region"), s.theme.muted},
 	)
 	if s.width <= 0 {
@@ -245,7 +245,7 @@ func (s *screen) footer(n int) []string {
 		return []string{s.promptLine()}
 	}
 	if s.help {
-		line, _ := s.theme.segments(s.width, "  ", segment{"?/esc close", s.theme.muted}, segment{"j/k scroll", s.theme.muted})
+		line, _ := s.theme.segments(s.width, "  ", segment{"?/esc close", s.theme.muted}, segment{"j/k scroll", s.theme.muted}, segment{s.helpPosition(), s.theme.muted})
 		return []string{line}
 	}
 	pieces := []segment{}

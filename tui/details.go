@@ -16,9 +16,6 @@ func (s *screen) aboveList(available int) []string {
 			lines = append(lines, s.balancerLine(&s.theme, b))
 		}
 	case viewRequests:
-		if s.data.hasNewer {
-			lines = []string{s.theme.muted.apply(s.fit("paused at " + s.data.requestsAt.In(s.snapshot.At.Location()).Format("15:04:05") + " while a request is selected; esc to resume"))}
-		}
 		if s.data.requestsErr != "" && len(s.data.requests) > 0 {
 			lines = []string{s.theme.bad.apply(s.fit("update failed: " + s.theme.text(s.data.requestsErr)))}
 		}
@@ -60,6 +57,11 @@ func (s *screen) belowHeights() (minHeight, maxHeight int) {
 		if s.width >= chartFromWidth {
 			return 0, maxChart
 		}
+	case viewPlan:
+		if n := len(s.assumptions()); n > 0 {
+			return 2, 6 + n
+		}
+		fallthrough
 	default:
 		if r, ok := s.lists[s.view].current(); ok && len(r.details) > 0 {
 			return 3, 2 + len(r.details)*2
@@ -80,8 +82,12 @@ func (s *screen) belowList(t *Theme, n int) []string {
 	case s.view == viewReplicas:
 		lines = s.belowReplicas(t, n)
 	default:
-		r, _ := s.lists[s.view].current()
-		lines = s.rowDetails(t, r, n)
+		if r, ok := s.lists[s.view].current(); ok {
+			lines = s.rowDetails(t, r, n)
+		}
+		if s.view == viewPlan {
+			lines = append(append(lines, ""), s.assumptions()...)
+		}
 	}
 	return lines[:min(len(lines), max(n, 0))]
 }

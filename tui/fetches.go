@@ -41,7 +41,6 @@ type operatorData struct {
 	requests    []RequestRow
 	requestsErr string
 	requestsAt  time.Time
-	hasNewer    bool // newer requests are not shown while a row is selected
 	load        []LoadSeries
 	loadErr     string
 	loadAt      time.Time
@@ -97,11 +96,7 @@ func (m *Model) receiveRequests(msg requestsMsg) {
 		a.requestsErr = shortError(msg.err)
 		return
 	}
-	if _, reading := m.screen.lists[viewRequests].current(); reading && len(a.requests) > 0 {
-		a.hasNewer = true // keep the list still while the user reads it
-		return
-	}
-	a.requests, a.requestsAt, a.hasNewer = msg.requests, msg.at, false
+	a.requests, a.requestsAt = msg.requests, msg.at
 }
 
 // receiveLoad handles a response with the recent load.

@@ -152,7 +152,7 @@ func (s *screen) belowForecast(t *Theme, n int) []string {
 		return nil
 	}
 	p := Plot{
-		Past: s.loadOf(f), PastWidthShare: pastWidthShare, Mean: f.MeanTPS, Lo: f.Lo90TPS, Hi: f.Hi90TPS,
+		Past: s.loadOf(f), PastWidthShare: pastWidthShare, Earlier: earlierMeans(f), Mean: f.MeanTPS, Lo: f.Lo90TPS, Hi: f.Hi90TPS,
 		From: f.At, Step: time.Duration(f.StepSeconds * float64(time.Second)), Zone: s.snapshot.At.Location(),
 	}
 	p.capacity, p.capacityKnown = s.capacity(f)
@@ -160,6 +160,18 @@ func (s *screen) belowForecast(t *Theme, n int) []string {
 	lines := []string{"", t.heading.apply(t.cut(title, s.width))}
 	lines = append(lines, p.Draw(t, s.width, n-3)...)
 	return append(lines, t.muted.apply(t.cut(s.plotLegend(t, f), s.width)))
+}
+
+// earlierMeans returns the means of earlier forecasts; NaN is unknown.
+func earlierMeans(f *telemetry.LoadForecast) []float64 {
+	means := make([]float64, len(f.EarlierTPS))
+	for i, v := range f.EarlierTPS {
+		means[i] = math.NaN()
+		if v != nil {
+			means[i] = *v
+		}
+	}
+	return means
 }
 
 // plotLegend returns the legend of the plot.

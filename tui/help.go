@@ -69,6 +69,15 @@ func (s *screen) scrollHelp(n int) {
 	s.helpOffset = min(max(s.helpOffset+n, 0), maxScroll)
 }
 
+// helpPosition returns which lines of the help are visible; empty if all are.
+func (s *screen) helpPosition() string {
+	n := len(s.helpLines())
+	if n <= s.helpRoom() {
+		return ""
+	}
+	return position(s.helpOffset, s.helpRoom(), n)
+}
+
 // symbolHelp lists the symbols and their meanings.
 func (s *screen) symbolHelp() [][2]string {
 	g := s.theme.glyphs

@@ -203,7 +203,11 @@ func (m *Model) updateAges(now time.Time) {
 	s.link.waited = now.Sub(m.started)
 	s.sinceFetch = now.Sub(m.fetchedAt)
 	s.change.ago = now.Sub(m.changedAt)
-	if !s.toast.bad && now.Sub(s.toast.at) > toastFor {
+	shownFor := toastFor
+	if s.toast.bad {
+		shownFor = errorFor
+	}
+	if !s.toast.stays && now.Sub(s.toast.at) > shownFor {
 		s.toast = toast{}
 	}
 }

@@ -58,7 +58,7 @@ func (s *screen) emptyPlan() []string {
 	return []string{"No changes: the running replicas match the plan"}
 }
 
-// abovePlan returns the status, cost, problems and assumptions of the last plan.
+// abovePlan returns the status, cost and problems of the last plan.
 func (s *screen) abovePlan() []string {
 	p := s.snapshot.Plan
 	if p == nil {
@@ -97,10 +97,18 @@ func (s *screen) abovePlan() []string {
 	for _, text := range s.snapshot.Launches.Lines() {
 		lines = append(lines, t.text(s.fit(text)))
 	}
-	for _, text := range p.Assumed {
-		lines = append(lines, t.muted.apply(s.fit("assumed: "+t.text(text))))
-	}
 	return append(lines, "")
+}
+
+// assumptions returns the assumptions of the last plan, which are shown below its changes.
+func (s *screen) assumptions() []string {
+	var lines []string
+	if p := s.snapshot.Plan; p != nil {
+		for _, text := range p.Assumed {
+			lines = append(lines, s.theme.muted.apply(s.fit("assumed: "+s.theme.text(text))))
+		}
+	}
+	return lines
 }
 
 // planCost returns the cost per hour now and after the plan.

@@ -22,6 +22,7 @@ type Plot struct {
 	Past           *LoadSeries // actual load; nil if unknown
 	PastWidthShare float64     // share of the width for Past, 0 to 1
 	Mean, Lo, Hi   []float64
+	Earlier        []float64 // means of earlier forecasts for the steps before From
 	From           time.Time // start of the first forecast step
 	Step           time.Duration
 	Zone           *time.Location // of the time axis
@@ -84,7 +85,11 @@ func (p *Plot) columns(n int) []plotColumn {
 	for i := range columns {
 		at := begin.Add(time.Duration(i) * cell)
 		expected := func(values []float64) float64 { return meanOver(values, p.Step, at.Sub(p.From), cell) }
-		columns[i] = plotColumn{at, meanOver(past.TPS, past.Step, at.Sub(past.Start), cell), expected(p.Mean), expected(p.Lo), expected(p.Hi)}
+		mean := expected(p.Mean)
+		if at.Before(p.From) {
+			mean = meanOver(p.Earlier, p.Step, at.Sub(p.From.Add(-time.Duration(len(p.Earlier))*p.Step)), cell)
+		}
+		columns[i] = plotColumn{at, meanOver(past.TPS, past.Step, at.Sub(past.Start), cell), mean, expected(p.Lo), expected(p.Hi)}
 	}
 	return columns
 }
@@ -132,10 +137,10 @@ func (p *Plot) row(t *Theme, columns []plotColumn, top float64, row, rows int) s
 	for _, c := range columns {
 		bar := t.bar(c.actual, top, row, rows)
 		switch {
-		case bar != "":
-			line.addCell(roleAccent, bar)
 		case !math.IsNaN(c.mean) && level(c.mean, top, rows) == row:
 			line.addCell(roleTitle, t.glyphs.point)
+		case bar != "":
+			line.addCell(roleAccent, bar)
 		case capacity:
 			line.addCell(roleWarn, t.glyphs.dash)
 		case !math.IsNaN(c.hi) && row <= level(c.hi, top, rows) && row >= level(c.lo, top, rows):

@@ -3,6 +3,7 @@ package tui
 import (
 	"fmt"
 	"strconv"
+	"strings"
 	"time"
 )
 
@@ -26,7 +27,7 @@ func (s *screen) requestSheet() sheet {
 		figures("TTFT", 4, "F", "time to first token"),
 		figures("E2E", 8, "D", "end-to-end latency"),
 		figures("TOKENS", 9, "O", "output tokens"),
-		words("REASON", 16, 100, 5, "Y", "reason"),
+		words("REASON", 26, 100, 5, "Y", "reason"),
 	}}
 	for i := range s.data.requests {
 		r := &s.data.requests[i]
@@ -74,8 +75,16 @@ func (s *screen) requestCells(r *RequestRow) []cellValue {
 		optionalCell(r.TTFTMillis, func(ms *float64) string { return millis(*ms) }),
 		optionalCell(r.E2EMillis, func(ms *float64) string { return millis(*ms) }),
 		optionalCell(r.OutputTokens, func(n *int) string { return count(int64(*n)) }),
-		textCell(s.theme.text(r.Why), roleMuted),
+		textCell(s.theme.text(shortReason(r.Why)), roleMuted),
 	}
+}
+
+// shortReason returns the first clause of a reason; the details show the whole reason.
+func shortReason(why string) string {
+	if i := strings.IndexAny(why, ";:"); i > 0 {
+		return why[:i]
+	}
+	return why
 }
 
 // matchCell returns the share of the prompt expected to be cached at the target.

@@ -54,17 +54,51 @@ func TestRequestsShowTheDecisionAndItsReason(t *testing.T) {
 	d.lacks("all about")
 }
 
-func TestRequestsPauseWhileOneIsSelected(t *testing.T) {
+// The list stays live while a request is selected, and the selection stays on its request.
+func TestRequestsStayLive(t *testing.T) {
 	d := deskIn(t, 160, 40, normal(), "3", "j")
-	before := d.frame()
-	d.now = d.now.Add(5 * time.Second)
-	d.send(requestsMsg{requests: nil, at: d.now})
-	d.wants("req-4", "paused at 12:00:00")
-	d.press("esc")
-	d.send(requestsMsg{requests: nil, at: d.now})
-	d.wants("No requests yet")
-	if before == d.frame() {
-		t.Error("esc must show new ones")
+	d.wants("▸ 11:59:59", "request req-4")
+	newer, _ := d.op.Requests(t.Context(), 9)
+	newest := newer[2]
+	newest.Request, newest.At = "req-5", noon
+	d.send(requestsMsg{requests: append([]RequestRow{newest}, newer...), at: noon})
+	d.wants("12:00:00 ", "▸ 11:59:59", "request req-4")
+	d.press("p")
+	d.wants("PAUSED")
+}
+
+func TestMessagesVanish(t *testing.T) {
+	d := deskIn(t, 120, 40, normal(), "2", "d")
+	d.wants("drain: select a replica")
+	d.now = d.now.Add(errorFor + time.Second)
+	d.send(clockMsg(d.now))
+	d.lacks("drain: select a replica")
+}
+
+func TestHelpTellsItsPosition(t *testing.T) {
+	d := deskIn(t, 80, 24, normal(), "?")
+	d.wants("lines 1-22 of")
+	d.press("j")
+	d.wants("lines 2-23 of")
+}
+
+// Forecasts made earlier are drawn over the actual load.
+func TestEarlierForecastsAreDrawnOverTheLoad(t *testing.T) {
+	s := normal()
+	points := func(s *telemetry.Snapshot) (n int) {
+		for line := range strings.Lines(deskIn(t, 120, 40, s, "4").frame()) {
+			if cells := []rune(line); len(cells) > 75 {
+				n += strings.Count(string(cells[:70]), "•")
+			}
+		}
+		return n
+	}
+	before := points(s)
+	for range 12 {
+		s.Forecast[0].EarlierTPS = append(s.Forecast[0].EarlierTPS, ptr(1500.0))
+	}
+	if after := points(s); after < before+20 {
+		t.Errorf("%d points of earlier forecasts, %d without them", after, before)
 	}
 }
 

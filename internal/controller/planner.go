@@ -202,10 +202,24 @@ func (p *planner) finishReview(ctx context.Context, l lease, now time.Time, out 
 	p.newest, p.next = made, out.at.Add(plan.NextReviewIn(p.every, out.minutes))
 	p.log.Info("plan computed", "status", made.Proposal.Status, "changes", made.Proposal.Changed(), "solve_ms", made.Proposal.SolveMillis)
 	summary := summaryOfReview(made)
+	continueForecasts(summary.Forecast, p.published.Forecast)
 	summary.Strategy, summary.From, summary.Until = out.observed.Spec.Autoscale.Strategy, out.at.UTC(), p.next.UTC()
 	p.current.set(summary)
 	p.record(planEvent(summary.Plan, out.minutes))
 	return p.publishReview(ctx, l, summary)
+}
+
+// continueForecasts adds to new forecasts what earlier ones expected.
+func continueForecasts(next, earlier []telemetry.LoadForecast) {
+	for i := range next {
+		f := &next[i]
+		at := slices.IndexFunc(earlier, func(e telemetry.LoadForecast) bool { return e.Model == f.Model && e.Region == f.Region })
+		if at < 0 {
+			f.After(nil)
+			continue
+		}
+		f.After(&earlier[at])
+	}
 }
 
 // scheduleObserve schedules the next observation with exponential backoff.

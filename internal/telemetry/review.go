@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
+	"math"
 	"strings"
 	"time"
 
@@ -86,10 +87,35 @@ type LoadForecast struct {
 	MeanTPS []float64 `json:"mean_tps"`
 	Lo90TPS []float64 `json:"lo90_tps"`
 	Hi90TPS []float64 `json:"hi90_tps"`
+	// EarlierTPS is the load that earlier forecasts expected in each of the steps before At, oldest first, each by
+	// the newest forecast made before the step; nil = unknown. There are at most MaxEarlierSteps.
+	EarlierTPS []*float64 `json:"earlier_tps"`
 	// Peak is the distribution of the greatest minute of the whole forecast.
 	Peak Peak `json:"peak_tps"`
 	// Deviation describes how the load deviates from this forecast; empty if it does not.
 	Deviation string `json:"deviation"`
+}
+
+// MaxEarlierSteps is the maximum length of LoadForecast.EarlierTPS: six hours of steps of five minutes.
+const MaxEarlierSteps = 72
+
+// After sets EarlierTPS from the previous forecast of the same model and region. Forecasts whose steps have
+// another length are not comparable.
+func (f *LoadForecast) After(previous *LoadForecast) {
+	f.EarlierTPS = []*float64{}
+	if previous == nil || previous.StepSeconds != f.StepSeconds || f.StepSeconds <= 0 || f.At.Before(previous.At) {
+		return
+	}
+	f.EarlierTPS = append(f.EarlierTPS, previous.EarlierTPS...)
+	elapsed := int(math.Round(f.At.Sub(previous.At).Seconds() / f.StepSeconds))
+	for i := range min(elapsed, MaxEarlierSteps+len(previous.MeanTPS)) {
+		var expected *float64
+		if i < len(previous.MeanTPS) {
+			expected = &previous.MeanTPS[i]
+		}
+		f.EarlierTPS = append(f.EarlierTPS, expected)
+	}
+	f.EarlierTPS = f.EarlierTPS[max(len(f.EarlierTPS)-MaxEarlierSteps, 0):]
 }
 
 // MarshalJSON adds the former key of Deviation.

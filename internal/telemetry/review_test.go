@@ -1,6 +1,7 @@
 package telemetry
 
 import (
+	"slices"
 	"testing"
 	"time"
 )
@@ -59,5 +60,49 @@ func TestPeakAndDeviationLines(t *testing.T) {
 				t.Errorf("got %q, want %q", got, tt.left)
 			}
 		})
+	}
+}
+
+func TestEarlierForecasts(t *testing.T) {
+	at := time.Date(2027, 1, 15, 1, 0, 0, 0, time.UTC)
+	of := func(start time.Duration, step float64, means ...float64) *LoadForecast {
+		return &LoadForecast{At: at.Add(start), StepSeconds: step, MeanTPS: means}
+	}
+	first := of(0, 300, 1, 2, 3)
+	second := of(10*time.Minute, 300, 30, 40, 50)
+	second.After(first)
+	late := of(40*time.Minute, 300, 9)
+	late.After(second)
+	long := of(10*24*time.Hour, 300, 9)
+	long.After(second)
+	tests := []struct {
+		name string
+		next *LoadForecast
+		want []any
+	}{
+		{"two steps later", second, []any{1.0, 2.0}},
+		{"after a pause", late, []any{1.0, 2.0, 30.0, 40.0, 50.0, nil, nil, nil}},
+	}
+	for _, tt := range tests {
+		var got []any
+		for _, v := range tt.next.EarlierTPS {
+			if v == nil {
+				got = append(got, nil)
+				continue
+			}
+			got = append(got, *v)
+		}
+		if !slices.Equal(got, tt.want) {
+			t.Errorf("%s: got %v, want %v", tt.name, got, tt.want)
+		}
+	}
+	if len(long.EarlierTPS) != MaxEarlierSteps {
+		t.Errorf("%d steps are kept", len(long.EarlierTPS))
+	}
+	for name, previous := range map[string]*LoadForecast{"none": nil, "other steps": of(0, 60, 1), "a later one": of(20*time.Minute, 300, 1)} {
+		next := of(10*time.Minute, 300, 1)
+		if next.After(previous); next.EarlierTPS == nil || len(next.EarlierTPS) != 0 {
+			t.Errorf("%s: got %v", name, next.EarlierTPS)
+		}
 	}
 }
