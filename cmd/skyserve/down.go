@@ -39,8 +39,11 @@ func newDownCmd() *cobra.Command {
 		Short:      "Delete a service and wait for the deletion",
 		Long: `Stop every process of a service, wait until each has ended, and delete the service's
 state and history from this machine. NAME is optional if only one service exists. The
-command is idempotent and also deletes a partly deployed service. It lists what it could
-not delete (exit 3).
+command asks first if stdin is a terminal (--yes skips the question), is idempotent, and
+also deletes a partly deployed service. It lists what it could not delete (exit 3).
+
+To keep the history of a service with local regions, set store.url to a NATS server, or
+only stop traffic: 'skyserve replica drain'.
 
 Machines of static regions are only detached. In clouds, after confirmation, the
 command deletes the public DNS name first, then VMs, firewalls, identities and the bucket
@@ -56,7 +59,7 @@ with the skyserve binary. It finds them by their tags and waits until each is go
 		},
 	}
 	flags := cmd.Flags()
-	flags.BoolVar(&o.yes, "yes", false, "skip confirmation (local and static regions need none)")
+	flags.BoolVar(&o.yes, "yes", false, "skip confirmation")
 	flags.BoolVar(&o.purge, "purge", false, "delete the service's state even if a process could not be stopped")
 	flags.StringVarP(&o.output, "output", "o", "text", "output format: text or json")
 	o.clouds.registerFlags(flags)
@@ -146,6 +149,9 @@ func (d *down) runDown(ctx context.Context, in io.Reader) error {
 	if err := confirmBilled(in, d.errOut, plan, d.yes); err != nil {
 		return err
 	}
+	if err := d.confirmHistory(in); err != nil {
+		return err
+	}
 	var remaining []string
 	if err := d.unpublish(ctx); err != nil && d.hasVMs() {
 		return cloudError(err)
@@ -166,6 +172,20 @@ func (d *down) runDown(ctx context.Context, in io.Reader) error {
 		remaining = append(remaining, d.deleteState(ctx)...)
 	}
 	return d.reportResult(stopped, remaining, err)
+}
+
+// confirmHistory says that the history of a service whose store is on this machine is deleted, and asks a person at
+// a terminal.
+func (d *down) confirmHistory(in io.Reader) error {
+	hasStore := slices.ContainsFunc(d.have, func(o provision.Object) bool { return o.Kind == provision.KindBalancer })
+	if d.hasVMs() || !hasStore || d.spec != nil && d.spec.Store.URL != "" {
+		return nil
+	}
+	fmt.Fprintf(d.errOut, "deleting the history, usage, events and batches of %s on this machine\n", d.svc.Name())
+	if d.yes || !canPrompt(in) {
+		return nil
+	}
+	return confirmAction(in, d.errOut, "")
 }
 
 // stopController stops the controller of a service in clouds, so that it launches nothing again.

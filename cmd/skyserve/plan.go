@@ -40,6 +40,7 @@ type planOptions struct {
 	apply    bool
 	reason   string
 	yes      bool
+	force    bool
 	clouds   cloudFlags
 	errOut   io.Writer
 	// listPrices uses list prices without querying the clouds.
@@ -110,6 +111,7 @@ applying failed and 3 if the plan was partly applied.`,
 	flags.BoolVar(&o.apply, "apply", false, "apply the plan to the running service")
 	flags.StringVar(&o.reason, "reason", "", "`TEXT` for 'skyserve events': why you apply the plan (default: the command)")
 	flags.BoolVar(&o.yes, "yes", false, "skip confirmation of billed changes of --apply (local and static regions need none)")
+	flags.BoolVar(&o.force, "force", false, "allow --apply to remove replicas of a model while another replica of it is down")
 	flags.BoolVar(&o.listPrices, "list-prices", false, "use list prices without querying the clouds")
 	o.clouds.registerFlags(flags)
 	flags.StringVarP(&o.output, "output", "o", "table", "output format: "+strings.Join(planFormats, ", "))

@@ -30,8 +30,10 @@ type replicaOptions struct {
 	capacity string
 	undo     bool
 	yes      bool
-	clouds   cloudFlags
-	reason   string
+	// force takes the last ready replica of a model.
+	force  bool
+	clouds cloudFlags
+	reason string
 }
 
 func newReplicaCmd() *cobra.Command {
@@ -49,6 +51,8 @@ Replicas of local and cloud regions can be added and removed. In clouds this cha
 bill and requires confirmation (--yes skips it). Replicas of static regions are listed in
 service.yaml; they can be drained and donated. The commands drain, donate and reclaim are
 not available for a service with cloud regions; remove drains the replica first.
+drain, donate and remove ask before they take the last ready replica of a model (--force
+skips the question).
 
 Exit codes: 0 done or no change, 1 failed, 2 usage or not allowed by service.yaml,
 3 partly done, 130 interrupted.`,
@@ -119,7 +123,22 @@ func newReplicaRemoveCmd(o *replicaOptions) *cobra.Command {
 		return func(ctx context.Context, s *scaling) error { return s.removeReplica(ctx, id) }
 	})
 	o.addYes(cmd)
+	o.addForce(cmd)
 	return cmd
+}
+
+// addForce adds --force to a command that takes replicas from the service.
+func (o *replicaOptions) addForce(cmd *cobra.Command) {
+	cmd.Flags().BoolVar(&o.force, "force", false, "allow it for the last ready replica of a model")
+	run := cmd.RunE
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if !o.undo {
+			if err := o.guardReplicas(cmd.Context(), guard{o.force, cmd.InOrStdin(), cmd.ErrOrStderr()}, args); err != nil {
+				return err
+			}
+		}
+		return run(cmd, args)
+	}
 }
 
 // addYes adds --yes to a command that can change the bill.
@@ -164,6 +183,7 @@ func newReplicaDrainCmd(o *replicaOptions) *cobra.Command {
   skyserve replica drain us-1 --undo`,
 	}, func(id string) decision { return drainDecision(id, !o.undo) })
 	cmd.Flags().BoolVar(&o.undo, "undo", false, "send requests to the replica again")
+	o.addForce(cmd)
 	return cmd
 }
 

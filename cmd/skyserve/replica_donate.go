@@ -3,7 +3,7 @@ package main
 import "github.com/spf13/cobra"
 
 func newReplicaDonateCmd(o *replicaOptions) *cobra.Command {
-	return o.verb(&cobra.Command{
+	cmd := o.verb(&cobra.Command{
 		Use:   "donate ID...",
 		Short: "Donate unneeded replicas to the spot pool",
 		Long: `Drain a replica and donate it to the spot pool: it keeps running, and the service sends
@@ -12,6 +12,8 @@ replica that is not reclaimed is removed after autoscale.donate_for, except for 
 of static regions.`,
 		Example: "  skyserve replica donate us-1",
 	}, donateDecision)
+	o.addForce(cmd)
+	return cmd
 }
 
 func newReplicaReclaimCmd(o *replicaOptions) *cobra.Command {
