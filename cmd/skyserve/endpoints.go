@@ -100,8 +100,15 @@ func runningBalancers(name string) (local.Service, []provision.Object, error) {
 	return svc, local.RunningObjects(objects, provision.KindBalancer), nil
 }
 
-// findService finds a service by name, or the only service if name is empty.
+// findService finds a service by name. If name is empty, it is the service of the configuration file, else the
+// only service.
 func findService(name string) (local.Service, error) {
+	if name == "" {
+		var err error
+		if name, err = defaultService(); err != nil {
+			return local.Service{}, err
+		}
+	}
 	home, err := local.OpenHome()
 	if err != nil {
 		return local.Service{}, err

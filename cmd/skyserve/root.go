@@ -177,7 +177,7 @@ shows their state, and plans the capacity that they need next.`,
 			}
 			path := os.Getenv(local.EnvObject)
 			if path == "" {
-				return nil
+				return applySettings(cmd)
 			}
 			_, err := local.HoldObject(path)
 			return err
@@ -190,6 +190,7 @@ shows their state, and plans the capacity that they need next.`,
 	root.AddCommand(
 		newInitCmd(),
 		newValidateCmd(),
+		newConfigCmd(),
 		newSchemaCmd(),
 		newUpCmd(),
 		newDownCmd(),
