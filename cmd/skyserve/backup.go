@@ -74,7 +74,7 @@ func runBackup(ctx context.Context, o *backupOptions, out io.Writer) error {
 		}
 	}
 	var failures []error
-	write := func(w io.Writer) error { return store.BackupDir(ctx, o.dir, w, o.name, version) }
+	write := func(w io.Writer) error { return store.BackupDir(ctx, o.dir, w, o.name, ownVersion().Version) }
 	for i := 0; i == 0 || i < len(admins); i++ {
 		if o.dir == "" {
 			write = func(w io.Writer) error { return admins[i].Backup(ctx, w) }

@@ -39,11 +39,11 @@ func newDownCmd() *cobra.Command {
 		Short:      "Delete a service and wait for the deletion",
 		Long: `Stop every process of a service, wait until each has ended, and delete the service's
 state and history from this machine. NAME is optional if only one service exists. The
-command is idempotent, asks first if stdin is a terminal, and also deletes a partly deployed service. It lists what it could
-not delete (exit 3).
+command asks first if stdin is a terminal (--yes skips the question), is idempotent, and
+also deletes a partly deployed service. It lists what it could not delete (exit 3).
 
-To keep the history of a service with local regions, set store.url to a NATS server, or
-only stop traffic: 'skyserve replica drain'.
+To keep the history of a service with local regions, run 'skyserve backup' before,
+set store.url to a NATS server, or only stop traffic: 'skyserve replica drain'.
 
 Machines of static regions are only detached. In clouds, after confirmation, the
 command deletes the public DNS name first, then VMs, firewalls, identities and the bucket

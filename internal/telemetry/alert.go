@@ -43,6 +43,7 @@ const (
 	AlertVersion      = "version"      // balancers run different versions
 	AlertFailed       = "failed"       // clients receive 5xx
 	AlertLimited      = "limited"      // clients receive 429
+	AlertRetries      = "retries"      // many requests need several attempts
 	AlertSLO          = "slo"          // first tokens miss their target
 	AlertQueue        = "queue"        // interactive requests wait long
 	AlertPlan         = "plan"         // planning fails, or the plan cannot be met or is not carried out
@@ -53,7 +54,7 @@ const (
 func AlertKinds() []string {
 	return []string{
 		AlertAdapter, AlertBalancer, AlertBudget, AlertCertificate, AlertController, AlertDiscovery, AlertEjection, AlertErrors, AlertFailed, AlertFallback,
-		AlertForecast, AlertGPU, AlertInterruption, AlertIssuer, AlertKV, AlertLaunch, AlertLimited, AlertPlan, AlertQueue, AlertReplica, AlertSLO,
+		AlertForecast, AlertGPU, AlertInterruption, AlertIssuer, AlertKV, AlertLaunch, AlertLimited, AlertPlan, AlertQueue, AlertReplica, AlertRetries, AlertSLO,
 		AlertSlow, AlertStale, AlertStore, AlertVersion,
 	}
 }

@@ -28,8 +28,14 @@ const (
 	// maxMissShare is the share of first tokens after their target that SageServe allows (section 2.2): its
 	// targets are for the 95th percentile. burn rate 1 uses up exactly this share.
 	maxMissShare = 0.05
-	// burnWarning and burnCritical are burn rates of the SLO.
+	// burnWarning and burnCritical are burn rates of the SLO within shortWindow and longWindow.
 	burnWarning, burnCritical = 2.0, 10.0
+	// burnHour and burnHours are burn rates within an hour and within six: misses that never last a minute, or
+	// are too few for burnWarning, and still use up the allowed share.
+	burnHour, burnHours = 1.5, 1.0
+	// retried is the share of requests that need another attempt. A retry costs a client time, and engines the
+	// work of the first attempt; healthy services need nearly none.
+	retried = 0.1
 	// minFirstTokens is the number of first tokens from which a share of them means something.
 	minFirstTokens = 20
 	// longQueue and endlessQueue are waits of interactive requests: clients give up after about 30 s.
@@ -61,7 +67,7 @@ type condition struct {
 var rules = []func(*Watch, *Observation) []condition{
 	replicaErrors, slowReplicas, excludedReplicas, saturatedReplicas, staleReplicas,
 	lostBalancers, versions, certificates,
-	failedRequests, limitedRequests, lateFirstTokens, queuedRequests,
+	failedRequests, limitedRequests, retriedRequests, lateFirstTokens, queuedRequests,
 	plans, forecasts,
 }
 
@@ -113,8 +119,13 @@ func replicaErrors(w *Watch, o *Observation) (found []condition) {
 
 // span describes a window.
 func span(d time.Duration) string {
-	if d == time.Minute {
+	switch {
+	case d == time.Minute:
 		return "minute"
+	case d == time.Hour:
+		return "hour"
+	case d > time.Hour:
+		return fmt.Sprintf("%.0f hours", d.Hours())
 	}
 	return fmt.Sprintf("%.0f s", d.Seconds())
 }
@@ -301,21 +312,61 @@ func limitedRequests(w *Watch, o *Observation) []condition {
 	return nil
 }
 
+// retriedRequests finds a balancer that sends many requests more than once. If one replica fails them,
+// replicaErrors names it.
+func retriedRequests(w *Watch, o *Observation) []condition {
+	if len(replicaErrors(w, o)) > 0 {
+		return nil
+	}
+	for _, window := range []time.Duration{shortWindow, longWindow} {
+		d := w.grown(window, o.Own.Outcomes)
+		if all := d.Served + d.Failed; exceeds(d.Retries, all, retried) {
+			return []condition{o.raise(telemetry.SeverityWarning, telemetry.AlertRetries, o.Balancer,
+				fmt.Sprintf("%d requests needed %d retries (%s) in the last %s", all, d.Retries, share(d.Retries, all), span(window)),
+				"'skyserve top', view 2 shows the replicas with errors (ERR%); 'skyserve explain ID' shows the attempts of a request")}
+		}
+	}
+	return nil
+}
+
+// burnWindow is a window of a burn rate. The control window must exceed the rate too, so that the alert ends
+// soon after its cause.
+type burnWindow struct {
+	length, control time.Duration
+	limit           float64
+}
+
+// burnWindows are the windows of the TTFT target.
+var burnWindows = []burnWindow{
+	{shortWindow, shortWindow, burnWarning}, {longWindow, longWindow, burnWarning},
+	{time.Hour, 5 * time.Minute, burnHour}, {maxWindow, 30 * time.Minute, burnHours},
+}
+
+// burn returns the burn rate of a model's TTFT target within a window: the share of late first tokens, relative to
+// the allowed share. known is false without enough of them.
+func (w *Watch) burn(m telemetry.ModelSnapshot, window time.Duration) (rate float64, all, late int64, known bool) {
+	old := w.before(window).models[m.Model]
+	all, late = m.FirstTokens-old.all, m.Late-old.late
+	if all < minFirstTokens || late < 0 {
+		return 0, 0, 0, false
+	}
+	return float64(late) / float64(all) / maxMissShare, all, late, true
+}
+
 // lateFirstTokens finds models whose first tokens miss the target of their tier.
 func lateFirstTokens(w *Watch, o *Observation) (found []condition) {
 	for _, m := range o.Own.Models {
-		for _, window := range []time.Duration{shortWindow, longWindow} {
-			old := w.before(window).models[m.Model]
-			all, late := m.FirstTokens-old.all, m.Late-old.late
-			if all < minFirstTokens || late < 0 {
+		for _, window := range burnWindows {
+			if window.control > longWindow && !w.covers(window.control) {
 				continue
 			}
-			burn := float64(late) / float64(all) / maxMissShare
-			if burn < burnWarning {
+			now, _, _, known := w.burn(m, window.control)
+			burn, all, late, enough := w.burn(m, window.length)
+			if !known || !enough || now < window.limit || burn < window.limit {
 				continue
 			}
-			found = append(found, o.raise(severityIf(burn >= burnCritical), telemetry.AlertSLO, m.Model,
-				fmt.Sprintf("%s of first tokens missed the TTFT target in the last %s: burn rate %.1f (1 = the %.0f %% that are allowed)", share(late, all), span(window), burn, 100*maxMissShare),
+			found = append(found, o.raise(severityIf(window.length <= longWindow && burn >= burnCritical), telemetry.AlertSLO, m.Model,
+				fmt.Sprintf("%s of first tokens missed the TTFT target in the last %s: burn rate %.1f (1 = the %.0f %% that are allowed)", share(late, all), span(window.length), burn, 100*maxMissShare),
 				"'skyserve plan' shows whether capacity is missing; 'skyserve top' shows slow replicas and queues"))
 			break
 		}

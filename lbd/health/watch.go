@@ -58,11 +58,18 @@ type identity struct {
 	region       service.Region
 }
 
-// Watch keeps the observations of the last minute and derives the alerts. The zero value is ready. It is safe
+// maxWindow is the longest window. Beyond longWindow one sample a minute is kept, with the counters of models only.
+const (
+	maxWindow      = 6 * time.Hour
+	sampleInterval = time.Minute
+)
+
+// Watch keeps the counters of the last hours and derives the alerts. The zero value is ready. It is safe
 // for concurrent use.
 type Watch struct {
 	mu      sync.Mutex
-	samples []sample
+	samples []sample               // of the last minute
+	minutes []sample               // of maxWindow, one a minute
 	since   map[identity]time.Time // of the conditions that hold
 	alerts  []telemetry.Alert
 }
@@ -82,6 +89,7 @@ func (w *Watch) Observe(o Observation) {
 	for len(w.samples) > 2 && o.At.Sub(w.samples[1].at) >= longWindow {
 		w.samples = w.samples[1:]
 	}
+	w.keepMinute(o.At)
 	var found []condition
 	for _, r := range rules {
 		found = append(found, r(w, &o)...)
@@ -117,9 +125,35 @@ func sampleOf(o Observation) sample {
 	return s
 }
 
+// keepMinute keeps the last sample if a minute has passed since the last one that was kept.
+func (w *Watch) keepMinute(now time.Time) {
+	if n := len(w.minutes); n > 0 && now.Sub(w.minutes[n-1].at) < sampleInterval {
+		return
+	}
+	last := w.samples[len(w.samples)-1]
+	last.replicas = nil
+	w.minutes = append(w.minutes, last)
+	for len(w.minutes) > 2 && now.Sub(w.minutes[1].at) >= maxWindow {
+		w.minutes = w.minutes[1:]
+	}
+}
+
+// covers reports whether samples of a whole window exist.
+func (w *Watch) covers(window time.Duration) bool {
+	return w.samples[len(w.samples)-1].at.Sub(w.minutes[0].at) >= window
+}
+
 // before returns the newest sample that is at least this much older than the last one, else the oldest one.
 func (w *Watch) before(window time.Duration) sample {
 	last := w.samples[len(w.samples)-1]
+	if window > longWindow {
+		for i := len(w.minutes) - 1; i > 0; i-- {
+			if last.at.Sub(w.minutes[i].at) >= window {
+				return w.minutes[i]
+			}
+		}
+		return w.minutes[0]
+	}
 	for i := len(w.samples) - 2; i > 0; i-- {
 		if last.at.Sub(w.samples[i].at) >= window {
 			return w.samples[i]

@@ -100,6 +100,9 @@ var faults = []fault{
 	{"requests are limited", func(o *Observation, after int) {
 		o.Own.Outcomes.Limited = int64(20 * (after + 1))
 	}, telemetry.AlertLimited, "lb-us-0", telemetry.SeverityWarning, "429", 5},
+	{"requests are retried", func(o *Observation, after int) {
+		o.Own.Outcomes.Retries = int64(20 * (after + 1))
+	}, telemetry.AlertRetries, "lb-us-0", telemetry.SeverityWarning, "retries", 5},
 	{"late first tokens", func(o *Observation, after int) { o.Own.Models[0].Late = int64(10 * (after + 1)) }, telemetry.AlertSLO, "m", telemetry.SeverityWarning, "burn rate", 5},
 	{"all first tokens late", func(o *Observation, after int) { o.Own.Models[0].Late = int64(30 * (after + 1)) }, telemetry.AlertSLO, "m", telemetry.SeverityCritical, "burn rate", 10},
 	{"full queue", func(o *Observation, after int) {
@@ -154,7 +157,7 @@ func TestEveryFaultIsNamedInTime(t *testing.T) {
 			f.inject(&last, after)
 			for s := 1; s <= 70; s++ { // the fault ends, its counters stay
 				o := healthy(quiet + after + s)
-				o.Own.Outcomes.Failed, o.Own.Outcomes.Limited = last.Own.Outcomes.Failed, last.Own.Outcomes.Limited
+				o.Own.Outcomes.Failed, o.Own.Outcomes.Limited, o.Own.Outcomes.Retries = last.Own.Outcomes.Failed, last.Own.Outcomes.Limited, last.Own.Outcomes.Retries
 				for i := range o.Own.Replicas {
 					o.Own.Replicas[i].Failed = last.Own.Replicas[i].Failed
 				}
@@ -165,6 +168,51 @@ func TestEveryFaultIsNamedInTime(t *testing.T) {
 				t.Errorf("a minute after its end: %+v", got)
 			}
 		})
+	}
+}
+
+// Misses that are too few for a minute use up the allowed share within hours. The alert ends with them, long before
+// they leave the window.
+func TestSlowBurn(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		share float64 // of first tokens that are late, from the start
+		says  string  // "" = no alert
+		by    time.Duration
+		ends  time.Duration
+	}{
+		{"below the target", 0.03, "", 0, 0},
+		{"9 %", 0.09, "9 % of first tokens missed the TTFT target in the last hour: burn rate 1.8", 6 * time.Minute, 31 * time.Minute},
+		{"6 %", 0.06, "6 % of first tokens missed the TTFT target in the last 6 hours: burn rate 1.2", 31 * time.Minute, 31 * time.Minute},
+	} {
+		var w Watch
+		late := 0.0
+		says := func(second int, share float64) string {
+			o := healthy(second)
+			late += share * 30
+			o.Own.Models[0].Late = int64(late)
+			w.Observe(o)
+			for _, a := range w.Alerts() {
+				return a.Message
+			}
+			return ""
+		}
+		second := 0
+		for ; second < 4*3600; second++ {
+			got := says(second, tt.share)
+			if at := time.Duration(second) * time.Second; got != "" && tt.says == "" || tt.says != "" && at >= tt.by && !strings.Contains(got, tt.says) {
+				t.Fatalf("%s, %v: got %q", tt.name, at, got)
+			}
+		}
+		for end := second + int(tt.ends.Seconds()); second < end; second++ {
+			says(second, 0)
+		}
+		if got := says(second, 0); got != "" {
+			t.Errorf("%s: %v after its end: %q", tt.name, tt.ends, got)
+		}
+		if len(w.minutes) > 361 || len(w.samples) > 62 {
+			t.Errorf("%d samples of minutes, %d of seconds are kept", len(w.minutes), len(w.samples))
+		}
 	}
 }
 
@@ -201,7 +249,7 @@ func TestKindsAreDocumented(t *testing.T) {
 	}
 	for _, kind := range []string{
 		telemetry.AlertErrors, telemetry.AlertSlow, telemetry.AlertEjection, telemetry.AlertInterruption, telemetry.AlertKV, telemetry.AlertStale, telemetry.AlertBalancer,
-		telemetry.AlertVersion, telemetry.AlertFailed, telemetry.AlertLimited, telemetry.AlertSLO, telemetry.AlertQueue, telemetry.AlertPlan, telemetry.AlertForecast,
+		telemetry.AlertVersion, telemetry.AlertFailed, telemetry.AlertLimited, telemetry.AlertRetries, telemetry.AlertSLO, telemetry.AlertQueue, telemetry.AlertPlan, telemetry.AlertForecast,
 	} {
 		if !tested[kind] {
 			t.Errorf("no fault of the kind %q is injected", kind)
