@@ -201,7 +201,11 @@ type review struct {
 	assumptions      []string
 	fixedAssumptions []string           // the assumptions that do not depend on the load
 	uncached         map[string]float64 // uncached share of each model's prompt tokens, by name
-	forecasts        []EndpointForecast
+	// By model and region: the stabilization window in minutes, and the highest mean of the
+	// interactive load that is forecast, in tokens per second.
+	windows   [][]int
+	means     [][]float64
+	forecasts []EndpointForecast
 }
 
 // startUpTime returns the time a new replica takes to become ready in a cloud.
