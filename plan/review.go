@@ -16,8 +16,10 @@ import (
 // regions may serve the remainder, like SageServe's re-routing below 70 % utilisation.
 const DefaultEpsilon = 0.7
 
-// DefaultPeak is the default level of the forecast peak to plan for: the median. Bursts that occur
-// once a week would dominate the mean.
+// DefaultPeak is the default level of the forecast peak to plan for: the median. It is for counts that a
+// strategy corrects between plans. Counts that stay for an hour leave much more load above capacity at
+// this level than the reactive rule (`make compare-plan`): use p90 or more for them. Bursts that
+// occur once a week would dominate the mean.
 const DefaultPeak = "p50"
 
 // defaultEvery is the default time between two plans.
