@@ -8,7 +8,7 @@ PURE         := forecast internal/catalogue internal/printable internal/service 
                 lbd/openai lbd/policy lbd/prefix lbd/record plan plan/chart
 CONCURRENT    = $(filter-out skyserve $(PURE:%=skyserve/%),$(shell go list ./...)) # skyserve itself reads files only
 
-.PHONY: test short build vet lint race bench bench-batch chaos chaos-store chaos-batch compare-batch compare-proxy compare-bursts compare-solver compare-forecast judge-clouds disk examples openai-clients real-engine real-gpu image-digest snapshot release-files image ci
+.PHONY: test short build vet lint race bench bench-batch chaos chaos-store chaos-batch compare-batch compare-proxy compare-bursts compare-solver compare-forecast compare-plan judge-clouds disk examples openai-clients real-engine real-gpu image-digest snapshot release-files image ci
 
 test:
 	go test ./...
@@ -120,6 +120,12 @@ compare-solver:
 # make compare-forecast WEEK=sageserve_week.csv.gz RATES=servegen_client_rates.csv.gz
 compare-forecast:
 	go test -tags compare -run TestCompare -v -count=1 -timeout 3h ./forecast -forecast.week '$(abspath $(WEEK))' -forecast.rates '$(abspath $(RATES))' $(ARGS)
+
+# Compares the default of plan backtest with the reactive rule and with hourly plans, on public weeks
+# and generated ones (30 minutes of CPU; ARGS='-plan.forecaster moving-average': 1 minute):
+# make compare-plan WEEK=sageserve_week.csv.gz RATES=servegen_client_rates.csv.gz ARGS='-plan.seed 7'
+compare-plan:
+	go test -tags compare -run TestCompareBacktests -v -count=1 -timeout 3h ./plan -plan.week '$(abspath $(WEEK))' -plan.rates '$(abspath $(RATES))' $(ARGS)
 
 # Checks the calls of the providers' tests, and the responses of the emulated clouds, against AWS's and Google's
 # own descriptions of their APIs, and boot files against cloud-init's schema, shellcheck and systemd (needs the

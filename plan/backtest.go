@@ -29,7 +29,7 @@ type TargetCounts struct {
 
 // RuleOutcome is the cost and overload of replaying one rule's target counts over a past load.
 type RuleOutcome struct {
-	// Rule is the source of the target counts: plan, constant, reactive or real.
+	// Rule is the source of the target counts: plan, hourly, constant, reactive or real.
 	Rule string `json:"rule"`
 	// CostUSD is the billed price of all replicas, from launch to stop.
 	CostUSD      float64 `json:"cost_usd"`
@@ -102,6 +102,31 @@ func (c *cell) count() int {
 	return n
 }
 
+// scale starts d replicas that become ready in minute at, or stops -d of them: first those that would
+// be ready last.
+func (c *cell) scale(d, at int) {
+	if d > 0 {
+		c.starting = append(c.starting, startingGroup{at, d})
+		return
+	}
+	for ; d < 0 && len(c.starting) > 0; c.starting = c.starting[:len(c.starting)-1] {
+		last := &c.starting[len(c.starting)-1]
+		if last.n > -d {
+			last.n += d
+			return
+		}
+		d += last.n
+	}
+	c.ready += d
+}
+
+// advance makes the replicas ready that are due in a minute.
+func (c *cell) advance(minute int) {
+	for len(c.starting) > 0 && c.starting[0].at <= minute {
+		c.ready, c.starting = c.ready+c.starting[0].n, c.starting[1:]
+	}
+}
+
 // replay is the state of a replay: the replicas at a minute, and the outcome so far.
 type replay struct {
 	*LoadTrace
@@ -166,24 +191,14 @@ func (f *replay) stopDue() {
 	f.stops = later
 }
 
-// scale starts d replicas, or stops -d of them: first those that would be ready last.
+// scale starts d replicas, or stops -d of them.
 func (f *replay) scale(i, j, k, d int) {
-	c := &f.cells[i][j][k]
 	if d > 0 {
 		f.out.Started += d
-		c.starting = append(c.starting, startingGroup{f.now + f.StartUp[j], d})
-		return
+	} else {
+		f.out.Stopped -= d
 	}
-	f.out.Stopped -= d
-	for ; d < 0 && len(c.starting) > 0; c.starting = c.starting[:len(c.starting)-1] {
-		last := &c.starting[len(c.starting)-1]
-		if last.n > -d {
-			last.n += d
-			return
-		}
-		d += last.n
-	}
-	c.ready += d
+	f.cells[i][j][k].scale(d, f.now+f.StartUp[j])
 }
 
 // advance advances the replay by a minute.
@@ -194,9 +209,7 @@ func (f *replay) advance() {
 			count := 0
 			for i := range f.cells {
 				c := &f.cells[i][j][k]
-				for len(c.starting) > 0 && c.starting[0].at <= f.now {
-					c.ready, c.starting = c.ready+c.starting[0].n, c.starting[1:]
-				}
+				c.advance(f.now)
 				count += c.count()
 			}
 			all += count

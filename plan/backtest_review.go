@@ -116,7 +116,7 @@ func (b *Backtester) Report() (*Backtest, error) {
 	rules := []struct {
 		name    string
 		targets []TargetCounts
-	}{{"plan", targets}, {"constant", []TargetCounts{{Counts: past.ConstantCounts()}}}, {"reactive", past.Reactive()}, {"real", b.actualCounts(first)}}
+	}{{"plan", b.trackedTargets(past)}, {"hourly", targets}, {"constant", []TargetCounts{{Counts: past.ConstantCounts()}}}, {"reactive", past.Reactive()}, {"real", b.actualCounts(first)}}
 	for _, rule := range rules {
 		if len(rule.targets) == 0 {
 			continue
@@ -156,6 +156,68 @@ func (b *Backtester) solveReviews(out *Backtest, past *LoadTrace) ([]TargetCount
 		targets = append(targets, TargetCounts{Minute: int(b.minuteOf(n) - b.from), Counts: x})
 	}
 	return targets, nil
+}
+
+// trackedTargets returns the target counts of the strategy predictive, by the minute: in each region at
+// least the replicas for the highest mean that is forecast until the next plan, and those that a
+// tracker of the load requires. Each plan calibrates the tracker's stabilization window.
+func (b *Backtester) trackedTargets(past *LoadTrace) []TargetCounts {
+	var targets []TargetCounts
+	var trackers [][]*loadTracker
+	p := past.Problem
+	for m := range past.minutes() {
+		n := m / int(b.every)
+		if m%int(b.every) == 0 {
+			trackers = b.nextTrackers(n, m, past, trackers)
+		}
+		x := zeroCounts(p)
+		for i := range x {
+			for j := range x[i] {
+				if m > 0 {
+					trackers[i][j].observe(m-1, past.Load[i][j][m-1]/firstThroughput(p.Theta[i]))
+				}
+			}
+			past.addTracked(x, i, trackers[i], b.inputs[n].means[i])
+		}
+		if len(targets) == 0 || countDifference(x, targets[len(targets)-1].Counts) > 0 {
+			targets = append(targets, TargetCounts{m, x})
+		}
+	}
+	return targets
+}
+
+// addTracked adds the replicas of model i that its trackers and the forecast means of its regions
+// require. What a region has no room for is added in the others.
+func (p *LoadTrace) addTracked(x [][][]int, i int, trackers []*loadTracker, means []float64) {
+	missing := 0.0
+	for j, t := range trackers {
+		load := max(firstThroughput(p.Problem.Theta[i])*float64(t.count()), means[j])
+		p.addReplicas(x, i, j, load, limitOr(p.Problem.Max, i, j, unlimited))
+		missing += max(0, load-p.Problem.regionThroughput(x, i, j))
+	}
+	for j := range trackers {
+		if has := p.Problem.regionThroughput(x, i, j); missing > 0 {
+			p.addReplicas(x, i, j, has+missing, limitOr(p.Problem.Max, i, j, unlimited))
+			missing -= p.Problem.regionThroughput(x, i, j) - has
+		}
+	}
+}
+
+// nextTrackers returns the trackers with the windows of review n, and the state of the previous ones.
+func (b *Backtester) nextTrackers(n, minute int, past *LoadTrace, previous [][]*loadTracker) [][]*loadTracker {
+	out := make([][]*loadTracker, len(past.Load))
+	for i := range out {
+		theta := firstThroughput(past.Problem.Theta[i])
+		for j := range past.Load[i] {
+			t := newLoadTracker(0, knownAt(past.Load[i][j], 0)/theta)
+			if previous != nil {
+				t = previous[i][j]
+			}
+			t.window = b.inputs[n].windows[i][j]
+			out[i] = append(out[i], t)
+		}
+	}
+	return out
 }
 
 // stepOf returns a review's forecast and the actual load.
@@ -208,7 +270,7 @@ func (b *Backtester) loadTrace(o *ReviewInputs) *LoadTrace {
 		}
 	}
 	for _, region := range b.spec.Regions {
-		p.StartUp = append(p.StartUp, int(math.Ceil(o.startUpTime(region.Name.Cloud()).Minutes())))
+		p.StartUp = append(p.StartUp, startUpMinutes(o.startUpTime(region.Name.Cloud())))
 	}
 	return p
 }

@@ -68,10 +68,10 @@ func TestBacktestFollowsPlans(t *testing.T) {
 	for _, f := range b.Rules {
 		names = append(names, f.Rule)
 	}
-	if !slices.Equal(names, []string{"plan", "constant", "reactive", "real"}) || len(b.Reviews) != 36 || b.Every != "1h" {
+	if !slices.Equal(names, []string{"plan", "hourly", "constant", "reactive", "real"}) || len(b.Reviews) != 36 || b.Every != "1h" {
 		t.Fatalf("%v, %d reviews every %s", names, len(b.Reviews), b.Every)
 	}
-	planned, constant, actual := b.Rules[0], b.Rules[1], b.Rules[3]
+	planned, constant, actual := b.Rules[1], b.Rules[2], b.Rules[4]
 	if planned.OverloadMinutes != 0 || planned.ReplicaHours > 0.7*constant.ReplicaHours || planned.ForwardedTokens == 0 || constant.MaxReplicas != 14 || math.Abs(actual.ReplicaHours-14*36) > 1e-6 {
 		t.Errorf("%+v\n%+v\n%+v", planned, constant, actual)
 	}

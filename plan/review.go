@@ -16,8 +16,10 @@ import (
 // regions may serve the remainder, like SageServe's re-routing below 70 % utilisation.
 const DefaultEpsilon = 0.7
 
-// DefaultPeak is the default level of the forecast peak to plan for: the median. Bursts that occur
-// once a week would dominate the mean.
+// DefaultPeak is the default level of the forecast peak to plan for: the median. It is for counts that a
+// strategy corrects between plans. Counts that stay for an hour leave much more load above capacity at
+// this level than the reactive rule (`make compare-plan`): use p90 or more for them. Bursts that
+// occur once a week would dominate the mean.
 const DefaultPeak = "p50"
 
 // defaultEvery is the default time between two plans.
@@ -201,7 +203,11 @@ type review struct {
 	assumptions      []string
 	fixedAssumptions []string           // the assumptions that do not depend on the load
 	uncached         map[string]float64 // uncached share of each model's prompt tokens, by name
-	forecasts        []EndpointForecast
+	// By model and region: the stabilization window in minutes, and the highest mean of the
+	// interactive load that is forecast, in tokens per second.
+	windows   [][]int
+	means     [][]float64
+	forecasts []EndpointForecast
 }
 
 // startUpTime returns the time a new replica takes to become ready in a cloud.

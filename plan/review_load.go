@@ -44,6 +44,7 @@ func (r *review) setLoad(h *forecast.History) error {
 			r.loadCurves = append(r.loadCurves, LoadCurve{Model: r.p.Models[i], Region: r.p.Regions[j], Planned: rows[j]})
 		}
 		r.p.Rho = append(r.p.Rho, rows)
+		r.windows, r.means = append(r.windows, make([]int, len(rows))), append(r.means, make([]float64, len(rows)))
 	}
 	if h == nil {
 		h = &forecast.History{}
@@ -242,6 +243,8 @@ func (r *review) forecastTraffic(f forecast.Forecaster, t *traffic, curve *LoadC
 	for w, v := range curve.Mean {
 		rho[w] += factor * v
 	}
+	r.means[t.model][t.region] = slices.Max(curve.Mean)
+	r.windows[t.model][t.region] = r.calibratedWindow(t)
 	curve.PeakHigh = max(fc.Peaks.P95/s.Step.Seconds(), slices.Max(rho))
 	if factor > 1 {
 		addNote(fmt.Sprintf("planned for the %s peak, not the mean", r.o.Peak))
@@ -258,6 +261,17 @@ func (r *review) forecastTraffic(f forecast.Forecaster, t *traffic, curve *LoadC
 		step: s.Step, first: t.start + int64(len(t.interactive)),
 	})
 	return nil
+}
+
+// calibratedWindow returns the stabilization window for a load, in minutes.
+func (r *review) calibratedWindow(t *traffic) int {
+	theta := firstThroughput(r.p.Theta[t.model])
+	if theta == 0 {
+		return 0
+	}
+	load := unknown(len(t.interactive))
+	addKnown(load, t.interactive, 1/(60*theta))
+	return calibrateWindow(load, startUpMinutes(r.startUpTime(service.Region(r.p.Regions[t.region]).Cloud())))
 }
 
 // inSteps converts minutes from start on to a series of steps of several minutes; the last step

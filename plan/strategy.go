@@ -35,6 +35,8 @@ type ScaledEndpoint struct {
 	// Observed is the current interactive load in uncached prompt tokens per second, the mean of the
 	// last few minutes. Nil = unknown.
 	Observed *float64
+	// LastMinute is that load in the last complete minute. Nil = unknown.
+	LastMinute *float64
 	// Waiting is the number of interactive requests that wait for their first token, queued or at a
 	// replica. Nil = unknown.
 	Waiting *int
@@ -68,6 +70,9 @@ type HourlyTarget struct {
 	// prompt tokens per second; empty = unknown.
 	ForecastTPS  []float64
 	ForecastStep time.Duration
+	// StabilizationWindow is how long replicas are kept for the highest load under predictive; 0 = as
+	// the reactive rule of `plan backtest` keeps them.
+	StabilizationWindow time.Duration
 }
 
 // forecastAt returns the forecast for a time, the last value after its end; ok is false where there is
@@ -147,15 +152,18 @@ type StrategyOptions struct {
 
 // strategies are the constructors by name.
 var strategies = map[string]func(StrategyOptions) Strategy{
-	"reactive": func(o StrategyOptions) Strategy { return newReactive(o) },
-	"lt-i":     func(o StrategyOptions) Strategy { return newPaced("lt-i", o) },
-	"lt-u":     func(o StrategyOptions) Strategy { return newPaced("lt-u", o) },
-	"lt-ua":    func(o StrategyOptions) Strategy { return newPaced("lt-ua", o) },
-	"auto":     func(o StrategyOptions) Strategy { return newAuto(o) },
+	"reactive":   func(o StrategyOptions) Strategy { return newReactive(o) },
+	"lt-i":       func(o StrategyOptions) Strategy { return newPaced("lt-i", o) },
+	"lt-u":       func(o StrategyOptions) Strategy { return newPaced("lt-u", o) },
+	"lt-ua":      func(o StrategyOptions) Strategy { return newPaced("lt-ua", o) },
+	"predictive": func(o StrategyOptions) Strategy { return newPredictive(o) },
+	"auto":       func(o StrategyOptions) Strategy { return newAuto(o) },
 }
 
 // StrategyNames lists the strategies: the paper's, simplest first, then ours.
-func StrategyNames() []string { return []string{"reactive", "lt-i", "lt-u", "lt-ua", "auto"} }
+func StrategyNames() []string {
+	return []string{"reactive", "lt-i", "lt-u", "lt-ua", "predictive", "auto"}
+}
 
 // UsesPlan reports whether a strategy uses the hourly plan.
 func UsesPlan(strategy string) bool { return strategy != "reactive" }

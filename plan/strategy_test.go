@@ -122,7 +122,7 @@ func (f *StrategyInput) set(words []string) error {
 		case "u":
 			e.Utilisation = &v
 		case "load":
-			e.Observed = &v
+			e.Observed, e.LastMinute = &v, &v
 		case "waiting":
 			n := int(v)
 			e.Waiting = &n
@@ -137,13 +137,15 @@ func (f *StrategyInput) set(words []string) error {
 				next.Late = int64(v)
 			}
 			e.IWFFirstTokens = &next
-		case "target", "forecast", "then": // forecast for the first half of the hour, then for the second
+		case "target", "forecast", "then", "window": // forecast for the first half of the hour, then for the second
 			if e.Target == nil {
 				e.Target = &HourlyTarget{Until: time.Hour, ReplicaTPS: 100, ForecastTPS: make([]float64, 2), ForecastStep: 30 * time.Minute}
 			}
 			next := *e.Target
 			next.ForecastTPS = slices.Clone(next.ForecastTPS)
 			switch k {
+			case "window": // minutes
+				next.StabilizationWindow = time.Duration(v) * time.Minute
 			case "target":
 				next.Count = int(v)
 			case "forecast":
@@ -162,7 +164,7 @@ func (f *StrategyInput) set(words []string) error {
 
 func TestUnknownStrategy(t *testing.T) {
 	_, err := NewStrategy("lt-x", StrategyOptions{})
-	if err == nil || err.Error() != `unknown strategy "lt-x": must be one of reactive, lt-i, lt-u, lt-ua, auto` {
+	if err == nil || err.Error() != `unknown strategy "lt-x": must be one of reactive, lt-i, lt-u, lt-ua, predictive, auto` {
 		t.Errorf("got %v", err)
 	}
 	for _, name := range StrategyNames() {
@@ -200,7 +202,7 @@ func (c *closedFleet) vary(t *rapid.T, now time.Duration) {
 		if rapid.Bool().Draw(t, "load changes") {
 			u, tps := rapid.Float64Range(0, 1).Draw(t, "u"), rapid.Float64Range(0, 4000).Draw(t, "tps")
 			waiting := rapid.IntRange(0, 60).Draw(t, "waiting")
-			e.Utilisation, e.Observed, e.Waiting = &u, &tps, &waiting
+			e.Utilisation, e.Observed, e.LastMinute, e.Waiting = &u, &tps, &tps, &waiting
 			all := int64(rapid.IntRange(0, 5000).Draw(t, "first tokens"))
 			e.IWFFirstTokens = &FirstTokens{Total: all, Late: int64(rapid.IntRange(0, int(all)).Draw(t, "late"))}
 		}

@@ -29,9 +29,11 @@ func newPlanBacktestCmd() *cobra.Command {
 		Short: "Evaluate plans on a past history: cost and overload",
 		Long: `Compute a plan for every hour of a past history, each from the data before it, and
 simulate applying them: replicas are ready after their start-up time and billed from
-their launch. The results are compared with constant counts sized with hindsight for
-each region's peak, with a rule that reacts to the previous minute and, with --counts,
-with the actual counts.
+their launch. The rule plan follows the load between plans, as the strategy predictive
+does. The rule hourly keeps the planned counts until the next plan; --peak applies to it.
+The results are compared with constant counts sized with hindsight for each region's
+peak, with a rule that reacts to the previous minute and, with --counts, with the actual
+counts.
 
 --counts is CSV with a header: minute (since 1970) or at (a time), model, region,
 replicas and, optionally, gpu. A count is valid until the next one.`,

@@ -41,6 +41,7 @@ type scaler struct {
 	record         func(telemetry.Event) // records an event of the service
 	published      telemetry.Scaling     // the stored scaling state
 	loads          map[modelRegion]float64
+	lastMinute     map[modelRegion]float64 // the loads of the last complete minute
 	// starts and failedStarts are the times at which the first replica of a model was launched, and at
 	// which launching it failed.
 	starts, failedStarts map[modelRegion]time.Time
@@ -56,7 +57,7 @@ func newScaler(config service.ControllerConfig, st state, act Actuator, review *
 
 // startTerm starts a term.
 func (s *scaler) startTerm() {
-	s.strategy, s.autoscale, s.loads, s.loaded = nil, service.Autoscale{}, nil, false
+	s.strategy, s.autoscale, s.loads, s.lastMinute, s.loaded = nil, service.Autoscale{}, nil, nil, false
 	clear(s.starts)
 	clear(s.failedStarts)
 	s.termStart = time.Now()
@@ -109,9 +110,9 @@ func (s *scaler) stepScaler(ctx context.Context, l lease, now time.Time, o obser
 		return errors.Join(o.err, s.publish(ctx, l, current))
 	}
 	if o.history != nil {
-		s.loads = observedLoads(o.history, now)
+		s.loads, s.lastMinute = observedLoads(o.history, now, observedMinutes), observedLoads(o.history, now, 1)
 	}
-	in := &scalingInputs{now: now, current: current, snapshot: o.Snapshot, loads: s.loads, targets: targetsAt(s.review.get(), now, s.termStart), review: s.review.get()}
+	in := &scalingInputs{now: now, current: current, snapshot: o.Snapshot, loads: s.loads, lastMinute: s.lastMinute, targets: targetsAt(s.review.get(), now, s.termStart), review: s.review.get()}
 	if changes := s.decideChanges(in, o.Failed); len(changes) > 0 {
 		err = s.applyChanges(ctx, l, changes)
 		after, failed := s.actuator.Current()

@@ -576,7 +576,7 @@ func TestRedeployBeforeLaunch(t *testing.T) {
 // are launched, and no serving replica is stopped (see fakeActuator).
 func TestScalingInvariants(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		strategy := rapid.SampledFrom([]string{"reactive", "lt-i", "lt-u", "lt-ua", "auto"}).Draw(t, "strategy")
+		strategy := rapid.SampledFrom([]string{"reactive", "lt-i", "lt-u", "lt-ua", "predictive", "auto"}).Draw(t, "strategy")
 		donate := rapid.Bool().Draw(t, "donate")
 		y := newFakeActuator(t, strings.NewReplacer("reactive", strategy, "donate: true", fmt.Sprintf("donate: %v", donate)).Replace(twoModels))
 		s := (&scalerWorld{actuator: y, store: &fakeState{}}).another().scaler
@@ -603,7 +603,7 @@ func TestScalingInvariants(t *testing.T) {
 			}
 			current, _ := y.Current()
 			seen, _ := y.observe(context.Background(), 0, false)
-			at := &scalingInputs{now: now, current: current, snapshot: seen.Snapshot, loads: loads, targets: targetsAt(&review, now, s.termStart)}
+			at := &scalingInputs{now: now, current: current, snapshot: seen.Snapshot, loads: loads, lastMinute: loads, targets: targetsAt(&review, now, s.termStart)}
 			if err := s.applyChanges(context.Background(), &fakeLease{}, s.decideChanges(at, 0)); err != nil {
 				t.Fatal(err)
 			}
@@ -637,7 +637,7 @@ func TestObservedLoadsOmitIncompleteMinutes(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		got := observedLoads(h, at)
+		got := observedLoads(h, at, observedMinutes)
 		if len(got) != len(c.want) || got[modelRegion{"m", "local/us"}] != c.want[modelRegion{"m", "local/us"}] {
 			t.Errorf("%s: got %v, want %v", c.name, got, c.want)
 		}

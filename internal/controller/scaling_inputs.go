@@ -23,10 +23,11 @@ type scalingInputs struct {
 	snapshot *telemetry.Snapshot
 	// loads is the interactive load of the last minutes in uncached prompt tokens per second;
 	// missing entries are unknown.
-	loads   map[modelRegion]float64
-	targets map[modelRegion]*plan.HourlyTarget
-	review  *telemetry.Review // in force; nil before the first
-	claimed map[string]bool   // donated replicas that are claimed in this iteration
+	loads      map[modelRegion]float64
+	lastMinute map[modelRegion]float64 // the loads of the last complete minute
+	targets    map[modelRegion]*plan.HourlyTarget
+	review     *telemetry.Review // in force; nil before the first
+	claimed    map[string]bool   // donated replicas that are claimed in this iteration
 }
 
 // member is a recorded replica with a balancer's report of it.
@@ -125,6 +126,9 @@ func (s *scalingInputs) strategyInput(groups []replicaGroup) *plan.StrategyInput
 		e.Min = min(e.Min, e.Max)
 		if load, known := s.loads[g.modelRegion]; known {
 			e.Observed = &load
+		}
+		if load, known := s.lastMinute[g.modelRegion]; known {
+			e.LastMinute = &load
 		}
 		if g.region.Cloud() != service.CloudStatic {
 			f.FreeVMs[e.Region] += g.bounds.Max // in a cloud only Max limits the VMs, which the strategy checks: the sum is always enough
@@ -228,9 +232,9 @@ func idsOf(members []member) []string {
 // short enough for the last 20 minutes of the hour, in which lt-ua compares the load with the plan.
 const observedMinutes = 5
 
-// observedLoads returns the interactive loads of the last complete minutes before a time. It omits
-// a load with a missing minute.
-func observedLoads(h *forecast.History, now time.Time) map[modelRegion]float64 {
+// observedLoads returns the mean interactive loads of the last n complete minutes before a time. It
+// omits a load with a missing minute.
+func observedLoads(h *forecast.History, now time.Time, n int64) map[modelRegion]float64 {
 	last := now.Add(-minuteDelay).Unix() / 60 // the preceding minute is complete
 	out := map[modelRegion]float64{}
 	partly := map[modelRegion]bool{}
@@ -240,13 +244,13 @@ func observedLoads(h *forecast.History, now time.Time) map[modelRegion]float64 {
 			continue
 		}
 		at := modelRegion{s.Model, s.Region}
-		for m := last - observedMinutes; m < last; m++ {
+		for m := last - n; m < last; m++ {
 			k := m - h.First
 			if k < 0 || k >= int64(h.Minutes) || math.IsNaN(s.Values[k]) {
 				partly[at] = true
 				break
 			}
-			out[at] += (s.Values[k] - s.Cached[k]) / (observedMinutes * 60)
+			out[at] += (s.Values[k] - s.Cached[k]) / float64(n*60)
 		}
 	}
 	for at := range partly {

@@ -309,7 +309,7 @@ func TestCheckValue(t *testing.T) {
 		{"BalancerSpec.policy", "skylb", ""},
 		{"BalancerSpec.policy", "cost", ""},
 		{"BalancerSpec.policy", "bf-io", ""},
-		{"Autoscale.strategy", "chiron", `is not implemented in this version, got "chiron"; use one of manual, reactive, lt-i, lt-u, lt-ua, auto`},
+		{"Autoscale.strategy", "chiron", `is not implemented in this version, got "chiron"; use one of manual, reactive, lt-i, lt-u, lt-ua, predictive, auto`},
 		{"BalancerSpec.policy", "skylib", `did you mean "skylb"?`},
 		{"BalancerSpec.tau", "anything", ""},
 	} {

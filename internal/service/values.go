@@ -39,7 +39,7 @@ var wordLists = []ValueList{
 	{Key: "BalancerSpec.allow_parameters", Implemented: guardedNames()},
 	{
 		Key:         "Autoscale.strategy",
-		Implemented: []string{StrategyManual, "reactive", "lt-i", "lt-u", "lt-ua", "auto"},
+		Implemented: []string{StrategyManual, "reactive", "lt-i", "lt-u", "lt-ua", "predictive", "auto"},
 		Planned:     []string{"chiron"},
 	},
 	{

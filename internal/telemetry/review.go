@@ -53,6 +53,9 @@ type PlannedCapacity struct {
 	PeakTPS    float64 `json:"peak_tps"`
 	// Replicas is the count by GPU and capacity type.
 	Replicas []TargetReplicas `json:"replicas"`
+	// StabilizationSeconds is how long replicas are kept for the highest load under the strategy
+	// predictive; 0 = as the reactive rule of plan backtest keeps them.
+	StabilizationSeconds float64 `json:"stabilization_s"`
 }
 
 // TargetReplicas is the planned number of replicas of one GPU and capacity type.

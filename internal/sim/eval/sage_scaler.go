@@ -262,10 +262,10 @@ func (f *fleetScaler) convertEndpoint(i int, e *sim.EndpointView) {
 	*out = plan.ScaledEndpoint{
 		Model: s.Models[e.Model].Name, Region: s.Regions[e.Region],
 		Ready: e.Ready, Starting: e.Starting, Draining: e.Draining, Donated: e.Donated, Min: s.Min, Max: s.Max,
-		Observed: f.observed(w), Target: w.target,
+		Observed: f.observed(w), LastMinute: f.observed(w), Target: w.target,
 	}
 	if e.Deferred {
-		out.Pool, out.Observed = "NIW", nil
+		out.Pool, out.Observed, out.LastMinute = "NIW", nil, nil
 	} else {
 		out.IWFFirstTokens = &plan.FirstTokens{Total: e.FirstTokens, Late: e.Late}
 	}

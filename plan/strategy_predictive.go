@@ -1,0 +1,80 @@
+package plan
+
+import (
+	"fmt"
+	"math"
+	"time"
+)
+
+// predictive follows the interactive load of each endpoint, minute by minute, like `plan backtest` does
+// in the row plan. It has the replicas that a loadTracker requires, with the stabilization window that
+// the plan has calibrated on the history, and at least those for the highest mean that is forecast
+// until the plan's end. Queued requests and memory add replicas as under auto. Until it has a
+// plan and a known load for the first time, an endpoint loses no replica.
+type predictive struct {
+	options StrategyOptions
+	states  map[endpointKey]*predictiveState
+}
+
+// predictiveState is the state kept per endpoint; tracker is nil until the load is known.
+type predictiveState struct {
+	tracker *loadTracker
+	next    time.Duration // when the tracker observes the load again
+	load    float64       // the last one, in replicas
+}
+
+func newPredictive(o StrategyOptions) *predictive {
+	return &predictive{o, map[endpointKey]*predictiveState{}}
+}
+
+func (*predictive) Name() string { return "predictive" }
+
+func (s *predictive) Step(now time.Duration, f *StrategyInput) []Scaling {
+	g := newAllocator(f, s.options)
+	for i := range f.Endpoints {
+		e := &f.Endpoints[i]
+		need, load := s.required(now, e)
+		need, why := e.clampNeed(need, load)
+		if n := need - e.count(); n != 0 {
+			g.request(i, n, fmt.Sprintf("%s: %d required, %d current", why, need, e.count()))
+		}
+	}
+	return g.out
+}
+
+// required returns the replicas that an endpoint's load and forecast require, and the load in replicas.
+func (s *predictive) required(now time.Duration, e *ScaledEndpoint) (need int, load float64) {
+	st := s.states[e.endpointKey()]
+	if st == nil {
+		st = &predictiveState{next: now}
+		s.states[e.endpointKey()] = st
+	}
+	if e.LastMinute != nil && e.Target != nil && e.Target.ReplicaTPS > 0 && now >= st.next {
+		st.load, st.next = *e.LastMinute/e.Target.ReplicaTPS, now+time.Minute
+		window := int(e.Target.StabilizationWindow / time.Minute)
+		if st.tracker == nil {
+			st.tracker = newLoadTracker(window, st.load)
+		}
+		st.tracker.window = window
+		st.tracker.observe(int(now/time.Minute), st.load)
+	}
+	if st.tracker == nil {
+		need = max(e.count(), e.countForMemory(targetMemory))
+		return need, float64(need)
+	}
+	return max(st.tracker.count(), e.Target.replicasForForecast(now)), st.load
+}
+
+// replicasForForecast returns the replicas for the highest mean that is forecast from a time on, 0 where
+// there is none.
+func (t *HourlyTarget) replicasForForecast(now time.Duration) int {
+	if t == nil || len(t.ForecastTPS) == 0 || t.ForecastStep <= 0 || t.ReplicaTPS <= 0 {
+		return 0
+	}
+	from := min(max(int((now-t.From)/t.ForecastStep), 0), len(t.ForecastTPS)-1)
+	top := 0.0
+	for _, v := range t.ForecastTPS[from:] {
+		top = math.Max(top, v)
+	}
+	return unitsFor(top, t.ReplicaTPS)
+}
