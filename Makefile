@@ -27,7 +27,7 @@ build:
 GORELEASER   := go run github.com/goreleaser/goreleaser/v2@v2.16.0
 SNAPSHOT_SKIP = $(shell command -v syft >/dev/null || echo sbom,)$(shell docker info >/dev/null 2>&1 || echo docker,)publish
 snapshot: export SKYSERVE_COMMIT = $(shell git rev-parse HEAD)
-snapshot: export SKYSERVE_COMMIT_DATE = $(shell TZ=UTC0 git log -1 --date=iso-strict-local --format=%cd)
+snapshot: export SKYSERVE_COMMIT_DATE = $(shell TZ=UTC0 git log -1 --date=format-local:%Y-%m-%dT%H:%M:%SZ --format=%cd)
 snapshot: export SOURCE_DATE_EPOCH = $(shell git log -1 --format=%ct)
 snapshot:
 	@echo "left out here: $(SNAPSHOT_SKIP)"
