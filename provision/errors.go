@@ -140,6 +140,15 @@ func (e *NoCapacityError) Error() string {
 	return b.String()
 }
 
+// PlainCredentialsError returns the error of AWS's tools for missing credentials without the attempts at the
+// metadata server, which only machines in AWS have.
+func PlainCredentialsError(err error) error {
+	if strings.Contains(err.Error(), "EC2 IMDS") {
+		return errors.New("none in the environment, in the files of ~/.aws, or from a role of this machine")
+	}
+	return err
+}
+
 // CredentialsError reports missing, invalid or insufficient credentials of a cloud.
 type CredentialsError struct {
 	Cloud  string // aws, gcp

@@ -61,7 +61,7 @@ Exit codes: 0 success, 1 failed, 2 usage, 130 interrupted.`,
 	flags := cmd.PersistentFlags()
 	flags.StringVar(&o.service, "service", "", "`NAME` of the service (default: the only one)")
 	flags.StringVar(&o.target, "target", "", "`URL` of a balancer (default: those of the running service)")
-	flags.StringVar(&o.apiKey, "api-key", "", "send the API key of this environment variable, as `env:NAME`")
+	flags.StringVar(&o.apiKey, "api-key", "", "send the API key that the environment variable NAME contains, given as `env:NAME`")
 	cmd.AddCommand(newBatchSubmitCmd(&o), newBatchListCmd(&o), newBatchShowCmd(&o), newBatchCancelCmd(&o), newBatchDownloadCmd(&o))
 	return cmd
 }
@@ -83,6 +83,7 @@ the command ends when the batch does, and fails unless it is completed.`,
 	flags.StringVar(&o.url, "url", "", "`PATH` of all requests: "+strings.Join(job.Endpoints(), ", ")+" (default: that of the first line)")
 	flags.StringVar(&o.window, "window", "24h", "time in which the batch is to be completed, 1m to 720h")
 	flags.StringToStringVar(&o.metadata, "metadata", nil, "metadata to store with the batch, as `KEY=VALUE,...`")
+	flags.Lookup("metadata").DefValue = "" // pflag shows an empty map as []
 	flags.BoolVar(&o.wait, "wait", false, "wait until the batch ends, and show its progress")
 	o.outputFlag(cmd)
 	return cmd

@@ -70,6 +70,9 @@ func runGC(ctx context.Context, o *gcOptions, in io.Reader, out, errOut io.Write
 	if len(o.regions)+len(o.zones) == 0 {
 		return usage(errors.New("requires --region or --zone"), "pass --region aws/us-east-1 for each region, and --zone example.com for DNS names")
 	}
+	if slices.Contains(o.zones, "") {
+		return usage(errors.New("--zone: must be a domain such as example.com, got an empty text"), "")
+	}
 	g, err := findOrphans(ctx, o)
 	if err != nil {
 		return cloudError(err)

@@ -59,6 +59,8 @@ var mistakes = []mistake{
 	{name: "command of another tool", args: "apply FILE", code: exitUsage, says: []string{"unknown command \"apply\"", "did you mean 'up'?"}},
 	{name: "unknown short command", args: "fly", code: exitUsage, says: []string{"unknown command \"fly\"", "run 'skyserve --help' to list the commands"}, never: []string{"did you mean"}},
 	{name: "doctor of a local service", args: "doctor FILE", code: exitOK, says: []string{"nothing to check: the service has no cloud regions"}, never: []string{"FAIL"}},
+	{name: "empty zone", args: "gc --zone=", code: exitUsage, says: []string{"--zone: must be a domain such as example.com"}},
+	{name: "zone without AWS credentials", args: "gc --zone example.com", code: exitCredentials, says: []string{"no valid credentials: none in the environment, in the files of ~/.aws, or from a role of this machine"}, never: []string{"IMDS"}},
 	{name: "misspelled subcommand", args: "replica lst", code: exitUsage, says: []string{"unknown command \"lst\"", "did you mean 'list'?"}},
 	{name: "no file", args: "up", code: exitUsage, says: []string{"accepts 1 argument: SERVICE.yaml; received 0", "run 'skyserve up --help'"}},
 	{name: "unknown format", args: "status -o yml", code: exitUsage, says: []string{"-o yml: must be one of"}},

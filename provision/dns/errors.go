@@ -49,7 +49,7 @@ func specError(format string, args ...any) error {
 // noCredentials returns an error for missing credentials.
 func noCredentials(err error) error {
 	return &provision.CredentialsError{
-		Cloud: service.CloudAWS, Err: err,
+		Cloud: service.CloudAWS, Err: provision.PlainCredentialsError(err),
 		Hint: "Route 53 requires an AWS account: set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or run 'aws configure'",
 	}
 }

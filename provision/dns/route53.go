@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log"
 	"net/http"
 	"slices"
 	"strings"
@@ -66,7 +65,7 @@ type Route53 struct {
 func NewRoute53(ctx context.Context, c Config) (*Route53, error) {
 	loaded, err := config.LoadDefaultConfig(ctx,
 		config.WithDefaultRegion(homeRegion),
-		config.WithLogger(logging.StandardLogger{Logger: log.Default()}), // the SDK's default logger writes to standard error
+		config.WithLogger(logging.Nop{}), // the SDK's default logger writes to standard error; its errors are returned
 		config.WithRetryer(func() aws.Retryer {
 			return retry.NewStandard(func(o *retry.StandardOptions) { o.MaxAttempts = maxAttempts })
 		}),
