@@ -24,11 +24,18 @@ func (b *balancer) setUpBatches() {
 }
 
 // openBatches returns the batches that have not ended.
-func (b *balancer) openBatches() []telemetry.BatchState {
+func (b *balancer) openBatches() (states []telemetry.BatchState) {
 	if b.batches == nil {
 		return nil
 	}
-	return b.batches.Open()
+	for _, r := range b.batches.Open() {
+		c := r.Batch.RequestCounts
+		states = append(states, telemetry.BatchState{
+			ID: r.Batch.ID, Tenant: r.Tenant, Status: string(r.Batch.Status), Model: r.Batch.Model,
+			Total: c.Total, Completed: c.Completed, Failed: c.Failed, CreatedAt: r.Created().UTC(), Deadline: r.Deadline().UTC(),
+		})
+	}
+	return states
 }
 
 // batchSender sends requests of batches through the balancer's own path.

@@ -266,7 +266,7 @@ func buildCoreConfig(p *problems, cfg service.BalancerConfig) core.Config {
 	c.Deferred = core.DeferredRule{}
 	if *b.HoldDeferred {
 		c.Deferred = core.DeferredRule{
-			OneBelow: float64(b.DeferredMemoryPercent) / 100, TwoBelow: float64(b.DeferredMemoryPercent-deferredStep) / 100, Wait: float64(b.DeferredWaitPercent) / 100,
+			OneBelow: float64(b.DeferredMemoryPercent) / 100, TwoBelow: float64(b.DeferredMemoryPercent-deferredStep) / 100, Wait: float64(b.DeferredWaitPercent) / 100, Beside: core.DefaultBeside,
 		}
 	}
 	if b.MaxTries < 0 || b.RetryPercent < 0 || b.EjectAfter < 0 || b.EjectTime < 0 {

@@ -160,7 +160,7 @@ func TestOnlyReplicasClaim(t *testing.T) {
 	n.await(Caller{}, b.ID, job.InProgress)
 	testkit.Eventually(t, "the batch is listed as open", func() bool {
 		open := n.Open()
-		return len(open) == 1 && open[0].ID == b.ID && open[0].Total == 3 && open[0].Model == "llama" && open[0].Deadline.Sub(open[0].CreatedAt) == 10*time.Hour
+		return len(open) == 1 && open[0].Batch.ID == b.ID && open[0].Batch.RequestCounts.Total == 3 && open[0].Batch.Model == "llama"
 	})
 	startNode(t, srv, near, Options{})
 	n.await(Caller{}, b.ID, job.Completed)

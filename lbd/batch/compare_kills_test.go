@@ -48,6 +48,9 @@ func TestCompareKills(t *testing.T) {
 			time.Sleep(time.Duration(rng.IntN(3000)) * time.Millisecond)
 			victim := victims[rng.IntN(len(victims))]
 			if s.kill(victim) {
+				for s.pid(victim) > 0 { // up must not find it alive
+					time.Sleep(10 * time.Millisecond)
+				}
 				killed[victim]++
 				left--
 			}

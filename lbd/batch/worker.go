@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"skyserve/internal/store"
-	"skyserve/internal/telemetry"
 	"skyserve/lbd/batch/job"
 )
 
@@ -259,22 +258,19 @@ func (w *worker) openKeys() []string {
 	return keys
 }
 
-// Open returns the batches that have not ended, as known to this balancer, the earliest deadline first.
-func (s *Service) Open() []telemetry.BatchState {
+// Open returns the batches that have not ended, as known to this balancer, the earliest deadline first. Their
+// chunks must not be changed.
+func (s *Service) Open() []job.Record {
 	s.worker.mu.Lock()
 	defer s.worker.mu.Unlock()
-	states := make([]telemetry.BatchState, 0, len(s.worker.open))
+	open := make([]job.Record, 0, len(s.worker.open))
 	for _, r := range s.worker.open {
-		c := r.Batch.RequestCounts
-		states = append(states, telemetry.BatchState{
-			ID: r.Batch.ID, Tenant: r.Tenant, Status: string(r.Batch.Status), Model: r.Batch.Model,
-			Total: c.Total, Completed: c.Completed, Failed: c.Failed, CreatedAt: r.Created().UTC(), Deadline: r.Deadline().UTC(),
-		})
+		open = append(open, r.Record)
 	}
-	slices.SortFunc(states, func(a, b telemetry.BatchState) int {
-		return cmp.Or(a.Deadline.Compare(b.Deadline), cmp.Compare(a.ID, b.ID))
+	slices.SortFunc(open, func(a, b job.Record) int {
+		return cmp.Or(a.Deadline().Compare(b.Deadline()), cmp.Compare(a.Batch.ID, b.Batch.ID))
 	})
-	return states
+	return open
 }
 
 // batch returns an open batch. Its chunks must not be changed.

@@ -219,6 +219,7 @@ func (b *Balancer) handleArrived(now time.Duration, in *Request) {
 		b.addAction(Action{Kind: ActionQueue, ID: r.ID})
 	default:
 		q := b.enqueue(now, r)
+		q.noteInteractive(now, r)
 		b.placeWaiting(now, q)
 		if r.target == nil {
 			b.addAction(Action{Kind: ActionQueue, ID: r.ID, Target: r.waitsForID(), Reason: b.queueReason(now, r.Model)})

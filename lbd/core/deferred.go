@@ -2,6 +2,7 @@ package core
 
 import (
 	"cmp"
+	"math"
 	"time"
 
 	"skyserve/internal/service"
@@ -21,10 +22,25 @@ type DeferredRule struct {
 	// Wait is the share, 0..1, of the time until its deadline for which a request may be parked; 0 =
 	// the paper's 10 of 24 hours.
 	Wait float64 `json:"wait,omitempty"`
+	// Beside is the maximum number of deferred requests at each ready replica while interactive requests
+	// arrive; 0 = unlimited. SageServe has no such bound: its only signal is memory, and a replica with
+	// memory to spare may still have no time to spare for prefills and decode steps. Requests older
+	// than UrgentAfter are sent in any case. The fleet simulation, whose instances have no such
+	// steps, ignores it.
+	Beside int `json:"beside,omitempty"`
 }
 
-// DefaultDeferred returns the paper's rule: one below 60 %, two below 50 %.
-func DefaultDeferred() DeferredRule { return DeferredRule{OneBelow: 0.60, TwoBelow: 0.50} }
+// DefaultBeside is the default of DeferredRule.Beside; docs/results.md has its effect.
+const DefaultBeside = 2
+
+// interactiveWindow is the time after the last interactive request for which Beside applies: long enough
+// that the next one of a light load finds it in force.
+const interactiveWindow = 10 * time.Second
+
+// DefaultDeferred returns the paper's rule, one below 60 % and two below 50 %, with DefaultBeside.
+func DefaultDeferred() DeferredRule {
+	return DeferredRule{OneBelow: 0.60, TwoBelow: 0.50, Beside: DefaultBeside}
+}
 
 // AutoDeferred returns the rule for the strategy auto: one below 65 %, two below 55 %. The strategy auto
 // uses more of a replica's memory than the paper's strategies, and sends interactive requests to other
@@ -32,7 +48,7 @@ func DefaultDeferred() DeferredRule { return DeferredRule{OneBelow: 0.60, TwoBel
 // a night, when even the minimum number of replicas has spare capacity. With the paper's 10 hours,
 // requests released because of their age often ran at the next peak.
 func AutoDeferred() DeferredRule {
-	return DeferredRule{OneBelow: 0.65, TwoBelow: 0.55, Wait: 20.0 / 24}
+	return DeferredRule{OneBelow: 0.65, TwoBelow: 0.55, Wait: 20.0 / 24, Beside: DefaultBeside}
 }
 
 // ReleaseCount returns the number of requests to release at a KV utilisation, 0..1.
@@ -62,7 +78,7 @@ func (b *Balancer) parkRequest(now time.Duration, r *request) bool {
 		return false
 	}
 	q := b.queue(r.Model)
-	if q.releasable > 0 && q.Parked() == 0 && q.Len() == 0 {
+	if q.releasable > 0 && q.Parked() == 0 && q.Len() == 0 && b.deferredRoom(now, q) > 0 {
 		q.releasable--
 		return false
 	}
@@ -83,9 +99,30 @@ func (b *Balancer) releaseParked(now time.Duration, q *queue) {
 	if !kv.Known || q.Len() > 0 {
 		return
 	}
-	for q.releasable = b.cfg.Deferred.ReleaseCount(kv.Value); q.releasable > 0 && q.Parked() > 0 && q.Len() == 0; q.releasable-- {
+	for q.releasable = b.cfg.Deferred.ReleaseCount(kv.Value); q.releasable > 0 && q.Parked() > 0 && q.Len() == 0 && b.deferredRoom(now, q) > 0; q.releasable-- {
 		q.countAdded(q.Release(now))
 		b.placeWaiting(now, q)
+	}
+}
+
+// deferredRoom returns how many more deferred requests may be at the replicas of a model.
+func (b *Balancer) deferredRoom(now time.Duration, q *queue) int {
+	if b.cfg.Deferred.Beside == 0 || !q.interactive || now-q.interactiveAt > interactiveWindow {
+		return math.MaxInt
+	}
+	ready := 0
+	for _, t := range b.replicas {
+		if t.model == q.model && t.ready {
+			ready++
+		}
+	}
+	return b.cfg.Deferred.Beside*ready - q.deferredOutstanding
+}
+
+// noteInteractive records the arrival of a request that is not deferred.
+func (q *queue) noteInteractive(now time.Duration, r *request) {
+	if r.Tier != service.TierDeferred {
+		q.interactive, q.interactiveAt = true, now
 	}
 }
 

@@ -72,6 +72,48 @@ func released(b *Balancer, now time.Duration) (ids []string) {
 	return ids
 }
 
+// While interactive requests arrive, each replica has a bounded number of deferred ones, whatever its memory.
+// Without interactive requests there is no bound, and requests near their deadline are sent in any case.
+func TestDeferredAreFewBesideInteractive(t *testing.T) {
+	b := deferring(t, 4096)
+	b.cfg.Deferred.Beside = 3
+	for i := range 100 {
+		deferred(b, 0, fmt.Sprint("d", i), "acme", 100)
+	}
+	sent := 0
+	report := func(at time.Duration) int {
+		n := len(released(b, at))
+		sent += n
+		return n
+	}
+	arrive := func(at time.Duration, id string) {
+		b.Step(at, Event{Kind: EventArrived, Request: &Request{ID: id, Model: "m", Tier: service.TierFast, PromptTokens: 100}})
+	}
+	arrive(time.Second, "i1")
+	for i := range 10 {
+		report(time.Second + time.Duration(i)*100*time.Millisecond)
+	}
+	if sent != 3 {
+		t.Errorf("%d deferred requests are sent beside an interactive one, want 3", sent)
+	}
+	b.Step(3*time.Second, Event{Kind: EventFinished, ID: "d0", Outcome: &Outcome{}})
+	if n := report(3 * time.Second); n != 1 {
+		t.Errorf("after one has ended, %d are sent, want 1", n)
+	}
+	if n := report(time.Minute); n != 2 {
+		t.Errorf("without interactive requests %d are sent for a report, want 2", n)
+	}
+	arrive(time.Minute, "i2")
+	b.Step(time.Minute, Event{Kind: EventArrived, Request: &Request{ID: "urgent", Model: "m", Tier: service.TierDeferred, PromptTokens: 100, Due: time.Hour}})
+	urgent := false
+	for _, a := range b.Step(time.Minute+30*time.Minute, Event{Kind: EventTick}) {
+		urgent = urgent || a.Kind == ActionDispatch && a.ID == "urgent"
+	}
+	if !urgent {
+		t.Error("a request after 10 of 24 hours of its time is not sent")
+	}
+}
+
 // A tenant with many parked requests delays another tenant's deferred requests only by its share,
 // not by all of its own.
 func TestDeferredReleaseAlternatesTenants(t *testing.T) {

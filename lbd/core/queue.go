@@ -30,7 +30,12 @@ type queue struct {
 	// cold means that they did at the last tick.
 	outstanding      int
 	activeAt, coldAt time.Duration
-	cold             bool
+	// deferredOutstanding is the number of deferred requests among outstanding. interactiveAt is when the
+	// last interactive request arrived; interactive is false before.
+	deferredOutstanding int
+	interactiveAt       time.Duration
+	interactive         bool
+	cold                bool
 	// assignedAt is the time when a pool was last decided.
 	assignedAt   time.Duration
 	ownDeadlines bool // parked requests may have deadlines of their own
@@ -127,6 +132,9 @@ func (r *request) sendCharge() int64 { return int64(max(1, r.promptLength())) }
 // were more.
 func (q *queue) chargeSent(r *request) {
 	q.outstanding++
+	if r.Tier == service.TierDeferred {
+		q.deferredOutstanding++
+	}
 	q.Sent(&r.Item)
 	q.setCharge(r, max(r.minCharge, r.sendCharge()))
 }
@@ -149,6 +157,9 @@ func (b *Balancer) fallsBackNow(now time.Duration, r *request) bool {
 // ended records that r is no longer at a target.
 func (q *queue) ended(r *request) {
 	q.outstanding--
+	if r.Tier == service.TierDeferred {
+		q.deferredOutstanding--
+	}
 	q.Ended(&r.Item)
 }
 
