@@ -181,7 +181,7 @@ func (d *down) confirmHistory(in io.Reader) error {
 	if d.hasVMs() || !hasStore || d.spec != nil && d.spec.Store.URL != "" {
 		return nil
 	}
-	fmt.Fprintf(d.errOut, "deleting the history, usage, events and batches of %s on this machine\n", d.svc.Name())
+	fmt.Fprintf(d.errOut, "deleting the history, usage, events and batches of %[1]s on this machine; 'skyserve backup %[1]s FILE' keeps a copy\n", d.svc.Name())
 	if d.yes || !canPrompt(in) {
 		return nil
 	}
