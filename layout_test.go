@@ -102,7 +102,7 @@ var mayImport = map[string][]string{
 	"provision/static":               {"internal/service", "provision"},
 
 	"internal/controller/deploy": {"internal/atomicfile", "internal/controller", "internal/printable", "internal/identity", "internal/agent", "internal/service", "internal/telemetry", "plan", "provision", "provision/cloud", "provision/dns", "provision/remote", "provision/static"},
-	"internal/controller":        {"internal/catalogue", "internal/identity", "internal/service", "internal/store", "internal/telemetry", "internal/telemetry/demand", "provision", "provision/local", "provision/static", "forecast", "plan", "templates"},
+	"internal/controller":        {"internal/atomicfile", "internal/catalogue", "internal/identity", "internal/service", "internal/store", "internal/telemetry", "internal/telemetry/demand", "provision", "provision/local", "provision/static", "forecast", "plan", "templates"},
 	"tui":                        {"internal/printable", "internal/service", "internal/telemetry"},
 	"cmd/skyserve":               {"*"},
 }

@@ -16,6 +16,9 @@ type Addresses struct {
 	Agent string `json:"agent,omitempty"`
 	// Store is where the controller's store serves balancers.
 	Store string `json:"store,omitempty"`
+	// Routes is where the controller's store accepts the other members of its cluster; empty where it
+	// cannot be a member.
+	Routes string `json:"routes,omitempty"`
 	// Engine is where a replica serves balancers.
 	Engine string `json:"engine,omitempty"`
 }

@@ -159,7 +159,7 @@ func (d *down) runDown(ctx context.Context, in io.Reader) error {
 		remaining = append(remaining, err.Error())
 	}
 	d.recordDown(ctx)
-	d.stopController(ctx)
+	d.stopControllers(ctx)
 	stopped, err := d.deleteObjects(ctx)
 	var leftover *provision.RemainingError
 	if err != nil && !errors.As(err, &leftover) {
@@ -188,18 +188,18 @@ func (d *down) confirmHistory(in io.Reader) error {
 	return confirmAction(in, d.errOut, "")
 }
 
-// stopController stops the controller of a service in clouds, so that it launches nothing again.
-func (d *down) stopController(ctx context.Context) {
+// stopControllers stops the controllers of a service in clouds, so that they launch nothing again.
+func (d *down) stopControllers(ctx context.Context) {
 	if !d.hasVMs() {
 		return // a local controller stops with its machine
 	}
 	who, err := openOperator(d.svc, false)
 	h := deploy.Delivery{Service: d.spec.Name, Party: who.party, Have: d.have}
 	if err == nil {
-		err = h.StopController(ctx, cloud.ControllerMachine(d.spec))
+		err = h.StopControllers(ctx)
 	}
 	if err != nil && ctx.Err() == nil {
-		fmt.Fprintf(d.errOut, "warning: stopping the controller: %v; it may still launch VMs: run 'skyserve gc' afterwards\n", err)
+		fmt.Fprintf(d.errOut, "warning: stopping the controllers: %v; they may still launch VMs: run 'skyserve gc' afterwards\n", err)
 	}
 }
 

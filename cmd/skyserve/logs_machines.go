@@ -73,11 +73,29 @@ func openLogs(ctx context.Context, clouds *cloudFlags, svc local.Service, part s
 			return nil, nil, err
 		}
 	}
-	if id := cloud.ControllerMachine(view.spec); part == provision.ControllerID && id != "" {
-		part, l.unit = id, deploy.UnitController
+	if part == provision.ControllerID {
+		l.unit, l.wanted = deploy.UnitController, l.controllerMachines(ctx)
 	}
-	l.wanted, err = machinesOfPart(svc.Name(), l.machines, part)
+	if len(l.wanted) == 0 {
+		l.wanted, err = machinesOfPart(svc.Name(), l.machines, part)
+	}
 	return l, listing.Problems(), err
+}
+
+// controllerMachines returns the machines that run a controller.
+func (l *machineLogs) controllerMachines(ctx context.Context) (wanted []provision.Object) {
+	balancers := slices.DeleteFunc(slices.Clone(l.machines), func(o provision.Object) bool { return o.Kind != provision.KindBalancer })
+	var running []string
+	if l.view.operator.party.Certificate != nil {
+		running = deploy.RunningControllers(l.view.delivery(balancers).ReadStatuses(ctx))
+	}
+	chosen := deploy.ControlMachines(l.view.spec, balancers, running)
+	for _, o := range balancers {
+		if slices.Contains(chosen, o.ID) {
+			wanted = append(wanted, o)
+		}
+	}
+	return wanted
 }
 
 // machinesOfPart returns the machines that part names; all machines if part is empty.

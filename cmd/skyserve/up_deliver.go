@@ -5,8 +5,10 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -69,22 +71,56 @@ func (u *upRun) delivery(have []provision.Object) (*deploy.Delivery, map[string]
 	return h, deployments, err
 }
 
-// informController sends the new desired state to the controller, so that it reverts none of this run's
-// changes. If the controller does not respond, inform prints a line: it still has the old state.
-func (u *upRun) informController(ctx context.Context) error {
+// informControllers sends the new desired state to the controllers, so that it reverts none of this run's
+// changes. If a controller does not respond, it prints a line: that one still has the old state. It returns an
+// error if the store would lose data.
+func (u *upRun) informControllers(ctx context.Context) error {
 	h, deployments, err := u.delivery(u.changes.Have)
 	if err != nil {
 		return err
 	}
-	if err := h.UpdateController(ctx, deployments); err != nil && ctx.Err() == nil {
-		u.printLine("the controller has not received the new configuration yet: %v", err)
+	err = h.UpdateControllers(ctx, deployments, u.controllers)
+	var keep *deploy.KeepStoreError
+	if errors.As(err, &keep) {
+		return err
+	}
+	if err != nil && ctx.Err() == nil {
+		u.printLine("a controller has not received the new configuration yet: %v", err)
 	}
 	return nil
 }
 
+// noteControllers is the note that stores the machines that ran a controller after the last `up`.
+const noteControllers = "controllers.json"
+
+// runningControllers returns the machines that run a controller, and those that did after the last `up` and do not
+// respond: a second store must not be started while one exists.
+func (u *upRun) runningControllers(ctx context.Context) ([]string, error) {
+	balancers := slices.DeleteFunc(slices.Clone(u.changes.Have), func(o provision.Object) bool { return o.Kind != provision.KindBalancer })
+	h := deploy.Delivery{Service: u.spec.Name, Party: u.operator.party, Have: balancers}
+	seen := h.ReadStatuses(ctx)
+	running := deploy.RunningControllers(seen)
+	var last []string
+	if err := u.svc.LoadValue(noteControllers, &last); err != nil {
+		return nil, err
+	}
+	for _, id := range last {
+		if s, responds := seen[id]; (!responds || s.Err != nil) && !slices.Contains(running, id) {
+			running = append(running, id)
+		}
+	}
+	slices.Sort(running)
+	return running, nil
+}
+
+// storeControllers stores the machines that run a controller now.
+func (u *upRun) storeControllers(have []provision.Object) error {
+	return u.svc.StoreValue(noteControllers, deploy.ControlMachines(u.spec, have, u.controllers))
+}
+
 // deploymentContent returns the inputs of the machines' configurations.
 func (u *upRun) deploymentContent() (c deploy.Content, err error) {
-	c = deploy.Content{Spec: u.spec, Text: u.text, Secrets: deploy.LocalSecrets, Bundle: &deploy.Bundle{}, Enrolled: u.enrolments.Handles(), Zone: u.hostedZone, Draining: u.draining}
+	c = deploy.Content{Spec: u.spec, Text: u.text, Secrets: deploy.LocalSecrets, Bundle: &deploy.Bundle{}, Enrolled: u.enrolments.Handles(), Zone: u.hostedZone, Draining: u.draining, Controllers: u.controllers}
 	if c.PeerToken, err = u.peerToken(); err != nil {
 		return c, err
 	}
@@ -96,7 +132,7 @@ func (u *upRun) deploymentContent() (c deploy.Content, err error) {
 			return c, err
 		}
 	}
-	if c.Bundle.Own, c.Bundle.Issuer, err = identityOf(u.svc).Controller(cloud.ControllerMachine(u.spec), time.Now()); err != nil {
+	if c.Bundle.Own, c.Bundle.Issuer, err = identityOf(u.svc).Controller(cloud.FirstBalancer(u.spec), time.Now()); err != nil {
 		return c, err
 	}
 	own := cloudAccess{

@@ -46,6 +46,8 @@ type upRun struct {
 	quotas quotaView
 	// launches are the results of checking the launches.
 	launches []provision.LaunchCheck
+	// controllers are the machines that ran a controller before the run.
+	controllers []string
 	// draining are the replicas that balancers must stop using.
 	draining map[string]bool
 	// starts shows the machines of clouds that start.
@@ -163,7 +165,7 @@ func (u *upRun) openService(ctx context.Context) (err error) {
 		}
 	}
 	u.clouds.programs, u.clouds.downloads = u.program.HadBucket, u.program.fromBuckets()
-	if u.places, err = u.clouds.providersOf(ctx, u.spec); err != nil {
+	if u.places, err = u.clouds.providersOf(ctx, u.spec, u.regions()...); err != nil {
 		return err
 	}
 	u.attestor = deploy.LimitAttestor(u.places)
@@ -208,6 +210,9 @@ func (u *upRun) openService(ctx context.Context) (err error) {
 	if err := u.admitBalancers(ctx, u.changes.Have, u.replace); err != nil {
 		return err
 	}
+	if u.controllers, err = u.runningControllers(ctx); err != nil {
+		return err
+	}
 	if err := checkName(ctx, u.zone, u.spec, u.operator.owner); err != nil {
 		return err
 	}
@@ -223,6 +228,25 @@ func (u *upRun) openService(ctx context.Context) (err error) {
 	}
 	u.quotas, err = checkQuotas(ctx, u.deployer, u.places, u.changes)
 	return err
+}
+
+// regions returns the regions of the service, and those that this run removes: the regions of the last `up`.
+func (u *upRun) regions() []service.Region {
+	regions := cloud.ManagedRegions(u.spec)
+	text, err := os.ReadFile(u.svc.SpecFile())
+	if err != nil {
+		return regions // there is no earlier one
+	}
+	last, err := service.ParseDeployed(u.svc.SpecFile(), text)
+	if err != nil || cloud.UsesClouds(last) != cloud.UsesClouds(u.spec) {
+		return regions
+	}
+	for _, r := range cloud.ManagedRegions(last) {
+		if !slices.Contains(regions, r) {
+			regions = append(regions, r)
+		}
+	}
+	return regions
 }
 
 // noteProgram is the note that records which skyserve binary the VMs download.
@@ -247,13 +271,16 @@ func (u *upRun) applyChanges(ctx context.Context) error {
 	if err := u.svc.StoreValue(noteZone, u.hostedZone); err != nil {
 		return err
 	}
-	if err := u.informController(ctx); err != nil {
+	if err := u.informControllers(ctx); err != nil {
 		return u.applyError(ctx, err)
 	}
 	plan, have, err := u.deployer.UpListed(ctx, u.changes, u.progress, u.awaitAddresses, u.printReplanned)
 	u.changes.Missing = plan.Missing
 	if err == nil && cloud.UsesClouds(u.spec) { // local balancers are found through their objects
 		err = storeAdminURLs(u.svc, adminURLs(have)...)
+	}
+	if err == nil {
+		err = u.storeControllers(have)
 	}
 	if err == nil {
 		err = u.deliverAndPublish(ctx, have)

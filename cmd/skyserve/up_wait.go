@@ -110,7 +110,7 @@ func (d *delivered) setPublished() {
 func (d *delivered) remainder(spec *service.Spec, file string, wants []provision.Desired) string {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if !cloud.UsesClouds(spec) || !d.machines[cloud.ControllerMachine(spec)] {
+	if !cloud.UsesClouds(spec) || !slices.ContainsFunc(deploy.ControlMachines(spec, nil, nil), func(id string) bool { return d.machines[id] }) {
 		return ""
 	}
 	text := fmt.Sprintf("the controller starts the replicas that are not ready yet; follow with 'skyserve status %s -w'", spec.Name)

@@ -47,6 +47,10 @@ type storeHealth struct {
 	clientOutage func() *store.Outage
 	// cluster returns the state of an embedded cluster; nil without one.
 	cluster func() telemetry.StoreState
+	// joins is set if this process is the first of a member of a cluster, and started is when it started: it
+	// may wait for members that start after it.
+	joins   bool
+	started time.Time
 }
 
 // WithAlerts adds the alerts of another component to those of the controller. f is called from

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"strings"
 	"sync"
 	"time"
 
@@ -52,6 +53,8 @@ func checkConfig(path string, c service.ControllerConfig) error {
 		return fmt.Errorf("reading %s: exactly one of store_listen and store_url is required", path)
 	case c.StoreListen != "" && c.StoreDir == "":
 		return fmt.Errorf("reading %s: store_dir is required with store_listen", path)
+	case c.StoreCluster != nil && (c.StoreListen == "" || c.ID == ""):
+		return fmt.Errorf("reading %s: id and store_listen are required with store_cluster", path)
 	}
 	return nil
 }
@@ -204,13 +207,21 @@ func openStore(ctx context.Context, config service.ControllerConfig, self *ident
 			o.TLS = self.Server(identity.Balancer, identity.Controller)
 			options = append(options, store.Secure(self.Client(identity.Controller)))
 		}
-		// The store outlives ctx until the lease is released.
-		srv, err := store.Serve(context.WithoutCancel(ctx), o)
+		was, err := store.IsMember(config.StoreDir)
+		if err != nil {
+			return nil, health, nil, err
+		}
+		srv, err := serveStore(ctx, config, self, o)
 		if err != nil {
 			return nil, health, nil, err
 		}
 		url, closeAll = srv.URL(), srv.Close
 		health = storeHealth{dir: config.StoreDir, writeOutage: srv.Health, free: srv.FreeBytes}
+		if c := config.StoreCluster; c != nil {
+			url = strings.Join(append([]string{url}, c.Clients...), ",")
+			health.joins, health.started = !was, time.Now()
+			health.cluster = func() telemetry.StoreState { return clusterState(srv.Cluster()) }
+		}
 	}
 	if st, err = store.Connect(ctx, url, config.StoreToken, options...); err != nil {
 		closeAll()

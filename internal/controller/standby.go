@@ -141,7 +141,8 @@ func (c *Controller) controlAlerts(now time.Time) (alerts []telemetry.Alert) {
 		})
 	}
 	s := c.storeState()
-	if s.External || len(s.Members) == 0 || s.Replicated {
+	starting := now.Sub(c.store.started) < storeGrace && (c.store.joins || s.Leader != "")
+	if s.External || c.store.cluster == nil || s.Replicated || starting {
 		return alerts
 	}
 	a := telemetry.Alert{Severity: telemetry.SeverityWarning, Kind: telemetry.AlertStore, Object: "members", NextStep: next, Message: "the store is " + s.Line()}

@@ -23,6 +23,8 @@ type ControllerConfig struct {
 	StoreDir    string `yaml:"store_dir,omitempty" json:"store_dir,omitempty"`
 	StoreURL    string `yaml:"store_url,omitempty" json:"store_url,omitempty"`
 	StoreToken  string `yaml:"store_token,omitempty" json:"store_token,omitempty"`
+	// StoreCluster makes the embedded store a member of a cluster; nil = a single store.
+	StoreCluster *StoreCluster `yaml:"store_cluster,omitempty" json:"store_cluster,omitempty"`
 
 	// AdminToken authenticates to the balancers' admin APIs; empty where they require no token.
 	AdminToken string `yaml:"admin_token,omitempty" json:"admin_token,omitempty"`
@@ -44,6 +46,21 @@ type ControllerConfig struct {
 func (c ControllerConfig) Immutable() ControllerConfig {
 	c.Revision, c.Replicas = "", nil
 	return c
+}
+
+// StoreCluster is the cluster of embedded stores that a controller's store is a member of.
+type StoreCluster struct {
+	// Listen is the address, host:port, where this member accepts the others, and Advertise the one at which
+	// they reach it.
+	Listen    string `yaml:"listen" json:"listen"`
+	Advertise string `yaml:"advertise" json:"advertise"`
+	// Members are all members of the cluster, this one included: the IDs of their controllers.
+	Members []string `yaml:"members" json:"members"`
+	// Routes are the addresses, host:port, where the known members accept each other.
+	Routes []string `yaml:"routes" json:"routes"`
+	// Clients are the URLs of the other members for the controller, which uses them when its own member
+	// cannot write.
+	Clients []string `yaml:"clients" json:"clients"`
 }
 
 // ControlledBalancer is a balancer that the controller manages.

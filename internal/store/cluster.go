@@ -146,6 +146,8 @@ type member struct {
 	ID string `json:"id"`
 	// Detached is set when this member alone holds all data: see Server.Detach.
 	Detached bool `json:"detached,omitempty"`
+	// Left is set when another member alone holds all data: what this one has is void.
+	Left bool `json:"left,omitempty"`
 }
 
 // serverName returns the name of the member's NATS server.
@@ -185,6 +187,13 @@ func (m member) write(dir string) error {
 	return atomicfile.WriteFile(filepath.Join(dir, memberFile), data, 0o600)
 }
 
+// IsMember reports whether a directory belongs to a member of a cluster, which has to be detached before it
+// can be a single store: see Server.Detach. A member that was detached is one until it has run as a single store.
+func IsMember(dir string) (bool, error) {
+	m, err := readMember(dir)
+	return m.ID != "" && !m.Left, err
+}
+
 // openMember returns the identity of a directory for a cluster, and creates it in a directory that
 // never was a member. It refuses the directory of another cluster or node.
 func openMember(dir string, c *Cluster) (member, error) {
@@ -193,6 +202,8 @@ func openMember(dir string, c *Cluster) (member, error) {
 		return m, err
 	}
 	switch {
+	case m.Left:
+		m = member{}
 	case c == nil && m.ID != "" && !m.Detached:
 		return m, fmt.Errorf("starting store: %s is the directory of member %s of cluster %s and may lack writes that the others hold; detach it first, or start it as a member", dir, m.Node, m.Cluster)
 	case c == nil:
@@ -203,6 +214,9 @@ func openMember(dir string, c *Cluster) (member, error) {
 		m.Detached = false
 		return m, m.write(dir)
 	case m.ID != "":
+		return m, nil
+	}
+	if c == nil {
 		return m, nil
 	}
 	m = member{Cluster: c.Name, Node: c.Node, ID: strings.ToLower(rand.Text()[:8])}

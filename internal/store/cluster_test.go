@@ -333,6 +333,16 @@ func TestClusterGrowsAndShrinks(t *testing.T) {
 	if m, err := readMember(o.Dir); err != nil || m.ID != "" {
 		t.Errorf("a single store is member %v, %v", m, err)
 	}
+
+	c.start("a", "c") // what they held is void
+	c.start("b")
+	c.waitReplicated()
+	if _, revision, err := read(t, st, "desired.z"); err != nil || revision != third {
+		t.Errorf("revision %d, %v; want %d", revision, err, third)
+	}
+	if last := put(t, st, "desired.w", "5"); last <= third {
+		t.Errorf("revision %d after %d", last, third)
+	}
 }
 
 // A new member replaces one whose disk is lost, also under the same name: the old one is removed and all

@@ -58,12 +58,21 @@ func (c ClusterStatus) Replicated() bool {
 
 // String returns one line, such as "store: not replicated: no response from c for 12s".
 func (c ClusterStatus) String() string {
-	var problems []string
 	switch {
 	case !c.Clustered:
 		return "store: not replicated"
 	case c.Replicated():
 		return fmt.Sprintf("store: replicated on %s, leader %s", c.nodes(), c.Leader)
+	}
+	return "store: not replicated: " + c.Why()
+}
+
+// Why returns why a cluster is not replicated, such as "no response from c for 12s"; empty if it is.
+func (c ClusterStatus) Why() string {
+	var problems []string
+	switch {
+	case c.Replicated():
+		return ""
 	case c.Leader == "":
 		problems = append(problems, "no majority of its members responds")
 	}
@@ -87,7 +96,7 @@ func (c ClusterStatus) String() string {
 	if len(problems) == 0 {
 		problems = append(problems, fmt.Sprintf("%d of %d members", c.online(), Replicas))
 	}
-	return "store: not replicated: " + strings.Join(problems, "; ")
+	return strings.Join(problems, "; ")
 }
 
 // online counts the members that respond.

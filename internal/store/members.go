@@ -5,9 +5,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
+	"sync"
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
@@ -31,6 +34,10 @@ const (
 	originKey = "skyserve_origin"
 	// detachedKey is the metadata of clusterStream with the member that holds all data: see Server.Detach.
 	detachedKey = "skyserve_detached"
+	// movedSubject is where a member that holds all data tells the others so. Each responds with its node.
+	movedSubject = "skyserve_moved"
+	// movedTimeout limits the wait for their responses.
+	movedTimeout = 10 * time.Second
 	// singleDir contains the snapshot of a single store, in the directory of a member.
 	singleDir = "single"
 	// singleTag is the tag of a member that has one.
@@ -50,6 +57,9 @@ type membership struct {
 
 	offline  map[string]time.Time // by peer: when it was first observed to be offline
 	received receivedHealth
+
+	mu   sync.Mutex
+	left bool // as written to the directory: see member.Left
 }
 
 // join starts the membership of a server.
@@ -66,7 +76,11 @@ func (s *Server) join(ctx context.Context, ns *server.Server) error {
 		m.user.Close()
 		return err
 	}
-	if _, err = m.system.Subscribe(memberHealthSubject, m.received.receive); err != nil {
+	_, err = m.system.Subscribe(memberHealthSubject, m.received.receive)
+	if err == nil {
+		_, err = m.user.Subscribe(movedSubject, m.replyMoved)
+	}
+	if err != nil {
 		m.user.Close()
 		m.system.Close()
 		return err
@@ -147,6 +161,11 @@ func (m *membership) maintain(ctx context.Context, status *ClusterStatus) error 
 		return err
 	}
 	config := mark.CachedInfo().Config
+	if config.Metadata[detachedKey] == "" {
+		if err := m.recordLeft(false); err != nil {
+			return err
+		}
+	}
 	if config.Metadata[detachedKey] == m.s.member.ID && !m.s.detaching.Load() {
 		delete(config.Metadata, detachedKey) // it was started as a member again
 		if _, err := js.UpdateStream(octx, config); err != nil {
@@ -449,20 +468,66 @@ func (m *membership) takeStreams(ctx context.Context) error {
 	if _, err := js.UpdateStream(ctx, config); err != nil {
 		return fmt.Errorf("updating stream %s: %w", clusterStream, err)
 	}
+	// Until the leader and clients have seen it, they may still replicate or create streams.
+	sleep(ctx, 2*m.s.opts.maintainEvery)
+	for taken := 1; taken > 0; {
+		if taken, err = m.takeAll(ctx, js); err != nil {
+			return err
+		}
+	}
+	if err := m.reportMoved(ctx); err != nil {
+		return err
+	}
+	_, err = m.takeAll(ctx, js)
+	return err
+}
+
+// takeAll takes every stream that this member does not hold alone, and returns how many those were.
+func (m *membership) takeAll(ctx context.Context, js jetstream.JetStream) (taken int, err error) {
 	streams, err := listStreams(ctx, js)
 	if err != nil {
-		return fmt.Errorf("listing streams: %w", err)
+		return 0, fmt.Errorf("listing streams: %w", err)
 	}
 	for _, info := range streams {
-		for {
+		for first := true; ; first = false {
 			done, err := m.takeStream(ctx, js, info.Config.Name)
 			if done {
 				break
 			}
+			if first {
+				taken++
+			}
 			if !sleep(ctx, m.s.opts.maintainEvery) {
-				return fmt.Errorf("moving stream %s: %w", info.Config.Name, errors.Join(ctx.Err(), err))
+				return taken, fmt.Errorf("moving stream %s: %w", info.Config.Name, errors.Join(ctx.Err(), err))
 			}
 		}
+	}
+	return taken, nil
+}
+
+// reportMoved tells all members that respond that this one holds all data, until each has recorded it.
+func (m *membership) reportMoved(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, movedTimeout)
+	defer cancel()
+	waiting, err := m.ping(ctx)
+	if err != nil {
+		return err
+	}
+	delete(waiting, m.s.member.Node)
+	sub, err := m.user.SubscribeSync(nats.NewInbox())
+	if err != nil {
+		return err
+	}
+	defer func() { _ = sub.Unsubscribe() }() // the connection closes with the server
+	for len(waiting) > 0 {
+		if err := m.user.PublishRequest(movedSubject, sub.Subject, []byte(m.s.member.ID)); err != nil {
+			return err
+		}
+		msg, err := sub.NextMsgWithContext(ctx)
+		if err != nil {
+			return fmt.Errorf("waiting for %s to leave the cluster: %w", strings.Join(slices.Sorted(maps.Keys(waiting)), ", "), err)
+		}
+		delete(waiting, string(msg.Data))
 	}
 	return nil
 }

@@ -144,7 +144,10 @@ func Serve(ctx context.Context, o Options) (*Server, error) {
 
 // startStore starts the server of a single store or of a member.
 func startStore(ctx context.Context, o Options, host string, port int) (m member, ns *server.Server, err error) {
-	if m, err = openMember(o.Dir, o.Cluster); err != nil {
+	if m, err = openMember(o.Dir, o.Cluster); err == nil {
+		err = removeLeft(o.Dir)
+	}
+	if err != nil {
 		return m, nil, err
 	}
 	if o.Cluster == nil {

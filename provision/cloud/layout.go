@@ -165,9 +165,9 @@ func GoogleAccounts(spec *service.Spec) map[provision.ObjectKind]string {
 // to replicas only through the region's network.
 func IsSingleRegion(spec *service.Spec) bool { return len(RentedRegions(spec)) == 1 }
 
-// ControllerMachine returns the id of the machine that runs the service's controller: the machine of the
-// first balancer of the first managed region. It is empty if there is none, as while service.yaml cannot be read.
-func ControllerMachine(spec *service.Spec) string {
+// FirstBalancer returns the id of the first balancer of the first managed region. It is empty if there is none,
+// as while service.yaml cannot be read.
+func FirstBalancer(spec *service.Spec) string {
 	managed := ManagedRegions(spec)
 	if len(managed) == 0 {
 		return ""

@@ -78,7 +78,7 @@ func TestTerminatingReplicasAreReplaced(t *testing.T) {
 
 func TestControllerMachine(t *testing.T) {
 	spec := parse(t, threeRegions)
-	if got := cloud.ControllerMachine(spec); got != "lb-us-east-1-0" {
+	if got := cloud.FirstBalancer(spec); got != "lb-us-east-1-0" {
 		t.Errorf("got %s", got)
 	}
 	store := provision.FirewallRule{Port: cloud.PortStore, From: provision.FromWorld}

@@ -79,7 +79,8 @@ func TestPortsFollowTheFile(t *testing.T) {
 	us := launch(t, p, machine("lb-us-0", provision.KindBalancer))
 	for got, want := range map[string]string{
 		us.Address: "http://127.0.0.1:18901", us.Admin: "http://127.0.0.1:19001", us.Endpoints.Listen.Store: "127.0.0.1:19201",
-		eu.Address: "http://127.0.0.1:18903", eu.Endpoints.Controller: "127.0.0.1:19211", eu.Endpoints.Listen.Agent: "127.0.0.1:19403",
+		eu.Address: "http://127.0.0.1:18903", us.Endpoints.Controller: "127.0.0.1:19211", us.Endpoints.Listen.Routes: "127.0.0.1:19206",
+		eu.Endpoints.Controller: "127.0.0.1:19213", eu.Endpoints.Listen.Store: "127.0.0.1:19203", eu.Endpoints.Listen.Agent: "127.0.0.1:19403",
 		replica.Address: "http://127.0.0.1:19103", replica.Endpoints.Listen.Engine: "127.0.0.1:19603",
 	} {
 		if got != want {

@@ -35,11 +35,14 @@ func portsOf(at provision.MachineEndpoints, kind provision.ObjectKind, dns strin
 
 // The ports of a service, as offsets from local.port. Each kind has maxSlotsPerKind ports.
 const (
-	defaultPort   = 8001
-	adminOffset   = 100
-	engineOffset  = 200
+	defaultPort  = 8001
+	adminOffset  = 100
+	engineOffset = 200
+	// The first controlSlots balancers can run a controller with a member of the store's cluster.
 	storeOffset   = 300
 	controlOffset = 310
+	routesOffset  = 305
+	controlSlots  = 5
 	// challengeOffset is the offset of the ports where balancers respond to http-01 challenges.
 	challengeOffset = 400
 	maxSlotsPerKind = 100

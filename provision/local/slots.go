@@ -129,13 +129,19 @@ func (s slotFile) check() error {
 func (s slotFile) endpoints(id string, kind provision.ObjectKind) provision.MachineEndpoints {
 	at := func(offset int) string { return addrOf(s.Port + offset) }
 	e := provision.MachineEndpoints{Loopback: loopback, Controller: at(controlOffset)}
+	if kind == provision.KindBalancer {
+		e.Controller = at(controlOffset + min(s.Balancers[id], controlSlots-1))
+	}
 	switch kind {
 	case provision.KindNameServer:
 		e.Listen = provision.Addresses{Agent: at(replicaAgentOffset + s.Engines[id])}
 	case provision.KindBalancer:
 		n := s.Balancers[id]
 		e.Listen = provision.Addresses{
-			Public: at(n), PublicTLS: at(n), Admin: at(adminOffset + n), Challenge: at(challengeOffset + n), Agent: at(agentOffset + n), Store: at(storeOffset),
+			Public: at(n), PublicTLS: at(n), Admin: at(adminOffset + n), Challenge: at(challengeOffset + n), Agent: at(agentOffset + n), Store: at(storeOffset + min(n, controlSlots-1)),
+		}
+		if n < controlSlots {
+			e.Listen.Routes = at(routesOffset + n)
 		}
 	default:
 		n := s.Engines[id]

@@ -53,8 +53,10 @@ type bundleContent struct {
 	// AdminToken and Base are the fields of Content.
 	AdminToken string `json:"admin_token,omitempty"`
 	Base       string `json:"base,omitempty"`
-	// Enrolled is the field of Content.
-	Enrolled map[string][]string `json:"enrolled"`
+	// Enrolled, Controllers and Self are the fields of Content.
+	Enrolled    map[string][]string `json:"enrolled"`
+	Controllers []string            `json:"controllers,omitempty"`
+	Self        string              `json:"self,omitempty"`
 	// OtherClouds contains the machines in other clouds, which the controller cannot list itself.
 	OtherClouds []provision.Object `json:"elsewhere"`
 }
@@ -94,6 +96,7 @@ func readBundle(dir string, earlier Content) (c Content, otherClouds []provision
 		return Content{}, nil, fmt.Errorf("reading the controller's bundle: %w", err)
 	}
 	c.PeerToken, c.Bundle.Means, c.Enrolled = held.PeerToken, held.Means, held.Enrolled
+	c.Controllers, c.Self = held.Controllers, held.Self
 	c.Zone, c.AdminToken, c.Base = held.Zone, held.AdminToken, held.Base
 	c.Secrets = func(ref string) (string, error) {
 		value, known := held.Secrets[ref]
@@ -177,45 +180,17 @@ func (c Content) generation() (string, error) {
 	}{string(c.Text), c.PeerToken, secrets, c.Bundle, c.Enrolled, c.Zone, c.AdminToken, c.Base})
 }
 
-// controllerMachine returns the controller's machine; nil where there is none or it has no
-// addresses yet.
-func (d *deploymentBuilder) controllerMachine() *provision.Object {
-	if d.Bundle == nil {
-		return nil
-	}
-	id := cloud.ControllerMachine(d.spec)
-	at := slices.IndexFunc(d.have, func(o provision.Object) bool { return o.ID == id && o.PublicIP.IsValid() })
-	if at < 0 {
-		return nil
-	}
-	return &d.have[at]
-}
-
-// useStore configures a balancer's store: the controller's, or the one of service.yaml.
-func (d *deploymentBuilder) useStore(c *service.BalancerConfig) {
-	machine := d.controllerMachine()
-	switch {
-	case d.spec.Store.URL != "":
-		c.StoreURL = d.spec.Store.URL
-	case machine == nil:
-	case machine.ID == c.ID: // on the same machine, which may not reach its own public address
-		c.StoreURL, c.StoreMTLS = "tls://"+cloud.EndpointsOf(*machine).Listen.Store, true
-	default:
-		c.StoreURL, c.StoreMTLS = "tls://"+cloud.EndpointsOf(*machine).Advertised.Store, true
-	}
-}
-
 // controllerUnit returns the controller's unit on its machine.
 func (d *deploymentBuilder) controllerUnit(machine provision.Object) (agent.Unit, error) {
 	at := cloud.EndpointsOf(machine)
 	own := filepath.ToSlash(filepath.Join(UnitController, identity.FileController))
 	c := service.ControllerConfig{
-		Service: d.spec.Name, ID: machine.ID, Listen: at.Controller, StoreURL: d.spec.Store.URL,
+		Service: d.spec.Name, ID: machine.ID, Controllers: d.control.ids(), Listen: at.Controller, StoreURL: d.spec.Store.URL,
 		Identity: &service.Identity{Cert: own, Key: own, CA: agent.FileCA, Revoked: agent.FileRevoked},
 		RTT:      d.spec.LocalHosts.RTT, Balancers: []service.ControlledBalancer{}, Replicas: []service.ControlledReplica{},
 	}
 	if c.StoreURL == "" {
-		c.StoreListen, c.StoreDir = at.Listen.Store, UnitController+"/"+dirBundleStore
+		c.StoreListen, c.StoreDir, c.StoreCluster = at.Listen.Store, UnitController+"/"+dirBundleStore, d.control.storeCluster(machine)
 	}
 	for _, b := range d.have {
 		if b.Kind != provision.KindBalancer || !b.PublicIP.IsValid() {
@@ -248,7 +223,10 @@ func (d *deploymentBuilder) bundleFiles(machine provision.Object, c service.Cont
 	if err != nil {
 		return nil, err
 	}
-	held := bundleContent{PeerToken: d.PeerToken, Means: d.Bundle.Means, Enrolled: d.Enrolled, Zone: d.Zone, AdminToken: d.AdminToken, Base: d.Base, OtherClouds: []provision.Object{}}
+	held := bundleContent{
+		PeerToken: d.PeerToken, Means: d.Bundle.Means, Enrolled: d.Enrolled, Zone: d.Zone, AdminToken: d.AdminToken, Base: d.Base, OtherClouds: []provision.Object{},
+		Controllers: d.control.all(), Self: machine.ID,
+	}
 	if held.Secrets, err = secretsOf(d.Content); err != nil {
 		return nil, err
 	}

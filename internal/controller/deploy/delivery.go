@@ -255,71 +255,6 @@ func waitingReason(err error) string {
 	return "for its agent: " + err.Error()
 }
 
-// UpdateController delivers the controller's deployment before anything else is changed, so that the
-// controller and `up` have the same desired state. It does nothing where there is no controller
-// yet, and fails if the controller does not respond within 5 s: with its old deployment it could
-// relaunch machines that are being removed.
-func (h *Delivery) UpdateController(ctx context.Context, deployments map[string]agent.Deployment) error {
-	i := slices.IndexFunc(h.Have, func(o provision.Object) bool {
-		d := deployments[o.ID]
-		return o.TerminatedReason == "" && Reachable(o) && slices.ContainsFunc(d.Units, func(u agent.Unit) bool { return u.Name == UnitController })
-	})
-	if i < 0 {
-		return nil
-	}
-	o := h.Have[i]
-	statusCtx, done := context.WithTimeout(ctx, statusTimeout)
-	s, err := h.Operator(o).Status(statusCtx, h.Machine(o))
-	done()
-	switch {
-	case errors.Is(err, identity.ErrUntrusted): // it is not enrolled yet
-		return nil
-	case err != nil:
-		return err
-	case s.Revision == deployments[o.ID].Revision:
-		return nil
-	}
-	return h.deliverAndWait(ctx, o, deployments[o.ID])
-}
-
-// stopTimeout is the maximum time in which a controller's machine stops its units.
-const stopTimeout = time.Minute
-
-// revisionStopped is the revision of a machine without units.
-const revisionStopped = "dismissed"
-
-// StopController stops everything on the controller's machine, by ID, and returns when it has stopped:
-// from then on nothing relaunches the machines that `down` deletes. It does nothing where there is no
-// such machine, or the machine was never enrolled. It fails if the machine does not respond, or has
-// not stopped its units within a minute.
-func (h *Delivery) StopController(ctx context.Context, id string) error {
-	i := slices.IndexFunc(h.Have, func(o provision.Object) bool { return o.ID == id && o.TerminatedReason == "" && Reachable(o) })
-	if i < 0 {
-		return nil
-	}
-	ctx, cancel := context.WithTimeoutCause(ctx, stopTimeout, fmt.Errorf("%s has not stopped its units within %s", id, stopTimeout))
-	defer cancel()
-	operator, m := h.Operator(h.Have[i]), h.Machine(h.Have[i])
-	statusCtx, done := context.WithTimeout(ctx, statusTimeout)
-	_, err := operator.Status(statusCtx, m)
-	done()
-	if errors.Is(err, identity.ErrUntrusted) {
-		return nil
-	}
-	for err == nil {
-		var s agent.Status
-		if s, err = operator.Ensure(ctx, m, agent.Deployment{Revision: revisionStopped}); err == nil && s.Phase != agent.PhasePreparing {
-			return nil
-		}
-		select {
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		case <-time.After(shortPollInterval):
-		}
-	}
-	return err
-}
-
 // DeliverDue makes the deliveries of a controller, which calls it in each iteration. It waits only for
 // serving balancers. It does less than Deliver, because `up` may be running with another generation
 // of the service: it enrols new replicas, delivers to balancers new deployments of their own
@@ -402,7 +337,12 @@ const deliveryTimeout = 20 * time.Second
 
 // deliverAndWait delivers another deployment to a balancer and waits until it is ready again.
 func (h *Delivery) deliverAndWait(ctx context.Context, o provision.Object, d agent.Deployment) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, deliveryTimeout, fmt.Errorf("not ready within %s", deliveryTimeout))
+	return h.deliverWithin(ctx, o, d, deliveryTimeout)
+}
+
+// deliverWithin is deliverAndWait with a timeout.
+func (h *Delivery) deliverWithin(ctx context.Context, o provision.Object, d agent.Deployment, timeout time.Duration) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, timeout, fmt.Errorf("not ready within %s", timeout))
 	defer cancel()
 	return h.deliverUntilReady(ctx, o, d, shortPollInterval)
 }

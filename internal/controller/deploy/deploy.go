@@ -90,6 +90,10 @@ type Content struct {
 	Enrolled map[string][]string
 	// Draining are the IDs of replicas that balancers stop using.
 	Draining map[string]bool
+	// Controllers are the IDs of the machines that run a controller now.
+	Controllers []string
+	// Self is the ID of the machine of the controller that has this content; empty = an operator's computer.
+	Self string
 }
 
 // HostedZone is a Route 53 zone for balancers.
@@ -115,6 +119,9 @@ func Deployments(c Content, have []provision.Object) (map[string]agent.Deploymen
 		}
 	}
 	slices.SortFunc(d.have, func(a, b provision.Object) int { return cmp.Compare(a.ID, b.ID) })
+	if c.Bundle != nil {
+		d.control = chooseControlPlane(c.Spec, d.have, c.Controllers)
+	}
 	generation, err := c.generation()
 	if err != nil {
 		return nil, fmt.Errorf("building the deployments: %w", err)
@@ -164,8 +171,9 @@ func (c Content) trusts(o provision.Object) bool {
 // deploymentBuilder is the state of one call of Deployments.
 type deploymentBuilder struct {
 	Content
-	spec *service.Spec
-	have []provision.Object
+	spec    *service.Spec
+	have    []provision.Object
+	control controlPlane // none without a Bundle
 }
 
 // UnitNameOf returns the name of the main unit of a machine of a kind.
@@ -214,7 +222,7 @@ func (d *deploymentBuilder) balancerDeployment(o provision.Object) (agent.Deploy
 	}
 	files[fileConfig] = string(config)
 	units := []agent.Unit{{Name: UnitNameOf(o.Kind), Args: []string{program, "lb", "--config", fileConfig}, Files: files, Fixed: fixed, Memory: int64(d.spec.Balancer.Memory.Total)}}
-	if machine := d.controllerMachine(); machine != nil && machine.ID == o.ID {
+	if d.control.runs(o.ID) {
 		u, err := d.controllerUnit(o)
 		if err != nil {
 			return agent.Deployment{}, err
@@ -224,10 +232,11 @@ func (d *deploymentBuilder) balancerDeployment(o provision.Object) (agent.Deploy
 	return agent.Deployment{Units: units, Cloud: d.cloudAccess(o.Region.Cloud())}, nil
 }
 
-// cloudAccess returns the configuration for a balancer that calls the API of its cloud for the
-// controller; nil in the controller's own cloud and without a controller.
+// cloudAccess returns the configuration for a balancer that calls the API of its cloud for
+// controllers in other clouds; nil without any.
 func (d *deploymentBuilder) cloudAccess(name string) *agent.Cloud {
-	if d.Bundle == nil || name == homeCloud(d.spec) || cloud.RunsOnThisComputer(service.Region(name+"/")) {
+	others := slices.ContainsFunc(d.control.chosen, func(c cloud.ControlCandidate) bool { return c.Region.Cloud() != name })
+	if !others || cloud.RunsOnThisComputer(service.Region(name+"/")) {
 		return nil
 	}
 	c := &agent.Cloud{Means: d.Bundle.Means}
@@ -411,7 +420,7 @@ func (d *deploymentBuilder) attachedTo(o provision.Object, balancers []provision
 		if region.Name.Cloud() != service.CloudStatic {
 			continue
 		}
-		first := o.ID == cloud.ControllerMachine(d.spec) && !slices.Contains(cloud.ManagedRegions(d.spec), region.Name)
+		first := o.ID == cloud.FirstBalancer(d.spec) && !slices.Contains(cloud.ManagedRegions(d.spec), region.Name)
 		for i, r := range static.Replicas(d.spec, region) {
 			own := region.Name == o.Region && balancers[i%len(balancers)].ID == o.ID
 			if (first || own) && !d.Draining[r.ID] {
@@ -431,7 +440,7 @@ func (d *deploymentBuilder) addDiscovery(c *service.BalancerConfig) {
 			continue
 		}
 		managed := slices.Contains(cloud.ManagedRegions(d.spec), region.Name)
-		if region.Name != c.Region && (managed || c.ID != cloud.ControllerMachine(d.spec)) {
+		if region.Name != c.Region && (managed || c.ID != cloud.FirstBalancer(d.spec)) {
 			continue
 		}
 		c.Replicas = append(c.Replicas, static.Names(d.spec, region)...)

@@ -204,7 +204,7 @@ func TestControllerStatus(t *testing.T) {
 		{"its machine no longer exists", removed, machineAnswer{}, "FAILED its machine no longer exists; run 'skyserve up' to replace it"},
 	} {
 		got := "none"
-		if c := controllerOf(spec, []provision.Object{tt.machine}, []machineAnswer{tt.response}); c != nil {
+		if c := controllerOf(spec, []provision.Object{tt.machine}, []machineAnswer{tt.response}, ""); c != nil {
 			got = strings.TrimSpace(string(c.State) + " " + c.Reason)
 		}
 		if got != tt.want {

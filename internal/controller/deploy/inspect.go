@@ -164,7 +164,7 @@ func (i *Inspector) Status(ctx context.Context) (*ServiceStatus, error) {
 	s := &ServiceStatus{Service: i.Deployer.Spec.Name, Regions: regionsOf(i.Deployer.Spec, machines, responses), Problems: append(l.Problems(), strangers...)}
 	s.Images, s.Reservations = imagesOf(i.Deployer.Spec), i.Deployer.reservations.InOrder(i.Deployer.Spec)
 	s.PlainHTTP = i.Deployer.Spec.Balancer.TLS == nil && cloud.UsesClouds(i.Deployer.Spec)
-	s.Controller, s.Store = controllerOf(i.Deployer.Spec, machines, responses), controller.StoreNotReplicated
+	s.Controller, s.Store = controllerOf(i.Deployer.Spec, machines, responses, ""), controller.StoreNotReplicated
 	if i.Deployer.Spec.Store.URL != "" {
 		s.Store = controller.StoreExternal
 	}
@@ -184,6 +184,9 @@ func (i *Inspector) Status(ctx context.Context) (*ServiceStatus, error) {
 		s.Problems = append(s.Problems, fmt.Sprintf("the changes that 'skyserve up' would make are unknown: %v", err))
 	}
 	i.addBalancerReports(ctx, s, machines, responses)
+	if s.Leadership != nil {
+		s.Controller = controllerOf(i.Deployer.Spec, machines, responses, s.Leadership.Leader)
+	}
 	s.State = s.overallState(len(l.Failed) == 0)
 	return s, nil
 }

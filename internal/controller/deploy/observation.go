@@ -53,7 +53,7 @@ func (k *Reconciler) observe(ctx context.Context, o *bundleState) (*observation,
 		switch {
 		case listed:
 			s.known = append(s.known, last...)
-		case !isHome(s.spec, r):
+		case !o.content.isHome(r):
 			s.known, s.fromBundle[r] = append(s.known, objectsIn(o.otherClouds, r)...), true
 		default:
 			s.unknown[r] = true
@@ -157,18 +157,26 @@ func (k *Reconciler) limitPlanning(ctx context.Context, o *bundleState, s *obser
 	return errors.Join(all...)
 }
 
-// homeCloud returns the controller's cloud.
-func homeCloud(spec *service.Spec) string { return cloud.ManagedRegions(spec)[0].Cloud() }
+// home returns a region in the cloud of the controller that has this content: that of its machine.
+func (c Content) home() service.Region {
+	managed := cloud.ManagedRegions(c.Spec)
+	for _, candidate := range cloud.ControlCandidates(c.Spec, nil) {
+		if candidate.ID == c.Self {
+			return candidate.Region
+		}
+	}
+	return managed[0]
+}
 
 // isHome reports whether the controller calls a region's API itself.
-func isHome(spec *service.Spec, r service.Region) bool {
-	home := cloud.ManagedRegions(spec)[0]
+func (c Content) isHome(r service.Region) bool {
+	home := c.home()
 	return r.Cloud() == home.Cloud() || cloud.RunsOnThisComputer(r) && cloud.RunsOnThisComputer(home)
 }
 
-// otherCloudsOf returns the clouds of a service except the controller's own.
-func otherCloudsOf(spec *service.Spec) []string {
-	return slices.DeleteFunc(cloud.Clouds(spec), func(name string) bool { return name == homeCloud(spec) })
+// otherClouds returns the clouds of a service except the controller's own.
+func (c Content) otherClouds() []string {
+	return slices.DeleteFunc(cloud.Clouds(c.Spec), func(name string) bool { return name == c.home().Cloud() })
 }
 
 // regionLister lists one region of a cloud through machines there.

@@ -410,7 +410,7 @@ func (k *Reconciler) loadBundle(ctx context.Context) (*bundleState, error) {
 	}
 	o := &bundleState{content: c, otherClouds: otherClouds, offersReadAt: map[service.Region]time.Time{}, newPrices: make(chan Prices, 1)}
 	o.delivery = &Delivery{
-		Service: c.Spec.Name, Party: party, Authority: authority, Self: cloud.ControllerMachine(c.Spec), Have: otherClouds, Now: k.Now,
+		Service: c.Spec.Name, Party: party, Authority: authority, Self: c.Self, Have: otherClouds, Now: k.Now,
 		Progress: func(id string, s agent.Status) {
 			k.log().Info("machine status changed", "id", id, "phase", string(s.Phase), "reason", s.Reason)
 		},
@@ -428,18 +428,18 @@ func (k *Reconciler) loadBundle(ctx context.Context) (*bundleState, error) {
 // connectClouds connects to all clouds: directly to the reconciler's own, to others through balancers
 // there.
 func (k *Reconciler) connectClouds(ctx context.Context, o *bundleState, owner string) error {
-	c, h, home := o.content, o.delivery, homeCloud(o.content.Spec)
-	reach, err := k.Open(ctx, c.Bundle.Means, without(c.Spec, func(r service.Region) bool { return !isHome(c.Spec, r) }), owner)
+	c, h, home := o.content, o.delivery, o.content.home().Cloud()
+	reach, err := k.Open(ctx, c.Bundle.Means, without(c.Spec, func(r service.Region) bool { return !c.isHome(r) }), owner)
 	if err != nil {
 		return err
 	}
 	providers, lists := provision.MultiCloud{home: reach.Provider}, maps.Clone(reach.Lists)
 	for _, r := range cloud.ManagedRegions(c.Spec) {
-		if isHome(c.Spec, r) {
+		if c.isHome(r) {
 			providers[r.Cloud()] = reach.Provider
 		}
 	}
-	for _, name := range otherCloudsOf(c.Spec) {
+	for _, name := range c.otherClouds() {
 		client := &remote.Client{Cloud: name, Machines: func() []remote.CallFunc { return k.relaysIn(h, name) }}
 		providers[name] = client
 		for _, r := range cloud.ManagedRegions(c.Spec) {

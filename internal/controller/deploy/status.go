@@ -341,13 +341,45 @@ func machineStatus(spec *service.Spec, o provision.Object, a machineAnswer) Mach
 	return m
 }
 
-// controllerOf returns the controller's status from the machines' statuses; nil if the service has no controller,
-// or its machine does not run one.
-func controllerOf(spec *service.Spec, machines []provision.Object, responses []machineAnswer) *ControllerStatus {
-	c := &ControllerStatus{ID: provision.ControllerID, Machine: cloud.ControllerMachine(spec), State: service.StateFailed, Reason: "its machine no longer exists; run 'skyserve up' to replace it"}
-	if c.Machine == "" {
+// controllerOf returns the status of the controller: of the leader if it is known, else of one that is ready, else of
+// any; nil if no machine runs one.
+func controllerOf(spec *service.Spec, machines []provision.Object, responses []machineAnswer, leader string) *ControllerStatus {
+	if len(cloud.ManagedRegions(spec)) == 0 {
 		return nil
 	}
+	seen := map[string]AgentReport{}
+	for i, o := range machines {
+		seen[o.ID] = AgentReport{responses[i].status, responses[i].err}
+	}
+	ids := RunningControllers(seen)
+	if len(ids) == 0 {
+		ids = ControlMachines(spec, machines, nil)
+	}
+	rank := func(c *ControllerStatus) int {
+		switch {
+		case c == nil:
+			return 4
+		case c.Machine == leader && c.State == service.StateReady:
+			return 0
+		case c.State == service.StateReady:
+			return 1
+		case c.State == service.StateStarting:
+			return 2
+		}
+		return 3
+	}
+	var best *ControllerStatus
+	for _, id := range ids {
+		if c := controllerOn(id, machines, responses); rank(c) < rank(best) {
+			best = c
+		}
+	}
+	return best
+}
+
+// controllerOn returns the status of the controller on a machine, by ID; nil if the machine runs none.
+func controllerOn(id string, machines []provision.Object, responses []machineAnswer) *ControllerStatus {
+	c := &ControllerStatus{ID: provision.ControllerID, Machine: id, State: service.StateFailed, Reason: "its machine no longer exists; run 'skyserve up' to replace it"}
 	i := slices.IndexFunc(machines, func(o provision.Object) bool { return o.ID == c.Machine && o.TerminatedReason == "" })
 	if i < 0 {
 		return c

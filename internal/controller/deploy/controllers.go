@@ -1,0 +1,275 @@
+package deploy
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"skyserve/internal/agent"
+	"skyserve/internal/identity"
+	"skyserve/internal/service"
+	"skyserve/provision"
+	"skyserve/provision/cloud"
+)
+
+// controlPlane is the machines that run a controller, one of them or cloud.ControlNodes, sorted by ID. Without
+// store.url each also runs a store: a single one, or a member of a cluster.
+type controlPlane struct {
+	chosen []cloud.ControlCandidate
+	placed []provision.Object // those of chosen whose machines have addresses
+}
+
+// chooseControlPlane chooses the machines of the controllers. running are the IDs of those that run one now. A
+// cluster begins once all of its machines have addresses; until then the single store stays.
+func chooseControlPlane(spec *service.Spec, have []provision.Object, running []string) (p controlPlane) {
+	at := func(id string) int {
+		return slices.IndexFunc(have, func(o provision.Object) bool {
+			return o.ID == id && o.Kind == provision.KindBalancer && o.PublicIP.IsValid()
+		})
+	}
+	all := cloud.ControlCandidates(spec, have)
+	var members []cloud.ControlCandidate // those that can be members of a cluster, or standbys of an external store
+	for i, c := range all {
+		o := at(c.ID)
+		all[i].Alive = c.Alive || o >= 0 && cloud.RunsOnThisComputer(c.Region) // it restarts with its disk
+		external := spec.Store.URL != "" && cloud.RunsOnThisComputer(c.Region)
+		if o < 0 || external || cloud.EndpointsOf(have[o]).Listen.Routes != "" {
+			members = append(members, all[i])
+		}
+	}
+	var ids []string
+	if len(members) >= cloud.ControlNodes {
+		ids = cloud.ChooseControlMachines(members, running)
+		missing := slices.ContainsFunc(ids, func(id string) bool { return at(id) < 0 })
+		kept := slices.DeleteFunc(slices.Clone(ids), func(id string) bool { return !slices.Contains(running, id) })
+		if missing && len(kept) < 2 {
+			ids = nil
+		}
+	}
+	if ids == nil { // a single store never moves: its data is on one disk
+		for i := range all {
+			all[i].Alive = true
+		}
+		ids = cloud.ChooseControlMachines(all, running)
+		ids = ids[:min(len(ids), 1)]
+	}
+	for _, c := range all {
+		if !slices.Contains(ids, c.ID) {
+			continue
+		}
+		if p.chosen = append(p.chosen, c); at(c.ID) >= 0 {
+			p.placed = append(p.placed, have[at(c.ID)])
+		}
+	}
+	slices.SortFunc(p.chosen, func(a, b cloud.ControlCandidate) int { return cmp.Compare(a.ID, b.ID) })
+	slices.SortFunc(p.placed, func(a, b provision.Object) int { return cmp.Compare(a.ID, b.ID) })
+	return p
+}
+
+// all returns the IDs of all controllers.
+func (p controlPlane) all() (ids []string) {
+	for _, c := range p.chosen {
+		ids = append(ids, c.ID)
+	}
+	return ids
+}
+
+// ids returns the IDs of all controllers; nil if there is one.
+func (p controlPlane) ids() []string {
+	if len(p.chosen) < cloud.ControlNodes {
+		return nil
+	}
+	return p.all()
+}
+
+// ControlMachines returns the IDs of the machines that run a controller, sorted: see chooseControlPlane.
+func ControlMachines(spec *service.Spec, have []provision.Object, running []string) []string {
+	return chooseControlPlane(spec, have, running).all()
+}
+
+// runs reports whether a machine runs a controller.
+func (p controlPlane) runs(id string) bool {
+	return slices.ContainsFunc(p.placed, func(o provision.Object) bool { return o.ID == id })
+}
+
+// storeURLs returns the URLs of the stores for a machine: its own first, then those of its region. A machine may
+// not reach its own advertised address.
+func (p controlPlane) storeURLs(id string, region service.Region) []string {
+	distance := func(o provision.Object) int {
+		switch {
+		case o.ID == id:
+			return 0
+		case o.Region == region:
+			return 1
+		}
+		return 2
+	}
+	order := slices.Clone(p.placed)
+	slices.SortStableFunc(order, func(a, b provision.Object) int { return cmp.Compare(distance(a), distance(b)) })
+	var urls []string
+	for _, o := range order {
+		address := cloud.EndpointsOf(o).Advertised.Store
+		if o.ID == id {
+			address = cloud.EndpointsOf(o).Listen.Store
+		}
+		urls = append(urls, "tls://"+address)
+	}
+	return urls
+}
+
+// storeCluster returns the cluster of a controller's store; nil for a single store.
+func (p controlPlane) storeCluster(machine provision.Object) *service.StoreCluster {
+	if p.ids() == nil {
+		return nil
+	}
+	at := cloud.EndpointsOf(machine)
+	c := &service.StoreCluster{Listen: at.Listen.Routes, Advertise: at.Advertised.Routes, Members: p.ids(), Routes: []string{}}
+	c.Clients = p.storeURLs(machine.ID, machine.Region)[1:]
+	for _, o := range p.placed {
+		if o.ID != machine.ID {
+			c.Routes = append(c.Routes, cloud.EndpointsOf(o).Advertised.Routes)
+		}
+	}
+	for len(c.Routes) < 2 { // the machines of the others are lost
+		c.Routes = append(c.Routes, at.Listen.Routes)
+	}
+	return c
+}
+
+// useStore configures a balancer's store: those of the controllers, or the one of service.yaml.
+func (d *deploymentBuilder) useStore(c *service.BalancerConfig) {
+	if c.StoreURL = d.spec.Store.URL; c.StoreURL == "" && len(d.control.placed) > 0 {
+		c.StoreURL, c.StoreMTLS = strings.Join(d.control.storeURLs(c.ID, c.Region), ","), true
+	}
+}
+
+// RunningControllers returns the IDs of the machines that run a controller, as their agents report, sorted.
+func RunningControllers(seen map[string]AgentReport) []string {
+	var ids []string
+	for id, s := range seen {
+		if slices.ContainsFunc(s.Units, func(u agent.UnitStatus) bool { return u.Name == UnitController }) {
+			ids = append(ids, id)
+		}
+	}
+	slices.Sort(ids)
+	return ids
+}
+
+// UpdateControllers delivers the deployments of the controllers before anything else is changed, so that they and
+// `up` have the same desired state. running are the machines that run one now: those that no longer do are stopped
+// last, because a store that is no longer a member of a cluster takes the data over from them. It does
+// nothing where there is no controller yet, and fails if one does not respond within 5 s: with its old
+// deployment it could relaunch machines that are being removed. It stops at the first error where controllers are
+// stopped, with a *KeepStoreError.
+func (h *Delivery) UpdateControllers(ctx context.Context, deployments map[string]agent.Deployment, running []string) error {
+	var stay, leave []provision.Object
+	for _, o := range h.Have {
+		d, wanted := deployments[o.ID]
+		switch {
+		case !wanted || o.TerminatedReason != "" || !Reachable(o):
+		case slices.ContainsFunc(d.Units, func(u agent.Unit) bool { return u.Name == UnitController }):
+			stay = append(stay, o)
+		case slices.Contains(running, o.ID):
+			leave = append(leave, o)
+		}
+	}
+	var failure error
+	timeout := deliveryTimeout
+	if len(leave) > 0 {
+		timeout = moveTimeout
+	}
+	for _, o := range slices.Concat(stay, leave) {
+		if err := h.updateController(ctx, o, deployments[o.ID], timeout); err != nil {
+			failure = errors.Join(failure, fmt.Errorf("%s: %w", o.ID, err))
+			if len(leave) > 0 {
+				return &KeepStoreError{Err: failure}
+			}
+		}
+	}
+	return failure
+}
+
+// KeepStoreError means that the store could not take over the data of members that are to be stopped.
+type KeepStoreError struct{ Err error }
+
+// Error describes the failure.
+func (e *KeepStoreError) Error() string {
+	return "moving the store before its members are stopped: " + e.Err.Error()
+}
+
+// Unwrap returns the cause.
+func (e *KeepStoreError) Unwrap() error { return e.Err }
+
+// updateController delivers the deployment of a controller's machine and waits until it is ready. It does nothing
+// if the machine is not enrolled yet.
+func (h *Delivery) updateController(ctx context.Context, o provision.Object, d agent.Deployment, timeout time.Duration) error {
+	statusCtx, done := context.WithTimeout(ctx, statusTimeout)
+	s, err := h.Operator(o).Status(statusCtx, h.Machine(o))
+	done()
+	switch {
+	case errors.Is(err, identity.ErrUntrusted): // it is not enrolled yet
+		return nil
+	case err != nil:
+		return err
+	case s.Revision == d.Revision:
+		return nil
+	}
+	return h.deliverWithin(ctx, o, d, timeout)
+}
+
+// moveTimeout is the timeout of an update in which a store takes over the data of its former cluster: gigabytes of
+// history may have to be copied.
+const moveTimeout = 5 * time.Minute
+
+// stopTimeout is the maximum time in which a controller's machine stops its units.
+const stopTimeout = time.Minute
+
+// revisionStopped is the revision of a machine without units.
+const revisionStopped = "dismissed"
+
+// StopControllers stops everything on the machines of controllers, and returns when they have stopped: from then
+// on nothing relaunches the machines that `down` deletes. It does nothing on a machine that was never
+// enrolled. It fails if a balancer's machine, which may run a controller, does not respond, or has not stopped its
+// units within a minute.
+func (h *Delivery) StopControllers(ctx context.Context) error {
+	var wg sync.WaitGroup
+	errs := make([]error, len(h.Have))
+	for i, o := range h.Have {
+		if o.Kind == provision.KindBalancer && o.TerminatedReason == "" && Reachable(o) {
+			wg.Go(func() { errs[i] = h.stopController(ctx, o) })
+		}
+	}
+	wg.Wait()
+	return errors.Join(errs...)
+}
+
+// stopController stops everything on a machine if it runs a controller.
+func (h *Delivery) stopController(ctx context.Context, o provision.Object) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, stopTimeout, fmt.Errorf("%s has not stopped its units within %s", o.ID, stopTimeout))
+	defer cancel()
+	operator, m := h.Operator(o), h.Machine(o)
+	statusCtx, done := context.WithTimeout(ctx, statusTimeout)
+	s, err := operator.Status(statusCtx, m)
+	done()
+	runs := len(RunningControllers(map[string]AgentReport{o.ID: {Status: s}})) > 0
+	if errors.Is(err, identity.ErrUntrusted) || err == nil && !runs {
+		return nil
+	}
+	for err == nil {
+		var s agent.Status
+		if s, err = operator.Ensure(ctx, m, agent.Deployment{Revision: revisionStopped}); err == nil && s.Phase != agent.PhasePreparing {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-time.After(shortPollInterval):
+		}
+	}
+	return err
+}
