@@ -58,16 +58,15 @@ func lastReady(all []listedReplica, ids []string) string {
 	return strings.Join(dangers, "; ")
 }
 
-// guardReplicas asks before the last ready replicas of a model are taken. If the replicas cannot be listed, the
-// change itself reports why.
+// guardReplicas asks before the last ready replicas of a model are taken.
 func (o *replicaOptions) guardReplicas(ctx context.Context, g guard, ids []string) error {
 	svc, err := findService(o.service)
 	if err != nil {
-		return nil
+		return err
 	}
 	all, err := o.replicas(ctx, svc, io.Discard)
 	if err != nil {
-		return nil
+		return err
 	}
 	if danger := lastReady(all, ids); danger != "" {
 		return g.confirmDanger(danger)
@@ -105,7 +104,7 @@ func (o *planOptions) guardPlan(ctx context.Context, g guard, svc local.Service,
 	list := replicaOptions{clouds: o.clouds}
 	status, err := list.replicas(ctx, svc, io.Discard)
 	if err != nil {
-		return nil // the change itself reports why
+		return err
 	}
 	if danger := removesWhileDown(p, status); danger != "" {
 		return g.confirmDanger(danger)

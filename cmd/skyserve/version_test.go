@@ -18,8 +18,10 @@ func TestVersionOfBuilds(t *testing.T) {
 		{"go run, go test, -buildvcs=false", &debug.BuildInfo{Main: debug.Module{Version: "(devel)"}, Settings: recorded[:1]}, "dev (commit unknown, go, os)"},
 		{"of a source archive", &debug.BuildInfo{}, "dev (commit unknown, go, os)"},
 		{"of a tag", &debug.BuildInfo{Main: debug.Module{Version: "v1.2.0"}, Settings: recorded}, "v1.2.0 (commit 7f02e9ce5a1f, " + date + ", go, os)"},
-		{"of a changed checkout", &debug.BuildInfo{Main: debug.Module{Version: "v1.2.1-0.20261126140102-7f02e9ce5a1f+dirty"}, Settings: recorded},
-			"v1.2.1-0.20261126140102-7f02e9ce5a1f+dirty (commit 7f02e9ce5a1f, " + date + ", go, os)"},
+		{
+			"of a changed checkout", &debug.BuildInfo{Main: debug.Module{Version: "v1.2.1-0.20261126140102-7f02e9ce5a1f+dirty"}, Settings: recorded},
+			"v1.2.1-0.20261126140102-7f02e9ce5a1f+dirty (commit 7f02e9ce5a1f, " + date + ", go, os)",
+		},
 		{"of a module's version", &debug.BuildInfo{Main: debug.Module{Version: "v1.2.0"}}, "v1.2.0 (commit unknown, go, os)"},
 	} {
 		got := versionOf(c.info)

@@ -13,11 +13,12 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
-	"skyserve/internal/telemetry"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
+
+	"skyserve/internal/telemetry"
 )
 
 // Adapter is a LoRA adapter of an engine.

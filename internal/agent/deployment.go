@@ -12,10 +12,11 @@ import (
 	"net/url"
 	"path/filepath"
 	"regexp"
-	"skyserve/internal/telemetry"
 	"slices"
 	"strings"
 	"time"
+
+	"skyserve/internal/telemetry"
 )
 
 // Deployment is the desired state of a machine.

@@ -2,9 +2,10 @@ package agent
 
 import (
 	"cmp"
-	"skyserve/internal/telemetry"
 	"slices"
 	"time"
+
+	"skyserve/internal/telemetry"
 )
 
 // startTimer measures the phases of one start. Its methods get the time, which never decreases.

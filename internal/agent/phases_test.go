@@ -1,9 +1,10 @@
 package agent
 
 import (
-	"skyserve/internal/telemetry"
 	"testing"
 	"time"
+
+	"skyserve/internal/telemetry"
 )
 
 // at is a time of the tests of phases: some seconds after their begin.

@@ -3,9 +3,10 @@ package agent
 import (
 	"context"
 	"fmt"
-	"skyserve/internal/telemetry"
 	"strings"
 	"sync"
+
+	"skyserve/internal/telemetry"
 )
 
 // prepare prepares a machine for a container: it checks the GPU driver, then pulls the image and downloads

@@ -9,13 +9,14 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
-	"skyserve/internal/telemetry"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"skyserve/internal/telemetry"
 )
 
 // slowHost is a host that pulls an image in a time, beside a store that sends files in another.

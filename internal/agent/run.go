@@ -3,9 +3,10 @@ package agent
 import (
 	"context"
 	"maps"
-	"skyserve/internal/telemetry"
 	"slices"
 	"strings"
+
+	"skyserve/internal/telemetry"
 )
 
 // Runner runs units. Its methods are idempotent. Only one goroutine changes units; others may call

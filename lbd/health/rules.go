@@ -338,8 +338,10 @@ type burnWindow struct {
 
 // burnWindows are the windows of the TTFT target.
 var burnWindows = []burnWindow{
-	{shortWindow, shortWindow, burnWarning}, {longWindow, longWindow, burnWarning},
-	{time.Hour, 5 * time.Minute, burnHour}, {maxWindow, 30 * time.Minute, burnHours},
+	{shortWindow, shortWindow, burnWarning},
+	{longWindow, longWindow, burnWarning},
+	{time.Hour, 5 * time.Minute, burnHour},
+	{maxWindow, 30 * time.Minute, burnHours},
 }
 
 // burn returns the burn rate of a model's TTFT target within a window: the share of late first tokens, relative to
