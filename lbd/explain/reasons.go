@@ -10,17 +10,20 @@ import (
 
 // chosenBecause describes each policy's reason for its choice.
 var chosenBecause = map[string]string{
-	policy.ReasonRotation:    "next in rotation",
-	policy.ReasonLeastLoad:   "fewest outstanding requests",
-	policy.ReasonPrefixMatch: "longest cached prefix",
-	policy.ReasonPrefixMiss:  "no sufficient prefix match; most free capacity",
-	policy.ReasonOffload:     "no local replica available; this peer has capacity",
-	policy.ReasonPowerOfTwo:  "less loaded of two random candidates",
-	policy.ReasonSession:     "session affinity (hash ring)",
-	policy.ReasonImbalance:   "load too imbalanced for prefix routing; least loaded",
-	policy.ReasonRemaining:   "fewest remaining tokens",
-	policy.ReasonLeastCost:   "lowest estimated latency",
-	policy.ReasonBalance:     "balances the load of the data-parallel ranks",
+	policy.ReasonRotation:      "next in rotation",
+	policy.ReasonLeastLoad:     "fewest outstanding requests",
+	policy.ReasonPrefixMatch:   "longest cached prefix",
+	policy.ReasonPrefixMiss:    "no sufficient prefix match; most free capacity",
+	policy.ReasonOffload:       "no local replica available; this peer has capacity",
+	policy.ReasonPowerOfTwo:    "less loaded of two random candidates",
+	policy.ReasonSession:       "session affinity (hash ring)",
+	policy.ReasonImbalance:     "load too imbalanced for prefix routing; least loaded",
+	policy.ReasonRemaining:     "fewest remaining tokens",
+	policy.ReasonLeastCost:     "lowest estimated latency",
+	policy.ReasonLowestProduct: "lowest product of prompt tokens to compute and requests",
+	policy.ReasonScorerSum:     "highest sum of prefix match and shortness of the queue",
+	policy.ReasonSaturated:     "every candidate is saturated; least loaded",
+	policy.ReasonBalance:       "balances the load of the data-parallel ranks",
 	// No choice has this reason today, but a record may be from a newer version.
 	policy.ReasonNoneAvailable: "no target available",
 }

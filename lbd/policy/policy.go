@@ -163,6 +163,9 @@ const (
 	ReasonImbalance     = "imbalance"
 	ReasonRemaining     = "fewest_remaining"
 	ReasonLeastCost     = "least_cost"
+	ReasonLowestProduct = "lowest_product"
+	ReasonScorerSum     = "scorer_sum"
+	ReasonSaturated     = "saturated"
 )
 
 // Policy chooses targets for requests. Its state (such as the position of a rotation) is its own.
@@ -205,6 +208,9 @@ var constructors = map[string]func() Policy{
 	"sageserve":       func() Policy { return NewSageServe() },
 	"cost":            func() Policy { return NewCost() },
 	"bf-io":           func() Policy { return NewBFIO(DefaultBFIO()) },
+	"lmetric":         func() Policy { return NewLMetric() },
+	"scorer-sum":      func() Policy { return NewScorerSum() },
+	"sticky":          func() Policy { return NewSticky() },
 	// The preset for comparisons with SkyLB's paper; not allowed in service.yaml.
 	"cache-aware:skylb": func() Policy { return NewCacheAware(CacheAwareSkyLB()) },
 }

@@ -23,6 +23,8 @@ func peer(id string, queued, match int) Candidate {
 func cached(c Candidate, bytes int) Candidate          { c.Cached = bytes; return c }
 func kv(c Candidate, percent float64) Candidate        { c.KV = Known(percent / 100); return c }
 func left(c Candidate, tokens int) Candidate           { c.Remaining = tokens; return c }
+func waiting(c Candidate, n int) Candidate             { c.Pending = Known(n); return c }
+func prefilling(c Candidate, tokens int) Candidate     { c.Prefilling = tokens; return c }
 func at(c Candidate, distance time.Duration) Candidate { c.RTT = distance; return c }
 
 func TestChoices(t *testing.T) {
@@ -103,6 +105,24 @@ func TestChoices(t *testing.T) {
 			{[]Candidate{cached(replica("a", 0, 0), 64), replica("b", 0, 0), replica("c", 0, 0)}, "c", ReasonPrefixMiss},
 			{[]Candidate{cached(replica("a", 0, 0), 64), replica("b", 1, 0), replica("c", 0, 0)}, "c", ReasonPrefixMiss},
 		}},
+		// The prompt has 1000 bytes and 250 tokens.
+		{"uncached tokens times requests, each with this one", "lmetric", []round{
+			{[]Candidate{replica("a", 1, 0), replica("b", 8, 800)}, "b", ReasonLowestProduct},  // 250*2 > 50*9
+			{[]Candidate{replica("a", 1, 0), replica("b", 10, 800)}, "a", ReasonLowestProduct}, // 250*2 < 50*11
+			{[]Candidate{prefilling(replica("a", 0, 0), 4000), replica("b", 3, 0)}, "b", ReasonLowestProduct},
+			{[]Candidate{full(replica("a", 0, 1000)), replica("b", 3, 0)}, "b", ReasonLowestProduct},
+		}},
+		{"three times the match and twice the queue", "scorer-sum", []round{
+			{[]Candidate{waiting(replica("a", 0, 0), 0), waiting(replica("b", 0, 700), 4)}, "b", ReasonScorerSum}, // 2 < 2.1
+			{[]Candidate{waiting(replica("a", 0, 0), 0), waiting(replica("b", 0, 600), 4)}, "a", ReasonScorerSum}, // 2 > 1.8
+			{[]Candidate{waiting(replica("a", 0, 0), 4), waiting(replica("b", 9, 1), 4)}, "b", ReasonScorerSum},   // equal queues
+		}},
+		{"the holder until it is saturated", "sticky", []round{
+			{[]Candidate{replica("a", 0, 0), waiting(replica("b", 60, 64), 4)}, "b", ReasonPrefixMatch},
+			{[]Candidate{replica("a", 3, 0), waiting(replica("b", 0, 64), 5), replica("c", 2, 0)}, "c", ReasonPrefixMiss},
+			{[]Candidate{replica("a", 3, 32), kv(replica("b", 0, 64), 80), replica("c", 2, 0)}, "a", ReasonPrefixMatch},
+			{[]Candidate{kv(replica("a", 3, 32), 90), kv(replica("b", 0, 0), 80)}, "b", ReasonSaturated},
+		}},
 		{"fewest tokens left, whatever the counts", "sageserve", []round{
 			{[]Candidate{left(replica("a", 1, 0), 900), left(replica("b", 5, 0), 100)}, "b", ReasonRemaining},
 			{[]Candidate{left(replica("a", 1, 0), 100), left(replica("b", 5, 0), 100)}, "a", ReasonRemaining},
@@ -137,7 +157,7 @@ func TestChoices(t *testing.T) {
 				t.Fatal(err)
 			}
 			for i, r := range c.rounds {
-				got := p.Choose(&Facts{PromptBytes: 1000, Candidates: r.facts})
+				got := p.Choose(&Facts{PromptBytes: 1000, PromptTokens: 250, Candidates: r.facts})
 				id := ""
 				if got.Index != Wait {
 					id = r.facts[got.Index].ID
@@ -152,7 +172,7 @@ func TestChoices(t *testing.T) {
 
 func TestUnknownPolicyListsTheNames(t *testing.T) {
 	_, err := New("best")
-	if err == nil || err.Error() != `unknown policy "best": must be one of bf-io, cache-aware, cache-aware:skylb, consistent-hash, cost, least-load, longest-prefix, power-of-two, round-robin, sageserve, skylb, skylb-ch` {
+	if err == nil || err.Error() != `unknown policy "best": must be one of bf-io, cache-aware, cache-aware:skylb, consistent-hash, cost, least-load, lmetric, longest-prefix, power-of-two, round-robin, sageserve, scorer-sum, skylb, skylb-ch, sticky` {
 		t.Errorf("got %v", err)
 	}
 }

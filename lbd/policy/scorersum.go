@@ -1,0 +1,63 @@
+package policy
+
+// Weights of scorers in llm-d's default profile (Red Hat OpenShift AI 3.4, "Configuring scheduler settings
+// for LLM inference services").
+const (
+	prefixScorerWeight = 3
+	queueScorerWeight  = 2
+)
+
+// ScorerSum is llm-d's router with its default profile: it selects the candidate with the highest weighted
+// sum of two scores between 0 and 1. One is the matched share of the prompt, the other the length of the
+// engine's queue relative to the shortest and the longest one (queue-scorer of the Gateway API Inference
+// Extension). Equal sums go to the least loaded, then rotate; llm-d draws one of them.
+type ScorerSum struct{ ties, peers rotation }
+
+// NewScorerSum returns the policy.
+func NewScorerSum() *ScorerSum { return &ScorerSum{} }
+
+// Name returns scorer-sum.
+func (*ScorerSum) Name() string { return "scorer-sum" }
+
+// Traits returns that the policy uses prefixes.
+func (*ScorerSum) Traits() Traits { return Traits{Prefix: true} }
+
+// Choose selects the candidate of the layer with the highest sum: the one that misses the least of the maximum.
+func (p *ScorerSum) Choose(f *Facts) Choice {
+	from, to, _ := layer(f.Candidates)
+	shortest, longest := queueRange(f.Candidates[from:to])
+	return lowestScore(f, ReasonScorerSum, &p.ties, &p.peers, func(c *Candidate) float64 {
+		missing := 0.0
+		if f.PromptBytes > 0 {
+			missing = prefixScorerWeight * (1 - float64(c.Match)/float64(f.PromptBytes))
+		}
+		if longest > shortest {
+			missing += queueScorerWeight * float64(queueAt(c)-shortest) / float64(longest-shortest)
+		}
+		return missing
+	})
+}
+
+// queueAt returns the number of requests that wait at a candidate.
+func queueAt(c *Candidate) int {
+	if c.Peer {
+		return c.Queued
+	}
+	return c.Pending.Or(0)
+}
+
+// queueRange returns the lengths of the shortest and the longest queue of the available candidates.
+func queueRange(cs []Candidate) (shortest, longest int) {
+	first := true
+	for i := range cs {
+		if !cs[i].Available {
+			continue
+		}
+		n := queueAt(&cs[i])
+		if first {
+			shortest, longest, first = n, n, false
+		}
+		shortest, longest = min(shortest, n), max(longest, n)
+	}
+	return shortest, longest
+}
