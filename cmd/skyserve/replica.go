@@ -130,15 +130,6 @@ func newReplicaRemoveCmd(o *replicaOptions) *cobra.Command {
 // addForce adds --force to a command that takes replicas from the service.
 func (o *replicaOptions) addForce(cmd *cobra.Command) {
 	cmd.Flags().BoolVar(&o.force, "force", false, "allow it for the last ready replica of a model")
-	run := cmd.RunE
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		if !o.undo {
-			if err := o.guardReplicas(cmd.Context(), guard{o.force, cmd.InOrStdin(), cmd.ErrOrStderr()}, args); err != nil {
-				return err
-			}
-		}
-		return run(cmd, args)
-	}
 }
 
 // addYes adds --yes to a command that can change the bill.
@@ -155,6 +146,14 @@ func (o *replicaOptions) verb(cmd *cobra.Command, on func(id string) decision) *
 	cmd.ValidArgsFunction = completeIDs(&o.service)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		return o.applyDecision(cmd, func(ctx context.Context, s *scaling) error {
+			asked := false // once for all replicas of the command
+			s.BeforeTaking = func(ctx context.Context) error {
+				if asked {
+					return nil
+				}
+				asked = true
+				return o.guardReplicas(ctx, guard{o.force, cmd.InOrStdin(), cmd.ErrOrStderr()}, args)
+			}
 			for i, id := range args {
 				if err := on(id)(ctx, s); err != nil {
 					if rest := args[i+1:]; len(rest) > 0 && ctx.Err() == nil {

@@ -41,6 +41,10 @@ type patient struct{ m *testing.M }
 
 func (p patient) Run() int {
 	const atOnce = 6
+	// Tests in this process must not read the configuration file of whoever runs them.
+	if err := os.Setenv(envXDGConfigHome, "/nonexistent"); err != nil {
+		panic(err)
+	}
 	flag.Parse()
 	stated := false
 	flag.Visit(func(f *flag.Flag) { stated = stated || f.Name == "test.parallel" })

@@ -155,7 +155,7 @@ func TestObserveUsesNewestModelCounts(t *testing.T) {
 	for i, r := range o.Snapshot.Regions {
 		got[string(r.Name)] = fmt.Sprint(r.Models, balancerReportAge(o.Snapshot.Regions[i]) < maxReportAge)
 	}
-	want := map[string]string{"local/asia": "[{chat-small 3 4 0 0 <nil> false}] true", "local/eu": "[] true", "local/sa": "[] false", "local/us": "[{chat-small 1 4 0 0 <nil> false}] true"}
+	want := map[string]string{"local/asia": "[{chat-small 3 4 0 0 <nil> <nil> false}] true", "local/eu": "[] true", "local/sa": "[] false", "local/us": "[{chat-small 1 4 0 0 <nil> <nil> false}] true"}
 	if !maps.Equal(got, want) {
 		t.Errorf("got %v, want %v", got, want)
 	}

@@ -30,6 +30,9 @@ type ReplicaScaling struct {
 	Use func(ctx context.Context, p *Plan, idle, fresh map[string]bool) error
 	// Progress is called for launched and removed machines; may be nil.
 	Progress provision.ProgressFunc
+	// BeforeTaking is called before an allowed change that takes one replica that an operator selects from
+	// the service; an error ends the change. It may be nil.
+	BeforeTaking func(ctx context.Context) error
 	// Drained is called for drained replicas that stay; may be nil.
 	Drained func(id string)
 	// Changed is true once a change has been made.
@@ -177,7 +180,7 @@ func (s *ReplicaScaling) PlanAddition(ctx context.Context, g cloud.ReplicaGroup,
 	return Wanted{Counts: map[cloud.ReplicaGroup]provision.ClassCounts{g: counts}}, nil
 }
 
-// PlanRemoval returns the plan of removing one replica, which Remove applies.
+// PlanRemoval returns the plan of removing one replica, which Remove applies. It calls BeforeTaking.
 func (s *ReplicaScaling) PlanRemoval(ctx context.Context, id string) (*Plan, error) {
 	if isAttached(s.Spec, id) {
 		return nil, fmt.Errorf("%s: %w", id, ErrNotManaged)
@@ -187,6 +190,9 @@ func (s *ReplicaScaling) PlanRemoval(ctx context.Context, id string) (*Plan, err
 		return nil, err
 	}
 	if err := s.checkRemovable(have, id); err != nil {
+		return nil, err
+	}
+	if err := s.confirmTaking(ctx); err != nil {
 		return nil, err
 	}
 	removed := slices.DeleteFunc(slices.Clone(have), func(o provision.Object) bool { return o.ID != id || o.Kind != provision.KindReplica })
@@ -208,10 +214,22 @@ func (s *ReplicaScaling) Remove(ctx context.Context, p *Plan, id string) error {
 
 // Drain drains a replica, or resumes it.
 func (s *ReplicaScaling) Drain(ctx context.Context, id string, drained bool) error {
-	if err := s.checkStorable(ctx, id); err != nil {
+	err := s.checkStorable(ctx, id)
+	if err == nil && drained {
+		err = s.confirmTaking(ctx)
+	}
+	if err != nil {
 		return err
 	}
 	return s.applyDecisions(ctx, s.Decided.WithDrained(id, drained))
+}
+
+// confirmTaking calls BeforeTaking.
+func (s *ReplicaScaling) confirmTaking(ctx context.Context) error {
+	if s.BeforeTaking == nil {
+		return nil
+	}
+	return s.BeforeTaking(ctx)
 }
 
 // Donate donates a replica. A machine of a static region stays donated, any other is
@@ -225,6 +243,9 @@ func (s *ReplicaScaling) Donate(ctx context.Context, id string) error {
 		return err
 	}
 	if err := s.checkRemovable(have, id); err != nil {
+		return err
+	}
+	if err := s.confirmTaking(ctx); err != nil {
 		return err
 	}
 	return s.applyDecisions(ctx, s.withDonated(s.Decided, id))

@@ -52,7 +52,7 @@ func TestSageReportAddsUp(t *testing.T) {
 	p := sagePlan(t, "sage-day", plan.StrategyNames()...)
 	p.Seeds = 2
 	r := runSage(t, p)
-	if len(r.Rows) != 10 || len(r.Summary) != 5 {
+	if n := len(p.Strategies); len(r.Rows) != 2*n || len(r.Summary) != n {
 		t.Fatalf("%d rows, %d in the summary", len(r.Rows), len(r.Summary))
 	}
 	for _, row := range r.Rows {
