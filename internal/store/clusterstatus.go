@@ -88,15 +88,26 @@ func (c ClusterStatus) Why() string {
 		problems = append(problems, c.Problem)
 	}
 	if len(c.WithoutQuorum) > 0 {
-		problems = append(problems, "no majority for "+strings.Join(c.WithoutQuorum, ", "))
+		problems = append(problems, "no majority for "+streamsText(c.WithoutQuorum))
 	}
 	if len(c.Unreplicated) > 0 {
-		problems = append(problems, "fewer than three copies of "+strings.Join(c.Unreplicated, ", "))
+		problems = append(problems, "fewer than three copies of "+streamsText(c.Unreplicated))
+	}
+	if !c.Open && len(problems) == 0 {
+		problems = append(problems, "the cluster is starting")
 	}
 	if len(problems) == 0 {
-		problems = append(problems, fmt.Sprintf("%d of %d members", c.online(), Replicas))
+		problems = append(problems, fmt.Sprintf("%d of %d members respond", c.online(), Replicas))
 	}
 	return strings.Join(problems, "; ")
+}
+
+// streamsText names a stream, or counts several: the text is part of a line.
+func streamsText(names []string) string {
+	if len(names) == 1 {
+		return names[0]
+	}
+	return fmt.Sprintf("%d streams", len(names))
 }
 
 // online counts the members that respond.
