@@ -77,6 +77,100 @@ func TestRandomVariationDoesNotChangePace(t *testing.T) {
 	}
 }
 
+// Two replicas of the same speed. One of them computes other prompts while it streams, so its tokens
+// arrive more slowly, and prompts of the same step arrive together. Both have the same pace.
+func TestPromptsComputedMeanwhileDoNotChangePace(t *testing.T) {
+	b := start(DefaultConfig(policy.NewCost()), 2)
+	const tokens, prompt = 20, 3000
+	now := time.Second
+	send := func(r, i int) string {
+		id := fmt.Sprintf("%d-%d", r, i)
+		b.Step(now, idle("r0"))
+		b.Step(now, idle("r1"))
+		b.Step(now, Event{Kind: EventReplicaDraining, Target: fmt.Sprintf("r%d", 1-r)})
+		target := ask(t, b, now, Request{ID: id, PromptTokens: prompt})
+		b.Step(now, Event{Kind: EventReplicaAdded, Replica: &ReplicaInfo{ID: fmt.Sprintf("r%d", 1-r), Model: "m"}})
+		if target != fmt.Sprintf("r%d", r) {
+			t.Fatalf("%s is at %s", id, target)
+		}
+		return id
+	}
+	first := func(ids ...string) {
+		now += time.Duration(len(ids)) * policy.NominalPrefill(prompt)
+		for _, id := range ids {
+			b.Step(now, Event{Kind: EventFirstToken, ID: id})
+		}
+	}
+	finish := func(id string) {
+		b.Step(now, Event{Kind: EventFinished, ID: id, Outcome: &Outcome{OutputTokens: policy.Known(tokens)}})
+	}
+	step := policy.NominalStep(1, prompt+tokens/2)
+	for i := range 40 {
+		alone := send(0, i)
+		first(alone)
+		now += (tokens - 1) * step
+		finish(alone)
+
+		slowed, same, other := send(1, 3*i), send(1, 3*i+1), send(1, 3*i+2)
+		first(slowed, same)
+		now += (tokens - 1) / 2 * step
+		first(other)
+		now += tokens / 2 * step
+		finish(slowed)
+		finish(same)
+		now += tokens / 2 * step
+		finish(other)
+		b.Step(now, Event{Kind: EventTick})
+	}
+	got := b.Snapshot(now).Replicas
+	if got[0].Pace != got[1].Pace || got[0].Pace < 0.9 || got[0].Pace > 1.1 {
+		t.Errorf("paces %.2f and %.2f, want 1", got[0].Pace, got[1].Pace)
+	}
+}
+
+// spy records the facts about peers that a policy receives.
+type spy struct {
+	policy.Policy
+	peers []policy.Candidate
+}
+
+func (s *spy) Choose(f *policy.Facts) policy.Choice {
+	s.peers = s.peers[:0]
+	for _, c := range f.Candidates {
+		if c.Peer {
+			s.peers = append(s.peers, c)
+		}
+	}
+	return s.Policy.Choose(f)
+}
+
+// A balancer reports the prompts that its least loaded replica still has to compute. Its peers add what
+// they sent since. Requests that the peer's replicas can start do not have to wait.
+func TestPromptsAtPeersCount(t *testing.T) {
+	there := start(DefaultConfig(policy.NewCost()), 2)
+	for i, tokens := range []int{3000, 2000, 1000} {
+		ask(t, there, 0, Request{ID: fmt.Sprint(i), PromptTokens: tokens})
+	}
+	loads := there.ModelLoads(0)
+	if len(loads) != 1 || loads[0].Prefilling != 3000 {
+		t.Fatalf("reports %+v, want 3,000 of 6,000 tokens at each of two replicas", loads)
+	}
+	loads[0].Residence = 6 * time.Second
+	seen := &spy{Policy: policy.NewCost()}
+	here := start(DefaultConfig(seen), 0)
+	here.Step(0, Event{Kind: EventPeerAdded, Peer: &PeerInfo{ID: "eu"}})
+	here.Step(0, Event{Kind: EventPeerReport, Target: "eu", PeerReport: &PeerReport{Models: loads}})
+	for i, want := range []struct {
+		prefilling int
+		wait       time.Duration
+	}{{3000, 0}, {4000, 0}, {5000, 0}, {6000, 2 * time.Second}} {
+		here.Step(0, Event{Kind: EventArrived, Request: &Request{ID: fmt.Sprint(i), Model: "m", PromptTokens: 2000}})
+		if c := seen.peers[0]; c.Prefilling != want.prefilling || c.Wait != want.wait {
+			t.Errorf("after %d requests: %d tokens and a wait of %v, want %d and %v", i, c.Prefilling, c.Wait, want.prefilling, want.wait)
+		}
+	}
+}
+
 // An answer in one piece, and a clock jump, are not measurements of a replica's speed.
 func TestUnstreamedAnswerDoesNotChangePace(t *testing.T) {
 	b := start(DefaultConfig(policy.NewCost()), 1)

@@ -14,6 +14,7 @@ const hitWeight = 0.01
 func (r *request) recordFirstToken(now time.Duration) {
 	r.firstTokenAt = now
 	r.firstTokenOutstanding, r.firstTokenContext = r.target.outstanding, r.target.work.context()
+	r.firstTokenBatch = r.target.prefilled.batch
 }
 
 // learnFromFirstToken updates the learned limit of r's target, if it is in use.
@@ -47,8 +48,8 @@ func (b *Balancer) learnFromEnd(now time.Duration, t *target, r *request, out *O
 	}
 	// The approximate load halfway through the answer.
 	n, context := (r.firstTokenOutstanding+t.outstanding+1)/2, (r.firstTokenContext+t.work.context())/2
-	step := streamed.Seconds() / float64(out.OutputTokens.Value-1)
-	t.pace.LearnStep(step, policy.NominalStep(n, context))
+	steps := time.Duration(out.OutputTokens.Value-1) * policy.NominalStep(n, context)
+	t.pace.LearnStream(streamed, steps+policy.NominalPrefill(t.prefilled.since(r.firstTokenBatch)))
 }
 
 // updatePaces sets the pace of every replica to that of its hardware. It assumes that a replica without

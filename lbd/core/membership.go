@@ -300,6 +300,9 @@ func (b *Balancer) ModelLoads(now time.Duration) []ModelLoad {
 		l.Failed += t.failedLoad.count
 		l.Context += t.context()
 		if t.live(now, &b.cfg) && !t.draining {
+			if l.Replicas == 0 || t.work.prefillTokens < l.Prefilling {
+				l.Prefilling = t.work.prefillTokens
+			}
 			l.Replicas++
 		}
 		if t.replicaAvailable(now, &b.cfg) {

@@ -49,6 +49,7 @@ type target struct {
 	starts       starts     // replica only
 	tokens       int64      // generated, from progress events
 	work         work
+	prefilled    prefilled  // replica only
 	failedLoad   failedLoad // replica only
 	rankState
 

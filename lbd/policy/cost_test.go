@@ -149,10 +149,43 @@ func TestScalingEveryTimeKeepsTheChoice(t *testing.T) {
 		}
 		return NewCost().Choose(long(400, cs)).Index
 	}
-	for _, pace := range []float64{0.05, 0.5, 2, 20} {
-		if at(pace) != at(1) {
-			t.Errorf("at pace %v replica %d, at 1 replica %d", pace, at(pace), at(1))
+	// A request leaves its region at the same load, if round trips scale too.
+	leavesAt := func(pace float64) int {
+		for load := range 1000 {
+			cs := append(fleet(1), Candidate{ID: "eu", Peer: true, Live: true, Available: true, Replicas: 1, RTT: time.Duration(pace * float64(100*time.Millisecond))})
+			cs[0].Pace, cs[1].Pace, cs[0].Outstanding = pace, pace, load
+			if NewCost().Choose(long(400, cs)).Index == 1 {
+				return load
+			}
 		}
+		return 1000
+	}
+	for _, pace := range []float64{0.05, 0.5, 2, 20} {
+		if at(pace) != at(1) || leavesAt(pace) != leavesAt(1) {
+			t.Errorf("at pace %v replica %d, and another region from %d requests; at 1 replica %d and %d", pace, at(pace), leavesAt(pace), at(1), leavesAt(1))
+		}
+	}
+}
+
+// Complaint: code completion, with long prompts and answers of a few tokens, waits for the prompts of
+// busy replicas while those of another region are idle.
+func TestCostSpreadsShortAnswersToLongPrompts(t *testing.T) {
+	choose := func(answer float64, remote int) int {
+		cs := append(fleet(1), Candidate{ID: "eu", Peer: true, Live: true, Available: true, Replicas: 4, RTT: 100 * time.Millisecond, Prefilling: remote})
+		cs[0].Outstanding, cs[0].Prefilling = 1, 1000
+		f := long(1000, cs)
+		f.AnswerTokens = answer
+		return NewCost().Choose(f).Index
+	}
+	if got := choose(10, 0); got != 1 {
+		t.Errorf("chose %d, want the idle region", got)
+	}
+	if got := choose(10, 2000); got != 0 {
+		t.Errorf("with more prompts waiting there, chose %d", got)
+	}
+	// A long answer, and those that follow it in its session, keep the shorter way.
+	if got := choose(1000, 0); got != 0 {
+		t.Errorf("for a long answer, chose %d", got)
 	}
 }
 
