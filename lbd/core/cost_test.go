@@ -171,6 +171,31 @@ func TestPromptsAtPeersCount(t *testing.T) {
 	}
 }
 
+// Complaint: the only replicas are on the other side of the world, and requests are rejected after
+// max_wait: a report is older on arrival than reports may be. What counts is that reports keep arriving.
+func TestDistantPeerIsUsed(t *testing.T) {
+	cfg := DefaultConfig(policy.NewCost())
+	cfg.ProbeInterval = 50 * time.Millisecond
+	b := start(cfg, 0)
+	b.Step(0, Event{Kind: EventPeerAdded, Peer: &PeerInfo{ID: "eu"}})
+	report := Event{Kind: EventPeerReport, Target: "eu", PeerReport: &PeerReport{Age: 600 * time.Millisecond, RTT: 1200 * time.Millisecond, Models: []ModelLoad{{Model: "m", Replicas: 1, Available: 1}}}}
+	b.Step(time.Second, report)
+	forwarded := func(now time.Duration, id string) bool {
+		for _, a := range b.Step(now, Event{Kind: EventArrived, Request: &Request{ID: id, Model: "m", PromptTokens: 100}}) {
+			if a.Kind == ActionForward && a.ID == id {
+				return true
+			}
+		}
+		return false
+	}
+	if !forwarded(1040*time.Millisecond, "a") {
+		t.Error("not forwarded to the peer that reported 40 ms ago")
+	}
+	if forwarded(1150*time.Millisecond, "b") {
+		t.Error("forwarded to a peer that missed three reports")
+	}
+}
+
 // An answer in one piece, and a clock jump, are not measurements of a replica's speed.
 func TestUnstreamedAnswerDoesNotChangePace(t *testing.T) {
 	b := start(DefaultConfig(policy.NewCost()), 1)
