@@ -2,6 +2,7 @@ package core
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"testing"
 	"time"
@@ -167,6 +168,33 @@ func TestPromptsAtPeersCount(t *testing.T) {
 		here.Step(0, Event{Kind: EventArrived, Request: &Request{ID: fmt.Sprint(i), Model: "m", PromptTokens: 2000}})
 		if c := seen.peers[0]; c.Prefilling != want.prefilling || c.Wait != want.wait {
 			t.Errorf("after %d requests: %d tokens and a wait of %v, want %d and %v", i, c.Prefilling, c.Wait, want.prefilling, want.wait)
+		}
+	}
+}
+
+// The share of computed tokens that were evicted before follows from what engines report about the
+// prompts that they should have cached.
+func TestEvictedPromptsAreMeasured(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		cached []int // tokens of 100, of the same prompt again and again
+		want   float64
+	}{
+		{"nothing served", nil, 0},
+		{"a new prompt", []int{0}, 0},
+		{"found again", []int{0, 100, 100}, 0},
+		{"more than expected", []int{100}, 0},
+		{"always evicted", []int{0, 0, 0, 0}, 0.0297},
+	} {
+		b := start(DefaultConfig(policy.NewCost()), 1)
+		for i, cached := range c.cached {
+			id := fmt.Sprint(i)
+			b.Step(0, idle("r0"))
+			ask(t, b, 0, Request{ID: id, Prompt: letters("abcd"), PromptTokens: 100})
+			b.Step(0, Event{Kind: EventFinished, ID: id, Outcome: &Outcome{CachedTokens: policy.Known(cached)}})
+		}
+		if got := b.queue("m").evictions.displaced(); math.Abs(got-c.want) > 1e-4 {
+			t.Errorf("%s: %.4f, want %.4f", c.name, got, c.want)
 		}
 	}
 }

@@ -41,6 +41,9 @@ func (b *Balancer) learnFromEnd(now time.Duration, t *target, r *request, out *O
 	if out.CachedTokens.Known {
 		b.hitRate.Add(min(1, float64(max(0, out.CachedTokens.Value))/float64(max(1, r.promptLength()))), hitWeight)
 	}
+	if !t.peer { // which has several caches
+		b.queue(r.Model).evictions.addPrompt(r, out)
+	}
 	t.learnResidence(now-r.sentAt, r, out.OutputTokens.Or(0))
 	streamed := now - r.firstTokenAt
 	if t.peer || !out.OutputTokens.Known || r.firstTokenAt == 0 || !pace.Informative(out.OutputTokens.Value, streamed, now-r.sentAt) {

@@ -36,6 +36,9 @@ type CostConstants struct {
 	// OvertakenMatch is the weight of a match whose text was sent to another replica
 	// later.
 	OvertakenMatch float64
+	// MaxDisplaced bounds Facts.Displaced: a higher one keeps more prefixes, but more requests wait for
+	// their replicas.
+	MaxDisplaced float64
 	// PeerMargin is the part of a request's own time at an idle replica by which a peer must be cheaper
 	// than every replica.
 	PeerMargin float64
@@ -69,6 +72,7 @@ func DefaultCostConstants() CostConstants {
 		MemoryThreshold: 0.6,
 		Occupancy:       6,
 		OvertakenMatch:  0.3,
+		MaxDisplaced:    0.3,
 		PeerMargin:      0.09, // every following turn of the conversation has the round trip too
 
 		AdmitSeconds:     0.15,
@@ -192,6 +196,8 @@ type costTerms struct {
 	decode           float64 // base duration of all those steps together, in seconds
 	slowdown         float64
 	queuedPerReplica float64 // waiting requests per replica
+	// displacement is how many tokens are computed because of one that is not cached, with that one.
+	displacement float64
 }
 
 func (p *Cost) terms(f *Facts) costTerms {
@@ -202,6 +208,7 @@ func (p *Cost) terms(f *Facts) costTerms {
 	if f.MaxTokens > 0 {
 		t.steps = min(t.steps, float64(f.MaxTokens))
 	}
+	t.displacement = 1 / (1 - min(f.Displaced, p.constants.MaxDisplaced))
 	t.decode = t.steps * p.constants.DecodeBase
 	t.queuedPerReplica = float64(max(0, f.Queued-1)) / float64(max(1, firstPeer(f.Candidates)))
 	t.addedDecode = t.steps * (p.constants.DecodePerRequest + p.constants.DecodePerToken*t.tokens)
@@ -215,7 +222,7 @@ func (p *Cost) terms(f *Facts) costTerms {
 func (p *Cost) cost(t *costTerms, c *Candidate) float64 {
 	pace := c.pace()
 	uncached := t.tokens - t.perByte*p.match(c)
-	prefill := uncached / p.constants.Prefill
+	prefill := uncached / p.constants.Prefill * t.displacement
 	ahead := p.constants.PrefillQueue * float64(c.Prefilling) / p.constants.Prefill
 	n := float64(requestsAt(c))
 	if c.Peer {

@@ -208,3 +208,23 @@ func TestCostIgnoresTransientPending(t *testing.T) {
 		t.Errorf("memory full: %+v", got)
 	}
 }
+
+// If engines compute again what they evicted, a request stays longer with the replica that has its
+// prefix: each other one would evict the prefix of another request for it.
+func TestCostKeepsPrefixesIfCachesAreFull(t *testing.T) {
+	leavesAt := func(displaced float64) int {
+		for load := range 1000 {
+			cs := fleet(2)
+			cs[0].Outstanding, cs[0].Match = load, 4*1800
+			f := long(2000, cs)
+			f.Displaced = displaced
+			if NewCost().Choose(f).Index != 0 {
+				return load
+			}
+		}
+		return 1000
+	}
+	if none, some, all := leavesAt(0), leavesAt(0.2), leavesAt(1); none >= some || some > all || all > 2*none {
+		t.Errorf("leaves at %d, %d and %d outstanding requests", none, some, all)
+	}
+}

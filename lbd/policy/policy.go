@@ -136,7 +136,10 @@ type Facts struct {
 	AnswerTokens float64       // mean length of the model's answers; 0 = none has ended
 	Waited       time.Duration // since it arrived, or since its stream broke; includes failed attempts
 	Queued       int           // requests that wait for the model, including this one, without parked ones
-	Candidates   []Candidate
+	// Displaced is the share of the prompt tokens computed by the model's engines that they had computed
+	// before and evicted, 0..1. If it is high, whatever is computed evicts what other requests need.
+	Displaced  float64
+	Candidates []Candidate
 }
 
 // Wait is the index of a choice that leaves the request in the queue.
