@@ -46,6 +46,7 @@ type request struct {
 	firstTokenAt          time.Duration
 	firstTokenOutstanding int
 	firstTokenContext     int
+	firstTokenBatch       *prefillBatch
 	prefilled             bool // a first token arrived from that target
 	firstTokenCounted     bool // its first token is included in the model's count
 }
@@ -122,7 +123,7 @@ func (b *Balancer) Step(now time.Duration, ev Event) []Action {
 			r.target.confirm(r)
 			r.target.starts.addFirstToken(now, r, &b.cfg)
 			b.learnFromFirstToken(now, r)
-			r.target.work.endPrefill(r)
+			r.recordPrefill(now)
 			b.markStreaming(r)
 			r.recordFirstToken(now)
 			b.queue(r.Model).countFirstToken(now, r)

@@ -2,6 +2,7 @@ package core
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"testing"
 	"time"
@@ -74,6 +75,152 @@ func TestRandomVariationDoesNotChangePace(t *testing.T) {
 		if n != 10 {
 			t.Errorf("%s got %d of 30", r, n)
 		}
+	}
+}
+
+// Two replicas of the same speed. One of them computes other prompts while it streams, so its tokens
+// arrive more slowly, and prompts of the same step arrive together. Both have the same pace.
+func TestPromptsComputedMeanwhileDoNotChangePace(t *testing.T) {
+	b := start(DefaultConfig(policy.NewCost()), 2)
+	const tokens, prompt = 20, 3000
+	now := time.Second
+	send := func(r, i int) string {
+		id := fmt.Sprintf("%d-%d", r, i)
+		b.Step(now, idle("r0"))
+		b.Step(now, idle("r1"))
+		b.Step(now, Event{Kind: EventReplicaDraining, Target: fmt.Sprintf("r%d", 1-r)})
+		target := ask(t, b, now, Request{ID: id, PromptTokens: prompt})
+		b.Step(now, Event{Kind: EventReplicaAdded, Replica: &ReplicaInfo{ID: fmt.Sprintf("r%d", 1-r), Model: "m"}})
+		if target != fmt.Sprintf("r%d", r) {
+			t.Fatalf("%s is at %s", id, target)
+		}
+		return id
+	}
+	first := func(ids ...string) {
+		now += time.Duration(len(ids)) * policy.NominalPrefill(prompt)
+		for _, id := range ids {
+			b.Step(now, Event{Kind: EventFirstToken, ID: id})
+		}
+	}
+	finish := func(id string) {
+		b.Step(now, Event{Kind: EventFinished, ID: id, Outcome: &Outcome{OutputTokens: policy.Known(tokens)}})
+	}
+	step := policy.NominalStep(1, prompt+tokens/2)
+	for i := range 40 {
+		alone := send(0, i)
+		first(alone)
+		now += (tokens - 1) * step
+		finish(alone)
+
+		slowed, same, other := send(1, 3*i), send(1, 3*i+1), send(1, 3*i+2)
+		first(slowed, same)
+		now += (tokens - 1) / 2 * step
+		first(other)
+		now += tokens / 2 * step
+		finish(slowed)
+		finish(same)
+		now += tokens / 2 * step
+		finish(other)
+		b.Step(now, Event{Kind: EventTick})
+	}
+	got := b.Snapshot(now).Replicas
+	if got[0].Pace != got[1].Pace || got[0].Pace < 0.9 || got[0].Pace > 1.1 {
+		t.Errorf("paces %.2f and %.2f, want 1", got[0].Pace, got[1].Pace)
+	}
+}
+
+// spy records the facts about peers that a policy receives.
+type spy struct {
+	policy.Policy
+	peers []policy.Candidate
+}
+
+func (s *spy) Choose(f *policy.Facts) policy.Choice {
+	s.peers = s.peers[:0]
+	for _, c := range f.Candidates {
+		if c.Peer {
+			s.peers = append(s.peers, c)
+		}
+	}
+	return s.Policy.Choose(f)
+}
+
+// A balancer reports the prompts that its least loaded replica still has to compute. Its peers add what
+// they sent since. Requests that the peer's replicas can start do not have to wait.
+func TestPromptsAtPeersCount(t *testing.T) {
+	there := start(DefaultConfig(policy.NewCost()), 2)
+	for i, tokens := range []int{3000, 2000, 1000} {
+		ask(t, there, 0, Request{ID: fmt.Sprint(i), PromptTokens: tokens})
+	}
+	loads := there.ModelLoads(0)
+	if len(loads) != 1 || loads[0].Prefilling != 3000 {
+		t.Fatalf("reports %+v, want 3,000 of 6,000 tokens at each of two replicas", loads)
+	}
+	loads[0].Residence = 6 * time.Second
+	seen := &spy{Policy: policy.NewCost()}
+	here := start(DefaultConfig(seen), 0)
+	here.Step(0, Event{Kind: EventPeerAdded, Peer: &PeerInfo{ID: "eu"}})
+	here.Step(0, Event{Kind: EventPeerReport, Target: "eu", PeerReport: &PeerReport{Models: loads}})
+	for i, want := range []struct {
+		prefilling int
+		wait       time.Duration
+	}{{3000, 0}, {4000, 0}, {5000, 0}, {6000, 2 * time.Second}} {
+		here.Step(0, Event{Kind: EventArrived, Request: &Request{ID: fmt.Sprint(i), Model: "m", PromptTokens: 2000}})
+		if c := seen.peers[0]; c.Prefilling != want.prefilling || c.Wait != want.wait {
+			t.Errorf("after %d requests: %d tokens and a wait of %v, want %d and %v", i, c.Prefilling, c.Wait, want.prefilling, want.wait)
+		}
+	}
+}
+
+// The share of computed tokens that were evicted before follows from what engines report about the
+// prompts that they should have cached.
+func TestEvictedPromptsAreMeasured(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		cached []int // tokens of 100, of the same prompt again and again
+		want   float64
+	}{
+		{"nothing served", nil, 0},
+		{"a new prompt", []int{0}, 0},
+		{"found again", []int{0, 100, 100}, 0},
+		{"more than expected", []int{100}, 0},
+		{"always evicted", []int{0, 0, 0, 0}, 0.0297},
+	} {
+		b := start(DefaultConfig(policy.NewCost()), 1)
+		for i, cached := range c.cached {
+			id := fmt.Sprint(i)
+			b.Step(0, idle("r0"))
+			ask(t, b, 0, Request{ID: id, Prompt: letters("abcd"), PromptTokens: 100})
+			b.Step(0, Event{Kind: EventFinished, ID: id, Outcome: &Outcome{CachedTokens: policy.Known(cached)}})
+		}
+		if got := b.queue("m").evictions.displaced(); math.Abs(got-c.want) > 1e-4 {
+			t.Errorf("%s: %.4f, want %.4f", c.name, got, c.want)
+		}
+	}
+}
+
+// Complaint: the only replicas are on the other side of the world, and requests are rejected after
+// max_wait: a report is older on arrival than reports may be. What counts is that reports keep arriving.
+func TestDistantPeerIsUsed(t *testing.T) {
+	cfg := DefaultConfig(policy.NewCost())
+	cfg.ProbeInterval = 50 * time.Millisecond
+	b := start(cfg, 0)
+	b.Step(0, Event{Kind: EventPeerAdded, Peer: &PeerInfo{ID: "eu"}})
+	report := Event{Kind: EventPeerReport, Target: "eu", PeerReport: &PeerReport{Age: 600 * time.Millisecond, RTT: 1200 * time.Millisecond, Models: []ModelLoad{{Model: "m", Replicas: 1, Available: 1}}}}
+	b.Step(time.Second, report)
+	forwarded := func(now time.Duration, id string) bool {
+		for _, a := range b.Step(now, Event{Kind: EventArrived, Request: &Request{ID: id, Model: "m", PromptTokens: 100}}) {
+			if a.Kind == ActionForward && a.ID == id {
+				return true
+			}
+		}
+		return false
+	}
+	if !forwarded(1040*time.Millisecond, "a") {
+		t.Error("not forwarded to the peer that reported 40 ms ago")
+	}
+	if forwarded(1150*time.Millisecond, "b") {
+		t.Error("forwarded to a peer that missed three reports")
 	}
 }
 

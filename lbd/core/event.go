@@ -211,6 +211,9 @@ type ModelLoad struct {
 	Failed      int `json:"-"`
 	// Context is the number of tokens that the outstanding requests attend to.
 	Context int `json:"context_tokens"`
+	// Prefilling is the number of uncached prompt tokens still to be computed at the live replica with
+	// the fewest.
+	Prefilling int `json:"prefilling_tokens,omitempty"`
 	// KV is the KV utilisation, 0..1: the mean over the live replicas that report it.
 	KV policy.Maybe[float64] `json:"kv,omitzero"`
 	// Wait is the time for which a request without known prefix would be queued there now;

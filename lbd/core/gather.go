@@ -57,8 +57,20 @@ func (b *Balancer) describeTarget(now time.Duration, q *queue, t *target, c *pol
 	}
 	l := t.modelLoad(q.model)
 	c.Available, c.RTT, c.Queued = b.peerEligible(now, t, l, q.Len()), t.rtt, t.queuedAt(l)
-	c.KV, c.Replicas, c.Wait, c.Residence = l.KV, l.Replicas, l.Wait, l.Residence
+	c.KV, c.Replicas, c.Residence = l.KV, l.Replicas, l.Residence
+	// HoldTime counts one request more than its first argument.
+	c.Wait = l.Wait + policy.HoldTime(max(0, len(t.unconfirmed)-l.Available)-1, l.Outstanding, l.Residence)
+	c.Prefilling = l.Prefilling + t.unconfirmedPrefill()/max(1, l.Replicas)
 	c.Pace, c.PeerOutstanding, c.Context = b.peerPace(l), l.Outstanding, l.Context
+}
+
+// unconfirmedPrefill returns the number of uncached prompt tokens of the unconfirmed requests at t.
+func (t *target) unconfirmedPrefill() int {
+	sum := 0
+	for _, r := range t.unconfirmed {
+		sum += r.uncached
+	}
+	return sum
 }
 
 // fillMatches sets the candidates' prefix matches for r's prompt and their cache sizes, and clears

@@ -43,8 +43,8 @@ func absurd() []ProbeReport {
 
 func absurdLoads() []ModelLoad {
 	return []ModelLoad{
-		{Model: "m", Replicas: -1, Available: -1, Queued: -7, Outstanding: -9, Context: -1, KV: policy.Known(math.NaN()), Wait: -time.Hour, Residence: -time.Hour, Pace: math.Inf(-1)},
-		{Model: "m", Replicas: 1, Available: 1, Outstanding: math.MaxInt, Context: math.MaxInt, KV: policy.Known(math.Inf(1)), Wait: math.MaxInt64, Residence: math.MaxInt64, Pace: math.NaN()},
+		{Model: "m", Replicas: -1, Available: -1, Queued: -7, Outstanding: -9, Context: -1, Prefilling: -1, KV: policy.Known(math.NaN()), Wait: -time.Hour, Residence: -time.Hour, Pace: math.Inf(-1)},
+		{Model: "m", Replicas: 1, Available: 1, Outstanding: math.MaxInt, Context: math.MaxInt, Prefilling: math.MaxInt, KV: policy.Known(math.Inf(1)), Wait: math.MaxInt64, Residence: math.MaxInt64, Pace: math.NaN()},
 		{Model: "m", Replicas: math.MaxInt, Available: math.MaxInt, Queued: math.MaxInt, Pace: math.MaxFloat64},
 	}
 }

@@ -329,7 +329,7 @@ func (b *Balancer) resolveFailures(now time.Duration) {
 func (b *Balancer) resolveFailuresOf(now time.Duration, t *target) {
 	switch {
 	case len(t.openFailures) == 0:
-	case !t.ready || t.age(now) >= time.Duration(b.cfg.LostIntervals)*b.cfg.ProbeInterval:
+	case !t.ready || t.silence(now) >= time.Duration(b.cfg.LostIntervals)*b.cfg.ProbeInterval:
 		b.countDeath(now, t)
 	case !t.stale(now, &b.cfg):
 		n := 0

@@ -14,6 +14,7 @@ const hitWeight = 0.01
 func (r *request) recordFirstToken(now time.Duration) {
 	r.firstTokenAt = now
 	r.firstTokenOutstanding, r.firstTokenContext = r.target.outstanding, r.target.work.context()
+	r.firstTokenBatch = r.target.prefilled.batch
 }
 
 // learnFromFirstToken updates the learned limit of r's target, if it is in use.
@@ -40,6 +41,9 @@ func (b *Balancer) learnFromEnd(now time.Duration, t *target, r *request, out *O
 	if out.CachedTokens.Known {
 		b.hitRate.Add(min(1, float64(max(0, out.CachedTokens.Value))/float64(max(1, r.promptLength()))), hitWeight)
 	}
+	if !t.peer { // which has several caches
+		b.queue(r.Model).evictions.addPrompt(r, out)
+	}
 	t.learnResidence(now-r.sentAt, r, out.OutputTokens.Or(0))
 	streamed := now - r.firstTokenAt
 	if t.peer || !out.OutputTokens.Known || r.firstTokenAt == 0 || !pace.Informative(out.OutputTokens.Value, streamed, now-r.sentAt) {
@@ -47,8 +51,8 @@ func (b *Balancer) learnFromEnd(now time.Duration, t *target, r *request, out *O
 	}
 	// The approximate load halfway through the answer.
 	n, context := (r.firstTokenOutstanding+t.outstanding+1)/2, (r.firstTokenContext+t.work.context())/2
-	step := streamed.Seconds() / float64(out.OutputTokens.Value-1)
-	t.pace.LearnStep(step, policy.NominalStep(n, context))
+	steps := time.Duration(out.OutputTokens.Value-1) * policy.NominalStep(n, context)
+	t.pace.LearnStream(streamed, steps+policy.NominalPrefill(t.prefilled.since(r.firstTokenBatch)))
 }
 
 // updatePaces sets the pace of every replica to that of its hardware. It assumes that a replica without

@@ -135,7 +135,7 @@ func (b *Balancer) handleReplicaReport(now time.Duration, id string, rep *ProbeR
 		t.pendingSince = now
 	}
 	t.starts.addPending(t.outstanding, t.pending.Or(0))
-	t.reportedAt, t.measuredAt = now-sound.Age, now-sound.Age-sound.Lag
+	t.reportedAt, t.transit, t.measuredAt = now-sound.Age, sound.Age, now-sound.Age-sound.Lag
 	t.confirmByReport(now, sound.Age, sound.Lag)
 	if rep.Ready {
 		t.unreachable = false
@@ -166,7 +166,7 @@ func (b *Balancer) handlePeerReport(now time.Duration, id string, rep *PeerRepor
 	}
 	b.receiveKillers(now, rep.Killers)
 	age := max(0, rep.Age)
-	t.reportedAt, t.rtt = now-age, max(0, rep.RTT)
+	t.reportedAt, t.transit, t.rtt = now-age, age, max(0, rep.RTT)
 	t.confirmByReport(now, age, 0)
 	for _, q := range b.queues {
 		q.evaluatedSinceReport = false
@@ -181,7 +181,7 @@ func (b *Balancer) forgetLost(now time.Duration) {
 	lost := time.Duration(b.cfg.LostIntervals) * b.cfg.ProbeInterval
 	for _, ts := range [][]*target{b.replicas, b.peers} {
 		for _, t := range ts {
-			if t.ready && t.age(now) >= lost {
+			if t.ready && t.silence(now) >= lost {
 				t.ready, t.reason = false, "no recent report"
 				b.forgetCache(now, t)
 			} else if !t.peer && !t.reported && t.cacheLost(now, &b.cfg) {
@@ -300,6 +300,9 @@ func (b *Balancer) ModelLoads(now time.Duration) []ModelLoad {
 		l.Failed += t.failedLoad.count
 		l.Context += t.context()
 		if t.live(now, &b.cfg) && !t.draining {
+			if l.Replicas == 0 || t.work.prefillTokens < l.Prefilling {
+				l.Prefilling = t.work.prefillTokens
+			}
 			l.Replicas++
 		}
 		if t.replicaAvailable(now, &b.cfg) {

@@ -172,7 +172,8 @@ func (b *Balancer) chooseTarget(now time.Duration, q *queue, r *request) bool {
 	b.fillMatches(r)
 	b.facts = policy.Facts{
 		ID: r.ID, Now: now, Model: r.Model, Session: r.Session,
-		PromptBytes: r.Prompt.Bytes(), PromptTokens: r.promptLength(), MaxTokens: r.MaxTokens,
+		PromptBytes: r.Prompt.Bytes(), PromptTokens: r.promptLength(),
+		MaxTokens: r.MaxTokens, AnswerTokens: q.answerLengths.mean, Displaced: q.evictions.displaced(),
 		Waited: now - r.Arrived, Queued: q.Len(), Candidates: b.candidates,
 	}
 	choice := b.cfg.Policy.Choose(&b.facts)

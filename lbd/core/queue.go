@@ -16,6 +16,7 @@ type queue struct {
 	releasable    int           // number of deferred requests that may still be released before the next report
 	chargedAt     time.Duration // time of the last charge for outstanding requests
 	answerLengths answerLengths // of the model's finished requests
+	evictions     evictions     // of the prompts of those requests
 	// firstTokens counts the first tokens of IW-F requests of this balancer's clients,
 	// lateFirstTokens those that arrived after the tier's target.
 	firstTokens, lateFirstTokens int64

@@ -26,6 +26,7 @@ type target struct {
 	// unreachable: a connection failed since the last report.
 	unreachable bool
 	reportedAt  time.Duration // when the last report was made
+	transit     time.Duration // the age of the last report when it arrived
 	measuredAt  time.Duration // replica only: when its figures were measured
 	rtt         time.Duration
 
@@ -49,6 +50,7 @@ type target struct {
 	starts       starts     // replica only
 	tokens       int64      // generated, from progress events
 	work         work
+	prefilled    prefilled  // replica only
 	failedLoad   failedLoad // replica only
 	rankState
 
@@ -66,6 +68,10 @@ type target struct {
 // age returns the age of the target's last report.
 func (t *target) age(now time.Duration) time.Duration { return now - t.reportedAt }
 
+// silence returns the time since the target's last report arrived. Unlike age, it does not depend on
+// the distance to the target.
+func (t *target) silence(now time.Duration) time.Duration { return t.age(now) - t.transit }
+
 // figuresAge returns the age of a replica's figures, or of a peer's report.
 func (t *target) figuresAge(now time.Duration) time.Duration {
 	if t.peer {
@@ -77,12 +83,12 @@ func (t *target) figuresAge(now time.Duration) time.Duration {
 // live reports whether the target is usable: it reported ready recently, no connection has failed
 // since, and it is not ejected.
 func (t *target) live(now time.Duration, c *Config) bool {
-	return t.reported && t.ready && !t.unreachable && !t.breaker.Ejected(now) && t.age(now) < time.Duration(c.LostIntervals)*c.ProbeInterval
+	return t.reported && t.ready && !t.unreachable && !t.breaker.Ejected(now) && t.silence(now) < time.Duration(c.LostIntervals)*c.ProbeInterval
 }
 
 // stale reports whether the figures of the target are too old for decisions.
 func (t *target) stale(now time.Duration, c *Config) bool {
-	return t.figuresAge(now) >= time.Duration(c.StaleIntervals)*c.ProbeInterval
+	return t.figuresAge(now)-t.transit >= time.Duration(c.StaleIntervals)*c.ProbeInterval
 }
 
 // replicaAvailable applies the push rule to one replica.

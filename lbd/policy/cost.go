@@ -16,7 +16,8 @@ type CostConstants struct {
 	DecodeBase       float64
 	DecodePerRequest float64
 	DecodePerToken   float64
-	// DecodeSteps is the expected number of steps of an answer, unless its bound is lower.
+	// DecodeSteps is the expected number of steps of an answer before the first one of the model has
+	// ended, unless its bound is lower.
 	DecodeSteps float64
 
 	// Slowdown is the weight of the time by which a request delays the requests already there,
@@ -35,8 +36,11 @@ type CostConstants struct {
 	// OvertakenMatch is the weight of a match whose text was sent to another replica
 	// later.
 	OvertakenMatch float64
-	// PeerMargin is the number of seconds by which a peer must be cheaper than every
-	// replica.
+	// MaxDisplaced bounds Facts.Displaced: a higher one keeps more prefixes, but more requests wait for
+	// their replicas.
+	MaxDisplaced float64
+	// PeerMargin is the part of a request's own time at an idle replica by which a peer must be cheaper
+	// than every replica.
 	PeerMargin float64
 	// AdmitSeconds is the number of seconds until a replica with free memory admits the next
 	// pending request: some steps.
@@ -68,7 +72,8 @@ func DefaultCostConstants() CostConstants {
 		MemoryThreshold: 0.6,
 		Occupancy:       6,
 		OvertakenMatch:  0.3,
-		PeerMargin:      0.75, // every following turn of the conversation has the round trip too
+		MaxDisplaced:    0.3,
+		PeerMargin:      0.09, // every following turn of the conversation has the round trip too
 
 		AdmitSeconds:     0.15,
 		TransientPending: 500 * time.Millisecond,
@@ -191,13 +196,19 @@ type costTerms struct {
 	decode           float64 // base duration of all those steps together, in seconds
 	slowdown         float64
 	queuedPerReplica float64 // waiting requests per replica
+	// displacement is how many tokens are computed because of one that is not cached, with that one.
+	displacement float64
 }
 
 func (p *Cost) terms(f *Facts) costTerms {
 	t := costTerms{tokens: float64(f.PromptTokens), steps: p.constants.DecodeSteps, slowdown: p.slowdownWeight(f)}
+	if f.AnswerTokens > 0 {
+		t.steps = f.AnswerTokens
+	}
 	if f.MaxTokens > 0 {
 		t.steps = min(t.steps, float64(f.MaxTokens))
 	}
+	t.displacement = 1 / (1 - min(f.Displaced, p.constants.MaxDisplaced))
 	t.decode = t.steps * p.constants.DecodeBase
 	t.queuedPerReplica = float64(max(0, f.Queued-1)) / float64(max(1, firstPeer(f.Candidates)))
 	t.addedDecode = t.steps * (p.constants.DecodePerRequest + p.constants.DecodePerToken*t.tokens)
@@ -209,18 +220,23 @@ func (p *Cost) terms(f *Facts) costTerms {
 
 // cost returns the cost of a request at c, in seconds.
 func (p *Cost) cost(t *costTerms, c *Candidate) float64 {
-	pace := c.Pace
-	if pace <= 0 {
-		pace = 1
-	}
+	pace := c.pace()
 	uncached := t.tokens - t.perByte*p.match(c)
-	prefill := uncached / p.constants.Prefill
+	prefill := uncached / p.constants.Prefill * t.displacement
 	ahead := p.constants.PrefillQueue * float64(c.Prefilling) / p.constants.Prefill
 	n := float64(requestsAt(c))
 	if c.Peer {
-		n = float64(c.PeerOutstanding) / float64(max(c.Replicas, 1))
+		n = float64(c.PeerOutstanding+c.Unconfirmed) / float64(max(c.Replicas, 1))
 	}
-	return p.waitSeconds(c) + p.memorySeconds(t, c, uncached) + pace*(ahead+prefill+t.decode+t.slowdown*n*(prefill+t.addedDecode))
+	return p.waitSeconds(t, c) + p.memorySeconds(t, c, uncached) + pace*(ahead+prefill+t.decode+t.slowdown*n*(prefill+t.addedDecode))
+}
+
+// pace returns the candidate's pace, 1 if unknown.
+func (c *Candidate) pace() float64 {
+	if c.Pace <= 0 {
+		return 1
+	}
+	return c.Pace
 }
 
 // match returns how many bytes c has cached, weighted by their reliability.
@@ -251,13 +267,12 @@ func (p *Cost) memorySeconds(t *costTerms, c *Candidate, uncached float64) float
 }
 
 // waitSeconds returns how long a request waits at c before its computation starts. For a peer, it is
-// the sum of the round-trip time, the reported wait (c.Wait), a share of the residence time for each
-// unconfirmed request, and PeerMargin. HoldTime counts one request more than its first argument.
-func (p *Cost) waitSeconds(c *Candidate) float64 {
+// the sum of the round-trip time, the wait there, and PeerMargin.
+func (p *Cost) waitSeconds(t *costTerms, c *Candidate) float64 {
 	wait := inSeconds(c.RTT)
 	switch {
 	case c.Peer:
-		wait += inSeconds(c.Wait+HoldTime(c.Unconfirmed-1, c.PeerOutstanding, c.Residence)) + p.constants.PeerMargin
+		wait += inSeconds(c.Wait) + p.constants.PeerMargin*c.pace()*(t.tokens/p.constants.Prefill+t.decode)
 	case !hasCapacity(c):
 		wait += p.holdSeconds(c)
 	}

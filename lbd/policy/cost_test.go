@@ -149,10 +149,43 @@ func TestScalingEveryTimeKeepsTheChoice(t *testing.T) {
 		}
 		return NewCost().Choose(long(400, cs)).Index
 	}
-	for _, pace := range []float64{0.05, 0.5, 2, 20} {
-		if at(pace) != at(1) {
-			t.Errorf("at pace %v replica %d, at 1 replica %d", pace, at(pace), at(1))
+	// A request leaves its region at the same load, if round trips scale too.
+	leavesAt := func(pace float64) int {
+		for load := range 1000 {
+			cs := append(fleet(1), Candidate{ID: "eu", Peer: true, Live: true, Available: true, Replicas: 1, RTT: time.Duration(pace * float64(100*time.Millisecond))})
+			cs[0].Pace, cs[1].Pace, cs[0].Outstanding = pace, pace, load
+			if NewCost().Choose(long(400, cs)).Index == 1 {
+				return load
+			}
 		}
+		return 1000
+	}
+	for _, pace := range []float64{0.05, 0.5, 2, 20} {
+		if at(pace) != at(1) || leavesAt(pace) != leavesAt(1) {
+			t.Errorf("at pace %v replica %d, and another region from %d requests; at 1 replica %d and %d", pace, at(pace), leavesAt(pace), at(1), leavesAt(1))
+		}
+	}
+}
+
+// Complaint: code completion, with long prompts and answers of a few tokens, waits for the prompts of
+// busy replicas while those of another region are idle.
+func TestCostSpreadsShortAnswersToLongPrompts(t *testing.T) {
+	choose := func(answer float64, remote int) int {
+		cs := append(fleet(1), Candidate{ID: "eu", Peer: true, Live: true, Available: true, Replicas: 4, RTT: 100 * time.Millisecond, Prefilling: remote})
+		cs[0].Outstanding, cs[0].Prefilling = 1, 1000
+		f := long(1000, cs)
+		f.AnswerTokens = answer
+		return NewCost().Choose(f).Index
+	}
+	if got := choose(10, 0); got != 1 {
+		t.Errorf("chose %d, want the idle region", got)
+	}
+	if got := choose(10, 2000); got != 0 {
+		t.Errorf("with more prompts waiting there, chose %d", got)
+	}
+	// A long answer, and those that follow it in its session, keep the shorter way.
+	if got := choose(1000, 0); got != 0 {
+		t.Errorf("for a long answer, chose %d", got)
 	}
 }
 
@@ -173,5 +206,25 @@ func TestCostIgnoresTransientPending(t *testing.T) {
 	}
 	if got := choose(100*time.Millisecond, 0.95); got.Index != 1 {
 		t.Errorf("memory full: %+v", got)
+	}
+}
+
+// If engines compute again what they evicted, a request stays longer with the replica that has its
+// prefix: each other one would evict the prefix of another request for it.
+func TestCostKeepsPrefixesIfCachesAreFull(t *testing.T) {
+	leavesAt := func(displaced float64) int {
+		for load := range 1000 {
+			cs := fleet(2)
+			cs[0].Outstanding, cs[0].Match = load, 4*1800
+			f := long(2000, cs)
+			f.Displaced = displaced
+			if NewCost().Choose(f).Index != 0 {
+				return load
+			}
+		}
+		return 1000
+	}
+	if none, some, all := leavesAt(0), leavesAt(0.2), leavesAt(1); none >= some || some > all || all > 2*none {
+		t.Errorf("leaves at %d, %d and %d outstanding requests", none, some, all)
 	}
 }

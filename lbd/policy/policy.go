@@ -87,7 +87,8 @@ type Candidate struct {
 	// it as the mean over its replicas.
 	Residence time.Duration
 	// Prefilling is the number of uncached prompt tokens that are still to be computed, of all
-	// requests sent there.
+	// requests sent there. For a peer, it is the lowest one of its replicas as last reported, plus
+	// the mean per replica of its unconfirmed requests.
 	Prefilling int
 	// Pace is the time between two tokens of an answer there, divided by that of the nominal replica
 	// (NominalStep) under the same load, as learned from responses: 2 = half as fast. Until something
@@ -98,7 +99,7 @@ type Candidate struct {
 	Context int
 	// Replicas, PeerOutstanding and Wait are reported by a peer: its live replicas, the requests
 	// outstanding there, and the time for which a request without known prefix would be queued
-	// now.
+	// now, after the unconfirmed requests.
 	Replicas        int
 	PeerOutstanding int
 	Wait            time.Duration
@@ -132,9 +133,13 @@ type Facts struct {
 	PromptBytes  int           // the length that Match is compared with
 	PromptTokens int           // estimated
 	MaxTokens    int           // bound of its answer; 0 = no bound
+	AnswerTokens float64       // mean length of the model's answers; 0 = none has ended
 	Waited       time.Duration // since it arrived, or since its stream broke; includes failed attempts
 	Queued       int           // requests that wait for the model, including this one, without parked ones
-	Candidates   []Candidate
+	// Displaced is the share of the prompt tokens computed by the model's engines that they had computed
+	// before and evicted, 0..1. If it is high, whatever is computed evicts what other requests need.
+	Displaced  float64
+	Candidates []Candidate
 }
 
 // Wait is the index of a choice that leaves the request in the queue.

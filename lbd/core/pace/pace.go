@@ -47,9 +47,10 @@ func (m *Mean) Or(fallback float64) float64 {
 
 // Estimate is the estimated speed of one replica. The zero value has no data.
 type Estimate struct {
-	tokenPace Mean    // pace of the time between two tokens of an answer
-	hardware  float64 // pace of all replicas with this hardware; 0 = unknown
-	residence Mean    // pace of whole requests, from the send to the end
+	streamed, nominal Mean    // durations, in seconds, of streamed answers: see LearnStream
+	tokenPace         Mean    // pace of the time between two tokens of an answer
+	hardware          float64 // pace of all replicas with this hardware; 0 = unknown
+	residence         Mean    // pace of whole requests, from the send to the end
 }
 
 // Known reports whether token times of the replica were measured.
@@ -75,9 +76,13 @@ func Informative(tokens int, streamed, stay time.Duration) bool {
 	return tokens >= minTokens && streamed > 0 && float64(streamed) >= minShare*float64(stay)
 }
 
-// LearnStep adds a measurement of the time between two tokens, in seconds.
-func (l *Estimate) LearnStep(step float64, nominal time.Duration) {
-	l.tokenPace.Add(bounded(step/nominal.Seconds()), weight)
+// LearnStream adds a measurement of the time for which an answer was streamed. nominal is the duration
+// of the same work at the nominal replica: of the steps of the answer, and of the prompts computed in
+// between. The pace is the ratio of the mean durations, because the ratio of a short answer varies much.
+func (l *Estimate) LearnStream(streamed, nominal time.Duration) {
+	l.streamed.Add(streamed.Seconds(), weight)
+	l.nominal.Add(nominal.Seconds(), weight)
+	l.tokenPace = Mean{bounded(l.streamed.value / l.nominal.value), true}
 }
 
 // LearnResidence adds a measurement of the residence time of a request, with its number of

@@ -12,7 +12,7 @@ import (
 func TestSimilarReplicasSharePace(t *testing.T) {
 	all := make([]Estimate, 5)
 	for i, pace := range []float64{2, 1, 1.1, 2.2, 1.2} {
-		all[i].LearnStep(pace*0.02, 20*time.Millisecond)
+		all[i].LearnStream(time.Duration(pace*float64(20*time.Millisecond)), 20*time.Millisecond)
 	}
 	list := make([]*Estimate, len(all))
 	for i := range all {
@@ -31,7 +31,7 @@ func TestPacesAreBounded(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var l Estimate
 		for range rapid.IntRange(1, 20).Draw(t, "answers") {
-			l.LearnStep(rapid.Float64Range(0, 1e12).Draw(t, "step"), time.Duration(rapid.Int64Range(1, 1e12).Draw(t, "nominal")))
+			l.LearnStream(time.Duration(rapid.Int64Range(1, 1e15).Draw(t, "streamed")), time.Duration(rapid.Int64Range(1, 1e12).Draw(t, "nominal")))
 			l.LearnResidence(rapid.IntRange(0, 99).Draw(t, "tokens"), time.Duration(rapid.Int64Range(-9, 1e15).Draw(t, "stay")), time.Second)
 		}
 		Group([]*Estimate{&l})

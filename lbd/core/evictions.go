@@ -1,0 +1,30 @@
+package core
+
+import "skyserve/lbd/core/pace"
+
+// evictions measures how much of the prompts that engines compute is there because it was evicted: it
+// was sent to the same target before, and its engine did not find it in the cache.
+type evictions struct {
+	evicted, computed pace.Mean // tokens per request
+}
+
+// addPrompt adds the prompt of r, which was served.
+func (e *evictions) addPrompt(r *request, out *Outcome) {
+	if !out.CachedTokens.Known {
+		return
+	}
+	// The engine's count of the prompt may differ from the estimate that uncached is a part of.
+	prompt := float64(max(1, min(out.PromptTokens.Or(r.promptLength()), maxTokens)))
+	expected := prompt * float64(r.uncached) / float64(max(1, r.promptLength()))
+	computed := prompt - min(prompt, float64(max(0, out.CachedTokens.Value)))
+	e.computed.Add(computed, hitWeight)
+	e.evicted.Add(max(0, computed-expected), hitWeight)
+}
+
+// displaced returns the share of computed tokens that had been evicted.
+func (e *evictions) displaced() float64 {
+	if computed := e.computed.Or(0); computed > 0 {
+		return e.evicted.Or(0) / computed
+	}
+	return 0
+}

@@ -1,0 +1,43 @@
+package core
+
+import (
+	"time"
+
+	"skyserve/lbd/policy"
+)
+
+// prefilled counts the prompt tokens that a target has computed. Answers are streamed more slowly while
+// the engine computes other prompts, so the pace must not be measured without them.
+type prefilled struct {
+	tokens int
+	batch  *prefillBatch
+}
+
+// prefillBatch is a set of prompts that were computed in the same step.
+type prefillBatch struct {
+	firstToken time.Duration // the time of the first one
+	tokens     int           // prefilled.tokens after all of them
+}
+
+// addPrompt records the first token of a request with a number of uncached tokens. A step can take
+// longer than half a decode step, but two steps cannot take less.
+func (p *prefilled) addPrompt(now time.Duration, tokens int, step time.Duration) {
+	p.tokens += tokens
+	if p.batch == nil || now-p.batch.firstToken > step/2 {
+		p.batch = &prefillBatch{firstToken: now}
+	}
+	p.batch.tokens = p.tokens
+}
+
+// since returns the number of prompt tokens that were computed after a batch.
+func (p *prefilled) since(b *prefillBatch) int { return p.tokens - b.tokens }
+
+// recordPrefill records that r's target has computed its prompt.
+func (r *request) recordPrefill(now time.Duration) {
+	t := r.target
+	if !r.prefilled {
+		step := float64(policy.NominalStep(t.outstanding, t.work.context())) * t.pace.Value()
+		t.prefilled.addPrompt(now, r.uncached, time.Duration(step))
+	}
+	t.work.endPrefill(r)
+}
