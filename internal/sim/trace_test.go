@@ -126,7 +126,9 @@ func TestLightEngineEqualsFullWithoutSharing(t *testing.T) {
 			"longest E2E": {light.Figures.E2E.Max, full.Figures.E2E.Max},
 			"imbalance":   {*light.Figures.OutstandingMaxOverMin, *full.Figures.OutstandingMaxOverMin},
 		} {
-			if math.Abs(pair[0]-pair[1]) > 1e-4*pair[1] { // by chance two prompts begin with one word
+			// By chance some prompts begin with one word. A full engine also reports its cache hits, from which
+			// cost learns.
+			if math.Abs(pair[0]-pair[1]) > 1e-3*pair[1] {
 				t.Errorf("%s: %s is %v light, %v full", policy, name, pair[0], pair[1])
 			}
 		}
