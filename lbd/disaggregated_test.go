@@ -1,7 +1,9 @@
 package lbd
 
 import (
+	"fmt"
 	"io"
+	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -130,12 +132,14 @@ func TestGroupWithoutModelListIsNotReady(t *testing.T) {
 	})
 }
 
-// askAtOnce sends requests at the same time; all of them must be served.
+// askAtOnce sends requests with different prompts at the same time, so that no replica has the prompt of all of
+// them; all must be served.
 func askAtOnce(t *testing.T, hc *http.Client, public string, requests int) {
 	var all sync.WaitGroup
-	for range requests {
+	for i := range requests {
 		all.Go(func() {
-			if got := ask(t, hc, public, "llama"); got.status != http.StatusOK {
+			prompt := strings.Repeat(fmt.Sprintf("%d %d ", i, rand.Int()), 20)
+			if got := askAbout(t, hc, public, "llama", prompt); got.status != http.StatusOK {
 				t.Errorf("a request got %+v", got)
 			}
 		})

@@ -174,7 +174,12 @@ type answer struct {
 
 // ask sends one chat request and returns the response.
 func ask(t *testing.T, hc *http.Client, public, model string, headers ...string) answer {
-	body, err := json.Marshal(map[string]any{"model": model, "messages": []map[string]string{{"role": "user", "content": strings.Repeat("hi ", 50)}}})
+	return askAbout(t, hc, public, model, strings.Repeat("hi ", 50), headers...)
+}
+
+// askAbout is ask with a prompt.
+func askAbout(t *testing.T, hc *http.Client, public, model, prompt string, headers ...string) answer {
+	body, err := json.Marshal(map[string]any{"model": model, "messages": []map[string]string{{"role": "user", "content": prompt}}})
 	if err != nil {
 		t.Error(err)
 	}
