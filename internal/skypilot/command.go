@@ -111,7 +111,7 @@ func engineArgs(words []string) ([]string, service.EngineKind) {
 // variable returns the value of a variable in `run`: one of envs that is no secret, or the number of GPUs.
 func (c *converter) variable(name string) string {
 	if name == gpuCountVariable {
-		return "1"
+		return strconv.Itoa(c.gpuCount)
 	}
 	if mayBeSecret(name) {
 		return "REDACTED"

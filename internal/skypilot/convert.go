@@ -71,8 +71,9 @@ func firstLine(err error) string {
 
 // converter collects what a person must check while it converts.
 type converter struct {
-	task  task
-	notes []string
+	task     task
+	gpuCount int // of a replica, by the first GPU
+	notes    []string
 }
 
 // note adds a line to the comments, once. Control characters of the file must not end the comment.
@@ -155,6 +156,7 @@ func (c *converter) convert(name string) converted {
 	t := &c.task
 	out := converted{Name: c.name(name)}
 	m := model{GPUs: c.gpus()}
+	c.gpuCount = m.GPUs[0].Count
 	c.engine(&m)
 	c.environment(&m)
 	c.probe(&m)

@@ -135,3 +135,12 @@ func FuzzConvert(f *testing.F) {
 		}
 	})
 }
+
+// SkyPilot's variable with the number of GPUs is that of the first accelerator.
+func TestConvertCountsGPUs(t *testing.T) {
+	const file = "service: {replicas: 1}\nresources: {accelerators: \"H100:8\"}\nrun: vllm serve m --data-parallel-size $SKYPILOT_NUM_GPUS_PER_NODE\n"
+	text, _, err := Convert("sky.yaml", []byte(file), "")
+	if err != nil || !strings.Contains(string(text), "data_parallel: 8\n") {
+		t.Errorf("%v\n%s", err, text)
+	}
+}

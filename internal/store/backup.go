@@ -66,7 +66,7 @@ func isServiceStream(name, namespace string) bool {
 }
 
 // WriteBackup writes a backup of the service's streams and returns its description. The service may run
-// meanwhile.
+// meanwhile. It writes nothing and returns an error if the store has no data of the service.
 func (s *Store) WriteBackup(ctx context.Context, w io.Writer, service, version string) (telemetry.Backup, error) {
 	nc, err := s.conn()
 	if err != nil {
@@ -81,6 +81,9 @@ func writeBackup(ctx context.Context, nc *nats.Conn, w io.Writer, b telemetry.Ba
 	infos, err := namespaceStreams(ctx, nc, namespace)
 	if err != nil {
 		return b, err
+	}
+	if len(infos) == 0 {
+		return b, fmt.Errorf("the store has no data of the service %s; a cluster that starts has it within seconds", b.Service)
 	}
 	b.Format, b.At, b.Streams = backupFormat, time.Now().UTC().Round(0), []string{}
 	for _, info := range infos {

@@ -65,6 +65,16 @@ func chatStore(t *testing.T, srv *Server) *Store {
 	return st
 }
 
+// A store that has no data of the service yet, such as a cluster that is starting, must not yield a backup that
+// looks like one.
+func TestBackupWithoutDataIsRefused(t *testing.T) {
+	st := chatStore(t, serve(t, t.TempDir()))
+	var file bytes.Buffer
+	if _, err := st.WriteBackup(t.Context(), &file, "chat", "v1.2.3"); err == nil || !strings.Contains(err.Error(), "no data of the service chat") || file.Len() > 0 {
+		t.Errorf("an empty store: %d bytes, error %v", file.Len(), err)
+	}
+}
+
 // A backup contains everything of its service and nothing of another one, and is restored into a new store, which
 // continues with its revisions.
 func TestBackupIsRestoredIntoNewStore(t *testing.T) {

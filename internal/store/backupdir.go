@@ -42,9 +42,9 @@ func BackupDir(ctx context.Context, dir string, w io.Writer, service, version st
 		return fmt.Errorf("copying the streams of %s: %w", dir, err)
 	}
 	return serveOffline(ctx, Options{Dir: temporary}, func(nc *nats.Conn) error {
-		b, err := writeBackup(ctx, nc, w, telemetry.Backup{Service: service, Version: version}, "skyserve_"+service)
-		if err == nil && len(b.Streams) == 0 {
-			err = fmt.Errorf("%s has no data of the service %s", dir, service)
+		_, err := writeBackup(ctx, nc, w, telemetry.Backup{Service: service, Version: version}, "skyserve_"+service)
+		if err != nil {
+			err = fmt.Errorf("reading %s: %w", dir, err)
 		}
 		return err
 	})
