@@ -131,17 +131,26 @@ await check('engines are ready and proven', async () => {
 
 await check('streams equal direct answers', async () => {
   const seeds = [1, 2, 3, 4, 5, 6];
-  const results = await Promise.all(seeds.map(async (n) => {
+  const texts = [];
+  for (const n of seeds) { // One at a time: llama.cpp's sums, and with them close decisions, depend on the sequences that share a step.
     const direct = await stream(engines[n % 3].url, chat, question(n));
     const balanced = await stream(lb.public, chat, question(n));
     assert.equal(balanced.text, direct.text);
-    assert.equal(balanced.finish, 'length');
-    assert.equal(balanced.ends, 1);
-    assert.equal(balanced.usage.completion_tokens, 120);
-    return balanced;
-  }));
-  assert.equal(new Set(results.map((r) => r.text)).size, seeds.length, 'different questions have the same answer');
-  return `${seeds.length} in parallel, ${results[0].text.length} bytes each: ${JSON.stringify(results[0].text.slice(0, 24))}`;
+    texts.push(balanced.text);
+  }
+  assert.equal(new Set(texts).size, seeds.length, 'different questions have the same answer');
+  return `${seeds.length} questions, ${texts[0].length} bytes each: ${JSON.stringify(texts[0].slice(0, 24))}`;
+});
+
+await check('parallel streams end once and are whole', async () => {
+  const seeds = [1, 2, 3, 4, 5, 6];
+  for (const result of await Promise.all(seeds.map((n) => stream(lb.public, chat, question(n))))) {
+    assert.equal(result.finish, 'length');
+    assert.equal(result.ends, 1);
+    assert.equal(result.usage.completion_tokens, 120);
+    assert.notEqual(result.text, '');
+  }
+  return `${seeds.length} in parallel`;
 });
 
 await check('a whole answer equals its stream', async () => {
