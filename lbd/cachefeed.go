@@ -2,10 +2,13 @@ package lbd
 
 import (
 	"context"
+	"crypto/tls"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
 	"net/netip"
+	"net/url"
 	"slices"
 	"strconv"
 	"sync"
@@ -20,6 +23,7 @@ import (
 	"skyserve/lbd/core"
 	"skyserve/lbd/prefix"
 	"skyserve/lbd/proxy"
+	"skyserve/lbd/wire"
 )
 
 // cacheFeed receives the cache events of replicas that publish them, and tells core what they mean for
@@ -27,7 +31,8 @@ import (
 type cacheFeed struct {
 	step     func(core.Event)
 	tokenize func(ctx context.Context, replica string, body []byte) ([]uint32, error)
-	dial     func(ctx context.Context, network, address string) (net.Conn, error)
+	dial     wire.DialFunc
+	secure   wire.DialFunc // to the proxies of replicas' agents, with mTLS; nil without an identity
 	log      *slog.Logger
 	ctx      context.Context
 	cancel   context.CancelFunc
@@ -77,7 +82,7 @@ const (
 	maxLearned = 1 << 18
 )
 
-func newCacheFeed(runtime *proxy.Runtime, log *slog.Logger, allow func(netip.Addr) error) *cacheFeed {
+func newCacheFeed(runtime *proxy.Runtime, log *slog.Logger, allow func(netip.Addr) error, secure *tls.Config) *cacheFeed {
 	counter := func(name, help string) prometheus.Counter {
 		return prometheus.NewCounter(prometheus.CounterOpts{Name: "skyserve_cache_events_" + name, Help: help})
 	}
@@ -96,6 +101,9 @@ func newCacheFeed(runtime *proxy.Runtime, log *slog.Logger, allow func(netip.Add
 		}
 		return allow(ip.Addr())
 	}}).DialContext
+	if secure != nil {
+		f.secure = wire.DialTLS(f.dial, secure)
+	}
 	f.ctx, f.cancel = context.WithCancel(context.Background())
 	f.running.Go(f.learnSamples)
 	return f
@@ -125,7 +133,12 @@ func (f *cacheFeed) start(cfg service.ReplicaConfig) {
 		}
 		f.stop(cfg.ID)
 	}
+	dial, err := f.dialFor(cfg)
 	if cfg.CacheEvents == "" || cfg.Model == "" || f.ctx.Err() != nil {
+		return
+	}
+	if err != nil {
+		f.log.Error("cache events of a replica cannot be read", "replica", cfg.ID, "err", err)
 		return
 	}
 	x := &feed{cfg: cfg}
@@ -140,11 +153,27 @@ func (f *cacheFeed) start(cfg service.ReplicaConfig) {
 	for rank := range cfg.Ranks() {
 		x.slots, x.up = append(x.slots, f.allocate(cfg.RankID(rank))), append(x.up, false)
 		s := cacheevents.NewSubscriber(cacheevents.Options{
-			Dial: f.dial, Endpoint: portOfRank(cfg.CacheEvents, rank), Replay: portOfRank(cfg.CacheReplays, rank), Logger: f.log,
+			Dial: dial, Endpoint: portOfRank(cfg.CacheEvents, rank), Replay: portOfRank(cfg.CacheReplays, rank), Logger: f.log,
 			Handle: func(u cacheevents.Update) { f.handle(x, rank, &u) },
 		})
 		x.done.Go(func() { s.Run(ctx) })
 	}
+}
+
+// dialFor returns how a replica's cache events are reached: directly, or through the proxy of its agent. Both
+// are limited to the addresses that replicas may have.
+func (f *cacheFeed) dialFor(cfg service.ReplicaConfig) (wire.DialFunc, error) {
+	if !cfg.MTLS {
+		return f.dial, nil
+	}
+	at, err := url.Parse(cfg.URL)
+	if err != nil {
+		return nil, err
+	}
+	if f.secure == nil {
+		return nil, errors.New("mtls requires an identity of the balancer")
+	}
+	return wire.DialThrough(f.secure, at.Host), nil
 }
 
 // portOfRank returns the address of a data-parallel rank: the port of rank 0 plus the rank.

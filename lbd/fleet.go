@@ -51,7 +51,7 @@ func newFleet(self service.BalancerConfig, runtime *proxy.Runtime, log *slog.Log
 	f := &fleet{self: self, runtime: runtime, log: log, attached: map[string]service.ReplicaConfig{}, removing: map[string]bool{}, drained: map[string]string{}}
 	f.origins, f.conflicts, f.discovered = map[string]string{}, map[string]string{}, map[string][]service.ReplicaConfig{}
 	f.ctx, f.cancel = context.WithCancel(context.Background())
-	f.caches = newCacheFeed(runtime, log, allow)
+	f.caches = newCacheFeed(runtime, log, allow, secure)
 	f.prober = probe.New(probe.Options{Sink: runtime.Step, Identified: f.applyFound, Listed: f.applyListed, Seed: seed, Logger: log, Allow: allow, TLS: secure})
 	return f
 }

@@ -41,6 +41,9 @@ type MachineEndpoints struct {
 	// Engine is where the engine of a replica listens, host:port; empty = the default port of the
 	// engine's kind, on Loopback.
 	Engine string `json:"engine,omitempty"`
+	// CacheEvents is where that engine publishes changes of its prefix cache, host:port, and 100 ports
+	// above sends earlier ones again; empty = the default ports, on Loopback.
+	CacheEvents string `json:"cache_events,omitempty"`
 	// Controller is host:port, on loopback, where the controller serves its status.
 	Controller string `json:"controller"`
 }

@@ -8,9 +8,9 @@ import (
 
 // SimEngineArgs returns the command line arguments with which skyserve runs a simulated engine for a
 // model on host:port.
-func SimEngineArgs(m *service.Model, listen string) []string {
+func SimEngineArgs(m *service.Model, at MachineEndpoints) []string {
 	e := &m.Engine
-	args := []string{"engine", "--listen", listen, "--model", m.Name}
+	args := []string{"engine", "--listen", at.Engine, "--model", m.Name}
 	for _, a := range m.Aliases {
 		args = append(args, "--alias", a)
 	}
@@ -28,5 +28,6 @@ func SimEngineArgs(m *service.Model, listen string) []string {
 	optional("--flavor", e.Flavor, e.Flavor != "")
 	optional("--max-num-seqs", strconv.Itoa(e.MaxNumSeqs), e.MaxNumSeqs > 0)
 	optional("--data-parallel", strconv.Itoa(e.DataParallel), e.DataParallel > 1)
+	optional("--cache-events", at.CacheEvents, e.PublishesCacheEvents())
 	return args
 }

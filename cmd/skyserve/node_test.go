@@ -7,7 +7,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -20,6 +22,7 @@ import (
 	"skyserve/internal/agent"
 	"skyserve/internal/identity"
 	"skyserve/internal/service"
+	"skyserve/internal/sim/engine/server"
 	"skyserve/internal/telemetry"
 	"skyserve/internal/testkit"
 )
@@ -126,12 +129,13 @@ func (c *testCloud) deploy(m agent.Machine, d agent.Deployment) {
 }
 
 // balancer returns the deployment of a balancer with one replica, which it reaches by mTLS.
-func (c *testCloud) balancer(revision, listen, admin, replica, policy string) agent.Deployment {
+// It reads the cache events of the engine at events, an address on the replica's machine.
+func (c *testCloud) balancer(revision, listen, admin, replica, events, policy string) agent.Deployment {
 	c.t.Helper()
 	text, err := json.Marshal(service.BalancerConfig{
 		Service: "chat", ID: "lb-us-0", Region: "aws/us-east-1", Listen: listen, Admin: admin, Revision: revision,
 		Identity: &service.Identity{Cert: agent.FileCert, Key: agent.FileKey, CA: agent.FileCA}, Balancer: service.BalancerSpec{Policy: policy},
-		Replicas: []service.ReplicaConfig{{ID: "us-0", URL: "https://" + replica, Model: "m", MTLS: true}},
+		Replicas: []service.ReplicaConfig{{ID: "us-0", URL: "https://" + replica, Model: "m", MTLS: true, CacheEvents: events}},
 	})
 	if err != nil {
 		c.t.Fatal(err)
@@ -149,10 +153,11 @@ func TestAgentsRunBalancerAndReplica(t *testing.T) {
 	c := newCloud(t)
 	us, lb := c.boot(identity.Replica, "us-0"), c.boot(identity.Balancer, "lb-us-0")
 	engine, relay, public, admin := testkit.FreeAddr(), testkit.FreeAddr(), testkit.FreeAddr(), testkit.FreeAddr()
-	c.deploy(us, agent.Deployment{Revision: "1", Proxy: &agent.Proxy{Listen: relay, To: "http://" + engine}, Units: []agent.Unit{{
-		Name: "engine", Args: []string{c.program, "engine", "--listen", engine, "--model", "m", "--speed", "50"}, Ready: "http://" + engine + "/v1/models",
+	events := addrWithReplays(t)
+	c.deploy(us, agent.Deployment{Revision: "1", Proxy: &agent.Proxy{Listen: relay, To: "http://" + engine, Connect: []string{events}}, Units: []agent.Unit{{
+		Name: "engine", Args: []string{c.program, "engine", "--listen", engine, "--model", "m", "--speed", "50", "--cache-events", events}, Ready: "http://" + engine + "/v1/models",
 	}}})
-	c.deploy(lb, c.balancer("1", public, admin, relay, "skylb"))
+	c.deploy(lb, c.balancer("1", public, admin, relay, events, "skylb"))
 
 	body := `{"model": "m", "max_tokens": 8, "stream": true, "messages": [{"role": "user", "content": "hello"}]}`
 	resp, err := http.Post("http://"+public+"/v1/chat/completions", "application/json", strings.NewReader(body))
@@ -166,8 +171,8 @@ func TestAgentsRunBalancerAndReplica(t *testing.T) {
 	}
 	c.checkAccess(admin, relay)
 
-	// The running process reloads another policy.
-	c.deploy(lb, c.balancer("2", public, admin, relay, "least-load"))
+	// The running process reloads another policy. It reads the engine's cache events through the agent's proxy.
+	c.deploy(lb, c.balancer("2", public, admin, relay, events, "least-load"))
 	within(t, "the policy is reloaded", func() error {
 		resp, err := secure(t, c.Party).Get("https://" + admin + "/metrics")
 		if err != nil {
@@ -178,8 +183,26 @@ func TestAgentsRunBalancerAndReplica(t *testing.T) {
 		if err == nil && !strings.Contains(string(text), `skyserve_reloads_total{result="applied"} 1`) {
 			err = errors.New("the balancer has not reloaded")
 		}
+		if err == nil && !strings.Contains(string(text), `skyserve_cache_events_connected{replica="us-0"} 1`) {
+			err = errors.New("the balancer does not receive cache events")
+		}
 		return err
 	})
+}
+
+// addrWithReplays returns a free address whose port plus 100, where a simulated engine listens for replays, is
+// free too.
+func addrWithReplays(t *testing.T) string {
+	for {
+		at := netip.MustParseAddrPort(testkit.FreeAddr())
+		ln, err := net.Listen("tcp", netip.AddrPortFrom(at.Addr(), at.Port()+server.ReplayPortOffset).String())
+		if err != nil {
+			t.Log(err)
+			continue
+		}
+		ln.Close()
+		return at.String()
+	}
 }
 
 func secure(t *testing.T, p identity.Party) *http.Client {

@@ -153,6 +153,7 @@ func TestDeploymentValidation(t *testing.T) {
 		{"invalid variable name", "units[0].env", with(func(u *Unit) { u.Env = map[string]string{"A=B": "1"} })},
 		{"readiness URL of another machine", "units[0].ready", with(func(u *Unit) { u.Ready = "http://10.0.0.1/" })},
 		{"proxy to another machine", "front.to", Deployment{Proxy: &Proxy{Listen: ":1", To: "http://10.0.0.1"}}},
+		{"connections to another machine", "front.connect[1]", Deployment{Proxy: &Proxy{Listen: ":1", To: "http://127.0.0.1:1", Connect: []string{"127.0.0.1:5557", "10.0.0.1:5557"}}}},
 		{"invalid proxy address", "front.listen", Deployment{Proxy: &Proxy{Listen: "here", To: "http://127.0.0.1:1"}}},
 	}
 	for _, tt := range tests {

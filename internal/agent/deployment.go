@@ -86,6 +86,9 @@ type Unit struct {
 type Proxy struct {
 	Listen string `json:"listen"` // host:port
 	To     string `json:"to"`     // http URL on this machine
+	// Connect are the addresses on this machine, host:port, to which balancers may open connections
+	// with the HTTP method CONNECT: those of the engine's cache events.
+	Connect []string `json:"connect,omitempty"`
 }
 
 // Phase is the phase of a machine's startup.
@@ -167,6 +170,11 @@ func (d Deployment) Check() error {
 		}
 		if !onLoopback(f.To) {
 			return fmt.Errorf("invalid deployment: front.to must be an http URL on loopback, got %q", f.To)
+		}
+		for i, address := range f.Connect {
+			if !onLoopback("http://" + address) {
+				return fmt.Errorf("invalid deployment: front.connect[%d] must be an address on loopback, got %q", i, address)
+			}
 		}
 	}
 	return nil

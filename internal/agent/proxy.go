@@ -10,6 +10,8 @@ import (
 	"net/http"
 	"net/http/httputil"
 	"net/url"
+	"reflect"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -23,6 +25,8 @@ type engineProxy struct {
 	reverseProxy *httputil.ReverseProxy
 	inFlight     atomic.Int64
 	draining     atomic.Bool
+	ctx          context.Context // of the connections that were opened with CONNECT
+	cancel       context.CancelFunc
 }
 
 // proxyIdleTimeout is longer than a balancer's idle timeout, so that no connection is closed while a
@@ -34,7 +38,7 @@ func (a *Agent) setProxy(config *Proxy) error {
 	a.mu.Lock()
 	old, draining := a.proxy, a.draining != ""
 	a.mu.Unlock()
-	if config != nil && old != nil && old.config == *config {
+	if config != nil && old != nil && reflect.DeepEqual(old.config, *config) {
 		return nil
 	}
 	a.closeProxy()
@@ -71,6 +75,7 @@ func (a *Agent) newProxy(config Proxy) (*engineProxy, error) {
 		return nil, err
 	}
 	f := &engineProxy{config: config}
+	f.ctx, f.cancel = context.WithCancel(context.Background())
 	f.reverseProxy = &httputil.ReverseProxy{
 		Rewrite:       func(r *httputil.ProxyRequest) { r.SetURL(to) },
 		FlushInterval: -1, // forward each token immediately
@@ -92,6 +97,10 @@ func (a *Agent) proxyTLS() *tls.Config {
 // ServeHTTP forwards a request to the engine. While the machine drains it rejects all requests, so
 // that a balancer's next probe fails.
 func (f *engineProxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if r.Method == http.MethodConnect {
+		f.serveConnect(w, r)
+		return
+	}
 	if f.draining.Load() {
 		w.Header().Set("Connection", "close")
 		writeError(w, http.StatusServiceUnavailable, errDraining)
@@ -109,6 +118,22 @@ func (f *engineProxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	f.reverseProxy.ServeHTTP(w, r)
 }
 
+// serveConnect connects a balancer to one of the configured addresses of this machine. Such a connection is
+// not a request in flight: it carries cache events for as long as the engine publishes them, also while the
+// machine drains.
+func (f *engineProxy) serveConnect(w http.ResponseWriter, r *http.Request) {
+	if !slices.Contains(f.config.Connect, r.Host) {
+		writeError(w, http.StatusForbidden, fmt.Errorf("connecting to %s: not an address of the engine's cache events", r.Host))
+		return
+	}
+	to, err := (&net.Dialer{Timeout: dialTimeout}).DialContext(r.Context(), "tcp", r.Host)
+	if err != nil {
+		writeError(w, http.StatusBadGateway, err)
+		return
+	}
+	acceptConnect(f.ctx, w, to)
+}
+
 var errDraining = errors.New("this machine is draining")
 
 // closeProxy closes the proxy. Requests in flight complete, or are aborted after closeTimeout.
@@ -120,6 +145,7 @@ func (a *Agent) closeProxy() {
 	if f == nil {
 		return
 	}
+	f.cancel()
 	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 	defer cancel()
 	if err := f.server.Shutdown(ctx); err != nil {

@@ -48,10 +48,16 @@ func (a *Agent) serveRelay(w http.ResponseWriter, r *http.Request) {
 		writeError(w, status, fmt.Errorf("relay to %s: %w", r.Host, err))
 		return
 	}
+	acceptConnect(ctx, w, to)
+}
+
+// acceptConnect responds to a CONNECT request, and copies between its client and to until one side closes or
+// ctx ends. It closes to.
+func acceptConnect(ctx context.Context, w http.ResponseWriter, to net.Conn) {
 	defer to.Close()
 	from, buffered, err := http.NewResponseController(w).Hijack()
 	if err != nil {
-		writeError(w, http.StatusInternalServerError, fmt.Errorf("relay to %s: %w", r.Host, err))
+		writeError(w, http.StatusInternalServerError, err)
 		return
 	}
 	defer from.Close()

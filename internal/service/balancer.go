@@ -202,7 +202,8 @@ type ReplicaConfig struct {
 	MaxNumSeqs int `yaml:"max_num_seqs,omitempty" json:"max_num_seqs,omitempty"`
 	// CacheEvents is the address, HOST:PORT, at which the engine publishes changes of its prefix cache
 	// (--kv-events-config); rank n uses the port n above. CacheReplays is the address at which it sends
-	// earlier messages again. Empty = it does not.
+	// earlier messages again. Empty = it does not. With MTLS, they are addresses on the replica's machine,
+	// reached through the proxy of its agent.
 	CacheEvents  string `yaml:"cache_events,omitempty" json:"cache_events,omitempty"`
 	CacheReplays string `yaml:"cache_replays,omitempty" json:"cache_replays,omitempty"`
 	// Region is the region of the replica: the balancer's own, unless the replica was adopted from

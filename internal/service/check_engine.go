@@ -35,6 +35,18 @@ func (c *checker) checkAdapters(m *Model, p path) {
 // ownedFlags reports whether skyserve composes the engine's command line and knows its flags.
 func (e *Engine) ownedFlags() bool { return e.Kind == EngineVLLM || e.Kind == EngineSGLang }
 
+// PublishesCacheEvents reports whether a launched engine publishes the changes of its KV cache. By default only
+// vLLM of the default image does, whose flags are known: with SGLang's default page of one token, an event is
+// published for every token. Own flags about cache events or prefix caching turn the default off.
+func (e *Engine) PublishesCacheEvents() bool {
+	if e.CacheEvents != nil {
+		return *e.CacheEvents
+	}
+	return e.Kind == EngineVLLM && e.Image == "" && !slices.ContainsFunc(e.Args, func(a string) bool {
+		return strings.HasPrefix(a, "--kv-events-config") || strings.HasPrefix(a, "--no-enable-prefix-caching")
+	})
+}
+
 // checkLaunchedEngine checks the keys from which the command line of an engine is composed: its ranks must
 // divide the GPUs of every configuration, and only engines of known kinds publish cache events.
 func (c *checker) checkLaunchedEngine(m *Model, p path) {
@@ -42,8 +54,12 @@ func (c *checker) checkLaunchedEngine(m *Model, p path) {
 	if !c.valid(at, at.key("kind")) {
 		return
 	}
-	if events := at.key("cache_events"); e.CacheEvents && !e.ownedFlags() {
-		c.reportProblem(events, "is only valid for kinds vllm and sglang, but the kind is %s", e.Kind)
+	switch events := at.key("cache_events"); {
+	case e.CacheEvents == nil || !*e.CacheEvents || e.ownedFlags():
+	case e.Kind != EngineSim:
+		c.reportProblem(events, "is only valid for kinds vllm, sglang and sim, but the kind is %s", e.Kind)
+	case e.DataParallel > 1:
+		c.reportProblem(events, "is not supported for kind sim with data_parallel above 1")
 	}
 	ranks := at.key("data_parallel")
 	if e.DataParallel <= 1 || !e.ownedFlags() || !c.valid(ranks, p.key("gpus")) {

@@ -228,7 +228,8 @@ func genEngine(t *rapid.T) Engine {
 		e.LoRA = []Adapter{{Name: "sql=/adapters/sql"}, {Name: "a b"}}
 		if e.Kind == EngineVLLM || e.Kind == EngineSGLang {
 			e.LoRA = append(e.LoRA, Adapter{Name: "law", Source: "org/law-lora"})
-			e.CacheEvents = true
+			on := rapid.Bool().Draw(t, "cache events")
+			e.CacheEvents = &on
 		}
 	}
 	if e.Kind == EngineSim {

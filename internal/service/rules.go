@@ -158,7 +158,7 @@ var rules = map[string]rule{
 	"Engine.max_num_seqs":  {text: "The maximum number of concurrent requests in one engine.", limit: numberRange(1, 65536)},
 	"Engine.data_parallel": {text: "The number of data-parallel ranks of one engine.", limit: numberRange(1, MaxDataParallel)},
 	"Engine.lora":          {text: "LoRA adapters that the engine loads, each as name, as name=path, or as name and source.", unique: true},
-	"Engine.cache_events":  {text: "vllm and sglang only: whether launched engines publish the changes of their KV cache, on a port of their machine's loopback address. Nothing reads them yet."},
+	"Engine.cache_events":  {text: "vllm, sglang and sim only: whether launched engines publish the changes of their KV cache, from which balancers learn which prompts each of them has cached. Default: vllm with the default image."},
 	"Engine.profile":       {text: "sim only: the GPU and model whose speed is simulated.", form: formProfile},
 	"Engine.speed":         {text: "sim only: the speed as a multiple of real time.", limit: numberAbove(0, 1000)},
 	"Engine.kv_tokens":     {text: "sim only: the KV cache size in tokens; overrides the profile's.", limit: numberRange(1, 1e9)},

@@ -76,8 +76,9 @@ type Engine struct {
 	MaxNumSeqs   int               `yaml:"max_num_seqs,omitempty" json:"max_num_seqs,omitempty"`
 	DataParallel int               `yaml:"data_parallel,omitempty" json:"data_parallel,omitempty"`
 	LoRA         []Adapter         `yaml:"lora,omitempty" json:"lora,omitempty"`
-	// CacheEvents makes a launched engine publish the changes of its KV cache.
-	CacheEvents bool `yaml:"cache_events,omitempty" json:"cache_events,omitempty"`
+	// CacheEvents makes a launched engine publish the changes of its KV cache; nil = the default, see
+	// PublishesCacheEvents.
+	CacheEvents *bool `yaml:"cache_events,omitempty" json:"cache_events,omitempty"`
 
 	// Simulated engines only.
 	Profile  string  `yaml:"profile,omitempty" json:"profile,omitempty"`     // default l4-llama3.1-8b

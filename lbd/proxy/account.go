@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"math"
 	"strconv"
 	"time"
 
@@ -88,6 +89,7 @@ func (x *exchange) countTokens(used telemetry.Usage) {
 		c.hits.addTokens(r.Elapsed(), prompt, cached)
 		c.prompt.Add(int64(prompt))
 		c.cached.Add(int64(cached))
+		c.countMismatch(x.current.decision, prompt, cached)
 	}
 	if x.from != "" {
 		return
@@ -107,6 +109,17 @@ func (x *exchange) countTokens(used telemetry.Usage) {
 		x.cost = &cost
 		r.metrics.cost.WithLabelValues(x.model, string(x.tier)).Add(used.Cost.USD())
 	}
+}
+
+// countMismatch counts the prompt tokens that a decision expected in the replica's cache and the engine computed,
+// or the other way round.
+func (c *replicaCount) countMismatch(d *core.Decision, prompt, cached int) {
+	if d == nil || d.PromptBytes == 0 {
+		return
+	}
+	expected := int(math.Round(float64(d.MatchBytes) / float64(d.PromptBytes) * float64(prompt)))
+	c.notCached.Add(int64(max(0, expected-cached)))
+	c.notExpected.Add(int64(max(0, cached-expected)))
 }
 
 // promptUsed returns the number of tokens of the prompt, as reported by the engine or otherwise

@@ -107,6 +107,7 @@ var (
 	descContinues       = desc("skyserve_replica_continues_streams", "1 when the replica's engine is proven to continue the chat of another replica, 0 when it would begin a new response; missing before it was checked.", "replica")
 	descRepPrompt       = desc("skyserve_replica_prompt_tokens_total", "Prompt tokens of those responses of a replica that also report cached tokens.", "replica")
 	descRepCached       = desc("skyserve_replica_cached_tokens_total", "Prompt tokens that a replica read from its cache.", "replica")
+	descRepMismatch     = desc("skyserve_replica_cache_mismatch_tokens_total", "Prompt tokens of those responses of a replica whose state differed from what the balancer expected: not_cached (expected in the cache, but computed) or not_expected (cached, but not known to be).", "replica", "kind")
 
 	descPeer         = desc("skyserve_peer_outstanding", "Requests forwarded to a peer that have not ended.", "peer")
 	descPeerLive     = desc("skyserve_peer_live", "1 when the peer responds.", "peer")
@@ -120,7 +121,7 @@ var allDescs = []*prometheus.Desc{
 	descQueue, descOldest, descInFlight, descDraining, descEnded, descRefused, descEjected, descStopped, descTree, descNodes, descMemory, descNoMemory, descRecord, descEvents,
 	descModelQueued, descModelOutstanding, descModelReplicas, descModelAvailable, descModelWait,
 	descInfo, descReady, descAvailable, descReplicaDraining, descOutstanding, descHeld, descPending, descRunning, descKV, descAge, descPace,
-	descTokens, descSent, descFailures, descContinues, descRepPrompt, descRepCached,
+	descTokens, descSent, descFailures, descContinues, descRepPrompt, descRepCached, descRepMismatch,
 	descPeer, descPeerLive, descPeerRTT, descPeerAge, descPeerSent, descPeerFailures,
 }
 
@@ -241,6 +242,8 @@ func (s scrape) proxyCounts(rep *replica) {
 	s.count(descSent, c.sent.Load(), cfg.ID)
 	s.count(descRepPrompt, c.prompt.Load(), cfg.ID)
 	s.count(descRepCached, c.cached.Load(), cfg.ID)
+	s.count(descRepMismatch, c.notCached.Load(), cfg.ID, "not_cached")
+	s.count(descRepMismatch, c.notExpected.Load(), cfg.ID, "not_expected")
 	if state := rep.continuation(); state != ContinuationUnknown {
 		s.gauge(descContinues, boolGauge(state == ContinuationProven), cfg.ID)
 	}

@@ -51,6 +51,8 @@ type replicaCount struct {
 	proof       proof // that its engine continues messages
 	// prompt and cached are the tokens of responses that report both.
 	prompt, cached atomic.Int64
+	// notCached and notExpected are the tokens of countMismatch.
+	notCached, notExpected atomic.Int64
 }
 
 // peer is a peer's address.

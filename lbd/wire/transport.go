@@ -77,7 +77,7 @@ func (o Options) orDefault() Options {
 		o.DialContext = (&net.Dialer{Timeout: o.DialTimeout, KeepAlive: o.KeepAlive, Control: o.control()}).DialContext
 	}
 	if o.Direct {
-		o.DialContext = dialTLS(o.DialContext, o.TLS)
+		o.DialContext = DialTLS(o.DialContext, o.TLS)
 	}
 	return o
 }
@@ -90,8 +90,9 @@ func (o Options) scheme() string {
 	return "http"
 }
 
-// dialTLS adds a TLS handshake to dial. A host that fails the handshake counts as unreachable.
-func dialTLS(dial DialFunc, config *tls.Config) DialFunc {
+// DialTLS adds a TLS handshake to dial; nil config = Go's defaults. A host that fails the handshake counts as
+// unreachable.
+func DialTLS(dial DialFunc, config *tls.Config) DialFunc {
 	if config == nil {
 		config = &tls.Config{}
 	}

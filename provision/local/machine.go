@@ -43,13 +43,15 @@ const (
 	machinesLock  = "machines.lock"
 )
 
-// The offsets of further ports from local.port: of the agents of balancers, of the agents of replicas, and
-// of the ports where replicas serve balancers.
+// The offsets of further ports from local.port: of the agents of balancers, of the agents of replicas, of
+// the ports where replicas serve balancers, and of the cache events of engines.
 const (
 	agentOffset        = 500
 	replicaAgentOffset = 600
 	replicaOffset      = 700
-	lastOffset         = replicaOffset + maxSlotsPerKind
+	// Engines publish cache events at eventsOffset, and send earlier ones again 100 ports above.
+	eventsOffset = 800
+	lastOffset   = eventsOffset + 2*maxSlotsPerKind
 )
 
 func (s Service) machineDir(id string) string { return filepath.Join(s.dir, dirMachines, id) }

@@ -146,7 +146,7 @@ func (s slotFile) endpoints(id string, kind provision.ObjectKind) provision.Mach
 	default:
 		n := s.Engines[id]
 		e.Listen = provision.Addresses{Agent: at(replicaAgentOffset + n), Engine: at(replicaOffset + n)}
-		e.Engine = at(engineOffset + n)
+		e.Engine, e.CacheEvents = at(engineOffset+n), at(eventsOffset+n)
 	}
 	e.Advertised = e.Listen
 	return e

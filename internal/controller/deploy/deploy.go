@@ -395,7 +395,9 @@ func (d *deploymentBuilder) replicasOf(o provision.Object) []service.ReplicaConf
 			continue
 		}
 		m := &d.spec.Models[at]
+		events, replays := cacheEventsAt(&m.Engine, cloud.EndpointsOf(r))
 		replicas = append(replicas, service.ReplicaConfig{
+			CacheEvents: events, CacheReplays: replays,
 			ID: r.ID, URL: engineURL(r), MTLS: true, Region: r.Region, APIKey: d.engineKeySource(o.Region, m.Engine.APIKey),
 			Model: m.Name, Kind: m.Engine.Kind, GPU: gpuOf(r), Capacity: capacityOf(r), USDPerHour: r.CostPerHour, DataParallel: m.Engine.DataParallel, MaxNumSeqs: m.Engine.MaxNumSeqs,
 		})
@@ -507,7 +509,7 @@ func (d *deploymentBuilder) replicaDeployment(o provision.Object, m *service.Mod
 	if err := d.giveEngineKey(&u, o, &m.Engine); err != nil {
 		return agent.Deployment{}, err
 	}
-	return agent.Deployment{Units: []agent.Unit{u}, Proxy: &agent.Proxy{Listen: at.Listen.Engine, To: base}}, nil
+	return agent.Deployment{Units: []agent.Unit{u}, Proxy: &agent.Proxy{Listen: at.Listen.Engine, To: base, Connect: cacheEventAddresses(&m.Engine, at)}}, nil
 }
 
 // capacityOf returns the capacity type of a machine; empty where it is unknown.
@@ -530,7 +532,7 @@ func gpusOf(o provision.Object) int {
 // contains the loopback address of the machine; a container has its own loopback address.
 func unitOf(m *service.Model, gpus int, at provision.MachineEndpoints) (u agent.Unit, base string) {
 	if at.Engine != "" { // several share the loopback address
-		args := slices.Insert(provision.SimEngineArgs(m, at.Engine), simSeedAt, "--seed", strings.TrimLeft(at.Engine[strings.LastIndexByte(at.Engine, ':')+1:], "0"))
+		args := slices.Insert(provision.SimEngineArgs(m, at), simSeedAt, "--seed", strings.TrimLeft(at.Engine[strings.LastIndexByte(at.Engine, ':')+1:], "0"))
 		return agent.Unit{Args: append([]string{program}, args...)}, "http://" + at.Engine
 	}
 	u, port := unitOnPort(m, gpus, at.Loopback)

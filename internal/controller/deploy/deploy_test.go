@@ -102,7 +102,8 @@ func TestEngineDeployments(t *testing.T) {
 	for id, want := range map[string]struct{ image, args, to, ready string }{
 		"us-east-1-0": {
 			"vllm/vllm-openai:v0.33.0",
-			"--model org/llama --port 8000 --tensor-parallel-size 4 --max-num-seqs 256 --enable-lora --lora-modules sql=/adapters/sql --max-model-len 8192",
+			"--model org/llama --port 8000 --tensor-parallel-size 4 --max-num-seqs 256 --enable-lora --lora-modules sql=/adapters/sql --kv-events-config " +
+				`{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":"tcp://*:5557","replay_endpoint":"tcp://*:5657","topic":"kv-events"}` + " --max-model-len 8192",
 			"http://127.0.0.1:8000", "http://127.0.0.1:8000/health",
 		},
 		"us-east-1-qwen-0": {

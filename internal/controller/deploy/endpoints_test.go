@@ -2,10 +2,14 @@ package deploy_test
 
 import (
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 
+	"github.com/goccy/go-yaml"
+
 	"skyserve/internal/controller/deploy"
+	"skyserve/internal/service"
 	"skyserve/provision"
 )
 
@@ -38,5 +42,41 @@ func TestProviderPortsOfSharedAddress(t *testing.T) {
 	}
 	if got := deploy.PublicURL(spec, have[0]); got != "http://127.0.0.1:8001" {
 		t.Errorf("clients are sent to %s", got)
+	}
+}
+
+// Balancers reach an engine's cache events through the proxy on its machine, which allows those addresses only.
+func TestCacheEventsOfLaunchedEngines(t *testing.T) {
+	for name, tt := range map[string]struct {
+		engine          string
+		at              provision.MachineEndpoints
+		events, replays string
+		connect         []string
+	}{
+		"none":             {"{kind: vllm, cache_events: false}", provision.MachineEndpoints{}, "", "", nil},
+		"vllm, two ranks":  {"{kind: vllm, cache_events: true, data_parallel: 2}", provision.MachineEndpoints{}, "127.0.0.1:5557", "127.0.0.1:5657", []string{"127.0.0.1:5557", "127.0.0.1:5657", "127.0.0.1:5558", "127.0.0.1:5658"}},
+		"sim in a cloud":   {"{kind: sim, cache_events: true}", provision.MachineEndpoints{}, "127.0.0.1:5557", "127.0.0.1:5657", []string{"127.0.0.1:5557", "127.0.0.1:5657"}},
+		"sim on this host": {"{kind: sim, cache_events: true}", provision.MachineEndpoints{Loopback: "127.0.0.1", Engine: "127.0.0.1:8201", CacheEvents: "127.0.0.1:8801", Listen: provision.Addresses{Engine: "127.0.0.1:8701", Agent: "127.0.0.1:8601"}}, "127.0.0.1:8801", "127.0.0.1:8901", []string{"127.0.0.1:8801", "127.0.0.1:8901"}},
+	} {
+		text := "name: chat\nbalancer: {insecure: true}\nmodels: [{name: org/llama, gpus: [{type: L4, count: 2, tps: 1000}], engine: " + tt.engine + "}]\nregions: [{name: aws/us-east-1, replicas: {min: 1, max: 2}}]\n"
+		replica := machineAt("us-east-1-0", provision.KindReplica, "aws/us-east-1", "org/llama", "12", 2)
+		replica.Endpoints = tt.at
+		all, err := deploy.Deployments(deploy.Content{Spec: parse(t, text), Text: []byte(text)}, []provision.Object{machineAt("lb-us-east-1-0", provision.KindBalancer, "aws/us-east-1", "", "11", 0), replica})
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		if d := all["us-east-1-0"]; d.Check() != nil || !slices.Equal(d.Proxy.Connect, tt.connect) {
+			t.Errorf("%s: the proxy connects to %v, want %v (%v)", name, d.Proxy.Connect, tt.connect, d.Check())
+		}
+		var c service.BalancerConfig
+		if err := yaml.UnmarshalWithOptions([]byte(all["lb-us-east-1-0"].Units[0].Files["balancer/config.yaml"]), &c, yaml.Strict()); err != nil {
+			t.Fatal(err)
+		}
+		if len(c.Replicas) != 1 || c.Replicas[0].CacheEvents != tt.events || c.Replicas[0].CacheReplays != tt.replays {
+			t.Errorf("%s: replicas %+v, want events at %q, replays at %q", name, c.Replicas, tt.events, tt.replays)
+		}
+		if engine := strings.Join(all["us-east-1-0"].Units[0].Args, " "); strings.Contains(tt.engine, "sim") && !strings.Contains(engine, "--cache-events "+tt.events) {
+			t.Errorf("%s: arguments %s", name, engine)
+		}
 	}
 }

@@ -78,7 +78,8 @@ func TestEnginesAcceptOurFlags(t *testing.T) {
 			if has(0) {
 				e.LoRA = []service.Adapter{{Name: "sql=/image/sql"}, {Name: "law", Source: "org/law"}}
 			}
-			e.CacheEvents = has(1)
+			on := has(1)
+			e.CacheEvents = &on
 			if has(2) {
 				e.DataParallel = 2
 			}

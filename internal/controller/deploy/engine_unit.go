@@ -3,6 +3,7 @@ package deploy
 import (
 	"cmp"
 	"net"
+	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
@@ -18,7 +19,8 @@ func unitOnPort(m *service.Model, gpus int, host string) (agent.Unit, int) {
 	switch e.Kind {
 	case service.EngineSim:
 		port := cmp.Or(e.Port, portVLLM)
-		return agent.Unit{Args: append([]string{program}, provision.SimEngineArgs(m, net.JoinHostPort(host, strconv.Itoa(port)))...)}, port
+		at := provision.MachineEndpoints{Engine: net.JoinHostPort(host, strconv.Itoa(port)), CacheEvents: net.JoinHostPort(host, strconv.Itoa(portCacheEvents))}
+		return agent.Unit{Args: append([]string{program}, provision.SimEngineArgs(m, at)...)}, port
 	case service.EngineSGLang:
 		port := cmp.Or(e.Port, portSGLang)
 		return containerOf(e, gpus, port, sglangArgs(m, gpus, port)), port
@@ -40,9 +42,9 @@ func containerOf(e *service.Engine, gpus, port int, args []string) agent.Unit {
 		}
 	}
 	u.Compiled = compileCaches[e.Kind]
-	if e.CacheEvents {
+	if e.PublishesCacheEvents() {
 		for rank := range max(1, e.DataParallel) {
-			u.MorePorts = append(u.MorePorts, portCacheEvents+rank)
+			u.MorePorts = append(u.MorePorts, portCacheEvents+rank, portCacheReplays+rank)
 		}
 	}
 	if e.Kind == service.EngineVLLM && len(u.Adapters) > 0 && !hasFlag(e.Args, flagMaxRank) {
@@ -63,12 +65,44 @@ var compileCaches = map[service.EngineKind][]string{
 const (
 	// flagMaxRank is vLLM's flag for the highest rank of its adapters, 16 by default.
 	flagMaxRank = "--max-lora-rank"
-	// portCacheEvents is the port of the cache events of the first rank; rank n uses the port n above.
-	portCacheEvents = 5557
+	// portCacheEvents is the port of the cache events of the first rank, portCacheReplays the one where the
+	// engine sends earlier ones again; rank n uses the ports n above.
+	portCacheEvents  = 5557
+	portCacheReplays = portCacheEvents + cacheReplaysOffset
+	// cacheReplaysOffset is the distance between the two, as in simulated engines.
+	cacheReplaysOffset = 100
 	// cacheEventsEndpoint is part of the configuration of cache events. vLLM and SGLang share its format
-	// and add the rank to the port (vllm/config/kv_events.py, sglang/srt/disaggregation/kv_events.py, 2026).
-	cacheEventsEndpoint = `"endpoint":"tcp://*:5557","topic":"kv-events"`
+	// and add the rank to both ports (vllm/config/kv_events.py, sglang/srt/disaggregation/kv_events.py, 2026).
+	cacheEventsEndpoint = `"endpoint":"tcp://*:5557","replay_endpoint":"tcp://*:5657","topic":"kv-events"`
 )
+
+// cacheEventsAt returns the addresses on a replica's machine at which the first rank of its engine publishes
+// cache events, and sends earlier ones again; empty if it does not.
+func cacheEventsAt(e *service.Engine, at provision.MachineEndpoints) (events, replays string) {
+	if !e.PublishesCacheEvents() {
+		return "", ""
+	}
+	events = cmp.Or(at.CacheEvents, net.JoinHostPort(at.Loopback, strconv.Itoa(portCacheEvents)))
+	return events, portAbove(events, cacheReplaysOffset)
+}
+
+// cacheEventAddresses returns the addresses of the cache events of all ranks of an engine.
+func cacheEventAddresses(e *service.Engine, at provision.MachineEndpoints) (all []string) {
+	events, replays := cacheEventsAt(e, at)
+	if events == "" {
+		return nil
+	}
+	for rank := range max(1, e.DataParallel) {
+		all = append(all, portAbove(events, rank), portAbove(replays, rank))
+	}
+	return all
+}
+
+// portAbove returns an address with its port plus n.
+func portAbove(address string, n int) string {
+	at := netip.MustParseAddrPort(address)
+	return netip.AddrPortFrom(at.Addr(), at.Port()+uint16(n)).String()
+}
 
 // hasFlag reports whether arguments set a flag, as FLAG VALUE or FLAG=VALUE.
 func hasFlag(args []string, flag string) bool {
@@ -108,7 +142,7 @@ func vllmArgs(m *service.Model, gpus, port int) []string {
 	args.addSize("--data-parallel-size", e.DataParallel)
 	args.add(e.MaxNumSeqs > 0, "--max-num-seqs", strconv.Itoa(e.MaxNumSeqs))
 	args.add(len(e.LoRA) > 0, append([]string{"--enable-lora", "--lora-modules"}, adapterArgs(e)...)...)
-	args.add(e.CacheEvents, "--kv-events-config", `{"enable_kv_cache_events":true,"publisher":"zmq",`+cacheEventsEndpoint+`}`)
+	args.add(e.PublishesCacheEvents(), "--kv-events-config", `{"enable_kv_cache_events":true,"publisher":"zmq",`+cacheEventsEndpoint+`}`)
 	return args
 }
 
@@ -126,7 +160,7 @@ func sglangArgs(m *service.Model, gpus, port int) []string {
 	args.addSize("--dp-size", e.DataParallel)
 	args.add(e.MaxNumSeqs > 0, "--max-running-requests", strconv.Itoa(e.MaxNumSeqs))
 	args.add(len(e.LoRA) > 0, append([]string{"--lora-paths"}, adapterArgs(e)...)...)
-	args.add(e.CacheEvents, "--kv-events-config", `{"publisher":"zmq",`+cacheEventsEndpoint+`}`)
+	args.add(e.PublishesCacheEvents(), "--kv-events-config", `{"publisher":"zmq",`+cacheEventsEndpoint+`}`)
 	return args
 }
 

@@ -78,18 +78,34 @@ func TestAdaptersOfEngines(t *testing.T) {
 	}
 }
 
-// Cache events of each rank have a port of the machine's loopback address.
+// Cache events of each rank have two ports of the machine's loopback address.
 func TestEnginesPublishCacheEvents(t *testing.T) {
 	for kind, config := range map[service.EngineKind]string{
-		service.EngineVLLM:   `{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":"tcp://*:5557","topic":"kv-events"}`,
-		service.EngineSGLang: `{"publisher":"zmq","endpoint":"tcp://*:5557","topic":"kv-events"}`,
+		service.EngineVLLM:   `{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":"tcp://*:5557","replay_endpoint":"tcp://*:5657","topic":"kv-events"}`,
+		service.EngineSGLang: `{"publisher":"zmq","endpoint":"tcp://*:5557","replay_endpoint":"tcp://*:5657","topic":"kv-events"}`,
 	} {
-		u, args := argsOf(service.Engine{Kind: kind, CacheEvents: true, DataParallel: 2}, 2)
-		if !strings.HasSuffix(args, "--kv-events-config "+config) || fmt.Sprint(u.MorePorts) != "[5557 5558]" {
+		on := true
+		u, args := argsOf(service.Engine{Kind: kind, CacheEvents: &on, DataParallel: 2}, 2)
+		if !strings.HasSuffix(args, "--kv-events-config "+config) || fmt.Sprint(u.MorePorts) != "[5557 5657 5558 5658]" {
 			t.Errorf("%s: %s, ports %v", kind, args, u.MorePorts)
 		}
-		if u, args := argsOf(service.Engine{Kind: kind}, 2); strings.Contains(args, "kv-events") || len(u.MorePorts) > 0 {
-			t.Errorf("%s without: %s, ports %v", kind, args, u.MorePorts)
+	}
+	off := false
+	for name, tt := range map[string]struct {
+		engine service.Engine
+		events bool
+	}{
+		"vllm":                        {service.Engine{Kind: service.EngineVLLM}, true},
+		"off":                         {service.Engine{Kind: service.EngineVLLM, CacheEvents: &off}, false},
+		"an image of unknown flags":   {service.Engine{Kind: service.EngineVLLM, Image: "mine/vllm:1"}, false},
+		"own configuration":           {service.Engine{Kind: service.EngineVLLM, Args: []string{"--kv-events-config={}"}}, false},
+		"no prefix cache":             {service.Engine{Kind: service.EngineVLLM, Args: []string{"--no-enable-prefix-caching"}}, false},
+		"an event for each token":     {service.Engine{Kind: service.EngineSGLang}, false},
+		"a server of unknown program": {service.Engine{Kind: service.EngineOpenAI}, false},
+	} {
+		u, args := argsOf(tt.engine, 2)
+		if got := strings.Contains(args, "--kv-events-config {"); got != tt.events || (len(u.MorePorts) > 0) != tt.events {
+			t.Errorf("%s: %s, ports %v", name, args, u.MorePorts)
 		}
 	}
 }
