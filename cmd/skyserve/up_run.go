@@ -506,6 +506,9 @@ func (u *upRun) afterFailure(err error) string {
 	if u.changes == nil {
 		return hint
 	}
+	if !u.launchesBegun.Load() && !slices.ContainsFunc(u.changes.Have, func(o provision.Object) bool { return o.Offering != nil && o.TerminatedReason == "" }) {
+		return fmt.Sprintf("no machine was launched; 'skyserve up %s' retries, 'skyserve down %s' deletes the rest", u.file, u.spec.Name)
+	}
 	if rest := u.delivered.remainder(u.spec, u.file, u.changes.Wants); rest != "" {
 		hint += "\n" + rest
 	}
